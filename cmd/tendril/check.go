@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"tendril.dev/cmd/tendril/check"
 	"tendril.dev/lib/bus"
@@ -20,12 +19,10 @@ import (
 
 // checks is `tendril check`.
 type checks struct {
-	Repair bool          `help:"Mend what can be mended from the log. Only while no process works on the folders."`
-	Fsck   bool          `default:"true" negatable:"" help:"Let git look through all objects, which takes longest."`
-	JSON   bool          `name:"json" help:"Print JSON."`
-	Temp   string        `placeholder:"DIR" help:"Folder of temporary files, which take about as much room as the indexes. Default: NGIT_RELAY_DATA_PATH, if it is there, or that of the system."`
-	Quiet  bool          `short:"q" help:"Print no progress."`
-	Wait   time.Duration `default:"10s" help:"How long NATS may take to answer at first."`
+	Repair bool `help:"Mend what can be mended from the log. Only while no process works on the folders."`
+	Fsck   bool `default:"true" negatable:"" help:"Let git look through all objects, which takes longest."`
+	JSON   bool `name:"json" help:"Print JSON."`
+	Quiet  bool `short:"q" help:"Print no progress."`
 
 	config.Settings `embed:""`
 }
@@ -39,16 +36,10 @@ const (
 // exitStatus is an error that has an exit status of its own. Without a cause nothing is printed.
 type exitStatus struct {
 	status int
-	err    error
+	cause  error
 }
 
-// Error is the cause's.
-func (e *exitStatus) Error() string {
-	if e.err == nil {
-		return ""
-	}
-	return e.err.Error()
-}
+func (e *exitStatus) Error() string { return fmt.Sprint(e.cause) }
 
 // Run implements the command.
 func (c *checks) Run(src *config.Source) error {
@@ -77,21 +68,19 @@ func (c *checks) check(src *config.Source) (*check.Report, error) {
 	ctx, stop := untilSignal()
 	defer stop()
 	folders, err := lockIndexes(settings)
+	defer folders.unlock()
 	if err != nil {
 		return nil, err
 	}
-	defer folders.unlock()
-	b, err := c.open(ctx, settings, folders)
+	b, err := open(ctx, settings, folders)
 	if err != nil {
 		return nil, err
 	}
 	defer b.Close()
-	running := folders.inUse || settings.NATSURL != ""
-	if c.Repair && running {
+	if c.Repair {
 		if err := noWorkers(ctx, b, folders); err != nil {
 			return nil, err
 		}
-		running = false
 	}
 	store, err := repository.NewStore(repository.Options{
 		Root: settings.GitDataPath, Git: settings.GitBinary, Processes: settings.GitProcesses, Memory: settings.GitProcessMemory, LookOnly: !c.Repair,
@@ -103,12 +92,17 @@ func (c *checks) check(src *config.Source) (*check.Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	temp := settings.RelayDataPath // where files of indexes can be linked
+	if _, err := os.Stat(temp); err != nil {
+		temp = ""
+	}
 	shown := newProgress(c.Quiet)
 	defer shown.end()
 	report, err := check.Run(ctx, check.System{
-		Bus: b, Rules: repository.Rules{Rules: rules, Store: store}, Store: store, Indexes: folders.locked, Running: running,
+		Bus: b, Rules: repository.Rules{Rules: rules, Store: store}, Store: store, Indexes: folders.locked,
+		Running:         !c.Repair && (folders.inUse || settings.NATSURL != ""),
 		IgnoreDeletions: settings.IgnoreDeletions, DeletionGrace: settings.DeletionGrace,
-		Temp: c.temp(settings), Repair: c.Repair, WithoutFsck: !c.Fsck, Progress: shown.at,
+		Temp: temp, Repair: c.Repair, WithoutFsck: !c.Fsck, Progress: shown.at,
 	})
 	for _, dir := range folders.used {
 		report.Notes = append(report.Notes, filepath.Base(dir)+" is in use: it is compared only while its process is stopped")
@@ -119,30 +113,17 @@ func (c *checks) check(src *config.Source) (*check.Report, error) {
 	return report, err
 }
 
-// temp is where temporary files go: to the file system of the indexes, where those can be linked.
-func (c *checks) temp(s config.Settings) string {
-	if c.Temp != "" {
-		return c.Temp
-	}
-	if _, err := os.Stat(s.RelayDataPath); err == nil {
-		return s.RelayDataPath
-	}
-	return ""
-}
-
-// errNoLog keeps a check from making an empty log.
-var errNoLog = errors.New("there is no log")
-
 // open connects to the NATS server, or starts the embedded one of a system that is stopped.
-func (c *checks) open(ctx context.Context, s config.Settings, folders *indexFolders) (*bus.Bus, error) {
+func open(ctx context.Context, s config.Settings, folders indexFolders) (*bus.Bus, error) {
 	if s.NATSURL != "" || folders.inUse {
-		return reach(s.Bus, "check", "", c.Wait)
+		return running{Wait: connectTime, Bus: s.Bus}.reach("check", "")
 	}
 	dir := filepath.Join(s.RelayDataPath, "nats")
 	if _, err := os.Stat(dir); err != nil {
 		return nil, fmt.Errorf("NGIT_RELAY_DATA_PATH is %q: there is no log in it (%w)", s.RelayDataPath, err)
 	}
-	b, err := bus.Open(ctx, bus.Options{Name: "tendril check", Sizing: node.Sizing(s), Dir: dir, Listen: "none", NewLog: func() error { return errNoLog }})
+	noLog := func() error { return errors.New("there is no log") } // a check makes none
+	b, err := bus.Open(ctx, bus.Options{Name: "tendril check", Sizing: node.Sizing(s), Dir: dir, Listen: "none", NewLog: noLog})
 	if err != nil {
 		return nil, fmt.Errorf("open the log in %s: %w", dir, err)
 	}
@@ -150,7 +131,7 @@ func (c *checks) open(ctx context.Context, s config.Settings, folders *indexFold
 }
 
 // noWorkers returns an error while a process may be working on the folders.
-func noWorkers(ctx context.Context, b *bus.Bus, folders *indexFolders) error {
+func noWorkers(ctx context.Context, b *bus.Bus, folders indexFolders) error {
 	if folders.inUse {
 		return errors.New("--repair needs the system stopped: a process works on the folders")
 	}
@@ -177,19 +158,18 @@ type indexFolders struct {
 	unlocks []func() error
 }
 
-// upIndex is the index of `tendril up`. Its lock is what keeps a second process off the embedded
-// NATS.
+// upIndex is the index of `tendril up`. Its lock keeps a second process off the embedded NATS.
 const upIndex = "index-up"
 
-func lockIndexes(s config.Settings) (*indexFolders, error) {
-	f := &indexFolders{}
+// lockIndexes locks the indexes that no process has open.
+func lockIndexes(s config.Settings) (f indexFolders, err error) {
 	if s.DatabaseBackend == "memory" {
 		f.inUse = s.NATSURL == ""
 		return f, nil
 	}
 	dirs, err := filepath.Glob(filepath.Join(s.RelayDataPath, "index-*"))
 	if err != nil {
-		return nil, err
+		return f, err
 	}
 	up := filepath.Join(s.RelayDataPath, upIndex)
 	if _, err := os.Stat(filepath.Join(s.RelayDataPath, "nats")); err == nil && s.NATSURL == "" && !slices.Contains(dirs, up) {
@@ -200,10 +180,9 @@ func lockIndexes(s config.Settings) (*indexFolders, error) {
 		switch {
 		case errors.Is(err, eventdb.ErrInUse):
 			f.used = append(f.used, dir)
-			f.inUse = f.inUse || s.NATSURL == "" && filepath.Base(dir) == upIndex
+			f.inUse = f.inUse || s.NATSURL == "" && dir == up
 		case err != nil:
-			f.unlock()
-			return nil, err
+			return f, err
 		default:
 			f.locked = append(f.locked, dir)
 			f.unlocks = append(f.unlocks, unlock)
@@ -212,7 +191,7 @@ func lockIndexes(s config.Settings) (*indexFolders, error) {
 	return f, nil
 }
 
-func (f *indexFolders) unlock() {
+func (f indexFolders) unlock() {
 	for _, unlock := range f.unlocks {
 		unlock()
 	}

@@ -4,57 +4,50 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"tendril.dev/cmd/tendril/check"
 	"tendril.dev/cmd/tendril/export"
 	"tendril.dev/cmd/tendril/gittree"
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/config"
 )
 
 // exports is `tendril export`.
 type exports struct {
-	Output string        `short:"o" default:"-" placeholder:"FILE" help:"Write the events to this file instead of standard output. It appears when it is whole."`
-	Held   bool          `help:"Also the events that wait for their git data, before the others."`
-	Git    string        `placeholder:"DIR" help:"Also copy the repositories to this folder: a bare one each, <npub>/<identifier>.git, that needs nothing else. Copies that are there are brought up to date."`
-	From   string        `placeholder:"URL" help:"Copy the repositories from this http(s) URL of the server, instead of from NGIT_GIT_DATA_PATH."`
-	Quiet  bool          `short:"q" help:"Print no progress."`
-	Wait   time.Duration `default:"10s" help:"How long NATS may take to answer at first."`
+	Output string `short:"o" default:"-" placeholder:"FILE" help:"Write the events to this file instead of standard output. It appears when it is whole."`
+	Held   bool   `help:"Also the events that wait for their git data, before the others."`
+	Git    string `placeholder:"DIR" help:"Also copy the repositories to this folder: a bare one each, <npub>/<identifier>.git, that needs nothing else. Copies that are there are brought up to date."`
+	From   string `placeholder:"URL" help:"Copy the repositories from this http(s) URL of the server, instead of from NGIT_GIT_DATA_PATH."`
+	Quiet  bool   `short:"q" help:"Print no progress."`
 
-	gitFolder  `embed:""`
-	config.Bus `embed:"" group:"Bus"`
-}
-
-// gitFolder is the settings of commands that work on repositories.
-type gitFolder struct {
 	GitDataPath string `env:"NGIT_GIT_DATA_PATH" name:"git-data-path" default:"./data/git" help:"Folder of the git repositories."`
 	GitBinary   string `env:"NGIT_GIT_BINARY" name:"git-binary" default:"git" help:"The git program."`
+	running     `embed:""`
 }
 
 // Run implements the command.
 func (e *exports) Run() error {
-	if e.From != "" && !isHTTP(e.From) {
-		return fmt.Errorf("--from is %q; want the http(s) URL of the server, like https://git.example.com", e.From)
-	}
-	if e.From != "" && e.Git == "" {
+	switch {
+	case e.From != "" && e.Git == "":
 		return errors.New("--from says where repositories are copied from; want --git too, the folder to copy them to")
-	}
-	ctx, stop := untilSignal()
-	defer stop()
-	shown := newProgress(e.Quiet)
-	defer shown.end()
-	if e.Git != "" && e.From == "" {
+	case e.From != "":
+		if err := wantHTTP("--from", e.From); err != nil {
+			return err
+		}
+	case e.Git != "":
 		// What is wrong with the folder is told before the log is read.
 		if _, err := export.OnDisk(e.GitDataPath); err != nil {
 			return fmt.Errorf("NGIT_GIT_DATA_PATH is %q: %w; want the folder of the repositories, or --from with the server's URL", e.GitDataPath, err)
 		}
 	}
-	b, err := reach(e.Bus, "export", "", e.Wait)
+	b, err := e.reach("export", "")
 	if err != nil {
 		return err
 	}
 	defer b.Close()
+	ctx, stop := untilSignal()
+	defer stop()
+	shown := newProgress(e.Quiet)
+	defer shown.end()
 	announced, err := e.events(ctx, b, shown)
 	if err == nil && e.Git != "" {
 		err = e.repositories(ctx, announced, shown)
@@ -78,8 +71,8 @@ func (e *exports) events(ctx context.Context, b *bus.Bus, shown *progress) (expo
 	defer out.discard()
 	write := func(raw []byte) error {
 		announced.Note(raw)
-		out.w.Write(raw)
-		return out.w.WriteByte('\n') // the first error stays
+		out.Write(raw)
+		return out.WriteByte('\n') // the first error stays
 	}
 	held := 0
 	if e.Held {
@@ -95,7 +88,7 @@ func (e *exports) events(ctx context.Context, b *bus.Bus, shown *progress) (expo
 	if err != nil {
 		return nil, err
 	}
-	shown.result("%s written to %s", check.Count(events+held, "event", "events"), out.name)
+	shown.result("%s written to %s", check.Count(events+held, "event", "events"), e.Output)
 	if e.Held {
 		shown.result("of these, %d waiting for git data", held)
 	}
@@ -114,7 +107,7 @@ func (e *exports) repositories(ctx context.Context, announced export.Announced, 
 	if err != nil {
 		return err
 	}
-	done, err := export.Copy(ctx, gittree.Git{Program: e.GitBinary}, sources, e.Git, func(done, of int) { shown.at("repositories", done, of) })
+	done, err := export.Copy(ctx, gittree.Git(e.GitBinary), sources, e.Git, func(done, of int) { shown.at("repositories", done, of) })
 	if err != nil {
 		return err
 	}

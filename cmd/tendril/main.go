@@ -36,19 +36,19 @@ type grammar struct {
 
 func main() {
 	err := run(os.Args[1:])
-	if err == nil {
-		return
+	status := 0
+	if err != nil {
+		status = 1
 	}
-	if said := err.Error(); said != "" {
+	if exit, ok := errors.AsType[*exitStatus](err); ok {
+		status, err = exit.status, exit.cause
+	}
+	if err != nil {
 		name := "tendril:"
 		if colours(os.Stderr) {
 			name = "\x1b[31mtendril:\x1b[0m"
 		}
-		fmt.Fprintf(os.Stderr, "%s %s\n", name, said)
-	}
-	status := 1
-	if exit, ok := errors.AsType[*exitStatus](err); ok {
-		status = exit.status
+		fmt.Fprintf(os.Stderr, "%s %s\n", name, err)
 	}
 	os.Exit(status)
 }
@@ -61,44 +61,20 @@ func run(args []string) error {
 		return err
 	}
 	kongcompletion.Register(parser)
-	if len(args) > 0 && args[0] == "help" {
+	switch {
+	case len(args) == 0:
+		args = []string{"--help"}
+	case args[0] == "help":
 		args = append(args[1:], "--help")
 	}
 	command, err := parser.Parse(args)
-	if err != nil {
-		return refuse(parser, args, err)
+	if err == nil {
+		return command.Run()
 	}
-	return command.Run()
-}
-
-// refuse says what is wrong with a command line. One that stops short of a command gets the list of
-// commands. A script that calls `tendril check` must not take the refusal for a finding.
-func refuse(parser *kong.Kong, args []string, err error) error {
-	parse, ok := errors.AsType[*kong.ParseError](err)
-	if ok && stopsShort(parse.Context, args) {
-		parser.Stdout = os.Stderr
-		if shown := parse.Context.PrintUsage(false); shown != nil {
-			return shown
-		}
-		fmt.Fprintln(os.Stderr)
-	}
-	err = config.Sentence(err)
-	if len(args) > 0 && args[0] == "check" {
-		return &exitStatus{exitUnchecked, err}
+	if err = config.Sentence(err); args[0] == "check" {
+		return &exitStatus{exitUnchecked, err} // which is no finding
 	}
 	return err
-}
-
-// stopsShort reports whether args name no command, or only one that has commands of its own.
-func stopsShort(c *kong.Context, args []string) bool {
-	commands := 0
-	for _, step := range c.Path {
-		if step.Command != nil {
-			commands++
-		}
-	}
-	node := c.Selected()
-	return commands == len(args) && (node == nil || !node.Leaf())
 }
 
 type up struct {

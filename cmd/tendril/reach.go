@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -11,44 +12,53 @@ import (
 	"tendril.dev/lib/config"
 )
 
-// reach connects a command to the NATS of a running system: the server that is named, or else the
-// one that `tendril up` embeds. user is who it is at an embedded server with a password; empty: the
-// operator. A failure is a sentence for the operator.
-func reach(s config.Bus, command, user string, timeout time.Duration) (*bus.Bus, error) {
-	url, err := natsURL(s)
-	if err != nil {
-		return nil, err
-	}
-	options := bus.Options{
-		Name: "tendril " + command, URL: url, LoginFile: s.NATSLoginFile, Creds: s.NATSCreds, CA: s.NATSCA, Cert: s.NATSCert, Key: s.NATSKey,
-	}
-	if s.NATSURL == "" {
-		options.Password, options.Role = s.NATSPassword, user
-	}
-	b, err := bus.Look(options, timeout)
-	switch {
-	case s.NATSURL == "" && errors.Is(err, nats.ErrAuthorization) && s.NATSPassword == "":
-		return nil, fmt.Errorf("NGIT_NATS_PASSWORD is not set: the NATS of `tendril up` at %s wants the password that it was started with", url)
-	case s.NATSURL == "" && errors.Is(err, nats.ErrAuthorization):
-		return nil, fmt.Errorf("NGIT_NATS_PASSWORD is wrong: the NATS of `tendril up` at %s wants the password that it was started with", url)
-	case errors.Is(err, nats.ErrNoServers):
-		return nil, fmt.Errorf("no NATS server answers at %s: nothing runs there, or it is elsewhere (NGIT_NATS_URL; NGIT_NATS_LISTEN of `tendril up`)", bus.Redacted(url))
-	}
-	return b, err
+// running is how a command reaches a running system. It needs the settings of the bus and no
+// others.
+type running struct {
+	Wait       time.Duration `default:"10s" help:"How long NATS may take to answer."`
+	config.Bus `embed:"" group:"Bus"`
 }
 
-// natsURL is where the bus is.
-func natsURL(s config.Bus) (string, error) {
-	switch {
-	case s.NATSURL != "":
-		return s.NATSURL, nil
-	case s.NATSListen == "none":
-		return "", &config.Error{Setting: "NGIT_NATS_LISTEN", Value: s.NATSListen, Reason: "the NATS of `tendril up` listens nowhere, so nobody can look at it; want NGIT_NATS_URL or the address that it listens on"}
+// connectTime is how long NATS may take where there is no flag for it.
+const connectTime = 10 * time.Second
+
+// reach connects to the NATS of a running system: the server that is named, or else the one that
+// `tendril up` embeds. user is who the command is at an embedded server with a password; empty: the
+// operator. A failure is a sentence for the operator.
+func (r running) reach(command, user string) (*bus.Bus, error) {
+	options := bus.Options{
+		Name: "tendril " + command, URL: r.NATSURL, LoginFile: r.NATSLoginFile, Creds: r.NATSCreds, CA: r.NATSCA, Cert: r.NATSCert, Key: r.NATSKey,
 	}
-	return "nats://" + s.NATSListen, nil
+	embedded := r.NATSURL == ""
+	if embedded {
+		if r.NATSListen == "none" {
+			return nil, &config.Error{Setting: "NGIT_NATS_LISTEN", Value: r.NATSListen, Reason: "the NATS of `tendril up` listens nowhere, so it cannot be looked at; want NGIT_NATS_URL or the address that it listens on"}
+		}
+		options.URL, options.Password, options.Role = "nats://"+r.NATSListen, r.NATSPassword, user
+	}
+	b, err := bus.Look(options, r.Wait)
+	switch {
+	case embedded && errors.Is(err, nats.ErrAuthorization):
+		fault := "wrong"
+		if r.NATSPassword == "" {
+			fault = "not set"
+		}
+		return nil, fmt.Errorf("NGIT_NATS_PASSWORD is %s: the NATS of `tendril up` at %s wants the password that it was started with", fault, options.URL)
+	case errors.Is(err, nats.ErrNoServers):
+		return nil, fmt.Errorf("no NATS server answers at %s: nothing runs there, or it is elsewhere (NGIT_NATS_URL; NGIT_NATS_LISTEN of `tendril up`)", bus.Redacted(options.URL))
+	}
+	return b, err
 }
 
 // errNoStreams is a NATS server that no Tendril uses.
 func errNoStreams(b *bus.Bus) error {
 	return fmt.Errorf("NATS at %s has no streams of Tendril: none has run with it", bus.Redacted(b.Conn.ConnectedUrl()))
+}
+
+// unanswered makes a sentence of a deadline that has passed.
+func (r running) unanswered(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("no answer within %s (--wait): %w", r.Wait, err)
+	}
+	return err
 }

@@ -8,16 +8,15 @@ import (
 	"io"
 	"os"
 	"strings"
-	"sync"
+	"text/tabwriter"
 	"time"
 
 	"github.com/alecthomas/kong"
+	"github.com/dustin/go-humanize"
 	"golang.org/x/term"
 
-	"tendril.dev/cmd/tendril/repos"
 	"tendril.dev/cmd/tendril/status"
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
@@ -25,40 +24,41 @@ import (
 // repoCommand is what operators do about repositories.
 type repoCommand struct {
 	List    repoList    `cmd:"" help:"List the repositories that lie on the disk and are not hosted any more, and when each is removed."`
-	Show    repoShow    `cmd:"" help:"Show one repository: how it stands, its size, its events."`
+	Show    repoShow    `cmd:"" help:"Show one repository: its state, size and events."`
 	Restore repoRestore `cmd:"" help:"Cancel the removal of a repository that its owner gave up: its git data is kept. It is served again only when its owner announces it again."`
 	Remove  repoRemove  `cmd:"" help:"Remove repositories that are not hosted any more now, before their time is over. This cannot be undone."`
 }
 
-// connectTime is how long NATS may take to answer at first.
-const connectTime = 10 * time.Second
-
 // asks is what a question about repositories needs.
 type asks struct {
-	JSON bool          `name:"json" help:"Print JSON."`
-	Wait time.Duration `name:"wait" default:"${wait}" help:"How long an answer may take."`
-
-	config.Bus `embed:"" group:"Bus"`
+	JSON    bool `name:"json" help:"Print JSON."`
+	running `embed:""`
 }
 
+// removeTime is how long a removal may take: it also removes the events of the repository.
+const removeTime = 6 * time.Minute
+
 type repoList struct {
-	asks `embed:"" set:"wait=10s"`
+	asks `embed:""`
+}
+
+type oneRepo struct {
+	Repo repoName `arg:"" name:"repository" help:"npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>."`
+	asks `embed:""`
 }
 
 type repoShow struct {
-	Repo repoName `arg:"" name:"repository" help:"npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>."`
-	asks `embed:"" set:"wait=10s"`
+	oneRepo `embed:""`
 }
 
 type repoRestore struct {
-	Repo repoName `arg:"" name:"repository" help:"npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>."`
-	asks `embed:"" set:"wait=10s"`
+	oneRepo `embed:""`
 }
 
 type repoRemove struct {
 	Repos []repoName `arg:"" name:"repository" help:"npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>."`
 	Yes   bool       `short:"y" help:"Do not ask for confirmation. Without it the command asks, if it runs on a terminal and without --json."`
-	asks  `embed:"" set:"wait=6m"`
+	asks  `embed:""`
 }
 
 // repoName is a repository on the command line.
@@ -66,22 +66,22 @@ type repoName struct{ nostr.RepoRef }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (r *repoName) UnmarshalText(text []byte) (err error) {
-	r.RepoRef, err = repos.Parse(string(text))
+	r.RepoRef, err = parseRepo(string(text))
 	return err
 }
 
 // Run implements the command.
 func (c *repoList) Run(k *kong.Kong) error {
-	return c.with(func(ctx context.Context, b *bus.Bus) error {
-		list, missing, err := repos.List(ctx, b)
+	return c.with(c.Wait, func(ctx context.Context, b *bus.Bus) error {
+		list, missing, err := listRepos(ctx, b)
 		if err != nil {
 			return err
 		}
-		if err := c.print(k.Stdout, list, func(w io.Writer) error { return repos.WriteList(w, list, time.Now()) }); err != nil {
+		if err := c.print(k.Stdout, list, func(w io.Writer) error { return writeRepos(w, list, time.Now()) }); err != nil {
 			return err
 		}
-		if len(missing) > 0 {
-			return fmt.Errorf("%d of %d shards: %w; what lies there is not listed", len(missing), proto.Shards, repos.ErrNobody)
+		if missing > 0 {
+			return fmt.Errorf("%d of %d shards: %w; what lies there is not listed", missing, proto.Shards, errNoWorker)
 		}
 		return nil
 	})
@@ -89,9 +89,7 @@ func (c *repoList) Run(k *kong.Kong) error {
 
 // Run implements the command.
 func (c *repoShow) Run(k *kong.Kong) error {
-	return c.one(k.Stdout, proto.RepoShow, c.Repo, func(w io.Writer, s proto.RepoStatus) error {
-		return repos.WriteOne(w, s, time.Now())
-	})
+	return c.one(k.Stdout, proto.RepoShow, c.Repo, func(w io.Writer, s proto.RepoStatus) error { return writeRepo(w, s, time.Now()) })
 }
 
 // Run implements the command.
@@ -107,10 +105,9 @@ func (c *repoRestore) Run(k *kong.Kong) error {
 }
 
 // Run implements the command. What can be removed is, also when something else cannot.
-func (c *repoRemove) Run(k *kong.Kong) error {
+func (c *repoRemove) Run(k *kong.Kong) (failed error) {
 	asks := !c.Yes && !c.JSON && term.IsTerminal(int(os.Stdin.Fd()))
 	answers := bufio.NewScanner(os.Stdin)
-	var failed error
 	for _, name := range c.Repos {
 		if asks {
 			if err := c.confirm(answers, k.Stderr, name); err != nil {
@@ -126,17 +123,16 @@ func (c *repoRemove) Run(k *kong.Kong) error {
 	return failed
 }
 
-// confirm shows a repository and asks whether to remove it.
+// confirm shows a repository and asks whether to remove it. Of one that is hosted, the worker says
+// why it cannot be.
 func (c *repoRemove) confirm(answers *bufio.Scanner, out io.Writer, name repoName) error {
-	var hosted bool
-	show := *c
-	show.JSON = false
-	err := show.one(out, proto.RepoShow, name, func(w io.Writer, s proto.RepoStatus) error {
+	hosted := false
+	err := c.one(out, proto.RepoShow, name, func(w io.Writer, s proto.RepoStatus) error {
 		hosted = s.Hosted
-		return repos.WriteOne(w, s, time.Now())
+		return writeRepo(w, s, time.Now())
 	})
 	if hosted || err != nil {
-		return err // of one that is hosted, the worker says why it cannot be
+		return err
 	}
 	return confirmed(answers, out, name)
 }
@@ -154,18 +150,16 @@ func confirmed(answers *bufio.Scanner, out io.Writer, name repoName) error {
 	return fmt.Errorf("%s is not removed", shown(name.String()))
 }
 
-// shown is how a repository is printed.
-func shown(ref string) string { return status.Shown(repos.Name(ref)) }
-
 // one asks for one repository and prints the answer.
 func (c *asks) one(out io.Writer, verb proto.RepoVerb, name repoName, text func(io.Writer, proto.RepoStatus) error) error {
-	return c.with(func(ctx context.Context, b *bus.Bus) error {
-		if verb == proto.RepoRemove {
-			defer tellWaiting(os.Stderr)()
-		}
-		answer, err := repos.Do(ctx, b, verb, name.RepoRef)
+	wait := c.Wait
+	if verb == proto.RepoRemove {
+		wait = removeTime
+	}
+	return c.with(wait, func(ctx context.Context, b *bus.Bus) error {
+		answer, err := askRepo(ctx, b, verb, name.RepoRef)
 		if errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("no answer within %s (--wait); what was asked for may be done all the same: %w", c.Wait, err)
+			return fmt.Errorf("no answer within %s; what was asked for may be done all the same: %w", wait, err)
 		}
 		if err != nil {
 			return err
@@ -174,41 +168,16 @@ func (c *asks) one(out io.Writer, verb proto.RepoVerb, name repoName, text func(
 	})
 }
 
-// waitTold is how often it is told that there is no answer yet.
-const waitTold = 10 * time.Second
-
-// tellWaiting tells people now and then that there is no answer yet, until stop is called.
-func tellWaiting(to io.Writer) (stop func()) {
-	began, ended := time.Now(), make(chan struct{})
-	var telling sync.WaitGroup
-	telling.Go(func() {
-		tick := time.NewTicker(waitTold)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				fmt.Fprintf(to, "no answer for %s; removing a repository with many events takes time\n", time.Since(began).Round(time.Second))
-			case <-ended:
-				return
-			}
-		}
-	})
-	return func() {
-		close(ended)
-		telling.Wait()
-	}
-}
-
-// with connects and does something.
-func (c *asks) with(do func(context.Context, *bus.Bus) error) error {
-	b, err := reach(c.Bus, "repo", "", min(c.Wait, connectTime))
+// with connects and does something that may take so long.
+func (c *asks) with(wait time.Duration, do func(context.Context, *bus.Bus) error) error {
+	b, err := c.reach("repo", "")
 	if err != nil {
 		return err
 	}
 	defer b.Close()
 	ctx, stop := untilSignal()
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, c.Wait)
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	return do(ctx, b)
 }
@@ -218,4 +187,81 @@ func (c *asks) print(out io.Writer, value any, text func(io.Writer) error) error
 		return printJSON(out, value)
 	}
 	return text(out)
+}
+
+// shown is how a repository is printed.
+func shown(ref string) string { return status.Shown(nameRepo(ref)) }
+
+// writeRepos writes repositories for people, a line each.
+func writeRepos(w io.Writer, list []proto.RepoStatus, now time.Time) error {
+	if len(list) == 0 {
+		_, err := fmt.Fprintln(w, "no repository waits for its removal")
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "REPOSITORY\tSINCE\tREMOVED\tWHY")
+	for _, s := range list {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", shown(s.Ref), status.Clock(s.Since), removal(s, now), whyEnded(s))
+	}
+	return t.Flush()
+}
+
+// writeRepo writes all about one repository for people.
+func writeRepo(w io.Writer, s proto.RepoStatus, now time.Time) error {
+	var b strings.Builder
+	line := func(name, format string, values ...any) {
+		fmt.Fprintf(&b, "%-13s "+format+"\n", append([]any{name}, values...)...)
+	}
+	line("repository", "%s", shown(s.Ref))
+	line("address", "%s", status.Shown(s.Ref))
+	switch {
+	case s.Hosted:
+		line("state", "hosted")
+	case s.Held:
+		line("state", "held: it waits for git data")
+	default:
+		line("state", "not hosted: %s", whyEnded(s))
+		line("since", "%s", status.Clock(s.Since))
+		line("removed", "%s", removal(s, now))
+	}
+	if s.Announcement != "" {
+		line("announcement", "%s", status.Shown(s.Announcement))
+	}
+	if s.Damage == "" {
+		line("references", "%d", s.References)
+	} else {
+		line("references", "cannot be read: %s", status.Shown(s.Damage))
+	}
+	line("git objects", "%s", humanize.IBytes(uint64(max(s.Bytes, 0))))
+	line("events", "%d name it; %d states of the identifier", s.Events, s.States)
+	for _, other := range s.Beside {
+		line("beside it", "%s", shown(other))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func whyEnded(s proto.RepoStatus) string {
+	switch s.Reason {
+	case "deleted":
+		return "deleted by its owner"
+	case "moved":
+		return "its owner's announcement does not list this service"
+	case "":
+		return "it is not announced, and the log does not say that its owner gave it up"
+	}
+	return status.Shown(s.Reason)
+}
+
+// removal says when a repository is removed.
+func removal(s proto.RepoStatus, now time.Time) string {
+	switch {
+	case s.Kept:
+		return "never: cancelled by an operator"
+	case s.Until.IsZero():
+		return "never"
+	case s.Until.Before(now):
+		return "now"
+	}
+	return status.Clock(s.Until) + ", in " + s.Until.Sub(now).Round(time.Second).String()
 }

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
-	"testing/synctest"
-	"time"
 
 	"tendril.dev/lib/nostr"
 )
@@ -51,21 +49,5 @@ func TestARemovalIsConfirmed(t *testing.T) {
 	broken := errors.New("broken")
 	if err := confirmed(bufio.NewScanner(iotest.ErrReader(broken)), io.Discard, name); !errors.Is(err, broken) {
 		t.Errorf("an answer that cannot be read: %v", err)
-	}
-}
-
-// TestWhoeverWaitsIsTold: a short wait says nothing, a long one how long it is.
-func TestWhoeverWaitsIsTold(t *testing.T) {
-	t.Parallel()
-	for wait, want := range map[time.Duration]int{time.Second: 0, 25 * time.Second: 2} {
-		synctest.Test(t, func(t *testing.T) {
-			var out strings.Builder
-			stop := tellWaiting(&out)
-			time.Sleep(wait)
-			stop()
-			if got := strings.Count(out.String(), "no answer for "); got != want || want > 0 && !strings.Contains(out.String(), "for 20s;") {
-				t.Errorf("after %v: %q", wait, out.String())
-			}
-		})
 	}
 }

@@ -1,5 +1,5 @@
-// Package check holds what a system has against each other: the log, the indexes made of it, the
-// references of the repositories, their objects, and what lies on the disk.
+// Package check compares the parts of a system: the log, the indexes made of it, the references of
+// the repositories, their objects, and what else is on the disk.
 package check
 
 import (
@@ -54,14 +54,11 @@ type checker struct {
 	holdings *held.Set
 }
 
-// Run checks a system. An error says why it could not be checked to its end; what was found until
-// then is in the report.
+// Run checks a system. An error says why it could not be checked to its end; the report has what
+// was found until then.
 func Run(ctx context.Context, s System) (*Report, error) {
-	if s.Progress == nil {
-		s.Progress = func(string, int, int) {}
-	}
 	c := &checker{System: s, report: &Report{Findings: []Finding{}, Notes: []string{}}, holdings: held.NewSet(s.Bus.JS, discard, nil)}
-	defer c.report.finish()
+	defer c.report.sort()
 	temp, err := os.MkdirTemp(s.Temp, ".tendril-check-")
 	if err != nil {
 		return c.report, err
@@ -76,7 +73,7 @@ func Run(ctx context.Context, s System) (*Report, error) {
 	}
 	for _, dir := range s.Indexes {
 		if err := c.checkIndex(ctx, dir, filepath.Join(temp, "index")); err != nil {
-			return c.report, err
+			return c.report, fmt.Errorf("check %s: %w", filepath.Base(dir), err)
 		}
 	}
 	if err := c.withRepositories(ctx); err != nil {
@@ -87,9 +84,6 @@ func Run(ctx context.Context, s System) (*Report, error) {
 
 // readLog makes an index of the log, and looks at its messages meanwhile.
 func (c *checker) readLog(ctx context.Context) error {
-	if err := eventdb.Bind(ctx, c.Bus.JS, c.truth, discard); err != nil {
-		return err
-	}
 	last, err := bus.LastSeq(ctx, c.Bus.JS, proto.StreamEvents)
 	if err != nil {
 		return err
@@ -98,6 +92,33 @@ func (c *checker) readLog(ctx context.Context) error {
 	group.Go(func() error { return c.follow(ctx, c.truth, last) })
 	group.Go(func() error { return c.checkLog(ctx) })
 	return group.Wait()
+}
+
+// follow brings an index up to a sequence of the log.
+func (c *checker) follow(ctx context.Context, db *eventdb.DB, seq uint64) error {
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- eventdb.Follow(following, c.Bus.JS, db, discard) }()
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for db.Seq() < seq {
+		select {
+		case err := <-ended:
+			return errors.Join(err, ctx.Err())
+		case <-look.C:
+		}
+	}
+	stop()
+	return unasked(<-ended)
+}
+
+// unasked is the error of what was asked to end; nil where it says no more than that it did.
+func unasked(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
 }
 
 // withRepositories checks the repositories while it follows what is accepted and held.
@@ -111,16 +132,4 @@ func (c *checker) withRepositories(ctx context.Context) (err error) {
 		err = errors.Join(err, unasked(both.Wait()))
 	}()
 	return c.checkRepositories(ctx)
-}
-
-// found notes a finding, and mends it by do where that is wanted.
-func (c *checker) found(f Finding, do func() error) {
-	if do != nil && c.Repair {
-		if err := do(); err != nil {
-			f.Failed = err.Error()
-		} else {
-			f.Mended = true
-		}
-	}
-	c.report.add(f)
 }

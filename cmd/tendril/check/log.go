@@ -5,7 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/cmd/tendril/export"
 	"tendril.dev/lib/bus"
@@ -15,29 +16,22 @@ import (
 
 // checkLog looks at every message of the log, on all processors.
 func (c *checker) checkLog(ctx context.Context) error {
+	var looking errgroup.Group
+	looking.SetLimit(runtime.GOMAXPROCS(0))
 	told := func(done, of int) { c.Progress("events", done, of) }
-	return export.Each(ctx, c.Bus.JS, proto.StreamEvents, told, func(messages []bus.Message) error {
-		wrong := make([]error, len(messages))
-		var all sync.WaitGroup
-		processors := runtime.GOMAXPROCS(0)
-		for first := range processors {
-			all.Go(func() {
-				for i := first; i < len(messages); i += processors {
-					wrong[i] = look(messages[i])
-				}
-			})
+	err := export.Each(ctx, c.Bus.JS, proto.StreamEvents, told, func(m bus.Message) error {
+		if m.Subject != proto.SubjectEventsMark && m.Header.Get(proto.HeaderRemoved) == "" {
+			c.report.Events++
 		}
-		all.Wait()
-		for i, m := range messages {
-			if m.Subject != proto.SubjectEventsMark && m.Header.Get(proto.HeaderRemoved) == "" {
-				c.report.Events++
+		looking.Go(func() error {
+			if err := look(m); err != nil {
+				c.report.found(Finding{Part: PartLog, What: fmt.Sprintf("message %d, %s", m.Seq, m.Subject), Problem: err.Error()}, false)
 			}
-			if wrong[i] != nil {
-				c.found(Finding{Part: PartLog, What: fmt.Sprintf("message %d, %s", m.Seq, m.Subject), Problem: wrong[i].Error()}, nil)
-			}
-		}
+			return nil
+		})
 		return nil
 	})
+	return errors.Join(err, looking.Wait())
 }
 
 // look says what is wrong with a message of the log.
@@ -67,7 +61,7 @@ func look(m bus.Message) error {
 	return nil
 }
 
-// lookAtRemoval checks a message that stands in the place of an event that has left the log.
+// lookAtRemoval checks a message in the place of an event that has left the log.
 func lookAtRemoval(m bus.Message) error {
 	removed := m.Header.Get(proto.HeaderRemoved)
 	subject, err := proto.ParseEventSubject(m.Subject)

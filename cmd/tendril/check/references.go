@@ -11,60 +11,11 @@ import (
 
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/query"
-	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repostate"
 )
 
 const prefixNostr = "refs/nostr/"
-
-// identifier is what is accepted and held of one, and what is found of it.
-type identifier struct {
-	*checker
-	name     string
-	known    repostate.View
-	problems []problem
-	kept     []string // repositories that are not hosted and kept all the same, and why
-}
-
-// problem is a finding before it is told.
-type problem struct {
-	Finding
-	mend func() error
-}
-
-func (i *identifier) problem(part string, repo *repository.Repo, text, mend string, do func() error) {
-	i.problems = append(i.problems, problem{Finding{Part: part, What: repo.Ref().String(), Problem: text, Mend: mend}, do})
-}
-
-// know reads what is accepted and held of an identifier at this moment.
-func (c *checker) know(ctx context.Context, name string) (*identifier, error) {
-	if err := c.holdings.CatchUp(ctx); err != nil {
-		return nil, fmt.Errorf("read what is held: %w", err)
-	}
-	var holding []proto.Held
-	for _, e := range c.holdings.OfIdentifier(name) {
-		holding = append(holding, e.Held)
-	}
-	if err := query.NewIndex(c.truth, c.Bus).CatchUp(ctx); err != nil {
-		return nil, fmt.Errorf("read what is accepted: %w", err)
-	}
-	view := c.truth.View()
-	defer view.Close()
-	var accepted []*nostr.Event
-	for ev, err := range view.Query(ctx, nostr.Filter{Kinds: []int{nostr.KindAnnouncement, nostr.KindState}, Tags: nostr.TagMap{"d": {name}}}) {
-		if err != nil {
-			return nil, err
-		}
-		accepted = append(accepted, ev)
-	}
-	return &identifier{checker: c, name: name, known: repostate.New(name, c.Rules, accepted, holding)}, nil
-}
-
-func (i *identifier) repo(owner string) (*repository.Repo, error) {
-	return i.Store.Repo(nostr.RepoRef{PubKey: owner, Identifier: i.name})
-}
 
 // repositories checks those that are announced here.
 func (i *identifier) repositories(ctx context.Context) error {
@@ -75,7 +26,7 @@ func (i *identifier) repositories(ctx context.Context) error {
 		}
 		served := slices.ContainsFunc(i.known.Announcements, func(a repostate.Announcement) bool { return a.Ref.PubKey == owner && !a.Held })
 		if !repo.Exists() && served {
-			i.problem(PartDisk, repo, "it is announced and not on the disk", "it is made; its data must come from a back-up or a clone URL", func() error { return repo.Ensure(ctx) })
+			i.found(PartDisk, repo, "it is announced and not on the disk", "it is made; its data must come from a back-up or a clone URL", func() error { return repo.Ensure(ctx) })
 			if i.Repair {
 				if err := repo.Ensure(ctx); err != nil { // its references are next
 					return err
@@ -92,30 +43,30 @@ func (i *identifier) repositories(ctx context.Context) error {
 	return nil
 }
 
-// repository checks one: what its references are, and its objects.
+// repository checks one: its references and its objects.
 func (i *identifier) repository(ctx context.Context, owner string, repo *repository.Repo) error {
 	refs, err := repo.Refs(ctx)
 	if err != nil {
-		i.problem(PartReferences, repo, "they cannot be read: "+err.Error(), "", nil)
+		i.found(PartReferences, repo, "they cannot be read: "+err.Error(), "", nil)
 		return ctx.Err()
 	}
-	if err := i.states(ctx, owner, repo, refs); err != nil {
+	if err := errors.Join(i.states(ctx, owner, repo, refs), i.pullRequests(ctx, repo, refs)); err != nil || i.WithoutFsck {
 		return err
 	}
-	if err := i.pullRequests(ctx, repo, refs); err != nil {
-		return err
-	}
-	if i.WithoutFsck {
+	err = repo.Fsck(ctx)
+	if failed, ok := errors.AsType[*repository.Error](err); ok && failed.Messages != "" {
+		lines := strings.Split(failed.Messages, "\n")
+		text := "git fsck: " + strings.Join(lines[:min(len(lines), 3)], "; ")
+		if len(lines) > 3 {
+			text += fmt.Sprintf(" and %d lines more", len(lines)-3)
+		}
+		i.found(PartObjects, repo, text, "", nil)
 		return nil
-	}
-	text, err := fault(repo.Fsck(ctx))
-	if text != "" {
-		i.problem(PartObjects, repo, text, "", nil)
 	}
 	return err
 }
 
-// states holds branches and tags against the newest state that is accepted and whose objects are
+// states compares branches and tags with the newest state that is accepted and whose objects are
 // there. A newer one that is held and complete may have been applied already.
 func (i *identifier) states(ctx context.Context, owner string, repo *repository.Repo, refs repository.Refs) error {
 	gone := false
@@ -130,18 +81,18 @@ func (i *identifier) states(ctx context.Context, owner string, repo *repository.
 			continue
 		case len(missing) > 0:
 			gone = true
-			i.problem(PartObjects, repo, fmt.Sprintf("%d objects are gone that the state %s names, %s first", len(missing), s.Event.ID, missing[0]), "", nil)
+			i.found(PartObjects, repo, fmt.Sprintf("%d objects are gone that the state %s names, %s first", len(missing), s.Event.ID, missing[0]), "", nil)
 			continue
 		}
 		text := "they are not what the state " + s.Event.ID + " says: " + difference(s.Refs, nostr.BranchesAndTags(refs.ByName))
-		i.problem(PartReferences, repo, text, "they are set", func() error {
+		i.found(PartReferences, repo, text, "they are set", func() error {
 			_, err := repo.SetRefs(ctx, s.Refs, s.Symbolic, s.Head)
 			return err
 		})
 		return nil
 	}
 	if names := nostr.BranchesAndTags(refs.ByName); len(names) > 0 && !gone {
-		i.problem(PartReferences, repo, "there are branches or tags, and no state event says so: "+difference(nil, names), "", nil)
+		i.found(PartReferences, repo, "there are branches or tags, and no state event says so: "+difference(nil, names), "", nil)
 	}
 	return nil
 }
@@ -160,7 +111,13 @@ func agrees(s repostate.State, refs repository.Refs) bool {
 	return !born || refs.Head == s.Head
 }
 
-// pullRequests holds the references below refs/nostr/ against the events that they are named for.
+// difference names a few references in which two sets differ; where they are the same, HEAD or a
+// symbolic reference follows something else.
+func difference(want, have map[string]string) string {
+	return cmp.Or(repostate.Difference(want, have), "HEAD or a symbolic reference")
+}
+
+// pullRequests compares the references below refs/nostr/ with the events that they are named for.
 func (i *identifier) pullRequests(ctx context.Context, repo *repository.Repo, refs repository.Refs) error {
 	view := i.truth.View()
 	defer view.Close()
@@ -184,9 +141,9 @@ func (i *identifier) pullRequests(ctx context.Context, repo *repository.Repo, re
 		case err != nil:
 			return err
 		case len(missing) == 0:
-			i.problem(PartReferences, repo, name+" does not name the commit of its pull request", "it is set", func() error { return repo.SetRef(ctx, name, pr.Commit) })
+			i.found(PartReferences, repo, name+" does not name the commit of its pull request", "it is set", func() error { return repo.SetRef(ctx, name, pr.Commit) })
 		case isOnlyFor(pr, repo.Ref()):
-			i.problem(PartObjects, repo, fmt.Sprintf("the commit %s of the pull request %s is gone", pr.Commit, ev.ID), "", nil)
+			i.found(PartObjects, repo, fmt.Sprintf("the commit %s of the pull request %s is gone", pr.Commit, ev.ID), "", nil)
 		}
 	}
 	for name, id := range refs.ByName {
@@ -202,7 +159,7 @@ func (i *identifier) pullRequests(ctx context.Context, repo *repository.Repo, re
 			return err
 		}
 		if pr, err := nostr.ParsePullRequest(ev); err != nil || pr.Commit != id {
-			i.problem(PartReferences, repo, name+" names a commit that its event does not", "it is removed", func() error { return repo.DeleteRef(ctx, name) })
+			i.found(PartReferences, repo, name+" names a commit that its event does not", "it is removed", func() error { return repo.DeleteRef(ctx, name) })
 		}
 	}
 	return nil
@@ -212,10 +169,4 @@ func (i *identifier) pullRequests(ctx context.Context, repo *repository.Repo, re
 // elsewhere and on its way.
 func isOnlyFor(pr *nostr.PullRequest, repo nostr.RepoRef) bool {
 	return !pr.Update && !slices.ContainsFunc(pr.Repos, func(ref nostr.RepoRef) bool { return ref != repo })
-}
-
-// difference names a few references in which two sets differ; where they are the same, what HEAD or
-// a symbolic reference follows is not as it should be.
-func difference(want, have map[string]string) string {
-	return cmp.Or(repostate.Difference(want, have), "HEAD or a symbolic reference")
 }

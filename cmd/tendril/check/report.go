@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -31,6 +30,8 @@ type Finding struct {
 	Mended bool   `json:"mended"`
 	// Failed is why it could not be mended.
 	Failed string `json:"failed,omitempty"`
+
+	mend func() error
 }
 
 // Report is what came of a check.
@@ -41,57 +42,30 @@ type Report struct {
 	Findings     []Finding `json:"findings"`
 	Notes        []string  `json:"notes"` // what is no finding: what was not looked at, and why; what is kept
 
-	mu    sync.Mutex
-	found map[string]int // by part and problem
+	mu sync.Mutex
 }
 
-// maxFindings bounds how many findings of one kind are told; the others are counted.
-const maxFindings = 100
-
-func (r *Report) add(f Finding) {
+func (r *Report) note(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.few(f.Part+" "+kindOf(f.Problem)) || f.Failed != "" {
-		r.Findings = append(r.Findings, f)
-	}
+	r.Notes = append(r.Notes, text)
 }
 
-// few counts a finding or note of a kind, and reports whether it is told.
-func (r *Report) few(kind string) bool {
-	if r.found == nil {
-		r.found = map[string]int{}
-	}
-	r.found[kind]++
-	return r.found[kind] <= maxFindings
-}
-
-// numbers are what differs between problems of one kind: ids and counts.
-var numbers = regexp.MustCompile(`[0-9a-f]{8,}|[0-9]+`)
-
-// kindOf is the beginning of a problem, without ids and counts.
-func kindOf(problem string) string {
-	kind := []rune(numbers.ReplaceAllString(problem[:min(len(problem), 200)], "…"))
-	return string(kind[:min(len(kind), 20)])
-}
-
-func (r *Report) note(text string) { r.noteSome(text, text) }
-
-// noteSome is note, for what there may be many of.
-func (r *Report) noteSome(kind, text string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.few(kind) {
-		r.Notes = append(r.Notes, text)
-	}
-}
-
-// finish puts the findings into their order.
-func (r *Report) finish() {
-	for kind, n := range r.found {
-		if n > maxFindings {
-			r.Notes = append(r.Notes, fmt.Sprintf("%d more like: %s", n-maxFindings, kind))
+// found notes a finding, after mending it where that is wanted.
+func (r *Report) found(f Finding, repair bool) {
+	if repair && f.mend != nil {
+		if err := f.mend(); err != nil {
+			f.Failed = err.Error()
+		} else {
+			f.Mended = true
 		}
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.Findings = append(r.Findings, f)
+}
+
+func (r *Report) sort() {
 	slices.Sort(r.Notes)
 	slices.SortFunc(r.Findings, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(slices.Index(parts, a.Part), slices.Index(parts, b.Part)), cmp.Compare(a.What, b.What), cmp.Compare(a.Problem, b.Problem))
@@ -105,13 +79,13 @@ func (r *Report) Clean() bool {
 
 // Write tells it to people, in colours where they see them.
 func (r *Report) Write(out io.Writer, colours bool) {
+	const red, green, yellow = 31, 32, 33
 	paint := func(colour int, text string) string {
 		if !colours {
 			return text
 		}
 		return fmt.Sprintf("\x1b[%dm%s\x1b[0m", colour, text)
 	}
-	const red, green, yellow = 31, 32, 33
 	fmt.Fprintf(out, "%s in the log, %s, %s were looked at\n", Count(r.Events, "event", "events"), Count(r.Indexes, "index", "indexes"),
 		Count(r.Repositories, "repository", "repositories"))
 	for _, note := range r.Notes {
@@ -136,19 +110,11 @@ func (r *Report) Write(out io.Writer, colours bool) {
 	switch {
 	case n == 0:
 		fmt.Fprintln(out, paint(green, "clean"))
-	case r.Clean():
+	case mended == n:
 		fmt.Fprintf(out, "%s, all mended\n", Count(n, "finding", "findings"))
 	default:
-		var left []string
-		for _, part := range []struct {
-			n    int
-			what string
-		}{{mended, "mended"}, {mendable, "can be mended by --repair"}, {n - mended - mendable, "only by hand"}} {
-			if part.n > 0 {
-				left = append(left, fmt.Sprintf("%d %s", part.n, part.what))
-			}
-		}
-		fmt.Fprintf(out, "%s: %s\n", Count(n, "finding", "findings"), strings.Join(left, ", "))
+		text := fmt.Sprintf("%s: %d mended, %d can be mended by --repair, %d only by hand\n", Count(n, "finding", "findings"), mended, mendable, n-mended-mendable)
+		fmt.Fprint(out, strings.NewReplacer(" 0 mended,", "", " 0 can be mended by --repair,", "", ", 0 only by hand", "").Replace(text))
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -17,14 +16,15 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repostate"
 )
 
-// checkRepositories holds what lies on the disk against what is announced.
+// checkRepositories compares what is on the disk with what is announced.
 func (c *checker) checkRepositories(ctx context.Context) error {
-	owners := map[string][]string{} // of what lies on the disk or is served, by identifier
+	owners := map[string][]string{} // of what is on the disk or served, by identifier
 	for ref, err := range c.Store.All(ctx) {
 		if err != nil {
 			return err
@@ -32,15 +32,22 @@ func (c *checker) checkRepositories(ctx context.Context) error {
 		owners[ref.Identifier] = append(owners[ref.Identifier], ref.PubKey)
 		c.report.Repositories++
 	}
-	if err := c.announced(ctx, owners); err != nil {
-		return err
+	view := c.truth.View()
+	defer view.Close()
+	for ev, err := range view.Query(ctx, nostr.Filter{Kinds: []int{nostr.KindAnnouncement}}) {
+		if err != nil {
+			return err
+		}
+		if a, err := nostr.ParseAnnouncement(ev); err == nil && c.Rules.Keeps(a) && owners[a.Ref.Identifier] == nil {
+			owners[a.Ref.Identifier] = []string{}
+		}
 	}
 	strange, err := c.Store.Strange()
 	if err != nil {
 		return err
 	}
 	for _, name := range strange {
-		c.found(Finding{Part: PartDisk, What: name, Problem: "it lies in the git folder, and Tendril did not put it there; move it elsewhere"}, nil)
+		c.report.found(Finding{Part: PartDisk, What: name, Problem: "it lies in the git folder, and Tendril did not put it there; move it elsewhere"}, false)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
@@ -57,83 +64,100 @@ func (c *checker) checkRepositories(ctx context.Context) error {
 	return group.Wait()
 }
 
-// announced adds the identifiers of which a repository is served.
-func (c *checker) announced(ctx context.Context, owners map[string][]string) error {
-	view := c.truth.View()
-	defer view.Close()
-	for ev, err := range view.Query(ctx, nostr.Filter{Kinds: []int{nostr.KindAnnouncement}}) {
-		if err != nil {
-			return err
-		}
-		if a, err := nostr.ParseAnnouncement(ev); err == nil && c.Rules.Keeps(a) && owners[a.Ref.Identifier] == nil {
-			owners[a.Ref.Identifier] = []string{}
-		}
-	}
-	return nil
-}
-
-// Where services work meanwhile, what is not as it should be is looked at again, for it may be on
-// its way.
+// Where services work meanwhile, what is not as it should be is looked at again: it may be on its
+// way.
 const (
 	looks     = 5
 	lookAgain = time.Second
 )
 
-// checkIdentifier checks the repositories of an identifier, of which the owners' lie on the disk.
+// identifier is what is accepted and held of one, and what is found of it.
+type identifier struct {
+	*checker
+	name     string
+	known    repostate.View
+	findings []Finding
+	kept     []string // repositories that are not hosted and kept all the same, and why
+}
+
+// checkIdentifier checks the repositories of an identifier. owners have one on the disk.
 func (c *checker) checkIdentifier(ctx context.Context, name string, owners []string) error {
-	var i *identifier
-	for n := range looks {
-		if n > 0 {
-			select {
-			case <-time.After(lookAgain):
-			case <-ctx.Done():
-			}
+	for n := 1; ; n++ {
+		last := !c.Running || n == looks
+		i := &identifier{checker: c, name: name}
+		if err := i.know(ctx); err != nil {
+			return err
 		}
-		if ctx.Err() != nil {
+		err := errors.Join(i.orphans(ctx, owners), i.repositories(ctx))
+		if last && err != nil {
+			return err
+		}
+		if last || err == nil && len(i.findings) == 0 {
+			for _, text := range i.kept {
+				c.report.note(text)
+			}
+			for _, f := range i.findings {
+				c.report.found(f, c.Repair)
+			}
+			return nil
+		}
+		select {
+		case <-time.After(lookAgain):
+		case <-ctx.Done():
 			return ctx.Err()
 		}
-		var err error
-		if i, err = c.know(ctx, name); err != nil {
+	}
+}
+
+// know reads what is accepted and held at this moment.
+func (i *identifier) know(ctx context.Context) error {
+	if err := errors.Join(i.holdings.CatchUp(ctx), query.NewIndex(i.truth, i.Bus).CatchUp(ctx)); err != nil {
+		return err
+	}
+	var holding []proto.Held
+	for _, e := range i.holdings.OfIdentifier(i.name) {
+		holding = append(holding, e.Held)
+	}
+	view := i.truth.View()
+	defer view.Close()
+	var accepted []*nostr.Event
+	for ev, err := range view.Query(ctx, nostr.Filter{Kinds: []int{nostr.KindAnnouncement, nostr.KindState}, Tags: nostr.TagMap{"d": {i.name}}}) {
+		if err != nil {
 			return err
 		}
-		err = errors.Join(i.orphans(ctx, owners), i.repositories(ctx))
-		if err != nil && (!c.Running || n == looks-1) {
-			return err
-		}
-		if err == nil && len(i.problems) == 0 || !c.Running {
-			break
-		}
+		accepted = append(accepted, ev)
 	}
-	for _, text := range i.kept {
-		c.report.noteSome("a repository that is kept though it is not hosted", text)
-	}
-	for _, p := range i.problems {
-		c.found(p.Finding, p.mend)
-	}
+	i.known = repostate.New(i.name, i.Rules, accepted, holding)
 	return nil
+}
+
+func (i *identifier) repo(owner string) (*repository.Repo, error) {
+	return i.Store.Repo(nostr.RepoRef{PubKey: owner, Identifier: i.name})
+}
+
+// found notes a problem of a repository. mend says in words what do does.
+func (i *identifier) found(part string, repo *repository.Repo, problem, mend string, do func() error) {
+	i.findings = append(i.findings, Finding{Part: part, What: repo.Ref().String(), Problem: problem, Mend: mend, mend: do})
 }
 
 // orphans finds repositories on the disk that are not announced. One with git data of which the log
 // has an announcement is for purgatory, which keeps it for a while, or without an end: it is no
-// finding, and left alone.
+// finding, and stays as it is.
 func (i *identifier) orphans(ctx context.Context, owners []string) error {
 	for _, owner := range owners {
-		if i.known.Hosts(owner) {
-			continue
-		}
 		repo, err := i.repo(owner)
 		if err != nil {
 			return err
 		}
-		if !repo.Exists() {
-			continue // it went meanwhile
+		if i.known.Hosts(owner) || !repo.Exists() {
+			continue
 		}
 		has, err := repo.HasObjects()
 		if err != nil {
 			return err
 		}
 		if !has {
-			i.problem(PartDisk, repo, "nobody announces this repository here, and it is empty", "it is removed", func() error { return repo.Remove(ctx) })
+			i.found(PartDisk, repo, "no announcement names this repository, and it is empty", "it is removed", func() error { return repo.Remove(ctx) })
 			continue
 		}
 		why, err := i.whyKept(ctx, repo)
@@ -144,7 +168,7 @@ func (i *identifier) orphans(ctx context.Context, owners []string) error {
 			i.kept = append(i.kept, repo.Ref().String()+": "+why)
 			continue
 		}
-		i.problem(PartDisk, repo, "nobody announces this repository here", "it is moved into "+repository.OrphansFolder, func() error { return putAside(repo) })
+		i.found(PartDisk, repo, "no announcement names this repository", "it is moved into "+repository.OrphansFolder, func() error { return putAside(repo) })
 	}
 	return nil
 }
@@ -183,18 +207,4 @@ func putAside(repo *repository.Repo) error {
 		return err
 	}
 	return os.Rename(repo.Path(), to)
-}
-
-// fault returns what git has found wrong, in words; an error: git could not look.
-func fault(err error) (string, error) {
-	failed, ok := errors.AsType[*repository.Error](err)
-	if err == nil || !ok || failed.Messages == "" {
-		return "", err
-	}
-	lines := strings.Split(failed.Messages, "\n")
-	text := "git fsck: " + strings.Join(lines[:min(len(lines), 3)], "; ")
-	if len(lines) > 3 {
-		text += fmt.Sprintf(" and %d lines more", len(lines)-3)
-	}
-	return text, nil
 }

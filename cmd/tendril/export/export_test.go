@@ -261,14 +261,12 @@ func run(t testing.TB, dir string, args ...string) {
 	}
 }
 
-func init() { pause = time.Millisecond }
-
 // TestCopyingEndsWhereNothingCanBeWritten: the others would only fail too, one after the other.
 func TestCopyingEndsWhereNothingCanBeWritten(t *testing.T) {
 	t.Parallel()
 	out := filepath.Join(t.TempDir(), "out")
 	begun := 0
-	done, err := Copy(t.Context(), gittree.Git{}, []Source{{From: "/nonexistent", To: "a.git"}, {From: "/nonexistent", To: "b.git"}}, out, func(int, int) {
+	done, err := Copy(t.Context(), gittree.Git("git"), []Source{{From: "/nonexistent", To: "a.git"}, {From: "/nonexistent", To: "b.git"}}, out, func(int, int) {
 		if begun++; begun > 1 {
 			t.Error("it went on")
 		}
@@ -276,7 +274,7 @@ func TestCopyingEndsWhereNothingCanBeWritten(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err == nil || !strings.Contains(err.Error(), "after 0 of 2 repositories") || len(done.Failed) != 1 {
+	if err == nil || !strings.Contains(err.Error(), "after 1 of 2 repositories") || len(done.Failed) != 1 {
 		t.Errorf("%+v, %v", done, err)
 	}
 }
@@ -299,11 +297,11 @@ func TestCopy(t *testing.T) {
 	}
 	sources = append(sources, Source{From: "http://127.0.0.1:1/x.git", To: "x.git"})
 	var told bytes.Buffer
-	done, err := Copy(t.Context(), gittree.Git{}, sources, out, func(done, of int) { fmt.Fprint(&told, done, "/", of, " ") })
+	done, err := Copy(t.Context(), gittree.Git("git"), sources, out, func(done, of int) { fmt.Fprint(&told, done, "/", of, " ") })
 	if err != nil || done.Repositories != 2 || len(done.Failed) != 2 || done.NotHosted != 0 || told.String() != "0/4 1/4 2/4 3/4 " {
 		t.Errorf("%+v, %v, told %q", done, err, &told)
 	}
-	if _, err := Copy(t.Context(), gittree.Git{}, sources, filepath.Join(broken, "out"), func(int, int) { t.Error("it was begun") }); err == nil {
+	if _, err := Copy(t.Context(), gittree.Git("git"), sources, filepath.Join(broken, "out"), func(int, int) { t.Error("it was begun") }); err == nil {
 		t.Error("a folder that cannot be made is no error")
 	}
 	if _, err := OnDisk(filepath.Join(root, "none")); err == nil {

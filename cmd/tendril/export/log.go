@@ -8,8 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -23,16 +21,13 @@ import (
 var ErrNothing = errors.New("there are no streams of Tendril")
 
 // Log gives every event of the log to write, in the order of the log and as it is stored, and
-// returns how many there were. It reads until it has come to the end of the log once: so whatever
-// is accepted when it returns was given, also where a newer event took an older one's place
-// meanwhile. A writer may have been given both then. told is told how far it is.
+// returns how many there were. It reads until it has come to the end of the log once: what is
+// accepted when it returns was given, also where a newer event took the place of an older one
+// meanwhile. It may have given both then. told is told how far it is.
 func Log(ctx context.Context, js jetstream.JetStream, told func(done, of int), write func(raw []byte) error) (events int, err error) {
-	err = Each(ctx, js, proto.StreamEvents, told, forEach(func(m bus.Message) error {
-		if _, err := proto.ParseEventSubject(m.Subject); err != nil {
-			return nil // a writer's mark
-		}
-		if m.Header.Get(proto.HeaderRemoved) != "" {
-			return nil // an event stood here that has left the log
+	err = Each(ctx, js, proto.StreamEvents, told, func(m bus.Message) error {
+		if m.Subject == proto.SubjectEventsMark || m.Header.Get(proto.HeaderRemoved) != "" {
+			return nil // an event was here that has left the log
 		}
 		raw := m.Data
 		if bytes.IndexByte(raw, '\n') >= 0 {
@@ -44,44 +39,26 @@ func Log(ctx context.Context, js jetstream.JetStream, told func(done, of int), w
 		}
 		events++
 		return write(raw)
-	}))
+	})
 	return events, err
 }
 
 // Held gives every event that waits for its git data to write, in no order.
 func Held(ctx context.Context, js jetstream.JetStream, write func(raw []byte) error) (events int, err error) {
-	err = Each(ctx, js, proto.KVStream(proto.BucketHeld), func(int, int) {}, forEach(func(m bus.Message) error {
+	err = Each(ctx, js, proto.KVStream(proto.BucketHeld), func(int, int) {}, func(m bus.Message) error {
 		c, _, _ := held.ReadChange(m)
 		if c.Entry == nil {
 			return nil // a key that is gone, a writer's mark, or unreadable
 		}
-		raw, err := c.Entry.Event.MarshalJSON()
-		if err != nil {
-			return fmt.Errorf("write a held event: %w", err)
-		}
 		events++
-		return write(raw)
-	}))
+		return write(nostr.Encode(c.Entry.Event))
+	})
 	return events, err
 }
 
-func forEach(each func(bus.Message) error) func([]bus.Message) error {
-	return func(messages []bus.Message) error {
-		for _, m := range messages {
-			if err := each(m); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-}
-
-// silence is how long nothing may come from a stream that has more to say.
-const silence = 30 * time.Second
-
-// Each gives every message of a stream to each, some at once, from the first one on until the end
-// is reached once. told is told how far it is, in sequences.
-func Each(ctx context.Context, js jetstream.JetStream, name string, told func(done, of int), each func([]bus.Message) error) error {
+// Each gives every message of a stream to each, from the first one on until the end is reached
+// once. told is told how far it is, in sequences.
+func Each(ctx context.Context, js jetstream.JetStream, name string, told func(done, of int), each func(bus.Message) error) error {
 	stream, err := js.Stream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return ErrNothing
@@ -90,36 +67,26 @@ func Each(ctx context.Context, js jetstream.JetStream, name string, told func(do
 		return fmt.Errorf("read stream %s: %w", name, err)
 	}
 	state := stream.CachedInfo().State
-	reading, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	watchdog := time.AfterFunc(silence, func() { end(fmt.Errorf("NATS has said nothing for %s", silence)) })
-	defer watchdog.Stop()
-	atEnd := false
-	idle := func() {
-		atEnd = true
-		end(nil)
-	}
-	follower := bus.NewFollower(js, bus.Reading{Stream: name, Idle: idle}, slog.New(slog.DiscardHandler), func(messages []bus.Message) error {
-		watchdog.Reset(silence)
-		if ctx.Err() != nil {
-			return ctx.Err()
+	reading, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	err = bus.Read(reading, js, bus.Reading{Stream: name}, func(m bus.Message) {
+		if reading.Err() != nil {
+			return
 		}
-		if err := each(messages); err != nil {
-			return err
+		if err := each(m); err != nil {
+			stop(err)
 		}
-		last := messages[len(messages)-1].Seq
-		told(int(last-min(last, state.FirstSeq)), int(max(last, state.LastSeq)-state.FirstSeq))
-		return nil
+		told(int(m.Seq-min(m.Seq, state.FirstSeq)), int(max(m.Seq, state.LastSeq)-state.FirstSeq))
 	})
-	if err := follower.Run(reading); err != nil {
-		return err
+	if reading.Err() != nil {
+		err = context.Cause(reading)
 	}
-	if !atEnd {
-		return fmt.Errorf("read stream %s: %w", name, context.Cause(reading))
+	if err != nil {
+		return err
 	}
 	now, err := js.Stream(ctx, name)
 	if err == nil && !now.CachedInfo().Created.Equal(stream.CachedInfo().Created) {
-		err = errors.New("NATS has made it anew meanwhile")
+		err = errors.New("NATS has replaced it meanwhile")
 	}
 	if err != nil {
 		return fmt.Errorf("read stream %s: %w", name, err)

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
@@ -19,27 +18,22 @@ import (
 
 // Source is a repository to copy.
 type Source struct {
-	From string // folder or URL
+	From string // absolute path or URL
 	To   string // below the folder of copies: <npub>/<identifier>.git
 }
 
 // OnDisk are the repositories of a git folder (NGIT_GIT_DATA_PATH).
-func OnDisk(root string) ([]Source, error) {
+func OnDisk(root string) (sources []Source, err error) {
 	found, err := gittree.Find(root)
-	if err != nil {
-		return nil, err
+	for _, f := range found {
+		sources = append(sources, Source{From: f.Path, To: filepath.Join(f.Npub, filepath.Base(f.Path))})
 	}
-	sources := make([]Source, len(found))
-	for i, f := range found {
-		sources[i] = Source{From: f.Path, To: filepath.Join(f.Npub, filepath.Base(f.Path))}
-	}
-	return sources, nil
+	return sources, err
 }
 
 // OnServer are those of the announced repositories, at a server's http(s) URL. It may not host all
 // of them.
-func OnServer(server string, announced Announced) ([]Source, error) {
-	var sources []Source
+func OnServer(server string, announced Announced) (sources []Source, err error) {
 	for ref := range announced {
 		npub, err := nip19.EncodePublicKey(ref.PubKey)
 		if err != nil {
@@ -59,23 +53,16 @@ type Copied struct {
 	Failed       []error
 }
 
-// tries is how often the copy of a repository is tried: what is read may change meanwhile.
-const tries = 3
-
-// pause is the wait between two of them; tests shorten it.
-var pause = 2 * time.Second
-
-// Copy brings the copies below dir up to date, one after the other. One that cannot be copied keeps
-// none of the others waiting; a folder to which nothing can be written ends it. told is told how
-// many are done.
+// Copy brings the copies below dir up to date, one after the other, also where some cannot be
+// copied. A folder to which nothing can be written ends it. told is told how many are done.
 func Copy(ctx context.Context, git gittree.Git, sources []Source, dir string, told func(done, of int)) (Copied, error) {
 	var done Copied
-	if err := writable(dir); err != nil {
-		return done, err
-	}
 	for n, s := range sources {
+		if err := writable(dir); err != nil {
+			return done, fmt.Errorf("after %d of %d repositories: %w", n, len(sources), err)
+		}
 		told(n, len(sources))
-		err := copyOne(ctx, git, s, filepath.Join(dir, s.To))
+		err := git.Mirror(ctx, s.From, filepath.Join(dir, s.To))
 		switch {
 		case ctx.Err() != nil:
 			return done, ctx.Err()
@@ -85,9 +72,6 @@ func Copy(ctx context.Context, git gittree.Git, sources []Source, dir string, to
 			done.NotHosted++
 		default:
 			done.Failed = append(done.Failed, fmt.Errorf("%s: %w", s.To, err))
-			if full := writable(dir); full != nil {
-				return done, fmt.Errorf("after %d of %d repositories: %w", n, len(sources), full)
-			}
 		}
 	}
 	return done, nil
@@ -110,20 +94,4 @@ func writable(dir string) error {
 	rand.Read(noise)
 	_, err = probe.Write(noise)
 	return errors.Join(err, probe.Close(), os.Remove(probe.Name()))
-}
-
-func copyOne(ctx context.Context, git gittree.Git, s Source, to string) (err error) {
-	for try := range tries {
-		if try > 0 {
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-		if err = git.Mirror(ctx, s.From, to); err == nil || gittree.NotFound(err) {
-			return err
-		}
-	}
-	return err
 }

@@ -4,21 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 )
 
-const (
-	npub = "npub1sg6plzptd64u62a878hep2kev88swjh3tw00gjsfl8f237lmu63q0uf63m"
-	key  = "82341f882b6eabcd2ba7f1ef90aad961cf074af15b9ef44a09f9d2a8fbfbe6a2"
-)
+const npub = "npub1sg6plzptd64u62a878hep2kev88swjh3tw00gjsfl8f237lmu63q0uf63m"
 
 // run runs git as a user would.
 func run(t testing.TB, dir string, args ...string) string {
@@ -53,10 +52,11 @@ func bare(t testing.TB, path string) {
 func TestFind(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for _, name := range []string{"plain", "a%20b", "a b", "100%", "%41"} {
+	want := map[string]string{"plain": "plain", "a%20b": "a b", "c d": "c d", "100%": "100%", "%41": "A"} // identifiers by name
+	for name := range want {
 		run(t, dir, "init", "-q", "--bare", filepath.Join(dir, npub, name+".git"))
 	}
-	for _, folder := range []string{"npub1wrong/x.git", npub + "/nothing.git", npub + "/repo", "other/y.git"} {
+	for _, folder := range []string{"npub1wrong/x.git", npub + "/nothing.git", npub + "/repo/objects", "other/y.git/objects"} {
 		if err := os.MkdirAll(filepath.Join(dir, folder), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -65,21 +65,15 @@ func TestFind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := map[string][]string{}
+	got := map[string]string{}
 	for _, f := range found {
-		if f.Owner != key || f.Npub != npub {
+		if f.Npub != npub {
 			t.Errorf("%+v", f)
 		}
-		got[strings.TrimSuffix(filepath.Base(f.Path), ".git")] = f.Identifiers
+		got[strings.TrimSuffix(filepath.Base(f.Path), ".git")] = f.Identifier
 	}
-	want := map[string][]string{"plain": {"plain"}, "a%20b": {"a b", "a%20b"}, "a b": {"a b"}, "100%": {"100%"}, "%41": {"A", "%41"}}
-	for name, identifiers := range want {
-		if !slices.Equal(got[name], identifiers) {
-			t.Errorf("%s: %q, want %q", name, got[name], identifiers)
-		}
-	}
-	if len(got) != len(want) {
-		t.Errorf("found %q", got)
+	if !maps.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 	if _, err := Find(filepath.Join(dir, "none")); err == nil {
 		t.Error("a folder that is not there has repositories")
@@ -97,17 +91,14 @@ func TestADamagedCopyIsNotTheRepositoryAround(t *testing.T) {
 	run(t, around, "commit", "-q", "--allow-empty", "-m", "mine")
 	before := run(t, around, "for-each-ref")
 	copied := filepath.Join(around, "copies", npub, "x.git")
-	if err := (Git{}).Mirror(t.Context(), from, copied); err != nil {
+	if err := Git("git").Mirror(t.Context(), from, copied); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(copied, "HEAD"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := (Git{}).Mirror(t.Context(), from, copied); err == nil {
+	if err := Git("git").Mirror(t.Context(), from, copied); err == nil {
 		t.Error("a damaged copy was brought up to date")
-	}
-	if refs, err := (Git{}).References(t.Context(), copied); err == nil {
-		t.Errorf("a damaged copy has the references %v", refs)
 	}
 	if now := run(t, around, "for-each-ref"); now != before {
 		t.Errorf("the repository around has other references now:\n%s\nbefore:\n%s", now, before)
@@ -127,16 +118,16 @@ func TestMirror(t *testing.T) {
 		t.Fatal(err)
 	}
 	refs := map[string]string{}
-	for name, id := range mustRefs(t, pool) {
+	for name, id := range refsOf(t, pool) {
 		refs[name] = id
 		run(t, from, "update-ref", name, id)
 	}
 	run(t, from, "symbolic-ref", "HEAD", "refs/heads/old")
 	ctx := t.Context()
-	if err := (Git{}).Mirror(ctx, from, path); err != nil {
+	if err := Git("git").Mirror(ctx, from, path); err != nil {
 		t.Fatal(err)
 	}
-	if got := mustRefs(t, path); fmt.Sprint(got) != fmt.Sprint(refs) {
+	if got := refsOf(t, path); fmt.Sprint(got) != fmt.Sprint(refs) {
 		t.Errorf("references %v, want %v", got, refs)
 	}
 	run(t, path, "fsck", "--strict")
@@ -149,11 +140,11 @@ func TestMirror(t *testing.T) {
 
 	run(t, from, "update-ref", "-d", "refs/tags/v1")
 	run(t, from, "symbolic-ref", "HEAD", "refs/heads/main")
-	if err := (Git{}).Mirror(ctx, from, path); err != nil {
+	if err := Git("git").Mirror(ctx, from, path); err != nil {
 		t.Fatal(err)
 	}
 	delete(refs, "refs/tags/v1")
-	if got := mustRefs(t, path); fmt.Sprint(got) != fmt.Sprint(refs) || run(t, path, "symbolic-ref", "HEAD") != "refs/heads/main" {
+	if got := refsOf(t, path); fmt.Sprint(got) != fmt.Sprint(refs) || run(t, path, "symbolic-ref", "HEAD") != "refs/heads/main" {
 		t.Errorf("later: references %v, want %v", got, refs)
 	}
 
@@ -163,10 +154,10 @@ func TestMirror(t *testing.T) {
 	tree := run(t, from, "rev-parse", "refs/heads/main^{tree}")
 	third := run(t, from, "commit-tree", "-m", "third", "-p", refs["refs/heads/main"], tree)
 	run(t, from, "update-ref", "refs/heads/main", third)
-	if err := (Git{}).Mirror(ctx, from, path); err != nil {
+	if err := Git("git").Mirror(ctx, from, path); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := mustRefs(t, path), mustRefs(t, from); fmt.Sprint(got) != fmt.Sprint(want) || got["refs/heads/main"] != third {
+	if got, want := refsOf(t, path), refsOf(t, from); fmt.Sprint(got) != fmt.Sprint(want) || got["refs/heads/main"] != third {
 		t.Errorf("after a change of both: references %v, want %v", got, want)
 	}
 	run(t, path, "fsck", "--strict")
@@ -174,17 +165,17 @@ func TestMirror(t *testing.T) {
 	run(t, dir, "clone", "-q", "--bare", "--no-hardlinks", path, broken)
 	run(t, broken, "update-ref", "refs/heads/new", run(t, broken, "commit-tree", "-m", "x", tree))
 	lose(t, broken, run(t, broken, "rev-parse", "refs/heads/new"))
-	if err := (Git{}).Mirror(ctx, broken, path); err == nil || fmt.Sprint(mustRefs(t, path)) != fmt.Sprint(mustRefs(t, from)) {
+	if err := Git("git").Mirror(ctx, broken, path); err == nil || fmt.Sprint(refsOf(t, path)) != fmt.Sprint(refsOf(t, from)) {
 		t.Errorf("a repository that lacks an object is copied: %v", err)
 	}
 
 	empty := filepath.Join(dir, "empty.git")
 	run(t, dir, "init", "-q", "--bare", "-b", "trunk", empty)
-	if err := (Git{}).Mirror(ctx, empty, filepath.Join(dir, "out", "empty.git")); err != nil {
+	if err := Git("git").Mirror(ctx, empty, filepath.Join(dir, "out", "empty.git")); err != nil {
 		t.Errorf("an empty repository: %v", err)
 	}
 	var failed *Error
-	if err := (Git{}).Mirror(ctx, filepath.Join(dir, "none.git"), filepath.Join(dir, "out", "none.git")); !errors.As(err, &failed) || failed.Command != "fetch" {
+	if err := Git("git").Mirror(ctx, filepath.Join(dir, "none.git"), filepath.Join(dir, "out", "none.git")); !errors.As(err, &failed) || failed.Command != "fetch" {
 		t.Errorf("what is not there: %v", err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "out", ".*")); len(left) > 0 {
@@ -203,11 +194,12 @@ func lose(t testing.TB, path, id string) {
 	}
 }
 
-func mustRefs(t testing.TB, path string) map[string]string {
+func refsOf(t testing.TB, path string) map[string]string {
 	t.Helper()
-	refs, err := Git{}.References(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
+	refs := map[string]string{}
+	for line := range strings.Lines(run(t, path, "for-each-ref", "--format=%(refname) %(objectname)")) {
+		name, id, _ := strings.Cut(strings.TrimSpace(line), " ")
+		refs[name] = id
 	}
 	return refs
 }
@@ -215,10 +207,14 @@ func mustRefs(t testing.TB, path string) map[string]string {
 // backend serves the repositories of a folder by HTTP, for pushes too.
 func backend(t testing.TB, root string) string {
 	t.Helper()
-	program := filepath.Join(run(t, root, "--exec-path"), "git-http-backend")
-	server := httptest.NewServer(&cgi.Handler{Path: program, Env: []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1"}})
+	server := httptest.NewServer(handler(t, root))
 	t.Cleanup(server.Close)
 	return server.URL
+}
+
+func handler(t testing.TB, root string) http.Handler {
+	program := filepath.Join(run(t, root, "--exec-path"), "git-http-backend")
+	return &cgi.Handler{Path: program, Env: []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1"}}
 }
 
 func TestPush(t *testing.T) {
@@ -228,44 +224,83 @@ func TestPush(t *testing.T) {
 	bare(t, from)
 	run(t, dir, "init", "-q", "--bare", to)
 	run(t, to, "config", "http.receivepack", "true")
-	server, ctx, all := backend(t, dir), t.Context(), mustRefs(t, from)
+	// What is in the repository's own configuration is not run.
+	run(t, from, "config", "push.gpgSign", "true")
+	run(t, from, "config", "gpg.program", "/nonexistent")
+	run(t, from, "symbolic-ref", "refs/heads/alias", "refs/heads/main")
+	server, ctx, all := backend(t, dir), t.Context(), refsOf(t, from)
+	delete(all, "refs/heads/alias")
 	pull := "refs/nostr/" + strings.Repeat("1", 64)
-	push := func(refs map[string]string, exact bool) error {
-		return Git{}.Push(ctx, from, server+"/to.git", refs, exact)
-	}
-	if err := push(map[string]string{pull: all[pull]}, false); err != nil {
-		t.Fatal(err)
-	}
-	want := map[string]string{pull: all[pull]}
-	for _, refs := range []map[string]string{
-		{"refs/heads/main": all["refs/heads/main"], "refs/tags/v1": all["refs/tags/v1"]},
-		{"refs/heads/main": all["refs/heads/old"], "refs/heads/new": all["refs/heads/old"]},
-	} {
-		if err := push(refs, true); err != nil {
-			t.Fatal(err)
+	any := func(string) bool { return true }
+	push := func(exact bool, wanted func(string) bool, prefixes ...string) int {
+		t.Helper()
+		count, err := Git("git").Push(ctx, from, server+"/to.git", exact, wanted, prefixes...)
+		if err != nil {
+			t.Error(err)
 		}
-		now := map[string]string{pull: want[pull]} // which is neither branch nor tag
-		for name, id := range refs {
-			now[name] = id
+		return count
+	}
+	if n := push(false, func(name string) bool { return name == pull }, "refs/nostr/"); n != 1 {
+		t.Errorf("%d are pushed", n)
+	}
+	if n := push(false, func(string) bool { return false }, "refs/nostr/"); n != 0 {
+		t.Errorf("%d are pushed of none", n)
+	}
+	for range 2 {
+		if n := push(true, any, "refs/heads/", "refs/tags/"); n != 3 {
+			t.Errorf("%d are pushed", n)
 		}
-		if got := mustRefs(t, to); fmt.Sprint(got) != fmt.Sprint(now) {
-			t.Errorf("references %v, want %v", got, now)
+		if got := refsOf(t, to); !maps.Equal(got, all) {
+			t.Errorf("references %v, want %v", got, all)
 		}
 	}
-	if err := push(map[string]string{"refs/heads/main": strings.Repeat("2", 40)}, true); !errors.Is(err, ErrMissing) {
-		t.Errorf("an object that is not there: %v", err)
+	for _, args := range [][]string{{"-d", "refs/heads/old"}, {"refs/heads/main", all["refs/heads/old"]}} {
+		run(t, from, append([]string{"update-ref"}, args...)...)
 	}
-	if err := (Git{}).Push(ctx, from, server+"/none.git", all, false); err == nil || errors.Is(err, ErrBusy) {
+	push(true, any, "refs/heads/", "refs/tags/")
+	all["refs/heads/main"] = all["refs/heads/old"]
+	delete(all, "refs/heads/old")
+	if got := refsOf(t, to); !maps.Equal(got, all) {
+		t.Errorf("after a change: references %v, want %v", got, all)
+	}
+
+	if _, err := Git("git").Push(ctx, from, server+"/none.git", true, any, "refs/heads/"); !NotFound(err) {
 		t.Errorf("a repository that is not there: %v", err)
-	}
-	busy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) }))
-	defer busy.Close()
-	if err := (Git{}).Push(ctx, from, busy.URL+"/to.git", all, false); !errors.Is(err, ErrBusy) {
-		t.Errorf("a server without room: %v", err)
 	}
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := (Git{}).Push(ended, from, server+"/to.git", all, false); !errors.Is(err, context.Canceled) {
+	if _, err := Git("git").Push(ended, from, server+"/to.git", true, any, "refs/heads/"); !errors.Is(err, context.Canceled) {
 		t.Errorf("after an interrupt: %v", err)
+	}
+	gone := run(t, from, "commit-tree", "-m", "gone", all["refs/heads/main"]+"^{tree}")
+	run(t, from, "update-ref", "refs/heads/main", gone)
+	lose(t, from, gone)
+	if _, err := Git("git").Push(ctx, from, server+"/to.git", true, any, "refs/heads/"); err == nil {
+		t.Error("an object that is not there is pushed")
+	}
+}
+
+func init() { busyPause = time.Millisecond }
+
+// TestAServerWithoutRoomIsAskedAgain until it has room, or too often.
+func TestAServerWithoutRoomIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	bare(t, filepath.Join(dir, "x.git"))
+	for refusals, fails := range map[int]bool{3: false, 1000: true} {
+		var asked atomic.Int64
+		backend := handler(t, dir)
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if int(asked.Add(1)) <= refusals {
+				w.WriteHeader([]int{http.StatusTooManyRequests, http.StatusServiceUnavailable}[asked.Load()%2])
+				return
+			}
+			backend.ServeHTTP(w, r)
+		}))
+		defer server.Close()
+		err := Git("git").Mirror(t.Context(), server.URL+"/x.git", filepath.Join(t.TempDir(), "x.git"))
+		if (err != nil) != fails || fails && asked.Load() != int64(busyTries) {
+			t.Errorf("%d refusals: %v after %d requests", refusals, err, asked.Load())
+		}
 	}
 }

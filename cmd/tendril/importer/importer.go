@@ -1,23 +1,28 @@
-// Package importer offers the events of a file to a running system, by the way on which those of
-// other relays come, so that ingest decides them by the same rules. What is refused because
-// something is missing is offered again when more has been accepted. Where the git data lies beside
-// the events it is pushed in between.
+// Package importer offers the events of a file or a relay to a running system, by the way on which
+// those of other relays come, so that ingest decides them by the same rules. It offers again what
+// was refused because something is missing, when more has been accepted. Where the git data lies
+// beside the events it is pushed in between.
 package importer
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/tidwall/gjson"
+	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/nostr"
@@ -40,37 +45,19 @@ type Offerer interface {
 	Offer(ctx context.Context, c candidates.Candidate) error
 }
 
-// Repositories is the git data that belongs to the events.
-type Repositories interface {
-	// PushStates pushes branches and tags of repositories of which that was not done yet, and
-	// PushPulls the commits of pull requests. They return how many were pushed now.
-	PushStates(ctx context.Context, states func(identifier string) ([]*nostr.State, error)) (int, error)
-	PushPulls(ctx context.Context, has func(id string) bool) (int, error)
-}
-
-// Import is one import. Run is called once.
+// Import is one import: Read, and then Run.
 type Import struct {
 	Offerer Offerer
-	// Repositories are pushed when the states are held that allow that; nil: there are none.
-	Repositories Repositories
-	// Refused gets a line of JSON for each event that is not accepted: line, id, kind, reason. nil:
-	// nothing is written.
-	Refused io.Writer
-	// Temp is the folder of the temporary file, which takes as much room as the input. Empty: the
-	// system's.
-	Temp string
-	// Wait is how long it is waited, after all else is done, for git data that is hunted for.
-	Wait time.Duration
-	// Again is the pause between two looks meanwhile. Default 5 s.
-	Again time.Duration
-	// Progress is told how far each step is; nil: it is not told.
+	// Push pushes branches and tags; with pulls it pushes the commits of these pull requests
+	// instead, by the ids of their events. nil: there is no git data.
+	Push func(ctx context.Context, pulls map[string]bool) error
+	// Progress is told how far each step is.
 	Progress func(step string, done, of int)
 
-	file   *os.File // the events, one after the other
-	size   int64
-	stages [numStages]stage
-	pulls  map[string]bool // ids of pull requests
-	states map[string][]*record
+	file    *os.File // the events, one after the other
+	size    int64
+	records []*record
+	pulls   map[string]bool
 
 	mu     sync.Mutex // guards what follows, and the records while they are offered
 	moved  int        // grows with everything that may let others be accepted
@@ -79,9 +66,10 @@ type Import struct {
 
 // record is an event of the input. It is small, because all of them are in memory.
 type record struct {
-	at    int64 // where it stands in the temporary file
+	at    int64 // where it is in the temporary file
+	made  nostr.Timestamp
 	size  int32
-	line  int32 // of the input, from 1
+	line  int32 // of the input
 	kind  int32
 	state outcome
 	why   string // it is refused
@@ -99,175 +87,176 @@ const (
 	invalid
 )
 
-// open reports whether an event is worth offering again.
-func (r *record) open() bool { return r.state <= held }
-
-// stage is events that may depend on those of the stages before.
-type stage struct {
-	records  []*record
-	backward bool // the next pass goes from the end to the beginning
-	tried    bool
-	moved    int // Import.moved when the last pass began
+// order is the order in which events are offered: others may depend on those before.
+func (r *record) order() int {
+	switch r.kind {
+	case nostr.KindAnnouncement:
+		return 0
+	case nostr.KindState:
+		return 1
+	}
+	return 2
 }
 
-const (
-	announcements = iota
-	states
-	pulls
-	others
-	numStages
+// New makes an import. It writes to a temporary file, which takes as much room as the input.
+func New() (*Import, error) {
+	file, err := os.CreateTemp("", "tendril-import-")
+	if err != nil {
+		return nil, fmt.Errorf("make a temporary file: %w", err)
+	}
+	// Without a name it goes when the process ends, however it ends.
+	if err := os.Remove(file.Name()); err != nil {
+		return nil, fmt.Errorf("make a temporary file: %w", err)
+	}
+	return &Import{file: file, pulls: map[string]bool{}, Progress: func(string, int, int) {}}, nil
+}
+
+// Read takes the input into the temporary file, and verifies it on all processors.
+func (m *Import) Read(lines iter.Seq2[Line, error]) error {
+	out := bufio.NewWriterSize(m.file, 1<<20)
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	var failed error
+	n := 0
+	for line, err := range lines {
+		if failed = err; err != nil {
+			break
+		}
+		line.Event = slices.Clone(line.Event)
+		group.Go(func() error {
+			r := &record{line: int32(line.Number)}
+			ev, raw, wrong := verify(line)
+			if wrong != nil {
+				r.state, r.why = invalid, "invalid: "+wrong.Error()
+				r.kind = int32(gjson.GetBytes(raw, "kind").Int()) & 0xffff
+			} else {
+				r.kind, r.made = int32(ev.Kind), ev.CreatedAt
+			}
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			r.at, r.size = m.size, int32(len(raw))
+			m.size += int64(len(raw))
+			m.records = append(m.records, r)
+			if wrong == nil && (r.kind == nostr.KindPR || r.kind == nostr.KindPRUpdate) {
+				m.pulls[ev.ID] = true
+			}
+			_, err := out.Write(raw)
+			return err
+		})
+		n++
+		m.Progress("events read", n, -1)
+	}
+	if err := errors.Join(group.Wait(), out.Flush()); err != nil {
+		return fmt.Errorf("write a temporary file: %w", err)
+	}
+	if failed == nil && n > 0 && m.size == 0 {
+		failed = errors.New("no line of the input holds an event; want the JSON of one on each line, not compressed, and no list of all")
+	}
+	slices.SortFunc(m.records, func(a, b *record) int {
+		return cmp.Or(cmp.Compare(a.order(), b.order()), cmp.Compare(a.made, b.made), cmp.Compare(a.line, b.line))
+	})
+	return failed
+}
+
+var (
+	errForm      = errors.New("not an event: its id, public key or signature is not lower-case hex of the right length")
+	errID        = errors.New("the id is not that of the event")
+	errSignature = errors.New("the signature is wrong")
 )
 
-var stageNames = [numStages]string{"announcements", "states", "pull requests", "other events"}
-
-func stageOf(kind int32) int {
-	switch kind {
-	case nostr.KindAnnouncement:
-		return announcements
-	case nostr.KindState:
-		return states
-	case nostr.KindPR, nostr.KindPRUpdate:
-		return pulls
+// verify checks an event's id and signature. raw is JSON that can be sent, or what came.
+func verify(line Line) (ev *nostr.Event, raw []byte, err error) {
+	if line.Wrong != nil {
+		return nil, line.Event, line.Wrong
 	}
-	return others
+	ev, plain, err := nostr.Parse(line.Event)
+	var sig [64]byte
+	switch {
+	case err != nil:
+		return nil, line.Event, fmt.Errorf("not an event: %w", err)
+	case !nostr.IsHex64(ev.ID) || !nostr.IsHex64(ev.PubKey) || !nostr.ReadHex(sig[:], ev.Sig):
+		return nil, line.Event, errForm
+	case !nostr.HasID(ev):
+		return nil, line.Event, errID
+	case !nostr.Signed(ev):
+		return nil, line.Event, errSignature
+	case !plain:
+		return ev, nostr.Encode(ev), nil
+	}
+	return ev, line.Event, nil
 }
 
-// Run imports everything that in has. The counts are right beside an error too.
-func (m *Import) Run(ctx context.Context, in io.Reader) (Counts, error) {
-	if m.Progress == nil {
-		m.Progress = func(string, int, int) {}
+// Run offers everything that was read. The counts are right beside an error too.
+func (m *Import) Run(ctx context.Context) (Counts, error) {
+	err := m.run(ctx)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := Counts{Lines: len(m.records)}
+	for _, r := range m.records {
+		if r.state == postponed && err == nil {
+			r.state = refused
+		}
+		switch r.state {
+		case accepted:
+			c.Accepted++
+		case held:
+			c.Held++
+		case known:
+			c.Known++
+		case invalid:
+			c.Invalid++
+			c.Refused++
+		case refused:
+			c.Refused++
+		default:
+			c.Left++
+		}
 	}
-	m.pulls, m.states = map[string]bool{}, map[string][]*record{}
-	var err error
-	if m.file, err = os.CreateTemp(m.Temp, "tendril-import-"); err != nil {
-		return Counts{}, fmt.Errorf("make a temporary file: %w", err)
-	}
-	defer m.file.Close()
-	// Without a name it goes when the process ends, however it ends.
-	if err := os.Remove(m.file.Name()); err != nil {
-		return Counts{}, fmt.Errorf("make a temporary file: %w", err)
-	}
-	if err = m.read(ctx, in); err == nil {
-		err = m.offerAll(ctx)
-	}
-	return m.conclude(err)
+	return c, err
 }
 
-// offerAll offers everything until nothing new is accepted any more.
-func (m *Import) offerAll(ctx context.Context) error {
-	until := time.Now().Add(m.Wait)
-	for {
-		before := m.moved
-		for n := range m.stages {
-			if err := m.offer(ctx, n); err != nil {
-				return err
-			}
-			if err := m.push(ctx, n); err != nil {
-				return err
-			}
-		}
-		if m.moved != before {
-			continue
-		}
-		if !m.anyHeld() || !time.Now().Before(until) {
-			return nil
-		}
-		select {
-		case <-time.After(cmp.Or(m.Again, 5*time.Second)):
-			m.moved++ // it is not known whether git data came: all are offered
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+// run offers announcements and states, pushes what they allow, and then offers all else.
+func (m *Import) run(ctx context.Context) error {
+	first, _ := slices.BinarySearchFunc(m.records, 2, func(r *record, order int) int { return cmp.Compare(r.order(), order) })
+	if m.Push == nil {
+		return m.offer(ctx, m.records)
 	}
+	if err := m.offer(ctx, m.records[:first]); err != nil {
+		return err
+	}
+	if err := m.Push(ctx, nil); err != nil {
+		return err
+	}
+	if err := m.offer(ctx, m.records); err != nil || len(m.pulls) == 0 {
+		return err
+	}
+	if err := m.Push(ctx, m.pulls); err != nil {
+		return err
+	}
+	return m.offer(ctx, m.records)
 }
 
-func (m *Import) anyHeld() bool {
-	for _, s := range m.stages {
-		if slices.ContainsFunc(s.records, func(r *record) bool { return r.state == held }) {
-			return true
-		}
-	}
-	return false
-}
-
-// push pushes what a stage has made possible, and offers at once what that may have released: the
-// stages behind may depend on it.
-func (m *Import) push(ctx context.Context, stage int) (err error) {
-	if m.Repositories == nil {
-		return nil
-	}
-	pushed, waited := 0, []int{}
-	switch stage {
-	case states:
-		waited = []int{announcements, states}
-		pushed, err = m.Repositories.PushStates(ctx, m.statesOf)
-	case pulls:
-		waited = []int{pulls}
-		pushed, err = m.Repositories.PushPulls(ctx, func(id string) bool { return m.pulls[id] })
-	}
-	m.moved += pushed
-	for _, n := range waited {
-		if err == nil && pushed > 0 {
-			err = m.offer(ctx, n)
-		}
-	}
-	return err
-}
-
-// statesOf reads the states of an identifier, each author's newest, the newest of all first.
-func (m *Import) statesOf(identifier string) (list []*nostr.State, err error) {
-	newest := map[string]*nostr.State{}
-	for _, r := range m.states[identifier] {
-		raw, err := m.raw(r)
-		if err != nil {
-			return nil, err
-		}
-		var ev nostr.Event
-		if ev.UnmarshalJSON(raw) != nil {
-			continue
-		}
-		state, err := nostr.ParseState(&ev)
-		if err != nil {
-			continue
-		}
-		if before := newest[ev.PubKey]; before == nil || before.Event.CreatedAt < ev.CreatedAt {
-			newest[ev.PubKey] = state
-		}
-	}
-	for _, state := range newest {
-		list = append(list, state)
-	}
-	slices.SortFunc(list, func(a, b *nostr.State) int { return cmp.Compare(b.Event.CreatedAt, a.Event.CreatedAt) })
-	return list, nil
-}
-
-// offer makes passes over a stage until one of them moves nothing. Each goes the other way: events
-// that are there newest first are in order then.
-func (m *Import) offer(ctx context.Context, n int) error {
-	s := &m.stages[n]
-	for !s.tried || s.moved != m.moved {
-		s.tried, s.moved = true, m.moved
-		if err := m.pass(ctx, s, stageNames[n]); err != nil {
+// offer makes passes over events until one of them moves nothing.
+func (m *Import) offer(ctx context.Context, records []*record) error {
+	for before := -1; before != m.moved; {
+		before = m.moved
+		open := slices.DeleteFunc(slices.Clone(records), func(r *record) bool { return r.state > held })
+		if err := m.pass(ctx, open); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// afterInterrupt is how long the verdicts on what was offered already are waited for.
+// afterInterrupt is how long the import waits for verdicts on what it has offered already.
 const afterInterrupt = 10 * time.Second
 
-// pass offers everything in a stage once that may still be accepted.
-func (m *Import) pass(ctx context.Context, s *stage, name string) error {
-	offered := slices.DeleteFunc(slices.Clone(s.records), func(r *record) bool { return !r.open() })
-	if s.backward {
-		slices.Reverse(offered)
-	}
-	s.backward = !s.backward
+// pass offers each of some events once.
+func (m *Import) pass(ctx context.Context, records []*record) error {
 	var out sync.WaitGroup
 	var err error
-	for done, r := range offered {
-		m.Progress(name, done, len(offered))
+	for done, r := range records {
+		m.Progress("events offered", done, len(records))
 		if err = m.offerOne(ctx, r, &out); err != nil {
 			break
 		}
@@ -277,13 +266,9 @@ func (m *Import) pass(ctx context.Context, s *stage, name string) error {
 		out.Wait()
 		close(decided)
 	}()
-	ended := ctx.Done()
-	if err != nil {
-		ended = closed
-	}
 	select {
 	case <-decided:
-	case <-ended:
+	case <-ctx.Done():
 		select {
 		case <-decided:
 		case <-time.After(afterInterrupt):
@@ -293,8 +278,6 @@ func (m *Import) pass(ctx context.Context, s *stage, name string) error {
 	defer m.mu.Unlock()
 	return cmp.Or(err, m.failed, ctx.Err())
 }
-
-var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // offerOne offers an event. It blocks while too many are without a verdict.
 func (m *Import) offerOne(ctx context.Context, r *record, out *sync.WaitGroup) error {
@@ -327,15 +310,15 @@ func (m *Import) decide(r *record, v proto.Verdict, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	waited := r.state == held
-	switch waits := v.Outcome == proto.HeldBack || v.Outcome == proto.Duplicate && v.Message == proto.MessagePurgatory; {
+	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
 		r.state, r.why = refused, "invalid: the event is larger than NATS takes"
 	case err != nil:
 		m.failed = cmp.Or(m.failed, fmt.Errorf("the event of line %d: %w", r.line, err))
-	case waits:
-		if v.Outcome == proto.HeldBack {
-			m.moved++
-		}
+	case v.Outcome == proto.HeldBack:
+		r.state = held
+		m.moved++
+	case v.Outcome == proto.Duplicate && v.Message == proto.MessagePurgatory:
 		r.state = held
 	case v.Outcome == proto.Accepted, v.Outcome == proto.Duplicate && waited:
 		r.state = accepted
@@ -349,74 +332,35 @@ func (m *Import) decide(r *record, v proto.Verdict, err error) {
 	}
 }
 
-// conclude counts, and writes down what is not accepted.
-func (m *Import) conclude(err error) (c Counts, _ error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var lost []*record
-	for _, s := range m.stages {
-		c.Lines += len(s.records)
-		for _, r := range s.records {
-			switch r.state {
-			case accepted:
-				c.Accepted++
-			case held:
-				c.Held++
-			case known:
-				c.Known++
-			case invalid:
-				c.Invalid++
-				lost = append(lost, r)
-			case refused:
-				lost = append(lost, r)
-			case postponed:
-				if err == nil {
-					lost = append(lost, r)
-				}
-			}
-		}
+// raw reads an event from the temporary file.
+func (m *Import) raw(r *record) ([]byte, error) {
+	raw := make([]byte, r.size)
+	if _, err := m.file.ReadAt(raw, r.at); err != nil {
+		return nil, fmt.Errorf("read a temporary file: %w", err)
 	}
-	c.Refused = len(lost)
-	c.Left = c.Lines - c.Accepted - c.Held - c.Known - c.Refused
-	if err == nil && c.Lines > 0 && c.Lines == c.Invalid && m.size == 0 {
-		err = errors.New("no line of the input holds an event; want the JSON of one on each line, not compressed, and no list of all")
-	}
-	if m.Refused == nil {
-		return c, err
-	}
+	return raw, nil
+}
+
+// WriteRefused writes what was refused, a line of JSON each, in the order of the input.
+func (m *Import) WriteRefused(out io.Writer) error {
+	lost := slices.DeleteFunc(slices.Clone(m.records), func(r *record) bool { return r.state < refused })
 	slices.SortFunc(lost, func(a, b *record) int { return cmp.Compare(a.line, b.line) })
+	lines := json.NewEncoder(out)
+	lines.SetEscapeHTML(false)
 	for _, r := range lost {
-		if writing := m.writeRefused(r); writing != nil {
-			return c, errors.Join(err, fmt.Errorf("write down what is refused: %w", writing))
+		raw, err := m.raw(r)
+		if err != nil {
+			return err
+		}
+		err = lines.Encode(struct {
+			Line   int32  `json:"line"`
+			ID     string `json:"id,omitempty"`
+			Kind   int32  `json:"kind"`
+			Reason string `json:"reason"`
+		}{r.line, gjson.GetBytes(raw, "id").String(), r.kind, r.why})
+		if err != nil {
+			return fmt.Errorf("write down what is refused: %w", err)
 		}
 	}
-	return c, err
-}
-
-func (m *Import) writeRefused(r *record) error {
-	raw, err := m.raw(r)
-	if err != nil {
-		return err
-	}
-	line, err := json.Marshal(struct {
-		Line   int32  `json:"line"`
-		ID     string `json:"id,omitempty"`
-		Kind   int32  `json:"kind"`
-		Reason string `json:"reason"`
-	}{r.line, idOf(raw), r.kind, r.why})
-	if err == nil {
-		_, err = m.Refused.Write(append(line, '\n'))
-	}
-	return err
-}
-
-// idOf is the id that an event's JSON says, for those who read what was refused.
-func idOf(raw []byte) string {
-	var ev struct {
-		ID string `json:"id"`
-	}
-	if json.Unmarshal(raw, &ev) != nil || len(ev.ID) > 64 {
-		return ""
-	}
-	return ev.ID
+	return nil
 }

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
+	"testing/iotest"
 
 	"github.com/nats-io/nats.go"
 
@@ -29,6 +29,7 @@ func event(t testing.TB, kind int, content string, names ...*nostr.Event) *nostr
 	ev := &nostr.Event{Kind: kind, CreatedAt: 1000, Content: content, Tags: nostr.Tags{}}
 	for _, named := range names {
 		ev.Tags = append(ev.Tags, nostr.Tag{"e", named.ID})
+		ev.CreatedAt = max(ev.CreatedAt, named.CreatedAt+1)
 	}
 	if err := ev.Sign(key); err != nil {
 		t.Fatal(err)
@@ -122,7 +123,8 @@ func (g *ingest) release() (released int) {
 	return released
 }
 
-// thread is an announcement, an issue of its repository and a chain of so many comments.
+// thread is an announcement, an issue of its repository and so many comments, each on the one
+// before.
 func thread(t testing.TB, comments int) []*nostr.Event {
 	announcement := event(t, 30617, "")
 	events := []*nostr.Event{announcement, event(t, 1621, "", announcement)}
@@ -132,43 +134,53 @@ func thread(t testing.TB, comments int) []*nostr.Event {
 	return events
 }
 
-// TestAnyOrder: whatever order the file is in, everything that can be accepted is; the number of
-// offers stays small where the order is one way or the other.
+// run imports a text, and gives what it counts and writes of what is refused.
+func run(t testing.TB, ctx context.Context, o Offerer, push func(context.Context, map[string]bool) error, in io.Reader) (Counts, string, error) {
+	t.Helper()
+	m, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.file.Close()
+	m.Offerer, m.Push = o, push
+	if err := m.Read(Lines(in)); err != nil {
+		return Counts{}, "", err
+	}
+	counts, err := m.Run(ctx)
+	var refused bytes.Buffer
+	if err := m.WriteRefused(&refused); err != nil {
+		t.Error(err)
+	}
+	return counts, refused.String(), err
+}
+
+// TestAnyOrder: in whichever order the file is, everything that can be accepted is, and few are
+// offered twice.
 func TestAnyOrder(t *testing.T) {
 	t.Parallel()
 	events := thread(t, 50)
-	reversed := slices.Clone(events)
+	reversed, shuffled := slices.Clone(events), slices.Clone(events)
 	slices.Reverse(reversed)
-	shuffled := slices.Clone(events)
 	rand.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
-	orphan := event(t, 1, "good morning", event(t, 1, "nobody knows it"))
-	for _, c := range []struct {
-		name   string
-		events []*nostr.Event
-		offers int // most
-	}{
-		{"oldest first", events, 52 + 3}, {"newest first", reversed, 52 + 52 + 3}, {"shuffled", shuffled, 52 * 52},
-	} {
+	orphan := event(t, 1, "good morning", event(t, 1, "it is not here"))
+	for name, events := range map[string][]*nostr.Event{"oldest first": events, "newest first": reversed, "shuffled": shuffled} {
 		g := newIngest(t)
 		g.data = true
-		var refused bytes.Buffer
-		m := Import{Offerer: g, Temp: t.TempDir(), Refused: &refused}
-		counts, err := m.Run(t.Context(), strings.NewReader(file(append(slices.Clone(c.events), orphan)...)))
+		counts, refused, err := run(t, t.Context(), g, nil, strings.NewReader(file(append(slices.Clone(events), orphan)...)))
 		if want := (Counts{Lines: 53, Accepted: 52, Refused: 1}); err != nil || counts != want {
-			t.Errorf("%s: %+v, %v, want %+v", c.name, counts, err, want)
+			t.Errorf("%s: %+v, %v, want %+v", name, counts, err, want)
 		}
-		if g.offered > c.offers {
-			t.Errorf("%s: %d offers, want %d at most", c.name, g.offered, c.offers)
+		if g.offered > 52+3 {
+			t.Errorf("%s: %d offers", name, g.offered)
 		}
 		want := fmt.Sprintf(`{"line":53,"id":"%s","kind":1,"reason":"invalid: an orphan"}`+"\n", orphan.ID)
-		if refused.String() != want {
-			t.Errorf("%s: refused are %q, want %q", c.name, &refused, want)
+		if refused != want {
+			t.Errorf("%s: refused are %q, want %q", name, refused, want)
 		}
 		// Once more: everything is known.
-		m = Import{Offerer: g, Temp: t.TempDir()}
-		counts, err = m.Run(t.Context(), strings.NewReader(file(c.events...)))
+		counts, _, err = run(t, t.Context(), g, nil, strings.NewReader(file(events...)))
 		if want := (Counts{Lines: 52, Known: 52}); err != nil || counts != want {
-			t.Errorf("%s, again: %+v, %v, want %+v", c.name, counts, err, want)
+			t.Errorf("%s, again: %+v, %v, want %+v", name, counts, err, want)
 		}
 	}
 }
@@ -188,9 +200,7 @@ func TestWhatIsNoEvent(t *testing.T) {
 		`["EVENT",` + strings.ReplaceAll(string(spaced), "\n", " ") + "]", upper,
 	}
 	g := newIngest(t)
-	var refused bytes.Buffer
-	m := Import{Offerer: g, Temp: t.TempDir(), Refused: &refused}
-	counts, err := m.Run(t.Context(), strings.NewReader(strings.Join(lines, "\n")))
+	counts, refused, err := run(t, t.Context(), g, nil, strings.NewReader(strings.Join(lines, "\n")))
 	if want := (Counts{Lines: 8, Accepted: 1, Refused: 7, Invalid: 6}); err != nil || counts != want {
 		t.Errorf("%+v, %v, want %+v", counts, err, want)
 	}
@@ -203,76 +213,42 @@ func TestWhatIsNoEvent(t *testing.T) {
 		`"line":6,"id":"` + blocked.ID + `","kind":1,"reason":"blocked: no"`,
 		`"line":8,"id":"` + good.ID + `","kind":1,"reason":"invalid: not an event: its id, public key or signature is not lower-case hex`,
 	} {
-		if !strings.Contains(refused.String(), want) {
-			t.Errorf("refused are\n%swhich lacks %s", &refused, want)
+		if !strings.Contains(refused, want) {
+			t.Errorf("refused are\n%swhich lacks %s", refused, want)
 		}
 	}
-}
-
-// gitData releases what is held when it is pushed.
-type gitData struct {
-	*ingest
-	id     string // of a pull request
-	states []*nostr.State
-	pull   bool
-}
-
-func (d *gitData) PushStates(_ context.Context, states func(string) ([]*nostr.State, error)) (int, error) {
-	list, err := states("x")
-	d.states = list
-	return d.release(), err
-}
-
-func (d *gitData) PushPulls(_ context.Context, has func(string) bool) (int, error) {
-	d.pull = has(d.id) && !has("none")
-	return 0, nil
+	if _, _, err := run(t, t.Context(), g, nil, strings.NewReader("a\nb")); err == nil {
+		t.Error("a file without events is imported")
+	}
 }
 
 // TestGitDataIsPushedInBetween: what depends on a held announcement is accepted in the same run.
 func TestGitDataIsPushedInBetween(t *testing.T) {
 	t.Parallel()
-	events := thread(t, 3)
-	g := newIngest(t)
-	m := Import{Offerer: g, Temp: t.TempDir()}
-	counts, err := m.Run(t.Context(), strings.NewReader(file(events...)))
-	if want := (Counts{Lines: 5, Held: 1, Refused: 4}); err != nil || counts != want {
-		t.Errorf("without git data: %+v, %v, want %+v", counts, err, want)
-	}
-	d := &gitData{ingest: g, id: event(t, 1618, "a pull request").ID}
-	m = Import{Offerer: g, Temp: t.TempDir(), Repositories: d}
-	g.offered = 0
-	older, newer := event(t, 30618, "older"), event(t, 30618, "newer")
-	for at, ev := range []*nostr.Event{older, newer} {
-		ev.CreatedAt, ev.Tags = nostr.Timestamp(1000+at), nostr.Tags{{"d", "x"}}
-		if err := ev.Sign(key); err != nil {
-			t.Fatal(err)
+	pull := event(t, 1618, "a pull request")
+	events := append(thread(t, 3), event(t, 30618, ""), pull)
+	for _, withGit := range []bool{false, true} {
+		g := newIngest(t)
+		var pushed []map[string]bool
+		var push func(context.Context, map[string]bool) error
+		want := Counts{Lines: 7, Accepted: 1, Held: 2, Refused: 4}
+		if withGit {
+			want = Counts{Lines: 7, Accepted: 7}
+			push = func(_ context.Context, pulls map[string]bool) error {
+				pushed = append(pushed, pulls)
+				if g.release(); pulls == nil {
+					g.data = false // until the commit is pushed
+				}
+				return nil
+			}
 		}
-	}
-	events = append(events, newer, older, event(t, 1618, "a pull request"))
-	counts, err = m.Run(t.Context(), strings.NewReader(file(events...)))
-	if want := (Counts{Lines: 8, Accepted: 8}); err != nil || counts != want {
-		t.Errorf("with it: %+v, %v, want %+v", counts, err, want)
-	}
-	if len(d.states) != 1 || d.states[0].Event.ID != newer.ID || !d.pull || g.offered > 10 {
-		t.Errorf("%+v, %d offered", d, g.offered)
-	}
-}
-
-// TestWaitingForGitData: with Wait what is released meanwhile lets the others in.
-func TestWaitingForGitData(t *testing.T) {
-	t.Parallel()
-	events := thread(t, 3)
-	g := newIngest(t)
-	g.stop = func(offered int) error {
-		if offered == 12 { // the announcement is offered a few times before
-			go g.release()
+		counts, _, err := run(t, t.Context(), g, push, strings.NewReader(file(events...)))
+		if err != nil || counts != want {
+			t.Errorf("with git data %t: %+v, %v, want %+v", withGit, counts, err, want)
 		}
-		return nil
-	}
-	m := Import{Offerer: g, Temp: t.TempDir(), Wait: time.Minute, Again: time.Millisecond}
-	counts, err := m.Run(t.Context(), strings.NewReader(file(events...)))
-	if want := (Counts{Lines: 5, Accepted: 5}); err != nil || counts != want {
-		t.Errorf("%+v, %v, want %+v", counts, err, want)
+		if withGit && (len(pushed) != 2 || pushed[0] != nil || !pushed[1][pull.ID]) {
+			t.Errorf("pushed %v", pushed)
+		}
 	}
 }
 
@@ -293,14 +269,12 @@ func TestInterrupt(t *testing.T) {
 			}
 			return nil
 		}
-		m := Import{Offerer: g, Temp: t.TempDir()}
-		counts, err := m.Run(ctx, strings.NewReader(in))
+		counts, _, err := run(t, ctx, g, nil, strings.NewReader(in))
 		if !errors.Is(err, context.Canceled) || counts.Accepted < at || counts.Accepted+counts.Left != 3000 || counts.Accepted != len(g.accepted) {
 			t.Errorf("interrupted at %d: %+v, %v, and %d are accepted", at, counts, err, len(g.accepted))
 		}
 		g.stop = nil
-		m = Import{Offerer: g, Temp: t.TempDir()}
-		again, err := m.Run(t.Context(), strings.NewReader(in))
+		again, _, err := run(t, t.Context(), g, nil, strings.NewReader(in))
 		if want := (Counts{Lines: 3000, Accepted: 3000 - counts.Accepted, Known: counts.Accepted}); err != nil || again != want {
 			t.Errorf("again after %d: %+v, %v, want %+v", at, again, err, want)
 		}
@@ -310,38 +284,30 @@ func TestInterrupt(t *testing.T) {
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	in := file(event(t, 1, "a"), event(t, 1, "b"))
-	g := newIngest(t)
-	g.stop = func(offered int) error {
+	ends := newIngest(t)
+	ends.stop = func(offered int) error {
 		if offered == 2 {
 			return candidates.ErrEnded
 		}
 		return nil
 	}
-	counts, err := (&Import{Offerer: g, Temp: t.TempDir()}).Run(t.Context(), strings.NewReader(in))
-	if !errors.Is(err, candidates.ErrEnded) || counts.Accepted != 1 || counts.Left != 1 {
-		t.Errorf("nobody decides any more: %+v, %v", counts, err)
-	}
 	broken := errors.New("broken")
-	in2 := io.MultiReader(strings.NewReader(in), &failing{broken})
-	if _, err := (&Import{Offerer: newIngest(t), Temp: t.TempDir()}).Run(t.Context(), in2); !errors.Is(err, broken) {
-		t.Errorf("a file that cannot be read: %v", err)
-	}
-	if _, err := (&Import{Offerer: newIngest(t), Temp: "/nowhere"}).Run(t.Context(), strings.NewReader(in)); err == nil {
-		t.Error("no room for temporary files is no error")
-	}
-	large := answer{err: fmt.Errorf("send: %w", nats.ErrMaxPayload)}
-	if counts, err := (&Import{Offerer: large, Temp: t.TempDir()}).Run(t.Context(), strings.NewReader(in)); err != nil || counts.Refused != 2 {
-		t.Errorf("events that NATS does not take: %+v, %v", counts, err)
-	}
-	none := answer{err: candidates.ErrNoVerdict}
-	if counts, err := (&Import{Offerer: none, Temp: t.TempDir()}).Run(t.Context(), strings.NewReader(in)); !errors.Is(err, candidates.ErrNoVerdict) || counts.Left != 2 {
-		t.Errorf("no verdicts: %+v, %v", counts, err)
+	for name, c := range map[string]struct {
+		offerer Offerer
+		in      io.Reader
+		want    Counts
+		err     error
+	}{
+		"no one decides any more":       {ends, strings.NewReader(in), Counts{Lines: 2, Accepted: 1, Left: 1}, candidates.ErrEnded},
+		"a file that cannot be read":    {newIngest(t), io.MultiReader(strings.NewReader(in), iotest.ErrReader(broken)), Counts{}, broken},
+		"events that NATS cannot carry": {answer{fmt.Errorf("send: %w", nats.ErrMaxPayload)}, strings.NewReader(in), Counts{Lines: 2, Refused: 2}, nil},
+		"no verdicts":                   {answer{candidates.ErrNoVerdict}, strings.NewReader(in), Counts{Lines: 2, Left: 2}, candidates.ErrNoVerdict},
+	} {
+		if got, _, err := run(t, t.Context(), c.offerer, nil, c.in); !errors.Is(err, c.err) || got != c.want {
+			t.Errorf("%s: %+v, %v, want %+v, %v", name, got, err, c.want, c.err)
+		}
 	}
 }
-
-type failing struct{ err error }
-
-func (f *failing) Read([]byte) (int, error) { return 0, f.err }
 
 // answer ends every candidate with an error.
 type answer struct{ err error }
@@ -360,8 +326,7 @@ func BenchmarkImport(b *testing.B) {
 	}
 	b.ReportAllocs()
 	b.ResetTimer()
-	m := Import{Offerer: yes{}, Temp: b.TempDir()}
-	if counts, err := m.Run(b.Context(), strings.NewReader(in.String())); err != nil || counts.Accepted != b.N {
+	if counts, _, err := run(b, b.Context(), yes{}, nil, strings.NewReader(in.String())); err != nil || counts.Accepted != b.N {
 		b.Fatal(counts, err)
 	}
 }

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -10,7 +11,17 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+
+	"github.com/dustin/go-humanize"
+
+	"tendril.dev/lib/nostr"
 )
+
+// kindNames are the kinds that wait for git data.
+var kindNames = map[int]string{
+	nostr.KindAnnouncement: "announcements", nostr.KindState: "states",
+	nostr.KindPR: "pull requests", nostr.KindPRUpdate: "updates of pull requests",
+}
 
 // maxError is how many letters of an error are shown.
 const maxError = 100
@@ -18,18 +29,18 @@ const maxError = 100
 // WriteTable writes a report for people.
 func (r Report) WriteTable(w io.Writer) error {
 	var b strings.Builder
-	writer := "nobody has written yet"
+	writer := "no writer yet"
 	if r.Log.Writer != "" {
 		writer = fmt.Sprintf("writer %s, for %s", Shown(r.Log.Writer), ago(r.At, r.Log.WriterSince))
 	}
 	fmt.Fprintf(&b, "NATS      %s, version %s\n", Shown(r.Server.URL), Shown(r.Server.Version))
-	fmt.Fprintf(&b, "log       %d messages (%s), last sequence %d; %s\n", r.Log.Messages, Size(r.Log.Bytes), r.Log.LastSeq, writer)
+	fmt.Fprintf(&b, "log       %d messages (%s), last sequence %d; %s\n", r.Log.Messages, humanize.IBytes(r.Log.Bytes), r.Log.LastSeq, writer)
 	fmt.Fprintf(&b, "rejected  %d ids remembered\n", r.Log.Rejected)
 	fmt.Fprintf(&b, "held      %s\n", r.Held.line(r.At))
 
 	table(&b, "LANE\tQUEUED\tWITH THE WRITER\tBYTES\tOF", len(r.Lanes), func(i int) []any {
 		l := r.Lanes[i]
-		return []any{l.Name, l.Queued, l.Deciding, Size(l.Bytes), Size(uint64(max(l.MaxBytes, 0)))}
+		return []any{l.Name, l.Queued, l.Deciding, humanize.IBytes(l.Bytes), humanize.IBytes(uint64(max(l.MaxBytes, 0)))}
 	})
 	table(&b, "PROCESS\tKEEPS\tOF\tHAS READ\tLAST\tBEHIND", len(r.Reads), func(i int) []any {
 		l := r.Reads[i]
@@ -38,11 +49,11 @@ func (r Report) WriteTable(w io.Writer) error {
 	workers := byWorker(r.Shards)
 	table(&b, "SHARDS HELD BY\tSHARDS\tHELD EVENTS\tHUNTS", len(workers), func(i int) []any {
 		s := workers[i]
-		return []any{orNobody(s.worker), s.shards, s.held, s.hunts}
+		return []any{orNone(s.worker), s.shards, s.held, s.hunts}
 	})
 	table(&b, "RELAY\tSTATE\tHEALTH\tWORKER\tREPOSITORIES\tROOTS\tOPEN\tCOMPLETE UNTIL\tLAST ERROR", len(r.Relays), func(i int) []any {
 		l := r.Relays[i]
-		return []any{Shown(l.Name), l.State, l.Health, orNobody(l.Worker), l.Repositories, l.Roots, l.Subscriptions, clock(l.CompleteUntil), l.trouble()}
+		return []any{Shown(l.Name), l.State, l.Health, orNone(l.Worker), l.Repositories, l.Roots, l.Subscriptions, Clock(l.CompleteUntil), l.trouble()}
 	})
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -91,26 +102,19 @@ type share struct {
 	shards, held, hunts int
 }
 
-// byWorker adds up shards by who holds them; those that nobody holds come last.
-func byWorker(shards []Shard) []share {
-	sums := map[string]*share{}
+// byWorker adds up shards by who holds them; those without a worker come last.
+func byWorker(shards []Shard) (all []share) {
 	for _, s := range shards {
-		sum := sums[s.Worker]
-		if sum == nil {
-			sum = &share{worker: s.Worker}
-			sums[s.Worker] = sum
+		i := slices.IndexFunc(all, func(sum share) bool { return sum.worker == s.Worker })
+		if i < 0 {
+			i = len(all)
+			all = append(all, share{worker: s.Worker})
 		}
-		sum.shards++
-		sum.held += s.Held
-		sum.hunts += s.Hunts
+		all[i].shards++
+		all[i].held += s.Held
+		all[i].hunts += s.Hunts
 	}
-	var all []share
-	for _, worker := range slices.Sorted(maps.Keys(sums)) {
-		all = append(all, *sums[worker])
-	}
-	if len(all) > 0 && all[0].worker == "" {
-		all = append(all[1:], all[0])
-	}
+	slices.SortFunc(all, func(a, b share) int { return cmp.Compare(cmp.Or(a.worker, "\xff"), cmp.Or(b.worker, "\xff")) })
 	return all
 }
 
@@ -127,9 +131,9 @@ func (l Relay) trouble() string {
 	return fmt.Sprintf("%d × %s", l.Failures, string(reason))
 }
 
-func orNobody(worker string) string {
+func orNone(worker string) string {
 	if worker == "" {
-		return "nobody"
+		return "none"
 	}
 	return Shown(worker)
 }
@@ -149,22 +153,10 @@ func ago(now, then time.Time) string {
 	return max(now.Sub(then), 0).Truncate(time.Second).String()
 }
 
-func clock(t time.Time) string {
+// Clock is a time for people.
+func Clock(t time.Time) string {
 	if t.IsZero() {
 		return "-"
 	}
 	return t.UTC().Format("2006-01-02 15:04:05")
-}
-
-// Size is a number of bytes for people.
-func Size(n uint64) string {
-	switch {
-	case n < 1<<10:
-		return fmt.Sprintf("%d B", n)
-	case n < 1<<20:
-		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
-	case n < 1<<30:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	}
-	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
 }

@@ -1,4 +1,4 @@
-package repos
+package main
 
 import (
 	"strings"
@@ -34,7 +34,7 @@ func naddr(t testing.TB, kind int, identifier string) string {
 	return s
 }
 
-func TestParse(t *testing.T) {
+func TestParseRepo(t *testing.T) {
 	t.Parallel()
 	note, err := nip19.EncodeNote(owner)
 	if err != nil {
@@ -57,7 +57,7 @@ func TestParse(t *testing.T) {
 		"tree":                            "",
 		"":                                "",
 	} {
-		got, err := Parse(name)
+		got, err := parseRepo(name)
 		if want == "" {
 			if err == nil {
 				t.Errorf("%q is taken for %v", name, got)
@@ -71,32 +71,32 @@ func TestParse(t *testing.T) {
 }
 
 // FuzzParse: whatever is taken for a repository can be written and is read as the same.
-func FuzzParse(f *testing.F) {
+func FuzzParseRepo(f *testing.F) {
 	for _, name := range []string{npub(f) + "/tree", npub(f) + "/a/b", naddr(f, 30617, "tree"), "30617:" + owner + ":a:b", "npub1x/y", "30617:::"} {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
-		ref, err := Parse(name)
+		ref, err := parseRepo(name)
 		if err != nil {
 			return
 		}
-		for _, again := range []string{ref.String(), Name(ref.String())} {
-			if back, err := Parse(again); err != nil || back != ref {
+		for _, again := range []string{ref.String(), nameRepo(ref.String())} {
+			if back, err := parseRepo(again); err != nil || back != ref {
 				t.Errorf("%q is read as %v, %v; want %v", again, back, err, ref)
 			}
 		}
 	})
 }
 
-func TestList(t *testing.T) {
+func TestRepoList(t *testing.T) {
 	t.Parallel()
 	ref := "30617:" + owner + ":tree"
 	var b strings.Builder
-	if err := WriteList(&b, nil, now); err != nil || b.String() != "no repository waits for its removal\n" {
+	if err := writeRepos(&b, nil, now); err != nil || b.String() != "no repository waits for its removal\n" {
 		t.Fatalf("%q, %v", b.String(), err)
 	}
 	b.Reset()
-	err := WriteList(&b, []proto.RepoStatus{
+	err := writeRepos(&b, []proto.RepoStatus{
 		{Ref: ref, Reason: "deleted", Since: now.Add(-time.Hour), Until: now.Add(167 * time.Hour)},
 		{Ref: ref, Reason: "deleted", Since: now.Add(-time.Hour), Until: now.Add(19*time.Second + time.Millisecond)},
 		{Ref: ref, Reason: "moved", Since: now.Add(-time.Hour), Kept: true},
@@ -115,14 +115,14 @@ NPUB/tree       2026-11-14 04:00:00  now                                deleted 
 	}
 }
 
-func TestOne(t *testing.T) {
+func TestRepoShow(t *testing.T) {
 	t.Parallel()
 	s := proto.RepoStatus{
 		Ref: "30617:" + owner + ":tree", Reason: "deleted", Announcement: strings.Repeat("ab", 32), Since: now, Until: now.Add(time.Hour),
 		References: 3, Bytes: 1536, Events: 2, States: 1, Beside: []string{"30617:" + strings.Repeat("b1", 32) + ":tree"},
 	}
 	var b strings.Builder
-	if err := WriteOne(&b, s, now); err != nil {
+	if err := writeRepo(&b, s, now); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -135,12 +135,12 @@ func TestOne(t *testing.T) {
 	}
 	b.Reset()
 	s.Damage = "read HEAD: \x1b[2J"
-	if err := WriteOne(&b, s, now); err != nil || !strings.Contains(b.String(), "references    cannot be read: read HEAD: ?[2J\n") {
+	if err := writeRepo(&b, s, now); err != nil || !strings.Contains(b.String(), "references    cannot be read: read HEAD: ?[2J\n") {
 		t.Errorf("%v\n%s", err, b.String())
 	}
 	for state, one := range map[string]proto.RepoStatus{"hosted": {Ref: s.Ref, Hosted: true}, "held: it waits for git data": {Ref: s.Ref, Held: true}} {
 		b.Reset()
-		if err := WriteOne(&b, one, now); err != nil || !strings.Contains(b.String(), "state         "+state+"\n") || strings.Contains(b.String(), "removed") {
+		if err := writeRepo(&b, one, now); err != nil || !strings.Contains(b.String(), "state         "+state+"\n") || strings.Contains(b.String(), "removed") {
 			t.Errorf("%v\n%s", err, b.String())
 		}
 	}

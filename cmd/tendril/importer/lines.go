@@ -1,0 +1,102 @@
+package importer
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+)
+
+// maxLine is how long a line may be, in bytes. The largest event that is stored has a little less
+// than 1 MiB; written with escapes and spaces it may be a few times as long.
+const maxLine = 4 << 20
+
+var (
+	errTooLong = fmt.Errorf("the line is longer than %d bytes", maxLine)
+	errNoEvent = errors.New(`want the JSON of an event, or ["EVENT",{…}]`)
+)
+
+// Line is one line of the input that is not empty.
+type Line struct {
+	Number int    // from 1
+	Event  []byte // JSON of the event, valid until the next line is read; nil: there is none
+	Wrong  error  // why there is none
+}
+
+// Lines are the lines of a file of events. An error ends them: the input cannot be read.
+func Lines(from io.Reader) iter.Seq2[Line, error] {
+	return func(yield func(Line, error) bool) {
+		in := bufio.NewReaderSize(from, 1<<18)
+		var kept []byte
+		for number := 1; ; number++ {
+			text, err := readLine(in, kept[:0])
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			line := Line{Number: number}
+			switch {
+			case errors.Is(err, errTooLong):
+				line.Wrong = err
+			case err != nil:
+				yield(line, fmt.Errorf("read the events: %w", err))
+				return
+			default:
+				kept = text
+				if number == 1 {
+					text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")) // some editors write it
+				}
+				if text = bytes.TrimSpace(text); len(text) == 0 {
+					continue
+				}
+				line.Event, line.Wrong = eventIn(text)
+			}
+			if !yield(line, nil) {
+				return
+			}
+		}
+	}
+}
+
+// readLine appends the next line to text. The rest of a line that is too long is passed over.
+func readLine(in *bufio.Reader, text []byte) (line []byte, err error) {
+	tooLong, began := false, false
+	for {
+		piece, more, err := in.ReadLine()
+		switch {
+		case errors.Is(err, io.EOF) && began:
+			more = false
+		case err != nil:
+			return nil, err
+		}
+		began = true
+		if tooLong = tooLong || len(text)+len(piece) > maxLine; !tooLong {
+			text = append(text, piece...)
+		}
+		if !more {
+			break
+		}
+	}
+	if tooLong {
+		return nil, errTooLong
+	}
+	return text, nil
+}
+
+// eventIn returns the event's JSON in a line: the line itself, or the last element of a message
+// ["EVENT", …] of a client or a relay (NIP-01). It does not look whether that is an event.
+func eventIn(line []byte) ([]byte, error) {
+	if len(line) > 1 && line[0] == '{' && line[len(line)-1] == '}' {
+		return line, nil
+	}
+	var message []json.RawMessage
+	if line[0] != '[' || json.Unmarshal(line, &message) != nil {
+		return nil, errNoEvent
+	}
+	if n := len(message); (n == 2 || n == 3) && string(message[0]) == `"EVENT"` && message[n-1][0] == '{' {
+		return message[n-1], nil
+	}
+	return nil, errNoEvent
+}

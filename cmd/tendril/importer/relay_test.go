@@ -1,0 +1,222 @@
+package importer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"tendril.dev/lib/nostr"
+)
+
+// relay answers each REQ with its newest events, most of them at once.
+type relay struct {
+	events []*nostr.Event // newest first
+	most   int
+	// instead is said instead of the answer to a request, by its number from 1; false: nothing is.
+	instead func(request int, id string, ws *websocket.Conn) bool
+
+	requests atomic.Int64
+}
+
+func (r *relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	ws, err := websocket.Accept(w, req, nil)
+	if err != nil {
+		return
+	}
+	defer ws.CloseNow()
+	say(ws, "AUTH", "challenge")
+	for {
+		_, message, err := ws.Read(req.Context())
+		if err != nil {
+			return
+		}
+		var parts []json.RawMessage
+		var verb, id string
+		if json.Unmarshal(message, &parts) != nil || json.Unmarshal(parts[0], &verb) != nil || verb != "REQ" || json.Unmarshal(parts[1], &id) != nil {
+			continue
+		}
+		if n := int(r.requests.Add(1)); r.instead != nil && r.instead(n, id, ws) {
+			return
+		}
+		var f nostr.Filter
+		if json.Unmarshal(parts[2], &f) != nil {
+			return
+		}
+		n := 0
+		for _, ev := range r.events {
+			if n < min(r.most, f.Limit) && f.Matches(ev) {
+				n++
+				say(ws, "EVENT", id, ev)
+				say(ws, "EVENT", "another", nostr.Event{ID: "of another request"})
+			}
+		}
+		say(ws, "EOSE", id)
+	}
+}
+
+func say(ws *websocket.Conn, message ...any) {
+	text, _ := json.Marshal(message)
+	ws.Write(context.Background(), websocket.MessageText, text)
+}
+
+// read reads all of a server, and gives the ids in their order, each once.
+func read(t *testing.T, handler http.Handler) (ids []string, err error) {
+	t.Helper()
+	s := httptest.NewServer(handler)
+	defer s.Close()
+	r := NewRelay("ws" + strings.TrimPrefix(s.URL, "http"))
+	r.pause = time.Millisecond
+	have := map[string]bool{}
+	for line, wrong := range r.Lines(t.Context()) {
+		if err = wrong; err != nil {
+			break
+		}
+		var ev nostr.Event
+		if err := json.Unmarshal(line.Event, &ev); err != nil {
+			t.Fatalf("%q: %v", line.Event, err)
+		}
+		if !have[ev.ID] {
+			have[ev.ID] = true
+			ids = append(ids, ev.ID)
+		}
+	}
+	return ids, err
+}
+
+// past are so many events, each of so many in one second.
+func past(n, together int) (all []*nostr.Event, ids []string) {
+	for i := range n {
+		all = append(all, &nostr.Event{
+			ID: fmt.Sprintf("%064x", i+1), CreatedAt: nostr.Timestamp(1_700_000_000 - i/together), Kind: 1, Tags: nostr.Tags{},
+			Content: "a\nb", PubKey: strings.Repeat("a", 64), Sig: strings.Repeat("b", 128),
+		})
+		ids = append(ids, all[i].ID)
+	}
+	return all, ids
+}
+
+// TestEverythingIsRead: all events of a relay come, also where it hangs up, or asks for patience,
+// now and then.
+func TestEverythingIsRead(t *testing.T) {
+	t.Parallel()
+	hangsUp := func(request int, _ string, _ *websocket.Conn) bool { return request%3 == 1 }
+	patience := func(request int, id string, ws *websocket.Conn) bool {
+		if request%3 == 1 {
+			say(ws, "CLOSED", id, "rate-limited: not so fast")
+		}
+		return request%3 == 1
+	}
+	for name, c := range map[string]struct {
+		events, most int
+		instead      func(int, string, *websocket.Conn) bool
+	}{
+		"nothing": {0, 500, nil}, "less than a page": {20, 500, nil}, "pages": {1100, 500, nil}, "small pages": {300, 17, nil},
+		"hangs up": {300, 40, hangsUp}, "asks for patience": {300, 40, patience},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			events, ids := past(c.events, 3)
+			if got, err := read(t, &relay{events: events, most: c.most, instead: c.instead}); err != nil || !slices.Equal(got, ids) {
+				t.Errorf("%d of %d came: %v", len(got), len(ids), err)
+			}
+		})
+	}
+}
+
+// TestRefusal: a relay that does not let itself be read, or not all of it, is an error.
+func TestRefusal(t *testing.T) {
+	t.Parallel()
+	closed := func(_ int, id string, ws *websocket.Conn) bool {
+		say(ws, "CLOSED", id, "auth-required: members only")
+		return true
+	}
+	gone := func(_ int, id string, ws *websocket.Conn) bool {
+		say(ws, "EVENT", id, nostr.Event{ID: strings.Repeat("a", 64), CreatedAt: 1})
+		return true
+	}
+	crowded, _ := past(90, 30)
+	for name, c := range map[string]struct {
+		relay    *relay
+		want     string
+		requests int64
+	}{
+		"refused": {&relay{instead: closed}, `it does not answer: "auth-required: members only"`, 1},
+		"gone":    {&relay{instead: gone}, "EOF", tries},
+		"a crowded second": {&relay{events: crowded, most: 20},
+			"it may have more events than it shows: those created from 2023-11-14T22:13:20Z to 2023-11-14T22:13:20Z, ", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := read(t, c.relay); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "read the relay ws://") {
+				t.Errorf("%v, want %s", err, c.want)
+			}
+			if n := c.relay.requests.Load(); c.requests > 0 && n != c.requests {
+				t.Errorf("it was asked %d times, want %d", n, c.requests)
+			}
+		})
+	}
+	elsewhere := http.RedirectHandler("http://127.0.0.1:1", http.StatusFound)
+	if _, err := read(t, elsewhere); err == nil || !strings.Contains(err.Error(), "expected handshake response status code 101 but got 302") {
+		t.Errorf("a redirect: %v", err)
+	}
+}
+
+// TestAnInterruptEndsTheReading of a relay that says nothing.
+func TestAnInterruptEndsTheReading(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	s := httptest.NewServer(&relay{instead: func(int, string, *websocket.Conn) bool {
+		cancel()
+		<-t.Context().Done()
+		return true
+	}})
+	t.Cleanup(s.CloseClientConnections)
+	for _, err := range NewRelay("ws" + strings.TrimPrefix(s.URL, "http")).Lines(ctx) {
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+}
+
+// TestOddMessagesAreCheap: messages that are large, and made to cost as much as can be, cost about
+// what their length is. It does not run beside others, whose memory would be counted too.
+func TestOddMessagesAreCheap(t *testing.T) {
+	// A goroutine whose stack grows larger ends the process.
+	defer debug.SetMaxStack(debug.SetMaxStack(64 << 20))
+	for name, odd := range map[string]string{
+		"lists in lists": `["EVENT","page-1",` + strings.Repeat("[", 4_000_000), "lists that end": strings.Repeat("[", 2_000_000) + strings.Repeat("]", 2_000_000),
+		"many elements": `["EVENT","page-1"` + strings.Repeat(",1", 2_000_000) + "]", "an object": `{"EVENT":"page-1"}`, "nothing": "",
+		"an event of events": `["EVENT","page-1",{"id":[{}],"created_at":{}},{}]`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			events, ids := past(20, 3)
+			r := &relay{events: events, most: 500, instead: func(_ int, _ string, ws *websocket.Conn) bool {
+				ws.Write(context.Background(), websocket.MessageText, []byte(odd))
+				say(ws, "NOTICE", 17, json.RawMessage(`{}`))
+				return false
+			}}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			got, err := read(t, r)
+			runtime.ReadMemStats(&after)
+			if err != nil || !slices.Equal(got, ids) {
+				t.Errorf("%d of %d came: %v", len(got), len(ids), err)
+			}
+			if made := after.TotalAlloc - before.TotalAlloc; made > 200<<20 {
+				t.Errorf("it took %d MiB", made>>20)
+			}
+		})
+	}
+}

@@ -1,0 +1,271 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/bus/bustest"
+	"tendril.dev/lib/logins"
+	"tendril.dev/proto"
+)
+
+const patience = 1 * time.Minute
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+func within(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func marshal(t *testing.T, value any) []byte {
+	t.Helper()
+	raw, err := json.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+func heldKey(t *testing.T, identifier string, kind int) string {
+	t.Helper()
+	key, err := proto.HeldKey{Identifier: identifier, Kind: kind, ShortID: strings.Repeat("a", proto.ShortIDLength)}.Key()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// newSystem is a NATS server with logins and the streams of a system, as ingest makes them.
+func newSystem(t *testing.T) (srv *bustest.NATS, services *bus.Bus, operator bus.Options) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := logins.Init(dir, append(logins.Default(), proto.UserTendril)...); err != nil {
+		t.Fatal(err)
+	}
+	srv = bustest.WithUsers(t, filepath.Join(dir, logins.UsersFile))
+	services, err := bus.Open(within(t), bus.Options{
+		URL: srv.URL, Provisions: true, LoginFile: logins.LoginFile(dir, proto.UserTendril), Name: "tendril up one", Sizing: proto.DefaultSizing(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(services.Close)
+	return srv, services, bus.Options{URL: srv.URL, LoginFile: logins.LoginFile(dir, proto.UserOperator)}
+}
+
+// TestLook: what is on the bus is in the report. The login that may write nothing is enough for it.
+func TestLook(t *testing.T) {
+	t.Parallel()
+	srv, b, login := newSystem(t)
+	store := func(bucket, key string, value any) {
+		t.Helper()
+		kv, err := b.Bucket(within(t), bucket)
+		if err == nil {
+			_, err = kv.Put(within(t), key, marshal(t, value))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	store(proto.BucketHeld, heldKey(t, "tree", 30617), proto.Held{Identifier: "tree", Phase: proto.PhaseWaiting, HeldAt: noon, ExpiresAt: noon})
+	store(proto.BucketHeld, heldKey(t, "gone", 30617), proto.Held{Identifier: "gone", Phase: proto.PhaseWaiting, HeldAt: noon, ExpiresAt: noon})
+	store(proto.BucketHeld, proto.HeldMarkKey, proto.WriterMark{Writer: "one"})
+	store(proto.BucketRelays, "a.example", proto.RelayState{Connection: 3, Health: 1})
+	store(proto.BucketClaims, proto.ClaimKey(proto.GroupRelays, "a.example"), proto.Claim{Worker: "r1", Incarnation: "i"})
+	store(proto.BucketWorkers, proto.ClaimKey(proto.GroupRelays, "r1"), proto.Worker{Name: "r1", Incarnation: "i"})
+	kv, err := b.Bucket(within(t), proto.BucketHeld)
+	if err == nil {
+		err = kv.Delete(within(t), heldKey(t, "gone", 30617))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for subject, data := range map[string][]byte{
+		proto.SubjectEventsMark: marshal(t, proto.WriterMark{Writer: "one", At: noon}), proto.LaneUser.Subject(): []byte("{}"),
+		proto.EventSubject{Kind: 1, PubKey: strings.Repeat("a", 64), Slot: "_"}.String():  []byte("{}"),
+		proto.EventSubject{Kind: 30, PubKey: strings.Repeat("b", 64), Slot: "_"}.String(): []byte("{}"),
+	} {
+		if _, err := b.JS.Publish(within(t), subject, data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	telling := time.NewTicker(50 * time.Millisecond) // a process that has read two of three messages
+	defer telling.Stop()
+	progress := marshal(t, proto.Progress{Process: "gateway one", Read: []proto.Reading{{Name: "index", Stream: proto.StreamEvents, Seq: 2}}})
+	go func() {
+		for t.Context().Err() == nil {
+			<-telling.C
+			_ = b.Conn.Publish(proto.SubjectProgress, progress)
+		}
+	}()
+
+	operator, err := bus.Look(login, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer operator.Close()
+	got, err := Look(within(t), operator)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Relays) != 1 || got.Relays[0].State != "connected" || got.Relays[0].Worker != "r1" {
+		t.Errorf("relays: %+v", got.Relays)
+	}
+	if got.Held.Events != 1 || got.Held.Hunts != 1 || len(got.Shards) != 1 || got.Shards[0].Hunts != 1 {
+		t.Errorf("held: %+v, %+v", got.Held, got.Shards)
+	}
+	if got.Log.Messages != 3 || got.Log.Writer != "one" || !got.Log.WriterSince.Equal(noon) || got.Log.Rejected != 0 {
+		t.Errorf("log: %+v", got.Log)
+	}
+	if len(got.Lanes) != 4 || got.Lanes[0].Name != "user" || got.Lanes[0].Queued != 1 || got.Lanes[0].MaxBytes != 64<<20 {
+		t.Errorf("lanes: %+v", got.Lanes)
+	}
+	if !slices.Equal(got.Reads, []Read{{"gateway one", "index", proto.StreamEvents, 2, 3}}) {
+		t.Errorf("reads: %+v", got.Reads)
+	}
+	if err := operator.Conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if n := operator.Refused(); n != 0 || operator.Conn.NumSubscriptions() > 1 { // one is for answers
+		t.Errorf("%d refused: %q; %d subscriptions are left", n, srv.Refused(), operator.Conn.NumSubscriptions())
+	}
+	if _, err := bus.Look(bus.Options{URL: srv.URL, Password: "wrong"}, patience); !errors.Is(err, nats.ErrAuthorization) {
+		t.Errorf("with a wrong password: %v", err)
+	}
+	srv.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := Look(ctx, operator); err == nil {
+		t.Error("a server that is gone has a state")
+	}
+}
+
+func TestNothingThere(t *testing.T) {
+	t.Parallel()
+	b, err := bus.Look(bus.Options{URL: bustest.New(t).URL}, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if _, err := Look(within(t), b); !errors.Is(err, ErrNothing) {
+		t.Error(err)
+	}
+}
+
+// crew is a worker of each group that is there, and what it holds. Its former self held more.
+func crew() claims {
+	relay := func(name string) string { return proto.ClaimKey(proto.GroupRelays, name) }
+	return claims{
+		held: map[string]proto.Claim{
+			relay("a.example"):      {Worker: "r1", Incarnation: "now"},
+			relay("b.example_8080"): {Worker: "r1", Incarnation: "before"},
+			relay("c.example"):      {Worker: "gone", Incarnation: "now"},
+			relay("d.example"):      {Worker: "r1", Incarnation: "now"},
+			relay("e.example"):      {Worker: "gone", Incarnation: "now"},
+			proto.ClaimKey(proto.GroupShards, proto.ShardName(proto.ShardOf("tree"))): {Worker: "p1", Incarnation: "now"},
+		},
+		workers: map[string]proto.Worker{relay("r1"): {Incarnation: "now"}, proto.ClaimKey(proto.GroupShards, "p1"): {Incarnation: "now"}},
+	}
+}
+
+func TestRelays(t *testing.T) {
+	t.Parallel()
+	got := relays(map[string]proto.RelayState{
+		"a.example":      {URL: "wss://a.example", Worker: "r1", Connection: 3, Health: 1, Repos: 7, Roots: 9, Subscriptions: 2, CompleteUntil: noon},
+		"b.example_8080": {URL: "wss://b.example:8080", Worker: "r1", Connection: 4, Health: 3, Failures: 2, LastError: "refused"},
+		"c.example":      {Connection: 99, Health: -1},
+	}, crew())
+	want := []Relay{
+		{Name: "a.example", URL: "wss://a.example", State: "connected", Health: "healthy", Worker: "r1", Repositories: 7, Roots: 9, Subscriptions: 2, CompleteUntil: noon},
+		{Name: "b.example:8080", URL: "wss://b.example:8080", State: "connected_historic_sync_failures", Health: "degraded", Failures: 2, LastError: "refused"},
+		{Name: "c.example", State: "unknown", Health: "unknown"},
+		{Name: "d.example", State: "disconnected", Health: "disconnected", Worker: "r1"}, // claimed, and nothing said yet
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+func TestPurgatory(t *testing.T) {
+	t.Parallel()
+	if proto.ShardOf("tree") == proto.ShardOf("stone") {
+		t.Fatal("want identifiers of two shards")
+	}
+	sum, shards := purgatory(map[string]heldEvent{
+		heldKey(t, "tree", 30617):  {Phase: proto.PhaseWaiting, HeldAt: noon, ExpiresAt: noon.Add(time.Hour)},
+		heldKey(t, "tree", 30618):  {Phase: proto.PhaseWaiting, HeldAt: noon.Add(-time.Minute), ExpiresAt: noon.Add(time.Hour)},
+		heldKey(t, "stone", 30617): {Phase: proto.PhaseSilent, HeldAt: noon, ExpiresAt: noon.Add(time.Minute)},
+		proto.HeldMarkKey:          {},
+	}, crew())
+	want := Held{
+		Events: 3, Phases: map[string]int{"waiting": 2, "silent": 1}, Kinds: map[int]int{30617: 2, 30618: 1},
+		Hunts: 1, Oldest: noon.Add(-time.Minute), Expires: noon.Add(time.Minute),
+	}
+	if !reflect.DeepEqual(sum, want) {
+		t.Errorf("%+v, want %+v", sum, want)
+	}
+	byName := map[string]Shard{}
+	for _, s := range shards {
+		byName[s.Shard] = s
+	}
+	tree, stone := proto.ShardName(proto.ShardOf("tree")), proto.ShardName(proto.ShardOf("stone"))
+	if wanted := (map[string]Shard{tree: {tree, "p1", 2, 1}, stone: {stone, "", 1, 0}}); !reflect.DeepEqual(byName, wanted) {
+		t.Errorf("%+v, want %+v", byName, wanted)
+	}
+}
+
+func TestTable(t *testing.T) {
+	t.Parallel()
+	report := Report{
+		At: noon, Server: Server{URL: "nats://127.0.0.1:4222", Version: "2.15.2"},
+		Log:  Log{Messages: 12, LastSeq: 34, Bytes: 5 << 20, Writer: "w\x1b[2J", WriterSince: noon.Add(-time.Minute), Rejected: 3},
+		Held: Held{Events: 3, Phases: map[string]int{"waiting": 2, "silent": 1}, Kinds: map[int]int{30617: 2, 9: 1}, Hunts: 1, Oldest: noon.Add(-time.Hour)},
+		Relays: []Relay{
+			{Name: "a.example", State: "connected", Health: "healthy", Worker: "r1", Repositories: 7, Roots: 9, Subscriptions: 2, CompleteUntil: noon},
+			{Name: "b.example", State: "disconnected", Health: "dead", Failures: 8, URL: "wss://b.example", LastError: "open WebSocket to wss://b.example: " + strings.Repeat("no\n", 50)},
+		},
+		Shards: []Shard{{Shard: "00", Held: 1}, {Shard: "01", Worker: "p1", Held: 1, Hunts: 1}, {Shard: "02", Worker: "p1"}},
+		Lanes:  []Lane{{Name: "user", Queued: 5, Deciding: 2, Bytes: 900, MaxBytes: 64 << 20}},
+		Reads:  []Read{{"gateway g1", "index", "GRASP_EVENTS", 30, 34}, {"up u1", "index", "GRASP_EVENTS", 34, 34}},
+	}
+	var b strings.Builder
+	if err := report.WriteTable(&b); err != nil {
+		t.Fatal(err)
+	}
+	want := `NATS      nats://127.0.0.1:4222, version 2.15.2
+log       12 messages (5.0 MiB), last sequence 34; writer w?[2J, for 1m0s
+rejected  3 ids remembered
+held      3 events (1 silent, 2 waiting, 1 of kind 9, 2 announcements), the oldest for 1h0m0s; hunts for 1 identifiers
+
+LANE  QUEUED  WITH THE WRITER  BYTES  OF
+user  5       2                900 B  64 MiB
+
+PROCESS     KEEPS  OF            HAS READ  LAST  BEHIND
+gateway g1  index  GRASP_EVENTS  30        34    4
+up u1       index  GRASP_EVENTS  34        34    0
+
+SHARDS HELD BY  SHARDS  HELD EVENTS  HUNTS
+p1              2       1            1
+none            1       1            0
+
+RELAY      STATE         HEALTH   WORKER  REPOSITORIES  ROOTS  OPEN  COMPLETE UNTIL       LAST ERROR
+a.example  connected     healthy  r1      7             9      2     2026-01-02 12:00:00  -
+b.example  disconnected  dead     none    0             0      0     -                    8 × no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?…
+`
+	if b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}
