@@ -46,7 +46,8 @@ func (i *imports) Run() error {
 	}
 	shown := newProgress(i.Quiet)
 	defer shown.end()
-	lines, err := i.open()
+	relay := importer.NewRelay(i.File)
+	lines, err := i.open(relay)
 	if err != nil {
 		return err
 	}
@@ -88,6 +89,9 @@ func (i *imports) Run() error {
 	ctx, stop := untilSignal()
 	defer stop()
 	counts, err := offer(ctx, b, m)
+	if err == nil {
+		err = relay.Missing()
+	}
 	if ctx.Err() != nil {
 		err = errors.New("interrupted: run it again to go on; what is here already is counted as known then")
 	}
@@ -96,10 +100,10 @@ func (i *imports) Run() error {
 }
 
 // open opens a relay, standard input or a file, which the end of the process closes.
-func (i *imports) open() (iter.Seq2[importer.Line, error], error) {
+func (i *imports) open(relay *importer.Relay) (iter.Seq2[importer.Line, error], error) {
 	switch {
 	case importer.IsRelay(i.File):
-		return importer.NewRelay(i.File).Lines(context.Background()), nil
+		return relay.Lines(context.Background()), nil
 	case i.File == "-":
 		return importer.Lines(os.Stdin), nil
 	}

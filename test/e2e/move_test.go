@@ -174,7 +174,7 @@ func checkAndRepair(t *testing.T, p *world.Tendril, npub, pull string) {
 	status, out := checked(t, p)
 	for _, want := range []string{
 		"index: index-up: its files are damaged", "refs/heads/main (--repair: they are set)", "refs/nostr/" + pull + " does not name the commit",
-		"nobody announces this repository here",
+		"no announcement names this repository",
 	} {
 		if status != 1 || !strings.Contains(out, want) {
 			t.Errorf("exit status %d, and not found: %s", status, want)

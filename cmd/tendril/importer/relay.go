@@ -85,12 +85,13 @@ func (r *Relay) pages(ctx context.Context, yield func(Line, error) bool) error {
 			return ctx.Err()
 		}
 	}
-	return r.missing()
+	return nil
 }
 
-// missing is an error that says of which times the relay may have more events than it has shown.
-// Such a relay shows fewer at once than were made in one second, or ignores what it is asked for.
-func (r *Relay) missing() error {
+// Missing says, once everything is read, of which times the relay may have more events than it has
+// shown. Such a relay shows fewer at once than were made in one second, or ignores what it is asked
+// for.
+func (r *Relay) Missing() error {
 	gaps := r.walk.Gaps()
 	if len(gaps) == 0 {
 		return nil
@@ -99,7 +100,7 @@ func (r *Relay) missing() error {
 	for _, g := range gaps[:min(len(gaps), 10)] {
 		times = append(times, g.From.Time().UTC().Format(time.RFC3339)+" to "+g.To.Time().UTC().Format(time.RFC3339))
 	}
-	return fmt.Errorf("it may have more events than it shows: those created from %s (%d such times)", strings.Join(times, ", "), len(gaps))
+	return fmt.Errorf("the relay %s may have more events than it shows: those created from %s (%d such times)", r.url, strings.Join(times, ", "), len(gaps))
 }
 
 func (r *Relay) hangUp() {
