@@ -173,7 +173,7 @@ type Git struct {
 // Front says how clients are treated at the front door. "One address" is an
 // IPv4 address or the /64 of an IPv6 address.
 type Front struct {
-	TrustedProxies       []string `env:"NGIT_TRUSTED_PROXIES" main:"Reverse proxies before this server." placeholder:"LIST" also:"NGIT_TRUSTED_PROXY_CIDRS" help:"Reverse proxies whose X-Forwarded-For and Forwarded are believed: addresses and networks like 10.0.0.0/8, comma-separated."`
+	TrustedProxies       []string `env:"NGIT_TRUSTED_PROXIES" main:"Reverse proxies before this server." placeholder:"LIST" also:"NGIT_TRUSTED_PROXY_CIDRS" help:"Reverse proxies whose X-Forwarded-For is believed: addresses and networks like 10.0.0.0/8, comma-separated."`
 	AuthRequired         string   `env:"NGIT_AUTH_REQUIRED" oneof:"none, read, write or both" default:"none" help:"What clients may do only after they have authenticated (NIP-42), with any key: none, read, write or both. Git and web pages never need it. Servers that cannot authenticate cannot sync from a relay that requires it for reading."`
 	MaxConnections       int      `env:"NGIT_MAX_CONNECTIONS" default:"4096" min:"1" max:"10000000" help:"Most WebSocket connections at once. Beyond it the client with the most of them loses one to a client with fewer."`
 	MaxConnectionsPerIP  int      `env:"NGIT_MAX_CONNECTIONS_PER_IP" default:"256" min:"1" max:"10000000" help:"Most WebSocket connections at once from one address."`
@@ -194,12 +194,9 @@ type Front struct {
 	MessageTime             time.Duration `env:"NGIT_MESSAGE_TIME" constant:"1m"`
 	MaxLimit                int           `env:"NGIT_MAX_LIMIT" constant:"5000"`
 	DefaultLimit            int           `env:"NGIT_DEFAULT_LIMIT" constant:"500"`
-	SendQueue               int           `env:"NGIT_SEND_QUEUE" constant:"1024"`
 	EventTimeout            time.Duration `env:"NGIT_EVENT_TIMEOUT" constant:"10s"`
 	GitRequestsPerIP        int           `env:"NGIT_GIT_REQUESTS_PER_IP" constant:"128"`
-	GitWaiting              int           `env:"NGIT_GIT_WAITING" constant:"2048"`
 	GitRequestsPerMinute    int           `env:"NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP" constant:"600"`
-	PushBytesPerHour        int           `env:"NGIT_PUSH_BYTES_PER_HOUR_PER_IP" type:"bytes" constant:"8GiB"`
 	AnswerStall             time.Duration `env:"NGIT_ANSWER_STALL" constant:"2m"`
 }
 

@@ -11,7 +11,7 @@ import (
 const (
 	// maxHops is how many proxies may stand in a row before us.
 	maxHops = 8
-	// maxHeader is how long a forwarding header may be, in bytes; a longer one is not read.
+	// maxHeader is how long X-Forwarded-For may be, in bytes; a longer one is not read.
 	maxHeader = 4096
 )
 
@@ -23,38 +23,20 @@ func (trusted proxies) trusts(addr netip.Addr) bool {
 	return slices.ContainsFunc(trusted, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// client returns the address that a request comes from. Beginning with who connected to us and
-// going through the forwarding headers from the right, it skips trusted proxies and returns the
-// first address that is none. Where the next entry cannot be read, it returns the last good
-// address. The zero address means that the peer has none.
-//
-// X-Forwarded-For and Forwarded (RFC 7239) must agree if both are there: a proxy that writes one
-// may pass on the other as the client made it up. If they do not, the peer's address counts.
+// client returns the address that a request comes from. Beginning with the peer, which connected to
+// us, and going through X-Forwarded-For from the right, it skips as many trusted proxies as may
+// stand in a row and returns the first address that is none. Where the next entry cannot be read,
+// it returns the last good address. The zero address means that the peer has none.
 func (trusted proxies) client(req *http.Request) netip.Addr {
-	peer := peerOf(req.RemoteAddr)
-	if !trusted.trusts(peer) {
-		return peer
+	addr := peerOf(req.RemoteAddr)
+	all := strings.Join(req.Header.Values("X-Forwarded-For"), ",") // one list (RFC 9110, 5.3)
+	if len(all) > maxHeader {
+		return addr
 	}
-	xff, forwarded := req.Header.Values("X-Forwarded-For"), req.Header.Values("Forwarded")
-	switch {
-	case len(forwarded) == 0:
-		return trusted.walk(peer, readList(xff))
-	case len(xff) == 0:
-		return trusted.walk(peer, readForwarded(forwarded))
-	}
-	addr := trusted.walk(peer, readList(xff))
-	if addr != trusted.walk(peer, readForwarded(forwarded)) {
-		return peer
-	}
-	return addr
-}
-
-// walk goes from the peer to the left, past as many trusted proxies as may stand in a row.
-func (trusted proxies) walk(peer netip.Addr, nodes []string) netip.Addr {
-	addr := peer
+	nodes := strings.Split(all, ",")
 	for hops := 0; hops < maxHops && len(nodes) > 0 && trusted.trusts(addr); hops++ {
 		last := len(nodes) - 1
-		next, ok := parseNode(nodes[last])
+		next, ok := parseNode(strings.Trim(nodes[last], " \t"))
 		if !ok {
 			break
 		}
@@ -76,15 +58,17 @@ func peerOf(hostport string) netip.Addr {
 	return addr.Unmap().WithZone("")
 }
 
-// readList splits X-Forwarded-For. Several headers are one list (RFC 9110, 5.3).
-func readList(headers []string) []string {
-	all := strings.Join(headers, ",")
-	if len(all) > maxHeader {
-		return nil
+// parseNode reads an address as a proxy writes it: with or without a port, IPv6 with or without
+// brackets. A name, "unknown" and what is no single host's address are none.
+func parseNode(s string) (netip.Addr, bool) {
+	addr, err := netip.ParseAddr(s)
+	if withPort, wrong := netip.ParseAddrPort(s); err != nil && wrong == nil {
+		addr, err = withPort.Addr(), nil
+	} else if inner, ok := strings.CutPrefix(s, "["); err != nil && ok && strings.HasSuffix(inner, "]") {
+		addr, err = netip.ParseAddr(strings.TrimSuffix(inner, "]"))
 	}
-	nodes := strings.Split(all, ",")
-	for i := range nodes {
-		nodes[i] = strings.Trim(nodes[i], " \t")
+	if err != nil || addr.Zone() != "" || addr.IsUnspecified() || addr.IsMulticast() {
+		return netip.Addr{}, false
 	}
-	return nodes
+	return addr.Unmap(), true
 }

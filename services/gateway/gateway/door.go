@@ -1,7 +1,12 @@
 package gateway
 
 import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -10,114 +15,179 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/git"
-	"tendril.dev/services/gateway/info"
+	"tendril.dev/services/gateway/pages"
 	"tendril.dev/services/gateway/relay"
-	"tendril.dev/services/gateway/slow"
-	"tendril.dev/services/gateway/web"
 )
 
-// door sends every request to who answers it.
+// door sends every request to what answers it.
 type door struct {
 	relay       *relay.Relay
-	info        http.Handler
-	icon        http.Handler
-	pages       *web.Pages
+	pages       *pages.Pages
 	git         *git.Proxy
-	limits      *git.Limits
 	observation http.Handler
 	clients     proxies
-	stall       time.Duration // for clients that send or take nothing
+	stall       time.Duration // for clients that send nothing
 	stopping    atomic.Bool   // connections end with the request that is under way or comes next
+
+	perMinute int
+	requests  *limit.Rates // of git, and of what costs as much: pages and the metrics
+	atOnce    *limit.Fair  // of git
 }
 
-// handler answers all requests. WebSockets are the relay's own business from their first byte on.
-func (d *door) handler() http.Handler {
-	others := slow.Handler(http.HandlerFunc(d.serve), d.stall)
-	return slow.Begin(cors(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Header.Del(proto.HeaderClient) // nobody outside says who a client is
-		if d.stopping.Load() {
-			w.Header().Set("Connection", "close")
-		}
-		if upgrade(r) && atRoot(r) {
-			d.relay.Serve(w, r, d.client(r))
-			return
-		}
-		others.ServeHTTP(w, r)
-	})), d.stall)
-}
-
-// client is the key of the client that a request comes from.
-func (d *door) client(r *http.Request) string { return limit.Address(d.clients.client(r)) }
-
-func atRoot(r *http.Request) bool {
-	path := r.URL.EscapedPath()
-	return path == "" || path == "/"
+// ServeHTTP answers all requests. Every answer has the headers that open it to web pages of any
+// origin (GRASP-01).
+func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Access-Control-Allow-Origin", "*")
+	h.Set("Access-Control-Allow-Methods", "GET, POST, OPTIONS")
+	h.Set("Access-Control-Allow-Headers",
+		"Content-Type, Accept, Accept-Encoding, Authorization, Content-Encoding, Git-Protocol, Range, X-Requested-With")
+	r.Header.Del(proto.HeaderClient) // only the gateway says who a client is
+	refused, _ := r.Context().Value(refusalKey{}).(error)
+	// Only git's bodies are read: what else is still to come is no next request.
+	if refused != nil || d.stopping.Load() || r.ContentLength != 0 {
+		h.Set("Connection", "close")
+	}
+	defer takeBody(w, r, d.stall).end(w)
+	if refused != nil {
+		relay.TurnAway(w, refused)
+		return
+	}
+	if r.Method == http.MethodOptions {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	d.serve(w, r, limit.Address(d.clients.client(r)))
 }
 
 // serve looks at the path as it was sent. A ServeMux would tidy it up first, and an identifier may
 // hold what looks untidy.
-func (d *door) serve(w http.ResponseWriter, r *http.Request) {
-	switch path := r.URL.EscapedPath(); path {
-	case "", "/":
-		d.root(w, r)
+func (d *door) serve(w http.ResponseWriter, r *http.Request, client string) {
+	path := r.URL.EscapedPath()
+	atRoot := path == "" || path == "/"
+	if atRoot && strings.EqualFold(strings.TrimSpace(r.Header.Get("Upgrade")), "websocket") {
+		d.relay.Serve(w, r, client)
+		return
+	}
+	at, err := nostr.ParseRepositoryPath(path)
+	if err == nil && at.Service != "" {
+		d.passToGit(w, r, at, client)
+		return
+	}
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD, OPTIONS")
+		http.Error(w, "method not allowed: this address can only be read", http.StatusMethodNotAllowed)
+		return
+	}
+	switch path {
 	case "/healthz", "/readyz":
 		d.observation.ServeHTTP(w, r)
-	case "/metrics":
-		if d.limits.Page(w, d.client(r)) {
-			d.observation.ServeHTTP(w, r)
-		}
-	case info.IconPath, "/favicon.ico":
-		if reading(w, r) {
-			d.icon.ServeHTTP(w, r)
-		}
+		return
+	case pages.IconPath, "/favicon.ico":
+		d.pages.Icon(w, r)
+		return
+	}
+	switch {
+	case atRoot && pages.WantsDocument(r):
+		d.pages.Document(w)
+	case !d.admits(w, client):
+	case atRoot:
+		d.pages.Home(w, r, client)
+	case path == "/metrics":
+		d.observation.ServeHTTP(w, r)
+	case err == nil:
+		d.pages.Repository(w, r, at, client)
+	case strings.HasSuffix(r.URL.Path, "/info/refs") && strings.HasPrefix(r.URL.Query().Get("service"), "git-"):
+		// A git client shows what it is told only if that is plain text.
+		http.Error(w, "repository not found: "+err.Error()+"; repositories are at /<npub of the owner>/<identifier>.git", http.StatusNotFound)
 	default:
-		at, err := nostr.ParseRepositoryPath(path)
-		switch {
-		case err == nil && at.Service != "":
-			d.git.Serve(w, r, at, d.client(r))
-		case !reading(w, r):
-		case !d.limits.Page(w, d.client(r)):
-		case err == nil:
-			d.pages.Repository(w, r, at, d.client(r))
-		case askedByGit(r):
-			http.Error(w, "repository not found: "+err.Error()+"; repositories are at /<npub of the owner>/<identifier>.git", http.StatusNotFound)
-		default:
-			d.pages.NotFound(w, r)
-		}
+		d.pages.NotFound(w)
 	}
 }
 
-// root is two things besides the relay: its information document, and a page.
-func (d *door) root(w http.ResponseWriter, r *http.Request) {
-	if !reading(w, r) {
+// passToGit passes a request on to the worker that holds the repository.
+func (d *door) passToGit(w http.ResponseWriter, r *http.Request, at nostr.RepositoryPath, client string) {
+	if !d.admits(w, client) {
 		return
 	}
-	w.Header().Add("Vary", "Accept")
-	if info.Wanted(r) {
-		d.info.ServeHTTP(w, r)
+	leave, err := d.atOnce.Try(client, 1)
+	if err != nil {
+		tooMany(w, "too many git requests at once from your address", 5*time.Second)
 		return
 	}
-	if d.limits.Page(w, d.client(r)) {
-		d.pages.Home(w, r)
+	defer leave()
+	if !d.stopping.Load() && at.Service != "git-receive-pack" { // a push may be refused half-way
+		w.Header().Del("Connection")
 	}
+	d.git.Serve(w, r, at, client)
 }
 
-// askedByGit reports whether a git client begins a clone, fetch or push. It shows what it is told
-// only if that is plain text.
-func askedByGit(r *http.Request) bool {
-	return strings.HasSuffix(r.URL.Path, "/info/refs") && strings.HasPrefix(r.URL.Query().Get("service"), "git-")
-}
-
-func upgrade(r *http.Request) bool {
-	return strings.EqualFold(strings.TrimSpace(r.Header.Get("Upgrade")), "websocket")
-}
-
-// reading reports whether the request only reads; if not, it has been answered.
-func reading(w http.ResponseWriter, r *http.Request) bool {
-	if r.Method == http.MethodGet || r.Method == http.MethodHead {
-		return true
+// admits counts a request of a client. If it is one too many, it answers and returns false.
+func (d *door) admits(w http.ResponseWriter, client string) bool {
+	ok, wait := d.requests.Allow(client)
+	if !ok {
+		tooMany(w, fmt.Sprintf("at most %d requests for git data and pages a minute from one address", d.perMinute), wait)
 	}
-	w.Header().Set("Allow", "GET, HEAD, OPTIONS")
-	http.Error(w, "method not allowed: this address can only be read", http.StatusMethodNotAllowed)
-	return false
+	return ok
+}
+
+// tooMany refuses a request. Git shows the text of such an answer as lines that begin with
+// "remote:".
+func tooMany(w http.ResponseWriter, sentence string, wait time.Duration) {
+	seconds := int(math.Ceil(max(wait, time.Second).Seconds()))
+	w.Header().Set("Retry-After", strconv.Itoa(seconds))
+	http.Error(w, fmt.Sprintf("rate-limited: %s; try again in %s", sentence, time.Duration(seconds)*time.Second), http.StatusTooManyRequests)
+}
+
+// errAnswered is what a body gives that is read after the answer to its request has ended.
+var errAnswered = errors.New("the request has been answered")
+
+// body is that of a request. The client has a time for the next bytes of it.
+type body struct {
+	io.ReadCloser
+	control       *http.ResponseController
+	stall         time.Duration
+	whole, closed atomic.Bool
+}
+
+// takeBody puts a body in the place of that of a request.
+func takeBody(w http.ResponseWriter, r *http.Request, stall time.Duration) *body {
+	b := &body{ReadCloser: r.Body, control: http.NewResponseController(w), stall: stall}
+	b.whole.Store(r.ContentLength == 0)
+	r.Body = b
+	return b
+}
+
+// Read reads some of the body.
+func (b *body) Read(p []byte) (int, error) {
+	b.control.SetReadDeadline(time.Now().Add(b.stall))
+	if b.closed.Load() { // after the deadline, as in Close
+		return 0, errAnswered
+	}
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF {
+		b.whole.Store(true)
+		// From now on the server watches for the end of the connection.
+		b.control.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
+// Close ends the body, and a Read that waits for a client that does not send.
+func (b *body) Close() error {
+	if !b.closed.Swap(true) && !b.whole.Load() {
+		b.control.SetReadDeadline(time.Now())
+	}
+	return b.ReadCloser.Close()
+}
+
+// end ends the body after the answer. If the client is still sending, the connection is closed in
+// two steps, first our direction, and half a second later the client's. A client that sends to a connection that is
+// closed at once gets a reset, which takes the answer away from it before it has read it. The
+// server does so where a body is larger than http.MaxBytesReader allows, so it is told of one.
+func (b *body) end(w http.ResponseWriter) {
+	b.Close()
+	if !b.whole.Load() {
+		_, _ = http.MaxBytesReader(w, io.NopCloser(strings.NewReader("x")), 0).Read(make([]byte, 1))
+	}
 }

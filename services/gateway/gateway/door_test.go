@@ -209,9 +209,7 @@ func (sys *system) hold(t testing.TB, repositories ...string) {
 		http.NotFound(w, r)
 	}))
 	t.Cleanup(worker.Close)
-	sys.shards.mu.Lock()
-	sys.shards.address = worker.Listener.Addr().String()
-	sys.shards.mu.Unlock()
+	sys.shards.at(worker.Listener.Addr().String())
 }
 
 // connect opens a connection.
@@ -368,9 +366,7 @@ func TestGitGoesToTheWorker(t *testing.T) {
 	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Method, " ", r.RequestURI) }))
 	defer worker.Close()
 	sys := start(t, nil)
-	sys.shards.mu.Lock()
-	sys.shards.address = worker.Listener.Addr().String()
-	sys.shards.mu.Unlock()
+	sys.shards.at(worker.Listener.Addr().String())
 	_, _, npub := repository(t, "r")
 	for _, path := range []string{"/" + npub + "/a%2Fb.git/info/refs?service=git-upload-pack", "/prs/" + npub + "/%F0%9F%8C%B1.git/git-receive-pack", "/" + npub + "/r.git/HEAD"} {
 		if resp, body := sys.ask(t, "POST", path, ""); resp.StatusCode != 200 || body != "POST "+path {
@@ -390,9 +386,7 @@ func TestFrontDoorIsAnnouncedWithItsWorkers(t *testing.T) {
 	if why := sys.Ready.Failing()["gateway"]; why != "" {
 		t.Errorf("not ready without workers: %s", why)
 	}
-	sys.shards.mu.Lock()
-	sys.shards.address = "127.0.0.1:1"
-	sys.shards.mu.Unlock()
+	sys.shards.at("127.0.0.1:1")
 	for deadline := time.Now().Add(patience); sys.Announced(node.FrontDoor) == ""; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("not announced although every shard has a worker")
@@ -413,9 +407,7 @@ func TestStopCutsOffWhoeverIsTooSlow(t *testing.T) {
 	}))
 	defer worker.Close()
 	sys := start(t, nil, "--shutdown-wait=1s")
-	sys.shards.mu.Lock()
-	sys.shards.address = worker.Listener.Addr().String()
-	sys.shards.mu.Unlock()
+	sys.shards.at(worker.Listener.Addr().String())
 	_, _, npub := repository(t, "r")
 	req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+sys.addr+"/"+npub+"/r.git/git-upload-pack", http.NoBody)
 	if err != nil {

@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"runtime"
-	"sync/atomic"
 	"time"
 
 	"tendril.dev/lib/candidates"
@@ -20,10 +20,8 @@ import (
 	"tendril.dev/lib/obs"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/git"
-	"tendril.dev/services/gateway/info"
-	"tendril.dev/services/gateway/live"
+	"tendril.dev/services/gateway/pages"
 	"tendril.dev/services/gateway/relay"
-	"tendril.dev/services/gateway/web"
 )
 
 // lastRequests is how long connections are kept at a stop for one more request. A client that is
@@ -44,61 +42,42 @@ func Run(ctx context.Context, n *node.Node) error {
 
 func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 	front := n.Settings.Front
-	sockets := limit.NewFair(int64(front.MaxConnections), int64(front.MaxConnectionsPerIP))
-	rejected, err := obs.Rejections(n.Metrics)
-	if err != nil {
-		return err
-	}
-	metrics, err := relay.NewMetrics(n.Metrics, sockets, n.Settings.AbuseThreshold, rejected)
-	if err != nil {
-		return err
-	}
 	ingest, err := candidates.New(n.Bus.Conn, n.Log)
 	if err != nil {
 		return err
 	}
-	hub := live.NewHub(n.Log)
-	// As many questions are worked on at once as there are processors.
-	processors := int64(runtime.GOMAXPROCS(0))
-	work := limit.NewFair(processors, processors)
-	door, err := newDoor(n, shards, work)
+	door, err := newDoor(n, shards, ingest)
 	if err != nil {
 		return err
 	}
-	door.relay = relay.New(relay.Options{
-		Limits: front, Domain: n.Settings.Domain, Future: time.Duration(n.Settings.MaxFutureSeconds) * time.Second,
-		Index: n.Index, Hub: hub, Ingest: ingest, Connections: sockets, Work: work, Metrics: metrics, Log: n.Log,
-	})
-
 	listener, err := net.Listen("tcp", n.Settings.BindAddress)
 	if err != nil {
 		return node.ListenError("NGIT_BIND_ADDRESS", n.Settings.BindAddress, err)
 	}
 	connections := newBounded(listener,
-		limit.NewFair(int64(front.MaxHTTPConnections), int64(front.MaxHTTPConnectionsPerIP)), door.clients.trusts)
-	// What the connections stand on outlives ctx: they are served until the last of them is closed.
+		limit.NewFair(int64(front.MaxHTTPConnections), int64(front.MaxHTTPConnectionsPerIP)), door.clients.trusts, front.AnswerStall)
+	// What connections need outlives ctx: they are served until the last of them is closed.
 	lasting, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
-	n.Index.Subscribe(hub.Feed)
-	go hub.Run(lasting)
+	n.Index.Subscribe(door.relay.Feed)
+	go door.relay.Run(lasting)
 	failed := make(chan error, 2)
 	go func() { failed <- ingest.Run(lasting) }()
 
 	server := &http.Server{
-		Handler:           door.handler(),
+		Handler:           door,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    32 << 10,
 		ConnState:         connections.watch,
-		// OPTIONS * is answered as any other, by the CORS handler.
+		ConnContext:       connections.context,
+		// OPTIONS * is answered as any other.
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     slog.NewLogLogger(n.Log.Handler(), slog.LevelDebug),
 	}
 	go func() { failed <- server.Serve(connections) }()
-	var listening atomic.Bool
-	listening.Store(true)
 	n.Ready.Add("gateway", func() error {
-		if !listening.Load() {
+		if door.stopping.Load() {
 			return errors.New("stopping")
 		}
 		return nil
@@ -111,8 +90,47 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 		err = nil
 	case err = <-failed:
 	}
-	listening.Store(false)
 	return errors.Join(err, stop(server, door, connections, n.StopWait(), n.Log))
+}
+
+// newDoor puts together what needs no connections.
+func newDoor(n *node.Node, shards git.Shards, ingest relay.Offerer) (*door, error) {
+	s := n.Settings
+	clients, err := s.Front.Proxies()
+	if err != nil {
+		return nil, err
+	}
+	key, err := s.LoadKey(".")
+	if err != nil {
+		return nil, err
+	}
+	// As many questions are worked on at once as there are processors.
+	processors := int64(runtime.GOMAXPROCS(0))
+	work := limit.NewFair(processors, processors)
+	proxy := git.New(shards, s.GitHandOverWait, n.Log)
+	shown, err := pages.New(pages.Options{Settings: s, Owner: key.Public, Index: n.Index, Work: work, Held: proxy, Log: n.Log})
+	if err != nil {
+		return nil, err
+	}
+	rejected, err := obs.Rejections(n.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	sockets := limit.NewFair(int64(s.MaxConnections), int64(s.MaxConnectionsPerIP))
+	metrics, err := relay.NewMetrics(n.Metrics, sockets, s.AbuseThreshold, rejected)
+	if err != nil {
+		return nil, err
+	}
+	return &door{
+		relay: relay.New(relay.Options{
+			Limits: s.Front, Domain: s.Domain, Future: time.Duration(s.MaxFutureSeconds) * time.Second,
+			Index: n.Index, Ingest: ingest, Connections: sockets, Work: work, Metrics: metrics, Log: n.Log,
+		}),
+		pages: shown, git: proxy, observation: n.AtFront, clients: clients, stall: s.AnswerStall,
+		perMinute: s.GitRequestsPerMinute,
+		requests:  limit.NewRates(s.GitRequestsPerMinute, time.Minute),
+		atOnce:    limit.NewFair(math.MaxInt64, int64(s.GitRequestsPerIP)),
+	}, nil
 }
 
 // lookForHolders is how often a gateway that has just started looks whether all shards have
@@ -162,46 +180,4 @@ func stop(server *http.Server, door *door, connections *bounded, within time.Dur
 		return fmt.Errorf("stop serving: %w", err)
 	}
 	return nil
-}
-
-// newDoor puts together what needs no connections.
-func newDoor(n *node.Node, shards git.Shards, work *limit.Fair) (*door, error) {
-	front := n.Settings.Front
-	clients, err := front.Proxies()
-	if err != nil {
-		return nil, err
-	}
-	key, err := n.Settings.LoadKey(".")
-	if err != nil {
-		return nil, err
-	}
-	icon, err := info.NewIcon(n.Settings)
-	if err != nil {
-		return nil, err
-	}
-	document := info.New(n.Settings, key.Public, icon.URL)
-	documents, err := info.Handler(document)
-	if err != nil {
-		return nil, err
-	}
-	limits := git.NewLimits(front)
-	metrics, err := git.NewMetrics(n.Metrics)
-	if err != nil {
-		return nil, err
-	}
-	proxy := git.New(git.Options{
-		Shards: shards, Limits: limits, Wait: n.Settings.GitHandOverWait, Waiting: min(front.GitWaiting, max(1, front.MaxHTTPConnections/2)),
-		Metrics: metrics, Log: n.Log,
-	})
-	pages, err := web.New(web.Options{
-		Settings: n.Settings, Criteria: document.RepoAcceptanceCriteria, Icon: icon.URL,
-		Index: n.Index, Work: work, Held: proxy, Log: n.Log,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &door{
-		info: documents, icon: icon, pages: pages, git: proxy, limits: limits, observation: n.AtFront,
-		clients: clients, stall: front.AnswerStall,
-	}, nil
 }

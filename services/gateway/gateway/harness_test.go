@@ -47,6 +47,13 @@ func (h *holders) Holder(string) (proto.Worker, bool) {
 	return proto.Worker{Address: h.address}, h.address != ""
 }
 
+// at gives all shards to the worker at an address.
+func (h *holders) at(address string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.address = address
+}
+
 func (h *holders) Lives(proto.Worker) bool { return true }
 
 // heard is a log handler that finds out where the gateway listens and what it warns of.

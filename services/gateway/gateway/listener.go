@@ -3,24 +3,19 @@ package gateway
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
 	"sync"
 	"time"
 
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/limit"
 )
 
-const (
-	// farewells is how many connections at most are closed with an explanation at once; others are
-	// closed without.
-	farewells = 64
-	// farewellTime is how long such a connection may take.
-	farewellTime = time.Second
-)
+// farewells is how many connections that are one too many get an answer at once; others are closed
+// without.
+const farewells = 64
 
 // bounded is a listener that lets only so many connections in, in all and of one client. It is for
 // HTTP connections of any kind, before anything of them is read.
@@ -29,24 +24,26 @@ type bounded struct {
 	places *limit.Fair
 	// proxy reports whether an address is that of a trusted proxy, which connects for many clients.
 	proxy func(netip.Addr) bool
+	stall time.Duration // for a client to take a chunk of an answer
 
-	leaving chan struct{} // one for each connection that is closed with an explanation
+	leaving *limit.Fair // connections that are one too many
 
 	mu   sync.Mutex
 	idle map[*connection]time.Time // connections without a request, and since when
 }
 
-func newBounded(l net.Listener, places *limit.Fair, proxy func(netip.Addr) bool) *bounded {
-	return &bounded{Listener: l, places: places, proxy: proxy, leaving: make(chan struct{}, farewells),
+func newBounded(l net.Listener, places *limit.Fair, proxy func(netip.Addr) bool, stall time.Duration) *bounded {
+	return &bounded{Listener: l, places: places, proxy: proxy, stall: stall, leaving: limit.NewFair(farewells, farewells),
 		idle: map[*connection]time.Time{}}
 }
 
 // connection is one that was let in.
 type connection struct {
 	net.Conn
-	from   *bounded
-	client string
-	back   func()
+	from    *bounded
+	client  string
+	refused error // why it is one too many
+	back    func()
 }
 
 // Close closes the connection and lets another one in.
@@ -54,6 +51,30 @@ func (c *connection) Close() error {
 	c.from.watch(c, http.StateClosed)
 	defer c.back()
 	return c.Conn.Close()
+}
+
+// CloseWrite is for the server, which closes some connections in two steps.
+func (c *connection) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
+// Write writes some of an answer, also of a WebSocket. The connection ends if the client does not
+// take a chunk of it in time.
+func (c *connection) Write(p []byte) (written int, err error) {
+	for {
+		part := p[:min(len(p), config.AnswerChunk)]
+		if err := c.Conn.SetWriteDeadline(time.Now().Add(c.from.stall)); err != nil {
+			return written, err
+		}
+		n, err := c.Conn.Write(part)
+		written += n
+		if p = p[len(part):]; err != nil || len(p) == 0 {
+			return written, err
+		}
+	}
 }
 
 // Accept waits for a connection that may come in. Others are turned away.
@@ -64,14 +85,17 @@ func (b *bounded) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		client := b.client(conn)
-		back, err := b.places.Try(client, 1)
-		if errors.Is(err, limit.ErrShare) && b.closeIdle(client) || errors.Is(err, limit.ErrFull) && b.closeIdle("") {
-			back, err = b.places.Try(client, 1)
+		back, refused := b.places.Try(client, 1)
+		if errors.Is(refused, limit.ErrShare) && b.closeIdle(client) || errors.Is(refused, limit.ErrFull) && b.closeIdle("") {
+			back, refused = b.places.Try(client, 1)
 		}
-		if err == nil {
-			return &connection{Conn: conn, from: b, client: client, back: back}, nil
+		if refused != nil {
+			if back, err = b.leaving.Try("", 1); err != nil {
+				conn.Close()
+				continue
+			}
 		}
-		b.turnAway(conn, err)
+		return &connection{Conn: conn, from: b, client: client, refused: refused, back: back}, nil
 	}
 }
 
@@ -99,6 +123,24 @@ func (b *bounded) watch(conn net.Conn, state http.ConnState) {
 	}
 }
 
+// closeIdle closes the connection of a client, or "" for all, that has been idle longest, if there
+// is one.
+func (b *bounded) closeIdle(client string) bool {
+	b.mu.Lock()
+	var first *connection
+	for c, since := range b.idle {
+		if (client == "" || c.client == client) && c.refused == nil && (first == nil || since.Before(b.idle[first])) {
+			first = c
+		}
+	}
+	b.mu.Unlock()
+	if first == nil {
+		return false
+	}
+	first.Close()
+	return true
+}
+
 // drain returns when all connections have ended, or ctx has. Each ends with its next request, which
 // tells the client that it is the last one.
 func (b *bounded) drain(ctx context.Context) {
@@ -116,47 +158,13 @@ func (b *bounded) drain(ctx context.Context) {
 	}
 }
 
-// closeIdle closes the connection of a client, or "" for all, that has been idle longest, if there
-// is one.
-func (b *bounded) closeIdle(client string) bool {
-	b.mu.Lock()
-	var first *connection
-	for c, since := range b.idle {
-		if (client == "" || c.client == client) && (first == nil || since.Before(b.idle[first])) {
-			first = c
-		}
-	}
-	b.mu.Unlock()
-	if first == nil {
-		return false
-	}
-	first.Close()
-	return true
-}
+// refusalKey is the key of why a connection is one too many, in the context of its requests.
+type refusalKey struct{}
 
-// turnAway answers a connection that is one too many, whatever it wanted to ask.
-func (b *bounded) turnAway(conn net.Conn, why error) {
-	select {
-	case b.leaving <- struct{}{}:
-	default:
-		conn.Close()
-		return
+// context is told by the server of a connection (http.Server.ConnContext).
+func (b *bounded) context(ctx context.Context, conn net.Conn) context.Context {
+	if c, ok := conn.(*connection); ok && c.refused != nil {
+		return context.WithValue(ctx, refusalKey{}, c.refused)
 	}
-	status, sentence := http.StatusServiceUnavailable, "this server has as many connections as it can serve; try again later"
-	if errors.Is(why, limit.ErrShare) {
-		status, sentence = http.StatusTooManyRequests, "too many connections from your address; close some first"
-	}
-	go func() {
-		defer func() { conn.Close(); <-b.leaving }()
-		conn.SetDeadline(time.Now().Add(farewellTime))
-		sentence = "rate-limited: " + sentence + "\n"
-		fmt.Fprintf(conn, "HTTP/1.1 %d %s\r\nConnection: close\r\nRetry-After: 30\r\nContent-Type: text/plain; charset=utf-8\r\n"+
-			"Content-Length: %d\r\n%s\r\n%s", status, http.StatusText(status), len(sentence), corsLines(), sentence)
-		// If the connection were closed before its request is read, the client might never see the
-		// answer.
-		if half, ok := conn.(interface{ CloseWrite() error }); ok {
-			half.CloseWrite()
-			io.Copy(io.Discard, io.LimitReader(conn, 64<<10))
-		}
-	}()
+	return ctx
 }

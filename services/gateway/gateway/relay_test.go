@@ -63,7 +63,7 @@ func TestStoredEvents(t *testing.T) {
 func TestNothingIsLostOrDoubled(t *testing.T) {
 	t.Parallel()
 	const events, clients, subscriptions = 1500, 4, 5
-	sys := start(t, nil, "--max-limit=100000", "--default-limit=100000", "--send-queue=100000")
+	sys := start(t, nil, "--max-limit=100000", "--default-limit=100000")
 	var all []*nostr.Event
 	for i := range events {
 		all = append(all, fake(i%97, 1621, nostr.Tag{"n", fmt.Sprint(i)}))
@@ -407,7 +407,7 @@ func (sys *system) metrics(t testing.TB) string {
 func TestFloodReachesAReader(t *testing.T) {
 	t.Parallel()
 	const events = 5_000
-	sys := start(t, nil, fmt.Sprintf("--send-queue=%d", events))
+	sys := start(t, nil)
 	c := sys.dial(t)
 	c.say(`["REQ","s",{"kinds":[1621],"limit":0}]`)
 	c.want(`["EOSE","s"]`)

@@ -10,99 +10,63 @@ import (
 	"sync"
 	"time"
 
-	"tendril.dev/lib/limit"
 	"tendril.dev/proto"
 )
 
 // The reasons for which a request could not be passed on to a worker.
 var (
-	errNobody      = errors.New("no worker holds the shard")
+	errNoWorker    = errors.New("no worker holds the shard")
 	errUnreachable = errors.New("the worker cannot be reached")
-	errCrowded     = errors.New("too many requests wait for a worker")
 	errDied        = errors.New("the worker has died")
 	errBroken      = errors.New("the request ended before it was whole")
 )
 
 const (
-	// look is how often it is looked whether a shard has a worker.
-	look = 20 * time.Millisecond
-	// soonest and latest are the pauses before the same worker is asked again.
-	soonest = 10 * time.Millisecond
-	latest  = 500 * time.Millisecond
+	// again is the pause before it is tried again to pass a request on.
+	again = 50 * time.Millisecond
 	// beat is how often it is looked whether the worker that has a request still lives.
 	beat = 500 * time.Millisecond
 )
 
 // courier brings requests to the worker that holds their shard, as an http.RoundTripper. Where
 // there is none, or it gives the shard away, stops or has died, a request waits for the next one
-// and is sent to that, if it can be certain that nothing has been done for it: a worker begins a
-// push when it has read some of it, and everything else only reads.
+// and is sent to that, if it is certain that nothing has been done for it: a worker begins with a
+// request that has a body when it has read some of that, and others only read.
 type courier struct {
 	shards    Shards
 	transport *http.Transport
 	patience  time.Duration // how long a request waits for a worker
-	places    *limit.Fair   // of those who wait
-	kept      *limit.Fair   // bytes
-	metrics   *Metrics
 }
 
-// passage is which way a request is passed on.
-type passage struct {
-	shard, client string
-	reads         bool // a request with a body that changes nothing
-}
-
-type passageKey struct{}
-
-func (p passage) on(ctx context.Context) context.Context {
-	return context.WithValue(ctx, passageKey{}, p)
-}
-
-func passageOf(ctx context.Context) passage { return ctx.Value(passageKey{}).(passage) }
+// shardKey is the key of the shard in the context of a request.
+type shardKey struct{}
 
 // RoundTrip implements http.RoundTripper.
 func (c *courier) RoundTrip(r *http.Request) (*http.Response, error) {
-	to := passageOf(r.Context())
-	w := &waiter{courier: c, passage: to}
-	defer w.end(waitGone)
-	sent, forget := c.body(r, w)
-	defer forget()
-	for failure := errNobody; ; {
-		if worker, held := c.shards.Holder(to.shard); held && worker.Address != "" {
-			resp, err := c.send(r, worker, sent)
-			if err == nil {
-				w.end(waitServed)
-				return resp, nil
+	shard := r.Context().Value(shardKey{}).(string)
+	end := time.Now().Add(c.patience)
+	for failure := errNoWorker; ; {
+		if worker, held := c.shards.Holder(shard); held && worker.Address != "" {
+			resp, repeatable, err := c.send(r, worker)
+			if err == nil || !repeatable || r.Context().Err() != nil {
+				return resp, err
 			}
-			if failure = err; !repeatable(r, sent, err) {
-				if sent != nil && sent.err() != nil {
-					failure = fmt.Errorf("%w: %w", errBroken, failure)
-				}
-				return nil, failure
-			}
-			c.metrics.repeated(err)
-			w.asked(worker)
+			failure = err
 		}
-		if err := w.wait(r.Context(), failure); err != nil {
-			return nil, err
+		select {
+		case <-r.Context().Done():
+			return nil, context.Cause(r.Context())
+		case <-time.After(again):
+		}
+		if time.Now().After(end) {
+			return nil, failure
 		}
 	}
 }
 
-// repeatable reports whether a request may be sent again after a try that ended with err.
-func repeatable(r *http.Request, b *body, err error) bool {
-	switch {
-	case r.Context().Err() != nil, b != nil && b.err() != nil:
-		return false // it is the client that has failed
-	case b == nil:
-		return errors.Is(err, errNobody) || r.Method == http.MethodGet || r.Method == http.MethodHead
-	}
-	return b.whole()
-}
-
-// send tries to pass a request on. The error is errNobody if the worker has refused it before it
+// send tries to pass a request on. The error is errNoWorker if the worker has refused it before it
 // did anything, because it does not hold the shard.
-func (c *courier) send(r *http.Request, worker proto.Worker, b *body) (*http.Response, error) {
+func (c *courier) send(r *http.Request, worker proto.Worker) (resp *http.Response, repeatable bool, err error) {
 	// The client's context, but without what watches its transport: interim answers are between the
 	// worker and us.
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -110,27 +74,26 @@ func (c *courier) send(r *http.Request, worker proto.Worker, b *body) (*http.Res
 	go c.outlive(ctx, worker, cancel)
 	out := r.Clone(ctx)
 	out.URL.Host = worker.Address
-	ended := func() error { return nil }
-	if b != nil {
-		t := b.next()
-		out.Body, ended = t, func() error { return t.ended(r.Context()) }
-		if !b.keep {
-			// The worker asks for the body when it has found the repository. Until then the request
-			// can be sent to another one, however large it is.
-			out.Header.Set("Expect", "100-continue")
-		}
+	hasBody := r.Body != nil && r.Body != http.NoBody
+	untouched := func() bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
+	if hasBody {
+		t := &try{body: r.Body}
+		out.Body, untouched = t, t.end
+		// The worker asks for the body when it has found the repository. Until then the request can
+		// be sent to another one.
+		out.Header.Set("Expect", "100-continue")
 	}
-	resp, err := c.transport.RoundTrip(out)
+	resp, err = c.transport.RoundTrip(out)
 	if err != nil {
 		cancel(nil)
-		return nil, errors.Join(fmt.Errorf("%w: %w", errUnreachable, err), ended())
+		return nil, untouched(), fmt.Errorf("%w: %w", errUnreachable, err)
 	}
 	resp.Body = &answer{resp.Body, cancel}
 	if resp.StatusCode == http.StatusMisdirectedRequest {
 		resp.Body.Close()
-		return nil, errors.Join(errNobody, ended())
+		return nil, untouched() || !hasBody, errNoWorker
 	}
-	return resp, nil
+	return resp, false, nil
 }
 
 // outlive ends a request when its worker is no longer live, until ctx ends. A worker whose node has
@@ -151,6 +114,42 @@ func (c *courier) outlive(ctx context.Context, worker proto.Worker, end context.
 	}
 }
 
+// try is the body of a request as one try to pass it on reads it.
+type try struct {
+	body io.Reader
+
+	mu           sync.Mutex // guards what follows
+	begun, ended bool
+}
+
+// Read reads from the client. A transport may do so for a moment after it has given up: then it
+// gets nothing, so that nothing is missing for the next try.
+func (t *try) Read(p []byte) (int, error) {
+	t.mu.Lock()
+	ended := t.ended
+	t.begun = t.begun || !ended
+	t.mu.Unlock()
+	if ended {
+		return 0, errBroken
+	}
+	n, err := t.body.Read(p)
+	if err != nil && err != io.EOF {
+		err = fmt.Errorf("%w: %w", errBroken, err)
+	}
+	return n, err
+}
+
+// Close does nothing: the body lasts longer than a try.
+func (t *try) Close() error { return nil }
+
+// end ends the try, and reports whether nothing was read.
+func (t *try) end() (untouched bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended = true
+	return !t.begun
+}
+
 // answer is the body of a worker's answer. Its request ends with it.
 type answer struct {
 	io.ReadCloser
@@ -162,106 +161,6 @@ func (a *answer) Close() error {
 	err := a.ReadCloser.Close()
 	a.end(nil)
 	return err
-}
-
-// body prepares the body of a request, nil if it has none. A small one of a request that only reads
-// is kept, if there is room.
-func (c *courier) body(r *http.Request, w *waiter) (b *body, forget func()) {
-	forget = func() {}
-	if r.Body == nil || r.Body == http.NoBody {
-		return nil, forget
-	}
-	b = &body{from: r.Body, begin: func() { w.end(waitServed) }}
-	if w.reads && r.ContentLength > 0 && r.ContentLength <= maxKept {
-		if back, err := c.kept.Try(w.client, r.ContentLength); err == nil {
-			b.keep, b.begin, forget = true, func() {}, back
-		}
-	}
-	return b, forget
-}
-
-// waiter is a request while it is not with a worker.
-type waiter struct {
-	*courier
-	passage
-	last  string // the worker that was asked last
-	pause time.Duration
-
-	mu    sync.Mutex // guards what follows
-	back  func()     // gives its place back; nil: it has none
-	began time.Time
-}
-
-// nameOf tells one start of a worker from all others.
-func nameOf(w proto.Worker) string { return w.Incarnation + " " + w.Address }
-
-// asked notes that a worker was asked in vain.
-func (w *waiter) asked(worker proto.Worker) {
-	if name := nameOf(worker); name != w.last {
-		w.last, w.pause = name, soonest
-		return
-	}
-	w.pause = min(2*w.pause, latest)
-}
-
-// wait returns when it is time to try again: the shard has another worker, or the same one may have
-// opened it by now. failure is what to say when the time is over.
-func (w *waiter) wait(ctx context.Context, failure error) error {
-	began, err := w.enter()
-	if err != nil {
-		return err
-	}
-	over := time.NewTimer(time.Until(began.Add(w.patience)))
-	defer over.Stop()
-	again := time.NewTimer(w.pause)
-	defer again.Stop()
-	tick := time.NewTicker(look)
-	defer tick.Stop()
-	for rested := false; ; {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-over.C:
-			w.end(waitLate)
-			return failure
-		case <-again.C:
-			rested = true
-		case <-tick.C:
-		}
-		worker, held := w.shards.Holder(w.shard)
-		if held && worker.Address != "" && (rested || nameOf(worker) != w.last) {
-			return nil
-		}
-	}
-}
-
-// enter takes a place among those who wait, unless the request has one. It returns since when.
-func (w *waiter) enter() (began time.Time, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.back != nil {
-		return w.began, nil
-	}
-	if w.back, err = w.places.Try(w.client, 1); err != nil {
-		w.metrics.waits.WithLabelValues(waitCrowded).Observe(0)
-		return time.Time{}, fmt.Errorf("%w: %w", errCrowded, err)
-	}
-	w.metrics.waiting.Inc()
-	w.began = time.Now()
-	return w.began, nil
-}
-
-// end ends the waiting, if there was any. It may be called again.
-func (w *waiter) end(result string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.back == nil {
-		return
-	}
-	w.metrics.waiting.Dec()
-	w.metrics.waits.WithLabelValues(result).Observe(time.Since(w.began).Seconds())
-	w.back()
-	w.back = nil
 }
 
 func newTransport() *http.Transport {

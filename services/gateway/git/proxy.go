@@ -11,13 +11,11 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
-	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
@@ -41,40 +39,22 @@ func Everywhere(shards Shards) bool {
 	return true
 }
 
-// retrySoon is how soon a shard without a worker has one again: claims pass on within 10 s
-// (docs/architecture.md).
-const retrySoon = 10 * time.Second
-
 // Proxy passes requests on. Requests and answers are streamed both ways.
 type Proxy struct {
 	courier *courier
-	limits  *Limits
 	reverse *httputil.ReverseProxy
 	log     *slog.Logger
 }
 
-// Options is what a proxy needs.
-type Options struct {
-	Shards  Shards
-	Limits  *Limits
-	Wait    time.Duration // how long a request waits for a worker
-	Waiting int           // most requests that wait at once; one client has a sixteenth at most
-	Metrics *Metrics
-	Log     *slog.Logger
-}
-
-// New makes a proxy.
-func New(o Options) *Proxy {
-	c := &courier{
-		shards: o.Shards, transport: newTransport(), patience: o.Wait, kept: newKept(), metrics: o.Metrics,
-		places: limit.NewFair(int64(o.Waiting), max(1, int64(o.Waiting/sharers))),
-	}
-	p := &Proxy{courier: c, limits: o.Limits, log: o.Log}
+// New makes a proxy. A request waits so long for a worker.
+func New(shards Shards, wait time.Duration, log *slog.Logger) *Proxy {
+	c := &courier{shards: shards, transport: newTransport(), patience: wait}
+	p := &Proxy{courier: c, log: log}
 	p.reverse = &httputil.ReverseProxy{
-		Rewrite:        p.rewrite,
+		Rewrite:        rewrite,
 		ModifyResponse: forgetCORS,
 		ErrorHandler:   p.failed,
-		ErrorLog:       slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
+		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		FlushInterval:  -1,
 		Transport:      c,
 	}
@@ -95,35 +75,17 @@ func forgetCORS(r *http.Response) error {
 // Close closes idle connections to workers.
 func (p *Proxy) Close() { p.courier.transport.CloseIdleConnections() }
 
-// Serve passes a request of a client on that concerns the repository at, or refuses it.
+// Serve passes a request of a client on that concerns the repository at.
 func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, at nostr.RepositoryPath, client string) {
-	leave, refused := p.limits.admit(client, pushes(r, at))
-	if refused != nil {
-		refused.answer(w)
-		return
-	}
-	defer leave()
-	if at.Service == receivePack {
-		r.Body = &metered{r.Body, func(n int) bool { return p.limits.pushed.Spend(client, n) }}
-	}
-	to := passage{shard: shardOf(at), client: client, reads: at.Service == uploadPack}
-	// An answer may begin before the request has ended. Where that cannot be had (HTTP/2 has it
-	// anyway), it comes afterwards.
+	r.Header.Set(proto.HeaderClient, client) // in place of one from outside
+	// An answer may begin before the request has ended: git tells how far it is with a push.
 	_ = http.NewResponseController(w).EnableFullDuplex()
-	p.reverse.ServeHTTP(w, r.WithContext(to.on(r.Context())))
+	p.reverse.ServeHTTP(w, r.WithContext(forShard(r.Context(), at)))
 }
 
-// shardOf is the shard of a repository.
-func shardOf(at nostr.RepositoryPath) string { return proto.ShardName(proto.ShardOf(at.Identifier)) }
-
-const (
-	receivePack = "git-receive-pack"
-	uploadPack  = "git-upload-pack"
-)
-
-// pushes reports whether a request is part of a push.
-func pushes(r *http.Request, at nostr.RepositoryPath) bool {
-	return at.Service == receivePack || at.Service == "info/refs" && r.URL.Query().Get("service") == receivePack
+// forShard notes which shard a request concerns.
+func forShard(ctx context.Context, at nostr.RepositoryPath) context.Context {
+	return context.WithValue(ctx, shardKey{}, proto.ShardName(proto.ShardOf(at.Identifier)))
 }
 
 // askTime is the longest time for asking a worker whether a repository is here, beside the wait for
@@ -137,7 +99,7 @@ func (p *Proxy) Hosts(ctx context.Context, at nostr.RepositoryPath, client strin
 	if err != nil {
 		return false, fmt.Errorf("encode the owner's key: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(passage{shard: shardOf(at), client: client}.on(ctx), p.courier.patience+askTime)
+	ctx, cancel := context.WithTimeout(forShard(ctx, at), p.courier.patience+askTime)
 	defer cancel()
 	url := "http://worker" + nostr.RepositoryURLPath(npub, at.Identifier) + "/HEAD"
 	r, err := http.NewRequestWithContext(ctx, http.MethodHead, url, nil)
@@ -161,45 +123,32 @@ func (p *Proxy) Hosts(ctx context.Context, at nostr.RepositoryPath, client strin
 
 // rewrite changes where a request goes and nothing of what it says: path and query stay byte for
 // byte. Hop headers are gone already.
-func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
+func rewrite(r *httputil.ProxyRequest) {
 	r.Out.URL.Scheme = "http" // the courier knows where to
 	r.Out.Header.Del("Expect")
 	r.Out.URL.Path, r.Out.URL.RawPath = r.In.URL.Path, r.In.URL.EscapedPath()
 	r.Out.URL.RawQuery, r.Out.URL.ForceQuery = r.In.URL.RawQuery, r.In.URL.ForceQuery
 	r.Out.Host = r.In.Host
-	r.Out.Header.Set(proto.HeaderClient, passageOf(r.In.Context()).client) // in place of one from outside
 	if _, ok := r.In.Header["User-Agent"]; !ok {
 		r.Out.Header.Set("User-Agent", "")
 	}
 }
 
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
-	to := passageOf(r.Context())
+	sentence := "the worker that holds this repository cannot be reached"
 	switch {
-	case errors.Is(err, errSpent):
-		_, wait := p.limits.pushed.Left(to.client)
-		p.limits.tooMuch(wait).answer(w)
-		return
 	case errors.Is(err, context.Canceled):
 		return // the client has gone
-	case errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(err, os.ErrDeadlineExceeded) && errors.Is(err, errBroken):
 		http.Error(w, "the request was sent too slowly", http.StatusRequestTimeout)
 		return
 	case errors.Is(err, errBroken):
 		http.Error(w, "bad request: "+errBroken.Error(), http.StatusBadRequest)
 		return
-	case errors.Is(err, limit.ErrShare):
-		(&refusal{"too many git requests from your address wait for a worker", retrySoon}).answer(w)
-		return
-	}
-	p.log.Warn("a git request could not be passed on", "shard", to.shard, "error", err)
-	sentence := "the worker that holds this repository cannot be reached"
-	switch {
-	case errors.Is(err, errNobody):
+	case errors.Is(err, errNoWorker):
 		sentence = "the git data of this repository is moving to another worker"
-	case errors.Is(err, errCrowded):
-		sentence = "too many git requests wait for a worker"
 	}
-	w.Header().Set("Retry-After", strconv.Itoa(int(retrySoon.Seconds())))
+	p.log.Warn("a git request could not be passed on", "shard", r.Context().Value(shardKey{}), "error", err)
+	w.Header().Set("Retry-After", "10") // claims pass on in that time (docs/architecture.md)
 	http.Error(w, sentence+"; try again in a few seconds", http.StatusServiceUnavailable)
 }

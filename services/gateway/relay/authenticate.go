@@ -3,13 +3,11 @@ package relay
 import (
 	"crypto/rand"
 	"fmt"
-	"sync"
 	"time"
 
 	gonostr "github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/gateway/message"
 )
 
 const (
@@ -24,9 +22,7 @@ const (
 type proofs struct {
 	domain    string // of the service: host, and port if it is not a default one
 	challenge string // what the client must sign
-
-	mu   sync.Mutex
-	keys map[string]bool
+	keys      map[string]bool
 }
 
 func newProofs(domain string) *proofs {
@@ -53,27 +49,11 @@ func (p *proofs) prove(ev *nostr.Event, now time.Time) (refusal string) {
 	case !nostr.Signed(ev):
 		return "invalid: the signature does not fit the event"
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if len(p.keys) >= mostKeys && !p.keys[ev.PubKey] {
 		return fmt.Sprintf("restricted: at most %d keys are authenticated on one connection", mostKeys)
 	}
 	p.keys[ev.PubKey] = true
 	return ""
-}
-
-// holds reports whether the client has proved to hold a public key, 64 hex digits.
-func (p *proofs) holds(key string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.keys[key]
-}
-
-// any reports whether the client has proved to hold any key.
-func (p *proofs) any() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.keys) > 0
 }
 
 // names reports whether an event has a tag of that name whose value is right.
@@ -89,55 +69,35 @@ func names(ev *nostr.Event, name string, right func(value string) bool) bool {
 // challenge tells the client what to sign (NIP-42), once a connection. It goes to clients that need
 // it: many ask their user at every challenge, and most never publish what needs one.
 func (c *connection) challenge() {
-	if !c.asked.Swap(true) {
-		c.say(message.Challenge(c.proofs.challenge))
+	if !c.asked {
+		c.asked = true
+		c.say("AUTH", c.proofs.challenge)
 	}
 }
 
 // authenticate takes the client's answer to the challenge (NIP-42). It counts as an event: to check
 // it costs as much.
-func (c *connection) authenticate(m message.Auth) {
+func (c *connection) authenticate(m message) {
 	refusal := c.tooFast()
 	if refusal == "" {
-		refusal = c.proofs.prove(m.Event, time.Now())
+		refusal = c.proofs.prove(m.event, time.Now())
 	}
-	c.say(message.OK(m.Event.ID, refusal == "", refusal))
+	c.say("OK", m.id, refusal == "", refusal)
 }
 
-// What a client is told that must authenticate before it may do what it asked for.
-const (
-	authRequired = "auth-required: "
-	authToRead   = authRequired + "authenticate (NIP-42) to read from this relay"
-	authToWrite  = authRequired + "authenticate (NIP-42) to publish to this relay"
-)
+const authRequired = "auth-required: "
 
-// unauthenticated is the answer to a message that only clients may send who have authenticated,
-// where this one has not; nil: it may send it.
-func (c *connection) unauthenticated(m any) (answer []byte) {
-	limits := c.relay.Limits
-	read, write := limits.AuthToRead(), limits.AuthToWrite()
-	if !read && !write || c.proofs.any() {
-		return nil
+// unauthenticated reports whether only clients may send a message who have authenticated, where
+// this one has not.
+func (c *connection) unauthenticated(m message) bool {
+	if len(c.proofs.keys) > 0 {
+		return false
 	}
-	switch m := m.(type) {
-	case message.Event:
-		if write {
-			return message.OK(m.Event.ID, false, authToWrite)
-		}
-	case message.Request:
-		if read {
-			c.unsubscribe(m.ID)
-			return message.Closed(m.ID, authToRead)
-		}
-	case message.Count:
-		if read {
-			return message.Closed(m.ID, authToRead)
-		}
-	case message.NegOpen:
-		if read {
-			c.negClose(m.ID)
-			return message.NegErr(m.ID, authToRead)
-		}
+	switch m.verb {
+	case "EVENT":
+		return c.relay.Limits.AuthToWrite()
+	case "REQ", "COUNT", "NEG-OPEN":
+		return c.relay.Limits.AuthToRead()
 	}
-	return nil
+	return false
 }

@@ -6,20 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
 
-	"tendril.dev/services/gateway/live"
-	"tendril.dev/services/gateway/message"
+	"tendril.dev/lib/eventdb"
 )
 
 // connection is one client. Messages are read one after the other by serve; each REQ, COUNT and
 // EVENT is then carried on by a goroutine of its own, within bounds. Stored events and answers are
-// written at the client's speed, while live ones wait in a queue, and a client that lets it fill up
-// is disconnected.
+// written at the client's speed, while live ones wait in the clients' memory, and a client for
+// which too much waits is disconnected.
 type connection struct {
 	relay  *Relay
 	ws     *websocket.Conn
@@ -27,99 +29,95 @@ type connection struct {
 	client string          // its key
 	leave  func()          // gives its place among all connections back
 	ctx    context.Context // ends with the connection
-	end    context.CancelFunc
+	cancel context.CancelFunc
 	work   sync.WaitGroup // all goroutines of the connection
-	late   *time.Timer    // closes the connection if a message takes too long
 	scans  chan struct{}  // subscriptions that are answered from the index
+	kept   atomic.Int64   // bytes of the clients' memory
+	heard  atomic.Int64   // when the last message came, in nanoseconds since 1970
+	ended  atomic.Bool    // end was called
+	said   chan struct{}  // closed when the goodbye is over
 
-	writing sync.Mutex // guards what follows
-	buf     []byte
+	writing sync.Mutex // held while messages are written
 
-	queue   chan delivery
-	backlog atomic.Int64 // live events that wait, in the queue or for the stored part of their subscription to end
-	kept    atomic.Int64 // bytes of the clients' memory
-	heard   atomic.Int64 // when the last message came, in nanoseconds since 1970
-	cutOff  atomic.Bool  // for the sake of others
-
+	// Of serve's goroutine alone:
 	proofs *proofs
-	asked  atomic.Bool // the client has heard the challenge
+	asked  bool // the client has heard the challenge
 
 	mu       sync.Mutex // guards what follows
 	stopping bool
-	// tasks are messages that are being read, and what is done for them.
-	tasks         sync.WaitGroup
-	subscriptions map[string]*subscription
-	// reconciliations are the sessions of NIP-77, whose ids are another matter than those of
-	// subscriptions.
-	reconciliations map[string]*reconciliation
+	tasks    sync.WaitGroup // messages that are being read, and what is done for them
+	open     map[string]*question
+	queue    []delivery    // live events that wait to be written
+	queued   chan struct{} // there are some
 }
 
-// delivery is a live event on its way to a subscription. Without an event it says that the
-// subscription has lost some.
+// delivery is a live event on its way to a subscription.
 type delivery struct {
-	to     *subscription
-	event  *live.Event
+	to     *question
+	json   []byte
 	forget func() // gives the memory back that it takes
 }
-
-// keptBuffer is the largest buffer that a connection keeps between two messages.
-const keptBuffer = 32 << 10
 
 // newConnection makes a connection that has no WebSocket yet: its socket is for that.
 func newConnection(r *Relay, client string, leave func()) *connection {
 	c := &connection{
-		relay: r, client: client, leave: leave,
-		queue:         make(chan delivery, r.Limits.SendQueue),
-		scans:         make(chan struct{}, scansAtOnce),
-		socket:        &socket{patience: r.timing.write},
-		subscriptions: map[string]*subscription{}, reconciliations: map[string]*reconciliation{},
+		relay: r, client: client, leave: leave, socket: &socket{},
+		scans:  make(chan struct{}, scansAtOnce),
+		queued: make(chan struct{}, 1),
+		said:   make(chan struct{}),
+		open:   map[string]*question{},
 		proofs: newProofs(r.Domain),
 	}
 	c.heard.Store(time.Now().UnixNano())
-	c.ctx, c.end = context.WithCancel(context.Background())
-	c.late = time.AfterFunc(time.Hour, func() {
-		c.close(websocket.StatusPolicyViolation, fmt.Sprintf("a message took longer than %s", r.Limits.MessageTime))
-	})
-	c.late.Stop()
+	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
 }
 
-// abandon ends a connection without a word, because the client takes none.
-func (c *connection) abandon() {
-	c.end()
-	c.ws.CloseNow()
-}
-
-// close says goodbye and ends the connection.
-func (c *connection) close(code websocket.StatusCode, reason string) {
-	c.end()
-	c.ws.Close(code, reason)
-}
-
-// cut disconnects the client for the sake of others. What it made the relay keep is forgotten at
-// once. It does not block, and may be called again.
-func (c *connection) cut(code websocket.StatusCode, reason string) {
-	if c.cutOff.Swap(true) {
+// end ends the connection with a goodbye. What it made the relay keep is forgotten at once. It does
+// not block, and may be called again.
+func (c *connection) end(code websocket.StatusCode, reason string) {
+	if c.ended.Swap(true) {
 		return
 	}
 	c.relay.Log.Debug("a client is disconnected", "client", c.client, "reason", reason, "bytes", c.kept.Load())
-	c.end()
+	c.cancel()
 	c.leave()
-	c.discard()
 	go func() {
-		c.closeAll()
-		c.close(code, reason)
+		defer close(c.said)
+		c.forgetAll()
+		c.ws.Close(code, reason)
 	}()
+}
+
+// abandon ends the connection without a word, because the client takes none.
+func (c *connection) abandon() {
+	c.cancel()
+	c.ws.CloseNow()
+}
+
+// forgetAll ends all questions, and forgets the events that wait.
+func (c *connection) forgetAll() {
+	c.mu.Lock()
+	open := slices.Collect(maps.Values(c.open))
+	c.mu.Unlock()
+	for _, q := range open {
+		q.drop()
+	}
+	for _, d := range c.dequeue(math.MaxInt) {
+		d.forget()
+	}
 }
 
 // serve reads messages until the connection ends, and returns when nothing of it is left.
 func (c *connection) serve() {
 	defer func() {
+		if c.ended.Load() {
+			<-c.said
+		}
 		c.abandon()
-		c.closeAll()
+		c.forgetAll()
 		c.work.Wait()
-		c.discard()
-		c.late.Stop()
+		c.forgetAll()
 	}()
 	c.ws.SetReadLimit(-1) // read does it, and says so in nostr's words
 	c.work.Go(c.sendQueued)
@@ -128,8 +126,8 @@ func (c *connection) serve() {
 		c.challenge()
 	}
 	for {
-		// Not c.ctx: its end would cut the socket before a goodbye is said. Whoever ends the
-		// connection closes the socket too.
+		// Not c.ctx: its end would cut the socket before a goodbye is said. What ends the connection
+		// closes the socket too.
 		kind, r, err := c.ws.Reader(context.Background())
 		if err != nil {
 			return
@@ -140,19 +138,10 @@ func (c *connection) serve() {
 			}
 			continue
 		}
-		data, room, err := c.read(r)
-		done := func() { room(); c.tasks.Done() }
+		err = c.receive(kind, r)
+		c.tasks.Done()
 		if err != nil {
-			done()
 			return
-		}
-		c.heard.Store(time.Now().UnixNano())
-		c.relay.Metrics.messagesIn.WithLabelValues(typeOf(data)).Inc()
-		if kind == websocket.MessageBinary {
-			c.say(message.Notice("invalid: messages are text, not binary"))
-			done()
-		} else {
-			c.handle(data, done)
 		}
 	}
 }
@@ -161,10 +150,20 @@ func (c *connection) serve() {
 func (c *connection) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.stopping {
-		c.tasks.Add(1)
+	if c.stopping || c.ended.Load() {
+		return false
 	}
-	return !c.stopping
+	c.tasks.Add(1)
+	return true
+}
+
+// task does something in the background for the message that is being handled.
+func (c *connection) task(fn func()) {
+	c.tasks.Add(1)
+	c.work.Go(func() {
+		defer c.tasks.Done()
+		fn()
+	})
 }
 
 // stop closes the connection for the end of the service, when what was read is answered or ctx has
@@ -179,96 +178,97 @@ func (c *connection) stop(ctx context.Context) {
 	case <-idle:
 	case <-ctx.Done():
 	}
-	c.close(websocket.StatusGoingAway, "the relay is stopping")
+	c.end(websocket.StatusGoingAway, "the relay is stopping")
 }
 
-var errTooLarge = errors.New("message too large")
+// receive reads a message, and does what it asks for or begins with it.
+func (c *connection) receive(kind websocket.MessageType, r io.Reader) error {
+	data, room, err := c.read(r)
+	if err != nil {
+		return err
+	}
+	defer room()
+	c.heard.Store(time.Now().UnixNano())
+	c.relay.Metrics.messagesIn.WithLabelValues(typeOf(data)).Inc()
+	if kind == websocket.MessageBinary {
+		c.say("NOTICE", "invalid: messages are text, not binary")
+		return nil
+	}
+	c.handle(data)
+	return nil
+}
 
 // read reads a message. A large one is read once there is room for it among those of all clients,
 // which the caller gives back by calling room.
 func (c *connection) read(r io.Reader) (data []byte, room func(), err error) {
-	c.late.Reset(c.relay.Limits.MessageTime)
-	defer c.late.Stop()
-	most := c.relay.Limits.MaxMessageBytes
+	limits := c.relay.Limits
+	late := time.AfterFunc(limits.MessageTime, func() {
+		c.end(websocket.StatusPolicyViolation, fmt.Sprintf("a message took longer than %s", limits.MessageTime))
+	})
+	defer late.Stop()
+	most := limits.MaxMessageBytes
 	room = func() {}
 	data, err = io.ReadAll(io.LimitReader(r, min(smallMessage, most+1)))
 	if err == nil && len(data) == smallMessage {
-		place, err := c.relay.inbound.AcquireN(c.ctx, c.client, most)
-		if err != nil {
-			return nil, room, fmt.Errorf("wait for room for a message: %w", err)
+		if room, err = c.relay.inbound.AcquireN(c.ctx, c.client, most); err != nil {
+			return nil, nil, fmt.Errorf("wait for room for a message: %w", err)
 		}
-		room = place
 		whole := bytes.NewBuffer(data)
-		if _, err := whole.ReadFrom(io.LimitReader(r, most+1-smallMessage)); err != nil {
-			return nil, room, fmt.Errorf("read: %w", err)
-		}
+		_, err = whole.ReadFrom(io.LimitReader(r, most+1-smallMessage))
 		data = whole.Bytes()
 	}
-	if err != nil {
-		return nil, room, fmt.Errorf("read: %w", err)
+	if err == nil && int64(len(data)) > most {
+		c.say("NOTICE", fmt.Sprintf("invalid: message larger than %d bytes", most))
+		c.end(websocket.StatusMessageTooBig, fmt.Sprintf("message larger than %d bytes", most))
+		err = errors.New("message too large")
 	}
-	if int64(len(data)) > most {
-		c.say(message.Notice(fmt.Sprintf("invalid: message larger than %d bytes", most)))
-		c.close(websocket.StatusMessageTooBig, fmt.Sprintf("message larger than %d bytes", most))
-		return nil, room, errTooLarge
+	if err != nil {
+		room()
+		return nil, nil, fmt.Errorf("read: %w", err)
 	}
 	return data, room, nil
 }
 
-// handle does what a message asks for. It sees to it that done is called in the end.
-func (c *connection) handle(data []byte, done func()) {
+// handle does what a message asks for, or begins with it.
+func (c *connection) handle(data []byte) {
 	m, err := c.parse(data)
-	if answer := c.unauthenticated(m); answer != nil {
+	if name := m.question(); name != "" && m.verb != "NEG-MSG" && m.verb != "COUNT" || err != nil {
+		// CLOSE and NEG-CLOSE end a question, REQ and NEG-OPEN replace it, and a CLOSED or NEG-ERR
+		// says that there is none of that id.
+		c.drop(name)
+	}
+	switch {
+	case err != nil:
+		c.answer(m.refusal(err.Error()))
+	case c.unauthenticated(m):
 		c.challenge()
-		c.say(answer)
-		done()
-		return
-	}
-	switch m := m.(type) {
-	case message.Event:
-		c.offer(m.Event, done)
-		return
-	case message.Request:
-		c.subscribe(m, done)
-		return
-	case message.Count:
-		c.count(m, done)
-		return
-	case message.NegOpen:
-		c.negOpen(m, done)
-		return
-	case message.NegMsg:
-		c.negMsg(m, done)
-		return
-	case message.Auth:
+		c.answer(m.refusal(authRequired + "authenticate (NIP-42) first"))
+	case m.verb == "EVENT":
+		c.offer(m)
+	case m.verb == "REQ":
+		c.subscribe(m)
+	case m.verb == "COUNT":
+		c.count(m)
+	case m.verb == "NEG-OPEN":
+		c.negOpen(m)
+	case m.verb == "NEG-MSG":
+		c.negMsg(m)
+	case m.verb == "AUTH":
 		c.authenticate(m)
-	case message.Close:
-		c.unsubscribe(m.ID)
-	case message.NegClose:
-		c.negClose(m.ID)
-	default:
-		if refused := new(message.Error); errors.As(err, &refused) {
-			// A CLOSED or NEG-ERR says that there is none of that id, so there is none.
-			c.unsubscribe(refused.Subscription)
-			c.negClose(refused.Session)
-			c.say(refused.Answer())
-		}
 	}
-	done()
 }
 
 // parse reads a message. A longer one is read when it is the client's turn: the longest keep a
 // processor busy for as long as many queries do.
-func (c *connection) parse(data []byte) (any, error) {
-	if len(data) < shortMessage {
-		return c.relay.limits.Parse(data)
+func (c *connection) parse(data []byte) (message, error) {
+	if len(data) >= shortMessage {
+		turn, err := c.relay.Work.Turn(c.ctx, c.client)
+		if err != nil {
+			return message{}, errors.New("rate-limited: too many messages wait; try again later")
+		}
+		defer turn.Pause()
 	}
-	turn, err := c.relay.Work.Turn(c.ctx, c.client)
-	if err != nil {
-		return nil, err // the connection has ended
-	}
-	defer turn.Pause()
-	return c.relay.limits.Parse(data)
+	return c.relay.bounds.parse(data)
 }
 
 // keep makes room in the clients' memory for n bytes that this client makes the relay keep.
@@ -282,15 +282,19 @@ func (c *connection) keep(n int) (forget func(), err error) {
 	return sync.OnceFunc(func() { c.kept.Add(-int64(n)); back() }), nil
 }
 
-// say writes an answer. An error ends the connection by itself.
-func (c *connection) say(answer []byte) {
+// say writes a message of the relay.
+func (c *connection) say(parts ...any) { c.answer(encode(parts...)) }
+
+// answer writes a message of the relay. An error ends the connection by itself.
+func (c *connection) answer(message []byte) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	c.write(answer)
+	c.write(message)
 }
 
 // write writes one message; the caller holds the lock. The context that goes to the WebSocket never
-// ends: to watch one for every message would cost more than to write it. The socket watches.
+// ends: to watch one for every message would cost more than to write it. The listener's connection
+// has a deadline for each write.
 func (c *connection) write(p []byte) error {
 	if err := c.ws.Write(context.Background(), websocket.MessageText, p); err != nil {
 		c.abandon()
@@ -300,122 +304,116 @@ func (c *connection) write(p []byte) error {
 	return nil
 }
 
-// together passes on what fn writes with few system calls.
-func (c *connection) together(fn func() error) error {
+// batch is messages for subscriptions that are not written yet.
+type batch struct {
+	bytes []byte
+	parts []part
+}
+
+// part is one message of a batch.
+type part struct {
+	to  *question
+	end int
+}
+
+// event appends the message of an event.
+func (b *batch) event(to *question, json []byte) {
+	b.bytes = append(append(append(b.bytes, to.head...), json...), ']')
+	b.parts = append(b.parts, part{to, len(b.bytes)})
+}
+
+// send writes a batch with few system calls, leaves out what is for questions that have ended, and
+// empties it.
+func (c *connection) send(b *batch) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	c.socket.hold()
-	err := fn()
-	if released := c.socket.release(); released != nil {
-		c.abandon()
-		err = errors.Join(err, fmt.Errorf("write: %w", released))
-	}
-	return err
-}
-
-// errClosed: the subscription has ended, so that nothing is sent for it any more.
-var errClosed = errors.New("subscription closed")
-
-// writeEvent writes an event of a subscription, unless that has ended; the caller holds the lock.
-func (c *connection) writeEvent(s *subscription, json []byte) error {
-	if s.ended.Load() {
-		return errClosed
-	}
-	c.buf = append(append(append(c.buf[:0], s.head...), json...), ']')
-	err := c.write(c.buf)
-	if cap(c.buf) > keptBuffer {
-		c.buf = nil
-	}
-	return err
-}
-
-// reserve makes room for one more live event to wait. If there is none, the client is too slow, and
-// is disconnected.
-func (c *connection) reserve(d *delivery) bool {
-	if c.cutOff.Load() {
-		return false
-	}
-	size := 0
-	if d.event != nil {
-		size = len(d.event.JSON)
-	}
-	n := c.backlog.Add(1)
-	forget, err := c.keep(size)
-	if err == nil && n <= int64(cap(c.queue)) {
-		d.forget = forget
-		return true
-	}
-	c.backlog.Add(-1)
-	if err == nil {
-		forget()
-	}
-	c.relay.Metrics.slow.Inc()
-	c.cut(websocket.StatusPolicyViolation, "too slow: more events wait than the relay keeps")
-	return false
-}
-
-// release gives the room back that reserve made.
-func (c *connection) release(d delivery) {
-	c.backlog.Add(-1)
-	d.forget()
-}
-
-// discard forgets what waits in the queue.
-func (c *connection) discard() {
-	for {
-		select {
-		case d := <-c.queue:
-			c.release(d)
-		default:
-			return
+	var failed error
+	begin := 0
+	for _, p := range b.parts {
+		if failed == nil && !p.to.ended.Load() {
+			failed = c.write(b.bytes[begin:p.end])
 		}
+		begin = p.end
 	}
+	if err := c.socket.release(); err != nil && failed == nil {
+		c.abandon()
+		failed = fmt.Errorf("write: %w", err)
+	}
+	b.bytes, b.parts = b.bytes[:0], b.parts[:0]
+	return failed
+}
+
+// reserve makes room for a live event to wait. If there is none, the client is too slow, and is
+// disconnected.
+func (c *connection) reserve(to *question, r eventdb.Record) (d delivery, ok bool) {
+	if c.ended.Load() {
+		return d, false
+	}
+	forget, err := c.keep(len(r.Raw) + openDelivery)
+	if err != nil {
+		c.relay.Metrics.slow.Inc()
+		c.end(websocket.StatusPolicyViolation, "too slow: more events wait than the relay keeps")
+		return d, false
+	}
+	return delivery{to, r.Raw, forget}, true
+}
+
+// enqueue adds live events to those that wait to be written.
+func (c *connection) enqueue(more ...delivery) {
+	c.mu.Lock()
+	c.queue = append(c.queue, more...)
+	c.mu.Unlock()
+	select {
+	case c.queued <- struct{}{}:
+	default:
+	}
+}
+
+// dequeue takes the first events that wait, until they have so many bytes.
+func (c *connection) dequeue(most int) (first []delivery) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for size := 0; n < len(c.queue) && size < most; n++ {
+		size += len(c.queue[n].json)
+	}
+	first, c.queue = c.queue[:n], c.queue[n:]
+	if len(c.queue) == 0 {
+		c.queue = nil
+	}
+	return first
 }
 
 // sendQueued writes live events until the connection ends.
 func (c *connection) sendQueued() {
 	for {
 		select {
-		case d := <-c.queue:
-			if lost := c.sendFrom(d); lost != nil {
-				c.refuse(lost, "error: events came faster than they could be sent; subscribe again")
-			}
+		case <-c.queued:
 		case <-c.ctx.Done():
 			return
 		}
-	}
-}
-
-// sendFrom writes a live event and with it what waits behind it, up to batchBytes. If it comes to
-// where a subscription has lost events it ends there and returns the subscription.
-func (c *connection) sendFrom(d delivery) (lost *subscription) {
-	_ = c.together(func() error { // an error ends the connection by itself
-		for size := 0; ; {
-			if d.event == nil {
-				lost = d.to
-				c.release(d)
-				return nil
+		var b batch
+		for c.ctx.Err() == nil {
+			waiting := c.dequeue(batchBytes)
+			if len(waiting) == 0 {
+				break
 			}
-			err := c.writeEvent(d.to, d.event.JSON)
-			size += len(d.event.JSON)
-			c.release(d)
-			if err != nil && !errors.Is(err, errClosed) || size >= batchBytes {
-				return err
+			for _, d := range waiting {
+				b.event(d.to, d.json)
 			}
-			select {
-			case d = <-c.queue:
-			default:
-				return nil
+			_ = c.send(&b) // an error ends the connection by itself
+			for _, d := range waiting {
+				d.forget()
 			}
 		}
-	})
-	return lost
+	}
 }
 
 // keepAlive pings the client, so that a dead connection is noticed and proxies on the way do not
 // think it idle.
 func (c *connection) keepAlive() {
-	tick := time.NewTicker(c.relay.timing.ping)
+	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -423,8 +421,8 @@ func (c *connection) keepAlive() {
 		case <-c.ctx.Done():
 			return
 		}
-		// The pong is read by the goroutine that may wait for an event's verdict meanwhile.
-		ctx, cancel := context.WithTimeout(c.ctx, c.relay.timing.ping+c.relay.Limits.EventTimeout)
+		// The goroutine that reads the pong may wait for ingest to take an event.
+		ctx, cancel := context.WithTimeout(c.ctx, pingEvery+c.relay.Limits.EventTimeout)
 		err := c.ws.Ping(ctx)
 		cancel()
 		if err != nil {

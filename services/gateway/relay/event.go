@@ -13,43 +13,40 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/obs"
 	"tendril.dev/proto"
-	"tendril.dev/services/gateway/message"
 )
 
 // offer takes an event to ingest. Events of a connection are handed on in the order in which they
-// came, because a state may follow its announcement. The answer comes when ingest has decided; then
-// done is called.
-func (c *connection) offer(ev *nostr.Event, done func()) {
+// came, because a state may follow its announcement. The answer comes when ingest has decided.
+func (c *connection) offer(m message) {
+	r, ev := c.relay, m.event
 	kind := obs.KindLabel(ev.Kind)
-	c.relay.Metrics.events.WithLabelValues(kind).Inc()
+	r.Metrics.events.WithLabelValues(kind).Inc()
 	if refusal := c.tooFast(); refusal != "" {
-		c.say(message.OK(ev.ID, false, refusal))
-		done()
+		c.answer(m.refusal(refusal))
 		return
 	}
-	if reason, refusal := check(ev, c.proofs, time.Now(), c.relay.Future); refusal != "" {
-		c.relay.Metrics.rejected.WithLabelValues(kind, reason).Inc()
-		c.relay.Log.Info("event rejected", "event", ev.ID, "kind", ev.Kind, "author", ev.PubKey, "client", c.client, "reason", reason)
+	if reason, refusal := check(ev, c.proofs.keys, time.Now(), r.Future); refusal != "" {
+		r.Metrics.rejected.WithLabelValues(kind, reason).Inc()
+		r.Log.Info("event rejected", "event", ev.ID, "kind", ev.Kind, "author", ev.PubKey, "client", c.client, "reason", reason)
 		if strings.HasPrefix(refusal, authRequired) {
 			c.challenge()
 		}
-		c.say(message.OK(ev.ID, false, refusal))
-		done()
+		c.answer(m.refusal(refusal))
 		return
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, c.relay.Limits.EventTimeout)
+	ctx, cancel := context.WithTimeout(c.ctx, r.Limits.EventTimeout)
 	decided := make(chan decision, 1)
-	err := c.relay.Ingest.Offer(ctx, candidates.Candidate{
+	err := r.Ingest.Offer(ctx, candidates.Candidate{
 		Event: ev, Lane: proto.LaneUser, Source: proto.SourceUser, Client: c.client,
 		Done: func(v proto.Verdict, err error) { decided <- decision{v, err} },
 	})
 	if err != nil {
 		decided <- decision{err: err}
 	}
-	c.work.Go(func() {
-		defer func() { cancel(); done() }()
-		ok, text := c.relay.await(ctx, decided)
-		c.say(message.OK(ev.ID, ok, text))
+	c.task(func() {
+		defer cancel()
+		ok, text := r.await(ctx, decided)
+		c.say("OK", ev.ID, ok, text)
 	})
 }
 
@@ -92,10 +89,10 @@ const undecided = "error: no decision in time; the event may still be accepted, 
 
 // check is what the edge checks of an event whose fields have the right form: what needs no
 // knowledge of other events. refusal begins with a prefix of NIP-01 or NIP-42; "": there is none.
-// reason is its name in the metrics. by is who the client has proved to be; future is how far ahead
-// of now an event may be.
-func check(ev *nostr.Event, by *proofs, now time.Time, future time.Duration) (reason, refusal string) {
-	protected := nip70.IsProtected(*ev) && !by.holds(ev.PubKey)
+// reason is its name in the metrics. by are the keys that the client has proved to hold; future is how
+// far ahead of now an event may be.
+func check(ev *nostr.Event, by map[string]bool, now time.Time, future time.Duration) (reason, refusal string) {
+	protected := nip70.IsProtected(*ev) && !by[ev.PubKey]
 	// The second of the expiration is still alive (NIP-40).
 	expires := eventdb.Expiration(ev)
 	switch {
@@ -105,7 +102,7 @@ func check(ev *nostr.Event, by *proofs, now time.Time, future time.Duration) (re
 		return "future", fmt.Sprintf("invalid: created_at is more than %s in the future", future)
 	case expires != 0 && int64(expires) < now.Unix():
 		return "expired", "invalid: the event has expired"
-	case protected && by.any():
+	case protected && len(by) > 0:
 		return "protected", "restricted: a protected event (NIP-70) is published by its author"
 	case protected:
 		return "protected", authRequired + "a protected event (NIP-70) is taken from its author, who must authenticate (NIP-42)"

@@ -63,10 +63,10 @@ var types = []string{"EVENT", "REQ", "CLOSE", "COUNT", "AUTH", "OK", "EOSE", "CL
 // typeOf is the type of a message as a label. It looks at the first bytes only, which need not be
 // legal.
 func typeOf(data []byte) string {
-	if parts := bytes.SplitN(data[:min(len(data), 64)], []byte(`"`), 3); len(parts) == 3 {
-		if i := slices.Index(types, string(parts[1])); i >= 0 {
-			return types[i]
-		}
+	_, rest, _ := bytes.Cut(data[:min(len(data), 64)], []byte{'"'})
+	name, _, ends := bytes.Cut(rest, []byte{'"'})
+	if i := slices.IndexFunc(types, func(t string) bool { return t == string(name) }); ends && i >= 0 {
+		return types[i]
 	}
 	return "other"
 }

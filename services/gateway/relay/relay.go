@@ -1,12 +1,12 @@
 // Package relay speaks NIP-01 with clients, each over one WebSocket: it takes events to ingest and
 // brings the verdicts back, and answers subscriptions from the index and from what is accepted
-// meanwhile.
+// meanwhile. What clients say was written by strangers: it is parsed strictly, within limits, and
+// refused in one sentence that says why.
 package relay
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"math"
@@ -23,8 +23,6 @@ import (
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/reconcile"
-	"tendril.dev/services/gateway/live"
-	"tendril.dev/services/gateway/message"
 )
 
 // Index is the projection of the log.
@@ -45,7 +43,6 @@ type Options struct {
 	Domain      string        // of the service: host, and port if it is not a default one
 	Future      time.Duration // how far ahead of our clock an event may be
 	Index       Index
-	Hub         *live.Hub
 	Ingest      Offerer
 	Connections *limit.Fair // of WebSockets
 	Work        *limit.Fair // over messages and the index
@@ -67,41 +64,34 @@ const (
 	shortMessage = 4 << 10
 	// batchBytes is how many bytes of events are gathered before they are written.
 	batchBytes = 32 << 10
-	// openQuestion is what a subscription, session or count takes of the memory beside its bytes:
-	// with small ones there could be millions, and the process would run out of memory.
+	// openQuestion is what a subscription, session or count takes of the memory beside its bytes,
+	// and openDelivery an event that waits: there could be millions of small ones, and the process
+	// would run out of memory.
 	openQuestion = 1 << 10
+	openDelivery = 256
 	// mostCounted is where a count stops and says that it is approximate. A count may have to keep
 	// that many matches and ids.
 	mostCounted = 100_000
+
+	scanTime      = 5 * time.Minute  // for all stored events of one subscription
+	countTime     = 15 * time.Second // for a count
+	reconcileTime = 30 * time.Second // for the answer to one message of NIP-77
+	pingEvery     = 30 * time.Second // and how long an answer may take
 )
-
-// Times of a connection.
-type timing struct {
-	write time.Duration // for what one system call is given to be taken by the network
-	scan  time.Duration // for all stored events of one subscription
-	count time.Duration
-	// reconcile is for the answer to one message of NIP-77.
-	reconcile time.Duration
-	ping      time.Duration // between two pings, and for an answer to one
-}
-
-func defaultTiming() timing {
-	return timing{write: 20 * time.Second, scan: 5 * time.Minute, count: 15 * time.Second, reconcile: 30 * time.Second, ping: 30 * time.Second}
-}
 
 // Relay serves connections.
 type Relay struct {
 	Options
-	limits message.Limits
-	timing timing
+	bounds bounds
+	hub    *hub
+	frames reconcile.Limits
 
 	// What clients share, by address.
 	events    *limit.Rates
-	inbound   *limit.Fair // bytes of large messages until they are answered
+	inbound   *limit.Fair // bytes of large messages until they are handled
 	questions *limit.Fair // open subscriptions and sessions, and counts that wait
 	gathering *limit.Fair // counts and sets of NIP-77 that are being made: each keeps many ids
 	memory    *limit.Fair // bytes of filters, sets of sessions, and events that wait for readers
-	frames    reconcile.Limits
 
 	mu          sync.Mutex
 	connections map[*connection]struct{}
@@ -109,24 +99,45 @@ type Relay struct {
 	open        sync.WaitGroup
 }
 
-// New makes a relay without connections.
+// New makes a relay without connections. Run must run, and Feed be told of events, for live ones.
 func New(o Options) *Relay {
 	processors := int64(runtime.GOMAXPROCS(0))
-	return &Relay{
+	r := &Relay{
 		Options: o,
-		limits: message.Limits{
-			Filters: o.Limits.MaxFilters, Values: o.Limits.MaxFilterValues,
-			DefaultLimit: o.Limits.DefaultLimit, MaxLimit: o.Limits.MaxLimit,
+		bounds: bounds{
+			filters: o.Limits.MaxFilters, values: o.Limits.MaxFilterValues,
+			defaultLimit: o.Limits.DefaultLimit, maxLimit: o.Limits.MaxLimit,
 		},
-		timing:      defaultTiming(),
+		frames:      reconcile.LimitsFor(o.Limits.MaxMessageBytes),
 		events:      limit.NewRates(o.Limits.EventsPerMinutePerIP, time.Minute),
 		inbound:     limit.NewFair(allInbound, allInbound/4),
 		questions:   limit.NewFair(math.MaxInt64, int64(o.Limits.MaxSubscriptionsPerIP)),
 		gathering:   limit.NewFair(processors, processors),
 		memory:      limit.NewFair(o.Limits.ClientBytes, o.Limits.ClientBytesPerIP),
-		frames:      reconcile.LimitsFor(o.Limits.MaxMessageBytes),
 		connections: map[*connection]struct{}{},
 	}
+	r.hub = newHub(r.overrun)
+	return r
+}
+
+// Feed takes in what the index has just stored. It does not block.
+func (r *Relay) Feed(recs []eventdb.Record) { r.hub.feed(recs) }
+
+// Run delivers live events until ctx ends.
+func (r *Relay) Run(ctx context.Context) { r.hub.run(ctx) }
+
+// overrun disconnects the clients that have missed events, because too many came at once.
+func (r *Relay) overrun() {
+	r.Log.Warn("events came faster than they could be delivered; clients are disconnected", "subscriptions", r.hub.count.Load())
+	for _, c := range r.all() {
+		c.end(websocket.StatusTryAgainLater, "events came faster than they could be sent; connect again")
+	}
+}
+
+func (r *Relay) all() []*connection {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Keys(r.connections))
 }
 
 // Serve answers a request for a WebSocket of a client, which is named by its key, and returns when
@@ -134,7 +145,7 @@ func New(o Options) *Relay {
 func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, client string) {
 	leave, err := r.admit(r.Connections, client, 1, func(c *connection) int64 { return -c.heard.Load() })
 	if err != nil {
-		turnAway(w, err)
+		TurnAway(w, err)
 		return
 	}
 	defer leave()
@@ -144,11 +155,12 @@ func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, client string) {
 		&websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
 		r.Log.Debug("a WebSocket could not be opened", "error", err)
-		c.end()
+		c.cancel()
 		return // Accept has answered
 	}
 	if !r.enter(c) {
-		c.close(websocket.StatusGoingAway, "the relay is stopping")
+		c.end(websocket.StatusGoingAway, "the relay is stopping")
+		<-c.said
 		return
 	}
 	defer r.remove(c)
@@ -169,30 +181,20 @@ func (r *Relay) admit(to *limit.Fair, client string, n int64, weight func(*conne
 	if more <= n {
 		return nil, limit.ErrFull
 	}
-	r.mu.Lock()
 	var chosen *connection
-	for c := range r.connections {
-		if c.client == heaviest && !c.cutOff.Load() && (chosen == nil || weight(c) > weight(chosen)) {
+	for _, c := range r.all() {
+		if c.client == heaviest && !c.ended.Load() && (chosen == nil || weight(c) > weight(chosen)) {
 			chosen = c
 		}
 	}
-	r.mu.Unlock()
-	if chosen != nil { // else its connections are being cut already
-		chosen.cut(websocket.StatusTryAgainLater, "the relay is full, and your address takes the most of it")
+	if chosen != nil { // else its connections are ending already
+		chosen.end(websocket.StatusTryAgainLater, "the relay is full, and your address takes the most of it")
 	}
 	return to.TryOver(client, n)
 }
 
-// noMemory tells a client why the relay cannot keep what it wants.
-func (r *Relay) noMemory(err error) string {
-	if errors.Is(err, limit.ErrShare) {
-		return fmt.Sprintf("rate-limited: what this relay keeps for your address takes more than %d bytes; close some subscriptions", r.Limits.ClientBytesPerIP)
-	}
-	return "rate-limited: the open subscriptions of all clients take as much as this relay keeps; try again later"
-}
-
-// turnAway refuses a connection that is one too many.
-func turnAway(w http.ResponseWriter, why error) {
+// TurnAway refuses a connection that is one too many.
+func TurnAway(w http.ResponseWriter, why error) {
 	w.Header().Set("Retry-After", "30")
 	if errors.Is(why, limit.ErrShare) {
 		http.Error(w, "rate-limited: too many connections from your address; close some first", http.StatusTooManyRequests)
@@ -226,8 +228,8 @@ func (r *Relay) remove(c *connection) {
 func (r *Relay) Stop(ctx context.Context) {
 	r.mu.Lock()
 	r.stopping = true
-	open := slices.Collect(maps.Keys(r.connections))
 	r.mu.Unlock()
+	open := r.all()
 	for _, c := range open {
 		go c.stop(ctx)
 	}

@@ -1,11 +1,13 @@
-package relay_test
+package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -20,17 +22,15 @@ import (
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/gateway/live"
-	"tendril.dev/services/gateway/relay"
 )
 
-// index notes what was waited for.
-type index struct {
+// noting notes what was waited for.
+type noting struct {
 	*eventdb.DB
 	waited chan uint64
 }
 
-func (i index) WaitFor(_ context.Context, seq uint64) error { i.waited <- seq; return nil }
+func (i noting) WaitFor(_ context.Context, seq uint64) error { i.waited <- seq; return nil }
 
 // ingest accepts everything at one sequence.
 type ingest uint64
@@ -41,40 +41,39 @@ func (at ingest) Offer(_ context.Context, c candidates.Candidate) error {
 }
 
 type bench struct {
-	index index
-	hub   *live.Hub
-	relay *relay.Relay
+	index noting
+	relay *Relay
 	ws    *websocket.Conn
 	t     *testing.T
 }
 
 // connect serves a relay, whose hub does not run yet, to one client.
-func connect(t *testing.T, set ...func(*relay.Relay)) *bench {
+func connect(t *testing.T, set ...func(*Relay)) *bench {
 	t.Helper()
 	db, err := eventdb.Open("", eventdb.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	b := &bench{index: index{db, make(chan uint64, 10)}, hub: live.NewHub(log), t: t}
-	db.Subscribe(b.hub.Feed)
+	b := &bench{index: noting{db, make(chan uint64, 10)}, t: t}
 	connections := limit.NewFair(10, 10)
 	rejected := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "rejected"}, []string{"kind", "reason"})
-	metrics, err := relay.NewMetrics(prometheus.NewRegistry(), connections, 10, rejected)
+	metrics, err := NewMetrics(prometheus.NewRegistry(), connections, 10, rejected)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := relay.New(relay.Options{
+	r := New(Options{
 		Limits: config.Front{MaxSubscriptions: 10, MaxFilters: 10, MaxFilterValues: 10, MaxMessageBytes: 10_000, MaxLimit: 100,
-			DefaultLimit: 100, MaxFilterSteps: 100, SendQueue: 10, EventTimeout: 10 * time.Second,
+			DefaultLimit: 100, MaxFilterSteps: 100, EventTimeout: 10 * time.Second,
 			EventsPerMinutePerIP: 10, MaxSubscriptionsPerIP: 10, ClientBytes: 1 << 20, ClientBytesPerIP: 1 << 20, MessageTime: time.Minute},
-		Future: time.Minute, Index: b.index, Hub: b.hub, Ingest: ingest(42), Connections: connections, Work: limit.NewFair(1, 1),
+		Future: time.Minute, Index: b.index, Ingest: ingest(42), Connections: connections, Work: limit.NewFair(1, 1),
 		Metrics: metrics, Log: log,
 	})
 	for _, set := range set {
 		set(r)
 	}
 	b.relay = r
+	db.Subscribe(r.Feed)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { r.Serve(w, req, "192.0.2.1") }))
 	b.ws, _, err = websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(server.URL, "http"), nil)
 	if err != nil {
@@ -114,7 +113,11 @@ func (b *bench) store(seq uint64) {
 	b.t.Helper()
 	ev := &nostr.Event{PubKey: strings.Repeat("a", 64), Kind: 1, CreatedAt: 1, Content: fmt.Sprintf("event %d.", seq), Tags: nostr.Tags{}, Sig: strings.Repeat("0", 128)}
 	ev.ID = ev.GetID()
-	if err := b.index.Apply([]eventdb.Record{{Seq: seq, Event: ev}}); err != nil {
+	raw, err := ev.MarshalJSON()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if err := b.index.Apply([]eventdb.Record{{Seq: seq, Event: ev, Raw: raw}}); err != nil {
 		b.t.Fatal(err)
 	}
 }
@@ -136,7 +139,7 @@ func TestHubThatLagsDoublesNothing(t *testing.T) {
 	b.store(3)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	go b.hub.Run(ctx)
+	go b.relay.Run(ctx)
 	b.want(`["EVENT","s",`, "event 3.")
 	b.store(4)
 	b.want(`["EVENT","s",`, "event 4.")
@@ -177,13 +180,35 @@ func TestFilterThatCostsTooMuchIsRefused(t *testing.T) {
 	b.want(`["EOSE","a"]`, "")
 }
 
-// TestCountsTakeTurns: only so many are made at once for all clients; the others wait, and keep
-// nobody's subscriptions waiting.
+// occupy takes all places of counts, and gives them back when free is called.
+func (b *bench) occupy() (free func()) {
+	var taken []func()
+	for n := range runtime.GOMAXPROCS(0) {
+		release, err := b.relay.gathering.Acquire(b.t.Context(), fmt.Sprint(n))
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		taken = append(taken, release)
+	}
+	return func() {
+		for _, release := range taken {
+			release()
+		}
+	}
+}
+
+// TestCountsTakeTurns: only so many are made at once for all clients; the others wait, and keep no
+// one's subscriptions waiting. The time that one waits is part of the time that it has.
 func TestCountsTakeTurns(t *testing.T) {
 	t.Parallel()
-	b := connect(t, func(r *relay.Relay) { r.WithCountTime(time.Hour) })
+	b := connect(t)
 	b.store(1)
-	free := b.relay.Occupy()
+	free := b.occupy()
+	late, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, _, err := b.relay.count(late, "192.0.2.1", message{filters: []nostr.Filter{{}}}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("waited for longer than it has: %v", err)
+	}
 	for range 5 {
 		b.say(`["COUNT","c",{"kinds":[1]}]`)
 	}
@@ -195,15 +220,6 @@ func TestCountsTakeTurns(t *testing.T) {
 	}
 }
 
-// TestCountDoesNotWaitForEver: the time that it waits for its turn is part of the time that it has.
-func TestCountDoesNotWaitForEver(t *testing.T) {
-	t.Parallel()
-	b := connect(t, func(r *relay.Relay) { r.WithCountTime(time.Millisecond) })
-	defer b.relay.Occupy()()
-	b.say(`["COUNT","c",{"kinds":[1]}]`)
-	b.want(`["CLOSED","c"`, "in time")
-}
-
 // TestWhatWaitsIsForgotten: events that were sent, and those of a connection that ended, count no
 // more.
 func TestWhatWaitsIsForgotten(t *testing.T) {
@@ -211,17 +227,21 @@ func TestWhatWaitsIsForgotten(t *testing.T) {
 	b := connect(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	go b.hub.Run(ctx)
+	go b.relay.Run(ctx)
 	b.say(`["REQ","a",{"kinds":[1]}]`)
 	b.say(`["REQ","b",{"kinds":[1]}]`)
 	b.want(`["EOSE","`, "")
 	b.want(`["EOSE","`, "")
-	open := b.relay.KeptBytes() // by the two subscriptions
+	kept := func() int64 {
+		bytes, _, _ := b.relay.memory.Counts(0)
+		return bytes
+	}
+	open := kept() // by the two subscriptions
 	nothingWaits := func(most int64) {
 		t.Helper()
-		for deadline := time.Now().Add(time.Minute); b.relay.KeptBytes() != most; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); kept() != most; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("%d bytes wait", b.relay.KeptBytes())
+				t.Fatalf("%d bytes wait", kept())
 			}
 		}
 	}
@@ -231,7 +251,8 @@ func TestWhatWaitsIsForgotten(t *testing.T) {
 		b.want(`["EVENT",`, "")
 	}
 	nothingWaits(open)
-	for seq := range uint64(100) { // more than the queue holds, in one go
+	b.ws.CloseNow()
+	for seq := range uint64(100) {
 		b.store(seq + 10)
 	}
 	nothingWaits(0)
@@ -241,7 +262,7 @@ func TestWhatWaitsIsForgotten(t *testing.T) {
 func TestLongMessagesTakeTurns(t *testing.T) {
 	t.Parallel()
 	work := limit.NewFair(1, 1)
-	b := connect(t, func(r *relay.Relay) { r.Work = work })
+	b := connect(t, func(r *Relay) { r.Work = work })
 	turn, err := work.Turn(t.Context(), "another client")
 	if err != nil {
 		t.Fatal(err)
@@ -270,7 +291,7 @@ func TestLongMessagesTakeTurns(t *testing.T) {
 func TestWorkIsSharedByClients(t *testing.T) {
 	t.Parallel()
 	work := limit.NewFair(1, 1)
-	b := connect(t, func(r *relay.Relay) { r.Work = work })
+	b := connect(t, func(r *Relay) { r.Work = work })
 	b.store(1)
 	turn, err := work.Turn(t.Context(), "another client")
 	if err != nil {

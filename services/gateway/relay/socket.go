@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"time"
 )
 
 // gatherers are for what sockets hold back. They are shared, because most connections hold nothing
@@ -17,7 +16,6 @@ var gatherers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, 64<<
 // goodbyes of other goroutines are gathered too, in their order.
 type socket struct {
 	net.Conn
-	patience time.Duration // for the network to take what one system call is given
 
 	mu       sync.Mutex    // guards what follows
 	gathered *bufio.Writer // nil: nothing is held back
@@ -28,7 +26,7 @@ func (s *socket) hold() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gathered = gatherers.Get().(*bufio.Writer)
-	s.gathered.Reset(patient{s})
+	s.gathered.Reset(s.Conn)
 }
 
 // release passes on what was gathered.
@@ -49,17 +47,7 @@ func (s *socket) Write(p []byte) (int, error) {
 	if s.gathered != nil {
 		return s.gathered.Write(p)
 	}
-	return patient{s}.Write(p)
-}
-
-// patient gives bytes to the network of a socket, whose lock the caller holds.
-type patient struct{ *socket }
-
-func (p patient) Write(b []byte) (int, error) {
-	if err := p.Conn.SetWriteDeadline(time.Now().Add(p.patience)); err != nil {
-		return 0, err
-	}
-	return p.Conn.Write(b)
+	return s.Conn.Write(p)
 }
 
 // takeover is a response whose connection becomes that of a socket when it is taken over.

@@ -2,12 +2,9 @@ package relay
 
 import (
 	"errors"
-	"io"
 	"net"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 )
 
 // network is a connection that notes each system call.
@@ -16,8 +13,6 @@ type network struct {
 	calls []string
 	err   error
 }
-
-func (n *network) SetWriteDeadline(time.Time) error { return nil }
 
 func (n *network) Write(p []byte) (int, error) {
 	if n.err != nil {
@@ -31,7 +26,7 @@ func (n *network) Write(p []byte) (int, error) {
 func TestSocketHoldsBack(t *testing.T) {
 	t.Parallel()
 	n := &network{}
-	s := &socket{Conn: n, patience: time.Hour}
+	s := &socket{Conn: n}
 	large := strings.Repeat("x", 1<<20)
 	want := ""
 	write := func(what ...string) {
@@ -64,7 +59,7 @@ func TestSocketHoldsBack(t *testing.T) {
 func TestSocketTellsOfErrors(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("broken")
-	s := &socket{Conn: &network{err: broken}, patience: time.Hour}
+	s := &socket{Conn: &network{err: broken}}
 	s.hold()
 	if _, err := s.Write([]byte("a")); err != nil {
 		t.Fatal(err)
@@ -72,38 +67,4 @@ func TestSocketTellsOfErrors(t *testing.T) {
 	if err := s.release(); !errors.Is(err, broken) {
 		t.Errorf("released: %v", err)
 	}
-}
-
-// TestSocketIsPatientForSoLong: a client that takes nothing loses its connection; one that takes
-// what it is given, however slowly, keeps it.
-func TestSocketIsPatientForSoLong(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		ours, theirs := net.Pipe()
-		s := &socket{Conn: ours, patience: 20 * time.Second}
-		go func() {
-			for range 3 {
-				time.Sleep(19 * time.Second)
-				if _, err := io.ReadFull(theirs, make([]byte, 10)); err != nil {
-					t.Error(err)
-				}
-			}
-		}()
-		for range 3 {
-			s.hold()
-			for range 10 {
-				if _, err := s.Write([]byte{1}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := s.release(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		time.Sleep(time.Hour)
-		began := time.Now()
-		if _, err := s.Write([]byte{1}); err == nil || time.Since(began) != 20*time.Second {
-			t.Errorf("after %v: %v", time.Since(began), err)
-		}
-	})
 }

@@ -1,4 +1,4 @@
-package slow_test
+package gateway
 
 import (
 	"bufio"
@@ -8,21 +8,28 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"tendril.dev/services/gateway/slow"
+	"tendril.dev/lib/limit"
 )
 
-const patience = time.Minute
-
-// serve answers with h behind the handler, and gives the address.
-func serve(t *testing.T, stall time.Duration, h http.HandlerFunc) string {
+// answering serves h as the door does, and gives the address.
+func answering(t *testing.T, stall time.Duration, h http.HandlerFunc, listener func(net.Listener) net.Listener) string {
 	t.Helper()
-	server := httptest.NewUnstartedServer(slow.Handler(h, stall))
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer takeBody(w, r, stall).end(w)
+		h(w, r)
+	}))
 	server.Config.ReadHeaderTimeout = patience
+	if listener != nil {
+		server.Listener = listener(server.Listener)
+	}
+	places := limit.NewFair(100, 100)
+	server.Listener = newBounded(server.Listener, places, func(netip.Addr) bool { return false }, stall)
 	server.Start()
 	t.Cleanup(server.Close)
 	return server.Listener.Addr().String()
@@ -43,15 +50,15 @@ func dial(t *testing.T, addr string) (net.Conn, *bufio.Reader) {
 func TestBodyThatDoesNotCome(t *testing.T) {
 	t.Parallel()
 	read := make(chan error, 1)
-	addr := serve(t, 50*time.Millisecond, func(w http.ResponseWriter, r *http.Request) {
+	addr := answering(t, 50*time.Millisecond, func(w http.ResponseWriter, r *http.Request) {
 		_, err := io.ReadAll(r.Body)
 		read <- err
 		http.Error(w, "too slow", http.StatusRequestTimeout)
-	})
+	}, nil)
 	c, r := dial(t, addr)
 	fmt.Fprint(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nsome")
 	resp, err := http.ReadResponse(r, nil)
-	if err != nil || resp.StatusCode != http.StatusRequestTimeout || !resp.Close {
+	if err != nil || resp.StatusCode != http.StatusRequestTimeout {
 		t.Fatalf("%v, %v", resp, err)
 	}
 	if err := <-read; err == nil {
@@ -70,10 +77,11 @@ func TestBodyThatDoesNotCome(t *testing.T) {
 func TestAnswerWithoutTheBody(t *testing.T) {
 	t.Parallel()
 	requests := make(chan string, 10)
-	addr := serve(t, patience, func(w http.ResponseWriter, r *http.Request) {
+	addr := answering(t, patience, func(w http.ResponseWriter, r *http.Request) {
 		requests <- r.URL.Path
+		w.Header().Set("Connection", "close") // as the door does
 		http.Error(w, "no", http.StatusNotFound)
-	})
+	}, nil)
 	c, r := dial(t, addr)
 	fmt.Fprint(c, "POST /first HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
 	resp, err := http.ReadResponse(r, nil)
@@ -132,16 +140,13 @@ func TestAnswerReachesWhoIsStillSending(t *testing.T) {
 			t.Parallel()
 			reason := strings.Repeat("no! ", 64<<10)
 			taken := make(chan struct{})
-			server := httptest.NewUnstartedServer(slow.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			addr := answering(t, patience, func(w http.ResponseWriter, r *http.Request) {
 				_ = http.NewResponseController(w).EnableFullDuplex()
 				io.ReadFull(r.Body, make([]byte, 1<<20))
 				http.Error(w, reason, http.StatusForbidden)
-			}), patience))
-			server.Listener = inStepsListener{server.Listener, taken}
-			server.Start()
-			t.Cleanup(server.Close)
+			}, func(l net.Listener) net.Listener { return inStepsListener{l, taken} })
 			defer close(taken)
-			c, r := dial(t, server.Listener.Addr().String())
+			c, r := dial(t, addr)
 			fmt.Fprint(c, "POST / HTTP/1.1\r\nHost: x\r\n", head)
 			part := make([]byte, 64<<10)
 			for range 16 { // as much as is read
@@ -168,7 +173,7 @@ func TestAnswerReachesWhoIsStillSending(t *testing.T) {
 // request takes longer than the stall.
 func TestConnectionGoesOn(t *testing.T) {
 	t.Parallel()
-	addr := serve(t, 20*time.Millisecond, func(w http.ResponseWriter, r *http.Request) {
+	addr := answering(t, 20*time.Millisecond, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		select {
 		case <-r.Context().Done():
@@ -176,7 +181,7 @@ func TestConnectionGoesOn(t *testing.T) {
 		case <-time.After(100 * time.Millisecond):
 		}
 		fmt.Fprint(w, "done")
-	})
+	}, nil)
 	c, r := dial(t, addr)
 	for range 3 {
 		fmt.Fprint(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody")
@@ -194,7 +199,7 @@ func TestConnectionGoesOn(t *testing.T) {
 func TestAnswerThatIsNotTaken(t *testing.T) {
 	t.Parallel()
 	wrote := make(chan error, 1)
-	addr := serve(t, 100*time.Millisecond, func(w http.ResponseWriter, _ *http.Request) {
+	addr := answering(t, 100*time.Millisecond, func(w http.ResponseWriter, _ *http.Request) {
 		pack := make([]byte, 1<<20)
 		for {
 			if _, err := w.Write(pack); err != nil {
@@ -203,7 +208,7 @@ func TestAnswerThatIsNotTaken(t *testing.T) {
 			}
 			http.NewResponseController(w).Flush()
 		}
-	})
+	}, nil)
 	c, _ := dial(t, addr)
 	fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 	select {

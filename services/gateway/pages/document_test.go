@@ -1,4 +1,4 @@
-package info_test
+package pages
 
 import (
 	"encoding/json"
@@ -14,7 +14,6 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/config"
-	"tendril.dev/services/gateway/info"
 )
 
 func settings(t *testing.T, args ...string) config.Settings {
@@ -29,7 +28,7 @@ func settings(t *testing.T, args ...string) config.Settings {
 func TestDocument(t *testing.T) {
 	t.Parallel()
 	s := settings(t, "--relay-name=Example", "--max-limit=777")
-	body, err := json.Marshal(info.New(s, strings.Repeat("a", 64), "https://git.example.com/icon.png"))
+	body, err := json.Marshal(document(s, strings.Repeat("a", 64), "https://git.example.com/icon.png"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +54,7 @@ func TestDocument(t *testing.T) {
 		t.Errorf("supported_grasps: %s", grasps)
 	}
 	for _, limit := range []string{"max_subscriptions", "default_limit", "max_filters", "max_filter_values", "max_connections", "max_connections_per_ip", "max_event_tags", "max_http_connections_per_ip", "max_events_per_minute_per_ip",
-		"max_subscriptions_per_ip", "max_reconciled_events", "max_git_requests_per_ip", "max_git_requests_per_minute_per_ip", "max_push_bytes_per_hour_per_ip", "max_push_bytes",
+		"max_subscriptions_per_ip", "max_reconciled_events", "max_git_requests_per_ip", "max_git_requests_per_minute_per_ip", "max_push_bytes",
 		"max_kept_bytes_per_ip"} {
 		if n, _ := raw["limitation"].(map[string]any)[limit].(float64); n <= 0 {
 			t.Errorf("limitation %s is %v", limit, n)
@@ -73,7 +72,7 @@ func TestCriteriaFollowTheSettings(t *testing.T) {
 		{[]string{"--repository-whitelist=x", "--purgatory-hold=90s"}, "Repositories that the operator has put on a list are hosted whose announcement names git.example.com in its clone and relays tags and whose git data arrives within 1m30s."},
 		{[]string{"--repository-blacklist=x"}, "Any repository is hosted whose announcement names git.example.com in its clone and relays tags and whose git data arrives within 30 minutes, unless the operator has excluded it or its author."},
 	} {
-		if got := info.New(settings(t, c.args...), "", "").RepoAcceptanceCriteria; got != c.want {
+		if got := document(settings(t, c.args...), "", "")["repo_acceptance_criteria"]; got != c.want {
 			t.Errorf("%v:\n got %s\nwant %s", c.args, got, c.want)
 		}
 	}
@@ -93,18 +92,19 @@ func TestArchivesAreNamed(t *testing.T) {
 		{[]string{"--archive-grasp-services=a.example,b.example", "--repository-blacklist=x"},
 			"Repositories that the operator has excluded are never hosted. Repositories that are hosted by a.example, b.example are archived, read-only, though they do not list this service.", true},
 	} {
-		d := info.New(settings(t, c.args...), "", "")
-		if d.Curation != c.curation || slices.Contains(d.SupportedGrasps, "GRASP-05") != c.grasp05 {
-			t.Errorf("%v: %q, %q", c.args, d.Curation, d.SupportedGrasps)
+		d := document(settings(t, c.args...), "", "")
+		grasps := d["supported_grasps"].([]string)
+		if text, _ := d["curation"].(string); text != c.curation || slices.Contains(grasps, "GRASP-05") != c.grasp05 {
+			t.Errorf("%v: %q, %q", c.args, text, grasps)
 		}
 	}
 }
 
 func TestContributorsPullRequestsAreNamed(t *testing.T) {
 	t.Parallel()
-	d := info.New(settings(t, "--grasp06-enable"), "", "")
-	if want := []string{"GRASP-01", "GRASP-02", "GRASP-06"}; !slices.Equal(d.SupportedGrasps, want) || d.Curation != "" {
-		t.Errorf("%q, curation %q; want %q", d.SupportedGrasps, d.Curation, want)
+	d := document(settings(t, "--grasp06-enable"), "", "")
+	if want := []string{"GRASP-01", "GRASP-02", "GRASP-06"}; !slices.Equal(d["supported_grasps"].([]string), want) || d["curation"] != nil {
+		t.Errorf("%v; want %q", d, want)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestWanted(t *testing.T) {
 	} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.Header.Set("Accept", accept)
-		if info.Wanted(r) != want {
+		if WantsDocument(r) != want {
 			t.Errorf("%q: %v", accept, !want)
 		}
 	}
@@ -141,15 +141,7 @@ func TestCurationFollowsTheLists(t *testing.T) {
 		{[]string{"--event-blacklist=" + npub}, []string{"signed by authors whom the operator has excluded"}},
 		{[]string{"--event-blacklist=" + npub, "--repository-whitelist=x"}, []string{"Only repositories", "signed by"}},
 	} {
-		body, err := json.Marshal(info.New(settings(t, c.args...), "", ""))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var doc map[string]any
-		if err := json.Unmarshal(body, &doc); err != nil {
-			t.Fatal(err)
-		}
-		text, there := doc["curation"].(string)
+		text, there := document(settings(t, c.args...), "", "")["curation"].(string)
 		if there != (len(c.want) > 0) {
 			t.Errorf("%v: curation %q", c.args, text)
 		}
@@ -164,7 +156,7 @@ func TestCurationFollowsTheLists(t *testing.T) {
 func TestName(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{"": "git.example.com grasp relay", "Mine": "Mine"} {
-		if got := info.New(settings(t, "--relay-name="+name), "", "").Name; got != want {
+		if got := document(settings(t, "--relay-name="+name), "", "")["name"]; got != want {
 			t.Errorf("%q: %q", name, got)
 		}
 	}
@@ -172,10 +164,6 @@ func TestName(t *testing.T) {
 
 func TestIcon(t *testing.T) {
 	t.Parallel()
-	own, err := os.ReadFile("icon.png")
-	if err != nil {
-		t.Fatal(err)
-	}
 	write := func(body []byte) string {
 		path := filepath.Join(t.TempDir(), "icon")
 		if err := os.WriteFile(path, body, 0o600); err != nil {
@@ -184,26 +172,25 @@ func TestIcon(t *testing.T) {
 		return path
 	}
 	for name, c := range map[string]struct{ given, url, problem string }{
-		"none":        {"", "https://git.example.com/icon.png", ""},
-		"a file":      {write(own), "https://git.example.com/icon.png", ""},
-		"a URL":       {"https://cdn.example/x.svg", "https://cdn.example/x.svg", ""},
-		"half a URL":  {"https://", "", "it is not a URL"},
-		"no file":     {filepath.Join(t.TempDir(), "none"), "", "it cannot be read"},
-		"no PNG":      {write([]byte("GIF89a")), "", "it is no PNG"},
-		"a large one": {write(make([]byte, 2<<20)), "", "it is larger than 1048576 bytes"},
+		"none":       {"", "https://git.example.com/icon.png", ""},
+		"a file":     {write(ownIcon), "https://git.example.com/icon.png", ""},
+		"a URL":      {"https://cdn.example/x.svg", "https://cdn.example/x.svg", ""},
+		"half a URL": {"https://", "", "it is not a URL"},
+		"no file":    {filepath.Join(t.TempDir(), "none"), "", "it cannot be read"},
+		"no PNG":     {write([]byte("GIF89a")), "", "it is no PNG"},
 	} {
-		icon, err := info.NewIcon(settings(t, "--relay-icon="+c.given))
+		url, _, err := icon(settings(t, "--relay-icon="+c.given))
 		if c.problem != "" {
 			if err == nil || !strings.HasPrefix(err.Error(), "NGIT_RELAY_ICON is ") || !strings.Contains(err.Error(), c.problem) {
 				t.Errorf("%s: %v", name, err)
 			}
 			continue
 		}
-		if err != nil || icon.URL != c.url {
-			t.Errorf("%s: %+v, %v", name, icon, err)
+		if err != nil || url != c.url {
+			t.Errorf("%s: %s, %v", name, url, err)
 		}
 	}
-	if icon, err := info.NewIcon(settings(t, "--domain=localhost:7334")); err != nil || icon.URL != "http://localhost:7334/icon.png" {
-		t.Errorf("without TLS: %v, %v", icon, err)
+	if url, _, err := icon(settings(t, "--domain=localhost:7334")); err != nil || url != "http://localhost:7334/icon.png" {
+		t.Errorf("without TLS: %s, %v", url, err)
 	}
 }

@@ -2,7 +2,7 @@ package git_test
 
 import (
 	"bufio"
-	"cmp"
+	"bytes"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,16 +11,14 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"tendril.dev/lib/config"
+	"tendril.dev/lib/nettest"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/git"
-	"tendril.dev/services/gateway/slow"
 )
 
 const npub = "npub180cvv07tjdrrgpa0j7j7tmnyl2yr6yr7l8j4s3evf6u64th6gkwsyjh6w6"
@@ -28,6 +26,7 @@ const npub = "npub180cvv07tjdrrgpa0j7j7tmnyl2yr6yr7l8j4s3evf6u64th6gkwsyjh6w6"
 // shards sends every shard to one address, and remembers what it was asked.
 type shards struct {
 	asked chan string
+	asks  atomic.Int32
 
 	mu      sync.Mutex
 	address string
@@ -41,6 +40,7 @@ func (s *shards) Lives(worker proto.Worker) bool {
 }
 
 func (s *shards) Holder(key string) (proto.Worker, bool) {
+	s.asks.Add(1)
 	select {
 	case s.asked <- key:
 	default:
@@ -57,15 +57,6 @@ func (s *shards) die(worker *httptest.Server) {
 	s.dead = map[string]bool{worker.Listener.Addr().String(): true}
 }
 
-// move gives all shards to another worker; nil: to none.
-func (s *shards) move(to *httptest.Server) {
-	address := ""
-	if to != nil {
-		address = to.Listener.Addr().String()
-	}
-	s.at(address)
-}
-
 // at gives all shards to the worker at an address; empty: to none.
 func (s *shards) at(address string) {
 	s.mu.Lock()
@@ -73,10 +64,12 @@ func (s *shards) at(address string) {
 	s.address = address
 }
 
+func (s *shards) move(to *httptest.Server) { s.at(to.Listener.Addr().String()) }
+
 // front serves a proxy to the worker, and gives its address. Requests do not wait for a worker.
 func front(t *testing.T, worker http.Handler) (string, *shards) {
 	t.Helper()
-	addr, s, _ := patient(t, 0, 0)
+	addr, s := patient(t, 0)
 	if worker != nil {
 		s.move(start(t, worker))
 	}
@@ -91,32 +84,23 @@ func start(t *testing.T, worker http.Handler) *httptest.Server {
 	return backend
 }
 
-// patient serves a proxy where so many requests may wait for so long, and no worker yet.
-func patient(t *testing.T, wait time.Duration, waiting int) (string, *shards, *prometheus.Registry) {
+// patient serves a proxy where requests may wait for so long, and no worker yet.
+func patient(t *testing.T, wait time.Duration) (string, *shards) {
 	t.Helper()
 	s := &shards{asked: make(chan string, 100)}
-	settings := config.Front{GitRequestsPerIP: 2, GitRequestsPerMinute: 20, PushBytesPerHour: 1000}
-	if waiting > 0 {
-		settings = config.Front{GitRequestsPerIP: 1000, GitRequestsPerMinute: 1000, PushBytesPerHour: 1 << 40}
-	}
-	registry := prometheus.NewRegistry()
-	metrics, err := git.NewMetrics(registry)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := git.New(git.Options{Shards: s, Limits: git.NewLimits(settings), Wait: wait, Waiting: max(1, waiting), Metrics: metrics, Log: slog.New(slog.DiscardHandler)})
+	p := git.New(s, wait, slog.New(slog.DiscardHandler))
 	t.Cleanup(p.Close)
-	server := httptest.NewServer(slow.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Access-Control-Allow-Origin", "*") // as the gateway does
 		at, err := nostr.ParseRepositoryPath(r.URL.EscapedPath())
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusTeapot)
 			return
 		}
-		p.Serve(w, r, at, cmp.Or(r.Header.Get("X-Test-Client"), "192.0.2.7"))
-	}), time.Minute))
+		p.Serve(w, r, at, "192.0.2.7")
+	}))
 	t.Cleanup(server.Close)
-	return server.Listener.Addr().String(), s, registry
+	return server.Listener.Addr().String(), s
 }
 
 // raw sends one request byte for byte.
@@ -276,93 +260,16 @@ func TestExpectContinue(t *testing.T) {
 	}
 }
 
-func TestNobodyThere(t *testing.T) {
+func TestNoWorkerThere(t *testing.T) {
 	t.Parallel()
-	nobody, _ := front(t, nil)
+	none, _ := front(t, nil)
 	dead, s := front(t, nil)
-	s.mu.Lock()
-	s.address = "127.0.0.1:1" // no port that is given to whoever asks for any
-	s.mu.Unlock()
-	for _, addr := range []string{nobody, dead} {
+	s.at("127.0.0.1:1") // no port that is given to who asks for any
+	for _, addr := range []string{none, dead} {
 		resp, body := raw(t, addr, "GET /"+npub+"/r.git/info/refs HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 		if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" || len(body) < 20 ||
 			resp.Header.Get("Access-Control-Allow-Origin") != "*" {
 			t.Errorf("%s %v %q", resp.Status, resp.Header, body)
-		}
-	}
-}
-
-// TestRequestsAtOnce: a client that does not read its answers holds up no other.
-func TestRequestsAtOnce(t *testing.T) {
-	t.Parallel()
-	release := make(chan struct{})
-	began := make(chan struct{}, 2)
-	addr, _ := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		began <- struct{}{}
-		<-release
-	}))
-	const request = "GET /" + npub + "/r.git/info/refs HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-	for range 2 {
-		c, err := net.Dial("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		fmt.Fprint(c, request)
-		<-began
-	}
-	resp, body := raw(t, addr, request)
-	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") != "5" ||
-		body != "rate-limited: at most 2 git requests at once from one address; try again in 5s\n" || resp.Header.Get("Access-Control-Allow-Origin") != "*" {
-		t.Errorf("%s %v %q", resp.Status, resp.Header, body)
-	}
-	close(release)
-}
-
-// TestPushedBytes: a push is cut off when its client has pushed enough, and the next does not
-// begin.
-func TestPushedBytes(t *testing.T) {
-	t.Parallel()
-	addr, _ := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if n, err := io.Copy(io.Discard, r.Body); err != nil || n > 1000 {
-			return
-		}
-		fmt.Fprint(w, "taken")
-	}))
-	push := func(n int) (*http.Response, string) {
-		return raw(t, addr, fmt.Sprintf("POST /%s/r.git/git-receive-pack HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", npub, n, strings.Repeat("x", n)))
-	}
-	if resp, body := push(700); body != "taken" {
-		t.Fatalf("%s %s", resp.Status, body)
-	}
-	for _, n := range []int{700, 700} {
-		resp, body := push(n)
-		if resp.StatusCode != http.StatusTooManyRequests || !strings.HasPrefix(body, "rate-limited: at most 1000 bytes an hour are taken from one address; try again in ") {
-			t.Errorf("%s %q", resp.Status, body)
-		}
-	}
-	resp, _ := raw(t, addr, "GET /"+npub+"/r.git/info/refs?service=git-receive-pack HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-	if resp.StatusCode != http.StatusTooManyRequests {
-		t.Errorf("asked whether it may push: %s", resp.Status)
-	}
-	resp, _ = raw(t, addr, "GET /"+npub+"/r.git/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-	if resp.StatusCode != http.StatusOK {
-		t.Errorf("asked to fetch: %s", resp.Status)
-	}
-}
-
-// TestWorkerGivesUp: when the worker answers a request whose body does not come, the client hears
-// it at once, and nothing of the request is left.
-func TestWorkerGivesUp(t *testing.T) {
-	t.Parallel()
-	addr, _ := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Connection", "close") // else the server itself waits for the body first
-		http.Error(w, "the request was sent too slowly", http.StatusRequestTimeout)
-	}))
-	for range 5 { // of 2 at once
-		resp, body := raw(t, addr, "POST /"+npub+"/r.git/git-upload-pack HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n0032")
-		if resp.StatusCode != http.StatusRequestTimeout || body != "the request was sent too slowly\n" || !resp.Close {
-			t.Errorf("%s %q", resp.Status, body)
 		}
 	}
 }
@@ -403,5 +310,254 @@ func TestRequestBreaksOff(t *testing.T) {
 		if resp.StatusCode != http.StatusBadRequest || !strings.Contains(body, "the request ended before it was whole") {
 			t.Errorf("%q: %s %q", rest, resp.Status, body)
 		}
+	}
+}
+
+const patience = time.Minute
+
+// elsewhere is a worker that holds nothing.
+var elsewhere = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	http.Error(w, "another worker holds the repository", http.StatusMisdirectedRequest)
+})
+
+// echo is a worker that answers with the length of what it is sent.
+var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	n, err := io.Copy(io.Discard, r.Body)
+	fmt.Fprint(w, n, err)
+})
+
+// answered is an answer, or why there is none.
+type answered struct {
+	status int
+	body   string
+	err    error
+}
+
+// ask sends a request in the background. body nil: a GET.
+func ask(t *testing.T, addr, service string, body io.Reader) <-chan answered {
+	t.Helper()
+	method := http.MethodGet
+	if body != nil {
+		method = http.MethodPost
+	}
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+"/"+npub+"/r.git/"+service, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan answered, 1)
+	go func() {
+		resp, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			done <- answered{err: err}
+			return
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		done <- answered{resp.StatusCode, string(text), err}
+	}()
+	return done
+}
+
+func await(t *testing.T, done <-chan answered) answered {
+	t.Helper()
+	select {
+	case a := <-done:
+		return a
+	case <-time.After(patience):
+		t.Fatal("no answer")
+		return answered{}
+	}
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+// TestWaitsForAWorker: while a shard has no worker, or only one that does not hold it any more,
+// requests of any kind wait. None of a large push is read meanwhile, so that it is sent to the next
+// worker whole.
+func TestWaitsForAWorker(t *testing.T) {
+	t.Parallel()
+	const large = 8 << 20
+	for _, before := range []struct{ name, worker string }{
+		{"none", ""},
+		{"one that gives it away", start(t, elsewhere).Listener.Addr().String()},
+		{"one that has stopped", nettest.Refusing(t)},
+	} {
+		t.Run(before.name, func(t *testing.T) {
+			t.Parallel()
+			addr, s := patient(t, patience)
+			s.at(before.worker)
+			var read atomic.Int64
+			push := ask(t, addr, "git-receive-pack", io.TeeReader(io.LimitReader(zeroes{}, large), counter{&read}))
+			requests := map[string]<-chan answered{
+				"GET":   ask(t, addr, "info/refs?service=git-upload-pack", nil),
+				"fetch": ask(t, addr, "git-upload-pack", strings.NewReader("0032want")),
+			}
+			eventually(t, "all wait", func() bool { return s.asks.Load() > 9 })
+			// What has left the client is in the buffers of two sockets, not with us.
+			if n := read.Load(); n == large {
+				t.Error("the push has been read while it waits")
+			}
+			s.move(start(t, echo))
+			if a := await(t, push); a.status != http.StatusOK || a.body != fmt.Sprint(large, " <nil>") {
+				t.Errorf("push: %+v", a)
+			}
+			for name, want := range map[string]string{"GET": "0 <nil>", "fetch": "8 <nil>"} {
+				if a := await(t, requests[name]); a.status != http.StatusOK || a.body != want {
+					t.Errorf("%s: %+v", name, a)
+				}
+			}
+		})
+	}
+}
+
+type zeroes struct{}
+
+func (zeroes) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+type counter struct{ n *atomic.Int64 }
+
+func (c counter) Write(p []byte) (int, error) { c.n.Add(int64(len(p))); return len(p), nil }
+
+// TestWhatIsSentAgain: when a worker dies in the middle of a request, one without a body is sent to
+// the next, and one of whose body the worker has read something is not.
+func TestWhatIsSentAgain(t *testing.T) {
+	t.Parallel()
+	for service, body := range map[string]io.Reader{
+		"info/refs?service=git-receive-pack": nil,
+		"HEAD":                               nil,
+		"git-upload-pack":                    strings.NewReader("0032want"),
+		"git-receive-pack":                   strings.NewReader("00a8the commands of a push"),
+	} {
+		t.Run(service, func(t *testing.T) {
+			t.Parallel()
+			addr, s := patient(t, patience)
+			var begun atomic.Int32
+			next := start(t, echo)
+			s.move(start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				begun.Add(1)
+				if _, err := io.ReadFull(r.Body, make([]byte, 8)); err != nil && r.Method == http.MethodPost {
+					t.Error(err)
+				}
+				s.move(next)
+				panic(http.ErrAbortHandler)
+			})))
+			a := await(t, ask(t, addr, service, body))
+			want := http.StatusServiceUnavailable
+			if body == nil {
+				want = http.StatusOK
+			}
+			if a.err != nil || a.status != want || begun.Load() != 1 {
+				t.Errorf("%+v, error %v, begun %d times", a, a.err, begun.Load())
+			}
+		})
+	}
+}
+
+// TestNoInterimAnswers: a client that did not ask for them gets none, though the worker is asked
+// for one.
+func TestNoInterimAnswers(t *testing.T) {
+	t.Parallel()
+	addr, _ := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Expect") != "100-continue" {
+			t.Errorf("Expect: %q", r.Header.Get("Expect"))
+		}
+		echo(w, r)
+	}))
+	resp, body := raw(t, addr, "POST /"+npub+"/r.git/git-receive-pack HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 4\r\n\r\n0000")
+	if resp.StatusCode != http.StatusOK || body != "4 <nil>" {
+		t.Errorf("%s %q", resp.Status, body)
+	}
+}
+
+// TestManyMoves: requests of many clients, while their shard goes back and forth between workers of
+// which only the holder takes any, and is without one in between.
+func TestManyMoves(t *testing.T) {
+	t.Parallel()
+	addr, s := patient(t, patience)
+	var holder atomic.Int32
+	worker := func(self int32) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if holder.Load() != self {
+				elsewhere(w, r)
+				return
+			}
+			echo(w, r)
+		})
+	}
+	workers := []*httptest.Server{start(t, worker(0)), start(t, worker(1))}
+	stop := make(chan struct{})
+	var moving, clients sync.WaitGroup
+	moving.Go(func() {
+		for n := int32(0); ; n++ {
+			holder.Store(n % 2) // before the front door hears of it, or after
+			s.at("")
+			time.Sleep(time.Millisecond)
+			s.move(workers[n%2])
+			select {
+			case <-stop:
+				return
+			case <-time.After(3 * time.Millisecond):
+			}
+		}
+	})
+	for range 4 {
+		clients.Go(func() {
+			for n := range 50 {
+				size := 1000 + n*20_000
+				a := await(t, ask(t, addr, "git-receive-pack", bytes.NewReader(make([]byte, size))))
+				if a.err != nil || a.status != http.StatusOK || a.body != fmt.Sprint(size, " <nil>") {
+					t.Errorf("push of %d bytes: %+v", size, a)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	close(stop)
+	moving.Wait()
+}
+
+// TestWorkerDiesWithoutAWord: a node that loses its power closes no connection. What it was asked
+// is asked elsewhere once its worker is known to be dead, and an answer that has begun ends.
+func TestWorkerDiesWithoutAWord(t *testing.T) {
+	t.Parallel()
+	for name, begins := range map[string]bool{"before the answer": false, "in the middle of it": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			addr, shards := patient(t, patience)
+			asked, hung := make(chan bool), make(chan bool)
+			silent := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if begins {
+					fmt.Fprint(w, "half of")
+					http.NewResponseController(w).Flush()
+				}
+				asked <- true
+				<-hung
+			}))
+			t.Cleanup(func() { close(hung) })
+			shards.move(silent)
+			done := ask(t, addr, "info/refs?service=git-upload-pack", nil)
+			<-asked
+			shards.move(start(t, echo)) // which alone ends nothing: the worker may be finishing
+			select {
+			case got := <-done:
+				t.Fatalf("the worker lives, and the client was told %+v", got)
+			case <-time.After(1200 * time.Millisecond): // two beats
+			}
+			shards.die(silent)
+			got := await(t, done)
+			if begins && got.err == nil {
+				t.Errorf("half an answer ended well: %+v", got)
+			}
+			if !begins && (got.err != nil || got.status != http.StatusOK || got.body != "0 <nil>") {
+				t.Errorf("answered %+v by the next worker", got)
+			}
+		})
 	}
 }

@@ -1,17 +1,15 @@
-package message_test
+package relay
 
 import (
 	"encoding/json"
-	"errors"
 	"reflect"
 	"strings"
 	"testing"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/gateway/message"
 )
 
-var limits = message.Limits{Filters: 3, Values: 5, DefaultLimit: 500, MaxLimit: 5000}
+var limits = bounds{filters: 3, values: 5, defaultLimit: 500, maxLimit: 5000}
 
 var (
 	a64 = strings.Repeat("a", 64)
@@ -19,7 +17,7 @@ var (
 	sig = strings.Repeat("0", 128)
 )
 
-func event(changes ...string) string {
+func eventJSON(changes ...string) string {
 	fields := map[string]string{
 		"id": `"` + a64 + `"`, "pubkey": `"` + b64 + `"`, "created_at": "1700000000", "kind": "1",
 		"tags": `[["e","x"],["-"]]`, "content": `"hé \"llo\""`, "sig": `"` + sig + `"`,
@@ -38,14 +36,14 @@ func event(changes ...string) string {
 
 func TestEvent(t *testing.T) {
 	t.Parallel()
-	m, err := limits.Parse([]byte(` [ "EVENT" , ` + event("ots", `"x"`) + ` ] `))
+	m, err := limits.parse([]byte(` [ "EVENT" , ` + eventJSON("ots", `"x"`) + ` ] `))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := message.Event{Event: &nostr.Event{ID: a64, PubKey: b64, CreatedAt: 1700000000, Kind: 1, Content: `hé "llo"`, Sig: sig,
-		Tags: nostr.Tags{{"e", "x"}, {"-"}}}}
-	if !reflect.DeepEqual(m, want) {
-		t.Errorf("%+v", m.(message.Event).Event)
+	want := &nostr.Event{ID: a64, PubKey: b64, CreatedAt: 1700000000, Kind: 1, Content: `hé "llo"`, Sig: sig,
+		Tags: nostr.Tags{{"e", "x"}, {"-"}}}
+	if m.verb != "EVENT" || m.id != a64 || !reflect.DeepEqual(m.event, want) {
+		t.Errorf("%+v", m)
 	}
 }
 
@@ -67,35 +65,43 @@ func TestRequest(t *testing.T) {
 		` { "kinds" : [ 1 , 2 ] , "limit":1 } `: {Kinds: []int{1, 2}, Limit: 1},
 	} {
 		data := []byte(`["REQ","s",` + given + `]`)
-		m, err := limits.Parse(data)
-		if err != nil {
-			t.Errorf("%s: %v", given, err)
-			continue
-		}
-		r := m.(message.Request)
-		if r.ID != "s" || r.Size != len(data) || len(r.Filters) != 1 || !reflect.DeepEqual(r.Filters[0], want) {
-			t.Errorf("%s: %+v", given, r)
+		m, err := limits.parse(data)
+		if err != nil || m.verb != "REQ" || m.id != "s" || m.size != len(data) || len(m.filters) != 1 || !reflect.DeepEqual(m.filters[0], want) {
+			t.Errorf("%s: %+v, %v", given, m, err)
 		}
 	}
-	many := message.Limits{Filters: 1, Values: 100, DefaultLimit: 2, MaxLimit: 3}
-	m, err := many.Parse([]byte(`["REQ","s",{"ids":["` + strings.Repeat(a64+`","`, 9) + a64 + `"]}]`))
-	if err != nil || m.(message.Request).Filters[0].Limit != 3 {
+	many := bounds{filters: 1, values: 100, defaultLimit: 2, maxLimit: 3}
+	m, err := many.parse([]byte(`["REQ","s",{"ids":["` + strings.Repeat(a64+`","`, 9) + a64 + `"]}]`))
+	if err != nil || m.filters[0].Limit != 3 {
 		t.Errorf("ten ids: %+v, %v", m, err)
 	}
+}
+
+func TestOtherMessages(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("é", 250)
-	if m, err := limits.Parse([]byte(`["COUNT","` + long + `",{},{"kinds":[1]}]`)); err != nil || m.(message.Count).ID != long || len(m.(message.Count).Filters) != 2 {
-		t.Errorf("COUNT: %+v, %v", m, err)
-	}
-	if m, err := limits.Parse([]byte(`["CLOSE","x"]`)); err != nil || m != (message.Close{ID: "x"}) {
-		t.Errorf("CLOSE: %+v, %v", m, err)
+	kind1 := []nostr.Filter{{Kinds: []int{1}}}
+	for given, want := range map[string]message{
+		`["COUNT","` + long + `",{"kinds":[1]}]`: {verb: "COUNT", id: long, filters: kind1},
+		`["CLOSE","x"]`:                          {verb: "CLOSE", id: "x"},
+		`["NEG-OPEN","a",{"kinds":[1]},"6100"]`:  {verb: "NEG-OPEN", id: "a", filters: kind1, frame: []byte{0x61, 0}},
+		`["NEG-OPEN","a",{"limit":70000},""]`:    {verb: "NEG-OPEN", id: "a", filters: []nostr.Filter{{Limit: 70000}}, frame: []byte{}},
+		`["NEG-OPEN","a",{"limit":0},"61"]`:      {verb: "NEG-OPEN", id: "a", filters: []nostr.Filter{{LimitZero: true}}, frame: []byte{0x61}},
+		`["NEG-MSG","a","61FF"]`:                 {verb: "NEG-MSG", id: "a", frame: []byte{0x61, 0xff}},
+		`["NEG-CLOSE","a"]`:                      {verb: "NEG-CLOSE", id: "a"},
+	} {
+		want.size = len(given)
+		if m, err := limits.parse([]byte(given)); err != nil || !reflect.DeepEqual(m, want) {
+			t.Errorf("%s: %+v, %v", given, m, err)
+		}
 	}
 }
 
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	req := func(filter string) string { return `["REQ","s",` + filter + `]` }
-	ev := func(changes ...string) string { return `["EVENT",` + event(changes...) + `]` }
-	const notice, closed, ok = `["NOTICE","`, `["CLOSED","s","`, `["OK","`
+	ev := func(changes ...string) string { return `["EVENT",` + eventJSON(changes...) + `]` }
+	const notice, closed, negErr, ok = `["NOTICE","`, `["CLOSED","s","`, `["NEG-ERR","s","`, `["OK","`
 	for given, want := range map[string]string{
 		``:                                     notice + "invalid: a message must be a JSON array",
 		`null`:                                 notice + "invalid: a message must be a JSON array",
@@ -179,75 +185,68 @@ func TestRefusals(t *testing.T) {
 		ev("tags", `[["e",null]]`):                      ok + a64 + `",false,"invalid: an event's tags`,
 		ev("tags", `[[]]`):                              ok + a64 + `",false,"invalid: a tag`,
 		ev("tags", `[null]`):                            ok + a64 + `",false,"invalid: an event's tags`,
-		ev("tags", "["+strings.Repeat(`["a"],`, 10_000)+`["a"]]`):      ok + a64 + `",false,"invalid: an event has at most`,
-		`["EVENT",` + strings.TrimSuffix(event(), "}") + `,"kind":1}]`: ok + a64 + `",false,"invalid: \"kind\" stands twice`,
+		ev("tags", "["+strings.Repeat(`["a"],`, 10_000)+`["a"]]`):          ok + a64 + `",false,"invalid: an event has at most`,
+		`["EVENT",` + strings.TrimSuffix(eventJSON(), "}") + `,"kind":1}]`: ok + a64 + `",false,"invalid: \"kind\" stands twice`,
+		`["NEG-OPEN"]`:                       notice + "invalid: NEG-OPEN needs a subscription id",
+		`["NEG-OPEN",1,{},"61"]`:             notice + "invalid: a subscription id must be a string",
+		`["NEG-OPEN","s"]`:                   negErr + "invalid: NEG-OPEN takes a subscription id, one filter and a message",
+		`["NEG-OPEN","s",{},16,"61"]`:        negErr + "invalid: NEG-OPEN takes a subscription id, one filter and a message",
+		`["NEG-OPEN","s",{"x":1},"61"]`:      negErr + "unsupported: filters with",
+		`["NEG-OPEN","s",{"kinds":[1]},"6"]`: negErr + "invalid: a message of NIP-77 must be",
+		`["NEG-OPEN","s",{},"6x"]`:           negErr + "invalid: a message of NIP-77 must be",
+		`["NEG-MSG","s",61]`:                 negErr + "invalid: a message of NIP-77 must be",
+		`["NEG-MSG","s"]`:                    negErr + "invalid: NEG-MSG takes a subscription id and a message",
+		`["NEG-CLOSE","s",1]`:                negErr + "invalid: NEG-CLOSE takes one subscription id",
 	} {
-		m, err := limits.Parse([]byte(given))
-		var refused *message.Error
-		if !errors.As(err, &refused) {
+		m, err := limits.parse([]byte(given))
+		if err == nil {
 			t.Errorf("%.200s: taken as %+v", given, m)
 			continue
 		}
-		answer := string(refused.Answer())
+		answer := string(m.refusal(err.Error()))
 		if !strings.HasPrefix(answer, want) || !json.Valid([]byte(answer)) || len(answer) > 400 {
 			t.Errorf("%.200s:\n got %.300s\nwant %s…", given, answer, want)
 		}
 	}
 }
 
-func TestAnswers(t *testing.T) {
+func TestEncode(t *testing.T) {
 	t.Parallel()
-	for want, got := range map[string][]byte{
-		`["OK","x",true,"a \"b\" <c>"]`:                message.OK("x", true, `a "b" <c>`),
-		`["EOSE","\n"]`:                                message.EOSE("\n"),
-		`["CLOSED","s","error: x"]`:                    message.Closed("s", "error: x"),
-		`["NOTICE","n"]`:                               message.Notice("n"),
-		`["COUNT","s",{"count":0}]`:                    message.Counted("s", 0, false),
-		`["COUNT","s",{"count":5,"approximate":true}]`: message.Counted("s", 5, true),
-		`["EVENT","s\"",`:                              message.EventHead(`s"`),
-	} {
-		if string(got) != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
+	if got := encode("OK", "\n", true, `a "b" <c>`); string(got) != `["OK","\n",true,"a \"b\" <c>"]` {
+		t.Errorf("%s", got)
 	}
 }
 
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{`["EVENT",` + event() + `]`, `["REQ","s",{"ids":["` + a64 + `"],"#e":["x"],"limit":3,"since":1},{}]`,
+	for _, seed := range []string{`["EVENT",` + eventJSON() + `]`, `["REQ","s",{"ids":["` + a64 + `"],"#e":["x"],"limit":3,"since":1},{}]`,
 		`["COUNT","é",{"kinds":[1]}]`, `["CLOSE","x"]`, `["EVENT",{"id":"` + a64 + `","tags":[[]]}]`, `[null,{}]`, "[\"\\ud800\"]"} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		m, err := limits.Parse(data)
+		m, err := limits.parse(data)
 		if err != nil {
-			var refused *message.Error
-			if !errors.As(err, &refused) || !json.Valid(refused.Answer()) || len(refused.Answer()) > 4096 {
+			if answer := m.refusal(err.Error()); !json.Valid(answer) || len(answer) > 4096 {
 				t.Fatalf("refused badly: %v", err)
 			}
 			return
 		}
-		switch m := m.(type) {
-		case message.Event:
+		if m.event != nil {
 			// What is taken must survive being passed on: the same event is read again from what we
 			// send.
-			raw, err := m.Event.MarshalJSON()
+			raw, err := m.event.MarshalJSON()
 			if err != nil {
 				t.Fatal(err)
 			}
-			again, err := limits.Parse([]byte(`["EVENT",` + string(raw) + `]`))
-			if err != nil || !reflect.DeepEqual(again, m) {
+			again, err := limits.parse([]byte(`["EVENT",` + string(raw) + `]`))
+			if err != nil || !reflect.DeepEqual(again.event, m.event) {
 				t.Fatalf("%s: %v", raw, err)
 			}
-			m.Event.CheckID()
-			m.Event.CheckSignature()
-		case message.Request:
-			for _, filter := range m.Filters {
-				if filter.Limit > limits.MaxLimit || filter.Limit < 0 || (filter.Limit == 0) != filter.LimitZero {
-					t.Fatalf("limit of %+v", filter)
-				}
-			}
-			if !json.Valid(append(append(message.EventHead(m.ID), "{}"...), ']')) {
-				t.Fatalf("id %q", m.ID)
+			m.event.CheckID()
+			m.event.CheckSignature()
+		}
+		for _, filter := range m.filters {
+			if m.verb == "REQ" && (filter.Limit > limits.maxLimit || filter.Limit < 0 || (filter.Limit == 0) != filter.LimitZero) {
+				t.Fatalf("limit of %+v", filter)
 			}
 		}
 	})

@@ -1,0 +1,177 @@
+package pages
+
+import (
+	"bytes"
+	_ "embed"
+	"errors"
+	"fmt"
+	"image/png"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/obs"
+	"tendril.dev/services/gateway/relay"
+)
+
+// documentType is the content type of the relay information document. A request that accepts it
+// asks for the document.
+const documentType = "application/nostr+json"
+
+// document makes the relay information document (NIP-11, with GRASP-01's additions). owner is the
+// operator's public key, 64 hex digits; icon is a URL.
+func document(s config.Settings, owner, icon string) map[string]any {
+	d := map[string]any{
+		"name": s.DisplayName(), "description": s.RelayDescription, "icon": icon, "pubkey": owner,
+		"supported_nips":           []int{1, 9, 11, 34, 40, 42, 45, 70, 77},
+		"supported_grasps":         grasps(s),
+		"repo_acceptance_criteria": criteria(s),
+		"software":                 "https://tendril.dev",
+		"version":                  obs.Version(),
+		"limitation": map[string]any{
+			"max_message_length":     s.MaxMessageBytes,
+			"max_subscriptions":      s.MaxSubscriptions,
+			"max_limit":              s.MaxLimit,
+			"default_limit":          s.DefaultLimit,
+			"max_subid_length":       relay.MaxSubscriptionID,
+			"max_event_tags":         relay.MaxEventTags,
+			"created_at_upper_limit": s.MaxFutureSeconds,
+			// NIP-11 means clients that may do nothing at all before.
+			"auth_required":    s.AuthToRead() && s.AuthToWrite(),
+			"payment_required": false,
+			// Events must concern a repository that is hosted here.
+			"restricted_writes": true,
+
+			// NIP-11 has no names for these. An IP is an IPv4 address or the /64 of an IPv6 address.
+			"max_filters":                        s.Front.MaxFilters,
+			"max_filter_values":                  s.MaxFilterValues,
+			"max_filter_steps":                   s.MaxFilterSteps, // looked at in the index
+			"max_connections":                    s.MaxConnections,
+			"max_connections_per_ip":             s.MaxConnectionsPerIP,
+			"max_http_connections_per_ip":        s.MaxHTTPConnectionsPerIP, // of any kind
+			"max_reconciled_events":              s.MaxReconciledEvents,
+			"max_events_per_minute_per_ip":       s.EventsPerMinutePerIP,
+			"max_subscriptions_per_ip":           s.MaxSubscriptionsPerIP, // and sessions of NIP-77
+			"max_kept_bytes_per_ip":              s.ClientBytesPerIP,      // of these, and events that wait
+			"max_git_requests_per_ip":            s.GitRequestsPerIP,      // at once
+			"max_git_requests_per_minute_per_ip": s.GitRequestsPerMinute,
+			"max_push_bytes":                     s.MaxPushBytes, // of one push
+		},
+	}
+	if c := curation(s); c != "" {
+		d["curation"] = c
+	}
+	return d
+}
+
+// grasps are the parts of GRASP that the settings turn on.
+func grasps(s config.Settings) []string {
+	all := []string{"GRASP-01", "GRASP-02"}
+	if s.Archives() {
+		all = append(all, "GRASP-05")
+	}
+	if s.ContributorPRs {
+		all = append(all, "GRASP-06")
+	}
+	return all
+}
+
+// criteria says in a sentence which repositories are hosted.
+func criteria(s config.Settings) string {
+	who, unless := "Any repository is hosted", ""
+	if len(s.RepositoryWhitelist) > 0 {
+		who = "Repositories that the operator has put on a list are hosted"
+	}
+	if len(s.RepositoryBlacklist) > 0 || len(s.EventBlacklist) > 0 {
+		unless = ", unless the operator has excluded it or its author"
+	}
+	within := s.HoldDuration.String()
+	if s.HoldDuration%time.Minute == 0 {
+		within = fmt.Sprintf("%d minutes", s.HoldDuration/time.Minute)
+	}
+	return fmt.Sprintf("%s whose announcement names %s in its clone and relays tags and whose git data arrives within %s%s.",
+		who, s.Domain, within, unless)
+}
+
+// curation says how the operator's lists restrict or widen what is kept; nothing if there are none.
+func curation(s config.Settings) string {
+	var rules []string
+	if len(s.RepositoryWhitelist) > 0 {
+		rules = append(rules, "Only repositories on a list of the operator's are hosted.")
+	}
+	if len(s.RepositoryBlacklist) > 0 {
+		rules = append(rules, "Repositories that the operator has excluded are never hosted.")
+	}
+	if len(s.EventBlacklist) > 0 {
+		rules = append(rules, "Nothing is kept that is signed by authors whom the operator has excluded.")
+	}
+	if sentence := archived(s); sentence != "" {
+		rules = append(rules, sentence)
+	}
+	return strings.Join(rules, " ")
+}
+
+// archived says what is kept of repositories that do not list this service; nothing if none is.
+func archived(s config.Settings) string {
+	what := ""
+	switch {
+	case s.ArchiveAll:
+		what = "All repositories"
+	case len(s.ArchiveWhitelist) > 0:
+		what = "Repositories on a list of the operator's"
+	case len(s.ArchiveServices) > 0:
+		what = "Repositories that are hosted by " + strings.Join(s.ArchiveServices, ", ")
+	default:
+		return ""
+	}
+	if s.IsArchiveReadOnly() {
+		return what + " are archived, read-only, though they do not list this service."
+	}
+	return what + " are archived, and can be pushed to, though they do not list this service."
+}
+
+// IconPath is where the icon is served.
+const IconPath = "/icon.png"
+
+//go:embed icon.png
+var ownIcon []byte
+
+// icon is the relay's icon (NGIT_RELAY_ICON): the URL that the document names, and what is served
+// at IconPath; nil: it is elsewhere.
+func icon(s config.Settings) (address string, body []byte, err error) {
+	given, reason := s.RelayIcon, ""
+	if strings.HasPrefix(given, "https://") || strings.HasPrefix(given, "http://") {
+		if u, err := url.Parse(given); err == nil && u.Host != "" {
+			return given, nil, nil
+		}
+		reason = "it is not a URL"
+	} else if given == "" {
+		body = ownIcon
+	} else if body, err = os.ReadFile(given); err != nil {
+		reason = fmt.Sprintf("it cannot be read (%v)", errors.Unwrap(err))
+	} else if _, err := png.DecodeConfig(bytes.NewReader(body)); err != nil {
+		reason = "it is no PNG"
+	}
+	if reason != "" {
+		return "", nil, &config.Error{Setting: "NGIT_RELAY_ICON", Value: given,
+			Reason: reason + "; want a PNG file, or a URL like https://example.com/icon.png"}
+	}
+	return serviceURL("http", s.Domain) + IconPath, body, nil
+}
+
+// serviceURL returns the URL of a service by its domain, without a path. scheme is "http" or "ws"; it
+// becomes "https" or "wss" unless the domain is this machine's own, which is served without TLS.
+func serviceURL(scheme, domain string) string {
+	host := domain
+	if h, _, err := net.SplitHostPort(domain); err == nil {
+		host = h
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	if host == "localhost" || strings.HasSuffix(host, ".localhost") || ip != nil && ip.IsLoopback() {
+		return scheme + "://" + domain
+	}
+	return scheme + "s://" + domain
+}

@@ -1,0 +1,269 @@
+// Package pages shows what the service is and what it hosts: the relay information document to
+// nostr clients (NIP-11), and pages to people in a browser (GRASP-01: a page at a repository's
+// address, 404 for what is not hosted). Pages are plain HTML with nothing from elsewhere; a script
+// of a few lines copies what must be copied.
+package pages
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html/template"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/limit"
+	"tendril.dev/lib/nostr"
+)
+
+//go:embed pages.html
+var source string
+
+//go:embed style.css
+var style string
+
+//go:embed copy.js
+var script string
+
+// answerIn is the longest time for making a page.
+const answerIn = 10 * time.Second
+
+// Holder knows which repositories are here, also those that wait for their git data.
+type Holder interface {
+	// Hosts reports whether a repository is here, served or held; client is who asks. An error: it
+	// cannot be told now.
+	Hosts(ctx context.Context, at nostr.RepositoryPath, client string) (bool, error)
+}
+
+// Options is what the pages need.
+type Options struct {
+	Settings config.Settings
+	Owner    string // the operator's public key, 64 hex digits
+	Index    *eventdb.DB
+	Work     *limit.Fair // over the index
+	Held     Holder
+	Log      *slog.Logger
+}
+
+// Pages makes the pages and the document.
+type Pages struct {
+	Options
+	site     site
+	rules    config.Rules
+	pages    *template.Template
+	policy   string // Content-Security-Policy
+	document []byte
+	iconURL  string
+	icon     []byte // nil: it is elsewhere
+}
+
+// site is what all pages know.
+type site struct {
+	Name, Description, Criteria string
+	Relay, Base                 string // ws and http URL of the service
+	Style                       template.CSS
+	Script                      template.JS
+}
+
+// New makes the pages of a service.
+func New(o Options) (*Pages, error) {
+	s := o.Settings
+	rules, err := s.Hosting()
+	if err != nil {
+		return nil, err
+	}
+	iconURL, body, err := icon(s)
+	if err != nil {
+		return nil, err
+	}
+	about, err := json.MarshalIndent(document(s, o.Owner, iconURL), "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode the relay information document: %w", err)
+	}
+	return &Pages{
+		Options: o,
+		site: site{
+			Name: s.DisplayName(), Description: s.RelayDescription, Criteria: criteria(s),
+			Relay: serviceURL("ws", s.Domain), Base: serviceURL("http", s.Domain),
+			Style: template.CSS(style), Script: template.JS(script),
+		},
+		rules: rules, pages: template.Must(template.New("pages").Parse(source)), policy: policy(iconURL),
+		document: about, iconURL: iconURL, icon: body,
+	}, nil
+}
+
+// policy is the Content-Security-Policy: our own style and script, the icon, and nothing else.
+func policy(icon string) string {
+	images := "'self'"
+	if u, err := url.Parse(icon); err == nil && u.Host != "" {
+		images += " " + u.Scheme + "://" + u.Host
+	}
+	return "default-src 'none'; style-src " + hashOf(style) + "; script-src " + hashOf(script) + "; img-src " + images +
+		"; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+}
+
+func hashOf(text string) string {
+	hash := sha256.Sum256([]byte(text))
+	return "'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) + "'"
+}
+
+// WantsDocument reports whether a request asks for the relay information document.
+func WantsDocument(r *http.Request) bool {
+	for part := range strings.SplitSeq(strings.Join(r.Header.Values("Accept"), ","), ",") {
+		kind, _, _ := strings.Cut(part, ";")
+		if strings.EqualFold(strings.TrimSpace(kind), documentType) {
+			return true
+		}
+	}
+	return false
+}
+
+// Document answers with the relay information document.
+func (p *Pages) Document(w http.ResponseWriter) {
+	w.Header().Set("Vary", "Accept")
+	w.Header().Set("Content-Type", documentType)
+	w.Write(p.document)
+}
+
+// Home answers with the front page.
+func (p *Pages) Home(w http.ResponseWriter, r *http.Request, client string) {
+	w.Header().Set("Vary", "Accept")
+	var list []listed
+	err := p.look(r.Context(), client, func(ctx context.Context, v *eventdb.View) (err error) {
+		list, err = p.hosted(ctx, v)
+		return err
+	})
+	if err != nil {
+		p.broken(w, r, err)
+		return
+	}
+	p.show(w, http.StatusOK, "home", struct {
+		site
+		Repositories []listed
+		Most         int
+	}{p.site, list, maxListed})
+}
+
+// Icon answers with the icon, or with where it is.
+func (p *Pages) Icon(w http.ResponseWriter, r *http.Request) {
+	if p.icon == nil {
+		http.Redirect(w, r, p.iconURL, http.StatusFound)
+		return
+	}
+	w.Header().Set("Content-Type", "image/png")
+	w.Header().Set("Cache-Control", "public, max-age=86400")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(p.icon))
+}
+
+// look looks at the index when it is the client's turn.
+func (p *Pages) look(ctx context.Context, client string, at func(context.Context, *eventdb.View) error) error {
+	ctx, cancel := context.WithTimeout(ctx, answerIn)
+	defer cancel()
+	turn, err := p.Work.Turn(ctx, client)
+	if err != nil {
+		return fmt.Errorf("wait for a look at the index: %w", err)
+	}
+	defer turn.Pause()
+	v := p.Index.View()
+	defer v.Close()
+	return at(ctx, v.Yielding(turn.Yield))
+}
+
+// What is said on the pages of repositories of which nothing is shown but what the address itself
+// says.
+const (
+	aboutHeld = "This repository has been announced, and its git data is awaited. It will be shown here once the data has been " +
+		"pushed, or found at another address of the repository."
+	aboutElsewhere = "The announcement of this repository that is served here does not list this service. What is here of its git " +
+		"data can be cloned."
+	aboutContributions = "This is where a contributor pushes the commits of pull requests to a repository, as " +
+		"refs/nostr/<event id>. What is here can be cloned."
+)
+
+// Repository answers with the page of a repository, or with 404 if it is not here. Every address
+// for contributors' pull requests (GRASP-06) can be cloned, also where nothing has been pushed yet.
+func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.RepositoryPath, client string) {
+	var repo *repository
+	var err error
+	about := aboutContributions
+	here := at.PRs && p.Settings.ContributorPRs
+	if !at.PRs {
+		err = p.look(r.Context(), client, func(ctx context.Context, v *eventdb.View) (err error) {
+			repo, err = p.repository(ctx, v, at.PubKey, at.Identifier)
+			return err
+		})
+		switch {
+		case err == nil:
+			p.show(w, http.StatusOK, "repository", struct {
+				*repository
+				Site  site
+				Nostr template.URL
+			}{repo, p.site, template.URL("nostr:" + repo.Naddr)})
+			return
+		case errors.Is(err, errNotHosted):
+			about = aboutHeld
+			here, err = p.Held.Hosts(r.Context(), at, client)
+		case errors.Is(err, errElsewhere): // it may have been archived by earlier settings
+			about = aboutElsewhere
+			here, err = p.Held.Hosts(r.Context(), at, client)
+		}
+	}
+	owner, wrong := nip19.EncodePublicKey(at.PubKey)
+	switch {
+	case err != nil:
+		p.broken(w, r, err)
+	case !here || wrong != nil:
+		p.NotFound(w)
+	default:
+		path := nostr.RepositoryURLPath(owner, at.Identifier)
+		if at.PRs {
+			path = "/prs" + path
+		}
+		p.show(w, http.StatusOK, "bare", struct {
+			site
+			About, Identifier, Owner, Path string
+		}{p.site, about, at.Identifier, owner, path})
+	}
+}
+
+// NotFound answers 404 with a page that says what could be found here.
+func (p *Pages) NotFound(w http.ResponseWriter) {
+	p.show(w, http.StatusNotFound, "missing", p.site)
+}
+
+func (p *Pages) broken(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Context().Err() == nil {
+		p.Log.Warn("a page could not be rendered", "path", r.URL.Path, "error", err)
+	}
+	w.Header().Set("Retry-After", "10")
+	http.Error(w, "this page cannot be shown at the moment; try again later", http.StatusServiceUnavailable)
+}
+
+func (p *Pages) show(w http.ResponseWriter, status int, page string, data any) {
+	var b bytes.Buffer
+	if err := p.pages.ExecuteTemplate(&b, page, data); err != nil {
+		p.Log.Error("a page's template failed", "page", page, "error", err)
+		http.Error(w, "this page cannot be shown", http.StatusInternalServerError)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", p.policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	w.WriteHeader(status)
+	w.Write(b.Bytes())
+}
