@@ -45,7 +45,7 @@ func (i *identifier) repositories(ctx context.Context) error {
 
 // repository checks one: its references and its objects.
 func (i *identifier) repository(ctx context.Context, owner string, repo *repository.Repo) error {
-	refs, err := repo.Refs(ctx)
+	refs, err := repo.Refs()
 	if err != nil {
 		i.found(PartReferences, repo, "they cannot be read: "+err.Error(), "", nil)
 		return ctx.Err()

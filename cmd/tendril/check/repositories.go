@@ -25,12 +25,14 @@ import (
 // checkRepositories compares what is on the disk with what is announced.
 func (c *checker) checkRepositories(ctx context.Context) error {
 	owners := map[string][]string{} // of what is on the disk or served, by identifier
-	for ref, err := range c.Store.All(ctx) {
+	for at, err := range c.Store.Places(ctx, nostr.RepoRef{}) {
 		if err != nil {
 			return err
 		}
-		owners[ref.Identifier] = append(owners[ref.Identifier], ref.PubKey)
-		c.report.Repositories++
+		if !at.PRs {
+			owners[at.Identifier] = append(owners[at.Identifier], at.PubKey)
+			c.report.Repositories++
+		}
 	}
 	view := c.truth.View()
 	defer view.Close()

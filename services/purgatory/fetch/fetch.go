@@ -7,9 +7,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"tendril.dev/lib/netguard"
 	"tendril.dev/services/purgatory/repository"
@@ -20,28 +23,24 @@ type Limits struct {
 	Timeout  time.Duration // of all requests together (NGIT_FETCH_TIMEOUT); zero: only the context's
 	MaxBytes int64         // of the packs (NGIT_MAX_FETCH_BYTES); zero: 2 GiB
 	// MinRate is the lowest rate in bytes a second at which a server may send
-	// (NGIT_FETCH_MIN_RATE); zero: any. It is looked at over every Window (zero: 30 s) from the
-	// first byte of an answer on, which may take as long as Begin (zero: 1 min).
-	MinRate       int64
-	Begin, Window time.Duration
+	// (NGIT_FETCH_MIN_RATE); zero: any. A server may think for two windows before it sends, and then
+	// each must bring its bytes.
+	MinRate int64
+
+	window time.Duration // zero: 30 s
 }
 
 // Result is what a fetch brought.
 type Result struct {
-	Asked   bool     // the server was asked; false: nothing was missing
-	Bytes   int64    // of packs
-	Objects int      // in the packs that were kept
-	Got     []string // those of the wanted ids that are there now, in the order of want
+	Asked bool     // the server was asked; false: nothing was missing
+	Bytes int64    // of packs
+	Got   []string // those of the wanted ids that are there now, in the order of want
 }
 
 const (
-	defaultMaxBytes = 2 << 30
-	defaultBegin    = time.Minute
-	defaultWindow   = 30 * time.Second
 	// maxHaves bounds how many of our tips a server is told, so that it sends only what is new.
 	maxHaves = 256
-	// maxRefusals is how many wanted objects a server may refuse, one by one, before it is only
-	// asked for what it advertises.
+	// maxRefusals is how many wanted objects a server may refuse, one by one.
 	maxRefusals = 5
 )
 
@@ -49,19 +48,18 @@ const (
 // it sends, with all that these objects link to. A server that has a part of them brings that part:
 // the error is nil if anything that was wanted came, or nothing was missing. Else it is an *Error
 // that says why nothing came, and nothing that the server sent is kept: no stranger fills the disk,
-// or makes a repository look as if its data had come, with objects that nobody asked for.
+// or makes a repository look as if its data had come, with objects that were not asked for.
 func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *repository.Repo, want []string, l Limits) (Result, error) {
-	l.MaxBytes = cmp.Or(l.MaxBytes, defaultMaxBytes)
-	l.Begin, l.Window = cmp.Or(l.Begin, defaultBegin), cmp.Or(l.Window, defaultWindow)
 	if l.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, l.Timeout)
 		defer cancel()
 	}
-	f := &fetching{client: guard.HTTPClient(), limits: l, into: into, left: l.MaxBytes}
+	l.window = cmp.Or(l.window, 30*time.Second)
+	f := &fetching{client: guard.HTTPClient(), limits: l, left: cmp.Or(l.MaxBytes, 2<<30), into: into}
 	missing, err := into.Missing(ctx, want)
 	if err != nil {
-		return Result{}, failed(url, ours(err))
+		return Result{}, failed(url, &Error{Cause: CauseOurs, Err: err})
 	}
 	if len(missing) > 0 {
 		f.missing, f.result.Asked = missing, true
@@ -69,32 +67,17 @@ func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *reposit
 	}
 	still, lookup := into.Missing(context.WithoutCancel(ctx), want)
 	if lookup != nil {
-		return f.result, failed(url, ours(errors.Join(lookup, err)))
+		return f.result, failed(url, &Error{Cause: CauseOurs, Err: errors.Join(lookup, err)})
 	}
-	f.result.Got = without(want, still)
+	f.result.Got = without(want, still...)
 	if len(still) < len(missing) || len(missing) == 0 {
 		return f.result, nil
 	}
-	if err == nil {
-		err = &Error{Cause: CauseNoSuchObject, Err: repository.ErrUnwanted} // it was empty
-	}
-	return f.result, failed(url, err)
+	return f.result, failed(url, cmp.Or(err, error(repository.ErrUnwanted)))
 }
 
-// without returns those of the ids that are not among the others, each once.
-func without(ids, others []string) []string {
-	passed := make(map[string]bool, len(ids))
-	for _, id := range others {
-		passed[id] = true
-	}
-	var left []string
-	for _, id := range ids {
-		if !passed[id] {
-			left = append(left, id)
-			passed[id] = true
-		}
-	}
-	return left
+func without(ids []string, others ...string) []string {
+	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return slices.Contains(others, id) })
 }
 
 // fetching is one fetch from one server.
@@ -107,69 +90,135 @@ type fetching struct {
 	result  Result
 }
 
-// run asks for the advertisement, then for what of the missing objects the server may have. A
-// server that does not offer objects by id in protocol version 0 is asked in version 2, in which
-// git gives any object that it has. The last resort is to ask only for what is advertised.
+// run asks for all of the missing objects if the server gives any that it has, else for those that
+// it advertises. A server of version 2 does not advertise, and is asked in an older version too, in
+// which it does, when it lacks many of them.
 func (f *fetching) run(ctx context.Context, url string) error {
-	server, err := f.discover(ctx, url, f.missing)
+	haves, err := f.into.Named(func(name string) bool { return strings.HasPrefix(name, "refs/nostr/") })
 	if err != nil {
-		return err
-	}
-	haves, err := f.into.Named(ctx, func(name string) bool { return strings.HasPrefix(name, "refs/nostr/") })
-	if err != nil {
-		return ours(err)
+		return &Error{Cause: CauseOurs, Err: err}
 	}
 	haves = haves[:min(len(haves), maxHaves)]
-	ask := sha1Only(f.missing)
-	offered := server.offered(ask)
-	if server.byID || len(offered) == len(ask) {
-		err = f.insist(ctx, server, encodeRequest, ask, haves)
-	} else if err = f.insist(ctx, server, encodeVersion2, ask, haves); saysNo(err) {
-		err = &Error{Cause: CauseNoSuchObject, Err: err} // or it does not understand version 2
+	ask := slices.DeleteFunc(slices.Clone(f.missing), func(id string) bool { return len(id) != 40 })
+	server, err := f.discover(ctx, url, version2)
+	if err == nil && server.byID {
+		err = f.insist(ctx, server, ask, haves)
+		if classify(err) != CauseNoSuchObject || len(ask) == 1 {
+			return err
+		}
+		server, err = f.discover(ctx, url, "")
 	}
-	if len(offered) == 0 || len(offered) == len(ask) || classify(err) != CauseNoSuchObject {
+	if err != nil {
 		return err
 	}
-	return f.insist(ctx, server, encodeRequest, offered, haves)
+	offered := slices.DeleteFunc(ask, func(id string) bool { return !server.advertised[id] })
+	return f.insist(ctx, server, offered, haves)
 }
 
 // insist asks for objects. One that the server refuses spoils the whole request, so the others are
 // asked for again without it.
-func (f *fetching) insist(ctx context.Context, s *server, encode encoding, ask, haves []string) error {
-	for refusals := 0; len(ask) > 0; refusals++ {
-		err := f.request(ctx, s, encode(s.capabilities, ask, haves))
+func (f *fetching) insist(ctx context.Context, s *server, ask, haves []string) error {
+	err := errors.New("the server gives none of the wanted objects")
+	for refusals := 0; len(ask) > 0 && refusals <= maxRefusals; refusals++ {
+		err = f.request(ctx, s, ask, haves)
 		refusal, refused := errors.AsType[*refusedWant](err)
 		if !refused {
 			return err
 		}
-		fewer := without(ask, []string{refusal.id})
-		if refusals == maxRefusals || len(fewer) == len(ask) {
-			return &Error{Cause: CauseNoSuchObject, Err: err}
+		fewer := without(ask, refusal.id)
+		if len(fewer) == len(ask) {
+			break
 		}
 		ask = fewer
 	}
-	return &Error{Cause: CauseNoSuchObject, Err: errors.New("the server gives none of the wanted objects")}
+	return &Error{Cause: CauseNoSuchObject, Err: err}
 }
 
-// saysNo reports whether an error is the server's answer, and not a failure on the way.
-func saysNo(err error) bool {
-	if err == nil {
-		return false
-	}
-	switch classify(err) {
-	case CauseServer, CauseNotGit, CauseNotFound, CauseForbidden, CauseNoSuchObject:
-		return true
-	}
-	return false
+// Cause is why a fetch brought nothing: a label for metrics, one of those below.
+type Cause string
+
+// Causes.
+const (
+	CauseNotFound     Cause = "not_found"      // 404, 410
+	CauseForbidden    Cause = "forbidden"      // 401, 403
+	CauseRateLimited  Cause = "rate_limited"   // 429
+	CauseServer       Cause = "server"         // any other status that is not 200, or an error that the server told
+	CauseNotGit       Cause = "not_git"        // what answers does not speak git's protocol
+	CauseNoSuchObject Cause = "no_such_object" // the server has, or gives, none of what is wanted
+	CauseBadPack      Cause = "bad_pack"       // the pack is damaged, faulty or has links to what is nowhere
+	CauseTooLarge     Cause = "too_large"
+	CauseTooSlow      Cause = "too_slow" // fewer bytes a second than the lowest rate
+	CauseCanceled     Cause = "canceled" // by us
+	CauseOurs         Cause = "ours"     // our own disk or git
+
+	CauseTimeout = Cause(netguard.CauseTimeout)
+	CauseConnect = Cause(netguard.CauseConnect)
+	CauseDNS     = Cause(netguard.CauseDNS)
+	CauseTLS     = Cause(netguard.CauseTLS)
+	CauseRefused = Cause(netguard.CauseRefused)
+)
+
+// Error is a fetch that brought nothing.
+type Error struct {
+	Cause Cause
+	URL   string
+	Err   error
 }
 
-// sha1Only leaves out ids that no repository of ours can have.
-func sha1Only(ids []string) []string {
-	var kept []string
-	for _, id := range ids {
-		if len(id) == 40 {
-			kept = append(kept, id)
-		}
+// Error is a sentence for the log.
+func (e *Error) Error() string {
+	if e.URL == "" {
+		return e.Err.Error()
 	}
-	return kept
+	return fmt.Sprintf("fetch from %s: %v", e.URL, e.Err)
+}
+
+// Unwrap returns what happened.
+func (e *Error) Unwrap() error { return e.Err }
+
+// failed makes any error of a fetch an *Error with a cause and a URL.
+func failed(url string, err error) *Error {
+	cause := classify(err)
+	if known, ok := errors.AsType[*Error](err); ok {
+		err = known.Err
+	}
+	return &Error{Cause: cause, URL: url, Err: err}
+}
+
+// classify finds the cause of an error. A deadline that has passed, and a limit that was met, come
+// before all that followed from them.
+func classify(err error) Cause {
+	known, ok := errors.AsType[*Error](err)
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, context.DeadlineExceeded):
+		return CauseTimeout
+	case errors.Is(err, context.Canceled):
+		return CauseCanceled
+	case errors.Is(err, netguard.ErrTooLarge):
+		return CauseTooLarge
+	case ok:
+		return known.Cause
+	case errors.Is(err, repository.ErrBadPack):
+		return CauseBadPack
+	case errors.Is(err, repository.ErrUnwanted):
+		return CauseNoSuchObject
+	}
+	switch cause := netguard.Classify(err); cause {
+	case netguard.CauseProtocol:
+		return CauseNotGit
+	case netguard.CauseOther:
+		return CauseOurs
+	default:
+		return Cause(cause)
+	}
+}
+
+// told cleans and bounds what a server said.
+func told(words string) string {
+	words = words[:min(len(words), 200)]
+	return strings.Join(strings.FieldsFunc(strings.ToValidUTF8(words, "?"), func(c rune) bool {
+		return unicode.IsSpace(c) || !unicode.IsPrint(c)
+	}), " ")
 }

@@ -9,18 +9,254 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-git/go-git/v5/plumbing/format/pktline"
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/sideband"
 
 	"tendril.dev/lib/netguard"
-	"tendril.dev/services/purgatory/repository"
 )
 
-// maxAnswers bounds the lines before a pack: one ACK or NAK, which some servers repeat.
-const maxAnswers = 64
+const (
+	// maxAdvertisement bounds what a server may say of its references: about a million of them.
+	maxAdvertisement = 64 << 20
+	// maxAnswers bounds the lines before a pack: one ACK or NAK, which some servers repeat.
+	maxAnswers = 64
+	// version2 is the Git-Protocol header of the version in which git gives any object that it has.
+	version2 = "version=2"
+	// packMemory is how much of a pack is kept in memory while it arrives.
+	packMemory = 256 << 10
+)
+
+// errSlow is the cause by which a request ends whose server sends too slowly.
+var errSlow = errors.New("the server is too slow")
+
+// server is what is known of a git server after it has introduced itself.
+type server struct {
+	base         string // the URL that requests go to, redirects followed
+	protocol     string // version2, or "": it speaks an older one
+	byID         bool   // it gives objects that it does not advertise
+	advertised   map[string]bool
+	capabilities []string
+}
+
+// discover lets a server introduce itself, in a version of the protocol that it may not speak. Only
+// of the missing objects it is remembered whether they are advertised.
+func (f *fetching) discover(ctx context.Context, url, protocol string) (*server, error) {
+	var s *server
+	err := f.exchange(ctx, url+"/info/refs?service=git-upload-pack", protocol, nil, maxAdvertisement, func(response *http.Response, body io.Reader) (err error) {
+		// A redirect that leads to anything else is none that git follows.
+		final := *response.Request.URL
+		service := final.Query().Get("service")
+		final.RawQuery, final.Fragment = "", ""
+		base, ok := strings.CutSuffix(final.String(), "/info/refs")
+		if !ok || service != "git-upload-pack" {
+			return notGit("it redirects to %s", told(response.Request.URL.String()))
+		}
+		s, err = readAdvertisement(body, f.missing)
+		s.base = base
+		return err
+	})
+	return s, err
+}
+
+// exchange makes one request and lets read read its answer, which must be one of git. body is what
+// is sent; nil: nothing is.
+func (f *fetching) exchange(ctx context.Context, url, protocol string, body []byte, max int64, read func(*http.Response, io.Reader) error) (err error) {
+	ctx, cut := context.WithCancelCause(ctx)
+	defer cut(nil)
+	p := f.limits.pace(func() { cut(errSlow) })
+	defer func() {
+		p.timer.Stop()
+		if err != nil && errors.Is(context.Cause(ctx), errSlow) {
+			err = &Error{Cause: CauseTooSlow, Err: errSlow}
+		}
+	}()
+	method, contentType := http.MethodGet, "application/x-git-upload-pack-advertisement"
+	if body != nil {
+		method, contentType = http.MethodPost, "application/x-git-upload-pack-result"
+	}
+	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	if err != nil {
+		return notGit("its URL cannot be asked: %w", err)
+	}
+	request.Header.Set("Accept", contentType)
+	if protocol != "" {
+		request.Header.Set("Git-Protocol", protocol)
+	}
+	if body != nil {
+		request.Header.Set("Content-Type", "application/x-git-upload-pack-request")
+	}
+	response, err := f.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if err := checkResponse(response, contentType); err != nil {
+		return err
+	}
+	p.from = response.Body
+	return read(response, netguard.LimitBody(p, max))
+}
+
+// pace is the body of an answer, whose request ends if the server is too slow.
+type pace struct {
+	from   io.Reader
+	timer  *time.Timer
+	window time.Duration
+	least  int64 // bytes that a window must bring
+	came   int64 // in this one
+}
+
+func (l Limits) pace(cut func()) *pace {
+	if l.MinRate <= 0 {
+		cut = func() {}
+	}
+	return &pace{timer: time.AfterFunc(2*l.window, cut), window: l.window, least: l.MinRate * int64(l.window) / int64(time.Second)}
+}
+
+// Read reads some of the body. The next window begins when this one has brought its bytes.
+func (p *pace) Read(b []byte) (int, error) {
+	n, err := p.from.Read(b)
+	if p.came += int64(n); p.came >= p.least {
+		p.came = 0
+		p.timer.Reset(p.window)
+	}
+	return n, err
+}
+
+// checkResponse makes an error of every answer but the one that was hoped for.
+func checkResponse(response *http.Response, contentType string) error {
+	cause := CauseServer
+	switch response.StatusCode {
+	case http.StatusOK:
+		if got := response.Header.Get("Content-Type"); got != contentType {
+			return notGit("it answered with the Content-Type %q", told(got))
+		}
+		return nil
+	case http.StatusNotFound, http.StatusGone:
+		cause = CauseNotFound
+	case http.StatusUnauthorized, http.StatusForbidden:
+		cause = CauseForbidden
+	case http.StatusTooManyRequests:
+		cause = CauseRateLimited
+	}
+	return &Error{Cause: cause, Err: errors.New("it answered " + told(response.Status))}
+}
+
+// readAdvertisement reads what a server says of itself, in any version of the protocol
+// (gitprotocol-http, gitprotocol-pack, gitprotocol-v2).
+func readAdvertisement(r io.Reader, missing []string) (*server, error) {
+	s := &server{advertised: map[string]bool{}}
+	lines := pktline.NewScanner(r)
+	for first, greeted := true, false; lines.Scan(); {
+		line := strings.TrimSuffix(string(lines.Bytes()), "\n")
+		switch {
+		case first && strings.HasPrefix(line, "# service=git-upload-pack"):
+			greeted = true
+			continue
+		case greeted && line == "":
+			greeted = false
+			continue
+		case first && line == "version 1":
+			continue
+		case first && line == "version 2":
+			s.protocol, s.byID = version2, true
+			return s, nil
+		case line == "":
+			return s, nil
+		case first:
+			first = false
+			var words string
+			line, words, _ = strings.Cut(line, "\x00")
+			s.capabilities = strings.Fields(words)
+			s.byID = slices.Contains(s.capabilities, "allow-reachable-sha1-in-want") || slices.Contains(s.capabilities, "allow-tip-sha1-in-want")
+			if !slices.Contains(s.capabilities, "side-band-64k") {
+				return s, notGit("it does not speak side-band-64k")
+			}
+		}
+		id, _, found := strings.Cut(line, " ")
+		if !found {
+			return s, notGit("a line of its advertisement is no reference")
+		}
+		if slices.Contains(missing, id) {
+			s.advertised[id] = true
+		}
+	}
+	return s, badLines(lines.Err(), "its advertisement ends too soon")
+}
+
+// notGit is an answer that is not what git's protocol asks for.
+func notGit(format string, args ...any) error {
+	return &Error{Cause: CauseNotGit, Err: fmt.Errorf(format, args...)}
+}
+
+// badLines is the error of a scanner that stopped where it should not have.
+func badLines(err error, otherwise string) error {
+	switch spoken, ok := errors.AsType[*pktline.ErrorLine](err); {
+	case ok:
+		return &Error{Cause: CauseServer, Err: errors.New("it says: " + told(spoken.Text))}
+	case err == nil, errors.Is(err, io.EOF):
+		return notGit("%s", otherwise)
+	case errors.Is(err, pktline.ErrInvalidPktLen):
+		return notGit("it sends no pkt-lines")
+	}
+	return err
+}
+
+// encode writes wants, haves and "done" in one message: a fetch command of version 2, or the
+// request of version 0.
+func (s *server) encode(want, have []string) []byte {
+	var b bytes.Buffer
+	lines := pktline.NewEncoder(&b) // a buffer takes everything, so that no error can come
+	words := []string{"side-band-64k", "ofs-delta", "thin-pack", "no-progress"}
+	first := ""
+	if s.protocol == version2 {
+		_ = lines.EncodeString("command=fetch\n")
+		b.WriteString("0001") // the packet between the parts of a command
+		_ = lines.EncodeString("ofs-delta\n", "thin-pack\n", "no-progress\n")
+	} else {
+		words = slices.DeleteFunc(words, func(word string) bool { return !slices.Contains(s.capabilities, word) })
+		first = " " + strings.Join(words, " ")
+	}
+	for _, id := range want {
+		_ = lines.EncodeString("want " + id + first + "\n")
+		first = ""
+	}
+	if s.protocol == "" {
+		_ = lines.Flush()
+	}
+	for _, id := range have {
+		_ = lines.EncodeString("have " + id + "\n")
+	}
+	_ = lines.EncodeString("done\n")
+	if s.protocol == version2 {
+		_ = lines.Flush()
+	}
+	return b.Bytes()
+}
+
+// request asks for objects and stores the pack that comes, if it has something of what is missing.
+// The pack is read in whole before git sees it, so that no process waits for a slow server.
+func (f *fetching) request(ctx context.Context, s *server, ask, haves []string) error {
+	pack := f.into.Store().Spool(packMemory, func(int64) error { return nil })
+	defer pack.Close()
+	err := f.exchange(ctx, s.base+"/git-upload-pack", s.protocol, s.encode(ask, haves), f.left, func(_ *http.Response, body io.Reader) error {
+		content, err := openPack(bufio.NewReaderSize(body, 64<<10))
+		if err == nil {
+			_, err = io.Copy(pack, content)
+		}
+		return err
+	})
+	f.left -= pack.Size()
+	f.result.Bytes += pack.Size()
+	if err != nil {
+		return err
+	}
+	return f.into.Take(ctx, pack, f.missing)
+}
 
 // refusedWant is a server's word that it does not give an object.
 type refusedWant struct {
@@ -30,168 +266,26 @@ type refusedWant struct {
 
 func (e *refusedWant) Error() string { return "it says: " + e.told }
 
-// asking is a message that asks for objects, and how the answer will come.
-type asking struct {
-	body    []byte
-	band    bands
-	version string // of the protocol: the Git-Protocol header, or ""
-}
-
-// request asks for objects and stores the pack that comes, if it has something of what is missing.
-// The repository reads a pack in whole before git sees it, so that no process waits for a slow
-// server.
-func (f *fetching) request(ctx context.Context, s *server, ask asking) (err error) {
-	asked, pace, end := f.limits.paced(ctx)
-	defer end() // nothing is read of the body once this returns
-	defer func() { err = tooSlow(asked, err) }()
-	request, err := http.NewRequestWithContext(asked, http.MethodPost, s.base+"/git-upload-pack", bytes.NewReader(ask.body))
-	if err != nil {
-		return notGit("its URL cannot be asked: %w", err)
-	}
-	request.Header.Set("Content-Type", requestType)
-	request.Header.Set("Accept", resultType)
-	if ask.version != "" {
-		request.Header.Set("Git-Protocol", ask.version)
-	}
-	response, err := f.client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if err := checkResponse(response, resultType); err != nil {
-		return err
-	}
-	from := &recordingReader{from: netguard.LimitBody(pace.of(response.Body), f.left)}
-	pack, err := openPack(bufio.NewReaderSize(from, 64<<10), ask.band)
-	if err != nil {
-		return err
-	}
-	bytes, objects, err := f.into.StoreWanted(ctx, pace.until(pack), f.missing)
-	f.left -= from.n
-	f.result.Bytes += bytes
-	if err != nil {
-		return explain(ctx, from, pack, err)
-	}
-	f.result.Objects += objects
-	return nil
-}
-
-// explain finds the first cause where git only knows that its input ended.
-func explain(ctx context.Context, from *recordingReader, pack *packReader, err error) error {
-	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
-	case from.err != nil:
-		return &Error{Cause: classify(from.err), Err: fmt.Errorf("%w: %w", from.err, err)}
-	case pack.err != nil:
-		return pack.err
-	case errors.Is(err, repository.ErrBadPack):
-		return err
-	case errors.Is(err, repository.ErrUnwanted):
-		return &Error{Cause: CauseNoSuchObject, Err: repository.ErrUnwanted}
-	}
-	return ours(err)
-}
-
-// encoding writes wants, haves and "done" in one message.
-type encoding func(offered *capability.List, want, have []string) asking
-
-// encodeRequest writes them in protocol version 0 (gitprotocol-pack).
-func encodeRequest(offered *capability.List, want, have []string) asking {
-	var ask asking
-	words := []capability.Capability{capability.OFSDelta, capability.ThinPack, capability.NoProgress}
-	switch {
-	case offered.Supports(capability.Sideband64k):
-		ask.band, words = band64k, append(words, capability.Sideband64k)
-	case offered.Supports(capability.Sideband):
-		ask.band, words = bandSmall, append(words, capability.Sideband)
-	}
-	first := want[0]
-	for _, word := range words {
-		if offered.Supports(word) {
-			first += " " + word.String()
-		}
-	}
-	var m message
-	m.lines("want ", first)
-	m.lines("want ", want[1:]...)
-	m.Write(pktline.FlushPkt)
-	m.lines("have ", have...)
-	m.lines("", "done")
-	ask.body = m.Bytes()
-	return ask
-}
-
-// encodeVersion2 writes them as a fetch command of protocol version 2 (gitprotocol-v2).
-func encodeVersion2(_ *capability.List, want, have []string) asking {
-	var m message
-	m.lines("", "command=fetch")
-	m.WriteString(delimiter)
-	m.lines("", "thin-pack", "no-progress", "ofs-delta")
-	m.lines("want ", want...)
-	m.lines("have ", have...)
-	m.lines("", "done")
-	m.Write(pktline.FlushPkt)
-	return asking{body: m.Bytes(), band: band64k, version: "version=2"}
-}
-
-// delimiter is the packet between the parts of a command of version 2.
-const delimiter = "0001"
-
-// message is packets on their way to a server.
-type message struct{ bytes.Buffer }
-
-// lines adds a packet for each of the words. They are short, and a buffer takes everything, so that
-// no error can come.
-func (m *message) lines(prefix string, words ...string) {
-	packets := pktline.NewEncoder(&m.Buffer)
-	for _, word := range words {
-		_ = packets.EncodeString(prefix + word + "\n")
-	}
-}
-
-// bands says how a pack is wrapped.
-type bands int
-
-const (
-	bandNone bands = iota
-	bandSmall
-	band64k
-)
-
 // openPack reads the server's ACK or NAK, or the name of the section, and gives the pack behind it.
-func openPack(r *bufio.Reader, band bands) (*packReader, error) {
+func openPack(r *bufio.Reader) (io.Reader, error) {
 	for range maxAnswers {
-		head, err := r.Peek(8)
+		head, err := r.Peek(5)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return nil, err
 		}
-		if len(head) == 8 && !isAnswer(head[4:]) {
-			return newPackReader(r, band), nil
+		if len(head) == 5 && head[4] <= byte(sideband.ErrorMessage) {
+			return &packReader{sideband.NewDemuxer(sideband.Sideband64k, r)}, nil
 		}
 		lines := pktline.NewScanner(r)
 		if !lines.Scan() || len(lines.Bytes()) == 0 {
 			return nil, refusal(lines.Err())
 		}
-		if !isAnswer(lines.Bytes()) {
+		// The lines before a pack are those of version 0, and the name of the section in version 2.
+		if line := string(lines.Bytes()); !strings.HasPrefix(line, "NAK") && !strings.HasPrefix(line, "ACK") && line != "packfile\n" {
 			return nil, notGit("its answer to what is wanted is no ACK or NAK")
 		}
 	}
 	return nil, notGit("it sends ACK and NAK without end")
-}
-
-// answers begin the lines before a pack: those of version 0, the name of the section that is the
-// pack in version 2, and an error.
-var answers = [][]byte{[]byte("NAK"), []byte("ACK"), []byte("packfile\n"), []byte("ERR ")}
-
-// isAnswer reports whether a line, or the first four bytes of one, is such a line.
-func isAnswer(line []byte) bool {
-	for _, answer := range answers {
-		if bytes.HasPrefix(line, answer[:min(4, len(answer))]) {
-			return true
-		}
-	}
-	return false
 }
 
 var notOurs = regexp.MustCompile(`not our ref ([0-9a-f]{40})\b`)
@@ -200,62 +294,30 @@ var notOurs = regexp.MustCompile(`not our ref ([0-9a-f]{40})\b`)
 // often an object that it does not give.
 func refusal(err error) error {
 	spoken, ok := errors.AsType[*pktline.ErrorLine](err)
-	if !ok {
-		if err == nil {
-			return &refusedWant{told: "nothing"}
+	if !ok && err == nil {
+		return &refusedWant{told: "nothing"}
+	}
+	if ok {
+		words := told(spoken.Text)
+		if found := notOurs.FindStringSubmatch(words); found != nil {
+			return &refusedWant{id: found[1], told: words}
 		}
-		return badLines(err, "its answer to what is wanted ends too soon")
-	}
-	words := told(spoken.Text)
-	if found := notOurs.FindStringSubmatch(words); found != nil {
-		return &refusedWant{id: found[1], told: words}
-	}
-	if strings.Contains(words, "not our ref") || strings.Contains(words, "not a valid") || strings.Contains(words, "unadvertised") {
-		return &refusedWant{told: words}
+		if strings.Contains(words, "not our ref") || strings.Contains(words, "not a valid") || strings.Contains(words, "unadvertised") {
+			return &refusedWant{told: words}
+		}
 	}
 	return badLines(err, "its answer to what is wanted ends too soon")
 }
 
 // packReader is a pack without its wrapping.
-type packReader struct {
-	from io.Reader
-	err  error // what was wrong with the wrapping
-}
+type packReader struct{ from io.Reader }
 
-func newPackReader(r io.Reader, band bands) *packReader {
-	switch band {
-	case band64k:
-		return &packReader{from: sideband.NewDemuxer(sideband.Sideband64k, r)}
-	case bandSmall:
-		return &packReader{from: sideband.NewDemuxer(sideband.Sideband, r)}
-	}
-	return &packReader{from: r}
-}
-
-// Read reads some of the pack.
+// Read reads some of the pack. The demuxer gives a server's last words, of any length, as an error
+// without a type.
 func (p *packReader) Read(b []byte) (int, error) {
 	n, err := p.from.Read(b)
-	if err != nil && !errors.Is(err, io.EOF) {
-		// The demuxer gives a server's last words, of any length, as an error without a type.
-		p.err = &Error{Cause: CauseServer, Err: errors.New("the pack breaks off: " + told(err.Error()))}
-		err = p.err
-	}
-	return n, err
-}
-
-// recordingReader counts, and remembers how reading failed.
-type recordingReader struct {
-	from io.Reader
-	n    int64
-	err  error
-}
-
-// Read reads from the source.
-func (r *recordingReader) Read(p []byte) (int, error) {
-	n, err := r.from.Read(p)
-	r.n += int64(n)
-	if err != nil && !errors.Is(err, io.EOF) {
-		r.err = err
+	if err != nil && !errors.Is(err, io.EOF) && classify(err) == CauseOurs {
+		err = &Error{Cause: CauseServer, Err: errors.New("the pack breaks off: " + told(err.Error()))}
 	}
 	return n, err
 }

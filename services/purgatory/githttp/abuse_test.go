@@ -2,7 +2,6 @@ package githttp_test
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -185,9 +184,7 @@ func TestWhoReadsNothingIsCutOff(t *testing.T) {
 	r := h.repo("x")
 	w := gittest.NewWork(t)
 	id := w.Commit("a", gittest.Noise(20<<20)) // more than sockets take
-	if _, _, err := r.StorePack(t.Context(), bytes.NewReader(w.Pack("main"))); err != nil {
-		t.Fatal(err)
-	}
+	gittest.Fill(t, r, w.Pack("main"))
 	if err := r.SetRef(t.Context(), "refs/heads/main", id); err != nil {
 		t.Fatal(err)
 	}

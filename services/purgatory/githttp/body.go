@@ -136,7 +136,7 @@ func (r *room) end() {
 // spool makes room for what a client sends. allowed is asked before the first byte goes to disk.
 func (x *exchange) spool(allowed func() error) (into *repository.Spool, end func()) {
 	room := &room{disk: x.disk, client: x.client}
-	into = x.repo.Spool(requestMemory, func(n int64) error {
+	into = x.repo.Store().Spool(requestMemory, func(n int64) error {
 		if room.steps == nil {
 			if err := allowed(); err != nil {
 				return err

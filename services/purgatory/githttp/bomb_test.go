@@ -1,7 +1,6 @@
 package githttp_test
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -29,7 +28,7 @@ func (h *house) sendPack(identifier, id string, pack []byte) string {
 // untouched checks that nothing is in a repository, and nothing in quarantine.
 func untouched(t *testing.T, r *repository.Repo) {
 	t.Helper()
-	if data, err := r.HasData(t.Context()); err != nil || data {
+	if data, err := r.HasObjects(); err != nil || data {
 		t.Errorf("there is data in the repository: %v", err)
 	}
 	for _, folder := range []string{filepath.Join(r.Path(), "objects"), filepath.Join(r.Path(), "..", "..", ".new")} {
@@ -67,7 +66,7 @@ func TestBombs(t *testing.T) {
 				t.Errorf("answer %q", answer)
 			}
 			untouched(t, r)
-			if _, _, err := r.StorePack(t.Context(), bytes.NewReader(pack)); !errors.Is(err, repository.ErrBadPack) {
+			if err := gittest.Take(t, r, pack, gittest.BlobID(small)); !errors.Is(err, repository.ErrBadPack) {
 				t.Errorf("fetched: %v", err)
 			}
 			untouched(t, r)
@@ -124,7 +123,7 @@ func TestGitIsEndedWhenItTakesTooLong(t *testing.T) {
 		}
 		untouched(t, r)
 	}
-	if _, _, err := r.StorePack(t.Context(), bytes.NewReader(pack)); err == nil || !strings.Contains(err.Error(), "git took longer than it may") {
+	if err := gittest.Take(t, r, pack, last); err == nil || !strings.Contains(err.Error(), "git took longer than it may") {
 		t.Errorf("fetched: %v", err)
 	}
 	untouched(t, r)

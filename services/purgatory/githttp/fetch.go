@@ -172,7 +172,7 @@ func (x *exchange) stream(command func() *repository.Command, out *answer, see f
 // pass passes on what git prints, at the pace of the client and not of git.
 func (x *exchange) pass(c *repository.Command, out *answer, see func(part []byte)) error {
 	ctx, cancel := context.WithCancel(x.r.Context())
-	between := newBuffer(x.repo.Scratch, &room{disk: x.disk, client: x.client})
+	between := newBuffer(x.repo.Store().Scratch, &room{disk: x.disk, client: x.client})
 	c.Stdout, c.Client, c.Patience = between, x.client, x.Patience
 	if c.Time == 0 {
 		c.Time = fetchTime

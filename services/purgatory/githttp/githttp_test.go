@@ -117,7 +117,7 @@ func (h *house) at(identifier string) string {
 
 func (h *house) refs(r *repository.Repo) map[string]string {
 	h.Helper()
-	refs, err := r.Refs(h.Context())
+	refs, err := r.Refs()
 	if err != nil {
 		h.Fatal(err)
 	}

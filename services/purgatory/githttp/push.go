@@ -193,7 +193,7 @@ func (p *receiving) receive(ctx context.Context) error {
 	err := c.Run(ctx)
 	p.said = c.Messages()
 	if err != nil {
-		err = errors.Join(err, p.x.repo.SweepPushes()) // it may have been killed
+		err = errors.Join(err, p.x.repo.Sweep()) // it may have been killed
 	}
 	if errors.Is(err, repository.ErrTooLong) {
 		return &Refusal{Reason: "the push takes too long to check; push less at once"}

@@ -105,7 +105,7 @@ func TestRefusalStandsOnTheTerminal(t *testing.T) {
 			t.Errorf("%q is on the terminal:\n%s", bad, out)
 		}
 	}
-	if data, err := r.HasData(t.Context()); err != nil || data || len(h.refs(r)) != 0 {
+	if data, err := r.HasObjects(); err != nil || data || len(h.refs(r)) != 0 {
 		t.Errorf("something came into the repository: %v, %v", h.refs(r), err)
 	}
 	if h.counted("ngit_git_push_authorization_total", "denied") != 1 || h.counted("ngit_git_operations_total", "receive_pack", "refused", "error") != 1 {
@@ -216,7 +216,7 @@ func TestPushOfBadPacksIsRefused(t *testing.T) {
 				if status != 200 || !strings.Contains(answer, "ng refs/heads/main") || strings.Contains(answer, r.Path()) {
 					t.Errorf("answer %d %q", status, answer)
 				}
-				if data, err := r.HasData(t.Context()); err != nil || data || len(h.refs(r)) != 0 {
+				if data, err := r.HasObjects(); err != nil || data || len(h.refs(r)) != 0 {
 					t.Errorf("something came into the repository: %v, %v", h.refs(r), err)
 				}
 			}
@@ -267,7 +267,7 @@ func TestPushIsBounded(t *testing.T) {
 	if err == nil || !strings.Contains(out, "remote: the push is larger than 1048576 bytes") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if data, err := r.HasData(t.Context()); err != nil || data {
+	if data, err := r.HasObjects(); err != nil || data {
 		t.Errorf("has data: %v, %v", data, err)
 	}
 	entries, err := os.ReadDir(filepath.Join(r.Path(), "objects"))

@@ -113,7 +113,7 @@ func (w *worker) welcome(repo *repository.Repo) error {
 // when it is over the repository is removed.
 func (w *worker) end(ctx context.Context, repo *repository.Repo) error {
 	ref := repo.Ref()
-	refs, err := repo.Refs(ctx)
+	refs, err := repo.Refs()
 	if err != nil {
 		return err
 	}

@@ -120,12 +120,14 @@ func (w *worker) heardDeletion(ev *nostr.Event) {
 	for tag := range ev.Tags.FindAll("e") {
 		w.awaited(tag[1])
 	}
-	for at, err := range w.store.Of(context.Background(), ev.PubKey) {
+	for at, err := range w.store.Places(context.Background(), nostr.RepoRef{PubKey: ev.PubKey}) {
 		if err != nil {
 			w.log.Error("the repositories of an owner who deletes could not be looked through", "owner", npub(ev.PubKey), "error", err)
 			return
 		}
-		w.touch(repository.Place{RepoRef: at})
+		if !at.PRs {
+			w.touch(at)
+		}
 	}
 }
 

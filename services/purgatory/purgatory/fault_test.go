@@ -55,7 +55,7 @@ func TestWhatNobodyWantedIsNotKept(t *testing.T) {
 	w.in.holds("x", state("state", alice, "x", 1001, wanted), proto.SourceLive, time.Hour)
 	eventually(t, "several attempts have failed", func() bool { return w.told.count("x failed 0 the pack has none of the wanted objects") >= 3 })
 	w.stop()
-	if data, err := w.repo(alice, "x").HasData(t.Context()); err != nil || data {
+	if data, err := w.repo(alice, "x").HasObjects(); err != nil || data {
 		t.Errorf("has data: %v, %v", data, err)
 	}
 	if n := w.in.times(ann.ID); n != 0 {

@@ -57,7 +57,7 @@ func (w *worker) fetch(ctx context.Context, identifier, url string, want reposta
 		return w.fetchFailed(identifier, want, notice, err)
 	}
 	w.tell(identifier, proto.GitFetched, notice)
-	w.log.Info("fetched", "identifier", identifier, "url", url, "objects", result.Objects, "bytes", result.Bytes, "took", took.Round(time.Millisecond))
+	w.log.Info("fetched", "identifier", identifier, "url", url, "objects", len(result.Got), "bytes", result.Bytes, "took", took.Round(time.Millisecond))
 	return hunt.Brought
 }
 

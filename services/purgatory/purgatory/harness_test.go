@@ -240,7 +240,7 @@ func (w *world) ref(owner, identifier, name string) string {
 	if !repo.Exists() {
 		return ""
 	}
-	refs, err := repo.Refs(w.Context())
+	refs, err := repo.Refs()
 	if err != nil {
 		w.Fatal(err)
 	}

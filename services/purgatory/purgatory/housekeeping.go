@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/repository"
 )
 
@@ -59,7 +60,7 @@ func (w *worker) keepHouse(ctx context.Context) error {
 				w.cleanUp(ctx, at)
 			}
 		case <-tick.C:
-			for at, err := range w.store.Places(ctx) {
+			for at, err := range w.store.Places(ctx, nostr.RepoRef{}) {
 				if err != nil {
 					w.log.Error("housekeeping: the repositories could not be listed", "error", err)
 					break

@@ -110,11 +110,10 @@ func statesOf(identifier string) nostr.Filter {
 // not know of: it is not hosted, or it is an archive, which may be one by settings of earlier.
 // Those of contributors have no states.
 func (w *worker) keptBeside(ctx context.Context, ref nostr.RepoRef) (bool, error) {
-	places, err := w.store.Beside(ref.Identifier)
-	if err != nil {
-		return false, err
-	}
-	for _, other := range places {
+	for other, err := range w.store.Places(ctx, nostr.RepoRef{Identifier: ref.Identifier}) {
+		if err != nil {
+			return false, err
+		}
 		if other.PRs || other.RepoRef == ref {
 			continue
 		}

@@ -137,7 +137,7 @@ func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (proto.Rep
 	if err != nil {
 		return s, err
 	}
-	refs, err := repo.Refs(ctx)
+	refs, err := repo.Refs()
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return s, err
@@ -149,12 +149,11 @@ func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (proto.Rep
 	if s.Bytes, err = repo.Bytes(); err != nil {
 		return s, err
 	}
-	beside, err := w.store.Beside(repo.Ref().Identifier)
-	if err != nil {
-		return s, err
-	}
-	for _, other := range beside[:min(len(beside), listAtOnce)] {
-		if other != repo.Place() {
+	for other, err := range w.store.Places(ctx, nostr.RepoRef{Identifier: repo.Ref().Identifier}) {
+		if err != nil {
+			return s, err
+		}
+		if other != repo.Place() && len(s.Beside) < listAtOnce {
 			s.Beside = append(s.Beside, other.String())
 		}
 	}

@@ -199,7 +199,7 @@ func (a authority) authorise(ctx context.Context, v repostate.View, push githttp
 	}
 	var refs repository.Refs
 	if repo.Exists() {
-		if refs, err = repo.Refs(ctx); err != nil {
+		if refs, err = repo.Refs(); err != nil {
 			return nil, err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
 )
@@ -44,11 +45,10 @@ func (w *worker) survey(ctx context.Context) error {
 	}
 }
 
-// lookThrough counts what waits for its events in the repositories of some shards and sweeps up
-// what killed processes left. It starts no git.
+// lookThrough counts what waits for its events in the repositories of some shards. It starts no git.
 func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
 	var places []repository.Place
-	for at, err := range w.store.Places(ctx) {
+	for at, err := range w.store.Places(ctx, nostr.RepoRef{}) {
 		if err != nil {
 			return err
 		}
@@ -67,9 +67,6 @@ func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
 			for _, note := range notes {
 				w.pending.Set(at, note)
 			}
-		}
-		if err := repo.Sweep(); err != nil {
-			w.log.Warn("a repository cannot be swept", "repository", at, "error", err)
 		}
 		places = append(places, at)
 	}

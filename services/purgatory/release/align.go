@@ -98,7 +98,7 @@ func (p *pass) open(ctx context.Context, owner string) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(repo.Ensure(ctx), repo.SweepPushes(), repo.SetArchive(p.v.IsArchived(owner))); err != nil {
+	if err := errors.Join(repo.Ensure(ctx), repo.Sweep(), repo.SetArchive(p.v.IsArchived(owner))); err != nil {
 		return fmt.Errorf("%s: %w", repo.Ref(), err)
 	}
 	p.repos[owner] = repo
@@ -317,7 +317,7 @@ func (p *pass) missing(ctx context.Context, key string, wanted []string) ([]stri
 	if known == nil {
 		known = map[string]bool{}
 		p.has[key] = known
-		named, err := repo.Named(ctx, nil)
+		named, err := repo.Named(nil)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", repo.Place(), err)
 		}

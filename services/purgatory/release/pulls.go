@@ -220,7 +220,7 @@ func (p *pass) alignContribution(ctx context.Context, contributor string) error 
 	if err != nil || !repo.Exists() {
 		return err
 	}
-	if err := repo.SweepPushes(); err != nil {
+	if err := repo.Sweep(); err != nil {
 		return fmt.Errorf("%s: %w", at, err)
 	}
 	left, err := p.eachTip(ctx, repo, func(event string, t tip) (fate, error) {
@@ -278,7 +278,7 @@ func readTips(ctx context.Context, repo *repository.Repo, notes []repository.Wai
 	if len(files) == 0 && errors.Is(packed, fs.ErrNotExist) {
 		return nil, nil
 	}
-	refs, err := repo.Refs(ctx)
+	refs, err := repo.Refs()
 	if err != nil {
 		return nil, err
 	}

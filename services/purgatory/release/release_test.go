@@ -212,14 +212,12 @@ func (w *world) give(owner string, revisions ...string) {
 	if err := repo.Ensure(w.Context()); err != nil {
 		w.Fatal(err)
 	}
-	if _, _, err := repo.StorePack(w.Context(), strings.NewReader(string(w.work.Pack(revisions...)))); err != nil {
-		w.Fatal(err)
-	}
+	gittest.Fill(w, repo, w.work.Pack(revisions...))
 }
 
 func (w *world) refs(owner string) map[string]string {
 	w.Helper()
-	refs, err := w.repo(owner).Refs(w.Context())
+	refs, err := w.repo(owner).Refs()
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -358,7 +356,7 @@ func TestSiblingsFollow(t *testing.T) {
 	w.wantRefs(alice, mainBranch, c1)
 	w.wantRefs(bob, mainBranch, c1)
 	w.wantRefs(carol)
-	if has, err := w.repo(carol).HasData(t.Context()); has || err != nil {
+	if has, err := w.repo(carol).HasObjects(); has || err != nil {
 		t.Errorf("a stranger's repository got the data (%v)", err)
 	}
 }

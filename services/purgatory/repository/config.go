@@ -42,7 +42,7 @@ var forgiven = []string{
 	"nullSha1",
 }
 
-// receiveConfiguration makes receive-pack check a push as strictly as StorePack checks a pack.
+// receiveConfiguration makes receive-pack check a push as strictly as Take checks a pack.
 func receiveConfiguration() []setting {
 	settings := []setting{
 		{"transfer.fsckObjects", "true"},
@@ -63,15 +63,13 @@ func receiveConfiguration() []setting {
 }
 
 // uploadConfiguration lets upload-pack serve what GRASP-01 asks for.
-func uploadConfiguration() []setting {
-	return []setting{
-		{"uploadpack.allowAnySHA1InWant", "false"}, // first: it sets and clears the next two as well
-		{"uploadpack.allowTipSHA1InWant", "true"},
-		{"uploadpack.allowReachableSHA1InWant", "true"},
-		{"uploadpack.allowFilter", "true"},
-		{"uploadpackfilter.sparse:oid.allow", "false"}, // costs us much and nobody uses it
-		{"lsrefs.unborn", "advertise"},
-	}
+var uploadConfiguration = []setting{
+	{"uploadpack.allowAnySHA1InWant", "false"}, // first: it sets and clears the next two as well
+	{"uploadpack.allowTipSHA1InWant", "true"},
+	{"uploadpack.allowReachableSHA1InWant", "true"},
+	{"uploadpack.allowFilter", "true"},
+	{"uploadpackfilter.sparse:oid.allow", "false"}, // costs much, and no client uses it
+	{"lsrefs.unborn", "advertise"},
 }
 
 // strictOption is the same for index-pack.
@@ -90,10 +88,10 @@ func checkGit(git string) (branch string, err error) {
 	ask := func(args ...string) (string, error) {
 		cmd := exec.CommandContext(ctx, git, args...)
 		cmd.Env = environment(nil)
-		cmd.WaitDelay = afterExit
+		cmd.WaitDelay = afterTerm
 		out, err := cmd.Output()
 		if err != nil {
-			return "", fmt.Errorf("want a git program that can be run (%w)", err)
+			return "", err
 		}
 		return strings.TrimSpace(string(out)), nil
 	}
@@ -103,10 +101,10 @@ func checkGit(git string) (branch string, err error) {
 	}
 	var major, minor int
 	if _, err := fmt.Sscanf(version, "git version %d.%d", &major, &minor); err != nil {
-		return "", errors.New("want a git program, but it does not say which version of git it is")
+		return "", errors.New("it does not say which version of git it is")
 	}
 	if major < leastMajor || (major == leastMajor && minor < leastMinor) {
-		return "", fmt.Errorf("want git %d.%d or newer, but it is %d.%d", leastMajor, leastMinor, major, minor)
+		return "", fmt.Errorf("it is git %d.%d: want %d.%d or newer", major, minor, leastMajor, leastMinor)
 	}
 	branch, err = ask("var", "GIT_DEFAULT_BRANCH")
 	return headsPrefix + branch, err

@@ -1,40 +1,75 @@
 package repository
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"tendril.dev/lib/nostr"
 )
 
-// idLength is the length of an object id in hex digits (SHA-1).
-const idLength = 40
-
 const (
+	// quarantinePrefix begins the names of folders below objects/ that hold a pack until it is
+	// checked, pushPrefix those of receive-pack. Both are git's own, so that git's tools pass over
+	// them and its housekeeping removes them when they are old.
+	quarantinePrefix = "tmp_objdir-"
+	pushPrefix       = quarantinePrefix + "incoming-"
+
 	packFolder  = "pack" // below objects/
 	indexSuffix = ".idx"
 	// cruftSuffix ends the name of the file that makes a pack one of objects that nothing reaches.
 	cruftSuffix = ".mtimes"
 )
 
-// ErrBroken are objects that are there while something that they link to is not.
-var ErrBroken = errors.New("objects that these link to are missing")
+var (
+	// ErrBroken are objects that are there while something that they link to is not.
+	ErrBroken = errors.New("objects that these link to are missing")
+	// ErrBadPack is a stream that is no pack, or a pack that git refused: damaged, with faulty
+	// objects, or with links to objects that are nowhere.
+	ErrBadPack = errors.New("the pack is not acceptable")
+	// ErrUnwanted is a sound pack in which there is nothing of what was wanted.
+	ErrUnwanted = errors.New("the pack has none of the wanted objects")
+)
 
-func isID(id string) bool { return len(id) == idLength && nostr.IsObjectID(id) }
+// isID reports whether a name is that of an object in a repository of ours (SHA-1).
+func isID(id string) bool { return len(id) == 40 && nostr.IsObjectID(id) }
 
-// HasData reports whether anything has come: an object or a reference. It starts no git.
-func (r *Repo) HasData(context.Context) (bool, error) {
-	has, err := r.HasObjects()
-	if has || err != nil {
-		return has, err
+// pack is a pack that git sees.
+type pack struct {
+	name  string // without suffix
+	bytes int64
+	cruft bool // of objects that nothing reaches
+}
+
+func (r *Repo) packs() (packs []pack, err error) {
+	files, err := readDir(r.in("objects", packFolder))
+	if err != nil {
+		return nil, fmt.Errorf("look for packs: %w", err)
 	}
-	return r.hasReferences()
+	for _, file := range files {
+		name, is := strings.CutSuffix(file.Name(), indexSuffix)
+		info, err := os.Stat(r.in("objects", packFolder, name+".pack"))
+		if !is || err != nil {
+			continue
+		}
+		cruft := slices.ContainsFunc(files, func(f fs.DirEntry) bool { return f.Name() == name+cruftSuffix })
+		packs = append(packs, pack{name, info.Size(), cruft})
+	}
+	return packs, nil
+}
+
+// Bytes is the size of the repository's packs.
+func (r *Repo) Bytes() (bytes int64, err error) {
+	packs, err := r.packs()
+	for _, p := range packs {
+		bytes += p.bytes
+	}
+	return bytes, err
 }
 
 // HasObjects reports whether there is any object. It starts no git.
@@ -44,125 +79,160 @@ func (r *Repo) HasObjects() (bool, error) {
 		return len(packs) > 0, err
 	}
 	folders, err := readDir(r.in("objects"))
-	if err != nil {
-		return false, fmt.Errorf("look for objects: %w", err)
-	}
-	return slices.ContainsFunc(folders, func(folder fs.DirEntry) bool { return len(folder.Name()) == 2 }), nil
+	return slices.ContainsFunc(folders, func(folder fs.DirEntry) bool { return len(folder.Name()) == 2 }), err
 }
 
-// packs returns the names, without suffix, of the packs that git sees.
-func (r *Repo) packs() ([]string, error) {
-	files, err := readDir(r.in("objects", packFolder))
-	if err != nil {
-		return nil, fmt.Errorf("look for packs: %w", err)
-	}
-	var names []string
-	for _, file := range files {
-		if name, is := strings.CutSuffix(file.Name(), indexSuffix); is {
-			names = append(names, name)
-		}
-	}
-	return names, nil
-}
-
-// Missing returns those of the object ids that are not in the repository, each once, in the order
-// given. What is no object id is refused. It starts no git where there are no objects at all.
+// Missing returns those of the object ids that are not in the repository, in the order given. It
+// starts no git where there are no objects at all.
 func (r *Repo) Missing(ctx context.Context, ids []string) ([]string, error) {
-	for _, id := range ids {
-		if !nostr.IsObjectID(id) {
-			return nil, fmt.Errorf("look up objects: %q is not an object id", id)
-		}
-	}
-	ids = unique(ids)
 	has, err := r.HasObjects()
 	if err != nil || !has || len(ids) == 0 {
 		return ids, err
 	}
-	types, err := r.Types(ctx, ids)
+	have, err := r.have(ctx, ids)
+	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return have[id] }), err
+}
+
+// have returns those of the objects that are in the repository, or in another folder of objects
+// that env names.
+func (r *Repo) have(ctx context.Context, ids []string, env ...string) (map[string]bool, error) {
+	// Git would take an id of another length for the name of a branch.
+	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !isID(id) })
+	have := map[string]bool{}
+	if len(ids) == 0 {
+		return have, nil
+	}
+	look := r.reading("cat-file", "--buffer", "--batch-check=%(objectname) %(objecttype)")
+	look.env = env
+	out, err := look.ask(ctx, strings.Join(ids, "\n")+"\n")
 	if err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(ids, func(id string) bool { return types[id] != "" }), nil
-}
-
-// unique returns a copy without what comes twice.
-func unique(ids []string) []string {
-	seen := make(map[string]bool, len(ids))
-	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool {
-		before := seen[id]
-		seen[id] = true
-		return before
-	})
-}
-
-// Types returns the type ("commit", "tree", "blob", "tag") of those of the objects that are in the
-// repository.
-func (r *Repo) Types(ctx context.Context, ids []string) (map[string]string, error) {
-	return r.types(ctx, ids, r.Command)
-}
-
-// types asks a cat-file that command prepares.
-func (r *Repo) types(ctx context.Context, ids []string, command func(args ...string) *Command) (map[string]string, error) {
-	var ask, out bytes.Buffer
-	for _, id := range ids {
-		// Git would take an id of another length for the name of a branch.
-		if isID(id) {
-			ask.WriteString(id + "\n")
-		}
-	}
-	types := make(map[string]string)
-	if ask.Len() == 0 || !r.Exists() {
-		return types, nil
-	}
-	look := command("cat-file", "--buffer", "--batch-check=%(objectname) %(objecttype)")
-	look.Stdin, look.Stdout = &ask, &out
-	if err := look.Run(ctx); err != nil {
 		return nil, fmt.Errorf("look up objects: %w", err)
 	}
-	for lines := bufio.NewScanner(&out); lines.Scan(); {
-		id, kind, _ := strings.Cut(lines.Text(), " ")
-		if isID(id) && kind != "missing" {
-			types[id] = kind
-		}
+	for line := range strings.Lines(out) {
+		id, kind, _ := strings.Cut(strings.TrimSpace(line), " ")
+		have[id] = kind != "missing"
 	}
-	return types, nil
-}
-
-// connected walks from objects to the end of all that they reach and no reference does. ErrBroken:
-// something is missing on the way.
-func (r *Repo) connected(ctx context.Context, ids []string) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	walk := r.Command("rev-list", "--objects", "--quiet", "--stdin", "--not", "--all")
-	walk.Stdin = strings.NewReader(strings.Join(ids, "\n") + "\n")
-	err := walk.Run(ctx)
-	if failure, ok := errors.AsType[*Error](err); ok && isExit(failure.Err) && !Unwritable(err) {
-		return fmt.Errorf("%w: %w", ErrBroken, err)
-	}
-	return err
-}
-
-// Bytes is the size of the repository's packs.
-func (r *Repo) Bytes() (bytes int64, err error) {
-	files, err := readDir(r.in("objects", packFolder))
-	if err != nil {
-		return 0, fmt.Errorf("measure packs: %w", err)
-	}
-	for _, file := range files {
-		if info, err := file.Info(); err == nil && strings.HasSuffix(file.Name(), ".pack") {
-			bytes += info.Size()
-		}
-	}
-	return bytes, nil
+	return have, nil
 }
 
 // Fsck lets git look through the repository: whatever its references reach must be there, and every
 // object must be whole. A fault is an *[Error].
 func (r *Repo) Fsck(ctx context.Context) error {
-	c := r.Command("fsck", "--full", "--no-dangling", "--no-reflogs", "--no-progress")
+	c := r.reading("fsck", "--full", "--no-dangling", "--no-reflogs", "--no-progress")
 	for _, fault := range forgiven {
-		c.Config("fsck."+fault, "ignore")
+		c.config = append(c.config, setting{"fsck." + fault, "ignore"})
 	}
 	return c.Run(ctx)
+}
+
+// Take takes a pack, which may be thin, of a stranger's server into the repository. It is indexed
+// and checked in quarantine, where no reader sees it: every object must be sound, every link of
+// every object must lead to an object that is in the pack or in the repository (else ErrBadPack),
+// and one of the wanted objects must have come with it (else ErrUnwanted). Then it appears at once,
+// durably and whole, for the history of what is wanted is in it.
+func (r *Repo) Take(ctx context.Context, pack *Spool, wanted []string) error {
+	quarantine, err := os.MkdirTemp(r.in("objects"), quarantinePrefix+"pack-")
+	if err != nil {
+		return fmt.Errorf("make quarantine: %w", err)
+	}
+	defer os.RemoveAll(quarantine)
+	from, to := filepath.Join(quarantine, packFolder), r.in("objects", packFolder)
+	if err := errors.Join(os.Mkdir(from, 0o755), os.MkdirAll(to, 0o755)); err != nil {
+		return fmt.Errorf("make quarantine: %w", err)
+	}
+	index := r.writing("index-pack", "--stdin", "--fix-thin", strictOption(), "--threads=2", filepath.Join(from, "new.pack"))
+	index.Stdin, index.Pack, index.Time = pack.Reader(), pack.Size(), r.store.PackTime
+	var hash strings.Builder
+	index.Stdout = &hash
+	err = index.Run(ctx)
+	if refused(err) || errors.Is(err, ErrTooLong) {
+		return fmt.Errorf("%w: %w", ErrBadPack, err)
+	}
+	if err != nil {
+		return err
+	}
+	came, err := r.have(ctx, wanted, "GIT_OBJECT_DIRECTORY="+quarantine)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(wanted, func(id string) bool { return came[id] }) {
+		return ErrUnwanted
+	}
+	if err := r.mayWrite(ctx); err != nil {
+		return err
+	}
+	name := "pack-" + strings.TrimSpace(strings.TrimPrefix(hash.String(), "pack"))
+	for _, suffix := range []string{".pack", ".rev", indexSuffix} { // git sees a pack by its index
+		err := os.Rename(filepath.Join(from, "new"+suffix), filepath.Join(to, name+suffix))
+		if err != nil && !(suffix == ".rev" && errors.Is(err, fs.ErrNotExist)) { // older gits write none
+			return fmt.Errorf("take a pack out of quarantine: %w", err)
+		}
+	}
+	return syncFolders(to, r.in("objects"))
+}
+
+// Share brings objects, with all that they reach, from a repository of the same maintainer group.
+// The packs of the other are linked where this one is empty, so that both are on the disk once;
+// later git copies what is missing. ErrBroken: the other lacks a part.
+//
+// The caller knows that the two belong together: objects of a repository are never shown through
+// one of another group.
+func (r *Repo) Share(ctx context.Context, from *Repo, ids []string) error {
+	has, err := r.HasObjects()
+	if err == nil && !has {
+		err = r.linkPacks(ctx, from)
+	}
+	var missing []string
+	if err == nil {
+		missing, err = r.Missing(ctx, ids)
+	}
+	if err == nil && len(missing) > 0 {
+		err = r.copyFrom(ctx, from, missing)
+	}
+	if err != nil {
+		return fmt.Errorf("share objects: %w", err)
+	}
+	return nil
+}
+
+// linkPacks makes the packs of another repository packs of this one too. Packs of what nothing
+// reaches there stay there, and so does a pack that the other's housekeeping is removing.
+func (r *Repo) linkPacks(ctx context.Context, from *Repo) error {
+	packs, err := from.packs()
+	if err != nil || len(packs) == 0 {
+		return err
+	}
+	folder := r.in("objects", packFolder)
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	for _, p := range packs {
+		if err := r.mayWrite(ctx); err != nil {
+			return err
+		}
+		if p.cruft {
+			continue
+		}
+		for _, suffix := range []string{".pack", ".rev", indexSuffix} { // git sees a pack by its index
+			err := os.Link(from.in("objects", packFolder, p.name+suffix), filepath.Join(folder, p.name+suffix))
+			if err != nil && !errors.Is(err, fs.ErrExist) && suffix != ".rev" {
+				break // git copies it: it has gone, or this file system cannot link
+			}
+		}
+	}
+	return syncFolders(folder, r.in("objects"))
+}
+
+// copyFrom lets git copy objects, with what they reach and is not here yet, from one folder to the
+// other.
+func (r *Repo) copyFrom(ctx context.Context, from *Repo, ids []string) error {
+	serve := "git -c safe.directory=* upload-pack"
+	c := r.writing("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--upload-pack", serve, "--stdin", from.path)
+	c.config = []setting{{"fetch.unpackLimit", "1"}, {"protocol.file.allow", "always"}}
+	c.env = []string{"GIT_ALLOW_PROTOCOL=file"}
+	_, err := c.ask(ctx, strings.Join(ids, "\n")+"\n")
+	if refused(err) {
+		return fmt.Errorf("%w: %w", ErrBroken, err)
+	}
+	return err
 }

@@ -2,19 +2,32 @@ package repository
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"iter"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+
+	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/nostr"
 )
 
-// prsFolder is the folder of the root in which contributors' repositories lie. No npub is named so.
-const prsFolder = "_prs"
+const (
+	// Folders of the root that are no owner's. An npub begins otherwise.
+	newFolder   = ".new"
+	trashFolder = ".trash"
+	emptyFolder = ".empty.git"
+	// prsFolder is the one in which contributors' repositories lie.
+	prsFolder = "_prs"
+	// OrphansFolder is the one into which `tendril check --repair` puts repositories that no
+	// announcement is for.
+	OrphansFolder = "_orphans"
+
+	suffix = ".git"
+)
 
 // Place says where a repository lies: among those that are announced,
 // <root>/<npub>/<identifier>.git, or among those in which contributors offer their pull requests,
@@ -33,141 +46,104 @@ func (p Place) String() string {
 	return p.RepoRef.String()
 }
 
-// Place says where the repository lies.
-func (r *Repo) Place() Place { return Place{RepoRef: r.ref, PRs: r.prs} }
-
 // folder is where the folders of owners, or of contributors, lie.
 func (s *Store) folder(prs bool) string {
 	if prs {
-		return filepath.Join(s.root, prsFolder)
+		return filepath.Join(s.Root, prsFolder)
 	}
-	return s.root
+	return s.Root
 }
 
-// All returns what lies on disk of announced repositories, in the order of the folders' names.
-// Folders that are no repositories of ours are passed over. An error ends it.
-func (s *Store) All(ctx context.Context) iter.Seq2[nostr.RepoRef, error] {
-	return func(yield func(nostr.RepoRef, error) bool) {
-		for place, err := range s.walk(ctx, false) {
-			if !yield(place.RepoRef, err) {
-				return
-			}
-		}
-	}
-}
-
-// Places returns all that lies on disk: announced repositories as All does, then those of
-// contributors.
-func (s *Store) Places(ctx context.Context) iter.Seq2[Place, error] {
+// Places returns what lies on disk: announced repositories in the order of the folders' names, then
+// those of contributors. An owner or an identifier in only leaves out all others. Folders that are
+// no repositories of ours are passed over. An error ends it.
+func (s *Store) Places(ctx context.Context, only nostr.RepoRef) iter.Seq2[Place, error] {
 	return func(yield func(Place, error) bool) {
 		for _, prs := range []bool{false, true} {
-			for place, err := range s.walk(ctx, prs) {
-				if !yield(place, err) {
-					return
+			if err := s.walk(ctx, prs, only, yield); err != nil {
+				if err != fs.SkipAll {
+					yield(Place{}, fmt.Errorf("list repositories: %w", err))
 				}
-			}
-		}
-	}
-}
-
-func (s *Store) walk(ctx context.Context, prs bool) iter.Seq2[Place, error] {
-	return func(yield func(Place, error) bool) {
-		owners, err := os.ReadDir(s.folder(prs))
-		if err != nil && !(prs && errors.Is(err, fs.ErrNotExist)) {
-			yield(Place{}, fmt.Errorf("list repositories: %w", err))
-			return
-		}
-		for _, owner := range owners {
-			key, ok := decodeOwner(owner.Name())
-			if !ok {
-				continue
-			}
-			for place, err := range s.walkOwner(ctx, key, owner.Name(), prs) {
-				if !yield(place, err) || err != nil {
-					return
-				}
-			}
-		}
-	}
-}
-
-// walkOwner returns the repositories in one folder.
-func (s *Store) walkOwner(ctx context.Context, key, npub string, prs bool) iter.Seq2[Place, error] {
-	return func(yield func(Place, error) bool) {
-		folders, err := os.ReadDir(filepath.Join(s.folder(prs), npub))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			yield(Place{}, fmt.Errorf("list repositories: %w", err))
-			return
-		}
-		for _, folder := range folders {
-			if ctx.Err() != nil {
-				yield(Place{}, ctx.Err())
-				return
-			}
-			identifier, ok := decodeFolder(folder)
-			if !ok {
-				continue
-			}
-			if !yield(Place{nostr.RepoRef{PubKey: key, Identifier: identifier}, prs}, nil) {
 				return
 			}
 		}
 	}
 }
 
-// Of returns what lies on disk of announced repositories of one owner. An error ends it.
-func (s *Store) Of(ctx context.Context, pubkey string) iter.Seq2[nostr.RepoRef, error] {
-	return func(yield func(nostr.RepoRef, error) bool) {
-		npub, err := encodeOwner(pubkey)
-		if err != nil {
-			yield(nostr.RepoRef{}, err)
-			return
-		}
-		for place, err := range s.walkOwner(ctx, pubkey, npub, false) {
-			if !yield(place.RepoRef, err) || err != nil {
-				return
-			}
-		}
+// walk lists one folder of owners. SkipAll: yield wants no more.
+func (s *Store) walk(ctx context.Context, prs bool, only nostr.RepoRef, yield func(Place, error) bool) error {
+	npub, wanted := "", ""
+	var err error
+	if only.PubKey != "" {
+		npub, err = nip19.EncodePublicKey(only.PubKey)
 	}
-}
-
-// PRsOf returns the repositories of one contributor. An error ends it.
-func (s *Store) PRsOf(ctx context.Context, pubkey string) iter.Seq2[Place, error] {
-	npub, err := encodeOwner(pubkey)
+	if only.Identifier != "" {
+		wanted = nostr.EncodeIdentifier(only.Identifier) + suffix
+	}
 	if err != nil {
-		return func(yield func(Place, error) bool) { yield(Place{}, err) }
+		return err
 	}
-	return s.walkOwner(ctx, pubkey, npub, true)
+	owners, err := entries(s.folder(prs), npub)
+	if err != nil {
+		return err
+	}
+	for _, owner := range owners {
+		key, ok := decodeOwner(owner.Name())
+		if !ok {
+			continue
+		}
+		repositories, err := entries(filepath.Join(s.folder(prs), owner.Name()), wanted)
+		if err != nil {
+			return err
+		}
+		for _, entry := range repositories {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			identifier, ok := decodeFolder(entry)
+			if ok && !yield(Place{nostr.RepoRef{PubKey: key, Identifier: identifier}, prs}, nil) {
+				return fs.SkipAll
+			}
+		}
+	}
+	return nil
 }
 
-// Beside returns where repositories of one identifier lie on disk, contributors' included.
-func (s *Store) Beside(identifier string) (places []Place, err error) {
-	encoded := nostr.EncodeIdentifier(identifier) + suffix
-	for _, prs := range []bool{false, true} {
-		owners, err := readDir(s.folder(prs))
-		if err != nil {
-			return nil, fmt.Errorf("list repositories: %w", err)
-		}
-		for _, owner := range owners {
-			key, ok := decodeOwner(owner.Name())
-			if _, err := os.Lstat(filepath.Join(s.folder(prs), owner.Name(), encoded)); !ok || errors.Is(err, fs.ErrNotExist) {
-				continue
-			} else if err != nil {
-				return nil, fmt.Errorf("list repositories: %w", err)
-			}
-			places = append(places, Place{nostr.RepoRef{PubKey: key, Identifier: identifier}, prs})
-		}
+// entries lists a folder, or only one entry of it, if that is named and there.
+func entries(folder, name string) ([]fs.DirEntry, error) {
+	if name == "" {
+		return readDir(folder)
 	}
-	return places, nil
+	info, err := os.Lstat(filepath.Join(folder, name))
+	if err != nil {
+		return nil, ignoreGone(err)
+	}
+	return []fs.DirEntry{fs.FileInfoToDirEntry(info)}, nil
+}
+
+// decodeFolder returns the identifier for which a folder is named.
+func decodeFolder(folder fs.DirEntry) (identifier string, ok bool) {
+	encoded, ok := strings.CutSuffix(folder.Name(), suffix)
+	if !ok || !folder.IsDir() {
+		return "", false
+	}
+	identifier, err := nostr.DecodeIdentifier(encoded)
+	return identifier, err == nil && nostr.CheckIdentifier(identifier) == nil
+}
+
+func decodeOwner(name string) (key string, ok bool) {
+	prefix, value, err := nip19.Decode(name)
+	key, ok = value.(string)
+	return key, ok && err == nil && prefix == "npub"
 }
 
 // Strange lists what lies in the root and is none of ours.
 func (s *Store) Strange() (names []string, err error) {
-	entries, err := os.ReadDir(s.root)
+	entries, err := os.ReadDir(s.Root)
 	if err != nil {
 		return nil, fmt.Errorf("list the git folder: %w", err)
 	}
-	ours := []string{newFolder, trashFolder, prsFolder, emptyFolder + suffix, OrphansFolder, belongsFile}
+	ours := []string{newFolder, trashFolder, prsFolder, emptyFolder, OrphansFolder, belongsFile}
 	for _, entry := range entries {
 		_, owner := decodeOwner(entry.Name())
 		if !owner && !slices.Contains(ours, entry.Name()) {
@@ -177,13 +153,9 @@ func (s *Store) Strange() (names []string, err error) {
 	return names, nil
 }
 
-// OrphansFolder is the folder of the root into which `tendril check --repair` puts copies of
-// repositories that no announcement is for.
-const OrphansFolder = "_orphans"
-
 // Empty returns a repository without any reference, to be served where a contributor could push to
-// and nobody has. It is one for all, and must not be written to.
+// and none has. It is one for all, and must not be written to.
 func (s *Store) Empty(ctx context.Context) (*Repo, error) {
-	r := &Repo{store: s, path: filepath.Join(s.root, emptyFolder+suffix)}
+	r := &Repo{store: s, path: filepath.Join(s.Root, emptyFolder)}
 	return r, r.Ensure(ctx)
 }

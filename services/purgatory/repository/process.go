@@ -8,9 +8,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 	"unicode"
@@ -21,24 +20,31 @@ import (
 const (
 	// afterTerm is how long a git process may tidy up (remove its lock files) after its context has
 	// ended.
-	afterTerm = 2 * time.Second
-	// afterExit is how long output and input of an ended process may take to be closed.
-	afterExit = 3 * time.Second
+	afterTerm = 3 * time.Second
 	// maxMessages bounds what is kept of git's standard error: its last bytes, where the reason
 	// stands.
 	maxMessages = 4 << 10
 	// allocLimit is the largest piece of memory that a git process may ask for at once. A pack can
 	// claim any size for its objects.
 	allocLimit = "2g"
-	// defaultMemory is how much memory a git process may have in all.
-	defaultMemory = 4 << 30
+
+	// Git checks 6 MiB of an honest pack a second on one processor of today. What takes longer than
+	// these unpacks to far more than was sent.
+	processorTimeOfAny = 10 * time.Second
+	processorTimeOfMiB = 2 * time.Second
+)
+
+var (
+	// ErrBusy is a command that found no free process in time.
+	ErrBusy = limit.ErrFull
+	// ErrTooLong is a command that ran longer than it may.
+	ErrTooLong = errors.New("git took longer than it may")
 )
 
 // Command is one git command on one repository. It runs with nothing of our environment but PATH,
 // and with no configuration but that of this package.
 type Command struct {
-	// Stdin is read to its end, if it is set. It comes from memory, from disk or from another of our
-	// processes.
+	// Stdin is read to its end, if it is set. It comes from memory or from disk.
 	Stdin io.Reader
 	// Stdout gets what git prints, if it is set.
 	Stdout io.Writer
@@ -58,24 +64,18 @@ type Command struct {
 	args     []string
 	env      []string
 	config   []setting
-	held     bool // the caller holds the place of the process
+	writes   bool // it changes the repository, and is ended with the lease
 	serves   bool // it serves a client; else it is the worker's own work
-	reads    bool // it changes nothing, though others of its name do
 	low      bool // no client waits for it: it runs with a low priority
 	messages tail
 }
 
-// Command prepares `git <args>` in the repository. Arguments are never taken from a request as they
-// are.
-func (r *Repo) Command(args ...string) *Command {
-	return &Command{repo: r, args: args}
-}
+// reading prepares a `git <args>` that changes nothing. Arguments are never taken from a request as
+// they are.
+func (r *Repo) reading(args ...string) *Command { return &Command{repo: r, args: args} }
 
-// Setenv adds a variable to git's environment.
-func (c *Command) Setenv(name, value string) { c.env = append(c.env, name+"="+value) }
-
-// Config adds a configuration value, as `git -c key=value` does.
-func (c *Command) Config(key, value string) { c.config = append(c.config, setting{key, value}) }
+// writing prepares one that changes the repository.
+func (r *Repo) writing(args ...string) *Command { return &Command{repo: r, args: args, writes: true} }
 
 // Messages are the last lines that git wrote to its standard error, without the repository's path
 // and control characters. Call it after Run.
@@ -99,31 +99,37 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Run waits for a free process, runs the command and waits for its end. When ctx or the command's
-// time ends, the process and all that it started are asked to end, and killed soon after. A failure
-// is an *Error.
+// Run waits for a free process, runs the command and waits for its end. When ctx, the lease of what
+// writes, or the command's time ends, the process and all that it started are asked to end, and
+// killed soon after. A failure is an *Error.
 func (c *Command) Run(ctx context.Context) error {
-	if !c.held {
-		release, err := c.repo.store.acquireWithin(ctx, c)
-		if err != nil {
-			return c.failed(err)
-		}
-		defer release()
+	if err := c.run(ctx); err != nil {
+		return &Error{Command: c.args[0], Messages: c.Messages(), Err: err}
 	}
+	return nil
+}
+
+func (c *Command) run(ctx context.Context) error {
+	release, err := c.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
 	if c.Time > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, c.Time, ErrTooLong)
 		defer cancel()
 	}
-	if writing[c.args[0]] && !c.reads {
-		var cancel func()
-		ctx, cancel = c.repo.underLease(ctx)
-		defer cancel()
+	if c.writes {
+		leased, end := context.WithCancelCause(ctx)
+		defer end(nil)
+		defer context.AfterFunc(c.repo.lease(), func() { end(ErrLease) })()
 		if err := c.repo.mayWrite(ctx); err != nil {
-			return c.failed(err)
+			return err
 		}
+		ctx = leased
 	}
-	cmd := exec.CommandContext(ctx, c.repo.store.git, c.args...)
+	cmd := exec.CommandContext(ctx, c.repo.store.Git, c.args...)
 	cmd.Dir = c.repo.path
 	cmd.Env = append(environment(c.config), "GIT_DIR="+c.repo.path)
 	cmd.Env = append(cmd.Env, c.env...)
@@ -134,92 +140,47 @@ func (c *Command) Run(ctx context.Context) error {
 		cmd.Stdin = &gate{c.Stdin, bounded}
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.WaitDelay = afterTerm + afterExit
-	var killer atomic.Pointer[time.Timer]
-	cmd.Cancel = func() error {
-		group := -cmd.Process.Pid
-		killer.Store(time.AfterFunc(afterTerm, func() { syscall.Kill(group, syscall.SIGKILL) }))
-		return syscall.Kill(group, syscall.SIGTERM)
-	}
-	err := cmd.Start()
-	if err == nil {
+	cmd.WaitDelay = afterTerm
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	if err = cmd.Start(); err == nil {
 		c.bound(cmd.Process.Pid)
 		close(bounded)
 		err = cmd.Wait()
 	}
-	if timer := killer.Load(); timer != nil && timer.Stop() && cmd.Process != nil {
-		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it started may still be there
-	}
 	if err != nil && ctx.Err() != nil {
-		return c.failed(context.Cause(ctx))
+		if cmd.Process != nil {
+			syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it started may still be there
+		}
+		return context.Cause(ctx)
 	}
-	if err != nil {
-		return c.failed(err)
-	}
-	return nil
+	return err
 }
-
-// writing are the commands that change a repository.
-var writing = map[string]bool{"gc": true, "index-pack": true, "receive-pack": true, "symbolic-ref": true, "update-ref": true}
 
 // bound bounds the memory and the time of the process. What it starts itself, on what it reads, has
 // the same bounds.
 func (c *Command) bound(pid int) {
-	if err := limitProcess(pid, c.repo.store.memory, c.processorTime()); err != nil {
-		c.repo.store.log.Warn("a git process has no bound", "error", err)
+	cpu := time.Duration(0)
+	if c.Pack > 0 {
+		cpu = processorTimeOfAny + time.Duration(c.Pack>>20)*processorTimeOfMiB
+	}
+	if err := limitProcess(pid, c.repo.store.Memory, cpu); err != nil {
+		c.repo.store.Log.Warn("a git process has no bound", "error", err)
 	}
 	if c.low {
-		_ = syscall.Setpriority(syscall.PRIO_PROCESS, pid, lowPriority) // it is only a courtesy
+		_ = syscall.Setpriority(syscall.PRIO_PROCESS, pid, 10) // it is only a courtesy
 	}
 }
 
-// Git checks 6 MiB of an honest pack a second on one processor of today.
-const (
-	processorTimeOfAny = 10 * time.Second
-	processorTimeOfMiB = 2 * time.Second
-)
-
-// processorTime is how long the process may have a processor: what takes longer unpacks to far more
-// than was sent.
-func (c *Command) processorTime() time.Duration {
-	if c.Pack == 0 {
-		return 0
-	}
-	return processorTimeOfAny + time.Duration(c.Pack>>20)*processorTimeOfMiB
-}
-
-func (c *Command) failed(err error) error {
-	return &Error{Command: c.args[0], Messages: c.Messages(), Err: err}
-}
-
-var (
-	// ErrBusy is a command that found no free process in time.
-	ErrBusy = limit.ErrFull
-	// ErrTooLong is a command that ran longer than it may.
-	ErrTooLong = errors.New("git took longer than it may")
-)
-
-// processes is how many git processes may run at once. A quarter of them is for the worker's own
-// work, so that clients, of whom there may be any number, never stop it. They share the rest: one
-// client has a quarter of it at most, and who has least comes next.
-type processes struct{ own, clients *limit.Fair }
-
-func newProcesses(n int) processes {
-	own := int64(max(2, n/4)) // a pipe needs two
-	clients := max(1, int64(n)-own)
-	return processes{limit.NewFair(own, own), limit.NewFair(clients, max(1, clients/4))}
-}
-
-// acquireWithin waits for one process, but not longer than the command has patience.
-func (s *Store) acquireWithin(ctx context.Context, c *Command) (release func(), err error) {
+// acquire waits for one process, but not longer than the command has patience.
+func (c *Command) acquire(ctx context.Context) (release func(), err error) {
 	if c.Patience > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, c.Patience, ErrBusy)
 		defer cancel()
 	}
-	pool := s.processes.own
+	pool := c.repo.store.own
 	if c.serves {
-		pool = s.processes.clients
+		pool = c.repo.store.clients
 	}
 	if release, err = pool.Acquire(ctx, c.Client); err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
@@ -227,23 +188,12 @@ func (s *Store) acquireWithin(ctx context.Context, c *Command) (release func(), 
 	return release, err
 }
 
-// acquirePipe waits for two processes at once, so that no two pipes hold half of what each needs.
-func (s *Store) acquirePipe(ctx context.Context) (release func(), err error) {
-	return s.processes.own.AcquireN(ctx, "", 2)
-}
-
-// run is for commands with small input and output: it gives what git printed.
-func (r *Repo) run(ctx context.Context, stdin string, args ...string) ([]byte, error) {
-	c := r.Command(args...)
-	if stdin != "" {
-		c.Stdin = strings.NewReader(stdin)
-	}
-	var out bytes.Buffer
-	c.Stdout = &out
-	if err := c.Run(ctx); err != nil {
-		return nil, err
-	}
-	return out.Bytes(), nil
+// ask runs a command with small input and output, and gives what git printed.
+func (c *Command) ask(ctx context.Context, stdin string) (string, error) {
+	var out strings.Builder
+	c.Stdin, c.Stdout = strings.NewReader(stdin), &out
+	err := c.Run(ctx)
+	return out.String(), err
 }
 
 // gate is the input of a process. Nothing of it is read before the process has its bounds.
@@ -259,38 +209,18 @@ func (g *gate) Read(p []byte) (int, error) {
 }
 
 // tail keeps the last bytes written to it.
-type tail struct {
-	mu   sync.Mutex
-	kept []byte
-	cut  bool
-}
+type tail []byte
 
 // Write never fails and never grows beyond its bound.
 func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n := len(p)
-	if len(p) > maxMessages {
-		p, t.cut = p[len(p)-maxMessages:], true
-	}
-	if over := len(t.kept) + len(p) - maxMessages; over > 0 {
-		t.kept, t.cut = append(t.kept[:0], t.kept[over:]...), true
-	}
-	t.kept = append(t.kept, p...)
-	return n, nil
+	kept := append(*t, p...)
+	*t = bytes.Clone(kept[max(0, len(kept)-maxMessages):])
+	return len(p), nil
 }
 
-// text returns whole lines, without the path that nobody but the operator should see.
-func (t *tail) text(path string) string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	kept := t.kept
-	if t.cut {
-		if end := bytes.IndexByte(kept, '\n'); end >= 0 {
-			kept = kept[end+1:]
-		}
-	}
-	s := strings.ReplaceAll(strings.ToValidUTF8(string(kept), "?"), path, ".")
+// text returns the lines without the path, which only the operator should see.
+func (t tail) text(path string) string {
+	s := strings.ReplaceAll(strings.ToValidUTF8(string(t), "?"), path, ".")
 	return strings.TrimSpace(strings.Map(func(c rune) rune {
 		switch {
 		case c == '\n' || c == '\r':
@@ -319,19 +249,26 @@ func environment(more []setting) []string {
 		"GIT_ADVICE=0",
 		"GIT_ALLOC_LIMIT=" + allocLimit,
 	}
-	count := 0
-	for _, settings := range [][]setting{configuration, more} {
-		for _, s := range settings {
-			env = append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", count, s.key), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", count, s.value))
-			count++
-		}
+	settings := slices.Concat(configuration, more)
+	for i, s := range settings {
+		env = append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, s.key), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, s.value))
 	}
-	return append(env, fmt.Sprintf("GIT_CONFIG_COUNT=%d", count))
+	return append(env, fmt.Sprintf("GIT_CONFIG_COUNT=%d", len(settings)))
 }
 
-// isExit reports whether git itself ended with a failure, and was not ended by us or for want of
-// input.
-func isExit(err error) bool {
-	exit, ok := errors.AsType[*exec.ExitError](err)
+// refused reports whether git itself ended with a failure: it was not ended by us or a limit, and
+// it could write to the disk.
+func refused(err error) bool {
+	failure, ok := errors.AsType[*Error](err)
+	if !ok || Unwritable(err) {
+		return false
+	}
+	exit, ok := errors.AsType[*exec.ExitError](failure.Err)
 	return ok && exit.Exited()
+}
+
+// says reports whether a git command failed with these words.
+func says(err error, words string) bool {
+	failure, ok := errors.AsType[*Error](err)
+	return ok && strings.Contains(failure.Messages, words)
 }

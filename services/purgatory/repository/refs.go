@@ -1,17 +1,15 @@
 package repository
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"tendril.dev/lib/nostr"
 )
@@ -26,6 +24,9 @@ const (
 	maxSymbolic = 256
 )
 
+// ErrUnfit are references that no repository of ours can have, now or later.
+var ErrUnfit = errors.New("these references cannot be")
+
 // Refs are the references of a repository at one moment.
 type Refs struct {
 	// ByName maps the full names of references to the objects that they name.
@@ -36,133 +37,204 @@ type Refs struct {
 	Head string
 }
 
-// Refs reads the references. As a rule each is a file, and no git is started.
-func (r *Repo) Refs(ctx context.Context) (Refs, error) {
-	refs, plain, err := r.readRefFiles()
-	if err == nil && !plain {
-		refs, err = r.listRefs(ctx)
+// Refs reads the references as git does: their files first, then packed-refs, into which git moves
+// them in that order. It starts no git. What git would not take for a reference is left out.
+func (r *Repo) Refs() (Refs, error) {
+	refs := Refs{ByName: map[string]string{}, Symbolic: map[string]string{}}
+	err := filepath.WalkDir(r.in("refs"), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return ignoreGone(err)
+		}
+		content, err := readShort(path)
+		refs.add(strings.TrimPrefix(path, r.path+"/"), strings.TrimSpace(content))
+		return ignoreGone(err)
+	})
+	var packed []byte
+	if err == nil {
+		packed, err = os.ReadFile(r.in("packed-refs"))
+	}
+	for line := range strings.Lines(string(packed)) {
+		id, name, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if refs.add(name, id); !isID(id) && !strings.HasPrefix(id, "#") && !strings.HasPrefix(id, "^") {
+			err = fmt.Errorf("packed-refs has the line %q", line[:min(len(line), 100)])
+		}
+	}
+	maps.DeleteFunc(refs.Symbolic, func(_, branch string) bool { return refs.ByName[branch] == "" })
+	if err = ignoreGone(err); err == nil {
+		refs.Head, err = r.Head()
 	}
 	if err != nil {
 		return Refs{}, fmt.Errorf("read references: %w", err)
 	}
-	refs.Head, err = r.Head()
-	return refs, err
+	return refs, nil
 }
 
-// listRefs asks git for the references, without HEAD.
-func (r *Repo) listRefs(ctx context.Context) (Refs, error) {
-	refs := Refs{ByName: map[string]string{}, Symbolic: map[string]string{}}
-	out, err := r.run(ctx, "", "for-each-ref", "--format=%(objectname) %(refname) %(symref)")
-	if err != nil {
-		return Refs{}, err
+func (r Refs) add(name, value string) {
+	branch, symbolic := strings.CutPrefix(value, symbolicPrefix)
+	switch {
+	case nostr.CheckRefName(name) != nil || r.ByName[name] != "" || r.Symbolic[name] != "":
+	case symbolic:
+		r.Symbolic[name] = branch
+	case isID(value):
+		r.ByName[name] = value
 	}
-	lines := bufio.NewScanner(bytes.NewReader(out))
-	for lines.Scan() {
-		id, rest, _ := strings.Cut(lines.Text(), " ")
-		name, target, _ := strings.Cut(rest, " ")
-		switch {
-		case target != "":
-			refs.Symbolic[name] = target
-		case name != "":
-			refs.ByName[name] = id
-		}
-	}
-	return refs, lines.Err()
 }
 
-// Head is the branch that HEAD follows (its full name).
+// Head is the branch that HEAD follows (its full name); "": it follows none.
 func (r *Repo) Head() (string, error) {
-	f, err := os.Open(r.in("HEAD"))
+	content, err := readShort(r.in("HEAD"))
 	if err != nil {
 		return "", fmt.Errorf("read HEAD: %w", err)
 	}
-	defer f.Close()
-	content, err := io.ReadAll(io.LimitReader(f, 4<<10))
-	if err != nil {
-		return "", fmt.Errorf("read HEAD: %w", err)
-	}
-	branch, ok := strings.CutPrefix(strings.TrimSpace(string(content)), symbolicPrefix)
-	if !ok {
+	branch, follows := strings.CutPrefix(strings.TrimSpace(content), symbolicPrefix)
+	if !follows {
 		return "", nil
 	}
 	return branch, nil
 }
 
-// ErrUnfit are references that no repository of ours can have, now or later.
-var ErrUnfit = errors.New("these references cannot be")
+// Named returns the ids of the objects that references of the repository name, each once, without
+// those references for which skip is true; nil skips none.
+func (r *Repo) Named(skip func(name string) bool) ([]string, error) {
+	refs, err := r.Refs()
+	if skip != nil {
+		maps.DeleteFunc(refs.ByName, func(name, _ string) bool { return skip(name) })
+	}
+	return slices.Compact(slices.Sorted(maps.Values(refs.ByName))), err
+}
+
+// IsNamed reports whether a reference that is a file, as nearly all are, names an object.
+func (r *Repo) IsNamed(name, id string) bool {
+	if nostr.CheckRefName(name) != nil {
+		return false
+	}
+	content, err := readShort(r.in(filepath.FromSlash(name)))
+	return err == nil && strings.TrimSpace(content) == id
+}
 
 // SetRefs makes refs/heads/* and refs/tags/* exactly what is wanted, in one transaction, and lets
 // HEAD follow head if that branch is among them; "" and a branch without data leave HEAD as it is.
 // Where no branch is left, HEAD is what git init makes it. Other references are left alone. Only
-// where a name that goes is the folder of one that comes, or the other way round, what goes does so
-// in a transaction before: git cannot do both at once. A symbolic reference to a branch that is not
-// wanted is left out; no client could see it. It says whether anything changed.
+// where a name that goes is the folder of one that comes, or the other way round, all that goes
+// does so in a transaction before: git cannot do both at once. A symbolic reference to a branch
+// that is not wanted is left out; no client could see it. It says whether anything changed.
 //
 // It fails, and leaves the references as they were, if an object is not there with all that it
 // reaches (ErrBroken). What no repository could ever have, a branch that names something that is no
 // commit for example, is ErrUnfit: its author must not hold up others.
 func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, head string) (changed bool, err error) {
-	if err := checkWanted(want, symbolic, head); err != nil {
-		return false, fmt.Errorf("set references: %w: %w", ErrUnfit, err)
+	if changed, err = r.setRefs(ctx, want, symbolic, head); err != nil {
+		err = fmt.Errorf("set references: %w", err)
 	}
-	now, err := r.Refs(ctx)
+	return changed, err
+}
+
+func (r *Repo) setRefs(ctx context.Context, want, symbolic map[string]string, head string) (changed bool, err error) {
+	for name := range joined(want, symbolic) {
+		if !isBranchOrTag(name) || nostr.CheckRefName(name) != nil {
+			return false, fmt.Errorf("%w: %q is no branch or tag", ErrUnfit, name)
+		}
+	}
+	now, err := r.Refs()
 	if err != nil {
-		return false, fmt.Errorf("set references: %w", err)
+		return false, err
 	}
-	plan := planRefs(now, want, symbolic)
-	if err := r.connected(ctx, plan.comes(now)); err != nil {
-		return false, fmt.Errorf("set references: %w", err)
+	deletions, updates, follow := planRefs(now, want, symbolic)
+	if len(follow) > maxSymbolic {
+		return false, fmt.Errorf("%w: there are more than %d symbolic references", ErrUnfit, maxSymbolic)
 	}
-	for _, changes := range [][]refChange{plan.before, plan.changes} {
-		if len(changes) == 0 {
-			continue
-		}
+	switch {
+	case want[head] != "" || want[symbolic[head]] != "":
+		follow["HEAD"] = head
+	case !slices.ContainsFunc(slices.Collect(maps.Keys(want)), isBranch):
+		follow["HEAD"] = r.store.branch
+	}
+	if follow["HEAD"] == now.Head {
+		delete(follow, "HEAD")
+	}
+	if err := r.connected(ctx, updates); err != nil {
+		return false, err
+	}
+	steps := [][]refChange{slices.Concat(deletions, updates)}
+	if clash(deletions, updates) {
+		steps = [][]refChange{deletions, updates}
+	}
+	for _, changes := range steps {
 		if err := r.transaction(ctx, changes); err != nil {
-			return changed, fmt.Errorf("set references: %w", err)
+			return changed, err
 		}
-		changed = true
+		changed = changed || len(changes) > 0
 	}
-	for _, name := range slices.Sorted(maps.Keys(plan.symbolic)) {
-		if _, err := r.run(ctx, "", "symbolic-ref", name, plan.symbolic[name]); err != nil {
-			return changed, fmt.Errorf("set references: %w", err)
-		}
-		changed = true
-	}
-	if head = r.headFor(want, symbolic, head); head != "" && head != now.Head {
-		if _, err := r.run(ctx, "", "symbolic-ref", "HEAD", head); err != nil {
-			return changed, fmt.Errorf("set HEAD: %w", err)
+	for _, name := range slices.Sorted(maps.Keys(follow)) {
+		if err := r.writing("symbolic-ref", name, follow[name]).Run(ctx); err != nil {
+			return changed, err
 		}
 		changed = true
 	}
 	return changed, nil
 }
 
-// headFor returns the branch that HEAD is to follow: the wanted one if it has data, git's own where
-// there is no branch at all, "" for no change.
-func (r *Repo) headFor(want, symbolic map[string]string, head string) string {
-	_, born := want[head]
-	if !born {
-		_, born = want[symbolic[head]]
-	}
-	if born {
-		return head
-	}
-	for name := range want {
-		if strings.HasPrefix(name, headsPrefix) {
-			return ""
+// refChange is one reference in a transaction.
+type refChange struct {
+	name string
+	to   string // the object, or "" to delete it
+}
+
+// planRefs compares branches and tags with what is wanted: what to delete, what to create or move,
+// and which symbolic references to set after that.
+func planRefs(now Refs, want, symbolic map[string]string) (deletions, updates []refChange, follow map[string]string) {
+	follow = map[string]string{}
+	for name, branch := range symbolic {
+		if want[branch] != "" && want[name] == "" {
+			follow[name] = branch
 		}
 	}
-	return r.store.branch
+	for name := range joined(now.ByName, now.Symbolic) {
+		if isBranchOrTag(name) && want[name] == "" && follow[name] == "" {
+			deletions = append(deletions, refChange{name: name})
+		}
+	}
+	for name, id := range want {
+		if now.ByName[name] != id {
+			updates = append(updates, refChange{name, id})
+		}
+	}
+	maps.DeleteFunc(follow, func(name, branch string) bool { return now.Symbolic[name] == branch })
+	return deletions, updates, follow
 }
+
+func joined(a, b map[string]string) map[string]string {
+	both := maps.Clone(a)
+	if both == nil {
+		both = map[string]string{}
+	}
+	maps.Copy(both, b)
+	return both
+}
+
+// clash reports whether a name that goes is the folder of one that comes, or the other way round.
+func clash(deletions, updates []refChange) bool {
+	return slices.ContainsFunc(deletions, func(d refChange) bool {
+		return slices.ContainsFunc(updates, func(u refChange) bool {
+			return isWithin(d.name, u.name) || isWithin(u.name, d.name)
+		})
+	})
+}
+
+func isWithin(name, folder string) bool {
+	return len(name) > len(folder) && name[len(folder)] == '/' && strings.HasPrefix(name, folder)
+}
+
+func isBranch(name string) bool { return strings.HasPrefix(name, headsPrefix) }
+
+func isBranchOrTag(name string) bool { return isBranch(name) || strings.HasPrefix(name, tagsPrefix) }
 
 // SetRef makes one reference name an object that is there with all that it reaches.
 func (r *Repo) SetRef(ctx context.Context, name, id string) error {
-	err := checkRef(name, id, "refs/")
+	change := []refChange{{name, id}}
+	err := r.connected(ctx, change)
 	if err == nil {
-		err = r.connected(ctx, []string{id})
-	}
-	if err == nil {
-		err = r.transaction(ctx, []refChange{{name: name, to: id}})
+		err = r.transaction(ctx, change)
 	}
 	if err != nil {
 		return fmt.Errorf("set reference: %w", err)
@@ -172,97 +244,54 @@ func (r *Repo) SetRef(ctx context.Context, name, id string) error {
 
 // DeleteRef removes one reference. One that is not there is no error.
 func (r *Repo) DeleteRef(ctx context.Context, name string) error {
-	err := checkRefName(name, "refs/")
-	if err == nil {
-		err = r.transaction(ctx, []refChange{{name: name}})
-	}
-	if err != nil {
+	if err := r.transaction(ctx, []refChange{{name: name}}); err != nil {
 		return fmt.Errorf("delete reference: %w", err)
 	}
 	return nil
 }
 
-// refChange is one reference in a transaction.
-type refChange struct {
-	name string
-	to   string // the object, or "" to delete it
-	from string // what it must name now, or "" for anything
-}
-
-// transaction applies all the changes or none.
-func (r *Repo) transaction(ctx context.Context, changes []refChange) error {
-	var b strings.Builder
-	b.WriteString("start\x00")
+// connected walks from objects to the end of all that they reach and no reference does. ErrBroken:
+// something is missing on the way.
+func (r *Repo) connected(ctx context.Context, changes []refChange) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	var ids strings.Builder
 	for _, c := range changes {
-		b.WriteString("option no-deref\x00")
-		if c.to == "" {
-			b.WriteString("delete " + c.name + "\x00" + c.from + "\x00")
-		} else {
-			b.WriteString("update " + c.name + "\x00" + c.to + "\x00" + c.from + "\x00")
+		if !isID(c.to) {
+			return fmt.Errorf("%w: %q is not the id of an object of this repository", ErrUnfit, c.to)
 		}
+		ids.WriteString(c.to + "\n")
 	}
-	b.WriteString("prepare\x00commit\x00")
-	_, err := r.run(ctx, b.String(), "update-ref", "--stdin", "-z")
-	if says(err, "File exists") {
-		// A lock: of another, who will be done, or of a process that was killed.
-		if err := r.sweepLocks(time.Now()); err != nil {
-			return fmt.Errorf("sweep locks: %w", err)
-		}
-		_, err = r.run(ctx, b.String(), "update-ref", "--stdin", "-z")
-	}
-	if says(err, "trying to write non-commit object") {
-		return fmt.Errorf("%w: a branch would name what is no commit", ErrUnfit)
+	_, err := r.reading("rev-list", "--objects", "--quiet", "--stdin", "--not", "--all").ask(ctx, ids.String())
+	if refused(err) {
+		return fmt.Errorf("%w: %w", ErrBroken, err)
 	}
 	return err
 }
 
-// says reports whether a git command failed with these words.
-func says(err error, words string) bool {
-	failure, ok := errors.AsType[*Error](err)
-	return ok && strings.Contains(failure.Messages, words)
-}
-
-func checkWanted(want, symbolic map[string]string, head string) error {
-	if len(symbolic) > maxSymbolic {
-		return fmt.Errorf("there are more than %d symbolic references", maxSymbolic)
+// transaction applies all the changes or none.
+func (r *Repo) transaction(ctx context.Context, changes []refChange) error {
+	if len(changes) == 0 {
+		return nil
 	}
-	for name, id := range want {
-		if err := checkRef(name, id, headsPrefix, tagsPrefix); err != nil {
-			return err
+	var b strings.Builder
+	b.WriteString("start\x00")
+	for _, c := range changes {
+		if err := nostr.CheckRefName(c.name); err != nil || !strings.HasPrefix(c.name, "refs/") {
+			return fmt.Errorf("%w: %q is no name for a reference", ErrUnfit, c.name)
+		}
+		b.WriteString("option no-deref\x00")
+		if c.to == "" {
+			b.WriteString("delete " + c.name + "\x00\x00")
+		} else {
+			b.WriteString("update " + c.name + "\x00" + c.to + "\x00\x00")
 		}
 	}
-	for name, branch := range symbolic {
-		if err := checkRefName(name, headsPrefix, tagsPrefix); err != nil {
-			return err
-		}
-		if err := checkRefName(branch, headsPrefix); err != nil {
-			return err
-		}
-		if _, both := want[name]; both {
-			return fmt.Errorf("%q is wanted twice", name)
-		}
+	b.WriteString("prepare\x00commit\x00")
+	_, err := r.writing("update-ref", "--stdin", "-z").ask(ctx, b.String())
+	if says(err, "trying to write non-commit object") {
+		return fmt.Errorf("%w: a branch would name what is no commit", ErrUnfit)
 	}
-	if head != "" {
-		return checkRefName(head, headsPrefix)
-	}
-	return nil
-}
-
-func checkRef(name, id string, prefixes ...string) error {
-	if !isID(id) {
-		return fmt.Errorf("%q is not the id of an object of this repository (%d lower-case hex digits)", id, idLength)
-	}
-	return checkRefName(name, prefixes...)
-}
-
-func checkRefName(name string, prefixes ...string) error {
-	if err := nostr.CheckRefName(name); err != nil {
-		return err
-	}
-	for _, prefix := range prefixes {
-		if strings.HasPrefix(name, prefix) {
-			return nil
-		}
-	}
-	return fmt.Errorf("the reference name %q is not below %s", name, strings.Join(prefixes, " or "))
+	return err
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -12,6 +14,14 @@ import (
 )
 
 type refs = map[string]string
+
+// set lets main name a commit, and fails the test if that cannot be.
+func set(t testing.TB, r *repository.Repo, id string) {
+	t.Helper()
+	if _, err := r.SetRefs(t.Context(), refs{"refs/heads/main": id}, nil, "refs/heads/main"); err != nil {
+		t.Fatal(err)
+	}
+}
 
 func TestSetRefsMakesThemExactlyWhatIsWanted(t *testing.T) {
 	t.Parallel()
@@ -60,8 +70,8 @@ func TestSetRefsMakesThemExactlyWhatIsWanted(t *testing.T) {
 			{want: refs{main: b, dev: a, "refs/heads/latest": a}, changed: true, wantHead: unborn},
 			{want: refs{main: b, dev: a}, symbolic: refs{"refs/heads/latest": dev, "refs/tags/t": main}, changed: true, wantHead: unborn},
 			{want: refs{dev: a}, symbolic: refs{"refs/heads/latest": main}, changed: true, wantHead: unborn}, // its branch is not there
-			{want: refs{dev: a}, symbolic: refs{"refs/heads/dev2": dev}, changed: true, wantHead: unborn},
-			{want: refs{dev: a, "refs/heads/dev2/x": b}, changed: true, wantHead: unborn},
+			{want: refs{dev: a}, symbolic: refs{"refs/heads/dev2": dev}, head: "refs/heads/dev2", changed: true, wantHead: "refs/heads/dev2"},
+			{want: refs{dev: a, "refs/heads/dev2/x": b}, head: dev, changed: true, wantHead: dev},
 			{want: refs{}, changed: true, wantHead: unborn},
 		},
 		"odd names": {
@@ -72,7 +82,7 @@ func TestSetRefsMakesThemExactlyWhatIsWanted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := gittest.Repo(t, gittest.Store(t), "refs")
-			store(t, r, pack)
+			gittest.Fill(t, r, pack)
 			if err := r.SetRef(t.Context(), event, a); err != nil {
 				t.Fatal(err)
 			}
@@ -81,27 +91,21 @@ func TestSetRefsMakesThemExactlyWhatIsWanted(t *testing.T) {
 				if err != nil || changed != s.changed {
 					t.Fatalf("step %d: changed %v, %v", i, changed, err)
 				}
-				got, err := r.Refs(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				want := maps.Clone(s.want)
+				want, symbolic := maps.Clone(s.want), maps.Clone(s.symbolic)
 				want[event] = a
-				symbolic := refs{}
-				for name, branch := range s.symbolic {
-					if _, born := s.want[branch]; born {
-						symbolic[name] = branch
+				maps.DeleteFunc(symbolic, func(_, branch string) bool { return s.want[branch] == "" })
+				for _, how := range []string{"as files", "packed"} {
+					got, err := r.Refs()
+					if err != nil || !maps.Equal(got.ByName, want) || !maps.Equal(got.Symbolic, symbolic) || got.Head != s.wantHead {
+						t.Fatalf("step %d, %s: got %+v, want %v, symbolic %v, HEAD %s, %v", i, how, got, want, symbolic, s.wantHead, err)
 					}
-				}
-				if !maps.Equal(got.ByName, want) || !maps.Equal(got.Symbolic, symbolic) || got.Head != s.wantHead {
-					t.Fatalf("step %d: got %+v, want %v, symbolic %v, HEAD %s", i, got, want, symbolic, s.wantHead)
+					gittest.Git(t, r.Path(), "pack-refs", "--all") // as an operator may
 				}
 			}
-			if err := r.DeleteRef(t.Context(), event); err != nil {
-				t.Error(err)
-			}
-			if err := r.DeleteRef(t.Context(), event); err != nil {
-				t.Errorf("deleting what is not there: %v", err)
+			for range 2 { // what is not there is no error
+				if err := r.DeleteRef(t.Context(), event); err != nil {
+					t.Error(err)
+				}
 			}
 		})
 	}
@@ -114,41 +118,31 @@ func TestSetRefsIsAllOrNothing(t *testing.T) {
 	b := w.Commit("b", "b")
 	blob := w.Git("rev-parse", "main:a")
 	r := gittest.Repo(t, gittest.Store(t), "refs")
-	store(t, r, w.Pack("main"))
-	before := refs{"refs/heads/main": a}
-	if _, err := r.SetRefs(t.Context(), before, nil, "refs/heads/main"); err != nil {
-		t.Fatal(err)
-	}
+	gittest.Fill(t, r, w.Pack("main"))
+	set(t, r, a)
 	many := refs{}
 	for i := range 300 {
 		many[fmt.Sprintf("refs/heads/s%d", i)] = "refs/heads/main"
 	}
 	for name, tc := range map[string]struct {
 		want, symbolic refs
-		head           string
+		err            error
 	}{
-		"an object that is not there":      {want: refs{"refs/heads/main": b, "refs/heads/z": strings.Repeat("6", 40)}},
-		"a branch at a blob":               {want: refs{"refs/heads/main": b, "refs/heads/z": blob}},
-		"not a branch or tag":              {want: refs{"refs/heads/main": b, "refs/nostr/x": a}},
-		"an illegal name":                  {want: refs{"refs/heads/main": b, "refs/heads/../x": a}},
-		"a name with NUL":                  {want: refs{"refs/heads/main": b, "refs/heads/x\x00delete refs/heads/main": a}},
-		"an id that is none":               {want: refs{"refs/heads/main": b, "refs/heads/x": "main"}},
-		"an id of another format":          {want: refs{"refs/heads/main": strings.Repeat("a", 64)}},
-		"HEAD elsewhere":                   {want: refs{"refs/heads/main": b}, head: "refs/tags/x"},
-		"HEAD an option":                   {want: refs{"refs/heads/main": b}, head: "--delete"},
-		"symbolic elsewhere":               {want: refs{"refs/heads/main": b}, symbolic: refs{"refs/heads/x": "HEAD"}},
-		"direct and symbolic":              {want: refs{"refs/heads/main": b}, symbolic: refs{"refs/heads/main": "refs/heads/main"}},
-		"more symbolic than one would use": {want: refs{"refs/heads/main": b}, symbolic: many},
+		"an object that is not there":      {refs{"refs/heads/main": b, "refs/heads/z": strings.Repeat("6", 40)}, nil, repository.ErrBroken},
+		"a branch at a blob":               {refs{"refs/heads/main": b, "refs/heads/z": blob}, nil, repository.ErrUnfit},
+		"not a branch or tag":              {refs{"refs/heads/main": b, "refs/nostr/x": a}, nil, repository.ErrUnfit},
+		"an illegal name":                  {refs{"refs/heads/main": b, "refs/heads/../x": a}, nil, repository.ErrUnfit},
+		"a name with NUL":                  {refs{"refs/heads/main": b, "refs/heads/x\x00delete refs/heads/main": a}, nil, repository.ErrUnfit},
+		"an id that is none":               {refs{"refs/heads/main": b, "refs/heads/x": "main"}, nil, repository.ErrUnfit},
+		"an id of another format":          {refs{"refs/heads/main": strings.Repeat("a", 64)}, nil, repository.ErrUnfit},
+		"symbolic and an option":           {refs{"refs/heads/main": b}, refs{"--delete": "refs/heads/main"}, repository.ErrUnfit},
+		"symbolic elsewhere":               {refs{"refs/heads/main": b}, refs{"refs/heads/../../x": "refs/heads/main"}, repository.ErrUnfit},
+		"more symbolic than one would use": {refs{"refs/heads/main": b}, many, repository.ErrUnfit},
 	} {
-		changed, err := r.SetRefs(t.Context(), tc.want, tc.symbolic, tc.head)
-		if err == nil || changed {
+		if changed, err := r.SetRefs(t.Context(), tc.want, tc.symbolic, ""); !errors.Is(err, tc.err) || changed {
 			t.Errorf("%s: changed %v, %v", name, changed, err)
 		}
-		if later := name == "an object that is not there"; errors.Is(err, repository.ErrUnfit) == later {
-			t.Errorf("%s: may it be later? %v", name, err)
-		}
-		got, err := r.Refs(t.Context())
-		if err != nil || !maps.Equal(got.ByName, before) || got.Head != "refs/heads/main" {
+		if got, err := r.Refs(); err != nil || !maps.Equal(got.ByName, refs{"refs/heads/main": a}) || got.Head != "refs/heads/main" {
 			t.Errorf("%s: left %+v, %v", name, got, err)
 		}
 	}
@@ -159,5 +153,29 @@ func TestSetRefsIsAllOrNothing(t *testing.T) {
 		if err := r.DeleteRef(t.Context(), name); err == nil {
 			t.Errorf("the reference %q was deleted", name)
 		}
+	}
+}
+
+// TestRefsAreThoseThatGitSees, whatever lies among their files.
+func TestRefsAreThoseThatGitSees(t *testing.T) {
+	t.Parallel()
+	w := gittest.NewWork(t)
+	a := w.Commit("a", "a")
+	w.Git("tag", "--annotate", "--message", "v1", "v1")
+	r := gittest.Repo(t, gittest.Store(t), "refs")
+	gittest.Git(t, w.Dir, "push", "--quiet", r.Path(), "main", "v1", "main:refs/heads/b")
+	gittest.Git(t, r.Path(), "pack-refs", "--all")
+	b := w.Commit("b", "b")
+	gittest.Git(t, w.Dir, "push", "--quiet", r.Path(), "main", ":refs/heads/b")
+	for name, content := range map[string]string{
+		"refs/heads/empty": "", "refs/heads/half": a[:20], "refs/heads/new.lock": a + "\n", "refs/heads/gone": "ref: refs/heads/none\n",
+	} {
+		if err := os.WriteFile(filepath.Join(r.Path(), name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := r.Refs()
+	if want := (refs{"refs/heads/main": b, "refs/tags/v1": w.Git("rev-parse", "v1")}); err != nil || !maps.Equal(got.ByName, want) || len(got.Symbolic) != 0 {
+		t.Errorf("%+v, %v; want %v", got, err, want)
 	}
 }

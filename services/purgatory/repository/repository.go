@@ -12,19 +12,19 @@
 package repository
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
+	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
 )
 
@@ -55,111 +55,79 @@ type Options struct {
 	// LookOnly is for those who only look: nothing is made in the root, and nothing swept up.
 	LookOnly bool
 
-	// Log gets what went wrong where nobody waits for an answer. Default: nothing.
+	// Log gets what went wrong where nothing waits for an answer. Default: nothing.
 	Log *slog.Logger
 }
 
-const (
-	defaultProcesses = 32
-
-	// Folders of the root that are no repositories. An npub never starts with a dot.
-	newFolder   = ".new"
-	trashFolder = ".trash"
-	emptyFolder = ".empty"
-
-	suffix = ".git"
-)
-
 // Store is all repositories below one root. It is safe for use by many goroutines.
 type Store struct {
-	root      string
-	git       string
-	memory    int64 // of one git process
-	processes processes
-	volume    *volume
-	log       *slog.Logger
-	branch    string // that HEAD of a new repository follows, by its full name
+	Options
+	branch string // that HEAD of a new repository follows, by its full name
+	probe  probe
 
-	packTime time.Duration
-	lease    func(identifier string) context.Context
+	// A quarter of the processes is for the worker's own work, so that clients, of whom there may be
+	// any number, never stop it. They share the rest: one client has a quarter of it at most, and who
+	// has least comes next.
+	own, clients *limit.Fair
 }
 
 // NewStore opens the root, checks that git runs and is not too old, and sweeps up what processes
 // left behind that were killed. Its errors name the setting that has to change.
 func NewStore(o Options) (*Store, error) {
-	if o.Git == "" {
-		o.Git = "git"
-	}
-	if o.Processes == 0 {
-		o.Processes = defaultProcesses
-	}
-	if o.Memory == 0 {
-		o.Memory = defaultMemory
-	}
-	if o.PackTime == 0 {
-		o.PackTime = 30 * time.Minute
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Git = cmp.Or(o.Git, "git")
+	o.Processes = cmp.Or(o.Processes, 32)
+	o.Memory = cmp.Or(o.Memory, 4<<30)
+	o.PackTime = cmp.Or(o.PackTime, 30*time.Minute)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	own := int64(max(1, o.Processes/4))
+	clients := max(1, int64(o.Processes)-own)
+	s := &Store{Options: o, own: limit.NewFair(own, own), clients: limit.NewFair(clients, max(1, clients/4))}
 	git, err := exec.LookPath(o.Git)
+	if err == nil {
+		s.Git, err = filepath.Abs(git)
+	}
+	if err == nil {
+		s.branch, err = checkGit(s.Git)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("NGIT_GIT_BINARY is %q: want a git program that can be run (%w)", o.Git, err)
 	}
-	if git, err = filepath.Abs(git); err != nil {
-		return nil, fmt.Errorf("find git: %w", err)
-	}
-	branch, err := checkGit(git)
-	if err != nil {
-		return nil, fmt.Errorf("NGIT_GIT_BINARY is %q: %w", o.Git, err)
-	}
-	root, err := openRoot(o.Root, o.LookOnly)
-	if err != nil {
+	if err := s.open(); err != nil {
 		return nil, fmt.Errorf("NGIT_GIT_DATA_PATH is %q: want a folder that can be written to (%w)", o.Root, err)
-	}
-	s := &Store{
-		root: root, git: git, branch: branch, memory: o.Memory, processes: newProcesses(o.Processes), log: o.Log,
-		packTime: o.PackTime, lease: o.Lease,
-	}
-	s.volume = &volume{try: s.probe, log: o.Log}
-	if !o.LookOnly {
-		s.sweepRoot()
 	}
 	return s, nil
 }
 
-// openRoot makes the root and proves that it can be written to, unless that is only to be looked
-// at.
-func openRoot(given string, lookOnly bool) (string, error) {
-	if given == "" {
-		return "", errors.New("it is empty")
+// open makes the folders of the root, unless they are only to be looked at.
+func (s *Store) open() (err error) {
+	if s.Root == "" {
+		return errors.New("it is empty")
 	}
-	root, err := filepath.Abs(given)
-	if err != nil {
-		return "", err
+	if s.Root, err = filepath.Abs(s.Root); err != nil {
+		return err
 	}
-	if lookOnly {
-		_, err := os.ReadDir(root)
-		return root, err
+	if s.LookOnly {
+		_, err := os.ReadDir(s.Root)
+		return err
 	}
 	for _, folder := range []string{newFolder, trashFolder} {
-		if err := os.MkdirAll(filepath.Join(root, folder), 0o755); err != nil {
-			return "", err
+		if err := os.MkdirAll(filepath.Join(s.Root, folder), 0o755); err != nil {
+			return err
 		}
 	}
-	probe, err := os.MkdirTemp(filepath.Join(root, newFolder), "probe-")
+	s.sweep()
+	probe, err := os.MkdirTemp(filepath.Join(s.Root, newFolder), "probe-")
 	if err != nil {
-		return "", err
+		return err
 	}
-	return root, os.Remove(probe)
+	return os.Remove(probe)
 }
 
 // Repo is one repository, which may or may not be on disk yet.
 type Repo struct {
 	store *Store
-	ref   nostr.RepoRef
+	place Place
 	path  string
-	prs   bool // it is a contributor's (Place)
 }
 
 // Repo names a repository: <root>/<npub>/<encoded identifier>.git. It does no I/O; the error is
@@ -168,89 +136,53 @@ func (s *Store) Repo(ref nostr.RepoRef) (*Repo, error) { return s.At(Place{RepoR
 
 // At names the repository at a place. It does no I/O; the error is that of an illegal reference.
 func (s *Store) At(place Place) (*Repo, error) {
-	ref := place.RepoRef
-	if !nostr.IsHex64(ref.PubKey) {
+	if !nostr.IsHex64(place.PubKey) {
 		return nil, errors.New("name a repository: the owner is not a public key of 64 lower-case hex digits")
 	}
-	if err := nostr.CheckIdentifier(ref.Identifier); err != nil {
+	npub, err := nip19.EncodePublicKey(place.PubKey)
+	if err == nil {
+		err = nostr.CheckIdentifier(place.Identifier)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("name a repository: %w", err)
 	}
-	npub, err := encodeOwner(ref.PubKey)
-	if err != nil {
-		return nil, err
-	}
-	path := filepath.Join(s.folder(place.PRs), npub, nostr.EncodeIdentifier(ref.Identifier)+suffix)
-	return &Repo{store: s, ref: ref, path: path, prs: place.PRs}, nil
-}
-
-// decodeFolder returns the identifier for which a folder is named.
-func decodeFolder(folder fs.DirEntry) (identifier string, ok bool) {
-	encoded, ok := strings.CutSuffix(folder.Name(), suffix)
-	if !ok || !folder.IsDir() {
-		return "", false
-	}
-	identifier, err := nostr.DecodeIdentifier(encoded)
-	return identifier, err == nil && nostr.CheckIdentifier(identifier) == nil
-}
-
-func encodeOwner(pubkey string) (npub string, err error) {
-	if npub, err = nip19.EncodePublicKey(pubkey); err != nil {
-		return "", fmt.Errorf("name a repository: %w", err)
-	}
-	return npub, nil
-}
-
-func decodeOwner(name string) (key string, ok bool) {
-	if !strings.HasPrefix(name, "npub1") {
-		return "", false
-	}
-	prefix, value, err := nip19.Decode(name)
-	if err != nil || prefix != "npub" {
-		return "", false
-	}
-	key, ok = value.(string)
-	return key, ok
+	path := filepath.Join(s.folder(place.PRs), npub, nostr.EncodeIdentifier(place.Identifier)+suffix)
+	return &Repo{store: s, place: place, path: path}, nil
 }
 
 // Store is where the repository lies.
 func (r *Repo) Store() *Store { return r.store }
 
-// Ref says whose repository it is, and which.
-func (r *Repo) Ref() nostr.RepoRef { return r.ref }
+// Place says where the repository lies.
+func (r *Repo) Place() Place { return r.place }
 
-// Git is the git program that works on the repositories.
-func (s *Store) Git() string { return s.git }
+// Ref says whose repository it is, and which.
+func (r *Repo) Ref() nostr.RepoRef { return r.place.RepoRef }
 
 // Path is the folder of the bare repository.
 func (r *Repo) Path() string { return r.path }
+
+// in returns a path within the repository.
+func (r *Repo) in(elements ...string) string {
+	return filepath.Join(append([]string{r.path}, elements...)...)
+}
 
 // ErrLease is a write that was not done, or was cut off, because another worker may write there
 // now.
 var ErrLease = errors.New("the lease of the repository has ended")
 
-// underLease returns a context for writing to the repository, which ends with the lease too. cancel
-// must be called when the write is done.
-func (r *Repo) underLease(ctx context.Context) (leased context.Context, cancel func()) {
-	if r.store.lease == nil || r.ref.Identifier == "" { // the empty one belongs to no shard
-		return ctx, func() {}
+// lease is the context under which the repository may be written.
+func (r *Repo) lease() context.Context {
+	if r.store.Lease == nil || r.place.Identifier == "" { // the empty one belongs to no shard
+		return context.Background()
 	}
-	leased, end := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(r.store.lease(r.ref.Identifier), func() { end(ErrLease) })
-	return leased, func() {
-		stop()
-		end(nil)
-	}
+	return r.store.Lease(r.place.Identifier)
 }
 
 // mayWrite is asked before files are moved or removed.
 func (r *Repo) mayWrite(ctx context.Context) error {
-	if r.store.lease != nil && r.ref.Identifier != "" && r.store.lease(r.ref.Identifier).Err() != nil {
+	if r.lease().Err() != nil {
 		return ErrLease
 	}
 	return context.Cause(ctx)
-}
-
-// in returns a path within the repository.
-func (r *Repo) in(elements ...string) string {
-	return filepath.Join(append([]string{r.path}, elements...)...)
 }

@@ -1,11 +1,16 @@
 package repository_test
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,50 +19,68 @@ import (
 	"tendril.dev/services/purgatory/repository/gittest"
 )
 
-func TestRepositoriesOfAnyIdentifierStayBelowTheRoot(t *testing.T) {
-	t.Parallel()
-	root := filepath.Join(t.TempDir(), "git")
-	s, err := repository.NewStore(repository.Options{Root: root})
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// script writes a program that stands for git. Tests that use it do not run in parallel: a program
+// that is being written cannot be run, and a fork elsewhere holds its file open.
+func script(t testing.TB, lines string) string {
+	path := filepath.Join(t.TempDir(), "git")
+	must(t, os.WriteFile(path, []byte("#!/bin/sh\n"+lines+"\n"), 0o755))
+	return path
+}
+
+// files lists every file below a folder, and every folder but the store's own.
+func files(t testing.TB, root string) (found []string) {
+	t.Helper()
+	must(t, filepath.WalkDir(root, func(path string, entry os.DirEntry, err error) error {
+		name, _ := filepath.Rel(root, path)
+		if !slices.Contains([]string{".", ".new", ".trash"}, name) {
+			found = append(found, name)
+		}
+		return err
+	}))
+	return found
+}
+
+func places(t testing.TB, s *repository.Store, only nostr.RepoRef) (found []repository.Place) {
+	t.Helper()
+	for place, err := range s.Places(t.Context(), only) {
+		must(t, err)
+		found = append(found, place)
+	}
+	return found
+}
+
+func TestRepositoriesOfAnyIdentifierStayBelowTheRoot(t *testing.T) {
+	t.Parallel()
+	s := gittest.Store(t)
 	identifiers := []string{"plain", "a/b", "..", ".", "../..", "🌱 seed", "-x", "--upload-pack=touch", ".git", "a.git", "a%2Fb", "x\\y", "CON:"}
-	paths, unborn := map[string]bool{}, gittest.FirstBranch(t)
+	unborn := gittest.FirstBranch(t)
 	for _, identifier := range identifiers {
 		r := gittest.Repo(t, s, identifier)
-		folder, err := filepath.Rel(root, r.Path())
+		folder, err := filepath.Rel(s.Root, r.Path())
 		if err != nil || strings.Count(folder, "/") != 1 || !strings.HasPrefix(folder, "npub1") || !strings.HasSuffix(folder, ".git") {
 			t.Errorf("%q lies at %q (%v)", identifier, folder, err)
 		}
-		if paths[folder] {
-			t.Errorf("%q shares its folder with another", identifier)
-		}
-		paths[folder] = true
-		refs, err := r.Refs(t.Context())
+		refs, err := r.Refs()
 		if err != nil || refs.Head != unborn || len(refs.ByName) != 0 {
 			t.Errorf("%q: references %+v, %v", identifier, refs, err)
 		}
 	}
 	var found []string
-	for ref, err := range s.All(t.Context()) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		if ref.PubKey != gittest.Owner {
-			t.Errorf("owner %q", ref.PubKey)
-		}
-		found = append(found, ref.Identifier)
+	for _, at := range places(t, s, nostr.RepoRef{PubKey: gittest.Owner}) {
+		found = append(found, at.Identifier)
 	}
 	slices.Sort(identifiers)
 	slices.Sort(found)
 	if !slices.Equal(found, identifiers) {
 		t.Errorf("found %q, want %q", found, identifiers)
 	}
-}
-
-func TestIllegalReferencesAreRefused(t *testing.T) {
-	t.Parallel()
-	s := gittest.Store(t)
 	for _, ref := range []nostr.RepoRef{
 		{PubKey: gittest.Owner},
 		{PubKey: "../../etc", Identifier: "a"},
@@ -73,35 +96,58 @@ func TestIllegalReferencesAreRefused(t *testing.T) {
 	}
 }
 
-// Not parallel: a program that is being written cannot be run, and a fork elsewhere holds its file
-// open.
-func TestStoreSaysWhatIsWrongWithItsSettings(t *testing.T) {
-	script := func(prints string) string {
-		path := filepath.Join(t.TempDir(), "git")
-		if err := os.WriteFile(path, []byte("#!/bin/sh\necho '"+prints+"'\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		return path
+// TestPlaces: contributors' repositories lie apart, and are not taken for announced ones.
+func TestPlaces(t *testing.T) {
+	t.Parallel()
+	s := gittest.Store(t)
+	empty, err := s.Empty(t.Context()) // is none of them
+	must(t, err)
+	if out := gittest.Git(t, t.TempDir(), "ls-remote", empty.Path()); out != "" {
+		t.Errorf("the empty one has %s", out)
 	}
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o644); err != nil {
-		t.Fatal(err)
+	other := strings.Repeat("77", 32)
+	hosted := repository.Place{RepoRef: nostr.RepoRef{PubKey: gittest.Owner, Identifier: "my repo/ü"}}
+	offered := hosted
+	offered.PRs = true
+	elsewhere := repository.Place{RepoRef: nostr.RepoRef{PubKey: other, Identifier: "x"}}
+	for _, at := range []repository.Place{hosted, offered, elsewhere} {
+		r, err := s.At(at)
+		must(t, err)
+		must(t, r.Ensure(t.Context()))
 	}
-	for name, tc := range map[string]struct {
-		options repository.Options
-		want    string
-	}{
-		"no git":      {repository.Options{Root: t.TempDir(), Git: "no-such-git"}, `NGIT_GIT_BINARY is "no-such-git": want a git program`},
-		"another":     {repository.Options{Root: t.TempDir(), Git: script("hello")}, "want a git program, but it does not say"},
-		"old git":     {repository.Options{Root: t.TempDir(), Git: script("git version 2.36.9")}, "want git 2.37 or newer, but it is 2.36"},
-		"root a file": {repository.Options{Root: file}, "NGIT_GIT_DATA_PATH is"},
-		"no root":     {repository.Options{}, "NGIT_GIT_DATA_PATH is \"\""},
+	for only, want := range map[nostr.RepoRef][]repository.Place{
+		{}:                        {hosted, elsewhere, offered},
+		{PubKey: gittest.Owner}:   {hosted, offered},
+		{Identifier: "my repo/ü"}: {hosted, offered},
+		elsewhere.RepoRef:         {elsewhere},
+		{PubKey: other, Identifier: "my repo/ü"}: nil,
+		{PubKey: strings.Repeat("88", 32)}:       nil,
 	} {
-		if _, err := repository.NewStore(tc.options); err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: %v, want %q in it", name, err, tc.want)
+		if got := places(t, s, only); !slices.Equal(got, want) {
+			t.Errorf("of %v there is %v, want %v", only, got, want)
 		}
 	}
-	if _, err := repository.NewStore(repository.Options{Root: t.TempDir(), Git: script("git version 3.0.1")}); err != nil {
+	must(t, os.Mkdir(filepath.Join(s.Root, "foreign"), 0o755))
+	if strange, err := s.Strange(); err != nil || !slices.Equal(strange, []string{"foreign"}) {
+		t.Errorf("strange: %q, %v", strange, err)
+	}
+}
+
+func TestStoreSaysWhatIsWrongWithItsSettings(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(file, nil, 0o644))
+	for want, o := range map[string]repository.Options{
+		`NGIT_GIT_BINARY is "no-such-git": want a git program`: {Root: t.TempDir(), Git: "no-such-git"},
+		"it does not say which version":                        {Root: t.TempDir(), Git: script(t, "echo hello")},
+		"it is git 2.36: want 2.37 or newer":                   {Root: t.TempDir(), Git: script(t, "echo git version 2.36.9")},
+		"NGIT_GIT_DATA_PATH is \"" + file:                      {Root: file},
+		"NGIT_GIT_DATA_PATH is \"\"":                           {},
+	} {
+		if _, err := repository.NewStore(o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q in it", err, want)
+		}
+	}
+	if _, err := repository.NewStore(repository.Options{Root: t.TempDir(), Git: script(t, "echo git version 3.0.1")}); err != nil {
 		t.Errorf("git 3: %v", err)
 	}
 }
@@ -110,12 +156,7 @@ func TestEnsureIsSafeForManyAndRemoveTakesAllAway(t *testing.T) {
 	t.Parallel()
 	s := gittest.Store(t)
 	r, err := s.Repo(nostr.RepoRef{PubKey: gittest.Owner, Identifier: "busy"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.Exists() {
-		t.Fatal("it is there before it was made")
-	}
+	must(t, err)
 	for range 3 {
 		var all sync.WaitGroup
 		for range 8 {
@@ -126,39 +167,20 @@ func TestEnsureIsSafeForManyAndRemoveTakesAllAway(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if !r.Exists() {
-			t.Fatal("it was not made")
+		// A stranger's announcement costs as little as can be.
+		if got, want := files(t, r.Path()), []string{"HEAD", "config", "objects", "refs"}; !slices.Equal(got, want) {
+			t.Errorf("there is %q, want %q", got, want)
 		}
-		if err := r.Remove(t.Context()); err != nil {
-			t.Fatal(err)
+		if out, err := gittest.Try(t, t.TempDir(), "clone", "--quiet", r.Path(), "clone"); err != nil {
+			t.Errorf("git cannot clone it: %v %s", err, out)
 		}
-		if r.Exists() {
-			t.Fatal("it was not removed")
+		for range 2 { // what is not there is no error
+			must(t, r.Remove(t.Context()))
+		}
+		if left := files(t, s.Root); len(left) != 0 || r.Exists() {
+			t.Errorf("left behind: %q", left)
 		}
 	}
-	if err := r.Remove(t.Context()); err != nil {
-		t.Errorf("removing what is not there: %v", err)
-	}
-	if left := files(t, filepath.Dir(filepath.Dir(r.Path()))); len(left) != 0 {
-		t.Errorf("left behind: %q", left)
-	}
-}
-
-// files lists every file below a folder, and every folder but the store's own.
-func files(t *testing.T, root string) []string {
-	t.Helper()
-	var found []string
-	err := filepath.WalkDir(root, func(path string, entry os.DirEntry, err error) error {
-		name, _ := filepath.Rel(root, path)
-		if err == nil && name != "." && name != ".new" && name != ".trash" {
-			found = append(found, name)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return found
 }
 
 func TestSweepRemovesWhatKilledProcessesLeft(t *testing.T) {
@@ -166,81 +188,288 @@ func TestSweepRemovesWhatKilledProcessesLeft(t *testing.T) {
 	r := gittest.Repo(t, gittest.Store(t), "swept")
 	w := gittest.NewWork(t)
 	id := w.Commit("a", "a")
-	store(t, r, w.Pack("main"))
+	gittest.Fill(t, r, w.Pack("main"))
 	old := time.Now().Add(-48 * time.Hour)
-	place := func(name string, age time.Time) string {
+	for _, name := range files(t, r.Path()) {
+		must(t, os.Chtimes(filepath.Join(r.Path(), name), old, old))
+	}
+	stays := files(t, r.Path())
+	var gone []string
+	for name, left := range map[string]struct {
+		age   time.Duration
+		stays bool
+	}{
+		"HEAD.lock": {age: time.Hour}, "packed-refs.lock": {age: time.Hour}, "refs/heads/main.lock": {age: time.Hour},
+		"objects/tmp_objdir-pack-1": {age: 48 * time.Hour}, "objects/tmp_objdir-incoming-1": {},
+		"objects/pack/.tmp-7-pack-1": {age: 48 * time.Hour}, "objects/pack/tmp_pack_1": {age: 48 * time.Hour}, ".tmp-small-1": {age: time.Hour},
+		"refs/heads/new.lock": {stays: true}, "objects/tmp_objdir-pack-2": {age: time.Hour, stays: true}, "objects/pack/tmp_pack_2": {age: time.Hour, stays: true},
+		"objects/pack/pack-blind.pack": {age: 48 * time.Hour, stays: true}, // its index may be what was lost
+	} {
 		path := filepath.Join(r.Path(), name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
+		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		if strings.Contains(name, "objdir") {
+			must(t, os.MkdirAll(filepath.Join(path, "pack"), 0o755))
+		} else {
+			must(t, os.WriteFile(path, []byte("x"), 0o644))
 		}
-		if err := os.WriteFile(path, []byte("x"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chtimes(path, age, age); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	gone := []string{
-		place("HEAD.lock", old), place("packed-refs.lock", old), place("refs/heads/main.lock", old),
-		filepath.Dir(place("objects/tmp_objdir-pack-1/pack", old)),
-	}
-	if err := os.Chtimes(filepath.Join(r.Path(), "objects/tmp_objdir-pack-1"), old, old); err != nil {
-		t.Fatal(err)
-	}
-	stays := []string{
-		place("refs/heads/new.lock", time.Now()), place("objects/tmp_objdir-pack-2/pack", time.Now()),
-		place("objects/pack/pack-blind.pack", old), // its index may be what was lost
-	}
-	packs, err := filepath.Glob(filepath.Join(r.Path(), "objects/pack/pack-????????????????????????????????????????.*"))
-	if err != nil || len(packs) < 2 {
-		t.Fatalf("packs %q, %v", packs, err)
-	}
-	for _, path := range packs {
-		if err := os.Chtimes(path, old, old); err != nil {
-			t.Fatal(err)
+		at := time.Now().Add(-left.age)
+		must(t, os.Chtimes(path, at, at))
+		if left.stays {
+			stays = append(stays, name)
+		} else {
+			gone = append(gone, name)
 		}
 	}
-	stays = append(stays, packs...)
-	if err := r.Sweep(); err != nil {
-		t.Fatal(err)
+	if err := r.SetRef(t.Context(), "refs/heads/main", id); err == nil {
+		t.Error("a lock was passed over")
 	}
-	for _, path := range gone {
-		if _, err := os.Stat(path); err == nil {
-			t.Errorf("%s is still there", path)
+	must(t, r.Sweep())
+	left := files(t, r.Path())
+	for _, name := range gone {
+		if slices.Contains(left, name) {
+			t.Errorf("%s is still there", name)
 		}
 	}
-	for _, path := range stays {
-		if _, err := os.Stat(path); err != nil {
-			t.Errorf("%s is gone, but may be in use", path)
+	for _, name := range stays {
+		if !slices.Contains(left, name) {
+			t.Errorf("%s is gone, but may be in use", name)
 		}
 	}
-	if err := r.SetRef(t.Context(), "refs/heads/main", id); err != nil {
-		t.Errorf("after the sweep: %v", err)
+	must(t, r.SetRef(t.Context(), "refs/heads/main", id))
+}
+
+// TestNotes: what is noted is there until it is forgotten, and what makes no sense is none.
+func TestNotes(t *testing.T) {
+	t.Parallel()
+	r := gittest.Repo(t, gittest.Store(t), "x")
+	for _, is := range []bool{false, true, true, false, false} {
+		if err := r.SetArchive(is); err != nil || r.IsArchive() != is {
+			t.Errorf("set to %v it is an archive: %v, %v", is, r.IsArchive(), err)
+		}
+	}
+
+	ended := func(want *repository.Ended) {
+		t.Helper()
+		if note, err := r.Ended(); err != nil || (note == nil) != (want == nil) || note != nil && *note != *want {
+			t.Errorf("%+v, %v; want %+v", note, err, want)
+		}
+	}
+	ended(nil)
+	end := repository.Ended{Announcement: strings.Repeat("ab", 32), Reason: "deleted", Since: time.Unix(1000, 5).UTC(), Counted: time.Hour, Seen: time.Unix(4600, 5).UTC(), Kept: true}
+	for range 2 {
+		must(t, r.SetEnded(end))
+		ended(&end)
+	}
+	for range 2 {
+		must(t, r.ForgetEnded())
+		ended(nil)
+	}
+
+	id := func(c string) string { return strings.Repeat(c, 64) }
+	waits := []repository.WaitingPush{{Event: id("a"), Client: "192.0.2.1", Bytes: 5}, {Event: id("b"), Client: "2001:db8::/64", Bytes: 1 << 40}, {Event: id("c")}}
+	waiting := func(want ...repository.WaitingPush) {
+		t.Helper()
+		if all, err := r.Waiting(); err != nil || !slices.Equal(all, want) {
+			t.Errorf("%v, %v; want %v", all, err, want)
+		}
+	}
+	waiting()
+	for range 2 {
+		for _, p := range waits {
+			must(t, r.SetWaiting(p))
+		}
+	}
+	waiting(waits...)
+	for range 2 {
+		must(t, r.ForgetWaiting(id("b")))
+	}
+	waiting(waits[0], waits[2])
+	must(t, errors.Join(r.ForgetWaiting(id("a")), r.ForgetWaiting(id("c"))))
+	waiting()
+	if left := files(t, r.Path()); len(left) != 4 {
+		t.Errorf("left: %q", left)
+	}
+
+	for _, content := range []string{"", "x", "[]", "{}", `{"announcement":"x"}`, `{"announcement":"` + id("a") + `"}`, "\x00"} {
+		for _, name := range []string{"ended", "waiting"} {
+			must(t, os.WriteFile(filepath.Join(r.Path(), name), []byte(content), 0o644))
+		}
+		ended(nil)
+		waiting()
+	}
+	gittest.Fsck(t, r.Path())
+}
+
+// TestAFolderBelongsToOneSystem: a process of another log or another domain is refused with both
+// names and the setting that accepts the change, and changes nothing until it is set.
+func TestAFolderBelongsToOneSystem(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join(t.TempDir(), "git")
+	const one, two, a, b = "2026-01-01T00:00:00Z", "2026-02-02T00:00:00Z", "a.example.com", "b.example.com"
+	for _, step := range []struct {
+		name        string
+		log, domain string
+		given       string
+		refused     []string // words of the sentence; nil: it is taken
+		domains     []string
+	}{
+		{"a new folder", one, a, "", nil, []string{a}},
+		{"again", one, a, "", nil, []string{a}},
+		{"another domain", one, b, "", []string{root, a, b, "NGIT_FORGET_LOG=" + a}, nil},
+		{"another log", two, a, "", []string{root, one, two, "NGIT_FORGET_LOG=" + one}, nil},
+		{"another log, and the wrong one given up", two, a, two, []string{one}, nil},
+		{"a log in memory", "", a, "", nil, []string{a}},
+		{"a new domain, accepted", one, b, a, nil, []string{a, b}},
+		{"back, by mistake", one, a, a, []string{b}, nil},
+		{"back, accepted", one, a, b, nil, []string{b, a}},
+		{"a new log, accepted", two, a, one, nil, []string{b, a}},
+		{"the old log", one, a, "", []string{two}, nil},
+	} {
+		before, _ := os.ReadFile(filepath.Join(root, ".belongs"))
+		got, err := repository.TakeFolder(root, repository.System{Log: step.log, Domain: step.domain}, []string{step.given})
+		if step.refused == nil {
+			if err != nil || !slices.Equal(got.Domains, step.domains) || got.Since.IsZero() {
+				t.Errorf("%s: %+v, %v; want %q", step.name, got, err, step.domains)
+			}
+			continue
+		}
+		for _, word := range step.refused {
+			if err == nil || !strings.Contains(err.Error(), word) {
+				t.Errorf("%s: %v does not name %s", step.name, err, word)
+			}
+		}
+		if after, _ := os.ReadFile(filepath.Join(root, ".belongs")); string(after) != string(before) {
+			t.Errorf("%s: the file has changed to %q", step.name, after)
+		}
 	}
 }
 
-func TestLockOfAKilledProcessDoesNotLastForEver(t *testing.T) {
+// leased makes a repository whose lease ends with the context.
+func leased(t testing.TB, root, git string, lease context.Context) *repository.Repo {
+	t.Helper()
+	s, err := repository.NewStore(repository.Options{Root: root, Git: git, Lease: func(string) context.Context { return lease }})
+	must(t, err)
+	return gittest.Repo(t, s, "x")
+}
+
+// TestNothingIsWrittenAfterTheLease: neither is anything moved or removed, nor a reference set;
+// what the next worker has stored stays. Reading goes on.
+func TestNothingIsWrittenAfterTheLease(t *testing.T) {
 	t.Parallel()
-	r := gittest.Repo(t, gittest.Store(t), "locked")
+	root := filepath.Join(t.TempDir(), "git")
+	lease, end := context.WithCancel(t.Context())
+	before := leased(t, root, "", lease)
 	w := gittest.NewWork(t)
-	id := w.Commit("a", "a")
-	store(t, r, w.Pack("main"))
-	lock := filepath.Join(r.Path(), "refs/heads/main.lock")
-	if err := os.MkdirAll(filepath.Dir(lock), 0o755); err != nil {
-		t.Fatal(err)
+	first := w.Commit("a", "1")
+	must(t, gittest.Take(t, before, w.Pack("main"), first))
+	set(t, before, first)
+	end()
+
+	next := leased(t, root, "", t.Context())
+	second := w.Commit("a", "2")
+	must(t, gittest.Take(t, next, w.Pack("main", "^"+first), second))
+	set(t, next, second)
+	other := maintained(t, next.Store(), 1)
+	third := w.Commit("a", "3")
+	gittest.Fill(t, other, w.Pack("main"))
+	ctx := t.Context()
+	for name, write := range map[string]func() error{
+		"a pack":       func() error { return gittest.Take(t, before, w.Pack("main"), third) },
+		"references":   func() error { _, err := before.SetRefs(ctx, refs{"refs/heads/main": first}, nil, ""); return err },
+		"a reference":  func() error { return before.SetRef(ctx, "refs/tags/x", first) },
+		"a deletion":   func() error { return before.DeleteRef(ctx, "refs/heads/main") },
+		"housekeeping": func() error { return before.Gc(ctx) },
+		"sharing":      func() error { return before.Share(ctx, other, []string{third}) },
+		"a sweep":      before.Sweep,
+		"removal":      func() error { return before.Remove(ctx) },
+		"a push":       func() error { return before.ReceivePack(false, 1<<20).Run(ctx) },
+	} {
+		if err := write(); !errors.Is(err, repository.ErrLease) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
-	if err := os.WriteFile(lock, nil, 0o644); err != nil {
-		t.Fatal(err)
+	has(t, before, true, first, second)
+	has(t, before, false, third)
+	if got, err := before.Refs(); err != nil || got.ByName["refs/heads/main"] != second {
+		t.Errorf("main is %v, %v", got, err)
 	}
-	if err := r.SetRef(t.Context(), "refs/heads/main", id); err == nil {
-		t.Fatal("a fresh lock was passed over")
+	gittest.Fsck(t, next.Path())
+}
+
+// TestTheEndOfALeaseStopsGit in the middle of its work.
+func TestTheEndOfALeaseStopsGit(t *testing.T) {
+	began := filepath.Join(t.TempDir(), "began")
+	slow := script(t, fmt.Sprintf("case \"$1\" in index-pack) touch %s; sleep 3600;; esac\nexec git \"$@\"", began))
+	lease, end := context.WithCancel(t.Context())
+	r := leased(t, filepath.Join(t.TempDir(), "git"), slow, lease)
+	w := gittest.NewWork(t)
+	id := w.Commit("a", "1")
+	result := make(chan error)
+	go func() { result <- gittest.Take(t, r, w.Pack("main"), id) }()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(began); err == nil {
+			break
+		}
 	}
-	old := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(lock, old, old); err != nil {
-		t.Fatal(err)
+	end()
+	select {
+	case err := <-result:
+		if !errors.Is(err, repository.ErrLease) {
+			t.Errorf("the pack: %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("git goes on")
 	}
-	if err := r.SetRef(t.Context(), "refs/heads/main", id); err != nil {
-		t.Errorf("an old lock was not passed over: %v", err)
+	untouched(t, r)
+}
+
+// TestGitIsBounded in its memory and its time, and what it starts, and tells no paths.
+func TestGitIsBounded(t *testing.T) {
+	fake := script(t, "case \"$1\" in upload-pack) read line; sh -c 'ulimit -d; ulimit -t'; printf '%05000d\\033[31m%s\\377\\r\\n' 7 \"$GIT_DIR\" >&2;; *) exec git \"$@\";; esac")
+	s, err := repository.NewStore(repository.Options{Root: t.TempDir(), Git: fake, Memory: 512 << 20})
+	must(t, err)
+	r := gittest.Repo(t, s, "x")
+	var out bytes.Buffer
+	c := r.UploadPack(false, "")
+	c.Pack = 5 << 20
+	c.Stdin, c.Stdout = strings.NewReader("go\n"), &out
+	if err := c.Run(t.Context()); err != nil || out.String() != "524288\n20\n" {
+		t.Errorf("KiB and seconds %q, %v", out.String(), err)
+	}
+	if said := c.Messages(); len(said) > 4<<10 || !strings.HasSuffix(said, "07[31m.?") {
+		t.Errorf("%d bytes: …%q", len(said), said[max(0, len(said)-50):])
+	}
+}
+
+func TestWritable(t *testing.T) {
+	t.Parallel()
+	s := gittest.Store(t)
+	must(t, s.Writable())
+	if left := files(t, s.Root); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	must(t, os.RemoveAll(s.Root))
+	must(t, s.Writable()) // it is not tried each time that it is asked
+	s, err := repository.NewStore(repository.Options{Root: s.Root})
+	must(t, err)
+	must(t, os.RemoveAll(s.Root))
+	if err := s.Writable(); !errors.Is(err, os.ErrNotExist) || strings.Contains(err.Error(), s.Root) {
+		t.Errorf("without a folder: %v", err)
+	}
+	said := func(words string) error {
+		return &repository.Error{Command: "index-pack", Messages: words, Err: errors.New("exit status 128")}
+	}
+	for want, errs := range map[bool][]error{
+		true: {
+			fmt.Errorf("write: %w", &os.PathError{Op: "write", Err: syscall.ENOSPC}), syscall.EROFS, syscall.EACCES,
+			fmt.Errorf("store: %w", said("fatal: write error: No space left on device")), said("unable to create temporary object directory"),
+		},
+		false: {nil, errors.New("No space left on device"), said("fatal: pack is corrupted (SHA1 mismatch)"), os.ErrNotExist, repository.ErrBadPack},
+	} {
+		for _, err := range errs {
+			if got := repository.Unwritable(err); got != want {
+				t.Errorf("%v: %v", err, got)
+			}
+		}
 	}
 }

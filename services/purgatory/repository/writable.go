@@ -5,20 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 )
 
 const (
-	// probeFresh is how long an answer holds: anybody may ask /readyz.
+	// probeFresh is how long an answer holds: any client may ask /readyz.
 	probeFresh = 5 * time.Second
-	// probePatience is how long whoever asks waits for a disk that does not answer.
+	// probePatience is how long a disk may take to answer.
 	probePatience = time.Second
 	// probeBytes is what a disk that is not full has room for. Small files may still fit where no
 	// push would.
@@ -38,95 +36,66 @@ var unwritable = []string{
 // Unwritable reports whether an error is that of a disk that takes nothing: it is full, read-only,
 // failing, or not ours to write to.
 func Unwritable(err error) bool {
-	if slices.ContainsFunc(refusing, func(reason error) bool { return errors.Is(err, reason) }) {
-		return true
-	}
-	failure, ok := errors.AsType[*Error](err)
-	return ok && slices.ContainsFunc(unwritable, func(words string) bool { return strings.Contains(failure.Messages, words) })
+	return slices.ContainsFunc(refusing, func(reason error) bool { return errors.Is(err, reason) }) ||
+		slices.ContainsFunc(unwritable, func(words string) bool { return says(err, words) })
+}
+
+// probe is a try to write to the root.
+type probe struct {
+	sync.Mutex
+	began time.Time
+	ended chan struct{} // is closed when the last try has ended
+	err   error         // of the last try that has ended
 }
 
 // Writable says in a sentence why nothing can be written to the root now; nil: it can be. It is
-// tried at most every few seconds, and never waited for long.
-func (s *Store) Writable() error { return s.volume.writable() }
-
-// volume knows whether a folder can be written to.
-type volume struct {
-	try func() error
-	log *slog.Logger
-
-	mu     sync.Mutex
-	tried  time.Time
-	result chan error // of a try that is under way; nil: none is
-	late   bool       // it was waited for in vain
-	now    error      // what came of the last one
-}
-
-var errNoAnswer = errors.New("the disk of the git folder (NGIT_GIT_DATA_PATH) does not answer")
-
-func (v *volume) writable() error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.result == nil {
-		if time.Since(v.tried) < probeFresh {
-			return v.now
-		}
-		result := make(chan error, 1)
-		v.result, v.late = result, false
-		go func() { result <- v.try() }()
+// tried at most every few seconds, once at a time, and not waited for long.
+func (s *Store) Writable() error {
+	p := &s.probe
+	p.Lock()
+	defer p.Unlock()
+	if p.ended == nil || isClosed(p.ended) && time.Since(p.began) >= probeFresh {
+		p.began, p.ended = time.Now(), make(chan struct{})
+		go func(ended chan struct{}) {
+			defer close(ended)
+			p.err = s.writeProbe()
+		}(p.ended)
 	}
 	select {
-	case err := <-v.result:
-		return v.note(err)
+	case <-p.ended:
+	case <-time.After(time.Until(p.began.Add(probePatience))):
+		return errors.New("the disk of the git folder (NGIT_GIT_DATA_PATH) does not answer")
+	}
+	if p.err != nil {
+		return fmt.Errorf("nothing can be written to the git folder (NGIT_GIT_DATA_PATH): %w", p.err)
+	}
+	return nil
+}
+
+func isClosed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
 	default:
-	}
-	if v.late {
-		return errNoAnswer
-	}
-	select {
-	case err := <-v.result:
-		return v.note(err)
-	case <-time.After(probePatience):
-		v.late = true
-		return errNoAnswer
+		return false
 	}
 }
 
-// note notes what came of a try, and logs where that differs from what came before.
-func (v *volume) note(err error) error {
-	before := v.now
-	v.result, v.tried = nil, time.Now()
-	if v.now = nil; err != nil {
-		v.now = fmt.Errorf("nothing can be written to the git folder (NGIT_GIT_DATA_PATH): %w", err)
-	}
-	switch {
-	case v.now == nil && before != nil:
-		v.log.Info("the git folder can be written to again")
-	case v.now != nil && (before == nil || before.Error() != v.now.Error()):
-		v.log.Error("pushes and fetches cannot be stored", "error", v.now)
-	}
-	return v.now
-}
-
-// probe writes to the root, to the disk itself, and cleans up. The error names no file: that
+// writeProbe writes to the root, to the disk itself, and cleans up. The error names no file: that
 // differs from try to try.
-func (s *Store) probe() error {
-	err := s.writeProbe()
+func (s *Store) writeProbe() error {
+	f, err := os.CreateTemp(filepath.Join(s.Root, newFolder), "probe-")
+	if err == nil {
+		noise := make([]byte, probeBytes) // which no file system can store in less
+		rand.Read(noise)
+		_, err = f.Write(noise)
+		if err == nil {
+			err = f.Sync() // some disks only tell now that they are full
+		}
+		err = errors.Join(err, f.Close(), os.Remove(f.Name()))
+	}
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return path.Err
 	}
 	return err
-}
-
-func (s *Store) writeProbe() error {
-	f, err := os.CreateTemp(filepath.Join(s.root, newFolder), "probe-")
-	if err != nil {
-		return err
-	}
-	noise := make([]byte, probeBytes) // which no file system can store in less
-	rand.Read(noise)
-	_, err = f.Write(noise)
-	if err == nil {
-		err = f.Sync() // some disks only tell now that they are full
-	}
-	return errors.Join(err, f.Close(), os.Remove(f.Name()))
 }

@@ -71,6 +71,23 @@ func Repo(t testing.TB, s *repository.Store, identifier string) *repository.Repo
 	return r
 }
 
+// Fill puts a pack into a repository as it is.
+func Fill(t testing.TB, r *repository.Repo, pack []byte) {
+	t.Helper()
+	Input(t, r.Path(), pack, "index-pack", "--stdin", "--fix-thin")
+}
+
+// Take lets the repository take a pack of a stranger's.
+func Take(t testing.TB, r *repository.Repo, pack []byte, wanted ...string) error {
+	t.Helper()
+	arrived := r.Store().Spool(len(pack), func(int64) error { return nil })
+	defer arrived.Close()
+	if _, err := arrived.Write(pack); err != nil {
+		t.Fatal(err)
+	}
+	return r.Take(t.Context(), arrived, wanted)
+}
+
 // FirstBranch is the branch that HEAD follows in a repository that git makes with its own defaults
 // (its full name).
 func FirstBranch(t testing.TB) string {

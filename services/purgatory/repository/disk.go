@@ -1,0 +1,300 @@
+package repository
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	// staleFolder is the age of a temporary folder or pack that no living process can own: no push or
+	// fetch lasts that long.
+	staleFolder = 24 * time.Hour
+	// staleFile is the same for a lock and for a small file: a transaction of references takes
+	// seconds. Until then a push fails that meets the lock of a git that was killed.
+	staleFile = time.Minute
+
+	// newConfig is the configuration of a new repository. What rules git comes by its environment.
+	newConfig = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
+
+	// smallPrefix begins the names of small files that are being written.
+	smallPrefix = ".tmp-small-"
+)
+
+// Exists reports whether the repository is on disk.
+func (r *Repo) Exists() bool {
+	info, err := os.Stat(r.path)
+	return err == nil && info.IsDir()
+}
+
+// Ensure makes the bare repository if it is not there: HEAD, config and the two folders by which
+// git knows it. It appears whole or not at all, many may ask at once, and asking again changes
+// nothing.
+func (r *Repo) Ensure(ctx context.Context) error {
+	if r.Exists() {
+		return nil
+	}
+	if err := r.make(ctx); err != nil {
+		return fmt.Errorf("make repository: %w", err)
+	}
+	return nil
+}
+
+func (r *Repo) make(ctx context.Context) error {
+	temporary, err := os.MkdirTemp(filepath.Join(r.store.Root, newFolder), "init-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(temporary)
+	for _, folder := range []string{"objects", "refs"} {
+		err = errors.Join(err, os.Mkdir(filepath.Join(temporary, folder), 0o755))
+	}
+	err = errors.Join(err, os.Chmod(temporary, 0o755),
+		writeDurably(filepath.Join(temporary, "config"), newConfig),
+		writeDurably(filepath.Join(temporary, "HEAD"), symbolicPrefix+r.store.branch+"\n"),
+		r.mayWrite(ctx))
+	for err == nil {
+		if err = os.MkdirAll(filepath.Dir(r.path), 0o755); err != nil {
+			break
+		}
+		err = os.Rename(temporary, r.path)
+		switch {
+		case err == nil:
+			owner := filepath.Dir(r.path)
+			return syncFolders(owner, filepath.Dir(owner), r.store.Root)
+		case r.Exists():
+			return nil // another was first
+		case errors.Is(err, fs.ErrNotExist):
+			err = ctx.Err() // the owner's last repository was just removed, and the owner's folder with it
+		}
+	}
+	return err
+}
+
+// Remove takes the repository away: out of sight at once, then off the disk. One that is not there
+// is no error.
+func (r *Repo) Remove(ctx context.Context) error {
+	err := r.mayWrite(ctx)
+	if err == nil {
+		err = r.remove()
+	}
+	if err != nil {
+		return fmt.Errorf("remove repository: %w", err)
+	}
+	return nil
+}
+
+func (r *Repo) remove() error {
+	trash, err := os.MkdirTemp(filepath.Join(r.store.Root, trashFolder), "repository-")
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(r.path, filepath.Join(trash, "folder")); err != nil {
+		return errors.Join(ignoreGone(err), os.Remove(trash))
+	}
+	os.Remove(filepath.Dir(r.path)) // the owner's folder, if it was the last one in it
+	return os.RemoveAll(trash)
+}
+
+// Sweep removes what killed processes left in the repository: packs in quarantine or unfinished,
+// which no reader sees, and lock files, which would keep references from changing for ever. The
+// caller has the lock of the repository: a push in quarantine is left over, whatever its age. What
+// a living process could have made otherwise is left alone.
+func (r *Repo) Sweep() error {
+	err := r.mayWrite(context.Background())
+	for _, folder := range []string{".", "objects", "objects/pack", "refs"} {
+		if err == nil {
+			err = r.sweepFolder(r.in(folder), folder == "refs", staleFolder)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("sweep repository: %w", err)
+	}
+	return nil
+}
+
+// sweepFolder does that for one folder, and for those below it, if that is wanted. What git did not
+// finish must be of that age.
+func (r *Repo) sweepFolder(folder string, below bool, unfinished time.Duration) error {
+	entries, err := readDir(folder)
+	for _, entry := range entries {
+		name, path, age := entry.Name(), filepath.Join(folder, entry.Name()), time.Duration(0)
+		switch {
+		case strings.HasPrefix(name, pushPrefix):
+		case strings.HasPrefix(name, smallPrefix), strings.HasSuffix(name, ".lock"):
+			age = staleFile
+		case strings.HasPrefix(name, "tmp_"), strings.HasPrefix(name, ".tmp-"):
+			age = unfinished
+		case below && entry.IsDir():
+			err = errors.Join(err, r.sweepFolder(path, true, unfinished))
+			continue
+		default:
+			continue
+		}
+		if olderThan(entry, age) {
+			err = errors.Join(err, os.RemoveAll(path))
+		}
+	}
+	return err
+}
+
+// sweep removes temporary folders of repositories that were being made or removed when a process
+// was killed.
+func (s *Store) sweep() {
+	for folder, age := range map[string]time.Duration{newFolder: staleFolder, trashFolder: 0} {
+		entries, err := os.ReadDir(filepath.Join(s.Root, folder))
+		for _, entry := range entries {
+			if olderThan(entry, age) {
+				err = errors.Join(err, os.RemoveAll(filepath.Join(s.Root, folder, entry.Name())))
+			}
+		}
+		if err != nil {
+			s.Log.Warn("what killed processes left could not be removed", "folder", folder, "error", err)
+		}
+	}
+}
+
+func olderThan(entry fs.DirEntry, age time.Duration) bool {
+	info, err := entry.Info()
+	return err == nil && time.Since(info.ModTime()) > age
+}
+
+// readDir lists a folder. One that is not there is empty.
+func readDir(folder string) ([]fs.DirEntry, error) {
+	entries, err := os.ReadDir(folder)
+	return entries, ignoreGone(err)
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// readShort reads a file of a few bytes.
+func readShort(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	content, err := io.ReadAll(io.LimitReader(f, 4<<10))
+	return string(content), err
+}
+
+// writeDurably replaces a small file, at once and on the disk.
+func writeDurably(path, content string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), smallPrefix)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(content)
+	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return syncFolders(filepath.Dir(path))
+}
+
+func syncFolders(paths ...string) error {
+	for _, path := range paths {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		err = f.Sync()
+		if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTSUP) {
+			err = nil // a file system that cannot do it for folders
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Spool keeps bytes that arrive until they are all there: a little in memory, more in a file on the
+// volume of the repositories. A client that sends slowly keeps no process and no lock meanwhile. It
+// is written by one goroutine, and then read.
+type Spool struct {
+	store  *Store
+	memory int
+	grow   func(bytes int64) error
+
+	head bytes.Buffer
+	file *os.File
+	size int64
+}
+
+// Spool makes a spool with so many bytes of memory. grow is called before more goes to disk, and
+// its error ends the writing.
+func (s *Store) Spool(memory int, grow func(bytes int64) error) *Spool {
+	return &Spool{store: s, memory: memory, grow: grow}
+}
+
+// Size is the number of bytes written.
+func (s *Spool) Size() int64 { return s.size }
+
+// Write appends. Its errors come from the disk, or from grow.
+func (s *Spool) Write(p []byte) (n int, err error) {
+	defer func() { s.size += int64(n) }()
+	if s.file == nil && s.head.Len()+len(p) <= s.memory {
+		return s.head.Write(p)
+	}
+	if err := s.grow(int64(s.head.Len() + len(p))); err != nil {
+		return 0, err
+	}
+	if s.file == nil {
+		if s.file, err = s.store.Scratch(); err != nil {
+			return 0, err
+		}
+	}
+	if _, err = s.head.WriteTo(s.file); err == nil {
+		n, err = s.file.Write(p)
+	}
+	if err != nil {
+		return n, fmt.Errorf("write what arrives to disk: %w", err)
+	}
+	return n, nil
+}
+
+// Reader reads from the beginning what was written. It may be called again, but not before the last
+// Write.
+func (s *Spool) Reader() io.Reader {
+	if s.file == nil {
+		return bytes.NewReader(s.head.Bytes())
+	}
+	return io.NewSectionReader(s.file, 0, s.size)
+}
+
+// Close gives the file back. It can be called twice.
+func (s *Spool) Close() {
+	if s.file != nil {
+		s.file.Close()
+	}
+}
+
+// Scratch opens a file on the volume of the repositories that no other process sees, and that is
+// gone when it is closed or the process ends.
+func (s *Store) Scratch() (*os.File, error) {
+	f, err := os.CreateTemp(filepath.Join(s.Root, newFolder), "scratch-")
+	if err == nil {
+		if err = os.Remove(f.Name()); err == nil {
+			return f, nil
+		}
+		f.Close()
+	}
+	return nil, fmt.Errorf("open a scratch file: %w", err)
+}

@@ -1,0 +1,222 @@
+package repository
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/nostr"
+)
+
+// Notes are small files, one JSON value each.
+const (
+	// archiveFile marks a repository that is kept though its announcement does not list us (GRASP-05).
+	archiveFile = "archive"
+	// endedFile says since when and why a repository is not hosted any more.
+	endedFile = "ended"
+	// waitingFile names the references below refs/nostr/ that were pushed before their events.
+	waitingFile = "waiting"
+	// belongsFile of the root says to which log and domain the repositories belong.
+	belongsFile = ".belongs"
+)
+
+// note writes a note durably; nil removes it.
+func note(path string, value any) error {
+	if value == nil {
+		if err := os.Remove(path); err != nil {
+			return ignoreGone(err)
+		}
+		return syncFolders(filepath.Dir(path))
+	}
+	content, err := json.Marshal(value)
+	if err == nil {
+		err = writeDurably(path, string(content)+"\n")
+	}
+	return err
+}
+
+// noted reads a note. Where there is none, or one that makes no sense, the value stays as it is.
+func noted(path string, value any) error {
+	content, err := os.ReadFile(path)
+	if err == nil {
+		_ = json.Unmarshal(content, value)
+	}
+	return ignoreGone(err)
+}
+
+// note is note for a file of the repository.
+func (r *Repo) note(name string, value any) error {
+	if err := note(r.in(name), value); err != nil {
+		return fmt.Errorf("note of %s that it is %q: %w", r.place, name, err)
+	}
+	return nil
+}
+
+func (r *Repo) noted(name string, value any) error {
+	if err := noted(r.in(name), value); err != nil {
+		return fmt.Errorf("read of %s whether it is %q: %w", r.place, name, err)
+	}
+	return nil
+}
+
+// IsArchive reports whether the repository is marked as an archive.
+func (r *Repo) IsArchive() bool {
+	_, err := os.Lstat(r.in(archiveFile))
+	return err == nil
+}
+
+// SetArchive marks the repository as an archive, durably, or takes the mark away.
+func (r *Repo) SetArchive(is bool) error {
+	switch {
+	case is == r.IsArchive():
+		return nil
+	case is:
+		return r.note(archiveFile, true)
+	}
+	return r.note(archiveFile, nil)
+}
+
+// Rules say which repositories are here: those of the settings, and those that were archived by
+// earlier settings. What was archived once is served as long as its announcement is, so that a
+// changed list takes nothing away.
+type Rules struct {
+	config.Rules
+	Store *Store
+}
+
+// Keeps reports whether the repository of an announcement is here.
+func (r Rules) Keeps(a *nostr.Announcement) bool { return r.Rules.Keeps(a) || r.wasArchived(a) }
+
+// Archives reports whether it is here though its announcement does not list this service.
+func (r Rules) Archives(a *nostr.Announcement) bool {
+	return r.Rules.Archives(a) || !r.Lists(a) && r.wasArchived(a)
+}
+
+func (r Rules) wasArchived(a *nostr.Announcement) bool {
+	repo, err := r.Store.Repo(a.Ref)
+	return err == nil && repo.IsArchive()
+}
+
+// Ended is what is noted of a repository that is not hosted any more.
+type Ended struct {
+	// Announcement is the id of the owner's last announcement: the one that was deleted, or that
+	// does not list us. Another one would be another end.
+	Announcement string    `json:"announcement"`
+	Reason       string    `json:"reason"`
+	Since        time.Time `json:"since"`
+	// Counted is how much of the time for which the repository is kept has passed, and Seen the
+	// time up to which that was counted; zero: nothing was counted since Since.
+	Counted time.Duration `json:"counted_ns,omitempty"`
+	Seen    time.Time     `json:"seen,omitzero"`
+	// Kept: an operator has cancelled the removal.
+	Kept bool `json:"kept,omitempty"`
+}
+
+// SetEnded notes durably that the hosting has ended.
+func (r *Repo) SetEnded(e Ended) error { return r.note(endedFile, e) }
+
+// ForgetEnded removes the note: the repository is hosted again. One that is not there is no error.
+func (r *Repo) ForgetEnded() error { return r.note(endedFile, nil) }
+
+// Ended returns what SetEnded has noted, nil if nothing is. A note that makes no sense counts as
+// none: it is made again, and the repository is kept longer.
+func (r *Repo) Ended() (*Ended, error) {
+	var e Ended
+	if err := r.noted(endedFile, &e); err != nil || !nostr.IsHex64(e.Announcement) || e.Since.IsZero() || e.Counted < 0 {
+		return nil, err
+	}
+	return &e, nil
+}
+
+// WaitingPush is a reference below refs/nostr/ that was pushed before its event.
+type WaitingPush struct {
+	Event  string `json:"event"`            // id
+	Client string `json:"client,omitempty"` // key of the client that pushed it; empty: not known
+	Bytes  int64  `json:"bytes"`            // that it takes up
+}
+
+// Waiting returns what is noted by SetWaiting.
+func (r *Repo) Waiting() (all []WaitingPush, err error) { return all, r.noted(waitingFile, &all) }
+
+// SetWaiting notes durably who pushes a reference and how much it takes up. It is called before the
+// reference is there. The caller has the lock of the repository.
+func (r *Repo) SetWaiting(p WaitingPush) error { return r.changeWaiting(p.Event, p) }
+
+// ForgetWaiting removes a note. One that is not there is no error. The caller has the lock of the
+// repository.
+func (r *Repo) ForgetWaiting(event string) error { return r.changeWaiting(event) }
+
+func (r *Repo) changeWaiting(event string, instead ...WaitingPush) error {
+	all, err := r.Waiting()
+	if err != nil {
+		return err
+	}
+	others := slices.DeleteFunc(all, func(p WaitingPush) bool { return p.Event == event })
+	if all = append(others, instead...); len(all) == 0 {
+		return r.note(waitingFile, nil)
+	}
+	return r.note(waitingFile, all)
+}
+
+// System is what a folder of repositories belongs to: one log, and the domain under which the
+// repositories are served.
+type System struct {
+	Log    string // the time at which the log was made; empty: it does not outlive the process
+	Domain string
+}
+
+// Belongs is what is noted in a folder of repositories.
+type Belongs struct {
+	Log string `json:"log,omitempty"`
+	// Domains are those under which the repositories were served since Since, the present one last:
+	// a service may move to another domain, and its owners' announcements still list the old one.
+	// Of the time before nothing is known.
+	Domains []string  `json:"domains"`
+	Since   time.Time `json:"since"`
+}
+
+// TakeFolder returns what is noted in a folder, which is made if need be. One that belongs to
+// another system is an error that names the old and the new one; given says which log or domain the
+// operator gives up, so that the folder belongs to this system from now on. Nothing else in the
+// folder is read or changed.
+func TakeFolder(root string, system System, given []string) (Belongs, error) {
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return Belongs{}, fmt.Errorf("NGIT_GIT_DATA_PATH is %q: want a folder that can be written to (%w)", root, err)
+	}
+	path := filepath.Join(root, belongsFile)
+	var before Belongs
+	if err := noted(path, &before); err != nil {
+		return Belongs{}, fmt.Errorf("read to which system the git folder belongs: %w", err)
+	}
+	after, err := before.takenBy(system, given, root)
+	if err == nil && (after.Log != before.Log || !slices.Equal(after.Domains, before.Domains)) {
+		err = note(path, after)
+	}
+	return after, err
+}
+
+// takenBy is what is noted once the folder belongs to a system.
+func (b Belongs) takenBy(system System, given []string, root string) (Belongs, error) {
+	if b.Since.IsZero() || len(b.Domains) == 0 {
+		return Belongs{Log: system.Log, Domains: []string{system.Domain}, Since: time.Now().UTC()}, nil
+	}
+	if system.Log != "" && b.Log != system.Log {
+		if b.Log != "" && !slices.Contains(given, b.Log) {
+			return b, fmt.Errorf("NGIT_GIT_DATA_PATH is %q: its repositories belong to the log of %s, and this system has the log of %s: nothing was changed; "+
+				"want the git folder of this system, or, to give up the old log, NGIT_FORGET_LOG=%s", root, b.Log, system.Log, b.Log)
+		}
+		b.Log = system.Log
+	}
+	if last := b.Domains[len(b.Domains)-1]; last != system.Domain {
+		if !slices.Contains(given, last) {
+			return b, fmt.Errorf("NGIT_DOMAIN is %q, and the repositories in NGIT_GIT_DATA_PATH (%s) were served as %s: nothing was changed; "+
+				"want NGIT_DOMAIN=%s, or, if the service has moved to the new domain, NGIT_FORGET_LOG=%s", system.Domain, root, last, last, last)
+		}
+		b.Domains = append(slices.DeleteFunc(slices.Clone(b.Domains), func(d string) bool { return d == system.Domain }), system.Domain)
+	}
+	return b, nil
+}

@@ -1,0 +1,378 @@
+package repository_test
+
+import (
+	"bytes"
+	"crypto/sha1"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"tendril.dev/lib/nostr"
+	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repository/gittest"
+)
+
+// has fails the test unless all of the objects are there, or none of them.
+func has(t testing.TB, r *repository.Repo, want bool, ids ...string) {
+	t.Helper()
+	missing, err := r.Missing(t.Context(), ids)
+	if err != nil || want && len(missing) > 0 || !want && len(missing) < len(ids) {
+		t.Errorf("of %q are missing %q, %v", ids, missing, err)
+	}
+}
+
+// untouched fails the test if anything came into the repository.
+func untouched(t testing.TB, r *repository.Repo) {
+	t.Helper()
+	if data, err := r.HasObjects(); err != nil || data {
+		t.Errorf("has objects: %v, %v", data, err)
+	}
+	if left := files(t, filepath.Join(r.Path(), "objects")); len(slices.DeleteFunc(left, func(name string) bool { return name == "pack" || name == "info" })) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+func TestMissing(t *testing.T) {
+	t.Parallel()
+	r := gittest.Repo(t, gittest.Store(t), "missing")
+	w := gittest.NewWork(t)
+	id := w.Commit("a", "a")
+	gittest.Fill(t, r, w.Pack("main"))
+	none, long := strings.Repeat("1", 40), strings.Repeat("2", 64)
+	// A branch whose name looks like an object id must not be taken for one.
+	if _, err := r.SetRefs(t.Context(), refs{"refs/heads/" + long: id, "refs/heads/" + none: id}, nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	has(t, r, true, id, w.Git("rev-parse", "main^{tree}"), w.Git("rev-parse", "main:a"))
+	has(t, r, false, none, long, "", "HEAD", "--help", "main", id+"\n"+none, strings.ToUpper(id), strings.Repeat("0", 40), id[:39])
+}
+
+func TestOnlySoundPacksWithSomethingThatIsWantedAreTaken(t *testing.T) {
+	t.Parallel()
+	w := gittest.NewWork(t)
+	w.Commit("dir/a", "a")
+	commit := w.Commit("dir/b", "b")
+	tree, dir, a, blob := w.Git("rev-parse", "main^{tree}"), w.Git("rev-parse", "main:dir"), w.Git("rev-parse", "main:dir/a"), w.Git("rev-parse", "main:dir/b")
+	w.Git("update-index", "--add", "--cacheinfo", "160000,"+strings.Repeat("4", 40)+",sub")
+	w.Git("commit", "--quiet", "--message", "submodule")
+	submodule := w.Git("rev-parse", "HEAD")
+	whole := w.Pack(commit)
+	damaged := bytes.Clone(whole)
+	damaged[len(damaged)/2] ^= 0x40
+	write := func(content string, args ...string) string {
+		return strings.TrimSpace(string(gittest.Input(t, w.Dir, []byte(content), args...)))
+	}
+	object := []string{"hash-object", "-t", "commit", "-w", "--stdin", "--literally"}
+	faulty := write("tree "+tree+"\nauthor nobody\n\nx\n", object...)
+	old := write("tree "+tree+"\nauthor A <a@example.com> 1 +051800\ncommitter A <a@example.com>1 +0000\n\nx\n", object...)
+	dotgit := write("100644 blob "+blob+"\t.git\n", "mktree")
+	link := write("100644 blob "+strings.Repeat("3", 40)+"\tgone\n", "mktree", "--missing")
+	thin := gittest.NewWork(t)
+	base := thin.Commit("a", strings.Repeat("a line of text\n", 2000))
+	thin.Commit("a", strings.Repeat("a line of text\n", 2000)+"the last\n")
+	for name, tc := range map[string]struct {
+		pack   []byte
+		wanted string
+		err    error // nil: it is taken
+	}{
+		"nothing":                    {nil, commit, repository.ErrBadPack},
+		"half a header":              {whole[:7], commit, repository.ErrBadPack},
+		"no pack":                    {[]byte("<html><body>not found</body></html>"), commit, repository.ErrBadPack},
+		"version 9":                  {append([]byte("PACK\x00\x00\x00\x09"), whole[8:]...), commit, repository.ErrBadPack},
+		"four billion objects":       {append([]byte("PACK\x00\x00\x00\x02\xff\xff\xff\xff"), whole[12:]...), commit, repository.ErrBadPack},
+		"truncated":                  {whole[:len(whole)-30], commit, repository.ErrBadPack},
+		"damaged":                    {damaged, commit, repository.ErrBadPack},
+		"commit without tree":        {w.PackOf(commit), commit, repository.ErrBadPack},
+		"commit without parent":      {w.PackOf(commit, tree, dir, blob, a), commit, repository.ErrBadPack},
+		"tree without blob":          {w.PackOf(link), link, repository.ErrBadPack},
+		"tree with .git":             {w.PackOf(dotgit, blob), dotgit, repository.ErrBadPack},
+		"commit without sense":       {w.PackOf(faulty, tree, dir, blob, a), faulty, repository.ErrBadPack},
+		"deltas against nowhere":     {thin.Pack("main", "^"+base), thin.Git("rev-parse", "main"), repository.ErrBadPack},
+		"without objects":            {w.Pack("main", "^main"), commit, repository.ErrUnwanted},
+		"nothing of what is wanted":  {whole, strings.Repeat("1", 40), repository.ErrUnwanted},
+		"of another format":          {whole, strings.Repeat("2", 64), repository.ErrUnwanted},
+		"whole":                      {whole, commit, nil},
+		"a submodule":                {w.Pack(submodule), submodule, nil},
+		"faults that git once wrote": {w.Pack(old), old, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := gittest.Repo(t, gittest.Store(t), "taken")
+			err := gittest.Take(t, r, tc.pack, strings.Repeat("6", 40), tc.wanted)
+			if !errors.Is(err, tc.err) {
+				t.Errorf("error %v", err)
+			}
+			if err != nil && (len(err.Error()) > 6000 || strings.Contains(err.Error(), r.Path())) {
+				t.Errorf("the error tells too much: %v", err)
+			}
+			has(t, r, tc.err == nil, tc.wanted)
+			if tc.err != nil {
+				untouched(t, r)
+			} else {
+				must(t, r.Fsck(t.Context()))
+			}
+		})
+	}
+}
+
+// TestATakenPackMayBeThin, and what was there before does not speak for what comes later.
+func TestATakenPackMayBeThin(t *testing.T) {
+	t.Parallel()
+	w := gittest.NewWork(t)
+	first := w.Commit("a", strings.Repeat("line\n", 1000))
+	second := w.Commit("a", strings.Repeat("line\n", 1000)+"more\n")
+	w.Git("checkout", "--quiet", "--orphan", "other")
+	other := w.Commit("b", "b")
+	r := gittest.Repo(t, gittest.Store(t), "thin")
+	must(t, gittest.Take(t, r, w.Pack(first), first))
+	if err := gittest.Take(t, r, w.Pack(other), first, second); !errors.Is(err, repository.ErrUnwanted) {
+		t.Errorf("error %v", err)
+	}
+	has(t, r, false, other)
+	for range 2 { // again changes nothing
+		must(t, gittest.Take(t, r, w.Pack(second, "^"+first, other), second))
+	}
+	has(t, r, true, first, second, other)
+	gittest.Git(t, r.Path(), "fsck", "--full", "--strict")
+}
+
+// maintained makes the empty repository of one of several maintainers.
+func maintained(t testing.TB, s *repository.Store, n int) *repository.Repo {
+	t.Helper()
+	r, err := s.Repo(nostr.RepoRef{PubKey: fmt.Sprintf("%064x", n), Identifier: `of "many"`})
+	must(t, err)
+	must(t, r.Ensure(t.Context()))
+	return r
+}
+
+// onDisk is how many bytes the files below a folder take up, each once, however often it is linked.
+func onDisk(t testing.TB, root string) (bytes int64) {
+	t.Helper()
+	var counted []os.FileInfo
+	for _, name := range files(t, root) {
+		info, err := os.Lstat(filepath.Join(root, name))
+		must(t, err)
+		if !info.IsDir() && !slices.ContainsFunc(counted, func(other os.FileInfo) bool { return os.SameFile(info, other) }) {
+			counted, bytes = append(counted, info), bytes+info.Size()
+		}
+	}
+	return bytes
+}
+
+// TestMaintainersShareWhatTheyHaveInCommon: five repositories take little more room than one, at
+// first, after pushes and after housekeeping.
+func TestMaintainersShareWhatTheyHaveInCommon(t *testing.T) {
+	t.Parallel()
+	s := gittest.Store(t)
+	w := gittest.NewWork(t)
+	tip := w.Commit("large", gittest.Noise(20<<20))
+	first := maintained(t, s, 1)
+	gittest.Fill(t, first, w.Pack("main"))
+	set(t, first, tip)
+	alone := onDisk(t, s.Root)
+	group := []*repository.Repo{first}
+	share := func() {
+		for _, r := range group[1:] {
+			must(t, r.Share(t.Context(), first, []string{tip}))
+			set(t, r, tip)
+		}
+	}
+	small := func(when string) {
+		t.Helper()
+		if all := onDisk(t, s.Root); all > alone*12/10 {
+			t.Errorf("%s five take %d bytes, one %d", when, all, alone)
+		}
+		for _, r := range group {
+			gittest.Fsck(t, r.Path())
+		}
+	}
+	for n := range 4 {
+		group = append(group, maintained(t, s, n+2))
+	}
+	share()
+	small("at first")
+	for n := range 10 {
+		before := tip
+		tip = w.Commit("small", fmt.Sprint(n))
+		gittest.Fill(t, first, w.Pack("main", "^"+before))
+		set(t, first, tip)
+		share()
+	}
+	small("after ten pushes")
+	for _, r := range group {
+		must(t, r.Gc(t.Context()))
+		has(t, r, true, tip)
+	}
+	small("after housekeeping")
+	must(t, first.Remove(t.Context()))
+	has(t, group[1], true, tip)
+	gittest.Fsck(t, group[1].Path())
+}
+
+func TestShareBringsOnlyWhatIsReachable(t *testing.T) {
+	t.Parallel()
+	s := gittest.Store(t)
+	from, to := maintained(t, s, 1), maintained(t, s, 2)
+	w := gittest.NewWork(t)
+	first := w.Commit("a", "a")
+	gittest.Fill(t, to, w.Pack("main"))
+	set(t, to, first)
+	second := w.Commit("a", "aa")
+	w.Git("tag", "--annotate", "--message", "v1", "v1")
+	tag := w.Git("rev-parse", "v1")
+	w.Git("checkout", "--quiet", "-b", "other", first)
+	other := w.Commit("b", "b")
+	gittest.Fill(t, from, w.Pack("main", "other", "v1"))
+	for range 2 { // again changes nothing
+		must(t, to.Share(t.Context(), from, []string{tag, second, tag}))
+		has(t, to, true, first, second, tag)
+		has(t, to, false, other)
+	}
+	if err := to.Share(t.Context(), from, []string{strings.Repeat("5", 40)}); !errors.Is(err, repository.ErrBroken) {
+		t.Errorf("what is nowhere: %v", err)
+	}
+	gittest.Fsck(t, to.Path())
+}
+
+// TestHalfAHistoryIsNotNamed: what is there without all that it links to is neither shared nor
+// named by a reference.
+func TestHalfAHistoryIsNotNamed(t *testing.T) {
+	t.Parallel()
+	s := gittest.Store(t)
+	half, other := maintained(t, s, 1), maintained(t, s, 2)
+	w := gittest.NewWork(t)
+	w.Commit("a", "a")
+	id := w.Commit("a", "aa")
+	// As if a part had been lost: git checks what we take.
+	gittest.Input(t, half.Path(), w.PackOf(id), "unpack-objects", "-q")
+	has(t, half, true, id)
+	if err := other.Share(t.Context(), half, []string{id}); !errors.Is(err, repository.ErrBroken) {
+		t.Errorf("shared: %v", err)
+	}
+	if _, err := half.SetRefs(t.Context(), refs{"refs/heads/main": id}, nil, ""); !errors.Is(err, repository.ErrBroken) {
+		t.Errorf("a branch is set: %v", err)
+	}
+	if err := half.SetRef(t.Context(), "refs/nostr/"+strings.Repeat("e", 64), id); !errors.Is(err, repository.ErrBroken) {
+		t.Errorf("a reference is set: %v", err)
+	}
+	untouched(t, other)
+}
+
+// age makes all that nothing reaches as old as this: the table of times of a cruft pack is what git
+// goes by (gitformat-pack, "pack-*.mtimes files").
+func age(t testing.TB, r *repository.Repo, at time.Time) {
+	t.Helper()
+	tables, err := filepath.Glob(filepath.Join(r.Path(), "objects/pack/*.mtimes"))
+	must(t, err)
+	for _, name := range tables {
+		table, err := os.ReadFile(name)
+		must(t, err)
+		for i := 12; i < len(table)-2*sha1.Size; i += 4 {
+			binary.BigEndian.PutUint32(table[i:], uint32(at.Unix()))
+		}
+		sum := sha1.Sum(table[:len(table)-sha1.Size])
+		must(t, errors.Join(os.Chmod(name, 0o644), os.WriteFile(name, append(table[:len(table)-sha1.Size], sum[:]...), 0o444)))
+		for _, suffix := range []string{".pack", ".mtimes", ".idx"} {
+			must(t, os.Chtimes(strings.TrimSuffix(name, ".mtimes")+suffix, at, at))
+		}
+	}
+}
+
+func TestHousekeeping(t *testing.T) {
+	t.Parallel()
+	r := gittest.Repo(t, gittest.Store(t), "kept")
+	due := func(when string, at time.Time, want bool) {
+		t.Helper()
+		if due, err := r.NeedsGc(at); err != nil || due != want {
+			t.Errorf("%s it is due: %v, %v", when, due, err)
+		}
+	}
+	day := 25 * time.Hour
+	due("without data", time.Now().Add(day), false)
+	w := gittest.NewWork(t)
+	var ids []string
+	for i := range 60 {
+		revisions := append([]string{"main"}, ids...)
+		for n := range ids {
+			revisions[n+1] = "^" + ids[n]
+		}
+		ids = append(ids, w.Commit("a", strings.Repeat("a", i)))
+		gittest.Fill(t, r, w.Pack(revisions...))
+		due(fmt.Sprintf("with %d packs", i+1), time.Now(), i >= 50)
+	}
+	set(t, r, ids[30])
+	must(t, os.WriteFile(filepath.Join(r.Path(), "gc.pid"), []byte("1 elsewhere\n"), 0o644)) // of one that was killed
+	must(t, r.Gc(t.Context()))
+	if packs, err := filepath.Glob(filepath.Join(r.Path(), "objects/pack/*.pack")); err != nil || len(packs) != 2 {
+		t.Errorf("%d packs are left, %v", len(packs), err)
+	}
+	has(t, r, true, ids...) // what nothing reaches is kept for a day
+	if _, err := os.Lstat(filepath.Join(r.Path(), "packed-refs")); err == nil {
+		t.Error("references were packed")
+	}
+	due("at once again", time.Now(), false)
+	due("a day later", time.Now().Add(day), true)
+	age(t, r, time.Now().Add(-day))
+	must(t, r.Gc(t.Context()))
+	has(t, r, true, ids[:31]...)
+	has(t, r, false, ids[31:]...)
+	due("when nothing has changed", time.Now().Add(day), false)
+	must(t, r.SetRef(t.Context(), "refs/heads/old", ids[0]))
+	due("when a reference came", time.Now().Add(time.Hour), false)
+	due("a day after a reference came", time.Now().Add(day), true)
+	gittest.Fsck(t, r.Path())
+}
+
+// TestWhatALargePackHidesGoesToo: packs that housekeeping leaves as they are may have what was let
+// go of.
+func TestWhatALargePackHidesGoesToo(t *testing.T) {
+	t.Parallel()
+	r := gittest.Repo(t, gittest.Store(t), "large")
+	w := gittest.NewWork(t)
+	first := w.Commit("large", gittest.Noise(17<<20))
+	secret := w.Commit("secret", "hunter2")
+	gittest.Fill(t, r, w.Pack("main"))
+	set(t, r, secret)
+	set(t, r, first)
+	must(t, r.Gc(t.Context()))
+	has(t, r, true, secret) // for a day
+	age(t, r, time.Now().Add(-25*time.Hour))
+	must(t, r.Gc(t.Context()))
+	has(t, r, false, secret)
+	gittest.Fsck(t, r.Path())
+}
+
+// TestHousekeepingOnAFullDiskLeavesNothing, though it is tried again and again. Not parallel:
+// gittest.CrampedStore.
+func TestHousekeepingOnAFullDiskLeavesNothing(t *testing.T) {
+	r := gittest.Repo(t, gittest.CrampedStore(t, 256), "packs")
+	w := gittest.NewWork(t)
+	const packs, size = 33, 16 << 10
+	noise, previous := gittest.Noise(packs*size), ""
+	for i := range packs {
+		id := w.Commit("a", noise[i*size:(i+1)*size])
+		revisions := []string{id}
+		if i > 0 {
+			revisions = append(revisions, "^"+previous)
+		}
+		gittest.Fill(t, r, w.Pack(revisions...))
+		previous = id
+	}
+	set(t, r, previous)
+	before := files(t, filepath.Join(r.Path(), "objects", "pack"))
+	for range 2 {
+		if err := r.Gc(t.Context()); !repository.Unwritable(err) {
+			t.Errorf("%v", err)
+		}
+	}
+	if after := files(t, filepath.Join(r.Path(), "objects", "pack")); !slices.Equal(before, after) {
+		t.Errorf("there is %q, and was %q", after, before)
+	}
+	has(t, r, true, previous)
+}
