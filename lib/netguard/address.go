@@ -65,7 +65,3 @@ func refusal(addr netip.Addr) string {
 	}
 	return ""
 }
-
-// IsPublic reports whether an address is one of the public internet, which the guard lets through
-// without AllowPrivate.
-func IsPublic(addr netip.Addr) bool { return refusal(addr) == "" }

@@ -5,6 +5,8 @@ import (
 	"testing"
 )
 
+func isPublic(address netip.Addr) bool { return refusal(address) == "" }
+
 func TestIsPublic(t *testing.T) {
 	t.Parallel()
 	for address, want := range map[string]bool{
@@ -26,11 +28,11 @@ func TestIsPublic(t *testing.T) {
 		"fc00::1": false, "fd12:3456::1": false, "fe80::1": false, "fe80::1%eth0": false, "2606:4700::1111%eth0": false, "fec0::1": false,
 		"ff02::1": false,
 	} {
-		if got := IsPublic(netip.MustParseAddr(address)); got != want {
+		if got := isPublic(netip.MustParseAddr(address)); got != want {
 			t.Errorf("IsPublic(%s) = %v (%s)", address, got, refusal(netip.MustParseAddr(address)))
 		}
 	}
-	if IsPublic(netip.Addr{}) {
+	if isPublic(netip.Addr{}) {
 		t.Error("no address is public")
 	}
 }
@@ -42,18 +44,18 @@ func FuzzIsPublic(f *testing.F) {
 	f.Add(byte(169), byte(254), byte(169), byte(254))
 	f.Fuzz(func(t *testing.T, a, b, c, d byte) {
 		bare := netip.AddrFrom4([4]byte{a, b, c, d})
-		public := IsPublic(bare)
+		public := isPublic(bare)
 		if public && (bare.IsPrivate() || bare.IsLoopback() || bare.IsLinkLocalUnicast() || bare.IsMulticast() || bare.IsUnspecified()) {
 			t.Fatalf("%s is public", bare)
 		}
-		if mapped := netip.AddrFrom16(bare.As16()); IsPublic(mapped) != public {
+		if mapped := netip.AddrFrom16(bare.As16()); isPublic(mapped) != public {
 			t.Fatalf("%s and %s differ", bare, mapped)
 		}
 		translated := netip.AddrFrom16([16]byte{0, 0x64, 0xff, 0x9b, 12: a, 13: b, 14: c, 15: d})
-		if IsPublic(translated) != public {
+		if isPublic(translated) != public {
 			t.Fatalf("%s and %s differ", bare, translated)
 		}
-		if IsPublic(netip.AddrFrom16([16]byte{0x20, 0x02, a, b, c, d})) || IsPublic(netip.AddrFrom16([16]byte{12: a, 13: b, 14: c, 15: d})) {
+		if isPublic(netip.AddrFrom16([16]byte{0x20, 0x02, a, b, c, d})) || isPublic(netip.AddrFrom16([16]byte{12: a, 13: b, 14: c, 15: d})) {
 			t.Fatalf("a tunnelled %s is public", bare)
 		}
 	})

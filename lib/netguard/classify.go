@@ -2,8 +2,6 @@ package netguard
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"io"
 	"net"
@@ -44,82 +42,6 @@ func (e *ProtocolError) Error() string { return e.Err.Error() }
 // Unwrap returns the error that was marked.
 func (e *ProtocolError) Unwrap() error { return e.Err }
 
-// Classify tells what kind of failure an error of this package's dialer, clients and WebSockets is.
-// A time-out counts as such in whatever stage it struck. Of the failures of name resolution only
-// the answer that there is no such name is the server's own fault; a resolver that cannot be
-// reached is ours, and counts as a connection that failed.
-func Classify(err error) Cause {
-	switch {
-	case err == nil:
-		return CauseNone
-	case errors.Is(err, ErrRefused):
-		return CauseRefused
-	case isTimeout(err):
-		return CauseTimeout
-	case errors.Is(err, context.Canceled):
-		return CauseOther
-	case as[*net.DNSError](err):
-		return classifyResolution(err)
-	case isTLS(err):
-		return CauseTLS
-	case isAnswered(err):
-		return CauseOther
-	case isProtocol(err):
-		return CauseProtocol
-	case isConnect(err):
-		return CauseConnect
-	}
-	return CauseOther
-}
-
-func as[E error](err error) bool {
-	_, ok := errors.AsType[E](err)
-	return ok
-}
-
-func isTimeout(err error) bool {
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
-		return true
-	}
-	timed, ok := errors.AsType[net.Error](err)
-	return ok && timed.Timeout()
-}
-
-func classifyResolution(err error) Cause {
-	if failure, ok := errors.AsType[*net.DNSError](err); ok && failure.IsNotFound {
-		return CauseDNS
-	}
-	return CauseConnect
-}
-
-// isAnswered reports whether a server answered the handshake of a WebSocket as HTTP should: with a
-// status that says no. A proxy whose backend restarts does so, and it may pass.
-func isAnswered(err error) bool {
-	failure, ok := errors.AsType[*HandshakeStatusError](err)
-	return ok && failure.Status >= http.StatusBadRequest
-}
-
-// isTLS reports whether the handshake failed by what the other side said. One that was cut off is a
-// broken connection: a server that restarts looks like this.
-func isTLS(err error) bool {
-	if isBroken(err) {
-		return false
-	}
-	if as[*HandshakeError](err) || as[*tls.CertificateVerificationError](err) || as[tls.RecordHeaderError](err) {
-		return true
-	}
-	if as[x509.UnknownAuthorityError](err) || as[x509.HostnameError](err) || as[x509.CertificateInvalidError](err) {
-		return true
-	}
-	// An alert of the other side has no type of its own outside QUIC; crypto/tls wraps it so.
-	failure, ok := errors.AsType[*net.OpError](err)
-	return ok && (failure.Op == "remote error" || failure.Op == "local error")
-}
-
-func isProtocol(err error) bool {
-	return as[*ProtocolError](err) || as[*HandshakeStatusError](err) || as[textproto.ProtocolError](err) || saidByHTTP(err, CauseProtocol)
-}
-
 // untyped are failures for which net/http has words but no exported type.
 var untyped = []struct {
 	words string
@@ -131,21 +53,51 @@ var untyped = []struct {
 	{"server closed idle connection", CauseConnect},       // it hung up before it was asked
 }
 
-func saidByHTTP(err error, cause Cause) bool {
-	message := err.Error()
+// Classify tells what kind of failure an error of this package's clients and WebSockets is. A
+// time-out counts as such in whatever stage it struck. Of the failures of name resolution only the
+// answer that there is no such name is the server's own fault; a resolver that cannot be reached is
+// ours, and counts as a connection that failed. A handshake that was cut off is a broken connection:
+// a server that restarts looks like this.
+func Classify(err error) Cause {
+	if err == nil {
+		return CauseNone
+	}
+	timed, isNet := errors.AsType[net.Error](err)
+	name, isName := errors.AsType[*net.DNSError](err)
+	answer, isDial := errors.AsType[*dialError](err)
+	op, isOp := errors.AsType[*net.OpError](err)
+	broken := as[syscall.Errno](err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	switch {
+	case errors.Is(err, ErrRefused):
+		return CauseRefused
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), isNet && timed.Timeout():
+		return CauseTimeout
+	case errors.Is(err, context.Canceled):
+		return CauseOther
+	case isName && name.IsNotFound:
+		return CauseDNS
+	case isName:
+		return CauseConnect
+	// An alert of the other side has no type of its own outside QUIC; crypto/tls wraps it so.
+	case !broken && (as[*handshakeError](err) || isOp && (op.Op == "remote error" || op.Op == "local error")):
+		return CauseTLS
+	case isDial && answer.status >= http.StatusBadRequest: // a proxy whose backend restarts says so
+		return CauseOther
+	case isDial && answer.status > 0, as[*ProtocolError](err), as[textproto.ProtocolError](err):
+		return CauseProtocol
+	}
 	for _, u := range untyped {
-		if u.cause == cause && strings.Contains(message, u.words) {
-			return true
+		if strings.Contains(err.Error(), u.words) {
+			return u.cause
 		}
 	}
-	return false
+	if broken || isOp || errors.Is(err, net.ErrClosed) {
+		return CauseConnect
+	}
+	return CauseOther
 }
 
-func isConnect(err error) bool {
-	return isBroken(err) || as[*net.OpError](err) || errors.Is(err, net.ErrClosed) || saidByHTTP(err, CauseConnect)
-}
-
-// isBroken reports whether the connection ended, or was refused, below what we speak over it.
-func isBroken(err error) bool {
-	return as[syscall.Errno](err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+func as[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"net/url"
 	"strings"
 	"sync/atomic"
@@ -37,7 +36,7 @@ func portOf(t *testing.T, server *httptest.Server) string {
 }
 
 // patience is how long a test waits for what should happen soon.
-const patience = time.Minute
+const patience = 5 * time.Minute
 
 // get fetches a page. What takes longer than its time is an error of the test's own, which no cause
 // stands for.
@@ -59,21 +58,6 @@ func get(t *testing.T, client *http.Client, url string) (*http.Response, string,
 	return resp, string(body), err
 }
 
-// guardOf is a guard to which 127.0.0.1 is the public internet; every other loopback address is
-// what it is.
-func guardOf(t *testing.T, o Options) *Guard {
-	t.Helper()
-	g := New(o)
-	g.judge = func(a netip.Addr) string {
-		if a == netip.MustParseAddr("127.0.0.1") {
-			return ""
-		}
-		return refusal(a)
-	}
-	t.Cleanup(g.CloseIdleConnections)
-	return g
-}
-
 func TestHTTPClientGoesThroughTheGuard(t *testing.T) {
 	t.Parallel()
 	var hits atomic.Int64
@@ -81,10 +65,10 @@ func TestHTTPClientGoesThroughTheGuard(t *testing.T) {
 		hits.Add(1)
 		fmt.Fprintf(w, "%s %s", r.Host, r.UserAgent())
 	})
-	lookup := resolver(map[string]string{"git.example": "127.0.0.1"})
+	lookup := map[string]string{"git.example": "127.0.0.1"}
 	target := "http://git.example:" + portOf(t, server)
 
-	if _, _, err := get(t, New(Options{Resolver: lookup}).HTTPClient(), target); Classify(err) != CauseRefused {
+	if _, _, err := get(t, resolve(New(Options{}), lookup).HTTPClient(), target); Classify(err) != CauseRefused {
 		t.Errorf("error %v, want a refusal", err)
 	}
 	if hits.Load() != 0 {
@@ -92,8 +76,8 @@ func TestHTTPClientGoesThroughTheGuard(t *testing.T) {
 	}
 	// The environment names a proxy (TestMain) and this host is not a local name: a client that
 	// heeds it would ask the proxy.
-	_, body, err := get(t, New(Options{Resolver: lookup, AllowPrivate: true, UserAgent: "test/1"}).HTTPClient(), target)
-	if want := "git.example:" + portOf(t, server) + " test/1"; err != nil || body != want {
+	_, body, err := get(t, resolve(New(Options{AllowPrivate: true}), lookup).HTTPClient(), target)
+	if want := "git.example:" + portOf(t, server) + " Tendril"; err != nil || body != want {
 		t.Errorf("got %q, %v, want %q", body, err, want)
 	}
 	if proxied.Load() != 0 {
@@ -110,7 +94,7 @@ func TestHTTPClientKeepsNoCookiesAndAGivenUserAgent(t *testing.T) {
 		http.SetCookie(w, &http.Cookie{Name: "track", Value: "me"})
 		fmt.Fprint(w, r.Header.Get("Cookie"), r.UserAgent())
 	})
-	client := guardOf(t, Options{}).HTTPClient()
+	client := guardOf(t, nil).HTTPClient()
 	for range 2 {
 		if _, body, err := get(t, client, server.URL); err != nil || body != "Tendril" {
 			t.Errorf("got %q, %v", body, err)
@@ -154,15 +138,14 @@ func TestRedirects(t *testing.T) {
 		}
 	})
 	to := func(target string) string { return server.URL + "/to?url=" + url.QueryEscape(target) }
-	lookup := resolver(map[string]string{"inner.example": "127.0.0.2", "git.example": "127.0.0.1"})
-	client := guardOf(t, Options{Resolver: lookup, MaxRedirects: 3}).HTTPClient()
+	client := guardOf(t, map[string]string{"inner.example": "127.0.0.2", "git.example": "127.0.0.1"}).HTTPClient()
 
 	for _, c := range []struct {
 		name, url, reason string // an empty reason: arrives
 	}{
 		{"none", server.URL, ""},
-		{"as many as may be", server.URL + "/hops/3", ""},
-		{"one too many", server.URL + "/hops/4", "after 3 redirects"},
+		{"as many as may be", server.URL + "/hops/5", ""},
+		{"one too many", server.URL + "/hops/6", "after 5 redirects"},
 		{"to a public host", to("http://git.example:" + portOf(t, server)), ""},
 		{"to a loopback address", to(hidden.URL), "loopback"},
 		{"to a name of a loopback address", to("http://inner.example:" + portOf(t, hidden)), "loopback"},
@@ -187,15 +170,6 @@ func TestRedirects(t *testing.T) {
 	if n := inner.Load(); n != 0 {
 		t.Errorf("%d requests reached the hidden server", n)
 	}
-	t.Run("not followed at all", func(t *testing.T) {
-		if _, _, err := get(t, guardOf(t, Options{MaxRedirects: -1}).HTTPClient(), server.URL+"/hops/1"); !errors.Is(err, ErrRefused) {
-			t.Errorf("MaxRedirects -1: %v", err)
-		}
-		resp, _, err := get(t, guardOf(t, Options{}).HTTPClient(WithoutRedirects()), server.URL+"/hops/1")
-		if err != nil || resp.StatusCode != http.StatusFound {
-			t.Errorf("WithoutRedirects: %v, %v", resp, err)
-		}
-	})
 }
 
 // serveTLS runs an HTTPS server; its certificate is for example.com, which the pool vouches for.
@@ -221,8 +195,10 @@ func TestHTTPS(t *testing.T) {
 		}
 		fmt.Fprint(w, r.Proto)
 	})
-	lookup := resolver(map[string]string{"example.com": "127.0.0.1", "other.test": "127.0.0.1"})
-	client := guardOf(t, Options{Resolver: lookup, RootCAs: pool}).HTTPClient()
+	lookup := map[string]string{"example.com": "127.0.0.1", "other.test": "127.0.0.1"}
+	guard := guardOf(t, lookup)
+	guard.roots = pool
+	client := guard.HTTPClient()
 	secure := "https://example.com:" + portOf(t, server)
 
 	if resp, body, err := get(t, client, secure); err != nil || body != "HTTP/1.1" || resp.TLS == nil {
@@ -234,7 +210,7 @@ func TestHTTPS(t *testing.T) {
 	if _, _, err := get(t, client, "https://other.test:"+portOf(t, server)); Classify(err) != CauseTLS {
 		t.Errorf("wrong name: %v is %s", err, Classify(err))
 	}
-	if _, _, err := get(t, guardOf(t, Options{Resolver: lookup}).HTTPClient(), secure); Classify(err) != CauseTLS {
+	if _, _, err := get(t, guardOf(t, lookup).HTTPClient(), secure); Classify(err) != CauseTLS {
 		t.Errorf("unknown authority: %v is %s", err, Classify(err))
 	}
 	if _, _, err := get(t, client, "https://example.com:"+portOf(t, plain)); Classify(err) != CauseTLS {
@@ -247,7 +223,7 @@ func TestHTTPClientBounds(t *testing.T) {
 	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/header":
-			w.Header().Set("X-Large", strings.Repeat("x", 8<<10))
+			w.Header().Set("X-Large", strings.Repeat("x", 2*maxHeaderBytes))
 		case "/endless":
 			for w.(http.Flusher).Flush(); r.Context().Err() == nil; {
 				if _, err := w.Write(make([]byte, 64<<10)); err != nil {
@@ -256,7 +232,7 @@ func TestHTTPClientBounds(t *testing.T) {
 			}
 		}
 	})
-	guard := guardOf(t, Options{MaxHeaderBytes: 4 << 10})
+	guard := guardOf(t, nil)
 
 	if _, _, err := get(t, guard.HTTPClient(), server.URL+"/header"); Classify(err) != CauseProtocol {
 		t.Errorf("large header: %v is %s", err, Classify(err))

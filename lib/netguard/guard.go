@@ -1,284 +1,235 @@
 // Package netguard is the one way out. Announcements are written by strangers and name relays and
-// git servers to connect to; every outgoing connection, WebSocket or HTTP, passes the guard's
-// dialer, which connects to public addresses only and to the very address that it checked (docs:
+// git servers to connect to; every outgoing connection, WebSocket or HTTP, passes the guard, which
+// looks at the address in the moment of connecting and lets public ones through only (docs:
 // "Announcements are untrusted input").
 package netguard
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
-	"strconv"
+	"net/url"
+	"strings"
 	"syscall"
 	"time"
+
+	"github.com/coder/websocket"
 )
 
-// Options say how a Guard goes out. The zero value is safe: public addresses only, with the
-// defaults named here.
+// Options say how a Guard goes out. The zero value is safe.
 type Options struct {
 	// AllowPrivate lets every address through: loopback, private, link-local. For tests and closed
 	// networks.
 	AllowPrivate bool
-
-	// DialTimeout bounds name resolution and connecting together. Default 10 s.
+	// DialTimeout bounds name resolution and connecting together; 0: 10 s.
 	DialTimeout time.Duration
-
-	// TLSTimeout bounds the TLS handshake. Default 10 s.
-	TLSTimeout time.Duration
-
-	// HeaderTimeout bounds the wait for the header of a response once the request is sent. Default
-	// 60 s: a git server may think before it answers.
-	HeaderTimeout time.Duration
-
-	// MaxHeaderBytes bounds the header of a response. Default 64 KiB.
-	MaxHeaderBytes int64
-
-	// MaxRedirects is how many redirects are followed, each through the guard. Default 5, negative:
-	// none.
-	MaxRedirects int
-
-	// UserAgent is sent where a request names none. Default "Tendril".
-	UserAgent string
-
-	// Resolver turns names into addresses. Default: the system's.
-	Resolver Resolver
-
-	// RootCAs are the authorities that servers' certificates are checked against. Default: the
-	// system's.
-	RootCAs *x509.CertPool
 }
 
-// Resolver turns a host name into addresses; *net.Resolver is one. The network is "ip", "ip4" or
-// "ip6".
-type Resolver interface {
-	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
-}
+const (
+	dialTimeout = 10 * time.Second
+	tlsTimeout  = 10 * time.Second
+	// headerTimeout bounds the wait for the header of a response once the request is sent: a git
+	// server may think before it answers.
+	headerTimeout  = 60 * time.Second
+	maxHeaderBytes = 64 << 10
+	// idleTimeout closes connections that no request has used for so long.
+	idleTimeout  = 60 * time.Second
+	maxRedirects = 5
+	userAgent    = "Tendril"
+)
 
 // Guard makes outgoing connections. It is safe for use by many goroutines; one for a whole process
 // is enough.
 type Guard struct {
-	options   Options
 	judge     func(netip.Addr) string // why an address is refused, or ""
-	dial      func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error)
+	timeout   time.Duration
+	dial      func(ctx context.Context, network, address string) (net.Conn, error)
+	roots     *x509.CertPool // nil: the system's
 	transport *http.Transport
 }
 
-const (
-	// maxAddresses bounds how many addresses of a name are tried: whoever owns a name can list
-	// thousands.
-	maxAddresses = 8
-	// nextAddressAfter is how long one address is tried alone before the next one joins the race
-	// (RFC 8305).
-	nextAddressAfter = 300 * time.Millisecond
-)
-
-// New makes a Guard, filling in the defaults.
+// New makes a Guard.
 func New(o Options) *Guard {
-	o.DialTimeout = orDefault(o.DialTimeout, 10*time.Second)
-	o.TLSTimeout = orDefault(o.TLSTimeout, 10*time.Second)
-	o.HeaderTimeout = orDefault(o.HeaderTimeout, 60*time.Second)
-	o.MaxHeaderBytes = orDefault(o.MaxHeaderBytes, 64<<10)
-	o.MaxRedirects = orDefault(o.MaxRedirects, 5)
-	o.UserAgent = orDefault(o.UserAgent, "Tendril")
-	if o.Resolver == nil {
-		o.Resolver = net.DefaultResolver
-	}
-	g := &Guard{options: o, judge: refusal}
+	g := &Guard{judge: refusal, timeout: cmp.Or(o.DialTimeout, dialTimeout)}
 	if o.AllowPrivate {
 		g.judge = func(netip.Addr) string { return "" }
 	}
-	g.dial = g.connect
-	g.transport = g.newTransport()
+	// The check is where the socket connects: a name that changes its address in between gains
+	// nothing, and of several addresses of a name each is looked at.
+	g.dial = (&net.Dialer{Control: g.control}).DialContext
+	// No proxy is taken from the environment: it would resolve names on our behalf. HTTP/2 is left
+	// out because WebSocket upgrades need a connection of their own.
+	g.transport = &http.Transport{
+		DialContext:            g.connect,
+		DialTLSContext:         g.connectTLS,
+		MaxIdleConns:           64,
+		MaxIdleConnsPerHost:    2,
+		IdleConnTimeout:        idleTimeout,
+		ResponseHeaderTimeout:  headerTimeout,
+		MaxResponseHeaderBytes: maxHeaderBytes,
+	}
 	return g
 }
 
-func orDefault[T comparable](value, fallback T) T {
-	var zero T
-	if value == zero {
-		return fallback
-	}
-	return value
-}
-
-// ErrRefused is what every RefusedError is, for errors.Is.
+// ErrRefused is every error about what the guard does not let through.
 var ErrRefused = errors.New("refused by the network guard")
 
-// RefusedError says what the guard did not let through.
-type RefusedError struct {
-	Host   string     // as it was asked for
-	Addr   netip.Addr // what it resolved to; not valid where the refusal came before
-	Reason string     // a phrase: "a loopback address"
-}
-
-// Error names host, address and reason.
-func (e *RefusedError) Error() string {
-	if e.Addr.IsValid() && e.Addr.String() != e.Host {
-		return fmt.Sprintf("%v: %s is at %s, %s", ErrRefused, e.Host, e.Addr, e.Reason)
-	}
-	return fmt.Sprintf("%v: %s: %s", ErrRefused, e.Host, e.Reason)
-}
-
-// Is makes every refusal an ErrRefused.
-func (e *RefusedError) Is(target error) bool { return target == ErrRefused }
-
-// DialContext connects to "host:port" by TCP. The host is resolved once; addresses that are not
-// public are refused (all of them: a *RefusedError), and the others are raced, each connected to as
-// it was checked, so that a name that changes its answer in between gains nothing. Networks are
-// tcp, tcp4 and tcp6, ports are numbers.
-func (g *Guard) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
-	host, port, err := splitAddress(network, addr)
+func (g *Guard) control(_, address string, _ syscall.RawConn) error {
+	at, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("%w: %s: %w", ErrRefused, address, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, g.options.DialTimeout)
-	defer cancel()
-	addresses, err := g.resolve(ctx, network, host)
-	if err != nil {
-		return nil, err
-	}
-	allowed, err := g.admit(host, addresses)
-	if err != nil {
-		return nil, err
-	}
-	return race(ctx, allowed, func(ctx context.Context, at netip.Addr) (net.Conn, error) {
-		return g.dial(ctx, network, netip.AddrPortFrom(at, port))
-	})
-}
-
-func splitAddress(network, addr string) (host string, port uint16, err error) {
-	switch network {
-	case "tcp", "tcp4", "tcp6":
-	default:
-		return "", 0, &RefusedError{Host: addr, Reason: "network " + network}
-	}
-	host, digits, err := net.SplitHostPort(addr)
-	if err != nil {
-		return "", 0, fmt.Errorf("dial %q: %w", addr, err)
-	}
-	number, err := strconv.ParseUint(digits, 10, 16)
-	if err != nil || number == 0 {
-		return "", 0, &RefusedError{Host: addr, Reason: "the port is not a number from 1 to 65535"}
-	}
-	return host, uint16(number), nil
-}
-
-// resolve returns the addresses of a host that fit the network. An IP literal is its own address.
-func (g *Guard) resolve(ctx context.Context, network, host string) ([]netip.Addr, error) {
-	if literal, err := netip.ParseAddr(host); err == nil {
-		return []netip.Addr{literal}, nil
-	}
-	family := map[string]string{"tcp": "ip", "tcp4": "ip4", "tcp6": "ip6"}[network]
-	addresses, err := g.options.Resolver.LookupNetIP(ctx, family, host)
-	if err != nil {
-		return nil, fmt.Errorf("resolve %s: %w", host, err)
-	}
-	if len(addresses) == 0 {
-		return nil, fmt.Errorf("resolve %s: %w", host, &net.DNSError{Err: "no addresses", Name: host, IsNotFound: true})
-	}
-	return addresses, nil
-}
-
-// admit keeps the addresses that the guard lets through, at most maxAddresses of them.
-func (g *Guard) admit(host string, addresses []netip.Addr) ([]netip.Addr, error) {
-	allowed := make([]netip.Addr, 0, min(len(addresses), maxAddresses))
-	var refused *RefusedError
-	for _, address := range addresses {
-		if err := g.check(host, address); err != nil {
-			refused = err
-			continue
-		}
-		if len(allowed) < maxAddresses {
-			allowed = append(allowed, address.Unmap())
-		}
-	}
-	if len(allowed) == 0 {
-		return nil, refused
-	}
-	return allowed, nil
-}
-
-func (g *Guard) check(host string, address netip.Addr) *RefusedError {
-	if why := g.judge(address); why != "" {
-		return &RefusedError{Host: host, Addr: address, Reason: why}
+	if why := g.judge(at.Addr()); why != "" {
+		return fmt.Errorf("%w: %s", ErrRefused, why)
 	}
 	return nil
 }
 
-type attempt struct {
-	conn net.Conn
+func (g *Guard) connect(ctx context.Context, network, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, g.timeout)
+	defer cancel()
+	return g.dial(ctx, network, address)
+}
+
+// connectTLS connects and shakes hands. It is here and not in the transport so that a failed
+// handshake is told from a failed connection: one is the server's own fault, the other passes.
+func (g *Guard) connectTLS(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := g.connect(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	host, _, _ := net.SplitHostPort(address) // it was connected to
+	ctx, cancel := context.WithTimeout(ctx, tlsTimeout)
+	defer cancel()
+	secure := tls.Client(conn, &tls.Config{ServerName: host, RootCAs: g.roots, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
+	if err := secure.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, &handshakeError{host, err}
+	}
+	return secure, nil
+}
+
+// handshakeError is a TLS handshake that failed: a wrong certificate, no common version, or no TLS
+// at all.
+type handshakeError struct {
+	host string
 	err  error
 }
 
-// race connects to the addresses in order, each some time after the one before or as soon as that
-// has failed, and keeps the first connection that stands. If none does, the error is that of the
-// first that failed.
-func race(ctx context.Context, addresses []netip.Addr, connect func(context.Context, netip.Addr) (net.Conn, error)) (net.Conn, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	results := make(chan attempt, len(addresses))
-	started, ended := 0, 0
-	start := func() {
-		address := addresses[started]
-		started++
-		go func() {
-			conn, err := connect(ctx, address)
-			results <- attempt{conn, err}
-		}()
-	}
-	start()
-	next := time.NewTicker(nextAddressAfter)
-	defer next.Stop()
-	var first error
-	for ended < started {
-		select {
-		case <-next.C:
-			if started < len(addresses) {
-				start()
-			}
-		case result := <-results:
-			ended++
-			if result.err == nil {
-				go closeLosers(results, started-ended)
-				return result.conn, nil
-			}
-			if first == nil {
-				first = result.err
-			}
-			if started < len(addresses) && ctx.Err() == nil {
-				start()
-				next.Reset(nextAddressAfter)
-			}
-		}
-	}
-	return nil, first
+func (e *handshakeError) Error() string {
+	return fmt.Sprintf("TLS handshake with %s: %v", e.host, e.err)
+}
+func (e *handshakeError) Unwrap() error { return e.err }
+
+// HTTPClient is an HTTP client that goes out through the guard, redirects included: http and https
+// only, never from https back to http, no proxy, no cookies, bounded headers. There is no time-out
+// over the whole exchange, so that WebSockets live on; a caller that reads a body bounds it by
+// LimitBody and its context. All clients share one pool of connections.
+func (g *Guard) HTTPClient() *http.Client {
+	return &http.Client{Transport: named{g.transport}, CheckRedirect: checkRedirect}
 }
 
-func closeLosers(results <-chan attempt, running int) {
-	for range running {
-		if result := <-results; result.conn != nil {
-			result.conn.Close()
-		}
+// CloseIdleConnections closes what no request uses, at a stop.
+func (g *Guard) CloseIdleConnections() { g.transport.CloseIdleConnections() }
+
+func checkRedirect(next *http.Request, before []*http.Request) error {
+	reason := ""
+	switch {
+	case len(before) > maxRedirects:
+		reason = fmt.Sprintf("after %d redirects", maxRedirects)
+	case next.URL.Scheme != "http" && next.URL.Scheme != "https":
+		reason = "to the scheme " + next.URL.Scheme
+	case before[len(before)-1].URL.Scheme == "https" && next.URL.Scheme != "https":
+		reason = "from https to http"
+	case next.URL.User != nil:
+		reason = "to a URL with credentials"
+	default:
+		return nil
 	}
+	return fmt.Errorf("%w: redirect %s", ErrRefused, reason)
 }
 
-// connect opens one connection. The address is checked once more in the moment of connecting:
-// whatever the code above becomes, no socket opens to an address that the guard refuses.
-func (g *Guard) connect(ctx context.Context, network string, target netip.AddrPort) (net.Conn, error) {
-	dialer := net.Dialer{
-		Control: func(_, address string, _ syscall.RawConn) error {
-			at, err := netip.ParseAddrPort(address)
-			if err != nil {
-				return fmt.Errorf("read the address %q of a connection: %w", address, err)
-			}
-			if refused := g.check(address, at.Addr()); refused != nil {
-				return refused
-			}
-			return nil
-		},
+// named names us to servers where a request does not.
+type named struct{ *http.Transport }
+
+// RoundTrip sends one request.
+func (n named) RoundTrip(req *http.Request) (*http.Response, error) {
+	if _, named := req.Header["User-Agent"]; !named {
+		req = req.Clone(req.Context())
+		req.Header.Set("User-Agent", userAgent)
 	}
-	return dialer.DialContext(ctx, network, target.String())
+	return n.Transport.RoundTrip(req)
 }
+
+// ErrTooLarge is what a body gives that goes beyond its limit.
+var ErrTooLarge = errors.New("body is too large")
+
+// LimitBody lets max bytes of r through. If there are more, reading ends with an error that is
+// ErrTooLarge: unlike io.LimitReader, never with an EOF that makes a part look like the whole.
+// Closing it closes r, if r can be closed.
+func LimitBody(r io.Reader, max int64) io.ReadCloser {
+	body, closes := r.(io.ReadCloser)
+	if !closes {
+		body = io.NopCloser(r)
+	}
+	return limited{http.MaxBytesReader(nil, body, max)}
+}
+
+type limited struct{ io.ReadCloser }
+
+// Read implements io.Reader.
+func (l limited) Read(p []byte) (int, error) {
+	n, err := l.ReadCloser.Read(p)
+	if beyond, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		err = fmt.Errorf("%w: more than %d bytes", ErrTooLarge, beyond.Limit)
+	}
+	return n, err
+}
+
+// DialWebSocket opens a WebSocket through the guard, whatever HTTPClient the options name. ctx
+// bounds the opening only. An answer that refuses the upgrade is for Classify a breach of protocol
+// only if its status is no error of HTTP: a web page, say, where a WebSocket should be.
+//
+// For its limits on messages see websocket.Conn.SetReadLimit: the caller knows what it expects.
+func (g *Guard) DialWebSocket(ctx context.Context, address string, options *websocket.DialOptions) (*websocket.Conn, error) {
+	var o websocket.DialOptions
+	if options != nil {
+		o = *options
+	}
+	o.HTTPClient = g.HTTPClient()
+	conn, response, err := websocket.Dial(ctx, address, &o)
+	if err == nil {
+		return conn, nil
+	}
+	failed := &dialError{url: address, err: err}
+	if response != nil {
+		failed.status = response.StatusCode
+	}
+	return nil, failed
+}
+
+// dialError says in its text what went wrong without the steps that the libraries name on the way
+// ("failed to WebSocket dial: failed to send handshake request: Get …"): operators read it in one
+// line of `tendril status`. The errors of the libraries are all in its chain.
+type dialError struct {
+	url    string
+	status int // of an HTTP answer that was not, or not rightly, the upgrade; 0: none came
+	err    error
+}
+
+func (e *dialError) Error() string {
+	reason := strings.TrimPrefix(e.err.Error(), "failed to WebSocket dial: ")
+	if request, ok := errors.AsType[*url.Error](e.err); ok {
+		reason = request.Err.Error()
+	}
+	return "open WebSocket to " + e.url + ": " + reason
+}
+
+func (e *dialError) Unwrap() error { return e.err }

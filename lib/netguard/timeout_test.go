@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,12 +15,11 @@ import (
 	"tendril.dev/lib/nettest"
 )
 
-// wired is a guard that reaches example.com at a listener, whatever is there.
-func wired(t *testing.T, l *nettest.Listener, o Options) *Guard {
+// wired is a guard that reaches everything at a listener, whatever is there.
+func wired(t *testing.T, l *nettest.Listener) *Guard {
 	t.Helper()
-	o.Resolver = resolver(map[string]string{"example.com": "127.0.0.1"})
-	guard := guardOf(t, o)
-	guard.dial = func(ctx context.Context, _ string, _ netip.AddrPort) (net.Conn, error) { return l.Dial(ctx) }
+	guard := guardOf(t, nil)
+	guard.dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return l.Dial(ctx) }
 	return guard
 }
 
@@ -37,12 +35,13 @@ func TestWebSocketOutlivesEveryTimeOut(t *testing.T) {
 				server := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(relay), ErrorLog: quiet}}
 				begin(server)
 				t.Cleanup(server.Close)
-				o := Options{DialTimeout: time.Second, TLSTimeout: time.Second, HeaderTimeout: time.Second, RootCAs: x509.NewCertPool()}
+				guard := wired(t, l)
+				guard.roots = x509.NewCertPool()
 				if cert := server.Certificate(); cert != nil {
-					o.RootCAs.AddCert(cert)
+					guard.roots.AddCert(cert)
 				}
 				opening, opened := context.WithTimeout(t.Context(), time.Second)
-				conn, err := wired(t, l, o).DialWebSocket(opening, scheme+"://example.com", nil)
+				conn, err := guard.DialWebSocket(opening, scheme+"://example.com", nil)
 				opened()
 				if err != nil {
 					t.Fatal(err)
@@ -63,44 +62,32 @@ func TestWebSocketOutlivesEveryTimeOut(t *testing.T) {
 	}
 }
 
-// TestTimeOuts: each step has its own time, and whoever takes longer is left.
+// TestTimeOuts: each step has its own time.
 func TestTimeOuts(t *testing.T) {
 	t.Parallel()
-	nobody := func(*testing.T, *nettest.Listener) {}
-	mute := func(_ *testing.T, l *nettest.Listener) { go l.Accept() }
-	slow := func(t *testing.T, l *nettest.Listener) {
-		server := &httptest.Server{Listener: l, Config: &http.Server{ErrorLog: quiet, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/stuck" {
-				w.(http.Flusher).Flush()
-			}
-			<-r.Context().Done()
-		})}}
-		server.Start()
-		t.Cleanup(server.Close)
-	}
-	const short, long = 3 * time.Second, 30 * time.Second
-	patient := Options{DialTimeout: long, TLSTimeout: long, HeaderTimeout: long}
+	silent := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	for name, c := range map[string]struct {
-		there   func(*testing.T, *nettest.Listener)
-		url     string
-		shorten func(*Options)
-		client  []ClientOption
+		there func(*testing.T, *nettest.Listener)
+		url   string
+		want  time.Duration
 	}{
-		"connection": {nobody, "http://example.com", func(o *Options) { o.DialTimeout = short }, nil},
-		"handshake":  {mute, "https://example.com", func(o *Options) { o.TLSTimeout = short }, nil},
-		"header":     {slow, "http://example.com/silent", func(o *Options) { o.HeaderTimeout = short }, nil},
-		"exchange":   {slow, "http://example.com/stuck", func(*Options) {}, []ClientOption{WithTimeout(short)}},
+		"connection": {func(*testing.T, *nettest.Listener) {}, "http://example.com", dialTimeout},
+		"handshake":  {func(_ *testing.T, l *nettest.Listener) { go l.Accept() }, "https://example.com", tlsTimeout},
+		"header": {func(t *testing.T, l *nettest.Listener) {
+			server := &httptest.Server{Listener: l, Config: &http.Server{ErrorLog: quiet, Handler: silent}}
+			server.Start()
+			t.Cleanup(server.Close)
+		}, "http://example.com", headerTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l, o := nettest.Listen(), patient
-				c.shorten(&o)
+				l := nettest.Listen()
 				c.there(t, l)
 				began := time.Now()
-				_, _, err := get(t, wired(t, l, o).HTTPClient(c.client...), c.url)
-				if Classify(err) != CauseTimeout || time.Since(began) != short {
-					t.Errorf("%v is %s, after %v; want %v", err, Classify(err), time.Since(began), short)
+				_, _, err := get(t, wired(t, l).HTTPClient(), c.url)
+				if Classify(err) != CauseTimeout || time.Since(began) != c.want {
+					t.Errorf("%v is %s, after %v; want %v", err, Classify(err), time.Since(began), c.want)
 				}
 			})
 		})

@@ -2,7 +2,6 @@ package netguard
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log"
 	"net"
@@ -34,24 +33,6 @@ func relay(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestWebSocketByHTTPClient opens one as a caller does that has only the HTTP client.
-func TestWebSocketByHTTPClient(t *testing.T) {
-	t.Parallel()
-	server := serve(t, relay)
-	conn, resp, err := websocket.Dial(t.Context(), server.URL, &websocket.DialOptions{HTTPClient: guardOf(t, Options{}).HTTPClient()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.CloseNow()
-	if resp.StatusCode != http.StatusSwitchingProtocols {
-		t.Errorf("status %d", resp.StatusCode)
-	}
-	_, _, err = websocket.Dial(t.Context(), server.URL, &websocket.DialOptions{HTTPClient: New(Options{}).HTTPClient()})
-	if Classify(err) != CauseRefused {
-		t.Errorf("error %v, want a refusal", err)
-	}
-}
-
 func TestDialWebSocketCauses(t *testing.T) {
 	t.Parallel()
 	status := func(code int) string {
@@ -67,7 +48,7 @@ func TestDialWebSocketCauses(t *testing.T) {
 	})
 	closedPort, _ := listen(t, "127.0.0.1")
 	secure, _ := serveTLS(t, relay)
-	guard := guardOf(t, Options{Resolver: resolver(nil)})
+	guard := guardOf(t, nil)
 	for _, c := range []struct {
 		name, url string
 		want      Cause
@@ -105,10 +86,6 @@ func TestDialWebSocketCauses(t *testing.T) {
 				t.Errorf("the reason comes behind the libraries' steps: %v", err)
 			}
 		})
-	}
-	var failure *HandshakeStatusError
-	if _, err := guard.DialWebSocket(t.Context(), status(418), nil); !errors.As(err, &failure) || failure.Status != 418 {
-		t.Errorf("error %v does not tell the status", err)
 	}
 }
 
