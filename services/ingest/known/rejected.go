@@ -187,13 +187,6 @@ func (x *Rejected) Find(id string, now time.Time) (Remembered, bool) {
 	return e.remembered(), true
 }
 
-// AnyWaiting reports whether anything was rejected because it missed something.
-func (x *Rejected) AnyWaiting() bool {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	return len(x.waiting) > 0
-}
-
 // Waiting returns what was rejected because it missed this key.
 func (x *Rejected) Waiting(missing string) (all []Remembered) {
 	x.mu.RLock()

@@ -15,26 +15,21 @@ const keptCircles = 256
 // anybody may announce an identifier, so that there can be thousands, and no decision may read them
 // all.
 type circle struct {
-	domain     string // ours
-	identifier string
-	by         map[string]*nostr.Announcement   // owner
-	listing    map[string][]*nostr.Announcement // maintainer: those that list us
-	naming     map[string][]*nostr.Announcement // maintainer: all others
-	until      nostr.Timestamp                  // when the first of them expires; 0: never
+	by      map[string]*nostr.Announcement   // owner
+	listing map[string][]*nostr.Announcement // maintainer: those that list us
+	naming  map[string][]*nostr.Announcement // maintainer: all others
+	until   nostr.Timestamp                  // when the first of them expires; 0: never
 }
 
-func (c *circle) add(ev *nostr.Event) {
-	// What was accepted once may not be by today's rules; then it stands for nothing.
+func (c *circle) add(ev *nostr.Event, domain string) {
+	c.remove(ev.PubKey)
 	a, err := nostr.ParseAnnouncement(ev)
-	if err != nil || a.Ref.Identifier != c.identifier {
-		return
-	}
-	if before := c.by[ev.PubKey]; before != nil {
-		c.remove(ev.PubKey, before.Event.ID)
+	if err != nil {
+		return // it was accepted by other rules than today's
 	}
 	c.by[ev.PubKey] = a
 	naming := c.naming
-	if c.domain != "" && a.ListsService(c.domain) {
+	if domain != "" && a.ListsService(domain) {
 		naming = c.listing
 	}
 	for _, maintainer := range a.Maintainers {
@@ -45,16 +40,16 @@ func (c *circle) add(ev *nostr.Event) {
 	}
 }
 
-func (c *circle) remove(owner, id string) {
+func (c *circle) remove(owner string) {
 	a := c.by[owner]
-	if a == nil || a.Event.ID != id {
+	if a == nil {
 		return
 	}
 	delete(c.by, owner)
 	for _, maintainer := range a.Maintainers {
 		for _, naming := range []map[string][]*nostr.Announcement{c.listing, c.naming} {
-			rest := slices.DeleteFunc(naming[maintainer], func(other *nostr.Announcement) bool { return other == a })
-			if naming[maintainer] = rest; len(rest) == 0 {
+			naming[maintainer] = slices.DeleteFunc(naming[maintainer], func(other *nostr.Announcement) bool { return other == a })
+			if len(naming[maintainer]) == 0 {
 				delete(naming, maintainer)
 			}
 		}
@@ -67,8 +62,12 @@ func (d *draft) circleOf(identifier string) (*circle, error) {
 		return c, nil
 	}
 	c := &circle{
-		domain: d.domain, identifier: identifier, by: map[string]*nostr.Announcement{},
-		listing: map[string][]*nostr.Announcement{}, naming: map[string][]*nostr.Announcement{},
+		by: map[string]*nostr.Announcement{}, listing: map[string][]*nostr.Announcement{}, naming: map[string][]*nostr.Announcement{},
+	}
+	add := func(ev *nostr.Event) {
+		if ev != nil && ev.Kind == nostr.KindAnnouncement && ev.Tags.GetD() == identifier && !d.asked(ev) {
+			c.add(ev, d.domain)
+		}
 	}
 	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Tags: nostr.TagMap{"d": {identifier}}}
 	for ev, err := range d.view.Query(d.ctx, filter) {
@@ -76,23 +75,21 @@ func (d *draft) circleOf(identifier string) (*circle, error) {
 			return nil, err
 		}
 		if _, said := over(d, ev.ID, eventsOf); !said {
-			c.add(ev)
+			add(ev)
 		}
 	}
 	for _, l := range d.layers {
-		for id, ev := range l.events {
-			if ev != nil && ev.Kind == nostr.KindAnnouncement && ev.Tags.GetD() == identifier && !d.isGone(id) {
-				c.add(ev)
-			}
+		for id := range l.events {
+			ev, _ := over(d, id, eventsOf)
+			add(ev)
 		}
 	}
 	d.announced[identifier] = c
 	return c, nil
 }
 
-// AcceptedNaming returns the accepted announcements of an identifier that name this key among their
-// maintainers, those that list us first: a walk that looks for one of these ends after so many, and
-// a crowd of others must not hide it.
+// AcceptedNaming gives those that list us first: a walk that looks for one of these ends after so
+// many, and a crowd of others must not hide it.
 func (d *draft) AcceptedNaming(identifier, pubkey string) ([]*nostr.Announcement, error) {
 	c, err := d.circleOf(identifier)
 	if err != nil {
@@ -105,8 +102,6 @@ func (d *draft) AcceptedNaming(identifier, pubkey string) ([]*nostr.Announcement
 	return slices.Concat(listing, others), nil
 }
 
-// Announces reports whether an announcement of the identifier is accepted whose id is not in
-// without.
 func (d *draft) Announces(identifier string, without map[string]bool) (bool, error) {
 	c, err := d.circleOf(identifier)
 	if err != nil {

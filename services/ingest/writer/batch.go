@@ -41,7 +41,7 @@ type batch struct {
 // decided is one candidate and what came of it.
 type decided struct {
 	pack      *pack // nil: a parked or held event that was decided again
-	n         int   // of the pack's lines
+	n         int   // of the pack's events
 	arrived   time.Time
 	candidate *policy.Candidate
 	decision  policy.Decision
@@ -57,7 +57,6 @@ func (b *batch) full() bool { return len(b.decided) >= b.size || b.bytes >= comm
 func (t *term) gather(ctx context.Context, committing *batch) (*batch, error) {
 	b := &batch{now: time.Now(), stored: make(chan struct{}), share: share{size: t.BatchSize}}
 	b.urgent = b.now.Sub(t.urgentAt) < urgentFor
-	b.older = committing == nil || committing.taken[laneOlder] == 0
 	b.layer = t.draft.begin(ctx, b.now)
 	var stored <-chan struct{}
 	if committing != nil {
@@ -97,21 +96,19 @@ func (t *term) gather(ctx context.Context, committing *batch) (*batch, error) {
 }
 
 func (t *term) decidePack(b *batch, p *pack, lane int) error {
-	t.Metrics.pending(laneNames[lane], p.behind)
-	b.taken[lane] += len(p.lines)
+	t.Metrics.queue.WithLabelValues(sources[lane].name).Set(float64(p.behind))
+	b.taken[lane] += len(p.events)
 	if lane != laneOlder {
 		t.urgentAt, b.urgent = b.now, true
 	}
 	b.packs = append(b.packs, p)
-	for n, l := range p.lines {
-		if l.err != nil {
-			// Delivered again, it would be none again.
-			t.Log.Warn("malformed candidate", "lane", p.lane, "error", l.err)
-			t.Metrics.rejected(-1, policy.ReasonMalformed)
-			p.verdicts[n] = proto.Verdict{Outcome: proto.Rejected, Message: "invalid: " + l.err.Error()}
+	for n, c := range p.events {
+		if c == nil {
+			t.Log.Warn("malformed candidate", "lane", p.lane, "error", p.verdicts[n].Message)
+			t.Metrics.rejections.WithLabelValues(obs.KindLabel(-1), string(policy.ReasonMalformed)).Inc()
 			continue
 		}
-		if err := t.decide(b, decided{pack: p, n: n, arrived: p.arrived, candidate: l.candidate}); err != nil {
+		if err := t.decide(b, decided{pack: p, n: n, arrived: p.arrived, candidate: c}); err != nil {
 			return err
 		}
 	}
@@ -125,7 +122,7 @@ func (t *term) decide(b *batch, x decided) error {
 	c := x.candidate
 	d, err := t.Policy.Decide(t.draft, c)
 	if err == nil {
-		d, err = t.afford(t.draft, c, d)
+		d, err = t.afford(c, d)
 	}
 	if err != nil {
 		if cause := context.Cause(t.draft.ctx); cause != nil {
@@ -170,14 +167,11 @@ func (t *term) decide(b *batch, x decided) error {
 	}
 	b.bytes += len(c.Raw)
 	b.decided = append(b.decided, x)
-	next := d.Next
-	if t.Park.Len() > 0 || t.draft.Waiting() {
-		if keys := policy.Arrivals(c.Event, d.Outcome); len(keys) > 0 {
-			t.draft.Arrived(keys)
-			next = append(next, t.Park.Take(keys, b.now)...)
-		}
+	t.healed = append(t.healed, d.Next...)
+	if keys := policy.Arrivals(c.Event, d.Outcome); len(keys) > 0 {
+		t.draft.Arrived(keys)
+		t.healed = append(t.healed, t.Park.Take(keys, b.now)...)
 	}
-	t.healed = append(t.healed, next...)
 	return nil
 }
 
@@ -217,9 +211,17 @@ func (t *term) answer(b *batch) {
 	for i := range b.decided {
 		x := &b.decided[i]
 		t.Metrics.decided(x, now)
-		if x.pack != nil {
-			x.pack.verdicts[x.n] = verdictOf(x)
+		if x.pack == nil {
+			continue
 		}
+		v := proto.Verdict{
+			ID: x.candidate.Event.ID, Kind: x.candidate.Event.Kind,
+			Outcome: x.decision.Outcome, Message: x.decision.Message, Seq: x.seq, Retry: x.decision.MayChange(),
+		}
+		if !x.decision.RetryAt.IsZero() {
+			v.Retry, v.RetryAt = true, x.decision.RetryAt.Unix()
+		}
+		x.pack.verdicts[x.n] = v
 	}
 	for _, p := range b.packs {
 		if err := p.msg.Ack(); err != nil {
@@ -227,19 +229,7 @@ func (t *term) answer(b *batch) {
 		}
 		t.tell(p)
 	}
-	t.Metrics.observeMemory(t.Park.Len(), t.Rejected.Len())
 	t.Log.Debug("batch committed", "candidates", len(b.decided), "logged", len(b.logged), "head", t.head)
-}
-
-func verdictOf(x *decided) proto.Verdict {
-	v := proto.Verdict{
-		ID: x.candidate.Event.ID, Kind: x.candidate.Event.Kind,
-		Outcome: x.decision.Outcome, Message: x.decision.Message, Seq: x.seq, Retry: x.decision.MayChange(),
-	}
-	if !x.decision.RetryAt.IsZero() {
-		v.Retry, v.RetryAt = true, x.decision.RetryAt.Unix()
-	}
-	return v
 }
 
 // Bounds of a message of verdicts. Where it would be larger, its sentences are cut.
@@ -255,8 +245,8 @@ func (t *term) tell(p *pack) {
 	}
 	data, err := json.Marshal(proto.Verdicts{Ref: p.ref, Verdicts: p.verdicts})
 	if err == nil && len(data) > maxVerdictBytes {
-		for i := range p.verdicts {
-			p.verdicts[i].Message = cut(p.verdicts[i].Message, maxSentence)
+		for i, v := range p.verdicts {
+			p.verdicts[i].Message = strings.ToValidUTF8(v.Message[:min(len(v.Message), maxSentence)], "")
 		}
 		data, err = json.Marshal(proto.Verdicts{Ref: p.ref, Verdicts: p.verdicts})
 	}
@@ -266,12 +256,4 @@ func (t *term) tell(p *pack) {
 	if err != nil {
 		t.Log.Warn("verdicts cannot be sent", "count", len(p.verdicts), "error", err)
 	}
-}
-
-// cut shortens a text to so many bytes, without half a letter at its end.
-func cut(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "")
 }

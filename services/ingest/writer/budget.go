@@ -27,57 +27,52 @@ const fullAgain = 5 * time.Minute
 
 // charges are those who pay for an event. What an operator imports and what leaves purgatory is
 // free.
-func (l *Budgets) charges(c *policy.Candidate) []limit.Charge {
+func (l *Budgets) charges(c *policy.Candidate) (charges []limit.Charge) {
 	if c.Lane == proto.LaneRelease || c.Source == proto.SourceImport {
 		return nil
 	}
-	charges := []limit.Charge{{Party: limit.Party{What: limit.Events, Kind: limit.Author, Name: c.Event.PubKey}, Most: l.Author}}
-	if c.Client != "" {
-		charges = append(charges, limit.Charge{Party: limit.Party{What: limit.Events, Kind: limit.ClientAddress, Name: c.Client}, Most: l.Address})
-	}
-	if c.Relay != "" {
-		most := l.Relay
-		if l.Bootstrap[c.Relay] {
-			most *= ofServed
+	add := func(kind, name string, most int64) {
+		if name != "" {
+			charges = append(charges, limit.Charge{Party: limit.Party{What: limit.Events, Kind: kind, Name: name}, Most: most})
 		}
-		charges = append(charges, limit.Charge{Party: limit.Party{What: limit.Events, Kind: limit.Relay, Name: c.Relay}, Most: most})
 	}
+	relay := l.Relay
+	if l.Bootstrap[c.Relay] {
+		relay *= ofServed
+	}
+	add(limit.Author, c.Event.PubKey, l.Author)
+	add(limit.ClientAddress, c.Client, l.Address)
+	add(limit.Relay, c.Relay, relay)
 	return charges
 }
 
 // afford makes those who bring an event pay for it, if it is to be stored, or refuses it. A refusal
 // is not remembered: the event is welcome when the budget is free again.
-func (w *Writer) afford(k policy.Knowledge, c *policy.Candidate, d policy.Decision) (policy.Decision, error) {
+func (t *term) afford(c *policy.Candidate, d policy.Decision) (policy.Decision, error) {
 	stored := d.Outcome == proto.Accepted || d.Outcome == proto.HeldBack
-	l := &w.Budgets
-	if !stored || l.Usage == nil {
-		return d, nil
-	}
+	l := &t.Budgets
 	charges := l.charges(c)
-	if len(charges) == 0 {
+	if !stored || l.Usage == nil || len(charges) == 0 {
 		return d, nil
 	}
 	bytes := int64(len(c.Raw))
-	full := l.Marks.Full()
-	_, _, over := l.Usage.Over(bytes, 1, charges...)
-	if full == "" && !over {
-		l.Usage.Add(bytes, charges...)
-		return d, nil
+	full := l.Marks.Full() != ""
+	party, free, over := l.Usage.Over(bytes, 1, charges...)
+	if full || over {
+		served, err := t.Policy.OfServed(t.draft, c.Event)
+		if err != nil {
+			return d, err
+		}
+		if served {
+			full = false
+			party, free, over = l.Usage.Over(bytes, ofServed, charges...)
+		}
 	}
-	served, err := w.Policy.OfServed(k, c.Event)
-	if err != nil {
-		return d, err
-	}
-	factor := int64(1)
-	if served {
-		factor, full = ofServed, ""
-	}
-	party, free, over := l.Usage.Over(bytes, factor, charges...)
 	switch {
 	case over:
 		return policy.Later(policy.ReasonOverBudget, fmt.Sprintf("rate-limited: this %s has stored as much as it may today; it may store more from %s on",
 			party.Kind, free.Format(time.RFC3339)), free), nil
-	case full != "":
+	case full:
 		return policy.Later(policy.ReasonFull, "error: this service is full", time.Now().Add(fullAgain).UTC()), nil
 	}
 	l.Usage.Add(bytes, charges...)

@@ -41,11 +41,17 @@ type alone struct {
 
 func parse(subject string, header nats.Header, data []byte) (alone, error) {
 	p := readPack(&message{subject: subject, header: header, data: data})
-	c := alone{p.lines[0].candidate, p.reply, p.ref}
-	if len(p.lines) != 1 {
-		return c, fmt.Errorf("%w: %d lines", errMalformed, len(p.lines))
+	c := alone{p.events[0], p.reply, p.ref}
+	if len(p.events) != 1 || c.Candidate == nil {
+		return c, errors.New(p.verdicts[0].Message)
 	}
-	return c, p.lines[0].err
+	return c, nil
+}
+
+// malformed reports whether an event of a pack has the verdict that it is none.
+func malformed(p *pack, i int) bool {
+	v := p.verdicts[i]
+	return p.events[i] == nil && v.Outcome == proto.Rejected && strings.HasPrefix(v.Message, "invalid: not a candidate")
 }
 
 func TestParse(t *testing.T) {
@@ -68,7 +74,7 @@ func TestParse(t *testing.T) {
 	if c, err = parse("grasp.candidate.sync.historic", header(proto.HeaderSource, "import"), []byte(data)); err != nil || c.Source != proto.SourceImport {
 		t.Errorf("of an import: source %q, %v", c.Source, err)
 	}
-	if _, err = parse("grasp.candidate.sync.live", header(proto.HeaderSource, "import"), []byte(data)); !errors.Is(err, errMalformed) {
+	if _, err = parse("grasp.candidate.sync.live", header(proto.HeaderSource, "import"), []byte(data)); err == nil {
 		t.Errorf("an import on the lane of live events: %v", err)
 	}
 	// No header makes a user's event a synced one.
@@ -142,7 +148,7 @@ func TestParseRefuses(t *testing.T) {
 		h.Set(proto.HeaderReply, "grasp.verdict.me")
 		h.Set(proto.HeaderRef, "ref")
 		c, err := parse(tc.subject, h, []byte(tc.data))
-		if !errors.Is(err, errMalformed) {
+		if err == nil {
 			t.Errorf("%s: %v, want malformed", tc.name, err)
 		}
 		if c.reply != "grasp.verdict.me" || c.ref != "ref" {
@@ -174,16 +180,14 @@ func TestALineThatIsNoCandidate(t *testing.T) {
 	lines := []string{good, forged, "", spaced, "{", good}
 	live := header(proto.HeaderSource, "live", proto.HeaderRef, "7")
 	p := readPack(&message{subject: proto.LaneSyncLive.Subject(), header: live, data: []byte(strings.Join(lines, "\n"))})
-	if len(p.lines) != len(lines) || p.ref != "7" || p.lane != proto.LaneSyncLive {
+	if len(p.events) != len(lines) || p.ref != "7" || p.lane != proto.LaneSyncLive {
 		t.Fatalf("%+v", p)
 	}
-	for i, line := range p.lines {
-		ok := lines[i] == good || lines[i] == spaced
-		if ok != (line.err == nil) || ok != (line.candidate != nil) || !ok && !errors.Is(line.err, errMalformed) {
-			t.Errorf("line %d: %+v", i, line)
-		}
-		if ok && (string(line.candidate.Raw) != good || line.candidate.Source != proto.SourceLive) {
-			t.Errorf("line %d: %s", i, line.candidate.Raw)
+	for i, c := range p.events {
+		if ok := lines[i] == good || lines[i] == spaced; ok == malformed(p, i) {
+			t.Errorf("line %d: %+v", i, p.verdicts[i])
+		} else if ok && (string(c.Raw) != good || c.Source != proto.SourceLive) {
+			t.Errorf("line %d: %s", i, c.Raw)
 		}
 	}
 	for _, m := range []message{
@@ -191,12 +195,12 @@ func TestALineThatIsNoCandidate(t *testing.T) {
 		{subject: proto.LaneSyncLive.Subject(), header: live, data: bytes.Repeat([]byte("\n"), proto.MaxPackEvents)},
 	} {
 		p := readPack(&m)
-		for i, line := range p.lines {
-			if line.candidate != nil || !errors.Is(line.err, errMalformed) {
-				t.Errorf("line %d: %+v", i, line)
+		for i := range p.events {
+			if !malformed(p, i) {
+				t.Errorf("line %d: %+v", i, p.verdicts[i])
 			}
 		}
-		if len(p.lines) == 0 {
+		if len(p.events) == 0 {
 			t.Error("nobody is told")
 		}
 	}

@@ -57,7 +57,8 @@ func (t *term) commit(ctx context.Context, b *batch) error {
 			return fmt.Errorf("take %d committed events into the index: %w", len(records), err)
 		}
 	}
-	t.Metrics.commits(len(b.decided), time.Since(start))
+	t.Metrics.batchSize.Observe(float64(len(b.decided)))
+	t.Metrics.batchDuration.Observe(time.Since(start).Seconds())
 	return nil
 }
 
@@ -67,18 +68,25 @@ func (t *term) commitEvents(ctx context.Context, b *batch) ([]eventdb.Record, er
 	if len(b.logged) == 0 {
 		return nil, nil
 	}
-	headers := logHeaders{at: time.Now().UTC().Format(time.RFC3339Nano)}
+	at := time.Now().UTC().Format(time.RFC3339Nano)
 	msgs, records := make([]*nats.Msg, len(b.logged)), make([]eventdb.Record, len(b.logged))
 	for i, n := range b.logged {
 		x := &b.decided[n]
 		c := x.candidate
-		msgs[i] = &nats.Msg{Subject: proto.EventSubjectOf(c.Event).String()}
+		header := nats.Header{proto.HeaderSource: {string(c.Source)}, proto.HeaderAcceptedAt: {at}}
+		if c.Relay != "" {
+			header.Set(proto.HeaderRelay, c.Relay)
+		}
+		if c.Trace != "" {
+			header.Set(proto.HeaderTraceParent, c.Trace)
+		}
+		msgs[i] = &nats.Msg{Subject: proto.EventSubjectOf(c.Event).String(), Header: header}
 		if x.decision.Removes { // an empty message takes the event's place
-			msgs[i].Header = headers.removed(c)
+			header.Set(proto.HeaderRemoved, c.Event.ID)
 			records[i].Removed = c.Event.ID
 			continue
 		}
-		msgs[i].Header, msgs[i].Data = headers.of(c), c.Raw
+		msgs[i].Data = c.Raw
 		records[i].Event, records[i].Raw = c.Event, c.Raw
 	}
 	last, err := t.Bus.PublishBatch(ctx, msgs, &t.head)
@@ -91,37 +99,6 @@ func (t *term) commitEvents(ctx context.Context, b *batch) ([]eventdb.Record, er
 		b.decided[n].seq = records[i].Seq
 	}
 	return records, nil
-}
-
-// logHeaders are the headers of accepted events. Those that come one after the other from the same
-// relay share one.
-type logHeaders struct {
-	at   string // when the batch was accepted
-	last *policy.Candidate
-	made nats.Header // for last
-}
-
-func (h *logHeaders) of(c *policy.Candidate) nats.Header {
-	if l := h.last; l != nil && l.Source == c.Source && l.Relay == c.Relay && l.Trace == c.Trace {
-		return h.made
-	}
-	h.last, h.made = c, nats.Header{}
-	h.made.Set(proto.HeaderSource, string(c.Source))
-	h.made.Set(proto.HeaderAcceptedAt, h.at)
-	if c.Relay != "" {
-		h.made.Set(proto.HeaderRelay, c.Relay)
-	}
-	if c.Trace != "" {
-		h.made.Set(proto.HeaderTraceParent, c.Trace)
-	}
-	return h.made
-}
-
-// removed are the headers of the message that takes the place of an event that leaves the log.
-func (h *logHeaders) removed(c *policy.Candidate) nats.Header {
-	header := maps.Clone(h.of(c))
-	header.Set(proto.HeaderRemoved, c.Event.ID)
-	return header
 }
 
 // deletionKept is how long the bucket keeps the message that says that an entry is gone: long
@@ -165,11 +142,7 @@ func (t *term) commitHeld(ctx context.Context, l *layer) (changed bool, err erro
 // nor the held events. It writes the mark of held events on the head that the batch was decided on:
 // a new writer has moved that head before it decides anything.
 func (t *term) confirm(ctx context.Context) error {
-	mark, err := t.mark(proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey))
-	if err != nil {
-		return err
-	}
-	last, err := t.Bus.PublishBatch(ctx, []*nats.Msg{mark}, &t.heldHead)
+	last, err := t.Bus.PublishBatch(ctx, t.mark(proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey)), &t.heldHead)
 	if err != nil {
 		return fmt.Errorf("confirm the writer's term on head %d: %w", t.heldHead, err)
 	}
@@ -179,20 +152,17 @@ func (t *term) confirm(ctx context.Context) error {
 }
 
 // mark is the message by which a writer moves a head.
-func (w *Writer) mark(subject string) (*nats.Msg, error) {
-	data, err := json.Marshal(proto.WriterMark{Writer: w.Name, At: time.Now().UTC()})
-	if err != nil {
-		return nil, fmt.Errorf("write the writer's mark: %w", err)
-	}
-	return &nats.Msg{Subject: subject, Data: data}, nil
+func (w *Writer) mark(subject string) []*nats.Msg {
+	data, _ := json.Marshal(proto.WriterMark{Writer: w.Name, At: time.Now().UTC()}) // a name and a time
+	return []*nats.Msg{{Subject: subject, Data: data}}
 }
 
 // commitRejections remembers what was rejected, and takes back what may heal. No head is expected:
-// a rejection that a stale writer remembers is no more than a fetch less.
+// the term was confirmed just before, and a rejection is no more than a fetch less.
 func (t *term) commitRejections(ctx context.Context, l *layer) error {
-	var msgs []*nats.Msg
 	now := time.Now()
-	for _, id := range l.order {
+	var msgs []*nats.Msg
+	for _, id := range slices.Sorted(maps.Keys(l.rejected)) {
 		r := l.rejected[id]
 		m := &nats.Msg{Subject: proto.RejectedSubject{Kind: r.Kind, ShortID: proto.ShortID(id)}.String()}
 		if _, remembered := t.Rejected.Find(id, now); r.taken && !remembered {

@@ -36,18 +36,17 @@ type draft struct {
 	announced map[string]*circle // by identifier, as of the last decision
 }
 
-// layer is what one batch changes.
+// layer is what one batch changes. What a deletion request takes away stays in it, and is passed
+// over when it is read.
 type layer struct {
-	events  map[string]*nostr.Event          // accepted; nil: it was there, and is replaced or deleted
-	at      map[nostr.Address]*nostr.Event   // nil: nothing is there; what was read is kept too
-	holders map[nostr.Address]*eventdb.Entry // that the batch has changed; nil: none any more
-	named   map[string][]string              // ids of accepted events by the ids and addresses that they name
-	asked   deletions
+	events  map[string]*nostr.Event        // accepted; nil: it was there, and is replaced or removed
+	at      map[nostr.Address]*nostr.Event // nil: nothing is there; what was read is kept too
+	named   map[string][]string            // ids of accepted events by the ids and addresses that they name
+	deletes deletions
 
 	held map[string]*held.Entry // by key; nil: gone
 
 	rejected map[string]rejection
-	order    []string            // ids of rejected in the order of their first rejection
 	missing  map[string][]string // ids of rejected by what they miss
 }
 
@@ -72,9 +71,9 @@ func newDraft(o *Options) *draft {
 // begin begins a batch.
 func (d *draft) begin(ctx context.Context, now time.Time) *layer {
 	l := &layer{
-		events: map[string]*nostr.Event{}, at: map[nostr.Address]*nostr.Event{}, holders: map[nostr.Address]*eventdb.Entry{},
-		named: map[string][]string{}, asked: deletions{map[authored]bool{}, map[nostr.Address]nostr.Timestamp{}},
-		held: map[string]*held.Entry{}, rejected: map[string]rejection{}, missing: map[string][]string{},
+		events: map[string]*nostr.Event{}, at: map[nostr.Address]*nostr.Event{}, named: map[string][]string{},
+		deletes: deletions{map[authored]bool{}, map[nostr.Address]nostr.Timestamp{}},
+		held:    map[string]*held.Entry{}, rejected: map[string]rejection{}, missing: map[string][]string{},
 	}
 	d.ctx, d.layers = ctx, append(d.layers, l)
 	if len(d.announced) > keptCircles {
@@ -120,26 +119,40 @@ func over[K comparable, V any](d *draft, key K, of func(*layer) map[K]V) (v V, s
 
 func eventsOf(l *layer) map[string]*nostr.Event           { return l.events }
 func addressesOf(l *layer) map[nostr.Address]*nostr.Event { return l.at }
-func holdersOf(l *layer) map[nostr.Address]*eventdb.Entry { return l.holders }
 func rejectedOf(l *layer) map[string]rejection            { return l.rejected }
+
+// asked reports whether a deletion request of the batches names an event.
+func (d *draft) asked(ev *nostr.Event) bool {
+	return slices.ContainsFunc(d.layers, func(l *layer) bool { return l.deletes.name(ev) })
+}
+
+// standing returns an event that was found, unless there was none or its author has deleted it.
+func (d *draft) standing(ev *nostr.Event, err error) (*nostr.Event, error) {
+	if errors.Is(err, eventdb.ErrNotFound) || ev != nil && d.asked(ev) {
+		return nil, nil
+	}
+	return ev, err
+}
 
 var _ policy.Knowledge = (*draft)(nil)
 
-// Accepted returns the accepted event of that id, or nil.
+// Accepted implements [policy.Knowledge], as do the next ones.
 func (d *draft) Accepted(id string) (*nostr.Event, error) {
 	if ev, said := over(d, id, eventsOf); said {
-		return ev, nil
+		return d.standing(ev, nil)
 	}
-	return found(d.view.Event(id))
+	return d.standing(d.view.Event(id))
 }
 
-// AcceptedKind returns the kind of the accepted event of that id; false if there is none. It reads
-// no event.
+// AcceptedKind mostly reads no event.
 func (d *draft) AcceptedKind(id string) (kind int, accepted bool, err error) {
-	if ev, said := over(d, id, eventsOf); said && ev != nil {
-		return ev.Kind, true, nil
-	} else if said {
-		return 0, false, nil
+	_, said := over(d, id, eventsOf)
+	if said || slices.ContainsFunc(d.layers, func(l *layer) bool { return l.deletes.any() }) {
+		ev, err := d.Accepted(id)
+		if ev == nil {
+			return 0, false, err
+		}
+		return ev.Kind, true, err
 	}
 	kind, err = d.view.Kind(id)
 	if errors.Is(err, eventdb.ErrNotFound) {
@@ -148,49 +161,41 @@ func (d *draft) AcceptedKind(id string) (kind int, accepted bool, err error) {
 	return kind, err == nil, err
 }
 
-// AcceptedAt returns the accepted event at an address, or nil.
+// AcceptedAt reads what is at an address once for a batch: most events of a sync name the same few.
 func (d *draft) AcceptedAt(address nostr.Address) (*nostr.Event, error) {
 	if ev, said := over(d, address, addressesOf); said {
-		return ev, nil
+		return d.standing(ev, nil)
 	}
 	// Only these kinds have addresses; what else a stranger writes as one is at none.
 	if !nostr.IsReplaceableKind(address.Kind) && !nostr.IsAddressableKind(address.Kind) {
 		return nil, nil
 	}
-	ev, err := found(d.view.Replaceable(address.Kind, address.PubKey, address.Identifier))
-	if err != nil {
-		return nil, err
+	ev, err := d.standing(d.view.Replaceable(address.Kind, address.PubKey, address.Identifier))
+	if err == nil {
+		d.top().at[address] = ev
 	}
-	if ev != nil && d.isGone(ev.ID) {
-		ev = nil
-	}
-	d.top().at[address] = ev
-	return ev, nil
+	return ev, err
 }
 
-// isGone reports whether a batch has replaced or deleted what the view has.
-func (d *draft) isGone(id string) bool {
-	ev, said := over(d, id, eventsOf)
-	return said && ev == nil
-}
-
-// Holder returns where the event at an address stands to which older ones give way, though it may
-// have expired.
+// Holder tells of an event that has expired too. One that was deleted or removed holds nothing.
 func (d *draft) Holder(address nostr.Address) (holder eventdb.Entry, held bool, err error) {
-	if holder, said := over(d, address, holdersOf); said && holder != nil {
-		return *holder, true, nil
-	} else if said {
-		return eventdb.Entry{}, false, nil
+	if ev, _ := over(d, address, addressesOf); ev != nil && !d.asked(ev) {
+		holder, err = eventdb.EntryOf(ev)
+		return holder, err == nil, err
 	}
-	return d.view.Holder(address.Kind, address.PubKey, address.Identifier)
+	holder, held, err = d.view.Holder(address.Kind, address.PubKey, address.Identifier)
+	if !held || err != nil {
+		return holder, false, err
+	}
+	was := nostr.Event{ID: hex.EncodeToString(holder.ID[:]), PubKey: address.PubKey, Kind: address.Kind,
+		CreatedAt: holder.CreatedAt, Tags: nostr.Tags{{"d", address.Identifier}}}
+	_, left := over(d, was.ID, eventsOf)
+	return holder, !left && !d.asked(&was), nil
 }
 
-// Deleted reports whether an accepted deletion request of its author names the event.
 func (d *draft) Deleted(ev *nostr.Event) (bool, error) {
-	for _, l := range d.layers {
-		if !d.keepDeleted && l.asked.name(ev) {
-			return true, nil
-		}
+	if d.asked(ev) {
+		return true, nil
 	}
 	return d.view.Deleted(ev)
 }
@@ -200,44 +205,44 @@ func (d *draft) Deleted(ev *nostr.Event) (bool, error) {
 // like; the newest thousands are all that is looked through for one that does.
 const vouchSteps = 10_000
 
-// Vouched reports whether an accepted event names this one.
 func (d *draft) Vouched(ev *nostr.Event) (bool, error) {
-	names := []string{ev.ID}
-	filters := tagFilters([]string{"e", "E", "q"}, ev.ID)
-	if address, has := nostr.AddressOf(ev); has {
-		names = append(names, address.String())
-		filters = append(filters, tagFilters([]string{"a", "A", "q"}, address.String())...)
+	if vouched, err := d.vouchedBy(ev.ID, "e", "E", "q"); vouched || err != nil {
+		return vouched, err
 	}
-	for _, name := range names {
-		for _, l := range d.layers {
-			if slices.ContainsFunc(l.named[name], func(id string) bool { return !d.isGone(id) }) {
-				return true, nil
+	address, has := nostr.AddressOf(ev)
+	if !has {
+		return false, nil
+	}
+	return d.vouchedBy(address.String(), "a", "A", "q")
+}
+
+// vouchedBy reports whether an accepted event names an id or address in one of these tags.
+func (d *draft) vouchedBy(name string, tags ...string) (bool, error) {
+	for _, l := range d.layers {
+		for _, id := range l.named[name] {
+			if _, accepted, err := d.AcceptedKind(id); accepted || err != nil {
+				return accepted, err
 			}
 		}
 	}
 	view := d.view.Within(vouchSteps)
-	for _, f := range filters {
-		for other, err := range view.IDs(d.ctx, f) {
+	for _, tag := range tags {
+		for other, err := range view.IDs(d.ctx, nostr.Filter{Tags: nostr.TagMap{tag: {name}}}) {
 			if errors.Is(err, eventdb.ErrTooBroad) {
 				break
 			}
 			if err != nil {
 				return false, err
 			}
-			if policy.Vouches(other.Kind) && !d.isGone(hex.EncodeToString(other.ID[:])) {
-				return true, nil
+			if !policy.Vouches(other.Kind) {
+				continue
+			}
+			if _, accepted, err := d.AcceptedKind(hex.EncodeToString(other.ID[:])); accepted || err != nil {
+				return accepted, err
 			}
 		}
 	}
 	return false, nil
-}
-
-func tagFilters(tags []string, value string) []nostr.Filter {
-	filters := make([]nostr.Filter, len(tags))
-	for i, tag := range tags {
-		filters[i] = nostr.Filter{Tags: nostr.TagMap{tag: {value}}}
-	}
-	return filters
 }
 
 // Accept takes an event into the log.
@@ -249,110 +254,46 @@ func (d *draft) Accept(ev *nostr.Event) error {
 			return err
 		}
 		if before != nil {
-			d.leave(before)
+			l.events[before.ID] = nil
 		}
-		place, err := eventdb.EntryOf(ev)
-		if err != nil {
-			return err
-		}
-		l.at[address], l.holders[address] = ev, &place
+		l.at[address] = ev
 	}
-	for _, name := range namesOf(ev) {
-		l.named[name] = append(l.named[name], ev.ID)
+	if policy.Vouches(ev.Kind) {
+		for _, name := range nostr.NamesOf(ev) {
+			l.named[name] = append(l.named[name], ev.ID)
+		}
 	}
 	l.events[ev.ID] = ev
 	switch ev.Kind {
 	case nostr.KindAnnouncement:
 		if c := d.announced[ev.Tags.GetD()]; c != nil {
-			c.add(ev)
+			c.add(ev, d.domain)
 		}
 	case nostr.KindDeletion:
-		l.asked.add(ev)
-		if !d.keepDeleted {
-			return d.delete(ev)
+		if d.keepDeleted {
+			break
+		}
+		l.deletes.add(ev)
+		for _, c := range d.announced {
+			if a := c.by[ev.PubKey]; a != nil && l.deletes.name(a.Event) {
+				c.remove(ev.PubKey)
+			}
 		}
 	}
 	return nil
 }
 
-// delete removes from the log what a deletion request names.
-func (d *draft) delete(request *nostr.Event) error {
-	l := d.top()
-	for _, tag := range request.Tags {
-		if len(tag) < 2 {
-			continue
-		}
-		var ev *nostr.Event
-		var err error
-		switch tag[0] {
-		case "e":
-			ev, err = d.Accepted(tag[1])
-		case "a":
-			address, parseErr := nostr.ParseAddress(tag[1])
-			if parseErr != nil || address.PubKey != request.PubKey {
-				continue
-			}
-			holder, held, holderErr := d.Holder(address)
-			if holderErr != nil {
-				return holderErr
-			}
-			if !held || holder.CreatedAt > request.CreatedAt {
-				continue
-			}
-			ev, err = d.AcceptedAt(address)
-			l.holders[address] = nil
-		}
-		if err != nil {
-			return err
-		}
-		if ev == nil || ev.PubKey != request.PubKey || ev.Kind == nostr.KindDeletion {
-			continue
-		}
-		d.leave(ev)
-		if address, ok := nostr.AddressOf(ev); ok {
-			l.at[address], l.holders[address] = nil, nil
-		}
-	}
-	return nil
-}
-
-// Remove takes an accepted event out of the log, as if it had never been there.
+// Remove takes an accepted event out of the log, as if it had never been there. Announcements never
+// leave so.
 func (d *draft) Remove(ev *nostr.Event) {
-	d.leave(ev)
-	if address, ok := nostr.AddressOf(ev); ok {
-		l := d.top()
-		l.at[address], l.holders[address] = nil, nil
-	}
-}
-
-// leave removes an event from the log.
-func (d *draft) leave(ev *nostr.Event) {
 	d.top().events[ev.ID] = nil
-	if c := d.announced[ev.Tags.GetD()]; c != nil && ev.Kind == nostr.KindAnnouncement {
-		c.remove(ev.PubKey, ev.ID)
+	if address, ok := nostr.AddressOf(ev); ok {
+		d.top().at[address] = nil
 	}
 }
 
-// namesOf returns the ids and addresses that an event speaks for by naming them.
-func namesOf(ev *nostr.Event) []string {
-	if !policy.Vouches(ev.Kind) {
-		return nil
-	}
-	return nostr.NamesOf(ev)
-}
-
-// found makes "not there" nil.
-func found(ev *nostr.Event, err error) (*nostr.Event, error) {
-	if errors.Is(err, eventdb.ErrNotFound) {
-		return nil, nil
-	}
-	return ev, err
-}
-
-// Held is the held events. They must not be changed.
 func (d *draft) Held() *held.Directory { return d.held }
 
-// Room counts the held events. It must not be changed.
 func (d *draft) Room() *policy.Room { return d.room }
 
 // Hold writes an entry to the held events.
@@ -371,7 +312,6 @@ func (d *draft) Drop(e *held.Entry) {
 	d.top().held[e.Key] = nil
 }
 
-// RejectedBefore returns the answer that an event got when it was rejected.
 func (d *draft) RejectedBefore(id string) (string, bool) {
 	if r, said := over(d, id, rejectedOf); said {
 		return r.Reason, !r.taken
@@ -382,19 +322,11 @@ func (d *draft) RejectedBefore(id string) (string, bool) {
 
 // Reject remembers a rejection.
 func (d *draft) Reject(r proto.RejectedEvent) {
-	d.note(rejection{RejectedEvent: r})
 	l := d.top()
+	l.rejected[r.ID] = rejection{RejectedEvent: r}
 	for _, key := range r.Missing {
 		l.missing[key] = append(l.missing[key], r.ID)
 	}
-}
-
-func (d *draft) note(r rejection) {
-	l := d.top()
-	if _, said := l.rejected[r.ID]; !said {
-		l.order = append(l.order, r.ID)
-	}
-	l.rejected[r.ID] = r
 }
 
 // Forget forgets that an event was rejected, if it was.
@@ -402,13 +334,10 @@ func (d *draft) Forget(id string) {
 	r, said := over(d, id, rejectedOf)
 	if !said {
 		before, is := d.rejected.Find(id, d.now)
-		if !is {
-			return
-		}
-		r.ID, r.Kind = before.ID, before.Kind
+		r.ID, r.Kind, r.taken = before.ID, before.Kind, !is
 	}
 	if !r.taken {
-		d.note(rejection{RejectedEvent: proto.RejectedEvent{ID: r.ID, Kind: r.Kind}, taken: true})
+		d.top().rejected[id] = rejection{RejectedEvent: proto.RejectedEvent{ID: r.ID, Kind: r.Kind}, taken: true}
 	}
 }
 
@@ -430,12 +359,6 @@ func (d *draft) Arrived(keys []string) {
 	}
 }
 
-// Waiting reports whether anything that was rejected may deserve another decision when something
-// arrives. If not, it need not be told what does.
-func (d *draft) Waiting() bool {
-	return d.rejected.AnyWaiting() || slices.ContainsFunc(d.layers, func(l *layer) bool { return len(l.missing) > 0 })
-}
-
 // deletions is what the deletion requests of a batch name.
 type deletions struct {
 	ids       map[authored]bool
@@ -443,6 +366,8 @@ type deletions struct {
 }
 
 type authored struct{ pubkey, id string }
+
+func (x deletions) any() bool { return len(x.ids)+len(x.addresses) > 0 }
 
 func (x deletions) add(request *nostr.Event) {
 	for _, tag := range request.Tags {
@@ -463,16 +388,13 @@ func (x deletions) add(request *nostr.Event) {
 // name reports whether one of the requests asks for the deletion of ev. Deletion requests cannot be
 // deleted (NIP-09).
 func (x deletions) name(ev *nostr.Event) bool {
-	if ev.Kind == nostr.KindDeletion {
+	if !x.any() || ev.Kind == nostr.KindDeletion {
 		return false
 	}
 	if x.ids[authored{ev.PubKey, ev.ID}] {
 		return true
 	}
 	address, ok := nostr.AddressOf(ev)
-	if !ok {
-		return false
-	}
 	until, named := x.addresses[address]
-	return named && ev.CreatedAt <= until
+	return ok && named && ev.CreatedAt <= until
 }

@@ -32,7 +32,11 @@ const (
 	numLanes
 )
 
-var laneNames = [numLanes]string{"user", "release", "live", "sync"}
+// sources are the stream and the consumer of each lane.
+var sources = [numLanes]struct{ name, stream, consumer string }{
+	{"user", proto.StreamUser, proto.ConsumerUser}, {"release", proto.StreamRelease, proto.ConsumerRelease},
+	{"live", proto.StreamLive, proto.ConsumerLive}, {"sync", proto.StreamSync, proto.ConsumerSync},
+}
 
 // lanes are the packs that were fetched and wait for their decision. Fetching and reading go on
 // while a batch is decided and committed; the bounds of each lane push back into its stream.
@@ -55,47 +59,47 @@ func newLanes() *lanes {
 func openLanes(ctx context.Context, b *bus.Bus, broken func(error)) (*lanes, error) {
 	l := newLanes()
 	ctx, l.end = context.WithCancel(context.WithoutCancel(ctx))
-	for i, from := range [numLanes][2]string{
-		{proto.StreamUser, proto.ConsumerUser}, {proto.StreamRelease, proto.ConsumerRelease},
-		{proto.StreamLive, proto.ConsumerLive}, {proto.StreamSync, proto.ConsumerSync},
-	} {
-		if err := l.open(ctx, b.JS, l.fetched[i], from[0], from[1], broken); err != nil {
+	for i := range sources {
+		if err := l.open(ctx, b.JS, i, broken); err != nil {
 			l.close()
-			return nil, fmt.Errorf("fetch candidates of %s: %w", from[1], err)
+			return nil, err
 		}
 	}
 	return l, nil
 }
 
-func (l *lanes) open(
-	ctx context.Context, js jetstream.JetStream, fetched chan<- *pack, stream, name string, broken func(error),
-) error {
+func (l *lanes) open(ctx context.Context, js jetstream.JetStream, lane int, broken func(error)) error {
+	failed := func(err error) error { return fmt.Errorf("fetch candidates of %s: %w", sources[lane].consumer, err) }
 	opening, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
-	consumer, err := js.Consumer(opening, stream, name)
+	consumer, err := js.Consumer(opening, sources[lane].stream, sources[lane].consumer)
 	if err != nil {
-		return err
+		return failed(err)
 	}
-	consume, err := consumer.Consume(func(m jetstream.Msg) {
+	take := func(m jetstream.Msg) {
 		p := readPack(m)
 		select {
-		case fetched <- p:
+		case l.fetched[lane] <- p:
 		case <-ctx.Done():
 			p.giveBack()
 		}
-	}, jetstream.PullMaxMessagesWithBytesLimit(commitSize, fetchBytes), jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
+	}
+	onError := func(_ jetstream.ConsumeContext, err error) {
 		for _, gone := range []error{
 			nats.ErrNoResponders, jetstream.ErrConsumerDeleted, jetstream.ErrConsumerNotFound, jetstream.ErrConsumerDoesNotExist,
 		} {
 			if errors.Is(err, gone) {
-				broken(fmt.Errorf("fetch candidates of %s: %w", name, err))
+				broken(failed(err))
 			}
 		}
-	}))
-	if err == nil {
-		l.consuming = append(l.consuming, consume)
 	}
-	return err
+	consuming, err := consumer.Consume(take,
+		jetstream.PullMaxMessagesWithBytesLimit(commitSize, fetchBytes), jetstream.ConsumeErrHandler(onError))
+	if err != nil {
+		return failed(err)
+	}
+	l.consuming = append(l.consuming, consuming)
+	return nil
 }
 
 // close stops fetching and gives back what was fetched. It is given back only when the server
@@ -119,33 +123,31 @@ func (l *lanes) close() {
 // an answer is over.
 func (p *pack) giveBack() { _ = p.msg.Nak() }
 
-// share says how many events of each lane a batch has, and how many it may have. The first quarter
-// of a batch is each lane's own, so that none stops another. While urgent events come, every other
-// batch has no older ones, and the others have no more than that quarter: an urgent event waits for
-// what is left of one short commit, and then goes in a shorter one.
+// share says how many events of each lane a batch has, and how many it may have. A quarter of it is
+// each lane's own, so that none stops another. While urgent events come, older ones have no more
+// than an eighth: an urgent event waits for what is left of a short commit.
 type share struct {
 	size   int // of the batch
 	urgent bool
-	older  bool // the batch before has no older ones
 	taken  [numLanes]int
 }
 
-func (s *share) allows(lane int, rest bool) bool {
+func (s *share) allows(lane int, own bool) bool {
 	most := s.size
-	if !rest || lane == laneOlder && s.urgent {
-		most = max(1, s.size/numLanes)
+	switch {
+	case lane == laneOlder && s.urgent:
+		most /= 2 * numLanes
+	case own:
+		most /= numLanes
 	}
-	if lane == laneOlder && s.urgent && !s.older {
-		most = 0
-	}
-	return s.taken[lane] < most
+	return s.taken[lane] < max(1, most)
 }
 
 // next returns the pack that is next by the lanes' shares; nil: none waits that may be taken.
 func (l *lanes) next(s *share) (p *pack, lane int) {
-	for _, rest := range []bool{false, true} {
+	for _, own := range []bool{true, false} {
 		for lane := range l.fetched {
-			if !s.allows(lane, rest) {
+			if !s.allows(lane, own) {
 				continue
 			}
 			select {
@@ -162,7 +164,7 @@ func (l *lanes) next(s *share) (p *pack, lane int) {
 // came.
 func (l *lanes) wait(ctx context.Context, s *share, stop <-chan struct{}, most time.Duration) (p *pack, lane int) {
 	older := l.fetched[laneOlder]
-	if !s.allows(laneOlder, true) {
+	if !s.allows(laneOlder, false) {
 		older = nil
 	}
 	timer := time.NewTimer(most)

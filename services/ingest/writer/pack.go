@@ -34,19 +34,11 @@ type pack struct {
 	behind  uint64    // messages that waited behind it in its lane
 
 	lane     proto.Lane
-	reply    string          // verdict subject, valid, or "": nobody waits
-	ref      string          // the sender's own token
-	lines    []line          // at least one
-	verdicts []proto.Verdict // of the writer: one for each line
+	reply    string              // verdict subject, valid, or "": nobody waits
+	ref      string              // the sender's own token
+	events   []*policy.Candidate // at least one; nil: it is none, and has its verdict
+	verdicts []proto.Verdict     // one for each event
 }
-
-// line is one event of a pack, or the reason why it is none.
-type line struct {
-	candidate *policy.Candidate
-	err       error // wraps errMalformed
-}
-
-var errMalformed = errors.New("not a candidate")
 
 // readPack reads a message. A line that is no candidate does not concern the others; where the
 // message is none, each of its lines says so. reply and ref are read whatever else is wrong, so
@@ -62,83 +54,70 @@ func readPack(m jetstream.Msg) *pack {
 			p.reply = reply
 		}
 	}
-	facts, err := readFacts(m.Subject(), header)
+	facts, factsErr := readFacts(m.Subject(), header)
 	p.lane = facts.Lane
-	lines, splitErr := proto.SplitPack(m.Data())
-	if splitErr != nil {
-		lines, err = [][]byte{nil}, splitErr
+	lines, err := proto.SplitPack(m.Data())
+	if err != nil {
+		lines, factsErr = [][]byte{nil}, err
 	}
-	p.lines, p.verdicts = make([]line, len(lines)), make([]proto.Verdict, len(lines))
+	p.events, p.verdicts = make([]*policy.Candidate, len(lines)), make([]proto.Verdict, len(lines))
 	for i, data := range lines {
-		p.lines[i] = readLine(facts, data, err)
+		c, err := facts, factsErr
+		if err == nil {
+			c.Event, c.Raw, err = readEvent(data)
+		}
+		if err != nil { // delivered again, it would be none again
+			p.verdicts[i] = proto.Verdict{Outcome: proto.Rejected, Message: "invalid: not a candidate: " + err.Error()}
+			continue
+		}
+		p.events[i] = &c
 	}
 	return p
 }
 
-// readLine reads one event, of which all is known but the event itself.
-func readLine(c policy.Candidate, data []byte, err error) line {
-	if err == nil {
-		c.Event, c.Raw, err = readEvent(data)
-	}
-	if err != nil {
-		return line{err: fmt.Errorf("%w: %w", errMalformed, err)}
-	}
-	return line{candidate: &c}
-}
-
-// readFacts reads what the subject and the headers say of all events of a message.
-func readFacts(subject string, header nats.Header) (policy.Candidate, error) {
-	c := policy.Candidate{
+// readFacts reads what the subject and the headers say of all events of a message. No header can
+// say more than the lane that it came by.
+func readFacts(subject string, header nats.Header) (c policy.Candidate, err error) {
+	c = policy.Candidate{
 		Source: proto.Source(header.Get(proto.HeaderSource)),
 		Relay:  bounded(header.Get(proto.HeaderRelay), maxRelay),
-		Client: bounded(header.Get(proto.HeaderClient), maxClient),
-		Action: proto.Action(header.Get(proto.HeaderAction)),
-		Reason: bounded(header.Get(proto.HeaderReason), maxReason),
 		Trace:  bounded(header.Get(proto.HeaderTraceParent), maxTrace),
 	}
-	var err error
 	if c.Lane, err = proto.ParseLane(subject); err != nil {
 		return c, err
 	}
-	return c, checkOrigin(&c)
-}
-
-// checkOrigin holds source and action against the lane, so that no header can say more than the
-// lane that it came by.
-func checkOrigin(c *policy.Candidate) error {
-	if c.Lane != proto.LaneRelease {
-		c.Action = ""
-	}
-	if c.Lane != proto.LaneUser {
-		c.Client = ""
-	}
 	switch c.Lane {
 	case proto.LaneUser:
-		c.Source = proto.SourceUser
+		c.Source, c.Client = proto.SourceUser, bounded(header.Get(proto.HeaderClient), maxClient)
 	case proto.LaneRelease:
-		c.Source = proto.SourceRelease
-		switch c.Action {
+		c.Source, c.Reason = proto.SourceRelease, bounded(header.Get(proto.HeaderReason), maxReason)
+		switch c.Action = proto.Action(header.Get(proto.HeaderAction)); c.Action {
 		case proto.ActionRelease, proto.ActionExpire, proto.ActionExtend, proto.ActionRemove:
 		default:
-			return fmt.Errorf("%s is %q, want release, expire, extend or remove", proto.HeaderAction, c.Action)
+			return c, fmt.Errorf("%s is %q, want release, expire, extend or remove", proto.HeaderAction, c.Action)
 		}
 	default:
 		imported := c.Source == proto.SourceImport && c.Lane == proto.LaneSyncHistoric
 		if !c.Source.Synced() && !imported {
-			return fmt.Errorf("%s is %q, want one of the sources of this lane", proto.HeaderSource, c.Source)
+			return c, fmt.Errorf("%s is %q, want one of the sources of this lane", proto.HeaderSource, c.Source)
 		}
 	}
-	return nil
+	return c, nil
 }
 
 // readEvent reads an event. The gateway and the relay workers have checked ids and signatures;
-// ingest does not trust them (policy.md): it checks every id, and the signature of each event that
-// decides about other people's data. The log holds the JSON as it came if that is the usual one,
-// and otherwise what the id speaks of, encoded again, whatever else the JSON carried.
+// ingest does not trust them: it checks every id, and the signature of each event that decides
+// about other people's data. The log holds the JSON as it came if that is the usual one, and
+// otherwise what the id speaks of, encoded again, whatever else the JSON carried.
 func readEvent(data []byte) (*nostr.Event, []byte, error) {
 	ev, plain, err := nostr.Parse(data)
 	if err != nil {
 		return nil, nil, err
+	}
+	decides := false
+	switch ev.Kind {
+	case nostr.KindDeletion, nostr.KindAnnouncement, nostr.KindState, nostr.KindPR, nostr.KindPRUpdate:
+		decides = true
 	}
 	switch {
 	case !nostr.IsHex64(ev.PubKey):
@@ -151,7 +130,7 @@ func readEvent(data []byte) (*nostr.Event, []byte, error) {
 		return nil, nil, errors.New("created_at is not a time that fits 32 bits")
 	case !nostr.HasID(ev):
 		return nil, nil, errors.New("the id is not that of the event")
-	case decides(ev.Kind) && !nostr.Signed(ev):
+	case decides && !nostr.Signed(ev):
 		return nil, nil, errors.New("the signature is not its author's")
 	}
 	raw := data
@@ -162,16 +141,6 @@ func readEvent(data []byte) (*nostr.Event, []byte, error) {
 		return nil, nil, fmt.Errorf("the event is larger than %d bytes", maxEventBytes)
 	}
 	return ev, raw, nil
-}
-
-// decides reports whether events of a kind decide about others: deletion requests, announcements,
-// states and pull requests.
-func decides(kind int) bool {
-	switch kind {
-	case nostr.KindDeletion, nostr.KindAnnouncement, nostr.KindState, nostr.KindPR, nostr.KindPRUpdate:
-		return true
-	}
-	return false
 }
 
 func bounded(s string, most int) string {

@@ -151,21 +151,19 @@ func TestParkedEventSurvivesAFencedBatch(t *testing.T) {
 }
 
 // TestLanesShare: a lane in flood leaves a quarter of a batch to each other, and older events have
-// no more than that while urgent ones come.
+// no more than an eighth while urgent ones come.
 func TestLanesShare(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name    string
 		waiting [numLanes]int
 		urgent  bool
-		older   bool // the batch before has no older ones
 		want    [numLanes]int
 	}{
-		{"all in flood", [numLanes]int{99, 99, 99, 99}, true, true, [numLanes]int{2, 2, 2, 2}},
-		{"users in flood", [numLanes]int{99, 1, 0, 1}, true, true, [numLanes]int{6, 1, 0, 1}},
-		{"older ones alone", [numLanes]int{0, 0, 0, 99}, false, false, [numLanes]int{0, 0, 0, 8}},
-		{"older ones while live ones come", [numLanes]int{0, 0, 1, 99}, true, true, [numLanes]int{0, 0, 1, 2}},
-		{"the batch behind it", [numLanes]int{0, 0, 1, 99}, true, false, [numLanes]int{0, 0, 1, 0}},
+		{"all in flood", [numLanes]int{99, 99, 99, 99}, true, [numLanes]int{3, 2, 2, 1}},
+		{"users in flood", [numLanes]int{99, 1, 0, 1}, true, [numLanes]int{6, 1, 0, 1}},
+		{"older ones alone", [numLanes]int{0, 0, 0, 99}, false, [numLanes]int{0, 0, 0, 8}},
+		{"older ones while live ones come", [numLanes]int{0, 0, 1, 99}, true, [numLanes]int{0, 0, 1, 1}},
 	} {
 		l := newLanes()
 		for lane, n := range tc.waiting {
@@ -173,7 +171,7 @@ func TestLanesShare(t *testing.T) {
 				l.fetched[lane] <- &pack{}
 			}
 		}
-		s := &share{size: 8, urgent: tc.urgent, older: tc.older}
+		s := &share{size: 8, urgent: tc.urgent}
 		for sum := 0; sum < s.size; sum++ {
 			p, lane := l.next(s)
 			if p == nil {

@@ -3,7 +3,6 @@ package writer
 import (
 	"cmp"
 	"slices"
-	"sync"
 	"time"
 
 	"tendril.dev/services/ingest/policy"
@@ -13,13 +12,11 @@ import (
 // moment's work.
 const maxPerKey = 1024
 
-// Park keeps rejected events whole for a short time, by what they miss. It is safe for concurrent
-// use.
+// Park keeps rejected events whole for a short time, by what they miss.
 type Park struct {
 	duration time.Duration
 	most     int
 
-	mu     sync.Mutex
 	next   uint64
 	byID   map[string]*parked
 	byKey  map[string][]*parked
@@ -41,9 +38,7 @@ func NewPark(duration time.Duration, most int) *Park {
 // Add parks an event by what it misses. An event that is parked already stays as it is, its time
 // too. A full park lets its oldest go.
 func (p *Park) Add(c *policy.Candidate, missing []string, now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.expire(now)
+	p.Expire(now)
 	crowded := func(key string) bool { return len(p.byKey[key]) >= maxPerKey }
 	if p.byID[c.Event.ID] != nil || p.most <= 0 || len(missing) == 0 || slices.ContainsFunc(missing, crowded) {
 		return
@@ -61,51 +56,36 @@ func (p *Park) Add(c *policy.Candidate, missing []string, now time.Time) {
 
 // Take removes and gives the events that wait for any of these keys, in the order in which they
 // came.
-func (p *Park) Take(keys []string, now time.Time) []*policy.Candidate {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.expire(now)
+func (p *Park) Take(keys []string, now time.Time) (candidates []*policy.Candidate) {
+	p.Expire(now)
 	var taken []*parked
 	for _, key := range keys {
 		taken = append(taken, p.byKey[key]...)
 	}
 	slices.SortFunc(taken, func(a, b *parked) int { return cmp.Compare(a.number, b.number) })
-	taken = slices.Compact(taken)
-	candidates := make([]*policy.Candidate, len(taken))
-	for i, e := range taken {
+	for _, e := range slices.Compact(taken) {
 		p.remove(e)
-		candidates[i] = e.candidate
+		candidates = append(candidates, e.candidate)
 	}
 	return candidates
 }
 
 // Expire lets go of those whose time is over.
 func (p *Park) Expire(now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.expire(now)
-}
-
-// Len is how many events are parked.
-func (p *Park) Len() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.byID)
-}
-
-func (p *Park) expire(now time.Time) {
 	for len(p.oldest) > 0 && (p.isGone(p.oldest[0]) || !now.Before(p.oldest[0].until)) {
 		p.removeOldest()
 	}
 }
+
+// Len is how many events are parked.
+func (p *Park) Len() int { return len(p.byID) }
 
 func (p *Park) isGone(e *parked) bool { return p.byID[e.candidate.Event.ID] != e }
 
 func (p *Park) removeOldest() {
 	e := p.oldest[0]
 	p.oldest[0] = nil
-	p.oldest = p.oldest[1:]
-	if !p.isGone(e) {
+	if p.oldest = p.oldest[1:]; !p.isGone(e) {
 		p.remove(e)
 	}
 }
@@ -113,9 +93,8 @@ func (p *Park) removeOldest() {
 func (p *Park) remove(e *parked) {
 	delete(p.byID, e.candidate.Event.ID)
 	for _, key := range e.missing {
-		if rest := slices.DeleteFunc(p.byKey[key], func(o *parked) bool { return o == e }); len(rest) > 0 {
-			p.byKey[key] = rest
-		} else {
+		p.byKey[key] = slices.DeleteFunc(p.byKey[key], func(o *parked) bool { return o == e })
+		if len(p.byKey[key]) == 0 {
 			delete(p.byKey, key)
 		}
 	}

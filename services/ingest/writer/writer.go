@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -54,9 +53,10 @@ type Options struct {
 // otherwise.
 type Writer struct {
 	Options
-	writing atomic.Bool
-	trouble trouble
-	healed  []*policy.Candidate // parked and held events that are decided again, before anything else
+	writing  atomic.Bool
+	trouble  atomic.Pointer[trouble]
+	failures int                 // of terms, since something was last committed
+	healed   []*policy.Candidate // parked and held events that are decided again, before anything else
 
 	beforeCommit func() // for tests: a pause here is a writer that stands still between decision and commit
 	afterEvents  func() // for tests: between the commits of the log and of the held events
@@ -114,7 +114,11 @@ func (w *Writer) write(ctx context.Context) (err error) {
 		if errors.Is(err, bus.ErrHeadMoved) {
 			w.Metrics.fenced.Inc()
 		}
-		w.trouble.note(err)
+		if err != nil && !errors.Is(err, context.Canceled) {
+			if w.failures++; w.failures >= manyFailures {
+				w.trouble.Store(&trouble{fmt.Errorf("failed %d times in a row: %w", w.failures, err), time.Now()})
+			}
+		}
 	}()
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -126,7 +130,8 @@ func (w *Writer) write(ctx context.Context) (err error) {
 	w.Metrics.writer.Set(1)
 	w.Log.Info("writing the log", "head", t.head, "held", w.Held.Len())
 	defer func() {
-		t.end()
+		t.lanes.close()
+		_ = t.draft.view.Close()
 		w.writing.Store(false)
 		w.Metrics.writer.Set(0)
 		w.Log.Info("standing by")
@@ -142,21 +147,14 @@ func (w *Writer) begin(ctx context.Context, broken context.CancelCauseFunc) (*te
 	for subject, head := range map[string]*uint64{
 		proto.SubjectEventsMark: &t.head, proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey): &t.heldHead,
 	} {
-		mark, err := w.mark(subject)
-		if err != nil {
-			return nil, err
-		}
-		ack, err := w.Bus.JS.PublishMsg(ctx, mark)
+		last, err := w.Bus.PublishBatch(ctx, w.mark(subject), nil)
 		if err != nil {
 			return nil, fmt.Errorf("mark %s: %w", subject, err)
 		}
-		*head = ack.Sequence
+		*head = last
 	}
-	if err := w.Index.WaitFor(ctx, t.head); err != nil {
-		return nil, fmt.Errorf("catch up with the log: %w", err)
-	}
-	if err := w.Held.Wait(ctx, t.heldHead); err != nil {
-		return nil, fmt.Errorf("catch up with the held events: %w", err)
+	if err := errors.Join(w.Index.WaitFor(ctx, t.head), w.Held.Wait(ctx, t.heldHead)); err != nil {
+		return nil, fmt.Errorf("catch up: %w", err)
 	}
 	if w.Budgets.Usage != nil {
 		if err := w.Budgets.Usage.Load(ctx); err != nil {
@@ -173,11 +171,6 @@ func (w *Writer) begin(ctx context.Context, broken context.CancelCauseFunc) (*te
 		return nil, err
 	}
 	return t, nil
-}
-
-func (t *term) end() {
-	t.lanes.close()
-	_ = t.draft.view.Close()
 }
 
 // run decides batch after batch. While one is committed the next is decided, as if that were done,
@@ -197,7 +190,8 @@ func (t *term) run(ctx context.Context) error {
 				return committing.err
 			}
 			t.draft.stored()
-			t.trouble.over()
+			t.failures = 0
+			t.trouble.Store(nil)
 			t.answer(committing)
 			committing = nil
 		}
@@ -237,45 +231,27 @@ func (t *term) sweep(now time.Time) {
 	}
 	t.swept = now
 	t.Park.Expire(now)
-	t.Metrics.observeMemory(t.Park.Len(), t.Rejected.Len())
+	t.Metrics.hot.Set(float64(t.Park.Len()))
+	t.Metrics.cold.Set(float64(t.Rejected.Len()))
 }
 
-// Troubles that follow each other this often and this closely are one that does not go away.
+// Failures that follow each other this often and this closely are one that does not go away.
 const (
-	manyTroubles = 3
+	manyFailures = 3
 	longQuiet    = 30 * time.Second
 )
 
-// trouble is what ended terms since something was last committed.
+// trouble is what ends terms again and again.
 type trouble struct {
-	mu    sync.Mutex
-	count int
-	last  error
-	at    time.Time
-}
-
-func (t *trouble) note(err error) {
-	if err == nil || errors.Is(err, context.Canceled) {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.count, t.last, t.at = t.count+1, err, time.Now()
-}
-
-func (t *trouble) over() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.count = 0
+	err error
+	at  time.Time
 }
 
 // Troubled returns what keeps the writer from its work again and again; nil: nothing, or it is not
 // the writer.
 func (w *Writer) Troubled() error {
-	w.trouble.mu.Lock()
-	defer w.trouble.mu.Unlock()
-	if w.trouble.count < manyTroubles || time.Since(w.trouble.at) > longQuiet {
-		return nil
+	if t := w.trouble.Load(); t != nil && time.Since(t.at) < longQuiet {
+		return t.err
 	}
-	return fmt.Errorf("failed %d times in a row: %w", w.trouble.count, w.trouble.last)
+	return nil
 }
