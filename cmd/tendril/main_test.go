@@ -136,6 +136,49 @@ func TestUpFromStartToStop(t *testing.T) {
 	}
 }
 
+// TestSIGHUP: the process begins again with new settings, and stays as it is where they are wrong.
+func TestSIGHUP(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	set := func(line string) {
+		if err := os.WriteFile(filepath.Join(dir, ".env"), []byte(line+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	signal := func(p *program, s syscall.Signal) {
+		if err := p.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("NGIT_RELAY_NAME=one")
+	p := start(t, dir, domain, "up")
+	p.line(t, "listening on ")
+	set("NGIT_RELAY_NAME=two")
+	signal(p, syscall.SIGHUP)
+	p.line(t, "stopping")
+	request, err := http.NewRequest(http.MethodGet, p.line(t, "listening on "), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Accept", "application/nostr+json")
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if document, err := io.ReadAll(answer.Body); err != nil || !strings.Contains(string(document), `"name": "two"`) {
+		t.Errorf("%s, %v", document, err)
+	}
+	set("NGIT_GIT_PROCESSES=0")
+	signal(p, syscall.SIGHUP)
+	signal(p, syscall.SIGTERM)
+	p.line(t, "stopping")
+	const want = "goes on with its old settings"
+	if err := p.Wait(); err != nil || !strings.Contains(p.stderr.String(), want) || !strings.Contains(p.stderr.String(), "want 1 to 100000") {
+		t.Errorf("%v, and it did not say %q:\n%s", err, want, p.stderr.String())
+	}
+}
+
 func TestSecondInstanceOnTheSameFolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

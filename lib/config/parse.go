@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -85,6 +86,27 @@ func Parse(name string, args []string) (Settings, error) {
 		return Settings{}, Sentence(err)
 	}
 	return grammar.Complete(src)
+}
+
+// Again reads the settings of this process again: its `.env` may have changed. It says what is wrong
+// with them now.
+func Again() error {
+	type word string
+	var grammar struct {
+		Settings `embed:""`
+		Command  word   `arg:"" optional:""`
+		Words    []word `arg:"" optional:""`
+	}
+	src := Process()
+	parser, err := NewParser(&grammar, src)
+	if err != nil {
+		return err
+	}
+	if _, err := parser.Parse(os.Args[1:]); err != nil {
+		return Sentence(err)
+	}
+	_, err = grammar.Complete(src)
+	return err
 }
 
 // NewParser makes a parser of a grammar that holds Settings somewhere, alone or as the flags of a

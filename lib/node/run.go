@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -56,8 +57,7 @@ func serve(name string, s config.Settings, apart bool, services []Service) error
 	if err != nil {
 		return err
 	}
-	ctx, release := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, release) // the next signal ends the process
+	ctx := untilSignal(s, log)
 	n, err := prepare(name, s, log)
 	if err != nil {
 		return err
@@ -88,7 +88,51 @@ func serve(name string, s config.Settings, apart bool, services []Service) error
 	if closed := n.Close(); err == nil {
 		err = closed
 	}
+	if err == nil && context.Cause(ctx) == errAgain {
+		return again()
+	}
 	return err
+}
+
+// errAgain ends a process that is to begin again with the settings as they are now.
+var errAgain = errors.New("SIGHUP")
+
+// untilSignal returns a context that ends with the first SIGINT or SIGTERM; the next signal then
+// ends the process. SIGHUP ends it with [errAgain], unless the settings are wrong now.
+func untilSignal(s config.Settings, log *slog.Logger) context.Context {
+	ctx, end := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		for {
+			var cause error
+			if <-signals == syscall.SIGHUP {
+				cause = errAgain
+				err := config.Again()
+				if s.DatabaseBackend == "memory" {
+					err = errors.New("with NGIT_DATABASE_BACKEND=memory everything would be lost")
+				}
+				if err != nil {
+					log.Error("SIGHUP: the process goes on with its old settings", "error", err)
+					continue
+				}
+				log.Info("SIGHUP: the process stops and begins again with the settings as they are now")
+			}
+			signal.Stop(signals)
+			end(cause)
+			return
+		}
+	}()
+	return ctx
+}
+
+// again makes this process begin again. It returns only an error.
+func again() error {
+	program, err := os.Executable()
+	if err == nil {
+		err = syscall.Exec(program, os.Args, os.Environ())
+	}
+	return fmt.Errorf("begin again after SIGHUP: %w", err)
 }
 
 // observe serves /metrics, /healthz and /readyz on NGIT_OBSERVE_ADDRESS until stop is called.
