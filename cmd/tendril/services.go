@@ -1,11 +1,10 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/node"
 	"tendril.dev/services/discovery/discovery"
 	"tendril.dev/services/gateway/gateway"
@@ -26,39 +25,36 @@ func services() []node.Service {
 	}
 }
 
-// errNoServices is for `tendril run` without names.
-var errNoServices = errors.New("no service is named")
+// serviceName is one argument. (A []string would be one argument with commas, as settings have it.)
+type serviceName string
 
-// chosen returns the named services in the order of [services]. The error is a sentence for the
-// operator.
-func chosen(names []serviceName) ([]node.Service, error) {
-	all := services()
-	var known []string
-	for _, s := range all {
-		known = append(known, s.Name)
-	}
-	if len(names) == 0 {
-		return nil, fmt.Errorf("%w; want one or several of %s", errNoServices, strings.Join(known, ", "))
-	}
-	wanted := map[string]bool{}
-	for _, named := range names {
-		switch name := string(named); {
-		case !slices.Contains(known, name):
-			return nil, fmt.Errorf("%.100q is no service; want one or several of %s", name, strings.Join(known, ", "))
-		case wanted[name]:
-			return nil, fmt.Errorf("%q is named twice; want each of %s once at most", name, strings.Join(known, ", "))
-		}
-		wanted[string(named)] = true
-	}
-	return slices.DeleteFunc(all, func(s node.Service) bool { return !wanted[s.Name] }), nil
+// runs is `tendril run`. It starts services as their own programs do, but several in one process if
+// several are named.
+type runs struct {
+	Services []serviceName `arg:"" name:"service" enum:"ingest,purgatory,discovery,relayconn,gateway" help:"Services to run: ingest, purgatory, discovery, relayconn, gateway."`
+
+	config.Settings `embed:""`
 }
 
-// nameOf is the name of a process with these services. Its index has a folder of this name, so that
-// processes with different services may share NGIT_RELAY_DATA_PATH.
-func nameOf(services []node.Service) string {
-	var names []string
-	for _, s := range services {
-		names = append(names, s.Name)
+// Run implements the command.
+func (r *runs) Run(src *config.Source) error {
+	settings, err := r.Complete(src)
+	if err != nil {
+		return err
 	}
-	return strings.Join(names, "-")
+	name, services := chosen(r.Services)
+	return node.ServeApart(name, settings, services...)
+}
+
+// chosen returns the named services in the order of [services], and the name of a process that has
+// them. Its index has a folder of this name, so that processes with different services may share
+// NGIT_RELAY_DATA_PATH.
+func chosen(named []serviceName) (name string, chosen []node.Service) {
+	var names []string
+	for _, s := range services() {
+		if slices.Contains(named, serviceName(s.Name)) {
+			names, chosen = append(names, s.Name), append(chosen, s)
+		}
+	}
+	return strings.Join(names, "-"), chosen
 }

@@ -2,10 +2,7 @@ package export
 
 import (
 	"context"
-	"crypto/rand"
-	"errors"
 	"fmt"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -54,13 +51,10 @@ type Copied struct {
 }
 
 // Copy brings the copies below dir up to date, one after the other, also where some cannot be
-// copied. A folder to which nothing can be written ends it. told is told how many are done.
+// copied. told is told how many are done.
 func Copy(ctx context.Context, git gittree.Git, sources []Source, dir string, told func(done, of int)) (Copied, error) {
 	var done Copied
 	for n, s := range sources {
-		if err := writable(dir); err != nil {
-			return done, fmt.Errorf("after %d of %d repositories: %w", n, len(sources), err)
-		}
 		told(n, len(sources))
 		err := git.Mirror(ctx, s.From, filepath.Join(dir, s.To))
 		switch {
@@ -75,23 +69,4 @@ func Copy(ctx context.Context, git gittree.Git, sources []Source, dir string, to
 		}
 	}
 	return done, nil
-}
-
-// probeBytes is what is written to see whether anything can be. Small files may fit on a disk on
-// which no repository does.
-const probeBytes = 256 << 10
-
-// writable makes a folder and writes to it.
-func writable(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	probe, err := os.CreateTemp(dir, ".tendril-export-")
-	if err != nil {
-		return err
-	}
-	noise := make([]byte, probeBytes) // which no file system stores in less
-	rand.Read(noise)
-	_, err = probe.Write(noise)
-	return errors.Join(err, probe.Close(), os.Remove(probe.Name()))
 }
