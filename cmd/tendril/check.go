@@ -101,8 +101,7 @@ func (c *checks) check(src *config.Source) (*check.Report, error) {
 	report, err := check.Run(ctx, check.System{
 		Bus: b, Rules: repository.Rules{Rules: rules, Store: store}, Store: store, Indexes: folders.locked,
 		Running:         !c.Repair && (folders.inUse || settings.NATSURL != ""),
-		IgnoreDeletions: settings.IgnoreDeletions, DeletionGrace: settings.DeletionGrace,
-		Temp: temp, Repair: c.Repair, WithoutFsck: !c.Fsck, Progress: shown.at,
+		IgnoreDeletions: settings.IgnoreDeletions, Temp: temp, Repair: c.Repair, WithoutFsck: !c.Fsck, Progress: shown.at,
 	})
 	for _, dir := range folders.used {
 		report.Notes = append(report.Notes, filepath.Base(dir)+" is in use: it is compared only while its process is stopped")

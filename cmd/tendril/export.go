@@ -35,7 +35,7 @@ func (e *exports) Run() error {
 		}
 	case e.Git != "":
 		// What is wrong with the folder is told before the log is read.
-		if _, err := export.OnDisk(e.GitDataPath); err != nil {
+		if _, err := gittree.Find(e.GitDataPath); err != nil {
 			return fmt.Errorf("NGIT_GIT_DATA_PATH is %q: %w; want the folder of the repositories, or --from with the server's URL", e.GitDataPath, err)
 		}
 	}
@@ -97,17 +97,14 @@ func (e *exports) events(ctx context.Context, b *bus.Bus, shown *progress) (expo
 
 // repositories brings the copies of all repositories up to date.
 func (e *exports) repositories(ctx context.Context, announced export.Announced, shown *progress) error {
-	var sources []export.Source
-	var err error
+	repos, err := gittree.Find(e.GitDataPath)
 	if e.From != "" {
-		sources, err = export.OnServer(e.From, announced)
-	} else {
-		sources, err = export.OnDisk(e.GitDataPath)
+		repos, err = export.OnServer(e.From, announced)
 	}
 	if err != nil {
 		return err
 	}
-	done, err := export.Copy(ctx, gittree.Git(e.GitBinary), sources, e.Git, func(done, of int) { shown.at("repositories", done, of) })
+	done, err := export.Copy(ctx, gittree.Git(e.GitBinary), repos, e.Git, func(done, of int) { shown.at("repositories", done, of) })
 	if err != nil {
 		return err
 	}

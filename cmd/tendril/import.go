@@ -58,11 +58,11 @@ func (i *imports) Run() error {
 	m.Progress = shown.at
 	var trees *importer.Trees
 	if i.Git != "" {
-		found, err := gittree.Find(i.Git)
+		repos, err := gittree.Find(i.Git)
 		if err != nil {
 			return err
 		}
-		trees = &importer.Trees{Git: gittree.Git(i.GitBinary), Server: server, Found: found, Progress: shown.at}
+		trees = &importer.Trees{Git: gittree.Git(i.GitBinary), Server: server, Repos: repos, Progress: shown.at}
 		m.Push = trees.Push
 	}
 	b, err := i.reach("import", proto.UserImport)

@@ -12,7 +12,7 @@ import (
 
 // loginsCommand makes and rotates the logins of a NATS server that several processes share.
 type loginsCommand struct {
-	Init   loginsInit   `cmd:"" help:"Make a login for each service and for the operator, in FOLDER, and the NATS server's users.conf. Run again, it keeps all passwords and writes anew what each user may do: do so with a new version of tendril."`
+	Init   loginsInit   `cmd:"" help:"Make a login for each service and for the operator, in FOLDER, and the NATS server's users.conf. Run again, it keeps all passwords and writes again what each user may do: do so with a new version of tendril."`
 	Rotate loginsRotate `cmd:"" help:"Give users a new name and password beside the old ones, which stay valid until retire."`
 	Retire loginsRetire `cmd:"" help:"Take away the names and passwords that rotate has replaced."`
 }

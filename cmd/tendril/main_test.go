@@ -237,7 +237,7 @@ func TestWrongUseIsOneSentence(t *testing.T) {
 		"wrong value":      {domain, []string{"up", "--git-processes=0"}, `tendril: NGIT_GIT_PROCESSES is "0": want 1 to 100000`},
 		"contradiction":    {append([]string{"NGIT_ARCHIVE_READ_ONLY=true"}, domain...), []string{"up"}, `tendril: NGIT_ARCHIVE_READ_ONLY is "true": nothing is archived: want NGIT_ARCHIVE_ALL, NGIT_ARCHIVE_WHITELIST or NGIT_ARCHIVE_GRASP_SERVICES too, or unset it`},
 		"no repository":    {nil, []string{"repo", "show", "tree"}, "tendril: <repository>: \"tree\" is no repository: want npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier> (see \"tendril repo show --help\")"},
-		"nobody to ask":    {nil, []string{"repo", "list", "--nats-url=nats://127.0.0.1:1"}, "tendril: no NATS server answers at nats://127.0.0.1:1: nothing runs there, or it is elsewhere (NGIT_NATS_URL; NGIT_NATS_LISTEN of `tendril up`)"},
+		"none to ask":      {nil, []string{"repo", "list", "--nats-url=nats://127.0.0.1:1"}, "tendril: no NATS server answers at nats://127.0.0.1:1: nothing runs there, or it is elsewhere (NGIT_NATS_URL; NGIT_NATS_LISTEN of `tendril up`)"},
 		"nothing runs":     {nil, []string{"status", "--nats-url=nats://127.0.0.1:1"}, "tendril: no NATS server answers at nats://127.0.0.1:1: nothing runs there, or it is elsewhere (NGIT_NATS_URL; NGIT_NATS_LISTEN of `tendril up`)"},
 		"no way in":        {nil, []string{"status", "--nats-listen=none"}, "tendril: NGIT_NATS_LISTEN is \"none\": the NATS of `tendril up` listens nowhere, so it cannot be looked at; want NGIT_NATS_URL or the address that it listens on"},
 		"no service":       {domain, []string{"run", "--log-level=debug"}, `tendril: expected "<service> ..." (see "tendril run --help")`},

@@ -70,7 +70,7 @@ func TestParseRepo(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever is taken for a repository can be written and is read as the same.
+// FuzzParseRepo: what is taken for a repository can be written and is read as the same.
 func FuzzParseRepo(f *testing.F) {
 	for _, name := range []string{npub(f) + "/tree", npub(f) + "/a/b", naddr(f, 30617, "tree"), "30617:" + owner + ":a:b", "npub1x/y", "30617:::"} {
 		f.Add(name)

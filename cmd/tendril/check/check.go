@@ -34,8 +34,6 @@ type System struct {
 	Running bool
 	// IgnoreDeletions is NGIT_DELETION_REQUEST_DISRESPECTOR, which the indexes were made under.
 	IgnoreDeletions bool
-	// DeletionGrace is NGIT_DELETION_GRACE: how long a repository is kept that its owner gave up.
-	DeletionGrace time.Duration
 	// Temp is where an index of the log and copies of the others are made.
 	Temp string
 	// Repair: mend what can be mended.

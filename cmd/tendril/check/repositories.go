@@ -79,7 +79,6 @@ type identifier struct {
 	name     string
 	known    repostate.View
 	findings []Finding
-	kept     []string // repositories that are not hosted and kept all the same, and why
 }
 
 // checkIdentifier checks the repositories of an identifier. owners have one on the disk.
@@ -95,9 +94,6 @@ func (c *checker) checkIdentifier(ctx context.Context, name string, owners []str
 			return err
 		}
 		if last || err == nil && len(i.findings) == 0 {
-			for _, text := range i.kept {
-				c.report.note(text)
-			}
 			for _, f := range i.findings {
 				c.report.found(f, c.Repair)
 			}
@@ -142,9 +138,7 @@ func (i *identifier) found(part string, repo *repository.Repo, problem, mend str
 	i.findings = append(i.findings, Finding{Part: part, What: repo.Ref().String(), Problem: problem, Mend: mend, mend: do})
 }
 
-// orphans finds repositories on the disk that are not announced. One with git data of which the log
-// has an announcement is for purgatory, which keeps it for a while, or without an end: it is no
-// finding, and stays as it is.
+// orphans finds repositories on the disk that are not announced, and that purgatory does not keep.
 func (i *identifier) orphans(ctx context.Context, owners []string) error {
 	for _, owner := range owners {
 		repo, err := i.repo(owner)
@@ -162,12 +156,11 @@ func (i *identifier) orphans(ctx context.Context, owners []string) error {
 			i.found(PartDisk, repo, "no announcement names this repository, and it is empty", "it is removed", func() error { return repo.Remove(ctx) })
 			continue
 		}
-		why, err := i.whyKept(ctx, repo)
+		kept, err := i.isKept(ctx, repo)
 		if err != nil {
 			return err
 		}
-		if why != "" {
-			i.kept = append(i.kept, repo.Ref().String()+": "+why)
+		if kept {
 			continue
 		}
 		i.found(PartDisk, repo, "no announcement names this repository", "it is moved into "+repository.OrphansFolder, func() error { return putAside(repo) })
@@ -175,27 +168,17 @@ func (i *identifier) orphans(ctx context.Context, owners []string) error {
 	return nil
 }
 
-// whyKept says why a repository that is not hosted is kept all the same; "": it is not.
-func (i *identifier) whyKept(ctx context.Context, repo *repository.Repo) (string, error) {
+// isKept reports whether a repository that is not hosted is for purgatory, which keeps it for a while
+// or without an end (`tendril repo list`): its owner once announced it here.
+func (i *identifier) isKept(ctx context.Context, repo *repository.Repo) (bool, error) {
 	note, err := repo.Ended()
-	if err != nil {
-		return "", err
+	if note != nil || err != nil {
+		return true, err
 	}
-	switch {
-	case note == nil:
-		ref := repo.Ref()
-		place := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey, Tags: nostr.Tags{{"d", ref.Identifier}}}
-		_, found, err := bus.Last(ctx, i.Bus.JS, proto.StreamEvents, proto.EventSubjectOf(place).String())
-		if err != nil || !found {
-			return "", err
-		}
-		return "it is not hosted any more, and its owner once announced it here: purgatory decides what becomes of it, and keeps it until then", nil
-	case note.Kept:
-		return fmt.Sprintf("its owner gave it up (%s), and an operator keeps it", note.Reason), nil
-	}
-	until := repostate.KeptUntil(*note, i.DeletionGrace, time.Now())
-	return fmt.Sprintf("its owner gave it up (%s): it waits, and is removed after %s (NGIT_DELETION_GRACE)",
-		note.Reason, until.UTC().Format(time.RFC3339)), nil
+	ref := repo.Ref()
+	announcement := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey, Tags: nostr.Tags{{"d", ref.Identifier}}}
+	_, found, err := bus.Last(ctx, i.Bus.JS, proto.StreamEvents, proto.EventSubjectOf(announcement).String())
+	return found, err
 }
 
 // putAside moves a repository out of the way.

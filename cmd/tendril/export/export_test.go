@@ -246,9 +246,9 @@ func TestAnnounced(t *testing.T) {
 	if want := (nostr.RepoRef{PubKey: announcement.PubKey, Identifier: "x"}); len(a) != 1 || !a[want] {
 		t.Errorf("%v", a)
 	}
-	sources, err := OnServer("https://h/", a)
-	if err != nil || len(sources) != 1 || !strings.HasPrefix(sources[0].From, "https://h/npub1") || !strings.HasSuffix(sources[0].To, "/x.git") {
-		t.Errorf("%v, %v", sources, err)
+	repos, err := OnServer("https://h/", a)
+	if err != nil || len(repos) != 1 || !strings.HasPrefix(repos[0].At, "https://h/npub1") || !strings.HasSuffix(repos[0].At, "/x.git") {
+		t.Errorf("%v, %v", repos, err)
 	}
 }
 
@@ -273,21 +273,18 @@ func TestCopy(t *testing.T) {
 	if err := os.WriteFile(broken, []byte("nonsense"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sources, err := OnDisk(root)
-	if err != nil || len(sources) != 3 {
-		t.Fatalf("%v, %v", sources, err)
+	repos, err := gittree.Find(root)
+	if err != nil || len(repos) != 3 {
+		t.Fatalf("%v, %v", repos, err)
 	}
-	sources = append(sources, Source{From: "http://127.0.0.1:1/x.git", To: "x.git"})
+	repos = append(repos, gittree.Repo{Npub: npub, Identifier: "x"}.On("http://127.0.0.1:1"))
 	var told bytes.Buffer
-	done, err := Copy(t.Context(), gittree.Git("git"), sources, out, func(done, of int) { fmt.Fprint(&told, done, "/", of, " ") })
+	done, err := Copy(t.Context(), gittree.Git("git"), repos, out, func(done, of int) { fmt.Fprint(&told, done, "/", of, " ") })
 	if err != nil || done.Repositories != 2 || len(done.Failed) != 2 || done.NotHosted != 0 || told.String() != "0/4 1/4 2/4 3/4 " {
 		t.Errorf("%+v, %v, told %q", done, err, &told)
 	}
-	done, err = Copy(t.Context(), gittree.Git("git"), sources, filepath.Join(broken, "out"), func(int, int) {})
+	done, err = Copy(t.Context(), gittree.Git("git"), repos, filepath.Join(broken, "out"), func(int, int) {})
 	if err != nil || len(done.Failed) != 4 {
 		t.Errorf("into a folder that cannot be made: %+v, %v", done, err)
-	}
-	if _, err := OnDisk(filepath.Join(root, "none")); err == nil {
-		t.Error("no folder is no error")
 	}
 }

@@ -14,15 +14,18 @@ import (
 	"tendril.dev/lib/nostr"
 )
 
-// Found is a bare repository below a folder.
-type Found struct {
-	Path       string // absolute
+// Repo is a bare repository in a folder, or at a server.
+type Repo struct {
+	At         string // absolute path or URL
 	Npub       string // of the owner
 	Identifier string
 }
 
+// Name is where the repository is in a folder: <npub>/<identifier>.git, percent-encoded.
+func (r Repo) Name() string { return r.Npub + "/" + nostr.EncodeIdentifier(r.Identifier) + ".git" }
+
 // Find lists the repositories of a folder. It passes over what is named in another way.
-func Find(dir string) (all []Found, err error) {
+func Find(dir string) (all []Repo, err error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, err
 	}
@@ -45,7 +48,7 @@ func Find(dir string) (all []Found, err error) {
 				continue
 			}
 			if identifier, ok := identifierOf(name); ok {
-				all = append(all, Found{Path: path, Npub: owner.Name(), Identifier: identifier})
+				all = append(all, Repo{At: path, Npub: owner.Name(), Identifier: identifier})
 			}
 		}
 	}
@@ -63,7 +66,8 @@ func identifierOf(name string) (identifier string, ok bool) {
 	return identifier, nostr.CheckIdentifier(identifier) == nil
 }
 
-// URL is where a GRASP server serves a repository. server is its http(s) URL.
-func URL(server, npub, identifier string) string {
-	return strings.TrimRight(server, "/") + "/" + npub + "/" + nostr.EncodeIdentifier(identifier) + ".git"
+// On returns the repository of that name at a GRASP server. server is its http(s) URL.
+func (r Repo) On(server string) Repo {
+	r.At = strings.TrimRight(server, "/") + "/" + r.Name()
+	return r
 }

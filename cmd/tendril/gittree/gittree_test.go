@@ -70,7 +70,7 @@ func TestFind(t *testing.T) {
 		if f.Npub != npub {
 			t.Errorf("%+v", f)
 		}
-		got[strings.TrimSuffix(filepath.Base(f.Path), ".git")] = f.Identifier
+		got[strings.TrimSuffix(filepath.Base(f.At), ".git")] = f.Identifier
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
@@ -80,7 +80,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestADamagedCopyIsNotTheRepositoryAround: copies may lie in somebody's repository. Where one of
+// TestADamagedCopyIsNotTheRepositoryAround: copies may lie in another repository. Where one of
 // them is none any more, git is not to work on that.
 func TestADamagedCopyIsNotTheRepositoryAround(t *testing.T) {
 	t.Parallel()

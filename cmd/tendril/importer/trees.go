@@ -12,7 +12,7 @@ import (
 type Trees struct {
 	Git      gittree.Git
 	Server   string // its http(s) URL
-	Found    []gittree.Found
+	Repos    []gittree.Repo
 	Progress func(step string, done, of int)
 
 	Pushed Pushed
@@ -33,14 +33,14 @@ func (t *Trees) Push(ctx context.Context, pulls map[string]bool) error {
 	if pulls != nil {
 		prefixes, wanted = []string{nostrRefs}, func(name string) bool { return pulls[name[len(nostrRefs):]] }
 	}
-	for n, r := range t.Found {
-		t.Progress("repositories", n, len(t.Found))
-		count, err := t.Git.Push(ctx, r.Path, gittree.URL(t.Server, r.Npub, r.Identifier), pulls == nil, wanted, prefixes...)
+	for n, r := range t.Repos {
+		t.Progress("repositories", n, len(t.Repos))
+		count, err := t.Git.Push(ctx, r.At, r.On(t.Server).At, pulls == nil, wanted, prefixes...)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			t.Pushed.Failed = append(t.Pushed.Failed, fmt.Sprintf("%s: %v", r.Path, err))
+			t.Pushed.Failed = append(t.Pushed.Failed, fmt.Sprintf("%s: %v", r.At, err))
 		case pulls != nil:
 			t.Pushed.Pulls += count
 		case count == 0:

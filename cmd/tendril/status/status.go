@@ -54,7 +54,7 @@ type Log struct {
 	Messages    uint64    `json:"messages"` // events, and the writer's mark
 	LastSeq     uint64    `json:"last_sequence"`
 	Bytes       uint64    `json:"bytes"`
-	Writer      string    `json:"writer,omitempty"`      // who began last to write; empty: nobody yet
+	Writer      string    `json:"writer,omitempty"`      // who began last to write; empty: none yet
 	WriterSince time.Time `json:"writer_since,omitzero"` // by the writer's clock
 	Rejected    uint64    `json:"rejected_ids"`          // how many rejected events are remembered
 }
@@ -65,7 +65,7 @@ type Relay struct {
 	URL           string    `json:"url,omitempty"`
 	State         string    `json:"state"`            // of the connection
 	Health        string    `json:"health"`           // healthy, degraded and so on
-	Worker        string    `json:"worker,omitempty"` // who holds it; empty: nobody
+	Worker        string    `json:"worker,omitempty"` // who holds it; empty: none
 	Repositories  int       `json:"repositories_confirmed"`
 	Roots         int       `json:"roots_confirmed"`
 	Subscriptions int       `json:"subscriptions"`
@@ -78,7 +78,7 @@ type Relay struct {
 // Shard is a 64th of the identifiers.
 type Shard struct {
 	Shard  string `json:"shard"`
-	Worker string `json:"worker,omitempty"` // who holds it; empty: nobody
+	Worker string `json:"worker,omitempty"` // who holds it; empty: none
 	Held   int    `json:"held"`             // events that wait for git data
 	Hunts  int    `json:"hunts"`            // identifiers whose git data is awaited or hunted
 }
