@@ -16,7 +16,8 @@ import (
 // lookAround is how often the greeting looks whether everything is ready.
 const lookAround = 50 * time.Millisecond
 
-// greeting tells the operator where everything is, once it is ready, and that the process stops. It starts last, so it is the first to stop.
+// greeting tells the operator where everything is, once it is ready, and that the process stops. It
+// starts last, so it is the first to stop.
 func greeting(out io.Writer) node.Service {
 	return node.Service{Name: "greeting", Run: func(ctx context.Context, n *node.Node) error {
 		ticker := time.NewTicker(lookAround)

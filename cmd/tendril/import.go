@@ -9,7 +9,6 @@ import (
 	"io"
 	"iter"
 	"log/slog"
-	"net"
 	"os"
 	"strings"
 
@@ -20,7 +19,6 @@ import (
 	"tendril.dev/cmd/tendril/importer"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/candidates"
-	"tendril.dev/lib/config"
 	"tendril.dev/proto"
 )
 
@@ -40,8 +38,13 @@ type imports struct {
 
 // Run implements the command.
 func (i *imports) Run() error {
-	server, err := i.server()
-	if err != nil {
+	if i.Server == "" {
+		i.Server = "http://" + i.BindAddress
+		if strings.HasPrefix(i.BindAddress, ":") {
+			i.Server = "http://127.0.0.1" + i.BindAddress
+		}
+	}
+	if err := wantHTTP("--server", i.Server); err != nil {
 		return err
 	}
 	shown := newProgress(i.Quiet)
@@ -62,7 +65,7 @@ func (i *imports) Run() error {
 		if err != nil {
 			return err
 		}
-		trees = &importer.Trees{Git: gittree.Git(i.GitBinary), Server: server, Repos: repos, Progress: shown.at}
+		trees = &importer.Trees{Git: gittree.Git(i.GitBinary), Server: i.Server, Repos: repos, Progress: shown.at}
 		m.Push = trees.Push
 	}
 	b, err := i.reach("import", proto.UserImport)
@@ -119,21 +122,6 @@ func (i *imports) open(relay *importer.Relay) (iter.Seq2[importer.Line, error], 
 		return nil, fmt.Errorf("--refused is %q, which is the file that is read; want another one", i.Refused)
 	}
 	return importer.Lines(file), err
-}
-
-// server is where repositories are pushed to.
-func (i *imports) server() (string, error) {
-	if i.Server != "" {
-		return i.Server, wantHTTP("--server", i.Server)
-	}
-	host, port, err := net.SplitHostPort(i.BindAddress)
-	if err != nil {
-		return "", &config.Error{Setting: "NGIT_BIND_ADDRESS", Value: i.BindAddress, Reason: "want host:port"}
-	}
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = "127.0.0.1"
-	}
-	return "http://" + net.JoinHostPort(host, port), nil
 }
 
 // wantHTTP refuses what is no URL of a server.

@@ -2,6 +2,7 @@ package gittree
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,31 +18,9 @@ import (
 // Git runs git with a clean environment. It is the name or path of the program.
 type Git string
 
-// Error is a git command that failed.
-type Error struct {
-	Command string // "fetch"
-	Said    string // the end of what git wrote to standard error, in one line
-	Err     error
-}
-
-// Error is one line.
-func (e *Error) Error() string {
-	if e.Said == "" {
-		return fmt.Sprintf("git %s: %v", e.Command, e.Err)
-	}
-	return fmt.Sprintf("git %s: %s", e.Command, e.Said)
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
-
-// says reports whether git said something before it failed.
-func says(err error, something ...string) bool {
-	failed, ok := errors.AsType[*Error](err)
-	for _, text := range something {
-		ok = ok && strings.Contains(failed.Said, text)
-	}
-	return ok
+// says reports whether an error of git has some words.
+func says(err error, words ...string) bool {
+	return err != nil && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(err.Error(), w) })
 }
 
 // NotFound reports whether git says that a server has no such repository.
@@ -103,7 +82,7 @@ func (g Git) once(ctx context.Context, dir string, args ...string) (string, erro
 		return "", ctx.Err()
 	}
 	if err != nil {
-		return "", &Error{Command: args[0], Said: oneLine(said.Bytes()), Err: err}
+		return "", fmt.Errorf("git %s: %s", args[0], cmp.Or(oneLine(said.Bytes()), err.Error()))
 	}
 	return out.String(), nil
 }
@@ -112,15 +91,8 @@ func (g Git) once(ctx context.Context, dir string, args ...string) (string, erro
 func oneLine(said []byte) string {
 	text := strings.ToValidUTF8(string(said[max(0, len(said)-maxSaid):]), "?")
 	var lines []string
-	for line := range strings.Lines(strings.ReplaceAll(text, "\r", "\n")) {
-		line = strings.TrimSpace(strings.TrimPrefix(line, "remote:"))
-		line = strings.Map(func(c rune) rune {
-			if unicode.IsControl(c) {
-				return -1
-			}
-			return c
-		}, line)
-		if line != "" {
+	for line := range strings.FieldsFuncSeq(text, unicode.IsControl) {
+		if line = strings.TrimSpace(strings.TrimPrefix(line, "remote: ")); line != "" {
 			lines = append(lines, line)
 		}
 	}

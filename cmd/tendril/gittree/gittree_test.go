@@ -174,8 +174,7 @@ func TestMirror(t *testing.T) {
 	if err := Git("git").Mirror(ctx, empty, filepath.Join(dir, "out", "empty.git")); err != nil {
 		t.Errorf("an empty repository: %v", err)
 	}
-	var failed *Error
-	if err := Git("git").Mirror(ctx, filepath.Join(dir, "none.git"), filepath.Join(dir, "out", "none.git")); !errors.As(err, &failed) || failed.Command != "fetch" {
+	if err := Git("git").Mirror(ctx, filepath.Join(dir, "none.git"), filepath.Join(dir, "out", "none.git")); !says(err, "git fetch: ", "none.git") {
 		t.Errorf("what is not there: %v", err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "out", ".*")); len(left) > 0 {

@@ -10,10 +10,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
@@ -110,21 +108,13 @@ const tellEvery = time.Second + 200*time.Millisecond
 
 // Look looks at a system. It takes as long as every process needs to tell how far it has read.
 func Look(ctx context.Context, b *bus.Bus) (Report, error) {
-	var mu sync.Mutex
-	told := map[string][]proto.Reading{} // by process
-	sub, err := b.Conn.Subscribe(proto.SubjectProgress, func(m *nats.Msg) {
-		var p proto.Progress
-		if json.Unmarshal(m.Data, &p) == nil {
-			mu.Lock()
-			defer mu.Unlock()
-			told[p.Process] = p.Read
-		}
-	})
+	progress, err := b.Conn.SubscribeSync(proto.SubjectProgress)
 	if err != nil {
 		return Report{}, fmt.Errorf("hear how far processes have read: %w", err)
 	}
-	defer sub.Unsubscribe()
-	heard := time.After(tellEvery)
+	defer progress.Unsubscribe()
+	hearing, cancel := context.WithTimeout(ctx, tellEvery)
+	defer cancel()
 	r := Report{
 		At:     time.Now().UTC(),
 		Server: Server{URL: bus.Redacted(b.Conn.ConnectedUrl()), Version: b.Conn.ConnectedServerVersion()},
@@ -132,13 +122,17 @@ func Look(ctx context.Context, b *bus.Bus) (Report, error) {
 	if err := errors.Join(r.readLog(ctx, b), r.readLanes(ctx, b), r.readBuckets(ctx, b)); err != nil {
 		return Report{}, err
 	}
-	select {
-	case <-heard:
-	case <-ctx.Done():
-		return Report{}, ctx.Err()
+	told := map[string][]proto.Reading{} // by process
+	for {
+		m, err := progress.NextMsgWithContext(hearing)
+		if err != nil {
+			break // all have told, or the connection is lost
+		}
+		var p proto.Progress
+		if json.Unmarshal(m.Data, &p) == nil {
+			told[p.Process] = p.Read
+		}
 	}
-	mu.Lock()
-	defer mu.Unlock()
 	r.setReads(ctx, b, told)
 	return r, ctx.Err()
 }
