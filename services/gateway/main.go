@@ -1,5 +1,3 @@
-// Command gateway is the front door: nostr relay, git smart HTTP and web pages on one port
-// (docs/architecture.md).
 package main
 
 import (

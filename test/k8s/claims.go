@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -11,120 +10,37 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/lib/logins"
 	"tendril.dev/proto"
 )
 
-// bus is an operator's way to NATS: `kubectl port-forward`, begun again whenever its pod ends, and
-// a watch of the claims, begun again with each connection.
-type bus struct {
-	conn      *nats.Conn
-	connected chan struct{} // has one when a connection was made
-
-	mu     sync.Mutex
-	held   map[string]string // key of a claim → worker
-	isHeld bool              // held is what the bucket has
-}
+// operator is a way to NATS for the operator: `kubectl port-forward`, begun again whenever its pod ends.
+type operator struct{ conn *nats.Conn }
 
 // openBus connects with the login that the folder has for the operator, whenever it connects. It
 // ends with ctx.
-func openBus(ctx context.Context, namespace, folder string) (*bus, error) {
+func openBus(ctx context.Context, namespace, folder string) (*operator, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
 	forward(ctx, namespace, "service/nats", port)
-	b := &bus{connected: make(chan struct{}, 1)}
-	again := func(*nats.Conn) {
-		select {
-		case b.connected <- struct{}{}:
-		default:
-		}
-	}
 	user := func() (name, password string) {
 		login, _ := operatorLogin(folder) // without it NATS refuses, and the next attempt reads again
 		return login.User, login.Password
 	}
-	b.conn, err = nats.Connect("nats://127.0.0.1:"+port, nats.UserInfoHandler(user),
-		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(time.Second), nats.IgnoreAuthErrorAbort(),
-		nats.ConnectHandler(again), nats.ReconnectHandler(again),
-		// An operator may not end a watch, which then ends by itself; all else shows in what
-		// follows.
-		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	conn, err := nats.Connect("nats://127.0.0.1:"+port, nats.UserInfoHandler(user),
+		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(time.Second), nats.IgnoreAuthErrorAbort())
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS as the operator: %w", err)
 	}
-	go b.follow(ctx)
-	return b, nil
-}
-
-// follow keeps held up to date, until ctx ends.
-func (b *bus) follow(ctx context.Context) {
-	for ctx.Err() == nil {
-		b.watch(ctx)
-		b.mu.Lock()
-		b.isHeld = false
-		b.mu.Unlock()
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
-	}
-}
-
-// watch watches the claims until the connection is made anew, or the watch ends.
-func (b *bus) watch(ctx context.Context) {
-	js, err := jetstream.New(b.conn)
-	if err != nil {
-		return
-	}
-	opening, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	bucket, err := js.KeyValue(opening, proto.BucketClaims)
-	if err != nil {
-		return
-	}
-	watch, err := bucket.WatchAll(ctx)
-	if err != nil {
-		return
-	}
-	defer watch.Stop()
-	held := map[string]string{}
-	for {
-		select {
-		case entry, more := <-watch.Updates():
-			if !more {
-				return
-			}
-			b.mu.Lock()
-			if entry == nil {
-				b.held, b.isHeld = held, true
-			} else {
-				note(held, entry)
-			}
-			b.mu.Unlock()
-		case <-b.connected:
-			return
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// note changes held as an entry of the bucket says.
-func note(held map[string]string, entry jetstream.KeyValueEntry) {
-	var c proto.Claim
-	if entry.Operation() != jetstream.KeyValuePut || json.Unmarshal(entry.Value(), &c) != nil {
-		delete(held, entry.Key())
-		return
-	}
-	held[entry.Key()] = c.Worker
+	return &operator{conn}, nil
 }
 
 // forward forwards a port of this machine to a NATS server until ctx ends, and begins again
@@ -147,7 +63,7 @@ func operatorLogin(folder string) (logins.Login, error) {
 }
 
 // leader is the NATS server that leads the log; server 0 where one is alone.
-func (b *bus) leader(ctx context.Context) (string, error) {
+func (b *operator) leader(ctx context.Context) (string, error) {
 	js, err := jetstream.New(b.conn)
 	if err != nil {
 		return "", err
@@ -173,24 +89,30 @@ func freePort() (string, error) {
 }
 
 // claims is who claims what of a group: name of the key → worker.
-func (b *bus) claims(ctx context.Context, group string) (map[string]string, error) {
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
-		b.mu.Lock()
-		if b.isHeld {
-			claims := map[string]string{}
-			for key, worker := range b.held {
-				if of, name, err := proto.ParseClaimKey(key); err == nil && of == group {
-					claims[name] = worker
-				}
-			}
-			b.mu.Unlock()
-			return claims, nil
-		}
-		b.mu.Unlock()
-		if ctx.Err() != nil || time.Now().After(deadline) {
-			return nil, errors.New("the claims cannot be read: NATS does not answer the operator")
-		}
+func (b *operator) claims(ctx context.Context, group string) (map[string]string, error) {
+	js, err := jetstream.New(b.conn)
+	if err != nil {
+		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	claims := map[string]string{}
+	err = bus.Read(ctx, js, bus.Reading{Stream: proto.KVStream(proto.BucketClaims)}, func(m bus.Message) {
+		key := strings.TrimPrefix(m.Subject, proto.KVSubject(proto.BucketClaims, ""))
+		of, name, wrong := proto.ParseClaimKey(key)
+		var c proto.Claim
+		switch {
+		case wrong != nil || of != group:
+		case m.Deletes() || json.Unmarshal(m.Data, &c) != nil:
+			delete(claims, name)
+		default:
+			claims[name] = c.Worker
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the claims: %w", err)
+	}
+	return claims, nil
 }
 
 // byWorker counts claims by worker.

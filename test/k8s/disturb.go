@@ -19,26 +19,21 @@ const settle = 10 * time.Second
 // underLoad lets users work, and events flow, while something happens. It returns how the users'
 // requests went, and that everything is served which was acknowledged, or why not.
 func (r *run) underLoad(ctx context.Context, events int, happens func() error) (load.Tally, error) {
-	if err := r.begin(ctx, "load", nil); err != nil {
-		return load.Tally{}, err
-	}
+	users := r.begin(ctx, "load", nil)
+	var flow *task
 	if events > 0 {
-		if err := r.begin(ctx, "flow", url.Values{"events": {fmt.Sprint(events)}, "rate": {"25"}}); err != nil {
-			return load.Tally{}, err
-		}
+		flow = r.begin(ctx, "flow", url.Values{"events": {fmt.Sprint(events)}, "rate": {"25"}})
 	}
 	time.Sleep(settle)
 	err := happens()
 	time.Sleep(settle)
-	if ended := r.end(ctx, "load", 4*time.Minute); ended != nil {
-		err = errors.Join(err, ended)
-	}
+	err = errors.Join(err, r.cluster.Post(ctx, r.worldPath("/end")), users.finish(4*time.Minute))
 	s, failed := r.status(ctx)
 	if err = errors.Join(err, failed); err != nil {
 		return load.Tally{}, err
 	}
-	if events > 0 {
-		if err := r.finish(ctx, "flow", 5*time.Minute); err != nil {
+	if flow != nil {
+		if err := flow.finish(5 * time.Minute); err != nil {
 			return load.Tally{}, err
 		}
 	}

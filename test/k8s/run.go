@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"tendril.dev/test/k8s/cluster"
-	"tendril.dev/test/k8s/report"
+	"tendril.dev/test/k8s/load"
 )
 
 // run is one overlay that is being tried.
@@ -20,7 +20,7 @@ type run struct {
 	o       options
 	overlay string
 	cluster *cluster.Cluster
-	bus     *bus
+	bus     *operator
 	dir     string // a copy of deploy/k8s, with logins
 	world   string // pod of the outside world
 	began   time.Time
@@ -179,45 +179,49 @@ func (r *run) await(ctx context.Context, what string, limit time.Duration, ready
 	}
 }
 
-// begin begins a task of the outside world.
-func (r *run) begin(ctx context.Context, name string, query url.Values) error {
-	return r.cluster.Post(ctx, cluster.PodPath(r.worldNamespace(), r.world, 8080, "/tasks/"+name+"?"+query.Encode()))
+// task is one of the outside world.
+type task struct {
+	name  string
+	ended chan error
 }
 
-// end asks a task to end and waits until it has.
-func (r *run) end(ctx context.Context, name string, limit time.Duration) error {
-	if err := r.cluster.Post(ctx, cluster.PodPath(r.worldNamespace(), r.world, 8080, "/tasks/"+name+"/end")); err != nil {
+// begin begins a task, and prints what it says.
+func (r *run) begin(ctx context.Context, name string, query url.Values) *task {
+	t := &task{name, make(chan error, 1)}
+	go func() {
+		last := "the answer has ended too early"
+		err := r.cluster.Lines(ctx, r.worldPath("/tasks/"+name+"?"+query.Encode()), func(line string) {
+			if last = line; line != load.Done {
+				r.say("%s", line)
+			}
+		})
+		if err == nil && last != load.Done {
+			err = errors.New(last)
+		}
+		t.ended <- err
+	}()
+	return t
+}
+
+// finish waits until a task has ended.
+func (t *task) finish(limit time.Duration) error {
+	select {
+	case err := <-t.ended:
 		return err
+	case <-time.After(limit):
+		return fmt.Errorf("%s has not ended after %v", t.name, limit)
 	}
-	return r.finish(ctx, name, limit)
 }
 
-// finish waits until a task has ended and prints what it says.
-func (r *run) finish(ctx context.Context, name string, limit time.Duration) error {
-	next := 0
-	var task report.Task
-	err := r.await(ctx, "the end of "+name, limit, func() string {
-		if err := r.cluster.Get(ctx, cluster.PodPath(r.worldNamespace(), r.world, 8080, fmt.Sprintf("/tasks/%s?from=%d", name, next)), &task); err != nil {
-			return err.Error()
-		}
-		for _, line := range task.Lines {
-			r.say("%s", line)
-		}
-		if next = task.Next; !task.Done {
-			return "it goes on"
-		}
-		return ""
-	})
-	if err == nil && task.Error != "" {
-		err = errors.New(task.Error)
-	}
-	return err
+// worldPath is a path of the outside world.
+func (r *run) worldPath(path string) string {
+	return cluster.PodPath(r.worldNamespace(), r.world, 8080, path)
 }
 
 // status is how the outside world stands.
-func (r *run) status(ctx context.Context) (report.Status, error) {
-	var s report.Status
-	return s, r.cluster.Get(ctx, cluster.PodPath(r.worldNamespace(), r.world, 8080, "/status"), &s)
+func (r *run) status(ctx context.Context) (s load.Status, err error) {
+	err = r.cluster.Get(ctx, r.worldPath("/status"), &s)
+	return s, err
 }
 
 func (r *run) headline(format string, args ...any) { fmt.Printf("\n== "+format+" ==\n", args...) }

@@ -21,10 +21,7 @@ const handOver = time.Second
 // story tells the end-to-end story through the gateway's Service.
 func (r *run) story(ctx context.Context) error {
 	began := time.Now()
-	if err := r.begin(ctx, "story", nil); err != nil {
-		return err
-	}
-	if err := r.finish(ctx, "story", 7*time.Minute); err != nil {
+	if err := r.begin(ctx, "story", nil).finish(7 * time.Minute); err != nil {
 		return err
 	}
 	r.measured("the story", time.Since(began))
@@ -41,9 +38,7 @@ func (r *run) scale(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.begin(ctx, "flow", url.Values{"events": {strconv.Itoa(r.o.events)}, "rate": {strconv.Itoa(r.o.rate)}}); err != nil {
-		return err
-	}
+	flow := r.begin(ctx, "flow", url.Values{"events": {strconv.Itoa(r.o.events)}, "rate": {strconv.Itoa(r.o.rate)}})
 	r.say("%d events begin to flow from %d relays, %d a second", r.o.events, r.o.relays, r.o.rate)
 	for _, n := range []int{8, 2} {
 		shared, err := r.scaleTo(ctx, n)
@@ -53,7 +48,7 @@ func (r *run) scale(ctx context.Context) error {
 		r.measured(fmt.Sprintf("from kubectl scale to %d until claims are shared out", n), shared.claimed)
 		r.measured(fmt.Sprintf("from kubectl scale to %d until all relays are connected", n), shared.connected)
 	}
-	if err := r.finish(ctx, "flow", time.Duration(r.o.events/r.o.rate)*time.Second*2+time.Minute); err != nil {
+	if err := flow.finish(time.Duration(r.o.events/r.o.rate)*time.Second*2 + time.Minute); err != nil {
 		return err
 	}
 	if err := r.served(ctx); err != nil {
@@ -131,10 +126,7 @@ func (r *run) notShared(ctx context.Context, n int, claims map[string]string) st
 
 // served waits until everything is served that was published or acknowledged.
 func (r *run) served(ctx context.Context) error {
-	if err := r.begin(ctx, "served", nil); err != nil {
-		return err
-	}
-	if err := r.finish(ctx, "served", 10*time.Minute); err != nil {
+	if err := r.begin(ctx, "served", nil).finish(10 * time.Minute); err != nil {
 		return err
 	}
 	s, err := r.status(ctx)

@@ -26,10 +26,7 @@ func (r *run) sizes(ctx context.Context) error {
 	}{
 		{"idle, for a minute", func() error { time.Sleep(time.Minute); return nil }},
 		{fmt.Sprintf("cold sync of %d events", r.o.events), func() error {
-			if err := r.begin(ctx, "stock", events); err != nil {
-				return err
-			}
-			if err := r.finish(ctx, "stock", 15*time.Minute); err != nil {
+			if err := r.begin(ctx, "stock", events).finish(15 * time.Minute); err != nil {
 				return err
 			}
 			meter.begin(ctx)
@@ -39,10 +36,7 @@ func (r *run) sizes(ctx context.Context) error {
 			return r.served(ctx)
 		}},
 		{fmt.Sprintf("%d more, as they are published", r.o.events), func() error {
-			if err := r.begin(ctx, "flow", events); err != nil {
-				return err
-			}
-			if err := r.finish(ctx, "flow", 20*time.Minute); err != nil {
+			if err := r.begin(ctx, "flow", events).finish(20 * time.Minute); err != nil {
 				return err
 			}
 			return r.served(ctx)

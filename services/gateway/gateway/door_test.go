@@ -2,20 +2,15 @@ package gateway
 
 import (
 	"bufio"
-	"context"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"image/png"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,13 +18,9 @@ import (
 	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
-	"tendril.dev/lib/bus"
-	"tendril.dev/lib/claim"
-	"tendril.dev/lib/config"
 	"tendril.dev/lib/nettest"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/proto"
 )
 
 func (sys *system) ask(t testing.TB, method, path, accept string) (*http.Response, string) {
@@ -149,17 +140,50 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestPageOfContributions: an address that can be cloned has a page, with the feature on.
-func TestPageOfContributions(t *testing.T) {
+// TestPagesOfWhatIsNotServed: a repository that is held, or was archived by earlier settings, has a
+// page as long as a worker keeps it; one that is archived is listed and says so; an address for
+// contributions can be cloned, with the feature on.
+func TestPagesOfWhatIsNotServed(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--grasp06-enable")
 	_, _, npub := repository(t, "r")
-	resp, page := sys.ask(t, "GET", "/prs/"+npub+"/r.git", "text/html")
-	if resp.StatusCode != http.StatusOK || !strings.Contains(page, "https://git.example.com/prs/"+npub+"/r.git") {
-		t.Errorf("%s\n%s", resp.Status, page)
+	elsewhere := signed(t, nostr.Event{Kind: 30617, Tags: nostr.Tags{{"d", "r"}, {"clone", "https://a.example/r.git"}, {"relays", "wss://a.example"}}})
+	archived, err := nip19.EncodePublicKey(elsewhere.PubKey)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if resp, _ := sys.ask(t, "GET", "/prs/npub1xxx/r.git", "text/html"); resp.StatusCode != http.StatusNotFound {
-		t.Errorf("an address that is none: %s", resp.Status)
+	type row struct {
+		path   string
+		status int
+		says   string
+	}
+	for _, c := range []struct {
+		args  []string
+		keeps []string // repositories that a worker keeps
+		rows  []row
+	}{
+		{nil, []string{npub + "/r", archived + "/r"}, []row{
+			{npub + "/r.git", 200, "git data is awaited"}, {npub + "/r.git/", 200, "https://git.example.com/" + npub + "/r.git"},
+			{npub + "/%72.git", 200, "<bdi>r</bdi>"}, {npub + "/other.git", 404, "Not here"}, {"prs/" + npub + "/r.git", 404, "Not here"},
+			{archived + "/r.git", 200, "does not list this service"}, {"", 200, "None yet"},
+		}},
+		{nil, []string{}, []row{{archived + "/r.git", 404, "Not here"}}},
+		{nil, nil, []row{{npub + "/r.git", 503, "try again later"}}},
+		{[]string{"--grasp06-enable"}, nil, []row{
+			{"prs/" + npub + "/r.git", 200, "https://git.example.com/prs/" + npub + "/r.git"}, {"prs/npub1xxx/r.git", 404, "Not here"}}},
+		{[]string{"--archive-whitelist=r"}, nil, []row{
+			{archived + "/r.git", 200, "a copy of\nit that cannot be pushed to"}, {"", 200, "(archive)"}}},
+		{[]string{"--archive-all", "--archive-read-only=false"}, nil, []row{{archived + "/r.git", 200, "a copy of\nit."}}},
+	} {
+		sys := start(t, nil, c.args...)
+		sys.store(t, elsewhere)
+		if c.keeps != nil {
+			sys.hold(t, c.keeps...)
+		}
+		for _, r := range c.rows {
+			if resp, page := sys.ask(t, "GET", "/"+r.path, ""); resp.StatusCode != r.status || !strings.Contains(page, r.says) {
+				t.Errorf("%v, /%s: %s\n%s", c.args, r.path, resp.Status, page)
+			}
+		}
 	}
 }
 
@@ -176,22 +200,6 @@ func TestGitIsToldWhatIsWrongWithAnAddress(t *testing.T) {
 		if resp.StatusCode != http.StatusNotFound || body != want || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain") {
 			t.Errorf("%s: %s %s %q, want %q", path, resp.Status, resp.Header.Get("Content-Type"), body, want)
 		}
-	}
-}
-
-func TestInformationDocument(t *testing.T) {
-	t.Parallel()
-	sys := start(t, nil)
-	resp, body := sys.ask(t, "GET", "/", "application/nostr+json")
-	var doc map[string]any
-	if err := json.Unmarshal([]byte(body), &doc); err != nil || resp.Header.Get("Content-Type") != "application/nostr+json" {
-		t.Fatalf("%s: %v", body, err)
-	}
-	if doc["name"] != "git.example.com grasp relay" || doc["icon"] != "https://git.example.com/icon.png" || doc["repo_acceptance_criteria"] == "" || len(doc["pubkey"].(string)) != 64 {
-		t.Errorf("%s", body)
-	}
-	if resp.Header.Get("Vary") != "Accept" {
-		t.Error("caches are not told that it depends on Accept")
 	}
 }
 
@@ -222,97 +230,6 @@ func (sys *system) connect(t testing.TB) net.Conn {
 	t.Cleanup(func() { conn.Close() })
 	conn.SetDeadline(time.Now().Add(patience))
 	return conn
-}
-
-// TestHeldRepositoryHasAPage: it says that the data is awaited, and what the address says.
-func TestHeldRepositoryHasAPage(t *testing.T) {
-	t.Parallel()
-	sys := start(t, nil)
-	_, _, npub := repository(t, "r")
-	for _, path := range []string{"/" + npub + "/r.git", "/" + npub + "/r.git/"} {
-		if resp, _ := sys.ask(t, "GET", path, ""); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
-			t.Errorf("%s while no worker can be asked: %s", path, resp.Status)
-		}
-	}
-	sys.hold(t, npub+"/r")
-	for _, path := range []string{"/" + npub + "/r.git", "/" + npub + "/r.git/", "/" + npub + "/r.git//", "/" + npub + "/%72.git"} {
-		resp, page := sys.ask(t, "GET", path, "")
-		if resp.StatusCode != http.StatusOK {
-			t.Errorf("%s: %s", path, resp.Status)
-		}
-		for _, want := range []string{"git data is awaited", npub, "https://git.example.com/" + npub + "/r.git", "<bdi>r</bdi>"} {
-			if !strings.Contains(page, want) {
-				t.Errorf("%s does not have %s", path, want)
-			}
-		}
-	}
-	for _, path := range []string{"/" + npub + "/other.git", "/prs/" + npub + "/r.git"} {
-		if resp, _ := sys.ask(t, "GET", path, ""); resp.StatusCode != http.StatusNotFound {
-			t.Errorf("%s: %s", path, resp.Status)
-		}
-	}
-}
-
-// TestPagesOfArchives: what is archived is listed and has a page that says what it is; what was
-// archived by earlier settings has one as long as a worker keeps it.
-func TestPagesOfArchives(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name   string
-		args   []string
-		worker bool // keeps it
-		status int
-		says   string // of its page
-		listed bool
-	}{
-		{"archived", []string{"--archive-whitelist=r"}, false, 200, "a copy of\nit that cannot be pushed to", true},
-		{"archived and writable", []string{"--archive-all", "--archive-read-only=false"}, false, 200, "a copy of\nit.", true},
-		{"archived before", nil, true, 200, "does not list this service", false},
-		{"never archived", nil, false, 404, "Not here", false},
-	} {
-		sys := start(t, nil, c.args...)
-		key := gonostr.GeneratePrivateKey()
-		ev := nostr.Event{Kind: 30617, CreatedAt: nostr.Now(), Tags: nostr.Tags{{"d", "r"}, {"clone", "https://a.example/r.git"}, {"relays", "wss://a.example"}}}
-		if err := ev.Sign(key); err != nil {
-			t.Fatal(err)
-		}
-		sys.store(t, &ev)
-		npub, err := nip19.EncodePublicKey(ev.PubKey)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if sys.hold(t); c.worker {
-			sys.hold(t, npub+"/r")
-		}
-		resp, page := sys.ask(t, "GET", "/"+npub+"/r.git", "")
-		if resp.StatusCode != c.status || !strings.Contains(page, c.says) {
-			t.Errorf("%s: %s\n%s", c.name, resp.Status, page)
-		}
-		if _, home := sys.ask(t, "GET", "/", ""); strings.Contains(home, npub) != c.listed || strings.Contains(home, "(archive)") != c.listed {
-			t.Errorf("%s: front page\n%s", c.name, home)
-		}
-	}
-}
-
-func TestIcon(t *testing.T) {
-	t.Parallel()
-	sys := start(t, nil)
-	for _, path := range []string{"/icon.png", "/favicon.ico"} {
-		resp, body := sys.ask(t, "GET", path, "")
-		if _, err := png.Decode(strings.NewReader(body)); err != nil || resp.Header.Get("Content-Type") != "image/png" {
-			t.Errorf("%s: %v %v", path, resp.Header, err)
-		}
-	}
-	elsewhere := start(t, nil, "--relay-icon=https://example.com/x.png")
-	req, _ := http.NewRequestWithContext(t.Context(), "GET", "http://"+elsewhere.addr+"/icon.png", nil)
-	resp, err := http.DefaultTransport.RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusFound || resp.Header.Get("Location") != "https://example.com/x.png" {
-		t.Errorf("%s %v", resp.Status, resp.Header)
-	}
 }
 
 func TestCORSOnEveryAnswer(t *testing.T) {
@@ -358,20 +275,6 @@ func TestCORSOnEveryAnswer(t *testing.T) {
 	resp.Body.Close()
 	if resp.StatusCode < 400 || resp.Header.Get("Access-Control-Allow-Origin") != "*" {
 		t.Errorf("a broken upgrade: %s %v", resp.Status, resp.Header)
-	}
-}
-
-func TestGitGoesToTheWorker(t *testing.T) {
-	t.Parallel()
-	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Method, " ", r.RequestURI) }))
-	defer worker.Close()
-	sys := start(t, nil)
-	sys.shards.at(worker.Listener.Addr().String())
-	_, _, npub := repository(t, "r")
-	for _, path := range []string{"/" + npub + "/a%2Fb.git/info/refs?service=git-upload-pack", "/prs/" + npub + "/%F0%9F%8C%B1.git/git-receive-pack", "/" + npub + "/r.git/HEAD"} {
-		if resp, body := sys.ask(t, "POST", path, ""); resp.StatusCode != 200 || body != "POST "+path {
-			t.Errorf("%s: %s %s", path, resp.Status, body)
-		}
 	}
 }
 
@@ -437,68 +340,6 @@ func TestStopCutsOffWhoeverIsTooSlow(t *testing.T) {
 		}
 	default:
 		t.Error("nobody is told that clients were cut off")
-	}
-}
-
-// TestRunFindsShardsByTheirClaims runs the service as it is, next to a worker that holds the
-// shards.
-func TestRunFindsShardsByTheirClaims(t *testing.T) {
-	t.Parallel()
-	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "git") }))
-	defer worker.Close()
-	s, err := config.Parse("gateway", []string{"--domain=git.example.com", "--bind-address=127.0.0.1:0", "--nats-listen=none", "--database-backend=memory", "--shutdown-wait=10m"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := listenToLog()
-	n, err := node.Open(t.Context(), "gateway", s, slog.New(h))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	_, _, npub := repository(t, "r")
-	held := make(chan struct{})
-	var holding sync.WaitGroup
-	holding.Go(func() {
-		holdShard(t, ctx, n.Bus, worker.Listener.Addr().String(), proto.ShardName(proto.ShardOf("r")), held)
-	})
-	done := make(chan error, 1)
-	go func() { done <- n.Run(ctx, node.Service{Name: "gateway", Run: Run}) }()
-	sys := &system{Node: n, addr: <-h.address}
-	<-held
-	deadline := time.Now().Add(patience)
-	for {
-		resp, body := sys.ask(t, "GET", "/"+npub+"/r.git/info/refs", "")
-		if body == "git" {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s %s", resp.Status, body)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	cancel()
-	holding.Wait()
-	if err := errors.Join(<-done, n.Close()); err != nil {
-		t.Error(err)
-	}
-}
-
-func holdShard(t *testing.T, ctx context.Context, b *bus.Bus, address, shard string, held chan<- struct{}) {
-	m, err := claim.Join(ctx, b, claim.Options{Group: proto.GroupShards, Worker: "w", Incarnation: "1", Address: address, TTL: 10 * time.Second, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Error(err)
-		close(held)
-		return
-	}
-	wanted := make(chan []string, 1)
-	wanted <- []string{shard}
-	tell := sync.OnceFunc(func() { close(held) })
-	err = m.Work(ctx, wanted, func(ctx context.Context, _ string) error { tell(); <-ctx.Done(); return nil })
-	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
-	defer cancel()
-	if err := errors.Join(err, m.Leave(leave)); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -239,18 +240,18 @@ func signed(t testing.TB, ev nostr.Event) *nostr.Event {
 
 // client is a WebSocket that says and hears JSON.
 type client struct {
-	t      testing.TB
-	ws     *websocket.Conn
-	passed int // bytes of messages, both ways
+	t  testing.TB
+	ws *websocket.Conn
 }
 
-func (c *client) bytes() int { return c.passed }
+func (sys *system) dial(t testing.TB) *client { return sys.from(t, "") }
 
-func (sys *system) dial(t testing.TB) *client {
+// from opens a WebSocket as a proxy does for a client.
+func (sys *system) from(t testing.TB, address string) *client {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	ws, _, err := websocket.Dial(ctx, "ws://"+sys.addr, nil)
+	ws, _, err := websocket.Dial(ctx, "ws://"+sys.addr, &websocket.DialOptions{HTTPHeader: http.Header{"X-Forwarded-For": {address}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,9 +264,7 @@ func (c *client) say(format string, args ...any) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	data := fmt.Appendf(nil, format, args...)
-	c.passed += len(data)
-	if err := c.ws.Write(ctx, websocket.MessageText, data); err != nil {
+	if err := c.ws.Write(ctx, websocket.MessageText, fmt.Appendf(nil, format, args...)); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -274,7 +273,6 @@ func (c *client) hear() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	_, data, err := c.ws.Read(ctx)
-	c.passed += len(data)
 	return string(data), err
 }
 

@@ -1,14 +1,12 @@
 package gateway
 
 import (
-	"encoding/json"
 	"fmt"
 	"net"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/nbd-wtf/go-nostr/nip77"
 	"github.com/nbd-wtf/go-nostr/nip77/negentropy"
@@ -179,50 +177,6 @@ func without(events, others []*nostr.Event) (ids []string) {
 	return ids
 }
 
-// TestReconcileWhileEventsCome: what is there throughout is found, whatever comes meanwhile.
-func TestReconcileWhileEventsCome(t *testing.T) {
-	t.Parallel()
-	sys := start(t, nil)
-	var events, later []*nostr.Event
-	for n := range 5_000 {
-		events = append(events, fake(2*n, 1621, nostr.Tag{"a", "x"}))
-	}
-	for n := range 40 {
-		later = append(later, fake(251*n+1, 1621, nostr.Tag{"a", "x"}))
-	}
-	sys.store(t, events...)
-	for _, f := range []nostr.Filter{{}, {Tags: nostr.TagMap{"a": {"x"}}}} {
-		c := sys.dial(t)
-		mine := slices.Concat(events[:100], events[150:])
-		a := asks(mine)
-		open, _ := nip77.OpenEnvelope{SubscriptionID: "s", Filter: f, Message: a.Start()}.MarshalJSON()
-		c.say("%s", open)
-		for next := "more"; next != ""; {
-			if len(later) > 0 {
-				sys.store(t, later[0])
-				later = later[1:]
-			}
-			env := nip77.ParseNegMessage(c.want(`["NEG-MSG",`)).(*nip77.MessageEnvelope)
-			var err error
-			if next, err = a.Reconcile(env.Message); err != nil {
-				t.Fatal(err)
-			}
-			if next != "" {
-				c.say(`["NEG-MSG","s",%q]`, next)
-			}
-		}
-		a.hearing.Wait()
-		for _, id := range without(events[100:150], nil) {
-			if !slices.Contains(a.needs, id) {
-				t.Errorf("%v: %s was not found", f, id)
-			}
-		}
-		if len(a.haves) > 0 {
-			t.Errorf("%v: the relay lacks %d, want 0", f, len(a.haves))
-		}
-	}
-}
-
 // TestReconcileRefusals are told in NIP-77's words, and end the session that they are about.
 func TestReconcileRefusals(t *testing.T) {
 	t.Parallel()
@@ -267,25 +221,6 @@ func TestReconcileRefusals(t *testing.T) {
 	c.want(`["EOSE","s"]`)
 }
 
-// TestReconcileWithASlowReader: who does not read what is answered is cut off, and others go on.
-func TestReconcileWithASlowReader(t *testing.T) {
-	t.Parallel()
-	sys := start(t, nil)
-	var events []*nostr.Event
-	for n := range 5_000 {
-		events = append(events, fake(n, 1621))
-	}
-	sys.store(t, events...)
-	slow := sys.dial(t)
-	for n := range 32 {
-		slow.say(`["NEG-OPEN","s%d",{},"6100000200"]`, n) // 120 KB each that are not read
-	}
-	needs, haves := sys.dial(t).reconcile("s", nostr.Filter{}, events[1:])
-	if len(needs) != 1 || len(haves) != 0 {
-		t.Errorf("needs %d, has %d", len(needs), len(haves))
-	}
-}
-
 // TestReconcileBesideIdlers: many clients open sessions and do nothing. Others reconcile and
 // have their REQs answered, and what the idlers keep has a bound.
 func TestReconcileBesideIdlers(t *testing.T) {
@@ -311,36 +246,5 @@ func TestReconcileBesideIdlers(t *testing.T) {
 	c.say(`["REQ","r",{"limit":3}]`)
 	if got := c.events("r"); len(got) != 3 {
 		t.Errorf("%d events", len(got))
-	}
-}
-
-// BenchmarkReconcileBytes reconciles 10,000 events of which 100 are missing, and fetches these: the
-// bytes that this takes, and those that it takes to ask for all events.
-func BenchmarkReconcileBytes(b *testing.B) {
-	sys := start(b, nil, "--max-limit=20000")
-	var events, mine []*nostr.Event
-	for n := range 10_000 {
-		events = append(events, fake(n, 1621, nostr.Tag{"a", "x"}))
-		if n%100 > 0 {
-			mine = append(mine, events[n])
-		}
-	}
-	sys.store(b, events...)
-	for b.Loop() {
-		c := sys.dial(b)
-		began := time.Now()
-		before := c.bytes()
-		needs, _ := c.reconcile("s", nostr.Filter{}, mine)
-		ids, _ := json.Marshal(needs)
-		c.say(`["REQ","r",{"ids":%s}]`, ids)
-		if got := c.events("r"); len(got) != 100 {
-			b.Fatalf("%d events", len(got))
-		}
-		b.ReportMetric(float64(c.bytes()-before), "bytes")
-		b.ReportMetric(float64(time.Since(began).Milliseconds()), "ms")
-		before = c.bytes()
-		c.say(`["REQ","r",{"limit":10000}]`)
-		c.events("r")
-		b.ReportMetric(float64(c.bytes()-before), "REQ-bytes")
 	}
 }

@@ -222,44 +222,6 @@ func TestNothingIsBuffered(t *testing.T) {
 	out.Close()
 }
 
-func TestExpectContinue(t *testing.T) {
-	t.Parallel()
-	addr, _ := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.Contains(r.URL.Path, "refused") {
-			w.WriteHeader(http.StatusForbidden) // without a look at the body, so that it is never sent
-			return
-		}
-		body, _ := io.ReadAll(r.Body)
-		fmt.Fprintf(w, "%d bytes", len(body))
-	}))
-	ask := func(repo string) (*bufio.Reader, net.Conn) {
-		c, err := net.Dial("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close() })
-		c.SetDeadline(time.Now().Add(time.Minute))
-		fmt.Fprintf(c, "POST /%s/%s.git/git-receive-pack HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n", npub, repo)
-		return bufio.NewReader(c), c
-	}
-	r, c := ask("taken")
-	if resp, err := http.ReadResponse(r, nil); err != nil || resp.StatusCode != http.StatusContinue {
-		t.Fatalf("%v, %v", resp, err)
-	}
-	fmt.Fprint(c, "hello")
-	resp, err := http.ReadResponse(r, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if body, _ := io.ReadAll(resp.Body); string(body) != "5 bytes" {
-		t.Errorf("body %q", body)
-	}
-	r, _ = ask("refused")
-	if line, err := r.ReadString('\n'); !strings.HasPrefix(line, "HTTP/1.1 403") {
-		t.Errorf("%q, %v", line, err)
-	}
-}
-
 func TestNoWorkerThere(t *testing.T) {
 	t.Parallel()
 	none, _ := front(t, nil)
@@ -457,22 +419,6 @@ func TestWhatIsSentAgain(t *testing.T) {
 				t.Errorf("%+v, error %v, begun %d times", a, a.err, begun.Load())
 			}
 		})
-	}
-}
-
-// TestNoInterimAnswers: a client that did not ask for them gets none, though the worker is asked
-// for one.
-func TestNoInterimAnswers(t *testing.T) {
-	t.Parallel()
-	addr, _ := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Expect") != "100-continue" {
-			t.Errorf("Expect: %q", r.Header.Get("Expect"))
-		}
-		echo(w, r)
-	}))
-	resp, body := raw(t, addr, "POST /"+npub+"/r.git/git-receive-pack HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 4\r\n\r\n0000")
-	if resp.StatusCode != http.StatusOK || body != "4 <nil>" {
-		t.Errorf("%s %q", resp.Status, body)
 	}
 }
 

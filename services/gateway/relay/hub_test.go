@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -12,62 +13,10 @@ import (
 	"tendril.dev/lib/nostr"
 )
 
-// inbox keeps what it gets.
-type inbox struct {
-	mu  sync.Mutex
-	got []uint64
-}
-
-func (i *inbox) take(r eventdb.Record) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if r.Event.Kind != markKind {
-		i.got = append(i.got, r.Seq)
-	}
-}
-
-func (i *inbox) list() []uint64 {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return append([]uint64{}, i.got...)
-}
-
 func hexOf(n int) string { return fmt.Sprintf("%064x", n) }
 
 func event(id, author, kind int, tags ...nostr.Tag) *nostr.Event {
 	return &nostr.Event{ID: hexOf(id), PubKey: hexOf(author), Kind: kind, CreatedAt: nostr.Timestamp(id), Tags: tags}
-}
-
-// markKind is the kind of the events that say that all before them were delivered.
-const markKind = 65535
-
-// run starts the hub; what it gives back feeds events, with the sequences 1, 2, …, and waits until
-// they are delivered.
-func deliver(t testing.TB, h *hub, from uint64) (feed func(...*nostr.Event) (last uint64)) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	var done sync.WaitGroup
-	done.Go(func() { h.run(ctx) })
-	t.Cleanup(func() { cancel(); done.Wait() })
-	seq := from
-	return func(events ...*nostr.Event) uint64 {
-		t.Helper()
-		var recs []eventdb.Record
-		for _, ev := range events {
-			seq++
-			recs = append(recs, eventdb.Record{Seq: seq, Event: ev})
-		}
-		h.feed(recs)
-		last := seq
-		seq++
-		mark := event(int(seq)+1000, 1000, markKind)
-		there := make(chan struct{})
-		cancel := h.subscribe([]nostr.Filter{{IDs: []string{mark.ID}}}, func(eventdb.Record) { close(there) })
-		h.feed([]eventdb.Record{{Seq: seq, Event: mark}})
-		<-there
-		cancel()
-		return last
-	}
 }
 
 // TestEveryFilterFindsWhatItMatches holds the index to nostr.Filter.Matches with filters and events
@@ -114,21 +63,19 @@ func TestEveryFilterFindsWhatItMatches(t *testing.T) {
 		return f
 	}
 	type open struct {
-		filters nostr.Filters
-		in      *inbox
-		cancel  func()
-		want    []uint64
+		filters   nostr.Filters
+		cancel    func()
+		got, want []uint64
 	}
 	h := newHub(func() {})
-	feed := deliver(t, h, 0)
 	var all []*open
-	for range 2000 {
+	for seq := range uint64(2000) {
 		if len(all) < 60 {
-			o := &open{in: &inbox{}}
+			o := &open{}
 			for range 1 + r.IntN(3) {
 				o.filters = append(o.filters, filter())
 			}
-			o.cancel = h.subscribe(o.filters, o.in.take)
+			o.cancel = h.subscribe(o.filters, func(r eventdb.Record) { o.got = append(o.got, r.Seq) })
 			all = append(all, o)
 		}
 		var tags nostr.Tags
@@ -137,10 +84,10 @@ func TestEveryFilterFindsWhatItMatches(t *testing.T) {
 		}
 		tags = append(tags, nostr.Tag{"e"}, nostr.Tag{"", "1"})
 		ev := event(r.IntN(6), r.IntN(6), r.IntN(6), tags...)
-		seq := feed(ev)
+		h.deliver(eventdb.Record{Seq: seq + 1, Event: ev})
 		for _, o := range all {
 			if o.filters.Match(ev) {
-				o.want = append(o.want, seq)
+				o.want = append(o.want, seq+1)
 			}
 		}
 		if r.IntN(10) == 0 {
@@ -148,8 +95,8 @@ func TestEveryFilterFindsWhatItMatches(t *testing.T) {
 			o := all[n]
 			o.cancel()
 			all = append(all[:n], all[n+1:]...)
-			if got := o.in.list(); fmt.Sprint(got) != fmt.Sprint(o.want) {
-				t.Fatalf("%v\n got %v\nwant %v", o.filters, got, o.want)
+			if !slices.Equal(o.got, o.want) {
+				t.Fatalf("%v\n got %v\nwant %v", o.filters, o.got, o.want)
 			}
 		}
 	}
@@ -161,31 +108,41 @@ func TestEveryFilterFindsWhatItMatches(t *testing.T) {
 	}
 }
 
+// running runs a hub until the test ends.
+func running(t *testing.T, h *hub) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() { h.run(ctx) })
+	t.Cleanup(func() { cancel(); done.Wait() })
+}
+
 // TestFloodIsTold: too many events for the queue are forgotten, which the relay hears once.
 func TestFloodIsTold(t *testing.T) {
 	t.Parallel()
-	told, in := 0, &inbox{}
-	h := newHub(func() { told++ })
+	told := make(chan bool, 10)
+	h := newHub(func() { told <- true })
 	recs := make([]eventdb.Record, 1000)
 	for i := range recs {
 		recs[i] = eventdb.Record{Seq: uint64(i + 1), Event: event(1, 1, 1), Raw: []byte("{}")}
 	}
+	got := make(chan uint64, 1000)
 	h.feed(recs) // for no subscription, so that it is not queued
-	defer h.subscribe([]nostr.Filter{{}, {Kinds: []int{1}}}, in.take)()
+	defer h.subscribe([]nostr.Filter{{Kinds: []int{2}}}, func(r eventdb.Record) { got <- r.Seq })()
 	for range 70 { // and none is delivered yet
 		h.feed(recs)
 	}
-	feed := deliver(t, h, 100_000)
-	seq := feed(event(1, 1, 1))
-	if got := in.list(); len(got) == 0 || got[len(got)-1] != seq || told != 1 {
-		t.Errorf("after the flood: %d events, told %d times", len(got), told)
+	running(t, h)
+	<-told
+	h.feed([]eventdb.Record{{Seq: 100_000, Event: event(1, 1, 2)}})
+	if seq := <-got; seq != 100_000 || len(told) > 0 {
+		t.Errorf("after the flood: event %d, told %d times more", seq, len(told))
 	}
 }
 
 func TestNoCallAfterCancel(t *testing.T) {
 	t.Parallel()
 	h := newHub(func() {})
-	deliver(t, h, 0)
+	running(t, h)
 	ctx, cancel := context.WithCancel(context.Background())
 	var feeding sync.WaitGroup
 	feeding.Go(func() {

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"errors"
 	"net"
 	"strings"
 	"testing"
@@ -11,13 +10,9 @@ import (
 type network struct {
 	net.Conn
 	calls []string
-	err   error
 }
 
 func (n *network) Write(p []byte) (int, error) {
-	if n.err != nil {
-		return 0, n.err
-	}
 	n.calls = append(n.calls, string(p))
 	return len(p), nil
 }
@@ -52,19 +47,5 @@ func TestSocketHoldsBack(t *testing.T) {
 	write("f", "g")
 	if got := strings.Join(n.calls, ""); got != want || len(n.calls) != held+2 {
 		t.Errorf("%d bytes in %d calls, want %d in %d", len(got), len(n.calls), len(want), held+2)
-	}
-}
-
-// TestSocketTellsOfErrors: what could not be passed on is an error of release.
-func TestSocketTellsOfErrors(t *testing.T) {
-	t.Parallel()
-	broken := errors.New("broken")
-	s := &socket{Conn: &network{err: broken}}
-	s.hold()
-	if _, err := s.Write([]byte("a")); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.release(); !errors.Is(err, broken) {
-		t.Errorf("released: %v", err)
 	}
 }

@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -19,7 +20,6 @@ import (
 // Cluster is the one that kubectl is configured for.
 type Cluster struct {
 	proxy string // URL of `kubectl proxy`
-	http  *http.Client
 }
 
 // Connect starts a `kubectl proxy`, which ends with ctx.
@@ -41,7 +41,7 @@ func Connect(ctx context.Context) (*Cluster, error) {
 		return nil, fmt.Errorf("kubectl proxy does not start (%v): %s", err, complaint.String())
 	}
 	go cmd.Wait()
-	c := &Cluster{proxy: "http://" + at, http: &http.Client{Timeout: time.Minute}}
+	c := &Cluster{proxy: "http://" + at}
 	var version struct {
 		GitVersion string `json:"gitVersion"`
 	}
@@ -76,23 +76,49 @@ func (c *Cluster) Post(ctx context.Context, path string) error {
 }
 
 func (c *Cluster) do(ctx context.Context, method, path string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	body, err := c.open(ctx, method, path)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	data, err := io.ReadAll(io.LimitReader(body, 256<<20))
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	return data, nil
+}
+
+// Lines sends a request without a body and gives each line of the answer to say, as it comes.
+func (c *Cluster) Lines(ctx context.Context, path string, say func(line string)) error {
+	body, err := c.open(ctx, http.MethodPost, path)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	lines := bufio.NewScanner(body)
+	for lines.Scan() {
+		say(lines.Text())
+	}
+	return lines.Err()
+}
+
+func (c *Cluster) open(ctx context.Context, method, path string) (io.ReadCloser, error) {
 	request, err := http.NewRequestWithContext(ctx, method, c.proxy+path, nil)
 	if err != nil {
 		return nil, err
 	}
-	response, err := c.http.Do(request)
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return nil, err
 	}
-	defer response.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(response.Body, 256<<20))
-	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", method, path, err)
-	}
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s %s: %s: %.200s", method, path, response.Status, data)
+		defer response.Body.Close()
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 200))
+		return nil, fmt.Errorf("%s %s: %s: %s", method, path, response.Status, text)
 	}
-	return data, nil
+	return response.Body, nil
 }
 
 // PodPath is the path of an HTTP port of a pod.

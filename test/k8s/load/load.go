@@ -1,5 +1,6 @@
 // Package load does again and again what users do, as a normal client would: what fails is tried
-// again for a while. It counts what failed at the first try, and what never succeeded.
+// again for a while. It counts what failed at the first try, and what never succeeded. It also has
+// what the pod of the outside world tells `make k8s-test`.
 package load
 
 import (
@@ -11,6 +12,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"tendril.dev/test/outside"
 )
 
 // ErrMoved is part of the error of an action whose connection the server closed as one that goes
@@ -176,4 +179,16 @@ func Lines(tallies map[string]Tally) []string {
 		}
 	}
 	return lines
+}
+
+// Done is the last line of a task of the outside world that has succeeded.
+const Done = "done"
+
+// Status is how the outside world stands.
+type Status struct {
+	Now       time.Time        `json:"now"` // on the clock of the spans
+	Published int              `json:"published"`
+	Clients   map[string]Tally `json:"clients"` // by what they do
+	Spans     []outside.Span   `json:"spans"`   // who was connected to which relay
+	Relays    []string         `json:"relays"`  // all relays, by their URLs
 }

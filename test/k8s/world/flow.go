@@ -13,7 +13,6 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/test/k8s/load"
-	"tendril.dev/test/k8s/report"
 	"tendril.dev/test/outside"
 )
 
@@ -151,5 +150,5 @@ func (w *World) status(rw http.ResponseWriter, _ *http.Request) {
 	if meter := w.users.current(); meter != nil {
 		clients = meter.Tallies()
 	}
-	answer(rw, report.Status{Now: time.Now(), Published: published, Clients: clients, Spans: w.ledger.Spans(), Relays: w.urls})
+	answer(rw, load.Status{Now: time.Now(), Published: published, Clients: clients, Spans: w.ledger.Spans(), Relays: w.urls})
 }

@@ -3,9 +3,8 @@
 // asks it how that went; it measures nothing by other means than those that outsiders have.
 //
 //	GET  /healthz              answers once everything listens
-//	POST /tasks/<name>?...     begins a task (see tasks.go); 409 if it runs already
-//	GET  /tasks/<name>?from=n  how it stands: what it has said from its n-th line on
-//	POST /tasks/<name>/end     asks a task that goes on for ever to end
+//	POST /tasks/<name>?...     does a task (see tasks.go) and answers with what it says
+//	POST /end                  asks the load to end
 //	GET  /status               numbers, the tallies of the load, and who is connected to the relays
 package main
 
@@ -59,7 +58,6 @@ type World struct {
 
 	owner, stranger, guest *outside.Person
 
-	tasks tasks
 	flow  flow
 	users users
 }
@@ -127,9 +125,8 @@ func (w *World) listen(port int) (net.Listener, string, error) {
 func (w *World) control() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprintln(rw, "ok") })
-	mux.HandleFunc("POST /tasks/{name}", w.begin)
-	mux.HandleFunc("GET /tasks/{name}", w.report)
-	mux.HandleFunc("POST /tasks/{name}/end", w.end)
+	mux.HandleFunc("POST /tasks/{name}", w.run)
+	mux.HandleFunc("POST /end", func(http.ResponseWriter, *http.Request) { w.users.end() })
 	mux.HandleFunc("GET /status", w.status)
 	return mux
 }

@@ -37,7 +37,7 @@ func (w *World) repository(of *outside.Person, identifier string) string {
 
 // story is the one thread through all rooms. A user announces a repository that lists all relays
 // and pushes it; on one of these relays lies the announcement of a repository whose data lies on a
-// git server, which is found, hunted and served; and people talk about both, here and there.
+// git server, which is found, hunted and served with what is said about it.
 func (w *World) story(ctx context.Context, t *task) error {
 	ctx, cancel := context.WithTimeout(ctx, 6*time.Minute)
 	defer cancel()
@@ -46,11 +46,7 @@ func (w *World) story(ctx context.Context, t *task) error {
 		return err
 	}
 	t.say("abroad: an announcement, its state and an issue lie on two relays, the data on a git server")
-	work, err := w.announceAndPush(ctx, t)
-	if err != nil {
-		return err
-	}
-	if err := w.talk(ctx, t, work); err != nil {
+	if err := w.announceAndPush(ctx, t); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -64,18 +60,6 @@ func (w *World) story(ctx context.Context, t *task) error {
 	}
 	t.say("abroad: announcement and state found on relay 1, git data hunted, pull request and issue synced, clone is whole (after %v)",
 		time.Since(began).Round(time.Second))
-	late, err := w.guest.Sign(nostr.Now(), issue, "another one", nostr.Tag{"a", w.stranger.Address(abroad)})
-	if err != nil {
-		return err
-	}
-	if err := w.relays[1%len(w.relays)].Publish(late); err != nil {
-		return err
-	}
-	began = time.Now()
-	if err := w.waitServed(ctx, late); err != nil {
-		return err
-	}
-	t.say("abroad: an issue published on relay 2 is served after %v", time.Since(began).Round(time.Millisecond))
 	return nil
 }
 
@@ -145,108 +129,59 @@ func (w *World) announce(ctx context.Context, who *outside.Person, identifier, d
 	if err != nil {
 		return err
 	}
-	if _, err := w.submit(ctx, announcement); err != nil {
+	if err := w.submit(ctx, announcement); err != nil {
 		return err
 	}
-	_, err = w.state(ctx, who, identifier, dir, nostr.Now())
-	return err
+	return w.state(ctx, who, identifier, dir, nostr.Now())
 }
 
 // state signs what a work tree's branches are and sends it.
-func (w *World) state(ctx context.Context, who *outside.Person, identifier, dir string, at nostr.Timestamp) (*nostr.Event, error) {
+func (w *World) state(ctx context.Context, who *outside.Person, identifier, dir string, at nostr.Timestamp) error {
 	refs, err := outside.Refs(ctx, dir)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	state, err := who.Sign(at, gonostr.KindRepositoryState, "", outside.StateTags(identifier, refs, "refs/heads/main")...)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	_, err = w.submit(ctx, state)
-	return state, err
+	return w.submit(ctx, state)
 }
 
-func (w *World) announceAndPush(ctx context.Context, t *task) (dir string, err error) {
+func (w *World) announceAndPush(ctx context.Context, t *task) error {
 	dir, head, err := w.workTree(ctx)
 	if err != nil {
-		return "", err
+		return err
 	}
 	if err := w.announce(ctx, w.owner, project, dir, w.urls); err != nil {
-		return "", err
+		return err
 	}
 	t.say("user: announcement (it lists %d relays) and state are taken and wait for git data", len(w.urls))
 	if _, err := outside.RunGit(ctx, dir, "push", "-q", w.repository(w.owner, project), "main"); err != nil {
-		return "", err
+		return err
 	}
 	if err := w.cloneIs(ctx, w.owner, project, head); err != nil {
-		return "", err
+		return err
 	}
 	t.say("user: pushed; a clone is whole")
-	return dir, nil
-}
-
-// talk is an issue, a comment on it, and a new commit with its state.
-func (w *World) talk(ctx context.Context, t *task, dir string) error {
-	broken, err := w.guest.Sign(nostr.Now(), issue, "broken", nostr.Tag{"a", w.owner.Address(project)})
-	if err != nil {
-		return err
-	}
-	comment, err := w.owner.Sign(nostr.Now(), gonostr.KindComment, "fixed", nostr.Tag{"E", broken.ID}, nostr.Tag{"K", "1621"}, nostr.Tag{"e", broken.ID}, nostr.Tag{"k", "1621"})
-	if err != nil {
-		return err
-	}
-	for _, ev := range []*nostr.Event{broken, comment} {
-		if _, err := w.submit(ctx, ev); err != nil {
-			return err
-		}
-		if err := w.waitServed(ctx, ev); err != nil {
-			return err
-		}
-	}
-	head, err := outside.Commit(ctx, dir, "third")
-	if err != nil {
-		return err
-	}
-	// Of two states of one second the one with the lower id counts, so the new one is a second
-	// newer.
-	state, err := w.state(ctx, w.owner, project, dir, nostr.Now()+1)
-	if err != nil {
-		return err
-	}
-	if _, err := outside.RunGit(ctx, dir, "push", "-q", w.repository(w.owner, project), "main"); err != nil {
-		return err
-	}
-	if err := w.waitServed(ctx, state); err != nil {
-		return err
-	}
-	if err := w.cloneIs(ctx, w.owner, project, head); err != nil {
-		return err
-	}
-	t.say("user: issue and comment are accepted and served; a new state event and its push too")
 	return nil
 }
 
-// submit sends an event on a connection of its own and returns what the OK says; a refusal is an
-// error.
-func (w *World) submit(ctx context.Context, ev *nostr.Event) (string, error) {
+// submit sends an event on a connection of its own; a refusal is an error.
+func (w *World) submit(ctx context.Context, ev *nostr.Event) error {
 	s, err := outside.Dial(ctx, w.relay(), nil)
 	if err != nil {
-		return "", fmt.Errorf("connect to the relay: %w", err)
+		return fmt.Errorf("connect to the relay: %w", err)
 	}
 	defer s.Close()
-	return accepted(ctx, s, ev)
-}
-
-// accepted sends an event and returns what the OK says; a refusal is an error.
-func accepted(ctx context.Context, s *outside.Socket, ev *nostr.Event) (string, error) {
 	ok, message, err := s.Submit(ctx, ev)
 	if err != nil {
-		return "", fmt.Errorf("submit an event of kind %d: %w", ev.Kind, err)
+		return fmt.Errorf("submit an event of kind %d: %w", ev.Kind, err)
 	}
 	if !ok {
-		return message, fmt.Errorf("an event of kind %d is refused: %s", ev.Kind, message)
+		return fmt.Errorf("an event of kind %d is refused: %s", ev.Kind, message)
 	}
-	return message, nil
+	return nil
 }
 
 // waitServed waits until the front door serves an event.

@@ -27,8 +27,26 @@ import (
 type users struct {
 	mu      sync.Mutex
 	meter   *load.Meter // of the load that runs, or ran last
-	acked   []string    // ids of events that were acknowledged with OK true
+	stop    chan struct{}
+	acked   []string // ids of events that were acknowledged with OK true
 	pushers []*pusher
+}
+
+// begin notes that a load begins; end ends it.
+func (u *users) begin(m *load.Meter) (stop <-chan struct{}) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.meter, u.stop = m, make(chan struct{})
+	return u.stop
+}
+
+func (u *users) end() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.stop != nil {
+		close(u.stop)
+		u.stop = nil
+	}
 }
 
 func (u *users) current() *load.Meter {
@@ -61,9 +79,7 @@ const (
 // load lets users work until the task is ended.
 func (w *World) load(ctx context.Context, t *task) error {
 	meter := &load.Meter{}
-	w.users.mu.Lock()
-	w.users.meter = meter
-	w.users.mu.Unlock()
+	stop := w.users.begin(meter)
 	if err := w.users.announcePushed(ctx, w); err != nil {
 		return fmt.Errorf("before the load: %w", err)
 	}
@@ -85,7 +101,7 @@ func (w *World) load(ctx context.Context, t *task) error {
 		actions = append(actions, load.Action{Name: "EVENT", Every: 1100 * time.Millisecond, Do: wr.write})
 	}
 	listener, ended := listen(ctx, w)
-	meter.Run(ctx, t.stop, actions)
+	meter.Run(ctx, stop, actions)
 	var sent []string
 	for _, wr := range writers {
 		sent = append(sent, wr.sent...)
@@ -250,7 +266,7 @@ func (p *pusher) push(ctx context.Context, attempt int) (err error) {
 		}
 		p.at = max(p.at+1, nostr.Now())
 	}
-	if _, err := p.w.state(ctx, p.who, p.name, p.dir, p.at); err != nil {
+	if err := p.w.state(ctx, p.who, p.name, p.dir, p.at); err != nil {
 		return fmt.Errorf("state event: %w", goodbye(err))
 	}
 	if _, err := outside.RunGit(ctx, p.dir, "push", "-q", p.w.repository(p.who, p.name), "main"); err != nil {

@@ -2,14 +2,14 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
 
-	"tendril.dev/test/k8s/report"
+	"tendril.dev/test/k8s/load"
 	"tendril.dev/test/outside"
 	"tendril.dev/test/world"
 )
@@ -37,38 +37,23 @@ func meet(t *testing.T, relays int) (*World, *httptest.Server) {
 	return w, control
 }
 
-func command(t *testing.T, method, url string, into any) int {
+// post does a task of the outside world; end returns what it has said when it has ended.
+func post(t *testing.T, url string) (end func() (said []string)) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	response, err := http.Post(url, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	if into != nil && response.StatusCode == http.StatusOK {
-		if err := json.NewDecoder(response.Body).Decode(into); err != nil {
-			t.Fatal(err)
+	return func() []string {
+		t.Helper()
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		said := strings.Split(strings.TrimSpace(string(text)), "\n")
+		if err != nil || response.StatusCode != http.StatusOK || said[len(said)-1] != load.Done {
+			t.Fatalf("%s: %s, %v\n%s", url, response.Status, err, text)
 		}
+		return said
 	}
-	return response.StatusCode
-}
-
-// finish waits until a task has ended, and returns what it said and why it failed.
-func finish(t *testing.T, control *httptest.Server, name string) (said []string, failed string) {
-	t.Helper()
-	next := 0
-	var task report.Task
-	world.Await(t, "the task "+name+" ends", func() bool {
-		if code := command(t, http.MethodGet, fmt.Sprintf("%s/tasks/%s?from=%d", control.URL, name, next), &task); code != http.StatusOK {
-			t.Fatalf("the task %s is reported with %d", name, code)
-		}
-		said, next = append(said, task.Lines...), task.Next
-		return task.Done
-	})
-	return said, task.Error
 }
 
 // TestWorld does with one process what `make k8s-test` does on a cluster: the story, events that
@@ -76,30 +61,21 @@ func finish(t *testing.T, control *httptest.Server, name string) (said []string,
 func TestWorld(t *testing.T) {
 	t.Parallel()
 	w, control := meet(t, 3)
-	if code := command(t, http.MethodGet, control.URL+"/tasks/story", nil); code != http.StatusNotFound {
-		t.Errorf("a task that was not begun is reported with %d", code)
+	if said := post(t, control.URL+"/tasks/story")(); len(said) < 4 {
+		t.Fatalf("the story: %s", strings.Join(said, "\n"))
 	}
-	begin := func(query string) {
-		t.Helper()
-		if code := command(t, http.MethodPost, control.URL+"/tasks/"+query, nil); code != http.StatusOK {
-			t.Fatalf("POST %s is answered %d", query, code)
-		}
-	}
-	begin("story")
-	if said, failed := finish(t, control, "story"); failed != "" || len(said) < 5 {
-		t.Fatalf("the story: %s\n%s", failed, strings.Join(said, "\n"))
-	}
-	begin("load")
-	if code := command(t, http.MethodPost, control.URL+"/tasks/load", nil); code != http.StatusConflict {
-		t.Errorf("a load that runs is begun again: %d", code)
-	}
-	begin("flow?events=150&rate=50")
-	if _, failed := finish(t, control, "flow"); failed != "" {
-		t.Fatal(failed)
-	}
-	var status report.Status
+	users := post(t, control.URL+"/tasks/load")
+	post(t, control.URL+"/tasks/flow?events=150&rate=50")()
+	var status load.Status
 	world.Await(t, "users do everything at least once", func() bool {
-		command(t, http.MethodGet, control.URL+"/status", &status)
+		response, err := http.Get(control.URL + "/status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		if err := json.NewDecoder(response.Body).Decode(&status); err != nil {
+			t.Fatal(err)
+		}
 		for _, action := range []string{"clone", "push", "EVENT", "REQ", "NIP-11"} {
 			if status.Clients[action].Requests == 0 {
 				return false
@@ -107,19 +83,17 @@ func TestWorld(t *testing.T) {
 		}
 		return true
 	})
-	begin("load/end")
-	if said, failed := finish(t, control, "load"); failed != "" {
-		t.Fatalf("%s\n%s", failed, strings.Join(said, "\n"))
+	if _, err := http.Post(control.URL+"/end", "", nil); err != nil {
+		t.Fatal(err)
 	}
+	users()
 	for action, tally := range status.Clients {
 		if tally.Failed != 0 || tally.Moved != 0 {
 			t.Errorf("%s: %+v", action, tally)
 		}
 	}
-	begin("served")
-	said, failed := finish(t, control, "served")
-	if failed != "" || len(said) != 1+pushing {
-		t.Fatalf("%s\n%s", failed, strings.Join(said, "\n"))
+	if said := post(t, control.URL+"/tasks/served")(); len(said) != 2+pushing {
+		t.Fatalf("%s", strings.Join(said, "\n"))
 	}
 	if status.Published != 150 || len(status.Relays) != 3 {
 		t.Errorf("the status says %d events on %d relays", status.Published, len(status.Relays))
