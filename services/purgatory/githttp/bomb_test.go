@@ -49,24 +49,24 @@ func untouched(t *testing.T, r *repository.Repo) {
 func TestBombs(t *testing.T) {
 	t.Parallel()
 	small := []byte("hello")
-	grow := append(gittest.DeltaHeader(5, 4<<30), 0x90, 5)
+	grow := append(deltaHeader(5, 4<<30), 0x90, 5)
 	for name, pack := range map[string][]byte{
-		"blobs of zeros":                gittest.Pack(slices.Repeat([][]byte{gittest.Zeros(3, 32<<20)}, 4)...),
-		"a tree of zeros":               gittest.Pack(gittest.Zeros(2, 64<<20)),
-		"a delta that makes 4 GiB":      gittest.Pack(gittest.Blob(small), gittest.RefDelta(small, grow)),
+		"blobs of zeros":                packOf(slices.Repeat([][]byte{zeros(3, 32<<20)}, 4)...),
+		"a tree of zeros":               packOf(zeros(2, 64<<20)),
+		"a delta that makes 4 GiB":      packOf(blob(small), refDelta(small, grow)),
 		"2^32-1 objects":                []byte("PACK\x00\x00\x00\x02\xff\xff\xff\xff0000000000000000000000"),
-		"20 million objects in nothing": gittest.PackThatClaims(20_000_000, gittest.Blob(small)),
-		"deltas of 5 GiB":               gittest.Pack(slices.Repeat([][]byte{gittest.RefDelta(small, gittest.DeltaHeader(5, 512<<20))}, 10)...),
+		"20 million objects in nothing": packThatClaims(20_000_000, blob(small)),
+		"deltas of 5 GiB":               packOf(slices.Repeat([][]byte{refDelta(small, deltaHeader(5, 512<<20))}, 10)...),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := serve(t, githttp.Options{})
 			r := h.repo("bomb")
-			if answer := h.sendPack("bomb", gittest.BlobID(small), pack); !strings.Contains(answer, "ng refs/tags/bomb") {
+			if answer := h.sendPack("bomb", blobID(small), pack); !strings.Contains(answer, "ng refs/tags/bomb") {
 				t.Errorf("answer %q", answer)
 			}
 			untouched(t, r)
-			if err := gittest.Take(t, r, pack, gittest.BlobID(small)); !errors.Is(err, repository.ErrBadPack) {
+			if err := gittest.Take(t, r, pack, blobID(small)); !errors.Is(err, repository.ErrBadPack) {
 				t.Errorf("fetched: %v", err)
 			}
 			untouched(t, r)
@@ -81,14 +81,14 @@ func TestBombs(t *testing.T) {
 // longer, and the id of the last.
 func chain(size, deltas int) (pack []byte, last string) {
 	content := make([]byte, size)
-	entries := [][]byte{gittest.Blob(content)}
+	entries := [][]byte{blob(content)}
 	for range deltas {
 		length := uint64(len(content))
-		delta := append(gittest.DeltaHeader(length, length+1), 0xf0, byte(length), byte(length>>8), byte(length>>16), 1, 'x') // copy all, add one
-		entries = append(entries, gittest.OffsetDelta(len(entries[len(entries)-1]), delta))
+		delta := append(deltaHeader(length, length+1), 0xf0, byte(length), byte(length>>8), byte(length>>16), 1, 'x') // copy all, add one
+		entries = append(entries, offsetDelta(len(entries[len(entries)-1]), delta))
 		content = append(content, 'x')
 	}
-	return gittest.Pack(entries...), gittest.BlobID(content)
+	return packOf(entries...), blobID(content)
 }
 
 func TestChainIsWhatGitReads(t *testing.T) {

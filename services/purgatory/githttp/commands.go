@@ -3,7 +3,6 @@ package githttp
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/sideband"
 
+	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nostr"
 )
 
@@ -38,52 +38,37 @@ type pushRequest struct {
 	commands []Command
 	report   bool // the client reads a report
 	sideband bool // it reads side-band-64k
-	options  bool // push options follow the commands
-}
-
-// malformedError is a request that breaks the protocol.
-type malformedError struct{ reason string }
-
-func (e *malformedError) Error() string { return e.reason }
-
-func malformed(format string, args ...any) error {
-	return &malformedError{fmt.Sprintf(format, args...)}
 }
 
 // readPush reads the commands of a push (gitprotocol-pack, "Reference Update Request") and leaves
 // the reader at the pack. A lone flush, by which git asks whether it may push, is a push without
 // commands.
 //
-// The shallow lines of a client that has only a part of the history are read and forgotten: what it
-// sends must stand on what is here, shallow or not, and git must check it so.
+// What receive-pack does not advertise, like certificates and push options, breaks the protocol. The
+// shallow lines of a client that has only a part of the history are read and forgotten: what it
+// sends must link to what is here, shallow or not, and git must check it so.
 func readPush(r io.Reader) (*pushRequest, error) {
-	lines := &lineReader{lines: pktline.NewScanner(r)}
+	lines := pktline.NewScanner(netguard.LimitBody(r, maxCommandBytes))
 	p := &pushRequest{}
 	seen := map[string]bool{}
 	for {
-		line, err := lines.next()
+		text, err := nextLine(lines)
 		if err != nil {
 			return nil, err
 		}
-		if len(line) == 0 {
+		if text == "" {
 			break
 		}
-		text := strings.TrimSuffix(string(line), "\n")
-		if id, shallow := strings.CutPrefix(text, "shallow "); shallow && len(p.commands) == 0 {
-			if !isHex40(id) {
-				return nil, malformed("a shallow line names no object")
-			}
-			continue
-		}
-		if strings.HasPrefix(text, "push-cert") {
-			return nil, malformed("signed pushes are not taken")
-		}
+		text = strings.TrimSuffix(text, "\n")
 		if len(p.commands) == 0 {
+			if id, shallow := strings.CutPrefix(text, "shallow "); shallow && isHex40(id) {
+				continue
+			}
 			var capabilities string
 			text, capabilities, _ = strings.Cut(text, "\x00")
-			if err := p.take(capabilities); err != nil {
-				return nil, err
-			}
+			spoken := strings.Fields(capabilities)
+			p.report = slices.Contains(spoken, "report-status") || slices.Contains(spoken, "report-status-v2")
+			p.sideband = slices.Contains(spoken, "side-band-64k")
 		}
 		command, err := parseCommand(text)
 		if err != nil {
@@ -93,34 +78,27 @@ func readPush(r io.Reader) (*pushRequest, error) {
 			return nil, malformed("the reference %q is named twice", command.Name)
 		}
 		seen[command.Name] = true
-		if len(p.commands) == maxCommands {
+		if p.commands = append(p.commands, command); len(p.commands) > maxCommands {
 			return nil, malformed("more than %d references in one push", maxCommands)
 		}
-		p.commands = append(p.commands, command)
-	}
-	if p.options {
-		return p, lines.skipSection()
 	}
 	return p, nil
 }
 
-// take reads the client's capabilities. Those that are not named here change nothing.
-func (p *pushRequest) take(capabilities string) error {
-	for capability := range strings.FieldsSeq(capabilities) {
-		switch name, value, _ := strings.Cut(capability, "="); name {
-		case "report-status", "report-status-v2":
-			p.report = true
-		case "side-band-64k":
-			p.sideband = true
-		case "push-options":
-			p.options = true
-		case "object-format":
-			if value != "sha1" {
-				return malformed("the object format %q is not taken, only sha1", value)
-			}
-		}
+// nextLine returns the payload of the next line; a flush is empty.
+func nextLine(lines *pktline.Scanner) (string, error) {
+	if lines.Scan() {
+		return string(lines.Bytes()), nil
 	}
-	return nil
+	err := lines.Err()
+	_, spoken := errors.AsType[*pktline.ErrorLine](err)
+	switch {
+	case err == nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		err = malformed("the commands end too soon")
+	case errors.Is(err, pktline.ErrInvalidPktLen), spoken:
+		err = malformed("the commands are not pkt-lines")
+	}
+	return "", err
 }
 
 // parseCommand reads "<old> <new> <name>".
@@ -150,12 +128,10 @@ func isHex40(s string) bool {
 // client's: all or nothing, and a plain report, from which we make the answer.
 func (p *pushRequest) encode() []byte {
 	var b bytes.Buffer
-	for i, c := range p.commands {
-		line := c.Old + " " + c.New + " " + c.Name
-		if i == 0 {
-			line += "\x00 report-status atomic quiet"
-		}
-		b.WriteString(pktLine(line))
+	capabilities := "\x00 report-status atomic quiet"
+	for _, c := range p.commands {
+		b.WriteString(pktLine(c.Old + " " + c.New + " " + c.Name + capabilities))
+		capabilities = ""
 	}
 	b.WriteString("0000")
 	return b.Bytes()
@@ -166,45 +142,6 @@ func (p *pushRequest) sendsPack() bool {
 	return slices.ContainsFunc(p.commands, func(c Command) bool { return !c.Delete() })
 }
 
-// lineReader reads pkt-lines up to a bound.
-type lineReader struct {
-	lines *pktline.Scanner
-	bytes int
-}
-
-// next returns the payload of the next line, valid until the one after; a flush is empty.
-func (l *lineReader) next() ([]byte, error) {
-	if !l.lines.Scan() {
-		err := l.lines.Err()
-		_, spoken := errors.AsType[*pktline.ErrorLine](err)
-		switch {
-		case err == nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return nil, malformed("the commands end too soon")
-		case errors.Is(err, pktline.ErrInvalidPktLen), spoken:
-			return nil, malformed("the commands are not pkt-lines")
-		}
-		return nil, fmt.Errorf("read commands: %w", err)
-	}
-	line := l.lines.Bytes()
-	if l.bytes += len(line) + 4; l.bytes > maxCommandBytes {
-		return nil, malformed("the commands are longer than %d bytes", maxCommandBytes)
-	}
-	return line, nil
-}
-
-// skipSection reads up to the next flush.
-func (l *lineReader) skipSection() error {
-	for {
-		line, err := l.next()
-		if err != nil || len(line) == 0 {
-			return err
-		}
-	}
-}
-
-// maxReason bounds the reason that stands behind each refused reference.
-const maxReason = 300
-
 // send writes a report and words for the user's terminal, in the form that the client asked for.
 func (p *receiving) send(report *packp.ReportStatus, message string) error {
 	var plain, whole bytes.Buffer
@@ -214,15 +151,11 @@ func (p *receiving) send(report *packp.ReportStatus, message string) error {
 		}
 	}
 	if p.request.sideband {
-		mux := sideband.NewMuxer(sideband.Sideband64k, &whole)
+		mux := sideband.NewMuxer(sideband.Sideband64k, &whole) // a buffer takes everything
 		if message != "" {
-			if _, err := mux.WriteChannel(sideband.ProgressMessage, []byte(strings.TrimRight(message, "\n")+"\n")); err != nil {
-				return err
-			}
+			_, _ = mux.WriteChannel(sideband.ProgressMessage, []byte(strings.TrimRight(message, "\n")+"\n"))
 		}
-		if _, err := mux.Write(plain.Bytes()); err != nil {
-			return err
-		}
+		_, _ = mux.Write(plain.Bytes())
 		whole.WriteString("0000")
 	} else {
 		whole = plain
@@ -247,9 +180,10 @@ func refusalReport(commands []Command, reason string) *packp.ReportStatus {
 
 // oneLine makes a reason fit behind a reference.
 func oneLine(reason string) string {
+	const most = 300
 	line := strings.Join(strings.FieldsFunc(reason, func(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) }), " ")
-	if len(line) > maxReason {
-		line = strings.ToValidUTF8(line[:maxReason], "") + "…"
+	if len(line) > most {
+		line = strings.ToValidUTF8(line[:most], "") + "…"
 	}
 	if line == "" || line == "ok" {
 		return "refused"

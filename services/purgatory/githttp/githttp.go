@@ -49,37 +49,25 @@ type PushRequest struct {
 	PackBytes int64  // length of the pack as it came; 0 for Authorize, and for a push that sends none
 }
 
-// Refusal is why a push is not taken, in words for the user: "authorisation failed: no state event
+// Refuse is why a push is not taken, in words for the user: "authorisation failed: no state event
 // authorises these references".
-type Refusal struct{ Reason string }
+func Refuse(reason string) error { return &failure{resultRefused, reason, http.StatusForbidden, nil} }
 
-// Error is the reason.
-func (r *Refusal) Error() string { return r.Reason }
-
-// ErrNotFound is a repository that no announcement speaks for.
-var ErrNotFound = errors.New("no announcement of it is served or held here")
-
-// ErrElsewhere is a repository that another worker holds. The request is answered by 421
-// (Misdirected Request, RFC 9110), which is never for a client: the front door sends it to that
-// worker.
-var ErrElsewhere = errors.New("another worker holds the repository")
-
-// Unavailable is a repository that there is, or may be, but that cannot be used now.
-type Unavailable struct {
-	Reason string // for the user: "the repository cannot be written now, try again later"
-	Err    error  // for the log; nil: it does not concern the operator
+// Unavailable is that a repository that there is, or may be, cannot be used now: a reason for the
+// user, and an error for the log; nil: it does not concern the operator.
+func Unavailable(reason string, err error) error {
+	return &failure{resultError, reason, http.StatusServiceUnavailable, err}
 }
 
-// Error is the reason and what lies behind it.
-func (u *Unavailable) Error() string {
-	if u.Err == nil {
-		return u.Reason
-	}
-	return u.Reason + ": " + u.Err.Error()
-}
+var (
+	// ErrNotFound is a repository that no announcement speaks for.
+	ErrNotFound error = &failure{resultError, "repository not found: no announcement of it is served or held here", http.StatusNotFound, nil}
 
-// Unwrap returns what lies behind it.
-func (u *Unavailable) Unwrap() error { return u.Err }
+	// ErrElsewhere is a repository that another worker holds. The request is answered by 421
+	// (Misdirected Request, RFC 9110), which is never for a client: the front door sends it to that
+	// worker.
+	ErrElsewhere error = &failure{resultError, "another worker holds the repository", http.StatusMisdirectedRequest, nil}
+)
 
 // Unwritable is the reason where the disk takes nothing.
 const Unwritable = "the repository cannot be written now, try again later"
@@ -129,7 +117,6 @@ type handler struct {
 	Options
 	authority Authority
 	disk      *limit.Fair // bytes of requests and answers
-	passing   *http.Transport
 }
 
 // New makes the handler for every path that nostr.ParseRepositoryPath reads.
@@ -147,7 +134,7 @@ func New(a Authority, o Options) http.Handler {
 		o.Metrics = newMetrics(0)
 	}
 	share := max(o.SpoolBytes/4, o.MaxPushBytes+diskStep)
-	return &handler{Options: o, authority: a, disk: limit.NewFair(o.SpoolBytes+diskStep, share), passing: newPassing()}
+	return &handler{Options: o, authority: a, disk: limit.NewFair(o.SpoolBytes+diskStep, share)}
 }
 
 // exchange is one request and what it is about.
@@ -199,8 +186,8 @@ func (x *exchange) find() (err error) {
 		return ErrNotFound
 	}
 	if x.repo, err = x.authority.Repository(x.r.Context(), x.ref); err != nil {
-		if !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrElsewhere) {
-			err = &unopened{err}
+		if _, told := errors.AsType[*failure](err); !told && x.r.Context().Err() == nil {
+			err = Unavailable("this repository cannot be looked up now, try again later", fmt.Errorf("look up the repository: %w", err))
 		}
 		return err
 	}
@@ -214,12 +201,6 @@ func (x *exchange) find() (err error) {
 	x.shown, err = x.repo.Store().Empty(x.r.Context())
 	return err
 }
-
-// unopened is a repository that cannot be looked up now.
-type unopened struct{ err error }
-
-func (u *unopened) Error() string { return "look up the repository: " + u.err.Error() }
-func (u *unopened) Unwrap() error { return u.err }
 
 func (x *exchange) serve(service string) {
 	methods := []string{http.MethodGet, http.MethodHead}
@@ -268,42 +249,35 @@ type failure struct {
 	log              error // nil: it does not concern the operator
 }
 
+func (f *failure) Error() string { return f.sentence }
+func (f *failure) Unwrap() error { return f.log }
+
+// malformed is a request that breaks the protocol.
+func malformed(format string, args ...any) error {
+	return &failure{resultRefused, "bad request: " + fmt.Sprintf(format, args...), http.StatusBadRequest, nil}
+}
+
 // understand says what an error means for the client.
-func (x *exchange) understand(err error) failure {
-	refusal, refused := errors.AsType[*Refusal](err)
-	away, unavailable := errors.AsType[*Unavailable](err)
-	_, notOpened := errors.AsType[*unopened](err)
-	bad, malformed := errors.AsType[*malformedError](err)
-	_, cut := errors.AsType[*unreadable](err)
+func (x *exchange) understand(err error) *failure {
+	known, is := errors.AsType[*failure](err)
+	ofGit, failed := errors.AsType[*repository.Error](err)
 	switch {
-	case refused:
-		return failure{resultRefused, refusal.Reason, http.StatusForbidden, nil}
-	case errors.Is(err, ErrNotFound):
-		return failure{resultError, "repository not found: " + ErrNotFound.Error(), http.StatusNotFound, nil}
-	case errors.Is(err, ErrElsewhere):
-		return failure{resultError, ErrElsewhere.Error(), http.StatusMisdirectedRequest, nil}
-	case unavailable:
-		return failure{resultError, away.Reason, http.StatusServiceUnavailable, away.Err}
-	case notOpened && x.r.Context().Err() == nil:
-		return failure{resultError, "this repository cannot be looked up now, try again later", http.StatusServiceUnavailable, err}
+	case is:
+		return known
 	case errors.Is(err, limit.ErrShare):
-		return failure{resultLimited, "too many git requests from your address at once, try again later", http.StatusTooManyRequests, nil}
+		return &failure{resultLimited, "too many git requests from your address at once, try again later", http.StatusTooManyRequests, nil}
 	case errors.Is(err, limit.ErrFull):
-		return failure{resultBusy, "too many git requests at once, try again later", http.StatusServiceUnavailable, nil}
-	case errors.Is(err, errSlow):
-		return failure{resultSlow, fmt.Sprintf("the request came too slowly: less than %d bytes in %v", chunk, x.Stall), http.StatusRequestTimeout, nil}
+		return &failure{resultBusy, "too many git requests at once, try again later", http.StatusServiceUnavailable, nil}
 	case errors.Is(err, netguard.ErrTooLarge):
-		return failure{resultRefused, "the request is too large", http.StatusRequestEntityTooLarge, nil}
-	case malformed:
-		return failure{resultRefused, "bad request: " + bad.reason, http.StatusBadRequest, nil}
-	case isProtocolError(err):
-		return failure{resultError, "bad request: git cannot read it", http.StatusBadRequest, nil}
-	case cut, x.r.Context().Err() != nil:
-		return failure{resultGone, "the connection was lost", http.StatusBadRequest, nil}
+		return &failure{resultRefused, "the request is too large", http.StatusRequestEntityTooLarge, nil}
+	case failed && strings.HasPrefix(ofGit.Messages, "fatal: protocol error"):
+		return &failure{resultError, "bad request: git cannot read it", http.StatusBadRequest, nil}
+	case x.r.Context().Err() != nil:
+		return &failure{resultGone, "the connection was lost", http.StatusBadRequest, nil}
 	case repository.Unwritable(err):
-		return failure{resultError, Unwritable, http.StatusServiceUnavailable, err}
+		return &failure{resultError, Unwritable, http.StatusServiceUnavailable, err}
 	}
-	return failure{resultError, "git failed on this server, try again later", http.StatusInternalServerError, err}
+	return &failure{resultError, "git failed on this server, try again later", http.StatusInternalServerError, err}
 }
 
 // fail answers a request to which nothing was answered yet, and returns its result.
@@ -317,4 +291,14 @@ func (x *exchange) fail(err error) (result string) {
 	}
 	http.Error(x.w, f.sentence, f.status)
 	return f.result
+}
+
+// count counts a request and how it ended.
+func (x *exchange) count(operation string, began time.Time, err error) {
+	result := resultOK
+	if err != nil {
+		result = x.understand(err).result
+		x.log.Debug("a git request failed", "operation", operation, "result", result, "error", err)
+	}
+	x.Metrics.operation(operation, result, time.Since(began))
 }

@@ -331,8 +331,8 @@ func TestAnswersToRequestsOfEveryKind(t *testing.T) {
 		"no tip to push":    {"GET", base + "/info/refs?service=git-receive-pack", nil, 200, "application/x-git-receive-pack-advertisement", "capabilities^{}"},
 		"HEAD of refs":      {"HEAD", base + "/info/refs?service=git-upload-pack", nil, 200, "application/x-git-upload-pack-advertisement", ""},
 		"HEAD of HEAD":      {"HEAD", base + "/HEAD", nil, 200, "text/plain; charset=utf-8", ""},
-		"dumb":              {"GET", base + "/info/refs", nil, 403, "", "dumb HTTP protocol is not served"},
-		"archive":           {"GET", base + "/info/refs?service=git-upload-archive", nil, 403, "", "not served"},
+		"dumb":              {"GET", base + "/info/refs", nil, 403, "", "dumb HTTP protocol"},
+		"archive":           {"GET", base + "/info/refs?service=git-upload-archive", nil, 403, "", "only git-upload-pack"},
 		"objects":           {"GET", base + "/objects/info/packs", nil, 404, "", "not found"},
 		"config":            {"GET", base + "/config", nil, 404, "", "not found"},
 		"the address":       {"GET", base, nil, 404, "", "git clone"},
@@ -396,7 +396,7 @@ func TestRepositoryThatCannotBeHadNow(t *testing.T) {
 	t.Parallel()
 	h := serve(t, githttp.Options{})
 	h.authority.away = map[string]error{
-		"unwritable": fmt.Errorf("make: %w", &githttp.Unavailable{Reason: githttp.Unwritable, Err: errors.New("secret-disk")}),
+		"unwritable": fmt.Errorf("make: %w", githttp.Unavailable(githttp.Unwritable, errors.New("secret-disk"))),
 		"unknown":    errors.New("secret-host: no responders"),
 		"nowhere":    fmt.Errorf("look: %w", githttp.ErrNotFound),
 	}

@@ -8,8 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"tendril.dev/lib/limit"
 )
@@ -78,34 +76,4 @@ func TestBufferLetsGitEnd(t *testing.T) {
 	if taken, _, _ := disk.Counts(0); !errors.Is(err, errGone) || taken != 0 {
 		t.Errorf("%v, %d are taken", err, taken)
 	}
-}
-
-// TestGitDoesNotWaitForEver for a client that takes little, where there is no room.
-func TestGitDoesNotWaitForEver(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBuffer(scratch(t), &room{disk: limit.NewFair(0, 0)})
-		written := make(chan error, 1)
-		began := time.Now()
-		go func() {
-			_, err := b.Write(make([]byte, 2<<20))
-			b.end(err)
-			written <- err
-		}()
-		read := 0
-		for part := make([]byte, 1<<10); ; {
-			time.Sleep(time.Second)
-			n, err := b.Read(part)
-			if read += n; err != nil {
-				if !errors.Is(err, errSlow) {
-					t.Error(err)
-				}
-				break
-			}
-		}
-		if err := <-written; !errors.Is(err, errSlow) || read < answerMemory || time.Since(began) < gitWaits {
-			t.Errorf("%v after %d bytes and %v", err, read, time.Since(began))
-		}
-		b.close()
-	})
 }

@@ -11,18 +11,6 @@ import (
 	"tendril.dev/lib/nostr"
 )
 
-// FuzzHasSomething: any bytes have an end.
-func FuzzHasSomething(f *testing.F) {
-	id := strings.Repeat("a", 40)
-	f.Add(pktLine("command=fetch") + "0001" + pktLine("want "+id+"\n") + pktLine("done\n") + "0000")
-	f.Add(pktLine("want "+id+"\n") + "0000" + pktLine("have "+id+"\n"))
-	f.Fuzz(func(t *testing.T, request string) {
-		if hasSomething(strings.NewReader(request)) && !strings.Contains(request, "have ") && !strings.Contains(request, "shall") {
-			t.Errorf("%q has nothing", request)
-		}
-	})
-}
-
 func TestTrafficNamesTheTop(t *testing.T) {
 	t.Parallel()
 	owner := strings.Repeat("1", 64)

@@ -64,7 +64,7 @@ func TestPushIsPassedOn(t *testing.T) {
 		t.Errorf("%v pushes counted as moved", n)
 	}
 	next.authority.push = func(context.Context, []githttp.Command, func(context.Context) error) error {
-		return &githttp.Refusal{Reason: "not by this one either"}
+		return githttp.Refuse("not by this one either")
 	}
 	w.Commit("c", "c")
 	if out, err := gittest.Try(t, w.Dir, "push", first.at("moves"), "main"); err == nil || !strings.Contains(out, "not by this one either") {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strings"
 	"sync"
@@ -26,42 +27,42 @@ const (
 	// drainBytes is how much more than the largest push is read, and thrown away, so that its
 	// client sees why it was refused.
 	drainBytes = 64 << 20
-	// maxReport bounds what receive-pack says about maxCommands references.
-	maxReport = 32 << 20
 	// soonest and latest are the pauses between two looks at who holds a repository that moves.
 	soonest = 10 * time.Millisecond
 	latest  = 500 * time.Millisecond
 	// maxOtherReason bounds what is read of another worker's refusal.
 	maxOtherReason = 1 << 10
+	// emptyPacket is what git itself sends to keep a connection alive: a side-band packet without
+	// content.
+	emptyPacket = "0005\x01"
+	// moving is what a user is told when no worker has taken the repository in time.
+	moving = "the repository is moving to another worker; push again in a moment"
 )
 
-// movingReason is what a user is told when no worker has taken the repository in time.
-const movingReason = "the repository is moving to another worker; push again in a moment"
+// errNotApplied is a push that git did not take; its report says why.
+var errNotApplied = errors.New("git did not apply the push")
 
 // receiving is a push on its way into the repository.
 type receiving struct {
-	x       *exchange
-	request *pushRequest
-	spoken  []byte // the request as it came, up to its pack
-	arrived *repository.Spool
-	out     *answer
-	allowed bool                // the Authority wants it received
-	called  bool                // it has been received, or that has failed
-	report  *packp.ReportStatus // nil until receive-pack has spoken
-	said    string              // what git said beside its report
+	x        *exchange
+	request  *pushRequest
+	spoken   []byte // the request as it came, up to its pack
+	arrived  *repository.Spool
+	out      *answer
+	received bool                // the Authority allowed it
+	report   *packp.ReportStatus // nil until receive-pack has spoken
+	said     string              // what git said beside its report
 }
 
-// push answers POST git-receive-pack. The answer is held back until the Authority is done, so that
-// "done" on the user's terminal means committed.
+// push answers POST git-receive-pack.
 func (x *exchange) push() {
 	began := time.Now()
 	unpacked, err := x.requestBody(x.MaxPushBytes + drainBytes)
 	var request *pushRequest
 	var spoken bytes.Buffer
-	var body *bufio.Reader
+	body := bufio.NewReaderSize(unpacked, 32<<10)
 	if err == nil {
-		body = bufio.NewReaderSize(unpacked, 32<<10)
-		request, err = readPush(io.TeeReader(fromClient{body}, &spoken))
+		request, err = readPush(io.TeeReader(body, &spoken))
 	}
 	if err != nil {
 		x.Metrics.operation(operationPush, x.fail(err), time.Since(began))
@@ -78,36 +79,35 @@ func (x *exchange) push() {
 	x.Metrics.operation(userPushes, result, time.Since(began))
 }
 
-// carryOut reads the pack, lets the Authority decide, and answers.
+// carryOut reads the pack, lets the Authority decide, and answers. The answer is held back until the
+// Authority is done, so that "done" on the user's terminal means committed.
 func (p *receiving) carryOut(body io.Reader) (result string) {
 	ctx := p.x.r.Context()
 	asked := PushRequest{Ref: p.x.ref, Commands: p.request.commands, Client: p.x.client}
-	arrived, end := p.x.spool(func() error {
-		err := p.x.authority.Authorize(ctx, asked)
-		p.allowed = err == nil
-		return err
-	})
+	arrived, end := p.x.spool(func() error { return p.x.authority.Authorize(ctx, asked) })
 	defer end()
 	p.arrived = arrived
 	var err error
 	if p.request.sendsPack() {
-		_, err = io.Copy(arrived, fromClient{netguard.LimitBody(body, p.x.MaxPushBytes)})
+		_, err = io.Copy(arrived, netguard.LimitBody(body, p.x.MaxPushBytes))
 	}
+	if errors.Is(err, netguard.ErrTooLarge) {
+		err = Refuse(fmt.Sprintf("the push is larger than %d bytes", p.x.MaxPushBytes))
+	}
+	drain(body) // an answer may begin from here on
 	asked.PackBytes = arrived.Size()
 	var others *http.Response
 	if err == nil {
-		drain(body) // an answer may begin from here on
 		others, err = p.decide(ctx, asked)
 	}
-	drain(body)
-	if others != nil {
-		defer others.Body.Close()
-		if _, err := io.Copy(p.out, others.Body); err != nil {
-			return p.x.understand(&unreadable{err}).result
-		}
-		return resultMoved
+	if others == nil {
+		return p.answer(err)
 	}
-	return p.answer(err)
+	defer others.Body.Close()
+	if _, err := io.Copy(p.out, others.Body); err != nil {
+		return resultGone
+	}
+	return resultMoved
 }
 
 // decide lets the Authority decide a push that has been read in, and keeps its client alive
@@ -115,7 +115,6 @@ func (p *receiving) carryOut(body io.Reader) (result string) {
 // the client, which has sent everything, need not know.
 func (p *receiving) decide(ctx context.Context, asked PushRequest) (others *http.Response, err error) {
 	defer p.keepAlive()()
-	p.allowed = false
 	inTime := time.NewTimer(p.x.HandOver)
 	defer inTime.Stop()
 	for pause := soonest; ; pause = min(2*pause, latest) {
@@ -124,7 +123,7 @@ func (p *receiving) decide(ctx context.Context, asked PushRequest) (others *http
 			return nil, err
 		}
 		if p.x.Holder == nil {
-			return nil, &Refusal{Reason: movingReason}
+			return nil, Refuse(moving)
 		}
 		if address, held := p.x.Holder(p.x.ref.Identifier); held {
 			if others, err := p.passOn(ctx, address); others != nil || err != nil {
@@ -134,16 +133,12 @@ func (p *receiving) decide(ctx context.Context, asked PushRequest) (others *http
 		select {
 		case <-time.After(pause):
 		case <-inTime.C:
-			return nil, &Refusal{Reason: movingReason}
+			return nil, Refuse(moving)
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
 }
-
-// emptyPacket is what git itself sends to keep a connection alive: a side-band packet without
-// content.
-const emptyPacket = "0005\x01"
 
 // keepAlive sends an empty packet from time to time until it is stopped. It is for a client that
 // has sent everything and only waits: an answer that begins before the request has ended makes many
@@ -171,66 +166,44 @@ func (p *receiving) keepAlive() (stop func()) {
 	return func() { close(done); running.Wait() }
 }
 
-// notApplied is a push that git did not take; its report says why.
-type notApplied struct{ reason string }
-
-func (e *notApplied) Error() string { return "git did not apply the push: " + e.reason }
-
 // receive runs receive-pack, and gives nil if it applied every command.
 func (p *receiving) receive(ctx context.Context) error {
-	if p.called {
-		return errors.New("receive a push: it was received before")
-	}
-	p.allowed, p.called = true, true
+	p.received = true
 	if err := p.x.repo.Sweep(); err != nil {
-		return fmt.Errorf("receive a push: %w", err)
+		return err
 	}
-	out := &boundedBuffer{max: maxReport}
+	var out bytes.Buffer
 	c := p.x.repo.ReceivePack(false, p.x.MaxPushBytes)
 	c.Client, c.Patience, c.Pack = p.x.client, p.x.Patience, p.arrived.Size()
 	c.Stdin = io.MultiReader(bytes.NewReader(p.request.encode()), p.arrived.Reader())
-	c.Stdout = out
+	c.Stdout = &out
 	err := c.Run(ctx)
 	p.said = c.Messages()
 	if err != nil {
 		err = errors.Join(err, p.x.repo.Sweep()) // it may have been killed
 	}
 	if errors.Is(err, repository.ErrTooLong) {
-		return &Refusal{Reason: "the push takes too long to check; push less at once"}
+		return Refuse("the push takes too long to check; push less at once")
 	}
 	if err != nil {
-		return fmt.Errorf("receive a push: %w", err)
+		return err
 	}
 	report := packp.NewReportStatus()
-	if err := report.Decode(&out.Buffer); err != nil {
-		return fmt.Errorf("receive a push: read the report of git: %w", err)
+	if err := report.Decode(&out); err != nil {
+		return fmt.Errorf("read the report of git: %w", err)
 	}
 	if report.UnpackStatus != "ok" {
 		failed := &repository.Error{Command: "receive-pack", Messages: report.UnpackStatus + "\n" + p.said, Err: report.Error()}
 		if repository.Unwritable(failed) {
-			return fmt.Errorf("receive a push: %w", failed)
+			return failed
 		}
 		if strings.Contains(report.UnpackStatus, "abnormal exit") { // index-pack was ended by a limit, or is at fault
-			return &Refusal{Reason: "git cannot check the pack within the limits on its memory and time: " + p.said}
+			return Refuse("git cannot check the pack within the limits on its memory and time: " + p.said)
 		}
 	}
 	p.report = report
-	return p.applied()
-}
-
-// applied reports whether the report tells of every command that it was carried out.
-func (p *receiving) applied() error {
-	if err := p.report.Error(); err != nil {
-		return &notApplied{err.Error()}
-	}
-	done := map[string]bool{}
-	for _, status := range p.report.CommandStatuses {
-		done[status.ReferenceName.String()] = true
-	}
-	for _, command := range p.request.commands {
-		if !done[command.Name] {
-			return &notApplied{fmt.Sprintf("nothing is said of %q", command.Name)}
-		}
+	if err := report.Error(); err != nil || len(report.CommandStatuses) != len(p.request.commands) {
+		return fmt.Errorf("%w: %v", errNotApplied, err)
 	}
 	return nil
 }
@@ -238,34 +211,29 @@ func (p *receiving) applied() error {
 // answer tells the client what became of its push: from what the Authority said in the end, or why
 // it was not asked.
 func (p *receiving) answer(err error) (result string) {
-	_, refused := errors.AsType[*Refusal](err)
-	_, unapplied := errors.AsType[*notApplied](err)
-	label := authorError
-	switch {
-	case p.allowed:
-		label = authorized
-	case refused:
-		label = authorRefused
-	}
-	p.x.Metrics.pushes.WithLabelValues(label).Inc()
 	if err == nil && p.report == nil {
 		err = errors.New("the push was neither refused nor received")
 	}
 	report, message, result := p.report, p.said, resultOK
 	switch {
-	case unapplied && report != nil:
+	case errors.Is(err, errNotApplied):
 		result = resultRefused
 	case err != nil:
 		f := p.x.understand(err)
 		result, message = f.result, f.sentence
-		if errors.Is(err, netguard.ErrTooLarge) {
-			message = fmt.Sprintf("the push is larger than %d bytes", p.x.MaxPushBytes)
-		}
 		report = refusalReport(p.request.commands, message)
 		if f.log != nil {
 			p.x.log.Warn("a push failed", "error", f.log)
 		}
 	}
+	label := authorError
+	switch {
+	case p.received:
+		label = authorized
+	case result == resultRefused:
+		label = authorRefused
+	}
+	p.x.Metrics.pushes.WithLabelValues(label).Inc()
 	if err := p.send(report, message); err != nil {
 		p.x.log.Debug("the answer to a push could not be sent", "error", err)
 		return resultGone
@@ -273,50 +241,33 @@ func (p *receiving) answer(err error) (result string) {
 	return result
 }
 
-// boundedBuffer keeps what is written to it, up to a bound.
-type boundedBuffer struct {
-	bytes.Buffer
-	max int
-}
-
-// Write fails beyond the bound.
-func (b *boundedBuffer) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > b.max {
-		return 0, errors.New("git says too much")
-	}
-	return b.Buffer.Write(p)
-}
-
-// newPassing makes what passes pushes on to other workers. Their addresses come from our own claims
-// and lead to loopback or into the cluster, so the guarded dialer is not asked.
-func newPassing() *http.Transport {
-	return &http.Transport{
-		DialContext:        (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-		DisableCompression: true,
-		DisableKeepAlives:  true,
-		// A worker asks for the body when it holds the repository, and answers at once if not.
-		ExpectContinueTimeout: time.Minute,
-	}
+// passing is what passes pushes on to other workers. Their addresses come from our own claims and
+// lead to loopback or into the cluster, so the guarded dialer is not asked.
+var passing = &http.Transport{
+	DialContext:        (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+	DisableCompression: true,
+	DisableKeepAlives:  true,
+	// A worker asks for the body when it holds the repository, and answers at once if not.
+	ExpectContinueTimeout: time.Minute,
 }
 
 // passOn sends the push to another worker and returns its answer. Neither an answer nor an error:
 // that worker has seen nothing of the push, and it may be sent again.
 func (p *receiving) passOn(ctx context.Context, address string) (*http.Response, error) {
-	body := &watched{Reader: io.MultiReader(bytes.NewReader(p.spoken), p.arrived.Reader())}
+	var begun atomic.Bool
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got100Continue: func() { begun.Store(true) }})
 	to := &url.URL{Scheme: "http", Host: address, Path: p.x.r.URL.Path, RawPath: p.x.r.URL.EscapedPath()}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to.String(), body)
+	r, err := http.NewRequestWithContext(traced, http.MethodPost, to.String(), io.MultiReader(bytes.NewReader(p.spoken), p.arrived.Reader()))
 	if err != nil {
 		return nil, fmt.Errorf("pass a push on: %w", err)
 	}
 	r.ContentLength = int64(len(p.spoken)) + p.arrived.Size()
 	r.Header.Set("Content-Type", p.x.r.Header.Get("Content-Type"))
 	r.Header.Set("Expect", "100-continue")
-	if p.x.client != "" {
-		r.Header.Set(proto.HeaderClient, p.x.client)
-	}
-	answer, err := p.x.passing.RoundTrip(r)
+	r.Header.Set(proto.HeaderClient, p.x.client)
+	answer, err := passing.RoundTrip(r)
 	switch {
-	case err != nil && !body.begun.Load():
+	case err != nil && !begun.Load():
 		p.x.log.Debug("a push could not be passed on", "worker", address, "error", err)
 		return nil, ctx.Err()
 	case err != nil:
@@ -332,17 +283,5 @@ func (p *receiving) passOn(ctx context.Context, address string) (*http.Response,
 	if err != nil {
 		return nil, fmt.Errorf("pass a push on to %s: %w", address, err)
 	}
-	return nil, &Refusal{Reason: strings.TrimSpace(string(reason))}
-}
-
-// watched is a body that knows whether any of it was read.
-type watched struct {
-	io.Reader
-	begun atomic.Bool
-}
-
-// Read reads some of the body.
-func (w *watched) Read(p []byte) (int, error) {
-	w.begun.Store(true)
-	return w.Reader.Read(p)
+	return nil, Refuse(strings.TrimSpace(string(reason)))
 }

@@ -79,7 +79,7 @@ func TestRefusalStandsOnTheTerminal(t *testing.T) {
 	r := h.repo("refused")
 	reason := "authorisation failed: no state event authorises these references"
 	h.authority.push = func(context.Context, []githttp.Command, func(context.Context) error) error {
-		return fmt.Errorf("push: %w", &githttp.Refusal{Reason: reason})
+		return fmt.Errorf("push: %w", githttp.Refuse(reason))
 	}
 	w := gittest.NewWork(t)
 	w.Commit("a", "a")
@@ -306,7 +306,7 @@ func TestReportInTheFormTheClientAskedFor(t *testing.T) {
 	h := serve(t, githttp.Options{})
 	h.repo("forms")
 	h.authority.push = func(context.Context, []githttp.Command, func(context.Context) error) error {
-		return &githttp.Refusal{Reason: "no\nand  no"}
+		return githttp.Refuse("no\nand  no")
 	}
 	id := strings.Repeat("7", 40)
 	report := "000eunpack ok\n" + "001eng refs/heads/x no and no\n"
@@ -499,7 +499,7 @@ func TestLargePacksAreAskedAboutBeforeTheyAreRead(t *testing.T) {
 	if h.counted("ngit_git_push_authorization_total", "allowed") != 1 {
 		t.Error("counted more than once")
 	}
-	h.authority.authorize = func(githttp.PushRequest) error { return &githttp.Refusal{Reason: "not you"} }
+	h.authority.authorize = func(githttp.PushRequest) error { return githttp.Refuse("not you") }
 	rand.Read(noise)
 	w.Commit("noise", string(noise))
 	out, err := gittest.Try(t, w.Dir, "push", strings.Replace(h.at("large"), h.URL, front.URL, 1), "main:refs/heads/other")

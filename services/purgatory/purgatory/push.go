@@ -99,7 +99,7 @@ func ensure(ctx context.Context, repo *repository.Repo) error {
 	if err == nil || ctx.Err() != nil || errors.Is(err, repository.ErrBusy) {
 		return err
 	}
-	return &githttp.Unavailable{Reason: githttp.Unwritable, Err: err}
+	return githttp.Unavailable(githttp.Unwritable, err)
 }
 
 // announced reports whether a repository is here by what its owner has announced, whatever others
@@ -302,7 +302,7 @@ func (a authority) lockFor(ctx context.Context, at repository.Place, push githtt
 	case errors.Is(err, shards.ErrElsewhere):
 		return nil, githttp.ErrElsewhere
 	case errors.Is(err, limit.ErrFull):
-		return nil, &githttp.Unavailable{Reason: "too many push to this repository at once, try again later"}
+		return nil, githttp.Unavailable("too many push to this repository at once, try again later", nil)
 	}
 	return unlock, err
 }
@@ -324,7 +324,7 @@ func (w *worker) refusal(at repository.Place, err error) error {
 		w.log.Info("push refused", "repository", at, "reason", refused.Reason)
 		w.tell(at.Identifier, proto.GitRefused, proto.GitNotice{Owner: npub(at.PubKey), Reason: refused.Reason})
 	}
-	return &githttp.Refusal{Reason: refused.Reason}
+	return githttp.Refuse(refused.Reason)
 }
 
 // extend starts the clocks anew of the owner's held announcement and of the held state that a push
@@ -367,7 +367,7 @@ func (a authority) releasePushed(ctx context.Context, at repository.Place, d dec
 	if d.state != nil && d.state.Held {
 		served, err := a.accepted(ctx, d.state.Event.ID)
 		if served == nil && err == nil && failed == nil {
-			return &githttp.Refusal{Reason: "the state event that allowed this push does not count any more: it was refused, or a newer one has taken its place"}
+			return githttp.Refuse("the state event that allowed this push does not count any more: it was refused, or a newer one has taken its place")
 		}
 		if served != nil {
 			failed = nil
@@ -384,7 +384,7 @@ func (a authority) releasePushed(ctx context.Context, at repository.Place, d dec
 		case failed != nil:
 			return failed
 		case a.heldEvent(id) == nil:
-			return &githttp.Refusal{Reason: "the pull request " + id + " does not count any more: it was refused, deleted, or its time was over"}
+			return githttp.Refuse("the pull request " + id + " does not count any more: it was refused, deleted, or its time was over")
 		}
 		// Held still: it is released when other repositories that it is for have the commit.
 	}

@@ -4,10 +4,10 @@
 package shards
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 
 	"tendril.dev/lib/limit"
@@ -111,7 +111,7 @@ const (
 // wait for each other. ErrElsewhere: it may not write.
 func (h *Held) Write(ctx context.Context, at ...repository.Place) (unlock func(), err error) {
 	at = slices.Clone(at)
-	slices.SortFunc(at, inOrder)
+	slices.SortFunc(at, func(a, b repository.Place) int { return strings.Compare(a.String(), b.String()) })
 	var unlocks []func()
 	unlock = func() {
 		for _, unlock := range slices.Backward(unlocks) {
@@ -127,16 +127,6 @@ func (h *Held) Write(ctx context.Context, at ...repository.Place) (unlock func()
 		unlocks = append(unlocks, next)
 	}
 	return unlock, nil
-}
-
-func inOrder(a, b repository.Place) int {
-	prs := func(p repository.Place) int {
-		if p.PRs {
-			return 1
-		}
-		return 0
-	}
-	return cmp.Or(cmp.Compare(a.Identifier, b.Identifier), cmp.Compare(a.PubKey, b.PubKey), prs(a)-prs(b))
 }
 
 // TryWrite is Write where the repository is free; ok is false where it is not. It may be called
@@ -211,15 +201,10 @@ func (h *Held) Lease(identifier string) context.Context {
 	if s := h.shards[proto.ShardOf(identifier)]; s != nil {
 		return s.lease
 	}
+	ended, end := context.WithCancel(context.Background())
+	end()
 	return ended
 }
-
-// ended is a context that has ended.
-var ended = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
 
 // Holds reports whether the identifier's shard is held, be it for reading only.
 func (h *Held) Holds(identifier string) bool { return h.HoldsShard(proto.ShardOf(identifier)) }
