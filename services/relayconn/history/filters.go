@@ -8,25 +8,81 @@ import (
 	"tendril.dev/lib/nostr"
 )
 
-// perFilter is how many references, ids or authors one filter names.
-const perFilter = 100
+// perFilter is how many references, ids or authors one filter names. A wide filter names more; the
+// bytes are what strfry takes.
+const perFilter, perWide, mostWide = 100, 1000, 65_000
+
+// Group is the filters of one chunk of references or ids. They go in one REQ.
+type Group []nostr.Filter
 
 // Layer1 asks for announcements, states and user grasp lists of anyone.
-func Layer1() []nostr.Filter {
-	return []nostr.Filter{{Kinds: []int{nostr.KindAnnouncement, nostr.KindState, nostr.KindUserGraspList}}}
+func Layer1() Group {
+	return Group{{Kinds: []int{nostr.KindAnnouncement, nostr.KindState, nostr.KindUserGraspList}}}
 }
 
-// FiltersOf are the filters of layers 2 and 3 for a set, always in the same order.
-func FiltersOf(s Set) []nostr.Filter {
-	var filters []nostr.Filter
-	for chunk := range slices.Chunk(s.Full, perFilter) {
-		filters = append(filters, tagged(chunk, "a", "A", "q")...)
+// Groups are the filters of layers 2 and 3 for a set, always in the same order.
+func Groups(s Set) []Group { return groups(s, perFilter, mostWide) }
+
+// Wide are the same filters with as many values in each as a session of NIP-77 takes, and not many
+// more bytes than given.
+func Wide(s Set, bytes int) []Group { return groups(s, perWide, min(bytes, mostWide)) }
+
+func groups(s Set, most, bytes int) (all []Group) {
+	for _, chunk := range chunks(s.Full, most, bytes) {
+		all = append(all, tagged(chunk, "a", "A", "q"))
 	}
-	filters = append(filters, states(s.State)...)
-	for chunk := range slices.Chunk(s.Roots, perFilter) {
-		filters = append(filters, tagged(chunk, "e", "E", "q")...)
+	for _, f := range states(s.State) {
+		all = append(all, Group{f})
 	}
-	return filters
+	for _, chunk := range chunks(s.Roots, most, bytes) {
+		all = append(all, tagged(chunk, "e", "E", "q"))
+	}
+	return all
+}
+
+func chunks(values []string, most, bytes int) (all [][]string) {
+	begin, size := 0, 0
+	for i, v := range values {
+		if i > begin && (i-begin == most || size+len(v) > bytes) {
+			all = append(all, values[begin:i:i])
+			begin, size = i, 0
+		}
+		size += len(v)
+	}
+	if begin < len(values) {
+		all = append(all, values[begin:])
+	}
+	return all
+}
+
+// tagged returns one filter for each tag name.
+func tagged(values []string, names ...string) (g Group) {
+	for _, name := range names {
+		g = append(g, nostr.Filter{Tags: nostr.TagMap{name: values}})
+	}
+	return g
+}
+
+// Narrow cuts those filters of a wide group that are chosen into groups as they go in one REQ.
+func (g Group) Narrow(chosen []bool) (all []Group) {
+	if len(g[0].Kinds) > 0 {
+		return []Group{g}
+	}
+	var names []string
+	var values []string
+	for n, f := range g {
+		for name := range f.Tags {
+			if values = f.Tags[name]; chosen[n] {
+				names = append(names, name)
+			}
+		}
+	}
+	for chunk := range slices.Chunk(values, perFilter) {
+		if len(names) > 0 {
+			all = append(all, tagged(chunk, names...))
+		}
+	}
+	return all
 }
 
 // Fewest is how many filters ask for everything in the sets together, which have nothing in common;
@@ -40,51 +96,10 @@ func Fewest(sets ...Set) int {
 	return 3*chunks(full) + chunks(state) + 3*chunks(roots)
 }
 
-// tagged returns one filter for each tag name.
-func tagged(values []string, names ...string) (filters []nostr.Filter) {
-	for _, name := range names {
-		filters = append(filters, nostr.Filter{Tags: nostr.TagMap{name: values}})
-	}
-	return filters
-}
-
-// Groups puts filters together that ask for the same hundred references or ids in different tags.
-// Those go in one REQ. They must follow each other, as they do here; all others stay alone.
-func Groups(filters []nostr.Filter) (groups [][]nostr.Filter) {
-	begin := 0
-	for i := 1; i <= len(filters); i++ {
-		if i == len(filters) || !joins(filters[i], filters[begin:i]) {
-			groups = append(groups, filters[begin:i:i])
-			begin = i
-		}
-	}
-	return groups
-}
-
-// joins reports whether a filter is by one tag alone, as those of a group are, with the same values
-// in a tag that none of them has.
-func joins(f nostr.Filter, group []nostr.Filter) bool {
-	name, values, ok := onlyTag(f)
-	return ok && !slices.ContainsFunc(group, func(g nostr.Filter) bool {
-		other, others, ok := onlyTag(g)
-		return !ok || name == other || !slices.Equal(values, others)
-	})
-}
-
-func onlyTag(f nostr.Filter) (name string, values []string, ok bool) {
-	if len(f.Tags) != 1 || len(f.Kinds)+len(f.Authors)+len(f.IDs) > 0 {
-		return "", nil, false
-	}
-	for name, values = range f.Tags {
-	}
-	return name, values, true
-}
-
 // states returns filters for each hundred state-only repositories: their identifiers, by anyone who
 // maintains one of them, a hundred of these in each. What this lets in too much is ingest's to
 // refuse.
-func states(wanted map[string][]string) []nostr.Filter {
-	var filters []nostr.Filter
+func states(wanted map[string][]string) (filters []nostr.Filter) {
 	for chunk := range slices.Chunk(slices.Sorted(maps.Keys(wanted)), perFilter) {
 		identifiers, authors := map[string]bool{}, map[string]bool{}
 		for _, ref := range chunk {
@@ -103,31 +118,20 @@ func states(wanted map[string][]string) []nostr.Filter {
 	return filters
 }
 
-// Live makes filters ask for what comes from now on, whatever any clock says.
-func Live(filters []nostr.Filter) []nostr.Filter {
-	out := slices.Clone(filters)
-	for i := range out {
-		out[i].LimitZero = true
-	}
-	return out
-}
-
-// Stored makes live filters ask for what there is.
-func Stored(live []nostr.Filter) []nostr.Filter {
-	out := slices.Clone(live)
-	for i := range out {
-		out[i].LimitZero = false
-	}
-	return out
-}
-
-// Bytes is about how long a filter is as JSON.
-func Bytes(f nostr.Filter) int {
-	n := 100 + 67*len(f.Authors)
-	for _, values := range f.Tags {
-		for _, v := range values {
-			n += len(v) + 3
+// Bytes is about how long filters are as JSON.
+func (g Group) Bytes() (n int) {
+	for _, f := range g {
+		n += 100 + 67*len(f.Authors)
+		for _, values := range f.Tags {
+			for _, v := range values {
+				n += len(v) + 3
+			}
 		}
 	}
 	return n
+}
+
+// Matches reports whether an event is what one of the filters asks for.
+func (g Group) Matches(ev *nostr.Event) bool {
+	return slices.ContainsFunc(g, func(f nostr.Filter) bool { return f.Matches(ev) })
 }

@@ -37,6 +37,8 @@ func text(t *testing.T, filters []nostr.Filter) (lines []string) {
 	return lines
 }
 
+func filtersOf(s history.Set) []nostr.Filter { return slices.Concat(history.Groups(s)...) }
+
 func TestFilters(t *testing.T) {
 	t.Parallel()
 	owner, other := strings.Repeat("0", 64), strings.Repeat("1", 64)
@@ -46,16 +48,15 @@ func TestFilters(t *testing.T) {
 		want    []string
 	}{
 		"layer 1":      {history.Layer1(), []string{`{"kinds":[30617,30618,10317]}`}},
-		"layer 1 live": {history.Live(history.Layer1()), []string{`{"kinds":[30617,30618,10317],"limit":0}`}},
-		"nothing":      {history.FiltersOf(history.Set{}), nil},
-		"full": {history.FiltersOf(history.Set{Full: []string{"30617:a:x", "30617:a:x:y"}}), []string{
+		"nothing":      {filtersOf(history.Set{}), nil},
+		"full": {filtersOf(history.Set{Full: []string{"30617:a:x", "30617:a:x:y"}}), []string{
 			`{"#a":["30617:a:x","30617:a:x:y"]}`, `{"#A":["30617:a:x","30617:a:x:y"]}`, `{"#q":["30617:a:x","30617:a:x:y"]}`,
 		}},
-		"roots": {history.FiltersOf(history.Set{Roots: []string{id}}), []string{
+		"roots": {filtersOf(history.Set{Roots: []string{id}}), []string{
 			`{"#e":["` + id + `"]}`, `{"#E":["` + id + `"]}`, `{"#q":["` + id + `"]}`,
 		}},
 		"states, of the owner too, and an identifier with colons": {
-			history.FiltersOf(history.Set{State: map[string][]string{"30617:" + owner + ":x:y": {other}}}),
+			filtersOf(history.Set{State: map[string][]string{"30617:" + owner + ":x:y": {other}}}),
 			[]string{`{"kinds":[30618],"authors":["` + owner + `","` + other + `"],"#d":["x:y"]}`},
 		},
 	} {
@@ -74,7 +75,7 @@ func TestHundreds(t *testing.T) {
 		for _, ref := range refs(n) {
 			s.State[ref] = nil
 		}
-		filters := history.FiltersOf(s)
+		filters := filtersOf(s)
 		if len(filters) != history.Fewest(s) || history.Fewest(s) != 7*((n+99)/100) {
 			t.Errorf("%d items: %d filters, foretold %d", n, len(filters), history.Fewest(s))
 		}
@@ -85,8 +86,8 @@ func TestHundreds(t *testing.T) {
 					t.Errorf("a filter names %d", len(values))
 				}
 			}
-			if data, err := json.Marshal(f); err != nil || len(data) > history.Bytes(f) {
-				t.Errorf("a filter of %d bytes is thought to be of %d (%v)", len(data), history.Bytes(f), err)
+			if data, err := json.Marshal(f); err != nil || len(data) > (history.Group{f}).Bytes() {
+				t.Errorf("a filter of %d bytes is thought to be of %d (%v)", len(data), (history.Group{f}).Bytes(), err)
 			}
 		}
 		for _, tag := range []string{"a", "A", "d", "e", "E"} {
@@ -108,7 +109,7 @@ func TestManyMaintainers(t *testing.T) {
 	for i := range 1000 {
 		authors = append(authors, fmt.Sprintf("%064d", i))
 	}
-	filters := history.FiltersOf(history.Set{State: map[string][]string{"30617:" + authors[0] + ":x": authors}})
+	filters := filtersOf(history.Set{State: map[string][]string{"30617:" + authors[0] + ":x": authors}})
 	named := 0
 	for _, f := range filters {
 		if named += len(f.Authors); len(f.Authors) > 100 || len(f.Authors) == 0 || !slices.Equal(f.Tags["d"], []string{"x"}) {
@@ -126,7 +127,7 @@ func FuzzFilters(f *testing.F) {
 	f.Add(":::", "\x00")
 	f.Fuzz(func(t *testing.T, ref, author string) {
 		s := history.Set{Full: []string{ref}, State: map[string][]string{ref: {author}}}
-		if filters := history.FiltersOf(s); len(filters) != 4 {
+		if filters := filtersOf(s); len(filters) != 4 {
 			t.Fatalf("%d filters", len(filters))
 		}
 	})

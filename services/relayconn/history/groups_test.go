@@ -1,38 +1,38 @@
 package history_test
 
 import (
+	"reflect"
 	"testing"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/history"
 )
 
-// TestGroups: the filters of one hundred are one group, and no others are.
-func TestGroups(t *testing.T) {
+// TestWideGroups name what several groups do, are bounded in values and bytes, and are cut into
+// those groups again.
+func TestWideGroups(t *testing.T) {
 	t.Parallel()
-	state := map[string][]string{"30617:a:x": {"a"}}
-	for name, tc := range map[string]struct {
-		filters []nostr.Filter
-		want    []int
-	}{
-		"nothing":         {nil, nil},
-		"layer 1":         {history.Layer1(), []int{1}},
-		"two hundreds":    {history.FiltersOf(history.Set{Full: refs(150), Roots: roots(50)}), []int{3, 3, 3}},
-		"states":          {history.FiltersOf(history.Set{State: state, Roots: roots(1)}), []int{1, 3}},
-		"small additions": {append(history.FiltersOf(history.Set{Full: refs(1)}), history.FiltersOf(history.Set{Full: refs(2)})...), []int{3, 3}},
-		"the same twice":  {append(history.FiltersOf(history.Set{Full: refs(1)}), history.FiltersOf(history.Set{Full: refs(1)})...), []int{3, 3}},
-		"live":            {history.Live(history.FiltersOf(history.Set{Roots: roots(101)})), []int{3, 3}},
-	} {
-		groups := history.Groups(tc.filters)
-		n := 0
-		for i, g := range groups {
-			if i < len(tc.want) && len(g) != tc.want[i] {
-				t.Errorf("%s: group %d has %d filters, want %d", name, i, len(g), tc.want[i])
-			}
-			n += len(g)
+	set := history.Set{Full: refs(150), State: map[string][]string{"30617:a:x": {"a"}}, Roots: roots(1050)}
+	for bytes, want := range map[int]int{1 << 20: 1 + 1 + 2, 6400: 2 + 1 + 11} {
+		if got := history.Wide(set, bytes); len(got) != want {
+			t.Errorf("%d groups of %d bytes at most, want %d", len(got), bytes, want)
 		}
-		if len(groups) != len(tc.want) || n != len(tc.filters) {
-			t.Errorf("%s: %d groups of %d filters, want %d of %d", name, len(groups), n, len(tc.want), len(tc.filters))
+	}
+	var all, some []history.Group
+	for _, wide := range history.Wide(set, 1<<20) {
+		all = append(all, wide.Narrow([]bool{true, true, true})...)
+		some = append(some, wide.Narrow([]bool{true, false, true})...)
+	}
+	groups := history.Groups(set)
+	if !reflect.DeepEqual(all, groups) {
+		t.Errorf("cut into %d groups, want those %d", len(all), len(groups))
+	}
+	for n, g := range groups {
+		if len(g) == 3 {
+			g = append([]nostr.Filter{}, g[0], g[2])
+		}
+		if !reflect.DeepEqual(some[n], g) {
+			t.Errorf("group %d: two filters of three are %v", n, some[n])
 		}
 	}
 }

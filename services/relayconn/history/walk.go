@@ -32,10 +32,9 @@ type Gap struct{ From, To nostr.Timestamp }
 type Walk struct {
 	sides []side
 	limit int
-	kin   *kin
 	pages int
 	most  int // the most events that any page brought
-	dense density
+	shows int // events of each filter that the relay has shown at once, at least
 
 	known map[key]mark // came on pages before, and may come again
 	here  map[key]struct{}
@@ -44,12 +43,6 @@ type Walk struct {
 	fresh int    // those that had not come before
 	out   int    // and those that lie outside
 	gaps  []Gap
-}
-
-// kin is what the slices of one past have together.
-type kin struct {
-	pages, slices int
-	shows         int // events of each filter that the relay has shown at once, at least
 }
 
 // side is one filter, and how far back everything of it has come.
@@ -77,7 +70,7 @@ type seen struct {
 
 // NewWalk begins a walk for at most MaxFilters filters, with pages of at most limit events of each.
 func NewWalk(filters []nostr.Filter, limit int) *Walk {
-	w := &Walk{limit: limit, kin: &kin{}, sides: make([]side, min(len(filters), MaxFilters))}
+	w := &Walk{limit: limit, sides: make([]side, min(len(filters), MaxFilters))}
 	for i := range w.sides {
 		w.sides[i].filter = filters[i]
 		if until := filters[i].Until; until != nil {
@@ -198,15 +191,13 @@ func (w *Walk) Again() { w.page, w.here, w.said, w.fresh, w.out = nil, nil, 0, 0
 // of k filters has shown at least the kth part of a page.
 func (w *Walk) Ended() (more bool) {
 	w.pages++
-	w.kin.pages++
 	w.most = max(w.most, len(w.page))
-	if w.endless() || w.kin.pages >= maxPages || w.out > 0 && w.fresh == 0 {
+	if w.endless() || w.pages >= maxPages || w.out > 0 && w.fresh == 0 {
 		w.giveUp()
 		return false
 	}
 	slices.SortFunc(w.page, func(a, b seen) int { return cmp.Compare(b.at, a.at) })
 	w.learn()
-	w.dense = w.density()
 	if !w.turn() {
 		return false
 	}
@@ -231,7 +222,7 @@ func (w *Walk) learn() {
 		}
 		n = max(n, alone)
 	}
-	w.kin.shows = max(w.kin.shows, min(n, w.limit))
+	w.shows = max(w.shows, min(n, w.limit))
 }
 
 // turn moves each side as far as the page is whole for it, and reports whether there is something
@@ -257,7 +248,7 @@ func (w *Walk) turn() (more bool) {
 		case came.fresh:
 			w.advance(s, came)
 		case full && s.until < newest: // others may have taken its room
-		case came.n >= w.kin.shows:
+		case came.n >= w.shows:
 			w.stepBelow(s, came.n)
 			moved = true
 		default:
@@ -292,7 +283,7 @@ func (w *Walk) shown(i int) (s shown) {
 		if e.sides&(1<<i) == 0 {
 			continue
 		}
-		if s.n++; s.n <= w.kin.shows || e.sides == 1<<i {
+		if s.n++; s.n <= w.shows || e.sides == 1<<i {
 			s.whole = e.at
 		}
 		s.fresh = s.fresh || e.fresh

@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/limit"
+	"tendril.dev/lib/netguard"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/intake"
@@ -44,114 +48,124 @@ func (s *Session) hearAll(ctx context.Context, m wire.Message, more <-chan wire.
 func (s *Session) hear(ctx context.Context, m wire.Message) error {
 	m.Heard()
 	now := time.Now()
-	if ours, err := s.past.Hear(ctx, m, now); ours || err != nil {
-		if m.Kind == wire.Closed || m.Kind == wire.NegErr {
-			err = errors.Join(err, s.complained(ctx, m.Reason, now))
-		}
-		return errors.Join(err, s.nothing(ctx))
+	if m.Kind == wire.Event {
+		return s.hearEvent(ctx, m, now)
 	}
-	if m.Kind == wire.Notice {
-		s.Log.Debug("notice", "text", m.Reason)
-		switch {
-		case wire.WantsQuiet(m.Reason):
-			s.quieten(now, m.Reason)
-		case wire.WantsFewer(m.Reason):
-			elsewhere, err := s.live.TooMany(ctx, m.Reason, now)
-			if err != nil {
-				return err
-			}
-			if elsewhere {
-				s.limits.Refused(s.live.Count() + s.past.Open())
-			}
-			if err := s.past.TooMany(ctx, m.Reason, elsewhere, now); err != nil {
-				return err
-			}
-		case wire.WantsSmaller(m.Reason):
-			elsewhere := s.live.TooLarge(m.Reason, now)
-			if err := s.past.TooLarge(ctx, m.Reason, elsewhere, now); err != nil {
-				return err
-			}
-		default:
-			s.live.Doubt(now)
-			s.past.Doubt(now, false)
-		}
-		return s.nothing(ctx)
-	}
-	if m.Kind == wire.Auth {
-		s.auth.challenge = m.Reason
-		return errors.Join(s.prove(ctx), s.nothing(ctx))
-	}
-	sub, request := s.live.Find(m.Sub), s.past.Find(m.Sub)
-	if sub == nil && request == nil {
-		return s.nothing(ctx) // closed by us while the message was on its way
-	}
-	switch m.Kind {
-	case wire.Closed:
-		if err := s.complained(ctx, m.Reason, now); err != nil {
+	if m.Kind == wire.Closed || m.Kind == wire.NegErr {
+		if err := s.complained(ctx, m, now); err != nil {
 			return err
 		}
-	case wire.EOSE:
+	}
+	var ours bool
+	var err error
+	if s.rec != nil {
+		ours, err = s.rec.hear(ctx, m, now)
+	}
+	a := s.open[m.Sub]
+	switch {
+	case ours || err != nil:
+	case m.Kind == wire.Notice:
+		err = s.notice(ctx, m.Reason, now)
+	case m.Kind == wire.Auth:
+		s.auth.challenge = m.Reason
+		err = s.prove(ctx)
+	case a == nil: // closed by us while the message was on its way, or of no use
+	case m.Kind == wire.Closed:
+		err = s.closed(ctx, a, m.Reason, now)
+	case m.Kind == wire.EOSE:
 		s.answered = true
-	}
-	if request != nil {
-		return s.hearPast(ctx, request, m, now)
-	}
-	switch m.Kind {
-	case wire.Event:
-		s.live.Answered(sub)
-		return s.hearLive(ctx, sub, m)
-	case wire.EOSE:
-		s.live.Answered(sub)
-		s.limits.Stood(s.live.Standing())
-	case wire.Closed:
-		if s.live.Closed(sub, m.Reason, now); wire.WantsFewer(m.Reason) {
-			s.limits.Refused(s.live.Count() + s.past.Open())
+		s.heard(a, now)
+		if t, ok := a.(*task); ok {
+			return s.ended(ctx, t, now)
 		}
 	}
-	return s.nothing(ctx)
+	return errors.Join(err, s.nothing(ctx))
 }
 
-// hearPast takes in a message that answers a historic request.
-func (s *Session) hearPast(ctx context.Context, r *history.Request, m wire.Message, now time.Time) error {
-	r.Heard(now)
-	switch m.Kind {
-	case wire.Event:
-		if !r.Matches(m.Event) {
-			return s.unasked(m)
-		}
-		if fresh, err := s.past.Saw(ctx, r, m.Event); err != nil || !fresh {
-			return errors.Join(err, s.nothing(ctx)) // it came with the page before
-		}
-		return s.event(ctx, m, r.Cause(m.Event), func() history.Owed { return s.inflight.Past(r.Account()) })
-	case wire.EOSE:
-		return s.past.Ended(ctx, r)
-	case wire.Closed:
-		s.past.Closed(r, m.Reason, now)
+// heard notes an answer to a request, which is open therefore.
+func (s *Session) heard(a asking, now time.Time) {
+	r := a.req()
+	r.heard, r.doubted = now, time.Time{}
+	if r.answered {
+		return
 	}
-	return s.nothing(ctx)
+	r.answered = true
+	standing := 0
+	for _, o := range s.open {
+		if o.req().answered {
+			standing++
+		}
+	}
+	s.limits.Stood(standing)
 }
 
 // fromLive is why an event comes that was not asked for by the past.
-var fromLive = history.Cause{Source: proto.SourceLive, Lane: proto.LaneSyncLive}
+var fromLive = cause{source: proto.SourceLive, lane: proto.LaneSyncLive}
 
-// hearLive takes in a live event.
-func (s *Session) hearLive(ctx context.Context, sub *subscription, m wire.Message) error {
-	if !sub.Matches(m.Event) {
-		return s.unasked(m)
+// hearEvent takes in an event, if it was asked for and is not known.
+func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) error {
+	a := s.open[m.Sub]
+	if a == nil {
+		return s.nothing(ctx)
 	}
-	return s.event(ctx, m, fromLive, func() history.Owed { return s.inflight.Live(sub.Filters(), time.Now()) })
+	s.heard(a, now)
+	if !a.Matches(m.Event) {
+		return s.odd(fmt.Sprintf("event %.64q does not match subscription %s", m.Event.ID, m.Sub))
+	}
+	l, _ := a.(*live)
+	t, _ := a.(*task)
+	why := fromLive
+	if t != nil {
+		fresh, enough := t.Saw(m.Event)
+		if why = t.cause(m.Event); enough {
+			if err := s.ended(ctx, t, now); err != nil {
+				return err
+			}
+		}
+		if !fresh { // it came with the page before
+			return s.nothing(ctx)
+		}
+	}
+	if s.Intake.Known(m.Event.ID) {
+		if l != nil {
+			return s.nothing(ctx)
+		}
+		return nil // of the past that is to be expected, and it is asked for only so far
+	}
+	if t != nil {
+		t.batch.waiting.Add(1)
+	}
+	batch := batchOf(t)
+	waited, err := s.Intake.Take(ctx, intake.Arrival{
+		Event: m.Event, Raw: m.Raw, Lane: why.lane, Source: why.source, Done: func(r intake.Result) { s.judged(r, why, batch, l, now) },
+	})
+	if s.waited = waited > 0; s.waited {
+		s.unread(waited) // while nothing is read the relay is not silent
+	}
+	return err
 }
 
-// unasked counts an event that does not match what was asked for.
-func (s *Session) unasked(m wire.Message) error {
-	return s.odd(fmt.Sprintf("event %.64q does not match subscription %s", m.Event.ID, m.Sub))
+func batchOf(t *task) *batch {
+	if t == nil {
+		return nil
+	}
+	return t.batch
+}
+
+// cause is why an event comes. One that was fetched by its id and that no filter asks for was never
+// to come live: the relay was asked for everything.
+func (t *task) cause(ev *nostr.Event) cause {
+	why := t.batch.cause
+	if isFetch(t) && !why.liveUntil.IsZero() && !asksFor(t.batch.groups, ev) {
+		why.liveUntil = time.Time{}
+	}
+	return why
 }
 
 // nothing notes a message that brought nothing. A relay that floods us with them is read more
 // slowly, at its own cost: what it owes us does not get more time.
 func (s *Session) nothing(ctx context.Context) error {
-	reservation := s.useless.Reserve()
-	wait := reservation.Delay()
+	wait := s.useless.Reserve().Delay()
 	if wait == 0 {
 		return nil
 	}
@@ -163,13 +177,11 @@ func (s *Session) nothing(ctx context.Context) error {
 	return nil
 }
 
-// complained takes in why the relay closed a subscription, whichever.
-func (s *Session) complained(ctx context.Context, reason string, now time.Time) error {
-	if wire.WantsQuiet(reason) {
-		s.quieten(now, reason)
-	}
-	if wire.WantsProof(reason) {
-		return s.unproved(ctx, reason, now)
+// odd counts what a relay should not have sent.
+func (s *Session) odd(what string) error {
+	s.warn("odd", "the relay sends what it should not", "what", what)
+	if s.invalid++; s.invalid > maxInvalid {
+		return &netguard.ProtocolError{Err: fmt.Errorf("%d events that it should not have sent, the last: %s", s.invalid, what)}
 	}
 	return nil
 }
@@ -180,75 +192,157 @@ func (s *Session) quieten(now time.Time, why string) {
 	s.limits.Quieten(now)
 }
 
-// event takes in an event that was asked for, unless it is known. What is known costs nothing where
-// it is to be expected: of the past, which is asked for only so far.
-func (s *Session) event(ctx context.Context, m wire.Message, why history.Cause, depart func() history.Owed) error {
-	if s.Intake.Known(m.Event.ID) {
-		if why.Source == proto.SourceLive {
-			return s.nothing(ctx)
-		}
-		return nil
-	}
-	owed := depart()
-	waited, err := s.Intake.Take(ctx, intake.Arrival{
-		Event: m.Event, Raw: m.Raw, Lane: why.Lane, Source: why.Source, Done: func(r intake.Result) { s.ended(why, owed, r) },
-	})
-	if s.waited = waited > 0; s.waited {
-		// While nothing is read the relay is not silent.
-		s.live.Unread(waited)
-		s.past.Unread(waited)
-	}
-	// What came live and turned out to be known since brought nothing.
-	for range s.idle.Swap(0) {
-		err = errors.Join(err, s.nothing(ctx))
-	}
-	return err
+// ends is what was found out about events on other goroutines.
+type ends struct {
+	changed chan struct{} // of capacity 1: has something to receive when a batch may have ended too
+	mu      sync.Mutex
+	forged  []string // events that are not genuine
+	known   int      // live events that turned out to be known
+	later   time.Time
+	lost    map[*live]time.Time // since when live events had no verdict
 }
 
-// ended hears how an event ended, on whatever goroutine.
-func (s *Session) ended(why history.Cause, owed history.Owed, r intake.Result) {
+// judged hears how an event ended that came for a batch or live, on any goroutine.
+func (s *Session) judged(r intake.Result, why cause, b *batch, l *live, came time.Time) {
 	ev, err := r.Event, r.Err
+	e := &s.ends
 	var later *candidates.Later
+	e.mu.Lock()
 	switch {
 	case errors.Is(err, intake.ErrForged):
-		select {
-		case s.forged <- fmt.Sprintf("event %.64q: %v", ev.ID, err):
-		default: // there are enough of them
+		if err = nil; len(e.forged) <= maxInvalid {
+			e.forged = append(e.forged, fmt.Sprintf("event %.64q: %v", ev.ID, r.Err))
 		}
-		s.inflight.Wake()
-		err = nil // it is of no use to anybody
 	case errors.Is(err, nats.ErrMaxPayload):
 		err = nil // it will never fit, so there is nothing to wait for
 	case r.Known || err == nil && r.Copy:
-		if why.Source == proto.SourceLive {
-			s.idle.Add(1)
+		if l != nil {
+			e.known++
 		}
 	case errors.As(err, &later) && strings.HasPrefix(r.Verdict.Message, "rate-limited: this "+limit.Author+" "):
 		err = nil // it comes with a daily sync; else one author would stop every relay
 	case errors.As(err, &later): // it is asked for again then
-		s.later.Store(later.Until.Unix())
+		e.later = later.Until
 	case err == nil && (r.Verdict.Outcome == proto.Accepted || r.Verdict.Outcome == proto.HeldBack):
-		s.Observer.Judged(ev, why.Source, why.Gap(ev), r.Verdict)
+		s.Observer.Judged(ev, why.source, ev.CreatedAt.Time().Before(why.liveUntil), r.Verdict)
 	}
-	s.inflight.Arrive(owed, err)
-}
-
-// hearEnds takes in that events have ended: the forged ones count against the relay, and one that
-// is over its budget is read later.
-func (s *Session) hearEnds() error {
-	if at := s.later.Swap(0); at > 0 {
-		until := time.Unix(at, 0)
-		s.warn("budget", "what the relay brings is not taken today, or the service is full; the past is asked for later", "from", until)
-		s.past.Hold(until)
-	}
-	for {
-		select {
-		case what := <-s.forged:
-			if err := s.odd(what); err != nil {
-				return err
-			}
-		default:
-			return nil
+	if err != nil && l != nil {
+		if e.lost == nil {
+			e.lost = map[*live]time.Time{}
+		}
+		if since, has := e.lost[l]; !has || came.Before(since) {
+			e.lost[l] = came
 		}
 	}
+	wake := err != nil || r.Err != nil || e.known > 0
+	e.mu.Unlock()
+	if b != nil {
+		if err != nil {
+			b.lost.Store(true)
+		}
+		wake = b.waiting.Add(-1) == 0 || wake
+	}
+	if wake {
+		select {
+		case e.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// hearEnds takes in how events ended: the forged ones count against the relay, and one that is over
+// its budget is asked for the past later.
+func (s *Session) hearEnds(ctx context.Context) error {
+	e := &s.ends
+	e.mu.Lock()
+	forged, known, later := e.forged, e.known, e.later
+	e.forged, e.known, e.later = nil, 0, time.Time{}
+	e.mu.Unlock()
+	if now := time.Now(); later.After(now) {
+		s.warn("budget", "what the relay brings is not taken today, or the service is full; the past is asked for later", "from", later)
+		if day := now.Add(24 * time.Hour); later.After(day) {
+			later = day
+		}
+		s.hold = history.Later(s.hold, later)
+	}
+	for _, what := range forged {
+		if err := s.odd(what); err != nil {
+			return err
+		}
+	}
+	for range known {
+		if err := s.nothing(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeLost returns since when live events had no verdict, by subscription, once.
+func (s *Session) takeLost() map[*live]time.Time {
+	s.ends.mu.Lock()
+	defer s.ends.mu.Unlock()
+	lost := s.ends.lost
+	s.ends.lost = nil
+	return lost
+}
+
+// hearLost notes live events that had no verdict: they are missing like those that did not come.
+func (s *Session) hearLost() {
+	for l, since := range s.takeLost() {
+		s.warn("unjudged", "events that came live had no verdict; they are asked for again", "since", since)
+		l.missing, l.lost = history.Earlier(l.missing, since), true
+		if l.replaced { // it may be gone
+			s.makeUp(l)
+		}
+	}
+}
+
+// auth is how far we have come with a relay that wants to know who reads (NIP-42): it is told once
+// a connection, and asked again for what it refused before.
+type auth struct {
+	challenge string
+	needed    time.Time // since; zero: nothing was refused
+	told      bool
+	keyless   bool // there is no key to tell it with
+}
+
+// prove answers the relay's challenge, if it has refused something and we have not yet.
+func (s *Session) prove(ctx context.Context) error {
+	a := &s.auth
+	if a.needed.IsZero() || a.told || a.challenge == "" || s.Authenticate == nil {
+		return nil
+	}
+	a.told = true
+	err := s.Authenticate(ctx, a.challenge)
+	if a.keyless = errors.Is(err, fs.ErrNotExist); err != nil && !a.keyless {
+		return fmt.Errorf("authenticate to the relay: %w", err)
+	}
+	return nil
+}
+
+// complained takes in why the relay closed a request or a session: it may want quiet, or to know
+// who reads.
+func (s *Session) complained(ctx context.Context, m wire.Message, now time.Time) error {
+	if s.open[m.Sub] == nil && (s.rec == nil || s.rec.open[m.Sub] == nil) {
+		return nil
+	}
+	why := wire.ReadRefusal(m.Reason)
+	if why.Quiet {
+		s.quieten(now, m.Reason)
+	}
+	if !why.Proof {
+		return nil
+	}
+	if s.auth.needed.IsZero() {
+		s.auth.needed = now
+	}
+	if err := s.prove(ctx); err != nil {
+		return err
+	}
+	if s.Authenticate == nil || s.auth.keyless || now.Sub(s.auth.needed) >= proofWait {
+		s.warn("auth", "the relay requires authentication (NIP-42) and does not accept ours: events that it keeps for others do not come. "+
+			"The key is the operator's, which each worker needs (NGIT_RELAY_OWNER_NSEC)", "reason", m.Reason)
+	}
+	return nil
 }

@@ -121,43 +121,6 @@ func TestCutOffStartIsMadeWhole(t *testing.T) {
 	})
 }
 
-// TestConsolidationBringsBackWhatItDropped, and leaves alone what a start asks for, which nothing
-// would bring back.
-func TestConsolidationBringsBackWhatItDropped(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
-		p.session.Rules.Silence = time.Hour
-		p.mute = true
-		p.run(session.Start{})
-		for n := 1; n <= 4; n++ {
-			p.want(uint64(n), manyRepos(0, n))
-		}
-		if live := len(p.open(true)); live != 1+12 {
-			t.Fatalf("%d live filters", live)
-		}
-		p.want(5, manyRepos(0, 5))
-		p.with(func() { p.mute = false })
-		time.Sleep(rules.ConsolidateWait)
-		synctest.Wait()
-		if got := named(p.open(true), "a"); len(got) != 5 {
-			t.Fatalf("live after consolidation: %v, want all five", got)
-		}
-		var layer1 bool
-		p.with(func() { _, layer1 = p.asked["h2"] })
-		if !layer1 || p.status().CaughtUp {
-			t.Fatal("the past of layer 1 was given up")
-		}
-		p.messages <- wire.Message{Kind: wire.EOSE, Sub: "h2"}
-		time.Sleep(rules.Settle)
-		synctest.Wait()
-		if st := p.status(); st.Connection != session.Connected || st.Repos != 5 || st.Confirmed != 5 {
-			t.Fatalf("%+v", st)
-		}
-		p.stop()
-	})
-}
-
 // TestLargeTargetIsNotConsolidatedForNothing: where even full filters are too many, an addition
 // does not close and open everything.
 func TestLargeTargetIsNotConsolidatedForNothing(t *testing.T) {

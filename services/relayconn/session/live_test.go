@@ -92,18 +92,25 @@ func TestReplacedWhenTheNewIsOpen(t *testing.T) {
 	}
 }
 
-// TestClosedLiveSubscriptionIsOpenedAgain after a pause, but not for ever.
-func TestClosedLiveSubscriptionIsOpenedAgain(t *testing.T) {
+// TestARelayThatClosesAtOnce, time after time, is asked for a live subscription more and more
+// seldom, and not never.
+func TestARelayThatClosesAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
 		p.run(session.Start{})
-		for i := range 8 {
+		for i := range 9 {
 			p.messages <- wire.Message{Kind: wire.Closed, Sub: "l1", Reason: "error: shutting down"}
-			time.Sleep(rules.Cooldown + time.Second)
+			wait := rules.Cooldown << min(i, 5)
+			time.Sleep(wait - time.Second)
 			synctest.Wait()
-			if want, got := min(i+2, 6), p.asks("l1"); got != want {
-				t.Fatalf("after %d closes it was opened %d times, want %d", i+1, got, want)
+			if n := p.asks("l1"); n != i+1 {
+				t.Fatalf("asked %d times before %v, after %d closes", n, wait, i+1)
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if n := p.asks("l1"); n != i+2 {
+				t.Fatalf("asked %d times after %v, after %d closes", n, wait, i+1)
 			}
 		}
 		p.stop()
@@ -219,7 +226,7 @@ func TestWhatIsMissedWhileClosedComes(t *testing.T) {
 			time.Sleep(rules.Cooldown + time.Second)
 			closed(p)
 			p.with(func() { p.deaf = false })
-			time.Sleep(rules.Cooldown + time.Second)
+			time.Sleep(2*rules.Cooldown + time.Second)
 		},
 		"no answer when opened again": func(p *play) {
 			closed(p)

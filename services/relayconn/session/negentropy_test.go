@@ -18,7 +18,6 @@ import (
 	"tendril.dev/lib/query"
 	"tendril.dev/lib/reconcile"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
@@ -55,8 +54,8 @@ func newReconciling(t *testing.T, here int, stored ...*nostr.Event) *reconciling
 	go in.Run(t.Context())
 	r.session = session.New(session.Options{
 		Relay: "wss://r.example.com", Rules: rules, Asker: r, Intake: in.Open("wss://r.example.com"), Observer: r, Log: slog.New(slog.DiscardHandler),
-		Negentropy: &history.Negentropy{
-			Relay: r, Service: r, Room: history.NewRoom(), Seq: func() uint64 { return 0 }, Known: r.known,
+		Negentropy: &session.Negentropy{
+			Relay: r, Service: r, Room: session.NewRoom(), Seq: func() uint64 { return 0 }, Known: r.known,
 		},
 	})
 	return r

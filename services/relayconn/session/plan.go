@@ -5,104 +5,88 @@ import (
 	"slices"
 	"time"
 
-	"tendril.dev/lib/nostr"
-	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/history"
 )
 
-// missedMargin is how much earlier than it went missing the past is asked for: clocks differ, and
-// events come late.
-const missedMargin = 15 * time.Minute
-
 // plan is what to ask for beyond layer 1, and why.
 type plan struct {
-	items   history.Set
-	filters []nostr.Filter
-	cause   history.Cause
+	items  history.Set
+	groups []history.Group
+	cause  cause
 }
 
-// makeUp plans to ask for what did not come live.
-func (s *Session) makeUp(m missed) {
-	why := history.Cause{Source: proto.SourceReconnect, Lane: proto.LaneSyncHistoric, Missing: m.Since}
-	if m.Held {
-		why.LiveUntil = m.Since
-	}
-	s.past.Add(history.Work{Filters: m.Filters, Cause: why, Since: missedSince(m.Since), For: m.Sub})
-}
-
-// askUnjudged plans to ask again for what came live and never got a verdict. While that is under
-// way, what else has none waits: where ingest stands still, it would only be asked for in vain.
-func (s *Session) askUnjudged() {
-	if s.past.Standing().Judging {
-		return
-	}
-	for _, u := range s.inflight.TakeUnjudged() {
-		s.warn("unjudged", "events that came live had no verdict; they are asked for again", "since", u.Since)
-		why := history.Cause{Source: proto.SourceReconnect, Lane: proto.LaneSyncHistoric, Missing: u.Since, Unjudged: true}
-		s.past.Add(history.Work{Filters: history.Stored(u.Filters), Cause: why, Since: missedSince(u.Since)})
-	}
-}
-
-// missedSince is from when to ask for what is missing since t.
-func missedSince(t time.Time) *nostr.Timestamp {
-	since := nostr.Timestamp(t.Add(-missedMargin).Unix())
-	return &since
-}
-
-// want takes in what the target says now.
+// want takes in what the target says now. Of the rest nothing is confirmed, and what of it is not
+// under way is not tried again.
 func (s *Session) want(w Wanted) {
 	s.wanted = w
-	s.past.Want(w.Items)
+	s.confirmed = history.Only(s.confirmed, w.Items)
+	s.drop(func(b *batch) bool { return b.found() && b.idle() && history.Only(b.items, w.Items).Empty() })
 	s.plan(startup)
 }
 
 // plan works out what is wanted and was not asked for yet: the three-way diff, with which
 // everything beyond layer 1 begins.
-func (s *Session) plan(why history.Cause) {
-	fresh := history.Diff(s.wanted.Items, s.past.Asked(), s.past.Confirmed())
-	s.due = plan{items: fresh, filters: history.FiltersOf(fresh), cause: why}
+func (s *Session) plan(why cause) {
+	fresh := history.Diff(s.wanted.Items, s.asked(), s.confirmed)
+	s.due = plan{items: fresh, groups: history.Groups(fresh), cause: why}
 }
 
-// add asks for what was planned, as soon as the relay and consolidation allow it, and reports
-// whether it did.
-func (s *Session) add(ctx context.Context, now time.Time) (added bool, err error) {
+// addNew asks for what was planned, as soon as the relay and consolidation allow it.
+func (s *Session) addNew(ctx context.Context, now time.Time) error {
 	if s.due.items.Empty() {
 		s.consolidateBy = time.Time{}
-		return false, nil
+		return nil
 	}
-	if !s.mayAsk(now) || s.waits(now) {
-		return false, nil
+	pending := s.standings().pending
+	// This is asked with every message, and whether consolidation is needed takes longer to find
+	// out than that it waits.
+	if !s.mayAsk(now) || pending && now.Before(s.consolidateBy) {
+		return nil
 	}
 	if !s.crowded() {
-		return true, s.request(ctx, nil)
+		return s.request(ctx, nil, time.Time{}, now)
 	}
-	if !s.mayConsolidate(now) {
-		return false, nil
+	if pending && s.consolidateBy.IsZero() {
+		s.consolidateBy = now.Add(s.Rules.ConsolidateWait)
+		return nil
 	}
-	fewer, err := s.consolidate(ctx)
-	if err != nil {
-		return false, err
-	}
-	return true, s.request(ctx, fewer)
+	// The many live filters of layers 2 and 3 become few full ones. What is pending goes on, from
+	// where each walk stands.
+	s.consolidateBy = time.Time{}
+	missing := s.replace(false)
+	return s.request(ctx, history.Groups(history.Union(s.confirmed, s.asked())), missing, now)
 }
 
-// request asks for what was planned, live and historic, and for what else must be live.
-func (s *Session) request(ctx context.Context, also []nostr.Filter) error {
+// crowded reports whether the live filters of layers 2 and 3 should be made fewer before those that
+// are due are added. Where even the fewest are too many, that is done only when it saves a good
+// part, not with every addition.
+func (s *Session) crowded() bool {
+	have, more := s.liveFilters(), 0
+	for _, g := range s.due.groups {
+		more += len(g)
+	}
+	if have == 0 || have+more <= s.Rules.MaxFilters {
+		return false
+	}
+	fewest := history.Fewest(s.confirmed, s.asked())
+	return fewest+more <= s.Rules.MaxFilters || have-fewest >= (s.Rules.MaxFilters+3)/4
+}
+
+// request asks for what was planned, live and historic, and for what else must be live, of which
+// events are missing since a time.
+func (s *Session) request(ctx context.Context, also []history.Group, missing, now time.Time) error {
 	p := s.due
 	s.due = plan{}
-	if err := s.past.Yield(ctx, s.live.Count()+s.live.Pieces(slices.Concat(also, p.filters))); err != nil {
-		return err
-	}
-	if err := s.live.Open(ctx, slices.Concat(also, p.filters), false); err != nil {
+	if err := s.openLive(ctx, slices.Concat(also, p.groups), false, missing, now); err != nil {
 		return err
 	}
 	if !p.items.Empty() {
 		// Of what is found later, one by one, hardly anything is known.
-		s.past.Add(history.Work{Items: p.items, Filters: p.filters, Cause: p.cause, Reconcile: s.fresh})
+		s.add(work{items: p.items, groups: p.groups, cause: p.cause, reconcile: s.fresh})
 		s.fresh = false
 	}
 	return nil
 }
 
 // mayAsk reports whether something new may be asked for.
-func (s *Session) mayAsk(now time.Time) bool { return s.live.Settled() && !s.limits.Quiet(now) }
+func (s *Session) mayAsk(now time.Time) bool { return s.settled() && !s.limits.Quiet(now) }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -166,35 +165,6 @@ func TestTooLargeSubscriptionIsSplit(t *testing.T) {
 	})
 }
 
-// TestKeptClosedIsMissing until the next day: a start after this connection goes back to when it
-// was closed.
-func TestKeptClosedIsMissing(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
-		p.run(session.Start{})
-		p.want(1, manyRepos(0, 1))
-		time.Sleep(time.Minute)
-		for range 6 {
-			p.messages <- wire.Message{Kind: wire.Closed, Sub: "l3", Reason: "error: idle"}
-			time.Sleep(rules.Cooldown + time.Second)
-			synctest.Wait()
-		}
-		time.Sleep(5 * time.Hour)
-		synctest.Wait()
-		if st := p.status(); st.Connection != session.Incomplete || st.CaughtUp || st.Missing.IsZero() {
-			t.Errorf("%+v", st)
-		}
-		p.daily <- time.Now()
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if st := p.status(); st.Connection != session.Connected || !st.CaughtUp || !st.Missing.IsZero() {
-			t.Errorf("a day later %+v", st)
-		}
-		p.stop()
-	})
-}
-
 // TestQuietDelaysOpeningAgain: a relay that wants quiet is asked for nothing, and not for what it
 // closed before.
 func TestQuietDelaysOpeningAgain(t *testing.T) {
@@ -304,7 +274,7 @@ func TestWrongRequestIsBlamed(t *testing.T) {
 				}
 				p.messages <- wire.Message{Kind: wire.Notice, Reason: notice} // for the first one
 				p.with(func() { p.mute = false })
-				time.Sleep(history.Doubtful + time.Second)
+				time.Sleep(session.Doubtful + time.Second)
 				synctest.Wait()
 				if st := p.status(); st.Confirmed != 1 {
 					t.Errorf("%+v; still open: %v", st, p.pastAsked())

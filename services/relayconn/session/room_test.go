@@ -194,36 +194,6 @@ func TestSlowPastInsteadOfLive(t *testing.T) {
 	})
 }
 
-// TestOwedForEverIsAnEnd: a relay takes live subscriptions, says soon that they are too many, and
-// never answers for what did not come meanwhile. What is owed does not grow for ever: the
-// connection ends, and says since when something is missing.
-func TestOwedForEverIsAnEnd(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
-		p.run(session.Start{})
-		p.want(1, manyRepos(0, 1))
-		p.with(func() { p.mute = true })
-		for range 200 {
-			select {
-			case p.messages <- wire.Message{Kind: wire.Notice, Reason: "ERROR: too many concurrent REQs"}:
-			case err := <-p.done:
-				if err == nil {
-					t.Error("the session ended without an error")
-				}
-				if st := p.status(); st.Missing.IsZero() || st.CaughtUp {
-					t.Errorf("%+v", st)
-				}
-				return
-			}
-			time.Sleep(rules.Cooldown + time.Second)
-			synctest.Wait()
-		}
-		t.Error("the session goes on after 200 rounds")
-		p.stop()
-	})
-}
-
 // TestManySmallChangesDoNotStopThePast: while the target changes ten times a second, and then no
 // more, the past comes without a pause, though so many changes make more live subscriptions than
 // the relay takes and it does not say how many these are.

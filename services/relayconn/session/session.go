@@ -1,21 +1,21 @@
 // Package session is what is said on one connection to a relay (docs/architecture.md, How things
-// flow). It works out what must be asked for, has it asked live (package live) and of the past
-// (package backfill), and hands on to be verified and offered what comes (package intake). One
-// goroutine owns a session; it is told of messages, of what is wanted and of verdicts, and never
-// waits for anything but room for what came.
+// flow). It works out what must be asked for, asks for it live and of the past, and hands on what
+// comes to be verified and offered (package intake). One goroutine owns a session; it is told of
+// messages, of what is wanted and of verdicts, and never waits for anything but room for what came.
+//
+// A batch of the past is reconciled by NIP-77 where something of it is known and the relay is able
+// to; everything else is asked for by REQ, page by page. What another connection of the worker is
+// walking through is left to it, and reconciled afterwards.
 package session
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
 
-	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/history"
@@ -61,7 +61,7 @@ type Options struct {
 	Asker  Asker
 	Intake Intake
 	// Negentropy is what the relay is asked by NIP-77 with; nil: it is not.
-	Negentropy *history.Negentropy
+	Negentropy *Negentropy
 	Observer   Observer
 	Document   <-chan wire.Document // what the relay tells about itself, once; nil: nothing
 	// Warned is of which causes the operator has been warned. It goes from one session with the
@@ -87,11 +87,26 @@ type Start struct {
 // Session is the state of one connection.
 type Session struct {
 	Options
-	limits   *wire.Limits
-	inflight *history.Inflight
-	live     *liveSet
-	past     *history.History
-	nextID   int
+	limits *wire.Limits
+	open   map[string]asking // requests at the relay, by their names
+	turns  int
+	nextID int
+
+	lives  []*live
+	perReq int       // how many filters a subscription may have, after the relay did not take more; 0: it did
+	probed time.Time // when one was asked for last although there is no room
+
+	batches   []*batch
+	pending   *history.Set // what these ask for together; nil: not known since they changed last
+	queue     []*task      // not asked yet
+	atOnce    int          // requests for the past that the relay takes, as far as is known
+	full      bool         // it has refused more
+	single    bool         // it takes no REQ of several filters
+	hold      time.Time    // nothing of the past is asked before
+	confirmed history.Set
+	rec       *reconciler // nil: the relay is not asked by NIP-77
+	toFetch   int         // events that wait to be fetched by id
+	spent     bool        // a batch may have ended, though nothing has come
 
 	wanted Wanted
 	due    plan // what the diff found and could not be asked for yet
@@ -105,23 +120,16 @@ type Session struct {
 
 	auth     auth
 	answered bool // the relay has sent an EOSE
-
-	waited  bool        // the last event waited for room
-	forged  chan string // events that were found not to be genuine and have not been counted
-	invalid int
-	useless *rate.Limiter
-	later   atomic.Int64 // when the relay may bring more, in seconds since 1970; 0: now
-	idle    atomic.Int64 // live events that turned out to be known
+	waited   bool // the last event waited for room
+	invalid  int
+	useless  *rate.Limiter
+	ends     ends
 }
 
 const (
 	// maxInvalid is how many events with a wrong id or signature, or that nobody asked for, a relay
 	// may send on one connection.
 	maxInvalid = 100
-	// maxMakeUps is how often the past may be under way at once instead of what did not come live,
-	// beside twice for each live subscription. With more, the connection ends: the next one asks
-	// for all of it together.
-	maxMakeUps = 64
 	// uselessRate and uselessBurst bound how many messages a second are taken that bring nothing:
 	// with more, the relay is read more slowly.
 	uselessRate, uselessBurst = 5000, 20_000
@@ -132,26 +140,39 @@ func New(o Options) *Session {
 	if o.Warned == nil {
 		o.Warned = map[string]bool{}
 	}
-	return &Session{Options: o, useless: rate.NewLimiter(uselessRate, uselessBurst), forged: make(chan string, maxInvalid+1)}
+	return &Session{Options: o, open: map[string]asking{}, useless: rate.NewLimiter(uselessRate, uselessBurst), ends: ends{changed: make(chan struct{}, 1)}}
 }
 
 // Confirmed is what was asked for and came. Call it after Run has returned.
-func (s *Session) Confirmed() history.Set { return s.past.Confirmed() }
+func (s *Session) Confirmed() history.Set { return s.confirmed }
 
 // Run talks until ctx or the messages end. A value on daily begins a fresh start without a
 // disconnect.
 func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Message, wanted <-chan Wanted, daily <-chan time.Time) error {
-	s.prepare(start)
-	defer s.past.Release()
+	err := s.run(ctx, start, messages, wanted, daily)
+	s.release()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func (s *Session) run(ctx context.Context, start Start, messages <-chan wire.Message, wanted <-chan Wanted, daily <-chan time.Time) error {
+	s.limits, s.atOnce, s.hold = wire.NewLimits(s.Rules.Cooldown), min(s.Rules.AtOnce, firstAtOnce), time.Now().Add(start.Delay)
+	var results <-chan result
+	if s.Negentropy != nil {
+		s.rec = newReconciler(s, s.Negentropy)
+		results = s.rec.results
+	}
 	if err := s.begin(ctx, start); err != nil {
-		return ignoreEnd(ctx, err)
+		return err
 	}
 	wake := time.NewTimer(0)
 	defer wake.Stop()
 	for {
 		now := time.Now()
 		if err := s.pump(ctx, now); err != nil {
-			return ignoreEnd(ctx, err)
+			return err
 		}
 		wake.Reset(time.Until(s.next(now))) // what becomes due while pump works is due then
 		var err error
@@ -168,46 +189,19 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 		case <-daily:
 			s.dayDue = true
 		case d := <-s.Document:
-			s.limits.Said(d.Limits)
-			if !d.Supports(77) {
-				err = s.past.Lacks(ctx)
+			if s.limits.Said(d.Limits); s.reconciles() && !s.rec.spoken && !d.Supports(77) {
+				err = s.rec.unable(ctx, "its information document does not name NIP-77")
 			}
-		case r := <-s.past.Results():
-			err = s.past.Told(ctx, r, time.Now())
-		case <-s.inflight.Changed:
-			err = s.hearEnds()
+		case r := <-results:
+			err = s.rec.told(ctx, r, time.Now())
+		case <-s.ends.changed:
+			err = s.hearEnds(ctx)
 		case <-wake.C:
 		}
 		if err != nil {
-			return ignoreEnd(ctx, err)
+			return err
 		}
 	}
-}
-
-func ignoreEnd(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
-}
-
-// prepare puts the parts together.
-func (s *Session) prepare(start Start) {
-	s.limits, s.inflight = wire.NewLimits(s.Rules.Cooldown), history.NewInflight()
-	s.live = newLive(liveOptions{
-		Asker: s.Asker, Limits: s.limits, Silence: s.Rules.Silence, Name: s.name, Missed: s.makeUp, Warn: s.warn,
-		MakingUp: func(sub string) bool { return s.past.MakingUpFor(sub) },
-		Past:     func() int { return s.past.Open() },
-	})
-	confirmed := history.Set{}
-	if start.Since != nil {
-		confirmed, s.status.Confirmed = start.Confirmed, start.Revision
-	}
-	s.past = history.New(history.Options{
-		Asker: s.Asker, Limits: s.limits, Inflight: s.inflight, PageLimit: s.Rules.PageLimit, AtOnce: s.Rules.AtOnce, Live: s.live.Count, Silence: s.Rules.Silence,
-		Hold: time.Now().Add(start.Delay), Name: s.name, Warn: s.warn,
-		Negentropy: s.Negentropy,
-	}, confirmed)
 }
 
 // name makes a name for a subscription.
@@ -216,50 +210,54 @@ func (s *Session) name(prefix string) string {
 	return prefix + strconv.Itoa(s.nextID)
 }
 
-// startup is the cause of a fresh start, and of whatever is asked for the first time.
-var startup = history.Cause{Source: proto.SourceStartup, Lane: proto.LaneSyncHistoric}
+var (
+	// startup is the cause of a fresh start, and of what is asked for the first time.
+	startup = cause{source: proto.SourceStartup, lane: proto.LaneSyncHistoric}
+	layer1  = []history.Group{history.Layer1()}
+)
 
 // begin opens layer 1, and with a quick reconnect what was confirmed before.
 func (s *Session) begin(ctx context.Context, start Start) error {
-	back := history.Cause{Source: proto.SourceReconnect, Lane: proto.LaneSyncHistoric, LiveUntil: start.Live}
-	if err := s.live.Open(ctx, history.Layer1(), true); err != nil {
+	now, back := time.Now(), cause{source: proto.SourceReconnect, lane: proto.LaneSyncHistoric, liveUntil: start.Live}
+	if err := s.openLive(ctx, layer1, true, time.Time{}, now); err != nil {
 		return err
 	}
 	s.fresh = start.Since == nil
 	if s.fresh || start.Whole {
-		s.past.Add(history.Work{Filters: history.Layer1(), Cause: startup, Reconcile: s.fresh})
+		s.add(work{groups: layer1, cause: startup, reconcile: s.fresh})
 	} else {
-		s.past.Add(history.Work{Filters: history.Layer1(), Cause: back, Since: start.Since})
+		s.add(work{groups: layer1, cause: back, since: start.Since})
 	}
-	if confirmed := s.past.Confirmed(); !confirmed.Empty() {
-		filters := history.FiltersOf(confirmed)
-		if err := s.live.Open(ctx, filters, false); err != nil {
+	if !s.fresh {
+		s.confirmed, s.status.Confirmed = start.Confirmed, start.Revision
+	}
+	if groups := history.Groups(s.confirmed); len(groups) > 0 {
+		if err := s.openLive(ctx, groups, false, time.Time{}, now); err != nil {
 			return err
 		}
-		s.past.Add(history.Work{Filters: filters, Cause: back, Since: start.Since})
+		s.add(work{groups: groups, cause: back, since: start.Since})
 	}
 	s.report(Syncing)
 	return nil
 }
 
-// restart is the daily fresh start: everything is asked for anew on the connection that stands.
+// restart is the daily fresh start: everything is asked for again on the connection that stands.
 func (s *Session) restart(ctx context.Context, now time.Time) error {
-	s.dayDue = false
+	s.dayDue, s.fresh = false, true
 	s.days++
-	if err := s.past.Restart(ctx); err != nil {
+	if err := s.forgetPast(ctx); err != nil {
 		return err
 	}
 	s.consolidateBy, s.status.Confirmed = time.Time{}, 0
-	s.inflight.TakeUnjudged() // all is asked for
-	s.live.Retire(true)
-	daily := history.Cause{Source: proto.SourceDaily, Lane: proto.LaneSyncDaily, LiveUntil: now}
-	if err := s.live.Open(ctx, history.Layer1(), true); err != nil {
+	s.takeLost() // all is asked for
+	s.replace(true)
+	daily := cause{source: proto.SourceDaily, lane: proto.LaneSyncDaily, liveUntil: now}
+	if err := s.openLive(ctx, layer1, true, time.Time{}, now); err != nil {
 		return err
 	}
-	s.past.Add(history.Work{Filters: history.Layer1(), Cause: daily, Reconcile: true})
-	s.fresh = true
+	s.add(work{groups: layer1, cause: daily, reconcile: true})
 	s.plan(daily)
-	return s.request(ctx, nil)
+	return s.request(ctx, nil, time.Time{}, now)
 }
 
 // pump does what has become due, and reports the state. It is called after every message, so it
@@ -271,37 +269,10 @@ func (s *Session) pump(ctx context.Context, now time.Time) error {
 		}
 	}
 	// First what makes room at the relay. The past before what is new: where there is always
-	// something new, the past would never come.
-	if err := s.live.Due(ctx, now); err != nil {
-		return err
-	}
-	if s.past.Starved() {
-		made, err := s.live.MakeRoom(ctx, now)
-		if err != nil {
-			return err
-		}
-		if made {
-			s.past.Relieve(now)
-		}
-	}
-	if err := s.past.Due(ctx, now); err != nil {
-		return err
-	}
-	s.askUnjudged()
-	if owed := s.past.Standing().MakingUp; owed > maxMakeUps+2*s.live.Len() {
-		return fmt.Errorf("%d times a subscription that the relay does not keep open was replaced by a question for past events, and the answer does not come", owed)
-	}
-	if s.mayAsk(now) {
-		if err := s.past.Ask(ctx, now); err != nil {
-			return err
-		}
-	}
-	added, err := s.add(ctx, now)
-	if err != nil {
-		return err
-	}
-	if added && s.mayAsk(now) { // nothing may come that would bring us here again
-		if err := s.past.Ask(ctx, now); err != nil {
+	// something new, the past would never come. At last the past of what is new, because nothing
+	// may come that would bring us here again.
+	for _, do := range []func(context.Context, time.Time) error{s.expire, s.tendLive, s.tendPast, s.askPast, s.addNew, s.askPast} {
+		if err := do(ctx, now); err != nil {
 			return err
 		}
 	}
@@ -311,9 +282,23 @@ func (s *Session) pump(ctx context.Context, now time.Time) error {
 
 // next is when something becomes due by itself.
 func (s *Session) next(now time.Time) time.Time {
-	next := now.Add(time.Hour)
-	for _, at := range []time.Time{s.live.Next(now), s.past.Next(now), history.NextAfter(now, s.limits.Until(), s.consolidateBy, s.settledAt())} {
-		next = history.Earlier(next, at)
+	if s.spent {
+		return now
+	}
+	next := history.Earlier(now.Add(time.Hour), history.NextAfter(now, s.limits.Until(), s.hold, s.consolidateBy, s.settledAt()))
+	for _, a := range s.open {
+		next = history.Earlier(next, history.NextAfter(now, s.patience(a)))
+	}
+	for _, l := range s.lives {
+		next = history.Earlier(next, history.NextAfter(now, l.reopenAt))
+	}
+	for _, b := range s.batches {
+		if next = history.Earlier(next, history.NextAfter(now, b.retryAt)); !b.waitBy.IsZero() {
+			next = history.Earlier(next, now.Add(lookAgain))
+		}
+	}
+	if s.rec != nil {
+		next = history.Earlier(next, s.rec.next(now))
 	}
 	return next
 }
@@ -326,13 +311,4 @@ func (s *Session) warn(cause, message string, args ...any) {
 	}
 	s.Warned[cause] = true
 	s.Log.Log(context.Background(), level, message, args...)
-}
-
-// odd counts what a relay should not have sent.
-func (s *Session) odd(what string) error {
-	s.warn("odd", "the relay sends what it should not", "what", what)
-	if s.invalid++; s.invalid > maxInvalid {
-		return &netguard.ProtocolError{Err: fmt.Errorf("%d events that it should not have sent, the last: %s", s.invalid, what)}
-	}
-	return nil
 }

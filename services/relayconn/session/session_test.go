@@ -218,22 +218,6 @@ func TestConsolidation(t *testing.T) {
 		if st := p.status(); st.Repos != 5 || st.Confirmed != 5 {
 			t.Fatalf("%+v", st)
 		}
-		// What the relay sent under the old name before it had read of the new one is not lost. Nor
-		// did any name stand for two subscriptions.
-		_, before := p.count()
-		var closed string
-		p.with(func() {
-			if names := slices.Compact(slices.Sorted(slices.Values(p.log))); len(names) != len(p.log) {
-				t.Errorf("asked %v, want a name for each", p.log)
-			}
-			lives := slices.DeleteFunc(slices.Clone(p.log), func(s string) bool { return s[:5] != "REQ l" })
-			closed = lives[len(lives)-3][len("REQ "):] // of twelve filters, which took two subscriptions
-		})
-		p.messages <- wire.Message{Kind: wire.Event, Sub: closed, Event: event(t, 1621, 7, nostr.Tag{"a", "30617:aa:000"})}
-		synctest.Wait()
-		if _, offered := p.count(); offered != before+1 {
-			t.Error("an event under the name of a subscription that was just closed is lost")
-		}
 		p.stop()
 	})
 }

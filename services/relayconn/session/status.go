@@ -57,10 +57,35 @@ type Observer interface {
 	Judged(ev *nostr.Event, source proto.Source, gap bool, v proto.Verdict)
 }
 
+// standing is how the batches stand.
+type standing struct {
+	working  bool      // a batch is under way for the first time
+	pending  bool      // one that the diff has found is
+	failed   bool      // a batch has failed and has not come to its end since
+	complete bool      // all items that were asked for have come
+	caughtUp bool      // what a start asks for has come
+	missing  time.Time // since when the past is asked for in place of what did not come live; zero: it is not
+}
+
+func (s *Session) standings() standing {
+	st := standing{complete: true, caughtUp: true}
+	for _, b := range s.batches {
+		first := b.failures == 0
+		st.working, st.failed = st.working || first, st.failed || !first
+		if b.found() {
+			st.complete, st.pending = false, st.pending || first
+		} else {
+			st.caughtUp = false
+		}
+		st.missing = history.Earlier(st.missing, b.cause.missing)
+	}
+	return st
+}
+
 // connection is where the connection stands now.
 func (s *Session) connection(now time.Time) Connection {
-	past := s.past.Standing()
-	if past.Working || !s.due.items.Empty() {
+	past := s.standings()
+	if past.working || !s.due.items.Empty() {
 		s.quietSince = time.Time{}
 		return Syncing
 	}
@@ -70,7 +95,7 @@ func (s *Session) connection(now time.Time) Connection {
 	switch {
 	case now.Before(s.settledAt()):
 		return Syncing
-	case past.Failed || s.live.GaveUp():
+	case past.failed:
 		return Incomplete
 	}
 	return Connected
@@ -86,18 +111,19 @@ func (s *Session) settledAt() time.Time {
 
 // report tells the observer of a status that is not the one told before.
 func (s *Session) report(c Connection) {
-	revision, past := s.status.Confirmed, s.past.Standing()
-	if s.wanted.Revision != 0 && s.due.items.Empty() && past.Complete {
-		revision = s.wanted.Revision
-		s.past.ConfirmWanted()
+	revision, past := s.status.Confirmed, s.standings()
+	if s.wanted.Revision != 0 && s.due.items.Empty() && past.complete {
+		// All that is wanted is confirmed. So it is in memory once.
+		revision, s.confirmed = s.wanted.Revision, s.wanted.Items
 	}
-	confirmed := s.past.Confirmed()
-	missing := history.Earlier(history.Earlier(s.live.Missing(), past.Missing), s.inflight.Missing())
+	missing := past.missing
+	for _, l := range s.lives {
+		missing = history.Earlier(missing, l.missing)
+	}
 	st := Status{
-		Connection: c, Repos: confirmed.Repos(), Roots: len(confirmed.Roots), Subscriptions: s.live.Count() + s.past.Open(),
-		Confirmed: revision, Missing: missing, Answered: s.answered, Days: s.days, Limited: s.limits.Until(),
+		Connection: c, Repos: s.confirmed.Repos(), Roots: len(s.confirmed.Roots), Subscriptions: len(s.open),
+		Confirmed: revision, CaughtUp: past.caughtUp && missing.IsZero(), Missing: missing, Answered: s.answered, Days: s.days, Limited: s.limits.Until(),
 	}
-	st.CaughtUp = past.CaughtUp && missing.IsZero()
 	if st != s.status {
 		s.status = st
 		s.Observer.Status(st)

@@ -43,10 +43,6 @@ func (a *Limits) Refused(open int) {
 	}
 }
 
-// Halve notes that a relay with so many subscriptions open has most likely refused one, without
-// saying so in words that are understood.
-func (a *Limits) Halve(open int) { a.Refused(open / 2) }
-
 // room is how many subscriptions the relay takes; 0: that is not known.
 func (a *Limits) room() int {
 	room := a.said.Subscriptions
@@ -127,33 +123,29 @@ func (a *Limits) QuietAfter(t time.Time) bool { return a.until.After(t) }
 // Until is when the quiet that the relay wanted last ends; zero: it has never wanted any.
 func (a *Limits) Until() time.Time { return a.until }
 
-// Cooldown is how long a relay is left alone that wants quiet.
-func (a *Limits) Cooldown() time.Duration { return a.cooldown }
+// Refusal is what a relay means by the text of a CLOSED or a NOTICE.
+type Refusal struct {
+	Proof   bool // it refuses something to those who have not authenticated (NIP-42)
+	Quiet   bool // we ask too much in a time
+	Fewer   bool // we have too many subscriptions open
+	Smaller bool // one subscription asks for too much
+}
 
 // Relays have words of their own for what they do not take; NIP-01 has only a prefix for one case.
 var (
-	quiet    = regexp.MustCompile(`(?i)\brate\b|rate.?limit|throttl|too many requests|too fast|slow down`)
-	limited  = regexp.MustCompile(`(?i)rate.?limit(ed|ing|er)?`)
-	smaller  = regexp.MustCompile(`(?i)filter|too large|too big`)
-	fewer    = regexp.MustCompile(`(?i)too many|maximum|concurrent|\blimit|\breached|exceed|throttl`)
-	requests = regexp.MustCompile(`(?i)too many requests`)
+	quiet   = regexp.MustCompile(`(?i)\brate\b|rate.?limit|throttl|too many requests|too fast|slow down`)
+	limited = regexp.MustCompile(`(?i)rate.?limit(ed|ing|er)?|too many requests`)
+	smaller = regexp.MustCompile(`(?i)filter|too large|too big`)
+	fewer   = regexp.MustCompile(`(?i)too many|maximum|concurrent|\blimit|\breached|exceed|throttl`)
 )
 
-// ProofWait is how long a relay may take to heed our answer to its challenge (NIP-42) before what
-// it refused is asked again.
-const ProofWait = 2 * time.Second
-
-// WantsProof reports whether a relay refuses something to those who have not authenticated.
-func WantsProof(text string) bool { return strings.HasPrefix(text, "auth-required:") }
-
-// WantsQuiet reports whether a relay says that we ask too much in a time.
-func WantsQuiet(text string) bool { return quiet.MatchString(text) }
-
-// WantsFewer reports whether a relay says that we have too many subscriptions open.
-func WantsFewer(text string) bool {
-	text = requests.ReplaceAllString(limited.ReplaceAllString(text, ""), "")
-	return fewer.MatchString(text) && !smaller.MatchString(text)
+// ReadRefusal reads such a text.
+func ReadRefusal(text string) Refusal {
+	small := smaller.MatchString(text)
+	return Refusal{
+		Proof:   strings.HasPrefix(text, "auth-required:"),
+		Quiet:   quiet.MatchString(text),
+		Fewer:   !small && fewer.MatchString(limited.ReplaceAllString(text, "")),
+		Smaller: small,
+	}
 }
-
-// WantsSmaller reports whether a relay says that one subscription asks for too much.
-func WantsSmaller(text string) bool { return smaller.MatchString(text) }

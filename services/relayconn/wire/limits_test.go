@@ -1,6 +1,7 @@
 package wire_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -21,9 +22,9 @@ func TestWords(t *testing.T) {
 		"auth-required: members only":                     {},
 		"":                                                {},
 	} {
-		got := [3]bool{wire.WantsQuiet(text), wire.WantsFewer(text), wire.WantsSmaller(text)}
-		if got != want {
-			t.Errorf("%q: quiet, fewer, smaller %v, want %v", text, got, want)
+		why := wire.ReadRefusal(text)
+		if got := [3]bool{why.Quiet, why.Fewer, why.Smaller}; got != want || why.Proof != strings.HasPrefix(text, "auth") {
+			t.Errorf("%q: quiet, fewer, smaller %v, want %v", text, why, want)
 		}
 	}
 }

@@ -48,7 +48,7 @@ type Env struct {
 	// Sign signs with the operator's key; fs.ErrNotExist: there is none here.
 	Sign func(ev *nostr.Event) error
 	// Negentropy is what relays are asked by NIP-77 with, but for the relay; nil: they are not.
-	Negentropy *history.Negentropy
+	Negentropy *session.Negentropy
 	Metrics    *Metrics
 	Log        *slog.Logger
 }

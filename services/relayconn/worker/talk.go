@@ -27,7 +27,7 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 	o := newObserver(l.name, l.Metrics, l.log)
 	document := make(chan wire.Document, 1)
 	inbox := wire.NewInbox()
-	var reconciling *history.Negentropy
+	var reconciling *session.Negentropy
 	if l.Negentropy != nil {
 		with := *l.Negentropy
 		with.Relay = conn

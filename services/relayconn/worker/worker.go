@@ -68,8 +68,8 @@ func Run(ctx context.Context, n *node.Node) error {
 		Sign: func(ev *nostr.Event) error { return sign(n.Settings, ev) },
 	}
 	if !n.Settings.Sync.DisableNegentropy {
-		env.Negentropy = &history.Negentropy{
-			Service: query.Reconciler{Conn: n.Bus.Conn}, Room: history.NewRoom(), Seq: n.Accepted.Seq, Known: in.Known, Walks: history.NewWalks(),
+		env.Negentropy = &session.Negentropy{
+			Service: query.Reconciler{Conn: n.Bus.Conn}, Room: session.NewRoom(), Seq: n.Accepted.Seq, Known: in.Known, Walks: history.NewWalks(),
 		}
 	}
 	member, err := claim.Join(ctx, n.Bus, claim.Options{

@@ -1,4 +1,4 @@
-package history
+package session
 
 import (
 	"context"
@@ -12,11 +12,12 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
+	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/wire"
 )
 
 const (
-	// sessionsAtOnce is how many sessions are open at once, unless the relay takes fewer.
+	// sessionsAtOnce is how many sessions of NIP-77 are open at once, unless the relay takes fewer.
 	sessionsAtOnce = 8
 	// sessionSilence is how long a relay may take to answer, and drip how much longer one session
 	// may be left without an answer while the relay answers others, as a factor.
@@ -28,6 +29,25 @@ const (
 	roomWait = time.Second
 	// mostRefused is how often a relay may refuse the only session.
 	mostRefused = 3
+	// besides is what a message has beside the values of a wide filter.
+	besides = 8192
+	// worthEverything is how many bytes filters have at least for one session about everything that
+	// the relay has to be tried in place of one for each thousand values. It takes a few hundred
+	// bytes where little is missing here, and is given up when it takes an eighth of the filters,
+	// or when too many events are missing.
+	worthEverything, everythingSaves = 64 << 10, 8
+	// mostSplits is how often the time of a search is halved, and shortest the shortest piece.
+	mostSplits, shortest = 200, 3600
+	// beginning is a moment before the first event of Nostr. What is dated before is in the oldest
+	// piece all the same.
+	beginning nostr.Timestamp = 1_600_000_000
+	// A search may take so many messages, for each piece of time, and one more for each so many
+	// events that the relay has and that are not known here.
+	mostSaid, namedBySaid = 256, 64
+	// mostOfOne is how many events that are not known here a relay may name of one filter.
+	mostOfOne = 1_000_000
+	// fullAt is how many events wait to be fetched on a connection when no more are looked for.
+	fullAt = 5000
 )
 
 // NegRelay is the other side of a session of NIP-77; *wire.Conn is one.
@@ -50,7 +70,7 @@ type Negentropy struct {
 	Room    *Room
 	Seq     func() uint64        // of the log: what is known to be accepted
 	Known   func(id string) bool // accepted already: need not be fetched
-	Walks   *Walks               // of all connections of the worker; nil: each asks for itself
+	Walks   *history.Walks       // of all connections of the worker; nil: each asks for itself
 }
 
 // Room bounds what all connections of a process ask ingest at once, and what they keep of relays'
@@ -77,11 +97,11 @@ func NewRoom() *Room {
 // again with the message that was said last, and nothing is lost.
 type reconciler struct {
 	*Negentropy
-	h        *History
+	s        *Session
 	units    []*unit   // that wait for their turn
 	active   []*search // at most twice as many as may be open at once
 	open     map[string]*search
-	results  chan Result
+	results  chan result
 	atOnce   int       // sessions that the relay takes, as far as is known
 	hold     time.Time // nothing is said before
 	failures int       // of ingest, in a row
@@ -91,8 +111,53 @@ type reconciler struct {
 	off      bool      // it does not reconcile
 }
 
-// Result is an answer of ingest.
-type Result struct {
+// unit is a group of filters that are reconciled, each in one session.
+type unit struct {
+	batch      *batch
+	group      history.Group
+	everything bool       // its one filter is for everything that the relay has
+	ids        [][32]byte // that are missing of that
+	left       int        // searches that have not ended
+	byREQ      []bool     // of each search: it must be asked for by REQ
+}
+
+// state is where a search stands.
+type state int
+
+const (
+	waiting state = iota // for its turn
+	working              // ingest has been asked what to say
+	ready                // to say it
+	said                 // to the relay, which has to answer
+)
+
+// search finds out what a relay has of one filter, in one session for each piece of time.
+type search struct {
+	unit    *unit
+	n       int // of the filter in its unit
+	filter  nostr.Filter
+	pieces  []span // that are left and follow each other, the oldest first. The last one is next
+	seq     uint64 // of the log, when it began
+	state   state
+	ended   bool
+	id      string // of the session at the relay; empty: none is open
+	fresh   bool   // which has not been answered
+	message []byte // what to say, or was said last; every message says all that is in question
+	asked   time.Time
+	splits  int
+	refused int    // how often the relay took no session though none was open
+	said    int    // messages
+	bytes   int    // of all messages, both ways
+	named   int    // events that the relay has named, each once
+	here    uint64 // events known here
+	alone   uint64 // of these, those that the relay has turned out to lack
+}
+
+// span is a time, both ends included; nil: no bound.
+type span struct{ since, until *nostr.Timestamp }
+
+// result is an answer of ingest.
+type result struct {
 	search *search
 	size   int64 // of the room that the relay's message takes
 	known  uint64
@@ -101,26 +166,40 @@ type Result struct {
 	first  bool
 }
 
-func newReconciler(h *History, n *Negentropy) *reconciler {
-	return &reconciler{Negentropy: n, h: h, open: map[string]*search{}, results: make(chan Result), atOnce: sessionsAtOnce}
+func newReconciler(s *Session, n *Negentropy) *reconciler {
+	return &reconciler{Negentropy: n, s: s, open: map[string]*search{}, results: make(chan result), atOnce: sessionsAtOnce}
 }
 
-// add has groups of filters reconciled: by one session about everything if they are many and
-// nothing else is under way, else by their units.
-func (r *reconciler) add(b *batch, groups [][]nostr.Filter) {
+// add has a batch reconciled: by one session about everything if its filters are many and nothing
+// else is under way, else by wide filters.
+func (r *reconciler) add(b *batch) {
 	quiet := r.Walks == nil || r.Walks.Quiet(b.lead, time.Now())
-	if size(groups) >= worthEverything && !r.narrow && quiet {
+	if size(b.groups) >= worthEverything && !r.narrow && quiet {
 		b.running++
-		r.units = append(r.units, &unit{batch: b, groups: groups, everything: true})
+		r.units = append(r.units, &unit{batch: b, group: history.Group{{}}, everything: true})
 		return
 	}
-	r.addUnits(b, groups)
+	r.addUnits(b)
 }
 
-func (r *reconciler) addUnits(b *batch, groups [][]nostr.Filter) {
-	for _, some := range unitsOf(groups, r.h.o.Limits.Bytes()) {
+func (r *reconciler) addUnits(b *batch) {
+	groups := b.groups
+	if b.found() {
+		groups = history.Wide(b.items, r.s.limits.Bytes()-besides)
+	}
+	for _, g := range groups {
 		b.running++
-		r.units = append(r.units, &unit{batch: b, groups: some})
+		r.units = append(r.units, &unit{batch: b, group: g})
+	}
+}
+
+// begin begins with the first unit: a search for each of its filters.
+func (r *reconciler) begin() {
+	u := r.units[0]
+	r.units = slices.Delete(r.units, 0, 1)
+	u.left, u.byREQ = len(u.group), make([]bool, len(u.group))
+	for n, f := range u.group {
+		r.active = append(r.active, &search{unit: u, n: n, filter: f, seq: r.Seq(), pieces: []span{{}}})
 	}
 }
 
@@ -142,17 +221,16 @@ func (r *reconciler) ask(ctx context.Context, now time.Time) error {
 	if now.Before(r.hold) {
 		return nil
 	}
-	full := r.h.wantedIDs >= fullAt
+	full := r.s.toFetch >= fullAt
 	for len(r.units) > 0 && len(r.active) < 2*r.atOnce && !full {
-		r.active = append(r.active, r.units[0].searches(r.Seq())...)
-		r.units = slices.Delete(r.units, 0, 1)
+		r.begin()
 	}
 	for n, x := range slices.Clone(r.active) {
 		switch {
 		case x.state == waiting:
-			x.state = asking
+			x.state = working
 			question := x.question()
-			r.ingest(ctx, Result{search: x, first: true}, func(ctx context.Context, a *Result) {
+			r.ingest(ctx, result{search: x, first: true}, func(ctx context.Context, a *result) {
 				a.step.Message, a.known, a.err = r.Service.Begin(ctx, question)
 			})
 		case x.state != ready || full || x.id == "" && len(r.open) >= r.atOnce:
@@ -174,28 +252,23 @@ func (r *reconciler) say(ctx context.Context, x *search, now time.Time) error {
 	if x.id != "" {
 		return r.Relay.NegMsg(ctx, x.id, x.message)
 	}
-	x.id, x.fresh = r.h.o.Name("n"), true
+	x.id, x.fresh = r.s.name("n"), true
 	r.open[x.id] = x
 	return r.Relay.NegOpen(ctx, x.id, x.question().Filter, x.message)
 }
 
 // close closes the session of a search at the relay.
 func (r *reconciler) close(ctx context.Context, x *search) error {
-	if id := r.lost(x); id != "" {
-		return r.Relay.NegClose(ctx, id)
+	id := x.id
+	if x.id = ""; id == "" {
+		return nil
 	}
-	return nil
-}
-
-// lost notes that the session of a search is not open any more, and returns its name.
-func (r *reconciler) lost(x *search) (id string) {
-	id, x.id = x.id, ""
 	delete(r.open, id)
-	return id
+	return r.Relay.NegClose(ctx, id)
 }
 
 // ingest asks ingest, while others go on.
-func (r *reconciler) ingest(ctx context.Context, a Result, ask func(context.Context, *Result)) {
+func (r *reconciler) ingest(ctx context.Context, a result, ask func(context.Context, *result)) {
 	go func() {
 		if a.err = r.Room.questions.Acquire(ctx, 1); a.err == nil {
 			limited, cancel := context.WithTimeout(ctx, serviceTime)
@@ -212,7 +285,7 @@ func (r *reconciler) ingest(ctx context.Context, a Result, ask func(context.Cont
 }
 
 // told takes in an answer of ingest.
-func (r *reconciler) told(ctx context.Context, a Result, now time.Time) error {
+func (r *reconciler) told(ctx context.Context, a result, now time.Time) error {
 	x := a.search
 	switch {
 	case x.ended:
@@ -230,7 +303,7 @@ func (r *reconciler) told(ctx context.Context, a Result, now time.Time) error {
 	if x.unit.everything {
 		x.unit.ids = append(x.unit.ids, a.step.Missing...)
 	} else {
-		x.named += r.h.name(x.unit.batch, a.step.Missing)
+		x.named += r.s.nameIDs(x.unit.batch, a.step.Missing)
 	}
 	x.here, x.alone = max(x.here, a.known), x.alone+a.step.Alone
 	x.state, x.message = ready, a.step.Message
@@ -238,7 +311,9 @@ func (r *reconciler) told(ctx context.Context, a Result, now time.Time) error {
 	case a.first && a.known == 0 && len(x.pieces) == 1 || x.tooMuch():
 		return r.end(ctx, x, true) // REQ is the shorter way
 	case len(x.message) == 0:
-		if err := r.close(ctx, x); err != nil || x.next() {
+		x.pieces = x.pieces[:len(x.pieces)-1]
+		x.state, x.message = waiting, nil
+		if err := r.close(ctx, x); err != nil || len(x.pieces) > 0 {
 			return err
 		}
 		return r.end(ctx, x, false)
@@ -251,7 +326,7 @@ func (r *reconciler) told(ctx context.Context, a Result, now time.Time) error {
 // failed notes that ingest has not answered. That is not the relay's fault: the session is opened
 // again later, or the rest is asked for by REQ, which waits for ingest in its own way.
 func (r *reconciler) failed(ctx context.Context, x *search, err error, now time.Time) error {
-	r.h.o.Warn("reconcile", "ingest does not say what is known here", "error", err)
+	r.s.warn("reconcile", "ingest does not say what is known here", "error", err)
 	if !now.Before(r.hold) { // several that fail together are one failure
 		if r.failures >= mostFailures {
 			return r.end(ctx, x, true)
@@ -266,31 +341,25 @@ func (r *reconciler) failed(ctx context.Context, x *search, err error, now time.
 	return r.close(ctx, x)
 }
 
-// end ends a search; its filter is asked for by REQ where it has not come to its end.
+// end ends a search; its filter is asked for by REQ where it has not come to its end. The last
+// search of a unit says what follows from it: ids to fetch, and filters to be asked for by REQ.
 func (r *reconciler) end(ctx context.Context, x *search, byREQ bool) error {
 	u := x.unit
-	x.ended, u.byREQ[x.n], r.h.spent = true, byREQ, true
+	x.ended, u.byREQ[x.n], r.s.spent = true, byREQ, true
 	r.active = slices.DeleteFunc(r.active, func(o *search) bool { return o == x })
-	if u.left--; u.left == 0 {
-		r.unitDone(u)
+	if u.left--; u.left > 0 {
+		return r.close(ctx, x)
 	}
-	return r.close(ctx, x)
-}
-
-// unitDone goes on with what follows from a unit: ids to fetch, and filters to be asked for by REQ.
-func (r *reconciler) unitDone(u *unit) {
-	h, b := r.h, u.batch
 	switch {
-	case u.everything && u.byREQ[0]:
-		r.addUnits(b, u.groups)
+	case u.everything && byREQ:
+		r.addUnits(u.batch)
 	case u.everything:
-		h.name(b, u.ids)
+		r.s.nameIDs(u.batch, u.ids)
 	default:
-		for _, filters := range u.walks() {
-			h.walk(b, filters)
-		}
+		r.s.walk(u.batch, u.group.Narrow(u.byREQ))
 	}
-	b.running--
+	u.batch.running--
+	return r.close(ctx, x)
 }
 
 // smaller goes on with half of the time, because too many events match the filter.
@@ -303,7 +372,7 @@ func (r *reconciler) smaller(ctx context.Context, x *search, now time.Time) erro
 	case !r.spoken:
 		return r.unable(ctx, "it takes no filter, however short the time")
 	}
-	r.h.o.Warn("too many to reconcile", "the relay reconciles too few events at once; what is left is asked for by REQ")
+	r.s.warn("too many to reconcile", "the relay reconciles too few events at once; what is left is asked for by REQ")
 	return r.end(ctx, x, true)
 }
 
@@ -320,11 +389,10 @@ func (r *reconciler) cannot(ctx context.Context, x *search, why string) error {
 // unable notes that the relay does not reconcile. All is asked for by REQ from now on.
 func (r *reconciler) unable(ctx context.Context, why string) error {
 	r.off = true
-	r.h.o.Warn("unable", "the relay does not reconcile (NIP-77); REQ is used", "reason", why[:min(len(why), 300)])
+	r.s.warn("unable", "the relay does not reconcile (NIP-77); REQ is used", "reason", why[:min(len(why), 300)])
 	for len(r.units)+len(r.active) > 0 {
 		if len(r.active) == 0 {
-			r.active = r.units[0].searches(0)
-			r.units = r.units[1:]
+			r.begin()
 		}
 		if err := r.end(ctx, r.active[0], true); err != nil {
 			return err
@@ -333,35 +401,10 @@ func (r *reconciler) unable(ctx context.Context, why string) error {
 	return nil
 }
 
-// Lacks notes that the relay says of itself that it does not know NIP-77.
-func (h *History) Lacks(ctx context.Context) error {
-	if h.reconciles() && !h.rec.spoken {
-		return h.rec.unable(ctx, "its information document does not name NIP-77")
-	}
-	return nil
-}
-
-// Results is where ingest's answers come, to be handed to [History.Told]; nil: nothing is asked.
-func (h *History) Results() <-chan Result {
-	if h.rec == nil {
-		return nil
-	}
-	return h.rec.results
-}
-
-// Told takes in an answer of ingest.
-func (h *History) Told(ctx context.Context, r Result, now time.Time) error {
-	return h.rec.told(ctx, r, now)
-}
-
-// Hear takes in a message of the relay if it is of a session of NIP-77, and reports whether it is.
-func (h *History) Hear(ctx context.Context, m wire.Message, now time.Time) (ours bool, err error) {
-	if h.rec == nil {
-		return false, nil
-	}
-	r := h.rec
+// hear takes in a message of the relay if it is of a session, and reports whether it is.
+func (r *reconciler) hear(ctx context.Context, m wire.Message, now time.Time) (ours bool, err error) {
 	if m.Kind == wire.Notice {
-		return r.notice(ctx, m.Reason)
+		return r.notice(ctx, m.Reason, now)
 	}
 	x := r.open[m.Sub]
 	switch {
@@ -378,7 +421,7 @@ func (h *History) Hear(ctx context.Context, m wire.Message, now time.Time) (ours
 // answer takes in what the relay answered, and asks ingest what to say to that.
 func (r *reconciler) answer(ctx context.Context, x *search, m wire.Message, now time.Time) error {
 	if x.state != said {
-		return nil // nobody asked
+		return nil // it was not asked
 	}
 	r.heard, r.spoken = now, true
 	switch {
@@ -391,15 +434,15 @@ func (r *reconciler) answer(ctx context.Context, x *search, m wire.Message, now 
 	room := min(int64(copies*len(m.Frame)), roomBytes)
 	if !r.Room.bytes.TryAcquire(room) {
 		x.state = ready // to say the same again
-		r.hold = Later(r.hold, now.Add(roomWait))
+		r.hold = history.Later(r.hold, now.Add(roomWait))
 		if x.endless() {
 			return r.end(ctx, x, true)
 		}
 		return r.close(ctx, x)
 	}
-	x.state = asking
+	x.state = working
 	question, frame := x.question(), m.Frame
-	r.ingest(ctx, Result{search: x, size: room}, func(ctx context.Context, a *Result) {
+	r.ingest(ctx, result{search: x, size: room}, func(ctx context.Context, a *result) {
 		a.step, a.err = r.Service.Continue(ctx, question, frame)
 	})
 	return nil
@@ -416,18 +459,18 @@ var (
 
 // refused takes in that the relay has ended a session.
 func (r *reconciler) refused(ctx context.Context, x *search, reason string, now time.Time) error {
-	asked := x.state == asking
-	r.lost(x)
-	if asked {
+	delete(r.open, x.id)
+	if x.id = ""; x.state == working {
 		return nil // what comes of what it said before opens another session
 	}
 	x.state = ready
+	why := wire.ReadRefusal(reason)
 	switch {
-	case wire.WantsProof(reason) && x.said < 2:
-		r.hold = Later(r.hold, now.Add(wire.ProofWait))
+	case why.Proof && x.said < 2:
+		r.hold = history.Later(r.hold, now.Add(proofWait))
 		return nil
-	case wire.WantsProof(reason):
-	case wire.WantsQuiet(reason):
+	case why.Proof:
+	case why.Quiet:
 		return nil // when it may be asked again
 	case sessions.MatchString(reason):
 		return r.fewer(ctx, x, reason, now)
@@ -450,13 +493,13 @@ func (r *reconciler) fewer(ctx context.Context, x *search, reason string, now ti
 	if x.refused++; x.refused > mostRefused {
 		return r.unable(ctx, reason)
 	}
-	r.hold = Later(r.hold, now.Add(r.h.o.Limits.Cooldown()))
+	r.hold = history.Later(r.hold, now.Add(r.s.Rules.Cooldown))
 	return nil
 }
 
 // notice takes in a NOTICE of the relay, and reports whether it is about a session. It does not say
 // which one: it may be any that the relay has not answered.
-func (r *reconciler) notice(ctx context.Context, text string) (ours bool, err error) {
+func (r *reconciler) notice(ctx context.Context, text string, now time.Time) (ours bool, err error) {
 	var unanswered []*search
 	for _, x := range r.active {
 		if x.state == said && x.fresh {
@@ -474,7 +517,7 @@ func (r *reconciler) notice(ctx context.Context, text string) (ours bool, err er
 				return true, err
 			}
 		}
-		return true, r.fewer(ctx, unanswered[0], text, time.Now())
+		return true, r.fewer(ctx, unanswered[0], text, now)
 	case about || !r.spoken && confused.MatchString(text):
 		return true, r.cannot(ctx, unanswered[0], text)
 	}
@@ -482,41 +525,36 @@ func (r *reconciler) notice(ctx context.Context, text string) (ours bool, err er
 }
 
 // due gives up what the relay does not answer.
-func (r *reconciler) due(ctx context.Context, now time.Time) error {
+func (r *reconciler) due(ctx context.Context, now time.Time) (err error) {
 	for _, x := range slices.Clone(r.active) {
-		if x.ended || x.state != said || now.Before(r.patience(x)) {
-			continue
-		}
-		var err error
-		if r.h.o.Limits.QuietAfter(x.asked) && !x.endless() {
+		switch {
+		case err != nil || x.ended || x.state != said || now.Before(r.patience(x)):
+		case r.s.limits.QuietAfter(x.asked) && !x.endless():
 			x.state = ready // it came too early
 			err = r.close(ctx, x)
-		} else {
+		default:
 			err = r.cannot(ctx, x, "it does not answer")
 		}
-		if err != nil {
-			return err
-		}
 	}
-	return nil
+	return err
 }
 
 // patience is when a session is given up.
 func (r *reconciler) patience(x *search) time.Time {
-	return Earlier(Later(x.asked, r.heard).Add(sessionSilence), x.asked.Add(drip*sessionSilence))
+	return history.Earlier(history.Later(x.asked, r.heard).Add(sessionSilence), x.asked.Add(drip*sessionSilence))
 }
 
 // next is when something becomes due by itself after now; zero: nothing does.
 func (r *reconciler) next(now time.Time) (next time.Time) {
 	for _, x := range r.active {
 		if x.state == said {
-			next = Earlier(next, NextAfter(now, r.patience(x)))
+			next = history.Earlier(next, history.NextAfter(now, r.patience(x)))
 		}
 	}
 	if len(r.active)+len(r.units) == 0 {
 		return next
 	}
-	return Earlier(next, NextAfter(now, r.hold))
+	return history.Earlier(next, history.NextAfter(now, r.hold))
 }
 
 // unread keeps a time in which nothing was read from counting as the relay's silence.
@@ -527,4 +565,47 @@ func (r *reconciler) unread(d time.Duration) {
 	if !r.heard.IsZero() {
 		r.heard = r.heard.Add(d)
 	}
+}
+
+// question is what ingest is asked about.
+func (x *search) question() query.Reconciliation {
+	f, piece := x.filter, x.pieces[len(x.pieces)-1]
+	f.Since, f.Until = piece.since, piece.until
+	return query.Reconciliation{Filter: f, Seq: x.seq}
+}
+
+// tooMuch reports whether a session about everything is not worth it. A relay that lacks much of
+// what is known here may not show all that it has.
+func (x *search) tooMuch() bool {
+	return x.unit.everything && (x.bytes > size(x.unit.batch.groups)/everythingSaves || len(x.unit.ids) > fullAt || x.alone > x.here/everythingSaves)
+}
+
+// endless reports whether the relay draws a search out.
+func (x *search) endless() bool {
+	return x.said > mostSaid*(1+x.splits)+x.named/namedBySaid || x.named > mostOfOne
+}
+
+// halve cuts the piece that is next in two, because it has too many events for one side; false: it
+// is small enough for that not to help. Both halves have the second at which it is cut, because
+// there are relays that take since for the moment after which, not from which, events are wanted.
+func (x *search) halve(now nostr.Timestamp) bool {
+	last := len(x.pieces) - 1
+	whole, from, to := x.pieces[last], nostr.Timestamp(0), now
+	if whole.since != nil {
+		from = *whole.since
+	}
+	if whole.until != nil {
+		to = *whole.until
+	}
+	if from < beginning && to > beginning {
+		from = beginning
+	}
+	if x.splits >= mostSplits || to-from < shortest {
+		return false
+	}
+	x.splits++
+	cut := from + (to-from)/2
+	x.pieces = append(x.pieces[:last:last], span{whole.since, &cut}, span{&cut, whole.until})
+	x.state, x.message = waiting, nil
+	return true
 }

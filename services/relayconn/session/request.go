@@ -1,0 +1,240 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"tendril.dev/lib/nostr"
+	"tendril.dev/services/relayconn/history"
+	"tendril.dev/services/relayconn/wire"
+)
+
+const (
+	// Doubtful is how long the relay may take to answer what is open after a NOTICE that may be a
+	// refusal of it. What it has not answered by then was most likely refused.
+	Doubtful = 10 * time.Second
+	// slowest is how long a page may take, as a factor of how long a relay may be silent.
+	slowest = 20
+	// proofWait is how long a relay may take to heed our answer to its challenge (NIP-42) before
+	// what it refused is asked again.
+	proofWait = 2 * time.Second
+)
+
+// request is a REQ that is open at the relay, as far as is known.
+type request struct {
+	id       string
+	turn     int       // counts in the order in which they were asked
+	asked    time.Time // last
+	heard    time.Time // the last message; until the first one, when it was asked
+	answered bool      // there was a message
+	doubted  time.Time // when a NOTICE came since that may be a refusal of it; zero: none did
+	smaller  bool      // that was because it asks for too much
+	proved   bool      // it was refused to those who have not authenticated
+}
+
+func (r *request) req() *request { return r }
+
+// asking is what a request is for: *live or *task. The relay refuses both in the same words.
+type asking interface {
+	req() *request
+	Filters() []nostr.Filter
+	Matches(ev *nostr.Event) bool
+	// again has it asked for once more from that time on.
+	again(s *Session, at, now time.Time, why string)
+	// split has less asked for in one REQ, and reports whether that can be.
+	split(s *Session, now time.Time, why string) bool
+	// failed notes that the relay refuses it for another reason.
+	failed(s *Session, now time.Time, why string)
+}
+
+// ask asks the relay.
+func (s *Session) ask(ctx context.Context, a asking, now time.Time) error {
+	r := a.req()
+	s.turns++
+	*r = request{id: r.id, proved: r.proved, turn: s.turns, asked: now, heard: now}
+	s.open[r.id] = a
+	return s.Asker.Req(ctx, r.id, a.Filters())
+}
+
+// stop takes a request back.
+func (s *Session) stop(ctx context.Context, a asking) error {
+	delete(s.open, a.req().id)
+	return s.Asker.Unsubscribe(ctx, a.req().id)
+}
+
+// latest is the request that was asked last of those that count; nil: there is none.
+func (s *Session) latest(counts func(asking) bool) (last asking) {
+	for _, a := range s.open {
+		if (last == nil || a.req().turn > last.req().turn) && counts(a) {
+			last = a
+		}
+	}
+	return last
+}
+
+func isLive(a asking) bool { _, is := a.(*live); return is }
+
+func isPast(a asking) bool { return !isLive(a) }
+
+func isUnanswered(a asking) bool { return !a.req().answered }
+
+// count counts the open requests that are live, and those that are not.
+func (s *Session) count() (live, past int) {
+	for _, a := range s.open {
+		if isLive(a) {
+			live++
+		}
+	}
+	return live, len(s.open) - live
+}
+
+// closed takes in that the relay has closed a request.
+func (s *Session) closed(ctx context.Context, a asking, reason string, now time.Time) error {
+	delete(s.open, a.req().id)
+	return s.refused(ctx, a, wire.ReadRefusal(reason), reason, now)
+}
+
+// refused reacts to the refusal of a request, which is not open any more.
+func (s *Session) refused(ctx context.Context, a asking, why wire.Refusal, reason string, now time.Time) error {
+	r := a.req()
+	switch {
+	case why.Proof && !r.proved:
+		r.proved = true
+		a.again(s, now.Add(proofWait), now, reason)
+	case why.Fewer:
+		return s.oneTooMany(ctx, a, reason, now)
+	case why.Quiet:
+		a.again(s, now, now, reason)
+	case why.Smaller && a.split(s, now, reason):
+	default:
+		a.failed(s, now, reason)
+	}
+	return nil
+}
+
+// oneTooMany notes that the relay takes no more subscriptions than are open now. What it refused is
+// asked again when one of these has ended. If the past has none, some of what is live ends.
+func (s *Session) oneTooMany(ctx context.Context, a asking, reason string, now time.Time) error {
+	s.limits.Refused(len(s.open))
+	later := now.Add(s.Rules.Cooldown)
+	t, past := a.(*task)
+	if !past {
+		a.again(s, later, now, reason)
+		return nil
+	}
+	_, open := s.count()
+	s.full, s.atOnce = true, max(1, min(s.atOnce, open))
+	if open > 0 {
+		t.tries-- // it will be one when there is room
+		later = now
+	} else if made, err := s.makeRoom(ctx, now); err != nil {
+		return err
+	} else if made {
+		later = now
+	}
+	t.again(s, later, now, reason)
+	return nil
+}
+
+// notice takes in a NOTICE, which does not say for which request it is. A refusal is most likely
+// for the one that was asked last. What else is not answered is given up soon.
+func (s *Session) notice(ctx context.Context, text string, now time.Time) error {
+	s.Log.Debug("notice", "text", text)
+	why := wire.ReadRefusal(text)
+	var blamed asking
+	switch {
+	case why.Quiet:
+		s.quieten(now, text)
+		return nil
+	case why.Fewer: // strfry sends EOSE before it looks how many there are
+		why = wire.Refusal{Fewer: true}
+		blamed = s.latest(func(a asking) bool {
+			return isUnanswered(a) || isLive(a) && now.Before(a.req().asked.Add(s.Rules.Silence))
+		})
+	case why.Smaller:
+		blamed = s.latest(func(a asking) bool { return isUnanswered(a) && len(a.Filters()) > 1 })
+	}
+	for _, a := range s.open {
+		if r := a.req(); a != blamed && !r.answered && r.doubted.IsZero() {
+			r.doubted, r.smaller = now, why.Smaller
+		}
+	}
+	if blamed == nil {
+		return nil
+	}
+	if err := s.stop(ctx, blamed); err != nil {
+		return err
+	}
+	return s.refused(ctx, blamed, why, text, now)
+}
+
+// patience is when a request is given up: the relay is silent, or drips, or may have refused it;
+// zero: never.
+func (s *Session) patience(a asking) time.Time {
+	r := a.req()
+	if r.answered && isLive(a) {
+		return time.Time{}
+	}
+	end := history.Earlier(r.heard.Add(s.Rules.Silence), r.asked.Add(slowest*s.Rules.Silence))
+	if !r.doubted.IsZero() {
+		end = history.Earlier(end, r.doubted.Add(Doubtful))
+	}
+	return end
+}
+
+// expire gives up what the relay does not answer, or not to its end. What it has not begun to
+// answer was most likely refused, whether it said so or not.
+func (s *Session) expire(ctx context.Context, now time.Time) error {
+	for _, a := range s.open {
+		if until := s.patience(a); until.IsZero() || now.Before(until) {
+			continue
+		}
+		if err := s.stop(ctx, a); err != nil {
+			return err
+		}
+		r, why := a.req(), fmt.Sprintf("no end of the answer after %v", now.Sub(a.req().asked))
+		live, past := s.count()
+		switch {
+		case !r.doubted.IsZero() && r.smaller && a.split(s, now, why):
+		case !r.doubted.IsZero():
+			s.warn("unclear", "the relay says something and does not answer, which counts as a refusal; fewer requests are open at once")
+			s.limits.Refused((live + past + 1) / 2)
+			s.atOnce, s.full = max(1, (past+1)/2), true
+			if past == 0 {
+				if _, err := s.makeRoom(ctx, now); err != nil {
+					return err
+				}
+			}
+			a.again(s, now, now, why)
+		case s.limits.QuietAfter(r.heard):
+			a.again(s, now, now, why)
+		case r.answered:
+			a.failed(s, now, why)
+		default:
+			if s.limits.Refused(live + past); isLive(a) {
+				s.warn("unanswered", "the relay does not answer a live subscription, which therefore counts as refused")
+				a.again(s, now.Add(s.Rules.Cooldown), now, why)
+			} else if a.failed(s, now, why); past == 0 {
+				if _, err := s.makeRoom(ctx, now); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// unread keeps a time in which nothing was read from counting as the relay's silence.
+func (s *Session) unread(d time.Duration) {
+	for _, a := range s.open {
+		r := a.req()
+		r.asked, r.heard = r.asked.Add(d), r.heard.Add(d)
+		if !r.doubted.IsZero() {
+			r.doubted = r.doubted.Add(d)
+		}
+	}
+	if s.rec != nil {
+		s.rec.unread(d)
+	}
+}
