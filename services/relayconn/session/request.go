@@ -149,9 +149,16 @@ func (s *Session) notice(ctx context.Context, text string, now time.Time) error 
 		return nil
 	case why.Fewer: // strfry sends EOSE before it looks how many there are
 		why = wire.Refusal{Fewer: true}
-		blamed = s.latest(func(a asking) bool {
-			return isUnanswered(a) || isLive(a) && now.Before(a.req().asked.Add(s.Rules.Silence))
-		})
+		live := s.latest(func(a asking) bool { return isLive(a) && now.Before(a.req().asked.Add(s.Rules.Silence)) })
+		blamed = s.latest(func(a asking) bool { return isPast(a) && isUnanswered(a) })
+		if live != nil && blamed != nil { // it may be either
+			if err := s.takeBack(ctx, blamed.(*task)); err != nil {
+				return err
+			}
+		}
+		if live != nil {
+			blamed = live
+		}
 	case why.Smaller:
 		blamed = s.latest(func(a asking) bool { return isUnanswered(a) && len(a.Filters()) > 1 })
 	}
