@@ -301,21 +301,18 @@ func (s *Session) hearLost() {
 // auth is how far we have come with a relay that wants to know who reads (NIP-42): it is told once
 // a connection, and asked again for what it refused before.
 type auth struct {
-	challenge string
-	needed    time.Time // since; zero: nothing was refused
-	told      bool
-	keyless   bool // there is no key to tell it with
+	challenge    string
+	wanted, told bool
 }
 
 // prove answers the relay's challenge, if it has refused something and we have not yet.
 func (s *Session) prove(ctx context.Context) error {
 	a := &s.auth
-	if a.needed.IsZero() || a.told || a.challenge == "" || s.Authenticate == nil {
+	if !a.wanted || a.told || a.challenge == "" || s.Authenticate == nil {
 		return nil
 	}
 	a.told = true
-	err := s.Authenticate(ctx, a.challenge)
-	if a.keyless = errors.Is(err, fs.ErrNotExist); err != nil && !a.keyless {
+	if err := s.Authenticate(ctx, a.challenge); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("authenticate to the relay: %w", err)
 	}
 	return nil
@@ -331,18 +328,6 @@ func (s *Session) complained(ctx context.Context, m wire.Message, now time.Time)
 	if why.Quiet {
 		s.quieten(now, m.Reason)
 	}
-	if !why.Proof {
-		return nil
-	}
-	if s.auth.needed.IsZero() {
-		s.auth.needed = now
-	}
-	if err := s.prove(ctx); err != nil {
-		return err
-	}
-	if s.Authenticate == nil || s.auth.keyless || now.Sub(s.auth.needed) >= proofWait {
-		s.warn("auth", "the relay requires authentication (NIP-42) and does not accept ours: events that it keeps for others do not come. "+
-			"The key is the operator's, which each worker needs (NGIT_RELAY_OWNER_NSEC)", "reason", m.Reason)
-	}
-	return nil
+	s.auth.wanted = s.auth.wanted || why.Proof
+	return s.prove(ctx)
 }

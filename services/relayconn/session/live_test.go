@@ -294,6 +294,7 @@ func TestAskingForAuthenticationIsTold(t *testing.T) {
 		p.run(session.Start{})
 		for _, sub := range []string{"l1", "h2", "l1"} {
 			p.messages <- wire.Message{Kind: wire.Closed, Sub: sub, Reason: "auth-required: members only"}
+			time.Sleep(3 * time.Second) // it is asked for again
 		}
 		p.stop()
 		if n := strings.Count(told.String(), "NIP-42"); n != 1 {

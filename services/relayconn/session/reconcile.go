@@ -22,9 +22,8 @@ const (
 	// sessionSilence is how long a relay may take to answer, and drip how much longer one session
 	// may be left without an answer while the relay answers others, as a factor.
 	sessionSilence, drip = 10 * time.Second, 6
-	// serviceTime is how long ingest may take to answer, and mostFailures how often in a row it is
-	// asked in vain, each time after a wait twice as long, before filters are asked for by REQ.
-	serviceTime, mostFailures = 20 * time.Second, 3
+	// serviceTime is how long ingest may take to answer.
+	serviceTime = 20 * time.Second
 	// roomWait is how long a session waits that found no room for the relay's message.
 	roomWait = time.Second
 	// mostRefused is how often a relay may refuse the only session.
@@ -104,7 +103,6 @@ type reconciler struct {
 	results  chan result
 	atOnce   int       // sessions that the relay takes, as far as is known
 	hold     time.Time // nothing is said before
-	failures int       // of ingest, in a row
 	heard    time.Time // when the relay answered last in any session
 	spoken   bool      // it has
 	narrow   bool      // it refuses a session about everything
@@ -296,10 +294,11 @@ func (r *reconciler) told(ctx context.Context, a result, now time.Time) error {
 		return r.end(ctx, x, true) // the filter is too large for the bus
 	case errors.Is(a.err, query.ErrRefused):
 		return r.unable(ctx, "its message breaks the rules of the protocol: "+a.err.Error())
-	case a.err != nil:
-		return r.failed(ctx, x, a.err, now)
+	case a.err != nil: // which is not the relay's fault
+		r.s.warn("reconcile", "ingest does not say what is known here; historic sync is tried again", "error", a.err)
+		x.unit.batch.again = true
+		return r.end(ctx, x, false)
 	}
-	r.failures = 0
 	if x.unit.everything {
 		x.unit.ids = append(x.unit.ids, a.step.Missing...)
 	} else {
@@ -321,24 +320,6 @@ func (r *reconciler) told(ctx context.Context, a result, now time.Time) error {
 		return r.cannot(ctx, x, "a session with it does not come to an end")
 	}
 	return nil
-}
-
-// failed notes that ingest has not answered. That is not the relay's fault: the session is opened
-// again later, or the rest is asked for by REQ, which waits for ingest in its own way.
-func (r *reconciler) failed(ctx context.Context, x *search, err error, now time.Time) error {
-	r.s.warn("reconcile", "ingest does not say what is known here", "error", err)
-	if !now.Before(r.hold) { // several that fail together are one failure
-		if r.failures >= mostFailures {
-			return r.end(ctx, x, true)
-		}
-		r.hold = now.Add(time.Second << r.failures)
-		r.failures++
-	}
-	x.state = waiting
-	if x.message != nil {
-		x.state = ready
-	}
-	return r.close(ctx, x)
 }
 
 // end ends a search; its filter is asked for by REQ where it has not come to its end. The last

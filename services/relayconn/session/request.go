@@ -108,6 +108,10 @@ func (s *Session) refused(ctx context.Context, a asking, why wire.Refusal, reaso
 		a.again(s, now, now, reason)
 	case why.Smaller && a.split(s, now, reason):
 	default:
+		if why.Proof {
+			s.warn("auth", "the relay requires authentication (NIP-42) and does not accept ours: events that it keeps for others do not come. "+
+				"The key is the operator's, which each worker needs (NGIT_RELAY_OWNER_NSEC)", "reason", reason)
+		}
 		a.failed(s, now, reason)
 	}
 	return nil

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tidwall/gjson"
 
 	"tendril.dev/lib/netguard"
 )
@@ -73,32 +74,26 @@ func FetchDocument(ctx context.Context, client *http.Client, url string) (Docume
 // ParseDocument reads a document. What is not of the type that it should have is as if it were not
 // there.
 func ParseDocument(data []byte) (d Document, err error) {
-	var told struct {
-		NIPs       []any          `json:"supported_nips"`
-		Limitation map[string]any `json:"limitation"`
+	if !gjson.ValidBytes(data) || !gjson.ParseBytes(data).IsObject() {
+		return Document{}, errors.New("parse relay information: not a JSON object")
 	}
-	var odd *json.UnmarshalTypeError
-	if err := json.Unmarshal(data, &told); err != nil && (!errors.As(err, &odd) || odd.Field == "") {
-		return Document{}, fmt.Errorf("parse relay information: %w", err)
-	}
-	for _, nip := range told.NIPs[:min(len(told.NIPs), maxNIPs)] {
-		if n := positive(nip); n > 0 {
+	doc := gjson.ParseBytes(data)
+	for _, nip := range doc.Get("supported_nips").Array() {
+		if n := positive(nip); n > 0 && len(d.NIPs) < maxNIPs {
 			d.NIPs = append(d.NIPs, n)
 		}
 	}
+	limit := func(name string) int { return positive(doc.Get("limitation." + name)) }
 	d.Limits = Stated{
-		Subscriptions: positive(told.Limitation["max_subscriptions"]),
-		Events:        positive(told.Limitation["max_limit"]),
-		Filters:       positive(told.Limitation["max_filters"]),
-		Bytes:         positive(told.Limitation["max_message_length"]),
+		Subscriptions: limit("max_subscriptions"), Events: limit("max_limit"), Filters: limit("max_filters"), Bytes: limit("max_message_length"),
 	}
 	return d, nil
 }
 
 // positive reads a positive whole number; 0: it is none.
-func positive(value any) int {
-	n, _ := value.(float64)
-	if n < 1 || n > math.MaxInt32 || n != math.Trunc(n) {
+func positive(value gjson.Result) int {
+	n := value.Num
+	if value.Type != gjson.Number || n < 1 || n > math.MaxInt32 || n != math.Trunc(n) {
 		return 0
 	}
 	return int(n)

@@ -48,16 +48,10 @@ func (i *Inbox) Put(ctx context.Context, m Message) error {
 	}
 }
 
-// Reader gives the messages of a relay to fn until its connection ends or fn returns an error;
-// *Conn is one.
-type Reader interface {
-	Read(ctx context.Context, fn func(Message) error) error
-}
-
-// Fill puts in what r reads, and gives r's error. When r has ended it waits until everything has
-// been heard, or ctx ends: what a relay says last may be why it goes.
-func (i *Inbox) Fill(ctx context.Context, r Reader) error {
-	err := r.Read(ctx, func(m Message) error { return i.Put(ctx, m) })
+// Fill puts in what read reads, and gives its error. When that has ended it waits until everything
+// has been heard, or ctx ends: what a relay says last may be why it goes.
+func (i *Inbox) Fill(ctx context.Context, read func(ctx context.Context, fn func(Message) error) error) error {
+	err := read(ctx, func(m Message) error { return i.Put(ctx, m) })
 	if i.room.Acquire(ctx, inboxBytes) == nil {
 		i.room.Release(inboxBytes)
 	}

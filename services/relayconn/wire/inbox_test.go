@@ -62,7 +62,7 @@ func TestInboxIsBounded(t *testing.T) {
 					return m
 				}}
 				go func() {
-					if err := inbox.Fill(t.Context(), r); !errors.Is(err, errGone) {
+					if err := inbox.Fill(t.Context(), r.Read); !errors.Is(err, errGone) {
 						t.Errorf("ended with %v", err)
 					}
 					ended = true
@@ -108,7 +108,7 @@ func TestNobodyHears(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				end := make(chan error, 1)
 				go func() {
-					end <- inbox.Fill(ctx, &reader{count: tc.count, make: func(int) wire.Message { return wire.Message{} }})
+					end <- inbox.Fill(ctx, (&reader{count: tc.count, make: func(int) wire.Message { return wire.Message{} }}).Read)
 				}()
 				if synctest.Wait(); len(end) != 0 {
 					t.Fatal("it does not wait")
@@ -128,7 +128,7 @@ func TestNobodyHears(t *testing.T) {
 					m.Heard()
 				}
 				// It would wait for ever if anything took up room still.
-				if err := inbox.Fill(t.Context(), &reader{}); !errors.Is(err, errGone) {
+				if err := inbox.Fill(t.Context(), (&reader{}).Read); !errors.Is(err, errGone) {
 					t.Error(err)
 				}
 			})

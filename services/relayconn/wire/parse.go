@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"bytes"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,8 +14,12 @@ import (
 
 var errNoJSON = errors.New("parse message: not JSON")
 
-// mostParts is how many elements of a message are looked at: no message that is known has more.
-const mostParts = 4
+const (
+	// mostParts is how many elements of a message are looked at: no message that is known has more.
+	mostParts = 4
+	// maxSub is how long a subscription id may be (NIP-01).
+	maxSub = 64
+)
 
 // split returns the first elements of a message as parts of data, which must be JSON. So a message
 // of a million elements costs no more than its bytes.
@@ -31,76 +37,82 @@ func split(data []byte) (parts []json.RawMessage) {
 
 // Parse reads one message. A verb that is none of our business gives an empty Kind. The message
 // shares no memory with data.
-func Parse(data []byte) (Message, error) {
+func Parse(data []byte) (m Message, err error) {
 	if !json.Valid(data) {
 		return Message{}, errNoJSON
 	}
 	parts := split(data)
-	text := func(i int) (string, error) {
-		var s string
-		if i >= len(parts) {
-			return "", fmt.Errorf("parse message: %d elements", len(parts))
+	text := func(i int) (s string) {
+		switch {
+		case err != nil:
+		case i >= len(parts):
+			err = fmt.Errorf("parse message: %d elements", len(parts))
+		default:
+			if err = json.Unmarshal(parts[i], &s); err != nil {
+				err = fmt.Errorf("parse message: element %d: %w", i, err)
+			}
 		}
-		if err := json.Unmarshal(parts[i], &s); err != nil {
-			return "", fmt.Errorf("parse message: element %d: %w", i, err)
-		}
-		return s, nil
+		return s
 	}
-	verb, err := text(0)
+	m.Kind = Kind(text(0))
+	switch m.Kind {
+	case Event, NegMsg:
+		if m.Sub = text(1); err == nil && len(parts) != 3 {
+			err = fmt.Errorf("parse %s: %d elements, want 3", m.Kind, len(parts))
+		}
+		switch {
+		case err != nil:
+		case m.Kind == Event:
+			m.Event, m.Raw, err = nostr.ParseCopy(parts[2])
+		default:
+			m.Frame = frame(parts[2])
+		}
+	case EOSE:
+		m.Sub = text(1)
+	case Closed, NegErr:
+		if m.Sub = text(1); len(parts) > 2 {
+			m.Reason = text(2)
+		}
+	case Notice:
+		m.Reason = text(1)
+	case Auth:
+		if m.Reason = text(1); len(m.Reason) > maxReason { // no challenge is so long
+			return Message{}, nil
+		}
+	default:
+		m = Message{}
+	}
 	if err != nil {
 		return Message{}, err
 	}
-	m := Message{Kind: Kind(verb)}
-	switch m.Kind {
-	case Event:
-		if len(parts) != 3 {
-			return Message{}, fmt.Errorf("parse EVENT: %d elements, want 3", len(parts))
-		}
-		if m.Sub, err = text(1); err == nil {
-			m.Event, m.Raw, err = nostr.ParseCopy(parts[2])
-		}
-	case EOSE:
-		m.Sub, err = text(1)
-	case NegMsg:
-		return parseNegMsg(parts)
-	case Closed, NegErr:
-		if m.Sub, err = text(1); err == nil && len(parts) > 2 {
-			m.Reason, err = text(2)
-		}
-	case Notice:
-		m.Reason, err = text(1)
-	case Auth:
-		if m.Reason, err = text(1); len(m.Reason) > maxReason {
-			return Message{}, nil // no challenge is so long
-		}
-	case OK:
-		return parseOK(parts, text)
-	default:
-		return Message{}, nil
-	}
-	if len(m.Reason) > maxReason {
-		m.Reason = m.Reason[:maxReason]
-	}
-	return m, err
+	m.Reason = m.Reason[:min(len(m.Reason), maxReason)]
+	return m, nil
 }
 
-// parseOK reads the answer to an event.
-func parseOK(parts []json.RawMessage, text func(i int) (string, error)) (Message, error) {
-	m := Message{Kind: OK}
-	var err error
-	if m.Sub, err = text(1); err != nil {
-		return Message{}, err
+// frame reads a message of NIP-77; nil: it does not hold hex digits, of which its session must
+// hear. They need no escapes, so the text is what lies between the quotes.
+func frame(digits json.RawMessage) []byte {
+	if len(digits) < 2 || digits[0] != '"' {
+		return nil
 	}
-	if len(parts) < 3 || json.Unmarshal(parts[2], &m.OK) != nil {
-		return Message{}, errors.New("parse OK: it does not say whether")
+	digits = digits[1 : len(digits)-1]
+	frame := make([]byte, hex.DecodedLen(len(digits)))
+	if _, err := hex.Decode(frame, digits); err != nil {
+		return nil
 	}
-	if len(parts) > 3 {
-		if m.Reason, err = text(3); err != nil {
-			return Message{}, err
-		}
+	return frame
+}
+
+// largeNegMsg reads the beginning of a NEG-MSG that is too large, so that its session can ask for
+// less.
+func largeNegMsg(data []byte) (m Message, ok bool) {
+	rest, ok := bytes.CutPrefix(data, []byte(`["NEG-MSG","`))
+	if !ok {
+		return Message{}, false
 	}
-	if len(m.Reason) > maxReason {
-		m.Reason = m.Reason[:maxReason]
+	end := bytes.IndexByte(rest[:min(len(rest), maxSub+1)], '"')
+	if end <= 0 || bytes.IndexByte(rest[:end], '\\') >= 0 {
+		return Message{}, false
 	}
-	return m, nil
+	return Message{Kind: NegMsg, Sub: string(rest[:end]), TooLarge: true}, true
 }

@@ -7,6 +7,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/coder/websocket"
 	gonostr "github.com/nbd-wtf/go-nostr"
+	"github.com/nbd-wtf/go-nostr/nip77"
 
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nostr"
@@ -34,19 +37,17 @@ const (
 	NegMsg Kind = "NEG-MSG"
 	NegErr Kind = "NEG-ERR"
 	Auth   Kind = "AUTH" // the relay's challenge (NIP-42)
-	OK     Kind = "OK"   // only for what we sent to authenticate: we publish nothing
 )
 
 // Message is one message of a relay.
 type Message struct {
 	Kind  Kind
-	Sub   string       // subscription id; of OK the event's; empty for a notice
+	Sub   string       // subscription id; empty for a notice
 	Event *nostr.Event // of EVENT; not verified
 	// Raw is the JSON of the event as it came, if it can be stored so (see nostr.Parse); else
 	// nil. It is not to be changed: the event's strings may be pieces of it.
 	Raw    []byte
-	Reason string // of CLOSED, NOTICE, NEG-ERR and OK, cut to a bounded length; the challenge of AUTH
-	OK     bool   // of OK: the event is taken
+	Reason string // of CLOSED, NOTICE and NEG-ERR, cut to a bounded length; the challenge of AUTH
 	// Frame is what NEG-MSG says in the protocol of NIP-77; empty: it is no such message.
 	Frame    []byte
 	TooLarge bool // a NEG-MSG with more bytes than are taken
@@ -207,32 +208,39 @@ func (c *Conn) readAll(r io.Reader) ([]byte, error) {
 
 // Req opens a subscription.
 func (c *Conn) Req(ctx context.Context, sub string, filters []nostr.Filter) error {
-	data, err := gonostr.ReqEnvelope{SubscriptionID: sub, Filters: filters}.MarshalJSON()
-	if err != nil {
-		return fmt.Errorf("encode REQ: %w", err)
-	}
-	return c.write(ctx, data)
-}
-
-// Auth answers the relay's challenge (NIP-42).
-func (c *Conn) Auth(ctx context.Context, ev nostr.Event) error {
-	data, err := gonostr.AuthEnvelope{Event: ev}.MarshalJSON()
-	if err != nil {
-		return fmt.Errorf("encode AUTH: %w", err)
-	}
-	return c.write(ctx, data)
+	return c.send(ctx, gonostr.ReqEnvelope{SubscriptionID: sub, Filters: filters})
 }
 
 // Unsubscribe closes a subscription.
 func (c *Conn) Unsubscribe(ctx context.Context, sub string) error {
-	data, err := gonostr.CloseEnvelope(sub).MarshalJSON()
-	if err != nil {
-		return fmt.Errorf("encode CLOSE: %w", err)
-	}
-	return c.write(ctx, data)
+	return c.send(ctx, gonostr.CloseEnvelope(sub))
 }
 
-func (c *Conn) write(ctx context.Context, data []byte) error {
+// Auth answers the relay's challenge (NIP-42).
+func (c *Conn) Auth(ctx context.Context, ev nostr.Event) error {
+	return c.send(ctx, gonostr.AuthEnvelope{Event: ev})
+}
+
+// NegOpen opens a session of reconciliation (NIP-77).
+func (c *Conn) NegOpen(ctx context.Context, sub string, filter nostr.Filter, message []byte) error {
+	return c.send(ctx, nip77.OpenEnvelope{SubscriptionID: sub, Filter: filter, Message: hex.EncodeToString(message)})
+}
+
+// NegMsg goes on with a session.
+func (c *Conn) NegMsg(ctx context.Context, sub string, message []byte) error {
+	return c.send(ctx, nip77.MessageEnvelope{SubscriptionID: sub, Message: hex.EncodeToString(message)})
+}
+
+// NegClose ends a session.
+func (c *Conn) NegClose(ctx context.Context, sub string) error {
+	return c.send(ctx, nip77.CloseEnvelope{SubscriptionID: sub})
+}
+
+func (c *Conn) send(ctx context.Context, m json.Marshaler) error {
+	data, err := m.MarshalJSON()
+	if err != nil {
+		return fmt.Errorf("encode a message: %w", err)
+	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

@@ -47,7 +47,7 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 	})
 	l.confirmed = history.Set{} // the session's now
 	wanted, daily := make(chan session.Wanted), make(chan time.Time)
-	group.Go(func() error { return inbox.Fill(ctx, conn) })
+	group.Go(func() error { return inbox.Fill(ctx, conn.Read) })
 	group.Go(func() error { return conn.KeepAlive(ctx) })
 	group.Go(func() error { // beside the start, which does not wait for it
 		if d, err := wire.FetchDocument(ctx, l.Guard.HTTPClient(), l.url); err != nil {
