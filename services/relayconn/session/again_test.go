@@ -58,7 +58,7 @@ func TestFailedBatchIsAskedAgain(t *testing.T) {
 					asked := p.asks("h")
 					time.Sleep(wait*time.Minute - time.Second)
 					synctest.Wait()
-					if st := p.status(); p.asks("h") != asked || st.Connection != session.Incomplete || st.CaughtUp == layer1 || !layer1 && st.Confirmed != 0 {
+					if st := p.status(); p.asks("h") != asked || st.Connection != session.Incomplete || st.CaughtUp == layer1 || !layer1 && st.Confirmed.Target != 0 {
 						t.Fatalf("before %d min: %d requests, %+v", wait, p.asks("h")-asked, st)
 					}
 					time.Sleep(time.Second)
@@ -71,7 +71,7 @@ func TestFailedBatchIsAskedAgain(t *testing.T) {
 				p.closeHistoric("error: no")
 				time.Sleep(31 * time.Minute)
 				synctest.Wait()
-				if st := p.status(); st.Connection != session.Connected || !st.CaughtUp || st.Confirmed != 9 {
+				if st := p.status(); st.Connection != session.Connected || !st.CaughtUp || st.Confirmed.Target != 9 {
 					t.Errorf("in the end %+v", st)
 				}
 				p.stop()
@@ -139,7 +139,7 @@ func TestWithdrawnFailureIsNotAskedAgain(t *testing.T) {
 		asked := p.asks("h")
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if st := p.status(); p.asks("h") != asked || st.Connection != session.Connected || st.Confirmed != 2 {
+		if st := p.status(); p.asks("h") != asked || st.Connection != session.Connected || st.Confirmed.Target != 2 {
 			t.Errorf("%d requests, %+v", p.asks("h")-asked, st)
 		}
 		p.stop()
@@ -219,7 +219,7 @@ func historicTooMany(t *testing.T, room int, refuse func(string) []wire.Message)
 	p.want(1, manyRepos(0, 401))
 	time.Sleep(15 * time.Minute)
 	synctest.Wait()
-	if st := p.status(); st.Connection != session.Connected || st.Confirmed != 1 || !st.CaughtUp {
+	if st := p.status(); st.Connection != session.Connected || st.Confirmed.Target != 1 || !st.CaughtUp {
 		t.Errorf("%d refusals, %+v", relay.refused, st)
 	}
 	refused := relay.refused
@@ -290,7 +290,7 @@ func TestRelayThatIgnoresTimes(t *testing.T) {
 		p.closeHistoric("error: no")
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()
-		if st := p.status(); st.Connection != session.Connected || st.Confirmed != 10 {
+		if st := p.status(); st.Connection != session.Connected || st.Confirmed.Target != 10 {
 			t.Errorf("%+v", st)
 		}
 		if text := told.String(); strings.Count(text, "does not heed since, until or limit") != 1 || strings.Contains(text, "what it should not") {
@@ -403,12 +403,12 @@ func TestOverBudget(t *testing.T) {
 		time.Sleep(7 * time.Hour)
 		synctest.Wait()
 		_, n := p.count()
-		if st := p.status(); st.Connection != session.Incomplete || st.Confirmed != 0 || n != 1 {
+		if st := p.status(); st.Connection != session.Incomplete || st.Confirmed.Target != 0 || n != 1 {
 			t.Errorf("offered %d times, %+v", n, st)
 		}
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
-		if st := p.status(); st.Confirmed != 1 || st.Connection != session.Connected {
+		if st := p.status(); st.Confirmed.Target != 1 || st.Connection != session.Connected {
 			t.Errorf("with a budget again: %+v", st)
 		}
 		p.stop()
@@ -427,7 +427,7 @@ func TestAuthorOverBudget(t *testing.T) {
 		time.Sleep(rules.Settle)
 		synctest.Wait()
 		_, n := p.count()
-		if st := p.status(); st.Confirmed != 1 || st.Connection != session.Connected || n != 1 {
+		if st := p.status(); st.Confirmed.Target != 1 || st.Connection != session.Connected || n != 1 {
 			t.Errorf("offered %d times, %+v", n, st)
 		}
 		p.stop()

@@ -65,7 +65,7 @@ func TestAuthentication(t *testing.T) {
 				p.want(1, manyRepos(0, 1))
 				time.Sleep(20 * time.Second)
 				synctest.Wait()
-				if st, in := p.status(), !tc.keyless && !tc.strict; (st.Confirmed == 1 && st.CaughtUp && len(p.accepted) == 1) != in || answers != 1 {
+				if st, in := p.status(), !tc.keyless && !tc.strict; (st.Confirmed.Target == 1 && st.CaughtUp && len(p.accepted) == 1) != in || answers != 1 {
 					t.Errorf("%d events, %d answers, %+v", len(p.accepted), answers, st)
 				}
 				if relay.refused > 12 {

@@ -63,7 +63,7 @@ func crowd(tb testing.TB, roots int, waiting bool) (message func()) {
 		list[i] = fmt.Sprintf("%064x", i)
 	}
 	for n := roots - 40; n <= roots; n++ { // enough small additions for consolidation
-		wanted <- session.Wanted{Items: history.Set{Roots: list[:n]}, Revision: uint64(n)}
+		wanted <- session.Wanted{Items: history.Set{Roots: list[:n]}, Mark: session.Mark{Target: uint64(n)}}
 		for range 20 {
 			message()
 		}

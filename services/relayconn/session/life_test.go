@@ -18,7 +18,7 @@ import (
 )
 
 func (p *play) want(revision uint64, what history.Set) {
-	p.wanted <- session.Wanted{Items: what, Revision: revision}
+	p.wanted <- session.Wanted{Items: what, Mark: session.Mark{Target: revision}}
 	synctest.Wait()
 }
 
@@ -49,7 +49,7 @@ func TestGaps(t *testing.T) {
 		}
 		since := at(-25 * time.Minute)
 		p.stored = []*nostr.Event{issue(-5*time.Minute, "x"), issue(-20*time.Minute, "x"), issue(-21*time.Minute, "new")}
-		p.run(session.Start{Since: &since, Live: time.Now().Add(-10 * time.Minute), Confirmed: repos("30617:aa:x"), Revision: 3})
+		p.run(session.Start{Since: &since, Live: time.Now().Add(-10 * time.Minute), Confirmed: repos("30617:aa:x"), Mark: session.Mark{Target: 3}})
 		p.want(4, repos("30617:aa:x", "30617:aa:new"))
 		if got := judged(); !slices.Equal(got, []string{"reconnect", "reconnect gap", "startup"}) {
 			t.Errorf("a reconnect brings %v, want one of the time away, one from before, and the past of the new repository", got)
@@ -75,25 +75,25 @@ func TestConfirmedRevision(t *testing.T) {
 		p := newPlay(t)
 		p.mute = true
 		since := nostr.Timestamp(200)
-		p.run(session.Start{Since: &since, Confirmed: repos("30617:aa:x"), Revision: 3})
-		if st := p.status(); st.Confirmed != 3 || st.CaughtUp || st.Repos != 1 {
+		p.run(session.Start{Since: &since, Confirmed: repos("30617:aa:x"), Mark: session.Mark{Target: 3}})
+		if st := p.status(); st.Confirmed.Target != 3 || st.CaughtUp || st.Repos != 1 {
 			t.Fatalf("at the start %+v", st)
 		}
 		p.want(5, repos("30617:aa:x", "30617:aa:y"))
-		if st := p.status(); st.Confirmed != 3 {
+		if st := p.status(); st.Confirmed.Target != 3 {
 			t.Fatalf("while something is pending %+v", st)
 		}
 		p.want(6, repos("30617:aa:x"))
 		p.with(func() { p.mute = false })
 		p.daily <- time.Now()
 		synctest.Wait()
-		if st := p.status(); st.Confirmed != 6 || st.Days != 1 || !st.CaughtUp {
+		if st := p.status(); st.Confirmed.Target != 6 || st.Days != 1 || !st.CaughtUp {
 			t.Fatalf("after the daily start %+v", st)
 		}
 		var lowest uint64 = 9
 		p.with(func() {
 			for _, st := range p.statuses {
-				lowest = min(lowest, st.Confirmed)
+				lowest = min(lowest, st.Confirmed.Target)
 			}
 		})
 		if lowest != 0 {
@@ -342,7 +342,7 @@ func FuzzHear(f *testing.F) {
 					send(wire.Message{Kind: wire.Closed, Sub: sub, Reason: "rate-limited: no"})
 				case 5:
 					select {
-					case p.wanted <- session.Wanted{Items: manyRepos(0, i%9), Revision: uint64(i)}:
+					case p.wanted <- session.Wanted{Items: manyRepos(0, i%9), Mark: session.Mark{Target: uint64(i)}}:
 					case err := <-p.done:
 						p.done <- err
 					}

@@ -305,7 +305,7 @@ func TestReconnectByREQ(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReconciling(t, 10, tagged(t, 20)...)
 		since := nostr.Timestamp(1981)
-		r.run(session.Start{Since: &since, Confirmed: repos(repository), Revision: 1})
+		r.run(session.Start{Since: &since, Confirmed: repos(repository), Mark: session.Mark{Target: 1}})
 		r.want(1, repos(repository))
 		time.Sleep(time.Minute)
 		r.all()

@@ -96,17 +96,17 @@ func NewRoom() *Room {
 // again with the message that was said last, and nothing is lost.
 type reconciler struct {
 	*Negentropy
-	s        *Session
-	units    []*unit   // that wait for their turn
-	active   []*search // at most twice as many as may be open at once
-	open     map[string]*search
-	results  chan result
-	atOnce   int       // sessions that the relay takes, as far as is known
-	hold     time.Time // nothing is said before
-	heard    time.Time // when the relay answered last in any session
-	spoken   bool      // it has
-	narrow   bool      // it refuses a session about everything
-	off      bool      // it does not reconcile
+	s       *Session
+	units   []*unit   // that wait for their turn
+	active  []*search // at most twice as many as may be open at once
+	open    map[string]*search
+	results chan result
+	atOnce  int       // sessions that the relay takes, as far as is known
+	hold    time.Time // nothing is said before
+	heard   time.Time // when the relay answered last in any session
+	spoken  bool      // it has
+	narrow  bool      // it refuses a session about everything
+	off     bool      // it does not reconcile
 }
 
 // unit is a group of filters that are reconciled, each in one session.

@@ -106,7 +106,7 @@ func TestRelayWithFewSubscriptions(t *testing.T) {
 						t.Errorf("%s is not live", repo)
 					}
 				}
-				if st := p.status(); st.Connection != session.Connected || !st.CaughtUp || st.Confirmed != 1 || st.Subscriptions != 3 {
+				if st := p.status(); st.Connection != session.Connected || !st.CaughtUp || st.Confirmed.Target != 1 || st.Subscriptions != 3 {
 					t.Errorf("%+v", st)
 				}
 				p.stop()
@@ -127,7 +127,7 @@ func TestRefusedSubscriptionHoldsUpNothing(t *testing.T) {
 		p.want(2, manyRepos(0, 2)) // six filters together
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if st := p.status(); st.Connection != session.Connected || st.Confirmed != 2 || st.CaughtUp || st.Missing.IsZero() {
+		if st := p.status(); st.Connection != session.Connected || st.Confirmed.Target != 2 || st.CaughtUp || st.Missing.IsZero() {
 			t.Errorf("%+v", st)
 		}
 		p.stop()
@@ -155,7 +155,7 @@ func TestTooLargeSubscriptionIsSplit(t *testing.T) {
 		p.want(5, manyRepos(0, 5))
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if st := p.status(); st.Connection != session.Connected || !st.CaughtUp || st.Confirmed != 5 {
+		if st := p.status(); st.Connection != session.Connected || !st.CaughtUp || st.Confirmed.Target != 5 {
 			t.Errorf("%+v", st)
 		}
 		if p.with(func() { refused = len(p.log) - refused }); refused > 2*3 {
@@ -276,7 +276,7 @@ func TestWrongRequestIsBlamed(t *testing.T) {
 				p.with(func() { p.mute = false })
 				time.Sleep(session.Doubtful + time.Second)
 				synctest.Wait()
-				if st := p.status(); st.Confirmed != 1 {
+				if st := p.status(); st.Confirmed.Target != 1 {
 					t.Errorf("%+v; still open: %v", st, p.pastAsked())
 				}
 				p.stop()

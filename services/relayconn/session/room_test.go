@@ -49,7 +49,7 @@ func TestFiltersThatARelayDoesNotTakeTogether(t *testing.T) {
 				p.want(1, manyRepos(0, 1))
 				time.Sleep(30 * time.Second) // before anything is silent for too long
 				synctest.Wait()
-				if st := p.status(); st.Connection != session.Connected || st.Confirmed != 1 || len(p.accepted) != 4 {
+				if st := p.status(); st.Connection != session.Connected || st.Confirmed.Target != 1 || len(p.accepted) != 4 {
 					t.Errorf("%d events, %+v", len(p.accepted), st)
 				}
 				refused := relay.refused
@@ -81,7 +81,7 @@ func TestNoRoomForAllThatIsLive(t *testing.T) {
 		p.want(1, manyRepos(0, 3000)) // 30 subscriptions
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		if st := p.status(); st.Connection != session.Connected || st.Confirmed != 1 || st.CaughtUp || st.Missing.IsZero() || len(p.accepted) != 2 {
+		if st := p.status(); st.Connection != session.Connected || st.Confirmed.Target != 1 || st.CaughtUp || st.Missing.IsZero() || len(p.accepted) != 2 {
 			t.Errorf("%d events, %+v", len(p.accepted), st)
 		}
 		live := 0
@@ -142,7 +142,7 @@ func TestPastIsNotStarved(t *testing.T) {
 				}
 				time.Sleep(5 * time.Minute)
 				synctest.Wait()
-				if st := p.status(); st.Connection != session.Connected || st.Confirmed != 3000 {
+				if st := p.status(); st.Connection != session.Connected || st.Confirmed.Target != 3000 {
 					t.Errorf("%+v", st)
 				}
 				time.Sleep(5 * time.Hour)
@@ -257,16 +257,16 @@ func TestNextPageIsAskedBeforeVerdicts(t *testing.T) {
 		if _, offered := p.count(); offered != 10 || len(p.historic()) != 0 {
 			t.Errorf("%d events came without a verdict, %v is still asked for", offered, p.historic())
 		}
-		if st := p.status(); st.Confirmed != 0 {
+		if st := p.status(); st.Confirmed.Target != 0 {
 			t.Errorf("confirmed without verdicts: %+v", st)
 		}
 		for i, answer := range slices.Clone(p.held) {
-			if answer(); i < 9 && p.status().Confirmed != 0 {
+			if answer(); i < 9 && p.status().Confirmed.Target != 0 {
 				t.Errorf("confirmed with %d verdicts", i+1)
 			}
 			synctest.Wait()
 		}
-		if st := p.status(); st.Confirmed != 1 {
+		if st := p.status(); st.Confirmed.Target != 1 {
 			t.Errorf("with all verdicts: %+v", st)
 		}
 		p.stop()

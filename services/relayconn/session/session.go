@@ -48,10 +48,14 @@ type Rules struct {
 	Cooldown        time.Duration // quiet after the relay told us that we ask too much
 }
 
-// Wanted is what should be asked beyond layer 1, and the revision of the target that says so.
+// Mark names what was wanted at a time: the repositories up to a sequence of GRASP_TARGETS, with the
+// root events up to a sequence of the log. The zero value is nothing.
+type Mark struct{ Target, Log uint64 }
+
+// Wanted is what should be asked beyond layer 1, and its name.
 type Wanted struct {
-	Items    history.Set
-	Revision uint64
+	Items history.Set
+	Mark  Mark
 }
 
 // Options are what a session needs.
@@ -80,7 +84,7 @@ type Start struct {
 	Whole     bool          // layer 1 is asked for without Since all the same, because an earlier start was cut off
 	Live      time.Time     // until when the connection before held: older events should have come then
 	Confirmed history.Set   // of a quick reconnect
-	Revision  uint64        // of the target that says so, as in Status
+	Mark      Mark          // of what was wanted then, as in Status
 	Delay     time.Duration // holds back historic sync
 }
 
@@ -229,7 +233,7 @@ func (s *Session) begin(ctx context.Context, start Start) error {
 		s.add(work{groups: layer1, cause: back, since: start.Since})
 	}
 	if !s.fresh {
-		s.confirmed, s.status.Confirmed = start.Confirmed, start.Revision
+		s.confirmed, s.status.Confirmed = start.Confirmed, start.Mark
 	}
 	if groups := history.Groups(s.confirmed); len(groups) > 0 {
 		if err := s.openLive(ctx, groups, false, time.Time{}, now); err != nil {
@@ -248,7 +252,7 @@ func (s *Session) restart(ctx context.Context, now time.Time) error {
 	if err := s.forgetPast(ctx); err != nil {
 		return err
 	}
-	s.consolidateBy, s.status.Confirmed = time.Time{}, 0
+	s.consolidateBy, s.status.Confirmed = time.Time{}, Mark{}
 	s.takeLost() // all is asked for
 	s.replace(true)
 	daily := cause{source: proto.SourceDaily, lane: proto.LaneSyncDaily, liveUntil: now}

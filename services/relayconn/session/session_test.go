@@ -37,7 +37,7 @@ func TestFreshStart(t *testing.T) {
 			t.Fatalf("layer 1 brought %d events, want 7", n)
 		}
 		p.with(func() { p.hold = true })
-		p.wanted <- session.Wanted{Items: repos("30617:aa:x"), Revision: 9}
+		p.wanted <- session.Wanted{Items: repos("30617:aa:x"), Mark: session.Mark{Target: 9}}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if st := p.status(); st.Connection != session.Syncing || st.Repos != 0 {
@@ -54,7 +54,7 @@ func TestFreshStart(t *testing.T) {
 		}
 		held[0]()
 		synctest.Wait()
-		if st := p.status(); st.Connection != session.Syncing || st.Repos != 1 || st.Confirmed != 9 {
+		if st := p.status(); st.Connection != session.Syncing || st.Repos != 1 || st.Confirmed.Target != 9 {
 			t.Fatalf("with the verdict, not settled: %+v", st)
 		}
 		time.Sleep(rules.Settle)
@@ -80,7 +80,7 @@ func TestQuickReconnectAsksFromSince(t *testing.T) {
 		if _, n := p.count(); n != 2 || p.offer(0).Source != proto.SourceReconnect {
 			t.Fatalf("%d events offered, want the two since then", n)
 		}
-		p.wanted <- session.Wanted{Items: repos("30617:aa:x", "30617:aa:new"), Revision: 3}
+		p.wanted <- session.Wanted{Items: repos("30617:aa:x", "30617:aa:new"), Mark: session.Mark{Target: 3}}
 		synctest.Wait()
 		if _, n := p.count(); n != 3 {
 			t.Fatalf("%d events offered, want the old issue of the new repository too", n)
@@ -118,17 +118,17 @@ func TestFailedBatchStaysUnconfirmed(t *testing.T) {
 				p := newPlay(t)
 				p.run(session.Start{})
 				p.with(func() { p.mute = true })
-				p.wanted <- session.Wanted{Items: repos("30617:aa:x"), Revision: 9}
+				p.wanted <- session.Wanted{Items: repos("30617:aa:x"), Mark: session.Mark{Target: 9}}
 				synctest.Wait()
 				spoil(p)
 				synctest.Wait()
 				time.Sleep(rules.Settle)
 				synctest.Wait()
-				if st := p.status(); st.Connection != session.Incomplete || st.Repos != 0 || st.Confirmed != 0 {
+				if st := p.status(); st.Connection != session.Incomplete || st.Repos != 0 || st.Confirmed.Target != 0 {
 					t.Fatalf("%+v", st)
 				}
 				asked, _ := p.count()
-				p.wanted <- session.Wanted{Items: repos("30617:aa:x"), Revision: 10}
+				p.wanted <- session.Wanted{Items: repos("30617:aa:x"), Mark: session.Mark{Target: 10}}
 				synctest.Wait()
 				if n, _ := p.count(); n != asked {
 					t.Fatal("failed items were asked for again")
@@ -200,7 +200,7 @@ func TestConsolidation(t *testing.T) {
 		p := newPlay(t)
 		p.run(session.Start{})
 		for n := 1; n <= 5; n++ {
-			p.wanted <- session.Wanted{Items: manyRepos(0, n), Revision: uint64(n)}
+			p.wanted <- session.Wanted{Items: manyRepos(0, n), Mark: session.Mark{Target: uint64(n)}}
 			synctest.Wait()
 		}
 		// 4 additions of 3 filters reach the bound of 12; the fifth made them 3 and added its own
@@ -215,7 +215,7 @@ func TestConsolidation(t *testing.T) {
 		if len(historic) != 1+5 {
 			t.Fatalf("%d historic requests, want layer 1 and one for each addition", len(historic))
 		}
-		if st := p.status(); st.Repos != 5 || st.Confirmed != 5 {
+		if st := p.status(); st.Repos != 5 || st.Confirmed.Target != 5 {
 			t.Fatalf("%+v", st)
 		}
 		p.stop()

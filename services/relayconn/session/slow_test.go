@@ -174,10 +174,10 @@ func TestNothingIsLostAtSlowRelays(t *testing.T) {
 			r.t, r.open, r.repos = t, map[string]nostr.Filters{}, []string{"30617:aa:000", fmt.Sprintf("30617:aa:%03d", steps-1)}
 			p := slowly(t, r)
 			for n := 1; n <= steps; n++ {
-				p.wanted <- session.Wanted{Items: manyRepos(0, n), Revision: uint64(n)}
+				p.wanted <- session.Wanted{Items: manyRepos(0, n), Mark: session.Mark{Target: uint64(n)}}
 				if n > 2 { // and the first ones at once
 					p.await("the relay is asked for more", func() bool {
-						return len(p.statuses) > 0 && p.statuses[len(p.statuses)-1].Confirmed == uint64(n)
+						return len(p.statuses) > 0 && p.statuses[len(p.statuses)-1].Confirmed.Target == uint64(n)
 					})
 				}
 			}

@@ -31,9 +31,8 @@ type Status struct {
 	Connection    Connection
 	Repos, Roots  int // confirmed
 	Subscriptions int // open
-	// Confirmed is the revision of the target of which everything was asked for and came; 0: none
-	// yet.
-	Confirmed uint64
+	// Confirmed says what was wanted of which everything was asked for and came; zero: nothing yet.
+	Confirmed Mark
 	// CaughtUp: what a start asks for has come, and nothing is Missing. A next start need
 	// not go further back than this connection.
 	CaughtUp bool
@@ -111,10 +110,10 @@ func (s *Session) settledAt() time.Time {
 
 // report tells the observer of a status that is not the one told before.
 func (s *Session) report(c Connection) {
-	revision, past := s.status.Confirmed, s.standings()
-	if s.wanted.Revision != 0 && s.due.items.Empty() && past.complete {
+	mark, past := s.status.Confirmed, s.standings()
+	if s.wanted.Mark != (Mark{}) && s.due.items.Empty() && past.complete {
 		// All that is wanted is confirmed. So it is in memory once.
-		revision, s.confirmed = s.wanted.Revision, s.wanted.Items
+		mark, s.confirmed = s.wanted.Mark, s.wanted.Items
 	}
 	missing := past.missing
 	for _, l := range s.lives {
@@ -122,7 +121,7 @@ func (s *Session) report(c Connection) {
 	}
 	st := Status{
 		Connection: c, Repos: s.confirmed.Repos(), Roots: len(s.confirmed.Roots), Subscriptions: len(s.open),
-		Confirmed: revision, CaughtUp: past.caughtUp && missing.IsZero(), Missing: missing, Answered: s.answered, Days: s.days, Limited: s.limits.Until(),
+		Confirmed: mark, CaughtUp: past.caughtUp && missing.IsZero(), Missing: missing, Answered: s.answered, Days: s.days, Limited: s.limits.Until(),
 	}
 	if st != s.status {
 		s.status = st

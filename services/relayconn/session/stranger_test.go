@@ -49,7 +49,7 @@ func TestRelaysThatRefuse(t *testing.T) {
 				p.want(1, manyRepos(0, repositories))
 				time.Sleep(tc.within)
 				synctest.Wait()
-				if st := p.status(); st.Confirmed != 1 || len(p.accepted) != len(p.stored) {
+				if st := p.status(); st.Confirmed.Target != 1 || len(p.accepted) != len(p.stored) {
 					t.Errorf("the past: %d of %d events, %+v", len(p.accepted), len(p.stored), st)
 				}
 				time.Sleep(time.Hour)

@@ -151,7 +151,7 @@ func TestStrfry(t *testing.T) {
 				p.run(session.Start{})
 				began := time.Now()
 				p.want(1, wanted)
-				for p.status().Confirmed != 1 && time.Since(began) < time.Hour {
+				for p.status().Confirmed.Target != 1 && time.Since(began) < time.Hour {
 					time.Sleep(roundTrip)
 					synctest.Wait()
 				}
@@ -160,7 +160,7 @@ func TestStrfry(t *testing.T) {
 				}
 				time.Sleep(2 * time.Hour)
 				synctest.Wait()
-				if st := p.status(); st.Connection != session.Connected || st.Confirmed != 1 || st.CaughtUp != tc.room {
+				if st := p.status(); st.Connection != session.Connected || st.Confirmed.Target != 1 || st.CaughtUp != tc.room {
 					t.Errorf("%+v", st)
 				}
 				p.with(func() {

@@ -57,8 +57,8 @@ func bucket(t *testing.T) relays {
 
 func open(t *testing.T, kv relays) *stateKeeper {
 	t.Helper()
-	s, err := openState(t.Context(), kv.js, kv, "r.example.com", 26*time.Hour, quiet)
-	if err != nil {
+	s := &stateKeeper{js: kv.js, kv: kv, key: "r.example.com", kept: 26 * time.Hour, log: quiet}
+	if err := s.read(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -101,7 +101,7 @@ func wanting(t *testing.T, ctx context.Context, b relays, name string) *Wanted {
 		t.Fatal(err)
 	}
 	all := newTargets(b.js)
-	f := all.Of(name, Mark{})
+	f := all.Of(name)
 	for _, run := range []func(context.Context) error{all.Run, f.Run} {
 		done := make(chan error, 1)
 		go func() { done <- run(ctx) }()
@@ -126,7 +126,7 @@ func newLife(t *testing.T, log *slog.Logger) (*life, *prometheus.Registry) {
 		t.Fatal(err)
 	}
 	rules := Rules{StateKept: time.Hour, Health: health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, Dead: 24 * time.Hour, Naughty: 12 * time.Hour}, CheckEvery: 2 * time.Second}
-	return &life{Env: &Env{Rules: rules, Metrics: metrics, Log: log}, name: "r.example.com", log: log, target: newTargets(nil).Of("r.example.com", Mark{}), seen: health.Disconnected, state: &stateKeeper{at: time.Now(), kept: 1000 * time.Hour}}, reg
+	return &life{Env: &Env{Rules: rules, Metrics: metrics, Log: log}, name: "r.example.com", log: log, target: newTargets(nil).Of("r.example.com"), seen: health.Disconnected, state: &stateKeeper{at: time.Now(), kept: 1000 * time.Hour}}, reg
 }
 
 // TestDeathIsTold once, as an error, when a day of failures is over and not at the next attempt
@@ -168,8 +168,8 @@ func TestLeavingIsNoFailure(t *testing.T) {
 	now := time.Now()
 	l.health = health.Health{Failures: 4}.Opened(now)
 	l.past = past{}.held(now, true)
-	l.target = newTargets(nil).Of("r.example.com", Mark{Target: 7, Log: 9})
-	l.status = session.Status{Connection: session.Connected, CaughtUp: true, Confirmed: 1}
+	l.target = newTargets(nil).Of("r.example.com")
+	l.status = session.Status{Connection: session.Connected, CaughtUp: true, Confirmed: session.Mark{Target: 7, Log: 9}}
 	l.ended(t.Context(), now.Add(time.Second), errWithdrawn)
 	s := l.state.value
 	if s.Failures != 4 || s.NextAttempt.After(now.Add(time.Second)) || s.Confirmed != 7 || s.ConfirmedLog < 9 || s.Connection != 0 || s.CompleteUntil.IsZero() || s.LastError != "" {
@@ -177,7 +177,7 @@ func TestLeavingIsNoFailure(t *testing.T) {
 	}
 	next := &life{Env: l.Env, state: l.state, target: l.target, log: quiet}
 	next.resume(now.Add(time.Minute))
-	if start := next.past.start(now.Add(time.Minute), window); start.Since == nil || start.Whole || next.status.Confirmed != 1 {
+	if start := next.past.start(now.Add(time.Minute), window); start.Since == nil || start.Whole || next.status.Confirmed.Target != 7 {
 		t.Errorf("the successor begins with %+v", start)
 	}
 }
@@ -205,9 +205,9 @@ func TestLateVerdict(t *testing.T) {
 	t.Parallel()
 	l, reg := newLife(t, quiet)
 	l.observe(time.Now())
-	l.Metrics.gap(l.name)
+	l.Metrics.count(l.name, l.Metrics.gaps)
 	l.Metrics.forget(l.name)
-	l.Metrics.gap(l.name)
+	l.Metrics.count(l.name, l.Metrics.gaps)
 	if n, err := testutil.GatherAndCount(reg, "ngit_sync_gap_events_total", "ngit_sync_relay_connected"); n != 0 || err != nil {
 		t.Errorf("%d metrics of a relay that is gone (%v)", n, err)
 	}
@@ -217,7 +217,7 @@ func TestLateVerdict(t *testing.T) {
 func TestServedEventsAreCounted(t *testing.T) {
 	t.Parallel()
 	l, reg := newLife(t, quiet)
-	o := newObserver(l.name, l.Metrics, quiet)
+	o := &observer{life: l}
 	for _, outcome := range []proto.Outcome{proto.Accepted, proto.HeldBack} {
 		o.Judged(&nostr.Event{}, proto.SourceLive, false, proto.Verdict{Outcome: outcome})
 	}
@@ -262,7 +262,7 @@ func TestDayIsNotForgotten(t *testing.T) {
 	connection := func(l *life, begins bool) {
 		t.Helper()
 		daily, talk := make(chan time.Time), make(chan error)
-		o := newObserver(l.name, l.Metrics, quiet)
+		o := &observer{life: l}
 		ctx, end := context.WithCancel(ctx)
 		go func() { talk <- l.tend(ctx, o, make(chan session.Wanted), daily) }()
 		select {
@@ -332,7 +332,7 @@ func TestStateThatCouldNotBeWritten(t *testing.T) {
 	}
 	var running sync.WaitGroup
 	running.Go(func() {
-		if err := l.tend(ctx, newObserver(l.name, l.Metrics, quiet), make(chan session.Wanted), nil); err != nil {
+		if err := l.tend(ctx, &observer{life: l}, make(chan session.Wanted), nil); err != nil {
 			t.Error(err)
 		}
 	})

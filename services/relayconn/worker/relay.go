@@ -78,12 +78,12 @@ type life struct {
 // Run keeps the connection to the relay of that name until ctx ends.
 func (e *Env) Run(ctx context.Context, name string) error {
 	l := &life{Env: e, name: name, claimed: time.Now(), warned: map[string]bool{}, log: e.Log.With("relay", name)}
-	var err error
-	if l.state, err = openState(ctx, e.JS, e.States, name, e.Rules.StateKept, l.log); err != nil {
+	l.state = &stateKeeper{js: e.JS, kv: e.States, key: name, kept: e.Rules.StateKept, log: l.log}
+	if err := l.state.read(ctx); err != nil {
 		return err
 	}
 	l.resume(time.Now())
-	l.target = e.Targets.Of(name, Mark{Target: l.state.value.Confirmed, Log: l.state.value.ConfirmedLog})
+	l.target = e.Targets.Of(name)
 	defer e.Metrics.forget(name)
 
 	group, ctx := errgroup.WithContext(ctx)
@@ -104,13 +104,11 @@ func (l *life) resume(now time.Time) {
 		l.past.complete = s.LastConnected
 	}
 	l.daily = s.NextDaily
-	if s.Confirmed > 0 {
-		l.status.Confirmed = 1 // the number for it
-	}
+	l.status.Confirmed = session.Mark{Target: s.Confirmed, Log: s.ConfirmedLog}
 }
 
 func (l *life) run(ctx context.Context) error {
-	for known := false; !known; _, _, known = l.target.Now() {
+	for known := false; !known; _, known = l.target.Now() {
 		select {
 		case <-l.target.Changed:
 		case <-ctx.Done():
@@ -118,9 +116,9 @@ func (l *life) run(ctx context.Context) error {
 		}
 	}
 	var err error
-	if l.confirmed, err = l.target.Past(ctx); err != nil && ctx.Err() == nil {
+	if l.confirmed, err = l.target.Past(ctx, l.status.Confirmed); err != nil && ctx.Err() == nil {
 		l.log.Warn("what was confirmed before is asked for again", "error", err)
-		l.status.Confirmed = 0
+		l.status.Confirmed = session.Mark{}
 	}
 	first := true
 	for {
@@ -199,7 +197,7 @@ func (l *life) attempt(ctx context.Context) {
 		return
 	}
 	defer conn.Close()
-	l.Metrics.attempt(l.name, "success")
+	l.Metrics.count(l.name, l.Metrics.attempts, "success")
 	l.health = l.health.Opened(now)
 	start := l.start(now)
 	l.log.Info("connected", "url", l.url, "quick", start.Since != nil)
@@ -211,14 +209,14 @@ func (l *life) attempt(ctx context.Context) {
 func (l *life) start(now time.Time) session.Start {
 	start := l.past.start(now, l.Rules.ReconnectWindow)
 	if start.Since == nil {
-		l.confirmed, l.status.Confirmed = history.Set{}, 0
+		l.confirmed, l.status.Confirmed = history.Set{}, session.Mark{}
 		clear(l.warned)
 		l.past = l.past.begun()
 		l.daily = l.nextDay(now)
 	} else if l.daily.IsZero() {
 		l.daily = l.nextDay(now)
 	}
-	start.Confirmed, start.Revision = l.confirmed, l.status.Confirmed
+	start.Confirmed, start.Mark = l.confirmed, l.status.Confirmed
 	start.Delay = max(0, l.Rules.StartupDelay-now.Sub(l.Started))
 	l.past = l.past.held(now, false)
 	return start
@@ -230,7 +228,7 @@ func (l *life) nextDay(now time.Time) time.Time {
 
 func (l *life) failed(ctx context.Context, now time.Time, err error) {
 	l.health = l.health.Failed(l.Rules.Health, now, err)
-	l.Metrics.attempt(l.name, "failure")
+	l.Metrics.count(l.name, l.Metrics.attempts, "failure")
 	l.tell("connection failed", now, err)
 	l.status = session.Status{Confirmed: l.status.Confirmed}
 	l.save(ctx)
@@ -263,7 +261,7 @@ func (l *life) tell(what string, now time.Time, err error) {
 func (l *life) save(ctx context.Context) bool {
 	now := time.Now()
 	l.observe(now)
-	confirmed := l.target.Mark(l.status.Confirmed)
+	confirmed := l.target.Confirmed(l.status.Confirmed)
 	s := proto.RelayState{
 		URL: l.url, Worker: l.Worker, Connection: int(l.status.Connection), Health: int(l.seen),
 		Failures: l.health.Failures, FailingSince: l.health.FailingSince, LastError: l.health.LastError, NaughtyUntil: l.health.Naughty,
@@ -298,7 +296,7 @@ func (l *life) observe(now time.Time) {
 		l.log.Info("the relay's time on the naughty list is over")
 		l.health.Naughty = time.Time{}
 	}
-	l.Metrics.set(l.name, l.url, snapshot{
-		connection: l.status.Connection, health: state, failures: l.health.Failures, naughty: !l.health.Naughty.IsZero(),
+	l.Metrics.set(l.name, snapshot{
+		label: l.url, connection: l.status.Connection, health: state, failures: l.health.Failures, naughty: !l.health.Naughty.IsZero(),
 	})
 }

@@ -23,6 +23,7 @@ type stateKeeper struct {
 	kv       jetstream.KeyValue
 	key      string
 	kept     time.Duration // an entry goes by itself when it was not written for so long
+	log      *slog.Logger
 	value    proto.RelayState
 	written  []byte
 	at       time.Time // of the last write by this keeper; zero: there was none
@@ -31,29 +32,32 @@ type stateKeeper struct {
 
 const putTimeout = 5 * time.Second
 
-// openState reads the entry. One that cannot be read is as good as none, and is written over.
-func openState(ctx context.Context, js jetstream.JetStream, kv jetstream.KeyValue, name string, kept time.Duration, log *slog.Logger) (*stateKeeper, error) {
-	s := &stateKeeper{js: js, kv: kv, key: name, kept: kept}
-	entry, err := kv.Get(ctx, name)
+// read reads the entry. One that cannot be read is as good as none, and is written over.
+func (s *stateKeeper) read(ctx context.Context) error {
+	s.value, s.revision = proto.RelayState{}, 0
+	entry, err := s.kv.Get(ctx, s.key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return s, nil
+		return nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the state of relay %s: %w", name, err)
+		return fmt.Errorf("read the state of relay %s: %w", s.key, err)
 	}
 	s.revision = entry.Revision()
 	if err := json.Unmarshal(entry.Value(), &s.value); err != nil {
 		s.value = proto.RelayState{}
-		log.Error("the relay's state cannot be read; beginning afresh", "error", err)
+		s.log.Error("the relay's state cannot be read; beginning afresh", "error", err)
 	}
-	return s, nil
+	return nil
 }
 
-// stale reports whether the entry should be written anew, though it may say the same, so that it
+// stale reports whether the entry should be written again, though it may say the same, so that it
 // does not go while the relay is looked after.
 func (s *stateKeeper) stale(now time.Time) bool { return now.Sub(s.at) >= s.kept/8 }
 
-// put writes the entry, unless it says so already and is not stale.
+// put writes the entry, unless it says so already and is not stale. If it was written meanwhile, it
+// is written on that if it was by this worker, whose answer was lost; if it was deleted; and before
+// the first write, whoever it was: where the bucket has replicas, the read at the beginning may
+// have come from one that did not have the last write of the worker before yet.
 func (s *stateKeeper) put(ctx context.Context, v proto.RelayState) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -66,9 +70,14 @@ func (s *stateKeeper) put(ctx context.Context, v proto.RelayState) error {
 	ctx, cancel := context.WithTimeout(ctx, putTimeout)
 	defer cancel()
 	revision, err := s.write(ctx, data)
-	if bus.IsConflict(err) {
-		if err = s.reread(ctx, v.Worker, err); err == nil {
+	if before := s.revision; bus.IsConflict(err) {
+		if failed := s.read(ctx); failed != nil {
+			return failed
+		}
+		if s.revision == 0 || s.at.IsZero() || s.value.Worker == v.Worker {
 			revision, err = s.write(ctx, data)
+		} else {
+			s.revision = before
 		}
 	}
 	if err != nil {
@@ -90,25 +99,4 @@ func (s *stateKeeper) write(ctx context.Context, data []byte) (uint64, error) {
 		return 0, err
 	}
 	return ack.Sequence, nil
-}
-
-// reread looks at who has written the entry meanwhile. It is written on if that was this worker,
-// whose answer was lost; if somebody deleted it; and before the first write, whoever it was: where
-// the bucket has replicas, the read at the beginning may have come from one that did not have the
-// last write of the worker before yet.
-func (s *stateKeeper) reread(ctx context.Context, worker string, conflict error) error {
-	entry, err := s.kv.Get(ctx, s.key)
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		s.revision = 0
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	var v proto.RelayState
-	if json.Unmarshal(entry.Value(), &v) == nil && v.Worker != worker && !s.at.IsZero() {
-		return conflict
-	}
-	s.revision = entry.Revision()
-	return nil
 }

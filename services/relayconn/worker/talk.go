@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr/nip42"
 	"golang.org/x/sync/errgroup"
 
+	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
@@ -24,7 +28,7 @@ var (
 // talk runs a session on a connection until either ends.
 func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) error {
 	group, ctx := errgroup.WithContext(ctx)
-	o := newObserver(l.name, l.Metrics, l.log)
+	o := &observer{life: l, statuses: make(chan session.Status, 1), warned: map[proto.Source]bool{}}
 	document := make(chan wire.Document, 1)
 	inbox := wire.NewInbox()
 	var reconciling *session.Negentropy
@@ -138,6 +142,41 @@ func (l *life) want() (session.Wanted, error) {
 	if url, _ := l.target.Relay(); url == "" {
 		return session.Wanted{}, errWithdrawn
 	}
-	wanted, revision, _ := l.target.Now()
-	return session.Wanted{Items: wanted, Revision: revision}, nil
+	now, _ := l.target.Now()
+	return now, nil
+}
+
+// observer hears what one session does. Of its relay it uses only what never changes.
+type observer struct {
+	*life
+	statuses chan session.Status // of capacity 1
+
+	mu     sync.Mutex
+	warned map[proto.Source]bool
+}
+
+// Status keeps the newest status for who looks next.
+func (o *observer) Status(s session.Status) { replace(o.statuses, s) }
+
+// Judged counts an event that is served now and was not before, and tells a gap: one that should
+// have come live but was found by a later sync.
+func (o *observer) Judged(ev *nostr.Event, source proto.Source, gap bool, v proto.Verdict) {
+	if v.Outcome == proto.Accepted {
+		o.Metrics.synced.Inc()
+	}
+	if !gap {
+		return
+	}
+	o.Metrics.count(o.name, o.Metrics.gaps)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.warned[source] {
+		return
+	}
+	o.warned[source] = true
+	level := slog.LevelWarn
+	if source == proto.SourceDaily {
+		level = slog.LevelError
+	}
+	o.log.Log(context.Background(), level, "an event that should have come live was found later", "source", source, "id", ev.ID, "kind", ev.Kind)
 }

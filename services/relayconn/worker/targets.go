@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -55,13 +56,13 @@ func (t *Targets) Seq() uint64 { return t.stream.Seq() }
 
 // Run follows the stream, and the root events, until ctx ends.
 func (t *Targets) Run(ctx context.Context) error {
-	base, err := lastSeq(ctx, t.js, proto.StreamTargets, t.log)
+	base, err := bus.LastSeq(ctx, t.js, proto.StreamTargets)
 	if err != nil {
-		return nil // the end
+		return fmt.Errorf("follow targets: %w", err)
 	}
-	log, err := lastSeq(ctx, t.js, proto.StreamEvents, t.log)
+	log, err := bus.LastSeq(ctx, t.js, proto.StreamEvents)
 	if err != nil {
-		return nil
+		return fmt.Errorf("follow root events: %w", err)
 	}
 	t.mu.Lock()
 	t.seq = log // what is asked for later has everything up to there
@@ -77,20 +78,6 @@ func (t *Targets) Run(ctx context.Context) error {
 	group.Go(func() error { return hearing.Run(ctx) })
 	group.Go(func() error { return t.ask(ctx) })
 	return group.Wait()
-}
-
-// lastSeq is the last sequence of a stream.
-func lastSeq(ctx context.Context, js jetstream.JetStream, stream string, log *slog.Logger) (uint64, error) {
-	for {
-		s, err := js.Stream(ctx, stream)
-		if err == nil {
-			return s.CachedInfo().State.LastSeq, nil
-		}
-		log.Warn("a stream cannot be followed yet", "stream", stream, "error", err)
-		if sleep(ctx, retryPause) != nil {
-			return 0, ctx.Err()
-		}
-	}
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

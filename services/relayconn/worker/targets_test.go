@@ -19,6 +19,7 @@ import (
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/history"
+	"tendril.dev/services/relayconn/session"
 )
 
 const patience = 3 * time.Minute
@@ -215,9 +216,9 @@ func (w *world) request(t *testing.T, id string, carriedOut bool) {
 	w.write(t, ev)
 }
 
-func (w *world) follow(t *testing.T, name string, past Mark) *Wanted {
+func (w *world) follow(t *testing.T, name string) *Wanted {
 	t.Helper()
-	f := w.Of(name, past)
+	f := w.Of(name)
 	while(t, f.Run)
 	return f
 }
@@ -225,12 +226,17 @@ func (w *world) follow(t *testing.T, name string, past Mark) *Wanted {
 // read waits until what was wanted at the beginning is known.
 func read(t *testing.T, f *Wanted) {
 	t.Helper()
-	eventually(t, "it is known what is wanted", func() bool { _, _, known := f.Now(); return known })
+	eventually(t, "it is known what is wanted", func() bool { _, known := f.Now(); return known })
+}
+
+func now(f *Wanted) session.Mark {
+	now, _ := f.Now()
+	return now.Mark
 }
 
 func wanted(f *Wanted) history.Set {
-	set, _, _ := f.Now()
-	return set
+	now, _ := f.Now()
+	return now.Items
 }
 
 func is(set history.Set, full []string, roots ...string) bool {
@@ -247,7 +253,7 @@ func TestWhatIsWanted(t *testing.T) {
 	aim(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull, y: proto.LevelStateOnly})
 	aim(t, w.Bus, "s.example", map[string]proto.Level{x: proto.LevelFull})
 	aim(t, w.Bus, "r.example.com", map[string]proto.Level{y: proto.LevelFull}) // another relay, whose name begins alike
-	r, s := w.follow(t, "r.example", Mark{}), w.follow(t, "s.example", Mark{})
+	r, s := w.follow(t, "r.example"), w.follow(t, "s.example")
 	for _, f := range []*Wanted{r, s} {
 		read(t, f)
 		if !is(wanted(f), []string{x}, old) {
@@ -284,17 +290,17 @@ func TestUnknownRootEventsAreWaitedFor(t *testing.T) {
 	old, _ := w.issue(t, x)
 	while(t, w.Run)
 	aim(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull})
-	f := w.follow(t, "r.example", Mark{})
+	f := w.follow(t, "r.example")
 	read(t, f)
-	_, before, _ := f.Now()
+	before, _ := f.Now()
 	w.mu.Lock()
 	w.failing, w.asked = true, 0
 	w.mu.Unlock()
 	other, _ := w.issue(t, y)
 	aim(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull, y: proto.LevelFull})
 	eventually(t, "it is asked", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.asked > 0 })
-	if set, revision, _ := f.Now(); revision != before || !is(set, []string{x}, old) {
-		t.Errorf("wanted at %d is %+v", revision, set)
+	if now, _ := f.Now(); now.Mark != before.Mark || !is(now.Items, []string{x}, old) {
+		t.Errorf("wanted is %+v", now)
 	}
 	w.mu.Lock()
 	w.failing = false
@@ -310,16 +316,15 @@ func TestWhatWasConfirmed(t *testing.T) {
 	old, _ := w.issue(t, x)
 	while(t, w.Run)
 	aim(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull})
-	f := w.follow(t, "r.example", Mark{})
+	f := w.follow(t, "r.example")
 	read(t, f)
-	var revision uint64
 	// What is of no concern to the relay moves the mark on.
 	_, seq := w.issue(t, y)
-	eventually(t, "the mark is behind it", func() bool { _, revision, _ = f.Now(); return f.Mark(revision).Log == seq })
-	mark := f.Mark(revision)
+	eventually(t, "the mark is behind it", func() bool { return f.Confirmed(now(f)).Log == seq })
+	mark := f.Confirmed(now(f))
 	newer, _ := w.issue(t, x)
 	eventually(t, "it is wanted", func() bool { return is(wanted(f), []string{x}, old, newer) })
-	if m := f.Mark(revision); m != mark {
+	if m := f.Confirmed(mark); m != mark {
 		t.Errorf("what was wanted before is confirmed up to %+v, want %+v", m, mark)
 	}
 	aim(t, w.Bus, "r.example", map[string]proto.Level{y: proto.LevelFull})
@@ -328,20 +333,17 @@ func TestWhatWasConfirmed(t *testing.T) {
 	later := w.worker(time.Millisecond)
 	while(t, later.Run)
 	for name, worker := range map[string]*Targets{"there before": w.Targets, "there later": later} {
-		next := worker.Of("r.example", mark)
+		next := worker.Of("r.example")
 		while(t, next.Run)
 		read(t, next)
-		past, err := next.Past(t.Context())
+		past, err := next.Past(t.Context(), mark)
 		if err != nil || !is(past, []string{x}, old) {
 			t.Errorf("%s: confirmed is %+v, %v", name, past, err)
 		}
-		if m := next.Mark(1); m.Target != mark.Target {
-			t.Errorf("%s: the mark becomes %+v", name, m)
-		}
 	}
-	none := w.follow(t, "r.example", Mark{})
+	none := w.follow(t, "r.example")
 	read(t, none)
-	if past, err := none.Past(t.Context()); err != nil || !past.Empty() || none.Mark(0) != (Mark{}) {
+	if past, err := none.Past(t.Context(), session.Mark{}); err != nil || !past.Empty() {
 		t.Errorf("without a mark %+v, %v", past, err)
 	}
 }

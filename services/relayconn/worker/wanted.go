@@ -11,11 +11,8 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/history"
+	"tendril.dev/services/relayconn/session"
 )
-
-// Mark says what is wanted of a relay: the repositories up to a sequence of GRASP_TARGETS, with the
-// root events up to a sequence of the log. The zero value is nothing.
-type Mark struct{ Target, Log uint64 }
 
 // Wanted is what is wanted of one relay that the worker has claimed.
 type Wanted struct {
@@ -24,18 +21,15 @@ type Wanted struct {
 
 	targets *Targets
 	name    string
-	past    Mark // what was confirmed before
 
 	// The lock of the targets guards the following.
-	repos    map[string]repo // by reference
-	seq      uint64          // of the last message that was taken in
-	read     bool            // all messages were read that were there at the beginning
-	later    bool            // Changed is sent on when the window is over
-	shown    bool            // set was worked out
-	dirty    bool            // something else may be wanted than set says
-	set      history.Set
-	revision uint64          // of set
-	marks    map[uint64]Mark // by revision
+	repos map[string]repo // by reference
+	seq   uint64          // of the last message that was taken in
+	read  bool            // all messages were read that were there at the beginning
+	later bool            // Changed is sent on when the window is over
+	shown bool            // now was worked out
+	dirty bool            // something else may be wanted than now says
+	now   session.Wanted
 }
 
 // repo is what is wanted of one repository, and the sequence of the message that says so. Without a
@@ -45,14 +39,9 @@ type repo struct {
 	seq uint64
 }
 
-// Of returns what is wanted of the relay of that name, of which was confirmed what was wanted at a
-// mark. Nothing is known before Run.
-func (t *Targets) Of(name string, past Mark) *Wanted {
-	w := &Wanted{Changed: make(chan struct{}, 1), targets: t, name: name, past: past, repos: map[string]repo{}, marks: map[uint64]Mark{}}
-	if past != (Mark{}) {
-		w.revision, w.marks = 1, map[uint64]Mark{1: past}
-	}
-	return w
+// Of returns what is wanted of the relay of that name. Nothing is known before Run.
+func (t *Targets) Of(name string) *Wanted {
+	return &Wanted{Changed: make(chan struct{}, 1), targets: t, name: name, repos: map[string]repo{}}
 }
 
 // Run follows what is wanted of the relay until ctx ends.
@@ -162,19 +151,16 @@ func (w *Wanted) Relay() (url string, bootstrap bool) {
 	return relay.URL, relay.Bootstrap
 }
 
-// Now is what the relay should be asked for beyond layer 1, and a number for it. It stays as it was
-// until the root events of repositories that are new are known; known is false before it is known
-// for the first time.
-func (w *Wanted) Now() (set history.Set, revision uint64, known bool) {
+// Now is what the relay should be asked for beyond layer 1. It stays as it was until the root events
+// of repositories that are new are known; known is false before it is known for the first time.
+func (w *Wanted) Now() (now session.Wanted, known bool) {
 	w.targets.mu.Lock()
 	defer w.targets.mu.Unlock()
 	if w.dirty && w.known() {
-		w.set = w.some(func(repo) bool { return true })
-		w.revision++
-		w.marks[w.revision] = Mark{w.seq, w.targets.seq}
+		w.now = session.Wanted{Items: w.some(func(repo) bool { return true }), Mark: session.Mark{Target: w.seq, Log: w.targets.seq}}
 		w.dirty, w.shown = false, true
 	}
-	return w.set, w.revision, w.shown
+	return w.now, w.shown
 }
 
 // known reports whether the root events of all repositories are known; the lock is held.
@@ -190,33 +176,28 @@ func (w *Wanted) known() bool {
 	return true
 }
 
-// Mark is how to tell a successor that what was wanted is confirmed, by its number; 0 is nothing.
-// Of earlier numbers it will not be asked any more.
-func (w *Wanted) Mark(revision uint64) Mark {
+// Confirmed is how to tell a successor what is confirmed.
+func (w *Wanted) Confirmed(mark session.Mark) session.Mark {
 	w.targets.mu.Lock()
 	defer w.targets.mu.Unlock()
-	maps.DeleteFunc(w.marks, func(r uint64, _ Mark) bool { return r < revision && r < w.revision })
-	m, ok := w.marks[revision]
-	if ok && revision == w.revision && !w.dirty {
-		m.Log = max(m.Log, w.targets.seq) // what came since is not wanted of this relay
-		w.marks[revision] = m
+	if mark == w.now.Mark && !w.dirty && mark != (session.Mark{}) {
+		mark.Log = max(mark.Log, w.targets.seq) // what came since is not wanted of this relay
 	}
-	return m
+	return mark
 }
 
-// Past is what of the things that are wanted now was confirmed at the mark that was given to Of.
-// Call it once they are known.
-func (w *Wanted) Past(ctx context.Context) (history.Set, error) {
-	if w.past == (Mark{}) {
+// Past is what of the things that are wanted now was wanted at a mark. Call it once they are known.
+func (w *Wanted) Past(ctx context.Context, mark session.Mark) (history.Set, error) {
+	if mark == (session.Mark{}) {
 		return history.Set{}, nil
 	}
-	newer, err := w.targets.newer(ctx, w.past.Log)
+	newer, err := w.targets.newer(ctx, mark.Log)
 	if err != nil {
 		return history.Set{}, err
 	}
 	w.targets.mu.Lock()
 	defer w.targets.mu.Unlock()
-	past := w.some(func(r repo) bool { return r.seq <= w.past.Target })
+	past := w.some(func(r repo) bool { return r.seq <= mark.Target })
 	past.Roots = slices.DeleteFunc(past.Roots, func(id string) bool { return newer[id] })
 	return past, nil
 }
