@@ -262,7 +262,7 @@ func TestDayIsNotForgotten(t *testing.T) {
 	connection := func(l *life, begins bool) {
 		t.Helper()
 		daily, talk := make(chan time.Time), make(chan error)
-		o := &observer{life: l}
+		o := &observer{life: l, statuses: make(chan session.Status, 1)}
 		ctx, end := context.WithCancel(ctx)
 		go func() { talk <- l.tend(ctx, o, make(chan session.Wanted), daily) }()
 		select {
