@@ -113,7 +113,7 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 		"git":               {"": git, "identifier": "repo", "verb": "fetched"},
 		"held":              {"": KVSubject(BucketHeld, held), "shard": ShardName(ShardOf("repo")), "identifier": "repo", "kind": "1621", "shortId": short},
 		"relay":             {"": KVSubject(BucketRelays, "r.example.com"), "relay": "r.example.com"},
-		"usage":             {"": UsageSubject("events", "author", "a"), "what": "events", "kind": "author", "name": "YQ"},
+		"usage":             {"": KVSubject(BucketUsage, UsageKey("events", "author", "a")), "what": "events", "kind": "author", "name": "YQ"},
 		"claim":             {"": KVSubject(BucketClaims, ClaimKey("g", "n")), "group": "g", "name": "n"},
 		"worker":            {"": KVSubject(BucketWorkers, ClaimKey("g", "w")), "group": "g", "worker": "w"},
 		"queryIds":          {"": SubjectQueryIDs},

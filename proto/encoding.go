@@ -3,6 +3,7 @@ package proto
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -19,8 +20,6 @@ const MaxEncodedLength = 1024
 // so it is unambiguous.
 const emptyToken = "="
 
-const upperHex = "0123456789ABCDEF"
-
 // ErrEncoding is wrapped by every error of the encoders and decoders of this package.
 var ErrEncoding = errors.New("not a valid encoding")
 
@@ -31,45 +30,21 @@ func EncodeRelay(key string) (string, error) {
 	if key == "" {
 		return "", fmt.Errorf("encode relay: %w: empty", ErrEncoding)
 	}
-	var b strings.Builder
-	b.Grow(len(key))
-	for i := range len(key) {
+	return encode("relay", key, func(i int) byte {
 		switch c := key[i]; {
-		case isPlain(c), c == '-', c == '/':
-			b.WriteByte(c)
-		case c == '.' && !dotNeedsEscape(key, i):
-			b.WriteByte(c)
+		case isPlain(c), c == '-', c == '/', c == '.' && !dotNeedsEscape(key, i):
+			return c
 		case c == ':':
-			b.WriteByte('_')
-		default:
-			writeEscape(&b, c)
+			return '_'
 		}
-	}
-	if b.Len() > MaxEncodedLength {
-		return "", fmt.Errorf("encode relay: %w: longer than %d bytes", ErrEncoding, MaxEncodedLength)
-	}
-	return b.String(), nil
+		return 0
+	})
 }
 
 // DecodeRelay is the inverse of [EncodeRelay]. It refuses whatever EncodeRelay would not have
 // written.
 func DecodeRelay(name string) (string, error) {
-	key, err := unescape(name, func(c byte) (byte, bool) {
-		switch {
-		case c == '_':
-			return ':', true
-		case isPlain(c), c == '-', c == '/', c == '.':
-			return c, true
-		}
-		return 0, false
-	})
-	if err != nil {
-		return "", fmt.Errorf("decode relay %q: %w", name, err)
-	}
-	if again, err := EncodeRelay(key); err != nil || again != name {
-		return "", fmt.Errorf("decode relay %q: %w: not canonical", name, ErrEncoding)
-	}
-	return key, nil
+	return decode("relay", name, strings.ReplaceAll(name, "_", ":"), EncodeRelay)
 }
 
 // EncodeIdentifier turns a repository identifier (a `d` tag, any bytes) into exactly one subject
@@ -78,19 +53,12 @@ func EncodeIdentifier(identifier string) (string, error) {
 	if identifier == "" {
 		return emptyToken, nil
 	}
-	var b strings.Builder
-	b.Grow(len(identifier))
-	for i := range len(identifier) {
+	return encode("identifier", identifier, func(i int) byte {
 		if c := identifier[i]; isPlain(c) || c == '-' || c == '_' {
-			b.WriteByte(c)
-		} else {
-			writeEscape(&b, c)
+			return c
 		}
-	}
-	if b.Len() > MaxEncodedLength {
-		return "", fmt.Errorf("encode identifier: %w: longer than %d bytes", ErrEncoding, MaxEncodedLength)
-	}
-	return b.String(), nil
+		return 0
+	})
 }
 
 // DecodeIdentifier is the inverse of [EncodeIdentifier]. It refuses whatever EncodeIdentifier would
@@ -99,16 +67,7 @@ func DecodeIdentifier(token string) (string, error) {
 	if token == emptyToken {
 		return "", nil
 	}
-	identifier, err := unescape(token, func(c byte) (byte, bool) {
-		return c, isPlain(c) || c == '-' || c == '_'
-	})
-	if err != nil {
-		return "", fmt.Errorf("decode identifier %q: %w", token, err)
-	}
-	if again, err := EncodeIdentifier(identifier); err != nil || again != token {
-		return "", fmt.Errorf("decode identifier %q: %w: not canonical", token, ErrEncoding)
-	}
-	return identifier, nil
+	return decode("identifier", token, token, EncodeIdentifier)
 }
 
 func isPlain(c byte) bool {
@@ -121,39 +80,41 @@ func dotNeedsEscape(s string, i int) bool {
 	return i == 0 || i == len(s)-1 || s[i-1] == '.'
 }
 
-func writeEscape(b *strings.Builder, c byte) {
-	b.WriteByte('=')
-	b.WriteByte(upperHex[c>>4])
-	b.WriteByte(upperHex[c&15])
-}
-
-func unescape(s string, plain func(byte) (byte, bool)) (string, error) {
-	if s == "" {
-		return "", fmt.Errorf("%w: empty", ErrEncoding)
-	}
-	if len(s) > MaxEncodedLength {
-		return "", fmt.Errorf("%w: longer than %d bytes", ErrEncoding, MaxEncodedLength)
-	}
+// encode writes each byte as plain says, or escaped where that is 0.
+func encode(what, s string, plain func(i int) byte) (string, error) {
 	var b strings.Builder
 	b.Grow(len(s))
-	for i := 0; i < len(s); i++ {
-		if s[i] == '=' {
-			if i+2 >= len(s) {
-				return "", fmt.Errorf("%w: '=' without two hex digits", ErrEncoding)
-			}
-			hi, lo := strings.IndexByte(upperHex, s[i+1]), strings.IndexByte(upperHex, s[i+2])
-			if hi < 0 || lo < 0 {
-				return "", fmt.Errorf("%w: '=' without two hex digits", ErrEncoding)
-			}
-			b.WriteByte(byte(hi<<4 | lo))
-			i += 2
-			continue
+	for i := range len(s) {
+		if c := plain(i); c != 0 {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "=%02X", s[i])
 		}
-		c, ok := plain(s[i])
-		if !ok {
-			return "", fmt.Errorf("%w: byte %q must be escaped", ErrEncoding, s[i])
+	}
+	if b.Len() > MaxEncodedLength {
+		return "", fmt.Errorf("encode %s: %w: longer than %d bytes", what, ErrEncoding, MaxEncodedLength)
+	}
+	return b.String(), nil
+}
+
+// decode resolves the escapes of a text, and refuses what is not canonical.
+func decode(what, token, text string, encode func(string) (string, error)) (string, error) {
+	if len(text) > MaxEncodedLength {
+		return "", fmt.Errorf("decode %s: %w: longer than %d bytes", what, ErrEncoding, MaxEncodedLength)
+	}
+	var b strings.Builder
+	b.Grow(len(text))
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		if c == '=' && i+2 < len(text) {
+			if escaped, err := strconv.ParseUint(text[i+1:i+3], 16, 8); err == nil {
+				c, i = byte(escaped), i+2
+			}
 		}
 		b.WriteByte(c)
+	}
+	if again, err := encode(b.String()); token == "" || err != nil || again != token {
+		return "", fmt.Errorf("decode %s %q: %w: not canonical", what, token, ErrEncoding)
 	}
 	return b.String(), nil
 }

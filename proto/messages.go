@@ -1,6 +1,8 @@
 package proto
 
 import (
+	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
@@ -120,9 +122,34 @@ const (
 type Target struct {
 	URL       string `json:"url"` // normalised, to connect to
 	Bootstrap bool   `json:"bootstrap,omitempty"`
-	// Level is the highest that is wanted of a repository; empty: the relay is asked for
-	// announcements and states only.
-	Level Level `json:"level,omitempty"`
+	// Repos is what is wanted of repositories, by reference; each is a message of its own.
+	Repos map[string]Wanted `json:"-"`
+}
+
+// Exists reports whether the target is one at all.
+func (t Target) Exists() bool { return t.URL != "" }
+
+// Messages are what GRASP_TARGETS has to say of a target, by subject. key is the relay's identity.
+// What has no subject, because its name is too long, is left out.
+func (t Target) Messages(key string) (map[string][]byte, error) {
+	subject, err := TargetSubject(key)
+	if err != nil {
+		return nil, fmt.Errorf("target of %q: %w", key, err)
+	}
+	messages := make(map[string][]byte, 1+len(t.Repos))
+	if messages[subject], err = json.Marshal(t); err != nil {
+		return nil, fmt.Errorf("target of %q: %w", key, err)
+	}
+	for ref, wanted := range t.Repos {
+		subject, err := WantedSubject(key, ref)
+		if err != nil {
+			continue
+		}
+		if messages[subject], err = json.Marshal(wanted); err != nil {
+			return nil, fmt.Errorf("target of %q: %w", key, err)
+		}
+	}
+	return messages, nil
 }
 
 // Wanted is a message of GRASP_TARGETS on a subject of [WantedSubject]: what is wanted of one

@@ -277,22 +277,6 @@ func GitSubject(identifier string, verb GitVerb) (string, error) {
 	return prefixGit + token + "." + string(verb), err
 }
 
-// ParseGitSubject is the inverse of [GitSubject].
-func ParseGitSubject(subject string) (identifier string, verb GitVerb, err error) {
-	rest, ok := strings.CutPrefix(subject, prefixGit)
-	token, v, two := strings.Cut(rest, ".")
-	if !ok || !two {
-		return "", "", fmt.Errorf("parse git subject %q: %w", subject, ErrSubject)
-	}
-	switch verb = GitVerb(v); verb {
-	case GitFetched, GitFailed, GitPushed, GitRefused, GitReleased, GitExpired, GitUnfit, GitEnded, GitReturned, GitRemoved:
-	default:
-		return "", "", fmt.Errorf("parse git subject %q: %w", subject, ErrSubject)
-	}
-	identifier, err = DecodeIdentifier(token)
-	return identifier, verb, err
-}
-
 // Shards is the number of virtual shards that identifiers fall into (docs/architecture.md).
 const Shards = 64
 
@@ -322,12 +306,7 @@ func UsageKey(what, kind, name string) string {
 	return what + "." + kind + "." + base64.RawURLEncoding.EncodeToString([]byte(name))
 }
 
-// UsageSubject is the subject of that key.
-func UsageSubject(what, kind, name string) string {
-	return KVSubject(BucketUsage, UsageKey(what, kind, name))
-}
-
-// ParseUsageSubject is the inverse of [UsageSubject].
+// ParseUsageSubject takes the subject of such a key apart.
 func ParseUsageSubject(subject string) (what, kind, name string, err error) {
 	parts := strings.Split(strings.TrimPrefix(subject, KVSubject(BucketUsage, "")), ".")
 	if len(parts) != 3 {

@@ -74,7 +74,6 @@ func TestParsersRefuse(t *testing.T) {
 			"", "grasp.wanted.", "grasp.wanted.a.b", "grasp.wanted.a.=.b", "grasp.wanted.a.=.b.c.d", "grasp.wanted..=.a.b", "grasp.wanted.a.=..b",
 			"grasp.wanted.a.=.a.", "grasp.wanted.a.=.a.b c", "grasp.wanted.a.=.a=3Ab.c", "grasp.target.a.=.a.b"}},
 		"verdict": {func(s string) error { _, err := ParseVerdictSubject(s); return err }, []string{"", "grasp.verdict.", "grasp.verdict.a.b", "grasp.verdict.>", "grasp.event.1", "grasp.verdict." + strings.Repeat("a", 65)}},
-		"git":     {func(s string) error { _, _, err := ParseGitSubject(s); return err }, []string{"", "grasp.git.x", "grasp.git.x.exploded", "grasp.git..fetched"}},
 		"repo answer": {func(s string) error { _, err := ParseRepoAnswerSubject(s); return err }, []string{
 			"", "grasp.repo.answer.", "grasp.repo.answer.a.b", "grasp.repo.answer.*", "grasp.repo.show.07", "grasp.repo.answer." + strings.Repeat("a", 65)}},
 		"shard": {func(s string) error { _, err := ParseShardName(s); return err }, []string{"", "1", "64", "-1", "001", "+1"}},
@@ -187,24 +186,6 @@ func FuzzParseHeldKey(f *testing.F) {
 		}
 		if again, err := k.Key(); err != nil || again != key {
 			t.Fatalf("%q parses to %v, whose key is %q, %v", key, k, again, err)
-		}
-	})
-}
-
-func FuzzGitSubject(f *testing.F) {
-	f.Add("tendril", "fetched")
-	f.Add("a.b", "pushed")
-	f.Fuzz(func(t *testing.T, identifier, verb string) {
-		subject, err := GitSubject(identifier, GitVerb(verb))
-		if err != nil {
-			return
-		}
-		id, v, err := ParseGitSubject(subject)
-		if err != nil {
-			return // a verb that is none
-		}
-		if id != identifier || v != GitVerb(verb) || !validSubject(subject) {
-			t.Fatalf("%q, %q → %q → %q, %q", identifier, verb, subject, id, v)
 		}
 	})
 }

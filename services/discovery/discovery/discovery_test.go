@@ -20,7 +20,6 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 )
 
@@ -121,7 +120,7 @@ func hold(t testing.TB, b *bus.Bus, ev *nostr.Event) (release func()) {
 // published reads the targets that the stream has, as lines, and its last sequence.
 func published(t testing.TB, b *bus.Bus) ([]string, uint64) {
 	t.Helper()
-	all := map[string]target.Target{}
+	all := map[string]proto.Target{}
 	var last uint64
 	err := bus.Read(t.Context(), b.JS, bus.Reading{Stream: proto.StreamTargets}, func(m bus.Message) {
 		last = m.Seq
@@ -138,7 +137,7 @@ func published(t testing.TB, b *bus.Bus) ([]string, uint64) {
 			one := all[key]
 			one.URL = said.URL
 			if one.Repos == nil {
-				one.Repos = map[string]target.Repo{}
+				one.Repos = map[string]proto.Wanted{}
 			}
 			all[key] = one
 			return
@@ -149,9 +148,9 @@ func published(t testing.TB, b *bus.Bus) ([]string, uint64) {
 		}
 		one := all[key]
 		if one.Repos == nil {
-			one.Repos = map[string]target.Repo{}
+			one.Repos = map[string]proto.Wanted{}
 		}
-		one.Repos[ref] = target.Repo{Level: w.Level, Authors: w.Authors}
+		one.Repos[ref] = proto.Wanted{Level: w.Level, Authors: w.Authors}
 		all[key] = one
 	})
 	if err != nil {

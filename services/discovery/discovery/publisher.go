@@ -15,7 +15,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 )
 
@@ -80,7 +79,7 @@ func (p *publisher) note(subject string, seq uint64, data []byte) {
 // publish brings the stream in line with what is wanted, and returns how many messages that took.
 // asOf is what had been read before wanted was worked out: what another replica has written since
 // is left alone, and the error is [errOvertaken].
-func (p *publisher) publish(ctx context.Context, wanted map[string]target.Target, asOf uint64) (sent int, err error) {
+func (p *publisher) publish(ctx context.Context, wanted map[string]proto.Target, asOf uint64) (sent int, err error) {
 	changes, overtaken := p.changes(wanted, asOf)
 	for batch := range batches(changes) {
 		if err := p.write(ctx, batch); err != nil {
@@ -95,7 +94,7 @@ func (p *publisher) publish(ctx context.Context, wanted map[string]target.Target
 }
 
 // changes are the messages that lead from what is said to what is wanted.
-func (p *publisher) changes(wanted map[string]target.Target, asOf uint64) (changes []*nats.Msg, overtaken bool) {
+func (p *publisher) changes(wanted map[string]proto.Target, asOf uint64) (changes []*nats.Msg, overtaken bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rounds++

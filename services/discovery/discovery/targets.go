@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/target"
+	"tendril.dev/proto"
 )
 
 // limits bound the relays that are targets, because every target is a connection of ours. Bootstrap
@@ -21,11 +21,11 @@ var defaultLimits = limits{served: 20_000, held: 1000, perHeld: 200}
 
 // targets inverts repository → relays into relay → repositories, by the relay's identity
 // (nostr.RelayURL.Key). refused is how many relays are listed and not asked because of the limits.
-func targets(wants []*want, bootstrap []nostr.RelayURL, most limits) (all map[string]target.Target, refused int) {
-	all = map[string]target.Target{}
+func targets(wants []*want, bootstrap []nostr.RelayURL, most limits) (all map[string]proto.Target, refused int) {
+	all = map[string]proto.Target{}
 	asked := map[string]bool{}
 	for _, url := range bootstrap {
-		all[url.Key()] = target.Target{URL: string(url), Bootstrap: true, Repos: map[string]target.Repo{}}
+		all[url.Key()] = proto.Target{URL: string(url), Bootstrap: true, Repos: map[string]proto.Wanted{}}
 		asked[url.Key()] = true
 	}
 	var served, held []*want
@@ -49,7 +49,7 @@ func targets(wants []*want, bootstrap []nostr.RelayURL, most limits) (all map[st
 			}
 			t, known := all[key]
 			if !known {
-				t.Repos = map[string]target.Repo{}
+				t.Repos = map[string]proto.Wanted{}
 			}
 			// wss rather than ws, in whatever order they come; the operator's URL stays.
 			if !known || !t.Bootstrap && url.Secure() {

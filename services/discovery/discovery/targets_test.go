@@ -13,7 +13,6 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 )
 
@@ -70,7 +69,7 @@ func entry(t testing.TB, ev *nostr.Event, client string, at int) *held.Entry {
 }
 
 // lines are what targets say: the relay, and of each repository its owner, identifier and level.
-func lines(all map[string]target.Target) (lines []string) {
+func lines(all map[string]proto.Target) (lines []string) {
 	for key, t := range all {
 		for ref, r := range t.Repos {
 			line := fmt.Sprintf("%s %s:%s %s", key, ref[6:8], ref[len("30617:")+65:], r.Level)

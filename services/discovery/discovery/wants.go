@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 )
 
@@ -22,7 +21,7 @@ const (
 type want struct {
 	ref    string
 	relays []nostr.RelayURL
-	repo   target.Repo
+	repo   proto.Wanted
 	// party is who brought it, and has its share of what is bounded: the owner of a served
 	// announcement; of a held one the client or relay that it came from.
 	party  string
@@ -92,7 +91,7 @@ func (g *group) wants() (wants []*want) {
 		trusted[m] = true
 	}
 	full := func(ref nostr.RepoRef, by *announcement) {
-		wants = append(wants, &want{ref: ref.String(), relays: by.relays, party: by.ref.PubKey, repo: target.Repo{Level: proto.LevelFull}})
+		wants = append(wants, &want{ref: ref.String(), relays: by.relays, party: by.ref.PubKey, repo: proto.Wanted{Level: proto.LevelFull}})
 	}
 	for owner, a := range g.served {
 		if a.hosted || trusted[owner] {
@@ -114,7 +113,7 @@ func (g *group) wants() (wants []*want) {
 		slices.Sort(authors)
 		wants = append(wants, &want{
 			ref: a.ref.String(), relays: a.relays, party: a.origin, heldAt: a.heldAt,
-			repo: target.Repo{Level: proto.LevelStateOnly, Authors: authors},
+			repo: proto.Wanted{Level: proto.LevelStateOnly, Authors: authors},
 		})
 	}
 	return wants

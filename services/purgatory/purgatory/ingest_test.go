@@ -255,7 +255,9 @@ func listen(t testing.TB, b *bus.Bus) *notices {
 	t.Helper()
 	n := &notices{TB: t}
 	sub, err := b.Conn.Subscribe("grasp.git.>", func(m *nats.Msg) {
-		identifier, verb, err := proto.ParseGitSubject(m.Subject)
+		parts := strings.Split(m.Subject, ".")
+		identifier, err := proto.DecodeIdentifier(parts[2])
+		verb := parts[3]
 		var notice proto.GitNotice
 		if err := json.Unmarshal(m.Data, &notice); err != nil {
 			n.Error(err)

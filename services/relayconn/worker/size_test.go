@@ -10,7 +10,6 @@ import (
 
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/worker"
@@ -29,10 +28,10 @@ func TestHeapAtEverydaySize(t *testing.T) {
 	b := openBus(t)
 	newIngest(t, b)
 	var all []*foreign
-	targets := make([]target.Target, relays)
+	targets := make([]proto.Target, relays)
 	for i := range relays {
 		all = append(all, newForeign(t))
-		targets[i] = target.Target{URL: all[i].URL, Repos: map[string]target.Repo{}}
+		targets[i] = proto.Target{URL: all[i].URL, Repos: map[string]proto.Wanted{}}
 	}
 	for i := range repos {
 		ref := fmt.Sprintf("30617:%064d:repository-%d", i, i)
@@ -46,7 +45,7 @@ func TestHeapAtEverydaySize(t *testing.T) {
 			t.Fatal(err)
 		}
 		for c := range copies {
-			targets[(i*copies+c)%relays].Repos[ref] = target.Repo{Level: proto.LevelFull}
+			targets[(i*copies+c)%relays].Repos[ref] = proto.Wanted{Level: proto.LevelFull}
 		}
 	}
 	for i := range relays {

@@ -14,7 +14,6 @@ import (
 
 	"tendril.dev/lib/nettest"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/session"
 )
@@ -57,7 +56,7 @@ func TestStory(t *testing.T) {
 			t.Errorf("%s%v is %v, want %v", m.name, m.labels, got, m.want)
 		}
 	}
-	aim(t, b, r.URL, target.Target{}, want)
+	aim(t, b, r.URL, proto.Target{}, want)
 	eventually(t, "the connection is closed with 1001, and the claim let go", func() (closed bool) {
 		r.look(func() { closed = len(r.ends) == 1 && r.ends[0] == websocket.StatusGoingAway && len(r.open) == 0 })
 		return closed && holder(t, b, r.Name) == ""

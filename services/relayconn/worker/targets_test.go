@@ -16,7 +16,6 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
-	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/session"
@@ -33,9 +32,9 @@ var (
 // reference, none for those that are gone.
 func aim(t *testing.T, b *bus.Bus, key string, levels map[string]proto.Level) (seq uint64) {
 	t.Helper()
-	to := target.Target{URL: "wss://" + key, Repos: map[string]target.Repo{}}
+	to := proto.Target{URL: "wss://" + key, Repos: map[string]proto.Wanted{}}
 	for ref, level := range levels {
-		to.Repos[ref] = target.Repo{Level: level}
+		to.Repos[ref] = proto.Wanted{Level: level}
 	}
 	messages, err := to.Messages(key)
 	if err != nil {

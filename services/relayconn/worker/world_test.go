@@ -25,7 +25,6 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/worker"
 )
@@ -246,7 +245,7 @@ func (w process) metric(t testing.TB, name string, labels ...string) float64 {
 
 // aim makes a relay a target, or withdraws what it was, as discovery does, and returns the last
 // sequence.
-func aim(t testing.TB, b *bus.Bus, url string, to target.Target, from ...target.Target) (revision uint64) {
+func aim(t testing.TB, b *bus.Bus, url string, to proto.Target, from ...proto.Target) (revision uint64) {
 	t.Helper()
 	said := map[string][]byte{}
 	for _, f := range from {
@@ -276,10 +275,10 @@ func aim(t testing.TB, b *bus.Bus, url string, to target.Target, from ...target.
 	return revision
 }
 
-func wanting(url string, refs ...string) target.Target {
-	to := target.Target{URL: url, Repos: map[string]target.Repo{}}
+func wanting(url string, refs ...string) proto.Target {
+	to := proto.Target{URL: url, Repos: map[string]proto.Wanted{}}
 	for _, ref := range refs {
-		to.Repos[ref] = target.Repo{Level: proto.LevelFull}
+		to.Repos[ref] = proto.Wanted{Level: proto.LevelFull}
 	}
 	return to
 }
