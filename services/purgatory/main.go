@@ -1,6 +1,3 @@
-// Command purgatory is the service that holds git repositories and hunts the data that held events
-// wait for. It needs a NATS server that the other services share, and a git volume that its other
-// replicas share.
 package main
 
 import (

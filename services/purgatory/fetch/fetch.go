@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -94,10 +95,12 @@ type fetching struct {
 // it advertises. A server of version 2 does not advertise, and is asked in an older version too, in
 // which it does, when it lacks many of them.
 func (f *fetching) run(ctx context.Context, url string) error {
-	haves, err := f.into.Named(func(name string) bool { return strings.HasPrefix(name, "refs/nostr/") })
+	refs, err := f.into.Refs()
 	if err != nil {
 		return &Error{Cause: CauseOurs, Err: err}
 	}
+	maps.DeleteFunc(refs.ByName, func(name, _ string) bool { return strings.HasPrefix(name, "refs/nostr/") })
+	haves := slices.Compact(slices.Sorted(maps.Values(refs.ByName)))
 	haves = haves[:min(len(haves), maxHaves)]
 	ask := slices.DeleteFunc(slices.Clone(f.missing), func(id string) bool { return len(id) != 40 })
 	server, err := f.discover(ctx, url, version2)

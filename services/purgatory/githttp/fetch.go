@@ -64,10 +64,6 @@ func (x *exchange) advertise(service string) {
 		http.Error(x.w, "only git-upload-pack and git-receive-pack are served, not the dumb HTTP protocol or an archive", http.StatusForbidden)
 		return
 	}
-	if x.r.Method == http.MethodHead {
-		x.w.Header().Set("Content-Type", out.contentType)
-		return
-	}
 	began := time.Now()
 	if has, err := x.shown.HasObjects(); service == uploadPack && protocol != "version=2" && err == nil && !has && x.shown.Exists() {
 		if protocol == "version=1" {

@@ -155,12 +155,8 @@ type exchange struct {
 
 // ServeHTTP finds the repository and the service that is asked for.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	header := w.Header()
-	header.Set("Cache-Control", "no-cache, max-age=0, must-revalidate")
-	header.Set("Expires", "Fri, 01 Jan 1980 00:00:00 GMT")
-	header.Set("Pragma", "no-cache")
-	header.Set("X-Content-Type-Options", "nosniff")
-
+	w.Header().Set("Cache-Control", "no-cache, max-age=0, must-revalidate")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
 	x := &exchange{handler: h, w: w, r: r, control: http.NewResponseController(w), authority: h.authority, client: r.Header.Get(proto.HeaderClient)}
 	defer x.leave()
 	path, err := nostr.ParseRepositoryPath(r.URL.EscapedPath())

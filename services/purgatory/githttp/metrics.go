@@ -36,9 +36,6 @@ const (
 	resultGone    = "gone"    // the client went away
 	resultMoved   = "moved"   // passed on to the worker that holds the repository by now
 
-	statusSuccess = "success" // result ok
-	statusError   = "error"   // any other
-
 	authorized    = "allowed"
 	authorRefused = "denied"
 	authorError   = "error"
@@ -84,9 +81,9 @@ func NewMetrics(r prometheus.Registerer, topRepos int) (*Metrics, error) {
 
 // operation counts a request, or what a user did by one.
 func (m *Metrics) operation(name, result string, took time.Duration) {
-	status := statusError
+	status := "error"
 	if result == resultOK {
-		status = statusSuccess
+		status = "success"
 	}
 	m.operations.WithLabelValues(name, result, status).Inc()
 	m.duration.WithLabelValues(name).Observe(took.Seconds())

@@ -317,11 +317,11 @@ func (p *pass) missing(ctx context.Context, key string, wanted []string) ([]stri
 	if known == nil {
 		known = map[string]bool{}
 		p.has[key] = known
-		named, err := repo.Named(nil)
+		refs, err := repo.Refs()
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", repo.Place(), err)
 		}
-		for _, id := range named {
+		for _, id := range refs.ByName {
 			known[id] = true
 		}
 		ask = slices.Concat(wanted, p.concerns(key, known))

@@ -42,13 +42,6 @@ func (r *Repo) Ensure(ctx context.Context) error {
 	if r.Exists() {
 		return nil
 	}
-	if err := r.make(ctx); err != nil {
-		return fmt.Errorf("make repository: %w", err)
-	}
-	return nil
-}
-
-func (r *Repo) make(ctx context.Context) error {
 	temporary, err := os.MkdirTemp(filepath.Join(r.store.Root, newFolder), "init-")
 	if err != nil {
 		return err
@@ -82,17 +75,9 @@ func (r *Repo) make(ctx context.Context) error {
 // Remove takes the repository away: out of sight at once, then off the disk. One that is not there
 // is no error.
 func (r *Repo) Remove(ctx context.Context) error {
-	err := r.mayWrite(ctx)
-	if err == nil {
-		err = r.remove()
+	if err := r.mayWrite(ctx); err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("remove repository: %w", err)
-	}
-	return nil
-}
-
-func (r *Repo) remove() error {
 	trash, err := os.MkdirTemp(filepath.Join(r.store.Root, trashFolder), "repository-")
 	if err != nil {
 		return err
@@ -115,10 +100,7 @@ func (r *Repo) Sweep() error {
 			err = r.sweepFolder(r.in(folder), folder == "refs", staleFolder)
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("sweep repository: %w", err)
-	}
-	return nil
+	return err
 }
 
 // sweepFolder does that for one folder, and for those below it, if that is wanted. What git did not
@@ -178,17 +160,6 @@ func ignoreGone(err error) error {
 		return nil
 	}
 	return err
-}
-
-// readShort reads a file of a few bytes.
-func readShort(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	content, err := io.ReadAll(io.LimitReader(f, 4<<10))
-	return string(content), err
 }
 
 // writeDurably replaces a small file, at once and on the disk.

@@ -35,47 +35,29 @@ func (r *Repo) NeedsGc(now time.Time) (bool, error) {
 	if err != nil || len(packs) == 0 {
 		return false, err
 	}
-	last, changed, err := r.times()
+	last, err := newest(r.in("config"), r.in(gcFile)) // before the first time it is as old as the repository
 	if err != nil {
-		return false, fmt.Errorf("look whether housekeeping is due: %w", err)
+		return false, err
 	}
+	changed, err := newest(r.in("refs"), r.in("objects", packFolder))
 	cruft := slices.ContainsFunc(packs, func(p pack) bool { return p.cruft })
-	return len(packs) > manyPacks || now.Sub(last) > rest && (cruft || changed.After(last)), nil
+	return len(packs) > manyPacks || now.Sub(last) > rest && (cruft || changed.After(last)), err
 }
 
-// times tells when housekeeping was done, or else the repository was made, and when a pack came or
-// a reference moved.
-func (r *Repo) times() (last, changed time.Time, err error) {
-	for _, name := range []string{"config", gcFile} {
-		info, err := os.Stat(r.in(name))
-		if err == nil {
-			last = info.ModTime()
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return last, changed, err
-		}
-	}
-	if changed, err = newest(r.in("refs")); err != nil {
-		return last, changed, err
-	}
-	packs, err := newest(r.in("objects", packFolder))
-	if packs.After(changed) {
-		changed = packs
-	}
-	return last, changed, err
-}
-
-// newest is when anything came or went below a folder.
-func newest(root string) (at time.Time, err error) {
-	err = filepath.WalkDir(root, func(_ string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.IsDir() {
+// newest is when the files were written, or when anything came or went below the folders.
+func newest(roots ...string) (at time.Time, err error) {
+	for _, root := range roots {
+		err = errors.Join(err, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || !entry.IsDir() && path != root {
+				return ignoreGone(err)
+			}
+			info, err := entry.Info()
+			if err == nil && info.ModTime().After(at) {
+				at = info.ModTime()
+			}
 			return ignoreGone(err)
-		}
-		info, err := entry.Info()
-		if err == nil && info.ModTime().After(at) {
-			at = info.ModTime()
-		}
-		return ignoreGone(err)
-	})
+		}))
+	}
 	return at, err
 }
 

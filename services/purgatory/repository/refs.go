@@ -45,8 +45,8 @@ func (r *Repo) Refs() (Refs, error) {
 		if err != nil || entry.IsDir() {
 			return ignoreGone(err)
 		}
-		content, err := readShort(path)
-		refs.add(strings.TrimPrefix(path, r.path+"/"), strings.TrimSpace(content))
+		content, err := os.ReadFile(path)
+		refs.add(strings.TrimPrefix(path, r.path+"/"), strings.TrimSpace(string(content)))
 		return ignoreGone(err)
 	})
 	var packed []byte
@@ -82,25 +82,12 @@ func (r Refs) add(name, value string) {
 
 // Head is the branch that HEAD follows (its full name); "": it follows none.
 func (r *Repo) Head() (string, error) {
-	content, err := readShort(r.in("HEAD"))
-	if err != nil {
-		return "", fmt.Errorf("read HEAD: %w", err)
-	}
-	branch, follows := strings.CutPrefix(strings.TrimSpace(content), symbolicPrefix)
+	content, err := os.ReadFile(r.in("HEAD"))
+	branch, follows := strings.CutPrefix(strings.TrimSpace(string(content)), symbolicPrefix)
 	if !follows {
-		return "", nil
+		return "", err
 	}
-	return branch, nil
-}
-
-// Named returns the ids of the objects that references of the repository name, each once, without
-// those references for which skip is true; nil skips none.
-func (r *Repo) Named(skip func(name string) bool) ([]string, error) {
-	refs, err := r.Refs()
-	if skip != nil {
-		maps.DeleteFunc(refs.ByName, func(name, _ string) bool { return skip(name) })
-	}
-	return slices.Compact(slices.Sorted(maps.Values(refs.ByName))), err
+	return branch, err
 }
 
 // IsNamed reports whether a reference that is a file, as nearly all are, names an object.
@@ -108,8 +95,8 @@ func (r *Repo) IsNamed(name, id string) bool {
 	if nostr.CheckRefName(name) != nil {
 		return false
 	}
-	content, err := readShort(r.in(filepath.FromSlash(name)))
-	return err == nil && strings.TrimSpace(content) == id
+	content, err := os.ReadFile(r.in(name))
+	return err == nil && strings.TrimSpace(string(content)) == id
 }
 
 // SetRefs makes refs/heads/* and refs/tags/* exactly what is wanted, in one transaction, and lets
@@ -123,13 +110,6 @@ func (r *Repo) IsNamed(name, id string) bool {
 // reaches (ErrBroken). What no repository could ever have, a branch that names something that is no
 // commit for example, is ErrUnfit: its author must not hold up others.
 func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, head string) (changed bool, err error) {
-	if changed, err = r.setRefs(ctx, want, symbolic, head); err != nil {
-		err = fmt.Errorf("set references: %w", err)
-	}
-	return changed, err
-}
-
-func (r *Repo) setRefs(ctx context.Context, want, symbolic map[string]string, head string) (changed bool, err error) {
 	for name := range joined(want, symbolic) {
 		if !isBranchOrTag(name) || nostr.CheckRefName(name) != nil {
 			return false, fmt.Errorf("%w: %q is no branch or tag", ErrUnfit, name)
@@ -232,22 +212,15 @@ func isBranchOrTag(name string) bool { return isBranch(name) || strings.HasPrefi
 // SetRef makes one reference name an object that is there with all that it reaches.
 func (r *Repo) SetRef(ctx context.Context, name, id string) error {
 	change := []refChange{{name, id}}
-	err := r.connected(ctx, change)
-	if err == nil {
-		err = r.transaction(ctx, change)
+	if err := r.connected(ctx, change); err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("set reference: %w", err)
-	}
-	return nil
+	return r.transaction(ctx, change)
 }
 
 // DeleteRef removes one reference. One that is not there is no error.
 func (r *Repo) DeleteRef(ctx context.Context, name string) error {
-	if err := r.transaction(ctx, []refChange{{name: name}}); err != nil {
-		return fmt.Errorf("delete reference: %w", err)
-	}
-	return nil
+	return r.transaction(ctx, []refChange{{name: name}})
 }
 
 // connected walks from objects to the end of all that they reach and no reference does. ErrBroken:

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/nbd-wtf/go-nostr/nip19"
+	"golang.org/x/sync/singleflight"
 
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
@@ -63,7 +64,10 @@ type Options struct {
 type Store struct {
 	Options
 	branch string // that HEAD of a new repository follows, by its full name
-	probe  probe
+
+	probes   singleflight.Group // of the last look whether the root can be written to:
+	probed   time.Time
+	writable error
 
 	// A quarter of the processes is for the worker's own work, so that clients, of whom there may be
 	// any number, never stop it. They share the rest: one client has a quarter of it at most, and who

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -40,44 +39,24 @@ func Unwritable(err error) bool {
 		slices.ContainsFunc(unwritable, func(words string) bool { return says(err, words) })
 }
 
-// probe is a try to write to the root.
-type probe struct {
-	sync.Mutex
-	began time.Time
-	ended chan struct{} // is closed when the last try has ended
-	err   error         // of the last try that has ended
-}
-
 // Writable says in a sentence why nothing can be written to the root now; nil: it can be. It is
 // tried at most every few seconds, once at a time, and not waited for long.
 func (s *Store) Writable() error {
-	p := &s.probe
-	p.Lock()
-	defer p.Unlock()
-	if p.ended == nil || isClosed(p.ended) && time.Since(p.began) >= probeFresh {
-		p.began, p.ended = time.Now(), make(chan struct{})
-		go func(ended chan struct{}) {
-			defer close(ended)
-			p.err = s.writeProbe()
-		}(p.ended)
-	}
+	tried := s.probes.DoChan("", func() (any, error) {
+		if time.Since(s.probed) >= probeFresh {
+			s.writable = s.writeProbe()
+			s.probed = time.Now()
+		}
+		return nil, s.writable
+	})
 	select {
-	case <-p.ended:
-	case <-time.After(time.Until(p.began.Add(probePatience))):
+	case result := <-tried:
+		if result.Err != nil {
+			return fmt.Errorf("nothing can be written to the git folder (NGIT_GIT_DATA_PATH): %w", result.Err)
+		}
+		return nil
+	case <-time.After(probePatience):
 		return errors.New("the disk of the git folder (NGIT_GIT_DATA_PATH) does not answer")
-	}
-	if p.err != nil {
-		return fmt.Errorf("nothing can be written to the git folder (NGIT_GIT_DATA_PATH): %w", p.err)
-	}
-	return nil
-}
-
-func isClosed(c chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
 
