@@ -148,26 +148,21 @@ type Git struct {
 	DomainLimits     []string `env:"NGIT_SYNC_DOMAIN_LIMITS" help:"Limits of single git servers, domain:concurrent:rate, comma-separated."`
 
 	// Constants.
-	GitAdvertise               string        `env:"NGIT_GIT_ADVERTISE" constant:""`
-	GitBinary                  string        `env:"NGIT_GIT_BINARY" constant:"git"`
-	HuntUserDelay              time.Duration `env:"NGIT_HUNT_USER_DELAY" constant:"3m"`
-	HuntSyncDelay              time.Duration `env:"NGIT_HUNT_SYNC_DELAY" constant:"500ms"`
-	HuntInterval               time.Duration `env:"NGIT_HUNT_INTERVAL" constant:"1s"`
-	HuntBackoffBase            time.Duration `env:"NGIT_HUNT_BACKOFF_BASE" constant:"20s"`
-	HuntBackoffMax             time.Duration `env:"NGIT_HUNT_BACKOFF_MAX" constant:"2m"`
-	HuntsAtOnce                int           `env:"NGIT_HUNTS_AT_ONCE" constant:"32"`
-	FetchTimeout               time.Duration `env:"NGIT_FETCH_TIMEOUT" constant:"5m"`
-	FetchMinRate               int64         `env:"NGIT_FETCH_MIN_RATE" constant:"1024"`
-	PendingPushBytes           int64         `env:"NGIT_PENDING_PUSH_BYTES" type:"bytes" constant:"4GiB"`
-	PendingPushBytesPerClient  int64         `env:"NGIT_PENDING_PUSH_BYTES_PER_CLIENT" type:"bytes" constant:"256MiB"`
-	PendingPushes              int           `env:"NGIT_PENDING_PUSHES" constant:"10000"`
-	PendingPushesPerClient     int           `env:"NGIT_PENDING_PUSHES_PER_CLIENT" constant:"64"`
-	PendingPushesPerRepository int           `env:"NGIT_PENDING_PUSHES_PER_REPOSITORY" constant:"256"`
-	GitProcessMemory           int64         `env:"NGIT_GIT_PROCESS_MEMORY" type:"bytes" constant:"4GiB"`
-	GitPackTime                time.Duration `env:"NGIT_GIT_PACK_TIME" constant:"30m"`
-	GitSpoolBytes              int64         `env:"NGIT_GIT_SPOOL_BYTES" type:"bytes" constant:"16GiB"`
-	GitStall                   time.Duration `env:"NGIT_GIT_STALL" constant:"30s"`
-	GitHandOverWait            time.Duration `env:"NGIT_GIT_HANDOVER_WAIT" constant:"30s"`
+	GitAdvertise     string        `env:"NGIT_GIT_ADVERTISE" constant:""`
+	GitBinary        string        `env:"NGIT_GIT_BINARY" constant:"git"`
+	HuntUserDelay    time.Duration `env:"NGIT_HUNT_USER_DELAY" constant:"3m"`
+	HuntSyncDelay    time.Duration `env:"NGIT_HUNT_SYNC_DELAY" constant:"500ms"`
+	HuntInterval     time.Duration `env:"NGIT_HUNT_INTERVAL" constant:"1s"`
+	HuntBackoffBase  time.Duration `env:"NGIT_HUNT_BACKOFF_BASE" constant:"20s"`
+	HuntBackoffMax   time.Duration `env:"NGIT_HUNT_BACKOFF_MAX" constant:"2m"`
+	HuntsAtOnce      int           `env:"NGIT_HUNTS_AT_ONCE" constant:"32"`
+	FetchTimeout     time.Duration `env:"NGIT_FETCH_TIMEOUT" constant:"5m"`
+	FetchMinRate     int64         `env:"NGIT_FETCH_MIN_RATE" constant:"1024"`
+	GitProcessMemory int64         `env:"NGIT_GIT_PROCESS_MEMORY" type:"bytes" constant:"4GiB"`
+	GitPackTime      time.Duration `env:"NGIT_GIT_PACK_TIME" constant:"30m"`
+	GitSpoolBytes    int64         `env:"NGIT_GIT_SPOOL_BYTES" type:"bytes" constant:"16GiB"`
+	GitStall         time.Duration `env:"NGIT_GIT_STALL" constant:"30s"`
+	GitHandOverWait  time.Duration `env:"NGIT_GIT_HANDOVER_WAIT" constant:"30s"`
 }
 
 // Front says how clients are treated at the front door. "One address" is an

@@ -203,7 +203,7 @@ func disk(t *testing.T, dir string) (bytes int64) {
 func TestPushesWithoutEvents(t *testing.T) {
 	t.Parallel()
 	// Nothing of what is pushed goes before all of it has come, however slow that is.
-	p := start(t, map[string]string{"NGIT_PURGATORY_HOLD": "1h", "NGIT_PENDING_PUSH_BYTES_PER_CLIENT": "33554432"})
+	p := start(t, map[string]string{"NGIT_PURGATORY_HOLD": "1h", "NGIT_DAILY_ADDRESS_GIT_BYTES": "32MiB"})
 	n := moveIn(t, p)
 	git := filepath.Join(p.Dir, "data", "git")
 	before := disk(t, git)

@@ -1,11 +1,15 @@
 package hunt
 
 import (
+	"cmp"
+	"maps"
 	"net/url"
 	"strings"
 	"time"
 
 	"golang.org/x/net/publicsuffix"
+
+	"tendril.dev/services/purgatory/repostate"
 )
 
 const (
@@ -13,8 +17,11 @@ const (
 	window = time.Minute
 	// brokenTime is how long a host is left alone whose name or TLS is broken.
 	brokenTime = 12 * time.Hour
-	// manyBroken bounds the broken hosts that are remembered.
-	manyBroken = 10_000
+	// quarter is the part of all requests at once that one party may have.
+	quarter = 4
+	// manyParties is how many are kept before those are forgotten that had no request for memory.
+	manyParties = 4096
+	memory      = 10 * time.Minute
 )
 
 // Limit is what one host is asked at most.
@@ -30,6 +37,13 @@ type Limits struct {
 	AtOnce  int              // requests at once to all hosts together
 }
 
+func (l Limits) of(host string) Limit {
+	if limit, ok := l.Hosts[host]; ok {
+		return limit
+	}
+	return l.Default
+}
+
 // HostOf is the host name in a URL, or its IP address, without the port; in lower case, without a
 // dot at the end. It is what limits are counted by.
 func HostOf(rawURL string) string {
@@ -40,13 +54,31 @@ func HostOf(rawURL string) string {
 	return strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
 }
 
-// domainOf is the party to which a host belongs: the owner of a registrable domain has any number
-// of names below it.
-func domainOf(host string) string {
-	if domain, err := publicsuffix.EffectiveTLDPlusOne(host); err == nil {
-		return domain
+// request is one server that may be asked, with the names of those for whom it counts.
+type request struct {
+	url, host string
+	server    string // the host
+	domain    string // the owner of a registrable domain has any number of hosts below it
+	by        string // on whose behalf the server is asked: a client or an author
+}
+
+const serverPrefix = "server "
+
+func newRequest(s repostate.Source) request {
+	host := HostOf(s.URL)
+	domain, err := publicsuffix.EffectiveTLDPlusOne(host)
+	if err != nil {
+		domain = host
 	}
-	return host
+	return request{url: s.URL, host: host, server: serverPrefix + host, domain: "domain " + domain, by: "by " + cmp.Or(s.Client, s.Author)}
+}
+
+// party is one for whom requests are counted.
+type party struct {
+	running int
+	last    time.Time   // a request of the party began or ended
+	recent  []time.Time // requests begun within the window, oldest first
+	broken  time.Time   // of a host: up to when it is left alone
 }
 
 // share is a worker's part of the limits of hosts: they hold for all workers together.
@@ -69,115 +101,78 @@ func (s share) of(limit int) int {
 	return 0
 }
 
-// hosts are the hosts that were asked in the last minute, and those that are broken.
-type hosts struct {
-	limits Limits
-	by     map[string]*host
-	bad    map[string]time.Time // broken host → until when it is left alone
-}
-
-type host struct {
-	inFlight int
-	recent   []time.Time // requests begun within the window, oldest first
-}
-
-func newHosts(l Limits) hosts {
-	return hosts{limits: l, by: map[string]*host{}, bad: map[string]time.Time{}}
-}
-
-func (hs *hosts) limit(name string) Limit {
-	if l, ok := hs.limits.Hosts[name]; ok {
-		return l
+// mayAsk reports whether a request may begin: its host is sound and below its limits, and no party
+// has a quarter of all requests at once.
+func (h *Hunter) mayAsk(r request, part share, now time.Time) bool {
+	most := max(1, h.Limits.AtOnce/quarter)
+	for _, name := range []string{r.domain, r.by} {
+		if p := h.parties[name]; p != nil && p.running >= most {
+			return false
+		}
 	}
-	return hs.limits.Default
+	limit, p := h.Limits.of(r.host), h.parties[r.server]
+	if p == nil {
+		p = &party{}
+	}
+	for len(p.recent) > 0 && now.Sub(p.recent[0]) >= window {
+		p.recent = p.recent[1:]
+	}
+	return !now.Before(p.broken) && p.running < part.of(limit.Concurrent) && len(p.recent) < part.of(limit.Rate)
 }
 
-// free reports whether one more request to a host may begin.
-func (hs *hosts) free(name string, part share, now time.Time) bool {
-	if hs.broken(name, now) {
-		return false
+// begin counts a request for its parties.
+func (h *Hunter) begin(r request, now time.Time) {
+	h.running++
+	for _, name := range []string{r.server, r.domain, r.by} {
+		p := h.parties[name]
+		if p == nil {
+			p = &party{}
+			h.parties[name] = p
+		}
+		p.running++
+		p.last = now
 	}
-	limit, one := hs.limit(name), hs.by[name]
-	if one == nil {
-		one = &host{}
+	server := h.parties[r.server]
+	server.recent = append(server.recent, now)
+	if len(h.parties) > manyParties {
+		full := len(h.parties) > 4*manyParties
+		maps.DeleteFunc(h.parties, func(_ string, p *party) bool {
+			return p.running == 0 && now.Sub(p.last) >= memory && (full || now.After(p.broken))
+		})
 	}
-	one.expire(now)
-	return one.inFlight < part.of(limit.Concurrent) && len(one.recent) < part.of(limit.Rate)
-}
-
-func (one *host) expire(now time.Time) {
-	for len(one.recent) > 0 && now.Sub(one.recent[0]) >= window {
-		one.recent = one.recent[1:]
-	}
-}
-
-// begin counts a request.
-func (hs *hosts) begin(name string, now time.Time) {
-	one := hs.by[name]
-	if one == nil {
-		one = &host{}
-		hs.by[name] = one
-	}
-	one.inFlight++
-	one.recent = append(one.recent, now)
 }
 
 // end counts the end of a request. One that was not made after all does not count for the rate.
-func (hs *hosts) end(name string, began time.Time, unasked bool) {
-	one := hs.by[name]
-	one.inFlight--
-	for i := range one.recent {
-		if unasked && one.recent[i].Equal(began) {
-			one.recent = append(one.recent[:i:i], one.recent[i+1:]...)
+func (h *Hunter) end(r request, began time.Time, outcome Outcome) {
+	h.running--
+	now := time.Now()
+	for _, name := range []string{r.server, r.domain, r.by} {
+		h.parties[name].running--
+		h.parties[name].last = now
+	}
+	server := h.parties[r.server]
+	for i := range server.recent {
+		if outcome == Unasked && server.recent[i].Equal(began) {
+			server.recent = append(server.recent[:i:i], server.recent[i+1:]...)
 			break
 		}
 	}
+	if outcome == Broken {
+		server.broken = now.Add(brokenTime)
+		h.Log.Warn("a git server is left alone: its name or its TLS is broken", "host", r.host, "for", brokenTime)
+	}
 }
 
-// next is when a host that is asked to its limit may be asked again, or when it may be this
-// worker's turn; zero: no request has to wait for that. It forgets hosts of which nothing is left.
-func (hs *hosts) next(now time.Time) (at time.Time) {
-	for name, one := range hs.by {
-		one.expire(now)
-		switch {
-		case len(one.recent) == 0 && one.inFlight == 0:
-			delete(hs.by, name)
-		case len(one.recent) > 0:
-			if free := one.recent[0].Add(window); at.IsZero() || free.Before(at) {
-				at = free
-			}
-		}
-	}
-	return at
+// isBroken reports whether a host is left alone.
+func (h *Hunter) isBroken(r request) bool {
+	p := h.parties[r.server]
+	return p != nil && time.Now().Before(p.broken)
 }
 
-func (hs *hosts) inFlight() map[string]int {
-	n := map[string]int{}
-	for name, one := range hs.by {
-		if one.inFlight > 0 {
-			n[name] = one.inFlight
-		}
+// last is when a request of a party began or ended.
+func (h *Hunter) last(name string) time.Time {
+	if p := h.parties[name]; p != nil {
+		return p.last
 	}
-	return n
-}
-
-// breaks notes that a host is broken, and reports whether that is new.
-func (hs *hosts) breaks(name string, now time.Time) bool {
-	if hs.broken(name, now) {
-		return false
-	}
-	if len(hs.bad) >= manyBroken {
-		clear(hs.bad)
-	}
-	hs.bad[name] = now.Add(brokenTime)
-	return true
-}
-
-func (hs *hosts) broken(name string, now time.Time) bool {
-	until, bad := hs.bad[name]
-	if bad && !now.Before(until) {
-		delete(hs.bad, name)
-		return false
-	}
-	return bad
+	return time.Time{}
 }

@@ -3,23 +3,34 @@
 // next attempt follows after a back-off. Servers that are busy keep their requests in a queue,
 // which goes on whatever the attempts do.
 //
-// It is polite: so many requests at once and in any minute to one host. It is fair: no host and no
-// party (the author of an announcement, or the client that submitted it) has more than a quarter of
-// all requests at once, owners who are served come before strangers, and the party that had no
-// request for the longest time is next. It is driven by triggers (something is missing, a request
-// ends, the minute moves on) and never polls.
+// It is polite: so many requests at once and in any minute to one host. It is fair: no domain and
+// nobody on whose behalf servers are asked (the author of an announcement, or the client that
+// submitted it) has more than a quarter of all requests at once, owners who are served come before
+// strangers, and who had no request for the longest time is next. It is driven by triggers
+// (something is missing, a request ends, the minute moves on) and never polls.
 package hunt
 
 import (
 	"cmp"
 	"context"
+	"iter"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"tendril.dev/services/purgatory/repostate"
+)
+
+const (
+	// maxRequests bounds the requests of one attempt. Anybody may announce an identifier, with as
+	// many URLs as will fit, so that there can be more of them than are ever asked.
+	maxRequests = 1000
+	// attemptsInVain is after how many a hunt ends that no held event waits for: about 30 minutes.
+	attemptsInVain = 17
 )
 
 // Outcome is how a fetch ended.
@@ -54,11 +65,10 @@ type Hunter struct {
 	mu      sync.Mutex
 	ctx     context.Context // of the fetches; nil before Run
 	hunts   map[string]*hunt
-	hosts   hosts
 	parties map[string]*party
 	running int // requests under way
 	joined  uint64
-	timer   *time.Timer // fires when a busy host may be asked again
+	turning bool // a timer waits for the next minute
 	fetches sync.WaitGroup
 }
 
@@ -71,43 +81,25 @@ type hunt struct {
 	lanes    map[lane]*search
 }
 
+// lane is what is asked for one request after the other: what one repository misses, for one who
+// pays for it.
+type lane struct{ owner, payer string }
+
+func laneOf(w repostate.Want) lane { return lane{w.Owner, w.Payer} }
+
 // search is the hunt for what one repository misses.
 type search struct {
 	identifier string
 	want       repostate.Want
 	todo       []request
-	tried      map[string][]string // URL → the objects it was asked for, in order
-	joined     uint64              // where it stands among those that wait
-	asking     string              // URL of the request under way
-	stale      bool                // something came, and Seek has not been called since
+	joined     uint64 // where it stands among those that wait
+	asking     string // host of the request under way
+	stale      bool   // something came, and Seek has not been called since
 }
-
-// request is one server that may be asked in a search.
-type request struct {
-	url, host string
-	domain    string // whom the server belongs to, a party
-	by        string // on whose behalf it is asked, a party
-}
-
-// party is one among whom requests are shared out. It is kept while it has requests, and for memory
-// after its last one.
-type party struct {
-	running int
-	last    time.Time
-}
-
-const (
-	// quarter is the part of all requests at once that one host or one party may have.
-	quarter = 4
-	// memory is how long it counts at least that a party had a request.
-	memory = 10 * time.Minute
-	// manyParties is how many parties are kept before the idle ones are forgotten.
-	manyParties = 4096
-)
 
 // New makes a hunter.
 func New(o Options) *Hunter {
-	return &Hunter{Options: o, hunts: map[string]*hunt{}, hosts: newHosts(o.Limits), parties: map[string]*party{}}
+	return &Hunter{Options: o, hunts: map[string]*hunt{}, parties: map[string]*party{}}
 }
 
 // Run hunts until ctx ends. Fetches under way end with it.
@@ -118,9 +110,7 @@ func (h *Hunter) Run(ctx context.Context) error {
 	h.mu.Unlock()
 	<-ctx.Done()
 	h.mu.Lock()
-	if h.timer != nil {
-		h.timer.Stop()
-	}
+	clear(h.hunts) // nothing starts any more
 	h.mu.Unlock()
 	h.fetches.Wait()
 	return nil
@@ -166,7 +156,13 @@ func (h *Hunter) Len() int {
 func (h *Hunter) InFlight() map[string]int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.hosts.inFlight()
+	n := map[string]int{}
+	for name, p := range h.parties {
+		if host, is := strings.CutPrefix(name, serverPrefix); is && p.running > 0 {
+			n[host] = p.running
+		}
+	}
+	return n
 }
 
 // Drop forgets the identifiers for which which is true.
@@ -195,29 +191,24 @@ func (h *Hunter) Wanted(identifier string) (seek, all bool) {
 	return all || len(one.lanes) > 0, all
 }
 
-// Exhausted reports whether an attempt was made for an identifier and has nothing left to ask.
-func (h *Hunter) Exhausted(identifier string) bool {
+// State tells when the next attempt for an identifier begins, zero if one is under way or nothing
+// is hunted, and whether an attempt was made and has nothing left to ask.
+func (h *Hunter) State(identifier string) (next time.Time, exhausted bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	one := h.hunts[identifier]
-	if one == nil || one.attempts == 0 {
-		return one == nil
+	if one == nil {
+		return time.Time{}, true
+	}
+	if !one.open {
+		next = one.next
 	}
 	for _, s := range one.lanes {
 		if s.asking != "" || s.stale || len(s.todo) > 0 {
-			return false
+			return next, false
 		}
 	}
-	return true
-}
-
-// Remind asks again for the call of Seek for the next attempt.
-func (h *Hunter) Remind(identifier string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if one := h.hunts[identifier]; one != nil && !one.open {
-		h.Look(identifier, "", one.next)
-	}
+	return next, one.attempts > 0
 }
 
 // Seek tells what repositories of an identifier miss now and where that may be; of says for whose
@@ -231,26 +222,24 @@ func (h *Hunter) Seek(identifier string, wants []repostate.Want, sources []repos
 		return
 	}
 	one.keep(wants, of)
+	waits := slices.ContainsFunc(wants, func(w repostate.Want) bool { return w.Waits })
 	switch {
-	case all && len(wants) == 0:
+	case all && (len(wants) == 0 || !waits && one.attempts >= attemptsInVain):
 		if !one.renewed {
 			delete(h.hunts, identifier)
 		}
 		return
 	case all && !one.open && !time.Now().Before(one.next):
 		one.open = true
-		h.begin(identifier, one, wants, sources)
+		h.attempt(identifier, one, wants, sources)
 	case !all && len(one.lanes) == 0 && (one.open || one.attempts > 0):
 		// Nothing is missing any more of what the attempts were about: all of it is looked at.
 		one.open, one.next = false, time.Now()
 		h.Look(identifier, "", one.next)
 		return
 	}
-	for _, s := range one.lanes {
-		h.start(s)
-	}
+	h.startSome(maps.Values(one.lanes))
 	h.pause(identifier, one)
-	h.wakeLater()
 }
 
 // keep drops the searches for what is not missing any more, and lets the others go on.
@@ -260,130 +249,188 @@ func (one *hunt) keep(wants []repostate.Want, of func(owner string) bool) {
 		still[laneOf(w)] = w
 	}
 	for at, s := range one.lanes {
-		if !of(at.owner) {
-			continue
-		}
-		if w, is := still[at]; is {
+		w, is := still[at]
+		switch {
+		case !of(at.owner):
+		case is:
 			s.want, s.stale = w, false
-		} else {
-			s.todo = nil
+		default:
 			delete(one.lanes, at)
 		}
 	}
 }
 
-// begin gives the searches of a hunt the requests of an attempt. A host that has requests left from
-// the attempts before is asked for the same again only when all of these were made.
-func (h *Hunter) begin(identifier string, one *hunt, wants []repostate.Want, sources []repostate.Source) {
-	left := map[lane]map[string]bool{}
+// attempt gives the searches of a hunt their requests. A host that has requests left from the
+// attempts before gets no others until all of these were made.
+func (h *Hunter) attempt(identifier string, one *hunt, wants []repostate.Want, sources []repostate.Source) {
+	left := map[lane]map[string]bool{} // hosts
 	for _, w := range wants {
 		at := laneOf(w)
 		if one.lanes[at] == nil {
 			h.joined++
-			one.lanes[at] = &search{identifier: identifier, want: w, tried: map[string][]string{}, joined: h.joined}
+			one.lanes[at] = &search{identifier: identifier, want: w, joined: h.joined}
 		}
-		left[at] = one.lanes[at].empty()
+		left[at] = map[string]bool{one.lanes[at].asking: true}
+		for _, r := range one.lanes[at].todo {
+			left[at][r.host] = true
+		}
 	}
-	now := time.Now()
-	for at, r := range requests(wants, sources) {
-		s := one.lanes[at]
-		if !h.hosts.broken(r.host, now) && (left[at][r.url] || !s.asked(r.url)) {
-			s.todo = append(s.todo, r)
+	for at, source := range requests(wants, sources) {
+		if r := newRequest(source); !left[at][r.host] && !h.isBroken(r) {
+			one.lanes[at].todo = append(one.lanes[at].todo, r)
 		}
 	}
 }
 
-// empty takes the requests out of a search, returns their URLs, and forgets what was tried at hosts
-// that have none left.
-func (s *search) empty() (urls map[string]bool) {
-	urls, hosts := map[string]bool{}, map[string]bool{}
-	for _, r := range s.todo {
-		urls[r.url], hosts[r.host] = true, true
+// requests returns what may be asked, each once: first every want's near URLs, then every other URL
+// for every want. Where that is more than an attempt may make, it begins with any of the wants and
+// any of the URLs, so that each gets its turn.
+func requests(wants []repostate.Want, sources []repostate.Source) iter.Seq2[lane, repostate.Source] {
+	type key struct {
+		lane
+		url string
 	}
-	for url := range s.tried {
-		if url != s.asking && !hosts[HostOf(url)] {
-			delete(s.tried, url)
+	if len(wants)*len(sources) > maxRequests {
+		wants, sources = rotated(wants), rotated(sources)
+		for i, w := range wants {
+			wants[i].Near = rotated(w.Near)
 		}
 	}
-	s.todo = nil
-	return urls
+	return func(yield func(lane, repostate.Source) bool) {
+		made := map[key]bool{}
+		ask := func(w repostate.Want, s repostate.Source) bool {
+			at := key{laneOf(w), s.URL}
+			if made[at] {
+				return true
+			}
+			made[at] = true
+			return len(made) <= maxRequests && yield(at.lane, s)
+		}
+		for _, w := range wants {
+			for _, s := range w.Near {
+				if !ask(w, s) {
+					return
+				}
+			}
+		}
+		for _, s := range sources {
+			for _, w := range wants {
+				if !ask(w, s) {
+					return
+				}
+			}
+		}
+	}
 }
 
-// asked reports whether a URL was tried for all that is missing.
-func (s *search) asked(url string) bool {
-	objects, tried := s.tried[url]
-	return tried && !slices.ContainsFunc(s.want.Objects, func(id string) bool {
-		_, found := slices.BinarySearch(objects, id)
-		return !found
+// rotated is a list that begins somewhere in its middle.
+func rotated[T any](list []T) []T {
+	if len(list) == 0 {
+		return list
+	}
+	at := rand.IntN(len(list))
+	return slices.Concat(list[at:], list[:at])
+}
+
+// startAll makes every request that may be made now.
+func (h *Hunter) startAll() {
+	h.startSome(func(yield func(*search) bool) {
+		for _, one := range h.hunts {
+			for _, s := range one.lanes {
+				if !yield(s) {
+					return
+				}
+			}
+		}
 	})
 }
 
-// start makes the first request of a search whose host and party are free. h.mu is held.
-func (h *Hunter) start(s *search) bool {
-	if h.ctx == nil || h.ctx.Err() != nil || h.running >= h.Limits.AtOnce {
-		return false
+// startSome makes requests of some searches, first those of owners who are served, then those whose
+// parties had none for the longest time. h.mu is held.
+func (h *Hunter) startSome(searches iter.Seq[*search]) {
+	place, workers := h.Share()
+	for h.ctx != nil && h.ctx.Err() == nil && h.running < h.Limits.AtOnce {
+		now := time.Now()
+		part := share{place, workers, now.Unix() / int64(window/time.Second)}
+		var best *search
+		var at int
+		for s := range searches {
+			if i := h.startable(s, part, now); i >= 0 && (best == nil || h.before(s, s.todo[i], best, best.todo[at])) {
+				best, at = s, i
+			}
+		}
+		if best == nil {
+			break
+		}
+		h.start(best, at, now)
 	}
-	i, now := h.startable(s)
-	if i < 0 {
-		return false
+	if workers > 1 && len(h.hunts) > 0 && !h.turning {
+		h.turning = true
+		h.startAfter(time.Until(time.Now().Truncate(window).Add(window)), func() { h.turning = false })
 	}
+}
+
+// startable finds the first request of a search that may be made, -1 if there is none.
+func (h *Hunter) startable(s *search, part share, now time.Time) int {
+	if s.asking != "" || s.stale {
+		return -1
+	}
+	return slices.IndexFunc(s.todo, func(r request) bool { return h.mayAsk(r, part, now) })
+}
+
+// before reports whether one request of a search comes before that of another.
+func (h *Hunter) before(s *search, r request, other *search, o request) bool {
+	if s.want.Served != other.want.Served {
+		return s.want.Served
+	}
+	mine, others := h.last(r.by), h.last(o.by)
+	return cmp.Or(later(mine, h.last(r.domain)).Compare(later(others, h.last(o.domain))), mine.Compare(others), cmp.Compare(s.joined, other.joined)) < 0
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// start makes a request of a search.
+func (h *Hunter) start(s *search, i int, now time.Time) {
 	r := s.todo[i]
 	s.todo = append(s.todo[:i:i], s.todo[i+1:]...)
-	s.tried[r.url], s.asking = s.want.Objects, r.url
+	s.asking = r.host
 	h.joined++
 	s.joined = h.joined
-	h.running++
-	h.hosts.begin(r.host, now)
-	h.count(r, 1, now)
+	h.begin(r, now)
+	h.startAfter(window, nil) // the host may be asked again
 	want := s.want
 	h.fetches.Go(func() {
 		outcome := h.Fetch(h.ctx, s.identifier, r.url, want)
 		h.ended(s, r, now, outcome)
 	})
-	return true
 }
 
-// startable finds the first request of a search that may be made now, -1 if there is none.
-func (h *Hunter) startable(s *search) (at int, now time.Time) {
-	if s.asking != "" || s.stale || len(s.todo) == 0 {
-		return -1, now
-	}
-	now = time.Now()
-	most := max(1, h.Limits.AtOnce/quarter)
-	share := h.shareNow(now)
-	for i, r := range s.todo {
-		if h.below(r.by, most) && h.below(r.domain, most) && h.hosts.free(r.host, share, now) {
-			return i, now
+// startAfter calls startAll after a time.
+func (h *Hunter) startAfter(wait time.Duration, before func()) {
+	time.AfterFunc(wait, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if before != nil {
+			before()
 		}
-	}
-	return -1, now
-}
-
-func (h *Hunter) below(name string, most int) bool {
-	one := h.parties[name]
-	return one == nil || one.running < most
-}
-
-func (h *Hunter) shareNow(now time.Time) share {
-	place, workers := h.Share()
-	return share{place: place, workers: workers, minute: now.Unix() / int64(window/time.Second)}
+		h.startAll()
+	})
 }
 
 // ended takes note of the end of a request.
 func (h *Hunter) ended(s *search, r request, began time.Time, outcome Outcome) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := time.Now()
-	h.running--
-	h.hosts.end(r.host, began, outcome == Unasked)
-	h.count(r, -1, now)
-	if outcome == Broken && h.hosts.breaks(r.host, now) {
-		h.Log.Warn("a git server is left alone: its name or its TLS is broken", "host", r.host, "for", brokenTime)
-	}
+	h.end(r, began, outcome)
 	// What came, by this fetch or another, is looked at before the search goes on.
 	s.asking = ""
 	if s.stale = outcome == Brought || outcome == Unasked; s.stale {
-		h.Look(s.identifier, s.want.Owner, now)
+		h.Look(s.identifier, s.want.Owner, time.Now())
 	}
 	h.startAll()
 	if one := h.hunts[s.identifier]; one != nil {
@@ -410,96 +457,5 @@ func (h *Hunter) pause(identifier string, one *hunt) {
 
 // backoff is the wait after so many unsuccessful attempts: 20 s, 40 s, 80 s, then 120 s each.
 func (h *Hunter) backoff(attempts int) time.Duration {
-	wait := h.Base
-	for range attempts - 1 {
-		if wait *= 2; wait >= h.Max {
-			return h.Max
-		}
-	}
-	return min(wait, h.Max)
-}
-
-// startAll makes every request that may be made now, those first that stand first. h.mu is held.
-func (h *Hunter) startAll() {
-	for h.ctx != nil && h.ctx.Err() == nil && h.running < h.Limits.AtOnce {
-		var best *search
-		var rank rank
-		for _, one := range h.hunts {
-			for _, s := range one.lanes {
-				i, _ := h.startable(s)
-				if i < 0 {
-					continue
-				}
-				if r := h.rankOf(s, s.todo[i]); best == nil || r.before(rank) {
-					best, rank = s, r
-				}
-			}
-		}
-		if best == nil || !h.start(best) {
-			break
-		}
-	}
-	h.wakeLater()
-}
-
-// rank is the place of a request among those that may be made.
-type rank struct {
-	stranger   bool      // nothing of the payer is served
-	last, mine time.Time // the last request of its party or its domain, and of its party
-	joined     uint64
-}
-
-func (h *Hunter) rankOf(s *search, r request) rank {
-	place := rank{stranger: !s.want.Served, joined: s.joined}
-	if p := h.parties[r.by]; p != nil {
-		place.last, place.mine = p.last, p.last
-	}
-	if p := h.parties[r.domain]; p != nil && p.last.After(place.last) {
-		place.last = p.last
-	}
-	return place
-}
-
-func (r rank) before(o rank) bool {
-	if r.stranger != o.stranger {
-		return o.stranger
-	}
-	return cmp.Or(r.last.Compare(o.last), r.mine.Compare(o.mine), cmp.Compare(r.joined, o.joined)) < 0
-}
-
-// wakeLater sets the timer for the time when a busy host may be asked again. h.mu is held.
-func (h *Hunter) wakeLater() {
-	if h.timer != nil {
-		h.timer.Stop()
-	}
-	now := time.Now()
-	at := h.hosts.next(now)
-	if part := h.shareNow(now); part.workers > 1 && len(h.hunts) > 0 {
-		if turn := now.Truncate(window).Add(window); at.IsZero() || turn.Before(at) {
-			at = turn
-		}
-	}
-	if at.IsZero() || h.ctx == nil || h.ctx.Err() != nil {
-		return
-	}
-	h.timer = time.AfterFunc(time.Until(at), func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.startAll()
-	})
-}
-
-// count counts a request that begins (1) or ends (-1) for its parties, and forgets idle parties
-// when there are many.
-func (h *Hunter) count(r request, by int, now time.Time) {
-	for _, name := range []string{r.by, r.domain} {
-		if h.parties[name] == nil {
-			h.parties[name] = &party{}
-		}
-		h.parties[name].running += by
-		h.parties[name].last = now
-	}
-	if len(h.parties) > manyParties {
-		maps.DeleteFunc(h.parties, func(_ string, p *party) bool { return p.running == 0 && now.Sub(p.last) >= memory })
-	}
+	return min(h.Base<<min(attempts-1, 16), h.Max)
 }

@@ -13,12 +13,19 @@ import (
 // have.
 const served = 10
 
-// budget is the git data that may be stored: so much a day for each author, and only for those who
-// are served while the disk is nearly full.
+// budget is the git data that may be stored: so much a day for each author and each client's
+// address, and only for those who are served while the disk is nearly full.
 type budget struct {
-	usage *limit.Usage
-	marks *limit.Marks
-	daily int64 // bytes of an author; 0: any number
+	usage           *limit.Usage
+	marks           *limit.Marks
+	author, address int64 // bytes a day; 0: any number
+}
+
+// payer is for whom git data counts.
+type payer struct {
+	author string // empty: not known
+	client string // that pushes it; empty: it is fetched
+	served bool   // the author owns a repository of the identifier that is served
 }
 
 // openBudget reads what was stored today, and looks after the disk until ctx ends.
@@ -27,44 +34,57 @@ func (w *worker) openBudget(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open the stored bytes of the day: %w", err)
 	}
-	marks, err := limit.NewMarks("git", w.log, w.node.Metrics, limit.Disk(w.node.Settings.GitDataPath))
+	s := w.node.Settings
+	marks, err := limit.NewMarks("git", w.log, w.node.Metrics, limit.Disk(s.GitDataPath))
 	if err != nil {
 		return err
 	}
 	go marks.Run(ctx)
+	go usage.Run(ctx)
 	w.node.Ready.Note("git full", marks.Full)
-	w.budget = budget{usage, marks, w.node.Settings.DailyAuthorGitBytes}
+	w.budget = budget{usage: usage, marks: marks, author: s.DailyAuthorGitBytes, address: s.DailyAddressGitBytes}
 	return nil
 }
 
-// charges are those for whom git data counts that an author's events name.
-func (b budget) charges(author string) []limit.Charge {
-	return []limit.Charge{{Party: limit.Party{What: limit.Git, Kind: limit.Author, Name: author}, Most: b.daily}}
+func (b budget) charges(p payer) (all []limit.Charge) {
+	if p.author != "" {
+		all = append(all, limit.Charge{Party: limit.Party{What: limit.Git, Kind: limit.Author, Name: p.author}, Most: b.author})
+	}
+	if p.client != "" {
+		all = append(all, limit.Charge{Party: limit.Party{What: limit.Git, Kind: limit.ClientAddress, Name: p.client}, Most: b.address})
+	}
+	return all
 }
 
-// left is how many bytes may be fetched for a want, and why none where it is nothing.
-func (b budget) left(ctx context.Context, want repostate.Want) (bytes int64, why string, err error) {
-	factor := int64(1)
-	if want.Served {
-		factor = served
-	}
-	if full := b.marks.Full(); full != "" && !want.Served {
-		return 0, "this service is full: " + full, nil
-	}
-	charges := b.charges(want.Payer)
-	if err := b.usage.Refresh(ctx, charges...); err != nil {
-		return 0, "", err
-	}
-	if bytes = b.usage.Left(factor, charges...); bytes == 0 {
-		why = "rate-limited: as much git data as an author may have in a day is stored for " + npub(want.Payer)
-	}
-	return bytes, why, nil
+// refresh reads what other workers have counted.
+func (b budget) refresh(ctx context.Context, p payer) error {
+	return b.usage.Refresh(ctx, b.charges(p)...)
 }
 
-// spend counts bytes that were fetched, also those of a fetch that failed.
-func (b budget) spend(ctx context.Context, want repostate.Want, bytes int64) error {
-	if bytes == 0 {
-		return nil
+// check reports why so many bytes cannot be stored, as a *repostate.Refused.
+func (b budget) check(p payer, bytes int64) error {
+	if full := b.marks.Full(); full != "" && !p.served {
+		return &repostate.Refused{Reason: "error: this service is full: " + full}
 	}
-	return b.usage.Spend(context.WithoutCancel(ctx), bytes, b.charges(want.Payer)...)
+	if party, free, over := b.usage.Over(max(bytes, 1), p.factor(), b.charges(p)...); over {
+		whose := "your address"
+		if party.Kind == limit.Author {
+			whose = npub(party.Name)
+		}
+		return &repostate.Refused{Reason: fmt.Sprintf("rate-limited: as much git data of %s is stored as may be in a day; there is room again at %s", whose, free.Format(time.RFC3339))}
+	}
+	return nil
 }
+
+func (p payer) factor() int64 {
+	if p.served {
+		return served
+	}
+	return 1
+}
+
+// left is how many bytes may be stored, after check.
+func (b budget) left(p payer) int64 { return b.usage.Left(p.factor(), b.charges(p)...) }
+
+// spend counts bytes that are stored, also those of a fetch that failed.
+func (b budget) spend(p payer, bytes int64) { b.usage.Add(bytes, b.charges(p)...) }

@@ -5,74 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repostate"
 )
 
-// ended is a repository on the disk that is not hosted.
-type ended struct {
-	ref  nostr.RepoRef
-	note *repository.Ended // nil: the log does not say that its hosting has ended
-	// until is up to when it is kept; zero: without an end.
-	until time.Time
-}
-
-// endings are those of this worker's shards. The disk and the log tell the same.
-type endings struct {
-	mu sync.Mutex
-	by map[nostr.RepoRef]ended
-}
-
-func (e *endings) set(one ended) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.by[one.ref] = one
-}
-
-// forget is for repositories that are hosted again, gone, or another worker's.
-func (e *endings) forget(which func(ref nostr.RepoRef) bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for ref := range e.by {
-		if which(ref) {
-			delete(e.by, ref)
-		}
-	}
-}
-
-// shard lists those of a shard behind after (nostr.RepoRef.String), in that order.
-func (e *endings) shard(shard int, after string) (list []ended) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for ref, one := range e.by {
-		if proto.ShardOf(ref.Identifier) == shard && ref.String() > after {
-			list = append(list, one)
-		}
-	}
-	slices.SortFunc(list, func(a, b ended) int { return strings.Compare(a.ref.String(), b.ref.String()) })
-	return list
-}
-
-// count is how many have an end, and how many are kept without one.
-func (e *endings) count() (ending, kept int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, one := range e.by {
-		if one.until.IsZero() {
-			kept++
-		} else {
-			ending++
-		}
-	}
-	return ending, kept
-}
+const (
+	// removeAtOnce and removeBytes bound the events whose removal is asked for in one go.
+	removeAtOnce = 1000
+	removeBytes  = 1 << 20
+)
 
 // lookAfter looks after a repository that may not be hosted any more, or may be hosted again. The
 // caller has its lock.
@@ -82,8 +29,6 @@ func (w *worker) lookAfter(ctx context.Context, hosted bool, at repository.Place
 		err = w.welcome(repo)
 	} else if err == nil && repo.Exists() {
 		err = w.end(ctx, repo)
-	} else if err == nil {
-		w.endings.forget(func(ref nostr.RepoRef) bool { return ref == at.RepoRef })
 	}
 	if err != nil {
 		return fmt.Errorf("look after %s: %w", at, err)
@@ -93,7 +38,6 @@ func (w *worker) lookAfter(ctx context.Context, hosted bool, at repository.Place
 
 // welcome is for a repository that is hosted. If it was not for a while, nothing of that is left.
 func (w *worker) welcome(repo *repository.Repo) error {
-	w.endings.forget(func(ref nostr.RepoRef) bool { return ref == repo.Ref() })
 	note, err := repo.Ended()
 	if note == nil || err != nil {
 		return err
@@ -101,18 +45,15 @@ func (w *worker) welcome(repo *repository.Repo) error {
 	if err := repo.ForgetEnded(); err != nil {
 		return err
 	}
-	w.queue.addAllPulls(repo.Ref().Identifier) // it was not kept in line meanwhile
-	w.touch(repo.Place())
+	w.touch(repo.Place(), within) // it was not kept in line meanwhile
 	w.log.Info("a repository is hosted again", "repository", repo.Ref(), "away_since", note.Since)
 	w.tell(repo.Ref().Identifier, proto.GitReturned, proto.GitNotice{Owner: npub(repo.Ref().PubKey)})
 	return nil
 }
 
 // end is for a repository that is not hosted. One that never got data goes at once. Another is kept
-// for a while if its owner has ended the hosting, how much of that time has passed is noted, and
-// when it is over the repository is removed.
+// for a while if its owner has ended the hosting, and when that time is over it is removed.
 func (w *worker) end(ctx context.Context, repo *repository.Repo) error {
-	ref := repo.Ref()
 	refs, err := repo.Refs()
 	if err != nil {
 		return err
@@ -120,62 +61,56 @@ func (w *worker) end(ctx context.Context, repo *repository.Repo) error {
 	if len(refs.ByName) == 0 {
 		return w.removeRepository(ctx, repo, "an empty repository is removed")
 	}
-	now := time.Now()
-	one, step, err := w.howItEnds(ctx, repo, now)
+	how, err := w.howItEnds(ctx, repo)
 	if err != nil {
 		return err
 	}
-	switch step {
+	switch how.step {
 	case repostate.Remove:
 		err := w.remove(ctx, repo, false)
 		if errors.Is(err, errHosted) || errors.Is(err, errNotOver) {
 			return nil
 		}
 		return err
-	case repostate.CountTime:
-		note := repostate.Counting(*one.note, now)
-		one.note = &note
-		err = repo.SetEnded(note)
 	case repostate.NoteEnd:
-		err = repo.SetEnded(*one.note)
-	}
-	if err != nil {
-		return err
-	}
-	if step == repostate.NoteEnd {
-		w.log.Info("the hosting of a repository has ended", "repository", ref, "reason", one.note.Reason, "kept_until", one.until)
-		w.tell(ref.Identifier, proto.GitEnded, proto.GitNotice{Owner: npub(ref.PubKey), Event: one.note.Announcement, Reason: one.note.Reason})
-	}
-	w.endings.set(one)
-	if !one.until.IsZero() {
-		look := now.Add(repostate.CountEvery)
-		if one.until.Before(look) {
-			look = one.until
+		if err := repo.SetEnded(*how.note); err != nil {
+			return err
 		}
-		w.queue.addOnly(repo.Place(), look)
+		ref := repo.Ref()
+		w.log.Info("the hosting of a repository has ended", "repository", ref, "reason", how.note.Reason, "kept_until", how.until)
+		w.tell(ref.Identifier, proto.GitEnded, proto.GitNotice{Owner: npub(ref.PubKey), Event: how.note.Announcement, Reason: how.note.Reason})
+	}
+	if !how.until.IsZero() {
+		w.queue.add(repo.Place(), how.until, alone)
 	}
 	return nil
 }
 
-// howItEnds reads how a repository stands that is not hosted, and what must be done about it.
-func (w *worker) howItEnds(ctx context.Context, repo *repository.Repo, now time.Time) (one ended, step repostate.Step, err error) {
-	one.ref = repo.Ref()
-	ending, err := w.ending(ctx, one.ref)
+// ending is how a repository stands that is not hosted.
+type ending struct {
+	note  *repository.Ended // nil: the log does not say that its hosting has ended
+	until time.Time         // up to when it is kept; zero: without an end
+	step  repostate.Step    // what must be done about it
+}
+
+func (w *worker) howItEnds(ctx context.Context, repo *repository.Repo) (how ending, err error) {
+	why, err := w.whyItEnds(ctx, repo.Ref())
 	if err != nil {
-		return one, repostate.Keep, err
+		return how, err
 	}
 	note, err := repo.Ended()
 	if err != nil {
-		return one, repostate.Keep, err
+		return how, err
 	}
-	step, one.until = repostate.DecideEnding(ending, note, w.node.Settings.DeletionGrace, now)
-	if step == repostate.NoteEnd {
-		note = &repository.Ended{Announcement: ending.Announcement, Reason: ending.Reason, Since: now.UTC()}
+	now := time.Now()
+	how.step, how.until = repostate.DecideEnding(why, note, w.node.Settings.DeletionGrace, now)
+	switch {
+	case how.step == repostate.NoteEnd:
+		how.note = &repository.Ended{Announcement: why.Announcement, Reason: why.Reason, Since: now.UTC()}
+	case why != repostate.Ending{}:
+		how.note = note
 	}
-	if (ending != repostate.Ending{}) {
-		one.note = note
-	}
-	return one, step, nil
+	return how, nil
 }
 
 var (
@@ -209,7 +144,6 @@ func (w *worker) remove(ctx context.Context, repo *repository.Repo, atOnce bool)
 		return err
 	}
 	w.log.Info("events that were accepted for a removed repository alone are removed", "repository", ref, "events", removed)
-	w.metrics.removed.Inc()
 	w.tell(ref.Identifier, proto.GitRemoved, proto.GitNotice{Owner: npub(ref.PubKey)})
 	return nil
 }
@@ -222,15 +156,15 @@ func (w *worker) isOver(ctx context.Context, repo *repository.Repo, atOnce bool)
 	defer cancel()
 	hosted, err := w.announcedNow(ctx, repo.Ref())
 	if err == nil && hosted {
-		w.touch(repo.Place())
+		w.touch(repo.Place(), group)
 		err = errHosted
 	}
 	if err != nil || atOnce {
 		return err
 	}
-	_, step, err := w.howItEnds(ctx, repo, time.Now())
-	if err == nil && step != repostate.Remove {
-		w.touch(repo.Place()) // the log says something else now, or the time must be counted
+	how, err := w.howItEnds(ctx, repo)
+	if err == nil && how.step != repostate.Remove {
+		w.touch(repo.Place(), group) // the log says something else now
 		err = errNotOver
 	}
 	return err
@@ -241,26 +175,28 @@ func (w *worker) removeRepository(ctx context.Context, repo *repository.Repo, me
 	if err := repo.Remove(ctx); err != nil {
 		return err
 	}
-	gone := func(other repository.Place) bool { return other == repo.Place() }
-	w.pending.Drop(gone)
-	w.releaser.Tips.Drop(gone)
-	w.endings.forget(func(ref nostr.RepoRef) bool { return ref == repo.Ref() })
+	w.releaser.Forget(func(other repository.Place) bool { return other == repo.Place() })
 	w.log.Info(message, "repository", repo.Ref())
 	return nil
 }
 
-// ending reads from the log how the hosting of a repository has ended that is not hosted. The log
+// whyItEnds reads from the log how the hosting of a repository has ended that is not hosted. The log
 // has the owner's last announcement also when that was deleted.
-func (w *worker) ending(ctx context.Context, ref nostr.RepoRef) (repostate.Ending, error) {
+func (w *worker) whyItEnds(ctx context.Context, ref nostr.RepoRef) (repostate.Ending, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	last, acceptedAt, err := w.lastAnnouncement(ctx, ref)
 	if last == nil || err != nil {
 		return repostate.Ending{}, err
 	}
-	deleted, err := w.isDeleted(ctx, last)
-	if err != nil {
-		return repostate.Ending{}, fmt.Errorf("look for a deletion of the announcement of %s: %w", ref, err)
+	deleted := false
+	if !w.node.Settings.IgnoreDeletions {
+		for _, err := range w.events.IDs(ctx, repostate.DeletionsOf(last)...) {
+			if err != nil {
+				return repostate.Ending{}, fmt.Errorf("look for a deletion of the announcement of %s: %w", ref, err)
+			}
+			deleted = true
+		}
 	}
 	// It is of a repository that is here as long as it lists us, under this or an earlier domain, or
 	// is archived. One of before the folder's time may list a domain that is not known any more.
@@ -268,21 +204,6 @@ func (w *worker) ending(ctx context.Context, ref nostr.RepoRef) (repostate.Endin
 		return w.rules.Keeps(a) || slices.ContainsFunc(w.belongs.Domains, a.ListsService) || acceptedAt.Before(w.belongs.Since)
 	}
 	return repostate.EndingOf(ref, isHere, last, deleted), nil
-}
-
-// isDeleted reports whether an accepted deletion request by its author names an announcement.
-func (w *worker) isDeleted(ctx context.Context, announcement *nostr.Event) (bool, error) {
-	if w.node.Settings.IgnoreDeletions {
-		return false, nil
-	}
-	for _, filter := range repostate.DeletionsOf(announcement) {
-		for request, err := range w.events.Query(ctx, filter) {
-			if err != nil || repostate.Deletes(request, announcement) {
-				return err == nil, err
-			}
-		}
-	}
-	return false, nil
 }
 
 // lastAnnouncement returns the last announcement of a repository that was ever accepted, or nil,
@@ -301,4 +222,122 @@ func (w *worker) lastAnnouncement(ctx context.Context, ref nostr.RepoRef) (last 
 		return nil, at, nil // it has left the log
 	}
 	return last, message.Time, nil
+}
+
+// removeEvents asks ingest to remove the events that were accepted for a repository and that
+// nothing else needs, and returns how many these were: those that name it, and the states of those
+// who spoke for it alone. States stay as long as another repository of the identifier is kept for
+// its owner: they may be that one's. Before each part it is decided again that the repository must
+// be removed: its owner may have come back.
+func (w *worker) removeEvents(ctx context.Context, repo *repository.Repo, atOnce bool) (removed int, err error) {
+	ref := repo.Ref()
+	var part []*nostr.Event
+	bytes := 0
+	remove := func() error {
+		if len(part) == 0 {
+			return nil
+		}
+		if err := w.isOver(ctx, repo, atOnce); err != nil {
+			return err
+		}
+		verdicts, err := release.Ask(ctx, w.sender, release.Asks(proto.ActionRemove, part...))
+		if err != nil {
+			return err
+		}
+		for i, v := range verdicts {
+			if v.Outcome == proto.Rejected {
+				return fmt.Errorf("ingest does not remove event %s: %s", part[i].ID, v.Message)
+			}
+			if v.Seq > 0 {
+				removed++
+			}
+		}
+		part, bytes = nil, 0
+		return nil
+	}
+	filters := namingOf(ref)
+	others, err := w.keptBeside(ctx, ref)
+	if err != nil {
+		return 0, err
+	}
+	if !others {
+		filters = append(filters, statesOf(ref.Identifier))
+	}
+	for _, filter := range filters {
+		for ev, err := range w.events.Query(ctx, filter) {
+			if err != nil {
+				return removed, fmt.Errorf("look for the events of %s: %w", ref, err)
+			}
+			if !w.mayGo(ref, ev) {
+				continue
+			}
+			part = append(part, ev)
+			if bytes += len(nostr.Encode(ev)); len(part) < removeAtOnce && bytes < removeBytes {
+				continue
+			}
+			if err := remove(); err != nil {
+				return removed, err
+			}
+		}
+	}
+	return removed, remove()
+}
+
+// mayGo reports whether ingest must be asked for the removal of an event. What names another
+// repository that is on the disk stays as long as that: its owner may have given it up too, and
+// come back to it, which ingest does not know of.
+func (w *worker) mayGo(of nostr.RepoRef, ev *nostr.Event) bool {
+	switch ev.Kind {
+	case nostr.KindAnnouncement, nostr.KindDeletion, nostr.KindUserGraspList:
+		return false // ingest keeps these
+	case nostr.KindState:
+		return true // it is its author's, whatever it names
+	}
+	for _, address := range nostr.ReferencesOf(ev).Addresses {
+		if ref, is := address.Repo(); is && ref != of && w.isOnDisk(ref) {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *worker) isOnDisk(ref nostr.RepoRef) bool {
+	repo, err := w.store.Repo(ref)
+	return err == nil && repo.Exists()
+}
+
+// namingOf finds the events that name a repository.
+func namingOf(ref nostr.RepoRef) (filters []nostr.Filter) {
+	for _, tag := range []string{"a", "A", "q"} {
+		filters = append(filters, nostr.Filter{Tags: nostr.TagMap{tag: {ref.String()}}})
+	}
+	return filters
+}
+
+// statesOf finds the states of an identifier, by anybody.
+func statesOf(identifier string) nostr.Filter {
+	return nostr.Filter{Kinds: []int{nostr.KindState}, Tags: nostr.TagMap{"d": {identifier}}}
+}
+
+// keptBeside reports whether another repository of the identifier lies on the disk that ingest may
+// not know of: it is not hosted, or it is an archive, which may be one by settings of earlier.
+// Those of contributors have no states.
+func (w *worker) keptBeside(ctx context.Context, ref nostr.RepoRef) (bool, error) {
+	for other, err := range w.store.Places(ctx, nostr.RepoRef{Identifier: ref.Identifier}) {
+		if err != nil {
+			return true, err
+		}
+		if other.PRs || other.RepoRef == ref {
+			continue
+		}
+		repo, err := w.store.At(other)
+		if err != nil {
+			return true, err
+		}
+		hosted, err := w.announced(ctx, other.RepoRef, w.holdings.OfIdentifier(other.Identifier))
+		if err != nil || !hosted || repo.IsArchive() {
+			return true, err
+		}
+	}
+	return false, nil
 }

@@ -82,7 +82,9 @@ func TestAnOwnerComesBack(t *testing.T) {
 			}
 			w.stop() // whoever has the shard next goes on
 			w.worker = start(t, "two", w.git, w.Bus.ClientURL())
-			eventually(t, "the next worker knows", func() bool { return w.metric("purgatory_repositories_ended", "ending") == 1 })
+			if list := w.ask(proto.RepoList, "").Repos; len(list) != 1 || list[0].Until.IsZero() {
+				t.Fatalf("the next worker lists %+v", list)
+			}
 			if got := w.ref(alice, "x", "refs/heads/main"); got != commit {
 				t.Fatalf("main is %q, want %q", got, commit)
 			}
@@ -96,7 +98,9 @@ func TestAnOwnerComesBack(t *testing.T) {
 			if out, err := gittest.Try(t, work.Dir, "ls-remote", w.address(alice, "x")); err != nil || !strings.Contains(out, commit+"\trefs/heads/main") {
 				t.Errorf("it is not served as it was: %v\n%s", err, out)
 			}
-			eventually(t, "nothing is to be removed", func() bool { return w.metric("purgatory_repositories_ended", "ending") == 0 })
+			if list := w.ask(proto.RepoList, "").Repos; len(list) > 0 {
+				t.Errorf("what is hosted again is listed: %+v", list)
+			}
 		})
 	}
 }
@@ -171,12 +175,13 @@ func TestNobodyWasThere(t *testing.T) {
 	w.in.accept(deletionRequest(alice, 1500, nostr.Tag{"e", announcement(t, "announcement", alice, "x").ID}))
 	w.worker = start(t, "two", w.git, url)
 	w.told.await("x ended")
-	eventually(t, "the unknown repository is known of", func() bool { return w.metric("purgatory_repositories_ended", "kept") == 1 })
+	if list := w.askRaw(proto.RepoList, proto.ShardOf("unknown"), []byte("{}")).Repos; len(list) != 1 || !list[0].Until.IsZero() {
+		t.Errorf("listed as not hosted: %+v", list)
+	}
 	w.stop()
 	w.in.accept(again(announcement(t, "announcement", alice, "x"), 2000))
 	w.worker = start(t, "three", w.git, url, "--deletion-grace=0s")
 	w.told.await("x returned")
-	eventually(t, "all is looked at", func() bool { return w.metric("purgatory_repositories_ended", "kept") == 1 })
 	if got := w.ref(alice, "x", "refs/heads/main"); got != commit {
 		t.Errorf("main of the one that came back is %q, want %q", got, commit)
 	}

@@ -2,8 +2,10 @@ package purgatory
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -24,6 +26,8 @@ const (
 	maxFollowed = 16
 	// valuesAtOnce bounds the values of a query of the index.
 	valuesAtOnce = 200
+	// maxOwed bounds the accepted pull requests of one identifier whose commits are named at once.
+	maxOwed = 256
 )
 
 // changed hears of every change among the held events. It must be quick.
@@ -36,14 +40,9 @@ func (w *worker) changed(c held.Change) {
 		return
 	}
 	waited := c.Before != nil && c.Before.Phase == proto.PhaseWaiting
-	if c.Entry != nil && c.Entry.Phase == proto.PhaseWaiting {
-		// An entry that is written again, with another clock, is no new event.
-		if !waited || c.Before.Event.ID != c.Entry.Event.ID {
-			w.hunter.Add(identifier, w.huntDelay(c.Entry.Source))
-		}
-		if c.Entry.Event.Kind == nostr.KindAnnouncement && !waited {
-			w.queue.addAllPulls(identifier)
-		}
+	// An entry that is written again, with another clock, is no new event.
+	if c.Entry != nil && c.Entry.Phase == proto.PhaseWaiting && (!waited || c.Before.Event.ID != c.Entry.Event.ID) {
+		w.hunter.Add(identifier, w.huntDelay(c.Entry.Source))
 	}
 	for _, entry := range []*held.Entry{c.Before, c.Entry} {
 		if entry != nil {
@@ -55,8 +54,10 @@ func (w *worker) changed(c held.Change) {
 // touchFor has the repositories looked at that a held event is for.
 func (w *worker) touchFor(e *held.Entry) {
 	switch e.Event.Kind {
-	case nostr.KindAnnouncement, nostr.KindState:
-		w.touch(repository.Place{RepoRef: nostr.RepoRef{PubKey: e.Event.PubKey, Identifier: e.Identifier}})
+	case nostr.KindAnnouncement:
+		w.touch(placeOf(e.Event.PubKey, e.Identifier), within)
+	case nostr.KindState:
+		w.touch(placeOf(e.Event.PubKey, e.Identifier), group)
 	default:
 		w.queue.addPull(e.Identifier, e.Event.ID, time.Now())
 	}
@@ -79,10 +80,7 @@ func (w *worker) heard(recs []eventdb.Record) {
 		w.awaited(r.Event.ID)
 		switch r.Event.Kind {
 		case nostr.KindAnnouncement:
-			if identifier := r.Event.Tags.GetD(); w.shards.Holds(identifier) {
-				w.queue.addAllPulls(identifier)
-				w.touch(repository.Place{RepoRef: nostr.RepoRef{PubKey: r.Event.PubKey, Identifier: identifier}})
-			}
+			w.touch(placeOf(r.Event.PubKey, r.Event.Tags.GetD()), within)
 		case nostr.KindPR, nostr.KindPRUpdate:
 			w.heardPull(r.Event)
 		case nostr.KindDeletion:
@@ -100,16 +98,14 @@ func (w *worker) heardPull(ev *nostr.Event) {
 	if err != nil {
 		w.log.Error("an accepted pull request could not be applied", "event", ev.ID, "error", err)
 	}
-	var identifiers []string
+	identifiers := map[string]bool{}
 	for _, ref := range refs {
-		if len(identifiers) < maxFollowed && !slices.Contains(identifiers, ref.Identifier) {
-			identifiers = append(identifiers, ref.Identifier)
+		if len(identifiers) < maxFollowed && w.shards.Holds(ref.Identifier) {
+			identifiers[ref.Identifier] = true
 		}
 	}
-	for _, identifier := range identifiers {
-		if w.shards.Holds(identifier) {
-			w.queue.addPull(identifier, ev.ID, time.Now())
-		}
+	for identifier := range identifiers {
+		w.queue.addPull(identifier, ev.ID, time.Now())
 	}
 }
 
@@ -125,17 +121,15 @@ func (w *worker) heardDeletion(ev *nostr.Event) {
 			w.log.Error("the repositories of an owner who deletes could not be looked through", "owner", npub(ev.PubKey), "error", err)
 			return
 		}
-		if !at.PRs {
-			w.touch(at)
-		}
+		w.touch(at, group)
 	}
 }
 
 // awaited hears that an event is known now, or not any more: references may be named for it, in
 // whatever repository.
 func (w *worker) awaited(id string) {
-	for _, at := range w.releaser.Tips.Of(id) {
-		w.touch(at)
+	for _, at := range w.releaser.NamedFor(id) {
+		w.touch(at, group)
 	}
 }
 
@@ -147,7 +141,7 @@ func (w *worker) read(ctx context.Context, identifier string, pulls []string) (r
 		return repostate.View{}, nil, err
 	}
 	entries := w.holdings.OfIdentifier(identifier)
-	if err := w.readAccepted(ctx); err != nil {
+	if err := w.CatchUp(ctx); err != nil {
 		return repostate.View{}, nil, err
 	}
 	v, err := w.known(ctx, identifier, entries, pulls)
@@ -162,8 +156,8 @@ func (w *worker) readHeld(ctx context.Context) error {
 	return nil
 }
 
-// readAccepted waits until everything is read that is accepted now.
-func (w *worker) readAccepted(ctx context.Context) error {
+// CatchUp waits until everything is read that is accepted now.
+func (w *worker) CatchUp(ctx context.Context) error {
 	if err := w.events.CatchUp(ctx); err != nil {
 		return fmt.Errorf("read what is accepted: %w", err)
 	}
@@ -185,7 +179,7 @@ func (w *worker) known(ctx context.Context, identifier string, entries []*held.E
 		have = append(have, ev)
 	}
 	for _, id := range pulls {
-		ev, err := w.accepted(ctx, id)
+		ev, err := w.Accepted(ctx, id)
 		if err != nil {
 			return repostate.View{}, fmt.Errorf("read pull request %s: %w", id, err)
 		}
@@ -208,8 +202,8 @@ func (w *worker) known(ctx context.Context, identifier string, entries []*held.E
 	return v, nil
 }
 
-// accepted returns an accepted event, or nil.
-func (w *worker) accepted(ctx context.Context, id string) (*nostr.Event, error) {
+// Accepted returns an accepted event, or nil.
+func (w *worker) Accepted(ctx context.Context, id string) (*nostr.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	ev, err := query.Event(ctx, w.events, id)
@@ -219,12 +213,38 @@ func (w *worker) accepted(ctx context.Context, id string) (*nostr.Event, error) 
 	return ev, err
 }
 
-// heldEvent returns a held event, whatever identifier it waits for, or nil.
-func (w *worker) heldEvent(id string) *nostr.Event {
+// Held returns a held event, whatever identifier it waits for, or nil.
+func (w *worker) Held(id string) *nostr.Event {
 	if entry := w.holdings.ByID(id); entry != nil {
 		return entry.Event
 	}
 	return nil
+}
+
+// Unknown returns the ids of events that are neither held nor accepted. An event that leaves
+// purgatory while we look is accepted when all is read.
+func (w *worker) Unknown(ctx context.Context, ids []string) ([]string, error) {
+	unknown := map[string]bool{}
+	for _, id := range ids {
+		unknown[id] = w.holdings.ByID(id) == nil
+	}
+	maps.DeleteFunc(unknown, func(_ string, is bool) bool { return !is })
+	for _, wait := range []bool{false, true} {
+		if wait && len(unknown) > 0 {
+			if err := w.CatchUp(ctx); err != nil {
+				return nil, err
+			}
+		}
+		for some := range slices.Chunk(slices.Collect(maps.Keys(unknown)), valuesAtOnce) {
+			for found, err := range w.events.IDs(ctx, nostr.Filter{IDs: some}) {
+				if err != nil {
+					return nil, fmt.Errorf("look for events: %w", err)
+				}
+				delete(unknown, hex.EncodeToString(found.ID[:]))
+			}
+		}
+	}
+	return slices.Collect(maps.Keys(unknown)), nil
 }
 
 // reposOf are the repositories that a pull request or update is for; an update also those of its

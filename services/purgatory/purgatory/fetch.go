@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/fetch"
 	"tendril.dev/services/purgatory/hunt"
@@ -19,7 +18,7 @@ func (w *worker) fetch(ctx context.Context, identifier, url string, want reposta
 		return hunt.Failed // another worker's now
 	}
 	defer done()
-	repo, err := w.store.Repo(nostr.RepoRef{PubKey: want.Owner, Identifier: identifier})
+	repo, err := w.store.At(placeOf(want.Owner, identifier))
 	if err == nil && !repo.Exists() { // one of many that are made little by little
 		err = w.makeRepository(ctx, repo)
 	}
@@ -27,24 +26,22 @@ func (w *worker) fetch(ctx context.Context, identifier, url string, want reposta
 		w.log.Error("fetch", "identifier", identifier, "error", err)
 		return hunt.Failed
 	}
-	limits := w.limits
-	left, why, err := w.budget.left(ctx, want)
+	from := payer{author: want.Payer, served: want.Served}
+	err = w.budget.refresh(ctx, from)
+	if err == nil {
+		err = w.budget.check(from, 0)
+	}
 	if err != nil {
-		w.log.Error("fetch", "identifier", identifier, "error", err)
+		w.log.Warn("not fetched", "identifier", identifier, "url", url, "reason", err)
+		w.tell(identifier, proto.GitFailed, proto.GitNotice{Owner: npub(want.Owner), URL: url, Reason: err.Error(), Objects: some(want.Objects)})
 		return hunt.Failed
 	}
-	if why != "" {
-		w.log.Warn("not fetched", "identifier", identifier, "url", url, "reason", why)
-		w.tell(identifier, proto.GitFailed, proto.GitNotice{Owner: npub(want.Owner), URL: url, Reason: why, Objects: some(want.Objects)})
-		return hunt.Failed
-	}
-	limits.MaxBytes = min(limits.MaxBytes, left)
+	limits := w.limits
+	limits.MaxBytes = min(limits.MaxBytes, w.budget.left(from))
 	began := time.Now()
 	result, err := fetch.Fetch(ctx, w.guard, url, repo, want.Objects, limits)
 	took := time.Since(began)
-	if failed := w.budget.spend(ctx, want, result.Bytes); failed != nil {
-		w.log.Warn("fetched bytes could not be counted", "author", npub(want.Payer), "error", failed)
-	}
+	w.budget.spend(from, result.Bytes)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return hunt.Failed // cut off by our own stop: no failure of the server

@@ -12,67 +12,41 @@ import (
 	"tendril.dev/services/purgatory/repository/gittest"
 )
 
-// TestTimeThatNobodySawIsNoTime: a note of long ago, from a backup or by a clock that was wrong,
-// has nothing removed; a day of it counts. What an operator keeps is kept when its owner announces
-// it elsewhere once more.
-func TestTimeThatNobodySawIsNoTime(t *testing.T) {
+// TestWhatAnOperatorKeeps is kept when its time is over, and when its owner announces it elsewhere
+// once more.
+func TestWhatAnOperatorKeeps(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	url := w.Bus.ClientURL()
-	work := gittest.NewWork(t)
-	commit := w.pushFirst(work)
-	elsewhere := func(at nostr.Timestamp) *nostr.Event {
-		return finish(&nostr.Event{Kind: nostr.KindAnnouncement, PubKey: alice, CreatedAt: at, Tags: nostr.Tags{
-			{"d", "x"}, {"clone", "https://other.example.org/x.git"}, {"relays", "wss://other.example.org"}}})
-	}
-	w.in.accept(elsewhere(1500))
+	commit := w.pushFirst(gittest.NewWork(t))
+	w.in.accept(elsewhere("moved", alice, "x", 1500))
 	w.told.await("x ended")
-	w.stop()
-	note, err := w.repo(alice, "x").Ended()
-	if err != nil {
-		t.Fatal(err)
-	}
-	month := 30 * 24 * time.Hour
-	note.Since, note.Seen, note.Counted = note.Since.Add(-month), note.Since.Add(-month), 2*24*time.Hour
-	if err := w.repo(alice, "x").SetEnded(*note); err != nil {
-		t.Fatal(err)
-	}
-	w.worker = start(t, "two", w.git, url)
-	eventually(t, "time is counted", func() bool {
-		note, err = w.repo(alice, "x").Ended()
-		return err != nil || note.Counted != 2*24*time.Hour
-	})
-	if err != nil || note.Counted != 3*24*time.Hour || time.Since(note.Seen) > time.Hour {
-		t.Fatalf("%+v, %v", note, err)
-	}
 	ref := "30617:" + alice + ":x"
 	if a := w.ask(proto.RepoRestore, ref); a.Error != "" || !a.Repos[0].Kept {
 		t.Fatalf("%+v", a)
 	}
 	w.stop()
-	w.in.accept(elsewhere(2000))
-	w.worker = start(t, "three", w.git, url, "--deletion-grace=0s")
-	eventually(t, "it is known", func() bool { return w.metric("purgatory_repositories_ended", "kept") == 1 })
+	w.in.accept(elsewhere("moved again", alice, "x", 2000))
+	w.worker = start(t, "two", w.git, url, "--deletion-grace=0s")
 	if a := w.ask(proto.RepoShow, ref); a.Error != "" || !a.Repos[0].Kept || !a.Repos[0].Until.IsZero() {
 		t.Errorf("%+v", a)
 	}
+	w.in.accept(deletionRequest(alice, 2100, nostr.Tag{"a", ref}))
+	w.in.accept(announcement(t, "bob's", bob, "x"))
+	eventually(t, "what came after it is looked at", func() bool { return w.repo(bob, "x").Exists() })
 	if got := w.ref(alice, "x", "refs/heads/main"); got != commit || w.told.count("x removed") > 0 {
 		t.Errorf("main is %q", got)
 	}
 }
 
 // TestWhatNamesAnotherKeptRepositoryStays: what names two repositories that were given up goes with
-// the second one; what names a maintainer only goes with the last repository that he or she
-// maintains.
+// the second one, and so do the states of the identifier.
 func TestWhatNamesAnotherKeptRepositoryStays(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	work := gittest.NewWork(t)
 	commit := w.pushFirst(work)
-	carol := strings.Repeat("c0", 32)
-	bobs := announcement(t, "bob's", bob, "x")
-	bobs.Tags = append(bobs.Tags, nostr.Tag{"maintainers", carol})
-	w.in.accept(finish(bobs))
+	w.in.accept(announcement(t, "bob's", bob, "x"))
 	bobsState := state("bob's state", bob, "x", 1002, commit)
 	w.in.holds("x", bobsState, proto.SourceUser, time.Hour)
 	if out, err := w.push(work, bob, "x", "main"); err != nil {
@@ -84,10 +58,9 @@ func TestWhatNamesAnotherKeptRepositoryStays(t *testing.T) {
 		w.in.accept(ev)
 		return ev
 	}
-	refs := map[string]string{alice: "30617:" + alice + ":x", bob: "30617:" + bob + ":x", carol: "30617:" + carol + ":x"}
-	one := issue("of alice's", nostr.Tag{"a", refs[alice]}, nostr.Tag{"a", refs[carol]})
+	refs := map[string]string{alice: "30617:" + alice + ":x", bob: "30617:" + bob + ":x"}
+	one := issue("of alice's", nostr.Tag{"a", refs[alice]})
 	both := issue("of both", nostr.Tag{"a", refs[alice]}, nostr.Tag{"q", refs[bob]})
-	maintained := issue("of carol's", nostr.Tag{"A", refs[carol]})
 	for _, owner := range []string{alice, bob} {
 		w.in.accept(deletionRequest(owner, 1500, nostr.Tag{"a", refs[owner]}))
 	}
@@ -103,11 +76,11 @@ func TestWhatNamesAnotherKeptRepositoryStays(t *testing.T) {
 	if a := w.ask(proto.RepoRemove, refs[alice]); a.Error != "" {
 		t.Fatal(a.Error)
 	}
-	has("alice's is removed", map[*nostr.Event]bool{one: false, both: true, maintained: true, bobsState: true})
+	has("alice's is removed", map[*nostr.Event]bool{one: false, both: true, bobsState: true})
 	if a := w.ask(proto.RepoRemove, refs[bob]); a.Error != "" {
 		t.Fatal(a.Error)
 	}
-	has("bob's is removed", map[*nostr.Event]bool{both: false, maintained: false, bobsState: false})
+	has("bob's is removed", map[*nostr.Event]bool{both: false, bobsState: false})
 }
 
 // TestAnOwnerComesBackDuringTheRemoval: from then on nothing more is removed.
@@ -156,10 +129,15 @@ func TestAMoveOfUnknownTimesIsNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.worker = start(t, "two", w.git, url, "--deletion-grace=0s")
-	eventually(t, "it is kept", func() bool { return w.metric("purgatory_repositories_ended", "kept") == 1 })
+	if list := w.ask(proto.RepoList, "").Repos; len(list) != 1 || !list[0].Until.IsZero() {
+		t.Errorf("listed as not hosted: %+v", list)
+	}
 	if w.ended(alice, "x") || w.ref(alice, "x", "refs/heads/main") != commit {
 		t.Fatal("the hosting has ended")
 	}
 	w.in.accept(deletionRequest(alice, 1600, nostr.Tag{"a", "30617:" + alice + ":x"}))
 	w.told.await("x removed")
+	if n := w.told.count("x ended 0 moved"); n > 0 {
+		t.Error("it has counted as moved")
+	}
 }

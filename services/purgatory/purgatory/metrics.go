@@ -22,8 +22,7 @@ type metrics struct {
 	worker *worker
 
 	attempts, requests, released, expired *prometheus.CounterVec
-	housekeeping                          *prometheus.CounterVec
-	objects, removed                      prometheus.Counter
+	objects                               prometheus.Counter
 	waited                                prometheus.Histogram
 
 	mu      sync.Mutex
@@ -33,9 +32,6 @@ type metrics struct {
 var (
 	queueDesc    = prometheus.NewDesc("purgatory_sync_queue_size", "Identifiers that are hunted for.", nil, nil)
 	heldDesc     = prometheus.NewDesc("purgatory_held", "Events that wait for git data.", []string{"kind"}, nil)
-	pendingDesc  = prometheus.NewDesc("purgatory_pending_pushes", "References below refs/nostr/ that wait for their events.", nil, nil)
-	endedDesc    = prometheus.NewDesc("purgatory_repositories_ended", "Repositories on the disk that are not hosted any more: to be removed (ending), or kept without an end (kept).", []string{"until"}, nil)
-	pendingBytes = prometheus.NewDesc("purgatory_pending_push_bytes", "Bytes that these references take up.", nil, nil)
 	inFlightDesc = prometheus.NewDesc("purgatory_domain_in_flight", "Requests to a git server under way.", []string{"domain"}, nil)
 	shardsDesc   = prometheus.NewDesc("purgatory_shards_held", "Shards that this worker holds.", nil, nil)
 )
@@ -46,17 +42,15 @@ func newMetrics(reg prometheus.Registerer, w *worker) (*metrics, error) {
 	}
 	m := &metrics{
 		worker: w, domains: map[string]bool{},
-		attempts:     counter("purgatory_sync_attempts_total", "Fetches from git servers.", "result"),
-		requests:     counter("purgatory_domain_requests_total", "Fetches by git server.", "domain", "result"),
-		released:     counter("purgatory_released_total", "Events that left purgatory and are served.", "kind"),
-		expired:      counter("purgatory_expired_total", "Events that left purgatory unserved.", "kind"),
-		objects:      prometheus.NewCounter(prometheus.CounterOpts{Name: "purgatory_sync_oids_fetched_total", Help: "Wanted objects that fetches brought."}),
-		housekeeping: counter("purgatory_git_housekeeping_total", "Repositories that git gc cleaned up.", "result"),
-		removed:      prometheus.NewCounter(prometheus.CounterOpts{Name: "purgatory_repositories_removed_total", Help: "Repositories with git data that were removed because their hosting had ended."}),
+		attempts: counter("purgatory_sync_attempts_total", "Fetches from git servers.", "result"),
+		requests: counter("purgatory_domain_requests_total", "Fetches by git server.", "domain", "result"),
+		released: counter("purgatory_released_total", "Events that left purgatory and are served.", "kind"),
+		expired:  counter("purgatory_expired_total", "Events that left purgatory unserved.", "kind"),
+		objects:  prometheus.NewCounter(prometheus.CounterOpts{Name: "purgatory_sync_oids_fetched_total", Help: "Wanted objects that fetches brought."}),
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "purgatory_wait_seconds", Help: "Time that released events spent in purgatory.",
 			Buckets: []float64{0.1, 0.5, 1, 2, 5, 10, 30, 60, 180, 600, 1800, 86400}}),
 	}
-	for _, c := range []prometheus.Collector{m.attempts, m.requests, m.released, m.expired, m.objects, m.waited, m.housekeeping, m.removed, m} {
+	for _, c := range []prometheus.Collector{m.attempts, m.requests, m.released, m.expired, m.objects, m.waited, m} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}
@@ -106,7 +100,7 @@ func (m *metrics) domain(name string) string {
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{queueDesc, heldDesc, inFlightDesc, shardsDesc, pendingDesc, pendingBytes, endedDesc} {
+	for _, d := range []*prometheus.Desc{queueDesc, heldDesc, inFlightDesc, shardsDesc} {
 		ch <- d
 	}
 }
@@ -118,12 +112,6 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(queueDesc, m.worker.hunter.Len())
 	gauge(shardsDesc, m.worker.shards.Count())
-	bytes, references := m.worker.pending.Waiting()
-	gauge(pendingDesc, references)
-	gauge(pendingBytes, int(bytes))
-	ending, kept := m.worker.endings.count()
-	gauge(endedDesc, ending, "ending")
-	gauge(endedDesc, kept, "kept")
 	for _, kind := range []int{nostr.KindAnnouncement, nostr.KindState, nostr.KindPR, nostr.KindPRUpdate} {
 		gauge(heldDesc, m.worker.holdings.Count(kind), strconv.Itoa(kind))
 	}

@@ -1,10 +1,12 @@
 package purgatory
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,12 +71,7 @@ func (w *worker) carryOut(ctx context.Context, shard int, verb proto.RepoVerb, q
 		return nil, fmt.Errorf("the question is no JSON: %w", err)
 	}
 	if verb == proto.RepoList {
-		var list []proto.RepoStatus
-		found := w.endings.shard(shard, q.Ref)
-		for _, one := range found[:min(len(found), listAtOnce)] {
-			list = append(list, statusOf(one))
-		}
-		return list, nil
+		return w.listRepos(ctx, shard, q.Ref)
 	}
 	ref, err := nostr.ParseRepoRef(q.Ref)
 	if err != nil {
@@ -105,30 +102,61 @@ func (w *worker) carryOut(ctx context.Context, shard int, verb proto.RepoVerb, q
 	return []proto.RepoStatus{status}, nil
 }
 
-func statusOf(one ended) proto.RepoStatus {
-	s := proto.RepoStatus{Ref: one.ref.String(), Until: one.until}
-	if one.note != nil {
-		s.Reason, s.Announcement, s.Since, s.Kept = one.note.Reason, one.note.Announcement, one.note.Since, one.note.Kept
+// listRepos lists the repositories of a shard that are not hosted, those behind after in order.
+func (w *worker) listRepos(ctx context.Context, shard int, after string) (list []proto.RepoStatus, err error) {
+	for at, err := range w.store.Places(ctx, nostr.RepoRef{}) {
+		if err != nil {
+			return nil, err
+		}
+		ref := at.RepoRef
+		if at.PRs || proto.ShardOf(ref.Identifier) != shard || ref.String() <= after {
+			continue
+		}
+		hosted, err := w.announced(ctx, ref, w.holdings.OfIdentifier(ref.Identifier))
+		if err != nil {
+			return nil, err
+		}
+		if hosted {
+			continue
+		}
+		repo, err := w.store.Repo(ref)
+		if err != nil {
+			return nil, err
+		}
+		how, err := w.howItEnds(ctx, repo)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, statusOf(ref, how))
+	}
+	slices.SortFunc(list, func(a, b proto.RepoStatus) int { return cmp.Compare(a.Ref, b.Ref) })
+	return list[:min(len(list), listAtOnce)], nil
+}
+
+func statusOf(ref nostr.RepoRef, how ending) proto.RepoStatus {
+	s := proto.RepoStatus{Ref: ref.String(), Until: how.until}
+	if how.note != nil {
+		s.Reason, s.Announcement, s.Since, s.Kept = how.note.Reason, how.note.Announcement, how.note.Since, how.note.Kept
 	}
 	return s
 }
 
 // status reads how a repository stands.
-func (w *worker) status(ctx context.Context, repo *repository.Repo) (one ended, s proto.RepoStatus, err error) {
+func (w *worker) status(ctx context.Context, repo *repository.Repo) (how ending, s proto.RepoStatus, err error) {
 	hosted, err := w.announcedNow(ctx, repo.Ref())
 	if err != nil {
-		return one, s, err
+		return how, s, err
 	}
 	if !hosted {
-		one, _, err = w.howItEnds(ctx, repo, time.Now())
-		return one, statusOf(one), err
+		how, err = w.howItEnds(ctx, repo)
+		return how, statusOf(repo.Ref(), how), err
 	}
 	s = proto.RepoStatus{Ref: repo.Ref().String(), Hosted: true}
 	_, err = query.Addressable(ctx, w.events, nostr.KindAnnouncement, repo.Ref().PubKey, repo.Ref().Identifier)
 	if errors.Is(err, query.ErrNotFound) {
 		s.Hosted, s.Held, err = false, true, nil
 	}
-	return one, s, err
+	return how, s, err
 }
 
 // showRepo tells all about a repository.
@@ -184,19 +212,16 @@ func (w *worker) restoreRepo(ctx context.Context, repo *repository.Repo) (proto.
 		return proto.RepoStatus{}, err
 	}
 	defer unlock()
-	one, s, err := w.status(ctx, repo)
-	if err != nil || one.note == nil {
+	how, s, err := w.status(ctx, repo)
+	if err != nil || how.note == nil {
 		return s, err // it is here, or has no end
 	}
-	note := *one.note
-	note.Kept = true
-	if err := repo.SetEnded(note); err != nil {
+	how.note.Kept, how.until = true, time.Time{}
+	if err := repo.SetEnded(*how.note); err != nil {
 		return s, err
 	}
-	one.note, one.until = &note, time.Time{}
-	w.endings.set(one)
-	w.log.Info("an operator has cancelled the removal of a repository", "repository", one.ref)
-	return statusOf(one), nil
+	w.log.Info("an operator has cancelled the removal of a repository", "repository", repo.Ref())
+	return statusOf(repo.Ref(), how), nil
 }
 
 // removeNow removes a repository that is not hosted, and tells what it was.

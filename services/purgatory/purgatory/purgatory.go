@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/time/rate"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/candidates"
@@ -64,14 +63,10 @@ type worker struct {
 	shards   *shards.Held
 	hunter   *hunt.Hunter
 	queue    *queue
-	arrivals *bag[int]              // shards that came, and whose repositories were not looked through yet
-	chores   *bag[repository.Place] // repositories that something was written to
-	pending  *pushes
-	endings  *endings
+	chores   *queue             // of housekeeping
+	arrivals chan int           // shards that came, and whose repositories were not looked through yet
 	belongs  repository.Belongs // our domains, those of earlier too
-	openedMu sync.Mutex
-	opened   map[int]time.Time // shard → since when it is ours
-	refusals *rate.Limiter
+	opened   sync.Map           // shard → since when it is ours
 	releaser *release.Releaser
 	metrics  *metrics
 	limits   fetch.Limits
@@ -103,14 +98,12 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 	}
 	w := &worker{
 		node: n, log: n.Log, events: n.Accepted, store: store, rules: repository.Rules{Rules: hosted, Store: store}, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
-		shards: ours, queue: newQueue(), arrivals: newBag[int](), chores: newBag[repository.Place](),
-		pending: newPushes(s.Git), endings: &endings{by: map[nostr.RepoRef]ended{}}, belongs: belongs, opened: map[int]time.Time{},
-		refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce),
-		limits:   fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
+		shards: ours, queue: newQueue(), chores: newQueue(), arrivals: make(chan int, proto.Shards), belongs: belongs,
+		limits: fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
 	}
 	w.hearing = query.Hear(n.Bus.JS, n.Accepted, []int{nostr.KindAnnouncement, nostr.KindPR, nostr.KindPRUpdate, nostr.KindDeletion}, w.heard)
 	w.holdings = held.NewSet(n.Bus.JS, n.Log, w.changed)
-	w.releaser = &release.Releaser{Store: store, Offerer: sender, Accepted: w.accepted, Held: w.heldEvent, CatchUp: w.readAccepted, Hold: s.HoldDuration, Tips: release.NewTips(), Arrived: w.pending.Remove, Log: n.Log}
+	w.releaser = &release.Releaser{Store: store, Offerer: sender, Events: w, Hold: s.HoldDuration, Log: n.Log}
 	return w, nil
 }
 
@@ -297,10 +290,7 @@ func (w *worker) hold(ctx context.Context, name string) error {
 		return err
 	}
 	ours := func(identifier string) bool { return proto.ShardOf(identifier) == n }
-	w.forget(n, ours)
-	w.openedMu.Lock()
-	w.opened[n] = time.Now()
-	w.openedMu.Unlock()
+	w.opened.Store(n, time.Now())
 	waiting := slices.DeleteFunc(w.holdings.Identifiers(), func(identifier string) bool { return !ours(identifier) })
 	for _, identifier := range waiting {
 		w.hunter.Add(identifier, w.node.Settings.HuntSyncDelay) // before anything that is overdue can expire
@@ -311,34 +301,28 @@ func (w *worker) hold(ctx context.Context, name string) error {
 			w.touchFor(entry)
 		}
 	}
-	w.arrivals.add(n)
+	select {
+	case w.arrivals <- n:
+	case <-ctx.Done():
+	}
 	stopAnswering := w.answerOperators(ctx, n)
 	<-ctx.Done()
 	stopAnswering()
 	w.shards.Close(n)
 	w.hunter.Drop(ours)
 	w.queue.drop(ours)
-	w.forget(n, ours)
+	w.chores.drop(ours)
+	w.releaser.Forget(func(at repository.Place) bool { return ours(at.Identifier) })
 	return nil
 }
 
-// forget forgets what is known of the disk of a shard: another worker may have worked on it.
-func (w *worker) forget(shard int, ours func(identifier string) bool) {
-	there := func(at repository.Place) bool { return ours(at.Identifier) }
-	w.pending.close(shard)
-	w.releaser.Tips.Drop(there)
-	w.endings.forget(func(ref nostr.RepoRef) bool { return ours(ref.Identifier) })
-}
-
 func (w *worker) openedAt(identifier string) time.Time {
-	w.openedMu.Lock()
-	defer w.openedMu.Unlock()
-	return w.opened[proto.ShardOf(identifier)]
+	at, _ := w.opened.Load(proto.ShardOf(identifier))
+	opened, _ := at.(time.Time)
+	return opened
 }
 
 // lookAt asks for a look at what is hunted for: an owner's repository, or all of an identifier.
 func (w *worker) lookAt(identifier, owner string, at time.Time) {
-	place := itself(identifier)
-	place.PubKey = owner
-	w.queue.add(place, at)
+	w.queue.add(placeOf(owner, identifier), at, group)
 }

@@ -526,6 +526,6 @@ func TestStopDuringAFetch(t *testing.T) {
 	}
 	w.told.await("last pushed")
 	if n := w.told.count("x failed"); n != 0 {
-		t.Errorf("told of %d failed fetches", n)
+		t.Errorf("told of %d failed fetches, the last is %q", n, w.told.told[len(w.told.told)-2])
 	}
 }

@@ -1,6 +1,7 @@
 package purgatory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
@@ -45,6 +45,15 @@ type authority struct {
 func (a authority) place(ref nostr.RepoRef) repository.Place {
 	return repository.Place{RepoRef: ref, PRs: a.prs}
 }
+
+const (
+	// maxWaiting bounds the references of a repository that wait for their events, and
+	// maxClientWaiting those of them that one client has pushed.
+	maxWaiting       = 256
+	maxClientWaiting = 64
+	// leastUnknown is what a push counts at least that names an event which has not come.
+	leastUnknown = 1 << 20
+)
 
 // Repository implements githttp.Authority: a repository is here if its announcement is served or
 // waits. What this worker has read so far mostly tells; a client that was told of its announcement
@@ -131,7 +140,7 @@ func (w *worker) announcedNow(ctx context.Context, ref nostr.RepoRef) (bool, err
 		return false, err
 	}
 	entries := w.holdings.OfIdentifier(ref.Identifier)
-	if err := w.readAccepted(ctx); err != nil {
+	if err := w.CatchUp(ctx); err != nil {
 		return false, err
 	}
 	return w.announced(ctx, ref, entries)
@@ -142,8 +151,9 @@ type decision struct {
 	view    repostate.View
 	entries []*held.Entry
 	state   *repostate.State // that allows its branches and tags
-	waiting []string         // ids of held events that it brings the commits of
+	waiting []*held.Entry    // that it brings the commits of
 	unknown []string         // ids of events that have not come
+	payer   payer
 }
 
 // decide decides a push by what is known of its identifier and by the references as they are. It
@@ -152,44 +162,39 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 	if d.view, d.entries, err = a.read(ctx, push.Ref.Identifier, nil); err != nil {
 		return d, err
 	}
-	commitOf := func(id string) (string, bool, error) { return release.CommitOf(ctx, d.view, a.accepted, id) }
+	d.payer.client = cmp.Or(push.Client, "unknown")
 	if a.prs {
-		for _, change := range changes(push) {
-			id, err := repostate.EventOf(change)
-			if err != nil {
-				return d, err
-			}
-			if err := a.checkContribution(ctx, push, id, change.New); err != nil {
-				return d, err
-			}
-		}
-		commitOf = func(id string) (string, bool, error) {
-			ev, err := a.accepted(ctx, id)
-			return "", ev != nil || a.heldEvent(id) != nil, err
-		}
-	} else if d.state, err = a.authorise(ctx, d.view, push, commitOf); err != nil {
+		err = a.checkContributions(ctx, push)
+	} else {
+		d.state, err = a.authorise(ctx, d.view, push)
+	}
+	if err != nil {
 		return d, err
 	}
-	for _, c := range push.Commands {
+	if d.state != nil {
+		d.payer.author, d.payer.served = push.Ref.PubKey, d.view.Serves(push.Ref.PubKey)
+	}
+	for _, c := range changes(push) {
 		id, is := strings.CutPrefix(c.Name, release.PrefixNostr)
-		if !is || c.Delete() {
+		if !is {
 			continue
 		}
-		_, known, err := commitOf(id)
-		switch {
-		case err != nil:
+		ev, err := release.Find(ctx, a, id)
+		if err != nil {
 			return d, err
-		case !known:
+		}
+		if ev == nil {
 			d.unknown = append(d.unknown, id)
-		case a.heldEvent(id) != nil:
-			d.waiting = append(d.waiting, id)
+		} else if entry := a.holdings.ByID(id); entry != nil {
+			d.waiting = append(d.waiting, entry)
+			d.payer.author = cmp.Or(d.payer.author, ev.PubKey)
 		}
 	}
 	return d, nil
 }
 
 // authorise decides a push to an announced repository.
-func (a authority) authorise(ctx context.Context, v repostate.View, push githttp.PushRequest, commitOf func(id string) (string, bool, error)) (*repostate.State, error) {
+func (a authority) authorise(ctx context.Context, v repostate.View, push githttp.PushRequest) (*repostate.State, error) {
 	if !v.Hosts(push.Ref.PubKey) {
 		return nil, &repostate.Refused{Reason: "authorisation failed: the repository is not hosted here any more"}
 	}
@@ -203,19 +208,26 @@ func (a authority) authorise(ctx context.Context, v repostate.View, push githttp
 			return nil, err
 		}
 	}
-	return v.Authorise(repostate.Push{Owner: push.Ref.PubKey, Refs: nostr.BranchesAndTags(refs.ByName), Changes: changes(push), Commit: commitOf})
+	find := func(id string) (*nostr.Event, error) { return release.Find(ctx, a, id) }
+	return v.Authorise(repostate.Push{Owner: push.Ref.PubKey, Refs: nostr.BranchesAndTags(refs.ByName), Changes: changes(push), Event: find})
 }
 
-// checkContribution decides about one reference that a contributor pushes for an event.
-func (a authority) checkContribution(ctx context.Context, push githttp.PushRequest, id, commit string) error {
-	ev, err := a.accepted(ctx, id)
-	if ev == nil && err == nil {
-		ev = a.heldEvent(id)
+// checkContributions decides a push to a contributor's repository.
+func (a authority) checkContributions(ctx context.Context, push githttp.PushRequest) error {
+	for _, change := range changes(push) {
+		id, err := repostate.EventOf(change)
+		if err != nil {
+			return err
+		}
+		ev, err := release.Find(ctx, a, id)
+		if err == nil && ev != nil {
+			err = repostate.CheckContribution(ev, push.Ref, change.New, a.rules.Domain())
+		}
+		if err != nil {
+			return err
+		}
 	}
-	if ev == nil || err != nil {
-		return err
-	}
-	return repostate.CheckContribution(ev, push.Ref, commit, a.rules.Domain())
+	return nil
 }
 
 func changes(push githttp.PushRequest) (list []repostate.Change) {
@@ -233,9 +245,11 @@ func changes(push githttp.PushRequest) (list []repostate.Change) {
 // out of date by the time the pack is here either way, and Push decides again under the lock.
 func (a authority) Authorize(ctx context.Context, push githttp.PushRequest) error {
 	d, err := a.decide(ctx, push)
-	// What waits in a shard is known to its worker. Where it has moved, that one decides.
-	if err == nil && d.state == nil && a.shards.Holds(push.Ref.Identifier) {
-		err = a.checkPending(ctx, a.place(push.Ref), push, d.unknown)
+	if err == nil {
+		err = a.budget.refresh(ctx, d.payer)
+	}
+	if err == nil {
+		err = a.budget.check(d.payer, push.PackBytes)
 	}
 	return a.refusal(a.place(push.Ref), err)
 }
@@ -259,7 +273,7 @@ func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive f
 		return err
 	}
 	// The client may go in the middle of it: what was moved is brought in line in any case.
-	defer func() { a.queue.add(at, time.Now()) }()
+	defer func() { a.queue.add(at, time.Now(), group) }()
 	// It may have been removed and announced anew since the request came in.
 	if err := ensure(ctx, repo); err != nil {
 		return err
@@ -267,13 +281,19 @@ func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive f
 	if err := a.extend(ctx, d, at); err != nil {
 		return fmt.Errorf("keep what the push uses from expiring: %w", err)
 	}
-	arriving, err := a.admitPending(ctx, repo, push, d.unknown, d.state != nil)
+	stored := push.PackBytes
+	if len(d.unknown) > 0 {
+		stored = max(stored, leastUnknown)
+	}
+	err = a.budget.check(d.payer, stored)
+	if err == nil {
+		err = a.noteWaiting(repo, push.Client, d.unknown)
+	}
 	if err := a.refusal(at, err); err != nil {
 		return err
 	}
-	err = receive(ctx)
-	a.countPending(arriving)
-	if err != nil {
+	a.budget.spend(d.payer, stored)
+	if err := receive(ctx); err != nil {
 		return err
 	}
 	if err := a.releasePushed(context.WithoutCancel(ctx), at, d, push.PackBytes); err != nil {
@@ -287,8 +307,44 @@ func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive f
 	}
 	a.tell(at.Identifier, proto.GitPushed, proto.GitNotice{Owner: npub(at.PubKey), Objects: some(objects)})
 	a.log.Info("pushed", "repository", at, "references", len(push.Commands))
-	a.chores.add(at)
+	a.chores.add(at, time.Now(), alone)
 	return nil
+}
+
+// noteWaiting notes durably who pushes references whose events have not come, before these are
+// there. A *repostate.Refused says that there is no room for them.
+func (a authority) noteWaiting(repo *repository.Repo, client string, events []string) error {
+	if len(events) == 0 {
+		return nil
+	}
+	waiting, err := repo.Waiting()
+	if err != nil {
+		return err
+	}
+	waiting = slices.DeleteFunc(waiting, func(w repository.WaitingPush) bool { return slices.Contains(events, w.Event) })
+	if err := roomFor(waiting, client, len(events)); err != nil {
+		return err
+	}
+	for _, event := range events {
+		waiting = append(waiting, repository.WaitingPush{Event: event, Client: client})
+	}
+	return repo.SetWaiting(waiting)
+}
+
+// roomFor reports whether so many references of a client may wait for their events beside those
+// that wait.
+func roomFor(waiting []repository.WaitingPush, client string, more int) error {
+	all, clients := len(waiting)+more, more
+	for _, w := range waiting {
+		if w.Client == client {
+			clients++
+		}
+	}
+	if clients <= maxClientWaiting && all <= maxWaiting {
+		return nil
+	}
+	return &repostate.Refused{Reason: fmt.Sprintf("pushed without its event: at most %d references of this repository may wait for their events, and %d of one address; "+
+		"publish the pull request's event first, then push: what has its event is not counted", maxWaiting, maxClientWaiting)}
 }
 
 // lockFor waits until a push may write. What it may do is decided when it holds the lock.
@@ -307,23 +363,14 @@ func (a authority) lockFor(ctx context.Context, at repository.Place, push githtt
 	return unlock, err
 }
 
-// Refusals are told to the log and to whoever watches, of all pushes of this worker together: a
-// client can be refused as often as there is time for.
-const (
-	refusalsPerSecond = 5
-	refusalsAtOnce    = 50
-)
-
 // refusal tells that a push is not allowed, and returns what its user is told.
 func (w *worker) refusal(at repository.Place, err error) error {
 	refused, ok := errors.AsType[*repostate.Refused](err)
 	if !ok {
 		return err
 	}
-	if w.refusals.Allow() {
-		w.log.Info("push refused", "repository", at, "reason", refused.Reason)
-		w.tell(at.Identifier, proto.GitRefused, proto.GitNotice{Owner: npub(at.PubKey), Reason: refused.Reason})
-	}
+	w.log.Info("push refused", "repository", at, "reason", refused.Reason)
+	w.tell(at.Identifier, proto.GitRefused, proto.GitNotice{Owner: npub(at.PubKey), Reason: refused.Reason})
 	return githttp.Refuse(refused.Reason)
 }
 
@@ -333,24 +380,22 @@ func (a authority) extend(ctx context.Context, d decision, at repository.Place) 
 	if a.prs {
 		return nil
 	}
-	var asks []candidates.Candidate
-	ask := candidates.Candidate{Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: proto.ActionExtend}
+	var used []*nostr.Event
 	for _, announcement := range d.view.Announcements {
 		if announcement.Held && announcement.Ref.PubKey == at.PubKey {
-			ask.Event = announcement.Event
-			asks = append(asks, ask)
+			used = append(used, announcement.Event)
 		}
 	}
 	if d.state != nil && d.state.Held {
-		ask.Event = d.state.Event
-		asks = append(asks, ask)
+		used = append(used, d.state.Event)
 	}
-	_, err := release.Ask(ctx, a.releaser.Offerer, asks)
+	_, err := release.Ask(ctx, a.sender, release.Asks(proto.ActionExtend, used...))
 	return err
 }
 
 // releasePushed releases what a push satisfied, and says whether the events that it brings the data
-// of are served then.
+// of are served then. A pull request may be held still, until other repositories that it is for
+// have the commit.
 func (a authority) releasePushed(ctx context.Context, at repository.Place, d decision, packBytes int64) error {
 	ctx, cancel := context.WithTimeout(ctx, releaseTime(packBytes))
 	defer cancel()
@@ -358,64 +403,33 @@ func (a authority) releasePushed(ctx context.Context, at repository.Place, d dec
 	if a.prs {
 		scope = release.Scope{Contributors: []string{at.PubKey}}
 	}
-	unlock := a.alsoTagged(d, &scope)
-	defer unlock()
 	_, failed := a.release(ctx, d.view, d.entries, scope)
 	if failed != nil {
 		a.log.Warn("not all events of a push could be released", "repository", at, "error", failed)
 	}
+	var used []*nostr.Event
 	if d.state != nil && d.state.Held {
-		served, err := a.accepted(ctx, d.state.Event.ID)
-		if served == nil && err == nil && failed == nil {
-			return githttp.Refuse("the state event that allowed this push does not count any more: it was refused, or a newer one has taken its place")
-		}
-		if served != nil {
-			failed = nil
-		}
-		return errors.Join(err, failed)
+		used = append(used, d.state.Event)
 	}
-	for _, id := range d.waiting {
-		served, err := a.accepted(ctx, id)
+	for _, e := range d.waiting {
+		used = append(used, e.Event)
+		if e.Identifier != at.Identifier && a.shards.Holds(e.Identifier) {
+			a.queue.addPull(e.Identifier, e.Event.ID, time.Now()) // it may take the commit from here
+		}
+	}
+	for _, ev := range used {
+		served, err := a.Accepted(ctx, ev.ID)
 		switch {
 		case err != nil:
 			return err
-		case served != nil:
-			continue
-		case failed != nil:
+		case served == nil && failed != nil:
 			return failed
-		case a.heldEvent(id) == nil:
-			return githttp.Refuse("the pull request " + id + " does not count any more: it was refused, deleted, or its time was over")
+		case served == nil && (ev.Kind == nostr.KindState || a.Held(ev.ID) == nil):
+			return githttp.Refuse(fmt.Sprintf("the event %s that this push is for does not count any more: it was refused or deleted, its time was over, or a newer one has taken its place", ev.ID))
 		}
-		// Held still: it is released when other repositories that it is for have the commit.
 	}
-	if len(d.waiting) > 0 {
+	if len(used) > 0 {
 		return nil
 	}
 	return failed
-}
-
-// alsoTagged adds the other repositories that the pull requests of a push are for to its scope, as
-// far as they are free.
-func (a authority) alsoTagged(d decision, scope *release.Scope) (unlock func()) {
-	var unlocks []func()
-	for _, pr := range d.view.PullRequests {
-		if !slices.Contains(d.waiting, pr.Event.ID) {
-			continue
-		}
-		for _, owner := range d.view.Tagged(pr) {
-			if len(scope.Owners) == maxTouched || slices.Contains(scope.Owners, owner) {
-				continue
-			}
-			place := repository.Place{RepoRef: nostr.RepoRef{PubKey: owner, Identifier: d.view.Identifier}}
-			if unlock, free := a.shards.TryWrite(place); free {
-				unlocks = append(unlocks, unlock)
-				scope.Owners = append(scope.Owners, owner)
-			}
-		}
-	}
-	return func() {
-		for _, unlock := range unlocks {
-			unlock()
-		}
-	}
 }

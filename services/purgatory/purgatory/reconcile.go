@@ -24,6 +24,10 @@ const (
 	// maxTouched bounds the repositories that are changed in one go: a crowd may name somebody
 	// popular as its maintainer, but others need not wait for it.
 	maxTouched = 16
+	// expireAtOnce bounds how many expiries are asked for in one go.
+	expireAtOnce = 200
+	// lastChance is how long what is overdue when a worker takes a shard is hunted before it expires.
+	lastChance = 5 * time.Minute
 )
 
 // reconcileDue reconciles the identifiers in the queue until ctx ends.
@@ -60,15 +64,12 @@ func (w *worker) again(ctx context.Context, t task, err error) {
 	}
 	w.log.Log(ctx, level, "events that wait for git data could not be processed", "identifier", t.identifier, "error", err)
 	at := time.Now().Add(w.node.Settings.HuntBackoffBase)
-	for place, wide := range t.places {
-		w.queue.addLook(place, look{at, wide})
+	w.queue.add(itself(t.identifier), at, alone)
+	for place, reach := range t.places {
+		w.queue.add(place, at, reach)
 	}
-	w.queue.add(itself(t.identifier), at)
 	for _, id := range t.pulls {
 		w.queue.addPull(t.identifier, id, at)
-	}
-	if t.allPulls {
-		w.queue.addAllPulls(t.identifier)
 	}
 }
 
@@ -78,6 +79,9 @@ func (w *worker) again(ctx context.Context, t task, err error) {
 // are left alone: any number of strangers may announce it.
 func (w *worker) reconcile(ctx context.Context, t task) error {
 	hunted, attempt := w.hunter.Wanted(t.identifier)
+	if err := w.addOwed(ctx, &t, hunted, attempt); err != nil {
+		return err
+	}
 	v, entries, scope, unlock, err := w.enter(ctx, t)
 	if err != nil {
 		return err
@@ -85,17 +89,14 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 	defer unlock()
 	var failed error
 	for _, owner := range scope.Owners {
-		place := repository.Place{RepoRef: nostr.RepoRef{PubKey: owner, Identifier: t.identifier}}
+		place := placeOf(owner, t.identifier)
 		if _, due := t.places[place]; due {
 			failed = errors.Join(failed, w.lookAfter(ctx, v.Hosts(owner), place))
 		}
 	}
 	result, err := w.release(ctx, v, entries, scope)
 	failed = errors.Join(failed, err)
-	if err == nil {
-		w.queue.owe(t.identifier, result.Owed, w.node.Settings.HoldDuration)
-	}
-	if len(result.Owed) > 0 {
+	if result.Owed && len(t.pulls) > 0 {
 		w.hunter.Ensure(t.identifier, w.node.Settings.HuntSyncDelay)
 	}
 	for _, ev := range result.Expired {
@@ -104,71 +105,86 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 	if hunted {
 		w.seek(ctx, v, scope.Owners, attempt)
 	}
-	w.hunter.Remind(t.identifier)
 	next, err := w.expire(ctx, t.identifier)
+	if attempt, _ := w.hunter.State(t.identifier); !attempt.IsZero() && (next.IsZero() || attempt.Before(next)) {
+		next = attempt
+	}
 	if !next.IsZero() {
-		w.queue.addOnly(itself(t.identifier), next)
+		w.queue.add(itself(t.identifier), next, alone)
 	}
 	return errors.Join(failed, err)
+}
+
+// addOwed adds to a task the accepted pull requests whose commits are not named in all of its
+// repositories: what happened while no worker held the shard, and what is for a repository that is
+// new. When an attempt to hunt begins these are all repositories of the identifier.
+func (w *worker) addOwed(ctx context.Context, t *task, hunted, attempt bool) error {
+	for _, reach := range t.places {
+		hunted = hunted || reach == within
+	}
+	if !hunted {
+		return nil
+	}
+	v, err := w.known(ctx, t.identifier, w.holdings.OfIdentifier(t.identifier), t.pulls)
+	if err != nil {
+		return err
+	}
+	scope, _ := scopeOf(v, *t)
+	owners := scope.Owners
+	if attempt {
+		owners = v.Hosted()
+	}
+	owed, err := w.owedPulls(ctx, v, owners)
+	t.pulls = append(t.pulls, owed...)
+	return err
 }
 
 // enter locks the repositories that a task is about and reads what is known then. Those that a push
 // has at the moment are left out: it has them looked at when it ends.
 func (w *worker) enter(ctx context.Context, t task) (v repostate.View, entries []*held.Entry, scope release.Scope, unlock func(), err error) {
-	pulls := slices.Concat(t.pulls, t.owed)
-	fail := func(err error) (repostate.View, []*held.Entry, release.Scope, func(), error) {
+	if v, err = w.known(ctx, t.identifier, w.holdings.OfIdentifier(t.identifier), t.pulls); err != nil {
 		return v, nil, scope, nil, err
 	}
-	if v, err = w.known(ctx, t.identifier, w.holdings.OfIdentifier(t.identifier), pulls); err != nil {
-		return fail(err)
-	}
 	scope, rest := scopeOf(v, t)
-	if t.allPulls {
-		owed, err := w.owedPulls(ctx, v, scope.Owners)
-		if err != nil {
-			return fail(err)
-		}
-		pulls = append(pulls, owed...)
-	}
 	for _, owner := range rest {
-		w.queue.addOnly(repository.Place{RepoRef: nostr.RepoRef{PubKey: owner, Identifier: t.identifier}}, time.Now())
+		w.queue.add(placeOf(owner, t.identifier), time.Now(), alone)
 	}
 	unlock = w.lock(t.identifier, &scope)
-	if v, entries, err = w.read(ctx, t.identifier, pulls); err != nil {
+	if v, entries, err = w.read(ctx, t.identifier, t.pulls); err != nil {
 		unlock()
-		return fail(err)
 	}
-	return v, entries, scope, unlock, nil
+	return v, entries, scope, unlock, err
 }
 
 // scopeOf are the repositories that a task is about, and the owners of those that are too many for
 // now. Those that are served come first, then those that the task names itself.
 func scopeOf(v repostate.View, t task) (scope release.Scope, rest []string) {
-	var wide, group []string
-	for place, others := range t.places {
+	var wide []string
+	for place, reach := range t.places {
 		switch {
 		case place.PRs:
 			scope.Contributors = append(scope.Contributors, place.PubKey)
 		case place.PubKey == "":
 		default:
 			scope.Owners = append(scope.Owners, place.PubKey)
-			if others {
+			if reach >= group {
 				wide = append(wide, place.PubKey)
 			}
 		}
 	}
 	slices.Sort(scope.Owners)
-	group = v.Group(wide)
+	with := v.Group(wide)
 	for _, pr := range v.PullRequests {
-		if slices.Contains(t.pulls, pr.Event.ID) || slices.Contains(t.owed, pr.Event.ID) && len(t.places) == 0 {
-			group = append(group, v.Tagged(pr)...)
+		if !slices.Contains(t.pulls, pr.Event.ID) {
+			continue
 		}
-		if slices.Contains(t.pulls, pr.Event.ID) && slices.Contains(pr.Offered, t.identifier) {
+		with = append(with, v.Tagged(pr)...)
+		if slices.Contains(pr.Offered, t.identifier) {
 			scope.Contributors = append(scope.Contributors, pr.Event.PubKey)
 		}
 	}
 	in, served := map[string]bool{}, map[string]bool{}
-	scope.Owners = slices.DeleteFunc(append(scope.Owners, group...), func(owner string) bool {
+	scope.Owners = slices.DeleteFunc(append(scope.Owners, with...), func(owner string) bool {
 		again := in[owner]
 		in[owner] = true
 		return again
@@ -198,7 +214,7 @@ func scopeOf(v repostate.View, t task) (scope release.Scope, rest []string) {
 func (w *worker) release(ctx context.Context, v repostate.View, entries []*held.Entry, scope release.Scope) (release.Result, error) {
 	result, failed := w.releaser.Release(ctx, v, scope)
 	for at, when := range result.Later {
-		w.queue.addOnly(at, when)
+		w.queue.add(at, when, alone)
 	}
 	for _, u := range result.Unfit {
 		w.tell(v.Identifier, proto.GitUnfit, proto.GitNotice{Owner: npub(u.Owner), Event: u.State.ID, Kind: u.State.Kind, Reason: u.Err.Error()})
@@ -220,7 +236,7 @@ func (w *worker) release(ctx context.Context, v repostate.View, entries []*held.
 		w.tell(v.Identifier, proto.GitExpired, proto.GitNotice{Event: ev.ID, Kind: ev.Kind, Reason: release.Superseded})
 	}
 	for _, owner := range scope.Owners {
-		w.chores.add(repository.Place{RepoRef: nostr.RepoRef{PubKey: owner, Identifier: v.Identifier}})
+		w.chores.add(placeOf(owner, v.Identifier), time.Now(), alone)
 	}
 	return result, failed
 }
@@ -234,7 +250,7 @@ func (w *worker) seek(ctx context.Context, v repostate.View, owners []string, al
 		if !of(want.Owner) {
 			continue
 		}
-		repo, err := w.store.Repo(nostr.RepoRef{PubKey: want.Owner, Identifier: v.Identifier})
+		repo, err := w.store.At(placeOf(want.Owner, v.Identifier))
 		if err == nil {
 			want.Objects, err = repo.Missing(ctx, want.Objects)
 		}
@@ -250,10 +266,10 @@ func (w *worker) seek(ctx context.Context, v repostate.View, owners []string, al
 	}
 }
 
-// touch has a repository looked at, and those that may change with it.
-func (w *worker) touch(place repository.Place) {
+// touch has a repository looked at.
+func (w *worker) touch(place repository.Place, reach reach) {
 	if w.shards.Holds(place.Identifier) && (!place.PRs || w.node.Settings.ContributorPRs) {
-		w.queue.add(place, time.Now())
+		w.queue.add(place, time.Now(), reach)
 	}
 }
 
@@ -263,12 +279,13 @@ func (w *worker) lock(identifier string, scope *release.Scope) (unlock func()) {
 	var unlocks []func()
 	take := func(keys []string, prs bool) []string {
 		return slices.DeleteFunc(keys, func(key string) bool {
-			place := repository.Place{RepoRef: nostr.RepoRef{PubKey: key, Identifier: identifier}, PRs: prs}
+			place := placeOf(key, identifier)
+			place.PRs = prs
 			unlock, free := w.shards.TryWrite(place)
 			if free {
 				unlocks = append(unlocks, unlock)
 			} else {
-				w.queue.add(place, time.Now().Add(w.node.Settings.HuntInterval))
+				w.queue.add(place, time.Now().Add(w.node.Settings.HuntInterval), group)
 			}
 			return !free
 		})
@@ -279,4 +296,60 @@ func (w *worker) lock(identifier string, scope *release.Scope) (unlock func()) {
 			unlock()
 		}
 	}
+}
+
+// expire asks ingest to end the time of held events of an identifier that are overdue: a waiting
+// announcement falls silent, the others go. It returns when the next one will be; zero: never.
+func (w *worker) expire(ctx context.Context, identifier string) (next time.Time, err error) {
+	now := time.Now()
+	opened := w.openedAt(identifier)
+	_, exhausted := w.hunter.State(identifier)
+	soonest := func(at time.Time) {
+		if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	var over []*held.Entry
+	for _, e := range w.holdings.OfIdentifier(identifier) {
+		switch {
+		case now.Before(e.ExpiresAt):
+			soonest(e.ExpiresAt)
+		case !mayExpire(e, opened, now, exhausted) || len(over) == expireAtOnce:
+			soonest(now.Add(w.node.Settings.HuntInterval))
+		default:
+			over = append(over, e)
+		}
+	}
+	if len(over) == 0 {
+		return next, nil
+	}
+	var events []*nostr.Event
+	for _, e := range over {
+		events = append(events, e.Event)
+	}
+	if _, err := release.Ask(ctx, w.sender, release.Asks(proto.ActionExpire, events...)); err != nil {
+		return next, err
+	}
+	if err := w.readHeld(ctx); err != nil {
+		return next, err
+	}
+	for _, e := range over {
+		if now := w.holdings.ByKey(e.Key); now != nil && now.Phase == e.Phase {
+			// Its clock was started anew meanwhile, or ingest's is behind.
+			soonest(time.Now().Add(w.node.Settings.HuntBackoffBase))
+			continue
+		}
+		if e.Phase == proto.PhaseWaiting { // the end of the silence is no news
+			w.metrics.left(e.Event.Kind, "expired", e.HeldAt)
+			w.tell(e.Identifier, proto.GitExpired, proto.GitNotice{Event: e.Event.ID, Kind: e.Event.Kind, Reason: "no git data came in time"})
+		}
+		w.log.Info("expired", "identifier", e.Identifier, "kind", e.Event.Kind, "event", e.Event.ID, "phase", e.Phase)
+	}
+	return next, nil
+}
+
+// mayExpire reports whether an entry whose time is over may end. What was overdue when the worker
+// took the shard, because no worker ran, is hunted once before.
+func mayExpire(e *held.Entry, opened, now time.Time, hunted bool) bool {
+	return hunted || e.Phase != proto.PhaseWaiting || e.ExpiresAt.After(opened) || now.Sub(opened) > lastChance
 }

@@ -49,26 +49,26 @@ func TestScope(t *testing.T) {
 		waiting = append(waiting, held(announcement(key(100+n), popular))...)
 	}
 	v := repostate.New("x", config.Rules{Home: domain}, accepted, waiting)
-	look := func(pubkey string, wide bool) task {
-		return task{identifier: "x", places: map[repository.Place]bool{placeOf(pubkey, "x"): wide}}
+	look := func(pubkey string, how reach) task {
+		return task{identifier: "x", places: map[repository.Place]reach{placeOf(pubkey, "x"): how}}
 	}
 	for name, tc := range map[string]struct {
 		task   task
 		owners []string
 	}{
-		"a stranger":                          {look(stranger, true), []string{stranger}},
-		"a deputy, and who shares a pull":     {look(deputy, true), []string{owner, deputy, friend}},
-		"one repository alone":                {look(owner, false), []string{owner}},
-		"the identifier itself":               {task{identifier: "x", places: map[repository.Place]bool{itself("x"): true}}, nil},
+		"a stranger":                          {look(stranger, group), []string{stranger}},
+		"a deputy, and who shares a pull":     {look(deputy, group), []string{owner, deputy, friend}},
+		"one repository alone":                {look(owner, alone), []string{owner}},
+		"the identifier itself":               {task{identifier: "x", places: map[repository.Place]reach{itself("x"): group}}, nil},
 		"a pull request":                      {task{identifier: "x", pulls: []string{pull.ID}}, []string{owner, deputy, friend}},
-		"one who is not announced (any more)": {look(key(9), true), []string{key(9)}},
+		"one who is not announced (any more)": {look(key(9), group), []string{key(9)}},
 	} {
 		scope, rest := scopeOf(v, tc.task)
 		if !slices.Equal(slices.Sorted(slices.Values(scope.Owners)), slices.Sorted(slices.Values(tc.owners))) || len(rest) > 0 {
 			t.Errorf("%s: %v and %d more, want %v", name, scope.Owners, len(rest), tc.owners)
 		}
 	}
-	scope, rest := scopeOf(v, look(popular, true))
+	scope, rest := scopeOf(v, look(popular, group))
 	if len(scope.Owners) != maxTouched || scope.Owners[0] != popular || len(rest) != 41-maxTouched {
 		t.Errorf("of a crowd %v, and %d more", scope.Owners, len(rest))
 	}

@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"tendril.dev/lib/config"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repository/gittest"
@@ -22,12 +21,12 @@ func TestQuietRepositoriesAreLookedAt(t *testing.T) {
 	store := gittest.Store(t)
 	repo := gittest.Repo(t, store, "quiet")
 	synctest.Test(t, func(t *testing.T) {
-		w := &worker{log: slog.New(slog.DiscardHandler), store: store, shards: shards.New(), arrivals: newBag[int](), queue: newQueue(), pending: newPushes(config.Git{})}
+		w := &worker{log: slog.New(slog.DiscardHandler), store: store, shards: shards.New(), arrivals: make(chan int, 1), queue: newQueue(), chores: newQueue()}
 		w.shards.Open(proto.ShardOf("quiet"), t.Context())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- w.survey(ctx) }()
-		w.arrivals.add(proto.ShardOf("quiet"))
+		w.arrivals <- proto.ShardOf("quiet")
 		for _, when := range []string{"at the start", "a day later"} {
 			synctest.Wait()
 			w.queue.mu.Lock()

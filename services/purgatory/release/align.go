@@ -17,40 +17,30 @@ const (
 	maxNamed = 64
 	// maxSources bounds the repositories in which objects are looked for.
 	maxSources = 16
-	// maxUnfit bounds the states that are remembered as unfit.
-	maxUnfit = 10_000
 )
 
 // pass is one call of Release.
 type pass struct {
 	*Releaser
-	v      repostate.View
-	out    *Result
-	doubts int // of Tips, when the pass began
+	v   repostate.View
+	out *Result
 
+	owners  []string                    // of the repositories that may be changed
 	repos   map[string]*repository.Repo // by owner; nil: it is not there
 	has     map[string]map[string]bool  // owner → object, of those that were asked for
 	commits map[string][]string         // pullCommits, once they were asked for
 	applied map[string]repostate.State  // owner → the state that counts there
+	trial   map[string]bool             // owners whose references follow a state that is not accepted yet
 	offered map[string]bool             // ids of held events whose commit is in a contributor's repository
 	named   int                         // references below refs/nostr/ that were set
-	failed  map[string]error            // key → what went wrong in that repository
-	keys    []string                    // of the repositories that may be changed
+	failed  []error                     // each is of one repository
 }
 
 // do notes what goes wrong in a repository. The others go on.
-func (p *pass) do(key string, err error) {
-	if err != nil && p.failed[key] == nil {
-		p.failed[key] = err
+func (p *pass) do(err error) {
+	if err != nil {
+		p.failed = append(p.failed, err)
 	}
-}
-
-func (p *pass) err() error {
-	var all []error
-	for _, key := range p.keys {
-		all = append(all, p.failed[key])
-	}
-	return errors.Join(all...)
 }
 
 func (p *pass) later(at repository.Place, when time.Time) {
@@ -66,28 +56,24 @@ func (p *pass) place(owner string) repository.Place {
 // align makes references what the states and pull requests say, and gives the events that are ready
 // to be released, in the order of their release, and the states that have lost.
 func (p *pass) align(ctx context.Context, scope Scope) (ready []*nostr.Event, lost []repostate.State) {
-	p.applied, p.offered, p.named, p.keys = map[string]repostate.State{}, map[string]bool{}, 0, nil
-	var owners []string
+	p.applied, p.offered, p.named, p.owners, p.failed = map[string]repostate.State{}, map[string]bool{}, 0, nil, nil
 	for _, owner := range scope.Owners {
 		if p.v.Hosts(owner) {
-			owners = append(owners, owner)
-			p.do(owner, p.open(ctx, owner))
+			p.owners = append(p.owners, owner)
+			p.do(p.open(ctx, owner))
 		}
 	}
-	p.keys = slices.Clone(owners)
 	for _, contributor := range scope.Contributors {
-		key := "prs/" + contributor
-		p.keys = append(p.keys, key)
-		p.do(key, p.alignContribution(ctx, contributor))
+		p.do(p.alignContribution(ctx, contributor))
 	}
-	for _, owner := range owners {
-		p.do(owner, p.alignStates(ctx, owner))
+	for _, owner := range p.owners {
+		p.do(p.alignStates(ctx, owner))
 	}
-	prs := p.alignPullRequests(ctx, owners)
-	for _, owner := range owners {
-		p.do(owner, p.checkTips(ctx, owner))
+	prs := p.alignPullRequests(ctx)
+	for _, owner := range p.owners {
+		p.do(p.alignTips(ctx, owner))
 	}
-	ready = p.announcements(ctx, owners)
+	ready = p.announcements(ctx)
 	ready = append(ready, p.states(ready)...)
 	return append(ready, prs...), p.v.Superseded(p.applied)
 }
@@ -121,10 +107,10 @@ func (p *pass) repo(key string) *repository.Repo {
 
 // announcements are the held ones whose repository has data: any object that a state of its
 // maintainers or a pull request names. What was pushed for an event that has not come is no data.
-func (p *pass) announcements(ctx context.Context, owners []string) (ready []*nostr.Event) {
+func (p *pass) announcements(ctx context.Context) (ready []*nostr.Event) {
 	for _, a := range p.v.Announcements {
 		owner := a.Ref.PubKey
-		if !a.Held || a.Silent || !slices.Contains(owners, owner) || p.repos[owner] == nil {
+		if !a.Held || a.Silent || !slices.Contains(p.owners, owner) || p.repos[owner] == nil {
 			continue
 		}
 		var named []string
@@ -133,7 +119,7 @@ func (p *pass) announcements(ctx context.Context, owners []string) (ready []*nos
 		}
 		named = append(named, p.pullCommits()[owner]...)
 		missing, err := p.missing(ctx, owner, named)
-		p.do(owner, err)
+		p.do(err)
 		if err == nil && len(missing) < len(named) {
 			ready = append(ready, a.Event)
 		}
@@ -169,9 +155,6 @@ func (p *pass) alignStates(ctx context.Context, owner string) error {
 		return nil
 	}
 	for _, state := range p.v.StatesFor(owner) {
-		if p.isUnfit(state.Event.ID) {
-			continue
-		}
 		complete, err := p.gather(ctx, owner, p.sources(state.Event.PubKey), state.Objects())
 		if err != nil {
 			return err
@@ -185,76 +168,38 @@ func (p *pass) alignStates(ctx context.Context, owner string) error {
 			continue
 		case errors.Is(err, repository.ErrUnfit):
 			p.Log.Warn("a state cannot be applied", "repository", repo.Ref(), "event", state.Event.ID, "error", err)
-			p.noteUnfit(Unfit{State: state.Event, Owner: owner, Err: err})
+			p.out.Unfit = append(p.out.Unfit, Unfit{State: state.Event, Owner: owner, Err: err})
 			continue
 		case err != nil:
 			return fmt.Errorf("apply state %s to %s: %w", state.Event.ID, repo.Ref(), err)
 		}
-		p.setTrial(repo.Place(), state.Held)
+		p.trial[owner] = state.Held
 		p.applied[owner] = state
 		return nil
 	}
-	if !p.setTrial(repo.Place(), false) {
+	if !p.trial[owner] {
 		return nil
 	}
-	// The state that these references follow was never accepted, and no other counts.
+	// The state that these references follow was refused, and no other counts.
 	if _, err := repo.SetRefs(ctx, nil, nil, ""); err != nil {
-		p.setTrial(repo.Place(), true)
 		return fmt.Errorf("remove the references of a refused state from %s: %w", repo.Ref(), err)
 	}
+	p.trial[owner] = false
 	return nil
 }
 
-// setTrial notes whether the references of a repository follow a state that is not accepted yet,
-// and returns whether they did before.
-func (r *Releaser) setTrial(at repository.Place, is bool) (before bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	before = r.trial[at]
-	switch {
-	case !is:
-		delete(r.trial, at)
-	case r.trial == nil:
-		r.trial = map[repository.Place]bool{at: true}
-	default:
-		r.trial[at] = true
-	}
-	return before
-}
-
-func (r *Releaser) isUnfit(state string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.unfit[state]
-}
-
-func (p *pass) noteUnfit(u Unfit) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.unfit == nil || len(p.unfit) == maxUnfit {
-		p.unfit = map[string]bool{}
-	}
-	p.unfit[u.State.ID] = true
-	p.out.Unfit = append(p.out.Unfit, u)
-}
-
-// sources are the owners in whose repositories the objects of an author's event may be: the author,
-// then others for whom the author speaks, those who may be changed now first.
+// sources are the owners in whose repositories the objects of an author's event may be: those for
+// whom the author speaks, the author and those who may be changed now first.
 func (p *pass) sources(author string) []string {
-	owners := p.v.OwnersFor(author)
-	if len(owners) <= maxSources {
-		return owners
-	}
-	var first, then []string
-	for _, owner := range owners {
-		if owner == author || slices.Contains(p.keys, owner) {
-			first = append(first, owner)
-		} else {
-			then = append(then, owner)
+	owners := slices.Clone(p.v.OwnersFor(author))
+	order := func(owner string) int {
+		if owner == author || slices.Contains(p.owners, owner) {
+			return 0
 		}
+		return 1
 	}
-	sources := append(first, then...)
-	return sources[:max(maxSources, len(first))]
+	slices.SortStableFunc(owners, func(a, b string) int { return order(a) - order(b) })
+	return owners[:min(len(owners), maxSources)]
 }
 
 // gather brings objects into an owner's repository from the sources, and reports whether all are

@@ -1,75 +1,83 @@
-package release
+package release_test
 
 import (
-	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr/nip19"
-
-	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
-	"tendril.dev/services/purgatory/repostate"
 )
 
-// TestFateOfAContribution: a commit waits for its event for as long as held events wait, and stays
-// if the event names it.
-func TestFateOfAContribution(t *testing.T) {
+// TestContributions: a commit waits for its event for as long as held events wait, stays if the
+// event names it, and then is offered to the repositories of the identifier.
+func TestContributions(t *testing.T) {
 	t.Parallel()
-	const domain, commit = "git.example.com", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
-	store, err := repository.NewStore(repository.Options{Root: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	contributor := strings.Repeat("1", 64)
-	npub, err := nip19.EncodePublicKey(contributor)
-	if err != nil {
-		t.Fatal(err)
-	}
-	repo, err := store.At(repository.Place{RepoRef: nostr.RepoRef{PubKey: contributor, Identifier: "x"}, PRs: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	pr := &nostr.Event{Kind: nostr.KindPR, PubKey: contributor, Tags: nostr.Tags{
-		{"a", "30617:" + strings.Repeat("2", 64) + ":x"}, {"c", commit}, {"clone", "https://" + domain + nostr.PRsURLPath(npub, "x")}}}
-	pr.ID = pr.GetID()
-	held := []proto.Held{{Event: pr, Identifier: "x", Phase: proto.PhaseWaiting}}
 	for name, tc := range map[string]struct {
-		accepted, waiting *nostr.Event
-		here              []proto.Held // of the identifier
-		commit            string
-		age               time.Duration
-		want              fate
-		waits, offered    bool
+		event    string // "", held or accepted
+		names    bool   // the event names the pushed commit
+		known    bool   // the event was known when the commit was pushed
+		age      time.Duration
+		left     bool
+		waits    bool
+		released bool
 	}{
-		"unknown":                          {commit: commit, age: 30*time.Minute - 1, waits: true},
-		"unknown for too long":             {commit: commit, age: 30 * time.Minute, want: fate{goes: "its event has not come"}},
-		"held":                             {waiting: pr, here: held, commit: commit, age: time.Hour, offered: true},
-		"held for another identifier":      {waiting: pr, commit: commit, age: time.Hour, waits: true},
-		"accepted":                         {accepted: pr, commit: commit, age: time.Hour, want: fate{right: true}},
-		"held, and it names another":       {waiting: pr, here: held, commit: strings.Repeat("b", 40), want: fate{goes: "names commit"}},
-		"accepted, and it names another":   {accepted: pr, commit: strings.Repeat("b", 40), want: fate{goes: "names commit"}},
-		"between the commits of a release": {accepted: pr, waiting: pr, here: held, commit: commit, offered: true},
+		"unknown":                      {age: 59 * time.Minute, left: true, waits: true},
+		"unknown for too long":         {age: 61 * time.Minute},
+		"deleted":                      {known: true},
+		"held":                         {event: "held", names: true, age: 2 * time.Hour, left: true, released: true},
+		"held before the push":         {event: "held", names: true, known: true, left: true, released: true},
+		"accepted":                     {event: "accepted", names: true, age: 2 * time.Hour, left: true},
+		"held, and names another":      {event: "held"},
+		"accepted, and names another":  {event: "accepted"},
+		"accepted, before it was push": {event: "accepted", names: true, known: true, left: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := &pass{v: repostate.New("x", config.Rules{Home: domain}, nil, tc.here), offered: map[string]bool{}, Releaser: &Releaser{
-					Hold:     30 * time.Minute,
-					Accepted: func(context.Context, string) (*nostr.Event, error) { return tc.accepted, nil },
-					Held:     func(string) *nostr.Event { return tc.waiting },
-				}}
-				pushed := tip{commit: tc.commit, placed: time.Now(), waits: true}
-				time.Sleep(tc.age)
-				got, err := p.decideContribution(t.Context(), repo, pr.ID, pushed)
-				if err != nil || got.until.IsZero() == tc.waits || got.right != tc.want.right || p.offered[pr.ID] != tc.offered ||
-					(got.goes == "") != (tc.want.goes == "") || !strings.Contains(got.goes, tc.want.goes) {
-					t.Errorf("%+v, %v; want %+v", got, err, tc.want)
-				}
-			})
+			t.Parallel()
+			w := newWorld(t)
+			pushed := w.work.Commit("a", "1")
+			named := pushed
+			if !tc.names {
+				named = strings.Repeat("b", 40)
+			}
+			pr := w.event("pull", nostr.KindPR, carol, nostr.Tag{"a", "30617:" + alice + ":x"}, nostr.Tag{"c", named},
+				nostr.Tag{"clone", "https://" + domain + nostr.PRsURLPath(npub(t, carol), "x")})
+			w.held = nil
+			switch tc.event {
+			case "held":
+				w.held = []*nostr.Event{pr}
+			case "accepted":
+				w.accept(pr)
+			}
+			repo, err := w.store.At(repository.Place{RepoRef: nostr.RepoRef{PubKey: carol, Identifier: "x"}, PRs: true})
+			if err == nil {
+				err = repo.Ensure(t.Context())
+			}
+			if err == nil && !tc.known {
+				err = repo.SetWaiting([]repository.WaitingPush{{Event: pr.ID}})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.work.Git("push", "-q", repo.Path(), "HEAD:"+nostrPrefix+pr.ID)
+			then := time.Now().Add(-tc.age)
+			if err := os.Chtimes(filepath.Join(repo.Path(), nostrPrefix+pr.ID), then, then); err != nil {
+				t.Fatal(err)
+			}
+			result, err := w.r.Release(t.Context(), w.view(), release.Scope{Contributors: []string{carol}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			waiting, err := repo.Waiting()
+			if repo.Exists() != tc.left || len(waiting) > 0 != tc.waits || result.Later[repo.Place()].IsZero() == tc.waits || err != nil {
+				t.Errorf("it is there: %t, waits: %v, looked at again: %v, %v", repo.Exists(), waiting, result.Later, err)
+			}
+			if len(result.Released) > 0 != tc.released {
+				t.Errorf("released %v", result.Released)
+			}
 		})
 	}
 }

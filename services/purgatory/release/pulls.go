@@ -1,10 +1,12 @@
 package release
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,23 +24,23 @@ const PrefixNostr = "refs/nostr/"
 // alignPullRequests names the commits of pull requests and updates that are there, in every
 // repository that they are for and that may be changed, and returns those of the held ones that are
 // named everywhere.
-func (p *pass) alignPullRequests(ctx context.Context, owners []string) (ready []*nostr.Event) {
+func (p *pass) alignPullRequests(ctx context.Context) (ready []*nostr.Event) {
 	for _, pr := range p.v.PullRequests {
 		tagged := p.v.Tagged(pr)
 		offered := p.offered[pr.Event.ID]
-		if pr.Held && !offered && !slices.ContainsFunc(tagged, func(owner string) bool { return slices.Contains(owners, owner) }) {
+		if pr.Held && !offered && !slices.ContainsFunc(tagged, func(owner string) bool { return slices.Contains(p.owners, owner) }) {
 			continue
 		}
 		// A commit that is not there yet is not named anywhere: nothing else need be looked at.
 		everywhere := len(tagged) > 0
 		for _, owner := range tagged {
-			named, err := p.nameCommit(ctx, owner, pr, slices.Contains(owners, owner))
-			p.do(owner, err)
+			named, err := p.nameCommit(ctx, owner, pr)
+			p.do(err)
 			everywhere = everywhere && named
 		}
 		switch {
 		case !pr.Held && !everywhere:
-			p.out.Owed = append(p.out.Owed, pr.Event.ID)
+			p.out.Owed = true
 		// What is offered by its author does not wait for announced repositories.
 		case pr.Held && (everywhere || offered):
 			ready = append(ready, pr.Event)
@@ -49,9 +51,9 @@ func (p *pass) alignPullRequests(ctx context.Context, owners []string) (ready []
 
 // nameCommit names the commit of a pull request in an owner's repository, if that may be changed,
 // and reports whether it is named there then. Beyond maxNamed that is for the next time.
-func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRequest, mayChange bool) (named bool, err error) {
+func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRequest) (named bool, err error) {
 	repo := p.repo(owner)
-	if repo == nil || repo.IsNamed(PrefixNostr+pr.Event.ID, pr.Commit) || !mayChange {
+	if repo == nil || repo.IsNamed(PrefixNostr+pr.Event.ID, pr.Commit) || !slices.Contains(p.owners, owner) {
 		return repo != nil && repo.IsNamed(PrefixNostr+pr.Event.ID, pr.Commit), nil
 	}
 	there, err := p.gather(ctx, owner, p.pullSources(pr), []string{pr.Commit})
@@ -93,7 +95,7 @@ func (p *pass) pullSources(pr repostate.PullRequest) []string {
 // is for too, or in which its author offers it, if it is named there. That may be another worker's,
 // and may change or go at any time: what cannot be read there is not there.
 func (p *pass) fromElsewhere(ctx context.Context, owner string, pr repostate.PullRequest) (came bool) {
-	places := p.Tips.where(pr.Event.ID)
+	var places []repository.Place
 	for _, ref := range pr.Repos {
 		places = append(places, repository.Place{RepoRef: ref})
 	}
@@ -118,96 +120,14 @@ func (p *pass) fromElsewhere(ctx context.Context, owner string, pr repostate.Pul
 	return false
 }
 
-// checkTips removes references under refs/nostr/ that name another commit than their event does,
-// whose event was deleted, or has not come in time.
-func (p *pass) checkTips(ctx context.Context, owner string) error {
+// alignTips looks at the references under refs/nostr/ of an owner's repository.
+func (p *pass) alignTips(ctx context.Context, owner string) error {
 	repo := p.repos[owner]
 	if repo == nil {
 		return nil
 	}
-	_, err := p.eachTip(ctx, repo, func(event string, t tip) (fate, error) {
-		commit, known, err := CommitOf(ctx, p.v, p.Accepted, event)
-		switch {
-		case err != nil:
-			return fate{}, err
-		case known && commit == t.commit:
-			_, held := p.v.Commit(event)
-			return fate{right: !held}, nil
-		case known:
-			return fate{goes: "its event names another commit"}, nil
-		}
-		return p.await(t), nil
-	})
+	_, err := p.checkTips(ctx, repo, repostate.CheckCommit)
 	return err
-}
-
-// fate is what becomes of a reference under refs/nostr/.
-type fate struct {
-	goes  string    // why it goes; empty: it stays
-	until time.Time // its event has not come, and may come until then
-	right bool      // its event is accepted and names that commit
-}
-
-// await is the fate of a reference whose event is not known. One that was known once does not wait.
-func (p *pass) await(t tip) fate {
-	until := t.placed.Add(p.Hold)
-	switch {
-	case !t.waits:
-		return fate{goes: "its event is gone"}
-	case !time.Now().Before(until):
-		return fate{goes: "its event has not come"}
-	}
-	return fate{until: until}
-}
-
-// eachTip decides about every reference under refs/nostr/ of a repository and does what is decided.
-// It returns how many are left. What is right already is not looked at again.
-func (p *pass) eachTip(ctx context.Context, repo *repository.Repo, decide func(event string, t tip) (fate, error)) (many int, err error) {
-	notes, err := repo.Waiting()
-	if err != nil {
-		return 0, err
-	}
-	tips, err := readTips(ctx, repo, notes)
-	if err != nil {
-		return 0, err
-	}
-	waits := map[string]bool{}
-	left := map[string]bool{}
-	for event, t := range tips {
-		if p.Tips.isRight(repo.Place(), event) {
-			left[event] = true
-			continue
-		}
-		fate, err := decide(event, t)
-		if err != nil {
-			return 0, err
-		}
-		if fate.goes != "" {
-			if err := repo.DeleteRef(ctx, PrefixNostr+event); err != nil {
-				return 0, fmt.Errorf("remove %s%s from %s: %w", PrefixNostr, event, repo.Place(), err)
-			}
-			p.Log.Info("a pushed commit is removed", "repository", repo.Place(), "event", event, "reason", fate.goes)
-			continue
-		}
-		left[event] = fate.right
-		if !fate.until.IsZero() {
-			waits[event] = true
-			p.later(repo.Place(), fate.until)
-		}
-	}
-	p.Tips.replace(repo.Place(), left, p.doubts)
-	for _, note := range notes {
-		if waits[note.Event] {
-			continue
-		}
-		if err := repo.ForgetWaiting(note.Event); err != nil {
-			return 0, err
-		}
-		if p.Arrived != nil {
-			p.Arrived(repo.Place(), note.Event)
-		}
-	}
-	return len(left), nil
 }
 
 // alignContribution looks at the repository in which a contributor offers pull requests of the
@@ -223,10 +143,13 @@ func (p *pass) alignContribution(ctx context.Context, contributor string) error 
 	if err := repo.Sweep(); err != nil {
 		return fmt.Errorf("%s: %w", at, err)
 	}
-	left, err := p.eachTip(ctx, repo, func(event string, t tip) (fate, error) {
-		return p.decideContribution(ctx, repo, event, t)
+	left, err := p.checkTips(ctx, repo, func(ev *nostr.Event, commit string) error {
+		return repostate.CheckContribution(ev, repo.Ref(), commit, p.v.Domain)
 	})
-	if err != nil || left > 0 {
+	for _, pr := range p.v.PullRequests {
+		p.offered[pr.Event.ID] = p.offered[pr.Event.ID] || pr.Held && slices.Contains(left, pr.Event.ID)
+	}
+	if err != nil || len(left) > 0 {
 		return err
 	}
 	if err := repo.Remove(ctx); err != nil {
@@ -236,41 +159,87 @@ func (p *pass) alignContribution(ctx context.Context, contributor string) error 
 	return nil
 }
 
-// decideContribution decides about one reference in a contributor's repository.
-func (p *pass) decideContribution(ctx context.Context, repo *repository.Repo, event string, t tip) (fate, error) {
-	ev, err := p.Accepted(ctx, event)
-	accepted := ev != nil
-	if !accepted && err == nil {
-		ev = p.Held(event)
+// checkTips looks at every reference under refs/nostr/ of a repository, and returns the events for
+// which those are named that stay. One that was pushed before its event has a note: it waits for
+// that, and check compares the two when it is known. Any other was compared before it was made, and
+// goes when its event is deleted.
+func (p *pass) checkTips(ctx context.Context, repo *repository.Repo, check func(ev *nostr.Event, commit string) error) (left []string, err error) {
+	waiting, err := repo.Waiting()
+	if err != nil {
+		return nil, err
 	}
-	if err != nil || ev == nil {
-		return p.await(t), err
+	tips, err := readTips(repo)
+	if err != nil {
+		return nil, err
 	}
-	if mismatch := repostate.CheckContribution(ev, repo.Ref(), t.commit, p.v.Domain); mismatch != nil {
-		return fate{goes: mismatch.Error()}, nil
+	var still []repository.WaitingPush
+	remove := map[string]string{} // event → why
+	for _, w := range waiting {
+		commit, is := tips[w.Event]
+		if !is {
+			continue
+		}
+		ev, err := Find(ctx, p.Events, w.Event)
+		if err != nil {
+			return nil, err
+		}
+		if until := placed(repo, w.Event).Add(p.Hold); ev == nil && time.Now().Before(until) {
+			p.later(repo.Place(), until)
+			still, left = append(still, w), append(left, w.Event)
+			delete(tips, w.Event)
+			continue
+		}
+		if ev == nil {
+			remove[w.Event] = "its event has not come"
+		} else if mismatch := check(ev, commit); mismatch != nil {
+			remove[w.Event] = mismatch.Error()
+		}
 	}
-	if slices.ContainsFunc(p.v.PullRequests, func(pr repostate.PullRequest) bool { return pr.Held && pr.Event.ID == event }) {
-		p.offered[event] = true
-		return fate{}, nil
+	unknown, err := p.Events.Unknown(ctx, slices.Collect(maps.Keys(tips)))
+	if err != nil {
+		return nil, err
 	}
-	if accepted {
-		return fate{right: true}, nil
+	for _, event := range unknown {
+		remove[event] = cmp.Or(remove[event], "its event is gone")
 	}
-	return fate{until: time.Now().Add(p.Hold)}, nil // held for another identifier, by a clock of its own
+	for event, why := range remove {
+		if err := repo.DeleteRef(ctx, PrefixNostr+event); err != nil {
+			return nil, fmt.Errorf("remove %s%s from %s: %w", PrefixNostr, event, repo.Place(), err)
+		}
+		p.Log.Info("a pushed commit is removed", "repository", repo.Place(), "event", event, "reason", why)
+		delete(tips, event)
+	}
+	if len(still) < len(waiting) {
+		if err := repo.SetWaiting(still); err != nil {
+			return nil, err
+		}
+	}
+	left = slices.AppendSeq(left, maps.Keys(tips))
+	slices.Sort(left)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.tips == nil {
+		p.tips = map[repository.Place][]string{}
+	}
+	if p.tips[repo.Place()] = left; len(left) == 0 {
+		delete(p.tips, repo.Place())
+	}
+	return left, nil
 }
 
-// tip is a reference under refs/nostr/.
-type tip struct {
-	commit string
-	placed time.Time // when it was pushed; what has no file of its own is as old as can be
-	waits  bool      // it was pushed before its event came
+// placed is when a reference under refs/nostr/ was pushed; what has no file of its own is as old as
+// can be.
+func placed(repo *repository.Repo, event string) (at time.Time) {
+	if info, err := os.Lstat(filepath.Join(repo.Path(), filepath.FromSlash(PrefixNostr), event)); err == nil {
+		at = info.ModTime()
+	}
+	return at
 }
 
 // readTips returns the references under refs/nostr/ by the rest of their names. Nothing here ever
 // packs references, so that as a rule each is a file, and where there is none no git need be asked.
-func readTips(ctx context.Context, repo *repository.Repo, notes []repository.WaitingPush) (map[string]tip, error) {
-	folder := filepath.Join(repo.Path(), filepath.FromSlash(PrefixNostr))
-	files, err := os.ReadDir(folder)
+func readTips(repo *repository.Repo) (map[string]string, error) {
+	files, err := os.ReadDir(filepath.Join(repo.Path(), filepath.FromSlash(PrefixNostr)))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("look for the tips of pull requests: %w", err)
 	}
@@ -282,37 +251,19 @@ func readTips(ctx context.Context, repo *repository.Repo, notes []repository.Wai
 	if err != nil {
 		return nil, err
 	}
-	tips := map[string]tip{}
+	tips := map[string]string{}
 	for name, id := range refs.ByName {
-		event, is := strings.CutPrefix(name, PrefixNostr)
-		if !is {
-			continue
+		if event, is := strings.CutPrefix(name, PrefixNostr); is {
+			tips[event] = id
 		}
-		t := tip{commit: id, waits: slices.ContainsFunc(notes, func(note repository.WaitingPush) bool { return note.Event == event })}
-		if info, err := os.Lstat(filepath.Join(folder, filepath.FromSlash(event))); err == nil {
-			t.placed = info.ModTime()
-		}
-		tips[event] = t
 	}
 	return tips, nil
 }
 
-// CommitOf says which commit an event names that is known, held or accepted: only a pull request or
-// an update names one, so that none may be pushed under the name of another event.
-func CommitOf(ctx context.Context, v repostate.View, accepted func(ctx context.Context, id string) (*nostr.Event, error), id string) (commit string, known bool, err error) {
-	if commit, known := v.Commit(id); known {
-		return commit, true, nil
+// Find returns an event that is known, held or accepted, or nil.
+func Find(ctx context.Context, from Events, id string) (*nostr.Event, error) {
+	if ev := from.Held(id); ev != nil || !nostr.IsHex64(id) {
+		return ev, nil
 	}
-	if !nostr.IsHex64(id) {
-		return "", false, nil
-	}
-	ev, err := accepted(ctx, id)
-	if ev == nil || err != nil {
-		return "", false, err
-	}
-	pr, err := nostr.ParsePullRequest(ev)
-	if err != nil {
-		return "", true, nil // of another kind
-	}
-	return pr.Commit, true, nil
+	return from.Accepted(ctx, id)
 }

@@ -12,6 +12,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,23 +40,44 @@ type Offerer interface {
 type Releaser struct {
 	Store   *repository.Store
 	Offerer Offerer
-	// Accepted returns an accepted event, Held one that is held for any identifier; nil: there is
-	// none.
-	Accepted func(ctx context.Context, eventID string) (*nostr.Event, error)
-	Held     func(eventID string) *nostr.Event
-	// CatchUp waits until Accepted answers for everything that is committed now.
-	CatchUp func(ctx context.Context) error
+	Events  Events
 	// Hold is how long a reference waits for the event that it is named for.
 	Hold time.Duration
-	Tips *Tips
-	// Arrived is called when a reference does not wait for its event any more: that has come, or
-	// the reference has gone.
-	Arrived func(at repository.Place, event string)
-	Log     *slog.Logger
+	Log  *slog.Logger
 
-	mu    sync.Mutex
-	trial map[repository.Place]bool // its references are those of a state that is not accepted yet
-	unfit map[string]bool           // ids of states that no repository can have
+	mu   sync.Mutex
+	tips map[repository.Place][]string // events for which references below refs/nostr/ are named, in order
+}
+
+// Events are all accepted ones, and those that are held for any identifier.
+type Events interface {
+	// CatchUp waits until the answers have everything that is committed now.
+	CatchUp(ctx context.Context) error
+	// Accepted returns an accepted event, Held one that is held; nil: there is none.
+	Accepted(ctx context.Context, id string) (*nostr.Event, error)
+	Held(id string) *nostr.Event
+	// Unknown returns the ids of events that are neither.
+	Unknown(ctx context.Context, ids []string) ([]string, error)
+}
+
+// NamedFor returns the repositories in which references are named for an event, as far as they were
+// looked at.
+func (r *Releaser) NamedFor(event string) (places []repository.Place) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for at, events := range r.tips {
+		if _, named := slices.BinarySearch(events, event); named {
+			places = append(places, at)
+		}
+	}
+	return places
+}
+
+// Forget forgets repositories.
+func (r *Releaser) Forget(which func(at repository.Place) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.tips, func(at repository.Place, _ []string) bool { return which(at) })
 }
 
 // Scope names the repositories of an identifier that may be changed; the caller has their locks.
@@ -68,9 +91,9 @@ type Scope struct {
 type Result struct {
 	Released []*nostr.Event // accepted now
 	Expired  []*nostr.Event // superseded by what was released
-	Unfit    []Unfit        // found now
-	Owed     []string       // accepted pull requests whose commit is not named everywhere yet
-	Seq      uint64         // of the log; what was released is visible in projections that have reached it
+	Unfit    []Unfit
+	Owed     bool   // the commit of an accepted pull request is not named everywhere yet
+	Seq      uint64 // of the log; what was released is visible in projections that have reached it
 	// Later are repositories to look at again though nothing happens, and when.
 	Later map[repository.Place]time.Time
 }
@@ -87,15 +110,13 @@ type Unfit struct {
 // any time and again; an error leaves nothing behind that a later call does not put right. The
 // result counts beside an error too, which is of some repositories and does not hold up the others.
 func (r *Releaser) Release(ctx context.Context, v repostate.View, scope Scope) (out Result, err error) {
-	p := &pass{
-		Releaser: r, v: v, doubts: r.Tips.doubted(), out: &out, repos: map[string]*repository.Repo{}, has: map[string]map[string]bool{}, failed: map[string]error{},
-	}
+	p := &pass{Releaser: r, v: v, out: &out, repos: map[string]*repository.Repo{}, has: map[string]map[string]bool{}, trial: map[string]bool{}}
 	for range rounds {
-		out.Later, out.Owed = map[repository.Place]time.Time{}, nil
+		out.Unfit, out.Owed, out.Later = nil, false, map[repository.Place]time.Time{}
 		ready, lost := p.align(ctx, scope)
 		refused, err := r.commit(ctx, ready, lost, &out)
 		if err != nil || len(refused) == 0 {
-			return out, errors.Join(err, p.err())
+			return out, errors.Join(append(p.failed, err)...)
 		}
 		// What ingest refused does not count, and the repositories must not look as if it did.
 		p.v, p.commits = p.v.Without(refused...), nil
@@ -106,12 +127,11 @@ func (r *Releaser) Release(ctx context.Context, v repostate.View, scope Scope) (
 // commit asks ingest to accept what is ready and to drop what has lost, waits for its verdicts, and
 // gives the ids that were refused.
 func (r *Releaser) commit(ctx context.Context, ready []*nostr.Event, lost []repostate.State, out *Result) (refused []string, err error) {
-	var asks []candidates.Candidate
-	for _, ev := range ready {
-		asks = append(asks, candidates.Candidate{Event: ev, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: proto.ActionRelease})
-	}
+	asks := Asks(proto.ActionRelease, ready...)
 	for _, s := range lost {
-		asks = append(asks, candidates.Candidate{Event: s.Event, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: proto.ActionExpire, Reason: Superseded})
+		ask := Asks(proto.ActionExpire, s.Event)[0]
+		ask.Reason = Superseded
+		asks = append(asks, ask)
 	}
 	verdicts, err := Ask(ctx, r.Offerer, asks)
 	if err != nil {
@@ -145,11 +165,19 @@ func (r *Releaser) served(ctx context.Context, ev *nostr.Event, v proto.Verdict)
 	if v.Outcome != proto.Duplicate {
 		return v.Outcome == proto.Accepted, nil
 	}
-	if err := r.CatchUp(ctx); err != nil {
+	if err := r.Events.CatchUp(ctx); err != nil {
 		return false, err
 	}
-	have, err := r.Accepted(ctx, ev.ID)
+	have, err := r.Events.Accepted(ctx, ev.ID)
 	return have != nil, err
+}
+
+// Asks are questions to ingest about events.
+func Asks(action proto.Action, events ...*nostr.Event) (asks []candidates.Candidate) {
+	for _, ev := range events {
+		asks = append(asks, candidates.Candidate{Event: ev, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: action})
+	}
+	return asks
 }
 
 // Ask offers candidates and waits for the verdicts on all of them, in their order.

@@ -66,19 +66,32 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	w := &world{TB: t, store: gittest.Store(t), work: gittest.NewWork(t), refuse: map[string]bool{}, lose: map[string]bool{}, at: 1000}
-	w.r = &release.Releaser{Store: w.store, Offerer: w, Accepted: w.find, Held: func(string) *nostr.Event { return nil }, Tips: release.NewTips(), CatchUp: func(context.Context) error { return nil }, Hold: time.Hour, Log: slog.New(slog.DiscardHandler)}
+	w.r = &release.Releaser{Store: w.store, Offerer: w, Events: w, Hold: time.Hour, Log: slog.New(slog.DiscardHandler)}
 	return w
 }
 
-func (w *world) find(_ context.Context, id string) (*nostr.Event, error) {
+// CatchUp, Accepted, Held and Unknown implement release.Events.
+func (w *world) CatchUp(context.Context) error { return nil }
+
+func (w *world) Accepted(_ context.Context, id string) (*nostr.Event, error) {
+	return w.find(&w.accepted, id), nil
+}
+
+func (w *world) Held(id string) *nostr.Event { return w.find(&w.held, id) }
+
+func (w *world) Unknown(_ context.Context, ids []string) ([]string, error) {
+	return slices.DeleteFunc(ids, func(id string) bool { return w.find(&w.accepted, id) != nil || w.Held(id) != nil }), nil
+}
+
+func (w *world) find(list *[]*nostr.Event, id string) *nostr.Event {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, ev := range w.accepted {
+	for _, ev := range *list {
 		if ev.ID == id {
-			return ev, nil
+			return ev
 		}
 	}
-	return nil, nil
+	return nil
 }
 
 // Offer decides as ingest does, as far as matters here.
@@ -189,12 +202,6 @@ func (w *world) accept(ev *nostr.Event) {
 	w.accepted = append(w.accepted, ev)
 }
 
-func (w *world) drop(ev *nostr.Event) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.held = slices.DeleteFunc(w.held, func(h *nostr.Event) bool { return h.ID == ev.ID })
-}
-
 func (w *world) repo(owner string) *repository.Repo {
 	w.Helper()
 	repo, err := w.store.Repo(nostr.RepoRef{PubKey: owner, Identifier: "x"})
@@ -284,8 +291,8 @@ func TestAStateOfNothingWaitsForItsAnnouncement(t *testing.T) {
 	w.release()
 	w.wantAsked("release emptied")
 	w.wantRefs(alice, nostrPrefix+pr.ID, c1)
-	if has, err := w.find(t.Context(), announcement.ID); has == nil || err != nil {
-		t.Errorf("the announcement is not accepted: %v", err)
+	if w.find(&w.accepted, announcement.ID) == nil {
+		t.Error("the announcement is not accepted")
 	}
 }
 
@@ -416,10 +423,12 @@ func TestPushedTips(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, id := range []string{unknown, late} {
-		if err := w.repo(alice).SetWaiting(repository.WaitingPush{Event: id}); err != nil {
-			t.Fatal(err)
-		}
+	var pushed []repository.WaitingPush
+	for _, id := range []string{good.ID, bad.ID, other.ID, unknown, late} {
+		pushed = append(pushed, repository.WaitingPush{Event: id})
+	}
+	if err := w.repo(alice).SetWaiting(pushed); err != nil {
+		t.Fatal(err)
 	}
 	past := time.Now().Add(-2 * time.Hour)
 	if err := os.Chtimes(filepath.Join(w.repo(alice).Path(), nostrPrefix+late), past, past); err != nil {
@@ -433,46 +442,13 @@ func TestPushedTips(t *testing.T) {
 	if waiting, err := w.repo(alice).Waiting(); err != nil || len(waiting) != 1 || waiting[0].Event != unknown {
 		t.Errorf("waiting: %v (%v)", waiting, err)
 	}
-	if at := w.r.Tips.Of(unknown); !slices.Equal(at, []repository.Place{w.repo(alice).Place()}) {
+	if at := w.r.NamedFor(unknown); !slices.Equal(at, []repository.Place{w.repo(alice).Place()}) {
 		t.Errorf("%s is named at %v", unknown, at)
 	}
 	// The event comes, and names another commit.
 	w.accept(&nostr.Event{ID: unknown, Kind: nostr.KindPR, PubKey: carol, Tags: nostr.Tags{{"c", c1}, {"a", "30617:" + alice + ":x"}}})
 	w.release()
 	w.wantRefs(alice, nostrPrefix+good.ID, c1)
-}
-
-// TestCommitOf: only pull requests and updates name a commit; whatever else is known, held or
-// accepted, names none.
-func TestCommitOf(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	c1 := strings.Repeat("c", 40)
-	heldPull, pull := w.pull("held pull", carol, c1, alice), w.pull("pull", carol, c1, alice)
-	announcement, state, note := w.announce("announcement", alice), w.state("state", alice, mainBranch, c1), w.event("note", 1, carol)
-	heldAnnouncement, heldState := w.announce("held announcement", bob), w.state("held state", bob, mainBranch, c1)
-	for _, ev := range []*nostr.Event{pull, announcement, state, note} {
-		w.accept(ev)
-	}
-	for name, tc := range map[string]struct {
-		id, commit string
-		known      bool
-	}{
-		"a held pull request":      {heldPull.ID, c1, true},
-		"an accepted pull request": {pull.ID, c1, true},
-		"a held announcement":      {heldAnnouncement.ID, "", true},
-		"an accepted announcement": {announcement.ID, "", true},
-		"a held state":             {heldState.ID, "", true},
-		"an accepted state":        {state.ID, "", true},
-		"a note":                   {note.ID, "", true},
-		"an unknown event":         {strings.Repeat("e", 64), "", false},
-		"no event id":              {"main", "", false},
-	} {
-		commit, known, err := release.CommitOf(t.Context(), w.view(), w.find, tc.id)
-		if commit != tc.commit || known != tc.known || err != nil {
-			t.Errorf("%s: %q, known %v (%v), want %q, known %v", name, commit, known, err, tc.commit, tc.known)
-		}
-	}
 }
 
 // TestRefusedReleaseIsTakenBack: references fall back on what counts without it, and to nothing
@@ -523,7 +499,7 @@ func TestLostVerdictIsNoRefusal(t *testing.T) {
 }
 
 // TestIngestAway: references are there before the release is committed; asked again later it is, by
-// another worker too, and an event whose release never came is taken back.
+// another worker too.
 func TestIngestAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -537,13 +513,8 @@ func TestIngestAway(t *testing.T) {
 	}
 	w.wantRefs(alice, mainBranch, c1)
 	w.away = false
-	successor := &release.Releaser{Store: w.store, Offerer: w, Accepted: w.find, Held: func(string) *nostr.Event { return nil }, Tips: release.NewTips(), CatchUp: w.r.CatchUp, Hold: time.Hour, Log: w.r.Log}
-	w.drop(state) // it expired
-	w.release()
-	w.wantRefs(alice)
-	again := w.state("again", alice, mainBranch, c1)
-	w.r = successor
-	if result := w.release(); len(result.Released) != 1 || result.Released[0].ID != again.ID {
+	w.r = &release.Releaser{Store: w.store, Offerer: w, Events: w, Hold: time.Hour, Log: w.r.Log}
+	if result := w.release(); len(result.Released) != 1 || result.Released[0].ID != state.ID {
 		t.Errorf("result %+v", result)
 	}
 	w.wantRefs(alice, mainBranch, c1)
@@ -612,8 +583,7 @@ func TestOthersAreLeftAlone(t *testing.T) {
 	w.wantRefs(fan, mainBranch, c2)
 }
 
-// TestADeletedEventsReferenceGoes at once, though it is young; one that was found right is not
-// looked at again before that.
+// TestADeletedEventsReferenceGoes at once, though it is young.
 func TestADeletedEventsReferenceGoes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -622,13 +592,10 @@ func TestADeletedEventsReferenceGoes(t *testing.T) {
 	w.give(alice, "main")
 	pull := w.pull("pull", carol, c1, alice)
 	w.release()
-	w.release() // it is found right
+	w.wantRefs(alice, nostrPrefix+pull.ID, c1)
 	w.mu.Lock()
 	w.accepted = slices.DeleteFunc(w.accepted, func(ev *nostr.Event) bool { return ev.ID == pull.ID })
 	w.mu.Unlock()
-	w.release()
-	w.wantRefs(alice, nostrPrefix+pull.ID, c1)
-	w.r.Tips.Of(pull.ID)
 	w.release()
 	w.wantRefs(alice)
 }

@@ -108,10 +108,6 @@ type Ended struct {
 	Announcement string    `json:"announcement"`
 	Reason       string    `json:"reason"`
 	Since        time.Time `json:"since"`
-	// Counted is how much of the time for which the repository is kept has passed, and Seen the
-	// time up to which that was counted; zero: nothing was counted since Since.
-	Counted time.Duration `json:"counted_ns,omitempty"`
-	Seen    time.Time     `json:"seen,omitzero"`
 	// Kept: an operator has cancelled the removal.
 	Kept bool `json:"kept,omitempty"`
 }
@@ -126,7 +122,7 @@ func (r *Repo) ForgetEnded() error { return r.note(endedFile, nil) }
 // none: it is made again, and the repository is kept longer.
 func (r *Repo) Ended() (*Ended, error) {
 	var e Ended
-	if err := r.noted(endedFile, &e); err != nil || !nostr.IsHex64(e.Announcement) || e.Since.IsZero() || e.Counted < 0 {
+	if err := r.noted(endedFile, &e); err != nil || !nostr.IsHex64(e.Announcement) || e.Since.IsZero() {
 		return nil, err
 	}
 	return &e, nil
@@ -136,27 +132,15 @@ func (r *Repo) Ended() (*Ended, error) {
 type WaitingPush struct {
 	Event  string `json:"event"`            // id
 	Client string `json:"client,omitempty"` // key of the client that pushed it; empty: not known
-	Bytes  int64  `json:"bytes"`            // that it takes up
 }
 
 // Waiting returns what is noted by SetWaiting.
 func (r *Repo) Waiting() (all []WaitingPush, err error) { return all, r.noted(waitingFile, &all) }
 
-// SetWaiting notes durably who pushes a reference and how much it takes up. It is called before the
-// reference is there. The caller has the lock of the repository.
-func (r *Repo) SetWaiting(p WaitingPush) error { return r.changeWaiting(p.Event, p) }
-
-// ForgetWaiting removes a note. One that is not there is no error. The caller has the lock of the
-// repository.
-func (r *Repo) ForgetWaiting(event string) error { return r.changeWaiting(event) }
-
-func (r *Repo) changeWaiting(event string, instead ...WaitingPush) error {
-	all, err := r.Waiting()
-	if err != nil {
-		return err
-	}
-	others := slices.DeleteFunc(all, func(p WaitingPush) bool { return p.Event == event })
-	if all = append(others, instead...); len(all) == 0 {
+// SetWaiting notes durably which references wait and who pushes them. One is noted before it is
+// there. The caller has the lock of the repository.
+func (r *Repo) SetWaiting(all []WaitingPush) error {
+	if len(all) == 0 {
 		return r.note(waitingFile, nil)
 	}
 	return r.note(waitingFile, all)

@@ -42,9 +42,8 @@ func TestArchivesAreHereAndReadOnly(t *testing.T) {
 				t.Errorf("%s: wants %+v from %v", name, wants, v.Sources())
 			}
 			for _, c := range []repostate.Change{{"refs/heads/main", c1}, {"refs/nostr/" + pr.ID, c2}} {
-				_, err := v.Authorise(repostate.Push{Owner: owner, Changes: []repostate.Change{c}, Commit: func(id string) (string, bool, error) {
-					commit, known := v.Commit(id)
-					return commit, known, nil
+				_, err := v.Authorise(repostate.Push{Owner: owner, Changes: []repostate.Change{c}, Event: func(string) (*nostr.Event, error) {
+					return pr, nil
 				}})
 				var refused *repostate.Refused
 				if readOnly := errors.As(err, &refused) && strings.Contains(refused.Reason, "read-only archive"); readOnly != (name == "read-only") || !readOnly && err != nil {

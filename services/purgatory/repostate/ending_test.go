@@ -74,7 +74,8 @@ func TestAnArchiveEndsOnlyByDeletion(t *testing.T) {
 	}
 }
 
-func TestDeletes(t *testing.T) {
+// TestDeletionsOf: requests by the author that name the id, or the address and are as new.
+func TestDeletionsOf(t *testing.T) {
 	t.Parallel()
 	a := lastOf(t, endDomain)
 	a.CreatedAt = 1000
@@ -98,9 +99,6 @@ func TestDeletes(t *testing.T) {
 		"no request":                   {request(1, alice, 2000, nostr.Tag{"a", address}, nostr.Tag{"e", a.ID}), false},
 		"of nothing":                   {request(5, alice, 2000), false},
 	} {
-		if got := repostate.Deletes(tc.request, a); got != tc.want {
-			t.Errorf("%s: %t", name, got)
-		}
 		found := slices.ContainsFunc(repostate.DeletionsOf(a), func(f nostr.Filter) bool { return f.Matches(tc.request) })
 		if found != tc.want {
 			t.Errorf("%s: found by a filter: %t", name, found)
@@ -108,16 +106,13 @@ func TestDeletes(t *testing.T) {
 	}
 }
 
-func TestDecide(t *testing.T) {
+func TestDecideEnding(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_800_000_000, 0)
 	const week = 7 * 24 * time.Hour
 	ending := repostate.Ending{Announcement: "one", Reason: repostate.Deleted}
 	noted := func(announcement string, age time.Duration, kept bool) *repository.Ended {
-		return &repository.Ended{Announcement: announcement, Since: now.Add(-age), Counted: age, Seen: now, Kept: kept}
-	}
-	unseen := func(counted, unseen time.Duration) *repository.Ended {
-		return &repository.Ended{Announcement: "one", Since: now.Add(-counted - unseen), Counted: counted, Seen: now.Add(-unseen)}
+		return &repository.Ended{Announcement: announcement, Since: now.Add(-age), Kept: kept}
 	}
 	for name, tc := range map[string]struct {
 		ending repostate.Ending
@@ -134,12 +129,6 @@ func TestDecide(t *testing.T) {
 		"on its way":                                {ending, noted("one", week-time.Second, false), week, repostate.Wait, time.Second},
 		"over":                                      {ending, noted("one", week, false), week, repostate.Remove, 0},
 		"over, by a shorter grace":                  {ending, noted("one", time.Hour, false), 0, repostate.Remove, -time.Hour},
-		"noted by a clock that is ahead":            {ending, unseen(0, -30*24*time.Hour), week, repostate.CountTime, week},
-		"noted, and never counted":                  {ending, &repository.Ended{Announcement: "one", Since: now.Add(-time.Hour)}, week, repostate.Wait, week - time.Hour},
-		"counted a while ago":                       {ending, unseen(time.Hour, repostate.CountEvery), week, repostate.CountTime, week - time.Hour - repostate.CountEvery},
-		"the clock jumps forward by a month":        {ending, unseen(24*time.Hour, 30*24*time.Hour), week, repostate.CountTime, 5 * 24 * time.Hour},
-		"never counted, and a month is over":        {ending, &repository.Ended{Announcement: "one", Since: now.Add(-30 * 24 * time.Hour)}, week, repostate.CountTime, 6 * 24 * time.Hour},
-		"over within the time that nobody looked":   {ending, unseen(week-time.Hour, 2*time.Hour), week, repostate.Remove, -time.Hour},
 		"an operator has cancelled the removal":     {ending, noted("one", 2*week, true), week, repostate.Keep, 0},
 		"no grace at all, and nothing noted either": {ending, nil, 0, repostate.NoteEnd, 0},
 	} {
@@ -150,29 +139,6 @@ func TestDecide(t *testing.T) {
 		}
 		if step != tc.step || !until.Equal(want) {
 			t.Errorf("%s: %v until %v, want %v until %v", name, step, until, tc.step, want)
-		}
-	}
-}
-
-// TestTimeIsCounted: whatever clocks do, time is only counted while somebody looks, and what is
-// counted stays counted.
-func TestTimeIsCounted(t *testing.T) {
-	t.Parallel()
-	now := time.Unix(1_800_000_000, 0).UTC()
-	note := repository.Ended{Announcement: "one", Since: now}
-	for _, step := range []struct{ jump, want time.Duration }{
-		{12 * time.Hour, 12 * time.Hour},
-		{-30 * 24 * time.Hour, 12 * time.Hour},
-		{12 * time.Hour, 24 * time.Hour},
-		{60 * 24 * time.Hour, 48 * time.Hour},
-		{time.Hour, 49 * time.Hour},
-	} {
-		now = now.Add(step.jump)
-		if note = repostate.Counting(note, now); note.Counted != step.want || !note.Seen.Equal(now) {
-			t.Errorf("after a step of %v: %v counted, up to %v; want %v", step.jump, note.Counted, note.Seen, step.want)
-		}
-		if until := repostate.KeptUntil(note, 7*24*time.Hour, now); !until.Equal(now.Add(7*24*time.Hour - step.want)) {
-			t.Errorf("after a step of %v it is kept until %v", step.jump, until)
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strings"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -66,8 +65,9 @@ type View struct {
 	hosts   map[string]bool
 	archive map[string]bool // owners of those whose announcement does not list us
 	rules   Rules
-	trust   *trust
-	speaks  map[string][]int // owner → places of the states that count for the owner's repository
+	naming  map[string][]string // maintainer → owners whose announcements name him or her
+	owners  map[string][]string // author → OwnersFor, as far as asked
+	speaks  map[string][]int    // owner → places of the states that count for the owner's repository
 }
 
 // New makes a view from accepted announcements and states, from accepted pull requests whose
@@ -106,8 +106,12 @@ func (v *View) conclude() {
 			v.archive[a.Ref.PubKey] = v.rules.Archives(a.Announcement)
 		}
 	}
-	v.trust = newTrust(v.current)
-	v.speaks = map[string][]int{}
+	v.naming, v.owners, v.speaks = map[string][]string{}, map[string][]string{}, map[string][]int{}
+	for _, a := range v.current {
+		for _, maintainer := range a.Maintainers {
+			v.naming[maintainer] = append(v.naming[maintainer], a.Ref.PubKey)
+		}
+	}
 	for i, s := range v.States {
 		if !s.Satisfiable() {
 			continue // it waits and expires; no repository can ever be made to match it
@@ -178,9 +182,29 @@ func (v View) Serves(owner string) bool {
 // (GRASP-05).
 func (v View) IsArchived(owner string) bool { return v.archive[owner] }
 
-// OwnersFor are the owners of hosted repositories for which the author of a state speaks, in order
-// of their keys.
-func (v View) OwnersFor(author string) []string { return v.trust.ownersFor(author, v.hosts) }
+// OwnersFor are the owners of hosted repositories for which the author of a state speaks
+// (nostr.AuthorizedOwners), in order of their keys.
+func (v View) OwnersFor(author string) []string {
+	if owners, asked := v.owners[author]; asked {
+		return owners
+	}
+	reached := map[string]bool{}
+	if _, announced := v.find(author); announced {
+		reached[author] = true
+	}
+	for queue := []string{author}; len(queue) > 0; queue = queue[1:] {
+		for _, owner := range v.naming[queue[0]] {
+			if !reached[owner] {
+				reached[owner] = true
+				queue = append(queue, owner)
+			}
+		}
+	}
+	maps.DeleteFunc(reached, func(owner string, _ bool) bool { return !v.hosts[owner] })
+	owners := slices.Sorted(maps.Keys(reached))
+	v.owners[author] = owners
+	return owners
+}
 
 // StatesFor are the states by authors who speak for an owner's hosted repository, newest first.
 // Those that no repository can ever match (nostr.State.Satisfiable) are not among them.
@@ -199,6 +223,7 @@ type Want struct {
 	// request for its commit.
 	Payer   string
 	Served  bool     // the payer owns a repository of the identifier that is served
+	Waits   bool     // a held event waits for it, not only an accepted pull request
 	Objects []string // in order
 	// Near are those of the sources that the owner's people name: where it is most likely found,
 	// whatever strangers announce.
@@ -212,18 +237,16 @@ type Source struct{ URL, Author, Client string }
 // Wants are the objects that held states and pull requests name, by the repository that they should
 // first come to, the author's own where there is one, and by whom they count for. Which of them are
 // missing is for git to say.
-func (v View) Wants() []Want {
-	type key struct{ owner, payer string }
-	wants := map[key]map[string]bool{}
-	near := map[key]*sources{}
-	add := func(at key, objects []string, clone ...Source) {
-		if wants[at] == nil {
-			wants[at], near[at] = map[string]bool{}, v.near(at.owner)
+func (v View) Wants() (list []Want) {
+	by := map[[2]string]*Want{}
+	add := func(owner, payer string, waits bool, objects []string, clone []Source) {
+		w := by[[2]string{owner, payer}]
+		if w == nil {
+			w = &Want{Owner: owner, Payer: payer, Served: v.Serves(payer), Near: v.near(owner)}
+			by[[2]string{owner, payer}] = w
 		}
-		near[at].add(clone...)
-		for _, id := range objects {
-			wants[at][id] = true
-		}
+		w.Waits = w.Waits || waits
+		w.Objects, w.Near = append(w.Objects, objects...), append(w.Near, clone...)
 	}
 	for _, s := range v.States {
 		owners := v.OwnersFor(s.Event.PubKey)
@@ -234,19 +257,20 @@ func (v View) Wants() []Want {
 		if slices.Contains(owners, s.Event.PubKey) {
 			owner = s.Event.PubKey
 		}
-		add(key{owner, owner}, s.Objects())
+		add(owner, owner, true, s.Objects(), nil)
 	}
 	for _, pr := range v.PullRequests {
 		if owners := v.Tagged(pr); len(owners) > 0 {
-			add(key{owners[0], pr.Event.PubKey}, []string{pr.Commit}, pr.sources()...)
+			add(owners[0], pr.Event.PubKey, pr.Held, []string{pr.Commit}, pr.sources())
 		}
 	}
-	var list []Want
-	for at, objects := range wants {
-		list = append(list, Want{at.owner, at.payer, v.Serves(at.payer), slices.Sorted(maps.Keys(objects)), near[at].list})
+	for _, w := range by {
+		slices.Sort(w.Objects)
+		w.Objects, w.Near = slices.Compact(w.Objects), v.elsewhere(w.Near)
+		list = append(list, *w)
 	}
 	slices.SortFunc(list, func(a, b Want) int {
-		return cmp.Or(cmp.Compare(a.Owner, b.Owner), strings.Compare(a.Payer, b.Payer))
+		return cmp.Or(cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Payer, b.Payer))
 	})
 	return list
 }
@@ -331,14 +355,26 @@ func (v View) People(owners []string) []string {
 // Sources are where git data may be found: the clone URLs of all announcements and of the pull
 // requests that wait, our own left out.
 func (v View) Sources() []Source {
-	all := newSources(v.Domain)
+	var all []Source
 	for _, a := range v.Announcements {
-		all.add(a.sources()...)
+		all = append(all, a.sources()...)
 	}
 	for _, pr := range v.PullRequests {
-		all.add(pr.sources()...)
+		all = append(all, pr.sources()...)
 	}
-	return all.list
+	return v.elsewhere(all)
+}
+
+// elsewhere are those sources that are not ours, each URL once.
+func (v View) elsewhere(sources []Source) (list []Source) {
+	in := map[string]bool{}
+	for _, s := range sources {
+		if !in[s.URL] && !nostr.OnDomain(s.URL, v.Domain) {
+			in[s.URL] = true
+			list = append(list, s)
+		}
+	}
+	return list
 }
 
 func (a Announcement) sources() []Source { return named(a.CloneURLs(), a.Ref.PubKey, a.Client) }
@@ -355,58 +391,25 @@ func named(urls []string, author, client string) []Source {
 	return list
 }
 
-// Commit says which commit an event of this view is pushed with: that of a pull request or
-// update; none for an announcement or a state, which are known and name no commit of their own.
-// known is false for every other event.
-func (v View) Commit(id string) (commit string, known bool) {
-	for _, pr := range v.PullRequests {
-		if pr.Event.ID == id {
-			return pr.Commit, true
-		}
-	}
-	known = slices.ContainsFunc(v.Announcements, func(a Announcement) bool { return a.Event.ID == id }) ||
-		slices.ContainsFunc(v.States, func(s State) bool { return s.Event.ID == id })
-	return "", known
-}
-
 // maxNear bounds how many people's URLs count as near.
 const maxNear = 32
 
 // near are the clone URLs of an owner's announcement and of those by the maintainers whom it names.
-func (v View) near(owner string) *sources {
-	u := newSources(v.Domain)
+func (v View) near(owner string) (list []Source) {
 	people := []string{owner}
 	if at, announced := v.find(owner); announced {
 		people = append(people, v.current[at].Maintainers...)
 	}
 	for _, pubkey := range people[:min(len(people), maxNear)] {
 		if at, announced := v.find(pubkey); announced {
-			u.add(v.current[at].sources()...)
+			list = append(list, v.current[at].sources()...)
 		}
 	}
-	return u
+	return list
 }
 
 func (v View) find(owner string) (int, bool) {
 	return slices.BinarySearchFunc(v.current, owner, func(a Announcement, owner string) int { return cmp.Compare(a.Ref.PubKey, owner) })
-}
-
-// sources are clone URLs, each once and none of ours.
-type sources struct {
-	domain string
-	list   []Source
-	in     map[string]bool
-}
-
-func newSources(domain string) *sources { return &sources{domain: domain, in: map[string]bool{}} }
-
-func (u *sources) add(more ...Source) {
-	for _, s := range more {
-		if !u.in[s.URL] && !nostr.OnDomain(s.URL, u.domain) {
-			u.in[s.URL] = true
-			u.list = append(u.list, s)
-		}
-	}
 }
 
 // Superseded are the held states that have lost: in every repository that their author speaks for,
@@ -430,48 +433,4 @@ func (v View) Superseded(applied map[string]State) (lost []State) {
 		}
 	}
 	return lost
-}
-
-// trust is who speaks for whom among the announcements of one identifier, read backwards: whose
-// announcements name somebody as a maintainer. It is made once for a view, because anybody may
-// announce an identifier, so that there can be many announcements and states of it.
-type trust struct {
-	announced map[string]bool
-	by        map[string][]string // maintainer → owners that name him or her
-	owners    map[string][]string // author → hosted owners that the author speaks for, as far as asked
-}
-
-func newTrust(current []Announcement) *trust {
-	t := &trust{announced: map[string]bool{}, by: map[string][]string{}, owners: map[string][]string{}}
-	for _, a := range current {
-		t.announced[a.Ref.PubKey] = true
-		for _, maintainer := range a.Maintainers {
-			t.by[maintainer] = append(t.by[maintainer], a.Ref.PubKey)
-		}
-	}
-	return t
-}
-
-// ownersFor are the owners among the hosted ones for whose repositories the author speaks
-// (nostr.AuthorizedOwners), in order of their keys.
-func (t *trust) ownersFor(author string, hosted map[string]bool) []string {
-	if owners, asked := t.owners[author]; asked {
-		return owners
-	}
-	reached := map[string]bool{}
-	if t.announced[author] {
-		reached[author] = true
-	}
-	for queue := []string{author}; len(queue) > 0; queue = queue[1:] {
-		for _, owner := range t.by[queue[0]] {
-			if !reached[owner] {
-				reached[owner] = true
-				queue = append(queue, owner)
-			}
-		}
-	}
-	maps.DeleteFunc(reached, func(owner string, _ bool) bool { return !hosted[owner] })
-	owners := slices.Sorted(maps.Keys(reached))
-	t.owners[author] = owners
-	return owners
 }

@@ -158,8 +158,8 @@ func TestStatesForAndSuperseded(t *testing.T) {
 
 func TestAuthorise(t *testing.T) {
 	t.Parallel()
-	prID, noteID := strings.Repeat("ab", 32), strings.Repeat("ef", 32)
-	commits := map[string]string{prID: c1, noteID: ""}
+	pr := event(nostr.KindPR, friend, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c1})
+	note := event(1, friend, 9)
 	accepted := state(owner, 3, "refs/heads/main", c1)
 	waiting := state(friend, 5, "refs/heads/main", c2, "refs/tags/v1", c1)
 	before := state(friend, 2, "refs/heads/main", c2)
@@ -187,16 +187,15 @@ func TestAuthorise(t *testing.T) {
 		{"only a stranger's", strangers, nil, []repostate.Change{{"refs/heads/evil", c2}}, "", "by others"},
 		{"another namespace", full, main, []repostate.Change{{"refs/notes/x", c1}}, "", "only refs/heads/"},
 		{"the tip of an unknown event", bare, nil, []repostate.Change{{"refs/nostr/" + strings.Repeat("cd", 32), c1}}, "", ""},
-		{"the tip of a known event", bare, nil, []repostate.Change{{"refs/nostr/" + prID, c1}}, "", ""},
-		{"another tip of a known event", bare, nil, []repostate.Change{{"refs/nostr/" + prID, c2}}, "", "names commit " + c1},
-		{"a tip of a known event without a commit", bare, nil, []repostate.Change{{"refs/nostr/" + noteID, c1}}, "", "event " + noteID + " is no pull request and names no commit"},
+		{"the tip of a known event", bare, nil, []repostate.Change{{"refs/nostr/" + pr.ID, c1}}, "", ""},
+		{"another tip of a known event", bare, nil, []repostate.Change{{"refs/nostr/" + pr.ID, c2}}, "", "names commit " + c1},
+		{"a tip of a known event without a commit", bare, nil, []repostate.Change{{"refs/nostr/" + note.ID, c1}}, "", "event " + note.ID + " is no pull request and names no commit"},
 		{"a name that is no id", bare, nil, []repostate.Change{{"refs/nostr/main", c1}}, "", "64 hex"},
-		{"deleting a tip", bare, nil, []repostate.Change{{"refs/nostr/" + prID, ""}}, "", "cannot be deleted"},
+		{"deleting a tip", bare, nil, []repostate.Change{{"refs/nostr/" + pr.ID, ""}}, "", "cannot be deleted"},
 		{"good branches with a bad tip", full, main, []repostate.Change{{"refs/heads/main", c2}, {"refs/tags/v1", c1}, {"refs/nostr/x", c1}}, "", "64 hex"},
 	} {
-		s, err := tc.d.Authorise(repostate.Push{Owner: owner, Refs: tc.refs, Changes: tc.changes, Commit: func(id string) (string, bool, error) {
-			commit, known := commits[id]
-			return commit, known, nil
+		s, err := tc.d.Authorise(repostate.Push{Owner: owner, Refs: tc.refs, Changes: tc.changes, Event: func(id string) (*nostr.Event, error) {
+			return map[string]*nostr.Event{pr.ID: pr, note.ID: note}[id], nil
 		}})
 		var refused *repostate.Refused
 		switch {

@@ -1,0 +1,102 @@
+package purgatory
+
+import (
+	"context"
+	"time"
+
+	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/repository"
+)
+
+const (
+	// surveyEvery is how often all repositories are looked at though nothing happened: what a killed
+	// process left is swept up only when it is so old that no living one can own it.
+	surveyEvery = 24 * time.Hour
+	// firstHousekeeping and housekeepingEvery are when it is looked whether a repository must be
+	// cleaned up, though nothing was written to it.
+	firstHousekeeping = time.Minute
+	housekeepingEvery = time.Hour
+)
+
+// survey looks through the disk for what the shards have that came, and once a day for all. All of
+// it is reconciled when nothing else is due, because no worker may have been there when something
+// happened.
+func (w *worker) survey(ctx context.Context) error {
+	daily := time.NewTicker(surveyEvery)
+	defer daily.Stop()
+	for {
+		shards := map[int]bool{}
+		select {
+		case <-ctx.Done():
+			return nil
+		case n := <-w.arrivals:
+			shards[n] = true
+		case <-daily.C:
+			for n := range proto.Shards {
+				shards[n] = true
+			}
+		}
+		for len(w.arrivals) > 0 {
+			shards[<-w.arrivals] = true
+		}
+		for err := w.lookThrough(ctx, shards); err != nil && ctx.Err() == nil; err = w.lookThrough(ctx, shards) {
+			w.log.Error("the repositories could not be looked through", "error", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(w.node.Settings.HuntBackoffBase):
+			}
+		}
+	}
+}
+
+// lookThrough has the repositories of some shards looked at. It starts no git.
+func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
+	for at, err := range w.store.Places(ctx, nostr.RepoRef{}) {
+		if err != nil {
+			return err
+		}
+		if !shards[proto.ShardOf(at.Identifier)] || !w.shards.Holds(at.Identifier) || at.PRs && !w.node.Settings.ContributorPRs {
+			continue
+		}
+		w.queue.addIdle(at)
+		w.chores.add(at, time.Now().Add(firstHousekeeping), alone)
+	}
+	return nil
+}
+
+// keepHouse lets git clean up the repositories of the worker's shards, one at a time, until ctx
+// ends: those that something was written to, and each once an hour.
+func (w *worker) keepHouse(ctx context.Context) error {
+	for {
+		t, ok := w.chores.next(ctx)
+		if !ok {
+			return nil
+		}
+		for at := range t.places {
+			w.cleanUp(ctx, at)
+		}
+		w.chores.done(t.identifier)
+	}
+}
+
+// cleanUp cleans one repository up, if that is due. What goes wrong is for the next time.
+func (w *worker) cleanUp(ctx context.Context, at repository.Place) {
+	during, done, err := w.shards.During(ctx, at.Identifier)
+	if err != nil {
+		return // another worker's
+	}
+	defer done()
+	repo, err := w.store.At(at)
+	if err != nil || !repo.Exists() {
+		return
+	}
+	due, err := repo.NeedsGc(time.Now())
+	if err == nil && due {
+		err = repo.Gc(during)
+	}
+	if err != nil && during.Err() == nil {
+		w.log.Error("housekeeping failed; it is tried again later", "repository", at, "error", err)
+	}
+	w.chores.add(at, time.Now().Add(housekeepingEvery), alone)
+}
