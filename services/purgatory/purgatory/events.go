@@ -41,7 +41,11 @@ func (w *worker) changed(c held.Change) {
 	waited := c.Before != nil && c.Before.Phase == proto.PhaseWaiting
 	// An entry that is written again, with another clock, is no new event.
 	if c.Entry != nil && c.Entry.Phase == proto.PhaseWaiting && (!waited || c.Before.Event.ID != c.Entry.Event.ID) {
-		w.hunter.Add(identifier, w.huntDelay(c.Entry.Source))
+		delay := w.node.Settings.HuntSyncDelay // for more of what a relay sends
+		if c.Entry.Source == proto.SourceUser {
+			delay = w.node.Settings.HuntUserDelay // for a push
+		}
+		w.hunter.Add(identifier, delay)
 	}
 	for _, entry := range []*held.Entry{c.Before, c.Entry} {
 		if entry != nil {
@@ -60,15 +64,6 @@ func (w *worker) touchFor(e *held.Entry) {
 	default:
 		w.queue.addPull(e.Identifier, e.Event.ID, time.Now())
 	}
-}
-
-// huntDelay is how long the hunt for the data of a new event waits: for a push by the user, or for
-// more of what a relay sends.
-func (w *worker) huntDelay(source proto.Source) time.Duration {
-	if source == proto.SourceUser {
-		return w.node.Settings.HuntUserDelay
-	}
-	return w.node.Settings.HuntSyncDelay
 }
 
 // heard hears of newly accepted events: an announcement may let others' states and pull requests

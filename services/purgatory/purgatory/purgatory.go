@@ -38,9 +38,6 @@ import (
 // leaveTimeout bounds the last words to the bus.
 const leaveTimeout = 3 * time.Second
 
-// retryRead is the pause before it is tried again to read what was there at the start.
-const retryRead = time.Second
-
 // events is what a worker asks about accepted events.
 type events interface {
 	CatchUp(ctx context.Context) error
@@ -176,11 +173,17 @@ func Run(ctx context.Context, n *node.Node) error {
 	})
 	n.Ready.Add("git folder", w.store.Writable)
 	n.Projection("purgatory_held", proto.KVStream(proto.BucketHeld), w.holdings.Seq)
-	support := w.support(ctx)
-	defer support.end()
+	// Verdicts of ingest and what is held outlive the rest, so that what is being pushed or released
+	// when the worker stops comes to its end.
+	lasting, end := context.WithCancel(context.WithoutCancel(ctx))
+	var support sync.WaitGroup
+	defer func() { end(); support.Wait() }()
+	failed := make(chan error, 2)
+	support.Go(func() { failed <- w.sender.Run(lasting) })
+	support.Go(func() { failed <- w.holdings.Run(lasting) })
 	asked := make(chan time.Time, 1)
 	defer context.AfterFunc(ctx, func() { asked <- time.Now() })()
-	err = w.work(ctx, support, member, &working)
+	err = w.work(ctx, failed, member, &working)
 	// All shards are with others now. What is under way, clones and pushes that are being read in,
 	// comes to its end here; pushes are passed on then.
 	until := time.Now()
@@ -222,22 +225,25 @@ func serverLimits(s config.Git) (hunt.Limits, error) {
 }
 
 // work runs the parts of the worker until ctx ends and every push that was under way is released.
-func (w *worker) work(ctx context.Context, support *support, member *claim.Member, working *atomic.Bool) error {
+func (w *worker) work(ctx context.Context, failed <-chan error, member *claim.Member, working *atomic.Bool) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return w.hearing.Run(ctx) })
-	group.Go(func() error { return failed(ctx, support.ended) })
-	group.Go(func() error { return w.hunter.Run(ctx) })
-	group.Go(func() error { return w.reconcileDue(ctx) })
-	group.Go(func() error { return w.survey(ctx) })
-	group.Go(func() error { return w.keepHouse(ctx) })
 	group.Go(func() error {
-		for err := w.readHeld(ctx); err != nil; err = w.readHeld(ctx) {
-			w.log.Warn("the state at the start could not be read; trying again", "error", err)
-			select {
-			case <-time.After(retryRead):
-			case <-ctx.Done():
-				return nil
+		select {
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return nil
+		}
+	})
+	for _, run := range []func(context.Context) error{w.hearing.Run, w.hunter.Run, w.reconcileDue, w.survey, w.keepHouse} {
+		group.Go(func() error { return run(ctx) })
+	}
+	group.Go(func() error {
+		if err := w.readHeld(ctx); err != nil {
+			if ctx.Err() != nil {
+				err = nil
 			}
+			return err
 		}
 		wanted := make(chan []string, 1)
 		var names []string
@@ -250,37 +256,6 @@ func (w *worker) work(ctx context.Context, support *support, member *claim.Membe
 		return member.Work(ctx, wanted, w.hold)
 	})
 	return group.Wait()
-}
-
-// support is what the rest needs: verdicts from ingest, and what is held. It outlives the rest, so
-// that what is being pushed or released when the worker stops comes to its end.
-type support struct {
-	running sync.WaitGroup
-	stop    context.CancelFunc
-	ended   chan error
-}
-
-func (w *worker) support(ctx context.Context) *support {
-	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	g := &support{stop: stop, ended: make(chan error, 2)}
-	g.running.Go(func() { g.ended <- w.sender.Run(ctx) })
-	g.running.Go(func() { g.ended <- w.holdings.Run(ctx) })
-	return g
-}
-
-// failed waits for a part that the work needs to fail, or for the end of ctx.
-func failed(ctx context.Context, ended <-chan error) error {
-	select {
-	case err := <-ended:
-		return err
-	case <-ctx.Done():
-		return nil
-	}
-}
-
-func (g *support) end() {
-	g.stop()
-	g.running.Wait()
 }
 
 // hold keeps one shard until ctx ends, and lets go of it when nobody writes in it any more.
