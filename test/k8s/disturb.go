@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"tendril.dev/proto"
 	"tendril.dev/test/k8s/cluster"
 	"tendril.dev/test/k8s/load"
 )
@@ -58,11 +59,11 @@ func (r *run) delete(ctx context.Context) error {
 		return err
 	}
 	sum, err := r.underLoad(ctx, 3000, func() error {
-		writer, err := r.writer(ctx)
+		writers, err := r.bus.claims(ctx, proto.GroupWriter)
 		if err != nil {
 			return err
 		}
-		if err := r.deletePod(ctx, writer, "the pod that writes the log"); err != nil {
+		if err := r.deletePod(ctx, writers[proto.KeyLog], "the pod that writes the log"); err != nil {
 			return err
 		}
 		pods, err := r.cluster.Pods(ctx, r.o.namespace)
@@ -84,31 +85,6 @@ func (r *run) delete(ctx context.Context) error {
 	}
 	return r.oneOwner(ctx, since.Now)
 }
-
-// writer is the ingest pod that writes the log.
-func (r *run) writer(ctx context.Context) (name string, err error) {
-	err = r.await(ctx, "an ingest pod writes the log", time.Minute, func() string {
-		pods, err := r.cluster.Pods(ctx, r.o.namespace)
-		if err != nil {
-			return err.Error()
-		}
-		for _, p := range cluster.Of(pods, "ingest") {
-			text, err := r.cluster.Text(ctx, cluster.PodPath(r.o.namespace, p.Name, metricsPort, "/metrics"))
-			if err != nil {
-				return err.Error()
-			}
-			if value, _ := cluster.Metric(text, "ngit_ingest_writer"); value == 1 {
-				name = p.Name
-				return ""
-			}
-		}
-		return "none says so"
-	})
-	return name, err
-}
-
-// metricsPort is where every service has its metrics.
-const metricsPort = 7335
 
 // deletePod deletes a pod and waits until another is in its place and everything is ready. All
 // other pods must be the same as before, and their processes too.

@@ -63,12 +63,6 @@ func (c *Cluster) Get(ctx context.Context, path string, into any) error {
 	return nil
 }
 
-// Text reads a path of the API server as it is.
-func (c *Cluster) Text(ctx context.Context, path string) (string, error) {
-	data, err := c.do(ctx, http.MethodGet, path)
-	return string(data), err
-}
-
 // Post sends a request without a body.
 func (c *Cluster) Post(ctx context.Context, path string) error {
 	_, err := c.do(ctx, http.MethodPost, path)

@@ -47,25 +47,3 @@ func TestRestartedAndGone(t *testing.T) {
 		t.Errorf("gone are %q, want %q", got, want)
 	}
 }
-
-func TestMetric(t *testing.T) {
-	t.Parallel()
-	const text = `# HELP up Whether.
-# TYPE up gauge
-up 1
-up_since 5
-requests{code="200",path="/a b"} 3
-requests{code="500"} 4 1700000000
-odd{x="}"} 2e3
-broken x
-`
-	for _, c := range []struct {
-		name  string
-		want  float64
-		found bool
-	}{{"up", 1, true}, {"requests", 7, true}, {"odd", 2000, true}, {"broken", 0, false}, {"missing", 0, false}, {"request", 0, false}} {
-		if got, found := Metric(text, c.name); got != c.want || found != c.found {
-			t.Errorf("%s is %v, %v; want %v, %v", c.name, got, found, c.want, c.found)
-		}
-	}
-}

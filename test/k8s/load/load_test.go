@@ -23,89 +23,53 @@ func run(t *testing.T, d time.Duration, a Action) Tally {
 	return m.Tallies()[a.Name]
 }
 
-func TestEveryRequestSucceeds(t *testing.T) {
+// TestRequests: what fails is tried again until it succeeds, or patience is over. A goodbye is no
+// failure, but a server that says goodbye again and again is none that moves. An attempt has an end.
+func TestRequests(t *testing.T) {
 	t.Parallel()
-	done := 0
-	got := run(t, 10*time.Second, Action{"clone", time.Second, func(context.Context, int) error { done++; return nil }})
-	if got.Requests != done || done < 9 || got.Failed != 0 || got.GaveUp != 0 {
-		t.Errorf("after %d requests the tally is %+v", done, got)
-	}
-}
-
-func TestWhatFailsIsTriedAgain(t *testing.T) {
-	t.Parallel()
-	calls := 0
-	got := run(t, 5*time.Second, Action{"push", time.Second, func(_ context.Context, attempt int) error {
-		calls++
-		if calls <= 3 {
-			if attempt != calls-1 {
-				t.Errorf("call %d is attempt %d", calls, attempt)
+	broken := errors.New("503")
+	for name, c := range map[string]struct {
+		time time.Duration
+		do   func(ctx context.Context, call int) error // calls count from 1
+		want Tally                                     // but for requests
+	}{
+		"all succeed":   {10 * time.Second, func(context.Context, int) error { return nil }, Tally{}},
+		"some fail":     {5 * time.Second, func(_ context.Context, call int) error { return fails(call <= 3, broken) }, Tally{Failed: 1, Slowest: 7 * firstPause}},
+		"none succeeds": {time.Minute, func(context.Context, int) error { return broken }, Tally{Failed: 1, GaveUp: 1}},
+		"one goodbye":   {5 * time.Second, func(_ context.Context, call int) error { return fails(call == 1, fmt.Errorf("read: %w", ErrMoved)) }, Tally{Moved: 1}},
+		"many goodbyes": {2 * time.Second, func(_ context.Context, call int) error { return fails(call <= 5, ErrMoved) }, Tally{Moved: 3, Failed: 1, Slowest: 3 * firstPause}},
+		"one never ends": {2 * time.Second, func(ctx context.Context, call int) error {
+			if call == 1 {
+				<-ctx.Done()
 			}
-			return errors.New("503")
-		}
-		return nil
-	}})
-	if got.Requests != calls-3 || got.Failed != 1 || got.GaveUp != 0 || got.Errors["503"] != 3 {
-		t.Errorf("after %d calls the tally is %+v", calls, got)
-	}
-	if want := firstPause * 7; got.Slowest != want {
-		t.Errorf("the slowest took %v, want %v", got.Slowest, want)
+			return ctx.Err()
+		}, Tally{Failed: 1, Slowest: Attempt + firstPause}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			calls := 0
+			got := run(t, c.time, Action{"x", time.Second, func(ctx context.Context, _ int) error { calls++; return c.do(ctx, calls) }})
+			if got.Requests == 0 || got.Failed != c.want.Failed || got.GaveUp != c.want.GaveUp || got.Moved != c.want.Moved || got.Slowest != c.want.Slowest {
+				t.Errorf("after %d calls: %+v, want %+v", calls, got, c.want)
+			}
+		})
 	}
 }
 
-func TestWhoNeverSucceedsGivesUp(t *testing.T) {
+func fails(is bool, err error) error {
+	if is {
+		return err
+	}
+	return nil
+}
+
+// TestErrorsAreBounded: only so many different ones are kept.
+func TestErrorsAreBounded(t *testing.T) {
 	t.Parallel()
 	calls := 0
-	got := run(t, time.Minute, Action{"event", time.Second, func(context.Context, int) error { calls++; return fmt.Errorf("failure %d", calls) }})
-	if got.Requests != 1 || got.GaveUp != 1 || got.Failed != 1 {
-		t.Errorf("the tally is %+v", got)
-	}
+	got := run(t, time.Minute, Action{"x", time.Second, func(context.Context, int) error { calls++; return fmt.Errorf("failure %d", calls) }})
 	if len(got.Errors) != MaxErrors+1 || got.Errors["others"] != calls-MaxErrors {
 		t.Errorf("of %d errors are kept: %v", calls, got.Errors)
-	}
-}
-
-func TestAGoodbyeIsNoFailure(t *testing.T) {
-	t.Parallel()
-	calls := 0
-	got := run(t, 5*time.Second, Action{"event", time.Second, func(context.Context, int) error {
-		if calls++; calls == 1 {
-			return fmt.Errorf("read: %w", ErrMoved)
-		}
-		return nil
-	}})
-	if got.Moved != 1 || got.Failed != 0 || got.Requests != calls-1 {
-		t.Errorf("after %d calls the tally is %+v", calls, got)
-	}
-}
-
-// A server that says goodbye again and again is no server that moves.
-func TestTooManyGoodbyesAreAFailure(t *testing.T) {
-	t.Parallel()
-	calls := 0
-	got := run(t, 100*time.Millisecond, Action{"event", time.Millisecond, func(context.Context, int) error {
-		if calls++; calls <= 5 {
-			return ErrMoved
-		}
-		return nil
-	}})
-	if got.Moved != 3 || got.Failed != 1 || got.Requests != 1 {
-		t.Errorf("after %d calls the tally is %+v", calls, got)
-	}
-}
-
-func TestAnAttemptHasAnEnd(t *testing.T) {
-	t.Parallel()
-	calls := 0
-	got := run(t, 2*time.Second, Action{"clone", time.Millisecond, func(ctx context.Context, _ int) error {
-		if calls++; calls == 1 {
-			<-ctx.Done()
-			return ctx.Err()
-		}
-		return nil
-	}})
-	if got.Failed != 1 || got.Requests != 1 || got.Slowest != Attempt+firstPause {
-		t.Errorf("the tally is %+v", got)
 	}
 }
 
