@@ -46,22 +46,17 @@ func TestProtectedEvents(t *testing.T) {
 	c.want(`["OK","` + protected.ID + `",false,"auth-required: `) // the challenge is said once
 
 	stranger := answer(t, challenge, other)
-	c.say(`["AUTH",%s]`, stranger)
-	c.want(`["OK","` + stranger.ID + `",true,""]`)
-	c.say(`["EVENT",%s]`, protected)
-	c.want(`["OK","` + protected.ID + `",false,"restricted: `)
+	c.hears(`["OK","`+stranger.ID+`",true,""]`, `["AUTH",%s]`, stranger)
+	c.hears(`["OK","`+protected.ID+`",false,"restricted: `, `["EVENT",%s]`, protected)
 
 	wrong := answer(t, challenge+"x", author)
-	c.say(`["AUTH",%s]`, wrong)
-	c.want(`["OK","` + wrong.ID + `",false,"invalid: `)
+	c.hears(`["OK","`+wrong.ID+`",false,"invalid: `, `["AUTH",%s]`, wrong)
 	c.say(`["EVENT",%s]`, answer(t, challenge, author))
 	c.want(`["OK",`) // it is no event for others: ephemeral
-	c.say(`["AUTH","%s"]`, challenge)
-	c.want(`["NOTICE","invalid: `)
+	c.hears(`["NOTICE","invalid: `, `["AUTH","%s"]`, challenge)
 
 	proof := answer(t, challenge, author)
-	c.say(`["AUTH",%s]`, proof)
-	c.want(`["OK","` + proof.ID + `",true,""]`)
+	c.hears(`["OK","`+proof.ID+`",true,""]`, `["AUTH",%s]`, proof)
 	c.say(`["EVENT",%s]`, protected)
 	heard := c.want(`["`) + c.want(`["`) // the answer, and the event for the subscription
 	if !strings.Contains(heard, `["OK","`+protected.ID+`",true,""]`) || !strings.Contains(heard, `["EVENT","free",`) {
@@ -70,8 +65,7 @@ func TestProtectedEvents(t *testing.T) {
 
 	// What was signed for one connection is worth nothing on another.
 	again := sys.dial(t)
-	again.say(`["AUTH",%s]`, proof)
-	again.want(`["OK","` + proof.ID + `",false,"invalid: `)
+	again.hears(`["OK","`+proof.ID+`",false,"invalid: `, `["AUTH",%s]`, proof)
 }
 
 func TestAuthRequired(t *testing.T) {
@@ -114,8 +108,7 @@ func TestAuthRequired(t *testing.T) {
 				return
 			}
 			proof := answer(t, challenge, gonostr.GeneratePrivateKey())
-			conn.say(`["AUTH",%s]`, proof)
-			conn.want(`["OK","` + proof.ID + `",true,""]`)
+			conn.hears(`["OK","`+proof.ID+`",true,""]`, `["AUTH",%s]`, proof)
 			ask(false, false)
 		})
 	}
@@ -129,7 +122,6 @@ func TestAuthIsPaced(t *testing.T) {
 	challenge := c.challenged()
 	for _, want := range []string{`true,""`, `true,""`, `false,"rate-limited: `} {
 		ev := answer(t, challenge, gonostr.GeneratePrivateKey())
-		c.say(`["AUTH",%s]`, ev)
-		c.want(`["OK","` + ev.ID + `",` + want)
+		c.hears(`["OK","`+ev.ID+`",`+want, `["AUTH",%s]`, ev)
 	}
 }

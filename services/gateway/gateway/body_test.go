@@ -195,32 +195,6 @@ func TestConnectionGoesOn(t *testing.T) {
 	}
 }
 
-// TestAnswerThatIsNotTaken: the writer is told when the client has stopped reading.
-func TestAnswerThatIsNotTaken(t *testing.T) {
-	t.Parallel()
-	wrote := make(chan error, 1)
-	addr := answering(t, 100*time.Millisecond, func(w http.ResponseWriter, _ *http.Request) {
-		pack := make([]byte, 1<<20)
-		for {
-			if _, err := w.Write(pack); err != nil {
-				wrote <- err
-				return
-			}
-			http.NewResponseController(w).Flush()
-		}
-	}, nil)
-	c, _ := dial(t, addr)
-	fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-	select {
-	case err := <-wrote:
-		if !isTimeout(err) {
-			t.Errorf("%v", err)
-		}
-	case <-time.After(patience):
-		t.Fatal("the writer waits for ever")
-	}
-}
-
 func isTimeout(err error) bool {
 	timeout, ok := errors.AsType[net.Error](err)
 	return ok && timeout.Timeout()

@@ -101,7 +101,7 @@ func (d *door) serve(w http.ResponseWriter, r *http.Request, client string) {
 		// A git client shows what it is told only if that is plain text.
 		http.Error(w, "repository not found: "+err.Error()+"; repositories are at /<npub of the owner>/<identifier>.git", http.StatusNotFound)
 	default:
-		d.pages.NotFound(w)
+		d.pages.Other(w, r, client)
 	}
 }
 

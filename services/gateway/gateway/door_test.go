@@ -93,7 +93,9 @@ func TestPages(t *testing.T) {
 	}
 	for _, want := range []string{"&lt;script&gt;alert(1)&lt;/script&gt;", "A &amp; B", "git clone https://git.example.com/" + npub + "/a%2Fb.git", npub, friendly,
 		`href="https://gitworkshop.dev/` + naddr + `"`, `href="nostr:` + naddr + `"`, `href="https://project.example"`,
-		"<code>git clone nostr://" + npub + "/git.example.com/a%2Fb</code>", `<link rel="icon" href="/icon.png">`, "main", "(HEAD)", "side", "v1", strings.Repeat("3", 40)} {
+		"<code>git clone nostr://" + npub + "/git.example.com/a%2Fb</code>", `<link rel="icon" href="/icon.png">`, "main", "(HEAD)",
+		`<meta property="og:title" content="&lt;script&gt;alert(1)&lt;/script&gt;">`,
+		`<meta name="go-import" content="git.example.com/` + npub + `/a%2Fb.git git https://git.example.com/` + npub + `/a%2Fb.git">`, "side", "v1", strings.Repeat("3", 40)} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not have %s", want)
 		}
@@ -126,12 +128,15 @@ func TestPages(t *testing.T) {
 	if resp, page = sys.ask(t, "HEAD", "/", ""); resp.StatusCode != http.StatusOK || page != "" {
 		t.Errorf("HEAD: %s %q", resp.Status, page)
 	}
-	for _, path := range []string{"/" + npub + "/none.git", "/" + stranger + "/x.git", "/prs/" + npub + "/a%2Fb.git", "/" + npub, "/" + npub + "/a/b.git",
+	for _, path := range []string{"/" + npub + "/none.git", "/" + stranger + "/x.git", "/prs/" + npub + "/a%2Fb.git", "/" + npub, "/" + npub + "/", "/" + stranger, "/" + npub + "/a/b.git", "/" + npub + "/a/b",
 		"/npub1xxx/a.git", "/../etc/passwd", "//", "/" + npub + "/%00.git"} {
 		resp, page := sys.ask(t, "GET", path, "")
 		// An identifier is one segment in what we print, but a slash in it may be written as such too.
 		want := http.StatusNotFound
-		if path == "/"+npub+"/a/b.git" {
+		if path == "/"+npub+"/a/b.git" || path == "/"+npub+"/a/b" { // the latter is sent to the former
+			want = http.StatusOK
+		}
+		if path == "/"+npub || path == "/"+npub+"/" { // the author's repositories
 			want = http.StatusOK
 		}
 		if resp.StatusCode != want || !strings.Contains(page, "<html") {

@@ -286,6 +286,13 @@ func (c *client) want(prefix string) string {
 	return got
 }
 
+// hears says something and hears one message that begins as wanted.
+func (c *client) hears(want, format string, args ...any) string {
+	c.t.Helper()
+	c.say(format, args...)
+	return c.want(want)
+}
+
 // events hears events of a subscription until EOSE, and gives their contents.
 func (c *client) events(id string) (contents []string) {
 	c.t.Helper()

@@ -72,7 +72,7 @@ type Pages struct {
 // site is what all pages know.
 type site struct {
 	Name, Description, Criteria string
-	Relay, Base                 string // ws and http URL of the service
+	Relay, Base, Host           string // ws and http URL of the service, and host and port
 	Style                       template.CSS
 	Script                      template.JS
 }
@@ -96,7 +96,7 @@ func New(o Options) (*Pages, error) {
 		Options: o,
 		site: site{
 			Name: s.DisplayName(), Description: s.RelayDescription, Criteria: criteria(s),
-			Relay: serviceURL("ws", s.Domain), Base: serviceURL("http", s.Domain),
+			Relay: serviceURL("ws", s.Domain), Base: serviceURL("http", s.Domain), Host: s.Domain,
 			Style: template.CSS(style), Script: template.JS(script),
 		},
 		rules: rules, pages: template.Must(template.New("pages").Parse(source)), policy: policy(iconURL),
@@ -142,7 +142,7 @@ func (p *Pages) Home(w http.ResponseWriter, r *http.Request, client string) {
 	w.Header().Set("Vary", "Accept")
 	var list []listed
 	err := p.look(r.Context(), client, func(ctx context.Context, v *eventdb.View) (err error) {
-		list, err = p.hosted(ctx, v)
+		list, err = p.hosted(ctx, v, "")
 		return err
 	})
 	if err != nil {
@@ -154,6 +154,43 @@ func (p *Pages) Home(w http.ResponseWriter, r *http.Request, client string) {
 		Repositories []listed
 		Most         int
 	}{p.site, list, maxListed})
+}
+
+// Other answers at an address that is not of a repository: with the list of an author's
+// repositories, from an address without ".git" with the way to the one with it, or with 404.
+func (p *Pages) Other(w http.ResponseWriter, r *http.Request, client string) {
+	npub, name, named := strings.Cut(strings.Trim(r.URL.EscapedPath(), "/"), "/")
+	prefix, key, err := nip19.Decode(npub)
+	author, _ := key.(string)
+	if err != nil || prefix != "npub" {
+		p.NotFound(w)
+		return
+	}
+	if path := "/" + npub + "/" + name + ".git"; named {
+		if _, err := nostr.ParseRepositoryPath(path); err != nil {
+			p.NotFound(w)
+			return
+		}
+		http.Redirect(w, r, path, http.StatusFound)
+		return
+	}
+	var list []listed
+	err = p.look(r.Context(), client, func(ctx context.Context, v *eventdb.View) (err error) {
+		list, err = p.hosted(ctx, v, author)
+		return err
+	})
+	switch {
+	case err != nil:
+		p.broken(w, r, err)
+	case len(list) == 0:
+		p.NotFound(w)
+	default:
+		p.show(w, http.StatusOK, "author", struct {
+			site
+			Author       string
+			Repositories []listed
+		}{p.site, npub, list})
+	}
 }
 
 // Icon answers with the icon, or with where it is.

@@ -55,10 +55,14 @@ type repository struct {
 
 type reference struct{ Name, Commit string }
 
-// hosted lists the repositories that were announced last.
-func (p *Pages) hosted(ctx context.Context, v *eventdb.View) ([]listed, error) {
+// hosted lists the repositories that were announced last, of an author or "" for all.
+func (p *Pages) hosted(ctx context.Context, v *eventdb.View, author string) ([]listed, error) {
 	var list []listed
-	for ev, err := range v.Query(ctx, nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Limit: maxLookedAt}) {
+	f := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Limit: maxLookedAt}
+	if author != "" {
+		f.Authors = []string{author}
+	}
+	for ev, err := range v.Query(ctx, f) {
 		if err != nil {
 			return nil, fmt.Errorf("list repositories: %w", err)
 		}

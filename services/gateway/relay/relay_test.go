@@ -237,6 +237,9 @@ func TestWhatWaitsIsForgotten(t *testing.T) {
 		return bytes
 	}
 	open := kept() // by the two subscriptions
+	if open < 2*openQuestion {
+		t.Errorf("two subscriptions take %d bytes", open)
+	}
 	nothingWaits := func(most int64) {
 		t.Helper()
 		for deadline := time.Now().Add(time.Minute); kept() != most; time.Sleep(time.Millisecond) {
