@@ -9,28 +9,20 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nats-io/nats-server/v2/conf"
-
 	"tendril.dev/proto"
 )
 
 const head = `# Accounts and users of the NATS server and what each may do. Written by 'tendril logins': do not edit.
 # Include it in the server's configuration: include "./users.conf"
-
 accounts `
 
-// What follows is the configuration of accounts as NATS reads it.
+// What follows is the configuration of accounts as NATS reads it: a superset of JSON.
 type (
 	account struct {
 		JetStream string   `json:"jetstream,omitempty"`
-		Users     []user   `json:"users"`
+		Users     []User   `json:"users"`
 		Exports   []export `json:"exports,omitempty"`
 		Imports   []imp    `json:"imports,omitempty"`
-	}
-	user struct {
-		User        string         `json:"user"`
-		Password    string         `json:"password"`
-		Permissions map[string]any `json:"permissions,omitempty"`
 	}
 	export struct {
 		Service  string   `json:"service,omitempty"`
@@ -49,53 +41,74 @@ type (
 	}
 )
 
-// Render writes the accounts of a NATS server with the users that there are: name and bcrypt hash.
-// What users of other accounts than the core may do they import from it: what they publish is a
-// service of the core, what they hear a stream.
-func Render(entries []User) (string, error) {
-	accounts := map[string]*account{proto.AccountCore: {JetStream: "enabled", Users: []user{}}}
+// User is a user of the server as users.conf has it: its name, which is a role with or without a
+// number, and the bcrypt hash of its password.
+type User struct {
+	Name        string         `json:"user"`
+	Hash        string         `json:"password"`
+	Permissions map[string]any `json:"permissions,omitempty"` // Render says them
+}
+
+// Render writes the accounts of a NATS server with the users that there are. What users of other
+// accounts than the core may do they import from it: what they publish is a service of the core,
+// what they hear a stream.
+func Render(users []User) (string, error) {
+	accounts := map[string]*account{proto.AccountCore: {JetStream: "enabled", Users: []User{}}}
 	services, streams := map[string][]string{}, map[string][]string{}
 	for _, p := range proto.Users() {
-		name := proto.AccountOf(p.User)
-		own := slices.DeleteFunc(slices.Clone(entries), func(e User) bool { return Role(e.Name) != p.User })
-		slices.SortFunc(own, func(a, b User) int { return strings.Compare(a.Name, b.Name) })
+		own := slices.DeleteFunc(slices.Clone(users), func(u User) bool { return Role(u.Name) != p.User })
 		if len(own) == 0 {
 			continue
 		}
-		if name != proto.AccountCore {
+		slices.SortFunc(own, func(a, b User) int { return strings.Compare(a.Name, b.Name) })
+		name := proto.AccountOf(p.User)
+		if accounts[name] == nil {
 			accounts[name] = &account{}
-			for _, s := range p.Publish {
-				for _, local := range proto.LocalSubjects(p.User, s) {
-					i := imp{Service: &subject{proto.AccountCore, s}}
-					if local != s {
-						i.To = local
-					}
-					accounts[name].Imports = append(accounts[name].Imports, i)
-				}
-				services[s] = append(services[s], name)
-			}
-			for _, s := range p.Subscribe {
-				accounts[name].Imports = append(accounts[name].Imports, imp{Stream: &subject{proto.AccountCore, s}})
-				streams[s] = append(streams[s], name)
-			}
 		}
-		for _, e := range own {
-			accounts[name].Users = append(accounts[name].Users, user{e.Name, e.Hash, permissionsOf(p)})
+		a := accounts[name]
+		publish, permissions := []string{}, map[string]any{}
+		for _, s := range p.Publish {
+			for _, local := range proto.LocalSubjects(p.User, s) {
+				publish = append(publish, local)
+				i := imp{Service: &subject{proto.AccountCore, s}, To: local}
+				if local == s {
+					i.To = ""
+				}
+				a.Imports = append(a.Imports, i)
+			}
+			services[s] = append(services[s], name)
+		}
+		for _, s := range p.Subscribe {
+			a.Imports = append(a.Imports, imp{Stream: &subject{proto.AccountCore, s}})
+			streams[s] = append(streams[s], name)
+		}
+		permissions["publish"] = map[string][]string{"allow": publish}
+		permissions["subscribe"] = map[string][]string{"allow": append(slices.Clone(p.Subscribe), proto.InboxPrefix(p.User)+".>")}
+		if p.Answers {
+			permissions["allow_responses"] = map[string]any{"max": -1, "expires": proto.AnswerTime.String()}
+		}
+		for _, u := range own {
+			a.Users = append(a.Users, User{u.Name, u.Hash, permissions})
 		}
 	}
 	core := accounts[proto.AccountCore]
+	core.Imports = nil
+	others := func(names []string) []string {
+		return slices.DeleteFunc(names, func(name string) bool { return name == proto.AccountCore })
+	}
 	for _, s := range slices.Sorted(maps.Keys(services)) {
-		e := export{Service: s, Accounts: services[s]}
+		e := export{Service: s, Accounts: others(services[s])}
 		if proto.AnswersOften(s) {
 			e.Response = "stream"
 		}
 		core.Exports = append(core.Exports, e)
 	}
 	for _, s := range slices.Sorted(maps.Keys(streams)) {
-		core.Exports = append(core.Exports, export{Stream: s, Accounts: streams[s]})
+		core.Exports = append(core.Exports, export{Stream: s, Accounts: others(streams[s])})
 	}
+	core.Exports = slices.DeleteFunc(core.Exports, func(e export) bool { return len(e.Accounts) == 0 })
 	b := bytes.NewBufferString(head)
-	encoder := json.NewEncoder(b) // what NATS reads is a superset of JSON
+	encoder := json.NewEncoder(b)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	if err := encoder.Encode(accounts); err != nil {
@@ -104,55 +117,23 @@ func Render(entries []User) (string, error) {
 	return b.String(), nil
 }
 
-func permissionsOf(p proto.Permissions) map[string]any {
-	var publish []string
-	for _, s := range p.Publish {
-		publish = append(publish, proto.LocalSubjects(p.User, s)...)
-	}
-	permissions := map[string]any{
-		"publish":   map[string][]string{"allow": publish},
-		"subscribe": map[string][]string{"allow": append(slices.Clone(p.Subscribe), proto.InboxPrefix(p.User)+".>")},
-	}
-	if p.Answers {
-		permissions["allow_responses"] = map[string]any{"max": -1, "expires": proto.AnswerTime.String()}
-	}
-	return permissions
-}
-
 var errConf = errors.New("it is not as 'tendril logins' writes it")
 
 // parse reads the users and hashes of a users.conf. Users that this version does not know are an
-// error, because render would leave them out.
-func parse(text string) ([]User, error) {
-	root, err := conf.Parse(text)
-	if err != nil {
-		return nil, err
-	}
-	accounts, ok := root["accounts"].(map[string]any)
-	if !ok {
+// error, because Render would leave them out.
+func parse(text string) (users []User, err error) {
+	_, text, ok := strings.Cut(text, "\naccounts ")
+	var accounts map[string]account
+	if err := json.Unmarshal([]byte(text), &accounts); !ok || err != nil {
 		return nil, errConf
 	}
-	var users []any
 	for _, a := range accounts {
-		fields, _ := a.(map[string]any)
-		own, ok := fields["users"].([]any)
-		if !ok {
-			return nil, errConf
+		for _, u := range a.Users {
+			if u.Hash == "" || proto.PermissionsOf(Role(u.Name)).User == "" {
+				return nil, fmt.Errorf("%w: this version has no user %q", errConf, u.Name)
+			}
+			users = append(users, u)
 		}
-		users = append(users, own...)
 	}
-	var entries []User
-	for _, u := range users {
-		fields, _ := u.(map[string]any)
-		name, _ := fields["user"].(string)
-		hash, _ := fields["password"].(string)
-		if name == "" || hash == "" {
-			return nil, errConf
-		}
-		if proto.PermissionsOf(Role(name)).User == "" {
-			return nil, fmt.Errorf("%w: this version has no user %q", errConf, name)
-		}
-		entries = append(entries, User{name, hash})
-	}
-	return entries, nil
+	return users, nil
 }

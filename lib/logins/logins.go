@@ -9,7 +9,6 @@ package logins
 
 import (
 	"crypto/rand"
-	"encoding/base32"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -25,20 +24,41 @@ import (
 	"tendril.dev/proto"
 )
 
-// UsersFile is the file in the folder that a NATS server includes.
-const UsersFile = "users.conf"
+const (
+	// UsersFile is the file in the folder that a NATS server includes.
+	UsersFile = "users.conf"
+	// cost is bcrypt's. A password has 130 random bits, so it cannot be found by trying, however
+	// quickly a guess is checked. The server checks one for each connection, and after its restart
+	// thousands connect at once: at this cost 1,000 checks take about a second of one processor, at
+	// the usual cost of 11 more than two minutes.
+	cost = bcrypt.MinCost
+	// maxLogin bounds a login file, in bytes.
+	maxLogin = 4096
+)
 
-// cost is bcrypt's. A password has 160 random bits: nobody finds one by trying, however quickly a
-// guess is checked. The server checks one for each connection, and after its restart thousands
-// connect at once: at this cost 1,000 checks take about a second of one processor, at the usual
-// cost of 11 more than two minutes.
-const cost = bcrypt.MinCost
+// Login is a name and a password for the NATS server.
+type Login struct {
+	User     string
+	Password string
+}
 
-// passwordBytes is how many random bytes a password is made of.
-const passwordBytes = 20
+// Read reads a login file: one line, `user:password`. Its errors do not hold the password; a file
+// that is not there is fs.ErrNotExist.
+func Read(path string) (Login, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return Login{}, err
+	}
+	line := strings.TrimRight(string(text), "\r\n")
+	user, password, ok := strings.Cut(line, ":")
+	if !ok || user == "" || password == "" || len(text) > maxLogin || strings.ContainsAny(line, "\r\n\x00") {
+		return Login{}, fmt.Errorf("read %s: want one line, user:password", path)
+	}
+	return Login{user, password}, nil
+}
 
 // Default are the users that [Init] makes a login for: one of each service, and the operator. The
-// others (tendril, import) are made where somebody asks for them.
+// others (tendril, import) are made where they are named.
 func Default() []string {
 	var names []string
 	for _, p := range proto.Users() {
@@ -65,18 +85,16 @@ func Init(dir string, users ...string) error {
 	return change(dir, users, func(f *folder, user string) error {
 		login, err := Read(LoginFile(dir, user))
 		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return f.add(user)
-		case err != nil:
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			return err
-		case f.accepts(login):
+		case err == nil && f.accepts(login):
 			return nil
-		case Role(login.User) != user:
+		case err == nil && Role(login.User) != user:
 			return fmt.Errorf("%s is the login of user %q; want one of %s", LoginFile(dir, user), login.User, user)
-		case f.knows(user):
-			return f.add(user) // the login is an old one, and what was retired stays so
+		case err == nil && !f.knows(user):
+			return f.admit(login) // users.conf was lost
 		}
-		return f.admit(login) // users.conf was lost
+		return f.add(user) // there is none, or an old one: what was retired stays so
 	})
 }
 
@@ -103,7 +121,7 @@ func Retire(dir string, users ...string) error {
 		if !f.accepts(login) || Role(login.User) != user {
 			return fmt.Errorf("%s is no login that %s has: run init first", LoginFile(dir, user), filepath.Join(dir, UsersFile))
 		}
-		f.entries = slices.DeleteFunc(f.entries, func(e User) bool { return Role(e.Name) == user && e.Name != login.User })
+		f.users = slices.DeleteFunc(f.users, func(u User) bool { return Role(u.Name) == user && u.Name != login.User })
 		return nil
 	})
 }
@@ -111,29 +129,55 @@ func Retire(dir string, users ...string) error {
 // Role is the user of proto.Users whose permissions a user of the server has: its name without the
 // number that a rotation adds.
 func Role(user string) string {
+	role, _ := roleOf(user)
+	return role
+}
+
+// roleOf is a user's role and its number; without one it is the first.
+func roleOf(user string) (role string, number int) {
 	if i := strings.LastIndexByte(user, '-'); i >= 0 {
-		if _, err := strconv.ParseUint(user[i+1:], 10, 31); err == nil {
-			return user[:i]
+		if n, err := strconv.ParseUint(user[i+1:], 10, 31); err == nil {
+			return user[:i], int(n)
 		}
 	}
-	return user
+	return user, 1
+}
+
+// folder is what must be written.
+type folder struct {
+	dir    string
+	users  []User
+	logins map[string]Login // new ones, by role
 }
 
 // change reads users.conf, does something for each user, and writes it. One command at a time does.
 func change(dir string, users []string, do func(f *folder, user string) error) error {
-	unlock, err := lock(dir)
+	d, err := os.Open(dir)
 	if err != nil {
-		return err
+		return fmt.Errorf("open the folder of logins: %w", err)
 	}
-	defer unlock()
-	f, err := open(dir)
-	if err != nil {
-		return err
+	defer d.Close()
+	if err := syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return fmt.Errorf("another command works in %s: %w", dir, err)
+	}
+	f := &folder{dir: dir, logins: map[string]Login{}}
+	path := filepath.Join(dir, UsersFile)
+	text, err := os.ReadFile(path)
+	if err == nil {
+		f.users, err = parse(string(text))
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read %s: %w", path, err)
 	}
 	if len(users) == 0 {
-		if users = f.roles(); len(users) == 0 {
-			return fmt.Errorf("%s has no logins: make them with init", dir)
+		for _, p := range proto.Users() {
+			if f.knows(p.User) {
+				users = append(users, p.User)
+			}
 		}
+	}
+	if len(users) == 0 {
+		return fmt.Errorf("%s has no logins: make them with init", dir)
 	}
 	for _, user := range users {
 		if proto.PermissionsOf(user).User == "" {
@@ -146,72 +190,29 @@ func change(dir string, users []string, do func(f *folder, user string) error) e
 	return f.save()
 }
 
-// folder is what must be written.
-type folder struct {
-	dir     string
-	entries []User
-	logins  map[string]Login // new ones, by role
-}
-
-// User is a user of the server as users.conf has it: its name, which is a role with or without a
-// number, and the bcrypt hash of its password.
-type User struct{ Name, Hash string }
-
-func open(dir string) (*folder, error) {
-	f := &folder{dir: dir, logins: map[string]Login{}}
-	text, err := os.ReadFile(filepath.Join(dir, UsersFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return f, nil
-	}
-	if err == nil {
-		f.entries, err = parse(string(text))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", filepath.Join(dir, UsersFile), err)
-	}
-	return f, nil
-}
-
-// roles are the users of proto that there is a login for, in proto's order.
-func (f *folder) roles() (users []string) {
-	for _, p := range proto.Users() {
-		if f.knows(p.User) {
-			users = append(users, p.User)
-		}
-	}
-	return users
-}
-
 func (f *folder) knows(role string) bool {
-	return slices.ContainsFunc(f.entries, func(e User) bool { return Role(e.Name) == role })
+	return slices.ContainsFunc(f.users, func(u User) bool { return Role(u.Name) == role })
 }
 
 // accepts reports whether the server that has this folder's users lets the login in.
 func (f *folder) accepts(l Login) bool {
-	return slices.ContainsFunc(f.entries, func(e User) bool {
-		return e.Name == l.User && bcrypt.CompareHashAndPassword([]byte(e.Hash), []byte(l.Password)) == nil
+	return slices.ContainsFunc(f.users, func(u User) bool {
+		return u.Name == l.User && bcrypt.CompareHashAndPassword([]byte(u.Hash), []byte(l.Password)) == nil
 	})
 }
 
-// add makes a new login for a role, under the next name that is free.
+// add makes a new login for a role, under the next number.
 func (f *folder) add(role string) error {
 	highest := 0
-	for _, e := range f.entries {
-		if e.Name == role {
-			highest = max(highest, 1)
-		} else if Role(e.Name) == role {
-			n, err := strconv.Atoi(strings.TrimPrefix(e.Name, role+"-"))
-			if err != nil {
-				return fmt.Errorf("number of user %s: %w", e.Name, err)
-			}
-			highest = max(highest, n)
+	for _, u := range f.users {
+		if of, number := roleOf(u.Name); of == role {
+			highest = max(highest, number)
 		}
 	}
-	name := role
+	l := Login{User: role, Password: rand.Text()}
 	if highest > 0 {
-		name += "-" + strconv.Itoa(highest+1)
+		l.User += "-" + strconv.Itoa(highest+1)
 	}
-	l := Login{User: name, Password: password()}
 	f.logins[role] = l
 	return f.admit(l)
 }
@@ -222,66 +223,40 @@ func (f *folder) admit(l Login) error {
 	if err != nil {
 		return fmt.Errorf("hash the password of user %s: %w", l.User, err)
 	}
-	f.entries = slices.DeleteFunc(f.entries, func(e User) bool { return e.Name == l.User })
-	f.entries = append(f.entries, User{l.User, string(hash)})
+	f.users = slices.DeleteFunc(f.users, func(u User) bool { return u.Name == l.User })
+	f.users = append(f.users, User{Name: l.User, Hash: string(hash)})
 	return nil
 }
 
-// save writes users.conf first: a login that is then missing is made anew under another name, and
-// whoever reads a login file finds one that is valid.
+// save writes users.conf first: a login that is then missing is made under another name, and a
+// login file that is read is always valid.
 func (f *folder) save() error {
-	text, err := Render(f.entries)
-	if err != nil {
-		return err
-	}
-	if err := replace(filepath.Join(f.dir, UsersFile), text); err != nil {
-		return err
+	text, err := Render(f.users)
+	if err == nil {
+		err = replace(filepath.Join(f.dir, UsersFile), text)
 	}
 	for role, l := range f.logins {
-		if err := replace(LoginFile(f.dir, role), l.User+":"+l.Password+"\n"); err != nil {
-			return err
+		if err == nil {
+			err = replace(LoginFile(f.dir, role), l.User+":"+l.Password+"\n")
 		}
 	}
-	return nil
+	return err
 }
 
-// password returns 32 random letters and digits.
-func password() string {
-	b := make([]byte, passwordBytes)
-	rand.Read(b) // never fails
-	return strings.ToLower(base32.StdEncoding.EncodeToString(b))
-}
-
-// replace writes a file that only its owner may read, so that whoever does sees the old text or the
-// new, even after a crash.
-func replace(path, text string) (err error) {
+// replace writes a file that only its owner may read, so that a reader sees the old text or the new
+// one, even after a crash.
+func replace(path, text string) error {
 	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // mode 0600
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	defer func() {
-		if err != nil {
-			os.Remove(temp.Name())
-			err = fmt.Errorf("write %s: %w", path, err)
-		}
-	}()
 	_, err = temp.WriteString(text)
-	err = errors.Join(err, temp.Sync(), temp.Close())
+	if err = errors.Join(err, temp.Sync(), temp.Close()); err == nil {
+		err = os.Rename(temp.Name(), path)
+	}
 	if err != nil {
-		return err
+		os.Remove(temp.Name())
+		return fmt.Errorf("write %s: %w", path, err)
 	}
-	return os.Rename(temp.Name(), path)
-}
-
-// lock keeps a second command off the folder; the end of the process opens it.
-func lock(dir string) (unlock func(), err error) {
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, fmt.Errorf("open the folder of logins: %w", err)
-	}
-	if err := syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		d.Close()
-		return nil, fmt.Errorf("another command works in %s: %w", dir, err)
-	}
-	return func() { d.Close() }, nil
+	return nil
 }
