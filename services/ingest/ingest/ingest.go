@@ -94,7 +94,7 @@ func budgetsOf(ctx context.Context, n *node.Node) (b writer.Budgets, err error) 
 	for _, given := range s.BootstrapRelays {
 		url, err := nostr.NormalizeRelayURL(given)
 		if err != nil {
-			return b, fmt.Errorf("NGIT_SYNC_BOOTSTRAP_RELAY_URL is %q: %w", given, err)
+			return b, err
 		}
 		b.Bootstrap[string(url)] = true
 	}

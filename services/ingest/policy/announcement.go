@@ -16,7 +16,7 @@ func (p *Policy) announcement(k Knowledge, c *Candidate) (Decision, error) {
 		return invalid(err), nil
 	}
 	if p.refused.Has(a.Ref) {
-		return rejected(ReasonBlacklisted, "blocked: this repository is not welcome here"), nil
+		return rejected("blacklisted", "blocked: this repository is not welcome here"), nil
 	}
 	before, err := k.AcceptedAt(a.Ref.Address())
 	if err != nil {
@@ -37,7 +37,7 @@ func (p *Policy) announcement(k Knowledge, c *Candidate) (Decision, error) {
 	}
 	if allowed, err := p.mayBeHosted(k, a.Ref); !allowed || err != nil {
 		// Another announcement of the identifier may name its author as a maintainer.
-		d := rejected(ReasonNotWhitelisted, "blocked: this repository is not on the list of those that are hosted here")
+		d := rejected("not_whitelisted", "blocked: this repository is not on the list of those that are hosted here")
 		d.Missing = []string{MissingAnnouncement(a.Ref.Identifier)}
 		return d, err
 	}
@@ -86,7 +86,7 @@ func (p *Policy) elsewhere(k Knowledge, c *Candidate, a *nostr.Announcement, bef
 	case vouched:
 		d, err = p.hold(k, c, a.Ref.Identifier, proto.PhaseVouched, replaced...)
 	default:
-		d = healable(ReasonNotListed, "invalid: the announcement must list this service in its clone and relays tags",
+		d = healable("service_not_listed", "invalid: the announcement must list this service in its clone and relays tags",
 			MissingAnnouncement(a.Ref.Identifier))
 	}
 	d.drop("", replaced...)

@@ -28,7 +28,7 @@ func TestArchive(t *testing.T) {
 	bobsHere := announce(bob, "tree", 200)
 	atService := event(alice, 30617, 100, tag("d", "tree"), tag("clone", "https://grasp.example.org/"+npub(alice)+"/tree.git"))
 	s := state(alice, "tree", 150)
-	notListed := isParked(policy.ReasonNotListed, "invalid: ", "d:tree")
+	notListed := isParked("service_not_listed", "invalid: ", "d:tree")
 	run(t, []row{
 		{"archived", nil, synced(there), all, isHeld(there)},
 		{"submitted by a user", nil, user(there), all, isHeld(there)},
@@ -37,7 +37,7 @@ func TestArchive(t *testing.T) {
 		{"at a service", nil, synced(atService), services, isHeld(atService)},
 		{"at none of the services", nil, synced(there), services, notListed},
 		{"blacklisted all the same", nil, synced(there), func(s *config.Settings) { all(s); s.RepositoryBlacklist = []string{"tree"} },
-			isRejected(policy.ReasonBlacklisted, "blocked: ")},
+			isRejected("blacklisted", "blocked: ")},
 		{"a newer one of an archived one", new(world).accept(there), synced(newer), all, isAccepted()},
 		{"in the place of a held one", new(world).hold(there), synced(newer), all,
 			want{outcome: proto.HeldBack, message: proto.MessagePurgatory, hold: []string{waiting(newer)}, drop: []string{dropped(there)}}},
@@ -47,15 +47,15 @@ func TestArchive(t *testing.T) {
 		{"moves away for good", new(world).accept(here).hold(s), synced(newer), nil, isAccepted(dropped(s))},
 		{"an archived one that lists us now", new(world).accept(there), synced(hereAgain), all, isHeld(hereAgain)},
 		{"lists us, and is on no list", nil, user(here), func(s *config.Settings) { all(s); s.RepositoryWhitelist = []string{"bush"} },
-			isRejected(policy.ReasonNotWhitelisted, "blocked: ")},
+			isRejected("not_whitelisted", "blocked: ")},
 		{"lists us, named by an archived one, and is on no list", new(world).accept(naming), user(bobsHere),
-			func(s *config.Settings) { all(s); s.RepositoryWhitelist = []string{"bush"} }, isRejected(policy.ReasonNotWhitelisted, "blocked: ")},
+			func(s *config.Settings) { all(s); s.RepositoryWhitelist = []string{"bush"} }, isRejected("not_whitelisted", "blocked: ")},
 		{"lists us, named by a held archived one, and is on no list", new(world).hold(naming), user(bobsHere),
-			func(s *config.Settings) { all(s); s.RepositoryWhitelist = []string{"bush"} }, isRejected(policy.ReasonNotWhitelisted, "blocked: ")},
+			func(s *config.Settings) { all(s); s.RepositoryWhitelist = []string{"bush"} }, isRejected("not_whitelisted", "blocked: ")},
 		{"released", new(world).hold(there), action(proto.ActionRelease, there), all, isAccepted(dropped(there))},
 		{"released, and archived no more", new(world).hold(there), action(proto.ActionRelease, there), listed, isAccepted(dropped(there))},
 		{"released, and not on the list any more", new(world).hold(there), action(proto.ActionRelease, there), services,
-			want{outcome: proto.Rejected, reason: policy.ReasonNotListed, message: "invalid: ", remember: true, drop: []string{dropped(there)}}},
+			want{outcome: proto.Rejected, reason: "service_not_listed", message: "invalid: ", remember: true, drop: []string{dropped(there)}}},
 		{"a state of an archived one", new(world).hold(there), synced(s), all,
 			want{outcome: proto.HeldBack, message: proto.MessagePurgatory, hold: []string{waiting(s), waiting(there)}}},
 	})

@@ -13,7 +13,7 @@ type Decision struct {
 	Message string // of the OK, with its NIP-01 prefix
 
 	// Set where Outcome is Rejected.
-	Reason   Reason
+	Reason   string    // for metrics: one word of a bounded set, where messages are sentences
 	Missing  []string  // keys that would heal the rejection, see [Arrivals]
 	Remember bool      // keep its id, so that it is not fetched again
 	Park     bool      // keep it whole for a while: what it misses may be about to come
@@ -53,23 +53,19 @@ const messageNewer = "duplicate: a newer event is in its place, or one as old of
 // MayChange reports whether a rejection is for something that may change: what the event misses may
 // come, and what is crowded may have room again.
 func (d Decision) MayChange() bool {
-	return d.Outcome == proto.Rejected && (len(d.Missing) > 0 || d.Reason == ReasonCrowded)
+	return d.Outcome == proto.Rejected && (len(d.Missing) > 0 || d.Reason == "crowded")
 }
 
 // drop adds entries to what is deleted. remember is the reason to remember them by, or "".
 func (d *Decision) drop(remember string, entries ...*held.Entry) {
-	for _, e := range entries {
-		d.add(Dropped{Entry: e, Remember: remember})
-	}
-}
-
-func (d *Decision) add(x Dropped) {
 	if d.dropped == nil {
 		d.dropped = map[string]bool{}
 	}
-	if !d.dropped[x.Entry.Key] {
-		d.dropped[x.Entry.Key] = true
-		d.Drop = append(d.Drop, x)
+	for _, e := range entries {
+		if !d.dropped[e.Key] {
+			d.dropped[e.Key] = true
+			d.Drop = append(d.Drop, Dropped{Entry: e, Remember: remember})
+		}
 	}
 }
 
@@ -78,54 +74,27 @@ func accepted() Decision { return Decision{Outcome: proto.Accepted} }
 func duplicate(message string) Decision { return Decision{Outcome: proto.Duplicate, Message: message} }
 
 // rejected is for good: the event is remembered.
-func rejected(reason Reason, message string) Decision {
+func rejected(reason, message string) Decision {
 	return Decision{Outcome: proto.Rejected, Reason: reason, Message: message, Remember: true}
 }
 
-func invalid(err error) Decision { return rejected(ReasonInvalid, "invalid: "+err.Error()) }
+func invalid(err error) Decision { return rejected("invalid", "invalid: "+err.Error()) }
 
 // forgotten rejects what may be right another time, or what no relay keeps.
-func forgotten(reason Reason, message string) Decision {
+func forgotten(reason, message string) Decision {
 	return Decision{Outcome: proto.Rejected, Reason: reason, Message: message}
 }
 
 // Later rejects what is welcome at another time. It is not remembered.
-func Later(reason Reason, message string, at time.Time) Decision {
+func Later(reason, message string, at time.Time) Decision {
 	d := forgotten(reason, message)
 	d.RetryAt = at
 	return d
 }
 
 // healable rejects an event whose reason may go away when one of the missing keys arrives.
-func healable(reason Reason, message string, missing ...string) Decision {
+func healable(reason, message string, missing ...string) Decision {
 	d := rejected(reason, message)
 	d.Missing, d.Park = missing, true
 	return d
 }
-
-// Reason classifies rejections, for metrics: a bounded set, where messages are sentences.
-type Reason string
-
-// The reasons.
-const (
-	ReasonMalformed      Reason = "malformed"       // not an event at all
-	ReasonInvalid        Reason = "invalid"         // of its kind, it is not well-formed
-	ReasonBlacklisted    Reason = "blacklisted"     // its author, or its repository
-	ReasonNotWhitelisted Reason = "not_whitelisted" // its repository
-	ReasonDeleted        Reason = "deleted"
-	ReasonRejectedBefore Reason = "rejected_before"
-	ReasonExpired        Reason = "expired"   // NIP-40
-	ReasonEphemeral      Reason = "ephemeral" // not stored
-	ReasonFuture         Reason = "future"
-	ReasonProtected      Reason = "protected"          // NIP-70
-	ReasonNotListed      Reason = "service_not_listed" // an announcement that does not list us
-	ReasonNoAnnouncement Reason = "no_announcement"
-	ReasonUnauthorized   Reason = "unauthorized"
-	ReasonSuperseded     Reason = "superseded"
-	ReasonOrphan         Reason = "orphan"      // neither names nor is named by what is accepted
-	ReasonNotHeld        Reason = "not_held"    // a release of what is not held any more
-	ReasonCrowded        Reason = "crowded"     // too much is held already
-	ReasonOverBudget     Reason = "over_budget" // its author, address or relay has stored as much as it may today
-	ReasonFull           Reason = "full"        // the service is above a high-water mark
-	ReasonUndecidable    Reason = "undecidable" // a failure of ours, again and again
-)

@@ -20,9 +20,7 @@ func (p *Policy) hold(k Knowledge, c *Candidate, identifier string, phase proto.
 			d.drop("", replaced...)
 			return d, nil
 		}
-		again := *entry
-		again.Phase, again.ExpiresAt = phase, p.end(phase)
-		return Decision{Outcome: proto.Done, Hold: []*held.Entry{&again}}, nil
+		return Decision{Outcome: proto.Done, Hold: []*held.Entry{p.begin(phase, *entry)}}, nil
 	}
 	reserved, err := p.isServed(k, nostr.RepoRef{PubKey: c.Event.PubKey, Identifier: identifier})
 	if err != nil {
@@ -30,84 +28,68 @@ func (p *Policy) hold(k Knowledge, c *Candidate, identifier string, phase proto.
 	}
 	entry, err := held.NewEntry(proto.Held{
 		Event: c.Event, Identifier: identifier, Source: c.Source, Relay: c.Relay, Client: c.Client,
-		Reserved: reserved && p.bounds.Reserved > 0, Phase: phase, HeldAt: p.now().UTC(), ExpiresAt: p.end(phase),
+		Reserved: reserved && p.bounds.Reserved > 0, HeldAt: p.now().UTC(),
 	})
 	if err != nil {
 		return Decision{}, err
 	}
+	entry = p.begin(phase, *entry)
 	evicted, full := k.Room().Admit(p.bounds, entry, replaced)
-	if full == NotFull && len(evicted) > 0 {
-		stands, err := standsWithout(k, entry, evicted)
-		if err != nil {
-			return Decision{}, err
-		}
-		if !stands {
-			full = FullInAll
-		}
-	}
-	switch full {
-	case FullForAuthor:
-		return forgotten(ReasonCrowded, "rate-limited: too much of this author waits for git data here; push what waits, or try again later"), nil
-	case FullInAll:
-		return forgotten(ReasonCrowded, "rate-limited: too much waits for git data here; try again later"), nil
+	stands, err := standsWithout(k, entry, evicted)
+	switch {
+	case err != nil:
+		return Decision{}, err
+	case full != "":
+		return forgotten("crowded", full), nil
+	case !stands:
+		return forgotten("crowded", fullInAll), nil
 	}
 	d = Decision{Outcome: proto.HeldBack, Message: proto.MessagePurgatory, Hold: []*held.Entry{entry}}
 	d.drop("", replaced...)
 	for _, e := range evicted {
-		d.add(Dropped{Entry: e, Evicted: true})
+		d.drop("", e)
+		d.Drop[len(d.Drop)-1].Evicted = true
 	}
 	return d, nil
 }
 
 // standsWithout reports whether a new entry may still be held when others had to make room for it:
-// what it depends on may be among them.
+// the announcement that it depends on may be among them.
 func standsWithout(k Knowledge, e *held.Entry, evicted []*held.Entry) (bool, error) {
 	gone := map[string]bool{}
-	for _, e := range evicted {
-		gone[e.Event.ID] = true
-	}
-	switch {
-	case e.Phase == proto.PhaseVouched:
-		remain := []*held.Entry{e}
-		for _, other := range k.Held().Announcements(e.Identifier) {
-			if !gone[other.Event.ID] {
-				remain = append(remain, other)
-			}
+	for _, other := range evicted {
+		gone[other.Event.ID] = true
+		if e.Phase == proto.PhaseVouched && other.Announcement != nil && other.Identifier == e.Identifier {
+			return false, nil
 		}
-		vouched, _, err := vouchedFor(k, remain, nil)
-		return vouched[e.Event.PubKey], err
-	case e.Event.Kind == nostr.KindState:
-		return isAnnounced(k, e.Identifier, gone)
 	}
-	return true, nil
+	if e.Event.Kind != nostr.KindState || len(gone) == 0 {
+		return true, nil
+	}
+	return isAnnounced(k, e.Identifier, gone)
 }
 
-// end is when an entry that begins a phase now must be looked at again.
-func (p *Policy) end(phase proto.Phase) time.Time {
-	lasts := p.waits
+// begin returns an entry that begins a phase now, and when it must be looked at again.
+func (p *Policy) begin(phase proto.Phase, e held.Entry) *held.Entry {
+	lasts := p.settings.HoldDuration
 	switch phase {
 	case proto.PhaseSilent:
-		lasts = p.silent
+		lasts = p.settings.SilentDuration
 	case proto.PhaseVouched:
 		// As long as those that vouch for it can last without anything happening.
-		lasts = p.waits + p.silent
+		lasts = p.settings.HoldDuration + p.settings.SilentDuration
 	}
-	return p.now().UTC().Add(lasts)
+	e.Phase, e.ExpiresAt = phase, p.now().UTC().Add(lasts)
+	return &e
 }
 
 // restarted returns the entry with its clock started anew.
 func (p *Policy) restarted(entry *held.Entry) *held.Entry {
-	again := *entry
-	if again.Phase == proto.PhaseSilent {
-		again.Phase = proto.PhaseWaiting
+	if entry.Phase == proto.PhaseVouched {
+		return p.begin(proto.PhaseVouched, *entry)
 	}
-	again.ExpiresAt = p.end(again.Phase)
-	return &again
+	return p.begin(proto.PhaseWaiting, *entry)
 }
-
-// tolerance is how far the clocks of purgatory and ingest may differ without an expiry being asked
-// for in vain.
-func (p *Policy) tolerance() time.Duration { return min(p.waits/10, 5*time.Second) }
 
 // expire ends the time of a held event: a waiting announcement falls silent, one that is held for
 // others' sake is decided again, everything else goes. Purgatory may give a reason to end it early;
@@ -115,16 +97,15 @@ func (p *Policy) tolerance() time.Duration { return min(p.waits/10, 5*time.Secon
 func (p *Policy) expire(k Knowledge, c *Candidate, entry *held.Entry) (Decision, error) {
 	d := Decision{Outcome: proto.Done}
 	reason := c.Reason
-	if entry == nil || reason == "" && p.now().Add(p.tolerance()).Before(entry.ExpiresAt) {
+	tolerance := min(p.settings.HoldDuration/10, 5*time.Second) // purgatory's clock may differ so much
+	if entry == nil || reason == "" && p.now().Add(tolerance).Before(entry.ExpiresAt) {
 		return d, nil
 	}
 	switch {
 	case entry.Phase == proto.PhaseVouched:
 		return p.judge(k, Release(entry.Event), entry)
 	case entry.Announcement != nil && entry.Phase == proto.PhaseWaiting:
-		silent := *entry
-		silent.Phase, silent.ExpiresAt = proto.PhaseSilent, p.end(proto.PhaseSilent)
-		d.Hold = []*held.Entry{&silent}
+		d.Hold = []*held.Entry{p.begin(proto.PhaseSilent, *entry)}
 		return d, nil
 	case reason == "":
 		reason = rememberExpired

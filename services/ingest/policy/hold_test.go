@@ -23,7 +23,7 @@ func TestSizes(t *testing.T) {
 	}
 	a := announce(alice, "tree", 50)
 	commit := tag("c", strings.Repeat("b", 40))
-	of := map[int]int{30617: policy.MaxAnnouncementBytes, 30618: policy.MaxStateBytes, 1618: policy.MaxPullRequestBytes, 5: policy.MaxOtherBytes, 1617: policy.MaxPatchBytes, 1: policy.MaxOtherBytes, 10317: policy.MaxGraspListBytes}
+	of := map[int]int{30617: 64 << 10, 30618: 512 << 10, 1618: 256 << 10, 5: 128 << 10, 1617: 512 << 10, 1: 128 << 10, 10317: 16 << 10}
 	make := func(kind, bytes int) *policy.Candidate {
 		switch kind {
 		case 30617:
@@ -49,7 +49,7 @@ func TestSizes(t *testing.T) {
 			t.Errorf("kind %d of %d bytes: %s %q, %v", kind, most, d.Outcome, d.Message, err)
 		}
 		d, err := rules.Decide((&world{}).accept(a), not)
-		if err != nil || d.Reason != policy.ReasonInvalid || !d.Remember || !strings.HasPrefix(d.Message, "invalid: ") {
+		if err != nil || d.Reason != "invalid" || !d.Remember || !strings.HasPrefix(d.Message, "invalid: ") {
 			t.Errorf("kind %d of one more: %s %q, %v", kind, d.Outcome, d.Message, err)
 		}
 	}

@@ -24,9 +24,9 @@ func (p *Policy) state(k Knowledge, c *Candidate) (Decision, error) {
 	if !speaks {
 		announced, err := isAnnounced(k, s.Identifier, nil)
 		if announced {
-			return healable(ReasonUnauthorized, "invalid: author not authorized for this repository", MissingAnnouncement(s.Identifier)), err
+			return healable("unauthorized", "invalid: author not authorized for this repository", MissingAnnouncement(s.Identifier)), err
 		}
-		return healable(ReasonNoAnnouncement, "invalid: no announcement exists for this repository", MissingAnnouncement(s.Identifier)), err
+		return healable("no_announcement", "invalid: no announcement exists for this repository", MissingAnnouncement(s.Identifier)), err
 	}
 	d, err := p.hold(k, c, s.Identifier, proto.PhaseWaiting)
 	switch d.Outcome {
@@ -77,7 +77,7 @@ const maxTagged = 100
 // pushed there, and is for any repository. An identifier of "" means nowhere; missing says what
 // would change that.
 func (p *Policy) identifierOf(k Knowledge, pr *nostr.PullRequest) (identifier string, missing []string, err error) {
-	if p.offers {
+	if p.settings.ContributorPRs {
 		if offered := pr.PRServiceIdentifiers(p.hosting.Domain()); len(offered) > 0 {
 			return offered[0], nil, nil
 		}
@@ -106,11 +106,8 @@ func (p *Policy) identifierOf(k Knowledge, pr *nostr.PullRequest) (identifier st
 		if have != nil && elsewhere == "" {
 			elsewhere = ref.Identifier
 		}
-		missing = append(missing, ref.String())
 		// The owner's announcement of it may name the author of this address as a maintainer.
-		if key := MissingAnnouncement(ref.Identifier); !slices.Contains(missing, key) {
-			missing = append(missing, key)
-		}
+		missing = append(missing, ref.String(), MissingAnnouncement(ref.Identifier))
 	}
 	return elsewhere, missing, nil
 }
@@ -162,7 +159,7 @@ func (p *Policy) deletion(k Knowledge, c *Candidate) (Decision, error) {
 			leaves[have.ID] = have.Tags.GetD()
 		}
 	}
-	if !p.keepDeleted { // or accepted announcements stay, whatever their authors ask for
+	if !p.settings.IgnoreDeletions { // or accepted announcements stay, whatever their authors ask for
 		d.leaves = leaves
 	}
 	return d, nil
@@ -210,7 +207,7 @@ func Vouches(kind int) bool {
 // orphan rejects an event for which nothing accepted speaks. What its author has just submitted is
 // answered once and for all; what came by sync may have come before what it belongs to.
 func orphan(c *Candidate, missing []string) Decision {
-	d := healable(ReasonOrphan, "invalid: the event neither names nor is named by anything that is accepted here", missing...)
+	d := healable("orphan", "invalid: the event neither names nor is named by anything that is accepted here", missing...)
 	d.Park = c.Source.Synced()
 	return d
 }

@@ -24,7 +24,7 @@ func TestOfferedPullRequests(t *testing.T) {
 	another := event(bob, 1618, 100, commit, tag("a", repo(alice, "tree")), tag("clone", at(carol, "tree")))
 	untagged := event(bob, 1618, 100, commit, tag("a", repo(alice, "bush")), tag("clone", at(bob, "tree")))
 	withoutCommit := event(bob, 1618, 100, tag("a", repo(alice, "tree")), tag("clone", at(bob, "tree")))
-	orphan := isRejected(policy.ReasonOrphan, "invalid: ")
+	orphan := isRejected("orphan", "invalid: ")
 	run(t, []row{
 		{"offered here", nil, user(pr), on, isHeld(pr)},
 		{"offered here, from sync", nil, synced(pr), on, isHeld(pr)},
@@ -32,10 +32,10 @@ func TestOfferedPullRequests(t *testing.T) {
 		{"while it is off", nil, user(pr), nil, orphan},
 		{"in somebody else's place", nil, user(another), on, orphan},
 		{"for an identifier that it does not tag", nil, user(untagged), on, orphan},
-		{"without a commit", nil, user(withoutCommit), on, isRejected(policy.ReasonInvalid, "invalid: ")},
+		{"without a commit", nil, user(withoutCommit), on, isRejected("invalid", "invalid: ")},
 		{"released", new(world).holdAs(proto.PhaseWaiting, now.Add(time.Minute), "tree", pr), action(proto.ActionRelease, pr), on, isAccepted(dropped(pr))},
 		{"released, and it is off since", new(world).holdAs(proto.PhaseWaiting, now.Add(time.Minute), "tree", pr), action(proto.ActionRelease, pr), nil,
-			want{outcome: proto.Rejected, reason: policy.ReasonOrphan, message: "invalid: ", remember: true, drop: []string{dropped(pr)}}},
+			want{outcome: proto.Rejected, reason: "orphan", message: "invalid: ", remember: true, drop: []string{dropped(pr)}}},
 	})
 	s := settings()
 	on(&s)

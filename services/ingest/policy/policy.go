@@ -8,9 +8,9 @@
 package policy
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -79,17 +79,13 @@ func Release(ev *nostr.Event) *Candidate {
 
 // Policy is the configured part of the rules.
 type Policy struct {
-	hosting     config.Rules
-	blacklist   map[string]bool // public keys
-	hosted      config.List     // empty: all
-	refused     config.List
-	keepDeleted bool // deletion requests do not touch what is accepted
-	offers      bool // contributors offer pull requests below /prs/ (GRASP-06)
-	maxFuture   time.Duration
-	waits       time.Duration // how long a held event waits for its git data
-	silent      time.Duration // how long an announcement is kept after that
-	bounds      Bounds
-	now         func() time.Time
+	settings  config.Settings
+	hosting   config.Rules
+	blacklist map[string]bool // public keys
+	hosted    config.List     // empty: all
+	refused   config.List
+	bounds    Bounds
+	now       func() time.Time
 }
 
 // New reads the rules from settings. An error is one sentence that names the setting and what would
@@ -99,31 +95,19 @@ func New(s config.Settings, bounds Bounds, now func() time.Time) (*Policy, error
 	if err != nil {
 		return nil, err
 	}
-	p := &Policy{
-		hosting: rules, now: now,
-		maxFuture: time.Duration(s.MaxFutureSeconds) * time.Second,
-		waits:     s.HoldDuration, silent: s.SilentDuration,
-		bounds:      bounds,
-		keepDeleted: s.IgnoreDeletions, offers: s.ContributorPRs,
-		blacklist: map[string]bool{},
-	}
+	p := &Policy{settings: s, hosting: rules, blacklist: map[string]bool{}, bounds: bounds, now: now}
 	for _, npub := range s.EventBlacklist {
 		pubkey, err := config.ParseNpub(npub)
 		if err != nil {
-			return nil, fmt.Errorf("NGIT_EVENT_BLACKLIST names %q: want npubs, comma-separated", npub)
+			return nil, fmt.Errorf("NGIT_EVENT_BLACKLIST names %q: %w", npub, err)
 		}
 		p.blacklist[pubkey] = true
 	}
 	if p.hosted, err = config.ParseList("NGIT_REPOSITORY_WHITELIST", s.RepositoryWhitelist); err != nil {
-		return nil, fmt.Errorf("NGIT_REPOSITORY_WHITELIST: %w", err)
+		return nil, err
 	}
-	if p.refused, err = config.ParseList("NGIT_REPOSITORY_BLACKLIST", s.RepositoryBlacklist); err != nil {
-		return nil, fmt.Errorf("NGIT_REPOSITORY_BLACKLIST: %w", err)
-	}
-	if p.waits <= 0 || p.silent <= 0 {
-		return nil, errors.New("NGIT_PURGATORY_HOLD and NGIT_PURGATORY_SILENT must be longer than nothing, like 30m and 24h")
-	}
-	return p, nil
+	p.refused, err = config.ParseList("NGIT_REPOSITORY_BLACKLIST", s.RepositoryBlacklist)
+	return p, err
 }
 
 // Rules is a short form of the settings that decide what is accepted. What was rejected by other
@@ -183,7 +167,7 @@ func (p *Policy) judge(k Knowledge, c *Candidate, entry *held.Entry) (Decision, 
 // known answers for what needs no rule of its kind (policy.md, the first three checks).
 func (p *Policy) known(k Knowledge, c *Candidate, entry *held.Entry) (d Decision, decided bool, err error) {
 	if p.blacklist[c.Event.PubKey] {
-		return rejected(ReasonBlacklisted, "blocked: this author is not welcome here"), true, nil
+		return rejected("blacklisted", "blocked: this author is not welcome here"), true, nil
 	}
 	_, isAccepted, err := k.AcceptedKind(c.Event.ID)
 	switch {
@@ -196,7 +180,7 @@ func (p *Policy) known(k Knowledge, c *Candidate, entry *held.Entry) (d Decision
 		}
 		return d, true, nil
 	case entry == nil && c.Action == proto.ActionRelease:
-		return forgotten(ReasonNotHeld, "invalid: the event is not held any more"), true, nil
+		return forgotten("not_held", "invalid: the event is not held any more"), true, nil
 	case entry != nil && c.Action != proto.ActionRelease:
 		d = duplicate(proto.MessagePurgatory)
 		if entry.Phase == proto.PhaseSilent && (c.Lane == proto.LaneUser || c.Source == proto.SourceImport) {
@@ -206,11 +190,11 @@ func (p *Policy) known(k Knowledge, c *Candidate, entry *held.Entry) (d Decision
 	}
 	deleted, err := k.Deleted(c.Event)
 	if deleted || err != nil {
-		return rejected(ReasonDeleted, "blocked: its author has asked for its deletion"), true, err
+		return rejected("deleted", "blocked: its author has asked for its deletion"), true, err
 	}
 	if c.Source.Synced() && !c.Again {
 		if message, before := k.RejectedBefore(c.Event.ID); before {
-			return forgotten(ReasonRejectedBefore, message), true, nil
+			return forgotten("rejected_before", message), true, nil
 		}
 	}
 	if d, decided = p.refuse(c); decided {
@@ -221,7 +205,7 @@ func (p *Policy) known(k Knowledge, c *Candidate, entry *held.Entry) (d Decision
 		return d, false, err
 	}
 	if c.Event.Kind == nostr.KindState && entry == nil {
-		return rejected(ReasonSuperseded, "invalid: superseded by a state event of the same author that is newer, or as old and of lower id"), true, nil
+		return rejected("superseded", "invalid: superseded by a state event of the same author that is newer, or as old and of lower id"), true, nil
 	}
 	d = duplicate(messageNewer)
 	if entry != nil {
@@ -232,18 +216,18 @@ func (p *Policy) known(k Knowledge, c *Candidate, entry *held.Entry) (d Decision
 
 // refuse answers for events that can be refused by looking at nothing else.
 func (p *Policy) refuse(c *Candidate) (d Decision, refused bool) {
-	expires, most := eventdb.Expiration(c.Event), maxBytes(c.Event.Kind)
+	expires, most := eventdb.Expiration(c.Event), cmp.Or(maxBytes[c.Event.Kind], maxOther)
 	switch {
 	case len(c.Raw) > most:
 		return invalid(fmt.Errorf("an event of this kind may have %d bytes at most, and this one has %d", most, len(c.Raw))), true
 	case expires != 0 && int64(expires) < p.now().Unix(): // its second is still alive, as in the index
-		return rejected(ReasonExpired, "invalid: the event has expired"), true
+		return rejected("expired", "invalid: the event has expired"), true
 	case isProtected(c):
-		return rejected(ReasonProtected, "blocked: protected events (NIP-70) are taken only from their authors"), true
+		return rejected("protected", "blocked: protected events (NIP-70) are taken only from their authors"), true
 	case nostr.IsEphemeralKind(c.Event.Kind):
-		return forgotten(ReasonEphemeral, "invalid: ephemeral events are not stored"), true
-	case c.Event.CreatedAt.Time().After(p.now().Add(p.maxFuture)):
-		return forgotten(ReasonFuture, "invalid: created_at is too far in the future"), true
+		return forgotten("ephemeral", "invalid: ephemeral events are not stored"), true
+	case c.Event.CreatedAt.Time().After(p.now().Add(time.Duration(p.settings.MaxFutureSeconds) * time.Second)):
+		return forgotten("future", "invalid: created_at is too far in the future"), true
 	}
 	return d, false
 }
@@ -264,35 +248,15 @@ func (p *Policy) byKind(k Knowledge, c *Candidate) (Decision, error) {
 	return p.referenced(k, c)
 }
 
-// Bounds of single events, in bytes of their JSON. What is larger is refused wherever it comes
-// from.
-const (
-	MaxAnnouncementBytes = 64 << 10
-	// MaxStateBytes is what fits the front door's largest message: some 5,000 references with names
-	// as clients write them.
-	MaxStateBytes = 512 << 10
-	// MaxPullRequestBytes leaves room for the longest description that other forges allow, 64 Ki
-	// characters, in any script.
-	MaxPullRequestBytes = 256 << 10
-	MaxPatchBytes       = 512 << 10
-	MaxGraspListBytes   = 16 << 10
-	MaxOtherBytes       = 128 << 10
-)
+// maxOther bounds an event whose kind has no bound of its own, in bytes of its JSON.
+const maxOther = 128 << 10
 
-func maxBytes(kind int) int {
-	switch kind {
-	case nostr.KindAnnouncement:
-		return MaxAnnouncementBytes
-	case nostr.KindState:
-		return MaxStateBytes
-	case nostr.KindPR, nostr.KindPRUpdate:
-		return MaxPullRequestBytes
-	case nostr.KindPatch:
-		return MaxPatchBytes
-	case nostr.KindUserGraspList:
-		return MaxGraspListBytes
-	}
-	return MaxOtherBytes
+// maxBytes are the bounds of other kinds. A state may have what fits the front door's largest
+// message, some 5,000 references with names as clients write them; a pull request the longest
+// description that other forges allow, 64 Ki characters, in any script.
+var maxBytes = map[int]int{
+	nostr.KindAnnouncement: 64 << 10, nostr.KindState: 512 << 10, nostr.KindPR: 256 << 10, nostr.KindPRUpdate: 256 << 10,
+	nostr.KindPatch: 512 << 10, nostr.KindUserGraspList: 16 << 10,
 }
 
 // isProtected reports whether a candidate is a protected event (NIP-70) that may not be taken, or a

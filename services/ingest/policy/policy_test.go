@@ -225,7 +225,7 @@ func action(a proto.Action, ev *nostr.Event) *policy.Candidate {
 type want struct {
 	outcome  proto.Outcome
 	message  string
-	reason   policy.Reason
+	reason   string
 	park     bool
 	remember bool
 	missing  []string
@@ -320,11 +320,11 @@ func isDuplicate(drops ...string) want {
 	return want{outcome: proto.Duplicate, message: "duplicate: ", drop: drops}
 }
 
-func isRejected(reason policy.Reason, message string) want {
+func isRejected(reason string, message string) want {
 	return want{outcome: proto.Rejected, reason: reason, message: message, remember: true}
 }
 
-func isParked(reason policy.Reason, message string, missing ...string) want {
+func isParked(reason string, message string, missing ...string) want {
 	w := isRejected(reason, message)
 	w.park, w.missing = true, missing
 	return w

@@ -204,19 +204,15 @@ func (b Bounds) most(p party) Load {
 	return b.Relay
 }
 
-// Full says which bound leaves no room for an entry.
-type Full int
-
-// The bounds that can be reached.
+// What is said where a bound leaves no room for an entry.
 const (
-	NotFull Full = iota
-	FullForAuthor
-	FullInAll
+	fullForAuthor = "rate-limited: too much of this author waits for git data here; push what waits, or try again later"
+	fullInAll     = "rate-limited: too much waits for git data here; try again later"
 )
 
 // Admit finds room for a new entry when those that are leaving are gone. It returns the entries
-// that must be dropped for it, or the bound that it does not fit. It changes nothing.
-func (r *Room) Admit(b Bounds, e *held.Entry, leaving []*held.Entry) (drop []*held.Entry, full Full) {
+// that must be dropped for it, or why there is none. It changes nothing.
+func (r *Room) Admit(b Bounds, e *held.Entry, leaving []*held.Entry) (drop []*held.Entry, full string) {
 	var gone []*held.Entry
 	remove := func(e *held.Entry) {
 		if _, counted := r.queue.Get(placeOf(partiesOf(e)[0], e)); counted {
@@ -237,16 +233,16 @@ func (r *Room) Admit(b Bounds, e *held.Entry, leaving []*held.Entry) (drop []*he
 		for b.most(p).fills(r.loads[p], weight) {
 			victim := r.victimIn(p, e, weight)
 			if victim == nil && p.kind == byAuthor {
-				return nil, FullForAuthor
+				return nil, fullForAuthor
 			}
 			if victim == nil {
-				return nil, FullInAll
+				return nil, fullInAll
 			}
 			drop = append(drop, victim)
 			remove(victim)
 		}
 	}
-	return drop, NotFull
+	return drop, ""
 }
 
 // fills reports whether one more entry of that weight is too much.

@@ -50,43 +50,43 @@ func TestAdmit(t *testing.T) {
 		held    []*held.Entry
 		new     *held.Entry
 		leaving []int
-		full    Full
+		full    string
 		drop    []int // of held
 	}{
-		"into nothing":                                                   {nil, one("a", 10, 1), nil, NotFull, nil},
-		"an author with as many as may be":                               {[]*held.Entry{one("a", 1, 1), one("a", 1, 2), one("a", 1, 3)}, one("a", 1, 4), nil, FullForAuthor, nil},
-		"one of whom is replaced":                                        {[]*held.Entry{one("a", 1, 1), one("a", 1, 2), one("a", 1, 3)}, one("a", 1, 4), []int{1}, NotFull, nil},
-		"and another author":                                             {[]*held.Entry{one("a", 1, 1), one("a", 1, 2), one("a", 1, 3)}, one("b", 1, 4), nil, NotFull, nil},
-		"an author's silent ones make room, oldest first":                {[]*held.Entry{one("a", 1, 3, silent), one("a", 1, 2, silent), one("a", 1, 1)}, one("a", 1, 4), nil, NotFull, []int{1}},
-		"an author with too many bytes":                                  {[]*held.Entry{one("a", 900, 1)}, one("a", 200, 4), nil, FullForAuthor, nil},
-		"silent ones that are too few":                                   {[]*held.Entry{one("a", 900, 1), one("a", 10, 1, silent)}, one("a", 200, 4), nil, FullForAuthor, nil},
-		"a client with as many as may be, by many keys: its oldest goes": {many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1, i, client("c")) }), one("9", 1, 9, client("c")), nil, NotFull, []int{0}},
+		"into nothing":                                                   {nil, one("a", 10, 1), nil, "", nil},
+		"an author with as many as may be":                               {[]*held.Entry{one("a", 1, 1), one("a", 1, 2), one("a", 1, 3)}, one("a", 1, 4), nil, fullForAuthor, nil},
+		"one of whom is replaced":                                        {[]*held.Entry{one("a", 1, 1), one("a", 1, 2), one("a", 1, 3)}, one("a", 1, 4), []int{1}, "", nil},
+		"and another author":                                             {[]*held.Entry{one("a", 1, 1), one("a", 1, 2), one("a", 1, 3)}, one("b", 1, 4), nil, "", nil},
+		"an author's silent ones make room, oldest first":                {[]*held.Entry{one("a", 1, 3, silent), one("a", 1, 2, silent), one("a", 1, 1)}, one("a", 1, 4), nil, "", []int{1}},
+		"an author with too many bytes":                                  {[]*held.Entry{one("a", 900, 1)}, one("a", 200, 4), nil, fullForAuthor, nil},
+		"silent ones that are too few":                                   {[]*held.Entry{one("a", 900, 1), one("a", 10, 1, silent)}, one("a", 200, 4), nil, fullForAuthor, nil},
+		"a client with as many as may be, by many keys: its oldest goes": {many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1, i, client("c")) }), one("9", 1, 9, client("c")), nil, "", []int{0}},
 		"who shares an address with one who fills it": {[]*held.Entry{one("b", 1, 1, client("c")), one("a", 900, 2, client("c")), one("a", 120, 3, client("c")), one("d", 900, 4, client("c"))},
-			one("9", 100, 9, client("c")), nil, NotFull, []int{0}},
+			one("9", 100, 9, client("c")), nil, "", []int{0}},
 		"who has most of a client too": {[]*held.Entry{one("a", 900, 1, client("c")), one("b", 500, 2, client("c")), one("d", 500, 3, client("c"))},
-			one("9", 950, 9, client("c")), nil, NotFull, []int{0}},
-		"a relay that brings too many":             {many(100, func(i int) *held.Entry { return one(fmt.Sprint(i), 1, i, relay("c")) }), one("999", 1, 700, relay("c")), nil, NotFull, []int{0}},
-		"who shares a relay with one who fills it": {many(100, func(i int) *held.Entry { return one([]string{"a", "b"}[min(i/97, 1)], 3, i, relay("c")) }), one("999", 1, 200, relay("c")), nil, NotFull, []int{0}},
+			one("9", 950, 9, client("c")), nil, "", []int{0}},
+		"a relay that brings too many":             {many(100, func(i int) *held.Entry { return one(fmt.Sprint(i), 1, i, relay("c")) }), one("999", 1, 700, relay("c")), nil, "", []int{0}},
+		"who shares a relay with one who fills it": {many(100, func(i int) *held.Entry { return one([]string{"a", "b"}[min(i/97, 1)], 3, i, relay("c")) }), one("999", 1, 200, relay("c")), nil, "", []int{0}},
 		"a source of owners has no bound, but is weighed": {append(many(7, func(i int) *held.Entry { return one(fmt.Sprint(i), 100, 10+i, reserved, client("c")) }), one("8", 120, 1, reserved), one("9", 120, 2, reserved)),
-			one("99", 120, 9, reserved), nil, NotFull, []int{0}},
-		"another client":               {many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1, i, client("c")) }), one("9", 1, 9, client("d")), nil, NotFull, nil},
-		"a client with too many bytes": {many(2, func(i int) *held.Entry { return one(fmt.Sprint(i), 900, i, client("c")) }), one("9", 400, 9, client("c")), nil, NotFull, []int{0}},
-		"a relay may bring more":       {many(3, func(i int) *held.Entry { return one(fmt.Sprint(i), 900, i, relay("c")) }), one("9", 300, 9, relay("c")), nil, NotFull, nil},
-		"but not any number":           {many(3, func(i int) *held.Entry { return one(fmt.Sprint(i), 1000, i, relay("c")) }), one("9", 1010, 9, relay("c")), nil, NotFull, []int{0}},
+			one("99", 120, 9, reserved), nil, "", []int{0}},
+		"another client":               {many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1, i, client("c")) }), one("9", 1, 9, client("d")), nil, "", nil},
+		"a client with too many bytes": {many(2, func(i int) *held.Entry { return one(fmt.Sprint(i), 900, i, client("c")) }), one("9", 400, 9, client("c")), nil, "", []int{0}},
+		"a relay may bring more":       {many(3, func(i int) *held.Entry { return one(fmt.Sprint(i), 900, i, relay("c")) }), one("9", 300, 9, relay("c")), nil, "", nil},
+		"but not any number":           {many(3, func(i int) *held.Entry { return one(fmt.Sprint(i), 1000, i, relay("c")) }), one("9", 1010, 9, relay("c")), nil, "", []int{0}},
 		"a full one: silent ones go, whoever's, oldest first": {append(many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1000, i) }), one("7", 40, 9, silent), one("8", 40, 8, silent)),
-			one("9", 30, 9), nil, NotFull, []int{5}},
+			one("9", 30, 9), nil, "", []int{5}},
 		"then the oldest of the heaviest author": {append(many(30, func(i int) *held.Entry { return one(fmt.Sprint(i), 105, i) }), one("a", 500, 40), one("a", 400, 39)),
-			one("99", 50, 99), nil, NotFull, []int{31}},
+			one("99", 50, 99), nil, "", []int{31}},
 		"or of the heaviest client, whose keys cost nothing": {append(many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 500, 50-i, client("c")) }), many(4, func(i int) *held.Entry { return one(fmt.Sprint("b", i), 510, i) })...),
-			one("99", 100, 99), nil, NotFull, []int{3}},
-		"among the light the oldest":       {many(40, func(i int) *held.Entry { return one(fmt.Sprint(i), 102, 99-i) }), one("99", 100, 99), nil, NotFull, []int{39}},
-		"the newcomer, if nobody has more": {many(40, func(i int) *held.Entry { return one(fmt.Sprint(i), 102, 99-i) }), one("99", 500, 99), nil, FullInAll, nil},
-		"whose older ones go otherwise":    {append(many(33, func(i int) *held.Entry { return one(fmt.Sprint(i), 97, i) }), heavy), one("a", 110, 99), nil, NotFull, []int{33}},
-		"owners have room of their own":    {many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1020, i) }), one("9", 500, 9, reserved), nil, NotFull, nil},
-		"and address":                      {many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1, i, client("c")) }), one("9", 1, 9, reserved, client("c")), nil, NotFull, nil},
-		"where strangers do not make room": {append(many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1000, i) }), one("9", 500, 0, reserved, silent)), one("a", 200, 9), nil, NotFull, []int{3}},
-		"nor they for strangers":           {append(many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1000, i, silent) }), one("8", 900, 0, reserved)), one("9", 300, 9, reserved), nil, NotFull, []int{4}},
-		"but are bounded too":              {[]*held.Entry{one("9", 900, 1, reserved)}, one("9", 300, 9, reserved), nil, FullForAuthor, nil},
+			one("99", 100, 99), nil, "", []int{3}},
+		"among the light the oldest":       {many(40, func(i int) *held.Entry { return one(fmt.Sprint(i), 102, 99-i) }), one("99", 100, 99), nil, "", []int{39}},
+		"the newcomer, if nobody has more": {many(40, func(i int) *held.Entry { return one(fmt.Sprint(i), 102, 99-i) }), one("99", 500, 99), nil, fullInAll, nil},
+		"whose older ones go otherwise":    {append(many(33, func(i int) *held.Entry { return one(fmt.Sprint(i), 97, i) }), heavy), one("a", 110, 99), nil, "", []int{33}},
+		"owners have room of their own":    {many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1020, i) }), one("9", 500, 9, reserved), nil, "", nil},
+		"and address":                      {many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1, i, client("c")) }), one("9", 1, 9, reserved, client("c")), nil, "", nil},
+		"where strangers do not make room": {append(many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1000, i) }), one("9", 500, 0, reserved, silent)), one("a", 200, 9), nil, "", []int{3}},
+		"nor they for strangers":           {append(many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1000, i, silent) }), one("8", 900, 0, reserved)), one("9", 300, 9, reserved), nil, "", []int{4}},
+		"but are bounded too":              {[]*held.Entry{one("9", 900, 1, reserved)}, one("9", 300, 9, reserved), nil, fullForAuthor, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -105,7 +105,7 @@ func TestAdmit(t *testing.T) {
 				got = append(got, slices.Index(c.held, e))
 			}
 			if full != c.full || !slices.Equal(got, c.drop) {
-				t.Errorf("full %d, drops %v; want %d, %v", full, got, c.full, c.drop)
+				t.Errorf("full %q, drops %v; want %q, %v", full, got, c.full, c.drop)
 			}
 			if l.loads[party{pool: openPool}] != before {
 				t.Error("the decision has changed the room")
@@ -143,7 +143,7 @@ func TestRoomAgreesWithWhatIsHeld(t *testing.T) {
 			delete(has, gone.Key)
 			l.Remove(gone)
 		}
-		if full == NotFull {
+		if full == "" {
 			has[e.Key] = e
 			l.Add(e)
 		} else if len(drop) > 0 {
@@ -179,7 +179,7 @@ func BenchmarkAdmit(b *testing.B) {
 			new := one("99999999", 2, n, client("new"))
 			for b.Loop() {
 				drop, full := l.Admit(bounds, new, nil)
-				if len(drop) == 0 || full != NotFull {
+				if len(drop) == 0 || full != "" {
 					b.Fatal(full)
 				}
 			}

@@ -33,9 +33,9 @@ func TestKnown(t *testing.T) {
 	blacklisted := func(s *config.Settings) { s.EventBlacklist = []string{npub(alice)} }
 	run(t, []row{
 		{"blacklisted author, whatever it is", nil, user(list), blacklisted,
-			isRejected(policy.ReasonBlacklisted, "blocked: ")},
+			isRejected("blacklisted", "blocked: ")},
 		{"blacklisted before known", (&world{}).accept(list), user(list), blacklisted,
-			isRejected(policy.ReasonBlacklisted, "blocked: ")},
+			isRejected("blacklisted", "blocked: ")},
 		{"another author is not", nil, user(event(bob, 10317, 100)), blacklisted, isAccepted()},
 		{"accepted", (&world{}).accept(list), user(list), nil, isDuplicate()},
 		{"accepted, and left behind as held", (&world{}).accept(a).hold(a), user(a), nil, isDuplicate(dropped(a))},
@@ -44,29 +44,29 @@ func TestKnown(t *testing.T) {
 			want{outcome: proto.Duplicate, message: proto.MessagePurgatory}},
 		{"silent, submitted again: a new chance", (&world{}).holdAs(proto.PhaseSilent, now.Add(time.Hour), "tree", a), user(a), nil,
 			want{outcome: proto.Duplicate, message: proto.MessagePurgatory, hold: []string{waiting(a)}}},
-		{"deleted by its author", (&world{}).accept(a, request), user(note), nil, isRejected(policy.ReasonDeleted, "blocked: ")},
+		{"deleted by its author", (&world{}).accept(a, request), user(note), nil, isRejected("deleted", "blocked: ")},
 		{"deletion by another is nothing", (&world{}).accept(a, foreign), user(note), nil, isAccepted()},
 		{"rejected before, from sync", &world{rejected: map[string]string{list.ID: "previously expired"}}, synced(list), nil,
-			want{outcome: proto.Rejected, reason: policy.ReasonRejectedBefore, message: "previously expired"}},
+			want{outcome: proto.Rejected, reason: "rejected_before", message: "previously expired"}},
 		{"rejected before, by a user: decided anew", &world{rejected: map[string]string{list.ID: "previously expired"}}, user(list), nil,
 			isAccepted()},
 		{"protected, by its author", (&world{}).accept(a), user(protected), nil, isAccepted()},
-		{"protected, from sync", (&world{}).accept(a), synced(protected), nil, isRejected(policy.ReasonProtected, "blocked: ")},
+		{"protected, from sync", (&world{}).accept(a), synced(protected), nil, isRejected("protected", "blocked: ")},
 		{"protected, of an import", (&world{}).accept(a), imported(protected), nil, isAccepted()},
-		{"a repost of one", (&world{}).accept(a), synced(repost), nil, isRejected(policy.ReasonProtected, "blocked: ")},
+		{"a repost of one", (&world{}).accept(a), synced(repost), nil, isRejected("protected", "blocked: ")},
 		{"protected, and held", (&world{}).hold(heldProtected), action(proto.ActionRelease, heldProtected), nil,
 			isAccepted(dropped(heldProtected))},
-		{"expired", (&world{}).accept(a), user(expired), nil, isRejected(policy.ReasonExpired, "invalid: ")},
+		{"expired", (&world{}).accept(a), user(expired), nil, isRejected("expired", "invalid: ")},
 		{"not expired yet", (&world{}).accept(a), user(expiring), nil, isAccepted()},
 		{"ephemeral", (&world{}).accept(a), user(ephemeral), nil,
-			want{outcome: proto.Rejected, reason: policy.ReasonEphemeral, message: "invalid: "}},
+			want{outcome: proto.Rejected, reason: "ephemeral", message: "invalid: "}},
 		{"too far ahead", (&world{}).accept(a), user(ahead), nil,
-			want{outcome: proto.Rejected, reason: policy.ReasonFuture, message: "invalid: "}},
+			want{outcome: proto.Rejected, reason: "future", message: "invalid: "}},
 		{"just not too far ahead", (&world{}).accept(a), user(justAhead), nil, isAccepted()},
 		{"ahead, from sync: not remembered", (&world{}).accept(a), synced(ahead), nil,
-			want{outcome: proto.Rejected, reason: policy.ReasonFuture, message: "invalid: "}},
+			want{outcome: proto.Rejected, reason: "future", message: "invalid: "}},
 		{"ahead, of an import", (&world{}).accept(a), imported(ahead), nil,
-			want{outcome: proto.Rejected, reason: policy.ReasonFuture, message: "invalid: "}},
+			want{outcome: proto.Rejected, reason: "future", message: "invalid: "}},
 	})
 }
 
@@ -90,10 +90,10 @@ func TestAnnouncement(t *testing.T) {
 			}
 		}
 	}
-	blocked, unlisted := isRejected(policy.ReasonBlacklisted, "blocked: "), isRejected(policy.ReasonNotWhitelisted, "blocked: ")
-	notListed := isParked(policy.ReasonNotListed, "invalid: ", "d:tree")
+	blocked, unlisted := isRejected("blacklisted", "blocked: "), isRejected("not_whitelisted", "blocked: ")
+	notListed := isParked("service_not_listed", "invalid: ", "d:tree")
 	run(t, []row{
-		{"without d", nil, user(event(alice, 30617, 100)), nil, isRejected(policy.ReasonInvalid, "invalid: ")},
+		{"without d", nil, user(event(alice, 30617, 100)), nil, isRejected("invalid", "invalid: ")},
 		{"new and listing us", nil, user(a), nil, isHeld(a)},
 		{"listing us only to clone", nil, user(cloneOnly), nil, notListed},
 		{"listing us only as relay", nil, user(relayOnly), nil, notListed},
@@ -150,7 +150,7 @@ func TestVouching(t *testing.T) {
 	daves := announceElsewhere(dave, tree, 100)
 	left := announceElsewhere(alice, tree, 200, maintainers(bob))
 	later := announceElsewhere(alice, tree, 300)
-	notListed := isParked(policy.ReasonNotListed, "invalid: ", "d:tree")
+	notListed := isParked("service_not_listed", "invalid: ", "d:tree")
 	silent := func(evs ...*nostr.Event) *world {
 		return (&world{}).vouch(evs...).holdAs(proto.PhaseSilent, now, tree, alices)
 	}
@@ -191,7 +191,7 @@ func TestVouching(t *testing.T) {
 			want{outcome: proto.Done, drop: []string{dropped(alices, "previously expired"), dropped(bobs)}}},
 		{"its own time over, it is kept with what vouches", (&world{}).hold(alices).vouch(bobs), action(proto.ActionExpire, bobs), nil,
 			want{outcome: proto.Done, hold: []string{bobs.ID[:8] + " vouched 24h30m0s"}}},
-		{"or goes, and may come again", (&world{}).vouch(bobs), action(proto.ActionExpire, bobs), nil, refusedWith(isRejected(policy.ReasonNotListed, "invalid: "), dropped(bobs))},
+		{"or goes, and may come again", (&world{}).vouch(bobs), action(proto.ActionExpire, bobs), nil, refusedWith(isRejected("service_not_listed", "invalid: "), dropped(bobs))},
 		{"released once an accepted one names it", (&world{}).accept(alices).vouch(bobs), action(proto.ActionRelease, bobs), nil, isAccepted(dropped(bobs))},
 		{"not before", (&world{}).hold(alices).vouch(bobs), action(proto.ActionRelease, bobs), nil,
 			want{outcome: proto.Done, hold: []string{bobs.ID[:8] + " vouched 24h30m0s"}}},
@@ -204,9 +204,9 @@ func TestVouching(t *testing.T) {
 		{"nor at the release", (&world{}).accept(alices).hold(announce(bob, tree, 100)), action(proto.ActionRelease, announce(bob, tree, 100)), whitelist,
 			isAccepted(dropped(announce(bob, tree, 100)))},
 		{"but to maintainers of what is elsewhere", (&world{}).accept(left), user(announce(bob, tree, 100)), whitelist,
-			isRejected(policy.ReasonNotWhitelisted, "blocked: ")},
+			isRejected("not_whitelisted", "blocked: ")},
 		{"and to those of another identifier", (&world{}).accept(alices), user(announce(bob, "bush", 100)), whitelist,
-			isRejected(policy.ReasonNotWhitelisted, "blocked: ")},
+			isRejected("not_whitelisted", "blocked: ")},
 	})
 	rules, err := policy.New(settings(), policy.Bounds{}, func() time.Time { return now })
 	if err != nil {
@@ -254,12 +254,12 @@ func TestState(t *testing.T) {
 	carols := state(carol, "tree", 200)
 	bad := event(alice, 30618, 100, tag("d", "tree"), tag("refs/heads/..", strings.Repeat("a", 40)))
 	worse := event(alice, 30618, 100, tag("d", "tree"), tag("refs/heads/main", "zzz"))
-	none := isParked(policy.ReasonNoAnnouncement, "invalid: no announcement exists for this repository", "d:tree")
-	stranger := isParked(policy.ReasonUnauthorized, "invalid: author not authorized for this repository", "d:tree")
+	none := isParked("no_announcement", "invalid: no announcement exists for this repository", "d:tree")
+	stranger := isParked("unauthorized", "invalid: author not authorized for this repository", "d:tree")
 	silent := (&world{}).holdAs(proto.PhaseSilent, now.Add(time.Hour), "tree", a)
 	run(t, []row{
-		{"without d", nil, user(event(alice, 30618, 100)), nil, isRejected(policy.ReasonInvalid, "invalid: ")},
-		{"illegal name", (&world{}).accept(a), user(bad), nil, isRejected(policy.ReasonInvalid, "invalid: ")},
+		{"without d", nil, user(event(alice, 30618, 100)), nil, isRejected("invalid", "invalid: ")},
+		{"illegal name", (&world{}).accept(a), user(bad), nil, isRejected("invalid", "invalid: ")},
 		{"a made-up value is held like any other", (&world{}).accept(a), user(worse), nil, isHeld(worse)},
 		{"no announcement", nil, user(s), nil, none},
 		{"no announcement of this identifier", (&world{}).accept(announce(alice, "bush", 100)), synced(s), nil, none},
@@ -273,7 +273,7 @@ func TestState(t *testing.T) {
 		{"a loop of maintainers ends", (&world{}).accept(naming, bobNamesCarol, carolNamesAlice), user(state(dave, "tree", 200)), nil, stranger},
 		{"another's held announcement keeps its clock", (&world{}).accept(a).hold(announce(bob, "tree", 100)), user(s), nil, isHeld(s)},
 		{"older than the accepted state", (&world{}).accept(a, s), user(older), nil,
-			isRejected(policy.ReasonSuperseded, "invalid: superseded")},
+			isRejected("superseded", "invalid: superseded")},
 		{"older than a held state: it may be the one whose data comes", (&world{}).accept(a).hold(s), user(older), nil, isHeld(older)},
 		{"newer than the accepted state", (&world{}).accept(a, older), user(s), nil, isHeld(s)},
 	})
@@ -293,25 +293,25 @@ func TestPullRequest(t *testing.T) {
 	carols := event(bob, 1618, 100, commit, tag("a", repo(carol, "tree")))
 	elsewhereFirst := event(bob, 1618, 100, commit, tag("a", repo(dave, "bush")), tag("a", repo(carol, "tree")))
 	run(t, []row{
-		{"without c", (&world{}).accept(a), user(event(bob, 1618, 100, tag("a", repo(alice, "tree")))), nil, isRejected(policy.ReasonInvalid, "invalid: ")},
+		{"without c", (&world{}).accept(a), user(event(bob, 1618, 100, tag("a", repo(alice, "tree")))), nil, isRejected("invalid", "invalid: ")},
 		{"c is no commit", (&world{}).accept(a), user(event(bob, 1618, 100, tag("c", "main"), tag("a", repo(alice, "tree")))), nil,
-			isRejected(policy.ReasonInvalid, "invalid: ")},
-		{"without a", (&world{}).accept(a), user(event(bob, 1618, 100, commit)), nil, isRejected(policy.ReasonInvalid, "invalid: ")},
+			isRejected("invalid", "invalid: ")},
+		{"without a", (&world{}).accept(a), user(event(bob, 1618, 100, commit)), nil, isRejected("invalid", "invalid: ")},
 		{"accepted repository", (&world{}).accept(a), user(pr), nil, isHeld(pr)},
-		{"held repository does not count", (&world{}).hold(a), user(pr), nil, isRejected(policy.ReasonOrphan, "invalid: ")},
-		{"unknown repository, from sync", prs, synced(pr), nil, isParked(policy.ReasonOrphan, "invalid: ", repo(alice, "tree"), policy.MissingAnnouncement("tree"))},
-		{"the same name of another owner", (&world{}).accept(announce(carol, "tree", 100)), user(pr), nil, isRejected(policy.ReasonOrphan, "invalid: ")},
+		{"held repository does not count", (&world{}).hold(a), user(pr), nil, isRejected("orphan", "invalid: ")},
+		{"unknown repository, from sync", prs, synced(pr), nil, isParked("orphan", "invalid: ", repo(alice, "tree"), policy.MissingAnnouncement("tree"))},
+		{"the same name of another owner", (&world{}).accept(announce(carol, "tree", 100)), user(pr), nil, isRejected("orphan", "invalid: ")},
 		{"one of two repositories", (&world{}).accept(a), user(two), nil, isHeld(two)},
 		{"repository of a maintainer who announces elsewhere", (&world{}).accept(naming, announceElsewhere(carol, "tree", 100)), user(carols), nil, isHeld(carols)},
 		{"of a maintainer who announces nothing", (&world{}).accept(naming), user(carols), nil, isHeld(carols)},
-		{"of somebody whom only a held announcement names", (&world{}).hold(naming), user(carols), nil, isRejected(policy.ReasonOrphan, "invalid: ")},
+		{"of somebody whom only a held announcement names", (&world{}).hold(naming), user(carols), nil, isRejected("orphan", "invalid: ")},
 		{"update of an accepted one", (&world{}).accept(a, pr), user(update), nil, isHeld(update)},
 		{"update by e", (&world{}).accept(a, pr), user(lower), nil, isHeld(lower)},
 		{"update of a held one", (&world{}).accept(a).holdAs(proto.PhaseWaiting, now, "tree", pr), synced(update), nil,
-			isParked(policy.ReasonOrphan, "invalid: ", pr.ID)},
+			isParked("orphan", "invalid: ", pr.ID)},
 		{"update of no pull request", (&world{}).accept(a, issue), user(event(bob, 1619, 200, commit, tag("E", issue.ID))), nil,
-			isRejected(policy.ReasonOrphan, "invalid: ")},
-		{"update without its pull request", (&world{}).accept(a), user(event(bob, 1619, 200, commit)), nil, isRejected(policy.ReasonInvalid, "invalid: ")},
+			isRejected("orphan", "invalid: ")},
+		{"update without its pull request", (&world{}).accept(a), user(event(bob, 1619, 200, commit)), nil, isRejected("invalid", "invalid: ")},
 	})
 	p, err := policy.New(settings(), policy.Bounds{}, func() time.Time { return now })
 	if err != nil {
@@ -360,13 +360,13 @@ func TestEverythingElse(t *testing.T) {
 	note := event(carol, 1, 100)
 	profile, metadata := event(carol, 0, 100), event(carol, 30023, 100, tag("d", "post"))
 	request, grasps := event(dave, 5, 100, tag("e", note.ID)), event(dave, 10317, 100, tag("e", note.ID))
-	orphan := isRejected(policy.ReasonOrphan, "invalid: ")
+	orphan := isRejected("orphan", "invalid: ")
 	base := func() *world { return (&world{}).accept(a, patch) }
 	rows := []row{
 		{"names nothing", base(), user(note), nil, orphan},
-		{"names nothing, from sync", base(), synced(note), nil, isParked(policy.ReasonOrphan, "invalid: ", "named:"+note.ID)},
+		{"names nothing, from sync", base(), synced(note), nil, isParked("orphan", "invalid: ", "named:"+note.ID)},
 		{"names what is not there, from sync", base(), synced(event(carol, 1, 100, tag("e", note.ID), tag("a", repo(bob, "bush")))), nil,
-			want{outcome: proto.Rejected, reason: policy.ReasonOrphan, message: "invalid: ", remember: true, park: true}},
+			want{outcome: proto.Rejected, reason: "orphan", message: "invalid: ", remember: true, park: true}},
 		{"held announcements do not count", (&world{}).hold(a), user(patch), nil, orphan},
 		{"identifier must match", base(), user(event(bob, 1621, 100, tag("a", repo(alice, "bush")))), nil, orphan},
 		{"author must match", base(), user(event(bob, 1621, 100, tag("a", repo(bob, "tree")))), nil, orphan},

@@ -114,20 +114,17 @@ const maxOfServed = 10
 // OfServed reports whether an event is one of an owner or maintainer of a served repository, for
 // that repository: its announcement or state, or an event that names the repository.
 func (p *Policy) OfServed(k Knowledge, ev *nostr.Event) (bool, error) {
-	refs := []nostr.RepoRef{{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()}}
+	identifiers := []string{ev.Tags.GetD()}
 	if ev.Kind != nostr.KindAnnouncement && ev.Kind != nostr.KindState {
-		refs = nil
-		for _, tag := range ev.Tags {
-			if len(tag) < 2 || tag[0] != "a" && tag[0] != "A" || len(refs) == maxOfServed {
-				continue
-			}
-			if ref, err := nostr.ParseRepoRef(tag[1]); err == nil {
-				refs = append(refs, ref)
+		identifiers = nil
+		for _, address := range nostr.ReferencesOf(ev).Addresses {
+			if ref, is := address.Repo(); is && len(identifiers) < maxOfServed {
+				identifiers = append(identifiers, ref.Identifier)
 			}
 		}
 	}
-	for _, ref := range refs {
-		if served, err := p.isServed(k, nostr.RepoRef{PubKey: ev.PubKey, Identifier: ref.Identifier}); served || err != nil {
+	for _, identifier := range identifiers {
+		if served, err := p.isServed(k, nostr.RepoRef{PubKey: ev.PubKey, Identifier: identifier}); served || err != nil {
 			return served, err
 		}
 	}

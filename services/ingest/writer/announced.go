@@ -15,10 +15,9 @@ const keptCircles = 256
 // anybody may announce an identifier, so that there can be thousands, and no decision may read them
 // all.
 type circle struct {
-	by      map[string]*nostr.Announcement   // owner
-	listing map[string][]*nostr.Announcement // maintainer: those that list us
-	naming  map[string][]*nostr.Announcement // maintainer: all others
-	until   nostr.Timestamp                  // when the first of them expires; 0: never
+	by     map[string]*nostr.Announcement   // owner
+	naming map[string][]*nostr.Announcement // maintainer: those that list us first
+	until  nostr.Timestamp                  // when the first of them expires; 0: never
 }
 
 func (c *circle) add(ev *nostr.Event, domain string) {
@@ -28,12 +27,12 @@ func (c *circle) add(ev *nostr.Event, domain string) {
 		return // it was accepted by other rules than today's
 	}
 	c.by[ev.PubKey] = a
-	naming := c.naming
-	if domain != "" && a.ListsService(domain) {
-		naming = c.listing
-	}
+	lists := domain != "" && a.ListsService(domain)
 	for _, maintainer := range a.Maintainers {
-		naming[maintainer] = append(naming[maintainer], a)
+		if c.naming[maintainer] = append(c.naming[maintainer], a); lists {
+			copy(c.naming[maintainer][1:], c.naming[maintainer])
+			c.naming[maintainer][0] = a
+		}
 	}
 	if at := eventdb.Expiration(ev); at != 0 && (c.until == 0 || at < c.until) {
 		c.until = at
@@ -47,11 +46,9 @@ func (c *circle) remove(owner string) {
 	}
 	delete(c.by, owner)
 	for _, maintainer := range a.Maintainers {
-		for _, naming := range []map[string][]*nostr.Announcement{c.listing, c.naming} {
-			naming[maintainer] = slices.DeleteFunc(naming[maintainer], func(other *nostr.Announcement) bool { return other == a })
-			if len(naming[maintainer]) == 0 {
-				delete(naming, maintainer)
-			}
+		rest := slices.DeleteFunc(c.naming[maintainer], func(other *nostr.Announcement) bool { return other == a })
+		if c.naming[maintainer] = rest; len(rest) == 0 {
+			delete(c.naming, maintainer)
 		}
 	}
 }
@@ -61,9 +58,7 @@ func (d *draft) circleOf(identifier string) (*circle, error) {
 	if c := d.announced[identifier]; c != nil && (c.until == 0 || d.now.Before(time.Unix(int64(c.until), 0))) {
 		return c, nil
 	}
-	c := &circle{
-		by: map[string]*nostr.Announcement{}, listing: map[string][]*nostr.Announcement{}, naming: map[string][]*nostr.Announcement{},
-	}
+	c := &circle{by: map[string]*nostr.Announcement{}, naming: map[string][]*nostr.Announcement{}}
 	add := func(ev *nostr.Event) {
 		if ev != nil && ev.Kind == nostr.KindAnnouncement && ev.Tags.GetD() == identifier && !d.asked(ev) {
 			c.add(ev, d.domain)
@@ -95,11 +90,7 @@ func (d *draft) AcceptedNaming(identifier, pubkey string) ([]*nostr.Announcement
 	if err != nil {
 		return nil, err
 	}
-	listing, others := c.listing[pubkey], c.naming[pubkey]
-	if len(listing) == 0 {
-		return others, nil
-	}
-	return slices.Concat(listing, others), nil
+	return c.naming[pubkey], nil
 }
 
 func (d *draft) Announces(identifier string, without map[string]bool) (bool, error) {

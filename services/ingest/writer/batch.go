@@ -75,21 +75,26 @@ func (t *term) gather(ctx context.Context, committing *batch) (*batch, error) {
 		if b.full() {
 			return b, nil
 		}
-		p, lane := t.lanes.next(&b.share)
-		if p == nil && stored == nil && len(b.decided)+len(b.packs) > 0 {
+		if p, lane := t.lanes.next(&b.share); p != nil {
+			if err := t.decidePack(b, p, lane); err != nil {
+				return b, err
+			}
+			continue
+		}
+		if stored == nil && len(b.decided)+len(b.packs) > 0 {
 			return b, nil
 		}
-		if p == nil {
-			if p, lane = t.lanes.wait(ctx, &b.share, stored, sweepEvery); p == nil {
-				return b, nil
-			}
+		select {
+		case <-t.lanes.arrived:
 			if stored == nil { // it may have waited for long
 				b.now = time.Now()
 				t.draft.refresh(b.now)
 			}
-		}
-		if err := t.decidePack(b, p, lane); err != nil {
-			return b, err
+		case <-stored:
+			return b, nil
+		case <-time.After(sweepEvery):
+			return b, nil
+		case <-ctx.Done():
 		}
 	}
 	return b, nil
@@ -105,7 +110,7 @@ func (t *term) decidePack(b *batch, p *pack, lane int) error {
 	for n, c := range p.events {
 		if c == nil {
 			t.Log.Warn("malformed candidate", "lane", p.lane, "error", p.verdicts[n].Message)
-			t.Metrics.rejections.WithLabelValues(obs.KindLabel(-1), string(policy.ReasonMalformed)).Inc()
+			t.Metrics.rejections.WithLabelValues(obs.KindLabel(-1), "malformed").Inc()
 			continue
 		}
 		if err := t.decide(b, decided{pack: p, n: n, arrived: p.arrived, candidate: c}); err != nil {
@@ -129,7 +134,7 @@ func (t *term) decide(b *batch, x decided) error {
 			return cause
 		}
 		t.Log.Error("an event cannot be decided", "event", c.Event.ID, "kind", c.Event.Kind, "error", err)
-		d = policy.Later(policy.ReasonUndecidable, "error: the event could not be decided; try again later", b.now.Add(undecidedAgain))
+		d = policy.Later("undecidable", "error: the event could not be decided; try again later", b.now.Add(undecidedAgain))
 	}
 	x.decision = d
 	for _, dropped := range d.Drop {
@@ -216,7 +221,7 @@ func (t *term) answer(b *batch) {
 		}
 		v := proto.Verdict{
 			ID: x.candidate.Event.ID, Kind: x.candidate.Event.Kind,
-			Outcome: x.decision.Outcome, Message: x.decision.Message, Seq: x.seq, Retry: x.decision.MayChange(),
+			Outcome: x.decision.Outcome, Message: sentence(x.decision.Message), Seq: x.seq, Retry: x.decision.MayChange(),
 		}
 		if !x.decision.RetryAt.IsZero() {
 			v.Retry, v.RetryAt = true, x.decision.RetryAt.Unix()
@@ -232,11 +237,11 @@ func (t *term) answer(b *batch) {
 	t.Log.Debug("batch committed", "candidates", len(b.decided), "logged", len(b.logged), "head", t.head)
 }
 
-// Bounds of a message of verdicts. Where it would be larger, its sentences are cut.
-const (
-	maxVerdictBytes = 512 << 10
-	maxSentence     = 64
-)
+// maxSentence is the longest sentence of a verdict, in bytes. A pack has few enough events for all
+// of its verdicts to fit a message.
+const maxSentence = 512
+
+func sentence(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxSentence)], "") }
 
 // tell sends the verdicts on a pack to its sender. Nothing is kept for one that has gone.
 func (t *term) tell(p *pack) {
@@ -244,12 +249,6 @@ func (t *term) tell(p *pack) {
 		return
 	}
 	data, err := json.Marshal(proto.Verdicts{Ref: p.ref, Verdicts: p.verdicts})
-	if err == nil && len(data) > maxVerdictBytes {
-		for i, v := range p.verdicts {
-			p.verdicts[i].Message = strings.ToValidUTF8(v.Message[:min(len(v.Message), maxSentence)], "")
-		}
-		data, err = json.Marshal(proto.Verdicts{Ref: p.ref, Verdicts: p.verdicts})
-	}
 	if err == nil {
 		err = t.Bus.Conn.Publish(p.reply, data)
 	}

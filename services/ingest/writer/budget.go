@@ -70,10 +70,10 @@ func (t *term) afford(c *policy.Candidate, d policy.Decision) (policy.Decision, 
 	}
 	switch {
 	case over:
-		return policy.Later(policy.ReasonOverBudget, fmt.Sprintf("rate-limited: this %s has stored as much as it may today; it may store more from %s on",
+		return policy.Later("over_budget", fmt.Sprintf("rate-limited: this %s has stored as much as it may today; it may store more from %s on",
 			party.Kind, free.Format(time.RFC3339)), free), nil
 	case full:
-		return policy.Later(policy.ReasonFull, "error: this service is full", time.Now().Add(fullAgain).UTC()), nil
+		return policy.Later("full", "error: this service is full", time.Now().Add(fullAgain).UTC()), nil
 	}
 	l.Usage.Add(bytes, charges...)
 	return d, nil

@@ -89,16 +89,33 @@ func (t *term) commitEvents(ctx context.Context, b *batch) ([]eventdb.Record, er
 		msgs[i].Data = c.Raw
 		records[i].Event, records[i].Raw = c.Event, c.Raw
 	}
-	last, err := t.Bus.PublishBatch(ctx, msgs, &t.head)
+	err := t.publish(ctx, msgs, &t.head, func(i int, seq uint64) {
+		records[i].Seq, b.decided[b.logged[i]].seq = seq, seq
+	})
 	if err != nil {
 		return nil, fmt.Errorf("events on head %d: %w", t.head, err)
 	}
-	t.head = last
-	for i, n := range b.logged {
-		records[i].Seq = last - uint64(len(msgs)-1-i)
-		b.decided[n].seq = records[i].Seq
-	}
 	return records, nil
+}
+
+// publish stores messages, each batch on the head of the one before if there is a head, and tells
+// their sequences. The messages of one call are one batch unless there are too many.
+func (w *Writer) publish(ctx context.Context, msgs []*nats.Msg, head *uint64, stored func(i int, seq uint64)) error {
+	done := 0
+	for part := range slices.Chunk(msgs, bus.MaxBatch) {
+		last, err := w.Bus.PublishBatch(ctx, part, head)
+		if err != nil {
+			return err
+		}
+		if head != nil {
+			*head = last
+		}
+		for i := range part {
+			stored(done+i, last-uint64(len(part)-1-i))
+		}
+		done += len(part)
+	}
+	return nil
 }
 
 // deletionKept is how long the bucket keeps the message that says that an entry is gone: long
@@ -107,33 +124,29 @@ func (t *term) commitEvents(ctx context.Context, b *batch) ([]eventdb.Record, er
 const deletionKept = 24 * time.Hour
 
 // commitHeld changes the held events, if their head is still the one that the changes were decided
-// on. More changes than one atomic batch can carry go in several, each on the head of the one
-// before.
+// on.
 func (t *term) commitHeld(ctx context.Context, l *layer) (changed bool, err error) {
-	keys := slices.Sorted(maps.Keys(l.held))
-	keys = slices.DeleteFunc(keys, func(key string) bool { // held and gone within one batch
-		return l.held[key] == nil && t.Held.ByKey(key) == nil
+	var keys []string
+	var msgs []*nats.Msg
+	for _, key := range slices.Sorted(maps.Keys(l.held)) {
+		entry := l.held[key]
+		if entry == nil && t.Held.ByKey(key) == nil {
+			continue // held and gone within one batch
+		}
+		m := &nats.Msg{Subject: proto.KVSubject(proto.BucketHeld, key), Header: nats.Header{}}
+		if entry == nil {
+			m.Header.Set(proto.KVOperation, proto.KVDelete)
+			m.Header.Set(jetstream.MsgTTLHeader, deletionKept.String())
+		} else if m.Data, err = entry.Encode(); err != nil {
+			return false, err
+		}
+		keys, msgs = append(keys, key), append(msgs, m)
+	}
+	err = t.publish(ctx, msgs, &t.heldHead, func(i int, seq uint64) {
+		t.Held.Apply(held.Change{Seq: seq, Key: keys[i], Entry: l.held[keys[i]]})
 	})
-	for part := range slices.Chunk(keys, bus.MaxBatch) {
-		msgs := make([]*nats.Msg, len(part))
-		for i, key := range part {
-			m := &nats.Msg{Subject: proto.KVSubject(proto.BucketHeld, key), Header: nats.Header{}}
-			if entry := l.held[key]; entry == nil {
-				m.Header.Set(proto.KVOperation, proto.KVDelete)
-				m.Header.Set(jetstream.MsgTTLHeader, deletionKept.String())
-			} else if m.Data, err = entry.Encode(); err != nil {
-				return false, err
-			}
-			msgs[i] = m
-		}
-		last, err := t.Bus.PublishBatch(ctx, msgs, &t.heldHead)
-		if err != nil {
-			return false, fmt.Errorf("changes of held events on head %d: %w", t.heldHead, err)
-		}
-		t.heldHead = last
-		for i, key := range part {
-			t.Held.Apply(held.Change{Seq: last - uint64(len(part)-1-i), Key: key, Entry: l.held[key]})
-		}
+	if err != nil {
+		return false, fmt.Errorf("changes of held events on head %d: %w", t.heldHead, err)
 	}
 	return len(keys) > 0, nil
 }
@@ -142,12 +155,13 @@ func (t *term) commitHeld(ctx context.Context, l *layer) (changed bool, err erro
 // nor the held events. It writes the mark of held events on the head that the batch was decided on:
 // a new writer has moved that head before it decides anything.
 func (t *term) confirm(ctx context.Context) error {
-	last, err := t.Bus.PublishBatch(ctx, t.mark(proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey)), &t.heldHead)
+	msgs := t.mark(proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey))
+	err := t.publish(ctx, msgs, &t.heldHead, func(_ int, seq uint64) {
+		t.Held.Apply(held.Change{Seq: seq, Key: proto.HeldMarkKey})
+	})
 	if err != nil {
 		return fmt.Errorf("confirm the writer's term on head %d: %w", t.heldHead, err)
 	}
-	t.heldHead = last
-	t.Held.Apply(held.Change{Seq: last, Key: proto.HeldMarkKey})
 	return nil
 }
 
@@ -159,33 +173,29 @@ func (w *Writer) mark(subject string) []*nats.Msg {
 
 // commitRejections remembers what was rejected, and takes back what may heal. No head is expected:
 // the term was confirmed just before, and a rejection is no more than a fetch less.
-func (t *term) commitRejections(ctx context.Context, l *layer) error {
+func (t *term) commitRejections(ctx context.Context, l *layer) (err error) {
 	now := time.Now()
 	var msgs []*nats.Msg
 	for _, id := range slices.Sorted(maps.Keys(l.rejected)) {
 		r := l.rejected[id]
 		m := &nats.Msg{Subject: proto.RejectedSubject{Kind: r.Kind, ShortID: proto.ShortID(id)}.String()}
-		if _, remembered := t.Rejected.Find(id, now); r.taken && !remembered {
+		switch _, remembered := t.Rejected.Find(id, now); {
+		case r.taken && !remembered:
 			continue // rejected and taken back within one batch
-		}
-		if r.taken {
+		case r.taken:
 			t.Metrics.invalidated.Inc()
-		} else {
-			var err error
+		default:
 			if m.Data, err = t.Rejected.Encode(r.RejectedEvent); err != nil {
 				return err
 			}
 		}
 		msgs = append(msgs, m)
 	}
-	for part := range slices.Chunk(msgs, bus.MaxBatch) {
-		last, err := t.Bus.PublishBatch(ctx, part, nil)
-		if err != nil {
-			return fmt.Errorf("remember %d rejections: %w", len(part), err)
-		}
-		for i, m := range part {
-			t.Rejected.Apply(bus.Message{Seq: last - uint64(len(part)-1-i), Subject: m.Subject, Data: m.Data, Time: now})
-		}
+	err = t.publish(ctx, msgs, nil, func(i int, seq uint64) {
+		t.Rejected.Apply(bus.Message{Seq: seq, Subject: msgs[i].Subject, Data: msgs[i].Data, Time: now})
+	})
+	if err != nil {
+		return fmt.Errorf("remember %d rejections: %w", len(msgs), err)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -42,7 +43,7 @@ type layer struct {
 	events  map[string]*nostr.Event        // accepted; nil: it was there, and is replaced or removed
 	at      map[nostr.Address]*nostr.Event // nil: nothing is there; what was read is kept too
 	named   map[string][]string            // ids of accepted events by the ids and addresses that they name
-	deletes deletions
+	deletes map[string]nostr.Timestamp     // of a deleted author and id, or address: up to this time
 
 	held map[string]*held.Entry // by key; nil: gone
 
@@ -72,7 +73,7 @@ func newDraft(o *Options) *draft {
 func (d *draft) begin(ctx context.Context, now time.Time) *layer {
 	l := &layer{
 		events: map[string]*nostr.Event{}, at: map[nostr.Address]*nostr.Event{}, named: map[string][]string{},
-		deletes: deletions{map[authored]bool{}, map[nostr.Address]nostr.Timestamp{}},
+		deletes: map[string]nostr.Timestamp{},
 		held:    map[string]*held.Entry{}, rejected: map[string]rejection{}, missing: map[string][]string{},
 	}
 	d.ctx, d.layers = ctx, append(d.layers, l)
@@ -87,19 +88,15 @@ func (d *draft) begin(ctx context.Context, now time.Time) *layer {
 func (d *draft) refresh(now time.Time) {
 	d.now = now
 	if len(d.layers) == 1 {
-		d.look()
+		_ = d.view.Close()
+		d.view = d.index.View()
 	}
-}
-
-func (d *draft) look() {
-	_ = d.view.Close()
-	d.view = d.index.View()
 }
 
 // stored says that the index has the batch of the first layer.
 func (d *draft) stored() {
 	d.layers = d.layers[1:]
-	d.look()
+	d.refresh(d.now)
 }
 
 // undo says that the batch at hand has decided nothing.
@@ -123,7 +120,7 @@ func rejectedOf(l *layer) map[string]rejection            { return l.rejected }
 
 // asked reports whether a deletion request of the batches names an event.
 func (d *draft) asked(ev *nostr.Event) bool {
-	return slices.ContainsFunc(d.layers, func(l *layer) bool { return l.deletes.name(ev) })
+	return slices.ContainsFunc(d.layers, func(l *layer) bool { return l.asks(ev) })
 }
 
 // standing returns an event that was found, unless there was none or its author has deleted it.
@@ -147,7 +144,7 @@ func (d *draft) Accepted(id string) (*nostr.Event, error) {
 // AcceptedKind mostly reads no event.
 func (d *draft) AcceptedKind(id string) (kind int, accepted bool, err error) {
 	_, said := over(d, id, eventsOf)
-	if said || slices.ContainsFunc(d.layers, func(l *layer) bool { return l.deletes.any() }) {
+	if said || slices.ContainsFunc(d.layers, func(l *layer) bool { return len(l.deletes) > 0 }) {
 		ev, err := d.Accepted(id)
 		if ev == nil {
 			return 0, false, err
@@ -273,9 +270,9 @@ func (d *draft) Accept(ev *nostr.Event) error {
 		if d.keepDeleted {
 			break
 		}
-		l.deletes.add(ev)
+		l.delete(ev)
 		for _, c := range d.announced {
-			if a := c.by[ev.PubKey]; a != nil && l.deletes.name(a.Event) {
+			if a := c.by[ev.PubKey]; a != nil && l.asks(a.Event) {
 				c.remove(ev.PubKey)
 			}
 		}
@@ -359,42 +356,33 @@ func (d *draft) Arrived(keys []string) {
 	}
 }
 
-// deletions is what the deletion requests of a batch name.
-type deletions struct {
-	ids       map[authored]bool
-	addresses map[nostr.Address]nostr.Timestamp // up to this time
-}
-
-type authored struct{ pubkey, id string }
-
-func (x deletions) any() bool { return len(x.ids)+len(x.addresses) > 0 }
-
-func (x deletions) add(request *nostr.Event) {
+// delete notes what a deletion request names: until when events of its author are deleted, by id or
+// address.
+func (l *layer) delete(request *nostr.Event) {
 	for _, tag := range request.Tags {
 		if len(tag) < 2 {
 			continue
 		}
 		switch tag[0] {
 		case "e":
-			x.ids[authored{request.PubKey, tag[1]}] = true
+			l.deletes[request.PubKey+tag[1]] = math.MaxInt64
 		case "a":
 			if address, err := nostr.ParseAddress(tag[1]); err == nil && address.PubKey == request.PubKey {
-				x.addresses[address] = max(x.addresses[address], request.CreatedAt)
+				l.deletes[address.String()] = max(l.deletes[address.String()], request.CreatedAt)
 			}
 		}
 	}
 }
 
-// name reports whether one of the requests asks for the deletion of ev. Deletion requests cannot be
+// asks reports whether a deletion request asks for the deletion of ev. Deletion requests cannot be
 // deleted (NIP-09).
-func (x deletions) name(ev *nostr.Event) bool {
-	if !x.any() || ev.Kind == nostr.KindDeletion {
+func (l *layer) asks(ev *nostr.Event) bool {
+	if len(l.deletes) == 0 || ev.Kind == nostr.KindDeletion {
 		return false
 	}
-	if x.ids[authored{ev.PubKey, ev.ID}] {
-		return true
+	until, named := l.deletes[ev.PubKey+ev.ID]
+	if address, ok := nostr.AddressOf(ev); ok && !named {
+		until, named = l.deletes[address.String()]
 	}
-	address, ok := nostr.AddressOf(ev)
-	until, named := x.addresses[address]
-	return ok && named && ev.CreatedAt <= until
+	return named && ev.CreatedAt <= until
 }

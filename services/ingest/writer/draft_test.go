@@ -384,7 +384,7 @@ func BenchmarkLargeDeletion(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			var tags nostr.Tags
-			for size := 0; size < policy.MaxOtherBytes-1000; size += len(tags[len(tags)-1][1]) + 8 {
+			for size := 0; size < 128<<10-1000; size += len(tags[len(tags)-1][1]) + 8 {
 				tags = append(tags, value(len(tags)))
 			}
 			ev := made(5, 2000, tags...)

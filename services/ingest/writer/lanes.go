@@ -42,12 +42,13 @@ var sources = [numLanes]struct{ name, stream, consumer string }{
 // while a batch is decided and committed; the bounds of each lane push back into its stream.
 type lanes struct {
 	fetched   [numLanes]chan *pack
+	arrived   chan struct{} // of capacity 1: a lane has a pack
 	consuming []jetstream.ConsumeContext
 	end       context.CancelFunc
 }
 
 func newLanes() *lanes {
-	l := &lanes{end: func() {}}
+	l := &lanes{end: func() {}, arrived: make(chan struct{}, 1)}
 	for i := range l.fetched {
 		l.fetched[i] = make(chan *pack, ahead)
 	}
@@ -76,14 +77,7 @@ func (l *lanes) open(ctx context.Context, js jetstream.JetStream, lane int, brok
 	if err != nil {
 		return failed(err)
 	}
-	take := func(m jetstream.Msg) {
-		p := readPack(m)
-		select {
-		case l.fetched[lane] <- p:
-		case <-ctx.Done():
-			p.giveBack()
-		}
-	}
+	take := func(m jetstream.Msg) { l.put(ctx, lane, readPack(m)) }
 	onError := func(_ jetstream.ConsumeContext, err error) {
 		for _, gone := range []error{
 			nats.ErrNoResponders, jetstream.ErrConsumerDeleted, jetstream.ErrConsumerNotFound, jetstream.ErrConsumerDoesNotExist,
@@ -100,6 +94,19 @@ func (l *lanes) open(ctx context.Context, js jetstream.JetStream, lane int, brok
 	}
 	l.consuming = append(l.consuming, consuming)
 	return nil
+}
+
+// put waits until a lane has room for a pack.
+func (l *lanes) put(ctx context.Context, lane int, p *pack) {
+	select {
+	case l.fetched[lane] <- p:
+		select {
+		case l.arrived <- struct{}{}:
+		default:
+		}
+	case <-ctx.Done():
+		p.giveBack()
+	}
 }
 
 // close stops fetching and gives back what was fetched. It is given back only when the server
@@ -156,31 +163,6 @@ func (l *lanes) next(s *share) (p *pack, lane int) {
 			default:
 			}
 		}
-	}
-	return nil, 0
-}
-
-// wait waits for a pack that may be taken, until stop is closed, for at most so long. nil: none
-// came.
-func (l *lanes) wait(ctx context.Context, s *share, stop <-chan struct{}, most time.Duration) (p *pack, lane int) {
-	older := l.fetched[laneOlder]
-	if !s.allows(laneOlder, false) {
-		older = nil
-	}
-	timer := time.NewTimer(most)
-	defer timer.Stop()
-	select {
-	case p := <-l.fetched[laneUser]:
-		return p, laneUser
-	case p := <-l.fetched[laneRelease]:
-		return p, laneRelease
-	case p := <-l.fetched[laneLive]:
-		return p, laneLive
-	case p := <-older:
-		return p, laneOlder
-	case <-stop:
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 	return nil, 0
 }

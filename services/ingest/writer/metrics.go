@@ -77,7 +77,7 @@ func (m *Metrics) decided(x *decided, now time.Time) {
 			m.served.Observe(now.Sub(x.arrived).Seconds())
 		}
 	case proto.Rejected:
-		m.rejections.WithLabelValues(kind, string(x.decision.Reason)).Inc()
+		m.rejections.WithLabelValues(kind, x.decision.Reason).Inc()
 		return
 	case proto.HeldBack:
 	default:

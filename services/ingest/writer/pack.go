@@ -67,7 +67,7 @@ func readPack(m jetstream.Msg) *pack {
 			c.Event, c.Raw, err = readEvent(data)
 		}
 		if err != nil { // delivered again, it would be none again
-			p.verdicts[i] = proto.Verdict{Outcome: proto.Rejected, Message: "invalid: not a candidate: " + err.Error()}
+			p.verdicts[i] = proto.Verdict{Outcome: proto.Rejected, Message: sentence("invalid: not a candidate: " + err.Error())}
 			continue
 		}
 		p.events[i] = &c

@@ -1,7 +1,6 @@
 package writer
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -17,81 +16,72 @@ type Park struct {
 	duration time.Duration
 	most     int
 
-	next   uint64
-	byID   map[string]*parked
 	byKey  map[string][]*parked
 	oldest []*parked // in order of their end; those taken are still among them
+	count  int
 }
 
 type parked struct {
 	candidate *policy.Candidate
 	missing   []string
-	number    uint64 // in order of coming
 	until     time.Time
+	gone      bool
 }
 
 // NewPark makes a park that keeps at most so many events, each for at most that time.
 func NewPark(duration time.Duration, most int) *Park {
-	return &Park{duration: duration, most: most, byID: map[string]*parked{}, byKey: map[string][]*parked{}}
+	return &Park{duration: duration, most: most, byKey: map[string][]*parked{}}
 }
 
-// Add parks an event by what it misses. An event that is parked already stays as it is, its time
-// too. A full park lets its oldest go.
+// Add parks an event by what it misses. A full park lets its oldest go.
 func (p *Park) Add(c *policy.Candidate, missing []string, now time.Time) {
-	p.Expire(now)
-	crowded := func(key string) bool { return len(p.byKey[key]) >= maxPerKey }
-	if p.byID[c.Event.ID] != nil || p.most <= 0 || len(missing) == 0 || slices.ContainsFunc(missing, crowded) {
-		return
+	for _, key := range missing {
+		same := func(o *parked) bool { return o.candidate.Event.ID == c.Event.ID }
+		if len(p.byKey[key]) >= maxPerKey || slices.ContainsFunc(p.byKey[key], same) {
+			return
+		}
 	}
-	for len(p.byID) >= p.most {
-		p.removeOldest()
+	for p.Expire(now); p.count >= p.most && len(p.oldest) > 0; p.oldest = p.oldest[1:] {
+		p.remove(p.oldest[0])
 	}
-	p.next++
-	e := &parked{candidate: c, missing: missing, number: p.next, until: now.Add(p.duration)}
-	p.byID[c.Event.ID], p.oldest = e, append(p.oldest, e)
+	e := &parked{candidate: c, missing: missing, until: now.Add(p.duration)}
+	p.oldest, p.count = append(p.oldest, e), p.count+1
 	for _, key := range missing {
 		p.byKey[key] = append(p.byKey[key], e)
 	}
 }
 
-// Take removes and gives the events that wait for any of these keys, in the order in which they
-// came.
+// Take removes and gives the events that wait for any of these keys, those of each in the order in
+// which they came.
 func (p *Park) Take(keys []string, now time.Time) (candidates []*policy.Candidate) {
 	p.Expire(now)
-	var taken []*parked
 	for _, key := range keys {
-		taken = append(taken, p.byKey[key]...)
-	}
-	slices.SortFunc(taken, func(a, b *parked) int { return cmp.Compare(a.number, b.number) })
-	for _, e := range slices.Compact(taken) {
-		p.remove(e)
-		candidates = append(candidates, e.candidate)
+		for _, e := range slices.Clone(p.byKey[key]) {
+			if !e.gone {
+				candidates = append(candidates, e.candidate)
+			}
+			p.remove(e)
+		}
 	}
 	return candidates
 }
 
 // Expire lets go of those whose time is over.
 func (p *Park) Expire(now time.Time) {
-	for len(p.oldest) > 0 && (p.isGone(p.oldest[0]) || !now.Before(p.oldest[0].until)) {
-		p.removeOldest()
+	for len(p.oldest) > 0 && (p.oldest[0].gone || !now.Before(p.oldest[0].until)) {
+		p.remove(p.oldest[0])
+		p.oldest = p.oldest[1:]
 	}
 }
 
 // Len is how many events are parked.
-func (p *Park) Len() int { return len(p.byID) }
-
-func (p *Park) isGone(e *parked) bool { return p.byID[e.candidate.Event.ID] != e }
-
-func (p *Park) removeOldest() {
-	e := p.oldest[0]
-	p.oldest[0] = nil
-	if p.oldest = p.oldest[1:]; !p.isGone(e) {
-		p.remove(e)
-	}
-}
+func (p *Park) Len() int { return p.count }
 
 func (p *Park) remove(e *parked) {
-	delete(p.byID, e.candidate.Event.ID)
+	if e.gone {
+		return
+	}
+	e.gone, p.count = true, p.count-1
 	for _, key := range e.missing {
 		p.byKey[key] = slices.DeleteFunc(p.byKey[key], func(o *parked) bool { return o == e })
 		if len(p.byKey[key]) == 0 {

@@ -45,7 +45,7 @@ type Options struct {
 	Budgets  Budgets
 
 	Domain      string // ours
-	BatchSize   int    // about how many candidates are decided in one commit; 0: [commitSize]
+	BatchSize   int    // about how many candidates are decided in one commit
 	KeepDeleted bool   // deletion requests do not touch what is accepted
 }
 
@@ -64,9 +64,6 @@ type Writer struct {
 
 // New makes a writer.
 func New(o Options) *Writer {
-	if o.BatchSize == 0 {
-		o.BatchSize = commitSize
-	}
 	return &Writer{Options: o, beforeCommit: func() {}, afterEvents: func() {}}
 }
 
@@ -91,9 +88,6 @@ func (w *Writer) Run(ctx context.Context) error {
 	return err
 }
 
-// Writing reports whether this replica is the writer now, as far as it knows.
-func (w *Writer) Writing() bool { return w.writing.Load() }
-
 // term is one time of being the writer. It ends when ctx ends or when a commit fails: then nothing
 // is certain but what the streams say, and the next term begins by reading them.
 type term struct {
@@ -102,10 +96,9 @@ type term struct {
 	draft          *draft
 	head, heldHead uint64    // of the log and of the held events' stream, behind the last commit
 	urgentAt       time.Time // when an urgent candidate was last taken into a batch
-	swept          time.Time
 }
 
-// sweepEvery is how often a writer looks after what it keeps in memory.
+// sweepEvery is how often a writer looks after what it keeps in memory while nothing comes.
 const sweepEvery = 5 * time.Second
 
 // write is one term as the writer.
@@ -180,7 +173,9 @@ func (w *Writer) begin(ctx context.Context, broken context.CancelCauseFunc) (*te
 func (t *term) run(ctx context.Context) error {
 	var committing *batch
 	for {
-		t.sweep(time.Now())
+		t.Park.Expire(time.Now())
+		t.Metrics.hot.Set(float64(t.Park.Len()))
+		t.Metrics.cold.Set(float64(t.Rejected.Len()))
 		b, err := t.gather(ctx, committing)
 		if committing != nil {
 			<-committing.stored
@@ -223,16 +218,6 @@ func (t *term) undo(b *batch) {
 		p.giveBack()
 	}
 	t.healed = append(b.healed, t.healed...)
-}
-
-func (t *term) sweep(now time.Time) {
-	if now.Sub(t.swept) < sweepEvery {
-		return
-	}
-	t.swept = now
-	t.Park.Expire(now)
-	t.Metrics.hot.Set(float64(t.Park.Len()))
-	t.Metrics.cold.Set(float64(t.Rejected.Len()))
 }
 
 // Failures that follow each other this often and this closely are one that does not go away.

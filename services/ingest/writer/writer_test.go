@@ -165,7 +165,7 @@ func TestCrashBetweenCommitsHeals(t *testing.T) {
 				purge(t, b, proto.StreamRelease)
 			}
 			second := start(t, b, "second", nil)
-			eventually(t, "the standby takes over", second.Writing)
+			eventually(t, "the standby takes over", second.writing.Load)
 			if again {
 				if v := s.wait(2)[1]; v.Outcome != proto.Duplicate {
 					t.Errorf("the release, decided again: %+v", v)
@@ -334,7 +334,7 @@ func TestHandOver(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, t.TempDir())
 	first := start(t, b, "first", nil)
-	eventually(t, "the first replica writes", first.Writing)
+	eventually(t, "the first replica writes", first.writing.Load)
 	second := start(t, b, "second", nil)
 	s := newSender(t, b, "hand")
 	events := manyGrasps(100, 600)
@@ -343,7 +343,7 @@ func TestHandOver(t *testing.T) {
 	s.sendAll(proto.LaneSyncLive, events[300:])
 	s.wait(len(events))
 	first.stop()
-	eventually(t, "the second replica writes", second.Writing)
+	eventually(t, "the second replica writes", second.writing.Load)
 	if got := logIDs(t, b); !sameIDs(got, events) {
 		t.Errorf("the log has %d events, want %d", len(got), len(events))
 	}
