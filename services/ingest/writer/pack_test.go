@@ -2,7 +2,9 @@ package writer
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -75,21 +77,17 @@ func TestLiveOvertakesHistoric(t *testing.T) {
 	history.wait(packs * size)
 }
 
-// TestVerdictsStaySendable: sentences are cut before a message of verdicts is larger than the bus
-// takes.
+// TestVerdictsStaySendable: the verdicts on the largest pack fit one message of the bus.
 func TestVerdictsStaySendable(t *testing.T) {
 	t.Parallel()
-	b := openBus(t, t.TempDir())
-	r := &term{Writer: standby(t, b, "a", 500, nil).Writer}
-	s := newSender(t, b, "long")
-	p := &pack{reply: s.sub.Subject, ref: "1"}
-	for range 1000 {
-		p.verdicts = append(p.verdicts, proto.Verdict{ID: strings.Repeat("a", 64), Outcome: proto.Rejected, Message: "invalid: " + strings.Repeat("ü", 2000)})
-	}
-	r.tell(p)
-	for _, v := range s.wait(1000) {
-		if !strings.HasPrefix(v.Message, "invalid: ü") || len(v.Message) > maxSentence || strings.Contains(v.Message, "\ufffd") {
+	for _, letter := range []string{"ü", "\x00"} {
+		v := proto.Verdict{ID: strings.Repeat("a", 64), Outcome: proto.Rejected, Message: sentence("invalid: " + strings.Repeat(letter, 2000))}
+		if !strings.HasPrefix(v.Message, "invalid: "+letter) || len(v.Message) > maxSentence || strings.Contains(v.Message, "\ufffd") {
 			t.Fatalf("%q", v.Message)
+		}
+		data, err := json.Marshal(proto.Verdicts{Verdicts: slices.Repeat([]proto.Verdict{v}, proto.MaxPackEvents)})
+		if err != nil || len(data) > 1<<20 {
+			t.Errorf("%d bytes, %v", len(data), err)
 		}
 	}
 }
