@@ -30,8 +30,8 @@ type Authority interface {
 	Repository(ctx context.Context, ref nostr.RepoRef) (*repository.Repo, error)
 
 	// Authorize reports whether a push would be allowed now, before its pack is read. It changes
-	// nothing. A *Refusal is told to the user's terminal as it is, and so is the reason of an
-	// *Unavailable; of any other error the user only learns that there was one.
+	// nothing. What Refuse and Unavailable say is told to the user's terminal; of any other error the
+	// user only learns that there was one.
 	Authorize(ctx context.Context, push PushRequest) error
 
 	// Push runs under the repository's lock: it authorises the commands, calls receive (at most

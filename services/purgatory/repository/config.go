@@ -24,9 +24,7 @@ var configuration = []setting{
 	{"core.logAllRefUpdates", "false"},
 	{"core.fsync", "committed,loose-object"}, // durable before done
 	{"gc.auto", "0"},
-	{"maintenance.auto", "false"},
 	{"protocol.allow", "never"},
-	{"advice.detachedHead", "false"},
 	{"pack.threads", "2"},
 	{"pack.windowMemory", "256m"},
 	{"core.bigFileThreshold", "64m"}, // larger ones are streamed, not kept in memory
@@ -45,16 +43,11 @@ var forgiven = []string{
 // receiveConfiguration makes receive-pack check a push as strictly as Take checks a pack.
 func receiveConfiguration() []setting {
 	settings := []setting{
-		{"transfer.fsckObjects", "true"},
 		{"receive.fsckObjects", "true"},
 		{"receive.unpackLimit", "1"}, // always a pack, never thousands of loose files
 		{"receive.autogc", "false"},
-		{"receive.denyDeletes", "false"},
-		{"receive.denyNonFastForwards", "false"},
 		{"receive.denyCurrentBranch", "ignore"},
 		{"receive.denyDeleteCurrent", "ignore"},
-		{"receive.advertisePushOptions", "false"},
-		{"receive.updateServerInfo", "false"},
 	}
 	for _, fault := range forgiven {
 		settings = append(settings, setting{"receive.fsck." + fault, "ignore"})
@@ -64,7 +57,6 @@ func receiveConfiguration() []setting {
 
 // uploadConfiguration lets upload-pack serve what GRASP-01 asks for.
 var uploadConfiguration = []setting{
-	{"uploadpack.allowAnySHA1InWant", "false"}, // first: it sets and clears the next two as well
 	{"uploadpack.allowTipSHA1InWant", "true"},
 	{"uploadpack.allowReachableSHA1InWant", "true"},
 	{"uploadpack.allowFilter", "true"},

@@ -241,12 +241,10 @@ func environment(more []setting) []string {
 		"GIT_CONFIG_NOSYSTEM=1",
 		"GIT_CONFIG_GLOBAL=/dev/null",
 		"GIT_ATTR_NOSYSTEM=1",
-		"GIT_TERMINAL_PROMPT=0",
 		"GIT_ALLOW_PROTOCOL=none",
 		"GIT_NO_REPLACE_OBJECTS=1",
 		"GIT_NO_LAZY_FETCH=1",
 		"GIT_OPTIONAL_LOCKS=0",
-		"GIT_ADVICE=0",
 		"GIT_ALLOC_LIMIT=" + allocLimit,
 	}
 	settings := slices.Concat(configuration, more)

@@ -6,8 +6,6 @@ package shards
 import (
 	"context"
 	"errors"
-	"slices"
-	"strings"
 	"sync"
 
 	"tendril.dev/lib/limit"
@@ -106,33 +104,17 @@ const (
 	theStrangers = "the strangers"
 )
 
-// Write waits until this worker is the only writer of the repositories, which it locks in a fixed
-// order. unlock must be called when it is done, and Write not before that again: two writers would
-// wait for each other. ErrElsewhere: it may not write.
-func (h *Held) Write(ctx context.Context, at ...repository.Place) (unlock func(), err error) {
-	at = slices.Clone(at)
-	slices.SortFunc(at, func(a, b repository.Place) int { return strings.Compare(a.String(), b.String()) })
-	var unlocks []func()
-	unlock = func() {
-		for _, unlock := range slices.Backward(unlocks) {
-			unlock()
-		}
-	}
-	for _, place := range slices.Compact(at) {
-		next, err := h.acquire(ctx, place, func(l *lock) (func(), error) { return l.writer.Acquire(ctx, theWorker) })
-		if err != nil {
-			unlock()
-			return nil, err
-		}
-		unlocks = append(unlocks, next)
-	}
-	return unlock, nil
+// Write waits until this worker is the only writer of a repository. unlock must be called when it is
+// done, and Write not before that again: two writers would wait for each other. ErrElsewhere: it may
+// not write.
+func (h *Held) Write(ctx context.Context, at repository.Place) (unlock func(), err error) {
+	return h.acquire(at, func(l *lock) (func(), error) { return l.writer.Acquire(ctx, theWorker) })
 }
 
 // TryWrite is Write where the repository is free; ok is false where it is not. It may be called
 // while other repositories are locked.
 func (h *Held) TryWrite(at repository.Place) (unlock func(), ok bool) {
-	unlock, err := h.acquire(context.Background(), at, func(l *lock) (func(), error) { return l.writer.Try(theWorker, 1) })
+	unlock, err := h.acquire(at, func(l *lock) (func(), error) { return l.writer.Try(theWorker, 1) })
 	return unlock, err == nil
 }
 
@@ -140,12 +122,12 @@ func (h *Held) TryWrite(at repository.Place) (unlock func(), ok bool) {
 // sends. isStranger is asked where the repository is not free: strangers, whose push no state
 // allows, all together count as one client, so that others wait for one of them at most.
 func (h *Held) WriteFor(ctx context.Context, client string, isStranger func() bool, at repository.Place) (unlock func(), err error) {
-	unlock, err = h.acquire(ctx, at, func(l *lock) (func(), error) { return l.writer.Try("client "+client, 1) })
+	unlock, err = h.acquire(at, func(l *lock) (func(), error) { return l.writer.Try("client "+client, 1) })
 	if err == nil || errors.Is(err, ErrElsewhere) {
 		return unlock, err
 	}
 	stranger := isStranger()
-	return h.acquire(ctx, at, func(l *lock) (func(), error) {
+	return h.acquire(at, func(l *lock) (func(), error) {
 		if !stranger {
 			return l.writer.Acquire(ctx, "client "+client)
 		}
@@ -163,7 +145,7 @@ func (h *Held) WriteFor(ctx context.Context, client string, isStranger func() bo
 }
 
 // acquire takes the lock of a repository by what take does, and counts the writer.
-func (h *Held) acquire(ctx context.Context, at repository.Place, take func(*lock) (release func(), err error)) (unlock func(), err error) {
+func (h *Held) acquire(at repository.Place, take func(*lock) (release func(), err error)) (unlock func(), err error) {
 	h.mu.Lock()
 	s, err := h.enter(at.Identifier)
 	if err != nil {
