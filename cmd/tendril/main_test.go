@@ -4,8 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -17,6 +17,11 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"tendril.dev/cmd/tendril/status"
+	"tendril.dev/lib/bus/bustest"
 )
 
 // programEnv makes the test binary be the program itself.
@@ -33,7 +38,7 @@ func TestMain(m *testing.M) {
 // program is `tendril` in a process and a folder of its own.
 type program struct {
 	*exec.Cmd
-	dir    string
+	*testing.T
 	lines  *bufio.Scanner
 	stderr bytes.Buffer
 }
@@ -43,13 +48,9 @@ func start(t *testing.T, dir string, env []string, args ...string) *program {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	t.Cleanup(cancel)
-	p := &program{Cmd: exec.CommandContext(ctx, os.Args[0], args...), dir: dir}
+	p := &program{T: t, Cmd: exec.CommandContext(ctx, os.Args[0], args...)}
 	p.Dir = dir
-	for _, set := range os.Environ() {
-		if !strings.HasPrefix(set, "NGIT_") {
-			p.Env = append(p.Env, set)
-		}
-	}
+	p.Env = slices.DeleteFunc(os.Environ(), func(set string) bool { return strings.HasPrefix(set, "NGIT_") })
 	p.Env = append(p.Env, programEnv+"=1", "NGIT_BIND_ADDRESS=127.0.0.1:0", "NGIT_NATS_LISTEN=127.0.0.1:0", "NGIT_SHUTDOWN_WAIT=1h")
 	p.Env = append(p.Env, env...)
 	p.Stderr = &p.stderr
@@ -66,46 +67,56 @@ func start(t *testing.T, dir string, env []string, args ...string) *program {
 }
 
 // line returns the next line with this prefix, without it.
-func (p *program) line(t *testing.T, prefix string) string {
-	t.Helper()
+func (p *program) line(prefix string) string {
+	p.Helper()
 	for p.lines.Scan() {
 		if rest, ok := strings.CutPrefix(p.lines.Text(), prefix); ok {
 			return rest
 		}
 	}
-	t.Fatalf("it never said %q: %v; stderr:\n%s", prefix, p.Wait(), p.stderr.String())
+	p.Fatalf("it never said %q: %v; stderr:\n%s", prefix, p.Wait(), p.stderr.String())
 	return ""
 }
 
-// fails waits for the end with exit code 1 and gives the last line of stderr: what the operator is
-// told.
-func (p *program) fails(t *testing.T) string {
-	t.Helper()
-	out := new(strings.Builder)
+// ends waits for the end and gives the exit code and all that was said, errors last.
+func (p *program) ends() (code int, said string) {
+	p.Helper()
+	var out strings.Builder
 	for p.lines.Scan() {
-		fmt.Fprintln(out, p.lines.Text())
+		out.WriteString(p.lines.Text() + "\n")
 	}
-	var exit *exec.ExitError
-	if err := p.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
-		t.Fatalf("%v, want exit code 1; stdout:\n%s\nstderr:\n%s", err, out, p.stderr.String())
+	err := p.Wait()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		code = exit.ExitCode()
+	} else if err != nil {
+		p.Fatal(err)
 	}
-	lines := strings.Split(strings.TrimSpace(p.stderr.String()), "\n")
-	return lines[len(lines)-1]
+	return code, out.String() + p.stderr.String()
+}
+
+func (p *program) signal(s syscall.Signal) {
+	p.Helper()
+	if err := p.Process.Signal(s); err != nil {
+		p.Fatal(err)
+	}
 }
 
 var domain = []string{"NGIT_DOMAIN=git.example.com"}
+
+// with adds settings to the domain.
+func with(env ...string) []string { return append(slices.Clone(domain), env...) }
 
 func TestUpFromStartToStop(t *testing.T) {
 	t.Parallel()
 	for _, backend := range []string{"file", "memory"} {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
-			p := start(t, t.TempDir(), append(domain, "NGIT_DATABASE_BACKEND="+backend, "NGIT_DOMIAN=x"), "up")
-			door := p.line(t, "listening on ")
-			if relay := p.line(t, "  relay    "); relay != "ws"+strings.TrimPrefix(door, "http")+" (announced as git.example.com)" {
+			p := start(t, t.TempDir(), with("NGIT_DATABASE_BACKEND="+backend, "NGIT_DOMIAN=x"), "up")
+			door := p.line("listening on ")
+			if relay := p.line("  relay    "); relay != "ws"+strings.TrimPrefix(door, "http")+" (announced as git.example.com)" {
 				t.Errorf("relay: %s", relay)
 			}
-			if bus := p.line(t, "  NATS     "); !strings.HasPrefix(bus, "nats://127.0.0.1:") {
+			if bus := p.line("  NATS     "); !strings.HasPrefix(bus, "nats://127.0.0.1:") {
 				t.Errorf("NATS: %s", bus)
 			}
 			for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
@@ -119,158 +130,110 @@ func TestUpFromStartToStop(t *testing.T) {
 					t.Errorf("%s: %d %s, %v", path, res.StatusCode, body, err)
 				}
 			}
-			if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
+			p.signal(syscall.SIGTERM)
+			if code, said := p.ends(); code != 0 || !strings.Contains(said, "stopping\n") || !strings.Contains(said, "NGIT_DOMAIN is meant?") {
+				t.Errorf("after SIGTERM: %d, %s", code, said)
 			}
-			p.line(t, "stopping")
-			if err := p.Wait(); err != nil {
-				t.Errorf("after SIGTERM: %v; stderr:\n%s", err, p.stderr.String())
-			}
-			if !strings.Contains(p.stderr.String(), "NGIT_DOMAIN is meant?") {
-				t.Errorf("a misspelt setting is not warned of:\n%s", p.stderr.String())
-			}
-			if _, err := os.Stat(filepath.Join(p.dir, "data", "relay")); (err == nil) != (backend == "file") {
+			if _, err := os.Stat(filepath.Join(p.Dir, "data", "relay")); (err == nil) != (backend == "file") {
 				t.Errorf("the relay data folder: %v", err)
 			}
 		})
 	}
 }
 
-// TestSIGHUP: the process begins again with new settings, and stays as it is where they are wrong.
-func TestSIGHUP(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	set := func(line string) {
-		if err := os.WriteFile(filepath.Join(dir, ".env"), []byte(line+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	signal := func(p *program, s syscall.Signal) {
-		if err := p.Process.Signal(s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	set("NGIT_RELAY_NAME=one")
-	p := start(t, dir, domain, "up")
-	p.line(t, "listening on ")
-	set("NGIT_RELAY_NAME=two")
-	signal(p, syscall.SIGHUP)
-	p.line(t, "stopping")
-	request, err := http.NewRequest(http.MethodGet, p.line(t, "listening on "), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Header.Set("Accept", "application/nostr+json")
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	if document, err := io.ReadAll(answer.Body); err != nil || !strings.Contains(string(document), `"name": "two"`) {
-		t.Errorf("%s, %v", document, err)
-	}
-	set("NGIT_GIT_PROCESSES=0")
-	signal(p, syscall.SIGHUP)
-	signal(p, syscall.SIGTERM)
-	p.line(t, "stopping")
-	const want = "goes on with its old settings"
-	if err := p.Wait(); err != nil || !strings.Contains(p.stderr.String(), want) || !strings.Contains(p.stderr.String(), "want 1 to 100000") {
-		t.Errorf("%v, and it did not say %q:\n%s", err, want, p.stderr.String())
-	}
-}
-
-func TestSecondInstanceOnTheSameFolder(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	first := start(t, dir, domain, "up")
-	first.line(t, "listening on ")
-	second := start(t, dir, domain, "up")
-	want := `tendril: NGIT_RELAY_DATA_PATH is "./data/relay": another process works in this folder; stop it, or give each a folder of its own`
-	if got := second.fails(t); got != want {
-		t.Errorf("got %s\nwant %s", got, want)
-	}
-}
-
-func TestPortInUse(t *testing.T) {
-	t.Parallel()
+// taken is the address of a port that another program has.
+func taken(t *testing.T) string {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	for _, setting := range []string{"NGIT_BIND_ADDRESS", "NGIT_NATS_LISTEN"} {
-		p := start(t, t.TempDir(), append(slices.Clone(domain), setting+"="+l.Addr().String()), "up")
-		got := p.fails(t)
-		if !strings.Contains(got, fmt.Sprintf("%s is %q", setting, l.Addr())) || !strings.Contains(got, "address already in use") {
-			t.Errorf("%s: %s", setting, got)
-		}
-	}
+	t.Cleanup(func() { l.Close() })
+	return l.Addr().String()
 }
 
-func TestGitFolderThatIsNotToBeHad(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p := start(t, dir, append(slices.Clone(domain), "NGIT_GIT_DATA_PATH="+file), "up")
-	if got := p.fails(t); !strings.HasPrefix(got, "tendril: purgatory: NGIT_GIT_DATA_PATH is \""+file+"\"") {
-		t.Error(got)
-	}
-}
-
-// alone is what services say that are started as a process of their own without a bus to share.
-const alone = "NGIT_NATS_URL is not set: a service that runs alone needs a NATS server that the others share (`tendril up` embeds one)"
-
+// TestWrongUseIsOneSentence: each failure is one sentence, and the exit code is for scripts.
 func TestWrongUseIsOneSentence(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
+	const (
+		noServer = "no NATS server answers at nats://127.0.0.1:1: nothing runs there, or it is elsewhere (NGIT_NATS_URL; NGIT_NATS_LISTEN of `tendril up`)\n"
+		alone    = "NGIT_NATS_URL is not set: a service that runs alone needs a NATS server that the others share (`tendril up` embeds one)\n"
+		noDomain = "NGIT_DOMAIN is not set: want the public host name of this server, like git.example.com\n"
+	)
+	dir, port := t.TempDir(), taken(t)
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("{}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, c := range map[string]struct {
-		env, args []string
-		want      string
+	nowhere, empty := []string{"NGIT_NATS_URL=nats://127.0.0.1:1"}, []string{"NGIT_NATS_URL=" + bustest.New(t).URL}
+	running := t.TempDir()
+	start(t, running, domain, "up").line("listening on ")
+	for _, c := range []struct {
+		env  []string
+		args string
+		code int
+		want string // what is said behind the name of the program begins so
 	}{
-		"no domain":        {nil, []string{"up"}, "tendril: NGIT_DOMAIN is not set: want the public host name of this server, like git.example.com"},
-		"wrong value":      {domain, []string{"up", "--git-processes=0"}, `tendril: NGIT_GIT_PROCESSES is "0": want 1 to 100000`},
-		"contradiction":    {append([]string{"NGIT_ARCHIVE_READ_ONLY=true"}, domain...), []string{"up"}, `tendril: NGIT_ARCHIVE_READ_ONLY is "true": nothing is archived: want NGIT_ARCHIVE_ALL, NGIT_ARCHIVE_WHITELIST or NGIT_ARCHIVE_GRASP_SERVICES too, or unset it`},
-		"no repository":    {nil, []string{"repo", "show", "tree"}, "tendril: <repository>: \"tree\" is no repository: want npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier> (see \"tendril repo show --help\")"},
-		"none to ask":      {nil, []string{"repo", "list", "--nats-url=nats://127.0.0.1:1"}, "tendril: no NATS server answers at nats://127.0.0.1:1: nothing runs there, or it is elsewhere (NGIT_NATS_URL; NGIT_NATS_LISTEN of `tendril up`)"},
-		"nothing runs":     {nil, []string{"status", "--nats-url=nats://127.0.0.1:1"}, "tendril: no NATS server answers at nats://127.0.0.1:1: nothing runs there, or it is elsewhere (NGIT_NATS_URL; NGIT_NATS_LISTEN of `tendril up`)"},
-		"no way in":        {nil, []string{"status", "--nats-listen=none"}, "tendril: NGIT_NATS_LISTEN is \"none\": the NATS of `tendril up` listens nowhere, so it cannot be looked at; want NGIT_NATS_URL or the address that it listens on"},
-		"no service":       {domain, []string{"run", "--log-level=debug"}, `tendril: expected "<service> ..." (see "tendril run --help")`},
-		"wrong service":    {domain, []string{"run", "gateway", "ingset"}, `tendril: <service> ... must be one of "ingest","purgatory","discovery","relayconn","gateway" but got "ingset" (see "tendril run --help")`},
-		"no NATS named":    {domain, []string{"run", "gateway", "discovery"}, "tendril: " + alone},
-		"no NATS for one":  {domain, []string{"run", "ingest"}, "tendril: " + alone},
-		"no domain to run": {nil, []string{"run", "ingest"}, "tendril: NGIT_DOMAIN is not set: want the public host name of this server, like git.example.com"},
-		"wrong flag":       {domain, []string{"up", "--domian=x"}, `tendril: unknown flag --domian, did you mean "--domain"? (see "tendril up --help")`},
-		"wrong command":    {domain, []string{"serve"}, `tendril: unexpected argument serve (see "tendril --help")`},
-		"wrong subcommand": {nil, []string{"repo", "delete", "x"}, `tendril: unexpected argument delete (see "tendril repo --help")`},
-		"no subcommand":    {nil, []string{"repo"}, `tendril: expected one of "list", "show", "restore", "remove" (see "tendril repo --help")`},
-		"no argument":      {nil, []string{"logins", "init"}, `tendril: expected "<folder>" (see "tendril logins init --help")`},
-		"no value":         {nil, []string{"up", "--domain"}, "tendril: --domain has no value: want --domain=…"},
-		"folder is a file": {domain, []string{"up", "--relay-data-path=" + file}, `tendril: NGIT_RELAY_DATA_PATH is "` + file + `": not a directory; want a folder that this user may write to`},
-		"no NATS there":    {domain, []string{"up", "--nats-url=nats://127.0.0.1:1"}, "tendril: connect to NATS nats://127.0.0.1:1: nats: no servers available for connection"},
+		{nil, "up", 1, noDomain},
+		{domain, "up --git-processes=0", 1, `NGIT_GIT_PROCESSES is "0": want 1 to 100000` + "\n"},
+		{with("NGIT_ARCHIVE_READ_ONLY=true"), "up", 1, `NGIT_ARCHIVE_READ_ONLY is "true": nothing is archived: want NGIT_ARCHIVE_ALL`},
+		{domain, "up --domian=x", 1, `unknown flag --domian, did you mean "--domain"? (see "tendril up --help")` + "\n"},
+		{nil, "up --domain", 1, "--domain has no value: want --domain=…\n"},
+		{domain, "up --relay-data-path=" + file, 1, `NGIT_RELAY_DATA_PATH is "` + file + `": not a directory; want a folder that this user may write to` + "\n"},
+		{with("NGIT_GIT_DATA_PATH=" + file), "up", 1, `purgatory: NGIT_GIT_DATA_PATH is "` + file + `"`},
+		{domain, "up --nats-url=nats://127.0.0.1:1", 1, "connect to NATS nats://127.0.0.1:1: nats: no servers available for connection\n"},
+		{domain, "up --relay-data-path=" + filepath.Join(running, "data", "relay"), 1,
+			`NGIT_RELAY_DATA_PATH is "` + filepath.Join(running, "data", "relay") + `": another process works in this folder; stop it, or give each a folder of its own` + "\n"},
+		{with("NGIT_BIND_ADDRESS=" + port), "up", 1, `gateway: NGIT_BIND_ADDRESS is "` + port + `": `},
+		{with("NGIT_NATS_LISTEN=" + port), "up", 1, `NGIT_NATS_LISTEN is "` + port + `": `},
+		{nil, "run ingest", 1, noDomain},
+		{domain, "run --log-level=debug", 1, `expected "<service> ..." (see "tendril run --help")` + "\n"},
+		{domain, "run gateway ingset", 1, `<service> ... must be one of "ingest","purgatory","discovery","relayconn","gateway" but got "ingset"`},
+		{domain, "run gateway discovery", 1, alone},
+		{domain, "run ingest", 1, alone},
+		{domain, "serve", 1, `unexpected argument serve (see "tendril --help")` + "\n"},
+		{nil, "repo", 1, `expected one of "list", "show", "restore", "remove" (see "tendril repo --help")` + "\n"},
+		{nil, "repo delete x", 1, `unexpected argument delete (see "tendril repo --help")` + "\n"},
+		{nil, "repo show tree", 1, `<repository>: "tree" is no repository: want npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier> (see "tendril repo show --help")` + "\n"},
+		{nowhere, "repo list", 1, noServer},
+		{nil, "logins init", 1, `expected "<folder>" (see "tendril logins init --help")` + "\n"},
+		{nowhere, "status", 1, noServer},
+		{nil, "status --nats-listen=none", 1, "NGIT_NATS_LISTEN is \"none\": the NATS of `tendril up` listens nowhere, so it cannot be looked at"},
+		{empty, "status", 1, "NATS at " + empty[0][len("NGIT_NATS_URL="):] + " has no streams of Tendril: none has run with it\n"},
+		{nowhere, "export", 1, noServer},
+		{empty, "export -o out.jsonl", 1, "NATS at "},
+		{empty, "export --git copies", 1, `NGIT_GIT_DATA_PATH is "./data/git": list repositories: open`},
+		{empty, "export --from https://x", 1, "--from says where repositories are copied from; want --git too"},
+		{empty, "export --git x --from x", 1, `--from is "x"; want the http(s) URL of the server`},
+		{nowhere, "import file", 1, noServer},
+		{empty, "import file", 1, "NATS at "},
+		{empty, "import none.jsonl", 1, "open none.jsonl: no such file"},
+		{empty, "import https://relay.example.com", 1, "https://relay.example.com is no URL of a relay, and no file; want ws:// or wss://"},
+		{empty, "import file --refused ./file", 1, `--refused is "./file", which is the file that is read`},
+		{empty, "import file --git none", 1, "list repositories: open " + filepath.Join(dir, "none") + ": no such file"},
+		{empty, "import file --server x", 1, `--server is "x"; want the http(s) URL of the server`},
+		{nil, "check --repiar", 2, "unknown flag --repiar"},
+		{nil, "check", 2, "could not check: " + noDomain},
+		{domain, "check", 2, `could not check: NGIT_RELAY_DATA_PATH is "./data/relay": there is no log in it`},
+		{with(nowhere...), "check", 2, "could not check: " + noServer},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := start(t, t.TempDir(), c.env, c.args...)
-			if got := p.fails(t); got != c.want || strings.Count(p.stderr.String(), "\n") != 1 {
-				t.Errorf("got %s\nwant %s", p.stderr.String(), c.want)
+		t.Run(c.args, func(t *testing.T) {
+			folder := dir
+			if strings.HasPrefix(c.args, "up") {
+				folder = t.TempDir()
+			}
+			code, said := start(t, folder, c.env, strings.Fields(c.args)...).ends()
+			sentence := strings.Join(slices.Collect(strings.Lines(said))[strings.Count(said, "\n")-1:], "")
+			if code != c.code || !strings.HasPrefix(sentence, "tendril: "+c.want) || strings.HasSuffix(c.want, "\n") && sentence != said {
+				t.Errorf("exit code %d, want %d; said\n%swant\n%s", code, c.code, said, c.want)
 			}
 		})
 	}
-}
-
-// TestAWrongCommandLineOfCheckIsNoFinding calls it as a script would that has a typing error.
-func TestAWrongCommandLineOfCheckIsNoFinding(t *testing.T) {
-	t.Parallel()
-	p := start(t, t.TempDir(), nil, "check", "--repiar")
-	var exit *exec.ExitError
-	if err := p.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitUnchecked {
-		t.Errorf("%v, want exit status %d", err, exitUnchecked)
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+	if content, err := os.ReadFile(file); err != nil || string(content) != "{}\n" {
+		t.Errorf("the file that was read is %q now, %v", content, err)
 	}
 }
 
@@ -279,54 +242,24 @@ func TestLoginsTellNoPassword(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "logins")
 	for _, command := range []string{"init", "rotate", "retire"} {
-		p := start(t, t.TempDir(), nil, "logins", command, dir)
-		said := p.line(t, "")
-		if err := p.Wait(); err != nil || !strings.HasPrefix(said, filepath.Join(dir, "users.conf")+" ") {
-			t.Errorf("%s: %v, %q; stderr:\n%s", command, err, said, p.stderr.String())
-		}
+		code, said := start(t, t.TempDir(), nil, "logins", command, dir).ends()
 		login, err := os.ReadFile(filepath.Join(dir, "gateway.login"))
-		if err != nil {
-			t.Fatal(err)
-		}
 		_, password, _ := strings.Cut(strings.TrimSpace(string(login)), ":")
-		if strings.Contains(said+p.stderr.String(), password) {
-			t.Errorf("%s shows a password", command)
+		if err != nil || code != 0 || !strings.HasPrefix(said, filepath.Join(dir, "users.conf")+" ") || strings.Contains(said, password) {
+			t.Errorf("%s: %d, %q, %v", command, code, said, err)
 		}
 	}
 }
 
 func TestVersionAndHelp(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"version"}, {"--version"}} {
-		p := start(t, t.TempDir(), nil, args...)
-		p.line(t, "tendril ")
-		if args[0] == "version" {
-			p.line(t, "commit  ")
-			p.line(t, "go      go1.")
-		}
-		if err := p.Wait(); err != nil {
-			t.Errorf("%v: %v", args, err)
-		}
-	}
 	for args, want := range map[string]string{
-		"": "Usage: tendril <command>", "help": "Usage: tendril <command>", "help repo show": "Usage: tendril repo show <repository>", "completion bash -c": "complete ",
+		"version": "\ngo      go1.", "--version": "tendril ", "": "Usage: tendril <command>", "help": "Usage: tendril <command>",
+		"help repo show": "Usage: tendril repo show <repository>", "completion bash -c": "complete ",
+		"up --help-all": "\n  How clients are treated.", "run --help-all": "\n  How clients are treated.",
 	} {
-		p := start(t, t.TempDir(), nil, strings.Fields(args)...)
-		p.line(t, want)
-		for p.lines.Scan() {
-		}
-		if err := p.Wait(); err != nil {
-			t.Errorf("%s: %v", args, err)
-		}
-	}
-	for _, command := range []string{"up", "run"} {
-		p := start(t, t.TempDir(), nil, command, "--help-all")
-		p.line(t, "Front door")
-		p.line(t, "  How clients are treated.")
-		for p.lines.Scan() {
-		}
-		if err := p.Wait(); err != nil {
-			t.Error(err)
+		if code, said := start(t, t.TempDir(), nil, strings.Fields(args)...).ends(); code != 0 || !strings.Contains(said, want) {
+			t.Errorf("%s: %d, %s", args, code, said)
 		}
 	}
 }
@@ -344,5 +277,104 @@ func TestChosenServices(t *testing.T) {
 		if got, services := chosen(c.names); got != c.want || len(services) != len(c.names) {
 			t.Errorf("%q: %s; want %s", c.names, got, c.want)
 		}
+	}
+}
+
+// TestCommandsOnARunningSystem whose NATS has a password.
+func TestCommandsOnARunningSystem(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	up := start(t, dir, with("NGIT_NATS_PASSWORD=hunter2", "NGIT_WORKER_NAME=one"), "up")
+	up.line("listening on ")
+	url, _, _ := strings.Cut(up.line("  NATS     "), " ")
+	listen := "NGIT_NATS_LISTEN=" + strings.TrimPrefix(url, "nats://")
+	here := []string{listen, "NGIT_NATS_PASSWORD=hunter2"}
+	if err := os.WriteFile(filepath.Join(dir, "events.jsonl"), []byte("{}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args string
+		env  []string
+		code int
+		want string
+	}{
+		{"status", here, 0, "NATS      " + url},
+		{"status", here, 0, "writer one, for "},
+		{"status", here, 0, "held      no events\n"},
+		{"status", here, 0, "one             64      0            0\n"},
+		{"import events.jsonl --refused refused.jsonl", here, 0, "1  refused, see refused.jsonl\n"},
+		{"import events.jsonl --refused refused.jsonl", here, 0, "        1  lines read\n"}, // once more into the same file
+		{"import .", here, 1, "read .: is a directory"},
+		{"repo list --json", here, 0, "[]\n"},
+		{"export -o copy.jsonl", here, 0, "0 events written to copy.jsonl\n"},
+		{"export", []string{listen}, 1, "tendril: NGIT_NATS_PASSWORD is not set: "},
+		{"export", []string{listen, "NGIT_NATS_PASSWORD=hunter3"}, 1, "tendril: NGIT_NATS_PASSWORD is wrong: "},
+	} {
+		if code, said := start(t, dir, c.env, strings.Fields(c.args)...).ends(); code != c.code || !strings.Contains(said, c.want) {
+			t.Errorf("%s: %d, want %d and %q:\n%s", c.args, code, c.code, c.want, said)
+		}
+	}
+	if why, err := os.ReadFile(filepath.Join(dir, "refused.jsonl")); err != nil || !strings.HasPrefix(string(why), `{"line":1,"kind":0,"reason":"invalid: not an event`) {
+		t.Errorf("refused: %s, %v", why, err)
+	}
+	interruptWhileItWaits(t, dir, here)
+	stay := start(t, dir, here, "status", "--json", "--watch")
+	var report status.Report
+	for range 2 {
+		if err := json.Unmarshal([]byte(stay.line("")), &report); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(report.Shards) != 64 || report.Shards[63].Worker != "one" || report.Log.Writer != "one" || len(report.Lanes) != 4 {
+		t.Errorf("%+v", report)
+	}
+	for _, p := range []*program{stay, up} {
+		p.signal(syscall.SIGTERM)
+		if code, said := p.ends(); code != 0 {
+			t.Errorf("after SIGTERM: %d\n%s", code, said)
+		}
+	}
+	if code, said := start(t, dir, domain, "check").ends(); code != 0 || !strings.Contains(said, "0 events in the log, 1 index, 0 repositories were looked at\n") {
+		t.Errorf("check: %d\n%s", code, said)
+	}
+}
+
+// interruptWhileItWaits interrupts an import that has nothing to read.
+func interruptWhileItWaits(t *testing.T, dir string, env []string) {
+	t.Helper()
+	pipe := filepath.Join(dir, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, dir, env, "import", "pipe")
+	in, err := os.OpenFile(pipe, os.O_WRONLY, 0) // once it is read
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	p.signal(syscall.SIGINT)
+	if code, said := p.ends(); code != -1 || said != "" {
+		t.Errorf("interrupted: %d\n%s", code, said)
+	}
+}
+
+// TestLookingMakesNothing on a NATS server that no Tendril uses.
+func TestLookingMakesNothing(t *testing.T) {
+	t.Parallel()
+	url := bustest.New(t).URL
+	for _, command := range []string{"status", "export", "repo list"} {
+		start(t, t.TempDir(), []string{"NGIT_NATS_URL=" + url}, strings.Fields(command)...).ends()
+	}
+	conn, err := nats.Connect(url, nats.Timeout(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	js, err := conn.JetStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := js.AccountInfo(); err != nil || info.Streams != 0 || info.Consumers != 0 {
+		t.Errorf("%+v, %v", info, err)
 	}
 }

@@ -1,18 +1,15 @@
 package export
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -20,6 +17,7 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/repository/gittest"
 )
 
 const key = "0000000000000000000000000000000000000000000000000000000000000003"
@@ -43,76 +41,55 @@ func openBus(t testing.TB) *bus.Bus {
 	return b
 }
 
-// store writes events into the log as ingest does.
-func store(t testing.TB, b *bus.Bus, raws ...string) {
+func publish(t testing.TB, b *bus.Bus, messages ...*nats.Msg) {
 	t.Helper()
-	for some := range slices.Chunk(raws, 500) {
-		var msgs []*nats.Msg
-		for _, raw := range some {
-			var ev nostr.Event
-			if err := json.Unmarshal([]byte(raw), &ev); err != nil {
-				t.Fatal(err)
-			}
-			msgs = append(msgs, &nats.Msg{Subject: proto.EventSubjectOf(&ev).String(), Data: []byte(raw)})
-		}
-		if _, err := b.PublishBatch(t.Context(), msgs, nil); err != nil {
+	for some := range slices.Chunk(messages, 500) {
+		if _, err := b.PublishBatch(t.Context(), some, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-func untold(int, int) {}
-
-func logOf(t testing.TB, b *bus.Bus, told func(done, of int)) (raws []string) {
-	t.Helper()
-	n, err := Log(t.Context(), b.JS, told, func(raw []byte) error {
-		raws = append(raws, string(raw))
-		return nil
-	})
-	if err != nil || n != len(raws) {
-		t.Fatalf("%d events, %v", n, err)
-	}
-	return raws
+// stored is the message of an event in the log.
+func stored(ev *nostr.Event) *nats.Msg {
+	return &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: []byte(ev.String())}
 }
+
+func untold(int, int) {}
 
 // TestLog: all events, oldest first, as they are stored, and nothing else.
 func TestLog(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
-	if got := logOf(t, b, untold); len(got) != 0 {
-		t.Fatalf("an empty log has %q", got)
-	}
-	var want []string
+	messages := []*nats.Msg{stored(event(t, 30617, 1000, "older", nostr.Tag{"d", "a"}))}
 	for i := range 2500 { // more than is asked for at once
-		raw := event(t, 1621, 1000, fmt.Sprint("é < & ", i)).String()
+		m := stored(event(t, 1621, 1000, fmt.Sprint("é < & ", i)))
 		if i%2 == 0 {
-			raw = strings.Replace(raw, `"kind":1621`, `"kind": 1621`, 1) // stored as it came
+			m.Data = []byte(strings.Replace(string(m.Data), `"kind":1621`, `"kind": 1621`, 1)) // stored as it came
 		}
-		want = append(want, raw)
+		messages = append(messages, m)
 	}
-	older, newer := event(t, 30617, 1000, "older", nostr.Tag{"d", "a"}), event(t, 30617, 2000, "newer", nostr.Tag{"d", "a"})
-	store(t, b, older.String())
-	store(t, b, want...)
-	store(t, b, newer.String()) // in the place of the older one
-	if _, err := b.PublishBatch(t.Context(), []*nats.Msg{{Subject: proto.SubjectEventsMark, Data: []byte(`{"writer":"x"}`)}}, nil); err != nil {
-		t.Fatal(err)
+	gone, newer := stored(event(t, 1621, 1000, "it has left the log")), stored(event(t, 30617, 2000, "newer", nostr.Tag{"d", "a"}))
+	messages = append(messages, newer)
+	publish(t, b, append(messages, gone,
+		&nats.Msg{Subject: proto.SubjectEventsMark, Data: []byte(`{"writer":"x"}`)})...)
+	publish(t, b, &nats.Msg{Subject: gone.Subject, Header: nats.Header{proto.HeaderRemoved: {strings.Repeat("a", 64)}}})
+	var got, want []string
+	for _, m := range messages[1:] {
+		want = append(want, string(m.Data))
 	}
-	gone := event(t, 1621, 1000, "it has left the log")
-	store(t, b, gone.String())
-	removal := &nats.Msg{Subject: proto.EventSubjectOf(gone).String(), Header: nats.Header{proto.HeaderRemoved: {gone.ID}}}
-	if _, err := b.PublishBatch(t.Context(), []*nats.Msg{removal}, nil); err != nil {
-		t.Fatal(err)
-	}
-	want = append(want, newer.String())
 	last := -1
-	got := logOf(t, b, func(done, of int) {
+	n, err := Log(t.Context(), b.JS, func(done, of int) {
 		if done <= last || of < done {
 			t.Errorf("%d of %d after %d", done, of, last)
 		}
 		last = done
+	}, func(raw []byte) error {
+		got = append(got, string(raw))
+		return nil
 	})
-	if !slices.Equal(got, want) {
-		t.Errorf("%d events, want %d, or others", len(got), len(want))
+	if err != nil || n != len(want) || !slices.Equal(got, want) {
+		t.Errorf("%d events, want %d, or others: %v", n, len(want), err)
 	}
 	full := errors.New("disk full")
 	if _, err := Log(t.Context(), b.JS, untold, func([]byte) error { return full }); !errors.Is(err, full) {
@@ -130,13 +107,12 @@ func TestNothingIsLostMeanwhile(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
 	const many = 3000
-	var raws []string
+	var messages []*nats.Msg
 	for i := range many {
-		raws = append(raws, event(t, 30617, 1000, "", nostr.Tag{"d", fmt.Sprint(i)}).String())
+		messages = append(messages, stored(event(t, 30617, 1000, "", nostr.Tag{"d", fmt.Sprint(i)})))
 	}
-	store(t, b, raws...)
-	replaced := 0
-	seen := map[string]bool{}
+	publish(t, b, messages...)
+	replaced, seen := 0, map[string]bool{}
 	_, err := Log(t.Context(), b.JS, untold, func(raw []byte) error {
 		var ev nostr.Event
 		if err := json.Unmarshal(raw, &ev); err != nil {
@@ -145,7 +121,7 @@ func TestNothingIsLostMeanwhile(t *testing.T) {
 		seen[ev.Tags.GetD()] = true
 		if replaced < 50 { // those at the end, which were not read yet
 			replaced++
-			store(t, b, event(t, 30617, 2000, "", nostr.Tag{"d", fmt.Sprint(many - replaced)}).String())
+			publish(t, b, stored(event(t, 30617, 2000, "", nostr.Tag{"d", fmt.Sprint(many - replaced)})))
 		}
 		return nil
 	})
@@ -154,42 +130,30 @@ func TestNothingIsLostMeanwhile(t *testing.T) {
 	}
 }
 
-func TestALogThatIsReplaced(t *testing.T) {
+// TestALogThatGoes: half a log is not taken for a whole one, and none is no empty one.
+func TestALogThatGoes(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
-	for i := range 10 {
-		store(t, b, event(t, 1621, 1000, fmt.Sprint(i)).String())
+	stream, err := b.JS.Stream(t.Context(), proto.StreamEvents)
+	if err != nil {
+		t.Fatal(err)
 	}
-	_, err := Log(t.Context(), b.JS, untold, func([]byte) error {
-		stream, err := b.JS.Stream(t.Context(), proto.StreamEvents)
-		if err != nil {
-			return err
-		}
-		cfg := stream.CachedInfo().Config
-		if err := b.JS.DeleteStream(t.Context(), cfg.Name); err != nil {
-			return err
-		}
-		_, err = b.JS.CreateStream(t.Context(), cfg)
+	publish(t, b, stored(event(t, 1621, 1000, "a")), stored(event(t, 1621, 1000, "b")))
+	_, err = Log(t.Context(), b.JS, untold, func([]byte) error {
+		_ = b.JS.DeleteStream(t.Context(), proto.StreamEvents)
+		_, err := b.JS.CreateStream(t.Context(), stream.CachedInfo().Config)
 		return err
 	})
 	if err == nil {
 		t.Error("half a log is taken for a whole one")
 	}
-}
-
-func TestNoSystem(t *testing.T) {
-	t.Parallel()
-	b := openBus(t)
-	for _, name := range []string{proto.StreamEvents, proto.KVStream(proto.BucketHeld)} {
-		if err := b.JS.DeleteStream(t.Context(), name); err != nil {
-			t.Fatal(err)
-		}
+	if err := errors.Join(b.JS.DeleteStream(t.Context(), proto.StreamEvents), b.JS.DeleteKeyValue(t.Context(), proto.BucketHeld)); err != nil {
+		t.Fatal(err)
 	}
-	none := func([]byte) error { return nil }
-	if _, err := Log(t.Context(), b.JS, untold, none); !errors.Is(err, ErrNothing) {
+	if _, err := Log(t.Context(), b.JS, untold, nil); !errors.Is(err, ErrNothing) {
 		t.Errorf("the log: %v", err)
 	}
-	if _, err := Held(t.Context(), b.JS, none); !errors.Is(err, ErrNothing) {
+	if _, err := Held(t.Context(), b.JS, nil); !errors.Is(err, ErrNothing) {
 		t.Errorf("what is held: %v", err)
 	}
 }
@@ -211,19 +175,19 @@ func TestHeld(t *testing.T) {
 		}
 	}
 	stays, goes := event(t, 30617, 1000, "a\nb", nostr.Tag{"d", "x"}), event(t, 30618, 1000, "", nostr.Tag{"d", "x"})
-	key := func(ev *nostr.Event) string {
+	for _, ev := range []*nostr.Event{stays, goes} {
 		key, err := proto.HeldKeyOf("x", ev).Key()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return key
+		put(key, proto.Held{Event: ev, Identifier: "x", Phase: proto.PhaseWaiting})
+		if ev == goes {
+			if err := kv.Delete(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
-	put(key(stays), proto.Held{Event: stays, Identifier: "x", Phase: proto.PhaseWaiting})
-	put(key(goes), proto.Held{Event: goes, Identifier: "x", Phase: proto.PhaseWaiting})
-	put(proto.HeldMarkKey, proto.WriterMark{Writer: "w", At: time.Now()})
-	if err := kv.Delete(t.Context(), key(goes)); err != nil {
-		t.Fatal(err)
-	}
+	put(proto.HeldMarkKey, proto.WriterMark{Writer: "w"})
 	var got []string
 	n, err := Held(t.Context(), b.JS, func(raw []byte) error {
 		got = append(got, string(raw))
@@ -252,22 +216,13 @@ func TestAnnounced(t *testing.T) {
 	}
 }
 
-func run(t testing.TB, dir string, args ...string) {
-	t.Helper()
-	cmd := exec.Command("git", args...)
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("git %s: %v\n%s", args, err, out)
-	}
-}
-
-// TestCopy: one that cannot be copied is told of and keeps no other waiting.
+// TestCopy: one that cannot be copied is told of, and the others are copied.
 func TestCopy(t *testing.T) {
 	t.Parallel()
 	const npub = "npub1sg6plzptd64u62a878hep2kev88swjh3tw00gjsfl8f237lmu63q0uf63m"
 	root, out := t.TempDir(), t.TempDir()
 	for _, name := range []string{"a", "b", "c"} {
-		run(t, root, "init", "-q", "--bare", filepath.Join(root, npub, name+".git"))
+		gittest.Git(t, root, "init", "-q", "--bare", filepath.Join(root, npub, name+".git"))
 	}
 	broken := filepath.Join(root, npub, "b.git", "HEAD")
 	if err := os.WriteFile(broken, []byte("nonsense"), 0o600); err != nil {
@@ -278,13 +233,11 @@ func TestCopy(t *testing.T) {
 		t.Fatalf("%v, %v", repos, err)
 	}
 	repos = append(repos, gittree.Repo{Npub: npub, Identifier: "x"}.On("http://127.0.0.1:1"))
-	var told bytes.Buffer
-	done, err := Copy(t.Context(), gittree.Git("git"), repos, out, func(done, of int) { fmt.Fprint(&told, done, "/", of, " ") })
-	if err != nil || done.Repositories != 2 || len(done.Failed) != 2 || done.NotHosted != 0 || told.String() != "0/4 1/4 2/4 3/4 " {
-		t.Errorf("%+v, %v, told %q", done, err, &told)
-	}
-	done, err = Copy(t.Context(), gittree.Git("git"), repos, filepath.Join(broken, "out"), func(int, int) {})
-	if err != nil || len(done.Failed) != 4 {
-		t.Errorf("into a folder that cannot be made: %+v, %v", done, err)
+	for dir, copied := range map[string]int{out: 2, filepath.Join(broken, "out"): 0} {
+		told := ""
+		done, err := Copy(t.Context(), gittree.Git("git"), repos, dir, func(done, of int) { told += fmt.Sprint(done, "/", of, " ") })
+		if err != nil || done.Repositories != copied || len(done.Failed) != 4-copied || done.NotHosted != 0 || told != "0/4 1/4 2/4 3/4 " {
+			t.Errorf("to %s: %+v, %v, told %q", dir, done, err, told)
+		}
 	}
 }
