@@ -101,35 +101,6 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// TestNothingIsLostMeanwhile: an event whose place a newer one takes while the log is read is there
-// in one version at least.
-func TestNothingIsLostMeanwhile(t *testing.T) {
-	t.Parallel()
-	b := openBus(t)
-	const many = 3000
-	var messages []*nats.Msg
-	for i := range many {
-		messages = append(messages, stored(event(t, 30617, 1000, "", nostr.Tag{"d", fmt.Sprint(i)})))
-	}
-	publish(t, b, messages...)
-	replaced, seen := 0, map[string]bool{}
-	_, err := Log(t.Context(), b.JS, untold, func(raw []byte) error {
-		var ev nostr.Event
-		if err := json.Unmarshal(raw, &ev); err != nil {
-			return err
-		}
-		seen[ev.Tags.GetD()] = true
-		if replaced < 50 { // those at the end, which were not read yet
-			replaced++
-			publish(t, b, stored(event(t, 30617, 2000, "", nostr.Tag{"d", fmt.Sprint(many - replaced)})))
-		}
-		return nil
-	})
-	if err != nil || len(seen) != many {
-		t.Errorf("%d of %d places are there, %v", len(seen), many, err)
-	}
-}
-
 // TestALogThatGoes: half a log is not taken for a whole one, and none is no empty one.
 func TestALogThatGoes(t *testing.T) {
 	t.Parallel()

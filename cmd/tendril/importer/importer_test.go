@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/iotest"
 
@@ -24,7 +24,7 @@ import (
 const key = "0000000000000000000000000000000000000000000000000000000000000003"
 
 // event signs an event that is accepted only where what it names in its e tags is.
-func event(t testing.TB, kind int, content string, names ...*nostr.Event) *nostr.Event {
+func event(t *testing.T, kind int, content string, names ...*nostr.Event) *nostr.Event {
 	t.Helper()
 	ev := &nostr.Event{Kind: kind, CreatedAt: 1000, Content: content, Tags: nostr.Tags{}}
 	for _, named := range names {
@@ -46,31 +46,17 @@ func file(events ...*nostr.Event) string {
 }
 
 // ingest stands for the service: it accepts an event if everything that it names is accepted, holds
-// announcements until their data is there, and refuses content "no" for good.
+// announcements and pull requests until their data is there, and refuses content "no" for good.
 type ingest struct {
-	mu       sync.Mutex
-	accepted map[string]bool
-	held     map[string]bool
-	data     bool // held announcements are released
-	offered  int
-	stop     func(offered int) error // what goes wrong; nil: nothing
-	verdicts chan func()             // on their way, in order
+	accepted, held map[string]bool
+	data           bool // what is held is released
+	offered        int
+	stop           func(offered int) error // what goes wrong; nil: nothing
 }
 
-func newIngest(t testing.TB) *ingest {
-	g := &ingest{accepted: map[string]bool{}, held: map[string]bool{}, verdicts: make(chan func(), 100)}
-	go func() {
-		for tell := range g.verdicts {
-			tell()
-		}
-	}()
-	t.Cleanup(func() { close(g.verdicts) })
-	return g
-}
+func newIngest() *ingest { return &ingest{accepted: map[string]bool{}, held: map[string]bool{}} }
 
-func (g *ingest) Offer(ctx context.Context, c candidates.Candidate) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (g *ingest) Offer(_ context.Context, c candidates.Candidate) error {
 	g.offered++
 	if g.stop != nil {
 		if err := g.stop(g.offered); err != nil {
@@ -81,28 +67,25 @@ func (g *ingest) Offer(ctx context.Context, c candidates.Candidate) error {
 	if err := json.Unmarshal(c.Raw, &ev); err != nil || c.Lane != proto.LaneSyncHistoric || c.Source != proto.SourceImport {
 		return fmt.Errorf("%s on %s from %s: %w", c.Raw, c.Lane, c.Source, err)
 	}
-	v := g.judge(&ev)
-	v.ID = ev.ID
-	g.verdicts <- func() { c.Done(v, nil) }
+	go c.Done(g.judge(&ev), nil)
 	return nil
 }
 
 func (g *ingest) judge(ev *nostr.Event) proto.Verdict {
+	orphan := false
+	for tag := range ev.Tags.FindAll("e") {
+		orphan = orphan || !g.accepted[tag[1]]
+	}
 	switch {
 	case g.accepted[ev.ID]:
 		return proto.Verdict{Outcome: proto.Duplicate, Message: "duplicate: here already"}
 	case ev.Content == "no":
 		return proto.Verdict{Outcome: proto.Rejected, Message: "blocked: no"}
-	}
-	for tag := range ev.Tags.FindAll("e") {
-		if !g.accepted[tag[1]] {
-			return proto.Verdict{Outcome: proto.Rejected, Message: "invalid: an orphan", Retry: true}
-		}
-	}
-	if (ev.Kind == 30617 || ev.Kind == 1618) && !g.data {
-		if g.held[ev.ID] {
-			return proto.Verdict{Outcome: proto.Duplicate, Message: proto.MessagePurgatory}
-		}
+	case orphan:
+		return proto.Verdict{Outcome: proto.Rejected, Message: "invalid: an orphan", Retry: true}
+	case g.held[ev.ID]:
+		return proto.Verdict{Outcome: proto.Duplicate, Message: proto.MessagePurgatory}
+	case (ev.Kind == 30617 || ev.Kind == 1618) && !g.data:
 		g.held[ev.ID] = true
 		return proto.Verdict{Outcome: proto.HeldBack, Message: proto.MessagePurgatory}
 	}
@@ -111,21 +94,14 @@ func (g *ingest) judge(ev *nostr.Event) proto.Verdict {
 }
 
 // release accepts what is held.
-func (g *ingest) release() (released int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.data = true
-	for id := range g.held {
-		g.accepted[id] = true
-		delete(g.held, id)
-		released++
-	}
-	return released
+func (g *ingest) release() {
+	maps.Copy(g.accepted, g.held)
+	clear(g.held)
 }
 
 // thread is an announcement, an issue of its repository and so many comments, each on the one
 // before.
-func thread(t testing.TB, comments int) []*nostr.Event {
+func thread(t *testing.T, comments int) []*nostr.Event {
 	announcement := event(t, 30617, "")
 	events := []*nostr.Event{announcement, event(t, 1621, "", announcement)}
 	for i := range comments {
@@ -135,7 +111,7 @@ func thread(t testing.TB, comments int) []*nostr.Event {
 }
 
 // run imports a text, and gives what it counts and writes of what is refused.
-func run(t testing.TB, ctx context.Context, o Offerer, push func(context.Context, map[string]bool) error, in io.Reader) (Counts, string, error) {
+func run(t *testing.T, ctx context.Context, o Offerer, push func(context.Context, map[string]bool) error, in io.Reader) (Counts, string, error) {
 	t.Helper()
 	m, err := New()
 	if err != nil {
@@ -164,7 +140,7 @@ func TestAnyOrder(t *testing.T) {
 	rand.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 	orphan := event(t, 1, "good morning", event(t, 1, "it is not here"))
 	for name, events := range map[string][]*nostr.Event{"oldest first": events, "newest first": reversed, "shuffled": shuffled} {
-		g := newIngest(t)
+		g := newIngest()
 		g.data = true
 		counts, refused, err := run(t, t.Context(), g, nil, strings.NewReader(file(append(slices.Clone(events), orphan)...)))
 		if want := (Counts{Lines: 53, Accepted: 52, Refused: 1}); err != nil || counts != want {
@@ -199,7 +175,7 @@ func TestWhatIsNoEvent(t *testing.T) {
 		"hello", forged.String(), renamed.String(), short, `{"kind":"x"}`, blocked.String(),
 		`["EVENT",` + strings.ReplaceAll(string(spaced), "\n", " ") + "]", upper,
 	}
-	g := newIngest(t)
+	g := newIngest()
 	counts, refused, err := run(t, t.Context(), g, nil, strings.NewReader(strings.Join(lines, "\n")))
 	if want := (Counts{Lines: 8, Accepted: 1, Refused: 7, Invalid: 6}); err != nil || counts != want {
 		t.Errorf("%+v, %v, want %+v", counts, err, want)
@@ -228,7 +204,7 @@ func TestGitDataIsPushedInBetween(t *testing.T) {
 	pull := event(t, 1618, "a pull request")
 	events := append(thread(t, 3), event(t, 30618, ""), pull)
 	for _, withGit := range []bool{false, true} {
-		g := newIngest(t)
+		g := newIngest()
 		var pushed []map[string]bool
 		var push func(context.Context, map[string]bool) error
 		want := Counts{Lines: 7, Accepted: 1, Held: 2, Refused: 4}
@@ -236,9 +212,7 @@ func TestGitDataIsPushedInBetween(t *testing.T) {
 			want = Counts{Lines: 7, Accepted: 7}
 			push = func(_ context.Context, pulls map[string]bool) error {
 				pushed = append(pushed, pulls)
-				if g.release(); pulls == nil {
-					g.data = false // until the commit is pushed
-				}
+				g.release()
 				return nil
 			}
 		}
@@ -261,7 +235,7 @@ func TestInterrupt(t *testing.T) {
 	}
 	in := file(events...)
 	for _, at := range []int{1, 700, 2999} {
-		g := newIngest(t)
+		g := newIngest()
 		ctx, cancel := context.WithCancel(t.Context())
 		g.stop = func(offered int) error {
 			if offered == at {
@@ -284,7 +258,7 @@ func TestInterrupt(t *testing.T) {
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	in := file(event(t, 1, "a"), event(t, 1, "b"))
-	ends := newIngest(t)
+	ends := newIngest()
 	ends.stop = func(offered int) error {
 		if offered == 2 {
 			return candidates.ErrEnded
@@ -299,7 +273,7 @@ func TestFailures(t *testing.T) {
 		err     error
 	}{
 		"no one decides any more":       {ends, strings.NewReader(in), Counts{Lines: 2, Accepted: 1, Left: 1}, candidates.ErrEnded},
-		"a file that cannot be read":    {newIngest(t), io.MultiReader(strings.NewReader(in), iotest.ErrReader(broken)), Counts{}, broken},
+		"a file that cannot be read":    {newIngest(), io.MultiReader(strings.NewReader(in), iotest.ErrReader(broken)), Counts{}, broken},
 		"events that NATS cannot carry": {answer{fmt.Errorf("send: %w", nats.ErrMaxPayload)}, strings.NewReader(in), Counts{Lines: 2, Refused: 2}, nil},
 		"no verdicts":                   {answer{candidates.ErrNoVerdict}, strings.NewReader(in), Counts{Lines: 2, Left: 2}, candidates.ErrNoVerdict},
 	} {
@@ -314,27 +288,5 @@ type answer struct{ err error }
 
 func (a answer) Offer(_ context.Context, c candidates.Candidate) error {
 	c.Done(proto.Verdict{}, a.err)
-	return nil
-}
-
-// BenchmarkImport is what an event costs on this side of the bus: it is read, written down, read
-// again, checked and offered.
-func BenchmarkImport(b *testing.B) {
-	var in strings.Builder
-	for i := range b.N {
-		in.WriteString(event(b, 1111, fmt.Sprint("some text of an event ", i)).String() + "\n")
-	}
-	b.ReportAllocs()
-	b.ResetTimer()
-	if counts, _, err := run(b, b.Context(), yes{}, nil, strings.NewReader(in.String())); err != nil || counts.Accepted != b.N {
-		b.Fatal(counts, err)
-	}
-}
-
-// yes accepts everything at once.
-type yes struct{}
-
-func (yes) Offer(_ context.Context, c candidates.Candidate) error {
-	c.Done(proto.Verdict{Outcome: proto.Accepted}, nil)
 	return nil
 }
