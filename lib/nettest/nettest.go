@@ -1,18 +1,15 @@
 // Package nettest is what tests need of a network that the machine's does not give: connections on
-// which no time passes, a port that stays closed, one that stays open while its server is away, and
-// who it is that answers at one.
+// which no time passes, a port that stays closed, and one that stays open while its server is
+// away.
 package nettest
 
 import (
 	"context"
 	"io"
 	"net"
-	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync"
 	"testing"
-	"time"
 )
 
 // Listener is a net.Listener in memory: what dials it is accepted at its other end. The clock of a
@@ -101,31 +98,6 @@ func Front(t testing.TB, dial func() (net.Conn, error)) (address string) {
 	return front.Addr().String()
 }
 
-// answerWait is how long [Answers] waits for an answer. Who listens there by then may be another
-// test that never gives one.
-const answerWait = time.Minute
-
-// Answers reports whether a GET of a URL is answered with a text somewhere in it. It is for a
-// server that has ended: that somebody takes connections at its address proves nothing, because the
-// port may be another test's by then. So the text should be one that only this server says.
-func Answers(t testing.TB, url, text string) bool {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), answerWait)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	transport := &http.Transport{DisableKeepAlives: true}
-	resp, err := transport.RoundTrip(req)
-	if err != nil {
-		return false
-	}
-	defer resp.Body.Close()
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20)) // what came before an error counts
-	return strings.Contains(string(body), text)
-}
-
 // forward passes on what a client and the server say, until one of them ends.
 func forward(client net.Conn, dial func() (net.Conn, error)) {
 	defer client.Close()
@@ -134,12 +106,9 @@ func forward(client net.Conn, dial func() (net.Conn, error)) {
 		return
 	}
 	defer server.Close()
-	ended := make(chan struct{}, 2)
-	pass := func(to io.Writer, from io.Reader) {
-		_, _ = io.Copy(to, from) // however it ends, the other side is told by the end of its connection
-		ended <- struct{}{}
-	}
-	go pass(server, client)
-	go pass(client, server)
-	<-ended
+	go func() {
+		_, _ = io.Copy(server, client) // however it ends, the other side is told
+		server.Close()
+	}()
+	_, _ = io.Copy(client, server)
 }

@@ -7,14 +7,16 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"math"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"tendril.dev/lib/nostr"
 )
 
 // levels are the names of levels. Other GRASP servers have trace and off; trace is our debug.
@@ -65,59 +67,33 @@ func spellOutDuration(_ []string, a slog.Attr) slog.Attr {
 }
 
 // Readiness collects what must hold before traffic should come. The zero value is ready.
-type Readiness struct {
-	mu     sync.Mutex
-	checks map[string]func() error
-	notes  map[string]func() string
-}
+type Readiness struct{ checks, notes sync.Map } // functions by name
 
 // Add names a condition; check gives nil when it holds. It is called on every request for /readyz
 // and must be quick.
 func (r *Readiness) Add(name string, check func() error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.checks == nil {
-		r.checks = map[string]func() error{}
-	}
-	r.checks[name] = check
+	r.checks.Store(name, func() string {
+		if err := check(); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
 }
 
 // Note names something that /readyz reports besides, though the process is ready; "": nothing.
-func (r *Readiness) Note(name string, note func() string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.notes == nil {
-		r.notes = map[string]func() string{}
-	}
-	r.notes[name] = note
-}
-
-// Notes returns what is reported besides, by name.
-func (r *Readiness) Notes() map[string]string {
-	r.mu.Lock()
-	notes := maps.Clone(r.notes)
-	r.mu.Unlock()
-	said := map[string]string{}
-	for name, note := range notes {
-		if text := note(); text != "" {
-			said[name] = text
-		}
-	}
-	return said
-}
+func (r *Readiness) Note(name string, note func() string) { r.notes.Store(name, note) }
 
 // Failing returns the conditions that do not hold, by name, with the reason.
-func (r *Readiness) Failing() map[string]string {
-	r.mu.Lock()
-	checks := maps.Clone(r.checks)
-	r.mu.Unlock()
-	failing := map[string]string{}
-	for name, check := range checks {
-		if err := check(); err != nil {
-			failing[name] = err.Error()
+func (r *Readiness) Failing() map[string]string { return said(&r.checks) }
+
+func said(all *sync.Map) map[string]string {
+	texts := map[string]string{}
+	for name, say := range all.Range {
+		if text := say.(func() string)(); text != "" {
+			texts[name.(string)] = text
 		}
 	}
-	return failing
+	return texts
 }
 
 // Mount serves /healthz and /readyz, and /metrics if gatherer is not nil.
@@ -132,7 +108,7 @@ func Mount(mux *http.ServeMux, ready *Readiness, gatherer prometheus.Gatherer) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 		answer := map[string]any{"ready": len(failing) == 0, "failing": failing}
-		if notes := ready.Notes(); len(notes) > 0 {
+		if notes := said(&ready.notes); len(notes) > 0 {
 			answer["notes"] = notes
 		}
 		json.NewEncoder(w).Encode(answer)
@@ -140,4 +116,30 @@ func Mount(mux *http.ServeMux, ready *Readiness, gatherer prometheus.Gatherer) {
 	if gatherer != nil {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}))
 	}
+}
+
+// Rejections is the counter of rejected events by kind and reason, which the gateway and ingest
+// share where they run in one process.
+func Rejections(r prometheus.Registerer) (*prometheus.CounterVec, error) {
+	counter := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "ngit_events_rejected_total", Help: "Events rejected."}, []string{"kind", "reason"})
+	err := r.Register(counter)
+	if known, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+		return known.ExistingCollector.(*prometheus.CounterVec), nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	return counter, nil
+}
+
+// KindLabel names the kinds that a git relay knows; every other is one label, so that strangers
+// cannot multiply it.
+func KindLabel(kind int) string {
+	switch kind {
+	case 0, 1, nostr.KindDeletion, 6, 7, nostr.KindComment, nostr.KindPatch, nostr.KindPR, nostr.KindPRUpdate, nostr.KindIssue,
+		1630, 1631, 1632, 1633, 9734, 9735, nostr.KindUserGraspList, nostr.KindAnnouncement, nostr.KindState:
+		return strconv.Itoa(kind)
+	}
+	return "other"
 }

@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"runtime/debug"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -171,31 +170,6 @@ func TestMount(t *testing.T) {
 	}
 	if n, err := testutil.GatherAndCount(registry, "ngit_build_info"); err != nil || n != 1 {
 		t.Errorf("ngit_build_info: %d, %v", n, err)
-	}
-}
-
-func TestVersion(t *testing.T) {
-	t.Parallel()
-	vcs := func(modified string) []debug.BuildSetting {
-		return []debug.BuildSetting{{Key: "vcs.revision", Value: "0123456789abcdef0123"}, {Key: "vcs.modified", Value: modified}}
-	}
-	for want, info := range map[string]*debug.BuildInfo{
-		"v1.2.3":              {Main: debug.Module{Version: "v1.2.3"}, Settings: vcs("false")},
-		"devel 0123456789ab":  {Main: debug.Module{Version: "(devel)"}, Settings: vcs("false")},
-		"devel 0123456789ab+": {Settings: vcs("true")},
-		"devel":               {},
-	} {
-		if got := versionOf(info, "", ""); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-	for want, given := range map[string][2]string{"v2.0.0": {"v2.0.0", "ba9876543210"}, "devel ba9876543210+": {"", "ba9876543210+"}} {
-		for _, v := range []string{"v1.2.3", "(devel)", ""} {
-			info := &debug.BuildInfo{Main: debug.Module{Version: v}, Settings: vcs("true")}
-			if got := versionOf(info, given[0], given[1]); got != want {
-				t.Errorf("given %q, and %q as the module's version: %q, want %q", given, v, got, want)
-			}
-		}
 	}
 }
 

@@ -14,54 +14,33 @@ import (
 // -ldflags "-X tendril.dev/lib/obs.version=v1.2.3 -X tendril.dev/lib/obs.commit=0123456789ab".
 var version, commit string
 
-// Version says what was built: the version where it has one, else the revision, as they were given
-// to the Go linker or as it found them.
+// Version says what was built: "v1.2.3", or "devel" with the commit.
 func Version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		info = &debug.BuildInfo{}
-	}
-	return versionOf(info, version, commit)
-}
-
-// versionOf is "v1.2.3", or "devel" with the revision, "+" for uncommitted changes. What is given
-// comes before what info says.
-func versionOf(info *debug.BuildInfo, version, commit string) string {
-	if version != "" {
+	info, _ := debug.ReadBuildInfo()
+	switch {
+	case version != "":
 		return version
+	case commit == "" && info != nil && strings.HasPrefix(info.Main.Version, "v"):
+		return info.Main.Version
 	}
-	if v := info.Main.Version; commit == "" && v != "" && v != "(devel)" {
-		return v
-	}
-	if commit == "" {
-		commit = commitOf(info)
-	}
-	return strings.TrimSpace("devel " + commit)
-}
-
-// commitOf is the first 12 digits of the revision, "+" for uncommitted changes; empty if unknown.
-func commitOf(info *debug.BuildInfo) string {
-	revision, changed := "", ""
-	for _, s := range info.Settings {
-		switch s.Key {
-		case "vcs.revision":
-			revision = s.Value[:min(len(s.Value), 12)]
-		case "vcs.modified":
-			if s.Value == "true" {
-				changed = "+"
-			}
-		}
-	}
-	return revision + changed
+	return "devel " + Commit()
 }
 
 // Commit is the first 12 digits of the revision that was built, "+" for uncommitted changes;
 // "unknown" if it is.
 func Commit() string {
-	if info, ok := debug.ReadBuildInfo(); ok && commit == "" {
-		return cmp.Or(commitOf(info), "unknown")
+	found := map[string]string{}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			found[s.Key] = s.Value
+		}
 	}
-	return cmp.Or(commit, "unknown")
+	revision := found["vcs.revision"]
+	revision = revision[:min(len(revision), 12)]
+	if found["vcs.modified"] == "true" {
+		revision += "+"
+	}
+	return cmp.Or(commit, revision, "unknown")
 }
 
 // BuildInfo is the metric ngit_build_info: always 1, with what was built as labels.

@@ -3,10 +3,8 @@
 package bustest
 
 import (
-	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,14 +18,11 @@ import (
 // patience is how long a server may take to be ready on a slow machine.
 const patience = 3 * time.Minute
 
-// errAway: the server is not there.
-var errAway = errors.New("the server is away")
-
 // NATS is a single server with JetStream. Clients reach it through a [nettest.Front].
 type NATS struct {
 	URL     string
 	t       testing.TB
-	options server.Options
+	dir     string
 	users   string // file of the configuration that has them; empty: everybody may do everything
 	refused refusals
 
@@ -38,24 +33,14 @@ type NATS struct {
 // New starts a server that ends with the test. Everybody may do everything there.
 func New(t testing.TB) *NATS {
 	t.Helper()
-	return start(t, "")
+	return WithUsers(t, "")
 }
 
 // WithUsers starts a server that lets in only those whom a file of its configuration names, like
 // that of lib/logins, and holds them and their accounts to what it allows. It ends with the test.
 func WithUsers(t testing.TB, file string) *NATS {
 	t.Helper()
-	return start(t, file)
-}
-
-func start(t testing.TB, users string) *NATS {
-	t.Helper()
-	n := &NATS{
-		t: t, users: users,
-		options: server.Options{
-			JetStream: true, StoreDir: t.TempDir(), SyncAlways: true, DontListen: true, NoSigs: true, AuthTimeout: patience.Seconds(),
-		},
-	}
+	n := &NATS{t: t, users: file, dir: t.TempDir()}
 	n.URL = "nats://" + nettest.Front(t, n.dial)
 	t.Cleanup(n.Stop)
 	n.Start()
@@ -68,7 +53,7 @@ func (n *NATS) dial() (net.Conn, error) {
 	srv := n.server
 	n.mu.Unlock()
 	if srv == nil {
-		return nil, errAway
+		return nil, net.ErrClosed
 	}
 	return srv.InProcessConn()
 }
@@ -105,15 +90,15 @@ func (n *NATS) Stop() {
 // configuration is what the server is started with.
 func (n *NATS) configuration() *server.Options {
 	n.t.Helper()
-	options := n.options
+	options := &server.Options{}
 	if n.users != "" {
-		file, err := server.ProcessConfigFile(n.users)
-		if err != nil {
+		if err := options.ProcessConfigFile(n.users); err != nil {
 			n.t.Fatal(err)
 		}
-		options.Users, options.Accounts = file.Users, file.Accounts
 	}
-	return &options
+	options.JetStream, options.StoreDir, options.SyncAlways = true, n.dir, true
+	options.DontListen, options.NoSigs, options.AuthTimeout = true, true, patience.Seconds()
+	return options
 }
 
 // Reload lets the server read its users anew, as SIGHUP does.
@@ -139,38 +124,33 @@ func (n *NATS) Connections(user string) (count int) {
 }
 
 // Unknown is how many logins the server has not let in.
-func (n *NATS) Unknown() int {
-	n.refused.mu.Lock()
-	defer n.refused.mu.Unlock()
-	return n.refused.logins
-}
+func (n *NATS) Unknown() int { return len(n.refused.with("authentication error")) }
 
 // Refused returns what the server has refused to users who wanted more than they may, as it has
 // logged it.
-func (n *NATS) Refused() []string { return n.refused.all() }
+func (n *NATS) Refused() []string { return n.refused.with("Violation") }
 
-// refusals is a log of the server that keeps only those, and counts refused logins.
+// refusals is a log of the server that keeps only errors.
 type refusals struct {
-	mu     sync.Mutex
-	lines  []string
-	logins int
+	mu    sync.Mutex
+	lines []string
 }
 
-func (r *refusals) all() []string {
+func (r *refusals) with(part string) (found []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.lines)
+	for _, line := range r.lines {
+		if strings.Contains(line, part) {
+			found = append(found, line)
+		}
+	}
+	return found
 }
 
 func (r *refusals) Errorf(format string, v ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch line := fmt.Sprintf(format, v...); {
-	case strings.Contains(line, "authentication error"):
-		r.logins++
-	case strings.Contains(line, "Violation"):
-		r.lines = append(r.lines, line)
-	}
+	r.lines = append(r.lines, fmt.Sprintf(format, v...))
 }
 
 func (*refusals) Noticef(string, ...any) {}
