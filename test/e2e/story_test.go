@@ -208,7 +208,7 @@ func (s *scene) checkTranscript(t *testing.T, bus *world.Listener) {
 		{"the git server delivers", "grasp.git." + project + ".fetched", "origin.git"},
 		{"its release is asked for", "grasp.candidate.release", s.announcement.ID},
 		{"it is in the log", "grasp.event.30617." + s.owner.PubKey, s.announcement.ID},
-		{"the second relay becomes a target", "grasp.target.127", `"level":"full"`},
+		{"the repository is wanted from a relay", "grasp.wanted.127", `"level":"full"`},
 		{"the issue is found there", "grasp.candidate.sync.", s.issue.ID},
 		{"it is in the log", "grasp.event.1621." + s.guest.PubKey, s.issue.ID},
 	}
