@@ -1,5 +1,3 @@
-// Command discovery is the service that decides which relay should be asked for what. It needs a
-// NATS server that the other services share.
 package main
 
 import (

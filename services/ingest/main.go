@@ -1,4 +1,3 @@
-// Command ingest decides what is accepted and writes the log (docs/architecture.md).
 package main
 
 import (

@@ -46,7 +46,7 @@ func replica(b *bus.Bus, bootstrap ...nostr.RelayURL) *discovery {
 	return d
 }
 
-// run runs a part of a replica until it is ended, which the test does at the latest.
+// run runs a part of a replica until it is ended; the end of the test ends it too.
 func run(t testing.TB, part func(context.Context) error) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -51,7 +51,7 @@ func targets(wants []*want, bootstrap []nostr.RelayURL, most limits) (all map[st
 			if !known {
 				t.Repos = map[string]proto.Wanted{}
 			}
-			// wss rather than ws, in whatever order they come; the operator's URL stays.
+			// wss rather than ws, whichever comes first; the operator's URL stays.
 			if !known || !t.Bootstrap && url.Secure() {
 				t.URL = string(url)
 				all[key] = t

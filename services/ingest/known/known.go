@@ -259,8 +259,8 @@ func (s *server) gather(ctx context.Context, f nostr.Filter) (g gathered, err er
 	return g, err
 }
 
-// missing returns the ids that must be fetched, one after the other: none that is known now,
-// for whatever filter.
+// missing returns the ids that must be fetched, one after the other: none that is known now, whether
+// it matches the filter or not.
 func (s *server) missing(told [][32]byte) (missing []byte, err error) {
 	var unknown [][32]byte
 	for _, id := range told {

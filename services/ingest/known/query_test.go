@@ -90,7 +90,7 @@ func serveIndex(t *testing.T) (*bus.Bus, *eventdb.DB) {
 		}
 		b.Close()
 	})
-	// The service is there once it answers; until then NATS says that nobody listens.
+	// The service is there once it answers; until then NATS has no responder.
 	for {
 		_, err := b.Conn.Request(proto.SubjectQueryIDs, []byte(`{"ids":[]}`), time.Second)
 		if err == nil {

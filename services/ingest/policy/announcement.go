@@ -94,7 +94,7 @@ func (p *Policy) elsewhere(k Knowledge, c *Candidate, a *nostr.Announcement, bef
 }
 
 // conclude adds to a decision what follows from it for other held events. With an announcement that
-// goes, whatever took it from purgatory, go the held announcements for which no other vouches, and
+// goes, by whichever rule, go the held announcements for which no other vouches, and
 // the held states of an identifier that is announced no more. With one that is accepted, those that
 // it vouches for are released.
 func (p *Policy) conclude(k Knowledge, c *Candidate, d Decision) (Decision, error) {

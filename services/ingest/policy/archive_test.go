@@ -61,7 +61,7 @@ func TestArchive(t *testing.T) {
 	})
 }
 
-// TestAnArchivedMaintainersAnnouncementIsAcceptedWithTheOneThatNamesIt: in whatever order they
+// TestAnArchivedMaintainersAnnouncementIsAcceptedWithTheOneThatNamesIt: in any order they
 // come, a maintainer's comes before what is archived.
 func TestAnArchivedMaintainersAnnouncementIsAcceptedWithTheOneThatNamesIt(t *testing.T) {
 	t.Parallel()

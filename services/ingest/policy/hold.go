@@ -83,7 +83,7 @@ func (p *Policy) begin(phase proto.Phase, e held.Entry) *held.Entry {
 	return &e
 }
 
-// restarted returns the entry with its clock started anew.
+// restarted returns the entry with its clock at zero again.
 func (p *Policy) restarted(entry *held.Entry) *held.Entry {
 	if entry.Phase == proto.PhaseVouched {
 		return p.begin(proto.PhaseVouched, *entry)
@@ -93,7 +93,7 @@ func (p *Policy) restarted(entry *held.Entry) *held.Entry {
 
 // expire ends the time of a held event: a waiting announcement falls silent, one that is held for
 // others' sake is decided again, everything else goes. Purgatory may give a reason to end it early;
-// without one, an entry whose clock was started anew in the meantime stays.
+// without one, an entry whose clock was restarted in the meantime stays.
 func (p *Policy) expire(k Knowledge, c *Candidate, entry *held.Entry) (Decision, error) {
 	d := Decision{Outcome: proto.Done}
 	reason := c.Reason

@@ -9,7 +9,7 @@ import (
 )
 
 // state decides kind 30618: the author must speak for some announcement of the identifier, then it
-// waits for its objects. The clocks of the held announcements that it speaks for start anew. Older
+// waits for its objects. The clocks of the held announcements that it speaks for restart. Older
 // held states of the author go with one that is released: the log holds a newer one from then on.
 func (p *Policy) state(k Knowledge, c *Candidate) (Decision, error) {
 	s, err := nostr.ParseState(c.Event)
@@ -159,7 +159,7 @@ func (p *Policy) deletion(k Knowledge, c *Candidate) (Decision, error) {
 			leaves[have.ID] = have.Tags.GetD()
 		}
 	}
-	if !p.settings.IgnoreDeletions { // or accepted announcements stay, whatever their authors ask for
+	if !p.settings.IgnoreDeletions { // otherwise accepted announcements stay
 		d.leaves = leaves
 	}
 	return d, nil
@@ -239,7 +239,7 @@ const (
 	namedKey        = "named:" // an accepted event that names this id or address
 )
 
-// MissingAnnouncement is the missing key of an announcement of an identifier, whoever's.
+// MissingAnnouncement is the missing key of any announcement of an identifier.
 func MissingAnnouncement(identifier string) string { return announcementKey + identifier }
 
 // Arrivals returns the keys that arrive with an event that was accepted or held: what was rejected

@@ -28,9 +28,9 @@ func TestOfferedPullRequests(t *testing.T) {
 	run(t, []row{
 		{"offered here", nil, user(pr), on, isHeld(pr)},
 		{"offered here, from sync", nil, synced(pr), on, isHeld(pr)},
-		{"an update, whatever becomes of its pull request", nil, user(update), on, isHeld(update)},
+		{"an update without its pull request", nil, user(update), on, isHeld(update)},
 		{"while it is off", nil, user(pr), nil, orphan},
-		{"in somebody else's place", nil, user(another), on, orphan},
+		{"in another author's place", nil, user(another), on, orphan},
 		{"for an identifier that it does not tag", nil, user(untagged), on, orphan},
 		{"without a commit", nil, user(withoutCommit), on, isRejected("invalid", "invalid: ")},
 		{"released", new(world).holdAs(proto.PhaseWaiting, now.Add(time.Minute), "tree", pr), action(proto.ActionRelease, pr), on, isAccepted(dropped(pr))},

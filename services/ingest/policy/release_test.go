@@ -77,7 +77,7 @@ func TestExpireAndExtend(t *testing.T) {
 			want{outcome: proto.Done, drop: []string{dropped(a, expired)}}},
 		{"state goes", (&world{}).accept(a).holdAs(proto.PhaseWaiting, over, "tree", s), expire(s), nil,
 			want{outcome: proto.Done, drop: []string{dropped(s, expired)}}},
-		{"a clock that was started anew is not over", (&world{}).accept(a).holdAs(proto.PhaseWaiting, extended, "tree", s), expire(s), nil, done},
+		{"a clock that was restarted is not over", (&world{}).accept(a).holdAs(proto.PhaseWaiting, extended, "tree", s), expire(s), nil, done},
 		{"clocks may differ a little", (&world{}).accept(a).holdAs(proto.PhaseWaiting, now.Add(4*time.Second), "tree", s), expire(s), nil,
 			want{outcome: proto.Done, drop: []string{dropped(s, expired)}}},
 		{"with a reason it goes at once", (&world{}).accept(a).holdAs(proto.PhaseWaiting, extended, "tree", s), early, nil,
@@ -115,7 +115,7 @@ func TestArrivals(t *testing.T) {
 	}
 }
 
-// Whatever an orphan names, what is remembered of it is bounded.
+// An orphan may name any number of events; what is remembered of it is bounded.
 func TestMissingIsBounded(t *testing.T) {
 	t.Parallel()
 	var tags []nostr.Tag

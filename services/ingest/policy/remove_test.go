@@ -10,7 +10,7 @@ import (
 	"tendril.dev/services/ingest/policy"
 )
 
-// TestRemove: with a repository goes what was accepted for it alone, whoever signed it.
+// TestRemove: with a repository goes what was accepted for it alone, by any author.
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	a, gone := announce(alice, "tree", 100), announceElsewhere(alice, "tree", 200)

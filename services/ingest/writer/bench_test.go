@@ -59,7 +59,7 @@ func BenchmarkDecideAndCommit(b *testing.B) {
 	}
 }
 
-// historic makes packs of so many issues that nobody has seen yet.
+// historic makes packs of so many issues that are new.
 func historic(b *testing.B, owner person, n, size int) (packs []message) {
 	b.Helper()
 	var lines [][]byte

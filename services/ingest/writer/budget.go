@@ -46,7 +46,7 @@ func (l *Budgets) charges(c *policy.Candidate) (charges []limit.Charge) {
 	return charges
 }
 
-// afford makes those who bring an event pay for it, if it is to be stored, or refuses it. A refusal
+// afford makes those who bring an event pay for it, if it will be stored, or refuses it. A refusal
 // is not remembered: the event is welcome when the budget is free again.
 func (t *term) afford(c *policy.Candidate, d policy.Decision) (policy.Decision, error) {
 	stored := d.Outcome == proto.Accepted || d.Outcome == proto.HeldBack

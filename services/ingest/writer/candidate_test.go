@@ -201,12 +201,12 @@ func TestALineThatIsNoCandidate(t *testing.T) {
 			}
 		}
 		if len(p.events) == 0 {
-			t.Error("nobody is told")
+			t.Error("the sender is not told")
 		}
 	}
 }
 
-// TestUsualJSONIsKept: what is usual is stored as it came, whatever the order of its fields.
+// TestUsualJSONIsKept: what is usual is stored as it came, in any order of its fields.
 func TestUsualJSONIsKept(t *testing.T) {
 	t.Parallel()
 	ev := someEvent()
@@ -218,7 +218,7 @@ func TestUsualJSONIsKept(t *testing.T) {
 	}
 }
 
-// Whatever comes in, what comes out is an event whose id is right and whose JSON says the same
+// What comes out of any input is an event whose id is right and whose JSON says the same
 // again.
 func FuzzParse(f *testing.F) {
 	f.Add("grasp.candidate.user", "direct", "", "grasp.verdict.a", []byte(text(someEvent())))

@@ -31,7 +31,7 @@ func announcement(identifier string) *nostr.Event {
 	return made(30617, 1000, nostr.Tag{"d", identifier}, nostr.Tag{"clone", "https://grasp.test/x.git"}, nostr.Tag{"relays", "wss://grasp.test"})
 }
 
-// FuzzDecide: whatever tags a stranger writes, on whatever kind, an event is decided over a real
+// FuzzDecide: with any tags, on any kind, an event is decided over a real
 // index, taken in, and applied. An event that was accepted is known from then on.
 func FuzzDecide(f *testing.F) {
 	served, waiting := announcement("served"), announcement("waiting")
@@ -139,7 +139,7 @@ func TestHolderIsTheIndexs(t *testing.T) {
 		events []*nostr.Event
 		holder *nostr.Event
 	}{
-		"nobody":                             {nil, nil},
+		"none":                               {nil, nil},
 		"one that stays":                     {[]*nostr.Event{plain}, plain},
 		"one that expires":                   {[]*nostr.Event{timed, other}, timed},
 		"deleted by id":                      {[]*nostr.Event{plain, deleteID(plain)}, nil},
@@ -232,8 +232,8 @@ func TestVouched(t *testing.T) {
 	}
 }
 
-// TestWhoListsUsNamesFirst: of those who name somebody as a maintainer, those who list us come
-// first, whatever crowd announced later; also when the batch at hand brings them or takes them
+// TestWhoListsUsNamesFirst: of those who name a key as a maintainer, those who list us come
+// first, however many announced later; also when the batch at hand brings them or takes them
 // away.
 func TestWhoListsUsNamesFirst(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,7 @@ const (
 	urgentFor = 2 * time.Second
 )
 
-// The lanes, in order of service. Those before older are urgent: somebody waits for their events
+// The lanes, in order of service. Those before older are urgent: someone waits for their events
 // as they happen.
 const (
 	laneUser = iota

@@ -146,7 +146,7 @@ func TestNothingBelowAFailureIsCommitted(t *testing.T) {
 	r, g, seen, s := heldAtGate(t, 500, func(w *Writer) {
 		w.afterEvents = func() {
 			if failing.CompareAndSwap(true, false) {
-				// The commit of the held events stands on another head now, and is refused.
+				// The head of the held events is another now, and is refused.
 				if _, err := w.Bus.JS.Publish(context.Background(), proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey), []byte(`{"writer":"other"}`)); err != nil {
 					t.Error(err)
 				}
@@ -180,7 +180,7 @@ func TestNothingBelowAFailureIsCommitted(t *testing.T) {
 	}
 }
 
-// TestOneAfterTheOther: many batches that stand on each other, with held events, rejections and
+// TestOneAfterTheOther: many batches, each decided on the one before, with held events, rejections and
 // what heals them in each, end as they would one by one, and are answered in order.
 func TestOneAfterTheOther(t *testing.T) {
 	t.Parallel()

@@ -34,14 +34,14 @@ type pack struct {
 	behind  uint64    // messages that waited behind it in its lane
 
 	lane     proto.Lane
-	reply    string              // verdict subject, valid, or "": nobody waits
+	reply    string              // verdict subject, valid, or "": no one waits
 	ref      string              // the sender's own token
 	events   []*policy.Candidate // at least one; nil: it is none, and has its verdict
 	verdicts []proto.Verdict     // one for each event
 }
 
 // readPack reads a message. A line that is no candidate does not concern the others; where the
-// message is none, each of its lines says so. reply and ref are read whatever else is wrong, so
+// message is none, each of its lines says so. reply and ref are read even so, so
 // that the sender need not wait for verdicts that never come.
 func readPack(m jetstream.Msg) *pack {
 	header := m.Headers()
@@ -108,7 +108,7 @@ func readFacts(subject string, header nats.Header) (c policy.Candidate, err erro
 // readEvent reads an event. The gateway and the relay workers have checked ids and signatures;
 // ingest does not trust them: it checks every id, and the signature of each event that decides
 // about other people's data. The log holds the JSON as it came if that is the usual one, and
-// otherwise what the id speaks of, encoded again, whatever else the JSON carried.
+// otherwise what the id speaks of, encoded again.
 func readEvent(data []byte) (*nostr.Event, []byte, error) {
 	ev, plain, err := nostr.Parse(data)
 	if err != nil {

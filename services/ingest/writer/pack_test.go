@@ -22,7 +22,7 @@ func manyGrasps(from, n int) (events []*nostr.Event) {
 	return events
 }
 
-// TestABadLineIsRefusedAlone, whatever is wrong with it.
+// TestABadLineIsRefusedAlone.
 func TestABadLineIsRefusedAlone(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, t.TempDir())

@@ -34,9 +34,9 @@ func TestMaintainersAreReleasedWithTheirOwner(t *testing.T) {
 	alice, bob, carol := newPerson(1), newPerson(2), newPerson(3)
 	owners, bobs, carols := alice.announcement("tree", 100, bob), bob.elsewhere("tree", 100, carol), carol.elsewhere("tree", 100)
 
-	// Bob's comes first, by sync, and is parked until somebody names him.
+	// Bob's comes first, by sync, and is parked until an announcement names him.
 	if v := s.ask(proto.LaneSyncLive, bobs); v.Outcome != proto.Rejected {
-		t.Fatalf("named by nobody: %+v", v)
+		t.Fatalf("named by no other: %+v", v)
 	}
 	if v := s.ask(proto.LaneUser, owners); v.Outcome != proto.HeldBack {
 		t.Fatalf("the owner's: %+v", v)
@@ -76,7 +76,7 @@ func TestANewWriterReleasesWhatACrashLeft(t *testing.T) {
 		t.Fatalf("%+v", v)
 	}
 	first.stop()
-	for _, ev := range []*nostr.Event{bobs, carols} { // nobody vouches for carol's any more
+	for _, ev := range []*nostr.Event{bobs, carols} { // carol's has lost its voucher
 		e, err := held.NewEntry(proto.Held{Event: ev, Identifier: "tree", Source: proto.SourceUser, Phase: proto.PhaseVouched, HeldAt: time.Now(), ExpiresAt: time.Now().Add(time.Hour)})
 		if err != nil {
 			t.Fatal(err)
@@ -96,7 +96,7 @@ func TestANewWriterReleasesWhatACrashLeft(t *testing.T) {
 	}
 }
 
-// TestAFloodDoesNotClosePurgatory: many keys fill purgatory in one batch after the other; whoever
+// TestAFloodDoesNotClosePurgatory: many keys fill purgatory in one batch after the other; who
 // comes next is held, and so is the state of a served repository, though its owner shares an
 // address with those who flood.
 func TestAFloodDoesNotClosePurgatory(t *testing.T) {

@@ -134,7 +134,7 @@ func (w *Writer) write(ctx context.Context) (err error) {
 
 // begin makes this replica the only one that can commit, and brings its projections to the heads.
 // The marks move both heads: a commit that was decided on an earlier one, by a writer that was
-// paused or cut off, is refused from now on, whatever that writer believes.
+// paused or cut off, is refused from now on.
 func (w *Writer) begin(ctx context.Context, broken context.CancelCauseFunc) (*term, error) {
 	t := &term{Writer: w}
 	for subject, head := range map[string]*uint64{

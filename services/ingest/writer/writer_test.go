@@ -245,7 +245,7 @@ func TestMalformedCandidatesDoNotStandInTheWay(t *testing.T) {
 	}
 	s.raw(proto.LaneSyncLive, encode(t, good), proto.HeaderSource, "hearsay", proto.HeaderRef, "7")
 	s.raw(proto.LaneRelease, encode(t, good), proto.HeaderAction, "explode", proto.HeaderRef, "8")
-	s.raw(proto.LaneUser, encode(t, good), proto.HeaderReply, "grasp.event.1.x.y") // nobody may be made to hear verdicts there
+	s.raw(proto.LaneUser, encode(t, good), proto.HeaderReply, "grasp.event.1.x.y") // no verdict may go there
 	for _, v := range s.wait(9) {
 		if v.Outcome != proto.Rejected || !strings.HasPrefix(v.Message, "invalid: ") {
 			t.Errorf("malformed: %+v", v)
