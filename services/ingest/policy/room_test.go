@@ -79,14 +79,14 @@ func TestAdmit(t *testing.T) {
 			one("99", 50, 99), nil, "", []int{31}},
 		"or of the heaviest client, whose keys cost nothing": {append(many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 500, 50-i, client("c")) }), many(4, func(i int) *held.Entry { return one(fmt.Sprint("b", i), 510, i) })...),
 			one("99", 100, 99), nil, "", []int{3}},
-		"among the light the oldest":       {many(40, func(i int) *held.Entry { return one(fmt.Sprint(i), 102, 99-i) }), one("99", 100, 99), nil, "", []int{39}},
+		"among the light the oldest":         {many(40, func(i int) *held.Entry { return one(fmt.Sprint(i), 102, 99-i) }), one("99", 100, 99), nil, "", []int{39}},
 		"the newcomer, if no other has more": {many(40, func(i int) *held.Entry { return one(fmt.Sprint(i), 102, 99-i) }), one("99", 500, 99), nil, fullInAll, nil},
-		"whose older ones go otherwise":    {append(many(33, func(i int) *held.Entry { return one(fmt.Sprint(i), 97, i) }), heavy), one("a", 110, 99), nil, "", []int{33}},
-		"owners have room of their own":    {many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1020, i) }), one("9", 500, 9, reserved), nil, "", nil},
-		"and address":                      {many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1, i, client("c")) }), one("9", 1, 9, reserved, client("c")), nil, "", nil},
-		"where strangers do not make room": {append(many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1000, i) }), one("9", 500, 0, reserved, silent)), one("a", 200, 9), nil, "", []int{3}},
-		"nor they for strangers":           {append(many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1000, i, silent) }), one("8", 900, 0, reserved)), one("9", 300, 9, reserved), nil, "", []int{4}},
-		"but are bounded too":              {[]*held.Entry{one("9", 900, 1, reserved)}, one("9", 300, 9, reserved), nil, fullForAuthor, nil},
+		"whose older ones go otherwise":      {append(many(33, func(i int) *held.Entry { return one(fmt.Sprint(i), 97, i) }), heavy), one("a", 110, 99), nil, "", []int{33}},
+		"owners have room of their own":      {many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1020, i) }), one("9", 500, 9, reserved), nil, "", nil},
+		"and address":                        {many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1, i, client("c")) }), one("9", 1, 9, reserved, client("c")), nil, "", nil},
+		"where strangers do not make room":   {append(many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1000, i) }), one("9", 500, 0, reserved, silent)), one("a", 200, 9), nil, "", []int{3}},
+		"nor they for strangers":             {append(many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1000, i, silent) }), one("8", 900, 0, reserved)), one("9", 300, 9, reserved), nil, "", []int{4}},
+		"but are bounded too":                {[]*held.Entry{one("9", 900, 1, reserved)}, one("9", 300, 9, reserved), nil, fullForAuthor, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
