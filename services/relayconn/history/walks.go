@@ -81,8 +81,10 @@ func (w *Walks) Take(s Set, now time.Time) (lead *Lead, mine, rest Set) {
 	if len(rest.Roots) < fewestShared {
 		mine.Roots, rest.Roots = s.Roots, nil
 	}
-	if rest.Empty() {
-		mine = s // which shares its memory
+	if rest.Empty() { // the one that is all shares the memory of s
+		mine = s
+	} else if mine.Empty() {
+		rest = s
 	}
 	return lead, mine, rest
 }

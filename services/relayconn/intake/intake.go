@@ -16,6 +16,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
@@ -27,10 +30,9 @@ import (
 var ErrEnded = errors.New("the intake has ended")
 
 const (
-	// recentIDs is how many ids of stored events are remembered, and recentKeys how many right
-	// signatures of events that were not stored: relays that have the same bring it at about the
-	// same time, not at the very same.
-	recentIDs, recentKeys = 1 << 15, 1 << 13
+	// recentIDs is how many ids of stored events are remembered: relays that have the same bring it
+	// at about the same time, not at the very same.
+	recentIDs = 1 << 15
 	// liveRoom and pastRoom are the bytes, as they lie in memory, that all connections may have
 	// taken in together and not handed on; streamRoom is what one connection may have of either. A
 	// larger event waits until it is alone.
@@ -67,7 +69,7 @@ type Options struct {
 	// Workers is how many events are verified at once; 0: as many as run goroutines at once, but
 	// for one, and two at least.
 	Workers int
-	Metrics *Metrics // nil: nothing is counted
+	Metrics prometheus.Registerer // nil: what is counted is not shown
 }
 
 // Arrival is an event that has come from a relay.
@@ -151,9 +153,11 @@ type Intake struct {
 	over    bool
 	flights map[key]*flight
 	all     map[*flight]struct{}
-	stored  recent[[32]byte]
-	signed  recent[key]
+	stored  recent
 	working sync.WaitGroup
+
+	verified      *prometheus.CounterVec
+	copies, known prometheus.Counter
 }
 
 // New makes an intake. What is brought before Run waits for it.
@@ -172,8 +176,13 @@ func New(o Options) *Intake {
 	i := &Intake{
 		o: o, room: [classes]*limit.Fair{live: limit.NewFair(liveRoom, streamRoom), past: limit.NewFair(pastRoom, streamRoom)},
 		workers: make(chan struct{}, o.Workers), begun: make(chan struct{}), flights: map[key]*flight{}, all: map[*flight]struct{}{},
-		stored: newRecent[[32]byte](recentIDs), signed: newRecent[key](recentKeys),
 	}
+	metrics, opts := promauto.With(o.Metrics), func(name, help string) prometheus.CounterOpts {
+		return prometheus.CounterOpts{Name: "ngit_sync_" + name, Help: help}
+	}
+	i.verified = metrics.NewCounterVec(opts("events_verified_total", "Events from relays that were verified, and how: genuine, or with a wrong id or signature."), []string{"result"})
+	i.copies = metrics.NewCounter(opts("event_copies_total", "Events from relays that were on their way from another relay already, and were not verified and offered again."))
+	i.known = metrics.NewCounter(opts("events_known_total", "Events from relays of which another process said that they are accepted already; they were not verified and offered again."))
 	for c := range i.asks {
 		i.asks[c] = make(chan struct{}, asksAtOnce)
 	}
@@ -299,7 +308,7 @@ func (i *Intake) admit(k key, a Arrival, q *queue, release func()) (stored bool,
 	case i.over:
 		return false, ErrEnded
 	case f != nil:
-		i.o.Metrics.copied()
+		i.copies.Inc()
 	case i.stored.has(k.id):
 		return true, nil
 	default:
@@ -406,7 +415,7 @@ func (i *Intake) ask(c class, entries []entry) {
 	for n, f := range unasked {
 		if f.stored = has[n]; has[n] {
 			i.stored.add(f.key.id)
-			i.o.Metrics.known()
+			i.known.Inc()
 		}
 	}
 }
@@ -414,20 +423,14 @@ func (i *Intake) ask(c class, entries []entry) {
 // verify looks whether an event is genuine.
 func (i *Intake) verify(f *flight) error {
 	if !nostr.HasID(f.event) {
-		i.o.Metrics.checked("id")
+		i.verified.WithLabelValues("id").Inc()
 		return errID
 	}
-	i.mu.Lock()
-	signed := i.signed.has(f.key)
-	i.mu.Unlock()
-	if signed {
-		return nil
-	}
 	if err := i.o.CheckSignature(f.event); err != nil {
-		i.o.Metrics.checked("signature")
+		i.verified.WithLabelValues("signature").Inc()
 		return err
 	}
-	i.o.Metrics.checked("genuine")
+	i.verified.WithLabelValues("genuine").Inc()
 	return nil
 }
 
@@ -475,12 +478,8 @@ func (i *Intake) end(f *flight, r Result) {
 	}
 	waiters := f.waiters
 	f.waiters, r.Event = nil, f.event
-	switch {
-	case r.Err != nil && !f.offered, r.Known:
-	case r.Err == nil && r.Verdict.Outcome == proto.Accepted:
+	if r.Err == nil && r.Verdict.Outcome == proto.Accepted {
 		i.stored.add(f.key.id)
-	case f.offered:
-		i.signed.add(f.key)
 	}
 	i.mu.Unlock()
 	for n, done := range waiters {
@@ -489,28 +488,21 @@ func (i *Intake) end(f *flight, r Result) {
 	}
 }
 
-// recent remembers the last keys that were added, at least half of most and at most most of them.
-type recent[K comparable] struct {
-	most       int
-	young, old map[K]struct{}
-}
+// recent remembers the last ids that were added, at least half of recentIDs and at most all of them.
+type recent struct{ young, old map[[32]byte]struct{} }
 
-func newRecent[K comparable](most int) recent[K] {
-	return recent[K]{most: most, young: map[K]struct{}{}}
-}
-
-func (s *recent[K]) add(k K) {
-	if s.has(k) {
+func (s *recent) add(id [32]byte) {
+	if s.has(id) {
 		return
 	}
-	if len(s.young) >= s.most/2 {
-		s.young, s.old = make(map[K]struct{}, s.most/2), s.young
+	if s.young == nil || len(s.young) >= recentIDs/2 {
+		s.young, s.old = map[[32]byte]struct{}{}, s.young
 	}
-	s.young[k] = struct{}{}
+	s.young[id] = struct{}{}
 }
 
-func (s *recent[K]) has(k K) bool {
-	_, young := s.young[k]
-	_, old := s.old[k]
+func (s *recent) has(id [32]byte) bool {
+	_, young := s.young[id]
+	_, old := s.old[id]
 	return young || old
 }

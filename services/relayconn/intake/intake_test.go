@@ -73,38 +73,6 @@ func event20(t testing.TB, n int) *nostr.Event {
 	return copyOf(ev.(*nostr.Event))
 }
 
-// TestRejectedIsVerifiedOnceToo: it is offered again, because what it missed may have come, but its
-// signature is right for ever.
-func TestRejectedIsVerifiedOnceToo(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t, nil)
-		p.run(t)
-		var e ends
-		for round, outcome := range []proto.Outcome{proto.Rejected, proto.HeldBack, proto.Duplicate} {
-			if p.Known(event20(t, 1).ID) {
-				t.Fatalf("known before round %d", round)
-			}
-			take(t, p.Open(fmt.Sprint("wss://r", round)), historic(event20(t, 1), e.done))
-			synctest.Wait()
-			if len(p.contents()) != 1 {
-				t.Fatalf("not offered in round %d", round)
-			}
-			p.decide(outcome, nil)
-		}
-		if n := p.checked[event20(t, 1).Sig]; n != 1 {
-			t.Errorf("checked %d times", n)
-		}
-		other := event20(t, 1)
-		other.Content = "another text under a signature that was found right"
-		take(t, p.Open("wss://liar"), historic(other, e.done))
-		synctest.Wait()
-		if len(p.contents()) != 0 || e.count(forged) != 1 {
-			t.Error("a changed event passes with the signature of the right one")
-		}
-	})
-}
-
 // TestForgedCopiesHarmNobody: a copy with the id of a good event and another signature, or another
 // text, ends by itself, whichever comes first; all who bring the very same forgery hear of it.
 func TestForgedCopiesHarmNobody(t *testing.T) {

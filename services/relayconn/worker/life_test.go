@@ -121,12 +121,9 @@ func wanting(t *testing.T, ctx context.Context, b relays, name string) *Wanted {
 func newLife(t *testing.T, log *slog.Logger) (*life, *prometheus.Registry) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
-	metrics, err := NewMetrics(reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := NewMetrics(reg)
 	rules := Rules{StateKept: time.Hour, Health: health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, Dead: 24 * time.Hour, Naughty: 12 * time.Hour}, CheckEvery: 2 * time.Second}
-	return &life{Env: &Env{Rules: rules, Metrics: metrics, Log: log}, name: "r.example.com", log: log, target: newTargets(nil).Of("r.example.com"), seen: health.Disconnected, state: &stateKeeper{at: time.Now(), kept: 1000 * time.Hour}}, reg
+	return &life{Env: &Env{Rules: rules, Metrics: metrics, Log: log}, name: "r.example.com", log: log, target: newTargets(nil).Of("r.example.com"), seen: health.Disconnected, state: &stateKeeper{}}, reg
 }
 
 // TestDeathIsTold once, as an error, when a day of failures is over and not at the next attempt

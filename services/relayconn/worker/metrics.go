@@ -1,10 +1,10 @@
 package worker
 
 import (
-	"fmt"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"tendril.dev/services/relayconn/health"
 	"tendril.dev/services/relayconn/session"
@@ -39,12 +39,13 @@ type snapshot struct {
 }
 
 // NewMetrics makes and registers the metrics.
-func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	with := promauto.With(reg)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ngit_sync_" + name, Help: help}, labels)
+		return with.NewCounterVec(prometheus.CounterOpts{Name: "ngit_sync_" + name, Help: help}, labels)
 	}
 	gauge := func(name, help string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "ngit_sync_relay_" + name, Help: help}, []string{"relay"})
+		return with.NewGaugeVec(prometheus.GaugeOpts{Name: "ngit_sync_relay_" + name, Help: help}, []string{"relay"})
 	}
 	m := &Metrics{
 		attempts:  counter("connection_attempts_total", "Attempts to connect to relays.", "relay", "result"),
@@ -52,34 +53,26 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		connected: gauge("connected", "0 disconnected, 1 connecting, 2 syncing, 3 connected, 4 connected with failures of historic sync."),
 		status:    gauge("status", "1 healthy, 2 disconnected, 3 degraded, 4 dead, 5 rate limited."),
 		failures:  gauge("failures", "Failed connections in a row."),
-		synced:    prometheus.NewCounter(prometheus.CounterOpts{Name: "ngit_sync_events_synced_total", Help: "Events from relays that are served now and were not before."}),
+		synced:    with.NewCounter(prometheus.CounterOpts{Name: "ngit_sync_events_synced_total", Help: "Events from relays that are served now and were not before."}),
 		relays:    map[string]snapshot{},
 	}
-	sum := func(name, help string, counts func(snapshot) bool) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "ngit_sync_" + name, Help: help}, func() float64 {
+	sum := func(name, help string, counts func(snapshot) bool) {
+		with.NewGaugeFunc(prometheus.GaugeOpts{Name: "ngit_sync_" + name, Help: help}, func() (n float64) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			n := 0
 			for _, s := range m.relays {
 				if counts(s) {
 					n++
 				}
 			}
-			return float64(n)
+			return n
 		})
 	}
-	for _, c := range []prometheus.Collector{
-		m.attempts, m.gaps, m.connected, m.status, m.failures, m.synced,
-		sum("relays_tracked_total", "Relays that this worker keeps.", func(snapshot) bool { return true }),
-		sum("relays_connected_total", "Relays that are connected.", func(s snapshot) bool { return s.connection >= session.Syncing }),
-		sum("relays_dead_total", "Relays that have been failing for a day.", func(s snapshot) bool { return s.health == health.Dead }),
-		sum("naughty_relays_total", "Relays with name, TLS or protocol errors of their own.", func(s snapshot) bool { return s.naughty }),
-	} {
-		if err := reg.Register(c); err != nil {
-			return nil, fmt.Errorf("register metrics: %w", err)
-		}
-	}
-	return m, nil
+	sum("relays_tracked_total", "Relays that this worker keeps.", func(snapshot) bool { return true })
+	sum("relays_connected_total", "Relays that are connected.", func(s snapshot) bool { return s.connection >= session.Syncing })
+	sum("relays_dead_total", "Relays that have been failing for a day.", func(s snapshot) bool { return s.health == health.Dead })
+	sum("naughty_relays_total", "Relays with name, TLS or protocol errors of their own.", func(s snapshot) bool { return s.naughty })
+	return m
 }
 
 // set says how the relay of that name stands. Its label is the one of the first time.

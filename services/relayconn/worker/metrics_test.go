@@ -16,10 +16,7 @@ import (
 func TestLabelsOfRelays(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
-	m, err := NewMetrics(reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := NewMetrics(reg)
 	name := func(i int) string { return fmt.Sprintf("r%d.example", i) }
 	for i := range maxNamed + 5 {
 		m.set(name(i), snapshot{label: "wss://" + name(i), connection: session.Connected, health: health.Degraded, failures: 2})

@@ -157,7 +157,7 @@ func (l *life) wait(now time.Time, first, bootstrap bool) time.Duration {
 	return wait
 }
 
-// pause waits, and keeps metrics and what is written down in step meanwhile.
+// pause waits, and keeps metrics in step meanwhile.
 func (l *life) pause(ctx context.Context, wait time.Duration) error {
 	due := time.NewTimer(wait)
 	defer due.Stop()
@@ -174,10 +174,7 @@ func (l *life) pause(ctx context.Context, wait time.Duration) error {
 			return ctx.Err()
 		case <-due.C:
 			return nil
-		case now := <-tick.C:
-			if l.state.stale(now) {
-				l.save(ctx)
-			}
+		case <-tick.C:
 		}
 	}
 }

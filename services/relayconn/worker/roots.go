@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// rereadEvery is how often all root events are asked for again, because events expire (NIP-40).
+	// rereadEvery is how often all root events are asked for again, because events are deleted and
+	// expire (NIP-40).
 	rereadEvery = time.Hour
 	// retryPause is the pause before a question that failed is asked again, and askTimeout bounds
 	// one question.
@@ -25,8 +26,6 @@ const (
 	// mostNewer is how many root events may be newer than what was confirmed. With more, a relay
 	// is asked for all of them.
 	mostNewer = 10_000
-
-	kindDeletion = nostr.KindDeletion
 )
 
 // rootKinds are the kinds of root events.
@@ -48,11 +47,11 @@ type list struct {
 	heard  []string // since it was begun to ask for them
 }
 
-func rootFilters(more ...string) []string {
+func rootFilters() (filters []string) {
 	for _, kind := range rootKinds {
-		more = append(more, proto.AnyEventOf(kind))
+		filters = append(filters, proto.AnyEventOf(kind))
 	}
-	return more
+	return filters
 }
 
 // sortIDs returns the ids sorted and each once; it may reorder its argument.
@@ -96,19 +95,9 @@ func (t *Targets) hear(m bus.Message) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	defer func() { t.seq = max(t.seq, m.Seq) }()
-	if removed := m.Header.Get(proto.HeaderRemoved); removed != "" {
-		t.doubt(removed)
-		return
-	}
 	ev := new(nostr.Event)
 	if err := ev.UnmarshalJSON(m.Data); err != nil {
 		t.log.Error("an event of the log cannot be read", "subject", m.Subject, "error", err)
-		return
-	}
-	if ev.Kind == kindDeletion {
-		for tag := range ev.Tags.FindAll("e") {
-			t.doubt(tag[1])
-		}
 		return
 	}
 	id := strings.Clone(ev.ID)
@@ -125,16 +114,6 @@ func (t *Targets) hear(m bus.Message) {
 			for w := range l.users {
 				w.tellLater()
 			}
-		}
-	}
-}
-
-// doubt has the repositories asked again of which a root event may be gone; the lock is held.
-// Deletions are rare, so no index is kept for them.
-func (t *Targets) doubt(id string) {
-	for _, l := range t.lists {
-		if _, has := slices.BinarySearch(l.ids, id); has || l.asking {
-			t.askFor(l)
 		}
 	}
 }

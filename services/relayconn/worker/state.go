@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,8 +24,7 @@ type stateKeeper struct {
 	kept     time.Duration // an entry goes by itself when it was not written for so long
 	log      *slog.Logger
 	value    proto.RelayState
-	written  []byte
-	at       time.Time // of the last write by this keeper; zero: there was none
+	wrote    bool // this keeper
 	revision uint64
 }
 
@@ -50,11 +48,7 @@ func (s *stateKeeper) read(ctx context.Context) error {
 	return nil
 }
 
-// stale reports whether the entry should be written again, though it may say the same, so that it
-// does not go while the relay is looked after.
-func (s *stateKeeper) stale(now time.Time) bool { return now.Sub(s.at) >= s.kept/8 }
-
-// put writes the entry, unless it says so already and is not stale. If it was written meanwhile, it
+// put writes the entry. If it was written meanwhile, it
 // is written on that if it was by this worker, whose answer was lost; if it was deleted; and before
 // the first write, whoever it was: where the bucket has replicas, the read at the beginning may
 // have come from one that did not have the last write of the worker before yet.
@@ -63,10 +57,6 @@ func (s *stateKeeper) put(ctx context.Context, v proto.RelayState) error {
 	if err != nil {
 		return fmt.Errorf("encode the state of relay %s: %w", s.key, err)
 	}
-	now := time.Now()
-	if bytes.Equal(data, s.written) && !s.stale(now) {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, putTimeout)
 	defer cancel()
 	revision, err := s.write(ctx, data)
@@ -74,7 +64,7 @@ func (s *stateKeeper) put(ctx context.Context, v proto.RelayState) error {
 		if failed := s.read(ctx); failed != nil {
 			return failed
 		}
-		if s.revision == 0 || s.at.IsZero() || s.value.Worker == v.Worker {
+		if s.revision == 0 || !s.wrote || s.value.Worker == v.Worker {
 			revision, err = s.write(ctx, data)
 		} else {
 			s.revision = before
@@ -83,7 +73,7 @@ func (s *stateKeeper) put(ctx context.Context, v proto.RelayState) error {
 	if err != nil {
 		return fmt.Errorf("write the state of relay %s: %w", s.key, err)
 	}
-	s.value, s.written, s.at, s.revision = v, data, now, revision
+	s.value, s.wrote, s.revision = v, true, revision
 	return nil
 }
 

@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -20,10 +19,6 @@ func TestStateIsFenced(t *testing.T) {
 	a := open(t, kv)
 	if err := put(t, a, "a", 1); err != nil {
 		t.Fatal(err)
-	}
-	again := a.revision
-	if err := put(t, a, "a", 1); err != nil || a.revision != again {
-		t.Errorf("what is there already is written again: %v", err)
 	}
 	// The answer to a write of ours was lost.
 	lost := open(t, kv)
@@ -113,33 +108,4 @@ func TestAStateGoesByItself(t *testing.T) {
 	if err := put(t, s, "a", 3); err != nil {
 		t.Errorf("after it has gone: %v", err)
 	}
-}
-
-// TestAStateIsKeptWhileTheRelayIsWaitedFor: it is written anew in time though nothing has changed.
-func TestAStateIsKeptWhileTheRelayIsWaitedFor(t *testing.T) {
-	t.Parallel()
-	kv := bucket(t)
-	l, _ := newLife(t, quiet)
-	l.Rules.CheckEvery = time.Millisecond
-	l.state = open(t, kv)
-	l.state.kept = 4 * time.Second // half a second until it is stale
-	l.save(t.Context())
-	before := l.state.revision
-	if l.save(t.Context()); l.state.revision != before {
-		t.Error("what has just been written is written again")
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- l.pause(ctx, time.Hour) }()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		entry, err := kv.Get(t.Context(), l.name)
-		if err == nil && entry.Revision() > before {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("not written anew: %v", err)
-		}
-	}
-	cancel()
-	<-done
 }

@@ -68,7 +68,7 @@ func (t *Targets) Run(ctx context.Context) error {
 	t.seq = log // what is asked for later has everything up to there
 	t.mu.Unlock()
 	wanted := bus.Reading{Stream: proto.StreamTargets, Filters: []string{proto.AnyWanted}, After: base}
-	roots := bus.Reading{Stream: proto.StreamEvents, Filters: rootFilters(proto.AnyEventOf(kindDeletion)), After: log}
+	roots := bus.Reading{Stream: proto.StreamEvents, Filters: rootFilters(), After: log}
 	repos := bus.NewFollower(t.js, wanted, t.log, t.takeRepos)
 	hearing := bus.NewFollower(t.js, roots, t.log, bus.Each(t.hear))
 	close(t.begun)

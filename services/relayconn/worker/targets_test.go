@@ -202,19 +202,6 @@ func (w *world) issue(t *testing.T, refs ...string) (id string, seq uint64) {
 	return id, w.write(t, ev)
 }
 
-// request has a deletion request accepted; what it names is deleted if it is carried out.
-func (w *world) request(t *testing.T, id string, carriedOut bool) {
-	t.Helper()
-	ev := &nostr.Event{Kind: nostr.KindDeletion, PubKey: author, CreatedAt: 9, Tags: nostr.Tags{{"e", id}}}
-	ev.ID = ev.GetID()
-	if carriedOut {
-		w.mu.Lock()
-		delete(w.accepted, id)
-		w.mu.Unlock()
-	}
-	w.write(t, ev)
-}
-
 func (w *world) follow(t *testing.T, name string) *Wanted {
 	t.Helper()
 	f := w.Of(name)
@@ -272,11 +259,8 @@ func TestWhatIsWanted(t *testing.T) {
 	eventually(t, "the root events of one that is raised are wanted, each once", func() bool {
 		return is(wanted(r), []string{x, y}, old, both, other) && len(wanted(r).State) == 0
 	})
-	w.request(t, other, false)
-	w.request(t, both, true)
-	eventually(t, "one that is deleted is not", func() bool { return is(wanted(r), []string{x, y}, old, other) && is(wanted(s), []string{x}, old) })
 	aim(t, w.Bus, "r.example", map[string]proto.Level{x: "", y: proto.LevelFull})
-	eventually(t, "nor what is withdrawn", func() bool { return is(wanted(r), []string{y}, other) })
+	eventually(t, "nor what is withdrawn", func() bool { return is(wanted(r), []string{y}, both, other) })
 	withdraw(t, w.Bus, "r.example")
 	eventually(t, "the relay is no target any more", func() bool { url, _ := r.Relay(); return url == "" })
 }

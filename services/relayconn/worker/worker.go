@@ -29,16 +29,13 @@ import (
 // leaveTimeout bounds the last words to the bus.
 const leaveTimeout = 3 * time.Second
 
-// stateKept is how long the state of a relay is kept that nobody looks after any more. What is
-// known of relays that are gone is to shrink within a day.
-const stateKept = 20 * time.Hour
+// stateKept is how long the state of a relay is kept after it was written last: a dead relay is
+// tried once a day, and what is known of relays that are gone shrinks within a day.
+const stateKept = 24 * time.Hour
 
 // Run runs one worker until ctx ends; its claims are handed over then.
 func Run(ctx context.Context, n *node.Node) error {
-	metrics, err := NewMetrics(n.Metrics)
-	if err != nil {
-		return err
-	}
+	metrics := NewMetrics(n.Metrics)
 	sender, err := candidates.New(n.Bus.Conn, n.Log)
 	if err != nil {
 		return err
@@ -47,11 +44,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return err
 	}
-	taken, err := intake.NewMetrics(n.Metrics)
-	if err != nil {
-		return err
-	}
-	taking := intake.Options{Offerer: sender, Stored: n.Accepted, Metrics: taken}
+	taking := intake.Options{Offerer: sender, Stored: n.Accepted, Metrics: n.Metrics}
 	if n.Index != nil {
 		taking.Known = known(n.Index, n.Log)
 	}
