@@ -56,34 +56,46 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 			return err
 		}
 	}
-	var ours bool
 	var err error
-	if s.rec != nil {
-		ours, err = s.rec.hear(ctx, m, now)
-	}
-	a := s.open[m.Sub]
-	switch {
-	case ours || err != nil:
-	case m.Kind == wire.Notice:
-		err = s.notice(ctx, m.Reason, now)
-	case m.Kind == wire.Auth:
-		s.auth.challenge = m.Reason
-		err = s.prove(ctx)
-	case a == nil: // closed by us while the message was on its way, or of no use
-	case m.Kind == wire.Closed:
-		err = s.closed(ctx, a, m.Reason, now)
-	case m.Kind == wire.EOSE:
-		s.answered = true
-		s.heard(a, now)
-		if t, ok := a.(*task); ok {
-			return s.ended(ctx, t, now)
+	switch a := s.open[m.Sub].(type) {
+	case *search:
+		switch m.Kind {
+		case wire.NegMsg:
+			err = s.rec.answer(ctx, a, m, now)
+		case wire.NegErr, wire.Closed:
+			err = s.rec.refused(ctx, a, m.Reason, now)
+		}
+	case asking:
+		switch m.Kind {
+		case wire.Closed:
+			err = s.closed(ctx, a, m.Reason, now)
+		case wire.EOSE:
+			s.answered = true
+			s.heard(a, now)
+			if t, ok := a.(*task); ok {
+				return s.ended(ctx, t, now)
+			}
+		}
+	default: // it is about no request that is open
+		switch m.Kind {
+		case wire.Notice:
+			ours := false
+			if s.rec != nil {
+				ours, err = s.rec.notice(ctx, m.Reason, now)
+			}
+			if !ours && err == nil {
+				err = s.notice(ctx, m.Reason, now)
+			}
+		case wire.Auth:
+			s.auth.challenge = m.Reason
+			err = s.prove(ctx)
 		}
 	}
 	return errors.Join(err, s.nothing(ctx))
 }
 
 // heard notes an answer to a request, which is open therefore.
-func (s *Session) heard(a asking, now time.Time) {
+func (s *Session) heard(a asked, now time.Time) {
 	r := a.req()
 	r.heard, r.doubted = now, time.Time{}
 	if r.answered {
@@ -104,8 +116,8 @@ var fromLive = cause{source: proto.SourceLive, lane: proto.LaneSyncLive}
 
 // hearEvent takes in an event, if it was asked for and is not known.
 func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) error {
-	a := s.open[m.Sub]
-	if a == nil {
+	a, ok := s.open[m.Sub].(asking)
+	if !ok {
 		return s.nothing(ctx)
 	}
 	s.heard(a, now)
@@ -321,7 +333,7 @@ func (s *Session) prove(ctx context.Context) error {
 // complained takes in why the relay closed a request or a session: it may want quiet, or to know
 // who reads.
 func (s *Session) complained(ctx context.Context, m wire.Message, now time.Time) error {
-	if s.open[m.Sub] == nil && (s.rec == nil || s.rec.open[m.Sub] == nil) {
+	if s.open[m.Sub] == nil {
 		return nil
 	}
 	why := wire.ReadRefusal(m.Reason)

@@ -298,12 +298,7 @@ func (t *task) failed(s *Session, _ time.Time, why string) {
 
 // tendPast ends batches that have come to their end, and begins with those that have waited long
 // enough.
-func (s *Session) tendPast(ctx context.Context, now time.Time) error {
-	if s.rec != nil {
-		if err := s.rec.due(ctx, now); err != nil {
-			return err
-		}
-	}
+func (s *Session) tendPast(_ context.Context, now time.Time) error {
 	s.spent = false
 	s.drop(func(b *batch) bool { return s.settle(b, now) })
 	for _, b := range s.batches {
@@ -374,8 +369,8 @@ func (s *Session) tryAgain(b *batch) {
 // forgetPast forgets all work and what has come of it.
 func (s *Session) forgetPast(ctx context.Context) error {
 	for _, a := range s.open {
-		if isPast(a) {
-			if err := s.stop(ctx, a); err != nil {
+		if t, ok := a.(*task); ok {
+			if err := s.stop(ctx, t); err != nil {
 				return err
 			}
 		}

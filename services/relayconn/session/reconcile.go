@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// sessionsAtOnce is how many sessions of NIP-77 are open at once, unless the relay takes fewer.
-	sessionsAtOnce = 8
+	// searchesAtOnce is how many searches have begun at once.
+	searchesAtOnce = 16
 	// sessionSilence is how long a relay may take to answer, and drip how much longer one session
 	// may be left without an answer while the relay answers others, as a factor.
 	sessionSilence, drip = 10 * time.Second, 6
@@ -98,10 +98,8 @@ type reconciler struct {
 	*Negentropy
 	s       *Session
 	units   []*unit   // that wait for their turn
-	active  []*search // at most twice as many as may be open at once
-	open    map[string]*search
+	active  []*search // that have begun
 	results chan result
-	atOnce  int       // sessions that the relay takes, as far as is known
 	hold    time.Time // nothing is said before
 	heard   time.Time // when the relay answered last in any session
 	spoken  bool      // it has
@@ -131,6 +129,7 @@ const (
 
 // search finds out what a relay has of one filter, in one session for each piece of time.
 type search struct {
+	request // whose id is empty while no session is open
 	unit    *unit
 	n       int // of the filter in its unit
 	filter  nostr.Filter
@@ -138,10 +137,7 @@ type search struct {
 	seq     uint64 // of the log, when it began
 	state   state
 	ended   bool
-	id      string // of the session at the relay; empty: none is open
-	fresh   bool   // which has not been answered
 	message []byte // what to say, or was said last; every message says all that is in question
-	asked   time.Time
 	splits  int
 	refused int    // how often the relay took no session though none was open
 	said    int    // messages
@@ -165,7 +161,7 @@ type result struct {
 }
 
 func newReconciler(s *Session, n *Negentropy) *reconciler {
-	return &reconciler{Negentropy: n, s: s, open: map[string]*search{}, results: make(chan result), atOnce: sessionsAtOnce}
+	return &reconciler{Negentropy: n, s: s, results: make(chan result)}
 }
 
 // add has a batch reconciled: by one session about everything if its filters are many and nothing
@@ -220,10 +216,11 @@ func (r *reconciler) ask(ctx context.Context, now time.Time) error {
 		return nil
 	}
 	full := r.s.toFetch >= fullAt
-	for len(r.units) > 0 && len(r.active) < 2*r.atOnce && !full {
+	for len(r.units) > 0 && len(r.active) < searchesAtOnce && !full {
 		r.begin()
 	}
 	for n, x := range slices.Clone(r.active) {
+		live, open := r.s.count()
 		switch {
 		case x.state == waiting:
 			x.state = working
@@ -231,7 +228,7 @@ func (r *reconciler) ask(ctx context.Context, now time.Time) error {
 			r.ingest(ctx, result{search: x, first: true}, func(ctx context.Context, a *result) {
 				a.step.Message, a.known, a.err = r.Service.Begin(ctx, question)
 			})
-		case x.state != ready || full || x.id == "" && len(r.open) >= r.atOnce:
+		case x.state != ready || full || x.id == "" && open >= r.s.limits.Past(live, r.s.atOnce):
 		case !r.spoken && n > 0: // many relays do not reconcile, so one session is tried first
 		default:
 			if err := r.say(ctx, x, now); err != nil {
@@ -244,14 +241,15 @@ func (r *reconciler) ask(ctx context.Context, now time.Time) error {
 
 // say says what must be said, in a session that is open or in a new one.
 func (r *reconciler) say(ctx context.Context, x *search, now time.Time) error {
-	x.state, x.asked = said, now
+	x.state, x.asked, x.heard = said, now, now
 	x.said++
 	x.bytes += 2 * len(x.message) // it goes over the wire as hex digits
 	if x.id != "" {
 		return r.Relay.NegMsg(ctx, x.id, x.message)
 	}
-	x.id, x.fresh = r.s.name("n"), true
-	r.open[x.id] = x
+	r.s.turns++
+	x.id, x.turn, x.answered = r.s.name("n"), r.s.turns, false
+	r.s.open[x.id] = x
 	return r.Relay.NegOpen(ctx, x.id, x.question().Filter, x.message)
 }
 
@@ -261,7 +259,7 @@ func (r *reconciler) close(ctx context.Context, x *search) error {
 	if x.id = ""; id == "" {
 		return nil
 	}
-	delete(r.open, id)
+	delete(r.s.open, id)
 	return r.Relay.NegClose(ctx, id)
 }
 
@@ -382,36 +380,20 @@ func (r *reconciler) unable(ctx context.Context, why string) error {
 	return nil
 }
 
-// hear takes in a message of the relay if it is of a session, and reports whether it is.
-func (r *reconciler) hear(ctx context.Context, m wire.Message, now time.Time) (ours bool, err error) {
-	if m.Kind == wire.Notice {
-		return r.notice(ctx, m.Reason, now)
-	}
-	x := r.open[m.Sub]
-	switch {
-	case x == nil:
-		return false, nil
-	case m.Kind == wire.NegMsg:
-		return true, r.answer(ctx, x, m, now)
-	case m.Kind == wire.NegErr || m.Kind == wire.Closed:
-		return true, r.refused(ctx, x, m.Reason, now)
-	}
-	return false, nil
-}
-
 // answer takes in what the relay answered, and asks ingest what to say to that.
 func (r *reconciler) answer(ctx context.Context, x *search, m wire.Message, now time.Time) error {
 	if x.state != said {
 		return nil // it was not asked
 	}
 	r.heard, r.spoken = now, true
+	r.s.heard(x, now)
 	switch {
 	case m.TooLarge:
 		return r.smaller(ctx, x, now)
 	case len(m.Frame) == 0:
 		return r.unable(ctx, "its message is not one of NIP-77")
 	}
-	x.bytes, x.fresh = x.bytes+2*len(m.Frame), false
+	x.bytes += 2 * len(m.Frame)
 	room := min(int64(copies*len(m.Frame)), roomBytes)
 	if !r.Room.bytes.TryAcquire(room) {
 		x.state = ready // to say the same again
@@ -440,7 +422,7 @@ var (
 
 // refused takes in that the relay has ended a session.
 func (r *reconciler) refused(ctx context.Context, x *search, reason string, now time.Time) error {
-	delete(r.open, x.id)
+	delete(r.s.open, x.id)
 	if x.id = ""; x.state == working {
 		return nil // what comes of what it said before opens another session
 	}
@@ -463,11 +445,12 @@ func (r *reconciler) refused(ctx context.Context, x *search, reason string, now 
 	return r.cannot(ctx, x, reason)
 }
 
-// fewer notes that a session was one too many: from now on there are no more at once than are open
-// now. If none are, all wait, but not for ever.
+// fewer notes that a session was one too many. If the past has nothing else open, all wait, but not
+// for ever.
 func (r *reconciler) fewer(ctx context.Context, x *search, reason string, now time.Time) error {
-	r.atOnce = max(1, min(r.atOnce, len(r.open)))
-	if len(r.open) > 0 {
+	r.s.limits.Refused(len(r.s.open))
+	_, open := r.s.count()
+	if r.s.full, r.s.atOnce = true, max(1, min(r.s.atOnce, open)); open > 0 {
 		x.said-- // it will be said when there is room
 		return nil
 	}
@@ -483,7 +466,7 @@ func (r *reconciler) fewer(ctx context.Context, x *search, reason string, now ti
 func (r *reconciler) notice(ctx context.Context, text string, now time.Time) (ours bool, err error) {
 	var unanswered []*search
 	for _, x := range r.active {
-		if x.state == said && x.fresh {
+		if x.state == said && !x.answered {
 			unanswered = append(unanswered, x)
 		}
 	}
@@ -505,47 +488,21 @@ func (r *reconciler) notice(ctx context.Context, text string, now time.Time) (ou
 	return false, nil
 }
 
-// due gives up what the relay does not answer.
-func (r *reconciler) due(ctx context.Context, now time.Time) (err error) {
-	for _, x := range slices.Clone(r.active) {
-		switch {
-		case err != nil || x.ended || x.state != said || now.Before(r.patience(x)):
-		case r.s.limits.QuietAfter(x.asked) && !x.endless():
-			x.state = ready // it came too early
-			err = r.close(ctx, x)
-		default:
-			err = r.cannot(ctx, x, "it does not answer")
-		}
+// silent gives up a session that the relay does not answer.
+func (r *reconciler) silent(ctx context.Context, x *search) error {
+	if r.s.limits.QuietAfter(x.asked) && !x.endless() {
+		x.state = ready // it came too early
+		return r.close(ctx, x)
 	}
-	return err
+	return r.cannot(ctx, x, "it does not answer")
 }
 
-// patience is when a session is given up.
-func (r *reconciler) patience(x *search) time.Time {
+// patience is when a session is given up; zero: the relay need not answer.
+func (r *reconciler) patience(x *search) (until time.Time) {
+	if x.state != said {
+		return until
+	}
 	return history.Earlier(history.Later(x.asked, r.heard).Add(sessionSilence), x.asked.Add(drip*sessionSilence))
-}
-
-// next is when something becomes due by itself after now; zero: nothing does.
-func (r *reconciler) next(now time.Time) (next time.Time) {
-	for _, x := range r.active {
-		if x.state == said {
-			next = history.Earlier(next, history.NextAfter(now, r.patience(x)))
-		}
-	}
-	if len(r.active)+len(r.units) == 0 {
-		return next
-	}
-	return history.Earlier(next, history.NextAfter(now, r.hold))
-}
-
-// unread keeps a time in which nothing was read from counting as the relay's silence.
-func (r *reconciler) unread(d time.Duration) {
-	for _, x := range r.active {
-		x.asked = x.asked.Add(d)
-	}
-	if !r.heard.IsZero() {
-		r.heard = r.heard.Add(d)
-	}
 }
 
 // question is what ingest is asked about.

@@ -35,9 +35,12 @@ type request struct {
 
 func (r *request) req() *request { return r }
 
-// asking is what a request is for: *live or *task. The relay refuses both in the same words.
+// asked is what is open at the relay: *live, *task, or *search, which has words of its own.
+type asked interface{ req() *request }
+
+// asking is what a REQ is for: *live or *task. The relay refuses both in the same words.
 type asking interface {
-	req() *request
+	asked
 	Filters() []nostr.Filter
 	Matches(ev *nostr.Event) bool
 	// again has it asked for once more from that time on.
@@ -65,21 +68,22 @@ func (s *Session) stop(ctx context.Context, a asking) error {
 
 // latest is the request that was asked last of those that count; nil: there is none.
 func (s *Session) latest(counts func(asking) bool) (last asking) {
-	for _, a := range s.open {
-		if (last == nil || a.req().turn > last.req().turn) && counts(a) {
+	for _, o := range s.open {
+		a, is := o.(asking)
+		if is && (last == nil || a.req().turn > last.req().turn) && counts(a) {
 			last = a
 		}
 	}
 	return last
 }
 
-func isLive(a asking) bool { _, is := a.(*live); return is }
+func isLive(a asked) bool { _, is := a.(*live); return is }
 
 func isPast(a asking) bool { return !isLive(a) }
 
 func isUnanswered(a asking) bool { return !a.req().answered }
 
-// count counts the open requests that are live, and those that are not.
+// count counts what is open at the relay, what is live and what is not.
 func (s *Session) count() (live, past int) {
 	for _, a := range s.open {
 		if isLive(a) {
@@ -167,7 +171,7 @@ func (s *Session) notice(ctx context.Context, text string, now time.Time) error 
 		blamed = s.latest(func(a asking) bool { return isUnanswered(a) && len(a.Filters()) > 1 })
 	}
 	for _, a := range s.open {
-		if r := a.req(); a != blamed && !r.answered && r.doubted.IsZero() {
+		if r := a.req(); a != asked(blamed) && !r.answered && r.doubted.IsZero() {
 			r.doubted, r.smaller = now, why.Smaller
 		}
 	}
@@ -182,7 +186,10 @@ func (s *Session) notice(ctx context.Context, text string, now time.Time) error 
 
 // patience is when a request is given up: the relay is silent, or drips, or may have refused it;
 // zero: never.
-func (s *Session) patience(a asking) time.Time {
+func (s *Session) patience(a asked) time.Time {
+	if x, ok := a.(*search); ok {
+		return s.rec.patience(x)
+	}
 	r := a.req()
 	if r.answered && isLive(a) {
 		return time.Time{}
@@ -197,8 +204,15 @@ func (s *Session) patience(a asking) time.Time {
 // expire gives up what the relay does not answer, or not to its end. What it has not begun to
 // answer was most likely refused, whether it said so or not.
 func (s *Session) expire(ctx context.Context, now time.Time) error {
-	for _, a := range s.open {
-		if until := s.patience(a); until.IsZero() || now.Before(until) {
+	for _, o := range s.open {
+		if until := s.patience(o); until.IsZero() || now.Before(until) {
+			continue
+		}
+		a, ok := o.(asking)
+		if !ok {
+			if err := s.rec.silent(ctx, o.(*search)); err != nil {
+				return err
+			}
 			continue
 		}
 		if err := s.stop(ctx, a); err != nil {
@@ -245,7 +259,7 @@ func (s *Session) unread(d time.Duration) {
 			r.doubted = r.doubted.Add(d)
 		}
 	}
-	if s.rec != nil {
-		s.rec.unread(d)
+	if s.rec != nil && !s.rec.heard.IsZero() {
+		s.rec.heard = s.rec.heard.Add(d)
 	}
 }

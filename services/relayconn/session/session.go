@@ -92,7 +92,7 @@ type Start struct {
 type Session struct {
 	Options
 	limits *wire.Limits
-	open   map[string]asking // requests at the relay, by their names
+	open   map[string]asked // at the relay, by the names of subscriptions
 	turns  int
 	nextID int
 
@@ -144,7 +144,7 @@ func New(o Options) *Session {
 	if o.Warned == nil {
 		o.Warned = map[string]bool{}
 	}
-	return &Session{Options: o, open: map[string]asking{}, useless: rate.NewLimiter(uselessRate, uselessBurst), ends: ends{changed: make(chan struct{}, 1)}}
+	return &Session{Options: o, open: map[string]asked{}, useless: rate.NewLimiter(uselessRate, uselessBurst), ends: ends{changed: make(chan struct{}, 1)}}
 }
 
 // Confirmed is what was asked for and came. Call it after Run has returned.
@@ -302,7 +302,7 @@ func (s *Session) next(now time.Time) time.Time {
 		}
 	}
 	if s.rec != nil {
-		next = history.Earlier(next, s.rec.next(now))
+		next = history.Earlier(next, history.NextAfter(now, s.rec.hold))
 	}
 	return next
 }
