@@ -1,5 +1,3 @@
-// Command relayconn is the service that keeps connections to other relays. It needs a NATS server
-// that the other services share.
 package main
 
 import (

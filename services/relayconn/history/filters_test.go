@@ -120,15 +120,3 @@ func TestManyMaintainers(t *testing.T) {
 		t.Errorf("%d of %d authors are named", named, len(authors))
 	}
 }
-
-func FuzzFilters(f *testing.F) {
-	f.Add("30617:a:x", "a")
-	f.Add("x", "")
-	f.Add(":::", "\x00")
-	f.Fuzz(func(t *testing.T, ref, author string) {
-		s := history.Set{Full: []string{ref}, State: map[string][]string{ref: {author}}}
-		if filters := filtersOf(s); len(filters) != 4 {
-			t.Fatalf("%d filters", len(filters))
-		}
-	})
-}

@@ -97,23 +97,6 @@ func TestCrowdedSecondIsSteppedOver(t *testing.T) {
 	}
 }
 
-func TestSinceEndsTheWalk(t *testing.T) {
-	t.Parallel()
-	since := nostr.Timestamp(100)
-	events := []*nostr.Event{event(1, 200), event(2, 100), event(3, 99)}
-	got, _, asked := walk(t, events, nostr.Filter{Since: &since}, 2, 2)
-	if len(got) != 2 || asked > 3 {
-		t.Fatalf("%d events after %d pages", len(got), asked)
-	}
-}
-
-func TestEmptyPastIsOnePage(t *testing.T) {
-	t.Parallel()
-	if _, _, asked := walk(t, nil, nostr.Filter{}, 10, 10); asked != 1 {
-		t.Fatalf("%d pages", asked)
-	}
-}
-
 // TestCrowdedSecondsAreRecorded though the relay shows fewer events at once than it is asked for,
 // and nothing is recorded where it has shown everything.
 func TestCrowdedSecondsAreRecorded(t *testing.T) {

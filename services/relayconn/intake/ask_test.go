@@ -3,7 +3,6 @@ package intake_test
 import (
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -200,65 +199,5 @@ func TestALiveCopyDoesNotWaitForThePast(t *testing.T) {
 			t.Errorf("%d were offered, want the live one alone", len(got))
 		}
 		close(away)
-	})
-}
-
-// TestTheEndWhileAsking: what waits for an answer ends with the intake.
-func TestTheEndWhileAsking(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := asking(t, &elsewhere{away: make(chan struct{})})
-		ctx, end := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- p.Run(ctx) }()
-		var e ends
-		for n := range 600 {
-			take(t, p.Open("wss://a"), historic(event20(t, n), e.done))
-		}
-		time.Sleep(time.Second)
-		end()
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
-		if n := e.count(func(r intake.Result) bool { return errors.Is(r.Err, intake.ErrEnded) }); n != 600 {
-			t.Errorf("%d have ended so", n)
-		}
-	})
-}
-
-// TestKnownIsNotVerified: that an event is stored says nothing of the signature that it came with.
-func TestKnownIsNotVerified(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		ev := event20(t, 1)
-		forgery := copyOf(ev)
-		forgery.Sig = strings.Repeat("ab", 64)
-		s := &elsewhere{stored: map[string]bool{ev.ID: true}}
-		p := asking(t, s)
-		p.run(t)
-		var e ends
-		take(t, p.Open("wss://liar"), historic(forgery, e.done))
-		time.Sleep(time.Second)
-		if e.count(known) != 1 {
-			t.Fatal("not known")
-		}
-		// It is deleted, and enough others come for it to be forgotten.
-		s.mu.Lock()
-		s.stored = map[string]bool{}
-		s.mu.Unlock()
-		stream := p.Open("wss://other")
-		for n := range 40_000 {
-			id := fmt.Sprintf("%064x", n)
-			s.mu.Lock()
-			s.stored[id] = true
-			s.mu.Unlock()
-			take(t, stream, historic(&nostr.Event{ID: id, PubKey: id, Sig: id + id}, e.done))
-		}
-		time.Sleep(time.Second)
-		take(t, p.Open("wss://liar"), historic(copyOf(forgery), e.done))
-		time.Sleep(time.Second)
-		if e.count(forged) != 1 || len(p.contents()) != 0 {
-			t.Errorf("%d forged, %d offered: the wrong signature passes", e.count(forged), len(p.contents()))
-		}
 	})
 }

@@ -189,49 +189,6 @@ func TestConsolidationKeepsWalks(t *testing.T) {
 	})
 }
 
-// TestHistoricTooMany: a historic request that was one too many is asked again when there is room,
-// however the relay says so, and the relay is not asked for as many again.
-func TestHistoricTooMany(t *testing.T) {
-	t.Parallel()
-	for name, refuse := range map[string]func(string) []wire.Message{
-		"closed":        closes("error: too many subscriptions"),
-		"closed, quiet": closes("rate-limited: too many concurrent subscriptions"),
-		"notice": func(string) []wire.Message {
-			return []wire.Message{{Kind: wire.Notice, Reason: "ERROR: too many concurrent REQs"}}
-		},
-	} {
-		for room := 4; room <= 6; room++ { // three of them for what is live
-			t.Run(fmt.Sprint(name, room), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) { historicTooMany(t, room, refuse) })
-			})
-		}
-	}
-}
-
-func historicTooMany(t *testing.T, room int, refuse func(string) []wire.Message) {
-	p := newPlay(t)
-	p.session.Rules.MaxFilters = 70
-	relay := &capped{play: p, subscriptions: room, filters: 100, refuse: refuse}
-	p.session.Asker = relay
-	p.run(session.Start{})
-	time.Sleep(time.Hour) // so that no live subscription is suspected
-	p.want(1, manyRepos(0, 401))
-	time.Sleep(15 * time.Minute)
-	synctest.Wait()
-	if st := p.status(); st.Connection != session.Connected || st.Confirmed.Target != 1 || !st.CaughtUp {
-		t.Errorf("%d refusals, %+v", relay.refused, st)
-	}
-	refused := relay.refused
-	if refused == 0 || refused > 8 {
-		t.Errorf("%d refusals", refused)
-	}
-	if p.want(2, manyRepos(0, 402)); relay.refused > refused+1 {
-		t.Errorf("%d refusals more, and it is known how many requests the relay takes", relay.refused-refused)
-	}
-	p.stop()
-}
-
 // TestNoRoomForThePast: where what is live takes all of a relay's subscriptions, the past waits,
 // and comes when there is room.
 func TestNoRoomForThePast(t *testing.T) {

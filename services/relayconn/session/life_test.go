@@ -3,13 +3,11 @@ package session_test
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	gonostr "github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/history"
@@ -20,15 +18,6 @@ import (
 func (p *play) want(revision uint64, what history.Set) {
 	p.wanted <- session.Wanted{Items: what, Mark: session.Mark{Target: revision}}
 	synctest.Wait()
-}
-
-// named are the values of a tag in the filters that are open.
-func named(filters []nostr.Filter, tag string) (values []string) {
-	for _, f := range filters {
-		values = append(values, f.Tags[tag]...)
-	}
-	slices.Sort(values)
-	return values
 }
 
 // TestGaps: only what was to come live and did not is a gap, whatever else a reconnect or a day
@@ -121,64 +110,6 @@ func TestCutOffStartIsMadeWhole(t *testing.T) {
 	})
 }
 
-// TestLargeTargetIsNotConsolidatedForNothing: where even full filters are too many, an addition
-// does not close and open everything.
-func TestLargeTargetIsNotConsolidatedForNothing(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
-		p.run(session.Start{})
-		p.want(1, manyRepos(0, 500)) // 15 full filters, more than the 12 that are allowed
-		asked, _ := p.count()
-		p.want(2, manyRepos(0, 501))
-		if n, _ := p.count(); n-asked != 1+1 {
-			t.Fatalf("%d requests for one more repository, want one live and one historic", n-asked)
-		}
-		if n := len(p.open(true)); n != 1+15+3 {
-			t.Fatalf("%d live filters", n)
-		}
-		p.want(3, manyRepos(0, 502))
-		if n := len(p.open(true)); n != 1+18+3 {
-			t.Fatalf("%d live filters, want 501 repositories in 18 and the new one in 3: now there was something to save", n)
-		}
-		p.stop()
-	})
-}
-
-// TestFewSubscriptions: additions share subscriptions, because relays allow few, and one REQ stays
-// of a size that relays take.
-func TestFewSubscriptions(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
-		p.session.Rules.MaxFilters = 70
-		p.run(session.Start{})
-		for n := 1; n <= 20; n++ {
-			p.want(uint64(n), manyRepos(0, n))
-		}
-		if n := p.status().Subscriptions; n != 1+7 {
-			t.Fatalf("%d subscriptions for 60 filters, of which three belong together and ten go in one", n)
-		}
-		var long []string
-		for i := range 300 {
-			long = append(long, fmt.Sprintf("30617:%064d:%s%d", 1, strings.Repeat("x", 190), i))
-		}
-		p.want(30, repos(long...))
-		p.with(func() {
-			for sub, filters := range p.asked {
-				data := gonostr.ReqEnvelope{SubscriptionID: sub, Filters: filters}.String()
-				if len(data) > 100_000 {
-					t.Errorf("a REQ of %d bytes", len(data))
-				}
-			}
-		})
-		if got := named(p.open(true), "q"); len(got) < 300 {
-			t.Fatalf("%d references are live", len(got))
-		}
-		p.stop()
-	})
-}
-
 // TestSlowLoris: a relay that sends just enough to not be silent does not hold up a batch for ever.
 func TestSlowLoris(t *testing.T) {
 	t.Parallel()
@@ -195,21 +126,6 @@ func TestSlowLoris(t *testing.T) {
 		}
 		if st := p.status(); st.Connection != session.Incomplete || time.Since(began) > 21*rules.Silence {
 			t.Fatalf("after %v: %+v", time.Since(began), st)
-		}
-		p.stop()
-	})
-}
-
-// TestClosedLiveSubscriptionIsNoRateLimit: the relay goes on being asked for other things.
-func TestClosedLiveSubscriptionIsNoRateLimit(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
-		p.run(session.Start{})
-		p.messages <- wire.Message{Kind: wire.Closed, Sub: "l1", Reason: "error: oops"}
-		p.want(1, repos("30617:aa:x"))
-		if st := p.status(); !st.Limited.IsZero() || st.Repos != 1 {
-			t.Fatalf("%+v", st)
 		}
 		p.stop()
 	})
@@ -261,24 +177,6 @@ type knowing struct {
 }
 
 func (k knowing) Known(string) bool { return k.all }
-
-// TestEndOfAPageIsOfferedOnce: the next page begins with the same second, though nothing that was
-// decided may be known yet.
-func TestEndOfAPageIsOfferedOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
-		p.session.Intake = knowing{p.session.Intake, false}
-		for i := range 7 {
-			p.stored = append(p.stored, event(t, 30617, nostr.Timestamp(1000-i)))
-		}
-		p.run(session.Start{})
-		if _, n := p.count(); n != 7 {
-			t.Fatalf("%d events offered, want 7", n)
-		}
-		p.stop()
-	})
-}
 
 // TestFloodIsReadSlowly: messages that bring nothing, of whatever kind, cost us no more than a
 // bounded part of our time.
@@ -364,5 +262,32 @@ func FuzzHear(f *testing.F) {
 			}
 			p.end()
 		})
+	})
+}
+
+// TestCutOffMidPage: a connection that ends while a page comes has confirmed nothing of it.
+func TestCutOffMidPage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.mute = true
+		p.run(session.Start{})
+		p.want(1, manyRepos(0, 1))
+		for sub := range p.pastAsked() {
+			tag := nostr.Tag{"a", "30617:aa:000"}
+			kind := 1621
+			if sub == "h2" {
+				kind = 30617
+			}
+			p.messages <- wire.Message{Kind: wire.Event, Sub: sub, Event: event(t, kind, 1000, tag)}
+		}
+		synctest.Wait()
+		close(p.messages)
+		if err := <-p.done; err != nil {
+			t.Error(err)
+		}
+		if st := p.status(); len(p.accepted) != 2 || st.CaughtUp || st.Confirmed.Target != 0 || !p.session.Confirmed().Empty() {
+			t.Errorf("%d events came; %+v", len(p.accepted), st)
+		}
 	})
 }

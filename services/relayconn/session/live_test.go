@@ -46,52 +46,6 @@ func issues(t *testing.T, repo string, n int) (events []*nostr.Event) {
 	return events
 }
 
-// TestReplacedWhenTheNewIsOpen: until the relay has answered for the new subscription, in whatever
-// way, or is not going to, the one that it replaces is open and heard, nothing historic is asked
-// for, and nothing else is replaced.
-func TestReplacedWhenTheNewIsOpen(t *testing.T) {
-	t.Parallel()
-	for name, answer := range map[string]func(p *play, sub string){
-		"EOSE": func(p *play, sub string) { p.messages <- wire.Message{Kind: wire.EOSE, Sub: sub} },
-		"CLOSED": func(p *play, sub string) {
-			p.messages <- wire.Message{Kind: wire.Closed, Sub: sub, Reason: "error: no"}
-		},
-		"none": func(*play, string) { time.Sleep(time.Second) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				p := newPlay(t)
-				p.run(session.Start{})
-				p.want(1, manyRepos(0, 1))
-				p.with(func() { p.deaf = true })
-				old, historic := "l3", p.asks("h")
-				p.want(2, manyRepos(0, 2))
-				added := p.latest()
-				p.want(3, manyRepos(0, 3))
-				time.Sleep(rules.Silence - time.Second)
-				synctest.Wait()
-				if p.latest() != added || p.asks("h") != historic || !p.has(old) || !p.has(added) {
-					t.Fatalf("before the answer: asked %v", p.log)
-				}
-				for i, sub := range []string{old, added} {
-					p.messages <- wire.Message{Kind: wire.Event, Sub: sub, Event: event(t, 1621, nostr.Timestamp(7+i), nostr.Tag{"a", "30617:aa:000"})}
-				}
-				synctest.Wait()
-				if _, offered := p.count(); offered != 2 {
-					t.Fatalf("%d events heard, want those of the old and of the new name", offered)
-				}
-				answer(p, added)
-				synctest.Wait()
-				if p.has(old) || p.asks("h") == historic || p.latest() == added {
-					t.Fatalf("after the answer: asked %v, the old one is open: %v", p.log, p.has(old))
-				}
-				p.stop()
-			})
-		})
-	}
-}
-
 // TestARelayThatClosesAtOnce, time after time, is asked for a live subscription more and more
 // seldom, and not never.
 func TestARelayThatClosesAtOnce(t *testing.T) {
@@ -112,62 +66,6 @@ func TestARelayThatClosesAtOnce(t *testing.T) {
 			if n := p.asks("l1"); n != i+2 {
 				t.Fatalf("asked %d times after %v, after %d closes", n, wait, i+1)
 			}
-		}
-		p.stop()
-	})
-}
-
-// TestRefusedLiveSubscriptionIsAskedForAgain as often as the relay says that it is asked too much,
-// not for the wrong thing. The past is not held up by that.
-func TestRefusedLiveSubscriptionIsAskedForAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
-		p.deaf = true
-		p.run(session.Start{})
-		for i := range 20 {
-			reason := []string{"rate-limited: slow down", "error: too many subscriptions"}[i%2]
-			p.messages <- wire.Message{Kind: wire.Closed, Sub: "l1", Reason: reason}
-			time.Sleep(rules.Cooldown + time.Second)
-			synctest.Wait()
-			if p.asks("l1") != i+2 || p.asks("h") == 0 {
-				t.Fatalf("after %d refusals: asked %v", i+1, p.log)
-			}
-		}
-		p.with(func() { p.deaf = false })
-		p.messages <- wire.Message{Kind: wire.EOSE, Sub: "l1"}
-		time.Sleep(rules.Settle)
-		synctest.Wait()
-		if st := p.status(); st.Connection != session.Connected || !st.CaughtUp {
-			t.Fatalf("%+v", st)
-		}
-		p.stop()
-	})
-}
-
-// TestQuietInsteadOfAnAnswer: a NOTICE does not say for which request it is, so a live subscription
-// that has no answer is asked for again, and what came since it was first asked for too.
-func TestQuietInsteadOfAnAnswer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
-		p.run(session.Start{})
-		p.want(1, manyRepos(0, 1))
-		p.with(func() { p.deaf = true })
-		p.want(2, manyRepos(0, 2))
-		p.messages <- wire.Message{Kind: wire.Notice, Reason: "rate-limited"}
-		p.with(func() { p.stored = issues(t, "30617:aa:000", 5) })
-		added := p.latest()
-		time.Sleep(rules.Silence)
-		synctest.Wait()
-		p.with(func() { p.deaf = false })
-		if !p.has("l3") {
-			t.Fatal("the old one was closed without the new one")
-		}
-		time.Sleep(rules.Cooldown)
-		synctest.Wait()
-		if _, offered := p.count(); p.asks(added) != 2 || p.has("l3") || offered != 5 {
-			t.Fatalf("asked %v, %d events came", p.log, offered)
 		}
 		p.stop()
 	})

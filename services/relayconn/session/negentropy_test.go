@@ -12,8 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/lib/reconcile"
@@ -350,50 +348,6 @@ func TestNamedNotDelivered(t *testing.T) {
 	})
 }
 
-// TestFewAtOnce fetches from a relay that shows fewer events of a REQ than it is asked for.
-func TestFewAtOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		events := tagged(t, 100)
-		r := newReconciling(t, 5, events...)
-		r.shows = 60
-		r.run(session.Start{})
-		r.want(1, repos(repository))
-		time.Sleep(30 * time.Second)
-		r.all()
-		if st := r.status(); st.Connection != session.Connected {
-			t.Errorf("status %+v", st)
-		}
-		r.stop()
-	})
-}
-
-// TestLostVerdictByNegentropy finds out anew what is missing when events that were fetched got no
-// verdict.
-func TestLostVerdictByNegentropy(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := newReconciling(t, 5, tagged(t, 50)...)
-		r.with(func() { r.fail = nats.ErrTimeout })
-		r.run(session.Start{})
-		r.want(1, repos(repository))
-		time.Sleep(30 * time.Second)
-		if st := r.status(); st.Connection != session.Incomplete {
-			t.Errorf("status %+v", st)
-		}
-		r.with(func() { r.fail = nil })
-		time.Sleep(2 * time.Minute)
-		r.all()
-		if sessions, _ := r.askedFor(); sessions != 2 {
-			t.Errorf("%d sessions", sessions)
-		}
-		if st := r.status(); st.Connection != session.Connected || st.Repos != 1 {
-			t.Errorf("status %+v", st)
-		}
-		r.stop()
-	})
-}
-
 // spread are events of 60 of 3000 repositories.
 func spread(t *testing.T) (events []*nostr.Event) {
 	t.Helper()
@@ -432,9 +386,9 @@ func TestManyFilters(t *testing.T) {
 	}
 }
 
-// TestAnotherRelayIsFaster: all that a relay names has come from elsewhere by the time it is to be
-// fetched. There is nothing to ask for then, and nothing more comes from the relay; the batch ends
-// all the same.
+// TestAnotherRelayIsFaster: no wake is missed where all that a relay names has come from elsewhere
+// by the time when it would be fetched: then there is nothing to ask for, nothing more comes from
+// the relay, and the batch ends all the same.
 func TestAnotherRelayIsFaster(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

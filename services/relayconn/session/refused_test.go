@@ -115,25 +115,6 @@ func TestRelayWithFewSubscriptions(t *testing.T) {
 	}
 }
 
-// TestRefusedSubscriptionHoldsUpNothing: what else is wanted is asked for, live and historic, and
-// the relay is told to be missing something.
-func TestRefusedSubscriptionHoldsUpNothing(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
-		p.session.Asker = &capped{play: p, subscriptions: 100, filters: 5, refuse: closes("rate-limited: slow down")}
-		p.run(session.Start{})
-		p.want(1, manyRepos(0, 1))
-		p.want(2, manyRepos(0, 2)) // six filters together
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		if st := p.status(); st.Connection != session.Connected || st.Confirmed.Target != 2 || st.CaughtUp || st.Missing.IsZero() {
-			t.Errorf("%+v", st)
-		}
-		p.stop()
-	})
-}
-
 // TestTooLargeSubscriptionIsSplit, and those that come later are not made as large.
 func TestTooLargeSubscriptionIsSplit(t *testing.T) {
 	t.Parallel()
@@ -160,30 +141,6 @@ func TestTooLargeSubscriptionIsSplit(t *testing.T) {
 		}
 		if p.with(func() { refused = len(p.log) - refused }); refused > 2*3 {
 			t.Errorf("%d requests for one addition", refused)
-		}
-		p.stop()
-	})
-}
-
-// TestQuietDelaysOpeningAgain: a relay that wants quiet is asked for nothing, and not for what it
-// closed before.
-func TestQuietDelaysOpeningAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
-		p.run(session.Start{})
-		p.messages <- wire.Message{Kind: wire.Closed, Sub: "l1", Reason: "error"}
-		time.Sleep(rules.Cooldown / 2)
-		p.messages <- wire.Message{Kind: wire.Notice, Reason: "slow down"}
-		time.Sleep(rules.Cooldown - time.Second)
-		synctest.Wait()
-		if p.asks("l1") != 1 {
-			t.Errorf("asked in the quiet: %v", p.log)
-		}
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		if p.asks("l1") != 2 {
-			t.Errorf("not asked after it: %v", p.log)
 		}
 		p.stop()
 	})
@@ -229,25 +186,6 @@ func TestMissedLiveIsAGap(t *testing.T) {
 				t.Errorf("judged %v", p.judged)
 			}
 		})
-		p.stop()
-	})
-}
-
-// TestFloodPutsOffNothing: a relay gets no more time for its answers by sending us what is of no
-// use.
-func TestFloodPutsOffNothing(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
-		p.mute = true
-		p.run(session.Start{})
-		began := time.Now()
-		for p.status().Connection == session.Syncing && time.Since(began) < 5*time.Minute {
-			p.messages <- wire.Message{Kind: wire.Notice, Reason: "hello"}
-		}
-		if st := p.status(); st.Connection != session.Incomplete {
-			t.Errorf("after %v: %+v", time.Since(began), st)
-		}
 		p.stop()
 	})
 }

@@ -113,133 +113,6 @@ func TestNoRoomForAllThatIsLive(t *testing.T) {
 	})
 }
 
-// refusals are the ways in which relays say that a subscription is one too many.
-var refusals = map[string]func(sub string) []wire.Message{
-	"closed": closes("error: too many subscriptions"),
-	"notice": func(string) []wire.Message {
-		return []wire.Message{{Kind: wire.Notice, Reason: "ERROR: too many concurrent REQs"}}
-	},
-	"end and notice": func(sub string) []wire.Message {
-		return []wire.Message{{Kind: wire.EOSE, Sub: sub}, {Kind: wire.Notice, Reason: "ERROR: too many concurrent REQs"}}
-	},
-}
-
-// TestPastIsNotStarved by what is live, at a relay that does not say how much it takes.
-func TestPastIsNotStarved(t *testing.T) {
-	t.Parallel()
-	for name, refuse := range refusals {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				p := newPlay(t)
-				p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 7000, 16
-				relay := &capped{play: p, subscriptions: 8, filters: 100, refuse: refuse}
-				p.session.Asker = relay
-				p.run(session.Start{})
-				for n := 500; n <= 3000; n += 500 { // ten subscriptions, and those that are replaced
-					p.want(uint64(n), manyRepos(0, n))
-					time.Sleep(time.Second)
-				}
-				time.Sleep(5 * time.Minute)
-				synctest.Wait()
-				if st := p.status(); st.Connection != session.Connected || st.Confirmed.Target != 3000 {
-					t.Errorf("%+v", st)
-				}
-				time.Sleep(5 * time.Hour)
-				synctest.Wait()
-				if relay.refused > 60 {
-					t.Errorf("%d refusals", relay.refused)
-				}
-				t.Logf("%d refusals", relay.refused)
-				p.stop()
-			})
-		})
-	}
-}
-
-// TestSlowPastInsteadOfLive: a relay has no room for all that should come live, and for hours it
-// does not answer for the past either. What must be asked for does not grow meanwhile, and it
-// comes when the relay answers.
-func TestSlowPastInsteadOfLive(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
-		p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 7000, 16
-		p.session.Asker = &capped{play: p, subscriptions: 20, filters: 100, refuse: closes("error: too many subscriptions")}
-		document := make(chan wire.Document, 1)
-		document <- wire.Document{Limits: wire.Stated{Subscriptions: 20, Filters: 3}}
-		p.session.Document = document
-		p.run(session.Start{})
-		p.want(1, manyRepos(0, 3000)) // 30 subscriptions
-		time.Sleep(5 * time.Minute)
-		p.with(func() { p.mute = true })
-		time.Sleep(12 * time.Hour)
-		select {
-		case err := <-p.done:
-			t.Fatalf("the session has ended: %v", err)
-		default:
-		}
-		without := p.withoutRoom(3000)
-		if without == "" {
-			t.Fatal("all repositories are live; this tests nothing")
-		}
-		new := event(t, 1621, nostr.Timestamp(time.Now().Unix()), nostr.Tag{"a", without})
-		p.with(func() { p.mute, p.stored = false, append(p.stored, new) })
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		if !p.accepted[new.ID] {
-			t.Errorf("what did not come live has not come: %+v", p.status())
-		}
-		p.stop()
-	})
-}
-
-// TestManySmallChangesDoNotStopThePast: while the target changes ten times a second, and then no
-// more, the past comes without a pause, though so many changes make more live subscriptions than
-// the relay takes and it does not say how many these are.
-func TestManySmallChangesDoNotStopThePast(t *testing.T) {
-	t.Parallel()
-	for name, refuse := range refusals {
-		if name == "end and notice" {
-			continue // which says that there is nothing in the past
-		}
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				const changes = 150
-				p := newPlay(t)
-				p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 7000, 16
-				relay := &capped{play: p, subscriptions: 20, filters: 100, refuse: refuse}
-				p.session.Asker = relay
-				for n := range changes {
-					p.stored = append(p.stored, event(t, 1621, nostr.Timestamp(100_000-n), nostr.Tag{"a", fmt.Sprintf("30617:aa:%03d", n)}))
-				}
-				p.run(session.Start{})
-				longest, still := time.Duration(0), time.Duration(0)
-				for n, came := 1, 0; came < len(p.stored) && still < time.Hour; n++ {
-					if n <= changes {
-						p.want(uint64(n), manyRepos(0, n))
-					}
-					time.Sleep(100 * time.Millisecond)
-					synctest.Wait()
-					still += 100 * time.Millisecond
-					p.with(func() {
-						if len(p.accepted) > came {
-							came, still = len(p.accepted), 0
-						}
-					})
-					longest = max(longest, still)
-				}
-				if longest > 2*time.Second {
-					t.Errorf("nothing came for %v", longest)
-				}
-				t.Logf("%d refusals, %d live filters, nothing came for %v", relay.refused, len(p.open(true)), longest)
-				p.stop()
-			})
-		})
-	}
-}
-
 // TestNextPageIsAskedBeforeVerdicts: a walk goes on while nothing of the pages before has a
 // verdict, and is confirmed only when everything has.
 func TestNextPageIsAskedBeforeVerdicts(t *testing.T) {
@@ -289,4 +162,37 @@ func (p *play) withoutRoom(n int) (repo string) {
 		}
 	})
 	return repo
+}
+
+// TestRequestsYieldToLive: where a relay has no room for both, requests for the past are taken back
+// for what must come live, and are asked again.
+func TestRequestsYieldToLive(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 700, 16
+		relay := &capped{play: p, subscriptions: 8, filters: 100, refuse: closes("error: too many subscriptions")}
+		p.session.Asker = relay
+		document := make(chan wire.Document, 1)
+		document <- wire.Document{Limits: wire.Stated{Subscriptions: 8}}
+		p.session.Document = document
+		p.run(session.Start{})
+		p.with(func() { p.mute = true })
+		p.want(1, manyRepos(0, 400))
+		before := len(p.historic())
+		p.want(2, manyRepos(0, 700))
+		if after := len(p.historic()); after >= before {
+			t.Errorf("%d requests for the past are open, before there was more to come live %d", after, before)
+		}
+		if repo := p.withoutRoom(700); repo != "" || relay.refused > 0 {
+			t.Errorf("%q is not live, %d refusals", repo, relay.refused)
+		}
+		p.with(func() { p.mute = false })
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if st := p.status(); st.Confirmed.Target != 2 || st.Connection != session.Connected {
+			t.Errorf("%+v", st)
+		}
+		p.stop()
+	})
 }

@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/history"
@@ -145,22 +144,6 @@ func TestFailedBatchStaysUnconfirmed(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestLostVerdictFailsTheBatch(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
-		p.fail = candidates.ErrNoVerdict
-		p.stored = []*nostr.Event{event(t, 30617, 100)}
-		p.run(session.Start{})
-		time.Sleep(rules.Settle)
-		synctest.Wait()
-		if st := p.status(); st.Connection != session.Incomplete {
-			t.Fatalf("%+v", st)
-		}
-		p.stop()
-	})
 }
 
 // TestQuiet: a relay that is rate limiting gets its pause, and then the page again.

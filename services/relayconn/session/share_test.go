@@ -72,39 +72,6 @@ func TestShared(t *testing.T) {
 	})
 }
 
-// TestSharedLater: what becomes wanted when a connection has stood for a while is shared as well.
-func TestSharedLater(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		first, second := twoRelays(t, tagged(t, 20)...)
-		for _, r := range []*reconciling{first, second} {
-			r.run(session.Start{})
-			r.want(1, repos("30617:aa:other"))
-		}
-		time.Sleep(time.Minute)
-		if !first.walked() || !second.walked() { // nobody knows anything of the other one
-			t.Fatal("something was not asked for")
-		}
-		first.want(2, repos("30617:aa:other", repository))
-		second.mu.Lock()
-		second.reqs = nil
-		second.mu.Unlock()
-		second.want(2, repos("30617:aa:other", repository))
-		time.Sleep(100 * time.Millisecond)
-		first.all()
-		if second.walked() {
-			t.Error("both relays were asked for the same")
-		}
-		time.Sleep(time.Minute)
-		second.all()
-		if st := second.status(); st.Connection != session.Connected || st.Repos != 2 {
-			t.Errorf("status %+v", st)
-		}
-		first.stop()
-		second.stop()
-	})
-}
-
 // TestLeaderSilent: a relay that says nothing holds nobody up for long.
 func TestLeaderSilent(t *testing.T) {
 	t.Parallel()
@@ -143,25 +110,6 @@ func TestLeaderGone(t *testing.T) {
 		}
 		time.Sleep(20 * time.Second)
 		second.inSync("the second")
-	})
-}
-
-// TestLeaderReturns: relays that ask for the same one after the other and bring nothing, or one
-// that ends its connection and comes back at once, hold nobody up for ever.
-func TestLeaderReturns(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		_, second := twoRelays(t, tagged(t, 20)...)
-		board := second.session.Negentropy.Walks
-		lead, _, _ := board.Take(repos(repository), time.Now())
-		second.run(session.Start{})
-		second.want(1, repos(repository))
-		for range 13 {
-			time.Sleep(10 * time.Second)
-			lead.End(false)
-			lead, _, _ = board.Take(repos(repository), time.Now())
-		}
-		second.inSync("after two minutes")
 	})
 }
 

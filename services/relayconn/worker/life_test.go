@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -293,51 +292,4 @@ func TestDayIsNotForgotten(t *testing.T) {
 	if at := next.state.value.NextDaily; time.Until(at) < 22*time.Hour || time.Until(at) > 25*time.Hour {
 		t.Errorf("after it has begun the next is written to be due at %v", at)
 	}
-}
-
-// busy is a bucket that takes nothing at first.
-type busy struct {
-	jetstream.KeyValue
-	refusals int
-}
-
-func (b *busy) Create(ctx context.Context, key string, value []byte, opts ...jetstream.KVCreateOpt) (uint64, error) {
-	if b.refusals--; b.refusals >= 0 {
-		return 0, context.DeadlineExceeded
-	}
-	return b.KeyValue.Create(ctx, key, value, opts...)
-}
-
-// TestStateThatCouldNotBeWritten is written at the next tick, and not when something changes or the
-// window nears its end.
-func TestStateThatCouldNotBeWritten(t *testing.T) {
-	t.Parallel()
-	b := openBus(t)
-	kv, err := b.Bucket(t.Context(), proto.BucketRelays)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, _ := newLife(t, quiet)
-	l.Rules.CheckEvery, l.Rules.ReconnectWindow, l.daily = time.Millisecond, 24*time.Hour, time.Now().Add(24*time.Hour)
-	l.state = open(t, relays{&busy{KeyValue: kv, refusals: 3}, b.JS})
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	l.target = wanting(t, ctx, relays{kv, b.JS}, l.name)
-	watch, err := kv.Watch(ctx, l.name, jetstream.UpdatesOnly())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := l.tend(ctx, &observer{life: l}, make(chan session.Wanted), nil); err != nil {
-			t.Error(err)
-		}
-	})
-	select {
-	case <-watch.Updates():
-	case <-time.After(3 * time.Minute):
-		t.Error("it is not written")
-	}
-	cancel()
-	running.Wait()
 }

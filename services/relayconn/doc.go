@@ -1,0 +1,30 @@
+// Command relayconn is the service that keeps connections to other relays. It needs a NATS server
+// that the other services share.
+//
+// Discovery publishes which relays are targets and which repositories each of them should have.
+// Package worker follows that (Targets), claims its share of the relays and runs one life for each:
+// it connects, waits out failures by package health, and writes down in grasp-relays how the relay
+// stands, so that a successor goes on there. On each connection a session talks. It compares what
+// is wanted with what was asked for (the three-way diff, history.Diff), subscribes to what comes
+// from now on, and then asks for the past: by NIP-77 where something is known, else by REQ, page by
+// page (history.Walk). One connection of a worker at a time walks the past of a repository
+// (history.Walks). Every refusal, in whatever words, is read by wire.ReadRefusal and handled in
+// session's request.go. A batch is confirmed when all of its requests have ended and every event
+// that they brought has a verdict. What was to come live and did not is asked for as the past.
+//
+// The path of one event from a foreign relay to the log:
+//
+//	wire.Conn.Read           one message of the WebSocket, bounded
+//	wire.Parse               EVENT, strictly; the signature is not checked yet
+//	wire.Inbox.Put           waits for the session, bounded in bytes
+//	session.Session.hear     the request that it belongs to
+//	session.hearEvent        it matches what was asked for, is fresh, and is not known
+//	intake.Stream.Take       joins copies from other relays; waits for room
+//	intake.Intake.work       in batches, live before past
+//	intake.Intake.ask        a worker without an index asks ingest what is accepted
+//	intake.Intake.check      id and signature, once
+//	intake.Intake.offer      to the queue of its class
+//	candidates.Sender.Offer  many events in one message, sent again until they have verdicts
+//	ingest's writer          verifies, decides, and appends to the log in one atomic batch
+//	session.Session.judged   the verdict: the batch has one event less to wait for
+package main
