@@ -158,29 +158,6 @@ func TestUpdatesAreSmall(t *testing.T) {
 	}
 }
 
-func TestSeveralServersEachBringAPart(t *testing.T) {
-	t.Parallel()
-	r := gittest.Repo(t, gittest.Store(t), "into")
-	var want []string
-	var servers []*httptest.Server
-	for i := range 2 {
-		w := gittest.NewWork(t)
-		want = append(want, w.Commit("file", strings.Repeat("x", i+1)))
-		root := t.TempDir()
-		w.Publish(root, "a.git")
-		servers = append(servers, gittest.Backend(t, root))
-	}
-	for i, server := range servers {
-		result, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, want, limits)
-		if err != nil || len(result.Got) != i+1 {
-			t.Fatalf("server %d: %+v, %v", i, result, err)
-		}
-	}
-	if still := missing(t, r, want...); len(still) > 0 {
-		t.Errorf("still missing %q", still)
-	}
-}
-
 func TestRedirectsAreFollowedForAllRequests(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -458,28 +435,5 @@ func TestUnpackedBytesAreBounded(t *testing.T) {
 	_, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, []string{id}, small)
 	if cause(t, err) != fetch.CauseTooLarge {
 		t.Errorf("after %d bytes: %v", sent.Load(), err)
-	}
-}
-
-// BenchmarkFetch shows that the memory of a fetch does not grow with the pack: bytes per operation
-// stay the same.
-func BenchmarkFetch(b *testing.B) {
-	for _, size := range []int{1 << 20, 32 << 20} {
-		b.Run(fmt.Sprintf("%dMiB", size>>20), func(b *testing.B) {
-			w := gittest.NewWork(b)
-			id := w.Commit("noise", gittest.Noise(size))
-			root := b.TempDir()
-			w.Publish(root, "a.git")
-			server := gittest.Backend(b, root)
-			s := gittest.Store(b)
-			b.SetBytes(int64(size))
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				r := gittest.Repo(b, s, fmt.Sprintf("into-%d", i))
-				if _, err := fetch.Fetch(b.Context(), guard(), server.URL+"/a.git", r, []string{id}, limits); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
 	}
 }

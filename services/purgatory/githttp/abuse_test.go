@@ -7,15 +7,12 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/githttp"
@@ -23,214 +20,150 @@ import (
 	"tendril.dev/services/purgatory/repository/gittest"
 )
 
-// besieged serves with few git processes, and cuts nobody off for being slow while a test lasts.
-func besieged(t *testing.T, o githttp.Options) *house {
+// besieged serves a repository "x" with few git processes, and cuts no client off for being slow
+// while a test lasts. content is in its main branch.
+func besieged(t *testing.T, o githttp.Options, content string) (h *house, id string) {
 	t.Helper()
 	store, err := repository.NewStore(repository.Options{Root: filepath.Join(t.TempDir(), "git"), Processes: 8})
-	if err != nil {
-		t.Fatal(err)
-	}
-	registry := prometheus.NewPedanticRegistry()
-	if o.Metrics, err = githttp.NewMetrics(registry, 2); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	o.Stall = 24 * time.Hour
-	a := &authority{store: store, known: map[string]bool{}, push: takeAll}
-	server := httptest.NewServer(githttp.New(a, o))
-	t.Cleanup(server.Close)
-	return &house{TB: t, Server: server, authority: a, registry: registry}
+	h = serveFrom(t, store, o)
+	h.repo("x")
+	w := gittest.NewWork(t)
+	id = w.Commit("a", content)
+	w.Git("push", h.at("x"), "main")
+	return h, id
 }
 
 // open sends a request, or a part of one, over a connection of its own, from which nothing is read
 // until the test ends.
-func (h *house) open(client, request string) net.Conn {
+func (h *house) open(client, path, kind, header string, length int, body string) net.Conn {
 	h.Helper()
-	at, err := url.Parse(h.URL)
-	if err != nil {
-		h.Fatal(err)
-	}
-	conn, err := net.Dial("tcp", at.Host)
-	if err != nil {
-		h.Fatal(err)
-	}
+	host := h.Listener.Addr().String()
+	conn, err := net.Dial("tcp", host)
+	must(h, err)
 	h.Cleanup(func() { conn.Close() })
 	conn.(*net.TCPConn).SetReadBuffer(4 << 10)
-	head, body, _ := strings.Cut(request, "\r\n")
-	if client != "" {
-		head += "\r\n" + proto.HeaderClient + ": " + client
-	}
-	if _, err := io.WriteString(conn, head+"\r\nHost: "+at.Host+"\r\n"+body); err != nil {
-		h.Fatal(err)
-	}
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s\r\n%s: %s\r\nContent-Type: application/x-%s-request\r\n%sContent-Length: %d\r\n\r\n%s",
+		path, host, proto.HeaderClient, client, kind, header, length, body)
+	must(h, err)
 	return conn
 }
 
-// path is where a repository is served, as a request names it.
-func (h *house) path(identifier string) string { return strings.TrimPrefix(h.at(identifier), h.URL) }
-
-// notices is a normal user, who lists, clones and pushes, and must notice nothing.
-func (h *house) notices(identifier string) {
+// letIn opens so many requests, and waits until the server has begun with them all.
+func (h *house) letIn(sockets int, client func(int) string, service string, length int, body string) {
 	h.Helper()
-	git := func(dir string, args ...string) {
-		h.Helper()
-		if out, err := gittest.Try(h, dir, append([]string{"-c", "http.extraHeader=" + proto.HeaderClient + ": 198.51.100.1"}, args...)...); err != nil {
-			h.Errorf("git %s: %v\n%s", args[0], err, out)
-		}
-	}
-	clone := &gittest.Work{TB: h, Dir: filepath.Join(h.TempDir(), "clone")}
-	git(h.TempDir(), "ls-remote", h.at(identifier))
-	git(h.TempDir(), "clone", "--quiet", h.at(identifier), clone.Dir)
-	if h.Failed() {
-		return
-	}
-	clone.Commit("small", "a")
-	git(clone.Dir, "push", "--quiet", h.at(identifier), "HEAD:refs/heads/small")
-	clone.Commit("large", gittest.Noise(3<<20)) // more than is kept in memory
-	git(clone.Dir, "push", "--quiet", h.at(identifier), "HEAD:refs/heads/large")
-}
-
-// clients name who attacks.
-var clients = map[string]func(i int) string{
-	"one address":    func(int) string { return "203.0.113.7" },
-	"many addresses": func(i int) string { return fmt.Sprintf("2001:db8:0:%x::/64", i) },
-}
-
-// TestSlowRequestsDelayNobody: each sends the beginning of a request and then nothing.
-func TestSlowRequestsDelayNobody(t *testing.T) {
-	t.Parallel()
-	id := strings.Repeat("7", 40)
-	for name, request := range map[string]struct{ service, body string }{
-		"fetch": {"git-upload-pack", "0032want " + id + "\n"},
-		"push":  {"git-receive-pack", pkt(githttp.ZeroID+" "+id+" refs/heads/x\x00report-status") + "PACK\x00\x00\x00\x02\x00\x00\x00\x01"},
-	} {
-		for who, client := range clients {
-			const sockets = 200
-			t.Run(fmt.Sprintf("%s %s", name, who), func(t *testing.T) {
-				t.Parallel()
-				h := besieged(t, githttp.Options{})
-				h.repo("x")
-				w := gittest.NewWork(t)
-				w.Commit("a", "a")
-				w.Git("push", h.at("x"), "main")
-				before := h.authority.asked.Load()
-				for i := range sockets {
-					h.open(client(i), "POST "+h.path("x")+"/"+request.service+" HTTP/1.1\r\nContent-Type: application/x-"+request.service+
-						"-request\r\nContent-Length: 100000\r\n\r\n"+request.body)
-				}
-				h.until("all have been let in", func() bool { return h.authority.asked.Load() >= before+int64(sockets) })
-				h.notices("x")
-			})
-		}
-	}
-}
-
-// TestSlowReadersDelayNobody: each asks for a clone, and reads nothing of it.
-func TestSlowReadersDelayNobody(t *testing.T) {
-	t.Parallel()
-	for who, client := range clients {
-		t.Run(who, func(t *testing.T) {
-			t.Parallel()
-			h := besieged(t, githttp.Options{})
-			h.repo("x")
-			w := gittest.NewWork(t)
-			id := w.Commit("a", gittest.Noise(8<<20))
-			w.Git("push", h.at("x"), "main")
-			h.cloneAndReadNothing(30, client, id)
-			h.until("git has ended for all", func() bool {
-				return h.counted("ngit_git_bytes_total", "in") > 0 && h.authority.asked.Load() >= 30
-			})
-			h.notices("x")
-		})
-	}
-}
-
-// TestSlowReadersOfOneAddressHoldAShare where there is no room on disk, and git has to wait for
-// them.
-func TestSlowReadersOfOneAddressHoldAShare(t *testing.T) {
-	t.Parallel()
-	h := besieged(t, githttp.Options{SpoolBytes: 1 << 20, MaxPushBytes: 12 << 20})
-	h.repo("x")
-	w := gittest.NewWork(t)
-	id := w.Commit("a", gittest.Noise(8<<20))
-	w.Git("push", h.at("x"), "main")
 	before := h.authority.asked.Load()
-	h.cloneAndReadNothing(60, clients["one address"], id)
-	h.until("all have been let in", func() bool { return h.authority.asked.Load() >= before+60 })
-	h.notices("x")
+	for i := range sockets {
+		h.open(client(i), path("x")+"/"+service, service, "", length, body)
+	}
+	h.until("all have been let in", func() bool { return h.authority.asked.Load() >= before+int64(sockets) })
 }
 
+// cloneAndReadNothing opens requests for all of a repository.
 func (h *house) cloneAndReadNothing(sockets int, client func(int) string, id string) {
 	h.Helper()
 	body := pkt("want "+id+" ofs-delta\n") + "0009done\n"
-	for i := range sockets {
-		h.open(client(i), fmt.Sprintf("POST %s/git-upload-pack HTTP/1.1\r\nContent-Type: application/x-git-upload-pack-request\r\nContent-Length: %d\r\n\r\n%s",
-			h.path("x"), len(body), body))
-	}
+	h.letIn(sockets, client, "git-upload-pack", len(body), body)
 }
 
-func (h *house) until(what string, holds func() bool) {
+// notices is a normal user, who lists, clones and pushes, and must notice nothing.
+func (h *house) notices() {
 	h.Helper()
-	for deadline := time.Now().Add(3 * time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			h.Fatalf("not in time: %s", what)
-		}
+	git := func(dir string, args ...string) {
+		h.Helper()
+		gittest.Git(h, dir, append([]string{"-c", "http.extraHeader=" + proto.HeaderClient + ": 198.51.100.1"}, args...)...)
 	}
+	clone := &gittest.Work{TB: h, Dir: filepath.Join(h.TempDir(), "clone")}
+	git(h.TempDir(), "ls-remote", h.at("x"))
+	git(h.TempDir(), "clone", "--quiet", h.at("x"), clone.Dir)
+	clone.Commit("small", "a")
+	git(clone.Dir, "push", "--quiet", h.at("x"), "HEAD:refs/heads/small")
+	clone.Commit("large", gittest.Noise(3<<20)) // more than is kept in memory
+	git(clone.Dir, "push", "--quiet", h.at("x"), "HEAD:refs/heads/large")
 }
 
-// TestWhoReadsNothingIsCutOff, so that what it holds is free.
-func TestWhoReadsNothingIsCutOff(t *testing.T) {
+func oneAddress(int) string { return "203.0.113.7" }
+
+// clients name who attacks.
+var clients = map[string]func(i int) string{
+	"one address":    oneAddress,
+	"many addresses": func(i int) string { return fmt.Sprintf("2001:db8:0:%x::/64", i) },
+}
+
+// TestSlowClientsDelayNoOther: some send the beginning of a request and then nothing, others read
+// nothing of a clone, where there is room on disk for it and where git has to wait for them.
+func TestSlowClientsDelayNoOther(t *testing.T) {
+	t.Parallel()
+	id := strings.Repeat("7", 40)
+	for who, client := range clients {
+		for service, body := range map[string]string{
+			"git-upload-pack":  "0032want " + id + "\n",
+			"git-receive-pack": pkt(creates("refs/heads/x", id, "report-status")) + "PACK\x00\x00\x00\x02\x00\x00\x00\x01",
+		} {
+			t.Run(service+" "+who, func(t *testing.T) {
+				t.Parallel()
+				h, _ := besieged(t, githttp.Options{}, "a")
+				h.letIn(200, client, service, 100_000, body)
+				h.notices()
+			})
+		}
+		t.Run("reads nothing "+who, func(t *testing.T) {
+			t.Parallel()
+			h, id := besieged(t, githttp.Options{}, gittest.Noise(8<<20))
+			h.cloneAndReadNothing(30, client, id)
+			h.notices()
+		})
+	}
+	t.Run("reads nothing, without room", func(t *testing.T) {
+		t.Parallel()
+		h, id := besieged(t, githttp.Options{SpoolBytes: 1 << 20, MaxPushBytes: 12 << 20}, gittest.Noise(8<<20))
+		h.cloneAndReadNothing(60, oneAddress, id)
+		h.notices()
+	})
+}
+
+// TestClientThatReadsNothingIsCutOff, so that what it holds is free.
+func TestClientThatReadsNothingIsCutOff(t *testing.T) {
 	t.Parallel()
 	h := serve(t, githttp.Options{Stall: 10 * time.Millisecond})
 	r := h.repo("x")
 	w := gittest.NewWork(t)
 	id := w.Commit("a", gittest.Noise(20<<20)) // more than sockets take
 	gittest.Fill(t, r, w.Pack("main"))
-	if err := r.SetRef(t.Context(), "refs/heads/main", id); err != nil {
-		t.Fatal(err)
-	}
-	h.cloneAndReadNothing(1, clients["one address"], id)
-	h.until("it is cut off", func() bool { return h.counted("ngit_git_operations_total", "upload_pack", "slow", "error") == 1 })
+	must(t, r.SetRef(t.Context(), "refs/heads/main", id))
+	h.cloneAndReadNothing(1, oneAddress, id)
+	h.until("it is cut off", func() bool { return h.operations("upload_pack", "slow") == 1 })
 }
 
 // TestAnswersOverUnreadRequests come at once and close the connection, however slowly the rest of
 // the request would come. One that was read to its end leaves the connection as it was.
 func TestAnswersOverUnreadRequests(t *testing.T) {
 	t.Parallel()
-	h := besieged(t, githttp.Options{})
-	h.repo("x")
+	h, _ := besieged(t, githttp.Options{}, "a")
 	const upload, receive = "git-upload-pack", "git-receive-pack"
 	for name, c := range map[string]struct {
-		path, kind, body string
-		length           int
-		status           string
-		closed           bool
+		path, kind, header, body string
+		length                   int
+		status                   string
+		closed                   bool
 	}{
-		"no repository":    {h.path("y") + "/" + upload, upload, "0032want", 100_000, "404", true},
-		"no path":          {"/nothing", upload, "0032want", 100_000, "404", true},
-		"another type":     {h.path("x") + "/" + upload, "nothing", "0032want", 100_000, "415", true},
-		"no commands":      {h.path("x") + "/" + receive, receive, "this is no command", 100_000, "400", true},
-		"no gzip":          {h.path("x") + "/" + upload, upload, "0032want and no more", 100_000, "400", true},
-		"a whole request":  {h.path("x") + "/" + receive, receive, "0000", 4, "200", false},
-		"a whole one, 404": {h.path("y") + "/" + upload, upload, "", 0, "404", false},
+		"no repository":    {path("y") + "/" + upload, upload, "", "0032want", 100_000, "404", true},
+		"no path":          {"/nothing", upload, "", "0032want", 100_000, "404", true},
+		"another type":     {path("x") + "/" + upload, "nothing", "", "0032want", 100_000, "415", true},
+		"no commands":      {path("x") + "/" + receive, receive, "", "this is no command", 100_000, "400", true},
+		"no gzip":          {path("x") + "/" + upload, upload, "Content-Encoding: gzip\r\n", "0032want and no more", 100_000, "400", true},
+		"a whole request":  {path("x") + "/" + receive, receive, "", "0000", 4, "200", false},
+		"a whole one, 404": {path("y") + "/" + upload, upload, "", "", 0, "404", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			encoding := ""
-			if name == "no gzip" {
-				encoding = "Content-Encoding: gzip\r\n"
-			}
-			conn := h.open("", fmt.Sprintf("POST %s HTTP/1.1\r\nContent-Type: application/x-%s-request\r\n%sContent-Length: %d\r\n\r\n%s",
-				c.path, c.kind, encoding, c.length, c.body))
-			if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-				t.Fatal(err)
-			}
+			conn := h.open("", c.path, c.kind, c.header, c.length, c.body)
+			must(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
 			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := io.Copy(io.Discard, answer.Body); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			_, err = io.Copy(io.Discard, answer.Body)
+			must(t, err)
 			if !strings.HasPrefix(answer.Status, c.status) || answer.Close != c.closed {
 				t.Errorf("answered by %s, and the connection closes: %v", answer.Status, answer.Close)
 			}
@@ -241,5 +174,83 @@ func TestAnswersOverUnreadRequests(t *testing.T) {
 				t.Error("the connection stays open")
 			}
 		})
+	}
+}
+
+// TestBombs: a pack that is small on the wire and large, or endless, for who believes it is
+// refused, and nothing of it stays.
+func TestBombs(t *testing.T) {
+	t.Parallel()
+	small := []byte("hello")
+	grow := append(deltaHeader(5, 4<<30), 0x90, 5)
+	for name, pack := range map[string][]byte{
+		"blobs of zeros":                packOf(slices.Repeat([][]byte{zeros(3, 32<<20)}, 4)...),
+		"a tree of zeros":               packOf(zeros(2, 64<<20)),
+		"a delta that makes 4 GiB":      packOf(blob(small), refDelta(small, grow)),
+		"2^32-1 objects":                []byte("PACK\x00\x00\x00\x02\xff\xff\xff\xff0000000000000000000000"),
+		"20 million objects in nothing": packThatClaims(20_000_000, blob(small)),
+		"deltas of 5 GiB":               packOf(slices.Repeat([][]byte{refDelta(small, deltaHeader(5, 512<<20))}, 10)...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := serve(t, githttp.Options{})
+			r := h.repo("bomb")
+			if _, answer := h.push("bomb", pack, creates("refs/tags/bomb", blobID(small), "report-status")); !strings.Contains(answer, "ng refs/tags/bomb") {
+				t.Errorf("answer %q", answer)
+			}
+			h.untouched(r)
+			if err := gittest.Take(t, r, pack, blobID(small)); !errors.Is(err, repository.ErrBadPack) {
+				t.Errorf("fetched: %v", err)
+			}
+			h.untouched(r)
+			if h.operations("receive_pack", "refused") != 1 {
+				t.Error("it was not counted")
+			}
+		})
+	}
+}
+
+// deltas is a pack of a blob and of deltas, each of which is made from the one before it and is a
+// byte longer, and the id of the last.
+func deltas(size, many int) (pack []byte, last string) {
+	content := make([]byte, size)
+	entries := [][]byte{blob(content)}
+	for range many {
+		length := uint64(len(content))
+		delta := append(deltaHeader(length, length+1), 0xf0, byte(length), byte(length>>8), byte(length>>16), 1, 'x') // copy all, add one
+		entries = append(entries, offsetDelta(len(entries[len(entries)-1]), delta))
+		content = append(content, 'x')
+	}
+	return packOf(entries...), blobID(content)
+}
+
+// TestGitIsEndedWhenItTakesTooLong: with a pack of 64 KiB that it needs to make 3 GB of, within all
+// bounds.
+func TestGitIsEndedWhenItTakesTooLong(t *testing.T) {
+	t.Parallel()
+	store, err := repository.NewStore(repository.Options{Root: filepath.Join(t.TempDir(), "git"), Processes: 5, PackTime: 100 * time.Millisecond})
+	must(t, err)
+	h := serveFrom(t, store, githttp.Options{})
+	r := h.repo("long")
+	pack, last := deltas(3<<20, 1000)
+	for range 2 { // the second finds the only slot free
+		// Git that had to be killed leaves this.
+		must(t, os.MkdirAll(filepath.Join(r.Path(), "objects", "tmp_objdir-incoming-abc", "pack"), 0o755))
+		_, answer := h.push("long", pack, creates("refs/tags/bomb", last, "report-status"))
+		if !strings.Contains(answer, "ng refs/tags/bomb the push takes too long to check; push less at once") {
+			t.Errorf("answer %q", answer)
+		}
+		h.untouched(r)
+	}
+	if err := gittest.Take(t, r, pack, last); !errors.Is(err, repository.ErrBadPack) || !errors.Is(err, repository.ErrTooLong) {
+		t.Errorf("fetched: %v", err)
+	}
+	h.untouched(r)
+
+	h = serve(t, githttp.Options{}) // a shorter one is what git reads
+	h.repo("short")
+	pack, last = deltas(1000, 100)
+	if _, answer := h.push("short", pack, creates("refs/tags/bomb", last, "report-status")); !strings.Contains(answer, "ok refs/tags/bomb") {
+		t.Errorf("answer %q", answer)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +18,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,24 +30,22 @@ import (
 	"tendril.dev/services/purgatory/repository/gittest"
 )
 
-const receiveType = "application/x-git-receive-pack-request"
-
 func TestPushIsTakenWhenItIsAuthorised(t *testing.T) {
 	t.Parallel()
 	h := serve(t, githttp.Options{})
 	r := h.repo("push")
-	var asked []githttp.Command
+	var asked githttp.PushRequest
 	released := false
-	h.authority.push = func(ctx context.Context, commands []githttp.Command, receive func(context.Context) error) error {
-		asked = commands
+	h.authority.push = func(ctx context.Context, push githttp.PushRequest, receive func(context.Context) error) error {
+		asked = push
 		err := receive(ctx)
-		released = err == nil && h.refs(r)["refs/heads/main"] == commands[0].New
+		released = err == nil && h.refs(r)["refs/heads/main"] == push.Commands[0].New
 		return err
 	}
 	w := gittest.NewWork(t)
 	first := w.Commit("a", "a")
 	w.Git("push", h.at("push"), "main")
-	if want := (githttp.Command{Name: "refs/heads/main", Old: githttp.ZeroID, New: first}); len(asked) != 1 || asked[0] != want {
+	if want := (githttp.Command{Name: "refs/heads/main", Old: githttp.ZeroID, New: first}); len(asked.Commands) != 1 || asked.Commands[0] != want || asked.PackBytes == 0 {
 		t.Errorf("asked for %+v", asked)
 	}
 	if !released {
@@ -57,19 +55,15 @@ func TestPushIsTakenWhenItIsAuthorised(t *testing.T) {
 	w.Git("tag", "--annotate", "--message", "v1", "v1")
 	w.Git("push", h.at("push"), "main", "v1")
 	w.Git("push", "--force", h.at("push"), first+":refs/heads/main", second+":refs/heads/dev", ":refs/tags/v1")
-	want := map[string]string{"refs/heads/main": first, "refs/heads/dev": second}
-	if got := h.refs(r); !maps.Equal(got, want) {
-		t.Errorf("references %v, want %v", got, want)
+	if got := h.refs(r); !maps.Equal(got, map[string]string{"refs/heads/main": first, "refs/heads/dev": second}) {
+		t.Errorf("references %v", got)
 	}
 	w.Git("push", h.at("push"), ":refs/heads/main") // the branch that HEAD follows
 	if got := h.refs(r); len(got) != 1 {
 		t.Errorf("references %v", got)
 	}
-	if n := h.counted("ngit_git_push_authorization_total", "allowed"); n != 4 {
-		t.Errorf("%v pushes counted as authorised", n)
-	}
-	if n := h.counted("ngit_git_operations_total", "receive_pack", "ok", "success"); n != 4 {
-		t.Errorf("%v pushes counted", n)
+	if h.counted("ngit_git_push_authorization_total", "allowed") != 4 || h.operations("receive_pack", "ok") != 4 {
+		t.Error("4 pushes were not counted")
 	}
 }
 
@@ -78,23 +72,12 @@ func TestRefusalStandsOnTheTerminal(t *testing.T) {
 	h := serve(t, githttp.Options{})
 	r := h.repo("refused")
 	reason := "authorisation failed: no state event authorises these references"
-	h.authority.push = func(context.Context, []githttp.Command, func(context.Context) error) error {
-		return fmt.Errorf("push: %w", githttp.Refuse(reason))
-	}
+	h.authority.push = refuse(fmt.Errorf("push: %w", githttp.Refuse(reason)))
 	w := gittest.NewWork(t)
 	w.Commit("a", "a")
 	w.Git("branch", "dev")
-	big := filepath.Join(w.Dir, "big")
-	noise := make([]byte, 8<<20) // beyond http.postBuffer: sent in chunks, after a probe
-	rand.Read(noise)
-	if err := os.WriteFile(big, noise, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	w.Commit("b", "b")
-	out, err := gittest.Try(t, w.Dir, "push", h.at("refused"), "main", "dev")
-	if err == nil {
-		t.Fatal("the push succeeded")
-	}
+	w.Commit("b", gittest.Noise(8<<20)) // beyond http.postBuffer: sent in chunks, after a probe
+	out := h.failing(w, "push", h.at("refused"), "main", "dev")
 	for _, want := range []string{"remote: " + reason, "[remote rejected] main -> main (" + reason + ")", "[remote rejected] dev -> dev"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not on the terminal:\n%s", want, out)
@@ -105,10 +88,8 @@ func TestRefusalStandsOnTheTerminal(t *testing.T) {
 			t.Errorf("%q is on the terminal:\n%s", bad, out)
 		}
 	}
-	if data, err := r.HasObjects(); err != nil || data || len(h.refs(r)) != 0 {
-		t.Errorf("something came into the repository: %v, %v", h.refs(r), err)
-	}
-	if h.counted("ngit_git_push_authorization_total", "denied") != 1 || h.counted("ngit_git_operations_total", "receive_pack", "refused", "error") != 1 {
+	h.untouched(r)
+	if h.counted("ngit_git_push_authorization_total", "denied") != 1 || h.operations("receive_pack", "refused") != 1 {
 		t.Error("the refusal was not counted")
 	}
 }
@@ -119,38 +100,31 @@ func TestOtherFailuresOfTheAuthorityTellNothing(t *testing.T) {
 	h.repo("failing")
 	w := gittest.NewWork(t)
 	w.Commit("a", "a")
-	for name, push := range map[string]func(context.Context, []githttp.Command, func(context.Context) error) error{
-		"before": func(context.Context, []githttp.Command, func(context.Context) error) error {
-			return errors.New("secret-host: no responders")
-		},
-		"after": func(ctx context.Context, _ []githttp.Command, receive func(context.Context) error) error {
+	for name, push := range map[string]pushing{
+		"before": refuse(errors.New("secret-host: no responders")),
+		"after": func(ctx context.Context, _ githttp.PushRequest, receive func(context.Context) error) error {
 			return errors.Join(receive(ctx), errors.New("secret-host: not committed"))
 		},
-		"never received": func(context.Context, []githttp.Command, func(context.Context) error) error { return nil },
+		"never": refuse(nil),
 	} {
 		h.authority.push = push
-		out, err := gittest.Try(t, w.Dir, "push", h.at("failing"), "main:refs/heads/"+strings.ReplaceAll(name, " ", "-"))
-		if err == nil || !strings.Contains(out, "[remote rejected]") || strings.Contains(out, "secret") {
-			t.Errorf("%s: %v\n%s", name, err, out)
+		if out := h.failing(w, "push", h.at("failing"), "main:refs/heads/"+name); !strings.Contains(out, "[remote rejected]") || strings.Contains(out, "secret") {
+			t.Errorf("%s: %s", name, out)
 		}
 	}
 }
 
+// Not parallel: gittest.CrampedStore.
 func TestFullDiskIsToldToTheUserAndNothingStaysOnIt(t *testing.T) {
-	a := &authority{store: gittest.CrampedStore(t, 256), known: map[string]bool{"full": true}, push: takeAll}
-	r := gittest.Repo(t, a.store, "full")
 	var log bytes.Buffer
-	server := httptest.NewServer(githttp.New(a, githttp.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}))
-	h := &house{TB: t, Server: server, authority: a}
+	h := serveFrom(t, gittest.CrampedStore(t, 256), githttp.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	r := h.repo("full")
 	w := gittest.NewWork(t)
-	w.Commit("a", gittest.Noise(600<<10)) // in memory on its way in, so that only git meets the limit
-	out, err := gittest.Try(t, w.Dir, "push", h.at("full"), "main")
-	server.Close()
-	if err == nil || !strings.Contains(out, "[remote rejected] main -> main ("+githttp.Unwritable+")") || strings.Contains(out, "too large") {
-		t.Errorf("the terminal says:\n%s", out)
-	}
-	if !strings.Contains(log.String(), "File too large") {
-		t.Errorf("the log says:\n%s", &log)
+	w.Commit("a", gittest.Noise(600<<10)) // on its way in it is no file of git's, so that only git meets the limit
+	out := h.failing(w, "push", h.at("full"), "main")
+	h.Close()
+	if !strings.Contains(out, "[remote rejected] main -> main ("+githttp.Unwritable+")") || !strings.Contains(log.String(), "File too large") {
+		t.Errorf("the terminal says:\n%s\nthe log:\n%s", out, &log)
 	}
 	if size, err := r.Bytes(); err != nil || size > 64<<10 {
 		t.Errorf("%d bytes are left, %v", size, err)
@@ -162,7 +136,7 @@ func TestWhatGitRefusesIsRefusedWhole(t *testing.T) {
 	h := serve(t, githttp.Options{})
 	r := h.repo("stale")
 	var received error
-	h.authority.push = func(ctx context.Context, _ []githttp.Command, receive func(context.Context) error) error {
+	h.authority.push = func(ctx context.Context, _ githttp.PushRequest, receive func(context.Context) error) error {
 		received = receive(ctx)
 		return received
 	}
@@ -170,16 +144,10 @@ func TestWhatGitRefusesIsRefusedWhole(t *testing.T) {
 	first := w.Commit("a", "a")
 	w.Git("push", h.at("stale"), "main")
 	second := w.Commit("b", "b")
-
 	// One command is right, the other expects main where it is not.
-	body := pkt(githttp.ZeroID+" "+second+" refs/heads/dev\x00 report-status side-band-64k", second+" "+second+" refs/heads/main") +
-		string(w.Pack("main"))
-	status, _, answer := h.send("POST", h.at("stale")+"/git-receive-pack", map[string]string{"Content-Type": receiveType}, strings.NewReader(body))
-	if status != 200 || !strings.Contains(answer, "ng refs/heads/main") || !strings.Contains(answer, "ng refs/heads/dev") {
-		t.Errorf("answer %d %q", status, answer)
-	}
-	if received == nil {
-		t.Error("the authority was told that all was applied")
+	status, answer := h.push("stale", w.Pack("main"), creates("refs/heads/dev", second, "report-status side-band-64k"), second+" "+second+" refs/heads/main")
+	if status != 200 || !strings.Contains(answer, "ng refs/heads/main") || !strings.Contains(answer, "ng refs/heads/dev") || received == nil {
+		t.Errorf("answer %d %q, the authority was told %v", status, answer, received)
 	}
 	if got := h.refs(r); len(got) != 1 || got["refs/heads/main"] != first {
 		t.Errorf("references %v", got)
@@ -200,31 +168,23 @@ func TestPushOfBadPacksIsRefused(t *testing.T) {
 		"truncated":    whole[:len(whole)/2],
 		"none":         nil,
 		"no pack":      []byte("a story about something else"),
-		"too many":     []byte("PACK\x00\x00\x00\x02\xff\xff\xff\xff0000000"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := serve(t, githttp.Options{})
 			r := h.repo("bad")
-			for _, shallow := range []string{"", "shallow " + commit} {
-				lines := []string{githttp.ZeroID + " " + commit + " refs/heads/main\x00 report-status side-band-64k agent=x"}
-				if shallow != "" {
-					lines = append([]string{shallow}, lines...)
-				}
-				status, _, answer := h.send("POST", h.at("bad")+"/git-receive-pack", map[string]string{"Content-Type": receiveType},
-					strings.NewReader(pkt(lines...)+string(pack)))
-				if status != 200 || !strings.Contains(answer, "ng refs/heads/main") || strings.Contains(answer, r.Path()) {
+			create := creates("refs/heads/main", commit, "report-status side-band-64k agent=x")
+			for _, commands := range [][]string{{create}, {"shallow " + commit, create}} {
+				if status, answer := h.push("bad", pack, commands...); status != 200 || !strings.Contains(answer, "ng refs/heads/main") || strings.Contains(answer, r.Path()) {
 					t.Errorf("answer %d %q", status, answer)
 				}
-				if data, err := r.HasObjects(); err != nil || data || len(h.refs(r)) != 0 {
-					t.Errorf("something came into the repository: %v, %v", h.refs(r), err)
-				}
+				h.untouched(r)
 			}
 		})
 	}
 }
 
-func TestPushFromAShallowCloneStandsOnWhatIsHere(t *testing.T) {
+func TestPushFromAShallowCloneLinksToWhatIsHere(t *testing.T) {
 	t.Parallel()
 	h := serve(t, githttp.Options{})
 	r := h.repo("shallow")
@@ -240,63 +200,24 @@ func TestPushFromAShallowCloneStandsOnWhatIsHere(t *testing.T) {
 	if got := h.refs(r)["refs/heads/main"]; got != id {
 		t.Errorf("main is at %s, want %s", got, id)
 	}
-	if out, err := gittest.Try(t, clone.Dir, "push", h.at("other"), "main"); err == nil {
-		t.Errorf("a history without its beginning was taken:\n%s", out)
-	}
+	h.failing(clone, "push", h.at("other"), "main") // a history without its beginning
 	gittest.Git(t, r.Path(), "fsck", "--full")
-}
-
-// pkt writes lines as a section of pkt-lines.
-func pkt(lines ...string) string {
-	var b strings.Builder
-	for _, line := range lines {
-		fmt.Fprintf(&b, "%04x%s", len(line)+4, line)
-	}
-	return b.String() + "0000"
-}
-
-func TestPushIsBounded(t *testing.T) {
-	t.Parallel()
-	h := serve(t, githttp.Options{MaxPushBytes: 1 << 20})
-	r := h.repo("big")
-	w := gittest.NewWork(t)
-	noise := make([]byte, 3<<20)
-	rand.Read(noise)
-	w.Commit("noise", string(noise))
-	out, err := gittest.Try(t, w.Dir, "push", h.at("big"), "main")
-	if err == nil || !strings.Contains(out, "remote: the push is larger than 1048576 bytes") {
-		t.Errorf("%v\n%s", err, out)
-	}
-	if data, err := r.HasObjects(); err != nil || data {
-		t.Errorf("has data: %v, %v", data, err)
-	}
-	entries, err := os.ReadDir(filepath.Join(r.Path(), "objects"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), "tmp_") {
-			t.Errorf("left behind: %s", entry.Name())
-		}
-	}
 }
 
 func TestMalformedPushesAreBadRequests(t *testing.T) {
 	t.Parallel()
 	h := serve(t, githttp.Options{})
 	h.repo("malformed")
-	h.authority.push = func(context.Context, []githttp.Command, func(context.Context) error) error {
+	h.authority.push = func(context.Context, githttp.PushRequest, func(context.Context) error) error {
 		t.Error("the authority was asked")
 		return nil
 	}
 	for _, body := range []string{"", "000", "0003", "zzzz", "0008abcd", pkt("hello"), "00ff" + githttp.ZeroID, pkt("push-cert\x00x")} {
-		status, _, answer := h.send("POST", h.at("malformed")+"/git-receive-pack", map[string]string{"Content-Type": receiveType}, strings.NewReader(body))
-		if status != 400 || !strings.HasPrefix(answer, "bad request: ") {
+		if status, answer := h.post("malformed", "git-receive-pack", strings.NewReader(body)); status != 400 || !strings.HasPrefix(answer, "bad request: ") {
 			t.Errorf("%q: %d %q", body, status, answer)
 		}
 	}
-	if status, _, answer := h.send("POST", h.at("malformed")+"/git-receive-pack", map[string]string{"Content-Type": receiveType},
-		strings.NewReader("0000")); status != 200 || answer != "" {
+	if status, answer := h.post("malformed", "git-receive-pack", strings.NewReader("0000")); status != 200 || answer != "" {
 		t.Errorf("a probe: %d %q", status, answer)
 	}
 }
@@ -305,10 +226,7 @@ func TestReportInTheFormTheClientAskedFor(t *testing.T) {
 	t.Parallel()
 	h := serve(t, githttp.Options{})
 	h.repo("forms")
-	h.authority.push = func(context.Context, []githttp.Command, func(context.Context) error) error {
-		return githttp.Refuse("no\nand  no")
-	}
-	id := strings.Repeat("7", 40)
+	h.authority.push = refuse(githttp.Refuse("no\nand  no"))
 	report := "000eunpack ok\n" + "001eng refs/heads/x no and no\n"
 	for capabilities, want := range map[string]string{
 		"":                            "",
@@ -317,8 +235,7 @@ func TestReportInTheFormTheClientAskedFor(t *testing.T) {
 		"side-band-64k":               "0010\x02no\nand  no\n0000",
 		"side-band-64k report-status": "0010\x02no\nand  no\n",
 	} {
-		status, _, answer := h.send("POST", h.at("forms")+"/git-receive-pack", map[string]string{"Content-Type": receiveType},
-			strings.NewReader(pkt(id+" "+githttp.ZeroID+" refs/heads/x\x00"+capabilities)))
+		status, answer := h.push("forms", nil, strings.Repeat("7", 40)+" "+githttp.ZeroID+" refs/heads/x\x00"+capabilities)
 		if status != 200 || !strings.HasPrefix(answer, want) || (want == "" && answer != "") {
 			t.Errorf("%q: %d %q, want %q", capabilities, status, answer, want)
 		}
@@ -331,33 +248,24 @@ func TestGzipIsUnpackedAndBounded(t *testing.T) {
 	r := h.repo("gzip")
 	w := gittest.NewWork(t)
 	id := w.Commit("a", "a")
-	zipped := func(content io.Reader) *bytes.Buffer {
+	send := func(service string, content io.Reader) (int, string) {
 		var b bytes.Buffer
 		z := gzip.NewWriter(&b)
-		if _, err := io.Copy(z, content); err != nil {
-			t.Fatal(err)
-		}
-		if err := z.Close(); err != nil {
-			t.Fatal(err)
-		}
-		return &b
+		_, err := io.Copy(z, content)
+		must(t, errors.Join(err, z.Close()))
+		return h.post("gzip", service, &b, "Content-Encoding", "gzip")
 	}
-	body := zipped(strings.NewReader(pkt(githttp.ZeroID+" "+id+" refs/heads/main\x00report-status") + string(w.Pack("main"))))
-	header := map[string]string{"Content-Type": receiveType, "Content-Encoding": "gzip"}
-	status, _, answer := h.send("POST", h.at("gzip")+"/git-receive-pack", header, body)
+	status, answer := send("git-receive-pack", strings.NewReader(pkt(creates("refs/heads/main", id, "report-status"))+string(w.Pack("main"))))
 	if status != 200 || !strings.Contains(answer, "ok refs/heads/main") || h.refs(r)["refs/heads/main"] != id {
 		t.Errorf("a push: %d %q", status, answer)
 	}
-	header["Content-Type"] = "application/x-git-upload-pack-request"
-	fetch := fmt.Sprintf("%s0009done\n", pkt("want "+id+" ofs-delta\n"))
-	if status, _, answer := h.send("POST", h.at("gzip")+"/git-upload-pack", header, zipped(strings.NewReader(fetch))); status != 200 ||
-		!strings.HasPrefix(answer, "0008NAK\nPACK") {
+	wants := pkt("want " + id + " ofs-delta\n")
+	if status, answer := send("git-upload-pack", strings.NewReader(wants+"0009done\n")); status != 200 || !strings.HasPrefix(answer, "0008NAK\nPACK") {
 		t.Errorf("a fetch: %d %q", status, answer)
 	}
 	// 50 MB of haves in 50 kB.
-	bomb := zipped(io.MultiReader(strings.NewReader(pkt("want "+id+" ofs-delta\n")),
-		strings.NewReader(strings.Repeat("0032have "+strings.Repeat("8", 40)+"\n", 1_000_000))))
-	if status, _, answer := h.send("POST", h.at("gzip")+"/git-upload-pack", header, bomb); status != 413 {
+	haves := strings.NewReader(strings.Repeat("0032have "+strings.Repeat("8", 40)+"\n", 1_000_000))
+	if status, answer := send("git-upload-pack", io.MultiReader(strings.NewReader(wants), haves)); status != 413 {
 		t.Errorf("a bomb: %d %.100q", status, answer)
 	}
 }
@@ -366,44 +274,20 @@ func TestClientThatWaitsIsKeptAlive(t *testing.T) {
 	t.Parallel()
 	h := serve(t, githttp.Options{KeepAlive: 10 * time.Millisecond})
 	h.repo("slow")
-	proceed := make(chan struct{})
-	h.authority.push = func(ctx context.Context, _ []githttp.Command, receive func(context.Context) error) error {
-		err := receive(ctx)
-		<-proceed
-		return err
+	h.authority.push = func(ctx context.Context, _ githttp.PushRequest, receive func(context.Context) error) error {
+		time.Sleep(50 * time.Millisecond)
+		return receive(ctx)
 	}
 	w := gittest.NewWork(t)
 	id := w.Commit("a", "a")
-	read, write := io.Pipe()
-	go func() {
-		io.WriteString(write, pkt(githttp.ZeroID+" "+id+" refs/heads/main\x00report-status side-band-64k")+string(w.Pack("main")))
-		write.Close()
-	}()
-	request, err := http.NewRequestWithContext(t.Context(), "POST", h.at("slow")+"/git-receive-pack", read)
-	if err != nil {
-		t.Fatal(err)
+	status, answer := h.push("slow", w.Pack("main"), creates("refs/heads/main", id, "report-status side-band-64k"))
+	if status != 200 || !strings.HasPrefix(answer, "0005\x01") || !strings.Contains(answer, "ok refs/heads/main") {
+		t.Errorf("answer %d %q", status, answer)
 	}
-	request.Header.Set("Content-Type", receiveType)
-	response, err := h.Client().Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	alive := make([]byte, 5)
-	if _, err := io.ReadFull(response.Body, alive); err != nil || string(alive) != "0005\x01" {
-		t.Errorf("%q comes first, %v", alive, err)
-	}
-	close(proceed)
-	if answer, err := io.ReadAll(response.Body); err != nil || !strings.Contains(string(answer), "ok refs/heads/main") {
-		t.Errorf("answer %q, %v", answer, err)
-	}
-	out, err := gittest.Try(t, w.Dir, "push", h.at("slow"), "main:refs/heads/dev")
-	if err != nil {
-		t.Errorf("git does not understand it: %v\n%s", err, out)
-	}
+	w.Git("push", h.at("slow"), "main:refs/heads/dev") // git understands it
 }
 
-// TestClientThatSendsTooSlowlyIsCutOff: over a pipe in a bubble, where nobody is slow because the
+// TestClientThatSendsTooSlowlyIsCutOff: over a pipe in a bubble, where nothing is slow because the
 // machine is.
 func TestClientThatSendsTooSlowlyIsCutOff(t *testing.T) {
 	t.Parallel()
@@ -411,30 +295,27 @@ func TestClientThatSendsTooSlowlyIsCutOff(t *testing.T) {
 	w := gittest.NewWork(t)
 	id := w.Commit("noise", gittest.Noise(200<<10))
 	pack := string(w.Pack("main"))
-	commands := pkt(githttp.ZeroID + " " + id + " refs/heads/main\x00report-status")
-	part := 100 << 10 // more than a chunk
+	commands := pkt(creates("refs/heads/main", id, "report-status"))
 	for name, test := range map[string]struct {
 		send func(w io.Writer)
 		took time.Duration
 	}{
 		"stalls": {func(w io.Writer) {
 			time.Sleep(stall - time.Second) // slow is not stalled
-			io.WriteString(w, commands+pack[:part])
+			io.WriteString(w, commands+pack[:100<<10])
 		}, 2*stall - time.Second},
 		"trickles": {func(w io.Writer) {
-			io.WriteString(w, commands)
-			for _, c := range []byte(pack) {
+			_, err := io.WriteString(w, commands)
+			for i := 0; err == nil; i++ {
 				time.Sleep(time.Second)
-				if _, err := w.Write([]byte{c}); err != nil {
-					return
-				}
+				_, err = w.Write([]byte{pack[i]})
 			}
 		}, stall},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := &authority{store: gittest.Store(t), known: map[string]bool{"slow": true}}
-			a.push = func(context.Context, []githttp.Command, func(context.Context) error) error {
+			a.push = func(context.Context, githttp.PushRequest, func(context.Context) error) error {
 				t.Error("the authority was asked to lock for a client that does not send")
 				return nil
 			}
@@ -442,9 +323,7 @@ func TestClientThatSendsTooSlowlyIsCutOff(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				registry := prometheus.NewPedanticRegistry()
 				metrics, err := githttp.NewMetrics(registry, 2)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				l := nettest.Listen()
 				server := &http.Server{Handler: githttp.New(a, githttp.Options{Stall: stall, Metrics: metrics})}
 				go server.Serve(l)
@@ -458,14 +337,14 @@ func TestClientThatSendsTooSlowlyIsCutOff(t *testing.T) {
 				defer sending.Wait()
 				defer read.Close()
 				began := time.Now()
-				status, _, answer := h.send("POST", h.at("slow")+"/git-receive-pack", map[string]string{"Content-Type": receiveType}, read)
+				status, answer := h.post("slow", "git-receive-pack", read)
 				if status != 200 || !strings.Contains(answer, "ng refs/heads/main the request came too slowly: less than 32768 bytes in 1m0s") {
 					t.Errorf("answer %d %q", status, answer)
 				}
 				if took := time.Since(began); took < test.took || took > test.took+time.Second {
 					t.Errorf("cut off after %v, want %v", took, test.took)
 				}
-				if h.counted("ngit_git_operations_total", "receive_pack", "slow", "error") != 1 {
+				if h.operations("receive_pack", "slow") != 1 {
 					t.Error("it was not counted")
 				}
 			})
@@ -473,84 +352,114 @@ func TestClientThatSendsTooSlowlyIsCutOff(t *testing.T) {
 	}
 }
 
-func TestLargePacksAreAskedAboutBeforeTheyAreRead(t *testing.T) {
+// TestLargePushes are asked about before they are read, and bounded.
+func TestLargePushes(t *testing.T) {
 	t.Parallel()
-	h := serve(t, githttp.Options{})
+	h := serve(t, githttp.Options{MaxPushBytes: 4 << 20})
 	r := h.repo("large")
 	var asked, took []githttp.PushRequest
 	h.authority.authorize = func(push githttp.PushRequest) error {
 		asked = append(asked, push)
 		return nil
 	}
-	h.authority.pushed = func(push githttp.PushRequest) { took = append(took, push) }
-	w := gittest.NewWork(t)
-	noise := make([]byte, 3<<20)
-	rand.Read(noise)
-	id := w.Commit("noise", string(noise))
-	front := httptest.NewServer(proxyTo(t, h.URL)) // as the front door does
+	h.authority.push = func(ctx context.Context, push githttp.PushRequest, receive func(context.Context) error) error {
+		took = append(took, push)
+		return receive(ctx)
+	}
+	to, err := url.Parse(h.URL)
+	must(t, err)
+	front := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, FlushInterval: -1}) // as the front door does
 	t.Cleanup(front.Close)
-	w.Git("push", strings.Replace(h.at("large"), h.URL, front.URL, 1), "main")
+	at := front.URL + path("large")
+	w := gittest.NewWork(t)
+	noise := gittest.Noise(8 << 20)
+	id := w.Commit("noise", noise[:3<<20])
+	w.Git("push", at, "main")
 	if got := h.refs(r)["refs/heads/main"]; len(asked) != 1 || len(took) != 1 || got != id {
 		t.Fatalf("asked %d times, taken %d times, main is at %q", len(asked), len(took), got)
 	}
-	if asked[0].PackBytes != 0 || took[0].PackBytes < int64(len(noise)) || took[0].Commands[0].New != id {
+	if asked[0].PackBytes != 0 || took[0].PackBytes < 3<<20 || took[0].Commands[0].New != id {
 		t.Errorf("asked about %+v, then pushed %+v", asked[0], took[0])
 	}
-	if h.counted("ngit_git_push_authorization_total", "allowed") != 1 {
-		t.Error("counted more than once")
+	w.Commit("noise", noise[3<<20:])
+	if out := h.failing(w, "push", at, "main"); !strings.Contains(out, "remote: the push is larger than 4194304 bytes") {
+		t.Errorf("the terminal says:\n%s", out)
 	}
 	h.authority.authorize = func(githttp.PushRequest) error { return githttp.Refuse("not you") }
-	rand.Read(noise)
-	w.Commit("noise", string(noise))
-	out, err := gittest.Try(t, w.Dir, "push", strings.Replace(h.at("large"), h.URL, front.URL, 1), "main:refs/heads/other")
-	if err == nil || !strings.Contains(out, "remote: not you") || strings.Contains(out, "RPC failed") {
-		t.Errorf("through a proxy: %v\n%s", err, out)
+	if out := h.failing(w, "push", at, "main:refs/heads/other"); !strings.Contains(out, "remote: not you") || strings.Contains(out, "RPC failed") {
+		t.Errorf("through a proxy:\n%s", out)
 	}
-	left, err := os.ReadDir(filepath.Join(r.Path(), "..", "..", ".new"))
-	if err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+	if len(took) != 1 {
+		t.Errorf("taken %d times", len(took))
 	}
-}
-
-func proxyTo(t *testing.T, target string) http.Handler {
-	to, err := url.Parse(target)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &httputil.ReverseProxy{
-		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
-		FlushInterval: -1,
-	}
+	h.nothingLeft(r)
 }
 
 func TestNothingOfTheEnvironmentOrTheRepositoryRunsAlong(t *testing.T) {
-	marks := t.TempDir()
-	script := func(name string) string {
-		return "#!/bin/sh\ntouch " + filepath.Join(marks, name) + "\n"
-	}
-	hooks := t.TempDir()
+	marks, hooks := t.TempDir(), t.TempDir()
 	for _, hook := range []string{"pre-receive", "post-receive", "update", "post-update", "reference-transaction", "proc-receive"} {
-		if err := os.WriteFile(filepath.Join(hooks, hook), []byte(script(hook)), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(hooks, hook), []byte("#!/bin/sh\ntouch "+filepath.Join(marks, hook)+"\n"), 0o755))
 	}
 	h := serve(t, githttp.Options{})
 	r := h.repo("hooked")
-	if err := os.CopyFS(filepath.Join(r.Path(), "hooks"), os.DirFS(hooks)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.CopyFS(filepath.Join(r.Path(), "hooks"), os.DirFS(hooks)))
 	w := gittest.NewWork(t)
 	id := w.Commit("a", "a")
 	pack := w.Pack("main")
 	t.Setenv("GIT_CONFIG_PARAMETERS", "'core.hookspath="+hooks+"'")
 	t.Setenv("GIT_DIR", marks)
 	t.Setenv("GIT_EXEC_PATH", hooks)
-	status, _, answer := h.send("POST", h.at("hooked")+"/git-receive-pack", map[string]string{"Content-Type": receiveType},
-		strings.NewReader(pkt(githttp.ZeroID+" "+id+" refs/heads/main\x00report-status")+string(pack)))
-	if status != 200 || !strings.Contains(answer, "ok refs/heads/main") {
+	if status, answer := h.push("hooked", pack, creates("refs/heads/main", id, "report-status")); status != 200 || !strings.Contains(answer, "ok refs/heads/main") {
 		t.Errorf("answer %d %q", status, answer)
 	}
 	if left, err := os.ReadDir(marks); err != nil || len(left) > 0 {
 		t.Errorf("these ran: %v, %v", left, err)
+	}
+}
+
+// TestPushIsPassedOn: the repository moves while a push is read in. The worker that holds it then
+// gets the push as it came, and the client gets that worker's answer, however long it takes to find
+// one.
+func TestPushIsPassedOn(t *testing.T) {
+	t.Parallel()
+	next := serve(t, githttp.Options{})
+	r := next.repo("moves")
+	notYet := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusMisdirectedRequest) }))
+	t.Cleanup(notYet.Close)
+	holders := []string{"", "127.0.0.1:1", notYet.Listener.Addr().String(), next.Listener.Addr().String()} // the second has just stopped
+	var looks atomic.Int32
+	first := serve(t, githttp.Options{HandOver: time.Minute, KeepAlive: 10 * time.Millisecond, Holder: func(string) (string, bool) {
+		to := holders[(looks.Add(1)-1)%4]
+		return to, to != ""
+	}})
+	first.authority.push = refuse(githttp.ErrElsewhere)
+	first.authority.store, first.authority.known = next.authority.store, next.authority.known // one disk
+
+	w := gittest.NewWork(t)
+	small := w.Commit("a", "a")
+	w.Git("push", first.at("moves"), "main")
+	large := w.Commit("b", gittest.Noise(3<<20))
+	w.Git("push", first.at("moves"), "main", "main:refs/heads/dev")
+	if got := next.refs(r); got["refs/heads/main"] != large || got["refs/heads/dev"] != large {
+		t.Errorf("references %v, want %s", got, large)
+	}
+	w.Git("push", first.at("moves"), ":refs/heads/dev", "+"+small+":refs/heads/main") // without a pack
+	if got := next.refs(r); len(got) != 1 || got["refs/heads/main"] != small {
+		t.Errorf("references %v", got)
+	}
+	if n := first.operations("receive_pack", "moved"); n != 3 {
+		t.Errorf("%v pushes counted as moved", n)
+	}
+	next.authority.push = refuse(githttp.Refuse("not by this one either"))
+	w.Commit("c", "c")
+	if out := first.failing(w, "push", first.at("moves"), "main"); !strings.Contains(out, "not by this one either") {
+		t.Errorf("the refusal of the other worker:\n%s", out)
+	}
+
+	late := serve(t, githttp.Options{HandOver: 50 * time.Millisecond, Holder: func(string) (string, bool) { return "", false }})
+	late.authority.push = refuse(githttp.ErrElsewhere)
+	late.repo("moves")
+	if out := late.failing(w, "push", late.at("moves"), "main"); !strings.Contains(out, "moving to another worker; push again in a moment") {
+		t.Errorf("no worker takes it:\n%s", out)
 	}
 }

@@ -4,12 +4,18 @@ import (
 	"bytes"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/nbd-wtf/go-nostr/nip19"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"tendril.dev/lib/limit"
+	"tendril.dev/lib/nostr"
 )
 
 func scratch(t *testing.T) func() (*os.File, error) {
@@ -36,15 +42,11 @@ func TestBufferGivesBackWhatItWasGiven(t *testing.T) {
 			disk := limit.NewFair(test.room, test.room)
 			b := newBuffer(test.scratch, &room{disk: disk})
 			go func() {
-				for rest := content; len(rest) > 0; {
-					n, err := b.Write(rest[:min(len(rest), 32<<10)])
-					if err != nil {
-						t.Error(err)
-						break
-					}
-					rest = rest[n:]
+				_, err := io.CopyBuffer(struct{ io.Writer }{b}, struct{ io.Reader }{bytes.NewReader(content)}, make([]byte, chunk))
+				if err == nil {
+					err = io.EOF
 				}
-				b.end(io.EOF)
+				b.end(err)
 			}()
 			got, err := io.ReadAll(b)
 			if err != nil || !bytes.Equal(got, content) {
@@ -58,7 +60,7 @@ func TestBufferGivesBackWhatItWasGiven(t *testing.T) {
 	}
 }
 
-// TestBufferLetsGitEnd though nobody reads, as long as there is room, and then makes it wait.
+// TestBufferLetsGitEnd though nothing is read, as long as there is room, and then makes it wait.
 func TestBufferLetsGitEnd(t *testing.T) {
 	t.Parallel()
 	disk := limit.NewFair(2<<20, 2<<20)
@@ -75,5 +77,31 @@ func TestBufferLetsGitEnd(t *testing.T) {
 	err := <-waits
 	if taken, _, _ := disk.Counts(0); !errors.Is(err, errGone) || taken != 0 {
 		t.Errorf("%v, %d are taken", err, taken)
+	}
+}
+
+func TestTrafficNamesTheTop(t *testing.T) {
+	t.Parallel()
+	owner := strings.Repeat("1", 64)
+	ref := func(i int) nostr.RepoRef { return nostr.RepoRef{PubKey: owner, Identifier: fmt.Sprintf("r%d", i)} }
+	top := newMetrics(2).traffic
+	for i := range 5 {
+		top.add(ref(i), i*10)
+	}
+	top.add(ref(1), 100)
+	npub, _ := nip19.EncodePublicKey(owner)
+	want := strings.ReplaceAll(`# HELP ngit_git_top_repos_bytes Bytes exchanged with git clients since the start, of the repositories with the most.
+# TYPE ngit_git_top_repos_bytes gauge
+ngit_git_top_repos_bytes{repo="NPUB/r1"} 110
+ngit_git_top_repos_bytes{repo="NPUB/r4"} 40
+`, "NPUB", npub)
+	if err := testutil.CollectAndCompare(top, strings.NewReader(want)); err != nil {
+		t.Error(err)
+	}
+	for i := range maxCounted + 10 {
+		top.add(ref(i), 1)
+	}
+	if n := len(top.bytes); n > maxCounted || top.most()[0] != ref(1) {
+		t.Errorf("%d repositories are counted, the first is %v", n, top.most()[0])
 	}
 }

@@ -1,0 +1,292 @@
+package githttp_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"tendril.dev/services/purgatory/githttp"
+	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repository/gittest"
+)
+
+func TestCloneOfEveryKindOfIdentifier(t *testing.T) {
+	t.Parallel()
+	h := serve(t, githttp.Options{})
+	w := gittest.NewWork(t)
+	id := w.Commit("a", "a")
+	for _, identifier := range []string{"plain", "a/b", "..", "🌱 seed", "-x", "a.git", "100%", "a?b#c"} {
+		h.repo(identifier)
+		w.Git("push", h.at(identifier), "main")
+		clone := filepath.Join(t.TempDir(), "clone")
+		gittest.Git(t, t.TempDir(), "clone", h.at(identifier), clone)
+		if got := gittest.Git(t, clone, "rev-parse", "HEAD"); got != id {
+			t.Errorf("clone of %q is at %s", identifier, got)
+		}
+	}
+	if h.counted("ngit_git_bytes_total", "out") == 0 {
+		t.Error("nothing was counted")
+	}
+	if problems, err := testutil.GatherAndLint(h.registry); err != nil || len(problems) > 0 {
+		t.Errorf("metrics: %v, %v", problems, err)
+	}
+}
+
+// TestWhatUsersDoIsCounted: clone, fetch and push stand beside the requests, each once however many
+// requests it takes; looking for references is none of them.
+func TestWhatUsersDoIsCounted(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"0", "2"} {
+		h := serve(t, githttp.Options{})
+		h.repo("counted")
+		protocol := "protocol.version=" + version
+		w := gittest.NewWork(t)
+		w.Commit("a", "a")
+		w.Git("-c", protocol, "push", h.at("counted"), "main")
+		clone := &gittest.Work{TB: t, Dir: filepath.Join(t.TempDir(), "clone")}
+		gittest.Git(t, t.TempDir(), "-c", protocol, "clone", "-q", h.at("counted"), clone.Dir)
+		clone.Git("-c", protocol, "ls-remote", "-q")
+		w.Commit("a", "more")
+		w.Git("-c", protocol, "push", h.at("counted"), "main")
+		for i := range 20 { // enough that a fetch takes several rounds
+			clone.Commit("b", strconv.Itoa(i))
+		}
+		clone.Git("-c", protocol, "fetch", "-q")
+		clone.Git("-c", protocol, "fetch", "-q") // nothing new
+		for operation, want := range map[string]float64{"clone": 1, "fetch": 1, "push": 2, "receive_pack": 2} {
+			if n := h.operations(operation, "ok"); n != want {
+				t.Errorf("version %s: %s counted %v times, want %v", version, operation, n, want)
+			}
+		}
+	}
+}
+
+func TestClonesInEveryProtocolVersionAndShape(t *testing.T) {
+	t.Parallel()
+	h := serve(t, githttp.Options{})
+	r := h.repo("shapes")
+	w := gittest.NewWork(t)
+	first := w.Commit("a", strings.Repeat("a", 100))
+	w.Commit("a", strings.Repeat("b", 100))
+	last := w.Commit("a", strings.Repeat("c", 100))
+	w.Git("push", h.at("shapes"), "main")
+	for _, version := range []string{"0", "1", "2"} {
+		root := t.TempDir()
+		git := func(folder string, args ...string) string {
+			t.Helper()
+			return gittest.Git(t, filepath.Join(root, folder), append([]string{"-c", "protocol.version=" + version}, args...)...)
+		}
+		commits := func(folder, want string) {
+			t.Helper()
+			if n := git(folder, "rev-list", "--count", "HEAD"); n != want {
+				t.Errorf("version %s: the %s clone has %s commits", version, folder, n)
+			}
+		}
+		git("", "clone", "--quiet", h.at("shapes"), "full")
+		commits("full", "3")
+		git("", "clone", "--quiet", "--depth=1", h.at("shapes"), "shallow")
+		commits("shallow", "1")
+		git("shallow", "fetch", "--quiet", "--unshallow")
+		commits("shallow", "3")
+		git("", "clone", "--quiet", "--filter=blob:none", "--no-checkout", h.at("shapes"), "partial")
+		if missing := git("partial", "rev-list", "--objects", "--missing=print", "HEAD"); strings.Count(missing, "?") != 3 {
+			t.Errorf("version %s: of a partial clone these are missing: %s", version, missing)
+		}
+		git("partial", "checkout", "--quiet", "HEAD") // brings a blob by its id
+		git("", "init", "--quiet", "empty")
+		git("empty", "fetch", "--quiet", "--depth=1", h.at("shapes"), first) // reachable, no tip
+		git("empty", "fetch", "--quiet", h.at("shapes"), last)
+	}
+	_, err := r.SetRefs(t.Context(), map[string]string{"refs/heads/main": first}, nil, "refs/heads/main")
+	must(t, err)
+	if out := h.failing(gittest.NewWork(t), "-c", "protocol.version=0", "fetch", h.at("shapes"), last); !strings.Contains(out, "not our ref") {
+		t.Errorf("an unreachable object was served: %s", out)
+	}
+}
+
+func TestEmptyRepositoryShowsItsBranch(t *testing.T) {
+	t.Parallel()
+	h, unborn := serve(t, githttp.Options{}), gittest.FirstBranch(t)
+	_, err := h.repo("empty").SetRefs(t.Context(), nil, nil, "refs/heads/trunk")
+	must(t, err)
+	for _, version := range []string{"0", "1", "2"} {
+		clone := filepath.Join(t.TempDir(), "clone")
+		if out := gittest.Git(t, t.TempDir(), "-c", "protocol.version="+version, "clone", h.at("empty"), clone); !strings.Contains(out, "empty repository") {
+			t.Errorf("in version %s: %s", version, out)
+		}
+		if branch := gittest.Git(t, clone, "symbolic-ref", "HEAD"); version == "2" && branch != unborn {
+			t.Errorf("the clone is on %s", branch)
+		}
+	}
+	if status, _, body := h.send("GET", h.at("empty")+"/HEAD", nil); status != 200 || body != "ref: "+unborn+"\n" {
+		t.Errorf("HEAD: %d %q", status, body)
+	}
+}
+
+func TestAnswersToRequestsOfEveryKind(t *testing.T) {
+	t.Parallel()
+	h := serve(t, githttp.Options{})
+	h.repo("kinds")
+	must(t, h.repo("gone").Remove(t.Context()))
+	h.authority.away = map[string]error{
+		"unwritable": fmt.Errorf("make: %w", githttp.Unavailable(githttp.Unwritable, errors.New("secret-disk"))),
+		"unheard":    errors.New("secret-host: no responders"),
+		"elsewhere":  githttp.ErrElsewhere,
+	}
+	here, npub := path("kinds"), strings.TrimSuffix(path("kinds"), "kinds.git")
+	const uploads, receives = "application/x-git-upload-pack-advertisement", "application/x-git-receive-pack-advertisement"
+	const refs, notFound = "/info/refs?service=git-upload-pack", "repository not found: no announcement of it is served or held here"
+	upload := "application/x-git-upload-pack-request"
+	for name, tc := range map[string]struct {
+		method, path string
+		header       []string
+		status       int
+		contentType  string
+		body         string
+	}{
+		"refs":              {"GET", here + refs, nil, 200, uploads, "001e# service=git-upload-pack\n0000"},
+		"allow by id":       {"GET", here + refs, nil, 200, uploads, "allow-tip-sha1-in-want allow-reachable-sha1-in-want"},
+		"filter":            {"GET", here + refs, nil, 200, uploads, " filter "},
+		"version 2":         {"GET", here + refs, []string{"Git-Protocol", "foo=bar:version=2"}, 200, uploads, "000eversion 2\n"},
+		"odd version":       {"GET", here + refs, []string{"Git-Protocol", "version=2;touch x"}, 200, uploads, "001e# service=git-upload-pack\n0000"},
+		"refs for pushing":  {"GET", here + "/info/refs?service=git-receive-pack", []string{"Git-Protocol", "version=2"}, 200, receives, "001f# service=git-receive-pack\n0000"},
+		"no tip to push":    {"GET", here + "/info/refs?service=git-receive-pack", nil, 200, receives, "capabilities^{}"},
+		"HEAD of refs":      {"HEAD", here + refs, nil, 200, uploads, ""},
+		"HEAD of HEAD":      {"HEAD", here + "/HEAD", nil, 200, "text/plain; charset=utf-8", ""},
+		"dumb":              {"GET", here + "/info/refs", nil, 403, "", "dumb HTTP protocol"},
+		"archive":           {"GET", here + "/info/refs?service=git-upload-archive", nil, 403, "", "only git-upload-pack"},
+		"objects":           {"GET", here + "/objects/info/packs", nil, 404, "", "not found"},
+		"config":            {"GET", here + "/config", nil, 404, "", "not found"},
+		"the address":       {"GET", here, nil, 404, "", "git clone"},
+		"unknown":           {"GET", path("unknown") + refs, nil, 404, "", notFound},
+		"unknown push":      {"POST", path("unknown") + "/git-receive-pack", nil, 404, "", notFound},
+		"not on disk":       {"GET", path("gone") + refs, nil, 404, "", notFound},
+		"PRs":               {"GET", "/prs" + here + "/HEAD", nil, 404, "", notFound},
+		"no npub":           {"GET", "/etc/passwd.git/HEAD", nil, 404, "", "not found"},
+		"traversal":         {"GET", npub + "..%2Fkinds.git/HEAD", nil, 404, "", notFound},
+		"NUL":               {"GET", npub + "a%00b.git/HEAD", nil, 404, "", "not found"},
+		"unwritable":        {"GET", path("unwritable") + refs, nil, 503, "", githttp.Unwritable},
+		"not to be known":   {"GET", path("unheard") + refs, nil, 503, "", "this repository cannot be looked up now, try again later"},
+		"elsewhere":         {"GET", path("elsewhere") + refs, nil, 421, "", ""},
+		"elsewhere: HEAD":   {"HEAD", path("elsewhere") + "/HEAD", nil, 421, "", ""},
+		"elsewhere: fetch":  {"POST", path("elsewhere") + "/git-upload-pack", nil, 421, "", ""},
+		"elsewhere: push":   {"POST", path("elsewhere") + "/git-receive-pack", nil, 421, "", ""},
+		"POST to refs":      {"POST", here + refs, nil, 405, "", "method"},
+		"GET of a service":  {"GET", here + "/git-upload-pack", nil, 405, "", "method"},
+		"no type":           {"POST", here + "/git-upload-pack", nil, 415, "", "Content-Type"},
+		"type of another":   {"POST", here + "/git-receive-pack", []string{"Content-Type", upload}, 415, "", "Content-Type"},
+		"odd encoding":      {"POST", here + "/git-upload-pack", []string{"Content-Type", upload, "Content-Encoding", "br"}, 400, "", "bad request: the Content-Encoding"},
+		"gzip that is none": {"POST", here + "/git-upload-pack", []string{"Content-Type", upload, "Content-Encoding", "gzip"}, 400, "", "bad request: the body is not gzip"},
+		"garbage":           {"POST", here + "/git-upload-pack", []string{"Content-Type", upload}, 400, "", "bad request: "},
+	} {
+		var sent io.Reader
+		if tc.method == "POST" {
+			sent = strings.NewReader("zzzz")
+		}
+		status, header, body := h.send(tc.method, h.URL+tc.path, sent, tc.header...)
+		if status != tc.status || !strings.Contains(body, tc.body) || strings.Contains(body, os.TempDir()) || strings.Contains(body, "secret") {
+			t.Errorf("%s: %d %q, want %d and %q in it", name, status, body, tc.status, tc.body)
+		}
+		if got := header.Get("Content-Type"); tc.contentType != "" && got != tc.contentType {
+			t.Errorf("%s: Content-Type %q", name, got)
+		}
+		if !strings.Contains(header.Get("Cache-Control"), "no-cache") || (status == 503) != (header.Get("Retry-After") != "") {
+			t.Errorf("%s: %v", name, header)
+		}
+	}
+	w := gittest.NewWork(t)
+	w.Commit("a", "a")
+	if out := h.failing(w, "push", h.at("unwritable"), "main"); !strings.Contains(out, "remote: "+githttp.Unwritable) {
+		t.Errorf("the terminal says %q", out)
+	}
+}
+
+// onFirstRead is a body that does something before it is read.
+type onFirstRead struct {
+	io.Reader
+	do func()
+}
+
+func (b onFirstRead) Read(p []byte) (int, error) { b.do(); return b.Reader.Read(p) }
+
+// TestRemovedMeanwhile: a repository that is removed after a request has found it is not there, and
+// one for pull requests, which has an authority of its own, is empty then.
+func TestRemovedMeanwhile(t *testing.T) {
+	t.Parallel()
+	prs := &authority{store: gittest.Store(t), known: map[string]bool{"x": true}}
+	h := serve(t, githttp.Options{PRs: prs})
+	client := &http.Client{Transport: &http.Transport{ExpectContinueTimeout: time.Minute}}
+	for _, test := range []struct {
+		at     string
+		repo   *repository.Repo
+		status int
+		body   string
+	}{
+		{h.at("x"), h.repo("x"), 404, "repository not found: no announcement of it is served or held here\n"},
+		{h.URL + "/prs" + path("x"), gittest.Repo(t, prs.store, "x"), 200, "0000"},
+	} {
+		const ask = "0014command=ls-refs\n0000"
+		// The body is read when the server wants it, which is after it has found the repository.
+		body := onFirstRead{strings.NewReader(ask), sync.OnceFunc(func() { must(t, test.repo.Remove(t.Context())) })}
+		r, err := http.NewRequestWithContext(t.Context(), "POST", test.at+"/git-upload-pack", body)
+		must(t, err)
+		r.ContentLength = int64(len(ask))
+		r.Header = http.Header{"Expect": {"100-continue"}, "Git-Protocol": {"version=2"}, "Content-Type": {"application/x-git-upload-pack-request"}}
+		resp, err := client.Do(r)
+		must(t, err)
+		text, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != test.status || string(text) != test.body {
+			t.Errorf("%s: %d %q, %v; want %d %q", test.at, resp.StatusCode, text, err, test.status, test.body)
+		}
+	}
+}
+
+// Not parallel: a program that is being written cannot be run, and a fork elsewhere holds its file
+// open.
+func TestFullHouseAsksToComeBack(t *testing.T) {
+	hang := filepath.Join(t.TempDir(), "git")
+	must(t, os.WriteFile(hang, []byte("#!/bin/sh\ncase \"$1\" in version) echo git version 2.39.0;; var) echo main;; *) exec sleep 3600;; esac\n"), 0o755))
+	s, err := repository.NewStore(repository.Options{Root: t.TempDir(), Git: hang, Processes: 4})
+	must(t, err)
+	h := serveFrom(t, s, githttp.Options{Patience: 50 * time.Millisecond})
+	h.repo("full")
+	ctx, cancel := context.WithCancel(t.Context())
+	answers := make(chan bool, 4)
+	for range 4 { // one is let in, and hangs
+		go func() {
+			request, err := http.NewRequestWithContext(ctx, "GET", h.at("full")+"/info/refs?service=git-receive-pack", nil)
+			if err != nil {
+				t.Error(err)
+			}
+			response, err := http.DefaultClient.Do(request)
+			if err == nil {
+				response.Body.Close()
+			}
+			answers <- err == nil && response.StatusCode == http.StatusServiceUnavailable && response.Header.Get("Retry-After") != ""
+		}()
+	}
+	select {
+	case full := <-answers:
+		if !full {
+			t.Error("one that waited was not asked to come back")
+		}
+	case <-time.After(3 * time.Minute):
+		t.Error("the house does not get full")
+	}
+	cancel()
+	for range 3 {
+		<-answers
+	}
+}

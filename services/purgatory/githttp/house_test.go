@@ -1,0 +1,238 @@
+package githttp_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr/nip19"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tendril.dev/lib/nostr"
+	"tendril.dev/services/purgatory/githttp"
+	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repository/gittest"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+type pushing = func(ctx context.Context, push githttp.PushRequest, receive func(context.Context) error) error
+
+// authority serves the repositories that it was given and takes pushes as its functions say.
+type authority struct {
+	store     *repository.Store
+	mu        sync.Mutex
+	known     map[string]bool
+	away      map[string]error
+	push      pushing
+	authorize func(push githttp.PushRequest) error // asked before large packs are read; nil: all are allowed
+	asked     atomic.Int64                         // how often Repository was called: once for each request that was let in
+}
+
+func (a *authority) Repository(_ context.Context, ref nostr.RepoRef) (*repository.Repo, error) {
+	defer a.asked.Add(1)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.away[ref.Identifier]; err != nil || !a.known[ref.Identifier] {
+		return nil, cmp.Or(err, githttp.ErrNotFound)
+	}
+	return a.store.Repo(ref)
+}
+
+func (a *authority) Authorize(_ context.Context, push githttp.PushRequest) error {
+	if a.authorize == nil {
+		return nil
+	}
+	return a.authorize(push)
+}
+
+func (a *authority) Push(ctx context.Context, push githttp.PushRequest, receive func(context.Context) error) error {
+	return a.push(ctx, push, receive)
+}
+
+// takeAll is an authority's word for pushes that it allows, refuse for those that it does not.
+func takeAll(ctx context.Context, _ githttp.PushRequest, receive func(context.Context) error) error {
+	return receive(ctx)
+}
+
+func refuse(err error) pushing {
+	return func(context.Context, githttp.PushRequest, func(context.Context) error) error { return err }
+}
+
+// house is a server of repositories and what a test asks of it.
+type house struct {
+	testing.TB
+	*httptest.Server
+	authority *authority
+	registry  *prometheus.Registry
+	client    *http.Client // nil: the server's
+}
+
+func serve(t testing.TB, o githttp.Options) *house { return serveFrom(t, gittest.Store(t), o) }
+
+func serveFrom(t testing.TB, store *repository.Store, o githttp.Options) *house {
+	t.Helper()
+	h := &house{TB: t, registry: prometheus.NewPedanticRegistry(), authority: &authority{store: store, known: map[string]bool{}, push: takeAll}}
+	var err error
+	o.Metrics, err = githttp.NewMetrics(h.registry, 2)
+	must(t, err)
+	h.Server = httptest.NewServer(githttp.New(h.authority, o))
+	t.Cleanup(h.Server.Close)
+	return h
+}
+
+// repo makes a repository that is served. Its HEAD is as a release leaves it.
+func (h *house) repo(identifier string) *repository.Repo {
+	h.Helper()
+	r := gittest.Repo(h, h.authority.store, identifier)
+	must(h, os.WriteFile(filepath.Join(r.Path(), "HEAD"), []byte("ref: refs/heads/main\n"), 0o644))
+	h.authority.mu.Lock()
+	defer h.authority.mu.Unlock()
+	h.authority.known[identifier] = true
+	return r
+}
+
+// path is where a repository is served, as a request names it.
+func path(identifier string) string {
+	npub, _ := nip19.EncodePublicKey(gittest.Owner)
+	return nostr.RepositoryURLPath(npub, identifier)
+}
+
+// at is where a repository is served.
+func (h *house) at(identifier string) string { return h.URL + path(identifier) }
+
+func (h *house) refs(r *repository.Repo) map[string]string {
+	h.Helper()
+	refs, err := r.Refs()
+	must(h, err)
+	return refs.ByName
+}
+
+// untouched checks that nothing is in a repository, in quarantine or on its way.
+func (h *house) untouched(r *repository.Repo) {
+	h.Helper()
+	if data, err := r.HasObjects(); err != nil || data || len(h.refs(r)) != 0 {
+		h.Errorf("there is data in the repository: %v", err)
+	}
+	h.nothingLeft(r)
+}
+
+func (h *house) nothingLeft(r *repository.Repo) {
+	h.Helper()
+	for _, folder := range []string{filepath.Join(r.Path(), "objects"), filepath.Join(h.authority.store.Root, ".new")} {
+		entries, err := os.ReadDir(folder)
+		must(h, err)
+		for _, entry := range entries {
+			if name := entry.Name(); name != "info" && name != "pack" {
+				h.Errorf("left behind: %s", name)
+			}
+		}
+	}
+}
+
+// counted returns one count of a metric, by the labels in the order of their names.
+func (h *house) counted(metric string, labels ...string) float64 {
+	h.Helper()
+	families, err := h.registry.Gather()
+	must(h, err)
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			var values []string
+			for _, label := range m.GetLabel() {
+				values = append(values, label.GetValue())
+			}
+			if family.GetName() == metric && strings.Join(values, " ") == strings.Join(labels, " ") {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	return 0
+}
+
+// operations is how often an operation had a result.
+func (h *house) operations(operation, result string) float64 {
+	h.Helper()
+	status := "error"
+	if result == "ok" {
+		status = "success"
+	}
+	return h.counted("ngit_git_operations_total", operation, result, status)
+}
+
+// send sends a request, with header fields as pairs, and gives status, header and body of the
+// answer.
+func (h *house) send(method, url string, body io.Reader, header ...string) (int, http.Header, string) {
+	h.Helper()
+	request, err := http.NewRequestWithContext(h.Context(), method, url, body)
+	must(h, err)
+	for i := 0; i < len(header); i += 2 {
+		request.Header.Set(header[i], header[i+1])
+	}
+	response, err := cmp.Or(h.client, h.Client()).Do(request)
+	must(h, err)
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	must(h, err)
+	return response.StatusCode, response.Header, string(content)
+}
+
+// post sends what a git client sends to a service.
+func (h *house) post(identifier, service string, body io.Reader, header ...string) (int, string) {
+	h.Helper()
+	status, _, answer := h.send("POST", h.at(identifier)+"/"+service, body, append(header, "Content-Type", "application/x-"+service+"-request")...)
+	return status, answer
+}
+
+// push sends the commands of a push, the first with its capabilities, and a pack.
+func (h *house) push(identifier string, pack []byte, commands ...string) (int, string) {
+	h.Helper()
+	return h.post(identifier, "git-receive-pack", strings.NewReader(pkt(commands...)+string(pack)))
+}
+
+// creates is the command that creates a reference.
+func creates(name, id, capabilities string) string {
+	return githttp.ZeroID + " " + id + " " + name + "\x00" + capabilities
+}
+
+// pkt writes lines as a section of pkt-lines.
+func pkt(lines ...string) string {
+	var b strings.Builder
+	for _, line := range lines {
+		fmt.Fprintf(&b, "%04x%s", len(line)+4, line)
+	}
+	return b.String() + "0000"
+}
+
+// failing runs git in a work tree, which must fail, and gives what stands on the terminal.
+func (h *house) failing(w *gittest.Work, args ...string) string {
+	h.Helper()
+	out, err := gittest.Try(h, w.Dir, args...)
+	if err == nil {
+		h.Errorf("git %s succeeds", strings.Join(args, " "))
+	}
+	return out
+}
+
+func (h *house) until(what string, holds func() bool) {
+	h.Helper()
+	for deadline := time.Now().Add(3 * time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			h.Fatalf("not in time: %s", what)
+		}
+	}
+}
