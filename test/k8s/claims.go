@@ -20,7 +20,8 @@ import (
 	"tendril.dev/proto"
 )
 
-// operator is a way to NATS for the operator: `kubectl port-forward`, begun again whenever its pod ends.
+// operator is a way to NATS for the operator: `kubectl port-forward`, begun again whenever its pod
+// ends.
 type operator struct{ conn *nats.Conn }
 
 // openBus connects with the login that the folder has for the operator, whenever it connects. It
@@ -78,7 +79,7 @@ func (b *operator) leader(ctx context.Context) (string, error) {
 	return "nats-0", nil
 }
 
-// freePort is a port of this machine that nobody listens on.
+// freePort is a port of this machine that is not in use.
 func freePort() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -20,8 +20,8 @@ func TestUnshared(t *testing.T) {
 		{"all is well", func(_, _ map[string]string, _ map[string][]string) {}, ""},
 		{"a relay without a claim", func(_, claims map[string]string, _ map[string][]string) { delete(claims, "world.test.svc_9002") }, "not claimed"},
 		{"a worker that has gone", func(workers, _ map[string]string, _ map[string][]string) { delete(workers, "relayconn-b") }, "not there any more"},
-		{"nobody is connected", func(_, _ map[string]string, holders map[string][]string) { delete(holders, relays[0]) }, "not connected"},
-		{"somebody else is connected", func(_, _ map[string]string, holders map[string][]string) { holders[relays[0]] = []string{"10.0.0.2"} }, "10.0.0.2 is connected"},
+		{"no worker is connected", func(_, _ map[string]string, holders map[string][]string) { delete(holders, relays[0]) }, "not connected"},
+		{"another worker is connected", func(_, _ map[string]string, holders map[string][]string) { holders[relays[0]] = []string{"10.0.0.2"} }, "10.0.0.2 is connected"},
 		{"two are connected", func(_, _ map[string]string, holders map[string][]string) {
 			holders[relays[1]] = []string{"10.0.0.2", "10.0.0.1"}
 		}, "10.0.0.1 is connected"},

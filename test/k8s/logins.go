@@ -114,15 +114,15 @@ func (r *run) oldLogins(ctx context.Context) string {
 	return ""
 }
 
-// reload lets the NATS servers read their users anew until each lets a login in, or refuses it. The
-// file that a server reads changes some time after its secret, so it is told more than once.
+// reload lets the NATS servers read their users again until each lets a login in, or refuses it.
+// The file that a server reads changes some time after its secret, so it is told more than once.
 func (r *run) reload(ctx context.Context, login logins.Login, letIn bool) error {
 	pods, err := r.cluster.Pods(ctx, r.o.namespace)
 	if err != nil {
 		return err
 	}
 	for _, p := range cluster.Of(pods, "nats") {
-		if err := r.await(ctx, fmt.Sprintf("%s has read its users anew", p.Name), 4*time.Minute, func() string {
+		if err := r.await(ctx, fmt.Sprintf("%s has read its users again", p.Name), 4*time.Minute, func() string {
 			if _, err := cluster.Kubectl(ctx, "-n", r.o.namespace, "exec", p.Name, "--", "nats-server", "--signal=reload=/run/nats/nats.pid"); err != nil {
 				return err.Error()
 			}

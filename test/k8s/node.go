@@ -14,7 +14,7 @@ import (
 
 // node turns a node off under load, without a word, as a loss of power does: nothing that was
 // acknowledged is lost, everything that relays have arrives, and users' requests succeed sooner or
-// later. Then the operator says that the node is off, and all of its pods are made anew elsewhere.
+// later. Then the operator says that the node is off, and all of its pods are replaced elsewhere.
 func (r *run) node(ctx context.Context) error {
 	if r.o.nodeOff == "" {
 		return errors.New("K8S_NODE_OFF is not set: want a command that turns the node off whose name it is given")
@@ -105,7 +105,7 @@ func (r *run) turnOff(ctx context.Context, node string) error {
 		}
 		return r.on(ctx, node)
 	})
-	r.say("all of its pods were made anew elsewhere, %v after the operator has said that it is off", time.Since(told).Round(time.Second))
+	r.say("all of its pods were replaced elsewhere, %v after the operator has said that it is off", time.Since(told).Round(time.Second))
 	r.measured("from the taint of a node that is off until all its pods are ready elsewhere", time.Since(told))
 	return err
 }

@@ -27,7 +27,7 @@ func answer(t *testing.T, challenge, secret string) nostr.Event {
 	return ev
 }
 
-// TestProtectedEvents are published by their authenticated authors and by nobody else (NIP-70).
+// TestProtectedEvents: only their authenticated authors publish them (NIP-70).
 func TestProtectedEvents(t *testing.T) {
 	t.Parallel()
 	sys := start(t, nil)

@@ -46,7 +46,7 @@ func dial(t *testing.T, addr string) (net.Conn, *bufio.Reader) {
 	return c, bufio.NewReader(c)
 }
 
-// TestBodyThatDoesNotCome: whoever waits for it learns so, and the connection ends.
+// TestBodyThatDoesNotCome: the handler is told, and the connection ends.
 func TestBodyThatDoesNotCome(t *testing.T) {
 	t.Parallel()
 	read := make(chan error, 1)

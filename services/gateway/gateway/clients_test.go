@@ -68,8 +68,8 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// FuzzClient: whatever a client sends, a proxy that adds the client's address behind it is believed, or
-// else only the proxy's own address is: never one that the client chose.
+// FuzzClient: a client may send anything. A proxy that adds the client's address behind it is
+// believed, or else only the proxy's own address is: never one that the client chose.
 func FuzzClient(f *testing.F) {
 	for _, seed := range []string{"", "6.6.6.6", `"`, "[2001:db8::1]:80", "a, b", "10.0.0.1", `\`, "198.51.100.8,"} {
 		f.Add(seed)

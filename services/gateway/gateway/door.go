@@ -182,9 +182,10 @@ func (b *body) Close() error {
 }
 
 // end ends the body after the answer. If the client is still sending, the connection is closed in
-// two steps, first our direction, and half a second later the client's. A client that sends to a connection that is
-// closed at once gets a reset, which takes the answer away from it before it has read it. The
-// server does so where a body is larger than http.MaxBytesReader allows, so it is told of one.
+// two steps, first our direction, and half a second later the client's. A client that sends to a
+// connection that is closed at once gets a reset, which takes the answer away from it before it has
+// read it. The server does so where a body is larger than http.MaxBytesReader allows, so it is told
+// of one.
 func (b *body) end(w http.ResponseWriter) {
 	b.Close()
 	if !b.whole.Load() {

@@ -343,7 +343,7 @@ func TestStopCutsOffWhoeverIsTooSlow(t *testing.T) {
 			t.Errorf("warned: %s, and %d more", warning, len(sys.warnings))
 		}
 	default:
-		t.Error("nobody is told that clients were cut off")
+		t.Error("the log does not say that clients were cut off")
 	}
 }
 

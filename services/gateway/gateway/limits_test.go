@@ -172,8 +172,8 @@ func TestConnectionsOfAnyKind(t *testing.T) {
 	}
 }
 
-// TestIdleConnectionsMakeRoom: when all connections are taken, or all of a client, whoever is idle
-// longest goes.
+// TestIdleConnectionsMakeRoom: when all connections are taken, or all of a client, the one that has
+// been idle longest is closed.
 func TestIdleConnectionsMakeRoom(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []string{"--max-http-connections=5", "--max-http-connections-per-ip=5"} {
@@ -214,8 +214,7 @@ func TestProxiesAreNoClients(t *testing.T) {
 	}
 }
 
-// TestAnswersThatNobodyReads: a client that asks again and again and reads no answer is cut off,
-// whoever answers.
+// TestAnswersThatNobodyReads: a client that asks again and again and reads no answer is cut off.
 func TestAnswersThatNobodyReads(t *testing.T) {
 	t.Parallel()
 	sys := start(t, nil, "--answer-stall=1s", "--max-connections-per-ip=1")
@@ -260,7 +259,7 @@ func TestPagesAreBoundedByClient(t *testing.T) {
 	}
 }
 
-// TestGitShowsWhyItIsRefused: the reason stands on the terminal of a real git.
+// TestGitShowsWhyItIsRefused: a real git prints the reason.
 func TestGitShowsWhyItIsRefused(t *testing.T) {
 	t.Parallel()
 	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

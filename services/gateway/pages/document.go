@@ -162,8 +162,8 @@ func icon(s config.Settings) (address string, body []byte, err error) {
 	return serviceURL("http", s.Domain) + IconPath, body, nil
 }
 
-// serviceURL returns the URL of a service by its domain, without a path. scheme is "http" or "ws"; it
-// becomes "https" or "wss" unless the domain is this machine's own, which is served without TLS.
+// serviceURL returns the URL of a service by its domain, without a path. scheme is "http" or "ws";
+// it becomes "https" or "wss" unless the domain is this machine's own, which is served without TLS.
 func serviceURL(scheme, domain string) string {
 	host := domain
 	if h, _, err := net.SplitHostPort(domain); err == nil {

@@ -89,8 +89,8 @@ const undecided = "error: no decision in time; the event may still be accepted, 
 
 // check is what the edge checks of an event whose fields have the right form: what needs no
 // knowledge of other events. refusal begins with a prefix of NIP-01 or NIP-42; "": there is none.
-// reason is its name in the metrics. by are the keys that the client has proved to hold; future is how
-// far ahead of now an event may be.
+// reason is its name in the metrics. by are the keys that the client has proved to hold; future is
+// how far ahead of now an event may be.
 func check(ev *nostr.Event, by map[string]bool, now time.Time, future time.Duration) (reason, refusal string) {
 	protected := nip70.IsProtected(*ev) && !by[ev.PubKey]
 	// The second of the expiration is still alive (NIP-40).

@@ -58,8 +58,8 @@ func newHub(overrun func()) *hub {
 	return &hub{overrun: overrun, named: map[key]map[*entry]struct{}{}, wake: make(chan struct{}, 1)}
 }
 
-// subscribe calls deliver with every event that is fed from now on and matches one of the filters,
-// whatever their limits: in the order of the log, each once. deliver must not block and not cancel.
+// subscribe calls deliver with every event that is fed from now on and matches one of the filters:
+// in the order of the log, each once. Limits do not count. deliver must not block and not cancel.
 // When cancel has returned, deliver is not called any more. It must be called once.
 func (h *hub) subscribe(filters []nostr.Filter, deliver func(eventdb.Record)) (cancel func()) {
 	to := &place{deliver: deliver}

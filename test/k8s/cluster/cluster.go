@@ -1,6 +1,6 @@
 // Package cluster is what a person does with kubectl, from a program. Reads go through one `kubectl
-// proxy`, so that asking often costs little; whatever changes something is a kubectl command, as an
-// operator would type it.
+// proxy`, so that asking often costs little; every change is a kubectl command, as an operator
+// would type it.
 package cluster
 
 import (

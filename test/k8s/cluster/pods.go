@@ -84,7 +84,7 @@ func Of(pods []Pod, component string) []Pod {
 }
 
 // Restarted compares pods before and after: which of those that are still there were restarted. A
-// pod that was made anew is another one.
+// pod that was replaced is another one.
 func Restarted(before, after []Pod) []string {
 	counts := map[string]int{}
 	for _, p := range before {

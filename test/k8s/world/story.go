@@ -30,7 +30,7 @@ const (
 // relay is the WebSocket URL of the front door.
 func (w *World) relay() string { return "ws" + strings.TrimPrefix(w.gateway, "http") }
 
-// repository is where git finds a repository of somebody at the front door.
+// repository is where git finds a repository at the front door.
 func (w *World) repository(of *outside.Person, identifier string) string {
 	return w.gateway + "/" + of.Npub + "/" + identifier + ".git"
 }
@@ -123,7 +123,7 @@ func (w *World) workTree(ctx context.Context) (dir, head string, err error) {
 	return dir, head, nil
 }
 
-// announce sends announcement and state of a work tree of somebody, whose push is awaited then.
+// announce sends announcement and state of a work tree. Its push is awaited then.
 func (w *World) announce(ctx context.Context, who *outside.Person, identifier, dir string, relays []string) error {
 	announcement, err := who.Sign(nostr.Now(), gonostr.KindRepositoryAnnouncement, "", who.AnnouncementTags(w.domain, identifier, identifier, nil, relays)...)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 // task is something that goes on for a while and says what it does.
 type task struct {
 	mu  sync.Mutex
-	out http.ResponseWriter // nil: nobody listens
+	out http.ResponseWriter // nil: what it says is dropped
 }
 
 // say tells the person who watches a line.

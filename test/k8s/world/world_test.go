@@ -109,10 +109,10 @@ func TestNotEverythingIsServed(t *testing.T) {
 	w, _ := meet(t, 1)
 	missing, err := w.notServed(t.Context(), []string{strings.Repeat("0", 64), strings.Repeat("1", 64)})
 	if err != nil || len(missing) != 2 {
-		t.Errorf("of two events that nobody has, these are missing: %v, %v", missing, err)
+		t.Errorf("of two events that do not exist, these are missing: %v, %v", missing, err)
 	}
 	w.users.pushers = []*pusher{{w: w, who: w.owner, name: project, pushed: strings.Repeat("0", 40)}}
 	if err := w.users.pushesAreThere(t.Context(), w, &task{}); err == nil {
-		t.Error("a push that nobody has is found")
+		t.Error("a push that was never made is found")
 	}
 }
