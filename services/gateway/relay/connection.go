@@ -310,6 +310,17 @@ type batch struct {
 	parts []part
 }
 
+// batches are kept for use again: to make one large enough costs a tenth of a small REQ.
+var batches = sync.Pool{New: func() any { return &batch{bytes: make([]byte, 0, 2*batchBytes)} }}
+
+// done gives a batch back, unless it has grown large.
+func (b *batch) done() {
+	if cap(b.bytes) <= 8*batchBytes {
+		b.bytes, b.parts = b.bytes[:0], b.parts[:0]
+		batches.Put(b)
+	}
+}
+
 // part is one message of a batch.
 type part struct {
 	to  *question
@@ -393,7 +404,7 @@ func (c *connection) sendQueued() {
 		case <-c.ctx.Done():
 			return
 		}
-		var b batch
+		b := batches.Get().(*batch)
 		for c.ctx.Err() == nil {
 			waiting := c.dequeue(batchBytes)
 			if len(waiting) == 0 {
@@ -402,11 +413,12 @@ func (c *connection) sendQueued() {
 			for _, d := range waiting {
 				b.event(d.to, d.json)
 			}
-			_ = c.send(&b) // an error ends the connection by itself
+			_ = c.send(b) // an error ends the connection by itself
 			for _, d := range waiting {
 				d.forget()
 			}
 		}
+		b.done()
 	}
 }
 

@@ -172,17 +172,18 @@ func (s *subscription) sendStored() error {
 	s.onEnd(func() { leave(); s.forget() })
 	view := r.Index.View()
 	defer view.Close()
-	var found batch
+	found := batches.Get().(*batch)
+	defer found.done()
 	for ev, err := range stored.Events(ctx, view.Within(r.Limits.MaxFilterSteps).Yielding(turn.Yield), s.asked.filters) {
 		if err != nil {
 			turn.Pause()
-			return errors.Join(c.send(&found), err)
+			return errors.Join(c.send(found), err)
 		}
 		if found.event(s.question, ev.JSON); len(found.bytes) < batchBytes {
 			continue
 		}
 		turn.Pause()
-		if err := c.send(&found); err != nil {
+		if err := c.send(found); err != nil {
 			return err
 		}
 		if err := turn.Resume(ctx); err != nil {
@@ -194,7 +195,7 @@ func (s *subscription) sendStored() error {
 		found.bytes = append(found.bytes, encode("EOSE", s.asked.id)...)
 		found.parts = append(found.parts, part{s.question, len(found.bytes)})
 	}
-	if err := errors.Join(c.send(&found), ctx.Err()); err != nil {
+	if err := errors.Join(c.send(found), ctx.Err()); err != nil {
 		return err
 	}
 	s.goLive(view.Seq())
