@@ -19,6 +19,8 @@ NATS_IMAGE ?= docker.io/local/nats:dev
 FUZZTIME ?= 10000x
 BENCH    ?= .
 CHAOS    ?= 1m
+RUNS     ?= 1
+CHAOSTESTS ?= TestChaos|TestNoStaleAnswer|TestFollowersReachTheHeadAfterFailovers
 ROWS     ?=
 EVENTS   ?= 100000
 
@@ -71,8 +73,8 @@ unit: ## the tests of every module, under the race detector
 	$(TEST) -race $(PACKAGES)
 	$(OUTSIDE) go test -race ./...
 
-chaos: ## processes that are killed at random, for CHAOS (1m), and what must not come of it
-	TENDRIL_CHAOS=$(CHAOS) $(TEST) -count 1 -p 1 -v -run '^(TestChaos|TestNoStaleAnswer|TestFollowersReachTheHeadAfterFailovers)$$' ./lib/query ./services/relayconn/worker ./test/e2e
+chaos: ## processes that are killed at random, for CHAOS (1m), RUNS (1) times, and what must not come of it; CHAOSTESTS selects tests
+	TENDRIL_CHAOS=$(CHAOS) $(TEST) -count $(RUNS) -timeout 6h -p 1 -v -run '^($(CHAOSTESTS))$$' ./lib/query ./services/relayconn/worker ./test/e2e
 
 e2e: ## tests of the whole system against real NATS, relays and git
 	$(TEST) ./test/...

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"crypto/rand"
+	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -27,9 +28,9 @@ const (
 )
 
 // TestFollowersReachTheHeadAfterFailovers: nodes of a NATS cluster are killed one after the other,
-// while messages are stored. Followers of a stream, an index of the log, and one who waits for each
-// of its own messages, as discovery does, have everything that was acknowledged within 15 s after
-// the last kill, in order and once.
+// while messages are stored. Followers of a stream, an index of the log, and one that waits for
+// each of its own messages have everything that was acknowledged within 15 s after the last kill, in
+// order and once. Two replicas of discovery have published a target for every announcement by then.
 func TestFollowersReachTheHeadAfterFailovers(t *testing.T) {
 	t.Parallel()
 	rounds, pause := 2, 4*time.Second
@@ -65,15 +66,28 @@ func TestFollowersReachTheHeadAfterFailovers(t *testing.T) {
 		}
 	}()
 
-	var targets, log atomic.Uint64 // last acknowledged sequences
+	for range 2 {
+		world.StartReplica(t, "discovery", clusterURL(nodes), t.TempDir(), map[string]string{"NGIT_NATS_REPLICAS": "3", "NGIT_SYNC_BATCH_WINDOW_MS": "100"})
+	}
+
+	var rejected, log atomic.Uint64 // last acknowledged sequences
 	sending, endSending := context.WithCancel(ctx)
 	var senders sync.WaitGroup
-	senders.Go(func() { send(sending, b, &targets, nil, targetMessage) })
-	senders.Go(func() { send(sending, b, &log, nil, eventMessage) })
+	owner := world.NewPerson(t)
+	senders.Go(func() { send(sending, b, &rejected, nil, rejectedMessage) })
+	senders.Go(func() {
+		send(sending, b, &log, nil, func(n int) *nats.Msg {
+			if n%announceEvery > 0 {
+				return eventMessage(n)
+			}
+			name := fmt.Sprintf("p%d", n)
+			return logMessage(owner.Announce(name, name, nil, []string{"wss://" + name + ".example"}))
+		})
+	})
 	own := clusterBus(t, nodes, sizing, false)
 	waiter := track(ctx, &running, t, own)
 	followers = append(followers, waiter)
-	senders.Go(func() { send(sending, own, &targets, waiter.follower, targetMessage) })
+	senders.Go(func() { send(sending, own, &rejected, waiter.follower, rejectedMessage) })
 
 	for round := range rounds {
 		time.Sleep(pause)
@@ -92,7 +106,7 @@ func TestFollowersReachTheHeadAfterFailovers(t *testing.T) {
 	within, cancel := context.WithDeadline(t.Context(), last.Add(failoverHead))
 	defer cancel()
 	for i, f := range followers {
-		if err := f.follower.Wait(within, targets.Load()); err != nil {
+		if err := f.follower.Wait(within, rejected.Load()); err != nil {
 			t.Errorf("follower %d: %v", i, err)
 		}
 		if n := f.wrong.Load(); n != 0 {
@@ -103,9 +117,10 @@ func TestFollowersReachTheHeadAfterFailovers(t *testing.T) {
 		t.Errorf("the index: %v", err)
 	}
 	took := time.Since(last)
+	published := awaitTargets(within, t, b)
 	stored := uint64(0)
 	world.Await(t, "the cluster says how much it has", func() bool {
-		stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
+		stream, err := b.JS.Stream(t.Context(), proto.StreamRejected)
 		if err == nil {
 			stored = stream.CachedInfo().State.Msgs
 		}
@@ -118,19 +133,56 @@ func TestFollowersReachTheHeadAfterFailovers(t *testing.T) {
 			t.Errorf("follower %d has read %d of %d messages", i, n, stored)
 		}
 	}
-	t.Logf("%d kills, %d messages of targets, log at %d; all at the head %s after the last kill", rounds, stored, log.Load(), took.Round(time.Millisecond))
+	t.Logf("%d kills, %d rejections, log at %d, %d targets; all at the head %s after the last kill", rounds, stored, log.Load(), published, took.Round(time.Millisecond))
+}
+
+// announceEvery says how many events of the log there are for one announcement.
+const announceEvery = 20
+
+// awaitTargets waits until there is a target for each announcement of the log, and returns how many
+// there are.
+func awaitTargets(ctx context.Context, t *testing.T, b *bus.Bus) int {
+	t.Helper()
+	wanted := map[string]bool{}
+	err := bus.Read(ctx, b.JS, bus.Reading{Stream: proto.StreamEvents, Filters: []string{proto.AnyEventOf(nostr.KindAnnouncement)}}, func(m bus.Message) {
+		var ev nostr.Event
+		if err := ev.UnmarshalJSON(m.Data); err != nil {
+			t.Error(err)
+		}
+		wanted[ev.Tags.GetD()+".example"] = true
+	})
+	if err != nil || len(wanted) == 0 {
+		t.Fatalf("%d announcements are in the log: %v", len(wanted), err)
+	}
+	for missing := len(wanted); missing > 0; time.Sleep(100 * time.Millisecond) {
+		have := map[string]bool{}
+		err := bus.Read(ctx, b.JS, bus.Reading{Stream: proto.StreamTargets, Filters: []string{proto.AnyTarget}}, func(m bus.Message) {
+			if key, err := proto.ParseTargetSubject(m.Subject); err == nil && len(m.Data) > 0 && wanted[key] {
+				have[key] = true
+			}
+		})
+		if missing = len(wanted) - len(have); err != nil {
+			t.Fatalf("discovery has not published %d of %d targets: %v", missing, len(wanted), err)
+		}
+	}
+	return len(wanted)
+}
+
+// clusterURL names all nodes.
+func clusterURL(nodes []*world.NATS) string {
+	var urls []string
+	for _, n := range nodes {
+		urls = append(urls, n.URL)
+	}
+	return strings.Join(urls, ",")
 }
 
 // clusterBus opens a bus on the nodes.
 func clusterBus(t *testing.T, nodes []*world.NATS, sizing proto.Sizing, provisions bool) *bus.Bus {
 	t.Helper()
-	var urls []string
-	for _, n := range nodes {
-		urls = append(urls, n.URL)
-	}
 	b, err := bus.Open(t.Context(), bus.Options{
-		URL: strings.Join(urls, ","), Sizing: sizing, Provisions: provisions, Waiting: func(string) {},
-		Needs: []string{proto.StreamTargets, proto.StreamEvents},
+		URL: clusterURL(nodes), Sizing: sizing, Provisions: provisions, Waiting: func(string) {},
+		Needs: []string{proto.StreamRejected, proto.StreamTargets, proto.StreamEvents},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +191,7 @@ func clusterBus(t *testing.T, nodes []*world.NATS, sizing proto.Sizing, provisio
 	return b
 }
 
-// tracked is a follower of the targets, and how many messages it got.
+// tracked is a follower of the rejections, and how many messages it got.
 type tracked struct {
 	follower     *bus.Follower
 	count, wrong atomic.Uint64
@@ -148,7 +200,7 @@ type tracked struct {
 func track(ctx context.Context, running *sync.WaitGroup, t *testing.T, b *bus.Bus) *tracked {
 	tr := &tracked{}
 	seq := uint64(0)
-	tr.follower = bus.NewFollower(b.JS, bus.Reading{Stream: proto.StreamTargets}, slog.New(slog.DiscardHandler), func(messages []bus.Message) error {
+	tr.follower = bus.NewFollower(b.JS, bus.Reading{Stream: proto.StreamRejected}, slog.New(slog.DiscardHandler), func(messages []bus.Message) error {
 		for _, m := range messages {
 			if m.Seq <= seq {
 				tr.wrong.Add(1)
@@ -187,13 +239,19 @@ func send(ctx context.Context, b *bus.Bus, acked *atomic.Uint64, own *bus.Follow
 	}
 }
 
-func targetMessage(int) *nats.Msg {
-	return &nats.Msg{Subject: "grasp.target." + strings.ToLower(rand.Text()), Data: []byte(`{}`)}
+func rejectedMessage(int) *nats.Msg {
+	id := make([]byte, proto.ShortIDLength/2)
+	rand.Read(id)
+	return &nats.Msg{Subject: proto.RejectedSubject{Kind: 1, ShortID: hex.EncodeToString(id)}.String(), Data: []byte(`{}`)}
 }
 
 func eventMessage(n int) *nats.Msg {
 	ev := &nostr.Event{PubKey: strings.Repeat("ab", 32), Kind: 1, CreatedAt: nostr.Timestamp(1000 + n), Content: "note", Sig: strings.Repeat("00", 64)}
 	ev.ID = ev.GetID()
+	return logMessage(ev)
+}
+
+func logMessage(ev *nostr.Event) *nats.Msg {
 	raw, err := ev.MarshalJSON()
 	if err != nil {
 		panic(fmt.Sprint("an event cannot be written: ", err))
