@@ -5,7 +5,6 @@
 package candidates
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -59,8 +58,8 @@ func (l *Later) Error() string { return "refused until " + l.Until.UTC().Format(
 // Candidate is an event to offer.
 type Candidate struct {
 	Event *nostr.Event
-	// Raw is the JSON of Event on one line, if it can be stored and served as it is (see
-	// nostr.Parse). It is kept until Done; nil: the sender encodes Event.
+	// Raw is what nostr.Encode has made of Event, which may be nil then. It is kept until Done; nil:
+	// the sender encodes Event.
 	Raw    []byte
 	Lane   proto.Lane
 	Source proto.Source
@@ -72,9 +71,9 @@ type Candidate struct {
 	Done func(proto.Verdict, error)
 }
 
-// line is the event's JSON on one line. That of an accepted event is no longer than it was.
+// line is the event's JSON on one line.
 func (c *Candidate) line() []byte {
-	if c.Raw != nil && bytes.IndexByte(c.Raw, '\n') < 0 {
+	if c.Raw != nil {
 		return c.Raw
 	}
 	return nostr.Encode(c.Event)

@@ -41,8 +41,8 @@ func serialize(b []byte, ev *Event) []byte {
 	b = append(append(append(b, `[0,"`...), ev.PubKey...), `",`...)
 	b = append(strconv.AppendInt(b, int64(ev.CreatedAt), 10), ',')
 	b = append(strconv.AppendInt(b, int64(ev.Kind), 10), `,[`...)
-	b = AppendTags(b, ev.Tags)
-	return append(AppendString(append(b, `],`...), ev.Content), ']')
+	b = appendTags(b, ev.Tags)
+	return append(appendString(append(b, `],`...), ev.Content), ']')
 }
 
 // ReadHex reads lower-case hex digits that fill dst. It reports whether s is that and no more.

@@ -1,10 +1,5 @@
 package nostr
 
-import (
-	"maps"
-	"slices"
-)
-
 // MaintainerSet is everyone who speaks for the owner's repository: the owner, whom the owner's
 // announcement names as maintainers, whom their announcements name, and so on, without loops. It is
 // empty when the owner has announced nothing.
@@ -32,34 +27,6 @@ func MaintainerSet(owner string, announcements []*Announcement) map[string]bool 
 		}
 	}
 	return set
-}
-
-// AuthorizedOwners are the owners whose MaintainerSet contains the author, in order of their keys:
-// the repositories for which a state event of this author is authoritative. It walks the trust
-// backwards once instead of building each owner's set.
-func AuthorizedOwners(author string, announcements []*Announcement) []string {
-	latest := latestByOwner(announcements)
-	trustedBy := make(map[string][]string, len(latest))
-	for owner, announcement := range latest {
-		for _, maintainer := range announcement.Maintainers {
-			trustedBy[maintainer] = append(trustedBy[maintainer], owner)
-		}
-	}
-	owners := make(map[string]bool)
-	if latest[author] != nil {
-		owners[author] = true
-	}
-	for queue := []string{author}; len(queue) > 0; {
-		next := trustedBy[queue[0]]
-		queue = queue[1:]
-		for _, owner := range next {
-			if !owners[owner] {
-				owners[owner] = true
-				queue = append(queue, owner)
-			}
-		}
-	}
-	return slices.Sorted(maps.Keys(owners))
 }
 
 func latestByOwner(announcements []*Announcement) map[string]*Announcement {

@@ -158,3 +158,15 @@ func (s *State) Objects() []string {
 	slices.Sort(ids)
 	return slices.Compact(ids)
 }
+
+// BranchesAndTags returns those of some references that a state event speaks of: what is below
+// refs/heads/ and refs/tags/, by full name.
+func BranchesAndTags(refs map[string]string) map[string]string {
+	out := map[string]string{}
+	for name, id := range refs {
+		if strings.HasPrefix(name, headsPrefix) || strings.HasPrefix(name, tagsPrefix) {
+			out[name] = id
+		}
+	}
+	return out
+}

@@ -169,7 +169,7 @@ func verify(line Line) (ev *nostr.Event, raw []byte, err error) {
 	if line.Wrong != nil {
 		return nil, line.Event, line.Wrong
 	}
-	ev, plain, err := nostr.Parse(line.Event)
+	ev, err = nostr.Parse(line.Event)
 	var sig [64]byte
 	switch {
 	case err != nil:
@@ -180,10 +180,8 @@ func verify(line Line) (ev *nostr.Event, raw []byte, err error) {
 		return nil, line.Event, errID
 	case !nostr.Signed(ev):
 		return nil, line.Event, errSignature
-	case !plain:
-		return ev, nostr.Encode(ev), nil
 	}
-	return ev, line.Event, nil
+	return ev, nostr.Encode(ev), nil
 }
 
 // Run offers everything that was read. The counts are right beside an error too.

@@ -185,11 +185,7 @@ func (r *Relay) hear(message []byte, id string, yield func(Line, error) bool) (e
 			return ended, nil
 		}
 		r.came++
-		line := Line{Number: r.came, Event: m.Raw}
-		if line.Event == nil {
-			line.Event = nostr.Encode(m.Event)
-		}
-		if !yield(line, nil) {
+		if !yield(Line{Number: r.came, Event: nostr.Encode(m.Event)}, nil) {
 			return false, errStopped
 		}
 		return ended, nil

@@ -1,7 +1,6 @@
 package writer
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -197,7 +196,6 @@ func (t *term) reject(b *batch, c *policy.Candidate, d policy.Decision) {
 		t.draft.Reject(rejectionOf(c, d))
 	}
 	if d.Park {
-		c.Raw = bytes.Clone(c.Raw) // it would keep the rest of its pack
 		t.Park.Add(c, d.Missing, b.now)
 	}
 }

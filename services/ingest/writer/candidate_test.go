@@ -3,7 +3,6 @@ package writer
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -203,18 +202,6 @@ func TestALineThatIsNoCandidate(t *testing.T) {
 		if len(p.events) == 0 {
 			t.Error("the sender is not told")
 		}
-	}
-}
-
-// TestUsualJSONIsKept: what is usual is stored as it came, in any order of its fields.
-func TestUsualJSONIsKept(t *testing.T) {
-	t.Parallel()
-	ev := someEvent()
-	raw := fmt.Sprintf(`{"sig": "%s","id": "%s","content":"a <b> & \"c\"\n\u2028","tags":[["e", "%s"],[]],"created_at":1000,"kind":1,"pubkey":"%s"}`,
-		ev.Sig, ev.ID, ev.Tags[0][1], ev.PubKey)
-	c, err := parse("grasp.candidate.user", nil, []byte(raw))
-	if err != nil || string(c.Raw) != raw {
-		t.Fatalf("%v: %s", err, c.Raw)
 	}
 }
 

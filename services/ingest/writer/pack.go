@@ -106,11 +106,11 @@ func readFacts(subject string, header nats.Header) (c policy.Candidate, err erro
 }
 
 // readEvent reads an event. The gateway and the relay workers have checked ids and signatures;
-// ingest does not trust them: it checks every id, and the signature of each event that decides
-// about other people's data. The log holds the JSON as it came if that is the usual one, and
-// otherwise what the id speaks of, encoded again.
+// ingest does not trust them (policy.md): it checks every id, and the signature of each event that
+// decides about other people's data. The log holds what the id speaks of, encoded again, and nothing
+// else that the JSON carried.
 func readEvent(data []byte) (*nostr.Event, []byte, error) {
-	ev, plain, err := nostr.Parse(data)
+	ev, err := nostr.Parse(data)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -133,10 +133,7 @@ func readEvent(data []byte) (*nostr.Event, []byte, error) {
 	case decides && !nostr.Signed(ev):
 		return nil, nil, errors.New("the signature is not its author's")
 	}
-	raw := data
-	if !plain {
-		raw = nostr.Encode(ev)
-	}
+	raw := nostr.Encode(ev)
 	if len(raw) > maxEventBytes {
 		return nil, nil, fmt.Errorf("the event is larger than %d bytes", maxEventBytes)
 	}

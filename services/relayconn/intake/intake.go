@@ -74,10 +74,7 @@ type Options struct {
 
 // Arrival is an event that has come from a relay.
 type Arrival struct {
-	Event *nostr.Event // not verified; not to be changed any more
-	// Raw is the JSON of Event as it came, if it can be stored so (see nostr.Parse); nil: it has
-	// to be encoded anew.
-	Raw    []byte
+	Event  *nostr.Event // not verified; not to be changed any more
 	Lane   proto.Lane
 	Source proto.Source
 	// Done is called once, unless the arrival was not taken, from any goroutine. It must not block,
@@ -113,7 +110,6 @@ const (
 type flight struct {
 	key     key
 	event   *nostr.Event
-	raw     []byte
 	checked sync.Once
 	forged  error // valid after checked
 	stored  bool  // which another process has said
@@ -264,7 +260,7 @@ func (s *Stream) Take(ctx context.Context, a Arrival) (waited time.Duration, err
 	if a.Lane == proto.LaneSyncLive {
 		q = s.queues[live]
 	}
-	size := min(nostr.Memory(a.Event, a.Raw), streamRoom)
+	size := min(nostr.Memory(a.Event), streamRoom)
 	i.mu.Lock()
 	if i.joins(k, a.Event) != nil {
 		size = copyRoom
@@ -312,7 +308,7 @@ func (i *Intake) admit(k key, a Arrival, q *queue, release func()) (stored bool,
 	case i.stored.has(k.id):
 		return true, nil
 	default:
-		f = &flight{key: k, event: a.Event, raw: a.Raw}
+		f = &flight{key: k, event: a.Event}
 		i.all[f], i.flights[k] = struct{}{}, f
 	}
 	f.waiters = append(f.waiters, a.Done)
@@ -455,7 +451,7 @@ func (i *Intake) offer(q *queue, e entry) {
 		i.end(f, Result{Err: f.forged})
 	default:
 		err := i.o.Offerer.Offer(i.life, candidates.Candidate{
-			Event: f.event, Raw: f.raw, Lane: e.lane, Source: e.source, Relay: q.relay,
+			Event: f.event, Lane: e.lane, Source: e.source, Relay: q.relay,
 			Done: func(v proto.Verdict, err error) { i.end(f, Result{Verdict: v, Err: err}) },
 		})
 		if err != nil {

@@ -149,7 +149,7 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 	}
 	batch := batchOf(t)
 	waited, err := s.Intake.Take(ctx, intake.Arrival{
-		Event: m.Event, Raw: m.Raw, Lane: why.lane, Source: why.source, Done: func(r intake.Result) { s.judged(r, why, batch, l, now) },
+		Event: m.Event, Lane: why.lane, Source: why.source, Done: func(r intake.Result) { s.judged(r, why, batch, l, now) },
 	})
 	if s.waited = waited > 0; s.waited {
 		s.unread(waited) // while nothing is read the relay is not silent

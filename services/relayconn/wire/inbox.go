@@ -70,7 +70,7 @@ func (m *Message) Heard() {
 func (m *Message) size() int64 {
 	n := int64(messageOverhead + len(m.Sub) + len(m.Frame) + len(m.Reason))
 	if m.Event != nil {
-		n += nostr.Memory(m.Event, m.Raw)
+		n += nostr.Memory(m.Event)
 	}
 	return min(n, inboxBytes)
 }

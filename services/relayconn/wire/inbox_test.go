@@ -44,7 +44,7 @@ func TestInboxIsBounded(t *testing.T) {
 		ahead   int // messages that are put in before one is heard
 	}{
 		"small":          {wire.Message{Kind: wire.EOSE}, 64},
-		"event":          {wire.Message{Kind: wire.Event, Event: &nostr.Event{Content: large}, Raw: []byte(large)}, 1},
+		"event":          {wire.Message{Kind: wire.Event, Event: &nostr.Event{Content: large}}, 1},
 		"many tags":      {wire.Message{Kind: wire.Event, Event: &nostr.Event{Tags: manyTags}}, 1},
 		"subscription":   {wire.Message{Kind: wire.EOSE, Sub: large}, 3},
 		"reason":         {wire.Message{Kind: wire.Notice, Reason: large}, 3},

@@ -63,7 +63,7 @@ func Parse(data []byte) (m Message, err error) {
 		switch {
 		case err != nil:
 		case m.Kind == Event:
-			m.Event, m.Raw, err = nostr.ParseCopy(parts[2])
+			m.Event, err = nostr.Parse(parts[2])
 		default:
 			m.Frame = frame(parts[2])
 		}

@@ -30,26 +30,25 @@ func encoded(t testing.TB, ev *nostr.Event) string {
 	return string(data)
 }
 
-// TestEventKeepsItsBytes: however the message around it is written, the event is the same, and
-// where its JSON can be stored as it is, that is what is given.
-func TestEventKeepsItsBytes(t *testing.T) {
+// TestParseEvent: however the message around it is written, the event is the same.
+func TestParseEvent(t *testing.T) {
 	t.Parallel()
 	ev := issue(t)
 	raw := encoded(t, ev)
 	spaced := strings.Replace(raw, `"kind":`, "\"kind\":\n", 1)
-	for name, tc := range map[string]struct{ message, sub, raw string }{
-		"bare":                      {`["EVENT","h1",` + raw + `]`, "h1", raw},
-		"spaces":                    {` [ "EVENT" , "h1" , ` + raw + " ] \r\n", "h1", raw},
-		"no name":                   {`["EVENT","",` + raw + `]`, "", raw},
-		"a name with escapes":       {`["EVENT","h\"\u0031",` + raw + `]`, `h"1`, raw},
-		"a name beyond ASCII":       {`["EVENT","é",` + raw + `]`, "é", raw},
-		"a verb with an escape":     {`["\u0045VENT","h1",` + raw + `]`, "h1", raw},
-		"an event on several lines": {`["EVENT","h1",` + spaced + `]`, "h1", ""},
+	for name, tc := range map[string]struct{ message, sub string }{
+		"bare":                      {`["EVENT","h1",` + raw + `]`, "h1"},
+		"spaces":                    {` [ "EVENT" , "h1" , ` + raw + " ] \r\n", "h1"},
+		"no name":                   {`["EVENT","",` + raw + `]`, ""},
+		"a name with escapes":       {`["EVENT","h\"\u0031",` + raw + `]`, `h"1`},
+		"a name beyond ASCII":       {`["EVENT","é",` + raw + `]`, "é"},
+		"a verb with an escape":     {`["\u0045VENT","h1",` + raw + `]`, "h1"},
+		"an event on several lines": {`["EVENT","h1",` + spaced + `]`, "h1"},
 	} {
 		data := []byte(tc.message)
 		m, err := wire.Parse(data)
 		clear(data) // the message may not share its memory
-		if err != nil || m.Kind != wire.Event || m.Sub != tc.sub || string(m.Raw) != tc.raw || (m.Raw == nil) != (tc.raw == "") {
+		if err != nil || m.Kind != wire.Event || m.Sub != tc.sub {
 			t.Errorf("%s: %+v, %v", name, m, err)
 			continue
 		}

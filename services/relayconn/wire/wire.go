@@ -41,13 +41,10 @@ const (
 
 // Message is one message of a relay.
 type Message struct {
-	Kind  Kind
-	Sub   string       // subscription id; empty for a notice
-	Event *nostr.Event // of EVENT; not verified
-	// Raw is the JSON of the event as it came, if it can be stored so (see nostr.Parse); else
-	// nil. It is not to be changed: the event's strings may be pieces of it.
-	Raw    []byte
-	Reason string // of CLOSED, NOTICE and NEG-ERR, cut to a bounded length; the challenge of AUTH
+	Kind   Kind
+	Sub    string       // subscription id; empty for a notice
+	Event  *nostr.Event // of EVENT; not verified
+	Reason string       // of CLOSED, NOTICE and NEG-ERR, cut to a bounded length; the challenge of AUTH
 	// Frame is what NEG-MSG says in the protocol of NIP-77; empty: it is no such message.
 	Frame    []byte
 	TooLarge bool // a NEG-MSG with more bytes than are taken

@@ -1,0 +1,76 @@
+package nostr_test
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+	"testing"
+
+	"tendril.dev/lib/nostr"
+)
+
+const small = `{"kind":2,"id":"i","pubkey":"p","created_at":1,"tags":[],"content":"c","sig":"s"}`
+
+// TestParse: what is no event is refused, and what is one says the same in our JSON, whatever else
+// its own JSON carried.
+func TestParse(t *testing.T) {
+	t.Parallel()
+	with := func(old, new string) string { return strings.Replace(small, old, new, 1) }
+	for json, want := range map[string]string{
+		small:              small,
+		" " + small + "\n": small,
+		`{"sig": "s", "kind":2,"content":"c","tags":[],"id":"i","created_at":1,"pubkey":"p"}`: small,
+		with(`"c"`, `"b","content":"c"`):                            small,
+		with("[]", `[["e\n","\u0041"],[]]`):                         with("[]", `[["e\n","A"],[]]`),
+		with(`"c"`, `"\"\\\/\b\f\n\r\t\u0000\u00e9\uD83D\uDE00é😀"`): with(`"c"`, `"\"\\/\b\f\n\r\t\u0000é😀é😀"`),
+		with("[]", "null"):                                          small,
+		with("[]", `[null,["a"]]`):                                  with("[]", `[[],["a"]]`),
+
+		"": "", "{": "", "[]": "", "5": "", `"x"`: "", small + "x": "", small + small: "",
+		with(`"c"`, "\"\xff\""): "", with(`"c"`, "5"): "", with("2", `"2"`): "", with("2", "2.5"): "",
+		with("[]", `{"a":"b"}`): "", with("[]", `["a"]`): "", with("[]", `[["a",5]]`): "", with(`"kind":2`, `"kind":`): "",
+	} {
+		data := []byte(json)
+		ev, err := nostr.Parse(data)
+		clear(data) // the event may not share its memory
+		switch {
+		case (err == nil) != (want != ""):
+			t.Errorf("%s: %v, %v", json, ev, err)
+		case err == nil && string(nostr.Encode(ev)) != want:
+			t.Errorf("%s: %s, want %s", json, nostr.Encode(ev), want)
+		}
+	}
+}
+
+// FuzzParse: an event that was read can be written, and read again as the same.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(small))
+	f.Add([]byte(strings.Replace(small, "[]", `[["e","\ud83d",null],null,["\u2028\\"]]`, 1)))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		ev, err := nostr.Parse(data)
+		if err != nil {
+			return
+		}
+		written := nostr.Encode(ev)
+		again, err := nostr.Parse(written)
+		if err != nil || !bytes.Equal(nostr.Encode(again), written) || nostr.HasID(again) != nostr.HasID(ev) {
+			t.Fatalf("%s is read again as %+v, %v", written, again, err)
+		}
+		if len(ev.Tags) > 0 && len(ev.Tags[0]) > 0 && !reflect.DeepEqual(again.Tags[0], ev.Tags[0]) {
+			t.Fatalf("%q is read again as %q", ev.Tags[0], again.Tags[0])
+		}
+	})
+}
+
+// TestEncode: nothing is escaped but what must be.
+func TestEncode(t *testing.T) {
+	t.Parallel()
+	ev := &nostr.Event{ID: "i", PubKey: "p", CreatedAt: -1, Kind: 2, Sig: "s", Content: "<&>\u2028\x7fé😀\b\f\n\r\t\x00\x1f\"\\/", Tags: nostr.Tags{{"a", "b\n"}, {}, nil}}
+	want := `{"kind":2,"id":"i","pubkey":"p","created_at":-1,"tags":[["a","b\n"],[],[]],"content":"<&>` + "\u2028\x7f" + `é😀\b\f\n\r\t\u0000\u001f\"\\/","sig":"s"}`
+	if got := string(nostr.Encode(ev)); got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	if got := string(nostr.Encode(&nostr.Event{Content: "a\xffb\xe2\x80"})); got != `{"kind":0,"id":"","pubkey":"","created_at":0,"tags":[],"content":"a`+"\ufffd"+`b`+"\ufffd\ufffd"+`","sig":""}` {
+		t.Errorf("not UTF-8: %s", got)
+	}
+}
