@@ -11,8 +11,8 @@ import (
 	"tendril.dev/proto"
 )
 
-// FuzzQuestions: whatever is asked is refused, or answered within bounds by something that the
-// asker takes for an answer.
+// FuzzQuestions: every question is refused, or answered within bounds; a page that is not the last
+// gets on.
 func FuzzQuestions(f *testing.F) {
 	db, err := eventdb.Open("", eventdb.Options{})
 	if err != nil {
@@ -31,8 +31,8 @@ func FuzzQuestions(f *testing.F) {
 	f.Cleanup(func() { db.Close() })
 	x := &Index{DB: db}
 	for _, seed := range []string{
-		`{"filters":[{"kinds":[1621]}],"ids_only":true}`, `{"filters":[{},{"#a":["1"],"limit":2}],"after":{"created_at":3,"id":"8"}}`,
-		`{"filters":[{"limit":-1},{"limit":0},{"until":-9,"since":9}],"seq":7}`, `{"filters":[]}`, `[`,
+		`{"filter":{"kinds":[1621]},"ids_only":true}`, `{"filter":{"#a":["1"],"limit":2},"after":{"created_at":3,"id":"8"}}`,
+		`{"filter":{"limit":-1}}`, `{"filter":{"until":-9,"since":9},"seq":7}`, `{"filter":[]}`, `[`,
 	} {
 		f.Add([]byte(seed))
 	}
@@ -43,7 +43,7 @@ func FuzzQuestions(f *testing.F) {
 		}
 		q.Seq = 0
 		a, err := x.page(t.Context(), q)
-		if err != nil || len(q.Filters) == 0 {
+		if err != nil {
 			return
 		}
 		size := 0
@@ -53,31 +53,8 @@ func FuzzQuestions(f *testing.F) {
 		if size > proto.MaxQueriedBytes && len(a.Events) > 1 || len(a.IDs) > 32*proto.MaxQueriedIDs {
 			t.Errorf("%d bytes of events, %d of ids", size, len(a.IDs))
 		}
-		if err := checkPage(q, a); err != nil {
-			t.Errorf("%v", err)
-		}
-	})
-}
-
-// FuzzAnswers: an answer that is taken can be read to its end.
-func FuzzAnswers(f *testing.F) {
-	f.Add([]byte(`{"seq":1,"counts":[1],"ids":"`+strings.Repeat("A", 43)+`=","after":{"created_at":1,"id":"x"}}`), 2, true)
-	f.Add([]byte(`{"counts":[-1,1],"events":[{}]}`), 1, false)
-	f.Fuzz(func(t *testing.T, data []byte, filters int, idsOnly bool) {
-		q := proto.EventsQuery{Filters: make([]nostr.Filter, min(max(filters, 0), 10)), IDsOnly: idsOnly}
-		var a proto.EventsAnswer
-		if json.Unmarshal(data, &a) != nil || checkPage(q, a) != nil {
-			return
-		}
-		total := 0
-		for _, count := range a.Counts {
-			total += count
-		}
-		if idsOnly && 32*total != len(a.IDs) || !idsOnly && total != len(a.Events) || len(a.Counts) > len(q.Filters) {
-			t.Errorf("counts %v of %d filters, %d bytes of ids, %d events", a.Counts, len(q.Filters), len(a.IDs), len(a.Events))
-		}
-		if len(a.Counts) == 0 || a.After != nil && total == 0 {
-			t.Error("an answer that leads nowhere")
+		if count := len(a.Events) + len(a.IDs)/32; q.Filter.Limit > 0 && count > q.Filter.Limit || a.After != nil && count == 0 {
+			t.Errorf("%d answers of %d, and then %v", count, q.Filter.Limit, a.After)
 		}
 	})
 }

@@ -28,9 +28,7 @@ type Index struct {
 }
 
 // NewIndex is for an index that follows the log of that bus.
-func NewIndex(db *eventdb.DB, b *bus.Bus) *Index {
-	return &Index{DB: db, js: b.JS}
-}
+func NewIndex(db *eventdb.DB, b *bus.Bus) *Index { return &Index{DB: db, js: b.JS} }
 
 // Seq implements [Source].
 func (x *Index) Seq() uint64 { return x.DB.Seq() }
@@ -60,17 +58,11 @@ func (x *Index) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Even
 }
 
 // IDs implements [Source].
-func (x *Index) IDs(ctx context.Context, filters ...nostr.Filter) iter.Seq2[Found, error] {
-	return func(yield func(Found, error) bool) {
+func (x *Index) IDs(ctx context.Context, f nostr.Filter) iter.Seq2[[32]byte, error] {
+	return func(yield func([32]byte, error) bool) {
 		view := x.DB.View()
 		defer view.Close()
-		for n, f := range filters {
-			for e, err := range view.IDs(ctx, f) {
-				if !yield(Found{n, e.ID}, err) {
-					return
-				}
-			}
-		}
+		view.IDs(ctx, f)(func(e eventdb.Entry, err error) bool { return yield(e.ID, err) })
 	}
 }
 
@@ -105,7 +97,7 @@ func Serve(ctx context.Context, x *Index, conn *nats.Conn, log *slog.Logger) err
 	// The micro service reads and writes the request when its handler has returned, so the answer is
 	// sent without it.
 	handle := func(r micro.Request) {
-		question, reply := r.Data(), r.Reply()
+		question, answer := r.Data(), &nats.Msg{Subject: r.Reply()}
 		select {
 		case places <- struct{}{}:
 		case <-ctx.Done():
@@ -113,13 +105,12 @@ func Serve(ctx context.Context, x *Index, conn *nats.Conn, log *slog.Logger) err
 		}
 		go func() {
 			defer func() { <-places }()
-			msg := &nats.Msg{Subject: reply}
 			var err error
-			if msg.Data, err = x.answer(ctx, question, conn.MaxPayload()); err != nil {
-				msg.Header = refusal(err)
+			if answer.Data, err = x.answer(ctx, question, conn.MaxPayload()); err != nil {
+				answer.Header = nats.Header{micro.ErrorCodeHeader: {codeOf(err)}, micro.ErrorHeader: {err.Error()}}
 				log.Debug("a question about accepted events was refused", "error", err)
 			}
-			if err := conn.PublishMsg(msg); err != nil {
+			if err := conn.PublishMsg(answer); err != nil {
 				log.Debug("answering a question about accepted events", "error", err)
 			}
 		}()
@@ -142,16 +133,15 @@ func Serve(ctx context.Context, x *Index, conn *nats.Conn, log *slog.Logger) err
 	return nil
 }
 
-// refusal tells an error to the asker.
-func refusal(err error) nats.Header {
-	code := proto.QueryFailed
+// codeOf tells an error to the asker.
+func codeOf(err error) string {
 	switch {
 	case errors.Is(err, errBehind):
-		code = proto.QueryBehind
+		return proto.QueryBehind
 	case errors.Is(err, errQuestion):
-		code = proto.QueryBad
+		return proto.QueryBad
 	}
-	return nats.Header{micro.ErrorCodeHeader: {code}, micro.ErrorHeader: {err.Error()}}
+	return proto.QueryFailed
 }
 
 // answer makes the answer to a question once the index is where the question wants it.
@@ -172,7 +162,7 @@ func (x *Index) answer(ctx context.Context, question []byte, most int64) ([]byte
 	defer stop()
 	a, err := x.page(ctx, q)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the index: %w", err)
 	}
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
@@ -188,92 +178,50 @@ func (x *Index) answer(ctx context.Context, question []byte, most int64) ([]byte
 
 // page makes one page of the answer to a question.
 func (x *Index) page(ctx context.Context, q proto.EventsQuery) (a proto.EventsAnswer, err error) {
-	if len(q.Filters) > proto.MaxQueriedFilters {
-		return a, fmt.Errorf("%w: %d filters; want at most %d", errQuestion, len(q.Filters), proto.MaxQueriedFilters)
-	}
 	view := x.DB.View()
 	defer view.Close()
 	a.Seq = view.Seq()
-	bytes, after := 0, q.After
-	for _, f := range q.Filters {
-		count := 0
-		for m, err := range matches(ctx, view, f, after, q.IDsOnly) {
-			if err != nil {
-				return a, fmt.Errorf("read the index: %w", err)
-			}
-			if size := len(m.data); bytes == 0 || fits(q.IDsOnly, bytes+size) {
-				after, count, bytes = &m.place, count+1, bytes+size
-				if q.IDsOnly {
-					a.IDs = append(a.IDs, m.data...)
-				} else {
-					a.Events = append(a.Events, m.data)
-				}
-				continue
-			}
-			if count > 0 || after != nil { // otherwise the next page begins with this filter
-				a.Counts, a.After = append(a.Counts, count), after
-			}
+	f, limit := q.Filter, q.Filter.Limit
+	if f.LimitZero || limit < 0 {
+		return a, nil
+	}
+	f.Limit = 0 // it counts what comes after the place
+	if q.After != nil && (f.Until == nil || *f.Until > q.After.CreatedAt) {
+		f.Until = &q.After.CreatedAt
+	}
+	var last proto.Place
+	count, size := 0, 0
+	for m, err := range matches(ctx, view, f, q.IDsOnly) {
+		if err != nil {
+			return a, err
+		}
+		at := proto.Place{CreatedAt: m.CreatedAt, ID: hex.EncodeToString(m.ID[:])}
+		if q.After != nil && at.CreatedAt == q.After.CreatedAt && at.ID <= q.After.ID {
+			continue
+		}
+		if size += len(m.JSON); count > 0 && size > proto.MaxQueriedBytes || count == proto.MaxQueriedIDs {
+			a.After = &last
 			return a, nil
 		}
-		a.Counts, after = append(a.Counts, count), nil
+		if q.IDsOnly {
+			a.IDs = append(a.IDs, m.ID[:]...)
+		} else {
+			a.Events = append(a.Events, bytes.Clone(m.JSON))
+		}
+		last = at
+		if count++; count == limit {
+			break
+		}
 	}
 	return a, nil
 }
 
-// fits reports whether so many bytes are no more than a page.
-func fits(idsOnly bool, bytes int) bool {
-	if idsOnly {
-		return bytes <= 32*proto.MaxQueriedIDs
+// matches returns the answers to a filter, with their JSON if more than ids are wanted.
+func matches(ctx context.Context, view *eventdb.View, f nostr.Filter, idsOnly bool) iter.Seq2[eventdb.Raw, error] {
+	if !idsOnly {
+		return view.QueryRaw(ctx, f)
 	}
-	return bytes <= proto.MaxQueriedBytes
-}
-
-// match is an answer to a filter: an id, or an event.
-type match struct {
-	place proto.Place
-	data  []byte
-}
-
-// matches returns the answers to a filter behind a place.
-func matches(ctx context.Context, view *eventdb.View, f nostr.Filter, after *proto.Place, idsOnly bool) iter.Seq2[match, error] {
-	return func(yield func(match, error) bool) {
-		limit := f.Limit
-		if f.LimitZero || limit < 0 {
-			return
-		}
-		f.Limit = 0 // it counts what comes after the place
-		if after != nil && (f.Until == nil || *f.Until > after.CreatedAt) {
-			f.Until = &after.CreatedAt
-		}
-		count := 0
-		give := func(at nostr.Timestamp, id string, data []byte) (more bool) {
-			if after != nil && (at > after.CreatedAt || at == after.CreatedAt && id <= after.ID) {
-				return true
-			}
-			count++
-			return yield(match{proto.Place{CreatedAt: at, ID: id}, data}, nil) && count != limit
-		}
-		if idsOnly {
-			for e, err := range view.IDs(ctx, f) {
-				if err != nil {
-					yield(match{}, err)
-					return
-				}
-				if !give(e.CreatedAt, hex.EncodeToString(e.ID[:]), e.ID[:]) {
-					return
-				}
-			}
-			return
-		}
-		for ev, err := range view.Query(ctx, f) {
-			if err != nil {
-				yield(match{}, err)
-				return
-			}
-			// Encoded, it is no longer than what is stored, so that it fits on the bus too.
-			if !give(ev.CreatedAt, ev.ID, nostr.Encode(ev)) {
-				return
-			}
-		}
+	return func(yield func(eventdb.Raw, error) bool) {
+		view.IDs(ctx, f)(func(e eventdb.Entry, err error) bool { return yield(eventdb.Raw{Entry: e}, err) })
 	}
 }

@@ -23,11 +23,14 @@ import (
 )
 
 var (
-	// ErrNotFound: there is no such event.
+	// ErrNotFound is the answer where no such event is accepted. It is certain as of the sequence of
+	// the log that the source has reached.
 	ErrNotFound = eventdb.ErrNotFound
-	// ErrRefused: the question is none, or it does not fit on the bus. It need not be asked again.
+	// ErrRefused is the end of a question that cannot be answered: it is none, or it does not fit on
+	// the bus. The same question would be refused again.
 	ErrRefused = errors.New("refused")
-	// ErrTooMany: too many events match the filter of a reconciliation; ask for a shorter time.
+	// ErrTooMany is the answer to a step of a reconciliation whose filter matches too many events.
+	// Nothing was reconciled; ask for a shorter time.
 	ErrTooMany = errors.New("too many events match the filter")
 
 	errBehind = errors.New("this replica has not applied the log that far")
@@ -46,14 +49,8 @@ type Source interface {
 	Has(ctx context.Context, ids [][32]byte) ([]bool, error)
 	// Query returns the events that match, newest first and by id among equals.
 	Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error]
-	// IDs is Query without the events, of one filter after the other.
-	IDs(ctx context.Context, filters ...nostr.Filter) iter.Seq2[Found, error]
-}
-
-// Found is the id of an event that matches a filter.
-type Found struct {
-	Filter int // which of those that were asked for, from 0
-	ID     [32]byte
+	// IDs is Query without the events.
+	IDs(ctx context.Context, f nostr.Filter) iter.Seq2[[32]byte, error]
 }
 
 // Hear makes a follower that tells fn of the events that are accepted from now on, of some kinds:
@@ -66,9 +63,8 @@ func Hear(js jetstream.JetStream, s Source, kinds []int, fn func([]eventdb.Recor
 	return bus.NewFollower(js, reading, slog.New(slog.DiscardHandler), func(messages []bus.Message) error {
 		var recs []eventdb.Record
 		for _, m := range messages {
-			ev := new(nostr.Event)
 			// An empty message stands where an event stood that has left the log.
-			if err := ev.UnmarshalJSON(m.Data); err == nil && m.Header.Get(proto.HeaderRemoved) == "" {
+			if ev, err := nostr.Parse(m.Data); err == nil {
 				recs = append(recs, eventdb.Record{Seq: m.Seq, Event: ev, Raw: m.Data})
 			}
 		}

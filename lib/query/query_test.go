@@ -203,7 +203,6 @@ func TestBothWaysOfAskingAreOne(t *testing.T) {
 	}
 	until, since := nostr.Timestamp(1020), nostr.Timestamp(1015)
 	pages := 0
-	var all []nostr.Filter
 	for _, f := range []nostr.Filter{
 		{}, {Kinds: []int{1621}}, {Kinds: []int{30617, 30618}}, {Kinds: []int{5}}, {Tags: nostr.TagMap{"a": {"1", "3"}}, Kinds: []int{1621}},
 		{Until: &until}, {Since: &since, Kinds: []int{1}}, {Limit: 7}, {Limit: 700}, {LimitZero: true}, {Limit: -1}, {Kinds: []int{42}},
@@ -219,14 +218,10 @@ func TestBothWaysOfAskingAreOne(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("%v: %d events on the bus, %d in the index, or others", f, len(got), len(want))
 		}
-		all = append(all, f)
+		if ids := gather(t, remote.IDs(patient(t), f)); !slices.Equal(ids, gather(t, x.IDs(t.Context(), f))) || len(ids) != len(want) {
+			t.Errorf("%v: %d ids on the bus, %d in the index", f, len(ids), len(want))
+		}
 		pages = max(pages, len(strings.Join(want, ""))/proto.MaxQueriedBytes)
-	}
-	for n := range 500 { // more than one question takes
-		all = append(all, nostr.Filter{Kinds: []int{30617}, Tags: nostr.TagMap{"d": {fmt.Sprint(n % 70)}}})
-	}
-	if ids := gather(t, remote.IDs(patient(t), all...)); !slices.Equal(ids, gather(t, x.IDs(t.Context(), all...))) || len(ids) == 0 {
-		t.Errorf("%d ids on the bus", len(ids))
 	}
 	if pages < 3 {
 		t.Errorf("no answer took more than %d pages", pages)
@@ -255,11 +250,12 @@ func TestIDsOfManyPages(t *testing.T) {
 		recs = append(recs, eventdb.Record{Seq: uint64(n + 1), Event: event(1621, 7, fmt.Sprint(n))})
 	}
 	x := w.replica(recs)
-	few, limited := nostr.Filter{Kinds: []int{1621}, Limit: 3}, nostr.Filter{Kinds: []int{1621}, Limit: proto.MaxQueriedIDs + 7}
-	filters := []nostr.Filter{few, {Kinds: []int{1621}}, few, {Kinds: []int{1}}, limited}
-	got := gather(t, w.remote().IDs(patient(t), filters...))
-	if want := gather(t, x.IDs(t.Context(), filters...)); !slices.Equal(got, want) || len(got) != len(recs)+6+limited.Limit {
-		t.Errorf("%d ids, want %d in the same order", len(got), len(want))
+	for limit, want := range map[int]int{0: len(recs), 3: 3, proto.MaxQueriedIDs: proto.MaxQueriedIDs, proto.MaxQueriedIDs + 7: proto.MaxQueriedIDs + 7} {
+		f := nostr.Filter{Kinds: []int{1621}, Limit: limit}
+		got := gather(t, w.remote().IDs(patient(t), f))
+		if local := gather(t, x.IDs(t.Context(), f)); !slices.Equal(got, local) || len(got) != want {
+			t.Errorf("%d ids, want %d in the same order", len(got), want)
+		}
 	}
 }
 
@@ -384,9 +380,10 @@ func TestNoAnswer(t *testing.T) {
 		t.Errorf("without a replica: %v; %v", err, remote.Answered())
 	}
 	w.replica(recs)
-	if !has(t, remote, ev)[0] || remote.Answered() != nil {
-		t.Error("not ready again")
+	if !has(t, remote, ev)[0] {
+		t.Error("unknown")
 	}
+	until(true)
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -402,8 +399,7 @@ func TestBadQuestions(t *testing.T) {
 		t.Fatal("known")
 	}
 	for _, question := range []string{
-		"", "{", `{"filters":{}}`, `{"filters":[` + strings.Repeat("{},", proto.MaxQueriedFilters) + `{}]}`,
-		`{"filters":[{"search":"` + strings.Repeat("x", 600<<10) + `"}]}`,
+		"", "{", `{"filter":[]}`, `{"filter":{"search":"` + strings.Repeat("x", 600<<10) + `"}}`,
 	} {
 		msg, err := w.Conn.Request(proto.SubjectQueryEvents, []byte(question), patience)
 		if err != nil || msg.Header.Get(micro.ErrorCodeHeader) != proto.QueryBad {

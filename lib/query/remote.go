@@ -27,8 +27,8 @@ const (
 	// is twice as long as the one before.
 	firstPause   = 20 * time.Millisecond
 	longestPause = time.Second
-	// silentFor is how long questions must have been without an answer before the process is not
-	// ready, and probeEvery how often ingest is asked while nothing else is.
+	// silentFor is how long ingest must not have answered before the process is not ready, and
+	// probeEvery how often it is asked for that.
 	silentFor  = 2 * time.Second
 	probeEvery = time.Second
 	// idsAtOnce is how many ids one question names.
@@ -44,8 +44,8 @@ type Remote struct {
 
 	mu       sync.Mutex
 	seq      uint64
-	answered time.Time // when an answer came last
-	why      error     // why the last try had none; nil: it had
+	answered time.Time // when ingest has answered last
+	why      error     // why it did not; nil: it did
 }
 
 // NewRemote asks the log where it ends: answers have at least what it has now.
@@ -57,19 +57,12 @@ func NewRemote(ctx context.Context, b *bus.Bus, log *slog.Logger) (*Remote, erro
 	return &Remote{conn: b.Conn, js: b.JS, log: log, seq: last, why: errors.New("it was not asked yet")}, nil
 }
 
-// Run asks now and then whether ingest answers, until ctx ends, and logs when that changes.
+// Run asks every second whether ingest answers, until ctx ends, and logs when that changes.
 func (r *Remote) Run(ctx context.Context) error {
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
 	for silent := false; ; {
-		r.mu.Lock()
-		quiet := time.Since(r.answered) >= probeEvery
-		r.mu.Unlock()
-		if quiet {
-			brief, cancel := context.WithTimeout(ctx, silentFor)
-			_, _ = r.ask(brief, proto.EventsQuery{Filters: []nostr.Filter{{LimitZero: true}}})
-			cancel()
-		}
+		r.probe(ctx)
 		switch err := r.Answered(); {
 		case ctx.Err() != nil || (err != nil) == silent:
 		case err != nil:
@@ -84,6 +77,17 @@ func (r *Remote) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
+	}
+}
+
+func (r *Remote) probe(ctx context.Context) {
+	brief, cancel := context.WithTimeout(ctx, silentFor)
+	defer cancel()
+	_, err := r.ask(brief, proto.EventsQuery{Filter: nostr.Filter{LimitZero: true}})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.why = err; err == nil {
+		r.answered = time.Now()
 	}
 }
 
@@ -123,24 +127,20 @@ func (r *Remote) CatchUp(ctx context.Context) error {
 
 // Has implements [Source]. The answer has everything that was accepted before the call.
 func (r *Remote) Has(ctx context.Context, ids [][32]byte) ([]bool, error) {
-	if err := r.retry(ctx, r.CatchUp); err != nil {
+	if err := retry(ctx, r.CatchUp); err != nil {
 		return nil, err
 	}
-	var filters []nostr.Filter
+	known := map[[32]byte]bool{}
 	for some := range slices.Chunk(ids, idsAtOnce) {
 		f := nostr.Filter{}
 		for _, id := range some {
 			f.IDs = append(f.IDs, hex.EncodeToString(id[:]))
 		}
-		filters = append(filters, f)
-	}
-	known := map[[32]byte]bool{}
-	for _, f := range filters { // each is a question of its own, because of its size
-		for found, err := range r.IDs(ctx, f) {
+		for id, err := range r.IDs(ctx, f) {
 			if err != nil {
 				return nil, err
 			}
-			known[found.ID] = true
+			known[id] = true
 		}
 	}
 	has := make([]bool, len(ids))
@@ -153,18 +153,13 @@ func (r *Remote) Has(ctx context.Context, ids [][32]byte) ([]bool, error) {
 // Query implements [Source]. Each page is as the log is when it is answered.
 func (r *Remote) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error] {
 	return func(yield func(*nostr.Event, error) bool) {
-		for p, err := range r.pages(ctx, []nostr.Filter{f}, false) {
+		for page, err := range r.pages(ctx, proto.EventsQuery{Filter: f}) {
 			if err != nil {
 				yield(nil, err)
 				return
 			}
-			for _, raw := range p.Events {
-				ev := new(nostr.Event)
-				if err := ev.UnmarshalJSON(raw); err != nil {
-					yield(nil, fmt.Errorf("read an answer: %w", err))
-					return
-				}
-				if !yield(ev, nil) {
+			for _, raw := range page.Events {
+				if ev, err := nostr.Parse(raw); !yield(ev, err) || err != nil {
 					return
 				}
 			}
@@ -173,63 +168,49 @@ func (r *Remote) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Eve
 }
 
 // IDs implements [Source], as Query does.
-func (r *Remote) IDs(ctx context.Context, filters ...nostr.Filter) iter.Seq2[Found, error] {
-	return func(yield func(Found, error) bool) {
-		for p, err := range r.pages(ctx, filters, true) {
+func (r *Remote) IDs(ctx context.Context, f nostr.Filter) iter.Seq2[[32]byte, error] {
+	return func(yield func([32]byte, error) bool) {
+		for page, err := range r.pages(ctx, proto.EventsQuery{Filter: f, IDsOnly: true}) {
 			if err != nil {
-				yield(Found{}, err)
+				yield([32]byte{}, err)
 				return
 			}
-			for n, count := range p.Counts {
-				for ; count > 0; count-- {
-					if !yield(Found{p.first + n, [32]byte(p.IDs)}, nil) {
-						return
-					}
-					p.IDs = p.IDs[32:]
+			for ids := page.IDs; len(ids) >= 32; ids = ids[32:] {
+				if !yield([32]byte(ids), nil) {
+					return
 				}
 			}
 		}
 	}
 }
 
-// page is an answer, and which filter it begins with.
-type page struct {
-	proto.EventsAnswer
-	first int
-}
-
-// pages asks for one page after the other.
-func (r *Remote) pages(ctx context.Context, filters []nostr.Filter, idsOnly bool) iter.Seq2[page, error] {
-	return func(yield func(page, error) bool) {
-		left, q := slices.Clone(filters), proto.EventsQuery{IDsOnly: idsOnly}
-		for len(left) > 0 {
-			q.Filters = left[:min(len(left), proto.MaxQueriedFilters)]
+// pages asks for one page after the other. An error is the last.
+func (r *Remote) pages(ctx context.Context, q proto.EventsQuery) iter.Seq2[proto.EventsAnswer, error] {
+	return func(yield func(proto.EventsAnswer, error) bool) {
+		for more := true; more; {
 			a, err := r.ask(ctx, q)
-			if !yield(page{a, len(filters) - len(left)}, err) || err != nil {
+			if !yield(a, err) || err != nil {
 				return
 			}
-			done := len(a.Counts)
-			if a.After != nil {
-				done-- // there is more of the last one
-				if f := &left[done]; f.Limit > 0 {
-					f.Limit -= a.Counts[done]
-				}
+			if q.Filter.Limit > 0 {
+				q.Filter.Limit -= len(a.Events) + len(a.IDs)/32
 			}
-			left, q.After = left[done:], a.After
+			q.After, more = a.After, a.After != nil
 		}
 	}
 }
 
 // ask asks for a page until there is an answer, the question is refused, or ctx ends.
 func (r *Remote) ask(ctx context.Context, q proto.EventsQuery) (a proto.EventsAnswer, err error) {
-	err = r.retry(ctx, func(ctx context.Context) error {
+	err = retry(ctx, func(ctx context.Context) error {
 		a, q.Seq = proto.EventsAnswer{}, r.Seq()
-		err := request(ctx, r.conn, proto.SubjectQueryEvents, q, &a)
-		if err == nil {
-			err = checkPage(q, a)
+		if err := request(ctx, r.conn, proto.SubjectQueryEvents, q, &a); err != nil {
+			return err
 		}
-		r.heard(err)
-		return err
+		if a.Seq < q.Seq || a.After != nil && len(a.Events)+len(a.IDs) == 0 {
+			return fmt.Errorf("an answer at %d to a question at %d, with %d events and %d bytes of ids", a.Seq, q.Seq, len(a.Events), len(a.IDs))
+		}
+		return nil
 	})
 	if err != nil {
 		return a, fmt.Errorf("ask for accepted events: %w", err)
@@ -237,40 +218,8 @@ func (r *Remote) ask(ctx context.Context, q proto.EventsQuery) (a proto.EventsAn
 	return a, nil
 }
 
-// heard notes how a question ended.
-func (r *Remote) heard(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.why = err; err == nil || errors.Is(err, ErrRefused) {
-		r.answered, r.why = time.Now(), nil
-	}
-}
-
-// checkPage reports whether an answer is one to a question, and more than nothing.
-func checkPage(q proto.EventsQuery, a proto.EventsAnswer) error {
-	total := 0
-	for n, count := range a.Counts {
-		if count < 0 {
-			return fmt.Errorf("an answer with a count of %d", count)
-		}
-		if last := n == len(a.Counts)-1; last && a.After != nil && n < len(q.Filters) && q.Filters[n].Limit > 0 && count >= q.Filters[n].Limit {
-			return errors.New("an answer with more than was asked for")
-		}
-		total += count
-	}
-	switch {
-	case a.Seq < q.Seq:
-		return fmt.Errorf("an answer at %d to a question at %d", a.Seq, q.Seq)
-	case len(a.Counts) == 0 || len(a.Counts) > len(q.Filters) || a.After != nil && total == 0:
-		return fmt.Errorf("an answer to %d of %d filters", len(a.Counts), len(q.Filters))
-	case !q.IDsOnly && total != len(a.Events) || q.IDsOnly && 32*total != len(a.IDs):
-		return fmt.Errorf("an answer of %d events and %d bytes of ids that counts %d", len(a.Events), len(a.IDs), total)
-	}
-	return nil
-}
-
 // retry tries until there is no error, the question is refused, or ctx ends.
-func (r *Remote) retry(ctx context.Context, try func(context.Context) error) error {
+func retry(ctx context.Context, try func(context.Context) error) error {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		brief, cancel := context.WithTimeout(ctx, tryTime)
 		err := try(brief)
@@ -290,54 +239,4 @@ func (r *Remote) retry(ctx context.Context, try func(context.Context) error) err
 			return errors.Join(context.Cause(ctx), err)
 		}
 	}
-}
-
-// Reconciliation is what stays the same during a session with a relay.
-type Reconciliation struct {
-	Filter nostr.Filter
-	// Seq is the sequence of the log that must have been read before a step is answered: the last
-	// of what the asker knows to be accepted.
-	Seq uint64
-}
-
-// Step is what to do next.
-type Step struct {
-	Message []byte     // to say to the relay; nil: the session has ended
-	Missing [][32]byte // ids to fetch from it; some may have come before
-	Alone   uint64     // how many events of the filter it has turned out not to have
-}
-
-// Reconciler asks the service grasp.query.reconcile which of a relay's events are not known here,
-// step by step, while another process speaks with the relay (NIP-77). The asker needs no index and
-// keeps nothing but the filter: what is accepted, held or rejected is looked up by ingest.
-// [ErrRefused]: the filter is none, or the relay's message breaks the rules of the protocol. After
-// any other error but [ErrTooMany] the step may be asked again.
-type Reconciler struct{ Conn *nats.Conn }
-
-// Begin makes the first message for a relay, and tells how many events of the filter are known.
-func (s Reconciler) Begin(ctx context.Context, session Reconciliation) (first []byte, known uint64, err error) {
-	a, err := s.ask(ctx, session, nil)
-	return a.Message, a.Known, err
-}
-
-// Continue reads what a relay has answered. It is for the caller to bound how often: a relay can
-// keep a session going for ever.
-func (s Reconciler) Continue(ctx context.Context, session Reconciliation, answer []byte) (Step, error) {
-	if len(answer) == 0 {
-		return Step{}, fmt.Errorf("reconcile: %w: an empty message", ErrRefused)
-	}
-	a, err := s.ask(ctx, session, answer)
-	step := Step{Message: a.Message, Alone: a.Alone}
-	for ids := a.Missing; len(ids) >= 32; ids = ids[32:] {
-		step.Missing = append(step.Missing, [32]byte(ids))
-	}
-	return step, err
-}
-
-func (s Reconciler) ask(ctx context.Context, session Reconciliation, message []byte) (a proto.ReconcileAnswer, err error) {
-	q := proto.ReconcileQuery{Filter: session.Filter, Message: message, Seq: session.Seq}
-	if err := request(ctx, s.Conn, proto.SubjectQueryReconcile, q, &a); err != nil {
-		return proto.ReconcileAnswer{}, fmt.Errorf("reconcile: %w", err)
-	}
-	return a, nil
 }

@@ -64,7 +64,7 @@ func (w *wiretap) hear(m *nats.Msg) {
 		err = w.answer(m, q)
 	case m.Subject == proto.SubjectQueryEvents:
 		var q proto.EventsQuery
-		if err = json.Unmarshal(m.Data, &q); q.IDsOnly && len(q.Filters) == 1 && len(q.Filters[0].IDs) > 0 { // which of these are known
+		if err = json.Unmarshal(m.Data, &q); q.IDsOnly && len(q.Filter.IDs) > 0 { // which of these are known
 			w.waiting[m.Reply] = q
 		}
 	case strings.HasPrefix(m.Subject, "grasp.candidate.sync.") && !strings.HasPrefix(m.Reply, "$JS.ACK."): // else ingest is given it
@@ -89,7 +89,7 @@ func (w *wiretap) answer(m *nats.Msg, q proto.EventsQuery) error {
 	for id := range slices.Chunk(a.IDs, 32) {
 		found[hex.EncodeToString(id)] = true
 	}
-	for _, id := range q.Filters[0].IDs {
+	for _, id := range q.Filter.IDs {
 		r.ids = append(r.ids, id)
 		r.known = append(r.known, found[id])
 	}

@@ -191,17 +191,18 @@ func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (proto.Rep
 
 func (w *worker) countEvents(ctx context.Context, ref nostr.RepoRef) (naming, states int, err error) {
 	filters := append(namingOf(ref), statesOf(ref.Identifier))
-	for found, err := range w.events.IDs(ctx, filters...) {
-		switch {
-		case err != nil:
-			return 0, 0, fmt.Errorf("count the events of %s: %w", ref, err)
-		case found.Filter == len(filters)-1:
-			states++
-		default:
-			naming++
+	counts := make([]int, len(filters))
+	for n, filter := range filters {
+		for _, err := range w.events.IDs(ctx, filter) {
+			if err != nil {
+				return 0, 0, fmt.Errorf("count the events of %s: %w", ref, err)
+			}
+			counts[n]++
 		}
+		naming += counts[n]
 	}
-	return naming, states, nil
+	states = counts[len(filters)-1]
+	return naming - states, states, nil
 }
 
 // restoreRepo cancels the removal of a repository: it is kept until its owner comes back, or an

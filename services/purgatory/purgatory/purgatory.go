@@ -43,7 +43,7 @@ type events interface {
 	CatchUp(ctx context.Context) error
 	Reached(ctx context.Context, seq uint64) error
 	Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error]
-	IDs(ctx context.Context, filters ...nostr.Filter) iter.Seq2[query.Found, error]
+	IDs(ctx context.Context, f nostr.Filter) iter.Seq2[[32]byte, error]
 }
 
 // worker is one replica.

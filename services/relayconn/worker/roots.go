@@ -12,7 +12,6 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 )
 
@@ -28,13 +27,16 @@ const (
 	mostNewer = 10_000
 )
 
+// askAtOnce is of how many repositories the root events are asked for before any are told.
+const askAtOnce = 200
+
 // rootKinds are the kinds of root events.
 var rootKinds = []int{nostr.KindPatch, nostr.KindPR, nostr.KindIssue}
 
 // Events is what is asked about accepted events.
 type Events interface {
 	CatchUp(ctx context.Context) error
-	IDs(ctx context.Context, filters ...nostr.Filter) iter.Seq2[query.Found, error]
+	IDs(ctx context.Context, f nostr.Filter) iter.Seq2[[32]byte, error]
 }
 
 // list is the root events of one repository. They are asked for once, and followed in the log.
@@ -156,7 +158,7 @@ func (t *Targets) askSome(ctx context.Context) (more bool, err error) {
 	var asked []*list
 	t.mu.Lock()
 	for ref, l := range t.lists {
-		if l.due && len(refs) < proto.MaxQueriedFilters {
+		if l.due && len(refs) < askAtOnce {
 			refs, asked = append(refs, ref), append(asked, l)
 			l.due, l.asking, l.heard = false, true, nil
 		}
@@ -191,16 +193,14 @@ func (t *Targets) rootsOf(ctx context.Context, refs []string) ([][]string, error
 	if err := t.events.CatchUp(ctx); err != nil {
 		return nil, err
 	}
-	filters := make([]nostr.Filter, len(refs))
-	for n, ref := range refs {
-		filters[n] = nostr.Filter{Kinds: rootKinds, Tags: nostr.TagMap{"a": {ref}}}
-	}
 	lists := make([][]string, len(refs))
-	for found, err := range t.events.IDs(ctx, filters...) {
-		if err != nil {
-			return nil, err
+	for n, ref := range refs {
+		for id, err := range t.events.IDs(ctx, nostr.Filter{Kinds: rootKinds, Tags: nostr.TagMap{"a": {ref}}}) {
+			if err != nil {
+				return nil, err
+			}
+			lists[n] = append(lists[n], hex.EncodeToString(id[:]))
 		}
-		lists[found.Filter] = append(lists[found.Filter], hex.EncodeToString(found.ID[:]))
 	}
 	return lists, nil
 }

@@ -15,7 +15,6 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/session"
@@ -158,17 +157,15 @@ func (w *world) CatchUp(context.Context) error {
 	return nil
 }
 
-func (w *world) IDs(_ context.Context, filters ...nostr.Filter) iter.Seq2[query.Found, error] {
-	return func(yield func(query.Found, error) bool) {
+func (w *world) IDs(_ context.Context, f nostr.Filter) iter.Seq2[[32]byte, error] {
+	return func(yield func([32]byte, error) bool) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		for n, f := range filters {
-			for text, refs := range w.accepted {
-				var id [32]byte
-				nostr.ReadHex(id[:], text)
-				if slices.Contains(refs, f.Tags["a"][0]) && !yield(query.Found{Filter: n, ID: id}, nil) {
-					return
-				}
+		for text, refs := range w.accepted {
+			var id [32]byte
+			nostr.ReadHex(id[:], text)
+			if slices.Contains(refs, f.Tags["a"][0]) && !yield(id, nil) {
+				return
 			}
 		}
 	}
