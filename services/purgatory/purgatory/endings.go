@@ -191,11 +191,13 @@ func (w *worker) whyItEnds(ctx context.Context, ref nostr.RepoRef) (repostate.En
 	}
 	deleted := false
 	if !w.node.Settings.IgnoreDeletions {
-		for _, err := range w.events.IDs(ctx, repostate.DeletionsOf(last)...) {
-			if err != nil {
-				return repostate.Ending{}, fmt.Errorf("look for a deletion of the announcement of %s: %w", ref, err)
+		for _, filter := range repostate.DeletionsOf(last) {
+			for _, err := range w.events.IDs(ctx, filter) {
+				if err != nil {
+					return repostate.Ending{}, fmt.Errorf("look for a deletion of the announcement of %s: %w", ref, err)
+				}
+				deleted = true
 			}
-			deleted = true
 		}
 	}
 	// It is of a repository that is here as long as it lists us, under this or an earlier domain, or

@@ -230,11 +230,11 @@ func (w *worker) Unknown(ctx context.Context, ids []string) ([]string, error) {
 			}
 		}
 		for some := range slices.Chunk(slices.Collect(maps.Keys(unknown)), valuesAtOnce) {
-			for found, err := range w.events.IDs(ctx, nostr.Filter{IDs: some}) {
+			for id, err := range w.events.IDs(ctx, nostr.Filter{IDs: some}) {
 				if err != nil {
 					return nil, fmt.Errorf("look for events: %w", err)
 				}
-				delete(unknown, hex.EncodeToString(found.ID[:]))
+				delete(unknown, hex.EncodeToString(id[:]))
 			}
 		}
 	}
