@@ -20,13 +20,11 @@ const lookAround = 50 * time.Millisecond
 // starts last, so it is the first to stop.
 func greeting(out io.Writer) node.Service {
 	return node.Service{Name: "greeting", Run: func(ctx context.Context, n *node.Node) error {
-		ticker := time.NewTicker(lookAround)
-		defer ticker.Stop()
 		for len(n.Ready.Failing()) > 0 || n.Announced(node.FrontDoor) == "" {
 			select {
 			case <-ctx.Done():
 				return nil
-			case <-ticker.C:
+			case <-time.After(lookAround):
 			}
 		}
 		fmt.Fprint(out, welcome(n))

@@ -23,17 +23,11 @@ type loginsFolder struct {
 	Users  []string `arg:"" optional:"" name:"user" help:"Only these users."`
 }
 
-type loginsInit struct {
-	loginsFolder `embed:""`
-}
-
-type loginsRotate struct {
-	loginsFolder `embed:""`
-}
-
-type loginsRetire struct {
-	loginsFolder `embed:""`
-}
+type (
+	loginsInit   struct{ loginsFolder }
+	loginsRotate struct{ loginsFolder }
+	loginsRetire struct{ loginsFolder }
+)
 
 // Run implements the command.
 func (c *loginsInit) Run(k *kong.Kong) error {

@@ -38,22 +38,16 @@ type asks struct {
 // removeTime is how long a removal may take: it also removes the events of the repository.
 const removeTime = 6 * time.Minute
 
-type repoList struct {
-	asks `embed:""`
-}
-
 type oneRepo struct {
 	Repo repoName `arg:"" name:"repository" help:"npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>."`
 	asks `embed:""`
 }
 
-type repoShow struct {
-	oneRepo `embed:""`
-}
-
-type repoRestore struct {
-	oneRepo `embed:""`
-}
+type (
+	repoList    struct{ asks }
+	repoShow    struct{ oneRepo }
+	repoRestore struct{ oneRepo }
+)
 
 type repoRemove struct {
 	Repos []repoName `arg:"" name:"repository" help:"npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>."`

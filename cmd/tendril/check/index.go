@@ -25,7 +25,7 @@ func (c *checker) checkIndex(ctx context.Context, dir, temp string) error {
 		return err
 	}
 	if note != "" {
-		c.report.note(name + " " + note)
+		c.report.Notes = append(c.report.Notes, name+" "+note)
 	}
 	if problem != "" {
 		c.report.found(Finding{

@@ -45,12 +45,6 @@ type Report struct {
 	mu sync.Mutex
 }
 
-func (r *Report) note(text string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.Notes = append(r.Notes, text)
-}
-
 // found notes a finding, after mending it where that is wanted.
 func (r *Report) found(f Finding, repair bool) {
 	if repair && f.mend != nil {
