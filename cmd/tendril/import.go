@@ -106,7 +106,7 @@ func (i *imports) Run() error {
 func (i *imports) open(relay *importer.Relay) (iter.Seq2[importer.Line, error], error) {
 	switch {
 	case importer.IsRelay(i.File):
-		return relay.Lines(context.Background()), nil
+		return relay.Lines(), nil
 	case i.File == "-":
 		return importer.Lines(os.Stdin), nil
 	}

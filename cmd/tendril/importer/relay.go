@@ -21,8 +21,7 @@ import (
 const (
 	// pageLimit is how many events a page is asked for.
 	pageLimit = 500
-	// dialTime bounds the opening of a connection, pageTime the time from the request of a page to
-	// its end.
+	// dialTime bounds the opening of a connection, pageTime the time that a page may take with it.
 	dialTime = 20 * time.Second
 	pageTime = 2 * time.Minute
 	// tries is how often a page is asked for in a row. Each pause is twice the one before.
@@ -57,18 +56,18 @@ var errStopped = errors.New("stopped")
 type final struct{ error }
 
 // Lines are the events of the relay, numbered as they come. What comes is not verified.
-func (r *Relay) Lines(ctx context.Context) iter.Seq2[Line, error] {
+func (r *Relay) Lines() iter.Seq2[Line, error] {
 	return func(yield func(Line, error) bool) {
-		if err := r.pages(ctx, yield); err != nil && !errors.Is(err, errStopped) {
+		if err := r.pages(yield); err != nil && !errors.Is(err, errStopped) {
 			yield(Line{}, fmt.Errorf("read the relay %s: %w", r.url, err))
 		}
 	}
 }
 
-func (r *Relay) pages(ctx context.Context, yield func(Line, error) bool) error {
+func (r *Relay) pages(yield func(Line, error) bool) error {
 	defer r.hangUp()
 	for more, failed := true, 0; more; {
-		err := r.page(ctx, yield)
+		err := r.page(yield)
 		if err == nil {
 			more, failed = r.walk.Ended(), 0
 			continue
@@ -79,11 +78,7 @@ func (r *Relay) pages(ctx context.Context, yield func(Line, error) bool) error {
 			return err
 		}
 		r.walk.Again()
-		select {
-		case <-time.After(r.pause << (failed - 1)):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		time.Sleep(r.pause << (failed - 1))
 	}
 	return nil
 }
@@ -126,14 +121,14 @@ func (r *Relay) dial(ctx context.Context) error {
 }
 
 // page asks for the next page and reads it to its end.
-func (r *Relay) page(ctx context.Context, yield func(Line, error) bool) error {
+func (r *Relay) page(yield func(Line, error) bool) error {
+	ctx, cancel := context.WithTimeout(context.Background(), pageTime)
+	defer cancel()
 	if r.conn == nil {
 		if err := r.dial(ctx); err != nil {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, pageTime)
-	defer cancel()
 	r.asked++
 	id := "page-" + strconv.Itoa(r.asked)
 	request := []any{"REQ", id}

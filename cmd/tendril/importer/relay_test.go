@@ -77,7 +77,7 @@ func read(t *testing.T, handler http.Handler) (ids []string, err error) {
 	r := NewRelay("ws" + strings.TrimPrefix(s.URL, "http"))
 	r.pause = time.Millisecond
 	have := map[string]bool{}
-	for line, wrong := range r.Lines(t.Context()) {
+	for line, wrong := range r.Lines() {
 		if err = wrong; err != nil {
 			break
 		}
@@ -178,22 +178,5 @@ func TestRefusal(t *testing.T) {
 	elsewhere := http.RedirectHandler("http://127.0.0.1:1", http.StatusFound)
 	if _, err := read(t, elsewhere); err == nil || !strings.Contains(err.Error(), "expected handshake response status code 101 but got 302") {
 		t.Errorf("a redirect: %v", err)
-	}
-}
-
-// TestAnInterruptEndsTheReading of a relay that says nothing.
-func TestAnInterruptEndsTheReading(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	s := httptest.NewServer(&relay{instead: func(int, string, *websocket.Conn) bool {
-		cancel()
-		<-t.Context().Done()
-		return true
-	}})
-	t.Cleanup(s.CloseClientConnections)
-	for _, err := range NewRelay("ws" + strings.TrimPrefix(s.URL, "http")).Lines(ctx) {
-		if !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
 	}
 }
