@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -223,16 +224,28 @@ func (r *Repo) linkPacks(ctx context.Context, from *Repo) error {
 	return syncFolders(folder, r.in("objects"))
 }
 
-// copyFrom lets git copy objects, with what they reach and is not here yet, from one folder to the
-// other.
+// copyFrom lets git pack objects of the other folder, with what they reach and no reference here
+// does. It needs no shell, as git fetch would between folders.
 func (r *Repo) copyFrom(ctx context.Context, from *Repo, ids []string) error {
-	serve := "git -c safe.directory=* upload-pack"
-	c := r.writing("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--upload-pack", serve, "--stdin", from.path)
-	c.config = []setting{{"fetch.unpackLimit", "1"}, {"protocol.file.allow", "always"}}
-	c.env = []string{"GIT_ALLOW_PROTOCOL=file"}
-	_, err := c.ask(ctx, strings.Join(ids, "\n")+"\n")
+	refs, err := r.Refs()
+	if err != nil {
+		return err
+	}
+	named := slices.Collect(maps.Values(refs.ByName))
+	folder := r.in("objects", packFolder)
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	c := r.writing("pack-objects", "--revs", "--delta-base-offset", "-q", filepath.Join(folder, "pack"))
+	// Git reads a path that begins with a quote as a C string.
+	path := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(from.in("objects"))
+	c.env = []string{"GIT_ALTERNATE_OBJECT_DIRECTORIES=\"" + path + "\""}
+	_, err = c.ask(ctx, strings.Join(slices.Concat(ids, []string{"--not"}, named), "\n")+"\n")
 	if refused(err) {
 		return fmt.Errorf("%w: %w", ErrBroken, err)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return syncFolders(folder, r.in("objects"))
 }

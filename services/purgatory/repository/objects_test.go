@@ -217,7 +217,8 @@ func TestMaintainersShareWhatTheyHaveInCommon(t *testing.T) {
 
 func TestShareBringsOnlyWhatIsReachable(t *testing.T) {
 	t.Parallel()
-	s := gittest.Store(t)
+	s, err := repository.NewStore(repository.Options{Root: filepath.Join(t.TempDir(), `a "quoted": folder`)})
+	must(t, err)
 	from, to := maintained(t, s, 1), maintained(t, s, 2)
 	w := gittest.NewWork(t)
 	first := w.Commit("a", "a")
