@@ -62,8 +62,9 @@ const (
 	// shortMessage is how many bytes a message has whose reading costs less than to wait for a
 	// turn.
 	shortMessage = 4 << 10
-	// batchBytes is how many bytes of events are gathered before they are written.
-	batchBytes = 32 << 10
+	// batchBytes is how many bytes of events are gathered before they are written: with one more
+	// event and the frames, they are mostly one chunk of an answer (config.AnswerChunk).
+	batchBytes = 30 << 10
 	// openQuestion is what a subscription, session or count takes of the memory beside its bytes,
 	// and openDelivery an event that waits: there could be millions of small ones, and the process
 	// would run out of memory.

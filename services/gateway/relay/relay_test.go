@@ -13,35 +13,16 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/proto"
 )
 
-// noting notes what was waited for.
-type noting struct {
-	*eventdb.DB
-	waited chan uint64
-}
-
-func (i noting) WaitFor(_ context.Context, seq uint64) error { i.waited <- seq; return nil }
-
-// ingest accepts everything at one sequence.
-type ingest uint64
-
-func (at ingest) Offer(_ context.Context, c candidates.Candidate) error {
-	go c.Done(proto.Verdict{ID: c.Event.ID, Outcome: proto.Accepted, Seq: uint64(at)}, nil)
-	return nil
-}
-
 type bench struct {
-	index noting
+	index *eventdb.DB
 	relay *Relay
 	ws    *websocket.Conn
 	t     *testing.T
@@ -55,7 +36,7 @@ func connect(t *testing.T, set ...func(*Relay)) *bench {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	b := &bench{index: noting{db, make(chan uint64, 10)}, t: t}
+	b := &bench{index: db, t: t}
 	connections := limit.NewFair(10, 10)
 	rejected := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "rejected"}, []string{"kind", "reason"})
 	metrics, err := NewMetrics(prometheus.NewRegistry(), connections, 10, rejected)
@@ -66,7 +47,7 @@ func connect(t *testing.T, set ...func(*Relay)) *bench {
 		Limits: config.Front{MaxSubscriptions: 10, MaxFilters: 10, MaxFilterValues: 10, MaxMessageBytes: 10_000, MaxLimit: 100,
 			DefaultLimit: 100, MaxFilterSteps: 100, EventTimeout: 10 * time.Second,
 			EventsPerMinutePerIP: 10, MaxSubscriptionsPerIP: 10, ClientBytes: 1 << 20, ClientBytesPerIP: 1 << 20, MessageTime: time.Minute},
-		Future: time.Minute, Index: b.index, Ingest: ingest(42), Connections: connections, Work: limit.NewFair(1, 1),
+		Future: time.Minute, Index: b.index, Connections: connections, Work: limit.NewFair(1, 1),
 		Metrics: metrics, Log: log,
 	})
 	for _, set := range set {
@@ -143,26 +124,6 @@ func TestHubThatLagsDoublesNothing(t *testing.T) {
 	b.want(`["EVENT","s",`, "event 3.")
 	b.store(4)
 	b.want(`["EVENT","s",`, "event 4.")
-}
-
-// TestOKWaitsForTheIndex: who was told OK may ask for the event at once.
-func TestOKWaitsForTheIndex(t *testing.T) {
-	t.Parallel()
-	b := connect(t)
-	ev := nostr.Event{Kind: 1, CreatedAt: nostr.Now()}
-	if err := ev.Sign(gonostr.GeneratePrivateKey()); err != nil {
-		t.Fatal(err)
-	}
-	b.say(`["EVENT",` + ev.String() + `]`)
-	b.want(`["OK","`+ev.ID+`",true`, "")
-	select {
-	case seq := <-b.index.waited:
-		if seq != 42 {
-			t.Errorf("waited for %d", seq)
-		}
-	default:
-		t.Error("OK was said before the index had the event")
-	}
 }
 
 // TestFilterThatCostsTooMuchIsRefused: it matches next to nothing, but has to be compared with
