@@ -92,10 +92,10 @@ func TestAsyncAPIHasEveryStreamAndItsSubjects(t *testing.T) {
 func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 	t.Parallel()
 	doc := readDocument(t)
-	ev := &nostr.Event{ID: someID, PubKey: somebody, Kind: 1621}
+	ev := &nostr.Event{ID: someID, PubKey: author, Kind: 1621}
 	short := ShortID(someID)
 	target, _ := TargetSubject("r.example.com")
-	wanted, _ := WantedSubject("r.example.com", "30617:"+somebody+":repo")
+	wanted, _ := WantedSubject("r.example.com", "30617:"+author+":repo")
 	git, _ := GitSubject("repo", GitFetched)
 	held, _ := HeldKeyOf("repo", ev).Key()
 	values := map[string]map[string]string{
@@ -104,11 +104,11 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 		"candidateLive":     {"": LaneSyncLive.Subject()},
 		"candidateHistoric": {"": LaneSyncHistoric.Subject()},
 		"candidateDaily":    {"": LaneSyncDaily.Subject()},
-		"event":             {"": EventSubjectOf(ev).String(), "kind": "1621", "pubkey": somebody, "slot": short},
+		"event":             {"": EventSubjectOf(ev).String(), "kind": "1621", "pubkey": author, "slot": short},
 		"eventsMark":        {"": SubjectEventsMark},
 		"rejected":          {"": RejectedSubject{1621, short}.String(), "kind": "1621", "shortId": short},
 		"target":            {"": target, "relay": "r.example.com"},
-		"wanted":            {"": wanted, "relay": "r.example.com", "pubkey": somebody, "identifier": "repo"},
+		"wanted":            {"": wanted, "relay": "r.example.com", "pubkey": author, "identifier": "repo"},
 		"verdict":           {"": VerdictSubject("in"), "inbox": "in"},
 		"git":               {"": git, "identifier": "repo", "verb": "fetched"},
 		"held":              {"": KVSubject(BucketHeld, held), "shard": ShardName(ShardOf("repo")), "identifier": "repo", "kind": "1621", "shortId": short},

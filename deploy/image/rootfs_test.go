@@ -107,34 +107,6 @@ func TestGitInside(t *testing.T) {
 	}
 }
 
-// TestGitCommandsInside: commands that are programs of their own are where git looks for them, with
-// the libraries that they are linked to.
-func TestGitCommandsInside(t *testing.T) {
-	t.Parallel()
-	root, _ := rootfs(t, "./test/announce", "git", "remote-http", "http-backend")
-	folder, err := exec.CommandContext(t.Context(), "git", "--exec-path").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"git-remote-http", "git-http-backend"} {
-		command := filepath.Join(strings.TrimSpace(string(folder)), name)
-		if _, err := os.Stat(filepath.Join(root, command)); err != nil {
-			t.Error(err)
-		}
-		libraries, err := exec.CommandContext(t.Context(), "ldd", command).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, word := range strings.Fields(string(libraries)) {
-			if strings.HasPrefix(word, "/") {
-				if _, err := os.Stat(filepath.Join(root, word)); err != nil {
-					t.Errorf("of %s: %v", name, err)
-				}
-			}
-		}
-	}
-}
-
 func pktLine(s string) string {
 	const digits = "0123456789abcdef"
 	n := len(s) + 4

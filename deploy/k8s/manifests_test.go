@@ -173,36 +173,6 @@ func matches(t *testing.T, s *meta.LabelSelector, l labels.Set) bool {
 	return selector.Matches(l)
 }
 
-func TestServicesLeadSomewhere(t *testing.T) {
-	t.Parallel()
-	for _, o := range overlays(t) {
-		for _, s := range o.services {
-			selected := 0
-			for _, w := range o.workloads {
-				if !labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(w.pod.Labels)) {
-					continue
-				}
-				selected++
-				for _, p := range s.Spec.Ports {
-					if _, ok := w.port(p.TargetPort.StrVal); !ok {
-						t.Errorf("%s: service %s leads to port %q of %s, which is not there", o.name, s.Name, p.TargetPort.StrVal, w.name)
-					}
-				}
-			}
-			if selected != 1 {
-				t.Errorf("%s: service %s selects %d workloads", o.name, s.Name, selected)
-			}
-		}
-		for _, i := range o.ingresses {
-			for _, path := range i.Spec.Rules[0].HTTP.Paths {
-				if b := path.Backend.Service; b.Name != "gateway" || b.Port.Name != "http" {
-					t.Errorf("%s: ingress %s leads to %s", o.name, i.Name, b.Name)
-				}
-			}
-		}
-	}
-}
-
 // What a pod has mounted or reads is there, and each service has its own login and no other.
 func TestVolumesAndLogins(t *testing.T) {
 	t.Parallel()
@@ -304,28 +274,6 @@ func TestSettingsExist(t *testing.T) {
 			if ttl < 10*time.Second || ttl >= 30*time.Second || replicas == "1" && ttl < 20*time.Second {
 				t.Errorf("NGIT_WORKER_TTL is %v with %s NATS servers", ttl, replicas)
 			}
-		}
-	})
-}
-
-func TestReplicas(t *testing.T) {
-	t.Parallel()
-	each(t, func(t *testing.T, o overlay, w workload) {
-		scaled := w.name == "gateway" && len(o.autoscalers) > 0 || w.name == "relayconn" && slices.Contains(o.others, "ScaledObject")
-		switch {
-		case scaled && w.replicas != nil:
-			t.Error("its number is said twice: here and by an autoscaler")
-		case scaled:
-		case w.name == "nats" && o.name == "local":
-			if *w.replicas != 1 {
-				t.Errorf("%d replicas", *w.replicas)
-			}
-		case w.name == "nats":
-			if *w.replicas != 3 || !slices.Contains(w.container().Command, "--config=/etc/nats/nats.conf") {
-				t.Errorf("%d replicas with %v", *w.replicas, w.container().Command)
-			}
-		case *w.replicas != 2:
-			t.Errorf("%d replicas", *w.replicas)
 		}
 	})
 }

@@ -95,32 +95,6 @@ func TestNetworkPolicies(t *testing.T) {
 	}
 }
 
-// TestPoliciesNameWhatIsThere catches a policy whose selector or port has no counterpart any more.
-func TestPoliciesNameWhatIsThere(t *testing.T) {
-	t.Parallel()
-	for _, o := range overlays(t) {
-		for _, p := range o.policies {
-			selected := p.Name == "operator" // these pods are not in the manifests
-			for _, w := range o.workloads {
-				if !matches(t, &p.Spec.PodSelector, w.pod.Labels) {
-					continue
-				}
-				selected = true
-				for _, rule := range p.Spec.Ingress {
-					for _, port := range rule.Ports {
-						if _, ok := w.port(port.Port.StrVal); !ok {
-							t.Errorf("%s: policy %s opens port %q of %s, which is not there", o.name, p.Name, port.Port, w.name)
-						}
-					}
-				}
-			}
-			if !selected {
-				t.Errorf("%s: policy %s is for nobody", o.name, p.Name)
-			}
-		}
-	}
-}
-
 // allowed reports whether the policies of one end let the other through: of the sender with egress
 // true, of the receiver otherwise. port is the receiver's.
 func allowed(t *testing.T, policies []networking.NetworkPolicy, egress bool, one, other peer, port int32) bool {

@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/bus/bustest"
 	"tendril.dev/proto"
 )
 
@@ -140,51 +139,6 @@ func TestFullCandidateQueuePushesBack(t *testing.T) {
 	}
 	if _, err := b.JS.Publish(t.Context(), proto.LaneSyncDaily.Subject(), payload); err == nil {
 		t.Error("the lanes of older events do not share one bound")
-	}
-}
-
-// TestLiveEventsGetAStreamOfTheirOwn: an earlier version had one stream for all synced events. What
-// is in it is still handed out.
-func TestLiveEventsGetAStreamOfTheirOwn(t *testing.T) {
-	t.Parallel()
-	server := bustest.New(t)
-	conn, err := nats.Connect(server.URL, nats.Timeout(patience))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	js, err := jetstream.New(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	old, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
-		Name: proto.StreamSync, Subjects: []string{"grasp.candidate.sync.>"}, Retention: jetstream.WorkQueuePolicy, Storage: jetstream.MemoryStorage,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := old.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: proto.ConsumerSync, AckPolicy: jetstream.AckExplicitPolicy, MemoryStorage: true}); err != nil {
-		t.Fatal(err)
-	}
-	publish := func(lane proto.Lane, stream string) {
-		t.Helper()
-		ack, err := js.Publish(t.Context(), lane.Subject(), []byte("{}"))
-		if err != nil || ack.Stream != stream {
-			t.Fatalf("%s goes to %+v, %v; want %s", lane, ack, err, stream)
-		}
-	}
-	publish(proto.LaneSyncLive, proto.StreamSync)
-	b := open(t, bus.Options{URL: server.URL, Provisions: true})
-	publish(proto.LaneSyncLive, proto.StreamLive)
-	publish(proto.LaneSyncDaily, proto.StreamSync)
-	for stream, want := range map[string]int{proto.StreamSync: 2, proto.StreamLive: 1} {
-		consumer, err := b.JS.Consumer(t.Context(), stream, map[string]string{proto.StreamSync: proto.ConsumerSync, proto.StreamLive: proto.ConsumerLive}[stream])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := consumer.CachedInfo().NumPending; n != uint64(want) {
-			t.Errorf("%d wait in %s, want %d", n, stream, want)
-		}
 	}
 }
 

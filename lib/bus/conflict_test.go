@@ -147,7 +147,7 @@ func TestOneWriterWinsInACluster(t *testing.T) {
 			case r.err == nil:
 				won++
 				head = r.last
-			case errors.Is(r.err, nats.ErrNoResponders), errors.Is(r.err, context.DeadlineExceeded):
+			case errors.Is(r.err, nats.ErrNoResponders), errors.Is(r.err, jetstream.ErrNoStreamResponse), errors.Is(r.err, context.DeadlineExceeded):
 				unheard++ // the stream had no leader, or has another one now
 			case !errors.Is(r.err, ErrHeadMoved):
 				t.Fatalf("who lost was told %v", r.err)

@@ -140,19 +140,6 @@ func TestWhoDoesNotProvisionWaits(t *testing.T) {
 	}
 }
 
-// TestWaitingEndsAtOnce when the process is told to stop.
-func TestWaitingEndsAtOnce(t *testing.T) {
-	t.Parallel()
-	nats := bustest.New(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	_, err := bus.Open(ctx, bus.Options{
-		URL: nats.URL, Sizing: proto.DefaultSizing(), Needs: []string{proto.StreamEvents}, Waiting: func(string) { cancel() },
-	})
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
-}
-
 // TestLostDiskIsTold: a server with other data is no restart.
 func TestLostDiskIsTold(t *testing.T) {
 	t.Parallel()

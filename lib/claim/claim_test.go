@@ -242,22 +242,6 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// TestDeadWorkersClaimsPassOn: a worker that loses the bus stops its work before anyone else begins
-// it.
-func TestDeadWorkersClaimsPassOn(t *testing.T) {
-	t.Parallel()
-	s := serve(t, short)
-	seen := &board{t: t, on: map[string]string{}}
-	all := keys(20)
-	dying := s.connect(t)
-	s.start(t, dying, "dying", all, seen.work("dying"))
-	seen.await("one alone", func(n map[string]int) bool { return n["dying"] == 20 })
-	s.start(t, s.connect(t), "heir", all, seen.work("heir"))
-	seen.await("shared", func(n map[string]int) bool { return n["heir"] > 0 && n["dying"]+n["heir"] == 20 })
-	dying.Conn.Close()
-	seen.await("the heir has it all", func(n map[string]int) bool { return n["heir"] == 20 })
-}
-
 // TestClaimsOnWhatIsGoneGoToo: a worker dies, and some of its keys go away before anybody has
 // claimed them. Its claims on those are removed.
 func TestClaimsOnWhatIsGoneGoToo(t *testing.T) {
@@ -323,24 +307,6 @@ func TestCrashedWorkerComesBack(t *testing.T) {
 	}
 	if err := m.Leave(t.Context()); err != nil {
 		t.Error(err)
-	}
-}
-
-// TestWorkThatEndsBeginsAgain: a claim is held by someone who works on it.
-func TestWorkThatEndsBeginsAgain(t *testing.T) {
-	t.Parallel()
-	s := serve(t, short)
-	begun := make(chan struct{}, 10)
-	s.start(t, s.connect(t), "a", keys(1), func(ctx context.Context, _ string) error {
-		begun <- struct{}{}
-		return errors.New("ended by itself")
-	})
-	for range 2 {
-		select {
-		case <-begun:
-		case <-time.After(patience):
-			t.Fatal("not begun again")
-		}
 	}
 }
 
@@ -412,23 +378,6 @@ func TestStoppingWorkerStaysAlive(t *testing.T) {
 	seen.await("b works", func(n map[string]int) bool { return n["b"] == 1 })
 	if err := errors.Join(<-done, m.Leave(t.Context())); err != nil {
 		t.Error(err)
-	}
-}
-
-// TestOpeningEndsWithItsContext: while the bus is away, a process that is asked to stop does not
-// wait for it.
-func TestOpeningEndsWithItsContext(t *testing.T) {
-	t.Parallel()
-	nats, s := restartable(t, short)
-	b := s.connect(t)
-	nats.Stop()
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if _, err := claim.Watch(ctx, b, "test", nil); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Watch: %v", err)
-	}
-	if _, err := claim.Join(ctx, b, claim.Options{Group: "test", Worker: "a", TTL: s.ttl}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Join: %v", err)
 	}
 }
 

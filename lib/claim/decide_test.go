@@ -154,48 +154,6 @@ func TestLoadIsBounded(t *testing.T) {
 	}
 }
 
-// TestBoundMovesLittle: when a worker comes or goes, hardly any keys move but those that it takes
-// or leaves; when a key comes or goes, next to none.
-func TestBoundMovesLittle(t *testing.T) {
-	t.Parallel()
-	wanted := map[string]bool{}
-	for _, key := range some("relay", 200) {
-		wanted[key] = true
-	}
-	moved := func(a, b map[string]string) (n int) {
-		for key, to := range a {
-			if other, still := b[key]; still && other != to {
-				n++
-			}
-		}
-		return n
-	}
-	load := func(owners map[string]string, worker string) (n int) {
-		for _, to := range owners {
-			if to == worker {
-				n++
-			}
-		}
-		return n
-	}
-	for workers := 2; workers <= 8; workers++ {
-		names := some("worker", workers)
-		all := assign(wanted, alive(names...))
-		if n := moved(all, assign(wanted, alive(names[1:]...))); n > load(all, names[0])+200/20 {
-			t.Errorf("%d of 200 keys move when one of %d workers goes", n, workers)
-		}
-		sum := 0
-		for key := range wanted {
-			fewer := maps.Clone(wanted)
-			delete(fewer, key)
-			sum += moved(all, assign(fewer, alive(names...)))
-		}
-		if sum > 200 {
-			t.Errorf("%d workers: %d keys move when one of 200 goes, on average", workers, sum/200)
-		}
-	}
-}
-
 func some(what string, n int) (names []string) {
 	for i := range n {
 		names = append(names, fmt.Sprintf("%s-%d.example.com", what, i))

@@ -261,14 +261,6 @@ func TestNonsense(t *testing.T) {
 	}
 }
 
-func TestListFlagsAddUp(t *testing.T) {
-	t.Parallel()
-	s, err := parse(t, []string{"--domain=a.example", "--sync-bootstrap-relay-url=wss://a.example,b.example", "--sync-bootstrap-relay-url", "c.example"}, nil, "")
-	if want := []string{"wss://a.example", "b.example", "c.example"}; err != nil || !reflect.DeepEqual(s.BootstrapRelays, want) {
-		t.Errorf("%q, %v", s.BootstrapRelays, err)
-	}
-}
-
 func TestSwitches(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]bool{"--metrics-enabled": true, "--no-metrics-enabled": false, "--metrics-enabled=false": false, "--metrics-enabled=yes": true} {

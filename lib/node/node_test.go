@@ -104,6 +104,7 @@ func TestServicesStopOneAfterTheOtherInReverse(t *testing.T) {
 	}
 }
 
+// TestFailingServiceStopsTheOthers, and the error is the first: what follows from it is not told.
 func TestFailingServiceStopsTheOthers(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("the disk is on fire")
@@ -114,12 +115,18 @@ func TestFailingServiceStopsTheOthers(t *testing.T) {
 		"an error":    {func(context.Context, *node.Node) error { return broken }, "bad: the disk is on fire"},
 		"no error":    {func(context.Context, *node.Node) error { return nil }, "bad: ended by itself"},
 		"a cancelled": {func(context.Context, *node.Node) error { return context.Canceled }, "bad: context canceled"},
+		"afterwards":  {func(ctx context.Context, _ *node.Node) error { <-ctx.Done(); return broken }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := open(t, settings(t))
 			seen := newNotes()
-			err := n.Run(t.Context(), untilStopped("good", seen.add), node.Service{Name: "bad", Run: c.run})
+			services := []node.Service{untilStopped("good", seen.add), {Name: "bad", Run: c.run}}
+			if c.want == "" { // of the service that the process is named for no name is said
+				c.want = "broke"
+				services = append(services, node.Service{Name: "test", Run: func(context.Context, *node.Node) error { return errors.New("broke") }})
+			}
+			err := n.Run(t.Context(), services...)
 			if err == nil || err.Error() != c.want {
 				t.Errorf("%v, want %s", err, c.want)
 			}
@@ -130,58 +137,6 @@ func TestFailingServiceStopsTheOthers(t *testing.T) {
 				t.Error(err)
 			}
 		})
-	}
-}
-
-func TestNameOfTheProcessIsNotSaidAgain(t *testing.T) {
-	t.Parallel()
-	n := open(t, settings(t))
-	err := n.Run(t.Context(), node.Service{Name: "test", Run: func(context.Context, *node.Node) error { return errors.New("broke") }})
-	if err == nil || err.Error() != "broke" { // Main puts the name before it
-		t.Errorf("%v", err)
-	}
-	if err := n.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestFirstErrorIsTheReason(t *testing.T) {
-	t.Parallel()
-	n := open(t, settings(t))
-	err := n.Run(t.Context(),
-		node.Service{Name: "consequence", Run: func(ctx context.Context, _ *node.Node) error {
-			<-ctx.Done()
-			return errors.New("lost what it needs")
-		}},
-		node.Service{Name: "cause", Run: func(context.Context, *node.Node) error { return errors.New("broke") }})
-	if err == nil || err.Error() != "cause: broke" {
-		t.Errorf("%v", err)
-	}
-	if err := n.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestErrorWhileStoppingIsTold(t *testing.T) {
-	t.Parallel()
-	n := open(t, settings(t))
-	seen := newNotes()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() {
-		done <- n.Run(ctx, node.Service{Name: "sloppy", Run: func(ctx context.Context, _ *node.Node) error {
-			seen.add("starts")
-			<-ctx.Done()
-			return errors.New("could not finish")
-		}})
-	}()
-	seen.await(t, "starts", 1)
-	cancel()
-	if err := <-done; err == nil || err.Error() != "sloppy: could not finish" {
-		t.Errorf("%v", err)
-	}
-	if err := n.Close(); err != nil {
-		t.Error(err)
 	}
 }
 
@@ -287,23 +242,6 @@ func TestFolderThatIsNotToBeHad(t *testing.T) {
 		if want = `NGIT_RELAY_DATA_PATH is "` + path + `": ` + want; err == nil || err.Error() != want {
 			t.Errorf("got %v\nwant %s", err, want)
 		}
-	}
-}
-
-func TestNodeTellsOfDoubtfulSettings(t *testing.T) {
-	t.Parallel()
-	s := settings(t)
-	s.Warnings = []string{"NGIT_DOMIAN is set, but there is no such setting"}
-	var out strings.Builder
-	n, err := node.Open(t.Context(), "test", s, slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn})))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Close(); err != nil {
-		t.Error(err)
-	}
-	if !strings.Contains(out.String(), "NGIT_DOMIAN") {
-		t.Errorf("the log: %s", out.String())
 	}
 }
 

@@ -133,27 +133,6 @@ func TestArchiveIsAnImage(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoImage(t *testing.T) {
-	t.Parallel()
-	root := rootAt(t, time.Now())
-	if err := os.Symlink("/etc", filepath.Join(root, "link")); err != nil {
-		t.Fatal(err)
-	}
-	for want, c := range map[string]struct{ program, named string }{
-		"want a name like":             {program, "tendril"},
-		"/usr/bin/none is no program":  {"/usr/bin/none", named},
-		"/etc/passwd is no program in": {"/etc/passwd", named},
-	} {
-		out := filepath.Join(t.TempDir(), "out.tar")
-		if _, err := write(root, c.program, c.named, out); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %s", err, want)
-		}
-		if left, err := os.ReadDir(filepath.Dir(out)); err != nil || len(left) > 0 {
-			t.Errorf("left behind: %v, %v", left, err)
-		}
-	}
-}
-
 var finalStage = regexp.MustCompile(`(?s)\nFROM scratch\n(.*)$`)
 
 // TestDockerfileSaysTheSame compares the last stage of the Dockerfile with what an image has that
