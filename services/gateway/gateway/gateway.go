@@ -117,14 +117,11 @@ func newDoor(n *node.Node, shards git.Shards, ingest relay.Offerer) (*door, erro
 		return nil, err
 	}
 	sockets := limit.NewFair(int64(s.MaxConnections), int64(s.MaxConnectionsPerIP))
-	metrics, err := relay.NewMetrics(n.Metrics, sockets, s.AbuseThreshold, rejected)
-	if err != nil {
-		return nil, err
-	}
 	return &door{
 		relay: relay.New(relay.Options{
 			Limits: s.Front, Domain: s.Domain, Future: time.Duration(s.MaxFutureSeconds) * time.Second,
-			Index: n.Index, Ingest: ingest, Connections: sockets, Work: work, Metrics: metrics, Log: n.Log,
+			Index: n.Index, Ingest: ingest, Connections: sockets, Work: work,
+			Metrics: relay.NewMetrics(n.Metrics, sockets, s.AbuseThreshold, rejected), Log: n.Log,
 		}),
 		pages: shown, git: proxy, observation: n.AtFront, clients: clients, stall: s.AnswerStall,
 		perMinute: s.GitRequestsPerMinute,

@@ -2,10 +2,10 @@ package relay
 
 import (
 	"bytes"
-	"fmt"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"tendril.dev/lib/limit"
 )
@@ -21,39 +21,31 @@ type Metrics struct {
 
 // NewMetrics makes and registers the metrics. An address with more than abuse connections is
 // flagged. rejected counts refused events by kind and reason.
-func NewMetrics(r prometheus.Registerer, connections *limit.Fair, abuse int, rejected *prometheus.CounterVec) (*Metrics, error) {
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
-	}
+func NewMetrics(r prometheus.Registerer, connections *limit.Fair, abuse int, rejected *prometheus.CounterVec) *Metrics {
+	f := promauto.With(r)
 	vec := func(name, help, label string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+		return f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
 	}
-	gauge := func(name, help string, pick func(total, addresses, abusers int) int) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+	gauge := func(name, help string, pick func(total, addresses, abusers int) int) {
+		f.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
 			total, addresses, abusers := connections.Counts(int64(abuse))
 			return float64(pick(int(total), addresses, abusers))
 		})
 	}
-	m := &Metrics{
-		total:       counter("ngit_websocket_connections_total", "WebSocket connections since the start."),
+	gauge("ngit_websocket_connections_active", "WebSocket connections now.", func(total, _, _ int) int { return total })
+	gauge("ngit_websocket_unique_ips", "Addresses with a WebSocket connection now.", func(_, addresses, _ int) int { return addresses })
+	gauge("ngit_websocket_flagged_abusers", "Addresses with suspiciously many WebSocket connections now.", func(_, _, abusers int) int { return abusers })
+	return &Metrics{
+		total: f.NewCounter(prometheus.CounterOpts{Name: "ngit_websocket_connections_total", Help: "WebSocket connections since the start."}),
+		slow: f.NewCounter(prometheus.CounterOpts{Name: "ngit_websocket_slow_readers_total",
+			Help: "Connections closed because too much waited for a slow reader."}),
+		duration: f.NewHistogram(prometheus.HistogramOpts{Name: "ngit_websocket_connection_duration_seconds",
+			Help: "How long connections lasted.", Buckets: prometheus.ExponentialBuckets(0.1, 4, 10)}),
 		messagesIn:  vec("ngit_websocket_messages_received_total", "Messages of clients.", "type"),
 		messagesOut: vec("ngit_websocket_messages_sent_total", "Messages to clients.", "type"),
-		slow:        counter("ngit_websocket_slow_readers_total", "Connections closed because more events waited than are kept."),
-		duration: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "ngit_websocket_connection_duration_seconds",
-			Help: "How long connections lasted.", Buckets: prometheus.ExponentialBuckets(0.1, 4, 10)}),
-		events:   vec("ngit_events_received_total", "Events that clients sent.", "kind"),
-		rejected: rejected,
+		events:      vec("ngit_events_received_total", "Events that clients sent.", "kind"),
+		rejected:    rejected,
 	}
-	for _, c := range []prometheus.Collector{m.total, m.messagesIn, m.messagesOut, m.slow, m.duration, m.events,
-		gauge("ngit_websocket_connections_active", "WebSocket connections now.", func(total, _, _ int) int { return total }),
-		gauge("ngit_websocket_unique_ips", "Addresses with a WebSocket connection now.", func(_, addresses, _ int) int { return addresses }),
-		gauge("ngit_websocket_flagged_abusers", "Addresses with suspiciously many WebSocket connections now.", func(_, _, abusers int) int { return abusers }),
-	} {
-		if err := r.Register(c); err != nil {
-			return nil, fmt.Errorf("register metrics: %w", err)
-		}
-	}
-	return m, nil
 }
 
 // types are the types of messages that are labels, of clients and of ours. What else a client

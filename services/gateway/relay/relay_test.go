@@ -39,10 +39,7 @@ func connect(t *testing.T, set ...func(*Relay)) *bench {
 	b := &bench{index: db, t: t}
 	connections := limit.NewFair(10, 10)
 	rejected := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "rejected"}, []string{"kind", "reason"})
-	metrics, err := NewMetrics(prometheus.NewRegistry(), connections, 10, rejected)
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := NewMetrics(prometheus.NewRegistry(), connections, 10, rejected)
 	r := New(Options{
 		Limits: config.Front{MaxSubscriptions: 10, MaxFilters: 10, MaxFilterValues: 10, MaxMessageBytes: 10_000, MaxLimit: 100,
 			DefaultLimit: 100, MaxFilterSteps: 100, EventTimeout: 10 * time.Second,

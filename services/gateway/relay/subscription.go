@@ -10,7 +10,6 @@ import (
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/reconcile"
-	"tendril.dev/services/gateway/stored"
 )
 
 // question is an open subscription or session of NIP-77.
@@ -174,7 +173,7 @@ func (s *subscription) sendStored() error {
 	defer view.Close()
 	found := batches.Get().(*batch)
 	defer found.done()
-	for ev, err := range stored.Events(ctx, view.Within(r.Limits.MaxFilterSteps).Yielding(turn.Yield), s.asked.filters) {
+	for ev, err := range storedEvents(ctx, view.Within(r.Limits.MaxFilterSteps).Yielding(turn.Yield), s.asked.filters) {
 		if err != nil {
 			turn.Pause()
 			return errors.Join(c.send(found), err)
@@ -282,7 +281,7 @@ func (r *Relay) count(ctx context.Context, client string, m message) (n int, app
 	defer turn.Pause()
 	view := r.Index.View()
 	defer view.Close()
-	return stored.Count(ctx, view.Within(r.Limits.MaxFilterSteps).Yielding(turn.Yield), m.filters, mostCounted)
+	return countStored(ctx, view.Within(r.Limits.MaxFilterSteps).Yielding(turn.Yield), m.filters, mostCounted)
 }
 
 // why says to a client why the relay does not answer.

@@ -1,9 +1,8 @@
-package stored_test
+package relay
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -12,10 +11,7 @@ import (
 
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/gateway/stored"
 )
-
-func hex(n int) string { return fmt.Sprintf("%064x", n) }
 
 // filled opens an index with events made at random from few values, many of them of the same
 // second.
@@ -28,8 +24,8 @@ func filled(t *testing.T, r *rand.Rand, n int) (*eventdb.View, []*nostr.Event) {
 	var recs []eventdb.Record
 	var all []*nostr.Event
 	for i := range n {
-		ev := &nostr.Event{ID: hex(r.IntN(1 << 40)), PubKey: hex(r.IntN(5)), Kind: 1621 + r.IntN(4), CreatedAt: nostr.Timestamp(r.IntN(50)),
-			Tags: nostr.Tags{{"e", hex(r.IntN(5))}}, Sig: hex(0) + hex(0)}
+		ev := &nostr.Event{ID: hexOf(r.IntN(1 << 40)), PubKey: hexOf(r.IntN(5)), Kind: 1621 + r.IntN(4), CreatedAt: nostr.Timestamp(r.IntN(50)),
+			Tags: nostr.Tags{{"e", hexOf(r.IntN(5))}}, Sig: hexOf(0) + hexOf(0)}
 		recs = append(recs, eventdb.Record{Seq: uint64(i + 1), Event: ev})
 		all = append(all, ev)
 	}
@@ -88,15 +84,15 @@ func TestFiltersBecomeOneSequence(t *testing.T) {
 				f.Kinds = []int{1620 + r.IntN(5), 1620 + r.IntN(5)}
 			}
 			if r.IntN(2) == 0 {
-				f.Authors = []string{hex(r.IntN(6)), hex(r.IntN(6))}
+				f.Authors = []string{hexOf(r.IntN(6)), hexOf(r.IntN(6))}
 			}
 			if r.IntN(2) == 0 {
-				f.Tags = nostr.TagMap{"e": {hex(r.IntN(6)), hex(r.IntN(6))}}
+				f.Tags = nostr.TagMap{"e": {hexOf(r.IntN(6)), hexOf(r.IntN(6))}}
 			}
 			filters = append(filters, f)
 		}
 		var got []string
-		for raw, err := range stored.Events(t.Context(), v, filters) {
+		for raw, err := range storedEvents(t.Context(), v, filters) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -114,7 +110,7 @@ func TestFiltersBecomeOneSequence(t *testing.T) {
 			unlimited[i].Limit = len(all)
 		}
 		most, all := r.IntN(600), len(naive(all, unlimited))
-		n, approximate, err := stored.Count(t.Context(), v, filters, most)
+		n, approximate, err := countStored(t.Context(), v, filters, most)
 		if err != nil || n != min(all, most) || approximate != (all > most) {
 			t.Fatalf("%v: counted %d (%v, %v) up to %d, want %d", filters, n, approximate, err, most, all)
 		}
@@ -124,10 +120,10 @@ func TestFiltersBecomeOneSequence(t *testing.T) {
 func TestCountStops(t *testing.T) {
 	t.Parallel()
 	v, _ := filled(t, rand.New(rand.NewPCG(5, 6)), 50)
-	if n, approximate, err := stored.Count(t.Context(), v, []nostr.Filter{{}, {Kinds: []int{1621}}}, 10); n != 10 || !approximate || err != nil {
+	if n, approximate, err := countStored(t.Context(), v, []nostr.Filter{{}, {Kinds: []int{1621}}}, 10); n != 10 || !approximate || err != nil {
 		t.Errorf("more than ten: %d, %v, %v", n, approximate, err)
 	}
-	if n, approximate, err := stored.Count(t.Context(), v, []nostr.Filter{{}}, 50); n != 50 || approximate || err != nil {
+	if n, approximate, err := countStored(t.Context(), v, []nostr.Filter{{}}, 50); n != 50 || approximate || err != nil {
 		t.Errorf("exactly as many: %d, %v, %v", n, approximate, err)
 	}
 }
@@ -143,8 +139,8 @@ func TestCountKeepsFewMatches(t *testing.T) {
 	defer db.Close()
 	var recs []eventdb.Record
 	for i := range matching {
-		recs = append(recs, eventdb.Record{Seq: uint64(i + 1), Event: &nostr.Event{ID: hex(i), PubKey: hex(i % authors), Kind: 1,
-			CreatedAt: nostr.Timestamp(i), Tags: nostr.Tags{}, Sig: hex(0) + hex(0)}})
+		recs = append(recs, eventdb.Record{Seq: uint64(i + 1), Event: &nostr.Event{ID: hexOf(i), PubKey: hexOf(i % authors), Kind: 1,
+			CreatedAt: nostr.Timestamp(i), Tags: nostr.Tags{}, Sig: hexOf(0) + hexOf(0)}})
 	}
 	if err := db.Apply(recs); err != nil {
 		t.Fatal(err)
@@ -153,14 +149,14 @@ func TestCountKeepsFewMatches(t *testing.T) {
 	defer v.Close()
 	var many nostr.Filter // more authors than the index walks at once
 	for i := range authors {
-		many.Authors = append(many.Authors, hex(i))
+		many.Authors = append(many.Authors, hexOf(i))
 	}
 	// What the index does in the background is counted too, so the least of some tries is meant.
 	least := uint64(math.MaxUint64)
 	for range 10 {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		n, approximate, err := stored.Count(t.Context(), v, slices.Repeat([]nostr.Filter{many}, 20), most)
+		n, approximate, err := countStored(t.Context(), v, slices.Repeat([]nostr.Filter{many}, 20), most)
 		runtime.ReadMemStats(&after)
 		if n != most || !approximate || err != nil {
 			t.Fatalf("counted %d (%v, %v)", n, approximate, err)
@@ -179,7 +175,7 @@ func TestEndedContextEndsTheSequence(t *testing.T) {
 	cancel()
 	for _, filters := range [][]nostr.Filter{{{Limit: 9}}, {{Limit: 9}, {Limit: 9}}} {
 		var last error
-		for _, err := range stored.Events(ctx, v, filters) {
+		for _, err := range storedEvents(ctx, v, filters) {
 			last = err
 		}
 		if !errors.Is(last, context.Canceled) {
@@ -192,7 +188,7 @@ func TestReaderMayStop(t *testing.T) {
 	t.Parallel()
 	v, _ := filled(t, rand.New(rand.NewPCG(9, 10)), 50)
 	n := 0
-	for range stored.Events(t.Context(), v, []nostr.Filter{{Limit: 40}, {Kinds: []int{1621}, Limit: 40}}) {
+	for range storedEvents(t.Context(), v, []nostr.Filter{{Limit: 40}, {Kinds: []int{1621}, Limit: 40}}) {
 		if n++; n == 3 {
 			break
 		}
