@@ -62,24 +62,19 @@ func FuzzParseRepo(f *testing.F) {
 
 func TestWriteRepos(t *testing.T) {
 	t.Parallel()
-	var b strings.Builder
-	if err := writeRepos(&b, nil, noon); err != nil || b.String() != "no repository waits for its removal\n" {
-		t.Fatalf("%q, %v", b.String(), err)
-	}
-	b.Reset()
-	err := writeRepos(&b, []proto.RepoStatus{
-		{Ref: ref, Reason: "deleted", Since: noon.Add(-time.Hour), Until: noon.Add(167 * time.Hour)},
-		{Ref: ref, Reason: "moved", Since: noon.Add(-time.Hour), Kept: true},
-		{Ref: ref, Reason: "deleted", Since: noon.Add(-200 * time.Hour), Until: noon.Add(-time.Hour)},
-		{Ref: ref + "\x1b[2J"},
-	}, noon)
-	want := "REPOSITORY SINCE REMOVED WHY " +
-		npub + "/tree 2026-11-22 11:00:00 2026-11-29 11:00:00, in 167h0m0s deleted by its owner " +
-		npub + "/tree 2026-11-22 11:00:00 never: cancelled by an operator its owner's announcement does not list this service " +
-		npub + "/tree 2026-11-14 04:00:00 now deleted by its owner " +
-		ref + "?[2J - never it is not announced, and the log does not say that its owner gave it up"
-	if got := strings.Join(strings.Fields(b.String()), " "); err != nil || got != want {
-		t.Errorf("%v\n%s\nwant\n%s", err, got, want)
+	hour := noon.Add(-time.Hour)
+	const head = "REPOSITORY SINCE REMOVED WHY "
+	for want, list := range map[string][]proto.RepoStatus{
+		"no repository waits for its removal": nil,
+		head + npub + "/tree 2026-11-22 11:00:00 2026-11-29 11:00:00, in 167h0m0s deleted by its owner":                               {{Ref: ref, Reason: "deleted", Since: hour, Until: noon.Add(167 * time.Hour)}},
+		head + npub + "/tree 2026-11-22 11:00:00 never: cancelled by an operator its owner's announcement does not list this service": {{Ref: ref, Reason: "moved", Since: hour, Kept: true}},
+		head + npub + "/tree 2026-11-22 11:00:00 now deleted by its owner":                                                            {{Ref: ref, Reason: "deleted", Since: hour, Until: hour}},
+		head + ref + "?[2J - never it is not announced, and the log does not say that its owner gave it up":                           {{Ref: ref + "\x1b[2J"}},
+	} {
+		var b strings.Builder
+		if err := writeRepos(&b, list, noon); err != nil || strings.Join(strings.Fields(b.String()), " ") != want {
+			t.Errorf("%v\n%s\nwant\n%s", err, b.String(), want)
+		}
 	}
 }
 

@@ -60,37 +60,30 @@ func TestLook(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	store := func(bucket, key string, value any) {
-		t.Helper()
-		kv, err := b.Bucket(within(t), bucket)
-		if err == nil {
-			_, err = kv.Put(within(t), key, marshal(t, value))
-		}
-		if err != nil {
+	held := proto.Held{Identifier: "tree", Phase: proto.PhaseWaiting, HeldAt: noon, ExpiresAt: noon}
+	for _, m := range []struct {
+		subject string
+		value   any
+	}{
+		{proto.KVSubject(proto.BucketHeld, heldKey(t, "tree", 30617)), held}, {proto.KVSubject(proto.BucketHeld, heldKey(t, "gone", 30617)), held},
+		{proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey), proto.WriterMark{Writer: "one"}},
+		{proto.KVSubject(proto.BucketRelays, "a.example"), proto.RelayState{Connection: 3, Health: 1}},
+		{proto.KVSubject(proto.BucketClaims, proto.ClaimKey(proto.GroupRelays, "a.example")), proto.Claim{Worker: "r1", Incarnation: "i"}},
+		{proto.KVSubject(proto.BucketWorkers, proto.ClaimKey(proto.GroupRelays, "r1")), proto.Worker{Name: "r1", Incarnation: "i"}},
+		{proto.SubjectEventsMark, proto.WriterMark{Writer: "one", At: noon}}, {proto.LaneUser.Subject(), struct{}{}},
+		{proto.EventSubject{Kind: 1, PubKey: strings.Repeat("a", 64), Slot: "_"}.String(), struct{}{}},
+		{proto.EventSubject{Kind: 30, PubKey: strings.Repeat("b", 64), Slot: "_"}.String(), struct{}{}},
+	} {
+		if _, err := b.JS.Publish(within(t), m.subject, marshal(t, m.value)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	store(proto.BucketHeld, heldKey(t, "tree", 30617), proto.Held{Identifier: "tree", Phase: proto.PhaseWaiting, HeldAt: noon, ExpiresAt: noon})
-	store(proto.BucketHeld, heldKey(t, "gone", 30617), proto.Held{Identifier: "gone", Phase: proto.PhaseWaiting, HeldAt: noon, ExpiresAt: noon})
-	store(proto.BucketHeld, proto.HeldMarkKey, proto.WriterMark{Writer: "one"})
-	store(proto.BucketRelays, "a.example", proto.RelayState{Connection: 3, Health: 1})
-	store(proto.BucketClaims, proto.ClaimKey(proto.GroupRelays, "a.example"), proto.Claim{Worker: "r1", Incarnation: "i"})
-	store(proto.BucketWorkers, proto.ClaimKey(proto.GroupRelays, "r1"), proto.Worker{Name: "r1", Incarnation: "i"})
 	kv, err := b.Bucket(within(t), proto.BucketHeld)
 	if err == nil {
 		err = kv.Delete(within(t), heldKey(t, "gone", 30617))
 	}
 	if err != nil {
 		t.Fatal(err)
-	}
-	for subject, data := range map[string][]byte{
-		proto.SubjectEventsMark: marshal(t, proto.WriterMark{Writer: "one", At: noon}), proto.LaneUser.Subject(): []byte("{}"),
-		proto.EventSubject{Kind: 1, PubKey: strings.Repeat("a", 64), Slot: "_"}.String():  []byte("{}"),
-		proto.EventSubject{Kind: 30, PubKey: strings.Repeat("b", 64), Slot: "_"}.String(): []byte("{}"),
-	} {
-		if _, err := b.JS.Publish(within(t), subject, data); err != nil {
-			t.Fatal(err)
-		}
 	}
 	telling := time.NewTicker(50 * time.Millisecond) // a process that has read two of three messages
 	defer telling.Stop()
