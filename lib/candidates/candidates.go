@@ -42,11 +42,12 @@ const (
 	mostPending = 1 << 16
 )
 
-// ErrNoVerdict: ingest did not decide, however often it was asked.
+// ErrNoVerdict ends a candidate on which ingest did not decide in 15 min, though it was sent again
+// and again. It may still be decided later; to offer it again does no harm.
 var ErrNoVerdict = errors.New("no verdict")
 
-// ErrEnded: the sender's Run has ended. A candidate that was without a verdict then may have been
-// decided or not.
+// ErrEnded ends all candidates without a verdict when the sender's Run ends, and refuses later ones.
+// What was sent before may have been decided or not; what is refused was never sent.
 var ErrEnded = errors.New("the sender of candidates has ended")
 
 // Later is the error of a synced event that was refused because its relay has stored as much as it

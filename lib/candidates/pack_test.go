@@ -3,15 +3,11 @@ package candidates
 import (
 	"bytes"
 	"context"
-	"fmt"
-	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/nostr"
@@ -206,61 +202,5 @@ func TestTenMinutesWithoutIngest(t *testing.T) {
 	eventually(t, "all are decided", func() bool { return ends.Load() == int64(n) })
 	if n != fit {
 		t.Errorf("%d were taken, want %d", n, fit)
-	}
-}
-
-// BenchmarkSender offers historic events of one relay to a bus that answers every pack at once. One
-// operation is one event; publishing, delivery, acknowledgement and verdict are in it.
-func BenchmarkSender(b *testing.B) {
-	bus := openBus(b, 256<<20)
-	s, err := New(bus.Conn, slog.New(slog.DiscardHandler))
-	if err != nil {
-		b.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(b.Context())
-	var running sync.WaitGroup
-	running.Go(func() { _ = s.Run(ctx) })
-	defer running.Wait()
-	defer cancel()
-	lane, err := bus.JS.Consumer(ctx, proto.StreamSync, proto.ConsumerSync)
-	if err != nil {
-		b.Fatal(err)
-	}
-	var packs atomic.Int64
-	consuming, err := lane.Consume(func(m jetstream.Msg) {
-		packs.Add(1)
-		payload := []byte(`{"ref":"` + m.Headers().Get(proto.HeaderRef) + `","verdicts":[{}` + strings.Repeat(",{}", bytes.Count(m.Data(), []byte("\n"))) + `]}`)
-		if err := m.Ack(); err != nil {
-			b.Error(err)
-		}
-		if err := bus.Conn.PublishMsg(&nats.Msg{Subject: m.Headers().Get(proto.HeaderReply), Data: payload}); err != nil {
-			b.Error(err)
-		}
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer consuming.Stop()
-	ev := event(1)
-	raw, err := ev.MarshalJSON()
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, relays := range []int{1, 20} {
-		b.Run(fmt.Sprintf("relays=%d", relays), func(b *testing.B) {
-			packs.Store(0)
-			var all sync.WaitGroup
-			all.Add(b.N)
-			done := func(proto.Verdict, error) { all.Done() }
-			b.ReportAllocs()
-			for i := range b.N {
-				c := Candidate{Event: ev, Raw: raw, Lane: proto.LaneSyncHistoric, Source: proto.SourceStartup, Relay: fmt.Sprint("wss://r", i%relays), Done: done}
-				if err := s.Offer(ctx, c); err != nil {
-					b.Fatal(err)
-				}
-			}
-			all.Wait()
-			b.ReportMetric(float64(b.N)/float64(packs.Load()), "events/pack")
-		})
 	}
 }

@@ -1,9 +1,9 @@
-package eventdb_test
+package eventdb
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -13,7 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"tendril.dev/lib/eventdb"
+	"github.com/cockroachdb/pebble/v2"
+
 	"tendril.dev/lib/nostr"
 )
 
@@ -33,7 +34,7 @@ var bench struct {
 	once sync.Once
 	dir  string
 	temp string
-	db   *eventdb.DB
+	db   *DB
 	err  error
 }
 
@@ -49,7 +50,7 @@ func TestMain(m *testing.M) {
 }
 
 // million opens the index of a million events, and makes it if need be.
-func million(b *testing.B) *eventdb.DB {
+func million(b *testing.B) *DB {
 	b.Helper()
 	bench.once.Do(func() {
 		if bench.dir = os.Getenv("TENDRIL_BENCH_DIR"); bench.dir == "" {
@@ -58,14 +59,14 @@ func million(b *testing.B) *eventdb.DB {
 			}
 			bench.dir = bench.temp
 		}
-		if bench.db, bench.err = eventdb.Open(filepath.Join(bench.dir, "index"), eventdb.Options{}); bench.err != nil {
+		if bench.db, bench.err = Open(filepath.Join(bench.dir, "index"), Options{}); bench.err != nil {
 			return
 		}
 		for seq := bench.db.Seq(); seq < benchEvents && bench.err == nil; seq = bench.db.Seq() {
 			bench.err = bench.db.Apply(benchRecords(seq+1, benchBatch))
 		}
 		if bench.err == nil {
-			bench.err = bench.db.Settle()
+			bench.err = bench.db.settle()
 		}
 	})
 	if bench.err != nil {
@@ -74,9 +75,24 @@ func million(b *testing.B) *eventdb.DB {
 	return bench.db
 }
 
+// settle writes out what is in memory and waits until no compaction is running.
+func (db *DB) settle() error {
+	if err := db.pebble.Flush(); err != nil {
+		return err
+	}
+	// One may begin a moment after another ended.
+	for idle := 0; idle < 3; idle++ {
+		if m := db.pebble.Metrics(); m.Compact.NumInProgress+m.Flush.NumInProgress > 0 {
+			idle = -1
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return nil
+}
+
 // benchRecords makes the records of n sequences; they depend on nothing else.
-func benchRecords(from uint64, n int) []eventdb.Record {
-	recs := make([]eventdb.Record, n)
+func benchRecords(from uint64, n int) []Record {
+	recs := make([]Record, n)
 	for i := range recs {
 		seq := from + uint64(i)
 		ev := benchEvent(seq)
@@ -84,7 +100,7 @@ func benchRecords(from uint64, n int) []eventdb.Record {
 		if err != nil {
 			panic(err)
 		}
-		recs[i] = eventdb.Record{Seq: seq, Event: ev, Raw: raw}
+		recs[i] = Record{Seq: seq, Event: ev, Raw: raw}
 	}
 	return recs
 }
@@ -146,7 +162,7 @@ func benchEvent(seq uint64) *nostr.Event {
 // merged when the last batch is applied; it is what a rebuild of many millions comes down to.
 func BenchmarkApply(b *testing.B) {
 	db := copyOf(b, million(b))
-	batches := make([][]eventdb.Record, b.N)
+	batches := make([][]Record, b.N)
 	bytes, next := 0, db.Seq()+1
 	for i := range batches {
 		batches[i] = benchRecords(next, benchBatch)
@@ -168,7 +184,7 @@ func BenchmarkApply(b *testing.B) {
 	b.ReportMetric(events/(cpuTime(b)-start).Seconds(), "events/cpu-s")
 	b.ReportMetric(float64(bytes)/events, "B/event")
 	b.StopTimer()
-	if err := db.Settle(); err != nil {
+	if err := db.settle(); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportMetric(events/(cpuTime(b)-start).Seconds(), "settled-events/cpu-s")
@@ -185,13 +201,13 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-func copyOf(b *testing.B, db *eventdb.DB) *eventdb.DB {
+func copyOf(b *testing.B, db *DB) *DB {
 	b.Helper()
 	dir := filepath.Join(bench.dir, "copy")
 	if err := os.RemoveAll(dir); err != nil {
 		b.Fatal(err)
 	}
-	if err := db.CheckpointTo(dir); err != nil {
+	if err := errors.Join(db.pebble.Flush(), db.pebble.Checkpoint(dir, pebble.WithFlushedWAL())); err != nil {
 		b.Fatal(err)
 	}
 	again := open(b, dir)
@@ -208,17 +224,12 @@ var benchFilters = []struct {
 	filter nostr.Filter
 }{
 	{"Kind", nostr.Filter{Kinds: []int{1621}, Limit: 500}},
-	{"Kinds", nostr.Filter{Kinds: []int{1617, 1618, 1621, 30617, 30618}, Limit: 500}},
 	{"Tag", nostr.Filter{Tags: nostr.TagMap{"a": {"30617:" + benchID(ofAuthor, 3) + ":project-3"}}, Limit: 500}},
 	{"TagAndKind", nostr.Filter{Kinds: []int{1621}, Tags: nostr.TagMap{"a": {"30617:" + benchID(ofAuthor, 3) + ":project-3"}}, Limit: 500}},
 	{"TagAndAuthor", nostr.Filter{Authors: []string{benchID(ofAuthor, 0)}, Tags: nostr.TagMap{"k": {"1621", "1111"}}, Limit: 500}},
-	{"RareTagAndRareAuthor", nostr.Filter{Authors: []string{benchID(ofAuthor, benchAuthors-1)}, Tags: nostr.TagMap{"k": {"1621"}}, Limit: 500}},
 	{"Authors2000", nostr.Filter{Authors: benchIDs(ofAuthor, 2000), Limit: 500}},
-	{"Authors2000AndKind", nostr.Filter{Authors: benchIDs(ofAuthor, 2000), Kinds: []int{1621}, Limit: 500}},
-	{"Authors1000AndKinds1000", nostr.Filter{Authors: benchIDs(ofAuthor, 1000), Kinds: manyKinds(1000), Limit: 500}},
 	{"IDs2000", nostr.Filter{IDs: benchIDs(ofEvent, 2000), Limit: 500}},
-	{"TagsE2000", nostr.Filter{Tags: nostr.TagMap{"e": benchIDs(ofEvent, 2000)}, Limit: 500}},
-	{"Nothing", nostr.Filter{Tags: nostr.TagMap{"x": {"nobody said this"}}, Limit: 500}},
+	{"Nothing", nostr.Filter{Tags: nostr.TagMap{"x": {"no one said this"}}, Limit: 500}},
 	{"All", nostr.Filter{Limit: 500}},
 }
 
@@ -228,14 +239,6 @@ func benchIDs(what, n uint64) []string {
 		list = append(list, benchID(what, i))
 	}
 	return list
-}
-
-func manyKinds(n int) []int {
-	kinds := []int{1621}
-	for k := 2000; len(kinds) < n; k++ {
-		kinds = append(kinds, k)
-	}
-	return kinds
 }
 
 // BenchmarkQueryBy asks as the front door does, for JSON as logged.
@@ -258,30 +261,4 @@ func BenchmarkQueryBy(b *testing.B) {
 			b.ReportMetric(float64(n), "events")
 		})
 	}
-}
-
-// BenchmarkFromTheLog reads a log of 100,000 events into a new index, as a process without one does
-// at its start. The processor's time has that of the embedded NATS in it.
-func BenchmarkFromTheLog(b *testing.B) {
-	bus := openBus(b)
-	const events = 100_000
-	var last uint64
-	for from := uint64(1); from <= events; from += benchBatch {
-		var some []*nostr.Event
-		for _, r := range benchRecords(from, benchBatch) {
-			some = append(some, r.Event)
-		}
-		last = write(b, bus, some...)
-	}
-	before := cpuTime(b)
-	for b.Loop() {
-		db := open(b, b.TempDir())
-		stop := follow(b, bus, db, slog.New(slog.DiscardHandler))
-		waitFor(b, db, last)
-		stop()
-		closeDB(b, db)
-	}
-	perMillion := float64(1_000_000) / events / float64(b.N)
-	b.ReportMetric(b.Elapsed().Seconds()*perMillion, "s/million")
-	b.ReportMetric((cpuTime(b)-before).Seconds()*perMillion, "cpu-s/million")
 }

@@ -1,4 +1,4 @@
-package eventdb_test
+package eventdb
 
 import (
 	"context"
@@ -17,7 +17,6 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
-	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
 )
 
@@ -99,12 +98,12 @@ func TestDamageFoundInUse(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	db := open(t, dir)
-	var recs []eventdb.Record
+	var recs []Record
 	for i := range 2000 {
 		ev := note(i)
 		ev.Content = strings.Repeat(fmt.Sprint(i), 200)
 		ev.ID = ev.GetID()
-		recs = append(recs, eventdb.Record{Seq: uint64(i + 1), Event: ev})
+		recs = append(recs, Record{Seq: uint64(i + 1), Event: ev})
 	}
 	if err := db.Apply(recs); err != nil {
 		t.Fatal(err)
@@ -161,10 +160,10 @@ func TestAnIndexInUseIsNotDamaged(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	db := open(t, dir)
-	if err := db.Apply([]eventdb.Record{{Seq: 1, Event: note(1)}}); err != nil {
+	if err := db.Apply([]Record{{Seq: 1, Event: note(1)}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := eventdb.Open(dir, eventdb.Options{}); err == nil {
+	if _, err := Open(dir, Options{}); err == nil {
 		t.Fatal("opened twice")
 	}
 	holds(t, db, note(1))
@@ -178,7 +177,7 @@ func TestAnIndexInUseIsNotDamaged(t *testing.T) {
 
 // intact: the index says nothing of damage. What was told about files that are gone would end a
 // process that has just mended itself.
-func intact(t *testing.T, db *eventdb.DB) {
+func intact(t *testing.T, db *DB) {
 	t.Helper()
 	select {
 	case err := <-db.Failed():
@@ -211,7 +210,7 @@ func TestAFullDiskEndsTheProcess(t *testing.T) {
 		}
 		return nil
 	}))
-	db := open(t, "index", eventdb.Options{}.On(files, 256<<10))
+	db := open(t, "index", Options{files: files, memTable: 256 << 10})
 	full.Store(true)
 	done := make(chan struct{})
 	go func() {
@@ -220,7 +219,7 @@ func TestAFullDiskEndsTheProcess(t *testing.T) {
 			ev := note(n)
 			ev.Content = strings.Repeat("x", 4000)
 			ev.ID = ev.GetID()
-			_ = db.Apply([]eventdb.Record{{Seq: uint64(n), Event: ev}}) // it may block: the process ends meanwhile
+			_ = db.Apply([]Record{{Seq: uint64(n), Event: ev}}) // it may block: the process ends meanwhile
 		}
 	}()
 	select {

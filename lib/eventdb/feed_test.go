@@ -1,4 +1,4 @@
-package eventdb_test
+package eventdb
 
 import (
 	"log/slog"
@@ -6,17 +6,16 @@ import (
 	"testing"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
 )
 
 // feed commits events and applies them, as the writer of a process does.
-func feed(t *testing.T, b *bus.Bus, db *eventdb.DB, events ...*nostr.Event) {
+func feed(t *testing.T, b *bus.Bus, db *DB, events ...*nostr.Event) {
 	t.Helper()
 	first := write(t, b, events...) - uint64(len(events)) + 1
-	var recs []eventdb.Record
+	var recs []Record
 	for n, ev := range events {
-		recs = append(recs, eventdb.Record{Seq: first + uint64(n), Event: ev})
+		recs = append(recs, Record{Seq: first + uint64(n), Event: ev})
 	}
 	if err := db.Feed(recs); err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package eventdb_test
+package eventdb
 
 import (
 	"bytes"
@@ -14,7 +14,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
@@ -76,11 +75,11 @@ func writeRaw(t *testing.T, b *bus.Bus, subject string, data []byte) uint64 {
 }
 
 // follow follows the log until stop is called.
-func follow(t testing.TB, b *bus.Bus, db *eventdb.DB, log *slog.Logger) (stop func()) {
+func follow(t testing.TB, b *bus.Bus, db *DB, log *slog.Logger) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- eventdb.Follow(ctx, b.JS, db, log) }()
+	go func() { done <- Follow(ctx, b.JS, db, log) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		select {
@@ -96,7 +95,7 @@ func follow(t testing.TB, b *bus.Bus, db *eventdb.DB, log *slog.Logger) (stop fu
 	return stop
 }
 
-func waitFor(t testing.TB, db *eventdb.DB, seq uint64) {
+func waitFor(t testing.TB, db *DB, seq uint64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -106,10 +105,10 @@ func waitFor(t testing.TB, db *eventdb.DB, seq uint64) {
 }
 
 // applied counts the records that an index stores from now on.
-func applied(db *eventdb.DB) func() int {
+func applied(db *DB) func() int {
 	var mu sync.Mutex
 	n := 0
-	db.Subscribe(func(recs []eventdb.Record) {
+	db.Subscribe(func(recs []Record) {
 		mu.Lock()
 		defer mu.Unlock()
 		n += len(recs)
@@ -122,7 +121,7 @@ func applied(db *eventdb.DB) func() int {
 }
 
 // holds checks that the index has exactly these events.
-func holds(t *testing.T, db *eventdb.DB, events ...*nostr.Event) {
+func holds(t *testing.T, db *DB, events ...*nostr.Event) {
 	t.Helper()
 	v := db.View()
 	defer v.Close()
@@ -197,19 +196,19 @@ func TestBindDropsAnIndexOfAnotherLog(t *testing.T) {
 	t.Parallel()
 	log := slog.New(slog.DiscardHandler)
 	for name, tc := range map[string]struct {
-		change func(t *testing.T, b *bus.Bus, db *eventdb.DB)
-		opts   []eventdb.Options // of the second opening
+		change func(t *testing.T, b *bus.Bus, db *DB)
+		opts   []Options // of the second opening
 		says   string
 	}{
-		"the stream was deleted and made again": {change: func(t *testing.T, b *bus.Bus, _ *eventdb.DB) { remake(t, b) }, says: "is of another log"},
-		"the index is ahead": {says: "is of another log", change: func(t *testing.T, _ *bus.Bus, db *eventdb.DB) {
-			if err := db.Apply([]eventdb.Record{{Seq: 1000, Event: note(999)}}); err != nil {
+		"the stream was deleted and made again": {change: func(t *testing.T, b *bus.Bus, _ *DB) { remake(t, b) }, says: "is of another log"},
+		"the index is ahead": {says: "is of another log", change: func(t *testing.T, _ *bus.Bus, db *DB) {
+			if err := db.Apply([]Record{{Seq: 1000, Event: note(999)}}); err != nil {
 				t.Fatal(err)
 			}
 		}},
 		"it was made under other rules": {
-			change: func(*testing.T, *bus.Bus, *eventdb.DB) {},
-			opts:   []eventdb.Options{{KeepDeleted: true}},
+			change: func(*testing.T, *bus.Bus, *DB) {},
+			opts:   []Options{{KeepDeleted: true}},
 			says:   "made by another version of Tendril or under other settings",
 		},
 	} {
@@ -227,7 +226,7 @@ func TestBindDropsAnIndexOfAnotherLog(t *testing.T) {
 			db = open(t, dir, tc.opts...)
 			defer closeDB(t, db)
 			var said bytes.Buffer
-			if err := eventdb.Bind(t.Context(), b.JS, db, slog.New(slog.NewTextHandler(&said, nil))); err != nil {
+			if err := Bind(t.Context(), b.JS, db, slog.New(slog.NewTextHandler(&said, nil))); err != nil {
 				t.Fatal(err)
 			}
 			if !strings.Contains(said.String(), tc.says) {
@@ -322,7 +321,7 @@ func TestWhatLeavesTheLogLeavesTheIndex(t *testing.T) {
 	defer closeDB(t, fresh)
 	defer follow(t, b, fresh, log)()
 	waitFor(t, fresh, head)
-	for _, db := range []*eventdb.DB{whole, fresh} {
+	for _, db := range []*DB{whole, fresh} {
 		holds(t, db, note(1), note(2), bush, older)
 	}
 }

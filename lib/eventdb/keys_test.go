@@ -8,7 +8,7 @@ import (
 	"tendril.dev/lib/nostr"
 )
 
-// FuzzOddTags: whatever stands in tags, an event is found by exactly its tags, by none of their
+// FuzzOddTags: with any tags an event is found by exactly its tags, by none of their
 // neighbours, and leaves nothing behind.
 func FuzzOddTags(f *testing.F) {
 	f.Add("t", "", "x", "d")
@@ -40,9 +40,8 @@ func FuzzOddTags(f *testing.F) {
 			{Tags: nostr.TagMap{name: {stored.Tags[1][1]}}}, {Tags: nostr.TagMap{name: {other}}}, {Tags: nostr.TagMap{name: {value, other}}},
 			{Tags: nostr.TagMap{"d": {stored.Tags.GetD()}, name: {stored.Tags[1][1]}}}, {Tags: nostr.TagMap{"d": {other}}},
 		} {
-			n, err := countOf(t, v, f)
-			if err != nil || (n == 1) != f.Matches(stored) {
-				t.Fatalf("%s: %d, %v; it matches: %v", f.String(), n, err, f.Matches(stored))
+			if n := count(t, v, f); (n == 1) != f.Matches(stored) {
+				t.Fatalf("%s: %d; it matches: %v", f.String(), n, f.Matches(stored))
 			}
 		}
 		if got, err := v.Replaceable(30617, ev.PubKey, stored.Tags.GetD()); err != nil || got.ID != ev.ID {

@@ -1,4 +1,4 @@
-package eventdb_test
+package eventdb
 
 import (
 	"encoding/hex"

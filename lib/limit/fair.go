@@ -15,9 +15,12 @@ import (
 	"time"
 )
 
-// The reasons for which a party gets nothing.
 var (
-	ErrFull  = errors.New("all places are taken")
+	// ErrFull is the error of a request while all places are taken, or too many wait. The party holds
+	// what it held before; it may try again when another has released some.
+	ErrFull = errors.New("all places are taken")
+	// ErrShare is the error of a request beyond what one party may hold. It holds what it held before;
+	// only its own release makes room.
 	ErrShare = errors.New("the party holds its share already")
 )
 

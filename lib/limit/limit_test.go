@@ -16,37 +16,6 @@ import (
 	"tendril.dev/lib/limit"
 )
 
-// One git process runs at once. The owner is served before the stranger's third request.
-func ExampleFair() {
-	processes := limit.NewFair(1, 1)
-	release, _ := processes.Acquire(context.Background(), "stranger")
-
-	var done sync.WaitGroup
-	queued := func(party string) {
-		asked := make(chan struct{})
-		done.Go(func() {
-			close(asked)
-			release, err := processes.Acquire(context.Background(), party)
-			if err != nil {
-				return
-			}
-			defer release()
-			fmt.Println(party)
-		})
-		<-asked
-		time.Sleep(10 * time.Millisecond) // only for the order of this example
-	}
-	queued("stranger")
-	queued("stranger")
-	queued("owner")
-	release()
-	done.Wait()
-	// Output:
-	// stranger
-	// owner
-	// stranger
-}
-
 // served runs requests of parties in this order on one Fair and returns the order of service.
 func served(t *testing.T, f *limit.Fair, parties ...string) (order []string) {
 	t.Helper()
@@ -136,30 +105,6 @@ func TestFairWeights(t *testing.T) {
 			t.Errorf("%d places of %d parties remain", taken, parties)
 		}
 	})
-}
-
-// TestNothing: no places are taken and given back at any time.
-func TestNothing(t *testing.T) {
-	t.Parallel()
-	f := limit.NewFair(4, 4)
-	none, err := f.Try("a", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	waited, err := f.AcquireN(t.Context(), "a", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	some, err := f.Try("a", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	some()
-	none()
-	waited()
-	if taken, parties, _ := f.Counts(0); taken != 0 || parties != 0 {
-		t.Errorf("%d places of %d parties remain", taken, parties)
-	}
 }
 
 // TestFairEnds: a request that is given up leaves nothing behind, and those behind it are served.
@@ -321,27 +266,6 @@ func TestRates(t *testing.T) {
 		time.Sleep(wait)
 		if ok, _ := r.Allow("a"); !ok {
 			t.Error("refused after the time that was named")
-		}
-	})
-}
-
-func TestSpending(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := limit.NewRates(100, time.Hour)
-		if !r.Spend("a", 60) || r.Spend("a", 60) {
-			t.Error("120 of 100 were spent")
-		}
-		ok, wait := r.Left("a")
-		if ok || wait <= 0 || wait > 6*time.Minute {
-			t.Errorf("%v, %s", ok, wait)
-		}
-		if !r.Spend("b", 100) {
-			t.Error("one party spends what is another's")
-		}
-		time.Sleep(wait)
-		if ok, _ := r.Left("a"); !ok || !r.Spend("a", 9) {
-			t.Error("nothing is left after the time that was named")
 		}
 	})
 }

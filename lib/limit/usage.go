@@ -133,15 +133,19 @@ func (u *Usage) Over(n, factor int64, charges ...Charge) (p Party, free time.Tim
 	defer u.mu.Unlock()
 	u.turnDay()
 	for _, c := range charges {
-		used := int64(0)
-		if a := u.used[c.Party]; a != nil {
-			used = a.saved + a.more
-		}
-		if c.Most > 0 && used+n > c.Most*factor {
+		if c.Most > 0 && u.usedBy(c.Party)+n > c.Most*factor {
 			return c.Party, time.Unix((u.day+1)*24*60*60, 0).UTC(), true
 		}
 	}
 	return Party{}, time.Time{}, false
+}
+
+// usedBy is what a party has stored today; u.mu is held.
+func (u *Usage) usedBy(p Party) int64 {
+	if a := u.used[p]; a != nil {
+		return a.saved + a.more
+	}
+	return 0
 }
 
 // Left is how many bytes all of those who pay may still store today. [Usage.Refresh] first, where
@@ -152,14 +156,9 @@ func (u *Usage) Left(factor int64, charges ...Charge) int64 {
 	defer u.mu.Unlock()
 	u.turnDay()
 	for _, c := range charges {
-		if c.Most <= 0 {
-			continue
+		if c.Most > 0 {
+			left = min(left, max(0, c.Most*factor-u.usedBy(c.Party)))
 		}
-		used := int64(0)
-		if a := u.used[c.Party]; a != nil {
-			used = a.saved + a.more
-		}
-		left = min(left, max(0, c.Most*factor-used))
 	}
 	return left
 }
@@ -172,17 +171,6 @@ func (u *Usage) Add(n int64, charges ...Charge) {
 	for _, c := range charges {
 		u.amountOf(c.Party).more += n
 	}
-}
-
-// Spend counts n bytes and saves them at once, for what several workers store.
-func (u *Usage) Spend(ctx context.Context, n int64, charges ...Charge) error {
-	u.Add(n, charges...)
-	for _, c := range charges {
-		if err := u.save(ctx, c.Party); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Refresh reads what others have stored of the same parties.

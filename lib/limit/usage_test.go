@@ -107,13 +107,14 @@ func TestUsage(t *testing.T) {
 func TestWorkersShareUsage(t *testing.T) {
 	t.Parallel()
 	b, c := openBus(t), &clock{at: time.Now()}
-	charge := limit.Charge{Party: limit.Party{What: limit.Git, Kind: limit.Author, Name: "alice"}, Most: 1000}
+	charge := limit.Charge{Party: limit.Party{What: limit.Git, Kind: limit.Author, Name: "alice"}, Most: 1000 << 10}
 	var workers sync.WaitGroup
 	for range 4 {
 		u := openUsage(t, b, c)
 		workers.Go(func() {
 			for range 10 {
-				if err := u.Spend(t.Context(), 10, charge); err != nil {
+				u.Add(10<<10, charge)
+				if err := u.Save(t.Context()); err != nil {
 					t.Error(err)
 				}
 			}
@@ -124,8 +125,8 @@ func TestWorkersShareUsage(t *testing.T) {
 	if err := u.Refresh(t.Context(), charge); err != nil {
 		t.Fatal(err)
 	}
-	if left := u.Left(1, charge); left != 600 {
-		t.Errorf("%d bytes are left, want 600", left)
+	if left := u.Left(1, charge); left != 600<<10 {
+		t.Errorf("%d bytes are left, want 600 KiB", left)
 	}
 }
 

@@ -3,7 +3,6 @@ package nostr_test
 import (
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 
 	gonostr "github.com/nbd-wtf/go-nostr"
@@ -91,31 +90,6 @@ func TestForgedEvents(t *testing.T) {
 			})
 		}
 	}
-}
-
-// More authors than are remembered, from several goroutines at once: each signature is checked
-// against its own author.
-func TestManyAuthors(t *testing.T) {
-	t.Parallel()
-	events := make([]*nostr.Event, 3000)
-	for i := range events {
-		events[i] = signed(t, nostr.Event{Kind: 1, Content: fmt.Sprint(i)})
-	}
-	var wg sync.WaitGroup
-	for worker := range 2 {
-		wg.Go(func() {
-			for i := range events {
-				ev := events[(i+worker*1000)%len(events)]
-				forged := *ev
-				forged.PubKey = events[(i+worker*1000+1)%len(events)].PubKey
-				if !nostr.Signed(ev) || nostr.Signed(&forged) {
-					t.Errorf("event %d is judged wrongly", i)
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
 }
 
 // What go-nostr takes for the id of an event is taken for it here, and nothing else.

@@ -11,8 +11,8 @@ import (
 
 const small = `{"kind":2,"id":"i","pubkey":"p","created_at":1,"tags":[],"content":"c","sig":"s"}`
 
-// TestParse: what is no event is refused, and what is one says the same in our JSON, whatever else
-// its own JSON carried.
+// TestParse: what is no event is refused, and what is one says the same in our JSON, without what
+// else its own JSON carried.
 func TestParse(t *testing.T) {
 	t.Parallel()
 	with := func(old, new string) string { return strings.Replace(small, old, new, 1) }

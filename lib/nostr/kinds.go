@@ -74,35 +74,19 @@ func tagValue(tags Tags, name string) string {
 	return ""
 }
 
-// distinct collects values in the order of their first appearance. A small collection is searched,
-// which costs no memory; a large one, which only a hostile event brings, gets an index, so that it
-// costs no time either.
+// distinct collects values in the order of their first appearance.
 type distinct[T comparable] struct {
 	items []T
-	index map[T]struct{}
+	have  map[T]bool
 }
 
-const distinctSearched = 16
-
 func (d *distinct[T]) add(v T) {
-	if d.index == nil {
-		for _, have := range d.items {
-			if have == v {
-				return
-			}
-		}
-		if len(d.items) < distinctSearched {
-			d.items = append(d.items, v)
-			return
-		}
-		d.index = make(map[T]struct{}, 2*len(d.items))
-		for _, have := range d.items {
-			d.index[have] = struct{}{}
-		}
-	}
-	if _, have := d.index[v]; have {
+	if d.have[v] {
 		return
 	}
-	d.index[v] = struct{}{}
+	if d.have == nil {
+		d.have = map[T]bool{}
+	}
+	d.have[v] = true
 	d.items = append(d.items, v)
 }

@@ -64,21 +64,3 @@ func TestIsObjectID(t *testing.T) {
 		}
 	}
 }
-
-func TestDistinctKeepsOrderBeyondItsIndex(t *testing.T) {
-	t.Parallel()
-	var d distinct[int]
-	for range 3 {
-		for i := range 100 {
-			d.add(i)
-		}
-	}
-	if len(d.items) != 100 {
-		t.Fatalf("%d items, want 100", len(d.items))
-	}
-	for i, v := range d.items {
-		if i != v {
-			t.Fatalf("item %d is %d", i, v)
-		}
-	}
-}

@@ -23,7 +23,7 @@ func TestMaintainerSets(t *testing.T) {
 		announcements []*Announcement
 		sets          map[string]string // owner → set, as their letters
 	}{
-		{"nobody announced", nil, map[string]string{alice: ""}},
+		{"no announcement", nil, map[string]string{alice: ""}},
 		{"alone", []*Announcement{trust(t, alice)},
 			map[string]string{alice: "a", bob: ""}},
 		{"one maintainer who announced nothing", []*Announcement{trust(t, alice, bob)},

@@ -139,51 +139,30 @@ type References struct {
 func ReferencesOf(ev *Event) References {
 	var ids distinct[string]
 	var addresses distinct[Address]
-	eachNaming(ev, func(id string) { addID(&ids, id) }, func(address string) { addAddress(&addresses, address) })
-	return References{IDs: ids.items, Addresses: addresses.items}
-}
-
-// eachNaming calls id and address with the values of the tags that name events in these ways, in
-// order. A value need not be an id or an address.
-func eachNaming(ev *Event, id, address func(value string)) {
 	for _, tag := range ev.Tags {
 		if len(tag) < 2 || len(tag[0]) != 1 {
 			continue
 		}
-		switch tag[0][0] {
-		case 'e', 'E':
-			id(tag[1])
-		case 'a', 'A':
-			address(tag[1])
-		case 'q':
-			id(tag[1])
-			address(tag[1])
+		if strings.Contains("eEq", tag[0]) && IsHex64(tag[1]) {
+			ids.add(tag[1])
+		}
+		if !strings.Contains("aAq", tag[0]) {
+			continue
+		}
+		if address, err := ParseAddress(tag[1]); err == nil {
+			addresses.add(address)
 		}
 	}
+	return References{IDs: ids.items, Addresses: addresses.items}
 }
 
-func addID(ids *distinct[string], s string) {
-	if IsHex64(s) {
-		ids.add(s)
-	}
-}
-
-func addAddress(addresses *distinct[Address], s string) {
-	if address, err := ParseAddress(s); err == nil {
-		addresses.add(address)
-	}
-}
-
-// NamesOf returns what [ReferencesOf] does as it is written in the tags, ids and addresses alike,
-// each once, in order: an address has one spelling.
+// NamesOf returns what [ReferencesOf] does as it is written in the tags, ids before addresses: an
+// address has one spelling.
 func NamesOf(ev *Event) []string {
-	var names distinct[string]
-	eachNaming(ev, func(id string) { addID(&names, id) }, func(address string) { addName(&names, address) })
-	return names.items
-}
-
-func addName(names *distinct[string], s string) {
-	if _, err := ParseAddress(s); err == nil {
-		names.add(s)
+	refs := ReferencesOf(ev)
+	names := refs.IDs
+	for _, address := range refs.Addresses {
+		names = append(names, address.String())
 	}
+	return names
 }

@@ -1,7 +1,6 @@
 package nostr
 
 import (
-	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -117,26 +116,6 @@ func TestReferencesOf(t *testing.T) {
 	}
 }
 
-// manyReferences is an event with n references, each of them twice.
-func manyReferences(n int) *Event {
-	ev := event(KindComment, carol)
-	for i := range 2 * n {
-		ev.Tags = append(ev.Tags, Tag{"e", fmt.Sprintf("%064x", i%n)}, Tag{"a", RepoRef{alice, fmt.Sprint(i % n)}.String()})
-	}
-	return ev
-}
-
-func TestReferencesOfManyTags(t *testing.T) {
-	t.Parallel()
-	got := ReferencesOf(manyReferences(3000))
-	if len(got.IDs) != 3000 || len(got.Addresses) != 3000 {
-		t.Errorf("%d ids and %d addresses, want 3000 each", len(got.IDs), len(got.Addresses))
-	}
-	if names := NamesOf(manyReferences(3000)); len(names) != 6000 {
-		t.Errorf("%d names, want 6000", len(names))
-	}
-}
-
 func FuzzParseRepoRef(f *testing.F) {
 	for _, seed := range []string{"", "30617:", "30617:" + alice + ":x", "30617:" + alice + ":a:b", "10317:" + alice + ":", "00:" + alice + ":"} {
 		f.Add(seed)
@@ -157,22 +136,4 @@ func FuzzParseRepoRef(f *testing.F) {
 			}
 		}
 	})
-}
-
-func BenchmarkReferencesOf(b *testing.B) {
-	comment := event(KindComment, carol,
-		Tag{"E", key('1'), "wss://relay.example", bob}, Tag{"K", "1621"}, Tag{"P", bob},
-		Tag{"e", key('1'), "wss://relay.example", bob}, Tag{"k", "1621"}, Tag{"p", bob},
-		Tag{"a", RepoRef{alice, "tendril"}.String()})
-	for _, c := range []struct {
-		name string
-		ev   *Event
-	}{{"comment", comment}, {"hostile", manyReferences(1000)}} {
-		b.Run(c.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				ReferencesOf(c.ev)
-			}
-		})
-	}
 }

@@ -77,9 +77,6 @@ func (a *Announcement) ListsServiceRelay(domain string) bool {
 		if !strings.Contains(given, "://") {
 			given = "wss://" + given
 		}
-		if !mayBeOn(given, d) {
-			continue
-		}
 		if u, err := parseURL(given, maxRelayURL); err == nil && defaultPort(u.Scheme) != "" && u.on(d) {
 			return true
 		}
@@ -95,7 +92,7 @@ func (a *Announcement) ListsServiceClone(domain string) bool {
 	return a.anyCloneOn(domain, func(p writtenPath) bool { return !p.isOfOtherThan(a.Ref) })
 }
 
-// HasCloneOn reports whether one of the clone URLs is at the domain, whatever its path.
+// HasCloneOn reports whether one of the clone URLs is at the domain, with any path.
 func (a *Announcement) HasCloneOn(domain string) bool {
 	return a.anyCloneOn(domain, func(writtenPath) bool { return true })
 }
@@ -187,7 +184,7 @@ func (p writtenPath) meanings() []string {
 // stands: clients that do not encode identifiers write spaces and percent signs into it.
 func servicePath(given string, d serviceDomain) (writtenPath, bool) {
 	given = strings.Trim(given, " ")
-	if len(given) > maxCloneURL || !mayBeOn(given, d) {
+	if len(given) > maxCloneURL {
 		return "", false
 	}
 	scheme, rest, _ := strings.Cut(given, "://")
@@ -200,19 +197,6 @@ func servicePath(given string, d serviceDomain) (writtenPath, bool) {
 		return "", false
 	}
 	return writtenPath(strings.TrimRight(rest[slash:], "/")), true
-}
-
-// mayBeOn is a cheap look at a URL before it is parsed: most URLs of an announcement lead
-// elsewhere. It never turns away a URL whose host is written in ASCII and belongs to the domain.
-func mayBeOn(rawURL string, d serviceDomain) bool {
-	_, rest, found := strings.Cut(rawURL, "://")
-	if !found {
-		return false
-	}
-	if d.host[0] == '[' || !isASCII(rest) || strings.Contains(rest, "%") {
-		return true
-	}
-	return len(rest) >= len(d.host) && strings.EqualFold(rest[:len(d.host)], d.host)
 }
 
 // RepositoryURLPath is where a service serves a repository: "/<npub>/<identifier>.git", the

@@ -1,7 +1,6 @@
 package nostr
 
 import (
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -213,44 +212,6 @@ func TestParseRepositoryPath(t *testing.T) {
 		if got, err := ParseRepositoryPath(path); err == nil {
 			t.Errorf("ParseRepositoryPath(%q) = %+v, want an error", path, got)
 		}
-	}
-}
-
-func FuzzRepositoryPath(f *testing.F) {
-	for _, id := range []string{"x", "..", "a/b.git/info/refs", "%2F", "ä", "HEAD"} {
-		f.Add(id)
-	}
-	npub := npubOf(f, alice)
-	f.Fuzz(func(t *testing.T, id string) {
-		if CheckIdentifier(id) != nil {
-			return
-		}
-		u, err := url.Parse("https://grasp.example" + RepositoryURLPath(npub, id) + "/git-upload-pack")
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := ParseRepositoryPath(u.EscapedPath())
-		if want := (RepositoryPath{alice, id, false, "git-upload-pack"}); err != nil || got != want {
-			t.Fatalf("%q came back as %+v, %v", id, got, err)
-		}
-		if got, err := ParseRepositoryPath("/" + npub + "/" + id); err == nil && CheckIdentifier(got.Identifier) != nil {
-			t.Fatalf("the path of %q names %q", id, got.Identifier)
-		}
-	})
-}
-
-func BenchmarkListsService(b *testing.B) {
-	a := announce(b, alice, "tendril",
-		Tag{"clone", "https://github.com/someone/tendril.git", "https://relay.other.example/" + npubOf(b, alice) + "/tendril.git",
-			"https://grasp.example/" + npubOf(b, alice) + "/tendril.git"},
-		Tag{"relays", "wss://nos.lol", "wss://relay.damus.io", "wss://grasp.example"})
-	for _, domain := range []string{"grasp.example", "absent.example"} {
-		b.Run(domain, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				a.ListsService(domain)
-			}
-		})
 	}
 }
 

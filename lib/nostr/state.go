@@ -37,7 +37,7 @@ type State struct {
 }
 
 // Satisfiable reports whether a repository can ever have what the state names. A state that is not
-// satisfiable is held like any other, but nobody hunts for it or pushes by it, and it expires.
+// satisfiable is held like any other, but it is not hunted for, allows no push, and expires.
 func (s *State) Satisfiable() bool { return len(s.Impossible) == 0 }
 
 // ParseState reads a state. Names under refs/heads/ and refs/tags/ must be legal and able to stand

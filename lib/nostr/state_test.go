@@ -83,7 +83,7 @@ func TestParseStateRefuses(t *testing.T) {
 	}
 }
 
-// TestImpossibleStates are taken, and known for what they are: nobody hunts for them.
+// TestImpossibleStates are taken, and known for what they are: they are not hunted for.
 func TestImpossibleStates(t *testing.T) {
 	t.Parallel()
 	main := Tag{"refs/heads/main", commit1}

@@ -78,7 +78,7 @@ func hasPort(host string) bool {
 	return strings.LastIndexByte(host, ':') > strings.LastIndexByte(host, ']')
 }
 
-// OnDomain reports whether the relay is at the host (and port) of that service, whatever its path:
+// OnDomain reports whether the relay is at the host (and port) of that service, with any path:
 // see OnDomain.
 func (u RelayURL) OnDomain(domain string) bool { return OnDomain(string(u), domain) }
 

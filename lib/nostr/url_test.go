@@ -117,34 +117,3 @@ func FuzzNormalizeRelayURL(f *testing.F) {
 		}
 	})
 }
-
-func FuzzNormalizeCloneURL(f *testing.F) {
-	for _, seed := range []string{"https://git.example/x.git", "http://a:80//", "https://u@h/x", "https://h/%2e%2e/"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		u, err := NormalizeCloneURL(s)
-		if err != nil {
-			return
-		}
-		if again, err := NormalizeCloneURL(u); err != nil || again != u {
-			t.Fatalf("%q became %q, then %q, %v", s, u, again, err)
-		}
-		if !strings.HasPrefix(u, "http://") && !strings.HasPrefix(u, "https://") || strings.ContainsAny(u, " ?#\n\x00") {
-			t.Fatalf("%q became %q", s, u)
-		}
-	})
-}
-
-func BenchmarkNormalizeRelayURL(b *testing.B) {
-	for _, s := range []string{"wss://relay.example", "WSS://Relay.Example:443/"} {
-		b.Run(s, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := NormalizeRelayURL(s); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}

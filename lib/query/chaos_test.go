@@ -59,7 +59,7 @@ func chaosTime(t *testing.T) time.Duration {
 	return d
 }
 
-// TestNoStaleAnswer: while events are accepted and two replicas are killed and begin anew at
+// TestNoStaleAnswer: while events are accepted and two replicas are killed and start again at
 // random, four askers are never told that an event is unknown that was accepted before they asked,
 // nor that one is known that never came. Each question is answered.
 func TestNoStaleAnswer(t *testing.T) {
@@ -68,7 +68,7 @@ func TestNoStaleAnswer(t *testing.T) {
 	var mu sync.Mutex
 	var ids [][32]byte // of what is accepted
 	more := func() {
-		ev := event(1, len(ids), fmt.Sprint(len(ids))) // nobody else adds to them
+		ev := event(1, len(ids), fmt.Sprint(len(ids))) // this goroutine alone adds to them
 		w.accept(ev)
 		mu.Lock()
 		defer mu.Unlock()

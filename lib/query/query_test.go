@@ -161,7 +161,7 @@ func gather[T any](t testing.TB, all iter.Seq2[T, error]) (list []T) {
 }
 
 // TestBothWaysOfAskingAreOne: over random logs with replacements, deletions and events that have
-// expired, whoever asks on the bus is told what the index says, however many pages it takes.
+// expired, one who asks on the bus is told what the index says, however many pages it takes.
 func TestBothWaysOfAskingAreOne(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -277,7 +277,7 @@ func TestAReplicaThatLagsNeverSaysUnknown(t *testing.T) {
 	if !errors.Is(short.Err(), context.DeadlineExceeded) {
 		t.Error("it was given up before")
 	}
-	// Whoever asks keeps asking until one has read it: this one, or another.
+	// The question is asked again until one has read it: this one, or another.
 	answered := make(chan []bool, 1)
 	go func() {
 		answer, _ := remote.Has(patient(t), [][32]byte{idOf(t, late)})
@@ -417,7 +417,7 @@ func TestBadQuestions(t *testing.T) {
 	}
 }
 
-// TestWhatHasLeftTheLogIsNotHeard: an empty message stands in its place, of which nobody is told.
+// TestWhatHasLeftTheLogIsNotHeard: an empty message stands in its place, and nothing is told of it.
 func TestWhatHasLeftTheLogIsNotHeard(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -24,7 +24,8 @@ const (
 	modeIDs         = 2
 )
 
-// ErrMessage is a message that breaks the rules of the protocol.
+// ErrMessage is the error of a message from the other side that breaks the rules of the protocol.
+// The session with it is of no more use; nothing of the set has changed.
 var ErrMessage = errors.New("not a negentropy message")
 
 func broken(format string, args ...any) error {
