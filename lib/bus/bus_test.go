@@ -62,38 +62,6 @@ func TestBatchIsAtomicAndFenced(t *testing.T) {
 	}
 }
 
-func TestBatchIntoBucketIsSeenByItsWatchersAndTold(t *testing.T) {
-	t.Parallel()
-	b := open(t, bus.Options{Dir: t.TempDir()})
-	ctx := t.Context()
-	kv, err := b.Bucket(ctx, proto.BucketHeld)
-	if err != nil {
-		t.Fatal(err)
-	}
-	told, err := b.Conn.SubscribeSync("grasp.held.>")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Conn.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	key, err := proto.HeldKey{Identifier: "my.repo", Kind: 30617, ShortID: strings.Repeat("a", proto.ShortIDLength)}.Key()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.PublishBatch(ctx, []*nats.Msg{{Subject: proto.KVSubject(proto.BucketHeld, key), Data: []byte(`{"phase":"waiting"}`)}}, nil); err != nil {
-		t.Fatal(err)
-	}
-	entry, err := kv.Get(ctx, key)
-	if err != nil || string(entry.Value()) != `{"phase":"waiting"}` {
-		t.Fatalf("get: %v, %v", entry, err)
-	}
-	msg, err := told.NextMsgWithContext(ctx)
-	if err != nil || msg.Subject != "grasp.held."+key {
-		t.Fatalf("told: %v, %v", msg, err)
-	}
-}
-
 func TestProvisionIsIdempotentAndSurvivesRestart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

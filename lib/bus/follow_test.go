@@ -17,16 +17,6 @@ import (
 	"tendril.dev/proto"
 )
 
-func openBus(t *testing.T) *bus.Bus {
-	t.Helper()
-	b, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Sizing: proto.DefaultSizing(), Name: t.Name()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
-	return b
-}
-
 // follow runs a follower until the test ends, or stop is called.
 func follow(t *testing.T, b *bus.Bus, r bus.Reading, read func([]bus.Message) error) (f *bus.Follower, stop func() error) {
 	t.Helper()
@@ -80,7 +70,7 @@ func TestFollowHandsOnEveryMessageInOrder(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			b := openBus(t)
+			b := open(t, bus.Options{Dir: t.TempDir()})
 			publish(t, b, "grasp.target.a.example", 1500, 10)
 			publish(t, b, "grasp.target.b.example", 1470, 10)
 			publish(t, b, "grasp.target.b.example", 30, 900<<10)
@@ -122,7 +112,7 @@ func seqs(from, to uint64) (all []uint64) {
 // TestFollowDoesNotWaitForWhatIsGone: messages that have left the stream keep no one waiting.
 func TestFollowDoesNotWaitForWhatIsGone(t *testing.T) {
 	t.Parallel()
-	b := openBus(t)
+	b := open(t, bus.Options{Dir: t.TempDir()})
 	publish(t, b, "grasp.target.stays.example", 1000, 10)
 	publish(t, b, "grasp.target.goes.example", 500, 10)
 	stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
@@ -151,7 +141,7 @@ func TestFollowDoesNotWaitForWhatIsGone(t *testing.T) {
 // does not leave the follower behind.
 func TestFollowForgetsWhatItWasToldOf(t *testing.T) {
 	t.Parallel()
-	b := openBus(t)
+	b := open(t, bus.Options{Dir: t.TempDir()})
 	stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
 	if err != nil {
 		t.Fatal(err)
@@ -180,7 +170,7 @@ func TestFollowForgetsWhatItWasToldOf(t *testing.T) {
 // TestFollowNoticesWhatItWasNotTold: a message is read although no notice of it came.
 func TestFollowNoticesWhatItWasNotTold(t *testing.T) {
 	t.Parallel()
-	b := openBus(t)
+	b := open(t, bus.Options{Dir: t.TempDir()})
 	stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
 	if err != nil {
 		t.Fatal(err)
@@ -208,7 +198,7 @@ func TestFollowNoticesWhatItWasNotTold(t *testing.T) {
 // is asked.
 func TestFollowReadsFromTheLeader(t *testing.T) {
 	t.Parallel()
-	b := openBus(t)
+	b := open(t, bus.Options{Dir: t.TempDir()})
 	stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
 	if err != nil {
 		t.Fatal(err)
@@ -237,7 +227,7 @@ func TestFollowReadsFromTheLeader(t *testing.T) {
 // TestWaitSaysWhatItWaitedFor: a wait for a message that does not come ends with a sentence.
 func TestWaitSaysWhatItWaitedFor(t *testing.T) {
 	t.Parallel()
-	b := openBus(t)
+	b := open(t, bus.Options{Dir: t.TempDir()})
 	publish(t, b, "grasp.target.a.example", 3, 10)
 	f, _ := follow(t, b, bus.Reading{Stream: proto.StreamTargets}, func([]bus.Message) error { return nil })
 	<-f.Ready()
@@ -252,7 +242,7 @@ func TestWaitSaysWhatItWaitedFor(t *testing.T) {
 // TestFollowEndsWithTheReadersError: what cannot be taken ends the following.
 func TestFollowEndsWithTheReadersError(t *testing.T) {
 	t.Parallel()
-	b := openBus(t)
+	b := open(t, bus.Options{Dir: t.TempDir()})
 	publish(t, b, "grasp.target.a.example", 1, 10)
 	full := fmt.Errorf("the disk is full")
 	f := bus.NewFollower(b.JS, bus.Reading{Stream: proto.StreamTargets}, slog.New(slog.DiscardHandler), func([]bus.Message) error { return full })
@@ -265,7 +255,7 @@ func TestFollowEndsWithTheReadersError(t *testing.T) {
 // that part does not give it in time.
 func TestAFedReaderReadsOnlyWhatItIsNotFed(t *testing.T) {
 	t.Parallel()
-	b := openBus(t)
+	b := open(t, bus.Options{Dir: t.TempDir()})
 	var got []uint64
 	f, _ := follow(t, b, bus.Reading{Stream: proto.StreamTargets}, func(messages []bus.Message) error {
 		for _, m := range messages {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -105,19 +106,10 @@ func TestWhoDoesNotProvisionWaits(t *testing.T) {
 	t.Parallel()
 	nats := bustest.New(t)
 	nats.Stop() // it waits for the server too
-	var mu sync.Mutex
-	said := ""
-	waiting := func(what string) {
-		mu.Lock()
-		defer mu.Unlock()
-		said = what
-	}
+	var said atomic.Value
+	waiting := func(what string) { said.Store(what) }
 	says := func(part string) func() bool {
-		return func() bool {
-			mu.Lock()
-			defer mu.Unlock()
-			return strings.Contains(said, part)
-		}
+		return func() bool { what, _ := said.Load().(string); return strings.Contains(what, part) }
 	}
 	needs := []string{proto.StreamEvents, proto.StreamUser, proto.KVStream(proto.BucketClaims)}
 	opened := make(chan error, 1)

@@ -58,30 +58,6 @@ func TestFind(t *testing.T) {
 	}
 }
 
-func TestOwnerOfSettings(t *testing.T) {
-	t.Parallel()
-	secret := gonostr.GeneratePrivateKey()
-	nsec, err := nip19.EncodePrivateKey(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := gonostr.GetPublicKey(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := load(settings(t, "--relay-owner-nsec="+nsec), t.TempDir()); err != nil || got != want {
-		t.Errorf("got %s, %v", got, err)
-	}
-	for _, wrong := range []string{"x", nsec[:20], strings.Repeat("f", 64)} {
-		s := settings(t)
-		s.RelayOwnerNsec = wrong
-		_, err := s.LoadKey(t.TempDir())
-		if err == nil || !strings.Contains(err.Error(), "NGIT_RELAY_OWNER_NSEC") || strings.Contains(err.Error(), wrong) && wrong != "x" {
-			t.Errorf("%s: %v", wrong, err)
-		}
-	}
-}
-
 // TestKeyFileOfAnotherServer: it is taken before a key of ours, as nsec or hex, also where nothing
 // outlives the process; the environment goes before it, and a broken one stops the start.
 func TestKeyFileOfAnotherServer(t *testing.T) {
@@ -120,6 +96,16 @@ func TestKeyFileOfAnotherServer(t *testing.T) {
 	s.RelayOwnerNsec = other
 	if got, err := load(s, dir); err != nil || got == want || got == ours {
 		t.Errorf("hex in the environment: %s, %v", got, err)
+	}
+	s.RelayOwnerNsec = nsec
+	if got, err := load(s, dir); err != nil || got != want {
+		t.Errorf("nsec in the environment: %s, %v", got, err)
+	}
+	for _, wrong := range []string{"xyz", nsec[:20], strings.Repeat("f", 64)} {
+		s.RelayOwnerNsec = wrong
+		if _, err := load(s, dir); err == nil || !strings.Contains(err.Error(), "NGIT_RELAY_OWNER_NSEC") || strings.Contains(err.Error(), wrong) {
+			t.Errorf("%s: %v", wrong, err)
+		}
 	}
 	s.RelayOwnerNsec = ""
 	for _, broken := range []string{"", "nsec1half", secret[:40]} {
@@ -167,17 +153,5 @@ func TestOwnerIsGeneratedOnce(t *testing.T) {
 	}
 	if _, err := os.Stat(s.RelayDataPath); err == nil {
 		t.Error("in memory, but something was written")
-	}
-}
-
-func TestBrokenKeyFile(t *testing.T) {
-	t.Parallel()
-	s := settings(t)
-	path := filepath.Join(s.RelayDataPath, config.KeyFile)
-	if err := os.WriteFile(path, []byte("nsec1half"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.LoadKey(t.TempDir()); err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("%v", err)
 	}
 }

@@ -286,23 +286,3 @@ func TestRole(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkPasswordCheck(b *testing.B) {
-	dir := b.TempDir()
-	if err := logins.Init(dir, "gateway"); err != nil {
-		b.Fatal(err)
-	}
-	options, err := natsserver.ProcessConfigFile(filepath.Join(dir, logins.UsersFile))
-	if err != nil {
-		b.Fatal(err)
-	}
-	login, err := logins.Read(logins.LoginFile(dir, "gateway"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	for b.Loop() {
-		if err := bcrypt.CompareHashAndPassword([]byte(options.Users[0].Password), []byte(login.Password)); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -85,18 +84,5 @@ func TestObservation(t *testing.T) {
 	get("/metrics", http.StatusOK, "ngit_build_info{")
 	if _, pattern := n.AtFront.Handler(&http.Request{Method: "GET", URL: &url.URL{Path: "/metrics"}}); pattern != "" {
 		t.Error("the front door has metrics too")
-	}
-}
-
-func TestObservationOnAPortInUse(t *testing.T) {
-	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	want := `NGIT_OBSERVE_ADDRESS is "` + l.Addr().String() + `": address already in use; stop what listens there, or choose another`
-	if _, err := openOn(t, l.Addr().String()).observe(); err == nil || err.Error() != want {
-		t.Errorf("got %v\nwant %s", err, want)
 	}
 }
