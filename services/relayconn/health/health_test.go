@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"tendril.dev/lib/netguard"
@@ -146,38 +145,5 @@ func TestStory(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestDayOfFailures counts the attempts of a relay that never answers, by the clock that the
-// service runs on.
-func TestDayOfFailures(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var h health.Health
-		begin, attempts, dead := time.Now(), 0, 0
-		for time.Since(begin) < 10*24*time.Hour {
-			h = h.Failed(rules, time.Now(), errDial)
-			attempts++
-			if h.State(rules, time.Now()) == health.Dead {
-				dead++
-			}
-			time.Sleep(time.Until(h.NextAttempt))
-		}
-		// 10 within the first 43 minutes, then one an hour until the day is over, then one a day.
-		if attempts < 40 || attempts > 46 || dead != 9 {
-			t.Errorf("%d attempts in ten days, %d of them of a dead relay", attempts, dead)
-		}
-	})
-}
-
-func TestNames(t *testing.T) {
-	t.Parallel()
-	for state, want := range map[health.State]string{
-		health.Healthy: "healthy", health.Disconnected: "disconnected", health.Degraded: "degraded", health.Dead: "dead", health.RateLimited: "rate_limited", 0: "unknown",
-	} {
-		if state.String() != want {
-			t.Errorf("%d is called %s, want %s", state, state, want)
-		}
 	}
 }

@@ -81,22 +81,6 @@ func TestEverythingComes(t *testing.T) {
 	}
 }
 
-func TestCrowdedSecondIsSteppedOver(t *testing.T) {
-	t.Parallel()
-	var events []*nostr.Event
-	for i := range 30 {
-		events = append(events, event(i, 500))
-	}
-	events = append(events, event(100, 600), event(101, 400))
-	got, w, asked := walk(t, events, nostr.Filter{}, 10, 10)
-	if !got[event(100, 0).ID] || !got[event(101, 0).ID] {
-		t.Fatal("what lies around the crowded second did not come")
-	}
-	if !slices.Equal(w.Gaps(), []history.Gap{{From: 500, To: 500}}) || asked > 6 {
-		t.Fatalf("gaps %v after %d pages", w.Gaps(), asked)
-	}
-}
-
 // TestCrowdedSecondsAreRecorded though the relay shows fewer events at once than it is asked for,
 // and nothing is recorded where it has shown everything.
 func TestCrowdedSecondsAreRecorded(t *testing.T) {

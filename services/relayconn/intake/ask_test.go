@@ -172,32 +172,3 @@ func TestAStoreThatIsAway(t *testing.T) {
 		}
 	})
 }
-
-// TestALiveCopyDoesNotWaitForThePast: an event that waits to be asked about with thousands of the
-// past is asked about at once when it comes live.
-func TestALiveCopyDoesNotWaitForThePast(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		away := make(chan struct{})
-		s := &elsewhere{away: away, stored: map[string]bool{}}
-		p := asking(t, s)
-		p.run(t)
-		var e ends
-		stream := p.Open("wss://past")
-		for n := range 1500 { // more than are asked about at once
-			take(t, stream, historic(event20(t, n), e.done))
-		}
-		time.Sleep(time.Second)
-		synctest.Wait()
-		s.mu.Lock()
-		s.away = nil // for those who ask from now on
-		s.mu.Unlock()
-		last := event20(t, 1499)
-		take(t, p.Open("wss://live"), alive(last, e.done))
-		synctest.Wait()
-		if got := p.contents(); !slices.Equal(got, []string{last.Content}) {
-			t.Errorf("%d were offered, want the live one alone", len(got))
-		}
-		close(away)
-	})
-}

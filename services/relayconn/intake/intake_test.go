@@ -163,41 +163,6 @@ func TestMisshapenEventsAreForged(t *testing.T) {
 	})
 }
 
-// TestOrder: a connection's events are offered in the order in which they came, also those that
-// another connection has brought before, far behind in its own queue.
-func TestOrder(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t, func(o *intake.Options) { o.Workers = 7 })
-		var e ends
-		a, b := p.Open("wss://a"), p.Open("wss://b")
-		for n := range 40 {
-			take(t, a, historic(event20(t, n), e.done))
-		}
-		// The same backwards and in between others: each stands behind what the other has first.
-		for n := 39; n >= 0; n-- {
-			take(t, b, historic(event20(t, 100+n), e.done))
-			take(t, b, historic(event20(t, n), e.done))
-		}
-		p.run(t)
-		synctest.Wait()
-		got := p.contents()
-		if len(got) != 80 {
-			t.Fatalf("%d were offered", len(got))
-		}
-		at := func(n int) int { return slices.Index(got, fmt.Sprint("event ", n)) }
-		for n := range 39 {
-			if at(100+n) < at(100+n+1) {
-				t.Errorf("of b %d was offered before %d", 100+n, 100+n+1)
-			}
-			// b brought n after 100+n, so what b brought later may not come before n was offered.
-			if n > 0 && at(100+n-1) < at(n) {
-				t.Errorf("%d overtook %d", 100+n-1, n)
-			}
-		}
-	})
-}
-
 // TestLiveBeforePast: what comes live waits neither for the signatures of the past, nor behind it
 // at ingest, nor for its room; not even where the past has brought it before.
 func TestLiveBeforePast(t *testing.T) {
@@ -276,31 +241,6 @@ func TestNoRelayStopsAnother(t *testing.T) {
 		synctest.Wait()
 		if n := len(p.contents()); n != 39 { // the first one is being offered still
 			t.Errorf("%d events were offered", n)
-		}
-	})
-}
-
-// TestLossReachesAll: an event without a verdict has none for everybody who brought it, and is
-// offered again when it comes again.
-func TestLossReachesAll(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t, nil)
-		p.run(t)
-		var e ends
-		lost := func(r intake.Result) bool { return errors.Is(r.Err, candidates.ErrNoVerdict) }
-		one, other := p.Open("wss://one"), p.Open("wss://other")
-		take(t, one, historic(event20(t, 1), e.done))
-		take(t, other, historic(event20(t, 1), e.done))
-		synctest.Wait()
-		p.decide("", candidates.ErrNoVerdict)
-		if e.count(lost) != 2 {
-			t.Fatalf("heard %+v", e.all)
-		}
-		take(t, one, historic(event20(t, 1), e.done))
-		synctest.Wait()
-		if len(p.contents()) != 1 {
-			t.Error("not offered again")
 		}
 	})
 }

@@ -1,7 +1,6 @@
 package session_test
 
 import (
-	"fmt"
 	"io"
 	"log/slog"
 	"slices"
@@ -252,28 +251,6 @@ func TestRelayThatIgnoresTimes(t *testing.T) {
 		}
 		if text := told.String(); strings.Count(text, "does not heed since, until or limit") != 1 || strings.Contains(text, "what it should not") {
 			t.Errorf("told:\n%s", text)
-		}
-		p.stop()
-	})
-}
-
-// TestKnownPastIsNotThrottled: what is known already costs a relay nothing that has been asked for
-// it.
-func TestKnownPastIsNotThrottled(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
-		p.session.Rules.PageLimit = 5000
-		p.session.Intake = knowing{p.session.Intake, true}
-		p.mute = true
-		p.run(session.Start{})
-		began := time.Now()
-		for i := range 60_000 {
-			ev := &nostr.Event{ID: fmt.Sprintf("%064x", i), Kind: 30617, CreatedAt: nostr.Timestamp(1_000_000 - i)}
-			p.messages <- wire.Message{Kind: wire.Event, Sub: "h2", Event: ev}
-		}
-		if took := time.Since(began); took > time.Second {
-			t.Errorf("60,000 known events were taken in %v", took)
 		}
 		p.stop()
 	})

@@ -170,14 +170,6 @@ func TestTooLargeForTheBus(t *testing.T) {
 	})
 }
 
-// knowing is an intake that knows all events, or none.
-type knowing struct {
-	session.Intake
-	all bool
-}
-
-func (k knowing) Known(string) bool { return k.all }
-
 // TestFloodIsReadSlowly: messages that bring nothing, of whatever kind, cost us no more than a
 // bounded part of our time.
 func TestFloodIsReadSlowly(t *testing.T) {

@@ -91,61 +91,6 @@ func TestQuickReconnectAsksFromSince(t *testing.T) {
 	})
 }
 
-// TestFailedBatchStaysUnconfirmed: a closed or silent subscription, or a lost verdict, leaves the
-// items unconfirmed, and a change of the target is no reason to ask for them again at once.
-func TestFailedBatchStaysUnconfirmed(t *testing.T) {
-	t.Parallel()
-	for name, spoil := range map[string]func(p *play){
-		"silence": func(*play) { time.Sleep(rules.Silence + time.Second) },
-		"closed": func(p *play) {
-			p.mu.Lock()
-			var subs []string
-			for sub, f := range p.asked {
-				if !f[0].LimitZero {
-					subs = append(subs, sub)
-				}
-			}
-			p.mu.Unlock()
-			for _, sub := range subs {
-				p.messages <- wire.Message{Kind: wire.Closed, Sub: sub, Reason: "error: no"}
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				p := newPlay(t)
-				p.run(session.Start{})
-				p.with(func() { p.mute = true })
-				p.wanted <- session.Wanted{Items: repos("30617:aa:x"), Mark: session.Mark{Target: 9}}
-				synctest.Wait()
-				spoil(p)
-				synctest.Wait()
-				time.Sleep(rules.Settle)
-				synctest.Wait()
-				if st := p.status(); st.Connection != session.Incomplete || st.Repos != 0 || st.Confirmed.Target != 0 {
-					t.Fatalf("%+v", st)
-				}
-				asked, _ := p.count()
-				p.wanted <- session.Wanted{Items: repos("30617:aa:x"), Mark: session.Mark{Target: 10}}
-				synctest.Wait()
-				if n, _ := p.count(); n != asked {
-					t.Fatal("failed items were asked for again")
-				}
-				p.with(func() { p.mute = false })
-				p.daily <- time.Now()
-				synctest.Wait()
-				time.Sleep(rules.Settle)
-				synctest.Wait()
-				if st := p.status(); st.Connection != session.Connected || st.Repos != 1 {
-					t.Fatalf("after the daily start: %+v", st)
-				}
-				p.stop()
-			})
-		})
-	}
-}
-
 // TestQuiet: a relay that is rate limiting gets its pause, and then the page again.
 func TestQuiet(t *testing.T) {
 	t.Parallel()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -16,7 +15,6 @@ import (
 
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nettest"
-	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/wire"
 )
 
@@ -91,47 +89,6 @@ func TestGoodbye(t *testing.T) {
 	})
 }
 
-// TestStubbornRelayDoesNotHoldUpTheStop: thousands of them are left within a moment, all at once.
-func TestStubbornRelayDoesNotHoldUpTheStop(t *testing.T) {
-	t.Parallel()
-	const goodbye = 50 * time.Millisecond
-	silent := func(t *testing.T, _ *websocket.Conn) { <-t.Context().Done() }
-	talking := func(_ *testing.T, ws *websocket.Conn) {
-		for ws.Write(context.Background(), websocket.MessageText, []byte(`["NOTICE","hi"]`)) == nil {
-			time.Sleep(time.Millisecond)
-		}
-	}
-	for name, do := range map[string]func(*testing.T, *websocket.Conn){"reads nothing": silent, "reads nothing and talks": talking} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				conn := talk(t, goodbye, func(ws *websocket.Conn) { do(t, ws) })
-				ctx, cancel := context.WithCancel(t.Context())
-				heard, done := make(chan struct{}, 1), make(chan error, 1)
-				go func() {
-					done <- conn.Read(ctx, func(wire.Message) error {
-						select {
-						case heard <- struct{}{}:
-						default:
-						}
-						return ctx.Err()
-					})
-				}()
-				if strings.Contains(name, "talks") {
-					<-heard
-				}
-				began := time.Now()
-				cancel()
-				conn.Close()
-				<-done
-				if took := time.Since(began); took != goodbye {
-					t.Errorf("it took %v", took)
-				}
-			})
-		})
-	}
-}
-
 // TestTooLargeIsPassedOver: what comes after one event that is larger than the bus takes is still
 // worth having; what is larger by far is not read to its end.
 func TestTooLargeIsPassedOver(t *testing.T) {
@@ -154,45 +111,5 @@ func TestTooLargeIsPassedOver(t *testing.T) {
 	}
 	if netguard.Classify(err) != netguard.CauseProtocol {
 		t.Errorf("read ends with %v", err)
-	}
-}
-
-// TestNothingIsLeftRunning after many connections, opened, used and closed.
-func TestNothingIsLeftRunning(t *testing.T) {
-	url := serve(t, func(ctx context.Context, ws *websocket.Conn) {
-		for {
-			if _, _, err := ws.Read(context.Background()); err != nil {
-				return
-			}
-		}
-	})
-	once := func() {
-		guard := netguard.New(netguard.Options{AllowPrivate: true})
-		conn, err := wire.Dial(t.Context(), guard, url, 1000)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { defer close(done); conn.Read(ctx, func(wire.Message) error { return nil }) }()
-		if err := conn.Req(ctx, "a", []nostr.Filter{{}}); err != nil {
-			t.Error(err)
-		}
-		cancel()
-		<-done
-		conn.Close()
-		guard.CloseIdleConnections()
-	}
-	once()
-	before := runtime.NumGoroutine()
-	for range 50 {
-		once()
-	}
-	deadline := time.Now().Add(3 * time.Minute)
-	for runtime.NumGoroutine() > before+10 {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
-		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }

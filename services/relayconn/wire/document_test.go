@@ -35,13 +35,6 @@ func TestParseDocument(t *testing.T) {
 	}
 }
 
-func TestSupports(t *testing.T) {
-	t.Parallel()
-	if !(wire.Document{}).Supports(77) || (wire.Document{NIPs: []int{1}}).Supports(77) || !(wire.Document{NIPs: []int{77}}).Supports(77) {
-		t.Error("77 is supported where it is named, or nothing is")
-	}
-}
-
 // TestFetch asks as NIP-11 says, and takes neither endless documents nor what is no document.
 func TestFetchDocument(t *testing.T) {
 	t.Parallel()

@@ -29,22 +29,6 @@ func TestWords(t *testing.T) {
 	}
 }
 
-func TestQuiet(t *testing.T) {
-	t.Parallel()
-	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-	a := wire.NewLimits(time.Minute)
-	if a.Quiet(noon) || a.QuietAfter(noon.Add(-time.Hour)) {
-		t.Error("a relay that has said nothing wants quiet")
-	}
-	a.Quieten(noon)
-	if !a.Quiet(noon.Add(59*time.Second)) || a.Quiet(noon.Add(time.Minute)) {
-		t.Error("the quiet does not take a minute")
-	}
-	if !a.QuietAfter(noon.Add(59*time.Second)) || a.QuietAfter(noon.Add(time.Minute)) {
-		t.Error("the quiet is not remembered")
-	}
-}
-
 // TestRoom: what the relay says, what it refuses and what it has had open say together how much it
 // takes; none of them alone can make it nothing, or everything.
 func TestRoom(t *testing.T) {

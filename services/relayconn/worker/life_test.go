@@ -195,20 +195,6 @@ func TestABreachOfProtocolIsTold(t *testing.T) {
 	}
 }
 
-// TestLateVerdict: it may come when the relay is another worker's; then nothing is counted that
-// nobody would take away again.
-func TestLateVerdict(t *testing.T) {
-	t.Parallel()
-	l, reg := newLife(t, quiet)
-	l.observe(time.Now())
-	l.Metrics.count(l.name, l.Metrics.gaps)
-	l.Metrics.forget(l.name)
-	l.Metrics.count(l.name, l.Metrics.gaps)
-	if n, err := testutil.GatherAndCount(reg, "ngit_sync_gap_events_total", "ngit_sync_relay_connected"); n != 0 || err != nil {
-		t.Errorf("%d metrics of a relay that is gone (%v)", n, err)
-	}
-}
-
 // TestServedEventsAreCounted: an event that is held is not served yet.
 func TestServedEventsAreCounted(t *testing.T) {
 	t.Parallel()

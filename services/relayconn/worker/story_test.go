@@ -200,22 +200,6 @@ func TestRelaysThatCannotBeHad(t *testing.T) {
 	})
 }
 
-// TestAClosedRelayIsTriedAgain, and is not naughty for that.
-func TestAClosedRelayIsTriedAgain(t *testing.T) {
-	t.Parallel()
-	b := openBus(t)
-	url := "ws://" + nettest.Refusing(t)
-	w := newWorker(t, b, "a", "--sync-base-backoff-secs=1")
-	aim(t, b, url, wanting(url, "30617:aa:x"))
-	eventually(t, "it has failed twice", func() bool {
-		s := state(t, b, nameOf(t, url))
-		return s.Failures >= 2 && s.Health == 3 && s.NaughtyUntil.IsZero()
-	})
-	if n := w.metric(t, "ngit_sync_connection_attempts_total", "relay="+url, "result=failure"); n < 2 {
-		t.Errorf("%v failures are counted", n)
-	}
-}
-
 func serve(t *testing.T, fn http.HandlerFunc) (url string) {
 	t.Helper()
 	server := httptest.NewServer(fn)
