@@ -104,7 +104,7 @@ func (s *Session) heard(a asked, now time.Time) {
 	r.answered = true
 	standing := 0
 	for _, o := range s.open {
-		if o.req().answered {
+		if _, is := o.(asking); is && o.req().answered {
 			standing++
 		}
 	}

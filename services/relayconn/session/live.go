@@ -215,7 +215,7 @@ func (s *Session) tendLive(ctx context.Context, now time.Time) error {
 		return nil
 	}
 	settled := s.settled()
-	for _, l := range slices.Clone(s.lives) {
+	for _, l := range slices.Clone(s.lives) { // what is replaced before what replaces it
 		_, open := s.open[l.id]
 		var err error
 		switch {

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// searchesAtOnce is how many searches have begun at once.
-	searchesAtOnce = 16
+	// sessionsAtOnce is how many sessions of NIP-77 are open at once, unless the relay takes fewer.
+	sessionsAtOnce = 8
 	// sessionSilence is how long a relay may take to answer, and drip how much longer one session
 	// may be left without an answer while the relay answers others, as a factor.
 	sessionSilence, drip = 10 * time.Second, 6
@@ -98,8 +98,9 @@ type reconciler struct {
 	*Negentropy
 	s       *Session
 	units   []*unit   // that wait for their turn
-	active  []*search // that have begun
+	active  []*search // that have begun, at most twice as many as may be open at once
 	results chan result
+	atOnce  int       // sessions that the relay takes, as far as is known
 	hold    time.Time // nothing is said before
 	heard   time.Time // when the relay answered last in any session
 	spoken  bool      // it has
@@ -161,7 +162,7 @@ type result struct {
 }
 
 func newReconciler(s *Session, n *Negentropy) *reconciler {
-	return &reconciler{Negentropy: n, s: s, results: make(chan result)}
+	return &reconciler{Negentropy: n, s: s, results: make(chan result), atOnce: sessionsAtOnce}
 }
 
 // add has a batch reconciled: by one session about everything if its filters are many and nothing
@@ -216,11 +217,10 @@ func (r *reconciler) ask(ctx context.Context, now time.Time) error {
 		return nil
 	}
 	full := r.s.toFetch >= fullAt
-	for len(r.units) > 0 && len(r.active) < searchesAtOnce && !full {
+	for len(r.units) > 0 && len(r.active) < 2*r.atOnce && !full {
 		r.begin()
 	}
 	for n, x := range slices.Clone(r.active) {
-		live, open := r.s.count()
 		switch {
 		case x.state == waiting:
 			x.state = working
@@ -228,7 +228,7 @@ func (r *reconciler) ask(ctx context.Context, now time.Time) error {
 			r.ingest(ctx, result{search: x, first: true}, func(ctx context.Context, a *result) {
 				a.step.Message, a.known, a.err = r.Service.Begin(ctx, question)
 			})
-		case x.state != ready || full || x.id == "" && open >= r.s.limits.Past(live, r.s.atOnce):
+		case x.state != ready || full || x.id == "" && r.count() >= r.atOnce:
 		case !r.spoken && n > 0: // many relays do not reconcile, so one session is tried first
 		default:
 			if err := r.say(ctx, x, now); err != nil {
@@ -445,12 +445,21 @@ func (r *reconciler) refused(ctx context.Context, x *search, reason string, now 
 	return r.cannot(ctx, x, reason)
 }
 
-// fewer notes that a session was one too many. If the past has nothing else open, all wait, but not
-// for ever.
+// count counts the sessions that are open.
+func (r *reconciler) count() (n int) {
+	for _, x := range r.active {
+		if x.id != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// fewer notes that a session was one too many: from now on there are no more at once than are open
+// now. If none are, all wait, but not for ever.
 func (r *reconciler) fewer(ctx context.Context, x *search, reason string, now time.Time) error {
-	r.s.limits.Refused(len(r.s.open))
-	_, open := r.s.count()
-	if r.s.full, r.s.atOnce = true, max(1, min(r.s.atOnce, open)); open > 0 {
+	open := r.count()
+	if r.atOnce = max(1, min(r.atOnce, open)); open > 0 {
 		x.said-- // it will be said when there is room
 		return nil
 	}

@@ -83,14 +83,18 @@ func isPast(a asking) bool { return !isLive(a) }
 
 func isUnanswered(a asking) bool { return !a.req().answered }
 
-// count counts what is open at the relay, what is live and what is not.
-func (s *Session) count() (live, past int) {
+// count counts the open requests that are live, and those that are not. Relays count sessions of
+// NIP-77 apart.
+func (s *Session) count() (lives, past int) {
 	for _, a := range s.open {
-		if isLive(a) {
-			live++
+		switch a.(type) {
+		case *live:
+			lives++
+		case *task:
+			past++
 		}
 	}
-	return live, len(s.open) - live
+	return lives, past
 }
 
 // closed takes in that the relay has closed a request.
@@ -124,14 +128,14 @@ func (s *Session) refused(ctx context.Context, a asking, why wire.Refusal, reaso
 // oneTooMany notes that the relay takes no more subscriptions than are open now. What it refused is
 // asked again when one of these has ended. If the past has none, some of what is live ends.
 func (s *Session) oneTooMany(ctx context.Context, a asking, reason string, now time.Time) error {
-	s.limits.Refused(len(s.open))
+	lives, open := s.count()
+	s.limits.Refused(lives + open)
 	later := now.Add(s.Rules.Cooldown)
 	t, past := a.(*task)
 	if !past {
 		a.again(s, later, now, reason)
 		return nil
 	}
-	_, open := s.count()
 	s.full, s.atOnce = true, max(1, min(s.atOnce, open))
 	if open > 0 {
 		t.tries-- // it will be one when there is room

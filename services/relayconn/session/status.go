@@ -119,8 +119,9 @@ func (s *Session) report(c Connection) {
 	for _, l := range s.lives {
 		missing = history.Earlier(missing, l.missing)
 	}
+	lives, open := s.count()
 	st := Status{
-		Connection: c, Repos: s.confirmed.Repos(), Roots: len(s.confirmed.Roots), Subscriptions: len(s.open),
+		Connection: c, Repos: s.confirmed.Repos(), Roots: len(s.confirmed.Roots), Subscriptions: lives + open,
 		Confirmed: mark, CaughtUp: past.caughtUp && missing.IsZero(), Missing: missing, Answered: s.answered, Days: s.days, Limited: s.limits.Until(),
 	}
 	if st != s.status {

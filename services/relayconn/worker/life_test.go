@@ -121,7 +121,7 @@ func newLife(t *testing.T, log *slog.Logger) (*life, *prometheus.Registry) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
 	metrics := NewMetrics(reg)
-	rules := Rules{StateKept: time.Hour, Health: health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, Dead: 24 * time.Hour, Naughty: 12 * time.Hour}, CheckEvery: 2 * time.Second}
+	rules := Rules{Health: health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, Dead: 24 * time.Hour, Naughty: 12 * time.Hour}, CheckEvery: 2 * time.Second}
 	return &life{Env: &Env{Rules: rules, Metrics: metrics, Log: log}, name: "r.example.com", log: log, target: newTargets(nil).Of("r.example.com"), seen: health.Disconnected, state: &stateKeeper{}}, reg
 }
 

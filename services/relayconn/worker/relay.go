@@ -30,8 +30,7 @@ type Rules struct {
 	StartupJitter      time.Duration
 	StartupDelay       time.Duration
 	CheckEvery         time.Duration
-	StateKept          time.Duration // the state of a relay that is no target any more is forgotten after this
-	MaxMessage         int64         // bytes
+	MaxMessage         int64 // bytes
 }
 
 // Env is what all relays of a worker share.
@@ -78,7 +77,7 @@ type life struct {
 // Run keeps the connection to the relay of that name until ctx ends.
 func (e *Env) Run(ctx context.Context, name string) error {
 	l := &life{Env: e, name: name, claimed: time.Now(), warned: map[string]bool{}, log: e.Log.With("relay", name)}
-	l.state = &stateKeeper{js: e.JS, kv: e.States, key: name, kept: e.Rules.StateKept, log: l.log}
+	l.state = &stateKeeper{js: e.JS, kv: e.States, key: name, kept: stateKept, log: l.log}
 	if err := l.state.read(ctx); err != nil {
 		return err
 	}

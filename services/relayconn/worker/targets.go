@@ -15,6 +15,7 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/history"
 )
 
 // Targets knows what a worker should ask relays for: which relays are targets, which repositories
@@ -36,6 +37,7 @@ type Targets struct {
 	wanted  map[string]*Wanted      // of claimed relays, by name
 	lists   map[string]*list        // root events, by reference of the repository
 	seq     uint64                  // of the log, up to which root events are followed
+	last    history.Set             // that was wanted of any relay
 }
 
 // NewTargets makes Targets that have read nothing yet. The names (as proto.EncodeRelay writes them)

@@ -157,10 +157,19 @@ func (w *Wanted) Now() (now session.Wanted, known bool) {
 	w.targets.mu.Lock()
 	defer w.targets.mu.Unlock()
 	if w.dirty && w.known() {
-		w.now = session.Wanted{Items: w.some(func(repo) bool { return true }), Mark: session.Mark{Target: w.seq, Log: w.targets.seq}}
+		w.now = session.Wanted{Items: w.targets.share(w.some(func(repo) bool { return true })), Mark: session.Mark{Target: w.seq, Log: w.targets.seq}}
 		w.dirty, w.shown = false, true
 	}
 	return w.now, w.shown
+}
+
+// share has relays of which the same is wanted, as is often so, share the memory of that.
+func (t *Targets) share(s history.Set) history.Set {
+	if slices.Equal(s.Full, t.last.Full) && slices.Equal(s.Roots, t.last.Roots) {
+		s.Full, s.Roots = t.last.Full, t.last.Roots
+	}
+	t.last = s
+	return s
 }
 
 // known reports whether the root events of all repositories are known; the lock is held.

@@ -29,10 +29,6 @@ import (
 // leaveTimeout bounds the last words to the bus.
 const leaveTimeout = 3 * time.Second
 
-// stateKept is how long the state of a relay is kept after it was written last: a dead relay is
-// tried once a day, and what is known of relays that are gone shrinks within a day.
-const stateKept = 24 * time.Hour
-
 // Run runs one worker until ctx ends; its claims are handed over then.
 func Run(ctx context.Context, n *node.Node) error {
 	metrics := NewMetrics(n.Metrics)
@@ -125,7 +121,6 @@ func rulesOf(s config.Sync) Rules {
 	millis := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	dead, naughty, longest := s.DeadAfter, time.Duration(s.NaughtyHours)*time.Hour, seconds(s.MaxBackoffSeconds)
 	return Rules{
-		StateKept: stateKept,
 		Session: session.Rules{
 			PageLimit: s.PageSize, AtOnce: s.BatchesAtOnce, MaxFilters: s.MaxFilters, Settle: millis(s.BatchWindowMillis) + time.Second,
 			Silence: s.SilenceTimeout, ConsolidateWait: s.ConsolidateWait, Cooldown: s.RateLimitCooldown,
