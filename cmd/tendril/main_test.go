@@ -18,9 +18,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"tendril.dev/cmd/tendril/status"
+	"tendril.dev/lib/bus"
 	"tendril.dev/lib/bus/bustest"
 )
 
@@ -116,8 +115,8 @@ func TestUpFromStartToStop(t *testing.T) {
 			if relay := p.line("  relay    "); relay != "ws"+strings.TrimPrefix(door, "http")+" (announced as git.example.com)" {
 				t.Errorf("relay: %s", relay)
 			}
-			if bus := p.line("  NATS     "); !strings.HasPrefix(bus, "nats://127.0.0.1:") {
-				t.Errorf("NATS: %s", bus)
+			if url := p.line("  NATS     "); !strings.HasPrefix(url, "nats://127.0.0.1:") {
+				t.Errorf("NATS: %s", url)
 			}
 			for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
 				res, err := http.Get(door + path)
@@ -196,7 +195,7 @@ func TestWrongUseIsOneSentence(t *testing.T) {
 		{nil, "logins init", 1, `expected "<folder>" (see "tendril logins init --help")` + "\n"},
 		{nowhere, "status", 1, noServer},
 		{nil, "status --nats-listen=none", 1, "NGIT_NATS_LISTEN is \"none\": the NATS of `tendril up` listens nowhere, so it cannot be looked at"},
-		{empty, "status", 1, "NATS at " + empty[0][len("NGIT_NATS_URL="):] + " has no streams of Tendril: none has run with it\n"},
+		{empty, "status", 1, "NATS at " + strings.TrimPrefix(empty[0], "NGIT_NATS_URL=") + " has no streams of Tendril: none has run with it\n"},
 		{empty, "export -o out.jsonl", 1, "NATS at "},
 		{empty, "export --git copies", 1, `NGIT_GIT_DATA_PATH is "./data/git": list repositories: open`},
 		{empty, "export --from https://x", 1, "--from says where repositories are copied from; want --git too"},
@@ -229,6 +228,14 @@ func TestWrongUseIsOneSentence(t *testing.T) {
 	}
 	if content, err := os.ReadFile(file); err != nil || string(content) != "{}\n" {
 		t.Errorf("the file that was read is %q now, %v", content, err)
+	}
+	b, err := bus.Look(bus.Options{URL: strings.TrimPrefix(empty[0], "NGIT_NATS_URL=")}, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if info, err := b.JS.AccountInfo(t.Context()); err != nil || info.Streams != 0 || info.Consumers != 0 {
+		t.Errorf("made on a NATS server that no Tendril uses: %+v, %v", info, err)
 	}
 }
 
@@ -350,26 +357,5 @@ func interruptWhileItWaits(t *testing.T, dir string, env []string) {
 	p.signal(syscall.SIGINT)
 	if code, said := p.ends(); code != -1 || said != "" {
 		t.Errorf("interrupted: %d\n%s", code, said)
-	}
-}
-
-// TestLookingMakesNothing on a NATS server that no Tendril uses.
-func TestLookingMakesNothing(t *testing.T) {
-	t.Parallel()
-	url := bustest.New(t).URL
-	for _, command := range []string{"status", "export", "repo list"} {
-		start(t, t.TempDir(), []string{"NGIT_NATS_URL=" + url}, strings.Fields(command)...).ends()
-	}
-	conn, err := nats.Connect(url, nats.Timeout(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	js, err := conn.JetStream()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info, err := js.AccountInfo(); err != nil || info.Streams != 0 || info.Consumers != 0 {
-		t.Errorf("%+v, %v", info, err)
 	}
 }
