@@ -121,25 +121,3 @@ func TestServiceFromStartToRestart(t *testing.T) {
 		t.Errorf("after the restart: %+v", v)
 	}
 }
-
-func TestWrongSettingsStopTheStart(t *testing.T) {
-	t.Parallel()
-	for name, wrong := range map[string]func(*config.Settings){
-		"NGIT_DOMAIN":               func(s *config.Settings) { s.Domain = "not a domain" },
-		"NGIT_EVENT_BLACKLIST":      func(s *config.Settings) { s.EventBlacklist = []string{"x"} },
-		"NGIT_REPOSITORY_WHITELIST": func(s *config.Settings) { s.RepositoryWhitelist = []string{"npub1x"} },
-	} {
-		s := settings(t, t.TempDir())
-		wrong(&s)
-		n, err := node.Open(t.Context(), "ingest", s, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := ingest.Run(t.Context(), n); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if err := n.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-}

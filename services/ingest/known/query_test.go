@@ -145,8 +145,6 @@ func TestQuery(t *testing.T) {
 	}{
 		{`{}`, 4500 + 2 + 3, 3},
 		{`{"kinds":[1621],"limit":10}`, 4500, 3}, // all of them: a limit would make reconciliation fetch the rest
-		{`{"kinds":[30618]}`, 2, 1},
-		{`{"kinds":[7]}`, 3, 1},
 		{`{"kinds":[1621],"since":100,"until":109}`, 10, 1},
 		{`{"kinds":[30618],"#d":["2"]}`, 1, 1},
 		{`{"kinds":[42]}`, 0, 0},

@@ -1,10 +1,7 @@
 package policy_test
 
 import (
-	"slices"
-	"strings"
 	"testing"
-	"time"
 
 	"tendril.dev/lib/config"
 	"tendril.dev/proto"
@@ -67,10 +64,7 @@ func TestAnArchivedMaintainersAnnouncementIsAcceptedWithTheOneThatNamesIt(t *tes
 	t.Parallel()
 	s := settings()
 	s.ArchiveAll = true
-	p, err := policy.New(s, policy.Bounds{}, func() time.Time { return now })
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := rulesOf(t, s, policy.Bounds{})
 	bobs, naming := announceElsewhere(bob, "tree", 100), announce(alice, "tree", 100, tag("maintainers", bob))
 	d, err := p.Decide(new(world).hold(bobs, naming), action(proto.ActionRelease, naming))
 	if err != nil || d.Outcome != proto.Accepted || len(d.Next) != 1 || d.Next[0].Event.ID != bobs.ID {
@@ -106,28 +100,5 @@ func TestRulesChangeWithTheLists(t *testing.T) {
 	}
 	if len(seen) != 8 {
 		t.Errorf("%d different rules, want 8", len(seen))
-	}
-}
-
-// TestAnOwnersAnnouncementBringsBackPullRequests that tag a maintainer only, who has no
-// announcement here: too early they are rejected, and the owner's announcement is what they miss.
-func TestAnOwnersAnnouncementBringsBackPullRequests(t *testing.T) {
-	t.Parallel()
-	p, err := policy.New(settings(), policy.Bounds{}, func() time.Time { return now })
-	if err != nil {
-		t.Fatal(err)
-	}
-	pr := event(carol, 1618, 100, tag("c", strings.Repeat("b", 40)), tag("a", repo(bob, "tree")))
-	early, err := p.Decide(new(world), synced(pr))
-	if err != nil || early.Outcome != proto.Rejected || !early.Park {
-		t.Fatalf("%+v, %v", early, err)
-	}
-	owners := announce(alice, "tree", 100, tag("maintainers", bob))
-	arrives := policy.Arrivals(owners, proto.Accepted)
-	if !slices.ContainsFunc(early.Missing, func(key string) bool { return slices.Contains(arrives, key) }) {
-		t.Errorf("it misses %q, and %q arrives", early.Missing, arrives)
-	}
-	if d, err := p.Decide(new(world).accept(owners), synced(pr)); err != nil || d.Outcome != proto.HeldBack {
-		t.Errorf("with the owner's announcement: %+v, %v", d, err)
 	}
 }

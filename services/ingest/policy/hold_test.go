@@ -3,7 +3,6 @@ package policy_test
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -36,10 +35,7 @@ func TestSizes(t *testing.T) {
 		}
 		return sized(bytes, bob, kind, commit, tag("a", repo(alice, "tree")))
 	}
-	rules, err := policy.New(settings(), policy.Bounds{}, func() time.Time { return now })
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := rulesOf(t, settings(), policy.Bounds{})
 	for kind, most := range of {
 		fits, not := make(kind, most), make(kind, most+1)
 		if len(fits.Raw) != most {
@@ -60,10 +56,7 @@ func TestSizes(t *testing.T) {
 func TestOwnersHaveRoom(t *testing.T) {
 	t.Parallel()
 	bounds := policy.Bounds{Bytes: 100, Reserved: 100_000, Author: policy.Load{Events: 2}, Client: policy.Load{Events: 1}}
-	rules, err := policy.New(settings(), bounds, func() time.Time { return now })
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := rulesOf(t, settings(), bounds)
 	served := announce(alice, "tree", 50, tag("maintainers", bob))
 	from := func(ev *nostr.Event) *policy.Candidate {
 		c := user(ev)
@@ -98,10 +91,7 @@ func TestOwnersHaveRoom(t *testing.T) {
 // taken for it.
 func TestWhatMakesRoomTakesItsOwnAlong(t *testing.T) {
 	t.Parallel()
-	rules, err := policy.New(settings(), policy.Bounds{Bytes: 6000}, func() time.Time { return now })
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := rulesOf(t, settings(), policy.Bounds{Bytes: 6000})
 	first := announce(alice, "tree", 100, tag("maintainers", bob))
 	vouched, states := announceElsewhere(bob, "tree", 100), state(alice, "tree", 100)
 	w := (&world{}).holdAs(proto.PhaseSilent, now, "tree", first).vouch(vouched).hold(states)

@@ -39,10 +39,7 @@ func TestOfferedPullRequests(t *testing.T) {
 	})
 	s := settings()
 	on(&s)
-	p, err := policy.New(s, policy.Bounds{}, func() time.Time { return now })
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := rulesOf(t, s, policy.Bounds{})
 	both := event(bob, 1618, 100, commit, tag("a", repo(alice, "bush")), tag("a", repo(alice, "tree")), tag("clone", at(bob, "tree")))
 	d, err := p.Decide(new(world).accept(announce(alice, "bush", 100)), user(both))
 	if err != nil || len(d.Hold) != 1 || d.Hold[0].Identifier != "tree" {

@@ -208,6 +208,16 @@ func settings() config.Settings {
 	return s
 }
 
+// rulesOf are the rules of some settings, at the time that now says.
+func rulesOf(t *testing.T, s config.Settings, bounds policy.Bounds) *policy.Policy {
+	t.Helper()
+	p, err := policy.New(s, bounds, func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
 func user(ev *nostr.Event) *policy.Candidate {
 	return &policy.Candidate{Event: ev, Lane: proto.LaneUser, Source: proto.SourceUser}
 }
@@ -251,10 +261,7 @@ func run(t *testing.T, rows []row) {
 			if r.settings != nil {
 				r.settings(&s)
 			}
-			p, err := policy.New(s, policy.Bounds{}, func() time.Time { return now })
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := rulesOf(t, s, policy.Bounds{})
 			w := r.world
 			if w == nil {
 				w = &world{}
@@ -334,10 +341,7 @@ func isParked(reason string, message string, missing ...string) want {
 // has read it would not.
 func TestAnOlderEventDoesNotTakeThePlaceOfAnExpiredOne(t *testing.T) {
 	t.Parallel()
-	rules, err := policy.New(settings(), policy.Bounds{}, func() time.Time { return now })
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := rulesOf(t, settings(), policy.Bounds{})
 	w := &world{expired: []*nostr.Event{event(alice, 10317, 2000)}}
 	for at, want := range map[int64]proto.Outcome{1000: proto.Duplicate, 2000: proto.Duplicate, 3000: proto.Accepted} {
 		if d, err := rules.Decide(w, user(event(alice, 10317, at))); err != nil || d.Outcome != want {

@@ -122,10 +122,7 @@ func TestMissingIsBounded(t *testing.T) {
 	for range 3000 {
 		tags = append(tags, tag("a", repo(person(len(tags)+10), strings.Repeat("x", len(tags)))))
 	}
-	p, err := policy.New(settings(), policy.Bounds{}, func() time.Time { return now })
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := rulesOf(t, settings(), policy.Bounds{})
 	d, err := p.Decide(&world{}, synced(event(bob, 1, 100, tags...)))
 	if err != nil || d.Outcome != proto.Rejected {
 		t.Fatalf("%+v, %v", d.Outcome, err)

@@ -166,23 +166,3 @@ func TestRoomAgreesWithWhatIsHeld(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkAdmit: room is made at the same cost however much is held.
-func BenchmarkAdmit(b *testing.B) {
-	for _, n := range []int{1000, 100_000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			l := NewRoom()
-			for i := range n {
-				l.Add(one(fmt.Sprint(i), 2, i, client(fmt.Sprint(i/10))))
-			}
-			bounds := Bounds{Bytes: l.loads[party{pool: openPool}].Bytes, Author: Load{2000, 4 << 20}, Client: Load{4000, 8 << 20}}
-			new := one("99999999", 2, n, client("new"))
-			for b.Loop() {
-				drop, full := l.Admit(bounds, new, nil)
-				if len(drop) == 0 || full != "" {
-					b.Fatal(full)
-				}
-			}
-		})
-	}
-}

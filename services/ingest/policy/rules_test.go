@@ -44,6 +44,8 @@ func TestKnown(t *testing.T) {
 			want{outcome: proto.Duplicate, message: proto.MessagePurgatory}},
 		{"silent, submitted again: a new chance", (&world{}).holdAs(proto.PhaseSilent, now.Add(time.Hour), "tree", a), user(a), nil,
 			want{outcome: proto.Duplicate, message: proto.MessagePurgatory, hold: []string{waiting(a)}}},
+		{"silent, imported again too", (&world{}).holdAs(proto.PhaseSilent, now.Add(time.Hour), "tree", a), imported(a), nil,
+			want{outcome: proto.Duplicate, message: proto.MessagePurgatory, hold: []string{waiting(a)}}},
 		{"deleted by its author", (&world{}).accept(a, request), user(note), nil, isRejected("deleted", "blocked: ")},
 		{"deletion by another is nothing", (&world{}).accept(a, foreign), user(note), nil, isAccepted()},
 		{"rejected before, from sync", &world{rejected: map[string]string{list.ID: "previously expired"}}, synced(list), nil,
@@ -208,10 +210,7 @@ func TestVouching(t *testing.T) {
 		{"and to those of another identifier", (&world{}).accept(alices), user(announce(bob, "bush", 100)), whitelist,
 			isRejected("not_whitelisted", "blocked: ")},
 	})
-	rules, err := policy.New(settings(), policy.Bounds{}, func() time.Time { return now })
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := rulesOf(t, settings(), policy.Bounds{})
 	d, err := rules.Decide((&world{}).hold(alices).vouch(bobs, carols), action(proto.ActionRelease, alices))
 	if err != nil || len(d.Next) != 1 || d.Next[0].Event.ID != bobs.ID || d.Next[0].Action != proto.ActionRelease || len(d.Next[0].Raw) == 0 {
 		t.Errorf("the release is followed by %+v, %v; want the maintainer whom it names", d.Next, err)
@@ -221,10 +220,7 @@ func TestVouching(t *testing.T) {
 // TestACrowdIsNotVouchedIn: one held announcement that names hundreds of keys lets none of them in.
 func TestACrowdIsNotVouchedIn(t *testing.T) {
 	t.Parallel()
-	rules, err := policy.New(settings(), policy.Bounds{}, func() time.Time { return now })
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := rulesOf(t, settings(), policy.Bounds{})
 	names := nostr.Tag{"maintainers"}
 	for n := range 500 {
 		names = append(names, person(100+n))
@@ -313,10 +309,7 @@ func TestPullRequest(t *testing.T) {
 			isRejected("orphan", "invalid: ")},
 		{"update without its pull request", (&world{}).accept(a), user(event(bob, 1619, 200, commit)), nil, isRejected("invalid", "invalid: ")},
 	})
-	p, err := policy.New(settings(), policy.Bounds{}, func() time.Time { return now })
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := rulesOf(t, settings(), policy.Bounds{})
 	for _, ev := range []*nostr.Event{two, update, carols, elsewhereFirst} {
 		d, err := p.Decide((&world{}).accept(naming, pr, announceElsewhere(dave, "bush", 100), announceElsewhere(carol, "tree", 100)), user(ev))
 		if err != nil || len(d.Hold) != 1 || d.Hold[0].Identifier != "tree" {
@@ -405,31 +398,6 @@ func TestEqualTime(t *testing.T) {
 		{"higher id after lower", (&world{}).accept(low), user(high), nil, isDuplicate()},
 		{"lower id after higher", (&world{}).accept(high), user(low), nil, isAccepted()},
 	})
-}
-
-// TestAnImportRevivesWhatFellSilent: an operator's import may take longer than an announcement
-// waits for its git data; offered again it gets a new chance, as a user's does.
-func TestAnImportRevivesWhatFellSilent(t *testing.T) {
-	t.Parallel()
-	a := announce(alice, "tree", 100)
-	rules, err := policy.New(settings(), policy.Bounds{}, func() time.Time { return now })
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		name    string
-		from    *policy.Candidate
-		revived bool
-	}{
-		{"a user", user(a), true},
-		{"an import", imported(a), true},
-		{"a relay", synced(a), false},
-	} {
-		d, err := rules.Decide((&world{}).holdAs(proto.PhaseSilent, now, "tree", a), c.from)
-		if err != nil || d.Outcome != proto.Duplicate || d.Message != proto.MessagePurgatory || (len(d.Hold) == 1) != c.revived {
-			t.Errorf("%s: %+v, %v", c.name, d, err)
-		}
-	}
 }
 
 func imported(ev *nostr.Event) *policy.Candidate {

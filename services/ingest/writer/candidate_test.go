@@ -1,7 +1,6 @@
 package writer
 
 import (
-	"bytes"
 	"errors"
 	"strings"
 	"testing"
@@ -45,12 +44,6 @@ func parse(subject string, header nats.Header, data []byte) (alone, error) {
 		return c, errors.New(p.verdicts[0].Message)
 	}
 	return c, nil
-}
-
-// malformed reports whether an event of a pack has the verdict that it is none.
-func malformed(p *pack, i int) bool {
-	v := p.verdicts[i]
-	return p.events[i] == nil && v.Outcome == proto.Rejected && strings.HasPrefix(v.Message, "invalid: not a candidate")
 }
 
 func TestParse(t *testing.T) {
@@ -167,41 +160,6 @@ func TestHeadersAreBounded(t *testing.T) {
 	}
 	if c.Relay != "" || c.ref != "" || c.Reason != "" || c.Trace != "" || c.reply != "" {
 		t.Errorf("%+v", c)
-	}
-}
-
-// TestALineThatIsNoCandidate does not concern the others; a header that is wrong concerns all.
-func TestALineThatIsNoCandidate(t *testing.T) {
-	t.Parallel()
-	good := text(someEvent())
-	forged := strings.Replace(good, `"kind":1,`, `"kind":2,`, 1)
-	spaced := strings.Replace(good, `"kind":1,`, `"kind" : 1,`, 1)
-	lines := []string{good, forged, "", spaced, "{", good}
-	live := header(proto.HeaderSource, "live", proto.HeaderRef, "7")
-	p := readPack(&message{subject: proto.LaneSyncLive.Subject(), header: live, data: []byte(strings.Join(lines, "\n"))})
-	if len(p.events) != len(lines) || p.ref != "7" || p.lane != proto.LaneSyncLive {
-		t.Fatalf("%+v", p)
-	}
-	for i, c := range p.events {
-		if ok := lines[i] == good || lines[i] == spaced; ok == malformed(p, i) {
-			t.Errorf("line %d: %+v", i, p.verdicts[i])
-		} else if ok && (string(c.Raw) != good || c.Source != proto.SourceLive) {
-			t.Errorf("line %d: %s", i, c.Raw)
-		}
-	}
-	for _, m := range []message{
-		{subject: proto.LaneSyncLive.Subject(), data: []byte(good + "\n" + good)},
-		{subject: proto.LaneSyncLive.Subject(), header: live, data: bytes.Repeat([]byte("\n"), proto.MaxPackEvents)},
-	} {
-		p := readPack(&m)
-		for i := range p.events {
-			if !malformed(p, i) {
-				t.Errorf("line %d: %+v", i, p.verdicts[i])
-			}
-		}
-		if len(p.events) == 0 {
-			t.Error("the sender is not told")
-		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package writer
 
 import (
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -10,13 +9,10 @@ import (
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
-	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/proto"
 	"tendril.dev/services/ingest/known"
-	"tendril.dev/services/ingest/policy"
 )
 
 const owner = "00000000000000000000000000000000000000000000000000000000000000aa"
@@ -29,73 +25,6 @@ func made(kind int, at nostr.Timestamp, tags ...nostr.Tag) *nostr.Event {
 
 func announcement(identifier string) *nostr.Event {
 	return made(30617, 1000, nostr.Tag{"d", identifier}, nostr.Tag{"clone", "https://grasp.test/x.git"}, nostr.Tag{"relays", "wss://grasp.test"})
-}
-
-// FuzzDecide: with any tags, on any kind, an event is decided over a real
-// index, taken in, and applied. An event that was accepted is known from then on.
-func FuzzDecide(f *testing.F) {
-	served, waiting := announcement("served"), announcement("waiting")
-	for _, kind := range []uint16{0, 1, 5, 1111, 1617, 1618, 1619, 1621, 1630, 10317, 30617, 30618} {
-		for _, tags := range []string{
-			`[["e","zz"]]`, `[["e",""]]`, `[["e"]]`, `[["E","` + strings.Repeat("A", 64) + `"],["q","x"]]`, `[["e","` + served.ID + `"]]`,
-			`[["a","30617:` + owner + `:served"]]`, `[["a","30617:zz:served"],["a",":::"],["a","5:` + owner + `:"]]`, `[["A","10317:` + owner + `"]]`,
-			`[["d","served"],["c","zz"],["refs/heads/main","zz"]]`, `[["d","waiting"],["HEAD","ref: refs/heads/main"],["refs/heads/main","` + strings.Repeat("a", 40) + `"]]`,
-			`[["d",""],["clone",""],["relays",""],["maintainers","zz"]]`, `[["a","30617:` + owner + `:served"],["c","` + strings.Repeat("b", 40) + `"],["E","zz"]]`,
-			`[["expiration","-1"]]`, `[[],["-"],["",""],["p","",""]]`,
-		} {
-			f.Add(kind, tags)
-		}
-	}
-	var settings config.Settings
-	settings.Domain, settings.HoldDuration, settings.SilentDuration, settings.MaxFutureSeconds = "grasp.test", time.Minute, time.Hour, 900
-	rules, err := policy.New(settings, policy.Bounds{}, time.Now)
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Fuzz(func(t *testing.T, kind uint16, tagsJSON string) {
-		var tags nostr.Tags
-		if json.Unmarshal([]byte(tagsJSON), &tags) != nil {
-			return
-		}
-		index, err := eventdb.Open("", eventdb.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer index.Close()
-		if err := index.Apply([]eventdb.Record{{Seq: 1, Event: served}}); err != nil {
-			t.Fatal(err)
-		}
-		entry, err := held.NewEntry(proto.Held{Event: waiting, Identifier: "waiting", Phase: proto.PhaseWaiting, HeldAt: time.Now(), ExpiresAt: time.Now().Add(time.Minute)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		set := noneHeld()
-		set.Apply(held.Change{Key: entry.Key, Entry: entry, Seq: 1})
-
-		ev := made(int(kind), 2000, tags...)
-		for seq, again := range []bool{false, true} {
-			d := draftOver(t, index, set)
-			decision, err := rules.Decide(d, &policy.Candidate{Event: ev, Lane: proto.LaneUser, Source: proto.SourceUser})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if decision.Outcome == proto.Accepted {
-				if again {
-					t.Fatalf("accepted twice: %s", ev)
-				}
-				if err := d.Accept(ev); err != nil {
-					t.Fatal(err)
-				}
-				if err := index.Apply([]eventdb.Record{{Seq: uint64(2 + seq), Event: ev}}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := d.view.Close(); err != nil {
-				t.Fatal(err)
-			}
-			d.view = index.View()
-		}
-	})
 }
 
 // indexOf is an index of events on a clock.
@@ -277,84 +206,6 @@ func by(author int, kind int, at nostr.Timestamp, tags ...nostr.Tag) *nostr.Even
 	return ev
 }
 
-// BenchmarkCrowdedIdentifier decides events of one identifier that many keys have announced: one
-// decision must not walk them all.
-func BenchmarkCrowdedIdentifier(b *testing.B) {
-	for _, n := range []int{100, 10_000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			var settings config.Settings
-			settings.Domain, settings.HoldDuration, settings.SilentDuration, settings.MaxFutureSeconds = "grasp.test", time.Minute, time.Hour, 900
-			rules, err := policy.New(settings, policy.Bounds{}, time.Now)
-			if err != nil {
-				b.Fatal(err)
-			}
-			index, err := eventdb.Open("", eventdb.Options{})
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer index.Close()
-			set := noneHeld()
-			announced := func(author int, at nostr.Timestamp) *nostr.Event {
-				maintainers := nostr.Tag{"maintainers"}
-				for m := range 20 {
-					maintainers = append(maintainers, fmt.Sprintf("%064x", (author+m)%n+1))
-				}
-				npub := npubOf(b, fmt.Sprintf("%064x", author))
-				return by(author, 30617, at, nostr.Tag{"d", "x"}, nostr.Tag{"clone", "https://grasp.test/" + npub + "/x.git"}, nostr.Tag{"relays", "wss://grasp.test"}, maintainers)
-			}
-			var records []eventdb.Record
-			for i := range n {
-				ev := announced(i+1, 1000)
-				if i%2 == 0 {
-					records = append(records, eventdb.Record{Seq: uint64(len(records) + 1), Event: ev})
-					continue
-				}
-				entry, err := held.NewEntry(proto.Held{Event: ev, Identifier: "x", Phase: proto.PhaseWaiting, HeldAt: time.Now(), ExpiresAt: time.Now().Add(time.Minute)})
-				if err != nil {
-					b.Fatal(err)
-				}
-				set.Apply(held.Change{Key: entry.Key, Entry: entry, Seq: uint64(i + 1)})
-			}
-			if err := index.Apply(records); err != nil {
-				b.Fatal(err)
-			}
-			main := nostr.Tag{"refs/heads/main", strings.Repeat("a", 40)}
-			for name, make := range map[string]func(i int) *nostr.Event{
-				"announcement": func(i int) *nostr.Event { return announced(n+1+i, 2000) },
-				"elsewhere": func(i int) *nostr.Event {
-					return by(i%n+1, 30617, 2000, nostr.Tag{"d", "x"}, nostr.Tag{"t", fmt.Sprint(i)})
-				},
-				"state":         func(i int) *nostr.Event { return by(i%n+1, 30618, nostr.Timestamp(2000+i), nostr.Tag{"d", "x"}, main) },
-				"foreign state": func(i int) *nostr.Event { return by(n+1+i, 30618, 2000, nostr.Tag{"d", "x"}, main) },
-				"pull request": func(i int) *nostr.Event {
-					return by(n+1+i, 1618, 2000, nostr.Tag{"a", fmt.Sprintf("30617:%064x:x", i%n+1)}, nostr.Tag{"c", strings.Repeat("a", 40)})
-				},
-			} {
-				b.Run(name, func(b *testing.B) {
-					d := draftOver(b, index, set)
-					for i := 0; b.Loop(); i++ {
-						if i%50 == 0 { // a batch of fifty
-							d.stored()
-							d.begin(b.Context(), time.Now())
-						}
-						ev := make(i)
-						decision, err := rules.Decide(d, &policy.Candidate{Event: ev, Lane: proto.LaneUser, Source: proto.SourceUser})
-						if err != nil {
-							b.Fatal(err)
-						}
-						for _, dropped := range decision.Drop {
-							d.Drop(dropped.Entry)
-						}
-						for _, entry := range decision.Hold {
-							d.Hold(entry)
-						}
-					}
-				})
-			}
-		})
-	}
-}
-
 func npubOf(tb testing.TB, pubkey string) string {
 	tb.Helper()
 	npub, err := nip19.EncodePublicKey(pubkey)
@@ -362,42 +213,4 @@ func npubOf(tb testing.TB, pubkey string) string {
 		tb.Fatal(err)
 	}
 	return npub
-}
-
-// BenchmarkLargeDeletion decides and takes in deletion requests of the largest size.
-func BenchmarkLargeDeletion(b *testing.B) {
-	var settings config.Settings
-	settings.Domain, settings.HoldDuration, settings.SilentDuration, settings.MaxFutureSeconds = "grasp.test", time.Minute, time.Hour, 900
-	rules, err := policy.New(settings, policy.Bounds{}, time.Now)
-	if err != nil {
-		b.Fatal(err)
-	}
-	index, err := eventdb.Open("", eventdb.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer index.Close()
-	for name, value := range map[string]func(i int) nostr.Tag{
-		"e":            func(i int) nostr.Tag { return nostr.Tag{"e", fmt.Sprintf("%064x", i)} },
-		"announcement": func(i int) nostr.Tag { return nostr.Tag{"a", fmt.Sprintf("30617:%s:%d", owner, i)} },
-		"article":      func(i int) nostr.Tag { return nostr.Tag{"a", fmt.Sprintf("30023:%s:%d", owner, i)} },
-	} {
-		b.Run(name, func(b *testing.B) {
-			var tags nostr.Tags
-			for size := 0; size < 128<<10-1000; size += len(tags[len(tags)-1][1]) + 8 {
-				tags = append(tags, value(len(tags)))
-			}
-			ev := made(5, 2000, tags...)
-			for b.Loop() {
-				d := draftOver(b, index, noneHeld())
-				if _, err := rules.Decide(d, &policy.Candidate{Event: ev, Lane: proto.LaneUser, Source: proto.SourceUser}); err != nil {
-					b.Fatal(err)
-				}
-				if err := d.Accept(ev); err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.ReportMetric(float64(len(tags)), "tags")
-		})
-	}
 }

@@ -2,8 +2,6 @@ package writer
 
 import (
 	"context"
-	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -76,13 +74,13 @@ func (g *gate) release() {
 	}
 }
 
-// TestTheNextBatchIsDecidedMeanwhile: while an announcement is committed, what needs it is decided
-// as if that were done, and nothing of it is told or stored.
-func TestTheNextBatchIsDecidedMeanwhile(t *testing.T) {
-	t.Parallel()
-	r, g, seen, s := heldAtGate(t, 500, nil)
+// deciding has a writer commit the release of an announcement at the gate, and decide what needs it
+// meanwhile.
+func deciding(t *testing.T, prepare func(*Writer)) (r *replica, g *gate, seen *witness, s *sender, announcement, issue *nostr.Event) {
+	t.Helper()
+	r, g, seen, s = heldAtGate(t, 500, prepare)
 	p := newPerson(1)
-	announcement, issue := p.announcement("x", 1000), newPerson(2).issue(p, "x", 1)
+	announcement, issue = p.announcement("x", 1000), newPerson(2).issue(p, "x", 1)
 	g.open.Store(true)
 	s.ask(proto.LaneUser, announcement)
 	g.open.Store(false)
@@ -90,6 +88,14 @@ func TestTheNextBatchIsDecidedMeanwhile(t *testing.T) {
 	<-g.begun
 	s.send(proto.LaneSyncLive, issue)
 	seen.wait(t, issue.ID)
+	return r, g, seen, s, announcement, issue
+}
+
+// TestTheNextBatchIsDecidedMeanwhile: while an announcement is committed, what needs it is decided
+// as if that were done, and nothing of it is told or stored.
+func TestTheNextBatchIsDecidedMeanwhile(t *testing.T) {
+	t.Parallel()
+	r, g, seen, s, announcement, issue := deciding(t, nil)
 	if got := logIDs(t, r.Bus); len(got) != 0 || len(s.verdicts) != 1 {
 		t.Errorf("%d events in the log, %d verdicts before the commit", len(got), len(s.verdicts))
 	}
@@ -108,114 +114,46 @@ func TestTheNextBatchIsDecidedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestARefusedCommitTakesTheNextAlong: what was decided on a batch that is refused is decided
-// again, on what the log has then, and answered once.
-func TestARefusedCommitTakesTheNextAlong(t *testing.T) {
+// TestAFailedCommitTakesTheNextAlong: what was decided on a batch that is refused, or that fails
+// between its two commits, is decided again on what the log has then, and answered once.
+func TestAFailedCommitTakesTheNextAlong(t *testing.T) {
 	t.Parallel()
-	r, g, seen, s := heldAtGate(t, 500, nil)
-	p := newPerson(1)
-	announcement, issue := p.announcement("x", 1000), newPerson(2).issue(p, "x", 1)
-	g.open.Store(true)
-	s.ask(proto.LaneUser, announcement)
-	g.open.Store(false)
-	s.act(proto.ActionRelease, announcement)
-	<-g.begun
-	s.send(proto.LaneSyncLive, issue)
-	seen.wait(t, issue.ID)
-	if _, err := r.Bus.JS.Publish(t.Context(), proto.SubjectEventsMark, []byte(`{"writer":"other"}`)); err != nil {
-		t.Fatal(err)
-	}
-	g.release()
-	eventually(t, "both are in the log", func() bool { return len(logIDs(t, r.Bus)) == 2 })
-	for _, v := range s.wait(3)[1:] {
-		// The issue may come again before the announcement: it is parked then, and healed.
-		if v.Outcome != proto.Accepted && v.ID != issue.ID {
-			t.Errorf("%+v", v)
-		}
-	}
-	if seen.count(issue.ID) < 2 {
-		t.Errorf("the issue was decided %d times", seen.count(issue.ID))
-	}
-}
-
-// TestNothingBelowAFailureIsCommitted: a batch that is to follow one that failed between two of its
-// commits is not committed behind what the failure has left.
-func TestNothingBelowAFailureIsCommitted(t *testing.T) {
-	t.Parallel()
-	var failing atomic.Bool
-	r, g, seen, s := heldAtGate(t, 500, func(w *Writer) {
-		w.afterEvents = func() {
-			if failing.CompareAndSwap(true, false) {
-				// The head of the held events is another now, and is refused.
-				if _, err := w.Bus.JS.Publish(context.Background(), proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey), []byte(`{"writer":"other"}`)); err != nil {
+	held := proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey)
+	for subject, want := range map[string]proto.Outcome{
+		proto.SubjectEventsMark: proto.Accepted, held: proto.Duplicate, // the log's commit goes through before the failure
+	} {
+		t.Run(subject, func(t *testing.T) {
+			t.Parallel()
+			var failing atomic.Bool
+			fail := func(w *Writer) {
+				if _, err := w.Bus.JS.Publish(context.Background(), subject, []byte(`{"writer":"other"}`)); err != nil {
 					t.Error(err)
 				}
 			}
-		}
-	})
-	p := newPerson(1)
-	announcement, issue := p.announcement("x", 1000), newPerson(2).issue(p, "x", 1)
-	g.open.Store(true)
-	s.ask(proto.LaneUser, announcement)
-	g.open.Store(false)
-	s.act(proto.ActionRelease, announcement)
-	<-g.begun
-	s.send(proto.LaneSyncLive, issue)
-	seen.wait(t, issue.ID)
-	failing.Store(true)
-	g.release()
-	eventually(t, "both are in the log", func() bool { return len(logIDs(t, r.Bus)) == 2 })
-	for _, v := range s.wait(3)[1:] {
-		want := proto.Accepted
-		if v.ID == announcement.ID {
-			want = proto.Duplicate // its commit went through before the failure
-		}
-		if v.Outcome != want {
-			t.Errorf("%+v, want %s", v, want)
-		}
-	}
-	eventually(t, "the held entry is gone", func() bool { return r.Held.Len() == 0 })
-	if seen.count(issue.ID) != 2 {
-		t.Errorf("the issue was decided %d times", seen.count(issue.ID))
-	}
-}
-
-// TestOneAfterTheOther: many batches, each decided on the one before, with held events, rejections and
-// what heals them in each, end as they would one by one, and are answered in order.
-func TestOneAfterTheOther(t *testing.T) {
-	t.Parallel()
-	b := openBus(t, t.TempDir())
-	var commits atomic.Int64
-	s := newSender(t, b, "order")
-	var events []*nostr.Event
-	for i := range 60 {
-		p := newPerson(100 + i)
-		name := fmt.Sprintf("repo%d", i)
-		// Each issue comes before its repository, which replaces the one before it at once.
-		events = append(events, newPerson(1).issue(p, name, i), p.elsewhere(name, 1000), p.announcement(name, 1001), p.grasps(i), p.grasps(i+1))
-	}
-	for pack := range slices.Chunk(events, 5) {
-		s.sendPack(proto.LaneSyncHistoric, pack)
-	}
-	r := startWith(t, b, "one", 7, func(w *Writer) { w.beforeCommit = func() { commits.Add(1) } })
-	for i, v := range s.wait(len(events)) {
-		if v.ID != events[i].ID {
-			t.Fatalf("verdict %d is for %s, want %s", i, v.ID, events[i].ID)
-		}
-	}
-	if n := commits.Load(); n < int64(len(events)/12) {
-		t.Errorf("%d commits", n)
-	}
-	var seqs []uint64
-	for _, v := range s.verdicts {
-		if v.Outcome == proto.Accepted {
-			seqs = append(seqs, v.Seq)
-		}
-	}
-	if !slices.IsSorted(seqs) || len(seqs) == 0 {
-		t.Errorf("accepted at %v", seqs)
-	}
-	if r.Held.Len() != 60 {
-		t.Errorf("%d held, want the 60 announcements", r.Held.Len())
+			r, g, seen, s, announcement, issue := deciding(t, func(w *Writer) {
+				w.afterEvents = func() {
+					if failing.CompareAndSwap(true, false) {
+						fail(w)
+					}
+				}
+			})
+			if subject == held {
+				failing.Store(true)
+			} else {
+				fail(r.Writer)
+			}
+			g.release()
+			eventually(t, "both are in the log", func() bool { return len(logIDs(t, r.Bus)) == 2 })
+			for _, v := range s.wait(3)[1:] {
+				// The issue may come again before the announcement: it is parked then, and healed.
+				if v.ID == announcement.ID && v.Outcome != want {
+					t.Errorf("%+v, want %s", v, want)
+				}
+			}
+			eventually(t, "the held entry is gone", func() bool { return r.Held.Len() == 0 })
+			if seen.count(issue.ID) < 2 {
+				t.Errorf("the issue was decided %d times", seen.count(issue.ID))
+			}
+		})
 	}
 }

@@ -52,29 +52,34 @@ func TestABadLineIsRefusedAlone(t *testing.T) {
 	eventually(t, "it is acknowledged", func() bool { return queued(t, b) == 0 })
 }
 
-// TestLiveOvertakesHistoric: a live event does not wait behind packs of older ones that were there
-// before it.
-func TestLiveOvertakesHistoric(t *testing.T) {
+// TestUrgentOvertakesHistoric: what a user or a relay brings now does not wait behind packs of older
+// events that were there before it.
+func TestUrgentOvertakesHistoric(t *testing.T) {
 	t.Parallel()
-	b := openBus(t, t.TempDir())
-	var commits atomic.Int64
-	const packs, size = 40, 50
-	history := newSender(t, b, "history")
-	for i := range packs {
-		history.sendPack(proto.LaneSyncHistoric, manyGrasps(1000+i*size, size))
+	for _, lane := range []proto.Lane{proto.LaneUser, proto.LaneSyncLive} {
+		t.Run(string(lane), func(t *testing.T) {
+			t.Parallel()
+			b := openBus(t, t.TempDir())
+			var commits atomic.Int64
+			const packs, size = 40, 50
+			history := newSender(t, b, "history")
+			for i := range packs {
+				history.sendPack(proto.LaneSyncHistoric, manyGrasps(1000+i*size, size))
+			}
+			s := newSender(t, b, "urgent")
+			ev := newPerson(1).grasps(1)
+			s.send(lane, ev)
+			startWith(t, b, "a", 100, func(w *Writer) { w.beforeCommit = func() { commits.Add(1) } })
+			if v := s.wait(1)[0]; v.ID != ev.ID || v.Outcome != proto.Accepted {
+				t.Fatalf("%+v", v)
+			}
+			// What was fetched before the urgent lane was open may come first: a few batches.
+			if n := commits.Load(); n > packs*size/100/2 {
+				t.Errorf("the urgent event was decided after %d commits", n)
+			}
+			history.wait(packs * size)
+		})
 	}
-	s := newSender(t, b, "live")
-	ev := newPerson(1).grasps(1)
-	s.send(proto.LaneSyncLive, ev)
-	startWith(t, b, "a", 100, func(w *Writer) { w.beforeCommit = func() { commits.Add(1) } })
-	if v := s.wait(1)[0]; v.ID != ev.ID || v.Outcome != proto.Accepted {
-		t.Fatalf("%+v", v)
-	}
-	// What was fetched before the live lane was open may come first: a few batches of twenty.
-	if n := commits.Load(); n > packs*size/100/2 {
-		t.Errorf("the live event was decided after %d commits", n)
-	}
-	history.wait(packs * size)
 }
 
 // TestVerdictsStaySendable: the verdicts on the largest pack fit one message of the bus.

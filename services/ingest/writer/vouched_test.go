@@ -1,18 +1,14 @@
 package writer
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/obs"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/policy"
 )
 
 // elsewhere is an announcement that does not list us.
@@ -93,53 +89,5 @@ func TestANewWriterReleasesWhatACrashLeft(t *testing.T) {
 	eventually(t, "nothing is held any more", func() bool { return second.writing.Load() && second.Held.Len() == 0 })
 	if got := logIDs(t, b); !sameIDs(got, []*nostr.Event{owners, bobs}) {
 		t.Errorf("the log has %d events, want the owner's and the maintainer's", len(got))
-	}
-}
-
-// TestAFloodDoesNotClosePurgatory: many keys fill purgatory in one batch after the other; who
-// comes next is held, and so is the state of a served repository, though its owner shares an
-// address with those who flood.
-func TestAFloodDoesNotClosePurgatory(t *testing.T) {
-	t.Parallel()
-	bounds := policy.Bounds{Bytes: 200_000, Reserved: 50_000, Author: policy.Load{Bytes: 20_000}, Client: policy.Load{Events: 1000, Bytes: 100_000}}
-	rules, err := policy.New(testSettings(), bounds, time.Now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := openBus(t, t.TempDir())
-	r := start(t, b, "writer", func(w *Writer) { w.Policy = rules })
-	s := newSender(t, b, "flood")
-	owner := newPerson(1)
-	mine := owner.announcement("mine", 100)
-	s.ask(proto.LaneUser, mine)
-	if v := s.release(mine); v.Outcome != proto.Accepted {
-		t.Fatalf("%+v", v)
-	}
-	const flood = 600
-	for n := range flood {
-		s.send(proto.LaneUser, newPerson(1000+n).announcement(fmt.Sprint("flood-", n), 100), proto.HeaderClient, fmt.Sprintf("192.0.2.%d", n%4))
-	}
-	refused := 0
-	for _, v := range s.wait(2 + flood) {
-		if v.Outcome == proto.Rejected {
-			refused++
-		}
-	}
-	evicted := testutil.ToFloat64(r.Metrics.evicted.WithLabelValues(obs.KindLabel(30617)))
-	if evicted == 0 || refused == flood {
-		t.Errorf("%v were evicted and %d refused: the test proves nothing", evicted, refused)
-	}
-	if held := r.Held.Len(); held > flood/2 {
-		t.Errorf("%d events are held", held)
-	}
-	if v := s.ask(proto.LaneUser, newPerson(2).announcement("new", 100), proto.HeaderClient, "198.51.100.1"); v.Outcome != proto.HeldBack {
-		t.Errorf("a newcomer: %+v", v)
-	}
-	state := owner.state("mine", 200)
-	if v := s.ask(proto.LaneUser, state, proto.HeaderClient, "192.0.2.1"); v.Outcome != proto.HeldBack {
-		t.Errorf("the owner's state: %+v", v)
-	}
-	if v := s.release(state); v.Outcome != proto.Accepted {
-		t.Errorf("its release: %+v", v)
 	}
 }

@@ -3,8 +3,6 @@ package writer
 import (
 	"fmt"
 	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -179,116 +177,6 @@ func TestCrashBetweenCommitsHeals(t *testing.T) {
 			close(dead)
 			first.stop()
 		})
-	}
-}
-
-func TestUserOvertakesASync(t *testing.T) {
-	t.Parallel()
-	b := openBus(t, t.TempDir())
-	const batch = 100
-	backlog := make([]*nostr.Event, 20*batch)
-	for i := range backlog {
-		backlog[i] = newPerson(1000 + i).grasps(i)
-	}
-	synced := newSender(t, b, "sync")
-	synced.sendAll(proto.LaneSyncHistoric, backlog)
-	reached, proceed := make(chan struct{}), make(chan struct{})
-	startWith(t, b, "one", batch, func(w *Writer) {
-		w.beforeCommit = func() {
-			select {
-			case reached <- struct{}{}:
-				<-proceed
-			case <-proceed: // closed: the test looks no more
-			}
-		}
-	})
-	goOn := sync.OnceFunc(func() { close(proceed) })
-	t.Cleanup(goOn)
-	<-reached // the writer is at work
-	user := newSender(t, b, "user")
-	ev := newPerson(1).grasps(1)
-	user.send(proto.LaneUser, ev)
-	consumer, err := b.JS.Consumer(t.Context(), proto.StreamUser, proto.ConsumerUser)
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the writer has it", func() bool {
-		info, err := consumer.Info(t.Context())
-		return err == nil && info.NumAckPending == 1
-	})
-	for range 3 { // what is being committed, the batch that was decided meanwhile, and its own
-		proceed <- struct{}{}
-		<-reached
-	}
-	if v := user.wait(1)[0]; v.Outcome != proto.Accepted {
-		t.Fatalf("the user's event: %+v", v)
-	}
-	goOn()
-	for _, v := range synced.wait(len(backlog)) {
-		if v.Outcome != proto.Accepted {
-			t.Fatalf("a synced event: %+v", v)
-		}
-	}
-}
-
-func TestMalformedCandidatesDoNotStandInTheWay(t *testing.T) {
-	t.Parallel()
-	b := openBus(t, t.TempDir())
-	start(t, b, "one", nil)
-	s := newSender(t, b, "malformed")
-	good := newPerson(1).grasps(1)
-	forged := *good
-	forged.Content = "something else"
-	huge := newPerson(2).event(1, 100, strings.Repeat("x", 1<<20-32<<10))
-	for i, data := range [][]byte{nil, []byte("{"), []byte("null"), []byte(`{"kind":-1}`), []byte("\xff\xfe"), encode(t, &forged), encode(t, huge)} {
-		s.raw(proto.LaneUser, data, proto.HeaderRef, fmt.Sprint(i))
-	}
-	s.raw(proto.LaneSyncLive, encode(t, good), proto.HeaderSource, "hearsay", proto.HeaderRef, "7")
-	s.raw(proto.LaneRelease, encode(t, good), proto.HeaderAction, "explode", proto.HeaderRef, "8")
-	s.raw(proto.LaneUser, encode(t, good), proto.HeaderReply, "grasp.event.1.x.y") // no verdict may go there
-	for _, v := range s.wait(9) {
-		if v.Outcome != proto.Rejected || !strings.HasPrefix(v.Message, "invalid: ") {
-			t.Errorf("malformed: %+v", v)
-		}
-	}
-	if v := s.ask(proto.LaneUser, good); v.Outcome != proto.Duplicate {
-		t.Fatalf("the good one, sent again: %+v", v)
-	}
-	eventually(t, "the queue is empty", func() bool { return queued(t, b) == 0 })
-}
-
-func TestRestartGoesOn(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	b := openBus(t, dir)
-	r := start(t, b, "before", nil)
-	s := newSender(t, b, "before")
-	alice, bob := newPerson(1), newPerson(2)
-	announcement := alice.announcement("tree", 100)
-	orphan := bob.state("tree", 100)
-	s.ask(proto.LaneUser, announcement)
-	if v := s.ask(proto.LaneSyncLive, orphan); v.Outcome != proto.Rejected || v.Message != "invalid: author not authorized for this repository" {
-		t.Fatalf("a stranger's state: %+v", v)
-	}
-	s.ask(proto.LaneUser, bob.grasps(1))
-	r.stop()
-	b.Close()
-
-	b = openBus(t, dir)
-	start(t, b, "after", nil)
-	s = newSender(t, b, "after")
-	if v := s.ask(proto.LaneUser, announcement); v.Outcome != proto.Duplicate || v.Message != proto.MessagePurgatory {
-		t.Errorf("the held announcement: %+v", v)
-	}
-	if v := s.ask(proto.LaneUser, bob.grasps(1)); v.Outcome != proto.Duplicate {
-		t.Errorf("the accepted event: %+v", v)
-	}
-	before := messages(t, b, proto.StreamRejected)
-	if v := s.ask(proto.LaneSyncLive, orphan); v.Outcome != proto.Rejected || before != 1 {
-		t.Errorf("the rejected event: %+v; %d remembered", v, before)
-	}
-	if v := s.release(announcement); v.Outcome != proto.Accepted {
-		t.Errorf("the release: %+v", v)
 	}
 }
 
