@@ -5,6 +5,4 @@ import (
 	"tendril.dev/services/ingest/ingest"
 )
 
-func main() {
-	node.Main(node.Service{Name: "ingest", Run: ingest.Run, Provisions: true})
-}
+func main() { node.Main(node.Service{Name: "ingest", Run: ingest.Run, Provisions: true}) }

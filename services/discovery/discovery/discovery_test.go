@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -128,30 +127,26 @@ func published(t testing.TB, b *bus.Bus) ([]string, uint64) {
 			return
 		}
 		key, ref, err := proto.ParseWantedSubject(m.Subject)
-		if err != nil {
-			var said proto.Target
+		wanted := err == nil
+		if !wanted {
 			key, err = proto.ParseTargetSubject(m.Subject)
-			if err = errors.Join(err, json.Unmarshal(m.Data, &said)); err != nil {
-				t.Error(err)
-			}
-			one := all[key]
-			one.URL = said.URL
-			if one.Repos == nil {
-				one.Repos = map[string]proto.Wanted{}
-			}
-			all[key] = one
-			return
-		}
-		var w proto.Wanted
-		if err := json.Unmarshal(m.Data, &w); err != nil {
-			t.Error(err)
 		}
 		one := all[key]
 		if one.Repos == nil {
 			one.Repos = map[string]proto.Wanted{}
 		}
-		one.Repos[ref] = proto.Wanted{Level: w.Level, Authors: w.Authors}
-		all[key] = one
+		if wanted {
+			var w proto.Wanted
+			err = json.Unmarshal(m.Data, &w)
+			one.Repos[ref] = proto.Wanted{Level: w.Level, Authors: w.Authors}
+		} else {
+			var said proto.Target
+			err = errors.Join(err, json.Unmarshal(m.Data, &said))
+			one.URL = said.URL
+		}
+		if all[key] = one; err != nil {
+			t.Error(err)
+		}
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -324,41 +319,4 @@ func TestWhatIsGoneLeavesTheStream(t *testing.T) {
 	}
 	accept(t, b, announce(alice, "x", 2, "wss://r.example"))
 	becomes(t, b, "r.example a1:x full")
-}
-
-// BenchmarkLiveHeap holds discovery to its budget: 64 MiB at 1,000 repositories on 100 relays, five
-// for each, and at ten times that.
-func BenchmarkLiveHeap(b *testing.B) {
-	for _, scale := range []int{1, 10} {
-		b.Run(fmt.Sprint(scale, "x"), func(b *testing.B) {
-			server := openBus(b)
-			var events []*nostr.Event
-			for n := range 1000 * scale {
-				var list []string
-				for i := range 5 {
-					list = append(list, fmt.Sprintf("wss://r%d.example", (5*n+i)%(100*scale)))
-				}
-				events = append(events, announce(alice, fmt.Sprint("p", n), 1, list...))
-			}
-			accept(b, server, events...)
-			events = nil
-			before := liveHeap()
-			began := time.Now()
-			d, _ := start(b, server)
-			b.ReportMetric(time.Since(began).Seconds(), "s-to-publish")
-			d.mu.Lock()
-			kept := liveHeap() - before // the stream in memory too
-			d.mu.Unlock()
-			b.ReportMetric(0, "ns/op")
-			b.ReportMetric(float64(kept)/(1<<20), "MiB")
-		})
-	}
-}
-
-func liveHeap() int64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }

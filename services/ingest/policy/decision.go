@@ -85,13 +85,6 @@ func forgotten(reason, message string) Decision {
 	return Decision{Outcome: proto.Rejected, Reason: reason, Message: message}
 }
 
-// Later rejects what is welcome at another time. It is not remembered.
-func Later(reason, message string, at time.Time) Decision {
-	d := forgotten(reason, message)
-	d.RetryAt = at
-	return d
-}
-
 // healable rejects an event whose reason may go away when one of the missing keys arrives.
 func healable(reason, message string, missing ...string) Decision {
 	d := rejected(reason, message)

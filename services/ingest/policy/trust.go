@@ -30,12 +30,25 @@ type where int
 const (
 	inLog where = 1 << iota
 	inHold
+	andOwn
 )
 
-// namers walks from a key to the announcements by which others are its maintainers, nearest first.
-// An error ends it; [errTooLong]: there may be more.
+// namers walks from a key to the announcements by which others are its maintainers, nearest first,
+// with its own before if they are wanted. An error ends it; [errTooLong]: there may be more.
 func namers(k Knowledge, from nostr.RepoRef, in where) iter.Seq2[voice, error] {
 	return func(yield func(voice, error) bool) {
+		if in&andOwn != 0 {
+			own, err := ownVoices(k, from, in)
+			for _, v := range own {
+				if !yield(v, nil) {
+					return
+				}
+			}
+			if err != nil {
+				yield(voice{}, err)
+				return
+			}
+		}
 		seen, queue, steps := map[string]bool{from.PubKey: true}, []string{from.PubKey}, 0
 		visit := func(v voice) bool {
 			if !seen[v.Ref.PubKey] {
@@ -71,8 +84,23 @@ func namers(k Knowledge, from nostr.RepoRef, in where) iter.Seq2[voice, error] {
 	}
 }
 
-// reaches reports whether a key is in the recursive maintainer set of another author's announcement
-// that counts. certain is false where the walk was too long to tell.
+func ownVoices(k Knowledge, from nostr.RepoRef, in where) (own []voice, err error) {
+	if in&inHold != 0 {
+		for _, e := range k.Held().At(from.Address()) {
+			own = append(own, voice{e.Announcement, e})
+		}
+	}
+	ev, err := k.AcceptedAt(from.Address())
+	if ev == nil || err != nil {
+		return own, err
+	}
+	if a, err := nostr.ParseAnnouncement(ev); err == nil { // by other rules than today's it may be none
+		own = append(own, voice{a, nil})
+	}
+	return own, nil
+}
+
+// reaches reports whether a key is in the recursive maintainer set of an announcement that counts. certain is false where the walk was too long to tell.
 func reaches(k Knowledge, from nostr.RepoRef, in where, counts func(voice) bool) (found, certain bool, err error) {
 	for v, err := range namers(k, from, in) {
 		if errors.Is(err, errTooLong) {
@@ -91,21 +119,11 @@ func (p *Policy) keeps(ev *nostr.Event, rule func(*nostr.Announcement) bool) boo
 	return err == nil && rule(a)
 }
 
-// isKept reports whether the repository of an announcement is here: it is accepted, and lists us or
-// is archived.
-func (p *Policy) isKept(k Knowledge, ref nostr.RepoRef) (bool, error) {
-	ev, err := k.AcceptedAt(ref.Address())
-	return ev != nil && err == nil && p.keeps(ev, p.hosting.Keeps), err
-}
-
 // isServed reports whether a key owns or maintains a repository of this identifier that is served
 // here, hosted or archived.
 func (p *Policy) isServed(k Knowledge, ref nostr.RepoRef) (bool, error) {
-	kept, err := p.isKept(k, ref)
-	if !kept && err == nil {
-		kept, _, err = reaches(k, ref, inLog, func(v voice) bool { return p.hosting.Keeps(v.Announcement) })
-	}
-	return kept, err
+	found, _, err := reaches(k, ref, inLog|andOwn, func(v voice) bool { return p.hosting.Keeps(v.Announcement) })
+	return found, err
 }
 
 // maxOfServed bounds how many repositories of an event are looked at.
@@ -134,15 +152,8 @@ func (p *Policy) OfServed(k Knowledge, ev *nostr.Event) (bool, error) {
 // speaksForAny reports whether a key is in the recursive maintainer set of any announcement of the
 // identifier, accepted or held. Who has announced it, or is named by one who has, is.
 func speaksForAny(k Knowledge, ref nostr.RepoRef) (bool, error) {
-	if len(k.Held().At(ref.Address()))+len(k.Held().Naming(ref.Identifier, ref.PubKey)) > 0 {
-		return true, nil
-	}
-	have, err := k.AcceptedAt(ref.Address())
-	if have != nil || err != nil {
-		return have != nil, err
-	}
-	naming, err := k.AcceptedNaming(ref.Identifier, ref.PubKey)
-	return len(naming) > 0, err
+	found, _, err := reaches(k, ref, inLog|inHold|andOwn, func(voice) bool { return true })
+	return found, err
 }
 
 // isAnnounced reports whether there is an announcement of the identifier, accepted or held, whose
@@ -163,12 +174,7 @@ const maxRevived = 64
 // spokenFor returns the held announcements that list us or are archived and for which a key speaks,
 // its own first.
 func spokenFor(k Knowledge, ref nostr.RepoRef) (entries []*held.Entry, err error) {
-	for _, e := range k.Held().At(ref.Address()) {
-		if e.Phase != proto.PhaseVouched {
-			entries = append(entries, e)
-		}
-	}
-	for v, err := range namers(k, ref, inLog|inHold) {
+	for v, err := range namers(k, ref, inLog|inHold|andOwn) {
 		if errors.Is(err, errTooLong) || len(entries) >= maxRevived {
 			break
 		}
@@ -186,15 +192,7 @@ func spokenFor(k Knowledge, ref nostr.RepoRef) (entries []*held.Entry, err error
 // here, or waits, or is in the recursive maintainer set of one. Where a walk is too long to tell,
 // it does.
 func (p *Policy) speaksHere(k Knowledge, ref nostr.RepoRef) (bool, error) {
-	for _, e := range k.Held().At(ref.Address()) {
-		if e.Phase != proto.PhaseVouched {
-			return true, nil
-		}
-	}
-	if kept, err := p.isKept(k, ref); kept || err != nil {
-		return kept, err
-	}
-	found, certain, err := reaches(k, ref, inLog|inHold, func(v voice) bool {
+	found, certain, err := reaches(k, ref, inLog|inHold|andOwn, func(v voice) bool {
 		return v.entry == nil && p.hosting.Keeps(v.Announcement) || v.entry != nil && v.entry.Phase != proto.PhaseVouched
 	})
 	return found || !certain, err

@@ -133,7 +133,8 @@ func (t *term) decide(b *batch, x decided) error {
 			return cause
 		}
 		t.Log.Error("an event cannot be decided", "event", c.Event.ID, "kind", c.Event.Kind, "error", err)
-		d = policy.Later("undecidable", "error: the event could not be decided; try again later", b.now.Add(undecidedAgain))
+		d = policy.Decision{Outcome: proto.Rejected, Reason: "undecidable", RetryAt: b.now.Add(undecidedAgain),
+			Message: "error: the event could not be decided; try again later"}
 	}
 	x.decision = d
 	for _, dropped := range d.Drop {

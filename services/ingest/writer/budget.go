@@ -68,12 +68,17 @@ func (t *term) afford(c *policy.Candidate, d policy.Decision) (policy.Decision, 
 			party, free, over = l.Usage.Over(bytes, ofServed, charges...)
 		}
 	}
+	refused := policy.Decision{Outcome: proto.Rejected}
 	switch {
 	case over:
-		return policy.Later("over_budget", fmt.Sprintf("rate-limited: this %s has stored as much as it may today; it may store more from %s on",
-			party.Kind, free.Format(time.RFC3339)), free), nil
+		refused.Reason, refused.RetryAt = "over_budget", free
+		refused.Message = fmt.Sprintf("rate-limited: this %s has stored as much as it may today; it may store more from %s on",
+			party.Kind, free.Format(time.RFC3339))
+		return refused, nil
 	case full:
-		return policy.Later("full", "error: this service is full", time.Now().Add(fullAgain).UTC()), nil
+		refused.Reason, refused.RetryAt = "full", time.Now().Add(fullAgain).UTC()
+		refused.Message = "error: this service is full"
+		return refused, nil
 	}
 	l.Usage.Add(bytes, charges...)
 	return d, nil

@@ -205,10 +205,6 @@ func (t *term) commitRejections(ctx context.Context, l *layer) (err error) {
 // others' are decided again: what they waited for may have ended just before the crash.
 func (t *term) heal(ctx context.Context) error {
 	l := t.draft.begin(ctx, time.Now())
-	again := map[string]bool{}
-	for _, c := range t.healed {
-		again[c.Event.ID] = true
-	}
 	for _, e := range t.Held.All() {
 		over, err := policy.Over(t.draft, e)
 		if err != nil {
@@ -217,12 +213,9 @@ func (t *term) heal(ctx context.Context) error {
 		switch {
 		case over:
 			t.draft.Drop(e)
-		case e.Phase == proto.PhaseVouched && !again[e.Event.ID]:
+		case e.Phase == proto.PhaseVouched:
 			t.healed = append(t.healed, policy.Release(e.Event))
 		}
-	}
-	if len(l.held) > 0 {
-		t.Log.Info("held events whose time is over are dropped", "count", len(l.held))
 	}
 	_, err := t.commitHeld(ctx, l)
 	t.draft.stored()

@@ -57,17 +57,17 @@ func staleCommit(t *testing.T, accepted []*nostr.Event, other *nostr.Event) {
 	go func() { ended <- first.write(first.ctx) }()
 	goOn := sync.OnceFunc(func() { close(pause) })
 	t.Cleanup(goOn)
-	eventually(t, "the first replica writes", first.writing.Load)
+	eventually(t, "the first replica writes", first.isWriting)
 	s := newSender(t, b, "fence")
 	s.sendAll(proto.LaneUser, append(slices.Clone(accepted), other))
 	<-paused
 
 	second := start(t, b, "second", nil)
-	eventually(t, "the standby takes over", second.writing.Load)
+	eventually(t, "the standby takes over", second.isWriting)
 	// The candidates in the first one's hands come back when their time for an answer is over; the
 	// second decides them.
 	s.wait(len(accepted) + 1)
-	if !first.writing.Load() {
+	if !first.isWriting() {
 		t.Fatal("the first replica does not believe any more that it writes: the test proves nothing")
 	}
 	// Two marks and each event once: a stream would hide a second copy of an event, its sequence
@@ -84,7 +84,7 @@ func staleCommit(t *testing.T, accepted []*nostr.Event, other *nostr.Event) {
 	wantHeads("after the second writer's commit")
 
 	goOn()
-	if err := <-ended; !errors.Is(err, bus.ErrHeadMoved) || first.writing.Load() {
+	if err := <-ended; !errors.Is(err, bus.ErrHeadMoved) || first.isWriting() {
 		t.Errorf("the stale term ended with %v", err)
 	}
 	wantHeads("after the stale commit")

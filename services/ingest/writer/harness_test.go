@@ -16,6 +16,7 @@ import (
 	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
@@ -141,6 +142,8 @@ func standby(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*Wri
 	t.Cleanup(r.stop)
 	return r
 }
+
+func (r *replica) isWriting() bool { return testutil.ToFloat64(r.Metrics.writer) == 1 }
 
 // eventually waits until what holds, or fails the test.
 func eventually(t testing.TB, what string, holds func() bool) {

@@ -3,6 +3,7 @@ package writer
 import (
 	"testing"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -19,38 +20,34 @@ func TestAnImportLeavesNothingBehind(t *testing.T) {
 	state := owner.state("tree", 200)
 
 	imported := []string{proto.HeaderSource, string(proto.SourceImport)}
-	if v := s.ask(proto.LaneSyncHistoric, issue); v.Outcome != proto.Rejected || !v.Retry {
-		t.Fatalf("an orphan from a relay: %+v", v)
-	}
-	if v := s.ask(proto.LaneSyncHistoric, state, imported...); v.Outcome != proto.Rejected || !v.Retry {
-		t.Fatalf("a state without an announcement: %+v", v)
-	}
 	bad := guest.event(30617, 100, "") // no d: wrong for good
-	if v := s.ask(proto.LaneSyncHistoric, bad, imported...); v.Outcome != proto.Rejected || v.Retry {
-		t.Fatalf("an announcement that is none: %+v", v)
-	}
-	if n := r.Park.Len(); n != 1 {
-		t.Errorf("%d events are parked, want the relay's orphan alone", n)
-	}
-	if got := readStream(t, b, proto.StreamRejected); len(got) != 1 {
-		t.Errorf("%d rejections are remembered, want the relay's orphan alone", len(got))
-	}
-
-	if v := s.ask(proto.LaneSyncHistoric, announcement, imported...); v.Outcome != proto.HeldBack {
-		t.Fatalf("the announcement: %+v", v)
-	}
-	// Still an orphan, because held announcements speak for nothing. Asked again it is decided
-	// again.
-	if v := s.ask(proto.LaneSyncHistoric, issue, imported...); v.Outcome != proto.Rejected || !v.Retry {
-		t.Fatalf("an orphan: %+v", v)
-	}
-	if v := s.release(announcement); v.Outcome != proto.Accepted {
-		t.Fatalf("the release: %+v", v)
-	}
-	if v := s.ask(proto.LaneSyncHistoric, issue, imported...); v.Outcome == proto.Rejected {
-		t.Fatalf("it is no orphan any more: %+v", v)
-	}
-	if v := s.ask(proto.LaneSyncHistoric, state, imported...); v.Outcome != proto.HeldBack {
-		t.Fatalf("the state: %+v", v)
+	for _, step := range []struct {
+		what    string
+		ev      *nostr.Event
+		headers []string
+		want    proto.Outcome
+		retry   bool
+	}{
+		{"an orphan from a relay", issue, nil, proto.Rejected, true},
+		{"a state without an announcement", state, imported, proto.Rejected, true},
+		{"an announcement that is none", bad, imported, proto.Rejected, false},
+		{"the announcement", announcement, imported, proto.HeldBack, false},
+		{"still an orphan: held announcements speak for nothing", issue, imported, proto.Rejected, true},
+		{"the release", announcement, nil, proto.Accepted, false},
+		{"no orphan now", issue, imported, proto.Accepted, false},
+		{"the state", state, imported, proto.HeldBack, false},
+	} {
+		if step.want == proto.Accepted && step.ev == announcement {
+			if v := s.release(announcement); v.Outcome != step.want {
+				t.Fatalf("%s: %+v", step.what, v)
+			}
+			continue
+		}
+		if v := s.ask(proto.LaneSyncHistoric, step.ev, step.headers...); v.Retry != step.retry || v.Outcome != step.want && v.Outcome != proto.Duplicate {
+			t.Fatalf("%s: %+v", step.what, v)
+		}
+		if got := readStream(t, b, proto.StreamRejected); step.ev == bad && (len(got) != 1 || r.Park.count != 1) {
+			t.Errorf("%d are remembered and %d parked, want the relay's orphan alone", len(got), r.Park.count)
+		}
 	}
 }

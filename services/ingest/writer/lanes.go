@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -79,12 +80,9 @@ func (l *lanes) open(ctx context.Context, js jetstream.JetStream, lane int, brok
 	}
 	take := func(m jetstream.Msg) { l.put(ctx, lane, readPack(m)) }
 	onError := func(_ jetstream.ConsumeContext, err error) {
-		for _, gone := range []error{
-			nats.ErrNoResponders, jetstream.ErrConsumerDeleted, jetstream.ErrConsumerNotFound, jetstream.ErrConsumerDoesNotExist,
-		} {
-			if errors.Is(err, gone) {
-				broken(failed(err))
-			}
+		gone := []error{nats.ErrNoResponders, jetstream.ErrConsumerDeleted, jetstream.ErrConsumerNotFound, jetstream.ErrConsumerDoesNotExist}
+		if slices.ContainsFunc(gone, func(g error) bool { return errors.Is(err, g) }) {
+			broken(failed(err))
 		}
 	}
 	consuming, err := consumer.Consume(take,

@@ -49,10 +49,8 @@ func readPack(m jetstream.Msg) *pack {
 	if meta, err := m.Metadata(); err == nil {
 		p.arrived, p.behind = meta.Timestamp, meta.NumPending
 	}
-	if reply := header.Get(proto.HeaderReply); reply != "" {
-		if _, err := proto.ParseVerdictSubject(reply); err == nil {
-			p.reply = reply
-		}
+	if _, err := proto.ParseVerdictSubject(header.Get(proto.HeaderReply)); err == nil {
+		p.reply = header.Get(proto.HeaderReply)
 	}
 	facts, factsErr := readFacts(m.Subject(), header)
 	p.lane = facts.Lane

@@ -74,9 +74,6 @@ func (p *Park) Expire(now time.Time) {
 	}
 }
 
-// Len is how many events are parked.
-func (p *Park) Len() int { return p.count }
-
 func (p *Park) remove(e *parked) {
 	if e.gone {
 		return

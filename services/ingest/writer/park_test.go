@@ -30,13 +30,13 @@ func TestPark(t *testing.T) {
 	p.Add(waiting(2), []string{"a", "b"}, began)
 	p.Add(waiting(1), []string{"b"}, began.Add(time.Second))
 	p.Add(waiting(2), []string{"a", "c"}, began.Add(time.Minute)) // it stays as it is
-	if p.Len() != 2 || take(p, began, "c") != nil {
-		t.Fatalf("%d parked", p.Len())
+	if p.count != 2 || take(p, began, "c") != nil {
+		t.Fatalf("%d parked", p.count)
 	}
 	if got := take(p, began, "b", "a", "b"); !slices.Equal(got, []string{idOf(2), idOf(1)}) {
 		t.Errorf("taken: %v, want both in the order of coming", got)
 	}
-	if p.Len() != 0 || take(p, began, "a", "b") != nil {
+	if p.count != 0 || take(p, began, "a", "b") != nil {
 		t.Error("taken twice")
 	}
 	p.Add(waiting(1), []string{"a"}, began)
@@ -44,7 +44,7 @@ func TestPark(t *testing.T) {
 		t.Error("gone before its time")
 	}
 	p.Add(waiting(1), []string{"a"}, began)
-	if got := take(p, began.Add(2*time.Minute), "a"); got != nil || p.Len() != 0 {
+	if got := take(p, began.Add(2*time.Minute), "a"); got != nil || p.count != 0 {
 		t.Errorf("after its time: %v", got)
 	}
 	for n := range 5 {
@@ -55,7 +55,7 @@ func TestPark(t *testing.T) {
 	}
 	p.Add(waiting(1), []string{"a"}, began)
 	p.Expire(began.Add(time.Hour))
-	if p.Len() != 0 {
+	if p.count != 0 {
 		t.Error("expired and still there")
 	}
 }

@@ -86,7 +86,7 @@ func TestANewWriterReleasesWhatACrashLeft(t *testing.T) {
 		}
 	}
 	second := start(t, b, "second", nil)
-	eventually(t, "nothing is held any more", func() bool { return second.writing.Load() && second.Held.Len() == 0 })
+	eventually(t, "nothing is held any more", func() bool { return second.isWriting() && second.Held.Len() == 0 })
 	if got := logIDs(t, b); !sameIDs(got, []*nostr.Event{owners, bobs}) {
 		t.Errorf("the log has %d events, want the owner's and the maintainer's", len(got))
 	}

@@ -53,7 +53,6 @@ type Options struct {
 // otherwise.
 type Writer struct {
 	Options
-	writing  atomic.Bool
 	trouble  atomic.Pointer[trouble]
 	failures int                 // of terms, since something was last committed
 	healed   []*policy.Candidate // parked and held events that are decided again, before anything else
@@ -119,13 +118,11 @@ func (w *Writer) write(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	w.writing.Store(true)
 	w.Metrics.writer.Set(1)
 	w.Log.Info("writing the log", "head", t.head, "held", w.Held.Len())
 	defer func() {
 		t.lanes.close()
 		_ = t.draft.view.Close()
-		w.writing.Store(false)
 		w.Metrics.writer.Set(0)
 		w.Log.Info("standing by")
 	}()
@@ -174,7 +171,7 @@ func (t *term) run(ctx context.Context) error {
 	var committing *batch
 	for {
 		t.Park.Expire(time.Now())
-		t.Metrics.hot.Set(float64(t.Park.Len()))
+		t.Metrics.hot.Set(float64(t.Park.count))
 		t.Metrics.cold.Set(float64(t.Rejected.Len()))
 		b, err := t.gather(ctx, committing)
 		if committing != nil {
