@@ -440,39 +440,6 @@ func TestAFloodDelaysNoOther(t *testing.T) {
 	}
 }
 
-// TestSlowServersDoNotKeepTheirPlace: with room for one request and twenty servers that never
-// answer, another identifier is asked for, and the server behind them is asked in the end.
-func TestSlowServersDoNotKeepTheirPlace(t *testing.T) {
-	inTime(t, func(t *testing.T, w *world) {
-		var slow []string
-		for i := range 20 {
-			slow = append(slow, fmt.Sprintf("http://s%d/slow", i))
-		}
-		w.set("slow", "mallory", []string{"1"}, append(slow, "http://z/slow")...)
-		w.set("x", "alice", []string{"1"}, "http://a/x")
-		w.has = map[string][]string{"http://a/x": {"1"}, "http://z/slow": {"1"}}
-		w.atOnce = 1
-		w.takes = func(url string) time.Duration {
-			if strings.HasPrefix(url, "http://s") {
-				return 5 * time.Minute
-			}
-			return 100 * time.Millisecond
-		}
-		defer w.run(t)()
-		w.Add("slow", 0)
-		time.Sleep(2 * time.Second)
-		w.Add("x", 0)
-		time.Sleep(10 * time.Minute)
-		if w.misses("x") {
-			t.Errorf("still waiting for its turn after %v", w.requests())
-		}
-		time.Sleep(4 * time.Hour)
-		if w.misses("slow") {
-			t.Errorf("the server at the end was never asked, in %d requests", len(w.requests()))
-		}
-	})
-}
-
 // TestWorkersShareTheLimits: the limits of hosts hold for all workers together, also where there
 // are more workers than a host may be asked at once.
 func TestWorkersShareTheLimits(t *testing.T) {

@@ -1,9 +1,11 @@
 package purgatory_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository/gittest"
 )
@@ -33,4 +35,24 @@ func TestFetchedBytesCountForTheirAuthor(t *testing.T) {
 	if w.told.count("second fetched") != 0 {
 		t.Error("what is over the budget was fetched")
 	}
+}
+
+// TestPushedBytesCount for the author and for the client's address, before anything is stored. The
+// owner of a served repository has ten times the budget.
+func TestPushedBytesCount(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "--daily-author-git-bytes=100KiB", "--daily-address-git-bytes=3MiB")
+	work := gittest.NewWork(t)
+	w.pushFirst(work)
+	for n := range 3 { // more than 100 KiB in all
+		w.in.holds("x", state("state", alice, "x", nostr.Timestamp(1002+n), work.Commit("noise", gittest.Noise(60<<10))), proto.SourceUser, time.Hour)
+		w.pushes(work, alice, "x", "main")
+	}
+	pr := pull("pull", bob, work.Commit("noise", gittest.Noise(150<<10)), alice, "x")
+	w.in.holds("x", pr, proto.SourceUser, time.Hour)
+	w.refuses("rate-limited: as much git data of "+npub(t, bob), work, alice, "x", "main:refs/nostr/"+pr.ID)
+	unknown := func(n int) string { return fmt.Sprintf("main~1:refs/nostr/%064x", n) }
+	w.pushes(work, alice, "x", unknown(1))
+	w.pushes(work, alice, "x", unknown(2))
+	w.refuses("rate-limited: as much git data of your address", work, alice, "x", unknown(3))
 }

@@ -1,12 +1,10 @@
 package purgatory_test
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -109,9 +107,7 @@ func TestContributorsPullRequest(t *testing.T) {
 	commit := work.Commit("a", "to an announced one")
 	pr := offer(t, "to an announced one", carol, commit, refs...)
 	w.in.holds(refs[0].Identifier, pr, proto.SourceUser, time.Hour)
-	if out, err := w.push(work, alice, refs[0].Identifier, "HEAD:refs/nostr/"+pr.ID); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	w.pushes(work, alice, refs[0].Identifier, "HEAD:refs/nostr/"+pr.ID)
 	w.released(pr)
 	if w.contribution(carol, refs[0].Identifier).Exists() {
 		t.Error("a push to an announced repository is mirrored to the contributor's")
@@ -134,21 +130,10 @@ func TestContributionsThatAreNotTaken(t *testing.T) {
 	good := held(offer(t, "good", bob, commit, x))
 	otherCommit := held(offer(t, "another commit", bob, strings.Repeat("c", 40), x))
 	otherSigner := held(offer(t, "another signer", carol, commit, x))
-	elsewhere := held(pull("offered elsewhere", bob, commit, alice, "x", "https://other.example.org/x.git"))
-	note := finish(&nostr.Event{Kind: 1, PubKey: bob, Content: "no pull request"})
-	w.in.accept(note)
 	for to, why := range map[string]string{
-		"refs/nostr/" + otherCommit.ID:                 "names commit cccc",
-		"refs/nostr/" + otherSigner.ID:                 "signed by somebody else",
-		"refs/nostr/" + elsewhere.ID:                   "in its clone tag",
-		"refs/nostr/" + note.ID:                        "is no pull request",
-		"refs/nostr/abc":                               "64 hex digits",
-		"refs/heads/main":                              "only refs/nostr/<event-id> can",
-		"refs/tags/v1":                                 "only refs/nostr/<event-id> can",
-		"refs/nostr/" + good.ID + " HEAD:refs/heads/x": "only refs/nostr/<event-id> can",
+		"refs/nostr/" + otherCommit.ID: "names commit cccc", "refs/nostr/" + otherSigner.ID: "signed by somebody else", "refs/heads/main": "only refs/nostr/<event-id> can",
 	} {
-		refs := strings.Split("HEAD:"+to, " ")
-		out, err := gittest.Try(t, work.Dir, append([]string{"push", w.prs(bob, "x")}, refs...)...)
+		out, err := gittest.Try(t, work.Dir, "push", w.prs(bob, "x"), "HEAD:"+to)
 		if err == nil || !strings.Contains(out, why) || !strings.Contains(out, "authorisation failed") {
 			t.Errorf("a push to %s: %v\n%s", to, err, out)
 		}
@@ -219,69 +204,4 @@ func TestContributionsThatNobodyClaims(t *testing.T) {
 		left, _ := os.ReadDir(filepath.Join(w.git, "_prs"))
 		return len(left) == 0
 	})
-}
-
-// TestContributionsAtOnce: several pushes to one path, which nobody had pushed to before.
-func TestContributionsAtOnce(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "--grasp06-enable")
-	x := nostr.RepoRef{PubKey: alice, Identifier: "x"}
-	w.in.accept(announcement(t, "announcement", alice, "x"))
-	var running sync.WaitGroup
-	commits := map[string]string{}
-	for n := range 6 {
-		work := gittest.NewWork(t)
-		commit := work.Commit("a", fmt.Sprint(n))
-		pr := offer(t, fmt.Sprint("pull ", n), bob, commit, x)
-		commits[pr.ID] = commit
-		w.in.holds("x", pr, proto.SourceUser, time.Hour)
-		running.Go(func() {
-			if out, err := gittest.Try(t, work.Dir, "push", w.prs(bob, "x"), "HEAD:refs/nostr/"+pr.ID); err != nil {
-				t.Errorf("%v\n%s", err, out)
-			}
-		})
-	}
-	running.Wait()
-	for id, commit := range commits {
-		if got := w.offered(bob, "x", id); got != commit || w.in.times(id) != 1 {
-			t.Errorf("%s names %q, want %s; accepted %d times", id, got, commit, w.in.times(id))
-		}
-		eventually(t, "it is mirrored", func() bool { return w.ref(alice, "x", "refs/nostr/"+id) == commit })
-	}
-	gittest.Fsck(t, w.contribution(bob, "x").Path())
-}
-
-// TestAContributionWhoseWorkerWasKilled between the push and the release, and one whose event has
-// never come, are found by the next worker. While the feature is off nothing of it is there.
-func TestAContributionWhoseWorkerWasKilled(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	work := gittest.NewWork(t)
-	commit := work.Commit("a", "1")
-	if out, err := gittest.Try(t, w.git, "ls-remote", w.prs(bob, "x")); err == nil || !strings.Contains(out, "not found") {
-		t.Errorf("the feature is off: %v\n%s", err, out)
-	}
-	w.stop()
-	pr := offer(t, "pull", bob, commit, nostr.RepoRef{PubKey: alice, Identifier: "x"})
-	for contributor, event := range map[string]string{bob: pr.ID, carol: strings.Repeat("ab", 32)} {
-		repo := w.contribution(contributor, "x")
-		if err := repo.Ensure(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-		if err := repo.SetWaiting([]repository.WaitingPush{{Event: event, Client: "192.0.2.1"}}); err != nil {
-			t.Fatal(err)
-		}
-		gittest.Git(t, work.Dir, "push", "-q", repo.Path(), "HEAD:refs/nostr/"+event)
-	}
-	past := time.Now().Add(-2 * time.Hour)
-	if err := os.Chtimes(filepath.Join(w.contribution(carol, "x").Path(), "refs/nostr", strings.Repeat("ab", 32)), past, past); err != nil {
-		t.Fatal(err)
-	}
-	w.in.holds("x", pr, proto.SourceUser, time.Hour)
-	w.worker = start(t, "two", w.git, w.Bus.ClientURL(), "--grasp06-enable")
-	w.released(pr)
-	if got := w.offered(bob, "x", pr.ID); got != commit {
-		t.Errorf("the reference is %q, want %s", got, commit)
-	}
-	eventually(t, "what nobody claims is gone", func() bool { return !w.contribution(carol, "x").Exists() })
 }

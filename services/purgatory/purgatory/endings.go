@@ -67,11 +67,10 @@ func (w *worker) end(ctx context.Context, repo *repository.Repo) error {
 	}
 	switch how.step {
 	case repostate.Remove:
-		err := w.remove(ctx, repo, false)
-		if errors.Is(err, errHosted) || errors.Is(err, errNotOver) {
-			return nil
+		if err := w.remove(ctx, repo, false); !errors.Is(err, errHosted) && !errors.Is(err, errNotOver) {
+			return err
 		}
-		return err
+		return nil
 	case repostate.NoteEnd:
 		if err := repo.SetEnded(*how.note); err != nil {
 			return err

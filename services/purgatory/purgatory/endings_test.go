@@ -116,16 +116,12 @@ func TestAnEndedRepositoryIsRemoved(t *testing.T) {
 	w.in.accept(announcement(t, "bob's", bob, "x"))
 	bobs := state("bob's state", bob, "x", 1002, shared)
 	w.in.holds("x", bobs, proto.SourceUser, time.Hour)
-	if out, err := w.push(work, bob, "x", "main"); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	w.pushes(work, bob, "x", "main")
 	w.released(bobs)
 	own := work.Commit("only", gittest.Noise(4096))
 	alices := state("alice's next", alice, "x", 1003, own)
 	w.in.holds("x", alices, proto.SourceUser, time.Hour)
-	if out, err := w.push(work, alice, "x", "main"); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	w.pushes(work, alice, "x", "main")
 	issue := finish(&nostr.Event{Kind: 1621, PubKey: bob, CreatedAt: 1004, Content: "issue", Tags: nostr.Tags{{"a", "30617:" + alice + ":x"}}})
 	w.in.accept(issue)
 	w.in.refuses(issue.ID, true)

@@ -128,18 +128,25 @@ func (w *worker) awaited(id string) {
 }
 
 // read gathers what is known of an identifier at this moment, accepted pull requests of those ids
-// too. What is held is brought up to date and read before what is accepted: an event that leaves
-// purgatory while we look is seen in at least one of the two.
+// too.
 func (w *worker) read(ctx context.Context, identifier string, pulls []string) (repostate.View, []*held.Entry, error) {
-	if err := w.readHeld(ctx); err != nil {
-		return repostate.View{}, nil, err
-	}
-	entries := w.holdings.OfIdentifier(identifier)
-	if err := w.CatchUp(ctx); err != nil {
+	entries, err := w.readAll(ctx, identifier)
+	if err != nil {
 		return repostate.View{}, nil, err
 	}
 	v, err := w.known(ctx, identifier, entries, pulls)
 	return v, entries, err
+}
+
+// readAll waits until everything is read that there is now, and returns what is held of an
+// identifier. That is read before what is accepted: an event that leaves purgatory while we look is
+// seen in at least one of the two.
+func (w *worker) readAll(ctx context.Context, identifier string) ([]*held.Entry, error) {
+	if err := w.readHeld(ctx); err != nil {
+		return nil, err
+	}
+	entries := w.holdings.OfIdentifier(identifier)
+	return entries, w.CatchUp(ctx)
 }
 
 // readHeld waits until everything is read that is held now.

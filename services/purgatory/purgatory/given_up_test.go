@@ -43,9 +43,7 @@ func TestWhatAnOwnerDeletedIsNotServedAgain(t *testing.T) {
 	own := proof.Commit("b", "bob's own")
 	newer := state("bob's next", bob, "x", 2003, own)
 	w.in.holds("x", newer, proto.SourceUser, time.Hour)
-	if out, err := w.push(proof, bob, "x", "main"); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	w.pushes(proof, bob, "x", "main")
 	w.released(newer)
 	if w.in.times(stranger.ID)+w.in.times(third.ID) > 0 {
 		t.Error("a state of strangers is released for data that its owner deleted")

@@ -257,6 +257,22 @@ func (w *world) push(work *gittest.Work, owner, identifier string, refs ...strin
 	return gittest.Try(w, work.Dir, append([]string{"push", w.address(owner, identifier)}, refs...)...)
 }
 
+// pushes is push of what is taken.
+func (w *world) pushes(work *gittest.Work, owner, identifier string, refs ...string) {
+	w.Helper()
+	if out, err := w.push(work, owner, identifier, refs...); err != nil {
+		w.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// refuses is push of what is refused, and says why.
+func (w *world) refuses(why string, work *gittest.Work, owner, identifier string, refs ...string) {
+	w.Helper()
+	if out, err := w.push(work, owner, identifier, refs...); err == nil || !strings.Contains(out, why) {
+		w.Errorf("a push of %v, which is refused because of %q: %v\n%s", refs, why, err, out)
+	}
+}
+
 // pushFirst accepts the announcement of alice's repository x, pushes a first commit to its branch
 // main, and returns the commit.
 func (w *world) pushFirst(work *gittest.Work) (commit string) {
@@ -264,9 +280,7 @@ func (w *world) pushFirst(work *gittest.Work) (commit string) {
 	commit = work.Commit("a", "1")
 	w.in.accept(announcement(w, "announcement", alice, "x"))
 	w.in.holds("x", state("state", alice, "x", 1001, commit), proto.SourceUser, time.Hour)
-	if out, err := w.push(work, alice, "x", "main"); err != nil {
-		w.Fatalf("%v\n%s", err, out)
-	}
+	w.pushes(work, alice, "x", "main")
 	return commit
 }
 

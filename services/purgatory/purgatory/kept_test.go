@@ -12,33 +12,6 @@ import (
 	"tendril.dev/services/purgatory/repository/gittest"
 )
 
-// TestWhatAnOperatorKeeps is kept when its time is over, and when its owner announces it elsewhere
-// once more.
-func TestWhatAnOperatorKeeps(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	url := w.Bus.ClientURL()
-	commit := w.pushFirst(gittest.NewWork(t))
-	w.in.accept(elsewhere("moved", alice, "x", 1500))
-	w.told.await("x ended")
-	ref := "30617:" + alice + ":x"
-	if a := w.ask(proto.RepoRestore, ref); a.Error != "" || !a.Repos[0].Kept {
-		t.Fatalf("%+v", a)
-	}
-	w.stop()
-	w.in.accept(elsewhere("moved again", alice, "x", 2000))
-	w.worker = start(t, "two", w.git, url, "--deletion-grace=0s")
-	if a := w.ask(proto.RepoShow, ref); a.Error != "" || !a.Repos[0].Kept || !a.Repos[0].Until.IsZero() {
-		t.Errorf("%+v", a)
-	}
-	w.in.accept(deletionRequest(alice, 2100, nostr.Tag{"a", ref}))
-	w.in.accept(announcement(t, "bob's", bob, "x"))
-	eventually(t, "what came after it is looked at", func() bool { return w.repo(bob, "x").Exists() })
-	if got := w.ref(alice, "x", "refs/heads/main"); got != commit || w.told.count("x removed") > 0 {
-		t.Errorf("main is %q", got)
-	}
-}
-
 // TestWhatNamesAnotherKeptRepositoryStays: what names two repositories that were given up goes with
 // the second one, and so do the states of the identifier.
 func TestWhatNamesAnotherKeptRepositoryStays(t *testing.T) {
@@ -49,9 +22,7 @@ func TestWhatNamesAnotherKeptRepositoryStays(t *testing.T) {
 	w.in.accept(announcement(t, "bob's", bob, "x"))
 	bobsState := state("bob's state", bob, "x", 1002, commit)
 	w.in.holds("x", bobsState, proto.SourceUser, time.Hour)
-	if out, err := w.push(work, bob, "x", "main"); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	w.pushes(work, bob, "x", "main")
 	w.released(bobsState)
 	issue := func(name string, tags ...nostr.Tag) *nostr.Event {
 		ev := finish(&nostr.Event{Kind: 1621, PubKey: bob, CreatedAt: 1004, Content: name, Tags: tags})

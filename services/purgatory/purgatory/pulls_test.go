@@ -64,9 +64,7 @@ func TestPullRequestOfSeveralIdentifiers(t *testing.T) {
 	pr := pullFor("pull", bob, c1, nostr.RepoRef{PubKey: alice, Identifier: "x"}, nostr.RepoRef{PubKey: alice, Identifier: "y"},
 		nostr.RepoRef{PubKey: carol, Identifier: "z"}, nostr.RepoRef{PubKey: alice, Identifier: "nothing"})
 	w.in.holds("x", pr, proto.SourceUser, time.Hour)
-	if out, err := w.push(work, alice, "x", "main:refs/nostr/"+pr.ID); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	w.pushes(work, alice, "x", "main:refs/nostr/"+pr.ID)
 	w.released(pr)
 	repositories := []string{"x", "y", "z"}
 	for _, identifier := range repositories {
@@ -75,9 +73,7 @@ func TestPullRequestOfSeveralIdentifiers(t *testing.T) {
 	c2 := work.Commit("a", "2")
 	update := finish(&nostr.Event{Kind: nostr.KindPRUpdate, PubKey: bob, CreatedAt: 2001, Content: "update", Tags: nostr.Tags{{"E", pr.ID}, {"c", c2}}})
 	w.in.holds("x", update, proto.SourceUser, time.Hour)
-	if out, err := w.push(work, alice, "x", "main:refs/nostr/"+update.ID); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	w.pushes(work, alice, "x", "main:refs/nostr/"+update.ID)
 	w.released(update)
 	for _, identifier := range repositories {
 		w.names(alice, identifier, update, c2)
@@ -93,25 +89,22 @@ func TestPullRequestOfSeveralIdentifiers(t *testing.T) {
 	}
 }
 
-// TestPullRequestThatTagsOnlyAMaintainer whose repository is elsewhere is for the one here that
-// names the maintainer. Its commit is hunted where it says that it is.
-func TestPullRequestThatTagsOnlyAMaintainer(t *testing.T) {
+// TestAPullRequestsCommitIsPushedToAnotherIdentifier than the one for which it waits: it is released
+// without a hunt.
+func TestAPullRequestsCommitIsPushedToAnotherIdentifier(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	work, root := gittest.NewWork(t), t.TempDir()
+	work := gittest.NewWork(t)
 	c1 := work.Commit("a", "1")
-	work.Publish(root, "fork.git")
-	server := gittest.Backend(t, root)
-	w.in.accept(maintained(t, "announcement", alice, "x", carol))
-	w.in.accept(abroad("announcement", carol, "x"))
-	w.in.accept(announcement(t, "a stranger's", bob, "x"))
-	pr := pull("pull", bob, c1, carol, "x", server.URL+"/fork.git")
-	w.in.holds("x", pr, proto.SourceLive, time.Hour)
+	for _, identifier := range []string{"x", "y"} {
+		w.in.accept(announcement(t, "announcement", alice, identifier))
+	}
+	pr := pullFor("pull", bob, c1, nostr.RepoRef{PubKey: alice, Identifier: "x"}, nostr.RepoRef{PubKey: alice, Identifier: "y"})
+	w.in.holds("x", pr, proto.SourceUser, time.Hour)
+	w.refuses("names commit "+c1, work, alice, "y", work.Commit("a", "2")+":refs/nostr/"+pr.ID)
+	w.pushes(work, alice, "y", c1+":refs/nostr/"+pr.ID)
 	w.released(pr)
 	w.names(alice, "x", pr, c1)
-	if got := w.ref(bob, "x", "refs/nostr/"+pr.ID); got != "" {
-		t.Errorf("the repository of somebody else names %s", got)
-	}
 }
 
 // TestPullRequestsThatNobodySaw: what was accepted or deleted while no worker held the shard, and
@@ -127,9 +120,7 @@ func TestPullRequestsThatNobodySaw(t *testing.T) {
 	}
 	st := state("state", alice, "x", 1001, c1)
 	w.in.holds("x", st, proto.SourceUser, time.Hour)
-	if out, err := w.push(work, alice, "x", "main"); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	w.pushes(work, alice, "x", "main")
 	eventually(t, "there is a repository y", func() bool { return w.repo(alice, "y").Exists() })
 	w.stop()
 	c2 := work.Commit("a", "2")

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -91,29 +89,6 @@ func TestARewrittenEntryIsNoNewEvent(t *testing.T) {
 	}
 }
 
-// TestHuntGoesOnForWhatIsNewer: the release of an announcement and an older state does not end the
-// hunt for a newer one.
-func TestHuntGoesOnForWhatIsNewer(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	work, root := gittest.NewWork(t), t.TempDir()
-	c1 := work.Commit("a", "1")
-	path := work.Publish(root, "x.git")
-	c2 := work.Commit("a", "2")
-	server := gittest.Backend(t, root)
-	ann, old, young := announcement(t, "announcement", alice, "x", server.URL+"/x.git"), state("old", alice, "x", 1001, c1), state("young", alice, "x", 1002, c2)
-	w.in.holds("x", ann, proto.SourceLive, time.Hour)
-	w.in.holds("x", old, proto.SourceLive, time.Hour)
-	w.in.holds("x", young, proto.SourceLive, time.Hour)
-	w.released(ann)
-	w.released(old)
-	work.Git("push", "--quiet", path, "main")
-	w.released(young)
-	if got := w.ref(alice, "x", mainBranch); got != c2 {
-		t.Errorf("main is %s, want %s", got, c2)
-	}
-}
-
 // TestPush: refused with the reason on the terminal while nothing allows it; then what it satisfies
 // is served when it returns.
 func TestPush(t *testing.T) {
@@ -121,19 +96,13 @@ func TestPush(t *testing.T) {
 	w := newWorld(t)
 	work := gittest.NewWork(t)
 	c1 := work.Commit("a", "1")
-	if out, err := w.push(work, alice, "x", "main"); err == nil || !strings.Contains(out, "not found") {
-		t.Errorf("a push to what nobody announced: %v\n%s", err, out)
-	}
+	w.refuses("not found", work, alice, "x", "main")
 	ann, st := announcement(t, "announcement", alice, "x"), state("state", alice, "x", 1001, c1)
 	w.in.holds("x", ann, proto.SourceUser, time.Hour)
-	if out, err := w.push(work, alice, "x", "main"); err == nil || !strings.Contains(out, "no state event for this repository") {
-		t.Errorf("a push without a state: %v\n%s", err, out)
-	}
+	w.refuses("no state event for this repository", work, alice, "x", "main")
 	w.told.await("x refused")
 	w.in.holds("x", st, proto.SourceUser, time.Hour)
-	if out, err := w.push(work, alice, "x", "main"); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	w.pushes(work, alice, "x", "main")
 	if w.in.times(ann.ID) != 1 || w.in.times(st.ID) != 1 {
 		t.Error("the push returned before what it satisfied was accepted")
 	}
@@ -152,9 +121,7 @@ func TestAskingAboutAPushChangesNothing(t *testing.T) {
 	work := gittest.NewWork(t)
 	c1 := work.Commit("a", gittest.Noise(3<<20))
 	w.in.holds("x", announcement(t, "announcement", alice, "x"), proto.SourceUser, time.Hour)
-	if out, err := w.push(work, alice, "x", "main"); err == nil || !strings.Contains(out, "no state event for this repository") {
-		t.Errorf("a push without a state: %v\n%s", err, out)
-	}
+	w.refuses("no state event for this repository", work, alice, "x", "main")
 	w.told.await("x refused") // as a small one is
 	w.in.holds("x", state("state", alice, "x", 1001, c1), proto.SourceUser, time.Hour)
 	eventually(t, "the push is allowed and then too large", func() bool {
@@ -179,9 +146,7 @@ func TestRefusedAfterThePush(t *testing.T) {
 	w.in.refuse[st.ID] = true
 	w.in.mu.Unlock()
 	w.in.holds("x", st, proto.SourceUser, time.Hour)
-	if out, err := w.push(work, alice, "x", "main"); err == nil || !strings.Contains(out, "does not count any more") {
-		t.Errorf("%v\n%s", err, out)
-	}
+	w.refuses("does not count any more", work, alice, "x", "main")
 	if got := w.ref(alice, "x", mainBranch); got != "" {
 		t.Errorf("main is %s after a push that was refused", got)
 	}
@@ -197,9 +162,7 @@ func TestPushedCommitWaitsForItsPullRequest(t *testing.T) {
 	w.in.accept(announcement(t, "announcement", alice, "x"))
 	w.in.accept(announcement(t, "stranger", strings.Repeat("cc", 32), "x"))
 	pr := pull("pull", bob, c1, alice, "x")
-	if out, err := w.push(work, alice, "x", "main:refs/nostr/"+pr.ID); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	w.pushes(work, alice, "x", "main:refs/nostr/"+pr.ID)
 	w.in.holds("x", pr, proto.SourceUser, time.Hour)
 	w.released(pr)
 	c2 := work.Commit("a", "2")
@@ -207,44 +170,11 @@ func TestPushedCommitWaitsForItsPullRequest(t *testing.T) {
 	update.Kind, update.Tags[0] = nostr.KindPRUpdate, []string{"E", pr.ID}
 	finish(update)
 	w.in.holds("x", update, proto.SourceUser, time.Hour)
-	if out, err := w.push(work, alice, "x", "main:refs/nostr/"+update.ID); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	w.pushes(work, alice, "x", "main:refs/nostr/"+update.ID)
 	w.released(update)
 	if w.ref(alice, "x", "refs/nostr/"+update.ID) != c2 || w.ref(strings.Repeat("cc", 32), "x", "refs/nostr/"+update.ID) != "" {
 		t.Error("the update is not where its pull request is, or where it is not")
 	}
-}
-
-// TestNoCommitUnderAnotherEvent: nothing is pushed under the name of an announcement or a state,
-// while they wait or when they are served.
-func TestNoCommitUnderAnotherEvent(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	work := gittest.NewWork(t)
-	c1 := work.Commit("a", "1")
-	ann, st := announcement(t, "announcement", alice, "x"), state("state", alice, "x", 1001, c1)
-	w.in.holds("x", ann, proto.SourceUser, time.Hour)
-	w.in.holds("x", st, proto.SourceUser, time.Hour)
-	refused := func(when string) {
-		t.Helper()
-		for _, ev := range []*nostr.Event{ann, st} {
-			out, err := w.push(work, alice, "x", "main:refs/nostr/"+ev.ID)
-			if err == nil || !strings.Contains(out, "event "+ev.ID+" is no pull request and names no commit") {
-				t.Errorf("%s, under the name of the %s: %v\n%s", when, ev.Content, err, out)
-			}
-			if got := w.ref(alice, "x", "refs/nostr/"+ev.ID); got != "" {
-				t.Errorf("%s, under the name of the %s there is %s", when, ev.Content, got)
-			}
-		}
-	}
-	refused("while they wait")
-	if out, err := w.push(work, alice, "x", "main"); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	w.released(ann)
-	w.released(st)
-	refused("when they are served")
 }
 
 // TestExpiry in two phases: the empty repository goes with the first, a state event revives it, and
@@ -316,35 +246,13 @@ func TestAPlaceholderIsNoData(t *testing.T) {
 	ann := announcement(t, "announcement", alice, "x")
 	w.in.holds("x", ann, proto.SourceUser, time.Hour)
 	id := strings.Repeat("e", 64)
-	if out, err := w.push(work, alice, "x", "main:refs/nostr/"+id); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	w.pushes(work, alice, "x", "main:refs/nostr/"+id)
 	eventually(t, "the placeholder is gone", func() bool { return w.ref(alice, "x", "refs/nostr/"+id) == "" })
 	if n := w.in.times(ann.ID); n != 0 {
 		t.Error("the announcement is released by a placeholder")
 	}
 	w.in.holds("x", ann, proto.SourceUser, time.Millisecond)
 	eventually(t, "the repository is removed with what the placeholder brought", func() bool { return !w.repo(alice, "x").Exists() })
-}
-
-// TestIngestsClockIsBehind: an end that ingest does not agree to is not asked for with every tick,
-// nor told.
-func TestIngestsClockIsBehind(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "--hunt-backoff-base=500ms")
-	w.in.mu.Lock()
-	w.in.deaf = true
-	w.in.mu.Unlock()
-	began := time.Now()
-	ann := announcement(t, "announcement", alice, "x")
-	w.in.holds("x", ann, proto.SourceUser, time.Millisecond)
-	eventually(t, "asked twice", func() bool { return w.in.requests()["expire announcement"] >= 2 })
-	if took := time.Since(began); took < 400*time.Millisecond {
-		t.Errorf("asked again after %v", took)
-	}
-	if n := w.told.count("x expired"); n != 0 || w.metric("purgatory_expired_total") > 0 {
-		t.Error("an end was told that did not come")
-	}
 }
 
 // TestWhatHappenedMeanwhile: repositories that nobody speaks for any more, and pushed commits whose
@@ -356,9 +264,7 @@ func TestWhatHappenedMeanwhile(t *testing.T) {
 	c1 := work.Commit("a", "1")
 	w.in.accept(announcement(t, "announcement", alice, "x"))
 	id := strings.Repeat("e", 64)
-	if out, err := w.push(work, alice, "x", "main:refs/nostr/"+id); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	w.pushes(work, alice, "x", "main:refs/nostr/"+id)
 	if got := w.ref(alice, "x", "refs/nostr/"+id); got != c1 {
 		t.Fatalf("the pushed commit is %q", got)
 	}
@@ -373,28 +279,6 @@ func TestWhatHappenedMeanwhile(t *testing.T) {
 	start(t, "two", w.git, w.Bus.ClientURL())
 	eventually(t, "the commit without an event is removed", func() bool { return w.ref(alice, "x", "refs/nostr/"+id) == "" })
 	eventually(t, "the empty repository is removed", func() bool { return !w.repo(bob, "empty").Exists() })
-}
-
-// TestStartAfterTheLastEntryIsGone: a worker starts though the last messages about what is held,
-// those of what ended, have grown too old and gone.
-func TestStartAfterTheLastEntryIsGone(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	gone := nats.NewMsg(proto.KVSubject(proto.BucketHeld, "x.30617."+alice))
-	gone.Header.Set(jetstream.MsgTTLHeader, "1s")
-	gone.Header.Set("KV-Operation", "DEL")
-	if _, err := w.Bus.JS.PublishMsg(t.Context(), gone); err != nil {
-		t.Fatal(err)
-	}
-	stream, err := w.Bus.JS.Stream(t.Context(), proto.KVStream(proto.BucketHeld))
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the entry is gone", func() bool {
-		info, err := stream.Info(t.Context())
-		return err == nil && info.State.Msgs == 0 && info.State.LastSeq > 0
-	})
-	start(t, "two", w.git, w.Bus.ClientURL())
 }
 
 // TestHandOver: while people push, a second worker comes and the first one goes. Every push that

@@ -67,20 +67,14 @@ func (a authority) Repository(ctx context.Context, ref nostr.RepoRef) (*reposito
 		return repo, err
 	}
 	hosted, err := a.announced(ctx, ref, a.holdings.OfIdentifier(ref.Identifier))
-	if err == nil && !hosted {
-		hosted, err = a.announcedNow(ctx, ref)
-	}
-	if err == nil && !hosted {
-		err = githttp.ErrNotFound
-	}
-	if err == nil && !repo.Exists() {
+	if err == nil && !(hosted && repo.Exists()) {
 		err = a.makeRepository(ctx, repo)
 	}
 	return repo, err
 }
 
 // makeRepository makes a repository that is announced but not on disk yet: a client was quicker
-// than we, or the disk is a new one.
+// than we, or the disk is a new one. githttp.ErrNotFound: it is not announced.
 func (w *worker) makeRepository(ctx context.Context, repo *repository.Repo) error {
 	unlock, err := w.shards.Write(ctx, repo.Place())
 	if errors.Is(err, shards.ErrElsewhere) {
@@ -133,14 +127,10 @@ func (w *worker) announced(ctx context.Context, ref nostr.RepoRef, entries []*he
 	return repostate.New(ref.Identifier, w.rules, have, waiting).Hosts(ref.PubKey), nil
 }
 
-// announcedNow is announced after everything is read that there is now, in the order that read
-// explains.
+// announcedNow is announced after everything is read that there is now.
 func (w *worker) announcedNow(ctx context.Context, ref nostr.RepoRef) (bool, error) {
-	if err := w.readHeld(ctx); err != nil {
-		return false, err
-	}
-	entries := w.holdings.OfIdentifier(ref.Identifier)
-	if err := w.CatchUp(ctx); err != nil {
+	entries, err := w.readAll(ctx, ref.Identifier)
+	if err != nil {
 		return false, err
 	}
 	return w.announced(ctx, ref, entries)

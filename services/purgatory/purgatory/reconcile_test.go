@@ -73,3 +73,31 @@ func TestScope(t *testing.T) {
 		t.Errorf("of a crowd %v, and %d more", scope.Owners, len(rest))
 	}
 }
+
+// TestRoomForPushesWithoutEvents: one client leaves room for others in a repository.
+func TestRoomForPushesWithoutEvents(t *testing.T) {
+	t.Parallel()
+	wait := func(clients, each int) (list []repository.WaitingPush) {
+		for n := range clients * each {
+			list = append(list, repository.WaitingPush{Event: fmt.Sprint(n), Client: fmt.Sprint(n / each)})
+		}
+		return list
+	}
+	for name, tc := range map[string]struct {
+		waiting []repository.WaitingPush
+		client  string
+		more    int
+		room    bool
+	}{
+		"nothing waits":          {nil, "a", maxClientWaiting, true},
+		"too many at once":       {nil, "a", maxClientWaiting + 1, false},
+		"the last of a client":   {wait(1, maxClientWaiting-1), "0", 1, true},
+		"one more of the client": {wait(1, maxClientWaiting), "0", 1, false},
+		"one of another":         {wait(1, maxClientWaiting), "a", 1, true},
+		"the repository is full": {wait(4, maxClientWaiting), "a", 1, false},
+	} {
+		if err := roomFor(tc.waiting, tc.client, tc.more); (err == nil) != tc.room {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

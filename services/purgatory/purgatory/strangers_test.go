@@ -1,6 +1,7 @@
 package purgatory_test
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -58,9 +59,7 @@ func TestAStrangersPushDoesNotHoldUpTheOwner(t *testing.T) {
 
 	second := state("second state", alice, "x", 1002, work.Commit("a", "2"))
 	w.in.holds("x", second, proto.SourceUser, time.Hour)
-	if out, err := w.push(work, alice, "x", "main"); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	w.pushes(work, alice, "x", "main")
 	if w.in.times(second.ID) == 0 {
 		t.Error("the owner's state is not released when the push has ended")
 	}
@@ -78,7 +77,7 @@ func TestAStrangersPushDoesNotHoldUpTheOwner(t *testing.T) {
 // TestAThousandStrangersAddNothingToAPush: they announce the owner's identifier, and the owner's
 // push starts as many git processes as before.
 func TestAThousandStrangersAddNothingToAPush(t *testing.T) {
-	program, cost := traced(t)
+	program, started := traced(t)
 	w := newWorld(t, "--git-binary="+program)
 	work := gittest.NewWork(t)
 	w.pushFirst(work)
@@ -86,12 +85,9 @@ func TestAThousandStrangersAddNothingToAPush(t *testing.T) {
 		t.Helper()
 		w.in.holds("x", state("state", alice, "x", at, work.Commit("a", fmt.Sprint(at))), proto.SourceUser, time.Hour)
 		eventually(t, "the state was looked at", func() bool { return w.metric("purgatory_sync_queue_size") == 1 })
-		cost()
-		if out, err := w.push(work, alice, "x", "main"); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		processes, _ = cost()
-		return processes
+		started()
+		w.pushes(work, alice, "x", "main")
+		return started()
 	}
 	alone := push(1002)
 	const strangers = 1000
@@ -104,5 +100,29 @@ func TestAThousandStrangersAddNothingToAPush(t *testing.T) {
 	})
 	if among := push(1003); among > alone {
 		t.Errorf("a push starts %d git processes, and %d among %d strangers", alone, among, strangers)
+	}
+}
+
+// traced returns a git that tells of every process, those that git itself starts too, and how many
+// there were since the last time.
+func traced(t *testing.T) (program string, processes func() int) {
+	t.Helper()
+	git, err := exec.LookPath("git")
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	events, program := filepath.Join(folder, "events"), filepath.Join(folder, "git")
+	script := fmt.Sprintf("#!/bin/sh\nGIT_TRACE2_EVENT='%s' exec '%s' \"$@\"\n", events, git)
+	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return program, func() int {
+		data, err := os.ReadFile(events)
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		os.Remove(events)
+		return bytes.Count(data, []byte(`"event":"start"`))
 	}
 }

@@ -6,10 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
+
 	"testing"
 
-	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
 )
 
@@ -115,47 +114,4 @@ func TestANewRepositoryStartsFewProcesses(t *testing.T) {
 	if head, err := repo.Head(); head != mainBranch || err != nil || !repo.IsNamed(mainBranch, commit) {
 		t.Errorf("HEAD follows %q, %v", head, err)
 	}
-}
-
-// BenchmarkNothing tells what a look at an identifier costs: where nothing happened, and where
-// others announce the same identifier.
-func BenchmarkNothing(b *testing.B) {
-	for _, others := range []int{0, 10, 100} {
-		b.Run(fmt.Sprintf("others=%d", others), func(b *testing.B) {
-			w, started := crowd(b, others)
-			v := w.view()
-			started()
-			for b.Loop() {
-				if _, err := w.r.Release(b.Context(), v, release.Scope{Owners: v.Hosted()}); err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.ReportMetric(float64(started())/float64(b.N), "processes/op")
-		})
-	}
-}
-
-// BenchmarkRelease is a state with one new commit, from its objects being there to its release,
-// ingest aside.
-func BenchmarkRelease(b *testing.B) {
-	w, started := crowd(b, 0)
-	before := strings.TrimSpace(w.work.Git("rev-parse", "HEAD"))
-	processes := 0
-	for i := 0; b.Loop(); i++ {
-		b.StopTimer()
-		next := w.work.Commit("a", fmt.Sprint("bench", i))
-		w.give(alice, next, "^"+before)
-		w.state("next", alice, mainBranch, next)
-		before = next
-		v := w.view()
-		started()
-		b.StartTimer()
-		if result, err := w.r.Release(b.Context(), v, release.Scope{Owners: v.Hosted()}); err != nil || len(result.Released) != 1 {
-			b.Fatal(result, err)
-		}
-		b.StopTimer()
-		processes += started()
-		b.StartTimer()
-	}
-	b.ReportMetric(float64(processes)/float64(b.N), "processes/op")
 }

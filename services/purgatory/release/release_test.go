@@ -251,21 +251,6 @@ func (w *world) wantAsked(want ...string) {
 
 const mainBranch, devBranch, nostrPrefix = "refs/heads/main", "refs/heads/dev", "refs/nostr/"
 
-// TestNothingIsReleasedWithoutData, but the repository is made at once, so that a push can come.
-func TestNothingIsReleasedWithoutData(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	c1 := w.work.Commit("a", "1")
-	w.announce("announcement", alice)
-	w.state("state", alice, mainBranch, c1)
-	w.pull("pull", carol, c1, alice)
-	w.release()
-	w.wantAsked()
-	if !w.repo(alice).Exists() {
-		t.Error("there is no repository to push to")
-	}
-}
-
 // TestAStateOfNothingWaitsForItsAnnouncement: a state that names no objects is complete at once,
 // but it is served no sooner than the announcement.
 func TestAStateOfNothingWaitsForItsAnnouncement(t *testing.T) {
@@ -598,26 +583,6 @@ func TestADeletedEventsReferenceGoes(t *testing.T) {
 	w.mu.Unlock()
 	w.release()
 	w.wantRefs(alice)
-}
-
-// TestAPullRequestForACrowd is named little by little, and released when it is named everywhere.
-func TestAPullRequestForACrowd(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	commit := w.work.Commit("a", "1")
-	var owners []string
-	for n := range 20 {
-		owners = append(owners, key(100+n))
-		w.accept(w.announce(fmt.Sprint("owner ", n), owners[n]))
-	}
-	w.pull("pull", carol, commit, owners...)
-	w.release()
-	w.give(owners[3], "main")
-	w.wantAsked()
-	w.release(owners[:16]...)
-	w.wantAsked()
-	w.release(owners[16:]...)
-	w.wantAsked("release pull")
 }
 
 // TestWaitingPullRequestsOfACrowd: however many pull requests wait for a repository, one more costs

@@ -54,24 +54,3 @@ func TestCheckContribution(t *testing.T) {
 		}
 	}
 }
-
-func TestOnlyTipsOfEventsAreTakenFromContributors(t *testing.T) {
-	t.Parallel()
-	id := strings.Repeat("ab", 32)
-	for _, tc := range []struct {
-		change repostate.Change
-		want   string
-	}{
-		{repostate.Change{Name: "refs/nostr/" + id, New: c1}, ""},
-		{repostate.Change{Name: "refs/nostr/" + id}, "cannot be deleted"},
-		{repostate.Change{Name: "refs/nostr/" + strings.ToUpper(id), New: c1}, "64 hex"},
-		{repostate.Change{Name: "refs/nostr/" + id + "/x", New: c1}, "64 hex"},
-		{repostate.Change{Name: "refs/heads/main", New: c1}, "only refs/nostr/"},
-		{repostate.Change{Name: "refs/tags/v1"}, "only refs/nostr/"},
-	} {
-		got, err := repostate.EventOf(tc.change)
-		if tc.want == "" && (err != nil || got != id) || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
-			t.Errorf("%s: %q, %v", tc.change.Name, got, err)
-		}
-	}
-}

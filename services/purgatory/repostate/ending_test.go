@@ -37,40 +37,31 @@ func TestEndingOf(t *testing.T) {
 	here, elsewhere, before := lastOf(t, endDomain), lastOf(t, "other.example.org"), lastOf(t, "old.example.com")
 	other := lastOf(t, endDomain)
 	other.Tags[0][1] = "bush"
+	isHere := func(a *nostr.Announcement) bool {
+		return a.ListsService("old.example.com") || a.ListsService(endDomain)
+	}
+	archived := func(*nostr.Announcement) bool { return true }
 	for name, tc := range map[string]struct {
 		last    *nostr.Event
+		isHere  func(*nostr.Announcement) bool
 		deleted bool
 		want    repostate.Ending
 	}{
-		"never announced":                    {nil, false, repostate.Ending{}},
-		"listed here, not deleted":           {here, false, repostate.Ending{}},
-		"deleted":                            {here, true, repostate.Ending{Announcement: here.ID, Reason: repostate.Deleted}},
-		"moved away":                         {elsewhere, false, repostate.Ending{Announcement: elsewhere.ID, Reason: repostate.Moved}},
-		"moved away and deleted":             {elsewhere, true, repostate.Ending{Announcement: elsewhere.ID, Reason: repostate.Deleted}},
-		"the service has moved":              {before, false, repostate.Ending{}},
-		"the service has moved, and deleted": {before, true, repostate.Ending{Announcement: before.ID, Reason: repostate.Deleted}},
-		"another repository's":               {other, true, repostate.Ending{}},
-		"no announcement at all":             {&nostr.Event{Kind: 1, PubKey: alice}, true, repostate.Ending{}},
+		"an archive moves":                   {elsewhere, archived, false, repostate.Ending{}},
+		"an archive is deleted":              {elsewhere, archived, true, repostate.Ending{Announcement: elsewhere.ID, Reason: repostate.Deleted}},
+		"never announced":                    {nil, isHere, false, repostate.Ending{}},
+		"listed here, not deleted":           {here, isHere, false, repostate.Ending{}},
+		"deleted":                            {here, isHere, true, repostate.Ending{Announcement: here.ID, Reason: repostate.Deleted}},
+		"moved away":                         {elsewhere, isHere, false, repostate.Ending{Announcement: elsewhere.ID, Reason: repostate.Moved}},
+		"moved away and deleted":             {elsewhere, isHere, true, repostate.Ending{Announcement: elsewhere.ID, Reason: repostate.Deleted}},
+		"the service has moved":              {before, isHere, false, repostate.Ending{}},
+		"the service has moved, and deleted": {before, isHere, true, repostate.Ending{Announcement: before.ID, Reason: repostate.Deleted}},
+		"another repository's":               {other, isHere, true, repostate.Ending{}},
+		"no announcement at all":             {&nostr.Event{Kind: 1, PubKey: alice}, isHere, true, repostate.Ending{}},
 	} {
-		isHere := func(a *nostr.Announcement) bool {
-			return a.ListsService("old.example.com") || a.ListsService(endDomain)
-		}
-		if got := repostate.EndingOf(ref, isHere, tc.last, tc.deleted); got != tc.want {
+		if got := repostate.EndingOf(ref, tc.isHere, tc.last, tc.deleted); got != tc.want {
 			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
 		}
-	}
-}
-
-// TestAnArchiveEndsOnlyByDeletion: what is archived is here wherever its owner moves it.
-func TestAnArchiveEndsOnlyByDeletion(t *testing.T) {
-	t.Parallel()
-	archived := func(*nostr.Announcement) bool { return true }
-	elsewhere := lastOf(t, "other.example.org")
-	if got := repostate.EndingOf(ref, archived, elsewhere, false); got != (repostate.Ending{}) {
-		t.Errorf("moved: %+v", got)
-	}
-	if got, want := repostate.EndingOf(ref, archived, elsewhere, true), (repostate.Ending{Announcement: elsewhere.ID, Reason: repostate.Deleted}); got != want {
-		t.Errorf("deleted: %+v", got)
 	}
 }
 

@@ -280,33 +280,6 @@ func TestTrustAgreesWithTheProtocol(t *testing.T) {
 	}
 }
 
-// BenchmarkNew is a crowd at one identifier: 500 owners who each name 20 others, and a held state
-// of each.
-func BenchmarkNew(b *testing.B) {
-	key := func(n int) string { return fmt.Sprintf("%064x", n%500+1) }
-	var accepted, states []*nostr.Event
-	for n := range 500 {
-		maintainers := nostr.Tag{"maintainers"}
-		for m := range 20 {
-			maintainers = append(maintainers, key(n+m*m))
-		}
-		npub, err := nip19.EncodePublicKey(key(n))
-		if err != nil {
-			b.Fatal(err)
-		}
-		accepted = append(accepted, event(nostr.KindAnnouncement, key(n), 1, nostr.Tag{"d", "x"}, maintainers,
-			nostr.Tag{"clone", "https://" + domain + "/" + npub + "/x.git"}, nostr.Tag{"relays", "wss://" + domain}))
-		states = append(states, state(key(n), nostr.Timestamp(n), "refs/heads/main", c1))
-	}
-	entries := held(states...)
-	for b.Loop() {
-		v := repostate.New("x", config.Rules{Home: domain}, accepted, entries)
-		if len(v.Hosted()) != 500 || len(v.Wants()) == 0 {
-			b.Fatal("not what was meant")
-		}
-	}
-}
-
 func urls(list []repostate.Source) (urls []string) {
 	for _, s := range list {
 		urls = append(urls, s.URL)
