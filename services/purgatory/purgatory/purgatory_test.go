@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository/gittest"
