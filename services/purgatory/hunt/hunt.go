@@ -1,12 +1,12 @@
 // Package hunt decides which git server is asked next for what. Everything is hunted per
 // identifier: an attempt asks one server after the other for what each repository misses, and the
 // next attempt follows after a back-off. Servers that are busy keep their requests in a queue,
-// which goes on whatever the attempts do.
+// which goes on beside the attempts.
 //
-// It is polite: so many requests at once and in any minute to one host. It is fair: no domain and
-// nobody on whose behalf servers are asked (the author of an announcement, or the client that
-// submitted it) has more than a quarter of all requests at once, owners who are served come before
-// strangers, and who had no request for the longest time is next. It is driven by triggers
+// It is polite: so many requests at once and in any minute to one host. It is fair: no domain, and
+// no party on whose behalf servers are asked (the author of an announcement, or the client that
+// submitted it), has more than a quarter of all requests at once. Owners who are served come before
+// strangers. The party that had no request for the longest time is next. It is driven by triggers
 // (something is missing, a request ends, the minute moves on) and never polls.
 package hunt
 
@@ -439,7 +439,7 @@ func (h *Hunter) ended(s *search, r request, began time.Time, outcome Outcome) {
 }
 
 // pause ends an attempt that can ask nothing more at the moment: the next one follows after the
-// back-off, whatever waits for busy hosts.
+// back-off, also while requests wait for busy hosts.
 func (h *Hunter) pause(identifier string, one *hunt) {
 	if !one.open || h.ctx == nil {
 		return

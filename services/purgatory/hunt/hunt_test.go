@@ -384,7 +384,7 @@ func TestABrokenHostIsLeftAlone(t *testing.T) {
 	})
 }
 
-// TestAFloodDelaysNoOther: whatever strangers announce, the repository of another owner is hunted
+// TestAFloodDelaysNoOther: while strangers announce much, the repository of another owner is hunted
 // within some minutes. A slow server takes as long as a fetch may last.
 func TestAFloodDelaysNoOther(t *testing.T) {
 	t.Parallel()

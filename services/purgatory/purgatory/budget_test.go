@@ -11,7 +11,7 @@ import (
 )
 
 // TestFetchedBytesCountForTheirAuthor: what a server gives for an author's events is stored up to
-// the budget of that author, whatever the identifier, and takes nothing from others.
+// the budget of that author, for all identifiers together, and takes nothing from others.
 func TestFetchedBytesCountForTheirAuthor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "--daily-author-git-bytes=250KiB")

@@ -48,8 +48,8 @@ func (w *world) offered(contributor, identifier, event string) string {
 }
 
 // TestContributorsPullRequest: event first and push first, for repositories that are here, under
-// the same identifier and another, in shards of several workers, and for one that nobody has
-// announced.
+// the same identifier and another, in shards of several workers, and for one without an
+// announcement.
 func TestContributorsPullRequest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "--grasp06-enable")
@@ -131,7 +131,7 @@ func TestContributionsThatAreNotTaken(t *testing.T) {
 	otherCommit := held(offer(t, "another commit", bob, strings.Repeat("c", 40), x))
 	otherSigner := held(offer(t, "another signer", carol, commit, x))
 	for to, why := range map[string]string{
-		"refs/nostr/" + otherCommit.ID: "names commit cccc", "refs/nostr/" + otherSigner.ID: "signed by somebody else", "refs/heads/main": "only refs/nostr/<event-id> can",
+		"refs/nostr/" + otherCommit.ID: "names commit cccc", "refs/nostr/" + otherSigner.ID: "not signed by", "refs/heads/main": "only refs/nostr/<event-id> can",
 	} {
 		out, err := gittest.Try(t, work.Dir, "push", w.prs(bob, "x"), "HEAD:"+to)
 		if err == nil || !strings.Contains(out, why) || !strings.Contains(out, "authorisation failed") {
@@ -150,7 +150,7 @@ func TestContributionsThatAreNotTaken(t *testing.T) {
 	held(late)
 	eventually(t, "the repository is gone with what did not match", func() bool { return !w.contribution(bob, "x").Exists() })
 	if w.in.times(late.ID) != 0 {
-		t.Error("the event is released by a commit in somebody else's repository")
+		t.Error("the event is released by a commit in another contributor's repository")
 	}
 
 	// Deleted by its author.

@@ -292,7 +292,7 @@ func (w *worker) mayGo(of nostr.RepoRef, ev *nostr.Event) bool {
 	case nostr.KindAnnouncement, nostr.KindDeletion, nostr.KindUserGraspList:
 		return false // ingest keeps these
 	case nostr.KindState:
-		return true // it is its author's, whatever it names
+		return true // it is its author's, also where it names others
 	}
 	for _, address := range nostr.ReferencesOf(ev).Addresses {
 		if ref, is := address.Repo(); is && ref != of && w.isOnDisk(ref) {

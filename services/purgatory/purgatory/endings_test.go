@@ -80,7 +80,7 @@ func TestAnOwnerComesBack(t *testing.T) {
 			if out, err := w.push(work, alice, "x", "main:other"); err == nil {
 				t.Fatalf("it still takes pushes:\n%s", out)
 			}
-			w.stop() // whoever has the shard next goes on
+			w.stop() // the next worker of the shard goes on
 			w.worker = start(t, "two", w.git, w.Bus.ClientURL())
 			if list := w.ask(proto.RepoList, "").Repos; len(list) != 1 || list[0].Until.IsZero() {
 				t.Fatalf("the next worker lists %+v", list)
@@ -155,7 +155,7 @@ func TestAnEndedRepositoryIsRemoved(t *testing.T) {
 }
 
 // TestNobodyWasThere: a deletion and a return that no worker heard of are found on the disk. What
-// nobody has given up is kept, whatever the log lacks.
+// no owner has given up is kept, also when the log lacks its announcement.
 func TestNobodyWasThere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -189,7 +189,7 @@ func TestNobodyWasThere(t *testing.T) {
 	}
 }
 
-// TestNothingIsRemovedOnOldNews: a worker without an index removes nothing while nobody says which
+// TestNothingIsRemovedOnOldNews: a worker without an index removes nothing while no index says which
 // events are accepted, nor while who says it has not read the log to its end: its owner has come
 // back meanwhile. Not even an operator can make it.
 func TestNothingIsRemovedOnOldNews(t *testing.T) {
@@ -218,7 +218,7 @@ func TestNothingIsRemovedOnOldNews(t *testing.T) {
 			t.Errorf("%s: main is %q", when, got)
 		}
 	}
-	refuses("nobody answers")
+	refuses("no index answers")
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	t.Cleanup(func() {

@@ -120,7 +120,7 @@ func (w *worker) heardDeletion(ev *nostr.Event) {
 }
 
 // awaited hears that an event is known now, or not any more: references may be named for it, in
-// whatever repository.
+// any repository.
 func (w *worker) awaited(id string) {
 	for _, at := range w.releaser.NamedFor(id) {
 		w.touch(at, group)
@@ -214,7 +214,7 @@ func (w *worker) Accepted(ctx context.Context, id string) (*nostr.Event, error) 
 	return ev, err
 }
 
-// Held returns a held event, whatever identifier it waits for, or nil.
+// Held returns an event that is held for any identifier, or nil.
 func (w *worker) Held(id string) *nostr.Event {
 	if entry := w.holdings.ByID(id); entry != nil {
 		return entry.Event

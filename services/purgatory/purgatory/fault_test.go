@@ -122,7 +122,7 @@ func TestWhatAKilledPushLeft(t *testing.T) {
 // `purgatory: ` stands before it on the terminal.
 func TestWhyItDoesNotStart(t *testing.T) {
 	t.Parallel()
-	const ttl = time.Second // how long somebody waits for the record of an earlier process to expire
+	const ttl = time.Second // of the record of an earlier process
 	sizing := proto.DefaultSizing()
 	sizing.MemoryOnly, sizing.WorkerTTL = true, ttl
 	b, err := bus.Open(t.Context(), bus.Options{Sizing: sizing, Name: t.Name(), Listen: "127.0.0.1:0"})

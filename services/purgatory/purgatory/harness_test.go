@@ -167,7 +167,7 @@ func (w worker) metric(name string, parts ...string) float64 {
 	return sum
 }
 
-// world is one worker, an ingest that is played, and whoever listens.
+// world is one worker, an ingest that is played, and a listener.
 type world struct {
 	testing.TB
 	worker
@@ -204,7 +204,7 @@ func (w *world) openDoor() {
 			path, err := nostr.ParseRepositoryPath(r.In.URL.EscapedPath())
 			holder, ok := directory.Holder(proto.ShardName(proto.ShardOf(path.Identifier)))
 			if err != nil || !ok {
-				holder.Address = "127.0.0.1:1" // nobody: 502
+				holder.Address = "127.0.0.1:1" // where nothing listens: 502
 			}
 			r.SetURL(&url.URL{Scheme: "http", Host: holder.Address})
 		},

@@ -47,7 +47,7 @@ func (w *worker) answerOperators(ctx context.Context, shard int) (stop func()) {
 
 func (w *worker) answer(ctx context.Context, shard int, verb proto.RepoVerb, m *nats.Msg) {
 	if _, err := proto.ParseRepoAnswerSubject(m.Reply); err != nil {
-		return // nobody that we may answer
+		return // it is no operator's inbox
 	}
 	ctx, cancel := context.WithTimeout(ctx, askedTime)
 	defer cancel()

@@ -36,7 +36,7 @@ func (w *world) askRaw(verb proto.RepoVerb, shard int, question []byte) (a proto
 	}
 	defer sub.Unsubscribe()
 	var m *nats.Msg
-	eventually(w, "somebody answers operators", func() bool {
+	eventually(w, "operators are answered", func() bool {
 		if err := w.Bus.Conn.PublishMsg(&nats.Msg{Subject: proto.RepoSubject(verb, shard), Reply: inbox, Data: question}); err != nil {
 			w.Fatal(err)
 		}

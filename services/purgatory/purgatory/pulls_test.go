@@ -48,7 +48,7 @@ func (w *world) names(owner, identifier string, ev *nostr.Event, commit string) 
 }
 
 // TestPullRequestOfSeveralIdentifiers: its commit is named in every hosted repository that it tags,
-// whatever the identifier, and in those where it tags a maintainer; so is that of an update; and no
+// of all identifiers, and in those where it tags a maintainer; so is that of an update; and no
 // more when they are deleted.
 func TestPullRequestOfSeveralIdentifiers(t *testing.T) {
 	t.Parallel()

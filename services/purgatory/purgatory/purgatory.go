@@ -174,7 +174,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	n.Ready.Add("git folder", w.store.Writable)
 	n.Projection("purgatory_held", proto.KVStream(proto.BucketHeld), w.holdings.Seq)
 	// Verdicts of ingest and what is held outlive the rest, so that what is being pushed or released
-	// when the worker stops comes to its end.
+	// when the worker stops ends well.
 	lasting, end := context.WithCancel(context.WithoutCancel(ctx))
 	var support sync.WaitGroup
 	defer func() { end(); support.Wait() }()
@@ -185,7 +185,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	defer context.AfterFunc(ctx, func() { asked <- time.Now() })()
 	err = w.work(ctx, failed, member, &working)
 	// All shards are with others now. What is under way, clones and pushes that are being read in,
-	// comes to its end here; pushes are passed on then.
+	// ends here; pushes are passed on then.
 	until := time.Now()
 	if ctx.Err() != nil {
 		until = <-asked
@@ -258,7 +258,7 @@ func (w *worker) work(ctx context.Context, failed <-chan error, member *claim.Me
 	return group.Wait()
 }
 
-// hold keeps one shard until ctx ends, and lets go of it when nobody writes in it any more.
+// hold keeps one shard until ctx ends, and lets go of it when nothing writes in it any more.
 func (w *worker) hold(ctx context.Context, name string) error {
 	n, err := proto.ParseShardName(name)
 	if err != nil {

@@ -195,7 +195,7 @@ func TestExpiry(t *testing.T) {
 	w.told.await("x expired 1618")
 	// Revived, as ingest does it when a state comes.
 	w.in.holds("x", ann, proto.SourceUser, time.Hour)
-	eventually(t, "the repository is made anew", func() bool { return w.repo(alice, "x").Exists() })
+	eventually(t, "the repository is made again", func() bool { return w.repo(alice, "x").Exists() })
 	w.in.without(ann)
 	eventually(t, "the repository of what was deleted is removed", func() bool { return !w.repo(alice, "x").Exists() })
 	if n := w.metric("purgatory_expired_total"); n != 2 {
@@ -235,7 +235,7 @@ func TestOverdueAtTheStart(t *testing.T) {
 	}
 }
 
-// TestAPlaceholderIsNoData: a stranger's commit, pushed for an event that nobody knows, does not
+// TestAPlaceholderIsNoData: a stranger's commit, pushed for an unknown event, does not
 // release a held announcement, and is gone with the repository when the time of both is over.
 func TestAPlaceholderIsNoData(t *testing.T) {
 	t.Parallel()
@@ -254,7 +254,7 @@ func TestAPlaceholderIsNoData(t *testing.T) {
 	eventually(t, "the repository is removed with what the placeholder brought", func() bool { return !w.repo(alice, "x").Exists() })
 }
 
-// TestWhatHappenedMeanwhile: repositories that nobody speaks for any more, and pushed commits whose
+// TestWhatHappenedMeanwhile: repositories without an announcement, and pushed commits whose
 // time is over, are found at the start.
 func TestWhatHappenedMeanwhile(t *testing.T) {
 	t.Parallel()

@@ -105,8 +105,8 @@ func ensure(ctx context.Context, repo *repository.Repo) error {
 	return githttp.Unavailable(githttp.Unwritable, err)
 }
 
-// announced reports whether a repository is here by what its owner has announced, whatever others
-// announce of that identifier. It costs little: any client may ask.
+// announced reports whether a repository is here by what its owner has announced; what
+// others announce of that identifier does not count. It costs little: any client may ask.
 func (w *worker) announced(ctx context.Context, ref nostr.RepoRef, entries []*held.Entry) (bool, error) {
 	var waiting []proto.Held
 	for _, e := range entries {
@@ -244,7 +244,7 @@ func (a authority) Authorize(ctx context.Context, push githttp.PushRequest) erro
 	return a.refusal(a.place(push.Ref), err)
 }
 
-// Push implements githttp.Authority: it authorises, starts the clocks of what the push uses anew,
+// Push implements githttp.Authority: it authorises, restarts the clocks of what the push uses,
 // receives, and releases what is complete in that repository then. It returns when that is served.
 // Other repositories of the maintainers follow.
 func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive func(ctx context.Context) error) error {
@@ -264,7 +264,7 @@ func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive f
 	}
 	// The client may go in the middle of it: what was moved is brought in line in any case.
 	defer func() { a.queue.add(at, time.Now(), group) }()
-	// It may have been removed and announced anew since the request came in.
+	// It may have been removed and announced again since the request came in.
 	if err := ensure(ctx, repo); err != nil {
 		return err
 	}
@@ -364,7 +364,7 @@ func (w *worker) refusal(at repository.Place, err error) error {
 	return githttp.Refuse(refused.Reason)
 }
 
-// extend starts the clocks anew of the owner's held announcement and of the held state that a push
+// extend restarts the clocks of the owner's held announcement and of the held state that a push
 // uses.
 func (a authority) extend(ctx context.Context, d decision, at repository.Place) error {
 	if a.prs {

@@ -21,8 +21,8 @@ const (
 	// reconcilers is how many identifiers are reconciled at once; git processes have a bound of
 	// their own.
 	reconcilers = 4
-	// maxTouched bounds the repositories that are changed in one go: a crowd may name somebody
-	// popular as its maintainer, but others need not wait for it.
+	// maxTouched bounds the repositories that are changed in one go: many announcements may
+	// name the same maintainer, but others need not wait for them.
 	maxTouched = 16
 	// expireAtOnce bounds how many expiries are asked for in one go.
 	expireAtOnce = 200
@@ -335,7 +335,7 @@ func (w *worker) expire(ctx context.Context, identifier string) (next time.Time,
 	}
 	for _, e := range over {
 		if now := w.holdings.ByKey(e.Key); now != nil && now.Phase == e.Phase {
-			// Its clock was started anew meanwhile, or ingest's is behind.
+			// Its clock was restarted meanwhile, or ingest's is behind.
 			soonest(time.Now().Add(w.node.Settings.HuntBackoffBase))
 			continue
 		}

@@ -11,8 +11,7 @@ import (
 // someObjects is how many object ids a notice names: it is for people.
 const someObjects = 5
 
-// tell publishes what happened to the git data of an identifier, for whoever watches. Nobody may be
-// listening.
+// tell publishes what happened to the git data of an identifier, for those who watch.
 func (w *worker) tell(identifier string, verb proto.GitVerb, n proto.GitNotice) {
 	n.Identifier = identifier
 	subject, err := proto.GitSubject(identifier, verb)

@@ -146,7 +146,7 @@ func (p *pass) states(leaving []*nostr.Event) (ready []*nostr.Event) {
 	return ready
 }
 
-// alignStates applies to an owner's repository the state that counts there: the newest by somebody
+// alignStates applies to an owner's repository the state that counts there: the newest by an author
 // who speaks for it whose objects are all there, after they were brought together from the other
 // repositories for which its author speaks. A state that no repository can have counts nowhere.
 func (p *pass) alignStates(ctx context.Context, owner string) error {

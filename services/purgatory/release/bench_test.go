@@ -76,7 +76,7 @@ func TestStrangersCostLittle(t *testing.T) {
 	if n := started() - 1; n > 1 {
 		t.Errorf("%d git processes to look for what one of 10 strangers waits for in what has come, want 1", n)
 	}
-	// Somebody who names the owner as a maintainer does not make the owner's next state dearer than
+	// An announcement that names the owner as a maintainer does not make the owner's next state dearer than
 	// by what it brings.
 	c2 := w.work.Commit("a", "2")
 	w.give(alice, c2)

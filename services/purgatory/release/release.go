@@ -27,7 +27,7 @@ import (
 // Superseded is the reason by which a held state goes that a newer one has overtaken.
 const Superseded = "superseded"
 
-// rounds bounds how often the repositories are aligned anew because ingest refused what was
+// rounds bounds how often the repositories are aligned again because ingest refused what was
 // aligned.
 const rounds = 5
 
@@ -98,7 +98,7 @@ type Result struct {
 	Later map[repository.Place]time.Time
 }
 
-// Unfit is a state that no repository can have, whatever data comes: it waits until its time is
+// Unfit is a state that no repository can ever have: it waits until its time is
 // over.
 type Unfit struct {
 	State *nostr.Event

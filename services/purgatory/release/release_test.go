@@ -331,7 +331,7 @@ func TestTheNewestCompleteStateCounts(t *testing.T) {
 	w.wantRefs(alice, mainBranch, c3)
 }
 
-// TestSiblingsFollow: the state of somebody who speaks for several repositories is applied in all
+// TestSiblingsFollow: the state of an author who speaks for several repositories is applied in all
 // of them, objects are copied, and the held announcements of those are released; a repository of
 // other people is left alone.
 func TestSiblingsFollow(t *testing.T) {

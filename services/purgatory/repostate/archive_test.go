@@ -23,7 +23,7 @@ func archiving(t *testing.T, readOnly bool) config.Rules {
 }
 
 // TestArchivesAreHereAndReadOnly: an archive has states, wants and sources like any repository, and
-// takes no push; what lists us takes pushes whatever is archived.
+// takes no push; what lists us takes pushes in any case.
 func TestArchivesAreHereAndReadOnly(t *testing.T) {
 	t.Parallel()
 	there := event(nostr.KindAnnouncement, owner, 1, nostr.Tag{"d", "x"}, nostr.Tag{"clone", "https://git.example.org/1.git"})

@@ -42,7 +42,7 @@ func TestCheckContribution(t *testing.T) {
 		"an update":                      {update, at, c1, ""},
 		"for another of its identifiers": {good, nostr.RepoRef{PubKey: friend, Identifier: "y"}, c1, ""},
 		"another commit":                 {good, at, c2, "names commit " + c1},
-		"another signer":                 {good, nostr.RepoRef{PubKey: other, Identifier: "x"}, c1, "signed by somebody else"},
+		"another signer":                 {good, nostr.RepoRef{PubKey: other, Identifier: "x"}, c1, "not signed by"},
 		"another identifier":             {good, nostr.RepoRef{PubKey: friend, Identifier: "z"}, c1, `identifier "z"`},
 		"another address":                {bare, at, c1, "does not name " + domain + "/prs/"},
 		"no pull request":                {event(1, friend, 9), at, c1, "is no pull request"},

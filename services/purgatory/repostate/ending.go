@@ -68,7 +68,7 @@ const (
 // DecideEnding returns the next step for a repository with git data that is not hosted, and up to
 // when it is kept, where that has an end. note is what is noted in its folder; nil: nothing. A note
 // of another ending is none: the owner has come back and gone again while no worker ran. What an
-// operator keeps is kept whatever its owner does elsewhere.
+// operator keeps is kept, also if its owner announces it elsewhere.
 func DecideEnding(ending Ending, note *repository.Ended, grace time.Duration, now time.Time) (step Step, until time.Time) {
 	switch {
 	case ending == Ending{} || note != nil && note.Kept:

@@ -86,7 +86,7 @@ func TestDeletionsOf(t *testing.T) {
 		"by address, of the same time": {request(5, alice, 1000, nostr.Tag{"a", address}), true},
 		"by address, before it":        {request(5, alice, 999, nostr.Tag{"a", address}), false},
 		"by the address of another":    {request(5, alice, 2000, nostr.Tag{"a", address + "s"}), false},
-		"by somebody else":             {request(5, bob, 2000, nostr.Tag{"a", address}, nostr.Tag{"e", a.ID}), false},
+		"by another author":            {request(5, bob, 2000, nostr.Tag{"a", address}, nostr.Tag{"e", a.ID}), false},
 		"no request":                   {request(1, alice, 2000, nostr.Tag{"a", address}, nostr.Tag{"e", a.ID}), false},
 		"of nothing":                   {request(5, alice, 2000), false},
 	} {

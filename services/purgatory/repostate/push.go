@@ -181,7 +181,7 @@ func CheckContribution(ev *nostr.Event, at nostr.RepoRef, commit, domain string)
 	case err != nil:
 		return err
 	case pr.Event.PubKey != at.PubKey:
-		return refused("event %s is signed by somebody else than %s", ev.ID, npub(at.PubKey))
+		return refused("event %s is not signed by %s", ev.ID, npub(at.PubKey))
 	case !slices.ContainsFunc(pr.Repos, func(ref nostr.RepoRef) bool { return ref.Identifier == at.Identifier }):
 		return refused("event %s names no repository with the identifier %q in an a tag", ev.ID, at.Identifier)
 	case !slices.Contains(pr.PRServiceIdentifiers(domain), at.Identifier):

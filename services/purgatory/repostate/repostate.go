@@ -29,7 +29,7 @@ type Announcement struct {
 	*nostr.Announcement
 	Held   bool
 	Silent bool // held, its time over and its repository gone
-	// Client is the client key of whoever submitted it, of what is held (proto.HeaderClient).
+	// Client is the key of the client that submitted it, of what is held (proto.HeaderClient).
 	Client string
 }
 
@@ -45,7 +45,7 @@ type State struct {
 type PullRequest struct {
 	*nostr.PullRequest
 	Held   bool
-	Client string // of whoever submitted it, as in Announcement
+	Client string // that submitted it, as in Announcement
 	// Offered are the identifiers for which its author offers it here (GRASP-06): its commit may be
 	// in the author's repositories for them.
 	Offered []string
@@ -226,7 +226,7 @@ type Want struct {
 	Waits   bool     // a held event waits for it, not only an accepted pull request
 	Objects []string // in order
 	// Near are those of the sources that the owner's people name: where it is most likely found,
-	// whatever strangers announce.
+	// though strangers announce other places.
 	Near []Source
 }
 

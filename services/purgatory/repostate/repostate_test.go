@@ -216,12 +216,12 @@ func TestAuthorise(t *testing.T) {
 func TestServes(t *testing.T) {
 	t.Parallel()
 	v := repostate.New("x", config.Rules{Home: domain}, []*nostr.Event{announcement(t, owner, 1)}, held(announcement(t, owner, 2), announcement(t, other, 1)))
-	if !v.Serves(owner) || v.Serves(other) || v.Serves("nobody") {
-		t.Errorf("served: owner %v, other %v, nobody %v", v.Serves(owner), v.Serves(other), v.Serves("nobody"))
+	if !v.Serves(owner) || v.Serves(other) || v.Serves("unknown") {
+		t.Errorf("served: owner %v, other %v, unknown %v", v.Serves(owner), v.Serves(other), v.Serves("unknown"))
 	}
 }
 
-// TestNearURLsComeFromTheOwnersPeople: whoever else announces the identifier has no say in where an
+// TestNearURLsComeFromTheOwnersPeople: others who announce the identifier have no say in where an
 // owner's data is looked for first.
 func TestNearURLsComeFromTheOwnersPeople(t *testing.T) {
 	t.Parallel()

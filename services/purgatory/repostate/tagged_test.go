@@ -10,7 +10,7 @@ import (
 )
 
 // TestTagged: a pull request is for the hosted repositories that it tags, and for those whose
-// recursive maintainer set has somebody whom it tags for this identifier.
+// recursive maintainer set has an author whom it tags for this identifier.
 func TestTagged(t *testing.T) {
 	t.Parallel()
 	const (
@@ -24,7 +24,7 @@ func TestTagged(t *testing.T) {
 		tags []string
 		want []string
 	}{
-		{"an owner whom nobody names", []string{"30617:" + owner + ":x"}, []string{owner}},
+		{"an owner who is no maintainer", []string{"30617:" + owner + ":x"}, []string{owner}},
 		{"a maintainer with a repository", []string{"30617:" + friend + ":x"}, []string{friend, owner}},
 		{"a maintainer's maintainer without an announcement", []string{"30617:" + deputy + ":x"}, []string{owner, friend}},
 		{"a maintainer whose repository is elsewhere", []string{"30617:" + away + ":x"}, []string{owner}},
