@@ -1,9 +1,11 @@
 package purgatory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -159,20 +161,19 @@ func (w *worker) enter(ctx context.Context, t task) (v repostate.View, entries [
 // scopeOf are the repositories that a task is about, and the owners of those that are too many for
 // now. Those that are served come first, then those that the task names itself.
 func scopeOf(v repostate.View, t task) (scope release.Scope, rest []string) {
+	rank := map[string]int{} // of owners: 1 for those that the task names, 2 for those that may change with these
 	var wide []string
 	for place, reach := range t.places {
 		switch {
 		case place.PRs:
 			scope.Contributors = append(scope.Contributors, place.PubKey)
-		case place.PubKey == "":
-		default:
-			scope.Owners = append(scope.Owners, place.PubKey)
+		case place.PubKey != "":
+			rank[place.PubKey] = 1
 			if reach >= group {
 				wide = append(wide, place.PubKey)
 			}
 		}
 	}
-	slices.Sort(scope.Owners)
 	with := v.Group(wide)
 	for _, pr := range v.PullRequests {
 		if !slices.Contains(t.pulls, pr.Event.ID) {
@@ -183,24 +184,15 @@ func scopeOf(v repostate.View, t task) (scope release.Scope, rest []string) {
 			scope.Contributors = append(scope.Contributors, pr.Event.PubKey)
 		}
 	}
-	in, served := map[string]bool{}, map[string]bool{}
-	scope.Owners = slices.DeleteFunc(append(scope.Owners, with...), func(owner string) bool {
-		again := in[owner]
-		in[owner] = true
-		return again
-	})
-	for _, a := range v.Announcements {
-		served[a.Ref.PubKey] = served[a.Ref.PubKey] || !a.Held
+	for _, owner := range with {
+		rank[owner] = cmp.Or(rank[owner], 2)
 	}
-	slices.SortStableFunc(scope.Owners, func(a, b string) int {
-		switch {
-		case served[a] == served[b]:
-			return 0
-		case served[a]:
-			return -1
+	for _, a := range v.Announcements {
+		if !a.Held && rank[a.Ref.PubKey] > 0 {
+			rank[a.Ref.PubKey] -= 2
 		}
-		return 1
-	})
+	}
+	scope.Owners = slices.SortedFunc(maps.Keys(rank), func(a, b string) int { return cmp.Or(rank[a]-rank[b], cmp.Compare(a, b)) })
 	slices.Sort(scope.Contributors)
 	scope.Contributors = slices.Compact(scope.Contributors)
 	if len(scope.Owners) > maxTouched {
