@@ -1,17 +1,11 @@
 package purgatory_test
 
 import (
-	"bytes"
 	"errors"
-	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -27,45 +21,6 @@ import (
 	"tendril.dev/services/purgatory/repository/gittest"
 )
 
-// TestWhatNobodyWantedIsNotKept: a server that sends anything but what it is asked for fills no
-// disk, and does not make an announcement look as if its data had come.
-func TestWhatNobodyWantedIsNotKept(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "--hunt-backoff-base=20ms", "--hunt-backoff-max=20ms")
-	work, root := gittest.NewWork(t), t.TempDir()
-	other := work.Commit("a", "1")
-	work.Publish(root, "x.git")
-	backend, err := url.Parse(gittest.Backend(t, root).URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wanted := strings.Repeat("d", 40)
-	pass := httputil.NewSingleHostReverseProxy(backend)
-	liar := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return // the worker has stopped in the middle of asking
-		}
-		r.Body = io.NopCloser(bytes.NewReader(bytes.ReplaceAll(body, []byte(wanted), []byte(other))))
-		pass.ServeHTTP(rw, r)
-	}))
-	t.Cleanup(liar.Close)
-	ann := announcement(t, "announcement", alice, "x", liar.URL+"/x.git")
-	w.in.holds("x", ann, proto.SourceLive, time.Hour)
-	w.in.holds("x", state("state", alice, "x", 1001, wanted), proto.SourceLive, time.Hour)
-	eventually(t, "several attempts have failed", func() bool { return w.told.count("x failed 0 the pack has none of the wanted objects") >= 3 })
-	w.stop()
-	if data, err := w.repo(alice, "x").HasObjects(); err != nil || data {
-		t.Errorf("has data: %v, %v", data, err)
-	}
-	if n := w.in.times(ann.ID); n != 0 {
-		t.Errorf("the announcement was released %d times", n)
-	}
-	if n := w.metric("purgatory_sync_attempts_total", "no_such_object"); n < 3 {
-		t.Errorf("%v such attempts were counted", n)
-	}
-}
-
 // TestGitFolderThatCannotBeWritten is told by /readyz and to who pushes, who must not believe that
 // the announcement is gone.
 func TestGitFolderThatCannotBeWritten(t *testing.T) {
@@ -80,8 +35,7 @@ func TestGitFolderThatCannotBeWritten(t *testing.T) {
 	}
 	why := "nothing can be written to the git folder (NGIT_GIT_DATA_PATH): not a directory"
 	eventually(t, "/readyz says why", func() bool { return w.Ready.Failing()["git folder"] == why })
-	w.in.holds("x", announcement(t, "announcement", alice, "x"), proto.SourceUser, time.Hour)
-	w.in.holds("x", state("state", alice, "x", 1001, c1), proto.SourceUser, time.Hour)
+	w.in.waits("x", proto.SourceUser, announcement(t, "announcement", alice, "x"), state("state", alice, "x", 1001, c1))
 	w.refuses("remote: "+githttp.Unwritable, work, alice, "x", "main")
 	if err := errors.Join(os.Remove(workshop), os.Mkdir(workshop, 0o755)); err != nil {
 		t.Fatal(err)
@@ -97,8 +51,7 @@ func TestUnfitState(t *testing.T) {
 	work.Commit("a", "1")
 	tree := work.Git("rev-parse", "HEAD^{tree}")
 	work.Publish(root, "x.git", "uploadpack.allowReachableSHA1InWant", "true")
-	w.in.holds("x", announcement(t, "announcement", alice, "x", gittest.Backend(t, root).URL+"/x.git"), proto.SourceLive, time.Hour)
-	w.in.holds("x", state("state", alice, "x", 1001, tree), proto.SourceLive, time.Hour)
+	w.in.waits("x", proto.SourceLive, announcement(t, "announcement", alice, "x", gittest.Backend(t, root).URL+"/x.git"), state("state", alice, "x", 1001, tree))
 	w.told.await("x unfit 30618 set references: these references cannot be: a branch would name what is no commit")
 	eventually(t, "the hunt is over", func() bool { return w.metric("purgatory_sync_queue_size") == 0 })
 }

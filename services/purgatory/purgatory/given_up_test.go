@@ -35,8 +35,7 @@ func TestWhatAnOwnerDeletedIsNotServedAgain(t *testing.T) {
 	w.in.accept(announcement(t, "carol's", carol, "x"))
 	stranger := state("bob's state", bob, "x", 2001, commit)
 	third := state("carol's state", carol, "x", 2002, commit)
-	w.in.holds("x", stranger, proto.SourceUser, time.Hour)
-	w.in.holds("x", third, proto.SourceUser, time.Hour)
+	w.in.waits("x", proto.SourceUser, stranger, third)
 
 	// What is held after them has been decided when this is.
 	proof := gittest.NewWork(t)

@@ -318,3 +318,12 @@ func pull(name, author, commit, owner, identifier string, clone ...string) *nost
 	return finish(&nostr.Event{Kind: nostr.KindPR, PubKey: author, CreatedAt: 2000, Content: name, Tags: nostr.Tags{
 		{"a", fmt.Sprintf("%d:%s:%s", nostr.KindAnnouncement, owner, identifier)}, {"c", commit}, append(nostr.Tag{"clone"}, clone...)}})
 }
+
+// published is a work tree with a commit, and the URL at which another server has it.
+func published(t testing.TB) (work *gittest.Work, commit, url string) {
+	t.Helper()
+	work, root := gittest.NewWork(t), t.TempDir()
+	commit = work.Commit("a", "1")
+	work.Publish(root, "x.git")
+	return work, commit, gittest.Backend(t, root).URL + "/x.git"
+}

@@ -34,7 +34,6 @@ type ingest struct {
 	then     func()                     // is called when thenOf was asked for thenAt times
 	thenOf   string
 	thenAt   int
-	deaf     bool          // it does not end anybody's time: its clock is behind
 	pause    chan struct{} // candidates wait until it is closed
 	hold     time.Duration
 	silent   time.Duration
@@ -129,7 +128,7 @@ func (in *ingest) verdict(ev *nostr.Event, action proto.Action, reason string) p
 	case action == proto.ActionExtend:
 		entry.ExpiresAt = time.Now().Add(in.hold)
 		in.put(key, entry)
-	case reason == "" && (in.deaf || time.Now().Before(entry.ExpiresAt)):
+	case reason == "" && time.Now().Before(entry.ExpiresAt):
 	case ev.Kind == nostr.KindAnnouncement && entry.Phase == proto.PhaseWaiting:
 		entry.Phase, entry.ExpiresAt = proto.PhaseSilent, time.Now().Add(in.silent)
 		in.put(key, entry)
@@ -182,6 +181,14 @@ func (in *ingest) drop(key string) {
 	m := &nats.Msg{Subject: proto.KVSubject(proto.BucketHeld, key), Header: nats.Header{}}
 	m.Header.Set(proto.KVOperation, proto.KVDelete)
 	in.commit(m)
+}
+
+// waits writes events into purgatory for an hour.
+func (in *ingest) waits(identifier string, source proto.Source, events ...*nostr.Event) {
+	in.Helper()
+	for _, ev := range events {
+		in.holds(identifier, ev, source, time.Hour)
+	}
 }
 
 // holds writes an event into purgatory, for how long the test says.

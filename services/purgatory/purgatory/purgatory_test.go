@@ -23,17 +23,13 @@ const mainBranch = "refs/heads/main"
 func TestHunt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	work, root := gittest.NewWork(t), t.TempDir()
-	c1 := work.Commit("a", "1")
-	work.Publish(root, "x.git")
-	server := gittest.Backend(t, root)
-	ann, st := announcement(t, "announcement", alice, "my repo/ü", "http://127.0.0.1:1/gone.git", server.URL+"/x.git"), state("state", alice, "my repo/ü", 1001, c1)
-	w.in.holds("my repo/ü", ann, proto.SourceLive, time.Hour)
-	w.in.holds("my repo/ü", st, proto.SourceLive, time.Hour)
+	work, c1, url := published(t)
+	ann, st := announcement(t, "announcement", alice, "my repo/ü", "http://127.0.0.1:1/gone.git", url), state("state", alice, "my repo/ü", 1001, c1)
+	w.in.waits("my repo/ü", proto.SourceLive, ann, st)
 	w.released(ann)
 	w.released(st)
 	clone := filepath.Join(t.TempDir(), "clone")
-	gittest.Git(t, root, "clone", "--quiet", w.address(alice, "my repo/ü"), clone)
+	gittest.Git(t, work.Dir, "clone", "--quiet", w.address(alice, "my repo/ü"), clone)
 	if head := gittest.Git(t, clone, "rev-parse", "HEAD"); head != c1 {
 		t.Errorf("cloned %s, want %s", head, c1)
 	}
@@ -112,26 +108,6 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// TestAskingAboutAPushChangesNothing: a large push is asked about before its pack is read, and this
-// one never ends: it is too large.
-func TestAskingAboutAPushChangesNothing(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "--max-push-bytes=2097152")
-	work := gittest.NewWork(t)
-	c1 := work.Commit("a", gittest.Noise(3<<20))
-	w.in.holds("x", announcement(t, "announcement", alice, "x"), proto.SourceUser, time.Hour)
-	w.refuses("no state event for this repository", work, alice, "x", "main")
-	w.told.await("x refused") // as a small one is
-	w.in.holds("x", state("state", alice, "x", 1001, c1), proto.SourceUser, time.Hour)
-	eventually(t, "the push is allowed and then too large", func() bool {
-		out, err := w.push(work, alice, "x", "main")
-		return err != nil && strings.Contains(out, "the push is larger than 2097152 bytes")
-	})
-	if asked := w.in.requests(); len(asked) != 0 {
-		t.Errorf("ingest was asked to change something: %v", asked)
-	}
-}
-
 // TestRefusedAfterThePush: ingest has the last word, and references do not stay where a refused
 // state put them.
 func TestRefusedAfterThePush(t *testing.T) {
@@ -182,8 +158,7 @@ func TestExpiry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	ann, pr := announcement(t, "announcement", alice, "x"), pull("pull", bob, strings.Repeat("d", 40), alice, "x")
-	w.in.holds("x", ann, proto.SourceUser, time.Hour)
-	w.in.holds("x", pr, proto.SourceUser, time.Hour)
+	w.in.waits("x", proto.SourceUser, ann, pr)
 	eventually(t, "a repository is there to push to", func() bool { return w.repo(alice, "x").Exists() })
 	w.in.holds("x", ann, proto.SourceUser, time.Millisecond)
 	w.in.holds("x", pr, proto.SourceUser, time.Millisecond)
@@ -211,12 +186,9 @@ func TestOverdueAtTheStart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.stop()
-	work, root := gittest.NewWork(t), t.TempDir()
-	c1 := work.Commit("a", "1")
-	work.Publish(root, "x.git")
-	server := gittest.Backend(t, root)
-	ann, st := announcement(t, "announcement", alice, "x", server.URL+"/x.git"), state("state", alice, "x", 1001, c1)
-	lost := announcement(t, "lost", bob, "lost", server.URL+"/nowhere.git")
+	_, c1, url := published(t)
+	ann, st := announcement(t, "announcement", alice, "x", url), state("state", alice, "x", 1001, c1)
+	lost := announcement(t, "lost", bob, "lost", url+"nowhere")
 	other := state("other", bob, "lost", 1001, strings.Repeat("1", 40))
 	for _, ev := range []*nostr.Event{ann, st} {
 		w.in.holds("x", ev, proto.SourceUser, -time.Hour)
@@ -391,8 +363,7 @@ func TestStopDuringAFetch(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(server.Close)
-	w.in.holds("x", announcement(t, "announcement", alice, "x", server.URL+"/x.git"), proto.SourceLive, time.Hour)
-	w.in.holds("x", state("state", alice, "x", 1001, strings.Repeat("d", 40)), proto.SourceLive, time.Hour)
+	w.in.waits("x", proto.SourceLive, announcement(t, "announcement", alice, "x", url), state("state", alice, "x", 1001, strings.Repeat("d", 40)))
 	<-asked
 	eventually(t, "the request is counted", func() bool { return w.metric("purgatory_domain_in_flight") == 1 })
 	w.stop()
