@@ -363,7 +363,7 @@ func TestStopDuringAFetch(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(server.Close)
-	w.in.waits("x", proto.SourceLive, announcement(t, "announcement", alice, "x", url), state("state", alice, "x", 1001, strings.Repeat("d", 40)))
+	w.in.waits("x", proto.SourceLive, announcement(t, "announcement", alice, "x", server.URL+"/x.git"), state("state", alice, "x", 1001, strings.Repeat("d", 40)))
 	<-asked
 	eventually(t, "the request is counted", func() bool { return w.metric("purgatory_domain_in_flight") == 1 })
 	w.stop()
