@@ -3,7 +3,6 @@ package purgatory_test
 import (
 	"errors"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
