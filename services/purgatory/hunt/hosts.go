@@ -62,15 +62,13 @@ type request struct {
 	by        string // on whose behalf the server is asked: a client or an author
 }
 
-const serverPrefix = "server "
-
 func newRequest(s repostate.Source) request {
 	host := HostOf(s.URL)
 	domain, err := publicsuffix.EffectiveTLDPlusOne(host)
 	if err != nil {
 		domain = host
 	}
-	return request{url: s.URL, host: host, server: serverPrefix + host, domain: "domain " + domain, by: "by " + cmp.Or(s.Client, s.Author)}
+	return request{url: s.URL, host: host, server: "server " + host, domain: "domain " + domain, by: "by " + cmp.Or(s.Client, s.Author)}
 }
 
 // party is one for whom requests are counted.

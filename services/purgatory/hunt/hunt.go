@@ -18,7 +18,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -150,19 +149,6 @@ func (h *Hunter) Len() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.hunts)
-}
-
-// InFlight returns the requests under way by host.
-func (h *Hunter) InFlight() map[string]int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	n := map[string]int{}
-	for name, p := range h.parties {
-		if host, is := strings.CutPrefix(name, serverPrefix); is && p.running > 0 {
-			n[host] = p.running
-		}
-	}
-	return n
 }
 
 // Drop forgets the identifiers for which which is true.

@@ -38,7 +38,9 @@ func (w *worker) fetch(ctx context.Context, identifier, url string, want reposta
 	}
 	limits := w.limits
 	limits.MaxBytes = min(limits.MaxBytes, w.budget.left(from))
-	began := time.Now()
+	domain, began := w.metrics.domain(hunt.HostOf(url)), time.Now()
+	w.metrics.inFlight.WithLabelValues(domain).Inc()
+	defer w.metrics.inFlight.WithLabelValues(domain).Dec()
 	result, err := fetch.Fetch(ctx, w.guard, url, repo, want.Objects, limits)
 	took := time.Since(began)
 	w.budget.spend(from, result.Bytes)
@@ -48,7 +50,7 @@ func (w *worker) fetch(ctx context.Context, identifier, url string, want reposta
 	case err == nil && !result.Asked:
 		return hunt.Unasked
 	}
-	w.metrics.fetched(url, result, err)
+	w.metrics.fetched(domain, result, err)
 	notice := proto.GitNotice{Owner: npub(want.Owner), URL: url, Bytes: result.Bytes, Millis: took.Milliseconds(), Objects: some(result.Got)}
 	if err != nil {
 		return w.fetchFailed(identifier, want, notice, err)

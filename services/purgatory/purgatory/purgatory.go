@@ -154,9 +154,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		return err
 	}
 	w.hunter = hunt.New(hunt.Options{Base: s.HuntBackoffBase, Max: s.HuntBackoffMax, Limits: limits, Share: share, Fetch: w.fetch, Look: w.lookAt, Log: n.Log})
-	if w.metrics, err = newMetrics(n.Metrics, w); err != nil {
-		return err
-	}
+	w.metrics = newMetrics(n.Metrics, w)
 	if err := server.serve(w, directory); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -219,13 +220,14 @@ func (w *worker) release(ctx context.Context, v repostate.View, entries []*held.
 		since[e.Event.ID] = e.HeldAt
 	}
 	for _, ev := range result.Released {
-		w.metrics.left(ev.Kind, "released", since[ev.ID])
+		waited := time.Since(since[ev.ID])
+		w.metrics.released.WithLabelValues(strconv.Itoa(ev.Kind)).Inc()
+		w.metrics.waited.Observe(waited.Seconds())
 		w.tell(v.Identifier, proto.GitReleased, proto.GitNotice{Event: ev.ID, Kind: ev.Kind})
-		w.log.Info("released", "identifier", v.Identifier, "kind", ev.Kind, "event", ev.ID, "waited", time.Since(since[ev.ID]).Round(time.Millisecond))
+		w.log.Info("released", "identifier", v.Identifier, "kind", ev.Kind, "event", ev.ID, "waited", waited.Round(time.Millisecond))
 	}
 	for _, ev := range result.Expired {
-		w.metrics.left(ev.Kind, release.Superseded, since[ev.ID])
-		w.tell(v.Identifier, proto.GitExpired, proto.GitNotice{Event: ev.ID, Kind: ev.Kind, Reason: release.Superseded})
+		w.expired(v.Identifier, ev, release.Superseded)
 	}
 	for _, owner := range scope.Owners {
 		w.chores.add(placeOf(owner, v.Identifier), time.Now(), alone)
@@ -332,12 +334,17 @@ func (w *worker) expire(ctx context.Context, identifier string) (next time.Time,
 			continue
 		}
 		if e.Phase == proto.PhaseWaiting { // the end of the silence is no news
-			w.metrics.left(e.Event.Kind, "expired", e.HeldAt)
-			w.tell(e.Identifier, proto.GitExpired, proto.GitNotice{Event: e.Event.ID, Kind: e.Event.Kind, Reason: "no git data came in time"})
+			w.expired(e.Identifier, e.Event, "no git data came in time")
 		}
 		w.log.Info("expired", "identifier", e.Identifier, "kind", e.Event.Kind, "event", e.Event.ID, "phase", e.Phase)
 	}
 	return next, nil
+}
+
+// expired tells that an event has left purgatory unserved.
+func (w *worker) expired(identifier string, ev *nostr.Event, reason string) {
+	w.metrics.expired.WithLabelValues(strconv.Itoa(ev.Kind)).Inc()
+	w.tell(identifier, proto.GitExpired, proto.GitNotice{Event: ev.ID, Kind: ev.Kind, Reason: reason})
 }
 
 // mayExpire reports whether an entry whose time is over may end. What was overdue when the worker
