@@ -16,7 +16,7 @@ func TestFetchedBytesCountForTheirAuthor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "--daily-author-git-bytes=250KiB")
 	work, root := gittest.NewWork(t), t.TempDir()
-	commit := work.Commit("noise", gittest.Noise(150<<10))
+	commit := work.Commit("noise", gittest.Noise(500 << 10)[300<<10:])
 	work.Publish(root, "x.git")
 	server := gittest.Backend(t, root)
 	hold := func(owner, identifier string) (release func()) {
@@ -45,10 +45,10 @@ func TestPushedBytesCount(t *testing.T) {
 	work := gittest.NewWork(t)
 	w.pushFirst(work)
 	for n := range 3 { // more than 100 KiB in all
-		w.in.holds("x", state("state", alice, "x", nostr.Timestamp(1002+n), work.Commit("noise", gittest.Noise(60<<10))), proto.SourceUser, time.Hour)
+		w.in.holds("x", state("state", alice, "x", nostr.Timestamp(1002+n), work.Commit("noise", gittest.Noise(60 << 10 * (n + 1))[60<<10*n:])), proto.SourceUser, time.Hour)
 		w.pushes(work, alice, "x", "main")
 	}
-	pr := pull("pull", bob, work.Commit("noise", gittest.Noise(150<<10)), alice, "x")
+	pr := pull("pull", bob, work.Commit("noise", gittest.Noise(500 << 10)[300<<10:]), alice, "x")
 	w.in.holds("x", pr, proto.SourceUser, time.Hour)
 	w.refuses("rate-limited: as much git data of "+npub(t, bob), work, alice, "x", "main:refs/nostr/"+pr.ID)
 	unknown := func(n int) string { return fmt.Sprintf("main~1:refs/nostr/%064x", n) }
