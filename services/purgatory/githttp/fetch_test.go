@@ -188,6 +188,7 @@ func TestAnswersToRequestsOfEveryKind(t *testing.T) {
 		"type of another":   {"POST", here + "/git-receive-pack", []string{"Content-Type", upload}, 415, "", "Content-Type"},
 		"odd encoding":      {"POST", here + "/git-upload-pack", []string{"Content-Type", upload, "Content-Encoding", "br"}, 400, "", "bad request: the Content-Encoding"},
 		"gzip that is none": {"POST", here + "/git-upload-pack", []string{"Content-Type", upload, "Content-Encoding", "gzip"}, 400, "", "bad request: the body is not gzip"},
+		"garbage pushed":    {"POST", here + "/git-receive-pack", []string{"Content-Type", "application/x-git-receive-pack-request"}, 400, "", "bad request: the commands are not pkt-lines"},
 		"garbage":           {"POST", here + "/git-upload-pack", []string{"Content-Type", upload}, 400, "", "bad request: "},
 	} {
 		var sent io.Reader

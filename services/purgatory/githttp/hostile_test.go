@@ -2,7 +2,6 @@ package githttp_test
 
 import (
 	"bytes"
-	"compress/flate"
 	"compress/zlib"
 	"crypto/sha1"
 	"encoding/binary"
@@ -31,31 +30,8 @@ func raw(kind byte, size int64, content []byte) []byte {
 // blob is an entry that is a blob.
 func blob(content []byte) []byte { return raw(3, int64(len(content)), content) }
 
-// zeros is an entry of that many zeros. It is put together from pieces, for deflating gigabytes
-// takes long.
-func zeros(kind byte, size int64) []byte {
-	const piece = 1 << 20
-	entry := append(entryHeader(kind, size), 0x78, 0x9c)
-	whole := flushed(piece)
-	for range size / piece {
-		entry = append(entry, whole...)
-	}
-	entry = append(entry, flushed(int(size%piece))...)
-	entry = append(entry, 3, 0) // an empty last block
-	return binary.BigEndian.AppendUint32(entry, uint32(size%65521)<<16|1)
-}
-
-// flushed is that many zeros as a part of a deflated stream.
-func flushed(zeros int) []byte {
-	var b bytes.Buffer
-	z, err := flate.NewWriter(&b, flate.BestCompression)
-	if err != nil {
-		panic(err)
-	}
-	z.Write(make([]byte, zeros))
-	z.Flush()
-	return b.Bytes()
-}
+// zeros is an entry of that many zeros.
+func zeros(kind byte, size int64) []byte { return raw(kind, size, make([]byte, size)) }
 
 // refDelta is an entry that is a delta on a blob.
 func refDelta(base, delta []byte) []byte {

@@ -204,24 +204,6 @@ func TestPushFromAShallowCloneLinksToWhatIsHere(t *testing.T) {
 	gittest.Git(t, r.Path(), "fsck", "--full")
 }
 
-func TestMalformedPushesAreBadRequests(t *testing.T) {
-	t.Parallel()
-	h := serve(t, githttp.Options{})
-	h.repo("malformed")
-	h.authority.push = func(context.Context, githttp.PushRequest, func(context.Context) error) error {
-		t.Error("the authority was asked")
-		return nil
-	}
-	for _, body := range []string{"", "000", "0003", "zzzz", "0008abcd", pkt("hello"), "00ff" + githttp.ZeroID, pkt("push-cert\x00x")} {
-		if status, answer := h.post("malformed", "git-receive-pack", strings.NewReader(body)); status != 400 || !strings.HasPrefix(answer, "bad request: ") {
-			t.Errorf("%q: %d %q", body, status, answer)
-		}
-	}
-	if status, answer := h.post("malformed", "git-receive-pack", strings.NewReader("0000")); status != 200 || answer != "" {
-		t.Errorf("a probe: %d %q", status, answer)
-	}
-}
-
 func TestReportInTheFormTheClientAskedFor(t *testing.T) {
 	t.Parallel()
 	h := serve(t, githttp.Options{})
