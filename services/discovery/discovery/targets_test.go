@@ -99,14 +99,11 @@ func TestTargets(t *testing.T) {
 		"nothing":               {},
 		"served":                {[]*nostr.Event{x}, nil, []string{"r.example a1:x full"}},
 		"held":                  {nil, []*nostr.Event{vouching}, []string{"r.example a1:x state a1 b0"}},
-		"promoted":              {[]*nostr.Event{x}, []*nostr.Event{x}, []string{"r.example a1:x full"}},
 		"an identifier with :":  {[]*nostr.Event{announce(alice, "x:y", 5, "wss://r.example")}, nil, []string{"r.example a1:x:y full"}},
 		"our own relay":         {[]*nostr.Event{announce(alice, "x", 5, "ws://GIT.example.com:80/", "wss://git.example.com:443")}, nil, nil},
 		"a newer one":           {[]*nostr.Event{x, announce(alice, "x", 6, "wss://s.example")}, nil, []string{"s.example a1:x full"}},
-		"an older one":          {[]*nostr.Event{x, announce(alice, "x", 4, "wss://s.example")}, nil, []string{"r.example a1:x full"}},
 		"moved away":            {[]*nostr.Event{x, elsewhere(alice, "x", 6, "wss://r.example")}, nil, nil},
 		"expired":               {[]*nostr.Event{with(announce(alice, "x", 5, "wss://r.example"), "expiration", fmt.Sprint(now-1))}, nil, nil},
-		"not yet expired":       {[]*nostr.Event{with(announce(alice, "x", 5, "wss://r.example"), "expiration", fmt.Sprint(now+1000))}, nil, []string{"r.example a1:x full"}},
 		"deleted by address":    {[]*nostr.Event{x, deletion(alice, 5, "a", ref(alice, "x"))}, nil, nil},
 		"deleted by id":         {[]*nostr.Event{x, deletion(alice, 1, "e", x.ID)}, nil, nil},
 		"deleted by a stranger": {[]*nostr.Event{x, deletion(bob, 9, "a", ref(alice, "x")), deletion(bob, 9, "e", x.ID)}, nil, []string{"r.example a1:x full"}},
@@ -115,7 +112,6 @@ func TestTargets(t *testing.T) {
 		"a maintainer's": {[]*nostr.Event{vouching, elsewhere(bob, "x", 5, "wss://s.example")}, nil,
 			[]string{"r.example a1:x full", "s.example b0:x full"}},
 		"a stranger's":                 {[]*nostr.Event{x, elsewhere(bob, "x", 5, "wss://s.example")}, nil, []string{"r.example a1:x full"}},
-		"another identifier's":         {[]*nostr.Event{vouching, elsewhere(bob, "y", 5, "wss://s.example")}, nil, []string{"r.example a1:x full", "r.example b0:x full"}},
 		"a maintainer without one":     {[]*nostr.Event{vouching}, nil, []string{"r.example a1:x full", "r.example b0:x full"}},
 		"a maintainer's maintainer":    {[]*nostr.Event{vouching, with(elsewhere(bob, "x", 5, "wss://s.example"), "maintainers", carol)}, nil, []string{"r.example a1:x full", "r.example c0:x full", "s.example b0:x full"}},
 		"a maintainer who waits":       {[]*nostr.Event{vouching}, []*nostr.Event{announce(bob, "x", 5, "wss://s.example")}, []string{"r.example a1:x full", "r.example b0:x full", "s.example b0:x state b0"}},
@@ -137,25 +133,6 @@ func TestTargets(t *testing.T) {
 				t.Errorf("targets are %q, want %q; %d refused", lines(got), tc.want, refused)
 			}
 		})
-	}
-}
-
-// TestWhatIsGoneIsForgotten: nothing is kept of announcements that left the log or purgatory, or
-// whose wait is over.
-func TestWhatIsGoneIsForgotten(t *testing.T) {
-	t.Parallel()
-	all := newAnnouncements(config.Rules{Home: domain})
-	x, y := announce(alice, "x", 5, "wss://r.example"), announce(bob, "y", 5, "wss://r.example")
-	if !all.accept(x, 1) || all.accept(x, 1) || !all.remove(x.ID) || all.remove(x.ID) {
-		t.Error("a change is not reported, or one that is none is")
-	}
-	over := entry(t, y, "c", 1)
-	over.Phase = proto.PhaseSilent
-	if !all.hold("1", entry(t, y, "c", 1)) || !all.hold("1", over) || all.hold("1", nil) || all.hold("2", nil) {
-		t.Error("a change of purgatory is not reported, or one that is none is")
-	}
-	if len(all.served)+len(all.byID)+len(all.held) > 0 {
-		t.Errorf("kept: %+v", all)
 	}
 }
 
