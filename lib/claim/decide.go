@@ -1,9 +1,11 @@
 package claim
 
 import (
-	"hash/fnv"
+	"cmp"
 	"maps"
 	"slices"
+
+	"github.com/cespare/xxhash/v2"
 
 	"tendril.dev/proto"
 )
@@ -88,25 +90,7 @@ func bound(keys, workers int) int {
 // preferred is the worker with the highest hash for the key (rendezvous hashing): when a worker
 // comes or goes, only its own keys move.
 func preferred(key string, workers []string) string {
-	best, highest := "", uint64(0)
-	for _, w := range workers {
-		h := fnv.New64a()
-		h.Write([]byte(w))
-		h.Write([]byte{0})
-		h.Write([]byte(key))
-		if score := mix(h.Sum64()); best == "" || score > highest {
-			best, highest = w, score
-		}
-	}
-	return best
-}
-
-// mix spreads FNV's last bytes over all bits (the finalizer of splitmix64): without it, keys that
-// differ only at their end favour one worker.
-func mix(x uint64) uint64 {
-	x ^= x >> 30
-	x *= 0xbf58476d1ce4e5b9
-	x ^= x >> 27
-	x *= 0x94d049bb133111eb
-	return x ^ x>>31
+	return slices.MaxFunc(workers, func(a, b string) int {
+		return cmp.Compare(xxhash.Sum64String(a+"\x00"+key), xxhash.Sum64String(b+"\x00"+key))
+	})
 }

@@ -71,9 +71,6 @@ func (r Rules) archives(a *nostr.Announcement) bool {
 // Keeps reports whether the repository is here, hosted or archived.
 func (r Rules) Keeps(a *nostr.Announcement) bool { return r.archives(a) || r.Lists(a) }
 
-// ArchivesAny reports whether anything is archived at all.
-func (r Rules) ArchivesAny() bool { return r.all || !r.archived.Empty() || len(r.services) > 0 }
-
 // List is a list of repositories as operators write it: npub, npub/identifier or identifier. The
 // zero value is empty.
 type List struct{ entries map[nostr.RepoRef]bool } // half of a reference may be empty

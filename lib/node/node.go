@@ -131,18 +131,14 @@ func prepare(name string, s config.Settings, log *slog.Logger) (*Node, error) {
 		n.Worker = workerName(host) + "-" + n.Incarnation[:6]
 	}
 	n.Metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), obs.BuildInfo(), obs.Uptime(time.Now()))
-	obs.Mount(n.AtFront, n.Ready, n.gatherer())
+	var gatherer prometheus.Gatherer
+	if s.MetricsEnabled {
+		gatherer = n.Metrics
+	}
+	obs.Mount(n.AtFront, n.Ready, gatherer)
 	n.waits.Store("connecting")
 	n.Ready.Add("bus", func() error { return fmt.Errorf("waiting for the bus: %s", n.waits.Load()) })
 	return n, nil
-}
-
-// gatherer gives the metrics, if they are served.
-func (n *Node) gatherer() prometheus.Gatherer {
-	if !n.Settings.MetricsEnabled {
-		return nil
-	}
-	return n.Metrics
 }
 
 // open opens index and bus. waiting is told what it waits for, see [bus.Options].

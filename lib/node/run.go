@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/pprof"
+	_ "net/http/pprof" // at NGIT_PROFILE_ADDRESS, which test programs set
 	"os"
 	"os/signal"
 	"slices"
@@ -63,7 +63,7 @@ func serve(name string, s config.Settings, apart bool, services []Service) error
 		return err
 	}
 	if s.ProfileAddress != "" {
-		stop, err := n.listen("profiles", "NGIT_PROFILE_ADDRESS", s.ProfileAddress, http.HandlerFunc(profiles))
+		stop, err := n.listen("profiles", "NGIT_PROFILE_ADDRESS", s.ProfileAddress, http.DefaultServeMux)
 		if err != nil {
 			return err
 		}
@@ -158,18 +158,6 @@ func (n *Node) listen(name, setting, address string, handler http.Handler) (stop
 		}
 	}()
 	return func() { server.Close() }, nil
-}
-
-// profiles answers /debug/pprof/. It is served in test programs only.
-func profiles(w http.ResponseWriter, r *http.Request) {
-	switch r.URL.Path {
-	case "/debug/pprof/profile":
-		pprof.Profile(w, r)
-	case "/debug/pprof/trace":
-		pprof.Trace(w, r)
-	default:
-		pprof.Index(w, r)
-	}
 }
 
 // ListenError is why the address of a setting cannot be listened on, in a sentence for the
