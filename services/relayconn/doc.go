@@ -8,7 +8,7 @@
 // is wanted with what was asked for (the three-way diff, history.Diff), subscribes to what comes
 // from now on, and then asks for the past: by NIP-77 where something is known, else by REQ, page by
 // page (history.Walk). One connection of a worker at a time walks the past of a repository
-// (history.Walks). Every refusal, in whatever words, is read by wire.ReadRefusal and handled in
+// (history.Walks). Every refusal, in any words, is read by wire.ReadRefusal and handled in
 // session's request.go. A batch is confirmed when all of its requests have ended and every event
 // that they brought has a verdict. What was to come live and did not is asked for as the past.
 //
@@ -23,7 +23,7 @@
 //	intake.Intake.work       in batches, live before past
 //	intake.Intake.ask        a worker without an index asks ingest what is accepted
 //	intake.Intake.check      id and signature, once
-//	intake.Intake.offer      to the queue of its class
+//	intake.Intake.offer      once, though several relays brought it
 //	candidates.Sender.Offer  many events in one message, sent again until they have verdicts
 //	ingest's writer          verifies, decides, and appends to the log in one atomic batch
 //	session.Session.judged   the verdict: the batch has one event less to wait for

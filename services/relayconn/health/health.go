@@ -118,7 +118,7 @@ func (h Health) Answered() Health {
 // is tried again at once. But a connection that did not hold counts as a failure, so that one that
 // accepts and hangs up is not hammered; and a breach of protocol is one.
 func (h Health) Dropped(r Rules, now time.Time, err error) Health {
-	h = h.Settled(r, now)
+	h = h.Held(r, now)
 	wait := r.Backoff(h.Failures + 1)
 	if !h.Recovering {
 		wait = 0
@@ -136,15 +136,15 @@ func (h Health) Dropped(r Rules, now time.Time, err error) Health {
 }
 
 // Left notes the end of a connection that we have brought about: nothing is wrong with the relay,
-// and whoever wants may connect again.
+// and it may be tried again at once.
 func (h Health) Left(r Rules, now time.Time) Health {
-	h = h.Settled(r, now)
+	h = h.Held(r, now)
 	h.Connected, h.NextAttempt = time.Time{}, now
 	return h
 }
 
-// Settled forgets the failures of a relay whose connection has held.
-func (h Health) Settled(r Rules, now time.Time) Health {
+// Held forgets the failures of a relay whose connection has held.
+func (h Health) Held(r Rules, now time.Time) Health {
 	if !h.Connected.IsZero() && now.Sub(h.Connected) >= r.Stable {
 		h.Failures, h.Recovering, h.LastError = 0, false, ""
 	}

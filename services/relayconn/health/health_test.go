@@ -139,7 +139,7 @@ func TestStory(t *testing.T) {
 				case "limit":
 					h.Limited = now.Add(65 * time.Second)
 				}
-				h = h.Settled(rules, now)
+				h = h.Held(rules, now)
 				if h.State(rules, now) != s.state || h.Failures != s.fails || s.next >= 0 && h.NextAttempt.Sub(now) != s.next {
 					t.Fatalf("step %d, %s: %v, %d failures, next in %v; want %+v", i, s.do, h.State(rules, now), h.Failures, h.NextAttempt.Sub(now), s)
 				}

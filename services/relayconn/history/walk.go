@@ -39,7 +39,7 @@ type Walk struct {
 	known map[key]mark // came on pages before, and may come again
 	here  map[key]struct{}
 	page  []seen // the events of this page that lie in the times asked for, each once
-	said  int    // events of this page, however often they came and of whatever time
+	said  int    // events of this page, however often they came and of any time
 	fresh int    // those that had not come before
 	out   int    // and those that lie outside
 	gaps  []Gap
@@ -49,7 +49,7 @@ type Walk struct {
 type side struct {
 	filter  nostr.Filter
 	until   nostr.Timestamp // the second at which its next page begins; 0: now
-	turned  int             // pages that brought something new of it
+	pages   int             // pages that brought something new of it
 	suspect nostr.Timestamp // a second that may be crowded: if there is anything older, it is
 }
 
@@ -112,7 +112,7 @@ func (s *side) spans(at nostr.Timestamp) bool {
 // Gaps are the times of which the relay may not have shown everything.
 func (w *Walk) Gaps() []Gap { return w.gaps }
 
-// Matches reports whether an event is what the walk is about, of whatever time: relays may ignore
+// Matches reports whether an event is what the walk is about, of any time: relays may ignore
 // since and until.
 func (w *Walk) Matches(ev *nostr.Event) bool {
 	return slices.ContainsFunc(w.sides, func(s side) bool { return s.matches(ev) })
@@ -198,7 +198,7 @@ func (w *Walk) Ended() (more bool) {
 	}
 	slices.SortFunc(w.page, func(a, b seen) int { return cmp.Compare(b.at, a.at) })
 	w.learn()
-	if !w.turn() {
+	if !w.step() {
 		return false
 	}
 	w.remember()
@@ -225,9 +225,9 @@ func (w *Walk) learn() {
 	w.shows = max(w.shows, min(n, w.limit))
 }
 
-// turn moves each side as far as the page is whole for it, and reports whether there is something
+// step moves each side as far as the page is whole for it, and reports whether there is something
 // to ask for.
-func (w *Walk) turn() (more bool) {
+func (w *Walk) step() (more bool) {
 	var all [MaxFilters]shown
 	newest := nostr.Timestamp(0)
 	for i := range w.sides {
@@ -295,7 +295,7 @@ func (w *Walk) shown(i int) (s shown) {
 // A second that may have been crowded was, if there is something below it.
 func (w *Walk) advance(s *side, to shown) {
 	if to.fresh {
-		s.turned++
+		s.pages++
 		if s.suspect != 0 {
 			w.gap(Gap{s.suspect, s.suspect})
 			s.suspect = 0
@@ -309,7 +309,7 @@ func (w *Walk) advance(s *side, to shown) {
 // relay shows no more than that, which is so if it is our limit, or if there was more to show after
 // other pages.
 func (w *Walk) stepBelow(s *side, n int) {
-	if n >= w.limit || s.turned > 1 {
+	if n >= w.limit || s.pages > 1 {
 		w.gap(Gap{s.until, s.until})
 	} else {
 		s.suspect = s.until

@@ -7,7 +7,7 @@ import (
 	"tendril.dev/lib/nostr"
 )
 
-// ErrForged is wrapped by the errors that say why an event is not what it claims to be. Whoever
+// ErrForged is wrapped by the errors that say why an event is not what it claims to be. Who
 // sends such an event has not checked it, or has made it up.
 var ErrForged = errors.New("not a genuine event")
 
@@ -35,7 +35,7 @@ type key struct {
 }
 
 // keyOf reads an event's key. The public key is looked at too, because go-nostr writes into an
-// array of 32 bytes whatever length it has.
+// array of 32 bytes also what is longer.
 func keyOf(ev *nostr.Event) (k key, ok bool) {
 	return k, nostr.ReadHex(k.id[:], ev.ID) && nostr.ReadHex(k.sig[:], ev.Sig) && nostr.IsHex64(ev.PubKey)
 }

@@ -105,9 +105,9 @@ const (
 	classes
 )
 
-// flight is an event that is on its way: from when the first connection brings it until its
+// pending is an event that is on its way: from when the first connection brings it until its
 // verdict.
-type flight struct {
+type pending struct {
 	key     key
 	event   *nostr.Event
 	checked sync.Once
@@ -119,9 +119,9 @@ type flight struct {
 	waiters                []func(Result)
 }
 
-// entry is an event in a queue. The same flight may stand in those of several connections.
+// entry is an event in a queue. The same pending may stand in those of several connections.
 type entry struct {
-	*flight
+	*pending
 	release func() // gives the room back
 	lane    proto.Lane
 	source  proto.Source
@@ -147,8 +147,8 @@ type Intake struct {
 
 	mu      sync.Mutex
 	over    bool
-	flights map[key]*flight
-	all     map[*flight]struct{}
+	pending map[key]*pending
+	all     map[*pending]struct{}
 	stored  recent
 	working sync.WaitGroup
 
@@ -171,7 +171,7 @@ func New(o Options) *Intake {
 	}
 	i := &Intake{
 		o: o, room: [classes]*limit.Fair{live: limit.NewFair(liveRoom, streamRoom), past: limit.NewFair(pastRoom, streamRoom)},
-		workers: make(chan struct{}, o.Workers), begun: make(chan struct{}), flights: map[key]*flight{}, all: map[*flight]struct{}{},
+		workers: make(chan struct{}, o.Workers), begun: make(chan struct{}), pending: map[key]*pending{}, all: map[*pending]struct{}{},
 	}
 	metrics, opts := promauto.With(o.Metrics), func(name, help string) prometheus.CounterOpts {
 		return prometheus.CounterOpts{Name: "ngit_sync_" + name, Help: help}
@@ -197,7 +197,7 @@ func (i *Intake) Run(ctx context.Context) error {
 	i.cut()
 	i.working.Wait()
 	i.mu.Lock()
-	var left []*flight
+	var left []*pending
 	for f := range i.all {
 		if !f.offered {
 			left = append(left, f)
@@ -285,16 +285,16 @@ func (s *Stream) Take(ctx context.Context, a Arrival) (waited time.Duration, err
 	return waited, err
 }
 
-// joins is the flight of the same event, if it is on its way; the lock is held. Of two texts with
+// joins is the pending of the same event, if it is on its way; the lock is held. Of two texts with
 // one key one is forged; then the newer one is joined by others.
-func (i *Intake) joins(k key, ev *nostr.Event) *flight {
-	if f := i.flights[k]; f != nil && same(f.event, ev) {
+func (i *Intake) joins(k key, ev *nostr.Event) *pending {
+	if f := i.pending[k]; f != nil && same(f.event, ev) {
 		return f
 	}
 	return nil
 }
 
-// admit puts an arrival for which there is room into its queue, as a flight of its own or as one
+// admit puts an arrival for which there is room into its queue, as a pending of its own or as one
 // more copy of one. It does neither if the event has been stored meanwhile.
 func (i *Intake) admit(k key, a Arrival, q *queue, release func()) (stored bool, err error) {
 	i.mu.Lock()
@@ -308,11 +308,11 @@ func (i *Intake) admit(k key, a Arrival, q *queue, release func()) (stored bool,
 	case i.stored.has(k.id):
 		return true, nil
 	default:
-		f = &flight{key: k, event: a.Event}
-		i.all[f], i.flights[k] = struct{}{}, f
+		f = &pending{key: k, event: a.Event}
+		i.all[f], i.pending[k] = struct{}{}, f
 	}
 	f.waiters = append(f.waiters, a.Done)
-	q.entries = append(q.entries, entry{flight: f, release: release, lane: a.Lane, source: a.Source})
+	q.entries = append(q.entries, entry{pending: f, release: release, lane: a.Lane, source: a.Source})
 	if !q.working {
 		q.working = true
 		i.working.Go(func() { i.work(q) })
@@ -352,7 +352,7 @@ func (i *Intake) prepare(c class, entries []entry) {
 	}
 	if c == live {
 		for _, e := range entries {
-			i.check(e.flight)
+			i.check(e.pending)
 		}
 		return
 	}
@@ -362,7 +362,7 @@ func (i *Intake) prepare(c class, entries []entry) {
 		work.Go(func() {
 			for n := next.Add(1) - 1; n < int64(len(entries)); n = next.Add(1) - 1 {
 				i.workers <- struct{}{}
-				i.check(entries[n].flight)
+				i.check(entries[n].pending)
 				<-i.workers
 				// Without this, who else has something to do waits until the scheduler cuts in,
 				// after 10 ms.
@@ -374,7 +374,7 @@ func (i *Intake) prepare(c class, entries []entry) {
 }
 
 // check verifies an event once that is not stored.
-func (i *Intake) check(f *flight) {
+func (i *Intake) check(f *pending) {
 	f.checked.Do(func() {
 		i.mu.Lock()
 		stored := f.stored
@@ -387,7 +387,7 @@ func (i *Intake) check(f *flight) {
 
 // ask asks which events are stored. Where there is no answer, ingest says what is stored.
 func (i *Intake) ask(c class, entries []entry) {
-	var unasked []*flight
+	var unasked []*pending
 	var ids [][32]byte
 	i.asks[c] <- struct{}{}
 	defer func() { <-i.asks[c] }()
@@ -395,7 +395,7 @@ func (i *Intake) ask(c class, entries []entry) {
 	for _, e := range entries {
 		if !e.asked {
 			e.asked = true
-			unasked, ids = append(unasked, e.flight), append(ids, e.key.id)
+			unasked, ids = append(unasked, e.pending), append(ids, e.key.id)
 		}
 	}
 	i.mu.Unlock()
@@ -417,7 +417,7 @@ func (i *Intake) ask(c class, entries []entry) {
 }
 
 // verify looks whether an event is genuine.
-func (i *Intake) verify(f *flight) error {
+func (i *Intake) verify(f *pending) error {
 	if !nostr.HasID(f.event) {
 		i.verified.WithLabelValues("id").Inc()
 		return errID
@@ -432,7 +432,7 @@ func (i *Intake) verify(f *flight) error {
 
 // offer hands on an event, unless another connection has.
 func (i *Intake) offer(q *queue, e entry) {
-	f := e.flight
+	f := e.pending
 	i.mu.Lock()
 	again := f.offered && (q.class != live || f.urgent)
 	if f.ended || again || i.over {
@@ -461,7 +461,7 @@ func (i *Intake) offer(q *queue, e entry) {
 }
 
 // end tells all who have brought an event how it ended. Only the first end counts.
-func (i *Intake) end(f *flight, r Result) {
+func (i *Intake) end(f *pending, r Result) {
 	i.mu.Lock()
 	if f.ended {
 		i.mu.Unlock()
@@ -469,8 +469,8 @@ func (i *Intake) end(f *flight, r Result) {
 	}
 	f.ended = true
 	delete(i.all, f)
-	if i.flights[f.key] == f {
-		delete(i.flights, f.key)
+	if i.pending[f.key] == f {
+		delete(i.pending, f.key)
 	}
 	waiters := f.waiters
 	f.waiters, r.Event = nil, f.event
@@ -484,7 +484,8 @@ func (i *Intake) end(f *flight, r Result) {
 	}
 }
 
-// recent remembers the last ids that were added, at least half of recentIDs and at most all of them.
+// recent remembers the last ids that were added, at least half of recentIDs and at most all of
+// them.
 type recent struct{ young, old map[[32]byte]struct{} }
 
 func (s *recent) add(id [32]byte) {

@@ -92,7 +92,7 @@ func TestLostVerdictIsAskedAgain(t *testing.T) {
 		p.with(func() { p.fail = nil })
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		time.Sleep(rules.Settle)
+		time.Sleep(rules.Calm)
 		synctest.Wait()
 		if st := p.status(); st.Connection != session.Connected || !st.CaughtUp || len(p.accepted) != 7 {
 			t.Errorf("%+v, %d events", st, len(p.accepted))
@@ -230,7 +230,7 @@ func TestRelayThatIgnoresTimes(t *testing.T) {
 		p.messages <- wire.Message{Kind: wire.EOSE, Sub: "h2"}
 		p.with(func() { p.mute = false })
 		p.want(1, manyRepos(0, 3))
-		time.Sleep(rules.Settle)
+		time.Sleep(rules.Calm)
 		p.with(func() { p.mute = true })
 		for n := range 9 {
 			p.want(uint64(n+2), manyRepos(0, n+4))
@@ -358,7 +358,7 @@ func TestAuthorOverBudget(t *testing.T) {
 		p.stored = append(p.stored, event(t, 1621, 1000, nostr.Tag{"a", "30617:aa:000"}))
 		p.run(session.Start{})
 		p.want(1, manyRepos(0, 1))
-		time.Sleep(rules.Settle)
+		time.Sleep(rules.Calm)
 		synctest.Wait()
 		_, n := p.count()
 		if st := p.status(); st.Confirmed.Target != 1 || st.Connection != session.Connected || n != 1 {

@@ -161,7 +161,7 @@ func TestTooLargeForTheBus(t *testing.T) {
 		p.fail = fmt.Errorf("send candidate: %w", nats.ErrMaxPayload)
 		p.stored = []*nostr.Event{event(t, 30617, 100)}
 		p.run(session.Start{})
-		time.Sleep(rules.Settle)
+		time.Sleep(rules.Calm)
 		synctest.Wait()
 		if st := p.status(); st.Connection != session.Connected {
 			t.Fatalf("%+v", st)

@@ -38,7 +38,7 @@ type live struct {
 	owed     *batch    // the past that is asked for instead
 }
 
-// Filters ask for what comes from now on, whatever any clock says.
+// Filters ask for what comes from now on, and depend on no clock.
 func (l *live) Filters() (filters []nostr.Filter) {
 	for _, f := range slices.Concat(l.groups...) {
 		f.LimitZero = true
@@ -123,8 +123,8 @@ func (s *Session) pieces(groups []history.Group) (pieces [][]history.Group) {
 
 // openLive subscribes to what comes from now on. first is true for layer 1, which is opened though
 // the relay may have no room. The groups of layers 2 and 3 go together with those of the newest
-// subscription while it has room, so that many small additions do not become many subscriptions,
-// of which relays allow few. That is a new subscription too: where a REQ replaces another, the relay
+// subscription while it has room, so that many small additions do not become many subscriptions, of
+// which relays allow few. That is a new subscription too: where a REQ replaces another, the relay
 // may do either first. Requests for the past make room for it.
 func (s *Session) openLive(ctx context.Context, groups []history.Group, first bool, missing, now time.Time) error {
 	newest, _ := s.latest(func(a asking) bool {
@@ -194,11 +194,11 @@ func (s *Session) makeRoom(ctx context.Context, now time.Time) (made bool, err e
 	return made, nil
 }
 
-// settled reports whether nothing is being opened. While something is, nothing else may be asked
+// allOpen reports whether nothing is being opened. While something is, nothing else may be asked
 // for: what comes from now on must be open before the past is asked for, or something falls in
-// between, in whatever order a relay does what it is asked. Nothing waits for one that the relay
-// has refused before: what falls in between is made up for once it takes that.
-func (s *Session) settled() bool {
+// between, in any order in which a relay does what it is asked. Nothing waits for one that the
+// relay has refused before: what falls in between is made up for once it takes that.
+func (s *Session) allOpen() bool {
 	for _, a := range s.open {
 		if l, is := a.(*live); is && !l.answered && !l.replaced && l.missing.IsZero() {
 			return false
@@ -214,12 +214,12 @@ func (s *Session) tendLive(ctx context.Context, now time.Time) error {
 	if s.limits.Quiet(now) {
 		return nil
 	}
-	settled := s.settled()
+	allOpen := s.allOpen()
 	for _, l := range slices.Clone(s.lives) { // what is replaced before what replaces it
 		_, open := s.open[l.id]
 		var err error
 		switch {
-		case l.replaced && settled:
+		case l.replaced && allOpen:
 			s.makeUp(l)
 			s.forget(l)
 			err = s.stop(ctx, l)

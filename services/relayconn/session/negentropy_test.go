@@ -399,7 +399,7 @@ func TestAnotherRelayIsFaster(t *testing.T) {
 		r := newReconciling(t, 2, stored...)
 		r.session.Negentropy.Known = func(string) bool { return true }
 		r.run(session.Start{})
-		time.Sleep(rules.Settle + time.Second)
+		time.Sleep(rules.Calm + time.Second)
 		synctest.Wait()
 		if st := r.status(); st.Connection != session.Connected || !st.CaughtUp || len(r.fetches()) > 0 {
 			t.Errorf("%+v, %d events were fetched", st, len(r.fetches()))

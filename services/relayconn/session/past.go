@@ -42,7 +42,7 @@ type cause struct {
 // work is what must be asked for of the past, all for one cause.
 type work struct {
 	// items are confirmed together when the groups have brought everything. None: it is asked for
-	// whatever the target says.
+	// also if no target says so.
 	items  history.Set
 	groups []history.Group
 	since  *nostr.Timestamp // nil: from the beginning
@@ -300,7 +300,7 @@ func (t *task) failed(s *Session, _ time.Time, why string) {
 // enough.
 func (s *Session) tendPast(_ context.Context, now time.Time) error {
 	s.spent = false
-	s.drop(func(b *batch) bool { return s.settle(b, now) })
+	s.drop(func(b *batch) bool { return s.finished(b, now) })
 	for _, b := range s.batches {
 		switch {
 		case !b.retryAt.IsZero() && !now.Before(b.retryAt):
@@ -325,10 +325,10 @@ func (s *Session) drop(gone func(*batch) bool) {
 	}
 }
 
-// settle ends a batch whose tasks have ended and whose events have their verdicts, and reports
+// finished ends a batch whose tasks have ended and whose events have their verdicts, and reports
 // whether it has come to its end. If a task has failed, or a verdict was lost, it must be tried
 // again.
-func (s *Session) settle(b *batch, now time.Time) (done bool) {
+func (s *Session) finished(b *batch, now time.Time) (done bool) {
 	if b.running > 0 || len(b.ids) > 0 || b.idle() || b.waiting.Load() > 0 {
 		return false
 	}

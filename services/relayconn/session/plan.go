@@ -89,4 +89,4 @@ func (s *Session) request(ctx context.Context, also []history.Group, missing, no
 }
 
 // mayAsk reports whether something new may be asked for.
-func (s *Session) mayAsk(now time.Time) bool { return s.settled() && !s.limits.Quiet(now) }
+func (s *Session) mayAsk(now time.Time) bool { return s.allOpen() && !s.limits.Quiet(now) }

@@ -159,7 +159,7 @@ func (p *play) open(live bool) []nostr.Filter {
 	return out
 }
 
-var rules = session.Rules{PageLimit: 3, AtOnce: 4, MaxFilters: 12, Settle: 6 * time.Second, Silence: time.Minute, ConsolidateWait: time.Minute, Cooldown: 65 * time.Second}
+var rules = session.Rules{PageLimit: 3, AtOnce: 4, MaxFilters: 12, Calm: 6 * time.Second, Silence: time.Minute, ConsolidateWait: time.Minute, Cooldown: 65 * time.Second}
 
 func newPlay(t *testing.T) *play {
 	p := &play{t: t, messages: make(chan wire.Message), wanted: make(chan session.Wanted), daily: make(chan time.Time), asked: map[string][]nostr.Filter{}, accepted: map[string]bool{}, done: make(chan error, 1)}

@@ -97,7 +97,7 @@ func NewRoom() *Room {
 type reconciler struct {
 	*Negentropy
 	s       *Session
-	units   []*unit   // that wait for their turn
+	units   []*unit   // that have not begun
 	active  []*search // that have begun, at most twice as many as may be open at once
 	results chan result
 	atOnce  int       // sessions that the relay takes, as far as is known
@@ -122,7 +122,7 @@ type unit struct {
 type state int
 
 const (
-	waiting state = iota // for its turn
+	waiting state = iota // to begin
 	working              // ingest has been asked what to say
 	ready                // to say it
 	said                 // to the relay, which has to answer
@@ -247,8 +247,8 @@ func (r *reconciler) say(ctx context.Context, x *search, now time.Time) error {
 	if x.id != "" {
 		return r.Relay.NegMsg(ctx, x.id, x.message)
 	}
-	r.s.turns++
-	x.id, x.turn, x.answered = r.s.name("n"), r.s.turns, false
+	r.s.asks++
+	x.id, x.order, x.answered = r.s.name("n"), r.s.asks, false
 	r.s.open[x.id] = x
 	return r.Relay.NegOpen(ctx, x.id, x.question().Filter, x.message)
 }

@@ -24,7 +24,7 @@ const (
 // request is a REQ that is open at the relay, as far as is known.
 type request struct {
 	id       string
-	turn     int       // counts in the order in which they were asked
+	order    int       // counts in the order in which they were asked
 	asked    time.Time // last
 	heard    time.Time // the last message; until the first one, when it was asked
 	answered bool      // there was a message
@@ -54,8 +54,8 @@ type asking interface {
 // ask asks the relay.
 func (s *Session) ask(ctx context.Context, a asking, now time.Time) error {
 	r := a.req()
-	s.turns++
-	*r = request{id: r.id, proved: r.proved, turn: s.turns, asked: now, heard: now}
+	s.asks++
+	*r = request{id: r.id, proved: r.proved, order: s.asks, asked: now, heard: now}
 	s.open[r.id] = a
 	return s.Asker.Req(ctx, r.id, a.Filters())
 }
@@ -70,7 +70,7 @@ func (s *Session) stop(ctx context.Context, a asking) error {
 func (s *Session) latest(counts func(asking) bool) (last asking) {
 	for _, o := range s.open {
 		a, is := o.(asking)
-		if is && (last == nil || a.req().turn > last.req().turn) && counts(a) {
+		if is && (last == nil || a.req().order > last.req().order) && counts(a) {
 			last = a
 		}
 	}

@@ -42,14 +42,14 @@ type Rules struct {
 	PageLimit       int           // of a historic REQ
 	AtOnce          int           // historic subscriptions open at once at most
 	MaxFilters      int           // more live filters than this are consolidated
-	Settle          time.Duration // syncing becomes connected when nothing was pending for so long
+	Calm            time.Duration // syncing becomes connected when nothing was pending for so long
 	Silence         time.Duration // a historic subscription that is silent for so long has failed
 	ConsolidateWait time.Duration // consolidation waits so long for pending batches
 	Cooldown        time.Duration // quiet after the relay told us that we ask too much
 }
 
-// Mark names what was wanted at a time: the repositories up to a sequence of GRASP_TARGETS, with the
-// root events up to a sequence of the log. The zero value is nothing.
+// Mark names what was wanted at a time: the repositories up to a sequence of GRASP_TARGETS, with
+// the root events up to a sequence of the log. The zero value is nothing.
 type Mark struct{ Target, Log uint64 }
 
 // Wanted is what should be asked beyond layer 1, and its name.
@@ -93,7 +93,7 @@ type Session struct {
 	Options
 	limits *wire.Limits
 	open   map[string]asked // at the relay, by the names of subscriptions
-	turns  int
+	asks   int
 	nextID int
 
 	lives  []*live
@@ -131,7 +131,7 @@ type Session struct {
 }
 
 const (
-	// maxInvalid is how many events with a wrong id or signature, or that nobody asked for, a relay
+	// maxInvalid is how many events with a wrong id or signature, or that were not asked for, a relay
 	// may send on one connection.
 	maxInvalid = 100
 	// uselessRate and uselessBurst bound how many messages a second are taken that bring nothing:
@@ -289,7 +289,7 @@ func (s *Session) next(now time.Time) time.Time {
 	if s.spent {
 		return now
 	}
-	next := history.Earlier(now.Add(time.Hour), history.NextAfter(now, s.limits.Until(), s.hold, s.consolidateBy, s.settledAt()))
+	next := history.Earlier(now.Add(time.Hour), history.NextAfter(now, s.limits.Until(), s.hold, s.consolidateBy, s.quietUntil()))
 	for _, a := range s.open {
 		next = history.Earlier(next, history.NextAfter(now, s.patience(a)))
 	}

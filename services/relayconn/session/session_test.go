@@ -56,7 +56,7 @@ func TestFreshStart(t *testing.T) {
 		if st := p.status(); st.Connection != session.Syncing || st.Repos != 1 || st.Confirmed.Target != 9 {
 			t.Fatalf("with the verdict, not settled: %+v", st)
 		}
-		time.Sleep(rules.Settle)
+		time.Sleep(rules.Calm)
 		synctest.Wait()
 		if st := p.status(); st.Connection != session.Connected {
 			t.Fatalf("settled: %+v", st)
@@ -111,7 +111,7 @@ func TestQuiet(t *testing.T) {
 		if n, _ := p.count(); n != asked {
 			t.Fatalf("%d requests during the pause, want none", n-asked)
 		}
-		time.Sleep(time.Second + rules.Settle)
+		time.Sleep(time.Second + rules.Calm)
 		synctest.Wait()
 		if st := p.status(); st.Connection != session.Connected || st.Repos != 1 {
 			t.Fatalf("after the pause: %+v", st)

@@ -92,7 +92,7 @@ func (s *Session) connection(now time.Time) Connection {
 		s.quietSince = now
 	}
 	switch {
-	case now.Before(s.settledAt()):
+	case now.Before(s.quietUntil()):
 		return Syncing
 	case past.failed:
 		return Incomplete
@@ -100,12 +100,12 @@ func (s *Session) connection(now time.Time) Connection {
 	return Connected
 }
 
-// settledAt is when the state is no longer syncing if nothing happens; zero: something is pending.
-func (s *Session) settledAt() time.Time {
+// quietUntil is when the state is no longer syncing if nothing happens; zero: something is pending.
+func (s *Session) quietUntil() time.Time {
 	if s.quietSince.IsZero() {
 		return s.quietSince
 	}
-	return s.quietSince.Add(s.Rules.Settle)
+	return s.quietSince.Add(s.Rules.Calm)
 }
 
 // report tells the observer of a status that is not the one told before.

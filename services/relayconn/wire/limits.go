@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// A relay is thought to take so many subscriptions, and so many events of a filter, whatever it
-	// says: what it does not take it refuses, and that is heeded.
+	// A relay is thought to take so many subscriptions, and so many events of a filter, also if it
+	// says less: what it does not take it refuses, and that is heeded.
 	fewestSubscriptions, fewestEvents = 8, 50
 	// filtersPerReq is how many live filters one subscription carries, and bytesPerReq about how
 	// long a REQ may become: many relays take no more, and few say what they take. A relay that

@@ -106,8 +106,8 @@ func cutOff(socket net.Conn) {
 	_ = socket.Close()
 }
 
-// Close says goodbye (1001) and closes, within a moment, whatever the relay does. Read, if it is
-// running, hears the relay's answer.
+// Close says goodbye (1001) and closes, within a moment, also if the relay does not answer. Read,
+// if it is running, hears the relay's answer.
 func (c *Conn) Close() {
 	defer c.cut()
 	closed := make(chan struct{})

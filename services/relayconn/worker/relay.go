@@ -282,7 +282,7 @@ func (l *life) save(ctx context.Context) bool {
 
 // observe keeps health and metrics in step with the time, and tells what only time brings about.
 func (l *life) observe(now time.Time) {
-	l.health = l.health.Settled(l.Rules.Health, now)
+	l.health = l.health.Held(l.Rules.Health, now)
 	state := l.health.State(l.Rules.Health, now)
 	if state == health.Dead && l.seen != health.Dead {
 		l.log.Error("the relay is dead: it has been failing without a break", "since", l.health.FailingSince)

@@ -54,7 +54,7 @@ func (s *stateKeeper) read(ctx context.Context) error {
 
 // put writes the entry. If it was written meanwhile, it
 // is written on that if it was by this worker, whose answer was lost; if it was deleted; and before
-// the first write, whoever it was: where the bucket has replicas, the read at the beginning may
+// the first write, by any worker: where the bucket has replicas, the read at the beginning may
 // have come from one that did not have the last write of the worker before yet.
 func (s *stateKeeper) put(ctx context.Context, v proto.RelayState) error {
 	data, err := json.Marshal(v)

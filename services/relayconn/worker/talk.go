@@ -124,7 +124,7 @@ func (l *life) tend(ctx context.Context, o *observer, wanted chan<- session.Want
 }
 
 // note takes in what the session says of itself, and returns when the next daily start is due. One
-// that was due stays so until it has begun, on whatever connection and by whatever worker.
+// that was due stays so until it has begun, on any connection and by any worker.
 func (l *life) note(st session.Status) time.Time {
 	if st.Days != l.status.Days {
 		l.past = l.past.begun()

@@ -151,8 +151,9 @@ func (w *Wanted) Relay() (url string, bootstrap bool) {
 	return relay.URL, relay.Bootstrap
 }
 
-// Now is what the relay should be asked for beyond layer 1. It stays as it was until the root events
-// of repositories that are new are known; known is false before it is known for the first time.
+// Now is what the relay should be asked for beyond layer 1. It stays as it was until the root
+// events of repositories that are new are known; known is false before it is known for the first
+// time.
 func (w *Wanted) Now() (now session.Wanted, known bool) {
 	w.targets.mu.Lock()
 	defer w.targets.mu.Unlock()

@@ -122,7 +122,7 @@ func rulesOf(s config.Sync) Rules {
 	dead, naughty, longest := s.DeadAfter, time.Duration(s.NaughtyHours)*time.Hour, seconds(s.MaxBackoffSeconds)
 	return Rules{
 		Session: session.Rules{
-			PageLimit: s.PageSize, AtOnce: s.BatchesAtOnce, MaxFilters: s.MaxFilters, Settle: millis(s.BatchWindowMillis) + time.Second,
+			PageLimit: s.PageSize, AtOnce: s.BatchesAtOnce, MaxFilters: s.MaxFilters, Calm: millis(s.BatchWindowMillis) + time.Second,
 			Silence: s.SilenceTimeout, ConsolidateWait: s.ConsolidateWait, Cooldown: s.RateLimitCooldown,
 		},
 		Health: health.Rules{
