@@ -41,7 +41,7 @@ func EncodeRelay(key string) (string, error) {
 	})
 }
 
-// DecodeRelay is the inverse of [EncodeRelay]. It refuses whatever EncodeRelay would not have
+// DecodeRelay is the inverse of [EncodeRelay]. It refuses what EncodeRelay would not have
 // written.
 func DecodeRelay(name string) (string, error) {
 	return decode("relay", name, strings.ReplaceAll(name, "_", ":"), EncodeRelay)
@@ -61,7 +61,7 @@ func EncodeIdentifier(identifier string) (string, error) {
 	})
 }
 
-// DecodeIdentifier is the inverse of [EncodeIdentifier]. It refuses whatever EncodeIdentifier would
+// DecodeIdentifier is the inverse of [EncodeIdentifier]. It refuses what EncodeIdentifier would
 // not have written.
 func DecodeIdentifier(token string) (string, error) {
 	if token == emptyToken {

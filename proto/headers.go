@@ -7,8 +7,8 @@ const (
 	HeaderSource = "Grasp-Source"
 	// HeaderRelay is the normalised URL of the relay that a synced event came from.
 	HeaderRelay = "Grasp-Relay"
-	// HeaderClient is the client key of whoever asks: an IPv4 address or an IPv6 /64 prefix, worked
-	// out at the front door. It is on candidates of users, and on the HTTP requests that the
+	// HeaderClient is the key of the client that asks: an IPv4 address or an IPv6 /64 prefix,
+	// worked out at the front door. It is on candidates of users, and on the HTTP requests that the
 	// gateway passes on to purgatory workers; empty for everything that did not come through the
 	// front door.
 	HeaderClient = "Grasp-Client"
@@ -61,7 +61,7 @@ type Action string
 const (
 	ActionRelease Action = "release" // its git data is there: decide again and accept
 	ActionExpire  Action = "expire"  // its time is over
-	ActionExtend  Action = "extend"  // its clock starts anew
+	ActionExtend  Action = "extend"  // its time starts again
 	// ActionRemove: the repository that an accepted event was for has been removed. The event
 	// leaves the log, unless something that is still here needs it.
 	ActionRemove Action = "remove"

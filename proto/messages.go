@@ -87,7 +87,7 @@ type Held struct {
 	Identifier string       `json:"identifier"`
 	Source     Source       `json:"source"`
 	Relay      string       `json:"relay,omitempty"`
-	Client     string       `json:"client,omitempty"`   // client key of whoever submitted it, see HeaderClient
+	Client     string       `json:"client,omitempty"`   // key of the client that submitted it, see HeaderClient
 	Reserved   bool         `json:"reserved,omitempty"` // in the room of owners and maintainers of served repositories
 	Phase      Phase        `json:"phase"`
 	HeldAt     time.Time    `json:"held_at"`
@@ -248,8 +248,8 @@ type ReconcileQuery struct {
 type ReconcileAnswer struct {
 	// Message is for the relay; none: all is settled.
 	Message []byte `json:"message,omitempty"`
-	// Missing is the ids that the relay has named and nobody here knows, 32 bytes each. An id may
-	// come again with a later message.
+	// Missing is the ids that the relay has named and that are not known here, 32 bytes each. An id
+	// may come again with a later message.
 	Missing []byte `json:"missing,omitempty"`
 	// Known is how many events of the filter are known, of an answer that begins a session.
 	Known uint64 `json:"known,omitempty"`

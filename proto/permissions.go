@@ -17,7 +17,7 @@ const (
 	// remove or keep repositories that are not hosted any more.
 	UserOperator = "operator"
 	// UserImport is for `tendril import`, which offers events on the lane of older events and reads
-	// nothing. Whoever has this login is trusted to have checked their signatures.
+	// nothing. A holder of this login is trusted to have checked their signatures.
 	UserImport = "import"
 	// UserTendril is for a process that runs several services over one connection. It may do what
 	// each of them may.

@@ -30,8 +30,8 @@ func RepoSubject(verb RepoVerb, shard int) string {
 	return prefixRepo + string(verb) + "." + ShardName(shard)
 }
 
-// RepoAnswerSubject is where an answer goes, `grasp.repo.answer.<inbox>`. Whoever asks names it as
-// the reply subject of the request. inbox must be a token of letters and digits.
+// RepoAnswerSubject is where an answer goes, `grasp.repo.answer.<inbox>`. The one who asks names it
+// as the reply subject of the request. inbox must be a token of letters and digits.
 func RepoAnswerSubject(inbox string) string { return prefixRepoAnswer + inbox }
 
 // ParseRepoAnswerSubject returns the inbox back. Purgatory answers to nothing else.

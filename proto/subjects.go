@@ -17,7 +17,7 @@ import (
 var ErrSubject = errors.New("not a subject of this form")
 
 // ShortIDLength is how many hex digits of an event id (or of a hash of a `d` tag) stand in a
-// subject: 128 bits, so that nobody can make two events meet on one subject, where the log would
+// subject: 128 bits, so that two events cannot be made to meet on one subject, where the log would
 // keep only one of them.
 const ShortIDLength = 32
 
@@ -47,8 +47,8 @@ const (
 	ServiceQuery = "grasp-query"
 	// SubjectProgress is where every process tells each second how far it has read, see [Progress].
 	SubjectProgress = "grasp.progress"
-	// SubjectQueryEvents is the micro service that answers with the accepted events for a filter, or
-	// their ids, see [EventsQuery].
+	// SubjectQueryEvents is the micro service that answers with the accepted events for a filter,
+	// or their ids, see [EventsQuery].
 	SubjectQueryEvents = "grasp.query.events"
 	// ServiceEvents is the name of that micro service.
 	ServiceEvents = "grasp-events"
@@ -239,8 +239,7 @@ func ParseWantedSubject(subject string) (key, ref string, err error) {
 // candidate ended. inbox must be a token of letters and digits.
 func VerdictSubject(inbox string) string { return prefixVerdict + inbox }
 
-// ParseVerdictSubject returns the inbox back. Ingest answers to nothing else, whatever a candidate
-// asks for.
+// ParseVerdictSubject returns the inbox back. Ingest answers to nothing else.
 func ParseVerdictSubject(subject string) (string, error) {
 	inbox, ok := strings.CutPrefix(subject, prefixVerdict)
 	if !ok || inbox == "" || len(inbox) > 64 {
@@ -265,7 +264,7 @@ const (
 	GitRefused  GitVerb = "refused"  // a push was refused
 	GitReleased GitVerb = "released" // an event left purgatory and is served
 	GitExpired  GitVerb = "expired"  // an event left purgatory unserved
-	GitUnfit    GitVerb = "unfit"    // a state names references that no repository can have, whatever data comes
+	GitUnfit    GitVerb = "unfit"    // a state names references that no repository can have
 	GitEnded    GitVerb = "ended"    // a repository is not hosted any more: deleted or moved away by its owner
 	GitReturned GitVerb = "returned" // it is hosted again
 	GitRemoved  GitVerb = "removed"  // its git data is removed

@@ -63,7 +63,7 @@ func (b *Bus) connect(o Options, more ...nats.Option) error {
 	return nil
 }
 
-// connectOptions are the options of the connection, whatever server it goes to. nats.go calls all
+// connectOptions are the options of the connection to any server. nats.go calls all
 // handlers on one goroutine.
 func (b *Bus) connectOptions(o Options) []nats.Option {
 	told, reported := "", map[string]bool{}

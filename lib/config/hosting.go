@@ -46,7 +46,7 @@ func (r Rules) Domain() string { return r.Home }
 func (r Rules) ReadOnly() bool { return r.readOnly }
 
 // Lists reports whether the announcement lists this service: the repository is hosted here and can
-// be pushed to, whatever is archived.
+// be pushed to.
 func (r Rules) Lists(a *nostr.Announcement) bool { return a.ListsService(r.Home) }
 
 // Archives reports whether the repository is kept though its announcement does not list this

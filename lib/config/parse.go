@@ -88,8 +88,8 @@ func Parse(name string, args []string) (Settings, error) {
 	return grammar.Complete(src)
 }
 
-// Again reads the settings of this process again: its `.env` may have changed. It says what is wrong
-// with them now.
+// Again reads the settings of this process again: its `.env` may have changed. It says what is
+// wrong with them now.
 func Again() error {
 	type word string
 	var grammar struct {

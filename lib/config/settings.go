@@ -5,10 +5,10 @@
 // and each takes what it needs. The groups are topics, not services.
 //
 // A setting is a field with kong's tags env (its name), default and help. The flag of NGIT_X_Y is
-// --x-y. Our own tags are: min and max (its range), oneof (its values), address (it is host:port, like
-// this), filled (it is not empty), main (--help shows it with this text; --help-all shows all), secret
-// (never printed) and also (names that other GRASP servers have for it). Sizes have type:"bytes" and
-// are written 64MiB.
+// --x-y. Our own tags are: min and max (its range), oneof (its values), address (it is host:port,
+// like this), filled (it is not empty), main (--help shows it with this text; --help-all shows
+// all), secret (never printed) and also (names that other GRASP servers have for it). Sizes have
+// type:"bytes" and are written 64MiB.
 //
 // A field with the tag constant is no setting: its value is fixed. Only tests change constants, in
 // code or like settings (see testProgram).
@@ -71,7 +71,7 @@ type Bus struct {
 	NATSKey       string        `env:"NGIT_NATS_KEY" placeholder:"FILE" help:"Key (PEM) of NGIT_NATS_CERT."`
 	NATSReplicas  int           `env:"NGIT_NATS_REPLICAS" oneof:"1, 3 or 5" default:"1" help:"Replicas of streams and buckets: 1, 3 or 5."`
 	NATSListen    string        `env:"NGIT_NATS_LISTEN" address:"127.0.0.1:4222, or none" default:"127.0.0.1:4222" help:"Where the embedded NATS listens for operators ('nats sub'). 'none': nowhere."`
-	NATSPassword  string        `env:"NGIT_NATS_PASSWORD" secret:"" placeholder:"PASSWORD" help:"Password of the user 'operator' at the embedded NATS, who may read everything and write nothing ('tendril repo' aside), and of 'import', by which 'tendril import' offers events; nobody else is let in. Empty: whoever can connect may do everything."`
+	NATSPassword  string        `env:"NGIT_NATS_PASSWORD" secret:"" placeholder:"PASSWORD" help:"Password of the user 'operator' at the embedded NATS, who may read everything and write nothing ('tendril repo' aside), and of 'import', by which 'tendril import' offers events; no other user is let in. Empty: every connection may do everything."`
 	ForgetLog     string        `env:"NGIT_FORGET_LOG" help:"What is given up, as the message names it that ends the start: the time at which an event log was made, or the domain under which the git folder was served before. Both with a comma between."`
 	WorkerTTL     time.Duration `env:"NGIT_WORKER_TTL" default:"10s" min:"1s" max:"1h" help:"A worker whose heartbeat is older than this is dead and its claims are free."`
 

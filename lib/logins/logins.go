@@ -73,8 +73,8 @@ func Default() []string {
 func LoginFile(dir, user string) string { return filepath.Join(dir, user+".login") }
 
 // Init gives each of the users (none named: [Default]) a login that works, unless it has one, and
-// writes users.conf anew with what all users may do in this version. No password is taken away, and
-// none that works is replaced.
+// writes users.conf again with what all users may do in this version. No password is taken away,
+// and none that works is replaced.
 func Init(dir string, users ...string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make the folder of logins: %w", err)

@@ -354,7 +354,8 @@ func TestNoReplyReachesTheLog(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// From the core account an answer does arrive, and what was asked before it has arrived by then.
+	// From the core account an answer does arrive, and what was asked before it has arrived by
+	// then.
 	const control = "grasp.event.1.a.control"
 	if err := core.Conn().PublishRequest("$JS.API.DIRECT.GET."+proto.StreamEvents, control, []byte(`{"seq":1}`)); err != nil {
 		t.Fatal(err)

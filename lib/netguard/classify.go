@@ -54,10 +54,10 @@ var untyped = []struct {
 }
 
 // Classify tells what kind of failure an error of this package's clients and WebSockets is. A
-// time-out counts as such in whatever stage it struck. Of the failures of name resolution only the
-// answer that there is no such name is the server's own fault; a resolver that cannot be reached is
-// ours, and counts as a connection that failed. A handshake that was cut off is a broken connection:
-// a server that restarts looks like this.
+// time-out counts as such in every stage. Of the failures of name resolution only the answer that
+// there is no such name is the server's own fault; a resolver that cannot be reached is ours, and
+// counts as a connection that failed. A handshake that was cut off is a broken connection: a server
+// that restarts looks like this.
 func Classify(err error) Cause {
 	if err == nil {
 		return CauseNone

@@ -193,7 +193,7 @@ func (l limited) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// DialWebSocket opens a WebSocket through the guard, whatever HTTPClient the options name. ctx
+// DialWebSocket opens a WebSocket through the guard; the options name no HTTPClient. ctx
 // bounds the opening only. An answer that refuses the upgrade is for Classify a breach of protocol
 // only if its status is no error of HTTP: a web page, say, where a WebSocket should be.
 //

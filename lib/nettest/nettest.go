@@ -57,7 +57,7 @@ func (l *Listener) Close() error { l.close(); return nil }
 // Addr implements net.Listener. It is no address that anybody could dial.
 func (l *Listener) Addr() net.Addr { return &net.TCPAddr{} }
 
-// Refusing is the host and port on which nobody listens, nor will: the port is in use, for a
+// Refusing is the host and port on which no server listens, nor will: the port is in use, for a
 // connection of ours.
 func Refusing(t testing.TB) string {
 	t.Helper()

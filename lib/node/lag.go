@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// lagAge is how old the end of a stream may be that metrics are told from: whoever may read the
-	// metrics must not make the bus work for every reading.
+	// lagAge is how old the end of a stream may be that metrics are told from: a reader of
+	// the metrics must not make the bus work each time.
 	lagAge = time.Second
 	// lagWait bounds how long the bus is asked. What it does not say is not told.
 	lagWait = 2 * time.Second

@@ -101,7 +101,7 @@ func (n *NATS) configuration() *server.Options {
 	return options
 }
 
-// Reload lets the server read its users anew, as SIGHUP does.
+// Reload lets the server read its users again, as SIGHUP does.
 func (n *NATS) Reload() {
 	n.t.Helper()
 	n.mu.Lock()
