@@ -20,9 +20,6 @@ type Announcement struct {
 	// Maintainers are the public keys (64 hex digits) that the owner trusts with the repository,
 	// each once, without the owner.
 	Maintainers []string
-
-	// EarliestUniqueCommit is the commit that tells forks of one project apart from others, or "".
-	EarliestUniqueCommit string
 }
 
 // ParseAnnouncement reads an announcement. It needs a legal identifier; the tags relays, clone, web
@@ -35,11 +32,10 @@ func ParseAnnouncement(ev *Event) (*Announcement, error) {
 		return nil, errors.New("the author is not a public key of 64 lower-case hex digits")
 	}
 	a := &Announcement{
-		Event:                ev,
-		Ref:                  RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()},
-		Name:                 tagValue(ev.Tags, "name"),
-		Description:          tagValue(ev.Tags, "description"),
-		EarliestUniqueCommit: earliestUniqueCommit(ev.Tags),
+		Event:       ev,
+		Ref:         RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()},
+		Name:        tagValue(ev.Tags, "name"),
+		Description: tagValue(ev.Tags, "description"),
 	}
 	if err := CheckIdentifier(a.Ref.Identifier); err != nil {
 		return nil, err
@@ -64,15 +60,6 @@ func ParseAnnouncement(ev *Event) (*Announcement, error) {
 	}
 	a.Maintainers = maintainers.items
 	return a, nil
-}
-
-func earliestUniqueCommit(tags Tags) string {
-	for tag := range tags.FindAll("r") {
-		if len(tag) > 2 && tag[2] == "euc" && IsObjectID(tag[1]) {
-			return tag[1]
-		}
-	}
-	return ""
 }
 
 // RelayURLs are the relays of the announcement, normalised. Invalid ones are left out; ws and wss

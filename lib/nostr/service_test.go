@@ -2,7 +2,6 @@ package nostr
 
 import (
 	"slices"
-	"strings"
 	"testing"
 )
 
@@ -213,28 +212,4 @@ func TestParseRepositoryPath(t *testing.T) {
 			t.Errorf("ParseRepositoryPath(%q) = %+v, want an error", path, got)
 		}
 	}
-}
-
-func FuzzListsServiceClone(f *testing.F) {
-	npub := npubOf(f, alice)
-	for _, rest := range []string{"x.git", "%78.git/", "x y%", "a/b.git?#", "%2e%2e/x.git"} {
-		f.Add("https://grasp.example/"+npub+"/"+rest, "x")
-	}
-	f.Add("ws://u@grasp.example:80", "a b")
-	f.Fuzz(func(t *testing.T, clone, identifier string) {
-		a := &Announcement{Ref: RepoRef{alice, identifier}, Clone: []string{clone}}
-		if !a.ListsServiceClone("grasp.example") {
-			return
-		}
-		if !OnDomain("https://"+authority(clone), "grasp.example") {
-			t.Fatalf("%q is listed as the clone URL of %q", clone, identifier)
-		}
-	})
-}
-
-// authority is what stands between the scheme and the path of a URL.
-func authority(rawURL string) string {
-	_, rest, _ := strings.Cut(strings.Trim(rawURL, " "), "://")
-	host, _, _ := strings.Cut(rest, "/")
-	return host
 }

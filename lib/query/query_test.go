@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -296,58 +295,6 @@ func TestAReplicaThatLagsNeverSaysUnknown(t *testing.T) {
 	apply(t, lags.DB, recs)
 	if !has(t, remote, late)[0] {
 		t.Error("unknown to one that has caught up")
-	}
-}
-
-// TestQueriesWaitForWhatIsNamed: a page is answered from what the asker knows to be there.
-func TestQueriesWaitForWhatIsNamed(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	x := w.replica(w.accept(event(1, 1, "first")))
-	remote := w.remote()
-	recs := w.accept(event(1, 2, "second"))
-	if err := remote.CatchUp(patient(t)); err != nil {
-		t.Fatal(err)
-	}
-	answered := make(chan int, 1)
-	go func() { answered <- len(gather(t, remote.Query(patient(t), nostr.Filter{Kinds: []int{1}}))) }()
-	select {
-	case n := <-answered:
-		t.Fatalf("%d events before they were read", n)
-	case <-time.After(400 * time.Millisecond):
-	}
-	apply(t, x.DB, recs)
-	if n := <-answered; n != 2 {
-		t.Errorf("%d events", n)
-	}
-}
-
-// TestOneReplicaIsKilledWithAQuestion: it is asked again of the other.
-func TestOneReplicaIsKilledWithAQuestion(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	ev := event(1, 1, "first")
-	recs := w.accept(ev)
-	var took atomic.Int32
-	dead, err := w.Conn.QueueSubscribe(proto.SubjectQueryEvents, micro.DefaultQueueGroup, func(*nats.Msg) { took.Add(1) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	remote := w.remote()
-	answered := make(chan []bool, 1)
-	go func() {
-		answer, _ := remote.Has(patient(t), [][32]byte{idOf(t, ev)})
-		answered <- answer
-	}()
-	for took.Load() == 0 {
-		time.Sleep(time.Millisecond)
-	}
-	if err := dead.Unsubscribe(); err != nil {
-		t.Fatal(err)
-	}
-	w.replica(recs)
-	if answer := <-answered; !slices.Equal(answer, []bool{true}) {
-		t.Errorf("%v", answer)
 	}
 }
 

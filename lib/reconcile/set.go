@@ -62,36 +62,23 @@ type Range struct{ From, To Item }
 // Everything is the range of all items.
 var Everything = Range{To: End}
 
-// Empty reports whether nothing can be in the range.
-func (r Range) Empty() bool { return r.From.Compare(r.To) >= 0 }
-
 // Holds reports whether an item is in the range.
 func (r Range) Holds(i Item) bool { return i.Compare(r.From) >= 0 && i.Compare(r.To) < 0 }
 
 // Sum is what the fingerprint of a range is made of: the number of its items, and the sum of their
-// ids, as little-endian numbers, modulo 2^256. Sums of ranges that do not overlap can be added.
+// ids, as little-endian numbers, modulo 2^256.
 type Sum struct {
 	Count uint64
 	Total [4]uint64 // the lowest 64 bits first
 }
 
 // Add adds an id.
-func (s *Sum) Add(id *[32]byte) { s.Plus(sumOf(id)) }
-
-func sumOf(id *[32]byte) Sum {
-	return Sum{Count: 1, Total: [4]uint64{
-		binary.LittleEndian.Uint64(id[:]), binary.LittleEndian.Uint64(id[8:]),
-		binary.LittleEndian.Uint64(id[16:]), binary.LittleEndian.Uint64(id[24:]),
-	}}
-}
-
-// Plus adds the sum of another range.
-func (s *Sum) Plus(o Sum) {
+func (s *Sum) Add(id *[32]byte) {
 	carry := uint64(0)
 	for i := range s.Total {
-		s.Total[i], carry = bits.Add64(s.Total[i], o.Total[i], carry)
+		s.Total[i], carry = bits.Add64(s.Total[i], binary.LittleEndian.Uint64(id[8*i:]), carry)
 	}
-	s.Count += o.Count
+	s.Count++
 }
 
 // Fingerprint returns what the other side is told of a range (NIP-77, Fingerprint algorithm).
