@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -65,11 +64,9 @@ func TestADamagedIndexIsRebuilt(t *testing.T) {
 			b, dir := openBus(t), t.TempDir()
 			events := notes(0, 50)
 			last := write(t, b, events...)
-			db := open(t, dir)
-			stop := follow(t, b, db, slog.New(slog.DiscardHandler))
+			db, stop := followed(t, b, dir, quiet)
 			waitFor(t, db, last)
 			stop()
-			closeDB(t, db)
 			damage(t, dir)
 
 			db = open(t, dir)
@@ -77,11 +74,11 @@ func TestADamagedIndexIsRebuilt(t *testing.T) {
 				t.Errorf("at %d, rebuilt because: %v", db.Seq(), db.Rebuilt())
 			}
 			intact(t, db)
-			stop = follow(t, b, db, slog.New(slog.DiscardHandler))
+			closeDB(t, db)
+			db, stop = followed(t, b, dir, quiet)
 			waitFor(t, db, last)
 			holds(t, db, events...)
 			stop()
-			closeDB(t, db)
 
 			db = open(t, dir)
 			if db.Rebuilt() != nil || db.Seq() != last {

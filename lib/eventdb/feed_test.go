@@ -1,7 +1,6 @@
 package eventdb
 
 import (
-	"log/slog"
 	"strings"
 	"testing"
 
@@ -27,9 +26,7 @@ func feed(t *testing.T, b *bus.Bus, db *DB, events ...*nostr.Event) {
 func TestFollowReadsNothingThatIsFed(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
-	db := open(t, "")
-	defer closeDB(t, db)
-	defer follow(t, b, db, slog.New(slog.DiscardHandler))()
+	db, _ := followed(t, b, "", quiet)
 	fed := notes(0, 1)
 	waitFor(t, db, write(t, b, fed...)) // like every writer it begins when the index has read the log
 	const size = 5000

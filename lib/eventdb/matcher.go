@@ -1,30 +1,26 @@
 package eventdb
 
-import "tendril.dev/lib/nostr"
+import (
+	"slices"
 
-// matcher checks of a filter what only the event itself tells: its author and its tags. It takes
-// one look at each tag, however many names and values the filter lists, because strangers write
-// both.
+	"tendril.dev/lib/nostr"
+)
+
+// matcher checks of a filter what only the event itself tells: its author and its tags. The values
+// are sets because strangers write the filter and the tags, both as long as they may be.
 type matcher struct {
-	authors map[string]bool // nil: anybody
-	tags    map[string]*wanted
-	checked int // events so far
-}
-
-// wanted are the values that a tag of one name may have.
-type wanted struct {
-	values map[string]bool
-	found  int // the last event that has one of them
+	authors map[string]bool // nil: every author
+	tags    map[string]map[string]bool
 }
 
 func newMatcher(f nostr.Filter) *matcher {
-	m := &matcher{tags: make(map[string]*wanted, len(f.Tags))}
+	m := &matcher{tags: make(map[string]map[string]bool, len(f.Tags))}
 	if f.Authors != nil {
 		m.authors = setOf(f.Authors)
 	}
 	for name, values := range f.Tags {
 		if values != nil {
-			m.tags[name] = &wanted{values: setOf(values)}
+			m.tags[name] = setOf(values)
 		}
 	}
 	return m
@@ -36,21 +32,12 @@ func (m *matcher) matches(ev *nostr.Event) bool {
 	if m.authors != nil && !m.authors[ev.PubKey] {
 		return false
 	}
-	m.checked++
-	missing := len(m.tags)
-	for _, tag := range ev.Tags {
-		if missing == 0 {
-			break
-		}
-		if len(tag) < 2 {
-			continue
-		}
-		if w := m.tags[tag[0]]; w != nil && w.found != m.checked && w.values[tag[1]] {
-			w.found = m.checked
-			missing--
+	for name, values := range m.tags {
+		if !slices.ContainsFunc(ev.Tags, func(tag nostr.Tag) bool { return len(tag) >= 2 && tag[0] == name && values[tag[1]] }) {
+			return false
 		}
 	}
-	return missing == 0
+	return true
 }
 
 func setOf(list []string) map[string]bool {
