@@ -131,7 +131,7 @@ func New(a Authority, o Options) http.Handler {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Metrics == nil {
-		o.Metrics = newMetrics(0)
+		o.Metrics = NewMetrics(nil, 0)
 	}
 	share := max(o.SpoolBytes/4, o.MaxPushBytes+diskStep)
 	return &handler{Options: o, authority: a, disk: limit.NewFair(o.SpoolBytes+diskStep, share)}

@@ -88,9 +88,7 @@ func serve(t testing.TB, o githttp.Options) *house { return serveFrom(t, gittest
 func serveFrom(t testing.TB, store *repository.Store, o githttp.Options) *house {
 	t.Helper()
 	h := &house{TB: t, registry: prometheus.NewPedanticRegistry(), authority: &authority{store: store, known: map[string]bool{}, push: takeAll}}
-	var err error
-	o.Metrics, err = githttp.NewMetrics(h.registry, 2)
-	must(t, err)
+	o.Metrics = githttp.NewMetrics(h.registry, 2)
 	h.Server = httptest.NewServer(githttp.New(h.authority, o))
 	t.Cleanup(h.Server.Close)
 	return h

@@ -2,7 +2,6 @@ package githttp
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"tendril.dev/lib/nostr"
 )
@@ -53,30 +53,25 @@ type Metrics struct {
 	traffic    *traffic
 }
 
-func newMetrics(topRepos int) *Metrics {
-	return &Metrics{
-		operations: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ngit_git_operations_total",
+// NewMetrics makes and registers the metrics; nil: they are not registered. The topRepos
+// repositories with the most traffic are named.
+func NewMetrics(r prometheus.Registerer, topRepos int) *Metrics {
+	register := promauto.With(r)
+	m := &Metrics{
+		operations: register.NewCounterVec(prometheus.CounterOpts{Name: "ngit_git_operations_total",
 			Help: "Git requests answered, and what users did by them."}, []string{"operation", "result", "status"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "ngit_git_operation_duration_seconds",
+		duration: register.NewHistogramVec(prometheus.HistogramOpts{Name: "ngit_git_operation_duration_seconds",
 			Help: "Time of a git request.", Buckets: prometheus.ExponentialBuckets(0.005, 2.5, 13)}, []string{"operation"}),
-		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ngit_git_bytes_total",
+		bytes: register.NewCounterVec(prometheus.CounterOpts{Name: "ngit_git_bytes_total",
 			Help: "Bytes of bodies exchanged with git clients."}, []string{"direction"}),
-		pushes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ngit_git_push_authorization_total",
+		pushes: register.NewCounterVec(prometheus.CounterOpts{Name: "ngit_git_push_authorization_total",
 			Help: "Pushes by whether they were authorised."}, []string{"result"}),
 		traffic: &traffic{top: topRepos, bytes: map[nostr.RepoRef]uint64{}},
 	}
-}
-
-// NewMetrics makes and registers the metrics. The topRepos repositories with the most traffic are
-// named.
-func NewMetrics(r prometheus.Registerer, topRepos int) (*Metrics, error) {
-	m := newMetrics(topRepos)
-	for _, c := range []prometheus.Collector{m.operations, m.duration, m.bytes, m.pushes, m.traffic} {
-		if err := r.Register(c); err != nil {
-			return nil, fmt.Errorf("register git metrics: %w", err)
-		}
+	if r != nil {
+		r.MustRegister(m.traffic)
 	}
-	return m, nil
+	return m
 }
 
 // operation counts a request, or what a user did by one.

@@ -304,10 +304,8 @@ func TestClientThatSendsTooSlowlyIsCutOff(t *testing.T) {
 			gittest.Repo(t, a.store, "slow")
 			synctest.Test(t, func(t *testing.T) {
 				registry := prometheus.NewPedanticRegistry()
-				metrics, err := githttp.NewMetrics(registry, 2)
-				must(t, err)
 				l := nettest.Listen()
-				server := &http.Server{Handler: githttp.New(a, githttp.Options{Stall: stall, Metrics: metrics})}
+				server := &http.Server{Handler: githttp.New(a, githttp.Options{Stall: stall, Metrics: githttp.NewMetrics(registry, 2)})}
 				go server.Serve(l)
 				defer server.Close()
 				transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.Dial(ctx) }}

@@ -84,7 +84,7 @@ func TestTrafficNamesTheTop(t *testing.T) {
 	t.Parallel()
 	owner := strings.Repeat("1", 64)
 	ref := func(i int) nostr.RepoRef { return nostr.RepoRef{PubKey: owner, Identifier: fmt.Sprintf("r%d", i)} }
-	top := newMetrics(2).traffic
+	top := NewMetrics(nil, 2).traffic
 	for i := range 5 {
 		top.add(ref(i), i*10)
 	}

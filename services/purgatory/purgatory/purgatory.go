@@ -155,9 +155,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	}
 	w.hunter = hunt.New(hunt.Options{Base: s.HuntBackoffBase, Max: s.HuntBackoffMax, Limits: limits, Share: share, Fetch: w.fetch, Look: w.lookAt, Log: n.Log})
 	w.metrics = newMetrics(n.Metrics, w)
-	if err := server.serve(w, directory); err != nil {
-		return err
-	}
+	server.serve(w, directory)
 	var working, shared atomic.Bool
 	n.Ready.Add("purgatory", func() error {
 		switch {

@@ -38,11 +38,7 @@ func (w *worker) listen() (*server, error) {
 }
 
 // serve begins to answer. directory tells who holds what this worker does not hold any more.
-func (s *server) serve(w *worker, directory *claim.Directory) error {
-	metrics, err := githttp.NewMetrics(w.node.Metrics, w.node.Settings.TopRepos)
-	if err != nil {
-		return err
-	}
+func (s *server) serve(w *worker, directory *claim.Directory) {
 	limits := w.node.Settings.Git
 	var prs githttp.Authority
 	if w.node.Settings.ContributorPRs {
@@ -51,7 +47,7 @@ func (s *server) serve(w *worker, directory *claim.Directory) error {
 	s.Handler = githttp.New(authority{w, false}, githttp.Options{
 		PRs:          prs,
 		MaxPushBytes: limits.MaxPushBytes, Stall: limits.GitStall, SpoolBytes: limits.GitSpoolBytes,
-		Log: w.log, Metrics: metrics,
+		Log: w.log, Metrics: githttp.NewMetrics(w.node.Metrics, w.node.Settings.TopRepos),
 		HandOver: w.node.Settings.GitHandOverWait,
 		Holder: func(identifier string) (string, bool) {
 			holder, held := directory.Holder(proto.ShardName(proto.ShardOf(identifier)))
@@ -64,7 +60,6 @@ func (s *server) serve(w *worker, directory *claim.Directory) error {
 			w.log.Error("git can no longer be served", "error", err)
 		}
 	}()
-	return nil
 }
 
 // Shutdown lets requests finish in time. Those that have not are cut off, which is logged and no
