@@ -104,15 +104,6 @@ func TestAnOperatorAsks(t *testing.T) {
 	if s := w.ask(proto.RepoList, "").Repos[0]; !s.Kept || !s.Until.IsZero() {
 		t.Errorf("listed when it was restored: %+v", s)
 	}
-	if s := one(proto.RepoRemove); s.References != 1 {
-		t.Errorf("removed: %+v", s)
-	}
-	if _, err := os.Stat(w.repo(alice, "x").Path()); !os.IsNotExist(err) {
-		t.Errorf("it is still there: %v", err)
-	}
-	if a := w.ask(proto.RepoList, ""); len(a.Repos)+len(a.Error) > 0 {
-		t.Errorf("a list when it is removed: %+v", a)
-	}
 }
 
 // TestADamagedRepositoryCanBeRemoved: an operator gets rid of a repository whose references cannot

@@ -21,18 +21,9 @@ import (
 	"tendril.dev/services/purgatory/shards"
 )
 
-// Releasing what a push satisfied may take afterPush, and afterEach for each MiB of its pack:
-// everything that it brought is walked through. The client may have gone meanwhile, the data has
-// not.
-const (
-	afterPush = time.Minute
-	afterEach = time.Second
-)
-
-// releaseTime is how long releasing what a push of that many bytes satisfied may take.
-func releaseTime(packBytes int64) time.Duration {
-	return afterPush + time.Duration(packBytes>>20)*afterEach
-}
+// releaseTime bounds releasing what a push satisfied: everything that it brought is walked through.
+// The client may have gone meanwhile, the data has not.
+const releaseTime = 30 * time.Minute
 
 // authority implements githttp.Authority: for announced repositories, or for those below /prs/
 // (GRASP-06), in which contributors offer pull requests. Any path there may be pushed to: a
@@ -286,7 +277,7 @@ func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive f
 	if err := receive(ctx); err != nil {
 		return err
 	}
-	if err := a.releasePushed(context.WithoutCancel(ctx), at, d, push.PackBytes); err != nil {
+	if err := a.releasePushed(context.WithoutCancel(ctx), at, d); err != nil {
 		return err
 	}
 	var objects []string
@@ -386,8 +377,8 @@ func (a authority) extend(ctx context.Context, d decision, at repository.Place) 
 // releasePushed releases what a push satisfied, and says whether the events that it brings the data
 // of are served then. A pull request may be held still, until other repositories that it is for
 // have the commit.
-func (a authority) releasePushed(ctx context.Context, at repository.Place, d decision, packBytes int64) error {
-	ctx, cancel := context.WithTimeout(ctx, releaseTime(packBytes))
+func (a authority) releasePushed(ctx context.Context, at repository.Place, d decision) error {
+	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
 	scope := release.Scope{Owners: []string{at.PubKey}}
 	if a.prs {
@@ -444,9 +435,5 @@ func (a authority) alsoTagged(d decision, scope *release.Scope) (unlock func()) 
 			}
 		}
 	}
-	return func() {
-		for _, unlock := range unlocks {
-			unlock()
-		}
-	}
+	return all(unlocks)
 }

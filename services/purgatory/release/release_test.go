@@ -549,23 +549,22 @@ func TestBrokenSiblingStandsInNobodysWay(t *testing.T) {
 // are for can be read, and follow when they are in it.
 func TestOthersAreLeftAlone(t *testing.T) {
 	t.Parallel()
-	w, started := crowd(t, 10)
-	c2 := w.work.Commit("a", "2")
-	fan := key(105)
-	w.accept(w.announce("fan", fan, alice))
-	w.state("second", alice, mainBranch, c2)
+	w := newWorld(t)
+	commit := w.work.Commit("a", "1")
+	w.accept(w.announce("announcement", alice))
+	w.accept(w.announce("fan", bob, alice))
+	w.state("state", alice, mainBranch, commit)
 	w.give(alice, "main")
-	started()
+	if err := w.repo(bob).Ensure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if result := w.release(alice); len(result.Released) != 1 {
 		t.Errorf("%d released, want the state", len(result.Released))
 	}
-	if n := started(); n > 3 {
-		t.Errorf("%d git processes", n)
-	}
-	w.wantRefs(alice, mainBranch, c2)
-	w.wantRefs(fan)
-	w.release(fan)
-	w.wantRefs(fan, mainBranch, c2)
+	w.wantRefs(alice, mainBranch, commit)
+	w.wantRefs(bob)
+	w.release(bob)
+	w.wantRefs(bob, mainBranch, commit)
 }
 
 // TestADeletedEventsReferenceGoes at once, though it is young.
@@ -583,30 +582,4 @@ func TestADeletedEventsReferenceGoes(t *testing.T) {
 	w.mu.Unlock()
 	w.release()
 	w.wantRefs(alice)
-}
-
-// TestWaitingPullRequestsOfACrowd: however many pull requests wait for a repository, one more costs
-// one look at it, and a commit that comes what it takes to name it.
-func TestWaitingPullRequestsOfACrowd(t *testing.T) {
-	t.Parallel()
-	w, started := crowd(t, 0)
-	for n := range 200 {
-		w.pull("waiting", key(200+n), fmt.Sprintf("%040x", 1000+n), alice)
-	}
-	w.release(alice)
-	c2 := w.work.Commit("a", "2")
-	started()
-	w.pull("one more", carol, c2, alice)
-	w.release(alice)
-	if n := started(); n > 1 {
-		t.Errorf("%d git processes for one more that waits", n)
-	}
-	w.give(alice, "main")
-	started()
-	if result := w.release(alice); len(result.Released) != 1 {
-		t.Errorf("%d released", len(result.Released))
-	}
-	if n := started(); n > 3 {
-		t.Errorf("%d git processes for a commit that came", n)
-	}
 }
