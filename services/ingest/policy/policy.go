@@ -164,7 +164,7 @@ func (p *Policy) judge(k Knowledge, c *Candidate, entry *held.Entry) (Decision, 
 	return d, err
 }
 
-// known answers for what needs no rule of its kind (policy.md, the first three checks).
+// known answers for what needs no rule of its kind.
 func (p *Policy) known(k Knowledge, c *Candidate, entry *held.Entry) (d Decision, decided bool, err error) {
 	if p.blacklist[c.Event.PubKey] {
 		return rejected("blacklisted", "blocked: this author is not welcome here"), true, nil

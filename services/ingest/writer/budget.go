@@ -9,7 +9,7 @@ import (
 	"tendril.dev/services/ingest/policy"
 )
 
-// Budgets bound what is stored (policy.md, Bounds). The zero value bounds nothing.
+// Budgets bound what is stored. The zero value bounds nothing.
 type Budgets struct {
 	Usage *limit.Usage
 	Marks *limit.Marks

@@ -17,7 +17,7 @@ import (
 const (
 	// ahead is how many packs of a lane are read and wait for their decision, and fetchBytes how
 	// much more of it is on its way.
-	ahead      = 16
+	ahead      = 8
 	fetchBytes = 2 << 20
 	// urgentFor is for how long after an urgent event the next one is expected.
 	urgentFor = 2 * time.Second
