@@ -6,11 +6,11 @@ import (
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/node"
-	"tendril.dev/services/discovery/discovery"
-	"tendril.dev/services/gateway/gateway"
-	"tendril.dev/services/ingest/ingest"
-	"tendril.dev/services/purgatory/purgatory"
-	"tendril.dev/services/relayconn/worker"
+	"tendril.dev/services/discovery"
+	"tendril.dev/services/gateway"
+	"tendril.dev/services/ingest"
+	"tendril.dev/services/purgatory"
+	"tendril.dev/services/relayconn"
 )
 
 // services returns all services in the order of their start. They stop in reverse: clients and
@@ -20,7 +20,7 @@ func services() []node.Service {
 		{Name: "ingest", Run: ingest.Run, Provisions: true},
 		{Name: "purgatory", Run: purgatory.Run, Asks: true},
 		{Name: "discovery", Run: discovery.Run, Asks: true},
-		{Name: "relayconn", Run: worker.Run, Asks: true},
+		{Name: "relayconn", Run: relayconn.Run, Asks: true},
 		{Name: "gateway", Run: gateway.Run},
 	}
 }

@@ -21,20 +21,6 @@ import (
 	"tendril.dev/proto"
 )
 
-// Main is the main function of a service that runs alone: settings, node, observation on its own
-// port, and a graceful stop on SIGINT or SIGTERM. It does not return.
-func Main(s Service) {
-	settings, err := config.Parse(s.Name, os.Args[1:])
-	if err == nil {
-		err = ServeApart(s.Name, settings, s)
-	}
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", s.Name, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
-
 // ServeApart is [Serve] for services whose system has other processes: it needs a NATS server that
 // they share, and serves /metrics, /healthz and /readyz on a port of its own. It waits for NATS and
 // the streams as long as it takes, and /readyz says so.

@@ -1,4 +1,4 @@
-// Command discovery is the service that decides which relay should be asked for what. It needs a
+// Package discovery is the service that decides which relay should be asked for what. It needs a
 // NATS server that the other services share.
 //
 //   - It follows the announcements and deletion requests of the log, and the bucket grasp-held, and
@@ -17,4 +17,4 @@
 //   - Before a publication everything is read that is held, and then everything that is accepted: an
 //     event that is released moves from the one to the other, and no target may lose its repository
 //     in between.
-package main
+package discovery

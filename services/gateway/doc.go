@@ -1,4 +1,4 @@
-// Command gateway is the front door: a nostr relay, git by smart HTTP, and web pages on one port.
+// Package gateway is the front door: a nostr relay, git by smart HTTP, and web pages on one port.
 // Any number of replicas may run. Each answers from its own index of the log.
 //
 // A connection first passes the listener of package gateway: it bounds the connections of each
@@ -19,4 +19,4 @@
 //
 // At a stop the relay answers the events that it has read and closes its sockets with 1001, HTTP
 // connections end with the request that comes next, and what is too slow is cut off.
-package main
+package gateway

@@ -1,4 +1,4 @@
-// Command ingest is the service that decides what is accepted. It alone writes the log, the held
+// Package ingest is the service that decides what is accepted. It alone writes the log, the held
 // events and the rejected ids.
 //
 //   - Any number of replicas run. Each follows the log (into its index), the bucket grasp-held and
@@ -20,4 +20,4 @@
 //   - Rejected events that miss something are parked whole for two minutes, and their ids are
 //     remembered for a week, both by what they miss. When that arrives they are decided again.
 //   - Package known answers relay workers which of a relay's events need not be fetched.
-package main
+package ingest

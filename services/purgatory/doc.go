@@ -1,8 +1,8 @@
-// Command purgatory is the service that holds git repositories, and the events that wait for git
+// Package purgatory is the service that holds git repositories, and the events that wait for git
 // data. It needs a NATS server that the other services share, and a git volume that its other
 // replicas share.
 //
-//   - A worker (package purgatory) claims shards of identifiers. Package shards lets it write while
+//   - A worker claims shards of identifiers. Package shards lets it write while
 //     the lease of a shard lasts, and lets one writer at a time into each repository.
 //   - It follows what is held (bucket grasp-held) and what is accepted (the log). What may change a
 //     repository goes into one delayed queue: an event that came, went or is overdue, a fetch that
@@ -21,4 +21,4 @@
 //     terminal says that it is done.
 //   - Package repository is all of this on disk: plain bare repositories and the git processes that
 //     work on them, within limits. Housekeeping is git gc, once a day where something changed.
-package main
+package purgatory

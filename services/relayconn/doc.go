@@ -1,8 +1,8 @@
-// Command relayconn is the service that keeps connections to other relays. It needs a NATS server
+// Package relayconn is the service that keeps connections to other relays. It needs a NATS server
 // that the other services share.
 //
 // Discovery publishes which relays are targets and which repositories each of them should have.
-// Package worker follows that (Targets), claims its share of the relays and runs one life for each:
+// A worker follows that (Targets), claims its share of the relays and runs one life for each:
 // it connects, waits out failures by package health, and writes down in grasp-relays how the relay
 // stands, so that a successor goes on there. On each connection a session talks. It compares what
 // is wanted with what was asked for (the three-way diff, history.Diff), subscribes to what comes
@@ -27,4 +27,4 @@
 //	candidates.Sender.Offer  many events in one message, sent again until they have verdicts
 //	ingest's writer          verifies, decides, and appends to the log in one atomic batch
 //	session.Session.judged   the verdict: the batch has one event less to wait for
-package main
+package relayconn

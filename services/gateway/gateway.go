@@ -1,5 +1,3 @@
-// Package gateway is the front door: one port where clients find a nostr relay, git repositories
-// and web pages. Any number of replicas may run; each answers from its own projection of the log.
 package gateway
 
 import (

@@ -1,4 +1,4 @@
-package worker_test
+package relayconn_test
 
 import (
 	"encoding/json"
@@ -14,7 +14,7 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/node"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/worker"
+	"tendril.dev/services/relayconn"
 )
 
 const (
@@ -121,7 +121,7 @@ func (c *chaos) tell(r *foreign, ago time.Duration) {
 
 func (c *chaos) join() {
 	c.joined++
-	asks := node.Service{Name: "relayconn", Run: worker.Run, Asks: true}
+	asks := node.Service{Name: "relayconn", Run: relayconn.Run, Asks: true}
 	c.workers = append(c.workers, startWorker(c.t, c.bus, fmt.Sprint("worker-", c.joined), asks, "--worker-ttl="+chaosTTL.String(),
 		// A relay that hangs up twice is left alone for a while, which is not to be longer than the
 		// test waits.

@@ -1,6 +1,4 @@
-// Package worker is the service that keeps connections to other relays: it claims its share of the
-// relays that discovery names, and syncs from each of them (docs/architecture.md, How things flow).
-package worker
+package relayconn
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package worker_test
+package relayconn_test
 
 import (
 	"fmt"
@@ -8,8 +8,8 @@ import (
 
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/services/relayconn"
 	"tendril.dev/services/relayconn/session"
-	"tendril.dev/services/relayconn/worker"
 )
 
 // TestNobodySaysWhatIsAccepted: a worker without an index that gets no answers claims its relays,
@@ -30,7 +30,7 @@ func TestNobodySaysWhatIsAccepted(t *testing.T) {
 		}
 	}
 	r := newForeign(t, past...)
-	w := startWorker(t, b, "a", node.Service{Name: "relayconn", Run: worker.Run, Asks: true})
+	w := startWorker(t, b, "a", node.Service{Name: "relayconn", Run: relayconn.Run, Asks: true})
 	if w.Index != nil {
 		t.Fatal("the worker has an index")
 	}

@@ -1,6 +1,3 @@
-// Package purgatory is the service that holds the git repositories: it shares the shards of
-// identifiers with its other replicas, keeps what waits for git data, hunts that data, takes
-// pushes, and serves git to the front doors.
 package purgatory
 
 import (

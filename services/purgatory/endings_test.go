@@ -15,7 +15,7 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/purgatory"
+	"tendril.dev/services/purgatory"
 	"tendril.dev/services/purgatory/repository/gittest"
 )
 

@@ -1,6 +1,3 @@
-// Package ingest is the service that decides what is accepted: it reads candidates, and writes the
-// log, the held events and the rejected ids. Any number of replicas may run; one of them writes,
-// the others stand by with their projections warm.
 package ingest
 
 import (

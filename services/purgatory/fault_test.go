@@ -14,8 +14,8 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/node"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory"
 	"tendril.dev/services/purgatory/githttp"
-	"tendril.dev/services/purgatory/purgatory"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repository/gittest"
 )

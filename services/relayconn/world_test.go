@@ -1,4 +1,4 @@
-package worker_test
+package relayconn_test
 
 import (
 	"context"
@@ -26,7 +26,7 @@ import (
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/worker"
+	"tendril.dev/services/relayconn"
 )
 
 const (
@@ -180,7 +180,7 @@ type process struct {
 
 func newWorker(t testing.TB, b *bus.Bus, name string, flags ...string) process {
 	t.Helper()
-	return startWorker(t, b, name, node.Service{Name: "relayconn", Run: worker.Run}, flags...)
+	return startWorker(t, b, name, node.Service{Name: "relayconn", Run: relayconn.Run}, flags...)
 }
 
 // startWorker runs a service in a node of its own. Where that only asks, the node has no index.

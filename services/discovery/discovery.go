@@ -1,6 +1,3 @@
-// Package discovery is the service that decides which relay should be asked for what: it reads
-// accepted announcements from the log and held ones from purgatory, and publishes a target for
-// every relay that they list.
 package discovery
 
 import (

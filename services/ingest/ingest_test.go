@@ -15,7 +15,7 @@ import (
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/ingest"
+	"tendril.dev/services/ingest"
 )
 
 func settings(t *testing.T, dir string) config.Settings {
