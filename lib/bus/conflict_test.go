@@ -18,7 +18,7 @@ import (
 func threeServers(t *testing.T) *nats.Conn {
 	t.Helper()
 	var all []*server.Server
-	// The first has nobody to connect to, but a server without a route makes no cluster of
+	// The first has no server to connect to, but a server without a route makes no cluster of
 	// JetStream.
 	routes := []*url.URL{{Scheme: "nats-route", Host: "127.0.0.1:1"}}
 	for i := range 3 {
@@ -163,7 +163,7 @@ func TestOneWriterWinsInACluster(t *testing.T) {
 		// The head has moved only if one of those without an answer has won, in this round or,
 		// late, in one before.
 		if head = headOf(t, b); head == before && unheard == 0 {
-			t.Fatalf("round %d: nobody won", round)
+			t.Fatalf("round %d: no writer won", round)
 		}
 	}
 }

@@ -46,8 +46,8 @@ func complete(ctx context.Context, b *bus.Bus) bool {
 	return true
 }
 
-// TestMemoryIsMadeAgain: a NATS server that is started anew has lost what was in its memory. A
-// process that provisions makes it again, nobody's bus is lost, and followers of the streams on
+// TestMemoryIsMadeAgain: a NATS server that was restarted has lost what was in its memory. A
+// process that provisions makes it again, no bus is lost, and followers of the streams on
 // disk miss nothing.
 func TestMemoryIsMadeAgain(t *testing.T) {
 	t.Parallel()
@@ -136,7 +136,7 @@ func TestWhoDoesNotProvisionWaits(t *testing.T) {
 func TestLostDiskIsTold(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(t *testing.T, b *bus.Bus){
-		"made anew": func(t *testing.T, b *bus.Bus) {
+		"made again": func(t *testing.T, b *bus.Bus) {
 			stream, err := b.JS.Stream(t.Context(), proto.StreamEvents)
 			if err != nil {
 				t.Fatal(err)

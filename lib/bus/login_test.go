@@ -110,7 +110,7 @@ func TestRefusedSubjectsAreCounted(t *testing.T) {
 }
 
 // TestEmbeddedWithPassword: the operator needs it and reads everything; this process needs none and
-// may do everything; nobody else is let in.
+// may do everything; no other user is let in.
 func TestEmbeddedWithPassword(t *testing.T) {
 	t.Parallel()
 	b := open(t, bus.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Password: "hunter2"})

@@ -186,8 +186,8 @@ func TestWorkersShareAndHandOver(t *testing.T) {
 }
 
 // TestChaos: 200 keys, among workers that die, stop, lose the bus for a moment and come at random.
-// No key is ever worked on twice, and when it is over each is worked on and nobody has more than a
-// quarter over the mean.
+// No key is ever worked on twice, and when it is over each is worked on and no worker has more than
+// a quarter over the mean.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	for _, workers := range []int{1, 2, 4, 8} {

@@ -111,7 +111,7 @@ func TestInitWritesPermissionsAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	if now, err := os.ReadFile(path); err != nil || string(now) != string(right) {
-		t.Errorf("written anew it differs, %v", err)
+		t.Errorf("written again it differs, %v", err)
 	}
 }
 
@@ -154,7 +154,7 @@ func TestRotateAndRetire(t *testing.T) {
 	}
 }
 
-// TestInterrupted: whatever a command that was interrupted has left, init makes logins of it that
+// TestInterrupted: init makes logins of what an interrupted command has left, which
 // work, and takes none away.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
@@ -224,7 +224,7 @@ func TestRefusedCommandsChangeNothing(t *testing.T) {
 	}
 }
 
-// TestForeignUsersConf: what somebody else wrote is not written over.
+// TestForeignUsersConf: a foreign file is not written over.
 func TestForeignUsersConf(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{

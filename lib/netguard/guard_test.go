@@ -87,7 +87,8 @@ func listen(t *testing.T, address string) (port string, accepted *atomic.Int64) 
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port), accepted
 }
 
-// TestEveryNameOfThisMachineIsRefused in the moment of connecting, whatever a name said before.
+// TestEveryNameOfThisMachineIsRefused in the moment of connecting, even if the name was public
+// before.
 func TestEveryNameOfThisMachineIsRefused(t *testing.T) {
 	t.Parallel()
 	port, accepted := listen(t, "127.0.0.1")

@@ -15,7 +15,7 @@ import (
 	"tendril.dev/lib/nettest"
 )
 
-// wired is a guard that reaches everything at a listener, whatever is there.
+// wired is a guard that reaches everything at a listener.
 func wired(t *testing.T, l *nettest.Listener) *Guard {
 	t.Helper()
 	guard := guardOf(t, nil)

@@ -110,7 +110,7 @@ func TestReadinessIsAllOfItsChecks(t *testing.T) {
 	if failing := r.Failing(); len(failing) != 1 || failing["bus"] != "not connected" {
 		t.Errorf("one fails: %v", failing)
 	}
-	r.Add("bus", func() error { return nil }) // a service that starts again says anew how it stands
+	r.Add("bus", func() error { return nil }) // a service that starts again says again how it stands
 	if failing := r.Failing(); len(failing) > 0 {
 		t.Errorf("replaced: %v", failing)
 	}

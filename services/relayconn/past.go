@@ -13,7 +13,7 @@ import (
 type past struct {
 	connected time.Time // until when the last connection held; zero: there was none
 	complete  time.Time // what was confirmed is complete up to then; zero: nothing is
-	whole     bool      // the past of layer 1 has never come to its end, so it must be asked for whole
+	whole     bool      // the past of layer 1 was never whole, so it must be asked for whole
 }
 
 // begun notes a fresh start.

@@ -216,7 +216,7 @@ func pkt(lines ...string) string {
 	return b.String() + "0000"
 }
 
-// failing runs git in a work tree, which must fail, and gives what stands on the terminal.
+// failing runs git in a work tree, which must fail, and returns what it printed.
 func (h *house) failing(w *gittest.Work, args ...string) string {
 	h.Helper()
 	out, err := gittest.Try(h, w.Dir, args...)

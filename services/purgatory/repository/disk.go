@@ -91,7 +91,7 @@ func (r *Repo) Remove(ctx context.Context) error {
 
 // Sweep removes what killed processes left in the repository: packs in quarantine or unfinished,
 // which no reader sees, and lock files, which would keep references from changing for ever. The
-// caller has the lock of the repository: a push in quarantine is left over, whatever its age. What
+// caller has the lock of the repository: a push in quarantine is left over at any age. What
 // a living process could have made otherwise is left alone.
 func (r *Repo) Sweep() error {
 	err := r.mayWrite(context.Background())

@@ -142,7 +142,7 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 		if l != nil {
 			return s.nothing(ctx)
 		}
-		return nil // of the past that is to be expected, and it is asked for only so far
+		return nil // of the past that we expect, and it is asked for only so far
 	}
 	if t != nil {
 		t.batch.waiting.Add(1)

@@ -288,7 +288,7 @@ func (s *Session) replace(layer1 bool) (missing time.Time) {
 	return missing
 }
 
-// liveFilters counts the filters of layers 2 and 3 that are live or are to be.
+// liveFilters counts the filters of layers 2 and 3 that are live or should be.
 func (s *Session) liveFilters() (n int) {
 	for _, l := range s.lives {
 		if !l.first && !l.replaced {

@@ -53,7 +53,7 @@ type work struct {
 }
 
 // batch is work that has begun. It ends when all of its tasks have ended and everything that came
-// has a verdict. One that failed is tried again, until it comes to its end or all is forgotten.
+// has a verdict. One that failed is tried again, until it has ended or all is forgotten.
 type batch struct {
 	work
 	lead     *history.Lead // other connections leave the items to this batch; nil: they do not
@@ -326,7 +326,7 @@ func (s *Session) drop(gone func(*batch) bool) {
 }
 
 // finished ends a batch whose tasks have ended and whose events have their verdicts, and reports
-// whether it has come to its end. If a task has failed, or a verdict was lost, it must be tried
+// whether it has ended. If a task has failed, or a verdict was lost, it must be tried
 // again.
 func (s *Session) finished(b *batch, now time.Time) (done bool) {
 	if b.running > 0 || len(b.ids) > 0 || b.idle() || b.waiting.Load() > 0 {

@@ -320,7 +320,7 @@ func (r *reconciler) told(ctx context.Context, a result, now time.Time) error {
 	return nil
 }
 
-// end ends a search; its filter is asked for by REQ where it has not come to its end. The last
+// end ends a search; its filter is asked for by REQ where it has not ended. The last
 // search of a unit says what follows from it: ids to fetch, and filters to be asked for by REQ.
 func (r *reconciler) end(ctx context.Context, x *search, byREQ bool) error {
 	u := x.unit

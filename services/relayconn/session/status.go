@@ -60,7 +60,7 @@ type Observer interface {
 type standing struct {
 	working  bool      // a batch is under way for the first time
 	pending  bool      // one that the diff has found is
-	failed   bool      // a batch has failed and has not come to its end since
+	failed   bool      // a batch has failed and has not ended since
 	complete bool      // all items that were asked for have come
 	caughtUp bool      // what a start asks for has come
 	missing  time.Time // since when the past is asked for in place of what did not come live; zero: it is not

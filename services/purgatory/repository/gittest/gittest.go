@@ -198,7 +198,7 @@ func (w *Work) Pack(revisions ...string) []byte {
 	return Input(w, w.Dir, []byte(strings.Join(revisions, "\n")+"\n"), "pack-objects", "--revs", "--stdout", "--thin", "-q")
 }
 
-// PackOf packs exactly these objects, whatever they link to.
+// PackOf packs exactly these objects.
 func (w *Work) PackOf(ids ...string) []byte {
 	w.Helper()
 	return Input(w, w.Dir, []byte(strings.Join(ids, "\n")+"\n"), "pack-objects", "--stdout", "-q")
@@ -215,7 +215,7 @@ func (w *Work) Publish(root, name string, config ...string) string {
 	return path
 }
 
-// Backend is a git server that nobody here wrote: git http-backend, serving every repository below
+// Backend is a foreign git server: git http-backend, serving every repository below
 // root.
 func Backend(t testing.TB, root string) *httptest.Server {
 	t.Helper()
