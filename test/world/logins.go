@@ -46,9 +46,10 @@ func (g *Guarded) Reload() {
 	g.NATS.Reload()
 }
 
-// isAnswer reports whether what the server has refused was an answer to a question.
+// isAnswer reports whether what the server has refused was an answer to a question: within an
+// account, or to another one.
 func isAnswer(line string) bool {
-	return strings.Contains(line, `Publish Violation - Subject "_INBOX.`)
+	return strings.Contains(line, `Publish Violation - Subject "_INBOX.`) || strings.Contains(line, `Publish Violation - Subject "_R_.`)
 }
 
 // As adds the login of a user to settings of a process.
