@@ -21,6 +21,7 @@ type pair struct {
 	first  *world.Tendril
 	second *play
 	who    *world.Person
+	repo   string // that events are about
 }
 
 const home = "home" // the repository
@@ -28,7 +29,7 @@ const home = "home" // the repository
 // newPair starts both, the second with a source whose events it syncs too if cold.
 func newPair(t *testing.T, s *stage, cold bool) *pair {
 	at := freeAddress(t)
-	p := &pair{who: world.NewPerson(t)}
+	p := &pair{who: world.NewPerson(t), repo: home}
 	p.first = world.Start(t, settings(map[string]string{"NGIT_DOMAIN": at, "NGIT_BIND_ADDRESS": at}))
 	more := map[string]string{}
 	spec := s.spec(*eventCount)
@@ -78,7 +79,7 @@ func (p *pair) ready(t *testing.T) {
 }
 
 func (p *pair) issue(n int) *nostr.Event {
-	return p.who.Sign(1621, fmt.Sprint("issue ", n, " of ", time.Now().UnixNano()), nostr.Tag{"a", p.who.Address(home)})
+	return p.who.Sign(1621, fmt.Sprint("issue ", n, " of ", time.Now().UnixNano()), nostr.Tag{"a", p.who.Address(p.repo)})
 }
 
 // liveLatency measures how long it takes from the moment an event is sent to one Tendril until a
@@ -147,7 +148,7 @@ func (p *pair) issues(n int) []*nostr.Event {
 func (p *pair) publish(t *testing.T, rate int, issues []*nostr.Event, ctx context.Context) delays {
 	t.Helper()
 	subscriber, publisher := dial(t, p.second.Relay()), dial(t, p.first.Relay())
-	if err := subscriber.send(finalText, fmt.Appendf(nil, `["REQ","live",{"kinds":[1621],"#a":[%q],"limit":0}]`, p.who.Address(home))); err != nil {
+	if err := subscriber.send(finalText, fmt.Appendf(nil, `["REQ","live",{"kinds":[1621],"#a":[%q],"limit":0}]`, p.who.Address(p.repo))); err != nil {
 		t.Fatal(err)
 	}
 	if err := subscriber.next(); err != nil || !bytes.HasPrefix(subscriber.text, []byte(`["EOSE"`)) {

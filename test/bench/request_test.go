@@ -1,11 +1,16 @@
 package bench
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"tendril.dev/lib/nostr"
+	"tendril.dev/test/corpus"
+	"tendril.dev/test/world"
 )
 
 const (
@@ -20,12 +25,12 @@ type answered struct {
 	events int
 }
 
-// ask lets clients ask for the newest events of one kind, limit at a time.
-func ask(t *testing.T, url string, clients, limit int) answered {
+// ask lets clients ask for the newest events of a kind, limit at a time.
+func ask(t *testing.T, url string, kind, clients, limit int) answered {
 	t.Helper()
 	took := make([][]time.Duration, clients)
 	var all sync.WaitGroup
-	began, filter := time.Now(), fmt.Sprintf(`{"kinds":[1621],"limit":%d}`, limit)
+	began, filter := time.Now(), fmt.Sprintf(`{"kinds":[%d],"limit":%d}`, kind, limit)
 	for i := range clients {
 		c := dial(t, url)
 		all.Go(func() {
@@ -59,13 +64,29 @@ func requests(t *testing.T, s *stage) {
 		target         string
 	}{{1, page, "≥ 140,000 events/s"}, {8, page, "≥ 175,000 events/s"}, {1, 10, ""}, {8, 10, "≥ 81,000 events/s"}} {
 		before := used(t, p.PID())
-		got := ask(t, p.Relay(), c.clients, c.limit)
+		got := ask(t, p.Relay(), nostr.KindIssue, c.clients, c.limit)
 		cpu := used(t, p.PID()).cpu - before.cpu
-		most := ask(t, p.feed.Relays[0], c.clients, c.limit)
+		most := ask(t, p.feed.Relays[0], nostr.KindIssue, c.clients, c.limit)
 		s.add(fmt.Sprintf("REQ of %d by kind, clients: %d", c.limit, c.clients),
 			fmt.Sprintf("%.1f ms; %.0f events/s; %.1f µs of CPU an event", ms(got.median), got.rate, float64(cpu.Nanoseconds())/1e3/float64(got.events)),
 			c.target, fmt.Sprintf("a relay with answers in memory: %.1f ms; %.0f events/s", ms(most.median), most.rate))
 	}
+	owner, err := corpus.Owner(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	live := &pair{first: p.Tendril, second: p, who: world.Acquaint(t, owner), repo: corpus.Identifier(0)}
+	const rate = 50
+	issues := live.issues(rate * int(longest.Seconds()))
+	reading, over := context.WithCancel(t.Context())
+	var readers sync.WaitGroup
+	readers.Go(func() {
+		defer over()
+		ask(t, p.Relay(), nostr.KindComment, 8, page)
+	})
+	d := live.publish(t, rate, issues, reading)
+	readers.Wait()
+	s.add(fmt.Sprintf("… live event of another client meanwhile, %d/s", rate), d.String(), "p99 ≤ 50ms", "")
 }
 
 // ms shows milliseconds.
