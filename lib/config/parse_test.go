@@ -161,7 +161,7 @@ NGIT_HOLDING_RETENTION_SECS=7776000
 	}
 	want := []string{
 		"NGIT_HOLDING_RETENTION_SECS is set, but there is no such setting",
-		"NGIT_MAX_SUBSCRIPTIONS is set, but there is no such setting",
+		"NGIT_MAX_SUBSCRIPTIONS is set, but it is no setting any more: its value is always 500",
 		"NGIT_RELAY_MAX_SUBSCRIPTIONS is set, but there is no such setting",
 		`NGIT_REPOSITORY_BLACKLIST: the entry "npub1spam..." is left out: not a legal npub`,
 		`NGIT_EVENT_BLACKLIST: the entry "npub1spam..." is left out: not a legal npub`,
@@ -433,7 +433,7 @@ func TestConstants(t *testing.T) {
 	if err != nil || s.HuntInterval != time.Second || s.GitSpoolBytes != 16<<30 || s.PageSize != 500 {
 		t.Errorf("%v, %v, %v, %v", s.HuntInterval, s.GitSpoolBytes, s.PageSize, err)
 	}
-	if want := "NGIT_HUNT_INTERVAL is set, but there is no such setting"; !slices.Equal(s.Warnings, []string{want}) {
+	if want := "NGIT_HUNT_INTERVAL is set, but it is no setting any more: its value is always 1s"; !slices.Equal(s.Warnings, []string{want}) {
 		t.Errorf("%q", s.Warnings)
 	}
 	s, err = parseFrom(t, &Source{}, []string{"--domain=a.example", "--hunt-interval=1m"}, "")
