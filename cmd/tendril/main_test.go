@@ -239,6 +239,52 @@ func TestWrongUseIsOneSentence(t *testing.T) {
 	}
 }
 
+// TestSIGHUP: the process begins again with new settings. It stays as it is where they are wrong,
+// and where everything is in memory.
+func TestSIGHUP(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	set := func(line string) {
+		if err := os.WriteFile(filepath.Join(dir, ".env"), []byte(line+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stays := func(p *program, why string) {
+		t.Helper()
+		p.signal(syscall.SIGHUP)
+		p.signal(syscall.SIGTERM)
+		p.line("stopping")
+		const want = "goes on with its old settings"
+		if code, said := p.ends(); code != 0 || !strings.Contains(said, want) || !strings.Contains(said, why) {
+			t.Errorf("exit code %d, and it did not say %q and %q:\n%s", code, want, why, said)
+		}
+	}
+	set("NGIT_RELAY_NAME=one")
+	p := start(t, dir, domain, "up")
+	p.line("listening on ")
+	set("NGIT_RELAY_NAME=two")
+	p.signal(syscall.SIGHUP)
+	p.line("stopping")
+	request, err := http.NewRequest(http.MethodGet, p.line("listening on "), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Accept", "application/nostr+json")
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if document, err := io.ReadAll(answer.Body); err != nil || !strings.Contains(string(document), `"name": "two"`) {
+		t.Errorf("%s, %v", document, err)
+	}
+	set("NGIT_GIT_PROCESSES=0")
+	stays(p, "want 1 to 100000")
+	p = start(t, t.TempDir(), with("NGIT_DATABASE_BACKEND=memory"), "up")
+	p.line("listening on ")
+	stays(p, "everything would be lost")
+}
+
 // TestLoginsTellNoPassword makes, rotates and retires logins, and shows none of them.
 func TestLoginsTellNoPassword(t *testing.T) {
 	t.Parallel()

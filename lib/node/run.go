@@ -87,7 +87,7 @@ var errAgain = errors.New("SIGHUP")
 // ends the process. SIGHUP ends it with [errAgain], unless the settings are wrong now.
 func untilSignal(s config.Settings, log *slog.Logger) context.Context {
 	ctx, end := context.WithCancelCause(context.Background())
-	signals := make(chan os.Signal, 1)
+	signals := make(chan os.Signal, 4) // a stop right behind a SIGHUP is not lost
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	go func() {
 		for {
