@@ -28,8 +28,7 @@ func services() []node.Service {
 // serviceName is one argument. (A []string would be one argument with commas, as settings have it.)
 type serviceName string
 
-// runs is `tendril run`. It starts services as their own programs do, but several in one process if
-// several are named.
+// runs is `tendril run`: one service or several in a process, which meet others on a shared NATS.
 type runs struct {
 	Services []serviceName `arg:"" name:"service" enum:"ingest,purgatory,discovery,relayconn,gateway" help:"Services to run: ingest, purgatory, discovery, relayconn, gateway."`
 

@@ -100,7 +100,8 @@ func ownVoices(k Knowledge, from nostr.RepoRef, in where) (own []voice, err erro
 	return own, nil
 }
 
-// reaches reports whether a key is in the recursive maintainer set of an announcement that counts. certain is false where the walk was too long to tell.
+// reaches reports whether a key is in the recursive maintainer set of an announcement that counts.
+// certain is false where the walk was too long to tell.
 func reaches(k Knowledge, from nostr.RepoRef, in where, counts func(voice) bool) (found, certain bool, err error) {
 	for v, err := range namers(k, from, in) {
 		if errors.Is(err, errTooLong) {
