@@ -120,6 +120,7 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 		"queryReconcile":    {"": SubjectQueryReconcile},
 		"progress":          {"": SubjectProgress},
 		"queryEvents":       {"": SubjectQueryEvents},
+		"why":               {"": SubjectWhy},
 		"repo":              {"": RepoSubject(RepoShow, 7), "verb": "show", "shard": "07"},
 		"repoAnswer":        {"": RepoAnswerSubject("in"), "inbox": "in"},
 	}
@@ -149,6 +150,7 @@ func TestAsyncAPISchemasAreOurTypes(t *testing.T) {
 		"ReconcileQuery": ReconcileQuery{}, "ReconcileAnswer": ReconcileAnswer{},
 		"Progress": Progress{}, "Reading": Reading{}, "EventsQuery": EventsQuery{}, "EventsAnswer": EventsAnswer{}, "Place": Place{},
 		"RepoQuery": RepoQuery{}, "RepoAnswer": RepoAnswer{}, "RepoStatus": RepoStatus{},
+		"Waits": Waits{}, "Asked": Asked{}, "Why": Why{}, "WhyAnswer": WhyAnswer{}, "Refusal": Refusal{},
 	}
 	if a, b := slices.Sorted(maps.Keys(types)), slices.Sorted(maps.Keys(doc.Components.Schemas)); !slices.Equal(a, b) {
 		t.Fatalf("schemas: the code has %q, asyncapi.yaml %q", a, b)

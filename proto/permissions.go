@@ -159,7 +159,7 @@ func ingest() Permissions {
 			// the reply subject of every message that it sends, as one that may be answered.
 			jsAck+">"),
 		joinGroup(GroupWriter),
-		access{subscribe: []string{SubjectQueryEvents, SubjectQueryIDs, SubjectQueryReconcile}},
+		access{subscribe: []string{SubjectQueryEvents, SubjectQueryIDs, SubjectQueryReconcile, SubjectWhy}},
 		access{subscribe: describe(ServiceEvents)}, access{subscribe: describe(ServiceQuery)})
 	p.Answers = true
 	for _, cfg := range Streams(DefaultSizing()) {
@@ -197,7 +197,7 @@ func operator() Permissions {
 			jsAPI + "INFO", jsAPI + "STREAM.NAMES", jsAPI + "STREAM.LIST", api("STREAM.INFO", "*"), api("STREAM.MSG.GET", "*"),
 			api("DIRECT.GET", "*"), api("DIRECT.GET", "*", ">"),
 			api("CONSUMER.NAMES", "*"), api("CONSUMER.LIST", "*"), api("CONSUMER.INFO", "*", "*"),
-			SubjectQueryIDs, SubjectQueryReconcile, SubjectQueryEvents, microAPI + ">",
+			SubjectQueryIDs, SubjectQueryReconcile, SubjectQueryEvents, SubjectWhy, microAPI + ">",
 		},
 		Subscribe: []string{">"},
 	}

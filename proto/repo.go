@@ -81,4 +81,43 @@ type RepoStatus struct {
 	Beside []string `json:"beside,omitempty"` // other repositories of the identifier on the disk
 	Events int      `json:"events,omitempty"` // accepted events that name it
 	States int      `json:"states,omitempty"` // accepted states of the identifier, by any author
+	Waits  *Waits   `json:"waits,omitempty"`  // absent: no event waits for its git data
+}
+
+// Waits is what a repository waits for, and what was done about it.
+type Waits struct {
+	Until   time.Time `json:"until,omitzero"`    // when the first event that waits goes
+	Next    time.Time `json:"next,omitzero"`     // when git servers are asked again
+	Missing []string  `json:"missing,omitempty"` // ids of objects, at most a few
+	Asked   []Asked   `json:"asked,omitempty"`   // the last answers of git servers
+}
+
+// Asked is what a git server has answered.
+type Asked struct {
+	At     time.Time `json:"at"`
+	URL    string    `json:"url"`
+	Answer string    `json:"answer"`
+}
+
+// Why asks what was refused lately that no stream remembers: an event, or what was offered for a
+// repository. Every replica of ingest answers with a [WhyAnswer].
+type Why struct {
+	Event string `json:"event,omitempty"` // id
+	Ref   string `json:"ref,omitempty"`   // 30617:<pubkey>:<identifier>
+}
+
+// WhyAnswer is what one replica remembers, the last refusal first.
+type WhyAnswer struct {
+	Refusals []Refusal `json:"refusals,omitempty"`
+}
+
+// Refusal is an event that was refused.
+type Refusal struct {
+	At     time.Time `json:"at"`
+	Event  string    `json:"event"` // id
+	Kind   int       `json:"kind"`
+	Ref    string    `json:"ref,omitempty"`    // 30617:<pubkey>:<identifier>, of its author's repository
+	Client string    `json:"client,omitempty"` // key of the client that submitted it, see [HeaderClient]
+	Relay  string    `json:"relay,omitempty"`
+	Reason string    `json:"reason"`
 }

@@ -52,6 +52,8 @@ const (
 	SubjectQueryEvents = "grasp.query.events"
 	// ServiceEvents is the name of that micro service.
 	ServiceEvents = "grasp-events"
+	// SubjectWhy is where operators ask every ingest replica what it has refused lately, see [Why].
+	SubjectWhy = "grasp.why"
 
 	// HeldMarkKey is the key in the bucket grasp-held that a new writer marks, for the same reason.
 	// Keys of held events begin with a shard number and never meet it.
