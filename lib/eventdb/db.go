@@ -62,8 +62,10 @@ type DB struct {
 
 	follower atomic.Pointer[bus.Follower]
 
-	mu          sync.Mutex // one writer; guards subscribers too
+	mu          sync.Mutex // one writer; guards the next two too
 	subscribers []func([]Record)
+	bans        Bans // nil: none
+	hidden      atomic.Pointer[hidden]
 
 	seqMu sync.Mutex
 	seq   uint64        // applied and told to the subscribers

@@ -111,6 +111,9 @@ func (s *scanner) accept(m *match) (bool, error) {
 	if m.expiry != 0 && m.expiry < s.view.now {
 		return false, nil
 	}
+	if _, hidden := s.view.hidden[m.ID]; hidden {
+		return false, nil
+	}
 	if s.plan.kinds != nil {
 		if _, ok := slices.BinarySearch(s.plan.kinds, uint16(m.Kind)); !ok {
 			return false, nil

@@ -22,6 +22,7 @@ type View struct {
 	snap   *pebble.Snapshot // nil: the index is closed
 	reads  reader
 	now    nostr.Timestamp
+	hidden hidden
 	within int // steps that a query may take; 0: no bound
 	yield  func(context.Context) error
 }
@@ -54,6 +55,7 @@ func (db *DB) View() *View {
 		v.snap = db.pebble.NewSnapshot()
 		v.reads = reader{v.snap, db.sieve}
 	}
+	v.hidden = db.hiddenNow() // after the snapshot: what is in it and banned is among them
 	return v
 }
 
@@ -76,6 +78,14 @@ func (v *View) Yielding(yield func(context.Context) error) *View {
 	yielding := *v
 	yielding.yield = yield
 	return &yielding
+}
+
+// All returns the same view with the events that bans hide. Only the view that this was made from
+// must be closed.
+func (v *View) All() *View {
+	all := *v
+	all.hidden = nil
+	return &all
 }
 
 // Close releases the snapshot.
@@ -129,7 +139,7 @@ func (v *View) find(eventID string) (eid id, at located, err error) {
 		return eid, at, ErrNotFound
 	}
 	at, found, err := lookUp(v.reads, eid)
-	if err == nil && (!found || at.expired(v.now)) {
+	if _, hidden := v.hidden[eid]; err == nil && (!found || hidden || at.expired(v.now)) {
 		err = ErrNotFound
 	}
 	return eid, at, err
@@ -142,7 +152,7 @@ func (v *View) Replaceable(kind int, pubkey, d string) (*nostr.Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !held {
+	if _, hidden := v.hidden[holder.ID]; hidden || !held {
 		return nil, ErrNotFound
 	}
 	ev, err := loadAt(v.reads, holder.CreatedAt, holder.ID)

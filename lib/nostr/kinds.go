@@ -6,7 +6,7 @@ import (
 )
 
 // Kinds of NIP-34, and the ones next to them that a git relay knows by number (NIP-22 comment,
-// NIP-09 deletion).
+// NIP-09 deletion, NIP-56 report).
 const (
 	KindPatch         = 1617
 	KindPR            = 1618
@@ -17,6 +17,7 @@ const (
 	KindUserGraspList = 10317
 	KindComment       = 1111
 	KindDeletion      = 5
+	KindReport        = 1984
 )
 
 // Bounds of one event. An event that goes beyond is refused whole: a part of it would not be what

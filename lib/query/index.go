@@ -182,6 +182,9 @@ func (x *Index) page(ctx context.Context, q proto.EventsQuery) (a proto.EventsAn
 	defer view.Close()
 	a.Seq = view.Seq()
 	f, limit := q.Filter, q.Filter.Limit
+	if q.IDsOnly && f.IDs != nil {
+		view = view.All() // what is here need not be fetched, though it is not served
+	}
 	if f.LimitZero || limit < 0 {
 		return a, nil
 	}

@@ -231,7 +231,7 @@ func (s *server) set(ctx context.Context, f nostr.Filter, seq uint64) (reconcile
 	return g.items, nil
 }
 
-// gather reads what is known for a filter. Held events are read first: what is accepted in the
+// gather reads what is known for a filter, whether it is served or hidden by a ban. Held events are read first: what is accepted in the
 // meantime is in one of both.
 func (s *server) gather(ctx context.Context, f nostr.Filter) (g gathered, err error) {
 	var others []reconcile.Item
@@ -253,7 +253,7 @@ func (s *server) gather(ctx context.Context, f nostr.Filter) (g gathered, err er
 	view := s.Index.View()
 	defer view.Close()
 	g.seq = view.Seq()
-	if g.items, err = view.Packed(ctx, f, mostPacked); err == nil && len(others) > 0 {
+	if g.items, err = view.All().Packed(ctx, f, mostPacked); err == nil && len(others) > 0 {
 		g.items = reconcile.Pack(append(g.items, others...))
 	}
 	return g, err

@@ -1,0 +1,170 @@
+package eventdb
+
+import (
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"tendril.dev/lib/nostr"
+)
+
+// filters are bans that are named by what they match.
+type filters []nostr.Filter
+
+func (fs filters) Reach() iter.Seq2[string, nostr.Filter] {
+	return func(yield func(string, nostr.Filter) bool) {
+		for _, f := range fs {
+			if !yield(f.String(), f) {
+				return
+			}
+		}
+	}
+}
+
+func (fs filters) Banned(ev *nostr.Event) (string, bool) {
+	for _, f := range fs {
+		if f.Matches(ev) {
+			return f.String(), true
+		}
+	}
+	return "", false
+}
+
+// without is the model without what the bans hide: first what they match, and then, again and again,
+// what names something hidden and nothing else that is here.
+func (m *model) without(bans filters) *model {
+	hidden, byName := map[*nostr.Event]bool{}, map[string]*nostr.Event{}
+	for _, ev := range m.events {
+		_, hidden[ev] = bans.Banned(ev)
+		byName[ev.ID] = ev
+		if address, has := addressOf(ev); has {
+			byName[address] = ev
+		}
+	}
+	for grown := true; grown; {
+		grown = false
+		for _, ev := range m.events {
+			if hidden[ev] || slices.Contains(standsAlone, ev.Kind) {
+				continue
+			}
+			named, served := 0, 0
+			for _, name := range nostr.NamesOf(ev) {
+				if o := byName[name]; o != nil {
+					named++
+					if !hidden[o] {
+						served++
+					}
+				}
+			}
+			if named > 0 && served == 0 {
+				hidden[ev], grown = true, true
+			}
+		}
+	}
+	rest := &model{now: m.now, gone: m.gone}
+	for _, ev := range m.events {
+		if !hidden[ev] {
+			rest.events = append(rest.events, ev)
+		}
+	}
+	return rest
+}
+
+// TestHiddenAgainstNaiveMatcher: with bans that change while events come, every answer is that of the
+// naive matcher over what is not hidden, and subscribers hear of nothing else.
+func TestHiddenAgainstNaiveMatcher(t *testing.T) {
+	t.Parallel()
+	for _, seed := range []uint64{1, 2, rand.Uint64()} {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(rand.New(rand.NewPCG(seed, 7)))
+			m := &model{now: 900}
+			db := memory(t, Options{Now: func() nostr.Timestamp { return m.now }})
+			var heard []string
+			db.Subscribe(func(recs []Record) {
+				for _, r := range recs {
+					heard = append(heard, r.Event.ID)
+				}
+			})
+			var bans filters
+			most := 0
+			for round := range 60 {
+				if round%10 == 0 {
+					bans = bans[min(len(bans), w.rnd.IntN(4)):]
+					repositories := []int{nostr.KindAnnouncement, nostr.KindState}
+					bans = append(bans,
+						nostr.Filter{Authors: []string{pick(w, w.authors)}, Kinds: repositories, Tags: nostr.TagMap{"d": {pick(w, worldDs)}}},
+						nostr.Filter{Kinds: repositories, Tags: nostr.TagMap{"d": {pick(w, worldDs)}}},
+						nostr.Filter{IDs: []string{w.id(), w.id()}})
+					if w.rnd.IntN(3) == 0 {
+						bans = append(bans, nostr.Filter{Authors: []string{pick(w, w.authors)}})
+					}
+					if w.rnd.IntN(5) == 0 {
+						bans = nil
+					}
+				}
+				heard = nil
+				for range 1 + w.rnd.IntN(15) {
+					ev := w.event()
+					_, banned := bans.Banned(ev)
+					address, _ := addressOf(ev)
+					// What hangs on what has left stays hidden, and so does what a later event would have
+					// held: until the next call of Hide.
+					if ev.Kind == nostr.KindDeletion || slices.ContainsFunc(m.events, func(o *nostr.Event) bool {
+						names := nostr.NamesOf(o)
+						return sameCoordinate(o, ev) || !banned && (slices.Contains(names, ev.ID) || slices.Contains(names, address))
+					}) {
+						continue
+					}
+					m.apply(ev)
+					apply(t, db, ev)
+				}
+				if round%10 == 0 {
+					if err := db.Hide(bans); err != nil {
+						t.Fatal(err)
+					}
+				}
+				served := m.without(bans)
+				most = max(most, len(m.events)-len(served.events))
+				v := db.View()
+				for range 5 {
+					f := w.filter()
+					compare(t, v, served, f)
+					compare(t, v.All(), m, f)
+				}
+				for _, ev := range m.events {
+					shown := slices.Contains(served.events, ev)
+					if has, err := v.Has(ev.ID); err != nil || has != shown {
+						t.Fatalf("has %s: %v, %v; want %v", ev.ID, has, err, shown)
+					}
+					name, hidden := v.Hidden(ev.ID)
+					if hidden == shown {
+						t.Fatalf("%s is hidden: %v; want %v", ev.ID, hidden, !shown)
+					}
+					if got, err := v.Replaceable(ev.Kind, ev.PubKey, ev.Tags.GetD()); err == nil && got.ID == ev.ID && !shown {
+						t.Fatalf("%s is served at its address", ev.ID)
+					}
+					if ids, err := v.HiddenBy(name); hidden && (err != nil || !slices.Contains(ids, ev.ID)) {
+						t.Fatalf("%s is not among what %s hides: %v", ev.ID, name, err)
+					}
+					if has, err := db.HasEach([][32]byte{idOf(t, ev)}); err != nil || !has[0] {
+						t.Fatalf("the log does not have %s any more: %v", ev.ID, err)
+					}
+				}
+				for _, ev := range m.events {
+					if name, banned := bans.Banned(ev); banned && round%10 != 0 && slices.Contains(heard, ev.ID) {
+						t.Fatalf("subscribers heard of %s, which %s hides", ev.ID, name)
+					}
+				}
+				if err := v.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if most < 20 {
+				t.Errorf("only %d events were hidden at once", most)
+			}
+		})
+	}
+}
