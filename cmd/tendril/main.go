@@ -87,7 +87,7 @@ func (u *up) Run(src *config.Source) error {
 	if err != nil {
 		return err
 	}
-	return node.Serve("up", settings, append(services(), greeting(os.Stdout))...)
+	return node.Serve("up", settings, false, append(services(), greeting(os.Stdout))...)
 }
 
 type version struct{}

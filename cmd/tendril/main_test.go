@@ -20,7 +20,7 @@ import (
 
 	"tendril.dev/cmd/tendril/status"
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/bus/bustest"
+	"tendril.dev/lib/nettest"
 )
 
 // programEnv makes the test binary be the program itself.
@@ -164,7 +164,7 @@ func TestWrongUseIsOneSentence(t *testing.T) {
 	if err := os.WriteFile(file, []byte("{}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	nowhere, empty := []string{"NGIT_NATS_URL=nats://127.0.0.1:1"}, []string{"NGIT_NATS_URL=" + bustest.New(t).URL}
+	nowhere, empty := []string{"NGIT_NATS_URL=nats://127.0.0.1:1"}, []string{"NGIT_NATS_URL=" + nettest.NewNATS(t, "").URL}
 	running := t.TempDir()
 	start(t, running, domain, "up").line("listening on ")
 	for _, c := range []struct {

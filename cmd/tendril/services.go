@@ -42,7 +42,7 @@ func (r *runs) Run(src *config.Source) error {
 		return err
 	}
 	name, services := chosen(r.Services)
-	return node.ServeApart(name, settings, services...)
+	return node.Serve(name, settings, true, services...)
 }
 
 // chosen returns the named services in the order of [services], and the name of a process that has

@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/bus/bustest"
+	"tendril.dev/lib/nettest"
 	"tendril.dev/proto"
 )
 
@@ -51,7 +51,7 @@ func complete(ctx context.Context, b *bus.Bus) bool {
 // disk miss nothing.
 func TestMemoryIsMadeAgain(t *testing.T) {
 	t.Parallel()
-	nats := bustest.New(t)
+	nats := nettest.NewNATS(t, "")
 	sizing := proto.DefaultSizing()
 	maker := open(t, bus.Options{URL: nats.URL, Provisions: true, Sizing: sizing})
 	user := open(t, bus.Options{URL: nats.URL, Needs: []string{proto.StreamEvents, proto.StreamUser}, Sizing: sizing})
@@ -104,7 +104,7 @@ func TestMemoryIsMadeAgain(t *testing.T) {
 // TestWhoDoesNotProvisionWaits until what it needs is there, says what for, and makes nothing.
 func TestWhoDoesNotProvisionWaits(t *testing.T) {
 	t.Parallel()
-	nats := bustest.New(t)
+	nats := nettest.NewNATS(t, "")
 	nats.Stop() // it waits for the server too
 	var said atomic.Value
 	waiting := func(what string) { said.Store(what) }
@@ -183,7 +183,7 @@ func TestLostDiskIsTold(t *testing.T) {
 // makes nothing else either.
 func TestNoLogIsMadeAgainstTheIndex(t *testing.T) {
 	t.Parallel()
-	nats := bustest.New(t)
+	nats := nettest.NewNATS(t, "")
 	missed := errors.New("there was a log")
 	_, err := bus.Open(t.Context(), bus.Options{URL: nats.URL, Sizing: proto.DefaultSizing(), Provisions: true, NewLog: func() error { return missed }})
 	if !errors.Is(err, missed) {

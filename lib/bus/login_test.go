@@ -21,19 +21,19 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/bus/bustest"
 	"tendril.dev/lib/logins"
+	"tendril.dev/lib/nettest"
 	"tendril.dev/proto"
 )
 
 // guarded starts a NATS server with logins in a folder.
-func guarded(t *testing.T) (*bustest.NATS, string) {
+func guarded(t *testing.T) (*nettest.NATS, string) {
 	t.Helper()
 	dir := t.TempDir()
 	if err := logins.Init(dir); err != nil {
 		t.Fatal(err)
 	}
-	return bustest.WithUsers(t, filepath.Join(dir, logins.UsersFile)), dir
+	return nettest.NewNATS(t, filepath.Join(dir, logins.UsersFile)), dir
 }
 
 // TestRefusedLoginIsOneSentence: it names the setting, the file and the user, and no password.

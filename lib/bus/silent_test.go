@@ -11,7 +11,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"tendril.dev/lib/bus/bustest"
 	"tendril.dev/lib/nettest"
 	"tendril.dev/proto"
 )
@@ -20,7 +19,7 @@ import (
 // notices by itself, and goes on with a server that answers.
 func TestSilentServerIsGivenUp(t *testing.T) {
 	t.Parallel()
-	server, err := url.Parse(bustest.New(t).URL)
+	server, err := url.Parse(nettest.NewNATS(t, "").URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +60,7 @@ func TestSilentServerIsGivenUp(t *testing.T) {
 // has is no reason to end the start.
 func TestSlowServerIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	server, err := url.Parse(bustest.New(t).URL)
+	server, err := url.Parse(nettest.NewNATS(t, "").URL)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/bus/bustest"
 	"tendril.dev/lib/claim"
+	"tendril.dev/lib/nettest"
 	"tendril.dev/proto"
 )
 
@@ -382,9 +382,9 @@ func TestStoppingWorkerStaysAlive(t *testing.T) {
 }
 
 // restartable is a NATS server that may be started again.
-func restartable(t *testing.T, ttl time.Duration) (*bustest.NATS, server) {
+func restartable(t *testing.T, ttl time.Duration) (*nettest.NATS, server) {
 	t.Helper()
-	nats := bustest.New(t)
+	nats := nettest.NewNATS(t, "")
 	sizing := proto.DefaultSizing()
 	sizing.WorkerTTL = ttl
 	b, err := bus.Open(t.Context(), bus.Options{URL: nats.URL, Sizing: sizing, Provisions: true})

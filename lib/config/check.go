@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"net/netip"
 	"net/url"
@@ -40,6 +41,37 @@ func (s Settings) Check() error {
 		return &Error{"NGIT_LOG_LEVEL", s.LogLevel, err.Error()}
 	}
 	return nil
+}
+
+// field is one declared setting or constant.
+type field struct {
+	reflect.StructField
+	value reflect.Value
+}
+
+// name is the setting's NGIT_X.
+func (f field) name() string { return f.Tag.Get("env") }
+
+// fixed reports whether it is a constant.
+func (f field) fixed() bool {
+	_, constant := f.Tag.Lookup("constant")
+	return constant
+}
+
+// fields returns every declared setting and constant with its value, in the order of declaration.
+func (s *Settings) fields() iter.Seq[field] {
+	return func(yield func(field) bool) {
+		for topic, group := range reflect.ValueOf(s).Elem().Fields() {
+			if !topic.Anonymous {
+				continue
+			}
+			for f, value := range group.Fields() {
+				if !yield(field{f, value}) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // check holds a value to what its tags declare.

@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -41,72 +40,23 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s is %.200q: %s", e.Setting, e.Value, e.Reason)
 }
 
-var helpOptions = kong.HelpOptions{Compact: true, FlagsLast: true, WrapUpperBound: 132,
-	ValueFormatter: func(v *kong.Value) string { return describe(v.Help, v.Tag) }}
-
-// HelpAll is the flag --help-all of a grammar: the help with every setting.
-type HelpAll bool
-
-// BeforeReset prints the help and ends the program.
-func (HelpAll) BeforeReset(ctx *kong.Context) error {
-	eachFlag(ctx.Model.Node, func(flag *kong.Flag) bool {
-		flag.Hidden = false
-		return true
-	})
-	defer ctx.Exit(0)
-	return kong.DefaultHelpPrinter(helpOptions, ctx)
-}
-
-// shortHelp prints the help with the main settings, one line each.
-func shortHelp(options kong.HelpOptions, ctx *kong.Context) error {
-	eachFlag(ctx.Model.Node, func(flag *kong.Flag) bool {
-		if flag.Tag.Has("main") {
-			flag.Help, flag.Group = flag.Tag.Get("main"), nil
-		}
-		return ctx.Selected() == nil || flag.Name != "version" // of a command, only what is its own
-	})
-	return kong.DefaultHelpPrinter(options, ctx)
-}
-
-// Parse reads the settings of a program that has nothing but settings: flags over environment over
-// `.env` over defaults, checked. name is the program's, for help; `--help` and `--version` end the
-// process. An error is one sentence for the operator.
-func Parse(name string, args []string) (Settings, error) {
-	var grammar struct {
-		Settings `embed:""`
-		HelpAll  HelpAll          `help:"Print help with all settings and exit."`
-		Version  kong.VersionFlag `help:"Print the version and exit."`
-	}
-	src := Process()
-	parser, err := NewParser(&grammar, src, kong.Name(name), kong.Description("The "+name+" service of Tendril, a GRASP server."))
-	if err != nil {
-		return Settings{}, err
-	}
-	if _, err := parser.Parse(args); err != nil {
-		return Settings{}, Sentence(err)
-	}
-	return grammar.Complete(src)
-}
-
-// Again reads the settings of this process again: its `.env` may have changed. It says what is
-// wrong with them now.
-func Again() error {
+// Parse reads the settings in a command line of the program, whatever its command: flags over
+// environment over `.env` over defaults, checked. An error is one sentence for the operator.
+func (s *Source) Parse(args []string) (Settings, error) {
 	type word string
 	var grammar struct {
 		Settings `embed:""`
 		Command  word   `arg:"" optional:""`
 		Words    []word `arg:"" optional:""`
 	}
-	src := Process()
-	parser, err := NewParser(&grammar, src)
+	parser, err := NewParser(&grammar, s, kong.Name("tendril"))
 	if err != nil {
-		return err
+		return Settings{}, err
 	}
-	if _, err := parser.Parse(os.Args[1:]); err != nil {
-		return Sentence(err)
+	if _, err := parser.Parse(args); err != nil {
+		return Settings{}, Sentence(err)
 	}
-	_, err = grammar.Complete(src)
-	return err
+	return grammar.Complete(s)
 }
 
 // NewParser makes a parser of a grammar that holds Settings somewhere, alone or as the flags of a

@@ -16,7 +16,7 @@ package config
 
 import "time"
 
-//go:generate go run ./internal/reference ../../docs/configuration.md ../../.env.example
+//go:generate go test -run TestReferenceIsUpToDate . -update
 
 // Settings is all that can be set. A name NGIT_X means what it means to other GRASP servers, so
 // their `.env` works here.

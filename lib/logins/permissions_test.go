@@ -12,14 +12,14 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/bus/bustest"
 	"tendril.dev/lib/logins"
+	"tendril.dev/lib/nettest"
 	"tendril.dev/proto"
 )
 
 // server is a NATS server with everybody's logins and all streams.
 type server struct {
-	*bustest.NATS
+	*nettest.NATS
 	dir string
 }
 
@@ -29,7 +29,7 @@ func newServer(t *testing.T) *server {
 	if err := logins.Init(dir, append(logins.Default(), proto.UserTendril, proto.UserImport)...); err != nil {
 		t.Fatal(err)
 	}
-	s := &server{bustest.WithUsers(t, filepath.Join(dir, logins.UsersFile)), dir}
+	s := &server{nettest.NewNATS(t, filepath.Join(dir, logins.UsersFile)), dir}
 	js := s.jetStream(t, proto.UserIngest)
 	for _, cfg := range proto.Streams(proto.DefaultSizing()) {
 		if _, err := js.CreateStream(t.Context(), cfg); err != nil {

@@ -1,6 +1,6 @@
 // Package nettest is what tests need of a network that the machine's does not give: connections on
-// which no time passes, a port that stays closed, and one that stays open while its server is
-// away.
+// which no time passes, a port that stays closed, one that stays open while its server is away, and
+// a NATS server that goes away and comes back.
 package nettest
 
 import (

@@ -13,16 +13,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"tendril.dev/lib/config"
+	"tendril.dev/lib/nettest"
 	"tendril.dev/proto"
 )
 
-func openOn(t *testing.T, address string) *Node {
+func openOn(t *testing.T, apart bool, args ...string) *Node {
 	t.Helper()
-	s, err := config.Parse("test", []string{"--domain=git.example.com", "--database-backend=memory", "--nats-listen=none", "--observe-address=" + address})
+	s, err := config.Process().Parse(append([]string{"--domain=git.example.com", "--database-backend=memory", "--nats-listen=none"}, args...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := Open(t.Context(), "test", s, slog.New(slog.DiscardHandler))
+	n, err := Open(t.Context(), "test", s, slog.New(slog.DiscardHandler), apart, Service{Provisions: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +37,7 @@ func openOn(t *testing.T, address string) *Node {
 
 func TestLag(t *testing.T) {
 	t.Parallel()
-	n := openOn(t, "127.0.0.1:0")
+	n := openOn(t, false)
 	if _, err := n.Bus.JS.Publish(context.Background(), proto.SubjectEventsMark, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func TestLag(t *testing.T) {
 
 func TestObservation(t *testing.T) {
 	t.Parallel()
-	n := openOn(t, "127.0.0.1:0")
+	n := openOn(t, true, "--nats-url="+nettest.NewNATS(t, "").URL, "--observe-address=127.0.0.1:0")
 	var working atomic.Bool
 	n.Ready.Add("work", func() error {
 		if !working.Load() {
@@ -60,11 +61,6 @@ func TestObservation(t *testing.T) {
 		}
 		return nil
 	})
-	stop, err := n.observe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
 	get := func(path string, code int, part string) {
 		t.Helper()
 		res, err := http.Get(n.Announced("observation") + path)

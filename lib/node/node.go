@@ -62,11 +62,11 @@ type Node struct {
 
 // shared is what all services of a process have in common.
 type shared struct {
-	process   string       // its name, as Open was told
-	scratch   string       // the git folder of a process that nothing outlives; empty: none
-	addresses sync.Map     // URLs by name
-	waits     atomic.Value // what the start waits for
-	overdue   atomic.Bool  // a service still runs although the graceful stop is over
+	process   string   // its name, as Open was told
+	scratch   string   // the git folder of a process that nothing outlives; empty: none
+	addresses sync.Map // URLs by name
+	servers   []*http.Server
+	overdue   atomic.Bool // a service still runs although the graceful stop is over
 	lag       *lag
 }
 
@@ -105,66 +105,88 @@ func (n *Node) Announced(name string) string {
 }
 
 // Open opens the bus and the index for the services that will run. name says what the process is
-// ("ingest", "up").
-func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger, services ...Service) (*Node, error) {
-	n, err := prepare(name, s, log)
-	if err != nil {
-		return nil, err
-	}
-	return n, n.open(ctx, nil, services)
-}
-
-// prepare makes what needs no bus.
-func prepare(name string, s config.Settings, log *slog.Logger) (*Node, error) {
-	n := &Node{
+// ("ingest", "up"). apart: its system has other processes. Then it needs a NATS server that they
+// share, waits for NATS and the streams as long as it takes, and serves /metrics, /healthz and
+// /readyz on a port of its own, from the beginning.
+func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger, apart bool, services ...Service) (n *Node, err error) {
+	n = &Node{
 		Settings: s, Log: log, Metrics: prometheus.NewRegistry(), Ready: &obs.Readiness{}, AtFront: http.NewServeMux(),
 		Worker: s.WorkerName, Incarnation: rand.Text(), shared: &shared{process: name},
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.Close())
+		}
+	}()
 	for _, warning := range s.Warnings {
 		log.Warn(warning)
 	}
 	if n.Worker == "" {
 		host, err := os.Hostname()
 		if err != nil {
-			return nil, fmt.Errorf("name this worker: %w; set NGIT_WORKER_NAME", err)
+			return n, fmt.Errorf("name this worker: %w; set NGIT_WORKER_NAME", err)
 		}
 		n.Worker = workerName(host) + "-" + n.Incarnation[:6]
 	}
-	n.Metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), obs.BuildInfo(), obs.Uptime(time.Now()))
-	var gatherer prometheus.Gatherer
-	if s.MetricsEnabled {
-		gatherer = n.Metrics
+	if apart && s.NATSURL == "" {
+		return n, &config.Error{Setting: "NGIT_NATS_URL", Reason: "is not set: a service that runs alone needs a NATS server that the others share (`tendril up` embeds one)"}
 	}
-	obs.Mount(n.AtFront, n.Ready, gatherer)
-	n.waits.Store("connecting")
-	n.Ready.Add("bus", func() error { return fmt.Errorf("waiting for the bus: %s", n.waits.Load()) })
-	return n, nil
-}
-
-// open opens index and bus. waiting is told what it waits for, see [bus.Options].
-func (n *Node) open(ctx context.Context, waiting func(what string), services []Service) (err error) {
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, n.Close())
-		}
-	}()
-	s := n.Settings
-	busDir, indexDir := filepath.Join(s.RelayDataPath, "nats"), filepath.Join(s.RelayDataPath, "index-"+n.process)
-	if s.DatabaseBackend == "memory" {
-		busDir, indexDir = "", ""
+	waiting, err := n.observe(apart)
+	if err != nil {
+		return n, err
 	}
 	if err := n.makeScratch(); err != nil {
-		return err
+		return n, err
 	}
 	var newLog func() error
 	if hasIndex(s.NATSURL, services) {
 		// The index first: its lock keeps a second process off the folder, which the embedded NATS
 		// would share with disaster.
-		if err := n.openIndex(indexDir); err != nil {
-			return err
+		if err := n.openIndex(); err != nil {
+			return n, err
 		}
 		newLog = n.Index.LogGone
 	}
+	if err := n.openBus(ctx, waiting, newLog, services); err != nil {
+		return n, err
+	}
+	if n.Index == nil {
+		return n, n.ask(ctx)
+	}
+	return n, n.bindIndex(ctx)
+}
+
+// observe begins to serve what tells how the process stands. waiting is told what the start waits
+// for; nil: it does not wait.
+func (n *Node) observe(apart bool) (waiting func(what string), err error) {
+	s := n.Settings
+	n.Metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), obs.BuildInfo(), obs.Uptime(time.Now()))
+	n.Ready.Add("bus", func() error { return errors.New("waiting for the bus: connecting") })
+	var metrics prometheus.Gatherer
+	if s.MetricsEnabled {
+		metrics = n.Metrics
+	}
+	if s.ProfileAddress != "" {
+		if err := n.listen("profiles", "NGIT_PROFILE_ADDRESS", s.ProfileAddress, http.DefaultServeMux); err != nil {
+			return nil, err
+		}
+	}
+	if !apart {
+		obs.Mount(n.AtFront, n.Ready, metrics)
+		return nil, nil
+	}
+	obs.Mount(n.AtFront, n.Ready, nil)
+	own := http.NewServeMux()
+	obs.Mount(own, n.Ready, metrics)
+	waiting = func(what string) {
+		n.Ready.Add("bus", func() error { return fmt.Errorf("waiting for the bus: %s", what) })
+	}
+	return waiting, n.listen("observation", "NGIT_OBSERVE_ADDRESS", s.ObserveAddress, own)
+}
+
+// openBus opens the bus; see [bus.Options] for waiting and newLog.
+func (n *Node) openBus(ctx context.Context, waiting func(what string), newLog func() error, services []Service) (err error) {
+	s := n.Settings
 	needs := proto.Needs("") // the log, which every process reads or asks about
 	for _, s := range services {
 		needs = append(needs, proto.Needs(s.Name)...)
@@ -173,7 +195,7 @@ func (n *Node) open(ctx context.Context, waiting func(what string), services []S
 	n.Bus, err = bus.Open(ctx, bus.Options{
 		Name: "tendril " + n.process + " " + n.Worker, Sizing: Sizing(s), Log: n.Log,
 		URL: s.NATSURL, LoginFile: s.NATSLoginFile, Creds: s.NATSCreds, CA: s.NATSCA, Cert: s.NATSCert, Key: s.NATSKey, Role: n.process,
-		Dir: busDir, Listen: s.NATSListen, Password: s.NATSPassword,
+		Dir: n.folder("nats"), Listen: s.NATSListen, Password: s.NATSPassword,
 		Provisions: slices.ContainsFunc(services, func(s Service) bool { return s.Provisions }), Needs: slices.Compact(needs),
 		Waiting: waiting, NewLog: newLog,
 	})
@@ -190,10 +212,15 @@ func (n *Node) open(ctx context.Context, waiting func(what string), services []S
 		}
 		return nil
 	})
-	if n.Index == nil {
-		return n.ask(ctx)
+	return nil
+}
+
+// folder is one of those in the relay data folder; empty: nothing outlives the process.
+func (n *Node) folder(name string) string {
+	if n.Settings.DatabaseBackend == "memory" {
+		return ""
 	}
-	return n.bindIndex(ctx)
+	return filepath.Join(n.Settings.RelayDataPath, name)
 }
 
 // hasIndex reports whether a process with these services keeps an index of the log: one of them
@@ -234,9 +261,9 @@ func (n *Node) bindIndex(ctx context.Context) error {
 	return nil
 }
 
-// openIndex opens the event index in dir (empty: in memory).
-func (n *Node) openIndex(dir string) (err error) {
-	s := n.Settings
+// openIndex opens the event index.
+func (n *Node) openIndex() (err error) {
+	s, dir := n.Settings, n.folder("index-"+n.process)
 	if dir != "" {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return storageError(s, err)
@@ -283,6 +310,9 @@ func (n *Node) Close() (err error) {
 	}
 	if n.scratch != "" {
 		err = errors.Join(err, os.RemoveAll(n.scratch))
+	}
+	for _, server := range n.servers {
+		err = errors.Join(err, server.Close())
 	}
 	return err
 }

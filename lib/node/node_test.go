@@ -21,7 +21,7 @@ import (
 
 func settings(t *testing.T, args ...string) config.Settings {
 	t.Helper()
-	s, err := config.Parse("test", append([]string{"--domain=git.example.com", "--database-backend=memory", "--nats-listen=none", "--shutdown-wait=10m"}, args...))
+	s, err := config.Process().Parse(append([]string{"--domain=git.example.com", "--database-backend=memory", "--nats-listen=none", "--shutdown-wait=10m"}, args...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func settings(t *testing.T, args ...string) config.Settings {
 
 func open(t *testing.T, s config.Settings) *node.Node {
 	t.Helper()
-	n, err := node.Open(t.Context(), "test", s, slog.New(slog.DiscardHandler))
+	n, err := node.Open(t.Context(), "test", s, slog.New(slog.DiscardHandler), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +238,7 @@ func TestFolderThatIsNotToBeHad(t *testing.T) {
 		file: "not a directory; want a folder that this user may write to",
 		dir:  "another process works in this folder; stop it, or give each a folder of its own",
 	} {
-		_, err := node.Open(t.Context(), "test", settings(t, "--database-backend=file", "--relay-data-path="+path), slog.New(slog.DiscardHandler))
+		_, err := node.Open(t.Context(), "test", settings(t, "--database-backend=file", "--relay-data-path="+path), slog.New(slog.DiscardHandler), false)
 		if want = `NGIT_RELAY_DATA_PATH is "` + path + `": ` + want; err == nil || err.Error() != want {
 			t.Errorf("got %v\nwant %s", err, want)
 		}

@@ -21,50 +21,16 @@ import (
 	"tendril.dev/proto"
 )
 
-// ServeApart is [Serve] for services whose system has other processes: it needs a NATS server that
-// they share, and serves /metrics, /healthz and /readyz on a port of its own. It waits for NATS and
-// the streams as long as it takes, and /readyz says so.
-func ServeApart(name string, s config.Settings, services ...Service) error {
-	if s.NATSURL == "" {
-		return &config.Error{Setting: "NGIT_NATS_URL", Reason: "is not set: a service that runs alone needs a NATS server that the others share (`tendril up` embeds one)"}
-	}
-	return serve(name, s, true, services)
-}
-
 // Serve opens a node and runs the services in it until SIGINT or SIGTERM, which stop them
-// gracefully; a second signal ends the process at once. name says what the process is ("ingest",
-// "up").
-func Serve(name string, s config.Settings, services ...Service) error {
-	return serve(name, s, false, services)
-}
-
-func serve(name string, s config.Settings, apart bool, services []Service) error {
+// gracefully; a second signal ends the process at once. See [Open] for name and apart.
+func Serve(name string, s config.Settings, apart bool, services ...Service) error {
 	log, err := obs.NewLogger(os.Stderr, s.LogLevel, s.LogFormat)
 	if err != nil {
 		return err
 	}
 	ctx := untilSignal(s, log)
-	n, err := prepare(name, s, log)
+	n, err := Open(ctx, name, s, log, apart, services...)
 	if err != nil {
-		return err
-	}
-	if s.ProfileAddress != "" {
-		stop, err := n.listen("profiles", "NGIT_PROFILE_ADDRESS", s.ProfileAddress, http.DefaultServeMux)
-		if err != nil {
-			return err
-		}
-		defer stop()
-	}
-	var waiting func(string)
-	if apart {
-		stop, err := n.observe()
-		if err != nil {
-			return err
-		}
-		defer stop()
-		waiting = func(what string) { n.waits.Store(what) }
-	}
-	if err := n.open(ctx, waiting, services); err != nil {
 		if ctx.Err() != nil {
 			return nil // stopped before it began
 		}
@@ -94,7 +60,7 @@ func untilSignal(s config.Settings, log *slog.Logger) context.Context {
 			var cause error
 			if <-signals == syscall.SIGHUP {
 				cause = errAgain
-				err := config.Again()
+				_, err := config.Process().Parse(os.Args[1:])
 				if s.DatabaseBackend == "memory" {
 					err = errors.New("with NGIT_DATABASE_BACKEND=memory everything would be lost")
 				}
@@ -121,29 +87,22 @@ func again() error {
 	return fmt.Errorf("begin again after SIGHUP: %w", err)
 }
 
-// observe serves /metrics, /healthz and /readyz on NGIT_OBSERVE_ADDRESS until stop is called.
-func (n *Node) observe() (stop func(), err error) {
-	all := n.AtFront
-	n.AtFront = http.NewServeMux()
-	obs.Mount(n.AtFront, n.Ready, nil)
-	return n.listen("observation", "NGIT_OBSERVE_ADDRESS", n.Settings.ObserveAddress, all)
-}
-
-// listen serves something beside the services until stop is called.
-func (n *Node) listen(name, setting, address string, handler http.Handler) (stop func(), err error) {
+// listen serves something beside the services until Close.
+func (n *Node) listen(name, setting, address string, handler http.Handler) error {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, ListenError(setting, address, err)
+		return ListenError(setting, address, err)
 	}
 	n.Announce(name, "http://"+listener.Addr().String())
 	n.Log.Info("listening", "service", name, "address", listener.Addr().String())
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: 10 * time.Minute}
+	n.servers = append(n.servers, server)
 	go func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			n.Log.Error("serving has ended", "service", name, "error", err)
 		}
 	}()
-	return func() { server.Close() }, nil
+	return nil
 }
 
 // ListenError is why the address of a setting cannot be listened on, in a sentence for the

@@ -25,9 +25,9 @@ func TestMain(m *testing.M) {
 	if behaviour == "" {
 		os.Exit(m.Run())
 	}
-	s, err := config.Parse("child", os.Args[1:])
+	s, err := config.Process().Parse(os.Args[1:])
 	if err == nil {
-		err = node.Serve("child", s, child(behaviour))
+		err = node.Serve("child", s, false, child(behaviour))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -94,7 +94,7 @@ type decide func(ev *nostr.Event) *proto.Verdict
 // start runs a gateway; change may change its settings.
 func start(t testing.TB, judge decide, args ...string) *system {
 	t.Helper()
-	s, err := config.Parse("gateway", append([]string{"--domain=git.example.com", "--bind-address=127.0.0.1:0", "--nats-listen=none",
+	s, err := config.Process().Parse(append([]string{"--domain=git.example.com", "--bind-address=127.0.0.1:0", "--nats-listen=none",
 		"--database-backend=memory", "--events-per-minute-per-ip=1000000",
 		"--git-handover-wait=0s"}, args...))
 	if err != nil {
@@ -104,7 +104,7 @@ func start(t testing.TB, judge decide, args ...string) *system {
 	front := s
 	s.ShutdownWait = patience
 	h := listenToLog()
-	n, err := node.Open(context.Background(), "gateway", s, slog.New(h))
+	n, err := node.Open(context.Background(), "gateway", s, slog.New(h), false)
 	if err != nil {
 		t.Fatal(err)
 	}

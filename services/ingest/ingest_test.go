@@ -20,7 +20,7 @@ import (
 
 func settings(t *testing.T, dir string) config.Settings {
 	t.Helper()
-	s, err := config.Parse("ingest", []string{"--domain=git.example.com", "--relay-data-path=" + dir, "--nats-listen=none", "--worker-ttl=1h", "--shutdown-wait=10m"})
+	s, err := config.Process().Parse([]string{"--domain=git.example.com", "--relay-data-path=" + dir, "--nats-listen=none", "--worker-ttl=1h", "--shutdown-wait=10m"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ type running struct {
 
 func run(t *testing.T, dir string) running {
 	t.Helper()
-	n, err := node.Open(t.Context(), "ingest", settings(t, dir), slog.New(slog.DiscardHandler))
+	n, err := node.Open(t.Context(), "ingest", settings(t, dir), slog.New(slog.DiscardHandler), false)
 	if err != nil {
 		t.Fatal(err)
 	}

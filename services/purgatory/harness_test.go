@@ -61,11 +61,11 @@ func openFor(t testing.TB, name, gitFolder, url string, services []node.Service,
 	if url == "" {
 		flags = append(flags, "--nats-listen=127.0.0.1:0")
 	}
-	s, err := config.Parse("purgatory", flags)
+	s, err := config.Process().Parse(flags)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := node.Open(t.Context(), "purgatory", s, slog.New(&recorder{}), services...)
+	n, err := node.Open(t.Context(), "purgatory", s, slog.New(&recorder{}), false, services...)
 	if err != nil {
 		t.Fatal(err)
 	}

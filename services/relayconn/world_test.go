@@ -193,11 +193,11 @@ func startWorker(t testing.TB, b *bus.Bus, name string, service node.Service, fl
 		// worker is to stop too late for that.
 		fmt.Sprint("--sync-base-backoff-secs=", patience.Seconds()), "--shutdown-wait=" + patience.String(),
 	}, flags...)
-	s, err := config.Parse("relayconn", flags)
+	s, err := config.Process().Parse(flags)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := node.Open(t.Context(), "relayconn", s, slog.New(slog.DiscardHandler), service)
+	n, err := node.Open(t.Context(), "relayconn", s, slog.New(slog.DiscardHandler), false, service)
 	if err != nil {
 		t.Fatal(err)
 	}

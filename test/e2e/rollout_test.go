@@ -14,7 +14,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"tendril.dev/lib/bus/bustest"
+	"tendril.dev/lib/nettest"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/test/world"
@@ -41,7 +41,7 @@ type cluster struct {
 
 func newCluster(t *testing.T, settings map[string]string) *cluster {
 	c := &cluster{
-		t: t, nats: bustest.New(t).URL, volume: world.Folder(t), settings: settings, balancer: world.NewBalancer(t),
+		t: t, nats: nettest.NewNATS(t, "").URL, volume: world.Folder(t), settings: settings, balancer: world.NewBalancer(t),
 		replicas: map[string][]*world.Replica{}, workers: map[*world.Replica]string{}, stop: make(chan struct{}), done: map[string]int{},
 	}
 	for _, name := range world.Services {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"tendril.dev/lib/bus/bustest"
+	"tendril.dev/lib/nettest"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/test/world"
 )
@@ -15,7 +15,7 @@ import (
 func TestServicesInSeveralProcesses(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	nats, volume := bustest.New(t).URL, world.Folder(t)
+	nats, volume := nettest.NewNATS(t, "").URL, world.Folder(t)
 	settings := map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.first.URL}
 	var processes []*world.Replica
 	for _, services := range [][]string{{"gateway", "discovery"}, {"ingest"}, {"purgatory", "relayconn"}} {

@@ -6,14 +6,14 @@ import (
 	"strings"
 	"testing"
 
-	"tendril.dev/lib/bus/bustest"
 	"tendril.dev/lib/logins"
+	"tendril.dev/lib/nettest"
 )
 
 // Guarded is a NATS server that lets in only those who have a login, and holds them to what each
 // may do.
 type Guarded struct {
-	*bustest.NATS
+	*nettest.NATS
 	Folder string // of the logins, as `tendril logins` makes it
 	t      testing.TB
 
@@ -27,7 +27,7 @@ func GuardedNATS(t testing.TB, users ...string) *Guarded {
 	if err := logins.Init(folder, append(logins.Default(), users...)...); err != nil {
 		t.Fatal(err)
 	}
-	g := &Guarded{NATS: bustest.WithUsers(t, filepath.Join(folder, logins.UsersFile)), Folder: folder, t: t}
+	g := &Guarded{NATS: nettest.NewNATS(t, filepath.Join(folder, logins.UsersFile)), Folder: folder, t: t}
 	t.Cleanup(func() {
 		for _, line := range g.Refused() {
 			if !g.reloaded || !isAnswer(line) {

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/bus/bustest"
 	"tendril.dev/lib/logins"
+	"tendril.dev/lib/nettest"
 	"tendril.dev/proto"
 )
 
@@ -52,7 +52,7 @@ func TestLook(t *testing.T) {
 	if err := logins.Init(dir, append(logins.Default(), proto.UserTendril)...); err != nil {
 		t.Fatal(err)
 	}
-	srv := bustest.WithUsers(t, filepath.Join(dir, logins.UsersFile))
+	srv := nettest.NewNATS(t, filepath.Join(dir, logins.UsersFile))
 	b, err := bus.Open(within(t), bus.Options{
 		URL: srv.URL, Provisions: true, LoginFile: logins.LoginFile(dir, proto.UserTendril), Name: "tendril up one", Sizing: proto.DefaultSizing(),
 	})

@@ -17,7 +17,7 @@ import (
 
 func settings(t *testing.T, args ...string) config.Settings {
 	t.Helper()
-	s, err := config.Parse("gateway", append([]string{"--domain=git.example.com", "--relay-data-path=" + t.TempDir()}, args...))
+	s, err := config.Process().Parse(append([]string{"--domain=git.example.com", "--relay-data-path=" + t.TempDir()}, args...))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,47 +1,39 @@
-// Package bustest is a NATS server for tests that Tendril did not start: it may go away, and comes
-// back at the same address.
-package bustest
+package nettest
 
 import (
-	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-
-	"tendril.dev/lib/nettest"
 )
 
 // patience is how long a server may take to be ready on a slow machine.
 const patience = 3 * time.Minute
 
-// NATS is a single server with JetStream. Clients reach it through a [nettest.Front].
+// NATS is a NATS server with JetStream that Tendril did not start: it may go away, and comes back
+// at the same address. Clients reach it through a [Front].
 type NATS struct {
-	URL     string
-	t       testing.TB
-	dir     string
-	users   string // file of the configuration that has them; empty: everybody may do everything
-	refused refusals
+	URL   string
+	t     testing.TB
+	dir   string
+	users string // file of the configuration that has them; empty: everybody may do everything
 
 	mu     sync.Mutex
 	server *server.Server // nil: it is away
 }
 
-// New starts a server that ends with the test. Everybody may do everything there.
-func New(t testing.TB) *NATS {
+// NewNATS starts a server that ends with the test. If users is not empty, it is a file of the
+// server's configuration, as lib/logins writes it: the server lets in only those whom it names, and
+// holds them to what it allows.
+func NewNATS(t testing.TB, users string) *NATS {
 	t.Helper()
-	return WithUsers(t, "")
-}
-
-// WithUsers starts a server that lets in only those whom a file of its configuration names, like
-// that of lib/logins, and holds them and their accounts to what it allows. It ends with the test.
-func WithUsers(t testing.TB, file string) *NATS {
-	t.Helper()
-	n := &NATS{t: t, users: file, dir: t.TempDir()}
-	n.URL = "nats://" + nettest.Front(t, n.dial)
+	n := &NATS{t: t, users: users, dir: t.TempDir()}
+	n.URL = "nats://" + Front(t, n.dial)
 	t.Cleanup(n.Stop)
 	n.Start()
 	return n
@@ -65,7 +57,7 @@ func (n *NATS) Start() {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	srv.SetLoggerV2(&n.refused, false, false, false)
+	srv.ConfigureLogger()
 	go srv.Start()
 	if !srv.ReadyForConnections(patience) {
 		n.t.Fatal("NATS is not ready")
@@ -96,7 +88,7 @@ func (n *NATS) configuration() *server.Options {
 			n.t.Fatal(err)
 		}
 	}
-	options.JetStream, options.StoreDir, options.SyncAlways = true, n.dir, true
+	options.JetStream, options.StoreDir, options.SyncAlways, options.LogFile = true, n.dir, true, n.logFile()
 	options.DontListen, options.NoSigs, options.AuthTimeout = true, true, patience.Seconds()
 	return options
 }
@@ -124,37 +116,23 @@ func (n *NATS) Connections(user string) (count int) {
 }
 
 // Unknown is how many logins the server has not let in.
-func (n *NATS) Unknown() int { return len(n.refused.with("authentication error")) }
+func (n *NATS) Unknown() int { return len(n.logged("authentication error")) }
 
 // Refused returns what the server has refused to users who wanted more than they may, as it has
 // logged it.
-func (n *NATS) Refused() []string { return n.refused.with("Violation") }
+func (n *NATS) Refused() []string { return n.logged("Violation") }
 
-// refusals is a log of the server that keeps only errors.
-type refusals struct {
-	mu    sync.Mutex
-	lines []string
-}
+func (n *NATS) logFile() string { return filepath.Join(n.dir, "log") }
 
-func (r *refusals) with(part string) (found []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, line := range r.lines {
-		if strings.Contains(line, part) {
+func (n *NATS) logged(part string) (found []string) {
+	text, err := os.ReadFile(n.logFile())
+	if err != nil {
+		n.t.Error(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "[ERR]") && strings.Contains(line, part) {
 			found = append(found, line)
 		}
 	}
 	return found
 }
-
-func (r *refusals) Errorf(format string, v ...any) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.lines = append(r.lines, fmt.Sprintf(format, v...))
-}
-
-func (*refusals) Noticef(string, ...any) {}
-func (*refusals) Warnf(string, ...any)   {}
-func (*refusals) Fatalf(string, ...any)  {}
-func (*refusals) Debugf(string, ...any)  {}
-func (*refusals) Tracef(string, ...any)  {}
