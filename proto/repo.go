@@ -11,7 +11,7 @@ type RepoVerb string
 
 // The verbs of grasp.repo.<verb>.<shard>.
 const (
-	RepoList    RepoVerb = "list"    // repositories on the disk that are not hosted
+	RepoList    RepoVerb = "list"    // all repositories; every worker is asked, on RepoListSubject
 	RepoShow    RepoVerb = "show"    // one repository
 	RepoRestore RepoVerb = "restore" // cancel the removal of one
 	RepoRemove  RepoVerb = "remove"  // remove one now
@@ -20,6 +20,10 @@ const (
 const (
 	prefixRepo       = "grasp.repo."
 	prefixRepoAnswer = prefixRepo + "answer."
+
+	// RepoListSubject is where every worker is asked for all repositories of its shards. Each sends
+	// pages, in no order; its last one says how many shards were listed.
+	RepoListSubject = prefixRepo + string(RepoList) + ".all"
 )
 
 // RepoVerbs are all verbs.
@@ -47,37 +51,50 @@ func ParseRepoAnswerSubject(subject string) (inbox string, err error) {
 	return inbox, nil
 }
 
-// RepoQuery is a request of an operator.
+// RepoQuery is a request of an operator. That for a list is empty.
 type RepoQuery struct {
-	// Ref is the repository, as nostr.RepoRef.String writes it. Of a list: what was listed last;
-	// empty at its beginning.
+	// Ref is the repository, as nostr.RepoRef.String writes it.
 	Ref string `json:"ref,omitempty"`
 }
 
-// RepoAnswer is what purgatory answers. A list ends with an answer that has no repository.
+// RepoAnswer is what purgatory answers.
 type RepoAnswer struct {
-	Repos []RepoStatus `json:"repos,omitempty"`
-	Error string       `json:"error,omitempty"` // why nothing was done, one sentence
+	Repos  []RepoStatus `json:"repos,omitempty"`
+	Shards int          `json:"shards,omitempty"` // of the last page of a list: how many shards were listed
+	Error  string       `json:"error,omitempty"`  // why nothing was done, one sentence
 }
 
-// RepoStatus is how a repository stands.
-type RepoStatus struct {
-	Ref    string `json:"ref"` // 30617:<pubkey>:<identifier>
-	Hosted bool   `json:"hosted,omitempty"`
-	Held   bool   `json:"held,omitempty"` // its announcement waits for git data
+// RepoState is where a repository stands.
+type RepoState string
 
-	// Of one that is not hosted. Without a reason the log does not say that its owner gave it up.
+// The states of a repository. None: its worker has not looked at it since it took the shard.
+const (
+	RepoHosted RepoState = "hosted"
+	RepoHeld   RepoState = "held"  // its announcement waits for git data
+	RepoEnded  RepoState = "ended" // it is not hosted any more
+)
+
+// RepoStatus is how a repository stands. In a list it stands so when its worker last looked at it.
+type RepoStatus struct {
+	Ref   string    `json:"ref"` // 30617:<pubkey>:<identifier>
+	State RepoState `json:"state,omitempty"`
+
+	// Of one that is held since when it waits and until when it does; of one that has ended since when
+	// and when it is removed (absent: never). Without a reason the log does not say that the owner gave
+	// it up.
+	Since        time.Time `json:"since,omitzero"`
+	Until        time.Time `json:"until,omitzero"`
 	Reason       string    `json:"reason,omitempty"`       // "deleted" or "moved"
 	Announcement string    `json:"announcement,omitempty"` // id of the last one
-	Since        time.Time `json:"since,omitzero"`
-	Until        time.Time `json:"until,omitzero"` // when it is removed; absent: never
-	Kept         bool      `json:"kept,omitempty"` // an operator has cancelled the removal
+	Kept         bool      `json:"kept,omitempty"`         // an operator has cancelled the removal
+
+	References int       `json:"references,omitempty"`
+	Changed    time.Time `json:"changed,omitzero"` // when a push or a fetch last moved references; absent: there are none
+	Bytes      int64     `json:"bytes,omitempty"`  // of git objects; its maintainers' repositories may share them
+	// Damage is why the references cannot be read, one sentence; empty: they can.
+	Damage string `json:"damage,omitempty"`
 
 	// Of one that is shown, and of one that was removed.
-	References int `json:"references,omitempty"`
-	// Damage is why the references cannot be read, one sentence; empty: they can.
-	Damage string   `json:"damage,omitempty"`
-	Bytes  int64    `json:"bytes,omitempty"`  // of git objects; its maintainers' repositories may share them
 	Beside []string `json:"beside,omitempty"` // other repositories of the identifier on the disk
 	Events int      `json:"events,omitempty"` // accepted events that name it
 	States int      `json:"states,omitempty"` // accepted states of the identifier, by any author

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -71,6 +72,7 @@ func (c *repoList) Run(k *kong.Kong) error {
 		if err != nil {
 			return err
 		}
+		list = slices.DeleteFunc(list, func(s proto.RepoStatus) bool { return s.State != proto.RepoEnded })
 		if err := c.print(k.Stdout, list, func(w io.Writer) error { return writeRepos(w, list, time.Now()) }); err != nil {
 			return err
 		}
@@ -90,7 +92,7 @@ func (c *repoShow) Run(k *kong.Kong) error {
 func (c *repoRestore) Run(k *kong.Kong) error {
 	return c.one(k.Stdout, proto.RepoRestore, c.Repo, func(w io.Writer, s proto.RepoStatus) error {
 		format := "%s is kept until its owner announces it again, or `tendril repo remove` removes it\n"
-		if s.Hosted {
+		if s.State == proto.RepoHosted {
 			format = "%s is hosted: there is nothing to restore\n"
 		}
 		_, err := fmt.Fprintf(w, format, shown(s.Ref))
@@ -122,7 +124,7 @@ func (c *repoRemove) Run(k *kong.Kong) (failed error) {
 func (c *repoRemove) confirm(answers *bufio.Scanner, out io.Writer, name repoName) error {
 	hosted := false
 	err := c.one(out, proto.RepoShow, name, func(w io.Writer, s proto.RepoStatus) error {
-		hosted = s.Hosted
+		hosted = s.State == proto.RepoHosted
 		return writeRepo(w, s, time.Now())
 	})
 	if hosted || err != nil {
@@ -208,10 +210,10 @@ func writeRepo(w io.Writer, s proto.RepoStatus, now time.Time) error {
 	}
 	line("repository", "%s", shown(s.Ref))
 	line("address", "%s", status.Shown(s.Ref))
-	switch {
-	case s.Hosted:
+	switch s.State {
+	case proto.RepoHosted:
 		line("state", "hosted")
-	case s.Held:
+	case proto.RepoHeld:
 		line("state", "held: it waits for git data")
 	default:
 		line("state", "not hosted: %s", whyEnded(s))

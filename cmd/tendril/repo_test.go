@@ -90,8 +90,8 @@ func TestWriteRepo(t *testing.T) {
 		"removed       2026-11-22 13:00:00, in 1h0m0s\n":   ended,
 		"references    3\ngit objects   1.5 KiB\nevents        2 name it; 1 states of the identifier\nbeside it     np": ended,
 		"references    cannot be read: read HEAD: ?[2J\n":                                                               {Ref: ref, Damage: "read HEAD: \x1b[2J"},
-		"state         hosted\nreferences":                                                                              {Ref: ref, Hosted: true},
-		"state         held: it waits for git data\nreferences":                                                         {Ref: ref, Held: true},
+		"state         hosted\nreferences":                                                                              {Ref: ref, State: proto.RepoHosted},
+		"state         held: it waits for git data\nreferences":                                                         {Ref: ref, State: proto.RepoHeld},
 	} {
 		var b strings.Builder
 		if err := writeRepo(&b, s, noon); err != nil || !strings.Contains(b.String(), want) {

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nuid"
@@ -19,6 +22,9 @@ import (
 
 // errNoWorker: no worker holds the shard.
 var errNoWorker = errors.New("no purgatory worker answers")
+
+// listPause is how long a list waits for its next page. A worker sends what it knows by heart.
+const listPause = 3 * time.Second
 
 // parseRepo reads a repository as people name it: npub1…/identifier, naddr1…, or
 // 30617:<pubkey>:<identifier>.
@@ -57,68 +63,76 @@ func nameRepo(ref string) string {
 	return npub + "/" + parsed.Identifier
 }
 
-// listRepos returns the repositories that lie on the disk and are not hosted, of all shards.
-// missing says for how many shards no worker answered.
+// listRepos returns all repositories, of all shards. missing says for how many shards no worker
+// answered.
 func listRepos(ctx context.Context, b *bus.Bus) (list []proto.RepoStatus, missing int, err error) {
-	list = []proto.RepoStatus{} // none is [] in JSON, not null
-	for shard := range proto.Shards {
-		for after := ""; ; {
-			page, err := askShard(ctx, b, proto.RepoList, shard, after)
-			if errors.Is(err, errNoWorker) {
-				missing++
-				break
-			}
-			if err != nil {
-				return nil, 0, err
-			}
-			if len(page) == 0 || page[len(page)-1].Ref <= after {
-				break
-			}
-			list, after = append(list, page...), page[len(page)-1].Ref
-		}
+	list, missing = []proto.RepoStatus{}, proto.Shards // none is [] in JSON, not null
+	answers, err := askFor(b, proto.RepoListSubject, "")
+	if err != nil {
+		return nil, 0, err
 	}
+	defer func() { _ = answers.Unsubscribe() }()
+	for missing > 0 {
+		wait, cancel := context.WithTimeout(ctx, listPause)
+		page, err := nextAnswer(wait, answers)
+		cancel()
+		if errors.Is(err, errNoWorker) || errors.Is(err, context.DeadlineExceeded) {
+			break
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		list, missing = append(list, page.Repos...), missing-page.Shards
+	}
+	slices.SortFunc(list, func(a, b proto.RepoStatus) int { return cmp.Compare(a.Ref, b.Ref) })
 	return list, missing, nil
 }
 
 // askRepo asks for one repository.
 func askRepo(ctx context.Context, b *bus.Bus, verb proto.RepoVerb, ref nostr.RepoRef) (proto.RepoStatus, error) {
-	list, err := askShard(ctx, b, verb, proto.ShardOf(ref.Identifier), ref.String())
+	answers, err := askFor(b, proto.RepoSubject(verb, proto.ShardOf(ref.Identifier)), ref.String())
 	if err != nil {
 		return proto.RepoStatus{}, err
 	}
-	if len(list) != 1 || list[0].Ref != ref.String() {
+	defer func() { _ = answers.Unsubscribe() }()
+	a, err := nextAnswer(ctx, answers)
+	if err != nil {
+		return proto.RepoStatus{}, err
+	}
+	if len(a.Repos) != 1 || a.Repos[0].Ref != ref.String() {
 		return proto.RepoStatus{}, fmt.Errorf("the answer about %s is about something else", nameRepo(ref.String()))
 	}
-	return list[0], nil
+	return a.Repos[0], nil
 }
 
-func askShard(ctx context.Context, b *bus.Bus, verb proto.RepoVerb, shard int, ref string) ([]proto.RepoStatus, error) {
+func askFor(b *bus.Bus, subject, ref string) (answers *nats.Subscription, err error) {
 	question, err := json.Marshal(proto.RepoQuery{Ref: ref})
 	if err != nil {
 		return nil, err
 	}
 	inbox := proto.RepoAnswerSubject(nuid.Next())
-	answers, err := b.Conn.SubscribeSync(inbox)
+	if answers, err = b.Conn.SubscribeSync(inbox); err == nil {
+		err = b.Conn.PublishMsg(&nats.Msg{Subject: subject, Reply: inbox, Data: question})
+	}
 	if err != nil {
-		return nil, fmt.Errorf("ask about a repository: %w", err)
+		return nil, fmt.Errorf("ask about repositories: %w", err)
 	}
-	defer func() { _ = answers.Unsubscribe() }()
-	if err := b.Conn.PublishMsg(&nats.Msg{Subject: proto.RepoSubject(verb, shard), Reply: inbox, Data: question}); err != nil {
-		return nil, fmt.Errorf("ask about a repository: %w", err)
-	}
+	return answers, nil
+}
+
+func nextAnswer(ctx context.Context, answers *nats.Subscription) (a proto.RepoAnswer, err error) {
 	m, err := answers.NextMsgWithContext(ctx)
 	if errors.Is(err, nats.ErrNoResponders) {
-		return nil, fmt.Errorf("shard %s: %w", proto.ShardName(shard), errNoWorker)
+		return a, errNoWorker
 	}
 	if err != nil {
-		return nil, fmt.Errorf("wait for an answer: %w", err)
+		return a, fmt.Errorf("wait for an answer: %w", err)
 	}
-	var a proto.RepoAnswer
 	if err := json.Unmarshal(m.Data, &a); err != nil {
-		return nil, fmt.Errorf("read an answer: %w", err)
+		return a, fmt.Errorf("read an answer: %w", err)
 	}
 	if a.Error != "" {
-		return nil, errors.New(a.Error)
+		return a, errors.New(a.Error)
 	}
-	return a.Repos, nil
+	return a, nil
 }

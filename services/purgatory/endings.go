@@ -175,6 +175,7 @@ func (w *worker) removeRepository(ctx context.Context, repo *repository.Repo, me
 		return err
 	}
 	w.releaser.Forget(func(other repository.Place) bool { return other == repo.Place() })
+	w.statuses.Delete(repo.Place())
 	w.log.Info(message, "repository", repo.Ref())
 	return nil
 }

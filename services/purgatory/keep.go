@@ -59,6 +59,9 @@ func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
 		if !shards[proto.ShardOf(at.Identifier)] || !w.shards.Holds(at.Identifier) || at.PRs && !w.node.Settings.ContributorPRs {
 			continue
 		}
+		if !at.PRs {
+			w.statuses.LoadOrStore(at, proto.RepoStatus{Ref: at.RepoRef.String()})
+		}
 		w.queue.addIdle(at)
 		w.chores.add(at, time.Now().Add(firstHousekeeping), alone)
 	}

@@ -1,26 +1,23 @@
 package purgatory
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/shards"
 )
 
 const (
-	// listAtOnce bounds the repositories of one answer.
+	// listAtOnce bounds the repositories of one page of a list.
 	listAtOnce = 200
 	// askedTime bounds what is done for one question of an operator.
 	askedTime = 5 * time.Minute
@@ -30,7 +27,7 @@ const (
 // the other, until ctx ends or stop is called.
 func (w *worker) answerOperators(ctx context.Context, shard int) (stop func()) {
 	var subs []*nats.Subscription
-	for _, verb := range proto.RepoVerbs() {
+	for _, verb := range []proto.RepoVerb{proto.RepoShow, proto.RepoRestore, proto.RepoRemove} {
 		sub, err := w.node.Bus.Conn.Subscribe(proto.RepoSubject(verb, shard), func(m *nats.Msg) { w.answer(ctx, shard, verb, m) })
 		if err != nil {
 			w.log.Warn("operators cannot ask about repositories", "shard", shard, "error", err)
@@ -46,135 +43,107 @@ func (w *worker) answerOperators(ctx context.Context, shard int) (stop func()) {
 }
 
 func (w *worker) answer(ctx context.Context, shard int, verb proto.RepoVerb, m *nats.Msg) {
-	if _, err := proto.ParseRepoAnswerSubject(m.Reply); err != nil {
-		return // it is no operator's inbox
-	}
 	ctx, cancel := context.WithTimeout(ctx, askedTime)
 	defer cancel()
-	repos, err := w.carryOut(ctx, shard, verb, m.Data)
-	answer := proto.RepoAnswer{Repos: repos}
+	status, err := w.carryOut(ctx, shard, verb, m.Data)
+	answer := proto.RepoAnswer{Repos: []proto.RepoStatus{status}}
 	if err != nil {
 		answer = proto.RepoAnswer{Error: err.Error()}
+	}
+	w.reply(m, answer)
+}
+
+func (w *worker) reply(m *nats.Msg, answer proto.RepoAnswer) {
+	if _, err := proto.ParseRepoAnswerSubject(m.Reply); err != nil {
+		return // it is no operator's inbox
 	}
 	data, err := json.Marshal(answer)
 	if err == nil {
 		err = w.node.Bus.Conn.Publish(m.Reply, data)
 	}
 	if err != nil {
-		w.log.Warn("an operator could not be answered", "verb", verb, "error", err)
+		w.log.Warn("an operator could not be answered", "subject", m.Subject, "error", err)
 	}
 }
 
-func (w *worker) carryOut(ctx context.Context, shard int, verb proto.RepoVerb, question []byte) ([]proto.RepoStatus, error) {
+// listRepos lists all repositories of the worker's shards as they were when it last looked at them.
+func (w *worker) listRepos(m *nats.Msg) {
+	var page []proto.RepoStatus
+	for _, s := range w.statuses.Range {
+		if page = append(page, s.(proto.RepoStatus)); len(page) == listAtOnce {
+			w.reply(m, proto.RepoAnswer{Repos: page})
+			page = nil
+		}
+	}
+	w.reply(m, proto.RepoAnswer{Repos: page, Shards: w.shards.Count()})
+}
+
+func (w *worker) carryOut(ctx context.Context, shard int, verb proto.RepoVerb, question []byte) (s proto.RepoStatus, err error) {
 	var q proto.RepoQuery
 	if err := json.Unmarshal(question, &q); err != nil {
-		return nil, fmt.Errorf("the question is no JSON: %w", err)
-	}
-	if verb == proto.RepoList {
-		return w.listRepos(ctx, shard, q.Ref)
+		return s, fmt.Errorf("the question is no JSON: %w", err)
 	}
 	ref, err := nostr.ParseRepoRef(q.Ref)
 	if err != nil {
-		return nil, err
+		return s, err
 	}
 	repo, err := w.store.Repo(ref)
 	switch {
 	case err != nil:
-		return nil, err
+		return s, err
 	case proto.ShardOf(ref.Identifier) != shard:
-		return nil, fmt.Errorf("shard %d does not have %s", shard, readable(ref))
+		return s, fmt.Errorf("shard %d does not have %s", shard, readable(ref))
 	case !repo.Exists():
-		return nil, fmt.Errorf("nothing of %s is here", readable(ref))
+		return s, fmt.Errorf("nothing of %s is here", readable(ref))
 	}
 	act := map[proto.RepoVerb]func(context.Context, *repository.Repo) (proto.RepoStatus, error){
 		proto.RepoShow: w.showRepo, proto.RepoRestore: w.restoreRepo, proto.RepoRemove: w.removeNow,
 	}[verb]
-	status, err := act(ctx, repo)
+	s, err = act(ctx, repo)
 	if errors.Is(err, errHosted) {
 		err = fmt.Errorf("%s is hosted: only its owner can give it up", readable(ref))
 	}
 	if errors.Is(err, shards.ErrElsewhere) {
 		err = fmt.Errorf("%s is being handed over to another worker; ask again", readable(ref))
 	}
-	if err != nil {
-		return nil, err
-	}
-	return []proto.RepoStatus{status}, nil
-}
-
-// listRepos lists the repositories of a shard that are not hosted, those behind after in order.
-func (w *worker) listRepos(ctx context.Context, shard int, after string) (list []proto.RepoStatus, err error) {
-	for at, err := range w.store.Places(ctx, nostr.RepoRef{}) {
-		if err != nil {
-			return nil, err
-		}
-		ref := at.RepoRef
-		if at.PRs || proto.ShardOf(ref.Identifier) != shard || ref.String() <= after {
-			continue
-		}
-		hosted, err := w.announced(ctx, ref, w.holdings.OfIdentifier(ref.Identifier))
-		if err != nil {
-			return nil, err
-		}
-		if hosted {
-			continue
-		}
-		repo, err := w.store.Repo(ref)
-		if err != nil {
-			return nil, err
-		}
-		how, err := w.howItEnds(ctx, repo)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, statusOf(ref, how))
-	}
-	slices.SortFunc(list, func(a, b proto.RepoStatus) int { return cmp.Compare(a.Ref, b.Ref) })
-	return list[:min(len(list), listAtOnce)], nil
-}
-
-func statusOf(ref nostr.RepoRef, how ending) proto.RepoStatus {
-	s := proto.RepoStatus{Ref: ref.String(), Until: how.until}
-	if how.note != nil {
-		s.Reason, s.Announcement, s.Since, s.Kept = how.note.Reason, how.note.Announcement, how.note.Since, how.note.Kept
-	}
-	return s
+	return s, err
 }
 
 // status reads how a repository stands.
-func (w *worker) status(ctx context.Context, repo *repository.Repo) (how ending, s proto.RepoStatus, err error) {
-	hosted, err := w.announcedNow(ctx, repo.Ref())
-	if err != nil {
-		return how, s, err
-	}
+func (w *worker) status(ctx context.Context, repo *repository.Repo, hosted bool) (s proto.RepoStatus, how ending, err error) {
+	s = proto.RepoStatus{Ref: repo.Ref().String(), State: proto.RepoHosted}
 	if !hosted {
-		how, err = w.howItEnds(ctx, repo)
-		return how, statusOf(repo.Ref(), how), err
+		if how, err = w.howItEnds(ctx, repo); err != nil {
+			return s, how, err
+		}
+		s.State, s.Until = proto.RepoEnded, how.until
+		if how.note != nil {
+			s.Reason, s.Announcement, s.Since, s.Kept = how.note.Reason, how.note.Announcement, how.note.Since, how.note.Kept
+		}
 	}
-	s = proto.RepoStatus{Ref: repo.Ref().String(), Hosted: true}
-	_, err = query.Addressable(ctx, w.events, nostr.KindAnnouncement, repo.Ref().PubKey, repo.Ref().Identifier)
-	if errors.Is(err, query.ErrNotFound) {
-		s.Hosted, s.Held, err = false, true, nil
+	for _, e := range w.holdings.OfIdentifier(repo.Ref().Identifier) {
+		if hosted && e.Event.Kind == nostr.KindAnnouncement && e.Event.PubKey == repo.Ref().PubKey {
+			s.State, s.Since, s.Until = proto.RepoHeld, e.HeldAt, e.ExpiresAt
+		}
 	}
-	return how, s, err
+	refs, err := repo.Refs()
+	if s.References = len(refs.ByName); s.References > 0 {
+		s.Changed, err = repo.Moved()
+	}
+	if err != nil {
+		s.Damage = err.Error()
+	}
+	s.Bytes, err = repo.Bytes()
+	return s, how, err
 }
 
 // showRepo tells all about a repository.
-func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (proto.RepoStatus, error) {
-	_, s, err := w.status(ctx, repo)
+func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (s proto.RepoStatus, err error) {
+	hosted, err := w.announcedNow(ctx, repo.Ref())
+	if err == nil {
+		s, _, err = w.status(ctx, repo, hosted)
+	}
 	if err != nil {
-		return s, err
-	}
-	refs, err := repo.Refs()
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return s, err
-	case err != nil:
-		s.Damage = err.Error()
-	default:
-		s.References = len(refs.ByName)
-	}
-	if s.Bytes, err = repo.Bytes(); err != nil {
 		return s, err
 	}
 	for other, err := range w.store.Places(ctx, nostr.RepoRef{Identifier: repo.Ref().Identifier}) {
@@ -207,22 +176,28 @@ func (w *worker) countEvents(ctx context.Context, ref nostr.RepoRef) (naming, st
 
 // restoreRepo cancels the removal of a repository: it is kept until its owner comes back, or an
 // operator removes it. It is not served: that its owner gave it up is for its owner to take back.
-func (w *worker) restoreRepo(ctx context.Context, repo *repository.Repo) (proto.RepoStatus, error) {
+func (w *worker) restoreRepo(ctx context.Context, repo *repository.Repo) (s proto.RepoStatus, err error) {
 	unlock, err := w.shards.Write(ctx, repo.Place())
 	if err != nil {
-		return proto.RepoStatus{}, err
+		return s, err
 	}
 	defer unlock()
-	how, s, err := w.status(ctx, repo)
+	hosted, err := w.announcedNow(ctx, repo.Ref())
+	if err != nil {
+		return s, err
+	}
+	s, how, err := w.status(ctx, repo, hosted)
 	if err != nil || how.note == nil {
 		return s, err // it is here, or has no end
 	}
-	how.note.Kept, how.until = true, time.Time{}
+	how.note.Kept = true
 	if err := repo.SetEnded(*how.note); err != nil {
 		return s, err
 	}
 	w.log.Info("an operator has cancelled the removal of a repository", "repository", repo.Ref())
-	return statusOf(repo.Ref(), how), nil
+	s.Kept, s.Until = true, time.Time{}
+	w.statuses.Store(repo.Place(), s)
+	return s, nil
 }
 
 // removeNow removes a repository that is not hosted, and tells what it was.

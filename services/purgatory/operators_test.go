@@ -24,10 +24,10 @@ func (w *world) ask(verb proto.RepoVerb, ref string) proto.RepoAnswer {
 	if err != nil {
 		w.Fatal(err)
 	}
-	return w.askRaw(verb, proto.ShardOf("x"), question)
+	return w.askOn(proto.RepoSubject(verb, proto.ShardOf("x")), question)
 }
 
-func (w *world) askRaw(verb proto.RepoVerb, shard int, question []byte) (a proto.RepoAnswer) {
+func (w *world) askOn(subject string, question []byte) (a proto.RepoAnswer) {
 	w.Helper()
 	inbox := proto.RepoAnswerSubject(strconv.FormatInt(time.Now().UnixNano(), 36))
 	sub, err := w.Bus.Conn.SubscribeSync(inbox)
@@ -37,7 +37,7 @@ func (w *world) askRaw(verb proto.RepoVerb, shard int, question []byte) (a proto
 	defer sub.Unsubscribe()
 	var m *nats.Msg
 	eventually(w, "operators are answered", func() bool {
-		if err := w.Bus.Conn.PublishMsg(&nats.Msg{Subject: proto.RepoSubject(verb, shard), Reply: inbox, Data: question}); err != nil {
+		if err := w.Bus.Conn.PublishMsg(&nats.Msg{Subject: subject, Reply: inbox, Data: question}); err != nil {
 			w.Fatal(err)
 		}
 		m, err = sub.NextMsg(patience)
@@ -68,40 +68,47 @@ func TestAnOperatorAsks(t *testing.T) {
 		}
 		return a.Repos[0]
 	}
-	if s := one(proto.RepoShow); !s.Hosted || s.References != 1 || s.States != 1 || !s.Until.IsZero() {
+	if s := one(proto.RepoShow); s.State != proto.RepoHosted || s.References != 1 || s.Changed.IsZero() || s.States != 1 || !s.Until.IsZero() {
 		t.Errorf("a hosted repository: %+v", s)
 	}
-	if s := one(proto.RepoRestore); !s.Hosted {
+	if s := one(proto.RepoRestore); s.State != proto.RepoHosted {
 		t.Errorf("a hosted repository, restored: %+v", s)
 	}
 	for name, a := range map[string]proto.RepoAnswer{
 		"only its owner":   w.ask(proto.RepoRemove, ref),
 		"nothing of":       w.ask(proto.RepoShow, "30617:"+bob+":x"),
 		"30617":            w.ask(proto.RepoShow, "x"),
-		"no JSON":          w.askRaw(proto.RepoShow, 0, []byte("{")),
-		"shard 0 does not": w.askRaw(proto.RepoShow, 0, []byte(`{"ref":"`+ref+`"}`)),
+		"no JSON":          w.askOn(proto.RepoSubject(proto.RepoShow, 0), []byte("{")),
+		"shard 0 does not": w.askOn(proto.RepoSubject(proto.RepoShow, 0), []byte(`{"ref":"`+ref+`"}`)),
 	} {
 		if !strings.Contains(a.Error, name) || len(a.Repos) > 0 {
 			t.Errorf("%s: %+v", name, a)
 		}
 	}
-	if a := w.ask(proto.RepoList, ""); len(a.Repos)+len(a.Error) > 0 {
-		t.Errorf("a list where all are hosted: %+v", a)
+	listed := func(state proto.RepoState) (s proto.RepoStatus) {
+		t.Helper()
+		eventually(t, string("it is listed as "+state), func() bool {
+			a := w.askOn(proto.RepoListSubject, nil)
+			if len(a.Repos) != 1 || a.Shards != proto.Shards {
+				t.Fatalf("listed: %+v", a)
+			}
+			s = a.Repos[0]
+			return s.State == state
+		})
+		return s
+	}
+	if s := listed(proto.RepoHosted); s.Ref != ref || s.References != 1 || s.Bytes == 0 || s.Changed.IsZero() {
+		t.Errorf("listed where it is hosted: %+v", s)
 	}
 	w.in.accept(deletionRequest(alice, 1500, nostr.Tag{"a", ref}))
 	w.told.await("x ended")
-	eventually(t, "it is listed", func() bool { return len(w.ask(proto.RepoList, "").Repos) == 1 })
-	listed := w.ask(proto.RepoList, "").Repos[0]
-	if listed.Reason != "deleted" || listed.Announcement != first.ID || listed.Until.Sub(listed.Since) != 7*24*time.Hour {
-		t.Errorf("%+v", listed)
+	if s := listed(proto.RepoEnded); s.Reason != "deleted" || s.Announcement != first.ID || s.Until.Sub(s.Since) != 7*24*time.Hour {
+		t.Errorf("listed when it has ended: %+v", s)
 	}
-	if a := w.ask(proto.RepoList, ref); len(a.Repos) > 0 {
-		t.Errorf("behind the last one: %+v", a)
-	}
-	if s := one(proto.RepoRestore); !s.Kept || !s.Until.IsZero() || s.Hosted {
+	if s := one(proto.RepoRestore); !s.Kept || !s.Until.IsZero() || s.State != proto.RepoEnded {
 		t.Errorf("restored: %+v", s)
 	}
-	if s := w.ask(proto.RepoList, "").Repos[0]; !s.Kept || !s.Until.IsZero() {
+	if s := listed(proto.RepoEnded); !s.Kept || !s.Until.IsZero() {
 		t.Errorf("listed when it was restored: %+v", s)
 	}
 }

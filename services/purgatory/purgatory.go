@@ -61,6 +61,7 @@ type worker struct {
 	arrivals chan int           // shards that came, and whose repositories were not looked through yet
 	belongs  repository.Belongs // our domains, those of earlier too
 	opened   sync.Map           // shard → since when it is ours
+	statuses sync.Map           // repository.Place → proto.RepoStatus, of when it was last looked at
 	releaser *release.Releaser
 	metrics  *metrics
 	limits   fetch.Limits
@@ -219,6 +220,11 @@ func serverLimits(s config.Git) (hunt.Limits, error) {
 
 // work runs the parts of the worker until ctx ends and every push that was under way is released.
 func (w *worker) work(ctx context.Context, failed <-chan error, member *claim.Member, working *atomic.Bool) error {
+	list, err := w.node.Bus.Conn.Subscribe(proto.RepoListSubject, w.listRepos)
+	if err != nil {
+		return fmt.Errorf("answer operators: %w", err)
+	}
+	defer func() { _ = list.Unsubscribe() }() // it fails only where the connection has ended
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		select {
@@ -280,8 +286,18 @@ func (w *worker) hold(ctx context.Context, name string) error {
 	w.hunter.Drop(ours)
 	w.queue.drop(ours)
 	w.chores.drop(ours)
-	w.releaser.Forget(func(at repository.Place) bool { return ours(at.Identifier) })
+	w.forget(func(at repository.Place) bool { return ours(at.Identifier) })
 	return nil
+}
+
+// forget forgets what was read of repositories.
+func (w *worker) forget(which func(at repository.Place) bool) {
+	w.releaser.Forget(which)
+	for at := range w.statuses.Range {
+		if which(at.(repository.Place)) {
+			w.statuses.Delete(at)
+		}
+	}
 }
 
 func (w *worker) openedAt(identifier string) time.Time {

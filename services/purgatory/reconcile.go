@@ -99,6 +99,15 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 	}
 	result, err := w.release(ctx, v, entries, scope)
 	failed = errors.Join(failed, err)
+	for _, owner := range scope.Owners {
+		repo, err := w.store.At(placeOf(owner, t.identifier))
+		if err == nil && repo.Exists() {
+			var s proto.RepoStatus
+			s, _, err = w.status(ctx, repo, v.Hosts(owner))
+			w.statuses.Store(repo.Place(), s)
+		}
+		failed = errors.Join(failed, err)
+	}
 	if result.Owed && len(t.pulls) > 0 {
 		w.hunter.Ensure(t.identifier, w.node.Settings.HuntSyncDelay)
 	}

@@ -85,7 +85,10 @@ func TestAnOwnerGivesUp(t *testing.T) {
 	if got, want := world.Git(t, copied, "rev-parse", "HEAD"), world.Git(t, work.Dir, "rev-parse", "HEAD"); got != want {
 		t.Fatalf("it came back at %s, want %s", got, want)
 	}
-	tell("no repository waits", "list")
+	world.Await(t, "it is not listed any more", func() bool {
+		out, err := repo("list")
+		return err == nil && strings.Contains(out, "no repository waits")
+	})
 
 	giveUp(announcement.CreatedAt + 1)
 	tell("is removed", "remove", name)

@@ -44,6 +44,9 @@ func (r *Repo) NeedsGc(now time.Time) (bool, error) {
 	return len(packs) > manyPacks || now.Sub(last) > rest && (cruft || changed.After(last)), err
 }
 
+// Moved is when a reference last came, moved or went.
+func (r *Repo) Moved() (time.Time, error) { return newest(r.in("refs")) }
+
 // newest is when the files were written, or when anything came or went below the folders.
 func newest(roots ...string) (at time.Time, err error) {
 	for _, root := range roots {
@@ -79,7 +82,7 @@ func (r *Repo) Gc(ctx context.Context) error {
 		// Where the disk is full, packs that git did not finish are what fills it.
 		err = errors.Join(err, r.sweepFolder(r.in("objects", packFolder), false, 0))
 	}
-	moved, looked := newest(r.in("refs"))
+	moved, looked := r.Moved()
 	if err = errors.Join(err, looked); err == nil && moved.After(began) {
 		err = os.Chtimes(r.in(gcFile), began, began) // by a push meanwhile
 	}
