@@ -114,6 +114,8 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 		"held":              {"": KVSubject(BucketHeld, held), "shard": ShardName(ShardOf("repo")), "identifier": "repo", "kind": "1621", "shortId": short},
 		"relay":             {"": KVSubject(BucketRelays, "r.example.com"), "relay": "r.example.com"},
 		"usage":             {"": KVSubject(BucketUsage, UsageKey("events", "author", "a")), "what": "events", "kind": "author", "name": "YQ"},
+		"ban":               {"": KVSubject(BucketBans, "author."+author), "what": "author", "name": author},
+		"manage":            {"": SubjectManage},
 		"claim":             {"": KVSubject(BucketClaims, ClaimKey("g", "n")), "group": "g", "name": "n"},
 		"worker":            {"": KVSubject(BucketWorkers, ClaimKey("g", "w")), "group": "g", "worker": "w"},
 		"queryIds":          {"": SubjectQueryIDs},
@@ -146,7 +148,7 @@ func TestAsyncAPISchemasAreOurTypes(t *testing.T) {
 	types := map[string]any{
 		"Event": nostr.Event{}, "Verdict": Verdict{}, "Verdicts": Verdicts{}, "Held": Held{}, "RejectedEvent": RejectedEvent{},
 		"Target": Target{}, "Wanted": Wanted{}, "RelayState": RelayState{}, "Worker": Worker{}, "Claim": Claim{},
-		"GitNotice": GitNotice{}, "Usage": Usage{}, "WriterMark": WriterMark{},
+		"GitNotice": GitNotice{}, "Usage": Usage{}, "Ban": Ban{}, "ManageRequest": ManageRequest{}, "ManageAnswer": ManageAnswer{}, "WriterMark": WriterMark{},
 		"ReconcileQuery": ReconcileQuery{}, "ReconcileAnswer": ReconcileAnswer{},
 		"Progress": Progress{}, "Reading": Reading{}, "EventsQuery": EventsQuery{}, "EventsAnswer": EventsAnswer{}, "Place": Place{},
 		"RepoQuery": RepoQuery{}, "RepoAnswer": RepoAnswer{}, "RepoStatus": RepoStatus{},

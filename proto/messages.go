@@ -71,6 +71,29 @@ type Usage struct {
 	Bytes int64 `json:"bytes"`
 }
 
+// Ban is a value of the bucket grasp-bans. Its key says what is banned; [lib/bans] writes and reads
+// both.
+type Ban struct {
+	What   string    `json:"what"`             // as people write it: npub, npub/identifier, identifier, event id
+	Reason string    `json:"reason,omitempty"` // what clients are told
+	By     string    `json:"by,omitempty"`     // npub of the operator's key (NIP-86); empty: by command
+	At     time.Time `json:"at"`
+	Purge  bool      `json:"purge,omitempty"` // what is stored is removed when the grace period is over
+}
+
+// ManageRequest is a request of NIP-86 as the front door got it. Ingest answers with a
+// [ManageAnswer].
+type ManageRequest struct {
+	Authorization string `json:"authorization"` // the header (NIP-98)
+	Body          []byte `json:"body"`
+}
+
+// ManageAnswer is what the front door answers to it.
+type ManageAnswer struct {
+	Status int    `json:"status"`
+	Body   []byte `json:"body"`
+}
+
 // Phase is where a held event stands (purgatory.md).
 type Phase string
 

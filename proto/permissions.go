@@ -13,7 +13,7 @@ const (
 	UserPurgatory = GroupShards
 	UserDiscovery = "discovery"
 	UserRelayconn = GroupRelays
-	// UserOperator is for people: it reads everything, writes nothing, and may ask purgatory to
+	// UserOperator is for people: it reads everything, writes bans alone, and may ask purgatory to
 	// remove or keep repositories that are not hosted any more.
 	UserOperator = "operator"
 	// UserImport is for `tendril import`, which offers events on the lane of older events and reads
@@ -126,22 +126,23 @@ func publish(subjects ...string) access { return access{publish: subjects} }
 func progress() access { return publish(SubjectProgress) }
 
 func gateway() Permissions {
-	return permissions(UserGateway, progress(), follow(StreamEvents, ">"), offer(StreamUser, LaneUser), watchGroup(GroupShards))
+	return permissions(UserGateway, progress(), follow(StreamEvents, ">"), follow(KVStream(BucketBans), ">"), offer(StreamUser, LaneUser),
+		watchGroup(GroupShards), publish(SubjectManage))
 }
 
 func purgatory() Permissions {
-	return permissions(UserPurgatory, progress(), follow(StreamEvents, ">"), follow(KVStream(BucketHeld), ">"), offer(StreamRelease, LaneRelease),
+	return permissions(UserPurgatory, progress(), follow(StreamEvents, ">"), follow(KVStream(BucketBans), ">"), follow(KVStream(BucketHeld), ">"), offer(StreamRelease, LaneRelease),
 		joinGroup(GroupShards), askEvents(), getKey(BucketUsage, ">"),
 		publish(KVSubject(BucketUsage, ">"), prefixGit+">", prefixRepoAnswer+"*"), access{subscribe: askRepos()})
 }
 
 func discovery() Permissions {
-	return permissions(UserDiscovery, progress(), follow(StreamEvents, ">"), follow(KVStream(BucketHeld), ">"), follow(StreamTargets, ">"),
+	return permissions(UserDiscovery, progress(), follow(StreamEvents, ">"), follow(KVStream(BucketBans), ">"), follow(KVStream(BucketHeld), ">"), follow(StreamTargets, ">"),
 		askEvents(), publish(AnyTarget, AnyWanted))
 }
 
 func relayconn() Permissions {
-	return permissions(UserRelayconn, progress(), follow(StreamEvents, ">"), follow(StreamTargets, ">"),
+	return permissions(UserRelayconn, progress(), follow(StreamEvents, ">"), follow(KVStream(BucketBans), ">"), follow(StreamTargets, ">"),
 		offer(StreamLive, LaneSyncLive), offer(StreamSync, LaneSyncHistoric, LaneSyncDaily), joinGroup(GroupRelays),
 		getKey(BucketRelays, ">"), askEvents(), publish(KVSubject(BucketRelays, ">"), SubjectQueryReconcile))
 }
@@ -153,13 +154,14 @@ func importer() Permissions { return permissions(UserImport, offer(StreamSync, L
 // and answers queries. It may also restore the streams from a backup.
 func ingest() Permissions {
 	p := permissions(UserIngest, progress(), follow(StreamEvents, ">"), follow(KVStream(BucketHeld), ">"), follow(StreamRejected, ">"), follow(KVStream(BucketUsage), ">"),
+		follow(KVStream(BucketBans), ">"), publish(KVSubject(BucketBans, ">")),
 		publish(prefixEvent+">", SubjectEventsMark, KVSubject(BucketHeld, ">"), prefixRejected+">", prefixVerdict+"*",
 			KVSubject(BucketUsage, ">"), jsAPI+"INFO",
 			// For candidates. The whole space, because the server otherwise keeps in mind
 			// the reply subject of every message that it sends, as one that may be answered.
 			jsAck+">"),
 		joinGroup(GroupWriter),
-		access{subscribe: []string{SubjectQueryEvents, SubjectQueryIDs, SubjectQueryReconcile, SubjectWhy}},
+		access{subscribe: []string{SubjectQueryEvents, SubjectQueryIDs, SubjectQueryReconcile, SubjectWhy, SubjectManage}},
 		access{subscribe: describe(ServiceEvents)}, access{subscribe: describe(ServiceQuery)})
 	p.Answers = true
 	for _, cfg := range Streams(DefaultSizing()) {
@@ -188,8 +190,8 @@ func describe(service string) (subjects []string) {
 
 // operator may listen to everything, so that `nats sub '>'` and the programs of the nats command
 // line work without more, and ask purgatory about repositories, which may have those removed that
-// their owners gave up. On streams of candidates it may make no
-// consumer: there, who reads takes away.
+// their owners gave up. It writes bans. On streams of candidates it may make no consumer: there, who
+// reads takes away.
 func operator() Permissions {
 	p := Permissions{
 		User: UserOperator,
@@ -202,6 +204,7 @@ func operator() Permissions {
 		Subscribe: []string{">"},
 	}
 	p.Publish = append(p.Publish, askRepos()...)
+	p.Publish = append(p.Publish, KVSubject(BucketBans, ">"))
 	for _, cfg := range Streams(DefaultSizing()) {
 		if len(Consumers(DefaultSizing())[cfg.Name]) > 0 {
 			continue

@@ -25,6 +25,7 @@ const (
 	BucketClaims  = "grasp-claims"
 	BucketWorkers = "grasp-workers"
 	BucketUsage   = "grasp-usage"
+	BucketBans    = "grasp-bans"
 )
 
 // Worker groups: the first token of a claim or worker key.
@@ -116,6 +117,7 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 		bucket(BucketHeld, "events that wait for git data", file, "grasp.held"),
 		bucket(BucketRelays, "how every relay's connection stands", file, "grasp.relay"),
 		bucket(BucketUsage, "bytes stored today, by author, address and relay", file, "grasp.usage"),
+		bucket(BucketBans, "what an operator has banned", file, "grasp.ban"),
 		bucket(BucketClaims, "who works on what", file, "grasp.claim"),
 		bucket(BucketWorkers, "who is there to work", file, "grasp.worker"),
 	}
@@ -147,10 +149,10 @@ func Passing(stream string) bool {
 }
 
 // Needs returns the streams that a service reads or writes, by its name. It cannot begin before
-// they are there. A process of any other name needs the log alone, for its index.
+// they are there. A process of any other name needs the log and the bans, for its index.
 func Needs(service string) []string {
 	claims := []string{KVStream(BucketClaims), KVStream(BucketWorkers)}
-	needs := []string{StreamEvents}
+	needs := []string{StreamEvents, KVStream(BucketBans)}
 	switch service {
 	case "ingest":
 		needs = nil

@@ -50,6 +50,9 @@ const (
 	// SubjectQueryEvents is the micro service that answers with the accepted events for a filter,
 	// or their ids, see [EventsQuery].
 	SubjectQueryEvents = "grasp.query.events"
+	// SubjectManage is where ingest is asked to do what an operator's client wants (NIP-86), see
+	// [ManageRequest].
+	SubjectManage = "grasp.manage"
 	// ServiceEvents is the name of that micro service.
 	ServiceEvents = "grasp-events"
 	// SubjectWhy is where operators ask every ingest replica what it has refused lately, see [Why].

@@ -137,6 +137,8 @@ func TestWhoMayPublish(t *testing.T) {
 		{"$KV.grasp-workers.relayconn.a", "relayconn"},
 		{"$KV.grasp-workers.purgatory.a", "purgatory"},
 		{"$KV.grasp-usage.events.author.YQ", "ingest purgatory"},
+		{"$KV.grasp-bans.author.a", "ingest operator"},
+		{"grasp.manage", "gateway"},
 
 		// Streams are made and changed by ingest, and emptied or deleted by none.
 		{"$JS.API.STREAM.CREATE.GRASP_EVENTS", "ingest"},

@@ -24,6 +24,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
@@ -45,6 +46,8 @@ type Node struct {
 	// Accepted is asked which events are accepted. It answers from Index, or asks the processes
 	// that have one.
 	Accepted query.Source
+	// Bans are what an operator has banned; the index does not show it.
+	Bans *bans.Set
 
 	Log     *slog.Logger
 	Metrics *prometheus.Registry
@@ -200,6 +203,9 @@ func (n *Node) openBus(ctx context.Context, waiting func(what string), newLog fu
 		Waiting: waiting, NewLog: newLog,
 	})
 	if err != nil {
+		return err
+	}
+	if n.Bans, err = bans.Open(ctx, n.Bus.JS, s.Policy, n.Log); err != nil {
 		return err
 	}
 	n.lag = newLag(n.Bus.JS)

@@ -165,7 +165,7 @@ func (n *Node) Run(ctx context.Context, services ...Service) (err error) {
 // into the index, or asks ingest now and then whether it answers. Only a process with ingest
 // answers others, because pushes are decided by these answers; NATS permits it to no other login.
 func (n *Node) events(services []Service) []Service {
-	own := []Service{{Name: "progress", Run: func(ctx context.Context, n *Node) error { return n.lag.tell(ctx, n) }}}
+	own := []Service{{Name: "bans", Run: func(ctx context.Context, n *Node) error { return n.Bans.Run(ctx) }}, {Name: "progress", Run: func(ctx context.Context, n *Node) error { return n.lag.tell(ctx, n) }}}
 	if remote, asks := n.Accepted.(*query.Remote); asks {
 		return append(own, Service{Name: "accepted events", Run: func(ctx context.Context, _ *Node) error { return remote.Run(ctx) }})
 	}

@@ -1,0 +1,299 @@
+// Package bans knows what an operator has banned: authors, repositories, identifiers and events.
+// The bans of the bucket grasp-bans are followed while a process runs, and those of the blacklist
+// settings stand as long as it runs. Every process asks it the same two questions, about an event
+// and about a repository.
+package bans
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
+)
+
+// Ban is one ban.
+type Ban struct {
+	Subject
+	proto.Ban
+}
+
+// Message is what clients are told.
+func (b *Ban) Message() string {
+	reason := b.Reason
+	switch {
+	case reason != "":
+	case b.Kind() == "author":
+		reason = "this author is not welcome here"
+	case b.Kind() == "event":
+		reason = "this event is not welcome here"
+	default:
+		reason = "this repository is not welcome here"
+	}
+	return "blocked: " + reason
+}
+
+// PurgedAt is when what is stored of the subject is removed; false: never.
+func (b *Ban) PurgedAt(grace time.Duration) (time.Time, bool) { return b.At.Add(grace), b.Purge }
+
+// Over reports whether what is stored of the subject must be removed now.
+func (b *Ban) Over(grace time.Duration, now time.Time) bool {
+	at, purged := b.PurgedAt(grace)
+	return purged && !now.Before(at)
+}
+
+// Info is what an operator's client can change of the relay information document.
+type Info struct{ Name, Description, Icon string }
+
+// keyInfo begins the keys of Info, and keyUsed those of authorisations that were used once.
+const (
+	keyInfo = "info."
+	keyUsed = "used."
+)
+
+// maxReason bounds the reason of a ban, in bytes.
+const maxReason = 200
+
+// Set is all bans as of a sequence of the bucket's stream, which it follows while
+// [bus.Follower.Run] runs. It is safe for concurrent use.
+type Set struct {
+	*bus.Follower
+	log   *slog.Logger
+	fixed map[Subject]*Ban // by the settings
+
+	mu      sync.RWMutex
+	bans    map[Subject]*Ban // by the bucket
+	info    map[string]string
+	changed []func(Subject)
+}
+
+// New makes a set that has the bans of the settings alone.
+func New(p config.Policy, log *slog.Logger) (*Set, error) {
+	s := &Set{log: log, fixed: map[Subject]*Ban{}, bans: map[Subject]*Ban{}, info: map[string]string{}}
+	for i, list := range [][]string{p.EventBlacklist, p.RepositoryBlacklist} {
+		for _, entry := range list {
+			subject := Subject{Identifier: entry}
+			var err error
+			if npub, identifier, _ := strings.Cut(entry, "/"); strings.HasPrefix(npub, "npub1") {
+				subject = Subject{Identifier: identifier, Repositories: i == 1 && identifier == ""}
+				subject.PubKey, err = config.ParseNpub(npub)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("a blacklist names %q: %w", entry, err)
+			}
+			s.fixed[subject] = &Ban{Subject: subject}
+		}
+	}
+	return s, nil
+}
+
+// Open makes a set that has all bans of this moment. Run must run for later ones.
+func Open(ctx context.Context, js jetstream.JetStream, p config.Policy, log *slog.Logger) (*Set, error) {
+	s, err := New(p, log)
+	if err != nil {
+		return nil, err
+	}
+	reading := bus.Reading{Stream: proto.KVStream(proto.BucketBans)}
+	err = bus.Read(ctx, js, reading, func(m bus.Message) {
+		reading.After = m.Seq
+		s.read(m)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read what is banned: %w", err)
+	}
+	s.Follower = bus.NewFollower(js, reading, log, bus.Each(s.read))
+	return s, nil
+}
+
+// read takes a message of the bucket's stream in. What its value does not say is banned all the
+// same.
+func (s *Set) read(m bus.Message) {
+	key := strings.TrimPrefix(m.Subject, proto.KVSubject(proto.BucketBans, ""))
+	if strings.HasPrefix(key, keyUsed) {
+		return
+	}
+	var b proto.Ban
+	err := json.Unmarshal(m.Data, &b)
+	if m.Deletes() {
+		b, err = proto.Ban{}, nil
+	}
+	if name, is := strings.CutPrefix(key, keyInfo); is && err == nil {
+		s.mu.Lock()
+		s.info[name] = b.What
+		s.mu.Unlock()
+		return
+	}
+	subject, wrong := parseKey(key)
+	if err = cmp.Or(wrong, err); err != nil {
+		s.log.Error("a ban cannot be read", "key", key, "error", err)
+	}
+	if wrong != nil {
+		return
+	}
+	s.mu.Lock()
+	if delete(s.bans, subject); !m.Deletes() {
+		s.bans[subject] = &Ban{subject, b}
+	}
+	changed := s.changed
+	s.mu.Unlock()
+	for _, tell := range changed {
+		tell(subject)
+	}
+}
+
+// OnChange has fn called with what is banned or not any more, after the set has that. fn must be
+// quick.
+func (s *Set) OnChange(fn func(Subject)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changed = append(slices.Clip(s.changed), fn)
+}
+
+// find returns the ban of a subject; nil: there is none. s.mu is held.
+func (s *Set) find(subject Subject) *Ban { return cmp.Or(s.bans[subject], s.fixed[subject]) }
+
+// Find returns the ban of a subject itself; nil: there is none.
+func (s *Set) Find(subject Subject) *Ban {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.find(subject)
+}
+
+// Repository returns the ban by which a repository is banned; nil: it is not. Of several that is
+// the one by which it is removed first.
+func (s *Set) Repository(ref nostr.RepoRef) *Ban {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.repository(ref)
+}
+
+func (s *Set) repository(ref nostr.RepoRef) *Ban {
+	return first(s.find(Subject{PubKey: ref.PubKey}), s.find(Subject{PubKey: ref.PubKey, Identifier: ref.Identifier}),
+		s.find(Subject{Identifier: ref.Identifier}), s.find(Subject{PubKey: ref.PubKey, Repositories: true}))
+}
+
+// first is the ban that removes first.
+func first(bans ...*Ban) (best *Ban) {
+	for _, b := range bans {
+		if b != nil && (best == nil || b.Purge && (!best.Purge || b.At.Before(best.At))) {
+			best = b
+		}
+	}
+	return best
+}
+
+// Event returns the ban by which an event is banned; nil: it is not. It is where its id or its
+// author is, where it is the announcement or a state of a banned repository, and where all
+// repositories that it names are banned: it is here for their sake. Reports and deletion requests
+// stand for themselves.
+func (s *Set) Event(ev *nostr.Event) *Ban {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if len(s.bans)+len(s.fixed) == 0 {
+		return nil
+	}
+	own := first(s.find(Subject{Event: ev.ID}), s.find(Subject{PubKey: ev.PubKey}))
+	switch ev.Kind {
+	case nostr.KindAnnouncement, nostr.KindState:
+		return first(own, s.repository(nostr.RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()}))
+	case nostr.KindReport, nostr.KindDeletion, nostr.KindUserGraspList:
+		return own
+	}
+	var last *Ban // by which the last of the repositories is removed, if each is
+	for _, address := range nostr.ReferencesOf(ev).Addresses {
+		ref, is := address.Repo()
+		if !is {
+			continue
+		}
+		b := s.repository(ref)
+		if b == nil {
+			return own
+		}
+		if last == nil || last.Purge && (!b.Purge || b.At.After(last.At)) {
+			last = b
+		}
+	}
+	return first(own, last)
+}
+
+// All yields the bans of the bucket, in order of their subjects.
+func (s *Set) All() iter.Seq[*Ban] {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.Values(slices.SortedFunc(maps.Values(s.bans), func(a, b *Ban) int {
+		return cmp.Or(cmp.Compare(a.Kind(), b.Kind()), cmp.Compare(a.String(), b.String()))
+	}))
+}
+
+// Info is what the relay says of itself by an operator's client; what is empty was not changed.
+func (s *Set) Info() Info {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return Info{s.info["name"], s.info["description"], s.info["icon"]}
+}
+
+// Put bans a subject, or changes its ban.
+func Put(ctx context.Context, js jetstream.JetStream, subject Subject, b proto.Ban) error {
+	key, err := subject.Key()
+	if err != nil {
+		return err
+	}
+	b.What, b.Reason = subject.String(), oneLine(b.Reason)
+	return write(ctx, js, key, b, nil)
+}
+
+// Lift ends the ban of a subject.
+func Lift(ctx context.Context, js jetstream.JetStream, subject Subject) error {
+	key, err := subject.Key()
+	if err != nil {
+		return err
+	}
+	return write(ctx, js, key, proto.Ban{}, nats.Header{proto.KVOperation: {proto.KVDelete}})
+}
+
+// PutInfo changes what the relay says of itself: its name, description or icon.
+func PutInfo(ctx context.Context, js jetstream.JetStream, what, value, by string) error {
+	return write(ctx, js, keyInfo+what, proto.Ban{What: value, By: by, At: time.Now().UTC()}, nil)
+}
+
+// Use notes that an authorisation was used, for as long as it could be. It is an error, by
+// [bus.IsConflict], if it was before.
+func Use(ctx context.Context, js jetstream.JetStream, id string, lasts time.Duration) error {
+	header := nats.Header{jetstream.ExpectedLastSubjSeqHeader: {"0"}, jetstream.MsgTTLHeader: {lasts.String()}}
+	return write(ctx, js, keyUsed+id, proto.Ban{What: id, At: time.Now().UTC()}, header)
+}
+
+func write(ctx context.Context, js jetstream.JetStream, key string, b proto.Ban, header nats.Header) error {
+	m := &nats.Msg{Subject: proto.KVSubject(proto.BucketBans, key), Header: header}
+	var err error
+	if header.Get(proto.KVOperation) == "" {
+		if m.Data, err = json.Marshal(b); err != nil {
+			return fmt.Errorf("write a ban: %w", err)
+		}
+	}
+	if _, err := js.PublishMsg(ctx, m); err != nil {
+		return fmt.Errorf("write %s of bucket %s: %w", key, proto.BucketBans, err)
+	}
+	return nil
+}
+
+// oneLine makes a reason fit for an answer in any protocol.
+func oneLine(s string) string {
+	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
+	return strings.ToValidUTF8(s[:min(len(s), maxReason)], "")
+}

@@ -1,0 +1,280 @@
+package bans
+
+import (
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
+)
+
+var (
+	alice, bob, carol = strings.Repeat("a", 64), strings.Repeat("b", 64), strings.Repeat("c", 64)
+	someID            = strings.Repeat("1", 64)
+)
+
+func npub(key string) string {
+	s, err := nip19.EncodePublicKey(key)
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
+func encoded(s string, err error) string {
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
+func TestSubjects(t *testing.T) {
+	t.Parallel()
+	author, repo := Subject{PubKey: alice}, Subject{PubKey: alice, Identifier: "a.b/ü *>"}
+	for name, c := range map[string]struct {
+		want Subject
+		key  string
+	}{
+		npub(alice): {author, "author." + alice},
+		"nostr:" + encoded(nip19.EncodeProfile(alice, []string{"wss://r.example.com"})): {author, "author." + alice},
+		npub(alice) + "/a.b/ü *>":                              {repo, "repository." + alice + "/a=2Eb=2F=C3=BC=20=2A=3E"},
+		"30617:" + alice + ":a.b/ü *>":                         {repo, "repository." + alice + "/a=2Eb=2F=C3=BC=20=2A=3E"},
+		encoded(nip19.EncodeEntity(alice, 30617, "tree", nil)): {Subject{PubKey: alice, Identifier: "tree"}, "repository." + alice + "/tree"},
+		"tree":                            {Subject{Identifier: "tree"}, "identifier.tree"},
+		"a/b":                             {Subject{Identifier: "a/b"}, "identifier.a=2Fb"},
+		someID:                            {Subject{Event: someID}, "event." + someID},
+		"  note1.x":                       {}, // no bech32
+		encoded(nip19.EncodeNote(someID)): {Subject{Event: someID}, "event." + someID},
+		encoded(nip19.EncodeEvent(someID, nil, "")):            {Subject{Event: someID}, "event." + someID},
+		encoded(nip19.EncodeEntity(alice, 30618, "tree", nil)): {},
+		npub(alice) + "/":                        {},
+		encoded(nip19.EncodeNote(someID)) + "/x": {},
+		npub(alice) + "x":                        {},
+		"":                                       {},
+		"a\nb":                                   {},
+	} {
+		got, err := Parse(name)
+		if c.key == "" {
+			if err == nil {
+				t.Errorf("%q is %+v", name, got)
+			}
+			continue
+		}
+		key, failed := got.Key()
+		if got != c.want || key != c.key || err != nil || failed != nil {
+			t.Errorf("%q: %+v at %s, %v, %v", name, got, key, err, failed)
+		}
+		if again, err := parseKey(key); again != got || err != nil {
+			t.Errorf("%s is read as %+v, %v", key, again, err)
+		}
+		if again, err := Parse(got.String()); again != got || err != nil {
+			t.Errorf("%s is read as %+v, %v", got, again, err)
+		}
+	}
+}
+
+func FuzzParseKey(f *testing.F) {
+	for _, key := range []string{"author." + alice, "repository." + alice + "/=", "identifier.a=2Eb", "event.x", "owner." + alice, "repository./x", "."} {
+		f.Add(key)
+	}
+	f.Fuzz(func(t *testing.T, key string) {
+		s, err := parseKey(key)
+		if err != nil {
+			return
+		}
+		if again, err := s.Key(); again != key || err != nil {
+			t.Errorf("%q is %+v, whose key is %q, %v", key, s, again, err)
+		}
+	})
+}
+
+// put is a message of the bucket; a zero ban deletes the key.
+func put(t *testing.T, s Subject, b proto.Ban) bus.Message {
+	t.Helper()
+	key, err := s.Key()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := bus.Message{Subject: proto.KVSubject(proto.BucketBans, key)}
+	if b == (proto.Ban{}) {
+		m.Header = nats.Header{proto.KVOperation: {proto.KVDelete}}
+		return m
+	}
+	if m.Data, err = json.Marshal(b); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func event(author string, kind int, tags ...nostr.Tag) *nostr.Event {
+	ev := &nostr.Event{PubKey: author, Kind: kind, Tags: tags}
+	ev.ID = ev.GetID()
+	return ev
+}
+
+func TestWhatIsBanned(t *testing.T) {
+	t.Parallel()
+	naming := func(refs ...string) *nostr.Event {
+		ev := event(carol, nostr.KindIssue)
+		for _, ref := range refs {
+			ev.Tags = append(ev.Tags, nostr.Tag{"a", ref})
+		}
+		return ev
+	}
+	aliceTree, bobTree, bobBush := "30617:"+alice+":tree", "30617:"+bob+":tree", "30617:"+bob+":bush"
+	note := event(alice, 1)
+	repo := func(kind int, author, identifier string) *nostr.Event {
+		return event(author, kind, nostr.Tag{"d", identifier})
+	}
+	for name, c := range map[string]struct {
+		policy  config.Policy
+		subject Subject
+		banned  []*nostr.Event
+		others  []*nostr.Event
+	}{
+		"event": {subject: Subject{Event: note.ID}, banned: []*nostr.Event{note}, others: []*nostr.Event{event(alice, 7), naming(aliceTree)}},
+		"author": {subject: Subject{PubKey: alice},
+			banned: []*nostr.Event{note, repo(30617, alice, "tree"), event(alice, 5), event(alice, 1984), naming(aliceTree)},
+			others: []*nostr.Event{repo(30618, bob, "tree"), naming(aliceTree, bobTree), event(bob, 1, nostr.Tag{"p", alice})}},
+		"repository": {subject: Subject{PubKey: alice, Identifier: "tree"},
+			banned: []*nostr.Event{repo(30617, alice, "tree"), repo(30618, alice, "tree"), naming(aliceTree), naming(aliceTree, aliceTree),
+				event(bob, 1, nostr.Tag{"q", aliceTree}), event(bob, 1111, nostr.Tag{"A", aliceTree}, nostr.Tag{"E", someID})},
+			others: []*nostr.Event{repo(30617, alice, "bush"), repo(30618, bob, "tree"), note, naming(aliceTree, bobTree), naming(),
+				event(bob, 1984, nostr.Tag{"a", aliceTree}), event(alice, 5, nostr.Tag{"a", aliceTree}), naming("30618:" + alice + ":tree")}},
+		"identifier": {subject: Subject{Identifier: "tree"},
+			banned: []*nostr.Event{repo(30617, alice, "tree"), repo(30618, bob, "tree"), naming(aliceTree, bobTree)},
+			others: []*nostr.Event{repo(30023, alice, "tree"), naming(bobTree, bobBush), note}},
+		"NGIT_EVENT_BLACKLIST": {policy: config.Policy{EventBlacklist: []string{npub(alice)}},
+			banned: []*nostr.Event{note, repo(30617, alice, "tree"), naming(aliceTree)}, others: []*nostr.Event{event(bob, 1)}},
+		"NGIT_REPOSITORY_BLACKLIST": {policy: config.Policy{RepositoryBlacklist: []string{npub(alice), "bush"}},
+			banned: []*nostr.Event{repo(30617, alice, "tree"), repo(30618, bob, "bush"), naming(aliceTree, bobBush)},
+			others: []*nostr.Event{note, naming(aliceTree, bobTree)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, err := New(c.policy, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var told []Subject
+			s.OnChange(func(s Subject) { told = append(told, s) })
+			if c.subject != (Subject{}) {
+				s.read(put(t, c.subject, proto.Ban{Reason: "spam", At: time.Now()}))
+			}
+			for _, ev := range c.banned {
+				b := s.Event(ev)
+				if b == nil || c.subject != (Subject{}) && b.Message() != "blocked: spam" {
+					t.Errorf("kind %d, tags %v: %+v", ev.Kind, ev.Tags, b)
+				}
+				if ref := (nostr.RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()}); ev.Kind == 30617 && s.Repository(ref) == nil {
+					t.Errorf("repository %s is not banned", ref)
+				}
+			}
+			for _, ev := range c.others {
+				if b := s.Event(ev); b != nil {
+					t.Errorf("kind %d, tags %v is banned: %+v", ev.Kind, ev.Tags, b)
+				}
+			}
+			if c.subject == (Subject{}) {
+				return
+			}
+			s.read(put(t, c.subject, proto.Ban{}))
+			if s.Event(c.banned[0]) != nil || len(told) != 2 || told[1] != c.subject {
+				t.Errorf("still banned; told of %v", told)
+			}
+		})
+	}
+}
+
+// TestWhatRemovesFirst: of several bans the one counts that removes first, and an event that names
+// several banned repositories is removed with the last of them.
+func TestWhatRemovesFirst(t *testing.T) {
+	t.Parallel()
+	s, err := New(config.Policy{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := time.Unix(1_000_000, 0)
+	s.read(put(t, Subject{PubKey: alice}, proto.Ban{At: at}))
+	s.read(put(t, Subject{PubKey: alice, Identifier: "tree"}, proto.Ban{At: at.Add(time.Hour), Purge: true}))
+	s.read(put(t, Subject{Identifier: "bush"}, proto.Ban{At: at.Add(2 * time.Hour), Purge: true}))
+	tree, bush, other := nostr.Tag{"a", "30617:" + alice + ":tree"}, nostr.Tag{"a", "30617:" + bob + ":bush"}, nostr.Tag{"a", "30617:" + alice + ":other"}
+	for _, c := range []struct {
+		ev   *nostr.Event
+		over time.Duration // after at, with a grace of an hour; 0: never
+	}{
+		{event(alice, 1), 0},
+		{event(alice, 30617, nostr.Tag{"d", "tree"}), 2 * time.Hour},
+		{event(bob, 1621, tree), 2 * time.Hour},
+		{event(bob, 1621, bush, tree), 3 * time.Hour},
+		{event(bob, 1621, bush, tree, other), 0},
+		{event(alice, 1621, bush), 3 * time.Hour},
+	} {
+		b := s.Event(c.ev)
+		if b == nil {
+			t.Fatalf("%v is not banned", c.ev.Tags)
+		}
+		for _, after := range []time.Duration{0, c.over - time.Second, c.over, 1000 * time.Hour} {
+			if got, want := b.Over(time.Hour, at.Add(after)), c.over != 0 && after >= c.over; got != want {
+				t.Errorf("%v after %s: %v", c.ev.Tags, after, got)
+			}
+		}
+	}
+}
+
+// TestBucket: what is written is read, by who opens the set later and by who follows it.
+func TestBucket(t *testing.T) {
+	t.Parallel()
+	b, err := bus.Open(t.Context(), bus.Options{Sizing: proto.DefaultSizing()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	quiet := slog.New(slog.DiscardHandler)
+	tree, note := Subject{PubKey: alice, Identifier: "tree"}, Subject{Event: someID}
+	for _, err := range []error{
+		Put(t.Context(), b.JS, tree, proto.Ban{Reason: " two\n lines\x1b[31m " + strings.Repeat("é", 200), At: time.Now(), Purge: true}),
+		Put(t.Context(), b.JS, note, proto.Ban{}),
+		PutInfo(t.Context(), b.JS, "name", "A name", ""),
+		Use(t.Context(), b.JS, someID, time.Minute),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Use(t.Context(), b.JS, someID, time.Minute); !bus.IsConflict(err) {
+		t.Errorf("used twice: %v", err)
+	}
+	s, err := Open(t.Context(), b.JS, config.Policy{}, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Find(tree); got == nil || !got.Purge || !strings.HasPrefix(got.Reason, "two lines [31m é") || len(got.Reason) > maxReason || got.What != tree.String() {
+		t.Errorf("%+v", got)
+	}
+	var all []string
+	for b := range s.All() {
+		all = append(all, b.String())
+	}
+	if strings.Join(all, " ") != note.String()+" "+tree.String() || s.Info().Name != "A name" {
+		t.Errorf("%q, %+v", all, s.Info())
+	}
+	told := make(chan Subject, 1)
+	s.OnChange(func(s Subject) { told <- s })
+	running := make(chan error, 1)
+	go func() { running <- s.Run(t.Context()) }()
+	if err := Lift(t.Context(), b.JS, tree); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-told; got != tree || s.Find(tree) != nil {
+		t.Errorf("told of %s", got)
+	}
+}
