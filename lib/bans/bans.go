@@ -23,9 +23,12 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
+	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
+
+var _ eventdb.Bans = (*Set)(nil)
 
 // Ban is one ban.
 type Ban struct {
@@ -197,10 +200,9 @@ func first(bans ...*Ban) (best *Ban) {
 	return best
 }
 
-// Event returns the ban by which an event is banned; nil: it is not. It is where its id or its
-// author is, where it is the announcement or a state of a banned repository, and where all
-// repositories that it names are banned: it is here for their sake. Reports and deletion requests
-// stand for themselves.
+// Event returns the ban by which an event is banned; nil: it is not. Its id or its author is banned,
+// or it is the announcement or a state of a banned repository. What only names something banned is
+// for the index to find.
 func (s *Set) Event(ev *nostr.Event) *Ban {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -208,27 +210,42 @@ func (s *Set) Event(ev *nostr.Event) *Ban {
 		return nil
 	}
 	own := first(s.find(Subject{Event: ev.ID}), s.find(Subject{PubKey: ev.PubKey}))
-	switch ev.Kind {
-	case nostr.KindAnnouncement, nostr.KindState:
+	if ev.Kind == nostr.KindAnnouncement || ev.Kind == nostr.KindState {
 		return first(own, s.repository(nostr.RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()}))
-	case nostr.KindReport, nostr.KindDeletion, nostr.KindUserGraspList:
-		return own
 	}
-	var last *Ban // by which the last of the repositories is removed, if each is
-	for _, address := range nostr.ReferencesOf(ev).Addresses {
-		ref, is := address.Repo()
-		if !is {
-			continue
+	return own
+}
+
+// Banned implements [eventdb.Bans].
+func (s *Set) Banned(ev *nostr.Event) (name string, banned bool) {
+	b := s.Event(ev)
+	if b == nil {
+		return "", false
+	}
+	return b.Name(), true
+}
+
+// Reach implements [eventdb.Bans]. Those that remove what they hide come first.
+func (s *Set) Reach() iter.Seq2[string, nostr.Filter] {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	all := slices.AppendSeq(slices.Collect(maps.Values(s.bans)), maps.Values(s.fixed))
+	slices.SortFunc(all, func(a, b *Ban) int {
+		switch {
+		case a.Purge == b.Purge:
+			return a.At.Compare(b.At)
+		case a.Purge:
+			return -1
 		}
-		b := s.repository(ref)
-		if b == nil {
-			return own
-		}
-		if last == nil || last.Purge && (!b.Purge || b.At.After(last.At)) {
-			last = b
+		return 1
+	})
+	return func(yield func(string, nostr.Filter) bool) {
+		for _, b := range all {
+			if !yield(b.Name(), b.filter()) {
+				return
+			}
 		}
 	}
-	return first(own, last)
 }
 
 // All yields the bans of the bucket, in order of their subjects.

@@ -93,6 +93,29 @@ func (s Subject) Kind() string {
 	return "repository"
 }
 
+// Name is that of its ban among others: its key, if it has one.
+func (s Subject) Name() string {
+	key, _ := s.Key() // all but what is too long to be announced has one
+	return key
+}
+
+// filter finds the events that are banned with the subject.
+func (s Subject) filter() (f nostr.Filter) {
+	if s.Event != "" {
+		return nostr.Filter{IDs: []string{s.Event}}
+	}
+	if s.PubKey != "" {
+		f.Authors = []string{s.PubKey}
+	}
+	if s.Identifier != "" || s.Repositories {
+		f.Kinds = []int{nostr.KindAnnouncement, nostr.KindState}
+	}
+	if s.Identifier != "" {
+		f.Tags = nostr.TagMap{"d": {s.Identifier}}
+	}
+	return f
+}
+
 // Key is the key of the subject in the bucket. The stranger's part of it is encoded.
 func (s Subject) Key() (string, error) {
 	name := cmp.Or(s.Event, s.PubKey)

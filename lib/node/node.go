@@ -71,6 +71,7 @@ type shared struct {
 	servers   []*http.Server
 	overdue   atomic.Bool // a service still runs although the graceful stop is over
 	lag       *lag
+	head      uint64 // of the log, when the index was opened
 }
 
 // Service is one service: its name and what runs it until ctx ends. Run returns nil after a
@@ -258,13 +259,14 @@ func (n *Node) bindIndex(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	n.head = head
 	n.Ready.Add("index", func() error {
 		if seq := n.Index.Seq(); seq < head {
 			return fmt.Errorf("reading the log: at %d of %d", seq, head)
 		}
 		return nil
 	})
-	return nil
+	return n.Index.Hide(n.Bans)
 }
 
 // openIndex opens the event index.

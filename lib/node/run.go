@@ -14,6 +14,9 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/obs"
@@ -165,7 +168,7 @@ func (n *Node) Run(ctx context.Context, services ...Service) (err error) {
 // into the index, or asks ingest now and then whether it answers. Only a process with ingest
 // answers others, because pushes are decided by these answers; NATS permits it to no other login.
 func (n *Node) events(services []Service) []Service {
-	own := []Service{{Name: "bans", Run: func(ctx context.Context, n *Node) error { return n.Bans.Run(ctx) }}, {Name: "progress", Run: func(ctx context.Context, n *Node) error { return n.lag.tell(ctx, n) }}}
+	own := []Service{{Name: "bans", Run: followBans}, {Name: "progress", Run: func(ctx context.Context, n *Node) error { return n.lag.tell(ctx, n) }}}
 	if remote, asks := n.Accepted.(*query.Remote); asks {
 		return append(own, Service{Name: "accepted events", Run: func(ctx context.Context, _ *Node) error { return remote.Run(ctx) }})
 	}
@@ -178,6 +181,39 @@ func (n *Node) events(services []Service) []Service {
 		}})
 	}
 	return own
+}
+
+// followBans follows what is banned, and has the index hide that: when it has caught up with the
+// log, and after each change.
+func followBans(ctx context.Context, n *Node) error {
+	if n.Index == nil {
+		return n.Bans.Run(ctx)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	changed := make(chan struct{}, 1)
+	n.Bans.OnChange(func(bans.Subject) {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	})
+	group.Go(func() error { return n.Bans.Run(ctx) })
+	group.Go(func() error {
+		for n.Index.WaitFor(ctx, n.head) != nil && ctx.Err() == nil {
+			n.Log.Debug("the index is not where the log was at the start")
+		}
+		for ctx.Err() == nil {
+			if err := n.Index.Hide(n.Bans); err != nil {
+				return err
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+			}
+		}
+		return nil
+	})
+	return group.Wait()
 }
 
 var (
