@@ -60,7 +60,7 @@ func (d *draft) circleOf(identifier string) (*circle, error) {
 	}
 	c := &circle{by: map[string]*nostr.Announcement{}, naming: map[string][]*nostr.Announcement{}}
 	add := func(ev *nostr.Event) {
-		if ev != nil && ev.Kind == nostr.KindAnnouncement && ev.Tags.GetD() == identifier && !d.asked(ev) {
+		if ev != nil && ev.Kind == nostr.KindAnnouncement && ev.Tags.GetD() == identifier && !d.asks(ev) {
 			c.add(ev, d.domain)
 		}
 	}
@@ -69,15 +69,12 @@ func (d *draft) circleOf(identifier string) (*circle, error) {
 		if err != nil {
 			return nil, err
 		}
-		if _, said := over(d, ev.ID, eventsOf); !said {
+		if _, said := d.events[ev.ID]; !said {
 			add(ev)
 		}
 	}
-	for _, l := range d.layers {
-		for id := range l.events {
-			ev, _ := over(d, id, eventsOf)
-			add(ev)
-		}
+	for _, ev := range d.events {
+		add(ev)
 	}
 	d.announced[identifier] = c
 	return c, nil

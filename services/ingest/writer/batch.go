@@ -24,17 +24,11 @@ const (
 
 // batch is what one commit decides.
 type batch struct {
-	share
-	now     time.Time
-	layer   *layer // of the draft: what it changes
 	packs   []*pack
 	decided []decided
 	logged  []int // of decided, in order: what the log gets, events and removals
 	healed  []*policy.Candidate
 	bytes   int
-
-	stored chan struct{} // closed when the commit has ended
-	err    error         // of the commit
 }
 
 // decided is one candidate and what came of it.
@@ -47,22 +41,23 @@ type decided struct {
 	seq       uint64 // in the log, once it is there
 }
 
-func (b *batch) full() bool { return len(b.decided) >= b.size || b.bytes >= commitBytes }
-
-// gather decides what waits, until the batch is full or nothing waits any more. While another batch
-// is being committed it goes on until that is done: what comes meanwhile gets into the next commit.
-// Parked and held events whose time has come are decided behind the pack with the event that they
-// waited for; the log does not depend on where a batch ends.
-func (t *term) gather(ctx context.Context, committing *batch) (*batch, error) {
-	b := &batch{now: time.Now(), stored: make(chan struct{}), share: share{size: t.BatchSize}}
-	b.urgent = b.now.Sub(t.urgentAt) < urgentFor
-	b.layer = t.draft.begin(ctx, b.now)
-	var stored <-chan struct{}
-	if committing != nil {
-		stored = committing.stored
+// gather waits until there is something to decide, and decides what is there, until the batch is
+// full or nothing waits any more. Parked and held events whose time has come are decided behind the
+// pack with the event that they waited for; the log does not depend on where a batch ends.
+func (t *term) gather(ctx context.Context) (*batch, error) {
+	b := new(batch)
+	var p *pack
+	if len(t.healed) == 0 {
+		p = t.lanes.first(ctx)
 	}
-	for ctx.Err() == nil {
-		for len(t.healed) > 0 && !b.full() {
+	t.draft.begin(ctx)
+	for {
+		if p != nil {
+			if err := t.decidePack(b, p); err != nil {
+				return b, err
+			}
+		}
+		for len(t.healed) > 0 && !t.full(b) {
 			c := t.healed[0]
 			t.healed = t.healed[1:]
 			c.Again = true
@@ -71,40 +66,21 @@ func (t *term) gather(ctx context.Context, committing *batch) (*batch, error) {
 				return b, err
 			}
 		}
-		if b.full() {
+		if ctx.Err() != nil {
+			return b, context.Cause(ctx)
+		}
+		if t.full(b) {
 			return b, nil
 		}
-		if p, lane := t.lanes.next(&b.share); p != nil {
-			if err := t.decidePack(b, p, lane); err != nil {
-				return b, err
-			}
-			continue
-		}
-		if stored == nil && len(b.decided)+len(b.packs) > 0 {
+		if p = t.lanes.next(); p == nil {
 			return b, nil
-		}
-		select {
-		case <-t.lanes.arrived:
-			if stored == nil { // it may have waited for long
-				b.now = time.Now()
-				t.draft.refresh(b.now)
-			}
-		case <-stored:
-			return b, nil
-		case <-time.After(sweepEvery):
-			return b, nil
-		case <-ctx.Done():
 		}
 	}
-	return b, nil
 }
 
-func (t *term) decidePack(b *batch, p *pack, lane int) error {
-	t.Metrics.queue.WithLabelValues(sources[lane].name).Set(float64(p.behind))
-	b.taken[lane] += len(p.events)
-	if lane != laneOlder {
-		t.urgentAt, b.urgent = b.now, true
-	}
+func (t *term) full(b *batch) bool { return len(b.decided) >= t.BatchSize || b.bytes >= commitBytes }
+
+func (t *term) decidePack(b *batch, p *pack) error {
 	b.packs = append(b.packs, p)
 	for n, c := range p.events {
 		if c == nil {
@@ -133,7 +109,7 @@ func (t *term) decide(b *batch, x decided) error {
 			return cause
 		}
 		t.Log.Error("an event cannot be decided", "event", c.Event.ID, "kind", c.Event.Kind, "error", err)
-		d = policy.Decision{Outcome: proto.Rejected, Reason: "undecidable", RetryAt: b.now.Add(undecidedAgain),
+		d = policy.Decision{Outcome: proto.Rejected, Reason: "undecidable", RetryAt: t.draft.now.Add(undecidedAgain),
 			Message: "error: the event could not be decided; try again later"}
 	}
 	x.decision = d
@@ -162,7 +138,7 @@ func (t *term) decide(b *batch, x decided) error {
 	case proto.HeldBack:
 		t.draft.Forget(c.Event.ID)
 	case proto.Rejected:
-		t.reject(b, c, d)
+		t.reject(c, d)
 	}
 	if d.Removes {
 		t.draft.Remove(c.Event)
@@ -173,17 +149,14 @@ func (t *term) decide(b *batch, x decided) error {
 	b.bytes += len(c.Raw)
 	b.decided = append(b.decided, x)
 	t.healed = append(t.healed, d.Next...)
-	if keys := policy.Arrivals(c.Event, d.Outcome); len(keys) > 0 {
-		t.draft.Arrived(keys)
-		t.healed = append(t.healed, t.Park.Take(keys, b.now)...)
-	}
+	t.healed = append(t.healed, t.Park.Take(t.draft.Arrived(policy.Arrivals(c.Event, d.Outcome)))...)
 	return nil
 }
 
 // reject remembers and parks what was rejected. What a user submitted, and what no arrival can
 // heal, is not remembered: nothing fetches it, and remembering it would let any client fill the
 // disk. Of an import nothing is kept: it can be offered again when it is right.
-func (t *term) reject(b *batch, c *policy.Candidate, d policy.Decision) {
+func (t *term) reject(c *policy.Candidate, d policy.Decision) {
 	level := slog.LevelDebug
 	if c.Lane == proto.LaneUser {
 		level = slog.LevelInfo
@@ -197,7 +170,7 @@ func (t *term) reject(b *batch, c *policy.Candidate, d policy.Decision) {
 		t.draft.Reject(rejectionOf(c, d))
 	}
 	if d.Park {
-		t.Park.Add(c, d.Missing, b.now)
+		t.Park.Add(c, t.draft.now)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -40,7 +41,7 @@ func (t *term) commit(ctx context.Context, b *batch) error {
 		return err
 	}
 	t.afterEvents()
-	changed, err := t.commitHeld(ctx, b.layer)
+	changed, err := t.commitHeld(ctx)
 	if err != nil {
 		return err
 	}
@@ -49,7 +50,7 @@ func (t *term) commit(ctx context.Context, b *batch) error {
 			return err
 		}
 	}
-	if err := t.commitRejections(ctx, b.layer); err != nil {
+	if err := t.commitRejections(ctx); err != nil {
 		return err
 	}
 	if len(records) > 0 {
@@ -89,13 +90,48 @@ func (t *term) commitEvents(ctx context.Context, b *batch) ([]eventdb.Record, er
 		msgs[i].Data = c.Raw
 		records[i].Event, records[i].Raw = c.Event, c.Raw
 	}
-	err := t.publish(ctx, msgs, &t.head, func(i int, seq uint64) {
+	publish := t.publish
+	if len(msgs) <= fewEvents && t.Bus.Sizing().Replicas == 1 {
+		publish = t.publishEach
+	}
+	err := publish(ctx, msgs, &t.head, func(i int, seq uint64) {
 		records[i].Seq, b.decided[b.logged[i]].seq = seq, seq
 	})
 	if err != nil {
 		return nil, fmt.Errorf("events on head %d: %w", t.head, err)
 	}
 	return records, nil
+}
+
+// fewEvents is how many events are stored one by one. For an atomic batch a server without replicas
+// makes a directory and waits for the disk six times, however small it is. One by one they are
+// batches of one, each on the head that the one before leaves.
+const fewEvents = 12
+
+// publishEach is publish with a batch for each message. All are sent before the first answer.
+func (w *Writer) publishEach(ctx context.Context, msgs []*nats.Msg, head *uint64, stored func(i int, seq uint64)) (err error) {
+	acks := make([]jetstream.PubAckFuture, len(msgs))
+	for i, m := range msgs {
+		m.Header.Set(jetstream.ExpectedLastSeqHeader, strconv.FormatUint(*head+uint64(i), 10))
+		if acks[i], err = w.Bus.JS.PublishMsgAsync(m); err != nil {
+			return err
+		}
+	}
+	for i, ack := range acks {
+		select {
+		case done := <-ack.Ok():
+			*head = done.Sequence
+			stored(i, *head)
+		case err := <-ack.Err():
+			if bus.IsConflict(err) {
+				err = fmt.Errorf("%w: %w", bus.ErrHeadMoved, err)
+			}
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 // publish stores messages, each batch on the head of the one before if there is a head, and tells
@@ -125,11 +161,11 @@ const deletionKept = 24 * time.Hour
 
 // commitHeld changes the held events, if their head is still the one that the changes were decided
 // on.
-func (t *term) commitHeld(ctx context.Context, l *layer) (changed bool, err error) {
+func (t *term) commitHeld(ctx context.Context) (changed bool, err error) {
 	var keys []string
 	var msgs []*nats.Msg
-	for _, key := range slices.Sorted(maps.Keys(l.held)) {
-		entry := l.held[key]
+	for _, key := range slices.Sorted(maps.Keys(t.draft.entries)) {
+		entry := t.draft.entries[key]
 		if entry == nil && t.Held.ByKey(key) == nil {
 			continue // held and gone within one batch
 		}
@@ -143,7 +179,7 @@ func (t *term) commitHeld(ctx context.Context, l *layer) (changed bool, err erro
 		keys, msgs = append(keys, key), append(msgs, m)
 	}
 	err = t.publish(ctx, msgs, &t.heldHead, func(i int, seq uint64) {
-		t.Held.Apply(held.Change{Seq: seq, Key: keys[i], Entry: l.held[keys[i]]})
+		t.Held.Apply(held.Change{Seq: seq, Key: keys[i], Entry: t.draft.entries[keys[i]]})
 	})
 	if err != nil {
 		return false, fmt.Errorf("changes of held events on head %d: %w", t.heldHead, err)
@@ -173,11 +209,11 @@ func (w *Writer) mark(subject string) []*nats.Msg {
 
 // commitRejections remembers what was rejected, and takes back what may heal. No head is expected:
 // the term was confirmed just before, and a rejection is no more than a fetch less.
-func (t *term) commitRejections(ctx context.Context, l *layer) (err error) {
+func (t *term) commitRejections(ctx context.Context) (err error) {
 	now := time.Now()
 	var msgs []*nats.Msg
-	for _, id := range slices.Sorted(maps.Keys(l.rejected)) {
-		r := l.rejected[id]
+	for _, id := range slices.Sorted(maps.Keys(t.draft.rejections)) {
+		r := t.draft.rejections[id]
 		m := &nats.Msg{Subject: proto.RejectedSubject{Kind: r.Kind, ShortID: proto.ShortID(id)}.String()}
 		switch _, remembered := t.Rejected.Find(id, now); {
 		case r.taken && !remembered:
@@ -204,7 +240,7 @@ func (t *term) commitRejections(ctx context.Context, l *layer) (err error) {
 // something newer in their place, or a deletion request for them. Announcements that are held with
 // others' are decided again: what they waited for may have ended just before the crash.
 func (t *term) heal(ctx context.Context) error {
-	l := t.draft.begin(ctx, time.Now())
+	t.draft.begin(ctx)
 	for _, e := range t.Held.All() {
 		over, err := policy.Over(t.draft, e)
 		if err != nil {
@@ -217,7 +253,6 @@ func (t *term) heal(ctx context.Context) error {
 			t.healed = append(t.healed, policy.Release(e.Event))
 		}
 	}
-	_, err := t.commitHeld(ctx, l)
-	t.draft.stored()
+	_, err := t.commitHeld(ctx)
 	return err
 }

@@ -46,7 +46,7 @@ func draftOver(t testing.TB, index *eventdb.DB, set *held.Set) *draft {
 	t.Helper()
 	d := newDraft(&Options{Index: index, Held: set, Rejected: known.NewRejected(nil, slog.New(slog.DiscardHandler), time.Hour, ""), Domain: "grasp.test"})
 	t.Cleanup(func() { d.view.Close() })
-	d.begin(t.Context(), time.Now())
+	d.begin(t.Context())
 	return d
 }
 

@@ -15,93 +15,79 @@ import (
 )
 
 const (
-	// ahead is how many packs of a lane are read and wait for their decision, and fetchBytes how
-	// much more of it is on its way.
-	ahead      = 8
-	fetchBytes = 2 << 20
-	// urgentFor is for how long after an urgent event the next one is expected.
-	urgentFor = 2 * time.Second
+	// urgentAhead and olderAhead are how many packs of a class are read and wait for their decision,
+	// and fetchBytes how much more of a lane is on its way. All that is urgent and comes while a
+	// batch is committed should fit into the next one.
+	urgentAhead, olderAhead = 64, 8
+	fetchBytes              = 2 << 20
 )
 
-// The lanes, in order of service. Those before older are urgent: someone waits for their events
+// sources are the lanes: their streams and consumers. Of all but sync someone waits for the events
 // as they happen.
-const (
-	laneUser = iota
-	laneRelease
-	laneLive
-	laneOlder
-	numLanes
-)
-
-// sources are the stream and the consumer of each lane.
-var sources = [numLanes]struct{ name, stream, consumer string }{
+var sources = []struct{ name, stream, consumer string }{
 	{"user", proto.StreamUser, proto.ConsumerUser}, {"release", proto.StreamRelease, proto.ConsumerRelease},
 	{"live", proto.StreamLive, proto.ConsumerLive}, {"sync", proto.StreamSync, proto.ConsumerSync},
 }
 
-// lanes are the packs that were fetched and wait for their decision. Fetching and reading go on
-// while a batch is decided and committed; the bounds of each lane push back into its stream.
+// lanes are the packs that were fetched and wait for their decision, in two classes. Fetching and
+// reading go on while a batch is decided and committed. Lanes of one class take turns where it is
+// full; its bound pushes back into their streams.
+//
+// A batch holds packs of one class, and where both wait they alternate. So an urgent event waits
+// for one commit of older ones at most, and its own is short.
 type lanes struct {
-	fetched   [numLanes]chan *pack
-	arrived   chan struct{} // of capacity 1: a lane has a pack
-	consuming []jetstream.ConsumeContext
-	end       context.CancelFunc
+	urgent, older chan *pack
+	current       chan *pack // the class of the batch at hand
+	consuming     []jetstream.ConsumeContext
+	end           context.CancelFunc
 }
 
 func newLanes() *lanes {
-	l := &lanes{end: func() {}, arrived: make(chan struct{}, 1)}
-	for i := range l.fetched {
-		l.fetched[i] = make(chan *pack, ahead)
-	}
-	return l
+	return &lanes{urgent: make(chan *pack, urgentAhead), older: make(chan *pack, olderAhead), end: func() {}}
 }
 
 // openLanes begins to fetch. broken is called when a lane has no consumer any more: NATS has lost
 // it, and the client library would not ask again, or only after half a minute.
-func openLanes(ctx context.Context, b *bus.Bus, broken func(error)) (*lanes, error) {
+func openLanes(ctx context.Context, b *bus.Bus, metrics *Metrics, broken func(error)) (*lanes, error) {
 	l := newLanes()
 	ctx, l.end = context.WithCancel(context.WithoutCancel(ctx))
-	for i := range sources {
-		if err := l.open(ctx, b.JS, i, broken); err != nil {
-			l.close()
-			return nil, err
+	for _, source := range sources {
+		failed := func(err error) error { return fmt.Errorf("fetch candidates of %s: %w", source.consumer, err) }
+		class := l.urgent
+		if source.stream == proto.StreamSync {
+			class = l.older
 		}
+		take := func(m jetstream.Msg) {
+			p := readPack(m)
+			metrics.queue.WithLabelValues(source.name).Set(float64(p.behind))
+			put(ctx, class, p)
+		}
+		onError := func(_ jetstream.ConsumeContext, err error) {
+			gone := []error{nats.ErrNoResponders, jetstream.ErrConsumerDeleted, jetstream.ErrConsumerNotFound, jetstream.ErrConsumerDoesNotExist}
+			if slices.ContainsFunc(gone, func(g error) bool { return errors.Is(err, g) }) {
+				broken(failed(err))
+			}
+		}
+		opening, cancel := context.WithTimeout(ctx, commitTimeout)
+		consumer, err := b.JS.Consumer(opening, source.stream, source.consumer)
+		cancel()
+		var consuming jetstream.ConsumeContext
+		if err == nil {
+			consuming, err = consumer.Consume(take, jetstream.PullMaxMessagesWithBytesLimit(commitSize, fetchBytes), jetstream.ConsumeErrHandler(onError))
+		}
+		if err != nil {
+			l.close()
+			return nil, failed(err)
+		}
+		l.consuming = append(l.consuming, consuming)
 	}
 	return l, nil
 }
 
-func (l *lanes) open(ctx context.Context, js jetstream.JetStream, lane int, broken func(error)) error {
-	failed := func(err error) error { return fmt.Errorf("fetch candidates of %s: %w", sources[lane].consumer, err) }
-	opening, cancel := context.WithTimeout(ctx, commitTimeout)
-	defer cancel()
-	consumer, err := js.Consumer(opening, sources[lane].stream, sources[lane].consumer)
-	if err != nil {
-		return failed(err)
-	}
-	take := func(m jetstream.Msg) { l.put(ctx, lane, readPack(m)) }
-	onError := func(_ jetstream.ConsumeContext, err error) {
-		gone := []error{nats.ErrNoResponders, jetstream.ErrConsumerDeleted, jetstream.ErrConsumerNotFound, jetstream.ErrConsumerDoesNotExist}
-		if slices.ContainsFunc(gone, func(g error) bool { return errors.Is(err, g) }) {
-			broken(failed(err))
-		}
-	}
-	consuming, err := consumer.Consume(take,
-		jetstream.PullMaxMessagesWithBytesLimit(commitSize, fetchBytes), jetstream.ConsumeErrHandler(onError))
-	if err != nil {
-		return failed(err)
-	}
-	l.consuming = append(l.consuming, consuming)
-	return nil
-}
-
-// put waits until a lane has room for a pack.
-func (l *lanes) put(ctx context.Context, lane int, p *pack) {
+// put waits until a class has room for a pack.
+func put(ctx context.Context, class chan<- *pack, p *pack) {
 	select {
-	case l.fetched[lane] <- p:
-		select {
-		case l.arrived <- struct{}{}:
-		default:
-		}
+	case class <- p:
 	case <-ctx.Done():
 		p.giveBack()
 	}
@@ -117,9 +103,9 @@ func (l *lanes) close() {
 	for _, c := range l.consuming {
 		<-c.Closed()
 	}
-	for _, lane := range l.fetched {
-		for len(lane) > 0 {
-			(<-lane).giveBack()
+	for _, class := range []chan *pack{l.urgent, l.older} {
+		for len(class) > 0 {
+			(<-class).giveBack()
 		}
 	}
 }
@@ -128,39 +114,36 @@ func (l *lanes) close() {
 // an answer is over.
 func (p *pack) giveBack() { _ = p.msg.Nak() }
 
-// share says how many events of each lane a batch has, and how many it may have. A quarter of it is
-// each lane's own, so that none stops another. While urgent events come, older ones have no more
-// than an eighth: an urgent event waits for what is left of a short commit.
-type share struct {
-	size   int // of the batch
-	urgent bool
-	taken  [numLanes]int
+// first returns the first pack of a batch, which it waits for; nil: ctx has ended, or nothing has
+// come for a while.
+func (l *lanes) first(ctx context.Context) *pack {
+	if l.current == l.urgent {
+		l.current = l.older
+	} else {
+		l.current = l.urgent
+	}
+	if p := l.next(); p != nil {
+		return p
+	}
+	select {
+	case p := <-l.urgent:
+		l.current = l.urgent
+		return p
+	case p := <-l.older:
+		l.current = l.older
+		return p
+	case <-time.After(sweepEvery):
+	case <-ctx.Done():
+	}
+	return nil
 }
 
-func (s *share) allows(lane int, own bool) bool {
-	most := s.size
-	switch {
-	case lane == laneOlder && s.urgent:
-		most /= 2 * numLanes
-	case own:
-		most /= numLanes
+// next returns one more pack for the batch; nil: none waits.
+func (l *lanes) next() *pack {
+	select {
+	case p := <-l.current:
+		return p
+	default:
+		return nil
 	}
-	return s.taken[lane] < max(1, most)
-}
-
-// next returns the pack that is next by the lanes' shares; nil: none waits that may be taken.
-func (l *lanes) next(s *share) (p *pack, lane int) {
-	for _, own := range []bool{true, false} {
-		for lane := range l.fetched {
-			if !s.allows(lane, own) {
-				continue
-			}
-			select {
-			case p := <-l.fetched[lane]:
-				return p, lane
-			default:
-			}
-		}
-	}
-	return nil, 0
 }

@@ -153,37 +153,32 @@ func TestParkedEventSurvivesAFencedBatch(t *testing.T) {
 	}
 }
 
-// TestLanesShare: a lane in flood leaves a quarter of a batch to each other, and older events have
-// no more than an eighth while urgent ones come.
-func TestLanesShare(t *testing.T) {
+// TestClassesTakeTurns: urgent packs and older ones alternate, batch by batch, and each batch has
+// one class.
+func TestClassesTakeTurns(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct {
-		name    string
-		waiting [numLanes]int
-		urgent  bool
-		want    [numLanes]int
-	}{
-		{"all in flood", [numLanes]int{99, 99, 99, 99}, true, [numLanes]int{3, 2, 2, 1}},
-		{"users in flood", [numLanes]int{99, 1, 0, 1}, true, [numLanes]int{6, 1, 0, 1}},
-		{"older ones alone", [numLanes]int{0, 0, 0, 99}, false, [numLanes]int{0, 0, 0, 8}},
-		{"older ones while live ones come", [numLanes]int{0, 0, 1, 99}, true, [numLanes]int{0, 0, 1, 1}},
-	} {
-		l := newLanes()
-		for lane, n := range tc.waiting {
-			for range min(n, ahead) {
-				l.fetched[lane] <- &pack{}
+	l := newLanes()
+	for range 4 {
+		l.urgent <- &pack{lane: proto.LaneUser}
+		l.older <- &pack{lane: proto.LaneSyncHistoric}
+	}
+	l.urgent <- &pack{lane: proto.LaneSyncLive}
+	var got []string
+	for range 6 {
+		p := l.first(t.Context())
+		for n := 1; p != nil && n <= 3; n++ {
+			got = append(got, string(p.lane))
+			if p = nil; n < 3 {
+				p = l.next()
 			}
 		}
-		s := &share{size: 8, urgent: tc.urgent}
-		for sum := 0; sum < s.size; sum++ {
-			p, lane := l.next(s)
-			if p == nil {
-				break
-			}
-			s.taken[lane]++
+		got = append(got, "|")
+		if len(l.urgent)+len(l.older) == 0 {
+			break
 		}
-		if s.taken != tc.want {
-			t.Errorf("%s: %v, want %v", tc.name, s.taken, tc.want)
-		}
+	}
+	want := "user user user | sync.historic sync.historic sync.historic | user sync.live | sync.historic |"
+	if strings.Join(got, " ") != want {
+		t.Errorf("%q, want %q", strings.Join(got, " "), want)
 	}
 }

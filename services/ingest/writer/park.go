@@ -7,82 +7,69 @@ import (
 	"tendril.dev/services/ingest/policy"
 )
 
-// maxPerKey bounds how many events wait for one key, so that one arrival is never more than a
-// moment's work.
-const maxPerKey = 1024
-
-// Park keeps rejected events whole for a short time, by what they miss.
+// Park keeps rejected events whole for a short time, in case what they miss arrives.
 type Park struct {
 	duration time.Duration
 	most     int
 
-	byKey  map[string][]*parked
+	byID   map[string]*parked
 	oldest []*parked // in order of their end; those taken are still among them
-	count  int
+	count  int       // that were ever parked
 }
 
 type parked struct {
 	candidate *policy.Candidate
-	missing   []string
 	until     time.Time
-	gone      bool
+	n         int // which it was
 }
 
 // NewPark makes a park that keeps at most so many events, each for at most that time.
 func NewPark(duration time.Duration, most int) *Park {
-	return &Park{duration: duration, most: most, byKey: map[string][]*parked{}}
+	return &Park{duration: duration, most: most, byID: map[string]*parked{}}
 }
 
-// Add parks an event by what it misses. A full park lets its oldest go.
-func (p *Park) Add(c *policy.Candidate, missing []string, now time.Time) {
-	for _, key := range missing {
-		same := func(o *parked) bool { return o.candidate.Event.ID == c.Event.ID }
-		if len(p.byKey[key]) >= maxPerKey || slices.ContainsFunc(p.byKey[key], same) {
-			return
-		}
+// Add parks an event. A full park lets its oldest go.
+func (p *Park) Add(c *policy.Candidate, now time.Time) {
+	if p.byID[c.Event.ID] != nil {
+		return
 	}
-	for p.Expire(now); p.count >= p.most && len(p.oldest) > 0; p.oldest = p.oldest[1:] {
-		p.remove(p.oldest[0])
+	if len(p.oldest) >= max(1, p.most) {
+		p.dropOldest()
 	}
-	e := &parked{candidate: c, missing: missing, until: now.Add(p.duration)}
-	p.oldest, p.count = append(p.oldest, e), p.count+1
-	for _, key := range missing {
-		p.byKey[key] = append(p.byKey[key], e)
-	}
+	p.count++
+	e := &parked{c, now.Add(p.duration), p.count}
+	p.oldest, p.byID[c.Event.ID] = append(p.oldest, e), e
 }
 
-// Take removes and gives the events that wait for any of these keys, those of each in the order in
-// which they came.
-func (p *Park) Take(keys []string, now time.Time) (candidates []*policy.Candidate) {
-	p.Expire(now)
-	for _, key := range keys {
-		for _, e := range slices.Clone(p.byKey[key]) {
-			if !e.gone {
-				candidates = append(candidates, e.candidate)
-			}
-			p.remove(e)
+// maxTaken bounds what is taken at once, so that one arrival is never more than a moment's work.
+const maxTaken = 1024
+
+// Take removes and gives those of some events that are parked, in the order in which they came.
+func (p *Park) Take(ids []string) (candidates []*policy.Candidate) {
+	var taken []*parked
+	for _, id := range ids {
+		if e := p.byID[id]; e != nil {
+			taken = append(taken, e)
+			delete(p.byID, id)
 		}
+	}
+	slices.SortFunc(taken, func(a, b *parked) int { return a.n - b.n })
+	for _, e := range taken[:min(len(taken), maxTaken)] {
+		candidates = append(candidates, e.candidate)
 	}
 	return candidates
 }
 
 // Expire lets go of those whose time is over.
 func (p *Park) Expire(now time.Time) {
-	for len(p.oldest) > 0 && (p.oldest[0].gone || !now.Before(p.oldest[0].until)) {
-		p.remove(p.oldest[0])
-		p.oldest = p.oldest[1:]
+	for len(p.oldest) > 0 && !now.Before(p.oldest[0].until) {
+		p.dropOldest()
 	}
 }
 
-func (p *Park) remove(e *parked) {
-	if e.gone {
-		return
+func (p *Park) dropOldest() {
+	if id := p.oldest[0].candidate.Event.ID; p.byID[id] == p.oldest[0] {
+		delete(p.byID, id)
 	}
-	e.gone, p.count = true, p.count-1
-	for _, key := range e.missing {
-		p.byKey[key] = slices.DeleteFunc(p.byKey[key], func(o *parked) bool { return o == e })
-		if len(p.byKey[key]) == 0 {
-			delete(p.byKey, key)
-		}
-	}
+	p.oldest = p.oldest[1:]
 }

@@ -14,60 +14,53 @@ var began = time.Unix(1_800_000_000, 0)
 
 func idOf(n int) string { return fmt.Sprintf("%064x", n) }
 
-func waiting(n int) *policy.Candidate { return &policy.Candidate{Event: &nostr.Event{ID: idOf(n)}} }
-
-func take(p *Park, at time.Time, keys ...string) []string {
-	var ids []string
-	for _, c := range p.Take(keys, at) {
-		ids = append(ids, c.Event.ID)
-	}
-	return ids
-}
-
 func TestPark(t *testing.T) {
 	t.Parallel()
 	p := NewPark(2*time.Minute, 3)
-	p.Add(waiting(2), []string{"a", "b"}, began)
-	p.Add(waiting(1), []string{"b"}, began.Add(time.Second))
-	p.Add(waiting(2), []string{"a", "c"}, began.Add(time.Minute)) // it stays as it is
-	if p.count != 2 || take(p, began, "c") != nil {
-		t.Fatalf("%d parked", p.count)
+	add := func(at time.Time, all ...int) {
+		for _, n := range all {
+			p.Add(&policy.Candidate{Event: &nostr.Event{ID: idOf(n)}}, at)
+		}
 	}
-	if got := take(p, began, "b", "a", "b"); !slices.Equal(got, []string{idOf(2), idOf(1)}) {
-		t.Errorf("taken: %v, want both in the order of coming", got)
+	want := func(want ...int) {
+		t.Helper()
+		var ids, wanted []string
+		for n := range 10 {
+			ids = append(ids, idOf(n))
+		}
+		for _, n := range want {
+			wanted = append(wanted, idOf(n))
+		}
+		var got []string
+		for _, c := range p.Take(ids) {
+			got = append(got, c.Event.ID)
+		}
+		if !slices.Equal(got, wanted) {
+			t.Errorf("taken: %.64q, want %.64q", got, wanted)
+		}
 	}
-	if p.count != 0 || take(p, began, "a", "b") != nil {
-		t.Error("taken twice")
-	}
-	p.Add(waiting(1), []string{"a"}, began)
-	if got := take(p, began.Add(2*time.Minute-1), "a"); len(got) != 1 {
-		t.Error("gone before its time")
-	}
-	p.Add(waiting(1), []string{"a"}, began)
-	if got := take(p, began.Add(2*time.Minute), "a"); got != nil || p.count != 0 {
-		t.Errorf("after its time: %v", got)
-	}
-	for n := range 5 {
-		p.Add(waiting(n), []string{"x"}, began)
-	}
-	if got := take(p, began, "x"); !slices.Equal(got, []string{idOf(2), idOf(3), idOf(4)}) {
-		t.Errorf("a full park kept %v, want the newest", got)
-	}
-	p.Add(waiting(1), []string{"a"}, began)
-	p.Expire(began.Add(time.Hour))
-	if p.count != 0 {
-		t.Error("expired and still there")
-	}
+	add(began, 2, 1)
+	add(began.Add(time.Minute), 2) // it stays as it is
+	p.Expire(began.Add(2*time.Minute - 1))
+	want(2, 1)
+	want()
+	add(began, 1)
+	p.Expire(began.Add(2 * time.Minute))
+	want()
+	add(began, 0, 1, 2, 3, 4)
+	want(2, 3, 4)
 }
 
-// However many wait for one key, what its arrival sets off is bounded.
-func TestParkIsBoundedByKey(t *testing.T) {
+// However many wait for one arrival, what it sets off is bounded.
+func TestParkGivesSoMany(t *testing.T) {
 	t.Parallel()
 	p := NewPark(time.Minute, 100_000)
+	var ids []string
 	for n := range 5000 {
-		p.Add(waiting(n), []string{"d:busy"}, began)
+		p.Add(&policy.Candidate{Event: &nostr.Event{ID: idOf(n)}}, began)
+		ids = append(ids, idOf(n))
 	}
-	if got := len(take(p, began, "d:busy")); got != 1024 {
+	if got := len(p.Take(ids)); got != 1024 {
 		t.Errorf("%d taken, want 1024", got)
 	}
 }

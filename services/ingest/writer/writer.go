@@ -93,8 +93,7 @@ type term struct {
 	*Writer
 	lanes          *lanes
 	draft          *draft
-	head, heldHead uint64    // of the log and of the held events' stream, behind the last commit
-	urgentAt       time.Time // when an urgent candidate was last taken into a batch
+	head, heldHead uint64 // of the log and of the held events' stream, behind the last commit
 }
 
 // sweepEvery is how often a writer looks after what it keeps in memory while nothing comes.
@@ -154,7 +153,7 @@ func (w *Writer) begin(ctx context.Context, broken context.CancelCauseFunc) (*te
 	t.draft = newDraft(&w.Options)
 	err := t.heal(ctx)
 	if err == nil {
-		t.lanes, err = openLanes(ctx, w.Bus, broken)
+		t.lanes, err = openLanes(ctx, w.Bus, w.Metrics, broken)
 	}
 	if err != nil {
 		_ = t.draft.view.Close()
@@ -163,58 +162,33 @@ func (w *Writer) begin(ctx context.Context, broken context.CancelCauseFunc) (*te
 	return t, nil
 }
 
-// run decides batch after batch. While one is committed the next is decided, as if that were done,
-// and nothing of it is told. The commits of two batches never overlap: the next one begins when
-// this one is stored, and names the heads behind it. If a commit fails, what was decided on it goes
-// with it.
+// run decides and commits batch after batch.
 func (t *term) run(ctx context.Context) error {
-	var committing *batch
 	for {
 		t.Park.Expire(time.Now())
-		t.Metrics.hot.Set(float64(t.Park.count))
+		t.Metrics.hot.Set(float64(len(t.Park.byID)))
 		t.Metrics.cold.Set(float64(t.Rejected.Len()))
-		b, err := t.gather(ctx, committing)
-		if committing != nil {
-			<-committing.stored
-			if committing.err != nil {
-				t.undo(b)
-				t.undo(committing)
-				return committing.err
+		b, err := t.gather(ctx)
+		if err == nil && len(b.packs)+len(b.decided) == 0 {
+			continue
+		}
+		if err == nil {
+			err = t.commit(ctx, b)
+		}
+		if err != nil {
+			for _, p := range b.packs {
+				p.giveBack()
 			}
-			t.draft.stored()
-			t.failures = 0
-			t.trouble.Store(nil)
-			t.answer(committing)
-			committing = nil
-		}
-		if ctx.Err() != nil && err == nil {
-			err = context.Cause(ctx)
-		}
-		switch {
-		case err != nil:
-			t.undo(b)
+			t.healed = append(b.healed, t.healed...) // they are decided in the next term
 			if errors.Is(err, context.Canceled) {
 				return nil // the claim is given up
 			}
 			return err
-		case len(b.packs)+len(b.decided) == 0:
-			t.draft.undo()
-		default:
-			committing = b
-			go func() {
-				defer close(b.stored)
-				b.err = t.commit(ctx, b)
-			}()
 		}
+		t.failures = 0
+		t.trouble.Store(nil)
+		t.answer(b)
 	}
-}
-
-// undo gives back what was not committed. Parked events are decided again in the next term.
-func (t *term) undo(b *batch) {
-	for _, p := range b.packs {
-		p.giveBack()
-	}
-	t.healed = append(b.healed, t.healed...)
 }
 
 // Failures that follow each other this often and this closely are one that does not go away.
