@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
@@ -13,7 +11,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nats.go/micro"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
@@ -66,24 +63,12 @@ func (x *Index) IDs(ctx context.Context, f nostr.Filter) iter.Seq2[[32]byte, err
 	}
 }
 
-// Bounds of questions and answers.
-const (
-	maxQuestion = 512 << 10 // bytes of a question
-	// atOnce is how many questions are answered at once. Further ones wait in the subscription, up
-	// to mostQueued of them; NATS drops what is more, and the asker asks again.
-	atOnce     = 16
-	mostQueued = 512
-	// lagWait is how long a question waits for the log to be applied up to what it names, before
-	// another replica must be asked.
-	lagWait = 250 * time.Millisecond
-	// answerTime bounds the work on one answer.
-	answerTime = 10 * time.Second
-)
+// lagWait is how long a question waits for the log to be applied up to what it names, before
+// another replica must be asked.
+const lagWait = 250 * time.Millisecond
 
-var errQuestion = errors.New("not a question that can be answered")
-
-// Serve answers questions on the bus until ctx ends, from when the index has read what the log had
-// at the beginning. NATS gives each question to one of all processes that serve.
+// Serve answers questions about accepted events until ctx ends, from when the index has read what
+// the log had at the beginning.
 func Serve(ctx context.Context, x *Index, conn *nats.Conn, log *slog.Logger) error {
 	for err := x.CatchUp(ctx); err != nil; err = x.CatchUp(ctx) {
 		log.Debug("the index is not ready to be asked", "error", err)
@@ -93,87 +78,21 @@ func Serve(ctx context.Context, x *Index, conn *nats.Conn, log *slog.Logger) err
 			return nil
 		}
 	}
-	places := make(chan struct{}, atOnce)
-	// The micro service reads and writes the request when its handler has returned, so the answer is
-	// sent without it.
-	handle := func(r micro.Request) {
-		question, answer := r.Data(), &nats.Msg{Subject: r.Reply()}
-		select {
-		case places <- struct{}{}:
-		case <-ctx.Done():
-			return
-		}
-		go func() {
-			defer func() { <-places }()
-			var err error
-			if answer.Data, err = x.answer(ctx, question, conn.MaxPayload()); err != nil {
-				answer.Header = nats.Header{micro.ErrorCodeHeader: {codeOf(err)}, micro.ErrorHeader: {err.Error()}}
-				log.Debug("a question about accepted events was refused", "error", err)
-			}
-			if err := conn.PublishMsg(answer); err != nil {
-				log.Debug("answering a question about accepted events", "error", err)
-			}
-		}()
-	}
-	service, err := micro.AddService(conn, micro.Config{Name: proto.ServiceEvents, Version: "1.0.0", Description: "accepted events"})
-	if err == nil {
-		err = service.AddEndpoint("events", micro.HandlerFunc(handle), micro.WithEndpointSubject(proto.SubjectQueryEvents),
-			micro.WithEndpointPendingLimits(mostQueued, 32<<20))
-	}
-	if err != nil {
-		return fmt.Errorf("serve %s: %w", proto.SubjectQueryEvents, err)
-	}
-	<-ctx.Done()
-	if err := service.Stop(); err != nil {
-		log.Debug("stopping to answer for accepted events", "error", err)
-	}
-	for range atOnce { // until every answer is done
-		places <- struct{}{}
-	}
-	return nil
+	return Answer(ctx, conn, log, proto.ServiceEvents, "accepted events", map[string]Answerer{proto.SubjectQueryEvents: Asked(x.answer)})
 }
 
-// codeOf tells an error to the asker.
-func codeOf(err error) string {
-	switch {
-	case errors.Is(err, errBehind):
-		return proto.QueryBehind
-	case errors.Is(err, errQuestion):
-		return proto.QueryBad
-	}
-	return proto.QueryFailed
-}
-
-// answer makes the answer to a question once the index is where the question wants it.
-func (x *Index) answer(ctx context.Context, question []byte, most int64) ([]byte, error) {
-	var q proto.EventsQuery
-	if len(question) > maxQuestion {
-		return nil, fmt.Errorf("%w: larger than %d bytes", errQuestion, maxQuestion)
-	}
-	if err := json.Unmarshal(question, &q); err != nil {
-		return nil, fmt.Errorf("%w: %w", errQuestion, err)
-	}
+// answer answers a question once the index is where it wants it.
+func (x *Index) answer(ctx context.Context, q proto.EventsQuery, send func(any) error) error {
 	lag, cancel := context.WithTimeout(ctx, lagWait)
 	defer cancel()
 	if err := x.DB.WaitFor(lag, q.Seq); err != nil {
-		return nil, fmt.Errorf("%w: %w", errBehind, err)
+		return fmt.Errorf("%w: %w", errBehind, err)
 	}
-	ctx, stop := context.WithTimeout(ctx, answerTime)
-	defer stop()
 	a, err := x.page(ctx, q)
 	if err != nil {
-		return nil, fmt.Errorf("read the index: %w", err)
+		return fmt.Errorf("read the index: %w", err)
 	}
-	var text bytes.Buffer
-	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false) // an event takes the room that it had
-	if err := encoder.Encode(a); err != nil {
-		return nil, fmt.Errorf("write an answer: %w", err)
-	}
-	if int64(text.Len()) > most {
-		return nil, fmt.Errorf("%w: the answer has %d bytes, and the bus takes %d", errQuestion, text.Len(), most)
-	}
-	return text.Bytes(), nil
+	return send(a)
 }
 
 // page makes one page of the answer to a question.

@@ -31,7 +31,7 @@ var (
 	ErrRefused = errors.New("refused")
 	// ErrTooMany is the answer to a step of a reconciliation whose filter matches too many events.
 	// Nothing was reconciled; ask for a shorter time.
-	ErrTooMany = errors.New("too many events match the filter")
+	ErrTooMany = eventdb.ErrTooMany
 
 	errBehind = errors.New("this replica has not applied the log that far")
 )

@@ -6,35 +6,26 @@ package known
 import (
 	"context"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/micro"
 
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/query"
 	"tendril.dev/lib/reconcile"
 	"tendril.dev/proto"
 )
 
 const (
-	atOnce     = 4   // answers; further queries wait in the subscription
-	maxWaiting = 256 // queries that wait there; NATS drops what is more
-	// maxQuery is the largest query, in bytes: NATS takes no larger message.
-	maxQuery = 1 << 20
 	// maxMessage is the largest message of a relay, in bytes: what it may name as missing fits into
 	// an answer.
 	maxMessage = 600 << 10
-	// answerTime is for one answer, the wait for a sequence of the log included.
-	answerTime = 15 * time.Second
 	// chunk is how many ids of a list are in a message, about 200 KiB.
 	chunk = 2000
 	// mostPacked is how many events of a filter there may be.
@@ -70,77 +61,17 @@ type gathered struct {
 	seq   uint64
 }
 
-// Serve answers queries until ctx ends. Every replica does; NATS gives each query to one of them.
-// An answer is one message or several; one with the error headers of the micro service protocol
-// ends it.
+// Serve answers queries until ctx ends. Every replica does.
 func Serve(ctx context.Context, conn *nats.Conn, known Known, log *slog.Logger) error {
-	service, err := micro.AddService(conn, micro.Config{
-		Name: proto.ServiceQuery, Version: "1.0.0", Description: "events that need not be fetched: accepted, held, rejected",
-	})
-	if err != nil {
-		return fmt.Errorf("serve %s: %w", proto.ServiceQuery, err)
-	}
 	s := &server{Known: known, kept: map[string]gathered{}}
-	var answering sync.WaitGroup
-	for name, answer := range map[string]func(ctx context.Context, query []byte, send func(any) error) error{
-		proto.SubjectQueryIDs: s.list, proto.SubjectQueryReconcile: s.step,
-	} {
-		places := make(chan struct{}, atOnce)
-		// The micro service reads and writes the request when its handler has returned, so the answer
-		// is sent without it.
-		handle := func(r micro.Request) {
-			query, reply := r.Data(), r.Reply()
-			places <- struct{}{}
-			answering.Go(func() {
-				defer func() { <-places }()
-				ctx, cancel := context.WithTimeout(ctx, answerTime)
-				defer cancel()
-				err := answer(ctx, query, func(part any) error {
-					data, err := json.Marshal(part)
-					if err != nil {
-						return err
-					}
-					return conn.Publish(reply, data)
-				})
-				if err != nil {
-					log.Warn("a query was refused", "subject", name, "error", err)
-					header := nats.Header{micro.ErrorCodeHeader: {codeOf(err)}, micro.ErrorHeader: {err.Error()}}
-					_ = conn.PublishMsg(&nats.Msg{Subject: reply, Header: header})
-				}
-			})
-		}
-		err = errors.Join(err, service.AddEndpoint(name[strings.LastIndex(name, ".")+1:], micro.HandlerFunc(handle),
-			micro.WithEndpointSubject(name), micro.WithEndpointPendingLimits(maxWaiting, maxWaiting*maxQuery)))
-	}
-	if err == nil {
-		<-ctx.Done()
-	}
-	if stopErr := service.Stop(); stopErr != nil {
-		log.Debug("stopping the service of queries", "error", stopErr)
-	}
-	answering.Wait()
-	return err
-}
-
-var errQuery = errors.New("not a query that can be answered")
-
-func codeOf(err error) string {
-	switch {
-	case errors.Is(err, reconcile.ErrMessage), errors.Is(err, errQuery):
-		return proto.QueryBad
-	case errors.Is(err, eventdb.ErrTooMany):
-		return proto.QueryTooMany
-	}
-	return proto.QueryFailed
+	return query.Answer(ctx, conn, log, proto.ServiceQuery, "events that need not be fetched: accepted, held, rejected", map[string]query.Answerer{
+		proto.SubjectQueryIDs: query.Asked(s.list), proto.SubjectQueryReconcile: query.Asked(s.step),
+	})
 }
 
 // list answers a filter with the ids of all that matches, in arrays of [proto.KnownID]; an empty
 // one is the end. The filter's limit is dropped.
-func (s *server) list(ctx context.Context, query []byte, send func(any) error) error {
-	var f nostr.Filter
-	if err := json.Unmarshal(query, &f); err != nil {
-		return fmt.Errorf("%w: %w", errQuery, err)
-	}
+func (s *server) list(ctx context.Context, f nostr.Filter, send func(any) error) error {
 	f.Limit, f.LimitZero = 0, false
 	g, err := s.gather(ctx, f)
 	if err != nil {
@@ -159,13 +90,9 @@ func (s *server) list(ctx context.Context, query []byte, send func(any) error) e
 }
 
 // step answers one step of a reconciliation. The filter's limit is dropped.
-func (s *server) step(ctx context.Context, query []byte, send func(any) error) error {
-	var q proto.ReconcileQuery
-	if err := json.Unmarshal(query, &q); err != nil {
-		return fmt.Errorf("%w: %w", errQuery, err)
-	}
+func (s *server) step(ctx context.Context, q proto.ReconcileQuery, send func(any) error) error {
 	if len(q.Message) > maxMessage {
-		return fmt.Errorf("%w: the relay's message has more than %d bytes", errQuery, maxMessage)
+		return fmt.Errorf("%w: the relay's message has more than %d bytes", query.ErrQuestion, maxMessage)
 	}
 	a, err := s.next(ctx, q)
 	if err != nil {

@@ -160,7 +160,7 @@ func TestQuery(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", "[", `{"kinds":"x"}`} {
-		if _, _, failure := listIDs(t, b, bad); !strings.Contains(failure, "not a query") {
+		if _, _, failure := listIDs(t, b, bad); !strings.Contains(failure, "not a question") {
 			t.Errorf("%.20q: %q", bad, failure)
 		}
 	}
