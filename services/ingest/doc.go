@@ -5,7 +5,8 @@
 //     the stream of rejected ids, and answers questions about them. One holds the claim on the log
 //     and writes (package writer); the others stand by.
 //   - Candidates come by four streams: from users, from purgatory (releases), live from relays, and
-//     from the sync of the past. The first three are urgent; the last has what they leave.
+//     from the sync of the past. The first three are urgent: batches of them and of the last
+//     alternate.
 //   - Each message is a pack of events. Ids are checked, and the signatures of events that decide
 //     about others; the edges have checked all of them before.
 //   - Package policy decides one event after the other. A decision is a value: accept, hold for git
@@ -13,7 +14,7 @@
 //     the index and the held events with all earlier decisions that are not stored yet.
 //   - A batch is committed: first the log, then the held events, then the rejections, each on the
 //     head that it was decided on. A new writer moves both heads before it decides anything, so
-//     that an older one can commit nothing more. While one batch commits the next is decided.
+//     that an older one can commit nothing more.
 //   - When the commit is done the packs are acknowledged, the senders hear their verdicts, and the
 //     index has the events at once. A commit that fails ends the term: the packs are given back,
 //     and the next term begins with what the streams say.
