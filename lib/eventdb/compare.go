@@ -24,20 +24,15 @@ func (db *DB) Compare(ctx context.Context, other *DB) (differing int, err error)
 	for a, b := ours.First(), theirs.First(); (a || b) && ctx.Err() == nil; {
 		order := 0 // of our entry and theirs
 		switch {
-		case !b:
-			order = -1
-		case !a:
-			order = 1
-		default:
+		case a && b:
 			order = bytes.Compare(ours.Key(), theirs.Key())
+		case a:
+			order = -1
+		default:
+			order = 1
 		}
-		if at := ours; order != 0 || !bytes.Equal(ours.Value(), theirs.Value()) {
-			if order > 0 {
-				at = theirs
-			}
-			if at.Key()[0] != tableMeta {
-				differing++
-			}
+		if order != 0 || !bytes.Equal(ours.Value(), theirs.Value()) {
+			differing++
 		}
 		if order <= 0 {
 			a = ours.Next()

@@ -135,9 +135,6 @@ func checkLookUps(t *testing.T, w *world, db *DB, v *View, m *model) {
 	for range 5 {
 		ev := w.event()
 		present := slices.ContainsFunc(m.events, func(o *nostr.Event) bool { return o.ID == ev.ID && !expired(o, m.now) })
-		if has, err := v.Has(ev.ID); err != nil || has != present {
-			t.Fatalf("has %s: %v, %v; want %v", ev.ID, has, err, present)
-		}
 		if has, err := db.HasEach([][32]byte{idOf(t, ev)}); err != nil || has[0] != present {
 			t.Fatalf("has %s now: %v, %v; want %v", ev.ID, has, err, present)
 		}

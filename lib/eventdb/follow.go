@@ -107,14 +107,9 @@ func (db *DB) LogGone() error {
 // yet.
 func (db *DB) madeFrom() (made, rules string, err error) {
 	view := db.View()
-	made, rules, err = view.madeFrom()
-	return made, rules, errors.Join(err, view.Close())
-}
-
-func (v *View) madeFrom() (made, rules string, err error) {
-	log, _, badLog := v.reads.get(metaLog)
-	under, _, badRules := v.reads.get(metaRules)
-	return string(log), string(under), errors.Join(badLog, badRules)
+	log, _, badLog := view.reads.get(metaLog)
+	under, _, badRules := view.reads.get(metaRules)
+	return string(log), string(under), errors.Join(badLog, badRules, view.Close())
 }
 
 // lookAtLog returns when the log was made, and its head. A stream that was deleted and made again

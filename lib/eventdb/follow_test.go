@@ -204,8 +204,8 @@ func TestBindDropsAnIndexOfAnotherLog(t *testing.T) {
 			waitFor(t, db, head)
 			v := viewOf(t, db)
 			for _, ev := range append(notes(5, 30), note(999)) {
-				if has, err := v.Has(ev.ID); err != nil || has == (ev.ID == note(999).ID) {
-					t.Fatalf("after the rebuilding: event of %d: %v, %v", ev.CreatedAt, has, err)
+				if is, err := has(v, ev.ID); err != nil || is == (ev.ID == note(999).ID) {
+					t.Fatalf("after the rebuilding: event of %d: %v, %v", ev.CreatedAt, is, err)
 				}
 			}
 		})

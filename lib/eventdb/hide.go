@@ -189,21 +189,16 @@ func (h hidden) hanging(r reader, ev *nostr.Event) (name string, hangs bool, err
 // HiddenBy returns the events that a ban hides, newest first: what hangs on others mostly comes
 // before these.
 func (v *View) HiddenBy(name string) (ids []string, err error) {
-	var entries []Entry
+	f := nostr.Filter{IDs: []string{}}
 	for eid, by := range v.hidden {
-		if by != name {
-			continue
+		if by == name {
+			f.IDs = append(f.IDs, hex.EncodeToString(eid[:]))
 		}
-		at, here, err := lookUp(v.reads, eid)
+	}
+	for e, err := range v.All().IDs(context.Background(), f) {
 		if err != nil {
 			return nil, err
 		}
-		if here {
-			entries = append(entries, Entry{at.created, eid, int(at.kind)})
-		}
-	}
-	slices.SortFunc(entries, Entry.Compare)
-	for _, e := range entries {
 		ids = append(ids, hex.EncodeToString(e.ID[:]))
 	}
 	return ids, nil

@@ -136,8 +136,8 @@ func TestHiddenAgainstNaiveMatcher(t *testing.T) {
 				}
 				for _, ev := range m.events {
 					shown := slices.Contains(served.events, ev)
-					if has, err := v.Has(ev.ID); err != nil || has != shown {
-						t.Fatalf("has %s: %v, %v; want %v", ev.ID, has, err, shown)
+					if is, err := has(v, ev.ID); err != nil || is != shown {
+						t.Fatalf("has %s: %v, %v; want %v", ev.ID, is, err, shown)
 					}
 					name, hidden := v.Hidden(ev.ID)
 					if hidden == shown {

@@ -117,15 +117,6 @@ func (v *View) Event(eventID string) (*nostr.Event, error) {
 	return loadAt(v.reads, at.created, eid)
 }
 
-// Has reports whether an event with this id is stored and has not expired. What is no id has none.
-func (v *View) Has(eventID string) (bool, error) {
-	_, _, err := v.find(eventID)
-	if errors.Is(err, ErrNotFound) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
 // Kind returns the kind of the event with this id, without loading it; [ErrNotFound] as for
 // [View.Event].
 func (v *View) Kind(eventID string) (int, error) {

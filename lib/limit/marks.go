@@ -34,6 +34,7 @@ func NewMarks(what string, log *slog.Logger, metrics prometheus.Registerer, look
 	m := &Marks{log: log, looks: looks, gauge: prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "ngit_full", ConstLabels: prometheus.Labels{"store": what}, Help: "1 above a high-water mark: only owners and maintainers of served repositories may add data.",
 	})}
+	m.full.Store(new(string))
 	if err := metrics.Register(m.gauge); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
@@ -84,10 +85,7 @@ func (m *Marks) Full() string {
 	if m == nil {
 		return ""
 	}
-	if why := m.full.Load(); why != nil {
-		return *why
-	}
-	return ""
+	return *m.full.Load()
 }
 
 // minFree is what must be free on a disk: a tenth of it, but not less than this.

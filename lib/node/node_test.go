@@ -154,7 +154,7 @@ func TestServiceThatDoesNotStopIsLeftBehind(t *testing.T) {
 			<-release
 			// The index must still be there for it.
 			view := n.Index.View()
-			_, err := view.Has(strings.Repeat("0", 64))
+			_, _, err := view.Holder(0, strings.Repeat("0", 64), "")
 			return errors.Join(err, view.Close())
 		}})
 	}()

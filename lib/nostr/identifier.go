@@ -3,6 +3,7 @@ package nostr
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -15,8 +16,6 @@ const MaxIdentifier = 200
 // encodedEmpty stands for the empty identifier, which no accepted event has. An encoding that is
 // never empty can never turn a path into that of its parent folder.
 const encodedEmpty = "%"
-
-const upperHex = "0123456789ABCDEF"
 
 // CheckIdentifier refuses what cannot be the identifier of a repository: nothing, more than
 // MaxIdentifier bytes once encoded, control characters, and what is not UTF-8. Everything else,
@@ -56,9 +55,7 @@ func EncodeIdentifier(id string) string {
 			b.WriteByte(id[i])
 			continue
 		}
-		b.WriteByte('%')
-		b.WriteByte(upperHex[id[i]>>4])
-		b.WriteByte(upperHex[id[i]&15])
+		fmt.Fprintf(&b, "%%%02X", id[i])
 	}
 	return b.String()
 }
@@ -69,34 +66,8 @@ func DecodeIdentifier(s string) (string, error) {
 	if s == encodedEmpty {
 		return "", nil
 	}
-	if s == "" {
-		return "", errors.New("decode identifier: empty name")
-	}
-	if !strings.Contains(s, "%") {
-		if encodedLength(s) != len(s) {
-			return "", fmt.Errorf("decode identifier: %q is not encoded as it should be", s)
-		}
-		return s, nil
-	}
-	var b strings.Builder
-	b.Grow(len(s))
-	for i := 0; i < len(s); i++ {
-		if s[i] != '%' {
-			b.WriteByte(s[i])
-			continue
-		}
-		if i+2 >= len(s) {
-			return "", fmt.Errorf("decode identifier: %q ends within an escape", s)
-		}
-		high, low := strings.IndexByte(upperHex, s[i+1]), strings.IndexByte(upperHex, s[i+2])
-		if high < 0 || low < 0 {
-			return "", fmt.Errorf("decode identifier: bad escape in %q", s)
-		}
-		b.WriteByte(byte(high<<4 | low))
-		i += 2
-	}
-	id := b.String()
-	if EncodeIdentifier(id) != s {
+	id, err := url.PathUnescape(s)
+	if err != nil || EncodeIdentifier(id) != s {
 		return "", fmt.Errorf("decode identifier: %q is not encoded as it should be", s)
 	}
 	return id, nil

@@ -15,18 +15,18 @@ type RepoRef struct{ PubKey, Identifier string }
 // ParseRepoRef reads `30617:<pubkey>:<identifier>`. The identifier may contain colons, so that only
 // the first two separate.
 func ParseRepoRef(s string) (RepoRef, error) {
-	rest, found := strings.CutPrefix(s, "30617:")
-	if !found {
+	address, err := ParseAddress(s)
+	if err != nil {
+		return RepoRef{}, err
+	}
+	ref, is := address.Repo()
+	if !is {
 		return RepoRef{}, errors.New("a repository reference starts with kind 30617 and a colon")
 	}
-	pubkey, identifier, found := strings.Cut(rest, ":")
-	if !found || !IsHex64(pubkey) {
-		return RepoRef{}, errors.New("a repository reference names a public key of 64 hex digits, then a colon")
-	}
-	if err := CheckIdentifier(identifier); err != nil {
+	if err := CheckIdentifier(ref.Identifier); err != nil {
 		return RepoRef{}, fmt.Errorf("repository reference: %w", err)
 	}
-	return RepoRef{PubKey: pubkey, Identifier: identifier}, nil
+	return ref, nil
 }
 
 // String writes the reference as it stands in `a` tags.
@@ -52,42 +52,20 @@ type Address struct {
 // [Address.String] writes and nothing else, so that everybody who reads a tag finds the same event
 // in it.
 func ParseAddress(s string) (Address, error) {
-	digits, rest, found := strings.Cut(s, ":")
-	pubkey, identifier, both := strings.Cut(rest, ":")
-	if !found || !both {
-		return Address{}, errors.New("an address is <kind>:<public key>:<identifier>")
-	}
-	kind, ok := parseKind(digits)
-	if !ok {
-		return Address{}, errors.New("the kind of an address is a number from 0 to 65535")
-	}
+	digits, rest, _ := strings.Cut(s, ":")
+	pubkey, identifier, found := strings.Cut(rest, ":")
+	kind, err := strconv.Atoi(digits)
 	switch {
-	case IsAddressableKind(kind):
-	case !IsReplaceableKind(kind):
+	case !found || err != nil || strconv.Itoa(kind) != digits:
+		return Address{}, errors.New("an address is <kind>:<public key>:<identifier>")
+	case !IsAddressableKind(kind) && !IsReplaceableKind(kind):
 		return Address{}, errors.New("the kind of an address is replaceable or addressable")
-	case identifier != "":
+	case IsReplaceableKind(kind) && identifier != "":
 		return Address{}, errors.New("the address of a replaceable kind has no identifier")
-	}
-	if !IsHex64(pubkey) {
+	case !IsHex64(pubkey):
 		return Address{}, errors.New("the public key of an address is 64 lower-case hex digits")
 	}
 	return Address{Kind: kind, PubKey: pubkey, Identifier: identifier}, nil
-}
-
-// parseKind takes only the canonical form of a kind, so that an address has one spelling.
-func parseKind(digits string) (int, bool) {
-	if digits == "" || len(digits) > 5 || (digits[0] == '0' && digits != "0") {
-		return 0, false
-	}
-	kind := 0
-	for i := range len(digits) {
-		c := digits[i]
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		kind = kind*10 + int(c-'0')
-	}
-	return kind, kind <= 65535
 }
 
 // String writes the address as it stands in `a` tags.

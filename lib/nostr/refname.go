@@ -1,7 +1,6 @@
 package nostr
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 )
@@ -21,50 +20,30 @@ func CheckRefName(name string) error {
 	if len(name) > maxRefName {
 		return fmt.Errorf("a reference name is longer than %d bytes", maxRefName)
 	}
-	if !strings.Contains(name, "/") {
-		return fmt.Errorf("the reference name %q has no slash", name)
-	}
-	if why := illegalInRefName(name); why != "" {
-		return fmt.Errorf("the reference name %q %s", name, why)
+	why := ""
+	switch illegal := strings.IndexAny(name, " ~^:?*[\\"); {
+	case strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		why = "contains a control character"
+	case illegal >= 0:
+		why = fmt.Sprintf("contains %q", name[illegal])
+	case !strings.Contains(name, "/"):
+		why = "has no slash"
+	case strings.Contains(name, ".."), strings.Contains(name, "@{"):
+		why = `contains ".." or "@{"`
+	case strings.HasSuffix(name, "."):
+		why = "ends with a dot"
 	}
 	for component := range strings.SplitSeq(name, "/") {
-		if err := checkRefComponent(component); err != nil {
-			return fmt.Errorf("the reference name %q %w", name, err)
+		switch {
+		case why != "":
+		case component == "", component[0] == '.', strings.HasSuffix(component, ".lock"):
+			why = "has a component that is empty, starts with a dot or ends with .lock"
+		case len(component) > maxRefComponent:
+			why = fmt.Sprintf("has a component longer than %d bytes", maxRefComponent)
 		}
 	}
-	return nil
-}
-
-func illegalInRefName(name string) string {
-	for i := range len(name) {
-		switch c := name[i]; {
-		case c < ' ', c == 0x7f:
-			return "contains a control character"
-		case strings.IndexByte(" ~^:?*[\\", c) >= 0:
-			return fmt.Sprintf("contains %q", c)
-		}
-	}
-	switch {
-	case strings.Contains(name, ".."):
-		return `contains ".."`
-	case strings.Contains(name, "@{"):
-		return `contains "@{"`
-	case strings.HasSuffix(name, "."):
-		return "ends with a dot"
-	}
-	return ""
-}
-
-func checkRefComponent(component string) error {
-	switch {
-	case component == "":
-		return errors.New("has an empty component")
-	case component[0] == '.':
-		return errors.New("has a component that starts with a dot")
-	case strings.HasSuffix(component, ".lock"):
-		return errors.New("has a component that ends with .lock")
-	case len(component) > maxRefComponent:
-		return fmt.Errorf("has a component longer than %d bytes", maxRefComponent)
+	if why != "" {
+		return fmt.Errorf("the reference name %q %s", name, why)
 	}
 	return nil
 }

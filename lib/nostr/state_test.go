@@ -64,7 +64,7 @@ func TestParseStateRefuses(t *testing.T) {
 		{"name is a lock", event(KindState, alice, d, Tag{"refs/heads/main.lock", commit1}), ".lock"},
 		{"peeled branch", event(KindState, alice, d, Tag{"refs/heads/main^{}", commit1}), "contains '^'"},
 		{"peeled illegal tag", event(KindState, alice, d, Tag{"refs/tags/a b^{}", commit1}), "contains ' '"},
-		{"no name", event(KindState, alice, d, Tag{"refs/heads/", commit1}), "empty component"},
+		{"no name", event(KindState, alice, d, Tag{"refs/heads/", commit1}), "component that is empty"},
 		{"two values", event(KindState, alice, d, Tag{"refs/heads/main", commit1}, Tag{"refs/heads/main", commit2}), "two values"},
 		{"two HEADs", event(KindState, alice, d, Tag{"HEAD", "ref: refs/heads/a"}, Tag{"HEAD", "ref: refs/heads/b"}), "two values"},
 		{"HEAD at a commit", event(KindState, alice, d, Tag{"HEAD", commit1}), ""},
