@@ -108,11 +108,11 @@ image: ## make bin/image/tendril.tar, the image of all services, without Docker;
 nats-image: ## make bin/image/nats.tar, a NATS server for clusters without a registry; NATS_IMAGE is its name
 	@CGO_ENABLED=0 deploy/image/build $(NATS_IMAGE) bin/image/nats.tar github.com/nats-io/nats-server/v2
 
-k8s-test: ## try everything on the Kubernetes that kubectl knows; test/k8s/main.go has its settings
-	@go run $(TAGS) ./test/k8s
+k8s-test: ## try everything on the Kubernetes that kubectl knows; test/k8s/k8s_test.go has its settings
+	@K8S_OVERLAYS=$${K8S_OVERLAYS:-local,local-r3} $(TEST) -count 1 -timeout 6h -v -run TestKubernetes ./test/k8s
 
 k8s-sizes: ## measure there what each service needs
-	@K8S_OVERLAYS=$${K8S_OVERLAYS:-local} K8S_STEPS=sizes go run $(TAGS) ./test/k8s
+	@K8S_OVERLAYS=$${K8S_OVERLAYS:-local} K8S_STEPS=sizes $(TEST) -count 1 -timeout 6h -v -run TestKubernetes ./test/k8s
 
 clean: ## remove what was built
 	rm -rf bin

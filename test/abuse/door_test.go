@@ -42,7 +42,7 @@ func TestEventsOfOneAddress(t *testing.T) {
 	t.Parallel()
 	p := start(t, nil)
 	n := moveIn(t, p)
-	mallory := world.NewPerson(t)
+	mallory := world.NewPerson()
 	taken, refused, began := 0, 0, time.Now()
 	for range 10 {
 		s := world.DialFrom(t, p.Relay(), stranger(1))

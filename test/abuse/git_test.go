@@ -10,7 +10,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -170,34 +169,6 @@ func randomHex(bytes int) string {
 	return hex.EncodeToString(b)
 }
 
-// disk is how many bytes the files below a folder hold, each counted once however many names it
-// has.
-func disk(t *testing.T, dir string) (bytes int64) {
-	t.Helper()
-	seen := map[uint64]bool{}
-	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			if os.IsNotExist(err) {
-				err = nil
-			}
-			return err
-		}
-		info, err := entry.Info()
-		if err != nil {
-			return nil // gone while we walked
-		}
-		if inode := inodeOf(info); inode == 0 || !seen[inode] {
-			seen[inode] = true
-			bytes += info.Size()
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return bytes
-}
-
 // TestPushesWithoutEvents: what strangers push to refs/nostr/ is bounded by address, is named no
 // more when no event has come in time, and is off the disk when it has rested for a day.
 func TestPushesWithoutEvents(t *testing.T) {
@@ -206,7 +177,7 @@ func TestPushesWithoutEvents(t *testing.T) {
 	p := start(t, map[string]string{"NGIT_PURGATORY_HOLD": "1h", "NGIT_DAILY_ADDRESS_GIT_BYTES": "32MiB"})
 	n := moveIn(t, p)
 	git := filepath.Join(p.Dir, "data", "git")
-	before := disk(t, git)
+	before := world.Disk(t, git)
 	refused := 0
 	work := world.NewWorkTree(t)
 	base := work.Refs()["refs/heads/main"]
@@ -223,7 +194,7 @@ func TestPushesWithoutEvents(t *testing.T) {
 			}
 		}
 	}
-	after := disk(t, git)
+	after := world.Disk(t, git)
 	t.Logf("%d of %d pushes of rubbish refused; on disk before %d, after %d", refused, pushes, before, after)
 	if refused == 0 {
 		t.Error("two strangers may push as much as they like")
@@ -241,7 +212,7 @@ func TestPushesWithoutEvents(t *testing.T) {
 	world.Git(t, repository, "fsck", "--full", "--strict")
 	age(t, repository, 48*time.Hour)
 	n.unhurt(1) // after a push housekeeping looks whether it is due
-	world.Await(t, "the rubbish is off the disk", func() bool { return disk(t, git) < before+1<<20 })
+	world.Await(t, "the rubbish is off the disk", func() bool { return world.Disk(t, git) < before+1<<20 })
 	world.Git(t, repository, "fsck", "--full", "--strict")
 	n.unhurt(1)
 }
@@ -270,11 +241,11 @@ func TestCopiesOfAPopularRepository(t *testing.T) {
 	n.work.AddNoise(8 << 20)
 	n.day()
 	git := filepath.Join(p.Dir, "data", "git")
-	before := disk(t, git)
+	before := world.Disk(t, git)
 	const copies = 100
 	var last *world.Person
 	for i := range copies {
-		last = world.NewPerson(t)
+		last = world.NewPerson()
 		announcement := last.Announce(home, home, nil, nil, nostr.Tag{"maintainers", n.who.PubKey})
 		if ok, message := world.SubmitFrom(t, p.Relay(), stranger(i), announcement); !ok {
 			t.Fatalf("an announcement is refused: %s", message)
@@ -286,7 +257,7 @@ func TestCopiesOfAPopularRepository(t *testing.T) {
 	})
 	world.Git(t, filepath.Join(git, last.Npub, home+".git"), "fsck", "--full", "--strict")
 	world.Git(t, t.TempDir(), "clone", "-q", p.URL+"/"+last.Npub+"/"+home+".git", ".")
-	after := disk(t, git)
+	after := world.Disk(t, git)
 	t.Logf("on disk with one repository %d bytes, with %d copies %d: %.3f times", before, copies, after, float64(after)/float64(before))
 	if float64(after) > 1.2*float64(before) {
 		t.Errorf("%d copies of a repository need %.2f times its disk", copies, float64(after)/float64(before))

@@ -33,7 +33,7 @@ const (
 // moveIn makes a neighbour whose repository is served.
 func moveIn(t *testing.T, p *world.Tendril) *neighbour {
 	t.Helper()
-	n := &neighbour{t: t, at: p, who: world.NewPerson(t), work: world.NewWorkTree(t), address: homeSweet}
+	n := &neighbour{t: t, at: p, who: world.NewPerson(), work: world.NewWorkTree(t), address: homeSweet}
 	n.submit(n.who.Announce(home, home, nil, nil), waits)
 	n.day()
 	n.longest = 0 // quiet days do not count
@@ -100,7 +100,7 @@ func (n *neighbour) unhurt(days int) {
 // newcomer is a user who comes now: announces, pushes, and is served.
 func newcomer(t *testing.T, p *world.Tendril, address string) {
 	t.Helper()
-	n := &neighbour{t: t, at: p, who: world.NewPerson(t), work: world.NewWorkTree(t), address: address}
+	n := &neighbour{t: t, at: p, who: world.NewPerson(), work: world.NewWorkTree(t), address: address}
 	n.submit(n.who.Announce(home, home, nil, nil), waits)
 	n.day()
 	t.Logf("a newcomer's longest wait: %v for %s", n.longest.Round(time.Millisecond), n.slowest)

@@ -37,7 +37,7 @@ func TestPurgatoryFloods(t *testing.T) {
 			n := moveIn(t, p)
 			keys := make([]*world.Person, c.keys)
 			for i := range keys {
-				keys[i] = world.NewPerson(t)
+				keys[i] = world.NewPerson()
 			}
 			var mu sync.Mutex
 			answers := map[string]int{}
@@ -78,7 +78,7 @@ func TestVouchingWithoutData(t *testing.T) {
 		tags := nostr.Tags{{"d", identifier}, {"clone", "https://git.example.com/x.git"}, {"relays", "wss://relay.example.com"}}
 		return who.SignAt(nostr.Now()+nostr.Timestamp(at), 30617, "", append(tags, more...)...)
 	}
-	mallory := world.NewPerson(t)
+	mallory := world.NewPerson()
 	s := world.DialFrom(t, p.Relay(), stranger(1))
 
 	// A1 lists us and is held; A2 does not; A3 does again.
@@ -95,7 +95,7 @@ func TestVouchingWithoutData(t *testing.T) {
 	maintainers := nostr.Tag{"maintainers"}
 	var crowd []*world.Person
 	for range 100 {
-		crowd = append(crowd, world.NewPerson(t))
+		crowd = append(crowd, world.NewPerson())
 		maintainers = append(maintainers, crowd[len(crowd)-1].PubKey)
 	}
 	s.Submit(mallory.Announce("crowd", "crowd", nil, nil, maintainers))

@@ -63,7 +63,7 @@ func TestHuntFlood(t *testing.T) {
 	}
 	var flood []*nostr.Event
 	for i := range 110 {
-		who, identifier := world.NewPerson(t), fmt.Sprintf("trickle-%d", i)
+		who, identifier := world.NewPerson(), fmt.Sprintf("trickle-%d", i)
 		url := fmt.Sprintf("http://127.0.0.1:%d/%s.git", ports[i%4], identifier)
 		flood = append(flood, who.Announce(identifier, identifier, []string{url}, nil),
 			who.State(identifier, map[string]string{"refs/heads/main": randomHex(20)}, "refs/heads/main"))
@@ -77,7 +77,7 @@ func TestHuntFlood(t *testing.T) {
 	world.Await(t, "the trickling servers are asked", func() bool { return asked[0].Load() > 0 })
 
 	// Another person's repository has to be fetched from a server with another name.
-	ann, work, git := world.NewPerson(t), world.NewWorkTree(t), world.NewGitServer(t)
+	ann, work, git := world.NewPerson(), world.NewWorkTree(t), world.NewGitServer(t)
 	url := strings.Replace(git.Host("ann", work), "127.0.0.1", "localhost", 1)
 	announcement, state := ann.Announce("hers", "hers", []string{url}, nil), ann.State("hers", work.Refs(), "refs/heads/main")
 	began := time.Now()
@@ -94,14 +94,14 @@ func TestHuntFlood(t *testing.T) {
 func TestOneAnnouncementStopsDiscovery(t *testing.T) {
 	t.Parallel()
 	p := start(t, map[string]string{"NGIT_EVENTS_PER_MINUTE": "10000", "NGIT_EVENTS_PER_MINUTE_PER_IP": "10000"})
-	mallory := world.NewPerson(t)
+	mallory := world.NewPerson()
 	elsewhere, later := world.NewRelay(t), world.NewRelay(t)
 	if later.URL < elsewhere.URL { // what came later in their order got nothing
 		elsewhere, later = later, elsewhere
 	}
 	people := make([]*world.Person, 41)
 	for i := range people {
-		people[i] = world.NewPerson(t)
+		people[i] = world.NewPerson()
 	}
 	// Each of them names the next, and hundreds more: together more than a message on the bus
 	// holds.
@@ -125,7 +125,7 @@ func TestOneAnnouncementStopsDiscovery(t *testing.T) {
 		}
 	}
 	n := moveIn(t, p)
-	issue := world.NewPerson(t).Sign(1621, "from elsewhere", nostr.Tag{"a", n.who.Address(home)})
+	issue := world.NewPerson().Sign(1621, "from elsewhere", nostr.Tag{"a", n.who.Address(home)})
 	later.Publish(issue)
 	moved := n.who.SignAt(nostr.Now()+1, 30617, "", n.who.Announce(home, home, nil, []string{later.URL}).Tags...)
 	n.submit(moved, "")
@@ -139,7 +139,7 @@ func TestSyncFillsTheQueue(t *testing.T) {
 	t.Parallel()
 	p := start(t, map[string]string{"NGIT_CANDIDATE_QUEUE_BYTES": "1048576"})
 	n := moveIn(t, p)
-	mallory := world.NewPerson(t)
+	mallory := world.NewPerson()
 	filling := strings.Repeat("x", 30_000)
 	var relays []string
 	for range 4 {
@@ -162,7 +162,7 @@ func TestProtectedEventsBySync(t *testing.T) {
 	t.Parallel()
 	p := start(t, nil)
 	n := moveIn(t, p)
-	guest := world.NewPerson(t)
+	guest := world.NewPerson()
 	protected := guest.Sign(1621, "for that relay alone", nostr.Tag{"a", n.who.Address(home)}, nostr.Tag{"-"})
 	open := guest.SignAt(nostr.Now()-10, 1621, "for all", nostr.Tag{"a", n.who.Address(home)})
 	moved := n.who.SignAt(nostr.Now()+1, 30617, "", n.who.Announce(home, home, nil, []string{world.NewRelay(t, protected, open).URL}).Tags...)

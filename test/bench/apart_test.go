@@ -100,7 +100,7 @@ func (p process) usage(t *testing.T) string {
 	t.Helper()
 	u := used(t, p.PID())
 	var disk int64
-	err := filepath.WalkDir(filepath.Join(p.Dir(), "data"), func(_ string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(p.Dir, "data"), func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return nil // there is no such folder
 		}

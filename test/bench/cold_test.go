@@ -15,7 +15,7 @@ func coldSync(t *testing.T, s *stage) {
 	s.add("… beside one core's verification", fmt.Sprintf("%.2f", rate/s.limits.verified), "≥ 0.35", "the source used "+fmt.Sprint(r.source.Round(1e7)))
 	s.add("… CPU an event", fmt.Sprintf("%.0f µs, %.1f verifications", micros(r.each(p.total)), r.each(p.total).Seconds()*s.limits.verified), "≤ 3.6 verifications", "")
 	s.add("… most resident memory", mib(r.peak), "≤ 320 MiB", "")
-	s.add("… bytes from the relay", mib(r.in), "", "")
+	s.add("… bytes from the relay", mib(int64(r.in)), "", "")
 	s.synced = p
 }
 

@@ -8,7 +8,7 @@ import (
 
 	"tendril.dev/proto"
 	"tendril.dev/test/corpus"
-	"tendril.dev/test/outside/strfry"
+	"tendril.dev/test/outside"
 	"tendril.dev/test/world"
 )
 
@@ -27,10 +27,7 @@ func dailySync(t *testing.T, s *stage) {
 	s.add("… by NIP-77", sum(known, cpu)+part(known, byREQ), "≤ 2 s, ≤ 2% of the bytes of REQ", "")
 
 	const missing = 100
-	more, err := corpus.Threads(s.spec(*eventCount), *eventCount/2, missing/2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	more := corpus.Threads(s.spec(*eventCount), *eventCount/2, missing/2)
 	if err := p.feed.Load(more...); err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +40,7 @@ func dailySync(t *testing.T, s *stage) {
 }
 
 // again restarts the process and waits until it has asked the relay for everything.
-func (p *play) again(t *testing.T, more map[string]string) (strfry.Traffic, time.Duration) {
+func (p *play) again(t *testing.T, more map[string]string) (outside.Traffic, time.Duration) {
 	t.Helper()
 	if err := p.Stop(); err != nil {
 		t.Fatal(err)
@@ -103,14 +100,14 @@ func (p *play) confirmed(t *testing.T) bool {
 const allSynced = 3
 
 // sum shows what a sync took.
-func sum(r strfry.Traffic, cpu time.Duration) string {
+func sum(r outside.Traffic, cpu time.Duration) string {
 	return fmt.Sprintf("%.2f s, %d bytes up, %d down, and %d up of live subscriptions; %d REQ, %d NEG-OPEN, %d events; CPU with the start %.1f s",
 		r.Last.Sub(r.Connected).Seconds(), r.In-r.Live, r.Out, r.Live, r.Requests, r.Reconciled, r.Sent, cpu.Seconds())
 }
 
 // part shows how much of the bytes of another sync that was. Live subscriptions, which a process
 // that has just begun opens either way, do not count.
-func part(r, other strfry.Traffic) string {
-	past := func(r strfry.Traffic) float64 { return float64(r.In - r.Live + r.Out) }
+func part(r, other outside.Traffic) string {
+	past := func(r outside.Traffic) float64 { return float64(r.In - r.Live + r.Out) }
 	return fmt.Sprintf(" (%.2f%% of the bytes of REQ)", 100*past(r)/past(other))
 }

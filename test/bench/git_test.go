@@ -2,12 +2,10 @@ package bench
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -53,7 +51,7 @@ func (u *gitUser) announce() {
 // thing by turns here and there.
 func gitBeside(t *testing.T, s *stage) {
 	p := world.Start(t, map[string]string{"NGIT_EVENTS_PER_MINUTE_PER_IP": "100000", "NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP": "100000"})
-	u := &gitUser{T: t, at: p, who: world.NewPerson(t), work: world.NewWorkTree(t)}
+	u := &gitUser{T: t, at: p, who: world.NewPerson(), work: world.NewWorkTree(t)}
 	for i := range 50 {
 		u.work.AddNoise(100 << 10)
 		u.work.Commit(fmt.Sprint(i))
@@ -106,10 +104,10 @@ func gitBeside(t *testing.T, s *stage) {
 // and housekeeping.
 func gitShared(t *testing.T, s *stage) {
 	p := world.Start(t, map[string]string{"NGIT_EVENTS_PER_MINUTE_PER_IP": "100000", "NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP": "100000"})
-	u := &gitUser{T: t, at: p, who: world.NewPerson(t), work: world.NewWorkTree(t)}
+	u := &gitUser{T: t, at: p, who: world.NewPerson(), work: world.NewWorkTree(t)}
 	people := []*world.Person{u.who}
 	for range 4 {
-		people = append(people, world.NewPerson(t))
+		people = append(people, world.NewPerson())
 	}
 	for _, who := range people {
 		if ok, message := world.Submit(t, p.Relay(), who.Announce(gitRepository, gitRepository, nil, nil, nostr.Tag{"maintainers", u.who.PubKey})); !ok {
@@ -134,7 +132,7 @@ func gitShared(t *testing.T, s *stage) {
 	}
 	push()
 	all("all five have the first state", has)
-	first := diskOf(t, root)
+	first := world.Disk(t, root)
 	var followed []time.Duration
 	for i := range gitPushes {
 		u.work.Commit(fmt.Sprint("push ", i))
@@ -148,31 +146,6 @@ func gitShared(t *testing.T, s *stage) {
 		return err == nil
 	})
 	slices.Sort(followed)
-	s.add(fmt.Sprintf("git: disk of five copies of %d MB", gitBytes>>20), fmt.Sprintf("%.2f times one; after %d pushes and a gc %.2f", float64(first)/gitBytes, gitPushes, float64(diskOf(t, root))/gitBytes),
+	s.add(fmt.Sprintf("git: disk of five copies of %d MB", gitBytes>>20), fmt.Sprintf("%.2f times one; after %d pushes and a gc %.2f", float64(first)/gitBytes, gitPushes, float64(world.Disk(t, root))/gitBytes),
 		"≤ 1.20 times", fmt.Sprintf("the four others follow a push after %v", followed[len(followed)/2].Round(time.Millisecond)))
-}
-
-// diskOf is how many bytes the files below a folder hold, each counted once however many names it
-// has.
-func diskOf(t *testing.T, dir string) (bytes int64) {
-	t.Helper()
-	seen := map[uint64]bool{}
-	err := filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return nil // gone while we walked
-		}
-		info, err := entry.Info()
-		if err != nil {
-			return nil
-		}
-		if file := info.Sys().(*syscall.Stat_t); !seen[file.Ino] {
-			seen[file.Ino] = true
-			bytes += info.Size()
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return bytes
 }

@@ -31,7 +31,7 @@ const largestWish = 64 << 10
 func newOneForAll(t testing.TB, work *world.WorkTree) *oneForAll {
 	git := world.NewGitServer(t)
 	git.Host("all", work)
-	g := &oneForAll{backend: git.GitServer, answers: map[string]*httptest.ResponseRecorder{}}
+	g := &oneForAll{backend: git, answers: map[string]*httptest.ResponseRecorder{}}
 	g.Server = httptest.NewServer(g)
 	t.Cleanup(g.Close)
 	return g

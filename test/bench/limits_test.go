@@ -29,10 +29,7 @@ const measuring = time.Second
 // measureLimits finds them out.
 func measureLimits(t *testing.T) (l limits) {
 	t.Helper()
-	lines, err := corpus.Threads(corpus.Spec{Repositories: 1}, 0, 50)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lines := corpus.Threads(corpus.Spec{Repositories: 1}, 0, 50)
 	events := make([]nostr.Event, len(lines))
 	for i, line := range lines {
 		if err := events[i].UnmarshalJSON(line); err != nil {

@@ -29,7 +29,7 @@ const home = "home" // the repository
 // newPair starts both, the second with a source whose events it syncs too if cold.
 func newPair(t *testing.T, s *stage, cold bool) *pair {
 	at := freeAddress(t)
-	p := &pair{who: world.NewPerson(t), repo: home}
+	p := &pair{who: world.NewPerson(), repo: home}
 	p.first = world.Start(t, settings(map[string]string{"NGIT_DOMAIN": at, "NGIT_BIND_ADDRESS": at}))
 	more := map[string]string{}
 	spec := s.spec(*eventCount)

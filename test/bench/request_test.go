@@ -10,7 +10,6 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/test/corpus"
-	"tendril.dev/test/world"
 )
 
 const (
@@ -71,11 +70,7 @@ func requests(t *testing.T, s *stage) {
 			fmt.Sprintf("%.1f ms; %.0f events/s; %.1f µs of CPU an event", ms(got.median), got.rate, float64(cpu.Nanoseconds())/1e3/float64(got.events)),
 			c.target, fmt.Sprintf("a relay with answers in memory: %.1f ms; %.0f events/s", ms(most.median), most.rate))
 	}
-	owner, err := corpus.Owner(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	live := &pair{first: p.Tendril, second: p, who: world.Acquaint(t, owner), repo: corpus.Identifier(0)}
+	live := &pair{first: p.Tendril, second: p, who: corpus.Owner(0), repo: corpus.Identifier(0)}
 	const rate = 50
 	issues := live.issues(rate * int(longest.Seconds()))
 	reading, over := context.WithCancel(t.Context())

@@ -15,7 +15,6 @@ import (
 	"tendril.dev/test/bench/feed"
 	"tendril.dev/test/corpus"
 	"tendril.dev/test/outside"
-	"tendril.dev/test/outside/strfry"
 	"tendril.dev/test/world"
 )
 
@@ -63,11 +62,7 @@ func (s *stage) spread(t *testing.T) *spread {
 	at := nostr.Now() - nostr.Timestamp(2*spec.Repositories)
 	var lines [][]byte
 	for i := range spec.Repositories {
-		owner, err := corpus.Owner(i)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, id := world.Acquaint(t, owner), corpus.Identifier(i)
+		p, id := corpus.Owner(i), corpus.Identifier(i)
 		var listed []string
 		for _, home := range feed.Homes(id, relays, scaleCopies) {
 			url := f.Relays[home]
@@ -153,7 +148,7 @@ func (sp *spread) apart(t *testing.T, s *stage) {
 // times are when the stages of a sync were over, since the first connection.
 type times struct {
 	logged, served, all time.Duration
-	sent                int64         // events by the relays
+	sent                int           // events by the relays
 	source              time.Duration // CPU of these
 }
 
@@ -215,7 +210,7 @@ func (sp *spread) began(t *testing.T, deadline time.Time) time.Time {
 	return time.Time{}
 }
 
-func (sp *spread) report(t *testing.T) strfry.Traffic {
+func (sp *spread) report(t *testing.T) outside.Traffic {
 	t.Helper()
 	report, err := sp.feed.Report()
 	if err != nil {

@@ -30,10 +30,7 @@ func TestSource(t *testing.T) {
 	if err := f.LoadFile(path); err != nil {
 		t.Fatal(err)
 	}
-	more, err := corpus.Threads(corpus.Spec{Repositories: 2}, 40, 5)
-	if err != nil {
-		t.Fatal(err)
-	}
+	more := corpus.Threads(corpus.Spec{Repositories: 2}, 40, 5)
 	if err := f.Load(more...); err != nil {
 		t.Fatal(err)
 	}

@@ -83,12 +83,7 @@ func (s *stage) source(t testing.TB, spec corpus.Spec, relays int, args ...strin
 	}
 	refs := s.work.Refs()
 	for i := range spec.Repositories {
-		owner, err := corpus.Owner(i)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := world.Acquaint(t, owner)
-		id := corpus.Identifier(i)
+		p, id := corpus.Owner(i), corpus.Identifier(i)
 		if err := f.Load(
 			[]byte(p.Announce(id, id, []string{s.git.URL + "/" + id + ".git"}, f.Relays).String()),
 			[]byte(p.State(id, refs, "refs/heads/main").String()),
@@ -124,7 +119,7 @@ type result struct {
 	cpu    time.Duration
 	peak   int64
 	source time.Duration // CPU of the source
-	in     int64         // bytes that the source sent
+	in     int           // bytes that the source sent
 }
 
 func (r result) rate(events int) float64 { return float64(events) / r.took.Seconds() }

@@ -3,7 +3,6 @@
 package corpus
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
@@ -37,13 +37,13 @@ const (
 )
 
 // person has a key that follows from its number.
-func person(who ...any) (*outside.Person, error) {
+func person(who ...any) *outside.Person {
 	sum := sha256.Sum256([]byte("corpus " + fmt.Sprint(who...)))
 	return outside.PersonOf(hex.EncodeToString(sum[:]))
 }
 
 // Owner is who announces a repository of a set.
-func Owner(repository int) (*outside.Person, error) { return person("owner ", repository) }
+func Owner(repository int) *outside.Person { return person("owner ", repository) }
 
 // Identifier is that of a repository of a set.
 func Identifier(repository int) string { return fmt.Sprint("repo-", repository) }
@@ -57,31 +57,21 @@ type maker struct {
 
 // newMaker knows the people of so many threads, beginning with one. A key takes longer to make than
 // an event.
-func newMaker(spec Spec, first, count int) (*maker, error) {
+func newMaker(spec Spec, first, count int) *maker {
 	m := &maker{spec: spec, authors: make([]*outside.Person, authors)}
 	for i := range spec.Repositories {
-		p, err := Owner(i)
-		if err != nil {
-			return nil, err
-		}
-		m.owners = append(m.owners, p)
+		m.owners = append(m.owners, Owner(i))
 	}
 	for n := first; n <= first+count+spec.Comments; n++ {
-		i := n % authors
-		if m.authors[i] != nil {
-			continue
+		if i := n % authors; m.authors[i] == nil {
+			m.authors[i] = person("author ", i)
 		}
-		p, err := person("author ", i)
-		if err != nil {
-			return nil, err
-		}
-		m.authors[i] = p
 	}
-	return m, nil
+	return m
 }
 
 // thread makes a root and its comments.
-func (m *maker) thread(n int) ([]*nostr.Event, error) {
+func (m *maker) thread(n int) (lines [][]byte) {
 	repository := n % m.spec.Repositories
 	owner := m.owners[repository]
 	address := owner.Address(Identifier(repository))
@@ -94,55 +84,30 @@ func (m *maker) thread(n int) ([]*nostr.Event, error) {
 		tags = append(tags, nostr.Tag{"c", m.spec.Commit})
 	}
 	at := nostr.Timestamp(begin + n*(1+m.spec.Comments))
-	root, err := m.authors[n%authors].Sign(at, kind, strings.Repeat(fmt.Sprintf("Body %d/%d. ", repository, n), 12), tags...)
-	if err != nil {
-		return nil, err
-	}
-	events := []*nostr.Event{root}
+	root := m.authors[n%authors].SignAt(at, kind, strings.Repeat(fmt.Sprintf("Body %d/%d. ", repository, n), 12), tags...)
+	lines = append(lines, []byte(root.String()))
 	for k := range m.spec.Comments {
-		author := m.authors[(n+k+1)%authors]
-		comment, err := author.Sign(at+nostr.Timestamp(k)+1, 1111, "A reply to it.",
+		comment := m.authors[(n+k+1)%authors].SignAt(at+nostr.Timestamp(k)+1, 1111, "A reply to it.",
 			nostr.Tag{"E", root.ID}, nostr.Tag{"K", fmt.Sprint(kind)}, nostr.Tag{"P", root.PubKey},
 			nostr.Tag{"e", root.ID}, nostr.Tag{"k", fmt.Sprint(kind)}, nostr.Tag{"p", root.PubKey}, nostr.Tag{"A", address})
-		if err != nil {
-			return nil, err
-		}
-		events = append(events, comment)
+		lines = append(lines, []byte(comment.String()))
 	}
-	return events, nil
+	return lines
 }
 
 // Threads makes so many roots and their comments, beginning with one, as JSON.
-func Threads(spec Spec, first, count int) ([][]byte, error) {
-	m, err := newMaker(spec, first, count)
-	if err != nil {
-		return nil, err
-	}
-	lines := make([][][]byte, count)
-	errs := make([]error, runtime.GOMAXPROCS(0))
+func Threads(spec Spec, first, count int) [][]byte {
+	m, lines, workers := newMaker(spec, first, count), make([][][]byte, count), runtime.GOMAXPROCS(0)
 	var all sync.WaitGroup
-	for w := range errs {
+	for w := range workers {
 		all.Go(func() {
-			for i := w; i < count && errs[w] == nil; i += len(errs) {
-				var events []*nostr.Event
-				events, errs[w] = m.thread(first + i)
-				for _, ev := range events {
-					lines[i] = append(lines[i], []byte(ev.String()))
-				}
+			for i := w; i < count; i += workers {
+				lines[i] = m.thread(first + i)
 			}
 		})
 	}
 	all.Wait()
-	var flat [][]byte
-	for _, l := range lines {
-		flat = append(flat, l...)
-	}
-	for _, err := range errs {
-		if err != nil {
-			return nil, fmt.Errorf("make a set of events: %w", err)
-		}
-	}
-	return flat, nil
+	return slices.Concat(lines...)
 }
 
 // File returns a file with all roots and comments of a spec, one event's JSON a line, oldest first.
@@ -153,36 +118,11 @@ func File(spec Spec, dir string) (path string, err error) {
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
-	lines, err := Threads(spec, 0, spec.Roots)
-	if err != nil {
-		return "", err
-	}
-	if err := write(path, lines); err != nil {
+	part := path + ".part" // the whole file or none
+	if err := os.WriteFile(part, bytes.Join(Threads(spec, 0, spec.Roots), []byte("\n")), 0o600); err != nil {
 		return "", fmt.Errorf("keep a set of events: %w", err)
 	}
-	return path, nil
-}
-
-// write writes the whole file or none.
-func write(path string, lines [][]byte) error {
-	part, err := os.CreateTemp(filepath.Dir(path), "corpus-*.part")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(part.Name()) // fails when it has its name
-	out := bufio.NewWriterSize(part, 1<<20)
-	for _, line := range lines {
-		out.Write(line) // the error is Flush's
-		out.WriteByte('\n')
-	}
-	if err := out.Flush(); err != nil {
-		part.Close()
-		return err
-	}
-	if err := part.Close(); err != nil {
-		return err
-	}
-	return os.Rename(part.Name(), path)
+	return path, os.Rename(part, path)
 }
 
 // Read reads such a file.

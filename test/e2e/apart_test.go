@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"tendril.dev/lib/nostr"
@@ -15,7 +14,7 @@ func TestServicesApart(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	nats, volume := world.GuardedNATS(t), world.Folder(t)
-	settings := map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.first.URL, "NGIT_WORKER_TTL": "8s", "NGIT_CANDIDATE_ACK_WAIT": "5s"}
+	settings := map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.First.URL, "NGIT_WORKER_TTL": "8s", "NGIT_CANDIDATE_ACK_WAIT": "5s"}
 	var first, second []*world.Replica
 	for _, name := range world.Services {
 		first = append(first, world.StartReplica(t, name, nats.URL, volume, nats.As(name, settings)))
@@ -24,25 +23,33 @@ func TestServicesApart(t *testing.T) {
 		second = append(second, world.StartReplica(t, name, nats.URL, volume, nats.As(name, settings)))
 	}
 	door, other := first[4].URL(), second[4].URL()
-	for _, ev := range []*nostr.Event{s.announcement, s.state, s.issue, s.comment, s.pull} {
+	for _, ev := range []*nostr.Event{s.Announcement, s.State, s.Issue, s.Comment, s.Pull} {
 		world.Serves(t, world.RelayAt(door), ev)
 		world.Serves(t, world.RelayAt(other), ev)
 	}
 	// A user at one door; someone else clones at the other.
-	ann, work := world.NewPerson(t), world.NewWorkTree(t)
+	ann, work := world.NewPerson(), world.NewWorkTree(t)
 	for _, ev := range []*nostr.Event{ann.Announce("mine", "mine", nil, nil), ann.State("mine", work.Refs(), "refs/heads/main")} {
 		if ok, message := world.Submit(t, world.RelayAt(door), ev); !ok || message != waits {
 			t.Fatalf("answered %v %q", ok, message)
 		}
 	}
-	onceMoved(t, work.Dir, "push", "-q", door+"/"+ann.Npub+"/mine.git", "main")
-	onceMoved(t, work.Dir, "clone", "-q", other+"/"+ann.Npub+"/mine.git", filepath.Join(t.TempDir(), "copy"))
+	world.GitOnceMoved(t, work.Dir, "push", "-q", door+"/"+ann.Npub+"/mine.git", "main")
+	world.GitOnceMoved(t, work.Dir, "clone", "-q", other+"/"+ann.Npub+"/mine.git", filepath.Join(t.TempDir(), "copy"))
 
+	// The world may reach the front door: probes are answered there too, metrics are not.
+	for url, want := range map[string]int{
+		door + "/healthz": 200, door + "/readyz": 200, door + "/metrics": 404, first[4].Observation() + "/metrics": 200, first[4].Observation() + "/healthz": 200,
+	} {
+		if res, _ := world.Get(t, url); res.StatusCode != want {
+			t.Errorf("%s answers %d, want %d", url, res.StatusCode, want)
+		}
+	}
 	for _, r := range first {
 		r.Kill()
 	}
-	late := s.guest.Sign(1621, "after the crash", nostr.Tag{"a", s.owner.Address(project)})
-	s.second.Publish(late)
+	late := s.NewIssue("after the crash")
+	s.Second.Publish(late)
 	world.Serves(t, world.RelayAt(other), late)
 	next := work.Commit("more")
 	state := ann.SignAt(nostr.Now()+1, 30618, "", nostr.Tag{"d", "mine"}, nostr.Tag{"HEAD", "ref: refs/heads/main"}, nostr.Tag{"refs/heads/main", next})
@@ -60,17 +67,4 @@ func TestServicesApart(t *testing.T) {
 			t.Errorf("%s ends with %v", second[i].Name, err)
 		}
 	}
-}
-
-// onceMoved runs git, again for as long as it is told that the repository is between two workers,
-// which it may be while they share the keys again, and nothing else.
-func onceMoved(t *testing.T, dir string, args ...string) {
-	t.Helper()
-	world.Await(t, "git "+args[0]+" finds a worker", func() bool {
-		out, err := world.TryGit(t, dir, args...)
-		if err != nil && !strings.Contains(out, "moving to another worker") && !strings.Contains(out, "error: 503") {
-			t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, out)
-		}
-		return err == nil
-	})
 }

@@ -2,8 +2,6 @@ package e2e
 
 import (
 	"encoding/json"
-	"io"
-	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,8 +24,8 @@ type published struct {
 // a pull request whose commit is only there.
 func publish(t *testing.T, at *world.Tendril, domain, identifier, escaped string) *published {
 	t.Helper()
-	r := &published{identifier: identifier, escaped: escaped, owner: world.NewPerson(t), work: world.NewWorkTree(t)}
-	guest := world.NewPerson(t)
+	r := &published{identifier: identifier, escaped: escaped, owner: world.NewPerson(), work: world.NewWorkTree(t)}
+	guest := world.NewPerson()
 	world.Git(t, r.work.Dir, "tag", "-a", "v1", "-m", "version 1")
 	world.Git(t, r.work.Dir, "branch", "old")
 	announcement := r.owner.Sign(30617, "", r.owner.AnnouncementTags(domain, identifier, escaped, nil, nil)...)
@@ -59,9 +57,7 @@ func (r *published) path() string { return "/" + r.owner.Npub + "/" + r.escaped 
 // isWholeAt checks that everything of the repository can be read and cloned at a server.
 func (r *published) isWholeAt(t *testing.T, p *world.Tendril) {
 	t.Helper()
-	for _, ev := range r.events {
-		world.Serves(t, p.Relay(), ev)
-	}
+	world.Serves(t, p.Relay(), r.events...)
 	dir := t.TempDir()
 	world.Git(t, dir, "clone", "-q", p.URL+r.path(), "copy")
 	copied := filepath.Join(dir, "copy")
@@ -93,17 +89,14 @@ func TestArchive(t *testing.T) {
 	}
 	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": "ws://" + domain, "NGIT_ARCHIVE_GRASP_SERVICES": domain})
 	for _, r := range repos {
-		for _, ev := range r.events {
-			world.Serves(t, p.Relay(), ev)
-		}
+		world.Serves(t, p.Relay(), r.events...)
 	}
 	foreign.Kill()
 	for _, r := range repos {
 		r.isWholeAt(t, p)
 	}
-	grasps, curation := information(t, p)
-	if !slices.Contains(grasps, "GRASP-05") || !strings.Contains(curation, domain) {
-		t.Errorf("the information document names %v and curation %q", grasps, curation)
+	if d := information(t, p); !slices.Contains(d.Grasps, "GRASP-05") || !strings.Contains(d.Curation, domain) {
+		t.Errorf("the information document says %+v", d)
 	}
 
 	r := repos[0]
@@ -126,34 +119,23 @@ func TestArchive(t *testing.T) {
 		r.isWholeAt(t, p)
 	}
 	readOnly("it is archived no more")
-	if grasps, curation := information(t, p); slices.Contains(grasps, "GRASP-05") || curation != "" {
-		t.Errorf("the information document still names %v and curation %q", grasps, curation)
+	if d := information(t, p); slices.Contains(d.Grasps, "GRASP-05") || d.Curation != "" {
+		t.Errorf("the information document still says %+v", d)
 	}
 }
 
-// information reads what the information document (NIP-11) says of GRASP.
-func information(t *testing.T, p *world.Tendril) (grasps []string, curation string) {
+// document is what the information document (NIP-11) says of GRASP.
+type document struct {
+	Grasps   []string `json:"supported_grasps"`
+	Curation string   `json:"curation"`
+	PubKey   string   `json:"pubkey"`
+}
+
+func information(t *testing.T, p *world.Tendril) (d document) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(world.Context(t), http.MethodGet, p.URL, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Accept", "application/nostr+json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var document struct {
-		Grasps   []string `json:"supported_grasps"`
-		Curation string   `json:"curation"`
-	}
-	if err := json.Unmarshal(body, &document); err != nil {
+	_, body := world.Get(t, p.URL, "Accept", "application/nostr+json")
+	if err := json.Unmarshal([]byte(body), &d); err != nil {
 		t.Fatalf("%s: %v", body, err)
 	}
-	return document.Grasps, document.Curation
+	return d
 }

@@ -1,9 +1,6 @@
 package e2e
 
 import (
-	"context"
-	"encoding/json"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -19,8 +16,8 @@ import (
 // publishes a protected event (NIP-70).
 func TestAuthentication(t *testing.T) {
 	t.Parallel()
-	ann, guest, work, git := world.NewPerson(t), world.NewPerson(t), world.NewWorkTree(t), world.NewGitServer(t)
-	guarded := world.NewReconcilingRelay(t)
+	ann, guest, work, git := world.NewPerson(), world.NewPerson(), world.NewWorkTree(t), world.NewGitServer(t)
+	guarded := world.NewKhatru(t, true)
 	guarded.Guard()
 	announcement := ann.Announce("mine", "mine", []string{git.Host("mine", work)}, []string{guarded.URL})
 	issue := guest.Sign(1621, "found elsewhere", nostr.Tag{"a", ann.Address("mine")})
@@ -32,8 +29,8 @@ func TestAuthentication(t *testing.T) {
 	live := guest.Sign(1621, "found live", nostr.Tag{"a", ann.Address("mine")})
 	guarded.Publish(live)
 	world.Serves(t, p.Relay(), live)
-	if readers := guarded.Readers(); !slices.Equal(readers, []string{operator(t, p)}) {
-		t.Errorf("the relay was read by %v, want the operator, %s", readers, operator(t, p))
+	if readers, operator := guarded.Readers(), information(t, p).PubKey; !slices.Equal(readers, []string{operator}) {
+		t.Errorf("the relay was read by %v, want the operator, %s", readers, operator)
 	}
 
 	protected := guest.Sign(1621, "only here", nostr.Tag{"a", ann.Address("mine")}, nostr.Tag{"-"})
@@ -64,24 +61,4 @@ func TestAuthentication(t *testing.T) {
 		t.Fatalf("a protected event by its author: %v", err)
 	}
 	world.Serves(t, p.Relay(), protected)
-}
-
-// operator is the public key that a Tendril names in its relay information document.
-func operator(t *testing.T, p *world.Tendril) string {
-	t.Helper()
-	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, p.URL, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Accept", "application/nostr+json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	var document struct{ PubKey string }
-	if err := json.NewDecoder(resp.Body).Decode(&document); err != nil {
-		t.Fatal(err)
-	}
-	return document.PubKey
 }

@@ -15,13 +15,13 @@ import (
 func TestContributor(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, map[string]string{"NGIT_GRASP06_ENABLE": "true"})
-	owner, guest, work := world.NewPerson(t), world.NewPerson(t), world.NewWorkTree(t)
+	owner, guest, work := world.NewPerson(), world.NewPerson(), world.NewWorkTree(t)
 	announcement := owner.Announce("mine", "mine", nil, nil)
 	wantHeld(t, p, announcement, owner.State("mine", work.Refs(), "refs/heads/main"))
 	hosted := p.URL + "/" + owner.Npub + "/mine.git"
 	world.Git(t, work.Dir, "push", "-q", hosted, "main")
-	if grasps, _ := information(t, p); !slices.Contains(grasps, "GRASP-06") {
-		t.Errorf("the information document names %v", grasps)
+	if d := information(t, p); !slices.Contains(d.Grasps, "GRASP-06") {
+		t.Errorf("the information document says %+v", d)
 	}
 
 	offer := func(identifier, tip string) *nostr.Event {
@@ -31,7 +31,7 @@ func TestContributor(t *testing.T) {
 	push := func(identifier string, refs ...string) (string, error) {
 		t.Helper()
 		out, err := world.TryGit(t, work.Dir, append([]string{"push", p.URL + "/prs/" + guest.Npub + "/" + identifier + ".git"}, refs...)...)
-		t.Logf("git push /prs/%s/%s.git %s\n%s", guest.Npub, identifier, strings.Join(refs, " "), out)
+		t.Logf("git push /prs/%s/%s.Git %s\n%s", guest.Npub, identifier, strings.Join(refs, " "), out)
 		return out, err
 	}
 	named := func(remote string, ev *nostr.Event, tip string) {

@@ -73,7 +73,7 @@ func TestFollowersReachTheHeadAfterFailovers(t *testing.T) {
 	var rejected, log atomic.Uint64 // last acknowledged sequences
 	sending, endSending := context.WithCancel(ctx)
 	var senders sync.WaitGroup
-	owner := world.NewPerson(t)
+	owner := world.NewPerson()
 	senders.Go(func() { send(sending, b, &rejected, nil, rejectedMessage) })
 	senders.Go(func() {
 		send(sending, b, &log, nil, func(n int) *nats.Msg {

@@ -22,7 +22,7 @@ func TestAnOwnerGivesUp(t *testing.T) {
 	}
 	door := replicas["gateway"].URL()
 	relay := world.RelayAt(door)
-	owner, guest, work := world.NewPerson(t), world.NewPerson(t), world.NewWorkTree(t)
+	owner, guest, work := world.NewPerson(), world.NewPerson(), world.NewWorkTree(t)
 	name, url := owner.Npub+"/gone", door+"/"+owner.Npub+"/gone.git"
 	announcement, state := owner.Announce("gone", "gone", nil, nil), owner.State("gone", work.Refs(), "refs/heads/main")
 	for _, ev := range []*nostr.Event{announcement, state} {
@@ -30,7 +30,7 @@ func TestAnOwnerGivesUp(t *testing.T) {
 			t.Fatalf("answered %v %q", ok, message)
 		}
 	}
-	onceMoved(t, work.Dir, "push", "-q", url, "main")
+	world.GitOnceMoved(t, work.Dir, "push", "-q", url, "main")
 	issue := guest.Sign(1621, "an issue", nostr.Tag{"a", owner.Address("gone")})
 	if ok, message := world.Submit(t, relay, issue); !ok {
 		t.Fatalf("the issue: %s", message)
@@ -81,7 +81,7 @@ func TestAnOwnerGivesUp(t *testing.T) {
 	}
 	world.Serves(t, relay, announcement)
 	copied := filepath.Join(t.TempDir(), "copy")
-	onceMoved(t, work.Dir, "clone", "-q", url, copied)
+	world.GitOnceMoved(t, work.Dir, "clone", "-q", url, copied)
 	if got, want := world.Git(t, copied, "rev-parse", "HEAD"), world.Git(t, work.Dir, "rev-parse", "HEAD"); got != want {
 		t.Fatalf("it came back at %s, want %s", got, want)
 	}

@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"testing"
 
@@ -29,7 +27,7 @@ func TestIngestKilledDuringSync(t *testing.T) {
 
 func ingestKilled(t *testing.T, standby bool) {
 	const n = 20_000
-	owner, work, git := world.NewPerson(t), world.NewWorkTree(t), world.NewGitServer(t)
+	owner, work, git := world.NewPerson(), world.NewWorkTree(t), world.NewGitServer(t)
 	events := make([]*nostr.Event, n)
 	for i := range events {
 		events[i] = owner.SignAt(nostr.Now()-nostr.Timestamp(n-i), 1621, fmt.Sprint("issue ", i), nostr.Tag{"a", owner.Address("mine")})
@@ -72,7 +70,8 @@ func ingestKilled(t *testing.T, standby bool) {
 	for had := 0; had < n; had = world.Count(t, url, issues) {
 		world.Await(t, fmt.Sprintf("more than %d are served", had), func() bool { return world.Count(t, url, issues) > had })
 	}
-	once(t, "the log has", events, inLog(t, js))
+	logged, _ := readLog(t, js, "grasp.event.1621.>")
+	once(t, "the log has", events, logged)
 	once(t, "the gateway serves", events, served(t, url, issues))
 }
 
@@ -100,71 +99,27 @@ func accepted(t *testing.T, js jetstream.JetStream) int {
 	return int(stream.CachedInfo().State.Msgs)
 }
 
-// inLog are the ids of the issues in the log, message by message.
-func inLog(t *testing.T, js jetstream.JetStream) (ids []string) {
+// served is what a relay has for a filter, in pages; no two of the events are of one second.
+func served(t *testing.T, url string, f nostr.Filter) (events []*nostr.Event) {
 	t.Helper()
-	consumer, err := js.OrderedConsumer(t.Context(), proto.StreamEvents, jetstream.OrderedConsumerConfig{FilterSubjects: []string{"grasp.event.1621.>"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	messages, err := consumer.Messages()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer messages.Stop()
-	ctx := world.Context(t)
-	for {
-		m, err := messages.Next(jetstream.NextContext(ctx))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var ev nostr.Event
-		if err := json.Unmarshal(m.Data(), &ev); err != nil {
-			t.Fatal(err)
-		}
-		ids = append(ids, ev.ID)
-		meta, err := m.Metadata()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if meta.NumPending == 0 {
-			return ids
-		}
-	}
-}
-
-// served are the ids of what a relay has for a filter, in pages; no two of the events are of one
-// second.
-func served(t *testing.T, url string, f nostr.Filter) (ids []string) {
-	t.Helper()
-	c := world.Client(t, url)
 	f.Limit = 500
 	for {
-		ctx, cancel := context.WithCancel(world.Context(t))
-		page, err := c.QuerySync(ctx, f)
-		cancel()
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := world.Fetch(t, url, f)
 		if len(page) == 0 {
-			return ids
+			return events
 		}
-		oldest := page[0].CreatedAt
-		for _, ev := range page {
-			ids = append(ids, ev.ID)
-			oldest = min(oldest, ev.CreatedAt)
-		}
-		until := oldest - 1
+		events = append(events, page...)
+		until := page[len(page)-1].CreatedAt - 1
 		f.Until = &until
 	}
 }
 
 // once checks that every event is there exactly once, and nothing else.
-func once(t *testing.T, who string, events []*nostr.Event, ids []string) {
+func once(t *testing.T, who string, events, found []*nostr.Event) {
 	t.Helper()
 	times := map[string]int{}
-	for _, id := range ids {
-		times[id]++
+	for _, ev := range found {
+		times[ev.ID]++
 	}
 	missing, often := 0, 0
 	for _, ev := range events {
@@ -177,6 +132,6 @@ func once(t *testing.T, who string, events []*nostr.Event, ids []string) {
 		}
 	}
 	if missing+often > 0 || len(times) != len(events) {
-		t.Errorf("%s %d messages for %d events: %d are missing, %d are there more than once", who, len(ids), len(events), missing, often)
+		t.Errorf("%s %d messages for %d events: %d are missing, %d are there more than once", who, len(found), len(events), missing, often)
 	}
 }

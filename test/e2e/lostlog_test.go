@@ -25,10 +25,10 @@ func TestWaitingCanBeSeenAndStopped(t *testing.T) {
 	says := func(what string) {
 		t.Helper()
 		world.Await(t, "/readyz says "+what, func() bool {
-			res, body := get(t, r.Observation()+"/readyz")
+			res, body := world.Get(t, r.Observation()+"/readyz")
 			return res.StatusCode == http.StatusServiceUnavailable && strings.Contains(body, what)
 		})
-		if res, body := get(t, r.Observation()+"/healthz"); res.StatusCode != http.StatusOK {
+		if res, body := world.Get(t, r.Observation()+"/healthz"); res.StatusCode != http.StatusOK {
 			t.Errorf("/healthz answers %d %s", res.StatusCode, body)
 		}
 	}
@@ -50,11 +50,11 @@ func TestLostLog(t *testing.T) {
 	gateway := world.StartReplica(t, "gateway", bus.URL, volume, nil)
 	ingest.AwaitReady()
 	gateway.AwaitReady()
-	ev := world.NewPerson(t).Sign(1621, "in the log")
+	ev := world.NewPerson().Sign(1621, "in the log")
 	putInLog(t, bus.URL, ev)
 	world.Serves(t, world.RelayAt(gateway.URL()), ev)
 	world.Await(t, "ingest has read it too", func() bool {
-		_, body := get(t, ingest.Observation()+"/metrics")
+		_, body := world.Get(t, ingest.Observation()+"/metrics")
 		return regexp.MustCompile(`(?m)^tendril_index_sequence [1-9]`).MatchString(body)
 	})
 

@@ -29,7 +29,7 @@ var (
 // scrape reads /metrics. A histogram is there as name_count, name_sum and name_bucket.
 func scrape(t *testing.T, url string) map[string][]series {
 	t.Helper()
-	_, body := get(t, url+"/metrics")
+	_, body := world.Get(t, url+"/metrics")
 	all := map[string][]series{}
 	for line := range strings.Lines(body) {
 		m := metricLine.FindStringSubmatch(strings.TrimSpace(line))
@@ -153,9 +153,9 @@ func metricsOfThePage(relay, domain, repo string) []wantMetric {
 func TestEveryMetricOfThePage(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.first.URL + ",ws://127.0.0.1:1",
+	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.First.URL + ",ws://127.0.0.1:1",
 		"NGIT_REJECTED_HOT_CACHE_DURATION_SECS": "3600"})
-	ann, work := world.NewPerson(t), world.NewWorkTree(t)
+	ann, work := world.NewPerson(), world.NewWorkTree(t)
 	remote := p.URL + "/" + ann.Npub + "/mine.git"
 
 	// A user: too early, then announced; a state that a newer one overtakes; pushes that are
@@ -179,13 +179,13 @@ func TestEveryMetricOfThePage(t *testing.T) {
 	world.Git(t, work.Dir, "push", "-q", remote, "main")
 	world.Git(t, clone, "fetch", "-q")
 	wantHeld(t, p, ann.Announce("waiting", "waiting", nil, nil))
-	if ok, message := submit(t, p, s.guest.Sign(7777, "what is this")); ok {
+	if ok, message := submit(t, p, s.Guest.Sign(7777, "what is this")); ok {
 		t.Errorf("an event about nothing here: %s", message)
 	}
 	if ok, _ := submit(t, p, ann.State("nothing", work.Refs(), "refs/heads/main")); ok {
 		t.Error("a state of no repository is taken")
 	}
-	if ok, _ := submit(t, p, s.guest.Sign(1621, "about nothing", nostr.Tag{"a", ann.Address("nothing")})); ok {
+	if ok, _ := submit(t, p, s.Guest.Sign(1621, "about nothing", nostr.Tag{"a", ann.Address("nothing")})); ok {
 		t.Error("an issue of no repository is taken")
 	}
 
@@ -204,17 +204,25 @@ func TestEveryMetricOfThePage(t *testing.T) {
 	}()
 	// Another relay: what is there, what comes live, and what it keeps back until the connection is
 	// made again.
-	world.Serves(t, p.Relay(), s.pull)
-	live := s.guest.Sign(1621, "live", nostr.Tag{"a", s.owner.Address(project)})
-	s.second.Publish(live)
+	world.Serves(t, p.Relay(), s.Pull)
+	live := s.NewIssue("live")
+	s.Second.Publish(live)
 	world.Serves(t, p.Relay(), live)
-	s.second.Shut(true)
-	s.second.HangUp()
-	missed := s.guest.SignAt(nostr.Timestamp(time.Now().Add(-5*time.Minute).Unix()), 1621, "missed", nostr.Tag{"a", s.owner.Address(project)})
-	s.second.Publish(missed)
-	s.second.Shut(false)
+	s.Second.Shut(true)
+	s.Second.HangUp()
+	missed := s.Guest.SignAt(nostr.Timestamp(time.Now().Add(-5*time.Minute).Unix()), 1621, "missed", nostr.Tag{"a", s.Owner.Address(world.Project)})
+	s.Second.Publish(missed)
+	s.Second.Shut(false)
 	world.Serves(t, p.Relay(), missed)
 
+	for name, all := range scrape(t, p.URL) {
+		for _, s := range all {
+			// The repositories with the most traffic are what one metric names.
+			if labels := fmt.Sprint(s.labels); name != "ngit_git_top_repos_bytes" && (strings.Contains(labels, ann.PubKey) || strings.Contains(labels, ann.Npub)) {
+				t.Errorf("an identity is a label of %s: %s", name, labels)
+			}
+		}
+	}
 	var missing []string
 	t.Cleanup(func() {
 		if len(missing) > 0 {
@@ -222,7 +230,7 @@ func TestEveryMetricOfThePage(t *testing.T) {
 		}
 	})
 	// A git server is known by its host, without its port.
-	wanted := metricsOfThePage(s.second.URL, "127.0.0.1", ann.Npub+"/mine")
+	wanted := metricsOfThePage(s.Second.URL, "127.0.0.1", ann.Npub+"/mine")
 	world.Await(t, "every metric is there and has moved", func() bool {
 		all := scrape(t, p.URL)
 		missing = nil

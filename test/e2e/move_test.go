@@ -52,7 +52,7 @@ func exported(t *testing.T, path string) (ids []string) {
 func TestExportAndImport(t *testing.T) {
 	t.Parallel()
 	old, empty := world.Start(t, nil), world.Start(t, nil)
-	owner, guest := world.NewPerson(t), world.NewPerson(t)
+	owner, guest := world.NewPerson(), world.NewPerson()
 	work := world.NewWorkTree(t)
 	world.Git(t, work.Dir, "tag", "-a", "v1", "-m", "version 1")
 	for _, name := range []string{"mine", "with space"} {

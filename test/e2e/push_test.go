@@ -10,7 +10,7 @@ import (
 	"tendril.dev/test/world"
 )
 
-const waits = "purgatory: won't be served until git data arrives"
+const waits = world.Waits
 
 // submit sends an event as a user does and gives the OK: true and its message, or false and why
 // not.
@@ -21,11 +21,7 @@ func submit(t *testing.T, p *world.Tendril, ev *nostr.Event) (ok bool, message s
 
 func wantHeld(t *testing.T, p *world.Tendril, events ...*nostr.Event) {
 	t.Helper()
-	for _, ev := range events {
-		if ok, message := submit(t, p, ev); !ok || message != waits {
-			t.Fatalf("kind %d is answered %v %q, want true %q", ev.Kind, ok, message, waits)
-		}
-	}
+	world.Held(t, p.Relay(), events...)
 }
 
 // TestUserAnnouncesAndPushes: what a user announces waits until they push with plain git, and is
@@ -33,7 +29,7 @@ func wantHeld(t *testing.T, p *world.Tendril, events ...*nostr.Event) {
 func TestUserAnnouncesAndPushes(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)
-	ann, work := world.NewPerson(t), world.NewWorkTree(t)
+	ann, work := world.NewPerson(), world.NewWorkTree(t)
 	announcement := ann.Announce("mine", "mine", nil, nil)
 	state := ann.State("mine", work.Refs(), "refs/heads/main")
 	wantHeld(t, p, announcement, state)
@@ -57,7 +53,7 @@ func TestUserAnnouncesAndPushes(t *testing.T) {
 func TestPartOfAStateIsRefused(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)
-	ann, work := world.NewPerson(t), world.NewWorkTree(t)
+	ann, work := world.NewPerson(), world.NewWorkTree(t)
 	world.Git(t, work.Dir, "tag", "v0.1")
 	announcement := ann.Announce("mine", "mine", nil, nil)
 	state := ann.State("mine", work.Refs(), "refs/heads/main")
@@ -99,7 +95,7 @@ func TestPartOfAStateIsRefused(t *testing.T) {
 func TestRefusedPushes(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)
-	ann, bob, work := world.NewPerson(t), world.NewPerson(t), world.NewWorkTree(t)
+	ann, bob, work := world.NewPerson(), world.NewPerson(), world.NewWorkTree(t)
 	wantHeld(t, p, ann.Announce("mine", "mine", nil, nil))
 	remote := p.URL + "/" + ann.Npub + "/mine.git"
 	refused := func(want string, args ...string) {
@@ -129,7 +125,7 @@ func TestRefusedPushes(t *testing.T) {
 func TestMaintainerPushes(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)
-	ann, bob, work := world.NewPerson(t), world.NewPerson(t), world.NewWorkTree(t)
+	ann, bob, work := world.NewPerson(), world.NewPerson(), world.NewWorkTree(t)
 	wantHeld(t, p, ann.Announce("ours", "ours", nil, nil, nostr.Tag{"maintainers", bob.PubKey}), bob.Announce("ours", "ours", nil, nil))
 	wantHeld(t, p, bob.State("ours", work.Refs(), "refs/heads/main"))
 	world.Git(t, work.Dir, "push", "-q", p.URL+"/"+ann.Npub+"/ours.git", "main")
@@ -144,43 +140,12 @@ func TestMaintainerPushes(t *testing.T) {
 	}
 }
 
-// TestPullRequestByPush: the commit may come before its event; the event then must name that
-// commit.
-func TestPullRequestByPush(t *testing.T) {
-	t.Parallel()
-	p := world.Start(t, nil)
-	ann, bob, work := world.NewPerson(t), world.NewPerson(t), world.NewWorkTree(t)
-	wantHeld(t, p, ann.Announce("mine", "mine", nil, nil), ann.State("mine", work.Refs(), "refs/heads/main"))
-	remote := p.URL + "/" + ann.Npub + "/mine.git"
-	world.Git(t, work.Dir, "push", "-q", remote, "main")
-
-	world.Git(t, work.Dir, "checkout", "-q", "-b", "fix")
-	tip := work.Commit("a fix")
-	good := bob.Sign(1618, "please", nostr.Tag{"a", ann.Address("mine")}, nostr.Tag{"c", tip})
-	world.Git(t, work.Dir, "push", "-q", remote, "fix:refs/nostr/"+good.ID)
-	if ok, message := submit(t, p, good); !ok {
-		t.Fatalf("the event of a pushed commit is answered %q", message)
-	}
-	world.Serves(t, p.Relay(), good)
-
-	other := bob.Sign(1618, "please", nostr.Tag{"a", ann.Address("mine")}, nostr.Tag{"c", strings.Repeat("ab", 20)})
-	world.Git(t, work.Dir, "push", "-q", remote, "fix:refs/nostr/"+other.ID)
-	wantHeld(t, p, other)
-	world.Await(t, "the commit that the event does not name is removed", func() bool {
-		return !strings.Contains(world.Git(t, work.Dir, "ls-remote", remote), other.ID)
-	})
-	out, err := world.TryGit(t, work.Dir, "push", remote, "fix:refs/nostr/"+other.ID)
-	if err == nil || !strings.Contains(out, "names commit "+strings.Repeat("ab", 20)) {
-		t.Errorf("pushing it again: %v\n%s", err, out)
-	}
-}
-
 // TestOddIdentifiers: anything that a nostr event can carry as an identifier is hosted, safely;
 // what cannot be is refused with a reason.
 func TestOddIdentifiers(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)
-	ann, work := world.NewPerson(t), world.NewWorkTree(t)
+	ann, work := world.NewPerson(), world.NewWorkTree(t)
 	for _, identifier := range []string{"with space", "a/b", "..", "../../etc/passwd", "🌱 tendril", "-x", ".hidden", "a:b", "%2e%2e", "x.git", strings.Repeat("a", 200)} {
 		escaped := url.PathEscape(identifier)
 		if identifier == ".." {
@@ -211,53 +176,4 @@ func TestOddIdentifiers(t *testing.T) {
 			t.Errorf("%.20q is answered %v %q, want invalid: …%s…", identifier, ok, message, why)
 		}
 	}
-}
-
-// TestHeldRepositoryExpires: an event whose data never comes goes, and its empty repository with
-// it.
-func TestHeldRepositoryExpires(t *testing.T) {
-	t.Parallel()
-	p := world.Start(t, nil)
-	ann := world.NewPerson(t)
-	announcement := ann.Announce("forgotten", "forgotten", nil, nil)
-	wantHeld(t, p, announcement)
-	root := filepath.Join(p.Dir, "data", "git", ann.Npub)
-	world.Await(t, "the repository is there", func() bool { return len(world.Names(t, root)) == 1 })
-	if err := p.Stop(); err != nil {
-		t.Fatalf("the stop: %v", err)
-	}
-
-	// What is announced from now on waits for a moment only.
-	p.Change(map[string]string{"NGIT_PURGATORY_HOLD": "100ms", "NGIT_PURGATORY_SILENT": "100ms"})
-	p.Restart()
-	if n := len(world.Names(t, root)); n != 1 {
-		t.Fatalf("%d repositories are there after the restart, want the one that still waits", n)
-	}
-	bus := world.Listen(t, p.NATS)
-	announcement = ann.SignAt(announcement.CreatedAt+1, announcement.Kind, "", announcement.Tags...)
-	wantHeld(t, p, announcement)
-	world.Await(t, "the repository is gone", func() bool { return len(world.Names(t, root)) == 0 })
-	world.Await(t, "the announcement has fallen silent", func() bool { return bus.Heard("grasp.held.", `"phase":"silent"`) })
-	world.Await(t, "the announcement is gone", func() bool { return bus.Heard("grasp.rejected.30617.", "previously expired") })
-	wantHeld(t, p, announcement) // a user gets a new chance
-}
-
-// TestEmptyRepository: a state without branches needs no git data, but it is not served before the
-// repository is.
-func TestEmptyRepository(t *testing.T) {
-	t.Parallel()
-	p := world.Start(t, nil)
-	ann, work := world.NewPerson(t), world.NewWorkTree(t)
-	announcement, empty := ann.Announce("new", "new", nil, nil), ann.State("new", nil, "refs/heads/main")
-	wantHeld(t, p, announcement, empty)
-	remote := p.URL + "/" + ann.Npub + "/new.git"
-	world.Await(t, "the repository is there", func() bool { _, err := world.TryGit(t, work.Dir, "ls-remote", remote); return err == nil })
-	if got := world.Fetch(t, p.Relay(), nostr.Filter{Authors: []string{ann.PubKey}}); len(got) != 0 {
-		t.Fatalf("served without git data: %v", got)
-	}
-	full := ann.SignAt(empty.CreatedAt+1, 30618, "", ann.State("new", work.Refs(), "refs/heads/main").Tags...)
-	wantHeld(t, p, full)
-	world.Git(t, work.Dir, "push", "-q", remote, "main")
-	world.Serves(t, p.Relay(), announcement)
-	world.Serves(t, p.Relay(), full)
 }

@@ -1,81 +1,15 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
-	"io"
-	"log"
-	"math"
-	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/fiatjaf/eventstore/slicestore"
-	"github.com/fiatjaf/khatru"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/test/world"
 )
-
-// reconcilingRelay is khatru with NIP-77, of which nothing but the address is ours. Its store takes
-// since for the moment after which events are wanted.
-func reconcilingRelay(t *testing.T) (url string, publish func(...*nostr.Event)) {
-	t.Helper()
-	store := &slicestore.SliceStore{MaxLimit: math.MaxInt}
-	if err := store.Init(); err != nil {
-		t.Fatal(err)
-	}
-	relay := khatru.NewRelay()
-	relay.Negentropy = true
-	relay.Log = log.New(io.Discard, "", 0)
-	var mu sync.Mutex // the store has none
-	locked := func(do func(context.Context, *nostr.Event) error) func(context.Context, *nostr.Event) error {
-		return func(ctx context.Context, ev *nostr.Event) error {
-			mu.Lock()
-			defer mu.Unlock()
-			return do(ctx, ev)
-		}
-	}
-	relay.StoreEvent = append(relay.StoreEvent, locked(store.SaveEvent))
-	relay.ReplaceEvent = append(relay.ReplaceEvent, locked(store.ReplaceEvent))
-	relay.QueryEvents = append(relay.QueryEvents, func(_ context.Context, f nostr.Filter) (chan *nostr.Event, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if f.LimitZero {
-			f.Limit = 1 // of a live subscription, without stored events
-		}
-		found, err := store.QueryEvents(context.Background(), f)
-		if err != nil {
-			return nil, err
-		}
-		var events []*nostr.Event
-		for ev := range found {
-			events = append(events, ev)
-		}
-		if f.LimitZero {
-			events = nil
-		}
-		answer := make(chan *nostr.Event, len(events))
-		for _, ev := range events {
-			answer <- ev
-		}
-		close(answer)
-		return answer, nil
-	})
-	server := httptest.NewServer(relay)
-	t.Cleanup(server.Close)
-	return server.URL, func(events ...*nostr.Event) {
-		for _, ev := range events {
-			if _, err := relay.AddEvent(t.Context(), ev); err != nil {
-				t.Fatal(err)
-			}
-			relay.BroadcastEvent(ev)
-		}
-	}
-}
 
 // source is a relay that has a repository with issues and comments.
 type source struct {
@@ -118,18 +52,18 @@ func TestReconcile(t *testing.T) {
 	t.Parallel()
 	const many, few = 5000, 40
 	scene := func(t *testing.T) *source {
-		return &source{owner: world.NewPerson(t), guest: world.NewPerson(t), work: world.NewWorkTree(t)}
+		return &source{owner: world.NewPerson(), guest: world.NewPerson(), work: world.NewWorkTree(t)}
 	}
 	t.Run("khatru", func(t *testing.T) {
 		t.Parallel()
 		s, git := scene(t), world.NewGitServer(t)
 		url, to, moved := through(t)
-		relay, publish := reconcilingRelay(t)
-		to(relay)
-		publish(s.owner.Announce("mine", "mine", []string{git.Host("mine", s.work)}, []string{world.RelayAt(url)}),
+		relay := world.NewKhatru(t, true)
+		to("http" + strings.TrimPrefix(relay.URL, "ws"))
+		relay.Publish(s.owner.Announce("mine", "mine", []string{git.Host("mine", s.work)}, []string{world.RelayAt(url)}),
 			s.owner.State("mine", s.work.Refs(), "refs/heads/main"))
-		publish(s.has(many)...)
-		s.follow(t, url, moved, few, publish)
+		relay.Publish(s.has(many)...)
+		s.follow(t, url, moved, few, relay.Publish)
 	})
 	t.Run("Tendril", func(t *testing.T) {
 		t.Parallel()

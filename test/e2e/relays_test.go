@@ -6,8 +6,7 @@ import (
 	"testing"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/test/outside/hostile"
-	"tendril.dev/test/outside/strfry"
+	"tendril.dev/test/outside"
 	"tendril.dev/test/world"
 )
 
@@ -18,7 +17,7 @@ import (
 func TestForeignRelays(t *testing.T) {
 	t.Parallel()
 	const each = 120
-	ann, guest, work, git := world.NewPerson(t), world.NewPerson(t), world.NewWorkTree(t), world.NewGitServer(t)
+	ann, guest, work, git := world.NewPerson(), world.NewPerson(), world.NewWorkTree(t), world.NewGitServer(t)
 	written := 0
 	issues := func(n int) (events []*nostr.Event) {
 		for range n {
@@ -36,17 +35,17 @@ func TestForeignRelays(t *testing.T) {
 	}
 
 	plain, reconciling := issues(each), issues(each)
-	first := world.NewRelay(t, plain...)
+	first := world.NewKhatru(t, false, plain...)
 	list(first.URL, plain)
-	list(world.NewReconcilingRelay(t, reconciling...).URL, reconciling)
+	list(world.NewKhatru(t, true, reconciling...).URL, reconciling)
 	strict := issues(each) // more than fit into its pages
-	like := world.NewStrfry(t, strfry.Limits{Page: 50, Subscriptions: 12}, strict...)
+	like := world.NewRelayThat(t, outside.Behaviour{Page: 50, Subscriptions: 12}, strict...)
 	list(like.URL, strict)
 	other, theirs := anotherTendril(t, ann, work, issues(10))
 	list(other.Relay(), theirs)
-	var bad []*world.Hostile
-	for _, trick := range hostile.Tricks {
-		h := world.NewHostile(t, trick, issues(20)...)
+	var bad []*world.Relay
+	for _, trick := range outside.Tricks {
+		h := world.NewRelayThat(t, outside.Behaviour{Trick: trick}, issues(20)...)
 		bad, relays = append(bad, h), append(relays, h.URL)
 	}
 
@@ -58,7 +57,7 @@ func TestForeignRelays(t *testing.T) {
 	world.Serves(t, p.Relay(), announcement)
 	world.Await(t, "every hostile relay was asked for something", func() bool {
 		for _, h := range bad {
-			if h.Heard() == 0 {
+			if h.Traffic().Messages == 0 {
 				return false
 			}
 		}

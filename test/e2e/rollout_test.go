@@ -5,14 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/coder/websocket"
 
 	"tendril.dev/lib/nettest"
 	"tendril.dev/lib/nostr"
@@ -20,7 +17,47 @@ import (
 	"tendril.dev/test/world"
 )
 
-// cluster is two processes of each service behind a balancer, and users who do not stop using it.
+// working is users who do not stop.
+type working struct {
+	t     *testing.T
+	users *world.Users
+	meter world.Meter
+	stop  chan struct{}
+	ended chan error
+}
+
+// work lets users of a new repository work at a front door.
+func work(t *testing.T, door string) *working {
+	t.Helper()
+	shared := world.Host(t, door, "shared", world.Hosting{Noise: 200_000})
+	w := &working{t: t, users: world.NewUsers(t, shared, world.Hosting{Noise: 100_000}), stop: make(chan struct{}), ended: make(chan error, 1)}
+	go func() { w.ended <- w.users.Run(t, &w.meter, 60*time.Millisecond, w.stop) }()
+	w.goOn(2)
+	return w
+}
+
+// goOn waits until users have done everything so often since it was called.
+func (w *working) goOn(times int) {
+	w.t.Helper()
+	before := w.meter.Tallies()
+	for _, what := range world.UsersDo {
+		world.Await(w.t, what+" goes on", func() bool { return w.meter.Tallies()[what].Requests >= before[what].Requests+times })
+	}
+}
+
+// end lets all users come to their end, and says how their requests went.
+func (w *working) end() map[string]world.Tally {
+	w.t.Helper()
+	close(w.stop)
+	if err := <-w.ended; err != nil {
+		w.t.Error(err)
+	}
+	tallies := w.meter.Tallies()
+	w.t.Log(strings.Join(world.Lines(tallies), "\n"))
+	return tallies
+}
+
+// cluster is two processes of each service behind a balancer.
 type cluster struct {
 	t        *testing.T
 	nats     string
@@ -30,19 +67,12 @@ type cluster struct {
 	replicas map[string][]*world.Replica // oldest first
 	started  int
 	workers  map[*world.Replica]string // their names in claims
-
-	users sync.WaitGroup
-	stop  chan struct{}
-
-	mu     sync.Mutex
-	failed []string
-	done   map[string]int // what succeeded, by what it is
 }
 
 func newCluster(t *testing.T, settings map[string]string) *cluster {
 	c := &cluster{
 		t: t, nats: nettest.NewNATS(t, "").URL, volume: world.Folder(t), settings: settings, balancer: world.NewBalancer(t),
-		replicas: map[string][]*world.Replica{}, workers: map[*world.Replica]string{}, stop: make(chan struct{}), done: map[string]int{},
+		replicas: map[string][]*world.Replica{}, workers: map[*world.Replica]string{},
 	}
 	for _, name := range world.Services {
 		for range 2 {
@@ -119,239 +149,29 @@ func (c *cluster) holder(identifier string) (holder *world.Replica) {
 	return holder
 }
 
-// thinking is the time of a user between two requests.
-const thinking = 50 * time.Millisecond
-
-// keep lets a user do something again and again until the end. what names it; an error is a failure
-// of it.
-func (c *cluster) keep(what string, do func(n int) error) {
-	c.users.Go(func() {
-		for n := 1; ; n++ {
-			select {
-			case <-c.stop:
-				return
-			case <-time.After(thinking):
-			}
-			began := time.Now()
-			c.note(what, began, do(n))
-		}
-	})
-}
-
-func (c *cluster) note(what string, began time.Time, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err != nil {
-		c.failed = append(c.failed, fmt.Sprintf("%s after %v: %v", what, time.Since(began).Round(time.Millisecond), err))
-		return
-	}
-	c.done[what]++
-}
-
-// end lets all users come to their end, and gives what failed.
-func (c *cluster) end() (failed []string) {
-	c.t.Helper()
-	close(c.stop)
-	c.users.Wait()
-	c.t.Logf("done: %v", c.done)
-	return c.failed
-}
-
-// await waits until users have done something so often since it was called.
-func (c *cluster) await(times int, whats ...string) {
-	c.t.Helper()
-	count := func(what string) int {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return c.done[what]
-	}
-	before := map[string]int{}
-	for _, what := range whats {
-		before[what] = count(what)
-	}
-	for _, what := range whats {
-		world.Await(c.t, what+" goes on", func() bool { return count(what) >= before[what]+times })
-	}
-}
-
-// git runs git, and returns what it printed if it fails.
-func (c *cluster) git(dir string, args ...string) error {
-	out, err := world.TryGit(c.t, dir, args...)
-	if err != nil {
-		return fmt.Errorf("%w: %s", err, strings.TrimSpace(out))
-	}
-	return nil
-}
-
-// repo is a person's repository, on this machine and on the cluster.
-type repo struct {
-	c      *cluster
-	owner  *world.Person
-	name   string
-	tree   *world.WorkTree
-	states int
-	relay  *client
-}
-
-// found announces a repository and pushes for the first time.
-func (c *cluster) found(name string, noise int) *repo {
-	c.t.Helper()
-	p := &repo{c: c, owner: world.NewPerson(c.t), name: name, tree: world.NewWorkTree(c.t), relay: c.client()}
-	p.tree.AddNoise(noise)
-	p.tree.Commit("with data")
-	if err := p.relay.publish(p.owner.Announce(name, name, nil, nil)); err != nil {
-		c.t.Fatal(err)
-	}
-	if err := p.push(c.balancer.URL); err != nil {
-		c.t.Fatal(err)
-	}
-	return p
-}
-
-func (p *repo) at(url string) string { return url + "/" + p.owner.Npub + "/" + p.name + ".git" }
-
-// push publishes a state and pushes what it names.
-func (p *repo) push(url string) error {
-	p.states++
-	head := world.Git(p.c.t, p.tree.Dir, "rev-parse", "HEAD")
-	state := p.owner.SignAt(nostr.Now()+nostr.Timestamp(p.states), 30618, "", nostr.Tag{"d", p.name},
-		nostr.Tag{"HEAD", "ref: refs/heads/main"}, nostr.Tag{"refs/heads/main", head})
-	if err := p.relay.publish(state); err != nil {
-		return err
-	}
-	return p.c.git(p.tree.Dir, "push", "-q", p.at(url), "main")
-}
-
-// client is a user's connection to the relay, opened again when the relay says goodbye.
-type client struct {
-	c    *cluster
-	open *world.Socket
-}
-
-func (c *cluster) client() *client { return &client{c: c} }
-
-func (c *client) socket() (*world.Socket, error) {
-	if c.open == nil {
-		s, err := world.TryDialFrom(c.c.t, world.RelayAt(c.c.balancer.URL), "")
-		if err != nil {
-			return nil, fmt.Errorf("connect: %w", err)
-		}
-		c.open = s
-	}
-	return c.open, nil
-}
-
-// goodbye drops a connection that has ended. An error: it did not end by the relay's saying so.
-func (c *client) goodbye(err error) error {
-	c.open.Close()
-	c.open = nil
-	if websocket.CloseStatus(err) != websocket.StatusGoingAway {
-		return fmt.Errorf("the connection ended: %w", err)
-	}
-	return nil
-}
-
-// publish sends an event and waits for its OK. Where the relay says goodbye instead, it cannot have
-// read the event, which is sent again on a new connection.
-func (c *client) publish(ev *nostr.Event) error {
-	for again := false; ; again = true {
-		s, err := c.socket()
-		if err != nil {
-			return err
-		}
-		sending := s.TrySend("EVENT", ev)
-		m, err := s.TryNext()
-		switch {
-		case err == nil && m[0] == "OK" && m[1] == ev.ID && m[2] == true:
-			if again && strings.HasPrefix(fmt.Sprint(m[3]), "duplicate:") {
-				return errors.New("an event was read and not answered")
-			}
-			return nil
-		case err == nil:
-			return fmt.Errorf("answered: %v", m)
-		}
-		if err := c.goodbye(err); err != nil {
-			return errors.Join(err, sending)
-		}
-	}
-}
-
-// ask asks for events and waits until all are there.
-func (c *client) ask(filter nostr.Filter) (events int, err error) {
-	for {
-		s, err := c.socket()
-		if err != nil {
-			return 0, err
-		}
-		sending := s.TrySend("REQ", "s", filter)
-		events = 0
-		var m []any
-		for m, err = s.TryNext(); err == nil; m, err = s.TryNext() {
-			switch m[0] {
-			case "EVENT":
-				events++
-			case "EOSE":
-				return events, s.TrySend("CLOSE", "s")
-			default:
-				return 0, fmt.Errorf("answered: %v", m)
-			}
-		}
-		if err := c.goodbye(err); err != nil {
-			return 0, errors.Join(err, sending)
-		}
-	}
-}
-
-// use lets users clone, fetch, push, publish and ask for as long as the cluster is up.
-func (c *cluster) use() {
-	shared := c.found("shared", 200_000)
-	for n, name := range []string{"one", "two"} {
-		p := c.found(name, 100_000)
-		c.keep("push", func(round int) error {
-			p.tree.Commit(fmt.Sprint("more ", n, round))
-			return p.push(c.balancer.URL)
-		})
-	}
-	copied := filepath.Join(c.t.TempDir(), "copy")
-	world.Git(c.t, c.t.TempDir(), "clone", "-q", shared.at(c.balancer.URL), copied)
-	c.keep("fetch", func(int) error { return c.git(copied, "fetch", "-q", "--prune") })
-	for range 2 {
-		dir := c.t.TempDir()
-		c.keep("clone", func(n int) error {
-			return c.git(dir, "clone", "-q", shared.at(c.balancer.URL), fmt.Sprint("copy", n))
-		})
-	}
-	for n := range 2 {
-		guest, relay := world.NewPerson(c.t), c.client()
-		c.keep("publish", func(round int) error {
-			return relay.publish(guest.Sign(1621, fmt.Sprint(n, round), nostr.Tag{"a", shared.owner.Address("shared")}))
-		})
-	}
-	relay := c.client()
-	c.keep("ask", func(int) error {
-		events, err := relay.ask(nostr.Filter{Kinds: []int{30617}, Authors: []string{shared.owner.PubKey}})
-		if err == nil && events != 1 {
-			return fmt.Errorf("%d announcements of one repository", events)
-		}
-		return err
-	})
-	c.await(2, users...)
-}
-
-var users = []string{"push", "fetch", "clone", "publish", "ask"}
-
 // slowly begins a clone and a push that take some seconds, and gives what waits for their ends.
-func (c *cluster) slowly(p *repo, round int) (wait func()) {
+func (c *cluster) slowly(p *world.Repo) (wait func()) {
 	c.t.Helper()
 	pushing, pushed := c.balancer.Slow(c.t, 20_000, 100*time.Millisecond)
 	cloning, cloned := c.balancer.Slow(c.t, 20_000, 100*time.Millisecond)
-	p.tree.AddNoise(600_000)
-	p.tree.Commit(fmt.Sprint("a large file ", round))
+	p.Work.AddNoise(600_000)
 	dir := c.t.TempDir()
 	var both sync.WaitGroup
-	began := time.Now()
-	both.Go(func() { c.note("slow push", began, p.push(pushing)) })
-	both.Go(func() { c.note("slow clone", began, c.git(dir, "clone", "-q", p.at(cloning), "slow")) })
+	both.Go(func() {
+		if err := p.Push(c.t, pushing, 0, func(ev *nostr.Event) error {
+			if ok, message := world.Submit(c.t, world.RelayAt(c.balancer.URL), ev); !ok {
+				return errors.New(message)
+			}
+			return nil
+		}); err != nil {
+			c.t.Errorf("the slow push: %v", err)
+		}
+	})
+	both.Go(func() {
+		if out, err := world.TryGit(c.t, dir, "clone", "-q", p.At(cloning), "slow"); err != nil {
+			c.t.Errorf("the slow clone: %v\n%s", err, out)
+		}
+	})
 	world.Await(c.t, "both are under way", func() bool { return pushed() > 100_000 && cloned() > 100_000 })
 	return both.Wait
 }
@@ -363,27 +183,29 @@ func (c *cluster) slowly(p *repo, round int) (wait func()) {
 func TestRollout(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, map[string]string{"NGIT_WORKER_TTL": "10m", "NGIT_GIT_HANDOVER_WAIT": "2m"})
-	large := c.found("large", 600_000)
-	c.use()
-	for round, name := range []string{"ingest", "purgatory", "discovery", "relayconn", "gateway"} {
-		for n := range 2 {
+	large := world.Host(t, c.balancer.URL, "large", world.Hosting{Noise: 600_000})
+	users := work(t, c.balancer.URL)
+	for _, name := range []string{"ingest", "purgatory", "discovery", "relayconn", "gateway"} {
+		for range 2 {
 			wait := func() {}
 			c.replace(name, func() *world.Replica {
 				switch name {
 				case "purgatory":
-					wait = c.slowly(large, 2*round+n)
-					return c.holder(large.name)
+					wait = c.slowly(large)
+					return c.holder(large.Name)
 				case "gateway":
-					wait = c.slowly(large, 2*round+n)
+					wait = c.slowly(large)
 				}
 				return c.oldest(name)
 			})
 			wait()
 		}
-		c.await(1, users...)
+		users.goOn(1)
 	}
-	for _, failure := range c.end() {
-		t.Error(failure)
+	for what, tally := range users.end() {
+		if tally.Failed > 0 {
+			t.Errorf("%s: %d of %d failed", what, tally.Failed, tally.Requests)
+		}
 	}
 }
 
@@ -394,31 +216,25 @@ func TestKilledProcesses(t *testing.T) {
 	// So long that no live process is taken for dead on a slow machine: what such a worker had
 	// under way would fail too.
 	c := newCluster(t, map[string]string{"NGIT_WORKER_TTL": "8s", "NGIT_CANDIDATE_ACK_WAIT": "5s", "NGIT_GIT_HANDOVER_WAIT": "2m"})
-	c.use()
+	users := work(t, c.balancer.URL)
 	for _, name := range []string{"purgatory", "ingest"} { // the oldest ingest is the writer
 		victim := c.oldest(name)
 		victim.Kill()
 		c.remove(victim)
-		c.await(2, users...)
+		users.goOn(2)
+	}
+	git := 0
+	for what, tally := range users.end() {
+		if slices.Contains([]string{"push", "fetch", "clone"}, what) {
+			git += tally.Failed
+		} else if tally.Failed > 0 {
+			t.Errorf("no relay was killed, and of %s failed %d", what, tally.Failed)
+		}
 	}
 	// Each user does one thing after the other, so no more than one of each can have been under
 	// way.
-	failed := c.end()
-	var git int
-	for _, failure := range failed {
-		t.Log(failure)
-		if strings.HasPrefix(failure, "publish") || strings.HasPrefix(failure, "ask") {
-			t.Errorf("no relay was killed: %s", failure)
-			continue
-		}
-		git++
-	}
 	if git > 5 {
 		t.Errorf("%d git commands failed, and 5 were under way", git)
 	}
-	for _, p := range []string{"push", "clone"} {
-		if c.done[p] == 0 {
-			t.Errorf("no %s", p)
-		}
-	}
+	users.users.CheckPushes(t)
 }

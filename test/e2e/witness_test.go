@@ -2,137 +2,94 @@ package e2e
 
 import (
 	"context"
-	"encoding/hex"
-	"encoding/json"
-	"errors"
+	"fmt"
 	"math/rand/v2"
-	"slices"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nats.go/micro"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/test/outside"
 	"tendril.dev/test/world"
 )
 
-// wiretap hears everything on the bus: who asks which events are accepted, what it is told, and
-// what relay workers offer to ingest.
-type wiretap struct {
-	t    *testing.T
-	conn *nats.Conn
-	sub  *nats.Subscription
-
-	mu      sync.Mutex
-	waiting map[string]proto.EventsQuery // by where the answer goes
-	replies []reply
-	failed  int            // questions that were answered with an error, and asked again
-	offered map[string]int // how often, by id
+// entry is an event of the log.
+type entry struct {
+	*nostr.Event
+	seq uint64
 }
 
-func newWiretap(t *testing.T, url string) *wiretap {
-	t.Helper()
-	conn, err := nats.Connect(url, nats.Timeout(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(conn.Close)
-	w := &wiretap{t: t, conn: conn, waiting: map[string]proto.EventsQuery{}, offered: map[string]int{}}
-	// One subscription, so that a question is heard before its answer.
-	if w.sub, err = conn.Subscribe(">", w.hear); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(w.sub.SetPendingLimits(-1, -1), conn.Flush()); err != nil {
-		t.Fatal(err)
-	}
-	return w
+// visit is what a subscriber got of one REQ until the connection ended.
+type visit struct {
+	gateway string
+	filter  nostr.Filter // without a limit that matters
+	ids     []string     // in the order in which they came
+	stored  bool         // all stored events had come
 }
 
-func (w *wiretap) hear(m *nats.Msg) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var err error
-	switch q, isAnswer := w.waiting[m.Subject]; {
-	case isAnswer:
-		delete(w.waiting, m.Subject)
-		err = w.answer(m, q)
-	case m.Subject == proto.SubjectQueryEvents:
-		var q proto.EventsQuery
-		if err = json.Unmarshal(m.Data, &q); q.IDsOnly && len(q.Filter.IDs) > 0 { // which of these are known
-			w.waiting[m.Reply] = q
+// unfaithful says what is wrong with a visit: an event came twice, or is not in the log or not what
+// was asked for, or one is missing that stands in the log before another that came.
+func unfaithful(v visit, log map[string]entry) (wrong []string) {
+	came, reach := map[string]bool{}, uint64(0)
+	for _, id := range v.ids {
+		e, accepted := log[id]
+		switch {
+		case came[id]:
+			wrong = append(wrong, fmt.Sprintf("%s sent %s twice", v.gateway, id))
+		case !accepted:
+			wrong = append(wrong, fmt.Sprintf("%s sent %s, which is not in the log", v.gateway, id))
+		case !v.filter.Matches(e.Event):
+			wrong = append(wrong, fmt.Sprintf("%s sent %s, which was not asked for", v.gateway, id))
 		}
-	case strings.HasPrefix(m.Subject, "grasp.candidate.sync.") && !strings.HasPrefix(m.Reply, "$JS.ACK."): // else ingest is given it
-		err = w.offer(m)
+		came[id], reach = true, max(reach, e.seq)
 	}
-	if err != nil {
-		w.t.Errorf("heard on %s: %v", m.Subject, err)
+	if !v.stored {
+		return wrong // newest first: what is missing at the end was still to come
 	}
-}
-
-func (w *wiretap) answer(m *nats.Msg, q proto.EventsQuery) error {
-	if m.Header.Get(micro.ErrorCodeHeader) != "" || m.Header.Get("Status") != "" { // the latter: no service is there
-		w.failed++
-		return nil
-	}
-	var a proto.EventsAnswer
-	if err := json.Unmarshal(m.Data, &a); err != nil {
-		return err
-	}
-	r := reply{asker: m.Subject[:strings.LastIndex(m.Subject, ".")], asked: q.Seq, at: a.Seq}
-	found := map[string]bool{}
-	for id := range slices.Chunk(a.IDs, 32) {
-		found[hex.EncodeToString(id)] = true
-	}
-	for _, id := range q.Filter.IDs {
-		r.ids = append(r.ids, id)
-		r.known = append(r.known, found[id])
-	}
-	w.replies = append(w.replies, r)
-	return nil
-}
-
-func (w *wiretap) offer(m *nats.Msg) error {
-	lines, err := proto.SplitPack(m.Data)
-	if err != nil {
-		return err
-	}
-	for _, line := range lines {
-		var ev struct{ ID string }
-		if err := json.Unmarshal(line, &ev); err != nil {
-			return err
+	for id, e := range log {
+		if e.seq <= reach && !came[id] && v.filter.Matches(e.Event) {
+			wrong = append(wrong, fmt.Sprintf("%s sent what stands at %d in the log, and not %s at %d", v.gateway, reach, id, e.seq))
 		}
-		w.offered[ev.ID]++
 	}
-	return nil
+	return wrong
 }
 
-// end stops listening. The test fails if something was not heard.
-func (w *wiretap) end() {
-	w.t.Helper()
-	if err := w.conn.Flush(); err != nil {
-		w.t.Error(err)
+// TestUnfaithful: what must not happen is found.
+func TestUnfaithful(t *testing.T) {
+	t.Parallel()
+	log := map[string]entry{}
+	for n, id := range []string{"a", "b", "c", "d"} {
+		log[id] = entry{&nostr.Event{ID: id, Kind: 1621, CreatedAt: nostr.Timestamp(100 * n)}, uint64(10 * (n + 1))}
 	}
-	world.Await(w.t, "everything on the bus is heard", func() bool {
-		left, _, err := w.sub.Pending()
-		return err != nil || left == 0
-	})
-	if lost, err := w.sub.Dropped(); lost > 0 || err != nil || w.conn.Stats().Reconnects > 0 {
-		w.t.Errorf("%d messages were not heard, %d connections were lost, %v", lost, w.conn.Stats().Reconnects, err)
-	}
-	if err := w.sub.Unsubscribe(); err != nil {
-		w.t.Error(err)
+	since := nostr.Timestamp(100)
+	all := nostr.Filter{Kinds: []int{1621}}
+	for name, c := range map[string]struct {
+		visit visit
+		wrong int
+	}{
+		"all":                        {visit{filter: all, ids: []string{"c", "b", "a", "d"}, stored: true}, 0},
+		"the connection ended early": {visit{filter: all, ids: []string{"c"}}, 0},
+		"and later":                  {visit{filter: all, ids: []string{"b", "a", "c"}, stored: true}, 0},
+		"nothing":                    {visit{filter: all, stored: true}, 0},
+		"since":                      {visit{filter: nostr.Filter{Since: &since}, ids: []string{"c", "b"}, stored: true}, 0},
+		"twice":                      {visit{filter: all, ids: []string{"b", "a", "b"}, stored: true}, 1},
+		"missed":                     {visit{filter: all, ids: []string{"b", "a", "d"}, stored: true}, 1},
+		"missed of what is stored":   {visit{filter: all, ids: []string{"c", "a"}, stored: true}, 1},
+		"not asked for":              {visit{filter: nostr.Filter{Since: &since}, ids: []string{"b", "a"}, stored: true}, 1},
+		"made up":                    {visit{filter: all, ids: []string{"a", "x"}, stored: true}, 1},
+	} {
+		if wrong := unfaithful(c.visit, log); len(wrong) != c.wrong {
+			t.Errorf("%s: found %q, want %d", name, wrong, c.wrong)
+		}
 	}
 }
 
 // subscriber asks a gateway for events and then listens, and asks again when the connection has
 // ended, or after a while: for everything and for what is new by turns.
 type subscriber struct {
+	t       *testing.T
 	gateway string
 	where   func() (url string, ok bool) // of the process that is the gateway now
 	filter  nostr.Filter
@@ -148,9 +105,9 @@ const stay = time.Second
 // overlap is how far a subscriber asks back behind what it asked for at last.
 const overlap = 10 * time.Second
 
-func subscribe(gateway string, filter nostr.Filter, where func() (string, bool)) *subscriber {
+func subscribe(t *testing.T, gateway string, filter nostr.Filter, where func() (string, bool)) *subscriber {
 	ctx, cut := context.WithCancel(context.Background())
-	s := &subscriber{gateway: gateway, where: where, filter: filter, cut: cut, done: make(chan struct{})}
+	s := &subscriber{t: t, gateway: gateway, where: where, filter: filter, cut: cut, done: make(chan struct{})}
 	go func() {
 		defer close(s.done)
 		for n := 0; ctx.Err() == nil; n++ {
@@ -182,26 +139,26 @@ func (s *subscriber) visit(ctx context.Context, f nostr.Filter) bool {
 	if !ok {
 		return false
 	}
-	ws, err := outside.Dial(ctx, world.RelayAt(url), nil)
+	ws, err := world.TryDial(s.t, world.RelayAt(url))
 	if err != nil {
 		return false
 	}
+	defer context.AfterFunc(ctx, ws.Close)()
 	defer ws.Close()
-	if ws.Send(ctx, "REQ", "all", f) != nil {
+	if ws.TrySend("REQ", "all", f) != nil {
 		return false
 	}
 	v := visit{gateway: s.gateway, filter: f}
 	for {
-		m, err := ws.Next(ctx)
-		if err != nil || len(m) < 2 || string(m[0]) == `"CLOSED"` {
+		m, err := ws.TryNext()
+		if err != nil || m[0] == "CLOSED" {
 			break
 		}
-		var ev struct{ ID string }
-		switch {
-		case string(m[0]) == `"EOSE"`:
+		switch m[0] {
+		case "EOSE":
 			v.stored = true
-		case string(m[0]) == `"EVENT"` && len(m) == 3 && json.Unmarshal(m[2], &ev) == nil:
-			v.ids = append(v.ids, ev.ID)
+		case "EVENT":
+			v.ids = append(v.ids, world.EventID(m))
 		}
 	}
 	s.visits = append(s.visits, v)
@@ -215,38 +172,18 @@ func (s *subscriber) end() []visit {
 	return s.visits
 }
 
-// readLog reads the events of the log.
-func readLog(t *testing.T, js jetstream.JetStream) map[string]entry {
+// readLog reads events of the log, in its order.
+func readLog(t *testing.T, js jetstream.JetStream, subjects string) (events []*nostr.Event, seqs []uint64) {
 	t.Helper()
-	consumer, err := js.OrderedConsumer(t.Context(), proto.StreamEvents, jetstream.OrderedConsumerConfig{FilterSubjects: []string{"grasp.event.>"}})
+	err := bus.Read(world.Context(t), js, bus.Reading{Stream: proto.StreamEvents, Filters: []string{subjects}}, func(m bus.Message) {
+		ev := &nostr.Event{}
+		if err := ev.UnmarshalJSON(m.Data); err != nil {
+			t.Error(err)
+		}
+		events, seqs = append(events, ev), append(seqs, m.Seq)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	messages, err := consumer.Messages()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer messages.Stop()
-	log := map[string]entry{}
-	for {
-		m, err := messages.Next(jetstream.NextContext(world.Context(t)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		meta, err := m.Metadata()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var ev nostr.Event
-		if err := json.Unmarshal(m.Data(), &ev); err != nil {
-			t.Fatal(err)
-		}
-		if first, twice := log[ev.ID]; twice {
-			t.Errorf("%s stands in the log at %d and %d", ev.ID, first.seq, meta.Sequence.Stream)
-		}
-		log[ev.ID] = entry{&ev, meta.Sequence.Stream}
-		if meta.NumPending == 0 {
-			return log
-		}
-	}
+	return events, seqs
 }

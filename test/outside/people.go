@@ -1,6 +1,5 @@
-// Package outside is what a Tendril meets: people with keys who work on repositories, relays and
-// git servers that no one here wrote, and a user's client. Nothing in it knows of tests: test/world
-// makes it fit for them, and test/k8s/world puts it into pods.
+// Package outside is relays and people that a Tendril meets. Nothing in it knows of tests: programs
+// use it too.
 package outside
 
 import (
@@ -21,28 +20,33 @@ type Person struct {
 }
 
 // NewPerson makes a person with a key of their own.
-func NewPerson() (*Person, error) { return PersonOf(gonostr.GeneratePrivateKey()) }
+func NewPerson() *Person { return PersonOf(gonostr.GeneratePrivateKey()) }
 
 // PersonOf makes the person who has a secret key, of 64 hex digits.
-func PersonOf(secret string) (*Person, error) {
-	p := &Person{secret: secret}
-	var err error
-	if p.PubKey, err = gonostr.GetPublicKey(p.secret); err != nil {
-		return nil, fmt.Errorf("make a key: %w", err)
-	}
-	if p.Npub, err = nip19.EncodePublicKey(p.PubKey); err != nil {
-		return nil, fmt.Errorf("encode a public key: %w", err)
-	}
-	return p, nil
+func PersonOf(secret string) *Person {
+	pubkey, err := gonostr.GetPublicKey(secret)
+	must(err)
+	npub, err := nip19.EncodePublicKey(pubkey)
+	must(err)
+	return &Person{secret, pubkey, npub}
 }
 
-// Sign makes an event of some time.
-func (p *Person) Sign(at nostr.Timestamp, kind int, content string, tags ...nostr.Tag) (*nostr.Event, error) {
-	ev := &nostr.Event{Kind: kind, CreatedAt: at, Content: content, Tags: tags}
-	if err := ev.Sign(p.secret); err != nil {
-		return nil, fmt.Errorf("sign an event of kind %d: %w", kind, err)
+func must(err error) {
+	if err != nil {
+		panic(fmt.Sprint("a key of tests: ", err))
 	}
-	return ev, nil
+}
+
+// Sign makes an event of now.
+func (p *Person) Sign(kind int, content string, tags ...nostr.Tag) *nostr.Event {
+	return p.SignAt(nostr.Now(), kind, content, tags...)
+}
+
+// SignAt makes an event of another time.
+func (p *Person) SignAt(at nostr.Timestamp, kind int, content string, tags ...nostr.Tag) *nostr.Event {
+	ev := &nostr.Event{Kind: kind, CreatedAt: at, Content: content, Tags: tags}
+	must(ev.Sign(p.secret))
+	return ev
 }
 
 // Address is the reference of a repository of this person.
@@ -66,4 +70,18 @@ func StateTags(identifier string, refs map[string]string, head string) nostr.Tag
 	}
 	slices.SortFunc(tags[1:], func(a, b nostr.Tag) int { return slices.Compare(a, b) })
 	return append(tags, nostr.Tag{"HEAD", "ref: " + head})
+}
+
+// Domain is what the tests' Tendril calls itself. Nothing resolves it: clients use the address that
+// the process prints.
+const Domain = "grasp.test"
+
+// Announce signs an announcement that lists the tests' Tendril, and more clone URLs and relays.
+func (p *Person) Announce(identifier, escaped string, clone, relays []string, more ...nostr.Tag) *nostr.Event {
+	return p.Sign(30617, "", append(p.AnnouncementTags(Domain, identifier, escaped, clone, relays), more...)...)
+}
+
+// State signs a state event with the branches and tags of a work tree.
+func (p *Person) State(identifier string, refs map[string]string, head string) *nostr.Event {
+	return p.Sign(30618, "", StateTags(identifier, refs, head)...)
 }

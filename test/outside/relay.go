@@ -1,72 +1,153 @@
 package outside
 
 import (
-	"context"
+	"cmp"
+	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
-	"log"
-	"maps"
-	"math"
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
-	"sync/atomic"
+	"time"
 
-	"github.com/fiatjaf/eventstore"
-	"github.com/fiatjaf/eventstore/slicestore"
-	"github.com/fiatjaf/khatru"
+	"github.com/gobwas/ws"
 
 	"tendril.dev/lib/nostr"
 )
 
-// Relay is a foreign relay: khatru, which no one here wrote, with its events in memory.
+// Behaviour says how a relay treats its clients. The limits are those of strfry's configuration; 0
+// stands for strfry's default.
+type Behaviour struct {
+	Page          int   // events a filter is answered with; 500
+	Subscriptions int   // of a connection, and as many requests at once; 20
+	Filters       int   // of a REQ; 200
+	MessageBytes  int   // from a client; 131072
+	Reconciled    int   // events that a filter of NIP-77 may match; 1000000
+	NoNegentropy  bool  // NIP-77 is off
+	Trick         Trick // what a hostile relay does in place of an answer; nil: it is not hostile
+}
+
+// Relay treats clients as strfry does, the relay that most of the field's events are on: its limits,
+// its words and its order of doing things. It is not strfry. Events are in memory and answers are
+// encoded beforehand, so that it is never what a client waits for.
 type Relay struct {
-	relay  *khatru.Relay
-	closed atomic.Bool
+	is    Behaviour
+	store *store
 
 	mu      sync.Mutex
+	open    map[*connection]bool
+	closed  bool // connections are refused
 	asked   []nostr.Filter
-	readers map[string]bool // public keys
-	sockets []net.Conn
+	spans   []*Span
+	traffic Traffic
 	left    int           // how many stored events are shown while held is open
 	held    chan struct{} // nil: all are
 }
 
-// NewReconcilingRelay makes a relay without events that speaks NIP-77.
-func NewReconcilingRelay() (*Relay, error) {
-	r, err := NewRelay()
-	if err == nil {
-		r.relay.Negentropy = true
-	}
-	return r, err
+// Span is one WebSocket to a relay.
+type Span struct {
+	Relay  string    `json:"relay"` // set by who collects the spans of many
+	From   string    `json:"from"`  // address of the client, without its port
+	Opened time.Time `json:"opened"`
+	Closed time.Time `json:"closed,omitzero"` // zero: still open
+}
+
+// Traffic is what went through a relay's sockets since it was made, or reset.
+type Traffic struct {
+	Connections int       `json:"connections"`
+	Messages    int       `json:"messages"`  // of clients, of all kinds
+	Requests    int       `json:"requests"`  // REQ
+	Reconciled  int       `json:"neg_open"`  // NEG-OPEN
+	Sent        int       `json:"sent"`      // EVENT messages
+	In          int       `json:"in"`        // bytes
+	Live        int       `json:"live"`      // bytes of these that were REQ for what is new only
+	Out         int       `json:"out"`       // bytes
+	Connected   time.Time `json:"connected"` // the first WebSocket; zero: none yet
+	Last        time.Time `json:"last"`      // the last message that a client sent, or that was sent to one
 }
 
 // NewRelay makes a relay without events.
-func NewRelay() (*Relay, error) {
-	store := &store{events: slicestore.SliceStore{MaxLimit: math.MaxInt}}
-	if err := store.events.Init(); err != nil {
-		return nil, fmt.Errorf("open the store of a relay: %w", err)
-	}
-	r := &Relay{relay: khatru.NewRelay()}
-	r.relay.Log = log.New(io.Discard, "", 0)
-	r.relay.StoreEvent = append(r.relay.StoreEvent, store.save)
-	r.relay.ReplaceEvent = append(r.relay.ReplaceEvent, store.replace)
-	r.relay.QueryEvents = append(r.relay.QueryEvents, func(ctx context.Context, f nostr.Filter) (chan *nostr.Event, error) {
-		r.mu.Lock()
-		r.asked = append(r.asked, f)
-		r.mu.Unlock()
-		answer, err := store.query(ctx, f)
-		if err == nil {
-			r.wait(ctx, len(answer))
-		}
-		return answer, err
-	})
-	return r, nil
+func NewRelay(is Behaviour) *Relay {
+	is.Page, is.Subscriptions, is.Filters = cmp.Or(is.Page, 500), cmp.Or(is.Subscriptions, 20), cmp.Or(is.Filters, 200)
+	is.MessageBytes, is.Reconciled = cmp.Or(is.MessageBytes, 131072), cmp.Or(is.Reconciled, 1_000_000)
+	return &Relay{is: is, store: newStore(), open: map[*connection]bool{}}
 }
 
-// Hold shows so many stored events, or a page more, and lets requests for others wait until
-// release is called.
+// Twin makes another relay that behaves the same and has the same events.
+func (r *Relay) Twin() *Relay {
+	return &Relay{is: r.is, store: r.store, open: map[*connection]bool{}}
+}
+
+// Load adds events, one JSON text each, to the relays that homes names for each, without checking
+// them and without telling a subscriber. It keeps each text once, however many relays have it.
+func Load(raws [][]byte, homes func(*nostr.Event) []*Relay) error {
+	loads := map[*Relay][]*entry{}
+	for _, raw := range raws {
+		e, ev, err := read(raw)
+		if err != nil {
+			return err
+		}
+		for _, r := range homes(ev) {
+			loads[r] = append(loads[r], e)
+		}
+	}
+	for r, entries := range loads {
+		r.store.load(entries)
+	}
+	return nil
+}
+
+// Publish adds events and tells subscribers, as if clients had sent them.
+func (r *Relay) Publish(events ...*nostr.Event) error {
+	for _, ev := range events {
+		e, _, err := read([]byte(ev.String()))
+		if err != nil {
+			return err
+		}
+		if r.store.add(e) {
+			r.tell(e)
+		}
+	}
+	return nil
+}
+
+// Traffic is what went through its sockets so far.
+func (r *Relay) Traffic() Traffic {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.traffic
+}
+
+// ResetTraffic sets what is counted to nothing. A client that is connected stays so.
+func (r *Relay) ResetTraffic() { r.count(func(t *Traffic) { *t = Traffic{} }) }
+
+func (r *Relay) count(change func(t *Traffic)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.traffic)
+}
+
+// Asked is every filter that the relay was asked for stored events.
+func (r *Relay) Asked() []nostr.Filter {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.asked)
+}
+
+// Spans are all WebSockets so far, in the order in which they were opened.
+func (r *Relay) Spans() (all []Span) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.spans {
+		all = append(all, *s)
+	}
+	return all
+}
+
+// Hold shows so many stored events, or a page more, and lets requests for others wait until release
+// is called.
 func (r *Relay) Hold(after int) (release func()) {
 	held := make(chan struct{})
 	r.mu.Lock()
@@ -75,149 +156,159 @@ func (r *Relay) Hold(after int) (release func()) {
 	return sync.OnceFunc(func() { close(held) })
 }
 
-// wait waits until so many stored events may be shown.
-func (r *Relay) wait(ctx context.Context, n int) {
+// wait waits until n stored events may be shown, or done is closed.
+func (r *Relay) wait(n int, done <-chan struct{}) {
 	r.mu.Lock()
-	held, now := r.held, r.held == nil || r.left > 0
+	held, now := r.held, r.held == nil || r.left > 0 || n == 0
 	r.left -= n
 	r.mu.Unlock()
-	if now || n == 0 {
+	if now {
 		return
 	}
 	select {
 	case <-held:
-	case <-ctx.Done():
+	case <-done:
 	}
 }
 
-// Guard lets only clients read that have authenticated (NIP-42), with any key.
-func (r *Relay) Guard() {
-	r.relay.RejectFilter = append(r.relay.RejectFilter, func(ctx context.Context, _ nostr.Filter) (bool, string) {
-		reader := khatru.GetAuthed(ctx)
-		if reader == "" {
-			return true, "auth-required: this relay wants to know who reads"
-		}
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.readers == nil {
-			r.readers = map[string]bool{}
-		}
-		r.readers[reader] = true
-		return false, ""
-	})
-}
-
-// Readers are the public keys of those who have authenticated and read.
-func (r *Relay) Readers() []string {
+// Shut refuses connections, or allows them again.
+func (r *Relay) Shut(yes bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Sorted(maps.Keys(r.readers))
+	r.closed = yes
 }
 
-// ServeHTTP answers a client.
-func (r *Relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if r.closed.Load() {
-		http.Error(w, "closed today", http.StatusServiceUnavailable)
-		return
-	}
-	r.relay.ServeHTTP(w, req)
-}
-
-// Connection is the ConnState of the relay's http.Server: it notes WebSockets, of which the server
-// itself knows nothing any more.
-func (r *Relay) Connection(c net.Conn, state http.ConnState) {
-	if state == http.StateHijacked {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.sockets = append(r.sockets, c)
+// HangUp closes all connections.
+func (r *Relay) HangUp() {
+	for _, c := range r.connections() {
+		c.end()
 	}
 }
 
-// Publish gives events to the relay, which tells them to its subscribers.
-func (r *Relay) Publish(events ...*nostr.Event) error {
-	for _, ev := range events {
-		skip, err := r.relay.AddEvent(context.Background(), ev)
-		if err != nil {
-			return fmt.Errorf("publish at a relay: %w", err)
-		}
-		if !skip {
-			r.relay.BroadcastEvent(ev)
-		}
+// Listening is how many filters wait for new events.
+func (r *Relay) Listening() (n int) {
+	for _, c := range r.connections() {
+		n += c.listening()
+	}
+	return n
+}
+
+func (r *Relay) connections() (all []*connection) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for c := range r.open {
+		all = append(all, c)
+	}
+	return all
+}
+
+// tell gives a new event to those who subscribed.
+func (r *Relay) tell(e *entry) {
+	for _, c := range r.connections() {
+		c.live(e)
+	}
+}
+
+// Serve answers clients until the listener is closed.
+func (r *Relay) Serve(l net.Listener) error {
+	server := &http.Server{Handler: r, ReadHeaderTimeout: time.Minute}
+	defer r.HangUp()
+	if err := server.Serve(counting{l, r}); !errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("serve a relay: %w", err)
 	}
 	return nil
 }
 
-// Asked is every filter that the relay was asked for stored events.
-func (r *Relay) Asked() []nostr.Filter {
+// ServeHTTP answers a client.
+func (r *Relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	return append([]nostr.Filter(nil), r.asked...)
+	closed := r.closed
+	r.mu.Unlock()
+	switch {
+	case closed:
+		http.Error(w, "closed today", http.StatusServiceUnavailable)
+	case strings.EqualFold(req.Header.Get("Upgrade"), "websocket"):
+		r.connect(w, req)
+	default:
+		w.Header().Set("Content-Type", "application/nostr+json")
+		json.NewEncoder(w).Encode(r.information())
+	}
 }
 
-// Listening is how many live filters clients have open.
-func (r *Relay) Listening() int { return len(r.relay.GetListeningFilters()) }
+// information is the document of NIP-11, with what strfry says there.
+func (r *Relay) information() map[string]any {
+	doc := map[string]any{
+		"name": "a relay of tests", "software": "git+https://github.com/hoytech/strfry.git", "version": "as in tests",
+		"supported_nips": []int{1, 2, 4, 9, 11, 22, 28, 40, 70},
+		"limitation": map[string]any{
+			"max_message_length": r.is.MessageBytes, "max_subscriptions": r.is.Subscriptions, "max_limit": r.is.Page,
+		},
+	}
+	if !r.is.NoNegentropy {
+		doc["supported_nips"], doc["negentropy"] = []int{1, 2, 4, 9, 11, 22, 28, 40, 70, 77}, 1
+	}
+	return doc
+}
 
-// Shut refuses connections, or allows them again.
-func (r *Relay) Shut(yes bool) { r.closed.Store(yes) }
-
-// HangUp closes all connections.
-func (r *Relay) HangUp() {
+func (r *Relay) connect(w http.ResponseWriter, req *http.Request) {
+	conn, in, _, err := ws.UpgradeHTTP(req, w)
+	if err != nil {
+		return // the answer is written
+	}
+	from, _, err := net.SplitHostPort(req.RemoteAddr)
+	if err != nil {
+		from = req.RemoteAddr
+	}
+	c := newConnection(r, conn, in.Reader)
+	span := &Span{From: from, Opened: time.Now()}
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, c := range r.sockets {
-		c.Close()
+	r.open[c] = true
+	r.spans = append(r.spans, span)
+	r.traffic.Connections++
+	if r.traffic.Connected.IsZero() {
+		r.traffic.Connected = span.Opened
 	}
-	r.sockets = nil
-}
-
-// store is a slice of events. The library's own lets queries read while events are inserted, and
-// then the oldest event may be missing from an answer: here an answer is complete before the next
-// event is stored.
-type store struct {
-	mu     sync.RWMutex
-	events slicestore.SliceStore
-}
-
-func (s *store) save(ctx context.Context, ev *nostr.Event) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.events.SaveEvent(ctx, ev)
-}
-
-func (s *store) replace(ctx context.Context, ev *nostr.Event) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.events.ReplaceEvent(ctx, ev)
-}
-
-// page is how many events a filter is answered with at most.
-const page = 500
-
-func (s *store) query(ctx context.Context, f nostr.Filter) (chan *nostr.Event, error) {
-	if !eventstore.IsNegentropySession(ctx) && (f.Limit > page || f.Limit == 0 && !f.LimitZero) {
-		f.Limit = page
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.open, c)
+		span.Closed = time.Now()
+	}()
+	if r.is.Trick != nil {
+		c.playTrick(r.is.Trick)
+		return
 	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	found, err := s.events.QueryEvents(ctx, f)
+	c.run()
+}
+
+// counting is a listener whose connections count their bytes.
+type counting struct {
+	net.Listener
+	relay *Relay
+}
+
+func (l counting) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	var events []*nostr.Event
-	for more := true; more && ctx.Err() == nil; { // when it has ended the store leaves the channel open
-		var ev *nostr.Event
-		select {
-		case ev, more = <-found:
-			if more {
-				events = append(events, ev)
-			}
-		case <-ctx.Done():
-		}
-	}
-	answer := make(chan *nostr.Event, len(events))
-	for _, ev := range events {
-		answer <- ev
-	}
-	close(answer)
-	return answer, nil
+	return &counted{c, l.relay}, nil
+}
+
+type counted struct {
+	net.Conn
+	relay *Relay
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.relay.count(func(t *Traffic) { t.In += n })
+	return n, err
+}
+
+func (c *counted) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.relay.count(func(t *Traffic) { t.Out += n })
+	return n, err
 }

@@ -1,15 +1,22 @@
 package world
 
 import (
+	"context"
+	"io"
+	"log"
+	"maps"
+	"math"
 	"net"
 	"net/http/httptest"
-	"strings"
+	"slices"
+	"sync"
 	"testing"
+
+	"github.com/fiatjaf/eventstore/slicestore"
+	"github.com/fiatjaf/khatru"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/test/outside"
-	"tendril.dev/test/outside/hostile"
-	"tendril.dev/test/outside/strfry"
 )
 
 // Relay is a foreign relay on this machine.
@@ -19,38 +26,40 @@ type Relay struct {
 	t testing.TB
 }
 
-// NewRelay starts a relay that holds events.
+// NewRelay starts a relay that holds events and does not speak NIP-77.
 func NewRelay(t testing.TB, events ...*nostr.Event) *Relay {
 	t.Helper()
-	return newRelay(t, outside.NewRelay, events)
+	return NewRelayThat(t, outside.Behaviour{NoNegentropy: true}, events...)
 }
 
-// NewReconcilingRelay starts a relay that holds events and speaks NIP-77.
-func NewReconcilingRelay(t testing.TB, events ...*nostr.Event) *Relay {
+// NewRelayThat starts a relay that behaves in a way.
+func NewRelayThat(t testing.TB, is outside.Behaviour, events ...*nostr.Event) *Relay {
 	t.Helper()
-	return newRelay(t, outside.NewReconcilingRelay, events)
-}
-
-func newRelay(t testing.TB, make func() (*outside.Relay, error), events []*nostr.Event) *Relay {
-	t.Helper()
-	relay, err := make()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewUnstartedServer(relay)
-	server.Config.ConnState = relay.Connection
-	server.Start()
-	t.Cleanup(server.Close)
-	r := &Relay{"ws" + strings.TrimPrefix(server.URL, "http"), relay, t}
+	r := RelayOf(t, "ws://"+l.Addr().String(), outside.NewRelay(is))
+	done := make(chan error, 1)
+	go func() { done <- r.Serve(l) }()
+	t.Cleanup(func() {
+		l.Close()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 	r.Publish(events...)
 	return r
 }
+
+// RelayOf is a relay that is served elsewhere.
+func RelayOf(t testing.TB, url string, relay *outside.Relay) *Relay { return &Relay{url, relay, t} }
 
 // Publish gives events to the relay, which tells them to its subscribers.
 func (r *Relay) Publish(events ...*nostr.Event) {
 	r.t.Helper()
 	if err := r.Relay.Publish(events...); err != nil {
-		r.t.Fatal(err)
+		r.t.Error(err)
 	}
 }
 
@@ -61,60 +70,86 @@ func (r *Relay) HangUp() {
 	Await(r.t, "no client listens", func() bool { return r.Listening() == 0 })
 }
 
-// Strfry is a foreign relay on this machine that treats clients as strfry does.
-type Strfry struct {
-	URL string
-	*strfry.Relay
-	t testing.TB
+// Khatru is a relay of which nothing but the address is ours.
+type Khatru struct {
+	URL   string
+	relay *khatru.Relay
+	t     testing.TB
+
+	mu      sync.Mutex // of the store too, which has none
+	readers map[string]bool
 }
 
-// NewStrfry starts such a relay, which holds events.
-func NewStrfry(t testing.TB, limits strfry.Limits, events ...*nostr.Event) *Strfry {
+// NewKhatru starts a khatru, with or without NIP-77, that holds events.
+func NewKhatru(t testing.TB, negentropy bool, events ...*nostr.Event) *Khatru {
 	t.Helper()
-	relay := strfry.New(limits)
-	s := &Strfry{serve(t, relay.Serve), relay, t}
-	s.Publish(events...)
-	return s
+	store := &slicestore.SliceStore{MaxLimit: math.MaxInt}
+	if err := store.Init(); err != nil {
+		t.Fatal(err)
+	}
+	k := &Khatru{relay: khatru.NewRelay(), t: t, readers: map[string]bool{}}
+	k.relay.Negentropy, k.relay.Log = negentropy, log.New(io.Discard, "", 0)
+	locked := func(do func(context.Context, *nostr.Event) error) func(context.Context, *nostr.Event) error {
+		return func(ctx context.Context, ev *nostr.Event) error {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			return do(ctx, ev)
+		}
+	}
+	k.relay.StoreEvent = append(k.relay.StoreEvent, locked(store.SaveEvent))
+	k.relay.ReplaceEvent = append(k.relay.ReplaceEvent, locked(store.ReplaceEvent))
+	k.relay.QueryEvents = append(k.relay.QueryEvents, func(_ context.Context, f nostr.Filter) (chan *nostr.Event, error) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		answer := make(chan *nostr.Event, 10_000)
+		defer close(answer)
+		if f.LimitZero {
+			return answer, nil
+		}
+		found, err := store.QueryEvents(context.Background(), f)
+		if err != nil {
+			return nil, err
+		}
+		for ev := range found {
+			answer <- ev
+		}
+		return answer, nil
+	})
+	server := httptest.NewServer(k.relay)
+	t.Cleanup(server.Close)
+	k.URL = RelayAt(server.URL)
+	k.Publish(events...)
+	return k
 }
 
 // Publish gives events to the relay, which tells them to its subscribers.
-func (s *Strfry) Publish(events ...*nostr.Event) {
-	s.t.Helper()
-	if err := s.Relay.Publish(events...); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
-// Hostile is a relay on this machine that means harm.
-type Hostile struct {
-	URL string
-	*hostile.Relay
-}
-
-// NewHostile starts a relay with a trick; it has events that look good.
-func NewHostile(t testing.TB, trick hostile.Trick, events ...*nostr.Event) *Hostile {
-	t.Helper()
-	relay, err := hostile.New(trick, events...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &Hostile{serve(t, relay.Serve), relay}
-}
-
-// serve runs what serves on a listener until the end of the test, and gives its WebSocket URL.
-func serve(t testing.TB, run func(net.Listener) error) (url string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- run(l) }()
-	t.Cleanup(func() {
-		l.Close()
-		if err := <-done; err != nil {
-			t.Error(err)
+func (k *Khatru) Publish(events ...*nostr.Event) {
+	k.t.Helper()
+	for _, ev := range events {
+		if _, err := k.relay.AddEvent(context.Background(), ev); err != nil {
+			k.t.Fatal(err)
 		}
+		k.relay.BroadcastEvent(ev)
+	}
+}
+
+// Guard lets only clients read that have authenticated (NIP-42), with any key.
+func (k *Khatru) Guard() {
+	k.relay.RejectFilter = append(k.relay.RejectFilter, func(ctx context.Context, _ nostr.Filter) (bool, string) {
+		reader := khatru.GetAuthed(ctx)
+		if reader == "" {
+			return true, "auth-required: this relay wants to know who reads"
+		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.readers[reader] = true
+		return false, ""
 	})
-	return "ws://" + l.Addr().String()
+}
+
+// Readers are the public keys of those who have authenticated and read.
+func (k *Khatru) Readers() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Sorted(maps.Keys(k.readers))
 }

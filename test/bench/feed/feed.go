@@ -12,7 +12,7 @@ import (
 	"os/exec"
 	"time"
 
-	"tendril.dev/test/outside/strfry"
+	"tendril.dev/test/outside"
 )
 
 // Addresses is what the program prints.
@@ -23,12 +23,12 @@ type Addresses struct {
 
 // Report is what its relays did since the last reset.
 type Report struct {
-	CPU    time.Duration    `json:"cpu"` // of the process, since its start
-	Relays []strfry.Traffic `json:"relays"`
+	CPU    time.Duration     `json:"cpu"` // of the process, since its start
+	Relays []outside.Traffic `json:"relays"`
 }
 
 // Total adds up what the relays did. Connected is the first that was, Last the last of all.
-func (r Report) Total() (sum strfry.Traffic) {
+func (r Report) Total() (sum outside.Traffic) {
 	for _, t := range r.Relays {
 		sum.Connections += t.Connections
 		sum.Requests += t.Requests

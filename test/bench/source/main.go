@@ -19,7 +19,7 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/test/bench/feed"
 	"tendril.dev/test/corpus"
-	"tendril.dev/test/outside/strfry"
+	"tendril.dev/test/outside"
 )
 
 func main() {
@@ -31,16 +31,14 @@ func main() {
 func run() error {
 	count := flag.Int("relays", 1, "relays, all with the same events")
 	copies := flag.Int("copies", 0, "each relay has events of its own: those of so many relays' repositories; 0: all have all")
-	limits := strfry.Limits{}
-	flag.BoolVar(&limits.NoNegentropy, "no-negentropy", false, "without NIP-77")
-	flag.IntVar(&limits.Subscriptions, "subscriptions", 0, "subscriptions a connection; 0: strfry's 20")
+	limits := outside.Behaviour{}
 	flag.IntVar(&limits.Page, "page", 0, "events a filter is answered with; 0: strfry's 500")
 	flag.Parse()
 
-	relays := []*strfry.Relay{strfry.New(limits)}
+	relays := []*outside.Relay{outside.NewRelay(limits)}
 	for len(relays) < *count {
 		if *copies > 0 {
-			relays = append(relays, strfry.New(limits))
+			relays = append(relays, outside.NewRelay(limits))
 		} else {
 			relays = append(relays, relays[0].Twin())
 		}
@@ -72,7 +70,7 @@ func run() error {
 }
 
 // handler lets the measuring process fill the relays and ask what they did.
-func handler(relays []*strfry.Relay, copies int) http.Handler {
+func handler(relays []*outside.Relay, copies int) http.Handler {
 	mux := http.NewServeMux()
 	load := func(w http.ResponseWriter, lines [][]byte, err error) {
 		if err == nil {
@@ -112,13 +110,12 @@ func handler(relays []*strfry.Relay, copies int) http.Handler {
 
 // loadAmong gives events to all relays, or each to those that have its repository, and then the
 // first relay has every announcement and state besides: it is where a new server learns of them.
-func loadAmong(relays []*strfry.Relay, copies int, lines [][]byte) error {
+func loadAmong(relays []*outside.Relay, copies int, lines [][]byte) error {
 	if copies == 0 {
-		_, err := relays[0].Load(lines)
-		return err
+		return outside.Load(lines, func(*nostr.Event) []*outside.Relay { return relays[:1] })
 	}
 	var unnamed error
-	err := strfry.LoadAmong(lines, func(ev *nostr.Event) (homes []*strfry.Relay) {
+	err := outside.Load(lines, func(ev *nostr.Event) (homes []*outside.Relay) {
 		repository := feed.Repository(ev)
 		if repository == "" {
 			unnamed = fmt.Errorf("event %s names no repository", ev.ID)

@@ -1,4 +1,4 @@
-package main
+package k8s
 
 // kustomization is the overlay that is applied; %s are namespace, overlay to try, and domain.
 const kustomization = `apiVersion: kustomize.config.k8s.io/v1beta1

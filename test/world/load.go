@@ -1,7 +1,4 @@
-// Package load does again and again what users do, as a normal client would: what fails is tried
-// again for a while. It counts what failed at the first try, and what never succeeded. It also has
-// what the pod of the outside world tells `make k8s-test`.
-package load
+package world
 
 import (
 	"context"
@@ -11,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"testing"
 	"time"
 
 	"tendril.dev/test/outside"
@@ -25,17 +23,17 @@ var ErrMoved = errors.New("the server went away")
 type Action struct {
 	Name  string
 	Every time.Duration // pause between two requests
-	// Do makes one request; attempt counts from 0 for each. It returns an error that wraps ErrMoved
-	// if the server said goodbye before it answered.
-	Do func(ctx context.Context, attempt int) error
+	// Do makes one request, within the time that t has; attempt counts from 0 for each. It returns an
+	// error that wraps ErrMoved if the server said goodbye before it answered.
+	Do func(t testing.TB, attempt int) error
 }
 
 // How long a client tries again, and how long one attempt may take.
 const (
 	firstPause = 250 * time.Millisecond
 	longest    = 4 * time.Second
-	Patience   = 2 * time.Minute
-	Attempt    = time.Minute
+	giveUp     = 2 * time.Minute
+	oneAttempt = time.Minute
 )
 
 // Tally is how the requests of one action went.
@@ -43,15 +41,16 @@ type Tally struct {
 	Requests int            `json:"requests"`         // that have ended
 	Failed   int            `json:"failed"`           // whose first try failed
 	Moved    int            `json:"moved"`            // asked again because the server went away
-	GaveUp   int            `json:"gave_up"`          // that did not succeed within Patience
+	GaveUp   int            `json:"gave_up"`          // that never succeeded
 	Slowest  time.Duration  `json:"slowest"`          // longest time from the first try to success
-	Errors   map[string]int `json:"errors,omitempty"` // what failures said, at most MaxErrors different ones
+	Errors   map[string]int `json:"errors,omitempty"` // what failures said, a bounded number of different ones
 }
 
-// MaxErrors bounds the different errors that a tally keeps.
-const MaxErrors = 20
+// maxErrors bounds the different errors that a tally keeps.
+const maxErrors = 20
 
-// Meter counts. Its zero value is ready.
+// Meter does again and again what users do, as a normal client would: what fails is tried again for
+// a while. It counts what failed at the first try, and what never succeeded. Its zero value is ready.
 type Meter struct {
 	mu      sync.Mutex
 	tallies map[string]*Tally
@@ -86,8 +85,8 @@ func (m *Meter) count(action string, change func(t *Tally)) {
 }
 
 // Run does the actions side by side until stop is done, and returns when the last request has
-// ended. Requests that have begun go on with ctx.
-func (m *Meter) Run(ctx context.Context, stop <-chan struct{}, actions []Action) {
+// ended.
+func (m *Meter) Run(t testing.TB, stop <-chan struct{}, actions []Action) {
 	var all sync.WaitGroup
 	for _, a := range actions {
 		all.Go(func() {
@@ -95,11 +94,11 @@ func (m *Meter) Run(ctx context.Context, stop <-chan struct{}, actions []Action)
 				select {
 				case <-stop:
 					return
-				case <-ctx.Done():
+				case <-t.Context().Done():
 					return
 				case <-time.After(pause):
 				}
-				m.request(ctx, a)
+				m.request(t, a)
 			}
 		})
 	}
@@ -107,16 +106,16 @@ func (m *Meter) Run(ctx context.Context, stop <-chan struct{}, actions []Action)
 }
 
 // request makes one request and tries again until it succeeds or patience is over.
-func (m *Meter) request(ctx context.Context, a Action) {
+func (m *Meter) request(t testing.TB, a Action) {
 	began, pause, failed, moved := time.Now(), firstPause, false, 0
 	for attempt := 0; ; attempt++ {
-		try, cancel := context.WithTimeout(ctx, Attempt)
-		err := a.Do(try, attempt)
+		ctx, cancel := context.WithTimeout(t.Context(), oneAttempt)
+		err := a.Do(within{t, ctx}, attempt)
 		cancel()
 		if err == nil {
 			break
 		}
-		if ctx.Err() != nil {
+		if t.Context().Err() != nil {
 			return // the whole load was ended in the middle of it: no result
 		}
 		if errors.Is(err, ErrMoved) && moved < 3 {
@@ -126,7 +125,7 @@ func (m *Meter) request(ctx context.Context, a Action) {
 		}
 		failed = true
 		m.count(a.Name, func(t *Tally) { t.note(err) })
-		if time.Since(began) > Patience {
+		if time.Since(began) > giveUp {
 			m.count(a.Name, func(t *Tally) { t.Requests++; t.Failed++; t.GaveUp++ })
 			return
 		}
@@ -142,13 +141,21 @@ func (m *Meter) request(ctx context.Context, a Action) {
 	})
 }
 
+// within is a test that has until a time.
+type within struct {
+	testing.TB
+	ctx context.Context
+}
+
+func (w within) Context() context.Context { return w.ctx }
+
 // note keeps what an error says, as long as there is room for another text.
 func (t *Tally) note(err error) {
 	text := err.Error()
 	if len(text) > 300 {
 		text = text[:300] + "…"
 	}
-	if _, known := t.Errors[text]; !known && len(t.Errors) >= MaxErrors {
+	if _, known := t.Errors[text]; !known && len(t.Errors) >= maxErrors {
 		text = "others"
 	}
 	t.Errors[text]++
@@ -181,10 +188,10 @@ func Lines(tallies map[string]Tally) []string {
 	return lines
 }
 
-// Done is the last line of a task of the outside world that has succeeded.
+// Done is the last line of a task of the outside world of `make k8s-test` that has succeeded.
 const Done = "done"
 
-// Status is how the outside world stands.
+// Status is how that outside world stands.
 type Status struct {
 	Now       time.Time        `json:"now"` // on the clock of the spans
 	Published int              `json:"published"`

@@ -1,11 +1,9 @@
-package load
+package world
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +16,7 @@ func run(t *testing.T, d time.Duration, a Action) Tally {
 	synctest.Test(t, func(t *testing.T) {
 		stop := make(chan struct{})
 		time.AfterFunc(d, func() { close(stop) })
-		m.Run(t.Context(), stop, []Action{a})
+		m.Run(t, stop, []Action{a})
 	})
 	return m.Tallies()[a.Name]
 }
@@ -43,12 +41,12 @@ func TestRequests(t *testing.T) {
 				<-ctx.Done()
 			}
 			return ctx.Err()
-		}, Tally{Failed: 1, Slowest: Attempt + firstPause}},
+		}, Tally{Failed: 1, Slowest: oneAttempt + firstPause}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			calls := 0
-			got := run(t, c.time, Action{"x", time.Second, func(ctx context.Context, _ int) error { calls++; return c.do(ctx, calls) }})
+			got := run(t, c.time, Action{"x", time.Second, func(t testing.TB, _ int) error { calls++; return c.do(t.Context(), calls) }})
 			if got.Requests == 0 || got.Failed != c.want.Failed || got.GaveUp != c.want.GaveUp || got.Moved != c.want.Moved || got.Slowest != c.want.Slowest {
 				t.Errorf("after %d calls: %+v, want %+v", calls, got, c.want)
 			}
@@ -67,24 +65,8 @@ func fails(is bool, err error) error {
 func TestErrorsAreBounded(t *testing.T) {
 	t.Parallel()
 	calls := 0
-	got := run(t, time.Minute, Action{"x", time.Second, func(context.Context, int) error { calls++; return fmt.Errorf("failure %d", calls) }})
-	if len(got.Errors) != MaxErrors+1 || got.Errors["others"] != calls-MaxErrors {
+	got := run(t, time.Minute, Action{"x", time.Second, func(testing.TB, int) error { calls++; return fmt.Errorf("failure %d", calls) }})
+	if len(got.Errors) != maxErrors+1 || got.Errors["others"] != calls-maxErrors {
 		t.Errorf("of %d errors are kept: %v", calls, got.Errors)
-	}
-}
-
-func TestSumAndLines(t *testing.T) {
-	t.Parallel()
-	tallies := map[string]Tally{
-		"push":  {Requests: 2, Failed: 1, Slowest: 2 * time.Second, Errors: map[string]int{"503": 3}},
-		"clone": {Requests: 5, Moved: 1, GaveUp: 1, Slowest: time.Second, Errors: map[string]int{"503": 1, "reset": 1}},
-	}
-	want := Tally{Requests: 7, Failed: 1, Moved: 1, GaveUp: 1, Slowest: 2 * time.Second, Errors: map[string]int{"503": 4, "reset": 1}}
-	if got := Sum(tallies); !reflect.DeepEqual(got, want) {
-		t.Errorf("the sum is %+v, want %+v", got, want)
-	}
-	lines := Lines(tallies)
-	if len(lines) != 5 || !strings.Contains(lines[0], "clone") || !strings.Contains(lines[1], "1 × 503") || !strings.Contains(lines[3], "push") {
-		t.Errorf("the lines are\n%s", strings.Join(lines, "\n"))
 	}
 }

@@ -1,9 +1,11 @@
-package strfry
+package outside
 
 import (
+	"bytes"
 	"cmp"
 	"container/heap"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -15,31 +17,24 @@ import (
 
 // entry is a stored event, with its JSON as it is sent.
 type entry struct {
-	item         reconcile.Item
-	kind, author string   // keys of the index
-	tags         []string // keys of the index, of the tags with one letter
-	raw          []byte
+	item reconcile.Item
+	keys []string // of the index: kind, author, id and tags with one letter
+	raw  []byte
 }
 
 // newest orders entries as they are answered: the newest first, and the lower id among equals.
 func newest(a, b *entry) int {
-	if a.item.CreatedAt != b.item.CreatedAt {
-		return cmp.Compare(b.item.CreatedAt, a.item.CreatedAt)
-	}
-	return slices.Compare(a.item.ID[:], b.item.ID[:])
+	return cmp.Or(cmp.Compare(b.item.CreatedAt, a.item.CreatedAt), bytes.Compare(a.item.ID[:], b.item.ID[:]))
 }
 
 // store is events in memory. Every list in it has the order of [newest].
 type store struct {
 	mu  sync.RWMutex
-	ids map[[32]byte]*entry
 	all []*entry
 	by  map[string][]*entry // by key
 }
 
-func newStore() *store {
-	return &store{ids: map[[32]byte]*entry{}, by: map[string][]*entry{}}
-}
+func newStore() *store { return &store{by: map[string][]*entry{}} }
 
 // read makes an entry of an event's JSON, which it keeps.
 func read(raw []byte) (*entry, *nostr.Event, error) {
@@ -47,42 +42,38 @@ func read(raw []byte) (*entry, *nostr.Event, error) {
 	if err := ev.UnmarshalJSON(raw); err != nil {
 		return nil, nil, fmt.Errorf("read an event: %w", err)
 	}
-	e := &entry{kind: kindKey(ev.Kind), author: authorKey(ev.PubKey), raw: raw}
+	e := &entry{keys: []string{kindKey(ev.Kind), "author:" + ev.PubKey, "id:" + ev.ID}, raw: raw}
 	e.item.CreatedAt = ev.CreatedAt
 	if n, err := hex.Decode(e.item.ID[:], []byte(ev.ID)); err != nil || n != len(e.item.ID) {
 		return nil, nil, fmt.Errorf("read an event: its id is %q", ev.ID)
 	}
 	for _, tag := range ev.Tags {
-		if len(tag) >= 2 && len(tag[0]) == 1 {
-			e.tags = append(e.tags, tagKey(tag[0], tag[1]))
+		if len(tag) < 2 || len(tag[0]) != 1 {
+			continue
+		}
+		if key := tag[0] + ":" + tag[1]; !slices.Contains(e.keys, key) {
+			e.keys = append(e.keys, key)
 		}
 	}
-	slices.Sort(e.tags)
-	e.tags = slices.Compact(e.tags)
 	return e, &ev, nil
 }
 
-func kindKey(kind int) string            { return "kind:" + strconv.Itoa(kind) }
-func authorKey(author string) string     { return "author:" + author }
-func tagKey(letter, value string) string { return letter + ":" + value }
+func kindKey(kind int) string { return "kind:" + strconv.Itoa(kind) }
 
-func (e *entry) keys() []string {
-	return append([]string{e.kind, e.author}, e.tags...)
-}
+// known reports whether the event is there already.
+func (s *store) known(e *entry) bool { return len(s.by[e.keys[2]]) > 0 }
 
-// load adds events, many at once, and returns how many were new.
-func (s *store) load(entries []*entry) (added int) {
+// load adds events, many at once.
+func (s *store) load(entries []*entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	touched := map[string]bool{}
 	for _, e := range entries {
-		if s.ids[e.item.ID] != nil {
+		if s.known(e) {
 			continue
 		}
-		added++
-		s.ids[e.item.ID] = e
 		s.all = append(s.all, e)
-		for _, key := range e.keys() {
+		for _, key := range e.keys {
 			s.by[key] = append(s.by[key], e)
 			touched[key] = true
 		}
@@ -91,19 +82,17 @@ func (s *store) load(entries []*entry) (added int) {
 	for key := range touched {
 		slices.SortFunc(s.by[key], newest)
 	}
-	return added
 }
 
 // add adds one event and reports whether it is new.
 func (s *store) add(e *entry) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ids[e.item.ID] != nil {
+	if s.known(e) {
 		return false
 	}
-	s.ids[e.item.ID] = e
 	s.all = insert(s.all, e)
-	for _, key := range e.keys() {
+	for _, key := range e.keys {
 		s.by[key] = insert(s.by[key], e)
 	}
 	return true
@@ -114,19 +103,62 @@ func insert(list []*entry, e *entry) []*entry {
 	return slices.Insert(list, at, e)
 }
 
-// size is how many events there are.
-func (s *store) size() int {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return len(s.all)
+// filter is a filter of NIP-01, with its conditions as keys of the index: an event has one of each.
+type filter struct {
+	nostr.Filter
+	limit int
+	any   []map[string]bool
+}
+
+// readFilter reads a filter, for no more than so many events.
+func readFilter(raw json.RawMessage, most int) (*filter, error) {
+	f := &filter{limit: most}
+	if err := json.Unmarshal(raw, &f.Filter); err != nil {
+		return nil, fmt.Errorf("filter: %w", err)
+	}
+	if f.Limit > 0 || f.LimitZero {
+		f.limit = min(f.Limit, most)
+	}
+	either := func(prefix string, values []string) {
+		if values == nil {
+			return
+		}
+		keys := map[string]bool{}
+		for _, v := range values {
+			keys[prefix+v] = true
+		}
+		f.any = append(f.any, keys)
+	}
+	var kinds []string
+	for _, k := range f.Kinds {
+		kinds = append(kinds, strconv.Itoa(k))
+	}
+	either("kind:", kinds)
+	either("author:", f.Authors)
+	either("id:", f.IDs)
+	for letter, values := range f.Tags {
+		either(letter+":", values)
+	}
+	return f, nil
+}
+
+func (f *filter) matches(e *entry) bool {
+	if f.Since != nil && e.item.CreatedAt < *f.Since || f.Until != nil && e.item.CreatedAt > *f.Until {
+		return false
+	}
+	for _, keys := range f.any {
+		if !slices.ContainsFunc(e.keys, func(key string) bool { return keys[key] }) {
+			return false
+		}
+	}
+	return true
 }
 
 // query returns the newest events that match, at most so many.
-func (s *store) query(f *filter, most int) []*entry {
+func (s *store) query(f *filter, most int) (found []*entry) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	var found []*entry
-	merge := merged(s.lists(f), f)
+	merge := merged(s.lists(f), f.Until)
 	for len(found) < most && len(merge) > 0 {
 		e := merge[0][0]
 		for len(merge) > 0 && merge[0][0] == e { // an event may be in several lists
@@ -136,7 +168,7 @@ func (s *store) query(f *filter, most int) []*entry {
 				heap.Fix(&merge, 0)
 			}
 		}
-		if f.since != nil && e.item.CreatedAt < *f.since {
+		if f.Since != nil && e.item.CreatedAt < *f.Since {
 			break
 		}
 		if f.matches(e) {
@@ -148,18 +180,8 @@ func (s *store) query(f *filter, most int) []*entry {
 
 // lists returns the shortest lists that all matching events are in.
 func (s *store) lists(f *filter) [][]*entry {
-	if f.ids != nil {
-		var list []*entry
-		for id := range f.ids {
-			if e := s.ids[id]; e != nil {
-				list = append(list, e)
-			}
-		}
-		slices.SortFunc(list, newest)
-		return [][]*entry{list}
-	}
 	best, size := [][]*entry{s.all}, len(s.all)
-	for _, keys := range f.keys() {
+	for _, keys := range f.any {
 		var lists [][]*entry
 		n := 0
 		for key := range keys {
@@ -176,12 +198,12 @@ func (s *store) lists(f *filter) [][]*entry {
 // merging is a heap of lists, the one with the newest event on top. None is empty.
 type merging [][]*entry
 
-// merged begins each list at the filter's until.
-func merged(lists [][]*entry, f *filter) merging {
+// merged begins each list at the newest event that is not after until.
+func merged(lists [][]*entry, until *nostr.Timestamp) merging {
 	var m merging
 	for _, list := range lists {
-		if f.until != nil {
-			at, _ := slices.BinarySearchFunc(list, *f.until, func(e *entry, until nostr.Timestamp) int {
+		if until != nil {
+			at, _ := slices.BinarySearchFunc(list, *until, func(e *entry, until nostr.Timestamp) int {
 				if e.item.CreatedAt > until {
 					return -1
 				}
@@ -202,8 +224,7 @@ func (m merging) Less(i, j int) bool { return newest(m[i][0], m[j][0]) < 0 }
 func (m merging) Swap(i, j int)      { m[i], m[j] = m[j], m[i] }
 func (m *merging) Push(x any)        { *m = append(*m, x.([]*entry)) }
 func (m *merging) Pop() any {
-	old := *m
-	last := old[len(old)-1]
-	*m = old[:len(old)-1]
+	last := (*m)[len(*m)-1]
+	*m = (*m)[:len(*m)-1]
 	return last
 }

@@ -1,0 +1,143 @@
+package world
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"tendril.dev/lib/nostr"
+)
+
+// Waits is how an event is answered that waits for git data.
+const Waits = "purgatory: won't be served until git data arrives"
+
+// Repo is a person's repository, on this machine and at a Tendril.
+type Repo struct {
+	t                   testing.TB
+	door                string
+	Owner               *Person
+	Name                string
+	Work                *WorkTree
+	Announcement, State *nostr.Event
+	Pushed              string // the newest commit that the Tendril has
+	commits             int
+}
+
+// Hosting says more about a repository that is hosted.
+type Hosting struct {
+	Owner  *Person  // nil: a new one
+	Domain string   // what the Tendril calls itself; empty: [Domain]
+	Relays []string // that the announcement lists
+	Noise  int      // bytes that nothing can compress
+}
+
+// Host announces a repository at a front door and pushes it.
+func Host(t testing.TB, door, name string, how Hosting) *Repo {
+	t.Helper()
+	r := &Repo{t: t, door: door, Owner: how.Owner, Name: name, Work: NewWorkTree(t)}
+	if r.Owner == nil {
+		r.Owner = NewPerson()
+	}
+	if how.Noise > 0 {
+		r.Work.AddNoise(how.Noise)
+		r.Work.Commit("with data")
+	}
+	domain := how.Domain
+	if domain == "" {
+		domain = Domain
+	}
+	r.Announcement = r.Owner.Sign(30617, "", r.Owner.AnnouncementTags(domain, name, EscapePath(name), nil, how.Relays)...)
+	Held(t, RelayAt(door), r.Announcement)
+	r.NewState()
+	Held(t, RelayAt(door), r.State)
+	GitOnceMoved(t, r.Work.Dir, "push", "-q", r.URL(), "main")
+	r.Pushed = r.Work.Refs()["refs/heads/main"]
+	return r
+}
+
+// EscapePath is an identifier as it stands in a path.
+func EscapePath(identifier string) string {
+	return strings.ReplaceAll(identifier, " ", "%20")
+}
+
+// Held submits events that must wait for git data.
+func Held(t testing.TB, relay string, events ...*nostr.Event) {
+	t.Helper()
+	for _, ev := range events {
+		if ok, message := Submit(t, relay, ev); !ok || message != Waits {
+			t.Fatalf("kind %d is answered %v %q, want true %q", ev.Kind, ok, message, Waits)
+		}
+	}
+}
+
+// URL is where git finds the repository; At is the same by another address.
+func (r *Repo) URL() string { return r.At(r.door) }
+
+// At is where git finds the repository by an address of the front door.
+func (r *Repo) At(door string) string {
+	return door + "/" + r.Owner.Npub + "/" + EscapePath(r.Name) + ".git"
+}
+
+// NewState signs what the branches are now, newer than the state before, though no second may have
+// passed.
+func (r *Repo) NewState() *nostr.Event {
+	at := nostr.Now()
+	if r.State != nil {
+		at = max(at, r.State.CreatedAt+1)
+	}
+	r.State = r.Owner.SignAt(at, 30618, "", r.Owner.State(r.Name, r.Work.Refs(), "refs/heads/main").Tags...)
+	return r.State
+}
+
+// Push commits and pushes. Submit publishes the state; an attempt counts from 0, and after the first
+// commits nothing.
+func (r *Repo) Push(t testing.TB, door string, attempt int, submit func(*nostr.Event) error) error {
+	if attempt == 0 {
+		r.commits++
+		r.Work.Commit(fmt.Sprint("commit ", r.commits))
+		r.NewState()
+	}
+	if err := submit(r.State); err != nil {
+		return fmt.Errorf("state event: %w", err)
+	}
+	if err := git(t, r.Work.Dir, "push", "-q", r.At(door), "main"); err != nil {
+		return err
+	}
+	r.Pushed = r.Work.Refs()["refs/heads/main"]
+	return nil
+}
+
+// git runs git, whose error says what it printed.
+func git(t testing.TB, dir string, args ...string) error {
+	out, err := TryGit(t, dir, args...)
+	if err != nil {
+		return fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(out))
+	}
+	return nil
+}
+
+// CloneIs clones and checks HEAD and all objects. It returns the folder.
+func CloneIs(t testing.TB, url, head string) string {
+	t.Helper()
+	copied := filepath.Join(t.TempDir(), "copy")
+	GitOnceMoved(t, t.TempDir(), "clone", "-q", url, copied)
+	if got := Git(t, copied, "rev-parse", "HEAD"); got != head {
+		t.Errorf("HEAD of the clone of %s is %s, want %s", url, got, head)
+	}
+	Git(t, copied, "fsck", "--full")
+	return copied
+}
+
+// GitOnceMoved runs git, again for as long as it is told that the repository is between two workers,
+// which it may be while they share the keys again, and nothing else.
+func GitOnceMoved(t testing.TB, dir string, args ...string) {
+	t.Helper()
+	Await(t, "git "+args[0]+" finds a worker", func() bool {
+		out, err := TryGit(t, dir, args...)
+		if err != nil && !strings.Contains(out, "moving to another worker") && !strings.Contains(out, "error: 503") {
+			t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+		return err == nil
+	})
+}

@@ -1,0 +1,103 @@
+package world
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"tendril.dev/lib/nostr"
+)
+
+// Scene is a repository that was announced elsewhere: the announcement and its state lie on one
+// relay, the conversation on another, the data on a git server.
+type Scene struct {
+	Owner, Guest          *Person
+	Work, fork            *WorkTree
+	Git                   *GitServer
+	First, Second         *Relay
+	Announcement, State   *nostr.Event
+	Issue, Patch, Pull    *nostr.Event
+	Comment, OnComment    *nostr.Event
+	Unrelated             *nostr.Event
+	head, tagged, pullTip string
+}
+
+// Project is the identifier of the scene's repository.
+const Project = "tendril-demo"
+
+// NewScene makes one with relays and a git server of its own.
+func NewScene(t testing.TB) *Scene {
+	t.Helper()
+	return SceneAt(t, Domain, NewGitServer(t), NewRelay(t), NewRelay(t))
+}
+
+// SceneAt makes one for the Tendril of a domain.
+func SceneAt(t testing.TB, domain string, git *GitServer, first, second *Relay) *Scene {
+	t.Helper()
+	s := &Scene{Owner: NewPerson(), Guest: NewPerson(), Work: NewWorkTree(t), Git: git, First: first, Second: second}
+	s.tagged = s.Work.Commit("second")
+	Git(t, s.Work.Dir, "tag", "-a", "v1", "-m", "version 1")
+	Git(t, s.Work.Dir, "branch", "old")
+	Git(t, s.Work.Dir, "checkout", "-q", "-b", "trunk")
+	s.head = s.Work.Commit("third")
+	url := s.Git.Host("origin", s.Work)
+	s.Announcement = s.Owner.Sign(30617, "", s.Owner.AnnouncementTags(domain, Project, Project, []string{url}, []string{second.URL})...)
+	s.State = s.Owner.State(Project, s.Work.Refs(), "refs/heads/trunk")
+	s.First.Publish(s.Announcement, s.State)
+
+	address := s.Owner.Address(Project)
+	s.Issue = s.Guest.Sign(1621, "it does not work", nostr.Tag{"a", address}, nostr.Tag{"p", s.Owner.PubKey}, nostr.Tag{"subject", "broken"})
+	s.Patch = s.Guest.Sign(1617, "From: …", nostr.Tag{"a", address}, nostr.Tag{"t", "root"})
+	// The comment names the issue only, so that it can be found by layer 3 alone; the answer names
+	// the comment and the issue as its root.
+	s.Comment = s.Guest.Sign(1111, "nor here", CommentTags(s.Issue, s.Issue)...)
+	s.OnComment = s.Owner.Sign(1111, "fixed", CommentTags(s.Issue, s.Comment)...)
+	s.Unrelated = s.Guest.Sign(1, "good morning")
+	// The pull request's commit is in the guest's fork, on the same git server under another name.
+	s.fork = &WorkTree{t: t, Dir: filepath.Join(t.TempDir(), "fork")}
+	Git(t, s.Work.Dir, "clone", "-q", s.Work.Dir, s.fork.Dir)
+	Git(t, s.fork.Dir, "checkout", "-q", "-b", "fix")
+	Git(t, s.fork.Dir, "commit", "-q", "--allow-empty", "-m", "a fix")
+	s.pullTip = Git(t, s.fork.Dir, "rev-parse", "HEAD")
+	s.Pull = s.Guest.Sign(1618, "please", nostr.Tag{"a", address}, nostr.Tag{"c", s.pullTip}, nostr.Tag{"clone", s.Git.Host("fork", s.fork)})
+	s.Second.Publish(s.Issue, s.Patch, s.Comment, s.OnComment, s.Unrelated, s.Pull)
+	return s
+}
+
+// CommentTags are those of a comment on an event in the thread of a root.
+func CommentTags(root, parent *nostr.Event) nostr.Tags {
+	return nostr.Tags{{"E", root.ID}, {"K", fmt.Sprint(root.Kind)}, {"e", parent.ID}, {"k", fmt.Sprint(parent.Kind)}}
+}
+
+// Events are all that should be served in the end.
+func (s *Scene) Events() []*nostr.Event {
+	return []*nostr.Event{s.Announcement, s.State, s.Issue, s.Patch, s.Comment, s.OnComment, s.Pull}
+}
+
+// NewIssue makes another issue, which no relay has yet.
+func (s *Scene) NewIssue(content string) *nostr.Event {
+	return s.Guest.Sign(1621, content, nostr.Tag{"a", s.Owner.Address(Project)})
+}
+
+// CheckClone clones from a front door as anyone would: commits, branches, the annotated tag, HEAD as
+// the state says, and the pull request's commit under its event.
+func (s *Scene) CheckClone(t testing.TB, door string) {
+	t.Helper()
+	copied := CloneIs(t, door+"/"+s.Owner.Npub+"/"+Project+".git", s.head)
+	if got := Git(t, copied, "branch", "--show-current"); got != "trunk" {
+		t.Errorf("the branch is %q, want trunk", got)
+	}
+	if got := Git(t, copied, "rev-parse", "v1^{commit}"); got != s.tagged {
+		t.Errorf("v1 is %s, want %s", got, s.tagged)
+	}
+	remote := Git(t, copied, "ls-remote", "origin")
+	refs := s.Work.Refs()
+	refs["refs/nostr/"+s.Pull.ID] = s.pullTip
+	for name, id := range refs {
+		if !strings.Contains(remote, id+"\t"+name) {
+			t.Errorf("%s is not served as %s:\n%s", name, id, remote)
+		}
+	}
+	Git(t, copied, "fetch", "-q", "origin", s.pullTip)
+}
