@@ -29,9 +29,9 @@ import (
 
 	"github.com/coder/websocket"
 	gonostr "github.com/nbd-wtf/go-nostr"
-	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/outside"
 )
 
 func main() {
@@ -45,23 +45,21 @@ func main() {
 	if *identifier == "" {
 		log.Fatal("-id is missing")
 	}
-	secret, npub := key(filepath.Join(*dir, ".git", "nostr-key"))
+	who := key(filepath.Join(*dir, ".git", "nostr-key"))
 	relays, clone := strings.Split(*listed, ","), nostr.Tag{"clone"}
 	for _, relay := range relays {
 		// A GRASP server has relay and repositories on one port: ws becomes http, wss https.
-		clone = append(clone, strings.Replace(relay, "ws", "http", 1)+"/"+npub+"/"+url.PathEscape(*identifier)+".git")
+		clone = append(clone, strings.Replace(relay, "ws", "http", 1)+"/"+who.Npub+"/"+url.PathEscape(*identifier)+".git")
 	}
-	state := nostr.Event{Kind: 30618, Tags: nostr.Tags{{"d", *identifier}, {"HEAD", "ref: " + git(*dir, "symbolic-ref", "HEAD")}}}
+	refs := map[string]string{}
 	for line := range strings.Lines(git(*dir, "for-each-ref", "--format=%(refname) %(objectname)", "refs/heads", "refs/tags")) {
-		state.Tags = append(state.Tags, strings.Fields(line))
+		name, id, _ := strings.Cut(strings.TrimSpace(line), " ")
+		refs[name] = id
 	}
-	announcement := nostr.Event{Kind: 30617, Tags: nostr.Tags{
-		{"d", *identifier}, {"name", *identifier}, clone, append(nostr.Tag{"relays"}, relays...),
-	}}
+	announcement := who.Sign(30617, "", nostr.Tag{"d", *identifier}, nostr.Tag{"name", *identifier}, clone, append(nostr.Tag{"relays"}, relays...))
+	state := who.State(*identifier, refs, git(*dir, "symbolic-ref", "HEAD"))
 	taken := true
-	for _, event := range []nostr.Event{announcement, state} {
-		event.CreatedAt = nostr.Now()
-		check(event.Sign(secret))
+	for _, event := range []*nostr.Event{announcement, state} {
 		answer, ok, err := send(relays[0], event)
 		check(err)
 		fmt.Printf("%d %s\n", event.Kind, answer)
@@ -91,7 +89,7 @@ func git(dir string, args ...string) string {
 }
 
 // send returns the relay's answer to an event, as it came, and whether it takes the event.
-func send(relay string, event nostr.Event) (answer string, ok bool, err error) {
+func send(relay string, event *nostr.Event) (answer string, ok bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	ws, _, err := websocket.Dial(ctx, relay, nil)
@@ -99,7 +97,7 @@ func send(relay string, event nostr.Event) (answer string, ok bool, err error) {
 		return "", false, err
 	}
 	defer ws.CloseNow()
-	message, err := gonostr.EventEnvelope{Event: event}.MarshalJSON()
+	message, err := json.Marshal([]any{"EVENT", event})
 	if err == nil {
 		err = ws.Write(ctx, websocket.MessageText, message)
 	}
@@ -115,16 +113,12 @@ func send(relay string, event nostr.Event) (answer string, ok bool, err error) {
 }
 
 // key reads the work tree's key, or makes it.
-func key(path string) (secret, npub string) {
+func key(path string) *outside.Person {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		data = []byte(gonostr.GeneratePrivateKey())
 		err = os.WriteFile(path, data, 0o600)
 	}
 	check(err)
-	public, err := gonostr.GetPublicKey(string(data))
-	check(err)
-	npub, err = nip19.EncodePublicKey(public)
-	check(err)
-	return string(data), npub
+	return outside.PersonOf(string(data))
 }

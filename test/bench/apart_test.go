@@ -2,8 +2,6 @@ package bench
 
 import (
 	"fmt"
-	"io/fs"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -17,7 +15,7 @@ type apart struct {
 	nats   *world.NATS
 	volume string
 	env    map[string]string
-	run    []process
+	run    []*world.Replica
 }
 
 func newApart(t *testing.T, relay string) *apart {
@@ -26,9 +24,9 @@ func newApart(t *testing.T, relay string) *apart {
 }
 
 // start starts a service and returns it with how long it took to be ready.
-func (a *apart) start(t *testing.T, service string) (process, time.Duration) {
+func (a *apart) start(t *testing.T, service string) (*world.Replica, time.Duration) {
 	began := time.Now()
-	p := process{service, world.StartRun(t, []string{service}, a.nats.Direct(), a.volume, a.env)}
+	p := world.StartReplica(t, service, a.nats.Direct(), a.volume, a.env)
 	p.AwaitReady()
 	a.run = append(a.run, p)
 	return p, time.Since(began)
@@ -50,7 +48,7 @@ func servicesApart(t *testing.T, s *stage) {
 	spec := s.spec(*eventCount)
 	f := s.source(t, spec, 1)
 	a := newApart(t, f.Relays[0])
-	var gateway process
+	var gateway *world.Replica
 	for _, service := range []string{"ingest", "gateway", "purgatory", "relayconn", "relayconn", "discovery"} {
 		p, _ := a.start(t, service)
 		if service == "gateway" {
@@ -64,15 +62,15 @@ func servicesApart(t *testing.T, s *stage) {
 	s.add("… CPU of all processes", fmt.Sprintf("%.1f s", total.Seconds()), "≤ 20 s for 100,000", "")
 	idle := a.run[3]
 	for _, p := range a.run {
-		if u := used(t, p.PID()); p.name == "relayconn" && u.cpu < used(t, idle.PID()).cpu {
+		if u := used(t, p.PID()); p.Name == "relayconn" && u.cpu < used(t, idle.PID()).cpu {
 			idle = p
 		}
-		s.add("… "+p.name, p.usage(t), "", "")
+		s.add("… "+p.Name, usageOf(t, p), "", "")
 	}
-	s.add("… a relay worker while others' events are accepted", idle.usage(t), "", "")
+	s.add("… a relay worker while others' events are accepted", usageOf(t, idle), "", "")
 	for _, service := range []string{"relayconn", "discovery"} {
 		p, ready := a.start(t, service)
-		s.add(fmt.Sprintf("another %s, from start to ready", service), fmt.Sprintf("%.2f s; %s", ready.Seconds(), p.usage(t)), "< 1 s", s.limits.String())
+		s.add(fmt.Sprintf("another %s, from start to ready", service), fmt.Sprintf("%.2f s; %s", ready.Seconds(), usageOf(t, p)), "< 1 s", s.limits.String())
 	}
 }
 
@@ -96,21 +94,8 @@ func (a *apart) synced(t *testing.T, s *stage, spec corpus.Spec, relay string) t
 }
 
 // usage says what a process has used.
-func (p process) usage(t *testing.T) string {
+func usageOf(t *testing.T, p *world.Replica) string {
 	t.Helper()
 	u := used(t, p.PID())
-	var disk int64
-	err := filepath.WalkDir(filepath.Join(p.Dir, "data"), func(_ string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return nil // there is no such folder
-		}
-		if info, err := d.Info(); err == nil {
-			disk += info.Size()
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprintf("%.2f s of CPU, %s resident at most, %s of it files; %s on disk", u.cpu.Seconds(), mib(u.peak), mib(u.files), mib(disk))
+	return fmt.Sprintf("%.2f s of CPU, %s resident at most, %s of it files", u.cpu.Seconds(), mib(u.peak), mib(u.files))
 }

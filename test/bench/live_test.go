@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gobwas/ws"
+
 	"tendril.dev/lib/nostr"
 	"tendril.dev/test/world"
 )
@@ -148,7 +150,7 @@ func (p *pair) issues(n int) []*nostr.Event {
 func (p *pair) publish(t *testing.T, rate int, issues []*nostr.Event, ctx context.Context) delays {
 	t.Helper()
 	subscriber, publisher := dial(t, p.second.Relay()), dial(t, p.first.Relay())
-	if err := subscriber.send(finalText, fmt.Appendf(nil, `["REQ","live",{"kinds":[1621],"#a":[%q],"limit":0}]`, p.who.Address(p.repo))); err != nil {
+	if err := subscriber.send(ws.OpText, fmt.Appendf(nil, `["REQ","live",{"kinds":[1621],"#a":[%q],"limit":0}]`, p.who.Address(p.repo))); err != nil {
 		t.Fatal(err)
 	}
 	if err := subscriber.next(); err != nil || !bytes.HasPrefix(subscriber.text, []byte(`["EOSE"`)) {
@@ -172,7 +174,7 @@ func (p *pair) publish(t *testing.T, rate int, issues []*nostr.Event, ctx contex
 	for ; sent < n && ctx.Err() == nil; sent++ {
 		due[sent] = began.Add(time.Duration(sent) * time.Second / time.Duration(rate))
 		time.Sleep(time.Until(due[sent]))
-		if err := publisher.send(finalText, texts[sent]); err != nil {
+		if err := publisher.send(ws.OpText, texts[sent]); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,10 +1,7 @@
 package bench
 
 import (
-	"bufio"
 	"fmt"
-	"net/http"
-	"strconv"
 	"strings"
 	"testing"
 )
@@ -24,35 +21,8 @@ func manyRelays(t *testing.T, s *stage) {
 		"", s.limits.String())
 	s.add("… beside one core's verification", fmt.Sprintf("%.2f", r.rate(p.total)/s.limits.verified), "≥ 0.27", fmt.Sprintf("the source used %v", r.source.Round(1e7)))
 	s.add("… events received for each served; CPU each", fmt.Sprintf("%.1f; %.0f µs", float64(report.Total().Sent)/float64(p.total), micros(r.each(p.total))), "≤ 3", "")
-	s.add("… verifications for each served", p.verified(t), "", "")
 	s.add("… most resident memory", mib(r.peak), "≤ 400 MiB", "")
 	if err := p.Stop(); err != nil {
 		t.Error(err)
 	}
-}
-
-// verified is how many events of relays were verified, for each that is served.
-func (p *play) verified(t *testing.T) string {
-	t.Helper()
-	resp, err := http.Get(p.URL + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	sum, counted := 0.0, false
-	for scan := bufio.NewScanner(resp.Body); scan.Scan(); {
-		name, value, _ := strings.Cut(scan.Text(), " ")
-		if !strings.HasPrefix(name, "ngit_sync_events_verified_total") {
-			continue
-		}
-		n, err := strconv.ParseFloat(value, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sum, counted = sum+n, true
-	}
-	if !counted {
-		return "not counted"
-	}
-	return fmt.Sprintf("%.2f", sum/float64(p.total))
 }

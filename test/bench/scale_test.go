@@ -3,7 +3,6 @@ package bench
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -92,14 +91,7 @@ func (sp *spread) settings() map[string]string {
 	}
 }
 
-// process is one that is measured.
-type process struct {
-	name string
-	*world.Replica
-}
-
-// scale measures a fresh start at the everyday size: in one process how long it takes, and with a
-// process for each service how much memory those take whose work grows with it.
+// scale measures how long a fresh start takes at the everyday size.
 func scale(t *testing.T, s *stage) {
 	sp := s.spread(t)
 	p := world.Start(t, sp.settings())
@@ -113,35 +105,6 @@ func scale(t *testing.T, s *stage) {
 		u.cpu.Seconds(), u.children.Seconds(), mib(u.peak)), "", fmt.Sprintf("the source used %.1f s", r.source.Seconds()))
 	if err := p.Stop(); err != nil {
 		t.Error(err)
-	}
-	if err := sp.feed.Reset(); err != nil {
-		t.Fatal(err)
-	}
-	sp.apart(t, s)
-}
-
-// apart syncs with discovery and a relay worker in processes of their own.
-func (sp *spread) apart(t *testing.T, s *stage) {
-	bus, volume := world.StartNATS(t), world.Folder(t)
-	start := func(services ...string) process {
-		r := world.StartRun(t, services, bus.Direct(), volume, sp.settings())
-		r.AwaitReady()
-		return process{strings.Join(services, " "), r}
-	}
-	others := start("ingest", "purgatory", "gateway")
-	all := []process{start("discovery"), start("relayconn"), others}
-	ended := saveProfile(t, "scale-apart", all[1].Output())
-	r := sp.sync(t, s, "scale-apart", bus.Direct(), world.RelayAt(others.URL()))
-	ended()
-	s.add("… in processes of their own", r.String(), "", s.limits.String())
-	for _, p := range all {
-		u := used(t, p.PID())
-		s.add("… "+p.name, fmt.Sprintf("%s resident at most; %.1f s of CPU", mib(u.peak), u.cpu.Seconds()), "", "")
-	}
-	for _, p := range all {
-		if err := p.Stop(); err != nil {
-			t.Errorf("%s: %v", p.name, err)
-		}
 	}
 }
 
