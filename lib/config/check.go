@@ -227,11 +227,21 @@ func (p Policy) check() error {
 	return nil
 }
 
-func (s Sync) check() error {
+// Bootstrap reads the relays to sync from at the start.
+func (s Sync) Bootstrap() (urls []nostr.RelayURL, err error) {
 	for _, given := range s.BootstrapRelays {
-		if _, err := nostr.NormalizeRelayURL(given); err != nil {
-			return &Error{"NGIT_SYNC_BOOTSTRAP_RELAY_URL", given, err.Error() + "; want relays like wss://relay.example.com, comma-separated"}
+		url, err := nostr.NormalizeRelayURL(given)
+		if err != nil {
+			return nil, &Error{"NGIT_SYNC_BOOTSTRAP_RELAY_URL", given, err.Error() + "; want relays like wss://relay.example.com, comma-separated"}
 		}
+		urls = append(urls, url)
+	}
+	return urls, nil
+}
+
+func (s Sync) check() error {
+	if _, err := s.Bootstrap(); err != nil {
+		return err
 	}
 	if s.BaseBackoffSeconds > s.MaxBackoffSeconds {
 		return &Error{"NGIT_SYNC_BASE_BACKOFF_SECS", strconv.Itoa(s.BaseBackoffSeconds),

@@ -40,7 +40,7 @@ const (
 // Run runs one replica until ctx ends. Any number may run; each works out the same targets and the
 // first to publish a change wins.
 func Run(ctx context.Context, n *node.Node) error {
-	bootstrap, err := bootstrapRelays(n.Settings.BootstrapRelays)
+	bootstrap, err := n.Settings.Bootstrap()
 	if err != nil {
 		return err
 	}
@@ -54,18 +54,6 @@ func Run(ctx context.Context, n *node.Node) error {
 	n.Projection("discovery_targets", proto.StreamTargets, d.publisher.stream.Seq)
 	n.Ready.Add("discovery", d.ready)
 	return d.run(ctx)
-}
-
-// bootstrapRelays reads NGIT_SYNC_BOOTSTRAP_RELAY_URL.
-func bootstrapRelays(list []string) (urls []nostr.RelayURL, err error) {
-	for _, s := range list {
-		url, err := nostr.NormalizeRelayURL(s)
-		if err != nil {
-			return nil, fmt.Errorf("NGIT_SYNC_BOOTSTRAP_RELAY_URL is %q: %w", s, err)
-		}
-		urls = append(urls, url)
-	}
-	return urls, nil
 }
 
 type discovery struct {
@@ -109,19 +97,13 @@ func newDiscovery(b *bus.Bus, rules config.Rules, bootstrap []nostr.RelayURL, ke
 	return d
 }
 
+// run follows what targets are made of, and publishes changes.
 func (d *discovery) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return d.follow(ctx) })
+	for _, stream := range []*bus.Follower{d.publisher.stream, d.accepted, d.held} {
+		group.Go(func() error { return stream.Run(ctx) })
+	}
 	group.Go(func() error { return d.publishChanges(ctx) })
-	return group.Wait()
-}
-
-// follow reads what targets are made of, and the targets.
-func (d *discovery) follow(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return d.publisher.stream.Run(ctx) })
-	group.Go(func() error { return d.accepted.Run(ctx) })
-	group.Go(func() error { return d.held.Run(ctx) })
 	return group.Wait()
 }
 
@@ -271,16 +253,12 @@ func (d *discovery) want(ctx context.Context) ([]*want, counts, error) {
 	return now.wants(time.Now()), counts{served: len(d.all.byID), held: len(waiting)}, nil
 }
 
-// tellRefused logs once when more relays are listed than the limits allow, and once when that is
-// over.
+// tellRefused logs once when more relays are listed than the limits allow.
 func (d *discovery) tellRefused(refused int) {
 	d.metrics.refused.Set(float64(refused))
-	switch {
-	case refused > 0 && !d.over:
+	if refused > 0 && !d.over {
 		d.log.Warn("announcements list more relays than are asked",
 			"most_of_served", d.limits.served, "most_of_held_alone", d.limits.held, "not_asked", refused)
-	case refused == 0 && d.over:
-		d.log.Info("all relays that announcements list are targets again")
 	}
 	d.over = refused > 0
 }

@@ -11,7 +11,6 @@ import (
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/node"
-	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/known"
 	"tendril.dev/services/ingest/policy"
@@ -88,11 +87,11 @@ func budgetsOf(ctx context.Context, n *node.Node) (b writer.Budgets, err error) 
 	b = writer.Budgets{
 		Author: s.DailyAuthorBytes, Address: s.DailyAddressBytes, Relay: s.DailyRelayBytes, Bootstrap: map[string]bool{},
 	}
-	for _, given := range s.BootstrapRelays {
-		url, err := nostr.NormalizeRelayURL(given)
-		if err != nil {
-			return b, err
-		}
+	bootstrap, err := s.Bootstrap()
+	if err != nil {
+		return b, err
+	}
+	for _, url := range bootstrap {
 		b.Bootstrap[string(url)] = true
 	}
 	if b.Usage, err = limit.OpenUsage(ctx, n.Bus, n.Log, time.Now); err != nil {

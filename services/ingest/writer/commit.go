@@ -41,14 +41,8 @@ func (t *term) commit(ctx context.Context, b *batch) error {
 		return err
 	}
 	t.afterEvents()
-	changed, err := t.commitHeld(ctx)
-	if err != nil {
+	if err := t.commitHeld(ctx, len(b.logged) == 0); err != nil {
 		return err
-	}
-	if len(b.logged) == 0 && !changed {
-		if err := t.confirm(ctx); err != nil {
-			return err
-		}
 	}
 	if err := t.commitRejections(ctx); err != nil {
 		return err
@@ -160,8 +154,9 @@ func (w *Writer) publish(ctx context.Context, msgs []*nats.Msg, head *uint64, st
 const deletionKept = 24 * time.Hour
 
 // commitHeld changes the held events, if their head is still the one that the changes were decided
-// on.
-func (t *term) commitHeld(ctx context.Context) (changed bool, err error) {
+// on. Where nothing else of a batch shows that this is still the writer's term, a mark does: a new
+// writer has moved that head before it decides anything.
+func (t *term) commitHeld(ctx context.Context, confirm bool) (err error) {
 	var keys []string
 	var msgs []*nats.Msg
 	for _, key := range slices.Sorted(maps.Keys(t.draft.entries)) {
@@ -174,29 +169,18 @@ func (t *term) commitHeld(ctx context.Context) (changed bool, err error) {
 			m.Header.Set(proto.KVOperation, proto.KVDelete)
 			m.Header.Set(jetstream.MsgTTLHeader, deletionKept.String())
 		} else if m.Data, err = entry.Encode(); err != nil {
-			return false, err
+			return err
 		}
 		keys, msgs = append(keys, key), append(msgs, m)
+	}
+	if confirm && len(msgs) == 0 {
+		keys, msgs = []string{proto.HeldMarkKey}, t.mark(proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey))
 	}
 	err = t.publish(ctx, msgs, &t.heldHead, func(i int, seq uint64) {
 		t.Held.Apply(held.Change{Seq: seq, Key: keys[i], Entry: t.draft.entries[keys[i]]})
 	})
 	if err != nil {
-		return false, fmt.Errorf("changes of held events on head %d: %w", t.heldHead, err)
-	}
-	return len(keys) > 0, nil
-}
-
-// confirm makes sure that this is still the writer's term, for a batch that changes neither the log
-// nor the held events. It writes the mark of held events on the head that the batch was decided on:
-// a new writer has moved that head before it decides anything.
-func (t *term) confirm(ctx context.Context) error {
-	msgs := t.mark(proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey))
-	err := t.publish(ctx, msgs, &t.heldHead, func(_ int, seq uint64) {
-		t.Held.Apply(held.Change{Seq: seq, Key: proto.HeldMarkKey})
-	})
-	if err != nil {
-		return fmt.Errorf("confirm the writer's term on head %d: %w", t.heldHead, err)
+		return fmt.Errorf("changes of held events on head %d: %w", t.heldHead, err)
 	}
 	return nil
 }
@@ -253,6 +237,5 @@ func (t *term) heal(ctx context.Context) error {
 			t.healed = append(t.healed, policy.Release(e.Event))
 		}
 	}
-	_, err := t.commitHeld(ctx)
-	return err
+	return t.commitHeld(ctx, false)
 }

@@ -18,14 +18,9 @@ import (
 // entry, in a message of 1 MiB.
 const maxEventBytes = 1<<20 - 64<<10
 
-// Bounds of header values, in bytes. What is longer is dropped: none of it decides anything.
-const (
-	maxRelay  = 512
-	maxClient = 64
-	maxRef    = 128
-	maxReason = 256
-	maxTrace  = 128
-)
+// maxHeader bounds the value of a header, in bytes. What is longer is dropped: none of it decides
+// anything.
+const maxHeader = 512
 
 // pack is one message of a lane. A batch has all of its events or none.
 type pack struct {
@@ -45,7 +40,7 @@ type pack struct {
 // that the sender need not wait for verdicts that never come.
 func readPack(m jetstream.Msg) *pack {
 	header := m.Headers()
-	p := &pack{msg: m, ref: bounded(header.Get(proto.HeaderRef), maxRef)}
+	p := &pack{msg: m, ref: bounded(header.Get(proto.HeaderRef))}
 	if meta, err := m.Metadata(); err == nil {
 		p.arrived, p.behind = meta.Timestamp, meta.NumPending
 	}
@@ -78,17 +73,17 @@ func readPack(m jetstream.Msg) *pack {
 func readFacts(subject string, header nats.Header) (c policy.Candidate, err error) {
 	c = policy.Candidate{
 		Source: proto.Source(header.Get(proto.HeaderSource)),
-		Relay:  bounded(header.Get(proto.HeaderRelay), maxRelay),
-		Trace:  bounded(header.Get(proto.HeaderTraceParent), maxTrace),
+		Relay:  bounded(header.Get(proto.HeaderRelay)),
+		Trace:  bounded(header.Get(proto.HeaderTraceParent)),
 	}
 	if c.Lane, err = proto.ParseLane(subject); err != nil {
 		return c, err
 	}
 	switch c.Lane {
 	case proto.LaneUser:
-		c.Source, c.Client = proto.SourceUser, bounded(header.Get(proto.HeaderClient), maxClient)
+		c.Source, c.Client = proto.SourceUser, bounded(header.Get(proto.HeaderClient))
 	case proto.LaneRelease:
-		c.Source, c.Reason = proto.SourceRelease, bounded(header.Get(proto.HeaderReason), maxReason)
+		c.Source, c.Reason = proto.SourceRelease, bounded(header.Get(proto.HeaderReason))
 		switch c.Action = proto.Action(header.Get(proto.HeaderAction)); c.Action {
 		case proto.ActionRelease, proto.ActionExpire, proto.ActionExtend, proto.ActionRemove:
 		default:
@@ -138,8 +133,8 @@ func readEvent(data []byte) (*nostr.Event, []byte, error) {
 	return ev, raw, nil
 }
 
-func bounded(s string, most int) string {
-	if len(s) > most {
+func bounded(s string) string {
+	if len(s) > maxHeader {
 		return ""
 	}
 	return s
