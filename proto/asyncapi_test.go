@@ -150,7 +150,7 @@ func TestAsyncAPISchemasAreOurTypes(t *testing.T) {
 		"Target": Target{}, "Wanted": Wanted{}, "RelayState": RelayState{}, "Worker": Worker{}, "Claim": Claim{},
 		"GitNotice": GitNotice{}, "Usage": Usage{}, "Ban": Ban{}, "ManageRequest": ManageRequest{}, "ManageAnswer": ManageAnswer{}, "WriterMark": WriterMark{},
 		"ReconcileQuery": ReconcileQuery{}, "ReconcileAnswer": ReconcileAnswer{},
-		"Progress": Progress{}, "Reading": Reading{}, "EventsQuery": EventsQuery{}, "EventsAnswer": EventsAnswer{}, "Place": Place{},
+		"Progress": Progress{}, "Disk": Disk{}, "Reading": Reading{}, "EventsQuery": EventsQuery{}, "EventsAnswer": EventsAnswer{}, "Place": Place{},
 		"RepoQuery": RepoQuery{}, "RepoAnswer": RepoAnswer{}, "RepoStatus": RepoStatus{},
 		"Waits": Waits{}, "Asked": Asked{}, "Why": Why{}, "WhyAnswer": WhyAnswer{}, "Refusal": Refusal{},
 	}

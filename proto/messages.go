@@ -51,11 +51,26 @@ type Verdicts struct {
 	Verdicts []Verdict `json:"verdicts"`
 }
 
-// Progress is what a process tells on grasp.progress: how far it has read the streams that it keeps
-// something of.
+// Progress is what a process tells on grasp.progress: how it stands, and how far it has read the
+// streams that it keeps something of.
 type Progress struct {
 	Process string    `json:"process"` // what it runs, and its name as a worker
+	Version string    `json:"version"`
+	Domain  string    `json:"domain"`
+	Started time.Time `json:"started"`
 	Read    []Reading `json:"read"`
+	Disks   []Disk    `json:"disks,omitempty"` // of its folders, each disk once
+	// Counts are figures of its services, such as clients.
+	Counts map[string]int64 `json:"counts,omitempty"`
+	// Troubles are why it is not ready, or takes no new data, by what they concern.
+	Troubles map[string]string `json:"troubles,omitempty"`
+}
+
+// Disk is the room on the disk of a folder, in bytes.
+type Disk struct {
+	Folder string `json:"folder"`
+	Free   int64  `json:"free"`
+	Bytes  int64  `json:"bytes"`
 }
 
 // Reading is how far something is made of a stream.

@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -48,6 +52,44 @@ func (r running) reach(command, user string) (*bus.Bus, error) {
 		return nil, fmt.Errorf("no NATS server answers at %s: nothing runs there, or it is elsewhere (NGIT_NATS_URL; NGIT_NATS_LISTEN of `tendril up`)", bus.Redacted(options.URL))
 	}
 	return b, err
+}
+
+// do does something with a running system, until the first signal, or for so long if wait is not 0.
+func (r running) do(command, user string, wait time.Duration, do func(context.Context, *bus.Bus) error) error {
+	b, err := r.reach(command, user)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	ctx, stop := untilSignal()
+	defer stop()
+	if wait > 0 {
+		limited, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		ctx = limited
+	}
+	return do(ctx, b)
+}
+
+// asks is what a question to a running system needs.
+type asks struct {
+	JSON    bool `name:"json" help:"Print JSON."`
+	running `embed:""`
+}
+
+// print prints an answer, for machines or for people.
+func (a asks) print(out io.Writer, value any, text func(io.Writer) error) error {
+	if a.JSON {
+		return printJSON(out, value)
+	}
+	return text(out)
+}
+
+// untilSignal returns a context that ends with the first signal. A second one ends the process.
+func untilSignal() (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
 }
 
 // errNoStreams is a NATS server that no Tendril uses.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,14 +10,12 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/alecthomas/kong"
 	"github.com/dustin/go-humanize"
 	"golang.org/x/term"
 
-	"tendril.dev/cmd/tendril/status"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -24,16 +23,10 @@ import (
 
 // repoCommand is what operators do about repositories.
 type repoCommand struct {
-	List    repoList    `cmd:"" help:"List the repositories that lie on the disk and are not hosted any more, and when each is removed."`
+	List    repoList    `cmd:"" help:"List all repositories: hosted, held (they wait for git data), and ended (not hosted any more, and when each is removed)."`
 	Show    repoShow    `cmd:"" help:"Show one repository: its state, size and events."`
 	Restore repoRestore `cmd:"" help:"Cancel the removal of a repository that its owner gave up: its git data is kept. It is served again only when its owner announces it again."`
 	Remove  repoRemove  `cmd:"" help:"Remove repositories that are not hosted any more now, before their time is over. This cannot be undone."`
-}
-
-// asks is what a question about repositories needs.
-type asks struct {
-	JSON    bool `name:"json" help:"Print JSON."`
-	running `embed:""`
 }
 
 // removeTime is how long a removal may take: it also removes the events of the repository.
@@ -44,8 +37,15 @@ type oneRepo struct {
 	asks `embed:""`
 }
 
+type repoList struct {
+	Text  string          `arg:"" optional:"" help:"Only those whose npub1…/identifier has this text."`
+	State proto.RepoState `enum:"hosted,held,ended," default:"" placeholder:"STATE" help:"Only those that are hosted, held or ended."`
+	Owner string          `placeholder:"NPUB" help:"Only those of this owner."`
+	Sort  string          `enum:"name,size,refs,push,since" default:"name" help:"By name, or the largest, the most references, the last push or the longest wait first: name, size, refs, push, since."`
+	asks  `embed:""`
+}
+
 type (
-	repoList    struct{ asks }
 	repoShow    struct{ oneRepo }
 	repoRestore struct{ oneRepo }
 )
@@ -67,12 +67,12 @@ func (r *repoName) UnmarshalText(text []byte) (err error) {
 
 // Run implements the command.
 func (c *repoList) Run(k *kong.Kong) error {
-	return c.with(c.Wait, func(ctx context.Context, b *bus.Bus) error {
+	return c.do("repo", "", c.Wait, func(ctx context.Context, b *bus.Bus) error {
 		list, missing, err := listRepos(ctx, b)
 		if err != nil {
 			return err
 		}
-		list = slices.DeleteFunc(list, func(s proto.RepoStatus) bool { return s.State != proto.RepoEnded })
+		list = c.choose(list)
 		if err := c.print(k.Stdout, list, func(w io.Writer) error { return writeRepos(w, list, time.Now()) }); err != nil {
 			return err
 		}
@@ -81,6 +81,19 @@ func (c *repoList) Run(k *kong.Kong) error {
 		}
 		return nil
 	})
+}
+
+// choose leaves out what is not asked for, and sorts the rest.
+func (c *repoList) choose(list []proto.RepoStatus) []proto.RepoStatus {
+	list = slices.DeleteFunc(list, func(s proto.RepoStatus) bool {
+		name := nameRepo(s.Ref)
+		return c.State != "" && s.State != c.State || !strings.Contains(name, c.Text) || c.Owner != "" && !strings.HasPrefix(name, c.Owner+"/")
+	})
+	slices.SortFunc(list, func(a, b proto.RepoStatus) int {
+		by := map[string]int{"size": cmp.Compare(b.Bytes, a.Bytes), "refs": b.References - a.References, "push": b.Changed.Compare(a.Changed), "since": a.Since.Compare(b.Since)}
+		return cmp.Or(by[c.Sort], strings.Compare(a.Ref, b.Ref))
+	})
+	return list
 }
 
 // Run implements the command.
@@ -152,7 +165,7 @@ func (c *asks) one(out io.Writer, verb proto.RepoVerb, name repoName, text func(
 	if verb == proto.RepoRemove {
 		wait = removeTime
 	}
-	return c.with(wait, func(ctx context.Context, b *bus.Bus) error {
+	return c.do("repo", "", wait, func(ctx context.Context, b *bus.Bus) error {
 		answer, err := askRepo(ctx, b, verb, name.RepoRef)
 		if errors.Is(err, context.DeadlineExceeded) {
 			return fmt.Errorf("no answer within %s; what was asked for may be done all the same: %w", wait, err)
@@ -164,42 +177,26 @@ func (c *asks) one(out io.Writer, verb proto.RepoVerb, name repoName, text func(
 	})
 }
 
-// with connects and does something that may take so long.
-func (c *asks) with(wait time.Duration, do func(context.Context, *bus.Bus) error) error {
-	b, err := c.reach("repo", "")
-	if err != nil {
-		return err
-	}
-	defer b.Close()
-	ctx, stop := untilSignal()
-	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	return do(ctx, b)
-}
-
-func (c *asks) print(out io.Writer, value any, text func(io.Writer) error) error {
-	if c.JSON {
-		return printJSON(out, value)
-	}
-	return text(out)
-}
-
 // shown is how a repository is printed.
-func shown(ref string) string { return status.Shown(nameRepo(ref)) }
+func shown(ref string) string { return printable(nameRepo(ref)) }
 
 // writeRepos writes repositories for people, a line each.
 func writeRepos(w io.Writer, list []proto.RepoStatus, now time.Time) error {
 	if len(list) == 0 {
-		_, err := fmt.Fprintln(w, "no repository waits for its removal")
+		_, err := fmt.Fprintln(w, "no repositories")
 		return err
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "REPOSITORY\tSINCE\tREMOVED\tWHY")
-	for _, s := range list {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", shown(s.Ref), status.Clock(s.Since), removal(s, now), whyEnded(s))
-	}
-	return t.Flush()
+	return table(w, "REPOSITORY|STATE|SIZE|REFS|LAST PUSH|SINCE|UNTIL", len(list), func(i int) []any {
+		s := list[i]
+		until := "-"
+		switch s.State {
+		case proto.RepoHeld:
+			until = clock(s.Until)
+		case proto.RepoEnded:
+			until = removal(s, now) + ": " + whyEnded(s)
+		}
+		return []any{shown(s.Ref), cmp.Or(string(s.State), "unknown"), humanize.IBytes(uint64(max(s.Bytes, 0))), s.References, clock(s.Changed), clock(s.Since), until}
+	})
 }
 
 // writeRepo writes all about one repository for people.
@@ -209,24 +206,27 @@ func writeRepo(w io.Writer, s proto.RepoStatus, now time.Time) error {
 		fmt.Fprintf(&b, "%-13s "+format+"\n", append([]any{name}, values...)...)
 	}
 	line("repository", "%s", shown(s.Ref))
-	line("address", "%s", status.Shown(s.Ref))
+	line("address", "%s", printable(s.Ref))
 	switch s.State {
 	case proto.RepoHosted:
 		line("state", "hosted")
 	case proto.RepoHeld:
-		line("state", "held: it waits for git data")
+		line("state", "held: it waits for git data until %s", clock(s.Until))
 	default:
 		line("state", "not hosted: %s", whyEnded(s))
-		line("since", "%s", status.Clock(s.Since))
+		line("since", "%s", clock(s.Since))
 		line("removed", "%s", removal(s, now))
 	}
 	if s.Announcement != "" {
-		line("announcement", "%s", status.Shown(s.Announcement))
+		line("announcement", "%s", printable(s.Announcement))
 	}
 	if s.Damage == "" {
 		line("references", "%d", s.References)
 	} else {
-		line("references", "cannot be read: %s", status.Shown(s.Damage))
+		line("references", "cannot be read: %s", printable(s.Damage))
+	}
+	if !s.Changed.IsZero() {
+		line("last push", "%s", clock(s.Changed))
 	}
 	line("git objects", "%s", humanize.IBytes(uint64(max(s.Bytes, 0))))
 	line("events", "%d name it; %d states of the identifier", s.Events, s.States)
@@ -246,7 +246,7 @@ func whyEnded(s proto.RepoStatus) string {
 	case "":
 		return "it is not announced, and the log does not say that its owner gave it up"
 	}
-	return status.Shown(s.Reason)
+	return printable(s.Reason)
 }
 
 // removal says when a repository is removed.
@@ -259,5 +259,5 @@ func removal(s proto.RepoStatus, now time.Time) string {
 	case s.Until.Before(now):
 		return "now"
 	}
-	return status.Clock(s.Until) + ", in " + s.Until.Sub(now).Round(time.Second).String()
+	return clock(s.Until) + ", in " + s.Until.Sub(now).Round(time.Second).String()
 }

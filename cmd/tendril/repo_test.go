@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -19,7 +20,6 @@ var (
 	owner   = strings.Repeat("a1", 32)
 	npub, _ = nip19.EncodePublicKey(owner)
 	ref     = "30617:" + owner + ":tree"
-	noon    = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 )
 
 func naddr(kind int, identifier string) string {
@@ -60,20 +60,39 @@ func FuzzParseRepo(f *testing.F) {
 	})
 }
 
-func TestWriteRepos(t *testing.T) {
+func TestRepoList(t *testing.T) {
 	t.Parallel()
 	hour := noon.Add(-time.Hour)
-	const head = "REPOSITORY SINCE REMOVED WHY "
-	for want, list := range map[string][]proto.RepoStatus{
-		"no repository waits for its removal": nil,
-		head + npub + "/tree 2026-11-22 11:00:00 2026-11-29 11:00:00, in 167h0m0s deleted by its owner":                               {{Ref: ref, Reason: "deleted", Since: hour, Until: noon.Add(167 * time.Hour)}},
-		head + npub + "/tree 2026-11-22 11:00:00 never: cancelled by an operator its owner's announcement does not list this service": {{Ref: ref, Reason: "moved", Since: hour, Kept: true}},
-		head + npub + "/tree 2026-11-22 11:00:00 now deleted by its owner":                                                            {{Ref: ref, Reason: "deleted", Since: hour, Until: hour}},
-		head + ref + "?[2J - never it is not announced, and the log does not say that its owner gave it up":                           {{Ref: ref + "\x1b[2J"}},
+	of := func(name string) string { return "30617:" + owner + ":" + name }
+	all := []proto.RepoStatus{
+		{Ref: of("a"), State: proto.RepoHosted, Bytes: 10, References: 9, Changed: hour},
+		{Ref: of("b"), State: proto.RepoHeld, Since: noon, Until: noon.Add(time.Hour)},
+		{Ref: of("c"), State: proto.RepoEnded, Bytes: 2048, References: 1, Changed: noon, Reason: "deleted", Since: hour, Until: noon.Add(167 * time.Hour)},
+		{Ref: of("d"), State: proto.RepoEnded, Reason: "moved", Since: hour.Add(1), Kept: true},
+		{Ref: ref + "\x1b[2J", State: proto.RepoEnded, Since: hour.Add(2), Until: hour},
+		{Ref: "30617:" + strings.Repeat("b1", 32) + ":a"},
+	}
+	const head = "REPOSITORY STATE SIZE REFS LAST PUSH SINCE UNTIL "
+	for want, c := range map[string]repoList{
+		"no repositories": {Text: "zzz"},
+		head + npub + "/a hosted 10 B 9 2026-01-02 11:00:00 - -":                                                                                  {Text: "/a", Owner: npub},
+		head + npub + "/b held 0 B 0 - 2026-01-02 12:00:00 2026-01-02 13:00:00":                                                                   {State: proto.RepoHeld},
+		head + npub + "/c ended 2.0 KiB 1 2026-01-02 12:00:00 2026-01-02 11:00:00 2026-01-09 11:00:00, in 167h0m0s: deleted by its owner":         {Text: "/c"},
+		head + npub + "/d ended 0 B 0 - 2026-01-02 11:00:00 never: cancelled by an operator: its owner's announcement does not list this service": {Text: "/d"},
+		head + ref + "?[2J ended 0 B 0 - 2026-01-02 11:00:00 now: it is not announced, and the log does not say that its owner gave it up":        {Text: "tree"},
 	} {
 		var b strings.Builder
-		if err := writeRepos(&b, list, noon); err != nil || strings.Join(strings.Fields(b.String()), " ") != want {
+		if err := writeRepos(&b, c.choose(slices.Clone(all)), noon); err != nil || strings.Join(strings.Fields(b.String()), " ") != want {
 			t.Errorf("%v\n%s\nwant\n%s", err, b.String(), want)
+		}
+	}
+	for sort, want := range map[string]string{"name": "abcd", "size": "cabd", "refs": "acbd", "push": "cabd", "since": "acdb"} {
+		c, got := repoList{Sort: sort, Owner: npub}, ""
+		for _, s := range c.choose(slices.Clone(all)) {
+			got += s.Ref[len(s.Ref)-1:]
+		}
+		if got != want {
+			t.Errorf("by %s: %s, want %s", sort, got, want)
 		}
 	}
 }
@@ -87,11 +106,11 @@ func TestWriteRepo(t *testing.T) {
 	for want, s := range map[string]proto.RepoStatus{
 		"repository    " + npub + "/tree\n":                ended,
 		"state         not hosted: deleted by its owner\n": ended,
-		"removed       2026-11-22 13:00:00, in 1h0m0s\n":   ended,
+		"removed       2026-01-02 13:00:00, in 1h0m0s\n":   ended,
 		"references    3\ngit objects   1.5 KiB\nevents        2 name it; 1 states of the identifier\nbeside it     np": ended,
 		"references    cannot be read: read HEAD: ?[2J\n":                                                               {Ref: ref, Damage: "read HEAD: \x1b[2J"},
 		"state         hosted\nreferences":                                                                              {Ref: ref, State: proto.RepoHosted},
-		"state         held: it waits for git data\nreferences":                                                         {Ref: ref, State: proto.RepoHeld},
+		"state         held: it waits for git data until -\nreferences":                                                 {Ref: ref, State: proto.RepoHeld},
 	} {
 		var b strings.Builder
 		if err := writeRepo(&b, s, noon); err != nil || !strings.Contains(b.String(), want) {

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -84,7 +82,6 @@ func listRepos(ctx context.Context, b *bus.Bus) (list []proto.RepoStatus, missin
 		}
 		list, missing = append(list, page.Repos...), missing-page.Shards
 	}
-	slices.SortFunc(list, func(a, b proto.RepoStatus) int { return cmp.Compare(a.Ref, b.Ref) })
 	return list, missing, nil
 }
 

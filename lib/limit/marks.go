@@ -91,15 +91,23 @@ func (m *Marks) Full() string {
 // minFree is what must be free on a disk: a tenth of it, but not less than this.
 const minFree = 1 << 30
 
+// Free is the free space of the disk that holds a folder, and its size, in bytes.
+func Free(folder string) (free, all int64, err error) {
+	var s syscall.Statfs_t
+	if err := syscall.Statfs(folder, &s); err != nil {
+		return 0, 0, fmt.Errorf("look at the disk of %s: %w", folder, err)
+	}
+	block := int64(s.Bsize)
+	return int64(s.Bavail) * block, int64(s.Blocks) * block, nil
+}
+
 // Disk looks at the free space of the disk that holds a folder.
 func Disk(folder string) Look {
 	return func(context.Context) (string, error) {
-		var s syscall.Statfs_t
-		if err := syscall.Statfs(folder, &s); err != nil {
-			return "", fmt.Errorf("look at the disk of %s: %w", folder, err)
+		free, all, err := Free(folder)
+		if err != nil {
+			return "", err
 		}
-		block := int64(s.Bsize)
-		free, all := int64(s.Bavail)*block, int64(s.Blocks)*block
 		if least := max(minFree, all/10); free < least {
 			return fmt.Sprintf("%d MiB are free on the disk of %s; new data needs %d MiB", free>>20, folder, least>>20), nil
 		}
@@ -107,16 +115,22 @@ func Disk(folder string) Look {
 	}
 }
 
-// Log looks at the size of the log. most is its mark in bytes; 0: 80% of what JetStream may store.
+// LogMark is how large the log may be, in bytes: most, or 80% of what JetStream may store if that is
+// not set.
+func LogMark(ctx context.Context, b *bus.Bus, most int64) (int64, error) {
+	if most > 0 {
+		return most, nil
+	}
+	store, err := b.StoreLimit(ctx)
+	return store / 5 * 4, err
+}
+
+// Log looks at the size of the log. most is its mark, as [LogMark] has it.
 func Log(b *bus.Bus, most int64) Look {
 	return func(ctx context.Context) (string, error) {
-		mark := most
-		if mark <= 0 {
-			store, err := b.StoreLimit(ctx)
-			if err != nil {
-				return "", err
-			}
-			mark = store / 5 * 4
+		mark, err := LogMark(ctx, b, most)
+		if err != nil {
+			return "", err
 		}
 		stream, err := b.JS.Stream(ctx, proto.StreamEvents)
 		if err != nil {

@@ -12,6 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/limit"
+	"tendril.dev/lib/obs"
 	"tendril.dev/proto"
 )
 
@@ -34,6 +36,7 @@ type lag struct {
 
 	mu          sync.Mutex
 	projections map[string]projection // by name
+	counts      []func(map[string]int64)
 	asked       time.Time
 	ends        map[string]uint64 // last sequences by stream; without those that are not known
 }
@@ -44,7 +47,9 @@ type projection struct {
 	seq    func() uint64 // of the last message read
 }
 
-func newLag(js jetstream.JetStream) *lag { return &lag{js: js, projections: map[string]projection{}} }
+func newLag(js jetstream.JetStream) *lag {
+	return &lag{js: js, projections: map[string]projection{}}
+}
 
 // Projection makes it a metric how far a service is behind a stream that it reads. seq is the
 // sequence of the last message that it has read; it is called by any goroutine.
@@ -54,13 +59,32 @@ func (n *Node) Projection(name, stream string, seq func() uint64) {
 	n.lag.projections[name] = projection{stream, seq}
 }
 
+// Count has figures told to `tendril status`, by name. count is called by any goroutine.
+func (n *Node) Count(count func(figures map[string]int64)) {
+	n.lag.mu.Lock()
+	defer n.lag.mu.Unlock()
+	n.lag.counts = append(n.lag.counts, count)
+}
+
 // tell tells it to `tendril status`, until ctx ends.
 func (l *lag) tell(ctx context.Context, n *Node) error {
 	tick := time.NewTicker(tellEvery)
 	defer tick.Stop()
+	started := time.Now().UTC()
 	for {
-		p := proto.Progress{Process: n.process + " " + n.Worker, Read: []proto.Reading{}}
+		p := proto.Progress{
+			Process: n.process + " " + n.Worker, Version: obs.Version(), Domain: n.Settings.Domain, Started: started,
+			Read: []proto.Reading{}, Counts: map[string]int64{}, Troubles: n.Ready.Troubles(),
+		}
+		for _, folder := range []string{n.Settings.RelayDataPath, n.Settings.GitDataPath} {
+			if free, all, err := limit.Free(folder); err == nil && (len(p.Disks) == 0 || p.Disks[0].Bytes != all) {
+				p.Disks = append(p.Disks, proto.Disk{Folder: folder, Free: free, Bytes: all})
+			}
+		}
 		l.mu.Lock()
+		for _, count := range l.counts {
+			count(p.Counts)
+		}
 		for _, name := range slices.Sorted(maps.Keys(l.projections)) {
 			p.Read = append(p.Read, proto.Reading{Name: name, Stream: l.projections[name].stream, Seq: l.projections[name].seq()})
 		}

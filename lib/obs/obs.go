@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"net/http"
 	"strconv"
@@ -85,6 +86,13 @@ func (r *Readiness) Note(name string, note func() string) { r.notes.Store(name, 
 
 // Failing returns the conditions that do not hold, by name, with the reason.
 func (r *Readiness) Failing() map[string]string { return said(&r.checks) }
+
+// Troubles returns the conditions that do not hold, and the notes.
+func (r *Readiness) Troubles() map[string]string {
+	all := r.Failing()
+	maps.Copy(all, said(&r.notes))
+	return all
+}
 
 func said(all *sync.Map) map[string]string {
 	texts := map[string]string{}

@@ -115,6 +115,7 @@ func newDoor(n *node.Node, shards git.Shards, ingest relay.Offerer) (*door, erro
 		return nil, err
 	}
 	sockets := limit.NewFair(int64(s.MaxConnections), int64(s.MaxConnectionsPerIP))
+	n.Count(func(figures map[string]int64) { figures["clients"], _, _ = sockets.Counts(0) })
 	return &door{
 		relay: relay.New(relay.Options{
 			Limits: s.Front, Domain: s.Domain, Future: time.Duration(s.MaxFutureSeconds) * time.Second,

@@ -35,6 +35,11 @@ func Run(ctx context.Context, n *node.Node) error {
 		return err
 	}
 	n.Ready.Note("full", budgets.Marks.Full)
+	mark, err := limit.LogMark(ctx, n.Bus, s.LogMaxBytes)
+	if err != nil {
+		return err
+	}
+	n.Count(func(figures map[string]int64) { figures["log_max_bytes"] = mark })
 	set := held.NewSet(n.Bus.JS, n.Log, nil)
 	rejected := known.NewRejected(n.Bus.JS, n.Log, time.Duration(s.RejectedColdSeconds)*time.Second, policy.Rules(s.Policy))
 	w := writer.New(writer.Options{

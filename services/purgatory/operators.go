@@ -78,6 +78,13 @@ func (w *worker) listRepos(m *nats.Msg) {
 	w.reply(m, proto.RepoAnswer{Repos: page, Shards: w.shards.Count()})
 }
 
+// countRepos counts them, for `tendril status`.
+func (w *worker) countRepos(figures map[string]int64) {
+	for _, s := range w.statuses.Range {
+		figures["repositories_"+string(s.(proto.RepoStatus).State)]++
+	}
+}
+
 func (w *worker) carryOut(ctx context.Context, shard int, verb proto.RepoVerb, question []byte) (s proto.RepoStatus, err error) {
 	var q proto.RepoQuery
 	if err := json.Unmarshal(question, &q); err != nil {

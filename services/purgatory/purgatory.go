@@ -166,6 +166,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		return nil
 	})
 	n.Ready.Add("git folder", w.store.Writable)
+	n.Count(w.countRepos)
 	n.Projection("purgatory_held", proto.KVStream(proto.BucketHeld), w.holdings.Seq)
 	// Verdicts of ingest and what is held outlive the rest, so that what is being pushed or released
 	// when the worker stops ends well.

@@ -86,8 +86,8 @@ func TestAnOwnerGivesUp(t *testing.T) {
 		t.Fatalf("it came back at %s, want %s", got, want)
 	}
 	world.Await(t, "it is not listed any more", func() bool {
-		out, err := repo("list")
-		return err == nil && strings.Contains(out, "no repository waits")
+		out, err := repo("list", "--state=ended")
+		return err == nil && out == "no repositories\n"
 	})
 
 	giveUp(announcement.CreatedAt + 1)

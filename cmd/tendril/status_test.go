@@ -1,4 +1,4 @@
-package status
+package main
 
 import (
 	"context"
@@ -100,14 +100,14 @@ func TestLook(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer operator.Close()
-	got, err := Look(within(t), operator)
+	got, err := look(within(t), operator)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(got.Relays) != 1 || got.Relays[0].State != "connected" || got.Relays[0].Worker != "r1" {
 		t.Errorf("relays: %+v", got.Relays)
 	}
-	if got.Held.Events != 1 || got.Held.Hunts != 1 || len(got.Shards) != 1 || got.Shards[0].Hunts != 1 {
+	if got.Held.Events != 1 || got.Held.Hunts != 1 || len(got.Shards) != 1 || got.Shards[0] != (shardsOf{"", 64, 1, 1}) {
 		t.Errorf("held: %+v, %+v", got.Held, got.Shards)
 	}
 	if got.Log.Messages != 3 || got.Log.Writer != "one" || !got.Log.WriterSince.Equal(noon) || got.Log.Rejected != 0 {
@@ -116,8 +116,8 @@ func TestLook(t *testing.T) {
 	if len(got.Lanes) != 4 || got.Lanes[0].Name != "user" || got.Lanes[0].Queued != 1 || got.Lanes[0].MaxBytes != 64<<20 {
 		t.Errorf("lanes: %+v", got.Lanes)
 	}
-	if !slices.Equal(got.Reads, []Read{{"gateway one", "index", proto.StreamEvents, 2, 3}}) {
-		t.Errorf("reads: %+v", got.Reads)
+	if len(got.Processes) != 1 || got.Processes[0].Read[0].Seq != 2 || got.Ends[proto.StreamEvents] != 3 {
+		t.Errorf("reads: %+v, %v", got.Processes, got.Ends)
 	}
 	if err := operator.Conn.Flush(); err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestLook(t *testing.T) {
 	srv.Stop()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := Look(ctx, operator); err == nil {
+	if _, err := look(ctx, operator); err == nil {
 		t.Error("a server that is gone has a state")
 	}
 }
@@ -151,72 +151,86 @@ func crew() claims {
 
 func TestRelays(t *testing.T) {
 	t.Parallel()
-	got := relays(map[string]proto.RelayState{
+	states := map[string]proto.RelayState{
 		"a.example":      {URL: "wss://a.example", Worker: "r1", Connection: 3, Health: 1, Repos: 7, Roots: 9, Subscriptions: 2, CompleteUntil: noon},
 		"b.example_8080": {URL: "wss://b.example:8080", Worker: "r1", Connection: 4, Health: 3, Failures: 2, LastError: "refused"},
 		"c.example":      {Connection: 99, Health: -1},
-	}, crew())
-	want := []Relay{
-		{Name: "a.example", URL: "wss://a.example", State: "connected", Health: "healthy", Worker: "r1", Repositories: 7, Roots: 9, Subscriptions: 2, CompleteUntil: noon},
-		{Name: "b.example:8080", URL: "wss://b.example:8080", State: "connected_historic_sync_failures", Health: "degraded", Failures: 2, LastError: "refused"},
-		{Name: "c.example", State: "unknown", Health: "unknown"},
-		{Name: "d.example", State: "disconnected", Health: "disconnected", Worker: "r1"}, // claimed, and nothing said yet
+	}
+	got := relays(states, crew())
+	want := []relayRow{
+		{"a.example", "connected", "healthy", "r1", states["a.example"]},
+		{"b.example:8080", "connected_historic_sync_failures", "degraded", "", states["b.example_8080"]},
+		{"c.example", "unknown", "unknown", "", states["c.example"]},
+		{"d.example", "disconnected", "disconnected", "r1", states["d.example"]}, // claimed, and nothing said yet
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }
 
-func TestPurgatory(t *testing.T) {
+func TestSumHeld(t *testing.T) {
 	t.Parallel()
 	if proto.ShardOf("tree") == proto.ShardOf("stone") {
 		t.Fatal("want identifiers of two shards")
 	}
-	sum, shards := purgatory(map[string]heldEvent{
+	sum, shards := sumHeld(map[string]heldEvent{
 		heldKey(t, "tree", 30617):  {Phase: proto.PhaseWaiting, HeldAt: noon, ExpiresAt: noon.Add(time.Hour)},
 		heldKey(t, "tree", 30618):  {Phase: proto.PhaseWaiting, HeldAt: noon.Add(-time.Minute), ExpiresAt: noon.Add(time.Hour)},
 		heldKey(t, "stone", 30617): {Phase: proto.PhaseSilent, HeldAt: noon, ExpiresAt: noon.Add(time.Minute)},
 		proto.HeldMarkKey:          {},
 	}, crew())
-	want := Held{
+	want := heldState{
 		Events: 3, Phases: map[string]int{"waiting": 2, "silent": 1}, Kinds: map[int]int{30617: 2, 30618: 1},
 		Hunts: 1, Oldest: noon.Add(-time.Minute), Expires: noon.Add(time.Minute),
 	}
 	if !reflect.DeepEqual(sum, want) {
 		t.Errorf("%+v, want %+v", sum, want)
 	}
-	byName := map[string]Shard{}
-	for _, s := range shards {
-		byName[s.Shard] = s
-	}
-	tree, stone := proto.ShardName(proto.ShardOf("tree")), proto.ShardName(proto.ShardOf("stone"))
-	if wanted := (map[string]Shard{tree: {tree, "p1", 2, 1}, stone: {stone, "", 1, 0}}); !reflect.DeepEqual(byName, wanted) {
-		t.Errorf("%+v, want %+v", byName, wanted)
+	if wanted := []shardsOf{{"p1", 1, 2, 1}, {"", 63, 1, 0}}; !slices.Equal(shards, wanted) {
+		t.Errorf("%+v, want %+v", shards, wanted)
 	}
 }
 
-func TestTable(t *testing.T) {
+func TestWriteReport(t *testing.T) {
 	t.Parallel()
-	report := Report{
-		At: noon, Server: Server{URL: "nats://127.0.0.1:4222", Version: "2.15.2"},
-		Log:  Log{Messages: 12, LastSeq: 34, Bytes: 5 << 20, Writer: "w\x1b[2J", WriterSince: noon.Add(-time.Minute), Rejected: 3},
-		Held: Held{Events: 3, Phases: map[string]int{"waiting": 2, "silent": 1}, Kinds: map[int]int{30617: 2, 9: 1}, Hunts: 1, Oldest: noon.Add(-time.Hour)},
-		Relays: []Relay{
-			{Name: "a.example", State: "connected", Health: "healthy", Worker: "r1", Repositories: 7, Roots: 9, Subscriptions: 2, CompleteUntil: noon},
-			{Name: "b.example", State: "disconnected", Health: "dead", Failures: 8, URL: "wss://b.example", LastError: "open WebSocket to wss://b.example: " + strings.Repeat("no\n", 50)},
+	r := report{
+		At: noon, URL: "nats://127.0.0.1:4222", Version: "2.15.2",
+		Processes: []proto.Progress{
+			{
+				Process: "gateway g1", Version: "v1", Domain: "x.example", Started: noon.Add(-time.Minute), Read: []proto.Reading{{Name: "index", Stream: "GRASP_EVENTS", Seq: 30}},
+				Counts: map[string]int64{"clients": 3}, Disks: []proto.Disk{{Folder: "./data", Free: 1 << 30, Bytes: 5 << 30}},
+			},
+			{
+				Process: "up u1", Version: "v1", Domain: "x.example", Started: noon.Add(-time.Hour), Read: []proto.Reading{{Name: "index", Stream: "GRASP_EVENTS", Seq: 34}},
+				Counts:   map[string]int64{"clients": 4, "log_max_bytes": 1 << 30, "repositories_hosted": 2},
+				Troubles: map[string]string{"full": "the log has 2 MiB"},
+			},
 		},
-		Shards: []Shard{{Shard: "00", Held: 1}, {Shard: "01", Worker: "p1", Held: 1, Hunts: 1}, {Shard: "02", Worker: "p1"}},
-		Lanes:  []Lane{{Name: "user", Queued: 5, Deciding: 2, Bytes: 900, MaxBytes: 64 << 20}},
-		Reads:  []Read{{"gateway g1", "index", "GRASP_EVENTS", 30, 34}, {"up u1", "index", "GRASP_EVENTS", 34, 34}},
+		Ends: map[string]uint64{"GRASP_EVENTS": 34},
+		Log:  logState{Messages: 12, LastSeq: 34, Bytes: 5 << 20, Writer: "w\x1b[2J", WriterSince: noon.Add(-time.Minute), Rejected: 3},
+		Held: heldState{Events: 3, Phases: map[string]int{"waiting": 2, "silent": 1}, Kinds: map[int]int{30617: 2, 9: 1}, Hunts: 1, Oldest: noon.Add(-time.Hour)},
+		Relays: []relayRow{
+			{"a.example", "connected", "healthy", "r1", proto.RelayState{Repos: 7, Roots: 9, Subscriptions: 2, CompleteUntil: noon}},
+			{"b.example", "disconnected", "dead", "", proto.RelayState{Failures: 8, URL: "wss://b.example", LastError: "open WebSocket to wss://b.example: " + strings.Repeat("no\n", 50)}},
+		},
+		Shards: []shardsOf{{"p1", 2, 1, 1}, {"", 1, 1, 0}},
+		Lanes:  []laneState{{Name: "user", Queued: 5, Deciding: 2, Bytes: 900, MaxBytes: 64 << 20}},
 	}
 	var b strings.Builder
-	if err := report.WriteTable(&b); err != nil {
+	if err := r.write(&b); err != nil {
 		t.Fatal(err)
 	}
-	want := `NATS      nats://127.0.0.1:4222, version 2.15.2
-log       12 messages (5.0 MiB), last sequence 34; writer w?[2J, for 1m0s
-rejected  3 ids remembered
-held      3 events (1 silent, 2 waiting, 1 of kind 9, 2 announcements), the oldest for 1h0m0s; hunts for 1 identifiers
+	want := `domain        x.example
+tendril       gateway g1: version v1, up for 1m0s
+disk          ./data: 1.0 GiB free of 5.0 GiB
+tendril       up u1: version v1, up for 1h0m0s
+trouble       up u1: full: the log has 2 MiB
+repositories  2 hosted, 0 held, 0 ended
+clients       7 connections
+NATS          nats://127.0.0.1:4222, version 2.15.2
+log           12 messages (5.0 MiB of at most 1.0 GiB), last sequence 34; writer w?[2J, for 1m0s
+rejected      3 ids remembered
+held          3 events (1 silent, 2 waiting, 1 of kind 9, 2 announcements), the oldest for 1h0m0s; hunts for 1 identifiers
 
 LANE  QUEUED  WITH THE WRITER  BYTES  OF
 user  5       2                900 B  64 MiB
