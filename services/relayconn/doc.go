@@ -21,7 +21,7 @@
 //	session.hearEvent        it matches what was asked for, is fresh, and is not known
 //	intake.Stream.Take       joins copies from other relays; waits for room
 //	intake.Intake.work       in batches, live before past
-//	intake.Intake.ask        a worker without an index asks ingest what is accepted
+//	intake.Intake.ask        is it accepted already? The index or ingest says so
 //	intake.Intake.check      id and signature, once
 //	intake.Intake.offer      once, though several relays brought it
 //	candidates.Sender.Offer  many events in one message, sent again until they have verdicts

@@ -21,6 +21,7 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
+	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/session"
 )
 
@@ -86,42 +87,14 @@ func TestUnreadableStateIsNone(t *testing.T) {
 
 // newTargets are those of a worker.
 func newTargets(js jetstream.JetStream) *Targets {
-	return NewTargets(js, nil, time.Millisecond, make(chan []string, 1), quiet)
-}
-
-// wanting is what a relay that is a target is asked for, once that is known.
-func wanting(t *testing.T, ctx context.Context, b relays, name string) *Wanted {
-	t.Helper()
-	subject, err := proto.TargetSubject(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.js.Publish(t.Context(), subject, []byte(`{"url":"wss://r.example.com"}`)); err != nil {
-		t.Fatal(err)
-	}
-	all := newTargets(b.js)
-	f := all.Of(name)
-	for _, run := range []func(context.Context) error{all.Run, f.Run} {
-		done := make(chan error, 1)
-		go func() { done <- run(ctx) }()
-		t.Cleanup(func() {
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	read(t, f)
-	for url := ""; url == ""; url, _ = f.Relay() {
-		time.Sleep(time.Millisecond)
-	}
-	return f
+	return NewTargets(js, &world{Bus: &bus.Bus{JS: js}}, time.Millisecond, make(chan []string, 1), quiet)
 }
 
 func newLife(t *testing.T, log *slog.Logger) (*life, *prometheus.Registry) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
 	metrics := NewMetrics(reg)
-	rules := Rules{Health: health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, Dead: 24 * time.Hour, Naughty: 12 * time.Hour}, CheckEvery: 2 * time.Second}
+	rules := Rules{ReconnectWindow: window, Health: health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, Dead: 24 * time.Hour, Naughty: 12 * time.Hour}, CheckEvery: 2 * time.Second}
 	return &life{Env: &Env{Rules: rules, Metrics: metrics, Log: log}, name: "r.example.com", log: log, target: newTargets(nil).Of("r.example.com"), seen: health.Disconnected, state: &stateKeeper{}}, reg
 }
 
@@ -163,7 +136,6 @@ func TestLeavingIsNoFailure(t *testing.T) {
 	l.state = open(t, bucket(t))
 	now := time.Now()
 	l.health = health.Health{Failures: 4}.Opened(now)
-	l.past = past{}.held(now, true)
 	l.target = newTargets(nil).Of("r.example.com")
 	l.status = session.Status{Connection: session.Connected, CaughtUp: true, Confirmed: session.Mark{Target: 7, Log: 9}}
 	l.ended(t.Context(), now.Add(time.Second), errWithdrawn)
@@ -173,7 +145,8 @@ func TestLeavingIsNoFailure(t *testing.T) {
 	}
 	next := &life{Env: l.Env, state: l.state, target: l.target, log: quiet}
 	next.resume(now.Add(time.Minute))
-	if start := next.past.start(now.Add(time.Minute), window); start.Since == nil || start.Whole || next.status.Confirmed.Target != 7 {
+	next.confirmed = history.Set{First: true}
+	if start := next.start(now.Add(time.Minute)); start.Since == nil || start.Mark.Target != 7 {
 		t.Errorf("the successor begins with %+v", start)
 	}
 }
@@ -230,51 +203,25 @@ func TestAnAnswerEndsTheFailures(t *testing.T) {
 // the connection ends first or another worker takes over.
 func TestDayIsNotForgotten(t *testing.T) {
 	t.Parallel()
-	kv := bucket(t)
 	l, _ := newLife(t, quiet)
-	l.Rules.CheckEvery, l.Rules.ReconnectWindow = time.Hour, window
 	l.Rules.DailyMin, l.Rules.DailyMax = 23*time.Hour, 25*time.Hour
-	l.state = open(t, kv)
-	ctx, cancel := context.WithCancel(t.Context())
-	t.Cleanup(cancel)
-	l.target = wanting(t, ctx, kv, l.name)
+	l.state = open(t, bucket(t))
 	due := time.Now().Add(-time.Minute).UTC().Round(0)
 	l.daily = due
-	// connection tells the session that the day is due; it begins or it does not.
-	connection := func(l *life, begins bool) {
-		t.Helper()
-		daily, talk := make(chan time.Time), make(chan error)
-		o := &observer{life: l, statuses: make(chan session.Status, 1)}
-		ctx, end := context.WithCancel(ctx)
-		go func() { talk <- l.tend(ctx, o, make(chan session.Wanted), daily) }()
-		select {
-		case <-daily:
-		case <-time.After(time.Minute):
-			t.Error("the session is not told that the day is due")
-		}
-		if begins {
-			o.statuses <- session.Status{Days: 1}
-			for len(o.statuses) > 0 {
-				time.Sleep(time.Millisecond)
-			}
-		}
-		end()
-		if err := <-talk; err != nil {
-			t.Error(err)
-		}
-		l.ended(t.Context(), time.Now(), errEnded)
-	}
-	connection(l, false)
+	l.ended(t.Context(), time.Now(), errEnded)
 	if !l.daily.Equal(due) || !l.state.value.NextDaily.Equal(due) {
 		t.Errorf("after the connection: due %v, written %v, want %v", l.daily, l.state.value.NextDaily, due)
 	}
-	next := &life{Env: l.Env, name: l.name, state: open(t, kv), target: l.target, log: quiet}
+	next := &life{Env: l.Env, name: l.name, state: l.state, target: l.target, log: quiet}
 	next.resume(time.Now())
-	next.past.connected = time.Now()
+	next.confirmed = history.Set{First: true}
 	if start := next.start(time.Now()); start.Since == nil || !next.daily.Equal(due) {
 		t.Errorf("the successor begins with %+v, due %v", start, next.daily)
 	}
-	connection(next, true)
+	if next.note(session.Status{}) || !next.note(session.Status{Days: 1}) {
+		t.Error("it is not told when the day begins")
+	}
+	next.save(t.Context())
 	if at := next.state.value.NextDaily; time.Until(at) < 22*time.Hour || time.Until(at) > 25*time.Hour {
 		t.Errorf("after it has begun the next is written to be due at %v", at)
 	}

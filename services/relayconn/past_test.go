@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"tendril.dev/services/relayconn/health"
+	"tendril.dev/services/relayconn/history"
+	"tendril.dev/services/relayconn/session"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -13,38 +15,45 @@ const window = 15 * time.Minute
 
 func after(minutes int) time.Time { return noon.Add(time.Duration(minutes) * time.Minute) }
 
-// TestPast: what a next connection asks for depends on what the ones before have come to an end
+// TestStart: what a next connection asks for depends on what the ones before have come to an end
 // with, not only on when they were.
-func TestPast(t *testing.T) {
+func TestStart(t *testing.T) {
 	t.Parallel()
-	caughtUp := past{}.begun().held(noon, false).held(after(1), true)
+	confirmed := history.Set{First: true}
+	caughtUp := func(l *life) { l.status.CaughtUp = true; l.held(after(30)) }
+	end := func(l *life, minutes int, st session.Status) {
+		l.status = st
+		l.ended(t.Context(), after(minutes), errEnded)
+	}
+	whole := session.Status{CaughtUp: true}
 	for name, tc := range map[string]struct {
-		past  past
-		at    int // minutes after noon
-		quick bool
-		since int // minutes after noon
-		whole bool
+		before func(l *life)
+		at     int // minutes after noon
+		quick  bool
+		since  int // minutes after noon
 	}{
-		"never connected":                          {past: past{}, at: 0},
-		"away for as long as may be":               {past: caughtUp.ended(after(60), true, time.Time{}), at: 75, quick: true, since: 45},
-		"away for longer":                          {past: caughtUp.ended(after(60), true, time.Time{}), at: 76},
-		"crashed: the last tick counts":            {past: caughtUp.held(after(30), true), at: 40, quick: true, since: 15},
-		"a fresh start that was cut off":           {past: past{}.begun().held(after(5), false).ended(after(10), false, time.Time{}), at: 11, quick: true, since: -5, whole: true},
-		"cut off while something was missing":      {past: past{}.begun().held(after(5), false).ended(after(60), false, after(10)), at: 61, quick: true, since: -5, whole: true},
-		"missing something that was caught up":     {past: caughtUp.ended(after(60), false, after(10)), at: 61, quick: true, since: -14},
-		"cut off twice":                            {past: past{}.begun().ended(after(10), false, time.Time{}).held(after(20), false).ended(after(25), false, time.Time{}), at: 26, quick: true, since: -5, whole: true},
-		"a reconnect that was cut off":             {past: caughtUp.ended(after(60), true, time.Time{}).held(after(70), false).ended(after(80), false, time.Time{}), at: 81, quick: true, since: 45},
-		"a reconnect that caught up":               {past: caughtUp.ended(after(60), true, time.Time{}).held(after(70), false).ended(after(80), true, time.Time{}), at: 81, quick: true, since: 65},
-		"a daily start that was cut off":           {past: caughtUp.held(after(60), true).begun().held(after(61), false).ended(after(62), false, time.Time{}), at: 63, quick: true, since: 47, whole: true},
-		"a fresh start that never stood is no one": {past: past{}.begun(), at: 1},
+		"never connected":                      {before: func(l *life) { l.connected = time.Time{} }, at: 1},
+		"away for as long as may be":           {before: func(l *life) { end(l, 60, whole) }, at: 75, quick: true, since: 45},
+		"away for longer":                      {before: func(l *life) { end(l, 60, whole) }, at: 76},
+		"crashed: the last tick counts":        {before: caughtUp, at: 40, quick: true, since: 15},
+		"nothing was confirmed":                {before: func(l *life) { end(l, 60, whole); l.confirmed = history.Set{} }, at: 61},
+		"a fresh start with something missing": {before: func(l *life) { end(l, 60, session.Status{Missing: after(10)}) }, at: 61, quick: true, since: -5},
+		"missing something that was caught up": {before: func(l *life) { caughtUp(l); end(l, 60, session.Status{Missing: after(40)}) }, at: 61, quick: true, since: 15},
+		"a reconnect that was cut off":         {before: func(l *life) { end(l, 60, whole); l.start(after(70)); end(l, 80, session.Status{}) }, at: 81, quick: true, since: 45},
+		"a reconnect that caught up":           {before: func(l *life) { end(l, 60, whole); l.start(after(70)); end(l, 80, whole) }, at: 81, quick: true, since: 65},
+		"a daily start that was cut off":       {before: func(l *life) { caughtUp(l); l.note(session.Status{Days: 1}); end(l, 62, session.Status{Days: 1}) }, at: 63, quick: true, since: 47},
 	} {
-		got := tc.past.start(after(tc.at), window)
+		l, _ := newLife(t, quiet)
+		l.confirmed, l.state = confirmed, open(t, bucket(t))
+		tc.before(l)
+		connected := l.connected
+		got := l.start(after(tc.at))
 		switch {
-		case (got.Since != nil) != tc.quick || got.Whole != tc.whole:
+		case (got.Since != nil) != tc.quick:
 			t.Errorf("%s: %+v", name, got)
 		case tc.quick && !got.Since.Time().Equal(after(tc.since)):
 			t.Errorf("%s: since %v, want %v", name, got.Since.Time().UTC(), after(tc.since))
-		case tc.quick && !got.Live.Equal(tc.past.connected):
+		case tc.quick && !got.Live.Equal(connected):
 			t.Errorf("%s: live until %v", name, got.Live)
 		}
 	}

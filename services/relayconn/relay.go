@@ -1,6 +1,7 @@
 package relayconn
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -67,7 +68,8 @@ type life struct {
 
 	health    health.Health
 	seen      health.State // what was observed last
-	past      past
+	connected time.Time    // until when the last connection held; zero: there was none
+	complete  time.Time    // up to then nothing is missing of what is confirmed; zero: that is not known
 	confirmed history.Set
 	daily     time.Time // when the next daily start is due; it stays until that has begun
 	status    session.Status
@@ -98,11 +100,7 @@ func (l *life) resume(now time.Time) {
 		Failures: s.Failures, Recovering: s.Failures > 0, FailingSince: s.FailingSince, Naughty: s.NaughtyUntil, NextAttempt: s.NextAttempt, LastError: s.LastError,
 	}
 	l.seen = l.health.State(l.Rules.Health, now)
-	l.past = past{connected: s.LastConnected, complete: s.CompleteUntil, whole: s.CompleteUntil.IsZero()}
-	if l.past.whole {
-		l.past.complete = s.LastConnected
-	}
-	l.daily = s.NextDaily
+	l.connected, l.complete, l.daily = s.LastConnected, s.CompleteUntil, s.NextDaily
 	l.status.Confirmed = session.Mark{Target: s.Confirmed, Log: s.ConfirmedLog}
 }
 
@@ -165,7 +163,7 @@ func (l *life) pause(ctx context.Context, wait time.Duration) error {
 	for {
 		now := time.Now()
 		l.observe(now)
-		if now.Sub(l.past.connected) > l.Rules.ReconnectWindow {
+		if now.Sub(l.connected) > l.Rules.ReconnectWindow {
 			l.confirmed = history.Set{} // the next connection is a fresh start
 		}
 		select {
@@ -201,20 +199,22 @@ func (l *life) attempt(ctx context.Context) {
 	l.ended(ctx, time.Now(), err)
 }
 
-// start prepares the session on a connection that was opened.
+// start prepares the session on a connection that was opened. A relay that was away for no longer
+// than the window gets a quick reconnect, if anything is confirmed.
 func (l *life) start(now time.Time) session.Start {
-	start := l.past.start(now, l.Rules.ReconnectWindow)
-	if start.Since == nil {
-		l.confirmed, l.status.Confirmed = history.Set{}, session.Mark{}
+	start := session.Start{Delay: max(0, l.Rules.StartupDelay-now.Sub(l.Started))}
+	quick := now.Sub(l.connected) <= l.Rules.ReconnectWindow && !l.confirmed.Empty()
+	if quick {
+		since := nostr.Timestamp(cmp.Or(l.complete, l.connected).Add(-l.Rules.ReconnectWindow).Unix())
+		start.Since, start.Live, start.Confirmed, start.Mark = &since, l.connected, l.confirmed, l.status.Confirmed
+	} else {
+		l.status.Confirmed, l.complete = session.Mark{}, time.Time{}
 		clear(l.warned)
-		l.past = l.past.begun()
-		l.daily = l.nextDay(now)
-	} else if l.daily.IsZero() {
+	}
+	if !quick || l.daily.IsZero() {
 		l.daily = l.nextDay(now)
 	}
-	start.Confirmed, start.Mark = l.confirmed, l.status.Confirmed
-	start.Delay = max(0, l.Rules.StartupDelay-now.Sub(l.Started))
-	l.past = l.past.held(now, false)
+	l.connected = now
 	return start
 }
 
@@ -231,7 +231,10 @@ func (l *life) failed(ctx context.Context, now time.Time, err error) {
 }
 
 func (l *life) ended(ctx context.Context, now time.Time, err error) {
-	l.past = l.past.ended(now, l.status.CaughtUp, l.status.Missing)
+	// What was confirmed on this connection has come live until now, or until something went
+	// missing, unless there was something to catch up with first.
+	l.held(now)
+	l.complete = cmp.Or(l.complete, l.status.Missing, now)
 	ours := ctx.Err() != nil || errors.Is(err, errWithdrawn)
 	if ours {
 		l.health = l.health.Left(l.Rules.Health, now)
@@ -244,6 +247,14 @@ func (l *life) ended(ctx context.Context, now time.Time, err error) {
 		l.log.Info("connection closed", "url", l.url)
 	} else {
 		l.tell("disconnected", now, err)
+	}
+}
+
+// held notes that the connection stands. Only once it has caught up with what it missed, a next one
+// need not go back as far as it did.
+func (l *life) held(now time.Time) {
+	if l.connected = now; l.status.CaughtUp {
+		l.complete = now
 	}
 }
 
@@ -261,17 +272,14 @@ func (l *life) save(ctx context.Context) bool {
 	s := proto.RelayState{
 		URL: l.url, Worker: l.Worker, Connection: int(l.status.Connection), Health: int(l.seen),
 		Failures: l.health.Failures, FailingSince: l.health.FailingSince, LastError: l.health.LastError, NaughtyUntil: l.health.Naughty,
-		NextAttempt: l.health.NextAttempt, NextDaily: l.daily, LastConnected: l.past.connected,
+		NextAttempt: l.health.NextAttempt, NextDaily: l.daily, LastConnected: l.connected, CompleteUntil: l.complete,
 		Confirmed: confirmed.Target, ConfirmedLog: confirmed.Log, Repos: l.status.Repos, Roots: l.status.Roots, Subscriptions: l.status.Subscriptions,
 	}
 	if s.NextAttempt.Before(l.health.Limited) {
 		s.NextAttempt = l.health.Limited
 	}
-	if !l.past.whole {
-		s.CompleteUntil = l.past.complete
-	}
 	if l.status.Connection == session.Disconnected {
-		s.DisconnectedAt = l.past.connected
+		s.DisconnectedAt = l.connected
 	}
 	err := l.state.put(ctx, s)
 	if err != nil && ctx.Err() == nil {

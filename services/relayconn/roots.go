@@ -5,55 +5,39 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
 	"strings"
 	"time"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
 const (
-	// rereadEvery is how often all root events are asked for again, because events are deleted and
-	// expire (NIP-40).
-	rereadEvery = time.Hour
+	// All root events are asked for again every rereadEvery, because events expire (NIP-40), and
+	// within rereadSoon of a deletion.
+	rereadEvery, rereadSoon = time.Hour, time.Minute
 	// retryPause is the pause before a question that failed is asked again, and askTimeout bounds
 	// one question.
 	retryPause, askTimeout = time.Second, time.Minute
+	// askAtOnce is of how many repositories the root events are asked for before any are told.
+	askAtOnce = 200
 	// mostNewer is how many root events may be newer than what was confirmed. With more, a relay
 	// is asked for all of them.
 	mostNewer = 10_000
 )
 
-// askAtOnce is of how many repositories the root events are asked for before any are told.
-const askAtOnce = 200
-
 // rootKinds are the kinds of root events.
 var rootKinds = []int{nostr.KindPatch, nostr.KindPR, nostr.KindIssue}
 
-// Events is what is asked about accepted events.
-type Events interface {
-	CatchUp(ctx context.Context) error
-	IDs(ctx context.Context, f nostr.Filter) iter.Seq2[[32]byte, error]
-}
-
 // list is the root events of one repository. They are asked for once, and followed in the log.
 type list struct {
-	users  map[*Wanted]bool
-	ids    []string // sorted
-	read   bool     // they were asked for
-	due    bool     // they must be asked for, again if read
-	asking bool
-	heard  []string // since it was begun to ask for them
-}
-
-func rootFilters() (filters []string) {
-	for _, kind := range rootKinds {
-		filters = append(filters, proto.AnyEventOf(kind))
-	}
-	return filters
+	users map[*Wanted]bool
+	ids   []string // sorted
+	read  bool     // they were asked for
+	due   bool     // they must be asked for, again if read
 }
 
 // sortIDs returns the ids sorted and each once; it may reorder its argument.
@@ -66,55 +50,43 @@ func sortIDs(ids []string) []string {
 func (t *Targets) use(w *Wanted, ref string) {
 	l := t.lists[ref]
 	if l == nil {
-		l = &list{users: map[*Wanted]bool{}}
+		l = &list{users: map[*Wanted]bool{}, due: true}
 		t.lists[ref] = l
-		t.askFor(l)
+		replace(t.wake, struct{}{})
 	}
 	l.users[w] = true
 }
 
 func (t *Targets) unuse(w *Wanted, ref string) {
-	l := t.lists[ref]
-	if l == nil || !l.users[w] {
-		return
-	}
-	if delete(l.users, w); len(l.users) == 0 {
-		delete(t.lists, ref)
+	if l := t.lists[ref]; l != nil {
+		if delete(l.users, w); len(l.users) == 0 {
+			delete(t.lists, ref)
+		}
 	}
 }
 
-// askFor has the root events of a repository asked for; the lock is held.
-func (t *Targets) askFor(l *list) {
-	l.due = true
-	select {
-	case t.wake <- struct{}{}:
-	default:
-	}
-}
-
-// hear takes in a message of the log.
-func (t *Targets) hear(m bus.Message) {
+// hear takes in root events and deletions that were accepted.
+func (t *Targets) hear(accepted []eventdb.Record) {
+	t.order.Lock()
+	defer t.order.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	defer func() { t.seq = max(t.seq, m.Seq) }()
-	ev := new(nostr.Event)
-	if err := ev.UnmarshalJSON(m.Data); err != nil {
-		t.log.Error("an event of the log cannot be read", "subject", m.Subject, "error", err)
-		return
-	}
-	id := strings.Clone(ev.ID)
-	for _, ref := range nostr.RootRefs(ev) {
-		l := t.lists[ref.String()]
-		if l == nil {
+	for _, r := range accepted {
+		if t.seq = max(t.seq, r.Seq); r.Event.Kind == nostr.KindDeletion {
+			replace(t.deleted, struct{}{})
 			continue
 		}
-		if l.asking {
-			l.heard = append(l.heard, id)
-		}
-		if n, has := slices.BinarySearch(l.ids, id); !has {
-			l.ids = slices.Insert(l.ids, n, id)
-			for w := range l.users {
-				w.tellLater()
+		id := strings.Clone(r.Event.ID)
+		for _, ref := range nostr.RootRefs(r.Event) {
+			l := t.lists[ref.String()]
+			if l == nil {
+				continue
+			}
+			if n, has := slices.BinarySearch(l.ids, id); !has {
+				l.ids = slices.Insert(l.ids, n, id)
+				for w := range l.users {
+					w.tellLater()
+				}
 			}
 		}
 	}
@@ -122,8 +94,7 @@ func (t *Targets) hear(m bus.Message) {
 
 // ask asks for root events whenever there is something to ask, until ctx ends.
 func (t *Targets) ask(ctx context.Context) error {
-	tick := time.NewTicker(rereadEvery)
-	defer tick.Stop()
+	due := time.Now().Add(rereadEvery)
 	failing := false
 	for {
 		more, err := t.askSome(ctx)
@@ -140,12 +111,17 @@ func (t *Targets) ask(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-t.wake:
-		case <-tick.C:
+		case <-t.deleted:
+			if soon := time.Now().Add(rereadSoon); soon.Before(due) {
+				due = soon
+			}
+		case <-time.After(time.Until(due)):
 			t.mu.Lock()
 			for _, l := range t.lists {
-				t.askFor(l)
+				l.due = true
 			}
 			t.mu.Unlock()
+			due = time.Now().Add(rereadEvery)
 		}
 	}
 }
@@ -154,55 +130,43 @@ func (t *Targets) ask(ctx context.Context) error {
 func (t *Targets) askSome(ctx context.Context) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	var refs []string
-	var asked []*list
+	t.order.Lock() // what is asked for and what is heard follow each other
+	defer t.order.Unlock()
+	asked, answers := map[string]*list{}, map[string][]string{}
 	t.mu.Lock()
 	for ref, l := range t.lists {
-		if l.due && len(refs) < askAtOnce {
-			refs, asked = append(refs, ref), append(asked, l)
-			l.due, l.asking, l.heard = false, true, nil
+		if l.due && len(asked) < askAtOnce {
+			asked[ref] = l
 		}
 	}
 	t.mu.Unlock()
-	if len(refs) == 0 {
+	if len(asked) == 0 {
 		return false, nil
 	}
-	answers, err := t.rootsOf(ctx, refs)
+	if err := t.events.CatchUp(ctx); err != nil {
+		return false, err
+	}
+	for ref := range asked {
+		for id, err := range t.events.IDs(ctx, nostr.Filter{Kinds: rootKinds, Tags: nostr.TagMap{"a": {ref}}}) {
+			if err != nil {
+				return false, err
+			}
+			answers[ref] = append(answers[ref], hex.EncodeToString(id[:]))
+		}
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for n, l := range asked { // some may be in use no more
-		if l.asking = false; err != nil {
-			l.due = true
-			continue
-		}
-		ids := sortIDs(append(answers[n], l.heard...))
+	for ref, l := range asked { // some may be in use no more
+		ids := sortIDs(answers[ref])
 		changed := !l.read || !slices.Equal(ids, l.ids)
-		l.read, l.heard = true, nil
-		if changed {
+		if l.read, l.due = true, false; changed {
 			l.ids = ids
 			for w := range l.users {
 				w.tell()
 			}
 		}
 	}
-	return true, err
-}
-
-// rootsOf asks which root events repositories have.
-func (t *Targets) rootsOf(ctx context.Context, refs []string) ([][]string, error) {
-	if err := t.events.CatchUp(ctx); err != nil {
-		return nil, err
-	}
-	lists := make([][]string, len(refs))
-	for n, ref := range refs {
-		for id, err := range t.events.IDs(ctx, nostr.Filter{Kinds: rootKinds, Tags: nostr.TagMap{"a": {ref}}}) {
-			if err != nil {
-				return nil, err
-			}
-			lists[n] = append(lists[n], hex.EncodeToString(id[:]))
-		}
-	}
-	return lists, nil
+	return true, nil
 }
 
 // errMany: so many root events are newer that it is no use to tell them apart.
@@ -212,8 +176,11 @@ var errMany = errors.New("too many newer root events")
 func (t *Targets) newer(ctx context.Context, seq uint64) (map[string]bool, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	newer := map[string]bool{}
-	err := bus.Read(ctx, t.js, bus.Reading{Stream: proto.StreamEvents, Filters: rootFilters(), After: seq}, func(m bus.Message) {
+	newer, reading := map[string]bool{}, bus.Reading{Stream: proto.StreamEvents, After: seq}
+	for _, kind := range rootKinds {
+		reading.Filters = append(reading.Filters, proto.AnyEventOf(kind))
+	}
+	err := bus.Read(ctx, t.js, reading, func(m bus.Message) {
 		ev := new(nostr.Event)
 		if ev.UnmarshalJSON(m.Data) != nil {
 			return

@@ -38,7 +38,8 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 		reconciling = &with
 	}
 	s := session.New(session.Options{
-		Relay: l.url, Rules: l.Rules.Session, Asker: conn, Intake: l.Intake.Open(l.url), Observer: o, Document: document, Log: l.log,
+		Rules: l.Rules.Session, Asker: conn, Wanted: func() session.Wanted { now, _ := l.target.Now(); return now },
+		Intake: l.Intake.Open(l.url), Observer: o, Document: document, Log: l.log,
 		Negentropy: reconciling, Warned: l.warned,
 		Authenticate: func(ctx context.Context, challenge string) error {
 			// Nothing that the relay says gets into what is signed but its challenge.
@@ -50,7 +51,9 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 		},
 	})
 	l.confirmed = history.Set{} // the session's now
-	wanted, daily := make(chan session.Wanted), make(chan time.Time)
+	replace(l.target.Changed, struct{}{})
+	day := time.NewTimer(time.Until(l.daily))
+	defer day.Stop()
 	group.Go(func() error { return inbox.Fill(ctx, conn.Read) })
 	group.Go(func() error { return conn.KeepAlive(ctx) })
 	group.Go(func() error { // beside the start, which does not wait for it
@@ -62,12 +65,12 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 		return nil
 	})
 	group.Go(func() error {
-		if err := s.Run(ctx, start, inbox.Messages(), wanted, daily); err != nil {
+		if err := s.Run(ctx, start, inbox.Messages(), l.target.Changed, day.C); err != nil {
 			return fmt.Errorf("session: %w", err)
 		}
 		return errEnded
 	})
-	group.Go(func() error { return l.tend(ctx, o, wanted, daily) })
+	group.Go(func() error { return l.tend(ctx, o, day) })
 	err := group.Wait()
 	l.confirmed = s.Confirmed()
 	select {
@@ -78,41 +81,26 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 	return err
 }
 
-// tend tells the session what is wanted and when a day is over, and keeps what is known of the
-// relay in step. It never waits for the session, which may be waiting for room for what came.
-func (l *life) tend(ctx context.Context, o *observer, wanted chan<- session.Wanted, daily chan<- time.Time) error {
+// tend keeps what is known of the relay in step, and says when a day is over. It never waits for the
+// session, which may be waiting for room for what came.
+func (l *life) tend(ctx context.Context, o *observer, day *time.Timer) error {
 	tick := time.NewTicker(l.Rules.CheckEvery)
 	defer tick.Stop()
-	day := time.NewTimer(time.Until(l.daily))
-	defer day.Stop()
-	next, err := l.want()
-	if err != nil {
-		return err
-	}
-	out, dayOut := wanted, (chan<- time.Time)(nil)
 	saved, savedAt := session.Status{}, time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-l.target.Changed:
-			if next, err = l.want(); err != nil {
-				return err
-			}
-			out = wanted
-		case out <- next:
-			next, out = session.Wanted{}, nil
 		case st := <-o.statuses:
-			if due := l.daily; l.note(st) != due {
+			if l.note(st) {
 				day.Reset(time.Until(l.daily))
 			}
 			l.observe(time.Now())
-		case <-day.C:
-			dayOut = daily
-		case dayOut <- l.daily:
-			dayOut = nil
 		case now := <-tick.C:
-			l.past = l.past.held(now, l.status.CaughtUp)
+			if url, _ := l.target.Relay(); url == "" {
+				return errWithdrawn
+			}
+			l.held(now)
 			l.observe(now)
 			// A successor must find the last connection young enough, so it is written down from
 			// time to time though nothing changed.
@@ -123,27 +111,17 @@ func (l *life) tend(ctx context.Context, o *observer, wanted chan<- session.Want
 	}
 }
 
-// note takes in what the session says of itself, and returns when the next daily start is due. One
-// that was due stays so until it has begun, on any connection and by any worker.
-func (l *life) note(st session.Status) time.Time {
-	if st.Days != l.status.Days {
-		l.past = l.past.begun()
-		l.daily = l.nextDay(time.Now())
+// note takes in what the session says of itself, and reports whether a daily start has begun. One
+// that is due stays so until then, on any connection and by any worker.
+func (l *life) note(st session.Status) (begun bool) {
+	if begun = st.Days != l.status.Days; begun {
+		l.complete, l.daily = time.Time{}, l.nextDay(time.Now())
 	}
 	if st.Answered && !l.status.Answered {
 		l.health = l.health.Answered()
 	}
 	l.status, l.health.Limited = st, st.Limited
-	return l.daily
-}
-
-// want is what the session should ask for now.
-func (l *life) want() (session.Wanted, error) {
-	if url, _ := l.target.Relay(); url == "" {
-		return session.Wanted{}, errWithdrawn
-	}
-	now, _ := l.target.Now()
-	return now, nil
+	return begun
 }
 
 // observer hears what one session does. Of its relay it uses only what never changes.

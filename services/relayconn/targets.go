@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/history"
 )
@@ -22,15 +24,17 @@ import (
 // are wanted from those that the worker has claimed (the stream GRASP_TARGETS), and which root
 // events these repositories have (the accepted events).
 type Targets struct {
-	js     jetstream.JetStream
-	events Events
-	window time.Duration
-	log    *slog.Logger
-	names  chan []string
-	stream *bus.Follower
-	begun  chan struct{} // closed when messages about repositories are passed on
-	wake   chan struct{} // of capacity 1: root events must be asked for
+	js      jetstream.JetStream
+	events  query.Source
+	window  time.Duration
+	log     *slog.Logger
+	names   chan []string
+	stream  *bus.Follower
+	begun   chan struct{} // closed when messages about repositories are passed on
+	wake    chan struct{} // of capacity 1: root events must be asked for
+	deleted chan struct{} // of capacity 1: some may have been deleted
 
+	order   sync.Mutex // held while root events are asked for or heard of
 	mu      sync.Mutex
 	relays  map[string]proto.Target // by name
 	changed bool                    // the list of names
@@ -44,9 +48,10 @@ type Targets struct {
 // of all relays that are targets are sent to names, the whole list whenever it has changed. A list
 // that was not received yet is replaced by the next; names must have room for one. Root events that
 // come one after the other are told together, when the window is over that the first has opened.
-func NewTargets(js jetstream.JetStream, events Events, window time.Duration, names chan []string, log *slog.Logger) *Targets {
+func NewTargets(js jetstream.JetStream, events query.Source, window time.Duration, names chan []string, log *slog.Logger) *Targets {
 	t := &Targets{
-		js: js, events: events, window: window, log: log, names: names, begun: make(chan struct{}), wake: make(chan struct{}, 1),
+		js: js, events: events, window: window, log: log, names: names,
+		begun: make(chan struct{}), wake: make(chan struct{}, 1), deleted: make(chan struct{}, 1),
 		relays: map[string]proto.Target{}, wanted: map[string]*Wanted{}, lists: map[string]*list{},
 	}
 	t.stream = bus.NewFollower(js, bus.Reading{Stream: proto.StreamTargets, Filters: []string{proto.AnyTarget}, Idle: t.idle}, log, t.takeRelays)
@@ -62,22 +67,17 @@ func (t *Targets) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("follow targets: %w", err)
 	}
-	log, err := bus.LastSeq(ctx, t.js, proto.StreamEvents)
-	if err != nil {
-		return fmt.Errorf("follow root events: %w", err)
-	}
 	t.mu.Lock()
-	t.seq = log // what is asked for later has everything up to there
+	t.seq = t.events.Seq() // what is asked for later has everything up to there
 	t.mu.Unlock()
 	wanted := bus.Reading{Stream: proto.StreamTargets, Filters: []string{proto.AnyWanted}, After: base}
-	roots := bus.Reading{Stream: proto.StreamEvents, Filters: rootFilters(), After: log}
 	repos := bus.NewFollower(t.js, wanted, t.log, t.takeRepos)
-	hearing := bus.NewFollower(t.js, roots, t.log, bus.Each(t.hear))
+	roots := query.Hear(t.js, t.events, append(rootKinds, nostr.KindDeletion), t.hear)
 	close(t.begun)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return t.stream.Run(ctx) })
 	group.Go(func() error { return repos.Run(ctx) })
-	group.Go(func() error { return hearing.Run(ctx) })
+	group.Go(func() error { return roots.Run(ctx) })
 	group.Go(func() error { return t.ask(ctx) })
 	return group.Wait()
 }

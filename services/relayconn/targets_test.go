@@ -15,6 +15,7 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/session"
@@ -103,7 +104,7 @@ func TestRelays(t *testing.T) {
 		t.Fatal(err)
 	}
 	names := make(chan []string, 1)
-	all := NewTargets(b.JS, nil, 0, names, quiet)
+	all := NewTargets(b.JS, &world{Bus: b}, 0, names, quiet)
 	while(t, all.Run)
 	becomes := func(want ...string) {
 		t.Helper()
@@ -128,6 +129,7 @@ func TestRelays(t *testing.T) {
 type world struct {
 	*bus.Bus
 	*Targets
+	query.Source
 
 	mu       sync.Mutex
 	accepted map[string][]string // root events and the repositories that they name
@@ -147,7 +149,14 @@ func (w *world) worker(window time.Duration) *Targets {
 	return NewTargets(w.JS, w, window, make(chan []string, 1), quiet)
 }
 
-// CatchUp implements Events, and so do the following.
+// Seq implements query.Source, and so do the following.
+func (w *world) Seq() uint64 {
+	seq, _ := bus.LastSeq(context.Background(), w.JS, proto.StreamEvents)
+	return seq
+}
+
+func (w *world) Reached(context.Context, uint64) error { return nil }
+
 func (w *world) CatchUp(context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -208,6 +208,7 @@ func (w *Wanted) Past(ctx context.Context, mark session.Mark) (history.Set, erro
 	w.targets.mu.Lock()
 	defer w.targets.mu.Unlock()
 	past := w.some(func(r repo) bool { return r.seq <= mark.Target })
+	past.First = true
 	past.Roots = slices.DeleteFunc(past.Roots, func(id string) bool { return newer[id] })
 	return past, nil
 }

@@ -3,7 +3,6 @@ package relayconn
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
-	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
@@ -38,11 +36,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return err
 	}
-	taking := intake.Options{Offerer: sender, Stored: n.Accepted, Metrics: n.Metrics}
-	if n.Index != nil {
-		taking.Known = known(n.Index, n.Log)
-	}
-	in := intake.New(taking)
+	in := intake.New(intake.Options{Offerer: sender, Stored: n.Accepted, Metrics: n.Metrics})
 	rules := rulesOf(n.Settings.Sync)
 	guard := netguard.New(netguard.Options{AllowPrivate: n.Settings.AllowPrivate, DialTimeout: rules.ConnectTimeout})
 	defer guard.CloseIdleConnections()
@@ -94,23 +88,6 @@ func Run(ctx context.Context, n *node.Node) error {
 		n.Log.Warn("the worker's record stays until it expires", "error", failed)
 	}
 	return err
-}
-
-// known reports whether an event is stored already, so that it need not be verified and offered.
-// One that cannot be looked up is offered: ingest knows.
-func known(index *eventdb.DB, log *slog.Logger) func(id string) bool {
-	return func(id string) bool {
-		var key [32]byte
-		if !nostr.ReadHex(key[:], id) {
-			return false
-		}
-		has, err := index.HasEach([][32]byte{key})
-		if err != nil {
-			log.Debug("an event cannot be looked up", "error", err)
-			return false
-		}
-		return has[0]
-	}
 }
 
 // rulesOf turns settings into the numbers that sessions and relays are kept to.

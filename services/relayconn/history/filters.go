@@ -15,12 +15,7 @@ const perFilter, perWide, mostWide = 100, 1000, 65_000
 // Group is the filters of one chunk of references or ids. They go in one REQ.
 type Group []nostr.Filter
 
-// Layer1 asks for announcements, states and user grasp lists of anyone.
-func Layer1() Group {
-	return Group{{Kinds: []int{nostr.KindAnnouncement, nostr.KindState, nostr.KindUserGraspList}}}
-}
-
-// Groups are the filters of layers 2 and 3 for a set, always in the same order.
+// Groups are the filters for a set, always in the same order.
 func Groups(s Set) []Group { return groups(s, perFilter, mostWide) }
 
 // Wide are the same filters with as many values in each as a session of NIP-77 takes, and not many
@@ -28,6 +23,9 @@ func Groups(s Set) []Group { return groups(s, perFilter, mostWide) }
 func Wide(s Set, bytes int) []Group { return groups(s, perWide, min(bytes, mostWide)) }
 
 func groups(s Set, most, bytes int) (all []Group) {
+	if s.First { // announcements, states and user grasp lists of anyone
+		all = append(all, Group{{Kinds: []int{nostr.KindAnnouncement, nostr.KindState, nostr.KindUserGraspList}}})
+	}
 	for _, chunk := range chunks(s.Full, most, bytes) {
 		all = append(all, tagged(chunk, "a", "A", "q"))
 	}

@@ -47,7 +47,7 @@ func TestFilters(t *testing.T) {
 		filters []nostr.Filter
 		want    []string
 	}{
-		"layer 1": {history.Layer1(), []string{`{"kinds":[30617,30618,10317]}`}},
+		"layer 1": {history.Groups(history.Set{First: true})[0], []string{`{"kinds":[30617,30618,10317]}`}},
 		"nothing": {filtersOf(history.Set{}), nil},
 		"full": {filtersOf(history.Set{Full: []string{"30617:a:x", "30617:a:x:y"}}), []string{
 			`{"#a":["30617:a:x","30617:a:x:y"]}`, `{"#A":["30617:a:x","30617:a:x:y"]}`, `{"#q":["30617:a:x","30617:a:x:y"]}`,

@@ -8,10 +8,11 @@ import (
 	"strings"
 )
 
-// Set is what is or was asked of a relay beyond layer 1. The zero value is empty. Its lists are
+// Set is what is or was asked of a relay. The zero value is empty. Its lists are
 // sorted, hold everything once and are never changed, so that sets share them: what a relay is
 // wanted to bring and what it has brought are mostly the same.
 type Set struct {
+	First bool                // layer 1
 	Full  []string            // references of repositories wanted whole
 	State map[string][]string // references of repositories of which only states are wanted, and whose
 	Roots []string            // ids of root events
@@ -25,7 +26,9 @@ func (s *Set) addState(ref string, authors []string) {
 }
 
 // Empty reports whether nothing is in the set.
-func (s Set) Empty() bool { return len(s.Full) == 0 && len(s.State) == 0 && len(s.Roots) == 0 }
+func (s Set) Empty() bool {
+	return !s.First && len(s.Full) == 0 && len(s.State) == 0 && len(s.Roots) == 0
+}
 
 // Repos counts the repositories.
 func (s Set) Repos() int { return len(s.Full) + len(s.State) }
@@ -53,7 +56,7 @@ func (s Set) asksState(ref string, authors []string) bool {
 
 // Union is both together; where both have a state-only repository, b's maintainers count.
 func Union(a, b Set) Set {
-	out := Set{Full: plus(a.Full, b.Full), Roots: plus(a.Roots, b.Roots), State: a.State}
+	out := Set{First: a.First || b.First, Full: plus(a.Full, b.Full), Roots: plus(a.Roots, b.Roots), State: a.State}
 	switch {
 	case len(a.State) == 0:
 		out.State = b.State
@@ -66,7 +69,7 @@ func Union(a, b Set) Set {
 
 // Only keeps what is still wanted.
 func Only(s, wanted Set) Set {
-	out := Set{Full: both(s.Full, wanted.Full), Roots: both(s.Roots, wanted.Roots)}
+	out := Set{First: s.First && wanted.First, Full: both(s.Full, wanted.Full), Roots: both(s.Roots, wanted.Roots)}
 	for ref, authors := range s.State {
 		if _, ok := wanted.State[ref]; ok {
 			out.addState(ref, authors)

@@ -52,7 +52,7 @@ func (s *elsewhere) Has(ctx context.Context, ids [][32]byte) ([]bool, error) {
 
 // asking is a play whose intake asks that store.
 func asking(t testing.TB, s *elsewhere) *play {
-	return newPlay(t, func(o *intake.Options) { o.Known, o.Stored = nil, s })
+	return newPlay(t, func(o *intake.Options) { o.Stored = s })
 }
 
 func known(r intake.Result) bool { return r.Known }
@@ -114,7 +114,7 @@ func TestAStoreThatIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &elsewhere{away: make(chan struct{}), stored: map[string]bool{}}
 		p := newPlay(t, func(o *intake.Options) {
-			o.Known, o.Stored, o.CheckSignature = nil, s, func(*nostr.Event) error { return nil }
+			o.Stored, o.CheckSignature = s, func(*nostr.Event) error { return nil }
 		})
 		p.run(t)
 		var e ends

@@ -26,38 +26,22 @@ func CheckSignature(ev *nostr.Event) error {
 	return nil
 }
 
-// key is what makes an event and its signature one thing: two copies with the same key that are
-// both genuine are the same to the last byte that matters. The signature belongs to it because a
+// key is what makes an event and its signature one thing. The signature belongs to it because a
 // copy with the right id and a wrong signature must not speak for the good one.
 type key struct {
 	id  [32]byte
 	sig [64]byte
 }
 
-// keyOf reads an event's key. The public key is looked at too, because go-nostr writes into an
-// array of 32 bytes also what is longer.
-func keyOf(ev *nostr.Event) (k key, ok bool) {
-	return k, nostr.ReadHex(k.id[:], ev.ID) && nostr.ReadHex(k.sig[:], ev.Sig) && nostr.IsHex64(ev.PubKey)
-}
-
-// same reports whether two events with the same key say the same. Then one check of the id speaks
-// for both.
-func same(a, b *nostr.Event) bool {
-	if a == b {
-		return true
+// keyOf reads the key of an event whose id is right, so that two with the same key are the same to
+// the last byte. The public key is looked at too, because go-nostr writes into an array of 32 bytes
+// also what is longer.
+func keyOf(ev *nostr.Event) (k key, err error) {
+	switch {
+	case !nostr.ReadHex(k.id[:], ev.ID) || !nostr.ReadHex(k.sig[:], ev.Sig) || !nostr.IsHex64(ev.PubKey):
+		return k, errForm
+	case !nostr.HasID(ev):
+		return k, errID
 	}
-	if a.PubKey != b.PubKey || a.CreatedAt != b.CreatedAt || a.Kind != b.Kind || a.Content != b.Content || len(a.Tags) != len(b.Tags) {
-		return false
-	}
-	for i, tag := range a.Tags {
-		if len(tag) != len(b.Tags[i]) {
-			return false
-		}
-		for j, value := range tag {
-			if value != b.Tags[i][j] {
-				return false
-			}
-		}
-	}
-	return true
+	return k, nil
 }

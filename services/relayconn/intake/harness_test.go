@@ -2,6 +2,7 @@ package intake_test
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"slices"
 	"sync"
@@ -49,7 +50,7 @@ type play struct {
 // newPlay begins an intake in the bubble of the test. change may alter its options.
 func newPlay(t testing.TB, change func(*intake.Options)) *play {
 	p := &play{checked: map[string]int{}, stored: map[string]bool{}}
-	o := intake.Options{Offerer: p, Known: p.known, CheckSignature: p.check, Workers: 2}
+	o := intake.Options{Offerer: p, Stored: p, CheckSignature: p.check, Workers: 2}
 	if change != nil {
 		change(&o)
 	}
@@ -70,10 +71,14 @@ func (p *play) run(t testing.TB) {
 	})
 }
 
-func (p *play) known(id string) bool {
+// Has implements intake.Store.
+func (p *play) Has(_ context.Context, ids [][32]byte) (has []bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.stored[id]
+	for _, id := range ids {
+		has = append(has, p.stored[hex.EncodeToString(id[:])])
+	}
+	return has, nil
 }
 
 func (p *play) check(ev *nostr.Event) error {

@@ -14,7 +14,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -59,10 +58,7 @@ type Store interface {
 // Options are what an intake needs.
 type Options struct {
 	Offerer Offerer
-	// Known reports whether an event is stored, by its id, where that can be said at once. Nil: it
-	// cannot, and Stored is asked.
-	Known func(id string) bool
-	// Stored is asked what Known cannot say, about many events at once. Nil: nothing is asked.
+	// Stored is asked about many events at once. Nil: nothing is asked.
 	Stored Store
 	// CheckSignature is [CheckSignature] if nil. It is asked only when the id is right.
 	CheckSignature func(*nostr.Event) error
@@ -148,7 +144,6 @@ type Intake struct {
 	mu      sync.Mutex
 	over    bool
 	pending map[key]*pending
-	all     map[*pending]struct{}
 	stored  recent
 	working sync.WaitGroup
 
@@ -164,21 +159,16 @@ func New(o Options) *Intake {
 	if o.Workers == 0 {
 		o.Workers = max(2, runtime.GOMAXPROCS(0)-1)
 	}
-	if o.Known != nil {
-		o.Stored = nil
-	} else {
-		o.Known = func(string) bool { return false }
-	}
 	i := &Intake{
 		o: o, room: [classes]*limit.Fair{live: limit.NewFair(liveRoom, streamRoom), past: limit.NewFair(pastRoom, streamRoom)},
-		workers: make(chan struct{}, o.Workers), begun: make(chan struct{}), pending: map[key]*pending{}, all: map[*pending]struct{}{},
+		workers: make(chan struct{}, o.Workers), begun: make(chan struct{}), pending: map[key]*pending{},
 	}
 	metrics, opts := promauto.With(o.Metrics), func(name, help string) prometheus.CounterOpts {
 		return prometheus.CounterOpts{Name: "ngit_sync_" + name, Help: help}
 	}
 	i.verified = metrics.NewCounterVec(opts("events_verified_total", "Events from relays that were verified, and how: genuine, or with a wrong id or signature."), []string{"result"})
 	i.copies = metrics.NewCounter(opts("event_copies_total", "Events from relays that were on their way from another relay already, and were not verified and offered again."))
-	i.known = metrics.NewCounter(opts("events_known_total", "Events from relays of which another process said that they are accepted already; they were not verified and offered again."))
+	i.known = metrics.NewCounter(opts("events_known_total", "Events from relays that were found to be accepted already; they were not verified and offered again."))
 	for c := range i.asks {
 		i.asks[c] = make(chan struct{}, asksAtOnce)
 	}
@@ -198,7 +188,7 @@ func (i *Intake) Run(ctx context.Context) error {
 	i.working.Wait()
 	i.mu.Lock()
 	var left []*pending
-	for f := range i.all {
+	for _, f := range i.pending {
 		if !f.offered {
 			left = append(left, f)
 		}
@@ -210,27 +200,16 @@ func (i *Intake) Run(ctx context.Context) error {
 	return nil
 }
 
-// Known reports whether the event of that id (64 hex digits) is stored, so that it need not be
-// taken in; where others must be asked, whether it was lately. It costs little: about a
-// microsecond.
+// Known reports whether it was found lately that the event of that id (64 hex digits) is stored, so
+// that it need not be taken in.
 func (i *Intake) Known(id string) bool {
 	var bin [32]byte
 	if !nostr.ReadHex(bin[:], id) {
 		return false
 	}
 	i.mu.Lock()
-	stored := i.stored.has(bin)
-	i.mu.Unlock()
-	if stored {
-		return true
-	}
-	if !i.o.Known(id) {
-		return false
-	}
-	i.mu.Lock()
-	i.stored.add(bin)
-	i.mu.Unlock()
-	return true
+	defer i.mu.Unlock()
+	return i.stored.has(bin)
 }
 
 // Stream is what one connection to a relay brings. One goroutine at a time may use it; what it has
@@ -248,29 +227,30 @@ func (i *Intake) Open(relay string) *Stream {
 // Known is that of the intake.
 func (s *Stream) Known(id string) bool { return s.intake.Known(id) }
 
-// Take takes in an event. It blocks while there is no room, until ctx ends, and says for how long
+// Take takes in an event. It blocks while there is no room, until ctx ends, and says whether
 // it did. After an error Done is not called; [ErrEnded] is one.
-func (s *Stream) Take(ctx context.Context, a Arrival) (waited time.Duration, err error) {
-	k, ok := keyOf(a.Event)
-	if !ok {
-		a.Done(Result{Event: a.Event, Err: errForm})
-		return 0, nil
+func (s *Stream) Take(ctx context.Context, a Arrival) (waited bool, err error) {
+	i := s.intake
+	k, err := keyOf(a.Event)
+	if err != nil {
+		i.verified.WithLabelValues("id").Inc()
+		a.Done(Result{Event: a.Event, Err: err})
+		return false, nil
 	}
-	i, q := s.intake, s.queues[past]
+	q := s.queues[past]
 	if a.Lane == proto.LaneSyncLive {
 		q = s.queues[live]
 	}
 	size := min(nostr.Memory(a.Event), streamRoom)
 	i.mu.Lock()
-	if i.joins(k, a.Event) != nil {
+	if i.pending[k] != nil {
 		size = copyRoom
 	}
 	i.mu.Unlock()
 	release, err := i.room[q.class].Try(q.relay, size)
 	if err != nil {
-		began := time.Now()
+		waited = true
 		release, err = i.room[q.class].AcquireN(ctx, q.relay, size)
-		waited = time.Since(began)
 	}
 	if err != nil {
 		return waited, err
@@ -285,21 +265,12 @@ func (s *Stream) Take(ctx context.Context, a Arrival) (waited time.Duration, err
 	return waited, err
 }
 
-// joins is the pending of the same event, if it is on its way; the lock is held. Of two texts with
-// one key one is forged; then the newer one is joined by others.
-func (i *Intake) joins(k key, ev *nostr.Event) *pending {
-	if f := i.pending[k]; f != nil && same(f.event, ev) {
-		return f
-	}
-	return nil
-}
-
 // admit puts an arrival for which there is room into its queue, as a pending of its own or as one
 // more copy of one. It does neither if the event has been stored meanwhile.
 func (i *Intake) admit(k key, a Arrival, q *queue, release func()) (stored bool, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	f := i.joins(k, a.Event)
+	f := i.pending[k]
 	switch {
 	case i.over:
 		return false, ErrEnded
@@ -309,7 +280,7 @@ func (i *Intake) admit(k key, a Arrival, q *queue, release func()) (stored bool,
 		return true, nil
 	default:
 		f = &pending{key: k, event: a.Event}
-		i.all[f], i.pending[k] = struct{}{}, f
+		i.pending[k] = f
 	}
 	f.waiters = append(f.waiters, a.Done)
 	q.entries = append(q.entries, entry{pending: f, release: release, lane: a.Lane, source: a.Source})
@@ -416,12 +387,8 @@ func (i *Intake) ask(c class, entries []entry) {
 	}
 }
 
-// verify looks whether an event is genuine.
+// verify looks whether an event whose id is right is its author's.
 func (i *Intake) verify(f *pending) error {
-	if !nostr.HasID(f.event) {
-		i.verified.WithLabelValues("id").Inc()
-		return errID
-	}
 	if err := i.o.CheckSignature(f.event); err != nil {
 		i.verified.WithLabelValues("signature").Inc()
 		return err
@@ -468,10 +435,7 @@ func (i *Intake) end(f *pending, r Result) {
 		return
 	}
 	f.ended = true
-	delete(i.all, f)
-	if i.pending[f.key] == f {
-		delete(i.pending, f.key)
-	}
+	delete(i.pending, f.key)
 	waiters := f.waiters
 	f.waiters, r.Event = nil, f.event
 	if r.Err == nil && r.Verdict.Outcome == proto.Accepted {

@@ -1,10 +1,12 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -68,7 +70,8 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 	case asking:
 		switch m.Kind {
 		case wire.Closed:
-			err = s.closed(ctx, a, m.Reason, now)
+			delete(s.open, m.Sub)
+			err = s.refused(ctx, a, wire.ReadRefusal(m.Reason), m.Reason, now)
 		case wire.EOSE:
 			s.answered = true
 			s.heard(a, now)
@@ -111,8 +114,8 @@ func (s *Session) heard(a asked, now time.Time) {
 	s.limits.Stood(standing)
 }
 
-// fromLive is why an event comes that was not asked for by the past.
-var fromLive = cause{source: proto.SourceLive, lane: proto.LaneSyncLive}
+// lanes are the lanes of what is not asked for by the past of a start.
+var lanes = map[proto.Source]proto.Lane{proto.SourceLive: proto.LaneSyncLive, proto.SourceDaily: proto.LaneSyncDaily}
 
 // hearEvent takes in an event, if it was asked for and is not known.
 func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) error {
@@ -126,10 +129,11 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 	}
 	l, _ := a.(*live)
 	t, _ := a.(*task)
-	why := fromLive
+	why := cause{source: proto.SourceLive}
+	var b *batch
 	if t != nil {
 		fresh, enough := t.Saw(m.Event)
-		if why = t.cause(m.Event); enough {
+		if b, why = t.batch, t.cause(m.Event); enough {
 			if err := s.ended(ctx, t, now); err != nil {
 				return err
 			}
@@ -144,24 +148,17 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 		}
 		return nil // of the past that we expect, and it is asked for only so far
 	}
-	if t != nil {
-		t.batch.waiting.Add(1)
+	if b != nil {
+		b.waiting.Add(1)
 	}
-	batch := batchOf(t)
 	waited, err := s.Intake.Take(ctx, intake.Arrival{
-		Event: m.Event, Lane: why.lane, Source: why.source, Done: func(r intake.Result) { s.judged(r, why, batch, l, now) },
+		Event: m.Event, Lane: cmp.Or(lanes[why.source], proto.LaneSyncHistoric), Source: why.source,
+		Done: func(r intake.Result) { s.judged(r, why, b, l, now) },
 	})
-	if s.waited = waited > 0; s.waited {
-		s.unread(waited) // while nothing is read the relay is not silent
+	if s.waited = waited; waited {
+		s.resumed = time.Now()
 	}
 	return err
-}
-
-func batchOf(t *task) *batch {
-	if t == nil {
-		return nil
-	}
-	return t.batch
 }
 
 // cause is why an event comes. One that was fetched by its id and that no filter asks for was never
@@ -290,21 +287,16 @@ func (s *Session) hearEnds(ctx context.Context) error {
 	return nil
 }
 
-// takeLost returns since when live events had no verdict, by subscription, once.
-func (s *Session) takeLost() map[*live]time.Time {
-	s.ends.mu.Lock()
-	defer s.ends.mu.Unlock()
-	lost := s.ends.lost
-	s.ends.lost = nil
-	return lost
-}
-
 // hearLost notes live events that had no verdict: they are missing like those that did not come.
 func (s *Session) hearLost() {
-	for l, since := range s.takeLost() {
+	s.ends.mu.Lock()
+	lost := s.ends.lost
+	s.ends.lost = nil
+	s.ends.mu.Unlock()
+	for l, since := range lost {
 		s.warn("unjudged", "events that came live had no verdict; they are asked for again", "since", since)
-		l.missing, l.lost = history.Earlier(l.missing, since), true
-		if l.replaced { // it may be gone
+		l.missing, l.held = history.Earlier(l.missing, since), false
+		if !slices.Contains(s.lives, l) {
 			s.makeUp(l)
 		}
 	}

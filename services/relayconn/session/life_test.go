@@ -100,7 +100,7 @@ func TestCutOffStartIsMadeWhole(t *testing.T) {
 		p := newPlay(t)
 		p.mute = true
 		since := nostr.Timestamp(200)
-		p.run(session.Start{Since: &since, Whole: true, Confirmed: repos("30617:aa:x")})
+		p.run(session.Start{Since: &since, Confirmed: repos("30617:aa:x")})
 		for _, f := range p.open(false) {
 			if layer1 := len(f.Kinds) > 0; layer1 != (f.Since == nil) {
 				t.Errorf("asked %v", f)
@@ -278,7 +278,7 @@ func TestCutOffMidPage(t *testing.T) {
 		if err := <-p.done; err != nil {
 			t.Error(err)
 		}
-		if st := p.status(); len(p.accepted) != 2 || st.CaughtUp || st.Confirmed.Target != 0 || !p.session.Confirmed().Empty() {
+		if st := p.status(); len(p.accepted) != 2 || st.Confirmed.Target != 0 || !p.session.Confirmed().Empty() {
 			t.Errorf("%d events came; %+v", len(p.accepted), st)
 		}
 	})

@@ -140,14 +140,6 @@ func TestWhatIsMissedWhileClosedComes(t *testing.T) {
 				p.want(uint64(n), manyRepos(0, n))
 			}
 		},
-		"closed while it is replaced": func(p *play) {
-			p.with(func() { p.deaf = true })
-			p.want(2, manyRepos(0, 2))
-			added := p.latest()
-			closed(p)
-			p.with(func() { p.deaf = false })
-			p.messages <- wire.Message{Kind: wire.EOSE, Sub: added}
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -48,10 +48,10 @@ func newReconciling(t *testing.T, here int, stored ...*nostr.Event) *reconciling
 	for _, ev := range stored[:here] {
 		r.accepted[ev.ID] = true
 	}
-	in := intake.New(intake.Options{Offerer: r, Known: r.known})
+	in := intake.New(intake.Options{Offerer: r, Stored: r})
 	go in.Run(t.Context())
 	r.session = session.New(session.Options{
-		Relay: "wss://r.example.com", Rules: rules, Asker: r, Intake: in.Open("wss://r.example.com"), Observer: r, Log: slog.New(slog.DiscardHandler),
+		Rules: rules, Wanted: r.session.Wanted, Asker: r, Intake: in.Open("wss://r.example.com"), Observer: r, Log: slog.New(slog.DiscardHandler),
 		Negentropy: &session.Negentropy{
 			Relay: r, Service: r, Room: session.NewRoom(), Seq: func() uint64 { return 0 }, Known: r.known,
 		},

@@ -75,14 +75,6 @@ func TestOddNegentropy(t *testing.T) {
 				return nil
 			}
 		}, false},
-		"its message is too large": {func(r *oddly) {
-			r.instead = func(_ int, f nostr.Filter) *wire.Message {
-				if len(r.set(f, false)) > 20 {
-					return &wire.Message{Kind: wire.NegMsg, TooLarge: true}
-				}
-				return nil
-			}
-		}, false},
 		"it forgets": {func(r *oddly) {
 			r.instead = func(n int, _ nostr.Filter) *wire.Message {
 				if n%2 == 0 {

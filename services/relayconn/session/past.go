@@ -32,7 +32,6 @@ const (
 // cause is why something is asked for.
 type cause struct {
 	source proto.Source
-	lane   proto.Lane
 	// liveUntil: events made before should have come live; zero: none should.
 	liveUntil time.Time
 	// missing is since when events have not come live, if that is why; else zero.
@@ -66,7 +65,6 @@ type batch struct {
 	byREQ    bool      // and not by NIP-77, because the relay did not deliver what it named
 	failures int       // how often it has failed
 	retryAt  time.Time // when it is tried again; zero: it is under way
-	done     bool
 
 	waiting atomic.Int64 // events without a verdict
 	lost    atomic.Bool  // one of them will never have one
@@ -148,33 +146,31 @@ func size(groups []history.Group) (bytes int) {
 	return bytes
 }
 
-// walk has groups asked for by REQ, each in one REQ if the relay takes that.
+// walk has groups asked for by REQ, each in one REQ if the relay takes that, as soon as there is
+// room.
 func (s *Session) walk(b *batch, groups []history.Group) {
 	for _, g := range groups {
-		g = slices.Clone(g)
-		for i := range g {
-			g[i].Since = b.since
+		most := s.limits.Filters()
+		if !s.limits.Together(g.Bytes()) {
+			most = 1
 		}
-		if s.single || !s.limits.Together(g.Bytes()) {
-			for _, f := range g {
-				s.enqueue(b, s.newWalk(f))
+		for filters := range slices.Chunk(g, most) {
+			filters = slices.Clone(filters)
+			for i := range filters {
+				if b.since != nil {
+					filters[i].Since = b.since
+				}
 			}
-		} else {
-			s.enqueue(b, s.newWalk(g...))
+			s.queue = append(s.queue, b.task(history.NewWalk(filters, s.limits.Page(s.Rules.PageLimit))))
 		}
 	}
 }
 
-func (s *Session) newWalk(filters ...nostr.Filter) way {
-	return history.NewWalk(filters, s.limits.Page(s.Rules.PageLimit))
-}
-
-// enqueue adds a way to a batch; it is asked for as soon as there is room.
-func (s *Session) enqueue(b *batch, w way) *task {
+// task adds a way to a batch.
+func (b *batch) task(w way) *task {
 	t := &task{batch: b, way: w}
 	b.tasks = append(b.tasks, t)
 	b.running++
-	s.queue = append(s.queue, t)
 	return t
 }
 
@@ -270,21 +266,11 @@ func (t *task) again(s *Session, at, now time.Time, why string) {
 	s.first(t)
 }
 
-// split asks for one filter at a time where the relay does not take several in one REQ, and from
-// now on, each from where the walk stood.
-func (t *task) split(s *Session, _ time.Time, why string) bool {
-	filters := t.Filters()
-	if len(filters) < 2 {
-		return false
-	}
-	s.warn("apart", "the relay does not take several filters in one REQ; they are asked one at a time", "reason", why)
-	s.single = true
-	for _, f := range filters[1:] {
-		s.enqueue(t.batch, s.newWalk(f))
-	}
-	t.tries, t.way = 0, s.newWalk(filters[0])
-	s.first(t)
-	return true
+// split asks for what is left in smaller REQs, each from where the walk stood.
+func (t *task) split(s *Session) {
+	s.walk(t.batch, []history.Group{t.Filters()})
+	t.way = nil
+	t.batch.running--
 }
 
 // failed ends a task that did not bring everything; the rest of its batch goes on, because what it
@@ -316,10 +302,7 @@ func (s *Session) tendPast(_ context.Context, now time.Time) error {
 // drop removes those batches for which gone is true, of which nothing is under way.
 func (s *Session) drop(gone func(*batch) bool) {
 	before := len(s.batches)
-	s.batches = slices.DeleteFunc(s.batches, func(b *batch) bool {
-		b.done = gone(b)
-		return b.done
-	})
+	s.batches = slices.DeleteFunc(s.batches, gone)
 	if len(s.batches) != before {
 		s.pending = nil
 	}
@@ -437,10 +420,7 @@ func (s *Session) fetchNext() {
 				}
 			}
 			if f.left = len(f.ids); f.left > 0 {
-				t := &task{batch: b, way: f}
-				b.tasks = append(b.tasks, t)
-				b.running++
-				s.first(t)
+				s.first(b.task(f))
 				return
 			}
 		}

@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"tendril.dev/services/relayconn/history"
@@ -18,6 +17,7 @@ type plan struct {
 // want takes in what the target says now. Of the rest nothing is confirmed, and what of it is not
 // under way is not tried again.
 func (s *Session) want(w Wanted) {
+	w.Items.First = true
 	s.wanted = w
 	s.confirmed = history.Only(s.confirmed, w.Items)
 	s.drop(func(b *batch) bool { return b.found() && b.idle() && history.Only(b.items, w.Items).Empty() })
@@ -43,25 +43,46 @@ func (s *Session) addNew(ctx context.Context, now time.Time) error {
 	if !s.mayAsk(now) || pending && now.Before(s.consolidateBy) {
 		return nil
 	}
-	if !s.crowded() {
-		return s.request(ctx, nil, time.Time{}, now)
+	if s.crowded() {
+		if pending && s.consolidateBy.IsZero() {
+			s.consolidateBy = now.Add(s.Rules.ConsolidateWait)
+			return nil
+		}
+		if err := s.consolidate(ctx, s.liveGroups(), now); err != nil {
+			return err
+		}
 	}
-	if pending && s.consolidateBy.IsZero() {
-		s.consolidateBy = now.Add(s.Rules.ConsolidateWait)
+	return s.request(ctx, now)
+}
+
+// request asks for what was planned, live and of the past.
+func (s *Session) request(ctx context.Context, now time.Time) error {
+	p := s.due
+	s.due, s.consolidateBy = plan{}, time.Time{}
+	if p.items.Empty() {
 		return nil
 	}
-	// The many live filters of layers 2 and 3 become few full ones. What is pending goes on, from
-	// where each walk stands.
-	s.consolidateBy = time.Time{}
-	missing := s.replace(false)
-	return s.request(ctx, history.Groups(history.Union(s.confirmed, s.asked())), missing, now)
+	if err := s.openLive(ctx, p.groups, false, time.Time{}, now); err != nil {
+		return err
+	}
+	// Of what is found later, one by one, hardly anything is known.
+	s.add(work{items: p.items, groups: p.groups, cause: p.cause, reconcile: s.fresh})
+	s.fresh = false
+	return nil
 }
 
 // crowded reports whether the live filters of layers 2 and 3 should be made fewer before those that
 // are due are added. Where even the fewest are too many, that is done only when it saves a good
 // part, not with every addition.
 func (s *Session) crowded() bool {
-	have, more := s.liveFilters(), 0
+	have, more := 0, 0
+	for _, l := range s.lives {
+		for _, g := range l.groups {
+			if !l.first {
+				have += len(g)
+			}
+		}
+	}
 	for _, g := range s.due.groups {
 		more += len(g)
 	}
@@ -70,22 +91,6 @@ func (s *Session) crowded() bool {
 	}
 	fewest := history.Fewest(s.confirmed, s.asked())
 	return fewest+more <= s.Rules.MaxFilters || have-fewest >= (s.Rules.MaxFilters+3)/4
-}
-
-// request asks for what was planned, live and historic, and for what else must be live, of which
-// events are missing since a time.
-func (s *Session) request(ctx context.Context, also []history.Group, missing, now time.Time) error {
-	p := s.due
-	s.due = plan{}
-	if err := s.openLive(ctx, slices.Concat(also, p.groups), false, missing, now); err != nil {
-		return err
-	}
-	if !p.items.Empty() {
-		// Of what is found later, one by one, hardly anything is known.
-		s.add(work{items: p.items, groups: p.groups, cause: p.cause, reconcile: s.fresh})
-		s.fresh = false
-	}
-	return nil
 }
 
 // mayAsk reports whether something new may be asked for.

@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -24,6 +25,7 @@ type play struct {
 	t        *testing.T
 	messages chan wire.Message
 	wanted   chan session.Wanted
+	changed  chan struct{}
 	daily    chan time.Time
 	session  *session.Session
 	end      context.CancelFunc
@@ -44,6 +46,7 @@ type play struct {
 	mute     bool           // the relay answers no historic request
 	deaf     bool           // and no live one
 	accepted map[string]bool
+	current  session.Wanted
 }
 
 // with changes or looks at the play.
@@ -124,6 +127,16 @@ func (p *play) Offer(_ context.Context, c candidates.Candidate) error {
 	return nil
 }
 
+// Has implements intake.Store.
+func (p *play) Has(_ context.Context, ids [][32]byte) (has []bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, id := range ids {
+		has = append(has, p.accepted[hex.EncodeToString(id[:])])
+	}
+	return has, nil
+}
+
 func (p *play) Status(s session.Status) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -162,11 +175,11 @@ func (p *play) open(live bool) []nostr.Filter {
 var rules = session.Rules{PageLimit: 3, AtOnce: 4, MaxFilters: 12, Calm: 6 * time.Second, Silence: time.Minute, ConsolidateWait: time.Minute, Cooldown: 65 * time.Second}
 
 func newPlay(t *testing.T) *play {
-	p := &play{t: t, messages: make(chan wire.Message), wanted: make(chan session.Wanted), daily: make(chan time.Time), asked: map[string][]nostr.Filter{}, accepted: map[string]bool{}, done: make(chan error, 1)}
-	in := intake.New(intake.Options{Offerer: p, Known: func(id string) (known bool) { p.with(func() { known = p.accepted[id] }); return known }})
+	p := &play{t: t, messages: make(chan wire.Message), wanted: make(chan session.Wanted), changed: make(chan struct{}), daily: make(chan time.Time), asked: map[string][]nostr.Filter{}, accepted: map[string]bool{}, done: make(chan error, 1)}
+	in := intake.New(intake.Options{Offerer: p, Stored: p})
 	go in.Run(t.Context())
 	p.session = session.New(session.Options{
-		Relay: "wss://r.example.com", Rules: rules, Asker: p, Intake: in.Open("wss://r.example.com"), Observer: p, Log: slog.New(slog.DiscardHandler),
+		Rules: rules, Asker: p, Wanted: func() (w session.Wanted) { p.with(func() { w = p.current }); return w }, Intake: in.Open("wss://r.example.com"), Observer: p, Log: slog.New(slog.DiscardHandler),
 	})
 	return p
 }
@@ -174,8 +187,26 @@ func newPlay(t *testing.T) *play {
 func (p *play) run(start session.Start) {
 	ctx, end := context.WithCancel(p.t.Context())
 	p.end = end
-	go func() { p.done <- p.session.Run(ctx, start, p.messages, p.wanted, p.daily) }()
+	go p.aim(ctx)
+	go func() { p.done <- p.session.Run(ctx, start, p.messages, p.changed, p.daily) }()
 	synctest.Wait()
+}
+
+// aim tells the session whenever something else is wanted.
+func (p *play) aim(ctx context.Context) {
+	for {
+		select {
+		case w := <-p.wanted:
+			p.with(func() { p.current = w })
+			select {
+			case p.changed <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 func (p *play) stop() {

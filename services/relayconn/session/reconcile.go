@@ -19,12 +19,11 @@ import (
 const (
 	// sessionsAtOnce is how many sessions of NIP-77 are open at once, unless the relay takes fewer.
 	sessionsAtOnce = 8
-	// sessionSilence is how long a relay may take to answer, and drip how much longer one session
-	// may be left without an answer while the relay answers others, as a factor.
-	sessionSilence, drip = 10 * time.Second, 6
+	// sessionSilence is how long a relay may take to answer in one of its sessions.
+	sessionSilence = 10 * time.Second
 	// serviceTime is how long ingest may take to answer.
 	serviceTime = 20 * time.Second
-	// roomWait is how long a session waits that found no room for the relay's message.
+	// roomWait is how long a session waits that found no room.
 	roomWait = time.Second
 	// mostRefused is how often a relay may refuse the only session.
 	mostRefused = 3
@@ -66,29 +65,23 @@ type Service interface {
 type Negentropy struct {
 	Relay   NegRelay
 	Service Service
-	Room    *Room
-	Seq     func() uint64        // of the log: what is known to be accepted
-	Known   func(id string) bool // accepted already: need not be fetched
-	Walks   *history.Walks       // of all connections of the worker; nil: each asks for itself
+	// Room bounds what all connections of a process ask ingest at once, and what they keep of
+	// relays' messages meanwhile, in bytes.
+	Room  *semaphore.Weighted
+	Seq   func() uint64        // of the log: what is known to be accepted
+	Known func(id string) bool // accepted already: need not be fetched
+	Walks *history.Walks       // of all connections of the worker; nil: each asks for itself
 }
-
-// Room bounds what all connections of a process ask ingest at once, and what they keep of relays'
-// messages meanwhile, in bytes.
-type Room struct{ bytes, questions *semaphore.Weighted }
 
 const (
 	roomBytes = 16 << 20
-	// copies is how many times a message lies in memory while it is looked at: as it came, as it
-	// goes over the bus, and as ids in the answer.
-	copies = 4
-	// asksAtOnce is how many questions of a process ingest is given at once.
-	asksAtOnce = 16
+	// A question takes so much room at least, and copies times the relay's message: that lies in
+	// memory as it came, as it goes over the bus, and as ids in the answer.
+	questionBytes, copies = 1 << 20, 4
 )
 
 // NewRoom returns the room that all connections of a process share.
-func NewRoom() *Room {
-	return &Room{semaphore.NewWeighted(roomBytes), semaphore.NewWeighted(asksAtOnce)}
-}
+func NewRoom() *semaphore.Weighted { return semaphore.NewWeighted(roomBytes) }
 
 // reconciler finds out by NIP-77 which events of a relay are missing here, on one connection. What
 // to say is worked out by ingest, which knows what is accepted, held and rejected. Every message
@@ -154,7 +147,6 @@ type span struct{ since, until *nostr.Timestamp }
 // result is an answer of ingest.
 type result struct {
 	search *search
-	size   int64 // of the room that the relay's message takes
 	known  uint64
 	step   query.Step
 	err    error
@@ -223,9 +215,8 @@ func (r *reconciler) ask(ctx context.Context, now time.Time) error {
 	for n, x := range slices.Clone(r.active) {
 		switch {
 		case x.state == waiting:
-			x.state = working
 			question := x.question()
-			r.ingest(ctx, result{search: x, first: true}, func(ctx context.Context, a *result) {
+			r.ingest(ctx, result{search: x, first: true}, 0, func(ctx context.Context, a *result) {
 				a.step.Message, a.known, a.err = r.Service.Begin(ctx, question)
 			})
 		case x.state != ready || full || x.id == "" && r.count() >= r.atOnce:
@@ -263,21 +254,26 @@ func (r *reconciler) close(ctx context.Context, x *search) error {
 	return r.Relay.NegClose(ctx, id)
 }
 
-// ingest asks ingest, while others go on.
-func (r *reconciler) ingest(ctx context.Context, a result, ask func(context.Context, *result)) {
+// ingest asks ingest about a message of so many bytes, while others go on. It reports whether there
+// is room; else nothing is said for a while.
+func (r *reconciler) ingest(ctx context.Context, a result, bytes int, ask func(context.Context, *result)) bool {
+	size := int64(min(max(copies*bytes, questionBytes), roomBytes))
+	if !r.Room.TryAcquire(size) {
+		r.hold = history.Later(r.hold, time.Now().Add(roomWait))
+		return false
+	}
+	a.search.state = working
 	go func() {
-		if a.err = r.Room.questions.Acquire(ctx, 1); a.err == nil {
-			limited, cancel := context.WithTimeout(ctx, serviceTime)
-			ask(limited, &a)
-			cancel()
-			r.Room.questions.Release(1)
-		}
-		r.Room.bytes.Release(a.size)
+		limited, cancel := context.WithTimeout(ctx, serviceTime)
+		ask(limited, &a)
+		cancel()
+		r.Room.Release(size)
 		select {
 		case r.results <- a:
 		case <-ctx.Done():
 		}
 	}()
+	return true
 }
 
 // told takes in an answer of ingest.
@@ -387,28 +383,22 @@ func (r *reconciler) answer(ctx context.Context, x *search, m wire.Message, now 
 	}
 	r.heard, r.spoken = now, true
 	r.s.heard(x, now)
-	switch {
-	case m.TooLarge:
-		return r.smaller(ctx, x, now)
-	case len(m.Frame) == 0:
+	if len(m.Frame) == 0 {
 		return r.unable(ctx, "its message is not one of NIP-77")
 	}
 	x.bytes += 2 * len(m.Frame)
-	room := min(int64(copies*len(m.Frame)), roomBytes)
-	if !r.Room.bytes.TryAcquire(room) {
-		x.state = ready // to say the same again
-		r.hold = history.Later(r.hold, now.Add(roomWait))
-		if x.endless() {
-			return r.end(ctx, x, true)
-		}
-		return r.close(ctx, x)
-	}
-	x.state = working
 	question, frame := x.question(), m.Frame
-	r.ingest(ctx, result{search: x, size: room}, func(ctx context.Context, a *result) {
+	asked := r.ingest(ctx, result{search: x}, len(frame), func(ctx context.Context, a *result) {
 		a.step, a.err = r.Service.Continue(ctx, question, frame)
 	})
-	return nil
+	switch {
+	case asked:
+		return nil
+	case x.endless():
+		return r.end(ctx, x, true)
+	}
+	x.state = ready // to say the same again
+	return r.close(ctx, x)
 }
 
 // Relays have words of their own for what they do not take. NIP-77 has the prefixes `blocked:` and
@@ -504,14 +494,6 @@ func (r *reconciler) silent(ctx context.Context, x *search) error {
 		return r.close(ctx, x)
 	}
 	return r.cannot(ctx, x, "it does not answer")
-}
-
-// patience is when a session is given up; zero: the relay need not answer.
-func (r *reconciler) patience(x *search) (until time.Time) {
-	if x.state != said {
-		return until
-	}
-	return history.Earlier(history.Later(x.asked, r.heard).Add(sessionSilence), x.asked.Add(drip*sessionSilence))
 }
 
 // question is what ingest is asked about.

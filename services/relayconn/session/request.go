@@ -29,7 +29,6 @@ type request struct {
 	heard    time.Time // the last message; until the first one, when it was asked
 	answered bool      // there was a message
 	doubted  time.Time // when a NOTICE came since that may be a refusal of it; zero: none did
-	smaller  bool      // that was because it asks for too much
 	proved   bool      // it was refused to those who have not authenticated
 }
 
@@ -45,8 +44,8 @@ type asking interface {
 	Matches(ev *nostr.Event) bool
 	// again has it asked for once more from that time on.
 	again(s *Session, at, now time.Time, why string)
-	// split has less asked for in one REQ, and reports whether that can be.
-	split(s *Session, now time.Time, why string) bool
+	// split has it asked for in several REQs.
+	split(s *Session)
 	// failed notes that the relay refuses it for another reason.
 	failed(s *Session, now time.Time, why string)
 }
@@ -97,12 +96,6 @@ func (s *Session) count() (lives, past int) {
 	return lives, past
 }
 
-// closed takes in that the relay has closed a request.
-func (s *Session) closed(ctx context.Context, a asking, reason string, now time.Time) error {
-	delete(s.open, a.req().id)
-	return s.refused(ctx, a, wire.ReadRefusal(reason), reason, now)
-}
-
 // refused reacts to the refusal of a request, which is not open any more.
 func (s *Session) refused(ctx context.Context, a asking, why wire.Refusal, reason string, now time.Time) error {
 	r := a.req()
@@ -114,7 +107,10 @@ func (s *Session) refused(ctx context.Context, a asking, why wire.Refusal, reaso
 		return s.oneTooMany(ctx, a, reason, now)
 	case why.Quiet:
 		a.again(s, now, now, reason)
-	case why.Smaller && a.split(s, now, reason):
+	case why.Smaller && !r.answered && len(a.Filters()) > 1:
+		s.limits.Less(len(a.Filters()))
+		s.warn("split", "the relay takes no REQ as large as this; they are made smaller", "reason", reason, "filters", s.limits.Filters())
+		a.split(s)
 	default:
 		if why.Proof {
 			s.warn("auth", "the relay requires authentication (NIP-42) and does not accept ours: events that it keeps for others do not come. "+
@@ -136,7 +132,7 @@ func (s *Session) oneTooMany(ctx context.Context, a asking, reason string, now t
 		a.again(s, later, now, reason)
 		return nil
 	}
-	s.full, s.atOnce = true, max(1, min(s.atOnce, open))
+	s.atOnce, s.full = max(1, min(s.atOnce, open)), true
 	if open > 0 {
 		t.tries-- // it will be one when there is room
 		later = now
@@ -176,7 +172,7 @@ func (s *Session) notice(ctx context.Context, text string, now time.Time) error 
 	}
 	for _, a := range s.open {
 		if r := a.req(); a != asked(blamed) && !r.answered && r.doubted.IsZero() {
-			r.doubted, r.smaller = now, why.Smaller
+			r.doubted = now
 		}
 	}
 	if blamed == nil {
@@ -189,18 +185,21 @@ func (s *Session) notice(ctx context.Context, text string, now time.Time) error 
 }
 
 // patience is when a request is given up: the relay is silent, or drips, or may have refused it;
-// zero: never.
+// zero: never. A time in which nothing was read is not the relay's silence.
 func (s *Session) patience(a asked) time.Time {
-	if x, ok := a.(*search); ok {
-		return s.rec.patience(x)
-	}
 	r := a.req()
+	if x, ok := a.(*search); ok {
+		if x.state != said {
+			return time.Time{}
+		}
+		return history.Later(x.asked, history.Later(s.rec.heard, s.resumed)).Add(sessionSilence)
+	}
 	if r.answered && isLive(a) {
 		return time.Time{}
 	}
-	end := history.Earlier(r.heard.Add(s.Rules.Silence), r.asked.Add(slowest*s.Rules.Silence))
+	end := history.Earlier(history.Later(r.heard, s.resumed).Add(s.Rules.Silence), r.asked.Add(slowest*s.Rules.Silence))
 	if !r.doubted.IsZero() {
-		end = history.Earlier(end, r.doubted.Add(Doubtful))
+		end = history.Earlier(end, history.Later(r.doubted, s.resumed).Add(Doubtful))
 	}
 	return end
 }
@@ -223,47 +222,39 @@ func (s *Session) expire(ctx context.Context, now time.Time) error {
 			return err
 		}
 		r, why := a.req(), fmt.Sprintf("no end of the answer after %v", now.Sub(a.req().asked))
-		live, past := s.count()
 		switch {
-		case !r.doubted.IsZero() && r.smaller && a.split(s, now, why):
-		case !r.doubted.IsZero():
-			s.warn("unclear", "the relay says something and does not answer, which counts as a refusal; fewer requests are open at once")
-			s.limits.Refused((live + past + 1) / 2)
-			s.atOnce, s.full = max(1, (past+1)/2), true
-			if past == 0 {
-				if _, err := s.makeRoom(ctx, now); err != nil {
-					return err
-				}
-			}
-			a.again(s, now, now, why)
 		case s.limits.QuietAfter(r.heard):
 			a.again(s, now, now, why)
 		case r.answered:
 			a.failed(s, now, why)
 		default:
-			if s.limits.Refused(live + past); isLive(a) {
-				s.warn("unanswered", "the relay does not answer a live subscription, which therefore counts as refused")
-				a.again(s, now.Add(s.Rules.Cooldown), now, why)
-			} else if a.failed(s, now, why); past == 0 {
-				if _, err := s.makeRoom(ctx, now); err != nil {
-					return err
-				}
+			if err := s.unanswered(ctx, a, why, now); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
 }
 
-// unread keeps a time in which nothing was read from counting as the relay's silence.
-func (s *Session) unread(d time.Duration) {
-	for _, a := range s.open {
-		r := a.req()
-		r.asked, r.heard = r.asked.Add(d), r.heard.Add(d)
-		if !r.doubted.IsZero() {
-			r.doubted = r.doubted.Add(d)
-		}
+// unanswered takes a request that the relay does not answer for one that it has refused.
+func (s *Session) unanswered(ctx context.Context, a asking, why string, now time.Time) error {
+	live, past := s.count()
+	doubted := !a.req().doubted.IsZero()
+	if doubted || isLive(a) {
+		s.warn("unanswered", "the relay does not answer a request, which counts as a refusal; fewer are open at once")
 	}
-	if s.rec != nil && !s.rec.heard.IsZero() {
-		s.rec.heard = s.rec.heard.Add(d)
+	if doubted {
+		s.limits.Refused((live + past + 1) / 2)
+		s.atOnce, s.full = max(1, (past+1)/2), true
+		a.again(s, now, now, why)
+	} else if s.limits.Refused(live + past); isLive(a) {
+		a.again(s, now.Add(s.Rules.Cooldown), now, why)
+	} else {
+		a.failed(s, now, why)
 	}
+	if past > 0 || isLive(a) {
+		return nil
+	}
+	_, err := s.makeRoom(ctx, now)
+	return err
 }

@@ -33,8 +33,8 @@ type Asker interface {
 type Intake interface {
 	// Known reports whether an event is stored, so that it need not be taken in.
 	Known(id string) bool
-	// Take takes in an event. It waits for nothing but room, and says how long that took.
-	Take(ctx context.Context, a intake.Arrival) (waited time.Duration, err error)
+	// Take takes in an event. It waits for nothing but room, and says whether it did.
+	Take(ctx context.Context, a intake.Arrival) (waited bool, err error)
 }
 
 // Rules are the numbers that a session keeps to, all of them settings.
@@ -60,8 +60,8 @@ type Wanted struct {
 
 // Options are what a session needs.
 type Options struct {
-	Relay  string // normalised URL
 	Rules  Rules
+	Wanted func() Wanted // what should be asked for now
 	Asker  Asker
 	Intake Intake
 	// Negentropy is what the relay is asked by NIP-77 with; nil: it is not.
@@ -81,7 +81,6 @@ type Options struct {
 type Start struct {
 	// Since is what a quick reconnect asks the past from; nil: a fresh start.
 	Since     *nostr.Timestamp
-	Whole     bool          // layer 1 is asked for without Since all the same, because an earlier start was cut off
 	Live      time.Time     // until when the connection before held: older events should have come then
 	Confirmed history.Set   // of a quick reconnect
 	Mark      Mark          // of what was wanted then, as in Status
@@ -96,16 +95,12 @@ type Session struct {
 	asks   int
 	nextID int
 
-	lives  []*live
-	perReq int       // how many filters a subscription may have, after the relay did not take more; 0: it did
-	probed time.Time // when one was asked for last although there is no room
-
+	lives     []*live
 	batches   []*batch
 	pending   *history.Set // what these ask for together; nil: not known since they changed last
 	queue     []*task      // not asked yet
 	atOnce    int          // requests for the past that the relay takes, as far as is known
 	full      bool         // it has refused more
-	single    bool         // it takes no REQ of several filters
 	hold      time.Time    // nothing of the past is asked before
 	confirmed history.Set
 	rec       *reconciler // nil: the relay is not asked by NIP-77
@@ -123,8 +118,9 @@ type Session struct {
 	status        Status
 
 	auth     auth
-	answered bool // the relay has sent an EOSE
-	waited   bool // the last event waited for room
+	answered bool      // the relay has sent an EOSE
+	waited   bool      // the last event waited for room
+	resumed  time.Time // when that was over last; the relay was not read meanwhile
 	invalid  int
 	useless  *rate.Limiter
 	ends     ends
@@ -150,10 +146,10 @@ func New(o Options) *Session {
 // Confirmed is what was asked for and came. Call it after Run has returned.
 func (s *Session) Confirmed() history.Set { return s.confirmed }
 
-// Run talks until ctx or the messages end. A value on daily begins a fresh start without a
-// disconnect.
-func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Message, wanted <-chan Wanted, daily <-chan time.Time) error {
-	err := s.run(ctx, start, messages, wanted, daily)
+// Run talks until ctx or the messages end. What is wanted is looked up whenever changed says so. A
+// value on daily begins a fresh start without a disconnect.
+func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Message, changed <-chan struct{}, daily <-chan time.Time) error {
+	err := s.run(ctx, start, messages, changed, daily)
 	s.release()
 	if ctx.Err() != nil {
 		return nil
@@ -161,7 +157,7 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 	return err
 }
 
-func (s *Session) run(ctx context.Context, start Start, messages <-chan wire.Message, wanted <-chan Wanted, daily <-chan time.Time) error {
+func (s *Session) run(ctx context.Context, start Start, messages <-chan wire.Message, changed <-chan struct{}, daily <-chan time.Time) error {
 	s.limits, s.atOnce, s.hold = wire.NewLimits(s.Rules.Cooldown), min(s.Rules.AtOnce, firstAtOnce), time.Now().Add(start.Delay)
 	var results <-chan result
 	if s.Negentropy != nil {
@@ -188,8 +184,8 @@ func (s *Session) run(ctx context.Context, start Start, messages <-chan wire.Mes
 				return nil
 			}
 			err = s.hearAll(ctx, m, messages)
-		case w := <-wanted:
-			s.want(w)
+		case <-changed:
+			s.want(s.Wanted())
 		case <-daily:
 			s.dayDue = true
 		case d := <-s.Document:
@@ -214,34 +210,38 @@ func (s *Session) name(prefix string) string {
 	return prefix + strconv.Itoa(s.nextID)
 }
 
-var (
-	// startup is the cause of a fresh start, and of what is asked for the first time.
-	startup = cause{source: proto.SourceStartup, lane: proto.LaneSyncHistoric}
-	layer1  = []history.Group{history.Layer1()}
-)
+// startup is the cause of a fresh start, and of what is asked for the first time.
+var startup = cause{source: proto.SourceStartup}
 
 // begin opens layer 1, and with a quick reconnect what was confirmed before.
 func (s *Session) begin(ctx context.Context, start Start) error {
-	now, back := time.Now(), cause{source: proto.SourceReconnect, lane: proto.LaneSyncHistoric, liveUntil: start.Live}
-	if err := s.openLive(ctx, layer1, true, time.Time{}, now); err != nil {
-		return err
-	}
-	s.fresh = start.Since == nil
-	if s.fresh || start.Whole {
-		s.add(work{groups: layer1, cause: startup, reconcile: s.fresh})
-	} else {
-		s.add(work{groups: layer1, cause: back, since: start.Since})
-	}
-	if !s.fresh {
+	now := time.Now()
+	if s.fresh = start.Since == nil; !s.fresh {
 		s.confirmed, s.status.Confirmed = start.Confirmed, start.Mark
 	}
+	if err := s.openFirst(ctx, startup, now); err != nil {
+		return err
+	}
 	if groups := history.Groups(s.confirmed); len(groups) > 0 {
-		if err := s.openLive(ctx, groups, false, time.Time{}, now); err != nil {
+		if err := s.openLive(ctx, s.liveGroups(), false, time.Time{}, now); err != nil {
 			return err
 		}
-		s.add(work{groups: groups, cause: back, since: start.Since})
+		s.add(work{groups: groups, cause: cause{source: proto.SourceReconnect, liveUntil: start.Live}, since: start.Since})
 	}
 	s.report(Syncing)
+	return nil
+}
+
+// openFirst opens layer 1, and asks for its past if that is not confirmed.
+func (s *Session) openFirst(ctx context.Context, why cause, now time.Time) error {
+	layer1 := history.Set{First: true}
+	groups := history.Groups(layer1)
+	if err := s.openLive(ctx, groups, true, time.Time{}, now); err != nil {
+		return err
+	}
+	if !s.confirmed.First {
+		s.add(work{items: layer1, groups: groups, cause: why, reconcile: s.fresh})
+	}
 	return nil
 }
 
@@ -252,16 +252,16 @@ func (s *Session) restart(ctx context.Context, now time.Time) error {
 	if err := s.forgetPast(ctx); err != nil {
 		return err
 	}
-	s.consolidateBy, s.status.Confirmed = time.Time{}, Mark{}
-	s.takeLost() // all is asked for
-	s.replace(true)
-	daily := cause{source: proto.SourceDaily, lane: proto.LaneSyncDaily, liveUntil: now}
-	if err := s.openLive(ctx, layer1, true, time.Time{}, now); err != nil {
+	if _, err := s.closeLive(ctx, true); err != nil {
 		return err
 	}
-	s.add(work{groups: layer1, cause: daily, reconcile: true})
+	s.consolidateBy, s.status.Confirmed = time.Time{}, Mark{}
+	daily := cause{source: proto.SourceDaily, liveUntil: now}
+	if err := s.openFirst(ctx, daily, now); err != nil {
+		return err
+	}
 	s.plan(daily)
-	return s.request(ctx, nil, time.Time{}, now)
+	return s.request(ctx, now)
 }
 
 // pump does what has become due, and reports the state. It is called after every message, so it

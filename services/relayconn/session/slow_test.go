@@ -211,7 +211,8 @@ func slowly(t *testing.T, r *slow) *play {
 	p.session.Asker = conn
 	p.session.Rules.PageLimit, p.session.Rules.Cooldown = 5000, 2*lateness
 	ctx, end := context.WithCancel(context.Background())
-	go func() { p.done <- p.session.Run(ctx, session.Start{}, p.messages, p.wanted, p.daily) }()
+	go p.aim(ctx)
+	go func() { p.done <- p.session.Run(ctx, session.Start{}, p.messages, p.changed, p.daily) }()
 	read := make(chan error, 1)
 	go func() {
 		read <- conn.Read(ctx, func(m wire.Message) error {

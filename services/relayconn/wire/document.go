@@ -3,7 +3,6 @@ package wire
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"net/http"
@@ -47,26 +46,23 @@ func (d Document) Supports(nip int) bool { return len(d.NIPs) == 0 || slices.Con
 func FetchDocument(ctx context.Context, client *http.Client, url string) (Document, error) {
 	ctx, cancel := context.WithTimeout(ctx, documentTime)
 	defer cancel()
-	address, isWebSocket := strings.CutPrefix(url, "ws") // https is to wss what http is to ws
-	if !isWebSocket {
-		return Document{}, fmt.Errorf("fetch relay information: %q is no URL of a relay", url)
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http"+address, nil)
+	// https is to wss what http is to ws.
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http"+strings.TrimPrefix(url, "ws"), nil)
 	if err != nil {
-		return Document{}, fmt.Errorf("fetch relay information: %w", err)
+		return Document{}, err
 	}
 	req.Header.Set("Accept", "application/nostr+json")
 	res, err := client.Do(req)
 	if err != nil {
-		return Document{}, fmt.Errorf("fetch relay information: %w", err)
+		return Document{}, err
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return Document{}, fmt.Errorf("fetch relay information: %s", res.Status)
+		return Document{}, errors.New(res.Status)
 	}
 	data, err := io.ReadAll(netguard.LimitBody(res.Body, documentBytes))
 	if err != nil {
-		return Document{}, fmt.Errorf("read relay information: %w", err)
+		return Document{}, err
 	}
 	return ParseDocument(data)
 }

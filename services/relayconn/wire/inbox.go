@@ -32,26 +32,22 @@ func NewInbox() *Inbox {
 // Messages returns the messages in the order in which they were put. Who takes one calls its Heard.
 func (i *Inbox) Messages() <-chan Message { return i.messages }
 
-// Put puts a message in when there is room for it. One that is larger than the whole inbox waits
-// until it is alone. The error is that of ctx, at whose end nothing more is put in.
-func (i *Inbox) Put(ctx context.Context, m Message) error {
-	m.inbox, m.room = i, m.size()
-	if err := i.room.Acquire(ctx, m.room); err != nil {
-		return err
-	}
-	select {
-	case i.messages <- m:
-		return nil
-	case <-ctx.Done():
-		i.room.Release(m.room)
-		return ctx.Err()
-	}
-}
-
-// Fill puts in what read reads, and gives its error. When that has ended it waits until everything
-// has been heard, or ctx ends: what a relay says last may be why it goes.
+// Fill puts in what read reads when there is room for it, and gives its error. A message that is
+// larger than the whole inbox waits until it is alone. When read has ended it waits until
+// everything has been heard, or ctx ends: what a relay says last may be why it goes.
 func (i *Inbox) Fill(ctx context.Context, read func(ctx context.Context, fn func(Message) error) error) error {
-	err := read(ctx, func(m Message) error { return i.Put(ctx, m) })
+	err := read(ctx, func(m Message) error {
+		m.inbox, m.room = i, m.size()
+		if err := i.room.Acquire(ctx, m.room); err != nil {
+			return err
+		}
+		select {
+		case i.messages <- m:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
 	if i.room.Acquire(ctx, inboxBytes) == nil {
 		i.room.Release(inboxBytes)
 	}

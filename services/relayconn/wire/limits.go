@@ -24,6 +24,7 @@ type Limits struct {
 	said     Stated
 	stood    int // most subscriptions that the relay is known to have had open at once
 	refused  int // how many were open when it refused one more; 0: it never did
+	filters  int // how many filters a REQ may have since it refused one with more; 0: it never did
 }
 
 // NewLimits returns the limits of a relay that has complained of nothing yet. cooldown is how long
@@ -42,6 +43,16 @@ func (a *Limits) Refused(open int) {
 		a.refused = open
 	}
 }
+
+// Probe has a few more subscriptions asked for than the relay took when it refused one.
+func (a *Limits) Probe() {
+	if a.refused > 0 {
+		a.refused += 1 + a.refused/4
+	}
+}
+
+// Less notes that the relay takes no REQ of so many filters.
+func (a *Limits) Less(filters int) { a.filters = filters / 2 }
 
 // room is how many subscriptions the relay takes; 0: that is not known.
 func (a *Limits) room() int {
@@ -74,9 +85,6 @@ func (a *Limits) Live(live int) bool {
 	return room == 0 || live == 0 || live < room-max(1, room/4)-spare(room)
 }
 
-// Tells reports whether the relay says itself how many subscriptions it takes.
-func (a *Limits) Tells() bool { return a.said.Subscriptions > 0 }
-
 // spare is how many subscriptions are left free, because a relay may take its time to notice that
 // we have closed one.
 func spare(room int) int { return room / 8 }
@@ -89,9 +97,11 @@ func (a *Limits) Page(most int) int {
 	return most
 }
 
-// Filters is how many live filters a subscription may carry.
+// Filters is how many filters a subscription may carry.
 func (a *Limits) Filters() int {
 	switch {
+	case a.filters > 0:
+		return a.filters
 	case a.said.Filters > 0:
 		return min(max(a.said.Filters, fewestFilters), mostFilters)
 	case a.said.Bytes > bytesPerReq:

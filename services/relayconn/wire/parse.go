@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -14,12 +13,8 @@ import (
 
 var errNoJSON = errors.New("parse message: not JSON")
 
-const (
-	// mostParts is how many elements of a message are looked at: no message that is known has more.
-	mostParts = 4
-	// maxSub is how long a subscription id may be (NIP-01).
-	maxSub = 64
-)
+// mostParts is how many elements of a message are looked at: no message that is known has more.
+const mostParts = 4
 
 // split returns the first elements of a message as parts of data, which must be JSON. So a message
 // of a million elements costs no more than its bytes.
@@ -101,18 +96,4 @@ func frame(digits json.RawMessage) []byte {
 		return nil
 	}
 	return frame
-}
-
-// largeNegMsg reads the beginning of a NEG-MSG that is too large, so that its session can ask for
-// less.
-func largeNegMsg(data []byte) (m Message, ok bool) {
-	rest, ok := bytes.CutPrefix(data, []byte(`["NEG-MSG","`))
-	if !ok {
-		return Message{}, false
-	}
-	end := bytes.IndexByte(rest[:min(len(rest), maxSub+1)], '"')
-	if end <= 0 || bytes.IndexByte(rest[:end], '\\') >= 0 {
-		return Message{}, false
-	}
-	return Message{Kind: NegMsg, Sub: string(rest[:end]), TooLarge: true}, true
 }

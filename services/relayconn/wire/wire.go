@@ -6,14 +6,11 @@ package wire
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/http/httptrace"
 	"sync/atomic"
 	"time"
 
@@ -46,8 +43,7 @@ type Message struct {
 	Event  *nostr.Event // of EVENT; not verified
 	Reason string       // of CLOSED, NOTICE and NEG-ERR, cut to a bounded length; the challenge of AUTH
 	// Frame is what NEG-MSG says in the protocol of NIP-77; empty: it is no such message.
-	Frame    []byte
-	TooLarge bool // a NEG-MSG with more bytes than are taken
+	Frame []byte
 
 	inbox *Inbox // in which it takes up room until it is heard; nil: in none
 	room  int64  // that it takes up there, in bytes
@@ -65,18 +61,14 @@ const (
 	passOver = 16
 	// keptInput is how large the memory may be that a connection keeps for its next message.
 	keptInput = 16 << 10
-	// goodbye is how long a relay may take to answer the end of a connection.
-	goodbye = time.Second
 )
 
 // Conn is a connection to a relay. One goroutine may read while others write.
 type Conn struct {
 	ws    *websocket.Conn
-	cut   func()        // cuts the connection off without a word
-	most  int64         // bytes of a message
-	bye   time.Duration // how long the relay may take to answer the end of the connection
-	busy  atomic.Bool   // a message is being handled, so nothing is read, a pong neither
-	count atomic.Int64  // messages that came
+	most  int64        // bytes of a message
+	busy  atomic.Bool  // a message is being handled, so nothing is read, a pong neither
+	count atomic.Int64 // messages that came
 	// The message that is being read, and its source. They belong to Read.
 	input bytes.Buffer
 	limit io.LimitedReader
@@ -84,72 +76,44 @@ type Conn struct {
 
 // Dial connects. ctx bounds the opening only; maxMessage is the largest message taken, in bytes.
 func Dial(ctx context.Context, guard *netguard.Guard, url string, maxMessage int64) (*Conn, error) {
-	var socket net.Conn
-	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) { socket = got.Conn }}
-	ws, err := guard.DialWebSocket(httptrace.WithClientTrace(ctx, trace), url, nil)
+	ws, err := guard.DialWebSocket(ctx, url, nil)
 	if err != nil {
 		return nil, err
 	}
-	return newConn(ws, func() { cutOff(socket) }, maxMessage), nil
-}
-
-func newConn(ws *websocket.Conn, cut func(), maxMessage int64) *Conn {
 	ws.SetReadLimit(passOver * maxMessage)
-	return &Conn{ws: ws, cut: cut, most: maxMessage, bye: goodbye}
+	return &Conn{ws: ws, most: maxMessage}, nil
 }
 
-// cutOff closes a socket without a word: not even one of TLS, for which it may have to wait.
-func cutOff(socket net.Conn) {
-	if secure, ok := socket.(*tls.Conn); ok {
-		socket = secure.NetConn()
-	}
-	_ = socket.Close()
-}
+// Close closes the connection without waiting for the relay.
+func (c *Conn) Close() { _ = c.ws.CloseNow() }
 
-// Close says goodbye (1001) and closes, within a moment, also if the relay does not answer. Read,
-// if it is running, hears the relay's answer.
-func (c *Conn) Close() {
-	defer c.cut()
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		c.ws.Close(websocket.StatusGoingAway, "bye")
-	}()
-	select {
-	case <-closed:
-	case <-time.After(c.bye):
-	}
-}
-
-// Read gives every message to fn, in order, until the connection ends or fn returns an error; after
-// the end of ctx it says goodbye and gives no more. While fn works nothing is read, which is what
-// slows a relay down that sends more than we can take. A message that is too large is passed over:
-// it would not fit through the bus, and the rest of what the relay has is still worth having.
+// Read gives every message to fn, in order, until the connection ends, fn returns an error, or ctx
+// ends. While fn works nothing is read, which is what slows a relay down that sends more than we
+// can take. A message that is too large is passed over: it would not fit through the bus, and the
+// rest of what the relay has is still worth having.
 func (c *Conn) Read(ctx context.Context, fn func(Message) error) error {
-	// The socket is not read with ctx, because its end would cut the connection off before anything
-	// can be said.
+	// A context that can end would cost more for each message than all else that is done to read
+	// it. The socket is closed instead.
 	defer context.AfterFunc(ctx, c.Close)()
 	garbage := 0
 	for {
 		m, err := c.next()
 		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
 		case errors.Is(err, errGarbage):
 			if garbage++; garbage == maxGarbage {
 				return &netguard.ProtocolError{Err: fmt.Errorf("%d messages in a row that are no use, the last: %w", garbage, err)}
 			}
 			continue
-		case err != nil && ctx.Err() != nil:
-			return ctx.Err()
 		case err != nil:
 			return fmt.Errorf("read from relay: %w", err)
-		case ctx.Err() != nil:
-			continue // only the answer to our goodbye matters
 		}
 		garbage = 0
 		c.busy.Store(true)
 		err = fn(m)
 		c.busy.Store(false)
-		if err != nil && ctx.Err() == nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -160,8 +124,6 @@ var errGarbage = errors.New("not a message of NIP-01")
 
 // next reads one message.
 func (c *Conn) next() (Message, error) {
-	// A context that can end would cost more for each message than all else that is done here to
-	// read it. The socket is closed instead.
 	typ, r, err := c.ws.Reader(context.Background())
 	if err != nil {
 		return Message{}, err
@@ -177,9 +139,6 @@ func (c *Conn) next() (Message, error) {
 	case err != nil:
 		return Message{}, err
 	case int64(len(data)) > c.most:
-		if m, ok := largeNegMsg(data); ok {
-			return m, nil
-		}
 		return Message{}, fmt.Errorf("%w: more than %d bytes", errGarbage, c.most)
 	case typ != websocket.MessageText:
 		return Message{}, fmt.Errorf("%w: not text", errGarbage)
@@ -238,11 +197,7 @@ func (c *Conn) send(ctx context.Context, m json.Marshaler) error {
 	if err != nil {
 		return fmt.Errorf("encode a message: %w", err)
 	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	// Not with ctx, whose end would cut the connection off before anything can be said.
-	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	if err := c.ws.Write(ctx, websocket.MessageText, data); err != nil {
 		return fmt.Errorf("write to relay: %w", err)

@@ -166,3 +166,28 @@ func TestHostileMessages(t *testing.T) {
 		})
 	}
 }
+
+// TestTooLargeIsPassedOver: what comes after one event that is larger than the bus takes is still
+// worth having; what is larger by far is not read to its end.
+func TestTooLargeIsPassedOver(t *testing.T) {
+	t.Parallel()
+	notice := func(n int) []byte { return []byte(`["NOTICE","` + strings.Repeat("x", n) + `"]`) }
+	url := serve(t, func(ctx context.Context, ws *websocket.Conn) {
+		for _, n := range []int{2000, 5, 15_000, 6, 17_000, 7} {
+			ws.Write(ctx, websocket.MessageText, notice(n))
+		}
+		<-ctx.Done()
+	})
+	conn := dial(t, url, 1000)
+	var heard []int
+	err := conn.Read(t.Context(), func(m wire.Message) error {
+		heard = append(heard, len(m.Reason))
+		return nil
+	})
+	if len(heard) != 2 || heard[0] != 5 || heard[1] != 6 {
+		t.Errorf("heard notices of %v bytes", heard)
+	}
+	if netguard.Classify(err) != netguard.CauseProtocol {
+		t.Errorf("read ends with %v", err)
+	}
+}
