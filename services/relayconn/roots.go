@@ -101,15 +101,16 @@ func (t *Targets) ask(ctx context.Context) error {
 		if err != nil && !failing && ctx.Err() == nil {
 			t.log.Warn("the root events of repositories could not be asked for, trying again", "error", err)
 		}
-		if failing = err != nil; failing && sleep(ctx, retryPause) != nil {
-			return nil
-		}
-		if more || failing {
+		retry := (<-chan time.Time)(nil)
+		if failing = err != nil; failing {
+			retry = time.After(retryPause)
+		} else if more {
 			continue
 		}
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-retry:
 		case <-t.wake:
 		case <-t.deleted:
 			if soon := time.Now().Add(rereadSoon); soon.Before(due) {

@@ -82,15 +82,6 @@ func (t *Targets) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}
-
 // takeRelays reads messages that say whether a relay is a target.
 func (t *Targets) takeRelays(messages []bus.Message) error {
 	t.mu.Lock()

@@ -5,7 +5,6 @@ package history
 import (
 	"maps"
 	"slices"
-	"strings"
 )
 
 // Set is what is or was asked of a relay. The zero value is empty. Its lists are
@@ -78,16 +77,6 @@ func Only(s, wanted Set) Set {
 	return out
 }
 
-// split walks two sorted lists and tells of every element of a whether b has it.
-func split(a, b []string, tell func(i int, has bool)) {
-	for i, e := range a {
-		for len(b) > 0 && strings.Compare(b[0], e) < 0 {
-			b = b[1:]
-		}
-		tell(i, len(b) > 0 && strings.Compare(b[0], e) == 0)
-	}
-}
-
 func same(a, b []string) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
 // minus is what a has and b has not; a itself if b has nothing of it.
@@ -106,32 +95,24 @@ func both(a, b []string) []string {
 	return pick(a, b, true)
 }
 
-func pick(a, b []string, kept bool) []string {
-	if len(b) == 0 {
-		if kept {
-			return nil
-		}
+// pick is those elements of a that b has, or those that it has not; a itself if these are all.
+func pick(a, b []string, has bool) []string {
+	picked := func(e string) bool {
+		i, found := slices.BinarySearch(b, e)
+		b = b[i:]
+		return found == has
+	}
+	n := slices.IndexFunc(a, func(e string) bool { return !picked(e) })
+	if n < 0 {
 		return a
 	}
-	n := 0
-	split(a, b, func(_ int, has bool) {
-		if has == kept {
-			n++
+	out := slices.Clone(a[:n])
+	for _, e := range a[n+1:] {
+		if picked(e) {
+			out = append(out, e)
 		}
-	})
-	switch n {
-	case 0:
-		return nil
-	case len(a):
-		return a
 	}
-	out := make([]string, 0, n)
-	split(a, b, func(i int, has bool) {
-		if has == kept {
-			out = append(out, a[i])
-		}
-	})
-	return out
+	return slices.Clip(out)
 }
 
 // plus is what a or b has; one of them itself if the other adds nothing.
@@ -143,13 +124,7 @@ func plus(a, b []string) []string {
 	case len(a) == 0:
 		return b
 	}
-	out := make([]string, 0, len(a)+len(added))
-	for len(a) > 0 && len(added) > 0 {
-		if strings.Compare(a[0], added[0]) < 0 {
-			out, a = append(out, a[0]), a[1:]
-		} else {
-			out, added = append(out, added[0]), added[1:]
-		}
-	}
-	return append(append(out, a...), added...)
+	out := slices.Concat(a, added)
+	slices.Sort(out)
+	return out
 }

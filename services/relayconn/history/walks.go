@@ -9,9 +9,8 @@ import (
 )
 
 const (
-	// leadPatience is how long a lead lasts after its begin, and after each answer that has ended,
-	// and leadLongest how long it lasts at most: a relay is a stranger, which may take its time.
-	leadPatience, leadLongest = 15 * time.Second, time.Minute
+	// leadPatience is how long a lead lasts after its begin, and after each answer that has ended.
+	leadPatience = 15 * time.Second
 	// indexed is how long it may take until what came last is known to ingest's index.
 	indexed = time.Second
 	// mostLed is how many items are remembered. One that is forgotten is asked for once more.
@@ -36,10 +35,10 @@ func NewWalks() *Walks { return &Walks{seed: maphash.MakeSeed(), led: map[uint64
 
 // Lead is the walk of one connection through the past of some items. A nil Lead is none.
 type Lead struct {
-	walks        *Walks
-	began, heard time.Time
-	ended        time.Time // zero: it has not
-	whole        bool      // it has ended and brought all that the relay has
+	walks *Walks
+	heard time.Time // when it got on last
+	ended time.Time // zero: it has not
+	whole bool      // it has ended and brought all that the relay has
 }
 
 // busy reports whether a lead goes on, or what it has brought may not be known yet. One whose relay
@@ -49,7 +48,7 @@ func (l *Lead) busy(now time.Time) bool {
 	case l == nil:
 		return false
 	case l.ended.IsZero():
-		return now.Sub(l.heard) < leadPatience && now.Sub(l.began) < leadLongest
+		return now.Sub(l.heard) < leadPatience
 	}
 	return l.whole && now.Sub(l.ended) < indexed
 }
@@ -62,7 +61,7 @@ func (w *Walks) Take(s Set, now time.Time) (lead *Lead, mine, rest Set) {
 	if len(w.led) >= mostLed {
 		clear(w.led)
 	}
-	lead = &Lead{walks: w, began: now, heard: now}
+	lead = &Lead{walks: w, heard: now}
 	take := func(items []string) (mine, rest []string) {
 		for _, item := range items {
 			key := maphash.String(w.seed, item)
