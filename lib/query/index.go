@@ -59,7 +59,7 @@ func (x *Index) IDs(ctx context.Context, f nostr.Filter) iter.Seq2[[32]byte, err
 	return func(yield func([32]byte, error) bool) {
 		view := x.DB.View()
 		defer view.Close()
-		view.IDs(ctx, f)(func(e eventdb.Entry, err error) bool { return yield(e.ID, err) })
+		ids(ctx, view, f)(func(e eventdb.Raw, err error) bool { return yield(e.ID, err) })
 	}
 }
 
@@ -101,9 +101,6 @@ func (x *Index) page(ctx context.Context, q proto.EventsQuery) (a proto.EventsAn
 	defer view.Close()
 	a.Seq = view.Seq()
 	f, limit := q.Filter, q.Filter.Limit
-	if q.IDsOnly && f.IDs != nil {
-		view = view.All() // what is here need not be fetched, though it is not served
-	}
 	if f.LimitZero || limit < 0 {
 		return a, nil
 	}
@@ -113,7 +110,11 @@ func (x *Index) page(ctx context.Context, q proto.EventsQuery) (a proto.EventsAn
 	}
 	var last proto.Place
 	count, size := 0, 0
-	for m, err := range matches(ctx, view, f, q.IDsOnly) {
+	matches := view.QueryRaw
+	if q.IDsOnly {
+		matches = func(ctx context.Context, f nostr.Filter) iter.Seq2[eventdb.Raw, error] { return ids(ctx, view, f) }
+	}
+	for m, err := range matches(ctx, f) {
 		if err != nil {
 			return a, err
 		}
@@ -138,10 +139,11 @@ func (x *Index) page(ctx context.Context, q proto.EventsQuery) (a proto.EventsAn
 	return a, nil
 }
 
-// matches returns the answers to a filter, with their JSON if more than ids are wanted.
-func matches(ctx context.Context, view *eventdb.View, f nostr.Filter, idsOnly bool) iter.Seq2[eventdb.Raw, error] {
-	if !idsOnly {
-		return view.QueryRaw(ctx, f)
+// ids returns what matches without its JSON. Of ids that are named it tells which are here, whether
+// they are served or hidden by a ban: what is here need not be fetched.
+func ids(ctx context.Context, view *eventdb.View, f nostr.Filter) iter.Seq2[eventdb.Raw, error] {
+	if f.IDs != nil {
+		view = view.All()
 	}
 	return func(yield func(eventdb.Raw, error) bool) {
 		view.IDs(ctx, f)(func(e eventdb.Entry, err error) bool { return yield(eventdb.Raw{Entry: e}, err) })

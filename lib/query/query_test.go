@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -159,8 +160,19 @@ func gather[T any](t testing.TB, all iter.Seq2[T, error]) (list []T) {
 	return list
 }
 
-// TestBothWaysOfAskingAreOne: over random logs with replacements, deletions and events that have
-// expired, one who asks on the bus is told what the index says, however many pages it takes.
+// banned is a ban of what a filter matches.
+type banned nostr.Filter
+
+func (b banned) Reach() iter.Seq2[string, nostr.Filter] {
+	return maps.All(map[string]nostr.Filter{"a ban": nostr.Filter(b)})
+}
+
+func (b banned) Banned(ev *nostr.Event) (string, bool) {
+	return "a ban", nostr.Filter(b).Matches(ev)
+}
+
+// TestBothWaysOfAskingAreOne: over random logs with replacements, deletions, bans and events that
+// have expired, one who asks on the bus is told what the index says, however many pages it takes.
 func TestBothWaysOfAskingAreOne(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -192,7 +204,11 @@ func TestBothWaysOfAskingAreOne(t *testing.T) {
 	slices.SortFunc(events, func(a, b *nostr.Event) int { return strings.Compare(a.ID, b.ID) })
 	events = slices.CompactFunc(events, func(a, b *nostr.Event) bool { return a.ID == b.ID })
 	rnd.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
-	x := w.replica(w.accept(events...))
+	hidden := event(30618, 2000, "", nostr.Tag{"d", "hidden"})
+	x := w.replica(w.accept(append(events, hidden)...))
+	if err := x.DB.Hide(banned{Kinds: []int{hidden.Kind}}); err != nil {
+		t.Fatal(err)
+	}
 	remote := w.remote()
 	unknown := event(1, 1, "unknown")
 	asked := append(events, unknown)
@@ -231,8 +247,13 @@ func TestBothWaysOfAskingAreOne(t *testing.T) {
 				t.Errorf("by id: %v", err)
 			}
 		}
-		if _, err := query.Event(patient(t), s, unknown.ID); !errors.Is(err, query.ErrNotFound) {
-			t.Errorf("by an unknown id: %v", err)
+		for _, ev := range []*nostr.Event{unknown, hidden} {
+			if _, err := query.Event(patient(t), s, ev.ID); !errors.Is(err, query.ErrNotFound) {
+				t.Errorf("by the id of one that is unknown or banned: %v", err)
+			}
+		}
+		if ids := gather(t, s.IDs(patient(t), nostr.Filter{IDs: []string{hidden.ID}})); len(ids) != 1 || !has(t, s, hidden)[0] {
+			t.Error("a banned event is said not to be here: it would be fetched again")
 		}
 		if _, err := query.Addressable(patient(t), s, 30617, unknown.PubKey, "none"); !errors.Is(err, query.ErrNotFound) {
 			t.Errorf("by an unknown address: %v", err)
