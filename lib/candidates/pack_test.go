@@ -2,11 +2,9 @@ package candidates
 
 import (
 	"bytes"
-	"context"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -145,62 +143,5 @@ func TestALiveEventIsSentAtOnce(t *testing.T) {
 	}
 	if n.Load() != busyWith+1 {
 		t.Errorf("%d packs, want %d", n.Load(), busyWith+1)
-	}
-}
-
-// TestTenMinutesWithoutIngest: the windows and the queue are bounded, the sender pushes back, and
-// when ingest is there again everything is decided.
-func TestTenMinutesWithoutIngest(t *testing.T) {
-	t.Parallel()
-	const queue = 4 << 20
-	b := openBus(t, queue)
-	s, _ := start(t, b, func(s *Sender) { s.resendAfter, s.giveUpAfter = resendAfter, giveUpAfter })
-	var ends atomic.Int64
-	offered := make(chan int)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	go func() {
-		n := 0
-		defer func() { offered <- n }()
-		for {
-			i := n
-			if s.Offer(ctx, Candidate{Event: event(i), Lane: proto.LaneSyncHistoric, Source: proto.SourceStartup, Relay: "wss://r.example", Done: func(v proto.Verdict, err error) {
-				if err != nil || v.ID != event(i).ID {
-					t.Errorf("candidate %d ended with %+v, %v", i, v, err)
-				}
-				ends.Add(1)
-			}}) != nil {
-				return
-			}
-			n++
-		}
-	}()
-	// What is left has no room for another candidate.
-	eventually(t, "the room is full", func() bool { bytes, _ := left(s); return bytes > laneBytes-2*overhead })
-	_, fit := left(s)
-	stream, err := b.JS.Stream(t.Context(), proto.StreamSync)
-	if err != nil {
-		t.Fatal(err)
-	}
-	begun := time.Now()
-	for at := 15 * time.Second; at <= 10*time.Minute; at += 15 * time.Second {
-		s.resend(begun.Add(at), false)
-		if bytes, _ := left(s); bytes > laneBytes {
-			t.Fatalf("after %v %d bytes wait", at, bytes)
-		}
-	}
-	info, err := stream.Info(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info.State.Bytes > queue || ends.Load() > 0 {
-		t.Fatalf("%d bytes in the queue, %d candidates have ended", info.State.Bytes, ends.Load())
-	}
-	cancel()
-	n := <-offered
-	ingestFrom(t, b, proto.StreamSync, proto.ConsumerSync, always)
-	eventually(t, "all are decided", func() bool { return ends.Load() == int64(n) })
-	if n != fit {
-		t.Errorf("%d were taken, want %d", n, fit)
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	benchEvents  = 500_000
+	benchEvents  = 200_000
 	benchAuthors = 20_000
 	benchRepos   = 1_000
 	// benchTopic is a tag's value that every hundredth event carries.
@@ -92,7 +92,8 @@ func benchIDs(what, n uint64) []string {
 	return list
 }
 
-// BenchmarkQueryBy asks as the front door does, for JSON as logged.
+// BenchmarkQueryBy asks as the front door does, for JSON as logged: while nothing is hidden, and with
+// a thousand hidden events.
 func BenchmarkQueryBy(b *testing.B) {
 	db := open(b, b.TempDir())
 	defer closeDB(b, db)
@@ -106,22 +107,25 @@ func BenchmarkQueryBy(b *testing.B) {
 	if err := db.pebble.Flush(); err != nil {
 		b.Fatal(err)
 	}
-	v := db.View()
-	defer v.Close()
-	for _, q := range benchFilters {
-		b.Run(q.name, func(b *testing.B) {
-			b.ReportAllocs()
-			n := 0
-			for b.Loop() {
-				n = 0
-				for _, err := range v.QueryRaw(b.Context(), q.filter) {
-					if err != nil {
-						b.Fatal(err)
+	for _, bans := range []filters{nil, {{IDs: benchIDs(ofEvent, 1000)}}} {
+		if err := db.Hide(bans); err != nil {
+			b.Fatal(err)
+		}
+		v := db.View()
+		for _, q := range benchFilters {
+			b.Run(fmt.Sprintf("%s/%d bans", q.name, len(bans)), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					for _, err := range v.QueryRaw(b.Context(), q.filter) {
+						if err != nil {
+							b.Fatal(err)
+						}
 					}
-					n++
 				}
-			}
-			b.ReportMetric(float64(n), "events")
-		})
+			})
+		}
+		if err := v.Close(); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

@@ -1,7 +1,6 @@
 package nostr_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -44,9 +43,6 @@ func TestGenuineEvents(t *testing.T) {
 			if !nostr.HasID(ev) || !nostr.Signed(ev) {
 				t.Fatalf("id %v, signature %v", nostr.HasID(ev), nostr.Signed(ev))
 			}
-			if !nostr.Signed(ev) {
-				t.Error("the second time the signature is wrong")
-			}
 		})
 	}
 }
@@ -76,61 +72,13 @@ var forgeries = map[string]struct {
 func TestForgedEvents(t *testing.T) {
 	t.Parallel()
 	for name, f := range forgeries {
-		for _, known := range []bool{false, true} {
-			t.Run(fmt.Sprint(name, ", known ", known), func(t *testing.T) {
-				t.Parallel()
-				ev := signed(t, nostr.Event{Kind: 1, Content: "hello"})
-				if known && !nostr.Signed(ev) {
-					t.Fatal("the genuine event is refused")
-				}
-				f.forge(ev)
-				if id, sig := nostr.HasID(ev), nostr.Signed(ev); id != f.id || id && sig {
-					t.Errorf("id %v, signature %v", id, sig)
-				}
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ev := signed(t, nostr.Event{Kind: 1, Content: "hello"})
+			f.forge(ev)
+			if id, sig := nostr.HasID(ev), nostr.Signed(ev); id != f.id || id && sig {
+				t.Errorf("id %v, signature %v", id, sig)
+			}
+		})
 	}
-}
-
-// What go-nostr takes for the id of an event is taken for it here, and nothing else.
-func FuzzID(f *testing.F) {
-	f.Add("content", "tag", "value", int64(1), 1)
-	f.Add(every, every, "\\\"", int64(-5), 70000)
-	f.Fuzz(func(t *testing.T, content, name, value string, at int64, kind int) {
-		ev := &nostr.Event{
-			PubKey: strings.Repeat("ab", 32), CreatedAt: nostr.Timestamp(at), Kind: kind,
-			Tags: nostr.Tags{{name, value}, {}, {value}}, Content: content,
-		}
-		ev.ID = ev.GetID()
-		if !nostr.HasID(ev) {
-			t.Fatalf("the id of %q is refused", ev.Serialize())
-		}
-		ev.Content += "x"
-		if nostr.HasID(ev) {
-			t.Fatalf("another event's id is taken for that of %q", ev.Serialize())
-		}
-	})
-}
-
-func BenchmarkCheck(b *testing.B) {
-	ev := signed(b, nostr.Event{Kind: 1621, Content: strings.Repeat("word ", 100), Tags: nostr.Tags{{"a", strings.Repeat("x", 90)}, {"subject", "s"}}})
-	b.Run("id", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			nostr.HasID(ev)
-		}
-	})
-	b.Run("signature", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			nostr.Signed(ev)
-		}
-	})
-	b.Run("both, by go-nostr", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			ev.CheckID()
-			ev.CheckSignature()
-		}
-	})
 }
