@@ -5,18 +5,13 @@ package abuse
 
 import (
 	"maps"
-	"os"
 	"strconv"
 	"testing"
 
 	"tendril.dev/test/world"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	world.Clean()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { world.Main(m) }
 
 // eventsOfAddress is how many events a minute one address may send.
 const eventsOfAddress = 240

@@ -3,14 +3,9 @@
 package bench
 
 import (
-	"os"
 	"testing"
 
 	"tendril.dev/test/world"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	world.Clean()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { world.Main(m) }

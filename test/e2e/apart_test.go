@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"path/filepath"
 	"testing"
 
 	"tendril.dev/lib/nostr"
@@ -28,15 +27,8 @@ func TestServicesApart(t *testing.T) {
 		world.Serves(t, world.RelayAt(other), ev)
 	}
 	// A user at one door; someone else clones at the other.
-	ann, work := world.NewPerson(), world.NewWorkTree(t)
-	for _, ev := range []*nostr.Event{ann.Announce("mine", "mine", nil, nil), ann.State("mine", work.Refs(), "refs/heads/main")} {
-		if ok, message := world.Submit(t, world.RelayAt(door), ev); !ok || message != waits {
-			t.Fatalf("answered %v %q", ok, message)
-		}
-	}
-	world.GitOnceMoved(t, work.Dir, "push", "-q", door+"/"+ann.Npub+"/mine.git", "main")
-	world.GitOnceMoved(t, work.Dir, "clone", "-q", other+"/"+ann.Npub+"/mine.git", filepath.Join(t.TempDir(), "copy"))
-
+	mine := world.Host(t, door, "mine", world.Hosting{})
+	world.CloneIs(t, mine.At(other), mine.Pushed)
 	// The world may reach the front door: probes are answered there too, metrics are not.
 	for url, want := range map[string]int{
 		door + "/healthz": 200, door + "/readyz": 200, door + "/metrics": 404, first[4].Observation() + "/metrics": 200, first[4].Observation() + "/healthz": 200,
@@ -51,17 +43,12 @@ func TestServicesApart(t *testing.T) {
 	late := s.NewIssue("after the crash")
 	s.Second.Publish(late)
 	world.Serves(t, world.RelayAt(other), late)
-	next := work.Commit("more")
-	state := ann.SignAt(nostr.Now()+1, 30618, "", nostr.Tag{"d", "mine"}, nostr.Tag{"HEAD", "ref: refs/heads/main"}, nostr.Tag{"refs/heads/main", next})
-	world.Await(t, "the state is taken by the writer that is left", func() bool {
-		ok, message := world.Submit(t, world.RelayAt(other), state)
-		return ok && message == waits
+	attempt := 0
+	world.Await(t, "a push is taken by the writer and the worker that are left", func() bool {
+		attempt++
+		return mine.Push(t, other, attempt-1, func(ev *nostr.Event) error { return world.TrySubmit(t, world.RelayAt(other), ev) }) == nil
 	})
-	world.Await(t, "the push is taken by the worker that is left", func() bool {
-		_, err := world.TryGit(t, work.Dir, "push", "-q", other+"/"+ann.Npub+"/mine.git", "main")
-		return err == nil
-	})
-	world.Serves(t, world.RelayAt(other), state)
+	world.Serves(t, world.RelayAt(other), mine.State)
 	for i := len(second) - 1; i >= 0; i-- {
 		if err := second[i].Stop(); err != nil {
 			t.Errorf("%s ends with %v", second[i].Name, err)

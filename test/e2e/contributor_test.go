@@ -15,11 +15,8 @@ import (
 func TestContributor(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, map[string]string{"NGIT_GRASP06_ENABLE": "true"})
-	owner, guest, work := world.NewPerson(), world.NewPerson(), world.NewWorkTree(t)
-	announcement := owner.Announce("mine", "mine", nil, nil)
-	wantHeld(t, p, announcement, owner.State("mine", work.Refs(), "refs/heads/main"))
-	hosted := p.URL + "/" + owner.Npub + "/mine.git"
-	world.Git(t, work.Dir, "push", "-q", hosted, "main")
+	mine, guest := world.Host(t, p.URL, "mine", world.Hosting{}), world.NewPerson()
+	owner, work, hosted := mine.Owner, mine.Work, mine.URL()
 	if d := information(t, p); !slices.Contains(d.Grasps, "GRASP-06") {
 		t.Errorf("the information document says %+v", d)
 	}

@@ -22,15 +22,9 @@ func TestAnOwnerGivesUp(t *testing.T) {
 	}
 	door := replicas["gateway"].URL()
 	relay := world.RelayAt(door)
-	owner, guest, work := world.NewPerson(), world.NewPerson(), world.NewWorkTree(t)
-	name, url := owner.Npub+"/gone", door+"/"+owner.Npub+"/gone.git"
-	announcement, state := owner.Announce("gone", "gone", nil, nil), owner.State("gone", work.Refs(), "refs/heads/main")
-	for _, ev := range []*nostr.Event{announcement, state} {
-		if ok, message := world.Submit(t, relay, ev); !ok || message != waits {
-			t.Fatalf("answered %v %q", ok, message)
-		}
-	}
-	world.GitOnceMoved(t, work.Dir, "push", "-q", url, "main")
+	guest, gone := world.NewPerson(), world.Host(t, door, "gone", world.Hosting{})
+	owner, work, announcement, url := gone.Owner, gone.Work, gone.Announcement, gone.URL()
+	name := owner.Npub + "/gone"
 	issue := guest.Sign(1621, "an issue", nostr.Tag{"a", owner.Address("gone")})
 	if ok, message := world.Submit(t, relay, issue); !ok {
 		t.Fatalf("the issue: %s", message)

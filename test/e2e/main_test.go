@@ -4,14 +4,9 @@
 package e2e
 
 import (
-	"os"
 	"testing"
 
 	"tendril.dev/test/world"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	world.Clean()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { world.Main(m) }

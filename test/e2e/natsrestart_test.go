@@ -105,36 +105,21 @@ func wantOwners(t *testing.T, url string, relays int) {
 	js, done := world.JetStream(t, url)
 	defer done()
 	ctx := world.Context(t)
-	claims, err := js.KeyValue(ctx, proto.BucketClaims)
-	if err != nil {
-		t.Fatal(err)
-	}
 	workers, err := js.KeyValue(ctx, proto.BucketWorkers)
 	if err != nil {
 		t.Fatal(err)
 	}
-	world.Await(t, "every relay and shard has an owner that lives", func() bool {
-		keys, err := claims.Keys(ctx)
-		if err != nil {
-			return false
-		}
-		owned := map[string]int{}
-		for _, key := range keys {
-			var c proto.Claim
-			var w proto.Worker
-			group, _, err := proto.ParseClaimKey(key)
-			if err != nil {
-				t.Fatal(err)
+	for group, want := range map[string]int{proto.GroupRelays: relays, proto.GroupShards: proto.Shards} {
+		world.Await(t, "every one of "+group+" has an owner that lives", func() bool {
+			claims, err := world.Claims(ctx, js, group)
+			for _, c := range claims {
+				var w proto.Worker
+				record, missing := workers.Get(ctx, proto.ClaimKey(group, c.Worker))
+				if missing != nil || json.Unmarshal(record.Value(), &w) != nil || w.Incarnation != c.Incarnation {
+					return false
+				}
 			}
-			entry, err := claims.Get(ctx, key)
-			if err != nil || json.Unmarshal(entry.Value(), &c) != nil {
-				return false
-			}
-			record, err := workers.Get(ctx, proto.ClaimKey(group, c.Worker))
-			if err == nil && json.Unmarshal(record.Value(), &w) == nil && w.Incarnation == c.Incarnation {
-				owned[group]++
-			}
-		}
-		return owned[proto.GroupRelays] == relays && owned[proto.GroupShards] == proto.Shards
-	})
+			return err == nil && len(claims) == want
+		})
+	}
 }

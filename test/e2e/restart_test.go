@@ -49,10 +49,8 @@ func TestRestartKeepsEverything(t *testing.T) {
 func TestKillNineLosesNothing(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)
-	ann, work := world.NewPerson(), world.NewWorkTree(t)
-	wantHeld(t, p, ann.Announce("mine", "mine", nil, nil), ann.State("mine", work.Refs(), "refs/heads/main"))
-	world.Git(t, work.Dir, "push", "-q", p.URL+"/"+ann.Npub+"/mine.git", "main")
-
+	mine := world.Host(t, p.URL, "mine", world.Hosting{})
+	ann, work := mine.Owner, mine.Work
 	var served, held []*nostr.Event // acknowledged
 	var pushed []string             // repositories
 	var mu sync.Mutex

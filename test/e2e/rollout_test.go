@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -126,21 +125,13 @@ func (c *cluster) holder(identifier string) (holder *world.Replica) {
 	c.t.Helper()
 	js, done := world.JetStream(c.t, c.nats)
 	defer done()
-	claims, err := js.KeyValue(c.t.Context(), proto.BucketClaims)
-	if err != nil {
-		c.t.Fatal(err)
-	}
 	world.Await(c.t, "a worker holds "+identifier, func() bool {
-		entry, err := claims.Get(c.t.Context(), proto.ClaimKey(proto.GroupShards, proto.ShardName(proto.ShardOf(identifier))))
+		claims, err := world.Claims(world.Context(c.t), js, proto.GroupShards)
 		if err != nil {
-			return false
-		}
-		var claim proto.Claim
-		if err := json.Unmarshal(entry.Value(), &claim); err != nil {
 			c.t.Fatal(err)
 		}
 		for _, r := range c.replicas["purgatory"] {
-			if c.workers[r] == claim.Worker {
+			if c.workers[r] == claims[proto.ShardName(proto.ShardOf(identifier))].Worker {
 				holder = r
 			}
 		}

@@ -2,7 +2,6 @@ package k8s
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,7 +17,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"tendril.dev/lib/bus"
 	"tendril.dev/lib/logins"
 	"tendril.dev/proto"
 	"tendril.dev/test/outside"
@@ -408,19 +406,12 @@ func (r *run) claims(group string) (map[string]string, error) {
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, 30*time.Second)
 	defer cancel()
-	claims := map[string]string{}
-	err = bus.Read(ctx, js, bus.Reading{Stream: proto.KVStream(proto.BucketClaims)}, func(m bus.Message) {
-		of, name, wrong := proto.ParseClaimKey(strings.TrimPrefix(m.Subject, proto.KVSubject(proto.BucketClaims, "")))
-		var c proto.Claim
-		switch {
-		case wrong != nil || of != group:
-		case m.Deletes() || json.Unmarshal(m.Data, &c) != nil:
-			delete(claims, name)
-		default:
-			claims[name] = c.Worker
-		}
-	})
-	return claims, err
+	claims, err := world.Claims(ctx, js, group)
+	workers := map[string]string{}
+	for name, c := range claims {
+		workers[name] = c.Worker
+	}
+	return workers, err
 }
 
 // log is the log's stream.

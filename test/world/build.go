@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// built is what was built for the tests of a package. Call Clean at their end.
+// built is what was built for the tests of a package. [Main] removes it.
 var built struct {
 	sync.Mutex
 	dir      string
@@ -74,14 +74,13 @@ func Binary(t testing.TB) string {
 	return Program(t, "cmd/tendril")
 }
 
-// Clean removes what was built.
-func Clean() {
-	built.Lock()
-	defer built.Unlock()
+// Main is TestMain of a package whose tests build programs: it removes them at the end.
+func Main(m *testing.M) {
+	code := m.Run()
 	if built.dir != "" {
 		os.RemoveAll(built.dir)
 	}
-	built.dir, built.programs = "", nil
+	os.Exit(code)
 }
 
 // natsServer is the NATS server's own program, in the version that is built into Tendril.

@@ -1,13 +1,17 @@
 package world
 
 import (
-	"fmt"
+	"context"
+	"encoding/json"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/proto"
 )
 
 // Listener is someone who runs `nats sub 'grasp.>'`.
@@ -69,24 +73,6 @@ func (l *Listener) HeardAfter(before int, subject, text string) (at int, heard b
 	return 0, false
 }
 
-// Transcript is what concerns one of the texts, a line each, as a person would read it.
-func (l *Listener) Transcript(texts ...string) string {
-	var b strings.Builder
-	for _, s := range l.Said() {
-		for _, text := range texts {
-			if strings.Contains(s.Data, text) || strings.Contains(s.Subject, text) {
-				data := s.Data
-				if len(data) > 160 {
-					data = data[:160] + "…"
-				}
-				fmt.Fprintf(&b, "%s %s\n", s.Subject, data)
-				break
-			}
-		}
-	}
-	return b.String()
-}
-
 // JetStream connects to the bus at a URL. Call done after use.
 func JetStream(t testing.TB, url string) (js jetstream.JetStream, done func()) {
 	t.Helper()
@@ -119,4 +105,21 @@ func HeldEvents(t testing.TB, p *Tendril) (n int) {
 		}
 	}
 	return n
+}
+
+// Claims is who claims what of a group on the bus: name of the key → claim.
+func Claims(ctx context.Context, js jetstream.JetStream, group string) (claims map[string]proto.Claim, err error) {
+	claims = map[string]proto.Claim{}
+	err = bus.Read(ctx, js, bus.Reading{Stream: proto.KVStream(proto.BucketClaims)}, func(m bus.Message) {
+		of, name, wrong := proto.ParseClaimKey(strings.TrimPrefix(m.Subject, proto.KVSubject(proto.BucketClaims, "")))
+		var c proto.Claim
+		switch {
+		case wrong != nil || of != group:
+		case m.Deletes() || json.Unmarshal(m.Data, &c) != nil:
+			delete(claims, name)
+		default:
+			claims[name] = c
+		}
+	})
+	return claims, err
 }

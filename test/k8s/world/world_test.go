@@ -3,18 +3,13 @@ package main
 import (
 	"encoding/json"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 
 	"tendril.dev/test/world"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	world.Clean()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { world.Main(m) }
 
 // TestWorld does with one process what `make k8s-test` does on a cluster: the story, events that
 // flow while users work, and a look whether everything is there.
