@@ -1,9 +1,6 @@
 package policy
 
 import (
-	"errors"
-	"iter"
-
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -16,8 +13,6 @@ import (
 // maxSteps bounds one walk, in announcements that are looked at. Who cannot be reached within it is
 // not reached.
 const maxSteps = 4096
-
-var errTooLong = errors.New("too many announcements to look at")
 
 // voice is an announcement that is met on a walk.
 type voice struct {
@@ -33,55 +28,50 @@ const (
 	andOwn
 )
 
-// namers walks from a key to the announcements by which others are its maintainers, nearest first,
-// with its own before if they are wanted. An error ends it; [errTooLong]: there may be more.
-func namers(k Knowledge, from nostr.RepoRef, in where) iter.Seq2[voice, error] {
-	return func(yield func(voice, error) bool) {
-		if in&andOwn != 0 {
-			own, err := ownVoices(k, from, in)
-			for _, v := range own {
-				if !yield(v, nil) {
-					return
-				}
+// walk goes from a key to the announcements by which others are its maintainers, nearest first, with
+// its own before if they are wanted, until visit returns false. complete is false where there may be
+// more that were not visited.
+func walk(k Knowledge, from nostr.RepoRef, in where, visit func(voice) bool) (complete bool, err error) {
+	if in&andOwn != 0 {
+		own, err := ownVoices(k, from, in)
+		for _, v := range own {
+			if !visit(v) {
+				return true, nil
 			}
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	seen, queue, steps := map[string]bool{from.PubKey: true}, []string{from.PubKey}, 0
+	step := func(v voice) (goOn bool) {
+		if !seen[v.Ref.PubKey] {
+			seen[v.Ref.PubKey], queue = true, append(queue, v.Ref.PubKey)
+		}
+		steps++
+		return steps <= maxSteps && (v.Ref.PubKey == from.PubKey || visit(v))
+	}
+	for ; len(queue) > 0; queue = queue[1:] {
+		if in&inLog != 0 {
+			accepted, err := k.AcceptedNaming(from.Identifier, queue[0])
 			if err != nil {
-				yield(voice{}, err)
-				return
+				return false, err
 			}
-		}
-		seen, queue, steps := map[string]bool{from.PubKey: true}, []string{from.PubKey}, 0
-		visit := func(v voice) bool {
-			if !seen[v.Ref.PubKey] {
-				seen[v.Ref.PubKey], queue = true, append(queue, v.Ref.PubKey)
-			}
-			if steps++; steps > maxSteps {
-				yield(voice{}, errTooLong)
-				return false
-			}
-			return v.Ref.PubKey == from.PubKey || yield(v, nil)
-		}
-		for ; len(queue) > 0; queue = queue[1:] {
-			if in&inLog != 0 {
-				accepted, err := k.AcceptedNaming(from.Identifier, queue[0])
-				if err != nil {
-					yield(voice{}, err)
-					return
-				}
-				for _, a := range accepted {
-					if !visit(voice{a, nil}) {
-						return
-					}
+			for _, a := range accepted {
+				if !step(voice{a, nil}) {
+					return steps <= maxSteps, nil
 				}
 			}
-			if in&inHold != 0 {
-				for _, e := range k.Held().Naming(from.Identifier, queue[0]) {
-					if !visit(voice{e.Announcement, e}) {
-						return
-					}
+		}
+		if in&inHold != 0 {
+			for _, e := range k.Held().Naming(from.Identifier, queue[0]) {
+				if !step(voice{e.Announcement, e}) {
+					return steps <= maxSteps, nil
 				}
 			}
 		}
 	}
+	return true, nil
 }
 
 func ownVoices(k Knowledge, from nostr.RepoRef, in where) (own []voice, err error) {
@@ -103,15 +93,11 @@ func ownVoices(k Knowledge, from nostr.RepoRef, in where) (own []voice, err erro
 // reaches reports whether a key is in the recursive maintainer set of an announcement that counts.
 // certain is false where the walk was too long to tell.
 func reaches(k Knowledge, from nostr.RepoRef, in where, counts func(voice) bool) (found, certain bool, err error) {
-	for v, err := range namers(k, from, in) {
-		if errors.Is(err, errTooLong) {
-			return false, false, nil
-		}
-		if err != nil || counts(v) {
-			return err == nil, true, err
-		}
-	}
-	return false, true, nil
+	certain, err = walk(k, from, in, func(v voice) bool {
+		found = counts(v)
+		return !found
+	})
+	return found, certain, err
 }
 
 // keeps reports whether an accepted announcement says what rule asks for.
@@ -175,18 +161,13 @@ const maxRevived = 64
 // spokenFor returns the held announcements that list us or are archived and for which a key speaks,
 // its own first.
 func spokenFor(k Knowledge, ref nostr.RepoRef) (entries []*held.Entry, err error) {
-	for v, err := range namers(k, ref, inLog|inHold|andOwn) {
-		if errors.Is(err, errTooLong) || len(entries) >= maxRevived {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
+	_, err = walk(k, ref, inLog|inHold|andOwn, func(v voice) bool {
 		if v.entry != nil && v.entry.Phase != proto.PhaseVouched {
 			entries = append(entries, v.entry)
 		}
-	}
-	return entries, nil
+		return len(entries) < maxRevived
+	})
+	return entries, err
 }
 
 // speaksHere reports whether a key owns a repository of the identifier that is hosted or archived

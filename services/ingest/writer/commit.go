@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -84,11 +83,11 @@ func (t *term) commitEvents(ctx context.Context, b *batch) ([]eventdb.Record, er
 		msgs[i].Data = c.Raw
 		records[i].Event, records[i].Raw = c.Event, c.Raw
 	}
-	publish := t.publish
+	most := bus.MaxBatch
 	if len(msgs) <= fewEvents && t.Bus.Sizing().Replicas == 1 {
-		publish = t.publishEach
+		most = 1
 	}
-	err := publish(ctx, msgs, &t.head, func(i int, seq uint64) {
+	err := t.publish(ctx, msgs, most, &t.head, func(i int, seq uint64) {
 		records[i].Seq, b.decided[b.logged[i]].seq = seq, seq
 	})
 	if err != nil {
@@ -102,37 +101,11 @@ func (t *term) commitEvents(ctx context.Context, b *batch) ([]eventdb.Record, er
 // batches of one, each on the head that the one before leaves.
 const fewEvents = 12
 
-// publishEach is publish with a batch for each message. All are sent before the first answer.
-func (w *Writer) publishEach(ctx context.Context, msgs []*nats.Msg, head *uint64, stored func(i int, seq uint64)) (err error) {
-	acks := make([]jetstream.PubAckFuture, len(msgs))
-	for i, m := range msgs {
-		m.Header.Set(jetstream.ExpectedLastSeqHeader, strconv.FormatUint(*head+uint64(i), 10))
-		if acks[i], err = w.Bus.JS.PublishMsgAsync(m); err != nil {
-			return err
-		}
-	}
-	for i, ack := range acks {
-		select {
-		case done := <-ack.Ok():
-			*head = done.Sequence
-			stored(i, *head)
-		case err := <-ack.Err():
-			if bus.IsConflict(err) {
-				err = fmt.Errorf("%w: %w", bus.ErrHeadMoved, err)
-			}
-			return err
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return nil
-}
-
-// publish stores messages, each batch on the head of the one before if there is a head, and tells
-// their sequences. The messages of one call are one batch unless there are too many.
-func (w *Writer) publish(ctx context.Context, msgs []*nats.Msg, head *uint64, stored func(i int, seq uint64)) error {
+// publish stores messages in batches of so many, each on the head of the one before if there is a
+// head, and tells their sequences.
+func (w *Writer) publish(ctx context.Context, msgs []*nats.Msg, most int, head *uint64, stored func(i int, seq uint64)) error {
 	done := 0
-	for part := range slices.Chunk(msgs, bus.MaxBatch) {
+	for part := range slices.Chunk(msgs, most) {
 		last, err := w.Bus.PublishBatch(ctx, part, head)
 		if err != nil {
 			return err
@@ -176,7 +149,7 @@ func (t *term) commitHeld(ctx context.Context, confirm bool) (err error) {
 	if confirm && len(msgs) == 0 {
 		keys, msgs = []string{proto.HeldMarkKey}, t.mark(proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey))
 	}
-	err = t.publish(ctx, msgs, &t.heldHead, func(i int, seq uint64) {
+	err = t.publish(ctx, msgs, bus.MaxBatch, &t.heldHead, func(i int, seq uint64) {
 		t.Held.Apply(held.Change{Seq: seq, Key: keys[i], Entry: t.draft.entries[keys[i]]})
 	})
 	if err != nil {
@@ -211,7 +184,7 @@ func (t *term) commitRejections(ctx context.Context) (err error) {
 		}
 		msgs = append(msgs, m)
 	}
-	err = t.publish(ctx, msgs, nil, func(i int, seq uint64) {
+	err = t.publish(ctx, msgs, bus.MaxBatch, nil, func(i int, seq uint64) {
 		t.Rejected.Apply(bus.Message{Seq: seq, Subject: msgs[i].Subject, Data: msgs[i].Data, Time: now})
 	})
 	if err != nil {
