@@ -228,7 +228,6 @@ type RelayState struct {
 type Worker struct {
 	Name        string `json:"name"`
 	Group       string `json:"group"`
-	Incarnation string `json:"incarnation"`       // differs for every start
 	Address     string `json:"address,omitempty"` // host:port of its internal HTTP, if others must reach it
 	// Working is false before the worker takes keys, and while it stops: then it keeps the claims
 	// that it has until its work on them has ended.
@@ -238,7 +237,6 @@ type Worker struct {
 // Claim is a value of the bucket grasp-claims; its revision fences the holder.
 type Claim struct {
 	Worker      string    `json:"worker"`
-	Incarnation string    `json:"incarnation"`
 	Since       time.Time `json:"since"`
 }
 

@@ -68,8 +68,8 @@ func TestLook(t *testing.T) {
 		{proto.KVSubject(proto.BucketHeld, heldKey(t, "tree", 30617)), held}, {proto.KVSubject(proto.BucketHeld, heldKey(t, "gone", 30617)), held},
 		{proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey), proto.WriterMark{Writer: "one"}},
 		{proto.KVSubject(proto.BucketRelays, "a.example"), proto.RelayState{Connection: 3, Health: 1}},
-		{proto.KVSubject(proto.BucketClaims, proto.ClaimKey(proto.GroupRelays, "a.example")), proto.Claim{Worker: "r1", Incarnation: "i"}},
-		{proto.KVSubject(proto.BucketWorkers, proto.ClaimKey(proto.GroupRelays, "r1")), proto.Worker{Name: "r1", Incarnation: "i"}},
+		{proto.KVSubject(proto.BucketClaims, proto.ClaimKey(proto.GroupRelays, "a.example")), proto.Claim{Worker: "r1"}},
+		{proto.KVSubject(proto.BucketWorkers, proto.ClaimKey(proto.GroupRelays, "r1")), proto.Worker{Name: "r1"}},
 		{proto.SubjectEventsMark, proto.WriterMark{Writer: "one", At: noon}}, {proto.LaneUser.Subject(), struct{}{}},
 		{proto.EventSubject{Kind: 1, PubKey: strings.Repeat("a", 64), Slot: "_"}.String(), struct{}{}},
 		{proto.EventSubject{Kind: 30, PubKey: strings.Repeat("b", 64), Slot: "_"}.String(), struct{}{}},
@@ -138,14 +138,14 @@ func crew() claims {
 	relay := func(name string) string { return proto.ClaimKey(proto.GroupRelays, name) }
 	return claims{
 		held: map[string]proto.Claim{
-			relay("a.example"):      {Worker: "r1", Incarnation: "now"},
-			relay("b.example_8080"): {Worker: "r1", Incarnation: "before"},
-			relay("c.example"):      {Worker: "gone", Incarnation: "now"},
-			relay("d.example"):      {Worker: "r1", Incarnation: "now"},
-			relay("e.example"):      {Worker: "gone", Incarnation: "now"},
-			proto.ClaimKey(proto.GroupShards, proto.ShardName(proto.ShardOf("tree"))): {Worker: "p1", Incarnation: "now"},
+			relay("a.example"):      {Worker: "r1"},
+			relay("b.example_8080"): {Worker: "r0"},
+			relay("c.example"):      {Worker: "gone"},
+			relay("d.example"):      {Worker: "r1"},
+			relay("e.example"):      {Worker: "gone"},
+			proto.ClaimKey(proto.GroupShards, proto.ShardName(proto.ShardOf("tree"))): {Worker: "p1"},
 		},
-		workers: map[string]proto.Worker{relay("r1"): {Incarnation: "now"}, proto.ClaimKey(proto.GroupShards, "p1"): {Incarnation: "now"}},
+		workers: map[string]proto.Worker{relay("r1"): {}, proto.ClaimKey(proto.GroupShards, "p1"): {}},
 	}
 }
 

@@ -1,4 +1,4 @@
-package claim_test
+package claim
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/claim"
 	"tendril.dev/lib/nettest"
 	"tendril.dev/proto"
 )
@@ -29,29 +28,24 @@ const (
 	long = 10 * patience
 )
 
-// server is a NATS server, and the TTL of those who work by it.
+// server is a NATS server that may be started again, and the TTL of those who work by it.
 type server struct {
-	url string
+	*nettest.NATS
 	ttl time.Duration
 }
 
 func serve(t *testing.T, ttl time.Duration) server {
 	t.Helper()
-	sizing := proto.DefaultSizing()
-	sizing.WorkerTTL = ttl
-	b, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Sizing: sizing})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
-	return server{b.ClientURL(), ttl}
+	s := server{nettest.NewNATS(t, ""), ttl}
+	s.connect(t)
+	return s
 }
 
-func (s server) connect(t *testing.T) *bus.Bus {
+func (s server) connect(t testing.TB) *bus.Bus {
 	t.Helper()
 	sizing := proto.DefaultSizing()
 	sizing.WorkerTTL = s.ttl
-	b, err := bus.Open(t.Context(), bus.Options{URL: s.url, Sizing: sizing})
+	b, err := bus.Open(context.Background(), bus.Options{URL: s.URL, Sizing: sizing, Provisions: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,9 +100,22 @@ func (b *board) await(what string, ok func(share map[string]int) bool) {
 // awaitRest waits until nothing moves any more among the workers whose TTL is long.
 func (b *board) awaitRest(keys []string, workers ...string) map[string]int {
 	b.t.Helper()
-	want := claim.Assigned(keys, workers...)
+	want := assigned(keys, workers...)
 	b.await("each has its share", func(map[string]int) bool { return maps.Equal(b.owners(), want) })
 	return b.share()
+}
+
+// assigned is who of the workers has each of the keys when all know of each other and nothing moves
+// any more.
+func assigned(keys []string, names ...string) map[string]string {
+	wanted, workers := map[string]bool{}, map[string]proto.Worker{}
+	for _, key := range keys {
+		wanted[key] = true
+	}
+	for _, name := range names {
+		workers[name] = proto.Worker{Name: name, Working: true}
+	}
+	return assign(wanted, workers)
 }
 
 // owners copies who works on what.
@@ -121,7 +128,7 @@ func (b *board) owners() map[string]string {
 // start lets a worker join and work; the returned function stops it gracefully.
 func (s server) start(t *testing.T, b *bus.Bus, name string, keys []string, do func(context.Context, string) error) (stop func()) {
 	t.Helper()
-	m, err := claim.Join(t.Context(), b, claim.Options{Group: "test", Worker: name, Incarnation: name + "-1", Address: name + ":1", TTL: s.ttl})
+	m, err := Join(t.Context(), b, Options{Group: "test", Worker: name, Address: name + ":1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,17 +138,10 @@ func (s server) start(t *testing.T, b *bus.Bus, name string, keys []string, do f
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := m.Work(ctx, wanted, do); err != nil && b.Conn.IsConnected() {
-			t.Errorf("%s: %v", name, err)
-		}
-		leave, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := m.Leave(leave); err != nil && b.Conn.IsConnected() {
-			t.Errorf("%s leaves: %v", name, err)
-		}
+		m.Work(ctx, wanted, do)
+		m.Leave()
 	}()
-	var once sync.Once
-	stop = func() { once.Do(func() { cancel(); <-done }) }
+	stop = func() { cancel(); <-done }
 	t.Cleanup(stop)
 	return stop
 }
@@ -171,7 +171,7 @@ func TestWorkersShareAndHandOver(t *testing.T) {
 		t.Errorf("shared out as %v", share)
 	}
 
-	d, err := claim.Watch(t.Context(), s.connect(t), "test", nil)
+	d, err := Watch(t.Context(), s.connect(t), "test", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,40 +276,6 @@ func TestClaimsOnWhatIsGoneGoToo(t *testing.T) {
 	seen.await("the heirs have the others", func(n map[string]int) bool { return n["heir-1"]+n["heir-2"] == 5 && claimed(all[:5]) == 5 })
 }
 
-func TestNameTaken(t *testing.T) {
-	t.Parallel()
-	s := serve(t, long) // the first one stays, however slow its heart beats
-	b := s.connect(t)
-	s.start(t, b, "a", nil, nil)
-	_, err := claim.Join(t.Context(), b, claim.Options{Group: "test", Worker: "a", Incarnation: "other", TTL: short})
-	if !errors.Is(err, claim.ErrNameTaken) {
-		t.Fatalf("a second worker of that name: %v, want ErrNameTaken", err)
-	}
-	if want := "join the workers: " + claim.ErrNameTaken.Error(); err.Error() != want {
-		t.Errorf("the sentence is %q, want %q", err, want)
-	}
-}
-
-// TestCrashedWorkerComesBack: a worker that ended without a word may come back under its name at
-// once.
-func TestCrashedWorkerComesBack(t *testing.T) {
-	t.Parallel()
-	s := serve(t, short)
-	seen := &board{t: t, on: map[string]string{}}
-	dying := s.connect(t)
-	s.start(t, dying, "a", keys(3), seen.work("a"))
-	seen.await("it works", func(n map[string]int) bool { return n["a"] == 3 })
-	dying.Conn.Close()
-	// It waits longer than the server may take to let the record go.
-	m, err := claim.Join(t.Context(), s.connect(t), claim.Options{Group: "test", Worker: "a", Incarnation: "a-2", TTL: 10 * short})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := m.Leave(t.Context()); err != nil {
-		t.Error(err)
-	}
-}
-
 // TestLeavingWorkerHoldsNothingUp: a worker that stops gives up each key as soon as its work on
 // that has ended. The others have it at once, though the worker is still there and busy with
 // another.
@@ -343,26 +309,17 @@ func TestStoppingWorkerStaysAlive(t *testing.T) {
 	t.Parallel()
 	s := serve(t, 5*time.Second)
 	seen := &board{t: t, on: map[string]string{}}
-	b := s.connect(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	m, err := claim.Join(ctx, b, claim.Options{Group: "test", Worker: "a", Incarnation: "a-1", TTL: s.ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
-	wanted, done, release := make(chan []string, 1), make(chan error, 1), make(chan struct{})
-	wanted <- keys(1)
-	go func() {
-		done <- m.Work(ctx, wanted, func(ctx context.Context, key string) error {
-			slow, end := context.WithCancel(context.WithoutCancel(ctx))
-			go func() { <-release; end() }()
-			return seen.work("a")(slow, key)
-		})
-	}()
+	b, release := s.connect(t), make(chan struct{})
+	stop := s.start(t, b, "a", keys(1), func(ctx context.Context, key string) error {
+		slow, end := context.WithCancel(context.WithoutCancel(ctx))
+		go func() { <-release; end() }()
+		return seen.work("a")(slow, key)
+	})
 	seen.await("a works", func(n map[string]int) bool { return n["a"] == 1 })
 	s.start(t, s.connect(t), "b", keys(1), seen.work("b"))
-	cancel()
-	workers, err := b.JS.KeyValue(t.Context(), proto.BucketWorkers)
+	stopped := make(chan struct{})
+	go func() { stop(); close(stopped) }()
+	workers, err := b.Bucket(t.Context(), proto.BucketWorkers)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -376,30 +333,14 @@ func TestStoppingWorkerStaysAlive(t *testing.T) {
 	})
 	close(release)
 	seen.await("b works", func(n map[string]int) bool { return n["b"] == 1 })
-	if err := errors.Join(<-done, m.Leave(t.Context())); err != nil {
-		t.Error(err)
-	}
-}
-
-// restartable is a NATS server that may be started again.
-func restartable(t *testing.T, ttl time.Duration) (*nettest.NATS, server) {
-	t.Helper()
-	nats := nettest.NewNATS(t, "")
-	sizing := proto.DefaultSizing()
-	sizing.WorkerTTL = ttl
-	b, err := bus.Open(t.Context(), bus.Options{URL: nats.URL, Sizing: sizing, Provisions: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
-	return nats, server{nats.URL, ttl}
+	<-stopped
 }
 
 // TestWorkOutlastsARestart: NATS is started again before any lease has ended. No work is
 // interrupted, and each key stays where it is.
 func TestWorkOutlastsARestart(t *testing.T) {
 	t.Parallel()
-	nats, s := restartable(t, long)
+	s := serve(t, long)
 	seen := &board{t: t, on: map[string]string{}}
 	all := keys(200) // more than are claimed at once
 	var begun atomic.Int64
@@ -412,9 +353,9 @@ func TestWorkOutlastsARestart(t *testing.T) {
 	}
 	seen.awaitRest(all, "a", "b")
 	before, works := seen.owners(), begun.Load()
-	nats.Stop()
-	nats.Start()
-	d, err := claim.Watch(t.Context(), s.connect(t), "test", nil)
+	s.Stop()
+	s.Start()
+	d, err := Watch(t.Context(), s.connect(t), "test", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -433,15 +374,15 @@ func TestWorkOutlastsARestart(t *testing.T) {
 // is started again. A worker that comes then takes none of its keys before that work has ended.
 func TestNothingIsHandedOutWhileALeaseRuns(t *testing.T) {
 	t.Parallel()
-	nats, s := restartable(t, 6*time.Second)
+	s := serve(t, 6*time.Second)
 	seen := &board{t: t, on: map[string]string{}}
 	all := keys(20)
 	cutOff := s.connect(t)
 	s.start(t, cutOff, "dying", all, seen.work("dying"))
 	seen.await("one alone", func(n map[string]int) bool { return n["dying"] == 20 })
 	cutOff.Conn.Close()
-	nats.Stop()
-	nats.Start()
+	s.Stop()
+	s.Start()
 	s.start(t, s.connect(t), "heir", all, seen.work("heir"))
 	seen.await("the heir has it all", func(n map[string]int) bool { return n["heir"] == 20 })
 }

@@ -12,7 +12,7 @@ import (
 func alive(names ...string) map[string]proto.Worker {
 	workers := map[string]proto.Worker{}
 	for _, n := range names {
-		workers[n] = proto.Worker{Name: n, Incarnation: "1", Working: true}
+		workers[n] = proto.Worker{Name: n, Working: true}
 	}
 	return workers
 }
@@ -20,7 +20,7 @@ func alive(names ...string) map[string]proto.Worker {
 // without are these workers, of which one does not work yet, or not any more.
 func without(name string, names ...string) map[string]proto.Worker {
 	workers := alive(names...)
-	workers[name] = proto.Worker{Name: name, Incarnation: "1"}
+	workers[name] = proto.Worker{Name: name}
 	return workers
 }
 
@@ -47,8 +47,8 @@ func TestDecide(t *testing.T) {
 		}
 		return m
 	}
-	held := func(key, worker, incarnation string) map[string]claimed {
-		return map[string]claimed{key: {Claim: proto.Claim{Worker: worker, Incarnation: incarnation}}}
+	held := func(key, worker string) map[string]claimed {
+		return map[string]claimed{key: {Claim: proto.Claim{Worker: worker}}}
 	}
 	two := alive("a", "b")
 	for _, tc := range []struct {
@@ -58,18 +58,17 @@ func TestDecide(t *testing.T) {
 	}{
 		{"alone it takes everything", situation{workers: alive("a"), wanted: set(a, b)}, sorted(a, b), nil, nil},
 		{"it takes only its own", situation{workers: two, wanted: set(a, b)}, []string{a}, nil, nil},
-		{"it leaves what another holds", situation{workers: two, wanted: set(a), claims: held(a, "b", "1")}, nil, nil, nil},
-		{"a dead worker's claim is free", situation{workers: alive("a"), wanted: set(a), claims: held(a, "b", "1")}, []string{a}, nil, nil},
-		{"an earlier incarnation's claim is free", situation{workers: two, wanted: set(a), claims: held(a, "b", "0")}, []string{a}, nil, nil},
-		{"so is its own that it does not work on", situation{workers: two, wanted: set(a), claims: held(a, "a", "1")}, []string{a}, nil, nil},
+		{"it leaves what another holds", situation{workers: two, wanted: set(a), claims: held(a, "b")}, nil, nil, nil},
+		{"a dead worker's claim is free", situation{workers: alive("a"), wanted: set(a), claims: held(a, "b")}, []string{a}, nil, nil},
+		{"so is its own that it does not work on", situation{workers: two, wanted: set(a), claims: held(a, "a")}, []string{a}, nil, nil},
 		{"a key that prefers a newcomer is left", situation{workers: two, wanted: set(a, b), mine: set(a, b)}, nil, []string{b}, nil},
 		{"but not before the newcomer works", situation{workers: without("b", "a"), wanted: set(a, b), mine: set(a, b)}, nil, nil, nil},
 		{"what prefers a worker that stops is taken", situation{workers: without("b", "a"), wanted: set(b)}, []string{b}, nil, nil},
-		{"once that has let it go", situation{workers: without("b", "a"), wanted: set(b), claims: held(b, "b", "1")}, nil, nil, nil},
+		{"once that has let it go", situation{workers: without("b", "a"), wanted: set(b), claims: held(b, "b")}, nil, nil, nil},
 		{"what is not wanted is left", situation{workers: alive("a"), wanted: set(a), mine: set(a, b)}, nil, []string{b}, nil},
-		{"a dead claim that is not wanted is removed", situation{workers: two, claims: held(a, "c", "1")}, nil, nil, []string{a}},
-		{"so is its own that could not be let go", situation{workers: two, wanted: set(b), claims: held(b, "a", "1")}, nil, nil, []string{b}},
-		{"but not a live one", situation{workers: two, claims: held(a, "b", "1")}, nil, nil, nil},
+		{"a dead claim that is not wanted is removed", situation{workers: two, claims: held(a, "c")}, nil, nil, []string{a}},
+		{"so is its own that could not be let go", situation{workers: two, wanted: set(b), claims: held(b, "a")}, nil, nil, []string{b}},
+		{"but not a live one", situation{workers: two, claims: held(a, "b")}, nil, nil, nil},
 	} {
 		tc.s.self = "a"
 		d := decide(tc.s)

@@ -25,10 +25,8 @@ type heard struct {
 	at time.Time
 }
 
-// by reports whether a worker, as it lives now, made the claim. The zero worker made none.
-func (c claimed) by(w proto.Worker) bool {
-	return c.Worker != "" && w.Name == c.Worker && w.Incarnation == c.Incarnation
-}
+// by reports whether a worker made the claim. The zero worker made none.
+func (c claimed) by(w proto.Worker) bool { return c.Worker != "" && w.Name == c.Worker }
 
 // Directory knows who is there in a group and who holds which key.
 type Directory struct {
@@ -152,11 +150,11 @@ func (d *Directory) Holder(key string) (proto.Worker, bool) {
 	return w, c.by(w)
 }
 
-// Lives reports whether a worker is live and was not started again since.
+// Lives reports whether a worker is live.
 func (d *Directory) Lives(worker proto.Worker) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.live(worker.Name).Incarnation == worker.Incarnation
+	return d.live(worker.Name).Name != ""
 }
 
 // Workers are the live workers of the group, by name.

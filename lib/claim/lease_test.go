@@ -15,7 +15,8 @@ func TestALeaseEndsBeforeTheRecordExpires(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := &Member{
-			o:         Options{Group: "test", TTL: 9 * time.Second, Log: slog.New(slog.DiscardHandler)},
+			o:         Options{Group: "test", Log: slog.New(slog.DiscardHandler)},
+			ttl:       9 * time.Second,
 			directory: &Directory{changed: make(chan struct{}, 1)},
 		}
 		m.renew(time.Now(), true)

@@ -23,28 +23,23 @@ import (
 	"tendril.dev/proto"
 )
 
-// ErrNameTaken: another process that lives calls itself by this worker's name.
-var ErrNameTaken = errors.New("another live worker has this name; NGIT_WORKER_NAME must differ")
-
 // Options say who joins what.
 type Options struct {
-	Group       string        // of workers that share the same keys: proto.GroupRelays, proto.GroupShards
-	Worker      string        // name, differs between processes
-	Incarnation string        // differs between starts of one process
-	Address     string        // host:port of the worker's internal HTTP, if others must reach it
-	TTL         time.Duration // how long a silent worker is believed to live: proto.Sizing.WorkerTTL of the bus
-	Log         *slog.Logger
+	Group   string // of workers that share the same keys: proto.GroupRelays, proto.GroupShards
+	Worker  string // name; no other process has it, and no other start of this one
+	Address string // host:port of the worker's internal HTTP, if others must reach it
+	Log     *slog.Logger
 }
 
 // Member is a worker that has joined its group.
 type Member struct {
 	o         Options
+	ttl       time.Duration // how long a silent worker is believed to live
 	bus       *bus.Bus
 	workers   jetstream.KeyValue
 	claims    jetstream.KeyValue
 	directory *Directory
 	stop      context.CancelFunc
-	failed    chan error
 	beating   sync.WaitGroup
 
 	recording sync.Mutex // held while the own record is written
@@ -77,13 +72,13 @@ func Lease(ctx context.Context) context.Context {
 }
 
 // Join writes the worker's record, and keeps it alive until Leave: the end of ctx ends the joining
-// only, because work on claims may outlast it. The worker gets no keys before Work has been told
-// which are wanted.
+// only, because work on claims may outlast it. While the bus is away it waits. The worker gets no
+// keys before Work has been told which are wanted.
 func Join(ctx context.Context, b *bus.Bus, o Options) (*Member, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	m := &Member{o: o, bus: b, failed: make(chan error, 1)}
+	m := &Member{o: o, ttl: b.Sizing().WorkerTTL, bus: b}
 	var err error
 	if m.workers, err = b.Bucket(ctx, proto.BucketWorkers); err != nil {
 		return nil, err
@@ -94,7 +89,14 @@ func Join(ctx context.Context, b *bus.Bus, o Options) (*Member, error) {
 	if m.directory, err = Watch(ctx, b, o.Group, o.Log); err != nil {
 		return nil, fmt.Errorf("join the workers: %w", err)
 	}
-	if err := m.enter(ctx); err != nil {
+	for err = m.beat(); err != nil && ctx.Err() == nil && (bus.Passes(err) || bus.IsConflict(err)); err = m.beat() {
+		o.Log.Warn("the worker's record cannot be written yet", "group", o.Group, "error", err)
+		select {
+		case <-time.After(m.ttl / 10):
+		case <-ctx.Done():
+		}
+	}
+	if err != nil {
 		m.directory.Close()
 		return nil, fmt.Errorf("join the workers: %w", err)
 	}
@@ -104,69 +106,37 @@ func Join(ctx context.Context, b *bus.Bus, o Options) (*Member, error) {
 	return m, nil
 }
 
-// enter writes the first record. One that is there already may be of an earlier process of this
-// name that was killed: then it expires, and only a live one writes it again. While the bus is away
-// it is tried again.
-func (m *Member) enter(ctx context.Context) error {
-	expired := time.Now().Add(m.o.TTL + m.o.TTL/2)
-	for tries := 0; ; tries++ {
-		err := m.beat()
-		taken := errors.Is(err, ErrNameTaken)
-		if err == nil || taken && time.Now().After(expired) {
-			return err
-		}
-		if !taken && !bus.IsConflict(err) && !bus.Passes(err) {
-			return err
-		}
-		if tries == 0 {
-			m.o.Log.Info("waiting until the worker's record can be written", "group", m.o.Group, "worker", m.o.Worker, "error", err)
-		}
-		select {
-		case <-time.After(m.o.TTL / 10):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
 // Directory tells who holds which key of the worker's group, until Leave.
 func (m *Member) Directory() *Directory { return m.directory }
 
 // Leave removes the worker's record, so that the others need not wait for it to expire. Call it
 // after Work has returned.
-func (m *Member) Leave(ctx context.Context) error {
+func (m *Member) Leave() {
 	m.stop()
 	m.beating.Wait()
 	m.directory.Close()
 	m.mu.Lock()
 	m.endLease()
 	m.mu.Unlock()
-	m.recording.Lock()
-	defer m.recording.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), casTimeout)
+	defer cancel()
 	err := m.workers.Delete(ctx, m.key(), jetstream.LastRevision(m.revision))
 	if err != nil && !bus.IsConflict(err) { // a conflict: it has expired
-		return fmt.Errorf("leave the workers: %w", err)
+		m.o.Log.Warn("the worker's record stays until it expires", "group", m.o.Group, "error", err)
 	}
-	return nil
 }
 
 func (m *Member) key() string { return proto.ClaimKey(m.o.Group, m.o.Worker) }
 
 func (m *Member) keepBeating(ctx context.Context) {
-	tick := time.NewTicker(m.o.TTL / 3)
+	tick := time.NewTicker(m.ttl / 3)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-		}
-		switch err := m.beat(); {
-		case errors.Is(err, ErrNameTaken):
-			m.failed <- err
-			return
-		case err != nil:
-			m.o.Log.Warn("heartbeat failed", "group", m.o.Group, "error", err)
+			m.tryBeat()
 		}
 	}
 }
@@ -177,6 +147,10 @@ func (m *Member) announce(working bool) {
 	m.recording.Lock()
 	m.working = working
 	m.recording.Unlock()
+	m.tryBeat()
+}
+
+func (m *Member) tryBeat() {
 	if err := m.beat(); err != nil {
 		m.o.Log.Warn("heartbeat failed", "group", m.o.Group, "error", err)
 	}
@@ -185,24 +159,27 @@ func (m *Member) announce(working bool) {
 // beat writes the own record again. The lease counts from before the write: the bucket's clock for
 // the record cannot have begun earlier.
 func (m *Member) beat() error {
-	ctx, cancel := context.WithTimeout(context.Background(), m.o.TTL/3)
+	ctx, cancel := context.WithTimeout(context.Background(), m.ttl/3)
 	defer cancel()
 	m.recording.Lock()
 	defer m.recording.Unlock()
-	value, err := json.Marshal(proto.Worker{
-		Name: m.o.Worker, Group: m.o.Group, Incarnation: m.o.Incarnation, Address: m.o.Address, Working: m.working,
-	})
+	value, err := json.Marshal(proto.Worker{Name: m.o.Worker, Group: m.o.Group, Address: m.o.Address, Working: m.working})
 	if err != nil {
 		return fmt.Errorf("encode worker: %w", err)
 	}
 	began, unbroken := time.Now(), true
-	revision, err := m.write(ctx, value, m.revision)
-	if bus.IsConflict(err) {
-		if m.revision, err = m.found(ctx); err != nil {
-			return err
+	revision, err := m.write(ctx, value)
+	if bus.IsConflict(err) { // the record has expired, or the answer to a write was lost
+		entry, missing := m.workers.Get(ctx, m.key())
+		switch {
+		case missing == nil:
+			m.revision = entry.Revision()
+		case errors.Is(missing, jetstream.ErrKeyNotFound):
+			m.revision, unbroken = 0, false
+		default:
+			return missing
 		}
-		unbroken = m.revision > 0
-		revision, err = m.write(ctx, value, m.revision)
+		revision, err = m.write(ctx, value)
 	}
 	if err != nil {
 		return err
@@ -212,28 +189,11 @@ func (m *Member) beat() error {
 	return nil
 }
 
-func (m *Member) write(ctx context.Context, value []byte, revision uint64) (uint64, error) {
-	if revision == 0 {
+func (m *Member) write(ctx context.Context, value []byte) (uint64, error) {
+	if m.revision == 0 {
 		return m.workers.Create(ctx, m.key(), value)
 	}
-	return m.workers.Update(ctx, m.key(), value, revision)
-}
-
-// found is the revision of the own record where that is not the expected one: 0 if it has expired,
-// another after a write whose answer was lost. A record of another process is an error.
-func (m *Member) found(ctx context.Context) (uint64, error) {
-	entry, err := m.workers.Get(ctx, m.key())
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	var w proto.Worker
-	if err := json.Unmarshal(entry.Value(), &w); err == nil && w.Incarnation != m.o.Incarnation {
-		return 0, ErrNameTaken
-	}
-	return entry.Revision(), nil
+	return m.workers.Update(ctx, m.key(), value, m.revision)
 }
 
 // renew notes a heartbeat that got through and was begun at that time. unbroken: the record was
@@ -247,13 +207,13 @@ func (m *Member) renew(began time.Time, unbroken bool) {
 		l := &lease{}
 		l.ctx, l.end = context.WithCancel(context.Background())
 		l.ctx = context.WithValue(l.ctx, leaseKey{}, l.ctx)
-		l.lapse = time.AfterFunc(m.o.TTL, func() {
+		l.lapse = time.AfterFunc(m.ttl, func() {
 			m.o.Log.Warn("the heartbeat did not get through in time; work on claims stops", "group", m.o.Group)
 			l.end()
 		})
 		m.lease = l
 	}
-	m.lease.lapse.Reset(time.Until(began.Add(m.o.TTL - m.o.TTL/10)))
+	m.lease.lapse.Reset(time.Until(began.Add(m.ttl - m.ttl/10)))
 	m.directory.tell()
 }
 

@@ -40,15 +40,13 @@ const (
 // expire.
 //
 // What fails is tried again after the next heartbeat.
-func (m *Member) Work(ctx context.Context, wanted <-chan []string, do func(ctx context.Context, key string) error) error {
+func (m *Member) Work(ctx context.Context, wanted <-chan []string, do func(ctx context.Context, key string) error) {
 	w := &work{Member: m, do: do, jobs: map[string]context.CancelFunc{}, ended: make(chan string), writing: make(chan struct{}, atOnce)}
 	defer w.finish()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
-		case err := <-m.failed:
-			return err
+			return
 		case keys, open := <-wanted:
 			if !open {
 				wanted = nil
@@ -90,7 +88,7 @@ func (w *work) share(ctx context.Context) {
 	}
 	workers, claims := w.directory.Workers(), w.directory.held()
 	// The own record counts from the moment it is written, not from when the watch tells of it.
-	workers[w.o.Worker] = proto.Worker{Name: w.o.Worker, Incarnation: w.o.Incarnation, Working: true}
+	workers[w.o.Worker] = proto.Worker{Name: w.o.Worker, Working: true}
 	mine := map[string]bool{}
 	for key := range w.jobs {
 		mine[key] = true
@@ -155,7 +153,7 @@ func (w *work) free(ctx context.Context, keys []string, claims map[string]claime
 
 // claim writes a claim at the revision that its entry has.
 func (w *work) claim(ctx context.Context, key string, revision uint64) (uint64, error) {
-	value, err := json.Marshal(proto.Claim{Worker: w.o.Worker, Incarnation: w.o.Incarnation, Since: time.Now().UTC()})
+	value, err := json.Marshal(proto.Claim{Worker: w.o.Worker, Since: time.Now().UTC()})
 	if err != nil {
 		return 0, fmt.Errorf("encode claim: %w", err)
 	}

@@ -103,9 +103,6 @@ func (f field) check() error {
 	return nil
 }
 
-// workerName is what fits into one token of a bucket's key.
-var workerName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
-
 func (s Service) check() error {
 	if s.Domain == "" {
 		return &Error{"NGIT_DOMAIN", "", "is not set: want the public host name of this server, like git.example.com"}
@@ -117,9 +114,6 @@ func (s Service) check() error {
 		if _, err := readKey(s.RelayOwnerNsec); err != nil {
 			return &Error{"NGIT_RELAY_OWNER_NSEC", "", "is not a secret key (its value is not shown): want nsec1… or 64 hex digits, or nothing for a generated key"}
 		}
-	}
-	if s.WorkerName != "" && !workerName.MatchString(s.WorkerName) {
-		return &Error{"NGIT_WORKER_NAME", s.WorkerName, "want up to 64 letters, digits, - and _"}
 	}
 	return nil
 }

@@ -330,7 +330,6 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 		"NGIT_DOMAIN=https://a.example":                   `NGIT_DOMAIN is "https://a.example": want the public host name of this server without a scheme, like git.example.com, with a port if it is not 80 or 443`,
 		"NGIT_BIND_ADDRESS=7334":                          `NGIT_BIND_ADDRESS is "7334": want host:port, like 127.0.0.1:7334`,
 		"NGIT_BIND_ADDRESS=a:99999":                       `NGIT_BIND_ADDRESS is "a:99999": want host:port, like 127.0.0.1:7334`,
-		"NGIT_WORKER_NAME=a.b":                            `NGIT_WORKER_NAME is "a.b": want up to 64 letters, digits, - and _`,
 		"NGIT_NATS_REPLICAS=2":                            `NGIT_NATS_REPLICAS is "2": want 1, 3 or 5`,
 		"NGIT_NATS_REPLICAS=3":                            `NGIT_NATS_REPLICAS is "3": want 1 without NGIT_NATS_URL, for the embedded NATS is a single server`,
 		"NGIT_NATS_LISTEN=4222":                           `NGIT_NATS_LISTEN is "4222": want host:port, like 127.0.0.1:4222, or none`,

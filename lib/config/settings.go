@@ -43,9 +43,11 @@ type Service struct {
 	RelayIcon        string `env:"NGIT_RELAY_ICON" placeholder:"FILE|URL" help:"Icon of the relay: a PNG file, which is served at /icon.png, or an http(s) URL, which is named instead. Empty: one that comes with the program."`
 	RelayDescription string `env:"NGIT_RELAY_DESCRIPTION" default:"Git repositories with nostr announcements: a GRASP server." help:"Description in the relay information document."`
 	RelayOwnerNsec   string `env:"NGIT_RELAY_OWNER_NSEC" main:"Secret key of the operator." secret:"" placeholder:"NSEC" help:"Secret key of the operator, nsec1… or 64 hex digits; its public key is named in the relay information document. Empty: the file .relay-owner.nsec in the working directory, or else a key file that is generated in the relay data folder."`
-	WorkerName       string `env:"NGIT_WORKER_NAME" help:"Name of this process in claims; must differ between processes. Empty: the host's name and a random part."`
 	AllowPrivate     bool   `env:"NGIT_ALLOW_PRIVATE_NETWORKS" also:"NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS" help:"Allow connections to loopback, private and link-local addresses. For tests and closed networks."`
 	EnvFile          string `env:"NGIT_ENV_FILE" main:"File of settings. Empty: .env, if there is one." placeholder:"FILE" help:"File of settings, NAME=value a line; flags and the environment come before it. Empty: .env in the working directory, if there is one."`
+
+	// Constants.
+	WorkerName string `env:"NGIT_WORKER_NAME" constant:""`
 }
 
 // DefaultGitDataPath is the git folder where the operator names none.

@@ -56,8 +56,8 @@ type Node struct {
 	// process serves them on a port of its own. Then the front door has no /metrics, as it may be
 	// open to the world.
 	AtFront *http.ServeMux
-	// Worker is this process's name in claims; Incarnation differs for every start.
-	Worker, Incarnation string
+	// Worker is this process's name in claims. Each start has another.
+	Worker string
 
 	*shared
 	alone bool // no other service runs in the process
@@ -115,7 +115,7 @@ func (n *Node) Announced(name string) string {
 func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger, apart bool, services ...Service) (n *Node, err error) {
 	n = &Node{
 		Settings: s, Log: log, Metrics: prometheus.NewRegistry(), Ready: &obs.Readiness{}, AtFront: http.NewServeMux(),
-		Worker: s.WorkerName, Incarnation: rand.Text(), shared: &shared{process: name},
+		Worker: s.WorkerName, shared: &shared{process: name},
 	}
 	defer func() {
 		if err != nil {
@@ -128,9 +128,9 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger,
 	if n.Worker == "" {
 		host, err := os.Hostname()
 		if err != nil {
-			return n, fmt.Errorf("name this worker: %w; set NGIT_WORKER_NAME", err)
+			return n, fmt.Errorf("name this worker: %w", err)
 		}
-		n.Worker = workerName(host) + "-" + n.Incarnation[:6]
+		n.Worker = workerName(host) + "-" + rand.Text()[:8]
 	}
 	if apart && s.NATSURL == "" {
 		return n, &config.Error{Setting: "NGIT_NATS_URL", Reason: "is not set: a service that runs alone needs a NATS server that the others share (`tendril up` embeds one)"}

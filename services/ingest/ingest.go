@@ -43,7 +43,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	set := held.NewSet(n.Bus.JS, n.Log, nil)
 	rejected := known.NewRejected(n.Bus.JS, n.Log, time.Duration(s.RejectedColdSeconds)*time.Second, policy.Rules(s.Policy))
 	w := writer.New(writer.Options{
-		Name: n.Worker, Incarnation: n.Incarnation, Bus: n.Bus, Index: n.Index, Held: set, Rejected: rejected,
+		Name: n.Worker, Bus: n.Bus, Index: n.Index, Held: set, Rejected: rejected,
 		Park:   writer.NewPark(time.Duration(s.RejectedHotSeconds)*time.Second, s.RejectedHotEvents),
 		Policy: rules, Metrics: metrics, Log: n.Log, Budgets: budgets,
 		BatchSize: s.BatchSize, Domain: s.Domain, KeepDeleted: s.IgnoreDeletions,

@@ -6,10 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
-
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/node"
@@ -74,21 +70,13 @@ func TestWhatAKilledPushLeft(t *testing.T) {
 // `purgatory: ` stands before it on the terminal.
 func TestWhyItDoesNotStart(t *testing.T) {
 	t.Parallel()
-	const ttl = time.Second // of the record of an earlier process
 	sizing := proto.DefaultSizing()
-	sizing.MemoryOnly, sizing.WorkerTTL = true, ttl
+	sizing.MemoryOnly = true
 	b, err := bus.Open(t.Context(), bus.Options{Sizing: sizing, Name: t.Name(), Listen: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	// One who lives, however slow the machine is: the record never expires.
-	alive := nats.NewMsg(proto.KVSubject(proto.BucketWorkers, proto.ClaimKey(proto.GroupShards, "one")))
-	alive.Header.Set(jetstream.MsgTTLHeader, "never")
-	alive.Data = []byte(`{"name":"one","group":"` + proto.GroupShards + `","incarnation":"other"}`)
-	if _, err := b.JS.PublishMsg(t.Context(), alive); err != nil {
-		t.Fatal(err)
-	}
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -103,11 +91,10 @@ func TestWhyItDoesNotStart(t *testing.T) {
 			": nothing was changed; want NGIT_DOMAIN=old.example.com, or, if the service has moved to the new domain, NGIT_FORGET_LOG=old.example.com"},
 		"the port is taken": {"--git-listen=" + taken.Addr().String(),
 			`NGIT_GIT_LISTEN is "` + taken.Addr().String() + `": address already in use; stop what listens there, or choose another`},
-		"the name is taken": {"--worker-name=one", "join the workers: another live worker has this name; NGIT_WORKER_NAME must differ"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := open(t, "two", filepath.Join(t.TempDir(), "git"), b.ClientURL(), "--worker-ttl="+ttl.String(), c.flags)
+			n := open(t, "two", filepath.Join(t.TempDir(), "git"), b.ClientURL(), c.flags)
 			err := n.Run(t.Context(), node.Service{Name: "purgatory", Run: purgatory.Run})
 			if err == nil || err.Error() != c.want {
 				t.Errorf("got  %v\nwant %s", err, c.want)

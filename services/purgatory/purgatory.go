@@ -32,9 +32,6 @@ import (
 	"tendril.dev/services/purgatory/shards"
 )
 
-// leaveTimeout bounds the last words to the bus.
-const leaveTimeout = 3 * time.Second
-
 // events is what a worker asks about accepted events.
 type events interface {
 	CatchUp(ctx context.Context) error
@@ -133,14 +130,14 @@ func Run(ctx context.Context, n *node.Node) error {
 	}
 	defer server.Close()
 	member, err := claim.Join(ctx, n.Bus, claim.Options{
-		Group: proto.GroupShards, Worker: n.Worker, Incarnation: n.Incarnation, Address: server.address, TTL: s.WorkerTTL, Log: n.Log,
+		Group: proto.GroupShards, Worker: n.Worker, Address: server.address, Log: n.Log,
 	})
 	if err != nil {
 		return err
 	}
 	// Not before the last request has ended: without its record this worker would be taken for
 	// dead.
-	defer leave(ctx, member, n.Log)
+	defer member.Leave()
 	directory := member.Directory()
 	share := func() (place, workers int) {
 		names := slices.Sorted(maps.Keys(directory.Workers()))
@@ -186,15 +183,6 @@ func Run(ctx context.Context, n *node.Node) error {
 		until = <-asked
 	}
 	return errors.Join(err, server.Shutdown(until.Add(n.StopWait())))
-}
-
-// leave takes the worker's record away.
-func leave(ctx context.Context, member *claim.Member, log *slog.Logger) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
-	defer cancel()
-	if err := member.Leave(ctx); err != nil {
-		log.Warn("the worker's record stays until it expires", "error", err)
-	}
 }
 
 // allServed reports whether every repository has a worker at this moment. What this one has claimed
@@ -253,7 +241,8 @@ func (w *worker) work(ctx context.Context, failed <-chan error, member *claim.Me
 		wanted <- names
 		working.Store(true)
 		defer working.Store(false)
-		return member.Work(ctx, wanted, w.hold)
+		member.Work(ctx, wanted, w.hold)
+		return nil
 	})
 	return group.Wait()
 }

@@ -17,7 +17,7 @@ func TestReadyOnceEveryRepositoryHasAWorker(t *testing.T) {
 		t.Fatal(err)
 	}
 	idle := proto.ClaimKey(proto.GroupShards, "idle")
-	record := `{"name":"idle","incarnation":"1","address":"127.0.0.1:1","working":true}`
+	record := `{"name":"idle","address":"127.0.0.1:1","working":true}`
 	if _, err := workers.Create(t.Context(), idle, []byte(record)); err != nil {
 		t.Fatal(err)
 	}

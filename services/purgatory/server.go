@@ -51,7 +51,7 @@ func (s *server) serve(w *worker, directory *claim.Directory) {
 		HandOver: w.node.Settings.GitHandOverWait,
 		Holder: func(identifier string) (string, bool) {
 			holder, held := directory.Holder(proto.ShardName(proto.ShardOf(identifier)))
-			return holder.Address, held && holder.Incarnation != w.node.Incarnation
+			return holder.Address, held && holder.Name != w.node.Worker
 		},
 	})
 	s.ReadHeaderTimeout = 10 * time.Second

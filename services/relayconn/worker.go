@@ -22,9 +22,6 @@ import (
 	"tendril.dev/services/relayconn/session"
 )
 
-// leaveTimeout bounds the last words to the bus.
-const leaveTimeout = 3 * time.Second
-
 // Run runs one worker until ctx ends; its claims are handed over then.
 func Run(ctx context.Context, n *node.Node) error {
 	metrics := NewMetrics(n.Metrics)
@@ -53,10 +50,7 @@ func Run(ctx context.Context, n *node.Node) error {
 			Service: query.Reconciler{Conn: n.Bus.Conn}, Room: session.NewRoom(), Seq: n.Accepted.Seq, Known: in.Known, Walks: history.NewWalks(),
 		}
 	}
-	member, err := claim.Join(ctx, n.Bus, claim.Options{
-		Group: proto.GroupRelays, Worker: n.Worker, Incarnation: n.Incarnation,
-		TTL: n.Settings.WorkerTTL, Log: n.Log,
-	})
+	member, err := claim.Join(ctx, n.Bus, claim.Options{Group: proto.GroupRelays, Worker: n.Worker, Log: n.Log})
 	if err != nil {
 		return err
 	}
@@ -79,15 +73,11 @@ func Run(ctx context.Context, n *node.Node) error {
 		defer stopSending()
 		working.Store(true)
 		defer working.Store(false)
-		return member.Work(ctx, names, env.Run)
+		member.Work(ctx, names, env.Run)
+		return nil
 	})
-	err = group.Wait()
-	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
-	defer cancel()
-	if failed := member.Leave(leave); failed != nil {
-		n.Log.Warn("the worker's record stays until it expires", "error", failed)
-	}
-	return err
+	defer member.Leave()
+	return group.Wait()
 }
 
 // rulesOf turns settings into the numbers that sessions and relays are kept to.

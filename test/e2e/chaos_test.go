@@ -137,9 +137,6 @@ func newChaos(t *testing.T) *chaos {
 	for n, service := range []string{"relayconn", "relayconn", "relayconn", "relayconn", "gateway", "gateway"} {
 		v := &victim{name: fmt.Sprint(service, " ", n), service: service, settings: maps.Clone(c.settings)}
 		v.settings["NGIT_RELAY_DATA_PATH"] = world.Folder(t)
-		if n%2 == 0 { // the others have another name each time
-			v.settings["NGIT_WORKER_NAME"] = fmt.Sprint(service, n)
-		}
 		c.victims = append(c.victims, v)
 		c.run(v)
 	}

@@ -115,7 +115,7 @@ func wantOwners(t *testing.T, url string, relays int) {
 			for _, c := range claims {
 				var w proto.Worker
 				record, missing := workers.Get(ctx, proto.ClaimKey(group, c.Worker))
-				if missing != nil || json.Unmarshal(record.Value(), &w) != nil || w.Incarnation != c.Incarnation {
+				if missing != nil || json.Unmarshal(record.Value(), &w) != nil || w.Name != c.Worker {
 					return false
 				}
 			}

@@ -409,7 +409,7 @@ func (r *run) claims(group string) (map[string]string, error) {
 	claims, err := world.Claims(ctx, js, group)
 	workers := map[string]string{}
 	for name, c := range claims {
-		workers[name] = c.Worker
+		workers[name] = c.Worker[:max(0, strings.LastIndexByte(c.Worker, '-'))] // the pod
 	}
 	return workers, err
 }

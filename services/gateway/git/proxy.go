@@ -25,7 +25,7 @@ type Shards interface {
 	// Holder is the live worker that holds the shard with this name; false: none does at the
 	// moment.
 	Holder(key string) (proto.Worker, bool)
-	// Lives reports whether the worker, in this incarnation, is live.
+	// Lives reports whether the worker is live.
 	Lives(worker proto.Worker) bool
 }
 

@@ -2,7 +2,6 @@ package writer
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -113,7 +112,7 @@ func standby(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*Wri
 	log := slog.New(slog.DiscardHandler).With("replica", name)
 	set, cold := held.NewSet(b.JS, log, nil), known.NewRejected(b.JS, log, 7*24*time.Hour, "")
 	w := New(Options{
-		Name: name, Incarnation: rand.Text(), Bus: b, Index: index, Held: set, Rejected: cold,
+		Name: name, Bus: b, Index: index, Held: set, Rejected: cold,
 		Park: NewPark(2*time.Minute, 20_000), Policy: rules, Metrics: metrics, Log: log, BatchSize: batch,
 	})
 	if prepare != nil {

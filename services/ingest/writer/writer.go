@@ -32,7 +32,7 @@ type Policy interface {
 // Options is what a writer works with. Index, Held and Rejected are followed from their streams by
 // others; the writer applies its own commits to them at once.
 type Options struct {
-	Name, Incarnation string // of this process, in its claim and in the marks that it leaves
+	Name string // of this process, in its claim and in the marks that it leaves
 
 	Bus      *bus.Bus
 	Index    *eventdb.DB
@@ -70,21 +70,15 @@ func New(o Options) *Writer {
 // says who works, never what is true: two replicas may believe for a moment that it is theirs. The
 // heads of two streams decide between them (see [Writer.begin]).
 func (w *Writer) Run(ctx context.Context) error {
-	member, err := claim.Join(ctx, w.Bus, claim.Options{
-		Group: proto.GroupWriter, Worker: w.Name, Incarnation: w.Incarnation, TTL: w.Bus.Sizing().WorkerTTL, Log: w.Log,
-	})
+	member, err := claim.Join(ctx, w.Bus, claim.Options{Group: proto.GroupWriter, Worker: w.Name, Log: w.Log})
 	if err != nil {
 		return err
 	}
 	wanted := make(chan []string, 1)
 	wanted <- []string{proto.KeyLog}
-	err = member.Work(ctx, wanted, func(ctx context.Context, _ string) error { return w.write(ctx) })
-	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
-	defer cancel()
-	if failed := member.Leave(leaving); failed != nil {
-		w.Log.Warn("the worker's record stays until it expires", "error", failed)
-	}
-	return err
+	member.Work(ctx, wanted, func(ctx context.Context, _ string) error { return w.write(ctx) })
+	member.Leave()
+	return nil
 }
 
 // term is one time of being the writer. It ends when ctx ends or when a commit fails: then nothing
