@@ -226,9 +226,9 @@ type RelayState struct {
 
 // Worker is a value of the bucket grasp-workers. Its key expires unless the worker keeps beating.
 type Worker struct {
-	Name        string `json:"name"`
-	Group       string `json:"group"`
-	Address     string `json:"address,omitempty"` // host:port of its internal HTTP, if others must reach it
+	Name    string `json:"name"`
+	Group   string `json:"group"`
+	Address string `json:"address,omitempty"` // host:port of its internal HTTP, if others must reach it
 	// Working is false before the worker takes keys, and while it stops: then it keeps the claims
 	// that it has until its work on them has ended.
 	Working bool `json:"working"`
@@ -236,8 +236,8 @@ type Worker struct {
 
 // Claim is a value of the bucket grasp-claims; its revision fences the holder.
 type Claim struct {
-	Worker      string    `json:"worker"`
-	Since       time.Time `json:"since"`
+	Worker string    `json:"worker"`
+	Since  time.Time `json:"since"`
 }
 
 // GitNotice is what purgatory tells on `grasp.git.<identifier>.<verb>`, for people who watch.
