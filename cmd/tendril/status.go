@@ -270,7 +270,7 @@ type claims struct {
 // holder is the worker at work that holds a name of a group; empty if there is none.
 func (c claims) holder(group, name string) string {
 	claim, ok := c.held[proto.ClaimKey(group, name)]
-	if !ok || c.workers[proto.ClaimKey(group, claim.Worker)].Incarnation != claim.Incarnation {
+	if _, works := c.workers[proto.ClaimKey(group, claim.Worker)]; !ok || !works {
 		return ""
 	}
 	return claim.Worker
