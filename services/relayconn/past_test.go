@@ -97,19 +97,3 @@ func TestWait(t *testing.T) {
 		}
 	}
 }
-
-// TestNextDay is random, so that relays do not all have theirs at once, and within its bounds.
-func TestNextDay(t *testing.T) {
-	t.Parallel()
-	l := &life{Env: &Env{Rules: Rules{DailyMin: 23 * time.Hour, DailyMax: 25 * time.Hour}}}
-	seen := map[time.Time]bool{}
-	for range 100 {
-		at := l.nextDay(noon)
-		if seen[at] = true; at.Before(noon.Add(23*time.Hour)) || at.After(noon.Add(25*time.Hour)) {
-			t.Fatalf("the next day begins after %v", at.Sub(noon))
-		}
-	}
-	if len(seen) < 90 {
-		t.Errorf("%d different days of 100", len(seen))
-	}
-}

@@ -40,9 +40,7 @@ func TestFailedBatchIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	for _, layer1 := range []bool{false, true} {
 		t.Run(map[bool]string{false: "of items", true: "of layer 1"}[layer1], func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				p := newPlay(t)
+			bubble(t, func(t *testing.T, p *play) {
 				p.mute = layer1
 				p.run(session.Start{})
 				if p.with(func() { p.mute = true }); layer1 {
@@ -73,7 +71,6 @@ func TestFailedBatchIsAskedAgain(t *testing.T) {
 				if st := p.status(); st.Connection != session.Connected || !st.CaughtUp || st.Confirmed.Target != 9 {
 					t.Errorf("in the end %+v", st)
 				}
-				p.stop()
 			})
 		})
 	}
@@ -81,9 +78,7 @@ func TestFailedBatchIsAskedAgain(t *testing.T) {
 
 // TestLostVerdictIsAskedAgain from the beginning, because nobody knows which page had it.
 func TestLostVerdictIsAskedAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		for i := range 7 {
 			p.stored = append(p.stored, event(t, 30617, nostr.Timestamp(1000-i)))
 		}
@@ -97,15 +92,12 @@ func TestLostVerdictIsAskedAgain(t *testing.T) {
 		if st := p.status(); st.Connection != session.Connected || !st.CaughtUp || len(p.accepted) != 7 {
 			t.Errorf("%+v, %d events", st, len(p.accepted))
 		}
-		p.stop()
 	})
 }
 
 // TestFailedWalkGoesOn where it stood: what the pages before have brought is not asked for again.
 func TestFailedWalkGoesOn(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.mute = true
 		p.run(session.Start{})
 		for i := range 3 {
@@ -119,16 +111,13 @@ func TestFailedWalkGoesOn(t *testing.T) {
 		if got := p.open(false); len(got) != 1 || got[0].Until == nil || *got[0].Until != 998 {
 			t.Errorf("asked again: %v", got)
 		}
-		p.stop()
 	})
 }
 
 // TestWithdrawnFailureIsNotAskedAgain: what nobody wants any more keeps no relay from being
 // complete.
 func TestWithdrawnFailureIsNotAskedAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.run(session.Start{})
 		p.with(func() { p.mute = true })
 		p.want(1, repos("30617:aa:x"))
@@ -141,15 +130,12 @@ func TestWithdrawnFailureIsNotAskedAgain(t *testing.T) {
 		if st := p.status(); p.asks("h") != asked || st.Connection != session.Connected || st.Confirmed.Target != 2 {
 			t.Errorf("%d requests, %+v", p.asks("h")-asked, st)
 		}
-		p.stop()
 	})
 }
 
 // TestConsolidationKeepsWalks where they stand, or large pasts at slow relays would never end.
 func TestConsolidationKeepsWalks(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.session.Rules.Silence = time.Hour
 		p.run(session.Start{})
 		for n := 1; n <= 3; n++ {
@@ -184,16 +170,13 @@ func TestConsolidationKeepsWalks(t *testing.T) {
 		if !slices.Equal(untils, []nostr.Timestamp{998}) {
 			t.Errorf("after the consolidation the walk stands at %v, want 998: %v", untils, p.open(false))
 		}
-		p.stop()
 	})
 }
 
 // TestNoRoomForThePast: where what is live takes all of a relay's subscriptions, the past waits,
 // and comes when there is room.
 func TestNoRoomForThePast(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		relay := &capped{play: p, subscriptions: 1, filters: 100, refuse: closes("error: too many subscriptions")}
 		p.session.Asker = relay
 		p.run(session.Start{})
@@ -208,16 +191,13 @@ func TestNoRoomForThePast(t *testing.T) {
 		if st := p.status(); st.Connection != session.Connected || !st.CaughtUp {
 			t.Errorf("with room: %+v", st)
 		}
-		p.stop()
 	})
 }
 
 // TestRelayThatIgnoresTimes: events that are beyond since or until are nothing new, and no reason
 // to end the connection or to call a batch failed.
 func TestRelayThatIgnoresTimes(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.session.Rules.AtOnce, p.session.Rules.MaxFilters = 100, 70
 		p.mute = true
 		var told strings.Builder
@@ -252,16 +232,13 @@ func TestRelayThatIgnoresTimes(t *testing.T) {
 		if text := told.String(); strings.Count(text, "does not heed since, until or limit") != 1 || strings.Contains(text, "what it should not") {
 			t.Errorf("told:\n%s", text)
 		}
-		p.stop()
 	})
 }
 
 // TestLiveWithoutVerdict: what came live and had no verdict is missing since it came, and is asked
 // for again on the same connection until it has one.
 func TestLiveWithoutVerdict(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.run(session.Start{})
 		p.want(1, manyRepos(0, 1))
 		time.Sleep(time.Hour)
@@ -305,7 +282,6 @@ func TestLiveWithoutVerdict(t *testing.T) {
 				t.Errorf("offered as %s, judged %v", last.Source, p.judged)
 			}
 		})
-		p.stop()
 	})
 }
 
@@ -327,9 +303,7 @@ func (p *play) release(err error) {
 // TestOverBudget: what ingest does not take because the relay has brought too much is asked for
 // again when it may bring more, not before, and is not confirmed before it is taken.
 func TestOverBudget(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.over, p.retry = "relay", time.Now().Add(8*time.Hour)
 		p.stored = append(p.stored, event(t, 1621, 1000, nostr.Tag{"a", "30617:aa:000"}))
 		p.run(session.Start{})
@@ -345,15 +319,12 @@ func TestOverBudget(t *testing.T) {
 		if st := p.status(); st.Confirmed.Target != 1 || st.Connection != session.Connected {
 			t.Errorf("with a budget again: %+v", st)
 		}
-		p.stop()
 	})
 }
 
 // TestAuthorOverBudget: one author who has stored too much stops no relay.
 func TestAuthorOverBudget(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.over, p.retry = "author", time.Now().Add(8*time.Hour)
 		p.stored = append(p.stored, event(t, 1621, 1000, nostr.Tag{"a", "30617:aa:000"}))
 		p.run(session.Start{})
@@ -364,6 +335,5 @@ func TestAuthorOverBudget(t *testing.T) {
 		if st := p.status(); st.Confirmed.Target != 1 || st.Connection != session.Connected || n != 1 {
 			t.Errorf("offered %d times, %+v", n, st)
 		}
-		p.stop()
 	})
 }

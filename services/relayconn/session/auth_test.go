@@ -41,9 +41,7 @@ func TestAuthentication(t *testing.T) {
 		late, keyless, strict bool
 	}{"at once": {}, "late": {late: true}, "without a key": {keyless: true}, "a stranger all the same": {strict: true}} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				p := newPlay(t)
+			bubble(t, func(t *testing.T, p *play) {
 				p.stored = append(p.stored, event(t, 1621, 1000, nostr.Tag{"a", "30617:aa:000"}))
 				relay, answers := &members{play: p}, 0
 				p.session.Asker = relay
@@ -71,7 +69,6 @@ func TestAuthentication(t *testing.T) {
 				if relay.refused > 12 {
 					t.Errorf("%d refusals", relay.refused)
 				}
-				p.stop()
 			})
 		})
 	}

@@ -50,7 +50,7 @@ func TestForgeriesEndTheConnection(t *testing.T) {
 		if err := <-p.done; netguard.Classify(err) != netguard.CauseProtocol {
 			t.Errorf("ended with %v", err)
 		}
-		p.end()
+		p.end = nil
 	})
 }
 

@@ -23,9 +23,7 @@ func (p *play) want(revision uint64, what history.Set) {
 // TestGaps: only what was to come live and did not is a gap, whatever else a reconnect or a day
 // brings.
 func TestGaps(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		at := func(d time.Duration) nostr.Timestamp { return nostr.Timestamp(time.Now().Add(d).Unix()) }
 		issue := func(d time.Duration, repo string) *nostr.Event {
 			return event(t, 1621, at(d), nostr.Tag{"a", "30617:aa:" + repo})
@@ -52,16 +50,13 @@ func TestGaps(t *testing.T) {
 		if got := judged(); !slices.Equal(got, []string{"daily gap", "startup"}) {
 			t.Errorf("a day brings %v, want what did not come live, and the past of the new repository", got)
 		}
-		p.stop()
 	})
 }
 
 // TestConfirmedRevision is what a successor begins from: kept by a quick reconnect until there is a
 // newer, taken back by a fresh start.
 func TestConfirmedRevision(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.mute = true
 		since := nostr.Timestamp(200)
 		p.run(session.Start{Since: &since, Confirmed: repos("30617:aa:x"), Mark: session.Mark{Target: 3}})
@@ -88,16 +83,13 @@ func TestConfirmedRevision(t *testing.T) {
 		if lowest != 0 {
 			t.Fatal("the daily start took nothing back")
 		}
-		p.stop()
 	})
 }
 
 // TestCutOffStartIsMadeWhole: layer 1 is asked for from the beginning, what was confirmed only
 // since then.
 func TestCutOffStartIsMadeWhole(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.mute = true
 		since := nostr.Timestamp(200)
 		p.run(session.Start{Since: &since, Confirmed: repos("30617:aa:x")})
@@ -106,15 +98,12 @@ func TestCutOffStartIsMadeWhole(t *testing.T) {
 				t.Errorf("asked %v", f)
 			}
 		}
-		p.stop()
 	})
 }
 
 // TestSlowLoris: a relay that sends just enough to not be silent does not hold up a batch for ever.
 func TestSlowLoris(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.mute = true
 		p.run(session.Start{})
 		drip := event(t, 30617, 5)
@@ -127,16 +116,13 @@ func TestSlowLoris(t *testing.T) {
 		if st := p.status(); st.Connection != session.Incomplete || time.Since(began) > 21*rules.Silence {
 			t.Fatalf("after %v: %+v", time.Since(began), st)
 		}
-		p.stop()
 	})
 }
 
 // TestQuietDelaysTheDay: a daily start does not begin while the relay wants quiet, and keeps what
 // is live until it does.
 func TestQuietDelaysTheDay(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.run(session.Start{})
 		p.messages <- wire.Message{Kind: wire.Notice, Reason: "ERROR: too many requests"}
 		p.daily <- time.Now()
@@ -149,15 +135,12 @@ func TestQuietDelaysTheDay(t *testing.T) {
 		if st := p.status(); st.Days != 1 || !st.CaughtUp || len(p.open(true)) != 1 {
 			t.Fatalf("%+v, %d live", st, len(p.open(true)))
 		}
-		p.stop()
 	})
 }
 
 // TestTooLargeForTheBus: an event that no one can take does not fail the batch that it came with.
 func TestTooLargeForTheBus(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.fail = fmt.Errorf("send candidate: %w", nats.ErrMaxPayload)
 		p.stored = []*nostr.Event{event(t, 30617, 100)}
 		p.run(session.Start{})
@@ -166,7 +149,6 @@ func TestTooLargeForTheBus(t *testing.T) {
 		if st := p.status(); st.Connection != session.Connected {
 			t.Fatalf("%+v", st)
 		}
-		p.stop()
 	})
 }
 
@@ -182,9 +164,7 @@ func TestFloodIsReadSlowly(t *testing.T) {
 		"what is none of our business":      func(*nostr.Event) wire.Message { return wire.Message{} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				p := newPlay(t)
+			bubble(t, func(t *testing.T, p *play) {
 				ev := event(t, 30617, 5)
 				p.stored = []*nostr.Event{ev}
 				p.run(session.Start{})
@@ -196,7 +176,6 @@ func TestFloodIsReadSlowly(t *testing.T) {
 				if took := time.Since(began); took < 5*time.Second || took > time.Minute {
 					t.Errorf("%d messages were taken in %v", n, took)
 				}
-				p.stop()
 			})
 		})
 	}
@@ -259,9 +238,7 @@ func FuzzHear(f *testing.F) {
 
 // TestCutOffMidPage: a connection that ends while a page comes has confirmed nothing of it.
 func TestCutOffMidPage(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.mute = true
 		p.run(session.Start{})
 		p.want(1, manyRepos(0, 1))
@@ -278,6 +255,7 @@ func TestCutOffMidPage(t *testing.T) {
 		if err := <-p.done; err != nil {
 			t.Error(err)
 		}
+		p.end = nil
 		if st := p.status(); len(p.accepted) != 2 || st.Confirmed.Target != 0 || !p.session.Confirmed().Empty() {
 			t.Errorf("%d events came; %+v", len(p.accepted), st)
 		}

@@ -220,7 +220,10 @@ func (s *Session) tendLive(ctx context.Context, now time.Time) error {
 	if looked {
 		s.limits.Probe()
 	}
-	if groups := s.liveGroups(); full && len(s.pieces(groups)) < len(s.lives)-1 {
+	if !full {
+		return nil
+	}
+	if groups := s.liveGroups(); len(s.pieces(groups)) < len(s.lives)-1 {
 		return s.consolidate(ctx, groups, now)
 	}
 	return nil

@@ -49,9 +49,7 @@ func issues(t *testing.T, repo string, n int) (events []*nostr.Event) {
 // TestARelayThatClosesAtOnce, time after time, is asked for a live subscription more and more
 // seldom, and not never.
 func TestARelayThatClosesAtOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.run(session.Start{})
 		for i := range 9 {
 			p.messages <- wire.Message{Kind: wire.Closed, Sub: "l1", Reason: "error: shutting down"}
@@ -67,7 +65,6 @@ func TestARelayThatClosesAtOnce(t *testing.T) {
 				t.Fatalf("asked %d times after %v, after %d closes", n, wait, i+1)
 			}
 		}
-		p.stop()
 	})
 }
 
@@ -85,9 +82,7 @@ func TestDayClosesWhatItReplaces(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				p := newPlay(t)
+			bubble(t, func(t *testing.T, p *play) {
 				p.run(session.Start{})
 				p.want(1, manyRepos(0, 1))
 				before(p)
@@ -97,7 +92,6 @@ func TestDayClosesWhatItReplaces(t *testing.T) {
 				if got := len(p.open(true)); got != 1+3 || p.has("l1") || p.has("l3") || p.status().Days != 1 {
 					t.Errorf("%d live filters after the daily start, want those of layer 1 and of #a #A #q", got)
 				}
-				p.stop()
 			})
 		})
 	}
@@ -142,9 +136,7 @@ func TestWhatIsMissedWhileClosedComes(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				p := newPlay(t)
+			bubble(t, func(t *testing.T, p *play) {
 				p.run(session.Start{})
 				p.want(1, manyRepos(0, 1))
 				// The margin goes back as far as a quick reconnect; what is older has come.
@@ -167,7 +159,6 @@ func TestWhatIsMissedWhileClosedComes(t *testing.T) {
 				if st := p.status(); !wasBehind || !st.CaughtUp {
 					t.Errorf("it was told to be behind: %v; in the end %+v", wasBehind, st)
 				}
-				p.stop()
 			})
 		})
 	}
@@ -175,9 +166,7 @@ func TestWhatIsMissedWhileClosedComes(t *testing.T) {
 
 // TestAskingForAuthenticationIsTold to the operator, once for a connection.
 func TestAskingForAuthenticationIsTold(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.mute = true
 		var told bytes.Buffer
 		p.session.Log = slog.New(slog.NewTextHandler(&told, nil))

@@ -184,6 +184,18 @@ func newPlay(t *testing.T) *play {
 	return p
 }
 
+// bubble runs a test with a play, in a bubble of its own time, beside others. The session ends with
+// it, unless it has ended before.
+func bubble(t *testing.T, test func(t *testing.T, p *play)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		test(t, p)
+		p.stop()
+	})
+}
+
 func (p *play) run(start session.Start) {
 	ctx, end := context.WithCancel(p.t.Context())
 	p.end = end
@@ -210,10 +222,14 @@ func (p *play) aim(ctx context.Context) {
 }
 
 func (p *play) stop() {
+	if p.end == nil {
+		return
+	}
 	p.end()
 	if err := <-p.done; err != nil {
 		p.t.Errorf("the session ends with %v", err)
 	}
+	p.end = nil
 }
 
 func event(t *testing.T, kind int, at nostr.Timestamp, tags ...nostr.Tag) *nostr.Event {

@@ -68,58 +68,9 @@ func (p *play) published(t *testing.T, repo string) (open int) {
 	return len(subs)
 }
 
-// TestRelayWithFewSubscriptions: what is live is replaced even where a relay has no room for the
-// old and the new together, however it says so.
-func TestRelayWithFewSubscriptions(t *testing.T) {
-	t.Parallel()
-	strfry := wire.Message{Kind: wire.Notice, Reason: "ERROR: too many concurrent REQs"}
-	for name, refuse := range map[string]func(string) []wire.Message{
-		"closed, quiet": closes("rate-limited: too many concurrent subscriptions"),
-		"closed, full":  closes("error: too many subscriptions"),
-		"notice":        func(string) []wire.Message { return []wire.Message{strfry} },
-		"end and notice": func(sub string) []wire.Message {
-			return []wire.Message{{Kind: wire.EOSE, Sub: sub}, strfry}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				p := newPlay(t)
-				p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 70, 2
-				relay := &capped{play: p, subscriptions: 5, filters: 100, refuse: refuse}
-				p.session.Asker = relay
-				p.run(session.Start{})
-				p.want(1, manyRepos(0, 500)) // two subscriptions, and that of layer 1
-				time.Sleep(time.Hour)
-				before := len(p.open(true))
-				p.daily <- time.Now()
-				time.Sleep(time.Hour)
-				synctest.Wait()
-				if after := len(p.open(true)); after != before {
-					t.Errorf("%d live filters are open, before the day %d", after, before)
-				}
-				if relay.refused > 1 { // room is made before it is asked again
-					t.Errorf("%d refusals", relay.refused)
-				}
-				for _, repo := range []string{"30617:aa:000", "30617:aa:499"} {
-					if p.published(t, repo) == 0 {
-						t.Errorf("%s is not live", repo)
-					}
-				}
-				if st := p.status(); st.Connection != session.Connected || !st.CaughtUp || st.Confirmed.Target != 1 || st.Subscriptions != 3 {
-					t.Errorf("%+v", st)
-				}
-				p.stop()
-			})
-		})
-	}
-}
-
 // TestTooLargeSubscriptionIsSplit, and those that come later are not made as large.
 func TestTooLargeSubscriptionIsSplit(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.session.Asker = &capped{play: p, subscriptions: 100, filters: 4, refuse: closes("invalid: too many filters")}
 		p.run(session.Start{})
 		for n := 1; n <= 4; n++ {
@@ -142,16 +93,13 @@ func TestTooLargeSubscriptionIsSplit(t *testing.T) {
 		if p.with(func() { refused = len(p.log) - refused }); refused > 2*3 {
 			t.Errorf("%d requests for one addition", refused)
 		}
-		p.stop()
 	})
 }
 
 // TestMissedLiveIsAGap: what was made before the relay closed a subscription should have come on
 // it.
 func TestMissedLiveIsAGap(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.run(session.Start{})
 		p.want(1, manyRepos(0, 1))
 		time.Sleep(time.Hour)
@@ -186,7 +134,6 @@ func TestMissedLiveIsAGap(t *testing.T) {
 				t.Errorf("judged %v", p.judged)
 			}
 		})
-		p.stop()
 	})
 }
 
@@ -199,9 +146,7 @@ func TestWrongRequestIsBlamed(t *testing.T) {
 		"too large": "ERROR: bad req: too many filters",
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				p := newPlay(t)
+			bubble(t, func(t *testing.T, p *play) {
 				p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 700, 2
 				p.run(session.Start{})
 				p.with(func() { p.mute = true })
@@ -217,7 +162,6 @@ func TestWrongRequestIsBlamed(t *testing.T) {
 				if st := p.status(); st.Confirmed.Target != 1 {
 					t.Errorf("%+v; still open: %v", st, p.pastAsked())
 				}
-				p.stop()
 			})
 		})
 	}

@@ -36,9 +36,7 @@ func TestFiltersThatARelayDoesNotTakeTogether(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				p := newPlay(t)
+			bubble(t, func(t *testing.T, p *play) {
 				p.session.Rules.MaxFilters = 70
 				relay := &capped{play: p, subscriptions: 100, filters: 1, refuse: refuse}
 				p.session.Asker = relay
@@ -58,7 +56,6 @@ func TestFiltersThatARelayDoesNotTakeTogether(t *testing.T) {
 				if reqs := p.historic(); len(reqs) != 3 || relay.refused > refused {
 					t.Errorf("%d REQs of the past for three filters, %d refusals more", len(reqs), relay.refused-refused)
 				}
-				p.stop()
 			})
 		})
 	}
@@ -67,9 +64,7 @@ func TestFiltersThatARelayDoesNotTakeTogether(t *testing.T) {
 // TestNoRoomForAllThatIsLive: the past comes all the same, and so does what has no room: from time
 // to time instead of live.
 func TestNoRoomForAllThatIsLive(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 7000, 16
 		relay := &capped{play: p, subscriptions: 20, filters: 100, refuse: closes("error: too many subscriptions")}
 		p.session.Asker = relay
@@ -109,16 +104,13 @@ func TestNoRoomForAllThatIsLive(t *testing.T) {
 		if relay.refused > 0 {
 			t.Errorf("%d refusals, and it said what it takes", relay.refused)
 		}
-		p.stop()
 	})
 }
 
 // TestNextPageIsAskedBeforeVerdicts: a walk goes on while nothing of the pages before has a
 // verdict, and is confirmed only when everything has.
 func TestNextPageIsAskedBeforeVerdicts(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.run(session.Start{})
 		p.with(func() {
 			p.hold = true
@@ -142,7 +134,6 @@ func TestNextPageIsAskedBeforeVerdicts(t *testing.T) {
 		if st := p.status(); st.Confirmed.Target != 1 {
 			t.Errorf("with all verdicts: %+v", st)
 		}
-		p.stop()
 	})
 }
 
@@ -167,9 +158,7 @@ func (p *play) withoutRoom(n int) (repo string) {
 // TestRequestsYieldToLive: where a relay has no room for both, requests for the past are taken back
 // for what must come live, and are asked again.
 func TestRequestsYieldToLive(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 700, 16
 		relay := &capped{play: p, subscriptions: 8, filters: 100, refuse: closes("error: too many subscriptions")}
 		p.session.Asker = relay
@@ -193,6 +182,5 @@ func TestRequestsYieldToLive(t *testing.T) {
 		if st := p.status(); st.Confirmed.Target != 2 || st.Connection != session.Connected {
 			t.Errorf("%+v", st)
 		}
-		p.stop()
 	})
 }

@@ -18,9 +18,7 @@ const key = "0000000000000000000000000000000000000000000000000000000000000001"
 // historic; connected when nothing was pending for the settling time; everything of a batch needs
 // its verdict.
 func TestFreshStart(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		for i := range 7 {
 			p.stored = append(p.stored, event(t, 30617, nostr.Timestamp(1000-i)))
 		}
@@ -63,14 +61,11 @@ func TestFreshStart(t *testing.T) {
 		if c := p.offer(7); c.Source != proto.SourceStartup || c.Lane != proto.LaneSyncHistoric || c.Relay != "wss://r.example.com" {
 			t.Fatalf("offered as %+v", c)
 		}
-		p.stop()
 	})
 }
 
 func TestQuickReconnectAsksFromSince(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.stored = []*nostr.Event{event(t, 30617, 100), event(t, 30617, 300), event(t, 1621, 100, nostr.Tag{"a", "30617:aa:x"}), event(t, 1621, 300, nostr.Tag{"a", "30617:aa:x"}),
 			event(t, 1621, 90, nostr.Tag{"a", "30617:aa:new"})}
 		since := nostr.Timestamp(200)
@@ -94,9 +89,7 @@ func TestQuickReconnectAsksFromSince(t *testing.T) {
 
 // TestQuiet: a relay that is rate limiting gets its pause, and then the page again.
 func TestQuiet(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.with(func() { p.mute = true })
 		p.run(session.Start{})
 		p.messages <- wire.Message{Kind: wire.Closed, Sub: "h2", Reason: "rate-limited: slow down"}
@@ -117,16 +110,13 @@ func TestQuiet(t *testing.T) {
 		if st := p.status(); st.Connection != session.Connected || st.Repos != 1 {
 			t.Fatalf("after the pause: %+v", st)
 		}
-		p.stop()
 	})
 }
 
 // TestConsolidation: many small additions become few full live filters. Only what came while none
 // were open is asked for.
 func TestConsolidation(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.run(session.Start{})
 		for n := 1; n <= 5; n++ {
 			p.wanted <- session.Wanted{Items: manyRepos(0, n), Mark: session.Mark{Target: uint64(n)}}
@@ -143,14 +133,11 @@ func TestConsolidation(t *testing.T) {
 		if st := p.status(); st.Repos != 5 || st.Confirmed.Target != 5 {
 			t.Fatalf("%+v", st)
 		}
-		p.stop()
 	})
 }
 
 func TestConsolidationWaitsForBatchesButNotForEver(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.run(session.Start{})
 		for n := 1; n <= 3; n++ {
 			p.wanted <- session.Wanted{Items: manyRepos(0, n)}
@@ -173,16 +160,13 @@ func TestConsolidationWaitsForBatchesButNotForEver(t *testing.T) {
 		if n := len(p.open(true)); n != 1+3+3 {
 			t.Fatalf("%d live filters after the wait", n)
 		}
-		p.stop()
 	})
 }
 
 // TestHostileRelay: what was not asked for, has another id or a wrong signature is not offered; too
 // much of it ends the connection.
 func TestHostileRelay(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.run(session.Start{})
 		unasked := event(t, 1, 5)
 		other := event(t, 30617, 5)
@@ -213,6 +197,6 @@ func TestHostileRelay(t *testing.T) {
 		if err == nil {
 			t.Fatal("a relay may send what it likes")
 		}
-		p.end()
+		p.end = nil
 	})
 }

@@ -82,9 +82,7 @@ func TestRelaysThatRefuse(t *testing.T) {
 // TestARelayThatNeverAnswers live: nothing counts as open, the past is asked for all the same, and
 // an event that comes on a subscription is an answer too.
 func TestARelayThatNeverAnswers(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
+	bubble(t, func(t *testing.T, p *play) {
 		p.deaf = true
 		p.run(session.Start{})
 		time.Sleep(rules.Silence + time.Second)
@@ -108,6 +106,5 @@ func TestARelayThatNeverAnswers(t *testing.T) {
 		if st := p.status(); !st.Missing.IsZero() {
 			t.Errorf("with events that come live: %+v", st)
 		}
-		p.stop()
 	})
 }
