@@ -62,16 +62,15 @@ func (w *worker) end(ctx context.Context, repo *repository.Repo) error {
 		return w.removeRepository(ctx, repo, "an empty repository is removed")
 	}
 	how, err := w.howItEnds(ctx, repo)
-	if err != nil {
+	switch {
+	case err != nil || how.until.IsZero():
 		return err
-	}
-	switch how.step {
-	case repostate.Remove:
-		if err := w.remove(ctx, repo, false); !errors.Is(err, errHosted) && !errors.Is(err, errNotOver) {
+	case how.isOver():
+		if err := w.remove(ctx, repo, false); !errors.Is(err, errStays) {
 			return err
 		}
 		return nil
-	case repostate.NoteEnd:
+	case !how.noted:
 		if err := repo.SetEnded(*how.note); err != nil {
 			return err
 		}
@@ -79,45 +78,34 @@ func (w *worker) end(ctx context.Context, repo *repository.Repo) error {
 		w.log.Info("the hosting of a repository has ended", "repository", ref, "reason", how.note.Reason, "kept_until", how.until)
 		w.tell(ref.Identifier, proto.GitEnded, proto.GitNotice{Owner: npub(ref.PubKey), Event: how.note.Announcement, Reason: how.note.Reason})
 	}
-	if !how.until.IsZero() {
-		w.queue.add(repo.Place(), how.until, alone)
-	}
+	w.queue.add(repo.Place(), how.until, alone)
 	return nil
 }
 
 // ending is how a repository stands that is not hosted.
 type ending struct {
 	note  *repository.Ended // nil: the log does not say that its hosting has ended
+	noted bool              // in its folder
 	until time.Time         // up to when it is kept; zero: without an end
-	step  repostate.Step    // what must be done about it
 }
+
+// isOver reports whether the repository must be removed now. How its hosting has ended is noted and
+// told first.
+func (e ending) isOver() bool { return e.noted && !e.until.IsZero() && !time.Now().Before(e.until) }
 
 func (w *worker) howItEnds(ctx context.Context, repo *repository.Repo) (how ending, err error) {
 	why, err := w.whyItEnds(ctx, repo.Ref())
 	if err != nil {
 		return how, err
 	}
-	note, err := repo.Ended()
-	if err != nil {
-		return how, err
-	}
-	now := time.Now()
-	how.step, how.until = repostate.DecideEnding(why, note, w.node.Settings.DeletionGrace, now)
-	switch {
-	case how.step == repostate.NoteEnd:
-		how.note = &repository.Ended{Announcement: why.Announcement, Reason: why.Reason, Since: now.UTC()}
-	case why != repostate.Ending{}:
-		how.note = note
-	}
-	return how, nil
+	noted, err := repo.Ended()
+	how.note, how.until = repostate.KeptUntil(why, noted, w.node.Settings.DeletionGrace, time.Now())
+	how.noted = how.note == noted
+	return how, err
 }
 
-var (
-	// errHosted: the repository is hosted, and so is not removed.
-	errHosted = errors.New("the repository is hosted")
-	// errNotOver: what the log says has changed while its events were being removed.
-	errNotOver = errors.New("the repository's time is not over any more")
-)
+// errStays: the repository is hosted, or what the log says has changed while its events were removed.
+var errStays = errors.New("the repository is hosted")
 
 // remove removes a repository that is not hosted, and what was accepted for it alone. At once: an
 // operator has asked for it, so that neither its time nor how its hosting has ended matters. The
@@ -127,15 +115,12 @@ var (
 // while they go the note stays, so that a removal that breaks off is begun again by the worker that
 // has the shard then.
 func (w *worker) remove(ctx context.Context, repo *repository.Repo, atOnce bool) error {
-	if err := w.isOver(ctx, repo, atOnce); err != nil {
-		return err
-	}
 	removed, err := w.removeEvents(ctx, repo, atOnce)
 	if err != nil {
 		return err
 	}
 	// Its owner may have come back just now.
-	if err := w.isOver(ctx, repo, atOnce); err != nil {
+	if err := w.mustGo(ctx, repo, atOnce); err != nil {
 		return err
 	}
 	ref := repo.Ref()
@@ -147,24 +132,20 @@ func (w *worker) remove(ctx context.Context, repo *repository.Repo, atOnce bool)
 	return nil
 }
 
-// isOver decides on all that is known at this moment whether a repository must be removed. The
-// error is errHosted or errNotOver where it must not. Where that cannot be known within lookTime it
-// is another error, and nothing is removed.
-func (w *worker) isOver(ctx context.Context, repo *repository.Repo, atOnce bool) error {
+// mustGo decides on all that is known at this moment whether a repository must be removed; errStays:
+// it must not. Where that cannot be known within lookTime it is another error, and nothing is removed.
+func (w *worker) mustGo(ctx context.Context, repo *repository.Repo, atOnce bool) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	hosted, err := w.announcedNow(ctx, repo.Ref())
-	if err == nil && hosted {
+	stays, err := w.announcedNow(ctx, repo.Ref())
+	if err == nil && !stays && !atOnce {
+		var how ending
+		how, err = w.howItEnds(ctx, repo)
+		stays = !how.isOver()
+	}
+	if err == nil && stays {
 		w.touch(repo.Place(), group)
-		err = errHosted
-	}
-	if err != nil || atOnce {
-		return err
-	}
-	how, err := w.howItEnds(ctx, repo)
-	if err == nil && how.step != repostate.Remove {
-		w.touch(repo.Place(), group) // the log says something else now
-		err = errNotOver
+		err = errStays
 	}
 	return err
 }
@@ -180,21 +161,21 @@ func (w *worker) removeRepository(ctx context.Context, repo *repository.Repo, me
 	return nil
 }
 
-// whyItEnds reads from the log how the hosting of a repository has ended that is not hosted. The log
-// has the owner's last announcement also when that was deleted.
-func (w *worker) whyItEnds(ctx context.Context, ref nostr.RepoRef) (repostate.Ending, error) {
+// whyItEnds reads from the log how the hosting of a repository has ended that is not hosted; nil: it
+// does not say that it has. The log has the owner's last announcement also when that was deleted.
+func (w *worker) whyItEnds(ctx context.Context, ref nostr.RepoRef) (*repository.Ended, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	last, acceptedAt, err := w.lastAnnouncement(ctx, ref)
 	if last == nil || err != nil {
-		return repostate.Ending{}, err
+		return nil, err
 	}
 	deleted := false
 	if !w.node.Settings.IgnoreDeletions {
 		for _, filter := range repostate.DeletionsOf(last) {
 			for _, err := range w.events.IDs(ctx, filter) {
 				if err != nil {
-					return repostate.Ending{}, fmt.Errorf("look for a deletion of the announcement of %s: %w", ref, err)
+					return nil, fmt.Errorf("look for a deletion of the announcement of %s: %w", ref, err)
 				}
 				deleted = true
 			}
@@ -205,7 +186,11 @@ func (w *worker) whyItEnds(ctx context.Context, ref nostr.RepoRef) (repostate.En
 	isHere := func(a *nostr.Announcement) bool {
 		return w.rules.Keeps(a) || slices.ContainsFunc(w.belongs.Domains, a.ListsService) || acceptedAt.Before(w.belongs.Since)
 	}
-	return repostate.EndingOf(ref, isHere, last, deleted), nil
+	reason := repostate.EndingOf(ref, isHere, last, deleted)
+	if reason == "" {
+		return nil, nil
+	}
+	return &repository.Ended{Announcement: last.ID, Reason: reason}, nil
 }
 
 // lastAnnouncement returns the last announcement of a repository that was ever accepted, or nil,
@@ -239,7 +224,7 @@ func (w *worker) removeEvents(ctx context.Context, repo *repository.Repo, atOnce
 		if len(part) == 0 {
 			return nil
 		}
-		if err := w.isOver(ctx, repo, atOnce); err != nil {
+		if err := w.mustGo(ctx, repo, atOnce); err != nil {
 			return err
 		}
 		verdicts, err := release.Ask(ctx, w.sender, release.Asks(proto.ActionRemove, part...))

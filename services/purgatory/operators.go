@@ -107,7 +107,7 @@ func (w *worker) carryOut(ctx context.Context, shard int, verb proto.RepoVerb, q
 		proto.RepoShow: w.showRepo, proto.RepoRestore: w.restoreRepo, proto.RepoRemove: w.removeNow,
 	}[verb]
 	s, err = act(ctx, repo)
-	if errors.Is(err, errHosted) {
+	if errors.Is(err, errStays) {
 		err = fmt.Errorf("%s is hosted: only its owner can give it up", readable(ref))
 	}
 	if errors.Is(err, shards.ErrElsewhere) {

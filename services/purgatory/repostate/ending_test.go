@@ -45,22 +45,22 @@ func TestEndingOf(t *testing.T) {
 		last    *nostr.Event
 		isHere  func(*nostr.Announcement) bool
 		deleted bool
-		want    repostate.Ending
+		want    string
 	}{
-		"an archive moves":                   {elsewhere, archived, false, repostate.Ending{}},
-		"an archive is deleted":              {elsewhere, archived, true, repostate.Ending{Announcement: elsewhere.ID, Reason: repostate.Deleted}},
-		"never announced":                    {nil, isHere, false, repostate.Ending{}},
-		"listed here, not deleted":           {here, isHere, false, repostate.Ending{}},
-		"deleted":                            {here, isHere, true, repostate.Ending{Announcement: here.ID, Reason: repostate.Deleted}},
-		"moved away":                         {elsewhere, isHere, false, repostate.Ending{Announcement: elsewhere.ID, Reason: repostate.Moved}},
-		"moved away and deleted":             {elsewhere, isHere, true, repostate.Ending{Announcement: elsewhere.ID, Reason: repostate.Deleted}},
-		"the service has moved":              {before, isHere, false, repostate.Ending{}},
-		"the service has moved, and deleted": {before, isHere, true, repostate.Ending{Announcement: before.ID, Reason: repostate.Deleted}},
-		"another repository's":               {other, isHere, true, repostate.Ending{}},
-		"no announcement at all":             {&nostr.Event{Kind: 1, PubKey: alice}, isHere, true, repostate.Ending{}},
+		"an archive moves":                   {elsewhere, archived, false, ""},
+		"an archive is deleted":              {elsewhere, archived, true, repostate.Deleted},
+		"never announced":                    {nil, isHere, false, ""},
+		"listed here, not deleted":           {here, isHere, false, ""},
+		"deleted":                            {here, isHere, true, repostate.Deleted},
+		"moved away":                         {elsewhere, isHere, false, repostate.Moved},
+		"moved away and deleted":             {elsewhere, isHere, true, repostate.Deleted},
+		"the service has moved":              {before, isHere, false, ""},
+		"the service has moved, and deleted": {before, isHere, true, repostate.Deleted},
+		"another repository's":               {other, isHere, true, ""},
+		"no announcement at all":             {&nostr.Event{Kind: 1, PubKey: alice}, isHere, true, ""},
 	} {
 		if got := repostate.EndingOf(ref, tc.isHere, tc.last, tc.deleted); got != tc.want {
-			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
 }
@@ -97,39 +97,42 @@ func TestDeletionsOf(t *testing.T) {
 	}
 }
 
-func TestDecideEnding(t *testing.T) {
+func TestKeptUntil(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_800_000_000, 0)
 	const week = 7 * 24 * time.Hour
-	ending := repostate.Ending{Announcement: "one", Reason: repostate.Deleted}
+	ending := &repository.Ended{Announcement: "one", Reason: repostate.Deleted}
 	noted := func(announcement string, age time.Duration, kept bool) *repository.Ended {
 		return &repository.Ended{Announcement: announcement, Since: now.Add(-age), Kept: kept}
 	}
+	const forever = -1
 	for name, tc := range map[string]struct {
-		ending repostate.Ending
-		note   *repository.Ended
-		grace  time.Duration
-		step   repostate.Step
-		left   time.Duration // until it is over; 0 with Keep: no end
+		why, noted *repository.Ended
+		grace      time.Duration
+		isNew      bool
+		left       time.Duration
 	}{
-		"the log knows of no end":                   {repostate.Ending{}, nil, week, repostate.Keep, 0},
-		"the log knows of no end, but was noted":    {repostate.Ending{}, noted("one", 2*week, false), week, repostate.Keep, 0},
-		"just ended":                                {ending, nil, week, repostate.NoteEnd, week},
-		"another end than the one that was noted":   {ending, noted("before", 2*week, false), week, repostate.NoteEnd, week},
-		"another end of what an operator keeps":     {ending, noted("before", 2*week, true), week, repostate.Keep, 0},
-		"on its way":                                {ending, noted("one", week-time.Second, false), week, repostate.Wait, time.Second},
-		"over":                                      {ending, noted("one", week, false), week, repostate.Remove, 0},
-		"over, by a shorter grace":                  {ending, noted("one", time.Hour, false), 0, repostate.Remove, -time.Hour},
-		"an operator has cancelled the removal":     {ending, noted("one", 2*week, true), week, repostate.Keep, 0},
-		"no grace at all, and nothing noted either": {ending, nil, 0, repostate.NoteEnd, 0},
+		"the log knows of no end":                   {nil, nil, week, false, forever},
+		"the log knows of no end, but was noted":    {nil, noted("one", 2*week, false), week, false, forever},
+		"just ended":                                {ending, nil, week, true, week},
+		"another end than the one that was noted":   {ending, noted("before", 2*week, false), week, true, week},
+		"another end of what an operator keeps":     {ending, noted("before", 2*week, true), week, false, forever},
+		"on its way":                                {ending, noted("one", week-time.Second, false), week, false, time.Second},
+		"over":                                      {ending, noted("one", week, false), week, false, 0},
+		"over, by a shorter grace":                  {ending, noted("one", time.Hour, false), 0, false, -time.Hour},
+		"an operator has cancelled the removal":     {ending, noted("one", 2*week, true), week, false, forever},
+		"no grace at all, and nothing noted either": {ending, nil, 0, true, 0},
 	} {
-		step, until := repostate.DecideEnding(tc.ending, tc.note, tc.grace, now)
+		note, until := repostate.KeptUntil(tc.why, tc.noted, tc.grace, now)
 		want := now.Add(tc.left)
-		if tc.step == repostate.Keep {
+		if tc.left == forever {
 			want = time.Time{}
 		}
-		if step != tc.step || !until.Equal(want) {
-			t.Errorf("%s: %v until %v, want %v until %v", name, step, until, tc.step, want)
+		if !until.Equal(want) || (note == nil) != (tc.why == nil) {
+			t.Errorf("%s: noted %v until %v, want until %v", name, note, until, want)
+		}
+		if isNew := note != nil && note != tc.noted; isNew != tc.isNew || isNew && (note.Announcement != "one" || !note.Since.Equal(now) || note.Kept) {
+			t.Errorf("%s: noted %+v", name, note)
 		}
 	}
 }
