@@ -44,11 +44,8 @@ func (w *worker) fetch(ctx context.Context, identifier, url string, want reposta
 	result, err := fetch.Fetch(ctx, w.guard, url, repo, want.Objects, limits)
 	took := time.Since(began)
 	w.budget.spend(from, result.Bytes)
-	switch {
-	case err != nil && ctx.Err() != nil:
+	if err != nil && ctx.Err() != nil {
 		return hunt.Failed // cut off by our own stop: no failure of the server
-	case err == nil && !result.Asked:
-		return hunt.Unasked
 	}
 	w.metrics.fetched(domain, result, err)
 	notice := proto.GitNotice{Owner: npub(want.Owner), URL: url, Bytes: result.Bytes, Millis: took.Milliseconds(), Objects: some(result.Got)}

@@ -155,7 +155,7 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 	if d.state != nil {
 		d.payer.author, d.payer.served = push.Ref.PubKey, d.view.Serves(push.Ref.PubKey)
 	}
-	for _, c := range changes(push) {
+	for _, c := range push.Changes {
 		id, is := strings.CutPrefix(c.Name, release.PrefixNostr)
 		if !is {
 			continue
@@ -190,12 +190,12 @@ func (a authority) authorise(ctx context.Context, v repostate.View, push githttp
 		}
 	}
 	find := func(id string) (*nostr.Event, error) { return release.Find(ctx, a, id) }
-	return v.Authorise(repostate.Push{Owner: push.Ref.PubKey, Refs: nostr.BranchesAndTags(refs.ByName), Changes: changes(push), Event: find})
+	return v.Authorise(repostate.Push{Owner: push.Ref.PubKey, Refs: nostr.BranchesAndTags(refs.ByName), Changes: push.Changes, Event: find})
 }
 
 // checkContributions decides a push to a contributor's repository.
 func (a authority) checkContributions(ctx context.Context, push githttp.PushRequest) error {
-	for _, change := range changes(push) {
+	for _, change := range push.Changes {
 		id, err := repostate.EventOf(change)
 		if err != nil {
 			return err
@@ -209,17 +209,6 @@ func (a authority) checkContributions(ctx context.Context, push githttp.PushRequ
 		}
 	}
 	return nil
-}
-
-func changes(push githttp.PushRequest) (list []repostate.Change) {
-	for _, c := range push.Commands {
-		change := repostate.Change{Name: c.Name, New: c.New}
-		if c.Delete() {
-			change.New = ""
-		}
-		list = append(list, change)
-	}
-	return list
 }
 
 // Authorize implements githttp.Authority. It only reads: it takes no lock, for the answer may be
@@ -281,13 +270,13 @@ func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive f
 		return err
 	}
 	var objects []string
-	for _, change := range changes(push) {
+	for _, change := range push.Changes {
 		if change.New != "" {
 			objects = append(objects, change.New)
 		}
 	}
 	a.tell(at.Identifier, proto.GitPushed, proto.GitNotice{Owner: npub(at.PubKey), Objects: some(objects)})
-	a.log.Info("pushed", "repository", at, "references", len(push.Commands))
+	a.log.Info("pushed", "repository", at, "references", len(push.Changes))
 	a.chores.add(at, time.Now(), alone)
 	return nil
 }

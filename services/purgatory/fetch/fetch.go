@@ -33,7 +33,6 @@ type Limits struct {
 
 // Result is what a fetch brought.
 type Result struct {
-	Asked bool     // the server was asked; false: nothing was missing
 	Bytes int64    // of packs
 	Got   []string // those of the wanted ids that are there now, in the order of want
 }
@@ -63,7 +62,7 @@ func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *reposit
 		return Result{}, failed(url, &Error{Cause: CauseOurs, Err: err})
 	}
 	if len(missing) > 0 {
-		f.missing, f.result.Asked = missing, true
+		f.missing = missing
 		err = f.run(ctx, url)
 	}
 	still, lookup := into.Missing(context.WithoutCancel(ctx), want)

@@ -2,6 +2,7 @@ package githttp
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 // Bounds of what stands before the pack of a push.
@@ -23,19 +25,12 @@ const (
 	maxCommandBytes = 4 << 20
 )
 
-// Command is one reference that a push changes. Old or New is ZeroID where the reference is created
-// or deleted.
-type Command struct{ Name, Old, New string }
-
-// Delete reports whether the reference is to go.
-func (c Command) Delete() bool { return c.New == ZeroID }
-
 // ZeroID is how git writes that there is no object.
 const ZeroID = "0000000000000000000000000000000000000000"
 
 // pushRequest is what a push asks for, before its pack.
 type pushRequest struct {
-	commands []Command
+	commands []repostate.Change
 	report   bool // the client reads a report
 	sideband bool // it reads side-band-64k
 }
@@ -102,23 +97,26 @@ func nextLine(lines *pktline.Scanner) (string, error) {
 }
 
 // parseCommand reads "<old> <new> <name>".
-func parseCommand(line string) (Command, error) {
+func parseCommand(line string) (c repostate.Change, err error) {
 	before, rest, _ := strings.Cut(line, " ")
 	after, name, found := strings.Cut(rest, " ")
 	if !found || !isHex40(before) || !isHex40(after) {
-		return Command{}, malformed("a command is not \"<old id> <new id> <reference>\"")
+		return c, malformed("a command is not \"<old id> <new id> <reference>\"")
 	}
 	if before == ZeroID && after == ZeroID {
-		return Command{}, malformed("a command changes nothing")
+		return c, malformed("a command changes nothing")
 	}
 	if !strings.HasPrefix(name, "refs/") {
-		return Command{}, malformed("the reference %q is not below refs/", name)
+		return c, malformed("the reference %q is not below refs/", name)
 	}
 	if err := nostr.CheckRefName(name); err != nil {
-		return Command{}, malformed("%v", err)
+		return c, malformed("%v", err)
 	}
-	return Command{Name: name, Old: before, New: after}, nil
+	return repostate.Change{Name: name, Old: objectOf(before), New: objectOf(after)}, nil
 }
+
+// objectOf is the object that an id names, "" where it is ZeroID.
+func objectOf(id string) string { return strings.TrimPrefix(id, ZeroID) }
 
 func isHex40(s string) bool {
 	return s == ZeroID || (len(s) == len(ZeroID) && nostr.IsObjectID(s))
@@ -130,7 +128,7 @@ func (p *pushRequest) encode() []byte {
 	var b bytes.Buffer
 	capabilities := "\x00 report-status atomic quiet"
 	for _, c := range p.commands {
-		b.WriteString(pktLine(c.Old + " " + c.New + " " + c.Name + capabilities))
+		b.WriteString(pktLine(cmp.Or(c.Old, ZeroID) + " " + cmp.Or(c.New, ZeroID) + " " + c.Name + capabilities))
 		capabilities = ""
 	}
 	b.WriteString("0000")
@@ -139,7 +137,7 @@ func (p *pushRequest) encode() []byte {
 
 // sendsPack reports whether a pack follows the commands.
 func (p *pushRequest) sendsPack() bool {
-	return slices.ContainsFunc(p.commands, func(c Command) bool { return !c.Delete() })
+	return slices.ContainsFunc(p.commands, func(c repostate.Change) bool { return c.New != "" })
 }
 
 // send writes a report and words for the user's terminal, in the form that the client asked for.
@@ -167,7 +165,7 @@ func (p *receiving) send(report *packp.ReportStatus, message string) error {
 }
 
 // refusalReport says of every command that it was not carried out.
-func refusalReport(commands []Command, reason string) *packp.ReportStatus {
+func refusalReport(commands []repostate.Change, reason string) *packp.ReportStatus {
 	report := packp.NewReportStatus()
 	report.UnpackStatus = "ok"
 	line := oneLine(reason)

@@ -19,6 +19,7 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 // Authority decides what is served and which pushes are taken.
@@ -44,7 +45,7 @@ type Authority interface {
 // PushRequest is what a client asks to push.
 type PushRequest struct {
 	Ref       nostr.RepoRef
-	Commands  []Command
+	Changes   []repostate.Change
 	Client    string // the client key from the front door (proto.HeaderClient), empty if it is not known
 	PackBytes int64  // length of the pack as it came; 0 for Authorize, and for a push that sends none
 }

@@ -83,7 +83,7 @@ func (x *exchange) push() {
 // Authority is done, so that "done" on the user's terminal means committed.
 func (p *receiving) carryOut(body io.Reader) (result string) {
 	ctx := p.x.r.Context()
-	asked := PushRequest{Ref: p.x.ref, Commands: p.request.commands, Client: p.x.client}
+	asked := PushRequest{Ref: p.x.ref, Changes: p.request.commands, Client: p.x.client}
 	arrived, end := p.x.spool(func() error { return p.x.authority.Authorize(ctx, asked) })
 	defer end()
 	p.arrived = arrived

@@ -28,6 +28,7 @@ import (
 	"tendril.dev/lib/nettest"
 	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 func TestPushIsTakenWhenItIsAuthorised(t *testing.T) {
@@ -39,13 +40,13 @@ func TestPushIsTakenWhenItIsAuthorised(t *testing.T) {
 	h.authority.push = func(ctx context.Context, push githttp.PushRequest, receive func(context.Context) error) error {
 		asked = push
 		err := receive(ctx)
-		released = err == nil && h.refs(r)["refs/heads/main"] == push.Commands[0].New
+		released = err == nil && h.refs(r)["refs/heads/main"] == push.Changes[0].New
 		return err
 	}
 	w := gittest.NewWork(t)
 	first := w.Commit("a", "a")
 	w.Git("push", h.at("push"), "main")
-	if want := (githttp.Command{Name: "refs/heads/main", Old: githttp.ZeroID, New: first}); len(asked.Commands) != 1 || asked.Commands[0] != want || asked.PackBytes == 0 {
+	if want := (repostate.Change{Name: "refs/heads/main", New: first}); len(asked.Changes) != 1 || asked.Changes[0] != want || asked.PackBytes == 0 {
 		t.Errorf("asked for %+v", asked)
 	}
 	if !released {
@@ -358,7 +359,7 @@ func TestLargePushes(t *testing.T) {
 	if got := h.refs(r)["refs/heads/main"]; len(asked) != 1 || len(took) != 1 || got != id {
 		t.Fatalf("asked %d times, taken %d times, main is at %q", len(asked), len(took), got)
 	}
-	if asked[0].PackBytes != 0 || took[0].PackBytes < 3<<20 || took[0].Commands[0].New != id {
+	if asked[0].PackBytes != 0 || took[0].PackBytes < 3<<20 || took[0].Changes[0].New != id {
 		t.Errorf("asked about %+v, then pushed %+v", asked[0], took[0])
 	}
 	w.Commit("noise", noise[3<<20:])

@@ -140,23 +140,16 @@ func (h *Hunter) begin(r request, now time.Time) {
 	}
 }
 
-// end counts the end of a request. One that was not made after all does not count for the rate.
-func (h *Hunter) end(r request, began time.Time, outcome Outcome) {
+// end counts the end of a request.
+func (h *Hunter) end(r request, outcome Outcome) {
 	h.running--
 	now := time.Now()
 	for _, name := range []string{r.server, r.domain, r.by} {
 		h.parties[name].running--
 		h.parties[name].last = now
 	}
-	server := h.parties[r.server]
-	for i := range server.recent {
-		if outcome == Unasked && server.recent[i].Equal(began) {
-			server.recent = append(server.recent[:i:i], server.recent[i+1:]...)
-			break
-		}
-	}
 	if outcome == Broken {
-		server.broken = now.Add(brokenTime)
+		h.parties[r.server].broken = now.Add(brokenTime)
 		h.Log.Warn("a git server is left alone: its name or its TLS is broken", "host", r.host, "for", brokenTime)
 	}
 }

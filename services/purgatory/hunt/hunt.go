@@ -28,8 +28,6 @@ const (
 	// maxRequests bounds the requests of one attempt. Anybody may announce an identifier, with as
 	// many URLs as will fit, so that there can be more of them than are ever asked.
 	maxRequests = 1000
-	// attemptsInVain is after how many a hunt ends that no held event waits for: about 30 minutes.
-	attemptsInVain = 17
 )
 
 // Outcome is how a fetch ended.
@@ -38,8 +36,7 @@ type Outcome int
 // Outcomes.
 const (
 	Failed  Outcome = iota // nothing came
-	Brought                // something that was wanted came
-	Unasked                // the server was not asked: nothing is missing any more
+	Brought                // something that was wanted came, or nothing was missing any more
 	Broken                 // the name or the TLS of the server is broken
 )
 
@@ -134,16 +131,6 @@ func (h *Hunter) Add(identifier string, delay time.Duration) {
 	h.Look(identifier, "", one.next)
 }
 
-// Ensure is Add for an identifier that is not hunted for yet.
-func (h *Hunter) Ensure(identifier string, delay time.Duration) {
-	h.mu.Lock()
-	known := h.hunts[identifier] != nil
-	h.mu.Unlock()
-	if !known {
-		h.Add(identifier, delay)
-	}
-}
-
 // Len is how many identifiers are hunted for.
 func (h *Hunter) Len() int {
 	h.mu.Lock()
@@ -208,9 +195,8 @@ func (h *Hunter) Seek(identifier string, wants []repostate.Want, sources []repos
 		return
 	}
 	one.keep(wants, of)
-	waits := slices.ContainsFunc(wants, func(w repostate.Want) bool { return w.Waits })
 	switch {
-	case all && (len(wants) == 0 || !waits && one.attempts >= attemptsInVain):
+	case all && len(wants) == 0:
 		if !one.renewed {
 			delete(h.hunts, identifier)
 		}
@@ -392,7 +378,7 @@ func (h *Hunter) start(s *search, i int, now time.Time) {
 	want := s.want
 	h.fetches.Go(func() {
 		outcome := h.Fetch(h.ctx, s.identifier, r.url, want)
-		h.ended(s, r, now, outcome)
+		h.ended(s, r, outcome)
 	})
 }
 
@@ -409,13 +395,13 @@ func (h *Hunter) startAfter(wait time.Duration, before func()) {
 }
 
 // ended takes note of the end of a request.
-func (h *Hunter) ended(s *search, r request, began time.Time, outcome Outcome) {
+func (h *Hunter) ended(s *search, r request, outcome Outcome) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.end(r, began, outcome)
+	h.end(r, outcome)
 	// What came, by this fetch or another, is looked at before the search goes on.
 	s.asking = ""
-	if s.stale = outcome == Brought || outcome == Unasked; s.stale {
+	if s.stale = outcome == Brought; s.stale {
 		h.Look(s.identifier, s.want.Owner, time.Now())
 	}
 	h.startAll()

@@ -92,7 +92,6 @@ type Result struct {
 	Released []*nostr.Event // accepted now
 	Expired  []*nostr.Event // superseded by what was released
 	Unfit    []Unfit
-	Owed     bool   // the commit of an accepted pull request is not named everywhere yet
 	Seq      uint64 // of the log; what was released is visible in projections that have reached it
 	// Later are repositories to look at again though nothing happens, and when.
 	Later map[repository.Place]time.Time
@@ -112,7 +111,7 @@ type Unfit struct {
 func (r *Releaser) Release(ctx context.Context, v repostate.View, scope Scope) (out Result, err error) {
 	p := &pass{Releaser: r, v: v, out: &out, repos: map[string]*repository.Repo{}, has: map[string]map[string]bool{}, trial: map[string]bool{}}
 	for range rounds {
-		out.Unfit, out.Owed, out.Later = nil, false, map[repository.Place]time.Time{}
+		out.Unfit, out.Later = nil, map[repository.Place]time.Time{}
 		ready, lost := p.align(ctx, scope)
 		refused, err := r.commit(ctx, ready, lost, &out)
 		if err != nil || len(refused) == 0 {

@@ -41,7 +41,7 @@ func TestArchivesAreHereAndReadOnly(t *testing.T) {
 			if len(wants) != 2 || !slices.Equal(wants[0].Objects, []string{c1}) || !slices.Equal(wants[1].Objects, []string{c2}) || len(v.Sources()) != 1 {
 				t.Errorf("%s: wants %+v from %v", name, wants, v.Sources())
 			}
-			for _, c := range []repostate.Change{{"refs/heads/main", c1}, {"refs/nostr/" + pr.ID, c2}} {
+			for _, c := range []repostate.Change{{"refs/heads/main", "", c1}, {"refs/nostr/" + pr.ID, "", c2}} {
 				_, err := v.Authorise(repostate.Push{Owner: owner, Changes: []repostate.Change{c}, Event: func(string) (*nostr.Event, error) {
 					return pr, nil
 				}})
@@ -56,7 +56,7 @@ func TestArchivesAreHereAndReadOnly(t *testing.T) {
 	if v.IsArchived(owner) || !v.Hosts(owner) {
 		t.Error("what lists us is taken for an archive")
 	}
-	if _, err := v.Authorise(repostate.Push{Owner: owner, Changes: []repostate.Change{{"refs/heads/main", c1}}}); err != nil {
+	if _, err := v.Authorise(repostate.Push{Owner: owner, Changes: []repostate.Change{{"refs/heads/main", "", c1}}}); err != nil {
 		t.Errorf("a push to what lists us: %v", err)
 	}
 	if v := repostate.New("x", config.Rules{Home: domain}, []*nostr.Event{there}, nil); v.Hosts(owner) {

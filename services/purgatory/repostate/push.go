@@ -14,8 +14,9 @@ import (
 // prefixNostr is where contributors push the tips of pull requests.
 const prefixNostr = "refs/nostr/"
 
-// Change is one reference that a push moves. New is empty where it is deleted.
-type Change struct{ Name, New string }
+// Change is one reference that a push moves. Old is empty where it is created, New where it is
+// deleted.
+type Change struct{ Name, Old, New string }
 
 // Push is what a push asks for.
 type Push struct {
