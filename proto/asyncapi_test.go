@@ -123,7 +123,7 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 		"progress":          {"": SubjectProgress},
 		"queryEvents":       {"": SubjectQueryEvents},
 		"why":               {"": SubjectWhy},
-		"repo":              {"": RepoSubject(RepoShow, 7), "verb": "show", "shard": "07"},
+		"repo":              {"": RepoSubject(RepoShow), "verb": "show"},
 		"repoAnswer":        {"": RepoAnswerSubject("in"), "inbox": "in"},
 	}
 	if a, b := slices.Sorted(maps.Keys(values)), slices.Sorted(maps.Keys(doc.Channels)); !slices.Equal(a, b) {
@@ -180,7 +180,7 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 	}
 	candidate := doc.Components.Messages["Candidate"].Headers.Properties
 	for name, e := range map[string]struct{ want, got []string }{
-		"verb":      {[]string{string(GitFetched), string(GitFailed), string(GitPushed), string(GitRefused), string(GitReleased), string(GitExpired), string(GitUnfit), string(GitEnded), string(GitReturned), string(GitRemoved)}, doc.Channels["git"].Parameters["verb"].Enum},
+		"verb":      {[]string{string(GitFetched), string(GitFailed), string(GitPushed), string(GitRefused), string(GitReleased), string(GitExpired), string(GitEnded), string(GitReturned), string(GitRemoved)}, doc.Channels["git"].Parameters["verb"].Enum},
 		"outcome":   {[]string{string(Accepted), string(HeldBack), string(Duplicate), string(Rejected), string(Done)}, doc.Components.Schemas["Verdict"].Properties["outcome"].Enum},
 		"phase":     {[]string{string(PhaseWaiting), string(PhaseSilent), string(PhaseVouched)}, doc.Components.Schemas["Held"].Properties["phase"].Enum},
 		"level":     {[]string{string(LevelFull), string(LevelStateOnly)}, doc.Components.Schemas["Wanted"].Properties["level"].Enum},

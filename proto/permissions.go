@@ -287,7 +287,7 @@ func offer(stream string, lanes ...Lane) access {
 // askRepos are the questions of operators to purgatory about repositories.
 func askRepos() (subjects []string) {
 	for _, verb := range RepoVerbs() {
-		subjects = append(subjects, prefixRepo+string(verb)+".*")
+		subjects = append(subjects, RepoSubject(verb))
 	}
 	return subjects
 }

@@ -9,9 +9,9 @@ import (
 // RepoVerb is what an operator asks purgatory about repositories.
 type RepoVerb string
 
-// The verbs of grasp.repo.<verb>.<shard>.
+// The verbs of grasp.repo.<verb>. Every worker hears a question; who holds the shard answers.
 const (
-	RepoList    RepoVerb = "list"    // all repositories; every worker is asked, on RepoListSubject
+	RepoList    RepoVerb = "list"    // all repositories: each worker sends pages of those of its shards
 	RepoShow    RepoVerb = "show"    // one repository
 	RepoRestore RepoVerb = "restore" // cancel the removal of one
 	RepoRemove  RepoVerb = "remove"  // remove one now
@@ -20,19 +20,13 @@ const (
 const (
 	prefixRepo       = "grasp.repo."
 	prefixRepoAnswer = prefixRepo + "answer."
-
-	// RepoListSubject is where every worker is asked for all repositories of its shards. Each sends
-	// pages, in no order; its last one says how many shards were listed.
-	RepoListSubject = prefixRepo + string(RepoList) + ".all"
 )
 
 // RepoVerbs are all verbs.
 func RepoVerbs() []RepoVerb { return []RepoVerb{RepoList, RepoShow, RepoRestore, RepoRemove} }
 
-// RepoSubject is where the worker is asked that holds a shard, `grasp.repo.<verb>.<shard>`.
-func RepoSubject(verb RepoVerb, shard int) string {
-	return prefixRepo + string(verb) + "." + ShardName(shard)
-}
+// RepoSubject is where workers are asked, `grasp.repo.<verb>`.
+func RepoSubject(verb RepoVerb) string { return prefixRepo + string(verb) }
 
 // RepoAnswerSubject is where an answer goes, `grasp.repo.answer.<inbox>`. The one who asks names it
 // as the reply subject of the request. inbox must be a token of letters and digits.

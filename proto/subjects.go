@@ -269,7 +269,6 @@ const (
 	GitRefused  GitVerb = "refused"  // a push was refused
 	GitReleased GitVerb = "released" // an event left purgatory and is served
 	GitExpired  GitVerb = "expired"  // an event left purgatory unserved
-	GitUnfit    GitVerb = "unfit"    // a state names references that no repository can have
 	GitEnded    GitVerb = "ended"    // a repository is not hosted any more: deleted or moved away by its owner
 	GitReturned GitVerb = "returned" // it is hosted again
 	GitRemoved  GitVerb = "removed"  // its git data is removed

@@ -65,7 +65,7 @@ func nameRepo(ref string) string {
 // answered.
 func listRepos(ctx context.Context, b *bus.Bus) (list []proto.RepoStatus, missing int, err error) {
 	list, missing = []proto.RepoStatus{}, proto.Shards // none is [] in JSON, not null
-	answers, err := askFor(b, proto.RepoListSubject, "")
+	answers, err := askFor(b, proto.RepoSubject(proto.RepoList), "")
 	if err != nil {
 		return nil, 0, err
 	}
@@ -87,7 +87,7 @@ func listRepos(ctx context.Context, b *bus.Bus) (list []proto.RepoStatus, missin
 
 // askRepo asks for one repository.
 func askRepo(ctx context.Context, b *bus.Bus, verb proto.RepoVerb, ref nostr.RepoRef) (proto.RepoStatus, error) {
-	answers, err := askFor(b, proto.RepoSubject(verb, proto.ShardOf(ref.Identifier)), ref.String())
+	answers, err := askFor(b, proto.RepoSubject(verb), ref.String())
 	if err != nil {
 		return proto.RepoStatus{}, err
 	}

@@ -174,7 +174,7 @@ func TestNobodyWasThere(t *testing.T) {
 	w.worker = start(t, "two", w.git, url)
 	w.told.await("x ended")
 	eventually(t, "it is listed as not hosted, without an end", func() bool {
-		return slices.ContainsFunc(w.askOn(proto.RepoListSubject, nil).Repos, func(s proto.RepoStatus) bool {
+		return slices.ContainsFunc(w.ask(proto.RepoList, "").Repos, func(s proto.RepoStatus) bool {
 			return s.Ref == lost.Ref().String() && s.State == proto.RepoEnded && s.Until.IsZero()
 		})
 	})

@@ -47,7 +47,7 @@ func TestUnfitState(t *testing.T) {
 	tree := work.Git("rev-parse", "HEAD^{tree}")
 	work.Publish(root, "x.git", "uploadpack.allowReachableSHA1InWant", "true")
 	w.in.waits("x", proto.SourceLive, announcement(t, "announcement", alice, "x", gittest.Backend(t, root).URL+"/x.git"), state("state", alice, "x", 1001, tree))
-	w.told.await("x unfit 30618 these references cannot be: a branch would name what is no commit")
+	eventually(t, "it is said why", func() bool { return w.logged("a state cannot be applied", "a branch would name what is no commit") })
 	eventually(t, "the hunt is over", func() bool { return w.metric("purgatory_sync_queue_size") == 0 })
 }
 

@@ -23,30 +23,39 @@ const (
 	askedTime = 5 * time.Minute
 )
 
-// answerOperators answers what operators ask about the repositories of a shard, one question after
-// the other, until ctx ends or stop is called.
-func (w *worker) answerOperators(ctx context.Context, shard int) (stop func()) {
-	var subs []*nats.Subscription
-	for _, verb := range []proto.RepoVerb{proto.RepoShow, proto.RepoRestore, proto.RepoRemove} {
-		sub, err := w.node.Bus.Conn.Subscribe(proto.RepoSubject(verb, shard), func(m *nats.Msg) { w.answer(ctx, shard, verb, m) })
+// answerOperators answers what operators ask about the repositories of the worker's shards, until ctx
+// ends: of each kind of question one after the other.
+func (w *worker) answerOperators(ctx context.Context) error {
+	for _, verb := range proto.RepoVerbs() {
+		sub, err := w.node.Bus.Conn.Subscribe(proto.RepoSubject(verb), func(m *nats.Msg) { w.answer(ctx, verb, m) })
 		if err != nil {
-			w.log.Warn("operators cannot ask about repositories", "shard", shard, "error", err)
-			continue
+			return fmt.Errorf("answer operators: %w", err)
 		}
-		subs = append(subs, sub)
+		defer func() { _ = sub.Unsubscribe() }() // it fails only where the connection has ended
 	}
-	return func() {
-		for _, sub := range subs {
-			_ = sub.Unsubscribe() // it fails only where the connection has ended
-		}
-	}
+	<-ctx.Done()
+	return nil
 }
 
-func (w *worker) answer(ctx context.Context, shard int, verb proto.RepoVerb, m *nats.Msg) {
-	ctx, cancel := context.WithTimeout(ctx, askedTime)
-	defer cancel()
-	status, err := w.carryOut(ctx, shard, verb, m.Data)
-	answer := proto.RepoAnswer{Repos: []proto.RepoStatus{status}}
+func (w *worker) answer(ctx context.Context, verb proto.RepoVerb, m *nats.Msg) {
+	if verb == proto.RepoList {
+		w.listRepos(m)
+		return
+	}
+	var q proto.RepoQuery
+	err := json.Unmarshal(m.Data, &q)
+	ref, malformed := nostr.ParseRepoRef(q.Ref)
+	if err = errors.Join(err, malformed); err == nil && !w.shards.Holds(ref.Identifier) {
+		return // another worker's
+	}
+	var answer proto.RepoAnswer
+	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, askedTime)
+		defer cancel()
+		var status proto.RepoStatus
+		status, err = w.carryOut(ctx, verb, ref)
+		answer.Repos = []proto.RepoStatus{status}
+	}
 	if err != nil {
 		answer = proto.RepoAnswer{Error: err.Error()}
 	}
@@ -85,23 +94,13 @@ func (w *worker) countRepos(figures map[string]int64) {
 	}
 }
 
-func (w *worker) carryOut(ctx context.Context, shard int, verb proto.RepoVerb, question []byte) (s proto.RepoStatus, err error) {
-	var q proto.RepoQuery
-	if err := json.Unmarshal(question, &q); err != nil {
-		return s, fmt.Errorf("the question is no JSON: %w", err)
+func (w *worker) carryOut(ctx context.Context, verb proto.RepoVerb, ref nostr.RepoRef) (s proto.RepoStatus, err error) {
+	repo, err := w.store.Repo(ref)
+	if err == nil && !repo.Exists() {
+		err = fmt.Errorf("nothing of %s is here", readable(ref))
 	}
-	ref, err := nostr.ParseRepoRef(q.Ref)
 	if err != nil {
 		return s, err
-	}
-	repo, err := w.store.Repo(ref)
-	switch {
-	case err != nil:
-		return s, err
-	case proto.ShardOf(ref.Identifier) != shard:
-		return s, fmt.Errorf("shard %d does not have %s", shard, readable(ref))
-	case !repo.Exists():
-		return s, fmt.Errorf("nothing of %s is here", readable(ref))
 	}
 	act := map[proto.RepoVerb]func(context.Context, *repository.Repo) (proto.RepoStatus, error){
 		proto.RepoShow: w.showRepo, proto.RepoRestore: w.restoreRepo, proto.RepoRemove: w.removeNow,

@@ -24,10 +24,10 @@ func (w *world) ask(verb proto.RepoVerb, ref string) proto.RepoAnswer {
 	if err != nil {
 		w.Fatal(err)
 	}
-	return w.askOn(proto.RepoSubject(verb, proto.ShardOf("x")), question)
+	return w.askRaw(verb, question)
 }
 
-func (w *world) askOn(subject string, question []byte) (a proto.RepoAnswer) {
+func (w *world) askRaw(verb proto.RepoVerb, question []byte) (a proto.RepoAnswer) {
 	w.Helper()
 	inbox := proto.RepoAnswerSubject(strconv.FormatInt(time.Now().UnixNano(), 36))
 	sub, err := w.Bus.Conn.SubscribeSync(inbox)
@@ -37,7 +37,7 @@ func (w *world) askOn(subject string, question []byte) (a proto.RepoAnswer) {
 	defer sub.Unsubscribe()
 	var m *nats.Msg
 	eventually(w, "operators are answered", func() bool {
-		if err := w.Bus.Conn.PublishMsg(&nats.Msg{Subject: subject, Reply: inbox, Data: question}); err != nil {
+		if err := w.Bus.Conn.PublishMsg(&nats.Msg{Subject: proto.RepoSubject(verb), Reply: inbox, Data: question}); err != nil {
 			w.Fatal(err)
 		}
 		m, err = sub.NextMsg(patience)
@@ -75,11 +75,10 @@ func TestAnOperatorAsks(t *testing.T) {
 		t.Errorf("a hosted repository, restored: %+v", s)
 	}
 	for name, a := range map[string]proto.RepoAnswer{
-		"only its owner":   w.ask(proto.RepoRemove, ref),
-		"nothing of":       w.ask(proto.RepoShow, "30617:"+bob+":x"),
-		"30617":            w.ask(proto.RepoShow, "x"),
-		"no JSON":          w.askOn(proto.RepoSubject(proto.RepoShow, 0), []byte("{")),
-		"shard 0 does not": w.askOn(proto.RepoSubject(proto.RepoShow, 0), []byte(`{"ref":"`+ref+`"}`)),
+		"only its owner": w.ask(proto.RepoRemove, ref),
+		"nothing of":     w.ask(proto.RepoShow, "30617:"+bob+":x"),
+		"30617":          w.ask(proto.RepoShow, "x"),
+		"JSON":           w.askRaw(proto.RepoShow, []byte("{")),
 	} {
 		if !strings.Contains(a.Error, name) || len(a.Repos) > 0 {
 			t.Errorf("%s: %+v", name, a)
@@ -88,7 +87,7 @@ func TestAnOperatorAsks(t *testing.T) {
 	listed := func(state proto.RepoState) (s proto.RepoStatus) {
 		t.Helper()
 		eventually(t, string("it is listed as "+state), func() bool {
-			a := w.askOn(proto.RepoListSubject, nil)
+			a := w.ask(proto.RepoList, "")
 			if len(a.Repos) != 1 || a.Shards != proto.Shards {
 				t.Fatalf("listed: %+v", a)
 			}

@@ -209,11 +209,6 @@ func serverLimits(s config.Git) (hunt.Limits, error) {
 
 // work runs the parts of the worker until ctx ends and every push that was under way is released.
 func (w *worker) work(ctx context.Context, failed <-chan error, member *claim.Member, working *atomic.Bool) error {
-	list, err := w.node.Bus.Conn.Subscribe(proto.RepoListSubject, w.listRepos)
-	if err != nil {
-		return fmt.Errorf("answer operators: %w", err)
-	}
-	defer func() { _ = list.Unsubscribe() }() // it fails only where the connection has ended
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		select {
@@ -223,7 +218,7 @@ func (w *worker) work(ctx context.Context, failed <-chan error, member *claim.Me
 			return nil
 		}
 	})
-	for _, run := range []func(context.Context) error{w.hearing.Run, w.hunter.Run, w.reconcileDue, w.survey, w.keepHouse} {
+	for _, run := range []func(context.Context) error{w.hearing.Run, w.hunter.Run, w.reconcileDue, w.survey, w.keepHouse, w.answerOperators} {
 		group.Go(func() error { return run(ctx) })
 	}
 	group.Go(func() error {
@@ -269,9 +264,7 @@ func (w *worker) hold(ctx context.Context, name string) error {
 	case w.arrivals <- n:
 	case <-ctx.Done():
 	}
-	stopAnswering := w.answerOperators(ctx, n)
 	<-ctx.Done()
-	stopAnswering()
 	w.shards.Close(n)
 	w.hunter.Drop(ours)
 	w.queue.drop(ours)

@@ -208,9 +208,6 @@ func (w *worker) release(ctx context.Context, v repostate.View, entries []*held.
 	for at, when := range result.Later {
 		w.queue.add(at, when, alone)
 	}
-	for _, u := range result.Unfit {
-		w.tell(v.Identifier, proto.GitUnfit, proto.GitNotice{Owner: npub(u.Owner), Event: u.State.ID, Kind: u.State.Kind, Reason: u.Err.Error()})
-	}
 	if err := w.events.Reached(ctx, result.Seq); err != nil {
 		return result, errors.Join(failed, err)
 	}

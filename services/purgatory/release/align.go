@@ -168,7 +168,6 @@ func (p *pass) alignStates(ctx context.Context, owner string) error {
 			continue
 		case errors.Is(err, repository.ErrUnfit):
 			p.Log.Warn("a state cannot be applied", "repository", repo.Ref(), "event", state.Event.ID, "error", err)
-			p.out.Unfit = append(p.out.Unfit, Unfit{State: state.Event, Owner: owner, Err: err})
 			continue
 		case err != nil:
 			return fmt.Errorf("apply state %s to %s: %w", state.Event.ID, repo.Ref(), err)

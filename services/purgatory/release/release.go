@@ -91,18 +91,9 @@ type Scope struct {
 type Result struct {
 	Released []*nostr.Event // accepted now
 	Expired  []*nostr.Event // superseded by what was released
-	Unfit    []Unfit
-	Seq      uint64 // of the log; what was released is visible in projections that have reached it
+	Seq      uint64         // of the log; what was released is visible in projections that have reached it
 	// Later are repositories to look at again though nothing happens, and when.
 	Later map[repository.Place]time.Time
-}
-
-// Unfit is a state that no repository can ever have: it waits until its time is
-// over.
-type Unfit struct {
-	State *nostr.Event
-	Owner string // of the repository in which that was found
-	Err   error  // why; repository.ErrUnfit
 }
 
 // Release aligns repositories of an identifier and releases what is complete. It may be called at
@@ -111,7 +102,7 @@ type Unfit struct {
 func (r *Releaser) Release(ctx context.Context, v repostate.View, scope Scope) (out Result, err error) {
 	p := &pass{Releaser: r, v: v, out: &out, repos: map[string]*repository.Repo{}, has: map[string]map[string]bool{}, trial: map[string]bool{}}
 	for range rounds {
-		out.Unfit, out.Later = nil, map[repository.Place]time.Time{}
+		out.Later = map[repository.Place]time.Time{}
 		ready, lost := p.align(ctx, scope)
 		refused, err := r.commit(ctx, ready, lost, &out)
 		if err != nil || len(refused) == 0 {
