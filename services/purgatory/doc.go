@@ -2,8 +2,8 @@
 // data. It needs a NATS server that the other services share, and a git volume that its other
 // replicas share.
 //
-//   - A worker claims shards of identifiers. Package shards lets it write while
-//     the lease of a shard lasts, and lets one writer at a time into each repository.
+//   - A worker claims shards of identifiers (shards.go). It may write while the lease of
+//     a shard lasts, and lets one writer at a time into each repository.
 //   - It follows what is held (bucket grasp-held) and what is accepted (the log). What may change a
 //     repository goes into one delayed queue: an event that came, went or is overdue, a fetch that
 //     brought something, a push that ended, shards that came.

@@ -12,8 +12,8 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/repository"
-	"tendril.dev/services/purgatory/shards"
 )
 
 const (
@@ -109,7 +109,7 @@ func (w *worker) carryOut(ctx context.Context, verb proto.RepoVerb, ref nostr.Re
 	if errors.Is(err, errStays) {
 		err = fmt.Errorf("%s is hosted: only its owner can give it up", readable(ref))
 	}
-	if errors.Is(err, shards.ErrElsewhere) {
+	if errors.Is(err, githttp.ErrElsewhere) {
 		err = fmt.Errorf("%s is being handed over to another worker; ask again", readable(ref))
 	}
 	return s, err

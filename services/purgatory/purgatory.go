@@ -29,7 +29,6 @@ import (
 	"tendril.dev/services/purgatory/hunt"
 	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
-	"tendril.dev/services/purgatory/shards"
 )
 
 // events is what a worker asks about accepted events.
@@ -51,7 +50,7 @@ type worker struct {
 	sender   *candidates.Sender
 	guard    *netguard.Guard
 	holdings *held.Set
-	shards   *shards.Held
+	shards   *shards
 	hunter   *hunt.Hunter
 	queue    *queue
 	chores   *queue             // of housekeeping
@@ -76,7 +75,7 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	ours := shards.New()
+	ours := newShards()
 	store, err := repository.NewStore(repository.Options{
 		Root: s.GitDataPath, Git: s.GitBinary, Processes: s.GitProcesses, Memory: s.GitProcessMemory, PackTime: s.GitPackTime,
 		Lease: ours.Lease, Log: n.Log,

@@ -18,7 +18,6 @@ import (
 	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repostate"
-	"tendril.dev/services/purgatory/shards"
 )
 
 // releaseTime bounds releasing what a push satisfied: everything that it brought is walked through.
@@ -68,9 +67,6 @@ func (a authority) Repository(ctx context.Context, ref nostr.RepoRef) (*reposito
 // than we, or the disk is a new one. githttp.ErrNotFound: it is not announced.
 func (w *worker) makeRepository(ctx context.Context, repo *repository.Repo) error {
 	unlock, err := w.shards.Write(ctx, repo.Place())
-	if errors.Is(err, shards.ErrElsewhere) {
-		return githttp.ErrElsewhere
-	}
 	if err != nil {
 		return err
 	}
@@ -324,10 +320,7 @@ func (a authority) lockFor(ctx context.Context, at repository.Place, push githtt
 		return err != nil || len(d.unknown) > 0 || !a.prs && d.state == nil
 	}
 	unlock, err = a.shards.WriteFor(ctx, push.Client, isStranger, at)
-	switch {
-	case errors.Is(err, shards.ErrElsewhere):
-		return nil, githttp.ErrElsewhere
-	case errors.Is(err, limit.ErrFull):
+	if errors.Is(err, limit.ErrFull) {
 		return nil, githttp.Unavailable("too many push to this repository at once, try again later", nil)
 	}
 	return unlock, err

@@ -11,7 +11,6 @@ import (
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repository/gittest"
-	"tendril.dev/services/purgatory/shards"
 )
 
 // TestQuietRepositoriesAreLookedAt at the start and once a day, though nothing happens there: what
@@ -21,7 +20,7 @@ func TestQuietRepositoriesAreLookedAt(t *testing.T) {
 	store := gittest.Store(t)
 	repo := gittest.Repo(t, store, "quiet")
 	synctest.Test(t, func(t *testing.T) {
-		w := &worker{log: slog.New(slog.DiscardHandler), store: store, shards: shards.New(), arrivals: make(chan int, 1), queue: newQueue(), chores: newQueue()}
+		w := &worker{log: slog.New(slog.DiscardHandler), store: store, shards: newShards(), arrivals: make(chan int, 1), queue: newQueue(), chores: newQueue()}
 		w.shards.Open(proto.ShardOf("quiet"), t.Context())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)

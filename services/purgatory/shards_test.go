@@ -1,4 +1,4 @@
-package shards_test
+package purgatory
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/repository"
-	"tendril.dev/services/purgatory/shards"
 )
 
 // at is an owner's repository of the identifier "x".
@@ -27,8 +27,8 @@ func at(owner string) repository.Place {
 func TestOneWriterAndHandOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := shards.New()
-		if _, err := h.Write(t.Context(), at("a")); !errors.Is(err, shards.ErrElsewhere) {
+		h := newShards()
+		if _, err := h.Write(t.Context(), at("a")); !errors.Is(err, githttp.ErrElsewhere) {
 			t.Fatalf("writing in a shard that is not held: %v", err)
 		}
 		for n := range proto.Shards {
@@ -66,7 +66,7 @@ func TestOneWriterAndHandOver(t *testing.T) {
 		began := time.Now()
 		go func() {
 			time.Sleep(time.Second)
-			if _, err := h.Write(t.Context(), at("a")); !errors.Is(err, shards.ErrElsewhere) {
+			if _, err := h.Write(t.Context(), at("a")); !errors.Is(err, githttp.ErrElsewhere) {
 				t.Errorf("writing in a shard that is being let go: %v", err)
 			}
 			if !h.Holds("x") {
@@ -91,7 +91,7 @@ func TestOneWriterAndHandOver(t *testing.T) {
 // again elsewhere ends as soon as the shard is to be let go.
 func TestLease(t *testing.T) {
 	t.Parallel()
-	h := shards.New()
+	h := newShards()
 	if h.Lease("x").Err() == nil {
 		t.Error("a shard that is not held may be written")
 	}
@@ -128,7 +128,7 @@ func TestLease(t *testing.T) {
 func TestPushesAreFair(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := shards.New()
+		h := newShards()
 		h.Open(proto.ShardOf("x"), t.Context())
 		var order []string
 		come := func(name string, take func() (unlock func(), err error)) {

@@ -1,7 +1,4 @@
-// Package shards knows which shards of identifiers this worker holds, and lets one writer at a time
-// into a repository. A shard is handed on only when nothing writes in it any more, so that each has
-// one writer in the whole deployment (docs/architecture.md).
-package shards
+package purgatory
 
 import (
 	"context"
@@ -10,17 +7,17 @@ import (
 
 	"tendril.dev/lib/limit"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/repository"
 )
 
-// ErrElsewhere: the shard of the identifier is not this worker's.
-var ErrElsewhere = errors.New("another worker holds this repository")
-
-// Held is the set of shards that this worker holds. It is safe for concurrent use.
-type Held struct {
-	mu     sync.Mutex
-	shards map[int]*shard
-	locks  map[repository.Place]*lock // of repositories that are being written or waited for
+// shards is the set of shards that this worker holds. It lets one writer at a time into a
+// repository. A shard is handed on only when nothing writes in it any more, so that each has one
+// writer in the whole deployment. It is safe for concurrent use.
+type shards struct {
+	mu    sync.Mutex
+	held  map[int]*shard
+	locks map[repository.Place]*lock // of repositories that are being written or waited for
 }
 
 type shard struct {
@@ -31,23 +28,22 @@ type shard struct {
 	end     context.CancelFunc
 }
 
-// New makes a worker that holds nothing.
-func New() *Held { return &Held{shards: map[int]*shard{}, locks: map[repository.Place]*lock{}} }
+func newShards() *shards { return &shards{held: map[int]*shard{}, locks: map[repository.Place]*lock{}} }
 
 // Open begins to hold a shard, for as long as its lease.
-func (h *Held) Open(n int, lease context.Context) {
+func (h *shards) Open(n int, lease context.Context) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := &shard{lease: lease}
 	s.tenure, s.end = context.WithCancel(lease)
-	h.shards[n] = s
+	h.held[n] = s
 }
 
 // Close lets go of a shard, and returns when its writers have finished. It takes no new ones, but
 // is held until then: readers do not wait for them.
-func (h *Held) Close(n int) {
+func (h *shards) Close(n int) {
 	h.mu.Lock()
-	s := h.shards[n]
+	s := h.held[n]
 	if s != nil {
 		s.closing = true
 		s.end()
@@ -58,13 +54,13 @@ func (h *Held) Close(n int) {
 	}
 	s.writers.Wait()
 	h.mu.Lock()
-	delete(h.shards, n)
+	delete(h.held, n)
 	h.mu.Unlock()
 }
 
 // During returns a context for work on an identifier that is given up when the shard is to be let
 // go. done must be called when the work has ended: the shard is held until then.
-func (h *Held) During(ctx context.Context, identifier string) (during context.Context, done func(), err error) {
+func (h *shards) During(ctx context.Context, identifier string) (during context.Context, done func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s, err := h.enter(identifier)
@@ -81,10 +77,10 @@ func (h *Held) During(ctx context.Context, identifier string) (during context.Co
 }
 
 // enter counts a writer in the shard of an identifier. The caller holds h.mu.
-func (h *Held) enter(identifier string) (*shard, error) {
-	s := h.shards[proto.ShardOf(identifier)]
+func (h *shards) enter(identifier string) (*shard, error) {
+	s := h.held[proto.ShardOf(identifier)]
 	if s == nil || s.closing {
-		return nil, ErrElsewhere
+		return nil, githttp.ErrElsewhere
 	}
 	s.writers.Add(1)
 	return s, nil
@@ -105,15 +101,15 @@ const (
 )
 
 // Write waits until this worker is the only writer of a repository. unlock must be called when it is
-// done, and Write not before that again: two writers would wait for each other. ErrElsewhere: it may
-// not write.
-func (h *Held) Write(ctx context.Context, at repository.Place) (unlock func(), err error) {
+// done, and Write not before that again: two writers would wait for each other.
+// githttp.ErrElsewhere: it may not write.
+func (h *shards) Write(ctx context.Context, at repository.Place) (unlock func(), err error) {
 	return h.acquire(at, func(l *lock) (func(), error) { return l.writer.Acquire(ctx, theWorker) })
 }
 
 // TryWrite is Write where the repository is free; ok is false where it is not. It may be called
 // while other repositories are locked.
-func (h *Held) TryWrite(at repository.Place) (unlock func(), ok bool) {
+func (h *shards) TryWrite(at repository.Place) (unlock func(), ok bool) {
 	unlock, err := h.acquire(at, func(l *lock) (func(), error) { return l.writer.Try(theWorker, 1) })
 	return unlock, err == nil
 }
@@ -121,9 +117,9 @@ func (h *Held) TryWrite(at repository.Place) (unlock func(), ok bool) {
 // WriteFor is Write for a client's push. Clients come one after the other, whatever each of them
 // sends. isStranger is asked where the repository is not free: strangers, whose push no state
 // allows, all together count as one client, so that others wait for one of them at most.
-func (h *Held) WriteFor(ctx context.Context, client string, isStranger func() bool, at repository.Place) (unlock func(), err error) {
+func (h *shards) WriteFor(ctx context.Context, client string, isStranger func() bool, at repository.Place) (unlock func(), err error) {
 	unlock, err = h.acquire(at, func(l *lock) (func(), error) { return l.writer.Try("client "+client, 1) })
-	if err == nil || errors.Is(err, ErrElsewhere) {
+	if err == nil || errors.Is(err, githttp.ErrElsewhere) {
 		return unlock, err
 	}
 	stranger := isStranger()
@@ -145,7 +141,7 @@ func (h *Held) WriteFor(ctx context.Context, client string, isStranger func() bo
 }
 
 // acquire takes the lock of a repository by what take does, and counts the writer.
-func (h *Held) acquire(at repository.Place, take func(*lock) (release func(), err error)) (unlock func(), err error) {
+func (h *shards) acquire(at repository.Place, take func(*lock) (release func(), err error)) (unlock func(), err error) {
 	h.mu.Lock()
 	s, err := h.enter(at.Identifier)
 	if err != nil {
@@ -177,10 +173,10 @@ func (h *Held) acquire(at repository.Place, take func(*lock) (release func(), er
 
 // Lease returns the context of what is written of an identifier. It ends with the lease of the
 // shard: another worker may write from then on. Of a shard that is not held it has ended.
-func (h *Held) Lease(identifier string) context.Context {
+func (h *shards) Lease(identifier string) context.Context {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if s := h.shards[proto.ShardOf(identifier)]; s != nil {
+	if s := h.held[proto.ShardOf(identifier)]; s != nil {
 		return s.lease
 	}
 	ended, end := context.WithCancel(context.Background())
@@ -189,18 +185,18 @@ func (h *Held) Lease(identifier string) context.Context {
 }
 
 // Holds reports whether the identifier's shard is held, be it for reading only.
-func (h *Held) Holds(identifier string) bool { return h.HoldsShard(proto.ShardOf(identifier)) }
+func (h *shards) Holds(identifier string) bool { return h.HoldsShard(proto.ShardOf(identifier)) }
 
 // HoldsShard reports whether a shard is held.
-func (h *Held) HoldsShard(n int) bool {
+func (h *shards) HoldsShard(n int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.shards[n] != nil
+	return h.held[n] != nil
 }
 
 // Count is how many shards are held.
-func (h *Held) Count() int {
+func (h *shards) Count() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return len(h.shards)
+	return len(h.held)
 }
