@@ -102,7 +102,7 @@ type Policy struct {
 	DailyAuthorBytes     int64         `env:"NGIT_DAILY_AUTHOR_BYTES" type:"bytes" default:"64MiB" min:"0" max:"1024TiB" help:"Most bytes of events that are stored of one author in a day. Owners and maintainers of served repositories have ten times that. 0: no limit."`
 	DailyAddressBytes    int64         `env:"NGIT_DAILY_ADDRESS_BYTES" type:"bytes" default:"64MiB" min:"0" max:"1024TiB" help:"Most bytes of events that are stored from one client address in a day. 0: no limit."`
 	DailyRelayBytes      int64         `env:"NGIT_DAILY_RELAY_BYTES" type:"bytes" default:"1GiB" min:"0" max:"1024TiB" help:"Most bytes of events that are stored from one relay in a day; the rest is read later. Bootstrap relays have ten times that. 0: no limit."`
-	DailyAuthorGitBytes  int64         `env:"NGIT_DAILY_AUTHOR_GIT_BYTES" type:"bytes" default:"4GiB" min:"0" max:"1024TiB" help:"Most bytes of git data, pushed or fetched, that are stored for one author in a day. Owners and maintainers of served repositories have ten times that. 0: no limit."`
+	DailyAuthorGitBytes  int64         `env:"NGIT_DAILY_AUTHOR_GIT_BYTES" type:"bytes" default:"4GiB" min:"0" max:"1024TiB" help:"Most bytes of git data, pushed or fetched, that are stored for one author in a day: the owner of the repository, or the author of the pull request that brings them. Owners and maintainers of served repositories have ten times that. 0: no limit."`
 	DailyAddressGitBytes int64         `env:"NGIT_DAILY_ADDRESS_GIT_BYTES" type:"bytes" default:"8GiB" min:"0" max:"1024TiB" help:"Most bytes of git data that are stored from one client address in a day. 0: no limit."`
 
 	// Constants.

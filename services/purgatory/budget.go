@@ -25,7 +25,7 @@ type budget struct {
 type payer struct {
 	author string // empty: not known
 	client string // that pushes it; empty: it is fetched
-	served bool   // the author owns a repository of the identifier that is served
+	served bool   // the author owns or maintains a repository of the identifier that is served
 }
 
 // openBudget reads what was stored today, and looks after the disk until ctx ends.

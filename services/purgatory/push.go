@@ -149,7 +149,7 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 		return d, err
 	}
 	if d.state != nil {
-		d.payer.author, d.payer.served = push.Ref.PubKey, d.view.Serves(push.Ref.PubKey)
+		d.payer.author = push.Ref.PubKey // who has invited the author of the state
 	}
 	for _, c := range push.Changes {
 		id, is := strings.CutPrefix(c.Name, release.PrefixNostr)
@@ -167,6 +167,7 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 			d.payer.author = cmp.Or(d.payer.author, ev.PubKey)
 		}
 	}
+	d.payer.served = d.view.Serves(d.payer.author)
 	return d, nil
 }
 

@@ -118,7 +118,7 @@ func FuzzReadPush(f *testing.F) {
 			return
 		}
 		for _, c := range p.commands {
-			if !strings.HasPrefix(c.Name, "refs/") || strings.ContainsAny(c.Name, "\x00\n ") || len(c.Old) != 40 || len(c.New) != 40 {
+			if !strings.HasPrefix(c.Name, "refs/") || strings.ContainsAny(c.Name, "\x00\n ") || len(c.Old)%40 != 0 || len(c.New)%40 != 0 || c.Old+c.New == "" {
 				t.Fatalf("command %+v", c)
 			}
 		}

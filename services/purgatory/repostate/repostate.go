@@ -173,9 +173,13 @@ func (v View) Hosted() []string { return v.hosted }
 // Hosts reports whether an owner's repository is here.
 func (v View) Hosts(owner string) bool { return v.hosts[owner] }
 
-// Serves reports whether an owner's announcement is accepted: some that counts or counted.
-func (v View) Serves(owner string) bool {
-	return slices.ContainsFunc(v.Announcements, func(a Announcement) bool { return a.Ref.PubKey == owner && !a.Held })
+// Serves reports whether a repository is served that someone owns, or is a maintainer of: its
+// announcement is accepted.
+func (v View) Serves(key string) bool {
+	owners := v.OwnersFor(key)
+	return slices.ContainsFunc(v.Announcements, func(a Announcement) bool {
+		return !a.Held && (a.Ref.PubKey == key || slices.Contains(owners, a.Ref.PubKey))
+	})
 }
 
 // IsArchived reports whether an owner's repository is here though its announcement does not list us
@@ -219,8 +223,8 @@ func (v View) StatesFor(owner string) []State {
 // Want is what one repository misses.
 type Want struct {
 	Owner string
-	// Payer is whom the data counts for: the owner for what states name, the author of a pull
-	// request for its commit.
+	// Payer is whom the data counts for: the owner for what states name, those of maintainers too,
+	// who did not ask to be named; the author of a pull request for its commit.
 	Payer   string
 	Served  bool     // the payer owns a repository of the identifier that is served
 	Objects []string // in order

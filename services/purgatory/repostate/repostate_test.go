@@ -212,11 +212,11 @@ func TestAuthorise(t *testing.T) {
 }
 
 // TestServes: an owner whose first announcement only waits is not served yet; one who has a newer
-// one that waits still is.
+// one that waits still is, and so is a maintainer.
 func TestServes(t *testing.T) {
 	t.Parallel()
-	v := repostate.New("x", config.Rules{Home: domain}, []*nostr.Event{announcement(t, owner, 1)}, held(announcement(t, owner, 2), announcement(t, other, 1)))
-	if !v.Serves(owner) || v.Serves(other) || v.Serves("unknown") {
+	v := repostate.New("x", config.Rules{Home: domain}, []*nostr.Event{announcement(t, owner, 1, friend)}, held(announcement(t, owner, 2, friend), announcement(t, other, 1, friend)))
+	if !v.Serves(owner) || !v.Serves(friend) || v.Serves(other) || v.Serves("unknown") {
 		t.Errorf("served: owner %v, other %v, unknown %v", v.Serves(owner), v.Serves(other), v.Serves("unknown"))
 	}
 }
