@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -74,55 +75,82 @@ func TestAStrangersPushDoesNotHoldUpTheOwner(t *testing.T) {
 	}
 }
 
-// TestAThousandStrangersAddNothingToAPush: they announce the owner's identifier, and the owner's
-// push starts as many git processes as before.
-func TestAThousandStrangersAddNothingToAPush(t *testing.T) {
-	program, started := traced(t)
-	w := newWorld(t, "--git-binary="+program)
+// TestACrowdAddsNothingToAPush: whatever strangers announce and send for the owner's identifier, the
+// owner's push starts as many git processes in the owner's repository as before, and asks ingest as
+// often.
+func TestACrowdAddsNothingToAPush(t *testing.T) {
+	program, processes := counted(t, alice)
+	w := newWorld(t, "--git-binary="+program, "--hunt-backoff-base=1h", "--hunt-backoff-max=1h")
 	work := gittest.NewWork(t)
 	w.pushFirst(work)
-	push := func(at nostr.Timestamp) (processes int) {
+	quiet := func() {
+		last, since := -1, time.Now()
+		eventually(t, "nothing is under way", func() bool {
+			if n := processes(); n != last {
+				last, since = n, time.Now()
+			}
+			return time.Since(since) > 3*time.Second
+		})
+	}
+	stranger := func(row, n int) string { return fmt.Sprintf("%032x%032x", row+1, n+1) }
+	push := func(at nostr.Timestamp) (steps [2]int) {
 		t.Helper()
-		w.in.holds("x", state("state", alice, "x", at, work.Commit("a", fmt.Sprint(at))), proto.SourceUser, time.Hour)
-		eventually(t, "the state was looked at", func() bool { return w.metric("purgatory_sync_queue_size") == 1 })
-		started()
+		st := state("state", alice, "x", at, work.Commit("a", fmt.Sprint(at)))
+		w.in.holds("x", st, proto.SourceUser, time.Hour)
+		quiet()
+		before := processes()
 		w.pushes(work, alice, "x", "main")
-		return started()
+		return [2]int{processes() - before, w.in.times(st.ID)}
 	}
 	alone := push(1002)
-	const strangers = 1000
-	for i := range strangers {
-		w.in.accept(announcement(t, "a stranger's announcement", fmt.Sprintf("%064x", i+1), "x"))
-	}
-	eventually(t, "the strangers' repositories are made", func() bool {
-		made, err := filepath.Glob(filepath.Join(w.git, "npub1*", "x.git"))
-		return err == nil && len(made) == 1+strangers
-	})
-	if among := push(1003); among > alone {
-		t.Errorf("a push starts %d git processes, and %d among %d strangers", alone, among, strangers)
+	for row, tc := range []struct {
+		crowd string
+		size  int
+		send  func(key string)
+	}{
+		{"who announce it", 1000, func(key string) { w.in.accept(announcement(t, "other", key, "x")) }},
+		{"who fill purgatory", 1000, func(key string) {
+			w.in.holds("x", announcement(t, "held", key, "x"), proto.SourceLive, time.Hour)
+			w.in.holds("x", state("held", key, "x", 1, strings.Repeat("9", 40)), proto.SourceLive, time.Hour)
+		}},
+		{"who offer pull requests", 300, func(key string) {
+			w.in.holds("x", pull("pull", key, strings.Repeat("8", 40), alice, "x"), proto.SourceLive, time.Hour)
+		}},
+		{"who name the owner as maintainer", 30, func(key string) {
+			fan := announcement(t, "fan", key, "x")
+			fan.Tags = append(fan.Tags, nostr.Tag{"maintainers", alice})
+			w.in.accept(finish(fan))
+		}},
+	} {
+		for n := range tc.size {
+			tc.send(stranger(row, n))
+		}
+		// One look for the objects that all of the pull requests name comes on top.
+		if among := push(nostr.Timestamp(1003 + row)); among[0] > alone[0]+1 || among[1] != alone[1] {
+			t.Errorf("a push alone takes %d git processes and %d releases, and %d and %d among %d %s", alone[0], alone[1], among[0], among[1], tc.size, tc.crowd)
+		}
 	}
 }
 
-// traced returns a git that tells of every process, those that git itself starts too, and how many
-// there were since the last time.
-func traced(t *testing.T) (program string, processes func() int) {
+// counted returns a git that notes of every process that works in an owner's repositories, and how
+// many there were.
+func counted(t *testing.T, owner string) (program string, processes func() int) {
 	t.Helper()
 	git, err := exec.LookPath("git")
 	if err != nil {
 		t.Fatal(err)
 	}
 	folder := t.TempDir()
-	events, program := filepath.Join(folder, "events"), filepath.Join(folder, "git")
-	script := fmt.Sprintf("#!/bin/sh\nGIT_TRACE2_EVENT='%s' exec '%s' \"$@\"\n", events, git)
+	notes, program := filepath.Join(folder, "notes"), filepath.Join(folder, "git")
+	script := fmt.Sprintf("#!/bin/sh\ncase \"$GIT_DIR\" in */%s/*) echo \"$1\" >> '%s' ;; esac\nexec '%s' \"$@\"\n", npub(t, owner), notes, git)
 	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return program, func() int {
-		data, err := os.ReadFile(events)
+		data, err := os.ReadFile(notes)
 		if err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
 		}
-		os.Remove(events)
-		return bytes.Count(data, []byte(`"event":"start"`))
+		return bytes.Count(data, []byte("\n"))
 	}
 }

@@ -73,16 +73,16 @@ var (
 // Unwritable is the reason where the disk takes nothing.
 const Unwritable = "the repository cannot be written now, try again later"
 
-// Options of the handler. The zero value works.
+// Options of the handler.
 type Options struct {
 	// PRs decides for paths below /prs (GRASP-06). nil: there are none.
 	PRs Authority
 
-	// MaxPushBytes bounds what a push sends (NGIT_MAX_PUSH_BYTES). Default 4 GiB.
+	// MaxPushBytes bounds what a push sends (NGIT_MAX_PUSH_BYTES).
 	MaxPushBytes int64
 
 	// Stall is how long a client may take for 32 KiB of its request or of its answer
-	// (NGIT_GIT_STALL). Default 30 s.
+	// (NGIT_GIT_STALL).
 	Stall time.Duration
 
 	// Patience is how long a request waits for a free git process before it is answered by 503.
@@ -91,7 +91,7 @@ type Options struct {
 
 	// SpoolBytes is how much requests on their way in and answers on their way out may take on disk
 	// (NGIT_GIT_SPOOL_BYTES), at least twice MaxPushBytes. One client may have a quarter of it, and
-	// one push in any case. Default 16 GiB.
+	// one push in any case.
 	SpoolBytes int64
 
 	// KeepAlive is how often a client that has sent its push and waits is told that we still work.
@@ -99,15 +99,14 @@ type Options struct {
 	KeepAlive time.Duration
 
 	// Holder returns where the worker listens that holds an identifier now, unless it is this one;
-	// false: none does. It is asked for pushes that were read in when the repository moved. nil:
-	// those are refused.
+	// false: none does. It is asked for pushes that were read in when the repository moved.
 	Holder func(identifier string) (address string, held bool)
 
-	// HandOver is how long such a push waits until a worker holds the repository. Default 30 s.
+	// HandOver is how long such a push waits until a worker holds the repository.
 	HandOver time.Duration
 
-	Log     *slog.Logger // default: nothing is logged
-	Metrics *Metrics     // default: nothing is counted
+	Log     *slog.Logger
+	Metrics *Metrics
 }
 
 // retryAfter is how soon what failed for now may be asked for again, in seconds.
@@ -122,18 +121,9 @@ type handler struct {
 
 // New makes the handler for every path that nostr.ParseRepositoryPath reads.
 func New(a Authority, o Options) http.Handler {
-	o.MaxPushBytes = cmp.Or(o.MaxPushBytes, 4<<30)
-	o.Stall = cmp.Or(o.Stall, 30*time.Second)
 	o.Patience = cmp.Or(o.Patience, 30*time.Second)
-	o.SpoolBytes = max(cmp.Or(o.SpoolBytes, 16<<30), 2*o.MaxPushBytes)
+	o.SpoolBytes = max(o.SpoolBytes, 2*o.MaxPushBytes)
 	o.KeepAlive = cmp.Or(o.KeepAlive, 5*time.Second)
-	o.HandOver = cmp.Or(o.HandOver, 30*time.Second)
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Metrics == nil {
-		o.Metrics = NewMetrics(nil, 0)
-	}
 	share := max(o.SpoolBytes/4, o.MaxPushBytes+diskStep)
 	return &handler{Options: o, authority: a, disk: limit.NewFair(o.SpoolBytes+diskStep, share)}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -88,10 +89,20 @@ func serve(t testing.TB, o githttp.Options) *house { return serveFrom(t, gittest
 func serveFrom(t testing.TB, store *repository.Store, o githttp.Options) *house {
 	t.Helper()
 	h := &house{TB: t, registry: prometheus.NewPedanticRegistry(), authority: &authority{store: store, known: map[string]bool{}, push: takeAll}}
-	o.Metrics = githttp.NewMetrics(h.registry, 2)
-	h.Server = httptest.NewServer(githttp.New(h.authority, o))
+	h.Server = httptest.NewServer(githttp.New(h.authority, complete(o, h.registry)))
 	t.Cleanup(h.Server.Close)
 	return h
+}
+
+// complete gives options that a test does not set the values that they have as a rule.
+func complete(o githttp.Options, registry *prometheus.Registry) githttp.Options {
+	o.Metrics, o.Log = githttp.NewMetrics(registry, 2), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.MaxPushBytes, o.SpoolBytes = cmp.Or(o.MaxPushBytes, 4<<30), cmp.Or(o.SpoolBytes, 16<<30)
+	o.Stall, o.HandOver = cmp.Or(o.Stall, 30*time.Second), cmp.Or(o.HandOver, 30*time.Second)
+	if o.Holder == nil {
+		o.Holder = func(string) (string, bool) { return "", false }
+	}
+	return o
 }
 
 // repo makes a repository that is served. Its HEAD is as a release leaves it.

@@ -122,9 +122,6 @@ func (p *receiving) decide(ctx context.Context, asked PushRequest) (others *http
 		if !errors.Is(err, ErrElsewhere) {
 			return nil, err
 		}
-		if p.x.Holder == nil {
-			return nil, Refuse(moving)
-		}
 		if address, held := p.x.Holder(p.x.ref.Identifier); held {
 			if others, err := p.passOn(ctx, address); others != nil || err != nil {
 				return others, err

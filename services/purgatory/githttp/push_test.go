@@ -306,7 +306,7 @@ func TestClientThatSendsTooSlowlyIsCutOff(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				registry := prometheus.NewPedanticRegistry()
 				l := nettest.Listen()
-				server := &http.Server{Handler: githttp.New(a, githttp.Options{Stall: stall, Metrics: githttp.NewMetrics(registry, 2)})}
+				server := &http.Server{Handler: githttp.New(a, complete(githttp.Options{Stall: stall}, registry))}
 				go server.Serve(l)
 				defer server.Close()
 				transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.Dial(ctx) }}
