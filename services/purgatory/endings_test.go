@@ -84,9 +84,10 @@ func TestAnOwnerComesBack(t *testing.T) {
 			}
 			w.stop() // the next worker of the shard goes on
 			w.worker = start(t, "two", w.git, w.Bus.ClientURL())
-			if list := w.ask(proto.RepoList, "").Repos; len(list) != 1 || list[0].Until.IsZero() {
-				t.Fatalf("the next worker lists %+v", list)
-			}
+			eventually(t, "the next worker lists it", func() bool {
+				list := w.ask(proto.RepoList, "").Repos
+				return len(list) == 1 && list[0].State == proto.RepoEnded && !list[0].Until.IsZero()
+			})
 			if got := w.ref(alice, "x", "refs/heads/main"); got != commit {
 				t.Fatalf("main is %q, want %q", got, commit)
 			}

@@ -109,11 +109,11 @@ func TestAPullRequestsCommitIsPushedToAnotherIdentifier(t *testing.T) {
 
 // TestPullRequestsThatNobodySaw: what was accepted or deleted while no worker held the shard, and
 // what is for a repository that is announced later, is found. The commit comes from a repository of
-// another identifier.
+// another identifier, or from where the pull request says that it is.
 func TestPullRequestsThatNobodySaw(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	work := gittest.NewWork(t)
+	work, root := gittest.NewWork(t), t.TempDir()
 	c1 := work.Commit("a", "1")
 	for _, identifier := range []string{"x", "y"} {
 		w.in.accept(announcement(t, "announcement", alice, identifier))
@@ -123,14 +123,20 @@ func TestPullRequestsThatNobodySaw(t *testing.T) {
 	w.pushes(work, alice, "x", "main")
 	eventually(t, "there is a repository y", func() bool { return w.repo(alice, "y").Exists() })
 	w.stop()
+	c2 := work.Commit("a", "2")
+	work.Publish(root, "fork.git")
+	server := gittest.Backend(t, root)
 	both := pullFor("both", bob, c1, nostr.RepoRef{PubKey: alice, Identifier: "x"}, nostr.RepoRef{PubKey: alice, Identifier: "y"})
 	w.in.accept(both)
+	hunted := pull("hunted", bob, c2, alice, "y", server.URL+"/fork.git")
+	w.in.accept(hunted)
 	late := pullFor("late", bob, c1, nostr.RepoRef{PubKey: alice, Identifier: "x"}, nostr.RepoRef{PubKey: carol, Identifier: "x"})
 	w.in.accept(late)
 	start(t, "two", w.git, w.Bus.ClientURL())
 	for _, identifier := range []string{"x", "y"} {
 		w.names(alice, identifier, both, c1)
 	}
+	w.names(alice, "y", hunted, c2)
 	w.names(alice, "x", late, c1)
 	w.in.accept(announcement(t, "announcement", carol, "x"))
 	w.names(carol, "x", late, c1)

@@ -82,7 +82,7 @@ func (w *worker) again(ctx context.Context, t task, err error) {
 // are left alone: any number of strangers may announce it.
 func (w *worker) reconcile(ctx context.Context, t task) error {
 	hunted, attempt := w.hunter.Wanted(t.identifier)
-	if err := w.addOwed(ctx, &t); err != nil {
+	if err := w.addOwed(ctx, &t, hunted, attempt); err != nil {
 		return err
 	}
 	v, entries, scope, unlock, err := w.enter(ctx, t)
@@ -108,6 +108,9 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 		}
 		failed = errors.Join(failed, err)
 	}
+	if result.Owed && len(t.pulls) > 0 {
+		w.hunter.Ensure(t.identifier, w.node.Settings.HuntSyncDelay)
+	}
 	for _, ev := range result.Expired {
 		v = v.Without(ev.ID)
 	}
@@ -126,9 +129,9 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 
 // addOwed adds to a task the accepted pull requests whose commits are not named in all of its
 // repositories: what happened while no worker held the shard, and what is for a repository that is
-// new.
-func (w *worker) addOwed(ctx context.Context, t *task) error {
-	if !slices.Contains(slices.Collect(maps.Values(t.places)), within) {
+// new. When an attempt to hunt begins these are all repositories of the identifier.
+func (w *worker) addOwed(ctx context.Context, t *task, hunted, attempt bool) error {
+	if !hunted && !slices.Contains(slices.Collect(maps.Values(t.places)), within) {
 		return nil
 	}
 	v, err := w.known(ctx, t.identifier, w.holdings.OfIdentifier(t.identifier), t.pulls)
@@ -136,7 +139,11 @@ func (w *worker) addOwed(ctx context.Context, t *task) error {
 		return err
 	}
 	scope, _ := scopeOf(v, *t)
-	owed, err := w.owedPulls(ctx, v, scope.Owners)
+	owners := scope.Owners
+	if attempt {
+		owners = v.Hosted()
+	}
+	owed, err := w.owedPulls(ctx, v, owners)
 	t.pulls = append(t.pulls, owed...)
 	return err
 }

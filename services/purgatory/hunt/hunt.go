@@ -28,6 +28,8 @@ const (
 	// maxRequests bounds the requests of one attempt. Anybody may announce an identifier, with as
 	// many URLs as will fit, so that there can be more of them than are ever asked.
 	maxRequests = 1000
+	// attemptsInVain is after how many a hunt ends that no held event waits for: about 30 minutes.
+	attemptsInVain = 17
 )
 
 // Outcome is how a fetch ended.
@@ -131,6 +133,16 @@ func (h *Hunter) Add(identifier string, delay time.Duration) {
 	h.Look(identifier, "", one.next)
 }
 
+// Ensure is Add for an identifier that is not hunted for yet.
+func (h *Hunter) Ensure(identifier string, delay time.Duration) {
+	h.mu.Lock()
+	known := h.hunts[identifier] != nil
+	h.mu.Unlock()
+	if !known {
+		h.Add(identifier, delay)
+	}
+}
+
 // Len is how many identifiers are hunted for.
 func (h *Hunter) Len() int {
 	h.mu.Lock()
@@ -195,8 +207,9 @@ func (h *Hunter) Seek(identifier string, wants []repostate.Want, sources []repos
 		return
 	}
 	one.keep(wants, of)
+	waits := slices.ContainsFunc(wants, func(w repostate.Want) bool { return w.Waits })
 	switch {
-	case all && len(wants) == 0:
+	case all && (len(wants) == 0 || !waits && one.attempts >= attemptsInVain):
 		if !one.renewed {
 			delete(h.hunts, identifier)
 		}

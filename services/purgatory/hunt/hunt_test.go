@@ -119,7 +119,7 @@ func (w *world) left(identifier string, want repostate.Want) []string {
 func (w *world) set(identifier, author string, objects []string, urls ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.missing[identifier] = []repostate.Want{{Owner: "o", Objects: objects}}
+	w.missing[identifier] = []repostate.Want{{Owner: "o", Waits: true, Objects: objects}}
 	w.urls[identifier] = by(author, urls...)
 }
 
@@ -274,7 +274,7 @@ func (w *world) crowd(owners int) {
 		owner := fmt.Sprintf("o%d", i)
 		near := by(owner, "http://s/"+owner)
 		w.urls["x"] = append(w.urls["x"], near...)
-		w.missing["x"] = append(w.missing["x"], repostate.Want{Owner: owner, Objects: []string{"1"}, Near: near})
+		w.missing["x"] = append(w.missing["x"], repostate.Want{Owner: owner, Waits: true, Objects: []string{"1"}, Near: near})
 	}
 }
 

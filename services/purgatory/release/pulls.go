@@ -38,8 +38,11 @@ func (p *pass) alignPullRequests(ctx context.Context) (ready []*nostr.Event) {
 			p.do(err)
 			everywhere = everywhere && named
 		}
+		switch {
+		case !pr.Held && !everywhere:
+			p.out.Owed = true
 		// What is offered by its author does not wait for announced repositories.
-		if pr.Held && (everywhere || offered) {
+		case pr.Held && (everywhere || offered):
 			ready = append(ready, pr.Event)
 		}
 	}

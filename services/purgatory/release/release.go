@@ -91,6 +91,7 @@ type Scope struct {
 type Result struct {
 	Released []*nostr.Event // accepted now
 	Expired  []*nostr.Event // superseded by what was released
+	Owed     bool           // the commit of an accepted pull request is not named everywhere yet
 	Seq      uint64         // of the log; what was released is visible in projections that have reached it
 	// Later are repositories to look at again though nothing happens, and when.
 	Later map[repository.Place]time.Time
@@ -102,7 +103,7 @@ type Result struct {
 func (r *Releaser) Release(ctx context.Context, v repostate.View, scope Scope) (out Result, err error) {
 	p := &pass{Releaser: r, v: v, out: &out, repos: map[string]*repository.Repo{}, has: map[string]map[string]bool{}, trial: map[string]bool{}}
 	for range rounds {
-		out.Later = map[repository.Place]time.Time{}
+		out.Owed, out.Later = false, map[repository.Place]time.Time{}
 		ready, lost := p.align(ctx, scope)
 		refused, err := r.commit(ctx, ready, lost, &out)
 		if err != nil || len(refused) == 0 {

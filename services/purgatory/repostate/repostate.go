@@ -227,6 +227,7 @@ type Want struct {
 	// who did not ask to be named; the author of a pull request for its commit.
 	Payer   string
 	Served  bool     // the payer owns a repository of the identifier that is served
+	Waits   bool     // a held event waits for it, not only an accepted pull request
 	Objects []string // in order
 	// Near are those of the sources that the owner's people name: where it is most likely found,
 	// though strangers announce other places.
@@ -242,12 +243,13 @@ type Source struct{ URL, Author, Client string }
 // missing is for git to say.
 func (v View) Wants() (list []Want) {
 	by := map[[2]string]*Want{}
-	add := func(owner, payer string, objects []string, clone []Source) {
+	add := func(owner, payer string, waits bool, objects []string, clone []Source) {
 		w := by[[2]string{owner, payer}]
 		if w == nil {
 			w = &Want{Owner: owner, Payer: payer, Served: v.Serves(payer), Near: v.near(owner)}
 			by[[2]string{owner, payer}] = w
 		}
+		w.Waits = w.Waits || waits
 		w.Objects, w.Near = append(w.Objects, objects...), append(w.Near, clone...)
 	}
 	for _, s := range v.States {
@@ -259,11 +261,11 @@ func (v View) Wants() (list []Want) {
 		if slices.Contains(owners, s.Event.PubKey) {
 			owner = s.Event.PubKey
 		}
-		add(owner, owner, s.Objects(), nil)
+		add(owner, owner, true, s.Objects(), nil)
 	}
 	for _, pr := range v.PullRequests {
-		if owners := v.Tagged(pr); pr.Held && len(owners) > 0 {
-			add(owners[0], pr.Event.PubKey, []string{pr.Commit}, pr.sources())
+		if owners := v.Tagged(pr); len(owners) > 0 {
+			add(owners[0], pr.Event.PubKey, pr.Held, []string{pr.Commit}, pr.sources())
 		}
 	}
 	for _, w := range by {
