@@ -101,8 +101,8 @@ func TestAnOwnerComesBack(t *testing.T) {
 			if out, err := gittest.Try(t, work.Dir, "ls-remote", w.address(alice, "x")); err != nil || !strings.Contains(out, commit+"\trefs/heads/main") {
 				t.Errorf("it is not served as it was: %v\n%s", err, out)
 			}
-			if list := w.ask(proto.RepoList, "").Repos; len(list) > 0 {
-				t.Errorf("what is hosted again is listed: %+v", list)
+			if list := w.ask(proto.RepoList, "").Repos; len(list) != 1 || list[0].State == proto.RepoEnded {
+				t.Errorf("what is hosted again is listed as %+v", list)
 			}
 		})
 	}
