@@ -127,6 +127,9 @@ func (b *Bus) prepare(ctx context.Context, o Options, wait *waiting) error {
 			if err == nil && provisions {
 				err = b.provision(b.open, o, newWaiting(o))
 			}
+			if len(reconnected) > 0 {
+				continue // NATS was started again meanwhile, and has lost its streams in memory again
+			}
 			if err != nil && b.open.Err() == nil {
 				b.lose(err)
 			}
