@@ -2,6 +2,7 @@ package eventdb
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"iter"
@@ -20,9 +21,32 @@ type Bans interface {
 	Banned(ev *nostr.Event) (name string, banned bool)
 }
 
-// hidden are the events that are not served, with the name of the ban that hides each. It does not
-// change.
-type hidden map[id]string
+// hidden are the events that are not served. Once others can see it, it does not change.
+type hidden struct {
+	by map[id]string // the name of the ban that hides each
+	// some has a bit for what the first two bytes of each id say: most other events need no look at
+	// the map.
+	some [1 << 10]uint64
+}
+
+func (h *hidden) find(eid id) (name string, is bool) {
+	if at := binary.LittleEndian.Uint16(eid[:]); h == nil || h.some[at/64]>>(at%64)&1 == 0 {
+		return "", false
+	}
+	name, is = h.by[eid]
+	return name, is
+}
+
+func (h *hidden) add(eid id, name string) {
+	at := binary.LittleEndian.Uint16(eid[:])
+	h.some[at/64] |= 1 << (at % 64)
+	h.by[eid] = name
+}
+
+// copied is a copy, which may be changed.
+func (h *hidden) copied() *hidden {
+	return &hidden{by: maps.Clone(h.by), some: h.some}
+}
 
 // Hide hides what is banned, and what hangs on it: an event that names something hidden, and names
 // nothing else that is here, has no place without it. It replaces what was hidden before. Events that
@@ -35,7 +59,7 @@ type hidden map[id]string
 func (db *DB) Hide(bans Bans) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	h := hiding{hidden: hidden{}}
+	h := hiding{hidden: &hidden{by: map[id]string{}}}
 	view := db.View()
 	defer view.Close()
 	for name, f := range bans.Reach() {
@@ -50,14 +74,13 @@ func (db *DB) Hide(bans Bans) error {
 		return err
 	}
 	db.bans = bans
-	db.hidden.Store(&h.hidden)
+	db.hidden.Store(h.hidden)
 	return nil
 }
 
 // hideBanned hides those of the events of a change that are banned, before they can be seen.
 func (c *change) hideBanned() (h hiding, err error) {
-	before := c.db.hiddenNow()
-	h.hidden = before
+	h.hidden = c.db.hidden.Load()
 	for _, r := range c.stored {
 		name, banned := c.db.bans.Banned(r.Event)
 		if !banned {
@@ -69,12 +92,12 @@ func (c *change) hideBanned() (h hiding, err error) {
 			continue
 		}
 		if len(h.fresh) == 0 {
-			h.hidden = maps.Clone(before)
+			h.hidden = h.hidden.copied()
 		}
 		e, _ := EntryOf(r.Event)
 		h.add(e, name)
 	}
-	c.db.hidden.Store(&h.hidden)
+	c.db.hidden.Store(h.hidden)
 	return h, nil
 }
 
@@ -82,33 +105,26 @@ func (c *change) hideBanned() (h hiding, err error) {
 func (c *change) hideNamers(h hiding) error {
 	view := c.db.View()
 	defer view.Close()
-	h.hidden = maps.Clone(h.hidden)
+	h.hidden = h.hidden.copied()
 	err := h.spread(view.All())
-	c.db.hidden.Store(&h.hidden)
+	c.db.hidden.Store(h.hidden)
 	c.stored = slices.DeleteFunc(c.stored, func(r Record) bool {
 		e, _ := EntryOf(r.Event)
-		_, hidden := h.hidden[e.ID]
+		_, hidden := h.hidden.find(e.ID)
 		return hidden
 	})
 	return err
 }
 
-func (db *DB) hiddenNow() hidden {
-	if now := db.hidden.Load(); now != nil {
-		return *now
-	}
-	return nil
-}
-
 // hiding gathers what is hidden.
 type hiding struct {
-	hidden hidden
+	hidden *hidden
 	fresh  []Entry // what names these was not looked at
 }
 
 func (h *hiding) add(e Entry, name string) {
-	if _, known := h.hidden[e.ID]; !known {
-		h.hidden[e.ID] = name
+	if _, known := h.hidden.find(e.ID); !known {
+		h.hidden.add(e.ID, name)
 		h.fresh = append(h.fresh, e)
 	}
 }
@@ -152,8 +168,8 @@ func (h *hiding) spread(view *View) error {
 var standsAlone = []int{nostr.KindDeletion, nostr.KindReport, nostr.KindUserGraspList, nostr.KindAnnouncement, nostr.KindState}
 
 // hanging reports whether an event names something hidden, and nothing else that is here.
-func (h hidden) hanging(r reader, ev *nostr.Event) (name string, hangs bool, err error) {
-	if len(h) == 0 || slices.Contains(standsAlone, ev.Kind) {
+func (h *hidden) hanging(r reader, ev *nostr.Event) (name string, hangs bool, err error) {
+	if h == nil || len(h.by) == 0 || slices.Contains(standsAlone, ev.Kind) {
 		return "", false, nil
 	}
 	refs, here := nostr.ReferencesOf(ev), []id(nil)
@@ -179,7 +195,7 @@ func (h hidden) hanging(r reader, ev *nostr.Event) (name string, hangs bool, err
 		}
 	}
 	for _, eid := range here {
-		if name, hangs = h[eid]; !hangs {
+		if name, hangs = h.find(eid); !hangs {
 			return "", false, nil
 		}
 	}
@@ -190,7 +206,10 @@ func (h hidden) hanging(r reader, ev *nostr.Event) (name string, hangs bool, err
 // before these.
 func (v *View) HiddenBy(name string) (ids []string, err error) {
 	f := nostr.Filter{IDs: []string{}}
-	for eid, by := range v.hidden {
+	if v.hidden == nil {
+		return nil, nil
+	}
+	for eid, by := range v.hidden.by {
 		if by == name {
 			f.IDs = append(f.IDs, hex.EncodeToString(eid[:]))
 		}
@@ -207,6 +226,6 @@ func (v *View) HiddenBy(name string) (ids []string, err error) {
 // Hidden returns the name of the ban that hides an event, if one does.
 func (v *View) Hidden(eventID string) (name string, is bool) {
 	eid, err := parseID(eventID)
-	name, is = v.hidden[eid]
+	name, is = v.hidden.find(eid)
 	return name, is && err == nil
 }

@@ -111,7 +111,7 @@ func (s *scanner) accept(m *match) (bool, error) {
 	if m.expiry != 0 && m.expiry < s.view.now {
 		return false, nil
 	}
-	if _, hidden := s.view.hidden[m.ID]; hidden {
+	if _, hidden := s.view.hidden.find(m.ID); hidden {
 		return false, nil
 	}
 	if s.plan.kinds != nil {

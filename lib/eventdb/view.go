@@ -22,8 +22,8 @@ type View struct {
 	snap   *pebble.Snapshot // nil: the index is closed
 	reads  reader
 	now    nostr.Timestamp
-	hidden hidden
-	within int // steps that a query may take; 0: no bound
+	hidden *hidden // nil: nothing is
+	within int     // steps that a query may take; 0: no bound
 	yield  func(context.Context) error
 }
 
@@ -55,7 +55,7 @@ func (db *DB) View() *View {
 		v.snap = db.pebble.NewSnapshot()
 		v.reads = reader{v.snap, db.sieve}
 	}
-	v.hidden = db.hiddenNow() // after the snapshot: what is in it and banned is among them
+	v.hidden = db.hidden.Load() // after the snapshot: what is in it and banned is among them
 	return v
 }
 
@@ -130,7 +130,7 @@ func (v *View) find(eventID string) (eid id, at located, err error) {
 		return eid, at, ErrNotFound
 	}
 	at, found, err := lookUp(v.reads, eid)
-	if _, hidden := v.hidden[eid]; err == nil && (!found || hidden || at.expired(v.now)) {
+	if _, hidden := v.hidden.find(eid); err == nil && (!found || hidden || at.expired(v.now)) {
 		err = ErrNotFound
 	}
 	return eid, at, err
@@ -143,7 +143,7 @@ func (v *View) Replaceable(kind int, pubkey, d string) (*nostr.Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, hidden := v.hidden[holder.ID]; hidden || !held {
+	if _, hidden := v.hidden.find(holder.ID); hidden || !held {
 		return nil, ErrNotFound
 	}
 	ev, err := loadAt(v.reads, holder.CreatedAt, holder.ID)
