@@ -175,7 +175,7 @@ func Needs(service string) []string {
 func Consumers(s Sizing) map[string][]jetstream.ConsumerConfig {
 	lane := func(name string) jetstream.ConsumerConfig {
 		return jetstream.ConsumerConfig{
-			Durable: name, AckPolicy: jetstream.AckExplicitPolicy,
+			Durable: name, Description: "the ingest replica that writes the log takes candidates here", AckPolicy: jetstream.AckExplicitPolicy,
 			AckWait: s.ClaimWait, MaxAckPending: 4096, Replicas: s.Replicas, MemoryStorage: true,
 		}
 	}

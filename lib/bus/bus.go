@@ -48,8 +48,6 @@ type Options struct {
 	Waiting func(what string)
 	// NewLog is asked before a log is made because there is none. An error refuses it. nil: none.
 	NewLog func() error
-
-	pingEvery time.Duration // for tests; 0: the constant
 }
 
 // Bus is an open connection to JetStream, and the server behind it where that is embedded.

@@ -75,7 +75,7 @@ func (b *Bus) connectOptions(o Options) []nats.Option {
 		nats.IgnoreAuthErrorAbort(),
 		nats.ReconnectWait(reconnectPause),
 		nats.ReconnectJitter(reconnectPause, reconnectPause),
-		nats.PingInterval(cmp.Or(o.pingEvery, pingEvery)),
+		nats.PingInterval(pingEvery),
 		nats.MaxPingsOutstanding(pingsOut),
 		nats.FlusherTimeout(writeTimeout),
 		// What is written while NATS is away fails at once. Kept back and sent to a server that has

@@ -38,7 +38,6 @@ func TestSilentServerIsGivenUp(t *testing.T) {
 	})
 	b, err := Open(t.Context(), Options{
 		URL: "nats://" + address, Provisions: true, Sizing: proto.DefaultSizing(), Log: slog.New(slog.DiscardHandler),
-		pingEvery: time.Second, // a server that is only slow answers in that time
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -206,14 +206,7 @@ func (p *Policy) dropMalformed() (warnings []string) {
 }
 
 func (p Policy) check() error {
-	for _, npub := range p.EventBlacklist {
-		if _, err := ParseNpub(npub); err != nil {
-			return &Error{"NGIT_EVENT_BLACKLIST", npub, "want npubs, comma-separated"}
-		}
-	}
-	for name, entries := range map[string][]string{
-		"NGIT_REPOSITORY_WHITELIST": p.RepositoryWhitelist, "NGIT_REPOSITORY_BLACKLIST": p.RepositoryBlacklist, "NGIT_ARCHIVE_WHITELIST": p.ArchiveWhitelist,
-	} {
+	for name, entries := range map[string][]string{"NGIT_REPOSITORY_WHITELIST": p.RepositoryWhitelist, "NGIT_ARCHIVE_WHITELIST": p.ArchiveWhitelist} {
 		if _, err := ParseList(name, entries); err != nil {
 			return err
 		}

@@ -1,39 +1,33 @@
 package netguard
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
 
 // reserved are address ranges that no stranger may lead us into, by the IANA special-purpose
 // registries (RFC 6890) and multicast.
-var reserved = []struct {
-	prefix netip.Prefix
-	what   string
-}{
-	{netip.MustParsePrefix("0.0.0.0/8"), "an unspecified address"},
-	{netip.MustParsePrefix("10.0.0.0/8"), "a private address"},
-	{netip.MustParsePrefix("100.64.0.0/10"), "a carrier-grade NAT address"},
-	{netip.MustParsePrefix("127.0.0.0/8"), "a loopback address"},
-	{netip.MustParsePrefix("169.254.0.0/16"), "a link-local address"},
-	{netip.MustParsePrefix("172.16.0.0/12"), "a private address"},
-	{netip.MustParsePrefix("192.0.0.0/24"), "an address of protocol assignments"},
-	{netip.MustParsePrefix("192.0.2.0/24"), "a documentation address"},
-	{netip.MustParsePrefix("192.88.99.0/24"), "a 6to4 relay address"},
-	{netip.MustParsePrefix("192.168.0.0/16"), "a private address"},
-	{netip.MustParsePrefix("198.18.0.0/15"), "a benchmarking address"},
-	{netip.MustParsePrefix("198.51.100.0/24"), "a documentation address"},
-	{netip.MustParsePrefix("203.0.113.0/24"), "a documentation address"},
-	{netip.MustParsePrefix("224.0.0.0/4"), "a multicast address"},
-	{netip.MustParsePrefix("240.0.0.0/4"), "a reserved or broadcast address"},
+var reserved = map[string][]netip.Prefix{
+	"an unspecified address":             prefixes("0.0.0.0/8 ::/128"),
+	"a private address":                  prefixes("10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fc00::/7"),
+	"a carrier-grade NAT address":        prefixes("100.64.0.0/10"),
+	"a loopback address":                 prefixes("127.0.0.0/8 ::1/128"),
+	"a link-local address":               prefixes("169.254.0.0/16 fe80::/10"),
+	"an address of protocol assignments": prefixes("192.0.0.0/24 2001::/23"), // Teredo, ORCHID, benchmarking
+	"a documentation address":            prefixes("192.0.2.0/24 198.51.100.0/24 203.0.113.0/24 2001:db8::/32 3fff::/20"),
+	"a 6to4 address":                     prefixes("192.88.99.0/24 2002::/16"),
+	"a benchmarking address":             prefixes("198.18.0.0/15"),
+	"a multicast address":                prefixes("224.0.0.0/4 ff00::/8"),
+	"a reserved or broadcast address":    prefixes("240.0.0.0/4"),
+	"a local NAT64 address":              prefixes("64:ff9b:1::/48"),
+}
 
-	{netip.MustParsePrefix("::/128"), "an unspecified address"},
-	{netip.MustParsePrefix("::1/128"), "a loopback address"},
-	{netip.MustParsePrefix("64:ff9b:1::/48"), "a local NAT64 address"},
-	{netip.MustParsePrefix("2001::/23"), "an address of protocol assignments"}, // Teredo, ORCHID, benchmarking
-	{netip.MustParsePrefix("2001:db8::/32"), "a documentation address"},
-	{netip.MustParsePrefix("2002::/16"), "a 6to4 address"},
-	{netip.MustParsePrefix("3fff::/20"), "a documentation address"},
-	{netip.MustParsePrefix("fc00::/7"), "a private address"},
-	{netip.MustParsePrefix("fe80::/10"), "a link-local address"},
-	{netip.MustParsePrefix("ff00::/8"), "a multicast address"},
+func prefixes(list string) (all []netip.Prefix) {
+	for _, p := range strings.Fields(list) {
+		all = append(all, netip.MustParsePrefix(p))
+	}
+	return all
 }
 
 var (
@@ -55,9 +49,9 @@ func refusal(addr netip.Addr) string {
 		wide := addr.As16()
 		addr = netip.AddrFrom4([4]byte(wide[12:]))
 	}
-	for _, r := range reserved {
-		if r.prefix.Contains(addr) {
-			return r.what
+	for what, all := range reserved {
+		if slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+			return what
 		}
 	}
 	if addr.Is6() && !globalUnicast.Contains(addr) {
