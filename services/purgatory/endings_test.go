@@ -101,9 +101,10 @@ func TestAnOwnerComesBack(t *testing.T) {
 			if out, err := gittest.Try(t, work.Dir, "ls-remote", w.address(alice, "x")); err != nil || !strings.Contains(out, commit+"\trefs/heads/main") {
 				t.Errorf("it is not served as it was: %v\n%s", err, out)
 			}
-			if list := w.ask(proto.RepoList, "").Repos; len(list) != 1 || list[0].State == proto.RepoEnded {
-				t.Errorf("what is hosted again is listed as %+v", list)
-			}
+			eventually(t, "it is listed as what is here", func() bool {
+				list := w.ask(proto.RepoList, "").Repos
+				return len(list) == 1 && list[0].State != proto.RepoEnded
+			})
 		})
 	}
 }

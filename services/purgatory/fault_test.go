@@ -38,19 +38,6 @@ func TestGitFolderThatCannotBeWritten(t *testing.T) {
 	w.pushes(work, alice, "x", "main")
 }
 
-// TestUnfitState: who watches is told of a state that no repository can have, and why.
-func TestUnfitState(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	work, root := gittest.NewWork(t), t.TempDir()
-	work.Commit("a", "1")
-	tree := work.Git("rev-parse", "HEAD^{tree}")
-	work.Publish(root, "x.git", "uploadpack.allowReachableSHA1InWant", "true")
-	w.in.waits("x", proto.SourceLive, announcement(t, "announcement", alice, "x", gittest.Backend(t, root).URL+"/x.git"), state("state", alice, "x", 1001, tree))
-	eventually(t, "it is said why", func() bool { return w.logged("a state cannot be applied", "a branch would name what is no commit") })
-	eventually(t, "the hunt is over", func() bool { return w.metric("purgatory_sync_queue_size") == 0 })
-}
-
 // TestWhatAKilledPushLeft goes when a worker takes over: it may be as large as a push may be.
 func TestWhatAKilledPushLeft(t *testing.T) {
 	t.Parallel()

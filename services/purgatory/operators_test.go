@@ -77,7 +77,7 @@ func TestAnOperatorAsks(t *testing.T) {
 	for name, a := range map[string]proto.RepoAnswer{
 		"only its owner": w.ask(proto.RepoRemove, ref),
 		"nothing of":     w.ask(proto.RepoShow, "30617:"+bob+":x"),
-		"30617":          w.ask(proto.RepoShow, "x"),
+		"an address is":  w.ask(proto.RepoShow, "x"),
 		"JSON":           w.askRaw(proto.RepoShow, []byte("{")),
 	} {
 		if !strings.Contains(a.Error, name) || len(a.Repos) > 0 {

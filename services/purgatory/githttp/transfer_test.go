@@ -3,7 +3,6 @@ package githttp
 import (
 	"bytes"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -57,26 +56,6 @@ func TestBufferGivesBackWhatItWasGiven(t *testing.T) {
 				t.Errorf("%d are taken", taken)
 			}
 		})
-	}
-}
-
-// TestBufferLetsGitEnd though nothing is read, as long as there is room, and then makes it wait.
-func TestBufferLetsGitEnd(t *testing.T) {
-	t.Parallel()
-	disk := limit.NewFair(2<<20, 2<<20)
-	b := newBuffer(scratch(t), &room{disk: disk})
-	if n, err := b.Write(make([]byte, 2<<20)); n != 2<<20 || err != nil {
-		t.Fatalf("%d, %v", n, err)
-	}
-	waits := make(chan error)
-	go func() {
-		_, err := b.Write(make([]byte, 2<<20))
-		waits <- err
-	}()
-	b.close()
-	err := <-waits
-	if taken, _, _ := disk.Counts(0); !errors.Is(err, errGone) || taken != 0 {
-		t.Errorf("%v, %d are taken", err, taken)
 	}
 }
 

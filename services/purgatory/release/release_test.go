@@ -371,25 +371,6 @@ func TestPartsInSiblings(t *testing.T) {
 	w.wantAsked("release alice", "release bob", "release state")
 }
 
-// TestPullRequestsGoToEveryRepositoryTheyTag, from the contributor's own repository too.
-func TestPullRequestsGoToEveryRepositoryTheyTag(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	c1 := w.work.Commit("a", "1")
-	for owner, name := range map[string]string{alice: "alice", bob: "bob", carol: "carol"} {
-		w.accept(w.announce(name, owner))
-	}
-	pull := w.pull("pull", carol, c1, alice, bob)
-	w.release()
-	w.wantAsked()
-	w.give(carol, "main")
-	w.release()
-	w.wantAsked("release pull")
-	w.wantRefs(alice, nostrPrefix+pull.ID, c1)
-	w.wantRefs(bob, nostrPrefix+pull.ID, c1)
-	w.wantRefs(carol)
-}
-
 // TestPushedTips: those without an event wait, those whose event names another commit go, those
 // whose time is over go.
 func TestPushedTips(t *testing.T) {
