@@ -49,38 +49,33 @@ func parse(subject string, header nats.Header, data []byte) (alone, error) {
 func TestParse(t *testing.T) {
 	t.Parallel()
 	data := text(someEvent())
-	c, err := parse("grasp.candidate.sync.daily", header(
+	all := header(
 		proto.HeaderSource, "daily", proto.HeaderRelay, "wss://r.example.org", proto.HeaderReply, "grasp.verdict.Inbox1",
-		proto.HeaderRef, "7", proto.HeaderTraceParent, "00-11", proto.HeaderAction, "release",
-	), []byte(data))
+		proto.HeaderRef, "7", proto.HeaderTraceParent, "00-11", proto.HeaderAction, "release", proto.HeaderClient, "192.0.2.1",
+	)
+	c, err := parse("grasp.candidate.sync.daily", all, []byte(data))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Lane != proto.LaneSyncDaily || c.Source != proto.SourceDaily || c.Relay != "wss://r.example.org" || c.reply != "grasp.verdict.Inbox1" ||
-		c.ref != "7" || c.Trace != "00-11" || c.Event.ID != someEvent().ID || string(c.Raw) != data {
+	if c.Relay != "wss://r.example.org" || c.reply != "grasp.verdict.Inbox1" || c.ref != "7" || c.Trace != "00-11" || c.Event.ID != someEvent().ID || string(c.Raw) != data {
 		t.Errorf("%+v", c)
 	}
-	if c.Action != "" {
-		t.Error("an action outside of the release lane")
-	}
-	if c, err = parse("grasp.candidate.sync.historic", header(proto.HeaderSource, "import"), []byte(data)); err != nil || c.Source != proto.SourceImport {
-		t.Errorf("of an import: source %q, %v", c.Source, err)
-	}
-	if _, err = parse("grasp.candidate.sync.live", header(proto.HeaderSource, "import"), []byte(data)); err == nil {
-		t.Errorf("an import on the lane of live events: %v", err)
-	}
-	// No header makes a user's event a synced one.
-	if c, err = parse("grasp.candidate.user", header(proto.HeaderSource, "daily"), []byte(data)); err != nil || c.Source != proto.SourceUser {
-		t.Errorf("on the user lane: source %q, %v", c.Source, err)
-	}
-	// A client key counts on the user lane only.
-	for subject, want := range map[string]string{"grasp.candidate.user": "192.0.2.1", "grasp.candidate.sync.daily": ""} {
-		c, err := parse(subject, header(proto.HeaderSource, "daily", proto.HeaderClient, "192.0.2.1"), []byte(data))
-		if err != nil || c.Client != want {
-			t.Errorf("%s: client %q, %v; want %q", subject, c.Client, err, want)
+	// No header says more than the lane.
+	for _, tc := range []struct {
+		subject string
+		header  nats.Header
+		want    policy.Candidate
+	}{
+		{"grasp.candidate.sync.daily", all, policy.Candidate{Lane: proto.LaneSyncDaily, Source: proto.SourceDaily}},
+		{"grasp.candidate.sync.historic", header(proto.HeaderSource, "import"), policy.Candidate{Lane: proto.LaneSyncHistoric, Source: proto.SourceImport}},
+		{"grasp.candidate.user", all, policy.Candidate{Lane: proto.LaneUser, Source: proto.SourceUser, Client: "192.0.2.1"}},
+	} {
+		c, err := parse(tc.subject, tc.header, []byte(data))
+		if err != nil || c.Lane != tc.want.Lane || c.Source != tc.want.Source || c.Client != tc.want.Client || c.Action != "" {
+			t.Errorf("%s: %+v, %v", tc.subject, c.Candidate, err)
 		}
 	}
-	// Nor does JSON that is much longer than what came.
+	// Nor does the log hold JSON that is much longer than what came, or what is not the event.
 	long := someEvent()
 	long.Content = strings.Repeat("\b", 1000)
 	long.ID = long.GetID()
@@ -88,7 +83,6 @@ func TestParse(t *testing.T) {
 	if c, err = parse("grasp.candidate.user", nil, []byte(spaced)); err != nil || len(c.Raw) > len(spaced) {
 		t.Errorf("%d bytes of %d, %v", len(c.Raw), len(spaced), err)
 	}
-	// What is not the event does not reach the log.
 	padded := " " + strings.Replace(data, `{"kind"`, `{ "content":"of another","kind"`, 1)
 	if c, err = parse("grasp.candidate.user", nil, []byte(padded)); err != nil || string(c.Raw) != data {
 		t.Errorf("raw %s, %v", c.Raw, err)
@@ -114,6 +108,7 @@ func TestParseRefuses(t *testing.T) {
 		{"unknown lane", "grasp.candidate.vip", nil, good},
 		{"foreign subject", "grasp.event.1", nil, good},
 		{"sync without source", "grasp.candidate.sync.live", nil, good},
+		{"an import on the lane of live events", "grasp.candidate.sync.live", header(proto.HeaderSource, "import"), good},
 		{"sync of a user", "grasp.candidate.sync.live", header(proto.HeaderSource, "direct"), good},
 		{"release without action", "grasp.candidate.release", nil, good},
 		{"unknown action", "grasp.candidate.release", header(proto.HeaderAction, "burn"), good},

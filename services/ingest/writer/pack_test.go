@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/policy"
@@ -131,25 +133,44 @@ func TestAnUndecidableEventOfAPack(t *testing.T) {
 	eventually(t, "the pack is acknowledged", func() bool { return queued(t, b) == 0 })
 }
 
-// TestParkedEventSurvivesAFencedBatch: what healed in a batch that is refused is decided again.
-func TestParkedEventSurvivesAFencedBatch(t *testing.T) {
+// TestAFencedBatchIsDecidedAgain: a commit that another writer's mark refuses, before the log's part
+// or between that and the held events', is decided again with all that it has healed, and answered
+// once.
+func TestAFencedBatchIsDecidedAgain(t *testing.T) {
 	t.Parallel()
-	r, g, seen, s := heldAtGate(t, 500, nil)
-	alice := newPerson(1)
-	announcement, issue := alice.announcement("x", 100), newPerson(2).issue(alice, "x", 1)
-	g.open.Store(true)
-	s.ask(proto.LaneSyncLive, issue)
-	s.ask(proto.LaneUser, announcement)
-	g.open.Store(false)
-	s.act(proto.ActionRelease, announcement)
-	<-g.begun
-	if _, err := r.Bus.JS.Publish(t.Context(), proto.SubjectEventsMark, []byte(`{"writer":"other"}`)); err != nil {
-		t.Fatal(err)
-	}
-	g.release()
-	eventually(t, "both are in the log", func() bool { return len(logIDs(t, r.Bus)) == 2 })
-	if n := seen.count(issue.ID); n < 3 {
-		t.Errorf("the issue was decided %d times", n)
+	for subject, want := range map[string]proto.Outcome{
+		proto.SubjectEventsMark:                              proto.Accepted,
+		proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey): proto.Duplicate, // the log has it before the failure
+	} {
+		t.Run(subject, func(t *testing.T) {
+			t.Parallel()
+			b := openBus(t, t.TempDir())
+			var armed atomic.Bool
+			r := start(t, b, "one", func(w *Writer) {
+				other := func() {
+					if armed.CompareAndSwap(true, false) {
+						if _, err := b.JS.Publish(t.Context(), subject, []byte(`{"writer":"other"}`)); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+				if w.afterEvents = other; want == proto.Accepted {
+					w.beforeCommit = other
+				}
+			})
+			s, alice := newSender(t, b, "fenced"), newPerson(1)
+			announcement, issue := alice.announcement("x", 100), newPerson(2).issue(alice, "x", 1)
+			s.ask(proto.LaneSyncLive, issue)
+			s.ask(proto.LaneUser, announcement)
+			armed.Store(true)
+			if v := s.release(announcement); v.Outcome != want {
+				t.Errorf("%+v, want %s", v, want)
+			}
+			eventually(t, "both are in the log", func() bool { return len(logIDs(t, b)) == 2 && r.Held.Len() == 0 })
+			if n := testutil.ToFloat64(r.Metrics.fenced); n != 1 || len(s.wait(3)) != 3 {
+				t.Errorf("%v commits were refused, %d verdicts", n, len(s.verdicts))
+			}
+		})
 	}
 }
 

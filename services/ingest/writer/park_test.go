@@ -2,7 +2,6 @@ package writer
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -12,55 +11,44 @@ import (
 
 var began = time.Unix(1_800_000_000, 0)
 
-func idOf(n int) string { return fmt.Sprintf("%064x", n) }
-
+// TestPark: a park gives back what came, in that order, until its time is over; when it is full the
+// oldest goes; and what one arrival sets off is bounded.
 func TestPark(t *testing.T) {
 	t.Parallel()
 	p := NewPark(2*time.Minute, 3)
-	add := func(at time.Time, all ...int) {
-		for _, n := range all {
-			p.Add(&policy.Candidate{Event: &nostr.Event{ID: idOf(n)}}, at)
+	add := func(p *Park, at time.Time, ids ...string) {
+		for _, id := range ids {
+			p.Add(&policy.Candidate{Event: &nostr.Event{ID: id}}, at)
 		}
 	}
-	want := func(want ...int) {
+	want := func(want string) {
 		t.Helper()
-		var ids, wanted []string
-		for n := range 10 {
-			ids = append(ids, idOf(n))
+		got := ""
+		for _, c := range p.Take([]string{"0", "1", "2", "3", "4"}) {
+			got += c.Event.ID
 		}
-		for _, n := range want {
-			wanted = append(wanted, idOf(n))
-		}
-		var got []string
-		for _, c := range p.Take(ids) {
-			got = append(got, c.Event.ID)
-		}
-		if !slices.Equal(got, wanted) {
-			t.Errorf("taken: %.64q, want %.64q", got, wanted)
+		if got != want {
+			t.Errorf("taken: %q, want %q", got, want)
 		}
 	}
-	add(began, 2, 1)
-	add(began.Add(time.Minute), 2) // it stays as it is
+	add(p, began, "2", "1")
+	add(p, began.Add(time.Minute), "2") // it stays as it is
 	p.Expire(began.Add(2*time.Minute - 1))
-	want(2, 1)
-	want()
-	add(began, 1)
+	want("21")
+	want("")
+	add(p, began, "1")
 	p.Expire(began.Add(2 * time.Minute))
-	want()
-	add(began, 0, 1, 2, 3, 4)
-	want(2, 3, 4)
-}
+	want("")
+	add(p, began, "0", "1", "2", "3", "4")
+	want("234")
 
-// However many wait for one arrival, what it sets off is bounded.
-func TestParkGivesSoMany(t *testing.T) {
-	t.Parallel()
-	p := NewPark(time.Minute, 100_000)
+	large := NewPark(time.Minute, 100_000)
 	var ids []string
 	for n := range 5000 {
-		p.Add(&policy.Candidate{Event: &nostr.Event{ID: idOf(n)}}, began)
-		ids = append(ids, idOf(n))
+		ids = append(ids, fmt.Sprint(n))
 	}
-	if got := len(p.Take(ids)); got != 1024 {
+	add(large, began, ids...)
+	if got := len(large.Take(ids)); got != 1024 {
 		t.Errorf("%d taken, want 1024", got)
 	}
 }
