@@ -26,14 +26,6 @@ func event(kind, n int) *nostr.Event {
 	return ev
 }
 
-// serve serves 4500 accepted issues, 2 held states and 3 rejected events, one of each of the latter
-// accepted too.
-func serve(t *testing.T) *bus.Bus {
-	t.Helper()
-	b, _ := serveIndex(t)
-	return b
-}
-
 func records(seq uint64, events ...*nostr.Event) (recs []eventdb.Record) {
 	for n, ev := range events {
 		recs = append(recs, eventdb.Record{Seq: seq + uint64(n), Event: ev})
@@ -41,7 +33,9 @@ func records(seq uint64, events ...*nostr.Event) (recs []eventdb.Record) {
 	return recs
 }
 
-func serveIndex(t *testing.T) (*bus.Bus, *eventdb.DB) {
+// serve serves 4500 accepted issues, 2 held states and 3 rejected events, one of each of the latter
+// accepted too.
+func serve(t *testing.T) (*bus.Bus, *eventdb.DB) {
 	t.Helper()
 	b, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Sizing: proto.DefaultSizing()})
 	if err != nil {
@@ -53,12 +47,11 @@ func serveIndex(t *testing.T) (*bus.Bus, *eventdb.DB) {
 	}
 	quiet := slog.New(slog.DiscardHandler)
 	all := known.Known{Index: index, Held: held.NewSet(b.JS, quiet, nil), Rejected: known.NewRejected(b.JS, quiet, time.Hour, "")}
-	var records []eventdb.Record
+	var issues []*nostr.Event
 	for n := range 4500 {
-		records = append(records, eventdb.Record{Seq: uint64(n + 1), Event: event(1621, n)})
+		issues = append(issues, event(1621, n))
 	}
-	records = append(records, eventdb.Record{Seq: 5000, Event: event(30618, 1)}, eventdb.Record{Seq: 5001, Event: event(7, 1)})
-	if err := index.Apply(records); err != nil {
+	if err := index.Apply(append(records(1, issues...), records(5000, event(30618, 1), event(7, 1))...)); err != nil {
 		t.Fatal(err)
 	}
 	for n := range 2 {
@@ -138,7 +131,7 @@ func listIDs(t *testing.T, b *bus.Bus, filter string) (ids []string, chunks int,
 
 func TestQuery(t *testing.T) {
 	t.Parallel()
-	b := serve(t)
+	b, _ := serve(t)
 	for _, tc := range []struct {
 		filter       string
 		want, chunks int

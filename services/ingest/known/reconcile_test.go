@@ -36,14 +36,8 @@ func relay(events []*nostr.Event) func([]byte) ([]byte, error) {
 	}
 }
 
-// missing runs a session over the bus, as a relay worker does.
-func missing(t *testing.T, b *bus.Bus, session query.Reconciliation, relay func([]byte) ([]byte, error)) (ids []string, count uint64, steps int) {
-	t.Helper()
-	ids, _, count, steps = differing(t, b, session, relay)
-	return ids, count, steps
-}
-
-// differing also tells how many events the relay does not have.
+// differing runs a session over the bus, as a relay worker does: what is missing here, and how many
+// events the relay does not have.
 func differing(t *testing.T, b *bus.Bus, session query.Reconciliation, relay func([]byte) ([]byte, error)) (ids []string, alone, count uint64, steps int) {
 	t.Helper()
 	service := query.Reconciler{Conn: b.Conn}
@@ -72,7 +66,7 @@ func differing(t *testing.T, b *bus.Bus, session query.Reconciliation, relay fun
 
 func TestReconcile(t *testing.T) {
 	t.Parallel()
-	b := serve(t)
+	b, _ := serve(t)
 	var issues, news []*nostr.Event
 	for n := range 4500 {
 		issues = append(issues, event(1621, n))
@@ -120,22 +114,18 @@ func TestReconcile(t *testing.T) {
 
 func TestReconcileRefusals(t *testing.T) {
 	t.Parallel()
-	b := serve(t)
+	b, _ := serve(t)
 	service := query.Reconciler{Conn: b.Conn}
-	if _, err := service.Continue(t.Context(), query.Reconciliation{}, []byte{0x61, 0xff}); !errors.Is(err, query.ErrRefused) {
-		t.Errorf("a broken message: %v", err)
-	}
-	if _, err := service.Continue(t.Context(), query.Reconciliation{}, []byte{0x62}); !errors.Is(err, query.ErrRefused) {
-		t.Errorf("another version: %v", err)
-	}
-	if _, err := service.Continue(t.Context(), query.Reconciliation{}, nil); !errors.Is(err, query.ErrRefused) {
-		t.Errorf("no message: %v", err)
-	}
-	if _, err := service.Continue(t.Context(), query.Reconciliation{}, make([]byte, 700<<10)); !errors.Is(err, query.ErrRefused) || !strings.Contains(err.Error(), "bytes") {
-		t.Errorf("a large message: %v", err)
-	}
-	if _, err := service.Continue(t.Context(), query.Reconciliation{}, make([]byte, 800<<10)); !errors.Is(err, query.ErrRefused) || !strings.Contains(err.Error(), "the bus takes") {
-		t.Errorf("a message that is too large for the bus: %v", err)
+	for _, tc := range []struct {
+		message []byte
+		says    string
+	}{
+		{[]byte{0x61, 0xff}, ""}, {[]byte{0x62}, ""}, {nil, "empty"}, {make([]byte, 700<<10), "bytes"}, {make([]byte, 800<<10), "the bus takes"},
+	} {
+		_, err := service.Continue(t.Context(), query.Reconciliation{}, tc.message)
+		if !errors.Is(err, query.ErrRefused) || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("a message of %d bytes: %v", len(tc.message), err)
+		}
 	}
 	for _, bad := range []string{"", "[", `{"filter":7}`, `{"message":"%"}`} {
 		msg, err := b.Conn.Request(proto.SubjectQueryReconcile, []byte(bad), time.Minute)
@@ -148,7 +138,7 @@ func TestReconcileRefusals(t *testing.T) {
 // TestReconcileWaitsForTheLog: an answer is given on what the asker names, and not before.
 func TestReconcileWaitsForTheLog(t *testing.T) {
 	t.Parallel()
-	b, index := serveIndex(t)
+	b, index := serve(t)
 	type begun struct {
 		known uint64
 		err   error
@@ -175,9 +165,9 @@ func TestReconcileWaitsForTheLog(t *testing.T) {
 // has come since is not missing all the same.
 func TestReconcileAsEventsAreAccepted(t *testing.T) {
 	t.Parallel()
-	b, index := serveIndex(t)
+	b, index := serve(t)
 	session := query.Reconciliation{Filter: nostr.Filter{Authors: []string{strings.Repeat("a", 64)}}}
-	if _, n, _ := missing(t, b, session, relay(nil)); n != 4505 {
+	if _, _, n, _ := differing(t, b, session, relay(nil)); n != 4505 {
 		t.Fatalf("%d known", n)
 	}
 	late := event(1621, 30_000)
@@ -185,11 +175,11 @@ func TestReconcileAsEventsAreAccepted(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := event(1621, 30_001)
-	if ids, _, _ := missing(t, b, session, relay([]*nostr.Event{late, other})); fmt.Sprint(ids) != fmt.Sprint([]string{other.ID}) {
+	if ids, _, _, _ := differing(t, b, session, relay([]*nostr.Event{late, other})); fmt.Sprint(ids) != fmt.Sprint([]string{other.ID}) {
 		t.Errorf("missing %q", ids)
 	}
 	session.Seq = 6000
-	if _, n, _ := missing(t, b, session, relay(nil)); n != 4506 {
+	if _, _, n, _ := differing(t, b, session, relay(nil)); n != 4506 {
 		t.Errorf("%d known at the sequence that was named", n)
 	}
 }

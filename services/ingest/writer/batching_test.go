@@ -75,7 +75,7 @@ func decideAll(t *testing.T, bounds policy.Bounds, candidates []message, next fu
 	}
 	w.lanes.close()
 	w.lanes = newLanes()
-	w.lanes.urgent = make(chan *pack, len(candidates)+1)
+	w.lanes.fetched[laneUser] = make(chan *pack, len(candidates)+1)
 	begun := r.Index.Seq()
 	s := newSender(t, b, "batching")
 	last := message{subject: proto.LaneUser.Subject(), data: encode(t, newPerson(99).grasps(1))}
@@ -83,7 +83,7 @@ func decideAll(t *testing.T, bounds policy.Bounds, candidates []message, next fu
 		header := nats.Header{proto.HeaderReply: {s.sub.Subject}}
 		maps.Copy(header, m.header)
 		m.header = header
-		put(r.ctx, w.lanes.urgent, readPack(&m))
+		w.lanes.put(r.ctx, laneUser, readPack(&m))
 		if i == len(candidates)-1 { // what heals comes before the last one
 			r.running.Go(func() { _ = w.run(r.ctx) })
 			s.wait(len(candidates))

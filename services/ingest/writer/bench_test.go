@@ -32,8 +32,8 @@ func BenchmarkDecideAndCommit(b *testing.B) {
 				return &m
 			}
 			announcement := encode(b, owner.announcement("tree", 1))
-			put(r.ctx, w.lanes.urgent, readPack(reply(message{subject: proto.LaneUser.Subject(), header: nats.Header{}, data: announcement})))
-			put(r.ctx, w.lanes.urgent, readPack(reply(message{subject: proto.LaneRelease.Subject(), data: announcement,
+			w.lanes.put(r.ctx, laneUser, readPack(reply(message{subject: proto.LaneUser.Subject(), header: nats.Header{}, data: announcement})))
+			w.lanes.put(r.ctx, laneUser, readPack(reply(message{subject: proto.LaneRelease.Subject(), data: announcement,
 				header: nats.Header{proto.HeaderAction: {string(proto.ActionRelease)}}})))
 			s.wait(2)
 			packs := historic(b, owner, b.N, bm.pack)
@@ -45,7 +45,7 @@ func BenchmarkDecideAndCommit(b *testing.B) {
 			began := time.Now()
 			go func() {
 				for i := range packs {
-					put(r.ctx, w.lanes.older, readPack(reply(packs[i])))
+					w.lanes.put(r.ctx, laneOlder, readPack(reply(packs[i])))
 				}
 			}()
 			s.wait(2 + b.N)

@@ -15,35 +15,44 @@ import (
 )
 
 const (
-	// urgentAhead and olderAhead are how many packs of a class are read and wait for their decision,
-	// and fetchBytes how much more of a lane is on its way. All that is urgent and comes while a
-	// batch is committed should fit into the next one.
-	urgentAhead, olderAhead = 64, 8
+	// urgentAhead and olderAhead are how many packs of a lane are read and wait for their decision,
+	// and fetchBytes how much more of it is on its way. All that is urgent and comes while a batch
+	// is committed should fit into the next one.
+	urgentAhead, olderAhead = 32, 8
 	fetchBytes              = 2 << 20
 )
 
-// sources are the lanes: their streams and consumers. Of all but sync someone waits for the events
-// as they happen.
-var sources = []struct{ name, stream, consumer string }{
+// sources are the lanes: their streams and consumers. Those before the last are urgent: someone
+// waits for their events as they happen.
+var sources = [...]struct{ name, stream, consumer string }{
 	{"user", proto.StreamUser, proto.ConsumerUser}, {"release", proto.StreamRelease, proto.ConsumerRelease},
 	{"live", proto.StreamLive, proto.ConsumerLive}, {"sync", proto.StreamSync, proto.ConsumerSync},
 }
 
-// lanes are the packs that were fetched and wait for their decision, in two classes. Fetching and
-// reading go on while a batch is decided and committed. Lanes of one class take turns where it is
-// full; its bound pushes back into their streams.
+const laneUser, laneOlder = 0, len(sources) - 1
+
+// lanes are the packs that were fetched and wait for their decision. Fetching and reading go on
+// while a batch is decided and committed; the bounds of each lane push back into its stream.
 //
-// A batch holds packs of one class, and where both wait they alternate. So an urgent event waits
-// for one commit of older ones at most, and its own is short.
+// A batch holds packs of one class, urgent or older. Where both wait they alternate, so that an
+// urgent event waits for one commit of older ones at most, and its own is short. Urgent lanes take
+// turns, pack by pack.
 type lanes struct {
-	urgent, older chan *pack
-	current       chan *pack // the class of the batch at hand
-	consuming     []jetstream.ConsumeContext
-	end           context.CancelFunc
+	fetched   [len(sources)]chan *pack
+	arrived   chan struct{} // of capacity 1: a lane has a pack
+	older     bool          // the class of the batch at hand, or of the last one
+	turn      int
+	consuming []jetstream.ConsumeContext
+	end       context.CancelFunc
 }
 
 func newLanes() *lanes {
-	return &lanes{urgent: make(chan *pack, urgentAhead), older: make(chan *pack, olderAhead), end: func() {}}
+	l := &lanes{arrived: make(chan struct{}, 1), older: true, end: func() {}}
+	for i := range l.fetched {
+		l.fetched[i] = make(chan *pack, urgentAhead)
+	}
+	l.fetched[laneOlder] = make(chan *pack, olderAhead)
+	return l
 }
 
 // openLanes begins to fetch. broken is called when a lane has no consumer any more: NATS has lost
@@ -51,16 +60,12 @@ func newLanes() *lanes {
 func openLanes(ctx context.Context, b *bus.Bus, metrics *Metrics, broken func(error)) (*lanes, error) {
 	l := newLanes()
 	ctx, l.end = context.WithCancel(context.WithoutCancel(ctx))
-	for _, source := range sources {
+	for lane, source := range sources {
 		failed := func(err error) error { return fmt.Errorf("fetch candidates of %s: %w", source.consumer, err) }
-		class := l.urgent
-		if source.stream == proto.StreamSync {
-			class = l.older
-		}
 		take := func(m jetstream.Msg) {
 			p := readPack(m)
 			metrics.queue.WithLabelValues(source.name).Set(float64(p.behind))
-			put(ctx, class, p)
+			l.put(ctx, lane, p)
 		}
 		onError := func(_ jetstream.ConsumeContext, err error) {
 			gone := []error{nats.ErrNoResponders, jetstream.ErrConsumerDeleted, jetstream.ErrConsumerNotFound, jetstream.ErrConsumerDoesNotExist}
@@ -84,10 +89,14 @@ func openLanes(ctx context.Context, b *bus.Bus, metrics *Metrics, broken func(er
 	return l, nil
 }
 
-// put waits until a class has room for a pack.
-func put(ctx context.Context, class chan<- *pack, p *pack) {
+// put waits until a lane has room for a pack.
+func (l *lanes) put(ctx context.Context, lane int, p *pack) {
 	select {
-	case class <- p:
+	case l.fetched[lane] <- p:
+		select {
+		case l.arrived <- struct{}{}:
+		default:
+		}
 	case <-ctx.Done():
 		p.giveBack()
 	}
@@ -103,9 +112,9 @@ func (l *lanes) close() {
 	for _, c := range l.consuming {
 		<-c.Closed()
 	}
-	for _, class := range []chan *pack{l.urgent, l.older} {
-		for len(class) > 0 {
-			(<-class).giveBack()
+	for _, lane := range l.fetched {
+		for len(lane) > 0 {
+			(<-lane).giveBack()
 		}
 	}
 }
@@ -117,33 +126,37 @@ func (p *pack) giveBack() { _ = p.msg.Nak() }
 // first returns the first pack of a batch, which it waits for; nil: ctx has ended, or nothing has
 // come for a while.
 func (l *lanes) first(ctx context.Context) *pack {
-	if l.current == l.urgent {
-		l.current = l.older
-	} else {
-		l.current = l.urgent
+	tired := time.After(sweepEvery)
+	for {
+		for range 2 { // the class that had not the last batch comes first
+			l.older = !l.older
+			if p := l.next(); p != nil {
+				return p
+			}
+		}
+		select {
+		case <-l.arrived:
+		case <-tired:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
 	}
-	if p := l.next(); p != nil {
-		return p
-	}
-	select {
-	case p := <-l.urgent:
-		l.current = l.urgent
-		return p
-	case p := <-l.older:
-		l.current = l.older
-		return p
-	case <-time.After(sweepEvery):
-	case <-ctx.Done():
-	}
-	return nil
 }
 
-// next returns one more pack for the batch; nil: none waits.
+// next returns one more pack for the batch; nil: none of its class waits.
 func (l *lanes) next() *pack {
-	select {
-	case p := <-l.current:
-		return p
-	default:
-		return nil
+	class := l.fetched[:laneOlder]
+	if l.older {
+		class = l.fetched[laneOlder:]
 	}
+	for range class {
+		l.turn++
+		select {
+		case p := <-class[l.turn%len(class)]:
+			return p
+		default:
+		}
+	}
+	return nil
 }

@@ -174,31 +174,26 @@ func TestAFencedBatchIsDecidedAgain(t *testing.T) {
 	}
 }
 
-// TestClassesTakeTurns: urgent packs and older ones alternate, batch by batch, and each batch has
-// one class.
-func TestClassesTakeTurns(t *testing.T) {
+// TestLanesTakeTurns: urgent packs and older ones alternate, batch by batch, and each batch has one
+// class. Within it a lane in flood does not hold up another.
+func TestLanesTakeTurns(t *testing.T) {
 	t.Parallel()
 	l := newLanes()
-	for range 4 {
-		l.urgent <- &pack{lane: proto.LaneUser}
-		l.older <- &pack{lane: proto.LaneSyncHistoric}
+	for lane, n := range []int{2, 1, 5, 4} {
+		for range n {
+			l.put(t.Context(), lane, &pack{ref: sources[lane].name})
+		}
 	}
-	l.urgent <- &pack{lane: proto.LaneSyncLive}
 	var got []string
-	for range 6 {
-		p := l.first(t.Context())
-		for n := 1; p != nil && n <= 3; n++ {
-			got = append(got, string(p.lane))
-			if p = nil; n < 3 {
-				p = l.next()
+	for range 3 {
+		for p := l.first(t.Context()); p != nil; p = l.next() {
+			if got = append(got, p.ref); len(got)%5 == 4 { // a batch is full
+				break
 			}
 		}
 		got = append(got, "|")
-		if len(l.urgent)+len(l.older) == 0 {
-			break
-		}
 	}
-	want := "user user user | sync.historic sync.historic sync.historic | user sync.live | sync.historic |"
+	want := "release live user live | sync sync sync sync | live user live live |"
 	if strings.Join(got, " ") != want {
 		t.Errorf("%q, want %q", strings.Join(got, " "), want)
 	}
