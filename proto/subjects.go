@@ -31,6 +31,10 @@ const (
 	prefixVerdict   = "grasp.verdict."
 	prefixGit       = "grasp.git."
 
+	// AnyCandidate are the subjects of all candidates, AnyGit those of all notices of git data.
+	AnyCandidate = prefixCandidate + ">"
+	AnyGit       = prefixGit + ">"
+
 	// AnyEvent are the subjects of all accepted events.
 	AnyEvent = prefixEvent + ">"
 
@@ -125,6 +129,10 @@ func (s EventSubject) String() string {
 	return string(append(append(append(b, s.PubKey...), '.'), s.Slot...))
 }
 
+// AnyEventWith are the subjects of the event with an id, whatever its kind and author; not those of
+// replaceable and addressable events.
+func AnyEventWith(id string) string { return prefixEvent + "*.*." + ShortID(id) }
+
 // ParseEventSubject is the inverse of [EventSubject.String].
 func ParseEventSubject(subject string) (EventSubject, error) {
 	fail := func() (EventSubject, error) {
@@ -155,6 +163,9 @@ type RejectedSubject struct {
 func (s RejectedSubject) String() string {
 	return prefixRejected + strconv.Itoa(s.Kind) + "." + s.ShortID
 }
+
+// AnyRejectedWith are the subjects of the rejection of an event, whatever its kind.
+func AnyRejectedWith(id string) string { return prefixRejected + "*." + ShortID(id) }
 
 // ParseRejectedSubject is the inverse of [RejectedSubject.String].
 func ParseRejectedSubject(subject string) (RejectedSubject, error) {
@@ -278,6 +289,13 @@ const (
 func GitSubject(identifier string, verb GitVerb) (string, error) {
 	token, err := EncodeIdentifier(identifier)
 	return prefixGit + token + "." + string(verb), err
+}
+
+// ParseGitVerb reads the verb of such a subject.
+func ParseGitVerb(subject string) (verb GitVerb, is bool) {
+	rest, is := strings.CutPrefix(subject, prefixGit)
+	_, name, two := strings.Cut(rest, ".")
+	return GitVerb(name), is && two
 }
 
 // Shards is the number of virtual shards that identifiers fall into (docs/architecture.md).

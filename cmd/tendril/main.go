@@ -20,6 +20,8 @@ type grammar struct {
 	Up      up            `cmd:"" help:"Run all services in one process, with an embedded NATS unless NGIT_NATS_URL names another."`
 	Run     runs          `cmd:"" help:"Run some of the services, for a system of several processes around one NATS server (NGIT_NATS_URL)."`
 	Status  shows         `cmd:"" help:"Show how a running system stands: relays, shards, held events, queues, and how far its processes are behind."`
+	Why     whys          `cmd:"" help:"Tell the story of an event, a repository or a relay: accepted, held, asked for, refused, and what can be done."`
+	Tap     taps          `cmd:"" help:"Show what happens, one line a step: relay, author, event, verdict, git data."`
 	Repo    repoCommand   `cmd:"" help:"List, show, restore and remove repositories that are not hosted any more, in a running system."`
 	Logins  loginsCommand `cmd:"" help:"Make and rotate the logins of a NATS server that several processes share."`
 	Export  exports       `cmd:"" help:"Write the events of a running system as JSON lines, and copies of its repositories."`
