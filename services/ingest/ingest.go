@@ -42,11 +42,12 @@ func Run(ctx context.Context, n *node.Node) error {
 	n.Count(func(figures map[string]int64) { figures["log_max_bytes"] = mark })
 	set := held.NewSet(n.Bus.JS, n.Log, nil)
 	rejected := known.NewRejected(n.Bus.JS, n.Log, time.Duration(s.RejectedColdSeconds)*time.Second, policy.Rules(s.Policy))
+	var refused refusals
 	w := writer.New(writer.Options{
 		Name: n.Worker, Bus: n.Bus, Index: n.Index, Held: set, Rejected: rejected,
 		Park:   writer.NewPark(time.Duration(s.RejectedHotSeconds)*time.Second, s.RejectedHotEvents),
 		Policy: rules, Metrics: metrics, Log: n.Log, Budgets: budgets,
-		BatchSize: s.BatchSize, Domain: s.Domain, KeepDeleted: s.IgnoreDeletions,
+		BatchSize: s.BatchSize, Domain: s.Domain, KeepDeleted: s.IgnoreDeletions, Refused: refused.add,
 	})
 	n.Ready.Add("writer", w.Troubled)
 
@@ -69,6 +70,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	group.Go(func() error {
 		return known.Serve(ctx, n.Bus.Conn, known.Known{Index: n.Index, Held: set, Rejected: rejected}, n.Log)
 	})
+	group.Go(func() error { return refused.answer(ctx, n.Bus.Conn, n.Log) })
 	group.Go(func() error { budgets.Marks.Run(ctx); return nil })
 	group.Go(func() error { budgets.Usage.Run(ctx); return nil })
 	group.Go(func() error {

@@ -160,6 +160,7 @@ func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (s proto.R
 			s.Beside = append(s.Beside, other.String())
 		}
 	}
+	s.Waits = w.waits(ctx, repo.Ref())
 	s.Events, s.States, err = w.countEvents(ctx, repo.Ref())
 	return s, err
 }

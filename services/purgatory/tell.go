@@ -2,6 +2,8 @@ package purgatory
 
 import (
 	"encoding/json"
+	"fmt"
+	"time"
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
@@ -14,6 +16,12 @@ const someObjects = 5
 // tell publishes what happened to the git data of an identifier, for those who watch.
 func (w *worker) tell(identifier string, verb proto.GitVerb, n proto.GitNotice) {
 	n.Identifier = identifier
+	switch verb {
+	case proto.GitFetched:
+		w.hunter.Note(identifier, proto.Asked{At: time.Now(), URL: n.URL, Answer: fmt.Sprintf("brought %d bytes", n.Bytes)})
+	case proto.GitFailed:
+		w.hunter.Note(identifier, proto.Asked{At: time.Now(), URL: n.URL, Answer: n.Reason})
+	}
 	subject, err := proto.GitSubject(identifier, verb)
 	if err != nil {
 		return

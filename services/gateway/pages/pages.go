@@ -26,6 +26,7 @@ import (
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
 )
 
 //go:embed pages.html
@@ -42,9 +43,9 @@ const answerIn = 10 * time.Second
 
 // Holder knows which repositories are here, also those that wait for their git data.
 type Holder interface {
-	// Hosts reports whether a repository is here, served or held; client is who asks. An error: it
-	// cannot be told now.
-	Hosts(ctx context.Context, at nostr.RepositoryPath, client string) (bool, error)
+	// Hosts reports whether a repository is here, served or held, and what it waits for; client is
+	// who asks. An error: it cannot be told now.
+	Hosts(ctx context.Context, at nostr.RepositoryPath, client string) (here bool, waits *proto.Waits, err error)
 }
 
 // Options is what the pages need.
@@ -235,6 +236,7 @@ const (
 func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.RepositoryPath, client string) {
 	var repo *repository
 	var err error
+	var waits *proto.Waits
 	about := aboutContributions
 	here := at.PRs && p.Settings.ContributorPRs
 	if !at.PRs {
@@ -252,10 +254,10 @@ func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.Repo
 			return
 		case errors.Is(err, errNotHosted):
 			about = aboutHeld
-			here, err = p.Held.Hosts(r.Context(), at, client)
+			here, waits, err = p.Held.Hosts(r.Context(), at, client)
 		case errors.Is(err, errElsewhere): // it may have been archived by earlier settings
 			about = aboutElsewhere
-			here, err = p.Held.Hosts(r.Context(), at, client)
+			here, waits, err = p.Held.Hosts(r.Context(), at, client)
 		}
 	}
 	owner, wrong := nip19.EncodePublicKey(at.PubKey)
@@ -272,7 +274,8 @@ func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.Repo
 		p.show(w, http.StatusOK, "bare", struct {
 			site
 			About, Identifier, Owner, Path string
-		}{p.site, about, at.Identifier, owner, path})
+			Waits                          *proto.Waits
+		}{p.site, about, at.Identifier, owner, path, waits})
 	}
 }
 

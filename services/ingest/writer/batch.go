@@ -163,6 +163,9 @@ func (t *term) reject(c *policy.Candidate, d policy.Decision) {
 	}
 	t.Log.Log(t.draft.ctx, level, "event rejected", "event", c.Event.ID, "kind", c.Event.Kind, "author", c.Event.PubKey,
 		"lane", c.Lane, "client", c.Client, "relay", c.Relay, "reason", d.Message)
+	if t.Refused != nil {
+		t.Refused(c.Event, proto.Refusal{At: t.draft.now, Client: c.Client, Relay: c.Relay, Reason: sentence(d.Message)})
+	}
 	if c.Source == proto.SourceImport {
 		return
 	}

@@ -43,6 +43,8 @@ type Options struct {
 	Metrics  *Metrics
 	Log      *slog.Logger
 	Budgets  Budgets
+	// Refused hears of every event that is rejected; nil: nothing does.
+	Refused func(*nostr.Event, proto.Refusal)
 
 	Domain      string // ours
 	BatchSize   int    // about how many candidates are decided in one commit

@@ -3,6 +3,7 @@ package githttp
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -34,6 +35,11 @@ func (x *exchange) serveHead() {
 	}
 	if err != nil {
 		x.fail(err)
+		return
+	}
+	if x.Waits != nil && !x.prs && x.r.Header.Get("Accept") == "application/json" {
+		x.w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(x.w).Encode(x.Waits(x.r.Context(), x.ref)) // it fails only where the client has gone
 		return
 	}
 	x.w.Header().Set("Content-Type", "text/plain; charset=utf-8")

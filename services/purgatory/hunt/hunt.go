@@ -21,6 +21,7 @@ import (
 	"sync"
 	"time"
 
+	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repostate"
 )
 
@@ -77,6 +78,7 @@ type hunt struct {
 	open     bool      // an attempt is under way
 	renewed  bool      // an event came, and Wanted has not been called since
 	lanes    map[lane]*search
+	asked    []proto.Asked // the last answers
 }
 
 // lane is what is asked for one request after the other: what one repository misses, for one who
@@ -194,6 +196,28 @@ func (h *Hunter) State(identifier string) (next time.Time, exhausted bool) {
 		}
 	}
 	return next, one.attempts > 0
+}
+
+// maxAsked is how many answers of git servers are remembered for an identifier.
+const maxAsked = 20
+
+// Note remembers what a git server has answered, while an identifier is hunted for.
+func (h *Hunter) Note(identifier string, answer proto.Asked) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if one := h.hunts[identifier]; one != nil {
+		one.asked = append(one.asked[max(0, len(one.asked)-maxAsked+1):], answer)
+	}
+}
+
+// Asked returns the last answers for an identifier.
+func (h *Hunter) Asked(identifier string) []proto.Asked {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if one := h.hunts[identifier]; one != nil {
+		return slices.Clone(one.asked)
+	}
+	return nil
 }
 
 // Seek tells what repositories of an identifier miss now and where that may be; of says for whose

@@ -1,0 +1,79 @@
+package ingest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+
+	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
+)
+
+const (
+	// maxRefusals is how many refusals a replica remembers, and maxTold how many one answer has.
+	maxRefusals = 4096
+	maxTold     = 20
+)
+
+// refusals is what this replica refused lately, in a ring. Most of it no stream remembers: any client
+// could fill the disk with it.
+type refusals struct {
+	mu   sync.Mutex
+	all  []proto.Refusal
+	next int
+}
+
+func (r *refusals) add(ev *nostr.Event, told proto.Refusal) {
+	told.Event, told.Kind = ev.ID, ev.Kind
+	if ev.Kind == nostr.KindAnnouncement || ev.Kind == nostr.KindState {
+		told.Ref = nostr.RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()}.String()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.all) < maxRefusals {
+		r.all = append(r.all, told)
+		return
+	}
+	r.all[r.next] = told
+	r.next = (r.next + 1) % maxRefusals
+}
+
+// find returns what is asked for, the last first.
+func (r *refusals) find(q proto.Why) (found []proto.Refusal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.all {
+		told := r.all[(r.next+len(r.all)-1-i)%len(r.all)]
+		if (q.Event != "" && told.Event == q.Event || q.Ref != "" && told.Ref == q.Ref) && len(found) < maxTold {
+			found = append(found, told)
+		}
+	}
+	return found
+}
+
+// answer answers operators until ctx ends.
+func (r *refusals) answer(ctx context.Context, conn *nats.Conn, log *slog.Logger) error {
+	sub, err := conn.Subscribe(proto.SubjectWhy, func(m *nats.Msg) {
+		var q proto.Why
+		if json.Unmarshal(m.Data, &q) != nil {
+			return
+		}
+		data, err := json.Marshal(proto.WhyAnswer{Refusals: r.find(q)})
+		if err == nil {
+			err = m.Respond(data)
+		}
+		if err != nil {
+			log.Debug("an operator could not be answered", "error", err)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("answer operators: %w", err)
+	}
+	<-ctx.Done()
+	_ = sub.Unsubscribe() // it fails only where the connection has ended
+	return nil
+}
