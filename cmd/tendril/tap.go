@@ -57,7 +57,7 @@ func (c *taps) Run() error {
 				return fmt.Errorf("listen to %s: %w", subject, err)
 			}
 		}
-		if err := b.Conn.FlushWithContext(ctx); err != nil {
+		if err := b.Conn.FlushTimeout(c.Wait); err != nil {
 			return err
 		}
 		for {

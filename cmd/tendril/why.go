@@ -33,6 +33,9 @@ type whys struct {
 	asks    `embed:""`
 }
 
+// here stands for our domain in a remedy, until a process has told it.
+const here = "<this server>"
+
 // story is what is known of something, in order of time, and what can be done.
 type story struct {
 	Subject string      `json:"subject"`
@@ -51,11 +54,18 @@ type storyLine struct {
 func (w *whys) Run(k *kong.Kong) error {
 	return w.do("why", "", w.Wait, func(ctx context.Context, b *bus.Bus) error {
 		t := &teller{Bus: b, now: time.Now()}
-		err := t.tell(ctx, w.Subject)
+		progress, err := b.Conn.SubscribeSync(proto.SubjectProgress)
+		if err == nil {
+			err = t.tell(ctx, w.Subject)
+		}
 		if err != nil {
 			return w.unanswered(err)
 		}
 		t.end()
+		var p proto.Progress
+		if m, err := progress.NextMsg(tellEvery); err == nil && json.Unmarshal(m.Data, &p) == nil && p.Domain != "" {
+			t.Remedy = strings.ReplaceAll(t.Remedy, here, p.Domain)
+		}
 		return w.print(k.Stdout, t.story, t.write)
 	})
 }
@@ -292,7 +302,7 @@ func (t *teller) refused(ctx context.Context, question proto.Why) error {
 
 // remedies are what can be done about a reason that has these words.
 var remedies = []struct{ words, remedy string }{
-	{"must list this service", "the announcement lists another domain: put this server's address into its clone and relays tags, and publish it again"},
+	{"must list this service", "the announcement lists another domain: put <this server> into its clone and relays tags, and publish it again"},
 	{"no announcement exists", "publish the announcement of the repository (kind 30617) first, then this event again"},
 	{"not authorized", "the owner's announcement must list the author among its maintainers; then publish the event again"},
 	{"neither names nor is named", "it belongs to nothing that is hosted here: publish what it names (e, a or q tag) first"},
@@ -338,7 +348,7 @@ func (t *teller) held(ctx context.Context, h proto.Held) error {
 			return err
 		}
 	}
-	t.advise(h.HeldAt, "push to "+nameRepo(nostr.RepoRef{PubKey: owners[0], Identifier: h.Identifier}.String())+" what a state event (kind 30618) says")
+	t.advise(h.HeldAt, "publish a state event (kind 30618), and push what it says to https://"+here+nostr.RepositoryURLPath(npubOf(owners[0]), h.Identifier))
 	return nil
 }
 
@@ -392,7 +402,7 @@ func (t *teller) waits(ctx context.Context, ref nostr.RepoRef, ev *nostr.Event) 
 	}
 	if len(s.Waits.Missing) > 0 {
 		t.say(time.Time{}, "purgatory", "%s misses %s", name, strings.Join(s.Waits.Missing, ", "))
-		t.advise(t.now, fmt.Sprintf("push commit %s to %s: git push <this server>/%s", s.Waits.Missing[0], name, strings.TrimPrefix(nostr.RepositoryURLPath(npubOf(ref.PubKey), ref.Identifier), "/")))
+		t.advise(t.now, fmt.Sprintf("push commit %s: git push https://%s%s --all", s.Waits.Missing[0], here, nostr.RepositoryURLPath(npubOf(ref.PubKey), ref.Identifier)))
 	}
 	for _, a := range s.Waits.Asked {
 		t.say(a.At, "purgatory", "%s: %s", a.URL, a.Answer)
