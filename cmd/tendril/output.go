@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"errors"
 	"os"
-	"path/filepath"
 )
 
 // output is where events are written to: standard output, or a file that appears when it is whole.
@@ -14,17 +13,13 @@ type output struct {
 	name string // what the file is called in the end; empty: it is so already
 }
 
-func openOutput(name string) (*output, error) {
-	o := &output{}
-	info, err := os.Stat(name)
-	switch {
-	case name == "-":
-		o.file, err = os.Stdout, nil
-	case err == nil && !info.Mode().IsRegular():
+func openOutput(name string) (o *output, err error) {
+	o = &output{file: os.Stdout}
+	if info, missing := os.Stat(name); missing == nil && !info.Mode().IsRegular() {
 		o.file, err = os.OpenFile(name, os.O_WRONLY, 0)
-	default:
+	} else if name != "-" {
 		o.name = name
-		o.file, err = os.CreateTemp(filepath.Dir(name), ".tendril-export-")
+		o.file, err = os.Create(name + ".part")
 	}
 	o.Writer = bufio.NewWriterSize(o.file, 1<<20)
 	return o, err
@@ -34,7 +29,8 @@ func openOutput(name string) (*output, error) {
 func (o *output) finish() error {
 	err := o.Flush()
 	if err == nil && o.name != "" {
-		err = errors.Join(o.file.Chmod(0o644), o.file.Sync(), os.Rename(o.file.Name(), o.name))
+		err = errors.Join(o.file.Sync(), os.Rename(o.file.Name(), o.name))
+		o.name = ""
 	}
 	return err
 }

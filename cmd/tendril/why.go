@@ -64,6 +64,9 @@ func (w *whys) Run(k *kong.Kong) error {
 		t.end()
 		var p proto.Progress
 		if m, err := progress.NextMsg(tellEvery); err == nil && json.Unmarshal(m.Data, &p) == nil && p.Domain != "" {
+			if strings.HasPrefix(p.Domain, "127.") || strings.HasPrefix(p.Domain, "localhost") { // without TLS
+				t.Remedy = strings.ReplaceAll(t.Remedy, "https://"+here, "http://"+here)
+			}
 			t.Remedy = strings.ReplaceAll(t.Remedy, here, p.Domain)
 		}
 		return w.print(k.Stdout, t.story, t.write)
@@ -74,9 +77,8 @@ func (w *whys) Run(k *kong.Kong) error {
 type teller struct {
 	*bus.Bus
 	story
-	now      time.Time
-	remedy   string // of the newest thing that has one
-	remedyAt time.Time
+	now     time.Time
+	advised time.Time // when that happened which the remedy is for
 }
 
 // say adds a line.
@@ -86,8 +88,8 @@ func (t *teller) say(at time.Time, from, format string, args ...any) {
 
 // advise names what can be done about something that happened; of several the last counts.
 func (t *teller) advise(at time.Time, remedy string) {
-	if t.remedy == "" || !at.Before(t.remedyAt) {
-		t.remedy, t.remedyAt = remedy, at
+	if t.Remedy == "" || !at.Before(t.advised) {
+		t.Remedy, t.advised = remedy, at
 	}
 }
 
@@ -100,7 +102,6 @@ func (t *teller) end() {
 		return l.At
 	}
 	slices.SortStableFunc(t.Lines, func(a, b storyLine) int { return at(a).Compare(at(b)) })
-	t.Remedy = t.remedy
 }
 
 func (t *teller) write(w io.Writer) error {

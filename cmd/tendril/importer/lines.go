@@ -30,27 +30,26 @@ type Line struct {
 func Lines(from io.Reader) iter.Seq2[Line, error] {
 	return func(yield func(Line, error) bool) {
 		in := bufio.NewReaderSize(from, 1<<18)
-		var kept []byte
 		for number := 1; ; number++ {
-			text, err := readLine(in, kept[:0])
-			if errors.Is(err, io.EOF) {
+			text, err := in.ReadBytes('\n')
+			if errors.Is(err, io.EOF) && len(text) == 0 {
 				return
 			}
-			line := Line{Number: number}
-			switch {
-			case errors.Is(err, errTooLong):
-				line.Wrong = err
-			case err != nil:
-				yield(line, fmt.Errorf("read the events: %w", err))
+			if err != nil && !errors.Is(err, io.EOF) {
+				yield(Line{Number: number}, fmt.Errorf("read the events: %w", err))
 				return
+			}
+			if number == 1 {
+				text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")) // some editors write it
+			}
+			line := Line{Number: number}
+			text = bytes.TrimSpace(text)
+			switch {
+			case len(text) == 0:
+				continue
+			case len(text) > maxLine:
+				line.Wrong = errTooLong
 			default:
-				kept = text
-				if number == 1 {
-					text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")) // some editors write it
-				}
-				if text = bytes.TrimSpace(text); len(text) == 0 {
-					continue
-				}
 				line.Event, line.Wrong = eventIn(text)
 			}
 			if !yield(line, nil) {
@@ -58,31 +57,6 @@ func Lines(from io.Reader) iter.Seq2[Line, error] {
 			}
 		}
 	}
-}
-
-// readLine appends the next line to text. The rest of a line that is too long is passed over.
-func readLine(in *bufio.Reader, text []byte) (line []byte, err error) {
-	tooLong, began := false, false
-	for {
-		piece, more, err := in.ReadLine()
-		switch {
-		case errors.Is(err, io.EOF) && began:
-			more = false
-		case err != nil:
-			return nil, err
-		}
-		began = true
-		if tooLong = tooLong || len(text)+len(piece) > maxLine; !tooLong {
-			text = append(text, piece...)
-		}
-		if !more {
-			break
-		}
-	}
-	if tooLong {
-		return nil, errTooLong
-	}
-	return text, nil
 }
 
 // eventIn returns the event's JSON in a line: the line itself, or the last element of a message
