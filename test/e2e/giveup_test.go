@@ -41,7 +41,10 @@ func TestAnOwnerGivesUp(t *testing.T) {
 			t.Fatalf("want %q (%v)", want, err)
 		}
 	}
-	tell("no repository waits", "list")
+	world.Await(t, "the repository is listed as hosted", func() bool {
+		out, err := repo("list", "--state=hosted")
+		return err == nil && strings.Contains(out, name+"  hosted")
+	})
 	tell("hosted", "show", name)
 	if out, err := repo("remove", name); err == nil || !strings.Contains(out, "only its owner can give it up") {
 		t.Fatalf("a hosted repository is removed: %s", out)
@@ -86,7 +89,7 @@ func TestAnOwnerGivesUp(t *testing.T) {
 
 	giveUp(announcement.CreatedAt + 1)
 	tell("is removed", "remove", name)
-	tell("no repository waits", "list")
+	tell("no repositories", "list", "--state=ended")
 	if out, err := repo("show", name); err == nil || !strings.Contains(out, "nothing of "+name+" is here") {
 		t.Fatalf("it is shown: %s", out)
 	}
