@@ -1,0 +1,166 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
+)
+
+// TestStory: lines are in order of time, with what is so now between the past and the future, and the
+// remedy is that of the newest thing that has one.
+func TestStory(t *testing.T) {
+	t.Parallel()
+	before, after := noon.Add(-time.Hour), noon.Add(time.Hour)
+	rejected := func(reason string, at time.Time) bus.Message {
+		data, _ := json.Marshal(proto.RejectedEvent{Kind: 1621, Reason: reason, Missing: []string{"d:tree"}, Relay: "wss://r.example"})
+		return bus.Message{Data: data, Time: at}
+	}
+	for name, c := range map[string]struct {
+		tell func(*teller)
+		want string
+	}{
+		"in order": {func(t *teller) {
+			t.say(after, "c", "third")
+			t.say(time.Time{}, "b", "second")
+			t.say(before, "a", "first\x1b[2J")
+			t.advise(before, "wait")
+		}, "2026-01-02 11:00:00 a first?[2J now b second 2026-01-02 13:00:00 c third → wait"},
+		"a rejection, then another": {func(t *teller) {
+			t.rejection(rejected("invalid: no announcement exists for this repository", noon.Add(-time.Second)))
+			t.rejection(rejected("invalid: author not authorized for this repository", before))
+		}, "2026-01-02 11:00:00 ingest rejected: kind 1621, from wss://r.example (): invalid: author not authorized for this repository; it misses d:tree" +
+			" 2026-01-02 11:59:59 ingest rejected: kind 1621, from wss://r.example (): invalid: no announcement exists for this repository; it misses d:tree" +
+			" → publish the announcement of the repository (kind 30617) first, then this event again"},
+		"taken back": {func(t *teller) {
+			t.rejection(bus.Message{Time: before})
+			t.advise(before, "none")
+		}, "→ none"},
+		"a relay that refuses": {func(t *teller) {
+			t.tellRelay(relayRow{"r.example", "disconnected", "degraded", "w1", proto.RelayState{
+				Failures: 2, LastError: "no TLS", LastConnected: before, FailingSince: before.Add(1), NextAttempt: after, NaughtyUntil: after,
+			}})
+		}, "2026-01-02 11:00:00 relayconn connected 2026-01-02 11:00:00 relayconn fails since" +
+			" now relayconn disconnected, degraded; worker w1; 0 repositories and 0 root events confirmed, 0 subscriptions" +
+			" now relayconn 2 failures in a row; the last answer: no TLS" +
+			" 2026-01-02 13:00:00 relayconn left alone until here: the failure is its own (name, TLS or protocol) 2026-01-02 13:00:00 relayconn tried again" +
+			" → the relay answers: no TLS"},
+	} {
+		told := &teller{now: noon}
+		c.tell(told)
+		told.end()
+		var b strings.Builder
+		if err := told.write(&b); err != nil || strings.Join(strings.Fields(b.String()), " ") != c.want {
+			t.Errorf("%s: %v\n%s\nwant\n%s", name, err, strings.Join(strings.Fields(b.String()), " "), c.want)
+		}
+	}
+}
+
+// TestRemedies: every reason has one that fits it.
+func TestRemedies(t *testing.T) {
+	t.Parallel()
+	for reason, want := range map[string]string{
+		"invalid: the announcement must list this service in its clone and relays tags":   "lists another domain",
+		"invalid: no announcement exists for this repository":                             "announcement of the repository",
+		"invalid: author not authorized for this repository":                              "among its maintainers",
+		"invalid: the event neither names nor is named by anything that is accepted here": "belongs to nothing",
+		"previously expired":                                                    "did not come in time",
+		"blocked: its author has asked for its deletion":                        "a new event is needed",
+		"blocked: this author is not welcome here":                              "tendril bans",
+		"rate-limited: this author has stored as much as it may today":          "try again later",
+		"error: this service is full":                                           "free disk",
+		"invalid: created_at is too far in the future":                          "the clock",
+		"invalid: the event has expired":                                        "expiration",
+		"invalid: superseded by a state event of the same author that is newer": "a newer state",
+		"invalid: something else":                                               "what the reason says",
+	} {
+		if got := remedyFor(reason); !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", reason, got, want)
+		}
+	}
+}
+
+func TestEventID(t *testing.T) {
+	t.Parallel()
+	id := strings.Repeat("ab", 32)
+	note, _ := nip19.EncodeNote(id)
+	nevent, _ := nip19.EncodeEvent(id, nil, "")
+	for name, want := range map[string]string{id: id, note: id, nevent: id, npub: "", "x": "", strings.ToUpper(id): "", naddr(30617, "tree"): ""} {
+		if got, is := eventID(name); is != (want != "") || is && got != want {
+			t.Errorf("%s: %q, %v", name, got, is)
+		}
+	}
+}
+
+// TestTap: messages of the bus become one line a step, and filters leave others out.
+func TestTap(t *testing.T) {
+	t.Parallel()
+	ev := &nostr.Event{ID: strings.Repeat("3f", 32), PubKey: owner, Kind: nostr.KindIssue, Tags: nostr.Tags{{"a", ref}}, Sig: strings.Repeat("0", 128)}
+	message := func(subject string, value any, header ...string) *nats.Msg {
+		data, err := json.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := &nats.Msg{Subject: subject, Data: data, Header: nats.Header{}}
+		for i := 0; i < len(header); i += 2 {
+			m.Header.Set(header[i], header[i+1])
+		}
+		return m
+	}
+	git, _ := proto.GitSubject("tree", proto.GitFailed)
+	relayState := func(failures int) *nats.Msg {
+		return message("grasp.relay.r.example", proto.RelayState{URL: "wss://r.example", Failures: failures, LastError: "no\x1b[2J"})
+	}
+	messages := []*nats.Msg{
+		message(proto.LaneSyncLive.Subject(), ev, proto.HeaderRelay, "wss://r.example"),
+		message(proto.VerdictSubject("x"), proto.Verdicts{Verdicts: []proto.Verdict{{ID: ev.ID, Kind: ev.Kind, Outcome: proto.Accepted}}}),
+		message(proto.VerdictSubject("x"), proto.Verdicts{Verdicts: []proto.Verdict{{ID: ev.ID, Kind: 9, Outcome: proto.Rejected, Message: "invalid: why"}}}), // never offered
+		message(git, proto.GitNotice{Identifier: "tree", Owner: npub, URL: "https://g.example/x", Reason: "404", Millis: 7}),
+		relayState(1), relayState(1), relayState(0),
+		message("grasp.other", "x"), {Subject: git, Data: []byte("{")},
+	}
+	lines := []string{
+		"12:00:00 wss://r.example → tree (" + npub[:12] + "…) issue 3f3f3f accepted, 3 ms",
+		"12:00:00  → kind 9 3f3f3f rejected: invalid: why",
+		"12:00:00 https://g.example/x → tree (" + npub[:12] + "…) failed, 7 ms: 404",
+		"12:00:00 wss://r.example → disconnected: 1 failures: no?[2J",
+		"12:00:00 wss://r.example → disconnected",
+	}
+	for name, c := range map[string]struct {
+		taps taps
+		want []int
+	}{
+		"all": {taps{}, []int{0, 1, 2, 3, 4}}, "repository": {taps{Repo: "/tree"}, []int{0, 2}}, "relay": {taps{Relay: "r.example"}, []int{0, 3, 4}},
+		"author": {taps{Author: npub}, []int{0, 2}}, "hex author": {taps{Author: owner}, []int{0}}, "kind": {taps{Kind: []int{9, 1}}, []int{1}},
+	} {
+		heard, now := newTap(), time.Date(2026, 1, 2, 12, 0, 0, 0, time.Local)
+		var got strings.Builder
+		want := ""
+		for _, m := range messages {
+			for _, s := range heard.hear(m, now) {
+				if err := c.taps.write(&got, s, false); err != nil {
+					t.Fatal(err)
+				}
+			}
+			now = now.Add(3 * time.Millisecond)
+		}
+		for _, i := range c.want {
+			want += fmt.Sprintln(lines[i])
+		}
+		if got.String() != want {
+			t.Errorf("%s:\n%s\nwant\n%s", name, got.String(), want)
+		}
+	}
+	var coloured strings.Builder
+	if err := (&taps{}).write(&coloured, step{What: "rejected"}, true); err != nil || !strings.Contains(coloured.String(), "\x1b[31mrejected\x1b[0m") {
+		t.Errorf("%q, %v", coloured.String(), err)
+	}
+}
