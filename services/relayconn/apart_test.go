@@ -1,4 +1,4 @@
-package relayconn_test
+package relayconn
 
 import (
 	"fmt"
@@ -8,7 +8,6 @@ import (
 
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn"
 	"tendril.dev/services/relayconn/session"
 )
 
@@ -30,7 +29,7 @@ func TestNobodySaysWhatIsAccepted(t *testing.T) {
 		}
 	}
 	r := newForeign(t, past...)
-	w := startWorker(t, b, "a", node.Service{Name: "relayconn", Run: relayconn.Run, Asks: true})
+	w := startWorker(t, b, "a", node.Service{Name: "relayconn", Run: Run, Asks: true})
 	if w.Index != nil {
 		t.Fatal("the worker has an index")
 	}

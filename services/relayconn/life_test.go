@@ -27,35 +27,23 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-func openBus(t *testing.T) *bus.Bus {
-	t.Helper()
-	sizing := proto.DefaultSizing()
-	sizing.MemoryOnly = true
-	b, err := bus.Open(t.Context(), bus.Options{Sizing: sizing, Name: t.Name()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
-	return b
-}
-
-// relays is the bucket of states, on a bus of its own.
-type relays struct {
+// states is the bucket of states, on a bus of its own.
+type states struct {
 	jetstream.KeyValue
 	js jetstream.JetStream
 }
 
-func bucket(t *testing.T) relays {
+func bucket(t *testing.T) states {
 	t.Helper()
 	b := openBus(t)
 	kv, err := b.Bucket(t.Context(), proto.BucketRelays)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return relays{kv, b.JS}
+	return states{kv, b.JS}
 }
 
-func open(t *testing.T, kv relays) *stateKeeper {
+func open(t *testing.T, kv states) *stateKeeper {
 	t.Helper()
 	s := &stateKeeper{js: kv.js, kv: kv, key: "r.example.com", kept: 26 * time.Hour, log: quiet}
 	if err := s.read(t.Context()); err != nil {

@@ -1,4 +1,4 @@
-package relayconn_test
+package relayconn
 
 import (
 	"fmt"
@@ -11,7 +11,6 @@ import (
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn"
 	"tendril.dev/services/relayconn/session"
 )
 
@@ -55,7 +54,7 @@ func TestHeapAtEverydaySize(t *testing.T) {
 	index := newIndex(t, b)
 	eventually(t, "the index has all root events", func() bool { return index.Accepted.Seq() >= repos*roots })
 	before := liveHeap()
-	w := startWorker(t, b, "a", node.Service{Name: "relayconn", Run: relayconn.Run, Asks: true}, "--sync-page-limit=10")
+	w := startWorker(t, b, "a", node.Service{Name: "relayconn", Run: Run, Asks: true}, "--sync-page-limit=10")
 	eventually(t, "all are connected and confirmed", func() bool { return w.metric(t, "ngit_sync_relays_connected_total") == relays })
 	for _, r := range all {
 		eventually(t, "it is confirmed", func() bool {

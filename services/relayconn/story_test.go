@@ -1,4 +1,4 @@
-package relayconn_test
+package relayconn
 
 import (
 	"context"

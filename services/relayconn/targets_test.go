@@ -4,14 +4,11 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
@@ -21,37 +18,22 @@ import (
 	"tendril.dev/services/relayconn/session"
 )
 
-const patience = 3 * time.Minute
-
 var (
 	author = strings.Repeat("a", 64)
 	x, y   = "30617:" + author + ":x", "30617:" + author + ":y"
 )
 
-// aim says what a relay is asked for further, as discovery does: the levels of repositories by
-// reference, none for those that are gone.
-func aim(t *testing.T, b *bus.Bus, key string, levels map[string]proto.Level) (seq uint64) {
+// raise says what a relay is asked for further: the levels of repositories by reference, none for
+// those that are gone.
+func raise(t *testing.T, b *bus.Bus, key string, levels map[string]proto.Level) (seq uint64) {
 	t.Helper()
-	to := proto.Target{URL: "wss://" + key, Repos: map[string]proto.Wanted{}}
+	to, from := wanting("wss://"+key), wanting("wss://"+key)
 	for ref, level := range levels {
-		to.Repos[ref] = proto.Wanted{Level: level}
-	}
-	messages, err := to.Messages(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var batch []*nats.Msg
-	for _, subject := range slices.Sorted(maps.Keys(messages)) {
-		data := messages[subject]
-		if _, ref, err := proto.ParseWantedSubject(subject); err == nil && levels[ref] == "" {
-			data = nil
+		if from.Repos[ref] = (proto.Wanted{}); level != "" {
+			to.Repos[ref] = proto.Wanted{Level: level}
 		}
-		batch = append(batch, &nats.Msg{Subject: subject, Data: data})
 	}
-	if seq, err = b.PublishBatch(t.Context(), batch, nil); err != nil {
-		t.Fatal(err)
-	}
-	return seq
+	return aim(t, b, to.URL, to, from)
 }
 
 // withdraw says that a relay is no target any more.
@@ -79,26 +61,15 @@ func while(t *testing.T, fn func(ctx context.Context) error) {
 	t.Cleanup(func() { cancel(); running.Wait() })
 }
 
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
-
 // TestRelays: the list has all relays that are targets.
 func TestRelays(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
 	full, state := map[string]proto.Level{x: proto.LevelFull}, map[string]proto.Level{x: proto.LevelStateOnly}
-	aim(t, b, "full.example", full)
-	aim(t, b, "state.example:7777/path", state)
-	aim(t, b, "bare.example", nil)
-	aim(t, b, "gone.example", full)
+	raise(t, b, "full.example", full)
+	raise(t, b, "state.example:7777/path", state)
+	raise(t, b, "bare.example", nil)
+	raise(t, b, "gone.example", full)
 	withdraw(t, b, "gone.example")
 	if err := b.Conn.Publish("grasp.target.=", []byte("{}")); err != nil { // not a name
 		t.Fatal(err)
@@ -119,7 +90,7 @@ func TestRelays(t *testing.T) {
 		})
 	}
 	becomes("bare.example", "full.example", "state.example_7777/path")
-	aim(t, b, "gone.example", full)
+	raise(t, b, "gone.example", full)
 	becomes("bare.example", "full.example", "gone.example", "state.example_7777/path")
 	withdraw(t, b, "full.example")
 	becomes("bare.example", "gone.example", "state.example_7777/path")
@@ -242,9 +213,9 @@ func TestWhatIsWanted(t *testing.T) {
 	w := newWorld(t)
 	old, _ := w.issue(t, x)
 	while(t, w.Run)
-	aim(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull, y: proto.LevelStateOnly})
-	aim(t, w.Bus, "s.example", map[string]proto.Level{x: proto.LevelFull})
-	aim(t, w.Bus, "r.example.com", map[string]proto.Level{y: proto.LevelFull}) // another relay, whose name begins alike
+	raise(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull, y: proto.LevelStateOnly})
+	raise(t, w.Bus, "s.example", map[string]proto.Level{x: proto.LevelFull})
+	raise(t, w.Bus, "r.example.com", map[string]proto.Level{y: proto.LevelFull}) // another relay, whose name begins alike
 	r, s := w.follow(t, "r.example"), w.follow(t, "s.example")
 	for _, f := range []*Wanted{r, s} {
 		read(t, f)
@@ -261,11 +232,11 @@ func TestWhatIsWanted(t *testing.T) {
 		return is(wanted(r), []string{x}, old, both) && is(wanted(s), []string{x}, old, both)
 	})
 	other, _ := w.issue(t, y)
-	aim(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull, y: proto.LevelFull})
+	raise(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull, y: proto.LevelFull})
 	eventually(t, "the root events of one that is raised are wanted, each once", func() bool {
 		return is(wanted(r), []string{x, y}, old, both, other) && len(wanted(r).State) == 0
 	})
-	aim(t, w.Bus, "r.example", map[string]proto.Level{x: "", y: proto.LevelFull})
+	raise(t, w.Bus, "r.example", map[string]proto.Level{x: "", y: proto.LevelFull})
 	eventually(t, "nor what is withdrawn", func() bool { return is(wanted(r), []string{y}, both, other) })
 	withdraw(t, w.Bus, "r.example")
 	eventually(t, "the relay is no target any more", func() bool { url, _ := r.Relay(); return url == "" })
@@ -278,7 +249,7 @@ func TestUnknownRootEventsAreWaitedFor(t *testing.T) {
 	w := newWorld(t)
 	old, _ := w.issue(t, x)
 	while(t, w.Run)
-	aim(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull})
+	raise(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull})
 	f := w.follow(t, "r.example")
 	read(t, f)
 	before, _ := f.Now()
@@ -286,7 +257,7 @@ func TestUnknownRootEventsAreWaitedFor(t *testing.T) {
 	w.failing, w.asked = true, 0
 	w.mu.Unlock()
 	other, _ := w.issue(t, y)
-	aim(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull, y: proto.LevelFull})
+	raise(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull, y: proto.LevelFull})
 	eventually(t, "it is asked", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.asked > 0 })
 	if now, _ := f.Now(); now.Mark != before.Mark || !is(now.Items, []string{x}, old) {
 		t.Errorf("wanted is %+v", now)
@@ -304,7 +275,7 @@ func TestWhatWasConfirmed(t *testing.T) {
 	w := newWorld(t)
 	old, _ := w.issue(t, x)
 	while(t, w.Run)
-	aim(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull})
+	raise(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull})
 	f := w.follow(t, "r.example")
 	read(t, f)
 	// What is of no concern to the relay moves the mark on.
@@ -316,7 +287,7 @@ func TestWhatWasConfirmed(t *testing.T) {
 	if m := f.Confirmed(mark); m != mark {
 		t.Errorf("what was wanted before is confirmed up to %+v, want %+v", m, mark)
 	}
-	aim(t, w.Bus, "r.example", map[string]proto.Level{y: proto.LevelFull})
+	raise(t, w.Bus, "r.example", map[string]proto.Level{y: proto.LevelFull})
 	eventually(t, "another repository is wanted", func() bool { return len(wanted(f).Full) == 2 })
 
 	later := w.worker(time.Millisecond)

@@ -1,4 +1,4 @@
-package relayconn_test
+package relayconn
 
 import (
 	"context"
@@ -26,7 +26,6 @@ import (
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn"
 )
 
 const (
@@ -180,7 +179,7 @@ type process struct {
 
 func newWorker(t testing.TB, b *bus.Bus, name string, flags ...string) process {
 	t.Helper()
-	return startWorker(t, b, name, node.Service{Name: "relayconn", Run: relayconn.Run}, flags...)
+	return startWorker(t, b, name, node.Service{Name: "relayconn", Run: Run}, flags...)
 }
 
 // startWorker runs a service in a node of its own. Where that only asks, the node has no index.
