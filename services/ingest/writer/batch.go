@@ -78,7 +78,14 @@ func (t *term) gather(ctx context.Context) (*batch, error) {
 	}
 }
 
-func (t *term) full(b *batch) bool { return len(b.decided) >= t.BatchSize || b.bytes >= commitBytes }
+// full reports whether a batch has enough. While urgent events come, one of older events is short.
+func (t *term) full(b *batch) bool {
+	most := t.BatchSize
+	if t.lanes.older && time.Since(t.lanes.urgentAt) < urgentFor {
+		most = max(1, most/4)
+	}
+	return len(b.decided) >= most || b.bytes >= commitBytes
+}
 
 func (t *term) decidePack(b *batch, p *pack) error {
 	b.packs = append(b.packs, p)

@@ -20,6 +20,8 @@ const (
 	// is committed should fit into the next one.
 	urgentAhead, olderAhead = 32, 8
 	fetchBytes              = 2 << 20
+	// urgentFor is for how long after an urgent event the next one is expected.
+	urgentFor = 2 * time.Second
 )
 
 // sources are the lanes: their streams and consumers. Those before the last are urgent: someone
@@ -35,12 +37,13 @@ const laneUser, laneOlder = 0, len(sources) - 1
 // while a batch is decided and committed; the bounds of each lane push back into its stream.
 //
 // A batch holds packs of one class, urgent or older. Where both wait they alternate, so that an
-// urgent event waits for one commit of older ones at most, and its own is short. Urgent lanes take
+// urgent event waits for one short commit of older ones at most, see [term.full]. Urgent lanes take
 // turns, pack by pack.
 type lanes struct {
 	fetched   [len(sources)]chan *pack
 	arrived   chan struct{} // of capacity 1: a lane has a pack
 	older     bool          // the class of the batch at hand, or of the last one
+	urgentAt  time.Time     // when an urgent pack was taken
 	turn      int
 	consuming []jetstream.ConsumeContext
 	end       context.CancelFunc
@@ -154,6 +157,9 @@ func (l *lanes) next() *pack {
 		l.turn++
 		select {
 		case p := <-class[l.turn%len(class)]:
+			if !l.older {
+				l.urgentAt = time.Now()
+			}
 			return p
 		default:
 		}
