@@ -5,9 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr/nip19"
-
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 // someObjects is how many object ids a notice names: it is for people.
@@ -35,13 +34,6 @@ func (w *worker) tell(identifier string, verb proto.GitVerb, n proto.GitNotice) 
 	}
 }
 
-func some(ids []string) []string { return ids[:min(len(ids), someObjects)] }
+func npub(pubkey string) string { return repostate.Npub(pubkey) }
 
-// npub is how people read a public key.
-func npub(pubkey string) string {
-	s, err := nip19.EncodePublicKey(pubkey)
-	if err != nil {
-		return pubkey
-	}
-	return s
-}
+func some(ids []string) []string { return ids[:min(len(ids), someObjects)] }

@@ -8,11 +8,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr/nip19"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 // Operations, results, states and directions as labels. There are no others. Requests are counted
@@ -53,8 +53,8 @@ type Metrics struct {
 	traffic    *traffic
 }
 
-// NewMetrics makes and registers the metrics; nil: they are not registered. The topRepos
-// repositories with the most traffic are named.
+// NewMetrics makes and registers the metrics. The topRepos repositories with the most traffic are
+// named.
 func NewMetrics(r prometheus.Registerer, topRepos int) *Metrics {
 	register := promauto.With(r)
 	m := &Metrics{
@@ -68,9 +68,7 @@ func NewMetrics(r prometheus.Registerer, topRepos int) *Metrics {
 			Help: "Pushes by whether they were authorised."}, []string{"result"}),
 		traffic: &traffic{top: topRepos, bytes: map[nostr.RepoRef]uint64{}},
 	}
-	if r != nil {
-		r.MustRegister(m.traffic)
-	}
+	r.MustRegister(m.traffic)
 	return m
 }
 
@@ -138,11 +136,7 @@ func (t *traffic) Collect(ch chan<- prometheus.Metric) {
 	defer t.mu.Unlock()
 	refs := t.most()
 	for _, ref := range refs[:min(t.top, len(refs))] {
-		npub, err := nip19.EncodePublicKey(ref.PubKey)
-		if err != nil {
-			continue // not reached: there is such a repository
-		}
-		label := strings.ToValidUTF8(npub+"/"+ref.Identifier, "\uFFFD")
+		label := strings.ToValidUTF8(repostate.Npub(ref.PubKey)+"/"+ref.Identifier, "\uFFFD")
 		ch <- prometheus.MustNewConstMetric(trafficDesc, prometheus.GaugeValue, float64(t.bytes[ref]), label)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/nbd-wtf/go-nostr/nip19"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"tendril.dev/lib/limit"
@@ -63,7 +64,7 @@ func TestTrafficNamesTheTop(t *testing.T) {
 	t.Parallel()
 	owner := strings.Repeat("1", 64)
 	ref := func(i int) nostr.RepoRef { return nostr.RepoRef{PubKey: owner, Identifier: fmt.Sprintf("r%d", i)} }
-	top := NewMetrics(nil, 2).traffic
+	top := NewMetrics(prometheus.NewRegistry(), 2).traffic
 	for i := range 5 {
 		top.add(ref(i), i*10)
 	}

@@ -182,19 +182,20 @@ func CheckContribution(ev *nostr.Event, at nostr.RepoRef, commit, domain string)
 	case err != nil:
 		return err
 	case pr.Event.PubKey != at.PubKey:
-		return refused("event %s is not signed by %s", ev.ID, npub(at.PubKey))
+		return refused("event %s is not signed by %s", ev.ID, Npub(at.PubKey))
 	case !slices.ContainsFunc(pr.Repos, func(ref nostr.RepoRef) bool { return ref.Identifier == at.Identifier }):
 		return refused("event %s names no repository with the identifier %q in an a tag", ev.ID, at.Identifier)
 	case !slices.Contains(pr.PRServiceIdentifiers(domain), at.Identifier):
-		return refused("event %s does not name %s%s in its clone tag", ev.ID, domain, nostr.PRsURLPath(npub(at.PubKey), at.Identifier))
+		return refused("event %s does not name %s%s in its clone tag", ev.ID, domain, nostr.PRsURLPath(Npub(at.PubKey), at.Identifier))
 	}
 	return nil
 }
 
-func npub(pubkey string) string {
+// Npub is how people read a public key.
+func Npub(pubkey string) string {
 	s, err := nip19.EncodePublicKey(pubkey)
 	if err != nil {
-		return pubkey // not reached: it is a key
+		return pubkey
 	}
 	return s
 }
