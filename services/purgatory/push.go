@@ -367,8 +367,6 @@ func (a authority) releasePushed(ctx context.Context, at repository.Place, d dec
 	if a.prs {
 		scope = release.Scope{Contributors: []string{at.PubKey}}
 	}
-	unlock := a.alsoTagged(d, &scope)
-	defer unlock()
 	_, failed := a.release(ctx, d.view, d.entries, scope)
 	if failed != nil {
 		a.log.Warn("not all events of a push could be released", "repository", at, "error", failed)
@@ -398,25 +396,4 @@ func (a authority) releasePushed(ctx context.Context, at repository.Place, d dec
 		return nil
 	}
 	return failed
-}
-
-// alsoTagged adds the other repositories that the pull requests of a push are for to its scope, as
-// far as they are free: these have the commit too when the push has ended.
-func (a authority) alsoTagged(d decision, scope *release.Scope) (unlock func()) {
-	var unlocks []func()
-	for _, pr := range d.view.PullRequests {
-		if !slices.ContainsFunc(d.waiting, func(e *held.Entry) bool { return e.Event.ID == pr.Event.ID }) {
-			continue
-		}
-		for _, owner := range d.view.Tagged(pr) {
-			if len(scope.Owners) == maxTouched || slices.Contains(scope.Owners, owner) {
-				continue
-			}
-			if unlock, free := a.shards.TryWrite(placeOf(owner, d.view.Identifier)); free {
-				unlocks = append(unlocks, unlock)
-				scope.Owners = append(scope.Owners, owner)
-			}
-		}
-	}
-	return all(unlocks)
 }

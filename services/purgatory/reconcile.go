@@ -288,14 +288,9 @@ func (w *worker) lock(identifier string, scope *release.Scope) (unlock func()) {
 		})
 	}
 	scope.Owners, scope.Contributors = take(scope.Owners, false), take(scope.Contributors, true)
-	return all(unlocks)
-}
-
-// all calls all of them.
-func all(functions []func()) func() {
 	return func() {
-		for _, call := range functions {
-			call()
+		for _, unlock := range unlocks {
+			unlock()
 		}
 	}
 }
