@@ -242,54 +242,34 @@ func TestSweepRemovesWhatKilledProcessesLeft(t *testing.T) {
 func TestNotes(t *testing.T) {
 	t.Parallel()
 	r := gittest.Repo(t, gittest.Store(t), "x")
-	for _, is := range []bool{false, true, true, false, false} {
-		if err := r.SetArchive(is); err != nil || r.IsArchive() != is {
-			t.Errorf("set to %v it is an archive: %v, %v", is, r.IsArchive(), err)
-		}
-	}
-
-	ended := func(want *repository.Ended) {
+	is := func(when string, archive bool, want *repository.Ended, waits ...repository.WaitingPush) {
 		t.Helper()
-		if note, err := r.Ended(); err != nil || (note == nil) != (want == nil) || note != nil && *note != *want {
-			t.Errorf("%+v, %v; want %+v", note, err, want)
+		note, err := r.Ended()
+		all, failed := r.Waiting()
+		if r.IsArchive() != archive || (note == nil) != (want == nil) || note != nil && *note != *want || !slices.Equal(all, waits) || errors.Join(err, failed) != nil {
+			t.Errorf("%s: archive %t, ended %+v (%v), waiting %v (%v)", when, r.IsArchive(), note, err, all, failed)
 		}
 	}
-	ended(nil)
-	end := repository.Ended{Announcement: strings.Repeat("ab", 32), Reason: "deleted", Since: time.Unix(1000, 5).UTC(), Kept: true}
+	end := &repository.Ended{Announcement: strings.Repeat("ab", 32), Reason: "deleted", Since: time.Unix(1000, 5).UTC(), Kept: true}
+	waits := []repository.WaitingPush{{Event: strings.Repeat("a", 64), Client: "2001:db8::/64"}, {Event: strings.Repeat("c", 64)}}
+	is("new", false, nil)
 	for range 2 {
-		must(t, r.SetEnded(end))
-		ended(&end)
+		must(t, errors.Join(r.SetArchive(true), r.SetEnded(*end), r.SetWaiting(waits)))
+		is("noted", true, end, waits...)
 	}
 	for range 2 {
-		must(t, r.ForgetEnded())
-		ended(nil)
-	}
-
-	id := func(c string) string { return strings.Repeat(c, 64) }
-	waits := []repository.WaitingPush{{Event: id("a"), Client: "192.0.2.1"}, {Event: id("b"), Client: "2001:db8::/64"}, {Event: id("c")}}
-	waiting := func(want ...repository.WaitingPush) {
-		t.Helper()
-		if all, err := r.Waiting(); err != nil || !slices.Equal(all, want) {
-			t.Errorf("%v, %v; want %v", all, err, want)
-		}
-	}
-	waiting()
-	for _, want := range [][]repository.WaitingPush{waits, waits[1:], nil, nil} {
-		must(t, r.SetWaiting(want))
-		waiting(want...)
+		must(t, errors.Join(r.SetArchive(false), r.ForgetEnded(), r.SetWaiting(nil)))
+		is("forgotten", false, nil)
 	}
 	if left := files(t, r.Path()); len(left) != 4 {
 		t.Errorf("left: %q", left)
 	}
-
-	for _, content := range []string{"", "x", "[]", "{}", `{"announcement":"x"}`, `{"announcement":"` + id("a") + `"}`, "\x00"} {
+	for _, content := range []string{"", "x", "[]", "{}", `{"announcement":"x"}`, `{"announcement":"` + end.Announcement + `"}`, "\x00"} {
 		for _, name := range []string{"ended", "waiting"} {
 			must(t, os.WriteFile(filepath.Join(r.Path(), name), []byte(content), 0o644))
 		}
-		ended(nil)
-		waiting()
+		is(fmt.Sprintf("with %q", content), false, nil)
 	}
-	gittest.Fsck(t, r.Path())
 }
 
 // TestAFolderBelongsToOneSystem: a process of another log or another domain is refused with both
