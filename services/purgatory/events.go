@@ -250,7 +250,7 @@ func (w *worker) Unknown(ctx context.Context, ids []string) ([]string, error) {
 
 // reposOf are the repositories that a pull request or update is for; an update also those of its
 // pull request.
-func reposOf(ctx context.Context, from events, ev *nostr.Event) ([]nostr.RepoRef, error) {
+func reposOf(ctx context.Context, from query.Source, ev *nostr.Event) ([]nostr.RepoRef, error) {
 	pr, err := nostr.ParsePullRequest(ev)
 	if err != nil {
 		return nil, nil // of another kind, or one that ingest would not accept

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -31,19 +30,11 @@ import (
 	"tendril.dev/services/purgatory/repository"
 )
 
-// events is what a worker asks about accepted events.
-type events interface {
-	CatchUp(ctx context.Context) error
-	Reached(ctx context.Context, seq uint64) error
-	Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error]
-	IDs(ctx context.Context, f nostr.Filter) iter.Seq2[[32]byte, error]
-}
-
 // worker is one replica.
 type worker struct {
 	node     *node.Node
 	log      *slog.Logger
-	events   events
+	events   query.Source
 	hearing  *bus.Follower
 	store    *repository.Store
 	rules    repository.Rules
