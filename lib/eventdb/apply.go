@@ -47,16 +47,12 @@ func (db *DB) apply(recs []Record, upTo uint64) error {
 			return fmt.Errorf("apply %d: %w", r.Seq, err)
 		}
 	}
-	var hidden hiding
 	err := c.put(metaSeq, binary.BigEndian.AppendUint64(nil, upTo))
 	if err == nil && db.bans != nil {
-		hidden, err = c.hideBanned()
+		err = c.hideBanned()
 	}
 	if err == nil {
 		err = c.batch.Commit(pebble.NoSync)
-	}
-	if err == nil && len(hidden.fresh) > 0 {
-		err = c.hideNamers(hidden)
 	}
 	if err != nil {
 		return fmt.Errorf("apply: %w", err)

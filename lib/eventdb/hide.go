@@ -43,15 +43,10 @@ func (h *hidden) add(eid id, name string) {
 	h.by[eid] = name
 }
 
-// copied is a copy, which may be changed.
-func (h *hidden) copied() *hidden {
-	return &hidden{by: maps.Clone(h.by), some: h.some}
-}
-
 // Hide hides what is banned, and what hangs on it: an event that names something hidden, and names
 // nothing else that is here, has no place without it. It replaces what was hidden before. Events that
-// come later are hidden in the same way, on what is here when they come; nothing is shown again
-// before Hide is called again. So it must be called when the index has caught up with the log.
+// come later are hidden in the same way, by what is here when they come, and what is here stays as it
+// is. So Hide must be called when the index has caught up with the log.
 //
 // Every way to read passes over hidden events, and subscribers are not told of them. [View.All] has
 // them. [View.Holder], [View.Deleted] and [DB.HasEach] are about what the log has, and do not
@@ -79,51 +74,39 @@ func (db *DB) Hide(bans Bans) error {
 }
 
 // hideBanned hides those of the events of a change that are banned, before they can be seen.
-func (c *change) hideBanned() (h hiding, err error) {
-	h.hidden = c.db.hidden.Load()
+func (c *change) hideBanned() (err error) {
+	before := c.db.hidden.Load()
+	now, shown := before, c.stored[:0]
 	for _, r := range c.stored {
 		name, banned := c.db.bans.Banned(r.Event)
 		if !banned {
-			if name, banned, err = h.hidden.hanging(c.reader, r.Event); err != nil {
-				return h, err
+			if name, banned, err = now.hanging(c.reader, r.Event); err != nil {
+				return err
 			}
 		}
 		if !banned {
+			shown = append(shown, r)
 			continue
 		}
-		if len(h.fresh) == 0 {
-			h.hidden = h.hidden.copied()
+		if now == before {
+			now = &hidden{by: maps.Clone(before.by), some: before.some}
 		}
 		e, _ := EntryOf(r.Event)
-		h.add(e, name)
+		now.add(e.ID, name)
 	}
-	c.db.hidden.Store(h.hidden)
-	return h, nil
-}
-
-// hideNamers hides what hangs on the events that a change has hidden, and was there before them.
-func (c *change) hideNamers(h hiding) error {
-	view := c.db.View()
-	defer view.Close()
-	h.hidden = h.hidden.copied()
-	err := h.spread(view.All())
-	c.db.hidden.Store(h.hidden)
-	c.stored = slices.DeleteFunc(c.stored, func(r Record) bool {
-		e, _ := EntryOf(r.Event)
-		_, hidden := h.hidden.find(e.ID)
-		return hidden
-	})
-	return err
+	c.stored = shown
+	c.db.hidden.Store(now)
+	return nil
 }
 
 // hiding gathers what is hidden.
 type hiding struct {
-	hidden *hidden
-	fresh  []Entry // what names these was not looked at
+	*hidden
+	fresh []Entry // what names these was not looked at
 }
 
 func (h *hiding) add(e Entry, name string) {
-	if _, known := h.hidden.find(e.ID); !known {
+	if _, known := h.find(e.ID); !known {
 		h.hidden.add(e.ID, name)
 		h.fresh = append(h.fresh, e)
 	}
@@ -151,7 +134,7 @@ func (h *hiding) spread(view *View) error {
 				if err != nil {
 					return fmt.Errorf("look for what names the banned: %w", err)
 				}
-				name, hangs, err := h.hidden.hanging(view.reads, ev)
+				name, hangs, err := h.hanging(view.reads, ev)
 				if err != nil {
 					return err
 				}
