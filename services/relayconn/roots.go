@@ -113,7 +113,7 @@ func (t *Targets) ask(ctx context.Context) error {
 		case <-retry:
 		case <-t.wake:
 		case <-t.deleted:
-			if soon := time.Now().Add(rereadSoon); soon.Before(due) {
+			if soon := time.Now().Add(t.soon); soon.Before(due) {
 				due = soon
 			}
 		case <-time.After(time.Until(due)):

@@ -33,6 +33,7 @@ type Targets struct {
 	begun   chan struct{} // closed when messages about repositories are passed on
 	wake    chan struct{} // of capacity 1: root events must be asked for
 	deleted chan struct{} // of capacity 1: some may have been deleted
+	soon    time.Duration // within which they are asked for then
 
 	order   sync.Mutex // held while root events are asked for or heard of
 	mu      sync.Mutex
@@ -51,7 +52,7 @@ type Targets struct {
 func NewTargets(js jetstream.JetStream, events query.Source, window time.Duration, names chan []string, log *slog.Logger) *Targets {
 	t := &Targets{
 		js: js, events: events, window: window, log: log, names: names,
-		begun: make(chan struct{}), wake: make(chan struct{}, 1), deleted: make(chan struct{}, 1),
+		begun: make(chan struct{}), wake: make(chan struct{}, 1), deleted: make(chan struct{}, 1), soon: rereadSoon,
 		relays: map[string]proto.Target{}, wanted: map[string]*Wanted{}, lists: map[string]*list{},
 	}
 	t.stream = bus.NewFollower(js, bus.Reading{Stream: proto.StreamTargets, Filters: []string{proto.AnyTarget}, Idle: t.idle}, log, t.takeRelays)

@@ -117,7 +117,9 @@ func newWorld(t *testing.T) *world {
 
 // worker is what one worker knows; it does not run yet.
 func (w *world) worker(window time.Duration) *Targets {
-	return NewTargets(w.JS, w, window, make(chan []string, 1), quiet)
+	t := NewTargets(w.JS, w, window, make(chan []string, 1), quiet)
+	t.soon = window
+	return t
 }
 
 // Seq implements query.Source, and so do the following.
@@ -238,6 +240,11 @@ func TestWhatIsWanted(t *testing.T) {
 	})
 	raise(t, w.Bus, "r.example", map[string]proto.Level{x: "", y: proto.LevelFull})
 	eventually(t, "nor what is withdrawn", func() bool { return is(wanted(r), []string{y}, both, other) })
+	w.mu.Lock()
+	delete(w.accepted, other)
+	w.mu.Unlock()
+	w.write(t, &nostr.Event{Kind: nostr.KindDeletion, PubKey: author, ID: strings.Repeat("5", 64), Tags: nostr.Tags{{"e", other}}})
+	eventually(t, "nor what is deleted", func() bool { return is(wanted(r), []string{y}, both) })
 	withdraw(t, w.Bus, "r.example")
 	eventually(t, "the relay is no target any more", func() bool { url, _ := r.Relay(); return url == "" })
 }

@@ -47,7 +47,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	}
 	if !n.Settings.Sync.DisableNegentropy {
 		env.Negentropy = &session.Negentropy{
-			Service: query.Reconciler{Conn: n.Bus.Conn}, Room: session.NewRoom(), Seq: n.Accepted.Seq, Known: in.Known, Walks: history.NewWalks(),
+			Service: query.Reconciler{Conn: n.Bus.Conn}, Room: session.NewRoom(), Seq: n.Accepted.Seq, Walks: history.NewWalks(),
 		}
 	}
 	member, err := claim.Join(ctx, n.Bus, claim.Options{Group: proto.GroupRelays, Worker: n.Worker, Log: n.Log})

@@ -331,9 +331,8 @@ func TestAuthorOverBudget(t *testing.T) {
 		p.want(1, manyRepos(0, 1))
 		time.Sleep(rules.Calm)
 		synctest.Wait()
-		_, n := p.count()
-		if st := p.status(); st.Confirmed.Target != 1 || st.Connection != session.Connected || n != 1 {
-			t.Errorf("offered %d times, %+v", n, st)
+		if st := p.status(); st.Confirmed.Target != 1 || st.Connection != session.Connected || len(p.offered) != 1 {
+			t.Errorf("offered %d times, %+v", len(p.offered), st)
 		}
 	})
 }

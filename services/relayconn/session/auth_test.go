@@ -3,6 +3,7 @@ package session_test
 import (
 	"context"
 	"io/fs"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,6 +45,8 @@ func TestAuthentication(t *testing.T) {
 			bubble(t, func(t *testing.T, p *play) {
 				p.stored = append(p.stored, event(t, 1621, 1000, nostr.Tag{"a", "30617:aa:000"}))
 				relay, answers := &members{play: p}, 0
+				var told strings.Builder
+				p.session.Log = logTo(&told)
 				p.session.Asker = relay
 				p.session.Authenticate = func(_ context.Context, challenge string) error {
 					if answers++; tc.keyless {
@@ -65,6 +68,9 @@ func TestAuthentication(t *testing.T) {
 				synctest.Wait()
 				if st, in := p.status(), !tc.keyless && !tc.strict; (st.Confirmed.Target == 1 && st.CaughtUp && len(p.accepted) == 1) != in || answers != 1 {
 					t.Errorf("%d events, %d answers, %+v", len(p.accepted), answers, st)
+				}
+				if n := strings.Count(told.String(), "NIP-42"); (n > 0) != (tc.keyless || tc.strict) || n > 1 {
+					t.Errorf("told %d times:\n%s", n, told.String())
 				}
 				if relay.refused > 12 {
 					t.Errorf("%d refusals", relay.refused)

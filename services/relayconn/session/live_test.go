@@ -1,8 +1,6 @@
 package session_test
 
 import (
-	"bytes"
-	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -162,22 +160,4 @@ func TestWhatIsMissedWhileClosedComes(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestAskingForAuthenticationIsTold to the operator, once for a connection.
-func TestAskingForAuthenticationIsTold(t *testing.T) {
-	bubble(t, func(t *testing.T, p *play) {
-		p.mute = true
-		var told bytes.Buffer
-		p.session.Log = slog.New(slog.NewTextHandler(&told, nil))
-		p.run(session.Start{})
-		for _, sub := range []string{"l1", "h2", "l1"} {
-			p.messages <- wire.Message{Kind: wire.Closed, Sub: sub, Reason: "auth-required: members only"}
-			time.Sleep(3 * time.Second) // it is asked for again
-		}
-		p.stop()
-		if n := strings.Count(told.String(), "NIP-42"); n != 1 {
-			t.Errorf("told %d times:\n%s", n, told.String())
-		}
-	})
 }

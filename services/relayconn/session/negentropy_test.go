@@ -53,15 +53,10 @@ func newReconciling(t *testing.T, here int, stored ...*nostr.Event) *reconciling
 	r.session = session.New(session.Options{
 		Rules: rules, Wanted: r.session.Wanted, Asker: r, Intake: in.Open("wss://r.example.com"), Observer: r, Log: slog.New(slog.DiscardHandler),
 		Negentropy: &session.Negentropy{
-			Relay: r, Service: r, Room: session.NewRoom(), Seq: func() uint64 { return 0 }, Known: r.known,
+			Relay: r, Service: r, Room: session.NewRoom(), Seq: func() uint64 { return 0 },
 		},
 	})
 	return r
-}
-
-func (r *reconciling) known(id string) (known bool) {
-	r.with(func() { known = r.accepted[id] })
-	return known
 }
 
 // set is what matches a filter, of what is known here or of all.
@@ -275,28 +270,6 @@ func TestDailyByNegentropy(t *testing.T) {
 	})
 }
 
-// TestUnable asks by REQ for everything where the relay does not reconcile.
-func TestUnable(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := newReconciling(t, 5, tagged(t, 20)...)
-		r.unable = "error: not here"
-		r.run(session.Start{})
-		r.want(1, repos(repository))
-		time.Sleep(time.Minute)
-		r.all()
-		r.daily <- time.Now()
-		time.Sleep(time.Minute)
-		if sessions, _ := r.askedFor(); sessions != 1 || len(r.fetches()) != 0 {
-			t.Errorf("%d sessions, %d events fetched by id", sessions, len(r.fetches()))
-		}
-		if st := r.status(); st.Connection != session.Connected || st.Repos != 1 {
-			t.Errorf("status %+v", st)
-		}
-		r.stop()
-	})
-}
-
 // TestReconnectByREQ does not reconcile what is asked for since a moment.
 func TestReconnectByREQ(t *testing.T) {
 	t.Parallel()
@@ -386,6 +359,11 @@ func TestManyFilters(t *testing.T) {
 	}
 }
 
+// faster is an intake to which others bring everything first.
+type faster struct{ session.Intake }
+
+func (faster) Known(string) bool { return true }
+
 // TestAnotherRelayIsFaster: no wake is missed where all that a relay names has come from elsewhere
 // by the time when it would be fetched: then there is nothing to ask for, nothing more comes from
 // the relay, and the batch ends all the same.
@@ -397,7 +375,7 @@ func TestAnotherRelayIsFaster(t *testing.T) {
 			stored = append(stored, event(t, 30617, nostr.Timestamp(1000-i), nostr.Tag{"d", fmt.Sprint(i)}))
 		}
 		r := newReconciling(t, 2, stored...)
-		r.session.Negentropy.Known = func(string) bool { return true }
+		r.session.Intake = faster{r.session.Intake}
 		r.run(session.Start{})
 		time.Sleep(rules.Calm + time.Second)
 		synctest.Wait()

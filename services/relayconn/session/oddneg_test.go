@@ -94,6 +94,11 @@ func TestOddNegentropy(t *testing.T) {
 		"garbage": {func(r *oddly) {
 			r.instead = func(int, nostr.Filter) *wire.Message { return &wire.Message{Kind: wire.NegMsg} }
 		}, true},
+		"refused": {func(r *oddly) {
+			r.instead = func(int, nostr.Filter) *wire.Message {
+				return &wire.Message{Kind: wire.NegErr, Reason: "error: not here"}
+			}
+		}, true},
 		"a notice": {func(r *oddly) {
 			r.instead = func(int, nostr.Filter) *wire.Message {
 				return &wire.Message{Kind: wire.Notice, Reason: "unknown command"}

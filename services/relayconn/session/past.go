@@ -415,7 +415,7 @@ func (s *Session) fetchNext() {
 			s.spent = true
 			f := &fetch{ids: map[string]bool{}}
 			for _, id := range some {
-				if name := hex.EncodeToString(id[:]); !s.rec.Known(name) { // else another relay was faster
+				if name := hex.EncodeToString(id[:]); !s.Intake.Known(name) { // else another relay was faster
 					f.ids[name] = false
 				}
 			}

@@ -68,9 +68,8 @@ type Negentropy struct {
 	// Room bounds what all connections of a process ask ingest at once, and what they keep of
 	// relays' messages meanwhile, in bytes.
 	Room  *semaphore.Weighted
-	Seq   func() uint64        // of the log: what is known to be accepted
-	Known func(id string) bool // accepted already: need not be fetched
-	Walks *history.Walks       // of all connections of the worker; nil: each asks for itself
+	Seq   func() uint64  // of the log: what is known to be accepted
+	Walks *history.Walks // of all connections of the worker; nil: each asks for itself
 }
 
 const (
