@@ -103,7 +103,8 @@ func (c *connection) playTrick(trick Trick) {
 	s := &stage{connection: c}
 	var all sync.WaitGroup
 	defer all.Wait()
-	defer c.end() // before the wait
+	defer c.end()   // before the wait
+	all.Go(c.write) // pings are answered
 	for {
 		data, err := c.next()
 		if err != nil {
