@@ -3,10 +3,12 @@ package bus_test
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,24 +19,65 @@ import (
 	"tendril.dev/proto"
 )
 
-// follow runs a follower until the test ends, or stop is called.
-func follow(t *testing.T, b *bus.Bus, r bus.Reading, read func([]bus.Message) error) (f *bus.Follower, stop func() error) {
+// reader is a follower and the sequences that it has read.
+type reader struct {
+	*bus.Follower
+	stop func() error
+	seqs []uint64
+}
+
+// follow runs a follower until the test ends, or stop is called. Before a batch is noted, first is
+// called, unless it is nil.
+func follow(t *testing.T, b *bus.Bus, what bus.Reading, first func()) *reader {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	f = bus.NewFollower(b.JS, r, slog.New(slog.DiscardHandler), read)
-	done := make(chan error, 1)
-	go func() { done <- f.Run(ctx) }()
-	var ended error
-	stop = func() error {
-		cancel()
-		if err, open := <-done; open {
-			ended = err
-			close(done)
+	r, done := &reader{}, make(chan error, 1)
+	r.Follower = bus.NewFollower(b.JS, what, slog.New(slog.DiscardHandler), func(messages []bus.Message) error {
+		if first != nil {
+			first()
 		}
-		return ended
+		for _, m := range messages {
+			r.seqs = append(r.seqs, m.Seq)
+		}
+		return nil
+	})
+	go func() { done <- r.Run(ctx) }()
+	r.stop = sync.OnceValue(func() error { cancel(); return <-done })
+	t.Cleanup(func() { r.stop() })
+	return r
+}
+
+// ready waits until everything is read that there was.
+func (r *reader) ready(t *testing.T) {
+	t.Helper()
+	select {
+	case <-r.Ready():
+	case <-time.After(time.Minute):
+		t.Fatal("it does not read what there is")
 	}
-	t.Cleanup(func() { stop() })
-	return f, stop
+}
+
+// has waits until everything is read that there is, and compares.
+func (r *reader) has(t *testing.T, want []uint64) {
+	t.Helper()
+	if err := r.CatchUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(r.seqs, want) {
+		t.Errorf("it has read %d messages, want %d", len(r.seqs), len(want))
+	}
+}
+
+var targets = bus.Reading{Stream: proto.StreamTargets}
+
+// stream is the stream of targets.
+func stream(t *testing.T, b *bus.Bus) jetstream.Stream {
+	t.Helper()
+	s, err := b.JS.Stream(t.Context(), proto.StreamTargets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 // publish stores messages on subjects of their own below prefix: the stream keeps one of each.
@@ -74,30 +117,15 @@ func TestFollowHandsOnEveryMessageInOrder(t *testing.T) {
 			publish(t, b, "grasp.target.a.example", 1500, 10)
 			publish(t, b, "grasp.target.b.example", 1470, 10)
 			publish(t, b, "grasp.target.b.example", 30, 900<<10)
-			var got []uint64
-			f, _ := follow(t, b, bus.Reading{Stream: proto.StreamTargets, Filters: c.filters, After: c.after}, func(messages []bus.Message) error {
-				for _, m := range messages {
-					got = append(got, m.Seq)
-				}
-				return nil
-			})
-			select {
-			case <-f.Ready():
-			case <-time.After(time.Minute):
-				t.Fatal("it does not read what there is")
-			}
+			f := follow(t, b, bus.Reading{Stream: proto.StreamTargets, Filters: c.filters, After: c.after}, nil)
+			f.ready(t)
 			if f.Seq() != 3000 {
 				t.Errorf("it has read up to %d, want 3000", f.Seq())
 			}
 			for _, subject := range []string{"grasp.target.a.example", "grasp.target.b.example", "grasp.target.c.example"} {
 				publish(t, b, subject, 1, 10)
 			}
-			if err := f.CatchUp(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if !slices.Equal(got, c.want) {
-				t.Errorf("it has read %d messages, want %d", len(got), len(c.want))
-			}
+			f.has(t, c.want)
 		})
 	}
 }
@@ -109,32 +137,22 @@ func seqs(from, to uint64) (all []uint64) {
 	return all
 }
 
-// TestFollowDoesNotWaitForWhatIsGone: messages that have left the stream keep no one waiting.
+// TestFollowDoesNotWaitForWhatIsGone: messages that leave the stream before they are read, those
+// at its end too, keep no one waiting.
 func TestFollowDoesNotWaitForWhatIsGone(t *testing.T) {
 	t.Parallel()
 	b := open(t, bus.Options{Dir: t.TempDir()})
 	publish(t, b, "grasp.target.stays.example", 1000, 10)
 	publish(t, b, "grasp.target.goes.example", 500, 10)
-	stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
-	if err != nil {
-		t.Fatal(err)
-	}
-	count := 0
-	f, _ := follow(t, b, bus.Reading{Stream: proto.StreamTargets}, func(messages []bus.Message) error {
-		if count == 0 {
-			if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject("grasp.target.goes.example.*")); err != nil {
-				return err
-			}
+	f := follow(t, b, targets, sync.OnceFunc(func() {
+		if err := stream(t, b).Purge(t.Context(), jetstream.WithPurgeSubject("grasp.target.goes.example.*")); err != nil {
+			t.Error(err)
 		}
-		count += len(messages)
-		return nil
-	})
+	}))
 	if err := f.Wait(t.Context(), 1500); err != nil {
 		t.Fatal(err)
 	}
-	if count != 1000 {
-		t.Errorf("%d messages, want 1000", count)
-	}
+	f.has(t, seqs(1, 1000))
 }
 
 // TestFollowForgetsWhatItWasToldOf: a message that is stored and removed again before it is read
@@ -142,85 +160,47 @@ func TestFollowDoesNotWaitForWhatIsGone(t *testing.T) {
 func TestFollowForgetsWhatItWasToldOf(t *testing.T) {
 	t.Parallel()
 	b := open(t, bus.Options{Dir: t.TempDir()})
-	stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
-	if err != nil {
-		t.Fatal(err)
-	}
 	publish(t, b, "grasp.target.stays.example", 1, 10)
 	reads, goOn := make(chan struct{}), make(chan struct{})
-	f, _ := follow(t, b, bus.Reading{Stream: proto.StreamTargets}, func([]bus.Message) error {
-		close(reads)
-		<-goOn
-		return nil
-	})
+	f := follow(t, b, targets, func() { close(reads); <-goOn })
 	<-reads
 	publish(t, b, "grasp.target.goes.example", 1, 10)
-	if err := stream.DeleteMsg(t.Context(), 2); err != nil {
+	if err := stream(t, b).DeleteMsg(t.Context(), 2); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.Conn.Flush(); err != nil { // the follower was told of it on this connection
 		t.Fatal(err)
 	}
 	close(goOn)
-	if err := f.CatchUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	f.has(t, seqs(1, 1))
 }
 
-// TestFollowNoticesWhatItWasNotTold: a message is read although no notice of it came.
-func TestFollowNoticesWhatItWasNotTold(t *testing.T) {
+// TestFollowOfAStreamThatLacks something: a message is read although no notice of it came, and
+// from the leader where no replica answers requests that any may answer.
+func TestFollowOfAStreamThatLacks(t *testing.T) {
 	t.Parallel()
-	b := open(t, bus.Options{Dir: t.TempDir()})
-	stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := stream.CachedInfo().Config
-	cfg.RePublish.Destination = "grasp.elsewhere.>"
-	if _, err := b.JS.UpdateStream(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
-	got := make(chan uint64, 10)
-	f, _ := follow(t, b, bus.Reading{Stream: proto.StreamTargets}, func(messages []bus.Message) error {
-		got <- messages[0].Seq
-		return nil
-	})
-	<-f.Ready()
-	publish(t, b, "grasp.target.a.example", 1, 10)
-	select {
-	case <-got:
-	case <-time.After(time.Minute):
-		t.Fatal("it is not read")
-	}
-}
-
-// TestFollowReadsFromTheLeader: where no replica answers requests that any may answer, the leader
-// is asked.
-func TestFollowReadsFromTheLeader(t *testing.T) {
-	t.Parallel()
-	b := open(t, bus.Options{Dir: t.TempDir()})
-	stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := stream.CachedInfo().Config
-	cfg.AllowDirect = false
-	if _, err := b.JS.UpdateStream(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
-	publish(t, b, "grasp.target.a.example", 5, 10)
-	var got []uint64
-	f, _ := follow(t, b, bus.Reading{Stream: proto.StreamTargets}, func(messages []bus.Message) error {
-		for _, m := range messages {
-			got = append(got, m.Seq)
-		}
-		return nil
-	})
-	if err := f.CatchUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if !slices.Equal(got, seqs(1, 5)) {
-		t.Errorf("read %v", got)
+	for name, without := range map[string]func(*jetstream.StreamConfig){
+		"notices":        func(cfg *jetstream.StreamConfig) { cfg.RePublish.Destination = "grasp.elsewhere.>" },
+		"direct answers": func(cfg *jetstream.StreamConfig) { cfg.AllowDirect = false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := open(t, bus.Options{Dir: t.TempDir()})
+			cfg := stream(t, b).CachedInfo().Config
+			without(&cfg)
+			if _, err := b.JS.UpdateStream(t.Context(), cfg); err != nil {
+				t.Fatal(err)
+			}
+			f := follow(t, b, targets, nil)
+			f.ready(t)
+			publish(t, b, "grasp.target.a.example", 5, 10)
+			for deadline := time.Now().Add(time.Minute); f.Seq() < 5; time.Sleep(10 * time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("it is not read")
+				}
+			}
+			f.has(t, seqs(1, 5))
+		})
 	}
 }
 
@@ -229,8 +209,8 @@ func TestWaitSaysWhatItWaitedFor(t *testing.T) {
 	t.Parallel()
 	b := open(t, bus.Options{Dir: t.TempDir()})
 	publish(t, b, "grasp.target.a.example", 3, 10)
-	f, _ := follow(t, b, bus.Reading{Stream: proto.StreamTargets}, func([]bus.Message) error { return nil })
-	<-f.Ready()
+	f := follow(t, b, targets, nil)
+	f.ready(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	err := f.Wait(ctx, 4)
@@ -239,31 +219,13 @@ func TestWaitSaysWhatItWaitedFor(t *testing.T) {
 	}
 }
 
-// TestFollowEndsWithTheReadersError: what cannot be taken ends the following.
-func TestFollowEndsWithTheReadersError(t *testing.T) {
-	t.Parallel()
-	b := open(t, bus.Options{Dir: t.TempDir()})
-	publish(t, b, "grasp.target.a.example", 1, 10)
-	full := fmt.Errorf("the disk is full")
-	f := bus.NewFollower(b.JS, bus.Reading{Stream: proto.StreamTargets}, slog.New(slog.DiscardHandler), func([]bus.Message) error { return full })
-	if err := f.Run(t.Context()); err != full {
-		t.Errorf("it ends with %v", err)
-	}
-}
-
 // TestAFedReaderReadsOnlyWhatItIsNotFed: a reader that another part of the process feeds reads what
 // that part does not give it in time.
 func TestAFedReaderReadsOnlyWhatItIsNotFed(t *testing.T) {
 	t.Parallel()
 	b := open(t, bus.Options{Dir: t.TempDir()})
-	var got []uint64
-	f, _ := follow(t, b, bus.Reading{Stream: proto.StreamTargets}, func(messages []bus.Message) error {
-		for _, m := range messages {
-			got = append(got, m.Seq)
-		}
-		return nil
-	})
-	<-f.Ready()
+	f := follow(t, b, targets, nil)
+	f.ready(t)
 	f.Advance(0) // it is fed from now on
 	for range 10 {
 		ack, err := b.JS.PublishMsg(t.Context(), nats.NewMsg("grasp.target.a.example"))
@@ -273,10 +235,34 @@ func TestAFedReaderReadsOnlyWhatItIsNotFed(t *testing.T) {
 		f.Advance(ack.Sequence)
 	}
 	publish(t, b, "grasp.target.a.example", 1, 10)
-	if err := f.CatchUp(t.Context()); err != nil {
-		t.Fatal(err)
+	f.has(t, []uint64{11})
+}
+
+// A follower hands on every message of a stream, in order, until its reader has an error.
+func ExampleFollower() {
+	sizing := proto.DefaultSizing()
+	sizing.MemoryOnly = true
+	b, err := bus.Open(context.Background(), bus.Options{Sizing: sizing})
+	if err != nil {
+		fmt.Println(err)
+		return
 	}
-	if !slices.Equal(got, []uint64{11}) {
-		t.Errorf("it has read %v, want 11", got)
+	defer b.Close()
+	for _, name := range []string{"a.example", "b.example"} {
+		if _, err := b.JS.Publish(context.Background(), "grasp.target."+name, nil); err != nil {
+			fmt.Println(err)
+		}
 	}
+	what := bus.Reading{Stream: proto.StreamTargets, Filters: []string{proto.AnyTarget}}
+	f := bus.NewFollower(b.JS, what, slog.New(slog.DiscardHandler), func(messages []bus.Message) error {
+		for _, m := range messages {
+			fmt.Println(m.Seq, m.Subject)
+		}
+		return errors.New("the disk is full")
+	})
+	fmt.Println(f.Run(context.Background()))
+	// Output:
+	// 1 grasp.target.a.example
+	// 2 grasp.target.b.example
+	// the disk is full
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -55,14 +54,7 @@ func TestMemoryIsMadeAgain(t *testing.T) {
 	sizing := proto.DefaultSizing()
 	maker := open(t, bus.Options{URL: nats.URL, Provisions: true, Sizing: sizing})
 	user := open(t, bus.Options{URL: nats.URL, Needs: []string{proto.StreamEvents, proto.StreamUser}, Sizing: sizing})
-	var mu sync.Mutex
-	seen := 0
-	f, stop := follow(t, user, bus.Reading{Stream: proto.StreamEvents}, func(messages []bus.Message) error {
-		mu.Lock()
-		defer mu.Unlock()
-		seen += len(messages)
-		return nil
-	})
+	f := follow(t, user, bus.Reading{Stream: proto.StreamEvents}, nil)
 	publish := func(slot string) (seq uint64) {
 		t.Helper()
 		await(t, "an event is stored", func() bool {
@@ -84,13 +76,11 @@ func TestMemoryIsMadeAgain(t *testing.T) {
 	if err := f.Wait(wait, last); err != nil {
 		t.Fatal(err)
 	}
-	if err := stop(); err != nil {
+	if err := f.stop(); err != nil {
 		t.Error(err)
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	if seen != 2 {
-		t.Errorf("%d messages were read, want 2", seen)
+	if len(f.seqs) != 2 {
+		t.Errorf("%d messages were read, want 2", len(f.seqs))
 	}
 	for _, b := range []*bus.Bus{maker, user} {
 		select {

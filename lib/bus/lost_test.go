@@ -10,48 +10,25 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nettest"
-	"tendril.dev/proto"
 )
 
 // TestFollowReadsWhatWasLostOnTheWay: of the answers to requests for messages some are lost, at the
 // begin, in the middle and at the end of a batch. Every message is handed on once, in order.
 func TestFollowReadsWhatWasLostOnTheWay(t *testing.T) {
 	t.Parallel()
-	own, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Sizing: proto.DefaultSizing(), Listen: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(own.Close)
+	own := open(t, bus.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
 	publish(t, own, "grasp.target.a.example", 1500, 10)
 
 	var answers atomic.Int64
 	lost := func() bool { return slices.Contains([]int64{1, 300, 1000, 1001, 1500}, answers.Add(1)) }
 	address := strings.TrimPrefix(own.ClientURL(), "nats://")
 	front := nettest.Front(t, func() (net.Conn, error) { return lossy(address, lost) })
-	b, err := bus.Open(t.Context(), bus.Options{URL: "nats://" + front, Sizing: proto.DefaultSizing()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
-	var got []uint64
-	f, _ := follow(t, b, bus.Reading{Stream: proto.StreamTargets}, func(messages []bus.Message) error {
-		for _, m := range messages {
-			got = append(got, m.Seq)
-		}
-		return nil
-	})
-	select {
-	case <-f.Ready():
-	case <-time.After(time.Minute):
-		t.Fatal("it does not read what there is")
-	}
-	if !slices.Equal(got, seqs(1, 1500)) {
-		t.Errorf("it has read %d messages, want 1500", len(got))
-	}
+	f := follow(t, open(t, bus.Options{URL: "nats://" + front}), targets, nil)
+	f.ready(t)
+	f.has(t, seqs(1, 1500))
 	if answers.Load() <= 1500 {
 		t.Errorf("%d answers: none was lost", answers.Load())
 	}
