@@ -29,26 +29,88 @@ func parse(t *testing.T, args, environ []string, dotenv string) (Settings, error
 	return src.Parse(args)
 }
 
-func TestFlagsOverEnvironmentOverFileOverDefaults(t *testing.T) {
+// TestValues: flags over environment over file over defaults, and every form in which a value may be
+// written, by shells and other GRASP servers too.
+func TestValues(t *testing.T) {
 	t.Parallel()
-	dotenv := "NGIT_DOMAIN=file.example\nNGIT_RELAY_NAME=file\nNGIT_BIND_ADDRESS=127.0.0.1:1\n# a comment\nexport NGIT_LOG_LEVEL=debug\n"
-	s, err := parse(t, []string{"--relay-name=flag"}, []string{"NGIT_RELAY_NAME=env", "NGIT_BIND_ADDRESS=127.0.0.1:2", "NGIT_LOG_LEVEL="}, dotenv)
+	file := filepath.Join(t.TempDir(), "settings")
+	if err := os.WriteFile(file, []byte("NGIT_RELAY_NAME=named\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		flag, environ, dotenv string
+		setting, want         string
+	}{
+		"flag over environment": {"--relay-name=flag", "NGIT_RELAY_NAME=env", "", "RelayName", "flag"},
+		"environment over file": {"", "NGIT_RELAY_NAME=env", "NGIT_RELAY_NAME=file", "RelayName", "env"},
+		"empty is unset":        {"", "NGIT_RELAY_NAME=", "NGIT_RELAY_NAME=file", "RelayName", "file"},
+		"a named file":          {"--env-file=" + file, "NGIT_ENV_FILE=/nowhere", "NGIT_RELAY_NAME=file", "RelayName", "named"},
+		"named elsewhere":       {"", "NGIT_ENV_FILE=" + file, "NGIT_RELAY_NAME=file", "RelayName", "named"},
+		"default":               {"", "", "", "GitDataPath", DefaultGitDataPath},
+		"default time":          {"", "", "", "WorkerTTL", "10s"},
+		"constant":              {"", "", "", "BatchSize", "500"},
+
+		"switch alone":    {"--metrics-enabled", "", "", "MetricsEnabled", "true"},
+		"switched off":    {"--no-metrics-enabled", "", "", "MetricsEnabled", "false"},
+		"switch with =":   {"--metrics-enabled=false", "", "", "MetricsEnabled", "false"},
+		"switch by yes":   {"--metrics-enabled=yes", "", "", "MetricsEnabled", "true"},
+		"switch in caps":  {"", "NGIT_ALLOW_PRIVATE_NETWORKS=TRUE", "", "AllowPrivate", "true"},
+		"switch by digit": {"", "NGIT_ALLOW_PRIVATE_NETWORKS=1", "", "AllowPrivate", "true"},
+		"switch by off":   {"", "NGIT_METRICS_ENABLED=off", "", "MetricsEnabled", "false"},
+		"switch by 0":     {"", "NGIT_METRICS_ENABLED=0", "", "MetricsEnabled", "false"},
+
+		"size":                 {"", "NGIT_MAX_PUSH_BYTES=64MiB", "", "MaxPushBytes", "67108864"},
+		"size in bytes":        {"", "NGIT_MAX_PUSH_BYTES=1048576", "", "MaxPushBytes", "1048576"},
+		"size with a space":    {"", "NGIT_MAX_PUSH_BYTES=3 GiB", "", "MaxPushBytes", "3221225472"},
+		"size in powers of 10": {"", "NGIT_MAX_PUSH_BYTES=5MB", "", "MaxPushBytes", "5000000"},
+
+		"spaces":        {"", "", "NGIT_RELAY_NAME=My GRASP relay", "RelayName", "My GRASP relay"},
+		"export":        {"", "", "# a comment\n  export NGIT_RELAY_NAME = b ", "RelayName", "b"},
+		"single quotes": {"", "", `NGIT_RELAY_NAME='b "c" $HOME # d'`, "RelayName", `b "c" $HOME # d`},
+		"double quotes": {"", "", `NGIT_RELAY_NAME="b 'c' \"d\" \$HOME # e"`, "RelayName", `b 'c' "d" $HOME # e`},
+		"comment":       {"", "", "NGIT_RELAY_NAME=b # c", "RelayName", "b"},
+		"no comment":    {"", "", "NGIT_RELAY_NAME=b#c", "RelayName", "b#c"},
+		"apostrophe":    {"", "", "NGIT_RELAY_NAME=Alice's relay", "RelayName", "Alice's relay"},
+		"variable":      {"", "HOME=/home/ann", "NGIT_RELAY_NAME=$HOME/x", "RelayName", "/home/ann/x"},
+		"in braces":     {"", "HOME=/home/ann", "NGIT_RELAY_NAME=\"${HOME}/x\"", "RelayName", "/home/ann/x"},
+		"earlier line":  {"", "", "A=b\nNGIT_RELAY_NAME=${A}c", "RelayName", "bc"},
+		"two lines":     {"", "", "NGIT_RELAY_NAME=\"two\nlines\"", "RelayName", "two\nlines"},
+		"a URL":         {"", "", "NGIT_RELAY_NAME=nats://u:p=w@host:4222?x=#y", "RelayName", "nats://u:p=w@host:4222?x=#y"},
+		"CRLF":          {"", "", "# x\r\n\r\nNGIT_RELAY_NAME=b\r\nNGIT_RELAY_ICON=\r\n", "RelayName", "b"},
+	} {
+		args := []string{"--domain=a.example"}
+		if c.flag != "" {
+			args = append(args, c.flag)
+		}
+		s, err := parse(t, args, []string{c.environ}, c.dotenv)
+		if got := fmt.Sprint(reflect.ValueOf(s).FieldByName(c.setting)); err != nil || got != c.want {
+			t.Errorf("%s: %q, %v; want %q", name, got, err, c.want)
+		}
+	}
+}
+
+// TestBrokenEnvFile is named, and nothing of it is told.
+func TestBrokenEnvFile(t *testing.T) {
+	t.Parallel()
+	_, err := parse(t, []string{"--env-file=/nowhere/settings", "--domain=a.example"}, nil, "")
+	if err == nil || !strings.HasPrefix(err.Error(), `NGIT_ENV_FILE is "/nowhere/settings": cannot be read`) {
+		t.Errorf("a named file that is not there: %v", err)
+	}
+	_, err = parse(t, nil, nil, "NGIT_RELAY_OWNER_NSEC "+nsec+"\n")
+	if err == nil || strings.Contains(err.Error(), "nsec1") {
+		t.Errorf("a file that cannot be read: %v", err)
+	}
+}
+
+func TestTrustedProxies(t *testing.T) {
+	t.Parallel()
+	s, err := parse(t, []string{"--domain=a.example"}, []string{"NGIT_TRUSTED_PROXIES=127.0.0.1, 10.0.0.0/8,2001:db8::1,::ffff:192.0.2.1"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for what, got := range map[string][2]string{
-		"flag over environment": {s.RelayName, "flag"},
-		"environment over file": {s.BindAddress, "127.0.0.1:2"},
-		"file":                  {s.Domain, "file.example"},
-		"empty is unset":        {s.LogLevel, "debug"},
-		"default":               {s.GitDataPath, DefaultGitDataPath},
-	} {
-		if got[0] != got[1] {
-			t.Errorf("%s: %q, want %q", what, got[0], got[1])
-		}
-	}
-	if s.WorkerTTL != 10*time.Second || s.BatchSize != 500 || !s.MetricsEnabled || s.ArchiveReadOnly != nil || !s.IsArchiveReadOnly() || s.Archives() {
-		t.Errorf("defaults: %+v", s)
+	proxies, err := s.Proxies()
+	if got := fmt.Sprint(proxies); err != nil || got != "[127.0.0.1/32 10.0.0.0/8 2001:db8::1/128 192.0.2.1/32]" {
+		t.Errorf("%s, %v", got, err)
 	}
 }
 
@@ -244,70 +306,6 @@ func TestNonsense(t *testing.T) {
 	}
 }
 
-func TestSwitches(t *testing.T) {
-	t.Parallel()
-	for arg, want := range map[string]bool{"--metrics-enabled": true, "--no-metrics-enabled": false, "--metrics-enabled=false": false, "--metrics-enabled=yes": true} {
-		if s, err := parse(t, []string{"--domain=a.example", arg}, nil, ""); err != nil || s.MetricsEnabled != want {
-			t.Errorf("%s: %v, %v", arg, s.MetricsEnabled, err)
-		}
-	}
-	for value, want := range map[string]bool{"TRUE": true, "1": true, "0": false, "off": false} {
-		if s, err := parse(t, []string{"--domain=a.example"}, []string{"NGIT_ALLOW_PRIVATE_NETWORKS=" + value}, ""); err != nil || s.AllowPrivate != want {
-			t.Errorf("%s: %v, %v", value, s.AllowPrivate, err)
-		}
-	}
-}
-
-func TestEnvFile(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "settings")
-	if err := os.WriteFile(file, []byte("NGIT_DOMAIN=named.example\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for name, given := range map[string][2][]string{
-		"flag":        {{"--env-file=" + file}, {"NGIT_ENV_FILE=/nowhere"}},
-		"flag apart":  {{"--env-file", file}, nil},
-		"environment": {nil, {"NGIT_ENV_FILE=" + file}},
-	} {
-		if s, err := parse(t, given[0], given[1], "NGIT_DOMAIN=default.example\n"); err != nil || s.Domain != "named.example" {
-			t.Errorf("%s: %q, %v", name, s.Domain, err)
-		}
-	}
-	_, err := parse(t, []string{"--env-file=/nowhere/settings", "--domain=a.example"}, nil, "")
-	if err == nil || !strings.HasPrefix(err.Error(), `NGIT_ENV_FILE is "/nowhere/settings": cannot be read`) {
-		t.Errorf("a named file that is not there: %v", err)
-	}
-	_, err = parse(t, nil, nil, "NGIT_RELAY_OWNER_NSEC "+nsec+"\n")
-	if err == nil || strings.Contains(err.Error(), "nsec1") {
-		t.Errorf("a file that cannot be read: %v", err)
-	}
-}
-
-// TestFormsOfLines: what shells and other GRASP servers write into env files.
-func TestFormsOfLines(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{
-		"NGIT_RELAY_NAME=My GRASP relay":                       "My GRASP relay",
-		"  export NGIT_RELAY_NAME = b ":                        "b",
-		`NGIT_RELAY_NAME='b "c" $HOME # d'`:                    `b "c" $HOME # d`,
-		`NGIT_RELAY_NAME="b 'c' \"d\" \$HOME # e"`:             `b 'c' "d" $HOME # e`,
-		"NGIT_RELAY_NAME=b # c":                                "b",
-		"NGIT_RELAY_NAME=b#c":                                  "b#c",
-		"NGIT_RELAY_NAME=Alice's relay":                        "Alice's relay",
-		"NGIT_RELAY_NAME=$HOME/x":                              "/home/ann/x",
-		"NGIT_RELAY_NAME=\"${HOME}/x\"":                        "/home/ann/x",
-		"A=b\nNGIT_RELAY_NAME=${A}c":                           "bc",
-		"NGIT_RELAY_NAME=\"two\nlines\"":                       "two\nlines",
-		"NGIT_RELAY_NAME=nats://u:p=w@host:4222?x=#y":          "nats://u:p=w@host:4222?x=#y",
-		"# x\r\n\r\nNGIT_RELAY_NAME=b\r\nNGIT_RELAY_ICON=\r\n": "b",
-	} {
-		s, err := parse(t, []string{"--domain=a.example"}, []string{"HOME=/home/ann"}, text)
-		if err != nil || s.RelayName != want {
-			t.Errorf("%q: %q, want %q, %v", text, s.RelayName, want, err)
-		}
-	}
-}
-
 func TestUnknownNamesAreWarnedOf(t *testing.T) {
 	t.Parallel()
 	s, err := parse(t, nil, []string{"NGIT_DOMAIN=a.example", "NGIT_RELAY_NMAE=x", "NGIT_SOMETHING_QUITE_ELSE=1", "OTHER=1"}, "NGIT_BIND_ADRESS=x\n")
@@ -354,6 +352,12 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 		"NGIT_ARCHIVE_READ_ONLY=maybe":                    `NGIT_ARCHIVE_READ_ONLY is "maybe": want true or false`,
 		"NGIT_ARCHIVE_GRASP_SERVICES=https://a.example":   `NGIT_ARCHIVE_GRASP_SERVICES is "https://a.example": want the domains of GRASP services without a scheme, like git.example.com, comma-separated`,
 		"NGIT_ARCHIVE_GRASP_SERVICES=Git.Example.com:443": `NGIT_ARCHIVE_GRASP_SERVICES is "Git.Example.com:443": that is NGIT_DOMAIN: what lists this service is hosted, not archived; take it out`,
+		"NGIT_TRUSTED_PROXIES=localhost":                  `NGIT_TRUSTED_PROXIES is "localhost": want addresses and networks, like 127.0.0.1 or 10.0.0.0/8, comma-separated`,
+		"NGIT_TRUSTED_PROXIES=10.0.0.0/33":                `NGIT_TRUSTED_PROXIES is "10.0.0.0/33": want addresses and networks, like 127.0.0.1 or 10.0.0.0/8, comma-separated`,
+		"NGIT_TRUSTED_PROXIES=10.0.0.1:80":                `NGIT_TRUSTED_PROXIES is "10.0.0.1:80": want addresses and networks, like 127.0.0.1 or 10.0.0.0/8, comma-separated`,
+		"NGIT_TRUSTED_PROXIES=fe80::1%eth0":               `NGIT_TRUSTED_PROXIES is "fe80::1%eth0": want addresses and networks, like 127.0.0.1 or 10.0.0.0/8, comma-separated`,
+		"NGIT_TRUSTED_PROXIES=*":                          `NGIT_TRUSTED_PROXIES is "*": want addresses and networks, like 127.0.0.1 or 10.0.0.0/8, comma-separated`,
+		"NGIT_TRUSTED_PROXIES=::ffff:10.0.0.0/104":        `NGIT_TRUSTED_PROXIES is "::ffff:10.0.0.0/104": want addresses and networks, like 127.0.0.1 or 10.0.0.0/8, comma-separated`,
 	} {
 		_, err := parse(t, nil, []string{set}, "NGIT_DOMAIN=git.example.com\n")
 		if err == nil || err.Error() != want {
@@ -423,16 +427,6 @@ func TestConstants(t *testing.T) {
 	}
 }
 
-func TestSizes(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]int64{"64MiB": 64 << 20, "2GiB": 2 << 30, "1048576": 1 << 20, "3 GiB": 3 << 30, "5MB": 5_000_000} {
-		s, err := parse(t, []string{"--domain=a.example"}, []string{"NGIT_MAX_PUSH_BYTES=" + text}, "")
-		if err != nil || s.MaxPushBytes != want {
-			t.Errorf("%s: %d, %v", text, s.MaxPushBytes, err)
-		}
-	}
-}
-
 func TestExampleEnvironmentIsLegal(t *testing.T) {
 	t.Parallel()
 	if _, err := parse(t, nil, nil, dotEnv()); err != nil {
@@ -489,24 +483,6 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("checked settings are wrong: %v", err)
 		}
 	})
-}
-
-func TestTrustedProxies(t *testing.T) {
-	t.Parallel()
-	s, err := parse(t, []string{"--domain=a.example"}, []string{"NGIT_TRUSTED_PROXIES=127.0.0.1, 10.0.0.0/8,2001:db8::1,::ffff:192.0.2.1"}, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxies, err := s.Proxies()
-	if got := fmt.Sprint(proxies); err != nil || got != "[127.0.0.1/32 10.0.0.0/8 2001:db8::1/128 192.0.2.1/32]" {
-		t.Errorf("%s, %v", got, err)
-	}
-	for _, wrong := range []string{"localhost", "10.0.0.0/33", "10.0.0.1:80", "fe80::1%eth0", "*", "::ffff:10.0.0.0/104"} {
-		_, err := parse(t, []string{"--domain=a.example", "--trusted-proxies=" + wrong}, nil, "")
-		if err == nil || !strings.HasPrefix(err.Error(), "NGIT_TRUSTED_PROXIES is ") {
-			t.Errorf("%s: %v", wrong, err)
-		}
-	}
 }
 
 // TestSettingsOfANATSServerThatIsNotNamedAreWarnedOf, because the embedded one has no use for them.

@@ -15,6 +15,16 @@ import (
 	"tendril.dev/proto"
 )
 
+// folder has the logins of a new deployment.
+func folder(t *testing.T) (dir string) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "logins")
+	if err := logins.Init(dir); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 // users are the users of a folder's users.conf, as NATS reads it, and their hashes.
 func users(t *testing.T, dir string) map[string]string {
 	t.Helper()
@@ -44,10 +54,7 @@ func accepts(users map[string]string, l logins.Login) bool {
 
 func TestInitMakesLoginsOnce(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "logins")
-	if err := logins.Init(dir); err != nil {
-		t.Fatal(err)
-	}
+	dir := folder(t)
 	first := map[string]logins.Login{}
 	passwords := map[string]bool{}
 	for _, user := range logins.Default() {
@@ -94,10 +101,7 @@ func TestInitMakesLoginsOnce(t *testing.T) {
 // do is of this one.
 func TestInitWritesPermissionsAnew(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	if err := logins.Init(dir); err != nil {
-		t.Fatal(err)
-	}
+	dir := folder(t)
 	path := filepath.Join(dir, logins.UsersFile)
 	right, err := os.ReadFile(path)
 	if err != nil {
@@ -117,10 +121,7 @@ func TestInitWritesPermissionsAnew(t *testing.T) {
 
 func TestRotateAndRetire(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	if err := logins.Init(dir); err != nil {
-		t.Fatal(err)
-	}
+	dir := folder(t)
 	one, other := read(t, dir, "gateway"), read(t, dir, "ingest")
 	if err := logins.Rotate(dir, "gateway"); err != nil {
 		t.Fatal(err)
@@ -169,10 +170,7 @@ func TestInterrupted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := t.TempDir()
-			if err := logins.Init(dir); err != nil {
-				t.Fatal(err)
-			}
+			dir := folder(t)
 			other := read(t, dir, "ingest")
 			if err := interrupt(dir); err != nil {
 				t.Fatal(err)
@@ -198,10 +196,7 @@ func TestInterrupted(t *testing.T) {
 
 func TestRefusedCommandsChangeNothing(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	if err := logins.Init(dir); err != nil {
-		t.Fatal(err)
-	}
+	dir := folder(t)
 	if err := os.Remove(logins.LoginFile(dir, "gateway")); err != nil {
 		t.Fatal(err)
 	}

@@ -12,32 +12,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"tendril.dev/lib/config"
 	"tendril.dev/lib/nettest"
 	"tendril.dev/proto"
 )
 
-func openOn(t *testing.T, apart bool, args ...string) *Node {
-	t.Helper()
-	s, err := config.Process().Parse(append([]string{"--domain=git.example.com", "--database-backend=memory", "--nats-listen=none"}, args...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := Open(t.Context(), "test", s, slog.New(slog.DiscardHandler), apart, Service{Provisions: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := n.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return n
-}
-
 func TestLag(t *testing.T) {
 	t.Parallel()
-	n := openOn(t, false)
+	n := open(t, settings(t))
+	defer n.Close()
 	if _, err := n.Bus.JS.Publish(context.Background(), proto.SubjectEventsMark, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +35,12 @@ func TestLag(t *testing.T) {
 
 func TestObservation(t *testing.T) {
 	t.Parallel()
-	n := openOn(t, true, "--nats-url="+nettest.NewNATS(t, "").URL, "--observe-address=127.0.0.1:0")
+	s := settings(t, "--nats-url="+nettest.NewNATS(t, "").URL, "--observe-address=127.0.0.1:0")
+	n, err := Open(t.Context(), "test", s, slog.New(slog.DiscardHandler), true, Service{Provisions: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
 	var working atomic.Bool
 	n.Ready.Add("work", func() error {
 		if !working.Load() {

@@ -1,4 +1,4 @@
-package node_test
+package node
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"tendril.dev/lib/config"
-	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
@@ -28,9 +27,9 @@ func settings(t *testing.T, args ...string) config.Settings {
 	return s
 }
 
-func open(t *testing.T, s config.Settings) *node.Node {
+func open(t *testing.T, s config.Settings) *Node {
 	t.Helper()
-	n, err := node.Open(t.Context(), "test", s, slog.New(slog.DiscardHandler), false)
+	n, err := Open(t.Context(), "test", s, slog.New(slog.DiscardHandler), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,8 +37,8 @@ func open(t *testing.T, s config.Settings) *node.Node {
 }
 
 // untilStopped is a service that notes its start and its end.
-func untilStopped(name string, note func(string)) node.Service {
-	return node.Service{Name: name, Run: func(ctx context.Context, _ *node.Node) error {
+func untilStopped(name string, note func(string)) Service {
+	return Service{Name: name, Run: func(ctx context.Context, _ *Node) error {
 		note(name + " starts")
 		<-ctx.Done()
 		note(name + " stops")
@@ -109,22 +108,22 @@ func TestFailingServiceStopsTheOthers(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("the disk is on fire")
 	for name, c := range map[string]struct {
-		run  func(context.Context, *node.Node) error
+		run  func(context.Context, *Node) error
 		want string
 	}{
-		"an error":    {func(context.Context, *node.Node) error { return broken }, "bad: the disk is on fire"},
-		"no error":    {func(context.Context, *node.Node) error { return nil }, "bad: ended by itself"},
-		"a cancelled": {func(context.Context, *node.Node) error { return context.Canceled }, "bad: context canceled"},
-		"afterwards":  {func(ctx context.Context, _ *node.Node) error { <-ctx.Done(); return broken }, ""},
+		"an error":    {func(context.Context, *Node) error { return broken }, "bad: the disk is on fire"},
+		"no error":    {func(context.Context, *Node) error { return nil }, "bad: ended by itself"},
+		"a cancelled": {func(context.Context, *Node) error { return context.Canceled }, "bad: context canceled"},
+		"afterwards":  {func(ctx context.Context, _ *Node) error { <-ctx.Done(); return broken }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := open(t, settings(t))
 			seen := newNotes()
-			services := []node.Service{untilStopped("good", seen.add), {Name: "bad", Run: c.run}}
+			services := []Service{untilStopped("good", seen.add), {Name: "bad", Run: c.run}}
 			if c.want == "" { // of the service that the process is named for no name is said
 				c.want = "broke"
-				services = append(services, node.Service{Name: "test", Run: func(context.Context, *node.Node) error { return errors.New("broke") }})
+				services = append(services, Service{Name: "test", Run: func(context.Context, *Node) error { return errors.New("broke") }})
 			}
 			err := n.Run(t.Context(), services...)
 			if err == nil || err.Error() != c.want {
@@ -148,7 +147,7 @@ func TestServiceThatDoesNotStopIsLeftBehind(t *testing.T) {
 	release, ended := make(chan struct{}), make(chan struct{})
 	done := make(chan error, 1)
 	go func() {
-		done <- n.Run(ctx, node.Service{Name: "stubborn", Run: func(_ context.Context, n *node.Node) error {
+		done <- n.Run(ctx, Service{Name: "stubborn", Run: func(_ context.Context, n *Node) error {
 			defer close(ended)
 			seen.add("starts")
 			<-release
@@ -191,7 +190,7 @@ func TestNodesShareABusAndSurviveARestart(t *testing.T) {
 	second := open(t, settings(t, "--database-backend=file", "--relay-data-path="+filepath.Join(dir, "second"), "--nats-url="+first.Bus.ClientURL()))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 2)
-	for _, n := range []*node.Node{second, first} {
+	for _, n := range []*Node{second, first} {
 		go func() { done <- n.Run(ctx) }()
 	}
 	ev, raw := announcement(t)
@@ -201,7 +200,7 @@ func TestNodesShareABusAndSurviveARestart(t *testing.T) {
 	}
 	wait, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
-	for _, n := range []*node.Node{first, second} {
+	for _, n := range []*Node{first, second} {
 		if err := n.Index.WaitFor(wait, ack.Sequence); err != nil {
 			t.Fatal(err)
 		}
@@ -238,7 +237,7 @@ func TestFolderThatIsNotToBeHad(t *testing.T) {
 		file: "not a directory; want a folder that this user may write to",
 		dir:  "another process works in this folder; stop it, or give each a folder of its own",
 	} {
-		_, err := node.Open(t.Context(), "test", settings(t, "--database-backend=file", "--relay-data-path="+path), slog.New(slog.DiscardHandler), false)
+		_, err := Open(t.Context(), "test", settings(t, "--database-backend=file", "--relay-data-path="+path), slog.New(slog.DiscardHandler), false)
 		if want = `NGIT_RELAY_DATA_PATH is "` + path + `": ` + want; err == nil || err.Error() != want {
 			t.Errorf("got %v\nwant %s", err, want)
 		}

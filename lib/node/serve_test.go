@@ -1,4 +1,4 @@
-package node_test
+package node
 
 import (
 	"bufio"
@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"tendril.dev/lib/config"
-	"tendril.dev/lib/node"
 )
 
 // childEnv makes the test binary be a program under test: a node with one service, which says what
@@ -27,7 +26,7 @@ func TestMain(m *testing.M) {
 	}
 	s, err := config.Process().Parse(os.Args[1:])
 	if err == nil {
-		err = node.Serve("child", s, false, child(behaviour))
+		err = Serve("child", s, false, child(behaviour))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -35,8 +34,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-func child(behaviour string) node.Service {
-	return node.Service{Name: behaviour, Run: func(ctx context.Context, _ *node.Node) error {
+func child(behaviour string) Service {
+	return Service{Name: behaviour, Run: func(ctx context.Context, _ *Node) error {
 		fmt.Println("up")
 		if behaviour == "broken" {
 			return errors.New("it broke")
