@@ -34,6 +34,7 @@ var _ eventdb.Bans = (*Set)(nil)
 type Ban struct {
 	Subject
 	proto.Ban
+	Fixed bool // by the settings: it stands as long as the process runs
 }
 
 // Message is what clients are told.
@@ -99,7 +100,7 @@ func New(p config.Policy, log *slog.Logger) (*Set, error) {
 			if err != nil {
 				return nil, fmt.Errorf("a blacklist names %q: %w", entry, err)
 			}
-			s.fixed[subject] = &Ban{Subject: subject}
+			s.fixed[subject] = &Ban{Subject: subject, Fixed: true}
 		}
 	}
 	return s, nil
@@ -150,7 +151,7 @@ func (s *Set) read(m bus.Message) {
 	}
 	s.mu.Lock()
 	if delete(s.bans, subject); !m.Deletes() {
-		s.bans[subject] = &Ban{subject, b}
+		s.bans[subject] = &Ban{Subject: subject, Ban: b}
 	}
 	changed := s.changed
 	s.mu.Unlock()
@@ -175,6 +176,15 @@ func (s *Set) Find(subject Subject) *Ban {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.find(subject)
+}
+
+// Named returns the ban of that name; nil: there is none.
+func (s *Set) Named(name string) *Ban {
+	subject, err := parseKey(name)
+	if err != nil {
+		return nil
+	}
+	return s.Find(subject)
 }
 
 // Repository returns the ban by which a repository is banned; nil: it is not. Of several that is

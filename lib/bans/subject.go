@@ -138,8 +138,8 @@ func parseKey(key string) (s Subject, err error) {
 		s.Event = name
 	case kind == "identifier":
 		token = name
-	case kind == "repository" && slash, kind == "author":
-		s.PubKey = owner
+	case kind == "repository" && slash, kind == "author", kind == "owner":
+		s.PubKey, s.Repositories = owner, kind == "owner"
 	}
 	if token != "" {
 		s.Identifier, err = proto.DecodeIdentifier(token)

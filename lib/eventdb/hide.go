@@ -185,6 +185,9 @@ func (h *hidden) hanging(r reader, ev *nostr.Event) (name string, hangs bool, er
 	return name, hangs, nil
 }
 
+// HidesAs reports whether two views hide the same.
+func (v *View) HidesAs(o *View) bool { return v.hidden == o.hidden }
+
 // HiddenBy returns the events that a ban hides, newest first: what hangs on others mostly comes
 // before these.
 func (v *View) HiddenBy(name string) (ids []string, err error) {

@@ -1,15 +1,20 @@
 package gateway
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"net/http"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
@@ -27,7 +32,9 @@ type door struct {
 	observation http.Handler
 	clients     proxies
 	stall       time.Duration // for clients that send nothing
-	stopping    atomic.Bool   // connections end with the request that is under way or comes next
+	bus         *nats.Conn
+	log         *slog.Logger
+	stopping    atomic.Bool // connections end with the request that is under way or comes next
 
 	perMinute int
 	requests  *limit.Rates // of git, and of what costs as much: pages and the metrics
@@ -72,6 +79,10 @@ func (d *door) serve(w http.ResponseWriter, r *http.Request, client string) {
 	at, err := nostr.ParseRepositoryPath(path)
 	if err == nil && at.Service != "" {
 		d.passToGit(w, r, at, client)
+		return
+	}
+	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); atRoot && r.Method == http.MethodPost && strings.TrimSpace(kind) == managementType {
+		d.manage(w, r, client)
 		return
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
@@ -120,6 +131,44 @@ func (d *door) passToGit(w http.ResponseWriter, r *http.Request, at nostr.Reposi
 		w.Header().Del("Connection")
 	}
 	d.git.Serve(w, r, at, client)
+}
+
+const (
+	// managementType is the content type of requests by which an operator's client manages the relay
+	// (NIP-86), maxManagement their largest size in bytes, and manageTime the longest time for one.
+	managementType = "application/nostr+json+rpc"
+	maxManagement  = 64 << 10
+	manageTime     = 10 * time.Second
+)
+
+// manage passes a request of NIP-86 on to ingest, which checks who sends it.
+func (d *door) manage(w http.ResponseWriter, r *http.Request, client string) {
+	if !d.admits(w, client) {
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxManagement))
+	if err != nil {
+		http.Error(w, "the request is too large, or not whole", http.StatusBadRequest)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), manageTime)
+	defer cancel()
+	var answer proto.ManageAnswer
+	question, err := json.Marshal(proto.ManageRequest{Authorization: r.Header.Get("Authorization"), Body: body})
+	if err == nil {
+		var m *nats.Msg
+		if m, err = d.bus.RequestWithContext(ctx, proto.SubjectManage, question); err == nil {
+			err = json.Unmarshal(m.Data, &answer)
+		}
+	}
+	if err != nil {
+		d.log.Warn("a request to manage the relay was not answered", "error", err)
+		http.Error(w, "no answer in time; try again later", http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", managementType)
+	w.WriteHeader(answer.Status)
+	w.Write(answer.Body)
 }
 
 // admits counts a request of a client. If it is one too many, it answers and returns false.

@@ -105,8 +105,8 @@ func newDoor(n *node.Node, shards git.Shards, ingest relay.Offerer) (*door, erro
 	// As many questions are worked on at once as there are processors.
 	processors := int64(runtime.GOMAXPROCS(0))
 	work := limit.NewFair(processors, processors)
-	proxy := git.New(shards, s.GitHandOverWait, n.Log)
-	shown, err := pages.New(pages.Options{Settings: s, Owner: key.Public, Index: n.Index, Work: work, Held: proxy, Log: n.Log})
+	proxy := git.New(shards, n.Bans, s.GitHandOverWait, n.Log)
+	shown, err := pages.New(pages.Options{Settings: s, Owner: key.Public, Index: n.Index, Bans: n.Bans, Work: work, Held: proxy, Log: n.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -123,9 +123,9 @@ func newDoor(n *node.Node, shards git.Shards, ingest relay.Offerer) (*door, erro
 			Metrics: relay.NewMetrics(n.Metrics, sockets, s.AbuseThreshold, rejected), Log: n.Log,
 		}),
 		pages: shown, git: proxy, observation: n.AtFront, clients: clients, stall: s.AnswerStall,
-		perMinute: s.GitRequestsPerMinute,
-		requests:  limit.NewRates(s.GitRequestsPerMinute, time.Minute),
-		atOnce:    limit.NewFair(math.MaxInt64, int64(s.GitRequestsPerIP)),
+		bus: n.Bus.Conn, log: n.Log, perMinute: s.GitRequestsPerMinute,
+		requests: limit.NewRates(s.GitRequestsPerMinute, time.Minute),
+		atOnce:   limit.NewFair(math.MaxInt64, int64(s.GitRequestsPerIP)),
 	}, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/node"
@@ -22,7 +23,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	s := n.Settings
 	bounds := policy.DefaultBounds
 	bounds.Bytes = s.HeldBytes
-	rules, err := policy.New(s, bounds, time.Now)
+	rules, err := policy.New(s, n.Bans, bounds, time.Now)
 	if err != nil {
 		return err
 	}
@@ -46,7 +47,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	w := writer.New(writer.Options{
 		Name: n.Worker, Bus: n.Bus, Index: n.Index, Held: set, Rejected: rejected,
 		Park:   writer.NewPark(time.Duration(s.RejectedHotSeconds)*time.Second, s.RejectedHotEvents),
-		Policy: rules, Metrics: metrics, Log: n.Log, Budgets: budgets,
+		Policy: rules, Metrics: metrics, Log: n.Log, Budgets: budgets, Bans: n.Bans, Grace: s.DeletionGrace,
 		BatchSize: s.BatchSize, Domain: s.Domain, KeepDeleted: s.IgnoreDeletions, Refused: refused.add,
 	})
 	n.Ready.Add("writer", w.Troubled)
@@ -71,6 +72,8 @@ func Run(ctx context.Context, n *node.Node) error {
 		return known.Serve(ctx, n.Bus.Conn, known.Known{Index: n.Index, Held: set, Rejected: rejected}, n.Log)
 	})
 	group.Go(func() error { return refused.answer(ctx, n.Bus.Conn, n.Log) })
+	manager := &management{js: n.Bus.JS, bans: n.Bans, domain: s.Domain, key: func() (config.Key, error) { return s.FindKey(".") }, log: n.Log}
+	group.Go(func() error { return manager.serve(ctx, n.Bus.Conn) })
 	group.Go(func() error { budgets.Marks.Run(ctx); return nil })
 	group.Go(func() error { budgets.Usage.Run(ctx); return nil })
 	group.Go(func() error {

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"tendril.dev/lib/bans"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -21,10 +23,16 @@ var (
 	errBroken      = errors.New("the request ended before it was whole")
 )
 
+// bannedError: an operator has banned the repository.
+type bannedError struct{ *bans.Ban }
+
+func (e *bannedError) Error() string { return e.Message() }
+
 const (
 	// again is the pause before it is tried again to pass a request on.
 	again = 50 * time.Millisecond
-	// beat is how often it is looked whether the worker that has a request still lives.
+	// beat is how often it is looked whether the worker that has a request still lives, and whether
+	// the repository is banned now.
 	beat = 500 * time.Millisecond
 )
 
@@ -34,18 +42,23 @@ const (
 // request that has a body when it has read some of that, and others only read.
 type courier struct {
 	shards    Shards
+	bans      Bans
 	transport *http.Transport
 	patience  time.Duration // how long a request waits for a worker
 }
 
-// shardKey is the key of the shard in the context of a request.
-type shardKey struct{}
+// repoKey is the key of the repository in the context of a request.
+type repoKey struct{}
 
 // RoundTrip implements http.RoundTripper.
 func (c *courier) RoundTrip(r *http.Request) (*http.Response, error) {
-	shard := r.Context().Value(shardKey{}).(string)
+	ref := r.Context().Value(repoKey{}).(nostr.RepoRef)
+	shard := proto.ShardName(proto.ShardOf(ref.Identifier))
 	end := time.Now().Add(c.patience)
 	for failure := errNoWorker; ; {
+		if err := c.banned(ref); err != nil {
+			return nil, err
+		}
 		if worker, held := c.shards.Holder(shard); held && worker.Address != "" {
 			resp, repeatable, err := c.send(r, worker)
 			if err == nil || !repeatable || r.Context().Err() != nil {
@@ -71,7 +84,7 @@ func (c *courier) send(r *http.Request, worker proto.Worker) (resp *http.Respons
 	// worker and us.
 	ctx, cancel := context.WithCancelCause(context.Background())
 	context.AfterFunc(r.Context(), func() { cancel(context.Cause(r.Context())) })
-	go c.outlive(ctx, worker, cancel)
+	go c.outlive(ctx, worker, r.Context().Value(repoKey{}).(nostr.RepoRef), cancel)
 	out := r.Clone(ctx)
 	out.URL.Host = worker.Address
 	hasBody := r.Body != nil && r.Body != http.NoBody
@@ -84,6 +97,9 @@ func (c *courier) send(r *http.Request, worker proto.Worker) (resp *http.Respons
 		out.Header.Set("Expect", "100-continue")
 	}
 	resp, err = c.transport.RoundTrip(out)
+	if ban := context.Cause(ctx); err != nil && errors.As(ban, new(*bannedError)) {
+		return nil, false, ban
+	}
 	if err != nil {
 		cancel(nil)
 		return nil, untouched(), fmt.Errorf("%w: %w", errUnreachable, err)
@@ -96,10 +112,19 @@ func (c *courier) send(r *http.Request, worker proto.Worker) (resp *http.Respons
 	return resp, false, nil
 }
 
-// outlive ends a request when its worker is no longer live, until ctx ends. A worker whose node has
+// banned is the error for a repository that is banned.
+func (c *courier) banned(ref nostr.RepoRef) error {
+	if ban := c.bans.Repository(ref); ban != nil {
+		return &bannedError{ban}
+	}
+	return nil
+}
+
+// outlive ends a request when its worker is no longer live, or its repository is banned, until ctx
+// ends. A worker whose node has
 // lost its power closes no connection. One that gave its shards away is live until all it had under
 // way is finished.
-func (c *courier) outlive(ctx context.Context, worker proto.Worker, end context.CancelCauseFunc) {
+func (c *courier) outlive(ctx context.Context, worker proto.Worker, ref nostr.RepoRef, end context.CancelCauseFunc) {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
 	for {
@@ -109,6 +134,9 @@ func (c *courier) outlive(ctx context.Context, worker proto.Worker, end context.
 		case <-tick.C:
 			if !c.shards.Lives(worker) {
 				end(errDied)
+			}
+			if err := c.banned(ref); err != nil {
+				end(err)
 			}
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
@@ -41,6 +42,12 @@ func Everywhere(shards Shards) bool {
 	return true
 }
 
+// Bans knows which repositories are banned.
+type Bans interface {
+	// Repository returns the ban of a repository; nil: it has none.
+	Repository(nostr.RepoRef) *bans.Ban
+}
+
 // Proxy passes requests on. Requests and answers are streamed both ways.
 type Proxy struct {
 	courier *courier
@@ -49,8 +56,8 @@ type Proxy struct {
 }
 
 // New makes a proxy. A request waits so long for a worker.
-func New(shards Shards, wait time.Duration, log *slog.Logger) *Proxy {
-	c := &courier{shards: shards, transport: newTransport(), patience: wait}
+func New(shards Shards, banned Bans, wait time.Duration, log *slog.Logger) *Proxy {
+	c := &courier{shards: shards, bans: banned, transport: newTransport(), patience: wait}
 	p := &Proxy{courier: c, log: log}
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite:        rewrite,
@@ -82,12 +89,12 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, at nostr.Repositor
 	r.Header.Set(proto.HeaderClient, client) // in place of one from outside
 	// An answer may begin before the request has ended: git tells how far it is with a push.
 	_ = http.NewResponseController(w).EnableFullDuplex()
-	p.reverse.ServeHTTP(w, r.WithContext(forShard(r.Context(), at)))
+	p.reverse.ServeHTTP(w, r.WithContext(about(r.Context(), at)))
 }
 
-// forShard notes which shard a request concerns.
-func forShard(ctx context.Context, at nostr.RepositoryPath) context.Context {
-	return context.WithValue(ctx, shardKey{}, proto.ShardName(proto.ShardOf(at.Identifier)))
+// about notes which repository a request concerns.
+func about(ctx context.Context, at nostr.RepositoryPath) context.Context {
+	return context.WithValue(ctx, repoKey{}, nostr.RepoRef{PubKey: at.PubKey, Identifier: at.Identifier})
 }
 
 // askTime is the longest time for asking a worker whether a repository is here, beside the wait for
@@ -104,7 +111,7 @@ func (p *Proxy) Hosts(ctx context.Context, at nostr.RepositoryPath, client strin
 	if err != nil {
 		return false, nil, fmt.Errorf("encode the owner's key: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(forShard(ctx, at), p.courier.patience+askTime)
+	ctx, cancel := context.WithTimeout(about(ctx, at), p.courier.patience+askTime)
 	defer cancel()
 	url := "http://worker" + nostr.RepositoryURLPath(npub, at.Identifier) + "/HEAD"
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -143,7 +150,11 @@ func rewrite(r *httputil.ProxyRequest) {
 
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	sentence := "the worker that holds this repository cannot be reached"
+	ban, isBanned := errors.AsType[*bannedError](err)
 	switch {
+	case isBanned:
+		http.Error(w, ban.Error(), http.StatusForbidden) // git shows it
+		return
 	case errors.Is(err, context.Canceled):
 		return // the client has gone
 	case errors.Is(err, os.ErrDeadlineExceeded) && errors.Is(err, errBroken):
@@ -155,7 +166,7 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, errNoWorker):
 		sentence = "the git data of this repository is moving to another worker"
 	}
-	p.log.Warn("a git request could not be passed on", "shard", r.Context().Value(shardKey{}), "error", err)
+	p.log.Warn("a git request could not be passed on", "repository", r.Context().Value(repoKey{}), "error", err)
 	w.Header().Set("Retry-After", "10") // claims pass on in that time (docs/architecture.md)
 	http.Error(w, sentence+"; try again in a few seconds", http.StatusServiceUnavailable)
 }

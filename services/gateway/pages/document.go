@@ -81,19 +81,16 @@ func grasps(s config.Settings) []string {
 
 // criteria says in a sentence which repositories are hosted.
 func criteria(s config.Settings) string {
-	who, unless := "Any repository is hosted", ""
+	who := "Any repository is hosted"
 	if len(s.RepositoryWhitelist) > 0 {
 		who = "Repositories that the operator has put on a list are hosted"
-	}
-	if len(s.RepositoryBlacklist) > 0 || len(s.EventBlacklist) > 0 {
-		unless = ", unless the operator has excluded it or its author"
 	}
 	within := s.HoldDuration.String()
 	if s.HoldDuration%time.Minute == 0 {
 		within = fmt.Sprintf("%d minutes", s.HoldDuration/time.Minute)
 	}
-	return fmt.Sprintf("%s whose announcement names %s in its clone and relays tags and whose git data arrives within %s%s.",
-		who, s.Domain, within, unless)
+	return fmt.Sprintf("%s whose announcement names %s in its clone and relays tags and whose git data arrives within %s, unless the operator has excluded it or its author.",
+		who, s.Domain, within)
 }
 
 // curation says how the operator's lists restrict or widen what is kept; nothing if there are none.

@@ -6,6 +6,7 @@ package pages
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	_ "embed"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/limit"
@@ -53,6 +55,7 @@ type Options struct {
 	Settings config.Settings
 	Owner    string // the operator's public key, 64 hex digits
 	Index    *eventdb.DB
+	Bans     *bans.Set
 	Work     *limit.Fair // over the index
 	Held     Holder
 	Log      *slog.Logger
@@ -61,13 +64,11 @@ type Options struct {
 // Pages makes the pages and the document.
 type Pages struct {
 	Options
-	site     site
-	rules    config.Rules
-	pages    *template.Template
-	policy   string // Content-Security-Policy
-	document []byte
-	iconURL  string
-	icon     []byte // nil: it is elsewhere
+	site    site
+	rules   config.Rules
+	pages   *template.Template
+	iconURL string
+	icon    []byte // nil: it is elsewhere
 }
 
 // site is what all pages know.
@@ -89,20 +90,32 @@ func New(o Options) (*Pages, error) {
 	if err != nil {
 		return nil, err
 	}
-	about, err := json.MarshalIndent(document(s, o.Owner, iconURL), "", "  ")
-	if err != nil {
-		return nil, fmt.Errorf("encode the relay information document: %w", err)
-	}
 	return &Pages{
 		Options: o,
 		site: site{
-			Name: s.DisplayName(), Description: s.RelayDescription, Criteria: criteria(s),
-			Relay: serviceURL("ws", s.Domain), Base: serviceURL("http", s.Domain), Host: s.Domain,
+			Criteria: criteria(s),
+			Relay:    serviceURL("ws", s.Domain), Base: serviceURL("http", s.Domain), Host: s.Domain,
 			Style: template.CSS(style), Script: template.JS(script),
 		},
-		rules: rules, pages: template.Must(template.New("pages").Parse(source)), policy: policy(iconURL),
-		document: about, iconURL: iconURL, icon: body,
+		rules: rules, pages: template.Must(template.New("pages").Parse(source)),
+		iconURL: iconURL, icon: body,
 	}, nil
+}
+
+// now are the settings with what an operator's client has changed (NIP-86), and the URL of the icon.
+func (p *Pages) now() (s config.Settings, icon string) {
+	s = p.Settings
+	info := p.Bans.Info()
+	s.RelayName, s.RelayDescription = cmp.Or(info.Name, s.RelayName), cmp.Or(info.Description, s.RelayDescription)
+	return s, cmp.Or(info.Icon, p.iconURL)
+}
+
+// about is what pages say of the service now.
+func (p *Pages) about() site {
+	s, _ := p.now()
+	about := p.site
+	about.Name, about.Description = s.DisplayName(), s.RelayDescription
+	return about
 }
 
 // policy is the Content-Security-Policy: our own style and script, the icon, and nothing else.
@@ -135,7 +148,10 @@ func WantsDocument(r *http.Request) bool {
 func (p *Pages) Document(w http.ResponseWriter) {
 	w.Header().Set("Vary", "Accept")
 	w.Header().Set("Content-Type", documentType)
-	w.Write(p.document)
+	s, icon := p.now()
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	_ = enc.Encode(document(s, p.Owner, icon)) // only the client may fail
 }
 
 // Home answers with the front page.
@@ -154,7 +170,7 @@ func (p *Pages) Home(w http.ResponseWriter, r *http.Request, client string) {
 		site
 		Repositories []listed
 		Most         int
-	}{p.site, list, maxListed})
+	}{p.about(), list, maxListed})
 }
 
 // Other answers at an address that is not of a repository: with the list of an author's
@@ -190,14 +206,14 @@ func (p *Pages) Other(w http.ResponseWriter, r *http.Request, client string) {
 			site
 			Author       string
 			Repositories []listed
-		}{p.site, npub, list})
+		}{p.about(), npub, list})
 	}
 }
 
 // Icon answers with the icon, or with where it is.
 func (p *Pages) Icon(w http.ResponseWriter, r *http.Request) {
-	if p.icon == nil {
-		http.Redirect(w, r, p.iconURL, http.StatusFound)
+	if _, icon := p.now(); p.icon == nil || icon != p.iconURL {
+		http.Redirect(w, r, icon, http.StatusFound)
 		return
 	}
 	w.Header().Set("Content-Type", "image/png")
@@ -234,6 +250,13 @@ const (
 // Repository answers with the page of a repository, or with 404 if it is not here. Every address
 // for contributors' pull requests (GRASP-06) can be cloned, also where nothing has been pushed yet.
 func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.RepositoryPath, client string) {
+	if ban := p.Bans.Repository(nostr.RepoRef{PubKey: at.PubKey, Identifier: at.Identifier}); ban != nil {
+		p.show(w, http.StatusForbidden, "banned", struct {
+			site
+			Message string
+		}{p.about(), ban.Message()})
+		return
+	}
 	var repo *repository
 	var err error
 	var waits *proto.Waits
@@ -250,7 +273,7 @@ func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.Repo
 				*repository
 				Site  site
 				Nostr template.URL
-			}{repo, p.site, template.URL("nostr:" + repo.Naddr)})
+			}{repo, p.about(), template.URL("nostr:" + repo.Naddr)})
 			return
 		case errors.Is(err, errNotHosted):
 			about = aboutHeld
@@ -275,13 +298,13 @@ func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.Repo
 			site
 			About, Identifier, Owner, Path string
 			Waits                          *proto.Waits
-		}{p.site, about, at.Identifier, owner, path, waits})
+		}{p.about(), about, at.Identifier, owner, path, waits})
 	}
 }
 
 // NotFound answers 404 with a page that says what could be found here.
 func (p *Pages) NotFound(w http.ResponseWriter) {
-	p.show(w, http.StatusNotFound, "missing", p.site)
+	p.show(w, http.StatusNotFound, "missing", p.about())
 }
 
 func (p *Pages) broken(w http.ResponseWriter, r *http.Request, err error) {
@@ -301,7 +324,8 @@ func (p *Pages) show(w http.ResponseWriter, status int, page string, data any) {
 	}
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", p.policy)
+	_, icon := p.now()
+	h.Set("Content-Security-Policy", policy(icon))
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
 	w.WriteHeader(status)

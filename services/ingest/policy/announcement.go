@@ -15,9 +15,6 @@ func (p *Policy) announcement(k Knowledge, c *Candidate) (Decision, error) {
 	if err != nil {
 		return invalid(err), nil
 	}
-	if p.refused.Has(a.Ref) {
-		return rejected("blacklisted", "blocked: this repository is not welcome here"), nil
-	}
 	before, err := k.AcceptedAt(a.Ref.Address())
 	if err != nil {
 		return Decision{}, err

@@ -3,6 +3,7 @@ package policy
 import (
 	"time"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/held"
 	"tendril.dev/proto"
 )
@@ -79,6 +80,15 @@ func rejected(reason, message string) Decision {
 }
 
 func invalid(err error) Decision { return rejected("invalid", "invalid: "+err.Error()) }
+
+// blocked rejects what is banned. It is remembered only where the settings say so: another ban may
+// end any time.
+func blocked(ban *bans.Ban) Decision {
+	if ban.Fixed {
+		return rejected("blacklisted", ban.Message())
+	}
+	return forgotten("banned", ban.Message())
+}
 
 // forgotten rejects what may be right another time, or what no relay keeps.
 func forgotten(reason, message string) Decision {

@@ -131,7 +131,10 @@ func Over(k Knowledge, entry *held.Entry) (bool, error) {
 // remove decides whether an accepted event leaves the log, because a repository that it was for has
 // been removed: it does if nothing that is here needs it any more.
 func (p *Policy) remove(k Knowledge, c *Candidate) (Decision, error) {
-	d := Decision{Outcome: proto.Done}
+	d := Decision{Outcome: proto.Done, Removes: c.Purge}
+	if c.Purge {
+		return d, nil
+	}
 	have, err := k.Accepted(c.Event.ID)
 	if have == nil || err != nil {
 		return d, err

@@ -61,7 +61,7 @@ func (p *Policy) pullRequest(k Knowledge, c *Candidate) (Decision, error) {
 		return Decision{}, err
 	}
 	if identifier == "" {
-		return orphan(c, missing), nil
+		return p.orphan(k, c, missing), nil
 	}
 	return p.hold(k, c, identifier, proto.PhaseWaiting)
 }
@@ -194,19 +194,47 @@ func (p *Policy) referenced(k Knowledge, c *Candidate) (Decision, error) {
 	if vouched {
 		return accepted(), nil
 	}
-	return orphan(c, missingOf(c.Event, refs)), nil
+	return p.orphan(k, c, missingOf(c.Event, refs)), nil
 }
 
-// Vouches reports whether accepted events of this kind make others acceptable. Deletion requests
-// and user grasp lists do not: they are accepted from anyone, so that anyone could bring in
+// maxReported bounds how many of the authors that a report names are looked at.
+const maxReported = 10
+
+// report decides kind 1984 (NIP-56): it is about something that is accepted here, or about someone
+// who wrote that.
+func (p *Policy) report(k Knowledge, c *Candidate) (Decision, error) {
+	looked := 0
+	for tag := range c.Event.Tags.FindAll("p") {
+		if looked++; looked > maxReported || len(tag) < 2 {
+			break
+		}
+		if wrote, err := k.Wrote(tag[1]); wrote || err != nil {
+			return accepted(), err
+		}
+	}
+	return p.referenced(k, c)
+}
+
+// Vouches reports whether accepted events of this kind make others acceptable. Deletion requests,
+// reports and user grasp lists do not: they are accepted from anyone, so that anyone could bring in
 // anything by them.
 func Vouches(kind int) bool {
-	return kind != nostr.KindDeletion && kind != nostr.KindUserGraspList
+	return kind != nostr.KindDeletion && kind != nostr.KindUserGraspList && kind != nostr.KindReport
 }
 
 // orphan rejects an event for which nothing accepted speaks. What its author has just submitted is
-// answered once and for all; what came by sync may have come before what it belongs to.
-func orphan(c *Candidate, missing []string) Decision {
+// answered once and for all; what came by sync may have come before what it belongs to. What names
+// something banned is told so.
+func (p *Policy) orphan(k Knowledge, c *Candidate, missing []string) Decision {
+	for _, name := range missing {
+		ban := p.bans.Named(k.HiddenBy(name))
+		if ref, err := nostr.ParseRepoRef(name); err == nil {
+			ban = p.bans.Repository(ref)
+		}
+		if ban != nil {
+			return blocked(ban)
+		}
+	}
 	d := healable("orphan", "invalid: the event neither names nor is named by anything that is accepted here", missing...)
 	d.Park = c.Source.Synced()
 	return d

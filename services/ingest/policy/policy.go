@@ -17,6 +17,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr/nip70"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
@@ -50,6 +51,11 @@ type Knowledge interface {
 	Held() *held.Directory
 	// Room counts the held events. It must not be changed.
 	Room() *Room
+	// HiddenBy returns the name of the ban by which an event is not served that the log has; "": it
+	// is, or the log does not have it.
+	HiddenBy(id string) string
+	// Wrote reports whether there is an accepted event of an author.
+	Wrote(pubkey string) (bool, error)
 	// RejectedBefore returns the answer that the event got within the last days; false if it was
 	// not rejected.
 	RejectedBefore(id string) (message string, before bool)
@@ -66,6 +72,7 @@ type Candidate struct {
 	Action proto.Action // on the release lane
 	Reason string       // that goes with the action
 	Trace  string       // W3C trace context
+	Purge  bool         // it is removed because it is banned, whatever needs it
 	Again  bool         // it was parked: that it was rejected before is no answer now
 }
 
@@ -79,34 +86,23 @@ func Release(ev *nostr.Event) *Candidate {
 
 // Policy is the configured part of the rules.
 type Policy struct {
-	settings  config.Settings
-	hosting   config.Rules
-	blacklist map[string]bool // public keys
-	hosted    config.List     // empty: all
-	refused   config.List
-	bounds    Bounds
-	now       func() time.Time
+	settings config.Settings
+	hosting  config.Rules
+	bans     *bans.Set
+	hosted   config.List // empty: all
+	bounds   Bounds
+	now      func() time.Time
 }
 
 // New reads the rules from settings. An error is one sentence that names the setting and what would
 // be right. bounds are those of purgatory, now is the clock.
-func New(s config.Settings, bounds Bounds, now func() time.Time) (*Policy, error) {
+func New(s config.Settings, banned *bans.Set, bounds Bounds, now func() time.Time) (*Policy, error) {
 	rules, err := s.Hosting()
 	if err != nil {
 		return nil, err
 	}
-	p := &Policy{settings: s, hosting: rules, blacklist: map[string]bool{}, bounds: bounds, now: now}
-	for _, npub := range s.EventBlacklist {
-		pubkey, err := config.ParseNpub(npub)
-		if err != nil {
-			return nil, fmt.Errorf("NGIT_EVENT_BLACKLIST names %q: %w", npub, err)
-		}
-		p.blacklist[pubkey] = true
-	}
-	if p.hosted, err = config.ParseList("NGIT_REPOSITORY_WHITELIST", s.RepositoryWhitelist); err != nil {
-		return nil, err
-	}
-	p.refused, err = config.ParseList("NGIT_REPOSITORY_BLACKLIST", s.RepositoryBlacklist)
+	p := &Policy{settings: s, hosting: rules, bans: banned, bounds: bounds, now: now}
+	p.hosted, err = config.ParseList("NGIT_REPOSITORY_WHITELIST", s.RepositoryWhitelist)
 	return p, err
 }
 
@@ -166,8 +162,8 @@ func (p *Policy) judge(k Knowledge, c *Candidate, entry *held.Entry) (Decision, 
 
 // known answers for what needs no rule of its kind.
 func (p *Policy) known(k Knowledge, c *Candidate, entry *held.Entry) (d Decision, decided bool, err error) {
-	if p.blacklist[c.Event.PubKey] {
-		return rejected("blacklisted", "blocked: this author is not welcome here"), true, nil
+	if ban := p.bans.Event(c.Event); ban != nil {
+		return blocked(ban), true, nil
 	}
 	_, isAccepted, err := k.AcceptedKind(c.Event.ID)
 	switch {
@@ -244,6 +240,8 @@ func (p *Policy) byKind(k Knowledge, c *Candidate) (Decision, error) {
 		return p.deletion(k, c)
 	case nostr.KindUserGraspList:
 		return accepted(), nil
+	case nostr.KindReport:
+		return p.report(k, c)
 	}
 	return p.referenced(k, c)
 }

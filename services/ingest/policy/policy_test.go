@@ -2,6 +2,7 @@ package policy_test
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
@@ -70,6 +72,7 @@ type world struct {
 	expired  []*nostr.Event // accepted once
 	held     []*held.Entry
 	rejected map[string]string
+	hidden   map[string]string // names of bans by id
 }
 
 func (w *world) accept(evs ...*nostr.Event) *world { w.accepted = append(w.accepted, evs...); return w }
@@ -199,6 +202,12 @@ func (w *world) Held() *held.Directory {
 
 func (w *world) Room() *policy.Room { return policy.NewRoom(w.held...) }
 
+func (w *world) HiddenBy(id string) string { return w.hidden[id] }
+
+func (w *world) Wrote(pubkey string) (bool, error) {
+	return slices.ContainsFunc(w.accepted, func(ev *nostr.Event) bool { return ev.PubKey == pubkey }), nil
+}
+
 func (w *world) RejectedBefore(id string) (string, bool) { m, ok := w.rejected[id]; return m, ok }
 
 func settings() config.Settings {
@@ -211,7 +220,11 @@ func settings() config.Settings {
 // rulesOf are the rules of some settings, at the time that now says.
 func rulesOf(t *testing.T, s config.Settings, bounds policy.Bounds) *policy.Policy {
 	t.Helper()
-	p, err := policy.New(s, bounds, func() time.Time { return now })
+	banned, err := bans.New(s.Policy, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := policy.New(s, banned, bounds, func() time.Time { return now })
 	if err != nil {
 		t.Fatal(err)
 	}

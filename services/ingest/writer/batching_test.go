@@ -64,7 +64,7 @@ func (p *paced) Decide(k policy.Knowledge, c *policy.Candidate) (policy.Decision
 func decideAll(t *testing.T, bounds policy.Bounds, candidates []message, next func() int) outcome {
 	t.Helper()
 	b := openBus(t, t.TempDir())
-	rules, err := policy.New(testSettings(), bounds, time.Now)
+	rules, err := policy.New(testSettings(), testBans(), bounds, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}

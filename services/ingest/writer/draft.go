@@ -71,14 +71,15 @@ func newDraft(o *Options) *draft {
 
 // begin begins a batch. The index has what the one before has changed.
 func (d *draft) begin(ctx context.Context) {
-	_ = d.view.Close()
+	before := d.view
+	_ = before.Close()
 	d.ctx, d.now, d.view = ctx, time.Now(), d.index.View()
 	d.changes = changes{
 		events: map[string]*nostr.Event{}, at: map[nostr.Address]*nostr.Event{}, named: map[string][]string{},
 		deletes: map[string]nostr.Timestamp{}, entries: map[string]*held.Entry{},
 		rejections: map[string]rejection{}, missing: map[string][]string{},
 	}
-	if len(d.announced) > keptCircles {
+	if len(d.announced) > keptCircles || !d.view.HidesAs(before) { // what is banned has changed
 		clear(d.announced)
 	}
 }
@@ -263,6 +264,18 @@ func (d *draft) Drop(e *held.Entry) {
 		d.room.Remove(before)
 	}
 	d.entries[e.Key] = nil
+}
+
+func (d *draft) HiddenBy(id string) string {
+	name, _ := d.view.Hidden(id)
+	return name
+}
+
+func (d *draft) Wrote(pubkey string) (bool, error) {
+	for _, err := range d.view.IDs(d.ctx, nostr.Filter{Authors: []string{pubkey}, Limit: 1}) {
+		return err == nil, err
+	}
+	return false, nil
 }
 
 func (d *draft) RejectedBefore(id string) (string, bool) {

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
@@ -42,6 +43,15 @@ func testSettings() config.Settings {
 	s.HoldDuration, s.SilentDuration = 30*time.Minute, 24*time.Hour
 	s.MaxFutureSeconds = 900
 	return s
+}
+
+// testBans are none.
+func testBans() *bans.Set {
+	none, err := bans.New(config.Policy{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		panic(err)
+	}
+	return none
 }
 
 // openBus opens a bus that takes neither the claim nor a candidate from a writer that is slow.
@@ -97,7 +107,7 @@ func startWith(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*W
 func standby(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*Writer)) *replica {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	rules, err := policy.New(testSettings(), policy.Bounds{}, time.Now)
+	rules, err := policy.New(testSettings(), testBans(), policy.Bounds{}, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +123,7 @@ func standby(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*Wri
 	set, cold := held.NewSet(b.JS, log, nil), known.NewRejected(b.JS, log, 7*24*time.Hour, "")
 	w := New(Options{
 		Name: name, Bus: b, Index: index, Held: set, Rejected: cold,
-		Park: NewPark(2*time.Minute, 20_000), Policy: rules, Metrics: metrics, Log: log, BatchSize: batch,
+		Park: NewPark(2*time.Minute, 20_000), Policy: rules, Metrics: metrics, Log: log, BatchSize: batch, Bans: testBans(),
 	})
 	if prepare != nil {
 		prepare(w)

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/eventdb"
@@ -45,10 +46,12 @@ type Options struct {
 	Budgets  Budgets
 	// Refused hears of every event that is rejected; nil: nothing does.
 	Refused func(*nostr.Event, proto.Refusal)
+	Bans    *bans.Set
 
-	Domain      string // ours
-	BatchSize   int    // about how many candidates are decided in one commit
-	KeepDeleted bool   // deletion requests do not touch what is accepted
+	Domain      string        // ours
+	Grace       time.Duration // how long what is banned is kept that an operator wants removed
+	BatchSize   int           // about how many candidates are decided in one commit
+	KeepDeleted bool          // deletion requests do not touch what is accepted
 }
 
 // Writer is one replica of the writer: it writes while it holds the claim on the log, and stands by
@@ -89,7 +92,8 @@ type term struct {
 	*Writer
 	lanes          *lanes
 	draft          *draft
-	head, heldHead uint64 // of the log and of the held events' stream, behind the last commit
+	head, heldHead uint64    // of the log and of the held events' stream, behind the last commit
+	purgedAt       time.Time // when banned events whose time is over were last looked for
 }
 
 // sweepEvery is how often a writer looks after what it keeps in memory while nothing comes.
@@ -162,6 +166,9 @@ func (w *Writer) begin(ctx context.Context, broken context.CancelCauseFunc) (*te
 func (t *term) run(ctx context.Context) error {
 	for {
 		t.Park.Expire(time.Now())
+		if err := t.purge(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			return err
+		}
 		t.Metrics.hot.Set(float64(len(t.Park.byID)))
 		t.Metrics.cold.Set(float64(t.Rejected.Len()))
 		b, err := t.gather(ctx)

@@ -1,0 +1,194 @@
+package ingest
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	gonostr "github.com/nbd-wtf/go-nostr"
+	"github.com/nbd-wtf/go-nostr/nip19"
+	"github.com/nbd-wtf/go-nostr/nip86"
+
+	"tendril.dev/lib/bans"
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
+)
+
+const (
+	// authWindow is how far the time of an authorisation may be from ours, either way (NIP-98).
+	authWindow = time.Minute
+	// maxAuth bounds an authorisation, in bytes, and maxChanged what an operator's client says of the
+	// relay.
+	maxAuth    = 8 << 10
+	maxChanged = 2 << 10
+	manageTime = 5 * time.Second
+)
+
+// management does what the operator's client asks for (NIP-86). The gateway passes the requests on;
+// it is not believed anything.
+type management struct {
+	js     jetstream.JetStream
+	bans   *bans.Set
+	domain string
+	key    func() (config.Key, error) // the operator's
+	log    *slog.Logger
+}
+
+// serve answers requests until ctx ends. Each is answered by one of the replicas.
+func (m *management) serve(ctx context.Context, conn *nats.Conn) error {
+	sub, err := conn.QueueSubscribe(proto.SubjectManage, proto.UserIngest, func(msg *nats.Msg) {
+		ctx, cancel := context.WithTimeout(ctx, manageTime)
+		defer cancel()
+		var q proto.ManageRequest
+		if json.Unmarshal(msg.Data, &q) != nil {
+			return
+		}
+		data, err := json.Marshal(m.answer(ctx, q, time.Now()))
+		if err == nil {
+			err = msg.Respond(data)
+		}
+		if err != nil {
+			m.log.Warn("the operator's client could not be answered", "error", err)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("serve %s: %w", proto.SubjectManage, err)
+	}
+	<-ctx.Done()
+	return sub.Unsubscribe()
+}
+
+func (m *management) answer(ctx context.Context, q proto.ManageRequest, now time.Time) proto.ManageAnswer {
+	status, response := http.StatusOK, nip86.Response{}
+	by, err := m.authorise(ctx, q, now)
+	if err != nil {
+		status = http.StatusUnauthorized
+	} else {
+		var r nip86.Request
+		if err = json.Unmarshal(q.Body, &r); err == nil {
+			response.Result, err = m.do(ctx, r, by, now)
+		}
+		m.log.Info("the operator's client has managed the relay", "method", r.Method, "params", r.Params, "error", err)
+	}
+	if err != nil {
+		response.Error = err.Error()
+	}
+	body, _ := json.Marshal(response) // strings and lists of them
+	return proto.ManageAnswer{Status: status, Body: body}
+}
+
+// authorise returns the npub of the operator, who has signed the request (NIP-98). An authorisation
+// is good for one request.
+func (m *management) authorise(ctx context.Context, q proto.ManageRequest, now time.Time) (npub string, err error) {
+	key, err := m.key()
+	if err != nil {
+		return "", errors.New("this service does not know the operator's key: set NGIT_RELAY_OWNER_NSEC for ingest")
+	}
+	encoded, ok := strings.CutPrefix(q.Authorization, "Nostr ")
+	data, wrong := base64.StdEncoding.DecodeString(encoded)
+	ev := new(nostr.Event)
+	if !ok || wrong != nil || len(data) > maxAuth || ev.UnmarshalJSON(data) != nil {
+		return "", errors.New("the header Authorization holds no event (NIP-98)")
+	}
+	tag := func(name string) string {
+		if t := ev.Tags.Find(name); len(t) > 1 {
+			return t[1]
+		}
+		return ""
+	}
+	payload := sha256.Sum256(q.Body)
+	switch {
+	case ev.Kind != gonostr.KindHTTPAuth:
+		return "", fmt.Errorf("the event is not of kind %d", gonostr.KindHTTPAuth)
+	case ev.CreatedAt.Time().Sub(now).Abs() > authWindow:
+		return "", fmt.Errorf("created_at is more than %s from now", authWindow)
+	case !m.isOurs(tag("u")):
+		return "", fmt.Errorf("the tag u does not name this relay, https://%s", m.domain)
+	case !strings.EqualFold(tag("method"), http.MethodPost):
+		return "", errors.New("the tag method is not POST")
+	case tag("payload") != hex.EncodeToString(payload[:]):
+		return "", errors.New("the tag payload is not the SHA-256 of the request")
+	case ev.PubKey != key.Public:
+		return "", errors.New("the event is not signed by the operator of this relay")
+	case !nostr.HasID(ev) || !nostr.Signed(ev):
+		return "", errors.New("the id or the signature does not fit the event")
+	}
+	if err := bans.Use(ctx, m.js, ev.ID, 2*authWindow+time.Second); bus.IsConflict(err) {
+		return "", errors.New("the event was used before")
+	} else if err != nil {
+		return "", err
+	}
+	return nip19.EncodePublicKey(key.Public)
+}
+
+// isOurs reports whether an address is the relay's: its scheme makes no difference.
+func (m *management) isOurs(address string) bool {
+	u, err := url.Parse(address)
+	return err == nil && strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && nostr.OnDomain(address, m.domain)
+}
+
+var methods = []string{"supportedmethods", "banpubkey", "unbanpubkey", "allowpubkey", "listbannedpubkeys", "banevent", "unbanevent", "allowevent",
+	"listbannedevents", "changerelayname", "changerelaydescription", "changerelayicon"}
+
+// do carries a request out. Nobody is on a list of who is allowed: to allow is to lift the ban.
+func (m *management) do(ctx context.Context, r nip86.Request, by string, now time.Time) (result any, err error) {
+	param := func(n int) string {
+		if n >= len(r.Params) {
+			return ""
+		}
+		text, _ := r.Params[n].(string)
+		return text
+	}
+	subject := bans.Subject{PubKey: param(0)}
+	if strings.HasSuffix(r.Method, "event") {
+		subject = bans.Subject{Event: param(0)}
+	}
+	switch r.Method {
+	case "supportedmethods":
+		return methods, nil
+	case "listbannedpubkeys", "listbannedevents":
+		keys, events := []nip86.PubKeyReason{}, []nip86.IDReason{}
+		for b := range m.bans.All() {
+			switch b.Kind() {
+			case "author":
+				keys = append(keys, nip86.PubKeyReason{PubKey: b.PubKey, Reason: b.Reason})
+			case "event":
+				events = append(events, nip86.IDReason{ID: b.Event, Reason: b.Reason})
+			}
+		}
+		if r.Method == "listbannedevents" {
+			return events, nil
+		}
+		return keys, nil
+	case "banpubkey", "banevent", "unbanpubkey", "unbanevent", "allowpubkey", "allowevent":
+		if !nostr.IsHex64(param(0)) {
+			return nil, errors.New("the first parameter is not 64 lower-case hex digits")
+		}
+		if strings.HasPrefix(r.Method, "ban") {
+			return true, bans.Put(ctx, m.js, subject, proto.Ban{Reason: param(1), By: by, At: now.UTC()})
+		}
+		return true, bans.Lift(ctx, m.js, subject)
+	case "changerelayname", "changerelaydescription", "changerelayicon":
+		what := strings.TrimPrefix(r.Method, "changerelay")
+		u, err := url.Parse(param(0))
+		isURL := err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http")
+		if len(param(0)) > maxChanged || what == "icon" && !isURL && param(0) != "" {
+			return nil, errors.New("the first parameter is too long, or not a URL")
+		}
+		return true, bans.PutInfo(ctx, m.js, what, param(0), by)
+	}
+	return nil, fmt.Errorf("method %q is not supported; supportedmethods lists those that are", r.Method)
+}
