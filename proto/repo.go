@@ -78,7 +78,7 @@ type RepoStatus struct {
 	// it up.
 	Since        time.Time `json:"since,omitzero"`
 	Until        time.Time `json:"until,omitzero"`
-	Reason       string    `json:"reason,omitempty"`       // "deleted" or "moved"
+	Reason       string    `json:"reason,omitempty"`       // "deleted", "moved" or "banned"
 	Announcement string    `json:"announcement,omitempty"` // id of the last one
 	Kept         bool      `json:"kept,omitempty"`         // an operator has cancelled the removal
 

@@ -241,6 +241,8 @@ func whyEnded(s proto.RepoStatus) string {
 	switch s.Reason {
 	case "deleted":
 		return "deleted by its owner"
+	case "banned":
+		return "banned by an operator"
 	case "moved":
 		return "its owner's announcement does not list this service"
 	case "":

@@ -53,6 +53,8 @@ type announcements struct {
 	byID   map[string]*announcement            // the same, by the event's id
 	held   map[string]*announcement            // by key of grasp-held; only those whose wait is not over
 	recent []request                           // the last deletion requests
+	// banned reports whether nothing is wanted of a repository, or for the sake of an announcement.
+	banned func(ref nostr.RepoRef, id string) bool
 }
 
 // request is a deletion request, and its sequence in the log.
@@ -68,6 +70,7 @@ const mostRecent = 100
 func newAnnouncements(rules config.Rules) *announcements {
 	return &announcements{
 		rules: rules, served: map[string]map[string]*announcement{}, byID: map[string]*announcement{}, held: map[string]*announcement{},
+		banned: func(nostr.RepoRef, string) bool { return false },
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/held"
@@ -49,6 +50,10 @@ func Run(ctx context.Context, n *node.Node) error {
 		return err
 	}
 	d := newDiscovery(n.Bus, rules, bootstrap, n.Settings.IgnoreDeletions, n.Metrics, n.Log)
+	d.all.banned = func(ref nostr.RepoRef, id string) bool {
+		return n.Bans.Repository(ref) != nil || n.Bans.Find(bans.Subject{Event: id}) != nil
+	}
+	n.Bans.OnChange(func(bans.Subject) { d.signal() })
 	d.window = time.Duration(n.Settings.BatchWindowMillis) * time.Millisecond
 	n.Projection("discovery_held", proto.KVStream(proto.BucketHeld), d.held.Seq)
 	n.Projection("discovery_targets", proto.StreamTargets, d.publisher.stream.Seq)

@@ -34,12 +34,15 @@ func (w *want) served() bool { return w.repo.Level == proto.LevelFull }
 func (all *announcements) wants(now time.Time) (wants []*want) {
 	held := map[string][]*announcement{}
 	for _, a := range all.held {
+		if all.banned(a.ref, a.id) {
+			continue
+		}
 		held[a.ref.Identifier] = append(held[a.ref.Identifier], a)
 	}
 	for identifier, owners := range all.served {
 		g := group{served: map[string]*announcement{}}
 		for owner, a := range owners {
-			if !a.expired(now) {
+			if !a.expired(now) && !all.banned(a.ref, a.id) {
 				g.served[owner] = a
 			}
 		}
@@ -52,7 +55,10 @@ func (all *announcements) wants(now time.Time) (wants []*want) {
 		g.addHeld(waiting)
 		wants = append(wants, g.wants()...)
 	}
-	return wants
+	return slices.DeleteFunc(wants, func(w *want) bool { // a maintainer's may be, who has no announcement
+		ref, err := nostr.ParseRepoRef(w.ref)
+		return err == nil && all.banned(ref, "")
+	})
 }
 
 // group is the announcements of one identifier, by owner.

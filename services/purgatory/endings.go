@@ -98,6 +98,9 @@ func (w *worker) howItEnds(ctx context.Context, repo *repository.Repo) (how endi
 	if err != nil {
 		return how, err
 	}
+	if ban := w.node.Bans.Repository(repo.Ref()); why == nil && ban != nil && ban.Purge {
+		why = &repository.Ended{Reason: repostate.Banned}
+	}
 	noted, err := repo.Ended()
 	how.note, how.until = repostate.KeptUntil(why, noted, w.node.Settings.DeletionGrace, time.Now())
 	how.noted = how.note == noted

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
@@ -119,6 +120,27 @@ func (w *worker) heardDeletion(ev *nostr.Event) {
 	}
 }
 
+// banSettles is when ingest, which answers for accepted events, knows of a ban too, or of its end.
+const banSettles = 500 * time.Millisecond
+
+// heardBan hears what is banned, or not any more: the repositories that it may concern are looked
+// at. Requests for them are refused at once.
+func (w *worker) heardBan(what bans.Subject) {
+	if w.awaited(what.Event); what.Event != "" {
+		return
+	}
+	go func() {
+		time.Sleep(banSettles)
+		for at, err := range w.store.Places(context.Background(), nostr.RepoRef{PubKey: what.PubKey, Identifier: what.Identifier}) {
+			if err != nil {
+				w.log.Error("the repositories of a ban could not be looked through", "ban", what, "error", err)
+				return
+			}
+			w.touch(at, group)
+		}
+	}()
+}
+
 // awaited hears that an event is known now, or not any more: references may be named for it, in
 // any repository.
 func (w *worker) awaited(id string) {
@@ -165,6 +187,13 @@ func (w *worker) CatchUp(ctx context.Context) error {
 	return nil
 }
 
+// view is what is known of an identifier, without what is banned.
+func (w *worker) view(identifier string, have []*nostr.Event, waiting []proto.Held) repostate.View {
+	have = slices.DeleteFunc(have, func(ev *nostr.Event) bool { return w.node.Bans.Event(ev) != nil })
+	waiting = slices.DeleteFunc(waiting, func(h proto.Held) bool { return w.node.Bans.Event(h.Event) != nil })
+	return repostate.New(identifier, w.rules, have, waiting)
+}
+
 // known is read from what this worker has read so far.
 func (w *worker) known(ctx context.Context, identifier string, entries []*held.Entry, pulls []string) (repostate.View, error) {
 	waiting := make([]proto.Held, len(entries))
@@ -188,7 +217,7 @@ func (w *worker) known(ctx context.Context, identifier string, entries []*held.E
 			have = append(have, ev)
 		}
 	}
-	v := repostate.New(identifier, w.rules, have, waiting)
+	v := w.view(identifier, have, waiting)
 	for i, pr := range v.PullRequests {
 		if !pr.Update {
 			continue

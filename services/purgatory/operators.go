@@ -14,6 +14,7 @@ import (
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 const (
@@ -126,6 +127,9 @@ func (w *worker) status(ctx context.Context, repo *repository.Repo, hosted bool)
 		if how.note != nil {
 			s.Reason, s.Announcement, s.Since, s.Kept = how.note.Reason, how.note.Announcement, how.note.Since, how.note.Kept
 		}
+	}
+	if s.Reason == "" && w.node.Bans.Repository(repo.Ref()) != nil {
+		s.Reason = repostate.Banned
 	}
 	for _, e := range w.holdings.OfIdentifier(repo.Ref().Identifier) {
 		if hosted && e.Event.Kind == nostr.KindAnnouncement && e.Event.PubKey == repo.Ref().PubKey {

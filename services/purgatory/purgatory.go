@@ -84,6 +84,7 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 		limits: fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
 	}
 	w.hearing = query.Hear(n.Bus.JS, n.Accepted, []int{nostr.KindAnnouncement, nostr.KindPR, nostr.KindPRUpdate, nostr.KindDeletion}, w.heard)
+	n.Bans.OnChange(w.heardBan)
 	w.holdings = held.NewSet(n.Bus.JS, n.Log, w.changed)
 	w.releaser = &release.Releaser{Store: store, Offerer: sender, Events: w, Hold: s.HoldDuration, Log: n.Log}
 	return w, nil

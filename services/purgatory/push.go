@@ -52,6 +52,9 @@ func (a authority) Repository(ctx context.Context, ref nostr.RepoRef) (*reposito
 	if !a.shards.Holds(ref.Identifier) {
 		return nil, githttp.ErrElsewhere
 	}
+	if ban := a.node.Bans.Repository(ref); ban != nil {
+		return nil, githttp.Refuse(ban.Message())
+	}
 	repo, err := a.store.At(a.place(ref))
 	if a.prs || err != nil {
 		return repo, err
@@ -111,7 +114,7 @@ func (w *worker) announced(ctx context.Context, ref nostr.RepoRef, entries []*he
 	case !errors.Is(err, query.ErrNotFound):
 		return false, fmt.Errorf("read the announcement of %s: %w", ref, err)
 	}
-	return repostate.New(ref.Identifier, w.rules, have, waiting).Hosts(ref.PubKey), nil
+	return w.view(ref.Identifier, have, waiting).Hosts(ref.PubKey), nil
 }
 
 // announcedNow is announced after everything is read that there is now.
@@ -232,6 +235,9 @@ func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive f
 	}
 	defer unlock()
 	d, err := a.decide(ctx, push)
+	if ban := a.node.Bans.Repository(push.Ref); ban != nil {
+		err = &repostate.Refused{Reason: ban.Message()}
+	}
 	if err := a.refusal(at, err); err != nil {
 		return err
 	}

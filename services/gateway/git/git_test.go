@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/nettest"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -31,6 +32,13 @@ type shards struct {
 	mu      sync.Mutex
 	address string
 	dead    map[string]bool // addresses of workers
+	banned  *bans.Ban
+}
+
+func (s *shards) Repository(nostr.RepoRef) *bans.Ban {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.banned
 }
 
 func (s *shards) Lives(worker proto.Worker) bool {
@@ -88,7 +96,7 @@ func start(t *testing.T, worker http.Handler) *httptest.Server {
 func patient(t *testing.T, wait time.Duration) (string, *shards) {
 	t.Helper()
 	s := &shards{asked: make(chan string, 100)}
-	p := git.New(s, wait, slog.New(slog.DiscardHandler))
+	p := git.New(s, s, wait, slog.New(slog.DiscardHandler))
 	t.Cleanup(p.Close)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Access-Control-Allow-Origin", "*") // as the gateway does

@@ -79,15 +79,15 @@ func TestWordsFollowTheSettings(t *testing.T) {
 		though   = ", though they do not list this service."
 	)
 	for args, want := range map[string]struct{ criteria, curation, grasps string }{
-		"--relay-name=Mine":                                                     {criteria + ".", "", base},
-		"--repository-whitelist=x --purgatory-hold=90s":                         {listed + "1m30s.", only, base},
+		"--relay-name=Mine":                                                     {criteria + unless, "", base},
+		"--repository-whitelist=x --purgatory-hold=90s":                         {listed + "1m30s" + unless, only, base},
 		"--repository-blacklist=x":                                              {criteria + unless, never, base},
 		"--event-blacklist=" + npub:                                             {criteria + unless, signed, base},
 		"--event-blacklist=" + npub + " --repository-whitelist=x":               {listed + "30 minutes" + unless, only + " " + signed, base},
-		"--archive-all":                                                         {criteria + ".", "All repositories are archived, read-only" + though, base + ",GRASP-05"},
-		"--archive-whitelist=tree --archive-read-only=false":                    {criteria + ".", "Repositories on a list of the operator's are archived, and can be pushed to" + though, base + ",GRASP-05"},
+		"--archive-all":                                                         {criteria + unless, "All repositories are archived, read-only" + though, base + ",GRASP-05"},
+		"--archive-whitelist=tree --archive-read-only=false":                    {criteria + unless, "Repositories on a list of the operator's are archived, and can be pushed to" + though, base + ",GRASP-05"},
 		"--archive-grasp-services=a.example,b.example --repository-blacklist=x": {criteria + unless, never + " Repositories that are hosted by a.example, b.example are archived, read-only" + though, base + ",GRASP-05"},
-		"--grasp06-enable":                                                      {criteria + ".", "", base + ",GRASP-06"},
+		"--grasp06-enable":                                                      {criteria + unless, "", base + ",GRASP-06"},
 	} {
 		d := document(settings(t, strings.Fields(args)...), "", "")
 		curation, _ := d["curation"].(string)

@@ -10,6 +10,7 @@ import (
 // Reasons for which the hosting of a repository has ended.
 const (
 	Deleted = "deleted" // the owner has asked for the deletion of the announcement
+	Banned  = "banned"  // an operator has banned it, and wants its data removed
 	Moved   = "moved"   // the owner's newest announcement does not list us
 )
 
