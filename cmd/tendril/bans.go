@@ -1,19 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/alecthomas/kong"
 
-	"tendril.dev/cmd/tendril/status"
 	"tendril.dev/lib/bans"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
@@ -48,7 +46,7 @@ type (
 
 // Run implements the command.
 func (c *banCommand) Run(k *kong.Kong) error {
-	return c.with(c.Wait, func(ctx context.Context, b *bus.Bus) error {
+	return c.do("bans", "", c.Wait, func(ctx context.Context, b *bus.Bus) error {
 		for _, what := range c.What {
 			ban := proto.Ban{Reason: c.Reason, At: time.Now().UTC(), Purge: c.Purge}
 			if err := bans.Put(ctx, b.JS, what.Subject, ban); err != nil {
@@ -60,7 +58,7 @@ func (c *banCommand) Run(k *kong.Kong) error {
 				next = "what is stored is removed when the grace period is over; `tendril unban` before then brings it back"
 			}
 			err := c.print(k.Stdout, ban, func(w io.Writer) error {
-				_, err := fmt.Fprintf(w, "%s %s is banned; %s\n", what.Kind(), status.Shown(ban.What), next)
+				_, err := fmt.Fprintf(w, "%s %s is banned; %s\n", what.Kind(), printable(ban.What), next)
 				return err
 			})
 			if err != nil {
@@ -73,11 +71,11 @@ func (c *banCommand) Run(k *kong.Kong) error {
 
 // Run implements the command.
 func (c *unbanCommand) Run(k *kong.Kong) error {
-	return c.with(c.Wait, func(ctx context.Context, b *bus.Bus) error {
+	return c.do("bans", "", c.Wait, func(ctx context.Context, b *bus.Bus) error {
 		set, err := bans.Open(ctx, b.JS, config.Policy{}, slog.New(slog.DiscardHandler))
 		for _, what := range c.What {
 			if err == nil && set.Find(what.Subject) == nil {
-				err = fmt.Errorf("%s is not banned; `tendril bans` lists what is", status.Shown(what.String()))
+				err = fmt.Errorf("%s is not banned; `tendril bans` lists what is", printable(what.String()))
 			}
 			if err == nil {
 				err = bans.Lift(ctx, b.JS, what.Subject)
@@ -85,7 +83,7 @@ func (c *unbanCommand) Run(k *kong.Kong) error {
 			if err != nil {
 				return c.unanswered(err)
 			}
-			fmt.Fprintf(k.Stdout, "%s %s is not banned any more\n", what.Kind(), status.Shown(what.String()))
+			fmt.Fprintf(k.Stdout, "%s %s is not banned any more\n", what.Kind(), printable(what.String()))
 		}
 		return nil
 	})
@@ -99,7 +97,7 @@ type listedBan struct {
 
 // Run implements the command.
 func (c *bansCommand) Run(k *kong.Kong) error {
-	return c.with(c.Wait, func(ctx context.Context, b *bus.Bus) error {
+	return c.do("bans", "", c.Wait, func(ctx context.Context, b *bus.Bus) error {
 		set, err := bans.Open(ctx, b.JS, config.Policy{}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			return c.unanswered(err)
@@ -110,22 +108,16 @@ func (c *bansCommand) Run(k *kong.Kong) error {
 			list = append(list, listedBan{ban.Kind(), ban.Ban})
 		}
 		return c.print(k.Stdout, list, func(w io.Writer) error {
-			t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(t, "KIND\tWHAT\tSINCE\tPURGE\tBY\tREASON")
-			for _, ban := range list {
-				by := ban.By
-				if by == "" {
-					by = "command"
-				}
-				fmt.Fprintf(t, "%s\t%s\t%s\t%t\t%s\t%s\n", ban.Kind, status.Shown(ban.What), status.Clock(ban.At), ban.Purge, status.Shown(by), status.Shown(ban.Reason))
-			}
-			return t.Flush()
+			return table(w, "KIND|WHAT|SINCE|PURGE|BY|REASON", len(list), func(i int) []any {
+				ban := list[i]
+				return []any{ban.Kind, printable(ban.What), clock(ban.At), ban.Purge, printable(cmp.Or(ban.By, "command")), printable(ban.Reason)}
+			})
 		})
 	})
 }
 
-// report is a report (NIP-56) about one subject.
-type report struct {
+// reported is a report (NIP-56) about one subject.
+type reported struct {
 	ID       string    `json:"id"`
 	Subject  string    `json:"subject"` // as `tendril ban` takes it
 	Type     string    `json:"type,omitempty"`
@@ -140,7 +132,7 @@ const mostReports = 1000
 
 // Run implements the command.
 func (c *reportsCommand) Run(k *kong.Kong) error {
-	return c.with(c.Wait, func(ctx context.Context, b *bus.Bus) error {
+	return c.do("bans", "", c.Wait, func(ctx context.Context, b *bus.Bus) error {
 		quiet := slog.New(slog.DiscardHandler)
 		set, err := bans.Open(ctx, b.JS, config.Policy{}, quiet)
 		if err != nil {
@@ -150,7 +142,7 @@ func (c *reportsCommand) Run(k *kong.Kong) error {
 		if err != nil {
 			return c.unanswered(err)
 		}
-		list := []report{}
+		list := []reported{}
 		for ev, err := range accepted.Query(ctx, nostr.Filter{Kinds: []int{nostr.KindReport}, Limit: mostReports}) {
 			if err != nil {
 				return c.unanswered(err)
@@ -158,27 +150,24 @@ func (c *reportsCommand) Run(k *kong.Kong) error {
 			list = append(list, reportsOf(ev, set)...)
 		}
 		return c.print(k.Stdout, list, func(w io.Writer) error {
-			t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(t, "TIME\tSUBJECT\tTYPE\tBANNED\tREPORTER\tTEXT")
-			for _, r := range list {
-				fmt.Fprintf(t, "%s\t%s\t%s\t%t\t%s\t%s\n", status.Clock(r.At), status.Shown(r.Subject), status.Shown(r.Type), r.Banned,
-					status.Shown(r.Reporter), status.Shown(strings.Join(strings.Fields(r.Text), " ")))
-			}
-			return t.Flush()
+			return table(w, "TIME|SUBJECT|TYPE|BANNED|REPORTER|TEXT", len(list), func(i int) []any {
+				r := list[i]
+				return []any{clock(r.At), printable(r.Subject), printable(r.Type), r.Banned, r.Reporter, printable(clip(strings.Join(strings.Fields(r.Text), " ")))}
+			})
 		})
 	})
 }
 
 // reportsOf are the reports in an event: about the events and repositories that it names, or else
 // about authors.
-func reportsOf(ev *nostr.Event, set *bans.Set) (list []report) {
+func reportsOf(ev *nostr.Event, set *bans.Set) (list []reported) {
 	add := func(s bans.Subject, tag nostr.Tag) {
 		author := s.PubKey
 		if p := ev.Tags.Find("p"); author == "" && len(p) > 1 {
 			author = p[1]
 		}
 		banned := set.Find(s) != nil || set.Find(bans.Subject{PubKey: author}) != nil || s.Identifier != "" && set.Repository(nostr.RepoRef{PubKey: s.PubKey, Identifier: s.Identifier}) != nil
-		r := report{
+		r := reported{
 			ID: ev.ID, Subject: s.String(), Reporter: bans.Subject{PubKey: ev.PubKey}.String(), At: ev.CreatedAt.Time().UTC(), Text: ev.Content, Banned: banned,
 		}
 		if len(tag) > 2 {
