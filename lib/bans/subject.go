@@ -54,7 +54,7 @@ func Parse(name string) (s Subject, err error) {
 			s = Subject{PubKey: v.PublicKey, Identifier: v.Identifier}
 		}
 	}
-	if slash && err == nil && (s.PubKey == "" || s.Identifier != "") || s == (Subject{}) {
+	if err == nil && (slash && (s.PubKey == "" || s.Identifier != "") || s == (Subject{})) {
 		err = errors.New("it names no author, repository or event")
 	}
 	if slash && err == nil {
