@@ -413,21 +413,9 @@ func TestGitIsBounded(t *testing.T) {
 	}
 }
 
-func TestWritable(t *testing.T) {
+// TestUnwritable tells the errors of a disk that takes nothing from all others.
+func TestUnwritable(t *testing.T) {
 	t.Parallel()
-	s := gittest.Store(t)
-	must(t, s.Writable())
-	if left := files(t, s.Root); len(left) > 0 {
-		t.Errorf("left: %q", left)
-	}
-	must(t, os.RemoveAll(s.Root))
-	must(t, s.Writable()) // it is not tried each time that it is asked
-	s, err := repository.NewStore(repository.Options{Root: s.Root})
-	must(t, err)
-	must(t, os.RemoveAll(s.Root))
-	if err := s.Writable(); !errors.Is(err, os.ErrNotExist) || strings.Contains(err.Error(), s.Root) {
-		t.Errorf("without a folder: %v", err)
-	}
 	said := func(words string) error {
 		return &repository.Error{Command: "index-pack", Messages: words, Err: errors.New("exit status 128")}
 	}
