@@ -117,8 +117,10 @@ func TestClonesInEveryProtocolVersionAndShape(t *testing.T) {
 
 func TestEmptyRepositoryShowsItsBranch(t *testing.T) {
 	t.Parallel()
-	h, unborn := serve(t, githttp.Options{}), gittest.FirstBranch(t)
-	_, err := h.repo("empty").SetRefs(t.Context(), nil, nil, "refs/heads/trunk")
+	h := serve(t, githttp.Options{})
+	unborn, err := gittest.Repo(t, h.authority.store, "new").Head()
+	must(t, err)
+	_, err = h.repo("empty").SetRefs(t.Context(), nil, nil, "refs/heads/trunk")
 	must(t, err)
 	for _, version := range []string{"0", "1", "2"} {
 		clone := filepath.Join(t.TempDir(), "clone")

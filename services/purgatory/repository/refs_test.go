@@ -33,7 +33,7 @@ func TestSetRefsMakesThemExactlyWhatIsWanted(t *testing.T) {
 	pack := w.Pack("main", "v1")
 	event := "refs/nostr/" + strings.Repeat("e", 64)
 	main, dev := "refs/heads/main", "refs/heads/dev"
-	unborn := gittest.FirstBranch(t)
+	unborn := firstBranch(t)
 
 	type step struct {
 		want, symbolic refs

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -56,11 +57,24 @@ func places(t testing.TB, s *repository.Store, only nostr.RepoRef) (found []repo
 	return found
 }
 
+// firstBranch is the branch that HEAD follows in a repository that git makes with its own defaults
+// (its full name).
+func firstBranch(t testing.TB) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "git", "var", "GIT_DEFAULT_BRANCH")
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "HOME=/nonexistent")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "refs/heads/" + strings.TrimSpace(string(out))
+}
+
 func TestRepositoriesOfAnyIdentifierStayBelowTheRoot(t *testing.T) {
 	t.Parallel()
 	s := gittest.Store(t)
 	identifiers := []string{"plain", "a/b", "..", ".", "../..", "🌱 seed", "-x", "--upload-pack=touch", ".git", "a.git", "a%2Fb", "x\\y", "CON:"}
-	unborn := gittest.FirstBranch(t)
+	unborn := firstBranch(t)
 	for _, identifier := range identifiers {
 		r := gittest.Repo(t, s, identifier)
 		folder, err := filepath.Rel(s.Root, r.Path())

@@ -89,19 +89,6 @@ func Take(t testing.TB, r *repository.Repo, pack []byte, wanted ...string) error
 	return r.Take(t.Context(), arrived, wanted)
 }
 
-// FirstBranch is the branch that HEAD follows in a repository that git makes with its own defaults
-// (its full name).
-func FirstBranch(t testing.TB) string {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "git", "var", "GIT_DEFAULT_BRANCH")
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "HOME=/nonexistent")
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return "refs/heads/" + strings.TrimSpace(string(out))
-}
-
 // Fsck runs git fsck in a repository, which must be without fault.
 func Fsck(t testing.TB, path string) {
 	t.Helper()
