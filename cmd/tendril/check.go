@@ -134,16 +134,11 @@ func noWorkers(ctx context.Context, b *bus.Bus, folders indexFolders) error {
 	if folders.inUse {
 		return errors.New("--repair needs the system stopped: a process works on the folders")
 	}
-	kv, err := b.JS.KeyValue(ctx, proto.BucketWorkers)
-	if err != nil {
+	var workers map[string]proto.Worker
+	if err := bucket(ctx, b, proto.BucketWorkers, &workers, proto.ClaimKey(proto.GroupShards, ">")); err != nil {
 		return fmt.Errorf("look for workers: %w", err)
 	}
-	workers, err := kv.ListKeysFiltered(ctx, proto.ClaimKey(proto.GroupShards, ">"))
-	if err != nil {
-		return fmt.Errorf("look for workers: %w", err)
-	}
-	defer workers.Stop()
-	for worker := range workers.Keys() {
+	for worker := range workers {
 		return fmt.Errorf("--repair needs the purgatory workers stopped: %s is at work, or was a moment ago", worker)
 	}
 	return ctx.Err()

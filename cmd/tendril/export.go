@@ -39,26 +39,21 @@ func (e *exports) Run() error {
 			return fmt.Errorf("NGIT_GIT_DATA_PATH is %q: %w; want the folder of the repositories, or --from with the server's URL", e.GitDataPath, err)
 		}
 	}
-	b, err := e.reach("export", "")
-	if err != nil {
+	return e.do("export", "", 0, func(ctx context.Context, b *bus.Bus) error {
+		shown := newProgress(e.Quiet)
+		defer shown.end()
+		announced, err := e.events(ctx, b, shown)
+		if err == nil && e.Git != "" {
+			err = e.repositories(ctx, announced, shown)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return errors.New("interrupted: the export is not whole")
+		case errors.Is(err, export.ErrNothing):
+			return errNoStreams(b)
+		}
 		return err
-	}
-	defer b.Close()
-	ctx, stop := untilSignal()
-	defer stop()
-	shown := newProgress(e.Quiet)
-	defer shown.end()
-	announced, err := e.events(ctx, b, shown)
-	if err == nil && e.Git != "" {
-		err = e.repositories(ctx, announced, shown)
-	}
-	switch {
-	case ctx.Err() != nil:
-		return errors.New("interrupted: the export is not whole")
-	case errors.Is(err, export.ErrNothing):
-		return errNoStreams(b)
-	}
-	return err
+	})
 }
 
 // events writes the events, and gives the repositories that they announce.

@@ -144,8 +144,10 @@ func look(ctx context.Context, b *bus.Bus) (report, error) {
 	hearing, cancel := context.WithTimeout(ctx, tellEvery)
 	defer cancel()
 	r := report{At: time.Now().UTC(), URL: bus.Redacted(b.Conn.ConnectedUrl()), Version: b.Conn.ConnectedServerVersion(), Ends: map[string]uint64{}}
-	if err := errors.Join(r.readLog(ctx, b), r.readLanes(ctx, b), r.readBuckets(ctx, b)); err != nil {
-		return report{}, err
+	for _, read := range []func(context.Context, *bus.Bus) error{r.readLog, r.readLanes, r.readBuckets} {
+		if err := read(ctx, b); err != nil {
+			return report{}, err
+		}
 	}
 	told := map[string]proto.Progress{}
 	for {

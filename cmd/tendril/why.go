@@ -3,11 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/url"
 	"slices"
 	"strings"
@@ -20,6 +20,7 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
 )
@@ -77,6 +78,7 @@ func (w *whys) Run(k *kong.Kong) error {
 type teller struct {
 	*bus.Bus
 	story
+	events  *query.Remote
 	now     time.Time
 	advised time.Time // when that happened which the remedy is for
 }
@@ -121,7 +123,11 @@ func (t *teller) write(w io.Writer) error {
 // tell finds out what is asked about.
 func (t *teller) tell(ctx context.Context, subject string) error {
 	t.Subject = subject
-	if _, _, err := find(ctx, t.Bus, proto.StreamEvents); err != nil {
+	_, _, err := find(ctx, t.Bus, proto.StreamEvents)
+	if err == nil {
+		t.events, err = query.NewRemote(ctx, t.Bus, slog.New(slog.DiscardHandler))
+	}
+	if err != nil {
 		return err
 	}
 	if strings.HasPrefix(subject, "ws://") || strings.HasPrefix(subject, "wss://") {
@@ -207,22 +213,9 @@ func (t *teller) event(ctx context.Context, id string) error {
 
 // accepted asks for accepted events.
 func (t *teller) accepted(ctx context.Context, f nostr.Filter) (events []*nostr.Event, err error) {
-	data, err := json.Marshal(proto.EventsQuery{Filter: f})
-	if err != nil {
-		return nil, err
-	}
-	m, err := t.Conn.RequestWithContext(ctx, proto.SubjectQueryEvents, data)
-	if err != nil {
-		return nil, fmt.Errorf("ask ingest for events: %w", err)
-	}
-	var a proto.EventsAnswer
-	if err := json.Unmarshal(m.Data, &a); err != nil {
-		return nil, fmt.Errorf("read the answer of ingest: %w (%s)", err, m.Header.Get("Nats-Service-Error"))
-	}
-	for _, raw := range a.Events {
-		ev := new(nostr.Event)
-		if err := ev.UnmarshalJSON(raw); err != nil {
-			return nil, err
+	for ev, err := range t.events.Query(ctx, f) {
+		if err != nil {
+			return nil, fmt.Errorf("ask ingest for events: %w", err)
 		}
 		events = append(events, ev)
 	}
@@ -544,7 +537,7 @@ func (t *teller) tellRelay(r relayRow) {
 func npubOf(pubkey string) string {
 	npub, err := nip19.EncodePublicKey(pubkey)
 	if err != nil {
-		return hex.EncodeToString([]byte(pubkey))
+		return pubkey
 	}
 	return npub
 }

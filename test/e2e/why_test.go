@@ -1,0 +1,107 @@
+package e2e
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"tendril.dev/lib/nettest"
+	"tendril.dev/lib/nostr"
+	"tendril.dev/test/world"
+)
+
+// TestWhy: an operator is told why an event, a repository or a relay is as it is, and what to do. The
+// page of a repository that waits says it to its owner.
+func TestWhy(t *testing.T) {
+	t.Parallel()
+	git, work, owner := world.NewGitServer(t), world.NewWorkTree(t), world.NewPerson()
+	clone, refusing := git.Host("tree", work), "ws://"+nettest.Refusing(t)
+	git.Shut(true)
+	relay := world.NewRelay(t)
+	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": relay.URL})
+	announcement := owner.Announce("tree", "tree", []string{clone}, []string{relay.URL, refusing})
+	state := owner.State("tree", work.Refs(), "refs/heads/main")
+	relay.Publish(announcement, state)
+	commit := work.Refs()["refs/heads/main"]
+	tells := func(subject string, wanted ...string) {
+		t.Helper()
+		var out string
+		world.Await(t, "the story of "+subject+" has "+strings.Join(wanted, " and "), func() bool {
+			out = tool(t, p, "why", subject)
+			for _, want := range wanted {
+				if !strings.Contains(out, want) {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	name, page := owner.Npub+"/tree", p.URL+"/"+owner.Npub+"/tree.git"
+	tells(state.ID, "held (waiting): kind 30618", "from "+relay.URL, "misses "+commit, clone+": ", "→ push commit "+commit)
+	tells(name, "held (waiting): event "+announcement.ID, strings.TrimPrefix(relay.URL, "ws://")+" is asked for it", " is held: 0 references")
+	tells(refusing, "failures in a row; the last answer: ", "→ the relay answers: ", "connection refused")
+	tells("wss://nowhere.example", "it is not synced from")
+	if _, html := world.Get(t, page); !strings.Contains(html, commit) || !strings.Contains(html, clone) || !strings.Contains(html, "git push ") || !strings.Contains(html, "Waits until") {
+		t.Errorf("the page of what waits:\n%s", html)
+	}
+
+	orphan := owner.Sign(1621, "an issue", nostr.Tag{"a", owner.Address("nothing")})
+	elsewhere := owner.Sign(30617, "", nostr.Tag{"d", "other"}, nostr.Tag{"clone", "https://other.example/x.git"}, nostr.Tag{"relays", "wss://other.example"})
+	for _, ev := range []*nostr.Event{orphan, elsewhere} {
+		if ok, message := world.Submit(t, p.Relay(), ev); ok {
+			t.Fatalf("accepted: %s", message)
+		}
+	}
+	tells(orphan.ID, "refused: event "+orphan.ID, "from the client ", "→ it belongs to nothing")
+	tells(owner.Npub+"/other", "refused: event "+elsewhere.ID, "→ the announcement lists another domain")
+	tells(strings.Repeat("ab", 32), "never seen", "→ publish it")
+
+	world.GitOnceMoved(t, work.Dir, "push", "-q", page, "main")
+	tells(state.ID, "accepted: kind 30618", "→ nothing: it is accepted")
+	tells(page, " is hosted: 1 references")
+}
+
+// TestTap: each step is one line, from now on, until the command is interrupted.
+func TestTap(t *testing.T) {
+	t.Parallel()
+	p := world.Start(t, nil)
+	tap := exec.Command(world.Binary(t), "tap", "--kind=1621")
+	var out locked
+	tap.Stdout, tap.Stderr, tap.Dir = &out, &out, t.TempDir()
+	tap.Env = append(os.Environ(), "NGIT_NATS_LISTEN="+strings.TrimPrefix(p.NATS, "nats://"))
+	if err := tap.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tap.Process.Kill() })
+	guest := world.NewPerson()
+	world.Await(t, "a rejected issue is told", func() bool {
+		world.Submit(t, p.Relay(), guest.Sign(1621, "an issue", nostr.Tag{"a", guest.Address("nothing")}))
+		return strings.Contains(out.text(), " → nothing ("+guest.Npub[:12]+"…) issue ")
+	})
+	tap.Process.Signal(syscall.SIGINT)
+	if err := tap.Wait(); err != nil || strings.Contains(out.text(), "\x1b") {
+		t.Errorf("it ends with %v:\n%s", err, out.text())
+	}
+}
+
+// locked is a buffer that a process writes to.
+type locked struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *locked) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
