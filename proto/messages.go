@@ -212,8 +212,7 @@ type RelayState struct {
 	FailingSince   time.Time `json:"failing_since,omitzero"`
 	NaughtyUntil   time.Time `json:"naughty_until,omitzero"`
 	NextDaily      time.Time `json:"next_daily,omitzero"` // the next daily fresh start
-	// CompleteUntil is up to when nothing is missing of what is confirmed and of layer 1; absent
-	// while a fresh start has not come that far.
+	// CompleteUntil is up to when nothing is missing of what is confirmed.
 	CompleteUntil time.Time `json:"complete_until,omitzero"`
 	// Confirmed is the sequence in GRASP_TARGETS up to which all repositories are confirmed that
 	// were wanted, and ConfirmedLog the sequence of the log up to which their root events are.
