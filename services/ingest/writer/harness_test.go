@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 	"github.com/prometheus/client_golang/prometheus"
@@ -301,25 +300,10 @@ func (s *sender) act(action proto.Action, ev *nostr.Event) {
 	s.send(proto.LaneRelease, ev, proto.HeaderAction, string(action))
 }
 
-// sendAll publishes many candidates without waiting for one after the other.
 func (s *sender) sendAll(lane proto.Lane, events []*nostr.Event) {
 	s.t.Helper()
-	var acks []jetstream.PubAckFuture
 	for _, ev := range events {
-		ack, err := s.b.JS.PublishMsgAsync(s.message(lane, encode(s.t, ev)))
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		acks = append(acks, ack)
-	}
-	for _, ack := range acks {
-		select {
-		case <-ack.Ok():
-		case err := <-ack.Err():
-			s.t.Fatal(err)
-		case <-time.After(patience):
-			s.t.Fatal("a candidate was not stored in time")
-		}
+		s.send(lane, ev)
 	}
 }
 
