@@ -82,7 +82,7 @@ func (t *term) gather(ctx context.Context) (*batch, error) {
 func (t *term) full(b *batch) bool {
 	most := t.BatchSize
 	if t.lanes.older && time.Since(t.lanes.urgentAt) < urgentFor {
-		most = max(1, most/4)
+		most = max(1, most/2)
 	}
 	return len(b.decided) >= most || b.bytes >= commitBytes
 }

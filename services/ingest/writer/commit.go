@@ -96,10 +96,9 @@ func (t *term) commitEvents(ctx context.Context, b *batch) ([]eventdb.Record, er
 	return records, nil
 }
 
-// fewEvents is how many events are stored one by one. For an atomic batch a server without replicas
-// makes a directory and waits for the disk six times, however small it is. One by one they are
-// batches of one, each on the head that the one before leaves.
-const fewEvents = 12
+// fewEvents is how many events are stored one by one, each on the head that the one before leaves:
+// for an atomic batch a server without replicas makes a directory and waits for the disk six times.
+const fewEvents = 6
 
 // publish stores messages in batches of so many, each on the head of the one before if there is a
 // head, and tells their sequences.
