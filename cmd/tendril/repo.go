@@ -86,12 +86,28 @@ func (c *repoList) Run(k *kong.Kong) error {
 // choose leaves out what is not asked for, and sorts the rest.
 func (c *repoList) choose(list []proto.RepoStatus) []proto.RepoStatus {
 	list = slices.DeleteFunc(list, func(s proto.RepoStatus) bool {
+		if c.State != "" && s.State != c.State {
+			return true
+		}
+		if c.Text == "" && c.Owner == "" {
+			return false
+		}
 		name := nameRepo(s.Ref)
-		return c.State != "" && s.State != c.State || !strings.Contains(name, c.Text) || c.Owner != "" && !strings.HasPrefix(name, c.Owner+"/")
+		return !strings.Contains(name, c.Text) || c.Owner != "" && !strings.HasPrefix(name, c.Owner+"/")
 	})
+	by := map[string]func(a, b proto.RepoStatus) int{
+		"size":  func(a, b proto.RepoStatus) int { return cmp.Compare(b.Bytes, a.Bytes) },
+		"refs":  func(a, b proto.RepoStatus) int { return b.References - a.References },
+		"push":  func(a, b proto.RepoStatus) int { return b.Changed.Compare(a.Changed) },
+		"since": func(a, b proto.RepoStatus) int { return a.Since.Compare(b.Since) },
+	}[c.Sort]
 	slices.SortFunc(list, func(a, b proto.RepoStatus) int {
-		by := map[string]int{"size": cmp.Compare(b.Bytes, a.Bytes), "refs": b.References - a.References, "push": b.Changed.Compare(a.Changed), "since": a.Since.Compare(b.Since)}
-		return cmp.Or(by[c.Sort], strings.Compare(a.Ref, b.Ref))
+		if by != nil {
+			if order := by(a, b); order != 0 {
+				return order
+			}
+		}
+		return strings.Compare(a.Ref, b.Ref)
 	})
 	return list
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"os"
 	"slices"
@@ -18,7 +19,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/term"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
@@ -81,6 +84,7 @@ type report struct {
 	Version   string            `json:"nats_version"`
 	Processes []proto.Progress  `json:"processes"`
 	Ends      map[string]uint64 `json:"last_sequences"` // of the streams that processes read
+	Bans      int               `json:"bans"`           // of operators; not those of settings
 	Log       logState          `json:"log"`
 	Held      heldState         `json:"held"`
 	Lanes     []laneState       `json:"candidates"`
@@ -234,7 +238,11 @@ func (r *report) readBuckets(ctx context.Context, b *bus.Bus) error {
 		r.Relays = relays(states, c)
 		r.Held, r.Shards = sumHeld(events, c)
 	}
-	return err
+	banned, failed := bans.Open(ctx, b.JS, config.Policy{}, slog.New(slog.DiscardHandler))
+	if failed == nil {
+		r.Bans = len(slices.Collect(banned.All()))
+	}
+	return errors.Join(err, failed)
 }
 
 // bucket reads the values of a bucket, by key, or of the keys that subjects with wildcards name. A
@@ -428,6 +436,7 @@ func (r report) writeProcesses(line func(name, format string, values ...any)) {
 	}
 	line("repositories", "%d hosted, %d held, %d ended", r.sum("repositories_hosted"), r.sum("repositories_held"), r.sum("repositories_ended"))
 	line("clients", "%d connections", r.sum("clients"))
+	line("bans", "%d", r.Bans)
 }
 
 // sum adds up what processes count.

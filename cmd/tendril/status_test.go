@@ -206,7 +206,7 @@ func TestWriteReport(t *testing.T) {
 				Troubles: map[string]string{"full": "the log has 2 MiB"},
 			},
 		},
-		Ends: map[string]uint64{"GRASP_EVENTS": 34},
+		Ends: map[string]uint64{"GRASP_EVENTS": 34}, Bans: 2,
 		Log:  logState{Messages: 12, LastSeq: 34, Bytes: 5 << 20, Writer: "w\x1b[2J", WriterSince: noon.Add(-time.Minute), Rejected: 3},
 		Held: heldState{Events: 3, Phases: map[string]int{"waiting": 2, "silent": 1}, Kinds: map[int]int{30617: 2, 9: 1}, Hunts: 1, Oldest: noon.Add(-time.Hour)},
 		Relays: []relayRow{
@@ -227,6 +227,7 @@ tendril       up u1: version v1, up for 1h0m0s
 trouble       up u1: full: the log has 2 MiB
 repositories  2 hosted, 0 held, 0 ended
 clients       7 connections
+bans          2
 NATS          nats://127.0.0.1:4222, version 2.15.2
 log           12 messages (5.0 MiB of at most 1.0 GiB), last sequence 34; writer w?[2J, for 1m0s
 rejected      3 ids remembered
