@@ -33,9 +33,9 @@ func TestContributor(t *testing.T) {
 	}
 	named := func(remote string, ev *nostr.Event, tip string) {
 		t.Helper()
-		if out := world.Git(t, work.Dir, "ls-remote", remote); !strings.Contains(out, tip+"\trefs/nostr/"+ev.ID) {
-			t.Errorf("%s does not name %s:\n%s", remote, tip, out)
-		}
+		world.Await(t, remote+" names "+tip, func() bool {
+			return strings.Contains(world.Git(t, work.Dir, "ls-remote", remote), tip+"\trefs/nostr/"+ev.ID)
+		})
 	}
 
 	// Event first.
@@ -48,7 +48,7 @@ func TestContributor(t *testing.T) {
 	if out, err := push("mine", "HEAD:refs/nostr/"+first.ID); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	// No waiting here: the push's answer is the promise that it is served and mirrored.
+	// No waiting here: the push's answer is the promise that it is served. Mirrors follow at once.
 	if got := world.Fetch(t, p.Relay(), nostr.Filter{IDs: []string{first.ID}}); len(got) != 1 {
 		t.Error("after the push the event is not served")
 	}
