@@ -1,6 +1,7 @@
 package purgatory_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,34 +55,40 @@ func TestWhatNamesAnotherKeptRepositoryStays(t *testing.T) {
 	has("bob's is removed", map[*nostr.Event]bool{both: false, bobsState: false})
 }
 
-// TestAnOwnerComesBackDuringTheRemoval: from then on nothing more is removed.
+// TestAnOwnerComesBackDuringTheRemoval: from then on nothing more is removed, neither events nor, when
+// all of these are gone, the repository.
 func TestAnOwnerComesBackDuringTheRemoval(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	work := gittest.NewWork(t)
-	commit := w.pushFirst(work)
-	ref := "30617:" + alice + ":x"
-	var ids []string
-	for n := range 3 {
-		ev := finish(&nostr.Event{Kind: 1621, PubKey: bob, CreatedAt: nostr.Timestamp(1004 + n), Content: "issue", Tags: nostr.Tags{{"a", ref}, {"padding", strings.Repeat("x", 600<<10)}}})
-		w.in.accept(ev)
-		ids = append(ids, ev.ID)
-	}
-	w.in.accept(deletionRequest(alice, 1500, nostr.Tag{"a", ref}))
-	w.told.await("x ended")
-	back := again(announcement(t, "announcement", alice, "x"), 2000)
-	w.in.after("remove issue", 2, func() { w.in.append(back) })
-	if a := w.ask(proto.RepoRemove, ref); !strings.Contains(a.Error, "only its owner") {
-		t.Errorf("%+v", a)
-	}
-	left := 0
-	for _, id := range ids {
-		if w.has(id) {
-			left++
-		}
-	}
-	if left != 1 || w.ref(alice, "x", "refs/heads/main") != commit {
-		t.Errorf("%d of %d issues are left, main is %q", left, len(ids), w.ref(alice, "x", "refs/heads/main"))
+	for _, removed := range []int{2, 3} {
+		t.Run(fmt.Sprint("after ", removed, " events"), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			work := gittest.NewWork(t)
+			commit := w.pushFirst(work)
+			ref := "30617:" + alice + ":x"
+			var ids []string
+			for n := range 3 {
+				ev := finish(&nostr.Event{Kind: 1621, PubKey: bob, CreatedAt: nostr.Timestamp(1004 + n), Content: "issue", Tags: nostr.Tags{{"a", ref}, {"padding", strings.Repeat("x", 600<<10)}}})
+				w.in.accept(ev)
+				ids = append(ids, ev.ID)
+			}
+			w.in.accept(deletionRequest(alice, 1500, nostr.Tag{"a", ref}))
+			w.told.await("x ended")
+			back := again(announcement(t, "announcement", alice, "x"), 2000)
+			w.in.after("remove issue", removed, func() { w.in.append(back) })
+			if a := w.ask(proto.RepoRemove, ref); !strings.Contains(a.Error, "only its owner") {
+				t.Errorf("%+v", a)
+			}
+			left := 0
+			for _, id := range ids {
+				if w.has(id) {
+					left++
+				}
+			}
+			if left != len(ids)-removed || w.ref(alice, "x", "refs/heads/main") != commit {
+				t.Errorf("%d of %d issues are left, main is %q", left, len(ids), w.ref(alice, "x", "refs/heads/main"))
+			}
+		})
 	}
 }
 
