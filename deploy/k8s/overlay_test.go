@@ -22,24 +22,19 @@ import (
 
 // overlay is what an overlay makes.
 type overlay struct {
-	name        string
-	workloads   []workload
-	services    []core.Service
-	budgets     []policy.PodDisruptionBudget
-	accounts    map[string]core.ServiceAccount
-	configMaps  map[string]core.ConfigMap
-	secrets     map[string]core.Secret
-	claims      map[string]core.PersistentVolumeClaim
-	policies    []networking.NetworkPolicy
-	ingresses   []networking.Ingress
-	autoscalers []autoscaling.HorizontalPodAutoscaler
-	others      []string // kinds that are not Kubernetes' own
+	name       string
+	workloads  []workload
+	budgets    []policy.PodDisruptionBudget
+	accounts   map[string]core.ServiceAccount
+	configMaps map[string]core.ConfigMap
+	secrets    map[string]core.Secret
+	claims     map[string]core.PersistentVolumeClaim
+	policies   []networking.NetworkPolicy
 }
 
 // workload is a Deployment or a StatefulSet.
 type workload struct {
 	name     string
-	replicas *int32
 	pod      core.PodTemplateSpec
 	update   apps.DeploymentStrategy // of a Deployment
 	stateful bool
@@ -159,12 +154,12 @@ func build(t *testing.T, name, dir string) overlay {
 		switch r.GetKind() {
 		case "Deployment":
 			d := strict[apps.Deployment](t, text)
-			o.workloads = append(o.workloads, workload{name: d.Name, replicas: d.Spec.Replicas, pod: d.Spec.Template, update: d.Spec.Strategy})
+			o.workloads = append(o.workloads, workload{name: d.Name, pod: d.Spec.Template, update: d.Spec.Strategy})
 		case "StatefulSet":
 			s := strict[apps.StatefulSet](t, text)
-			o.workloads = append(o.workloads, workload{name: s.Name, replicas: s.Spec.Replicas, pod: s.Spec.Template, stateful: true})
+			o.workloads = append(o.workloads, workload{name: s.Name, pod: s.Spec.Template, stateful: true})
 		case "Service":
-			o.services = append(o.services, strict[core.Service](t, text))
+			strict[core.Service](t, text)
 		case "PodDisruptionBudget":
 			o.budgets = append(o.budgets, strict[policy.PodDisruptionBudget](t, text))
 		case "ServiceAccount":
@@ -178,13 +173,11 @@ func build(t *testing.T, name, dir string) overlay {
 		case "NetworkPolicy":
 			o.policies = append(o.policies, strict[networking.NetworkPolicy](t, text))
 		case "Ingress":
-			o.ingresses = append(o.ingresses, strict[networking.Ingress](t, text))
+			strict[networking.Ingress](t, text)
 		case "HorizontalPodAutoscaler":
-			o.autoscalers = append(o.autoscalers, strict[autoscaling.HorizontalPodAutoscaler](t, text))
+			strict[autoscaling.HorizontalPodAutoscaler](t, text)
 		case "Namespace":
 			strict[core.Namespace](t, text)
-		default:
-			o.others = append(o.others, r.GetKind())
 		}
 	}
 	if len(o.workloads) != 6 {

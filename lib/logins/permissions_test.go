@@ -368,6 +368,9 @@ func TestNoReplyReachesTheLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if cfg := log.CachedInfo().Config; !cfg.DenyDelete || !cfg.DenyPurge { // not even by ingest
+		t.Errorf("the log may be deleted from: %t, purged: %t", !cfg.DenyDelete, !cfg.DenyPurge)
+	}
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if _, err := log.GetLastMsgForSubject(t.Context(), control); err == nil {
 			break
@@ -384,20 +387,6 @@ func TestNoReplyReachesTheLog(t *testing.T) {
 		if got := info.CachedInfo().State.Msgs; got != want {
 			t.Errorf("stream %s has %d messages, want %d", stream, got, want)
 		}
-	}
-}
-
-// TestTheLogCannotBeErased: neither its messages nor all of it, not even by ingest.
-func TestTheLogCannotBeErased(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	js := s.jetStream(t, proto.UserIngest)
-	stream, err := js.Stream(t.Context(), proto.StreamEvents)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if cfg := stream.CachedInfo().Config; !cfg.DenyDelete || !cfg.DenyPurge {
-		t.Errorf("the log may be deleted from: %t, purged: %t", !cfg.DenyDelete, !cfg.DenyPurge)
 	}
 }
 
