@@ -73,7 +73,7 @@ type Bus struct {
 	NATSKey       string        `env:"NGIT_NATS_KEY" placeholder:"FILE" help:"Key (PEM) of NGIT_NATS_CERT."`
 	NATSReplicas  int           `env:"NGIT_NATS_REPLICAS" oneof:"1, 3 or 5" default:"1" help:"Replicas of streams and buckets: 1, 3 or 5."`
 	NATSListen    string        `env:"NGIT_NATS_LISTEN" address:"127.0.0.1:4222, or none" default:"127.0.0.1:4222" help:"Where the embedded NATS listens for operators ('nats sub'). 'none': nowhere."`
-	NATSPassword  string        `env:"NGIT_NATS_PASSWORD" secret:"" placeholder:"PASSWORD" help:"Password of the user 'operator' at the embedded NATS, who may read everything and write nothing ('tendril repo' aside), and of 'import', by which 'tendril import' offers events; no other user is let in. Empty: every connection may do everything."`
+	NATSPassword  string        `env:"NGIT_NATS_PASSWORD" secret:"" placeholder:"PASSWORD" help:"Password of the user 'operator' at the embedded NATS, who may read everything and write bans alone ('tendril repo' aside), and of 'import', by which 'tendril import' offers events; no other user is let in. Empty: every connection may do everything."`
 	ForgetLog     string        `env:"NGIT_FORGET_LOG" help:"What is given up, as the message names it that ends the start: the time at which an event log was made, or the domain under which the git folder was served before. Both with a comma between."`
 	WorkerTTL     time.Duration `env:"NGIT_WORKER_TTL" default:"10s" min:"1s" max:"1h" help:"A worker whose heartbeat is older than this is dead and its claims are free."`
 

@@ -104,7 +104,7 @@ func (r Rules) wasArchived(a *nostr.Announcement) bool {
 // Ended is what is noted of a repository that is not hosted any more.
 type Ended struct {
 	// Announcement is the id of the owner's last announcement: the one that was deleted, or that
-	// does not list us. Another one would be another end.
+	// does not list us. Another one would be another end. Empty: an operator has banned it.
 	Announcement string    `json:"announcement"`
 	Reason       string    `json:"reason"`
 	Since        time.Time `json:"since"`
@@ -122,7 +122,7 @@ func (r *Repo) ForgetEnded() error { return r.note(endedFile, nil) }
 // none: it is made again, and the repository is kept longer.
 func (r *Repo) Ended() (*Ended, error) {
 	var e Ended
-	if err := r.noted(endedFile, &e); err != nil || !nostr.IsHex64(e.Announcement) || e.Since.IsZero() {
+	if err := r.noted(endedFile, &e); err != nil || e.Announcement != "" && !nostr.IsHex64(e.Announcement) || e.Since.IsZero() {
 		return nil, err
 	}
 	return &e, nil
