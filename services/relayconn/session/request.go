@@ -197,7 +197,7 @@ func (s *Session) patience(a asked) time.Time {
 	if r.answered && isLive(a) {
 		return time.Time{}
 	}
-	end := history.Earlier(history.Later(r.heard, s.resumed).Add(s.Rules.Silence), r.asked.Add(slowest*s.Rules.Silence))
+	end := history.Earlier(history.Later(r.heard, s.resumed).Add(s.Rules.Silence), history.Later(r.asked, s.resumed).Add(slowest*s.Rules.Silence))
 	if !r.doubted.IsZero() {
 		end = history.Earlier(end, history.Later(r.doubted, s.resumed).Add(Doubtful))
 	}
