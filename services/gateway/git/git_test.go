@@ -515,3 +515,36 @@ func TestWorkerDiesWithoutAWord(t *testing.T) {
 		})
 	}
 }
+
+// TestBanned: a repository that is banned is refused with the reason, and what is under way ends.
+func TestBanned(t *testing.T) {
+	t.Parallel()
+	begun := make(chan struct{})
+	addr, s := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, "some")
+		w.(http.Flusher).Flush()
+		close(begun)
+		<-r.Context().Done()
+	}))
+	ended := make(chan error, 1)
+	url := "http://" + addr + "/" + npub + "/repo.git/info/refs"
+	go func() {
+		resp, err := http.Get(url)
+		if err == nil {
+			_, err = io.ReadAll(resp.Body)
+			resp.Body.Close()
+		}
+		ended <- err
+	}()
+	<-begun
+	s.mu.Lock()
+	s.banned = &bans.Ban{Ban: proto.Ban{Reason: "spam"}}
+	s.mu.Unlock()
+	if err := <-ended; err == nil {
+		t.Error("a clone ends well that was under way")
+	}
+	resp, body := raw(t, addr, "GET /"+npub+"/repo.git/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+	if resp.StatusCode != http.StatusForbidden || body != "blocked: spam\n" || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain") {
+		t.Errorf("%s: %q", resp.Status, body)
+	}
+}
