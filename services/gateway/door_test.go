@@ -166,7 +166,8 @@ func TestPagesOfWhatIsNotServed(t *testing.T) {
 		rows  []row
 	}{
 		{nil, []string{npub + "/r", archived + "/r"}, []row{
-			{npub + "/r.git", 200, "git data is awaited"}, {npub + "/r.git/", 200, "https://git.example.com/" + npub + "/r.git"},
+			{npub + "/r.git", 200, "git data is awaited"}, {npub + "/r.git", 200, "2026-01-02 03:04:05 UTC"}, {npub + "/r.git", 200, "<code>&lt;c0ffee&gt;</code>"},
+			{npub + "/r.git", 200, "<code>https://g.example/r</code>: 404 &lt;b&gt;"}, {npub + "/r.git", 200, "git push https://git.example.com/" + npub + "/r.git --all"}, {npub + "/r.git/", 200, "https://git.example.com/" + npub + "/r.git"},
 			{npub + "/%72.git", 200, "<bdi>r</bdi>"}, {npub + "/other.git", 404, "Not here"}, {"prs/" + npub + "/r.git", 404, "Not here"},
 			{archived + "/r.git", 200, "does not list this service"}, {"", 200, "None yet"},
 		}},
@@ -214,7 +215,8 @@ func (sys *system) hold(t testing.TB, repositories ...string) {
 	t.Helper()
 	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, name := range repositories {
-			if r.Method == "HEAD" && r.URL.Path == "/"+name+".git/HEAD" {
+			if r.Header.Get("Accept") == "application/json" && r.URL.Path == "/"+name+".git/HEAD" {
+				fmt.Fprint(w, `{"until":"2026-01-02T03:04:05Z","missing":["<c0ffee>"],"asked":[{"at":"2026-01-02T03:00:00Z","url":"https://g.example/r","answer":"404 <b>"}]}`)
 				return
 			}
 		}

@@ -250,6 +250,10 @@ const (
 // Repository answers with the page of a repository, or with 404 if it is not here. Every address
 // for contributors' pull requests (GRASP-06) can be cloned, also where nothing has been pushed yet.
 func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.RepositoryPath, client string) {
+	if path, slash := strings.CutSuffix(r.URL.EscapedPath(), "/"); slash {
+		http.Redirect(w, r, path, http.StatusFound)
+		return
+	}
 	if ban := p.Bans.Repository(nostr.RepoRef{PubKey: at.PubKey, Identifier: at.Identifier}); ban != nil {
 		p.show(w, http.StatusForbidden, "banned", struct {
 			site
