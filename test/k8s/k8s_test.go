@@ -66,7 +66,7 @@ var deployments = []string{"deployment/ingest", "deployment/purgatory", "deploym
 
 // steps are what can be tried, by name. All but story and sizes expect that the story was told.
 var steps = map[string]func(r *run){
-	"story": (*run).story, "scale": (*run).scale, "delete": (*run).deletePods, "rollout": (*run).rollout, "logins": (*run).logins, "node": (*run).node, "sizes": (*run).sizes,
+	"story": (*run).story, "scale": (*run).scale, "delete": (*run).deletePods, "rollout": (*run).rollout, "logins": (*run).logins, "ban": (*run).ban, "node": (*run).node, "sizes": (*run).sizes,
 }
 
 // TestKubernetes tries the steps on each overlay, and prints what was measured.
@@ -76,7 +76,7 @@ func TestKubernetes(t *testing.T) {
 		t.Skip("needs a Kubernetes: make k8s-test")
 	}
 	t.Chdir("../..")
-	names := strings.Split(cmp.Or(os.Getenv("K8S_STEPS"), "story,scale,delete,rollout,logins"), ",")
+	names := strings.Split(cmp.Or(os.Getenv("K8S_STEPS"), "story,ban,scale,delete,rollout,logins"), ",")
 	events := "20000"
 	if names[0] == "sizes" {
 		events = "100000"

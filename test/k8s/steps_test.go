@@ -17,7 +17,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/logins"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/test/outside"
 	"tendril.dev/test/world"
@@ -383,16 +385,62 @@ func (r *run) reload(login logins.Login, letIn bool) {
 	}
 }
 
-// forward forwards a port of this machine to a NATS server until ctx ends, again whenever kubectl
-// gives up, and returns its URL.
+// ban bans an owner and lifts that, and measures when each gateway follows.
+func (r *run) ban() {
+	ctx, cancel := context.WithTimeout(r.ctx, 5*time.Minute)
+	defer cancel()
+	js, err := jetstream.New(r.nats)
+	r.must(err)
+	var doors []string
+	for _, p := range of(r.pods(), "gateway") {
+		doors = append(doors, "ws"+strings.TrimPrefix(r.forwardPort(ctx, "pod/"+p.name, "7334"), "nats"))
+	}
+	var announced []*nostr.Event
+	r.await("a repository is served", time.Minute, func() (err error) {
+		s, err := world.TryDial(r.T, doors[0])
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		if announced, err = s.Query(nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Limit: 1}); err == nil && len(announced) == 0 {
+			err = errors.New("none is")
+		}
+		return err
+	})
+	owner := bans.Subject{PubKey: announced[0].PubKey}
+	follow := func(what string, served bool) {
+		began := time.Now()
+		for _, door := range doors {
+			r.await("a gateway follows: "+what, time.Minute, func() error {
+				if n := world.Count(r.T, door, nostr.Filter{Authors: []string{owner.PubKey}}); (n > 0) != served {
+					return fmt.Errorf("%d events are served", n)
+				}
+				return nil
+			})
+		}
+		r.measured(what+", at all gateways", time.Since(began))
+	}
+	r.must(bans.Put(ctx, js, owner, proto.Ban{Reason: "a test", At: time.Now().UTC()}))
+	follow("an author is banned", false)
+	r.must(bans.Lift(ctx, js, owner))
+	follow("an author is not banned any more", true)
+}
+
+// forward forwards a port of this machine to a NATS server.
 func (r *run) forward(ctx context.Context, to string) (url string) {
+	return r.forwardPort(ctx, to, "4222")
+}
+
+// forwardPort forwards a port of this machine until ctx ends, again whenever kubectl gives up, and
+// returns it as a URL of NATS.
+func (r *run) forwardPort(ctx context.Context, to, target string) (url string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0") // a free port
 	r.must(err)
 	defer l.Close()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	go func() {
 		for ; ctx.Err() == nil; time.Sleep(time.Second) {
-			exec.CommandContext(ctx, "kubectl", "-n", r.o.namespace, "port-forward", to, port+":4222").Run()
+			exec.CommandContext(ctx, "kubectl", "-n", r.o.namespace, "port-forward", to, port+":"+target).Run()
 		}
 	}()
 	return "nats://127.0.0.1:" + port
