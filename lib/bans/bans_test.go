@@ -18,8 +18,8 @@ import (
 )
 
 var (
-	alice, bob, carol = strings.Repeat("a", 64), strings.Repeat("b", 64), strings.Repeat("c", 64)
-	someID            = strings.Repeat("1", 64)
+	alice, bob = strings.Repeat("a", 64), strings.Repeat("b", 64)
+	someID     = strings.Repeat("1", 64)
 )
 
 func npub(key string) string {
