@@ -107,9 +107,10 @@ func TestAMoveOfUnknownTimesIsNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.worker = start(t, "two", w.git, url, "--deletion-grace=0s")
-	if list := w.ask(proto.RepoList, "").Repos; len(list) != 1 || !list[0].Until.IsZero() {
-		t.Errorf("listed as not hosted: %+v", list)
-	}
+	eventually(t, "it is listed, without an end", func() bool {
+		list := w.ask(proto.RepoList, "").Repos
+		return len(list) == 1 && list[0].State == proto.RepoEnded && list[0].Until.IsZero()
+	})
 	if w.ended(alice, "x") || w.ref(alice, "x", "refs/heads/main") != commit {
 		t.Fatal("the hosting has ended")
 	}
