@@ -377,11 +377,18 @@ func (s *Session) release() {
 // with every message that comes.
 func (s *Session) asked() history.Set {
 	if s.pending == nil {
-		var asked history.Set
+		sets := []history.Set{{}}
 		for _, b := range s.batches {
-			asked = history.Union(asked, b.items)
+			sets = append(sets, b.items)
 		}
-		s.pending = &asked
+		for len(sets) > 1 { // by pairs: one after the other would copy the first ones for each batch
+			pairs := sets[:0]
+			for pair := range slices.Chunk(sets, 2) {
+				pairs = append(pairs, history.Union(pair[0], pair[len(pair)-1]))
+			}
+			sets = pairs
+		}
+		s.pending = &sets[0]
 	}
 	return *s.pending
 }
