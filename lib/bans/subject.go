@@ -14,7 +14,7 @@ import (
 )
 
 // Subject is what a ban is on: an event; an author; a repository, which has both a key and an
-// identifier; or an identifier, whoever announces it.
+// identifier; or an identifier, of any owner.
 type Subject struct {
 	Event              string
 	PubKey, Identifier string

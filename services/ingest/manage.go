@@ -37,8 +37,8 @@ const (
 	manageTime = 5 * time.Second
 )
 
-// management does what the operator's client asks for (NIP-86). The gateway passes the requests on;
-// it is not believed anything.
+// management does what the operator's client asks for (NIP-86). The gateway passes the requests on,
+// and ingest checks each itself.
 type management struct {
 	js     jetstream.JetStream
 	bans   *bans.Set
@@ -143,7 +143,8 @@ func (m *management) isOurs(address string) bool {
 var methods = []string{"supportedmethods", "banpubkey", "unbanpubkey", "allowpubkey", "listbannedpubkeys", "banevent", "unbanevent", "allowevent",
 	"listbannedevents", "changerelayname", "changerelaydescription", "changerelayicon"}
 
-// do carries a request out. Nobody is on a list of who is allowed: to allow is to lift the ban.
+// do carries a request out. There is no list of allowed authors or events: to allow one lifts its
+// ban.
 func (m *management) do(ctx context.Context, r nip86.Request, by string, now time.Time) (result any, err error) {
 	param := func(n int) string {
 		if n >= len(r.Params) {

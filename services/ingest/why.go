@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 
 	"github.com/nats-io/nats.go"
@@ -29,7 +30,11 @@ type refusals struct {
 
 func (r *refusals) add(ev *nostr.Event, told proto.Refusal) {
 	told.Event, told.Kind = ev.ID, ev.Kind
-	if ev.Kind == nostr.KindAnnouncement || ev.Kind == nostr.KindState {
+	// What a stranger wrote stays in memory here, so it must be short: no repository has a longer
+	// identifier.
+	told.Reason = strings.Clone(told.Reason)
+	repository := ev.Kind == nostr.KindAnnouncement || ev.Kind == nostr.KindState
+	if repository && nostr.CheckIdentifier(ev.Tags.GetD()) == nil {
 		told.Ref = nostr.RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()}.String()
 	}
 	r.mu.Lock()

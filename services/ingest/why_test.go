@@ -21,6 +21,11 @@ func TestRefusals(t *testing.T) {
 		}
 		r.add(ev, proto.Refusal{Reason: fmt.Sprint("because ", n)})
 	}
+	var long refusals
+	long.add(&nostr.Event{PubKey: author, Kind: nostr.KindState, Tags: nostr.Tags{{"d", strings.Repeat("x", 1<<10)}}}, proto.Refusal{})
+	if long.all[0].Ref != "" {
+		t.Errorf("an identifier that no repository can have is kept: %d bytes", len(long.all[0].Ref))
+	}
 	if len(r.all) != maxRefusals {
 		t.Errorf("%d are remembered, want %d", len(r.all), maxRefusals)
 	}

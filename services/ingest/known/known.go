@@ -158,8 +158,8 @@ func (s *server) set(ctx context.Context, f nostr.Filter, seq uint64) (reconcile
 	return g.items, nil
 }
 
-// gather reads what is known for a filter, whether it is served or hidden by a ban. Held events are read first: what is accepted in the
-// meantime is in one of both.
+// gather reads what is known for a filter, whether it is served or hidden by a ban. Held events are
+// read first: what is accepted in the meantime is in one of both.
 func (s *server) gather(ctx context.Context, f nostr.Filter) (g gathered, err error) {
 	var others []reconcile.Item
 	for _, e := range s.Held.All() {

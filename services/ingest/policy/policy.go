@@ -72,7 +72,7 @@ type Candidate struct {
 	Action proto.Action // on the release lane
 	Reason string       // that goes with the action
 	Trace  string       // W3C trace context
-	Purge  bool         // it is removed because it is banned, whatever needs it
+	Purge  bool         // it is removed because it is banned, even if others need it
 	Again  bool         // it was parked: that it was rejected before is no answer now
 }
 

@@ -344,8 +344,8 @@ func (c *changes) delete(request *nostr.Event) {
 	}
 }
 
-// asks reports whether a deletion request of the batch asks for the deletion of ev. Deletion requests cannot be
-// deleted (NIP-09).
+// asks reports whether a deletion request of the batch asks for the deletion of ev. Deletion
+// requests cannot be deleted (NIP-09).
 func (c *changes) asks(ev *nostr.Event) bool {
 	if len(c.deletes) == 0 || ev.Kind == nostr.KindDeletion {
 		return false
