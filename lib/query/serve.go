@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -52,15 +51,20 @@ func Answer(ctx context.Context, conn *nats.Conn, log *slog.Logger, name, descri
 	if err != nil {
 		return fmt.Errorf("serve %s: %w", name, err)
 	}
-	var answering sync.WaitGroup
+	var all []chan struct{}
 	for subject, answer := range subjects {
 		places := make(chan struct{}, atOnce)
+		all = append(all, places)
 		// The micro service reads and writes the request when its handler has returned, so the answer
 		// is sent without it.
 		handle := func(r micro.Request) {
 			question, reply := r.Data(), r.Reply()
-			places <- struct{}{}
-			answering.Go(func() {
+			select {
+			case places <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+			go func() {
 				defer func() { <-places }()
 				ctx, cancel := context.WithTimeout(ctx, answerTime)
 				defer cancel()
@@ -70,7 +74,7 @@ func Answer(ctx context.Context, conn *nats.Conn, log *slog.Logger, name, descri
 					header := nats.Header{micro.ErrorCodeHeader: {codeOf(err)}, micro.ErrorHeader: {err.Error()}}
 					_ = conn.PublishMsg(&nats.Msg{Subject: reply, Header: header})
 				}
-			})
+			}()
 		}
 		err = errors.Join(err, service.AddEndpoint(subject[strings.LastIndex(subject, ".")+1:], micro.HandlerFunc(handle),
 			micro.WithEndpointSubject(subject), micro.WithEndpointPendingLimits(mostQueued, mostQueuedBytes)))
@@ -81,7 +85,12 @@ func Answer(ctx context.Context, conn *nats.Conn, log *slog.Logger, name, descri
 	if stopErr := service.Stop(); stopErr != nil {
 		log.Debug("stopping to answer questions", "service", name, "error", stopErr)
 	}
-	answering.Wait()
+	// Stop lets the subscriptions go on for a moment: who holds all places lets no further answer begin.
+	for _, places := range all {
+		for range atOnce {
+			places <- struct{}{}
+		}
+	}
 	return err
 }
 
