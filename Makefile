@@ -62,7 +62,7 @@ purego: ## the program, which has every service, builds without cgo
 	CGO_ENABLED=0 go build -o /dev/null ./cmd/tendril
 
 alone: ## every module builds and vets without its workspace, tests and all
-	@for m in $(MODULES) test; do echo "cd $$m && GOWORK=off go vet ./..."; \
+	@for m in $(MODULES) test test/fixture; do echo "cd $$m && GOWORK=off go vet ./..."; \
 		(cd $$m && export GOWORK=off && go build $(TAGS) -o /dev/null ./... && go vet $(TAGS) ./...) || exit 1; \
 	done
 
@@ -97,7 +97,7 @@ docs: ## write docs/configuration.md and .env.example from the declaration of th
 	cd lib/config && go generate .
 
 tidy: ## go mod tidy in every module
-	@for m in $(MODULES) test tools deploy/image deploy/k8s; do echo "cd $$m && go mod tidy"; (cd $$m && GOWORK=off go mod tidy) || exit 1; done
+	@for m in $(MODULES) test test/fixture tools deploy/image deploy/k8s; do echo "cd $$m && go mod tidy"; (cd $$m && GOWORK=off go mod tidy) || exit 1; done
 
 nats: bin/nats ## the nats program: make nats ARGS="sub 'grasp.>'"
 	@bin/nats $(ARGS)

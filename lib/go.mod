@@ -22,6 +22,7 @@ require (
 	golang.org/x/sync v0.24.0
 	golang.org/x/time v0.16.0
 	tendril.dev/proto v0.0.0
+	tendril.dev/test/fixture v0.0.0
 )
 
 require (
@@ -81,4 +82,8 @@ require (
 	google.golang.org/protobuf v1.36.12 // indirect
 )
 
-replace tendril.dev/proto => ../proto
+replace (
+	tendril.dev/proto => ../proto
+	tendril.dev/services/purgatory => ../services/purgatory
+	tendril.dev/test/fixture => ../test/fixture
+)

@@ -11,6 +11,7 @@ require (
 	github.com/nbd-wtf/go-nostr v0.52.3
 	tendril.dev/lib v0.0.0
 	tendril.dev/proto v0.0.0
+	tendril.dev/test/fixture v0.0.0
 )
 
 require (
@@ -96,4 +97,6 @@ require (
 replace (
 	tendril.dev/lib => ../lib
 	tendril.dev/proto => ../proto
+	tendril.dev/services/purgatory => ../services/purgatory
+	tendril.dev/test/fixture => ./fixture
 )

@@ -20,6 +20,7 @@ require (
 	tendril.dev/services/ingest v0.0.0
 	tendril.dev/services/purgatory v0.0.0
 	tendril.dev/services/relayconn v0.0.0
+	tendril.dev/test/fixture v0.0.0
 )
 
 require (
@@ -108,4 +109,5 @@ replace (
 	tendril.dev/services/ingest => ../../services/ingest
 	tendril.dev/services/purgatory => ../../services/purgatory
 	tendril.dev/services/relayconn => ../../services/relayconn
+	tendril.dev/test/fixture => ../../test/fixture
 )

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/nettest"
+	"tendril.dev/test/fixture/nettest"
 )
 
 // programEnv makes the test binary be the program itself.

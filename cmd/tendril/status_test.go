@@ -12,8 +12,8 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/logins"
-	"tendril.dev/lib/nettest"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture/nettest"
 )
 
 const patience = 1 * time.Minute

@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/nettest"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture/nettest"
 )
 
 // patience is how long a test waits for what should happen soon.

@@ -22,8 +22,8 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/logins"
-	"tendril.dev/lib/nettest"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture/nettest"
 )
 
 // guarded starts a NATS server with logins in a folder.

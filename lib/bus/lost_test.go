@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/nettest"
+	"tendril.dev/test/fixture/nettest"
 )
 
 // TestFollowReadsWhatWasLostOnTheWay: of the answers to requests for messages some are lost, at the

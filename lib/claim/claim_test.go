@@ -15,8 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/nettest"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture/nettest"
 )
 
 const (

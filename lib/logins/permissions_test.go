@@ -13,8 +13,8 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/logins"
-	"tendril.dev/lib/nettest"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture/nettest"
 )
 
 // server is a NATS server with everybody's logins and all streams.

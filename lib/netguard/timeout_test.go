@@ -12,7 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"tendril.dev/lib/nettest"
+	"tendril.dev/test/fixture/nettest"
 )
 
 // wired is a guard that reaches everything at a listener.

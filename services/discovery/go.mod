@@ -84,4 +84,6 @@ require (
 replace (
 	tendril.dev/lib => ../../lib
 	tendril.dev/proto => ../../proto
+	tendril.dev/services/purgatory => ../../services/purgatory
+	tendril.dev/test/fixture => ../../test/fixture
 )

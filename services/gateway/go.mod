@@ -10,6 +10,7 @@ require (
 	github.com/tidwall/gjson v1.18.0
 	tendril.dev/lib v0.0.0
 	tendril.dev/proto v0.0.0
+	tendril.dev/test/fixture v0.0.0
 )
 
 require (
@@ -84,4 +85,6 @@ require (
 replace (
 	tendril.dev/lib => ../../lib
 	tendril.dev/proto => ../../proto
+	tendril.dev/services/purgatory => ../../services/purgatory
+	tendril.dev/test/fixture => ../../test/fixture
 )

@@ -7,7 +7,7 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/test/fixture/gittest"
 )
 
 // TestFetchedBytesCountForTheirAuthor: what a server gives for an author's events is stored up to

@@ -18,7 +18,7 @@ import (
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory"
-	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/test/fixture/gittest"
 )
 
 // ended is whether it is noted that a repository is not hosted any more.

@@ -8,7 +8,7 @@ import (
 
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/githttp"
-	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/test/fixture/gittest"
 )
 
 // TestGitFolderThatCannotBeWritten is told by /readyz and to who pushes, who must not believe that

@@ -7,7 +7,7 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/test/fixture/gittest"
 )
 
 // TestWhatAnOwnerDeletedIsNotServedAgain: neither does a stranger who announces the identifier and

@@ -12,6 +12,7 @@ require (
 	golang.org/x/sys v0.49.0
 	tendril.dev/lib v0.0.0
 	tendril.dev/proto v0.0.0
+	tendril.dev/test/fixture v0.0.0
 )
 
 require (
@@ -92,4 +93,5 @@ require (
 replace (
 	tendril.dev/lib => ../../lib
 	tendril.dev/proto => ../../proto
+	tendril.dev/test/fixture => ../../test/fixture
 )

@@ -24,7 +24,7 @@ import (
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory"
 	"tendril.dev/services/purgatory/repository"
-	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/test/fixture/gittest"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/test/fixture/gittest"
 )
 
 // TestWhatNamesAnotherKeptRepositoryStays: what names two repositories that were given up goes with

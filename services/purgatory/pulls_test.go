@@ -8,7 +8,7 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/test/fixture/gittest"
 )
 
 var carol = strings.Repeat("ca", 32)

@@ -13,7 +13,7 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/test/fixture/gittest"
 )
 
 const mainBranch = "refs/heads/main"

@@ -10,7 +10,7 @@ import (
 
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
-	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/test/fixture/gittest"
 )
 
 // TestQuietRepositoriesAreLookedAt at the start and once a day, though nothing happens there: what

@@ -12,6 +12,7 @@ require (
 	golang.org/x/time v0.16.0
 	tendril.dev/lib v0.0.0
 	tendril.dev/proto v0.0.0
+	tendril.dev/test/fixture v0.0.0
 )
 
 require (
@@ -85,4 +86,6 @@ require (
 replace (
 	tendril.dev/lib => ../../lib
 	tendril.dev/proto => ../../proto
+	tendril.dev/services/purgatory => ../../services/purgatory
+	tendril.dev/test/fixture => ../../test/fixture
 )

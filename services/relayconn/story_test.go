@@ -12,10 +12,10 @@ import (
 
 	"github.com/coder/websocket"
 
-	"tendril.dev/lib/nettest"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/session"
+	"tendril.dev/test/fixture/nettest"
 )
 
 // TestStory: a relay becomes a target, is claimed, connected, asked for its past, heard live,

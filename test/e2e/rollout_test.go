@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"tendril.dev/lib/nettest"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture/nettest"
 	"tendril.dev/test/world"
 )
 

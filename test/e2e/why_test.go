@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"testing"
 
-	"tendril.dev/lib/nettest"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture/nettest"
 	"tendril.dev/test/world"
 )
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"tendril.dev/lib/logins"
-	"tendril.dev/lib/nettest"
+	"tendril.dev/test/fixture/nettest"
 )
 
 // Guarded is a NATS server that lets in only those who have a login, and holds them to what each

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"testing"
 
-	"tendril.dev/lib/nettest"
+	"tendril.dev/test/fixture/nettest"
 )
 
 // errAway: the server is not there.

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/test/fixture/gittest"
 )
 
 const npub = "npub1sg6plzptd64u62a878hep2kev88swjh3tw00gjsfl8f237lmu63q0uf63m"

@@ -16,10 +16,10 @@ import (
 	"time"
 
 	"tendril.dev/lib/bans"
-	"tendril.dev/lib/nettest"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/git"
+	"tendril.dev/test/fixture/nettest"
 )
 
 const npub = "npub180cvv07tjdrrgpa0j7j7tmnyl2yr6yr7l8j4s3evf6u64th6gkwsyjh6w6"

@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"tendril.dev/lib/netguard"
-	"tendril.dev/lib/nettest"
 	"tendril.dev/services/purgatory/fetch"
 	"tendril.dev/services/purgatory/repository"
-	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/test/fixture/gittest"
+	"tendril.dev/test/fixture/nettest"
 )
 
 var limits = fetch.Limits{Timeout: time.Minute, MaxBytes: 64 << 20}

@@ -17,7 +17,7 @@ import (
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/repository"
-	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/test/fixture/gittest"
 )
 
 // besieged serves a repository "x" with few git processes, and cuts no client off for being slow

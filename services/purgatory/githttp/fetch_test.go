@@ -18,7 +18,7 @@ import (
 
 	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/repository"
-	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/test/fixture/gittest"
 )
 
 func TestCloneOfEveryKindOfIdentifier(t *testing.T) {

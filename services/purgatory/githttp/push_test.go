@@ -25,10 +25,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"tendril.dev/lib/nettest"
 	"tendril.dev/services/purgatory/githttp"
-	"tendril.dev/services/purgatory/repository/gittest"
 	"tendril.dev/services/purgatory/repostate"
+	"tendril.dev/test/fixture/gittest"
+	"tendril.dev/test/fixture/nettest"
 )
 
 func TestPushIsTakenWhenItIsAuthorised(t *testing.T) {

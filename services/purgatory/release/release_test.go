@@ -22,8 +22,8 @@ import (
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
-	"tendril.dev/services/purgatory/repository/gittest"
 	"tendril.dev/services/purgatory/repostate"
+	"tendril.dev/test/fixture/gittest"
 )
 
 const domain = "grasp.example.com"

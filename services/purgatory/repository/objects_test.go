@@ -15,7 +15,7 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/repository"
-	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/test/fixture/gittest"
 )
 
 // has fails the test unless all of the objects are there, or none of them.

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"tendril.dev/services/purgatory/repository"
-	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/test/fixture/gittest"
 )
 
 type refs = map[string]string

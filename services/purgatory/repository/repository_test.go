@@ -17,7 +17,7 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/repository"
-	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/test/fixture/gittest"
 )
 
 func must(t testing.TB, err error) {
