@@ -287,6 +287,28 @@ func TestReconnectByREQ(t *testing.T) {
 	})
 }
 
+// TestACrowdedSecondComesWhole has more events come while a live subscription is closed, in one
+// second, than a page shows.
+func TestACrowdedSecondComesWhole(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newReconciling(t, 10, tagged(t, 10)...)
+		r.run(session.Start{})
+		r.want(1, repos(repository))
+		time.Sleep(time.Minute)
+		r.messages <- wire.Message{Kind: wire.Closed, Sub: "l3", Reason: "error: too long"}
+		synctest.Wait()
+		r.with(func() {
+			for i := range 4 * rules.PageLimit {
+				r.stored = append(r.stored, event(t, 1621, nostr.Now(), nostr.Tag{"a", repository}, nostr.Tag{"n", fmt.Sprint(i)}))
+			}
+		})
+		time.Sleep(rules.Cooldown + time.Minute)
+		r.all()
+		r.stop()
+	})
+}
+
 // TestNamedNotDelivered asks twice for what the relay named. Then the batch has failed, and is
 // tried again by REQ, because what the relay names is worth nothing.
 func TestNamedNotDelivered(t *testing.T) {

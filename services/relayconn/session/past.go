@@ -63,6 +63,7 @@ type batch struct {
 	named    map[[32]byte]struct{}
 	again    bool      // it begins again from the start
 	byREQ    bool      // and not by NIP-77, because the relay did not deliver what it named
+	crowded  bool      // it missed some of a second by REQ, which NIP-77 names
 	failures int       // how often it has failed
 	retryAt  time.Time // when it is tried again; zero: it is under way
 
@@ -243,7 +244,9 @@ func (s *Session) ended(ctx context.Context, t *task, now time.Time) error {
 	if w, ok := t.way.(*history.Walk); ok {
 		for _, gap := range w.Gaps() {
 			from, to := gap.From.Time().UTC(), gap.To.Time().UTC()
-			if gap.From == gap.To {
+			if gap.From == gap.To && !t.batch.cause.missing.IsZero() && t.batch.since != nil && s.reconciles() {
+				t.batch.crowded = true
+			} else if gap.From == gap.To {
 				s.warn("crowded second", "the relay has more events in one second than it shows", "second", from)
 			} else {
 				s.warn("ignored", "the relay does not heed since, until or limit; what it has not sent by itself is missing", "from", from, "to", to)
@@ -313,6 +316,11 @@ func (s *Session) drop(gone func(*batch) bool) {
 // again.
 func (s *Session) finished(b *batch, now time.Time) (done bool) {
 	if b.running > 0 || len(b.ids) > 0 || b.idle() || b.waiting.Load() > 0 {
+		return false
+	}
+	if b.crowded {
+		b.crowded, b.since, b.again, b.tasks = false, nil, true, nil
+		s.start(b)
 		return false
 	}
 	if b.lost.Swap(false) {
