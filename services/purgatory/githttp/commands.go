@@ -158,10 +158,10 @@ func (p *receiving) send(report *packp.ReportStatus, message string) error {
 	} else {
 		whole = plain
 	}
-	if _, err := p.out.Write(whole.Bytes()); err != nil {
+	if _, err := p.Write(whole.Bytes()); err != nil {
 		return err
 	}
-	return p.out.begin()
+	return p.begin()
 }
 
 // refusalReport says of every command that it was not carried out.

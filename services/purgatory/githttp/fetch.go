@@ -2,9 +2,9 @@ package githttp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -58,110 +58,76 @@ func pktLine(payload string) string { return fmt.Sprintf("%04x%s", len(payload)+
 // advertise answers GET info/refs: what there is to fetch, or to push to.
 func (x *exchange) advertise(service string) {
 	protocol := x.protocol()
-	out := &answer{x: x, contentType: "application/x-" + service + "-advertisement", preamble: pktLine("# service="+service+"\n") + "0000"}
-	command := func() *repository.Command { return x.shown.UploadPack(true, protocol) }
-	switch {
-	case service == uploadPack && protocol == "version=2":
-		out.preamble = ""
-	case service == uploadPack:
-	case service == receivePack: // knows no version 2
-		command = func() *repository.Command { return x.shown.ReceivePack(true, x.MaxPushBytes) }
+	x.contentType = "application/x-" + service + "-advertisement"
+	x.preamble = pktLine("# service="+service+"\n") + "0000"
+	var c *repository.Command
+	switch service {
+	case receivePack: // knows no version 2
+		c = x.shown.ReceivePack(true, x.MaxPushBytes)
+	case uploadPack:
+		c = x.shown.UploadPack(true, protocol)
+		if protocol == "version=2" {
+			x.preamble = ""
+			break
+		}
+		if has, err := x.shown.HasObjects(); err == nil && !has && x.shown.Exists() {
+			if protocol == "version=1" {
+				x.preamble += pktLine("version 1")
+			}
+			_, err := io.WriteString(x, pktLine(noRefs)+"0000")
+			x.end(err, operationRefs)
+			return
+		}
 	default:
 		http.Error(x.w, "only git-upload-pack and git-receive-pack are served, not the dumb HTTP protocol or an archive", http.StatusForbidden)
 		return
 	}
-	began := time.Now()
-	if has, err := x.shown.HasObjects(); service == uploadPack && protocol != "version=2" && err == nil && !has && x.shown.Exists() {
-		if protocol == "version=1" {
-			out.preamble += pktLine("version 1")
-		}
-		_, err := out.Write([]byte(pktLine(noRefs) + "0000"))
-		x.count(operationRefs, began, err)
-		return
-	}
-	x.count(operationRefs, began, x.stream(command, out))
+	x.end(x.pass(c), operationRefs)
 }
 
 // fetch answers POST git-upload-pack. Git begins when the whole request is here.
 func (x *exchange) fetch() {
-	began := time.Now()
-	request, end := x.spool(func() error { return nil })
-	defer end()
+	request := x.repo.Store().Spool(x.disk, x.client, nil)
+	defer request.Close()
 	body, err := x.requestBody(maxNegotiation)
 	if err == nil {
 		_, err = io.Copy(request, body)
 	}
-	if err != nil {
-		x.fail(err)
-		x.count(operationFetch, began, err)
-		return
-	}
-	out := &answer{x: x, contentType: "application/x-" + uploadPack + "-result"}
-	err = x.stream(func() *repository.Command {
+	if err == nil {
+		x.contentType = "application/x-" + uploadPack + "-result"
 		c := x.shown.UploadPack(false, x.protocol())
-		c.Stdin = request.Reader()
-		return c
-	}, out)
-	x.count(operationFetch, began, err)
-	if !out.pack {
-		return // a step of the negotiation, or a list of references
+		c.Stdin = request.Reader(0)
+		err = x.pass(c)
 	}
-	user := userClones
-	said, _ := io.ReadAll(io.LimitReader(request.Reader(), 1<<20))
-	if bytes.Contains(said, []byte("have ")) || bytes.Contains(said, []byte("shallow ")) {
-		user = userFetches // it has a part of the history already
-	}
-	x.count(user, began, err)
-}
-
-// stream runs a git command whose output is the answer. If the repository was removed after it had
-// been found, the answer is that of one that is not there.
-func (x *exchange) stream(command func() *repository.Command, out *answer) error {
-	err := x.pass(command(), out)
-	if err != nil && !out.begun && x.r.Context().Err() == nil && !x.shown.Exists() {
-		if err = x.find(); err == nil {
-			err = x.pass(command(), out)
+	operations := []string{operationFetch}
+	if x.pack { // else it is a step of the negotiation, or a list of references
+		said, _ := io.ReadAll(io.LimitReader(request.Reader(0), 1<<20))
+		user := userClones
+		if bytes.Contains(said, []byte("have ")) || bytes.Contains(said, []byte("shallow ")) {
+			user = userFetches // it has a part of the history already
 		}
+		operations = append(operations, user)
 	}
-	if err != nil && !out.begun {
-		x.fail(err)
-	}
-	return err
+	x.end(err, operations...)
 }
 
-// pass passes on what git prints, at the pace of the client and not of git.
-func (x *exchange) pass(c *repository.Command, out *answer) error {
+// pass answers by what git prints, at the pace of the client and not of git.
+func (x *exchange) pass(c *repository.Command) error {
 	ctx, cancel := context.WithCancel(x.r.Context())
-	between := newBuffer(x.repo.Store().Scratch, &room{disk: x.disk, client: x.client})
+	spool := x.repo.Store().Spool(x.disk, x.client, nil)
+	defer spool.Close()
+	between := newBuffer(spool)
 	c.Stdout, c.Client, c.Patience = between, x.client, x.Patience
-	if c.Time == 0 {
-		c.Time = fetchTime
-	}
+	c.Time = cmp.Or(c.Time, fetchTime)
 	var git sync.WaitGroup
-	git.Go(func() {
-		err := c.Run(ctx)
-		if err == nil {
-			err = io.EOF
-		}
-		between.end(err)
-	})
+	git.Go(func() { between.end(cmp.Or(c.Run(ctx), io.EOF)) })
 	defer git.Wait()
-	defer between.close()
+	defer between.end(errGone)
 	defer cancel()
-	for part := make([]byte, chunk); ; {
-		n, err := between.Read(part)
-		if n > 0 {
-			if _, err := out.Write(part[:n]); err != nil {
-				return err
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			return out.begin()
-		}
-		if err != nil {
-			return err
-		}
+	if _, err := io.CopyBuffer(x, between, make([]byte, chunk)); err != nil {
+		return err
 	}
+	return x.begin()
 }
 
 // protocol reads the Git-Protocol header, "version=2" for example, and gives what of it git is to

@@ -223,36 +223,17 @@ type onFirstRead struct {
 
 func (b onFirstRead) Read(p []byte) (int, error) { b.do(); return b.Reader.Read(p) }
 
-// TestRemovedMeanwhile: a repository that is removed after a request has found it is not there, and
-// one for pull requests, which has an authority of its own, is empty then.
+// TestRemovedMeanwhile: a repository that is removed after a request has found it is not there.
 func TestRemovedMeanwhile(t *testing.T) {
 	t.Parallel()
-	prs := &authority{store: gittest.Store(t), known: map[string]bool{"x": true}}
-	h := serve(t, githttp.Options{PRs: prs})
-	client := &http.Client{Transport: &http.Transport{ExpectContinueTimeout: time.Minute}}
-	for _, test := range []struct {
-		at     string
-		repo   *repository.Repo
-		status int
-		body   string
-	}{
-		{h.at("x"), h.repo("x"), 404, "repository not found: no announcement of it is served or held here\n"},
-		{h.URL + "/prs" + path("x"), gittest.Repo(t, prs.store, "x"), 200, "0000"},
-	} {
-		const ask = "0014command=ls-refs\n0000"
-		// The body is read when the server wants it, which is after it has found the repository.
-		body := onFirstRead{strings.NewReader(ask), sync.OnceFunc(func() { must(t, test.repo.Remove(t.Context())) })}
-		r, err := http.NewRequestWithContext(t.Context(), "POST", test.at+"/git-upload-pack", body)
-		must(t, err)
-		r.ContentLength = int64(len(ask))
-		r.Header = http.Header{"Expect": {"100-continue"}, "Git-Protocol": {"version=2"}, "Content-Type": {"application/x-git-upload-pack-request"}}
-		resp, err := client.Do(r)
-		must(t, err)
-		text, err := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		if err != nil || resp.StatusCode != test.status || string(text) != test.body {
-			t.Errorf("%s: %d %q, %v; want %d %q", test.at, resp.StatusCode, text, err, test.status, test.body)
-		}
+	h := serve(t, githttp.Options{})
+	r := h.repo("x")
+	h.client = &http.Client{Transport: &http.Transport{ExpectContinueTimeout: time.Minute}}
+	// The body is read when the server wants it, which is after it has found the repository.
+	body := onFirstRead{strings.NewReader("0014command=ls-refs\n0000"), sync.OnceFunc(func() { must(t, r.Remove(t.Context())) })}
+	status, answer := h.post("x", "git-upload-pack", body, "Expect", "100-continue", "Git-Protocol", "version=2")
+	if want := "repository not found: no announcement of it is served or held here\n"; status != 404 || answer != want {
+		t.Errorf("%d %q, want 404 %q", status, answer, want)
 	}
 }
 

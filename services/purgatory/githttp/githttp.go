@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -62,7 +61,8 @@ func Unavailable(reason string, err error) error {
 
 var (
 	// ErrNotFound is a repository that no announcement speaks for.
-	ErrNotFound error = &failure{resultError, "repository not found: no announcement of it is served or held here", http.StatusNotFound, nil}
+	ErrNotFound error = errNotFound
+	errNotFound       = &failure{resultError, "repository not found: no announcement of it is served or held here", http.StatusNotFound, nil}
 
 	// ErrElsewhere is a repository that another worker holds. The request is answered by 421
 	// (Misdirected Request, RFC 9110), which is never for a client: the front door sends it to that
@@ -127,16 +127,17 @@ func New(a Authority, o Options) http.Handler {
 	o.Patience = cmp.Or(o.Patience, 30*time.Second)
 	o.SpoolBytes = max(o.SpoolBytes, 2*o.MaxPushBytes)
 	o.KeepAlive = cmp.Or(o.KeepAlive, 5*time.Second)
-	share := max(o.SpoolBytes/4, o.MaxPushBytes+diskStep)
-	return &handler{Options: o, authority: a, disk: limit.NewFair(o.SpoolBytes+diskStep, share)}
+	share := max(o.SpoolBytes/4, o.MaxPushBytes+repository.SpoolStep)
+	return &handler{Options: o, authority: a, disk: limit.NewFair(o.SpoolBytes+repository.SpoolStep, share)}
 }
 
-// exchange is one request and what it is about.
+// exchange is one request, what it is about, and its answer.
 type exchange struct {
 	*handler
 	w         http.ResponseWriter
 	r         *http.Request
 	control   *http.ResponseController
+	began     time.Time
 	authority Authority
 	client    string // its key, as the front door knows it; empty: it is not known
 	ref       nostr.RepoRef
@@ -145,13 +146,21 @@ type exchange struct {
 	shown     *repository.Repo // what is read: repo, or an empty one in its place
 	log       *slog.Logger
 	whole     bool // the request has been read to its end
+
+	contentType string // of the answer
+	preamble    string // goes before its first byte
+	begun       bool   // its header is sent
+	pack        bool   // there is a pack in it
 }
 
 // ServeHTTP finds the repository and the service that is asked for.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-cache, max-age=0, must-revalidate")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	x := &exchange{handler: h, w: w, r: r, control: http.NewResponseController(w), authority: h.authority, client: r.Header.Get(proto.HeaderClient)}
+	x := &exchange{
+		handler: h, w: w, r: r, control: http.NewResponseController(w), began: time.Now(),
+		authority: h.authority, client: r.Header.Get(proto.HeaderClient),
+	}
 	defer x.leave()
 	path, err := nostr.ParseRepositoryPath(r.URL.EscapedPath())
 	if err != nil {
@@ -193,28 +202,23 @@ func (x *exchange) find() (err error) {
 }
 
 func (x *exchange) serve(service string) {
-	methods := []string{http.MethodGet, http.MethodHead}
-	if service == uploadPack || service == receivePack {
-		methods = []string{http.MethodPost}
-	}
-	if !slices.Contains(methods, x.r.Method) {
-		x.w.Header().Set("Allow", strings.Join(methods, ", "))
+	isPost := service == uploadPack || service == receivePack
+	switch want := "application/x-" + service + "-request"; {
+	case isPost && x.r.Method != http.MethodPost:
+		x.w.Header().Set("Allow", "POST")
 		http.Error(x.w, "method not allowed", http.StatusMethodNotAllowed)
-		return
-	}
-	want := "application/x-" + service + "-request"
-	if x.r.Method == http.MethodPost && x.r.Header.Get("Content-Type") != want {
+	case !isPost && x.r.Method != http.MethodGet && x.r.Method != http.MethodHead:
+		x.w.Header().Set("Allow", "GET, HEAD")
+		http.Error(x.w, "method not allowed", http.StatusMethodNotAllowed)
+	case isPost && x.r.Header.Get("Content-Type") != want:
 		http.Error(x.w, "the Content-Type is not "+want, http.StatusUnsupportedMediaType)
-		return
-	}
-	switch service {
-	case "HEAD":
+	case service == "HEAD":
 		x.serveHead()
-	case "info/refs":
+	case service == "info/refs":
 		x.advertise(x.r.URL.Query().Get("service"))
-	case uploadPack:
+	case service == uploadPack:
 		x.fetch()
-	case receivePack:
+	case service == receivePack:
 		x.push()
 	default:
 		http.Error(x.w, "this address is for git: git clone <this address>", http.StatusNotFound)
@@ -247,6 +251,9 @@ func malformed(format string, args ...any) error {
 	return &failure{resultRefused, "bad request: " + fmt.Sprintf(format, args...), http.StatusBadRequest, nil}
 }
 
+// errLost is a client that went away.
+var errLost = &failure{resultGone, "the connection was lost", http.StatusBadRequest, nil}
+
 // understand says what an error means for the client.
 func (x *exchange) understand(err error) *failure {
 	known, is := errors.AsType[*failure](err)
@@ -263,9 +270,11 @@ func (x *exchange) understand(err error) *failure {
 	case failed && strings.HasPrefix(ofGit.Messages, "fatal: protocol error"):
 		return &failure{resultError, "bad request: git cannot read it", http.StatusBadRequest, nil}
 	case x.r.Context().Err() != nil:
-		return &failure{resultGone, "the connection was lost", http.StatusBadRequest, nil}
+		return errLost
 	case repository.Unwritable(err):
 		return &failure{resultError, Unwritable, http.StatusServiceUnavailable, err}
+	case !x.shown.Exists(): // it was removed meanwhile
+		return errNotFound
 	}
 	return &failure{resultError, "git failed on this server, try again later", http.StatusInternalServerError, err}
 }
@@ -276,6 +285,9 @@ func (x *exchange) fail(err error) (result string) {
 	if f.log != nil {
 		x.log.Error("a git request failed", "error", f.log)
 	}
+	if x.begun {
+		return f.result
+	}
 	if f.status == http.StatusServiceUnavailable || f.status == http.StatusTooManyRequests {
 		x.w.Header().Set("Retry-After", retryAfter)
 	}
@@ -283,12 +295,11 @@ func (x *exchange) fail(err error) (result string) {
 	return f.result
 }
 
-// count counts a request and how it ended.
-func (x *exchange) count(operation string, began time.Time, err error) {
+// end ends a request that is counted.
+func (x *exchange) end(err error, operations ...string) {
 	result := resultOK
 	if err != nil {
-		result = x.understand(err).result
-		x.log.Debug("a git request failed", "operation", operation, "result", result, "error", err)
+		result = x.fail(err)
 	}
-	x.Metrics.operation(operation, result, time.Since(began))
+	x.count(result, operations...)
 }

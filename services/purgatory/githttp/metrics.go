@@ -72,14 +72,16 @@ func NewMetrics(r prometheus.Registerer, topRepos int) *Metrics {
 	return m
 }
 
-// operation counts a request, or what a user did by one.
-func (m *Metrics) operation(name, result string, took time.Duration) {
+// count counts a request as what it asks git for, and as what its user does.
+func (x *exchange) count(result string, operations ...string) {
 	status := "error"
 	if result == resultOK {
 		status = "success"
 	}
-	m.operations.WithLabelValues(name, result, status).Inc()
-	m.duration.WithLabelValues(name).Observe(took.Seconds())
+	for _, operation := range operations {
+		x.Metrics.operations.WithLabelValues(operation, result, status).Inc()
+		x.Metrics.duration.WithLabelValues(operation).Observe(time.Since(x.began).Seconds())
+	}
 }
 
 // transferred counts bytes that a request exchanged. Of contributors' repositories anybody may name

@@ -44,11 +44,10 @@ var errNotApplied = errors.New("git did not apply the push")
 
 // receiving is a push on its way into the repository.
 type receiving struct {
-	x        *exchange
+	*exchange
 	request  *pushRequest
 	spoken   []byte // the request as it came, up to its pack
 	arrived  *repository.Spool
-	out      *answer
 	received bool                // the Authority allowed it
 	report   *packp.ReportStatus // nil until receive-pack has spoken
 	said     string              // what git said beside its report
@@ -56,46 +55,43 @@ type receiving struct {
 
 // push answers POST git-receive-pack.
 func (x *exchange) push() {
-	began := time.Now()
+	x.contentType = "application/x-" + receivePack + "-result"
+	p := &receiving{exchange: x}
 	unpacked, err := x.requestBody(x.MaxPushBytes + drainBytes)
-	var request *pushRequest
 	var spoken bytes.Buffer
 	body := bufio.NewReaderSize(unpacked, 32<<10)
 	if err == nil {
-		request, err = readPush(io.TeeReader(body, &spoken))
+		p.request, err = readPush(io.TeeReader(body, &spoken))
 	}
 	if err != nil {
-		x.Metrics.operation(operationPush, x.fail(err), time.Since(began))
+		x.end(err, operationPush)
 		return
 	}
-	p := &receiving{x: x, request: request, spoken: spoken.Bytes(), out: &answer{x: x, contentType: "application/x-" + receivePack + "-result"}}
-	if len(request.commands) == 0 {
+	p.spoken = spoken.Bytes()
+	if len(p.request.commands) == 0 {
 		drain(body)
-		x.count(operationPush, began, p.out.begin())
+		x.end(x.begin(), operationPush)
 		return
 	}
-	result := p.carryOut(body)
-	x.Metrics.operation(operationPush, result, time.Since(began))
-	x.Metrics.operation(userPushes, result, time.Since(began))
+	x.count(p.carryOut(body), operationPush, userPushes)
 }
 
 // carryOut reads the pack, lets the Authority decide, and answers. The answer is held back until the
 // Authority is done, so that "done" on the user's terminal means committed.
 func (p *receiving) carryOut(body io.Reader) (result string) {
-	ctx := p.x.r.Context()
-	asked := PushRequest{Ref: p.x.ref, Changes: p.request.commands, Client: p.x.client}
-	arrived, end := p.x.spool(func() error { return p.x.authority.Authorize(ctx, asked) })
-	defer end()
-	p.arrived = arrived
+	ctx := p.r.Context()
+	asked := PushRequest{Ref: p.ref, Changes: p.request.commands, Client: p.client}
+	p.arrived = p.repo.Store().Spool(p.disk, p.client, func() error { return p.authority.Authorize(ctx, asked) })
+	defer p.arrived.Close()
 	var err error
 	if p.request.sendsPack() {
-		_, err = io.Copy(arrived, netguard.LimitBody(body, p.x.MaxPushBytes))
+		_, err = io.Copy(p.arrived, netguard.LimitBody(body, p.MaxPushBytes))
 	}
 	if errors.Is(err, netguard.ErrTooLarge) {
-		err = Refuse(fmt.Sprintf("the push is larger than %d bytes", p.x.MaxPushBytes))
+		err = Refuse(fmt.Sprintf("the push is larger than %d bytes", p.MaxPushBytes))
 	}
 	drain(body) // an answer may begin from here on
-	asked.PackBytes = arrived.Size()
+	asked.PackBytes = p.arrived.Size()
 	var others *http.Response
 	if err == nil {
 		others, err = p.decide(ctx, asked)
@@ -104,7 +100,7 @@ func (p *receiving) carryOut(body io.Reader) (result string) {
 		return p.answer(err)
 	}
 	defer others.Body.Close()
-	if _, err := io.Copy(p.out, others.Body); err != nil {
+	if _, err := io.Copy(p, others.Body); err != nil {
 		return resultGone
 	}
 	return resultMoved
@@ -115,21 +111,20 @@ func (p *receiving) carryOut(body io.Reader) (result string) {
 // the client, which has sent everything, need not know.
 func (p *receiving) decide(ctx context.Context, asked PushRequest) (others *http.Response, err error) {
 	defer p.keepAlive()()
-	inTime := time.NewTimer(p.x.HandOver)
-	defer inTime.Stop()
+	inTime := time.After(p.HandOver)
 	for pause := soonest; ; pause = min(2*pause, latest) {
-		err := p.x.authority.Push(ctx, asked, p.receive)
+		err := p.authority.Push(ctx, asked, p.receive)
 		if !errors.Is(err, ErrElsewhere) {
 			return nil, err
 		}
-		if address, held := p.x.Holder(p.x.ref.Identifier); held {
+		if address, held := p.Holder(p.ref.Identifier); held {
 			if others, err := p.passOn(ctx, address); others != nil || err != nil {
 				return others, err
 			}
 		}
 		select {
 		case <-time.After(pause):
-		case <-inTime.C:
+		case <-inTime:
 			return nil, Refuse(moving)
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -147,14 +142,12 @@ func (p *receiving) keepAlive() (stop func()) {
 	done := make(chan struct{})
 	var running sync.WaitGroup
 	running.Go(func() {
-		tick := time.NewTicker(p.x.KeepAlive)
-		defer tick.Stop()
 		for {
 			select {
 			case <-done:
 				return
-			case <-tick.C:
-				if _, err := p.out.Write([]byte(emptyPacket)); err != nil {
+			case <-time.After(p.KeepAlive):
+				if _, err := io.WriteString(p, emptyPacket); err != nil {
 					return
 				}
 			}
@@ -166,18 +159,18 @@ func (p *receiving) keepAlive() (stop func()) {
 // receive runs receive-pack, and gives nil if it applied every command.
 func (p *receiving) receive(ctx context.Context) error {
 	p.received = true
-	if err := p.x.repo.Sweep(); err != nil {
+	if err := p.repo.Sweep(); err != nil {
 		return err
 	}
 	var out bytes.Buffer
-	c := p.x.repo.ReceivePack(false, p.x.MaxPushBytes)
-	c.Client, c.Patience, c.Pack = p.x.client, p.x.Patience, p.arrived.Size()
-	c.Stdin = io.MultiReader(bytes.NewReader(p.request.encode()), p.arrived.Reader())
+	c := p.repo.ReceivePack(false, p.MaxPushBytes)
+	c.Client, c.Patience, c.Pack = p.client, p.Patience, p.arrived.Size()
+	c.Stdin = io.MultiReader(bytes.NewReader(p.request.encode()), p.arrived.Reader(0))
 	c.Stdout = &out
 	err := c.Run(ctx)
 	p.said = c.Messages()
 	if err != nil {
-		err = errors.Join(err, p.x.repo.Sweep()) // it may have been killed
+		err = errors.Join(err, p.repo.Sweep()) // it may have been killed
 	}
 	if errors.Is(err, repository.ErrTooLong) {
 		return Refuse("the push takes too long to check; push less at once")
@@ -216,11 +209,11 @@ func (p *receiving) answer(err error) (result string) {
 	case errors.Is(err, errNotApplied):
 		result = resultRefused
 	case err != nil:
-		f := p.x.understand(err)
+		f := p.understand(err)
 		result, message = f.result, f.sentence
 		report = refusalReport(p.request.commands, message)
 		if f.log != nil {
-			p.x.log.Warn("a push failed", "error", f.log)
+			p.log.Warn("a push failed", "error", f.log)
 		}
 	}
 	label := authorError
@@ -230,9 +223,8 @@ func (p *receiving) answer(err error) (result string) {
 	case result == resultRefused:
 		label = authorRefused
 	}
-	p.x.Metrics.pushes.WithLabelValues(label).Inc()
+	p.Metrics.pushes.WithLabelValues(label).Inc()
 	if err := p.send(report, message); err != nil {
-		p.x.log.Debug("the answer to a push could not be sent", "error", err)
 		return resultGone
 	}
 	return result
@@ -253,19 +245,19 @@ var passing = &http.Transport{
 func (p *receiving) passOn(ctx context.Context, address string) (*http.Response, error) {
 	var begun atomic.Bool
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got100Continue: func() { begun.Store(true) }})
-	to := &url.URL{Scheme: "http", Host: address, Path: p.x.r.URL.Path, RawPath: p.x.r.URL.EscapedPath()}
-	r, err := http.NewRequestWithContext(traced, http.MethodPost, to.String(), io.MultiReader(bytes.NewReader(p.spoken), p.arrived.Reader()))
+	to := &url.URL{Scheme: "http", Host: address, Path: p.r.URL.Path, RawPath: p.r.URL.EscapedPath()}
+	r, err := http.NewRequestWithContext(traced, http.MethodPost, to.String(), io.MultiReader(bytes.NewReader(p.spoken), p.arrived.Reader(0)))
 	if err != nil {
 		return nil, fmt.Errorf("pass a push on: %w", err)
 	}
 	r.ContentLength = int64(len(p.spoken)) + p.arrived.Size()
-	r.Header.Set("Content-Type", p.x.r.Header.Get("Content-Type"))
+	r.Header.Set("Content-Type", p.r.Header.Get("Content-Type"))
 	r.Header.Set("Expect", "100-continue")
-	r.Header.Set(proto.HeaderClient, p.x.client)
+	r.Header.Set(proto.HeaderClient, p.client)
 	answer, err := passing.RoundTrip(r)
 	switch {
 	case err != nil && !begun.Load():
-		p.x.log.Debug("a push could not be passed on", "worker", address, "error", err)
+		p.log.Debug("a push could not be passed on", "worker", address, "error", err)
 		return nil, ctx.Err()
 	case err != nil:
 		return nil, fmt.Errorf("pass a push on to %s: %w", address, err)

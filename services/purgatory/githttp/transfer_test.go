@@ -2,11 +2,11 @@ package githttp
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -16,43 +16,39 @@ import (
 
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture/gittest"
 )
-
-func scratch(t *testing.T) func() (*os.File, error) {
-	folder := t.TempDir()
-	return func() (*os.File, error) { return os.CreateTemp(folder, "scratch") }
-}
 
 func TestBufferGivesBackWhatItWasGiven(t *testing.T) {
 	t.Parallel()
 	content := make([]byte, 5<<20)
 	rand.Read(content)
 	for name, test := range map[string]struct {
-		room    int64
-		scratch func() (*os.File, error)
+		room   int64
+		noDisk bool
 	}{
-		"with room":      {100 << 20, scratch(t)},
-		"with some room": {1 << 20, scratch(t)},
-		"without room":   {0, scratch(t)},
-		"without a disk": {100 << 20, func() (*os.File, error) { return os.Open(filepath.Join(t.TempDir(), "none")) }},
-		"on a full disk": {100 << 20, func() (*os.File, error) { return os.Open(os.DevNull) }}, // opened for reading
+		"with room":      {room: 100 << 20},
+		"with some room": {room: 1 << 20},
+		"without room":   {},
+		"without a disk": {room: 100 << 20, noDisk: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			disk := limit.NewFair(test.room, test.room)
-			b := newBuffer(test.scratch, &room{disk: disk})
+			disk, store := limit.NewFair(test.room, test.room), gittest.Store(t)
+			if test.noDisk {
+				os.RemoveAll(store.Root)
+			}
+			spool := store.Spool(disk, "", nil)
+			b := newBuffer(spool)
 			go func() {
-				_, err := io.CopyBuffer(struct{ io.Writer }{b}, struct{ io.Reader }{bytes.NewReader(content)}, make([]byte, chunk))
-				if err == nil {
-					err = io.EOF
-				}
-				b.end(err)
+				_, err := io.Copy(struct{ io.Writer }{b}, struct{ io.Reader }{bytes.NewReader(content)})
+				b.end(cmp.Or(err, io.EOF))
 			}()
 			got, err := io.ReadAll(b)
 			if err != nil || !bytes.Equal(got, content) {
 				t.Errorf("%d bytes came, %v", len(got), err)
 			}
-			b.close()
+			spool.Close()
 			if taken, _, _ := disk.Counts(0); taken != 0 {
 				t.Errorf("%d are taken", taken)
 			}

@@ -1,11 +1,8 @@
 package repository
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -194,78 +191,4 @@ func syncFolders(paths ...string) error {
 		}
 	}
 	return nil
-}
-
-// Spool keeps bytes that arrive until they are all there: a little in memory, more in a file on the
-// volume of the repositories. A client that sends slowly keeps no process and no lock meanwhile. It
-// is written by one goroutine, and then read.
-type Spool struct {
-	store  *Store
-	memory int
-	grow   func(bytes int64) error
-
-	head bytes.Buffer
-	file *os.File
-	size int64
-}
-
-// Spool makes a spool with so many bytes of memory. grow is called before more goes to disk, and
-// its error ends the writing.
-func (s *Store) Spool(memory int, grow func(bytes int64) error) *Spool {
-	return &Spool{store: s, memory: memory, grow: grow}
-}
-
-// Size is the number of bytes written.
-func (s *Spool) Size() int64 { return s.size }
-
-// Write appends. Its errors come from the disk, or from grow.
-func (s *Spool) Write(p []byte) (n int, err error) {
-	defer func() { s.size += int64(n) }()
-	if s.file == nil && s.head.Len()+len(p) <= s.memory {
-		return s.head.Write(p)
-	}
-	if err := s.grow(int64(s.head.Len() + len(p))); err != nil {
-		return 0, err
-	}
-	if s.file == nil {
-		if s.file, err = s.store.Scratch(); err != nil {
-			return 0, err
-		}
-	}
-	if _, err = s.head.WriteTo(s.file); err == nil {
-		n, err = s.file.Write(p)
-	}
-	if err != nil {
-		return n, fmt.Errorf("write what arrives to disk: %w", err)
-	}
-	return n, nil
-}
-
-// Reader reads from the beginning what was written. It may be called again, but not before the last
-// Write.
-func (s *Spool) Reader() io.Reader {
-	if s.file == nil {
-		return bytes.NewReader(s.head.Bytes())
-	}
-	return io.NewSectionReader(s.file, 0, s.size)
-}
-
-// Close gives the file back. It can be called twice.
-func (s *Spool) Close() {
-	if s.file != nil {
-		s.file.Close()
-	}
-}
-
-// Scratch opens a file on the volume of the repositories that no other process sees, and that is
-// gone when it is closed or the process ends.
-func (s *Store) Scratch() (*os.File, error) {
-	f, err := os.CreateTemp(filepath.Join(s.Root, newFolder), "scratch-")
-	if err == nil {
-		if err = os.Remove(f.Name()); err == nil {
-			return f, nil
-		}
-		f.Close()
-	}
-	return nil, fmt.Errorf("open a scratch file: %w", err)
 }

@@ -142,7 +142,7 @@ func (r *Repo) Take(ctx context.Context, pack *Spool, wanted []string) error {
 		return fmt.Errorf("make quarantine: %w", err)
 	}
 	index := r.writing("index-pack", "--stdin", "--fix-thin", strictOption(), "--threads=2", filepath.Join(from, "new.pack"))
-	index.Stdin, index.Pack, index.Time = pack.Reader(), pack.Size(), r.store.PackTime
+	index.Stdin, index.Pack, index.Time = pack.Reader(0), pack.Size(), r.store.PackTime
 	var hash strings.Builder
 	index.Stdout = &hash
 	err = index.Run(ctx)
