@@ -1,11 +1,11 @@
 package nostr
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"strconv"
 	"unicode/utf8"
+
+	"github.com/mailru/easyjson/jwriter"
 )
 
 // errEncoding is about bytes that are not UTF-8, which JSON must be.
@@ -43,72 +43,38 @@ func Memory(ev *Event) int64 {
 	return eventOverhead + int64(headers+2*text)
 }
 
-// Encode writes the shortest JSON of an event, on one line. go-nostr's own may be three times as
-// long as what a client wrote, because it escapes more than must be, and then not fit where that
-// did. Bytes that are no UTF-8 become U+FFFD.
+// Encode writes the JSON of an event on one line. go-nostr's own may be three times as long as what a
+// client wrote, because it escapes more than must be, and then not fit where that did. Bytes that
+// are no UTF-8 become U+FFFD.
 func Encode(ev *Event) []byte {
-	size := 512 + len(ev.Content)
-	for _, tag := range ev.Tags {
-		for _, value := range tag {
-			size += len(value) + len(`"",`)
-		}
+	w := jwriter.Writer{NoEscapeHTML: true}
+	field := func(name, value string) {
+		w.RawString(name)
+		w.String(value)
 	}
-	b := make([]byte, 0, size)
-	b = strconv.AppendInt(append(b, `{"kind":`...), int64(ev.Kind), 10)
-	b = appendString(append(b, `,"id":`...), ev.ID)
-	b = appendString(append(b, `,"pubkey":`...), ev.PubKey)
-	b = strconv.AppendInt(append(b, `,"created_at":`...), int64(ev.CreatedAt), 10)
-	b = append(b, `,"tags":[`...)
-	b = appendTags(b, ev.Tags)
-	b = appendString(append(b, `],"content":`...), ev.Content)
-	b = appendString(append(b, `,"sig":`...), ev.Sig)
-	if b = append(b, '}'); !utf8.Valid(b) {
-		return []byte(string(bytes.Runes(b)))
-	}
-	return b
-}
-
-// appendTags appends what stands between the brackets of an event's tags.
-func appendTags(b []byte, tags Tags) []byte {
-	for i, tag := range tags {
+	w.RawString(`{"kind":`)
+	w.Int(ev.Kind)
+	field(`,"id":`, ev.ID)
+	field(`,"pubkey":`, ev.PubKey)
+	w.RawString(`,"created_at":`)
+	w.Int64(int64(ev.CreatedAt))
+	w.RawString(`,"tags":[`)
+	for i, tag := range ev.Tags {
 		if i > 0 {
-			b = append(b, ',')
+			w.RawByte(',')
 		}
-		b = append(b, '[')
+		w.RawByte('[')
 		for j, value := range tag {
 			if j > 0 {
-				b = append(b, ',')
+				w.RawByte(',')
 			}
-			b = appendString(b, value)
+			w.String(value)
 		}
-		b = append(b, ']')
+		w.RawByte(']')
 	}
+	field(`],"content":`, ev.Content)
+	field(`,"sig":`, ev.Sig)
+	w.RawByte('}')
+	b, _ := w.BuildBytes() // it fails for a raw value only
 	return b
 }
-
-// appendString appends a string as JSON, with no more escapes than it needs (RFC 8259, section 7;
-// NIP-01 wants the same of what an id is the hash of). Bytes that are no UTF-8 stay.
-func appendString(b []byte, s string) []byte {
-	b = append(b, '"')
-	start := 0
-	for i := 0; i < len(s); i++ {
-		escape := escapes[s[i]]
-		if escape == "" {
-			continue
-		}
-		b = append(append(b, s[start:i]...), escape...)
-		start = i + 1
-	}
-	return append(append(b, s[start:]...), '"')
-}
-
-// escapes are what stands for a byte in a string of JSON; "": the byte itself.
-var escapes = func() (of [256]string) {
-	const digits = "0123456789abcdef"
-	for c := range ' ' {
-		of[c] = `\u00` + string(digits[c>>4]) + string(digits[c&15])
-	}
-	of['"'], of['\\'] = `\"`, `\\`
-	of['\b'], of['\t'], of['\n'], of['\f'], of['\r'] = `\b`, `\t`, `\n`, `\f`, `\r`
-	return of
-}()

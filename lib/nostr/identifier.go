@@ -24,7 +24,7 @@ func CheckIdentifier(id string) error {
 	if id == "" {
 		return errors.New("the identifier (d tag) is missing or empty")
 	}
-	if encodedLength(id) > MaxIdentifier {
+	if len(id) > MaxIdentifier || len(EncodeIdentifier(id)) > MaxIdentifier {
 		return fmt.Errorf("the identifier is longer than %d bytes when percent-encoded", MaxIdentifier)
 	}
 	if !utf8.ValidString(id) {
@@ -44,12 +44,7 @@ func EncodeIdentifier(id string) string {
 	if id == "" {
 		return encodedEmpty
 	}
-	size := encodedLength(id)
-	if size == len(id) {
-		return id
-	}
 	var b strings.Builder
-	b.Grow(size)
 	for i := range len(id) {
 		if plain(id, i) {
 			b.WriteByte(id[i])
@@ -82,14 +77,4 @@ func plain(id string, i int) bool {
 		return i > 0
 	}
 	return false
-}
-
-func encodedLength(id string) int {
-	n := len(id)
-	for i := range len(id) {
-		if !plain(id, i) {
-			n += 2
-		}
-	}
-	return n
 }

@@ -33,21 +33,16 @@ const (
 )
 
 // IsHex64 reports whether s is 64 lower-case hex digits: an event id or a public key (NIP-01).
-func IsHex64(s string) bool { return len(s) == 64 && isLowerHex(s) }
+func IsHex64(s string) bool {
+	var b [32]byte
+	return ReadHex(b[:], s)
+}
 
 // IsObjectID reports whether s names a git object: 40 (SHA-1) or 64 (SHA-256) lower-case hex
 // digits, not all of them zero, which is how git writes "no object".
 func IsObjectID(s string) bool {
-	return (len(s) == 40 || len(s) == 64) && isLowerHex(s) && strings.Trim(s, "0") != ""
-}
-
-func isLowerHex(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
+	var b [20]byte
+	return (IsHex64(s) || ReadHex(b[:], s)) && strings.Trim(s, "0") != ""
 }
 
 // tagValues gathers every value of every tag of that name, in order. Empty values are left out.

@@ -7,36 +7,25 @@ package nostr
 // announcements are those of one identifier, by any owners; of two by the same owner the one that
 // replaces the other counts.
 func MaintainerSet(owner string, announcements []*Announcement) map[string]bool {
-	latest := latestByOwner(announcements)
-	set := make(map[string]bool)
-	if latest[owner] == nil {
-		return set
-	}
-	set[owner] = true
-	for queue := []string{owner}; len(queue) > 0; {
-		announcement := latest[queue[0]]
-		queue = queue[1:]
-		if announcement == nil {
-			continue
-		}
-		for _, maintainer := range announcement.Maintainers {
-			if !set[maintainer] {
-				set[maintainer] = true
-				queue = append(queue, maintainer)
-			}
-		}
-	}
-	return set
-}
-
-func latestByOwner(announcements []*Announcement) map[string]*Announcement {
 	latest := make(map[string]*Announcement, len(announcements))
 	for _, a := range announcements {
 		if have := latest[a.Ref.PubKey]; have == nil || Replaces(a.Event, have.Event) {
 			latest[a.Ref.PubKey] = a
 		}
 	}
-	return latest
+	set := make(map[string]bool)
+	if latest[owner] == nil {
+		return set
+	}
+	for queue := []string{owner}; len(queue) > 0; {
+		key := queue[0]
+		queue = queue[1:]
+		if a := latest[key]; a != nil && !set[key] {
+			queue = append(queue, a.Maintainers...)
+		}
+		set[key] = true
+	}
+	return set
 }
 
 // Replaces reports whether a takes the place of b where both are events of one address: the newer

@@ -4,110 +4,63 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"strconv"
+	"slices"
 	"strings"
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 )
 
-// serviceDomain is a GRASP service as it is named in settings and in announcements: a host, and a
-// port if it is served at another than the scheme's own.
-type serviceDomain struct{ host, port string }
-
-func parseDomain(domain string) (serviceDomain, error) {
-	host, port := domain, ""
-	if hasPort(domain) {
-		colon := strings.LastIndexByte(domain, ':')
-		host, port = domain[:colon], domain[colon+1:]
-		n, err := strconv.ParseUint(port, 10, 16)
-		if err != nil || n == 0 {
-			return serviceDomain{}, fmt.Errorf("the port of %q is not a number from 1 to 65535", domain)
-		}
-		port = strconv.FormatUint(n, 10)
+// parseDomain reads the domain of a GRASP service as settings and announcements name it: a host, and
+// a port if it is served at another than the scheme's own.
+func parseDomain(domain string) (hostedURL, error) {
+	u, err := parseURL("//"+domain, maxRelayURL)
+	if err == nil && u.URL.String() != "//"+u.Host {
+		err = errors.New("it is more than a host and a port")
 	}
-	if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
-		host = host[1 : len(host)-1]
-	}
-	host, err := normalizeHost(host)
 	if err != nil {
-		return serviceDomain{}, fmt.Errorf("domain %q: %w", domain, err)
+		return hostedURL{}, fmt.Errorf("domain %q: %w", domain, err)
 	}
-	return serviceDomain{host: host, port: port}, nil
+	return u, nil
 }
 
 // NormalizeDomain brings the domain of a GRASP service, "host" or "host:port", to its one spelling,
 // or says why it is none.
 func NormalizeDomain(domain string) (string, error) {
-	d, err := parseDomain(domain)
-	if err != nil {
-		return "", err
+	u, err := parseDomain(domain)
+	if err != nil || u.port == "" {
+		return u.host, err
 	}
-	if d.port == "" {
-		return d.host, nil
-	}
-	return d.host + ":" + d.port, nil
+	return u.host + ":" + u.port, nil
 }
 
 // OnDomain reports whether a URL (relay or clone) leads to the host of a service. The domain may
 // carry a port; without one, the scheme's own port is meant. Anything that is not a URL leads
 // nowhere.
 func OnDomain(rawURL, domain string) bool {
-	d, err := parseDomain(domain)
-	if err != nil {
-		return false
-	}
 	u, err := parseURL(rawURL, maxCloneURL)
-	return err == nil && u.on(d)
+	return err == nil && u.on(domain)
 }
 
-// ListsService reports whether the announcement lists the service at that domain: in `clone` and in
-// `relays`.
+// ListsService reports whether the announcement lists the service at that domain, in `relays` and in
+// `clone`. The path of a clone URL must not be the address of another repository. The usual path is
+// `/<npub of the owner>/<identifier>.git`; a path of another form counts too. The scheme (http,
+// https, ws, wss), slashes at the end and how the identifier is percent-encoded make no difference.
 func (a *Announcement) ListsService(domain string) bool {
-	return a.ListsServiceRelay(domain) && a.ListsServiceClone(domain)
-}
-
-// ListsServiceRelay reports whether one of the relays is at the domain of the service.
-func (a *Announcement) ListsServiceRelay(domain string) bool {
-	d, err := parseDomain(domain)
-	if err != nil {
-		return false
-	}
-	for _, given := range a.Relays {
-		given = strings.Trim(given, " ")
-		if !strings.Contains(given, "://") {
-			given = "wss://" + given
-		}
-		if u, err := parseURL(given, maxRelayURL); err == nil && defaultPort(u.Scheme) != "" && u.on(d) {
-			return true
-		}
-	}
-	return false
-}
-
-// ListsServiceClone reports whether one of the clone URLs is at the domain, and its path is not the
-// address of another repository. The usual path is `/<npub of the owner>/<identifier>.git`; a path
-// of another form counts too. The scheme (http, https, ws, wss), slashes at the end and how the
-// identifier is percent-encoded make no difference.
-func (a *Announcement) ListsServiceClone(domain string) bool {
-	return a.anyCloneOn(domain, func(p writtenPath) bool { return !p.isOfOtherThan(a.Ref) })
+	return slices.ContainsFunc(a.Relays, func(given string) bool {
+		u, err := parseRelayURL(given)
+		return err == nil && u.on(domain)
+	}) && slices.ContainsFunc(a.Clone, func(given string) bool {
+		path, ok := servicePath(given, domain)
+		return ok && !isOfOtherThan(a.Ref, path)
+	})
 }
 
 // HasCloneOn reports whether one of the clone URLs is at the domain, with any path.
 func (a *Announcement) HasCloneOn(domain string) bool {
-	return a.anyCloneOn(domain, func(writtenPath) bool { return true })
-}
-
-func (a *Announcement) anyCloneOn(domain string, matches func(writtenPath) bool) bool {
-	d, err := parseDomain(domain)
-	if err != nil {
-		return false
-	}
-	for _, given := range a.Clone {
-		if path, ok := servicePath(given, d); ok && matches(path) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(a.Clone, func(given string) bool {
+		_, ok := servicePath(given, domain)
+		return ok
+	})
 }
 
 // PRServiceIdentifiers are the identifiers of those repositories that the pull request is meant for
@@ -115,31 +68,18 @@ func (a *Announcement) anyCloneOn(domain string, matches func(writtenPath) bool)
 // (GRASP-06): each once, in the order of the clone URLs. The scheme, slashes at the end and how the
 // identifier is percent-encoded make no difference.
 func (p *PullRequest) PRServiceIdentifiers(domain string) []string {
-	d, err := parseDomain(domain)
-	if err != nil {
-		return nil
-	}
 	var identifiers distinct[string]
-	var tagged map[string]bool
-	prefix := ""
 	for _, given := range p.Clone {
-		path, ok := servicePath(given, d)
-		if !ok || !strings.HasPrefix(string(path), "/prs/") {
+		path, ok := servicePath(given, domain)
+		if !ok {
 			continue
 		}
-		if tagged == nil {
-			npub, err := nip19.EncodePublicKey(p.Event.PubKey)
-			if err != nil {
-				return nil
-			}
-			prefix, tagged = "/prs/"+npub+"/", map[string]bool{}
-			for _, repo := range p.Repos {
-				tagged[repo.Identifier] = true
-			}
-		}
-		for _, meant := range path.meanings() {
-			identifier, ok := strings.CutPrefix(meant, prefix)
-			if identifier, is := strings.CutSuffix(identifier, ".git"); ok && is && tagged[identifier] {
+		for _, meant := range meanings(path) {
+			rest, isPRs := strings.CutPrefix(meant, "/prs/")
+			npub, rest, _ := strings.Cut(rest, "/")
+			identifier, isRepo := strings.CutSuffix(rest, ".git")
+			if isPRs && isRepo && keyOf(npub) == p.Event.PubKey &&
+				slices.ContainsFunc(p.Repos, func(r RepoRef) bool { return r.Identifier == identifier }) {
 				identifiers.add(identifier)
 				break
 			}
@@ -148,55 +88,55 @@ func (p *PullRequest) PRServiceIdentifiers(domain string) []string {
 	return identifiers.items
 }
 
-// writtenPath is the path of a URL as it was written, without slashes at its end.
-type writtenPath string
+// keyOf is the public key that an npub says; "": it is none.
+func keyOf(npub string) string {
+	if prefix, key, err := nip19.Decode(npub); err == nil && prefix == "npub" {
+		return key.(string)
+	}
+	return ""
+}
 
-// isOfOtherThan reports whether the path is the address of a repository other than ref, or of one
+// isOfOtherThan reports whether a path is the address of a repository other than ref, or of one
 // below /prs/, which no announcement lists.
-func (p writtenPath) isOfOtherThan(ref RepoRef) bool {
-	other := strings.HasPrefix(string(p), "/prs/")
-	for _, meant := range p.meanings() {
-		npub, identifier, _ := strings.Cut(strings.TrimPrefix(meant, "/"), "/")
-		identifier, isRepo := strings.CutSuffix(identifier, ".git")
-		prefix, key, err := nip19.Decode(npub)
-		if !isRepo || err != nil || prefix != "npub" {
-			continue
-		}
-		if key == ref.PubKey && identifier == ref.Identifier {
+func isOfOtherThan(ref RepoRef, path string) bool {
+	other := strings.HasPrefix(path, "/prs/")
+	for _, meant := range meanings(path) {
+		npub, rest, _ := strings.Cut(strings.TrimPrefix(meant, "/"), "/")
+		identifier, isRepo := strings.CutSuffix(rest, ".git")
+		key := keyOf(npub)
+		if isRepo && key == ref.PubKey && identifier == ref.Identifier {
 			return false
 		}
-		other = true
+		other = other || isRepo && key != ""
 	}
 	return other
 }
 
-// meanings are the paths, not encoded, that this one may mean: itself, and what it is
-// percent-decoded.
-func (p writtenPath) meanings() []string {
-	decoded, err := url.PathUnescape(string(p))
-	if err != nil || decoded == string(p) || strings.ContainsAny(string(p), "?#") {
-		return []string{string(p)}
+// meanings are the paths, not encoded, that a path as it was written may mean: itself, and what it
+// is percent-decoded.
+func meanings(path string) []string {
+	decoded, err := url.PathUnescape(path)
+	if err != nil || decoded == path || strings.ContainsAny(path, "?#") {
+		return []string{path}
 	}
-	return []string{string(p), decoded}
+	return []string{path, decoded}
 }
 
-// servicePath is the path of a clone URL if it leads to the service. The path is taken as it
-// stands: clients that do not encode identifiers write spaces and percent signs into it.
-func servicePath(given string, d serviceDomain) (writtenPath, bool) {
+// servicePath is the path of a clone URL if it leads to the service, without slashes at its end. The
+// path is taken as it stands: clients that do not encode identifiers write spaces and percent signs
+// into it.
+func servicePath(given, domain string) (path string, ok bool) {
 	given = strings.Trim(given, " ")
 	if len(given) > maxCloneURL {
 		return "", false
 	}
 	scheme, rest, _ := strings.Cut(given, "://")
-	slash := strings.IndexByte(rest, '/')
-	if slash < 0 {
-		slash = len(rest)
-	}
-	u, err := parseURL(scheme+"://"+rest[:slash], maxCloneURL)
-	if err != nil || defaultPort(u.Scheme) == "" || u.RawQuery != "" || u.Fragment != "" || !u.on(d) {
+	host, path, _ := strings.Cut(rest, "/")
+	u, err := parseURL(scheme+"://"+host, maxCloneURL)
+	if err != nil || defaultPort(u.Scheme) == "" || u.RawQuery != "" || u.Fragment != "" || !u.on(domain) {
 		return "", false
 	}
-	return writtenPath(strings.TrimRight(rest[slash:], "/")), true
+	return strings.TrimRight("/"+path, "/"), true
 }
 
 // RepositoryURLPath is where a service serves a repository: "/<npub>/<identifier>.git", the
@@ -252,10 +192,8 @@ func ParseRepositoryPath(escapedPath string) (RepositoryPath, error) {
 		return RepositoryPath{}, err
 	}
 	p.Identifier = identifier
-	prefix, key, err := nip19.Decode(npub)
-	if err != nil || prefix != "npub" {
+	if p.PubKey = keyOf(npub); p.PubKey == "" {
 		return RepositoryPath{}, errors.New("the path does not start with a legal npub")
 	}
-	p.PubKey = key.(string)
 	return p, nil
 }

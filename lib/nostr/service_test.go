@@ -64,16 +64,19 @@ func TestListsService(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			a := announce(t, alice, c.identifier,
-				Tag{"clone", "https://elsewhere.example/x.git", c.clone}, Tag{"relays", "wss://elsewhere.example", c.relay})
-			if got := a.ListsServiceClone(c.domain); got != c.inClone {
-				t.Errorf("ListsServiceClone = %v", got)
+			ours := c.domain
+			if ours == "" || c.domain == "grasp.example:port" {
+				ours = "none.example"
 			}
-			if got := a.ListsServiceRelay(c.domain); got != c.inRelays {
-				t.Errorf("ListsServiceRelay = %v", got)
+			lists := func(clone, relay string) bool {
+				a := announce(t, alice, c.identifier, Tag{"clone", "https://elsewhere.example/x.git", clone}, Tag{"relays", "wss://elsewhere.example", relay})
+				return a.ListsService(c.domain)
 			}
-			if got := a.ListsService(c.domain); got != (c.inClone && c.inRelays) {
-				t.Errorf("ListsService = %v", got)
+			if got := lists(c.clone, "wss://"+ours); got != c.inClone {
+				t.Errorf("by its clone URL: %v", got)
+			}
+			if got := lists("https://"+ours, c.relay); got != c.inRelays {
+				t.Errorf("by its relay: %v", got)
 			}
 		})
 	}

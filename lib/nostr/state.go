@@ -3,6 +3,8 @@ package nostr
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"path"
 	"slices"
 	"strings"
 )
@@ -127,12 +129,7 @@ func (s *State) set(name, value string) error {
 func (s *State) checkSideBySide() error {
 	for _, names := range []map[string]string{s.Refs, s.Symbolic} {
 		for name := range names {
-			for folder := name; ; {
-				end := strings.LastIndexByte(folder, '/')
-				folder = folder[:end]
-				if len(folder) < len(tagsPrefix) {
-					break
-				}
+			for folder := path.Dir(name); len(folder) >= len(tagsPrefix); folder = path.Dir(folder) {
 				if s.names(folder) {
 					return fmt.Errorf("%q and %q cannot stand in one repository", folder, name)
 				}
@@ -151,22 +148,13 @@ func (s *State) names(ref string) bool {
 // Objects are the objects that must be there before the state can be served, each once, in order of
 // their ids.
 func (s *State) Objects() []string {
-	ids := make([]string, 0, len(s.Refs))
-	for _, id := range s.Refs {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return slices.Compact(ids)
+	return slices.Compact(slices.Sorted(maps.Values(s.Refs)))
 }
 
 // BranchesAndTags returns those of some references that a state event speaks of: what is below
 // refs/heads/ and refs/tags/, by full name.
 func BranchesAndTags(refs map[string]string) map[string]string {
-	out := map[string]string{}
-	for name, id := range refs {
-		if strings.HasPrefix(name, headsPrefix) || strings.HasPrefix(name, tagsPrefix) {
-			out[name] = id
-		}
-	}
+	out := maps.Clone(refs)
+	maps.DeleteFunc(out, func(name, _ string) bool { return name == "HEAD" || !isStateName(name) })
 	return out
 }

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"golang.org/x/net/idna"
 )
@@ -27,28 +28,34 @@ type RelayURL string
 // missing or illegal hosts and ports, spaces and control characters, and what is longer than 512
 // bytes. Normalising twice changes nothing.
 func NormalizeRelayURL(s string) (RelayURL, error) {
+	u, err := parseRelayURL(s)
+	normalized := ""
+	if err == nil {
+		normalized, err = u.normalized(maxRelayURL)
+	}
+	if err != nil {
+		return "", fmt.Errorf("relay URL: %w", err)
+	}
+	return RelayURL(normalized), nil
+}
+
+func parseRelayURL(s string) (hostedURL, error) {
 	s = strings.Trim(s, " ")
 	if !strings.Contains(s, "://") {
 		s = "wss://" + s
 	}
 	u, err := parseURL(s, maxRelayURL)
 	if err != nil {
-		return "", fmt.Errorf("relay URL: %w", err)
+		return u, err
 	}
 	switch u.Scheme {
-	case "http":
-		u.Scheme = "ws"
-	case "https":
-		u.Scheme = "wss"
+	case "ws", "wss":
+	case "http", "https":
+		u.Scheme = "ws" + strings.TrimPrefix(u.Scheme, "http")
+	default:
+		return u, errors.New("the scheme is not ws or wss")
 	}
-	if u.Scheme != "ws" && u.Scheme != "wss" {
-		return "", errors.New("relay URL: the scheme is not ws or wss")
-	}
-	normalized, err := u.normalized(maxRelayURL)
-	if err != nil {
-		return "", fmt.Errorf("relay URL: %w", err)
-	}
-	return RelayURL(normalized), nil
+	return u, nil
 }
 
 // Secure reports whether the relay is reached over TLS (wss).
@@ -59,23 +66,15 @@ func (u RelayURL) Secure() bool { return strings.HasPrefix(string(u), "wss://") 
 // is "h".
 func (u RelayURL) Key() string {
 	scheme, rest, _ := strings.Cut(string(u), "://")
-	host, path := rest, ""
-	if slash := strings.IndexByte(rest, '/'); slash >= 0 {
-		host, path = rest[:slash], rest[slash:]
-	}
-	if scheme == "ws" && !hasPort(host) {
-		return host + ":80" + path
-	}
-	if scheme == "ws" {
+	slash := strings.IndexByte(rest+"/", '/')
+	host, path := rest[:slash], rest[slash:]
+	switch hasPort := strings.LastIndexByte(host, ':') > strings.LastIndexByte(host, ']'); {
+	case scheme != "ws":
+		return rest
+	case hasPort:
 		return strings.TrimSuffix(host, ":443") + path
 	}
-	return rest
-}
-
-// hasPort reports whether a normalised host carries a port: a colon that is not within an IPv6
-// literal.
-func hasPort(host string) bool {
-	return strings.LastIndexByte(host, ':') > strings.LastIndexByte(host, ']')
+	return host + ":80" + path
 }
 
 // OnDomain reports whether the relay is at the host (and port) of that service, with any path:
@@ -86,18 +85,17 @@ func (u RelayURL) OnDomain(domain string) bool { return OnDomain(string(u), doma
 // and https, as well as credentials, queries, fragments, illegal hosts and ports, control
 // characters, and what is longer than 2048 bytes. Scheme and host come back in lower case, without
 // default port and trailing slash. Normalising twice changes nothing.
-func NormalizeCloneURL(s string) (string, error) {
+func NormalizeCloneURL(s string) (normalized string, err error) {
 	u, err := parseURL(strings.Trim(s, " "), maxCloneURL)
-	if err != nil {
-		return "", fmt.Errorf("clone URL: %w", err)
+	switch {
+	case err != nil:
+	case u.Scheme != "http" && u.Scheme != "https":
+		err = errors.New("the scheme is not http or https")
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		err = errors.New("it carries a query or a fragment")
+	default:
+		normalized, err = u.normalized(maxCloneURL)
 	}
-	if u.Scheme != "http" && u.Scheme != "https" {
-		return "", errors.New("clone URL: the scheme is not http or https")
-	}
-	if u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
-		return "", errors.New("clone URL: it carries a query or a fragment")
-	}
-	normalized, err := u.normalized(maxCloneURL)
 	if err != nil {
 		return "", fmt.Errorf("clone URL: %w", err)
 	}
@@ -169,10 +167,10 @@ func (u hostedURL) normalized(longest int) (string, error) {
 }
 
 // on reports whether the URL's host and port are those of a service. The default ports of http and
-// https, written or not, are one: the scheme of a URL makes no difference,
-// and so a port that is the other scheme's default does not either.
-func (u hostedURL) on(domain serviceDomain) bool {
-	return u.host == domain.host && withoutDefault(u.port) == withoutDefault(domain.port)
+// https, written or not, are one: the scheme of a URL makes no difference.
+func (u hostedURL) on(domain string) bool {
+	d, err := parseDomain(domain)
+	return err == nil && u.host == d.host && withoutDefault(u.port) == withoutDefault(d.port)
 }
 
 // withoutDefault is "" for the default port of every scheme that services are reached by.
@@ -203,7 +201,7 @@ func normalizeHost(host string) (string, error) {
 		}
 		return "[" + ip.String() + "]", nil
 	}
-	if !isASCII(host) {
+	if strings.ContainsFunc(host, func(r rune) bool { return r > unicode.MaxASCII }) {
 		ascii, err := idna.Lookup.ToASCII(host)
 		if err != nil {
 			return "", errors.New("its host is not a legal international name")
@@ -226,13 +224,4 @@ func normalizeHost(host string) (string, error) {
 		}
 	}
 	return host, nil
-}
-
-func isASCII(s string) bool {
-	for i := range len(s) {
-		if s[i] >= 0x80 {
-			return false
-		}
-	}
-	return true
 }
