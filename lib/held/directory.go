@@ -18,6 +18,9 @@ type Directory struct {
 	byAddress    map[nostr.Address][]*Entry
 	announced    map[string][]*Entry // announcements by identifier
 	naming       map[nostr.RepoRef][]*Entry
+
+	// First says which of the announcements that name a key come before the others; nil: none does.
+	First func(*Entry) bool
 }
 
 // NewDirectory makes an empty one.
@@ -44,9 +47,13 @@ func (d *Directory) Add(e *Entry) {
 		return
 	}
 	d.announced[e.Identifier] = append(d.announced[e.Identifier], e)
+	first := d.First != nil && d.First(e)
 	for _, maintainer := range e.Announcement.Maintainers {
 		name := nostr.RepoRef{PubKey: maintainer, Identifier: e.Identifier}
-		d.naming[name] = append(d.naming[name], e)
+		if d.naming[name] = append(d.naming[name], e); first {
+			list := d.naming[name]
+			d.naming[name] = slices.Concat([]*Entry{e}, list[:len(list)-1])
+		}
 	}
 }
 

@@ -57,13 +57,13 @@ func (d Decision) MayChange() bool {
 	return d.Outcome == proto.Rejected && (len(d.Missing) > 0 || d.Reason == "crowded")
 }
 
-// drop adds entries to what is deleted. remember is the reason to remember them by, or "".
+// drop adds entries to what is deleted; nil is none. remember is the reason to remember them by, or "".
 func (d *Decision) drop(remember string, entries ...*held.Entry) {
 	if d.dropped == nil {
 		d.dropped = map[string]bool{}
 	}
 	for _, e := range entries {
-		if !d.dropped[e.Key] {
+		if e != nil && !d.dropped[e.Key] {
 			d.dropped[e.Key] = true
 			d.Drop = append(d.Drop, Dropped{Entry: e, Remember: remember})
 		}

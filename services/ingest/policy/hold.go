@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"tendril.dev/lib/eventdb"
@@ -13,60 +15,52 @@ import (
 // replaces. It drops what has to make room. Where there is no room the event is refused, which is
 // not remembered, and nothing is dropped. An event that is released has waited: it is accepted now.
 // Only an announcement that was held for others' sake has no git data of its own yet.
-func (p *Policy) hold(k Knowledge, c *Candidate, identifier string, phase proto.Phase, replaced ...*held.Entry) (d Decision, err error) {
+func (p *Policy) hold(k Knowledge, c *Candidate, identifier string, phase proto.Phase, replaced ...*held.Entry) (d Decision) {
 	if entry := k.Held().ByID(c.Event.ID); entry != nil {
-		if entry.Phase != proto.PhaseVouched && phase == proto.PhaseWaiting {
-			d = accepted()
-			d.drop("", replaced...)
-			return d, nil
+		if entry.Phase == proto.PhaseVouched || phase == proto.PhaseVouched {
+			return Decision{Outcome: proto.Done, Hold: []*held.Entry{p.begin(phase, *entry)}}
 		}
-		return Decision{Outcome: proto.Done, Hold: []*held.Entry{p.begin(phase, *entry)}}, nil
+		d = accepted()
+		d.drop("", replaced...)
+		return d
 	}
-	reserved, err := p.isServed(k, nostr.RepoRef{PubKey: c.Event.PubKey, Identifier: identifier})
-	if err != nil {
-		return Decision{}, err
-	}
+	reserved := p.bounds.Reserved > 0 && p.isServed(k, nostr.RepoRef{PubKey: c.Event.PubKey, Identifier: identifier})
 	entry, err := held.NewEntry(proto.Held{
 		Event: c.Event, Identifier: identifier, Source: c.Source, Relay: c.Relay, Client: c.Client,
-		Reserved: reserved && p.bounds.Reserved > 0, HeldAt: p.now().UTC(),
+		Reserved: reserved, HeldAt: p.now().UTC(),
 	})
 	if err != nil {
-		return Decision{}, err
+		return invalid(err)
 	}
 	entry = p.begin(phase, *entry)
 	evicted, full := k.Room().Admit(p.bounds, entry, replaced)
-	stands, err := standsWithout(k, entry, evicted)
-	switch {
-	case err != nil:
-		return Decision{}, err
-	case full != "":
-		return forgotten("crowded", full), nil
-	case !stands:
-		return forgotten("crowded", fullInAll), nil
+	if full == "" && !standsWithout(k, entry, evicted) {
+		full = fullInAll
+	}
+	if full != "" {
+		return forgotten("crowded", full)
 	}
 	d = Decision{Outcome: proto.HeldBack, Message: proto.MessagePurgatory, Hold: []*held.Entry{entry}}
 	d.drop("", replaced...)
-	for _, e := range evicted {
-		d.drop("", e)
-		d.Drop[len(d.Drop)-1].Evicted = true
+	replacing := len(d.Drop)
+	d.drop("", evicted...)
+	for i := range d.Drop[replacing:] {
+		d.Drop[replacing+i].Evicted = true
 	}
-	return d, nil
+	return d
 }
 
 // standsWithout reports whether a new entry may still be held when others had to make room for it:
 // the announcement that it depends on may be among them.
-func standsWithout(k Knowledge, e *held.Entry, evicted []*held.Entry) (bool, error) {
+func standsWithout(k Knowledge, e *held.Entry, evicted []*held.Entry) bool {
 	gone := map[string]bool{}
 	for _, other := range evicted {
 		gone[other.Event.ID] = true
 		if e.Phase == proto.PhaseVouched && other.Announcement != nil && other.Identifier == e.Identifier {
-			return false, nil
+			return false
 		}
 	}
-	if e.Event.Kind != nostr.KindState || len(gone) == 0 {
-		return true, nil
-	}
-	return isAnnounced(k, e.Identifier, gone)
+	return e.Event.Kind != nostr.KindState || len(gone) == 0 || isAnnounced(k, e.Identifier, gone)
 }
 
 // begin returns an entry that begins a phase now, and when it must be looked at again.
@@ -85,103 +79,62 @@ func (p *Policy) begin(phase proto.Phase, e held.Entry) *held.Entry {
 
 // restarted returns the entry with its clock at zero again.
 func (p *Policy) restarted(entry *held.Entry) *held.Entry {
+	phase := proto.PhaseWaiting
 	if entry.Phase == proto.PhaseVouched {
-		return p.begin(proto.PhaseVouched, *entry)
+		phase = entry.Phase
 	}
-	return p.begin(proto.PhaseWaiting, *entry)
+	return p.begin(phase, *entry)
 }
 
 // expire ends the time of a held event: a waiting announcement falls silent, one that is held for
 // others' sake is decided again, everything else goes. Purgatory may give a reason to end it early;
 // without one, an entry whose clock was restarted in the meantime stays.
-func (p *Policy) expire(k Knowledge, c *Candidate, entry *held.Entry) (Decision, error) {
+func (p *Policy) expire(k Knowledge, c *Candidate, entry *held.Entry) Decision {
 	d := Decision{Outcome: proto.Done}
-	reason := c.Reason
 	tolerance := min(p.settings.HoldDuration/10, 5*time.Second) // purgatory's clock may differ so much
-	if entry == nil || reason == "" && p.now().Add(tolerance).Before(entry.ExpiresAt) {
-		return d, nil
-	}
 	switch {
+	case entry == nil, c.Reason == "" && p.now().Add(tolerance).Before(entry.ExpiresAt):
 	case entry.Phase == proto.PhaseVouched:
 		return p.judge(k, Release(entry.Event), entry)
 	case entry.Announcement != nil && entry.Phase == proto.PhaseWaiting:
 		d.Hold = []*held.Entry{p.begin(proto.PhaseSilent, *entry)}
-		return d, nil
-	case reason == "":
-		reason = rememberExpired
+	default:
+		d.drop(cmp.Or(c.Reason, rememberExpired), entry)
 	}
-	d.drop(reason, entry)
-	return d, nil
+	return d
 }
 
 // Over reports whether a held event is left over: accepted by now, superseded by what is, or
 // deleted. Only a crash between two commits leaves such entries behind.
-func Over(k Knowledge, entry *held.Entry) (bool, error) {
-	_, accepted, err := k.AcceptedKind(entry.Event.ID)
-	if accepted || err != nil {
-		return accepted, err
-	}
-	superseded, err := isSuperseded(k, entry.Event)
-	if superseded || err != nil {
-		return superseded, err
-	}
-	return k.Deleted(entry.Event)
+func Over(k Knowledge, entry *held.Entry) bool {
+	_, accepted := k.AcceptedKind(entry.Event.ID)
+	return accepted || k.Superseded(entry.Event) || k.Deleted(entry.Event)
 }
 
-// remove decides whether an accepted event leaves the log, because a repository that it was for has
-// been removed: it does if nothing that is here needs it any more.
-func (p *Policy) remove(k Knowledge, c *Candidate) (Decision, error) {
-	d := Decision{Outcome: proto.Done, Removes: c.Purge}
-	if c.Purge {
-		return d, nil
-	}
-	have, err := k.Accepted(c.Event.ID)
-	if have == nil || err != nil {
-		return d, err
-	}
-	needed, err := p.isNeeded(k, c, have)
-	d.Removes = !needed && err == nil
-	return d, err
-}
-
-// isNeeded reports whether an accepted event has a place here: a state, if its author speaks for a
-// repository that is here or waits; a pull request that is offered below /prs/ (GRASP-06), always,
-// for its commit lies in its author's own repository; everything else, if it would be accepted now,
-// or names a repository whose owner speaks for one that is here or waits: a pull request for a
-// maintainer is one for the repository, and an owner who comes back finds what others wrote. What
-// expires goes by itself: indexes cannot take it out (eventdb.Record). What names too many
-// repositories to look at is needed.
-func (p *Policy) isNeeded(k Knowledge, c *Candidate, ev *nostr.Event) (bool, error) {
+// isNeeded reports whether an accepted event has a place here although a repository that it was for
+// has been removed: a state, if its author speaks for a repository that is here or waits; a pull
+// request that is offered below /prs/ (GRASP-06), always, for its commit lies in its author's own
+// repository; everything else, if it would be accepted now, or names a repository whose owner speaks
+// for one that is here or waits: a pull request for a maintainer is one for the repository, and an
+// owner who comes back finds what others wrote. What expires goes by itself: indexes cannot take it
+// out (eventdb.Record). What names too many repositories to look at is needed.
+func (p *Policy) isNeeded(k Knowledge, c *Candidate) bool {
+	ev := c.Event
 	if eventdb.Expiration(ev) != 0 {
-		return true, nil
+		return true
 	}
 	switch ev.Kind {
 	case nostr.KindState:
 		return p.speaksHere(k, nostr.RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()})
 	case nostr.KindAnnouncement, nostr.KindDeletion, nostr.KindUserGraspList:
-		return true, nil // they stand for themselves
+		return true // they stand for themselves
 	case nostr.KindPR, nostr.KindPRUpdate:
 		pr, err := nostr.ParsePullRequest(ev)
 		if err == nil && len(pr.PRServiceIdentifiers(p.hosting.Domain())) > 0 {
-			return true, nil
+			return true
 		}
 	}
-	d, err := p.referenced(k, c)
-	if d.Outcome == proto.Accepted || err != nil {
-		return true, err
-	}
-	looked := 0
-	for _, address := range nostr.ReferencesOf(ev).Addresses {
-		ref, is := address.Repo()
-		if !is {
-			continue
-		}
-		if looked++; looked > maxTagged {
-			return true, nil
-		}
-		if here, err := p.speaksHere(k, ref); here || err != nil {
-			return here, err
-		}
-	}
-	return false, nil
+	refs := reposOf(ev)
+	return p.referenced(k, c).Outcome == proto.Accepted || len(refs) > maxTagged ||
+		slices.ContainsFunc(refs, func(ref nostr.RepoRef) bool { return p.speaksHere(k, ref) })
 }

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"math"
 	"slices"
 
 	"tendril.dev/lib/held"
@@ -11,31 +12,22 @@ import (
 // state decides kind 30618: the author must speak for some announcement of the identifier, then it
 // waits for its objects. The clocks of the held announcements that it speaks for restart. Older
 // held states of the author go with one that is released: the log holds a newer one from then on.
-func (p *Policy) state(k Knowledge, c *Candidate) (Decision, error) {
+func (p *Policy) state(k Knowledge, c *Candidate) Decision {
 	s, err := nostr.ParseState(c.Event)
 	if err != nil {
-		return invalid(err), nil
+		return invalid(err)
 	}
-	ref := nostr.RepoRef{PubKey: c.Event.PubKey, Identifier: s.Identifier}
-	speaks, err := speaksForAny(k, ref)
-	if err != nil {
-		return Decision{}, err
-	}
-	if !speaks {
-		announced, err := isAnnounced(k, s.Identifier, nil)
-		if announced {
-			return healable("unauthorized", "invalid: author not authorized for this repository", MissingAnnouncement(s.Identifier)), err
+	ref, missing := nostr.RepoRef{PubKey: c.Event.PubKey, Identifier: s.Identifier}, MissingAnnouncement(s.Identifier)
+	if reaches(k, ref, accepts|holds|andOwn, func(*held.Entry) bool { return true }) != yes {
+		if isAnnounced(k, s.Identifier, nil) {
+			return healable("unauthorized", "invalid: author not authorized for this repository", missing)
 		}
-		return healable("no_announcement", "invalid: no announcement exists for this repository", MissingAnnouncement(s.Identifier)), err
+		return healable("no_announcement", "invalid: no announcement exists for this repository", missing)
 	}
-	d, err := p.hold(k, c, s.Identifier, proto.PhaseWaiting)
+	d := p.hold(k, c, s.Identifier, proto.PhaseWaiting)
 	switch d.Outcome {
 	case proto.HeldBack:
-		waiting, err := spokenFor(k, ref)
-		if err != nil {
-			return Decision{}, err
-		}
-		for _, e := range waiting {
+		for _, e := range spokenFor(k, ref) {
 			d.Hold = append(d.Hold, p.restarted(e))
 		}
 	case proto.Accepted:
@@ -46,22 +38,19 @@ func (p *Policy) state(k Knowledge, c *Candidate) (Decision, error) {
 			}
 		}
 	}
-	return d, err
+	return d
 }
 
 // pullRequest decides kinds 1618 and 1619: they wait for their commit, under an identifier where it
 // can be hunted for and released.
-func (p *Policy) pullRequest(k Knowledge, c *Candidate) (Decision, error) {
+func (p *Policy) pullRequest(k Knowledge, c *Candidate) Decision {
 	pr, err := nostr.ParsePullRequest(c.Event)
 	if err != nil {
-		return invalid(err), nil
+		return invalid(err)
 	}
-	identifier, missing, err := p.identifierOf(k, pr)
-	if err != nil {
-		return Decision{}, err
-	}
+	identifier, missing := p.identifierOf(k, pr)
 	if identifier == "" {
-		return p.orphan(k, c, missing), nil
+		return p.orphan(k, c, missing)
 	}
 	return p.hold(k, c, identifier, proto.PhaseWaiting)
 }
@@ -76,125 +65,90 @@ const maxTagged = 100
 // (GRASP-06) belongs under the first identifier that it is offered for, because its commit is
 // pushed there, and is for any repository. An identifier of "" means nowhere; missing says what
 // would change that.
-func (p *Policy) identifierOf(k Knowledge, pr *nostr.PullRequest) (identifier string, missing []string, err error) {
+func (p *Policy) identifierOf(k Knowledge, pr *nostr.PullRequest) (identifier string, missing []string) {
 	if p.settings.ContributorPRs {
 		if offered := pr.PRServiceIdentifiers(p.hosting.Domain()); len(offered) > 0 {
-			return offered[0], nil, nil
+			return offered[0], nil
 		}
 	}
 	repos := pr.Repos
 	if pr.Update {
-		root, err := k.Accepted(pr.Root)
-		if err != nil {
-			return "", nil, err
-		}
+		root := k.Accepted(pr.Root)
 		if root == nil || root.Kind != nostr.KindPR {
-			return "", []string{pr.Root}, nil
+			return "", []string{pr.Root}
 		}
 		repos = append(repos, nostr.RootRefs(root)...)
 	}
-	elsewhere := ""
 	for _, ref := range repos[:min(len(repos), maxTagged)] {
-		here, err := p.isServed(k, ref)
-		if here || err != nil {
-			return ref.Identifier, nil, err
+		if p.isServed(k, ref) {
+			return ref.Identifier, nil
 		}
-		have, err := k.AcceptedAt(ref.Address())
-		if err != nil {
-			return "", nil, err
-		}
-		if have != nil && elsewhere == "" {
-			elsewhere = ref.Identifier
+		if identifier == "" && k.AcceptedAt(ref.Address()) != nil {
+			identifier = ref.Identifier
 		}
 		// The owner's announcement of it may name the author of this address as a maintainer.
 		missing = append(missing, ref.String(), MissingAnnouncement(ref.Identifier))
 	}
-	return elsewhere, missing, nil
+	return identifier, missing
 }
 
 // deletion decides kind 5: stored, from anyone. It removes the held events of its author that it
 // names by `e`, or by `a` up to its time; the accepted ones are removed by every projection of the
 // log (NIP-09).
-func (p *Policy) deletion(k Knowledge, c *Candidate) (Decision, error) {
-	d := accepted()
-	leaves := map[string]string{}
-	named := map[[2]string]bool{} // each once: anybody may write a tag ten thousand times
-	for _, tag := range c.Event.Tags {
-		if len(tag) < 2 || tag[0] != "e" && tag[0] != "a" || named[[2]string{tag[0], tag[1]}] {
+func (p *Policy) deletion(k Knowledge, c *Candidate) Decision {
+	d, request := accepted(), c.Event
+	leaves, seen := map[string]string{}, map[string]bool{} // each tag once: anybody may write one ten thousand times
+	for _, tag := range request.Tags {
+		if len(tag) < 2 || seen[tag[0]+" "+tag[1]] {
 			continue
 		}
-		named[[2]string{tag[0], tag[1]}] = true
+		seen[tag[0]+" "+tag[1]] = true
 		var entries []*held.Entry
 		var have *nostr.Event
-		var err error
-		if tag[0] == "e" {
-			entries = append(entries, k.Held().ByID(tag[1]))
-			have, err = k.Accepted(tag[1])
-		} else {
-			address, parseErr := nostr.ParseAddress(tag[1])
-			if parseErr != nil || address.PubKey != c.Event.PubKey {
-				continue
-			}
-			if address.Kind != nostr.KindAnnouncement && address.Kind != nostr.KindState {
-				continue // no other address is ever held
-			}
-			for _, e := range k.Held().At(address) {
-				if e.Event.CreatedAt <= c.Event.CreatedAt {
-					entries = append(entries, e)
-				}
-			}
-			if have, err = k.AcceptedAt(address); have != nil && have.CreatedAt > c.Event.CreatedAt {
-				have = nil
+		until := request.CreatedAt
+		switch tag[0] {
+		case "e":
+			entries, have, until = append(entries, k.Held().ByID(tag[1])), k.Accepted(tag[1]), math.MaxInt64
+		case "a":
+			address, err := nostr.ParseAddress(tag[1])
+			if err == nil && (address.Kind == nostr.KindAnnouncement || address.Kind == nostr.KindState) { // no other is ever held
+				entries, have = k.Held().At(address), k.AcceptedAt(address)
 			}
 		}
-		if err != nil {
-			return Decision{}, err
-		}
+		asked := func(ev *nostr.Event) bool { return ev.PubKey == request.PubKey && ev.CreatedAt <= until }
 		for _, e := range entries {
-			if e != nil && e.Event.PubKey == c.Event.PubKey {
+			if e != nil && asked(e.Event) {
 				d.drop(rememberDeleted, e)
 			}
 		}
-		if have != nil && have.Kind == nostr.KindAnnouncement && have.PubKey == c.Event.PubKey {
+		if have != nil && have.Kind == nostr.KindAnnouncement && asked(have) {
 			leaves[have.ID] = have.Tags.GetD()
 		}
 	}
 	if !p.settings.IgnoreDeletions { // otherwise accepted announcements stay
 		d.leaves = leaves
 	}
-	return d, nil
+	return d
 }
 
 // referenced decides everything that has no rule of its own: it must name, or be named by, what is
 // accepted. Held announcements do not count.
-func (p *Policy) referenced(k Knowledge, c *Candidate) (Decision, error) {
+func (p *Policy) referenced(k Knowledge, c *Candidate) Decision {
 	refs := nostr.ReferencesOf(c.Event)
 	for _, address := range refs.Addresses {
-		have, err := k.AcceptedAt(address)
-		if err != nil {
-			return Decision{}, err
-		}
-		if have != nil && Vouches(have.Kind) {
-			return accepted(), nil
+		if have := k.AcceptedAt(address); have != nil && Vouches(have.Kind) {
+			return accepted()
 		}
 	}
 	for _, id := range refs.IDs {
-		kind, have, err := k.AcceptedKind(id)
-		if err != nil {
-			return Decision{}, err
-		}
-		if have && Vouches(kind) {
-			return accepted(), nil
+		if kind, have := k.AcceptedKind(id); have && Vouches(kind) {
+			return accepted()
 		}
 	}
-	vouched, err := k.Vouched(c.Event)
-	if err != nil {
-		return Decision{}, err
+	if k.Vouched(c.Event) {
+		return accepted()
 	}
-	if vouched {
-		return accepted(), nil
-	}
-	return p.orphan(k, c, missingOf(c.Event, refs)), nil
+	return p.orphan(k, c, missingOf(c.Event, refs))
 }
 
 // maxReported bounds how many of the authors that a report names are looked at.
@@ -202,14 +156,14 @@ const maxReported = 10
 
 // report decides kind 1984 (NIP-56): it is about something that is accepted here, or about someone
 // who wrote that.
-func (p *Policy) report(k Knowledge, c *Candidate) (Decision, error) {
+func (p *Policy) report(k Knowledge, c *Candidate) Decision {
 	looked := 0
 	for tag := range c.Event.Tags.FindAll("p") {
 		if looked++; looked > maxReported || len(tag) < 2 {
 			break
 		}
-		if wrote, err := k.Wrote(tag[1]); wrote || err != nil {
-			return accepted(), err
+		if k.Wrote(tag[1]) {
+			return accepted()
 		}
 	}
 	return p.referenced(k, c)

@@ -25,28 +25,29 @@ import (
 	"tendril.dev/proto"
 )
 
-// Knowledge is what decisions are made on. Errors are of reading, never "not there".
+// Knowledge is what decisions are made on. Who answers notes what could not be read: a decision on
+// that does not count.
 type Knowledge interface {
 	// Accepted returns the accepted event of that id, or nil.
-	Accepted(id string) (*nostr.Event, error)
+	Accepted(id string) *nostr.Event
 	// AcceptedKind returns the kind of the accepted event of that id; false if there is none.
-	AcceptedKind(id string) (kind int, accepted bool, err error)
+	AcceptedKind(id string) (kind int, accepted bool)
 	// AcceptedAt returns the accepted event at an address, or nil.
-	AcceptedAt(nostr.Address) (*nostr.Event, error)
-	// Holder returns the newest event that the log has had at an address; it may have expired since,
-	// and then is accepted no more.
-	Holder(nostr.Address) (holder eventdb.Entry, held bool, err error)
-	// Announces reports whether an announcement of the identifier is accepted whose id is not in
-	// without.
-	Announces(identifier string, without map[string]bool) (bool, error)
-	// AcceptedNaming returns those of them that name this key among their maintainers, those that
-	// list us first.
-	AcceptedNaming(identifier, pubkey string) ([]*nostr.Announcement, error)
+	AcceptedAt(nostr.Address) *nostr.Event
+	// Superseded reports whether the log has given the place of this event to another, which may
+	// have expired since. That must be what every index of the log says, whenever it reads it: an
+	// older event would take the newer one's message in the log, and only who reads the log later
+	// would have it.
+	Superseded(*nostr.Event) bool
+	// Announced is at least the accepted announcements of an identifier, as entries without a
+	// phase. Of those that name a key as a maintainer, those that list us come first. It must not
+	// be changed.
+	Announced(identifier string) *held.Directory
 	// Deleted reports whether an accepted deletion request of its author names the event.
-	Deleted(*nostr.Event) (bool, error)
+	Deleted(*nostr.Event) bool
 	// Vouched reports whether an accepted event names this one, by id, or by address where it has
 	// one.
-	Vouched(*nostr.Event) (bool, error)
+	Vouched(*nostr.Event) bool
 	// Held is the held events. They must not be changed.
 	Held() *held.Directory
 	// Room counts the held events. It must not be changed.
@@ -55,7 +56,7 @@ type Knowledge interface {
 	// is, or the log does not have it.
 	HiddenBy(id string) string
 	// Wrote reports whether there is an accepted event of an author.
-	Wrote(pubkey string) (bool, error)
+	Wrote(pubkey string) bool
 	// RejectedBefore returns the answer that the event got within the last days; false if it was
 	// not rejected.
 	RejectedBefore(id string) (message string, before bool)
@@ -120,115 +121,101 @@ func Rules(s config.Policy) string {
 }
 
 // Decide decides one candidate. It is pure but for the clock, which it reads for expirations and
-// for the times in held entries. An error is one of reading; nothing was decided then.
-func (p *Policy) Decide(k Knowledge, c *Candidate) (d Decision, err error) {
+// for the times in held entries.
+func (p *Policy) Decide(k Knowledge, c *Candidate) (d Decision) {
 	entry := k.Held().ByID(c.Event.ID)
 	switch c.Action {
 	case proto.ActionExpire:
-		d, err = p.expire(k, c, entry)
+		d = p.expire(k, c, entry)
 	case proto.ActionExtend:
 		d.Outcome = proto.Done
 		if entry != nil {
 			d.Hold = []*held.Entry{p.restarted(entry)}
 		}
 	case proto.ActionRemove:
-		d, err = p.remove(k, c)
+		_, accepted := k.AcceptedKind(c.Event.ID)
+		d.Outcome, d.Removes = proto.Done, c.Purge || accepted && !p.isNeeded(k, c)
 	default:
-		d, err = p.judge(k, c, entry)
+		d = p.judge(k, c, entry)
 	}
-	if err == nil {
-		d, err = p.conclude(k, c, d)
-	}
-	if err != nil {
-		return Decision{}, fmt.Errorf("decide event %s of kind %d: %w", c.Event.ID, c.Event.Kind, err)
-	}
-	return d, nil
+	p.conclude(k, c, &d)
+	return d
 }
 
 // judge decides an event that is offered, or a held one once more, because its git data is there.
 // Both go by the same rules. Where an offered event would be held, a released one is accepted, see
 // hold; in every other case its entry goes.
-func (p *Policy) judge(k Knowledge, c *Candidate, entry *held.Entry) (Decision, error) {
-	d, decided, err := p.known(k, c, entry)
-	if !decided && err == nil {
-		d, err = p.byKind(k, c)
+func (p *Policy) judge(k Knowledge, c *Candidate, entry *held.Entry) Decision {
+	d := p.known(k, c, entry)
+	if d.Outcome == "" {
+		d = p.byKind(k, c)
 	}
-	if entry != nil && c.Action == proto.ActionRelease && len(d.Hold) == 0 {
-		d.Park = false
+	if c.Action == proto.ActionRelease && len(d.Hold) == 0 {
+		d.Park = d.Park && entry == nil
 		d.drop("", entry) // a rejection is remembered by itself
 	}
-	return d, err
+	return d
 }
 
-// known answers for what needs no rule of its kind.
-func (p *Policy) known(k Knowledge, c *Candidate, entry *held.Entry) (d Decision, decided bool, err error) {
+// known answers for what needs no rule of its kind; without an outcome it has no answer.
+func (p *Policy) known(k Knowledge, c *Candidate, entry *held.Entry) (d Decision) {
 	if ban := p.bans.Event(c.Event); ban != nil {
-		return blocked(ban), true, nil
+		return blocked(ban)
 	}
-	_, isAccepted, err := k.AcceptedKind(c.Event.ID)
-	switch {
-	case err != nil:
-		return d, false, err
-	case isAccepted:
+	released := c.Action == proto.ActionRelease
+	if _, accepted := k.AcceptedKind(c.Event.ID); accepted {
 		d = duplicate("duplicate: this event is here already")
-		if entry != nil { // a crash between the two commits of a release left it behind
-			d.drop("", entry)
-		}
-		return d, true, nil
-	case entry == nil && c.Action == proto.ActionRelease:
-		return forgotten("not_held", "invalid: the event is not held any more"), true, nil
-	case entry != nil && c.Action != proto.ActionRelease:
+		d.drop("", entry) // a crash between the two commits of a release left it behind
+		return d
+	}
+	switch {
+	case entry == nil && released:
+		return forgotten("not_held", "invalid: the event is not held any more")
+	case entry != nil && !released:
 		d = duplicate(proto.MessagePurgatory)
 		if entry.Phase == proto.PhaseSilent && (c.Lane == proto.LaneUser || c.Source == proto.SourceImport) {
 			d.Hold = []*held.Entry{p.restarted(entry)} // submitted again it gets a new chance
 		}
-		return d, true, nil
-	}
-	deleted, err := k.Deleted(c.Event)
-	if deleted || err != nil {
-		return rejected("deleted", "blocked: its author has asked for its deletion"), true, err
+		return d
+	case k.Deleted(c.Event):
+		return rejected("deleted", "blocked: its author has asked for its deletion")
 	}
 	if c.Source.Synced() && !c.Again {
 		if message, before := k.RejectedBefore(c.Event.ID); before {
-			return forgotten("rejected_before", message), true, nil
+			return forgotten("rejected_before", message)
 		}
 	}
-	if d, decided = p.refuse(c); decided {
-		return d, true, nil
-	}
-	superseded, err := isSuperseded(k, c.Event)
-	if !superseded || err != nil {
-		return d, false, err
-	}
-	if c.Event.Kind == nostr.KindState && entry == nil {
-		return rejected("superseded", "invalid: superseded by a state event of the same author that is newer, or as old and of lower id"), true, nil
+	d = p.refuse(c)
+	switch {
+	case d.Outcome != "" || !k.Superseded(c.Event):
+		return d
+	case c.Event.Kind == nostr.KindState && entry == nil:
+		return rejected("superseded", "invalid: superseded by a state event of the same author that is newer, or as old and of lower id")
 	}
 	d = duplicate(messageNewer)
-	if entry != nil {
-		d.drop(rememberSuperseded, entry)
-	}
-	return d, true, nil
+	d.drop(rememberSuperseded, entry)
+	return d
 }
 
 // refuse answers for events that can be refused by looking at nothing else.
-func (p *Policy) refuse(c *Candidate) (d Decision, refused bool) {
+func (p *Policy) refuse(c *Candidate) (d Decision) {
 	expires, most := eventdb.Expiration(c.Event), cmp.Or(maxBytes[c.Event.Kind], maxOther)
 	switch {
 	case len(c.Raw) > most:
-		return invalid(fmt.Errorf("an event of this kind may have %d bytes at most, and this one has %d", most, len(c.Raw))), true
+		return invalid(fmt.Errorf("an event of this kind may have %d bytes at most, and this one has %d", most, len(c.Raw)))
 	case expires != 0 && int64(expires) < p.now().Unix(): // its second is still alive, as in the index
-		return rejected("expired", "invalid: the event has expired"), true
+		return rejected("expired", "invalid: the event has expired")
 	case isProtected(c):
-		return rejected("protected", "blocked: protected events (NIP-70) are taken only from their authors"), true
+		return rejected("protected", "blocked: protected events (NIP-70) are taken only from their authors")
 	case nostr.IsEphemeralKind(c.Event.Kind):
-		return forgotten("ephemeral", "invalid: ephemeral events are not stored"), true
+		return forgotten("ephemeral", "invalid: ephemeral events are not stored")
 	case c.Event.CreatedAt.Time().After(p.now().Add(time.Duration(p.settings.MaxFutureSeconds) * time.Second)):
-		return forgotten("future", "invalid: created_at is too far in the future"), true
+		return forgotten("future", "invalid: created_at is too far in the future")
 	}
-	return d, false
+	return d
 }
 
-func (p *Policy) byKind(k Knowledge, c *Candidate) (Decision, error) {
+func (p *Policy) byKind(k Knowledge, c *Candidate) Decision {
 	switch c.Event.Kind {
 	case nostr.KindAnnouncement:
 		return p.announcement(k, c)
@@ -239,7 +226,7 @@ func (p *Policy) byKind(k Knowledge, c *Candidate) (Decision, error) {
 	case nostr.KindDeletion:
 		return p.deletion(k, c)
 	case nostr.KindUserGraspList:
-		return accepted(), nil
+		return accepted()
 	case nostr.KindReport:
 		return p.report(k, c)
 	}
@@ -265,20 +252,4 @@ var maxBytes = map[int]int{
 func isProtected(c *Candidate) bool {
 	fromAuthor := c.Lane == proto.LaneUser || c.Lane == proto.LaneRelease || c.Source == proto.SourceImport
 	return nip70.IsProtected(*c.Event) && !fromAuthor || nip70.HasEmbeddedProtected(*c.Event)
-}
-
-// isSuperseded reports whether the log has given the place of this event to another. That must be
-// what every index of the log says, whenever it reads it: an older event would take the newer one's
-// message in the log, and only who reads the log later would have it.
-func isSuperseded(k Knowledge, ev *nostr.Event) (bool, error) {
-	address, ok := nostr.AddressOf(ev)
-	if !ok {
-		return false, nil
-	}
-	holder, held, err := k.Holder(address)
-	if err != nil || !held {
-		return false, err
-	}
-	here, err := eventdb.EntryOf(ev)
-	return here.Compare(holder) >= 0, err
 }

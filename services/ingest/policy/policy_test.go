@@ -12,7 +12,6 @@ import (
 
 	"tendril.dev/lib/bans"
 	"tendril.dev/lib/config"
-	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -101,83 +100,61 @@ func (w *world) holdAs(phase proto.Phase, expires time.Time, identifier string, 
 	return w
 }
 
-func (w *world) Accepted(id string) (*nostr.Event, error) {
+func (w *world) Accepted(id string) *nostr.Event {
 	for _, ev := range w.accepted {
 		if ev.ID == id {
-			return ev, nil
+			return ev
 		}
 	}
-	return nil, nil
+	return nil
 }
 
-func (w *world) AcceptedKind(id string) (kind int, accepted bool, err error) {
-	ev, err := w.Accepted(id)
-	if ev == nil {
-		return 0, false, err
+func (w *world) AcceptedKind(id string) (kind int, accepted bool) {
+	if ev := w.Accepted(id); ev != nil {
+		return ev.Kind, true
 	}
-	return ev.Kind, true, err
+	return 0, false
 }
 
-func (w *world) AcceptedAt(a nostr.Address) (*nostr.Event, error) {
+func (w *world) AcceptedAt(a nostr.Address) *nostr.Event {
 	for _, ev := range w.accepted {
 		if at, ok := nostr.AddressOf(ev); ok && at == a {
-			return ev, nil
+			return ev
 		}
 	}
-	return nil, nil
+	return nil
 }
 
-func (w *world) Holder(a nostr.Address) (eventdb.Entry, bool, error) {
-	var newest *nostr.Event
-	for _, ev := range append(w.accepted, w.expired...) {
-		if at, ok := nostr.AddressOf(ev); ok && at == a && nostr.Replaces(ev, newest) {
-			newest = ev
-		}
-	}
-	if newest == nil {
-		return eventdb.Entry{}, false, nil
-	}
-	place, err := eventdb.EntryOf(newest)
-	return place, true, err
+func (w *world) Superseded(ev *nostr.Event) bool {
+	address, ok := nostr.AddressOf(ev)
+	return ok && slices.ContainsFunc(slices.Concat(w.accepted, w.expired), func(other *nostr.Event) bool {
+		at, _ := nostr.AddressOf(other)
+		return at == address && !nostr.Replaces(ev, other)
+	})
 }
 
-func (w *world) Announces(identifier string, without map[string]bool) (bool, error) {
-	all, err := w.announced(identifier)
-	return slices.ContainsFunc(all, func(a *nostr.Announcement) bool { return !without[a.Event.ID] }), err
-}
-
-func (w *world) announced(identifier string) ([]*nostr.Announcement, error) {
-	var all []*nostr.Announcement
+func (w *world) Announced(identifier string) *held.Directory {
+	d := held.NewDirectory()
 	for _, ev := range w.accepted {
-		if ev.Kind == 30617 && ev.Tags.GetD() == identifier {
-			a, err := nostr.ParseAnnouncement(ev)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, a)
+		if ev.Kind != 30617 {
+			continue
 		}
-	}
-	return all, nil
-}
-
-func (w *world) AcceptedNaming(identifier, pubkey string) ([]*nostr.Announcement, error) {
-	all, err := w.announced(identifier)
-	if err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(all, func(a *nostr.Announcement) bool { return !slices.Contains(a.Maintainers, pubkey) }), nil
-}
-
-func (w *world) Deleted(ev *nostr.Event) (bool, error) {
-	for _, request := range w.accepted {
-		if request.Kind == 5 && request.PubKey == ev.PubKey && request.Tags.ContainsAny("e", []string{ev.ID}) {
-			return true, nil
+		e, err := held.NewEntry(proto.Held{Event: ev, Identifier: ev.Tags.GetD()})
+		if err != nil {
+			panic(err)
 		}
+		d.Add(e)
 	}
-	return false, nil
+	return d
 }
 
-func (w *world) Vouched(ev *nostr.Event) (bool, error) {
+func (w *world) Deleted(ev *nostr.Event) bool {
+	return slices.ContainsFunc(w.accepted, func(request *nostr.Event) bool {
+		return request.Kind == 5 && request.PubKey == ev.PubKey && request.Tags.ContainsAny("e", []string{ev.ID})
+	})
+}
+
+func (w *world) Vouched(ev *nostr.Event) bool {
 	names := []string{ev.ID}
 	if a, ok := nostr.AddressOf(ev); ok {
 		names = append(names, a.String())
@@ -185,11 +162,11 @@ func (w *world) Vouched(ev *nostr.Event) (bool, error) {
 	for _, other := range w.accepted {
 		for _, t := range other.Tags {
 			if policy.Vouches(other.Kind) && len(t) > 1 && slices.Contains(names, t[1]) {
-				return true, nil
+				return true
 			}
 		}
 	}
-	return false, nil
+	return false
 }
 
 func (w *world) Held() *held.Directory {
@@ -204,8 +181,8 @@ func (w *world) Room() *policy.Room { return policy.NewRoom(w.held...) }
 
 func (w *world) HiddenBy(id string) string { return w.hidden[id] }
 
-func (w *world) Wrote(pubkey string) (bool, error) {
-	return slices.ContainsFunc(w.accepted, func(ev *nostr.Event) bool { return ev.PubKey == pubkey }), nil
+func (w *world) Wrote(pubkey string) bool {
+	return slices.ContainsFunc(w.accepted, func(ev *nostr.Event) bool { return ev.PubKey == pubkey })
 }
 
 func (w *world) RejectedBefore(id string) (string, bool) { m, ok := w.rejected[id]; return m, ok }
@@ -279,11 +256,7 @@ func run(t *testing.T, rows []row) {
 			if w == nil {
 				w = &world{}
 			}
-			d, err := p.Decide(w, r.candidate)
-			if err != nil {
-				t.Fatal(err)
-			}
-			check(t, d, r.want)
+			check(t, p.Decide(w, r.candidate), r.want)
 		})
 	}
 }
@@ -357,8 +330,8 @@ func TestAnOlderEventDoesNotTakeThePlaceOfAnExpiredOne(t *testing.T) {
 	rules := rulesOf(t, settings(), policy.Bounds{})
 	w := &world{expired: []*nostr.Event{event(alice, 10317, 2000)}}
 	for at, want := range map[int64]proto.Outcome{1000: proto.Duplicate, 2000: proto.Duplicate, 3000: proto.Accepted} {
-		if d, err := rules.Decide(w, user(event(alice, 10317, at))); err != nil || d.Outcome != want {
-			t.Errorf("at %d: %s, %v; want %s", at, d.Outcome, err, want)
+		if d := rules.Decide(w, user(event(alice, 10317, at))); d.Outcome != want {
+			t.Errorf("at %d: %s; want %s", at, d.Outcome, want)
 		}
 	}
 }

@@ -107,11 +107,8 @@ func (t *term) decidePack(b *batch, p *pack) error {
 // says that the draft is not certain any more.
 func (t *term) decide(b *batch, x decided) error {
 	c := x.candidate
-	d, err := t.Policy.Decide(t.draft, c)
-	if err == nil {
-		d, err = t.afford(c, d)
-	}
-	if err != nil {
+	d := t.afford(c, t.Policy.Decide(t.draft, c))
+	if err := t.draft.failure(); err != nil {
 		if cause := context.Cause(t.draft.ctx); cause != nil {
 			return cause
 		}
@@ -138,9 +135,7 @@ func (t *term) decide(b *batch, x decided) error {
 	}
 	switch d.Outcome {
 	case proto.Accepted:
-		if err := t.draft.Accept(c.Event); err != nil {
-			return err
-		}
+		t.draft.Accept(c.Event)
 		t.draft.Forget(c.Event.ID)
 	case proto.HeldBack:
 		t.draft.Forget(c.Event.ID)
@@ -157,7 +152,7 @@ func (t *term) decide(b *batch, x decided) error {
 	b.decided = append(b.decided, x)
 	t.healed = append(t.healed, d.Next...)
 	t.healed = append(t.healed, t.Park.Take(t.draft.Arrived(policy.Arrivals(c.Event, d.Outcome)))...)
-	return nil
+	return t.draft.failure()
 }
 
 // reject remembers and parks what was rejected. What a user submitted, and what no arrival can

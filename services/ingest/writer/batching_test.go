@@ -55,7 +55,7 @@ type paced struct {
 	next func() int
 }
 
-func (p *paced) Decide(k policy.Knowledge, c *policy.Candidate) (policy.Decision, error) {
+func (p *paced) Decide(k policy.Knowledge, c *policy.Candidate) policy.Decision {
 	p.w.BatchSize = p.next()
 	return p.Policy.Decide(k, c)
 }

@@ -48,25 +48,19 @@ func (l *Budgets) charges(c *policy.Candidate) (charges []limit.Charge) {
 
 // afford makes those who bring an event pay for it, if it will be stored, or refuses it. A refusal
 // is not remembered: the event is welcome when the budget is free again.
-func (t *term) afford(c *policy.Candidate, d policy.Decision) (policy.Decision, error) {
+func (t *term) afford(c *policy.Candidate, d policy.Decision) policy.Decision {
 	stored := d.Outcome == proto.Accepted || d.Outcome == proto.HeldBack
 	l := &t.Budgets
 	charges := l.charges(c)
 	if !stored || l.Usage == nil || len(charges) == 0 {
-		return d, nil
+		return d
 	}
 	bytes := int64(len(c.Raw))
 	full := l.Marks.Full() != ""
 	party, free, over := l.Usage.Over(bytes, 1, charges...)
-	if full || over {
-		served, err := t.Policy.OfServed(t.draft, c.Event)
-		if err != nil {
-			return d, err
-		}
-		if served {
-			full = false
-			party, free, over = l.Usage.Over(bytes, ofServed, charges...)
-		}
+	if (full || over) && t.Policy.OfServed(t.draft, c.Event) {
+		full = false
+		party, free, over = l.Usage.Over(bytes, ofServed, charges...)
 	}
 	refused := policy.Decision{Outcome: proto.Rejected}
 	switch {
@@ -74,12 +68,12 @@ func (t *term) afford(c *policy.Candidate, d policy.Decision) (policy.Decision, 
 		refused.Reason, refused.RetryAt = "over_budget", free
 		refused.Message = fmt.Sprintf("rate-limited: this %s has stored as much as it may today; it may store more from %s on",
 			party.Kind, free.Format(time.RFC3339))
-		return refused, nil
+		return refused
 	case full:
 		refused.Reason, refused.RetryAt = "full", time.Now().Add(fullAgain).UTC()
 		refused.Message = "error: this service is full"
-		return refused, nil
+		return refused
 	}
 	l.Usage.Add(bytes, charges...)
-	return d, nil
+	return d
 }

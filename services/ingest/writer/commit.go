@@ -198,16 +198,15 @@ func (t *term) commitRejections(ctx context.Context) (err error) {
 func (t *term) heal(ctx context.Context) error {
 	t.draft.begin(ctx)
 	for _, e := range t.Held.All() {
-		over, err := policy.Over(t.draft, e)
-		if err != nil {
-			return fmt.Errorf("look after held event %s: %w", e.Event.ID, err)
-		}
 		switch {
-		case over:
+		case policy.Over(t.draft, e):
 			t.draft.Drop(e)
 		case e.Phase == proto.PhaseVouched:
 			t.healed = append(t.healed, policy.Release(e.Event))
 		}
+	}
+	if err := t.draft.failure(); err != nil {
+		return fmt.Errorf("look after held events: %w", err)
 	}
 	return t.commitHeld(ctx, false)
 }

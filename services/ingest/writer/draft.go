@@ -12,7 +12,6 @@ import (
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/known"
 	"tendril.dev/services/ingest/policy"
 )
 
@@ -23,19 +22,29 @@ import (
 // Held events are a copy of the set as of the last decision. The log and the rejected ids are the
 // index, with the changes of the batch over it.
 type draft struct {
-	index       *eventdb.DB
-	rejected    *known.Rejected
-	domain      string // ours
-	keepDeleted bool   // deletion requests do not touch what is accepted
+	*Options
 
-	ctx       context.Context // of reads
-	now       time.Time       // when the batch began
-	view      *eventdb.View   // of the log before the batch
-	held      *held.Directory
-	room      *policy.Room
-	announced map[string]*circle // by identifier, as of the last decision
+	ctx  context.Context // of reads
+	err  error           // of the last decision's reads, see [draft.failure]
+	now  time.Time       // when the batch began
+	view *eventdb.View   // of the log before the batch
+	held *held.Directory
+	room *policy.Room
+	announcements
 	changes
 }
+
+// announcements are the accepted ones of some identifiers, as of the last decision. They are read
+// once and then kept up to date: anybody may announce an identifier, so that there can be thousands,
+// and no decision may read them all.
+type announcements struct {
+	announced *held.Directory
+	read      map[string]bool // identifiers
+	until     nostr.Timestamp // when the first of them expires
+}
+
+// keptIdentifiers bounds how many identifiers' announcements are kept in memory.
+const keptIdentifiers = 256
 
 // changes are those of one batch. What a deletion request takes away stays in them, and is passed
 // over when it is read.
@@ -58,10 +67,7 @@ type rejection struct {
 }
 
 func newDraft(o *Options) *draft {
-	d := &draft{
-		index: o.Index, rejected: o.Rejected, domain: o.Domain, keepDeleted: o.KeepDeleted,
-		held: held.NewDirectory(), room: policy.NewRoom(), announced: map[string]*circle{}, view: o.Index.View(),
-	}
+	d := &draft{Options: o, held: held.NewDirectory(), room: policy.NewRoom(), view: o.Index.View()}
 	for _, e := range o.Held.All() {
 		d.held.Add(e)
 		d.room.Add(e)
@@ -73,29 +79,45 @@ func newDraft(o *Options) *draft {
 func (d *draft) begin(ctx context.Context) {
 	before := d.view
 	_ = before.Close()
-	d.ctx, d.now, d.view = ctx, time.Now(), d.index.View()
+	d.ctx, d.now, d.view = ctx, time.Now(), d.Index.View()
 	d.changes = changes{
 		events: map[string]*nostr.Event{}, at: map[nostr.Address]*nostr.Event{}, named: map[string][]string{},
 		deletes: map[string]nostr.Timestamp{}, entries: map[string]*held.Entry{},
 		rejections: map[string]rejection{}, missing: map[string][]string{},
 	}
-	if len(d.announced) > keptCircles || !d.view.HidesAs(before) { // what is banned has changed
-		clear(d.announced)
+	expired := !d.now.Before(d.until.Time())
+	if len(d.read) > keptIdentifiers || expired || !d.view.HidesAs(before) { // what is banned has changed
+		d.announcements = announcements{held.NewDirectory(), map[string]bool{}, math.MaxUint32}
+		d.announced.First = func(e *held.Entry) bool { return e.Announcement.ListsService(d.Domain) }
 	}
 }
 
-// standing returns an event that was found, unless there was none or its author has deleted it.
-func (d *draft) standing(ev *nostr.Event, err error) (*nostr.Event, error) {
-	if errors.Is(err, eventdb.ErrNotFound) || ev != nil && d.asks(ev) {
-		return nil, nil
+// failure returns, and forgets, what could not be read since it was called last.
+func (d *draft) failure() error {
+	defer func() { d.err = nil }()
+	return d.err
+}
+
+// found reports whether there was something to read, and notes what could not be read.
+func (d *draft) found(err error) bool {
+	if err != nil && !errors.Is(err, eventdb.ErrNotFound) {
+		d.err = err
 	}
-	return ev, err
+	return err == nil
+}
+
+// standing returns an event that was found, unless there was none or its author has deleted it.
+func (d *draft) standing(ev *nostr.Event, err error) *nostr.Event {
+	if !d.found(err) || ev == nil || d.asks(ev) {
+		return nil
+	}
+	return ev
 }
 
 var _ policy.Knowledge = (*draft)(nil)
 
 // Accepted implements [policy.Knowledge], as do the next ones.
-func (d *draft) Accepted(id string) (*nostr.Event, error) {
+func (d *draft) Accepted(id string) *nostr.Event {
 	if ev, said := d.events[id]; said {
 		return d.standing(ev, nil)
 	}
@@ -103,58 +125,85 @@ func (d *draft) Accepted(id string) (*nostr.Event, error) {
 }
 
 // AcceptedKind mostly reads no event.
-func (d *draft) AcceptedKind(id string) (kind int, accepted bool, err error) {
+func (d *draft) AcceptedKind(id string) (kind int, accepted bool) {
 	if _, said := d.events[id]; said || len(d.deletes) > 0 {
-		ev, err := d.Accepted(id)
+		ev := d.Accepted(id)
 		if ev == nil {
-			return 0, false, err
+			return 0, false
 		}
-		return ev.Kind, true, err
+		return ev.Kind, true
 	}
-	kind, err = d.view.Kind(id)
-	if errors.Is(err, eventdb.ErrNotFound) {
-		return 0, false, nil
-	}
-	return kind, err == nil, err
+	kind, err := d.view.Kind(id)
+	return kind, d.found(err)
 }
 
 // AcceptedAt reads what is at an address once for a batch: most events of a sync name the same few.
-func (d *draft) AcceptedAt(address nostr.Address) (*nostr.Event, error) {
-	if ev, said := d.at[address]; said {
-		return d.standing(ev, nil)
-	}
+func (d *draft) AcceptedAt(address nostr.Address) *nostr.Event {
+	ev, said := d.at[address]
 	// Only these kinds have addresses; what else a stranger writes as one is at none.
-	if !nostr.IsReplaceableKind(address.Kind) && !nostr.IsAddressableKind(address.Kind) {
-		return nil, nil
+	if !said && (nostr.IsReplaceableKind(address.Kind) || nostr.IsAddressableKind(address.Kind)) {
+		if ev = d.standing(d.view.Replaceable(address.Kind, address.PubKey, address.Identifier)); d.err == nil {
+			d.at[address] = ev
+		}
 	}
-	ev, err := d.standing(d.view.Replaceable(address.Kind, address.PubKey, address.Identifier))
-	if err == nil {
-		d.at[address] = ev
-	}
-	return ev, err
+	return d.standing(ev, nil)
 }
 
-// Holder tells of an event that has expired too. One that was deleted or removed holds nothing.
-func (d *draft) Holder(address nostr.Address) (holder eventdb.Entry, held bool, err error) {
-	if ev := d.at[address]; ev != nil && !d.asks(ev) {
-		holder, err = eventdb.EntryOf(ev)
-		return holder, err == nil, err
+// Superseded looks at an event that has expired too. One that was deleted or removed has no place.
+func (d *draft) Superseded(ev *nostr.Event) bool {
+	address, ok := nostr.AddressOf(ev)
+	if !ok {
+		return false
 	}
-	holder, held, err = d.view.Holder(address.Kind, address.PubKey, address.Identifier)
-	if !held || err != nil {
-		return holder, false, err
+	if have := d.at[address]; have != nil && !d.asks(have) {
+		return !nostr.Replaces(ev, have)
 	}
-	was := nostr.Event{ID: hex.EncodeToString(holder.ID[:]), PubKey: address.PubKey, Kind: address.Kind,
+	holder, is, err := d.view.Holder(address.Kind, address.PubKey, address.Identifier)
+	if !d.found(err) || !is {
+		return false
+	}
+	have := nostr.Event{ID: hex.EncodeToString(holder.ID[:]), PubKey: address.PubKey, Kind: address.Kind,
 		CreatedAt: holder.CreatedAt, Tags: nostr.Tags{{"d", address.Identifier}}}
-	_, left := d.events[was.ID]
-	return holder, !left && !d.asks(&was), nil
+	_, left := d.events[have.ID]
+	return !left && !d.asks(&have) && !nostr.Replaces(ev, &have)
 }
 
-func (d *draft) Deleted(ev *nostr.Event) (bool, error) {
-	if d.asks(ev) {
-		return true, nil
+func (d *draft) Announced(identifier string) *held.Directory {
+	if d.read[identifier] {
+		return d.announced
 	}
-	return d.view.Deleted(ev)
+	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Tags: nostr.TagMap{"d": {identifier}}}
+	for ev, err := range d.view.Query(d.ctx, filter) {
+		if !d.found(err) {
+			d.until = 0 // what is kept is not all
+			return d.announced
+		}
+		if ev.Tags.GetD() == identifier && !d.asks(ev) {
+			d.announce(ev)
+		}
+	}
+	d.read[identifier] = true
+	return d.announced
+}
+
+// announce keeps an accepted announcement in place of that before it.
+func (d *draft) announce(ev *nostr.Event) {
+	e, err := held.NewEntry(proto.Held{Event: ev, Identifier: ev.Tags.GetD()})
+	if err != nil {
+		return // it was accepted by other rules than today's
+	}
+	for _, before := range d.announced.At(e.Announcement.Ref.Address()) {
+		d.announced.Remove(before.Key)
+	}
+	d.announced.Add(e)
+	if at := eventdb.Expiration(ev); at != 0 {
+		d.until = min(d.until, at)
+	}
+}
+
+func (d *draft) Deleted(ev *nostr.Event) bool {
+	deleted, err := d.view.Deleted(ev)
+	return d.found(err) && deleted || d.asks(ev)
 }
 
 // vouchSteps bounds what is looked at of the accepted events that name one in one way, in steps
@@ -162,52 +211,43 @@ func (d *draft) Deleted(ev *nostr.Event) (bool, error) {
 // like; the newest thousands are all that is looked through for one that does.
 const vouchSteps = 10_000
 
-func (d *draft) Vouched(ev *nostr.Event) (bool, error) {
-	if vouched, err := d.vouchedBy(ev.ID, "e", "E", "q"); vouched || err != nil {
-		return vouched, err
-	}
+func (d *draft) Vouched(ev *nostr.Event) bool {
 	address, has := nostr.AddressOf(ev)
-	if !has {
-		return false, nil
-	}
-	return d.vouchedBy(address.String(), "a", "A", "q")
+	return d.vouchedBy(ev.ID, "e", "E", "q") || has && d.vouchedBy(address.String(), "a", "A", "q")
 }
 
 // vouchedBy reports whether an accepted event names an id or address in one of these tags.
-func (d *draft) vouchedBy(name string, tags ...string) (bool, error) {
+func (d *draft) vouchedBy(name string, tags ...string) bool {
 	for _, id := range d.named[name] {
-		if _, accepted, err := d.AcceptedKind(id); accepted || err != nil {
-			return accepted, err
+		if _, accepted := d.AcceptedKind(id); accepted {
+			return true
 		}
 	}
 	view := d.view.Within(vouchSteps)
 	for _, tag := range tags {
 		for other, err := range view.IDs(d.ctx, nostr.Filter{Tags: nostr.TagMap{tag: {name}}}) {
-			if errors.Is(err, eventdb.ErrTooBroad) {
+			if errors.Is(err, eventdb.ErrTooBroad) || !d.found(err) {
 				break
-			}
-			if err != nil {
-				return false, err
 			}
 			if !policy.Vouches(other.Kind) {
 				continue
 			}
-			if _, accepted, err := d.AcceptedKind(hex.EncodeToString(other.ID[:])); accepted || err != nil {
-				return accepted, err
+			if _, accepted := d.AcceptedKind(hex.EncodeToString(other.ID[:])); accepted {
+				return true
 			}
 		}
 	}
-	return false, nil
+	return false
 }
 
 // Accept takes an event into the log.
-func (d *draft) Accept(ev *nostr.Event) error {
+func (d *draft) Accept(ev *nostr.Event) {
+	if ev.Kind == nostr.KindAnnouncement {
+		d.Announced(ev.Tags.GetD())
+		d.announce(ev)
+	}
 	if address, ok := nostr.AddressOf(ev); ok {
-		before, err := d.AcceptedAt(address)
-		if err != nil {
-			return err
-		}
-		if before != nil {
+		if before := d.AcceptedAt(address); before != nil {
 			d.events[before.ID] = nil
 		}
 		d.at[address] = ev
@@ -218,23 +258,17 @@ func (d *draft) Accept(ev *nostr.Event) error {
 		}
 	}
 	d.events[ev.ID] = ev
-	switch ev.Kind {
-	case nostr.KindAnnouncement:
-		if c := d.announced[ev.Tags.GetD()]; c != nil {
-			c.add(ev, d.domain)
-		}
-	case nostr.KindDeletion:
-		if d.keepDeleted {
-			break
-		}
-		d.delete(ev)
-		for _, c := range d.announced {
-			if a := c.by[ev.PubKey]; a != nil && d.asks(a.Event) {
-				c.remove(ev.PubKey)
+	if ev.Kind != nostr.KindDeletion || d.KeepDeleted {
+		return
+	}
+	d.delete(ev)
+	for identifier := range d.read {
+		for _, e := range d.announced.At(nostr.RepoRef{PubKey: ev.PubKey, Identifier: identifier}.Address()) {
+			if d.asks(e.Event) {
+				d.announced.Remove(e.Key)
 			}
 		}
 	}
-	return nil
 }
 
 // Remove takes an accepted event out of the log, as if it had never been there. Announcements never
@@ -271,18 +305,18 @@ func (d *draft) HiddenBy(id string) string {
 	return name
 }
 
-func (d *draft) Wrote(pubkey string) (bool, error) {
+func (d *draft) Wrote(pubkey string) bool {
 	for _, err := range d.view.IDs(d.ctx, nostr.Filter{Authors: []string{pubkey}, Limit: 1}) {
-		return err == nil, err
+		return d.found(err)
 	}
-	return false, nil
+	return false
 }
 
 func (d *draft) RejectedBefore(id string) (string, bool) {
 	if r, said := d.rejections[id]; said {
 		return r.Reason, !r.taken
 	}
-	r, before := d.rejected.Find(id, d.now)
+	r, before := d.Rejected.Find(id, d.now)
 	return r.Reason, before
 }
 
@@ -298,7 +332,7 @@ func (d *draft) Reject(r proto.RejectedEvent) {
 func (d *draft) Forget(id string) {
 	r, said := d.rejections[id]
 	if !said {
-		before, is := d.rejected.Find(id, d.now)
+		before, is := d.Rejected.Find(id, d.now)
 		r.ID, r.Kind, r.taken = before.ID, before.Kind, !is
 	}
 	if !r.taken {
@@ -310,7 +344,7 @@ func (d *draft) Forget(id string) {
 // ids.
 func (d *draft) Arrived(keys []string) (ids []string) {
 	for _, key := range keys {
-		for _, r := range d.rejected.Waiting(key) {
+		for _, r := range d.Rejected.Waiting(key) {
 			if _, said := d.rejections[r.ID]; !said { // what was rejected again misses something else
 				ids = append(ids, r.ID)
 				d.Forget(r.ID)

@@ -85,13 +85,14 @@ func TestHolderIsTheIndexs(t *testing.T) {
 					now = clock
 					d := draftOver(t, index, noneHeld())
 					for _, ev := range tc.events[from:] {
-						if err := d.Accept(ev); err != nil {
-							t.Fatal(err)
-						}
+						d.Accept(ev)
 					}
-					holder, held, err := d.Holder(list)
-					if err != nil || held != (tc.holder != nil) || held && fmt.Sprintf("%x", holder.ID) != tc.holder.ID {
-						t.Errorf("%+v, %v, %v; want %v", holder, held, err, tc.holder)
+					for _, at := range []nostr.Timestamp{999, 1000, 1001, 2999, 3000, 3001} {
+						probe := made(10317, at)
+						want := tc.holder != nil && !nostr.Replaces(probe, tc.holder)
+						if got := d.Superseded(probe); got != want || d.err != nil {
+							t.Fatalf("an event of %d is superseded: %v, %v; want %v", at, got, d.err, want)
+						}
 					}
 				})
 			}
@@ -143,11 +144,9 @@ func TestVouched(t *testing.T) {
 			}
 			d := draftOver(t, index, noneHeld())
 			for _, ev := range tc.batch {
-				if err := d.Accept(ev); err != nil {
-					t.Fatal(err)
-				}
+				d.Accept(ev)
 			}
-			if got, err := d.Vouched(profile); err != nil || got != tc.want {
+			if got, err := d.Vouched(profile), d.failure(); err != nil || got != tc.want {
 				t.Errorf("%v, %v; want %v", got, err, tc.want)
 			}
 		})
@@ -182,11 +181,9 @@ func TestWhoListsUsNamesFirst(t *testing.T) {
 		{naming(4, 5000, true), 4, 4},
 		{by(4, 5, 6000, nostr.Tag{"a", "30617:" + fmt.Sprintf("%064x", 4) + ":x"}), 2, 3},
 	} {
-		if err := d.Accept(step.accept); err != nil {
-			t.Fatal(err)
-		}
-		list, err := d.AcceptedNaming("x", maintainer)
-		if err != nil || len(list) != step.all || list[0].Ref.PubKey != fmt.Sprintf("%064x", step.first) {
+		d.Accept(step.accept)
+		list, err := d.Announced("x").Naming("x", maintainer), d.failure()
+		if err != nil || len(list) != step.all || list[0].Event.PubKey != fmt.Sprintf("%064x", step.first) {
 			t.Fatalf("after %s: %d, first %.4v, %v; want %d, first %d", step.accept, len(list), list, err, step.all, step.first)
 		}
 	}

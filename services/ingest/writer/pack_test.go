@@ -105,9 +105,10 @@ type baffled struct {
 	id string
 }
 
-func (p *baffled) Decide(k policy.Knowledge, c *policy.Candidate) (policy.Decision, error) {
+func (p *baffled) Decide(k policy.Knowledge, c *policy.Candidate) policy.Decision {
 	if c.Event.ID == p.id {
-		return policy.Decision{}, errors.New("too many open files")
+		k.(*draft).err = errors.New("too many open files")
+		return policy.Decision{}
 	}
 	return p.Policy.Decide(k, c)
 }

@@ -22,12 +22,12 @@ import (
 	"tendril.dev/services/ingest/policy"
 )
 
-// Policy decides candidates; *policy.Policy does. An error is one of reading.
+// Policy decides candidates; *policy.Policy does.
 type Policy interface {
-	Decide(policy.Knowledge, *policy.Candidate) (policy.Decision, error)
+	Decide(policy.Knowledge, *policy.Candidate) policy.Decision
 	// OfServed reports whether an event is one of an owner or maintainer of a served repository,
 	// for that repository.
-	OfServed(policy.Knowledge, *nostr.Event) (bool, error)
+	OfServed(policy.Knowledge, *nostr.Event) bool
 }
 
 // Options is what a writer works with. Index, Held and Rejected are followed from their streams by
