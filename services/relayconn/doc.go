@@ -16,14 +16,12 @@
 //
 //	wire.Conn.Read           one message of the WebSocket, bounded
 //	wire.Parse               EVENT, strictly; the signature is not checked yet
-//	wire.Inbox.Put           waits for the session, bounded in bytes
 //	session.Session.hear     the request that it belongs to
 //	session.hearEvent        it matches what was asked for, is fresh, and is not known
 //	intake.Stream.Take       joins copies from other relays; waits for room
 //	intake.Intake.work       in batches, live before past
 //	intake.Intake.ask        is it accepted already? The index or ingest says so
-//	intake.Intake.check      id and signature, once
-//	intake.Intake.offer      once, though several relays brought it
+//	intake.Intake.decide     verified once and offered once, though several relays brought it
 //	candidates.Sender.Offer  many events in one message, sent again until they have verdicts
 //	ingest's writer          verifies, decides, and appends to the log in one atomic batch
 //	session.Session.judged   the verdict: the batch has one event less to wait for

@@ -196,7 +196,7 @@ func TestDayIsNotForgotten(t *testing.T) {
 	l.state = open(t, bucket(t))
 	due := time.Now().Add(-time.Minute).UTC().Round(0)
 	l.daily = due
-	l.ended(t.Context(), time.Now(), errEnded)
+	l.ended(t.Context(), time.Now(), errors.New("gone"))
 	if !l.daily.Equal(due) || !l.state.value.NextDaily.Equal(due) {
 		t.Errorf("after the connection: due %v, written %v, want %v", l.daily, l.state.value.NextDaily, due)
 	}

@@ -1,6 +1,7 @@
 package relayconn
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -23,7 +24,7 @@ func TestStart(t *testing.T) {
 	caughtUp := func(l *life) { l.status.CaughtUp = true; l.held(after(30)) }
 	end := func(l *life, minutes int, st session.Status) {
 		l.status = st
-		l.ended(t.Context(), after(minutes), errEnded)
+		l.ended(t.Context(), after(minutes), errors.New("gone"))
 	}
 	whole := session.Status{CaughtUp: true}
 	for name, tc := range map[string]struct {

@@ -18,19 +18,16 @@ import (
 	"tendril.dev/services/relayconn/wire"
 )
 
-var (
-	// errEnded: the session ended without an error of its own.
-	errEnded = errors.New("the relay closed the connection")
-	// errWithdrawn: nothing is wanted of the relay any more.
-	errWithdrawn = errors.New("the relay is no target any more")
-)
+// errWithdrawn: nothing is wanted of the relay any more.
+var errWithdrawn = errors.New("the relay is no target any more")
 
 // talk runs a session on a connection until either ends.
 func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) error {
 	group, ctx := errgroup.WithContext(ctx)
 	o := &observer{life: l, statuses: make(chan session.Status, 1), warned: map[proto.Source]bool{}}
 	document := make(chan wire.Document, 1)
-	inbox := wire.NewInbox()
+	messages := make(chan wire.Message)
+	var lost error // why reading has ended
 	var reconciling *session.Negentropy
 	if l.Negentropy != nil {
 		with := *l.Negentropy
@@ -54,7 +51,18 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 	replace(l.target.Changed, struct{}{})
 	day := time.NewTimer(time.Until(l.daily))
 	defer day.Stop()
-	group.Go(func() error { return inbox.Fill(ctx, conn.Read) })
+	group.Go(func() error {
+		defer close(messages) // what the relay says last is heard: it may be why it goes
+		lost = conn.Read(ctx, func(m wire.Message) error {
+			select {
+			case messages <- m:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		return nil
+	})
 	group.Go(func() error { return conn.KeepAlive(ctx) })
 	group.Go(func() error { // beside the start, which does not wait for it
 		if d, err := wire.FetchDocument(ctx, l.Guard.HTTPClient(), l.url); err != nil {
@@ -65,10 +73,13 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 		return nil
 	})
 	group.Go(func() error {
-		if err := s.Run(ctx, start, inbox.Messages(), l.target.Changed, day.C); err != nil {
+		if err := s.Run(ctx, start, messages, l.target.Changed, day.C); err != nil {
 			return fmt.Errorf("session: %w", err)
 		}
-		return errEnded
+		if ctx.Err() != nil {
+			return nil
+		}
+		return lost
 	})
 	group.Go(func() error { return l.tend(ctx, o, day) })
 	err := group.Wait()

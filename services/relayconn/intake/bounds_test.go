@@ -20,7 +20,7 @@ import (
 func TestPushBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t, func(o *intake.Options) { o.CheckSignature = func(*nostr.Event) error { return nil } })
+		p := newPlay(t, func(o *intake.Options) { o.Signed = func(*nostr.Event) bool { return true } })
 		p.full = make(chan struct{})
 		p.run(t)
 		var e ends

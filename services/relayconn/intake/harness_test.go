@@ -50,7 +50,7 @@ type play struct {
 // newPlay begins an intake in the bubble of the test. change may alter its options.
 func newPlay(t testing.TB, change func(*intake.Options)) *play {
 	p := &play{checked: map[string]int{}, stored: map[string]bool{}}
-	o := intake.Options{Offerer: p, Stored: p, CheckSignature: p.check, Workers: 2}
+	o := intake.Options{Offerer: p, Stored: p, Signed: p.check, Workers: 2}
 	if change != nil {
 		change(&o)
 	}
@@ -81,7 +81,7 @@ func (p *play) Has(_ context.Context, ids [][32]byte) (has []bool, err error) {
 	return has, nil
 }
 
-func (p *play) check(ev *nostr.Event) error {
+func (p *play) check(ev *nostr.Event) bool {
 	p.mu.Lock()
 	p.checked[ev.Sig]++
 	p.order = append(p.order, ev.Content)
@@ -90,7 +90,7 @@ func (p *play) check(ev *nostr.Event) error {
 	if checks != nil {
 		<-checks
 	}
-	return intake.CheckSignature(ev)
+	return nostr.Signed(ev)
 }
 
 func (p *play) Offer(ctx context.Context, c candidates.Candidate) error {

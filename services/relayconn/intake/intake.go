@@ -2,18 +2,19 @@
 // event is verified once and offered to ingest once, however many relays bring it, and all who have
 // brought it hear its verdict. What is stored already is neither.
 //
-// What one connection brings stands in its own two queues, live and past, each of which one
-// goroutine works off in order: is it known, is it genuine, offer. Live events do not wait for the
-// past. All that waits is bounded in bytes: where there is no room, who brings more waits, and
+// Live events have a queue and a goroutine of their own, so that they do not wait for the past. All
+// that waits is bounded in bytes: where there is no room, a connection that brings more waits, and
 // reads nothing from its relay meanwhile.
 package intake
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
+	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -24,9 +25,18 @@ import (
 	"tendril.dev/proto"
 )
 
-// ErrEnded: the intake's Run has ended. An event that was on its way then may have been decided or
-// not.
-var ErrEnded = errors.New("the intake has ended")
+var (
+	// ErrEnded: the intake's Run has ended. An event that was on its way then may have been decided
+	// or not.
+	ErrEnded = errors.New("the intake has ended")
+	// ErrForged is wrapped by the errors that say why an event is not what it claims to be. The
+	// relay has not checked it, or has made it up.
+	ErrForged = errors.New("not a genuine event")
+
+	errForm      = fmt.Errorf("%w: its id, public key or signature is not lower-case hex of the right length", ErrForged)
+	errID        = fmt.Errorf("%w: it has another id", ErrForged)
+	errSignature = fmt.Errorf("%w: its signature is wrong", ErrForged)
+)
 
 const (
 	// recentIDs is how many ids of stored events are remembered: relays that have the same bring it
@@ -36,11 +46,10 @@ const (
 	// taken in together and not handed on; streamRoom is what one connection may have of either. A
 	// larger event waits until it is alone.
 	liveRoom, pastRoom, streamRoom = 4 << 20, 8 << 20, 2 << 20
-	// copyRoom is about what an event takes that another connection has brought before.
-	copyRoom = 1024
-	// perBatch is how many events of a connection are prepared together, and asksAtOnce how many
-	// questions what is stored are under way at once.
-	perBatch, asksAtOnce = 256, 4
+	// leastRoom is what an event counts at least, so that the room bounds how many there are.
+	leastRoom = 1 << 10
+	// perBatch is how many events are asked about together.
+	perBatch = 256
 )
 
 // Offerer takes candidates; *candidates.Sender is one.
@@ -58,12 +67,11 @@ type Store interface {
 // Options are what an intake needs.
 type Options struct {
 	Offerer Offerer
-	// Stored is asked about many events at once. Nil: nothing is asked.
-	Stored Store
-	// CheckSignature is [CheckSignature] if nil. It is asked only when the id is right.
-	CheckSignature func(*nostr.Event) error
-	// Workers is how many events are verified at once; 0: as many as run goroutines at once, but
-	// for one, and two at least.
+	Stored  Store // nil: nothing is asked
+	// Signed is nostr.Signed if nil. It is asked only when the id is right.
+	Signed func(*nostr.Event) bool
+	// Workers is how many events of the past are verified at once; 0: as many as run goroutines at
+	// once, but for one, and two at least.
 	Workers int
 	Metrics prometheus.Registerer // nil: what is counted is not shown
 }
@@ -83,7 +91,7 @@ type Result struct {
 	// Event is the event as it was brought first. Who waits for the end need not keep a copy.
 	Event   *nostr.Event
 	Verdict proto.Verdict
-	// Copy: another connection has brought the event before, and hears the same verdict.
+	// Copy: the event was brought before, and who brought it hears the verdict.
 	Copy bool
 	// Known: the event is stored already, and was not verified.
 	Known bool
@@ -92,60 +100,69 @@ type Result struct {
 	Err error
 }
 
-// class tells live events from those of the past.
-type class int
+// key is what makes an event and its signature one thing. The signature belongs to it because a
+// copy with the right id and a wrong signature must not speak for the good one.
+type key struct {
+	id  [32]byte
+	sig [64]byte
+}
 
-const (
-	live class = iota
-	past
-	classes
-)
+// keyOf reads the key of an event whose id is right, so that two with the same key are the same to
+// the last byte. The public key is looked at too, because go-nostr writes into an array of 32 bytes
+// also what is longer.
+func keyOf(ev *nostr.Event) (k key, err error) {
+	switch {
+	case !nostr.ReadHex(k.id[:], ev.ID) || !nostr.ReadHex(k.sig[:], ev.Sig) || !nostr.IsHex64(ev.PubKey):
+		return k, errForm
+	case !nostr.HasID(ev):
+		return k, errID
+	}
+	return k, nil
+}
 
 // pending is an event that is on its way: from when the first connection brings it until its
 // verdict.
 type pending struct {
 	key     key
 	event   *nostr.Event
-	checked sync.Once
-	forged  error // valid after checked
-	stored  bool  // which another process has said
-	asked   bool
-	// offered and urgent: a connection offers it, or has; as live.
-	offered, urgent, ended bool
-	waiters                []func(Result)
+	offered bool // it is genuine therefore
+	urgent  bool // it stands in the queue of live events
+	waiters []waiter
 }
 
-// entry is an event in a queue. The same pending may stand in those of several connections.
+type waiter struct {
+	stream *Stream
+	done   func(Result)
+}
+
+// entry is an event in a queue.
 type entry struct {
 	*pending
-	release func() // gives the room back
+	relay   string
 	lane    proto.Lane
 	source  proto.Source
+	release func() // gives the room back
 }
 
-// queue is what one connection has brought of one class and was not handed on.
+// queue is what was brought and not handed on.
 type queue struct {
-	relay   string
-	class   class
-	entries []entry // in the order in which they came
-	working bool    // a goroutine works them off
+	room    *limit.Fair
+	entries chan entry // has place for all that there is room for
+}
+
+func newQueue(room int64) queue {
+	return queue{room: limit.NewFair(room, streamRoom), entries: make(chan entry, room/leastRoom)}
 }
 
 // Intake is safe for concurrent use.
 type Intake struct {
-	o       Options
-	room    [classes]*limit.Fair
-	asks    [classes]chan struct{}
-	workers chan struct{}
-	begun   chan struct{}
-	life    context.Context // of what is being offered
-	cut     context.CancelFunc
+	o          Options
+	live, past queue
 
 	mu      sync.Mutex
 	over    bool
 	pending map[key]*pending
 	stored  recent
-	working sync.WaitGroup
 
 	verified      *prometheus.CounterVec
 	copies, known prometheus.Counter
@@ -153,52 +170,53 @@ type Intake struct {
 
 // New makes an intake. What is brought before Run waits for it.
 func New(o Options) *Intake {
-	if o.CheckSignature == nil {
-		o.CheckSignature = CheckSignature
+	if o.Signed == nil {
+		o.Signed = nostr.Signed
 	}
-	if o.Workers == 0 {
-		o.Workers = max(2, runtime.GOMAXPROCS(0)-1)
-	}
-	i := &Intake{
-		o: o, room: [classes]*limit.Fair{live: limit.NewFair(liveRoom, streamRoom), past: limit.NewFair(pastRoom, streamRoom)},
-		workers: make(chan struct{}, o.Workers), begun: make(chan struct{}), pending: map[key]*pending{},
-	}
+	o.Workers = cmp.Or(o.Workers, max(2, runtime.GOMAXPROCS(0)-1))
 	metrics, opts := promauto.With(o.Metrics), func(name, help string) prometheus.CounterOpts {
 		return prometheus.CounterOpts{Name: "ngit_sync_" + name, Help: help}
 	}
-	i.verified = metrics.NewCounterVec(opts("events_verified_total", "Events from relays that were verified, and how: genuine, or with a wrong id or signature."), []string{"result"})
-	i.copies = metrics.NewCounter(opts("event_copies_total", "Events from relays that were on their way from another relay already, and were not verified and offered again."))
-	i.known = metrics.NewCounter(opts("events_known_total", "Events from relays that were found to be accepted already; they were not verified and offered again."))
-	for c := range i.asks {
-		i.asks[c] = make(chan struct{}, asksAtOnce)
+	return &Intake{
+		o: o, live: newQueue(liveRoom), past: newQueue(pastRoom), pending: map[key]*pending{},
+		verified: metrics.NewCounterVec(opts("events_verified_total", "Events from relays that were verified, and how: genuine, or with a wrong id or signature."), []string{"result"}),
+		copies:   metrics.NewCounter(opts("event_copies_total", "Events from relays that were on their way from another relay already, and were not verified and offered again.")),
+		known:    metrics.NewCounter(opts("events_known_total", "Events from relays that were found to be accepted already; they were not verified and offered again.")),
 	}
-	i.life, i.cut = context.WithCancel(context.Background())
-	return i
 }
 
 // Run verifies and offers until ctx ends. Then what is on its way ends with [ErrEnded], unless it
 // has been offered: of that the offerer's end is heard. It runs once.
 func (i *Intake) Run(ctx context.Context) error {
-	close(i.begun)
-	<-ctx.Done()
+	var working sync.WaitGroup
+	working.Go(func() { i.work(ctx, i.live) })
+	for range i.o.Workers {
+		working.Go(func() { i.work(ctx, i.past) })
+	}
+	working.Wait()
+	var left []*pending
 	i.mu.Lock()
 	i.over = true
-	i.mu.Unlock()
-	i.cut()
-	i.working.Wait()
-	i.mu.Lock()
-	var left []*pending
-	for _, f := range i.pending {
-		if !f.offered {
-			left = append(left, f)
+	for _, p := range i.pending {
+		if !p.offered {
+			left = append(left, p)
 		}
 	}
 	i.mu.Unlock()
-	for _, f := range left {
-		i.end(f, Result{Err: ErrEnded})
+	for _, p := range left {
+		i.end(p, Result{Err: ErrEnded})
 	}
 	return nil
 }
+
+// Stream is what one connection to a relay brings.
+type Stream struct {
+	*Intake
+	relay string
+}
+
+// Open makes a stream for a connection to a relay, which is named by its normalised URL.
+func (i *Intake) Open(relay string) *Stream { return &Stream{i, relay} }
 
 // Known reports whether it was found lately that the event of that id (64 hex digits) is stored, so
 // that it need not be taken in.
@@ -212,239 +230,162 @@ func (i *Intake) Known(id string) bool {
 	return i.stored.has(bin)
 }
 
-// Stream is what one connection to a relay brings. One goroutine at a time may use it; what it has
-// brought goes on when the connection has ended.
-type Stream struct {
-	intake *Intake
-	queues [classes]*queue
-}
-
-// Open makes a stream for a connection to a relay, which is named by its normalised URL.
-func (i *Intake) Open(relay string) *Stream {
-	return &Stream{i, [classes]*queue{{relay: relay, class: live}, {relay: relay, class: past}}}
-}
-
-// Known is that of the intake.
-func (s *Stream) Known(id string) bool { return s.intake.Known(id) }
-
 // Take takes in an event. It blocks while there is no room, until ctx ends, and says whether
 // it did. After an error Done is not called; [ErrEnded] is one.
 func (s *Stream) Take(ctx context.Context, a Arrival) (waited bool, err error) {
-	i := s.intake
 	k, err := keyOf(a.Event)
 	if err != nil {
-		i.verified.WithLabelValues("id").Inc()
+		s.verified.WithLabelValues("id").Inc()
 		a.Done(Result{Event: a.Event, Err: err})
 		return false, nil
 	}
-	q := s.queues[past]
-	if a.Lane == proto.LaneSyncLive {
-		q = s.queues[live]
+	q, live := s.past, a.Lane == proto.LaneSyncLive
+	if live {
+		q = s.live
 	}
-	size := min(nostr.Memory(a.Event), streamRoom)
-	i.mu.Lock()
-	if i.pending[k] != nil {
-		size = copyRoom
+	size := max(leastRoom, min(nostr.Memory(a.Event), streamRoom))
+	release, err := q.room.Try(s.relay, size)
+	if waited = err != nil; waited {
+		if release, err = q.room.AcquireN(ctx, s.relay, size); err != nil {
+			return true, err
+		}
 	}
-	i.mu.Unlock()
-	release, err := i.room[q.class].Try(q.relay, size)
-	if err != nil {
-		waited = true
-		release, err = i.room[q.class].AcquireN(ctx, q.relay, size)
-	}
-	if err != nil {
-		return waited, err
-	}
-	stored, err := i.admit(k, a, q, release)
-	if err != nil || stored {
+	queued, ended, err := s.join(k, a, live)
+	if queued == nil {
 		release()
+	} else {
+		q.entries <- entry{queued, s.relay, a.Lane, a.Source, release}
 	}
-	if stored {
+	if ended {
 		a.Done(Result{Event: a.Event, Verdict: proto.Verdict{ID: a.Event.ID, Kind: a.Event.Kind, Outcome: proto.Duplicate}, Copy: true})
 	}
 	return waited, err
 }
 
-// admit puts an arrival for which there is room into its queue, as a pending of its own or as one
-// more copy of one. It does neither if the event has been stored meanwhile.
-func (i *Intake) admit(k key, a Arrival, q *queue, release func()) (stored bool, err error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	f := i.pending[k]
+// join has an arrival wait for the end of its event, which must be queued if it is new, or has only
+// come as one of the past so far. The arrival ends at once if the event is stored, or waits for this
+// stream already.
+func (s *Stream) join(k key, a Arrival, live bool) (queue *pending, ended bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, again := s.pending[k], true
 	switch {
-	case i.over:
-		return false, ErrEnded
-	case f != nil:
-		i.copies.Inc()
-	case i.stored.has(k.id):
-		return true, nil
+	case s.over:
+		return nil, false, ErrEnded
+	case p == nil && s.stored.has(k.id):
+		return nil, true, nil
+	case p == nil:
+		p, again = &pending{key: k, event: a.Event}, false
+		s.pending[k] = p
 	default:
-		f = &pending{key: k, event: a.Event}
-		i.pending[k] = f
+		s.copies.Inc()
+		ended = slices.ContainsFunc(p.waiters, func(w waiter) bool { return w.stream == s })
 	}
-	f.waiters = append(f.waiters, a.Done)
-	q.entries = append(q.entries, entry{pending: f, release: release, lane: a.Lane, source: a.Source})
-	if !q.working {
-		q.working = true
-		i.working.Go(func() { i.work(q) })
+	if !ended {
+		p.waiters = append(p.waiters, waiter{s, a.Done})
 	}
-	return false, nil
+	if again && (!live || p.urgent) {
+		return nil, ended, nil
+	}
+	p.urgent = live
+	return p, ended, nil
 }
 
-// work works off a queue until nothing is left.
-func (i *Intake) work(q *queue) {
-	select {
-	case <-i.begun:
-	case <-i.life.Done():
-	}
+// work works off a queue until ctx ends, many events at a time if there are.
+func (i *Intake) work(ctx context.Context, q queue) {
+	var batch []entry
 	for {
-		i.mu.Lock()
-		batch := q.entries[:min(len(q.entries), perBatch)]
-		if q.entries = q.entries[len(batch):]; len(batch) == 0 {
-			q.working, q.entries = false, nil
-			i.mu.Unlock()
+		select {
+		case <-ctx.Done():
 			return
+		case e := <-q.entries:
+			batch = append(batch[:0], e)
 		}
-		i.mu.Unlock()
-		i.prepare(q.class, batch)
-		for n, e := range batch {
-			i.offer(q, e)
-			e.release()
-			batch[n] = entry{} // which others wait behind
-		}
-	}
-}
-
-// prepare finds out of some events whether they are stored and whether they are genuine. Those of
-// the past are verified by a few workers of the process, and live ones where they are.
-func (i *Intake) prepare(c class, entries []entry) {
-	if i.o.Stored != nil {
-		i.ask(c, entries)
-	}
-	if c == live {
-		for _, e := range entries {
-			i.check(e.pending)
-		}
-		return
-	}
-	var work sync.WaitGroup
-	var next atomic.Int64
-	for range min(len(entries), cap(i.workers)) {
-		work.Go(func() {
-			for n := next.Add(1) - 1; n < int64(len(entries)); n = next.Add(1) - 1 {
-				i.workers <- struct{}{}
-				i.check(entries[n].pending)
-				<-i.workers
-				// Without this, who else has something to do waits until the scheduler cuts in,
-				// after 10 ms.
-				runtime.Gosched()
+		for len(batch) < perBatch && len(q.entries) > 0 {
+			select {
+			case e := <-q.entries:
+				batch = append(batch, e)
+			default: // another worker was faster
 			}
-		})
-	}
-	work.Wait()
-}
-
-// check verifies an event once that is not stored.
-func (i *Intake) check(f *pending) {
-	f.checked.Do(func() {
-		i.mu.Lock()
-		stored := f.stored
-		i.mu.Unlock()
-		if !stored && i.life.Err() == nil {
-			f.forged = i.verify(f)
 		}
-	})
+		stored := i.ask(ctx, batch)
+		for n, e := range batch {
+			if ctx.Err() != nil {
+				return
+			}
+			i.decide(ctx, e, stored[n])
+			e.release()
+			// Without this, others wait until the scheduler cuts in, after 10 ms.
+			runtime.Gosched()
+		}
+		clear(batch)
+	}
 }
 
-// ask asks which events are stored. Where there is no answer, ingest says what is stored.
-func (i *Intake) ask(c class, entries []entry) {
-	var unasked []*pending
-	var ids [][32]byte
-	i.asks[c] <- struct{}{}
-	defer func() { <-i.asks[c] }()
-	i.mu.Lock()
-	for _, e := range entries {
-		if !e.asked {
-			e.asked = true
-			unasked, ids = append(unasked, e.pending), append(ids, e.key.id)
+// ask asks which events are stored. Where there is no answer, ingest says so later.
+func (i *Intake) ask(ctx context.Context, batch []entry) []bool {
+	if i.o.Stored != nil {
+		ids := make([][32]byte, len(batch))
+		for n, e := range batch {
+			ids[n] = e.key.id
+		}
+		if stored, err := i.o.Stored.Has(ctx, ids); err == nil {
+			return stored
 		}
 	}
-	i.mu.Unlock()
-	if len(ids) == 0 {
-		return
-	}
-	has, err := i.o.Stored.Has(i.life, ids)
-	if err != nil {
-		return
-	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	for n, f := range unasked {
-		if f.stored = has[n]; has[n] {
-			i.stored.add(f.key.id)
-			i.known.Inc()
-		}
-	}
+	return make([]bool, len(batch))
 }
 
-// verify looks whether an event whose id is right is its author's.
-func (i *Intake) verify(f *pending) error {
-	if err := i.o.CheckSignature(f.event); err != nil {
-		i.verified.WithLabelValues("signature").Inc()
-		return err
-	}
-	i.verified.WithLabelValues("genuine").Inc()
-	return nil
-}
-
-// offer hands on an event, unless another connection has.
-func (i *Intake) offer(q *queue, e entry) {
-	f := e.pending
+// decide ends an event that is stored or forged, and offers it otherwise. One that also came live
+// is offered a second time if its offer as one of the past may still wait.
+func (i *Intake) decide(ctx context.Context, e entry, stored bool) {
+	p := e.pending
 	i.mu.Lock()
-	again := f.offered && (q.class != live || f.urgent)
-	if f.ended || again || i.over {
-		i.mu.Unlock()
-		return
-	}
-	stored := f.stored
-	if f.forged == nil && !stored {
-		f.offered, f.urgent = true, f.urgent || q.class == live
-	}
+	ended, offered := i.pending[p.key] != p, p.offered
 	i.mu.Unlock()
 	switch {
+	case ended || offered && e.lane != proto.LaneSyncLive:
+		return
 	case stored:
-		i.end(f, Result{Verdict: proto.Verdict{ID: f.event.ID, Kind: f.event.Kind, Outcome: proto.Duplicate}, Known: true})
-	case f.forged != nil:
-		i.end(f, Result{Err: f.forged})
+		i.known.Inc()
+		i.end(p, Result{Verdict: proto.Verdict{ID: p.event.ID, Kind: p.event.Kind, Outcome: proto.Duplicate}, Known: true})
+		return
+	case offered:
+	case !i.o.Signed(p.event):
+		i.verified.WithLabelValues("signature").Inc()
+		i.end(p, Result{Err: errSignature})
+		return
 	default:
-		err := i.o.Offerer.Offer(i.life, candidates.Candidate{
-			Event: f.event, Lane: e.lane, Source: e.source, Relay: q.relay,
-			Done: func(v proto.Verdict, err error) { i.end(f, Result{Verdict: v, Err: err}) },
-		})
-		if err != nil {
-			i.end(f, Result{Err: err})
-		}
+		i.verified.WithLabelValues("genuine").Inc()
+	}
+	i.mu.Lock()
+	p.offered = true
+	i.mu.Unlock()
+	err := i.o.Offerer.Offer(ctx, candidates.Candidate{
+		Event: p.event, Lane: e.lane, Source: e.source, Relay: e.relay,
+		Done: func(v proto.Verdict, err error) { i.end(p, Result{Verdict: v, Err: err}) },
+	})
+	if err != nil {
+		i.end(p, Result{Err: err})
 	}
 }
 
 // end tells all who have brought an event how it ended. Only the first end counts.
-func (i *Intake) end(f *pending, r Result) {
+func (i *Intake) end(p *pending, r Result) {
 	i.mu.Lock()
-	if f.ended {
+	if i.pending[p.key] != p {
 		i.mu.Unlock()
 		return
 	}
-	f.ended = true
-	delete(i.pending, f.key)
-	waiters := f.waiters
-	f.waiters, r.Event = nil, f.event
-	if r.Err == nil && r.Verdict.Outcome == proto.Accepted {
-		i.stored.add(f.key.id)
+	delete(i.pending, p.key)
+	if r.Known || r.Err == nil && r.Verdict.Outcome == proto.Accepted {
+		i.stored.add(p.key.id)
 	}
 	i.mu.Unlock()
-	for n, done := range waiters {
+	r.Event = p.event
+	for n, w := range p.waiters { // which nobody appends to any more
 		r.Copy = n > 0
-		done(r)
+		w.done(r)
 	}
 }
 

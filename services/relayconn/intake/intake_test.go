@@ -9,7 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/intake"
@@ -197,41 +196,6 @@ func TestLiveBeforePast(t *testing.T) {
 		synctest.Wait()
 		if e.count(any) != 30 || first.count(any) != 3 {
 			t.Errorf("%d and %d ends, want one each", e.count(any), first.count(any))
-		}
-	})
-}
-
-// stuck is an ingest that takes nothing of one relay.
-type stuck struct{ *play }
-
-func (s stuck) Offer(ctx context.Context, c candidates.Candidate) error {
-	if c.Relay == "wss://stuck" {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	return s.play.Offer(ctx, c)
-}
-
-// TestNoRelayStopsAnother: what ingest does not take of one relay holds up neither another's events
-// nor another's copies of the same.
-func TestNoRelayStopsAnother(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t, nil)
-		p.Intake = intake.New(intake.Options{Offerer: stuck{p}, Stored: p})
-		p.run(t)
-		var e ends
-		bad, good := p.Open("wss://stuck"), p.Open("wss://good")
-		for n := range 20 {
-			take(t, bad, historic(event20(t, n), e.done))
-		}
-		synctest.Wait()
-		for n := range 40 {
-			take(t, good, historic(event20(t, n), e.done))
-		}
-		synctest.Wait()
-		if n := len(p.contents()); n != 39 { // the first one is being offered still
-			t.Errorf("%d events were offered", n)
 		}
 	})
 }

@@ -48,7 +48,6 @@ func (s *Session) hearAll(ctx context.Context, m wire.Message, more <-chan wire.
 
 // hear takes in one message of the relay.
 func (s *Session) hear(ctx context.Context, m wire.Message) error {
-	m.Heard()
 	now := time.Now()
 	if m.Kind == wire.Event {
 		return s.hearEvent(ctx, m, now)

@@ -17,9 +17,9 @@ import (
 // that it gives, or it is closed.
 func verifying(t *testing.T) (p *play, checks chan struct{}) {
 	p, checks = newPlay(t), make(chan struct{})
-	in := intake.New(intake.Options{Offerer: p, CheckSignature: func(ev *nostr.Event) error {
+	in := intake.New(intake.Options{Offerer: p, Signed: func(ev *nostr.Event) bool {
 		<-checks
-		return intake.CheckSignature(ev)
+		return nostr.Signed(ev)
 	}})
 	go in.Run(t.Context())
 	p.session.Intake = in.Open("wss://r.example.com")

@@ -56,7 +56,7 @@ func (a *Limits) Less(filters int) { a.filters = filters / 2 }
 
 // room is how many subscriptions the relay takes; 0: that is not known.
 func (a *Limits) room() int {
-	room := a.said.Subscriptions
+	room := max(a.said.Subscriptions, 0)
 	if room > 0 {
 		room = max(room, fewestSubscriptions)
 	}

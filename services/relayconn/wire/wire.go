@@ -44,9 +44,6 @@ type Message struct {
 	Reason string       // of CLOSED, NOTICE and NEG-ERR, cut to a bounded length; the challenge of AUTH
 	// Frame is what NEG-MSG says in the protocol of NIP-77; empty: it is no such message.
 	Frame []byte
-
-	inbox *Inbox // in which it takes up room until it is heard; nil: in none
-	room  int64  // that it takes up there, in bytes
 }
 
 const (
@@ -69,9 +66,7 @@ type Conn struct {
 	most  int64        // bytes of a message
 	busy  atomic.Bool  // a message is being handled, so nothing is read, a pong neither
 	count atomic.Int64 // messages that came
-	// The message that is being read, and its source. They belong to Read.
-	input bytes.Buffer
-	limit io.LimitedReader
+	input bytes.Buffer // the message that is being read
 }
 
 // Dial connects. ctx bounds the opening only; maxMessage is the largest message taken, in bytes.
@@ -128,7 +123,12 @@ func (c *Conn) next() (Message, error) {
 	if err != nil {
 		return Message{}, err
 	}
-	data, err := c.readAll(r)
+	if c.input.Cap() > keptInput {
+		c.input = bytes.Buffer{}
+	}
+	c.input.Reset()
+	_, err = c.input.ReadFrom(io.LimitReader(r, c.most+1))
+	data := c.input.Bytes()
 	if err == nil && int64(len(data)) > c.most {
 		_, err = io.Copy(io.Discard, r)
 	}
@@ -148,18 +148,6 @@ func (c *Conn) next() (Message, error) {
 		return Message{}, fmt.Errorf("%w: %w", errGarbage, err)
 	}
 	return m, nil
-}
-
-// readAll reads a message, or as much of one that is too large as shows that it is. What it gives
-// is good until the next one is read.
-func (c *Conn) readAll(r io.Reader) ([]byte, error) {
-	if c.input.Cap() > keptInput {
-		c.input = bytes.Buffer{}
-	}
-	c.input.Reset()
-	c.limit = io.LimitedReader{R: r, N: c.most + 1}
-	_, err := c.input.ReadFrom(&c.limit)
-	return c.input.Bytes(), err
 }
 
 // Req opens a subscription.
