@@ -78,6 +78,8 @@ func (b *Bus) connectOptions(o Options) []nats.Option {
 		nats.PingInterval(pingEvery),
 		nats.MaxPingsOutstanding(pingsOut),
 		nats.FlusherTimeout(writeTimeout),
+		// Each request for a batch makes a queue: the default of 65,536 places takes half a megabyte.
+		nats.SyncQueueLen(4 * batchMessages),
 		// What is written while NATS is away fails at once. Kept back and sent to a server that has
 		// other streams now, a compare-and-set would mean something else.
 		nats.ReconnectBufSize(-1),
