@@ -93,18 +93,68 @@ type ending struct {
 // told first.
 func (e ending) isOver() bool { return e.noted && !e.until.IsZero() && !time.Now().Before(e.until) }
 
+// howItEnds reads from the log how the hosting of a repository has ended that is not hosted. The log
+// has the owner's last announcement also when that was deleted.
 func (w *worker) howItEnds(ctx context.Context, repo *repository.Repo) (how ending, err error) {
-	why, err := w.whyItEnds(ctx, repo.Ref())
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	noted, err := repo.Ended()
 	if err != nil {
 		return how, err
 	}
-	if ban := w.node.Bans.Repository(repo.Ref()); why == nil && ban != nil && ban.Purge {
+	last, acceptedAt, err := w.lastAnnouncement(ctx, repo.Ref())
+	if err != nil {
+		return how, fmt.Errorf("read the last announcement of %s: %w", repo.Ref(), err)
+	}
+	var why *repository.Ended
+	if ban := w.node.Bans.Repository(repo.Ref()); ban != nil && ban.Purge {
 		why = &repository.Ended{Reason: repostate.Banned}
 	}
-	noted, err := repo.Ended()
+	if last != nil {
+		deleted := 0
+		if !w.node.Settings.IgnoreDeletions {
+			if deleted, err = w.count(ctx, repostate.DeletionsOf(last)...); err != nil {
+				return how, err
+			}
+		}
+		// It is of a repository that is here as long as it lists us, under this or an earlier domain,
+		// or is archived. One of before the folder's time may list a domain that is not known any more.
+		isHere := func(a *nostr.Announcement) bool {
+			return w.rules.Keeps(a) || slices.ContainsFunc(w.belongs.Domains, a.ListsService) || acceptedAt.Before(w.belongs.Since)
+		}
+		if reason := repostate.EndingOf(repo.Ref(), isHere, last, deleted > 0); reason != "" {
+			why = &repository.Ended{Announcement: last.ID, Reason: reason}
+		}
+	}
 	how.note, how.until = repostate.KeptUntil(why, noted, w.node.Settings.DeletionGrace, time.Now())
 	how.noted = how.note == noted
-	return how, err
+	return how, nil
+}
+
+// lastAnnouncement returns the last announcement of a repository that was ever accepted and is still
+// in the log, or nil, and when that was. The stream's leader is asked, not any replica: that could be
+// behind.
+func (w *worker) lastAnnouncement(ctx context.Context, ref nostr.RepoRef) (last *nostr.Event, at time.Time, err error) {
+	place := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey, Tags: nostr.Tags{{"d", ref.Identifier}}}
+	message, found, err := bus.Last(ctx, w.node.Bus.JS, proto.StreamEvents, proto.EventSubjectOf(place).String())
+	last = &nostr.Event{}
+	if err != nil || !found || last.UnmarshalJSON(message.Data) != nil {
+		return nil, at, err
+	}
+	return last, message.Time, nil
+}
+
+// count counts the accepted events that match one of the filters.
+func (w *worker) count(ctx context.Context, filters ...nostr.Filter) (n int, err error) {
+	for _, filter := range filters {
+		for _, err := range w.events.IDs(ctx, filter) {
+			if err != nil {
+				return 0, fmt.Errorf("count accepted events: %w", err)
+			}
+			n++
+		}
+	}
+	return n, nil
 }
 
 // errStays: the repository is hosted, or what the log says has changed while its events were removed.
@@ -118,16 +168,15 @@ var errStays = errors.New("the repository is hosted")
 // while they go the note stays, so that a removal that breaks off is begun again by the worker that
 // has the shard then.
 func (w *worker) remove(ctx context.Context, repo *repository.Repo, atOnce bool) error {
-	removed, err := w.removeEvents(ctx, repo, atOnce)
-	if err != nil {
-		return err
-	}
-	// Its owner may have come back just now.
-	if err := w.mustGo(ctx, repo, atOnce); err != nil {
-		return err
-	}
 	ref := repo.Ref()
-	if err := w.removeRepository(ctx, repo, "a repository is removed"); err != nil {
+	removed, err := w.removeEvents(ctx, repo, atOnce)
+	if err == nil {
+		err = w.mustGo(ctx, repo, atOnce) // its owner may have come back just now
+	}
+	if err == nil {
+		err = w.removeRepository(ctx, repo, "a repository is removed")
+	}
+	if err != nil {
 		return err
 	}
 	w.log.Info("events that were accepted for a removed repository alone are removed", "repository", ref, "events", removed)
@@ -138,8 +187,6 @@ func (w *worker) remove(ctx context.Context, repo *repository.Repo, atOnce bool)
 // mustGo decides on all that is known at this moment whether a repository must be removed; errStays:
 // it must not. Where that cannot be known within lookTime it is another error, and nothing is removed.
 func (w *worker) mustGo(ctx context.Context, repo *repository.Repo, atOnce bool) error {
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
-	defer cancel()
 	stays, err := w.announcedNow(ctx, repo.Ref())
 	if err == nil && !stays && !atOnce {
 		var how ending
@@ -164,56 +211,6 @@ func (w *worker) removeRepository(ctx context.Context, repo *repository.Repo, me
 	return nil
 }
 
-// whyItEnds reads from the log how the hosting of a repository has ended that is not hosted; nil: it
-// does not say that it has. The log has the owner's last announcement also when that was deleted.
-func (w *worker) whyItEnds(ctx context.Context, ref nostr.RepoRef) (*repository.Ended, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
-	defer cancel()
-	last, acceptedAt, err := w.lastAnnouncement(ctx, ref)
-	if last == nil || err != nil {
-		return nil, err
-	}
-	deleted := false
-	if !w.node.Settings.IgnoreDeletions {
-		for _, filter := range repostate.DeletionsOf(last) {
-			for _, err := range w.events.IDs(ctx, filter) {
-				if err != nil {
-					return nil, fmt.Errorf("look for a deletion of the announcement of %s: %w", ref, err)
-				}
-				deleted = true
-			}
-		}
-	}
-	// It is of a repository that is here as long as it lists us, under this or an earlier domain, or
-	// is archived. One of before the folder's time may list a domain that is not known any more.
-	isHere := func(a *nostr.Announcement) bool {
-		return w.rules.Keeps(a) || slices.ContainsFunc(w.belongs.Domains, a.ListsService) || acceptedAt.Before(w.belongs.Since)
-	}
-	reason := repostate.EndingOf(ref, isHere, last, deleted)
-	if reason == "" {
-		return nil, nil
-	}
-	return &repository.Ended{Announcement: last.ID, Reason: reason}, nil
-}
-
-// lastAnnouncement returns the last announcement of a repository that was ever accepted, or nil,
-// and when that was. The stream's leader is asked, not any replica: that could be behind.
-func (w *worker) lastAnnouncement(ctx context.Context, ref nostr.RepoRef) (last *nostr.Event, at time.Time, err error) {
-	place := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey, Tags: nostr.Tags{{"d", ref.Identifier}}}
-	message, found, err := bus.Last(ctx, w.node.Bus.JS, proto.StreamEvents, proto.EventSubjectOf(place).String())
-	if err != nil {
-		return nil, at, fmt.Errorf("read the last announcement of %s: %w", ref, err)
-	}
-	if !found {
-		return nil, at, nil
-	}
-	last = &nostr.Event{}
-	if err := last.UnmarshalJSON(message.Data); err != nil {
-		return nil, at, nil // it has left the log
-	}
-	return last, message.Time, nil
-}
-
 // removeEvents asks ingest to remove the events that were accepted for a repository and that
 // nothing else needs, and returns how many these were: those that name it, and the states of those
 // who spoke for it alone. States stay as long as another repository of the identifier is kept for
@@ -224,16 +221,10 @@ func (w *worker) removeEvents(ctx context.Context, repo *repository.Repo, atOnce
 	var part []*nostr.Event
 	bytes := 0
 	remove := func() error {
-		if len(part) == 0 {
-			return nil
-		}
 		if err := w.mustGo(ctx, repo, atOnce); err != nil {
 			return err
 		}
 		verdicts, err := release.Ask(ctx, w.sender, release.Asks(proto.ActionRemove, part...))
-		if err != nil {
-			return err
-		}
 		for i, v := range verdicts {
 			if v.Outcome == proto.Rejected {
 				return fmt.Errorf("ingest does not remove event %s: %s", part[i].ID, v.Message)
@@ -243,34 +234,33 @@ func (w *worker) removeEvents(ctx context.Context, repo *repository.Repo, atOnce
 			}
 		}
 		part, bytes = nil, 0
-		return nil
+		return err
 	}
 	filters := namingOf(ref)
 	others, err := w.keptBeside(ctx, ref)
-	if err != nil {
-		return 0, err
-	}
-	if !others {
+	if err == nil && !others {
 		filters = append(filters, statesOf(ref.Identifier))
 	}
 	for _, filter := range filters {
-		for ev, err := range w.events.Query(ctx, filter) {
-			if err != nil {
+		for ev, failed := range w.events.Query(ctx, filter) {
+			if err = errors.Join(err, failed); err != nil {
 				return removed, fmt.Errorf("look for the events of %s: %w", ref, err)
 			}
 			if !w.mayGo(ref, ev) {
 				continue
 			}
 			part = append(part, ev)
-			if bytes += len(nostr.Encode(ev)); len(part) < removeAtOnce && bytes < removeBytes {
-				continue
-			}
-			if err := remove(); err != nil {
-				return removed, err
+			if bytes += len(nostr.Encode(ev)); len(part) == removeAtOnce || bytes >= removeBytes {
+				if err := remove(); err != nil {
+					return removed, err
+				}
 			}
 		}
 	}
-	return removed, remove()
+	if len(part) > 0 {
+		err = remove()
+	}
+	return removed, err
 }
 
 // mayGo reports whether ingest must be asked for the removal of an event. What names another
@@ -284,16 +274,13 @@ func (w *worker) mayGo(of nostr.RepoRef, ev *nostr.Event) bool {
 		return true // it is its author's, also where it names others
 	}
 	for _, address := range nostr.ReferencesOf(ev).Addresses {
-		if ref, is := address.Repo(); is && ref != of && w.isOnDisk(ref) {
-			return false
+		if ref, is := address.Repo(); is && ref != of {
+			if repo, err := w.store.Repo(ref); err == nil && repo.Exists() {
+				return false
+			}
 		}
 	}
 	return true
-}
-
-func (w *worker) isOnDisk(ref nostr.RepoRef) bool {
-	repo, err := w.store.Repo(ref)
-	return err == nil && repo.Exists()
 }
 
 // namingOf finds the events that name a repository.
@@ -313,21 +300,14 @@ func statesOf(identifier string) nostr.Filter {
 // not know of: it is not hosted, or it is an archive, which may be one by settings of earlier.
 // Those of contributors have no states.
 func (w *worker) keptBeside(ctx context.Context, ref nostr.RepoRef) (bool, error) {
-	for other, err := range w.store.Places(ctx, nostr.RepoRef{Identifier: ref.Identifier}) {
-		if err != nil {
+	v, _, err := w.read(ctx, ref.Identifier, nil)
+	for other, failed := range w.store.Places(ctx, nostr.RepoRef{Identifier: ref.Identifier}) {
+		if err = errors.Join(err, failed); err != nil {
 			return true, err
 		}
-		if other.PRs || other.RepoRef == ref {
-			continue
-		}
-		repo, err := w.store.At(other)
-		if err != nil {
-			return true, err
-		}
-		hosted, err := w.announced(ctx, other.RepoRef, w.holdings.OfIdentifier(other.Identifier))
-		if err != nil || !hosted || repo.IsArchive() {
-			return true, err
+		if !other.PRs && other.RepoRef != ref && (!v.Hosts(other.PubKey) || v.IsArchived(other.PubKey)) {
+			return true, nil
 		}
 	}
-	return false, nil
+	return false, err
 }

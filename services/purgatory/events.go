@@ -63,7 +63,7 @@ func (w *worker) touchFor(e *held.Entry) {
 	case nostr.KindState:
 		w.touch(placeOf(e.Event.PubKey, e.Identifier), group)
 	default:
-		w.queue.addPull(e.Identifier, e.Event.ID, time.Now())
+		w.queue.add(itself(e.Identifier), time.Now(), alone, e.Event.ID)
 	}
 }
 
@@ -100,7 +100,7 @@ func (w *worker) heardPull(ev *nostr.Event) {
 		}
 	}
 	for identifier := range identifiers {
-		w.queue.addPull(identifier, ev.ID, time.Now())
+		w.queue.add(itself(identifier), time.Now(), alone, ev.ID)
 	}
 }
 

@@ -52,6 +52,7 @@ func (w *worker) survey(ctx context.Context) error {
 
 // lookThrough has the repositories of some shards looked at. It starts no git.
 func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
+	var found []repository.Place
 	for at, err := range w.store.Places(ctx, nostr.RepoRef{}) {
 		if err != nil {
 			return err
@@ -62,44 +63,39 @@ func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
 		if !at.PRs {
 			w.statuses.LoadOrStore(at, proto.RepoStatus{Ref: at.RepoRef.String()})
 		}
-		w.queue.addIdle(at)
 		w.chores.add(at, time.Now().Add(firstHousekeeping), alone)
+		found = append(found, at)
+	}
+	for _, at := range found {
+		select {
+		case w.queue.idle <- at:
+		case <-ctx.Done():
+			return nil
+		}
 	}
 	return nil
 }
 
-// keepHouse lets git clean up the repositories of the worker's shards, one at a time, until ctx
-// ends: those that something was written to, and each once an hour.
-func (w *worker) keepHouse(ctx context.Context) error {
-	for {
-		t, ok := w.chores.next(ctx)
-		if !ok {
-			return nil
-		}
-		for at := range t.places {
-			w.cleanUp(ctx, at)
-		}
-		w.chores.done(t.identifier)
-	}
-}
-
-// cleanUp cleans one repository up, if that is due. What goes wrong is for the next time.
-func (w *worker) cleanUp(ctx context.Context, at repository.Place) {
-	during, done, err := w.shards.During(ctx, at.Identifier)
+// cleanUp lets git clean up repositories where that is due: something was written to them, or an hour
+// is over. What goes wrong is for the next time.
+func (w *worker) cleanUp(ctx context.Context, t task) {
+	during, done, err := w.shards.During(ctx, t.identifier)
 	if err != nil {
 		return // another worker's
 	}
 	defer done()
-	repo, err := w.store.At(at)
-	if err != nil || !repo.Exists() {
-		return
+	for at := range t.places {
+		repo, err := w.store.At(at)
+		if err != nil || !repo.Exists() {
+			continue
+		}
+		due, err := repo.NeedsGc(time.Now())
+		if err == nil && due {
+			err = repo.Gc(during)
+		}
+		if err != nil && during.Err() == nil {
+			w.log.Error("housekeeping failed; it is tried again later", "repository", at, "error", err)
+		}
+		w.chores.add(at, time.Now().Add(housekeepingEvery), alone)
 	}
-	due, err := repo.NeedsGc(time.Now())
-	if err == nil && due {
-		err = repo.Gc(during)
-	}
-	if err != nil && during.Err() == nil {
-		w.log.Error("housekeeping failed; it is tried again later", "repository", at, "error", err)
-	}
-	w.chores.add(at, time.Now().Add(housekeepingEvery), alone)
 }

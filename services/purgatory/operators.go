@@ -165,24 +165,11 @@ func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (s proto.R
 		}
 	}
 	s.Waits = w.waits(ctx, repo.Ref())
-	s.Events, s.States, err = w.countEvents(ctx, repo.Ref())
-	return s, err
-}
-
-func (w *worker) countEvents(ctx context.Context, ref nostr.RepoRef) (naming, states int, err error) {
-	filters := append(namingOf(ref), statesOf(ref.Identifier))
-	counts := make([]int, len(filters))
-	for n, filter := range filters {
-		for _, err := range w.events.IDs(ctx, filter) {
-			if err != nil {
-				return 0, 0, fmt.Errorf("count the events of %s: %w", ref, err)
-			}
-			counts[n]++
-		}
-		naming += counts[n]
+	s.Events, err = w.count(ctx, namingOf(repo.Ref())...)
+	if err == nil {
+		s.States, err = w.count(ctx, statesOf(repo.Ref().Identifier))
 	}
-	states = counts[len(filters)-1]
-	return naming - states, states, nil
+	return s, err
 }
 
 // restoreRepo cancels the removal of a repository: it is kept until its owner comes back, or an

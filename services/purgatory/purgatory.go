@@ -80,9 +80,10 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 	}
 	w := &worker{
 		node: n, log: n.Log, events: n.Accepted, store: store, rules: repository.Rules{Rules: hosted, Store: store}, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
-		shards: ours, queue: newQueue(), chores: newQueue(), arrivals: make(chan int, proto.Shards), belongs: belongs,
+		shards: ours, arrivals: make(chan int, proto.Shards), belongs: belongs,
 		limits: fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
 	}
+	w.queue, w.chores = newQueue(w.tryReconcile), newQueue(w.cleanUp)
 	w.hearing = query.Hear(n.Bus.JS, n.Accepted, []int{nostr.KindAnnouncement, nostr.KindPR, nostr.KindPRUpdate, nostr.KindDeletion}, w.heard)
 	n.Bans.OnChange(w.heardBan)
 	w.holdings = held.NewSet(n.Bus.JS, n.Log, w.changed)
@@ -209,9 +210,11 @@ func (w *worker) work(ctx context.Context, failed <-chan error, member *claim.Me
 			return nil
 		}
 	})
-	for _, run := range []func(context.Context) error{w.hearing.Run, w.hunter.Run, w.reconcileDue, w.survey, w.keepHouse, w.answerOperators} {
+	for _, run := range []func(context.Context) error{w.hearing.Run, w.hunter.Run, w.survey, w.answerOperators} {
 		group.Go(func() error { return run(ctx) })
 	}
+	group.Go(func() error { return w.queue.run(ctx, reconcilers) })
+	group.Go(func() error { return w.chores.run(ctx, 1) })
 	group.Go(func() error {
 		if err := w.readHeld(ctx); err != nil {
 			if ctx.Err() != nil {

@@ -119,11 +119,10 @@ func (w *worker) announced(ctx context.Context, ref nostr.RepoRef, entries []*he
 
 // announcedNow is announced after everything is read that there is now.
 func (w *worker) announcedNow(ctx context.Context, ref nostr.RepoRef) (bool, error) {
-	entries, err := w.readAll(ctx, ref.Identifier)
-	if err != nil {
-		return false, err
-	}
-	return w.announced(ctx, ref, entries)
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	v, _, err := w.read(ctx, ref.Identifier, nil)
+	return v.Hosts(ref.PubKey), err
 }
 
 // decision is what allows a push.
@@ -384,7 +383,7 @@ func (a authority) releasePushed(ctx context.Context, at repository.Place, d dec
 	for _, e := range d.waiting {
 		used = append(used, e.Event)
 		if e.Identifier != at.Identifier && a.shards.Holds(e.Identifier) {
-			a.queue.addPull(e.Identifier, e.Event.ID, time.Now()) // it may take the commit from here
+			a.queue.add(itself(e.Identifier), time.Now(), alone, e.Event.ID) // it may take the commit from here
 		}
 	}
 	for _, ev := range used {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,29 +16,20 @@ import (
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q, began := newQueue(), time.Now()
-		var mu sync.Mutex
+		var q *queue
+		began := time.Now()
 		var got []string
-		ctx, cancel := context.WithCancel(t.Context())
-		var workers sync.WaitGroup
-		run := func() {
-			for {
-				work, ok := q.next(ctx)
-				if !ok {
-					return
-				}
-				var places []string
-				for place, reach := range work.places {
-					places = append(places, fmt.Sprint(place.PubKey, reach))
-				}
-				slices.Sort(places)
-				mu.Lock()
-				got = append(got, fmt.Sprint(work.identifier, " ", strings.Join(places, ","), " ", time.Since(began)))
-				mu.Unlock()
-				time.Sleep(time.Second)
-				q.done(work.identifier)
+		q = newQueue(func(_ context.Context, work task) {
+			var places []string
+			for place, reach := range work.places {
+				places = append(places, fmt.Sprint(place.PubKey, reach))
 			}
-		}
+			slices.Sort(places)
+			q.mu.Lock()
+			got = append(got, fmt.Sprint(work.identifier, " ", strings.Join(places, ","), " ", time.Since(began)))
+			q.mu.Unlock()
+			time.Sleep(time.Second)
+		})
 		for range 3 {
 			q.add(placeOf("a", "x"), began, group)
 			q.add(placeOf("b", "x"), began, alone)
@@ -50,15 +40,15 @@ func TestQueue(t *testing.T) {
 		q.add(placeOf("a", "y"), began.Add(5*time.Second), group)
 		q.add(placeOf("a", "z"), began.Add(time.Hour), group)
 		q.drop(func(identifier string) bool { return identifier == "z" })
-		for range 3 {
-			workers.Go(run)
-		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- q.run(ctx, 3) }()
 		time.Sleep(500 * time.Millisecond)
 		q.add(placeOf("a", "x"), time.Now(), group) // while it is worked on
-		q.addIdle(placeOf("d", "w"))
+		q.idle <- placeOf("d", "w")
 		time.Sleep(2 * time.Hour)
 		cancel()
-		workers.Wait()
+		<-ended
 		want := []string{"x a1,b0 0s", "w d2 500ms", "x a1 1s", "y a1 5s", "x c0 1m0s"}
 		if !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)

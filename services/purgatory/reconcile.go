@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -33,32 +31,14 @@ const (
 	lastChance = 5 * time.Minute
 )
 
-// reconcileDue reconciles the identifiers in the queue until ctx ends.
-func (w *worker) reconcileDue(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
-	for range reconcilers {
-		group.Go(func() error {
-			for {
-				t, ok := w.queue.next(ctx)
-				if !ok {
-					return nil
-				}
-				if w.shards.Holds(t.identifier) {
-					if err := w.reconcile(ctx, t); err != nil {
-						w.again(ctx, t, err)
-					}
-				}
-				w.queue.done(t.identifier)
-			}
-		})
+// tryReconcile is reconcile, again later if it fails. While the bus is away that is no news of any
+// one identifier.
+func (w *worker) tryReconcile(ctx context.Context, t task) {
+	if !w.shards.Holds(t.identifier) {
+		return
 	}
-	return group.Wait()
-}
-
-// again has a task that failed done later. While the bus is away that is no news of any one of
-// them.
-func (w *worker) again(ctx context.Context, t task, err error) {
-	if ctx.Err() != nil {
+	err := w.reconcile(ctx, t)
+	if err == nil || ctx.Err() != nil {
 		return
 	}
 	level := slog.LevelError
@@ -67,12 +47,9 @@ func (w *worker) again(ctx context.Context, t task, err error) {
 	}
 	w.log.Log(ctx, level, "events that wait for git data could not be processed", "identifier", t.identifier, "error", err)
 	at := time.Now().Add(w.node.Settings.HuntBackoffBase)
-	w.queue.add(itself(t.identifier), at, alone)
+	w.queue.add(itself(t.identifier), at, alone, t.pulls...)
 	for place, reach := range t.places {
 		w.queue.add(place, at, reach)
-	}
-	for _, id := range t.pulls {
-		w.queue.addPull(t.identifier, id, at)
 	}
 }
 
@@ -108,8 +85,8 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 		}
 		failed = errors.Join(failed, err)
 	}
-	if result.Owed && len(t.pulls) > 0 {
-		w.hunter.Ensure(t.identifier, w.node.Settings.HuntSyncDelay)
+	if at, _ := w.hunter.State(t.identifier); result.Owed && len(t.pulls) > 0 && !hunted && at.IsZero() {
+		w.hunter.Add(t.identifier, w.node.Settings.HuntSyncDelay)
 	}
 	for _, ev := range result.Expired {
 		v = v.Without(ev.ID)

@@ -2,8 +2,7 @@ package purgatory
 
 import (
 	"encoding/json"
-	"fmt"
-	"time"
+	"errors"
 
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repostate"
@@ -15,21 +14,12 @@ const someObjects = 5
 // tell publishes what happened to the git data of an identifier, for those who watch.
 func (w *worker) tell(identifier string, verb proto.GitVerb, n proto.GitNotice) {
 	n.Identifier = identifier
-	switch verb {
-	case proto.GitFetched:
-		w.hunter.Note(identifier, proto.Asked{At: time.Now(), URL: n.URL, Answer: fmt.Sprintf("brought %d bytes", n.Bytes)})
-	case proto.GitFailed:
-		w.hunter.Note(identifier, proto.Asked{At: time.Now(), URL: n.URL, Answer: n.Reason})
-	}
 	subject, err := proto.GitSubject(identifier, verb)
-	if err != nil {
-		return
+	data, failed := json.Marshal(n)
+	if err = errors.Join(err, failed); err == nil {
+		err = w.node.Bus.Conn.Publish(subject, data)
 	}
-	data, err := json.Marshal(n)
 	if err != nil {
-		return
-	}
-	if err := w.node.Bus.Conn.Publish(subject, data); err != nil {
 		w.log.Debug("notice not published", "subject", subject, "error", err)
 	}
 }

@@ -99,38 +99,36 @@ func (s share) of(limit int) int {
 	return 0
 }
 
+// party finds or adds a party.
+func (h *Hunter) party(name string) *party {
+	p := h.parties[name]
+	if p == nil {
+		p = &party{}
+		h.parties[name] = p
+	}
+	return p
+}
+
 // mayAsk reports whether a request may begin: its host is sound and below its limits, and no party
 // has a quarter of all requests at once.
 func (h *Hunter) mayAsk(r request, part share, now time.Time) bool {
-	most := max(1, h.Limits.AtOnce/quarter)
-	for _, name := range []string{r.domain, r.by} {
-		if p := h.parties[name]; p != nil && p.running >= most {
-			return false
-		}
-	}
-	limit, p := h.Limits.of(r.host), h.parties[r.server]
-	if p == nil {
-		p = &party{}
-	}
+	limit, p := h.Limits.of(r.host), h.party(r.server)
 	for len(p.recent) > 0 && now.Sub(p.recent[0]) >= window {
 		p.recent = p.recent[1:]
 	}
-	return !now.Before(p.broken) && p.running < part.of(limit.Concurrent) && len(p.recent) < part.of(limit.Rate)
+	most := max(1, h.Limits.AtOnce/quarter)
+	return h.party(r.domain).running < most && h.party(r.by).running < most &&
+		!now.Before(p.broken) && p.running < part.of(limit.Concurrent) && len(p.recent) < part.of(limit.Rate)
 }
 
 // begin counts a request for its parties.
 func (h *Hunter) begin(r request, now time.Time) {
 	h.running++
 	for _, name := range []string{r.server, r.domain, r.by} {
-		p := h.parties[name]
-		if p == nil {
-			p = &party{}
-			h.parties[name] = p
-		}
-		p.running++
-		p.last = now
+		h.party(name).running++
+		h.party(name).last = now
 	}
-	server := h.parties[r.server]
+	server := h.party(r.server)
 	server.recent = append(server.recent, now)
 	if len(h.parties) > manyParties {
 		full := len(h.parties) > 4*manyParties
@@ -145,25 +143,11 @@ func (h *Hunter) end(r request, outcome Outcome) {
 	h.running--
 	now := time.Now()
 	for _, name := range []string{r.server, r.domain, r.by} {
-		h.parties[name].running--
-		h.parties[name].last = now
+		h.party(name).running--
+		h.party(name).last = now
 	}
 	if outcome == Broken {
-		h.parties[r.server].broken = now.Add(brokenTime)
+		h.party(r.server).broken = now.Add(brokenTime)
 		h.Log.Warn("a git server is left alone: its name or its TLS is broken", "host", r.host, "for", brokenTime)
 	}
-}
-
-// isBroken reports whether a host is left alone.
-func (h *Hunter) isBroken(r request) bool {
-	p := h.parties[r.server]
-	return p != nil && time.Now().Before(p.broken)
-}
-
-// last is when a request of a party began or ended.
-func (h *Hunter) last(name string) time.Time {
-	if p := h.parties[name]; p != nil {
-		return p.last
-	}
-	return time.Time{}
 }

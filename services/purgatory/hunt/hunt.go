@@ -13,9 +13,7 @@ package hunt
 import (
 	"cmp"
 	"context"
-	"iter"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -29,6 +27,8 @@ const (
 	// maxRequests bounds the requests of one attempt. Anybody may announce an identifier, with as
 	// many URLs as will fit, so that there can be more of them than are ever asked.
 	maxRequests = 1000
+	// maxAsked is how many answers of git servers are remembered for an identifier.
+	maxAsked = 20
 	// attemptsInVain is after how many a hunt ends that no held event waits for: about 30 minutes.
 	attemptsInVain = 17
 )
@@ -50,8 +50,8 @@ type Options struct {
 	// Share says among how many workers the limits of servers are divided, and which of them this
 	// one is, from 0.
 	Share func() (place, workers int)
-	// Fetch asks one server for what one repository misses.
-	Fetch func(ctx context.Context, identifier, url string, want repostate.Want) Outcome
+	// Fetch asks one server for what one repository misses; answer is for people.
+	Fetch func(ctx context.Context, identifier, url string, want repostate.Want) (o Outcome, answer string)
 	// Look asks for a call of Seek for an identifier at a time; something may have come to the
 	// owner's repository, if one is named. It must not block.
 	Look func(identifier, owner string, at time.Time)
@@ -93,9 +93,11 @@ type search struct {
 	want       repostate.Want
 	todo       []request
 	joined     uint64 // where it stands among those that wait
-	asking     string // host of the request under way
+	asking     string // URL of the request under way
 	stale      bool   // something came, and Seek has not been called since
 }
+
+func (s *search) isBusy() bool { return s.asking != "" || s.stale }
 
 // New makes a hunter.
 func New(o Options) *Hunter {
@@ -106,7 +108,7 @@ func New(o Options) *Hunter {
 func (h *Hunter) Run(ctx context.Context) error {
 	h.mu.Lock()
 	h.ctx = ctx
-	h.startAll()
+	h.start()
 	h.mu.Unlock()
 	<-ctx.Done()
 	h.mu.Lock()
@@ -133,16 +135,6 @@ func (h *Hunter) Add(identifier string, delay time.Duration) {
 	}
 	one.attempts, one.open, one.renewed = 0, false, true
 	h.Look(identifier, "", one.next)
-}
-
-// Ensure is Add for an identifier that is not hunted for yet.
-func (h *Hunter) Ensure(identifier string, delay time.Duration) {
-	h.mu.Lock()
-	known := h.hunts[identifier] != nil
-	h.mu.Unlock()
-	if !known {
-		h.Add(identifier, delay)
-	}
 }
 
 // Len is how many identifiers are hunted for.
@@ -191,23 +183,11 @@ func (h *Hunter) State(identifier string) (next time.Time, exhausted bool) {
 		next = one.next
 	}
 	for _, s := range one.lanes {
-		if s.asking != "" || s.stale || len(s.todo) > 0 {
+		if s.isBusy() || len(s.todo) > 0 {
 			return next, false
 		}
 	}
 	return next, one.attempts > 0
-}
-
-// maxAsked is how many answers of git servers are remembered for an identifier.
-const maxAsked = 20
-
-// Note remembers what a git server has answered, while an identifier is hunted for.
-func (h *Hunter) Note(identifier string, answer proto.Asked) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if one := h.hunts[identifier]; one != nil {
-		one.asked = append(one.asked[max(0, len(one.asked)-maxAsked+1):], answer)
-	}
 }
 
 // Asked returns the last answers for an identifier.
@@ -247,7 +227,7 @@ func (h *Hunter) Seek(identifier string, wants []repostate.Want, sources []repos
 		h.Look(identifier, "", one.next)
 		return
 	}
-	h.startSome(maps.Values(one.lanes))
+	h.start()
 	h.pause(identifier, one)
 }
 
@@ -269,64 +249,42 @@ func (one *hunt) keep(wants []repostate.Want, of func(owner string) bool) {
 	}
 }
 
-// attempt gives the searches of a hunt their requests. A host that has requests left from the
-// attempts before gets no others until all of these were made.
+// attempt gives the searches of a hunt their requests, but for those that they have left from the
+// attempts before: first each its near URLs, then each all others. Where these are too many, it
+// begins somewhere among them, so that each gets its turn.
 func (h *Hunter) attempt(identifier string, one *hunt, wants []repostate.Want, sources []repostate.Source) {
-	left := map[lane]map[string]bool{} // hosts
-	for _, w := range wants {
-		at := laneOf(w)
-		if one.lanes[at] == nil {
-			h.joined++
-			one.lanes[at] = &search{identifier: identifier, want: w, joined: h.joined}
-		}
-		left[at] = map[string]bool{one.lanes[at].asking: true}
-		for _, r := range one.lanes[at].todo {
-			left[at][r.host] = true
-		}
-	}
-	for at, source := range requests(wants, sources) {
-		if r := newRequest(source); !left[at][r.host] && !h.isBroken(r) {
-			one.lanes[at].todo = append(one.lanes[at].todo, r)
-		}
-	}
-}
-
-// requests returns what may be asked, each once: first every want's near URLs, then every other URL
-// for every want. Where that is more than an attempt may make, it begins with any of the wants and
-// any of the URLs, so that each gets its turn.
-func requests(wants []repostate.Want, sources []repostate.Source) iter.Seq2[lane, repostate.Source] {
-	type key struct {
-		lane
-		url string
-	}
+	near := func(w repostate.Want) []repostate.Source { return w.Near }
 	if len(wants)*len(sources) > maxRequests {
 		wants, sources = rotated(wants), rotated(sources)
-		for i, w := range wants {
-			wants[i].Near = rotated(w.Near)
+		near = func(w repostate.Want) []repostate.Source { return rotated(w.Near) }
+	}
+	tried := 0
+	ask := func(w repostate.Want, source repostate.Source) bool {
+		s := one.lanes[laneOf(w)]
+		known := source.URL == s.asking || slices.ContainsFunc(s.todo, func(r request) bool { return r.url == source.URL })
+		if r := newRequest(source); !known && !time.Now().Before(h.party(r.server).broken) {
+			s.todo = append(s.todo, r)
+		}
+		tried++
+		return tried < maxRequests
+	}
+	for _, w := range wants {
+		if one.lanes[laneOf(w)] == nil {
+			h.joined++
+			one.lanes[laneOf(w)] = &search{identifier: identifier, want: w, joined: h.joined}
 		}
 	}
-	return func(yield func(lane, repostate.Source) bool) {
-		made := map[key]bool{}
-		ask := func(w repostate.Want, s repostate.Source) bool {
-			at := key{laneOf(w), s.URL}
-			if made[at] {
-				return true
+	for _, w := range wants {
+		for _, source := range near(w) {
+			if !ask(w, source) {
+				return
 			}
-			made[at] = true
-			return len(made) <= maxRequests && yield(at.lane, s)
 		}
+	}
+	for _, source := range sources {
 		for _, w := range wants {
-			for _, s := range w.Near {
-				if !ask(w, s) {
-					return
-				}
-			}
-		}
-		for _, s := range sources {
-			for _, w := range wants {
-				if !ask(w, s) {
-					return
-				}
+			if !ask(w, source) {
+				return
 			}
 		}
 	}
@@ -334,44 +292,34 @@ func requests(wants []repostate.Want, sources []repostate.Source) iter.Seq2[lane
 
 // rotated is a list that begins somewhere in its middle.
 func rotated[T any](list []T) []T {
-	if len(list) == 0 {
-		return list
-	}
-	at := rand.IntN(len(list))
+	at := rand.IntN(len(list) + 1)
 	return slices.Concat(list[at:], list[:at])
 }
 
-// startAll makes every request that may be made now.
-func (h *Hunter) startAll() {
-	h.startSome(func(yield func(*search) bool) {
-		for _, one := range h.hunts {
-			for _, s := range one.lanes {
-				if !yield(s) {
-					return
-				}
-			}
-		}
-	})
-}
-
-// startSome makes requests of some searches, first those of owners who are served, then those whose
-// parties had none for the longest time. h.mu is held.
-func (h *Hunter) startSome(searches iter.Seq[*search]) {
+// start makes every request that may be made now, first those of owners who are served, then those
+// whose parties had none for the longest time. h.mu is held.
+func (h *Hunter) start() {
 	place, workers := h.Share()
 	for h.ctx != nil && h.ctx.Err() == nil && h.running < h.Limits.AtOnce {
 		now := time.Now()
 		part := share{place, workers, now.Unix() / int64(window/time.Second)}
 		var best *search
 		var at int
-		for s := range searches {
-			if i := h.startable(s, part, now); i >= 0 && (best == nil || h.before(s, s.todo[i], best, best.todo[at])) {
-				best, at = s, i
+		for _, one := range h.hunts {
+			for _, s := range one.lanes {
+				if s.isBusy() {
+					continue
+				}
+				i := slices.IndexFunc(s.todo, func(r request) bool { return h.mayAsk(r, part, now) })
+				if i >= 0 && (best == nil || h.before(s, s.todo[i], best, best.todo[at])) {
+					best, at = s, i
+				}
 			}
 		}
 		if best == nil {
 			break
 		}
-		h.start(best, at, now)
+		h.request(best, at, now)
 	}
 	if workers > 1 && len(h.hunts) > 0 && !h.turning {
 		h.turning = true
@@ -379,47 +327,35 @@ func (h *Hunter) startSome(searches iter.Seq[*search]) {
 	}
 }
 
-// startable finds the first request of a search that may be made, -1 if there is none.
-func (h *Hunter) startable(s *search, part share, now time.Time) int {
-	if s.asking != "" || s.stale {
-		return -1
-	}
-	return slices.IndexFunc(s.todo, func(r request) bool { return h.mayAsk(r, part, now) })
-}
-
 // before reports whether one request of a search comes before that of another.
 func (h *Hunter) before(s *search, r request, other *search, o request) bool {
 	if s.want.Served != other.want.Served {
 		return s.want.Served
 	}
-	mine, others := h.last(r.by), h.last(o.by)
-	return cmp.Or(later(mine, h.last(r.domain)).Compare(later(others, h.last(o.domain))), mine.Compare(others), cmp.Compare(s.joined, other.joined)) < 0
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
+	last := func(name string) time.Time { return h.party(name).last }
+	latest := func(r request) time.Time {
+		return slices.MaxFunc([]time.Time{last(r.by), last(r.domain)}, time.Time.Compare)
 	}
-	return b
+	return cmp.Or(latest(r).Compare(latest(o)), last(r.by).Compare(last(o.by)), cmp.Compare(s.joined, other.joined)) < 0
 }
 
-// start makes a request of a search.
-func (h *Hunter) start(s *search, i int, now time.Time) {
+// request makes a request of a search.
+func (h *Hunter) request(s *search, i int, now time.Time) {
 	r := s.todo[i]
-	s.todo = append(s.todo[:i:i], s.todo[i+1:]...)
-	s.asking = r.host
+	s.todo = slices.Delete(s.todo, i, i+1)
+	s.asking = r.url
 	h.joined++
 	s.joined = h.joined
 	h.begin(r, now)
 	h.startAfter(window, nil) // the host may be asked again
 	want := s.want
 	h.fetches.Go(func() {
-		outcome := h.Fetch(h.ctx, s.identifier, r.url, want)
-		h.ended(s, r, outcome)
+		outcome, answer := h.Fetch(h.ctx, s.identifier, r.url, want)
+		h.ended(s, r, outcome, answer)
 	})
 }
 
-// startAfter calls startAll after a time.
+// startAfter calls start after a time.
 func (h *Hunter) startAfter(wait time.Duration, before func()) {
 	time.AfterFunc(wait, func() {
 		h.mu.Lock()
@@ -427,12 +363,12 @@ func (h *Hunter) startAfter(wait time.Duration, before func()) {
 		if before != nil {
 			before()
 		}
-		h.startAll()
+		h.start()
 	})
 }
 
 // ended takes note of the end of a request.
-func (h *Hunter) ended(s *search, r request, outcome Outcome) {
+func (h *Hunter) ended(s *search, r request, outcome Outcome, answer string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.end(r, outcome)
@@ -441,8 +377,10 @@ func (h *Hunter) ended(s *search, r request, outcome Outcome) {
 	if s.stale = outcome == Brought; s.stale {
 		h.Look(s.identifier, s.want.Owner, time.Now())
 	}
-	h.startAll()
+	h.start()
 	if one := h.hunts[s.identifier]; one != nil {
+		told := proto.Asked{At: time.Now(), URL: r.url, Answer: answer}
+		one.asked = append(one.asked[max(0, len(one.asked)-maxAsked+1):], told)
 		h.pause(s.identifier, one)
 	}
 }
@@ -454,17 +392,13 @@ func (h *Hunter) pause(identifier string, one *hunt) {
 		return
 	}
 	for _, s := range one.lanes {
-		if s.asking != "" || s.stale {
+		if s.isBusy() {
 			return
 		}
 	}
 	one.open = false
 	one.attempts++
-	one.next = time.Now().Add(h.backoff(one.attempts))
+	// 20 s, 40 s, 80 s, then 120 s each.
+	one.next = time.Now().Add(min(h.Base<<min(one.attempts-1, 16), h.Max))
 	h.Look(identifier, "", one.next)
-}
-
-// backoff is the wait after so many unsuccessful attempts: 20 s, 40 s, 80 s, then 120 s each.
-func (h *Hunter) backoff(attempts int) time.Duration {
-	return min(h.Base<<min(attempts-1, 16), h.Max)
 }

@@ -73,9 +73,9 @@ func (w *world) look(identifier, owner string) {
 	w.Seek(identifier, wants, sources, of, all)
 }
 
-func (w *world) fetch(ctx context.Context, identifier, url string, want repostate.Want) hunt.Outcome {
+func (w *world) fetch(ctx context.Context, identifier, url string, want repostate.Want) (outcome hunt.Outcome, answer string) {
 	if len(w.left(identifier, want)) == 0 {
-		return hunt.Brought
+		return hunt.Brought, ""
 	}
 	takes := 100 * time.Millisecond
 	if w.takes != nil {
@@ -84,15 +84,14 @@ func (w *world) fetch(ctx context.Context, identifier, url string, want repostat
 	select {
 	case <-time.After(takes):
 	case <-ctx.Done():
-		return hunt.Failed
+		return hunt.Failed, ""
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asked = append(w.asked, identifier+" "+want.Owner+" "+url)
 	if w.broken[url] {
-		return hunt.Broken
+		return hunt.Broken, ""
 	}
-	outcome := hunt.Failed
 	for i, m := range w.missing[identifier] {
 		left := slices.DeleteFunc(slices.Clone(m.Objects), func(id string) bool { return slices.Contains(w.has[url], id) })
 		if m.Owner == want.Owner && len(left) < len(m.Objects) {
@@ -101,7 +100,7 @@ func (w *world) fetch(ctx context.Context, identifier, url string, want repostat
 		}
 	}
 	w.missing[identifier] = slices.DeleteFunc(w.missing[identifier], func(m repostate.Want) bool { return len(m.Objects) == 0 })
-	return outcome
+	return outcome, ""
 }
 
 func (w *world) left(identifier string, want repostate.Want) []string {
