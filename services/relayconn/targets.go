@@ -2,11 +2,14 @@ package relayconn
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,35 +17,55 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/history"
+	"tendril.dev/services/relayconn/session"
 )
+
+const (
+	// All root events are asked for again every rereadEvery, because they may be deleted or expire.
+	rereadEvery = time.Hour
+	// retryPause is the pause before a question that failed is asked again, and askTimeout bounds
+	// one question.
+	retryPause, askTimeout = time.Second, time.Minute
+	// mostNewer is how many root events may be newer than what was confirmed. With more, a relay
+	// is asked for all of them.
+	mostNewer = 10_000
+)
+
+// rootKinds are the kinds of root events.
+var rootKinds = []int{nostr.KindPatch, nostr.KindPR, nostr.KindIssue}
 
 // Targets knows what a worker should ask relays for: which relays are targets, which repositories
 // are wanted from those that the worker has claimed (the stream GRASP_TARGETS), and which root
 // events these repositories have (the accepted events).
 type Targets struct {
-	js      jetstream.JetStream
-	events  query.Source
-	window  time.Duration
-	log     *slog.Logger
-	names   chan []string
-	stream  *bus.Follower
-	begun   chan struct{} // closed when messages about repositories are passed on
-	wake    chan struct{} // of capacity 1: root events must be asked for
-	deleted chan struct{} // of capacity 1: some may have been deleted
-	soon    time.Duration // within which they are asked for then
+	js     jetstream.JetStream
+	events query.Source
+	window time.Duration
+	log    *slog.Logger
+	names  chan []string
+	stream *bus.Follower
+	wake   chan struct{} // of capacity 1: root events must be asked for
 
 	order   sync.Mutex // held while root events are asked for or heard of
 	mu      sync.Mutex
 	relays  map[string]proto.Target // by name
-	changed bool                    // the list of names
-	wanted  map[string]*Wanted      // of claimed relays, by name
+	changed bool                    // relays
 	lists   map[string]*list        // root events, by reference of the repository
+	wanted  map[string]*Wanted      // of claimed relays, by name
 	seq     uint64                  // of the log, up to which root events are followed
-	last    history.Set             // that was wanted of any relay
+}
+
+// list is the root events of one repository. They are asked for once, and followed in the log.
+type list struct {
+	users map[*Wanted]bool
+	ids   []string // sorted
+	read  bool     // they were asked for
+	due   bool     // they must be asked for, again if read
 }
 
 // NewTargets makes Targets that have read nothing yet. The names (as proto.EncodeRelay writes them)
@@ -51,88 +74,46 @@ type Targets struct {
 // come one after the other are told together, when the window is over that the first has opened.
 func NewTargets(js jetstream.JetStream, events query.Source, window time.Duration, names chan []string, log *slog.Logger) *Targets {
 	t := &Targets{
-		js: js, events: events, window: window, log: log, names: names,
-		begun: make(chan struct{}), wake: make(chan struct{}, 1), deleted: make(chan struct{}, 1), soon: rereadSoon,
-		relays: map[string]proto.Target{}, wanted: map[string]*Wanted{}, lists: map[string]*list{},
+		js: js, events: events, window: window, log: log, names: names, wake: make(chan struct{}, 1),
+		relays: map[string]proto.Target{}, lists: map[string]*list{}, wanted: map[string]*Wanted{},
 	}
-	t.stream = bus.NewFollower(js, bus.Reading{Stream: proto.StreamTargets, Filters: []string{proto.AnyTarget}, Idle: t.idle}, log, t.takeRelays)
+	t.stream = bus.NewFollower(js, bus.Reading{Stream: proto.StreamTargets, Filters: []string{proto.AnyTarget}, Idle: t.idle}, log, bus.Each(t.takeRelay))
 	return t
 }
 
-// Seq says how far the stream has been read.
-func (t *Targets) Seq() uint64 { return t.stream.Seq() }
-
 // Run follows the stream, and the root events, until ctx ends.
 func (t *Targets) Run(ctx context.Context) error {
-	base, err := bus.LastSeq(ctx, t.js, proto.StreamTargets)
-	if err != nil {
-		return fmt.Errorf("follow targets: %w", err)
-	}
-	t.mu.Lock()
 	t.seq = t.events.Seq() // what is asked for later has everything up to there
-	t.mu.Unlock()
-	wanted := bus.Reading{Stream: proto.StreamTargets, Filters: []string{proto.AnyWanted}, After: base}
-	repos := bus.NewFollower(t.js, wanted, t.log, t.takeRepos)
-	roots := query.Hear(t.js, t.events, append(rootKinds, nostr.KindDeletion), t.hear)
-	close(t.begun)
+	roots := query.Hear(t.js, t.events, rootKinds, t.hear)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return t.stream.Run(ctx) })
-	group.Go(func() error { return repos.Run(ctx) })
 	group.Go(func() error { return roots.Run(ctx) })
 	group.Go(func() error { return t.ask(ctx) })
 	return group.Wait()
 }
 
-// takeRelays reads messages that say whether a relay is a target.
-func (t *Targets) takeRelays(messages []bus.Message) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, m := range messages {
-		name, relay, err := parseRelay(m)
-		if err != nil {
-			t.log.Error("a target cannot be read", "subject", m.Subject, "error", err)
-			continue
-		}
-		_, was := t.relays[name]
-		if relay.URL == "" {
-			delete(t.relays, name)
-		} else {
-			t.relays[name] = relay
-		}
-		if was != (relay.URL != "") {
-			t.changed = true
-		}
-		if w := t.wanted[name]; w != nil {
-			w.tell()
-		}
-	}
-	return nil
-}
-
-// parseRelay reads a message about a relay; one that is no target has no URL.
-func parseRelay(m bus.Message) (name string, relay proto.Target, err error) {
+// takeRelay reads a message that says whether a relay is a target. An empty one says that it is
+// none.
+func (t *Targets) takeRelay(m bus.Message) {
+	var relay proto.Target
 	key, err := proto.ParseTargetSubject(m.Subject)
+	name, _ := proto.EncodeRelay(key)
+	if err == nil && len(m.Data) > 0 {
+		err = json.Unmarshal(m.Data, &relay)
+	}
 	if err != nil {
-		return "", relay, err
+		t.log.Error("a target cannot be read", "subject", m.Subject, "error", err)
+		return
 	}
-	if name, err = proto.EncodeRelay(key); err != nil || len(m.Data) == 0 {
-		return name, relay, err
-	}
-	return name, relay, json.Unmarshal(m.Data, &relay)
-}
-
-// takeRepos reads messages that say what is wanted of a repository.
-func (t *Targets) takeRepos(messages []bus.Message) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, m := range messages {
-		key, _, err := proto.ParseWantedSubject(m.Subject)
-		name, _ := proto.EncodeRelay(key)
-		if w := t.wanted[name]; err == nil && w != nil {
-			w.take(m)
-		}
+	t.changed = true
+	if t.relays[name] = relay; relay.URL == "" {
+		delete(t.relays, name)
 	}
-	return nil
+	if w := t.wanted[name]; w != nil {
+		w.tell()
+	}
 }
 
 // idle is called when everything was read that is there. Until then the list of names would be half
@@ -140,11 +121,10 @@ func (t *Targets) takeRepos(messages []bus.Message) error {
 func (t *Targets) idle() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.changed {
-		return
+	if t.changed {
+		t.changed = false
+		replace(t.names, slices.Sorted(maps.Keys(t.relays)))
 	}
-	t.changed = false
-	replace(t.names, slices.Sorted(maps.Keys(t.relays)))
 }
 
 // replace sends a value on a channel of capacity 1, in place of one that was not received yet.
@@ -160,4 +140,345 @@ func replace[T any](to chan T, value T) {
 		default:
 		}
 	}
+}
+
+// hear takes in root events that were accepted.
+func (t *Targets) hear(accepted []eventdb.Record) {
+	t.order.Lock()
+	defer t.order.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, r := range accepted {
+		t.seq = max(t.seq, r.Seq)
+		id := strings.Clone(r.Event.ID)
+		for _, ref := range nostr.RootRefs(r.Event) {
+			l := t.lists[ref.String()]
+			if l == nil {
+				continue
+			}
+			if n, has := slices.BinarySearch(l.ids, id); !has {
+				l.ids = slices.Insert(l.ids, n, id)
+				for w := range l.users {
+					w.tellLater()
+				}
+			}
+		}
+	}
+}
+
+// ask asks for root events whenever there is something to ask, until ctx ends.
+func (t *Targets) ask(ctx context.Context) error {
+	again := time.NewTicker(rereadEvery)
+	defer again.Stop()
+	for {
+		retry := (<-chan time.Time)(nil)
+		if err := t.askDue(ctx); err != nil && ctx.Err() == nil {
+			t.log.Warn("the root events of repositories could not be asked for, trying again", "error", err)
+			retry = time.After(retryPause)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-retry:
+		case <-t.wake:
+		case <-again.C:
+			t.askAgain()
+		}
+	}
+}
+
+// askAgain has all root events asked for again.
+func (t *Targets) askAgain() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.lists {
+		l.due = true
+	}
+	replace(t.wake, struct{}{})
+}
+
+// askDue asks for the root events that must be asked for.
+func (t *Targets) askDue(ctx context.Context) error {
+	if err := t.events.CatchUp(ctx); err != nil {
+		return err
+	}
+	due := map[string]*list{}
+	t.mu.Lock()
+	for ref, l := range t.lists {
+		if l.due {
+			due[ref] = l
+		}
+	}
+	t.mu.Unlock()
+	for ref, l := range due {
+		if err := t.askOne(ctx, ref, l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *Targets) askOne(ctx context.Context, ref string, l *list) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	t.order.Lock() // what is asked for and what is heard follow each other
+	defer t.order.Unlock()
+	var ids []string
+	for id, err := range t.events.IDs(ctx, nostr.Filter{Kinds: rootKinds, Tags: nostr.TagMap{"a": {ref}}}) {
+		if err != nil {
+			return err
+		}
+		ids = append(ids, hex.EncodeToString(id[:]))
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ids = sortIDs(ids)
+	changed := !l.read || !slices.Equal(ids, l.ids)
+	if l.read, l.due = true, false; changed {
+		l.ids = ids
+		for w := range l.users {
+			w.tell()
+		}
+	}
+	return nil
+}
+
+// sortIDs returns the ids sorted and each once; it may reorder its argument.
+func sortIDs(ids []string) []string {
+	slices.Sort(ids)
+	return slices.Clip(slices.Compact(ids))
+}
+
+// newer are the root events that the log has after a sequence.
+func (t *Targets) newer(ctx context.Context, seq uint64) (map[string]bool, error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	newer := map[string]bool{}
+	for _, kind := range rootKinds {
+		reading := bus.Reading{Stream: proto.StreamEvents, Filters: []string{proto.AnyEventOf(kind)}, After: seq}
+		err := bus.Read(ctx, t.js, reading, func(m bus.Message) {
+			if ev, err := nostr.Parse(m.Data); err == nil {
+				newer[ev.ID] = true
+			}
+			if len(newer) > mostNewer {
+				stop()
+			}
+		})
+		if len(newer) > mostNewer {
+			err = errors.New("too many to tell them apart")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read root events after %d: %w", seq, err)
+		}
+	}
+	return newer, nil
+}
+
+// Wanted is what is wanted of one relay that the worker has claimed.
+type Wanted struct {
+	// Changed has something to receive when something else may be wanted.
+	Changed chan struct{}
+
+	targets *Targets
+	name    string
+	stream  *bus.Follower
+
+	// The lock of the targets guards the following.
+	repos map[string]repo // by reference
+	seq   uint64          // of the last message that was taken in
+	read  bool            // all messages were read that were there at the beginning
+	later bool            // Changed is sent on when the window is over
+	dirty bool            // something else may be wanted than now says
+	now   *session.Wanted // nil: it was not worked out yet
+}
+
+// repo is what is wanted of one repository, and the sequence of the message that says so.
+type repo struct {
+	proto.Wanted
+	seq uint64
+}
+
+// Of returns what is wanted of the relay of that name. Nothing is known before Run.
+func (t *Targets) Of(name string) *Wanted {
+	w := &Wanted{Changed: make(chan struct{}, 1), targets: t, name: name, repos: map[string]repo{}}
+	reading := bus.Reading{Stream: proto.StreamTargets, Filters: []string{proto.AnyWantedOf(name)}, Idle: w.idle}
+	w.stream = bus.NewFollower(t.js, reading, t.log, bus.Each(w.take))
+	return w
+}
+
+// Run follows what is wanted of the relay until ctx ends.
+func (w *Wanted) Run(ctx context.Context) error {
+	t := w.targets
+	t.mu.Lock()
+	t.wanted[w.name] = w
+	t.mu.Unlock()
+	err := w.stream.Run(ctx)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.wanted[w.name] == w {
+		delete(t.wanted, w.name)
+	}
+	for ref := range w.repos {
+		t.unuse(w, ref)
+	}
+	clear(w.repos)
+	w.read = false // what is wanted stays as it was
+	return err
+}
+
+// idle is called when everything was read that is there.
+func (w *Wanted) idle() {
+	w.targets.mu.Lock()
+	defer w.targets.mu.Unlock()
+	if !w.read {
+		w.read = true
+		w.tell()
+	}
+}
+
+// take takes in what a message says of a repository. Without a level nothing is wanted of it any
+// more.
+func (w *Wanted) take(m bus.Message) {
+	t, r := w.targets, repo{seq: m.Seq}
+	_, ref, err := proto.ParseWantedSubject(m.Subject)
+	if err == nil && len(m.Data) > 0 {
+		err = json.Unmarshal(m.Data, &r.Wanted)
+	}
+	if err != nil {
+		t.log.Error("a target cannot be read", "subject", m.Subject, "error", err)
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w.seq = m.Seq
+	if w.repos[ref] = r; r.Level == "" {
+		delete(w.repos, ref)
+	}
+	if r.Level == proto.LevelFull {
+		t.use(w, ref)
+	} else {
+		t.unuse(w, ref)
+	}
+	w.tell()
+}
+
+// use notes that a relay is asked for a repository; the lock is held.
+func (t *Targets) use(w *Wanted, ref string) {
+	l := t.lists[ref]
+	if l == nil {
+		l = &list{users: map[*Wanted]bool{}, due: true}
+		t.lists[ref] = l
+		replace(t.wake, struct{}{})
+	}
+	l.users[w] = true
+}
+
+func (t *Targets) unuse(w *Wanted, ref string) {
+	if l := t.lists[ref]; l != nil {
+		if delete(l.users, w); len(l.users) == 0 {
+			delete(t.lists, ref)
+		}
+	}
+}
+
+// tell tells that something else may be wanted; the lock is held.
+func (w *Wanted) tell() {
+	w.dirty = true
+	replace(w.Changed, struct{}{})
+}
+
+// tellLater tells so when the window is over; the lock is held.
+func (w *Wanted) tellLater() {
+	if w.dirty = true; w.later {
+		return
+	}
+	w.later = true
+	time.AfterFunc(w.targets.window, func() {
+		w.targets.mu.Lock()
+		defer w.targets.mu.Unlock()
+		w.later = false
+		w.tell()
+	})
+}
+
+// Relay is the relay's URL and whether it is one of the bootstrap relays; an empty URL says that it
+// is no target.
+func (w *Wanted) Relay() (url string, bootstrap bool) {
+	w.targets.mu.Lock()
+	defer w.targets.mu.Unlock()
+	relay := w.targets.relays[w.name]
+	return relay.URL, relay.Bootstrap
+}
+
+// Now is what the relay should be asked for beyond layer 1. It stays as it was until the root
+// events of repositories that are new are known; known is false before it is known for the first
+// time.
+func (w *Wanted) Now() (now session.Wanted, known bool) {
+	w.targets.mu.Lock()
+	defer w.targets.mu.Unlock()
+	if w.dirty && w.read && w.rootsKnown() {
+		items := w.some(func(repo) bool { return true })
+		w.now, w.dirty = &session.Wanted{Items: items, Mark: session.Mark{Target: w.seq, Log: w.targets.seq}}, false
+	}
+	if w.now == nil {
+		return session.Wanted{}, false
+	}
+	return *w.now, true
+}
+
+// rootsKnown reports whether the root events of all repositories are known; the lock is held.
+func (w *Wanted) rootsKnown() bool {
+	for ref, r := range w.repos {
+		if r.Level == proto.LevelFull && !w.targets.lists[ref].read {
+			return false
+		}
+	}
+	return true
+}
+
+// Confirmed is how to tell a successor what is confirmed.
+func (w *Wanted) Confirmed(mark session.Mark) session.Mark {
+	w.targets.mu.Lock()
+	defer w.targets.mu.Unlock()
+	if w.now != nil && mark == w.now.Mark && !w.dirty && mark != (session.Mark{}) {
+		mark.Log = max(mark.Log, w.targets.seq) // what came since is not wanted of this relay
+	}
+	return mark
+}
+
+// Past is what of the things that are wanted now was wanted at a mark. Call it once they are known.
+func (w *Wanted) Past(ctx context.Context, mark session.Mark) (history.Set, error) {
+	if mark == (session.Mark{}) {
+		return history.Set{}, nil
+	}
+	newer, err := w.targets.newer(ctx, mark.Log)
+	if err != nil {
+		return history.Set{}, err
+	}
+	w.targets.mu.Lock()
+	defer w.targets.mu.Unlock()
+	past := w.some(func(r repo) bool { return r.seq <= mark.Target })
+	past.First = true
+	past.Roots = slices.DeleteFunc(past.Roots, func(id string) bool { return newer[id] })
+	return past, nil
+}
+
+// some is what is wanted of some of the repositories; the lock is held.
+func (w *Wanted) some(which func(repo) bool) (s history.Set) {
+	for ref, r := range w.repos {
+		switch {
+		case !which(r):
+		case r.Level == proto.LevelStateOnly:
+			if s.State == nil {
+				s.State = map[string][]string{}
+			}
+			s.State[ref] = r.Authors
+		default:
+			s.Full = append(s.Full, ref)
+			s.Roots = append(s.Roots, w.targets.lists[ref].ids...)
+		}
+	}
+	slices.Sort(s.Full)
+	s.Roots = sortIDs(s.Roots) // an event may belong to several repositories
+	return s
 }

@@ -117,9 +117,7 @@ func newWorld(t *testing.T) *world {
 
 // worker is what one worker knows; it does not run yet.
 func (w *world) worker(window time.Duration) *Targets {
-	t := NewTargets(w.JS, w, window, make(chan []string, 1), quiet)
-	t.soon = window
-	return t
+	return NewTargets(w.JS, w, window, make(chan []string, 1), quiet)
 }
 
 // Seq implements query.Source, and so do the following.
@@ -243,8 +241,8 @@ func TestWhatIsWanted(t *testing.T) {
 	w.mu.Lock()
 	delete(w.accepted, other)
 	w.mu.Unlock()
-	w.write(t, &nostr.Event{Kind: nostr.KindDeletion, PubKey: author, ID: strings.Repeat("5", 64), Tags: nostr.Tags{{"e", other}}})
-	eventually(t, "nor what is deleted", func() bool { return is(wanted(r), []string{y}, both) })
+	w.askAgain()
+	eventually(t, "nor what is accepted no more", func() bool { return is(wanted(r), []string{y}, both) })
 	withdraw(t, w.Bus, "r.example")
 	eventually(t, "the relay is no target any more", func() bool { url, _ := r.Relay(); return url == "" })
 }

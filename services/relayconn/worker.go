@@ -55,7 +55,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		return err
 	}
 	var working atomic.Bool
-	n.Projection("relayconn_targets", proto.StreamTargets, all.Seq)
+	n.Projection("relayconn_targets", proto.StreamTargets, all.stream.Seq)
 	n.Ready.Add("relayconn", func() error {
 		if !working.Load() {
 			return errors.New("not claiming relays yet")
