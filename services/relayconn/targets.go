@@ -469,16 +469,14 @@ func (w *Wanted) some(which func(repo) bool) (s history.Set) {
 		switch {
 		case !which(r):
 		case r.Level == proto.LevelStateOnly:
-			if s.State == nil {
-				s.State = map[string][]string{}
-			}
-			s.State[ref] = r.Authors
+			s.State = append(s.State, history.State(ref, r.Authors))
 		default:
 			s.Full = append(s.Full, ref)
 			s.Roots = append(s.Roots, w.targets.lists[ref].ids...)
 		}
 	}
 	slices.Sort(s.Full)
+	slices.Sort(s.State)
 	s.Roots = sortIDs(s.Roots) // an event may belong to several repositories
 	return s
 }

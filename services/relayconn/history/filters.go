@@ -1,7 +1,6 @@
 package history
 
 import (
-	"maps"
 	"slices"
 	"strings"
 
@@ -26,61 +25,56 @@ func groups(s Set, most, bytes int) (all []Group) {
 	if s.First { // announcements, states and user grasp lists of anyone
 		all = append(all, Group{{Kinds: []int{nostr.KindAnnouncement, nostr.KindState, nostr.KindUserGraspList}}})
 	}
-	for _, chunk := range chunks(s.Full, most, bytes) {
-		all = append(all, tagged(chunk, "a", "A", "q"))
-	}
+	all = append(all, tagged(s.Full, most, bytes, "a", "A", "q")...)
 	for _, f := range states(s.State) {
 		all = append(all, Group{f})
 	}
-	for _, chunk := range chunks(s.Roots, most, bytes) {
-		all = append(all, tagged(chunk, "e", "E", "q"))
-	}
-	return all
+	return append(all, tagged(s.Roots, most, bytes, "e", "E", "q")...)
 }
 
-func chunks(values []string, most, bytes int) (all [][]string) {
-	begin, size := 0, 0
-	for i, v := range values {
-		if i > begin && (i-begin == most || size+len(v) > bytes) {
-			all = append(all, values[begin:i:i])
-			begin, size = i, 0
+// tagged returns groups of one filter for each tag name.
+func tagged(values []string, most, bytes int, names ...string) (all []Group) {
+	for begin := 0; begin < len(values); {
+		end, size := begin, 0
+		for end < len(values) && (end == begin || end-begin < most && size+len(values[end]) <= bytes) {
+			size += len(values[end])
+			end++
 		}
-		size += len(v)
-	}
-	if begin < len(values) {
-		all = append(all, values[begin:])
+		var g Group
+		for _, name := range names {
+			g = append(g, nostr.Filter{Tags: nostr.TagMap{name: values[begin:end:end]}})
+		}
+		all = append(all, g)
+		begin = end
 	}
 	return all
-}
-
-// tagged returns one filter for each tag name.
-func tagged(values []string, names ...string) (g Group) {
-	for _, name := range names {
-		g = append(g, nostr.Filter{Tags: nostr.TagMap{name: values}})
-	}
-	return g
 }
 
 // Narrow cuts those filters of a wide group that are chosen into groups as they go in one REQ.
 func (g Group) Narrow(chosen []bool) (all []Group) {
-	if len(g[0].Kinds) > 0 {
-		return []Group{g}
-	}
-	var names []string
-	var values []string
 	for n, f := range g {
-		for name := range f.Tags {
-			if values = f.Tags[name]; chosen[n] {
-				names = append(names, name)
+		for i, part := range narrow(f) {
+			if i == len(all) {
+				all = append(all, nil)
+			}
+			if chosen[n] {
+				all[i] = append(all[i], part)
 			}
 		}
 	}
-	for chunk := range slices.Chunk(values, perFilter) {
-		if len(names) > 0 {
-			all = append(all, tagged(chunk, names...))
+	return slices.DeleteFunc(all, func(g Group) bool { return len(g) == 0 })
+}
+
+func narrow(f nostr.Filter) (parts Group) {
+	if len(f.Kinds) > 0 {
+		return Group{f}
+	}
+	for name, values := range f.Tags {
+		for chunk := range slices.Chunk(values, perFilter) {
+			parts = append(parts, nostr.Filter{Tags: nostr.TagMap{name: chunk}})
 		}
 	}
-	return all
+	return parts
 }
 
 // Fewest is how many filters ask for everything in the sets together, which have nothing in common;
@@ -97,24 +91,24 @@ func Fewest(sets ...Set) int {
 // states returns filters for each hundred state-only repositories: their identifiers, by anyone who
 // maintains one of them, a hundred of these in each. What this lets in too much is ingest's to
 // refuse.
-func states(wanted map[string][]string) (filters []nostr.Filter) {
-	for chunk := range slices.Chunk(slices.Sorted(maps.Keys(wanted)), perFilter) {
-		identifiers, authors := map[string]bool{}, map[string]bool{}
-		for _, ref := range chunk {
-			if parts := strings.SplitN(ref, ":", 3); len(parts) == 3 {
-				authors[parts[1]], identifiers[parts[2]] = true, true
-			}
-			for _, a := range wanted[ref] {
-				authors[a] = true
-			}
+func states(wanted []string) (filters []nostr.Filter) {
+	for chunk := range slices.Chunk(wanted, perFilter) {
+		var identifiers, authors []string
+		for _, item := range chunk {
+			maintainers, reference, _ := strings.Cut(item, "\n")
+			owner, identifier, _ := strings.Cut(strings.TrimPrefix(reference, "30617:"), ":")
+			identifiers, authors = append(identifiers, identifier), append(authors, owner)
+			authors = append(authors, strings.Fields(maintainers)...)
 		}
-		tags := nostr.TagMap{"d": slices.Sorted(maps.Keys(identifiers))}
-		for some := range slices.Chunk(slices.Sorted(maps.Keys(authors)), perFilter) {
+		tags := nostr.TagMap{"d": unique(identifiers)}
+		for some := range slices.Chunk(unique(authors), perFilter) {
 			filters = append(filters, nostr.Filter{Kinds: []int{nostr.KindState}, Authors: some, Tags: tags})
 		}
 	}
 	return filters
 }
+
+func unique(list []string) []string { return slices.Compact(slices.Sorted(slices.Values(list))) }
 
 // Bytes is about how long filters are as JSON.
 func (g Group) Bytes() (n int) {

@@ -56,7 +56,7 @@ func TestFilters(t *testing.T) {
 			`{"#e":["` + id + `"]}`, `{"#E":["` + id + `"]}`, `{"#q":["` + id + `"]}`,
 		}},
 		"states, of the owner too, and an identifier with colons": {
-			filtersOf(history.Set{State: map[string][]string{"30617:" + owner + ":x:y": {other}}}),
+			filtersOf(history.Set{State: []string{history.State("30617:"+owner+":x:y", []string{other})}}),
 			[]string{`{"kinds":[30618],"authors":["` + owner + `","` + other + `"],"#d":["x:y"]}`},
 		},
 	} {
@@ -71,9 +71,9 @@ func TestFilters(t *testing.T) {
 func TestHundreds(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{0, 1, 99, 100, 101, 250} {
-		s := history.Set{Full: refs(n), State: map[string][]string{}, Roots: roots(n)}
+		s := history.Set{Full: refs(n), Roots: roots(n)}
 		for _, ref := range refs(n) {
-			s.State[ref] = nil
+			s.State = append(s.State, history.State(ref, nil))
 		}
 		filters := filtersOf(s)
 		if len(filters) != history.Fewest(s) || history.Fewest(s) != 7*((n+99)/100) {
@@ -109,7 +109,7 @@ func TestManyMaintainers(t *testing.T) {
 	for i := range 1000 {
 		authors = append(authors, fmt.Sprintf("%064d", i))
 	}
-	filters := filtersOf(history.Set{State: map[string][]string{"30617:" + authors[0] + ":x": authors}})
+	filters := filtersOf(history.Set{State: []string{history.State("30617:"+authors[0]+":x", authors)}})
 	named := 0
 	for _, f := range filters {
 		if named += len(f.Authors); len(f.Authors) > 100 || len(f.Authors) == 0 || !slices.Equal(f.Tags["d"], []string{"x"}) {

@@ -12,7 +12,7 @@ import (
 // those groups again.
 func TestWideGroups(t *testing.T) {
 	t.Parallel()
-	set := history.Set{Full: refs(150), State: map[string][]string{"30617:a:x": {"a"}}, Roots: roots(1050)}
+	set := history.Set{Full: refs(150), State: []string{history.State("30617:a:x", []string{"a"})}, Roots: roots(1050)}
 	for bytes, want := range map[int]int{1 << 20: 1 + 1 + 2, 6400: 2 + 1 + 11} {
 		if got := history.Wide(set, bytes); len(got) != want {
 			t.Errorf("%d groups of %d bytes at most, want %d", len(got), bytes, want)

@@ -17,13 +17,3 @@ func Later(a, b time.Time) time.Time {
 	}
 	return a
 }
-
-// NextAfter returns the earliest of the moments that come after now; zero: none does.
-func NextAfter(now time.Time, moments ...time.Time) (next time.Time) {
-	for _, m := range moments {
-		if m.After(now) {
-			next = Earlier(next, m)
-		}
-	}
-	return next
-}

@@ -3,100 +3,77 @@
 package history
 
 import (
-	"maps"
 	"slices"
+	"strings"
 )
 
 // Set is what is or was asked of a relay. The zero value is empty. Its lists are
 // sorted, hold everything once and are never changed, so that sets share them: what a relay is
 // wanted to bring and what it has brought are mostly the same.
 type Set struct {
-	First bool                // layer 1
-	Full  []string            // references of repositories wanted whole
-	State map[string][]string // references of repositories of which only states are wanted, and whose
-	Roots []string            // ids of root events
+	First bool     // layer 1
+	Full  []string // references of repositories wanted whole
+	State []string // repositories of which only states are wanted, each with its maintainers; see State
+	Roots []string // ids of root events
 }
 
-func (s *Set) addState(ref string, authors []string) {
-	if s.State == nil {
-		s.State = map[string][]string{}
-	}
-	s.State[ref] = authors
+// State is a repository of which only the states of some maintainers are wanted, as an item of a
+// set. With other maintainers it is another item.
+func State(reference string, maintainers []string) string {
+	return strings.Join(maintainers, " ") + "\n" + reference
 }
 
 // Empty reports whether nothing is in the set.
-func (s Set) Empty() bool {
-	return !s.First && len(s.Full) == 0 && len(s.State) == 0 && len(s.Roots) == 0
-}
+func (s Set) Empty() bool { return !s.First && s.Repos() == 0 && len(s.Roots) == 0 }
 
 // Repos counts the repositories.
 func (s Set) Repos() int { return len(s.Full) + len(s.State) }
 
 // Diff is the three-way diff: what is wanted and neither pending nor confirmed. It is the only
-// place where it is decided what layers 2 and 3 ask for. A state-only repository whose maintainers
-// changed is new.
+// place where it is decided what layers 2 and 3 ask for.
 func Diff(wanted, pending, confirmed Set) Set {
-	out := Set{
+	return Set{
 		Full:  minus(minus(wanted.Full, confirmed.Full), pending.Full),
+		State: minus(minus(wanted.State, confirmed.State), pending.State),
 		Roots: minus(minus(wanted.Roots, confirmed.Roots), pending.Roots),
 	}
-	for ref, authors := range wanted.State {
-		if !pending.asksState(ref, authors) && !confirmed.asksState(ref, authors) {
-			out.addState(ref, authors)
-		}
-	}
-	return out
 }
 
-func (s Set) asksState(ref string, authors []string) bool {
-	asked, ok := s.State[ref]
-	return ok && slices.Equal(asked, authors)
-}
-
-// Union is both together; where both have a state-only repository, b's maintainers count.
-func Union(a, b Set) Set {
-	out := Set{First: a.First || b.First, Full: plus(a.Full, b.Full), Roots: plus(a.Roots, b.Roots), State: a.State}
-	switch {
-	case len(a.State) == 0:
-		out.State = b.State
-	case len(b.State) > 0:
-		out.State = maps.Clone(a.State)
-		maps.Copy(out.State, b.State)
+// Union is all of them together.
+func Union(sets ...Set) Set {
+	switch len(sets) {
+	case 0:
+		return Set{}
+	case 1:
+		return sets[0]
 	}
-	return out
+	half := len(sets) / 2 // one after the other would copy the first ones for each set
+	a, b := Union(sets[:half]...), Union(sets[half:]...)
+	return Set{First: a.First || b.First, Full: plus(a.Full, b.Full), State: plus(a.State, b.State), Roots: plus(a.Roots, b.Roots)}
 }
 
 // Only keeps what is still wanted.
 func Only(s, wanted Set) Set {
-	out := Set{First: s.First && wanted.First, Full: both(s.Full, wanted.Full), Roots: both(s.Roots, wanted.Roots)}
-	for ref, authors := range s.State {
-		if _, ok := wanted.State[ref]; ok {
-			out.addState(ref, authors)
-		}
+	return Set{
+		First: s.First && wanted.First,
+		Full:  both(s.Full, wanted.Full), State: both(s.State, wanted.State), Roots: both(s.Roots, wanted.Roots),
 	}
-	return out
 }
-
-func same(a, b []string) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
 // minus is what a has and b has not; a itself if b has nothing of it.
-func minus(a, b []string) []string {
-	if same(a, b) {
-		return nil
-	}
-	return pick(a, b, false)
-}
+func minus(a, b []string) []string { return pick(a, b, false) }
 
 // both is what a and b have; a itself if b has all of it.
-func both(a, b []string) []string {
-	if same(a, b) {
-		return a
-	}
-	return pick(a, b, true)
-}
+func both(a, b []string) []string { return pick(a, b, true) }
 
 // pick is those elements of a that b has, or those that it has not; a itself if these are all.
 func pick(a, b []string, has bool) []string {
+	if len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) { // they share their memory
+		if has {
+			return a
+		}
+		return nil
+	}
 	picked := func(e string) bool {
 		i, found := slices.BinarySearch(b, e)
 		b = b[i:]

@@ -19,7 +19,7 @@ func ids(ns ...int) (out []string) {
 
 func TestNewStates(t *testing.T) {
 	t.Parallel()
-	with := func(authors ...string) history.Set { return history.Set{State: map[string][]string{"r": authors}} }
+	with := func(authors ...string) history.Set { return history.Set{State: []string{history.State("r", authors)}} }
 	for name, tc := range map[string]struct {
 		wanted, pending, confirmed history.Set
 		fresh                      bool
@@ -46,8 +46,8 @@ func modelOf(s history.Set) model {
 	for _, r := range s.Full {
 		m["full "+r] = true
 	}
-	for r, a := range s.State {
-		m[fmt.Sprint("state ", r, a)] = true
+	for _, r := range s.State {
+		m["state "+r] = true
 	}
 	for _, id := range s.Roots {
 		m["root "+id] = true
@@ -62,10 +62,7 @@ func randomSet(rnd *rand.Rand) (s history.Set) {
 		case 0, 1:
 			s.Full = append(s.Full, ref)
 		case 2:
-			if s.State == nil {
-				s.State = map[string][]string{}
-			}
-			s.State[ref] = []string{"a"}
+			s.State = append(s.State, history.State(ref, []string{"a"}))
 		}
 	}
 	var ns []int

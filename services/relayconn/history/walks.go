@@ -1,8 +1,6 @@
 package history
 
 import (
-	"hash/maphash"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -25,32 +23,18 @@ const (
 // well. Those wait, and find out afterwards what they have beyond it. Nothing depends on what a
 // relay brought. It is safe for concurrent use.
 type Walks struct {
-	mu   sync.Mutex
-	seed maphash.Seed
-	led  map[uint64]*Lead // by item
+	mu  sync.Mutex
+	led map[string]*Lead // by item
 }
 
 // NewWalks returns walks of which none is under way.
-func NewWalks() *Walks { return &Walks{seed: maphash.MakeSeed(), led: map[uint64]*Lead{}} }
+func NewWalks() *Walks { return &Walks{led: map[string]*Lead{}} }
 
 // Lead is the walk of one connection through the past of some items. A nil Lead is none.
 type Lead struct {
 	walks *Walks
-	heard time.Time // when it got on last
-	ended time.Time // zero: it has not
+	until time.Time // when it is lost, unless it gets on, or known to the index if it has ended
 	whole bool      // it has ended and brought all that the relay has
-}
-
-// busy reports whether a lead goes on, or what it has brought may not be known yet. One whose relay
-// does not get on is lost.
-func (l *Lead) busy(now time.Time) bool {
-	switch {
-	case l == nil:
-		return false
-	case l.ended.IsZero():
-		return now.Sub(l.heard) < leadPatience
-	}
-	return l.whole && now.Sub(l.ended) < indexed
 }
 
 // Take returns a lead for those items that no other connection walks or has walked through; rest is
@@ -61,16 +45,15 @@ func (w *Walks) Take(s Set, now time.Time) (lead *Lead, mine, rest Set) {
 	if len(w.led) >= mostLed {
 		clear(w.led)
 	}
-	lead = &Lead{walks: w, heard: now}
+	lead = &Lead{walks: w, until: now.Add(leadPatience)}
 	take := func(items []string) (mine, rest []string) {
 		for _, item := range items {
-			key := maphash.String(w.seed, item)
-			if l := w.led[key]; l.busy(now) || l != nil && l.whole {
+			if l := w.led[item]; l != nil && (l.whole || now.Before(l.until)) {
 				rest = append(rest, item)
 				continue
 			}
 			mine = append(mine, item)
-			w.led[key] = lead
+			w.led[item] = lead
 		}
 		return mine, rest
 	}
@@ -88,19 +71,22 @@ func (w *Walks) Take(s Set, now time.Time) (lead *Lead, mine, rest Set) {
 	return lead, mine, rest
 }
 
-// Busy reports whether another connection is walking through one of the items.
+// Busy reports whether another connection is walking through one of the items, or what it has
+// brought may not be known yet.
 func (w *Walks) Busy(s Set, now time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	busy := func(item string) bool { return w.led[maphash.String(w.seed, item)].busy(now) }
+	busy := func(item string) bool { return w.led[item].busy(now) }
 	return slices.ContainsFunc(s.Full, busy) || slices.ContainsFunc(s.Roots, busy)
 }
+
+func (l *Lead) busy(now time.Time) bool { return l != nil && now.Before(l.until) }
 
 // Quiet reports whether there is no walk but own.
 func (w *Walks) Quiet(own *Lead, now time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for l := range maps.Values(w.led) {
+	for _, l := range w.led {
 		if l != own && l.busy(now) {
 			return false
 		}
@@ -111,18 +97,24 @@ func (w *Walks) Quiet(own *Lead, now time.Time) bool {
 // Heard notes that the walk gets on.
 func (l *Lead) Heard(now time.Time) {
 	if l != nil {
-		l.walks.mu.Lock()
-		defer l.walks.mu.Unlock()
-		l.heard = now
+		l.set(now.Add(leadPatience), false)
 	}
 }
 
 // End notes that the walk has ended, and whether it has brought all that the relay has. Where it
 // has not, another connection may ask for it.
 func (l *Lead) End(whole bool) {
-	if l != nil {
-		l.walks.mu.Lock()
-		defer l.walks.mu.Unlock()
-		l.ended, l.whole = time.Now(), whole
+	switch {
+	case l == nil:
+	case whole:
+		l.set(time.Now().Add(indexed), true)
+	default:
+		l.set(time.Time{}, false)
 	}
+}
+
+func (l *Lead) set(until time.Time, whole bool) {
+	l.walks.mu.Lock()
+	defer l.walks.mu.Unlock()
+	l.until, l.whole = until, whole
 }

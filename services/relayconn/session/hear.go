@@ -52,10 +52,12 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 	if m.Kind == wire.Event {
 		return s.hearEvent(ctx, m, now)
 	}
-	if m.Kind == wire.Closed || m.Kind == wire.NegErr {
-		if err := s.complained(ctx, m, now); err != nil {
-			return err
+	if s.open[m.Sub] != nil && (m.Kind == wire.Closed || m.Kind == wire.NegErr) {
+		why := wire.ReadRefusal(m.Reason)
+		if why.Quiet {
+			s.quieten(now, m.Reason)
 		}
+		s.prove = s.prove || why.Proof
 	}
 	var err error
 	switch a := s.open[m.Sub].(type) {
@@ -82,15 +84,11 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 		switch m.Kind {
 		case wire.Notice:
 			ours := false
-			if s.rec != nil {
-				ours, err = s.rec.notice(ctx, m.Reason, now)
-			}
-			if !ours && err == nil {
+			if ours, err = s.rec.notice(ctx, m.Reason, now); !ours && err == nil {
 				err = s.notice(ctx, m.Reason, now)
 			}
 		case wire.Auth:
-			s.auth.challenge = m.Reason
-			err = s.prove(ctx)
+			s.challenge = m.Reason
 		}
 	}
 	return errors.Join(err, s.nothing(ctx))
@@ -152,7 +150,7 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 	}
 	waited, err := s.Intake.Take(ctx, intake.Arrival{
 		Event: m.Event, Lane: cmp.Or(lanes[why.source], proto.LaneSyncHistoric), Source: why.source,
-		Done: func(r intake.Result) { s.judged(r, why, b, l, now) },
+		Done: func(r intake.Result) { s.judged(ending{r, why, b, l, now}) },
 	})
 	if s.waited = waited; waited {
 		s.resumed = time.Now()
@@ -164,7 +162,7 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 // to come live: the relay was asked for everything.
 func (t *task) cause(ev *nostr.Event) cause {
 	why := t.batch.cause
-	if isFetch(t) && !why.liveUntil.IsZero() && !asksFor(t.batch.groups, ev) {
+	if t.Fetches() && !why.liveUntil.IsZero() && !asksFor(t.batch.groups, ev) {
 		why.liveUntil = time.Time{}
 	}
 	return why
@@ -200,137 +198,93 @@ func (s *Session) quieten(now time.Time, why string) {
 	s.limits.Quieten(now)
 }
 
-// ends is what was found out about events on other goroutines.
+// ending is how an event ended that came for a batch or live.
+type ending struct {
+	intake.Result
+	why   cause
+	batch *batch
+	live  *live
+	came  time.Time
+}
+
+// ends are the endings that the session has not looked at; others bring them.
 type ends struct {
 	changed chan struct{} // of capacity 1: has something to receive when a batch may have ended too
 	mu      sync.Mutex
-	forged  []string // events that are not genuine
-	known   int      // live events that turned out to be known
-	later   time.Time
-	lost    map[*live]time.Time // since when live events had no verdict
+	odd     []ending // without a verdict, or of a live event that was known
 }
 
-// judged hears how an event ended that came for a batch or live, on any goroutine.
-func (s *Session) judged(r intake.Result, why cause, b *batch, l *live, came time.Time) {
-	ev, err := r.Event, r.Err
-	e := &s.ends
-	var later *candidates.Later
-	e.mu.Lock()
-	switch {
-	case errors.Is(err, intake.ErrForged):
-		if err = nil; len(e.forged) <= maxInvalid {
-			e.forged = append(e.forged, fmt.Sprintf("event %.64q: %v", ev.ID, r.Err))
-		}
-	case errors.Is(err, nats.ErrMaxPayload):
-		err = nil // it will never fit, so there is nothing to wait for
-	case r.Known || err == nil && r.Copy:
-		if l != nil {
-			e.known++
-		}
-	case errors.As(err, &later) && strings.HasPrefix(r.Verdict.Message, "rate-limited: this "+limit.Author+" "):
-		err = nil // it comes with a daily sync; else one author would stop every relay
-	case errors.As(err, &later): // it is asked for again then
-		e.later = later.Until
-	case err == nil && (r.Verdict.Outcome == proto.Accepted || r.Verdict.Outcome == proto.HeldBack):
-		s.Observer.Judged(ev, why.source, ev.CreatedAt.Time().Before(why.liveUntil), r.Verdict)
+// judged hears how an event ended, on any goroutine.
+func (s *Session) judged(e ending) {
+	known := e.Known || e.Copy
+	if e.Err == nil && !known && (e.Verdict.Outcome == proto.Accepted || e.Verdict.Outcome == proto.HeldBack) {
+		s.Observer.Judged(e.Event, e.why.source, e.Event.CreatedAt.Time().Before(e.why.liveUntil), e.Verdict)
 	}
-	if err != nil && l != nil {
-		if e.lost == nil {
-			e.lost = map[*live]time.Time{}
-		}
-		if since, has := e.lost[l]; !has || came.Before(since) {
-			e.lost[l] = came
-		}
+	if e.Err != nil || known && e.live != nil {
+		s.ends.mu.Lock()
+		s.ends.odd = append(s.ends.odd, e)
+		s.ends.mu.Unlock()
+	} else if e.batch == nil || e.batch.waiting.Add(-1) > 0 {
+		return
 	}
-	wake := err != nil || r.Err != nil || e.known > 0
-	e.mu.Unlock()
-	if b != nil {
-		if err != nil {
-			b.lost.Store(true)
-		}
-		wake = b.waiting.Add(-1) == 0 || wake
+	select {
+	case s.ends.changed <- struct{}{}:
+	default:
 	}
-	if wake {
-		select {
-		case e.changed <- struct{}{}:
+}
+
+// hearEnds takes in how events ended: the forged ones count against the relay, what was lost is
+// asked for again, and after one that is over the relay's budget the past waits.
+func (s *Session) hearEnds(ctx context.Context, now time.Time) error {
+	s.ends.mu.Lock()
+	list := s.ends.odd
+	s.ends.odd = nil
+	s.ends.mu.Unlock()
+	for _, e := range list {
+		var err error
+		lost, later := false, (*candidates.Later)(nil)
+		switch {
+		case e.Err == nil:
+			err = s.nothing(ctx)
+		case errors.Is(e.Err, intake.ErrForged):
+			err = s.odd(fmt.Sprintf("event %.64q: %v", e.Event.ID, e.Err))
+		case errors.Is(e.Err, nats.ErrMaxPayload): // it will never fit, so there is nothing to wait for
+		case errors.As(e.Err, &later) && strings.HasPrefix(e.Verdict.Message, "rate-limited: this "+limit.Author+" "):
+			// it comes with a daily sync; else one author would stop every relay
 		default:
+			lost = true
 		}
-	}
-}
-
-// hearEnds takes in how events ended: the forged ones count against the relay, and one that is over
-// its budget is asked for the past later.
-func (s *Session) hearEnds(ctx context.Context) error {
-	e := &s.ends
-	e.mu.Lock()
-	forged, known, later := e.forged, e.known, e.later
-	e.forged, e.known, e.later = nil, 0, time.Time{}
-	e.mu.Unlock()
-	if now := time.Now(); later.After(now) {
-		s.warn("budget", "what the relay brings is not taken today, or the service is full; the past is asked for later", "from", later)
-		if day := now.Add(24 * time.Hour); later.After(day) {
-			later = day
-		}
-		s.hold = history.Later(s.hold, later)
-	}
-	for _, what := range forged {
-		if err := s.odd(what); err != nil {
+		if err != nil {
 			return err
 		}
-	}
-	for range known {
-		if err := s.nothing(ctx); err != nil {
-			return err
+		if lost && later != nil && later.Until.After(now) {
+			s.warn("budget", "what the relay brings is not taken today, or the service is full; the past is asked for later", "from", later.Until)
+			s.hold = history.Later(s.hold, history.Earlier(later.Until, now.Add(24*time.Hour)))
+		}
+		if l := e.live; lost && l != nil { // missing like those that did not come
+			s.warn("unjudged", "events that came live had no verdict; they are asked for again", "since", e.came)
+			if l.missing, l.held = history.Earlier(l.missing, e.came), false; !slices.Contains(s.lives, l) {
+				s.makeUp(l)
+			}
+		}
+		if b := e.batch; b != nil {
+			b.lost = b.lost || lost
+			b.waiting.Add(-1)
 		}
 	}
 	return nil
 }
 
-// hearLost notes live events that had no verdict: they are missing like those that did not come.
-func (s *Session) hearLost() {
-	s.ends.mu.Lock()
-	lost := s.ends.lost
-	s.ends.lost = nil
-	s.ends.mu.Unlock()
-	for l, since := range lost {
-		s.warn("unjudged", "events that came live had no verdict; they are asked for again", "since", since)
-		l.missing, l.held = history.Earlier(l.missing, since), false
-		if !slices.Contains(s.lives, l) {
-			s.makeUp(l)
-		}
-	}
-}
-
-// auth is how far we have come with a relay that wants to know who reads (NIP-42): it is told once
-// a connection, and asked again for what it refused before.
-type auth struct {
-	challenge    string
-	wanted, told bool
-}
-
-// prove answers the relay's challenge, if it has refused something and we have not yet.
-func (s *Session) prove(ctx context.Context) error {
-	a := &s.auth
-	if !a.wanted || a.told || a.challenge == "" || s.Authenticate == nil {
+// authenticate answers the relay's challenge (NIP-42) once a connection, if the relay has refused
+// something without.
+func (s *Session) authenticate(ctx context.Context, _ time.Time) error {
+	challenge := s.challenge
+	if !s.prove || s.proved || challenge == "" || s.Authenticate == nil {
 		return nil
 	}
-	a.told = true
-	if err := s.Authenticate(ctx, a.challenge); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	s.proved = true
+	if err := s.Authenticate(ctx, challenge); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("authenticate to the relay: %w", err)
 	}
 	return nil
-}
-
-// complained takes in why the relay closed a request or a session: it may want quiet, or to know
-// who reads.
-func (s *Session) complained(ctx context.Context, m wire.Message, now time.Time) error {
-	if s.open[m.Sub] == nil {
-		return nil
-	}
-	why := wire.ReadRefusal(m.Reason)
-	if why.Quiet {
-		s.quieten(now, m.Reason)
-	}
-	s.auth.wanted = s.auth.wanted || why.Proof
-	return s.prove(ctx)
 }

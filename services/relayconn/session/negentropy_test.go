@@ -16,6 +16,7 @@ import (
 	"tendril.dev/lib/query"
 	"tendril.dev/lib/reconcile"
 	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
@@ -53,7 +54,7 @@ func newReconciling(t *testing.T, here int, stored ...*nostr.Event) *reconciling
 	r.session = session.New(session.Options{
 		Rules: rules, Wanted: r.session.Wanted, Asker: r, Intake: in.Open("wss://r.example.com"), Observer: r, Log: slog.New(slog.DiscardHandler),
 		Negentropy: &session.Negentropy{
-			Relay: r, Service: r, Room: session.NewRoom(), Seq: func() uint64 { return 0 },
+			Relay: r, Service: r, Room: session.NewRoom(), Seq: func() uint64 { return 0 }, Walks: history.NewWalks(),
 		},
 	})
 	return r

@@ -27,6 +27,8 @@ const (
 	// mostNamed bounds the ids of a batch that are kept in mind, so that none of them is fetched
 	// again that another filter finds as well.
 	mostNamed = 20_000
+	// perFetch is how many ids one REQ names.
+	perFetch = 100
 )
 
 // cause is why something is asked for.
@@ -57,18 +59,18 @@ type batch struct {
 	work
 	lead     *history.Lead // other connections leave the items to this batch; nil: they do not
 	waitBy   time.Time     // until when it leaves the items to another connection; zero: it has begun
-	tasks    []*task
-	running  int        // tasks and units that have not ended
-	ids      [][32]byte // to be fetched
+	running  int           // tasks and units that have not ended
+	broken   []*task       // that failed; each goes on where it stood
+	ids      [][32]byte    // to be fetched
 	named    map[[32]byte]struct{}
 	again    bool      // it begins again from the start
 	byREQ    bool      // and not by NIP-77, because the relay did not deliver what it named
 	crowded  bool      // it missed some of a second by REQ, which NIP-77 names
+	lost     bool      // an event will never have a verdict
 	failures int       // how often it has failed
 	retryAt  time.Time // when it is tried again; zero: it is under way
 
 	waiting atomic.Int64 // events without a verdict
-	lost    atomic.Bool  // one of them will never have one
 }
 
 // found reports whether the batch was found by the diff, which would find it again.
@@ -83,27 +85,12 @@ func (b *batch) release(whole bool) {
 	b.lead = nil
 }
 
-// way is a way to a part of the past: it says what to ask for in one REQ after the other, and hears
-// of what comes. It is a walk or a fetch.
-type way interface {
-	Filters() []nostr.Filter
-	Matches(ev *nostr.Event) bool
-	// Saw notes an event of the answer that matches. It is fresh if it was asked for and has not
-	// come this way before; the answer is enough if it must be ended.
-	Saw(ev *nostr.Event) (fresh, enough bool)
-	// Again forgets the answer that has begun, because it is asked for once more.
-	Again()
-	// Ended notes the end of the answer, and reports whether there is more to ask for.
-	Ended() (more bool)
-}
-
-// task is one way into the past for a batch.
+// task is one way into the past for a batch, page by page.
 type task struct {
 	request
-	way
-	batch  *batch
-	tries  int  // of the current answer
-	broken bool // since the batch was tried last
+	*history.Walk
+	batch *batch
+	tries int // of the current page
 }
 
 // add begins with some work, as soon as there is room. What another connection of the worker is
@@ -111,7 +98,7 @@ type task struct {
 func (s *Session) add(w work) *batch {
 	b, now := &batch{work: w}, time.Now()
 	var rest history.Set
-	if s.reconciles() && s.rec.Walks != nil && b.found() {
+	if !s.rec.off && b.found() {
 		if b.lead, b.items, rest = s.rec.Walks.Take(w.items, now); !rest.Empty() {
 			b.groups = history.Groups(b.items)
 			late := work{items: rest, groups: history.Groups(rest), cause: w.cause, reconcile: true}
@@ -125,14 +112,11 @@ func (s *Session) add(w work) *batch {
 	return b
 }
 
-// reconciles reports whether the relay may be asked by NIP-77.
-func (s *Session) reconciles() bool { return s.rec != nil && !s.rec.off }
-
 // start chooses the way of a batch.
 func (s *Session) start(b *batch) {
 	worth := b.reconcile || b.again || size(b.groups) >= worthEverything
-	if s.reconciles() && b.since == nil && !b.byREQ && worth {
-		s.rec.add(b)
+	if !s.rec.off && b.since == nil && !b.byREQ && worth {
+		s.rec.add(b, true)
 	} else {
 		s.walk(b, b.groups)
 	}
@@ -158,21 +142,16 @@ func (s *Session) walk(b *batch, groups []history.Group) {
 		for filters := range slices.Chunk(g, most) {
 			filters = slices.Clone(filters)
 			for i := range filters {
-				if b.since != nil {
-					filters[i].Since = b.since
-				}
+				filters[i].Since = b.since
 			}
 			s.queue = append(s.queue, b.task(history.NewWalk(filters, s.limits.Page(s.Rules.PageLimit))))
 		}
 	}
 }
 
-// task adds a way to a batch.
-func (b *batch) task(w way) *task {
-	t := &task{batch: b, way: w}
-	b.tasks = append(b.tasks, t)
+func (b *batch) task(w *history.Walk) *task {
 	b.running++
-	return t
+	return &task{batch: b, Walk: w}
 }
 
 // askPast puts as many of the tasks that wait to the relay as may be open at once. What was named
@@ -181,14 +160,12 @@ func (s *Session) askPast(ctx context.Context, now time.Time) error {
 	if now.Before(s.hold) || !s.mayAsk(now) {
 		return nil
 	}
-	if s.rec != nil {
-		if err := s.rec.ask(ctx, now); err != nil {
-			return err
-		}
+	if err := s.rec.ask(ctx, now); err != nil {
+		return err
 	}
 	live, open := s.count()
 	for ; open < s.limits.Past(live, s.atOnce); open++ {
-		if len(s.queue) == 0 || !isFetch(s.queue[0]) {
+		if len(s.queue) == 0 || !s.queue[0].Fetches() {
 			s.fetchNext()
 		}
 		if len(s.queue) == 0 {
@@ -203,11 +180,6 @@ func (s *Session) askPast(ctx context.Context, now time.Time) error {
 		}
 	}
 	return nil
-}
-
-func isFetch(t *task) bool {
-	_, is := t.way.(*fetch)
-	return is
 }
 
 // first puts a task before all others.
@@ -236,25 +208,24 @@ func (s *Session) ended(ctx context.Context, t *task, now time.Time) error {
 		s.first(t)
 		return nil
 	}
-	if f, ok := t.way.(*fetch); ok && f.left > 0 {
-		t.batch.byREQ = true
-		t.failed(s, now, fmt.Sprintf("the relay names events by NIP-77 and does not deliver them (%d of %d)", f.left, len(f.ids)))
+	b := t.batch
+	if n := t.Missing(); n > 0 {
+		b.byREQ = true
+		t.failed(s, now, fmt.Sprintf("the relay names events by NIP-77 and does not deliver them (%d)", n))
 		return nil
 	}
-	if w, ok := t.way.(*history.Walk); ok {
-		for _, gap := range w.Gaps() {
-			from, to := gap.From.Time().UTC(), gap.To.Time().UTC()
-			if gap.From == gap.To && !t.batch.cause.missing.IsZero() && t.batch.since != nil && s.reconciles() {
-				t.batch.crowded = true
-			} else if gap.From == gap.To {
-				s.warn("crowded second", "the relay has more events in one second than it shows", "second", from)
-			} else {
-				s.warn("ignored", "the relay does not heed since, until or limit; what it has not sent by itself is missing", "from", from, "to", to)
-			}
+	for _, gap := range t.Gaps() {
+		from, to := gap.From.Time().UTC(), gap.To.Time().UTC()
+		switch {
+		case from != to:
+			s.warn("ignored", "the relay does not heed since, until or limit; what it has not sent by itself is missing", "from", from, "to", to)
+		case !b.cause.missing.IsZero() && b.since != nil && !s.rec.off:
+			b.crowded = true
+		default:
+			s.warn("crowded second", "the relay has more events in one second than it shows", "second", from)
 		}
 	}
-	t.way = nil // a batch may have many walks that have ended
-	t.batch.running--
+	b.running--
 	return nil
 }
 
@@ -272,7 +243,6 @@ func (t *task) again(s *Session, at, now time.Time, why string) {
 // split asks for what is left in smaller REQs, each from where the walk stood.
 func (t *task) split(s *Session) {
 	s.walk(t.batch, []history.Group{t.Filters()})
-	t.way = nil
 	t.batch.running--
 }
 
@@ -280,9 +250,8 @@ func (t *task) split(s *Session) {
 // brings is worth having. What was to be fetched is found out again.
 func (t *task) failed(s *Session, _ time.Time, why string) {
 	s.warn("incomplete", "historic sync is incomplete; it is tried again", "reason", why)
-	t.broken = true
-	t.batch.running--
-	t.batch.again = t.batch.again || isFetch(t)
+	b := t.batch
+	b.running, b.broken, b.again = b.running-1, append(b.broken, t), b.again || t.Fetches()
 }
 
 // tendPast ends batches that have come to their end, and begins with those that have waited long
@@ -319,15 +288,15 @@ func (s *Session) finished(b *batch, now time.Time) (done bool) {
 		return false
 	}
 	if b.crowded {
-		b.crowded, b.since, b.again, b.tasks = false, nil, true, nil
+		b.crowded, b.since, b.again, b.broken = false, nil, true, nil
 		s.start(b)
 		return false
 	}
-	if b.lost.Swap(false) {
+	if b.lost {
 		s.warn("lost", "historic sync is incomplete; it is tried again", "reason", "events without a verdict")
-		b.again = true
+		b.lost, b.again = false, true
 	}
-	if b.again || b.byREQ || slices.ContainsFunc(b.tasks, func(t *task) bool { return t.broken }) {
+	if b.again || b.byREQ || len(b.broken) > 0 {
 		b.retryAt = now.Add(min(retryFirst<<min(b.failures, 5), retryMost))
 		b.failures++
 		b.release(false)
@@ -341,19 +310,17 @@ func (s *Session) finished(b *batch, now time.Time) (done bool) {
 // tryAgain begins once more with the tasks of a batch that failed, each from where it stood. Where
 // events were lost, or the relay did not deliver what it had named, all of it is asked for again.
 func (s *Session) tryAgain(b *batch) {
-	b.retryAt = time.Time{}
-	if b.again || b.byREQ {
-		b.tasks, b.named = nil, nil
+	broken := b.broken
+	if b.retryAt, b.broken = (time.Time{}), nil; b.again || b.byREQ {
+		b.named = nil
 		s.start(b)
 		return
 	}
-	for _, t := range b.tasks {
-		if t.broken {
-			t.broken, t.tries, t.proved = false, 0, false
-			t.Again()
-			s.queue = append(s.queue, t)
-			b.running++
-		}
+	for _, t := range broken {
+		t.tries, t.proved = 0, false
+		t.Again()
+		s.queue = append(s.queue, t)
+		b.running++
 	}
 }
 
@@ -368,9 +335,6 @@ func (s *Session) forgetPast(ctx context.Context) error {
 	}
 	s.release()
 	s.batches, s.pending, s.queue, s.toFetch, s.confirmed = nil, nil, nil, 0, history.Set{}
-	if s.rec == nil {
-		return nil
-	}
 	return s.rec.restart(ctx)
 }
 
@@ -385,37 +349,14 @@ func (s *Session) release() {
 // with every message that comes.
 func (s *Session) asked() history.Set {
 	if s.pending == nil {
-		sets := []history.Set{{}}
+		var sets []history.Set
 		for _, b := range s.batches {
 			sets = append(sets, b.items)
 		}
-		for len(sets) > 1 { // by pairs: one after the other would copy the first ones for each batch
-			pairs := sets[:0]
-			for pair := range slices.Chunk(sets, 2) {
-				pairs = append(pairs, history.Union(pair[0], pair[len(pair)-1]))
-			}
-			sets = pairs
-		}
-		s.pending = &sets[0]
+		all := history.Union(sets...)
+		s.pending = &all
 	}
 	return *s.pending
-}
-
-const (
-	// perFetch is how many ids one REQ names.
-	perFetch = 100
-	// fetchTries is how often ids are asked for that the relay named and does not deliver.
-	fetchTries = 2
-	// fetchSlack is how many more events than were asked for may come, as a factor.
-	fetchSlack = 4
-)
-
-// fetch is the way of asking for events by id.
-type fetch struct {
-	ids   map[string]bool // true: it has come
-	left  int             // that have not
-	total int             // events of this answer, each as often as it came
-	tries int
 }
 
 // fetchNext makes a task of some of what waits to be fetched, before all others.
@@ -428,14 +369,14 @@ func (s *Session) fetchNext() {
 			}
 			s.toFetch -= len(some)
 			s.spent = true
-			f := &fetch{ids: map[string]bool{}}
+			var ids []string
 			for _, id := range some {
 				if name := hex.EncodeToString(id[:]); !s.Intake.Known(name) { // else another relay was faster
-					f.ids[name] = false
+					ids = append(ids, name)
 				}
 			}
-			if f.left = len(f.ids); f.left > 0 {
-				s.first(b.task(f))
+			if len(ids) > 0 {
+				s.first(b.task(history.NewFetch(ids)))
 				return
 			}
 		}
@@ -457,41 +398,4 @@ func (s *Session) nameIDs(b *batch, ids [][32]byte) (fresh int) {
 	}
 	s.toFetch += fresh
 	return fresh
-}
-
-// Filters name what has not come.
-func (f *fetch) Filters() []nostr.Filter {
-	var ids []string
-	for id, came := range f.ids {
-		if !came {
-			ids = append(ids, id)
-		}
-	}
-	return []nostr.Filter{{IDs: ids, Limit: len(ids)}}
-}
-
-// Matches reports whether an event was asked for.
-func (f *fetch) Matches(ev *nostr.Event) bool {
-	_, asked := f.ids[ev.ID]
-	return asked
-}
-
-// Saw notes that an event has come.
-func (f *fetch) Saw(ev *nostr.Event) (fresh, enough bool) {
-	f.total++
-	if fresh = !f.ids[ev.ID]; fresh {
-		f.ids[ev.ID] = true
-		f.left--
-	}
-	return fresh, f.total >= fetchSlack*perFetch
-}
-
-// Again has nothing to forget: what came is here.
-func (f *fetch) Again() { f.total = 0 }
-
-// Ended has what has not come asked for once more, and then no more.
-func (f *fetch) Ended() (more bool) {
-	f.total = 0
-	f.tries++
-	return f.left > 0 && f.tries < fetchTries
 }

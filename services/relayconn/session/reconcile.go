@@ -34,16 +34,16 @@ const (
 	// bytes where little is missing here, and is given up when it takes an eighth of the filters,
 	// or when too many events are missing.
 	worthEverything, everythingSaves = 64 << 10, 8
-	// mostSplits is how often the time of a search is halved, and shortest the shortest piece.
+	// mostSplits is how often the times of a unit are halved, and shortest the shortest piece.
 	mostSplits, shortest = 200, 3600
 	// beginning is a moment before the first event of Nostr. What is dated before is in the oldest
 	// piece all the same.
 	beginning nostr.Timestamp = 1_600_000_000
-	// A search may take so many messages, for each piece of time, and one more for each so many
-	// events that the relay has and that are not known here.
+	// A search may take so many messages, and one more for each so many events that the relay has and
+	// that are not known here.
 	mostSaid, namedBySaid = 256, 64
-	// mostOfOne is how many events that are not known here a relay may name of one filter.
-	mostOfOne = 1_000_000
+	// mostNamedOfOne is how many events that are not known here a relay may name of one unit.
+	mostNamedOfOne = 1_000_000
 	// fullAt is how many events wait to be fetched on a connection when no more are looked for.
 	fullAt = 5000
 )
@@ -69,7 +69,7 @@ type Negentropy struct {
 	// relays' messages meanwhile, in bytes.
 	Room  *semaphore.Weighted
 	Seq   func() uint64  // of the log: what is known to be accepted
-	Walks *history.Walks // of all connections of the worker; nil: each asks for itself
+	Walks *history.Walks // of all connections of the worker
 }
 
 const (
@@ -90,7 +90,7 @@ type reconciler struct {
 	*Negentropy
 	s       *Session
 	units   []*unit   // that have not begun
-	active  []*search // that have begun, at most twice as many as may be open at once
+	active  []*search // that have begun
 	results chan result
 	atOnce  int       // sessions that the relay takes, as far as is known
 	hold    time.Time // nothing is said before
@@ -100,14 +100,16 @@ type reconciler struct {
 	off     bool      // it does not reconcile
 }
 
-// unit is a group of filters that are reconciled, each in one session.
+// unit is a group of filters that are reconciled, each in one session for each piece of time.
 type unit struct {
 	batch      *batch
 	group      history.Group
 	everything bool       // its one filter is for everything that the relay has
 	ids        [][32]byte // that are missing of that
 	left       int        // searches that have not ended
-	byREQ      []bool     // of each search: it must be asked for by REQ
+	byREQ      []bool     // of each filter: it must be asked for by REQ
+	splits     int
+	named      int // events that the relay has named, each once
 }
 
 // state is where a search stands.
@@ -120,28 +122,21 @@ const (
 	said                 // to the relay, which has to answer
 )
 
-// search finds out what a relay has of one filter, in one session for each piece of time.
+// search finds out what a relay has of one filter of a unit, in one session.
 type search struct {
 	request // whose id is empty while no session is open
-	unit    *unit
-	n       int // of the filter in its unit
-	filter  nostr.Filter
-	pieces  []span // that are left and follow each other, the oldest first. The last one is next
-	seq     uint64 // of the log, when it began
+	*unit
+	n       int // of the filter
+	about   query.Reconciliation
 	state   state
 	ended   bool
 	message []byte // what to say, or was said last; every message says all that is in question
-	splits  int
 	refused int    // how often the relay took no session though none was open
 	said    int    // messages
 	bytes   int    // of all messages, both ways
-	named   int    // events that the relay has named, each once
 	here    uint64 // events known here
 	alone   uint64 // of these, those that the relay has turned out to lack
 }
-
-// span is a time, both ends included; nil: no bound.
-type span struct{ since, until *nostr.Timestamp }
 
 // result is an answer of ingest.
 type result struct {
@@ -152,30 +147,23 @@ type result struct {
 	first  bool
 }
 
-func newReconciler(s *Session, n *Negentropy) *reconciler {
-	return &reconciler{Negentropy: n, s: s, results: make(chan result), atOnce: sessionsAtOnce}
+func newReconciler(s *Session) *reconciler {
+	return &reconciler{Negentropy: s.Negentropy, s: s, results: make(chan result), atOnce: sessionsAtOnce, off: s.Negentropy == nil}
 }
 
-// add has a batch reconciled: by one session about everything if its filters are many and nothing
-// else is under way, else by wide filters.
-func (r *reconciler) add(b *batch) {
-	quiet := r.Walks == nil || r.Walks.Quiet(b.lead, time.Now())
-	if size(b.groups) >= worthEverything && !r.narrow && quiet {
-		b.running++
-		r.units = append(r.units, &unit{batch: b, group: history.Group{{}}, everything: true})
-		return
-	}
-	r.addUnits(b)
-}
-
-func (r *reconciler) addUnits(b *batch) {
+// add has a batch reconciled: by one session about everything, if that may be, its filters are many
+// and nothing else is under way, else by wide filters.
+func (r *reconciler) add(b *batch, everything bool) {
+	everything = everything && size(b.groups) >= worthEverything && !r.narrow && r.Walks.Quiet(b.lead, time.Now())
 	groups := b.groups
-	if b.found() {
+	if everything {
+		groups = []history.Group{{{}}}
+	} else if b.found() {
 		groups = history.Wide(b.items, r.s.limits.Bytes()-besides)
 	}
 	for _, g := range groups {
 		b.running++
-		r.units = append(r.units, &unit{batch: b, group: g})
+		r.units = append(r.units, &unit{batch: b, group: g, everything: everything, left: len(g), byREQ: make([]bool, len(g))})
 	}
 }
 
@@ -183,23 +171,18 @@ func (r *reconciler) addUnits(b *batch) {
 func (r *reconciler) begin() {
 	u := r.units[0]
 	r.units = slices.Delete(r.units, 0, 1)
-	u.left, u.byREQ = len(u.group), make([]bool, len(u.group))
 	for n, f := range u.group {
-		r.active = append(r.active, &search{unit: u, n: n, filter: f, seq: r.Seq(), pieces: []span{{}}})
+		r.active = append(r.active, &search{unit: u, n: n, about: query.Reconciliation{Filter: f, Seq: r.Seq()}})
 	}
 }
 
 // restart forgets everything.
-func (r *reconciler) restart(ctx context.Context) error {
-	active := r.active
-	r.units, r.active = nil, nil
-	for _, x := range active {
-		x.ended = true
-		if err := r.close(ctx, x); err != nil {
-			return err
-		}
+func (r *reconciler) restart(ctx context.Context) (err error) {
+	for _, x := range r.active {
+		err = errors.Join(err, r.close(ctx, x))
 	}
-	return nil
+	r.units, r.active = nil, nil
+	return err
 }
 
 // ask begins with units and says what can be said.
@@ -211,13 +194,10 @@ func (r *reconciler) ask(ctx context.Context, now time.Time) error {
 	for len(r.units) > 0 && len(r.active) < 2*r.atOnce && !full {
 		r.begin()
 	}
-	for n, x := range slices.Clone(r.active) {
+	for n, x := range r.active[:min(len(r.active), 2*r.atOnce)] {
 		switch {
 		case x.state == waiting:
-			question := x.question()
-			r.ingest(ctx, result{search: x, first: true}, 0, func(ctx context.Context, a *result) {
-				a.step.Message, a.known, a.err = r.Service.Begin(ctx, question)
-			})
+			r.ingest(ctx, x, nil)
 		case x.state != ready || full || x.id == "" && r.count() >= r.atOnce:
 		case !r.spoken && n > 0: // many relays do not reconcile, so one session is tried first
 		default:
@@ -237,10 +217,9 @@ func (r *reconciler) say(ctx context.Context, x *search, now time.Time) error {
 	if x.id != "" {
 		return r.Relay.NegMsg(ctx, x.id, x.message)
 	}
-	r.s.asks++
-	x.id, x.order, x.answered = r.s.name("n"), r.s.asks, false
+	x.id, x.answered = r.s.name("n"), false
 	r.s.open[x.id] = x
-	return r.Relay.NegOpen(ctx, x.id, x.question().Filter, x.message)
+	return r.Relay.NegOpen(ctx, x.id, x.about.Filter, x.message)
 }
 
 // close closes the session of a search at the relay.
@@ -253,18 +232,23 @@ func (r *reconciler) close(ctx context.Context, x *search) error {
 	return r.Relay.NegClose(ctx, id)
 }
 
-// ingest asks ingest about a message of so many bytes, while others go on. It reports whether there
-// is room; else nothing is said for a while.
-func (r *reconciler) ingest(ctx context.Context, a result, bytes int, ask func(context.Context, *result)) bool {
-	size := int64(min(max(copies*bytes, questionBytes), roomBytes))
+// ingest asks ingest what to say to a message of the relay, or at first to none, while others go on.
+// It reports whether there is room; else nothing is said for a while.
+func (r *reconciler) ingest(ctx context.Context, x *search, message []byte) bool {
+	size := int64(min(max(copies*len(message), questionBytes), roomBytes))
 	if !r.Room.TryAcquire(size) {
 		r.hold = history.Later(r.hold, time.Now().Add(roomWait))
 		return false
 	}
-	a.search.state = working
+	x.state = working
+	a, about := result{search: x, first: message == nil}, x.about
 	go func() {
 		limited, cancel := context.WithTimeout(ctx, serviceTime)
-		ask(limited, &a)
+		if a.first {
+			a.step.Message, a.known, a.err = r.Service.Begin(limited, about)
+		} else {
+			a.step, a.err = r.Service.Continue(limited, about, message)
+		}
 		cancel()
 		r.Room.Release(size)
 		select {
@@ -279,7 +263,7 @@ func (r *reconciler) ingest(ctx context.Context, a result, bytes int, ask func(c
 func (r *reconciler) told(ctx context.Context, a result, now time.Time) error {
 	x := a.search
 	switch {
-	case x.ended:
+	case !slices.Contains(r.active, x): // it has ended
 		return nil
 	case errors.Is(a.err, query.ErrTooMany):
 		return r.smaller(ctx, x, now)
@@ -289,25 +273,20 @@ func (r *reconciler) told(ctx context.Context, a result, now time.Time) error {
 		return r.unable(ctx, "its message breaks the rules of the protocol: "+a.err.Error())
 	case a.err != nil: // which is not the relay's fault
 		r.s.warn("reconcile", "ingest does not say what is known here; historic sync is tried again", "error", a.err)
-		x.unit.batch.again = true
+		x.batch.again = true
 		return r.end(ctx, x, false)
 	}
-	if x.unit.everything {
-		x.unit.ids = append(x.unit.ids, a.step.Missing...)
+	if x.everything {
+		x.ids = append(x.ids, a.step.Missing...)
 	} else {
-		x.named += r.s.nameIDs(x.unit.batch, a.step.Missing)
+		x.named += r.s.nameIDs(x.batch, a.step.Missing)
 	}
 	x.here, x.alone = max(x.here, a.known), x.alone+a.step.Alone
 	x.state, x.message = ready, a.step.Message
 	switch {
-	case a.first && a.known == 0 && len(x.pieces) == 1 || x.tooMuch():
+	case a.first && a.known == 0 && x.splits == 0 || x.tooMuch():
 		return r.end(ctx, x, true) // REQ is the shorter way
 	case len(x.message) == 0:
-		x.pieces = x.pieces[:len(x.pieces)-1]
-		x.state, x.message = waiting, nil
-		if err := r.close(ctx, x); err != nil || len(x.pieces) > 0 {
-			return err
-		}
 		return r.end(ctx, x, false)
 	case x.endless():
 		return r.cannot(ctx, x, "a session with it does not come to an end")
@@ -315,18 +294,18 @@ func (r *reconciler) told(ctx context.Context, a result, now time.Time) error {
 	return nil
 }
 
-// end ends a search; its filter is asked for by REQ where it has not ended. The last
-// search of a unit says what follows from it: ids to fetch, and filters to be asked for by REQ.
+// end ends a search, whose filter must be asked for by REQ or not. The last search of a unit says
+// what follows from it: ids to fetch, and filters to be asked for by REQ.
 func (r *reconciler) end(ctx context.Context, x *search, byREQ bool) error {
 	u := x.unit
-	x.ended, u.byREQ[x.n], r.s.spent = true, byREQ, true
+	u.byREQ[x.n], r.s.spent = u.byREQ[x.n] || byREQ, true
 	r.active = slices.DeleteFunc(r.active, func(o *search) bool { return o == x })
 	if u.left--; u.left > 0 {
 		return r.close(ctx, x)
 	}
 	switch {
 	case u.everything && byREQ:
-		r.addUnits(u.batch)
+		r.add(u.batch, false)
 	case u.everything:
 		r.s.nameIDs(u.batch, u.ids)
 	default:
@@ -336,12 +315,31 @@ func (r *reconciler) end(ctx context.Context, x *search, byREQ bool) error {
 	return r.close(ctx, x)
 }
 
-// smaller goes on with half of the time, because too many events match the filter.
+// smaller goes on with two halves of the time, because too many events match the filter. Both have
+// the second at which it is cut, because there are relays that take since for the moment after
+// which, not from which, events are wanted.
 func (r *reconciler) smaller(ctx context.Context, x *search, now time.Time) error {
+	older := &search{unit: x.unit, n: x.n, about: x.about}
+	from, to := nostr.Timestamp(0), nostr.Timestamp(now.Unix())
+	if since := x.about.Filter.Since; since != nil {
+		from = *since
+	}
+	if until := x.about.Filter.Until; until != nil {
+		to = *until
+	}
+	if to > beginning {
+		from = max(from, beginning)
+	}
+	cut := from + (to-from)/2
 	switch {
-	case x.unit.everything:
+	case x.everything:
 		return r.cannot(ctx, x, "")
-	case x.halve(nostr.Timestamp(now.Unix())):
+	case x.splits < mostSplits && to-from >= shortest:
+		x.splits++
+		x.left++
+		x.about.Filter.Since, older.about.Filter.Until = &cut, &cut
+		x.state, x.said = waiting, 0
+		r.active = slices.Insert(r.active, slices.Index(r.active, x)+1, older)
 		return r.close(ctx, x)
 	case !r.spoken:
 		return r.unable(ctx, "it takes no filter, however short the time")
@@ -353,7 +351,7 @@ func (r *reconciler) smaller(ctx context.Context, x *search, now time.Time) erro
 // cannot notes that a session has failed, by which the relay shows that it does not reconcile,
 // unless it is one about everything.
 func (r *reconciler) cannot(ctx context.Context, x *search, why string) error {
-	if x.unit.everything {
+	if x.everything {
 		r.narrow = true
 		return r.end(ctx, x, true)
 	}
@@ -386,12 +384,8 @@ func (r *reconciler) answer(ctx context.Context, x *search, m wire.Message, now 
 		return r.unable(ctx, "its message is not one of NIP-77")
 	}
 	x.bytes += 2 * len(m.Frame)
-	question, frame := x.question(), m.Frame
-	asked := r.ingest(ctx, result{search: x}, len(frame), func(ctx context.Context, a *result) {
-		a.step, a.err = r.Service.Continue(ctx, question, frame)
-	})
 	switch {
-	case asked:
+	case r.ingest(ctx, x, m.Frame):
 		return nil
 	case x.endless():
 		return r.end(ctx, x, true)
@@ -418,20 +412,18 @@ func (r *reconciler) refused(ctx context.Context, x *search, reason string, now 
 	x.state = ready
 	why := wire.ReadRefusal(reason)
 	switch {
-	case why.Proof && x.said < 2:
-		r.hold = history.Later(r.hold, now.Add(proofWait))
-		return nil
-	case why.Proof:
-	case why.Quiet:
-		return nil // when it may be asked again
+	case why.Proof && !x.proved:
+		x.proved, r.hold = true, history.Later(r.hold, now.Add(proofWait))
+	case why.Quiet && !why.Proof: // when it may be asked again
 	case sessions.MatchString(reason):
 		return r.fewer(ctx, x, reason, now)
 	case events.MatchString(reason):
 		return r.smaller(ctx, x, now)
-	case strings.HasPrefix(strings.ToLower(reason), "closed") && r.spoken && !x.endless():
-		return nil // it has forgotten the session
+	case strings.HasPrefix(strings.ToLower(reason), "closed") && r.spoken && !x.endless(): // it has forgotten the session
+	default:
+		return r.cannot(ctx, x, reason)
 	}
-	return r.cannot(ctx, x, reason)
+	return nil
 }
 
 // count counts the sessions that are open.
@@ -475,11 +467,9 @@ func (r *reconciler) notice(ctx context.Context, text string, now time.Time) (ou
 	case about && sessions.MatchString(text):
 		for _, x := range unanswered {
 			x.state = ready
-			if err := r.close(ctx, x); err != nil {
-				return true, err
-			}
+			err = errors.Join(err, r.close(ctx, x))
 		}
-		return true, r.fewer(ctx, unanswered[0], text, now)
+		return true, errors.Join(err, r.fewer(ctx, unanswered[0], text, now))
 	case about || !r.spoken && confused.MatchString(text):
 		return true, r.cannot(ctx, unanswered[0], text)
 	}
@@ -495,45 +485,13 @@ func (r *reconciler) silent(ctx context.Context, x *search) error {
 	return r.cannot(ctx, x, "it does not answer")
 }
 
-// question is what ingest is asked about.
-func (x *search) question() query.Reconciliation {
-	f, piece := x.filter, x.pieces[len(x.pieces)-1]
-	f.Since, f.Until = piece.since, piece.until
-	return query.Reconciliation{Filter: f, Seq: x.seq}
-}
-
 // tooMuch reports whether a session about everything is not worth it. A relay that lacks much of
 // what is known here may not show all that it has.
 func (x *search) tooMuch() bool {
-	return x.unit.everything && (x.bytes > size(x.unit.batch.groups)/everythingSaves || len(x.unit.ids) > fullAt || x.alone > x.here/everythingSaves)
+	return x.everything && (x.bytes > size(x.batch.groups)/everythingSaves || len(x.ids) > fullAt || x.alone > x.here/everythingSaves)
 }
 
 // endless reports whether the relay draws a search out.
 func (x *search) endless() bool {
-	return x.said > mostSaid*(1+x.splits)+x.named/namedBySaid || x.named > mostOfOne
-}
-
-// halve cuts the piece that is next in two, because it has too many events for one side; false: it
-// is small enough for that not to help. Both halves have the second at which it is cut, because
-// there are relays that take since for the moment after which, not from which, events are wanted.
-func (x *search) halve(now nostr.Timestamp) bool {
-	last := len(x.pieces) - 1
-	whole, from, to := x.pieces[last], nostr.Timestamp(0), now
-	if whole.since != nil {
-		from = *whole.since
-	}
-	if whole.until != nil {
-		to = *whole.until
-	}
-	if from < beginning && to > beginning {
-		from = beginning
-	}
-	if x.splits >= mostSplits || to-from < shortest {
-		return false
-	}
-	x.splits++
-	cut := from + (to-from)/2
-	x.pieces = append(x.pieces[:last:last], span{whole.since, &cut}, span{&cut, whole.until})
-	x.state, x.message = waiting, nil
-	return true
+	return x.said > mostSaid+x.named/namedBySaid || x.named > mostNamedOfOne
 }

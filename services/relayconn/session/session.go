@@ -103,9 +103,9 @@ type Session struct {
 	full      bool         // it has refused more
 	hold      time.Time    // nothing of the past is asked before
 	confirmed history.Set
-	rec       *reconciler // nil: the relay is not asked by NIP-77
-	toFetch   int         // events that wait to be fetched by id
-	spent     bool        // a batch may have ended, though nothing has come
+	rec       *reconciler
+	toFetch   int  // events that wait to be fetched by id
+	spent     bool // a batch may have ended, though nothing has come
 
 	wanted Wanted
 	due    plan // what the diff found and could not be asked for yet
@@ -117,7 +117,9 @@ type Session struct {
 	quietSince    time.Time // no batch has been pending since; zero: one is
 	status        Status
 
-	auth     auth
+	challenge     string // of the relay, which wants to know who reads (NIP-42)
+	prove, proved bool   // it has refused something without; we have answered
+
 	answered bool      // the relay has sent an EOSE
 	waited   bool      // the last event waited for room
 	resumed  time.Time // when that was over last; the relay was not read meanwhile
@@ -159,11 +161,7 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 
 func (s *Session) run(ctx context.Context, start Start, messages <-chan wire.Message, changed <-chan struct{}, daily <-chan time.Time) error {
 	s.limits, s.atOnce, s.hold = wire.NewLimits(s.Rules.Cooldown), min(s.Rules.AtOnce, firstAtOnce), time.Now().Add(start.Delay)
-	var results <-chan result
-	if s.Negentropy != nil {
-		s.rec = newReconciler(s, s.Negentropy)
-		results = s.rec.results
-	}
+	s.rec = newReconciler(s)
 	if err := s.begin(ctx, start); err != nil {
 		return err
 	}
@@ -189,13 +187,13 @@ func (s *Session) run(ctx context.Context, start Start, messages <-chan wire.Mes
 		case <-daily:
 			s.dayDue = true
 		case d := <-s.Document:
-			if s.limits.Said(d.Limits); s.reconciles() && !s.rec.spoken && !d.Supports(77) {
+			if s.limits.Said(d.Limits); !s.rec.off && !s.rec.spoken && !d.Supports(77) {
 				err = s.rec.unable(ctx, "its information document does not name NIP-77")
 			}
-		case r := <-results:
+		case r := <-s.rec.results:
 			err = s.rec.told(ctx, r, time.Now())
 		case <-s.ends.changed:
-			err = s.hearEnds(ctx)
+			err = s.hearEnds(ctx, time.Now())
 		case <-wake.C:
 		}
 		if err != nil {
@@ -275,7 +273,7 @@ func (s *Session) pump(ctx context.Context, now time.Time) error {
 	// First what makes room at the relay. The past before what is new: where there is always
 	// something new, the past would never come. At last the past of what is new, because nothing
 	// may come that would bring us here again.
-	for _, do := range []func(context.Context, time.Time) error{s.expire, s.tendLive, s.tendPast, s.askPast, s.addNew, s.askPast} {
+	for _, do := range []func(context.Context, time.Time) error{s.authenticate, s.expire, s.tendLive, s.tendPast, s.askPast, s.addNew, s.askPast} {
 		if err := do(ctx, now); err != nil {
 			return err
 		}
@@ -289,20 +287,23 @@ func (s *Session) next(now time.Time) time.Time {
 	if s.spent {
 		return now
 	}
-	next := history.Earlier(now.Add(time.Hour), history.NextAfter(now, s.limits.Until(), s.hold, s.consolidateBy, s.quietUntil()))
+	due := []time.Time{s.limits.Until(), s.hold, s.rec.hold, s.consolidateBy, s.quietUntil()}
 	for _, a := range s.open {
-		next = history.Earlier(next, history.NextAfter(now, s.patience(a)))
+		due = append(due, s.patience(a))
 	}
 	for _, l := range s.lives {
-		next = history.Earlier(next, history.NextAfter(now, l.reopenAt))
+		due = append(due, l.reopenAt)
 	}
 	for _, b := range s.batches {
-		if next = history.Earlier(next, history.NextAfter(now, b.retryAt)); !b.waitBy.IsZero() {
-			next = history.Earlier(next, now.Add(lookAgain))
+		if due = append(due, b.retryAt); !b.waitBy.IsZero() {
+			due = append(due, now.Add(lookAgain))
 		}
 	}
-	if s.rec != nil {
-		next = history.Earlier(next, history.NextAfter(now, s.rec.hold))
+	next := now.Add(time.Hour)
+	for _, t := range due {
+		if t.After(now) && t.Before(next) {
+			next = t
+		}
 	}
 	return next
 }
