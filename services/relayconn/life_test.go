@@ -126,7 +126,9 @@ func TestLeavingIsNoFailure(t *testing.T) {
 	l.health = health.Health{Failures: 4}.Opened(now)
 	l.target = newTargets(nil).Of("r.example.com")
 	l.status = session.Status{Connection: session.Connected, CaughtUp: true, Confirmed: session.Mark{Target: 7, Log: 9}}
-	l.ended(t.Context(), now.Add(time.Second), errWithdrawn)
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	l.ended(ctx, now.Add(time.Second), ctx.Err())
 	s := l.state.value
 	if s.Failures != 4 || s.NextAttempt.After(now.Add(time.Second)) || s.Confirmed != 7 || s.ConfirmedLog < 9 || s.Connection != 0 || s.CompleteUntil.IsZero() || s.LastError != "" {
 		t.Errorf("written: %+v", s)
@@ -160,14 +162,19 @@ func TestABreachOfProtocolIsTold(t *testing.T) {
 func TestServedEventsAreCounted(t *testing.T) {
 	t.Parallel()
 	l, reg := newLife(t, quiet)
-	o := &observer{life: l}
 	for _, outcome := range []proto.Outcome{proto.Accepted, proto.HeldBack} {
-		o.Judged(&nostr.Event{}, proto.SourceLive, false, proto.Verdict{Outcome: outcome})
+		l.Judged(&nostr.Event{}, proto.SourceLive, false, proto.Verdict{Outcome: outcome})
 	}
 	const want = "# HELP ngit_sync_events_synced_total Events from relays that are served now and were not before.\n# TYPE ngit_sync_events_synced_total counter\nngit_sync_events_synced_total 1\n"
 	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "ngit_sync_events_synced_total"); err != nil {
 		t.Error(err)
 	}
+}
+
+// note has the session say how it stands.
+func note(l *life, st session.Status) (begun bool) {
+	l.Status(st)
+	return l.note()
 }
 
 // TestAnAnswerEndsTheFailures, and the next back-off begins at the base.
@@ -176,11 +183,11 @@ func TestAnAnswerEndsTheFailures(t *testing.T) {
 	l, _ := newLife(t, quiet)
 	now := time.Now()
 	l.health = health.Health{Failures: 9, Recovering: true}.Opened(now)
-	l.note(session.Status{Connection: session.Syncing})
+	note(l, session.Status{Connection: session.Syncing})
 	if l.health.Failures != 9 {
 		t.Errorf("%d failures before the relay has answered", l.health.Failures)
 	}
-	l.note(session.Status{Connection: session.Syncing, Answered: true})
+	note(l, session.Status{Connection: session.Syncing, Answered: true})
 	l.health = l.health.Dropped(l.Rules.Health, now.Add(2*time.Minute), errors.New("reset"))
 	if wait := l.health.NextAttempt.Sub(now.Add(2 * time.Minute)); wait != l.Rules.Health.Base {
 		t.Errorf("the next attempt is in %v", wait)
@@ -206,7 +213,7 @@ func TestDayIsNotForgotten(t *testing.T) {
 	if start := next.start(time.Now()); start.Since == nil || !next.daily.Equal(due) {
 		t.Errorf("the successor begins with %+v, due %v", start, next.daily)
 	}
-	if next.note(session.Status{}) || !next.note(session.Status{Days: 1}) {
+	if note(next, session.Status{}) || !note(next, session.Status{Days: 1}) {
 		t.Error("it is not told when the day begins")
 	}
 	next.save(t.Context())

@@ -42,7 +42,7 @@ func TestStart(t *testing.T) {
 		"missing something that was caught up": {before: func(l *life) { caughtUp(l); end(l, 60, session.Status{Missing: after(40)}) }, at: 61, quick: true, since: 15},
 		"a reconnect that was cut off":         {before: func(l *life) { end(l, 60, whole); l.start(after(70)); end(l, 80, session.Status{}) }, at: 81, quick: true, since: 45},
 		"a reconnect that caught up":           {before: func(l *life) { end(l, 60, whole); l.start(after(70)); end(l, 80, whole) }, at: 81, quick: true, since: 65},
-		"a daily start that was cut off":       {before: func(l *life) { caughtUp(l); l.note(session.Status{Days: 1}); end(l, 62, session.Status{Days: 1}) }, at: 63, quick: true, since: 47},
+		"a daily start that was cut off":       {before: func(l *life) { caughtUp(l); note(l, session.Status{Days: 1}); end(l, 62, session.Status{Days: 1}) }, at: 63, quick: true, since: 47},
 	} {
 		l, _ := newLife(t, quiet)
 		l.confirmed, l.state = confirmed, open(t, bucket(t))

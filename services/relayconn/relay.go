@@ -3,12 +3,14 @@ package relayconn
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nbd-wtf/go-nostr/nip42"
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/netguard"
@@ -56,7 +58,7 @@ type Env struct {
 // life keeps the connection to one relay for as long as this worker has the claim on it: it
 // connects, waits out failures, begins sessions as fresh starts or quick reconnects, and writes
 // down how it stands, so that a successor goes on there. It belongs to the goroutine of run, and
-// while that talks to the one of tend.
+// while that talks to the one of tend. It is the session's observer.
 type life struct {
 	*Env
 	name    string // as in subjects and keys
@@ -73,7 +75,9 @@ type life struct {
 	confirmed history.Set
 	daily     time.Time // when the next daily start is due; it stays until that has begun
 	status    session.Status
-	warned    map[string]bool // of what the operator has been warned since the last fresh start
+	told      atomic.Pointer[session.Status] // by the session, last
+	warned    map[string]bool                // of what the operator has been warned since the last fresh start
+	gaps      sync.Map                       // sources of which a gap was told on this connection
 }
 
 // Run keeps the connection to the relay of that name until ctx ends.
@@ -222,6 +226,132 @@ func (l *life) nextDay(now time.Time) time.Time {
 	return now.Add(l.Rules.DailyMin + rand.N(max(0, l.Rules.DailyMax-l.Rules.DailyMin)+1))
 }
 
+// talk runs a session on a connection until either ends.
+func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) error {
+	l.Status(l.status)
+	l.gaps.Clear()
+	var reconciling *session.Negentropy
+	if l.Negentropy != nil {
+		with := *l.Negentropy
+		with.Relay = conn
+		reconciling = &with
+	}
+	document := make(chan wire.Document, 1)
+	s := session.New(session.Options{
+		Rules: l.Rules.Session, Asker: conn, Wanted: func() session.Wanted { now, _ := l.target.Now(); return now },
+		Intake: l.Intake.Open(l.url), Observer: l, Document: document, Log: l.log,
+		Negentropy: reconciling, Warned: l.warned,
+		Authenticate: func(ctx context.Context, challenge string) error {
+			// Nothing that the relay says gets into what is signed but its challenge.
+			ev := nip42.CreateUnsignedAuthEvent(challenge, "", l.url)
+			if err := l.Sign(&ev); err != nil {
+				return err
+			}
+			return conn.Auth(ctx, ev)
+		},
+	})
+	l.confirmed = history.Set{} // the session's now
+	replace(l.target.Changed, struct{}{})
+	day := time.NewTimer(time.Until(l.daily))
+	defer day.Stop()
+	messages := make(chan wire.Message)
+	var lost error // why reading has ended
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		defer close(messages) // what the relay says last is heard: it may be why it goes
+		lost = conn.Read(ctx, func(m wire.Message) error {
+			select {
+			case messages <- m:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		return nil
+	})
+	group.Go(func() error { return conn.KeepAlive(ctx) })
+	group.Go(func() error { // beside the start, which does not wait for it
+		d, err := wire.FetchDocument(ctx, l.Guard.HTTPClient(), l.url)
+		if err == nil {
+			document <- d
+		}
+		return nil
+	})
+	group.Go(func() error { return l.tend(ctx, day) })
+	group.Go(func() error {
+		if err := s.Run(ctx, start, messages, l.target.Changed, day.C); err != nil || ctx.Err() != nil {
+			return err
+		}
+		return lost
+	})
+	err := group.Wait()
+	l.confirmed = s.Confirmed()
+	l.note()
+	return err
+}
+
+// tend keeps what is known of the relay in step, and says when a day is over. It never waits for the
+// session, which may be waiting for room for what came.
+func (l *life) tend(ctx context.Context, day *time.Timer) error {
+	tick := time.NewTicker(l.Rules.CheckEvery)
+	defer tick.Stop()
+	saved, savedAt := session.Status{}, time.Time{}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			if l.note() {
+				day.Reset(time.Until(l.daily))
+			}
+			l.held(now)
+			l.observe(now)
+			// A successor must find the last connection young enough, so it is written down from
+			// time to time though nothing changed.
+			if (l.status != saved || now.Sub(savedAt) > l.Rules.ReconnectWindow/3) && l.save(ctx) {
+				saved, savedAt = l.status, now
+			}
+		}
+	}
+}
+
+// note takes in what the session has said of itself, and reports whether a daily start has begun.
+// One that is due stays so until then, on any connection and by any worker.
+func (l *life) note() (begun bool) {
+	st := *l.told.Load()
+	if begun = st.Days != l.status.Days; begun {
+		l.complete, l.daily = time.Time{}, l.nextDay(time.Now())
+	}
+	if st.Answered && !l.status.Answered {
+		l.health = l.health.Answered()
+	}
+	l.status, l.health.Limited = st, st.Limited
+	return begun
+}
+
+// Status implements session.Observer.
+func (l *life) Status(s session.Status) { l.told.Store(&s) }
+
+// Judged counts an event that is served now and was not before, and tells a gap: one that should
+// have come live but was found by a later sync.
+func (l *life) Judged(ev *nostr.Event, source proto.Source, gap bool, v proto.Verdict) {
+	if v.Outcome == proto.Accepted {
+		l.Metrics.synced.Inc()
+	}
+	if !gap {
+		return
+	}
+	l.Metrics.count(l.name, l.Metrics.gaps)
+	if _, told := l.gaps.LoadOrStore(source, true); told {
+		return
+	}
+	level := slog.LevelWarn
+	if source == proto.SourceDaily {
+		level = slog.LevelError
+	}
+	l.log.Log(context.Background(), level, "an event that should have come live was found later", "source", source, "id", ev.ID, "kind", ev.Kind)
+}
+
 func (l *life) failed(ctx context.Context, now time.Time, err error) {
 	l.health = l.health.Failed(l.Rules.Health, now, err)
 	l.Metrics.count(l.name, l.Metrics.attempts, "failure")
@@ -235,19 +365,15 @@ func (l *life) ended(ctx context.Context, now time.Time, err error) {
 	// missing, unless there was something to catch up with first.
 	l.held(now)
 	l.complete = cmp.Or(l.complete, l.status.Missing, now)
-	ours := ctx.Err() != nil || errors.Is(err, errWithdrawn)
-	if ours {
+	if ctx.Err() != nil {
 		l.health = l.health.Left(l.Rules.Health, now)
+		l.log.Info("connection closed", "url", l.url)
 	} else {
 		l.health = l.health.Dropped(l.Rules.Health, now, err)
+		l.tell("disconnected", now, err)
 	}
 	l.status = session.Status{Confirmed: l.status.Confirmed}
 	l.save(context.WithoutCancel(ctx))
-	if ours {
-		l.log.Info("connection closed", "url", l.url)
-	} else {
-		l.tell("disconnected", now, err)
-	}
 }
 
 // held notes that the connection stands. Only once it has caught up with what it missed, a next one

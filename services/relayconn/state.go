@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
@@ -86,9 +85,8 @@ func (s *stateKeeper) write(ctx context.Context, data []byte) (uint64, error) {
 		return s.kv.Create(ctx, s.key, data, jetstream.KeyTTL(s.kept))
 	}
 	// An update as the bucket's own would be, which cannot say when its entry goes.
-	msg := &nats.Msg{Subject: proto.KVSubject(proto.BucketRelays, s.key), Data: data, Header: nats.Header{}}
-	msg.Header.Set(jetstream.MsgTTLHeader, s.kept.String())
-	ack, err := s.js.PublishMsg(ctx, msg, jetstream.WithExpectLastSequencePerSubject(s.revision))
+	ack, err := s.js.Publish(ctx, proto.KVSubject(proto.BucketRelays, s.key), data,
+		jetstream.WithExpectLastSequencePerSubject(s.revision), jetstream.WithMsgTTL(s.kept))
 	if err != nil {
 		return 0, err
 	}

@@ -2,8 +2,6 @@ package relayconn
 
 import (
 	"context"
-	"errors"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -54,15 +52,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return err
 	}
-	var working atomic.Bool
 	n.Projection("relayconn_targets", proto.StreamTargets, all.stream.Seq)
-	n.Ready.Add("relayconn", func() error {
-		if !working.Load() {
-			return errors.New("not claiming relays yet")
-		}
-		return nil
-	})
-
 	// Intake and sender outlive the sessions, so that verdicts still come while they end.
 	sending, stopSending := context.WithCancel(context.WithoutCancel(ctx))
 	group, ctx := errgroup.WithContext(ctx)
@@ -71,8 +61,6 @@ func Run(ctx context.Context, n *node.Node) error {
 	group.Go(func() error { return all.Run(ctx) })
 	group.Go(func() error {
 		defer stopSending()
-		working.Store(true)
-		defer working.Store(false)
 		member.Work(ctx, names, env.Run)
 		return nil
 	})

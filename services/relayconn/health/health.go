@@ -22,19 +22,11 @@ const (
 
 // String is the state's name.
 func (s State) String() string {
-	switch s {
-	case Healthy:
-		return "healthy"
-	case Disconnected:
-		return "disconnected"
-	case Degraded:
-		return "degraded"
-	case Dead:
-		return "dead"
-	case RateLimited:
-		return "rate_limited"
+	names := [...]string{"unknown", "healthy", "disconnected", "degraded", "dead", "rate_limited"}
+	if s < 0 || int(s) >= len(names) {
+		s = 0
 	}
-	return "unknown"
+	return names[s]
 }
 
 // Rules are the delays, all of them settings.
@@ -62,8 +54,6 @@ type Health struct {
 
 // Failed notes a connection that could not be made.
 func (h Health) Failed(r Rules, now time.Time, err error) Health {
-	h.Connected = time.Time{}
-	h.LastError = err.Error()
 	h = h.count(now, err)
 	h.NextAttempt = now.Add(r.Backoff(h.Failures))
 	if h.dead(r, now) {
@@ -76,10 +66,9 @@ func (h Health) Failed(r Rules, now time.Time, err error) Health {
 func (h Health) count(now time.Time, err error) Health {
 	h.Failures++
 	h.Recovering = true
-	switch {
-	case netguard.Classify(err).Lasting():
+	if netguard.Classify(err).Lasting() {
 		h.FailingSince = time.Time{}
-	case h.FailingSince.IsZero():
+	} else if h.FailingSince.IsZero() {
 		h.FailingSince = now
 	}
 	return h
@@ -89,14 +78,16 @@ func (h Health) dead(r Rules, now time.Time) bool {
 	return !h.FailingSince.IsZero() && now.Sub(h.FailingSince) >= r.Dead
 }
 
-// blame puts a relay on the naughty list whose failure is its own and will not pass soon.
+// blame notes why there is no connection. A relay whose failure is its own and will not pass soon
+// is put on the naughty list.
 func (h Health) blame(r Rules, now time.Time, err error) Health {
-	if !netguard.Classify(err).Lasting() {
-		return h
+	h.Connected = time.Time{}
+	if err != nil {
+		h.LastError = err.Error()
 	}
-	h.Naughty = now.Add(r.Naughty)
-	if h.NextAttempt.Before(h.Naughty) {
-		h.NextAttempt = h.Naughty
+	if netguard.Classify(err).Lasting() {
+		h.Naughty = now.Add(r.Naughty)
+		h.NextAttempt = h.Naughty // which is longer than any back-off
 	}
 	return h
 }
@@ -119,19 +110,13 @@ func (h Health) Answered() Health {
 // accepts and hangs up is not hammered; and a breach of protocol is one.
 func (h Health) Dropped(r Rules, now time.Time, err error) Health {
 	h = h.Held(r, now)
-	wait := r.Backoff(h.Failures + 1)
-	if !h.Recovering {
-		wait = 0
+	h.NextAttempt = now
+	if h.Recovering {
+		h.NextAttempt = now.Add(r.Backoff(h.Failures + 1))
 	}
-	held := now.Sub(h.Connected) >= r.Stable
-	h.Connected = time.Time{}
-	if err != nil {
-		h.LastError = err.Error()
-	}
-	if !held {
+	if now.Sub(h.Connected) < r.Stable {
 		h = h.count(now, err)
 	}
-	h.NextAttempt = now.Add(wait)
 	return h.blame(r, now, err)
 }
 
