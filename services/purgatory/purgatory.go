@@ -93,15 +93,15 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 
 // takeFolder makes sure that the git folder belongs to this log and this domain.
 func takeFolder(ctx context.Context, n *node.Node, domain string) (repository.Belongs, error) {
-	system := repository.System{Domain: domain}
+	log := ""
 	if n.Settings.DatabaseBackend != "memory" || n.Settings.NATSURL != "" {
 		stream, err := n.Bus.JS.Stream(ctx, proto.StreamEvents)
 		if err != nil {
 			return repository.Belongs{}, fmt.Errorf("look at the log: %w", err)
 		}
-		system.Log = stream.CachedInfo().Created.UTC().Format(time.RFC3339Nano)
+		log = stream.CachedInfo().Created.UTC().Format(time.RFC3339Nano)
 	}
-	return repository.TakeFolder(n.Settings.GitDataPath, system, strings.Split(n.Settings.ForgetLog, ","))
+	return repository.TakeFolder(n.Settings.GitDataPath, log, domain, strings.Split(n.Settings.ForgetLog, ","))
 }
 
 // Run runs one worker until ctx ends; its shards are handed over then.

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -58,22 +57,17 @@ func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *reposit
 	l.window = cmp.Or(l.window, 30*time.Second)
 	f := &fetching{client: guard.HTTPClient(), limits: l, left: cmp.Or(l.MaxBytes, 2<<30), into: into}
 	missing, err := into.Missing(ctx, want)
-	if err != nil {
-		return Result{}, failed(url, &Error{Cause: CauseOurs, Err: err})
-	}
-	if len(missing) > 0 {
-		f.missing = missing
+	if f.missing = missing; err == nil && len(missing) > 0 {
 		err = f.run(ctx, url)
 	}
-	still, lookup := into.Missing(context.WithoutCancel(ctx), want)
-	if lookup != nil {
-		return f.result, failed(url, &Error{Cause: CauseOurs, Err: errors.Join(lookup, err)})
+	if err == nil {
+		missing, err = into.Missing(context.WithoutCancel(ctx), want)
 	}
-	f.result.Got = without(want, still...)
-	if len(still) < len(missing) || len(missing) == 0 {
-		return f.result, nil
+	if err != nil {
+		return f.result, failed(url, err)
 	}
-	return f.result, failed(url, cmp.Or(err, error(repository.ErrUnwanted)))
+	f.result.Got = without(want, missing...)
+	return f.result, nil
 }
 
 func without(ids []string, others ...string) []string {
@@ -96,11 +90,14 @@ type fetching struct {
 func (f *fetching) run(ctx context.Context, url string) error {
 	refs, err := f.into.Refs()
 	if err != nil {
-		return &Error{Cause: CauseOurs, Err: err}
+		return err
 	}
-	maps.DeleteFunc(refs.ByName, func(name, _ string) bool { return strings.HasPrefix(name, "refs/nostr/") })
-	haves := slices.Compact(slices.Sorted(maps.Values(refs.ByName)))
-	haves = haves[:min(len(haves), maxHaves)]
+	var haves []string
+	for name, id := range refs.ByName {
+		if len(haves) < maxHaves && !strings.HasPrefix(name, "refs/nostr/") {
+			haves = append(haves, id)
+		}
+	}
 	ask := slices.DeleteFunc(slices.Clone(f.missing), func(id string) bool { return len(id) != 40 })
 	server, err := f.discover(ctx, url, version2)
 	if err == nil && server.byID {
@@ -120,20 +117,16 @@ func (f *fetching) run(ctx context.Context, url string) error {
 // insist asks for objects. One that the server refuses spoils the whole request, so the others are
 // asked for again without it.
 func (f *fetching) insist(ctx context.Context, s *server, ask, haves []string) error {
-	err := errors.New("the server gives none of the wanted objects")
+	var err error = &Error{Cause: CauseNoSuchObject, Err: errors.New("the server gives none of the wanted objects")}
 	for refusals := 0; len(ask) > 0 && refusals <= maxRefusals; refusals++ {
 		err = f.request(ctx, s, ask, haves)
-		refusal, refused := errors.AsType[*refusedWant](err)
-		if !refused {
-			return err
-		}
-		fewer := without(ask, refusal.id)
-		if len(fewer) == len(ask) {
+		refusal, is := errors.AsType[*Error](err)
+		if !is || !slices.Contains(ask, refusal.refused) {
 			break
 		}
-		ask = fewer
+		ask = without(ask, refusal.refused)
 	}
-	return &Error{Cause: CauseNoSuchObject, Err: err}
+	return err
 }
 
 // Cause is why a fetch brought nothing: a label for metrics, one of those below.
@@ -165,6 +158,8 @@ type Error struct {
 	Cause Cause
 	URL   string
 	Err   error
+
+	refused string // the object that the server does not give, where it says so
 }
 
 // Error is a sentence for the log.

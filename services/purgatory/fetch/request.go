@@ -150,36 +150,30 @@ func readAdvertisement(r io.Reader, missing []string) (*server, error) {
 	s := &server{advertised: map[string]bool{}}
 	lines := pktline.NewScanner(r)
 	for first, greeted := true, false; lines.Scan(); {
-		line := strings.TrimSuffix(string(lines.Bytes()), "\n")
+		line, words, _ := strings.Cut(strings.TrimSuffix(string(lines.Bytes()), "\n"), "\x00")
+		id, _, isRef := strings.Cut(line, " ")
 		switch {
-		case first && strings.HasPrefix(line, "# service=git-upload-pack"):
+		case first && line == "version 2":
+			s.protocol, s.byID = version2, true
+			return s, nil
+		case first && (line == "# service=git-upload-pack" || line == "version 1"):
 			greeted = true
 			continue
 		case greeted && line == "":
 			greeted = false
 			continue
-		case first && line == "version 1":
-			continue
-		case first && line == "version 2":
-			s.protocol, s.byID = version2, true
-			return s, nil
 		case line == "":
 			return s, nil
+		case !isRef:
+			return s, notGit("a line of its advertisement is no reference")
 		case first:
-			first = false
-			var words string
-			line, words, _ = strings.Cut(line, "\x00")
 			s.capabilities = strings.Fields(words)
 			s.byID = slices.Contains(s.capabilities, "allow-reachable-sha1-in-want") || slices.Contains(s.capabilities, "allow-tip-sha1-in-want")
 			if !slices.Contains(s.capabilities, "side-band-64k") {
 				return s, notGit("it does not speak side-band-64k")
 			}
 		}
-		id, _, found := strings.Cut(line, " ")
-		if !found {
-			return s, notGit("a line of its advertisement is no reference")
-		}
-		if slices.Contains(missing, id) {
+		if first, greeted = false, false; slices.Contains(missing, id) {
 			s.advertised[id] = true
 		}
 	}
@@ -208,30 +202,33 @@ func badLines(err error, otherwise string) error {
 // request of version 0.
 func (s *server) encode(want, have []string) []byte {
 	var b bytes.Buffer
-	lines := pktline.NewEncoder(&b) // a buffer takes everything, so that no error can come
-	words := []string{"side-band-64k", "ofs-delta", "thin-pack", "no-progress"}
-	first := ""
+	line := func(text string) { fmt.Fprintf(&b, "%04x%s\n", len(text)+5, text) }
+	words, said := []string{"ofs-delta", "thin-pack", "no-progress"}, " side-band-64k"
 	if s.protocol == version2 {
-		_ = lines.EncodeString("command=fetch\n")
+		line("command=fetch")
 		b.WriteString("0001") // the packet between the parts of a command
-		_ = lines.EncodeString("ofs-delta\n", "thin-pack\n", "no-progress\n")
-	} else {
-		words = slices.DeleteFunc(words, func(word string) bool { return !slices.Contains(s.capabilities, word) })
-		first = " " + strings.Join(words, " ")
+		said = ""
+	}
+	for _, word := range words {
+		if s.protocol == version2 {
+			line(word)
+		} else if slices.Contains(s.capabilities, word) {
+			said += " " + word
+		}
 	}
 	for _, id := range want {
-		_ = lines.EncodeString("want " + id + first + "\n")
-		first = ""
+		line("want " + id + said)
+		said = ""
 	}
 	if s.protocol == "" {
-		_ = lines.Flush()
+		b.WriteString("0000")
 	}
 	for _, id := range have {
-		_ = lines.EncodeString("have " + id + "\n")
+		line("have " + id)
 	}
-	_ = lines.EncodeString("done\n")
+	line("done")
 	if s.protocol == version2 {
-		_ = lines.Flush()
+		b.WriteString("0000")
 	}
 	return b.Bytes()
 }
@@ -256,14 +253,6 @@ func (f *fetching) request(ctx context.Context, s *server, ask, haves []string) 
 	return f.into.Take(ctx, pack, f.missing)
 }
 
-// refusedWant is a server's word that it does not give an object.
-type refusedWant struct {
-	id   string // "" where it did not say which
-	told string
-}
-
-func (e *refusedWant) Error() string { return "it says: " + e.told }
-
 // openPack reads the server's ACK or NAK, or the name of the section, and gives the pack behind it.
 func openPack(r *bufio.Reader) (io.Reader, error) {
 	for range maxAnswers {
@@ -286,25 +275,19 @@ func openPack(r *bufio.Reader) (io.Reader, error) {
 	return nil, notGit("it sends ACK and NAK without end")
 }
 
-var notOurs = regexp.MustCompile(`not our ref ([0-9a-f]{40})\b`)
+var refusing = regexp.MustCompile(`not our ref ?([0-9a-f]{40})?|not a valid|unadvertised`)
 
 // refusal understands a server that ended the conversation. What it says, or hangs up over, is most
 // often an object that it does not give.
 func refusal(err error) error {
-	spoken, ok := errors.AsType[*pktline.ErrorLine](err)
-	if !ok && err == nil {
-		return &refusedWant{told: "nothing"}
+	if err == nil {
+		return &Error{Cause: CauseNoSuchObject, Err: errors.New("it answers nothing")}
 	}
-	if ok {
-		words := told(spoken.Text)
-		if found := notOurs.FindStringSubmatch(words); found != nil {
-			return &refusedWant{id: found[1], told: words}
-		}
-		if strings.Contains(words, "not our ref") || strings.Contains(words, "not a valid") || strings.Contains(words, "unadvertised") {
-			return &refusedWant{told: words}
-		}
+	err = badLines(err, "its answer to what is wanted ends too soon")
+	if found := refusing.FindStringSubmatch(err.Error()); found != nil {
+		return &Error{Cause: CauseNoSuchObject, Err: err, refused: found[1]}
 	}
-	return badLines(err, "its answer to what is wanted ends too soon")
+	return err
 }
 
 // packReader is a pack without its wrapping.

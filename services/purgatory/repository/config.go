@@ -12,65 +12,49 @@ import (
 // Git older than this cannot keep what nothing reaches in a pack of its own (gc --cruft, 2.37).
 const leastMajor, leastMinor = 2, 37
 
-// setting is one value of git's configuration.
-type setting struct{ key, value string }
-
 // configuration rules every git command. It comes by the environment, so that the commands that git
 // starts have it too.
-var configuration = []setting{
-	{"safe.directory", "*"}, // the volume may belong to another user
-	{"core.hooksPath", "/dev/null"},
-	{"core.attributesFile", "/dev/null"},
-	{"core.logAllRefUpdates", "false"},
-	{"core.fsync", "committed,loose-object"}, // durable before done
-	{"gc.auto", "0"},
-	{"protocol.allow", "never"},
-	{"pack.threads", "2"},
-	{"pack.windowMemory", "256m"},
-	{"core.bigFileThreshold", "64m"}, // larger ones are streamed, not kept in memory
+var configuration = []string{
+	"safe.directory=*", // the volume may belong to another user
+	"core.hooksPath=/dev/null",
+	"core.attributesFile=/dev/null",
+	"core.logAllRefUpdates=false",
+	"core.fsync=committed,loose-object", // durable before done
+	"gc.auto=0",
+	"protocol.allow=never",
+	"pack.threads=2",
+	"pack.windowMemory=256m",
+	"core.bigFileThreshold=64m", // larger ones are streamed, not kept in memory
 }
 
 // forgiven are faults that old versions of git wrote into many an honest history. Every other fault
 // that git fsck knows refuses the pack, those that it only warns of too.
-var forgiven = []string{
-	"badTimezone",
-	"missingSpaceBeforeDate",
-	"zeroPaddedFilemode",
-	"missingTaggerEntry",
-	"nullSha1",
-}
+var forgiven = []string{"badtimezone", "missingspacebeforedate", "zeropaddedfilemode", "missingtaggerentry", "nullsha1"}
 
-// receiveConfiguration makes receive-pack check a push as strictly as Take checks a pack.
-func receiveConfiguration() []setting {
-	settings := []setting{
-		{"receive.fsckObjects", "true"},
-		{"receive.unpackLimit", "1"}, // always a pack, never thousands of loose files
-		{"receive.autogc", "false"},
-		{"receive.denyCurrentBranch", "ignore"},
-		{"receive.denyDeleteCurrent", "ignore"},
-	}
+// forgive is that as configuration of a command.
+func forgive(prefix string) (settings []string) {
 	for _, fault := range forgiven {
-		settings = append(settings, setting{"receive.fsck." + fault, "ignore"})
+		settings = append(settings, prefix+fault+"=ignore")
 	}
 	return settings
 }
 
-// uploadConfiguration lets upload-pack serve what GRASP-01 asks for.
-var uploadConfiguration = []setting{
-	{"uploadpack.allowTipSHA1InWant", "true"},
-	{"uploadpack.allowReachableSHA1InWant", "true"},
-	{"uploadpack.allowFilter", "true"},
-	{"uploadpackfilter.sparse:oid.allow", "false"}, // costs much, and no client uses it
-	{"lsrefs.unborn", "advertise"},
-}
+// receiveConfiguration makes receive-pack check a push as strictly as Take checks a pack.
+var receiveConfiguration = append(forgive("receive.fsck."),
+	"receive.fsckObjects=true",
+	"receive.unpackLimit=1", // always a pack, never thousands of loose files
+	"receive.autogc=false",
+	"receive.denyCurrentBranch=ignore",
+	"receive.denyDeleteCurrent=ignore",
+)
 
-// strictOption is the same for index-pack.
-func strictOption() string {
-	faults := make([]string, len(forgiven))
-	for i, fault := range forgiven {
-		faults[i] = strings.ToLower(fault) + "=ignore"
-	}
-	return "--strict=" + strings.Join(faults, ",")
+// uploadConfiguration lets upload-pack serve what GRASP-01 asks for.
+var uploadConfiguration = []string{
+	"uploadpack.allowTipSHA1InWant=true",
+	"uploadpack.allowReachableSHA1InWant=true",
+	"uploadpack.allowFilter=true",
+	"uploadpackfilter.sparse:oid.allow=false", // costs much, and no client uses it
+	"lsrefs.unborn=advertise",
 }
 
 // checkGit runs git, and returns the branch that HEAD of a new repository follows.

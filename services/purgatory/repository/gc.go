@@ -69,12 +69,13 @@ func newest(roots ...string) (at time.Time, err error) {
 // claim on the repository.
 func (r *Repo) Gc(ctx context.Context) error {
 	began := time.Now()
+	hidden := false
 	err := r.gc(ctx, bigPack)
 	if err == nil {
-		var hidden bool
-		if hidden, err = r.hidesGarbage(ctx); hidden && err == nil {
-			err = r.gc(ctx, 0)
-		}
+		hidden, err = r.hidesGarbage(ctx)
+	}
+	if hidden && err == nil {
+		err = r.gc(ctx, 0)
 	}
 	if err == nil {
 		err = writeDurably(r.in(gcFile), "")
@@ -95,12 +96,12 @@ func (r *Repo) Gc(ctx context.Context) error {
 // gc lets git pack all objects into new packs but those of packs from a size on; 0: all.
 func (r *Repo) gc(ctx context.Context, keep int64) error {
 	// --force passes over the lock of a gc that was killed: the holder of the claim runs one only.
-	c := r.writing("gc", "--cruft", "--prune="+strconv.Itoa(int(rest/time.Hour))+".hours.ago", "--quiet", "--force")
-	c.config = []setting{
-		{"gc.bigPackThreshold", strconv.FormatInt(keep, 10)},
-		{"gc.packRefs", "false"}, // when a reference came is told by the time of its file
-		{"repack.updateServerInfo", "false"},
-		{"pack.threads", "1"},
+	c := r.writing("gc", "--cruft", "--prune=24.hours.ago", "--quiet", "--force")
+	c.config = []string{
+		fmt.Sprintf("gc.bigPackThreshold=%d", keep),
+		"gc.packRefs=false", // when a reference came is told by the time of its file
+		"repack.updateServerInfo=false",
+		"pack.threads=1",
 	}
 	c.low = true
 	return c.Run(ctx)

@@ -1,6 +1,7 @@
 package repository
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -48,21 +49,6 @@ func noted(path string, value any) error {
 	return ignoreGone(err)
 }
 
-// note is note for a file of the repository.
-func (r *Repo) note(name string, value any) error {
-	if err := note(r.in(name), value); err != nil {
-		return fmt.Errorf("note of %s that it is %q: %w", r.place, name, err)
-	}
-	return nil
-}
-
-func (r *Repo) noted(name string, value any) error {
-	if err := noted(r.in(name), value); err != nil {
-		return fmt.Errorf("read of %s whether it is %q: %w", r.place, name, err)
-	}
-	return nil
-}
-
 // IsArchive reports whether the repository is marked as an archive.
 func (r *Repo) IsArchive() bool {
 	_, err := os.Lstat(r.in(archiveFile))
@@ -75,9 +61,9 @@ func (r *Repo) SetArchive(is bool) error {
 	case is == r.IsArchive():
 		return nil
 	case is:
-		return r.note(archiveFile, true)
+		return note(r.in(archiveFile), true)
 	}
-	return r.note(archiveFile, nil)
+	return note(r.in(archiveFile), nil)
 }
 
 // Rules say which repositories are here: those of the settings, and those that were archived by
@@ -113,16 +99,16 @@ type Ended struct {
 }
 
 // SetEnded notes durably that the hosting has ended.
-func (r *Repo) SetEnded(e Ended) error { return r.note(endedFile, e) }
+func (r *Repo) SetEnded(e Ended) error { return note(r.in(endedFile), e) }
 
 // ForgetEnded removes the note: the repository is hosted again. One that is not there is no error.
-func (r *Repo) ForgetEnded() error { return r.note(endedFile, nil) }
+func (r *Repo) ForgetEnded() error { return note(r.in(endedFile), nil) }
 
 // Ended returns what SetEnded has noted, nil if nothing is. A note that makes no sense counts as
 // none: it is made again, and the repository is kept longer.
 func (r *Repo) Ended() (*Ended, error) {
 	var e Ended
-	if err := r.noted(endedFile, &e); err != nil || e.Announcement != "" && !nostr.IsHex64(e.Announcement) || e.Since.IsZero() {
+	if err := noted(r.in(endedFile), &e); err != nil || e.Announcement != "" && !nostr.IsHex64(e.Announcement) || e.Since.IsZero() {
 		return nil, err
 	}
 	return &e, nil
@@ -135,26 +121,20 @@ type WaitingPush struct {
 }
 
 // Waiting returns what is noted by SetWaiting.
-func (r *Repo) Waiting() (all []WaitingPush, err error) { return all, r.noted(waitingFile, &all) }
+func (r *Repo) Waiting() (all []WaitingPush, err error) { return all, noted(r.in(waitingFile), &all) }
 
 // SetWaiting notes durably which references wait and who pushes them. One is noted before it is
 // there. The caller has the lock of the repository.
 func (r *Repo) SetWaiting(all []WaitingPush) error {
 	if len(all) == 0 {
-		return r.note(waitingFile, nil)
+		return note(r.in(waitingFile), nil)
 	}
-	return r.note(waitingFile, all)
-}
-
-// System is what a folder of repositories belongs to: one log, and the domain under which the
-// repositories are served.
-type System struct {
-	Log    string // the time at which the log was made; empty: it does not outlive the process
-	Domain string
+	return note(r.in(waitingFile), all)
 }
 
 // Belongs is what is noted in a folder of repositories.
 type Belongs struct {
+	// Log is the time at which the log was made; empty: it does not outlive the process.
 	Log string `json:"log,omitempty"`
 	// Domains are those under which the repositories were served since Since, the present one last:
 	// a service may move to another domain, and its owners' announcements still list the old one.
@@ -164,43 +144,33 @@ type Belongs struct {
 }
 
 // TakeFolder returns what is noted in a folder, which is made if need be. One that belongs to
-// another system is an error that names the old and the new one; given says which log or domain the
-// operator gives up, so that the folder belongs to this system from now on. Nothing else in the
-// folder is read or changed.
-func TakeFolder(root string, system System, given []string) (Belongs, error) {
-	if err := os.MkdirAll(root, 0o755); err != nil {
-		return Belongs{}, fmt.Errorf("NGIT_GIT_DATA_PATH is %q: want a folder that can be written to (%w)", root, err)
-	}
+// another log, or was served under another domain, is an error that names the old and the new one;
+// given says which log or domain the operator gives up, so that the folder belongs to this system
+// from now on. Nothing else in the folder is read or changed.
+func TakeFolder(root, log, domain string, given []string) (b Belongs, err error) {
 	path := filepath.Join(root, belongsFile)
-	var before Belongs
-	if err := noted(path, &before); err != nil {
-		return Belongs{}, fmt.Errorf("read to which system the git folder belongs: %w", err)
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return b, fmt.Errorf("NGIT_GIT_DATA_PATH is %q: want a folder that can be written to (%w)", root, err)
 	}
-	after, err := before.takenBy(system, given, root)
-	if err == nil && (after.Log != before.Log || !slices.Equal(after.Domains, before.Domains)) {
-		err = note(path, after)
+	if err := noted(path, &b); err != nil {
+		return b, fmt.Errorf("read to which system the git folder belongs: %w", err)
 	}
-	return after, err
-}
-
-// takenBy is what is noted once the folder belongs to a system.
-func (b Belongs) takenBy(system System, given []string, root string) (Belongs, error) {
 	if b.Since.IsZero() || len(b.Domains) == 0 {
-		return Belongs{Log: system.Log, Domains: []string{system.Domain}, Since: time.Now().UTC()}, nil
+		b = Belongs{Log: log, Domains: []string{domain}, Since: time.Now().UTC()}
+		return b, note(path, b)
 	}
-	if system.Log != "" && b.Log != system.Log {
-		if b.Log != "" && !slices.Contains(given, b.Log) {
-			return b, fmt.Errorf("NGIT_GIT_DATA_PATH is %q: its repositories belong to the log of %s, and this system has the log of %s: nothing was changed; "+
-				"want the git folder of this system, or, to give up the old log, NGIT_FORGET_LOG=%s", root, b.Log, system.Log, b.Log)
-		}
-		b.Log = system.Log
+	last := b.Domains[len(b.Domains)-1]
+	switch {
+	case log != "" && b.Log != "" && b.Log != log && !slices.Contains(given, b.Log):
+		return b, fmt.Errorf("NGIT_GIT_DATA_PATH is %q: its repositories belong to the log of %s, and this system has the log of %s: nothing was changed; "+
+			"want the git folder of this system, or, to give up the old log, NGIT_FORGET_LOG=%s", root, b.Log, log, b.Log)
+	case last != domain && !slices.Contains(given, last):
+		return b, fmt.Errorf("NGIT_DOMAIN is %q, and the repositories in NGIT_GIT_DATA_PATH (%s) were served as %s: nothing was changed; "+
+			"want NGIT_DOMAIN=%s, or, if the service has moved to the new domain, NGIT_FORGET_LOG=%s", domain, root, last, last, last)
+	case last == domain && (log == "" || b.Log == log):
+		return b, nil
 	}
-	if last := b.Domains[len(b.Domains)-1]; last != system.Domain {
-		if !slices.Contains(given, last) {
-			return b, fmt.Errorf("NGIT_DOMAIN is %q, and the repositories in NGIT_GIT_DATA_PATH (%s) were served as %s: nothing was changed; "+
-				"want NGIT_DOMAIN=%s, or, if the service has moved to the new domain, NGIT_FORGET_LOG=%s", system.Domain, root, last, last, last)
-		}
-		b.Domains = append(slices.DeleteFunc(slices.Clone(b.Domains), func(d string) bool { return d == system.Domain }), system.Domain)
-	}
-	return b, nil
+	b.Log = cmp.Or(log, b.Log)
+	b.Domains = append(slices.DeleteFunc(b.Domains, func(d string) bool { return d == domain }), domain)
+	return b, note(path, b)
 }

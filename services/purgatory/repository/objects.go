@@ -1,6 +1,7 @@
 package repository
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,9 @@ const (
 	// cruftSuffix ends the name of the file that makes a pack one of objects that nothing reaches.
 	cruftSuffix = ".mtimes"
 )
+
+// packSuffixes end the names of a pack's files. Git sees a pack by its index, the last.
+var packSuffixes = []string{".pack", ".rev", indexSuffix}
 
 var (
 	// ErrBroken are objects that are there while something that they link to is not.
@@ -86,43 +90,37 @@ func (r *Repo) HasObjects() (bool, error) {
 // Missing returns those of the object ids that are not in the repository, in the order given. It
 // starts no git where there are no objects at all.
 func (r *Repo) Missing(ctx context.Context, ids []string) ([]string, error) {
-	has, err := r.HasObjects()
-	if err != nil || !has || len(ids) == 0 {
+	if has, err := r.HasObjects(); err != nil || !has {
 		return ids, err
 	}
-	have, err := r.have(ctx, ids)
-	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return have[id] }), err
+	return r.missing(ctx, ids)
 }
 
-// have returns those of the objects that are in the repository, or in another folder of objects
-// that env names.
-func (r *Repo) have(ctx context.Context, ids []string, env ...string) (map[string]bool, error) {
+// missing looks in another folder of objects if env names one.
+func (r *Repo) missing(ctx context.Context, ids []string, env ...string) ([]string, error) {
 	// Git would take an id of another length for the name of a branch.
-	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !isID(id) })
-	have := map[string]bool{}
-	if len(ids) == 0 {
-		return have, nil
+	ask := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !isID(id) })
+	if len(ask) == 0 {
+		return ids, nil
 	}
-	look := r.reading("cat-file", "--buffer", "--batch-check=%(objectname) %(objecttype)")
+	look := r.reading("cat-file", "--buffer", "--batch-check=%(objectname)")
 	look.env = env
-	out, err := look.ask(ctx, strings.Join(ids, "\n")+"\n")
+	out, err := look.ask(ctx, strings.Join(ask, "\n")+"\n")
 	if err != nil {
 		return nil, fmt.Errorf("look up objects: %w", err)
 	}
+	have := map[string]bool{} // of others there are more words in the line
 	for line := range strings.Lines(out) {
-		id, kind, _ := strings.Cut(strings.TrimSpace(line), " ")
-		have[id] = kind != "missing"
+		have[strings.TrimSpace(line)] = true
 	}
-	return have, nil
+	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return have[id] }), nil
 }
 
 // Fsck lets git look through the repository: whatever its references reach must be there, and every
 // object must be whole. A fault is an *[Error].
 func (r *Repo) Fsck(ctx context.Context) error {
 	c := r.reading("fsck", "--full", "--no-dangling", "--no-reflogs", "--no-progress")
-	for _, fault := range forgiven {
-		c.config = append(c.config, setting{"fsck." + fault, "ignore"})
-	}
+	c.config = forgive("fsck.")
 	return c.Run(ctx)
 }
 
@@ -134,14 +132,14 @@ func (r *Repo) Fsck(ctx context.Context) error {
 func (r *Repo) Take(ctx context.Context, pack *Spool, wanted []string) error {
 	quarantine, err := os.MkdirTemp(r.in("objects"), quarantinePrefix+"pack-")
 	if err != nil {
-		return fmt.Errorf("make quarantine: %w", err)
+		return err
 	}
 	defer os.RemoveAll(quarantine)
 	from, to := filepath.Join(quarantine, packFolder), r.in("objects", packFolder)
 	if err := errors.Join(os.Mkdir(from, 0o755), os.MkdirAll(to, 0o755)); err != nil {
-		return fmt.Errorf("make quarantine: %w", err)
+		return err
 	}
-	index := r.writing("index-pack", "--stdin", "--fix-thin", strictOption(), "--threads=2", filepath.Join(from, "new.pack"))
+	index := r.writing("index-pack", "--stdin", "--fix-thin", "--strict="+strings.Join(forgive(""), ","), "--threads=2", filepath.Join(from, "new.pack"))
 	index.Stdin, index.Pack, index.Time = pack.Reader(0), pack.Size(), r.store.PackTime
 	var hash strings.Builder
 	index.Stdout = &hash
@@ -152,18 +150,15 @@ func (r *Repo) Take(ctx context.Context, pack *Spool, wanted []string) error {
 	if err != nil {
 		return err
 	}
-	came, err := r.have(ctx, wanted, "GIT_OBJECT_DIRECTORY="+quarantine)
-	if err != nil {
-		return err
+	missing, err := r.missing(ctx, wanted, "GIT_OBJECT_DIRECTORY="+quarantine)
+	if err == nil && len(missing) == len(wanted) {
+		err = ErrUnwanted
 	}
-	if !slices.ContainsFunc(wanted, func(id string) bool { return came[id] }) {
-		return ErrUnwanted
-	}
-	if err := r.mayWrite(ctx); err != nil {
+	if err = cmp.Or(err, r.mayWrite(ctx)); err != nil {
 		return err
 	}
 	name := "pack-" + strings.TrimSpace(strings.TrimPrefix(hash.String(), "pack"))
-	for _, suffix := range []string{".pack", ".rev", indexSuffix} { // git sees a pack by its index
+	for _, suffix := range packSuffixes {
 		err := os.Rename(filepath.Join(from, "new"+suffix), filepath.Join(to, name+suffix))
 		if err != nil && !(suffix == ".rev" && errors.Is(err, fs.ErrNotExist)) { // older gits write none
 			return fmt.Errorf("take a pack out of quarantine: %w", err)
@@ -214,7 +209,7 @@ func (r *Repo) linkPacks(ctx context.Context, from *Repo) error {
 		if p.cruft {
 			continue
 		}
-		for _, suffix := range []string{".pack", ".rev", indexSuffix} { // git sees a pack by its index
+		for _, suffix := range packSuffixes {
 			err := os.Link(from.in("objects", packFolder, p.name+suffix), filepath.Join(folder, p.name+suffix))
 			if err != nil && !errors.Is(err, fs.ErrExist) && suffix != ".rev" {
 				break // git copies it: it has gone, or this file system cannot link

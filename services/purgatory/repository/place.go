@@ -1,9 +1,9 @@
 package repository
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"io/fs"
 	"iter"
 	"os"
 	"path/filepath"
@@ -59,76 +59,51 @@ func (s *Store) folder(prs bool) string {
 // no repositories of ours are passed over. An error ends it.
 func (s *Store) Places(ctx context.Context, only nostr.RepoRef) iter.Seq2[Place, error] {
 	return func(yield func(Place, error) bool) {
+		npub, encoded := "", ""
+		if only.PubKey != "" {
+			npub, _ = nip19.EncodePublicKey(only.PubKey)
+		}
+		if only.Identifier != "" {
+			encoded = nostr.EncodeIdentifier(only.Identifier) + suffix
+		}
 		for _, prs := range []bool{false, true} {
-			if err := s.walk(ctx, prs, only, yield); err != nil {
-				if err != fs.SkipAll {
-					yield(Place{}, fmt.Errorf("list repositories: %w", err))
+			owners, err := names(s.folder(prs), npub)
+			for _, owner := range owners {
+				key, ok := decodeOwner(owner)
+				if !ok || err != nil {
+					continue
 				}
+				var folders []string
+				folders, err = names(filepath.Join(s.folder(prs), owner), encoded)
+				for _, folder := range folders {
+					encoded, is := strings.CutSuffix(folder, suffix)
+					identifier, failed := nostr.DecodeIdentifier(encoded)
+					place := Place{nostr.RepoRef{PubKey: key, Identifier: identifier}, prs}
+					repo, illegal := s.At(place)
+					if is && failed == nil && illegal == nil && repo.Exists() && !yield(place, nil) {
+						return
+					}
+				}
+				err = cmp.Or(err, ctx.Err())
+			}
+			if err != nil {
+				yield(Place{}, fmt.Errorf("list repositories: %w", err))
 				return
 			}
 		}
 	}
 }
 
-// walk lists one folder of owners. SkipAll: yield wants no more.
-func (s *Store) walk(ctx context.Context, prs bool, only nostr.RepoRef, yield func(Place, error) bool) error {
-	npub, wanted := "", ""
-	var err error
-	if only.PubKey != "" {
-		npub, err = nip19.EncodePublicKey(only.PubKey)
+// names lists a folder, unless one name is given.
+func names(folder, given string) (names []string, err error) {
+	if given != "" {
+		return []string{given}, nil
 	}
-	if only.Identifier != "" {
-		wanted = nostr.EncodeIdentifier(only.Identifier) + suffix
+	entries, err := readDir(folder)
+	for _, entry := range entries {
+		names = append(names, entry.Name())
 	}
-	if err != nil {
-		return err
-	}
-	owners, err := entries(s.folder(prs), npub)
-	if err != nil {
-		return err
-	}
-	for _, owner := range owners {
-		key, ok := decodeOwner(owner.Name())
-		if !ok {
-			continue
-		}
-		repositories, err := entries(filepath.Join(s.folder(prs), owner.Name()), wanted)
-		if err != nil {
-			return err
-		}
-		for _, entry := range repositories {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			identifier, ok := decodeFolder(entry)
-			if ok && !yield(Place{nostr.RepoRef{PubKey: key, Identifier: identifier}, prs}, nil) {
-				return fs.SkipAll
-			}
-		}
-	}
-	return nil
-}
-
-// entries lists a folder, or only one entry of it, if that is named and there.
-func entries(folder, name string) ([]fs.DirEntry, error) {
-	if name == "" {
-		return readDir(folder)
-	}
-	info, err := os.Lstat(filepath.Join(folder, name))
-	if err != nil {
-		return nil, ignoreGone(err)
-	}
-	return []fs.DirEntry{fs.FileInfoToDirEntry(info)}, nil
-}
-
-// decodeFolder returns the identifier for which a folder is named.
-func decodeFolder(folder fs.DirEntry) (identifier string, ok bool) {
-	encoded, ok := strings.CutSuffix(folder.Name(), suffix)
-	if !ok || !folder.IsDir() {
-		return "", false
-	}
-	identifier, err := nostr.DecodeIdentifier(encoded)
-	return identifier, err == nil && nostr.CheckIdentifier(identifier) == nil
+	return names, err
 }
 
 func decodeOwner(name string) (key string, ok bool) {

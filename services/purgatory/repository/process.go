@@ -63,7 +63,7 @@ type Command struct {
 	repo     *Repo
 	args     []string
 	env      []string
-	config   []setting
+	config   []string
 	writes   bool // it changes the repository, and is ended with the lease
 	serves   bool // it serves a client; else it is the worker's own work
 	low      bool // no client waits for it: it runs with a low priority
@@ -233,7 +233,7 @@ func (t tail) text(path string) string {
 }
 
 // environment is all that git gets to see of ours, with the configuration that rules every command.
-func environment(more []setting) []string {
+func environment(more []string) []string {
 	env := []string{
 		"PATH=" + os.Getenv("PATH"),
 		"HOME=/nonexistent",
@@ -248,8 +248,9 @@ func environment(more []setting) []string {
 		"GIT_ALLOC_LIMIT=" + allocLimit,
 	}
 	settings := slices.Concat(configuration, more)
-	for i, s := range settings {
-		env = append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, s.key), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, s.value))
+	for i, setting := range settings {
+		key, value, _ := strings.Cut(setting, "=")
+		env = append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, key), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, value))
 	}
 	return append(env, fmt.Sprintf("GIT_CONFIG_COUNT=%d", len(settings)))
 }

@@ -184,10 +184,8 @@ func planRefs(now Refs, want, symbolic map[string]string) (deletions, updates []
 }
 
 func joined(a, b map[string]string) map[string]string {
-	both := maps.Clone(a)
-	if both == nil {
-		both = map[string]string{}
-	}
+	both := map[string]string{}
+	maps.Copy(both, a)
 	maps.Copy(both, b)
 	return both
 }

@@ -120,11 +120,7 @@ func (s *Store) open() (err error) {
 		}
 	}
 	s.sweep()
-	probe, err := os.MkdirTemp(filepath.Join(s.Root, newFolder), "probe-")
-	if err != nil {
-		return err
-	}
-	return os.Remove(probe)
+	return s.writeProbe()
 }
 
 // Repo is one repository, which may or may not be on disk yet.

@@ -312,7 +312,7 @@ func TestAFolderBelongsToOneSystem(t *testing.T) {
 		{"the old log", one, a, "", []string{two}, nil},
 	} {
 		before, _ := os.ReadFile(filepath.Join(root, ".belongs"))
-		got, err := repository.TakeFolder(root, repository.System{Log: step.log, Domain: step.domain}, []string{step.given})
+		got, err := repository.TakeFolder(root, step.log, step.domain, []string{step.given})
 		if step.refused == nil {
 			if err != nil || !slices.Equal(got.Domains, step.domains) || got.Since.IsZero() {
 				t.Errorf("%s: %+v, %v; want %q", step.name, got, err, step.domains)

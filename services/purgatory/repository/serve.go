@@ -1,7 +1,8 @@
 package repository
 
 import (
-	"strconv"
+	"fmt"
+	"slices"
 	"time"
 )
 
@@ -28,7 +29,7 @@ func (r *Repo) ReceivePack(advertise bool, maxBytes int64) *Command {
 	if c.writes = !advertise; c.writes {
 		c.Time = r.store.PackTime
 	}
-	c.config = append(receiveConfiguration(), setting{"receive.maxInputSize", strconv.FormatInt(maxBytes, 10)})
+	c.config = slices.Concat(receiveConfiguration, []string{fmt.Sprintf("receive.maxInputSize=%d", maxBytes)})
 	return c
 }
 
