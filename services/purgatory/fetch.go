@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"tendril.dev/lib/netguard"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/fetch"
 	"tendril.dev/services/purgatory/hunt"
@@ -33,7 +34,7 @@ func (w *worker) fetch(ctx context.Context, identifier, url string, want reposta
 	}
 	if failed, ok := errors.AsType[*fetch.Error](err); ok {
 		err = failed.Err // the URL stands beside it
-		if failed.Cause == fetch.CauseDNS || failed.Cause == fetch.CauseTLS {
+		if failed.Cause == netguard.CauseDNS || failed.Cause == netguard.CauseTLS {
 			outcome = hunt.Broken
 		}
 	}

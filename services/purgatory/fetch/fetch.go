@@ -130,9 +130,9 @@ func (f *fetching) insist(ctx context.Context, s *server, ask, haves []string) e
 }
 
 // Cause is why a fetch brought nothing: a label for metrics, one of those below.
-type Cause string
+type Cause = netguard.Cause
 
-// Causes.
+// Causes beside those of netguard.
 const (
 	CauseNotFound     Cause = "not_found"      // 404, 410
 	CauseForbidden    Cause = "forbidden"      // 401, 403
@@ -145,12 +145,6 @@ const (
 	CauseTooSlow      Cause = "too_slow" // fewer bytes a second than the lowest rate
 	CauseCanceled     Cause = "canceled" // by us
 	CauseOurs         Cause = "ours"     // our own disk or git
-
-	CauseTimeout = Cause(netguard.CauseTimeout)
-	CauseConnect = Cause(netguard.CauseConnect)
-	CauseDNS     = Cause(netguard.CauseDNS)
-	CauseTLS     = Cause(netguard.CauseTLS)
-	CauseRefused = Cause(netguard.CauseRefused)
 )
 
 // Error is a fetch that brought nothing.
@@ -190,7 +184,7 @@ func classify(err error) Cause {
 	case err == nil:
 		return ""
 	case errors.Is(err, context.DeadlineExceeded):
-		return CauseTimeout
+		return netguard.CauseTimeout
 	case errors.Is(err, context.Canceled):
 		return CauseCanceled
 	case errors.Is(err, netguard.ErrTooLarge):
@@ -208,7 +202,7 @@ func classify(err error) Cause {
 	case netguard.CauseOther:
 		return CauseOurs
 	default:
-		return Cause(cause)
+		return cause
 	}
 }
 

@@ -328,13 +328,13 @@ func TestHostileServers(t *testing.T) {
 		"words without end":       {hostile{refs: adv, pack: "0008NAK\n", endless: band(2, strings.Repeat("progress", 1000))}, small, fetch.CauseTooLarge},
 		"packed words":            {hostile{refs: adv, pack: "0008NAK\n", endless: band(2, strings.Repeat(" ", 60_000)), zipped: true}, small, fetch.CauseTooLarge}, // what counts is what comes out
 		"a pack without end":      {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), endless: band(1, strings.Repeat("x", 60_000))}, limits, fetch.CauseTooLarge},
-		"stalls":                  {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), stall: true}, short, fetch.CauseTimeout},
+		"stalls":                  {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), stall: true}, short, netguard.CauseTimeout},
 		"words slowly":            {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), trickle: band(2, ".")}, slow, fetch.CauseTooSlow},
 		"a pack slowly":           {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), trickle: band(1, "x")}, slow, fetch.CauseTooSlow},
 		"references slowly":       {hostile{refs: strings.TrimSuffix(adv, "0000"), trickle: pkt(strings.Repeat("1", 40) + " refs/heads/x\n")[:58]}, slow, fetch.CauseTooSlow},
 		"a pack, then nothing":    {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), stall: true}, slow, fetch.CauseTooSlow},
 		"headers without end":     {hostile{headers: true}, slow, fetch.CauseTooSlow},
-		"stalls before it begins": {hostile{refs: adv, stall: true}, short, fetch.CauseTimeout},
+		"stalls before it begins": {hostile{refs: adv, stall: true}, short, netguard.CauseTimeout},
 		"without bands":           {hostile{refs: advertisement(id, ""), pack: "0008NAK\n" + pack}, limits, fetch.CauseNotGit},
 		"version 2, no section":   {hostile{refs: pkt("version 2\n"), pack: pkt("acknowledgments\n")}, limits, fetch.CauseNotGit},
 
@@ -402,9 +402,9 @@ func TestServersThatCannotBeReached(t *testing.T) {
 		url   string
 		cause fetch.Cause
 	}{
-		"nothing listens": {t.Context(), guard(), closed, fetch.CauseConnect},
-		"no certificate":  {t.Context(), guard(), secure.URL, fetch.CauseTLS},
-		"private address": {t.Context(), netguard.New(netguard.Options{}), closed, fetch.CauseRefused},
+		"nothing listens": {t.Context(), guard(), closed, netguard.CauseConnect},
+		"no certificate":  {t.Context(), guard(), secure.URL, netguard.CauseTLS},
+		"private address": {t.Context(), netguard.New(netguard.Options{}), closed, netguard.CauseRefused},
 		"other scheme":    {t.Context(), guard(), "ftp://example.com/a.git", fetch.CauseOurs},
 		"we gave up":      {canceled, guard(), closed, fetch.CauseCanceled},
 	} {

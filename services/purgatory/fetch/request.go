@@ -3,6 +3,7 @@ package fetch
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -125,23 +126,22 @@ func (p *pace) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// causes are those of answers other than 200; others have CauseServer.
+var causes = map[int]Cause{
+	http.StatusNotFound: CauseNotFound, http.StatusGone: CauseNotFound,
+	http.StatusUnauthorized: CauseForbidden, http.StatusForbidden: CauseForbidden,
+	http.StatusTooManyRequests: CauseRateLimited,
+}
+
 // checkResponse makes an error of every answer but the one that was hoped for.
 func checkResponse(response *http.Response, contentType string) error {
-	cause := CauseServer
-	switch response.StatusCode {
-	case http.StatusOK:
-		if got := response.Header.Get("Content-Type"); got != contentType {
-			return notGit("it answered with the Content-Type %q", told(got))
-		}
-		return nil
-	case http.StatusNotFound, http.StatusGone:
-		cause = CauseNotFound
-	case http.StatusUnauthorized, http.StatusForbidden:
-		cause = CauseForbidden
-	case http.StatusTooManyRequests:
-		cause = CauseRateLimited
+	if response.StatusCode != http.StatusOK {
+		return &Error{Cause: cmp.Or(causes[response.StatusCode], CauseServer), Err: errors.New("it answered " + told(response.Status))}
 	}
-	return &Error{Cause: cause, Err: errors.New("it answered " + told(response.Status))}
+	if got := response.Header.Get("Content-Type"); got != contentType {
+		return notGit("it answered with the Content-Type %q", told(got))
+	}
+	return nil
 }
 
 // readAdvertisement reads what a server says of itself, in any version of the protocol

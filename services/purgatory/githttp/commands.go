@@ -46,15 +46,11 @@ func readPush(r io.Reader) (*pushRequest, error) {
 	lines := pktline.NewScanner(netguard.LimitBody(r, maxCommandBytes))
 	p := &pushRequest{}
 	seen := map[string]bool{}
-	for {
-		text, err := nextLine(lines)
-		if err != nil {
-			return nil, err
+	for lines.Scan() {
+		if len(lines.Bytes()) == 0 {
+			return p, nil
 		}
-		if text == "" {
-			break
-		}
-		text = strings.TrimSuffix(text, "\n")
+		text := strings.TrimSuffix(string(lines.Bytes()), "\n")
 		if len(p.commands) == 0 {
 			if id, shallow := strings.CutPrefix(text, "shallow "); shallow && isHex40(id) {
 				continue
@@ -66,24 +62,16 @@ func readPush(r io.Reader) (*pushRequest, error) {
 			p.sideband = slices.Contains(spoken, "side-band-64k")
 		}
 		command, err := parseCommand(text)
-		if err != nil {
+		switch {
+		case err != nil:
 			return nil, err
-		}
-		if seen[command.Name] {
+		case seen[command.Name]:
 			return nil, malformed("the reference %q is named twice", command.Name)
-		}
-		seen[command.Name] = true
-		if p.commands = append(p.commands, command); len(p.commands) > maxCommands {
+		case len(p.commands) == maxCommands:
 			return nil, malformed("more than %d references in one push", maxCommands)
 		}
-	}
-	return p, nil
-}
-
-// nextLine returns the payload of the next line; a flush is empty.
-func nextLine(lines *pktline.Scanner) (string, error) {
-	if lines.Scan() {
-		return string(lines.Bytes()), nil
+		seen[command.Name] = true
+		p.commands = append(p.commands, command)
 	}
 	err := lines.Err()
 	_, spoken := errors.AsType[*pktline.ErrorLine](err)
@@ -93,46 +81,42 @@ func nextLine(lines *pktline.Scanner) (string, error) {
 	case errors.Is(err, pktline.ErrInvalidPktLen), spoken:
 		err = malformed("the commands are not pkt-lines")
 	}
-	return "", err
+	return nil, err
 }
 
 // parseCommand reads "<old> <new> <name>".
 func parseCommand(line string) (c repostate.Change, err error) {
-	before, rest, _ := strings.Cut(line, " ")
-	after, name, found := strings.Cut(rest, " ")
-	if !found || !isHex40(before) || !isHex40(after) {
+	words := strings.SplitN(line, " ", 3)
+	if len(words) < 3 || !isHex40(words[0]) || !isHex40(words[1]) {
 		return c, malformed("a command is not \"<old id> <new id> <reference>\"")
 	}
-	if before == ZeroID && after == ZeroID {
+	c = repostate.Change{Name: words[2], Old: objectOf(words[0]), New: objectOf(words[1])}
+	switch err := nostr.CheckRefName(c.Name); {
+	case c.Old == "" && c.New == "":
 		return c, malformed("a command changes nothing")
-	}
-	if !strings.HasPrefix(name, "refs/") {
-		return c, malformed("the reference %q is not below refs/", name)
-	}
-	if err := nostr.CheckRefName(name); err != nil {
+	case !strings.HasPrefix(c.Name, "refs/"):
+		return c, malformed("the reference %q is not below refs/", c.Name)
+	case err != nil:
 		return c, malformed("%v", err)
 	}
-	return repostate.Change{Name: name, Old: objectOf(before), New: objectOf(after)}, nil
+	return c, nil
 }
 
 // objectOf is the object that an id names, "" where it is ZeroID.
 func objectOf(id string) string { return strings.TrimPrefix(id, ZeroID) }
 
-func isHex40(s string) bool {
-	return s == ZeroID || (len(s) == len(ZeroID) && nostr.IsObjectID(s))
-}
+func isHex40(s string) bool { return s == ZeroID || len(s) == 40 && nostr.IsObjectID(s) }
 
-// encode writes the commands as receive-pack is to read them. The capabilities are ours and not the
+// encode writes the commands for receive-pack. The capabilities are ours and not the
 // client's: all or nothing, and a plain report, from which we make the answer.
-func (p *pushRequest) encode() []byte {
-	var b bytes.Buffer
+func (p *pushRequest) encode() string {
+	var b strings.Builder
 	capabilities := "\x00 report-status atomic quiet"
 	for _, c := range p.commands {
 		b.WriteString(pktLine(cmp.Or(c.Old, ZeroID) + " " + cmp.Or(c.New, ZeroID) + " " + c.Name + capabilities))
 		capabilities = ""
 	}
-	b.WriteString("0000")
-	return b.Bytes()
+	return b.String() + "0000"
 }
 
 // sendsPack reports whether a pack follows the commands.
@@ -158,10 +142,8 @@ func (p *receiving) send(report *packp.ReportStatus, message string) error {
 	} else {
 		whole = plain
 	}
-	if _, err := p.Write(whole.Bytes()); err != nil {
-		return err
-	}
-	return p.begin()
+	_, err := p.Write(whole.Bytes())
+	return cmp.Or(err, p.begin())
 }
 
 // refusalReport says of every command that it was not carried out.

@@ -126,7 +126,7 @@ func FuzzReadPush(f *testing.F) {
 			return
 		}
 		// What git is given says the same again.
-		again, err := readPush(bytes.NewReader(p.encode()))
+		again, err := readPush(strings.NewReader(p.encode()))
 		if err != nil || fmt.Sprint(again.commands) != fmt.Sprint(p.commands) {
 			t.Fatalf("%+v became %+v, %v", p.commands, again, err)
 		}

@@ -165,7 +165,7 @@ func (p *receiving) receive(ctx context.Context) error {
 	var out bytes.Buffer
 	c := p.repo.ReceivePack(false, p.MaxPushBytes)
 	c.Client, c.Patience, c.Pack = p.client, p.Patience, p.arrived.Size()
-	c.Stdin = io.MultiReader(bytes.NewReader(p.request.encode()), p.arrived.Reader(0))
+	c.Stdin = io.MultiReader(strings.NewReader(p.request.encode()), p.arrived.Reader(0))
 	c.Stdout = &out
 	err := c.Run(ctx)
 	p.said = c.Messages()

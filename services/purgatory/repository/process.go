@@ -2,6 +2,7 @@ package repository
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,8 @@ const (
 	// afterTerm is how long a git process may tidy up (remove its lock files) after its context has
 	// ended.
 	afterTerm = 3 * time.Second
+	// maxTime bounds the wait for a process and its run where nothing else does.
+	maxTime = 24 * time.Hour
 	// maxMessages bounds what is kept of git's standard error: its last bytes, where the reason
 	// stands.
 	maxMessages = 4 << 10
@@ -50,11 +53,10 @@ type Command struct {
 	Stdout io.Writer
 	// Client is the client key of the request that is served.
 	Client string
-	// Patience is how long to wait for a free process before it is ErrBusy. Zero: as long as the
-	// context lets.
+	// Patience is how long to wait for a free process before it is ErrBusy. Zero: maxTime.
 	Patience time.Duration
 	// Time is how long the process may run, its wait not counted, before it is ended with
-	// ErrTooLong. Zero: as long as the context lets.
+	// ErrTooLong. Zero: maxTime.
 	Time time.Duration
 	// Pack is how many bytes of packs the process checks, by which its time on a processor is
 	// bounded. Zero: there is no bound.
@@ -115,11 +117,8 @@ func (c *Command) run(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	if c.Time > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, c.Time, ErrTooLong)
-		defer cancel()
-	}
+	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(c.Time, maxTime), ErrTooLong)
+	defer cancel()
 	if c.writes {
 		leased, end := context.WithCancelCause(ctx)
 		defer end(nil)
@@ -173,11 +172,8 @@ func (c *Command) bound(pid int) {
 
 // acquire waits for one process, but not longer than the command has patience.
 func (c *Command) acquire(ctx context.Context) (release func(), err error) {
-	if c.Patience > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, c.Patience, ErrBusy)
-		defer cancel()
-	}
+	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(c.Patience, maxTime), ErrBusy)
+	defer cancel()
 	pool := c.repo.store.own
 	if c.serves {
 		pool = c.repo.store.clients

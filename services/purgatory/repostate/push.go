@@ -86,14 +86,19 @@ func (p Push) checkNostr(c Change) error {
 // CheckCommit says why a commit cannot be named for an event, as a *Refused: only a pull request or
 // an update names one.
 func CheckCommit(ev *nostr.Event, commit string) error {
+	_, err := parse(ev, commit)
+	return err
+}
+
+func parse(ev *nostr.Event, commit string) (*nostr.PullRequest, error) {
 	pr, err := nostr.ParsePullRequest(ev)
 	switch {
 	case err != nil:
-		return refused("event %s is no pull request and names no commit", ev.ID)
+		return nil, refused("event %s is no pull request and names no commit", ev.ID)
 	case pr.Commit != commit:
-		return refused("event %s names commit %s, not %s", ev.ID, pr.Commit, commit)
+		return nil, refused("event %s names commit %s, not %s", ev.ID, pr.Commit, commit)
 	}
-	return nil
+	return pr, nil
 }
 
 // stateEqual finds the state that allows references: by the owner or a maintainer, not older than
@@ -174,10 +179,7 @@ func EventOf(c Change) (id string, err error) {
 // contributor has signed, that names the identifier in `a`, this address in `clone` and the commit
 // in `c` (GRASP-06).
 func CheckContribution(ev *nostr.Event, at nostr.RepoRef, commit, domain string) error {
-	if err := CheckCommit(ev, commit); err != nil {
-		return err
-	}
-	pr, err := nostr.ParsePullRequest(ev)
+	pr, err := parse(ev, commit)
 	switch {
 	case err != nil:
 		return err

@@ -60,14 +60,13 @@ type View struct {
 	PullRequests  []PullRequest
 
 	// What follows from these is worked out once, for there may be thousands of each.
-	current []Announcement // the newest of each owner, in order of their keys
-	hosted  []string       // owners
-	hosts   map[string]bool
-	archive map[string]bool // owners of those whose announcement does not list us
-	rules   Rules
-	naming  map[string][]string // maintainer → owners whose announcements name him or her
-	owners  map[string][]string // author → OwnersFor, as far as asked
-	speaks  map[string][]int    // owner → places of the states that count for the owner's repository
+	newest map[string]Announcement // of each owner
+	hosted []string                // owners
+	hosts  map[string]bool         // owner → whether the announcement does not list us
+	rules  Rules
+	naming map[string][]string // maintainer → owners whose announcements name him or her
+	owners map[string][]string // author → OwnersFor, as far as asked
+	speaks map[string][]State  // owner → the states that count for the owner's repository
 }
 
 // New makes a view from accepted announcements and states, from accepted pull requests whose
@@ -97,30 +96,33 @@ func New(identifier string, rules Rules, accepted []*nostr.Event, held []proto.H
 
 // conclude works out what follows from announcements and states, which are sorted.
 func (v *View) conclude() {
-	v.current = slices.CompactFunc(slices.Clone(v.Announcements), func(a, b Announcement) bool { return a.Ref.PubKey == b.Ref.PubKey })
-	v.hosted, v.hosts, v.archive = nil, map[string]bool{}, map[string]bool{}
-	for _, a := range v.current {
+	v.newest, v.hosted, v.hosts = map[string]Announcement{}, nil, map[string]bool{}
+	v.naming, v.owners, v.speaks = map[string][]string{}, map[string][]string{}, map[string][]State{}
+	for _, a := range v.Announcements {
+		owner := a.Ref.PubKey
+		if v.announces(owner) {
+			continue
+		}
+		v.newest[owner] = a
 		if !a.Silent && v.rules.Keeps(a.Announcement) {
-			v.hosted = append(v.hosted, a.Ref.PubKey)
-			v.hosts[a.Ref.PubKey] = true
-			v.archive[a.Ref.PubKey] = v.rules.Archives(a.Announcement)
+			v.hosted = append(v.hosted, owner)
+			v.hosts[owner] = v.rules.Archives(a.Announcement)
 		}
-	}
-	v.naming, v.owners, v.speaks = map[string][]string{}, map[string][]string{}, map[string][]int{}
-	for _, a := range v.current {
 		for _, maintainer := range a.Maintainers {
-			v.naming[maintainer] = append(v.naming[maintainer], a.Ref.PubKey)
+			v.naming[maintainer] = append(v.naming[maintainer], owner)
 		}
 	}
-	for i, s := range v.States {
+	for _, s := range v.States {
 		if !s.Satisfiable() {
 			continue // it waits and expires; no repository can ever be made to match it
 		}
 		for _, owner := range v.OwnersFor(s.Event.PubKey) {
-			v.speaks[owner] = append(v.speaks[owner], i)
+			v.speaks[owner] = append(v.speaks[owner], s)
 		}
 	}
 }
+
+func (v View) announces(owner string) bool { return v.newest[owner].Announcement != nil }
 
 // newer orders events newest first, by id at the same second.
 func newer(a, b *nostr.Event) int {
@@ -171,7 +173,10 @@ func (v View) Without(ids ...string) View {
 func (v View) Hosted() []string { return v.hosted }
 
 // Hosts reports whether an owner's repository is here.
-func (v View) Hosts(owner string) bool { return v.hosts[owner] }
+func (v View) Hosts(owner string) bool {
+	_, is := v.hosts[owner]
+	return is
+}
 
 // Serves reports whether a repository is served that someone owns, or is a maintainer of: its
 // announcement is accepted.
@@ -184,7 +189,7 @@ func (v View) Serves(key string) bool {
 
 // IsArchived reports whether an owner's repository is here though its announcement does not list us
 // (GRASP-05).
-func (v View) IsArchived(owner string) bool { return v.archive[owner] }
+func (v View) IsArchived(owner string) bool { return v.hosts[owner] }
 
 // OwnersFor are the owners of hosted repositories for which the author of a state speaks
 // (nostr.AuthorizedOwners), in order of their keys.
@@ -193,7 +198,7 @@ func (v View) OwnersFor(author string) []string {
 		return owners
 	}
 	reached := map[string]bool{}
-	if _, announced := v.find(author); announced {
+	if v.announces(author) {
 		reached[author] = true
 	}
 	for queue := []string{author}; len(queue) > 0; queue = queue[1:] {
@@ -204,7 +209,7 @@ func (v View) OwnersFor(author string) []string {
 			}
 		}
 	}
-	maps.DeleteFunc(reached, func(owner string, _ bool) bool { return !v.hosts[owner] })
+	maps.DeleteFunc(reached, func(owner string, _ bool) bool { return !v.Hosts(owner) })
 	owners := slices.Sorted(maps.Keys(reached))
 	v.owners[author] = owners
 	return owners
@@ -212,13 +217,7 @@ func (v View) OwnersFor(author string) []string {
 
 // StatesFor are the states by authors who speak for an owner's hosted repository, newest first.
 // Those that no repository can ever match (nostr.State.Satisfiable) are not among them.
-func (v View) StatesFor(owner string) []State {
-	states := make([]State, len(v.speaks[owner]))
-	for i, place := range v.speaks[owner] {
-		states[i] = v.States[place]
-	}
-	return states
-}
+func (v View) StatesFor(owner string) []State { return v.speaks[owner] }
 
 // Want is what one repository misses.
 type Want struct {
@@ -287,24 +286,18 @@ func (v View) Tagged(pr PullRequest) []string {
 		return v.hosted
 	}
 	var owners, others []string
-	in := map[string]bool{}
 	for _, ref := range pr.Repos {
-		if ref.Identifier != v.Identifier {
-			continue
-		}
-		if v.hosts[ref.PubKey] && !in[ref.PubKey] {
-			in[ref.PubKey] = true
+		if ref.Identifier == v.Identifier {
 			owners = append(owners, ref.PubKey)
-		}
-		others = append(others, v.OwnersFor(ref.PubKey)...)
-	}
-	for _, owner := range others {
-		if !in[owner] {
-			in[owner] = true
-			owners = append(owners, owner)
+			others = append(others, v.OwnersFor(ref.PubKey)...)
 		}
 	}
-	return owners
+	in := map[string]bool{}
+	return slices.DeleteFunc(append(owners, others...), func(owner string) bool {
+		again := in[owner]
+		in[owner] = true
+		return again || !v.Hosts(owner)
+	})
 }
 
 // Group are the owners of the hosted repositories that may change when something of the given
@@ -320,8 +313,8 @@ func (v View) Group(people []string) []string {
 	authors := map[string]bool{}
 	for _, key := range people {
 		add(key)
-		for _, place := range v.speaks[key] {
-			authors[v.States[place].Event.PubKey] = true
+		for _, s := range v.speaks[key] {
+			authors[s.Event.PubKey] = true
 		}
 	}
 	for author := range authors {
@@ -344,16 +337,21 @@ func (v View) Group(people []string) []string {
 // one of them is for that repository. They are in order of their keys.
 func (v View) People(owners []string) []string {
 	all := map[string]bool{}
-	for queue := slices.DeleteFunc(slices.Clone(owners), func(owner string) bool { return !v.hosts[owner] }); len(queue) > 0; queue = queue[1:] {
-		if all[queue[0]] {
-			continue
-		}
-		all[queue[0]] = true
-		if at, announced := v.find(queue[0]); announced {
-			queue = append(queue, v.current[at].Maintainers...)
+	for queue := slices.DeleteFunc(slices.Clone(owners), func(owner string) bool { return !v.Hosts(owner) }); len(queue) > 0; queue = queue[1:] {
+		if !all[queue[0]] {
+			all[queue[0]] = true
+			queue = append(queue, v.maintainers(queue[0])...)
 		}
 	}
 	return slices.Sorted(maps.Keys(all))
+}
+
+// maintainers are those whom the announcement of an owner names.
+func (v View) maintainers(owner string) []string {
+	if !v.announces(owner) {
+		return nil
+	}
+	return v.newest[owner].Maintainers
 }
 
 // Sources are where git data may be found: the clone URLs of all announcements and of the pull
@@ -387,10 +385,9 @@ func (pr PullRequest) sources() []Source {
 	return named(pr.CloneURLs(), pr.Event.PubKey, pr.Client)
 }
 
-func named(urls []string, author, client string) []Source {
-	list := make([]Source, len(urls))
-	for i, url := range urls {
-		list[i] = Source{url, author, client}
+func named(urls []string, author, client string) (list []Source) {
+	for _, url := range urls {
+		list = append(list, Source{url, author, client})
 	}
 	return list
 }
@@ -400,20 +397,13 @@ const maxNear = 32
 
 // near are the clone URLs of an owner's announcement and of those by the maintainers whom it names.
 func (v View) near(owner string) (list []Source) {
-	people := []string{owner}
-	if at, announced := v.find(owner); announced {
-		people = append(people, v.current[at].Maintainers...)
-	}
-	for _, pubkey := range people[:min(len(people), maxNear)] {
-		if at, announced := v.find(pubkey); announced {
-			list = append(list, v.current[at].sources()...)
+	people := append([]string{owner}, v.maintainers(owner)...)
+	for _, key := range people[:min(len(people), maxNear)] {
+		if v.announces(key) {
+			list = append(list, v.newest[key].sources()...)
 		}
 	}
 	return list
-}
-
-func (v View) find(owner string) (int, bool) {
-	return slices.BinarySearchFunc(v.current, owner, func(a Announcement, owner string) int { return cmp.Compare(a.Ref.PubKey, owner) })
 }
 
 // Superseded are the held states that have lost: in every repository that their author speaks for,
@@ -428,8 +418,8 @@ func (v View) Superseded(applied map[string]State) (lost []State) {
 			if by, is := applied[owner]; is {
 				return newer(by.Event, s.Event) >= 0
 			}
-			return !slices.ContainsFunc(v.speaks[owner], func(place int) bool {
-				return !v.States[place].Held && newer(v.States[place].Event, s.Event) < 0
+			return !slices.ContainsFunc(v.speaks[owner], func(other State) bool {
+				return !other.Held && newer(other.Event, s.Event) < 0
 			})
 		})
 		if !counts {
