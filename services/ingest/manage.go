@@ -8,21 +8,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 	"github.com/nbd-wtf/go-nostr/nip86"
 
 	"tendril.dev/lib/bans"
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/config"
+	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
@@ -34,45 +31,15 @@ const (
 	// relay.
 	maxAuth    = 8 << 10
 	maxChanged = 2 << 10
-	manageTime = 5 * time.Second
 )
 
 // management does what the operator's client asks for (NIP-86). The gateway passes the requests on,
 // and ingest checks each itself.
-type management struct {
-	js     jetstream.JetStream
-	bans   *bans.Set
-	domain string
-	key    func() (config.Key, error) // the operator's
-	log    *slog.Logger
-}
+type management struct{ *node.Node }
 
-// serve answers requests until ctx ends. Each is answered by one of the replicas.
-func (m *management) serve(ctx context.Context, conn *nats.Conn) error {
-	sub, err := conn.QueueSubscribe(proto.SubjectManage, proto.UserIngest, func(msg *nats.Msg) {
-		ctx, cancel := context.WithTimeout(ctx, manageTime)
-		defer cancel()
-		var q proto.ManageRequest
-		if json.Unmarshal(msg.Data, &q) != nil {
-			return
-		}
-		data, err := json.Marshal(m.answer(ctx, q, time.Now()))
-		if err == nil {
-			err = msg.Respond(data)
-		}
-		if err != nil {
-			m.log.Warn("the operator's client could not be answered", "error", err)
-		}
-	})
-	if err != nil {
-		return fmt.Errorf("serve %s: %w", proto.SubjectManage, err)
-	}
-	<-ctx.Done()
-	return sub.Unsubscribe()
-}
-
-func (m *management) answer(ctx context.Context, q proto.ManageRequest, now time.Time) proto.ManageAnswer {
-	status, response := http.StatusOK, nip86.Response{}
+// manage answers a request.
+func (m *management) manage(ctx context.Context, q proto.ManageRequest, send func(any) error) error {
+	status, response, now := http.StatusOK, nip86.Response{}, time.Now()
 	by, err := m.authorise(ctx, q, now)
 	if err != nil {
 		status = http.StatusUnauthorized
@@ -81,19 +48,19 @@ func (m *management) answer(ctx context.Context, q proto.ManageRequest, now time
 		if err = json.Unmarshal(q.Body, &r); err == nil {
 			response.Result, err = m.do(ctx, r, by, now)
 		}
-		m.log.Info("the operator's client has managed the relay", "method", r.Method, "params", r.Params, "error", err)
+		m.Log.Info("the operator's client has managed the relay", "method", r.Method, "params", r.Params, "error", err)
 	}
 	if err != nil {
 		response.Error = err.Error()
 	}
 	body, _ := json.Marshal(response) // strings and lists of them
-	return proto.ManageAnswer{Status: status, Body: body}
+	return send(proto.ManageAnswer{Status: status, Body: body})
 }
 
 // authorise returns the npub of the operator, who has signed the request (NIP-98). An authorisation
 // is good for one request.
 func (m *management) authorise(ctx context.Context, q proto.ManageRequest, now time.Time) (npub string, err error) {
-	key, err := m.key()
+	key, err := m.Settings.FindKey(".")
 	if err != nil {
 		return "", errors.New("this service does not know the operator's key: set NGIT_RELAY_OWNER_NSEC for ingest")
 	}
@@ -116,7 +83,7 @@ func (m *management) authorise(ctx context.Context, q proto.ManageRequest, now t
 	case ev.CreatedAt.Time().Sub(now).Abs() > authWindow:
 		return "", fmt.Errorf("created_at is more than %s from now", authWindow)
 	case !m.isOurs(tag("u")):
-		return "", fmt.Errorf("the tag u does not name this relay, https://%s", m.domain)
+		return "", fmt.Errorf("the tag u does not name this relay, https://%s", m.Settings.Domain)
 	case !strings.EqualFold(tag("method"), http.MethodPost):
 		return "", errors.New("the tag method is not POST")
 	case tag("payload") != hex.EncodeToString(payload[:]):
@@ -126,7 +93,7 @@ func (m *management) authorise(ctx context.Context, q proto.ManageRequest, now t
 	case !nostr.HasID(ev) || !nostr.Signed(ev):
 		return "", errors.New("the id or the signature does not fit the event")
 	}
-	if err := bans.Use(ctx, m.js, ev.ID, 2*authWindow+time.Second); bus.IsConflict(err) {
+	if err := bans.Use(ctx, m.Bus.JS, ev.ID, 2*authWindow+time.Second); bus.IsConflict(err) {
 		return "", errors.New("the event was used before")
 	} else if err != nil {
 		return "", err
@@ -137,7 +104,7 @@ func (m *management) authorise(ctx context.Context, q proto.ManageRequest, now t
 // isOurs reports whether an address is the relay's: its scheme makes no difference.
 func (m *management) isOurs(address string) bool {
 	u, err := url.Parse(address)
-	return err == nil && strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && nostr.OnDomain(address, m.domain)
+	return err == nil && strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && nostr.OnDomain(address, m.Settings.Domain)
 }
 
 var methods = []string{"supportedmethods", "banpubkey", "unbanpubkey", "allowpubkey", "listbannedpubkeys", "banevent", "unbanevent", "allowevent",
@@ -162,7 +129,7 @@ func (m *management) do(ctx context.Context, r nip86.Request, by string, now tim
 		return methods, nil
 	case "listbannedpubkeys", "listbannedevents":
 		keys, events := []nip86.PubKeyReason{}, []nip86.IDReason{}
-		for b := range m.bans.All() {
+		for b := range m.Bans.All() {
 			switch b.Kind() {
 			case "author":
 				keys = append(keys, nip86.PubKeyReason{PubKey: b.PubKey, Reason: b.Reason})
@@ -179,9 +146,9 @@ func (m *management) do(ctx context.Context, r nip86.Request, by string, now tim
 			return nil, errors.New("the first parameter is not 64 lower-case hex digits")
 		}
 		if strings.HasPrefix(r.Method, "ban") {
-			return true, bans.Put(ctx, m.js, subject, proto.Ban{Reason: param(1), By: by, At: now.UTC()})
+			return true, bans.Put(ctx, m.Bus.JS, subject, proto.Ban{Reason: param(1), By: by, At: now.UTC()})
 		}
-		return true, bans.Lift(ctx, m.js, subject)
+		return true, bans.Lift(ctx, m.Bus.JS, subject)
 	case "changerelayname", "changerelaydescription", "changerelayicon":
 		what := strings.TrimPrefix(r.Method, "changerelay")
 		u, err := url.Parse(param(0))
@@ -189,7 +156,7 @@ func (m *management) do(ctx context.Context, r nip86.Request, by string, now tim
 		if len(param(0)) > maxChanged || what == "icon" && !isURL && param(0) != "" {
 			return nil, errors.New("the first parameter is too long, or not a URL")
 		}
-		return true, bans.PutInfo(ctx, m.js, what, param(0), by)
+		return true, bans.PutInfo(ctx, m.Bus.JS, what, param(0), by)
 	}
 	return nil, fmt.Errorf("method %q is not supported; supportedmethods lists those that are", r.Method)
 }

@@ -7,12 +7,9 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
@@ -61,12 +58,10 @@ type gathered struct {
 	seq   uint64
 }
 
-// Serve answers queries until ctx ends. Every replica does.
-func Serve(ctx context.Context, conn *nats.Conn, known Known, log *slog.Logger) error {
-	s := &server{Known: known, kept: map[string]gathered{}}
-	return query.Answer(ctx, conn, log, proto.ServiceQuery, "events that need not be fetched: accepted, held, rejected", map[string]query.Answerer{
-		proto.SubjectQueryIDs: query.Asked(s.list), proto.SubjectQueryReconcile: query.Asked(s.step),
-	})
+// Questions are answered by every replica.
+func (k Known) Questions() map[string]query.Answerer {
+	s := &server{Known: k, kept: map[string]gathered{}}
+	return map[string]query.Answerer{proto.SubjectQueryIDs: query.Asked(s.list), proto.SubjectQueryReconcile: query.Asked(s.step)}
 }
 
 // list answers a filter with the ids of all that matches, in arrays of [proto.KnownID]; an empty
@@ -89,46 +84,49 @@ func (s *server) list(ctx context.Context, f nostr.Filter, send func(any) error)
 	return send([]proto.KnownID{})
 }
 
-// step answers one step of a reconciliation. The filter's limit is dropped.
+// step answers one step of a reconciliation: what to say to the relay, and what of its events is
+// missing here. The filter's limit is dropped.
 func (s *server) step(ctx context.Context, q proto.ReconcileQuery, send func(any) error) error {
 	if len(q.Message) > maxMessage {
 		return fmt.Errorf("%w: the relay's message has more than %d bytes", query.ErrQuestion, maxMessage)
 	}
-	a, err := s.next(ctx, q)
+	if err := s.Index.WaitFor(ctx, q.Seq); err != nil {
+		return fmt.Errorf("this replica has not read the log that far: %w", err)
+	}
+	set, err := s.set(ctx, q.Filter, q.Seq)
+	if err != nil {
+		return err
+	}
+	var a proto.ReconcileAnswer
+	if len(q.Message) == 0 {
+		a.Known = uint64(len(set))
+		a.Message, err = reconcile.Start(ctx, set, asking)
+	} else {
+		err = s.goOn(ctx, set, q.Message, &a)
+	}
 	if err != nil {
 		return err
 	}
 	return send(a)
 }
 
-// next works out what to say to the relay, and what of its events is missing here.
-func (s *server) next(ctx context.Context, q proto.ReconcileQuery) (a proto.ReconcileAnswer, err error) {
-	if err := s.Index.WaitFor(ctx, q.Seq); err != nil {
-		return a, fmt.Errorf("this replica has not read the log that far: %w", err)
-	}
-	set, err := s.set(ctx, q.Filter, q.Seq)
-	if err != nil {
-		return a, err
-	}
-	if len(q.Message) == 0 {
-		a.Known = uint64(len(set))
-		a.Message, err = reconcile.Start(ctx, set, asking)
-		return a, err
-	}
+// goOn works out what to say next.
+func (s *server) goOn(ctx context.Context, set reconcile.Packed, message []byte, a *proto.ReconcileAnswer) (err error) {
 	var told [][32]byte
 	var listed uint64
-	a.Message, listed, err = reconcile.Continue(ctx, set, q.Message, asking, func(id [32]byte) error {
+	a.Message, listed, err = reconcile.Continue(ctx, set, message, asking, func(id [32]byte) error {
 		told = append(told, id)
 		return nil
 	})
-	if err == nil {
-		a.Missing, err = s.missing(told)
+	if err != nil {
+		return err
 	}
+	a.Missing, err = s.missing(told)
 	// What the relay has named and is known here may be known though it does not match the filter.
 	if both := uint64(len(told) - len(a.Missing)/32); listed > both {
 		a.Alone = listed - both
 	}
-	return a, err
+	return err
 }
 
 // set returns what is known for a filter at a sequence or later. It may be as old as keptFor:

@@ -16,6 +16,7 @@ import (
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/known"
 )
@@ -72,7 +73,7 @@ func serve(t *testing.T) (*bus.Bus, *eventdb.DB) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- known.Serve(ctx, b.Conn, all, quiet) }()
+	go func() { done <- query.Answer(ctx, b.Conn, quiet, proto.ServiceQuery, "", all.Questions()) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -16,9 +16,8 @@ import (
 // There are two pools: one for all, and one for what owners and maintainers of served repositories
 // hold. An entry of one pool never makes room in the other.
 type Room struct {
-	queue   *btree.BTreeG[place] // of each party: silent entries first, then by the end of their time
-	loads   map[party]Load
-	heavier *btree.BTreeG[weighed] // authors and sources of each pool, the heaviest last
+	queues *btree.BTreeG[place]
+	loads  map[party]Load
 }
 
 // Load is an amount of held events.
@@ -58,40 +57,30 @@ const (
 	byAuthor     = "author"
 	byClient     = "client"
 	byRelay      = "relay"
+	byWeight     = "weight" // whose queue is the authors and sources of its pool, the heaviest first
 )
 
+// place is one in the queue of a party: of an entry, those that make room before others first.
 type place struct {
 	party
-	order int // 0: silent or vouched for, which go first
+	order int // 0: silent or vouched for, which go first; less than 0: the weight
 	until int64
 	key   string
-	*held.Entry
-}
-
-type weighed struct {
-	party
-	bytes int
+	entry *held.Entry
+	heavy party
 }
 
 // NewRoom counts entries.
 func NewRoom(entries ...*held.Entry) *Room {
-	r := &Room{
-		loads: map[party]Load{},
-		queue: btree.NewBTreeGOptions(func(a, b place) bool {
-			return cmp.Or(a.compare(b.party), cmp.Compare(a.order, b.order), cmp.Compare(a.until, b.until), cmp.Compare(a.key, b.key)) < 0
-		}, btree.Options{NoLocks: true}),
-		heavier: btree.NewBTreeGOptions(func(a, b weighed) bool {
-			return cmp.Or(cmp.Compare(a.pool, b.pool), cmp.Compare(a.bytes, b.bytes), a.compare(b.party)) < 0
-		}, btree.Options{NoLocks: true}),
+	less := func(a, b place) bool {
+		return cmp.Or(cmp.Compare(a.pool, b.pool), cmp.Compare(a.kind, b.kind), cmp.Compare(a.name, b.name),
+			cmp.Compare(a.order, b.order), cmp.Compare(a.until, b.until), cmp.Compare(a.key, b.key)) < 0
 	}
+	r := &Room{loads: map[party]Load{}, queues: btree.NewBTreeGOptions(less, btree.Options{NoLocks: true})}
 	for _, e := range entries {
 		r.Add(e)
 	}
 	return r
-}
-
-func (p party) compare(o party) int {
-	return cmp.Or(cmp.Compare(p.pool, o.pool), cmp.Compare(p.kind, o.kind), cmp.Compare(p.name, o.name))
 }
 
 // partiesOf are the parties that an entry counts for: its author, its source, and its pool.
@@ -125,7 +114,7 @@ func weightOf(e *held.Entry) int {
 }
 
 func placeOf(p party, e *held.Entry) place {
-	at := place{party: p, until: e.ExpiresAt.UnixNano(), key: e.Key, Entry: e}
+	at := place{party: p, until: e.ExpiresAt.UnixNano(), key: e.Key, entry: e}
 	if e.Phase == proto.PhaseWaiting {
 		at.order = 1
 	}
@@ -134,57 +123,43 @@ func placeOf(p party, e *held.Entry) place {
 
 // Add counts an entry.
 func (r *Room) Add(e *held.Entry) {
-	weight := weightOf(e)
 	for _, p := range partiesOf(e) {
-		r.queue.Set(placeOf(p, e))
-		r.weigh(p, 1, weight)
+		r.queues.Set(placeOf(p, e))
+		r.weigh(p, 1, weightOf(e))
 	}
 }
 
 // Remove counts an entry no more. It must be the one that was added.
 func (r *Room) Remove(e *held.Entry) {
-	weight := weightOf(e)
 	for _, p := range partiesOf(e) {
-		if _, counted := r.queue.Delete(placeOf(p, e)); counted {
-			r.weigh(p, -1, -weight)
+		if _, counted := r.queues.Delete(placeOf(p, e)); counted {
+			r.weigh(p, -1, -weightOf(e))
 		}
 	}
 }
 
 func (r *Room) weigh(p party, events, bytes int) {
 	load := r.loads[p]
-	r.heavier.Delete(weighed{p, load.Bytes})
-	load.Events, load.Bytes = load.Events+events, load.Bytes+bytes
-	if load.Events == 0 {
+	at := place{party: party{pool: p.pool, kind: byWeight}, order: -load.Bytes, key: p.kind + p.name, heavy: p}
+	r.queues.Delete(at)
+	load = Load{load.Events + events, load.Bytes + bytes}
+	if r.loads[p] = load; load.Events == 0 {
 		delete(r.loads, p)
-		return
-	}
-	r.loads[p] = load
-	if p.kind != "" {
-		r.heavier.Set(weighed{p, load.Bytes})
+	} else if p.kind != "" {
+		at.order = -load.Bytes
+		r.queues.Set(at)
 	}
 }
 
-// first returns the entry of a party that makes room before the others; nil: it has none.
-func (r *Room) first(p party) (e *held.Entry) {
-	r.queue.Ascend(place{party: p, until: math.MinInt64}, func(at place) bool {
+// first returns the first place of a party's queue; nothing in it: the queue is empty.
+func (r *Room) first(p party) (first place) {
+	r.queues.Ascend(place{party: p, order: math.MinInt}, func(at place) bool {
 		if at.party == p {
-			e = at.Entry
+			first = at
 		}
 		return false
 	})
-	return e
-}
-
-// heaviestIn returns the heaviest author or source of a pool.
-func (r *Room) heaviestIn(pool string) (found weighed) {
-	r.heavier.Descend(weighed{party: party{pool: pool}, bytes: math.MaxInt}, func(w weighed) bool {
-		if w.pool == pool {
-			found = w
-		}
-		return false
-	})
-	return found
+	return first
 }
 
 // most is the bound of a party.
@@ -215,7 +190,7 @@ const (
 func (r *Room) Admit(b Bounds, e *held.Entry, leaving []*held.Entry) (drop []*held.Entry, full string) {
 	var gone []*held.Entry
 	remove := func(e *held.Entry) {
-		if _, counted := r.queue.Get(placeOf(partiesOf(e)[0], e)); counted {
+		if _, counted := r.queues.Get(placeOf(partiesOf(e)[0], e)); counted {
 			gone = append(gone, e)
 			r.Remove(e)
 		}
@@ -232,10 +207,10 @@ func (r *Room) Admit(b Bounds, e *held.Entry, leaving []*held.Entry) (drop []*he
 	for _, p := range partiesOf(e) {
 		for b.most(p).fills(r.loads[p], weight) {
 			victim := r.victimIn(p, e, weight)
-			if victim == nil && p.kind == byAuthor {
+			switch {
+			case victim == nil && p.kind == byAuthor:
 				return nil, fullForAuthor
-			}
-			if victim == nil {
+			case victim == nil:
 				return nil, fullInAll
 			}
 			drop = append(drop, victim)
@@ -255,7 +230,7 @@ func (most Load) fills(have Load, weight int) bool {
 // oldest of the author or source that has the most with e: if that has no other, e is refused.
 // Where all are light the oldest of all goes, or thousands of small sources would close the pool.
 func (r *Room) victimIn(p party, e *held.Entry, weight int) *held.Entry {
-	first := r.first(p)
+	first := r.first(p).entry
 	switch {
 	case first == nil || first.Phase != proto.PhaseWaiting:
 		return first
@@ -264,14 +239,15 @@ func (r *Room) victimIn(p party, e *held.Entry, weight int) *held.Entry {
 	case p.kind != "":
 		return first
 	}
-	heaviest := r.heaviestIn(p.pool)
+	heaviest := r.first(party{pool: p.pool, kind: byWeight}).heavy
+	most := r.loads[heaviest].Bytes
 	for _, own := range partiesOf(e) {
-		if bytes := r.loads[own].Bytes + weight; own.kind != "" && bytes >= heaviest.bytes {
-			heaviest = weighed{own, bytes}
+		if bytes := r.loads[own].Bytes + weight; own.kind != "" && bytes >= most {
+			heaviest, most = own, bytes
 		}
 	}
-	if heaviest.bytes <= lightBytes {
+	if most <= lightBytes {
 		return first
 	}
-	return r.first(heaviest.party)
+	return r.first(heaviest).entry
 }

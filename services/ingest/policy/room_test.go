@@ -84,7 +84,7 @@ func TestAdmit(t *testing.T) {
 		"whose older ones go otherwise":      {append(many(33, func(i int) *held.Entry { return one(fmt.Sprint(i), 97, i) }), heavy), one("a", 110, 99), nil, "", []int{33}},
 		"owners have room of their own":      {many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1020, i) }), one("9", 500, 9, reserved), nil, "", nil},
 		"and address":                        {many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1, i, client("c")) }), one("9", 1, 9, reserved, client("c")), nil, "", nil},
-		"where strangers do not make room":   {append(many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1000, i) }), one("9", 500, 0, reserved, silent)), one("a", 200, 9), nil, "", []int{3}},
+		"where strangers do not make room":   {append(many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1000, i) }), one("9", 500, 0, reserved, silent)), one("a", 200, 9), nil, "", []int{0}},
 		"nor they for strangers":             {append(many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1000, i, silent) }), one("8", 900, 0, reserved)), one("9", 300, 9, reserved), nil, "", []int{4}},
 		"but are bounded too":                {[]*held.Entry{one("9", 900, 1, reserved)}, one("9", 300, 9, reserved), nil, fullForAuthor, nil},
 	} {

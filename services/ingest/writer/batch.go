@@ -80,7 +80,7 @@ func (t *term) gather(ctx context.Context) (*batch, error) {
 
 // full reports whether a batch has enough. While urgent events come, one of older events is short.
 func (t *term) full(b *batch) bool {
-	most := t.BatchSize
+	most := t.Settings.BatchSize
 	if t.lanes.older && time.Since(t.lanes.urgentAt) < urgentFor {
 		most = max(1, most/2)
 	}
@@ -92,7 +92,7 @@ func (t *term) decidePack(b *batch, p *pack) error {
 	for n, c := range p.events {
 		if c == nil {
 			t.Log.Warn("malformed candidate", "lane", p.lane, "error", p.verdicts[n].Message)
-			t.Metrics.rejections.WithLabelValues(obs.KindLabel(-1), "malformed").Inc()
+			t.metrics.rejections.WithLabelValues(obs.KindLabel(-1), "malformed").Inc()
 			continue
 		}
 		if err := t.decide(b, decided{pack: p, n: n, arrived: p.arrived, candidate: c}); err != nil {
@@ -107,7 +107,7 @@ func (t *term) decidePack(b *batch, p *pack) error {
 // says that the draft is not certain any more.
 func (t *term) decide(b *batch, x decided) error {
 	c := x.candidate
-	d := t.afford(c, t.Policy.Decide(t.draft, c))
+	d := t.afford(c, t.policy.Decide(t.draft, c))
 	if err := t.draft.failure(); err != nil {
 		if cause := context.Cause(t.draft.ctx); cause != nil {
 			return cause
@@ -121,7 +121,7 @@ func (t *term) decide(b *batch, x decided) error {
 		e := dropped.Entry
 		t.draft.Drop(e)
 		if dropped.Evicted {
-			t.Metrics.evicted.WithLabelValues(obs.KindLabel(e.Event.Kind)).Inc()
+			t.metrics.evicted.WithLabelValues(obs.KindLabel(e.Event.Kind)).Inc()
 		}
 		if e.Event.ID == c.Event.ID && !e.HeldAt.IsZero() && (x.arrived.IsZero() || e.HeldAt.Before(x.arrived)) {
 			x.arrived = e.HeldAt // it waited in purgatory before the candidate that releases it came
@@ -151,7 +151,7 @@ func (t *term) decide(b *batch, x decided) error {
 	b.bytes += len(c.Raw)
 	b.decided = append(b.decided, x)
 	t.healed = append(t.healed, d.Next...)
-	t.healed = append(t.healed, t.Park.Take(t.draft.Arrived(policy.Arrivals(c.Event, d.Outcome)))...)
+	t.healed = append(t.healed, t.park.take(t.draft.Arrived(policy.Arrivals(c.Event, d.Outcome)))...)
 	return t.draft.failure()
 }
 
@@ -165,9 +165,7 @@ func (t *term) reject(c *policy.Candidate, d policy.Decision) {
 	}
 	t.Log.Log(t.draft.ctx, level, "event rejected", "event", c.Event.ID, "kind", c.Event.Kind, "author", c.Event.PubKey,
 		"lane", c.Lane, "client", c.Client, "relay", c.Relay, "reason", d.Message)
-	if t.Refused != nil {
-		t.Refused(c.Event, proto.Refusal{At: t.draft.now, Client: c.Client, Relay: c.Relay, Reason: sentence(d.Message)})
-	}
+	t.refused(c.Event, proto.Refusal{At: t.draft.now, Client: c.Client, Relay: c.Relay, Reason: sentence(d.Message)})
 	if c.Source == proto.SourceImport {
 		return
 	}
@@ -175,7 +173,7 @@ func (t *term) reject(c *policy.Candidate, d policy.Decision) {
 		t.draft.Reject(rejectionOf(c, d))
 	}
 	if d.Park {
-		t.Park.Add(c, t.draft.now)
+		t.park.add(c, t.draft.now)
 	}
 }
 
@@ -192,7 +190,7 @@ func (t *term) answer(b *batch) {
 	now := time.Now()
 	for i := range b.decided {
 		x := &b.decided[i]
-		t.Metrics.decided(x, now)
+		t.metrics.decided(x, now)
 		if x.pack == nil {
 			continue
 		}

@@ -56,7 +56,7 @@ type paced struct {
 }
 
 func (p *paced) Decide(k policy.Knowledge, c *policy.Candidate) policy.Decision {
-	p.w.BatchSize = p.next()
+	p.w.Settings.BatchSize = p.next()
 	return p.Policy.Decide(k, c)
 }
 
@@ -68,13 +68,8 @@ func decideAll(t *testing.T, bounds policy.Bounds, candidates []message, next fu
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := standby(t, b, "batching", 1, func(w *Writer) { w.Policy = &paced{rules, w, next} })
-	w, err := r.begin(r.ctx, func(error) {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.lanes.close()
-	w.lanes = newLanes()
+	r := standby(t, b, "batching", 1, func(w *Writer) { w.policy = &paced{rules, w, next} })
+	w := r.begin(t)
 	w.lanes.fetched[laneUser] = make(chan *pack, len(candidates)+1)
 	begun := r.Index.Seq()
 	s := newSender(t, b, "batching")

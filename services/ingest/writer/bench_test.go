@@ -19,12 +19,7 @@ func BenchmarkDecideAndCommit(b *testing.B) {
 		b.Run(fmt.Sprintf("batch=%d/pack=%d", bm.batch, bm.pack), func(b *testing.B) {
 			bus := openBus(b, b.TempDir())
 			r := standby(b, bus, "bench", bm.batch, nil)
-			w, err := r.begin(r.ctx, func(error) {})
-			if err != nil {
-				b.Fatal(err)
-			}
-			w.lanes.close()
-			w.lanes = newLanes()
+			w := r.begin(b)
 			r.running.Go(func() { _ = w.run(r.ctx) })
 			s, owner := newSender(b, bus, "bench"), newPerson(1)
 			reply := func(m message) *message {

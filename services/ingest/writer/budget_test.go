@@ -2,13 +2,10 @@ package writer
 
 import (
 	"context"
-	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/limit"
@@ -16,21 +13,10 @@ import (
 	"tendril.dev/proto"
 )
 
-// budgets are small ones that are kept on the bus.
-func budgets(t *testing.T, b *bus.Bus, looks ...limit.Look) Budgets {
-	t.Helper()
-	usage, err := limit.OpenUsage(t.Context(), b, slog.New(slog.DiscardHandler), time.Now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	marks, err := limit.NewMarks("test", slog.New(slog.DiscardHandler), prometheus.NewRegistry(), looks...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return Budgets{
-		Usage: usage, Marks: marks, Author: 1 << 20, Address: 4 << 20, Relay: 4 << 20,
-		Bootstrap: map[string]bool{"wss://bootstrap.example": true},
-	}
+// budgets gives a writer small ones.
+func budgets(w *Writer) {
+	w.Settings.DailyAuthorBytes, w.Settings.DailyAddressBytes, w.Settings.DailyRelayBytes = 1<<20, 4<<20, 4<<20
+	w.bootstrap = []nostr.RelayURL{"wss://bootstrap.example"}
 }
 
 // stored is how many bytes of events the log has.
@@ -63,7 +49,7 @@ func large(owner person, n int) *nostr.Event {
 func TestOneAddressCannotFillTheLog(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, t.TempDir())
-	first := start(t, b, "first", func(w *Writer) { w.Budgets = budgets(t, b) })
+	first := start(t, b, "first", budgets)
 	s, owner := newSender(t, b, "fill"), newPerson(1)
 	s.serve(owner, "tree")
 	const flood = 240
@@ -89,11 +75,11 @@ func TestOneAddressCannotFillTheLog(t *testing.T) {
 	if v := s.ask(proto.LaneUser, owner.state("tree", 500), proto.HeaderClient, "192.0.2.1"); v.Outcome != proto.HeldBack {
 		t.Errorf("the owner's state: %+v", v)
 	}
-	if err := first.Budgets.Usage.Save(t.Context()); err != nil {
+	if err := first.Usage.Save(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	first.stop()
-	start(t, b, "second", func(w *Writer) { w.Budgets = budgets(t, b) })
+	start(t, b, "second", budgets)
 	if v := s.ask(proto.LaneUser, large(owner, flood+1), proto.HeaderClient, "192.0.2.1"); v.Outcome != proto.Rejected || v.RetryAt == 0 {
 		t.Errorf("after a restart: %+v", v)
 	}
@@ -105,7 +91,7 @@ func TestOneAddressCannotFillTheLog(t *testing.T) {
 func TestOneRelayCannotFillTheLog(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, t.TempDir())
-	r := start(t, b, "writer", func(w *Writer) { w.Budgets = budgets(t, b) })
+	r := start(t, b, "writer", budgets)
 	s, owner := newSender(t, b, "fill"), newPerson(1)
 	s.serve(owner, "tree")
 	var last *nostr.Event
@@ -149,17 +135,21 @@ func TestAboveAHighWaterMark(t *testing.T) {
 	b := openBus(t, t.TempDir())
 	var full atomic.Bool
 	r := start(t, b, "writer", func(w *Writer) {
-		w.Budgets = budgets(t, b, func(context.Context) (string, error) {
+		var err error
+		w.Marks, err = limit.NewMarks("test", w.Log, w.Metrics, func(context.Context) (string, error) {
 			if full.Load() {
 				return "the log is too large", nil
 			}
 			return "", nil
 		})
+		if err != nil {
+			t.Error(err)
+		}
 	})
 	s, owner := newSender(t, b, "full"), newPerson(1)
 	s.serve(owner, "tree")
 	full.Store(true)
-	r.Budgets.Marks.Look(t.Context())
+	r.Marks.Look(t.Context())
 	issue := newPerson(2).issue(owner, "tree", 1)
 	if v := s.ask(proto.LaneUser, issue); v.Outcome != proto.Rejected || v.Message != "error: this service is full" {
 		t.Errorf("a stranger: %+v", v)
@@ -171,7 +161,7 @@ func TestAboveAHighWaterMark(t *testing.T) {
 		t.Errorf("the owner's issue: %+v", v)
 	}
 	full.Store(false)
-	r.Budgets.Marks.Look(t.Context())
+	r.Marks.Look(t.Context())
 	if v := s.ask(proto.LaneUser, issue); v.Outcome != proto.Accepted {
 		t.Errorf("a stranger, later: %+v", v)
 	}

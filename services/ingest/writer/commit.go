@@ -51,8 +51,8 @@ func (t *term) commit(ctx context.Context, b *batch) error {
 			return fmt.Errorf("take %d committed events into the index: %w", len(records), err)
 		}
 	}
-	t.Metrics.batchSize.Observe(float64(len(b.decided)))
-	t.Metrics.batchDuration.Observe(time.Since(start).Seconds())
+	t.metrics.batchSize.Observe(float64(len(b.decided)))
+	t.metrics.batchDuration.Observe(time.Since(start).Seconds())
 	return nil
 }
 
@@ -159,7 +159,7 @@ func (t *term) commitHeld(ctx context.Context, confirm bool) (err error) {
 
 // mark is the message by which a writer moves a head.
 func (w *Writer) mark(subject string) []*nats.Msg {
-	data, _ := json.Marshal(proto.WriterMark{Writer: w.Name, At: time.Now().UTC()}) // a name and a time
+	data, _ := json.Marshal(proto.WriterMark{Writer: w.Worker, At: time.Now().UTC()}) // a name and a time
 	return []*nats.Msg{{Subject: subject, Data: data}}
 }
 
@@ -175,7 +175,7 @@ func (t *term) commitRejections(ctx context.Context) (err error) {
 		case r.taken && !remembered:
 			continue // rejected and taken back within one batch
 		case r.taken:
-			t.Metrics.invalidated.Inc()
+			t.metrics.invalidated.Inc()
 		default:
 			if m.Data, err = t.Rejected.Encode(r.RejectedEvent); err != nil {
 				return err

@@ -22,8 +22,7 @@ import (
 // Held events are a copy of the set as of the last decision. The log and the rejected ids are the
 // index, with the changes of the batch over it.
 type draft struct {
-	*Options
-
+	w    *Writer
 	ctx  context.Context // of reads
 	err  error           // of the last decision's reads, see [draft.failure]
 	now  time.Time       // when the batch began
@@ -66,9 +65,9 @@ type rejection struct {
 	taken bool
 }
 
-func newDraft(o *Options) *draft {
-	d := &draft{Options: o, held: held.NewDirectory(), room: policy.NewRoom(), view: o.Index.View()}
-	for _, e := range o.Held.All() {
+func newDraft(w *Writer) *draft {
+	d := &draft{w: w, held: held.NewDirectory(), room: policy.NewRoom(), view: w.Index.View()}
+	for _, e := range w.Held.All() {
 		d.held.Add(e)
 		d.room.Add(e)
 	}
@@ -79,7 +78,7 @@ func newDraft(o *Options) *draft {
 func (d *draft) begin(ctx context.Context) {
 	before := d.view
 	_ = before.Close()
-	d.ctx, d.now, d.view = ctx, time.Now(), d.Index.View()
+	d.ctx, d.now, d.view = ctx, time.Now(), d.w.Index.View()
 	d.changes = changes{
 		events: map[string]*nostr.Event{}, at: map[nostr.Address]*nostr.Event{}, named: map[string][]string{},
 		deletes: map[string]nostr.Timestamp{}, entries: map[string]*held.Entry{},
@@ -88,7 +87,7 @@ func (d *draft) begin(ctx context.Context) {
 	expired := !d.now.Before(d.until.Time())
 	if len(d.read) > keptIdentifiers || expired || !d.view.HidesAs(before) { // what is banned has changed
 		d.announcements = announcements{held.NewDirectory(), map[string]bool{}, math.MaxUint32}
-		d.announced.First = func(e *held.Entry) bool { return e.Announcement.ListsService(d.Domain) }
+		d.announced.First = func(e *held.Entry) bool { return e.Announcement.ListsService(d.w.Settings.Domain) }
 	}
 }
 
@@ -258,7 +257,7 @@ func (d *draft) Accept(ev *nostr.Event) {
 		}
 	}
 	d.events[ev.ID] = ev
-	if ev.Kind != nostr.KindDeletion || d.KeepDeleted {
+	if ev.Kind != nostr.KindDeletion || d.w.Settings.IgnoreDeletions {
 		return
 	}
 	d.delete(ev)
@@ -316,7 +315,7 @@ func (d *draft) RejectedBefore(id string) (string, bool) {
 	if r, said := d.rejections[id]; said {
 		return r.Reason, !r.taken
 	}
-	r, before := d.Rejected.Find(id, d.now)
+	r, before := d.w.Rejected.Find(id, d.now)
 	return r.Reason, before
 }
 
@@ -332,7 +331,7 @@ func (d *draft) Reject(r proto.RejectedEvent) {
 func (d *draft) Forget(id string) {
 	r, said := d.rejections[id]
 	if !said {
-		before, is := d.Rejected.Find(id, d.now)
+		before, is := d.w.Rejected.Find(id, d.now)
 		r.ID, r.Kind, r.taken = before.ID, before.Kind, !is
 	}
 	if !r.taken {
@@ -344,7 +343,7 @@ func (d *draft) Forget(id string) {
 // ids.
 func (d *draft) Arrived(keys []string) (ids []string) {
 	for _, key := range keys {
-		for _, r := range d.Rejected.Waiting(key) {
+		for _, r := range d.w.Rejected.Waiting(key) {
 			if _, said := d.rejections[r.ID]; !said { // what was rejected again misses something else
 				ids = append(ids, r.ID)
 				d.Forget(r.ID)

@@ -11,6 +11,7 @@ import (
 
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
+	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/services/ingest/known"
 )
@@ -44,7 +45,9 @@ func noneHeld() *held.Set { return held.NewSet(nil, slog.New(slog.DiscardHandler
 // draftOver is a draft over an index, at the beginning of a batch.
 func draftOver(t testing.TB, index *eventdb.DB, set *held.Set) *draft {
 	t.Helper()
-	d := newDraft(&Options{Index: index, Held: set, Rejected: known.NewRejected(nil, slog.New(slog.DiscardHandler), time.Hour, ""), Domain: "grasp.test"})
+	w := &Writer{Node: &node.Node{Index: index}, Held: set, Rejected: known.NewRejected(nil, slog.New(slog.DiscardHandler), time.Hour, "")}
+	w.Settings.Domain = "grasp.test"
+	d := newDraft(w)
 	t.Cleanup(func() { d.view.Close() })
 	d.begin(t.Context())
 	return d

@@ -88,10 +88,10 @@ func staleCommit(t *testing.T, accepted []*nostr.Event, other *nostr.Event) {
 		t.Errorf("the stale term ended with %v", err)
 	}
 	wantHeads("after the stale commit")
-	if n := testutil.ToFloat64(first.Metrics.fenced); n != 1 {
+	if n := testutil.ToFloat64(first.metrics.fenced); n != 1 {
 		t.Errorf("the first writer was refused %v times, want once", n)
 	}
-	if n := testutil.ToFloat64(second.Metrics.fenced); n != 0 {
+	if n := testutil.ToFloat64(second.metrics.fenced); n != 0 {
 		t.Errorf("the new writer was refused %v times", n)
 	}
 	if got := logIDs(t, b); !sameIDs(got, accepted) {

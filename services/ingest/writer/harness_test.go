@@ -20,11 +20,9 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
-	"tendril.dev/lib/held"
+	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/known"
-	"tendril.dev/services/ingest/policy"
 )
 
 const domain = "git.example.com"
@@ -41,6 +39,8 @@ func testSettings() config.Settings {
 	s.Domain = domain
 	s.HoldDuration, s.SilentDuration = 30*time.Minute, 24*time.Hour
 	s.MaxFutureSeconds = 900
+	s.RejectedHotSeconds, s.RejectedHotEvents, s.RejectedColdSeconds = 120, 20_000, 7*24*60*60
+	s.DatabaseBackend = "memory"
 	return s
 }
 
@@ -106,24 +106,17 @@ func startWith(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*W
 func standby(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*Writer)) *replica {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	rules, err := policy.New(testSettings(), testBans(), policy.Bounds{}, time.Now)
-	if err != nil {
-		t.Fatal(err)
-	}
 	index, err := eventdb.Open("", eventdb.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	metrics, err := NewMetrics(prometheus.NewRegistry())
+	log := slog.New(slog.DiscardHandler).With("replica", name)
+	n := &node.Node{Settings: testSettings(), Bus: b, Index: index, Bans: testBans(), Log: log, Metrics: prometheus.NewRegistry(), Worker: name}
+	n.Settings.BatchSize = batch
+	w, err := New(ctx, n, func(*nostr.Event, proto.Refusal) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := slog.New(slog.DiscardHandler).With("replica", name)
-	set, cold := held.NewSet(b.JS, log, nil), known.NewRejected(b.JS, log, 7*24*time.Hour, "")
-	w := New(Options{
-		Name: name, Bus: b, Index: index, Held: set, Rejected: cold,
-		Park: NewPark(2*time.Minute, 20_000), Policy: rules, Metrics: metrics, Log: log, BatchSize: batch, Bans: testBans(),
-	})
 	if prepare != nil {
 		prepare(w)
 	}
@@ -133,7 +126,7 @@ func standby(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*Wri
 			t.Errorf("%s: follow the log: %v", name, err)
 		}
 	})
-	for _, stream := range []*bus.Follower{set.Follower, cold.Follower} {
+	for _, stream := range []*bus.Follower{w.Held.Follower, w.Rejected.Follower} {
 		r.running.Go(func() {
 			if err := stream.Run(ctx); err != nil {
 				t.Errorf("%s: follow: %v", name, err)
@@ -151,7 +144,17 @@ func standby(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*Wri
 	return r
 }
 
-func (r *replica) isWriting() bool { return testutil.ToFloat64(r.Metrics.writer) == 1 }
+// begin begins a term whose lanes fetch nothing.
+func (r *replica) begin(t testing.TB) *term {
+	t.Helper()
+	begun := &term{Writer: r.Writer, lanes: newLanes()}
+	if err := begun.begin(r.ctx); err != nil {
+		t.Fatal(err)
+	}
+	return begun
+}
+
+func (r *replica) isWriting() bool { return testutil.ToFloat64(r.metrics.writer) == 1 }
 
 // eventually waits until what holds, or fails the test.
 func eventually(t testing.TB, what string, holds func() bool) {

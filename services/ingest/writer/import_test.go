@@ -46,8 +46,8 @@ func TestAnImportLeavesNothingBehind(t *testing.T) {
 		if v := s.ask(proto.LaneSyncHistoric, step.ev, step.headers...); v.Retry != step.retry || v.Outcome != step.want && v.Outcome != proto.Duplicate {
 			t.Fatalf("%s: %+v", step.what, v)
 		}
-		if got := readStream(t, b, proto.StreamRejected); step.ev == bad && (len(got) != 1 || len(r.Park.byID) != 1) {
-			t.Errorf("%d are remembered and %d parked, want the relay's orphan alone", len(got), len(r.Park.byID))
+		if got := readStream(t, b, proto.StreamRejected); step.ev == bad && (len(got) != 1 || len(r.park.byID) != 1) {
+			t.Errorf("%d are remembered and %d parked, want the relay's orphan alone", len(got), len(r.park.byID))
 		}
 	}
 }

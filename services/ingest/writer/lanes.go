@@ -60,14 +60,14 @@ func newLanes() *lanes {
 
 // openLanes begins to fetch. broken is called when a lane has no consumer any more: NATS has lost
 // it, and the client library would not ask again, or only after half a minute.
-func openLanes(ctx context.Context, b *bus.Bus, metrics *Metrics, broken func(error)) (*lanes, error) {
+func openLanes(ctx context.Context, b *bus.Bus, counts *metrics, broken func(error)) (*lanes, error) {
 	l := newLanes()
 	ctx, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	for lane, source := range sources {
 		failed := func(err error) error { return fmt.Errorf("fetch candidates of %s: %w", source.consumer, err) }
 		take := func(m jetstream.Msg) {
 			p := readPack(m)
-			metrics.queue.WithLabelValues(source.name).Set(float64(p.behind))
+			counts.queue.WithLabelValues(source.name).Set(float64(p.behind))
 			l.put(ctx, lane, p)
 		}
 		onError := func(_ jetstream.ConsumeContext, err error) {

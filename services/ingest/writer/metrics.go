@@ -10,9 +10,9 @@ import (
 	"tendril.dev/proto"
 )
 
-// Metrics are what the writer counts. A stranger chooses the kinds of events, so that only known
+// metrics are what the writer counts. A stranger chooses the kinds of events, so that only known
 // ones are labels.
-type Metrics struct {
+type metrics struct {
 	writer        prometheus.Gauge
 	fenced        prometheus.Counter
 	stored        *prometheus.CounterVec
@@ -27,8 +27,8 @@ type Metrics struct {
 	served        prometheus.Histogram
 }
 
-// NewMetrics makes and registers the metrics.
-func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
+// newMetrics makes and registers the metrics.
+func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	rejections, err := obs.Rejections(r)
 	if err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
 		return with.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
 	}
-	return &Metrics{
+	return &metrics{
 		rejections: rejections,
 		writer:     gauge("ngit_ingest_writer", "1 if this replica writes the log, 0 if it stands by."),
 		fenced: counter("ngit_ingest_fenced_total",
@@ -68,7 +68,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	}, nil
 }
 
-func (m *Metrics) decided(x *decided, now time.Time) {
+func (m *metrics) decided(x *decided, now time.Time) {
 	kind := obs.KindLabel(x.candidate.Event.Kind)
 	switch x.decision.Outcome {
 	case proto.Accepted:

@@ -118,7 +118,7 @@ func TestAnUndecidableEventOfAPack(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, t.TempDir())
 	events := manyGrasps(100, 30)
-	start(t, b, "a", func(w *Writer) { w.Policy = &baffled{w.Policy, events[20].ID} })
+	start(t, b, "a", func(w *Writer) { w.policy = &baffled{w.policy, events[20].ID} })
 	s := newSender(t, b, "puzzle")
 	s.sendPack(proto.LaneSyncHistoric, events)
 	for i, v := range s.wait(len(events)) {
@@ -168,7 +168,7 @@ func TestAFencedBatchIsDecidedAgain(t *testing.T) {
 				t.Errorf("%+v, want %s", v, want)
 			}
 			eventually(t, "both are in the log", func() bool { return len(logIDs(t, b)) == 2 && r.Held.Len() == 0 })
-			if n := testutil.ToFloat64(r.Metrics.fenced); n != 1 || len(s.wait(3)) != 3 {
+			if n := testutil.ToFloat64(r.metrics.fenced); n != 1 || len(s.wait(3)) != 3 {
 				t.Errorf("%v commits were refused, %d verdicts", n, len(s.verdicts))
 			}
 		})

@@ -7,8 +7,8 @@ import (
 	"tendril.dev/services/ingest/policy"
 )
 
-// Park keeps rejected events whole for a short time, in case what they miss arrives.
-type Park struct {
+// park keeps rejected events whole for a short time, in case what they miss arrives.
+type park struct {
 	duration time.Duration
 	most     int
 
@@ -23,13 +23,13 @@ type parked struct {
 	n         int // which it was
 }
 
-// NewPark makes a park that keeps at most so many events, each for at most that time.
-func NewPark(duration time.Duration, most int) *Park {
-	return &Park{duration: duration, most: most, byID: map[string]*parked{}}
+// newPark makes a park that keeps at most so many events, each for at most that time.
+func newPark(duration time.Duration, most int) *park {
+	return &park{duration: duration, most: most, byID: map[string]*parked{}}
 }
 
-// Add parks an event. A full park lets its oldest go.
-func (p *Park) Add(c *policy.Candidate, now time.Time) {
+// add parks an event. A full park lets its oldest go.
+func (p *park) add(c *policy.Candidate, now time.Time) {
 	if p.byID[c.Event.ID] != nil {
 		return
 	}
@@ -44,8 +44,8 @@ func (p *Park) Add(c *policy.Candidate, now time.Time) {
 // maxTaken bounds what is taken at once, so that one arrival is never more than a moment's work.
 const maxTaken = 1024
 
-// Take removes and gives those of some events that are parked, in the order in which they came.
-func (p *Park) Take(ids []string) (candidates []*policy.Candidate) {
+// take removes and gives those of some events that are parked, in the order in which they came.
+func (p *park) take(ids []string) (candidates []*policy.Candidate) {
 	var taken []*parked
 	for _, id := range ids {
 		if e := p.byID[id]; e != nil {
@@ -60,14 +60,14 @@ func (p *Park) Take(ids []string) (candidates []*policy.Candidate) {
 	return candidates
 }
 
-// Expire lets go of those whose time is over.
-func (p *Park) Expire(now time.Time) {
+// expire lets go of those whose time is over.
+func (p *park) expire(now time.Time) {
 	for len(p.oldest) > 0 && !now.Before(p.oldest[0].until) {
 		p.dropOldest()
 	}
 }
 
-func (p *Park) dropOldest() {
+func (p *park) dropOldest() {
 	if id := p.oldest[0].candidate.Event.ID; p.byID[id] == p.oldest[0] {
 		delete(p.byID, id)
 	}

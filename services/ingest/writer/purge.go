@@ -1,10 +1,8 @@
 package writer
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"tendril.dev/lib/eventdb"
@@ -24,7 +22,7 @@ const (
 // purge has banned events removed that an operator wants removed, when their time is over, and
 // banned ones that wait for git data dropped. Announcements and states go last: what hangs on them
 // is found by them. Deletion requests stay, unserved: what they have deleted stays deleted.
-func (t *term) purge(ctx context.Context, now time.Time) error {
+func (t *term) purge(now time.Time) error {
 	if now.Sub(t.purgedAt) < purgeEvery || len(t.healed) > 0 {
 		return nil
 	}
@@ -36,42 +34,36 @@ func (t *term) purge(ctx context.Context, now time.Time) error {
 	}
 	view := t.Index.View()
 	defer view.Close()
-	all, bytes := view.All(), 0
-	var first, last []*policy.Candidate
 	for b := range t.Bans.All() {
-		if !b.Over(t.Grace, now) {
+		if !b.Over(t.Settings.DeletionGrace, now) {
 			continue
 		}
 		ids, err := view.HiddenBy(b.Name())
-		if err != nil {
-			return fmt.Errorf("look for what is banned: %w", err)
-		}
+		found, count, bytes := map[bool][]*policy.Candidate{}, 0, 0 // true: those that go last
 		for _, id := range ids {
-			ev, err := all.Event(id)
-			switch {
-			case errors.Is(err, eventdb.ErrNotFound) || err == nil && ev.Kind == nostr.KindDeletion:
+			var ev *nostr.Event
+			if ev, err = view.All().Event(id); errors.Is(err, eventdb.ErrNotFound) || err == nil && ev.Kind == nostr.KindDeletion {
+				err = nil
 				continue
-			case err != nil:
-				return fmt.Errorf("look for what is banned: %w", err)
+			}
+			if err != nil || count == purgeAtOnce || bytes > purgeBytes {
+				break
 			}
 			c := policy.Release(ev)
 			c.Action, c.Purge = proto.ActionRemove, true
-			if bytes += len(c.Raw); ev.Kind == nostr.KindAnnouncement || ev.Kind == nostr.KindState {
-				last = append(last, c)
-			} else {
-				first = append(first, c)
-			}
-			if len(first)+len(last) == purgeAtOnce || bytes > purgeBytes {
-				break
-			}
+			last := ev.Kind == nostr.KindAnnouncement || ev.Kind == nostr.KindState
+			found[last], count, bytes = append(found[last], c), count+1, bytes+len(c.Raw)
 		}
-		if len(first) > 0 {
-			last = nil // the next time
+		if err != nil {
+			return fmt.Errorf("look for what is banned: %w", err)
 		}
-		if found := slices.Concat(first, last); len(found) > 0 {
-			t.Log.Info("what was banned is removed", "ban", b.What, "events", len(found))
-			t.healed, first, last = append(t.healed, found...), nil, nil
-			break
+		if len(found[false]) == 0 { // or the next time
+			found[false] = found[true]
+		}
+		if len(found[false]) > 0 {
+			t.Log.Info("what was banned is removed", "ban", b.What, "events", len(found[false]))
+			t.healed = append(t.healed, found[false]...)
+			return nil
 		}
 	}
 	return nil

@@ -7,15 +7,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync/atomic"
 	"time"
 
-	"tendril.dev/lib/bans"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/claim"
-	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
+	"tendril.dev/lib/limit"
+	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/known"
@@ -30,52 +29,65 @@ type Policy interface {
 	OfServed(policy.Knowledge, *nostr.Event) bool
 }
 
-// Options is what a writer works with. Index, Held and Rejected are followed from their streams by
-// others; the writer applies its own commits to them at once.
-type Options struct {
-	Name string // of this process, in its claim and in the marks that it leaves
-
-	Bus      *bus.Bus
-	Index    *eventdb.DB
+// Writer is one replica of the writer: it writes while it holds the claim on the log, and stands by
+// otherwise. Index, Held and Rejected are followed from their streams by others; the writer applies
+// its own commits to them at once.
+type Writer struct {
+	*node.Node
 	Held     *held.Set
 	Rejected *known.Rejected
-	Park     *Park
-	Policy   Policy
-	Metrics  *Metrics
-	Log      *slog.Logger
-	Budgets  Budgets
-	// Refused hears of every event that is rejected; nil: nothing does.
-	Refused func(*nostr.Event, proto.Refusal)
-	Bans    *bans.Set
+	Usage    *limit.Usage
+	Marks    *limit.Marks
 
-	Domain      string        // ours
-	Grace       time.Duration // how long what is banned is kept that an operator wants removed
-	BatchSize   int           // about how many candidates are decided in one commit
-	KeepDeleted bool          // deletion requests do not touch what is accepted
-}
-
-// Writer is one replica of the writer: it writes while it holds the claim on the log, and stands by
-// otherwise.
-type Writer struct {
-	Options
-	trouble  atomic.Pointer[trouble]
-	failures int                 // of terms, since something was last committed
-	healed   []*policy.Candidate // parked and held events that are decided again, before anything else
+	park      *park
+	policy    Policy
+	metrics   *metrics
+	bootstrap []nostr.RelayURL
+	refused   func(*nostr.Event, proto.Refusal) // hears of every event that is rejected
+	trouble   atomic.Pointer[trouble]
+	healed    []*policy.Candidate // parked and held events that are decided again, before anything else
 
 	beforeCommit func() // for tests: a pause here is a writer that stands still between decision and commit
 	afterEvents  func() // for tests: between the commits of the log and of the held events
 }
 
-// New makes a writer.
-func New(o Options) *Writer {
-	return &Writer{Options: o, beforeCommit: func() {}, afterEvents: func() {}}
+// New makes a writer, by the settings. refused hears of every event that is rejected.
+func New(ctx context.Context, n *node.Node, refused func(*nostr.Event, proto.Refusal)) (w *Writer, err error) {
+	s := n.Settings
+	w = &Writer{
+		Node: n, Held: held.NewSet(n.Bus.JS, n.Log, nil), refused: refused,
+		Rejected: known.NewRejected(n.Bus.JS, n.Log, time.Duration(s.RejectedColdSeconds)*time.Second, policy.Rules(s.Policy)),
+		park:     newPark(time.Duration(s.RejectedHotSeconds)*time.Second, s.RejectedHotEvents),
+
+		beforeCommit: func() {}, afterEvents: func() {},
+	}
+	bounds := policy.DefaultBounds
+	bounds.Bytes = s.HeldBytes
+	if w.policy, err = policy.New(s, n.Bans, bounds, time.Now); err != nil {
+		return nil, err
+	}
+	if w.metrics, err = newMetrics(n.Metrics); err != nil {
+		return nil, err
+	}
+	if w.bootstrap, err = s.Bootstrap(); err != nil {
+		return nil, err
+	}
+	if w.Usage, err = limit.OpenUsage(ctx, n.Bus, n.Log, time.Now); err != nil {
+		return nil, err
+	}
+	looks := []limit.Look{limit.Log(n.Bus, s.LogMaxBytes)}
+	if s.DatabaseBackend != "memory" {
+		looks = append(looks, limit.Disk(s.RelayDataPath))
+	}
+	w.Marks, err = limit.NewMarks("log", n.Log, n.Metrics, looks...)
+	return w, err
 }
 
 // Run stands by for the claim on the log, and writes while it is ours, until ctx ends. The claim
 // says who works, never what is true: two replicas may believe for a moment that it is theirs. The
-// heads of two streams decide between them (see [Writer.begin]).
+// heads of two streams decide between them (see [term.begin]).
 func (w *Writer) Run(ctx context.Context) error {
-	member, err := claim.Join(ctx, w.Bus, claim.Options{Group: proto.GroupWriter, Worker: w.Name, Log: w.Log})
+	member, err := claim.Join(ctx, w.Bus, claim.Options{Group: proto.GroupWriter, Worker: w.Worker, Log: w.Log})
 	if err != nil {
 		return err
 	}
@@ -100,77 +112,80 @@ type term struct {
 const sweepEvery = 5 * time.Second
 
 // write is one term as the writer.
-func (w *Writer) write(ctx context.Context) (err error) {
-	defer func() {
-		if errors.Is(err, bus.ErrHeadMoved) {
-			w.Metrics.fenced.Inc()
-		}
-		if err != nil && !errors.Is(err, context.Canceled) {
-			if w.failures++; w.failures >= manyFailures {
-				w.trouble.Store(&trouble{fmt.Errorf("failed %d times in a row: %w", w.failures, err), time.Now()})
-			}
-		}
-	}()
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	t, err := w.begin(ctx, end)
-	if err != nil {
-		return err
+func (w *Writer) write(ctx context.Context) error {
+	ctx, broken := context.WithCancelCause(ctx)
+	defer broken(nil)
+	t := &term{Writer: w}
+	defer t.end()
+	err := t.begin(ctx)
+	if err == nil {
+		t.lanes, err = openLanes(ctx, w.Bus, w.metrics, broken)
 	}
-	w.Metrics.writer.Set(1)
-	w.Log.Info("writing the log", "head", t.head, "held", w.Held.Len())
-	defer func() {
-		t.lanes.close()
-		_ = t.draft.view.Close()
-		w.Metrics.writer.Set(0)
-		w.Log.Info("standing by")
-	}()
-	return t.run(ctx)
+	if err == nil {
+		w.metrics.writer.Set(1)
+		w.Log.Info("writing the log", "head", t.head, "held", w.Held.Len())
+		err = t.run(ctx)
+	}
+	if errors.Is(err, bus.ErrHeadMoved) {
+		w.metrics.fenced.Inc()
+	}
+	if errors.Is(err, context.Canceled) {
+		return nil // the claim is given up
+	}
+	if err != nil {
+		now := &trouble{err: err, at: time.Now(), times: 1}
+		if before := w.trouble.Load(); before != nil {
+			now.times += before.times
+		}
+		w.trouble.Store(now)
+	}
+	return err
 }
 
 // begin makes this replica the only one that can commit, and brings its projections to the heads.
 // The marks move both heads: a commit that was decided on an earlier one, by a writer that was
-// paused or cut off, is refused from now on.
-func (w *Writer) begin(ctx context.Context, broken context.CancelCauseFunc) (*term, error) {
-	t := &term{Writer: w}
+// paused or cut off, is refused from now on. What expired in purgatory must not come in again
+// because the rejections have not been read yet that say so.
+func (t *term) begin(ctx context.Context) error {
 	for subject, head := range map[string]*uint64{
 		proto.SubjectEventsMark: &t.head, proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey): &t.heldHead,
 	} {
-		last, err := w.Bus.PublishBatch(ctx, w.mark(subject), nil)
+		last, err := t.Bus.PublishBatch(ctx, t.mark(subject), nil)
 		if err != nil {
-			return nil, fmt.Errorf("mark %s: %w", subject, err)
+			return fmt.Errorf("mark %s: %w", subject, err)
 		}
 		*head = last
 	}
-	if err := errors.Join(w.Index.WaitFor(ctx, t.head), w.Held.Wait(ctx, t.heldHead)); err != nil {
-		return nil, fmt.Errorf("catch up: %w", err)
+	if err := errors.Join(t.Index.WaitFor(ctx, t.head), t.Held.Wait(ctx, t.heldHead), t.Rejected.CatchUp(ctx)); err != nil {
+		return fmt.Errorf("catch up: %w", err)
 	}
-	if w.Budgets.Usage != nil {
-		if err := w.Budgets.Usage.Load(ctx); err != nil {
-			return nil, err
-		}
+	if err := t.Usage.Load(ctx); err != nil {
+		return err
 	}
-	t.draft = newDraft(&w.Options)
-	err := t.heal(ctx)
-	if err == nil {
-		t.lanes, err = openLanes(ctx, w.Bus, w.Metrics, broken)
+	t.draft = newDraft(t.Writer)
+	return t.heal(ctx)
+}
+
+func (t *term) end() {
+	if t.lanes != nil {
+		t.lanes.close()
+		t.metrics.writer.Set(0)
+		t.Log.Info("standing by")
 	}
-	if err != nil {
+	if t.draft != nil {
 		_ = t.draft.view.Close()
-		return nil, err
 	}
-	return t, nil
 }
 
 // run decides and commits batch after batch.
 func (t *term) run(ctx context.Context) error {
 	for {
-		t.Park.Expire(time.Now())
-		if err := t.purge(ctx, time.Now()); err != nil && ctx.Err() == nil {
+		t.park.expire(time.Now())
+		if err := t.purge(time.Now()); err != nil {
 			return err
 		}
-		t.Metrics.hot.Set(float64(len(t.Park.byID)))
-		t.Metrics.cold.Set(float64(t.Rejected.Len()))
+		t.metrics.hot.Set(float64(len(t.park.byID)))
+		t.metrics.cold.Set(float64(t.Rejected.Len()))
 		b, err := t.gather(ctx)
 		if err == nil && len(b.packs)+len(b.decided) == 0 {
 			continue
@@ -183,12 +198,8 @@ func (t *term) run(ctx context.Context) error {
 				p.giveBack()
 			}
 			t.healed = append(b.healed, t.healed...) // they are decided in the next term
-			if errors.Is(err, context.Canceled) {
-				return nil // the claim is given up
-			}
 			return err
 		}
-		t.failures = 0
 		t.trouble.Store(nil)
 		t.answer(b)
 	}
@@ -200,17 +211,18 @@ const (
 	longQuiet    = 30 * time.Second
 )
 
-// trouble is what ends terms again and again.
+// trouble is what ends terms, so many in a row without a commit.
 type trouble struct {
-	err error
-	at  time.Time
+	err   error
+	at    time.Time
+	times int
 }
 
 // Troubled returns what keeps the writer from its work again and again; nil: nothing, or it is not
 // the writer.
 func (w *Writer) Troubled() error {
-	if t := w.trouble.Load(); t != nil && time.Since(t.at) < longQuiet {
-		return t.err
+	if t := w.trouble.Load(); t != nil && t.times >= manyFailures && time.Since(t.at) < longQuiet {
+		return fmt.Errorf("failed %d times in a row: %w", t.times, t.err)
 	}
 	return nil
 }

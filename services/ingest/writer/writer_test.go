@@ -179,8 +179,8 @@ func TestArrivalHeals(t *testing.T) {
 			t.Fatalf("kind %d before what it belongs to: %+v", ev.Kind, v)
 		}
 	}
-	if len(r.Park.byID) != 3 || r.Rejected.Len() != 3 {
-		t.Fatalf("%d parked, %d remembered, want 3 and 3", len(r.Park.byID), r.Rejected.Len())
+	if len(r.park.byID) != 3 || r.Rejected.Len() != 3 {
+		t.Fatalf("%d parked, %d remembered, want 3 and 3", len(r.park.byID), r.Rejected.Len())
 	}
 	s.ask(proto.LaneUser, announcement)
 	eventually(t, "the state is held", func() bool { return r.Held.ByID(state.ID) != nil })
@@ -193,8 +193,8 @@ func TestArrivalHeals(t *testing.T) {
 		_, err := v.Event(comment.ID)
 		return err == nil
 	})
-	if len(r.Park.byID) != 0 || r.Rejected.Len() != 0 {
-		t.Errorf("%d parked, %d remembered, want none", len(r.Park.byID), r.Rejected.Len())
+	if len(r.park.byID) != 0 || r.Rejected.Len() != 0 {
+		t.Errorf("%d parked, %d remembered, want none", len(r.park.byID), r.Rejected.Len())
 	}
 	if got, want := logIDs(t, b), []string{announcement.ID, issue.ID, comment.ID, state.ID}; !slices.Equal(got, want) && !sameIDs(got, []*nostr.Event{announcement, state, issue, comment}) {
 		t.Errorf("the log is %v, want %v", got, want)
