@@ -89,7 +89,11 @@ func (w *worker) heard(recs []eventdb.Record) {
 func (w *worker) heardPull(ev *nostr.Event) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
-	refs, err := reposOf(ctx, w.events, ev)
+	pr, err := nostr.ParsePullRequest(ev)
+	if err != nil {
+		return // ingest would not accept it
+	}
+	refs, err := w.reposOf(ctx, pr)
 	if err != nil {
 		w.log.Error("an accepted pull request could not be applied", "event", ev.ID, "error", err)
 	}
@@ -111,9 +115,14 @@ func (w *worker) heardDeletion(ev *nostr.Event) {
 	for tag := range ev.Tags.FindAll("e") {
 		w.awaited(tag[1])
 	}
-	for at, err := range w.store.Places(context.Background(), nostr.RepoRef{PubKey: ev.PubKey}) {
+	w.touchAll(nostr.RepoRef{PubKey: ev.PubKey})
+}
+
+// touchAll has the repositories looked at of an owner, or an identifier.
+func (w *worker) touchAll(which nostr.RepoRef) {
+	for at, err := range w.store.Places(context.Background(), which) {
 		if err != nil {
-			w.log.Error("the repositories of an owner who deletes could not be looked through", "owner", npub(ev.PubKey), "error", err)
+			w.log.Error("the repositories of a deletion or a ban could not be looked through", "which", which, "error", err)
 			return
 		}
 		w.touch(at, group)
@@ -129,16 +138,7 @@ func (w *worker) heardBan(what bans.Subject) {
 	if w.awaited(what.Event); what.Event != "" {
 		return
 	}
-	go func() {
-		time.Sleep(banSettles)
-		for at, err := range w.store.Places(context.Background(), nostr.RepoRef{PubKey: what.PubKey, Identifier: what.Identifier}) {
-			if err != nil {
-				w.log.Error("the repositories of a ban could not be looked through", "ban", what, "error", err)
-				return
-			}
-			w.touch(at, group)
-		}
-	}()
+	time.AfterFunc(banSettles, func() { w.touchAll(nostr.RepoRef{PubKey: what.PubKey, Identifier: what.Identifier}) })
 }
 
 // awaited hears that an event is known now, or not any more: references may be named for it, in
@@ -164,19 +164,10 @@ func (w *worker) read(ctx context.Context, identifier string, pulls []string) (r
 // identifier. That is read before what is accepted: an event that leaves purgatory while we look is
 // seen in at least one of the two.
 func (w *worker) readAll(ctx context.Context, identifier string) ([]*held.Entry, error) {
-	if err := w.readHeld(ctx); err != nil {
-		return nil, err
-	}
-	entries := w.holdings.OfIdentifier(identifier)
-	return entries, w.CatchUp(ctx)
-}
-
-// readHeld waits until everything is read that is held now.
-func (w *worker) readHeld(ctx context.Context) error {
 	if err := w.holdings.CatchUp(ctx); err != nil {
-		return fmt.Errorf("read what is held: %w", err)
+		return nil, fmt.Errorf("read what is held: %w", err)
 	}
-	return nil
+	return w.holdings.OfIdentifier(identifier), w.CatchUp(ctx)
 }
 
 // CatchUp waits until everything is read that is accepted now.
@@ -188,18 +179,19 @@ func (w *worker) CatchUp(ctx context.Context) error {
 }
 
 // view is what is known of an identifier, without what is banned.
-func (w *worker) view(identifier string, have []*nostr.Event, waiting []proto.Held) repostate.View {
-	have = slices.DeleteFunc(have, func(ev *nostr.Event) bool { return w.node.Bans.Event(ev) != nil })
-	waiting = slices.DeleteFunc(waiting, func(h proto.Held) bool { return w.node.Bans.Event(h.Event) != nil })
-	return repostate.New(identifier, w.rules, have, waiting)
+func (w *worker) view(identifier string, have []*nostr.Event, entries []*held.Entry) repostate.View {
+	isBanned := func(ev *nostr.Event) bool { return w.node.Bans.Event(ev) != nil }
+	var waiting []proto.Held
+	for _, e := range entries {
+		if !isBanned(e.Event) {
+			waiting = append(waiting, e.Held)
+		}
+	}
+	return repostate.New(identifier, w.rules, slices.DeleteFunc(have, isBanned), waiting)
 }
 
 // known is read from what this worker has read so far.
 func (w *worker) known(ctx context.Context, identifier string, entries []*held.Entry, pulls []string) (repostate.View, error) {
-	waiting := make([]proto.Held, len(entries))
-	for i, e := range entries {
-		waiting[i] = e.Held
-	}
 	var have []*nostr.Event
 	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement, nostr.KindState}, Tags: nostr.TagMap{"d": {identifier}}}
 	for ev, err := range w.events.Query(ctx, filter) {
@@ -217,17 +209,12 @@ func (w *worker) known(ctx context.Context, identifier string, entries []*held.E
 			have = append(have, ev)
 		}
 	}
-	v := w.view(identifier, have, waiting)
-	for i, pr := range v.PullRequests {
-		if !pr.Update {
-			continue
+	v := w.view(identifier, have, entries)
+	var err error
+	for _, pr := range v.PullRequests {
+		if pr.Repos, err = w.reposOf(ctx, pr.PullRequest); err != nil {
+			return v, err
 		}
-		whole := *pr.PullRequest
-		var err error
-		if whole.Repos, err = reposOf(ctx, w.events, pr.Event); err != nil {
-			return repostate.View{}, err
-		}
-		v.PullRequests[i].PullRequest = &whole
 	}
 	return v, nil
 }
@@ -256,22 +243,22 @@ func (w *worker) Held(id string) *nostr.Event {
 func (w *worker) Unknown(ctx context.Context, ids []string) ([]string, error) {
 	unknown := map[string]bool{}
 	for _, id := range ids {
-		unknown[id] = w.holdings.ByID(id) == nil
-	}
-	maps.DeleteFunc(unknown, func(_ string, is bool) bool { return !is })
-	for _, wait := range []bool{false, true} {
-		if wait && len(unknown) > 0 {
-			if err := w.CatchUp(ctx); err != nil {
-				return nil, err
-			}
+		if w.Held(id) == nil {
+			unknown[id] = true
 		}
-		for some := range slices.Chunk(slices.Collect(maps.Keys(unknown)), valuesAtOnce) {
-			for id, err := range w.events.IDs(ctx, nostr.Filter{IDs: some}) {
-				if err != nil {
-					return nil, fmt.Errorf("look for events: %w", err)
-				}
-				delete(unknown, hex.EncodeToString(id[:]))
+	}
+	if len(unknown) == 0 {
+		return nil, nil
+	}
+	if err := w.CatchUp(ctx); err != nil {
+		return nil, err
+	}
+	for some := range slices.Chunk(slices.Collect(maps.Keys(unknown)), valuesAtOnce) {
+		for id, err := range w.events.IDs(ctx, nostr.Filter{IDs: some}) {
+			if err != nil {
+				return nil, fmt.Errorf("look for events: %w", err)
 			}
+			delete(unknown, hex.EncodeToString(id[:]))
 		}
 	}
 	return slices.Collect(maps.Keys(unknown)), nil
@@ -279,20 +266,13 @@ func (w *worker) Unknown(ctx context.Context, ids []string) ([]string, error) {
 
 // reposOf are the repositories that a pull request or update is for; an update also those of its
 // pull request.
-func reposOf(ctx context.Context, from query.Source, ev *nostr.Event) ([]nostr.RepoRef, error) {
-	pr, err := nostr.ParsePullRequest(ev)
-	if err != nil {
-		return nil, nil // of another kind, or one that ingest would not accept
-	}
+func (w *worker) reposOf(ctx context.Context, pr *nostr.PullRequest) ([]nostr.RepoRef, error) {
 	if !pr.Update {
 		return pr.Repos, nil
 	}
-	root, err := query.Event(ctx, from, pr.Root)
-	if errors.Is(err, query.ErrNotFound) {
-		return pr.Repos, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read pull request %s: %w", pr.Root, err)
+	root, err := w.Accepted(ctx, pr.Root)
+	if root == nil || err != nil {
+		return pr.Repos, err
 	}
 	refs := pr.Repos
 	for _, ref := range nostr.RootRefs(root) {
@@ -307,62 +287,53 @@ func reposOf(ctx context.Context, from query.Source, ev *nostr.Event) ([]nostr.R
 // owners, and returns the ids of those that are not named in all of them. So it is found what
 // happened while no worker held the shard, and what is for a repository that is new.
 func (w *worker) owedPulls(ctx context.Context, v repostate.View, owners []string) (owed []string, err error) {
-	found, err := w.pullsFor(ctx, v.Identifier, v.People(owners))
-	for _, ev := range found {
-		pr, failed := nostr.ParsePullRequest(ev)
-		if failed != nil {
-			continue
-		}
-		if pr.Repos, err = reposOf(ctx, w.events, ev); err != nil {
-			return nil, err
-		}
-		for _, owner := range v.Tagged(repostate.PullRequest{PullRequest: pr}) {
-			repo, err := w.store.Repo(nostr.RepoRef{PubKey: owner, Identifier: v.Identifier})
-			if err != nil {
-				return nil, err
-			}
-			if slices.Contains(owners, owner) && len(owed) < maxOwed && !repo.IsNamed(release.PrefixNostr+ev.ID, pr.Commit) {
-				owed = append(owed, ev.ID)
-				break
-			}
-		}
-	}
-	return owed, err
-}
-
-// pullsFor are the accepted pull requests that tag one of the people, and the accepted updates of
-// those.
-func (w *worker) pullsFor(ctx context.Context, identifier string, people []string) (list []*nostr.Event, err error) {
 	var addresses, roots []string
-	for _, pubkey := range people {
-		addresses = append(addresses, nostr.RepoRef{PubKey: pubkey, Identifier: identifier}.String())
+	for _, pubkey := range v.People(owners) {
+		addresses = append(addresses, nostr.RepoRef{PubKey: pubkey, Identifier: v.Identifier}.String())
 	}
 	seen := map[string]bool{}
 	find := func(tag string, values []string, kinds ...int) error {
 		for some := range slices.Chunk(values, valuesAtOnce) {
 			for ev, err := range w.events.Query(ctx, nostr.Filter{Kinds: kinds, Tags: nostr.TagMap{tag: some}}) {
 				if err != nil {
-					return fmt.Errorf("look for pull requests of %q: %w", identifier, err)
+					return fmt.Errorf("look for pull requests of %q: %w", v.Identifier, err)
 				}
-				if seen[ev.ID] {
-					continue
-				}
-				seen[ev.ID] = true
-				list = append(list, ev)
 				if ev.Kind == nostr.KindPR {
 					roots = append(roots, ev.ID)
+				}
+				is := !seen[ev.ID] && len(owed) < maxOwed
+				if seen[ev.ID] = true; is {
+					if is, err = w.isOwed(ctx, v, owners, ev); err != nil {
+						return err
+					}
+				}
+				if is {
+					owed = append(owed, ev.ID)
 				}
 			}
 		}
 		return nil
 	}
-	if err := find("a", addresses, nostr.KindPR, nostr.KindPRUpdate); err != nil {
-		return nil, err
-	}
+	err = find("a", addresses, nostr.KindPR, nostr.KindPRUpdate)
 	for _, tag := range []string{"E", "e"} {
-		if err := find(tag, roots, nostr.KindPRUpdate); err != nil {
-			return nil, err
+		if err == nil {
+			err = find(tag, roots, nostr.KindPRUpdate)
 		}
 	}
-	return list, nil
+	return owed, err
+}
+
+// isOwed reports whether a pull request is not named in some owner's repository that it is for.
+func (w *worker) isOwed(ctx context.Context, v repostate.View, owners []string, ev *nostr.Event) (bool, error) {
+	pr, err := nostr.ParsePullRequest(ev)
+	if err != nil {
+		return false, nil
+	}
+	if pr.Repos, err = w.reposOf(ctx, pr); err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(v.Tagged(repostate.PullRequest{PullRequest: pr}), func(owner string) bool {
+		repo, err := w.store.Repo(nostr.RepoRef{PubKey: owner, Identifier: v.Identifier})
+		return err == nil && slices.Contains(owners, owner) && !repo.IsNamed(release.PrefixNostr+ev.ID, pr.Commit)
+	}), nil
 }

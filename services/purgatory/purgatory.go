@@ -216,7 +216,7 @@ func (w *worker) work(ctx context.Context, failed <-chan error, member *claim.Me
 	group.Go(func() error { return w.queue.run(ctx, reconcilers) })
 	group.Go(func() error { return w.chores.run(ctx, 1) })
 	group.Go(func() error {
-		if err := w.readHeld(ctx); err != nil {
+		if err := w.holdings.CatchUp(ctx); err != nil {
 			if ctx.Err() != nil {
 				err = nil
 			}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"tendril.dev/lib/held"
@@ -98,12 +97,6 @@ func ensure(ctx context.Context, repo *repository.Repo) error {
 // announced reports whether a repository is here by what its owner has announced; what
 // others announce of that identifier does not count. It costs little: any client may ask.
 func (w *worker) announced(ctx context.Context, ref nostr.RepoRef, entries []*held.Entry) (bool, error) {
-	var waiting []proto.Held
-	for _, e := range entries {
-		if e.Event.Kind == nostr.KindAnnouncement && e.Event.PubKey == ref.PubKey {
-			waiting = append(waiting, e.Held)
-		}
-	}
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	var have []*nostr.Event
@@ -114,7 +107,10 @@ func (w *worker) announced(ctx context.Context, ref nostr.RepoRef, entries []*he
 	case !errors.Is(err, query.ErrNotFound):
 		return false, fmt.Errorf("read the announcement of %s: %w", ref, err)
 	}
-	return w.view(ref.Identifier, have, waiting).Hosts(ref.PubKey), nil
+	entries = slices.DeleteFunc(slices.Clone(entries), func(e *held.Entry) bool {
+		return e.Event.Kind != nostr.KindAnnouncement || e.Event.PubKey != ref.PubKey
+	})
+	return w.view(ref.Identifier, have, entries).Hosts(ref.PubKey), nil
 }
 
 // announcedNow is announced after everything is read that there is now.
@@ -129,8 +125,9 @@ func (w *worker) announcedNow(ctx context.Context, ref nostr.RepoRef) (bool, err
 type decision struct {
 	view    repostate.View
 	entries []*held.Entry
+	repo    *repository.Repo
 	state   *repostate.State // that allows its branches and tags
-	waiting []*held.Entry    // that it brings the commits of
+	waiting []*held.Entry    // that it brings the data of
 	unknown []string         // ids of events that have not come
 	payer   payer
 }
@@ -141,73 +138,41 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 	if d.view, d.entries, err = a.read(ctx, push.Ref.Identifier, nil); err != nil {
 		return d, err
 	}
-	d.payer.client = cmp.Or(push.Client, "unknown")
-	if a.prs {
-		err = a.checkContributions(ctx, push)
-	} else {
-		d.state, err = a.authorise(ctx, d.view, push)
-	}
-	if err != nil {
-		return d, err
-	}
-	if d.state != nil {
-		d.payer.author = push.Ref.PubKey // who has invited the author of the state
-	}
-	for _, c := range push.Changes {
-		id, is := strings.CutPrefix(c.Name, release.PrefixNostr)
-		if !is {
-			continue
-		}
+	find := func(id string) (*nostr.Event, error) {
 		ev, err := release.Find(ctx, a, id)
-		if err != nil {
-			return d, err
-		}
-		if ev == nil {
+		if err == nil && ev == nil {
 			d.unknown = append(d.unknown, id)
 		} else if entry := a.holdings.ByID(id); entry != nil {
 			d.waiting = append(d.waiting, entry)
-			d.payer.author = cmp.Or(d.payer.author, ev.PubKey)
+		}
+		return ev, err
+	}
+	d.repo, err = a.store.At(a.place(push.Ref))
+	var refs repository.Refs
+	if err == nil && d.repo.Exists() {
+		refs, err = d.repo.Refs()
+	}
+	p := repostate.Push{Owner: push.Ref.PubKey, Refs: nostr.BranchesAndTags(refs.ByName), Changes: push.Changes, Event: find}
+	switch {
+	case err != nil:
+	case a.prs:
+		err = d.view.AuthoriseContributions(p)
+	default:
+		d.state, err = d.view.Authorise(p)
+	}
+	d.payer.client = cmp.Or(push.Client, "unknown")
+	if len(d.waiting) > 0 {
+		d.payer.author = d.waiting[0].Event.PubKey
+	}
+	if d.state != nil {
+		d.payer.author = push.Ref.PubKey // who has invited the author of the state
+		is := func(e *held.Entry) bool { return e.Event.ID == d.state.Event.ID }
+		if i := slices.IndexFunc(d.entries, is); i >= 0 {
+			d.waiting = append(d.waiting, d.entries[i])
 		}
 	}
 	d.payer.served = d.view.Serves(d.payer.author)
-	return d, nil
-}
-
-// authorise decides a push to an announced repository.
-func (a authority) authorise(ctx context.Context, v repostate.View, push githttp.PushRequest) (*repostate.State, error) {
-	if !v.Hosts(push.Ref.PubKey) {
-		return nil, &repostate.Refused{Reason: "authorisation failed: the repository is not hosted here any more"}
-	}
-	repo, err := a.store.Repo(push.Ref)
-	if err != nil {
-		return nil, err
-	}
-	var refs repository.Refs
-	if repo.Exists() {
-		if refs, err = repo.Refs(); err != nil {
-			return nil, err
-		}
-	}
-	find := func(id string) (*nostr.Event, error) { return release.Find(ctx, a, id) }
-	return v.Authorise(repostate.Push{Owner: push.Ref.PubKey, Refs: nostr.BranchesAndTags(refs.ByName), Changes: push.Changes, Event: find})
-}
-
-// checkContributions decides a push to a contributor's repository.
-func (a authority) checkContributions(ctx context.Context, push githttp.PushRequest) error {
-	for _, change := range push.Changes {
-		id, err := repostate.EventOf(change)
-		if err != nil {
-			return err
-		}
-		ev, err := release.Find(ctx, a, id)
-		if err == nil && ev != nil {
-			err = repostate.CheckContribution(ev, push.Ref, change.New, a.rules.Domain())
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return d, err
 }
 
 // Authorize implements githttp.Authority. It only reads: it takes no lock, for the answer may be
@@ -233,24 +198,32 @@ func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive f
 		return err
 	}
 	defer unlock()
+	return a.refusal(at, a.take(ctx, at, push, receive))
+}
+
+// take is Push under the lock.
+func (a authority) take(ctx context.Context, at repository.Place, push githttp.PushRequest, receive func(ctx context.Context) error) error {
 	d, err := a.decide(ctx, push)
 	if ban := a.node.Bans.Repository(push.Ref); ban != nil {
 		err = &repostate.Refused{Reason: ban.Message()}
 	}
-	if err := a.refusal(at, err); err != nil {
-		return err
-	}
-	repo, err := a.store.At(at)
 	if err != nil {
 		return err
 	}
 	// The client may go in the middle of it: what was moved is brought in line in any case.
 	defer func() { a.queue.add(at, time.Now(), group) }()
 	// It may have been removed and announced again since the request came in.
-	if err := ensure(ctx, repo); err != nil {
+	if err := ensure(ctx, d.repo); err != nil {
 		return err
 	}
-	if err := a.extend(ctx, d, at); err != nil {
+	var used []*nostr.Event
+	for _, e := range d.entries {
+		owners := e.Event.Kind == nostr.KindAnnouncement && e.Event.PubKey == at.PubKey
+		if !a.prs && (owners || d.state != nil && e.Event.ID == d.state.Event.ID) {
+			used = append(used, e.Event)
+		}
+	}
+	if _, err := release.Ask(ctx, a.sender, release.Asks(proto.ActionExtend, used...)); err != nil {
 		return fmt.Errorf("keep what the push uses from expiring: %w", err)
 	}
 	stored := push.PackBytes
@@ -259,9 +232,9 @@ func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive f
 	}
 	err = a.budget.check(d.payer, stored)
 	if err == nil {
-		err = a.noteWaiting(repo, push.Client, d.unknown)
+		err = noteWaiting(d.repo, push.Client, d.unknown)
 	}
-	if err := a.refusal(at, err); err != nil {
+	if err != nil {
 		return err
 	}
 	a.budget.spend(d.payer, stored)
@@ -285,7 +258,7 @@ func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive f
 
 // noteWaiting notes durably who pushes references whose events have not come, before these are
 // there. A *repostate.Refused says that there is no room for them.
-func (a authority) noteWaiting(repo *repository.Repo, client string, events []string) error {
+func noteWaiting(repo *repository.Repo, client string, events []string) error {
 	if len(events) == 0 {
 		return nil
 	}
@@ -343,25 +316,6 @@ func (w *worker) refusal(at repository.Place, err error) error {
 	return githttp.Refuse(refused.Reason)
 }
 
-// extend restarts the clocks of the owner's held announcement and of the held state that a push
-// uses.
-func (a authority) extend(ctx context.Context, d decision, at repository.Place) error {
-	if a.prs {
-		return nil
-	}
-	var used []*nostr.Event
-	for _, announcement := range d.view.Announcements {
-		if announcement.Held && announcement.Ref.PubKey == at.PubKey {
-			used = append(used, announcement.Event)
-		}
-	}
-	if d.state != nil && d.state.Held {
-		used = append(used, d.state.Event)
-	}
-	_, err := release.Ask(ctx, a.sender, release.Asks(proto.ActionExtend, used...))
-	return err
-}
-
 // releasePushed releases what a push satisfied, and says whether the events that it brings the data
 // of are served then. A pull request may be held still, until other repositories that it is for
 // have the commit.
@@ -376,28 +330,21 @@ func (a authority) releasePushed(ctx context.Context, at repository.Place, d dec
 	if failed != nil {
 		a.log.Warn("not all events of a push could be released", "repository", at, "error", failed)
 	}
-	var used []*nostr.Event
-	if d.state != nil && d.state.Held {
-		used = append(used, d.state.Event)
-	}
 	for _, e := range d.waiting {
-		used = append(used, e.Event)
 		if e.Identifier != at.Identifier && a.shards.Holds(e.Identifier) {
 			a.queue.add(itself(e.Identifier), time.Now(), alone, e.Event.ID) // it may take the commit from here
 		}
-	}
-	for _, ev := range used {
-		served, err := a.Accepted(ctx, ev.ID)
+		served, err := a.Accepted(ctx, e.Event.ID)
 		switch {
 		case err != nil:
 			return err
 		case served == nil && failed != nil:
 			return failed
-		case served == nil && (ev.Kind == nostr.KindState || a.Held(ev.ID) == nil):
-			return githttp.Refuse(fmt.Sprintf("the event %s that this push is for does not count any more: it was refused or deleted, its time was over, or a newer one has taken its place", ev.ID))
+		case served == nil && (e.Event.Kind == nostr.KindState || a.Held(e.Event.ID) == nil):
+			return githttp.Refuse(fmt.Sprintf("the event %s that this push is for does not count any more: it was refused or deleted, its time was over, or a newer one has taken its place", e.Event.ID))
 		}
 	}
-	if len(used) > 0 {
+	if len(d.waiting) > 0 {
 		return nil
 	}
 	return failed

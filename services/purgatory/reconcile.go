@@ -304,7 +304,7 @@ func (w *worker) expire(ctx context.Context, identifier string) (next time.Time,
 	if _, err := release.Ask(ctx, w.sender, release.Asks(proto.ActionExpire, events...)); err != nil {
 		return next, err
 	}
-	if err := w.readHeld(ctx); err != nil {
+	if err := w.holdings.CatchUp(ctx); err != nil {
 		return next, err
 	}
 	for _, e := range over {

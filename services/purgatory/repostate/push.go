@@ -40,6 +40,9 @@ func refused(format string, args ...any) error {
 // Authorise decides a push. It gives the state that allows its branches and tags, nil if it has
 // none. Nothing can be pushed to an archive that is read-only.
 func (v View) Authorise(p Push) (*State, error) {
+	if !v.Hosts(p.Owner) {
+		return nil, refused("the repository is not hosted here any more")
+	}
 	if v.IsArchived(p.Owner) && v.rules.ReadOnly() {
 		return nil, refused("this repository is a read-only archive: its announcement does not list this server; push to a server that it lists")
 	}
@@ -58,7 +61,7 @@ func (v View) Authorise(p Push) (*State, error) {
 				after[c.Name] = c.New
 			}
 		case strings.HasPrefix(c.Name, prefixNostr):
-			if err := p.checkNostr(c); err != nil {
+			if err := p.checkNostr(c, CheckCommit); err != nil {
 				return nil, err
 			}
 		default:
@@ -71,16 +74,34 @@ func (v View) Authorise(p Push) (*State, error) {
 	return v.stateEqual(p.Owner, after)
 }
 
-func (p Push) checkNostr(c Change) error {
-	id, err := EventOf(c)
-	if err != nil {
-		return err
+// AuthoriseContributions decides a push to a contributor's repository (GRASP-06): only commits of
+// the contributor's own pull requests can be named there.
+func (v View) AuthoriseContributions(p Push) error {
+	at := nostr.RepoRef{PubKey: p.Owner, Identifier: v.Identifier}
+	for _, c := range p.Changes {
+		err := p.checkNostr(c, func(ev *nostr.Event, commit string) error { return CheckContribution(ev, at, commit, v.Domain) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p Push) checkNostr(c Change, check func(ev *nostr.Event, commit string) error) error {
+	id, below := strings.CutPrefix(c.Name, prefixNostr)
+	switch {
+	case !below:
+		return refused("%s cannot be pushed here: only refs/nostr/<event-id> can, the commit of a pull request", c.Name)
+	case !nostr.IsHex64(id):
+		return refused("%s is not named for an event id of 64 hex digits", c.Name)
+	case c.New == "":
+		return refused("%s cannot be deleted by a push; delete its event", c.Name)
 	}
 	ev, err := p.Event(id)
 	if err != nil || ev == nil {
 		return err
 	}
-	return CheckCommit(ev, c.New)
+	return check(ev, c.New)
 }
 
 // CheckCommit says why a commit cannot be named for an event, as a *Refused: only a pull request or
@@ -157,21 +178,6 @@ func Difference(want, got map[string]string) string {
 		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
 	}
 	return strings.Join(names, ", ")
-}
-
-// EventOf is the id of the event that a reference below refs/nostr/ is named for. A *Refused says
-// why a contributor cannot push that reference (GRASP-06).
-func EventOf(c Change) (id string, err error) {
-	id, below := strings.CutPrefix(c.Name, prefixNostr)
-	switch {
-	case !below:
-		return "", refused("%s cannot be pushed here: only refs/nostr/<event-id> can, the commit of a pull request", c.Name)
-	case !nostr.IsHex64(id):
-		return "", refused("%s is not named for an event id of 64 hex digits", c.Name)
-	case c.New == "":
-		return "", refused("%s cannot be deleted by a push; delete its event", c.Name)
-	}
-	return id, nil
 }
 
 // CheckContribution says why a commit does not belong into a contributor's repository under the
