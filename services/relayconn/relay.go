@@ -49,7 +49,7 @@ type Env struct {
 	Targets *Targets
 	// Sign signs with the operator's key; fs.ErrNotExist: there is none here.
 	Sign func(ev *nostr.Event) error
-	// Negentropy is what relays are asked by NIP-77 with, but for the relay; nil: they are not.
+	// Negentropy is what relays are asked by NIP-77 with; nil: they are not.
 	Negentropy *session.Negentropy
 	Metrics    *Metrics
 	Log        *slog.Logger
@@ -230,17 +230,11 @@ func (l *life) nextDay(now time.Time) time.Time {
 func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) error {
 	l.Status(l.status)
 	l.gaps.Clear()
-	var reconciling *session.Negentropy
-	if l.Negentropy != nil {
-		with := *l.Negentropy
-		with.Relay = conn
-		reconciling = &with
-	}
 	document := make(chan wire.Document, 1)
 	s := session.New(session.Options{
 		Rules: l.Rules.Session, Asker: conn, Wanted: func() session.Wanted { now, _ := l.target.Now(); return now },
 		Intake: l.Intake.Open(l.url), Observer: l, Document: document, Log: l.log,
-		Negentropy: reconciling, Warned: l.warned,
+		Negentropy: l.Negentropy, Warned: l.warned,
 		Authenticate: func(ctx context.Context, challenge string) error {
 			// Nothing that the relay says gets into what is signed but its challenge.
 			ev := nip42.CreateUnsignedAuthEvent(challenge, "", l.url)

@@ -23,29 +23,6 @@ import (
 	"tendril.dev/services/relayconn/wire"
 )
 
-// atOnce is how many messages are heard before what has become due is done.
-const atOnce = 64
-
-// hearAll takes in a message of the relay, and those that are there already, unless one of them had
-// to wait.
-func (s *Session) hearAll(ctx context.Context, m wire.Message, more <-chan wire.Message) error {
-	for n := 1; ; n++ {
-		if err := s.hear(ctx, m); err != nil || n == atOnce || s.waited {
-			s.waited = false
-			return err
-		}
-		var open bool
-		select {
-		case m, open = <-more:
-			if !open {
-				return nil // which is found again
-			}
-		default:
-			return nil
-		}
-	}
-}
-
 // hear takes in one message of the relay.
 func (s *Session) hear(ctx context.Context, m wire.Message) error {
 	now := time.Now()
@@ -152,7 +129,7 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 		Event: m.Event, Lane: cmp.Or(lanes[why.source], proto.LaneSyncHistoric), Source: why.source,
 		Done: func(r intake.Result) { s.judged(ending{r, why, b, l, now}) },
 	})
-	if s.waited = waited; waited {
+	if waited {
 		s.resumed = time.Now()
 	}
 	return err
@@ -195,7 +172,7 @@ func (s *Session) odd(what string) error {
 // quieten asks nothing more for a while.
 func (s *Session) quieten(now time.Time, why string) {
 	s.warn("quiet", "the relay wants quiet", "reason", why, "for", s.Rules.Cooldown)
-	s.limits.Quieten(now)
+	s.quiet = now.Add(s.Rules.Cooldown)
 }
 
 // ending is how an event ended that came for a batch or live.

@@ -191,7 +191,7 @@ func (s *Session) allOpen() bool {
 // time the past is asked for in place of what stays closed; then the relay may have one more
 // subscription than it was thought to take.
 func (s *Session) tendLive(ctx context.Context, now time.Time) error {
-	if s.limits.Quiet(now) {
+	if now.Before(s.quiet) {
 		return nil
 	}
 	looked, full := false, false

@@ -54,7 +54,7 @@ func newReconciling(t *testing.T, here int, stored ...*nostr.Event) *reconciling
 	r.session = session.New(session.Options{
 		Rules: rules, Wanted: r.session.Wanted, Asker: r, Intake: in.Open("wss://r.example.com"), Observer: r, Log: slog.New(slog.DiscardHandler),
 		Negentropy: &session.Negentropy{
-			Relay: r, Service: r, Room: session.NewRoom(), Seq: func() uint64 { return 0 }, Walks: history.NewWalks(),
+			Service: r, Room: session.NewRoom(), Seq: func() uint64 { return 0 }, Walks: history.NewWalks(),
 		},
 	})
 	return r
@@ -145,8 +145,6 @@ func (r *reconciling) say(ctx context.Context, m wire.Message) {
 		}
 	}()
 }
-
-func (r *reconciling) NegClose(context.Context, string) error { return nil }
 
 func (r *reconciling) Begin(ctx context.Context, s query.Reconciliation) ([]byte, uint64, error) {
 	set := r.set(s.Filter, true)

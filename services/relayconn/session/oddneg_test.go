@@ -122,7 +122,7 @@ func TestOddNegentropy(t *testing.T) {
 				for i, ev := range stored {
 					r.accepted[ev.ID] = i%5 < 3
 				}
-				r.session.Negentropy.Relay, r.session.Negentropy.Service = r, r
+				r.session.Asker, r.session.Negentropy.Service = r, r
 				tc.relay(r)
 				r.run(session.Start{})
 				r.want(1, repos(repository))

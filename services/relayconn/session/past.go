@@ -58,7 +58,7 @@ type work struct {
 type batch struct {
 	work
 	lead     *history.Lead // other connections leave the items to this batch; nil: they do not
-	waitBy   time.Time     // until when it leaves the items to another connection; zero: it has begun
+	waitBy   time.Time     // until when it leaves the items to another connection at most
 	running  int           // tasks and units that have not ended
 	broken   []*task       // that failed; each goes on where it stood
 	ids      [][32]byte    // to be fetched
@@ -68,7 +68,7 @@ type batch struct {
 	crowded  bool      // it missed some of a second by REQ, which NIP-77 names
 	lost     bool      // an event will never have a verdict
 	failures int       // how often it has failed
-	retryAt  time.Time // when it is tried again; zero: it is under way
+	at       time.Time // when it begins, or is tried again; zero: it is under way
 
 	waiting atomic.Int64 // events without a verdict
 }
@@ -77,7 +77,7 @@ type batch struct {
 func (b *batch) found() bool { return !b.items.Empty() }
 
 // idle reports whether nothing of the batch is under way.
-func (b *batch) idle() bool { return !b.retryAt.IsZero() || !b.waitBy.IsZero() }
+func (b *batch) idle() bool { return !b.at.IsZero() }
 
 // release lets other connections ask for the items.
 func (b *batch) release(whole bool) {
@@ -102,7 +102,7 @@ func (s *Session) add(w work) *batch {
 		if b.lead, b.items, rest = s.rec.Walks.Take(w.items, now); !rest.Empty() {
 			b.groups = history.Groups(b.items)
 			late := work{items: rest, groups: history.Groups(rest), cause: w.cause, reconcile: true}
-			s.batches = append(s.batches, &batch{work: late, waitBy: now.Add(longestWait)})
+			s.batches = append(s.batches, &batch{work: late, waitBy: now.Add(longestWait), at: now.Add(lookAgain)})
 		}
 	}
 	if s.pending = nil; b.found() || rest.Empty() {
@@ -261,11 +261,11 @@ func (s *Session) tendPast(_ context.Context, now time.Time) error {
 	s.drop(func(b *batch) bool { return s.finished(b, now) })
 	for _, b := range s.batches {
 		switch {
-		case !b.retryAt.IsZero() && !now.Before(b.retryAt):
+		case !b.idle() || now.Before(b.at):
+		case now.Before(b.waitBy) && s.rec.Walks.Busy(b.items, now):
+			b.at = now.Add(lookAgain)
+		default:
 			s.tryAgain(b)
-		case !b.waitBy.IsZero() && (!now.Before(b.waitBy) || !s.rec.Walks.Busy(b.items, now)):
-			b.waitBy = time.Time{}
-			s.start(b)
 		}
 	}
 	return nil
@@ -297,7 +297,7 @@ func (s *Session) finished(b *batch, now time.Time) (done bool) {
 		b.lost, b.again = false, true
 	}
 	if b.again || b.byREQ || len(b.broken) > 0 {
-		b.retryAt = now.Add(min(retryFirst<<min(b.failures, 5), retryMost))
+		b.at = now.Add(min(retryFirst<<min(b.failures, 5), retryMost))
 		b.failures++
 		b.release(false)
 		return false
@@ -307,11 +307,11 @@ func (s *Session) finished(b *batch, now time.Time) (done bool) {
 	return true
 }
 
-// tryAgain begins once more with the tasks of a batch that failed, each from where it stood. Where
-// events were lost, or the relay did not deliver what it had named, all of it is asked for again.
+// tryAgain goes on with the tasks of a batch that failed, each from where it stood. A batch that has
+// waited begins, and so does one of which events were lost, or not delivered though named.
 func (s *Session) tryAgain(b *batch) {
 	broken := b.broken
-	if b.retryAt, b.broken = (time.Time{}), nil; b.again || b.byREQ {
+	if b.at, b.broken = (time.Time{}), nil; b.again || b.byREQ || broken == nil {
 		b.named = nil
 		s.start(b)
 		return

@@ -7,13 +7,6 @@ import (
 	"tendril.dev/services/relayconn/history"
 )
 
-// plan is what to ask for beyond layer 1, and why.
-type plan struct {
-	items  history.Set
-	groups []history.Group
-	cause  cause
-}
-
 // want takes in what the target says now. Of the rest nothing is confirmed, and what of it is not
 // under way is not tried again.
 func (s *Session) want(w Wanted) {
@@ -28,7 +21,7 @@ func (s *Session) want(w Wanted) {
 // everything beyond layer 1 begins.
 func (s *Session) plan(why cause) {
 	fresh := history.Diff(s.wanted.Items, s.asked(), s.confirmed)
-	s.due = plan{items: fresh, groups: history.Groups(fresh), cause: why}
+	s.due = work{items: fresh, groups: history.Groups(fresh), cause: why}
 }
 
 // addNew asks for what was planned, as soon as the relay and consolidation allow it.
@@ -57,17 +50,16 @@ func (s *Session) addNew(ctx context.Context, now time.Time) error {
 
 // request asks for what was planned, live and of the past.
 func (s *Session) request(ctx context.Context, now time.Time) error {
-	p := s.due
-	s.due, s.consolidateBy = plan{}, time.Time{}
-	if p.items.Empty() {
-		return nil
-	}
-	if err := s.openLive(ctx, p.groups, false, time.Time{}, now); err != nil {
+	w := s.due
+	s.due, s.consolidateBy = work{}, time.Time{}
+	// Of what is found later, one by one, hardly anything is known.
+	w.reconcile, s.fresh = s.fresh, false
+	if err := s.openLive(ctx, w.groups, false, time.Time{}, now); err != nil {
 		return err
 	}
-	// Of what is found later, one by one, hardly anything is known.
-	s.add(work{items: p.items, groups: p.groups, cause: p.cause, reconcile: s.fresh})
-	s.fresh = false
+	if !w.items.Empty() {
+		s.add(w)
+	}
 	return nil
 }
 
@@ -94,4 +86,4 @@ func (s *Session) crowded() bool {
 }
 
 // mayAsk reports whether something new may be asked for.
-func (s *Session) mayAsk(now time.Time) bool { return s.allOpen() && !s.limits.Quiet(now) }
+func (s *Session) mayAsk(now time.Time) bool { return s.allOpen() && !now.Before(s.quiet) }

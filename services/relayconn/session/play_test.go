@@ -106,6 +106,10 @@ func (p *play) Unsubscribe(_ context.Context, sub string) error {
 	return nil
 }
 
+func (p *play) NegOpen(context.Context, string, nostr.Filter, []byte) error { return nil }
+func (p *play) NegMsg(context.Context, string, []byte) error                { return nil }
+func (p *play) NegClose(context.Context, string) error                      { return nil }
+
 func (p *play) Offer(_ context.Context, c candidates.Candidate) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -48,13 +48,6 @@ const (
 	fullAt = 5000
 )
 
-// NegRelay is the other side of a session of NIP-77; *wire.Conn is one.
-type NegRelay interface {
-	NegOpen(ctx context.Context, sub string, filter nostr.Filter, message []byte) error
-	NegMsg(ctx context.Context, sub string, message []byte) error
-	NegClose(ctx context.Context, sub string) error
-}
-
 // Service works out what to say to the relay; query.Reconciler is one.
 type Service interface {
 	Begin(ctx context.Context, session query.Reconciliation) (first []byte, known uint64, err error)
@@ -63,7 +56,6 @@ type Service interface {
 
 // Negentropy is what asking by NIP-77 needs.
 type Negentropy struct {
-	Relay   NegRelay
 	Service Service
 	// Room bounds what all connections of a process ask ingest at once, and what they keep of
 	// relays' messages meanwhile, in bytes.
@@ -215,11 +207,11 @@ func (r *reconciler) say(ctx context.Context, x *search, now time.Time) error {
 	x.said++
 	x.bytes += 2 * len(x.message) // it goes over the wire as hex digits
 	if x.id != "" {
-		return r.Relay.NegMsg(ctx, x.id, x.message)
+		return r.s.Asker.NegMsg(ctx, x.id, x.message)
 	}
 	x.id, x.answered = r.s.name("n"), false
 	r.s.open[x.id] = x
-	return r.Relay.NegOpen(ctx, x.id, x.about.Filter, x.message)
+	return r.s.Asker.NegOpen(ctx, x.id, x.about.Filter, x.message)
 }
 
 // close closes the session of a search at the relay.
@@ -229,7 +221,7 @@ func (r *reconciler) close(ctx context.Context, x *search) error {
 		return nil
 	}
 	delete(r.s.open, id)
-	return r.Relay.NegClose(ctx, id)
+	return r.s.Asker.NegClose(ctx, id)
 }
 
 // ingest asks ingest what to say to a message of the relay, or at first to none, while others go on.
@@ -478,7 +470,7 @@ func (r *reconciler) notice(ctx context.Context, text string, now time.Time) (ou
 
 // silent gives up a session that the relay does not answer.
 func (r *reconciler) silent(ctx context.Context, x *search) error {
-	if r.s.limits.QuietAfter(x.asked) && !x.endless() {
+	if r.s.quiet.After(x.asked) && !x.endless() {
 		x.state = ready // it came too early
 		return r.close(ctx, x)
 	}

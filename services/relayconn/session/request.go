@@ -223,7 +223,7 @@ func (s *Session) expire(ctx context.Context, now time.Time) error {
 		}
 		r, why := a.req(), fmt.Sprintf("no end of the answer after %v", now.Sub(a.req().asked))
 		switch {
-		case s.limits.QuietAfter(r.heard):
+		case s.quiet.After(r.heard):
 			a.again(s, now, now, why)
 		case r.answered:
 			a.failed(s, now, why)

@@ -27,6 +27,10 @@ import (
 type Asker interface {
 	Req(ctx context.Context, sub string, filters []nostr.Filter) error
 	Unsubscribe(ctx context.Context, sub string) error
+	// NegOpen, NegMsg and NegClose are for sessions of NIP-77.
+	NegOpen(ctx context.Context, sub string, filter nostr.Filter, message []byte) error
+	NegMsg(ctx context.Context, sub string, message []byte) error
+	NegClose(ctx context.Context, sub string) error
 }
 
 // Intake verifies events and offers them to ingest; *intake.Stream is one.
@@ -90,7 +94,8 @@ type Start struct {
 // Session is the state of one connection.
 type Session struct {
 	Options
-	limits *wire.Limits
+	limits wire.Limits
+	quiet  time.Time        // nothing is asked before, because the relay wants quiet
 	open   map[string]asked // at the relay, by the names of subscriptions
 	asks   int
 	nextID int
@@ -108,7 +113,7 @@ type Session struct {
 	spent     bool // a batch may have ended, though nothing has come
 
 	wanted Wanted
-	due    plan // what the diff found and could not be asked for yet
+	due    work // what the diff found and could not be asked for yet
 	dayDue bool // so could a daily start
 	fresh  bool // what the diff finds next is all of a fresh start
 	days   int  // daily starts that were made
@@ -121,8 +126,7 @@ type Session struct {
 	prove, proved bool   // it has refused something without; we have answered
 
 	answered bool      // the relay has sent an EOSE
-	waited   bool      // the last event waited for room
-	resumed  time.Time // when that was over last; the relay was not read meanwhile
+	resumed  time.Time // when an event had waited for room last; the relay was not read meanwhile
 	invalid  int
 	useless  *rate.Limiter
 	ends     ends
@@ -135,6 +139,8 @@ const (
 	// uselessRate and uselessBurst bound how many messages a second are taken that bring nothing:
 	// with more, the relay is read more slowly.
 	uselessRate, uselessBurst = 5000, 20_000
+	// seldom is how often it is looked what has become due while events come.
+	seldom = time.Millisecond
 )
 
 // New makes a session; Run begins it.
@@ -160,19 +166,25 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 }
 
 func (s *Session) run(ctx context.Context, start Start, messages <-chan wire.Message, changed <-chan struct{}, daily <-chan time.Time) error {
-	s.limits, s.atOnce, s.hold = wire.NewLimits(s.Rules.Cooldown), min(s.Rules.AtOnce, firstAtOnce), time.Now().Add(start.Delay)
+	s.atOnce, s.hold = min(s.Rules.AtOnce, firstAtOnce), time.Now().Add(start.Delay)
 	s.rec = newReconciler(s)
 	if err := s.begin(ctx, start); err != nil {
 		return err
 	}
 	wake := time.NewTimer(0)
 	defer wake.Stop()
+	looked, lately := time.Time{}, false
 	for {
 		now := time.Now()
-		if err := s.pump(ctx, now); err != nil {
+		if lately && now.Sub(looked) < seldom {
+			wake.Reset(seldom)
+		} else if err := s.pump(ctx, now); err != nil {
 			return err
+		} else {
+			looked = now
+			wake.Reset(time.Until(s.next(now))) // what becomes due while pump works is due then
 		}
-		wake.Reset(time.Until(s.next(now))) // what becomes due while pump works is due then
+		lately = false
 		var err error
 		select {
 		case <-ctx.Done():
@@ -181,7 +193,8 @@ func (s *Session) run(ctx context.Context, start Start, messages <-chan wire.Mes
 			if !open {
 				return nil
 			}
-			err = s.hearAll(ctx, m, messages)
+			lately = m.Kind == wire.Event
+			err = s.hear(ctx, m)
 		case <-changed:
 			s.want(s.Wanted())
 		case <-daily:
@@ -265,7 +278,7 @@ func (s *Session) restart(ctx context.Context, now time.Time) error {
 // pump does what has become due, and reports the state. It is called after every message, so it
 // looks at what is open and not at everything that is wanted.
 func (s *Session) pump(ctx context.Context, now time.Time) error {
-	if s.dayDue && !s.limits.Quiet(now) {
+	if s.dayDue && !now.Before(s.quiet) {
 		if err := s.restart(ctx, now); err != nil {
 			return err
 		}
@@ -287,7 +300,7 @@ func (s *Session) next(now time.Time) time.Time {
 	if s.spent {
 		return now
 	}
-	due := []time.Time{s.limits.Until(), s.hold, s.rec.hold, s.consolidateBy, s.quietUntil()}
+	due := []time.Time{s.quiet, s.hold, s.rec.hold, s.consolidateBy, s.quietUntil()}
 	for _, a := range s.open {
 		due = append(due, s.patience(a))
 	}
@@ -295,9 +308,7 @@ func (s *Session) next(now time.Time) time.Time {
 		due = append(due, l.reopenAt)
 	}
 	for _, b := range s.batches {
-		if due = append(due, b.retryAt); !b.waitBy.IsZero() {
-			due = append(due, now.Add(lookAgain))
-		}
+		due = append(due, b.at)
 	}
 	next := now.Add(time.Hour)
 	for _, t := range due {

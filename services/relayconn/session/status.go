@@ -122,7 +122,7 @@ func (s *Session) report(c Connection) {
 	lives, open := s.count()
 	st := Status{
 		Connection: c, Repos: s.confirmed.Repos(), Roots: len(s.confirmed.Roots), Subscriptions: lives + open,
-		Confirmed: mark, CaughtUp: past.caughtUp && missing.IsZero(), Missing: missing, Answered: s.answered, Days: s.days, Limited: s.limits.Until(),
+		Confirmed: mark, CaughtUp: past.caughtUp && missing.IsZero(), Missing: missing, Answered: s.answered, Days: s.days, Limited: s.quiet,
 	}
 	if st != s.status {
 		s.status = st

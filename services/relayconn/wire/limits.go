@@ -3,7 +3,6 @@ package wire
 import (
 	"regexp"
 	"strings"
-	"time"
 )
 
 const (
@@ -17,19 +16,14 @@ const (
 	bytesPerReq, fewestBytes, mostBytes                    = 64 << 10, 16 << 10, 256 << 10
 )
 
-// Limits is how much a relay lets us ask on one connection.
+// Limits is how much a relay lets us ask on one connection. The zero value is of one that has
+// refused nothing yet.
 type Limits struct {
-	cooldown time.Duration
-	until    time.Time // no request before; zero: the relay has never wanted quiet
-	said     Stated
-	stood    int // most subscriptions that the relay is known to have had open at once
-	refused  int // how many were open when it refused one more; 0: it never did
-	filters  int // how many filters a REQ may have since it refused one with more; 0: it never did
+	said    Stated
+	stood   int // most subscriptions that the relay is known to have had open at once
+	refused int // how many were open when it refused one more; 0: it never did
+	filters int // how many filters a REQ may have since it refused one with more; 0: it never did
 }
-
-// NewLimits returns the limits of a relay that has complained of nothing yet. cooldown is how long
-// it is left alone when it wants quiet.
-func NewLimits(cooldown time.Duration) *Limits { return &Limits{cooldown: cooldown} }
 
 // Said notes what the relay says that it takes.
 func (a *Limits) Said(limits Stated) { a.said = limits }
@@ -120,18 +114,6 @@ func (a *Limits) Bytes() int {
 
 // Together reports whether filters of that many bytes may go in one historic REQ.
 func (a *Limits) Together(bytes int) bool { return bytes <= a.Bytes() || a.said.Bytes == 0 }
-
-// Quieten notes that the relay wants quiet from now on.
-func (a *Limits) Quieten(now time.Time) { a.until = now.Add(a.cooldown) }
-
-// Quiet reports whether nothing may be asked now.
-func (a *Limits) Quiet(now time.Time) bool { return now.Before(a.until) }
-
-// QuietAfter reports whether the relay wanted quiet at that time or later.
-func (a *Limits) QuietAfter(t time.Time) bool { return a.until.After(t) }
-
-// Until is when the quiet that the relay wanted last ends; zero: it has never wanted any.
-func (a *Limits) Until() time.Time { return a.until }
 
 // Refusal is what a relay means by the text of a CLOSED or a NOTICE.
 type Refusal struct {

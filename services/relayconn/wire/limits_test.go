@@ -3,7 +3,6 @@ package wire_test
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"tendril.dev/services/relayconn/wire"
 )
@@ -55,7 +54,7 @@ func TestRoom(t *testing.T) {
 		"layer 1 is live whatever there is": {said: 8, live: 0, past: 7, more: true},
 		"it says eight":                     {said: 8, live: 5, past: 2},
 	} {
-		a := wire.NewLimits(time.Minute)
+		a := &wire.Limits{}
 		a.Said(wire.Stated{Subscriptions: tc.said})
 		for _, n := range tc.stood {
 			a.Stood(n)
@@ -83,7 +82,7 @@ func TestSizes(t *testing.T) {
 		"the least":   {said: wire.Stated{Events: 1, Filters: 1, Bytes: 1}, page: 50, filters: 3, bytes: 16384},
 		"a great lie": {said: wire.Stated{Events: 1 << 30, Filters: 1 << 30, Bytes: 1 << 30}, page: 500, filters: 100, bytes: 262144, together: true},
 	} {
-		a := wire.NewLimits(time.Minute)
+		a := &wire.Limits{}
 		a.Said(tc.said)
 		if a.Page(500) != tc.page || a.Filters() != tc.filters || a.Bytes() != tc.bytes || a.Together(30_000) != tc.together {
 			t.Errorf("%s: %d events, %d filters, %d bytes, together %v", name, a.Page(500), a.Filters(), a.Bytes(), a.Together(30_000))
