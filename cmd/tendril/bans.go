@@ -2,22 +2,16 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"io"
-	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/alecthomas/kong"
-
 	"tendril.dev/lib/bans"
-	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/query"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 // subject is what is banned, on the command line.
@@ -45,23 +39,18 @@ type (
 )
 
 // Run implements the command.
-func (c *banCommand) Run(k *kong.Kong) error {
-	return c.do("bans", "", c.Wait, func(ctx context.Context, b *bus.Bus) error {
+func (c *banCommand) Run() error {
+	return c.do("bans", c.Wait, func(r *reader) error {
+		next := "what is stored is kept, unserved"
+		if c.Purge {
+			next = "what is stored is removed when the grace period is over; `tendril unban` before then brings it back"
+		}
 		for _, what := range c.What {
-			ban := proto.Ban{Reason: c.Reason, At: time.Now().UTC(), Purge: c.Purge}
-			if err := bans.Put(ctx, b.JS, what.Subject, ban); err != nil {
-				return c.unanswered(err)
-			}
-			ban.What = what.String()
-			next := "what is stored is kept, unserved"
-			if c.Purge {
-				next = "what is stored is removed when the grace period is over; `tendril unban` before then brings it back"
-			}
-			err := c.print(k.Stdout, ban, func(w io.Writer) error {
-				_, err := fmt.Fprintf(w, "%s %s is banned; %s\n", what.Kind(), printable(ban.What), next)
+			ban := proto.Ban{What: what.String(), Reason: c.Reason, At: time.Now().UTC(), Purge: c.Purge}
+			if err := bans.Put(r.ctx, r.JS, what.Subject, ban); err != nil {
 				return err
-			})
-			if err != nil {
+			}
+			if err := c.print(ban, func(w io.Writer) { fmt.Fprintf(w, "%s %s is banned; %s\n", what.Kind(), printable(ban.What), next) }); err != nil {
 				return err
 			}
 		}
@@ -70,22 +59,30 @@ func (c *banCommand) Run(k *kong.Kong) error {
 }
 
 // Run implements the command.
-func (c *unbanCommand) Run(k *kong.Kong) error {
-	return c.do("bans", "", c.Wait, func(ctx context.Context, b *bus.Bus) error {
-		set, err := bans.Open(ctx, b.JS, config.Policy{}, slog.New(slog.DiscardHandler))
+func (c *unbanCommand) Run() error {
+	return c.withBans(func(r *reader, set *bans.Set) error {
 		for _, what := range c.What {
-			if err == nil && set.Find(what.Subject) == nil {
-				err = fmt.Errorf("%s is not banned; `tendril bans` lists what is", printable(what.String()))
+			name := printable(what.String())
+			if set.Find(what.Subject) == nil {
+				return fmt.Errorf("%s is not banned; `tendril bans` lists what is", name)
 			}
-			if err == nil {
-				err = bans.Lift(ctx, b.JS, what.Subject)
+			if err := bans.Lift(r.ctx, r.JS, what.Subject); err != nil {
+				return err
 			}
-			if err != nil {
-				return c.unanswered(err)
-			}
-			fmt.Fprintf(k.Stdout, "%s %s is not banned any more\n", what.Kind(), printable(what.String()))
+			fmt.Printf("%s %s is not banned any more\n", what.Kind(), name)
 		}
 		return nil
+	})
+}
+
+// withBans does something with what is banned in a running system.
+func (a asks) withBans(do func(*reader, *bans.Set) error) error {
+	return a.do("bans", a.Wait, func(r *reader) error {
+		set, err := bans.Open(r.ctx, r.JS, config.Policy{}, discard)
+		if err != nil {
+			return err
+		}
+		return do(r, set)
 	})
 }
 
@@ -96,21 +93,16 @@ type listedBan struct {
 }
 
 // Run implements the command.
-func (c *bansCommand) Run(k *kong.Kong) error {
-	return c.do("bans", "", c.Wait, func(ctx context.Context, b *bus.Bus) error {
-		set, err := bans.Open(ctx, b.JS, config.Policy{}, slog.New(slog.DiscardHandler))
-		if err != nil {
-			return c.unanswered(err)
-		}
+func (c *bansCommand) Run() error {
+	return c.withBans(func(_ *reader, set *bans.Set) error {
 		list := []listedBan{}
 		for ban := range set.All() {
 			ban.What = ban.String()
 			list = append(list, listedBan{ban.Kind(), ban.Ban})
 		}
-		return c.print(k.Stdout, list, func(w io.Writer) error {
-			return table(w, "KIND|WHAT|SINCE|PURGE|BY|REASON", len(list), func(i int) []any {
-				ban := list[i]
-				return []any{ban.Kind, printable(ban.What), clock(ban.At), ban.Purge, printable(cmp.Or(ban.By, "command")), printable(ban.Reason)}
+		return c.print(list, func(w io.Writer) {
+			table(w, "KIND|WHAT|SINCE|PURGE|BY|REASON", list, func(b listedBan) []any {
+				return []any{b.Kind, b.What, b.At, b.Purge, cmp.Or(b.By, "command"), b.Reason}
 			})
 		})
 	})
@@ -131,28 +123,18 @@ type reported struct {
 const mostReports = 1000
 
 // Run implements the command.
-func (c *reportsCommand) Run(k *kong.Kong) error {
-	return c.do("bans", "", c.Wait, func(ctx context.Context, b *bus.Bus) error {
-		quiet := slog.New(slog.DiscardHandler)
-		set, err := bans.Open(ctx, b.JS, config.Policy{}, quiet)
-		if err != nil {
-			return c.unanswered(err)
-		}
-		accepted, err := query.NewRemote(ctx, b, quiet)
-		if err != nil {
-			return c.unanswered(err)
-		}
+func (c *reportsCommand) Run() error {
+	return c.withBans(func(r *reader, set *bans.Set) error {
 		list := []reported{}
-		for ev, err := range accepted.Query(ctx, nostr.Filter{Kinds: []int{nostr.KindReport}, Limit: mostReports}) {
-			if err != nil {
-				return c.unanswered(err)
-			}
+		for _, ev := range r.events(nostr.Filter{Kinds: []int{nostr.KindReport}, Limit: mostReports}) {
 			list = append(list, reportsOf(ev, set)...)
 		}
-		return c.print(k.Stdout, list, func(w io.Writer) error {
-			return table(w, "TIME|SUBJECT|TYPE|BANNED|REPORTER|TEXT", len(list), func(i int) []any {
-				r := list[i]
-				return []any{clock(r.At), printable(r.Subject), printable(r.Type), r.Banned, r.Reporter, printable(clip(strings.Join(strings.Fields(r.Text), " ")))}
+		if r.err != nil {
+			return r.err
+		}
+		return c.print(list, func(w io.Writer) {
+			table(w, "TIME|SUBJECT|TYPE|BANNED|REPORTER|TEXT", list, func(r reported) []any {
+				return []any{r.At, r.Subject, r.Type, r.Banned, r.Reporter, clip(strings.Join(strings.Fields(r.Text), " "))}
 			})
 		})
 	})
@@ -161,36 +143,27 @@ func (c *reportsCommand) Run(k *kong.Kong) error {
 // reportsOf are the reports in an event: about the events and repositories that it names, or else
 // about authors.
 func reportsOf(ev *nostr.Event, set *bans.Set) (list []reported) {
-	add := func(s bans.Subject, tag nostr.Tag) {
-		author := s.PubKey
-		if p := ev.Tags.Find("p"); author == "" && len(p) > 1 {
-			author = p[1]
-		}
-		banned := set.Find(s) != nil || set.Find(bans.Subject{PubKey: author}) != nil || s.Identifier != "" && set.Repository(nostr.RepoRef{PubKey: s.PubKey, Identifier: s.Identifier}) != nil
-		r := reported{
-			ID: ev.ID, Subject: s.String(), Reporter: bans.Subject{PubKey: ev.PubKey}.String(), At: ev.CreatedAt.Time().UTC(), Text: ev.Content, Banned: banned,
-		}
-		if len(tag) > 2 {
-			r.Type = tag[2]
-		}
-		list = append(list, r)
-	}
-	for _, names := range []string{"ea", "p"} {
-		for _, tag := range ev.Tags {
-			if len(tag) < 2 || len(tag[0]) != 1 || !strings.Contains(names, tag[0]) {
-				continue
-			}
-			s, err := bans.Parse(tag[1])
-			if tag[0] == "p" {
-				s, err = bans.Subject{PubKey: tag[1]}, nil
-			}
-			if ok := nostr.IsHex64(s.Event + s.PubKey); err == nil && ok {
-				add(s, tag)
-			}
-		}
-		if len(list) > 0 {
+	for _, name := range []string{"e", "a", "p"} {
+		if name == "p" && len(list) > 0 {
 			break
 		}
+		for tag := range ev.Tags.FindAll(name) {
+			s, _ := bans.Parse(tag[1])
+			if name == "p" {
+				s = bans.Subject{PubKey: tag[1]}
+			}
+			if !nostr.IsHex64(s.Event + s.PubKey) {
+				continue
+			}
+			about := nostr.RepoRef{PubKey: s.PubKey, Identifier: s.Identifier}
+			if p := ev.Tags.Find("p"); len(p) > 1 {
+				about.PubKey = cmp.Or(about.PubKey, p[1])
+			}
+			list = append(list, reported{
+				ev.ID, s.String(), append(tag, "")[2], repostate.Npub(ev.PubKey), ev.CreatedAt.Time().UTC(), ev.Content,
+				set.Find(s) != nil || set.Repository(about) != nil,
+			})
+		}
 	}
-	return slices.Clip(list)
+	return list
 }

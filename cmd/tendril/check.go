@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"tendril.dev/cmd/tendril/check"
 	"tendril.dev/lib/bus"
@@ -43,13 +44,15 @@ func (e *exitStatus) Error() string { return fmt.Sprint(e.cause) }
 
 // Run implements the command.
 func (c *checks) Run(src *config.Source) error {
-	report, err := c.check(src)
-	if report != nil && (err == nil || len(report.Findings) > 0) {
-		if c.JSON {
-			err = errors.Join(err, printJSON(os.Stdout, report))
-		} else {
-			report.Write(os.Stdout, colours(os.Stdout))
-		}
+	report := check.NewReport(c.Repair)
+	err := c.check(src, report)
+	switch {
+	case err != nil && len(report.Findings) == 0:
+	case c.JSON:
+		err = errors.Join(err, printJSON(os.Stdout, report))
+	default:
+		coloured := colours(os.Stdout)
+		report.Write(os.Stdout, func(colour int, text string) string { return paint(coloured, colour, text) })
 	}
 	switch {
 	case err != nil:
@@ -60,73 +63,69 @@ func (c *checks) Run(src *config.Source) error {
 	return nil
 }
 
-func (c *checks) check(src *config.Source) (*check.Report, error) {
+func (c *checks) check(src *config.Source, report *check.Report) error {
 	settings, err := c.Complete(src)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	ctx, stop := untilSignal()
 	defer stop()
 	folders, err := lockIndexes(settings)
 	defer folders.unlock()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	b, err := open(ctx, settings, folders)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer b.Close()
 	if c.Repair {
 		if err := noWorkers(ctx, b, folders); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	store, err := repository.NewStore(repository.Options{
 		Root: settings.GitDataPath, Git: settings.GitBinary, Processes: settings.GitProcesses, Memory: settings.GitProcessMemory, LookOnly: !c.Repair,
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	rules, err := settings.Hosting()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	temp := settings.RelayDataPath // where files of indexes can be linked
 	if _, err := os.Stat(temp); err != nil {
 		temp = ""
 	}
+	for _, dir := range folders.used {
+		report.Note(filepath.Base(dir) + " is in use: it is compared only while its process is stopped")
+	}
 	shown := newProgress(c.Quiet)
 	defer shown.end()
-	report, err := check.Run(ctx, check.System{
+	err = check.Run(ctx, report, check.System{
 		Bus: b, Rules: repository.Rules{Rules: rules, Store: store}, Store: store, Indexes: folders.locked,
 		Running:         !c.Repair && (folders.inUse || settings.NATSURL != ""),
-		IgnoreDeletions: settings.IgnoreDeletions, Temp: temp, Repair: c.Repair, WithoutFsck: !c.Fsck, Progress: shown.at,
+		IgnoreDeletions: settings.IgnoreDeletions, Temp: temp, WithoutFsck: !c.Fsck, Progress: shown.at,
 	})
-	for _, dir := range folders.used {
-		report.Notes = append(report.Notes, filepath.Base(dir)+" is in use: it is compared only while its process is stopped")
-	}
 	if ctx.Err() != nil {
-		err = errors.New("interrupted")
+		return errors.New("interrupted")
 	}
-	return report, err
+	return err
 }
 
 // open connects to the NATS server, or starts the embedded one of a system that is stopped.
 func open(ctx context.Context, s config.Settings, folders indexFolders) (*bus.Bus, error) {
 	if s.NATSURL != "" || folders.inUse {
-		return running{Wait: connectTime, Bus: s.Bus}.reach("check", "")
+		return running{Wait: 10 * time.Second, Bus: s.Bus}.reach("check", "")
 	}
 	dir := filepath.Join(s.RelayDataPath, "nats")
 	if _, err := os.Stat(dir); err != nil {
 		return nil, fmt.Errorf("NGIT_RELAY_DATA_PATH is %q: there is no log in it (%w)", s.RelayDataPath, err)
 	}
 	noLog := func() error { return errors.New("there is no log") } // a check makes none
-	b, err := bus.Open(ctx, bus.Options{Name: "tendril check", Sizing: node.Sizing(s), Dir: dir, Listen: "none", NewLog: noLog})
-	if err != nil {
-		return nil, fmt.Errorf("open the log in %s: %w", dir, err)
-	}
-	return b, nil
+	return bus.Open(ctx, bus.Options{Name: "tendril check", Sizing: node.Sizing(s), Dir: dir, Listen: "none", NewLog: noLog})
 }
 
 // noWorkers returns an error while a process may be working on the folders.
@@ -134,14 +133,11 @@ func noWorkers(ctx context.Context, b *bus.Bus, folders indexFolders) error {
 	if folders.inUse {
 		return errors.New("--repair needs the system stopped: a process works on the folders")
 	}
-	var workers map[string]proto.Worker
-	if err := bucket(ctx, b, proto.BucketWorkers, &workers, proto.ClaimKey(proto.GroupShards, ">")); err != nil {
-		return fmt.Errorf("look for workers: %w", err)
-	}
-	for worker := range workers {
+	r := &reader{Bus: b, ctx: ctx}
+	for worker := range bucket[proto.Worker](r, proto.BucketWorkers, proto.ClaimKey(proto.GroupShards, ">")) {
 		return fmt.Errorf("--repair needs the purgatory workers stopped: %s is at work, or was a moment ago", worker)
 	}
-	return ctx.Err()
+	return r.err
 }
 
 // indexFolders are the indexes of NGIT_RELAY_DATA_PATH.
@@ -152,29 +148,29 @@ type indexFolders struct {
 	unlocks []func() error
 }
 
-// upIndex is the index of `tendril up`. Its lock keeps a second process off the embedded NATS.
-const upIndex = "index-up"
-
 // lockIndexes locks the indexes that no process has open.
 func lockIndexes(s config.Settings) (f indexFolders, err error) {
+	alone := s.NATSURL == ""
 	if s.DatabaseBackend == "memory" {
-		f.inUse = s.NATSURL == ""
+		f.inUse = alone
 		return f, nil
 	}
 	dirs, err := filepath.Glob(filepath.Join(s.RelayDataPath, "index-*"))
 	if err != nil {
 		return f, err
 	}
-	up := filepath.Join(s.RelayDataPath, upIndex)
-	if _, err := os.Stat(filepath.Join(s.RelayDataPath, "nats")); err == nil && s.NATSURL == "" && !slices.Contains(dirs, up) {
-		dirs = append(dirs, up) // it may have been removed
+	// The lock of the index of `tendril up` keeps a second process off the embedded NATS. It may
+	// have been removed.
+	up := filepath.Join(s.RelayDataPath, "index-up")
+	if _, err := os.Stat(filepath.Join(s.RelayDataPath, "nats")); err == nil && alone && !slices.Contains(dirs, up) {
+		dirs = append(dirs, up)
 	}
 	for _, dir := range dirs {
 		unlock, err := eventdb.Lock(dir)
 		switch {
 		case errors.Is(err, eventdb.ErrInUse):
 			f.used = append(f.used, dir)
-			f.inUse = f.inUse || s.NATSURL == "" && dir == up
+			f.inUse = f.inUse || alone && dir == up
 		case err != nil:
 			return f, err
 		default:

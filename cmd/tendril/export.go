@@ -1,14 +1,21 @@
 package main
 
 import (
-	"context"
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"tendril.dev/cmd/tendril/check"
-	"tendril.dev/cmd/tendril/export"
 	"tendril.dev/cmd/tendril/gittree"
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 // exports is `tendril export`.
@@ -25,90 +32,151 @@ type exports struct {
 }
 
 // Run implements the command.
-func (e *exports) Run() error {
+func (e *exports) Run() (err error) {
+	var repos []gittree.Repo
 	switch {
 	case e.From != "" && e.Git == "":
-		return errors.New("--from says where repositories are copied from; want --git too, the folder to copy them to")
+		err = errors.New("--from says where repositories are copied from; want --git too, the folder to copy them to")
 	case e.From != "":
-		if err := wantHTTP("--from", e.From); err != nil {
-			return err
-		}
+		err = wantHTTP("--from", e.From)
 	case e.Git != "":
 		// What is wrong with the folder is told before the log is read.
-		if _, err := gittree.Find(e.GitDataPath); err != nil {
-			return fmt.Errorf("NGIT_GIT_DATA_PATH is %q: %w; want the folder of the repositories, or --from with the server's URL", e.GitDataPath, err)
+		if repos, err = gittree.Find(e.GitDataPath); err != nil {
+			err = fmt.Errorf("NGIT_GIT_DATA_PATH is %q: %w; want the folder of the repositories, or --from with the server's URL", e.GitDataPath, err)
 		}
 	}
-	return e.do("export", "", 0, func(ctx context.Context, b *bus.Bus) error {
+	if err != nil {
+		return err
+	}
+	return e.do("export", 0, func(r *reader) error {
 		shown := newProgress(e.Quiet)
 		defer shown.end()
-		announced, err := e.events(ctx, b, shown)
-		if err == nil && e.Git != "" {
-			err = e.repositories(ctx, announced, shown)
+		err := e.events(r, shown)
+		if err == nil && e.From != "" {
+			repos = e.announced(r)
+			err = r.err
 		}
-		switch {
-		case ctx.Err() != nil:
+		if err == nil && e.Git != "" {
+			err = e.copy(r, repos, shown)
+		}
+		if r.ctx.Err() != nil {
 			return errors.New("interrupted: the export is not whole")
-		case errors.Is(err, export.ErrNothing):
-			return errNoStreams(b)
 		}
 		return err
 	})
 }
 
-// events writes the events, and gives the repositories that they announce.
-func (e *exports) events(ctx context.Context, b *bus.Bus, shown *progress) (export.Announced, error) {
-	announced := export.Announced{}
+// events writes the events: first those that are held, because what is released meanwhile is in the
+// log then, and then those of the log, in its order.
+func (e *exports) events(r *reader, shown *progress) error {
 	out, err := openOutput(e.Output)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer out.discard()
-	write := func(raw []byte) error {
-		announced.Note(raw)
-		out.Write(raw)
-		return out.WriteByte('\n') // the first error stays
-	}
-	held := 0
+	held, events := 0, 0
 	if e.Held {
-		// Before the log: what is released meanwhile is in it then.
-		if held, err = export.Held(ctx, b.JS, write); err != nil {
-			return nil, err
+		for _, h := range bucket[proto.Held](r, proto.BucketHeld) {
+			if h.Event != nil { // it is not the writer's mark
+				out.Write(append(nostr.Encode(h.Event), '\n')) // the first error stays
+				held++
+			}
 		}
 	}
-	events, err := export.Log(ctx, b.JS, func(done, of int) { shown.at("events", done, of) }, write)
-	if err == nil {
-		err = out.finish()
+	var wrong error
+	last, _ := bus.LastSeq(r.ctx, r.JS, proto.StreamEvents)
+	r.read(proto.StreamEvents, func(m bus.Message) {
+		shown.at("events", int(m.Seq), int(max(last, m.Seq)))
+		if m.Subject == proto.SubjectEventsMark || m.Header.Get(proto.HeaderRemoved) != "" {
+			return // an event was here that has left the log
+		}
+		var line bytes.Buffer
+		if err := json.Compact(&line, m.Data); err != nil {
+			wrong = fmt.Errorf("%s is no JSON: %w", m.Subject, err)
+		}
+		out.Write(append(line.Bytes(), '\n'))
+		events++
+	})
+	if err := cmp.Or(r.err, wrong); err != nil {
+		return err
 	}
-	if err != nil {
-		return nil, err
+	if err := out.finish(); err != nil {
+		return err
 	}
 	shown.result("%s written to %s", check.Count(events+held, "event", "events"), e.Output)
 	if e.Held {
 		shown.result("of these, %d waiting for git data", held)
 	}
-	return announced, nil
+	return nil
 }
 
-// repositories brings the copies of all repositories up to date.
-func (e *exports) repositories(ctx context.Context, announced export.Announced, shown *progress) error {
-	repos, err := gittree.Find(e.GitDataPath)
-	if e.From != "" {
-		repos, err = export.OnServer(e.From, announced)
+// announced are the announced repositories at the server. It may not host all of them.
+func (e *exports) announced(r *reader) (repos []gittree.Repo) {
+	for _, ev := range r.events(nostr.Filter{Kinds: []int{nostr.KindAnnouncement}}) {
+		repos = append(repos, gittree.Repo{Npub: repostate.Npub(ev.PubKey), Identifier: ev.Tags.GetD()}.On(e.From))
 	}
-	if err != nil {
-		return err
+	return repos
+}
+
+// copy brings the copies of repositories up to date, also where some cannot be copied.
+func (e *exports) copy(r *reader, repos []gittree.Repo, shown *progress) error {
+	var failed []error
+	absent := 0
+	for n, repo := range repos {
+		shown.at("repositories", n, len(repos))
+		err := gittree.Git(e.GitBinary).Mirror(r.ctx, repo.At, filepath.Join(e.Git, repo.Name()))
+		switch {
+		case r.ctx.Err() != nil:
+			return r.ctx.Err()
+		case gittree.NotFound(err):
+			absent++
+		case err != nil:
+			failed = append(failed, fmt.Errorf("%s: %w", repo.Name(), err))
+		}
 	}
-	done, err := export.Copy(ctx, gittree.Git(e.GitBinary), repos, e.Git, func(done, of int) { shown.at("repositories", done, of) })
-	if err != nil {
-		return err
+	shown.result("%s copied to %s", check.Count(len(repos)-absent-len(failed), "repository", "repositories"), e.Git)
+	if absent > 0 {
+		shown.result("%s announced, but not hosted at %s", check.Count(absent, "repository is", "repositories are"), e.From)
 	}
-	shown.result("%s copied to %s", check.Count(done.Repositories, "repository", "repositories"), e.Git)
-	if done.NotHosted > 0 {
-		shown.result("%s announced, but not hosted at %s", check.Count(done.NotHosted, "repository is", "repositories are"), e.From)
-	}
-	if n := len(done.Failed); n > 0 {
-		return fmt.Errorf("%s could not be copied: %w", check.Count(n, "repository", "repositories"), errors.Join(done.Failed...))
+	if n := len(failed); n > 0 {
+		return fmt.Errorf("%s could not be copied: %w", check.Count(n, "repository", "repositories"), errors.Join(failed...))
 	}
 	return nil
+}
+
+// output is where events are written to: standard output, or a file that appears when it is whole.
+type output struct {
+	*bufio.Writer
+	file *os.File
+	name string // what the file is called in the end; empty: it is so already
+}
+
+func openOutput(name string) (o *output, err error) {
+	o = &output{file: os.Stdout}
+	if info, missing := os.Stat(name); missing == nil && !info.Mode().IsRegular() {
+		o.file, err = os.OpenFile(name, os.O_WRONLY, 0)
+	} else if name != "-" {
+		o.name = name
+		o.file, err = os.Create(name + ".part")
+	}
+	o.Writer = bufio.NewWriterSize(o.file, 1<<20)
+	return o, err
+}
+
+// finish brings everything to the disk and gives the file its name.
+func (o *output) finish() error {
+	err := o.Flush()
+	if err == nil && o.name != "" {
+		err = errors.Join(o.file.Sync(), os.Rename(o.file.Name(), o.name))
+		o.name = ""
+	}
+	return err
+}
+
+// discard removes what was not finished.
+func (o *output) discard() {
+	o.file.Close()
+	if o.name != "" {
+		os.Remove(o.file.Name())
+	}
 }

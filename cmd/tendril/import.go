@@ -8,11 +8,9 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"log/slog"
 	"os"
 	"strings"
-
-	"github.com/nats-io/nats.go/jetstream"
+	"time"
 
 	"tendril.dev/cmd/tendril/check"
 	"tendril.dev/cmd/tendril/gittree"
@@ -34,23 +32,29 @@ type imports struct {
 	BindAddress string `env:"NGIT_BIND_ADDRESS" name:"bind-address" default:"127.0.0.1:7334" help:"Where the front door listens."`
 	GitBinary   string `env:"NGIT_GIT_BINARY" name:"git-binary" default:"git" help:"The git program."`
 	running     `embed:""`
+
+	relay  *importer.Relay
+	shown  *progress
+	repos  []gittree.Repo
+	pushed *pushed
 }
+
+// pushed is what came of pushing repositories.
+type pushed struct {
+	Repositories int      `json:"repositories"`     // whose branches and tags are at the server
+	Empty        int      `json:"empty"`            // without branches and tags
+	Pulls        int      `json:"pulls"`            // commits of pull requests that are at the server
+	Failed       []string `json:"failed,omitempty"` // "<path>: why"
+}
+
+// afterInterrupt is how long the import waits for verdicts on what it has offered already.
+const afterInterrupt = 10 * time.Second
 
 // Run implements the command.
 func (i *imports) Run() error {
-	if i.Server == "" {
-		i.Server = "http://" + i.BindAddress
-		if strings.HasPrefix(i.BindAddress, ":") {
-			i.Server = "http://127.0.0.1" + i.BindAddress
-		}
-	}
-	if err := wantHTTP("--server", i.Server); err != nil {
-		return err
-	}
-	shown := newProgress(i.Quiet)
-	defer shown.end()
-	relay := importer.NewRelay(i.File)
-	lines, err := i.open(relay)
+	i.shown = newProgress(i.Quiet)
+	defer i.shown.end()
+	lines, err := i.open()
 	if err != nil {
 		return err
 	}
@@ -58,15 +62,12 @@ func (i *imports) Run() error {
 	if err != nil {
 		return err
 	}
-	m.Progress = shown.at
-	var trees *importer.Trees
+	m.Progress = i.shown.at
 	if i.Git != "" {
-		repos, err := gittree.Find(i.Git)
-		if err != nil {
+		if i.repos, err = gittree.Find(i.Git); err != nil {
 			return err
 		}
-		trees = &importer.Trees{Git: gittree.Git(i.GitBinary), Server: i.Server, Repos: repos, Progress: shown.at}
-		m.Push = trees.Push
+		i.pushed, m.Push = new(pushed), i.push
 	}
 	b, err := i.reach("import", proto.UserImport)
 	if err != nil {
@@ -89,24 +90,26 @@ func (i *imports) Run() error {
 		defer file.Close()
 		refused.Reset(file)
 	}
-	ctx, stop := untilSignal()
-	defer stop()
-	counts, err := offer(ctx, b, m)
-	if err == nil {
-		err = relay.Missing()
-	}
-	if ctx.Err() != nil {
-		err = errors.New("interrupted: run it again to go on; what is here already is counted as known then")
-	}
-	shown.end()
-	return errors.Join(i.conclude(counts, trees, err), m.WriteRefused(refused), refused.Flush())
+	counts, err := i.offer(b, m)
+	i.shown.end()
+	return errors.Join(i.conclude(counts), err, m.WriteRefused(refused), refused.Flush())
 }
 
-// open opens a relay, standard input or a file, which the end of the process closes.
-func (i *imports) open(relay *importer.Relay) (iter.Seq2[importer.Line, error], error) {
+// open opens what is read: a relay, standard input or a file, which the end of the process closes.
+func (i *imports) open() (iter.Seq2[importer.Line, error], error) {
+	if i.Server == "" {
+		i.Server = "http://" + i.BindAddress
+		if strings.HasPrefix(i.BindAddress, ":") {
+			i.Server = "http://127.0.0.1" + i.BindAddress
+		}
+	}
+	if err := wantHTTP("--server", i.Server); err != nil {
+		return nil, err
+	}
 	switch {
-	case importer.IsRelay(i.File):
-		return relay.Lines(), nil
+	case strings.HasPrefix(i.File, "ws://"), strings.HasPrefix(i.File, "wss://"):
+		i.relay = importer.NewRelay(i.File)
+		return i.relay.Lines(), nil
 	case i.File == "-":
 		return importer.Lines(os.Stdin), nil
 	}
@@ -136,85 +139,109 @@ func wantHTTP(flag, url string) error {
 func (i *imports) look(b *bus.Bus) error {
 	ctx, cancel := context.WithTimeout(context.Background(), i.Wait)
 	defer cancel()
-	_, err := b.JS.Stream(ctx, proto.StreamSync)
-	at := bus.Redacted(b.Conn.ConnectedUrl())
-	switch {
-	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return errNoStreams(b)
-	case errors.Is(err, context.DeadlineExceeded) && b.Refused() > 0:
-		return fmt.Errorf("this login may not offer events to NATS at %s; want that of the user %s (`tendril logins init FOLDER %s` makes it)", at, proto.UserImport, proto.UserImport)
-	case err != nil:
-		return fmt.Errorf("NATS at %s did not answer: %w", at, err)
+	err := hasStream(ctx, b, proto.StreamSync)
+	if errors.Is(err, context.DeadlineExceeded) && b.Refused() > 0 {
+		return fmt.Errorf("this login may not offer events to NATS at %s; want that of the user %s (`tendril logins init FOLDER %s` makes it)",
+			bus.Redacted(b.Conn.ConnectedUrl()), proto.UserImport, proto.UserImport)
+	}
+	return err
+}
+
+// offer offers what was read, until the first signal. The sender goes on for a while then: what was
+// offered gets its verdict.
+func (i *imports) offer(b *bus.Bus, m *importer.Import) (importer.Counts, error) {
+	ctx, stop := untilSignal()
+	defer stop()
+	sender, err := candidates.New(b.Conn, discard)
+	if err != nil {
+		return importer.Counts{}, err
+	}
+	sending, end := context.WithCancel(context.Background())
+	context.AfterFunc(ctx, func() { time.AfterFunc(afterInterrupt, end) })
+	ended := make(chan error, 1)
+	go func() { ended <- sender.Run(sending) }()
+	m.Offer = sender.Offer
+	counts, err := m.Run(ctx)
+	if ctx.Err() != nil {
+		err = errors.New("interrupted: run it again to go on; what is here already is counted as known then")
+	}
+	end()
+	<-ended
+	if err == nil && i.relay != nil {
+		err = i.relay.Missing()
+	}
+	return counts, err
+}
+
+// push pushes repositories as their owners would push them: every check of a push holds.
+func (i *imports) push(ctx context.Context, pulls map[string]bool) error {
+	const nostrRefs = "refs/nostr/"
+	prefixes, wanted := []string{"refs/heads/", "refs/tags/"}, func(string) bool { return true }
+	if pulls != nil {
+		prefixes, wanted = []string{nostrRefs}, func(name string) bool { return pulls[name[len(nostrRefs):]] }
+	}
+	for n, r := range i.repos {
+		i.shown.at("repositories", n, len(i.repos))
+		count, err := gittree.Git(i.GitBinary).Push(ctx, r.At, r.On(i.Server).At, pulls == nil, wanted, prefixes...)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			i.pushed.Failed = append(i.pushed.Failed, fmt.Sprintf("%s: %v", r.At, err))
+		case pulls != nil:
+			i.pushed.Pulls += count
+		case count == 0:
+			i.pushed.Empty++
+		default:
+			i.pushed.Repositories++
+		}
 	}
 	return nil
 }
 
-// offer offers what was read.
-func offer(ctx context.Context, b *bus.Bus, m *importer.Import) (importer.Counts, error) {
-	sender, err := candidates.New(b.Conn, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return importer.Counts{}, err
-	}
-	// The sender goes on after an interrupt: what was offered gets its verdict.
-	sending, end := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan error, 1)
-	go func() { ended <- sender.Run(sending) }()
-	defer func() {
-		end()
-		<-ended
-	}()
-	m.Offerer = sender
-	return m.Run(ctx)
-}
-
-// importResult is what is printed.
-type importResult struct {
-	importer.Counts
-	Pushed *importer.Pushed `json:"git,omitempty"`
-}
-
 // conclude prints what came of an import. Its error is why the command failed.
-func (i *imports) conclude(counts importer.Counts, trees *importer.Trees, err error) error {
-	result := importResult{Counts: counts}
-	if trees != nil {
-		result.Pushed = &trees.Pushed
-		if n := len(trees.Pushed.Failed); n > 0 {
-			err = cmp.Or(err, fmt.Errorf("%s could not be pushed", check.Count(n, "repository", "repositories")))
-		}
+func (i *imports) conclude(c importer.Counts) (err error) {
+	if p := i.pushed; p != nil && len(p.Failed) > 0 {
+		err = fmt.Errorf("%s could not be pushed", check.Count(len(p.Failed), "repository", "repositories"))
 	}
 	if i.JSON {
-		return errors.Join(err, printJSON(os.Stdout, result))
+		return cmp.Or(printJSON(os.Stdout, struct {
+			importer.Counts
+			Pushed *pushed `json:"git,omitempty"`
+		}{c, i.pushed}), err)
 	}
-	result.write(os.Stdout, i.Refused)
-	return err
-}
-
-func (r importResult) write(out io.Writer, refused string) {
-	line := func(n int, what string) { fmt.Fprintf(out, "%9d  %s\n", n, what) }
-	line(r.Lines, "lines read")
-	line(r.Accepted, "accepted")
-	line(r.Held, "held: they wait for their git data")
-	line(r.Known, "known already, or a newer one is in their place")
 	where := ""
 	switch {
-	case r.Refused > 0 && refused == "":
+	case c.Refused > 0 && i.Refused == "":
 		where = " (--refused FILE writes down which and why)"
-	case r.Refused > 0:
-		where = ", see " + refused
+	case c.Refused > 0:
+		where = ", see " + i.Refused
 	}
-	line(r.Refused, "refused"+where)
-	if r.Invalid > 0 {
-		line(r.Invalid, "of these are no genuine events")
+	type line struct {
+		n    int
+		what string
 	}
-	if r.Left > 0 {
-		line(r.Left, "not decided")
+	lines := []line{
+		{c.Lines, "lines read"}, {c.Accepted, "accepted"}, {c.Held, "held: they wait for their git data"},
+		{c.Known, "known already, or a newer one is in their place"}, {c.Refused, "refused" + where},
 	}
-	if p := r.Pushed; p != nil {
-		line(p.Repositories, "repositories pushed, or as they should be")
-		line(p.Empty, "repositories without branches and tags")
-		line(p.Pulls, "commits of pull requests pushed")
-		for _, why := range p.Failed {
-			fmt.Fprintf(out, "           not pushed: %s\n", why)
+	if c.Invalid > 0 {
+		lines = append(lines, line{c.Invalid, "of these are no genuine events"})
+	}
+	if c.Left > 0 {
+		lines = append(lines, line{c.Left, "not decided"})
+	}
+	if p := i.pushed; p != nil {
+		lines = append(lines, line{p.Repositories, "repositories pushed, or as they should be"},
+			line{p.Empty, "repositories without branches and tags"}, line{p.Pulls, "commits of pull requests pushed"})
+	}
+	for _, l := range lines {
+		fmt.Printf("%9d  %s\n", l.n, l.what)
+	}
+	if i.pushed != nil {
+		for _, why := range i.pushed.Failed {
+			fmt.Printf("           not pushed: %s\n", why)
 		}
 	}
+	return err
 }

@@ -6,10 +6,12 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 	"unicode"
 
+	"github.com/dustin/go-humanize"
 	"golang.org/x/term"
 )
 
@@ -25,25 +27,34 @@ func printJSON(out io.Writer, value any) error {
 	return encoder.Encode(value)
 }
 
-// table writes a heading, whose columns are separated by |, and rows of cells below it. Without rows
-// it writes nothing.
-func table(out io.Writer, heading string, rows int, row func(i int) []any) error {
-	if rows == 0 {
-		return nil
+// table writes a heading, whose columns are separated by |, and below it a row of cells for each
+// thing in a list. Without any it writes nothing; without a heading it writes the rows alone.
+func table[T any](out io.Writer, heading string, list []T, row func(T) []any) {
+	if len(list) == 0 {
+		return
 	}
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, strings.ReplaceAll(heading, "|", "\t"))
-	for i := range rows {
-		for n, cell := range row(i) {
-			if n > 0 {
-				fmt.Fprint(t, "\t")
-			}
-			fmt.Fprint(t, cell)
-		}
-		fmt.Fprintln(t)
+	if heading != "" {
+		fmt.Fprintln(t, strings.ReplaceAll(heading, "|", "\t"))
 	}
-	return t.Flush()
+	for _, thing := range list {
+		var cells []string
+		for _, cell := range row(thing) {
+			text := fmt.Sprint(cell)
+			if at, is := cell.(time.Time); is {
+				text = clock(at)
+			}
+			cells = append(cells, printable(text))
+		}
+		fmt.Fprintln(t, strings.Join(cells, "\t"))
+	}
+	t.Flush()
 }
+
+// size is a number of bytes.
+type size int64
+
+func (s size) String() string { return humanize.IBytes(uint64(max(s, 0))) }
 
 // printable makes text from outside harmless on a terminal and in a table.
 func printable(s string) string {
@@ -65,14 +76,60 @@ func clock(t time.Time) string {
 	if t.IsZero() {
 		return "-"
 	}
-	return t.UTC().Format("2006-01-02 15:04:05")
+	return t.UTC().Format(time.DateTime)
 }
 
-// clip cuts a text short that is one of many in a table.
+// clip cuts a text short that is one of many.
 func clip(s string) string {
 	const most = 100
 	if letters := []rune(s); len(letters) > most {
 		return string(letters[:most-1]) + "…"
 	}
 	return s
+}
+
+// progress shows on a terminal how far a command is, and tells what came of it, on standard error.
+type progress struct {
+	quiet, terminal bool
+
+	mu   sync.Mutex
+	step string
+	told time.Time
+}
+
+func newProgress(quiet bool) *progress {
+	return &progress{quiet: quiet, terminal: !quiet && term.IsTerminal(int(os.Stderr.Fd()))}
+}
+
+// at shows how far a step is. of is 0 where that is not known.
+func (p *progress) at(step string, done, of int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.terminal || p.step == step && time.Since(p.told) < 200*time.Millisecond {
+		return
+	}
+	p.step, p.told = step, time.Now()
+	line := fmt.Sprintf("%s: %d", step, done)
+	if of > 0 {
+		line += fmt.Sprintf(" of %d (%d%%)", of, done*100/of)
+	}
+	fmt.Fprint(os.Stderr, "\r\x1b[K"+line)
+}
+
+// result tells what came of it.
+func (p *progress) result(format string, args ...any) {
+	p.end()
+	if !p.quiet {
+		fmt.Fprintf(os.Stderr, format+"\n", args...)
+	}
+}
+
+// end takes the line off the screen.
+func (p *progress) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.step != "" {
+		fmt.Fprint(os.Stderr, "\r\x1b[K")
+		p.step = ""
+	}
 }

@@ -2,18 +2,25 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
+	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/query"
+	"tendril.dev/proto"
 )
 
 // running is how a command reaches a running system. It needs the settings of the bus and no
@@ -23,8 +30,20 @@ type running struct {
 	config.Bus `embed:"" group:"Bus"`
 }
 
-// connectTime is how long NATS may take where there is no flag for it.
-const connectTime = 10 * time.Second
+// asks is what a question to a running system needs.
+type asks struct {
+	JSON    bool `name:"json" help:"Print JSON."`
+	running `embed:""`
+}
+
+// print prints an answer, for machines or for people.
+func (a asks) print(value any, text func(io.Writer)) error {
+	if a.JSON {
+		return printJSON(os.Stdout, value)
+	}
+	text(os.Stdout)
+	return nil
+}
 
 // reach connects to the NATS of a running system: the server that is named, or else the one that
 // `tendril up` embeds. user is who the command is at an embedded server with a password; empty: the
@@ -54,37 +73,6 @@ func (r running) reach(command, user string) (*bus.Bus, error) {
 	return b, err
 }
 
-// do does something with a running system, until the first signal, or for so long if wait is not 0.
-func (r running) do(command, user string, wait time.Duration, do func(context.Context, *bus.Bus) error) error {
-	b, err := r.reach(command, user)
-	if err != nil {
-		return err
-	}
-	defer b.Close()
-	ctx, stop := untilSignal()
-	defer stop()
-	if wait > 0 {
-		limited, cancel := context.WithTimeout(ctx, wait)
-		defer cancel()
-		ctx = limited
-	}
-	return do(ctx, b)
-}
-
-// asks is what a question to a running system needs.
-type asks struct {
-	JSON    bool `name:"json" help:"Print JSON."`
-	running `embed:""`
-}
-
-// print prints an answer, for machines or for people.
-func (a asks) print(out io.Writer, value any, text func(io.Writer) error) error {
-	if a.JSON {
-		return printJSON(out, value)
-	}
-	return text(out)
-}
-
 // untilSignal returns a context that ends with the first signal. A second one ends the process.
 func untilSignal() (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -92,15 +80,105 @@ func untilSignal() (context.Context, context.CancelFunc) {
 	return ctx, stop
 }
 
-// errNoStreams is a NATS server that no Tendril uses.
-func errNoStreams(b *bus.Bus) error {
-	return fmt.Errorf("NATS at %s has no streams of Tendril: none has run with it", bus.Redacted(b.Conn.ConnectedUrl()))
-}
-
-// unanswered makes a sentence of a deadline that has passed.
-func (r running) unanswered(err error) error {
+// do does something with a running system, until the first signal, or for so long if wait is not 0.
+func (r running) do(command string, wait time.Duration, do func(*reader) error) error {
+	b, err := r.reach(command, "")
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	ctx, stop := untilSignal()
+	defer stop()
+	if wait > 0 {
+		ctx, stop = context.WithTimeout(ctx, wait)
+		defer stop()
+	}
+	if err = hasStream(ctx, b, proto.StreamEvents); err == nil {
+		err = do(&reader{Bus: b, ctx: ctx})
+	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("no answer within %s (--wait): %w", r.Wait, err)
+		return fmt.Errorf("no answer within %s: %w", max(wait, r.Wait), err)
 	}
 	return err
+}
+
+// hasStream returns an error for a NATS server that no Tendril uses.
+func hasStream(ctx context.Context, b *bus.Bus, name string) error {
+	_, err := b.JS.Stream(ctx, name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("NATS at %s has no streams of Tendril: none has run with it", bus.Redacted(b.Conn.ConnectedUrl()))
+	}
+	return err
+}
+
+var discard = slog.New(slog.DiscardHandler)
+
+// reader reads what is on the bus. Its first error stays, and nothing is read after it.
+type reader struct {
+	*bus.Bus
+	ctx context.Context
+	err error
+}
+
+// read hands every message of a stream, or of the subjects that are named, to each.
+func (r *reader) read(stream string, each func(bus.Message), subjects ...string) {
+	if r.err == nil {
+		r.err = bus.Read(r.ctx, r.JS, bus.Reading{Stream: stream, Filters: subjects}, each)
+	}
+}
+
+// last returns the last message of a subject.
+func (r *reader) last(stream, subject string) (m bus.Message, found bool) {
+	if r.err == nil {
+		m, found, r.err = bus.Last(r.ctx, r.JS, stream, subject)
+	}
+	return m, found
+}
+
+// events asks for accepted events.
+func (r *reader) events(f nostr.Filter) (events []*nostr.Event) {
+	if r.err != nil {
+		return nil
+	}
+	accepted, err := query.NewRemote(r.ctx, r.Bus, discard)
+	if r.err = err; err != nil {
+		return nil
+	}
+	for ev, err := range accepted.Query(r.ctx, f) {
+		if r.err = err; err == nil {
+			events = append(events, ev)
+		}
+	}
+	return events
+}
+
+// bucket reads the values of a bucket, by key, or of the keys that wildcards name. A value that
+// cannot be read is left out.
+func bucket[T any](r *reader, name string, keys ...string) map[string]T {
+	all := map[string]T{}
+	var subjects []string
+	for _, key := range keys {
+		subjects = append(subjects, proto.KVSubject(name, key))
+	}
+	r.read(proto.KVStream(name), func(m bus.Message) {
+		key := strings.TrimPrefix(m.Subject, proto.KVSubject(name, ""))
+		delete(all, key)
+		var value T
+		if !m.Deletes() && json.Unmarshal(m.Data, &value) == nil {
+			all[key] = value
+		}
+	}, subjects...)
+	return all
+}
+
+// holders are the workers at work, by the keys of their claims.
+func (r *reader) holders() map[string]string {
+	workers, holders := bucket[proto.Worker](r, proto.BucketWorkers), map[string]string{}
+	for key, claim := range bucket[proto.Claim](r, proto.BucketClaims) {
+		group, _, _ := proto.ParseClaimKey(key)
+		if _, works := workers[proto.ClaimKey(group, claim.Worker)]; works {
+			holders[key] = claim.Worker
+		}
+	}
+	return holders
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,11 +13,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/alecthomas/kong"
-	"github.com/dustin/go-humanize"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
 	"golang.org/x/term"
 
-	"tendril.dev/lib/bus"
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
@@ -28,9 +29,6 @@ type repoCommand struct {
 	Restore repoRestore `cmd:"" help:"Cancel the removal of a repository that its owner gave up: its git data is kept. It is served again only when its owner announces it again."`
 	Remove  repoRemove  `cmd:"" help:"Remove repositories that are not hosted any more now, before their time is over. This cannot be undone."`
 }
-
-// removeTime is how long a removal may take: it also removes the events of the repository.
-const removeTime = 6 * time.Minute
 
 type oneRepo struct {
 	Repo repoName `arg:"" name:"repository" help:"npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>."`
@@ -60,150 +58,168 @@ type repoRemove struct {
 type repoName struct{ nostr.RepoRef }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (r *repoName) UnmarshalText(text []byte) (err error) {
-	r.RepoRef, err = parseRepo(string(text))
-	return err
+func (r *repoName) UnmarshalText(text []byte) error {
+	s, err := bans.Parse(string(text))
+	if err != nil || s.Kind() != "repository" {
+		return fmt.Errorf("%.200q is no repository: want npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>", text)
+	}
+	r.RepoRef = nostr.RepoRef{PubKey: s.PubKey, Identifier: s.Identifier}
+	return nil
+}
+
+// nameRepo is how people write a repository.
+func nameRepo(ref string) string {
+	parsed, err := nostr.ParseRepoRef(ref)
+	if err != nil {
+		return ref
+	}
+	return bans.Subject{PubKey: parsed.PubKey, Identifier: parsed.Identifier}.String()
+}
+
+const (
+	// listPause is how long a list waits for its next page. A worker sends what it knows by heart.
+	listPause = 3 * time.Second
+	// removeTime is how long a removal may take: it also removes the events of the repository.
+	removeTime = 6 * time.Minute
+)
+
+// repos asks purgatory about a repository, or about all of all shards. What some workers have sent
+// is there beside the error too.
+func (r *reader) repos(verb proto.RepoVerb, ref string) ([]proto.RepoStatus, error) {
+	question, _ := json.Marshal(proto.RepoQuery{Ref: ref})
+	inbox := proto.RepoAnswerSubject(nuid.Next())
+	answers, err := r.Conn.SubscribeSync(inbox)
+	if err != nil {
+		return nil, err
+	}
+	defer answers.Unsubscribe()
+	if err := r.Conn.PublishMsg(&nats.Msg{Subject: proto.RepoSubject(verb), Reply: inbox, Data: question}); err != nil {
+		return nil, err
+	}
+	all, missing, pause := []proto.RepoStatus{}, proto.Shards, listPause // none is [] in JSON, not null
+	if verb != proto.RepoList {
+		pause = removeTime
+	}
+	for missing > 0 {
+		ctx, cancel := context.WithTimeout(r.ctx, pause)
+		m, err := answers.NextMsgWithContext(ctx)
+		cancel()
+		var a proto.RepoAnswer
+		switch {
+		case errors.Is(err, nats.ErrNoResponders):
+			return all, errors.New("no purgatory worker answers")
+		case verb == proto.RepoList && errors.Is(err, context.DeadlineExceeded):
+			return all, fmt.Errorf("%d of %d shards: no purgatory worker answers; what lies there is not listed", missing, proto.Shards)
+		case err == nil:
+			err = json.Unmarshal(m.Data, &a)
+		}
+		if a.Error != "" {
+			err = errors.New(a.Error)
+		}
+		if all = append(all, a.Repos...); err != nil || verb != proto.RepoList {
+			return all, err
+		}
+		missing -= a.Shards
+	}
+	return all, nil
+}
+
+// repo asks for one repository.
+func (r *reader) repo(verb proto.RepoVerb, ref nostr.RepoRef) (s proto.RepoStatus, err error) {
+	all, err := r.repos(verb, ref.String())
+	if err == nil {
+		s = all[0]
+	}
+	return s, err
 }
 
 // Run implements the command.
-func (c *repoList) Run(k *kong.Kong) error {
-	return c.do("repo", "", c.Wait, func(ctx context.Context, b *bus.Bus) error {
-		list, missing, err := listRepos(ctx, b)
-		if err != nil {
-			return err
-		}
+func (c *repoList) Run() error {
+	return c.do("repo", c.Wait, func(r *reader) error {
+		list, err := r.repos(proto.RepoList, "")
 		list = c.choose(list)
-		if err := c.print(k.Stdout, list, func(w io.Writer) error { return writeRepos(w, list, time.Now()) }); err != nil {
-			return err
-		}
-		if missing > 0 {
-			return fmt.Errorf("%d of %d shards: %w; what lies there is not listed", missing, proto.Shards, errNoWorker)
-		}
-		return nil
+		return errors.Join(c.print(list, func(w io.Writer) { writeRepos(w, list, time.Now()) }), err)
 	})
 }
 
 // choose leaves out what is not asked for, and sorts the rest.
 func (c *repoList) choose(list []proto.RepoStatus) []proto.RepoStatus {
 	list = slices.DeleteFunc(list, func(s proto.RepoStatus) bool {
-		if c.State != "" && s.State != c.State {
-			return true
-		}
-		if c.Text == "" && c.Owner == "" {
-			return false
-		}
 		name := nameRepo(s.Ref)
-		return !strings.Contains(name, c.Text) || c.Owner != "" && !strings.HasPrefix(name, c.Owner+"/")
+		return c.State != "" && s.State != c.State || !strings.Contains(name, c.Text) || !strings.HasPrefix(name, c.Owner)
 	})
 	by := map[string]func(a, b proto.RepoStatus) int{
+		"name":  func(a, b proto.RepoStatus) int { return 0 },
 		"size":  func(a, b proto.RepoStatus) int { return cmp.Compare(b.Bytes, a.Bytes) },
 		"refs":  func(a, b proto.RepoStatus) int { return b.References - a.References },
 		"push":  func(a, b proto.RepoStatus) int { return b.Changed.Compare(a.Changed) },
 		"since": func(a, b proto.RepoStatus) int { return a.Since.Compare(b.Since) },
 	}[c.Sort]
-	slices.SortFunc(list, func(a, b proto.RepoStatus) int {
-		if by != nil {
-			if order := by(a, b); order != 0 {
-				return order
-			}
-		}
-		return strings.Compare(a.Ref, b.Ref)
-	})
+	slices.SortFunc(list, func(a, b proto.RepoStatus) int { return cmp.Or(by(a, b), strings.Compare(a.Ref, b.Ref)) })
 	return list
 }
 
 // Run implements the command.
-func (c *repoShow) Run(k *kong.Kong) error {
-	return c.one(k.Stdout, proto.RepoShow, c.Repo, func(w io.Writer, s proto.RepoStatus) error { return writeRepo(w, s, time.Now()) })
+func (c *repoShow) Run() error {
+	return c.one(proto.RepoShow, c.Repo, func(w io.Writer, s proto.RepoStatus) { writeRepo(w, s, time.Now()) })
 }
 
 // Run implements the command.
-func (c *repoRestore) Run(k *kong.Kong) error {
-	return c.one(k.Stdout, proto.RepoRestore, c.Repo, func(w io.Writer, s proto.RepoStatus) error {
-		format := "%s is kept until its owner announces it again, or `tendril repo remove` removes it\n"
+func (c *repoRestore) Run() error {
+	return c.one(proto.RepoRestore, c.Repo, func(w io.Writer, s proto.RepoStatus) {
 		if s.State == proto.RepoHosted {
-			format = "%s is hosted: there is nothing to restore\n"
+			fmt.Fprintf(w, "%s is hosted: there is nothing to restore\n", nameRepo(s.Ref))
+		} else {
+			fmt.Fprintf(w, "%s is kept until its owner announces it again, or `tendril repo remove` removes it\n", nameRepo(s.Ref))
 		}
-		_, err := fmt.Fprintf(w, format, shown(s.Ref))
-		return err
 	})
 }
 
 // Run implements the command. What can be removed is, also when something else cannot.
-func (c *repoRemove) Run(k *kong.Kong) (failed error) {
+func (c *repoRemove) Run() (failed error) {
 	asks := !c.Yes && !c.JSON && term.IsTerminal(int(os.Stdin.Fd()))
 	answers := bufio.NewScanner(os.Stdin)
-	for _, name := range c.Repos {
-		if asks {
-			if err := c.confirm(answers, k.Stderr, name); err != nil {
-				failed = errors.Join(failed, err)
-				continue
-			}
+	for _, repo := range c.Repos {
+		if asks && !confirmed(answers, os.Stderr, nameRepo(repo.String())) {
+			failed = errors.Join(failed, fmt.Errorf("%s is not removed", nameRepo(repo.String())))
+			continue
 		}
-		failed = errors.Join(failed, c.one(k.Stdout, proto.RepoRemove, name, func(w io.Writer, s proto.RepoStatus) error {
-			_, err := fmt.Fprintf(w, "%s is removed (references: %d), with what only it needed of the events and of the shared git objects\n", shown(s.Ref), s.References)
-			return err
+		failed = errors.Join(failed, c.one(proto.RepoRemove, repo, func(w io.Writer, s proto.RepoStatus) {
+			fmt.Fprintf(w, "%s is removed (references: %d), with what only it needed of the events and of the shared git objects\n", nameRepo(s.Ref), s.References)
 		}))
 	}
 	return failed
 }
 
-// confirm shows a repository and asks whether to remove it. Of one that is hosted, the worker says
-// why it cannot be.
-func (c *repoRemove) confirm(answers *bufio.Scanner, out io.Writer, name repoName) error {
-	hosted := false
-	err := c.one(out, proto.RepoShow, name, func(w io.Writer, s proto.RepoStatus) error {
-		hosted = s.State == proto.RepoHosted
-		return writeRepo(w, s, time.Now())
-	})
-	if hosted || err != nil {
-		return err
-	}
-	return confirmed(answers, out, name)
-}
-
-// confirmed asks, and gives an error unless the answer is yes.
-func confirmed(answers *bufio.Scanner, out io.Writer, name repoName) error {
-	fmt.Fprint(out, "Remove it now? This cannot be undone. [y/N] ")
-	if !answers.Scan() && answers.Err() != nil {
-		return fmt.Errorf("read the answer: %w", answers.Err())
-	}
-	switch strings.ToLower(strings.TrimSpace(answers.Text())) {
-	case "y", "yes":
-		return nil
-	}
-	return fmt.Errorf("%s is not removed", shown(name.String()))
+// confirmed asks whether to remove a repository.
+func confirmed(answers *bufio.Scanner, out io.Writer, name string) bool {
+	fmt.Fprintf(out, "Remove %s now? This cannot be undone. [y/N] ", printable(name))
+	answers.Scan()
+	answer := strings.ToLower(strings.TrimSpace(answers.Text()))
+	return answer == "y" || answer == "yes"
 }
 
 // one asks for one repository and prints the answer.
-func (c *asks) one(out io.Writer, verb proto.RepoVerb, name repoName, text func(io.Writer, proto.RepoStatus) error) error {
+func (c *asks) one(verb proto.RepoVerb, name repoName, text func(io.Writer, proto.RepoStatus)) error {
 	wait := c.Wait
 	if verb == proto.RepoRemove {
 		wait = removeTime
 	}
-	return c.do("repo", "", wait, func(ctx context.Context, b *bus.Bus) error {
-		answer, err := askRepo(ctx, b, verb, name.RepoRef)
-		if errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("no answer within %s; what was asked for may be done all the same: %w", wait, err)
-		}
+	return c.do("repo", wait, func(r *reader) error {
+		s, err := r.repo(verb, name.RepoRef)
 		if err != nil {
 			return err
 		}
-		return c.print(out, answer, func(w io.Writer) error { return text(w, answer) })
+		return c.print(s, func(w io.Writer) { text(w, s) })
 	})
 }
 
-// shown is how a repository is printed.
-func shown(ref string) string { return printable(nameRepo(ref)) }
-
 // writeRepos writes repositories for people, a line each.
-func writeRepos(w io.Writer, list []proto.RepoStatus, now time.Time) error {
+func writeRepos(w io.Writer, list []proto.RepoStatus, now time.Time) {
 	if len(list) == 0 {
-		_, err := fmt.Fprintln(w, "no repositories")
-		return err
+		fmt.Fprintln(w, "no repositories")
 	}
-	return table(w, "REPOSITORY|STATE|SIZE|REFS|LAST PUSH|SINCE|UNTIL", len(list), func(i int) []any {
-		s := list[i]
+	table(w, "REPOSITORY|STATE|SIZE|REFS|LAST PUSH|SINCE|UNTIL", list, func(s proto.RepoStatus) []any {
 		until := "-"
 		switch s.State {
 		case proto.RepoHeld:
@@ -211,46 +227,35 @@ func writeRepos(w io.Writer, list []proto.RepoStatus, now time.Time) error {
 		case proto.RepoEnded:
 			until = removal(s, now) + ": " + whyEnded(s)
 		}
-		return []any{shown(s.Ref), cmp.Or(string(s.State), "unknown"), humanize.IBytes(uint64(max(s.Bytes, 0))), s.References, clock(s.Changed), clock(s.Since), until}
+		return []any{nameRepo(s.Ref), cmp.Or(s.State, "unknown"), size(s.Bytes), s.References, s.Changed, s.Since, until}
 	})
 }
 
 // writeRepo writes all about one repository for people.
-func writeRepo(w io.Writer, s proto.RepoStatus, now time.Time) error {
-	var b strings.Builder
-	line := func(name, format string, values ...any) {
-		fmt.Fprintf(&b, "%-13s "+format+"\n", append([]any{name}, values...)...)
-	}
-	line("repository", "%s", shown(s.Ref))
-	line("address", "%s", printable(s.Ref))
+func writeRepo(w io.Writer, s proto.RepoStatus, now time.Time) {
+	state := "not hosted: " + whyEnded(s) + "; removed: " + removal(s, now)
 	switch s.State {
 	case proto.RepoHosted:
-		line("state", "hosted")
+		state = "hosted"
 	case proto.RepoHeld:
-		line("state", "held: it waits for git data until %s", clock(s.Until))
-	default:
-		line("state", "not hosted: %s", whyEnded(s))
-		line("since", "%s", clock(s.Since))
-		line("removed", "%s", removal(s, now))
+		state = "held: it waits for git data until " + clock(s.Until)
 	}
-	if s.Announcement != "" {
-		line("announcement", "%s", printable(s.Announcement))
+	var beside []string
+	for _, ref := range s.Beside {
+		beside = append(beside, nameRepo(ref))
 	}
-	if s.Damage == "" {
-		line("references", "%d", s.References)
-	} else {
-		line("references", "cannot be read: %s", printable(s.Damage))
-	}
-	if !s.Changed.IsZero() {
-		line("last push", "%s", clock(s.Changed))
-	}
-	line("git objects", "%s", humanize.IBytes(uint64(max(s.Bytes, 0))))
-	line("events", "%d name it; %d states of the identifier", s.Events, s.States)
-	for _, other := range s.Beside {
-		line("beside it", "%s", shown(other))
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	table(w, "", [][]any{
+		{"repository", nameRepo(s.Ref)},
+		{"address", s.Ref},
+		{"state", state},
+		{"since", s.Since},
+		{"announcement", cmp.Or(s.Announcement, "-")},
+		{"references", cmp.Or(s.Damage, fmt.Sprint(s.References))},
+		{"last push", s.Changed},
+		{"git objects", size(s.Bytes)},
+		{"events", fmt.Sprintf("%d name it; %d states of the identifier", s.Events, s.States)},
+		{"beside it", cmp.Or(strings.Join(beside, ", "), "-")},
+	}, func(line []any) []any { return line })
 }
 
 func whyEnded(s proto.RepoStatus) string {
@@ -261,10 +266,8 @@ func whyEnded(s proto.RepoStatus) string {
 		return "banned by an operator"
 	case "moved":
 		return "its owner's announcement does not list this service"
-	case "":
-		return "it is not announced, and the log does not say that its owner gave it up"
 	}
-	return printable(s.Reason)
+	return cmp.Or(s.Reason, "it is not announced, and the log does not say that its owner gave it up")
 }
 
 // removal says when a repository is removed.

@@ -4,25 +4,19 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/dustin/go-humanize"
-	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/term"
 
 	"tendril.dev/lib/bans"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
-	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
 	"tendril.dev/services/relayconn/session"
@@ -43,90 +37,62 @@ type shows struct {
 
 // Run implements the command.
 func (s *shows) Run() error {
-	return s.do("status", "", 0, func(ctx context.Context, b *bus.Bus) error {
-		for {
-			err := s.look(ctx, b)
-			if !s.Watch {
+	if !s.Watch {
+		return s.do("status", s.Wait, func(r *reader) error {
+			report, err := look(r)
+			if err != nil {
 				return err
 			}
-			if err != nil && ctx.Err() == nil {
+			return s.print(report, report.write)
+		})
+	}
+	return s.do("status", 0, func(r *reader) error {
+		for r.ctx.Err() == nil {
+			report, err := look(&reader{Bus: r.Bus, ctx: r.ctx})
+			switch {
+			case err != nil:
 				fmt.Fprintf(os.Stderr, "tendril: %v\n", err)
+			case s.JSON:
+				json.NewEncoder(os.Stdout).Encode(report)
+			default:
+				if term.IsTerminal(int(os.Stdout.Fd())) {
+					fmt.Print("\x1b[H\x1b[2J")
+				}
+				report.write(os.Stdout)
 			}
-			select {
-			case <-time.After(againAfter):
-			case <-ctx.Done():
-				return nil
-			}
+			time.Sleep(againAfter)
 		}
+		return nil
 	})
 }
 
-// look prints a report.
-func (s *shows) look(ctx context.Context, b *bus.Bus) error {
-	ctx, cancel := context.WithTimeout(ctx, s.Wait)
-	defer cancel()
-	r, err := look(ctx, b)
-	switch {
-	case err != nil:
-		return s.unanswered(err)
-	case s.JSON && s.Watch:
-		return json.NewEncoder(os.Stdout).Encode(r)
-	case s.Watch && term.IsTerminal(int(os.Stdout.Fd())):
-		fmt.Print("\x1b[H\x1b[2J")
-	}
-	return s.print(os.Stdout, r, r.write)
-}
-
-// report is the state of a system as its bus tells it. Its JSON is for machines; names stay.
+// report is the state of a system as its bus tells it.
 type report struct {
-	At        time.Time         `json:"at"`
-	URL       string            `json:"nats"`
-	Version   string            `json:"nats_version"`
-	Processes []proto.Progress  `json:"processes"`
-	Ends      map[string]uint64 `json:"last_sequences"` // of the streams that processes read
-	Bans      int               `json:"bans"`           // of operators; not those of settings
-	Log       logState          `json:"log"`
-	Held      heldState         `json:"held"`
-	Lanes     []laneState       `json:"candidates"`
-	Shards    []shardsOf        `json:"shards"`
-	Relays    []relayRow        `json:"relays"`
+	At        time.Time              `json:"at"`
+	URL       string                 `json:"nats"`
+	Version   string                 `json:"nats_version"`
+	Processes []proto.Progress       `json:"processes"`
+	Streams   map[string]streamState `json:"streams"`
+	Writer    proto.WriterMark       `json:"writer"` // who began last to write, by the writer's clock
+	Bans      int                    `json:"bans"`   // of operators; not those of settings
+	Held      heldState              `json:"held"`
+	Shards    map[string]int         `json:"shards"` // how many, by worker
+	Relays    []relayRow             `json:"relays"`
 }
 
-// logState is the log of accepted events, and who writes it.
-type logState struct {
-	Messages    uint64    `json:"messages"` // events, and the writer's mark
-	LastSeq     uint64    `json:"last_sequence"`
-	Bytes       uint64    `json:"bytes"`
-	Writer      string    `json:"writer,omitempty"`      // who began last to write; empty: none yet
-	WriterSince time.Time `json:"writer_since,omitzero"` // by the writer's clock
-	Rejected    uint64    `json:"rejected_ids"`          // how many rejected events are remembered
+// streamState is what a stream has.
+type streamState struct {
+	Messages uint64 `json:"messages"`
+	Last     uint64 `json:"last_sequence"`
+	Bytes    uint64 `json:"bytes"`
 }
 
 // heldState is the events in purgatory.
 type heldState struct {
-	Events  int            `json:"events"`
-	Phases  map[string]int `json:"phases"` // waiting, silent, vouched
-	Kinds   map[int]int    `json:"kinds"`
-	Hunts   int            `json:"hunts"` // identifiers with events that wait
-	Oldest  time.Time      `json:"oldest,omitzero"`
-	Expires time.Time      `json:"next_expiry,omitzero"`
-}
-
-// laneState is one of the queues of candidates.
-type laneState struct {
-	Name     string `json:"lane"`
-	Queued   uint64 `json:"queued"`   // packs of candidates, those with the writer included
-	Deciding int    `json:"deciding"` // with the writer
-	Bytes    uint64 `json:"bytes"`
-	MaxBytes int64  `json:"max_bytes"`
-}
-
-// shardsOf is what one worker holds of the shards of identifiers; without a name, what none does.
-type shardsOf struct {
-	Worker string `json:"worker,omitempty"`
-	Shards int    `json:"shards"`
-	Held   int    `json:"held"`  // events that wait for git data
-	Hunts  int    `json:"hunts"` // identifiers whose git data is awaited or hunted
+	Events int            `json:"events"`
+	By     map[string]int `json:"by"`    // phase and kind, in words
+	Hunts  int            `json:"hunts"` // identifiers with events that wait
+	Oldest time.Time      `json:"oldest,omitzero"`
 }
 
 // relayRow is another relay that is synced from.
@@ -138,23 +104,42 @@ type relayRow struct {
 	proto.RelayState
 }
 
+// none stands for the worker of what no worker holds.
+const none = "none"
+
 // look looks at a system. It takes as long as every process needs to tell how it stands.
-func look(ctx context.Context, b *bus.Bus) (report, error) {
-	progress, err := b.Conn.SubscribeSync(proto.SubjectProgress)
+func look(r *reader) (*report, error) {
+	progress, err := r.Conn.SubscribeSync(proto.SubjectProgress)
 	if err != nil {
-		return report{}, fmt.Errorf("hear how processes stand: %w", err)
+		return nil, err
 	}
 	defer progress.Unsubscribe()
-	hearing, cancel := context.WithTimeout(ctx, tellEvery)
+	hearing, cancel := context.WithTimeout(r.ctx, tellEvery)
 	defer cancel()
-	r := report{At: time.Now().UTC(), URL: bus.Redacted(b.Conn.ConnectedUrl()), Version: b.Conn.ConnectedServerVersion(), Ends: map[string]uint64{}}
-	for _, read := range []func(context.Context, *bus.Bus) error{r.readLog, r.readLanes, r.readBuckets} {
-		if err := read(ctx, b); err != nil {
-			return report{}, err
-		}
+	all := &report{
+		At: time.Now().UTC(), URL: bus.Redacted(r.Conn.ConnectedUrl()), Version: r.Conn.ConnectedServerVersion(),
+		Streams: map[string]streamState{}, Shards: map[string]int{},
 	}
+	streams := r.JS.ListStreams(r.ctx)
+	for info := range streams.Info() {
+		all.Streams[info.Config.Name] = streamState{info.State.Msgs, info.State.LastSeq, info.State.Bytes}
+	}
+	banned, err := bans.Open(r.ctx, r.JS, config.Policy{}, discard)
+	if err != nil || streams.Err() != nil {
+		return nil, fmt.Errorf("look at the bus: %w", cmp.Or(err, streams.Err()))
+	}
+	all.Bans = len(slices.Collect(banned.All()))
+	if m, found := r.last(proto.StreamEvents, proto.SubjectEventsMark); found {
+		r.err = json.Unmarshal(m.Data, &all.Writer)
+	}
+	holders := r.holders()
+	for shard := range proto.Shards {
+		worker := holders[proto.ClaimKey(proto.GroupShards, proto.ShardName(shard))]
+		all.Shards[cmp.Or(worker, none)]++
+	}
+	all.Relays, all.Held = r.relays(holders), sumHeld(bucket[proto.Held](r, proto.BucketHeld))
 	told := map[string]proto.Progress{}
-	for {
+	for r.err == nil {
 		m, err := progress.NextMsgWithContext(hearing)
 		if err != nil {
 			break // all have told, or the connection is lost
@@ -164,311 +149,108 @@ func look(ctx context.Context, b *bus.Bus) (report, error) {
 			told[p.Process] = p
 		}
 	}
-	r.Processes = []proto.Progress{}
-	for _, name := range slices.Sorted(maps.Keys(told)) {
-		r.Processes = append(r.Processes, told[name])
-		for _, read := range told[name].Read {
-			if _, asked := r.Ends[read.Stream]; !asked {
-				r.Ends[read.Stream], _ = bus.LastSeq(ctx, b.JS, read.Stream) // of no stream it is 0
-			}
-		}
-	}
-	return r, ctx.Err()
+	all.Processes = slices.SortedFunc(maps.Values(told), func(a, b proto.Progress) int { return strings.Compare(a.Process, b.Process) })
+	return all, r.err
 }
 
-func (r *report) readLog(ctx context.Context, b *bus.Bus) error {
-	_, log, err := find(ctx, b, proto.StreamEvents)
-	if err != nil {
-		return err
-	}
-	_, rejected, err := find(ctx, b, proto.StreamRejected)
-	if err != nil {
-		return err
-	}
-	r.Log = logState{Messages: log.State.Msgs, LastSeq: log.State.LastSeq, Bytes: log.State.Bytes, Rejected: rejected.State.Msgs}
-	m, found, err := bus.Last(ctx, b.JS, proto.StreamEvents, proto.SubjectEventsMark)
-	if err != nil {
-		return fmt.Errorf("read the writer's mark: %w", err)
-	}
-	var mark proto.WriterMark
-	if found && json.Unmarshal(m.Data, &mark) == nil {
-		r.Log.Writer, r.Log.WriterSince = mark.Writer, mark.At
-	}
-	return nil
-}
-
-func (r *report) readLanes(ctx context.Context, b *bus.Bus) error {
-	for _, lane := range []struct{ name, stream, consumer string }{
-		{"user", proto.StreamUser, proto.ConsumerUser},
-		{"release", proto.StreamRelease, proto.ConsumerRelease},
-		{"live", proto.StreamLive, proto.ConsumerLive},
-		{"sync", proto.StreamSync, proto.ConsumerSync},
-	} {
-		stream, info, err := find(ctx, b, lane.stream)
-		if err != nil {
-			return err
-		}
-		consumer, err := stream.Consumer(ctx, lane.consumer)
-		if err != nil {
-			return fmt.Errorf("look at consumer %s: %w", lane.consumer, err)
-		}
-		r.Lanes = append(r.Lanes, laneState{lane.name, info.State.Msgs, consumer.CachedInfo().NumAckPending, info.State.Bytes, info.Config.MaxBytes})
-	}
-	return nil
-}
-
-// find looks at a stream as it is now.
-func find(ctx context.Context, b *bus.Bus, name string) (jetstream.Stream, *jetstream.StreamInfo, error) {
-	stream, err := b.JS.Stream(ctx, name)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, nil, errNoStreams(b)
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("look at stream %s: %w", name, err)
-	}
-	return stream, stream.CachedInfo(), nil
-}
-
-func (r *report) readBuckets(ctx context.Context, b *bus.Bus) error {
-	c := claims{}
-	states, events := map[string]proto.RelayState{}, map[string]heldEvent{}
-	err := errors.Join(bucket(ctx, b, proto.BucketClaims, &c.held), bucket(ctx, b, proto.BucketWorkers, &c.workers),
-		bucket(ctx, b, proto.BucketRelays, &states), bucket(ctx, b, proto.BucketHeld, &events))
-	if err == nil {
-		r.Relays = relays(states, c)
-		r.Held, r.Shards = sumHeld(events, c)
-	}
-	banned, failed := bans.Open(ctx, b.JS, config.Policy{}, slog.New(slog.DiscardHandler))
-	if failed == nil {
-		r.Bans = len(slices.Collect(banned.All()))
-	}
-	return errors.Join(err, failed)
-}
-
-// bucket reads the values of a bucket, by key, or of the keys that subjects with wildcards name. A
-// value that cannot be read is left out.
-func bucket[T any](ctx context.Context, b *bus.Bus, name string, all *map[string]T, keys ...string) error {
-	*all = map[string]T{}
-	reading := bus.Reading{Stream: proto.KVStream(name)}
-	if _, _, err := find(ctx, b, reading.Stream); err != nil {
-		return err
-	}
-	for _, key := range keys {
-		reading.Filters = append(reading.Filters, proto.KVSubject(name, key))
-	}
-	err := bus.Read(ctx, b.JS, reading, func(m bus.Message) {
-		key := strings.TrimPrefix(m.Subject, proto.KVSubject(name, ""))
-		var value T
-		if m.Deletes() {
-			delete(*all, key)
-		} else if json.Unmarshal(m.Data, &value) == nil {
-			(*all)[key] = value
-		}
-	})
-	if err != nil {
-		return fmt.Errorf("read bucket %s: %w", name, err)
-	}
-	return nil
-}
-
-// claims are who holds what, and who is at work, by key.
-type claims struct {
-	held    map[string]proto.Claim
-	workers map[string]proto.Worker
-}
-
-// holder is the worker at work that holds a name of a group; empty if there is none.
-func (c claims) holder(group, name string) string {
-	claim, ok := c.held[proto.ClaimKey(group, name)]
-	if _, works := c.workers[proto.ClaimKey(group, claim.Worker)]; !ok || !works {
-		return ""
-	}
-	return claim.Worker
-}
-
-// relays returns every relay of which the bus knows something, by name.
-func relays(states map[string]proto.RelayState, c claims) []relayRow {
-	for key := range c.held {
-		group, token, _ := proto.ParseClaimKey(key)
-		if _, known := states[token]; !known && group == proto.GroupRelays && c.holder(group, token) != "" {
-			states[token] = proto.RelayState{Connection: int(session.Disconnected), Health: int(health.Disconnected)}
-		}
-	}
-	all := make([]relayRow, 0, len(states))
-	for token, s := range states {
-		name, err := proto.DecodeRelay(token)
-		if err != nil {
-			name = token
-		}
-		state := "unknown"
-		if s.Connection >= int(session.Disconnected) && s.Connection <= int(session.Incomplete) {
-			state = session.Connection(s.Connection).String()
-		}
-		all = append(all, relayRow{name, state, health.State(s.Health).String(), c.holder(proto.GroupRelays, token), s})
+// relays are the relays of which the bus knows something, or those of the keys, by name.
+func (r *reader) relays(holders map[string]string, keys ...string) []relayRow {
+	all := []relayRow{}
+	for key, s := range bucket[proto.RelayState](r, proto.BucketRelays, keys...) {
+		name, _ := proto.DecodeRelay(key)
+		worker := holders[proto.ClaimKey(proto.GroupRelays, key)]
+		all = append(all, relayRow{name, session.Connection(s.Connection).String(), health.State(s.Health).String(), worker, s})
 	}
 	slices.SortFunc(all, func(a, b relayRow) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
 
-// heldEvent is a [proto.Held] without the event itself.
-type heldEvent struct {
-	Phase     proto.Phase `json:"phase"`
-	HeldAt    time.Time   `json:"held_at"`
-	ExpiresAt time.Time   `json:"expires_at"`
-}
-
-// sumHeld adds up what is held, in all and by worker. events are by key of the bucket.
-func sumHeld(events map[string]heldEvent, c claims) (heldState, []shardsOf) {
-	sum := heldState{Phases: map[string]int{}, Kinds: map[int]int{}}
-	workers := map[string]*shardsOf{}
-	var shards [proto.Shards]*shardsOf
-	for i := range shards {
-		worker := c.holder(proto.GroupShards, proto.ShardName(i))
-		if workers[worker] == nil {
-			workers[worker] = &shardsOf{Worker: worker}
-		}
-		workers[worker].Shards++
-		shards[i] = workers[worker]
-	}
-	hunts := map[string]bool{}
-	for key, h := range events {
-		named, err := proto.ParseHeldKey(key)
-		if err != nil {
+// sumHeld adds up what is held.
+func sumHeld(events map[string]proto.Held) heldState {
+	sum, hunts := heldState{By: map[string]int{}}, map[string]bool{}
+	for _, h := range events {
+		if h.Event == nil {
 			continue // the writer's mark
 		}
-		shard := shards[proto.ShardOf(named.Identifier)]
-		shard.Held++
 		sum.Events++
-		sum.Phases[string(h.Phase)]++
-		sum.Kinds[named.Kind]++
+		sum.By[string(h.Phase)+" "+kindName(h.Event.Kind)]++
 		if sum.Oldest.IsZero() || h.HeldAt.Before(sum.Oldest) {
 			sum.Oldest = h.HeldAt
 		}
-		if sum.Expires.IsZero() || h.ExpiresAt.Before(sum.Expires) {
-			sum.Expires = h.ExpiresAt
-		}
-		// In the other phases an event is only kept.
-		if h.Phase == proto.PhaseWaiting && !hunts[named.Identifier] {
-			hunts[named.Identifier] = true
-			shard.Hunts++
+		if h.Phase == proto.PhaseWaiting { // in the other phases an event is only kept
+			hunts[h.Identifier] = true
 		}
 	}
 	sum.Hunts = len(hunts)
-	all := []shardsOf{}
-	for _, worker := range slices.SortedFunc(maps.Keys(workers), func(a, b string) int { return cmp.Compare(cmp.Or(a, "\xff"), cmp.Or(b, "\xff")) }) {
-		all = append(all, *workers[worker])
-	}
-	return sum, all
-}
-
-// kindNames are the kinds that wait for git data.
-var kindNames = map[int]string{
-	nostr.KindAnnouncement: "announcements", nostr.KindState: "states",
-	nostr.KindPR: "pull requests", nostr.KindPRUpdate: "updates of pull requests",
+	return sum
 }
 
 // write writes a report for people.
-func (r report) write(w io.Writer) error {
-	line := func(name, format string, values ...any) {
-		fmt.Fprintf(w, "%-13s "+format+"\n", append([]any{name}, values...)...)
-	}
-	r.writeProcesses(line)
-	line("NATS", "%s, version %s", printable(r.URL), printable(r.Version))
-	most, writer := "", "no writer yet"
+func (r *report) write(w io.Writer) {
+	table(w, "", r.summary(), func(line []string) []any { return []any{line[0], line[1]} })
+	table(w, "\nLANE|QUEUED|BYTES", []string{proto.StreamUser, proto.StreamRelease, proto.StreamLive, proto.StreamSync}, func(name string) []any {
+		lane := r.Streams[name]
+		return []any{strings.ToLower(name[strings.LastIndex(name, "_")+1:]), lane.Messages, size(lane.Bytes)}
+	})
+	var reads [][]any
 	for _, p := range r.Processes {
-		if n := p.Counts["log_max_bytes"]; n > 0 {
-			most = " of at most " + humanize.IBytes(uint64(n))
+		for _, read := range p.Read {
+			last := r.Streams[read.Stream].Last
+			reads = append(reads, []any{p.Process, read.Name, read.Stream, read.Seq, last, max(last, read.Seq) - read.Seq})
 		}
 	}
-	if r.Log.Writer != "" {
-		writer = fmt.Sprintf("writer %s, for %s", printable(r.Log.Writer), ago(r.At, r.Log.WriterSince))
-	}
-	line("log", "%d messages (%s%s), last sequence %d; %s", r.Log.Messages, humanize.IBytes(r.Log.Bytes), most, r.Log.LastSeq, writer)
-	line("rejected", "%d ids remembered", r.Log.Rejected)
-	line("held", "%s", r.Held.line(r.At))
-	type read struct {
-		process string
-		proto.Reading
-	}
-	var reads []read
-	for _, p := range r.Processes {
-		for _, reading := range p.Read {
-			reads = append(reads, read{p.Process, reading})
+	table(w, "\nPROCESS|KEEPS|OF|HAS READ|LAST|BEHIND", reads, func(row []any) []any { return row })
+	table(w, "\nSHARDS HELD BY|SHARDS", slices.Sorted(maps.Keys(r.Shards)), func(worker string) []any { return []any{worker, r.Shards[worker]} })
+	table(w, "\nRELAY|STATE|HEALTH|WORKER|REPOSITORIES|ROOTS|OPEN|COMPLETE UNTIL|LAST ERROR", r.Relays, func(l relayRow) []any {
+		trouble := "-"
+		if l.Failures > 0 { // the row names the relay, so its error need not
+			trouble = fmt.Sprintf("%d × %s", l.Failures, clip(strings.TrimPrefix(l.LastError, "open WebSocket to "+l.URL+": ")))
 		}
-	}
-	return errors.Join(
-		table(w, "\nLANE|QUEUED|WITH THE WRITER|BYTES|OF", len(r.Lanes), func(i int) []any {
-			l := r.Lanes[i]
-			return []any{l.Name, l.Queued, l.Deciding, humanize.IBytes(l.Bytes), humanize.IBytes(uint64(max(l.MaxBytes, 0)))}
-		}),
-		table(w, "\nPROCESS|KEEPS|OF|HAS READ|LAST|BEHIND", len(reads), func(i int) []any {
-			l, end := reads[i], r.Ends[reads[i].Stream]
-			return []any{printable(l.process), printable(l.Name), printable(l.Stream), l.Seq, end, max(end, l.Seq) - l.Seq}
-		}),
-		table(w, "\nSHARDS HELD BY|SHARDS|HELD EVENTS|HUNTS", len(r.Shards), func(i int) []any {
-			s := r.Shards[i]
-			return []any{orNone(s.Worker), s.Shards, s.Held, s.Hunts}
-		}),
-		table(w, "\nRELAY|STATE|HEALTH|WORKER|REPOSITORIES|ROOTS|OPEN|COMPLETE UNTIL|LAST ERROR", len(r.Relays), func(i int) []any {
-			l := r.Relays[i]
-			return []any{printable(l.Name), l.State, l.Health, orNone(l.Worker), l.Repos, l.Roots, l.Subscriptions, clock(l.CompleteUntil), l.trouble()}
-		}))
+		return []any{l.Name, l.State, l.Health, cmp.Or(l.Worker, none), l.Repos, l.Roots, l.Subscriptions, l.CompleteUntil, trouble}
+	})
 }
 
-// writeProcesses writes what the processes tell of themselves.
-func (r report) writeProcesses(line func(name, format string, values ...any)) {
+// summary is what is told of the whole, a name and a text a line, each line once.
+func (r *report) summary() (lines [][]string) {
 	said := map[string]bool{}
-	once := func(name, text string) {
+	line := func(name, format string, values ...any) {
+		text := fmt.Sprintf(format, values...)
 		if !said[name+text] {
 			said[name+text] = true
-			line(name, "%s", printable(text))
+			lines = append(lines, []string{name, text})
 		}
 	}
+	counts, most := map[string]int64{}, int64(0)
 	for _, p := range r.Processes {
-		once("domain", p.Domain)
-		once("tendril", fmt.Sprintf("%s: version %s, up for %s", p.Process, p.Version, ago(r.At, p.Started)))
+		line("domain", "%s", p.Domain)
+		line("tendril", "%s: version %s, up for %s", p.Process, p.Version, ago(r.At, p.Started))
 		for _, d := range p.Disks {
-			once("disk", fmt.Sprintf("%s: %s free of %s", d.Folder, humanize.IBytes(uint64(d.Free)), humanize.IBytes(uint64(d.Bytes))))
+			line("disk", "%s: %s free of %s", d.Folder, size(d.Free), size(d.Bytes))
 		}
 		for _, name := range slices.Sorted(maps.Keys(p.Troubles)) {
-			once("trouble", p.Process+": "+name+": "+p.Troubles[name])
+			line("trouble", "%s: %s: %s", p.Process, name, p.Troubles[name])
 		}
+		for name, n := range p.Counts {
+			counts[name] += n
+		}
+		most = max(most, p.Counts["log_max_bytes"])
 	}
-	line("repositories", "%d hosted, %d held, %d ended", r.sum("repositories_hosted"), r.sum("repositories_held"), r.sum("repositories_ended"))
-	line("clients", "%d connections", r.sum("clients"))
+	line("repositories", "%d hosted, %d held, %d ended", counts["repositories_hosted"], counts["repositories_held"], counts["repositories_ended"])
+	line("clients", "%d connections", counts["clients"])
 	line("bans", "%d", r.Bans)
+	line("NATS", "%s, version %s", r.URL, r.Version)
+	log := r.Streams[proto.StreamEvents]
+	line("log", "%d messages (%s of at most %s), last sequence %d; writer %s, for %s", log.Messages, size(log.Bytes), size(most), log.Last,
+		cmp.Or(r.Writer.Writer, none), ago(r.At, r.Writer.At))
+	line("rejected", "%d ids remembered", r.Streams[proto.StreamRejected].Messages)
+	if r.Held.Events == 0 {
+		line("held", "no events")
+		return lines
+	}
+	var by []string
+	for _, what := range slices.Sorted(maps.Keys(r.Held.By)) {
+		by = append(by, fmt.Sprintf("%d %s", r.Held.By[what], what))
+	}
+	line("held", "%d events (%s), the oldest for %s; hunts for %d identifiers", r.Held.Events, strings.Join(by, ", "), ago(r.At, r.Held.Oldest), r.Held.Hunts)
+	return lines
 }
-
-// sum adds up what processes count.
-func (r report) sum(name string) (n int64) {
-	for _, p := range r.Processes {
-		n += p.Counts[name]
-	}
-	return n
-}
-
-// line is what is held, in one line.
-func (h heldState) line(now time.Time) string {
-	if h.Events == 0 {
-		return "no events"
-	}
-	var parts []string
-	for _, phase := range slices.Sorted(maps.Keys(h.Phases)) {
-		parts = append(parts, fmt.Sprintf("%d %s", h.Phases[phase], printable(phase)))
-	}
-	for _, kind := range slices.Sorted(maps.Keys(h.Kinds)) {
-		parts = append(parts, fmt.Sprintf("%d %s", h.Kinds[kind], cmp.Or(kindNames[kind], "of kind "+strconv.Itoa(kind))))
-	}
-	return fmt.Sprintf("%d events (%s), the oldest for %s; hunts for %d identifiers", h.Events, strings.Join(parts, ", "), ago(now, h.Oldest), h.Hunts)
-}
-
-// trouble is why a relay is not connected, cut short.
-func (l relayRow) trouble() string {
-	if l.Failures == 0 {
-		return "-"
-	}
-	// The row names the relay, so its error need not.
-	return fmt.Sprintf("%d × %s", l.Failures, clip(printable(strings.TrimPrefix(l.LastError, "open WebSocket to "+l.URL+": "))))
-}
-
-func orNone(worker string) string { return cmp.Or(printable(worker), "none") }

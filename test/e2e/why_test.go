@@ -41,7 +41,7 @@ func TestWhy(t *testing.T) {
 		})
 	}
 	name, page := owner.Npub+"/tree", p.URL+"/"+owner.Npub+"/tree.git"
-	tells(state.ID, "held (waiting): kind 30618", "from "+relay.URL, "misses "+commit, clone+": ", "→ push commit "+commit)
+	tells(state.ID, "held (waiting): event "+state.ID, "from "+relay.URL, "misses "+commit, clone+": ", "→ push commit "+commit)
 	tells(name, "held (waiting): event "+announcement.ID, strings.TrimPrefix(relay.URL, "ws://")+" is asked for it", " is held: 0 references")
 	tells(refusing, "failures in a row; the last answer: ", "→ the relay answers: ", "connection refused")
 	tells("wss://nowhere.example", "it is not synced from")

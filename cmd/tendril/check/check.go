@@ -3,19 +3,22 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"time"
+	"runtime"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
 )
@@ -29,15 +32,12 @@ type System struct {
 	Store *repository.Store
 	// Indexes are folders of indexes that no process has open, each locked by the caller.
 	Indexes []string
-	// Running: services work on it meanwhile. What differs is looked at again, and nothing is
-	// mended.
+	// Running: services work on it meanwhile. What differs is looked at again.
 	Running bool
 	// IgnoreDeletions is NGIT_DELETION_REQUEST_DISRESPECTOR, which the indexes were made under.
 	IgnoreDeletions bool
 	// Temp is where an index of the log and copies of the others are made.
 	Temp string
-	// Repair: mend what can be mended.
-	Repair bool
 	// WithoutFsck: git does not look through the objects.
 	WithoutFsck bool
 	Progress    func(step string, done, of int)
@@ -47,68 +47,41 @@ var discard = slog.New(slog.DiscardHandler)
 
 type checker struct {
 	System
-	report   *Report
+	*Report
 	truth    *eventdb.DB // made of the log just now
 	holdings *held.Set
 }
 
 // Run checks a system. An error says why it could not be checked to its end; the report has what
 // was found until then.
-func Run(ctx context.Context, s System) (*Report, error) {
-	c := &checker{System: s, report: &Report{Findings: []Finding{}, Notes: []string{}}, holdings: held.NewSet(s.Bus.JS, discard, nil)}
-	defer c.report.sort()
+func Run(ctx context.Context, report *Report, s System) error {
+	c := &checker{System: s, Report: report, holdings: held.NewSet(s.Bus.JS, discard, nil)}
+	defer report.sort()
 	temp, err := os.MkdirTemp(s.Temp, ".tendril-check-")
-	if err != nil {
-		return c.report, err
-	}
-	defer os.RemoveAll(temp)
-	if c.truth, err = eventdb.Open(filepath.Join(temp, "log"), eventdb.Options{KeepDeleted: s.IgnoreDeletions}); err != nil {
-		return c.report, err
-	}
-	defer c.truth.Close()
-	if err := c.readLog(ctx); err != nil {
-		return c.report, fmt.Errorf("check the log: %w", err)
-	}
-	for _, dir := range s.Indexes {
-		if err := c.checkIndex(ctx, dir, filepath.Join(temp, "index")); err != nil {
-			return c.report, fmt.Errorf("check %s: %w", filepath.Base(dir), err)
-		}
-	}
-	if err := c.withRepositories(ctx); err != nil {
-		return c.report, fmt.Errorf("check the repositories: %w", err)
-	}
-	return c.report, nil
-}
-
-// readLog makes an index of the log, and looks at its messages meanwhile.
-func (c *checker) readLog(ctx context.Context) error {
-	last, err := bus.LastSeq(ctx, c.Bus.JS, proto.StreamEvents)
 	if err != nil {
 		return err
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return c.follow(ctx, c.truth, last) })
-	group.Go(func() error { return c.checkLog(ctx) })
-	return group.Wait()
-}
-
-// follow brings an index up to a sequence of the log.
-func (c *checker) follow(ctx context.Context, db *eventdb.DB, seq uint64) error {
-	following, stop := context.WithCancel(ctx)
-	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- eventdb.Follow(following, c.Bus.JS, db, discard) }()
-	look := time.NewTicker(5 * time.Millisecond)
-	defer look.Stop()
-	for db.Seq() < seq {
-		select {
-		case err := <-ended:
-			return errors.Join(err, ctx.Err())
-		case <-look.C:
+	defer os.RemoveAll(temp)
+	if c.truth, err = eventdb.Open(filepath.Join(temp, "log"), eventdb.Options{KeepDeleted: s.IgnoreDeletions}); err != nil {
+		return err
+	}
+	defer c.truth.Close()
+	if err := c.readLog(ctx); err != nil {
+		return fmt.Errorf("check the log: %w", err)
+	}
+	for _, dir := range s.Indexes {
+		if err := c.checkIndex(ctx, dir, filepath.Join(temp, "index")); err != nil {
+			return fmt.Errorf("check %s: %w", filepath.Base(dir), err)
 		}
 	}
+	// The repositories are checked while what is accepted and held is followed.
+	ctx, stop := context.WithCancel(ctx)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return eventdb.Follow(ctx, c.Bus.JS, c.truth, discard) })
+	group.Go(func() error { return c.holdings.Run(ctx) })
+	err = c.checkRepositories(ctx)
 	stop()
-	return unasked(<-ended)
+	return errors.Join(err, unasked(group.Wait()))
 }
 
 // unasked is the error of what was asked to end; nil where it says no more than that it did.
@@ -119,15 +92,154 @@ func unasked(err error) error {
 	return err
 }
 
-// withRepositories checks the repositories while it follows what is accepted and held.
-func (c *checker) withRepositories(ctx context.Context) (err error) {
+// readLog makes an index of the log, and looks at its messages meanwhile, on all processors.
+func (c *checker) readLog(ctx context.Context) error {
+	last, err := bus.LastSeq(ctx, c.Bus.JS, proto.StreamEvents)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return c.follow(ctx, c.truth, last) })
+	var looking errgroup.Group
+	looking.SetLimit(runtime.GOMAXPROCS(0))
+	err = bus.Read(ctx, c.Bus.JS, bus.Reading{Stream: proto.StreamEvents}, func(m bus.Message) {
+		c.Progress("events", int(m.Seq), int(max(m.Seq, last)))
+		if m.Subject == proto.SubjectEventsMark {
+			return
+		}
+		if m.Header.Get(proto.HeaderRemoved) == "" {
+			c.Events++
+		}
+		looking.Go(func() error {
+			if err := look(m); err != nil {
+				c.found(Finding{Part: PartLog, What: fmt.Sprintf("message %d, %s", m.Seq, m.Subject), Problem: err.Error()})
+			}
+			return nil
+		})
+	})
+	return errors.Join(err, looking.Wait(), group.Wait())
+}
+
+// look says what is wrong with a message of the log.
+func look(m bus.Message) error {
+	if removed := m.Header.Get(proto.HeaderRemoved); removed != "" {
+		return lookAtRemoval(m, removed)
+	}
+	ev := new(nostr.Event)
+	if err := ev.UnmarshalJSON(m.Data); err != nil {
+		return fmt.Errorf("it is no event: %w", err)
+	}
+	subject := proto.EventSubjectOf(ev).String()
+	switch {
+	case !nostr.IsHex64(ev.ID) || !nostr.IsHex64(ev.PubKey):
+		return errors.New("it is no event: its id or public key is not 64 lower-case hex digits")
+	case subject != m.Subject:
+		return fmt.Errorf("its event belongs at %s", subject)
+	case !nostr.HasID(ev):
+		return errors.New("the id is not that of the event")
+	case !nostr.Signed(ev):
+		return errors.New("the signature is wrong")
+	}
+	return nil
+}
+
+// lookAtRemoval checks a message in the place of an event that has left the log.
+func lookAtRemoval(m bus.Message, removed string) error {
+	subject, err := proto.ParseEventSubject(m.Subject)
+	switch {
+	case !nostr.IsHex64(removed):
+		return errors.New("it removes what is no event")
+	case len(m.Data) > 0:
+		return fmt.Errorf("it removes the event %s, and is not empty", removed)
+	case err == nil && !nostr.IsReplaceableKind(subject.Kind) && !nostr.IsAddressableKind(subject.Kind) && subject.Slot != proto.ShortID(removed):
+		return fmt.Errorf("it removes the event %s, which belongs elsewhere", removed)
+	}
+	return err
+}
+
+// follow brings an index up to a sequence of the log.
+func (c *checker) follow(ctx context.Context, db *eventdb.DB, seq uint64) error {
 	following, stop := context.WithCancel(ctx)
-	var both errgroup.Group
-	both.Go(func() error { return eventdb.Follow(following, c.Bus.JS, c.truth, discard) })
-	both.Go(func() error { return c.holdings.Run(following) })
-	defer func() {
-		stop()
-		err = errors.Join(err, unasked(both.Wait()))
+	ended := make(chan error, 1)
+	go func() {
+		defer stop()
+		ended <- eventdb.Follow(following, c.Bus.JS, db, discard)
 	}()
-	return c.checkRepositories(ctx)
+	for following.Err() == nil && db.WaitFor(following, seq) != nil {
+	}
+	stop()
+	return cmp.Or(unasked(<-ended), ctx.Err())
+}
+
+// checkIndex compares the index in a folder with the log. It opens a copy and brings that up to
+// date, as the process would when it starts; the folder stays as it is.
+func (c *checker) checkIndex(ctx context.Context, dir, temp string) error {
+	c.Report.Indexes++
+	name := filepath.Base(dir)
+	defer os.RemoveAll(temp)
+	if err := os.CopyFS(temp, os.DirFS(dir)); err != nil {
+		return err
+	}
+	problem, err := c.compare(ctx, name, temp)
+	if err != nil || problem == "" {
+		return err
+	}
+	c.found(Finding{
+		Part: PartIndex, What: name, Problem: strings.ReplaceAll(problem, temp, dir),
+		Mend: "it is emptied; the next start makes it from the log", mend: func() error { return empty(dir) },
+	})
+	return nil
+}
+
+// catchUps is how often it is tried to bring two indexes to the same sequence of a log that grows.
+const catchUps = 10
+
+// compare brings an index up to date and says what is wrong with it.
+func (c *checker) compare(ctx context.Context, name, dir string) (problem string, err error) {
+	db, err := eventdb.Open(dir, eventdb.Options{KeepDeleted: c.IgnoreDeletions})
+	if err != nil {
+		return "", err
+	}
+	defer db.Close()
+	if why := db.Rebuilt(); why != nil {
+		return fmt.Sprintf("its files are damaged: %v", why), nil
+	}
+	before := db.Seq()
+	if err := eventdb.Bind(ctx, c.Bus.JS, db, discard); err != nil {
+		return "", err
+	}
+	if db.Seq() < before || before == 0 {
+		c.Note(name + " is empty, or of another log, version or setting: the next start makes it from the log")
+		return "", nil
+	}
+	for try := 0; db.Seq() != c.truth.Seq(); try++ {
+		if try == catchUps {
+			c.Note(name + " was not compared: the log grows too quickly")
+			return "", nil
+		}
+		if err := errors.Join(c.follow(ctx, db, c.truth.Seq()), c.follow(ctx, c.truth, db.Seq())); err != nil {
+			return "", err
+		}
+	}
+	differs, err := db.Compare(ctx, c.truth)
+	switch {
+	case ctx.Err() != nil:
+		return "", ctx.Err()
+	case err != nil:
+		return fmt.Sprintf("its files are damaged: %v", err), nil
+	case differs > 0:
+		return fmt.Sprintf("%d entries are not what the log says", differs), nil
+	}
+	return "", nil
+}
+
+// empty removes the files of an index that the caller has locked. The lock stays.
+func empty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	for _, entry := range entries {
+		if entry.Name() != "LOCK" {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, entry.Name())))
+		}
+	}
+	return err
 }

@@ -116,7 +116,7 @@ func (p *place) makeIndex() {
 	p.Helper()
 	db, err := eventdb.Open(p.index, eventdb.Options{})
 	must(p, err)
-	c := &checker{System: System{Bus: p.bus, Progress: func(string, int, int) {}}, report: &Report{}, truth: db}
+	c := &checker{System: System{Bus: p.bus, Progress: func(string, int, int) {}}, Report: &Report{}, truth: db}
 	must(p, c.readLog(p.Context()))
 	must(p, db.Close())
 }
@@ -128,11 +128,11 @@ func (p *place) check(repair bool) (findings []string, report *Report) {
 	must(p, err)
 	defer unlock()
 	store := p.store(!repair)
-	report, err = Run(p.Context(), System{
+	report = NewReport(repair)
+	must(p, Run(p.Context(), report, System{
 		Bus: p.bus, Rules: repository.Rules{Rules: config.Rules{Home: domain}, Store: store}, Store: store,
-		Indexes: []string{p.index}, Temp: p.TempDir(), Repair: repair, Progress: func(string, int, int) {},
-	})
-	must(p, err)
+		Indexes: []string{p.index}, Temp: p.TempDir(), Progress: func(string, int, int) {},
+	}))
 	for _, f := range report.Findings {
 		findings = append(findings, f.Part+": "+f.Problem)
 	}
@@ -304,7 +304,6 @@ func TestLook(t *testing.T) {
 		"short public key":     {func(ev *nostr.Event) { ev.PubKey = ev.PubKey[:62] }, nil, "64 lower-case hex digits"},
 		"another subject":      {nil, func(m *bus.Message) { m.Subject = "grasp.event.1.x.y" }, "belongs at grasp.event.1621."},
 		"no event":             {nil, func(m *bus.Message) { m.Data = []byte("hello") }, "it is no event"},
-		"a mark":               {nil, func(m *bus.Message) { m.Subject, m.Data = proto.SubjectEventsMark, nil }, ""},
 		"a removal elsewhere":  {nil, removed(strings.Repeat("b", 64), ""), "which belongs elsewhere"},
 		"a removal with data":  {nil, removed(strings.Repeat("b", 64), "{}"), "and is not empty"},
 		"a removal of nothing": {nil, removed("x", ""), "it removes what is no event"},
@@ -334,7 +333,7 @@ func TestWrite(t *testing.T) {
 		want     string
 	}{
 		{nil, "1 event in the log, 0 indexes, 2 repositories were looked at\nnote: n\nclean\n"},
-		{[]Finding{mended}, "disk: x: p (mended: m)\n1 finding, all mended\n"},
+		{[]Finding{mended}, "disk: x: p (mended: m)\n1 finding: 1 mended\n"},
 		{[]Finding{can, failed, mended, {Part: PartLog, What: "message 1", Problem: "it is no event"}},
 			"\nlog: message 1: it is no event\ndisk: x: p (mended: m)\ndisk: y: p (--repair: m)\ndisk: z: p (could not be mended: no room)\n" +
 				"4 findings: 1 mended, 1 can be mended by --repair, 2 only by hand\n"},
@@ -344,7 +343,7 @@ func TestWrite(t *testing.T) {
 		r := &Report{Events: 1, Repositories: 2, Notes: []string{"n"}, Findings: c.findings}
 		r.sort()
 		var out bytes.Buffer
-		if r.Write(&out, false); !strings.Contains(out.String(), c.want) {
+		if r.Write(&out, func(_ int, text string) string { return text }); !strings.Contains(out.String(), c.want) {
 			t.Errorf("no %q in\n%s", c.want, &out)
 		}
 	}

@@ -42,25 +42,34 @@ type Report struct {
 	Findings     []Finding `json:"findings"`
 	Notes        []string  `json:"notes"` // what is no finding: what was not looked at, and why; what is kept
 
-	mu sync.Mutex
+	repair bool
+	mu     sync.Mutex
 }
 
-// found notes a finding, after mending it where that is wanted.
-func (r *Report) found(f Finding, repair bool) {
-	if repair && f.mend != nil {
-		if err := f.mend(); err != nil {
-			f.Failed = err.Error()
-		} else {
-			f.Mended = true
+// NewReport makes an empty report. With repair what is found is mended, where it can be.
+func NewReport(repair bool) *Report {
+	return &Report{Findings: []Finding{}, Notes: []string{}, repair: repair}
+}
+
+// Note notes what is no finding.
+func (r *Report) Note(text string) { r.Notes = append(r.Notes, text) }
+
+// found notes findings, after mending them where that is wanted.
+func (r *Report) found(findings ...Finding) {
+	for _, f := range findings {
+		if r.repair && f.mend != nil {
+			err := f.mend()
+			if f.Mended = err == nil; err != nil {
+				f.Failed = err.Error()
+			}
 		}
+		r.mu.Lock()
+		r.Findings = append(r.Findings, f)
+		r.mu.Unlock()
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.Findings = append(r.Findings, f)
 }
 
 func (r *Report) sort() {
-	slices.Sort(r.Notes)
 	slices.SortFunc(r.Findings, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(slices.Index(parts, a.Part), slices.Index(parts, b.Part)), cmp.Compare(a.What, b.What), cmp.Compare(a.Problem, b.Problem))
 	})
@@ -71,15 +80,9 @@ func (r *Report) Clean() bool {
 	return !slices.ContainsFunc(r.Findings, func(f Finding) bool { return !f.Mended })
 }
 
-// Write tells it to people, in colours where they see them.
-func (r *Report) Write(out io.Writer, colours bool) {
+// Write tells it to people. paint colours a text, where they see colours.
+func (r *Report) Write(out io.Writer, paint func(colour int, text string) string) {
 	const red, green, yellow = 31, 32, 33
-	paint := func(colour int, text string) string {
-		if !colours {
-			return text
-		}
-		return fmt.Sprintf("\x1b[%dm%s\x1b[0m", colour, text)
-	}
 	fmt.Fprintf(out, "%s in the log, %s, %s were looked at\n", Count(r.Events, "event", "events"), Count(r.Indexes, "index", "indexes"),
 		Count(r.Repositories, "repository", "repositories"))
 	for _, note := range r.Notes {
@@ -101,15 +104,20 @@ func (r *Report) Write(out io.Writer, colours bool) {
 		fmt.Fprintf(out, "%s: %s: %s%s\n", paint(colour, f.Part), f.What, f.Problem, mend)
 	}
 	n := len(r.Findings)
-	switch {
-	case n == 0:
+	if n == 0 {
 		fmt.Fprintln(out, paint(green, "clean"))
-	case mended == n:
-		fmt.Fprintf(out, "%s, all mended\n", Count(n, "finding", "findings"))
-	default:
-		text := fmt.Sprintf("%s: %d mended, %d can be mended by --repair, %d only by hand\n", Count(n, "finding", "findings"), mended, mendable, n-mended-mendable)
-		fmt.Fprint(out, strings.NewReplacer(" 0 mended,", "", " 0 can be mended by --repair,", "", ", 0 only by hand", "").Replace(text))
+		return
 	}
+	var of []string
+	for _, c := range []struct {
+		n    int
+		what string
+	}{{mended, "mended"}, {mendable, "can be mended by --repair"}, {n - mended - mendable, "only by hand"}} {
+		if c.n > 0 {
+			of = append(of, fmt.Sprint(c.n, " ", c.what))
+		}
+	}
+	fmt.Fprintf(out, "%s: %s\n", Count(n, "finding", "findings"), strings.Join(of, ", "))
 }
 
 // Count is a number of things, in words: "1 event", "2 events".

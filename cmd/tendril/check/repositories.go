@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,12 +10,14 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
@@ -24,24 +27,23 @@ import (
 
 // checkRepositories compares what is on the disk with what is announced.
 func (c *checker) checkRepositories(ctx context.Context) error {
-	owners := map[string][]string{} // of what is on the disk or served, by identifier
+	all := map[string][]string{} // owners of what is on the disk or served, by identifier
 	for at, err := range c.Store.Places(ctx, nostr.RepoRef{}) {
 		if err != nil {
 			return err
 		}
 		if !at.PRs {
-			owners[at.Identifier] = append(owners[at.Identifier], at.PubKey)
-			c.report.Repositories++
+			all[at.Identifier] = append(all[at.Identifier], at.PubKey)
+			c.Repositories++
 		}
 	}
-	view := c.truth.View()
-	defer view.Close()
-	for ev, err := range view.Query(ctx, nostr.Filter{Kinds: []int{nostr.KindAnnouncement}}) {
-		if err != nil {
-			return err
-		}
-		if a, err := nostr.ParseAnnouncement(ev); err == nil && c.Rules.Keeps(a) && owners[a.Ref.Identifier] == nil {
-			owners[a.Ref.Identifier] = []string{}
+	announcements, err := c.accepted(ctx, nostr.Filter{Kinds: []int{nostr.KindAnnouncement}})
+	if err != nil {
+		return err
+	}
+	for _, ev := range announcements {
+		if a, err := nostr.ParseAnnouncement(ev); err == nil && c.Rules.Keeps(a) && all[a.Ref.Identifier] == nil {
+			all[a.Ref.Identifier] = []string{}
 		}
 	}
 	strange, err := c.Store.Strange()
@@ -49,21 +51,32 @@ func (c *checker) checkRepositories(ctx context.Context) error {
 		return err
 	}
 	for _, name := range strange {
-		c.report.found(Finding{Part: PartDisk, What: name, Problem: "it lies in the git folder, and Tendril did not put it there; move it elsewhere"}, false)
+		c.found(Finding{Part: PartDisk, What: name, Problem: "it lies in the git folder, and Tendril did not put it there; move it elsewhere"})
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	var done atomic.Int64
-	for _, identifier := range slices.Sorted(maps.Keys(owners)) {
+	for name, owners := range all {
 		group.Go(func() error {
-			if err := c.checkIdentifier(ctx, identifier, owners[identifier]); err != nil {
-				return fmt.Errorf("%q: %w", identifier, err)
+			if err := c.checkIdentifier(ctx, name, owners); err != nil {
+				return fmt.Errorf("%q: %w", name, err)
 			}
-			c.Progress("identifiers", int(done.Add(1)), len(owners))
+			c.Progress("identifiers", int(done.Add(1)), len(all))
 			return nil
 		})
 	}
 	return group.Wait()
+}
+
+// accepted are the accepted events of a filter.
+func (c *checker) accepted(ctx context.Context, f nostr.Filter) (all []*nostr.Event, err error) {
+	for ev, err := range query.NewIndex(c.truth, c.Bus).Query(ctx, f) {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, ev)
+	}
+	return all, nil
 }
 
 // Where services work meanwhile, what is not as it should be is looked at again: it may be on its
@@ -84,20 +97,13 @@ type identifier struct {
 // checkIdentifier checks the repositories of an identifier. owners have one on the disk.
 func (c *checker) checkIdentifier(ctx context.Context, name string, owners []string) error {
 	for n := 1; ; n++ {
-		last := !c.Running || n == looks
 		i := &identifier{checker: c, name: name}
-		if err := i.know(ctx); err != nil {
-			return err
-		}
-		err := errors.Join(i.orphans(ctx, owners), i.repositories(ctx))
-		if last && err != nil {
-			return err
-		}
-		if last || err == nil && len(i.findings) == 0 {
-			for _, f := range i.findings {
-				c.report.found(f, c.Repair)
+		err := i.look(ctx, owners)
+		if !c.Running || n == looks || err == nil && len(i.findings) == 0 {
+			if err == nil {
+				c.found(i.findings...)
 			}
-			return nil
+			return err
 		}
 		select {
 		case <-time.After(lookAgain):
@@ -107,8 +113,8 @@ func (c *checker) checkIdentifier(ctx context.Context, name string, owners []str
 	}
 }
 
-// know reads what is accepted and held at this moment.
-func (i *identifier) know(ctx context.Context) error {
+// look compares the repositories with what is accepted and held at this moment.
+func (i *identifier) look(ctx context.Context, owners []string) error {
 	if err := errors.Join(i.holdings.CatchUp(ctx), query.NewIndex(i.truth, i.Bus).CatchUp(ctx)); err != nil {
 		return err
 	}
@@ -116,21 +122,23 @@ func (i *identifier) know(ctx context.Context) error {
 	for _, e := range i.holdings.OfIdentifier(i.name) {
 		holding = append(holding, e.Held)
 	}
-	view := i.truth.View()
-	defer view.Close()
-	var accepted []*nostr.Event
-	for ev, err := range view.Query(ctx, nostr.Filter{Kinds: []int{nostr.KindAnnouncement, nostr.KindState}, Tags: nostr.TagMap{"d": {i.name}}}) {
+	accepted, err := i.accepted(ctx, nostr.Filter{Kinds: []int{nostr.KindAnnouncement, nostr.KindState}, Tags: nostr.TagMap{"d": {i.name}}})
+	if err != nil {
+		return err
+	}
+	i.known = repostate.New(i.name, i.Rules, accepted, holding)
+	for _, owner := range slices.Compact(slices.Sorted(slices.Values(append(i.known.Hosted(), owners...)))) {
+		repo, err := i.Store.Repo(nostr.RepoRef{PubKey: owner, Identifier: i.name})
+		if err == nil && i.known.Hosts(owner) {
+			err = i.hosted(ctx, owner, repo)
+		} else if err == nil && repo.Exists() {
+			err = i.orphan(ctx, repo)
+		}
 		if err != nil {
 			return err
 		}
-		accepted = append(accepted, ev)
 	}
-	i.known = repostate.New(i.name, i.Rules, accepted, holding)
 	return nil
-}
-
-func (i *identifier) repo(owner string) (*repository.Repo, error) {
-	return i.Store.Repo(nostr.RepoRef{PubKey: owner, Identifier: i.name})
 }
 
 // found notes a problem of a repository. mend says in words what do does.
@@ -138,47 +146,28 @@ func (i *identifier) found(part string, repo *repository.Repo, problem, mend str
 	i.findings = append(i.findings, Finding{Part: part, What: repo.Ref().String(), Problem: problem, Mend: mend, mend: do})
 }
 
-// orphans finds repositories on the disk that are not announced, and that purgatory does not keep.
-func (i *identifier) orphans(ctx context.Context, owners []string) error {
-	for _, owner := range owners {
-		repo, err := i.repo(owner)
-		if err != nil {
-			return err
-		}
-		if i.known.Hosts(owner) || !repo.Exists() {
-			continue
-		}
-		has, err := repo.HasObjects()
-		if err != nil {
-			return err
-		}
-		if !has {
-			i.found(PartDisk, repo, "no announcement names this repository, and it is empty", "it is removed", func() error { return repo.Remove(ctx) })
-			continue
-		}
-		kept, err := i.isKept(ctx, repo)
-		if err != nil {
-			return err
-		}
-		if kept {
-			continue
-		}
-		i.found(PartDisk, repo, "no announcement names this repository", "it is moved into "+repository.OrphansFolder, func() error { return putAside(repo) })
+// orphan looks at a repository on the disk that is not announced, unless purgatory keeps it.
+func (i *identifier) orphan(ctx context.Context, repo *repository.Repo) error {
+	has, err := repo.HasObjects()
+	if err != nil {
+		return err
 	}
-	return nil
-}
-
-// isKept reports whether a repository that is not hosted is for purgatory, which keeps it for a while
-// or without an end (`tendril repo list`): its owner once announced it here.
-func (i *identifier) isKept(ctx context.Context, repo *repository.Repo) (bool, error) {
+	if !has {
+		i.found(PartDisk, repo, "no announcement names this repository, and it is empty", "it is removed", func() error { return repo.Remove(ctx) })
+		return nil
+	}
+	// Purgatory keeps it for a while or without an end (`tendril repo list`) if its owner once
+	// announced it here.
 	note, err := repo.Ended()
 	if note != nil || err != nil {
-		return true, err
+		return err
 	}
-	ref := repo.Ref()
-	announcement := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey, Tags: nostr.Tags{{"d", ref.Identifier}}}
-	_, found, err := bus.Last(ctx, i.Bus.JS, proto.StreamEvents, proto.EventSubjectOf(announcement).String())
-	return found, err
+	announcement := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: repo.Ref().PubKey, Tags: nostr.Tags{{"d", i.name}}}
+	_, kept, err := bus.Last(ctx, i.Bus.JS, proto.StreamEvents, proto.EventSubjectOf(announcement).String())
+	if err == nil && !kept {
+		i.found(PartDisk, repo, "no announcement names this repository", "it is moved into "+repository.OrphansFolder, func() error { return putAside(repo) })
+	}
+	return err
 }
 
 // putAside moves a repository out of the way.
@@ -188,8 +177,136 @@ func putAside(repo *repository.Repo) error {
 	if _, err := os.Stat(to); err == nil {
 		return fmt.Errorf("%s is there already: move it away first", to)
 	}
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+	return errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Rename(repo.Path(), to))
+}
+
+// hosted checks a repository that is announced here: its references and its objects.
+func (i *identifier) hosted(ctx context.Context, owner string, repo *repository.Repo) error {
+	served := slices.ContainsFunc(i.known.Announcements, func(a repostate.Announcement) bool { return a.Ref.PubKey == owner && !a.Held })
+	if !repo.Exists() && served {
+		i.found(PartDisk, repo, "it is announced and not on the disk", "it is made; its data must come from a back-up or a clone URL", func() error { return repo.Ensure(ctx) })
+		if i.repair {
+			if err := repo.Ensure(ctx); err != nil { // its references are next
+				return err
+			}
+		}
+	}
+	if !repo.Exists() {
+		return nil
+	}
+	refs, err := repo.Refs()
+	if err != nil {
+		i.found(PartReferences, repo, "they cannot be read: "+err.Error(), "", nil)
+		return ctx.Err()
+	}
+	err = errors.Join(i.states(ctx, owner, repo, refs), i.pullRequests(ctx, repo, refs))
+	if err == nil && !i.WithoutFsck {
+		err = repo.Fsck(ctx)
+	}
+	if failed, ok := errors.AsType[*repository.Error](err); ok && failed.Messages != "" {
+		lines := strings.Split(failed.Messages, "\n")
+		i.found(PartObjects, repo, fmt.Sprintf("git fsck: %s (%d lines)", strings.Join(lines[:min(len(lines), 3)], "; "), len(lines)), "", nil)
+		return nil
+	}
+	return err
+}
+
+// states compares branches and tags with the newest state that is accepted and whose objects are
+// there. A newer one that is held and complete may have been applied already.
+func (i *identifier) states(ctx context.Context, owner string, repo *repository.Repo, refs repository.Refs) error {
+	have, gone := nostr.BranchesAndTags(refs.ByName), false
+	for _, s := range i.known.StatesFor(owner) {
+		missing, err := repo.Missing(ctx, s.Objects())
+		switch {
+		case err != nil:
+			return err
+		case len(missing) == 0 && agrees(s, refs):
+			return nil
+		case s.Held:
+			continue
+		case len(missing) > 0:
+			gone = true
+			i.found(PartObjects, repo, fmt.Sprintf("%d objects are gone that the state %s names, %s first", len(missing), s.Event.ID, missing[0]), "", nil)
+			continue
+		}
+		differs := cmp.Or(repostate.Difference(s.Refs, have), "HEAD or a symbolic reference")
+		i.found(PartReferences, repo, "they are not what the state "+s.Event.ID+" says: "+differs, "they are set", func() error {
+			_, err := repo.SetRefs(ctx, s.Refs, s.Symbolic, s.Head)
+			return err
+		})
+		return nil
+	}
+	if len(have) > 0 && !gone {
+		i.found(PartReferences, repo, "there are branches or tags, and no state event says so: "+repostate.Difference(nil, have), "", nil)
+	}
+	return nil
+}
+
+// agrees reports whether the references are what a state says.
+func agrees(s repostate.State, refs repository.Refs) bool {
+	if !maps.Equal(s.Refs, nostr.BranchesAndTags(refs.ByName)) {
+		return false
+	}
+	for name, branch := range s.Symbolic {
+		if _, born := s.Refs[branch]; born && refs.Symbolic[name] != branch {
+			return false
+		}
+	}
+	_, born := s.Refs[s.Head]
+	return !born || refs.Head == s.Head
+}
+
+// pullRequests compares the references below refs/nostr/ with the events that they are named for.
+func (i *identifier) pullRequests(ctx context.Context, repo *repository.Repo, refs repository.Refs) error {
+	const prefix = "refs/nostr/"
+	tagging, err := i.accepted(ctx, nostr.Filter{Kinds: []int{nostr.KindPR, nostr.KindPRUpdate}, Tags: nostr.TagMap{"a": {repo.Ref().String()}}})
+	if err != nil {
 		return err
 	}
-	return os.Rename(repo.Path(), to)
+	seen := map[string]bool{}
+	for _, ev := range tagging {
+		pr, err := nostr.ParsePullRequest(ev)
+		if err != nil {
+			continue
+		}
+		name := prefix + ev.ID
+		seen[name] = true
+		if refs.ByName[name] == pr.Commit {
+			continue
+		}
+		missing, err := repo.Missing(ctx, []string{pr.Commit})
+		switch {
+		case err != nil:
+			return err
+		case len(missing) == 0:
+			i.found(PartReferences, repo, name+" does not name the commit of its pull request", "it is set", func() error { return repo.SetRef(ctx, name, pr.Commit) })
+		case isOnlyFor(pr, repo.Ref()):
+			i.found(PartObjects, repo, fmt.Sprintf("the commit %s of the pull request %s is gone", pr.Commit, ev.ID), "", nil)
+		}
+	}
+	view := i.truth.View()
+	defer view.Close()
+	for name, id := range refs.ByName {
+		event, is := strings.CutPrefix(name, prefix)
+		if !is || seen[name] {
+			continue
+		}
+		ev, err := view.Event(event)
+		if errors.Is(err, eventdb.ErrNotFound) {
+			continue // it waits for its event, or its event for it
+		}
+		if err != nil {
+			return err
+		}
+		if pr, err := nostr.ParsePullRequest(ev); err != nil || pr.Commit != id {
+			i.found(PartReferences, repo, name+" names a commit that its event does not", "it is removed", func() error { return repo.DeleteRef(ctx, name) })
+		}
+	}
+	return nil
+}
+
+// isOnlyFor reports whether a pull request is for one repository alone. Of others the commit may be
+// elsewhere and on its way.
+func isOnlyFor(pr *nostr.PullRequest, repo nostr.RepoRef) bool {
+	return !pr.Update && !slices.ContainsFunc(pr.Repos, func(ref nostr.RepoRef) bool { return ref != repo })
 }

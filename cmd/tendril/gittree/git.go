@@ -18,13 +18,10 @@ import (
 // Git runs git with a clean environment. It is the name or path of the program.
 type Git string
 
-// says reports whether an error of git has some words.
-func says(err error, words ...string) bool {
-	return err != nil && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(err.Error(), w) })
-}
-
 // NotFound reports whether git says that a server has no such repository.
-func NotFound(err error) bool { return says(err, "fatal: repository '", "' not found") }
+func NotFound(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "fatal: repository '") && strings.Contains(err.Error(), "' not found")
+}
 
 // safe is the configuration of every command: the folders may be another user's, and must not run
 // anything.
@@ -60,9 +57,18 @@ var (
 // run runs a command in a repository and gives what it printed.
 func (g Git) run(ctx context.Context, dir string, args ...string) (string, error) {
 	for try := 1; ; try++ {
-		out, err := g.once(ctx, dir, args...)
-		if try == busyTries || !says(err, "error: 429") && !says(err, "error: 503") {
-			return out, err
+		cmd := exec.CommandContext(ctx, string(g), append(safe[:len(safe):len(safe)], args...)...)
+		cmd.Dir, cmd.Env, cmd.WaitDelay = dir, environment(), 5*time.Second
+		var out, said bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &said
+		err := cmd.Run()
+		if err == nil {
+			return out.String(), nil
+		}
+		text := cmp.Or(oneLine(said.String()), err.Error())
+		busy := strings.Contains(text, "error: 429") || strings.Contains(text, "error: 503")
+		if try == busyTries || !busy {
+			return "", cmp.Or(ctx.Err(), fmt.Errorf("git %s: %s", args[0], text))
 		}
 		select {
 		case <-time.After(busyPause):
@@ -72,26 +78,10 @@ func (g Git) run(ctx context.Context, dir string, args ...string) (string, error
 	}
 }
 
-func (g Git) once(ctx context.Context, dir string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, string(g), append(safe[:len(safe):len(safe)], args...)...)
-	cmd.Dir, cmd.Env, cmd.WaitDelay = dir, environment(), 5*time.Second
-	var out, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &said
-	err := cmd.Run()
-	if ctx.Err() != nil {
-		return "", ctx.Err()
-	}
-	if err != nil {
-		return "", fmt.Errorf("git %s: %s", args[0], cmp.Or(oneLine(said.Bytes()), err.Error()))
-	}
-	return out.String(), nil
-}
-
 // oneLine makes one line of what git, or the server that it asked, has said.
-func oneLine(said []byte) string {
-	text := strings.ToValidUTF8(string(said[max(0, len(said)-maxSaid):]), "?")
+func oneLine(said string) string {
 	var lines []string
-	for line := range strings.FieldsFuncSeq(text, unicode.IsControl) {
+	for line := range strings.FieldsFuncSeq(strings.ToValidUTF8(said[max(0, len(said)-maxSaid):], "?"), unicode.IsControl) {
 		if line = strings.TrimSpace(strings.TrimPrefix(line, "remote: ")); line != "" {
 			lines = append(lines, line)
 		}
@@ -117,16 +107,8 @@ func (g Git) Mirror(ctx context.Context, from, path string) (err error) {
 	}
 	// For a path git starts another git, which gets none of this configuration.
 	const pack = "--upload-pack=git -c 'safe.directory=*' upload-pack"
-	fetch := func(atomic string) error {
-		_, err := g.run(ctx, path, "fetch", atomic, "--quiet", "--force", "--prune", "--no-tags", "--no-write-fetch-head", "--update-head-ok",
-			pack, "--", from, "+refs/*:refs/*")
-		return err
-	}
-	if err = fetch("--atomic"); says(err, "cannot ") {
-		// A branch is where a folder of branches comes: what goes must go first.
-		err = fetch("--no-atomic")
-	}
-	if err != nil {
+	if _, err := g.run(ctx, path, "fetch", "--quiet", "--force", "--prune", "--no-tags", "--no-write-fetch-head", "--update-head-ok",
+		pack, "--", from, "+refs/*:refs/*"); err != nil {
 		return err
 	}
 	listed, err := g.run(ctx, path, "ls-remote", "--symref", pack, "--", from, "HEAD")
@@ -166,13 +148,10 @@ func (g Git) Push(ctx context.Context, from, url string, exact bool, wanted func
 		return 0, err
 	}
 	defer os.RemoveAll(temp)
-	if err := g.initBare(ctx, temp); err != nil {
-		return 0, err
-	}
-	if err := errors.Join(
+	err = errors.Join(g.initBare(ctx, temp),
 		os.WriteFile(filepath.Join(temp, "packed-refs"), []byte(refs.String()), 0o600),
-		os.WriteFile(filepath.Join(temp, "objects", "info", "alternates"), []byte(filepath.Join(from, "objects")+"\n"), 0o600),
-	); err != nil {
+		os.WriteFile(filepath.Join(temp, "objects", "info", "alternates"), []byte(filepath.Join(from, "objects")+"\n"), 0o600))
+	if err != nil {
 		return 0, err
 	}
 	args := []string{"push", "--quiet", "--force", "--atomic"}

@@ -111,14 +111,14 @@ func thread(t *testing.T, comments int) []*nostr.Event {
 }
 
 // run imports a text, and gives what it counts and writes of what is refused.
-func run(t *testing.T, ctx context.Context, o Offerer, push func(context.Context, map[string]bool) error, in io.Reader) (Counts, string, error) {
+func run(t *testing.T, ctx context.Context, offer func(context.Context, candidates.Candidate) error, push func(context.Context, map[string]bool) error, in io.Reader) (Counts, string, error) {
 	t.Helper()
 	m, err := New()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer m.file.Close()
-	m.Offerer, m.Push = o, push
+	m.Offer, m.Push, m.Progress = offer, push, func(string, int, int) {}
 	if err := m.Read(Lines(in)); err != nil {
 		return Counts{}, "", err
 	}
@@ -142,7 +142,7 @@ func TestAnyOrder(t *testing.T) {
 	for name, events := range map[string][]*nostr.Event{"oldest first": events, "newest first": reversed, "shuffled": shuffled} {
 		g := newIngest()
 		g.data = true
-		counts, refused, err := run(t, t.Context(), g, nil, strings.NewReader(file(append(slices.Clone(events), orphan)...)))
+		counts, refused, err := run(t, t.Context(), g.Offer, nil, strings.NewReader(file(append(slices.Clone(events), orphan)...)))
 		if want := (Counts{Lines: 53, Accepted: 52, Refused: 1}); err != nil || counts != want {
 			t.Errorf("%s: %+v, %v, want %+v", name, counts, err, want)
 		}
@@ -154,7 +154,7 @@ func TestAnyOrder(t *testing.T) {
 			t.Errorf("%s: refused are %q, want %q", name, refused, want)
 		}
 		// Once more: everything is known.
-		counts, _, err = run(t, t.Context(), g, nil, strings.NewReader(file(events...)))
+		counts, _, err = run(t, t.Context(), g.Offer, nil, strings.NewReader(file(events...)))
 		if want := (Counts{Lines: 52, Known: 52}); err != nil || counts != want {
 			t.Errorf("%s, again: %+v, %v, want %+v", name, counts, err, want)
 		}
@@ -176,7 +176,7 @@ func TestWhatIsNoEvent(t *testing.T) {
 		`["EVENT",` + strings.ReplaceAll(string(spaced), "\n", " ") + "]", upper,
 	}
 	g := newIngest()
-	counts, refused, err := run(t, t.Context(), g, nil, strings.NewReader(strings.Join(lines, "\n")))
+	counts, refused, err := run(t, t.Context(), g.Offer, nil, strings.NewReader(strings.Join(lines, "\n")))
 	if want := (Counts{Lines: 8, Accepted: 1, Refused: 7, Invalid: 6}); err != nil || counts != want {
 		t.Errorf("%+v, %v, want %+v", counts, err, want)
 	}
@@ -193,7 +193,7 @@ func TestWhatIsNoEvent(t *testing.T) {
 			t.Errorf("refused are\n%swhich lacks %s", refused, want)
 		}
 	}
-	if _, _, err := run(t, t.Context(), g, nil, strings.NewReader("a\nb")); err == nil {
+	if _, _, err := run(t, t.Context(), g.Offer, nil, strings.NewReader("a\nb")); err == nil {
 		t.Error("a file without events is imported")
 	}
 }
@@ -216,7 +216,7 @@ func TestGitDataIsPushedInBetween(t *testing.T) {
 				return nil
 			}
 		}
-		counts, _, err := run(t, t.Context(), g, push, strings.NewReader(file(events...)))
+		counts, _, err := run(t, t.Context(), g.Offer, push, strings.NewReader(file(events...)))
 		if err != nil || counts != want {
 			t.Errorf("with git data %t: %+v, %v, want %+v", withGit, counts, err, want)
 		}
@@ -243,12 +243,12 @@ func TestInterrupt(t *testing.T) {
 			}
 			return nil
 		}
-		counts, _, err := run(t, ctx, g, nil, strings.NewReader(in))
+		counts, _, err := run(t, ctx, g.Offer, nil, strings.NewReader(in))
 		if !errors.Is(err, context.Canceled) || counts.Accepted < at || counts.Accepted+counts.Left != 3000 || counts.Accepted != len(g.accepted) {
 			t.Errorf("interrupted at %d: %+v, %v, and %d are accepted", at, counts, err, len(g.accepted))
 		}
 		g.stop = nil
-		again, _, err := run(t, t.Context(), g, nil, strings.NewReader(in))
+		again, _, err := run(t, t.Context(), g.Offer, nil, strings.NewReader(in))
 		if want := (Counts{Lines: 3000, Accepted: 3000 - counts.Accepted, Known: counts.Accepted}); err != nil || again != want {
 			t.Errorf("again after %d: %+v, %v, want %+v", at, again, err, want)
 		}
@@ -267,26 +267,26 @@ func TestFailures(t *testing.T) {
 	}
 	broken := errors.New("broken")
 	for name, c := range map[string]struct {
-		offerer Offerer
-		in      io.Reader
-		want    Counts
-		err     error
+		offer func(context.Context, candidates.Candidate) error
+		in    io.Reader
+		want  Counts
+		err   error
 	}{
-		"no one decides any more":       {ends, strings.NewReader(in), Counts{Lines: 2, Accepted: 1, Left: 1}, candidates.ErrEnded},
-		"a file that cannot be read":    {newIngest(), io.MultiReader(strings.NewReader(in), iotest.ErrReader(broken)), Counts{}, broken},
-		"events that NATS cannot carry": {answer{fmt.Errorf("send: %w", nats.ErrMaxPayload)}, strings.NewReader(in), Counts{Lines: 2, Refused: 2}, nil},
-		"no verdicts":                   {answer{candidates.ErrNoVerdict}, strings.NewReader(in), Counts{Lines: 2, Left: 2}, candidates.ErrNoVerdict},
+		"no one decides any more":       {ends.Offer, strings.NewReader(in), Counts{Lines: 2, Accepted: 1, Left: 1}, candidates.ErrEnded},
+		"a file that cannot be read":    {newIngest().Offer, io.MultiReader(strings.NewReader(in), iotest.ErrReader(broken)), Counts{}, broken},
+		"events that NATS cannot carry": {answer(fmt.Errorf("send: %w", nats.ErrMaxPayload)), strings.NewReader(in), Counts{Lines: 2, Refused: 2}, nil},
+		"no verdicts":                   {answer(candidates.ErrNoVerdict), strings.NewReader(in), Counts{Lines: 2, Left: 2}, candidates.ErrNoVerdict},
 	} {
-		if got, _, err := run(t, t.Context(), c.offerer, nil, c.in); !errors.Is(err, c.err) || got != c.want {
+		if got, _, err := run(t, t.Context(), c.offer, nil, c.in); !errors.Is(err, c.err) || got != c.want {
 			t.Errorf("%s: %+v, %v, want %+v, %v", name, got, err, c.want, c.err)
 		}
 	}
 }
 
 // answer ends every candidate with an error.
-type answer struct{ err error }
-
-func (a answer) Offer(_ context.Context, c candidates.Candidate) error {
-	c.Done(proto.Verdict{}, a.err)
-	return nil
+func answer(err error) func(context.Context, candidates.Candidate) error {
+	return func(_ context.Context, c candidates.Candidate) error {
+		c.Done(proto.Verdict{}, err)
+		return nil
+	}
 }

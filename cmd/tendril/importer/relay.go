@@ -2,17 +2,13 @@ package importer
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
-	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/coder/websocket"
-
+	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/wire"
@@ -21,8 +17,7 @@ import (
 const (
 	// pageLimit is how many events a page is asked for.
 	pageLimit = 500
-	// dialTime bounds the opening of a connection, pageTime the time that a page may take with it.
-	dialTime = 20 * time.Second
+	// pageTime bounds the time that a page may take.
 	pageTime = 2 * time.Minute
 	// tries is how often a page is asked for in a row. Each pause is twice the one before.
 	tries      = 5
@@ -33,20 +28,16 @@ const (
 type Relay struct {
 	url   string
 	pause time.Duration
-	conn  *websocket.Conn
+	guard *netguard.Guard
+	conn  *wire.Conn
 	walk  *history.Walk
-	asked int
 	came  int
 }
 
 // NewRelay makes a reader of the relay at a ws:// or wss:// URL.
 func NewRelay(url string) *Relay {
-	return &Relay{url: url, pause: firstPause, walk: history.NewWalk([]nostr.Filter{{}}, pageLimit)}
-}
-
-// IsRelay reports whether a name is the URL of a relay, and not that of a file.
-func IsRelay(name string) bool {
-	return strings.HasPrefix(name, "ws://") || strings.HasPrefix(name, "wss://")
+	guard := netguard.New(netguard.Options{AllowPrivate: true}) // the operator has named this relay
+	return &Relay{url: url, pause: firstPause, guard: guard, walk: history.NewWalk([]nostr.Filter{{}}, pageLimit)}
 }
 
 // errStopped: the caller wants no more events.
@@ -65,14 +56,16 @@ func (r *Relay) Lines() iter.Seq2[Line, error] {
 }
 
 func (r *Relay) pages(yield func(Line, error) bool) error {
-	defer r.hangUp()
 	for more, failed := true, 0; more; {
 		err := r.page(yield)
 		if err == nil {
 			more, failed = r.walk.Ended(), 0
 			continue
 		}
-		r.hangUp()
+		if r.conn != nil {
+			r.conn.Close()
+			r.conn = nil
+		}
 		_, useless := errors.AsType[final](err)
 		if failed++; failed >= tries || useless || errors.Is(err, errStopped) {
 			return err
@@ -98,92 +91,55 @@ func (r *Relay) Missing() error {
 	return fmt.Errorf("the relay %s may have more events than it shows: those created from %s (%d such times)", r.url, strings.Join(times, ", "), len(gaps))
 }
 
-func (r *Relay) hangUp() {
-	if r.conn != nil {
-		r.conn.CloseNow()
-		r.conn = nil
-	}
-}
-
-// dial opens the connection. A redirect is not followed: the operator has named this relay.
-func (r *Relay) dial(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, dialTime)
-	defer cancel()
-	conn, _, err := websocket.Dial(ctx, r.url, &websocket.DialOptions{HTTPClient: &http.Client{
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}})
-	if err != nil {
-		return err
-	}
-	conn.SetReadLimit(maxLine)
-	r.conn = conn
-	return nil
-}
+// errEnded ends a page.
+var errEnded = errors.New("the page has ended")
 
 // page asks for the next page and reads it to its end.
-func (r *Relay) page(yield func(Line, error) bool) error {
+func (r *Relay) page(yield func(Line, error) bool) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), pageTime)
 	defer cancel()
 	if r.conn == nil {
-		if err := r.dial(ctx); err != nil {
+		if r.conn, err = wire.Dial(ctx, r.guard, r.url, maxLine); err != nil {
 			return err
 		}
 	}
-	r.asked++
-	id := "page-" + strconv.Itoa(r.asked)
-	request := []any{"REQ", id}
-	for _, f := range r.walk.Filters() {
-		request = append(request, f)
-	}
-	if err := r.send(ctx, request); err != nil {
+	id := fmt.Sprint("page-", r.came)
+	if err := r.conn.Req(ctx, id, r.walk.Filters()); err != nil {
 		return err
 	}
-	for ended := false; !ended; {
-		_, message, err := r.conn.Read(ctx)
-		if err != nil {
-			return err
+	err = r.conn.Read(ctx, func(m wire.Message) error {
+		if m.Sub != id {
+			return nil
 		}
-		if ended, err = r.hear(message, id, yield); err != nil {
-			return err
-		}
-	}
-	return r.send(ctx, []any{"CLOSE", id})
-}
-
-func (r *Relay) send(ctx context.Context, message []any) error {
-	text, err := json.Marshal(message)
-	if err != nil {
+		return r.hear(m, yield)
+	})
+	if !errors.Is(err, errEnded) {
 		return err
 	}
-	return r.conn.Write(ctx, websocket.MessageText, text)
+	return r.conn.Unsubscribe(ctx, id)
 }
 
-// hear takes a message of the relay, and reports whether it ends the page. A message that cannot be
-// read, or that belongs to another request, is passed over.
-func (r *Relay) hear(message []byte, id string, yield func(Line, error) bool) (ended bool, err error) {
-	m, err := wire.Parse(message)
-	if err != nil || m.Sub != id {
-		return false, nil
-	}
+// hear takes a message about the page.
+func (r *Relay) hear(m wire.Message, yield func(Line, error) bool) error {
+	enough := m.Kind == wire.EOSE
 	switch m.Kind {
-	case wire.EOSE:
-		return true, nil
 	case wire.Closed:
 		err := fmt.Errorf("it does not answer: %q", m.Reason)
 		if strings.HasPrefix(m.Reason, "rate-limited:") || strings.HasPrefix(m.Reason, "error:") {
-			return false, err
+			return err
 		}
-		return false, final{err}
+		return final{err}
 	case wire.Event:
-		fresh, ended := r.walk.Saw(m.Event)
-		if !fresh {
-			return ended, nil
+		var fresh bool
+		if fresh, enough = r.walk.Saw(m.Event); fresh {
+			r.came++
+			if !yield(Line{Number: r.came, Event: nostr.Encode(m.Event)}, nil) {
+				return errStopped
+			}
 		}
-		r.came++
-		if !yield(Line{Number: r.came, Event: nostr.Encode(m.Event)}, nil) {
-			return false, errStopped
-		}
-		return ended, nil
 	}
-	return false, nil
+	if enough {
+		return errEnded
+	}
+	return nil
 }
