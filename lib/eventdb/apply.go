@@ -106,22 +106,22 @@ func (c *change) add(r Record) error {
 	if nostr.IsEphemeralKind(ev.Kind) || ev.Kind < 0 || ev.Kind > 0xffff {
 		return nil
 	}
-	eid, author, err := namesOf(ev)
+	e, author, err := namesOf(ev)
 	if err != nil {
 		return err
 	}
-	if _, known, err := lookUp(c.reader, eid); err != nil || known {
+	if _, known, err := c.lookUp(e.ID); err != nil || known {
 		return err
 	}
-	if deleted, err := isDeleted(c.reader, c.db.opts.KeepDeleted, ev, eid, author); err != nil || deleted {
+	if deleted, err := c.isDeleted(ev, e, author); err != nil || deleted {
 		return err
 	}
-	if at, ok := coordinateOf(ev.Kind, author, ev.Tags.GetD()); ok {
-		if won, err := c.takeCoordinate(at, ev.CreatedAt, eid); err != nil || !won {
+	if at := coordinateOf(ev.Kind, author, ev.Tags.GetD()); at != nil {
+		if won, err := c.takeCoordinate(at, e); err != nil || !won {
 			return err
 		}
 	}
-	if err := c.store(r, eid, author); err != nil {
+	if err := c.store(r, e, author); err != nil {
 		return err
 	}
 	if ev.Kind == nostr.KindDeletion && !c.db.opts.KeepDeleted {
@@ -133,20 +133,20 @@ func (c *change) add(r Record) error {
 // takeCoordinate decides between the holder of a coordinate and a newcomer: the newer wins, at
 // equal time the lower id (NIP-01). An event whose time is over holds its coordinate like any other:
 // what the index accepts follows from the log alone, and not from the clock.
-func (c *change) takeCoordinate(at coordinate, created nostr.Timestamp, eid id) (won bool, err error) {
-	held, found, err := holderOf(c.reader, at)
+func (c *change) takeCoordinate(at coordinate, e Entry) (won bool, err error) {
+	held, found, err := c.holder(at)
 	if err != nil {
 		return false, err
 	}
 	if found {
-		if (Entry{CreatedAt: created, ID: eid}).Compare(held) >= 0 {
+		if e.Compare(held) >= 0 {
 			return false, nil
 		}
-		if err := c.remove(held.CreatedAt, held.ID); err != nil {
+		if err := c.remove(held); err != nil {
 			return false, err
 		}
 	}
-	return true, c.put(at.key(tableHolder), appendPlace(nil, created, eid))
+	return true, c.put(at.key(tableHolder), e.appendPlace(nil))
 }
 
 // takeOut removes an event that has left the log. Nothing of it stays: a new index that reads the
@@ -156,11 +156,11 @@ func (c *change) takeOut(eventID string) error {
 	if err != nil {
 		return err
 	}
-	at, found, err := lookUp(c.reader, eid)
+	e, found, err := c.lookUp(eid)
 	if err != nil || !found {
 		return err
 	}
-	return c.remove(at.created, eid)
+	return c.remove(e)
 }
 
 // carryOut does what a deletion request asks, now and for events that come later (NIP-09): only
@@ -192,26 +192,26 @@ func (c *change) deleteByID(target string, author id) error {
 	if err := c.put(keyDeletedID(author, eid), []byte{}); err != nil {
 		return err
 	}
-	at, found, err := lookUp(c.reader, eid)
-	if err != nil || !found || at.kind == nostr.KindDeletion {
+	e, found, err := c.lookUp(eid)
+	if err != nil || !found || e.Kind == nostr.KindDeletion {
 		return err
 	}
-	ev, err := loadAt(c.reader, at.created, eid)
+	ev, err := c.load(e)
 	if err != nil {
 		return err
 	}
 	if owner, err := parseID(ev.PubKey); err != nil || owner != author {
 		return err
 	}
-	return c.remove(at.created, eid)
+	return c.remove(e)
 }
 
 func (c *change) deleteByAddress(address string, author id, until nostr.Timestamp) error {
-	at, ok := coordinateAt(address, author)
-	if !ok {
+	at := coordinateAt(address, author)
+	if at == nil {
 		return nil // a tag that names nothing, or what is another's
 	}
-	earlier, known, err := deletedTo(c.reader, at)
+	earlier, known, err := c.deletedTo(at)
 	if err != nil {
 		return err
 	}
@@ -220,97 +220,96 @@ func (c *change) deleteByAddress(address string, author id, until nostr.Timestam
 			return err
 		}
 	}
-	held, found, err := holderOf(c.reader, at)
+	held, found, err := c.holder(at)
 	if err != nil || !found || held.CreatedAt > until {
 		return err
 	}
-	return c.remove(held.CreatedAt, held.ID)
+	return c.remove(held)
 }
 
 // coordinateAt reads an address if it is one of author's. What is an address is for package nostr to
 // say: ingest asks it too when it decides what may follow a deletion request, and the two must agree.
-func coordinateAt(s string, author id) (coordinate, bool) {
+func coordinateAt(s string, author id) coordinate {
 	address, err := nostr.ParseAddress(s)
 	if err != nil {
-		return coordinate{}, false
+		return nil
 	}
 	if owner, err := parseID(address.PubKey); err != nil || owner != author {
-		return coordinate{}, false
+		return nil
 	}
 	return coordinateOf(address.Kind, author, address.Identifier)
 }
 
 // isDeleted reports whether a stored deletion request covers the event.
-func isDeleted(r reader, disrespected bool, ev *nostr.Event, eid, author id) (bool, error) {
-	if disrespected || ev.Kind == nostr.KindDeletion {
+func (r reader) isDeleted(ev *nostr.Event, e Entry, author id) (bool, error) {
+	if ev.Kind == nostr.KindDeletion {
 		return false, nil
 	}
-	if _, deleted, err := r.get(keyDeletedID(author, eid)); err != nil || deleted {
+	if _, deleted, err := r.get(keyDeletedID(author, e.ID)); err != nil || deleted {
 		return deleted, err
 	}
-	at, ok := coordinateOf(ev.Kind, author, ev.Tags.GetD())
-	if !ok {
+	at := coordinateOf(ev.Kind, author, ev.Tags.GetD())
+	if at == nil {
 		return false, nil
 	}
-	until, known, err := deletedTo(r, at)
+	until, known, err := r.deletedTo(at)
 	return known && ev.CreatedAt <= until, err
 }
 
 // deletedTo is the latest time up to which a deletion request covers a coordinate, if one does.
-func deletedTo(r reader, at coordinate) (until nostr.Timestamp, known bool, err error) {
-	value, found, err := r.get(at.key(tableDeletedTo))
-	if err != nil || !found {
-		return 0, false, err
-	}
-	if len(value) != timeLen {
-		return 0, false, fmt.Errorf("deletion of %d bytes", len(value))
-	}
-	return nostr.Timestamp(binary.BigEndian.Uint64(value)), true, nil
+func (r reader) deletedTo(at coordinate) (until nostr.Timestamp, known bool, err error) {
+	created, known, err := readUint(r, at.key(tableDeletedTo))
+	return nostr.Timestamp(created), known, err
 }
 
-// holderOf returns where the event stands that holds a coordinate; its kind is not filled in.
-func holderOf(r reader, at coordinate) (holder Entry, found bool, err error) {
+// holder returns where the event stands that holds a coordinate.
+func (r reader) holder(at coordinate) (e Entry, found bool, err error) {
 	value, found, err := r.get(at.key(tableHolder))
 	if err != nil || !found {
-		return holder, false, err
+		return e, false, err
 	}
 	if len(value) != placeLen {
-		return holder, false, fmt.Errorf("holder of %d bytes", len(value))
+		return e, false, fmt.Errorf("holder of %d bytes", len(value))
 	}
-	return placeOf(value), true, nil
+	e = placeOf(value)
+	e.Kind = int(binary.BigEndian.Uint16(at))
+	return e, true, nil
 }
 
-// namesOf are an event's id and author.
-func namesOf(ev *nostr.Event) (eid, author id, err error) {
-	eid, badID := parseID(ev.ID)
+// namesOf are an event's entry and author.
+func namesOf(ev *nostr.Event) (e Entry, author id, err error) {
+	e, badID := EntryOf(ev)
 	author, badAuthor := parseID(ev.PubKey)
-	return eid, author, errors.Join(badID, badAuthor)
+	return e, author, errors.Join(badID, badAuthor)
 }
 
 // lookUp finds an event by id.
-func lookUp(r reader, eid id) (a located, found bool, err error) {
+func (r reader) lookUp(eid id) (e Entry, found bool, err error) {
 	value, found, err := r.get(keyID(eid))
-	if err == nil && found {
-		a, err = parseLocated(value)
+	if err != nil || !found {
+		return e, false, err
 	}
-	if err != nil {
-		return a, false, fmt.Errorf("look up event %x: %w", eid, err)
+	e.ID = eid
+	created, err := e.readPosting(value)
+	if err != nil || len(created) != timeLen {
+		return e, false, fmt.Errorf("look up event %x: an entry of %d bytes", eid, len(value))
 	}
-	return a, found, nil
+	e.CreatedAt = nostr.Timestamp(binary.BigEndian.Uint64(created))
+	return e, true, nil
 }
 
-// loadAt reads an event that an index entry names.
-func loadAt(r reader, created nostr.Timestamp, eid id) (*nostr.Event, error) {
-	value, found, err := r.get(keyEvent(created, eid))
+// load reads an event that an index entry names.
+func (r reader) load(e Entry) (*nostr.Event, error) {
+	value, found, err := r.get(e.key())
 	if err == nil && !found {
 		err = errLost
 	}
 	var raw []byte
 	if err == nil {
-		_, raw, err = parsePosting(value)
+		raw, err = e.readPosting(value)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("load event %x: %w", eid, err)
+		return nil, fmt.Errorf("load event %x: %w", e.ID, err)
 	}
 	return decode(raw)
 }
@@ -329,23 +328,21 @@ func decode(raw []byte) (*nostr.Event, error) {
 }
 
 // store takes an event in.
-func (c *change) store(r Record, eid, author id) error {
-	p := postingOf(r.Event)
-	place := located{r.Event.CreatedAt, p}
+func (c *change) store(r Record, e Entry, author id) error {
+	posting := e.appendPosting(make([]byte, 0, postingLen+len(r.Raw)))
 	err := errors.Join(
-		c.put(keyID(eid), place.append(nil)),
-		c.batch.Set(keyEvent(r.Event.CreatedAt, eid), append(p.append(make([]byte, 0, postingLen+len(r.Raw))), r.Raw...), nil))
+		c.put(keyID(e.ID), binary.BigEndian.AppendUint64(slices.Clip(posting), uint64(e.CreatedAt))),
+		c.put(e.key(), append(posting, r.Raw...)))
 	if err != nil {
 		return err
 	}
 	c.stored = append(c.stored, r)
-	value := p.append(nil)
-	return c.eachPosting(r.Event, eid, author, func(key []byte) error { return c.batch.Set(key, value, nil) })
+	return c.eachPosting(r.Event, e, author, posting)
 }
 
 // remove takes an event and all its index entries away, and empties its coordinate.
-func (c *change) remove(created nostr.Timestamp, eid id) error {
-	ev, err := loadAt(c.reader, created, eid)
+func (c *change) remove(e Entry) error {
+	ev, err := c.load(e)
 	if err != nil {
 		return err
 	}
@@ -355,24 +352,23 @@ func (c *change) remove(created nostr.Timestamp, eid id) error {
 	}
 	// Subscribers never hear of what the same change brings and removes.
 	c.stored = slices.DeleteFunc(c.stored, func(r Record) bool { return r.Event.ID == ev.ID })
-	err = errors.Join(c.put(keyID(eid), nil), c.put(keyEvent(created, eid), nil))
-	if at, ok := coordinateOf(ev.Kind, author, ev.Tags.GetD()); ok {
+	err = errors.Join(c.put(keyID(e.ID), nil), c.put(e.key(), nil))
+	if at := coordinateOf(ev.Kind, author, ev.Tags.GetD()); at != nil {
 		err = errors.Join(err, c.put(at.key(tableHolder), nil))
 	}
-	return errors.Join(err, c.eachPosting(ev, eid, author, func(key []byte) error { return c.put(key, nil) }))
+	return errors.Join(err, c.eachPosting(ev, e, author, nil))
 }
 
-// eachPosting calls fn with the keys by which an event is found: its author, kind and tags. A key is
-// valid until fn returns.
-func (c *change) eachPosting(ev *nostr.Event, eid, author id, fn func(key []byte) error) error {
-	post := func(prefix []byte) error {
-		c.key = appendPlace(prefix, ev.CreatedAt, eid)
-		return fn(c.key)
+// eachPosting puts the posting, or nothing, where an event is found: by its author, kind and tags.
+func (c *change) eachPosting(ev *nostr.Event, e Entry, author id, posting []byte) error {
+	put := func(prefix []byte) error {
+		c.key = e.appendPlace(prefix)
+		return c.put(c.key, posting)
 	}
-	err := errors.Join(post(appendAuthor(c.key[:0], author)), post(appendKind(c.key[:0], uint16(ev.Kind))))
+	err := errors.Join(put(appendAuthor(c.key[:0], author)), put(appendKind(c.key[:0], uint16(ev.Kind))))
 	for _, tag := range ev.Tags {
 		if len(tag) >= 2 && isIndexedTag(tag[0]) {
-			err = errors.Join(err, post(appendTag(c.key[:0], tag[0][0], tag[1])))
+			err = errors.Join(err, put(appendTag(c.key[:0], tag[0][0], tag[1])))
 		}
 	}
 	return err

@@ -64,8 +64,8 @@ type DB struct {
 
 	mu          sync.Mutex // one writer; guards the next two too
 	subscribers []func([]Record)
-	bans        Bans // nil: none
-	hidden      atomic.Pointer[hidden]
+	bans        Bans                   // nil: none
+	hidden      atomic.Pointer[hidden] // never nil
 
 	seqMu sync.Mutex
 	seq   uint64        // applied and told to the subscribers
@@ -126,6 +126,7 @@ func Open(dir string, o Options) (*DB, error) {
 	// busy index, so that is added.
 	db.cache = pebble.NewCache(db.opts.Cache + 2*int64(db.opts.memTable))
 	db.users.Store(1)
+	db.hidden.Store(&hidden{})
 	if err := db.open(); err != nil {
 		db.cache.Unref()
 		return nil, fmt.Errorf("open index in %q: %w", dir, err)
@@ -182,7 +183,7 @@ func (db *DB) openFiles() error {
 	if err != nil {
 		return err
 	}
-	seq, badSeq := readUint(reader{Reader: p}, metaSeq)
+	seq, _, badSeq := readUint(reader{Reader: p}, metaSeq)
 	sieve, badSieve := readSieve(p)
 	if err := errors.Join(badSeq, badSieve); err != nil {
 		_ = p.Close() // what it complains of is no news
@@ -319,15 +320,15 @@ func (db *DB) reset(rules, made string) error {
 	return nil
 }
 
-func readUint(r reader, key []byte) (uint64, error) {
+func readUint(r reader, key []byte) (n uint64, found bool, err error) {
 	value, found, err := r.get(key)
 	if err != nil || !found {
-		return 0, err
+		return 0, false, err
 	}
 	if len(value) != 8 {
-		return 0, fmt.Errorf("key %q holds %d bytes, want 8", key, len(value))
+		return 0, false, fmt.Errorf("key %x holds %d bytes, want 8", key, len(value))
 	}
-	return binary.BigEndian.Uint64(value), nil
+	return binary.BigEndian.Uint64(value), true, nil
 }
 
 // Lock keeps every other process from opening the index in a folder, until unlock is called. The

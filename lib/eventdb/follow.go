@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -25,7 +25,7 @@ const (
 
 // layout names how the index is laid out and what it means. Change it with either, and every index
 // is rebuilt from the log.
-const layout = "6"
+const layout = "7"
 
 // rules are what two indexes of one log must have in common to be the same.
 func (db *DB) rules() string {
@@ -51,14 +51,15 @@ func Bind(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger)
 	if err != nil {
 		return err
 	}
-	switch {
-	case known == "":
-	case known != made:
+	other := known != "" && known != made
+	if other {
 		if err := lookForEvents(ctx, js, db); err != nil {
 			return err
 		}
-		fallthrough
-	case seq > head:
+	}
+	switch {
+	case known == "":
+	case other || seq > head:
 		log.Warn("the event index is of another log and is rebuilt", "index_seq", seq, "log_seq", head)
 	case rules == db.rules():
 		return nil
@@ -71,10 +72,9 @@ func Bind(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger)
 // lookForEvents returns an error when the log has no event, and the index is of one that had some.
 func lookForEvents(ctx context.Context, js jetstream.JetStream, db *DB) error {
 	stream, err := js.Stream(ctx, proto.StreamEvents)
-	if err != nil {
-		return fmt.Errorf("look at the log: %w", err)
+	if err == nil {
+		_, err = stream.GetLastMsgForSubject(ctx, proto.AnyEvent)
 	}
-	_, err = stream.GetLastMsgForSubject(ctx, proto.AnyEvent)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return db.LogGone()
 	}
@@ -92,15 +92,16 @@ func (db *DB) LogGone() error {
 	if err != nil || made == "" || slices.Contains(strings.Split(db.opts.ForgottenLog, ","), made) {
 		return err
 	}
-	events, err := db.pebble.NewIter(&pebble.IterOptions{LowerBound: []byte{tableEvent}, UpperBound: []byte{tableEvent + 1}})
-	if err != nil {
-		return fmt.Errorf("look for events in the index: %w", err)
+	view := db.View().All()
+	defer view.Close()
+	for _, err := range view.IDs(context.Background(), nostr.Filter{Limit: 1}) {
+		if err != nil {
+			return err
+		}
+		return fmt.Errorf("the log of %s is gone: the index of this process knows events of it, and NATS has none; "+
+			"see to it that NATS runs on its right volume, or restore the log, or, to begin again without these events, set NGIT_FORGET_LOG=%s", made, made)
 	}
-	if any := events.First(); !any {
-		return events.Close()
-	}
-	return errors.Join(events.Close(), fmt.Errorf("the log of %s is gone: the index of this process knows events of it, and NATS has none; "+
-		"see to it that NATS runs on its right volume, or restore the log, or, to begin again without these events, set NGIT_FORGET_LOG=%s", made, made))
+	return nil
 }
 
 // madeFrom is when the log was made that the index was made from, and under which rules; empty: none

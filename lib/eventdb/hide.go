@@ -2,8 +2,8 @@ package eventdb
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -21,27 +21,9 @@ type Bans interface {
 	Banned(ev *nostr.Event) (name string, banned bool)
 }
 
-// hidden are the events that are not served. Once others can see it, it does not change.
-type hidden struct {
-	by map[id]string // the name of the ban that hides each
-	// some has a bit for what the first two bytes of each id say: most other events need no look at
-	// the map.
-	some [1 << 10]uint64
-}
-
-func (h *hidden) find(eid id) (name string, is bool) {
-	if at := binary.LittleEndian.Uint16(eid[:]); h == nil || h.some[at/64]>>(at%64)&1 == 0 {
-		return "", false
-	}
-	name, is = h.by[eid]
-	return name, is
-}
-
-func (h *hidden) add(eid id, name string) {
-	at := binary.LittleEndian.Uint16(eid[:])
-	h.some[at/64] |= 1 << (at % 64)
-	h.by[eid] = name
-}
+// hidden are the events that are not served, each with the name of the ban that hides it. Once others
+// can see it, it does not change.
+type hidden map[id]string
 
 // Hide hides what is banned, and what hangs on it: an event that names something hidden, and names
 // nothing else that is here, has no place without it. It replaces what was hidden before. Events that
@@ -54,29 +36,70 @@ func (h *hidden) add(eid id, name string) {
 func (db *DB) Hide(bans Bans) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	h := hiding{hidden: &hidden{by: map[id]string{}}}
-	view := db.View()
+	view := db.View().All()
 	defer view.Close()
+	h, fresh := hidden{}, []Entry(nil) // of fresh ones it was not looked at what names them
+	hide := func(e Entry, name string) {
+		if _, known := h[e.ID]; !known {
+			h[e.ID] = name
+			fresh = append(fresh, e)
+		}
+	}
 	for name, f := range bans.Reach() {
-		for e, err := range view.All().IDs(context.Background(), f) {
+		for e, err := range view.IDs(context.Background(), f) {
 			if err != nil {
 				return fmt.Errorf("look for what is banned: %w", err)
 			}
-			h.add(e, name)
+			hide(e, name)
 		}
 	}
-	if err := h.spread(view.All()); err != nil {
-		return err
+	for len(fresh) > 0 {
+		some := fresh[:min(len(fresh), 1000)]
+		fresh = fresh[len(some):]
+		names, err := view.namesOfEach(some)
+		if err != nil {
+			return err
+		}
+		for _, tag := range []string{"e", "E", "a", "A", "q"} {
+			for ev, err := range view.Query(context.Background(), nostr.Filter{Tags: nostr.TagMap{tag: names}}) {
+				if err != nil {
+					return fmt.Errorf("look for what names the banned: %w", err)
+				}
+				name, hangs, err := h.hanging(view.reads, ev)
+				if err != nil {
+					return err
+				}
+				if e, badID := EntryOf(ev); hangs && badID == nil {
+					hide(e, name)
+				}
+			}
+		}
 	}
 	db.bans = bans
-	db.hidden.Store(h.hidden)
+	db.hidden.Store(&h)
 	return nil
+}
+
+// namesOfEach are the ids of some events, and their addresses.
+func (v *View) namesOfEach(some []Entry) (names []string, err error) {
+	for _, e := range some {
+		names = append(names, hex.EncodeToString(e.ID[:]))
+		if coordinateOf(e.Kind, id{}, "") == nil {
+			continue
+		}
+		ev, err := v.reads.load(e)
+		if err != nil {
+			return nil, err
+		}
+		address, _ := nostr.AddressOf(ev)
+		names = append(names, address.String())
+	}
+	return names, nil
 }
 
 // hideBanned hides those of the events of a change that are banned, before they can be seen.
 func (c *change) hideBanned() (err error) {
-	before := c.db.hidden.Load()
-	now, shown := before, c.stored[:0]
+	now, changed, shown := *c.db.hidden.Load(), false, c.stored[:0]
 	for _, r := range c.stored {
 		name, banned := c.db.bans.Banned(r.Event)
 		if !banned {
@@ -88,61 +111,15 @@ func (c *change) hideBanned() (err error) {
 			shown = append(shown, r)
 			continue
 		}
-		if now == before {
-			now = &hidden{by: maps.Clone(before.by), some: before.some}
+		if !changed {
+			now, changed = maps.Clone(now), true
 		}
 		e, _ := EntryOf(r.Event)
-		now.add(e.ID, name)
+		now[e.ID] = name
 	}
 	c.stored = shown
-	c.db.hidden.Store(now)
-	return nil
-}
-
-// hiding gathers what is hidden.
-type hiding struct {
-	*hidden
-	fresh []Entry // what names these was not looked at
-}
-
-func (h *hiding) add(e Entry, name string) {
-	if _, known := h.find(e.ID); !known {
-		h.hidden.add(e.ID, name)
-		h.fresh = append(h.fresh, e)
-	}
-}
-
-// spread hides what hangs on the fresh ones.
-func (h *hiding) spread(view *View) error {
-	for len(h.fresh) > 0 {
-		some := h.fresh[:min(len(h.fresh), 1000)]
-		h.fresh = h.fresh[len(some):]
-		var ids, addresses []string
-		for _, e := range some {
-			ids = append(ids, hex.EncodeToString(e.ID[:]))
-			if nostr.IsAddressableKind(e.Kind) || nostr.IsReplaceableKind(e.Kind) {
-				ev, err := loadAt(view.reads, e.CreatedAt, e.ID)
-				if err != nil {
-					return err
-				}
-				address, _ := nostr.AddressOf(ev)
-				addresses = append(addresses, address.String())
-			}
-		}
-		for tag, names := range map[string][]string{"e": ids, "E": ids, "a": addresses, "A": addresses, "q": slices.Concat(ids, addresses)} {
-			for ev, err := range view.Query(context.Background(), nostr.Filter{Tags: nostr.TagMap{tag: append([]string{}, names...)}}) {
-				if err != nil {
-					return fmt.Errorf("look for what names the banned: %w", err)
-				}
-				name, hangs, err := h.hanging(view.reads, ev)
-				if err != nil {
-					return err
-				}
-				if e, badID := EntryOf(ev); hangs && badID == nil {
-					h.add(e, name)
-				}
-			}
-		}
+	if changed {
+		c.db.hidden.Store(&now)
 	}
 	return nil
 }
@@ -151,38 +128,30 @@ func (h *hiding) spread(view *View) error {
 var standsAlone = []int{nostr.KindDeletion, nostr.KindReport, nostr.KindUserGraspList, nostr.KindAnnouncement, nostr.KindState}
 
 // hanging reports whether an event names something hidden, and nothing else that is here.
-func (h *hidden) hanging(r reader, ev *nostr.Event) (name string, hangs bool, err error) {
-	if h == nil || len(h.by) == 0 || slices.Contains(standsAlone, ev.Kind) {
+func (h hidden) hanging(r reader, ev *nostr.Event) (name string, hangs bool, err error) {
+	if len(h) == 0 || slices.Contains(standsAlone, ev.Kind) {
 		return "", false, nil
 	}
-	refs, here := nostr.ReferencesOf(ev), []id(nil)
+	refs, here := nostr.ReferencesOf(ev), []Entry(nil)
+	see := func(e Entry, known bool, lookErr error) {
+		if err = errors.Join(err, lookErr); known {
+			here = append(here, e)
+		}
+	}
 	for _, ref := range refs.IDs {
 		eid, _ := parseID(ref)
-		_, known, err := lookUp(r, eid)
-		if err != nil {
-			return "", false, err
-		}
-		if known {
-			here = append(here, eid)
-		}
+		see(r.lookUp(eid))
 	}
 	for _, address := range refs.Addresses {
 		author, _ := parseID(address.PubKey)
-		at, _ := coordinateOf(address.Kind, author, address.Identifier)
-		holder, known, err := holderOf(r, at)
-		if err != nil {
-			return "", false, err
-		}
-		if known {
-			here = append(here, holder.ID)
+		see(r.holder(coordinateOf(address.Kind, author, address.Identifier)))
+	}
+	for _, e := range here {
+		if name, hangs = h[e.ID]; !hangs {
+			break
 		}
 	}
-	for _, eid := range here {
-		if name, hangs = h.find(eid); !hangs {
-			return "", false, nil
-		}
-	}
-	return name, hangs, nil
+	return name, hangs, err
 }
 
 // HidesAs reports whether two views hide the same.
@@ -192,10 +161,7 @@ func (v *View) HidesAs(o *View) bool { return v.hidden == o.hidden }
 // before these.
 func (v *View) HiddenBy(name string) (ids []string, err error) {
 	f := nostr.Filter{IDs: []string{}}
-	if v.hidden == nil {
-		return nil, nil
-	}
-	for eid, by := range v.hidden.by {
+	for eid, by := range *v.hidden {
 		if by == name {
 			f.IDs = append(f.IDs, hex.EncodeToString(eid[:]))
 		}
@@ -212,6 +178,6 @@ func (v *View) HiddenBy(name string) (ids []string, err error) {
 // Hidden returns the name of the ban that hides an event, if one does.
 func (v *View) Hidden(eventID string) (name string, is bool) {
 	eid, err := parseID(eventID)
-	name, is = v.hidden.find(eid)
+	name, is = (*v.hidden)[eid]
 	return name, is && err == nil
 }

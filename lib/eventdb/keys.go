@@ -1,6 +1,8 @@
 package eventdb
 
 import (
+	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
@@ -13,7 +15,7 @@ import (
 // The tables. A key begins with its table's byte.
 //
 //	t <place>                            → posting JSON     every event
-//	i <id>                               → created_at posting
+//	i <id>                               → posting created_at
 //	a <pubkey> <place>                   → posting          by author
 //	k <kind> <place>                     → posting          by kind
 //	g <letter> <hash of value> <place>   → posting          by single-letter tag
@@ -62,87 +64,69 @@ var (
 	metaRules = []byte{tableMeta, 'r'} // how the index is laid out, and what it keeps
 )
 
-type id [idLen]byte
+type id = [idLen]byte
 
-// parseID reads 64 lower-case hex digits (NIP-01). Upper-case ones would decode, but no event has
-// them.
-func parseID(s string) (id, error) {
-	var out id
-	if !nostr.ReadHex(out[:], s) {
-		return out, fmt.Errorf("id or pubkey %.80q: want %d lower-case hex digits", s, 2*idLen)
-	}
-	return out, nil
+// Entry is what the index tells of an event without its JSON.
+type Entry struct {
+	CreatedAt nostr.Timestamp
+	ID        [32]byte
+	Kind      int
+	Expires   nostr.Timestamp // 0: never (NIP-40)
 }
 
-// invertTime makes bytewise order newest first, over all of int64.
-func invertTime(t nostr.Timestamp) uint64 { return ^(uint64(t) ^ 1<<63) }
-
-func revertTime(v uint64) nostr.Timestamp { return nostr.Timestamp(^v ^ 1<<63) }
-
-func appendPlace(b []byte, t nostr.Timestamp, eid id) []byte {
-	b = binary.BigEndian.AppendUint64(b, invertTime(t))
-	return append(b, eid[:]...)
+// EntryOf is the entry that an event has. An error: its id is none.
+func EntryOf(ev *nostr.Event) (Entry, error) {
+	eid, err := parseID(ev.ID)
+	return Entry{ev.CreatedAt, eid, ev.Kind, Expiration(ev)}, err
 }
 
-// placeOf reads the last 40 bytes of an index key, which tell all of an entry but its kind.
-func placeOf(key []byte) Entry {
+// Compare sorts newest first, and by id among equals: the order of answers, and of which event of
+// an address takes the place of which (NIP-01).
+func (e Entry) Compare(o Entry) int {
+	return cmp.Or(cmp.Compare(o.CreatedAt, e.CreatedAt), bytes.Compare(e.ID[:], o.ID[:]))
+}
+
+func (e Entry) expired(now nostr.Timestamp) bool { return e.Expires != 0 && e.Expires < now }
+
+// appendPlace appends the time so that bytewise order is newest first, over all of int64, and the id.
+func (e Entry) appendPlace(b []byte) []byte {
+	return append(binary.BigEndian.AppendUint64(b, ^(uint64(e.CreatedAt)^1<<63)), e.ID[:]...)
+}
+
+// placeOf reads the place at the end of a key.
+func placeOf(key []byte) (e Entry) {
 	p := key[len(key)-placeLen:]
-	var e Entry
-	e.CreatedAt = revertTime(binary.BigEndian.Uint64(p))
+	e.CreatedAt = nostr.Timestamp(^binary.BigEndian.Uint64(p) ^ 1<<63)
 	copy(e.ID[:], p[timeLen:])
 	return e
 }
 
-// posting is what each index entry says of its event.
-type posting struct {
-	kind   uint16
-	expiry nostr.Timestamp // 0: never
+func (e Entry) appendPosting(b []byte) []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint16(b, uint16(e.Kind)), uint64(e.Expires))
 }
 
-func postingOf(ev *nostr.Event) posting {
-	return posting{kind: uint16(ev.Kind), expiry: Expiration(ev)}
-}
-
-func (p posting) append(b []byte) []byte {
-	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint16(b, p.kind), uint64(p.expiry))
-}
-
-// parsePosting reads a posting, and returns what stands behind it.
-func parsePosting(b []byte) (p posting, rest []byte, err error) {
+// readPosting returns what follows the posting.
+func (e *Entry) readPosting(b []byte) (rest []byte, err error) {
 	if len(b) < postingLen {
-		return p, nil, fmt.Errorf("index posting of %d bytes", len(b))
+		return nil, fmt.Errorf("index posting of %d bytes", len(b))
 	}
-	p.kind = binary.BigEndian.Uint16(b)
-	p.expiry = nostr.Timestamp(binary.BigEndian.Uint64(b[2:]))
-	return p, b[postingLen:], nil
+	e.Kind = int(binary.BigEndian.Uint16(b))
+	e.Expires = nostr.Timestamp(binary.BigEndian.Uint64(b[2:]))
+	return b[postingLen:], nil
 }
 
-func (p posting) expired(now nostr.Timestamp) bool { return p.expiry != 0 && p.expiry < now }
-
-// located is what the table of ids says: where in time the event is, and its posting.
-type located struct {
-	created nostr.Timestamp
-	posting
-}
-
-func (a located) append(b []byte) []byte {
-	return a.posting.append(binary.BigEndian.AppendUint64(b, uint64(a.created)))
-}
-
-func parseLocated(b []byte) (a located, err error) {
-	if len(b) < timeLen {
-		return a, fmt.Errorf("entry of %d bytes in the table of ids", len(b))
+// parseID reads 64 lower-case hex digits (NIP-01). Upper-case ones would decode, but no event has
+// them.
+func parseID(s string) (out id, err error) {
+	if !nostr.ReadHex(out[:], s) {
+		err = fmt.Errorf("id or pubkey %.80q: want %d lower-case hex digits", s, 2*idLen)
 	}
-	a.created = nostr.Timestamp(binary.BigEndian.Uint64(b))
-	a.posting, _, err = parsePosting(b[timeLen:])
-	return a, err
+	return out, err
 }
 
-func keyEvent(created nostr.Timestamp, eid id) []byte {
-	return appendPlace(append(make([]byte, 0, 1+placeLen), tableEvent), created, eid)
-}
+func (e Entry) key() []byte { return e.appendPlace([]byte{tableEvent}) }
 
-func keyID(eid id) []byte { return append(append(make([]byte, 0, 1+idLen), tableID), eid[:]...) }
+func keyID(eid id) []byte { return append([]byte{tableID}, eid[:]...) }
 
 // The prefixes of postings are appended to what a caller has.
 
@@ -165,34 +149,27 @@ func hashOf(value string) [hashLen]byte {
 	return [hashLen]byte(sum[:hashLen])
 }
 
-// coordinate names the place that replaceable and addressable events replace each other in.
-type coordinate struct {
-	kind   uint16
-	author id
-	d      [hashLen]byte
-}
+// coordinate names the place that replaceable and addressable events replace each other in. It is a
+// key without its table.
+type coordinate []byte
 
-// coordinateOf returns the coordinate of an event of a replaceable or addressable kind. A
-// replaceable kind has no d.
-func coordinateOf(kind int, author id, d string) (coordinate, bool) {
+// coordinateOf returns the coordinate of an event of a replaceable or addressable kind, nil for any
+// other. A replaceable kind has no d.
+func coordinateOf(kind int, author id, d string) coordinate {
 	switch {
 	case nostr.IsReplaceableKind(kind):
-		return coordinate{kind: uint16(kind), author: author, d: hashOf("")}, true
-	case nostr.IsAddressableKind(kind):
-		return coordinate{kind: uint16(kind), author: author, d: hashOf(d)}, true
+		d = ""
+	case !nostr.IsAddressableKind(kind):
+		return nil
 	}
-	return coordinate{}, false
+	h := hashOf(d)
+	return append(append(binary.BigEndian.AppendUint16(nil, uint16(kind)), author[:]...), h[:]...)
 }
 
-func (c coordinate) key(table byte) []byte {
-	b := make([]byte, 0, 1+2+idLen+hashLen)
-	b = binary.BigEndian.AppendUint16(append(b, table), c.kind)
-	b = append(b, c.author[:]...)
-	return append(b, c.d[:]...)
-}
+func (c coordinate) key(table byte) []byte { return append([]byte{table}, c...) }
 
 func keyDeletedID(author, target id) []byte {
-	return append(append(append(make([]byte, 0, 1+2*idLen), tableDeletedID), author[:]...), target[:]...)
+	return append(append([]byte{tableDeletedID}, author[:]...), target[:]...)
 }
 
 // successor is the smallest key after every key with the prefix.

@@ -12,53 +12,57 @@ import (
 // they leave to be checked.
 type plan struct {
 	empty bool
-	ids   []id // look these up; conditions is not used
-	// conditions must all hold. Each is a list of ranges, sorted by place, of which one must have
-	// the event. If the first has more than maxMerged ranges it is the only one, otherwise all
-	// together have no more than that.
+	ids   [][]byte // look these keys up; conditions is not used
+	// conditions must all hold. Each is a list of ranges, of which one must have the event. If the
+	// first has more than maxMerged ranges it is the only one, otherwise all together have no more
+	// than that.
 	conditions [][][]byte
-	kinds      []uint16 // check the posting's kind, if not nil
-	load       bool     // the rest of the filter needs the event itself
+	kinds      []int // sorted; check the posting's kind, if not nil
+	load       bool  // the rest of the filter needs the event itself
 }
 
 // planOf picks what to walk. Tags and authors are walked together, each leaping over what the
 // others do not have; kinds are walked only if there is nothing else, because every posting tells
-// its kind.
+// its kind. A condition that is present and that no event can meet makes the plan empty.
 func planOf(f nostr.Filter) plan {
-	if f.LimitZero || f.Search != "" || f.Limit < 0 || namesNothing(f) {
-		return plan{empty: true}
+	p := plan{empty: f.LimitZero || f.Search != "" || f.Limit < 0 || f.Since != nil && f.Until != nil && *f.Since > *f.Until}
+	if f.Kinds != nil {
+		p.kinds = append([]int{}, f.Kinds...)
+		slices.Sort(p.kinds)
 	}
-	kinds := validKinds(f.Kinds)
-	authors := validIDs(f.Authors)
-	ids := validIDs(f.IDs)
-	if f.Kinds != nil && len(kinds) == 0 || f.Authors != nil && len(authors) == 0 || f.IDs != nil && len(ids) == 0 {
-		return plan{empty: true}
-	}
-	if ids != nil {
-		return plan{ids: ids, kinds: kinds, load: authors != nil || len(f.Tags) > 0}
-	}
-	p := plan{kinds: kinds}
 	var all [][][]byte
 	for name, values := range f.Tags {
 		switch {
 		case values == nil:
 		case isIndexedTag(name):
-			all = append(all, ranges(distinct(values), func(value string) []byte { return appendTag(nil, name[0], value) }))
+			all = append(all, rangesOf(values, func(value string) []byte { return appendTag(nil, name[0], value) }))
 		default:
-			p.load = true
+			p.load, p.empty = true, p.empty || len(values) == 0
 		}
 	}
-	if authors != nil {
-		all = append(all, ranges(authors, func(author id) []byte { return appendAuthor(nil, author) }))
+	if f.Authors != nil {
+		all = append(all, rangesOf(f.Authors, ofID(tableAuthor)))
 	}
-	switch {
-	case len(all) == 0 && kinds == nil:
+	if f.Kinds != nil && (len(all) == 0 || len(f.Kinds) == 0) {
+		all = append(all, rangesOf(f.Kinds, func(kind int) []byte {
+			if kind < 0 || kind > 0xffff {
+				return nil
+			}
+			return appendKind(nil, uint16(kind))
+		}))
+	}
+	if f.IDs != nil {
+		p.ids = rangesOf(f.IDs, ofID(tableID))
+		p.load = p.load || f.Authors != nil || len(f.Tags) > 0
+		all = append(all, p.ids)
+	}
+	if len(all) == 0 {
 		all = append(all, [][]byte{{tableEvent}})
-	case len(all) == 0:
-		all = append(all, ranges(kinds, func(kind uint16) []byte { return appendKind(nil, kind) }))
-		p.kinds = nil
 	}
-	p.choose(all)
+	p.empty = p.empty || slices.ContainsFunc(all, func(c [][]byte) bool { return len(c) == 0 })
+	if !p.empty && p.ids == nil {
+		p.choose(all)
+	}
 	return p
 }
 
@@ -78,59 +82,68 @@ func (p *plan) choose(all [][][]byte) {
 	}
 }
 
-// ranges makes the prefix of each value's range.
-func ranges[T any](values []T, prefix func(T) []byte) [][]byte {
-	out := make([][]byte, 0, len(values))
+// rangesOf makes the prefix of each value's range, in order and none twice. Values that no event has
+// are left out: their prefix is nil.
+func rangesOf[T any](values []T, prefix func(T) []byte) [][]byte {
+	out := [][]byte{}
 	for _, value := range values {
-		out = append(out, prefix(value))
-	}
-	return out
-}
-
-// namesNothing: a condition that is present and lists no value matches no event.
-func namesNothing(f nostr.Filter) bool {
-	if f.IDs != nil && len(f.IDs) == 0 || f.Authors != nil && len(f.Authors) == 0 || f.Kinds != nil && len(f.Kinds) == 0 {
-		return true
-	}
-	for _, values := range f.Tags {
-		if values != nil && len(values) == 0 {
-			return true
+		if b := prefix(value); b != nil {
+			out = append(out, b)
 		}
 	}
-	return f.Since != nil && f.Until != nil && *f.Since > *f.Until
+	slices.SortFunc(out, bytes.Compare)
+	return slices.CompactFunc(out, bytes.Equal)
 }
 
-// validIDs returns the distinct ids that can exist; nil for nil.
-func validIDs(list []string) []id {
-	if list == nil {
-		return nil
+// ofID makes the key of an id, or of a public key, in a table.
+func ofID(table byte) func(string) []byte {
+	return func(s string) []byte {
+		value, err := parseID(s)
+		if err != nil {
+			return nil
+		}
+		return append([]byte{table}, value[:]...)
 	}
-	out := make([]id, 0, len(list))
+}
+
+// matcher checks of a filter what only the event itself tells: its author and its tags. The values
+// are sets because strangers write the filter and the tags, both as long as they may be.
+type matcher struct {
+	authors map[string]bool // nil: every author
+	tags    map[string]map[string]bool
+}
+
+func newMatcher(f nostr.Filter) *matcher {
+	m := &matcher{tags: make(map[string]map[string]bool, len(f.Tags))}
+	if f.Authors != nil {
+		m.authors = setOf(f.Authors)
+	}
+	for name, values := range f.Tags {
+		if values != nil {
+			m.tags[name] = setOf(values)
+		}
+	}
+	return m
+}
+
+// matches reports whether one of the authors wrote the event, and a tag of every name has one of
+// its values (NIP-01).
+func (m *matcher) matches(ev *nostr.Event) bool {
+	if m.authors != nil && !m.authors[ev.PubKey] {
+		return false
+	}
+	for name, values := range m.tags {
+		if !slices.ContainsFunc(ev.Tags, func(tag nostr.Tag) bool { return len(tag) >= 2 && tag[0] == name && values[tag[1]] }) {
+			return false
+		}
+	}
+	return true
+}
+
+func setOf(list []string) map[string]bool {
+	set := make(map[string]bool, len(list))
 	for _, s := range list {
-		if v, err := parseID(s); err == nil {
-			out = append(out, v)
-		}
+		set[s] = true
 	}
-	slices.SortFunc(out, func(a, b id) int { return slices.Compare(a[:], b[:]) })
-	return slices.Compact(out)
-}
-
-func validKinds(list []int) []uint16 {
-	if list == nil {
-		return nil
-	}
-	out := make([]uint16, 0, len(list))
-	for _, k := range list {
-		if k >= 0 && k <= 0xffff {
-			out = append(out, uint16(k))
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
-func distinct(list []string) []string {
-	out := slices.Clone(list)
-	slices.Sort(out)
-	return slices.Compact(out)
+	return set
 }

@@ -16,9 +16,8 @@ import (
 // valid until the scan goes on.
 type match struct {
 	Entry
-	expiry nostr.Timestamp
-	raw    []byte
-	event  *nostr.Event
+	raw   []byte
+	event *nostr.Event
 }
 
 // maxMerged bounds the Pebble iterators that are open at once for one filter. A filter with more
@@ -74,7 +73,7 @@ func (s *scanner) close() error {
 // reached.
 func (s *scanner) scan(fn func(*match) (more bool, err error)) (err error) {
 	switch {
-	case s.view.snap == nil:
+	case s.view.reads.Reader == nil:
 		err = ErrClosed
 	case s.plan.empty:
 	case s.plan.ids != nil:
@@ -108,16 +107,8 @@ func (s *scanner) tick(steps int) error {
 
 // accept checks what the index range does not answer. It reads the event only if it must.
 func (s *scanner) accept(m *match) (bool, error) {
-	if m.expiry != 0 && m.expiry < s.view.now {
+	if _, ok := slices.BinarySearch(s.plan.kinds, m.Kind); !ok && s.plan.kinds != nil || !s.view.serves(m.Entry) {
 		return false, nil
-	}
-	if _, hidden := s.view.hidden.find(m.ID); hidden {
-		return false, nil
-	}
-	if s.plan.kinds != nil {
-		if _, ok := slices.BinarySearch(s.plan.kinds, uint16(m.Kind)); !ok {
-			return false, nil
-		}
 	}
 	if s.rest == nil {
 		return true, nil
@@ -135,20 +126,22 @@ func (s *scanner) read(m *match) (err error) {
 		return err
 	}
 	if s.events == nil {
-		s.events, err = s.view.snap.NewIter(&pebble.IterOptions{LowerBound: []byte{tableEvent}, UpperBound: []byte{tableEvent + 1}})
+		s.events, err = s.view.reads.NewIter(&pebble.IterOptions{LowerBound: []byte{tableEvent}, UpperBound: []byte{tableEvent + 1}})
 		if err != nil {
 			return err
 		}
 	}
-	s.key = appendPlace(append(s.key[:0], tableEvent), m.CreatedAt, m.ID)
-	if !s.events.SeekGE(s.key) || !bytes.Equal(s.events.Key(), s.key) {
-		return errors.Join(s.events.Error(), fmt.Errorf("load event %x: %w", m.ID, errLost))
+	s.key = m.appendPlace(append(s.key[:0], tableEvent))
+	var value []byte
+	if s.events.SeekGE(s.key) && bytes.Equal(s.events.Key(), s.key) {
+		value, err = s.events.ValueAndErr()
+	} else {
+		err = errors.Join(s.events.Error(), errLost)
 	}
-	value, err := s.events.ValueAndErr()
+	if err == nil {
+		m.raw, err = m.readPosting(value)
+	}
 	if err != nil {
-		return fmt.Errorf("load event %x: %w", m.ID, err)
-	}
-	if _, m.raw, err = parsePosting(value); err != nil {
 		return fmt.Errorf("load event %x: %w", m.ID, err)
 	}
 	return s.tick(len(m.raw) / readPerStep)
@@ -176,18 +169,18 @@ func (s *scanner) decode(m *match) error {
 func (s *scanner) bounds(prefix []byte) (lower, upper []byte) {
 	lower, upper = prefix, successor(prefix)
 	if s.filter.Until != nil {
-		lower = appendPlace(slices.Clone(prefix), *s.filter.Until, id{})
+		lower = Entry{CreatedAt: *s.filter.Until}.appendPlace(slices.Clone(prefix))
 	}
 	if s.filter.Since != nil {
-		last := id(bytes.Repeat([]byte{0xff}, idLen))
-		upper = append(appendPlace(slices.Clone(prefix), *s.filter.Since, last), 0)
+		last := Entry{CreatedAt: *s.filter.Since, ID: id(bytes.Repeat([]byte{0xff}, idLen))}
+		upper = append(last.appendPlace(slices.Clone(prefix)), 0)
 	}
 	return lower, upper
 }
 
 func (s *scanner) open(prefix []byte) (*pebble.Iterator, error) {
 	lower, upper := s.bounds(prefix)
-	return s.view.snap.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	return s.view.reads.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 }
 
 // matchAt reads the entry that an iterator stands at; it is valid until the iterator moves.
@@ -196,39 +189,25 @@ func (s *scanner) matchAt(it *pebble.Iterator) (*match, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, raw, err := parsePosting(value)
-	if err != nil {
-		return nil, err
-	}
-	s.at = match{Entry: placeOf(it.Key()), expiry: p.expiry}
-	if s.at.Kind = int(p.kind); len(raw) > 0 {
+	s.at = match{Entry: placeOf(it.Key())}
+	raw, err := s.at.readPosting(value)
+	if len(raw) > 0 {
 		s.at.raw = raw
 	}
-	return &s.at, nil
+	return &s.at, err
 }
 
 // intersect walks all conditions of the plan at once, newest first, and stops as soon as enough was
-// found.
-func (s *scanner) intersect(fn func(*match) (bool, error)) (err error) {
-	var unions []*union
+// found. At most one event is loaded for each match.
+func (s *scanner) intersect(fn func(*match) (more bool, err error)) (err error) {
+	unions := make([]union, len(s.plan.conditions))
 	defer func() {
 		for _, u := range unions {
 			err = errors.Join(err, u.close())
 		}
 	}()
-	for _, ranges := range s.plan.conditions {
-		u := &union{}
-		unions = append(unions, u)
-		for _, prefix := range ranges {
-			it, err := s.open(prefix)
-			if err != nil {
-				return err
-			}
-			if err := u.add(prefix, it); err != nil {
-				return err
-			}
-		}
-		if err := s.tick(len(ranges)); err != nil {
+	for i, ranges := range s.plan.conditions {
+		if err := s.openUnion(&unions[i], ranges); err != nil {
 			return err
 		}
 	}
@@ -237,7 +216,7 @@ func (s *scanner) intersect(fn func(*match) (bool, error)) (err error) {
 		if err != nil || !met {
 			return err
 		}
-		m, err := s.matchAt(unions[0].spans[0].it)
+		m, err := s.matchAt(unions[0][0].it)
 		if err != nil {
 			return err
 		}
@@ -253,12 +232,11 @@ func (s *scanner) intersect(fn func(*match) (bool, error)) (err error) {
 				return nil
 			}
 		}
-		moved, err := unions[0].next()
-		if err != nil {
-			return err
-		}
-		if err := s.tick(moved); err != nil {
-			return err
+		left := [placeLen]byte(unions[0].place())
+		for bytes.Equal(unions[0].place(), left[:]) {
+			if err := s.move(&unions[0], unions[0][0].it.Next()); err != nil {
+				return err
+			}
 		}
 	}
 }
@@ -266,39 +244,91 @@ func (s *scanner) intersect(fn func(*match) (bool, error)) (err error) {
 // meet moves the unions on to the next place where all of them stand. It is false at the end of one
 // of them. None is walked step by step: each leaps to where another stands, so that this takes
 // about as many leaps as the smallest of them has entries.
-func (s *scanner) meet(unions []*union) (bool, error) {
-	lead := unions[0]
-next:
-	for {
-		place := lead.place()
-		if place == nil {
+func (s *scanner) meet(unions []union) (bool, error) {
+	for at := 0; at < len(unions); at++ {
+		place := unions[0].place()
+		if err := s.seek(&unions[at], place); err != nil {
+			return false, err
+		}
+		found := unions[at].place()
+		if place == nil || found == nil {
 			return false, nil
 		}
-		for _, u := range unions[1:] {
-			if err := s.seek(u, place); err != nil {
+		if !bytes.Equal(found, place) {
+			if err := s.seek(&unions[0], found); err != nil {
 				return false, err
 			}
-			at := u.place()
-			if at == nil {
-				return false, nil
-			}
-			if !bytes.Equal(at, place) {
-				if err := s.seek(lead, at); err != nil {
-					return false, err
-				}
-				continue next
-			}
+			at = -1 // all over again
 		}
-		return true, nil
 	}
+	return true, nil
 }
 
-func (s *scanner) seek(u *union, place []byte) error {
-	moved, err := u.seek(place)
-	if err != nil {
-		return err
+// union walks several ranges at once, newest first, each place once: the first span is where it
+// stands, and the others follow in order.
+type union []span
+
+// span is one range and where its iterator stands in it.
+type span struct {
+	prefix []byte
+	it     *pebble.Iterator
+}
+
+// place is where the span stands: the last part of every index key.
+func (s span) place() []byte { k := s.it.Key(); return k[len(k)-placeLen:] }
+
+// place is where the union stands; nil at its end. It is valid until the union moves.
+func (u union) place() []byte {
+	if len(u) == 0 {
+		return nil
 	}
-	return s.tick(moved)
+	return u[0].place()
+}
+
+func (u union) close() (err error) {
+	for _, s := range u {
+		err = errors.Join(err, s.it.Close())
+	}
+	return err
+}
+
+func (s *scanner) openUnion(u *union, ranges [][]byte) error {
+	for _, prefix := range ranges {
+		it, err := s.open(prefix)
+		if err != nil {
+			return err
+		}
+		*u = slices.Insert(*u, 0, span{prefix, it})
+		if err := s.move(u, it.First()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// seek moves a union on to the first place at or after the given one.
+func (s *scanner) seek(u *union, place []byte) error {
+	for len(*u) > 0 && bytes.Compare(u.place(), place) < 0 {
+		first := (*u)[0]
+		key := append(slices.Clip(first.prefix), place...)
+		if err := s.move(u, first.it.SeekGE(key)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// move puts the first span, whose iterator has moved, where it belongs now, or closes it at its end.
+func (s *scanner) move(u *union, valid bool) error {
+	spans := *u
+	if !valid {
+		*u = spans[1:]
+		return errors.Join(spans[0].it.Close(), s.tick(1))
+	}
+	for i := 1; i < len(spans) && bytes.Compare(spans[i].place(), spans[i-1].place()) < 0; i++ {
+		spans[i], spans[i-1] = spans[i-1], spans[i]
+	}
+	return s.tick(1)
 }
 
 // gather answers a filter whose matches are not found in order: it collects them, and then gives
@@ -309,7 +339,7 @@ func (s *scanner) gather(fn func(*match) (bool, error), collect func(keep func(*
 		if ok, err := s.accept(m); err != nil || !ok {
 			return err
 		}
-		best = append(best, match{Entry: m.Entry, expiry: m.expiry})
+		best = append(best, match{Entry: m.Entry})
 		if limit := s.filter.Limit; limit > 0 && len(best) >= 2*limit {
 			if best = sortMatches(best); len(best) >= limit {
 				best = best[:limit]
@@ -334,18 +364,18 @@ func (s *scanner) gather(fn func(*match) (bool, error), collect func(keep func(*
 
 // lookUp finds the events of a filter that names ids.
 func (s *scanner) lookUp(keep func(*match) error) error {
-	for _, eid := range s.plan.ids {
+	for _, key := range s.plan.ids {
 		if err := s.tick(loadSteps); err != nil {
 			return err
 		}
-		at, known, err := lookUp(s.view.reads, eid)
+		e, known, err := s.view.reads.lookUp(id(key[1:]))
 		if err != nil {
 			return err
 		}
-		if !known || s.filter.Since != nil && at.created < *s.filter.Since || s.filter.Until != nil && at.created > *s.filter.Until {
+		if !known || s.filter.Since != nil && e.CreatedAt < *s.filter.Since || s.filter.Until != nil && e.CreatedAt > *s.filter.Until {
 			continue
 		}
-		if err := keep(&match{Entry: Entry{at.created, eid, int(at.kind)}, expiry: at.expiry}); err != nil {
+		if err := keep(&match{Entry: e}); err != nil {
 			return err
 		}
 	}

@@ -16,8 +16,7 @@ import (
 // being written take many microseconds. It is made from the index when that is opened. Only Apply
 // adds keys; all may ask meanwhile.
 type sieve struct {
-	bits []atomic.Uint64
-	mask uint64
+	bits [sieveBits / 64]atomic.Uint64
 	seed maphash.Seed
 }
 
@@ -25,11 +24,8 @@ const (
 	// sieveProbes makes at most two look-ups in a hundred vain while there are ten bits for each key.
 	// Later more of them are, and nothing else changes.
 	sieveProbes = 5
-	// sieveLeast, in bits, is two MiB: room for the keys of 1.5 million events.
-	sieveLeast = 1 << 24
-	// sievePerByte is how many bytes of the index one bit is for: those of an event are about 800,
-	// so that there is room for as many events again.
-	sievePerByte = 32
+	// sieveBits are eight MiB: room for the keys of six million events.
+	sieveBits = 1 << 26
 )
 
 // sieveTables are the tables whose keys are in the sieve.
@@ -37,20 +33,16 @@ var sieveTables = []byte{tableID, tableHolder, tableDeletedID, tableDeletedTo}
 
 // readSieve makes a sieve of what the index holds.
 func readSieve(p *pebble.DB) (*sieve, error) {
-	bits := sieveLeast
-	for bits < int(p.Metrics().DiskSpaceUsage()/sievePerByte) {
-		bits *= 2
-	}
-	s := &sieve{bits: make([]atomic.Uint64, bits/64), mask: uint64(bits - 1), seed: maphash.MakeSeed()}
+	s := &sieve{seed: maphash.MakeSeed()}
 	for _, table := range sieveTables {
 		it, err := p.NewIter(&pebble.IterOptions{LowerBound: []byte{table}, UpperBound: []byte{table + 1}})
+		if err == nil {
+			for valid := it.First(); valid; valid = it.Next() {
+				s.add(it.Key())
+			}
+			err = it.Close()
+		}
 		if err != nil {
-			return nil, fmt.Errorf("read keys of the index: %w", err)
-		}
-		for valid := it.First(); valid; valid = it.Next() {
-			s.add(it.Key())
-		}
-		if err := it.Close(); err != nil {
 			return nil, fmt.Errorf("read keys of the index: %w", err)
 		}
 	}
@@ -58,22 +50,21 @@ func readSieve(p *pebble.DB) (*sieve, error) {
 }
 
 func (s *sieve) add(key []byte) {
-	h := maphash.Bytes(s.seed, key)
-	for step, i := h>>32|1, 0; i < sieveProbes; h, i = h+step, i+1 {
-		at := h & s.mask
-		s.bits[at/64].Or(1 << (at % 64))
+	if slices.Contains(sieveTables, key[0]) {
+		s.probe(key, func(word *atomic.Uint64, bit uint64) bool { word.Or(bit); return true })
 	}
 }
 
 // mayHold is false only for a key of the sieve's tables that was never added.
 func (s *sieve) mayHold(key []byte) bool {
-	if !slices.Contains(sieveTables, key[0]) {
-		return true
-	}
+	return !slices.Contains(sieveTables, key[0]) || s.probe(key, func(word *atomic.Uint64, bit uint64) bool { return word.Load()&bit != 0 })
+}
+
+func (s *sieve) probe(key []byte, look func(word *atomic.Uint64, bit uint64) bool) bool {
 	h := maphash.Bytes(s.seed, key)
 	for step, i := h>>32|1, 0; i < sieveProbes; h, i = h+step, i+1 {
-		at := h & s.mask
-		if s.bits[at/64].Load()&(1<<(at%64)) == 0 {
+		at := h % sieveBits
+		if !look(&s.bits[at/64], 1<<(at%64)) {
 			return false
 		}
 	}

@@ -1,15 +1,10 @@
 package eventdb
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"slices"
-
-	"github.com/cockroachdb/pebble/v2"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/reconcile"
@@ -19,32 +14,11 @@ import (
 // moves on. It is safe for concurrent use, and must be closed.
 type View struct {
 	db     *DB
-	snap   *pebble.Snapshot // nil: the index is closed
-	reads  reader
+	reads  reader // of a snapshot, or of nothing: the index is closed
 	now    nostr.Timestamp
-	hidden *hidden // nil: nothing is
+	hidden *hidden // never nil
 	within int     // steps that a query may take; 0: no bound
 	yield  func(context.Context) error
-}
-
-// Entry is what an index entry tells of an event: where it stands in time, which is all that
-// reconciliation needs (NIP-77), and its kind.
-type Entry struct {
-	CreatedAt nostr.Timestamp
-	ID        [32]byte
-	Kind      int
-}
-
-// EntryOf is the entry that an event has. An error: its id is none.
-func EntryOf(ev *nostr.Event) (Entry, error) {
-	eid, err := parseID(ev.ID)
-	return Entry{CreatedAt: ev.CreatedAt, ID: eid, Kind: ev.Kind}, err
-}
-
-// Compare sorts newest first, and by id among equals: the order of answers, and of which event of
-// an address takes the place of which (NIP-01).
-func (e Entry) Compare(o Entry) int {
-	return cmp.Or(cmp.Compare(o.CreatedAt, e.CreatedAt), bytes.Compare(e.ID[:], o.ID[:]))
 }
 
 // View takes a snapshot. It never fails: a view of a closed index answers everything with
@@ -52,8 +26,7 @@ func (e Entry) Compare(o Entry) int {
 func (db *DB) View() *View {
 	v := &View{db: db, now: db.opts.Now()}
 	if db.enter() {
-		v.snap = db.pebble.NewSnapshot()
-		v.reads = reader{v.snap, db.sieve}
+		v.reads = reader{db.pebble.NewSnapshot(), db.sieve}
 	}
 	v.hidden = db.hidden.Load() // after the snapshot: what is in it and banned is among them
 	return v
@@ -84,56 +57,59 @@ func (v *View) Yielding(yield func(context.Context) error) *View {
 // must be closed.
 func (v *View) All() *View {
 	all := *v
-	all.hidden = nil
+	all.hidden = &hidden{}
 	return &all
 }
 
 // Close releases the snapshot.
 func (v *View) Close() error {
-	if v.snap == nil {
+	if v.reads.Reader == nil {
 		return nil
 	}
-	err := errors.Join(v.snap.Close(), v.db.leave())
-	if err != nil {
-		return fmt.Errorf("close view: %w", err)
-	}
-	return nil
+	return errors.Join(v.reads.Close(), v.db.leave())
 }
 
 // Seq is the log sequence that the view shows. It is read from the snapshot itself, so that the two
 // cannot differ; 0 if that fails, as every query will.
 func (v *View) Seq() uint64 {
-	seq, _ := readUint(v.reads, metaSeq)
+	seq, _, _ := readUint(v.reads, metaSeq)
 	return seq
 }
 
 // Event returns the event with this id (64 hex digits). [ErrNotFound]: there is none, or it has
 // expired, or no event can have such an id.
 func (v *View) Event(eventID string) (*nostr.Event, error) {
-	eid, at, err := v.find(eventID)
+	e, err := v.find(eventID)
 	if err != nil {
 		return nil, err
 	}
-	return loadAt(v.reads, at.created, eid)
+	return v.reads.load(e)
 }
 
 // Kind returns the kind of the event with this id, without loading it; [ErrNotFound] as for
 // [View.Event].
 func (v *View) Kind(eventID string) (int, error) {
-	_, at, err := v.find(eventID)
-	return int(at.kind), err
+	e, err := v.find(eventID)
+	return e.Kind, err
 }
 
-// find looks an event up that has not expired.
-func (v *View) find(eventID string) (eid id, at located, err error) {
-	if eid, err = parseID(eventID); err != nil {
-		return eid, at, ErrNotFound
+// find looks an event up that is served.
+func (v *View) find(eventID string) (Entry, error) {
+	eid, err := parseID(eventID)
+	if err != nil {
+		return Entry{}, ErrNotFound
 	}
-	at, found, err := lookUp(v.reads, eid)
-	if _, hidden := v.hidden.find(eid); err == nil && (!found || hidden || at.expired(v.now)) {
+	e, found, err := v.reads.lookUp(eid)
+	if err == nil && !(found && v.serves(e)) {
 		err = ErrNotFound
 	}
-	return eid, at, err
+	return e, err
+}
+
+// serves is false for what has expired or is hidden.
+func (v *View) serves(e Entry) bool {
+	_, hides := (*v.hidden)[e.ID]
+	return !hides && !e.expired(v.now)
 }
 
 // Replaceable returns the event that holds a coordinate: of a replaceable kind (d is ignored) or an
@@ -143,11 +119,11 @@ func (v *View) Replaceable(kind int, pubkey, d string) (*nostr.Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, hidden := v.hidden.find(holder.ID); hidden || !held {
+	if !held || !v.serves(holder) {
 		return nil, ErrNotFound
 	}
-	ev, err := loadAt(v.reads, holder.CreatedAt, holder.ID)
-	if err == nil && postingOf(ev).expired(v.now) {
+	ev, err := v.reads.load(holder)
+	if err == nil && (Entry{Expires: Expiration(ev)}).expired(v.now) {
 		return nil, ErrNotFound
 	}
 	return ev, err
@@ -159,26 +135,21 @@ func (v *View) Replaceable(kind int, pubkey, d string) (*nostr.Event, error) {
 // for any other reason.
 func (v *View) Holder(kind int, pubkey, d string) (e Entry, held bool, err error) {
 	author, err := parseID(pubkey)
-	if err != nil {
+	at := coordinateOf(kind, author, d)
+	if err != nil || at == nil {
 		return Entry{}, false, nil
 	}
-	at, ok := coordinateOf(kind, author, d)
-	if !ok {
-		return Entry{}, false, nil
-	}
-	e, held, err = holderOf(v.reads, at)
-	e.Kind = kind
-	return e, held, err
+	return v.reads.holder(at)
 }
 
 // Deleted reports whether a stored deletion request of the event's author covers it, by its id or
 // by its address up to the request's time. The event itself need not be known.
 func (v *View) Deleted(ev *nostr.Event) (bool, error) {
-	eid, author, err := namesOf(ev)
+	e, author, err := namesOf(ev)
 	if err != nil {
 		return false, err
 	}
-	return isDeleted(v.reads, v.db.opts.KeepDeleted, ev, eid, author)
+	return v.reads.isDeleted(ev, e, author)
 }
 
 // Query returns the events that match, newest first and by id among equals, at most f.Limit of them
@@ -261,11 +232,11 @@ func (db *DB) HasEach(ids [][32]byte) (has []bool, err error) {
 	has = make([]bool, len(ids))
 	r, now := reader{db.pebble, db.sieve}, db.opts.Now()
 	for n, eid := range ids {
-		at, found, err := lookUp(r, eid)
+		e, found, err := r.lookUp(eid)
 		if err != nil {
 			return nil, err
 		}
-		has[n] = found && !at.expired(now)
+		has[n] = found && !e.expired(now)
 	}
 	return has, nil
 }
