@@ -78,31 +78,26 @@ func (f *Fair) AcquireN(ctx context.Context, name string, n int64) (release func
 }
 
 // Try is AcquireN without waiting. The error is [ErrShare] or [ErrFull].
-func (f *Fair) Try(name string, n int64) (release func(), err error) {
-	if n == 0 {
-		return func() {}, nil
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch {
-	case f.heldBy(name)+n > f.perParty:
-		return nil, ErrShare
-	case f.taken+n > f.places || f.queue.Len() > 0:
-		return nil, ErrFull
-	}
-	f.take(f.party(name), n)
-	return f.releaser(name, n), nil
-}
+func (f *Fair) Try(name string, n int64) (release func(), err error) { return f.try(name, n, false) }
 
 // TryOver is Try for a caller that has just made another party give up as many places: it succeeds
 // before those are released. The error is [ErrShare].
 func (f *Fair) TryOver(name string, n int64) (release func(), err error) {
+	return f.try(name, n, true)
+}
+
+func (f *Fair) try(name string, n int64, over bool) (release func(), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.heldBy(name)+n > f.perParty {
+	switch {
+	case n == 0:
+	case f.heldBy(name)+n > f.perParty:
 		return nil, ErrShare
+	case !over && (f.taken+n > f.places || f.queue.Len() > 0):
+		return nil, ErrFull
+	default:
+		f.take(f.party(name), n)
 	}
-	f.take(f.party(name), n)
 	return f.releaser(name, n), nil
 }
 

@@ -74,31 +74,27 @@ func (p Party) key() string { return proto.UsageKey(p.What, p.Kind, p.Name) }
 
 // Load reads what was saved.
 func (u *Usage) Load(ctx context.Context) error {
-	saved := map[string]proto.Usage{}
 	err := bus.Read(ctx, u.js, bus.Reading{Stream: proto.KVStream(proto.BucketUsage)}, func(m bus.Message) {
 		var v proto.Usage
-		if !m.Deletes() && json.Unmarshal(m.Data, &v) == nil {
-			saved[m.Subject] = v
+		what, kind, name, err := proto.ParseUsageSubject(m.Subject)
+		if err == nil && !m.Deletes() && json.Unmarshal(m.Data, &v) == nil {
+			u.saved(Party{what, kind, name}, v)
 		}
 	})
 	if err != nil {
 		return fmt.Errorf("read %s: %w", proto.BucketUsage, err)
 	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.turnDay()
-	for subject, v := range saved {
-		p, ok := partyOf(subject)
-		if ok && v.Day == u.day {
-			u.amountOf(p).saved = v.Bytes
-		}
-	}
 	return nil
 }
 
-func partyOf(subject string) (p Party, ok bool) {
-	what, kind, name, err := proto.ParseUsageSubject(subject)
-	return Party{what, kind, name}, err == nil
+// saved takes in what the bucket has of a party.
+func (u *Usage) saved(p Party, v proto.Usage) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.turnDay()
+	if v.Day == u.day {
+		u.amountOf(p).saved = v.Bytes
+	}
 }
 
 // turnDay forgets the day before; u.mu is held.
@@ -125,42 +121,28 @@ func (u *Usage) amountOf(p Party) *amount {
 	return a
 }
 
-// Over reports whether n more bytes are too much for one of those who pay for them, for whom, and
-// when its budget is free again. factor multiplies all budgets: what owners and maintainers of
-// served repositories store for these has ten times the budget.
-func (u *Usage) Over(n, factor int64, charges ...Charge) (p Party, free time.Time, over bool) {
+// Left is how many bytes all of those who pay may still store, which of them has least left, and when
+// its budget is free again. factor multiplies all budgets: what owners and maintainers of served
+// repositories store for these has ten times the budget. [Usage.Refresh] first, where others store
+// too.
+func (u *Usage) Left(factor int64, charges ...Charge) (left int64, of Party, free time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.turnDay()
+	left = 1 << 62
 	for _, c := range charges {
-		if c.Most > 0 && u.usedBy(c.Party)+n > c.Most*factor {
-			return c.Party, time.Unix((u.day+1)*24*60*60, 0).UTC(), true
+		if c.Most == 0 {
+			continue
+		}
+		own := c.Most * factor
+		if a := u.used[c.Party]; a != nil {
+			own = max(0, own-a.saved-a.more)
+		}
+		if own < left {
+			left, of = own, c.Party
 		}
 	}
-	return Party{}, time.Time{}, false
-}
-
-// usedBy is what a party has stored today; u.mu is held.
-func (u *Usage) usedBy(p Party) int64 {
-	if a := u.used[p]; a != nil {
-		return a.saved + a.more
-	}
-	return 0
-}
-
-// Left is how many bytes all of those who pay may still store today. [Usage.Refresh] first, where
-// others store too.
-func (u *Usage) Left(factor int64, charges ...Charge) int64 {
-	left := int64(1) << 62
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.turnDay()
-	for _, c := range charges {
-		if c.Most > 0 {
-			left = min(left, max(0, c.Most*factor-u.usedBy(c.Party)))
-		}
-	}
-	return left
+	return left, of, time.Unix((u.day+1)*24*60*60, 0).UTC()
 }
 
 // Add counts n bytes. They are saved by [Usage.Run], or by [Usage.Save].
@@ -180,12 +162,7 @@ func (u *Usage) Refresh(ctx context.Context, charges ...Charge) error {
 		if err != nil {
 			return err
 		}
-		u.mu.Lock()
-		u.turnDay()
-		if v.Day == u.day {
-			u.amountOf(c.Party).saved = v.Bytes
-		}
-		u.mu.Unlock()
+		u.saved(c.Party, v)
 	}
 	return nil
 }

@@ -67,40 +67,32 @@ func TestUsage(t *testing.T) {
 	u := openUsage(t, b, c)
 	u.Add(mib, author, relay, free)
 	u.Add(mib, author, relay, free)
-	check := func(u *limit.Usage, factor int64, want bool, charges ...limit.Charge) {
+	check := func(u *limit.Usage, factor, want int64, charges ...limit.Charge) {
 		t.Helper()
-		party, until, over := u.Over(1, factor, charges...)
-		if over != want {
-			t.Errorf("over: %v, want %v", over, want)
+		left, party, until := u.Left(factor, charges...)
+		if left != want {
+			t.Errorf("%d bytes are left, want %d", left, want)
 		}
-		if midnight := c.now().Truncate(24 * time.Hour).Add(24 * time.Hour); over && (party != author.Party || !until.Equal(midnight)) {
+		if midnight := c.now().Truncate(24 * time.Hour).Add(24 * time.Hour); left == 0 && party != author.Party || !until.Equal(midnight) {
 			t.Errorf("%+v is free at %s, want %s", party, until, midnight)
 		}
 	}
-	check(u, 1, true, relay, author)
-	check(u, 10, false, relay, author)
-	check(u, 1, false, relay, free)
-	if left := u.Left(1, author, relay); left != 0 {
-		t.Errorf("%d bytes are left", left)
-	}
-	if left := u.Left(10, author, relay); left != 18*mib {
-		t.Errorf("%d bytes are left of ten times the budget", left)
-	}
+	check(u, 1, 0, relay, author)
+	check(u, 10, 18*mib, relay, author)
+	check(u, 1, 8*mib, relay, free)
 	if err := u.Save(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	again := openUsage(t, b, c)
-	check(again, 1, true, relay, author)
+	check(again, 1, 0, relay, author)
 	again.Add(mib, relay)
 	if err := again.Save(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if left := openUsage(t, b, c).Left(1, relay); left != 7*mib {
-		t.Errorf("%d bytes are left after two of them have saved", left)
-	}
+	check(openUsage(t, b, c), 1, 7*mib, relay) // two have saved
 	c.set(c.now().Add(3 * time.Hour))
-	check(again, 1, false, relay, author)
-	check(openUsage(t, b, c), 1, false, relay, author)
+	check(again, 1, 2*mib, relay, author)
+	check(openUsage(t, b, c), 1, 2*mib, relay, author)
 }
 
 // TestWorkersShareUsage: what several of them store at the same time is counted once and whole.
@@ -125,7 +117,7 @@ func TestWorkersShareUsage(t *testing.T) {
 	if err := u.Refresh(t.Context(), charge); err != nil {
 		t.Fatal(err)
 	}
-	if left := u.Left(1, charge); left != 600<<10 {
+	if left, _, _ := u.Left(1, charge); left != 600<<10 {
 		t.Errorf("%d bytes are left, want 600 KiB", left)
 	}
 }

@@ -66,7 +66,7 @@ func (b budget) check(p payer, bytes int64) error {
 	if full := b.marks.Full(); full != "" && !p.served {
 		return &repostate.Refused{Reason: "error: this service is full: " + full}
 	}
-	if party, free, over := b.usage.Over(max(bytes, 1), p.factor(), b.charges(p)...); over {
+	if left, party, free := b.usage.Left(p.factor(), b.charges(p)...); max(bytes, 1) > left {
 		whose := "your address"
 		if party.Kind == limit.Author {
 			whose = npub(party.Name)
@@ -84,7 +84,10 @@ func (p payer) factor() int64 {
 }
 
 // left is how many bytes may be stored, after check.
-func (b budget) left(p payer) int64 { return b.usage.Left(p.factor(), b.charges(p)...) }
+func (b budget) left(p payer) int64 {
+	left, _, _ := b.usage.Left(p.factor(), b.charges(p)...)
+	return left
+}
 
 // spend counts bytes that are stored, also those of a fetch that failed.
 func (b budget) spend(p payer, bytes int64) { b.usage.Add(bytes, b.charges(p)...) }

@@ -47,13 +47,13 @@ func (t *term) afford(c *policy.Candidate, d policy.Decision) policy.Decision {
 		return d
 	}
 	full := t.Marks.Full() != ""
-	party, free, over := t.Usage.Over(bytes, 1, charges...)
-	if (full || over) && t.policy.OfServed(t.draft, c.Event) {
+	left, party, free := t.Usage.Left(1, charges...)
+	if (full || bytes > left) && t.policy.OfServed(t.draft, c.Event) {
 		full = false
-		party, free, over = t.Usage.Over(bytes, ofServed, charges...)
+		left, party, free = t.Usage.Left(ofServed, charges...)
 	}
 	switch {
-	case over:
+	case bytes > left:
 		return policy.Decision{Outcome: proto.Rejected, Reason: "over_budget", RetryAt: free,
 			Message: fmt.Sprintf("rate-limited: this %s has stored as much as it may today; it may store more from %s on",
 				party.Kind, free.Format(time.RFC3339))}
