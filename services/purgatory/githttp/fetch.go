@@ -75,14 +75,14 @@ func (x *exchange) advertise(service string) {
 				x.preamble += pktLine("version 1")
 			}
 			_, err := io.WriteString(x, pktLine(noRefs)+"0000")
-			x.end(err, operationRefs)
+			x.end(err, "info_refs")
 			return
 		}
 	default:
 		http.Error(x.w, "only git-upload-pack and git-receive-pack are served, not the dumb HTTP protocol or an archive", http.StatusForbidden)
 		return
 	}
-	x.end(x.pass(c), operationRefs)
+	x.end(x.pass(c), "info_refs")
 }
 
 // fetch answers POST git-upload-pack. Git begins when the whole request is here.
@@ -99,12 +99,12 @@ func (x *exchange) fetch() {
 		c.Stdin = request.Reader(0)
 		err = x.pass(c)
 	}
-	operations := []string{operationFetch}
+	operations := []string{"upload_pack"}
 	if x.pack { // else it is a step of the negotiation, or a list of references
 		said, _ := io.ReadAll(io.LimitReader(request.Reader(0), 1<<20))
-		user := userClones
+		user := "clone"
 		if bytes.Contains(said, []byte("have ")) || bytes.Contains(said, []byte("shallow ")) {
-			user = userFetches // it has a part of the history already
+			user = "fetch" // it has a part of the history already
 		}
 		operations = append(operations, user)
 	}

@@ -15,18 +15,10 @@ import (
 	"tendril.dev/services/purgatory/repostate"
 )
 
-// Operations, results, states and directions as labels. There are no others. Requests are counted
-// as what they ask git for, and what their user does once more in the user's words, as dashboards
-// of GRASP servers have it.
+// Results as labels. Requests are counted as what they ask git for (info_refs, upload_pack,
+// receive_pack), and what their user does once more in the user's words, as dashboards of GRASP
+// servers have it: clone (of all), fetch (of more) and push.
 const (
-	operationRefs  = "info_refs"
-	operationFetch = "upload_pack"
-	operationPush  = "receive_pack"
-
-	userClones  = "clone" // a pack is fetched by someone who has nothing
-	userFetches = "fetch" // a pack is fetched by someone who has something
-	userPushes  = "push"  // references are pushed
-
 	resultOK      = "ok"
 	resultError   = "error"   // git failed, ours or for what the client sent
 	resultRefused = "refused" // not authorised, or not acceptable
@@ -35,13 +27,6 @@ const (
 	resultSlow    = "slow"    // the client sent or took too slowly
 	resultGone    = "gone"    // the client went away
 	resultMoved   = "moved"   // passed on to the worker that holds the repository by now
-
-	authorized    = "allowed"
-	authorRefused = "denied"
-	authorError   = "error"
-
-	sent     = "out"
-	received = "in"
 )
 
 // Metrics are what is counted of git requests.

@@ -64,16 +64,16 @@ func (x *exchange) push() {
 		p.request, err = readPush(io.TeeReader(body, &spoken))
 	}
 	if err != nil {
-		x.end(err, operationPush)
+		x.end(err, "receive_pack")
 		return
 	}
 	p.spoken = spoken.Bytes()
 	if len(p.request.commands) == 0 {
 		drain(body)
-		x.end(x.begin(), operationPush)
+		x.end(x.begin(), "receive_pack")
 		return
 	}
-	x.count(p.carryOut(body), operationPush, userPushes)
+	x.count(p.carryOut(body), "receive_pack", "push")
 }
 
 // carryOut reads the pack, lets the Authority decide, and answers. The answer is held back until the
@@ -216,12 +216,12 @@ func (p *receiving) answer(err error) (result string) {
 			p.log.Warn("a push failed", "error", f.log)
 		}
 	}
-	label := authorError
+	label := "error"
 	switch {
 	case p.received:
-		label = authorized
+		label = "allowed"
 	case result == resultRefused:
-		label = authorRefused
+		label = "denied"
 	}
 	p.Metrics.pushes.WithLabelValues(label).Inc()
 	if err := p.send(report, message); err != nil {
@@ -244,11 +244,11 @@ var passing = &http.Transport{
 // that worker has seen nothing of the push, and it may be sent again.
 func (p *receiving) passOn(ctx context.Context, address string) (*http.Response, error) {
 	var begun atomic.Bool
-	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got100Continue: func() { begun.Store(true) }})
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got100Continue: func() { begun.Store(true) }})
 	to := &url.URL{Scheme: "http", Host: address, Path: p.r.URL.Path, RawPath: p.r.URL.EscapedPath()}
-	r, err := http.NewRequestWithContext(traced, http.MethodPost, to.String(), io.MultiReader(bytes.NewReader(p.spoken), p.arrived.Reader(0)))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to.String(), io.MultiReader(bytes.NewReader(p.spoken), p.arrived.Reader(0)))
 	if err != nil {
-		return nil, fmt.Errorf("pass a push on: %w", err)
+		return nil, err
 	}
 	r.ContentLength = int64(len(p.spoken)) + p.arrived.Size()
 	r.Header.Set("Content-Type", p.r.Header.Get("Content-Type"))
@@ -268,9 +268,6 @@ func (p *receiving) passOn(ctx context.Context, address string) (*http.Response,
 	if answer.StatusCode == http.StatusMisdirectedRequest {
 		return nil, nil
 	}
-	reason, err := io.ReadAll(io.LimitReader(answer.Body, maxOtherReason))
-	if err != nil {
-		return nil, fmt.Errorf("pass a push on to %s: %w", address, err)
-	}
+	reason, _ := io.ReadAll(io.LimitReader(answer.Body, maxOtherReason))
 	return nil, Refuse(strings.TrimSpace(string(reason)))
 }

@@ -64,7 +64,7 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	defer b.x.control.SetReadDeadline(time.Time{})
 	n, err := b.x.r.Body.Read(p[:min(len(p), b.left)])
 	b.left -= n
-	b.x.transferred(received, n)
+	b.x.transferred("in", n)
 	b.x.whole = b.x.whole || errors.Is(err, io.EOF)
 	return n, err
 }
@@ -116,7 +116,7 @@ func (x *exchange) Write(p []byte) (written int, err error) {
 				err = nil
 			}
 		}
-		x.transferred(sent, n)
+		x.transferred("out", n)
 		p, written = p[n:], written+n
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -134,7 +134,7 @@ func (x *exchange) begin() error {
 	x.w.Header().Set("Content-Type", x.contentType)
 	x.w.WriteHeader(http.StatusOK)
 	n, err := io.WriteString(x.w, x.preamble)
-	x.transferred(sent, n)
+	x.transferred("out", n)
 	return err
 }
 

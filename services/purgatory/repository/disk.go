@@ -1,6 +1,7 @@
 package repository
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -51,22 +52,22 @@ func (r *Repo) Ensure(ctx context.Context) error {
 		writeDurably(filepath.Join(temporary, "config"), newConfig),
 		writeDurably(filepath.Join(temporary, "HEAD"), symbolicPrefix+r.store.branch+"\n"),
 		r.mayWrite(ctx))
-	for err == nil {
-		if err = os.MkdirAll(filepath.Dir(r.path), 0o755); err != nil {
+	if err != nil {
+		return err
+	}
+	owner := filepath.Dir(r.path)
+	for range 10 { // the owner's last repository may be removed meanwhile, and the owner's folder with it
+		if err = os.MkdirAll(owner, 0o755); err == nil {
+			err = os.Rename(temporary, r.path)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
-		err = os.Rename(temporary, r.path)
-		switch {
-		case err == nil:
-			owner := filepath.Dir(r.path)
-			return syncFolders(owner, filepath.Dir(owner), r.store.Root)
-		case r.Exists():
-			return nil // another was first
-		case errors.Is(err, fs.ErrNotExist):
-			err = ctx.Err() // the owner's last repository was just removed, and the owner's folder with it
-		}
 	}
-	return err
+	if err != nil && r.Exists() {
+		return nil // another was first
+	}
+	return cmp.Or(err, syncFolders(owner, filepath.Dir(owner), r.store.Root))
 }
 
 // Remove takes the repository away: out of sight at once, then off the disk. One that is not there

@@ -2,25 +2,21 @@ package repository
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // limitProcess bounds what a process may have, and whatever it starts later: the memory of its heap
-// and anonymous mappings, not of the packs that it maps; and its time on a processor. Zero: no
-// bound.
+// and anonymous mappings, not of the packs that it maps; and its time on a processor; zero:
+// that has no bound.
 func limitProcess(pid int, memory int64, cpu time.Duration) error {
-	limits := map[int]uint64{unix.RLIMIT_DATA: uint64(memory), unix.RLIMIT_CPU: uint64(cpu / time.Second)}
-	for resource, most := range limits {
-		if most == 0 {
-			continue
-		}
-		err := unix.Prlimit(pid, resource, &unix.Rlimit{Cur: most, Max: most}, nil)
-		if err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("bound a process: %w", err)
-		}
+	err := unix.Prlimit(pid, unix.RLIMIT_DATA, &unix.Rlimit{Cur: uint64(memory), Max: uint64(memory)}, nil)
+	if seconds := uint64(cpu / time.Second); err == nil && seconds > 0 {
+		err = unix.Prlimit(pid, unix.RLIMIT_CPU, &unix.Rlimit{Cur: seconds, Max: seconds}, nil)
 	}
-	return nil
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
 }

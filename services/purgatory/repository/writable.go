@@ -1,6 +1,7 @@
 package repository
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -63,18 +64,12 @@ func (s *Store) Writable() error {
 // writeProbe writes to the root, to the disk itself, and cleans up. The error names no file: that
 // differs from try to try.
 func (s *Store) writeProbe() error {
-	f, err := os.CreateTemp(filepath.Join(s.Root, newFolder), "probe-")
-	if err == nil {
-		noise := make([]byte, probeBytes) // which no file system can store in less
-		rand.Read(noise)
-		_, err = f.Write(noise)
-		if err == nil {
-			err = f.Sync() // some disks only tell now that they are full
-		}
-		err = errors.Join(err, f.Close(), os.Remove(f.Name()))
-	}
-	if path, ok := errors.AsType[*fs.PathError](err); ok {
-		return path.Err
+	noise := make([]byte, probeBytes) // which no file system can store in less
+	rand.Read(noise)
+	path := filepath.Join(s.Root, newFolder, "probe")
+	err := cmp.Or(writeDurably(path, string(noise)), ignoreGone(os.Remove(path)))
+	if failed, ok := errors.AsType[*fs.PathError](err); ok {
+		return failed.Err
 	}
 	return err
 }

@@ -154,16 +154,10 @@ func (v *View) add(ev *nostr.Event, h *proto.Held) {
 
 // Without is the view without some events.
 func (v View) Without(ids ...string) View {
-	if len(ids) == 0 {
-		return v
-	}
-	gone := map[string]bool{}
-	for _, id := range ids {
-		gone[id] = true
-	}
-	v.Announcements = slices.DeleteFunc(slices.Clone(v.Announcements), func(a Announcement) bool { return gone[a.Event.ID] })
-	v.States = slices.DeleteFunc(slices.Clone(v.States), func(s State) bool { return gone[s.Event.ID] })
-	v.PullRequests = slices.DeleteFunc(slices.Clone(v.PullRequests), func(p PullRequest) bool { return gone[p.Event.ID] })
+	gone := func(ev *nostr.Event) bool { return slices.Contains(ids, ev.ID) }
+	v.Announcements = slices.DeleteFunc(slices.Clone(v.Announcements), func(a Announcement) bool { return gone(a.Event) })
+	v.States = slices.DeleteFunc(slices.Clone(v.States), func(s State) bool { return gone(s.Event) })
+	v.PullRequests = slices.DeleteFunc(slices.Clone(v.PullRequests), func(pr PullRequest) bool { return gone(pr.Event) })
 	v.conclude()
 	return v
 }
@@ -197,22 +191,25 @@ func (v View) OwnersFor(author string) []string {
 	if owners, asked := v.owners[author]; asked {
 		return owners
 	}
-	reached := map[string]bool{}
+	start := v.naming[author]
 	if v.announces(author) {
-		reached[author] = true
+		start = append(slices.Clone(start), author)
 	}
-	for queue := []string{author}; len(queue) > 0; queue = queue[1:] {
-		for _, owner := range v.naming[queue[0]] {
-			if !reached[owner] {
-				reached[owner] = true
-				queue = append(queue, owner)
-			}
-		}
-	}
-	maps.DeleteFunc(reached, func(owner string, _ bool) bool { return !v.Hosts(owner) })
-	owners := slices.Sorted(maps.Keys(reached))
+	owners := slices.DeleteFunc(reach(start, func(owner string) []string { return v.naming[owner] }), func(owner string) bool { return !v.Hosts(owner) })
 	v.owners[author] = owners
 	return owners
+}
+
+// reach is whom a relation leads to from some people, in order of their keys. They are among them.
+func reach(start []string, next func(string) []string) []string {
+	reached := map[string]bool{}
+	for queue := slices.Clone(start); len(queue) > 0; queue = queue[1:] {
+		if !reached[queue[0]] {
+			reached[queue[0]] = true
+			queue = append(queue, next(queue[0])...)
+		}
+	}
+	return slices.Sorted(maps.Keys(reached))
 }
 
 // StatesFor are the states by authors who speak for an owner's hosted repository, newest first.
@@ -336,14 +333,7 @@ func (v View) Group(people []string) []string {
 // People are those who speak for the hosted repositories of some owners: a pull request that tags
 // one of them is for that repository. They are in order of their keys.
 func (v View) People(owners []string) []string {
-	all := map[string]bool{}
-	for queue := slices.DeleteFunc(slices.Clone(owners), func(owner string) bool { return !v.Hosts(owner) }); len(queue) > 0; queue = queue[1:] {
-		if !all[queue[0]] {
-			all[queue[0]] = true
-			queue = append(queue, v.maintainers(queue[0])...)
-		}
-	}
-	return slices.Sorted(maps.Keys(all))
+	return reach(slices.DeleteFunc(slices.Clone(owners), func(owner string) bool { return !v.Hosts(owner) }), v.maintainers)
 }
 
 // maintainers are those whom the announcement of an owner names.
