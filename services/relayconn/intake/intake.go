@@ -91,9 +91,8 @@ type Result struct {
 	// Event is the event as it was brought first. Who waits for the end need not keep a copy.
 	Event   *nostr.Event
 	Verdict proto.Verdict
-	// Copy: the event was brought before, and who brought it hears the verdict.
-	Copy bool
-	// Known: the event is stored already, and was not verified.
+	// Known: the event is stored already, or was on its way when it was brought once more. Who
+	// brought it first hears the verdict without that.
 	Known bool
 	// Err says why there is no verdict and will be none; one that wraps [ErrForged]: because the
 	// event is not genuine.
@@ -257,7 +256,7 @@ func (s *Stream) Take(ctx context.Context, a Arrival) (waited bool, err error) {
 		q.entries <- entry{queued, s.relay, a.Lane, a.Source, release}
 	}
 	if ended {
-		a.Done(Result{Event: a.Event, Verdict: proto.Verdict{ID: a.Event.ID, Kind: a.Event.Kind, Outcome: proto.Duplicate}, Copy: true})
+		a.Done(Result{Event: a.Event, Verdict: proto.Verdict{ID: a.Event.ID, Kind: a.Event.Kind, Outcome: proto.Duplicate}, Known: true})
 	}
 	return waited, err
 }
@@ -384,7 +383,7 @@ func (i *Intake) end(p *pending, r Result) {
 	i.mu.Unlock()
 	r.Event = p.event
 	for n, w := range p.waiters { // which nobody appends to any more
-		r.Copy = n > 0
+		r.Known = r.Known || n > 0 && r.Err == nil
 		w.done(r)
 	}
 }

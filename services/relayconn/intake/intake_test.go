@@ -2,85 +2,280 @@ package intake_test
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/intake"
 )
 
-// TestManyRelaysOneEvent: what twenty relays bring at once is verified once and offered once, and
-// all of them hear the verdict. What one brings later is known.
-func TestManyRelaysOneEvent(t *testing.T) {
+const key = "0000000000000000000000000000000000000000000000000000000000000001"
+
+func event(t testing.TB, content string) *nostr.Event {
+	t.Helper()
+	ev := &nostr.Event{Kind: 1621, CreatedAt: 1_700_000_000, Content: content, Tags: nostr.Tags{{"a", "30617:aa:x"}}}
+	if err := ev.Sign(key); err != nil {
+		t.Fatal(err)
+	}
+	return ev
+}
+
+// numbered are so many events, which are signed once: signatures differ from time to time.
+func numbered(t testing.TB, events int) (all []*nostr.Event) {
+	for n := range events {
+		all = append(all, event(t, fmt.Sprint("event ", n)))
+	}
+	return all
+}
+
+// large is an event whose signature is wrong.
+func large(content string) *nostr.Event {
+	ev := &nostr.Event{Kind: 1, PubKey: strings.Repeat("a", 64), Sig: strings.Repeat("0", 128), Content: content + strings.Repeat("x", largeBytes)}
+	ev.ID = ev.GetID()
+	return ev
+}
+
+const largeBytes = 100 << 10
+
+// changed is a copy with another text or signature.
+func changed(ev *nostr.Event, content, sig string) *nostr.Event {
+	again := *ev
+	again.Content, again.Sig = content, sig
+	return &again
+}
+
+// play is an ingest that takes what it is offered and says what is stored, and an eye on what is
+// verified. Offers of the past, checks and questions take a value from the channel of theirs first,
+// if there is one.
+type play struct {
+	*intake.Intake
+	full, checks, away chan struct{}
+
+	mu        sync.Mutex
+	offered   []candidates.Candidate
+	checked   map[string]int // by signature
+	stored    map[string]bool
+	questions int
+	ended     map[string][]intake.Result // by relay
+}
+
+// newPlay is a play in the bubble of the test. It begins with run.
+func newPlay(workers int, change func(*intake.Options)) *play {
+	p := &play{checked: map[string]int{}, stored: map[string]bool{}, ended: map[string][]intake.Result{}}
+	o := intake.Options{Offerer: p, Stored: p, Signed: p.check, Workers: workers}
+	if change != nil {
+		change(&o)
+	}
+	p.Intake = intake.New(o)
+	return p
+}
+
+func anySignature(o *intake.Options) { o.Signed = func(*nostr.Event) bool { return true } }
+
+// run lets it work until the test ends, or end is called.
+func (p *play) run(t testing.TB) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	end = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(end)
+	return end
+}
+
+func (p *play) Has(ctx context.Context, ids [][32]byte) (has []bool, err error) {
+	p.mu.Lock()
+	p.questions++
+	p.mu.Unlock()
+	if p.away != nil {
+		select {
+		case <-p.away:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	for _, id := range ids {
+		has = append(has, p.stored[hex.EncodeToString(id[:])])
+	}
+	return has, nil
+}
+
+func (p *play) check(ev *nostr.Event) bool {
+	p.mu.Lock()
+	p.checked[ev.Sig]++
+	p.mu.Unlock()
+	if p.checks != nil {
+		<-p.checks
+	}
+	return nostr.Signed(ev)
+}
+
+func (p *play) Offer(ctx context.Context, c candidates.Candidate) error {
+	if p.full != nil && c.Lane != proto.LaneSyncLive {
+		select {
+		case <-p.full:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.offered = append(p.offered, c)
+	return nil
+}
+
+// contents are what was offered and not decided, in order.
+func (p *play) contents() (all []string) {
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.offered {
+		all = append(all, strings.TrimRight(c.Event.Content, "x"))
+	}
+	return all
+}
+
+// accept accepts all that was offered, until nothing more is.
+func (p *play) accept() {
+	for len(p.contents()) > 0 {
+		p.mu.Lock()
+		offered := p.offered
+		p.offered = nil
+		p.mu.Unlock()
+		for _, c := range offered {
+			c.Done(proto.Verdict{ID: c.Event.ID, Outcome: proto.Accepted}, nil)
+		}
+	}
+}
+
+// arrival is an event of a relay whose end is collected.
+func (p *play) arrival(relay string, lane proto.Lane, ev *nostr.Event) intake.Arrival {
+	return intake.Arrival{Event: changed(ev, ev.Content, ev.Sig), Lane: lane, Done: func(r intake.Result) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.ended[relay] = append(p.ended[relay], r)
+	}}
+}
+
+// past brings events of the past by a connection of its own, and live such that come live.
+func (p *play) past(t testing.TB, relay string, events ...*nostr.Event) {
+	p.bring(t, proto.LaneSyncHistoric, relay, events)
+}
+
+func (p *play) live(t testing.TB, relay string, events ...*nostr.Event) {
+	p.bring(t, proto.LaneSyncLive, relay, events)
+}
+
+func (p *play) bring(t testing.TB, lane proto.Lane, relay string, events []*nostr.Event) {
+	t.Helper()
+	s := p.Open(relay)
+	for _, ev := range events {
+		if _, err := s.Take(t.Context(), p.arrival(relay, lane, ev)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// count counts the ends of a relay's events of which something holds.
+func (p *play) count(relay string, holds func(intake.Result) bool) (n int) {
+	synctest.Wait()
+	for _, r := range p.ended[relay] {
+		if holds(r) {
+			n++
+		}
+	}
+	return n
+}
+
+func accepted(r intake.Result) bool {
+	return r.Err == nil && r.Verdict.Outcome == proto.Accepted && r.Event.ID == r.Verdict.ID
+}
+func forged(r intake.Result) bool { return errors.Is(r.Err, intake.ErrForged) }
+func known(r intake.Result) bool  { return r.Known }
+func failed(r intake.Result) bool { return r.Err != nil }
+
+// TestManyRelays: what they bring at once is asked about, verified and offered once, and all hear
+// the verdict. What is stored is neither verified nor offered. Later all of it is known.
+func TestManyRelays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t, nil)
-		const relays, events = 20, 50
-		var e ends
+		const relays, stored = 20, 400
+		events := numbered(t, 600)
+		p := newPlay(2, nil)
+		for _, ev := range events[:stored] {
+			p.stored[ev.ID] = true
+		}
 		for r := range relays {
-			s := p.Open(fmt.Sprint("wss://r", r))
-			for n := range events {
-				take(t, s, historic(event20(t, n), e.done))
-			}
+			p.past(t, fmt.Sprint(r), events...)
 		}
+		p.past(t, "0", events...) // once more, by another connection
 		p.run(t)
-		synctest.Wait()
-		if n := len(p.contents()); n != events {
-			t.Fatalf("%d were offered, want each of %d once", n, events)
+		if n := len(p.contents()); n != len(events)-stored || len(p.checked) != n || p.questions > len(events)/100 {
+			t.Fatalf("%d offered and %d verified after %d questions, want %d", n, len(p.checked), p.questions, len(events)-stored)
 		}
-		p.decide(proto.Accepted, nil)
-		synctest.Wait()
-		if n := e.count(accepted); n != relays*events {
-			t.Errorf("%d verdicts, want %d", n, relays*events)
-		}
-		for _, r := range e.all {
-			if r.Event == nil || r.Event.ID != r.Verdict.ID {
-				t.Errorf("the verdict on %s comes with event %v", r.Verdict.ID, r.Event)
+		p.accept()
+		for r := range relays {
+			copies, all := len(events), len(events)
+			if r == 0 { // which has brought them twice, and was first
+				copies, all = stored+len(events), 2*len(events)
+			}
+			if n, k := p.count(fmt.Sprint(r), accepted), p.count(fmt.Sprint(r), known); n != all-all/len(events)*stored || k != copies {
+				t.Errorf("relay %d: %d accepted, %d known", r, n, k)
 			}
 		}
-		if n := e.count(copied); n != (relays-1)*events {
-			t.Errorf("%d were copies", n)
-		}
-		if len(p.checked) != events {
-			t.Errorf("%d signatures were checked, want %d", len(p.checked), events)
+		questions := p.questions
+		p.past(t, "late", events...)
+		if n := p.count("late", known); n != len(events) || p.questions != questions || !p.Known(events[0].ID) || p.Known(event(t, "another").ID) {
+			t.Errorf("later %d are known, after %d questions", n, p.questions-questions)
 		}
 		for sig, n := range p.checked {
 			if n != 1 {
 				t.Errorf("signature %.8s was checked %d times", sig, n)
 			}
 		}
-		if !p.Known(event20(t, 3).ID) || p.Known(event(t, "another").ID) {
-			t.Error("known is not what was accepted")
-		}
 	})
 }
 
-var signed sync.Map
-
-// event20 returns a copy of a numbered event, which is signed once: signatures differ from time to
-// time.
-func event20(t testing.TB, n int) *nostr.Event {
-	ev, ok := signed.Load(n)
-	if !ok {
-		ev, _ = signed.LoadOrStore(n, event(t, fmt.Sprint("event ", n)))
-	}
-	return copyOf(ev.(*nostr.Event))
+// TestOneConnectionAgainAndAgain: who brings an event that is on its way once more hears at once
+// that it is known, so that a thousand copies take no room.
+func TestOneConnectionAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(1, nil)
+		ev := event(t, "again")
+		p.past(t, "r", slices.Repeat([]*nostr.Event{ev}, 1000)...)
+		if n := p.count("r", known); n != 999 {
+			t.Errorf("%d of 1000 are known", n)
+		}
+		p.run(t)
+		p.accept()
+		if n := p.count("r", accepted); n != 1 {
+			t.Errorf("%d verdicts", n)
+		}
+	})
 }
 
 // TestForgedCopiesHarmNobody: a copy with the id of a good event and another signature, or another
 // text, ends by itself, whichever comes first; all who bring the very same forgery hear of it.
 func TestForgedCopiesHarmNobody(t *testing.T) {
 	t.Parallel()
-	good := event(t, "good")
-	signature, text, both := copyOf(good), copyOf(good), copyOf(good)
-	signature.Sig = event(t, "another").Sig
-	text.Content = "changed"
-	both.Sig, both.Content = signature.Sig, "changed"
+	good, other := event(t, "good"), event(t, "another")
+	signature, text, both := changed(good, "good", other.Sig), changed(good, "changed", good.Sig), changed(good, "changed", other.Sig)
 	for name, forgeries := range map[string][]*nostr.Event{
 		"signature": {signature}, "text": {text}, "both": {both}, "all": {signature, text, both, signature},
 	} {
@@ -88,30 +283,27 @@ func TestForgedCopiesHarmNobody(t *testing.T) {
 			t.Run(fmt.Sprint(name, first), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					p := newPlay(t, nil)
-					var honest, liars ends
-					bring := func() {
-						for n, ev := range forgeries {
-							take(t, p.Open(fmt.Sprint("wss://liar", n)), historic(copyOf(ev), liars.done))
+					p := newPlay(2, nil)
+					lie := func() {
+						for _, ev := range forgeries {
+							p.past(t, "liar", ev)
 						}
 					}
 					if first {
-						bring()
+						lie()
 					}
-					take(t, p.Open("wss://one"), historic(copyOf(good), honest.done))
-					take(t, p.Open("wss://two"), historic(copyOf(good), honest.done))
+					p.past(t, "one", good)
+					p.past(t, "two", good)
 					if !first {
-						bring()
+						lie()
 					}
 					p.run(t)
-					synctest.Wait()
 					if got := p.contents(); !slices.Equal(got, []string{"good"}) {
 						t.Fatalf("offered %v", got)
 					}
-					p.decide(proto.Accepted, nil)
-					synctest.Wait()
-					if honest.count(accepted) != 2 || liars.count(forged) != len(forgeries) {
-						t.Errorf("the honest heard %+v, the liars %+v", honest.all, liars.all)
+					p.accept()
+					if p.count("one", accepted) != 1 || p.count("two", accepted) != 1 || p.count("liar", forged) != len(forgeries) {
+						t.Errorf("they hear %+v", p.ended)
 					}
 				})
 			})
@@ -123,28 +315,17 @@ func TestForgedCopiesHarmNobody(t *testing.T) {
 func TestMisshapenEventsAreForged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t, nil)
+		p := newPlay(2, nil)
 		p.run(t)
-		s := p.Open("wss://r")
-		var e ends
 		good := event(t, "good")
-		for name, change := range map[string]func(ev *nostr.Event){
-			"a longer public key":  func(ev *nostr.Event) { ev.PubKey += "00" },
-			"a shorter public key": func(ev *nostr.Event) { ev.PubKey = ev.PubKey[:62] },
-			"no public key":        func(ev *nostr.Event) { ev.PubKey = "" },
-			"a key that is no hex": func(ev *nostr.Event) { ev.PubKey = "zz" + ev.PubKey[2:] },
-			"a longer signature":   func(ev *nostr.Event) { ev.Sig += "00" },
-			"no signature":         func(ev *nostr.Event) { ev.Sig = "" },
-			"capitals":             func(ev *nostr.Event) { ev.PubKey = "AB" + ev.PubKey[2:] },
+		for _, ev := range []nostr.Event{
+			{PubKey: good.PubKey + "00", Sig: good.Sig}, {PubKey: good.PubKey[:62], Sig: good.Sig}, {Sig: good.Sig}, {PubKey: "zz" + good.PubKey[2:], Sig: good.Sig},
+			{PubKey: "AB" + good.PubKey[2:], Sig: good.Sig}, {PubKey: good.PubKey, Sig: good.Sig + "00"}, {PubKey: good.PubKey},
 		} {
-			ev := copyOf(good)
-			change(ev)
 			ev.ID = ev.GetID()
-			before := e.count(forged)
-			take(t, s, historic(ev, e.done))
-			synctest.Wait()
-			if e.count(forged) != before+1 {
-				t.Errorf("%s is taken", name)
+			p.past(t, ev.ID, &ev)
+			if p.count(ev.ID, forged) != 1 {
+				t.Errorf("taken: %v", ev)
 			}
 		}
 		if n := len(p.contents()); n != 0 {
@@ -158,80 +339,202 @@ func TestMisshapenEventsAreForged(t *testing.T) {
 func TestLiveBeforePast(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t, func(o *intake.Options) { o.Workers = 1 })
+		events := numbered(t, 31)
+		p := newPlay(1, nil)
 		p.checks, p.full = make(chan struct{}), make(chan struct{})
 		p.run(t)
-		var e, first ends
-		slow, quick := p.Open("wss://slow"), p.Open("wss://quick")
-		for n := range 30 {
-			take(t, slow, historic(event20(t, n), e.done))
-		}
+		p.past(t, "slow", events[:30]...)
 		synctest.Wait() // the first is being checked
-		take(t, quick, alive(event20(t, 200), first.done))
-		take(t, quick, alive(event20(t, 29), first.done)) // the last of the past
+		p.live(t, "quick", events[30], events[29])
 		for range 3 {
 			p.checks <- struct{}{}
 		}
-		synctest.Wait()
-		if got := p.contents(); !slices.Equal(got, []string{"event 200", "event 29"}) {
+		if got := p.contents(); !slices.Equal(got, []string{"event 30", "event 29"}) {
 			t.Fatalf("offered %v, want what is live", got)
 		}
-		p.decide(proto.Accepted, nil)
-		// All of the past is verified now, and waits for room at ingest. The first of it comes live
-		// too.
+		p.accept()
 		close(p.checks)
-		synctest.Wait()
-		take(t, quick, alive(event20(t, 0), first.done))
-		synctest.Wait()
+		synctest.Wait() // the first of the past waits for room at ingest, and comes live too
+		p.live(t, "quick", events[0])
 		if got := p.contents(); !slices.Equal(got, []string{"event 0"}) || p.offered[0].Lane != proto.LaneSyncLive {
 			t.Fatalf("offered %v, want what came live", got)
 		}
-		p.decide(proto.Accepted, nil)
-		if first.count(accepted) != 3 || e.count(accepted) != 2 {
-			t.Fatalf("live heard %+v, the past %+v", first.all, e.all)
+		p.accept()
+		if p.count("quick", accepted) != 3 || p.count("slow", accepted) != 2 {
+			t.Fatalf("they hear %+v", p.ended)
 		}
 		close(p.full)
-		synctest.Wait()
-		p.decide(proto.Accepted, nil)
-		synctest.Wait()
-		if e.count(any) != 30 || first.count(any) != 3 {
-			t.Errorf("%d and %d ends, want one each", e.count(any), first.count(any))
+		p.accept()
+		if p.count("slow", accepted) != 30 || p.count("quick", accepted) != 3 {
+			t.Errorf("not each has one end: %+v", p.ended)
 		}
 	})
 }
 
-// TestEnd: whatever is on its way ends, whether it waits to be verified or for room, or was
-// offered.
+// TestPushBack: when ingest takes nothing, or nobody says what is stored, a connection's events
+// wait up to a bound in bytes, all connections' together up to another, and what is live has room of
+// its own. Nothing is lost by that.
+func TestPushBack(t *testing.T) {
+	t.Parallel()
+	const relays, each = 9, 40
+	for _, what := range []string{"ingest is full", "the store is away"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(2, anySignature)
+				stuck := make(chan struct{})
+				if what == "ingest is full" {
+					p.full = stuck
+				} else {
+					p.away = stuck
+				}
+				p.run(t)
+				var taken [relays]atomic.Int64
+				bring := func(r int) {
+					for n := range each {
+						p.past(t, fmt.Sprint(r), large(fmt.Sprint(r, ",", n)))
+						taken[r].Add(1)
+					}
+				}
+				go bring(0)
+				time.Sleep(time.Minute)
+				if n := taken[0].Load(); n == 0 || n*largeBytes > 4<<20 {
+					t.Fatalf("%d events of one connection wait", n)
+				}
+				for r := range relays - 1 {
+					go bring(r + 1)
+				}
+				time.Sleep(time.Minute)
+				all := int64(0)
+				for r := range relays {
+					all += taken[r].Load()
+					if taken[r].Load() == 0 {
+						t.Errorf("relay %d has no room", r)
+					}
+				}
+				if all*largeBytes > 16<<20 {
+					t.Fatalf("%d events of %d bytes wait", all, largeBytes)
+				}
+				over, cancel := context.WithCancel(t.Context())
+				cancel()
+				if _, err := p.Open("late").Take(over, p.arrival("late", proto.LaneSyncHistoric, event(t, "late"))); !errors.Is(err, context.Canceled) {
+					t.Fatalf("taken without room: %v", err)
+				}
+				questions := p.questions
+				p.live(t, "live", large("live"))
+				if got := p.contents(); p.questions != questions+1 || p.full != nil && !slices.Equal(got, []string{"live"}) {
+					t.Fatalf("%d questions about what is live, offered %v", p.questions-questions, got)
+				}
+				close(stuck)
+				p.accept()
+				for r := range relays {
+					if n := p.count(fmt.Sprint(r), accepted); n != each {
+						t.Errorf("%d events of relay %d were accepted", n, r)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestEnd: all that is on its way ends, whether it waits to be verified or for room.
 func TestEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t, func(o *intake.Options) { o.Workers = 1 })
-		p.full = make(chan struct{})
-		p.checks = make(chan struct{})
-		ctx, end := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- p.Run(ctx) }()
-		var e ends
-		s, other := p.Open("wss://r"), p.Open("wss://other")
-		for n := range 5 {
-			take(t, s, historic(event20(t, n), e.done))
-			take(t, other, historic(event20(t, n), e.done))
-		}
-		lone := event20(t, 4)
-		lone.Content = "changed"
-		take(t, other, historic(lone, e.done))
+		p := newPlay(1, nil)
+		p.full, p.checks = make(chan struct{}), make(chan struct{})
+		end := p.run(t)
+		events := numbered(t, 5)
+		p.past(t, "r", events...)
+		p.past(t, "other", events...)
 		p.checks <- struct{}{}
-		synctest.Wait() // one waits for room, the next is being checked
-		end()
+		synctest.Wait() // one waits for room, the next would be checked
 		close(p.checks)
-		if err := <-done; err != nil {
-			t.Fatal(err)
+		end()
+		if p.count("r", failed) != 5 || p.count("other", failed) != 5 {
+			t.Errorf("not all of 10 have an end: %+v", p.ended)
 		}
-		if n := e.count(func(r intake.Result) bool { return r.Err != nil }); n != 11 {
-			t.Errorf("%d of 11 have an end: %+v", n, e.all)
-		}
-		if _, err := s.Take(t.Context(), historic(event20(t, 9), e.done)); !errors.Is(err, intake.ErrEnded) {
+		if _, err := p.Open("r").Take(t.Context(), p.arrival("r", proto.LaneSyncLive, event(t, "late"))); !errors.Is(err, intake.ErrEnded) {
 			t.Errorf("taken after the end: %v", err)
 		}
 	})
+}
+
+// whimsical is an ingest that decides now or later, in any order, this way or that, or never does.
+type whimsical struct{ deciding sync.WaitGroup }
+
+func (w *whimsical) Offer(_ context.Context, c candidates.Candidate) error {
+	switch rand.IntN(8) {
+	case 0:
+		return candidates.ErrEnded
+	case 1, 2:
+		decide(c)
+	default:
+		w.deciding.Go(func() { decide(c) })
+	}
+	return nil
+}
+
+func decide(c candidates.Candidate) {
+	outcome := []proto.Outcome{proto.Accepted, proto.Accepted, proto.Rejected, proto.HeldBack, proto.Duplicate}[rand.IntN(5)]
+	var err error
+	if rand.IntN(10) == 0 {
+		err = candidates.ErrNoVerdict
+	}
+	c.Done(proto.Verdict{ID: c.Event.ID, Outcome: outcome}, err)
+}
+
+// TestEveryArrivalEndsOnce races relays that bring the same events, some of them forged, live and
+// of the past, with verdicts, losses and the end. Each arrival ends once, and none of the genuine
+// ones is called forged or the other way round.
+func TestEveryArrivalEndsOnce(t *testing.T) {
+	t.Parallel()
+	const relays, events = 12, 150
+	originals, ingest := numbered(t, events), &whimsical{}
+	in := intake.New(intake.Options{Offerer: ingest})
+	ctx, end := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- in.Run(ctx) }()
+	var ended [relays * events]atomic.Int64
+	var taken [relays * events]bool
+	var bringing sync.WaitGroup
+	for r := range relays {
+		bringing.Go(func() {
+			s := in.Open(fmt.Sprint("wss://r", r))
+			for n := range events {
+				at, ev, forge := r*events+n, changed(originals[n], originals[n].Content, originals[n].Sig), rand.IntN(6) == 0
+				if forge && rand.IntN(2) == 0 {
+					ev.Content += " changed"
+				} else if forge {
+					ev.Sig = originals[(n+1)%events].Sig
+				}
+				lane := []proto.Lane{proto.LaneSyncHistoric, proto.LaneSyncHistoric, proto.LaneSyncLive}[rand.IntN(3)]
+				_, err := s.Take(context.Background(), intake.Arrival{Event: ev, Lane: lane, Done: func(res intake.Result) {
+					ended[at].Add(1)
+					// One that ended with the intake may not have been looked at.
+					if res.Err == nil && forge && !in.Known(originals[n].ID) || forged(res) && !forge {
+						t.Errorf("an event, forged: %v, ended as %+v", forge, res)
+					}
+				}})
+				if err != nil {
+					return // the end
+				}
+				taken[at] = true
+				if r == 0 && n == events*3/4 {
+					end()
+				}
+			}
+		})
+	}
+	bringing.Wait()
+	end()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	ingest.deciding.Wait()
+	for at := range taken {
+		if n := ended[at].Load(); taken[at] != (n == 1) {
+			t.Errorf("arrival %d, taken: %v, ended %d times", at, taken[at], n)
+		}
+	}
 }

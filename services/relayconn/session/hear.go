@@ -193,11 +193,10 @@ type ends struct {
 
 // judged hears how an event ended, on any goroutine.
 func (s *Session) judged(e ending) {
-	known := e.Known || e.Copy
-	if e.Err == nil && !known && (e.Verdict.Outcome == proto.Accepted || e.Verdict.Outcome == proto.HeldBack) {
+	if e.Err == nil && !e.Known && (e.Verdict.Outcome == proto.Accepted || e.Verdict.Outcome == proto.HeldBack) {
 		s.Observer.Judged(e.Event, e.why.source, e.Event.CreatedAt.Time().Before(e.why.liveUntil), e.Verdict)
 	}
-	if e.Err != nil || known && e.live != nil {
+	if e.Err != nil || e.Known && e.live != nil {
 		s.ends.mu.Lock()
 		s.ends.odd = append(s.ends.odd, e)
 		s.ends.mu.Unlock()
