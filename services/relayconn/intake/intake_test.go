@@ -214,8 +214,8 @@ func failed(r intake.Result) bool { return r.Err != nil }
 func TestManyRelays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const relays, stored = 20, 400
-		events := numbered(t, 600)
+		const relays, stored = 20, 100
+		events := numbered(t, 150)
 		p := newPlay(2, nil)
 		for _, ev := range events[:stored] {
 			p.stored[ev.ID] = true
@@ -225,7 +225,7 @@ func TestManyRelays(t *testing.T) {
 		}
 		p.past(t, "0", events...) // once more, by another connection
 		p.run(t)
-		if n := len(p.contents()); n != len(events)-stored || len(p.checked) != n || p.questions > len(events)/100 {
+		if n := len(p.contents()); n != len(events)-stored || len(p.checked) != n || p.questions > 2 {
 			t.Fatalf("%d offered and %d verified after %d questions, want %d", n, len(p.checked), p.questions, len(events)-stored)
 		}
 		p.accept()
@@ -318,13 +318,12 @@ func TestMisshapenEventsAreForged(t *testing.T) {
 		p := newPlay(2, nil)
 		p.run(t)
 		good := event(t, "good")
-		for _, ev := range []nostr.Event{
+		for n, ev := range []nostr.Event{
 			{PubKey: good.PubKey + "00", Sig: good.Sig}, {PubKey: good.PubKey[:62], Sig: good.Sig}, {Sig: good.Sig}, {PubKey: "zz" + good.PubKey[2:], Sig: good.Sig},
 			{PubKey: "AB" + good.PubKey[2:], Sig: good.Sig}, {PubKey: good.PubKey, Sig: good.Sig + "00"}, {PubKey: good.PubKey},
 		} {
 			ev.ID = ev.GetID()
-			p.past(t, ev.ID, &ev)
-			if p.count(ev.ID, forged) != 1 {
+			if p.past(t, "r", &ev); p.count("r", forged) != n+1 {
 				t.Errorf("taken: %v", ev)
 			}
 		}
@@ -376,7 +375,7 @@ func TestLiveBeforePast(t *testing.T) {
 // its own. Nothing is lost by that.
 func TestPushBack(t *testing.T) {
 	t.Parallel()
-	const relays, each = 9, 40
+	const relays, each = 9, 12
 	for _, what := range []string{"ingest is full", "the store is away"} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -420,6 +419,7 @@ func TestPushBack(t *testing.T) {
 				if _, err := p.Open("late").Take(over, p.arrival("late", proto.LaneSyncHistoric, event(t, "late"))); !errors.Is(err, context.Canceled) {
 					t.Fatalf("taken without room: %v", err)
 				}
+				synctest.Wait()
 				questions := p.questions
 				p.live(t, "live", large("live"))
 				if got := p.contents(); p.questions != questions+1 || p.full != nil && !slices.Equal(got, []string{"live"}) {
