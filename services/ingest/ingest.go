@@ -47,7 +47,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		}
 		return nil
 	})
-	questions := known.Known{Index: n.Index, Held: w.Held, Rejected: w.Rejected}.Questions()
+	questions := (&known.Known{Index: n.Index, Held: w.Held, Rejected: w.Rejected}).Questions()
 	questions[proto.SubjectManage] = query.Asked((&management{n}).manage)
 	group.Go(func() error {
 		return query.Answer(ctx, n.Bus.Conn, n.Log, proto.ServiceQuery, "events that need not be fetched, and requests of the operator's client", questions)

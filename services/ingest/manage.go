@@ -70,12 +70,7 @@ func (m *management) authorise(ctx context.Context, q proto.ManageRequest, now t
 	if !ok || wrong != nil || len(data) > maxAuth || ev.UnmarshalJSON(data) != nil {
 		return "", errors.New("the header Authorization holds no event (NIP-98)")
 	}
-	tag := func(name string) string {
-		if t := ev.Tags.Find(name); len(t) > 1 {
-			return t[1]
-		}
-		return ""
-	}
+	tag := func(name string) string { return ev.Tags.Find(name).Value() }
 	payload := sha256.Sum256(q.Body)
 	switch {
 	case ev.Kind != gonostr.KindHTTPAuth:
@@ -128,19 +123,16 @@ func (m *management) do(ctx context.Context, r nip86.Request, by string, now tim
 	case "supportedmethods":
 		return methods, nil
 	case "listbannedpubkeys", "listbannedevents":
-		keys, events := []nip86.PubKeyReason{}, []nip86.IDReason{}
+		listed := []any{}
 		for b := range m.Bans.All() {
-			switch b.Kind() {
-			case "author":
-				keys = append(keys, nip86.PubKeyReason{PubKey: b.PubKey, Reason: b.Reason})
-			case "event":
-				events = append(events, nip86.IDReason{ID: b.Event, Reason: b.Reason})
+			switch r.Method + " " + b.Kind() {
+			case "listbannedpubkeys author":
+				listed = append(listed, nip86.PubKeyReason{PubKey: b.PubKey, Reason: b.Reason})
+			case "listbannedevents event":
+				listed = append(listed, nip86.IDReason{ID: b.Event, Reason: b.Reason})
 			}
 		}
-		if r.Method == "listbannedevents" {
-			return events, nil
-		}
-		return keys, nil
+		return listed, nil
 	case "banpubkey", "banevent", "unbanpubkey", "unbanevent", "allowpubkey", "allowevent":
 		if !nostr.IsHex64(param(0)) {
 			return nil, errors.New("the first parameter is not 64 lower-case hex digits")

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 
@@ -20,12 +21,11 @@ const (
 	maxTold     = 20
 )
 
-// refusals is what this replica refused lately, in a ring. Most of it no stream remembers: any client
+// refusals is what this replica refused lately, the last at the end. Most of it no stream remembers: any client
 // could fill the disk with it.
 type refusals struct {
-	mu   sync.Mutex
-	all  []proto.Refusal
-	next int
+	mu  sync.Mutex
+	all []proto.Refusal
 }
 
 func (r *refusals) add(ev *nostr.Event, told proto.Refusal) {
@@ -39,20 +39,14 @@ func (r *refusals) add(ev *nostr.Event, told proto.Refusal) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.all) < maxRefusals {
-		r.all = append(r.all, told)
-		return
-	}
-	r.all[r.next] = told
-	r.next = (r.next + 1) % maxRefusals
+	r.all = append(r.all[max(0, len(r.all)+1-maxRefusals):], told)
 }
 
 // find returns what is asked for, the last first.
 func (r *refusals) find(q proto.Why) (found []proto.Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i := range r.all {
-		told := r.all[(r.next+len(r.all)-1-i)%len(r.all)]
+	for _, told := range slices.Backward(r.all) {
 		if (q.Event != "" && told.Event == q.Event || q.Ref != "" && told.Ref == q.Ref) && len(found) < maxTold {
 			found = append(found, told)
 		}

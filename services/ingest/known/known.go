@@ -41,10 +41,6 @@ type Known struct {
 	Index    *eventdb.DB
 	Held     *held.Set
 	Rejected *Rejected
-}
-
-type server struct {
-	Known
 
 	mu    sync.Mutex
 	kept  map[string]gathered // by filter
@@ -59,16 +55,16 @@ type gathered struct {
 }
 
 // Questions are answered by every replica.
-func (k Known) Questions() map[string]query.Answerer {
-	s := &server{Known: k, kept: map[string]gathered{}}
-	return map[string]query.Answerer{proto.SubjectQueryIDs: query.Asked(s.list), proto.SubjectQueryReconcile: query.Asked(s.step)}
+func (k *Known) Questions() map[string]query.Answerer {
+	k.kept = map[string]gathered{}
+	return map[string]query.Answerer{proto.SubjectQueryIDs: query.Asked(k.list), proto.SubjectQueryReconcile: query.Asked(k.step)}
 }
 
 // list answers a filter with the ids of all that matches, in arrays of [proto.KnownID]; an empty
 // one is the end. The filter's limit is dropped.
-func (s *server) list(ctx context.Context, f nostr.Filter, send func(any) error) error {
+func (k *Known) list(ctx context.Context, f nostr.Filter, send func(any) error) error {
 	f.Limit, f.LimitZero = 0, false
-	g, err := s.gather(ctx, f)
+	g, err := k.gather(ctx, f)
 	if err != nil {
 		return err
 	}
@@ -86,14 +82,14 @@ func (s *server) list(ctx context.Context, f nostr.Filter, send func(any) error)
 
 // step answers one step of a reconciliation: what to say to the relay, and what of its events is
 // missing here. The filter's limit is dropped.
-func (s *server) step(ctx context.Context, q proto.ReconcileQuery, send func(any) error) error {
+func (k *Known) step(ctx context.Context, q proto.ReconcileQuery, send func(any) error) error {
 	if len(q.Message) > maxMessage {
 		return fmt.Errorf("%w: the relay's message has more than %d bytes", query.ErrQuestion, maxMessage)
 	}
-	if err := s.Index.WaitFor(ctx, q.Seq); err != nil {
+	if err := k.Index.WaitFor(ctx, q.Seq); err != nil {
 		return fmt.Errorf("this replica has not read the log that far: %w", err)
 	}
-	set, err := s.set(ctx, q.Filter, q.Seq)
+	set, err := k.set(ctx, q.Filter, q.Seq)
 	if err != nil {
 		return err
 	}
@@ -102,7 +98,7 @@ func (s *server) step(ctx context.Context, q proto.ReconcileQuery, send func(any
 		a.Known = uint64(len(set))
 		a.Message, err = reconcile.Start(ctx, set, asking)
 	} else {
-		err = s.goOn(ctx, set, q.Message, &a)
+		err = k.goOn(ctx, set, q.Message, &a)
 	}
 	if err != nil {
 		return err
@@ -111,7 +107,7 @@ func (s *server) step(ctx context.Context, q proto.ReconcileQuery, send func(any
 }
 
 // goOn works out what to say next.
-func (s *server) goOn(ctx context.Context, set reconcile.Packed, message []byte, a *proto.ReconcileAnswer) (err error) {
+func (k *Known) goOn(ctx context.Context, set reconcile.Packed, message []byte, a *proto.ReconcileAnswer) (err error) {
 	var told [][32]byte
 	var listed uint64
 	a.Message, listed, err = reconcile.Continue(ctx, set, message, asking, func(id [32]byte) error {
@@ -121,7 +117,7 @@ func (s *server) goOn(ctx context.Context, set reconcile.Packed, message []byte,
 	if err != nil {
 		return err
 	}
-	a.Missing, err = s.missing(told)
+	a.Missing, err = k.missing(told)
 	// What the relay has named and is known here may be known though it does not match the filter.
 	if both := uint64(len(told) - len(a.Missing)/32); listed > both {
 		a.Alone = listed - both
@@ -131,36 +127,36 @@ func (s *server) goOn(ctx context.Context, set reconcile.Packed, message []byte,
 
 // set returns what is known for a filter at a sequence or later. It may be as old as keptFor:
 // missing looks at what is there now.
-func (s *server) set(ctx context.Context, f nostr.Filter, seq uint64) (reconcile.Packed, error) {
+func (k *Known) set(ctx context.Context, f nostr.Filter, seq uint64) (reconcile.Packed, error) {
 	f.Limit, f.LimitZero = 0, false
 	name, now := f.String(), time.Now()
-	s.mu.Lock()
-	if now.Sub(s.since) > keptFor {
-		s.bytes, s.since = 0, now
-		clear(s.kept)
+	k.mu.Lock()
+	if now.Sub(k.since) > keptFor {
+		k.bytes, k.since = 0, now
+		clear(k.kept)
 	}
-	g, kept := s.kept[name]
-	s.mu.Unlock()
-	if kept && g.seq >= seq {
+	g, has := k.kept[name]
+	k.mu.Unlock()
+	if has && g.seq >= seq {
 		return g.items, nil
 	}
-	g, err := s.gather(ctx, f)
+	g, err := k.gather(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if size := cap(g.items)*reconcile.ItemBytes + len(name); s.bytes+size < keptBytes {
-		s.kept[name], s.bytes = g, s.bytes+size
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if size := cap(g.items)*reconcile.ItemBytes + len(name); k.bytes+size < keptBytes {
+		k.kept[name], k.bytes = g, k.bytes+size
 	}
 	return g.items, nil
 }
 
 // gather reads what is known for a filter, whether it is served or hidden by a ban. Held events are
 // read first: what is accepted in the meantime is in one of both.
-func (s *server) gather(ctx context.Context, f nostr.Filter) (g gathered, err error) {
+func (k *Known) gather(ctx context.Context, f nostr.Filter) (g gathered, err error) {
 	var others []reconcile.Item
-	for _, e := range s.Held.All() {
+	for _, e := range k.Held.All() {
 		if !f.Matches(e.Event) {
 			continue
 		}
@@ -173,9 +169,9 @@ func (s *server) gather(ctx context.Context, f nostr.Filter) (g gathered, err er
 	// The tags of rejected events are not kept. By tags alone every one of them would match, and all
 	// that the relay does not have would have to be said.
 	if len(f.Tags) == 0 || f.Authors != nil || f.IDs != nil {
-		others = append(others, s.Rejected.Matching(f, time.Now())...)
+		others = append(others, k.Rejected.Matching(f, time.Now())...)
 	}
-	view := s.Index.View()
+	view := k.Index.View()
 	defer view.Close()
 	g.seq = view.Seq()
 	if g.items, err = view.All().Packed(ctx, f, mostPacked); err == nil && len(others) > 0 {
@@ -186,15 +182,15 @@ func (s *server) gather(ctx context.Context, f nostr.Filter) (g gathered, err er
 
 // missing returns the ids that must be fetched, one after the other: none that is known now, whether
 // it matches the filter or not.
-func (s *server) missing(told [][32]byte) (missing []byte, err error) {
+func (k *Known) missing(told [][32]byte) (missing []byte, err error) {
 	var unknown [][32]byte
 	for _, id := range told {
 		name := hex.EncodeToString(id[:])
-		if _, rejected := s.Rejected.Find(name, time.Now()); !rejected && s.Held.ByID(name) == nil {
+		if _, rejected := k.Rejected.Find(name, time.Now()); !rejected && k.Held.ByID(name) == nil {
 			unknown = append(unknown, id)
 		}
 	}
-	accepted, err := s.Index.HasEach(unknown)
+	accepted, err := k.Index.HasEach(unknown)
 	if err != nil {
 		return nil, fmt.Errorf("read the index: %w", err)
 	}

@@ -55,13 +55,6 @@ type entry struct {
 	missing   []uint64
 }
 
-// Remembered is what is known of a rejected event.
-type Remembered struct {
-	ID     string
-	Kind   int
-	Reason string
-}
-
 // NewRejected makes an empty index whose entries are forgotten after maxAge. rules are the settings
 // that decide what is rejected, in short.
 func NewRejected(js jetstream.JetStream, log *slog.Logger, maxAge time.Duration, rules string) *Rejected {
@@ -167,34 +160,29 @@ func (x *Rejected) remove(k key) {
 	}
 }
 
-func (e *entry) remembered() Remembered {
-	return Remembered{ID: hex.EncodeToString(e.id[:]), Kind: int(e.kind), Reason: e.reason.Value()}
-}
-
-// Find returns what is known of an event; false if it was not rejected, or so long ago that it is
-// forgotten.
-func (x *Rejected) Find(id string, now time.Time) (Remembered, bool) {
+// Find returns id, kind and reason of an event; false if it was not rejected, or so long ago that it
+// is forgotten.
+func (x *Rejected) Find(id string, now time.Time) (r proto.RejectedEvent, before bool) {
 	k, err := shortKey(proto.ShortID(id))
-	if err != nil {
-		return Remembered{}, false
-	}
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	e := x.entries[k]
-	if e == nil || now.Sub(e.at) >= x.maxAge {
-		return Remembered{}, false
+	if err != nil || e == nil || now.Sub(e.at) >= x.maxAge {
+		return r, false
 	}
-	return e.remembered(), true
+	return proto.RejectedEvent{ID: e.hexID(), Kind: int(e.kind), Reason: e.reason.Value()}, true
 }
 
-// Waiting returns what was rejected because it missed this key.
-func (x *Rejected) Waiting(missing string) (all []Remembered) {
+func (e *entry) hexID() string { return hex.EncodeToString(e.id[:]) }
+
+// Waiting returns the ids of what was rejected because it missed this key.
+func (x *Rejected) Waiting(missing string) (ids []string) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	for _, k := range x.waiting[maphash.String(x.seed, missing)] {
-		all = append(all, x.entries[k].remembered())
+		ids = append(ids, x.entries[k].hexID())
 	}
-	return all
+	return ids
 }
 
 // Matching returns the rejected events that match the filter as far as is known of them: by id,
@@ -208,7 +196,7 @@ func (x *Rejected) Matching(f nostr.Filter, now time.Time) (items []reconcile.It
 		case f.Since != nil && e.createdAt < *f.Since, f.Until != nil && e.createdAt > *f.Until:
 		case f.Kinds != nil && !slices.Contains(f.Kinds, int(e.kind)):
 		case now.Sub(e.at) >= x.maxAge:
-		case f.IDs != nil && !slices.Contains(f.IDs, hex.EncodeToString(e.id[:])):
+		case f.IDs != nil && !slices.Contains(f.IDs, e.hexID()):
 		case f.Authors != nil && !slices.Contains(f.Authors, hex.EncodeToString(e.pubkey[:])):
 		default:
 			items = append(items, reconcile.Item{CreatedAt: e.createdAt, ID: e.id})

@@ -56,12 +56,7 @@ func (l *log) read(r proto.RejectedEvent, data []byte, at time.Time) {
 }
 
 func waiting(x *known.Rejected, key string) []string {
-	var ids []string
-	for _, r := range x.Waiting(key) {
-		ids = append(ids, r.ID)
-	}
-	slices.Sort(ids)
-	return ids
+	return slices.Sorted(slices.Values(x.Waiting(key)))
 }
 
 func TestIndexRemembersForAWeek(t *testing.T) {

@@ -37,9 +37,11 @@ type Decision struct {
 // Dropped is a held event that goes.
 type Dropped struct {
 	Entry    *held.Entry
-	Remember string // reason to remember it by, so that it is not fetched again; "": forgotten
-	Evicted  bool   // it had to make room
+	Remember string // reason to remember it by, so that it is not fetched again; "" and [Evicted]: forgotten
 }
+
+// Evicted is told of an event that had to make room.
+const Evicted = "evicted"
 
 // Reasons that held events are remembered by.
 const (

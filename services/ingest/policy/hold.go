@@ -42,11 +42,7 @@ func (p *Policy) hold(k Knowledge, c *Candidate, identifier string, phase proto.
 	}
 	d = Decision{Outcome: proto.HeldBack, Message: proto.MessagePurgatory, Hold: []*held.Entry{entry}}
 	d.drop("", replaced...)
-	replacing := len(d.Drop)
-	d.drop("", evicted...)
-	for i := range d.Drop[replacing:] {
-		d.Drop[replacing+i].Evicted = true
-	}
+	d.drop(Evicted, evicted...)
 	return d
 }
 

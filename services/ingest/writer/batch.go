@@ -120,14 +120,15 @@ func (t *term) decide(b *batch, x decided) error {
 	for _, dropped := range d.Drop {
 		e := dropped.Entry
 		t.draft.Drop(e)
-		if dropped.Evicted {
-			t.metrics.evicted.WithLabelValues(obs.KindLabel(e.Event.Kind)).Inc()
-		}
 		if e.Event.ID == c.Event.ID && !e.HeldAt.IsZero() && (x.arrived.IsZero() || e.HeldAt.Before(x.arrived)) {
 			x.arrived = e.HeldAt // it waited in purgatory before the candidate that releases it came
 		}
-		if dropped.Remember != "" {
-			t.draft.Reject(rejectionOf(&policy.Candidate{Event: e.Event, Relay: e.Relay}, policy.Decision{Message: dropped.Remember}))
+		switch dropped.Remember {
+		case "":
+		case policy.Evicted:
+			t.metrics.evicted.WithLabelValues(obs.KindLabel(e.Event.Kind)).Inc()
+		default:
+			t.draft.Reject(e.Event, e.Relay, dropped.Remember, nil)
 		}
 	}
 	for _, entry := range d.Hold {
@@ -170,17 +171,10 @@ func (t *term) reject(c *policy.Candidate, d policy.Decision) {
 		return
 	}
 	if d.Remember && (c.Lane != proto.LaneUser || d.Park) {
-		t.draft.Reject(rejectionOf(c, d))
+		t.draft.Reject(c.Event, c.Relay, d.Message, d.Missing)
 	}
 	if d.Park {
 		t.park.add(c, t.draft.now)
-	}
-}
-
-func rejectionOf(c *policy.Candidate, d policy.Decision) proto.RejectedEvent {
-	return proto.RejectedEvent{
-		ID: c.Event.ID, Kind: c.Event.Kind, PubKey: c.Event.PubKey, CreatedAt: c.Event.CreatedAt,
-		Reason: d.Message, Missing: d.Missing, Relay: c.Relay,
 	}
 }
 

@@ -35,8 +35,7 @@ func (t *term) commit(ctx context.Context, b *batch) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
 	start := time.Now()
-	records, err := t.commitEvents(ctx, b)
-	if err != nil {
+	if err := t.commitEvents(ctx, b); err != nil {
 		return err
 	}
 	t.afterEvents()
@@ -46,11 +45,6 @@ func (t *term) commit(ctx context.Context, b *batch) error {
 	if err := t.commitRejections(ctx); err != nil {
 		return err
 	}
-	if len(records) > 0 {
-		if err := t.Index.Feed(records); err != nil {
-			return fmt.Errorf("take %d committed events into the index: %w", len(records), err)
-		}
-	}
 	t.metrics.batchSize.Observe(float64(len(b.decided)))
 	t.metrics.batchDuration.Observe(time.Since(start).Seconds())
 	return nil
@@ -58,9 +52,9 @@ func (t *term) commit(ctx context.Context, b *batch) error {
 
 // commitEvents appends the accepted events and the removals, if the log's head is still the one
 // that they were decided on.
-func (t *term) commitEvents(ctx context.Context, b *batch) ([]eventdb.Record, error) {
+func (t *term) commitEvents(ctx context.Context, b *batch) error {
 	if len(b.logged) == 0 {
-		return nil, nil
+		return nil
 	}
 	at := time.Now().UTC().Format(time.RFC3339Nano)
 	msgs, records := make([]*nats.Msg, len(b.logged)), make([]eventdb.Record, len(b.logged))
@@ -87,13 +81,17 @@ func (t *term) commitEvents(ctx context.Context, b *batch) ([]eventdb.Record, er
 	if len(msgs) <= fewEvents && t.Bus.Sizing().Replicas == 1 {
 		most = 1
 	}
-	err := t.publish(ctx, msgs, most, &t.head, func(i int, seq uint64) {
-		records[i].Seq, b.decided[b.logged[i]].seq = seq, seq
-	})
+	seqs, err := t.publish(ctx, msgs, most, &t.head)
 	if err != nil {
-		return nil, fmt.Errorf("events on head %d: %w", t.head, err)
+		return fmt.Errorf("events on head %d: %w", t.head, err)
 	}
-	return records, nil
+	for i, seq := range seqs {
+		records[i].Seq, b.decided[b.logged[i]].seq = seq, seq
+	}
+	if err := t.Index.Feed(records); err != nil {
+		return fmt.Errorf("take %d committed events into the index: %w", len(records), err)
+	}
+	return nil
 }
 
 // fewEvents is how many events are stored one by one, each on the head that the one before leaves:
@@ -101,23 +99,21 @@ func (t *term) commitEvents(ctx context.Context, b *batch) ([]eventdb.Record, er
 const fewEvents = 6
 
 // publish stores messages in batches of so many, each on the head of the one before if there is a
-// head, and tells their sequences.
-func (w *Writer) publish(ctx context.Context, msgs []*nats.Msg, most int, head *uint64, stored func(i int, seq uint64)) error {
-	done := 0
+// head, and returns their sequences.
+func (w *Writer) publish(ctx context.Context, msgs []*nats.Msg, most int, head *uint64) (seqs []uint64, err error) {
 	for part := range slices.Chunk(msgs, most) {
 		last, err := w.Bus.PublishBatch(ctx, part, head)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if head != nil {
 			*head = last
 		}
 		for i := range part {
-			stored(done+i, last-uint64(len(part)-1-i))
+			seqs = append(seqs, last-uint64(len(part)-1-i))
 		}
-		done += len(part)
 	}
-	return nil
+	return seqs, nil
 }
 
 // deletionKept is how long the bucket keeps the message that says that an entry is gone: long
@@ -148,11 +144,12 @@ func (t *term) commitHeld(ctx context.Context, confirm bool) (err error) {
 	if confirm && len(msgs) == 0 {
 		keys, msgs = []string{proto.HeldMarkKey}, t.mark(proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey))
 	}
-	err = t.publish(ctx, msgs, bus.MaxBatch, &t.heldHead, func(i int, seq uint64) {
-		t.Held.Apply(held.Change{Seq: seq, Key: keys[i], Entry: t.draft.entries[keys[i]]})
-	})
+	seqs, err := t.publish(ctx, msgs, bus.MaxBatch, &t.heldHead)
 	if err != nil {
 		return fmt.Errorf("changes of held events on head %d: %w", t.heldHead, err)
+	}
+	for i, seq := range seqs {
+		t.Held.Apply(held.Change{Seq: seq, Key: keys[i], Entry: t.draft.entries[keys[i]]})
 	}
 	return nil
 }
@@ -170,24 +167,26 @@ func (t *term) commitRejections(ctx context.Context) (err error) {
 	var msgs []*nats.Msg
 	for _, id := range slices.Sorted(maps.Keys(t.draft.rejections)) {
 		r := t.draft.rejections[id]
-		m := &nats.Msg{Subject: proto.RejectedSubject{Kind: r.Kind, ShortID: proto.ShortID(id)}.String()}
-		switch _, remembered := t.Rejected.Find(id, now); {
-		case r.taken && !remembered:
-			continue // rejected and taken back within one batch
-		case r.taken:
-			t.metrics.invalidated.Inc()
-		default:
-			if m.Data, err = t.Rejected.Encode(r.RejectedEvent); err != nil {
+		m := new(nats.Msg)
+		if r != nil {
+			if m.Data, err = t.Rejected.Encode(*r); err != nil {
 				return err
 			}
+		} else if before, is := t.Rejected.Find(id, now); is {
+			r = &before
+			t.metrics.invalidated.Inc()
+		} else {
+			continue // rejected and taken back within one batch
 		}
+		m.Subject = proto.RejectedSubject{Kind: r.Kind, ShortID: proto.ShortID(id)}.String()
 		msgs = append(msgs, m)
 	}
-	err = t.publish(ctx, msgs, bus.MaxBatch, nil, func(i int, seq uint64) {
-		t.Rejected.Apply(bus.Message{Seq: seq, Subject: msgs[i].Subject, Data: msgs[i].Data, Time: now})
-	})
+	seqs, err := t.publish(ctx, msgs, bus.MaxBatch, nil)
 	if err != nil {
 		return fmt.Errorf("remember %d rejections: %w", len(msgs), err)
+	}
+	for i, seq := range seqs {
+		t.Rejected.Apply(bus.Message{Seq: seq, Subject: msgs[i].Subject, Data: msgs[i].Data, Time: now})
 	}
 	return nil
 }

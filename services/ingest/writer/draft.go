@@ -55,14 +55,8 @@ type changes struct {
 
 	entries map[string]*held.Entry // by key; nil: gone
 
-	rejections map[string]rejection
-	missing    map[string][]string // ids of rejected by what they miss
-}
-
-// rejection is a rejected event, or one whose rejection is taken back.
-type rejection struct {
-	proto.RejectedEvent
-	taken bool
+	rejections map[string]*proto.RejectedEvent // nil: the rejection is taken back
+	missing    map[string][]string             // ids of rejected by what they miss
 }
 
 func newDraft(w *Writer) *draft {
@@ -82,7 +76,7 @@ func (d *draft) begin(ctx context.Context) {
 	d.changes = changes{
 		events: map[string]*nostr.Event{}, at: map[nostr.Address]*nostr.Event{}, named: map[string][]string{},
 		deletes: map[string]nostr.Timestamp{}, entries: map[string]*held.Entry{},
-		rejections: map[string]rejection{}, missing: map[string][]string{},
+		rejections: map[string]*proto.RejectedEvent{}, missing: map[string][]string{},
 	}
 	expired := !d.now.Before(d.until.Time())
 	if len(d.read) > keptIdentifiers || expired || !d.view.HidesAs(before) { // what is banned has changed
@@ -312,30 +306,28 @@ func (d *draft) Wrote(pubkey string) bool {
 }
 
 func (d *draft) RejectedBefore(id string) (string, bool) {
-	if r, said := d.rejections[id]; said {
-		return r.Reason, !r.taken
+	r, said := d.rejections[id]
+	if r != nil {
+		return r.Reason, true
 	}
-	r, before := d.w.Rejected.Find(id, d.now)
-	return r.Reason, before
+	before, is := d.w.Rejected.Find(id, d.now)
+	return before.Reason, is && !said
 }
 
 // Reject remembers a rejection.
-func (d *draft) Reject(r proto.RejectedEvent) {
-	d.rejections[r.ID] = rejection{RejectedEvent: r}
-	for _, key := range r.Missing {
-		d.missing[key] = append(d.missing[key], r.ID)
+func (d *draft) Reject(ev *nostr.Event, relay, reason string, missing []string) {
+	d.rejections[ev.ID] = &proto.RejectedEvent{
+		ID: ev.ID, Kind: ev.Kind, PubKey: ev.PubKey, CreatedAt: ev.CreatedAt, Reason: reason, Missing: missing, Relay: relay,
+	}
+	for _, key := range missing {
+		d.missing[key] = append(d.missing[key], ev.ID)
 	}
 }
 
 // Forget forgets that an event was rejected, if it was.
 func (d *draft) Forget(id string) {
-	r, said := d.rejections[id]
-	if !said {
-		before, is := d.w.Rejected.Find(id, d.now)
-		r.ID, r.Kind, r.taken = before.ID, before.Kind, !is
-	}
-	if !r.taken {
-		d.rejections[id] = rejection{RejectedEvent: proto.RejectedEvent{ID: r.ID, Kind: r.Kind}, taken: true}
+	if _, before := d.RejectedBefore(id); before {
+		d.rejections[id] = nil
 	}
 }
 
@@ -343,14 +335,14 @@ func (d *draft) Forget(id string) {
 // ids.
 func (d *draft) Arrived(keys []string) (ids []string) {
 	for _, key := range keys {
-		for _, r := range d.w.Rejected.Waiting(key) {
-			if _, said := d.rejections[r.ID]; !said { // what was rejected again misses something else
-				ids = append(ids, r.ID)
-				d.Forget(r.ID)
+		for _, id := range d.w.Rejected.Waiting(key) {
+			if _, said := d.rejections[id]; !said { // what was rejected again misses something else
+				ids = append(ids, id)
+				d.Forget(id)
 			}
 		}
 		for _, id := range d.missing[key] {
-			if slices.Contains(d.rejections[id].Missing, key) {
+			if r := d.rejections[id]; r != nil && slices.Contains(r.Missing, key) {
 				ids = append(ids, id)
 				d.Forget(id)
 			}

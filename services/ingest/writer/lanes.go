@@ -76,9 +76,7 @@ func openLanes(ctx context.Context, b *bus.Bus, counts *metrics, broken func(err
 				broken(failed(err))
 			}
 		}
-		opening, cancel := context.WithTimeout(ctx, commitTimeout)
-		consumer, err := b.JS.Consumer(opening, source.stream, source.consumer)
-		cancel()
+		consumer, err := b.JS.Consumer(ctx, source.stream, source.consumer)
 		var consuming jetstream.ConsumeContext
 		if err == nil {
 			consuming, err = consumer.Consume(take, jetstream.PullMaxMessagesWithBytesLimit(commitSize, fetchBytes), jetstream.ConsumeErrHandler(onError))

@@ -34,37 +34,32 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		return nil, err
 	}
 	with := promauto.With(r)
-	gauge := func(name, help string) prometheus.Gauge {
-		return with.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
-	}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return with.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
-	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
-		return with.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
-	}
 	return &metrics{
 		rejections: rejections,
-		writer:     gauge("ngit_ingest_writer", "1 if this replica writes the log, 0 if it stands by."),
+		writer:     with.NewGauge(prometheus.GaugeOpts{Name: "ngit_ingest_writer", Help: "1 if this replica writes the log, 0 if it stands by."}),
 		fenced: counter("ngit_ingest_fenced_total",
 			"Commits that were refused because another writer had moved the head.").WithLabelValues(),
 		stored:  counter("ngit_events_stored_total", "Events accepted into the log.", "kind"),
 		evicted: counter("ngit_ingest_evicted_total", "Held events dropped to make room for others.", "kind"),
 		synced:  counter("ngit_sync_events_total", "New events, accepted or held, by where they came from.", "source"),
-		hot: gauge("ngit_sync_rejected_hot_cache_current",
-			"Rejected events that are kept whole for a moment, in case what they miss arrives."),
-		cold: gauge("ngit_sync_rejected_cold_index_current", "Ids of rejected events that are remembered."),
+		hot: with.NewGauge(prometheus.GaugeOpts{Name: "ngit_sync_rejected_hot_cache_current",
+			Help: "Rejected events that are kept whole for a moment, in case what they miss arrives."}),
+		cold: with.NewGauge(prometheus.GaugeOpts{Name: "ngit_sync_rejected_cold_index_current",
+			Help: "Ids of rejected events that are remembered."}),
 		invalidated: counter("ngit_sync_rejected_invalidated_total",
 			"Remembered rejections taken back because what they missed has arrived.").WithLabelValues(),
-		batchSize: histogram("ngit_ingest_commit_events", "Candidates decided in one commit.",
-			[]float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000}),
-		batchDuration: histogram("ngit_ingest_commit_duration_seconds", "Time of one commit.",
-			prometheus.ExponentialBuckets(0.0005, 2, 14)),
+		batchSize: with.NewHistogram(prometheus.HistogramOpts{Name: "ngit_ingest_commit_events",
+			Help: "Candidates decided in one commit.", Buckets: []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000}}),
+		batchDuration: with.NewHistogram(prometheus.HistogramOpts{Name: "ngit_ingest_commit_duration_seconds",
+			Help: "Time of one commit.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14)}),
 		queue: with.NewGaugeVec(prometheus.GaugeOpts{Name: "ngit_ingest_candidates_pending",
 			Help: "Packs of candidates that wait behind the last one fetched."}, []string{"lane"}),
-		served: histogram("ngit_ingest_event_to_served_seconds",
-			"Time from an event's arrival on the bus to its being served, its time in purgatory included.",
-			prometheus.ExponentialBuckets(0.001, 2, 25)),
+		served: with.NewHistogram(prometheus.HistogramOpts{Name: "ngit_ingest_event_to_served_seconds",
+			Help:    "Time from an event's arrival on the bus to its being served, its time in purgatory included.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 25)}),
 	}, nil
 }
 
