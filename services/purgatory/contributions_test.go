@@ -162,7 +162,7 @@ func TestContributionsThatAreNotTaken(t *testing.T) {
 		t.Errorf("a push that deletes: %v\n%s", err, out)
 	}
 	past := time.Now().Add(-2 * time.Hour)
-	if err := os.Chtimes(filepath.Join(w.contribution(bob, "x").Path(), "refs/nostr", good.ID), past, past); err != nil {
+	if err := os.Chtimes(filepath.Join(w.contribution(bob, "x").Path, "refs/nostr", good.ID), past, past); err != nil {
 		t.Fatal(err)
 	}
 	w.in.accept(deletion(bob, good))

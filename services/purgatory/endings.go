@@ -45,9 +45,9 @@ func (w *worker) welcome(repo *repository.Repo) error {
 	if err := repo.ForgetEnded(); err != nil {
 		return err
 	}
-	w.touch(repo.Place(), within) // it was not kept in line meanwhile
-	w.log.Info("a repository is hosted again", "repository", repo.Ref(), "away_since", note.Since)
-	w.tell(repo.Ref().Identifier, proto.GitReturned, proto.GitNotice{Owner: npub(repo.Ref().PubKey)})
+	w.touch(repo.Place, within) // it was not kept in line meanwhile
+	w.log.Info("a repository is hosted again", "repository", repo.RepoRef, "away_since", note.Since)
+	w.tell(repo.Identifier, proto.GitReturned, proto.GitNotice{Owner: npub(repo.PubKey)})
 	return nil
 }
 
@@ -74,11 +74,11 @@ func (w *worker) end(ctx context.Context, repo *repository.Repo) error {
 		if err := repo.SetEnded(*how.note); err != nil {
 			return err
 		}
-		ref := repo.Ref()
+		ref := repo.RepoRef
 		w.log.Info("the hosting of a repository has ended", "repository", ref, "reason", how.note.Reason, "kept_until", how.until)
 		w.tell(ref.Identifier, proto.GitEnded, proto.GitNotice{Owner: npub(ref.PubKey), Event: how.note.Announcement, Reason: how.note.Reason})
 	}
-	w.queue.add(repo.Place(), how.until, alone)
+	w.queue.add(repo.Place, how.until, alone)
 	return nil
 }
 
@@ -102,12 +102,12 @@ func (w *worker) howItEnds(ctx context.Context, repo *repository.Repo) (how endi
 	if err != nil {
 		return how, err
 	}
-	last, acceptedAt, err := w.lastAnnouncement(ctx, repo.Ref())
+	last, acceptedAt, err := w.lastAnnouncement(ctx, repo.RepoRef)
 	if err != nil {
-		return how, fmt.Errorf("read the last announcement of %s: %w", repo.Ref(), err)
+		return how, fmt.Errorf("read the last announcement of %s: %w", repo.RepoRef, err)
 	}
 	var why *repository.Ended
-	if ban := w.node.Bans.Repository(repo.Ref()); ban != nil && ban.Purge {
+	if ban := w.node.Bans.Repository(repo.RepoRef); ban != nil && ban.Purge {
 		why = &repository.Ended{Reason: repostate.Banned}
 	}
 	if last != nil {
@@ -122,7 +122,7 @@ func (w *worker) howItEnds(ctx context.Context, repo *repository.Repo) (how endi
 		isHere := func(a *nostr.Announcement) bool {
 			return w.rules.Keeps(a) || slices.ContainsFunc(w.belongs.Domains, a.ListsService) || acceptedAt.Before(w.belongs.Since)
 		}
-		if reason := repostate.EndingOf(repo.Ref(), isHere, last, deleted > 0); reason != "" {
+		if reason := repostate.EndingOf(repo.RepoRef, isHere, last, deleted > 0); reason != "" {
 			why = &repository.Ended{Announcement: last.ID, Reason: reason}
 		}
 	}
@@ -168,7 +168,7 @@ var errStays = errors.New("the repository is hosted")
 // while they go the note stays, so that a removal that breaks off is begun again by the worker that
 // has the shard then.
 func (w *worker) remove(ctx context.Context, repo *repository.Repo, atOnce bool) error {
-	ref := repo.Ref()
+	ref := repo.RepoRef
 	removed, err := w.removeEvents(ctx, repo, atOnce)
 	if err == nil {
 		err = w.mustGo(ctx, repo, atOnce) // its owner may have come back just now
@@ -187,14 +187,14 @@ func (w *worker) remove(ctx context.Context, repo *repository.Repo, atOnce bool)
 // mustGo decides on all that is known at this moment whether a repository must be removed; errStays:
 // it must not. Where that cannot be known within lookTime it is another error, and nothing is removed.
 func (w *worker) mustGo(ctx context.Context, repo *repository.Repo, atOnce bool) error {
-	stays, err := w.announcedNow(ctx, repo.Ref())
+	stays, err := w.announcedNow(ctx, repo.RepoRef)
 	if err == nil && !stays && !atOnce {
 		var how ending
 		how, err = w.howItEnds(ctx, repo)
 		stays = !how.isOver()
 	}
 	if err == nil && stays {
-		w.touch(repo.Place(), group)
+		w.touch(repo.Place, group)
 		err = errStays
 	}
 	return err
@@ -205,9 +205,9 @@ func (w *worker) removeRepository(ctx context.Context, repo *repository.Repo, me
 	if err := repo.Remove(ctx); err != nil {
 		return err
 	}
-	w.releaser.Forget(func(other repository.Place) bool { return other == repo.Place() })
-	w.statuses.Delete(repo.Place())
-	w.log.Info(message, "repository", repo.Ref())
+	w.releaser.Forget(func(other repository.Place) bool { return other == repo.Place })
+	w.statuses.Delete(repo.Place)
+	w.log.Info(message, "repository", repo.RepoRef)
 	return nil
 }
 
@@ -217,7 +217,7 @@ func (w *worker) removeRepository(ctx context.Context, repo *repository.Repo, me
 // its owner: they may be that one's. Before each part it is decided again that the repository must
 // be removed: its owner may have come back.
 func (w *worker) removeEvents(ctx context.Context, repo *repository.Repo, atOnce bool) (removed int, err error) {
-	ref := repo.Ref()
+	ref := repo.RepoRef
 	var part []*nostr.Event
 	bytes := 0
 	remove := func() error {

@@ -141,7 +141,7 @@ func TestAnEndedRepositoryIsRemoved(t *testing.T) {
 	}
 	w.in.refuses(issue.ID, false)
 	w.told.await("x removed")
-	if _, err := os.Stat(w.repo(alice, "x").Path()); !os.IsNotExist(err) {
+	if _, err := os.Stat(w.repo(alice, "x").Path); !os.IsNotExist(err) {
 		t.Fatalf("the repository is still there: %v", err)
 	}
 	asked := w.in.requests()
@@ -151,7 +151,7 @@ func TestAnEndedRepositoryIsRemoved(t *testing.T) {
 	if w.has(issue.ID) || w.has(alices.ID) {
 		t.Error("events of the repository are still there")
 	}
-	gittest.Fsck(t, w.repo(bob, "x").Path())
+	gittest.Fsck(t, w.repo(bob, "x").Path)
 	clone := filepath.Join(t.TempDir(), "clone")
 	if out, err := gittest.Try(t, "", "clone", w.address(bob, "x"), clone); err != nil {
 		t.Fatalf("bob's repository: %v\n%s", err, out)
@@ -170,14 +170,14 @@ func TestNobodyWasThere(t *testing.T) {
 	if err := lost.Ensure(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	gittest.Git(t, work.Dir, "push", lost.Path(), "main")
+	gittest.Git(t, work.Dir, "push", lost.Path, "main")
 	w.stop()
 	w.in.accept(deletionRequest(alice, 1500, nostr.Tag{"e", announcement(t, "announcement", alice, "x").ID}))
 	w.worker = start(t, "two", w.git, url)
 	w.told.await("x ended")
 	eventually(t, "it is listed as not hosted, without an end", func() bool {
 		return slices.ContainsFunc(w.ask(proto.RepoList, "").Repos, func(s proto.RepoStatus) bool {
-			return s.Ref == lost.Ref().String() && s.State == proto.RepoEnded && s.Until.IsZero()
+			return s.Ref == lost.RepoRef.String() && s.State == proto.RepoEnded && s.Until.IsZero()
 		})
 	})
 	w.stop()

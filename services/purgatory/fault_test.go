@@ -40,7 +40,7 @@ func TestWhatAKilledPushLeft(t *testing.T) {
 	work := gittest.NewWork(t)
 	w.pushFirst(work)
 	w.stop()
-	left := filepath.Join(w.repo(alice, "x").Path(), "objects", "tmp_objdir-incoming-1")
+	left := filepath.Join(w.repo(alice, "x").Path, "objects", "tmp_objdir-incoming-1")
 	if err := os.Mkdir(left, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -118,7 +118,7 @@ func (w *worker) carryOut(ctx context.Context, verb proto.RepoVerb, ref nostr.Re
 
 // status reads how a repository stands.
 func (w *worker) status(ctx context.Context, repo *repository.Repo, hosted bool) (s proto.RepoStatus, how ending, err error) {
-	s = proto.RepoStatus{Ref: repo.Ref().String(), State: proto.RepoHosted}
+	s = proto.RepoStatus{Ref: repo.RepoRef.String(), State: proto.RepoHosted}
 	if !hosted {
 		if how, err = w.howItEnds(ctx, repo); err != nil {
 			return s, how, err
@@ -128,11 +128,11 @@ func (w *worker) status(ctx context.Context, repo *repository.Repo, hosted bool)
 			s.Reason, s.Announcement, s.Since, s.Kept = how.note.Reason, how.note.Announcement, how.note.Since, how.note.Kept
 		}
 	}
-	if s.Reason == "" && w.node.Bans.Repository(repo.Ref()) != nil {
+	if s.Reason == "" && w.node.Bans.Repository(repo.RepoRef) != nil {
 		s.Reason = repostate.Banned
 	}
-	for _, e := range w.holdings.OfIdentifier(repo.Ref().Identifier) {
-		if hosted && e.Event.Kind == nostr.KindAnnouncement && e.Event.PubKey == repo.Ref().PubKey {
+	for _, e := range w.holdings.OfIdentifier(repo.Identifier) {
+		if hosted && e.Event.Kind == nostr.KindAnnouncement && e.Event.PubKey == repo.PubKey {
 			s.State, s.Since, s.Until = proto.RepoHeld, e.HeldAt, e.ExpiresAt
 		}
 	}
@@ -149,25 +149,25 @@ func (w *worker) status(ctx context.Context, repo *repository.Repo, hosted bool)
 
 // showRepo tells all about a repository.
 func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (s proto.RepoStatus, err error) {
-	hosted, err := w.announcedNow(ctx, repo.Ref())
+	hosted, err := w.announcedNow(ctx, repo.RepoRef)
 	if err == nil {
 		s, _, err = w.status(ctx, repo, hosted)
 	}
 	if err != nil {
 		return s, err
 	}
-	for other, err := range w.store.Places(ctx, nostr.RepoRef{Identifier: repo.Ref().Identifier}) {
+	for other, err := range w.store.Places(ctx, nostr.RepoRef{Identifier: repo.Identifier}) {
 		if err != nil {
 			return s, err
 		}
-		if other != repo.Place() && len(s.Beside) < listAtOnce {
+		if other != repo.Place && len(s.Beside) < listAtOnce {
 			s.Beside = append(s.Beside, other.String())
 		}
 	}
-	s.Waits = w.waits(ctx, repo.Ref())
-	s.Events, err = w.count(ctx, namingOf(repo.Ref())...)
+	s.Waits = w.waits(ctx, repo.RepoRef)
+	s.Events, err = w.count(ctx, namingOf(repo.RepoRef)...)
 	if err == nil {
-		s.States, err = w.count(ctx, statesOf(repo.Ref().Identifier))
+		s.States, err = w.count(ctx, statesOf(repo.Identifier))
 	}
 	return s, err
 }
@@ -175,12 +175,12 @@ func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (s proto.R
 // restoreRepo cancels the removal of a repository: it is kept until its owner comes back, or an
 // operator removes it. It is not served: that its owner gave it up is for its owner to take back.
 func (w *worker) restoreRepo(ctx context.Context, repo *repository.Repo) (s proto.RepoStatus, err error) {
-	unlock, err := w.shards.Write(ctx, repo.Place())
+	unlock, err := w.shards.Write(ctx, repo.Place)
 	if err != nil {
 		return s, err
 	}
 	defer unlock()
-	hosted, err := w.announcedNow(ctx, repo.Ref())
+	hosted, err := w.announcedNow(ctx, repo.RepoRef)
 	if err != nil {
 		return s, err
 	}
@@ -192,9 +192,9 @@ func (w *worker) restoreRepo(ctx context.Context, repo *repository.Repo) (s prot
 	if err := repo.SetEnded(*how.note); err != nil {
 		return s, err
 	}
-	w.log.Info("an operator has cancelled the removal of a repository", "repository", repo.Ref())
+	w.log.Info("an operator has cancelled the removal of a repository", "repository", repo.RepoRef)
 	s.Kept, s.Until = true, time.Time{}
-	w.statuses.Store(repo.Place(), s)
+	w.statuses.Store(repo.Place, s)
 	return s, nil
 }
 
@@ -204,7 +204,7 @@ func (w *worker) removeNow(ctx context.Context, repo *repository.Repo) (proto.Re
 	if err != nil {
 		return status, err
 	}
-	unlock, err := w.shards.Write(ctx, repo.Place())
+	unlock, err := w.shards.Write(ctx, repo.Place)
 	if err != nil {
 		return status, err
 	}
@@ -212,7 +212,7 @@ func (w *worker) removeNow(ctx context.Context, repo *repository.Repo) (proto.Re
 	if err := w.remove(ctx, repo, true); err != nil {
 		return status, err
 	}
-	w.log.Info("an operator has removed a repository", "repository", repo.Ref())
+	w.log.Info("an operator has removed a repository", "repository", repo.RepoRef)
 	return status, nil
 }
 

@@ -121,7 +121,7 @@ func TestADamagedRepositoryCanBeRemoved(t *testing.T) {
 	w.pushFirst(gittest.NewWork(t))
 	w.in.accept(deletionRequest(alice, 1500, nostr.Tag{"a", ref}))
 	w.told.await("x ended")
-	path := w.repo(alice, "x").Path()
+	path := w.repo(alice, "x").Path
 	if err := errors.Join(os.WriteFile(filepath.Join(path, "packed-refs"), []byte("garbage\x00\n"), 0o644), os.RemoveAll(filepath.Join(path, "objects"))); err != nil {
 		t.Fatal(err)
 	}

@@ -44,7 +44,7 @@ func (w *world) names(owner, identifier string, ev *nostr.Event, commit string) 
 	w.Helper()
 	name := "refs/nostr/" + ev.ID
 	eventually(w, fmt.Sprintf("%s names the commit of %s", identifier, ev.Content), func() bool { return w.ref(owner, identifier, name) == commit })
-	gittest.Git(w, w.repo(owner, identifier).Path(), "rev-list", "--objects", commit)
+	gittest.Git(w, w.repo(owner, identifier).Path, "rev-list", "--objects", commit)
 }
 
 // TestPullRequestOfSeveralIdentifiers: its commit is named in every hosted repository that it tags,

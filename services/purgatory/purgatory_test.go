@@ -241,7 +241,7 @@ func TestWhatHappenedMeanwhile(t *testing.T) {
 	}
 	w.stop()
 	past := time.Now().Add(-2 * time.Hour)
-	if err := os.Chtimes(filepath.Join(w.repo(alice, "x").Path(), "refs/nostr", id), past, past); err != nil {
+	if err := os.Chtimes(filepath.Join(w.repo(alice, "x").Path, "refs/nostr", id), past, past); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.repo(bob, "empty").Ensure(t.Context()); err != nil {

@@ -68,14 +68,14 @@ func (a authority) Repository(ctx context.Context, ref nostr.RepoRef) (*reposito
 // makeRepository makes a repository that is announced but not on disk yet: a client was quicker
 // than we, or the disk is a new one. githttp.ErrNotFound: it is not announced.
 func (w *worker) makeRepository(ctx context.Context, repo *repository.Repo) error {
-	unlock, err := w.shards.Write(ctx, repo.Place())
+	unlock, err := w.shards.Write(ctx, repo.Place)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	// Looked at again under the lock: it may just have been removed because its announcement is
 	// over.
-	hosted, err := w.announcedNow(ctx, repo.Ref())
+	hosted, err := w.announcedNow(ctx, repo.RepoRef)
 	if err == nil && !hosted {
 		err = githttp.ErrNotFound
 	}

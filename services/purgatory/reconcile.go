@@ -81,7 +81,7 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 		if err == nil && repo.Exists() {
 			var s proto.RepoStatus
 			s, _, err = w.status(ctx, repo, v.Hosts(owner))
-			w.statuses.Store(repo.Place(), s)
+			w.statuses.Store(repo.Place, s)
 		}
 		failed = errors.Join(failed, err)
 	}

@@ -26,7 +26,7 @@ func TestQuietRepositoriesAreLookedAt(t *testing.T) {
 		w.arrivals <- proto.ShardOf("quiet")
 		began := time.Now()
 		for days := range time.Duration(2) {
-			if at := <-w.queue.idle; at != repo.Place() || time.Since(began) != days*surveyEvery {
+			if at := <-w.queue.idle; at != repo.Place || time.Since(began) != days*surveyEvery {
 				t.Errorf("%v is looked at after %v", at, time.Since(began))
 			}
 		}

@@ -85,10 +85,10 @@ func newPlace(t *testing.T) *place {
 }
 
 // git runs git in the repository, as an operator may.
-func (p *place) git(args ...string) string { return gittest.Git(p, p.repo.Path(), args...) }
+func (p *place) git(args ...string) string { return gittest.Git(p, p.repo.Path, args...) }
 
 // beside is the path of another repository of the owner.
-func (p *place) beside(name string) string { return filepath.Join(filepath.Dir(p.repo.Path()), name) }
+func (p *place) beside(name string) string { return filepath.Join(filepath.Dir(p.repo.Path), name) }
 
 func (p *place) store(look bool) *repository.Store {
 	p.Helper()
@@ -162,11 +162,11 @@ func TestEachDamageIsFoundAndMended(t *testing.T) {
 		}, []string{refsNostr}, true},
 		{"a commit waits for its event", func(p *place) { p.git("update-ref", "refs/nostr/"+strings.Repeat("1", 64), p.head) }, nil, true},
 		{"its objects are gone", func(p *place) {
-			must(p, os.RemoveAll(filepath.Join(p.repo.Path(), "objects")))
-			must(p, os.Mkdir(filepath.Join(p.repo.Path(), "objects"), 0o755))
+			must(p, os.RemoveAll(filepath.Join(p.repo.Path, "objects")))
+			must(p, os.Mkdir(filepath.Join(p.repo.Path, "objects"), 0o755))
 		}, []string{"objects: 1 objects are gone", "objects: git fsck"}, false},
 		{"a pack is broken", func(p *place) {
-			packs, _ := filepath.Glob(filepath.Join(p.repo.Path(), "objects", "pack", "*.pack"))
+			packs, _ := filepath.Glob(filepath.Join(p.repo.Path, "objects", "pack", "*.pack"))
 			content, err := os.ReadFile(packs[0])
 			must(p, err)
 			content[len(content)-1] ^= 0xff
@@ -174,14 +174,14 @@ func TestEachDamageIsFoundAndMended(t *testing.T) {
 			must(p, os.WriteFile(packs[0], content, 0o644))
 		}, []string{"objects: 1 objects are gone", "objects: git fsck"}, false},
 		{"an empty repository without an announcement", func(p *place) {
-			other, err := p.store(false).Repo(nostr.RepoRef{PubKey: p.repo.Ref().PubKey, Identifier: "other"})
+			other, err := p.store(false).Repo(nostr.RepoRef{PubKey: p.repo.PubKey, Identifier: "other"})
 			must(p, err)
 			must(p, other.Ensure(p.Context()))
 		}, []string{"disk: no announcement names this repository, and it is empty"}, true},
 		{"a repository without an announcement", func(p *place) { p.git("clone", "-q", "--bare", ".", p.beside("other.git")) },
 			[]string{"disk: no announcement names"}, true},
 		{"something else on the disk", func(p *place) { must(p, os.Mkdir(filepath.Join(p.root, "notes"), 0o755)) }, []string{"disk: it lies in the git folder"}, false},
-		{"the repository is gone", func(p *place) { must(p, os.RemoveAll(p.repo.Path())) }, []string{"disk: it is announced and not on the disk"}, false},
+		{"the repository is gone", func(p *place) { must(p, os.RemoveAll(p.repo.Path)) }, []string{"disk: it is announced and not on the disk"}, false},
 		{"its owner gave it up", func(p *place) {
 			p.log(event(p, 5, p.about))
 			must(p, p.repo.SetEnded(repository.Ended{Announcement: strings.Repeat("a", 64), Reason: "deleted", Since: time.Now()}))
@@ -269,12 +269,12 @@ func TestObjectsComeFromACopy(t *testing.T) {
 	t.Parallel()
 	p, kept := newPlace(t), filepath.Join(t.TempDir(), "copy.git")
 	p.git("clone", "-q", "--mirror", ".", kept)
-	must(t, os.RemoveAll(filepath.Join(p.repo.Path(), "objects")))
-	must(t, os.Mkdir(filepath.Join(p.repo.Path(), "objects"), 0o755))
+	must(t, os.RemoveAll(filepath.Join(p.repo.Path, "objects")))
+	must(t, os.Mkdir(filepath.Join(p.repo.Path, "objects"), 0o755))
 	if found, _ := p.check(true); len(found) == 0 {
 		t.Fatal("nothing is found")
 	}
-	pipe := exec.Command("sh", "-c", `git -C "$0" pack-objects -q --all --stdout </dev/null | git -C "$1" index-pack --stdin`, kept, p.repo.Path())
+	pipe := exec.Command("sh", "-c", `git -C "$0" pack-objects -q --all --stdout </dev/null | git -C "$1" index-pack --stdin`, kept, p.repo.Path)
 	if out, err := pipe.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

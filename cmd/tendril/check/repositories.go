@@ -143,7 +143,7 @@ func (i *identifier) look(ctx context.Context, owners []string) error {
 
 // found notes a problem of a repository. mend says in words what do does.
 func (i *identifier) found(part string, repo *repository.Repo, problem, mend string, do func() error) {
-	i.findings = append(i.findings, Finding{Part: part, What: repo.Ref().String(), Problem: problem, Mend: mend, mend: do})
+	i.findings = append(i.findings, Finding{Part: part, What: repo.RepoRef.String(), Problem: problem, Mend: mend, mend: do})
 }
 
 // orphan looks at a repository on the disk that is not announced, unless purgatory keeps it.
@@ -162,7 +162,7 @@ func (i *identifier) orphan(ctx context.Context, repo *repository.Repo) error {
 	if note != nil || err != nil {
 		return err
 	}
-	announcement := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: repo.Ref().PubKey, Tags: nostr.Tags{{"d", i.name}}}
+	announcement := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: repo.PubKey, Tags: nostr.Tags{{"d", i.name}}}
 	_, kept, err := bus.Last(ctx, i.Bus.JS, proto.StreamEvents, proto.EventSubjectOf(announcement).String())
 	if err == nil && !kept {
 		i.found(PartDisk, repo, "no announcement names this repository", "it is moved into "+repository.OrphansFolder, func() error { return putAside(repo) })
@@ -172,12 +172,12 @@ func (i *identifier) orphan(ctx context.Context, repo *repository.Repo) error {
 
 // putAside moves a repository out of the way.
 func putAside(repo *repository.Repo) error {
-	owner := filepath.Dir(repo.Path())
-	to := filepath.Join(filepath.Dir(owner), repository.OrphansFolder, filepath.Base(owner), filepath.Base(repo.Path()))
+	owner := filepath.Dir(repo.Path)
+	to := filepath.Join(filepath.Dir(owner), repository.OrphansFolder, filepath.Base(owner), filepath.Base(repo.Path))
 	if _, err := os.Stat(to); err == nil {
 		return fmt.Errorf("%s is there already: move it away first", to)
 	}
-	return errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Rename(repo.Path(), to))
+	return errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Rename(repo.Path, to))
 }
 
 // hosted checks a repository that is announced here: its references and its objects.
@@ -259,7 +259,7 @@ func agrees(s repostate.State, refs repository.Refs) bool {
 // pullRequests compares the references below refs/nostr/ with the events that they are named for.
 func (i *identifier) pullRequests(ctx context.Context, repo *repository.Repo, refs repository.Refs) error {
 	const prefix = "refs/nostr/"
-	tagging, err := i.accepted(ctx, nostr.Filter{Kinds: []int{nostr.KindPR, nostr.KindPRUpdate}, Tags: nostr.TagMap{"a": {repo.Ref().String()}}})
+	tagging, err := i.accepted(ctx, nostr.Filter{Kinds: []int{nostr.KindPR, nostr.KindPRUpdate}, Tags: nostr.TagMap{"a": {repo.RepoRef.String()}}})
 	if err != nil {
 		return err
 	}
@@ -280,7 +280,7 @@ func (i *identifier) pullRequests(ctx context.Context, repo *repository.Repo, re
 			return err
 		case len(missing) == 0:
 			i.found(PartReferences, repo, name+" does not name the commit of its pull request", "it is set", func() error { return repo.SetRef(ctx, name, pr.Commit) })
-		case isOnlyFor(pr, repo.Ref()):
+		case isOnlyFor(pr, repo.RepoRef):
 			i.found(PartObjects, repo, fmt.Sprintf("the commit %s of the pull request %s is gone", pr.Commit, ev.ID), "", nil)
 		}
 	}

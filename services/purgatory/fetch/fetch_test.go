@@ -118,7 +118,7 @@ func TestFetchByID(t *testing.T) {
 			if brought := len(tc.got) > len(tc.has); brought != (result.Bytes > 0) {
 				t.Errorf("%d bytes", result.Bytes)
 			}
-			gittest.Git(t, r.Path(), "fsck", "--full", "--strict")
+			gittest.Git(t, r.Path, "fsck", "--full", "--strict")
 		})
 	}
 }

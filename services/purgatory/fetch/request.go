@@ -236,7 +236,7 @@ func (s *server) encode(want, have []string) []byte {
 // request asks for objects and stores the pack that comes, if it has something of what is missing.
 // The pack is read in whole before git sees it, so that no process waits for a slow server.
 func (f *fetching) request(ctx context.Context, s *server, ask, haves []string) error {
-	pack := f.into.Store().Spool(nil, "", nil)
+	pack := f.into.Store.Spool(nil, "", nil)
 	defer pack.Close()
 	err := f.exchange(ctx, s.base+"/git-upload-pack", s.protocol, s.encode(ask, haves), f.left, func(_ *http.Response, body io.Reader) error {
 		content, err := openPack(bufio.NewReaderSize(body, 64<<10))

@@ -235,7 +235,7 @@ func TestGitIsEndedWhenItTakesTooLong(t *testing.T) {
 	pack, last := deltas(3<<20, 1000)
 	for range 2 { // the second finds the only slot free
 		// Git that had to be killed leaves this.
-		must(t, os.MkdirAll(filepath.Join(r.Path(), "objects", "tmp_objdir-incoming-abc", "pack"), 0o755))
+		must(t, os.MkdirAll(filepath.Join(r.Path, "objects", "tmp_objdir-incoming-abc", "pack"), 0o755))
 		_, answer := h.push("long", pack, creates("refs/tags/bomb", last, "report-status"))
 		if !strings.Contains(answer, "ng refs/tags/bomb the push takes too long to check; push less at once") {
 			t.Errorf("answer %q", answer)

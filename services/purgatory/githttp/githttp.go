@@ -197,7 +197,7 @@ func (x *exchange) find() (err error) {
 	case !x.prs:
 		return ErrNotFound
 	}
-	x.shown, err = x.repo.Store().Empty(x.r.Context())
+	x.shown, err = x.repo.Store.Empty(x.r.Context())
 	return err
 }
 

@@ -109,7 +109,7 @@ func complete(o githttp.Options, registry *prometheus.Registry) githttp.Options 
 func (h *house) repo(identifier string) *repository.Repo {
 	h.Helper()
 	r := gittest.Repo(h, h.authority.store, identifier)
-	must(h, os.WriteFile(filepath.Join(r.Path(), "HEAD"), []byte("ref: refs/heads/main\n"), 0o644))
+	must(h, os.WriteFile(filepath.Join(r.Path, "HEAD"), []byte("ref: refs/heads/main\n"), 0o644))
 	h.authority.mu.Lock()
 	defer h.authority.mu.Unlock()
 	h.authority.known[identifier] = true
@@ -143,7 +143,7 @@ func (h *house) untouched(r *repository.Repo) {
 
 func (h *house) nothingLeft(r *repository.Repo) {
 	h.Helper()
-	for _, folder := range []string{filepath.Join(r.Path(), "objects"), filepath.Join(h.authority.store.Root, ".new")} {
+	for _, folder := range []string{filepath.Join(r.Path, "objects"), filepath.Join(h.authority.store.Root, ".new")} {
 		entries, err := os.ReadDir(folder)
 		must(h, err)
 		for _, entry := range entries {

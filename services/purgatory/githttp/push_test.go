@@ -176,7 +176,7 @@ func TestPushOfBadPacksIsRefused(t *testing.T) {
 			r := h.repo("bad")
 			create := creates("refs/heads/main", commit, "report-status side-band-64k agent=x")
 			for _, commands := range [][]string{{create}, {"shallow " + commit, create}} {
-				if status, answer := h.push("bad", pack, commands...); status != 200 || !strings.Contains(answer, "ng refs/heads/main") || strings.Contains(answer, r.Path()) {
+				if status, answer := h.push("bad", pack, commands...); status != 200 || !strings.Contains(answer, "ng refs/heads/main") || strings.Contains(answer, r.Path) {
 					t.Errorf("answer %d %q", status, answer)
 				}
 				h.untouched(r)
@@ -202,7 +202,7 @@ func TestPushFromAShallowCloneLinksToWhatIsHere(t *testing.T) {
 		t.Errorf("main is at %s, want %s", got, id)
 	}
 	h.failing(clone, "push", h.at("other"), "main") // a history without its beginning
-	gittest.Git(t, r.Path(), "fsck", "--full")
+	gittest.Git(t, r.Path, "fsck", "--full")
 }
 
 func TestReportInTheFormTheClientAskedFor(t *testing.T) {
@@ -383,7 +383,7 @@ func TestNothingOfTheEnvironmentOrTheRepositoryRunsAlong(t *testing.T) {
 	}
 	h := serve(t, githttp.Options{})
 	r := h.repo("hooked")
-	must(t, os.CopyFS(filepath.Join(r.Path(), "hooks"), os.DirFS(hooks)))
+	must(t, os.CopyFS(filepath.Join(r.Path, "hooks"), os.DirFS(hooks)))
 	w := gittest.NewWork(t)
 	id := w.Commit("a", "a")
 	pack := w.Pack("main")

@@ -85,7 +85,7 @@ func (p *pass) open(ctx context.Context, owner string) error {
 		return err
 	}
 	if err := errors.Join(repo.Ensure(ctx), repo.Sweep(), repo.SetArchive(p.v.IsArchived(owner))); err != nil {
-		return fmt.Errorf("%s: %w", repo.Ref(), err)
+		return fmt.Errorf("%s: %w", repo.RepoRef, err)
 	}
 	p.repos[owner] = repo
 	return nil
@@ -167,10 +167,10 @@ func (p *pass) alignStates(ctx context.Context, owner string) error {
 		case p.isBroken(err):
 			continue
 		case errors.Is(err, repository.ErrUnfit):
-			p.Log.Warn("a state cannot be applied", "repository", repo.Ref(), "event", state.Event.ID, "error", err)
+			p.Log.Warn("a state cannot be applied", "repository", repo.RepoRef, "event", state.Event.ID, "error", err)
 			continue
 		case err != nil:
-			return fmt.Errorf("apply state %s to %s: %w", state.Event.ID, repo.Ref(), err)
+			return fmt.Errorf("apply state %s to %s: %w", state.Event.ID, repo.RepoRef, err)
 		}
 		p.trial[owner] = state.Held
 		p.applied[owner] = state
@@ -181,7 +181,7 @@ func (p *pass) alignStates(ctx context.Context, owner string) error {
 	}
 	// The state that these references follow was refused, and no other counts.
 	if _, err := repo.SetRefs(ctx, nil, nil, ""); err != nil {
-		return fmt.Errorf("remove the references of a refused state from %s: %w", repo.Ref(), err)
+		return fmt.Errorf("remove the references of a refused state from %s: %w", repo.RepoRef, err)
 	}
 	p.trial[owner] = false
 	return nil
@@ -234,7 +234,7 @@ func (p *pass) gather(ctx context.Context, owner string, sources, objects []stri
 			return false, nil
 		}
 		if err != nil {
-			return false, fmt.Errorf("%s, from %s: %w", p.repos[owner].Place(), p.repos[source].Place(), err)
+			return false, fmt.Errorf("%s, from %s: %w", p.repos[owner].Place, p.repos[source].Place, err)
 		}
 	}
 	for _, id := range objects {
@@ -263,7 +263,7 @@ func (p *pass) missing(ctx context.Context, key string, wanted []string) ([]stri
 		p.has[key] = known
 		refs, err := repo.Refs()
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", repo.Place(), err)
+			return nil, fmt.Errorf("%s: %w", repo.Place, err)
 		}
 		for _, id := range refs.ByName {
 			known[id] = true
@@ -276,7 +276,7 @@ func (p *pass) missing(ctx context.Context, key string, wanted []string) ([]stri
 	})
 	absent, err := repo.Missing(ctx, ask)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", repo.Place(), err)
+		return nil, fmt.Errorf("%s: %w", repo.Place, err)
 	}
 	for _, id := range ask {
 		known[id] = true

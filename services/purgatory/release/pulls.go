@@ -64,7 +64,7 @@ func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRe
 		return false, err
 	}
 	if p.named == maxNamed {
-		p.later(repo.Place(), time.Now())
+		p.later(repo.Place, time.Now())
 		return false, nil
 	}
 	p.named++
@@ -73,7 +73,7 @@ func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRe
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("name the commit of %s in %s: %w", pr.Event.ID, repo.Ref(), err)
+		return false, fmt.Errorf("name the commit of %s in %s: %w", pr.Event.ID, repo.RepoRef, err)
 	}
 	return true, nil
 }
@@ -144,7 +144,7 @@ func (p *pass) alignContribution(ctx context.Context, contributor string) error 
 		return fmt.Errorf("%s: %w", at, err)
 	}
 	left, err := p.checkTips(ctx, repo, func(ev *nostr.Event, commit string) error {
-		return repostate.CheckContribution(ev, repo.Ref(), commit, p.v.Domain)
+		return repostate.CheckContribution(ev, repo.RepoRef, commit, p.v.Domain)
 	})
 	for _, pr := range p.v.PullRequests {
 		p.offered[pr.Event.ID] = p.offered[pr.Event.ID] || pr.Held && slices.Contains(left, pr.Event.ID)
@@ -184,7 +184,7 @@ func (p *pass) checkTips(ctx context.Context, repo *repository.Repo, check func(
 			return nil, err
 		}
 		if until := placed(repo, w.Event).Add(p.Hold); ev == nil && time.Now().Before(until) {
-			p.later(repo.Place(), until)
+			p.later(repo.Place, until)
 			still, left = append(still, w), append(left, w.Event)
 			delete(tips, w.Event)
 			continue
@@ -204,9 +204,9 @@ func (p *pass) checkTips(ctx context.Context, repo *repository.Repo, check func(
 	}
 	for event, why := range remove {
 		if err := repo.DeleteRef(ctx, PrefixNostr+event); err != nil {
-			return nil, fmt.Errorf("remove %s%s from %s: %w", PrefixNostr, event, repo.Place(), err)
+			return nil, fmt.Errorf("remove %s%s from %s: %w", PrefixNostr, event, repo.Place, err)
 		}
-		p.Log.Info("a pushed commit is removed", "repository", repo.Place(), "event", event, "reason", why)
+		p.Log.Info("a pushed commit is removed", "repository", repo.Place, "event", event, "reason", why)
 		delete(tips, event)
 	}
 	if len(still) < len(waiting) {
@@ -221,8 +221,8 @@ func (p *pass) checkTips(ctx context.Context, repo *repository.Repo, check func(
 	if p.tips == nil {
 		p.tips = map[repository.Place][]string{}
 	}
-	if p.tips[repo.Place()] = left; len(left) == 0 {
-		delete(p.tips, repo.Place())
+	if p.tips[repo.Place] = left; len(left) == 0 {
+		delete(p.tips, repo.Place)
 	}
 	return left, nil
 }
@@ -230,7 +230,7 @@ func (p *pass) checkTips(ctx context.Context, repo *repository.Repo, check func(
 // placed is when a reference under refs/nostr/ was pushed; what has no file of its own is as old as
 // can be.
 func placed(repo *repository.Repo, event string) (at time.Time) {
-	if info, err := os.Lstat(filepath.Join(repo.Path(), filepath.FromSlash(PrefixNostr), event)); err == nil {
+	if info, err := os.Lstat(filepath.Join(repo.Path, filepath.FromSlash(PrefixNostr), event)); err == nil {
 		at = info.ModTime()
 	}
 	return at
@@ -239,11 +239,11 @@ func placed(repo *repository.Repo, event string) (at time.Time) {
 // readTips returns the references under refs/nostr/ by the rest of their names. Nothing here ever
 // packs references, so that as a rule each is a file, and where there is none no git need be asked.
 func readTips(repo *repository.Repo) (map[string]string, error) {
-	files, err := os.ReadDir(filepath.Join(repo.Path(), filepath.FromSlash(PrefixNostr)))
+	files, err := os.ReadDir(filepath.Join(repo.Path, filepath.FromSlash(PrefixNostr)))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("look for the tips of pull requests: %w", err)
 	}
-	_, packed := os.Lstat(filepath.Join(repo.Path(), "packed-refs"))
+	_, packed := os.Lstat(filepath.Join(repo.Path, "packed-refs"))
 	if len(files) == 0 && errors.Is(packed, fs.ErrNotExist) {
 		return nil, nil
 	}

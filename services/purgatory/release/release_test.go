@@ -397,18 +397,18 @@ func TestPushedTips(t *testing.T) {
 		t.Fatal(err)
 	}
 	past := time.Now().Add(-2 * time.Hour)
-	if err := os.Chtimes(filepath.Join(w.repo(alice).Path(), nostrPrefix+late), past, past); err != nil {
+	if err := os.Chtimes(filepath.Join(w.repo(alice).Path, nostrPrefix+late), past, past); err != nil {
 		t.Fatal(err)
 	}
 	result := w.release()
 	w.wantRefs(alice, nostrPrefix+good.ID, c1, nostrPrefix+unknown, c2)
-	if left := time.Until(result.Later[w.repo(alice).Place()]); left < 59*time.Minute || left > time.Hour {
+	if left := time.Until(result.Later[w.repo(alice).Place]); left < 59*time.Minute || left > time.Hour {
 		t.Errorf("to be looked at again in %v", left)
 	}
 	if waiting, err := w.repo(alice).Waiting(); err != nil || len(waiting) != 1 || waiting[0].Event != unknown {
 		t.Errorf("waiting: %v (%v)", waiting, err)
 	}
-	if at := w.r.NamedFor(unknown); !slices.Equal(at, []repository.Place{w.repo(alice).Place()}) {
+	if at := w.r.NamedFor(unknown); !slices.Equal(at, []repository.Place{w.repo(alice).Place}) {
 		t.Errorf("%s is named at %v", unknown, at)
 	}
 	// The event comes, and names another commit.
@@ -511,7 +511,7 @@ func TestBrokenSiblingStandsInNobodysWay(t *testing.T) {
 	w.accept(w.announce("mallory", bob))
 	w.give(alice, "main")
 	w.give(bob, "main")
-	if err := os.WriteFile(filepath.Join(w.repo(bob).Path(), "HEAD"), []byte("nonsense"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(w.repo(bob).Path, "HEAD"), []byte("nonsense"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	w.state("mallory's", bob, mainBranch, c1)

@@ -29,7 +29,7 @@ const (
 
 // Exists reports whether the repository is on disk.
 func (r *Repo) Exists() bool {
-	info, err := os.Stat(r.path)
+	info, err := os.Stat(r.Path)
 	return err == nil && info.IsDir()
 }
 
@@ -40,7 +40,7 @@ func (r *Repo) Ensure(ctx context.Context) error {
 	if r.Exists() {
 		return nil
 	}
-	temporary, err := os.MkdirTemp(filepath.Join(r.store.Root, newFolder), "init-")
+	temporary, err := os.MkdirTemp(filepath.Join(r.Store.Root, newFolder), "init-")
 	if err != nil {
 		return err
 	}
@@ -50,15 +50,15 @@ func (r *Repo) Ensure(ctx context.Context) error {
 	}
 	err = errors.Join(err, os.Chmod(temporary, 0o755),
 		writeDurably(filepath.Join(temporary, "config"), newConfig),
-		writeDurably(filepath.Join(temporary, "HEAD"), symbolicPrefix+r.store.branch+"\n"),
+		writeDurably(filepath.Join(temporary, "HEAD"), symbolicPrefix+r.Store.branch+"\n"),
 		r.mayWrite(ctx))
 	if err != nil {
 		return err
 	}
-	owner := filepath.Dir(r.path)
+	owner := filepath.Dir(r.Path)
 	for range 10 { // the owner's last repository may be removed meanwhile, and the owner's folder with it
 		if err = os.MkdirAll(owner, 0o755); err == nil {
-			err = os.Rename(temporary, r.path)
+			err = os.Rename(temporary, r.Path)
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			break
@@ -67,7 +67,7 @@ func (r *Repo) Ensure(ctx context.Context) error {
 	if err != nil && r.Exists() {
 		return nil // another was first
 	}
-	return cmp.Or(err, syncFolders(owner, filepath.Dir(owner), r.store.Root))
+	return cmp.Or(err, syncFolders(owner, filepath.Dir(owner), r.Store.Root))
 }
 
 // Remove takes the repository away: out of sight at once, then off the disk. One that is not there
@@ -76,14 +76,14 @@ func (r *Repo) Remove(ctx context.Context) error {
 	if err := r.mayWrite(ctx); err != nil {
 		return err
 	}
-	trash, err := os.MkdirTemp(filepath.Join(r.store.Root, trashFolder), "repository-")
+	trash, err := os.MkdirTemp(filepath.Join(r.Store.Root, trashFolder), "repository-")
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(r.path, filepath.Join(trash, "folder")); err != nil {
+	if err := os.Rename(r.Path, filepath.Join(trash, "folder")); err != nil {
 		return errors.Join(ignoreGone(err), os.Remove(trash))
 	}
-	os.Remove(filepath.Dir(r.path)) // the owner's folder, if it was the last one in it
+	os.Remove(filepath.Dir(r.Path)) // the owner's folder, if it was the last one in it
 	return os.RemoveAll(trash)
 }
 

@@ -140,7 +140,7 @@ func (r *Repo) Take(ctx context.Context, pack *Spool, wanted []string) error {
 		return err
 	}
 	index := r.writing("index-pack", "--stdin", "--fix-thin", "--strict="+strings.Join(forgive(""), ","), "--threads=2", filepath.Join(from, "new.pack"))
-	index.Stdin, index.Pack, index.Time = pack.Reader(0), pack.Size(), r.store.PackTime
+	index.Stdin, index.Pack, index.Time = pack.Reader(0), pack.Size(), r.Store.PackTime
 	var hash strings.Builder
 	index.Stdout = &hash
 	err = index.Run(ctx)

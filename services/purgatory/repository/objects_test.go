@@ -33,7 +33,7 @@ func untouched(t testing.TB, r *repository.Repo) {
 	if data, err := r.HasObjects(); err != nil || data {
 		t.Errorf("has objects: %v, %v", data, err)
 	}
-	if left := files(t, filepath.Join(r.Path(), "objects")); len(slices.DeleteFunc(left, func(name string) bool { return name == "pack" || name == "info" })) > 0 {
+	if left := files(t, filepath.Join(r.Path, "objects")); len(slices.DeleteFunc(left, func(name string) bool { return name == "pack" || name == "info" })) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
 }
@@ -108,7 +108,7 @@ func TestOnlySoundPacksWithSomethingThatIsWantedAreTaken(t *testing.T) {
 			if !errors.Is(err, tc.err) {
 				t.Errorf("error %v", err)
 			}
-			if err != nil && (len(err.Error()) > 6000 || strings.Contains(err.Error(), r.Path())) {
+			if err != nil && (len(err.Error()) > 6000 || strings.Contains(err.Error(), r.Path)) {
 				t.Errorf("the error tells too much: %v", err)
 			}
 			has(t, r, tc.err == nil, tc.wanted)
@@ -139,7 +139,7 @@ func TestATakenPackMayBeThin(t *testing.T) {
 		must(t, gittest.Take(t, r, w.Pack(second, "^"+first, other), second))
 	}
 	has(t, r, true, first, second, other)
-	gittest.Git(t, r.Path(), "fsck", "--full", "--strict")
+	gittest.Git(t, r.Path, "fsck", "--full", "--strict")
 }
 
 // maintained makes the empty repository of one of several maintainers.
@@ -189,7 +189,7 @@ func TestMaintainersShareWhatTheyHaveInCommon(t *testing.T) {
 			t.Errorf("%s five take %d bytes, one %d", when, all, alone)
 		}
 		for _, r := range group {
-			gittest.Fsck(t, r.Path())
+			gittest.Fsck(t, r.Path)
 		}
 	}
 	for n := range 4 {
@@ -212,7 +212,7 @@ func TestMaintainersShareWhatTheyHaveInCommon(t *testing.T) {
 	small("after housekeeping")
 	must(t, first.Remove(t.Context()))
 	has(t, group[1], true, tip)
-	gittest.Fsck(t, group[1].Path())
+	gittest.Fsck(t, group[1].Path)
 }
 
 func TestShareBringsOnlyWhatIsReachable(t *testing.T) {
@@ -238,7 +238,7 @@ func TestShareBringsOnlyWhatIsReachable(t *testing.T) {
 	if err := to.Share(t.Context(), from, []string{strings.Repeat("5", 40)}); !errors.Is(err, repository.ErrBroken) {
 		t.Errorf("what is nowhere: %v", err)
 	}
-	gittest.Fsck(t, to.Path())
+	gittest.Fsck(t, to.Path)
 }
 
 // TestHalfAHistoryIsNotNamed: what is there without all that it links to is neither shared nor
@@ -251,7 +251,7 @@ func TestHalfAHistoryIsNotNamed(t *testing.T) {
 	w.Commit("a", "a")
 	id := w.Commit("a", "aa")
 	// As if a part had been lost: git checks what we take.
-	gittest.Input(t, half.Path(), w.PackOf(id), "unpack-objects", "-q")
+	gittest.Input(t, half.Path, w.PackOf(id), "unpack-objects", "-q")
 	has(t, half, true, id)
 	if err := other.Share(t.Context(), half, []string{id}); !errors.Is(err, repository.ErrBroken) {
 		t.Errorf("shared: %v", err)
@@ -269,7 +269,7 @@ func TestHalfAHistoryIsNotNamed(t *testing.T) {
 // goes by (gitformat-pack, "pack-*.mtimes files").
 func age(t testing.TB, r *repository.Repo, at time.Time) {
 	t.Helper()
-	tables, err := filepath.Glob(filepath.Join(r.Path(), "objects/pack/*.mtimes"))
+	tables, err := filepath.Glob(filepath.Join(r.Path, "objects/pack/*.mtimes"))
 	must(t, err)
 	for _, name := range tables {
 		table, err := os.ReadFile(name)
@@ -308,13 +308,13 @@ func TestHousekeeping(t *testing.T) {
 		due(fmt.Sprintf("with %d packs", i+1), time.Now(), i >= 50)
 	}
 	set(t, r, ids[30])
-	must(t, os.WriteFile(filepath.Join(r.Path(), "gc.pid"), []byte("1 elsewhere\n"), 0o644)) // of one that was killed
+	must(t, os.WriteFile(filepath.Join(r.Path, "gc.pid"), []byte("1 elsewhere\n"), 0o644)) // of one that was killed
 	must(t, r.Gc(t.Context()))
-	if packs, err := filepath.Glob(filepath.Join(r.Path(), "objects/pack/*.pack")); err != nil || len(packs) != 2 {
+	if packs, err := filepath.Glob(filepath.Join(r.Path, "objects/pack/*.pack")); err != nil || len(packs) != 2 {
 		t.Errorf("%d packs are left, %v", len(packs), err)
 	}
 	has(t, r, true, ids...) // what nothing reaches is kept for a day
-	if _, err := os.Lstat(filepath.Join(r.Path(), "packed-refs")); err == nil {
+	if _, err := os.Lstat(filepath.Join(r.Path, "packed-refs")); err == nil {
 		t.Error("references were packed")
 	}
 	due("at once again", time.Now(), false)
@@ -327,7 +327,7 @@ func TestHousekeeping(t *testing.T) {
 	must(t, r.SetRef(t.Context(), "refs/heads/old", ids[0]))
 	due("when a reference came", time.Now().Add(time.Hour), false)
 	due("a day after a reference came", time.Now().Add(day), true)
-	gittest.Fsck(t, r.Path())
+	gittest.Fsck(t, r.Path)
 }
 
 // TestWhatALargePackHidesGoesToo: packs that housekeeping leaves as they are may have what was let
@@ -346,7 +346,7 @@ func TestWhatALargePackHidesGoesToo(t *testing.T) {
 	age(t, r, time.Now().Add(-25*time.Hour))
 	must(t, r.Gc(t.Context()))
 	has(t, r, false, secret)
-	gittest.Fsck(t, r.Path())
+	gittest.Fsck(t, r.Path)
 }
 
 // TestHousekeepingOnAFullDiskLeavesNothing, though it is tried again and again. Not parallel:
@@ -366,13 +366,13 @@ func TestHousekeepingOnAFullDiskLeavesNothing(t *testing.T) {
 		previous = id
 	}
 	set(t, r, previous)
-	before := files(t, filepath.Join(r.Path(), "objects", "pack"))
+	before := files(t, filepath.Join(r.Path, "objects", "pack"))
 	for range 2 {
 		if err := r.Gc(t.Context()); !repository.Unwritable(err) {
 			t.Errorf("%v", err)
 		}
 	}
-	if after := files(t, filepath.Join(r.Path(), "objects", "pack")); !slices.Equal(before, after) {
+	if after := files(t, filepath.Join(r.Path, "objects", "pack")); !slices.Equal(before, after) {
 		t.Errorf("there is %q, and was %q", after, before)
 	}
 	has(t, r, true, previous)

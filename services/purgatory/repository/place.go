@@ -131,6 +131,6 @@ func (s *Store) Strange() (names []string, err error) {
 // Empty returns a repository without any reference, to be served where a contributor could push to
 // and none has. It is one for all, and must not be written to.
 func (s *Store) Empty(ctx context.Context) (*Repo, error) {
-	r := &Repo{store: s, path: filepath.Join(s.Root, emptyFolder)}
+	r := &Repo{Store: s, Path: filepath.Join(s.Root, emptyFolder)}
 	return r, r.Ensure(ctx)
 }

@@ -81,7 +81,7 @@ func (r *Repo) writing(args ...string) *Command { return &Command{repo: r, args:
 
 // Messages are the last lines that git wrote to its standard error, without the repository's path
 // and control characters. Call it after Run.
-func (c *Command) Messages() string { return c.messages.text(c.repo.path) }
+func (c *Command) Messages() string { return c.messages.text(c.repo.Path) }
 
 // Error is a git command that failed.
 type Error struct {
@@ -128,9 +128,9 @@ func (c *Command) run(ctx context.Context) error {
 		}
 		ctx = leased
 	}
-	cmd := exec.CommandContext(ctx, c.repo.store.Git, c.args...)
-	cmd.Dir = c.repo.path
-	cmd.Env = append(environment(c.config), "GIT_DIR="+c.repo.path)
+	cmd := exec.CommandContext(ctx, c.repo.Store.Git, c.args...)
+	cmd.Dir = c.repo.Path
+	cmd.Env = append(environment(c.config), "GIT_DIR="+c.repo.Path)
 	cmd.Env = append(cmd.Env, c.env...)
 	cmd.Stdout = c.Stdout
 	cmd.Stderr = &c.messages
@@ -162,8 +162,8 @@ func (c *Command) bound(pid int) {
 	if c.Pack > 0 {
 		cpu = processorTimeOfAny + time.Duration(c.Pack>>20)*processorTimeOfMiB
 	}
-	if err := limitProcess(pid, c.repo.store.Memory, cpu); err != nil {
-		c.repo.store.Log.Warn("a git process has no bound", "error", err)
+	if err := limitProcess(pid, c.repo.Store.Memory, cpu); err != nil {
+		c.repo.Store.Log.Warn("a git process has no bound", "error", err)
 	}
 	if c.low {
 		_ = syscall.Setpriority(syscall.PRIO_PROCESS, pid, 10) // it is only a courtesy
@@ -174,9 +174,9 @@ func (c *Command) bound(pid int) {
 func (c *Command) acquire(ctx context.Context) (release func(), err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(c.Patience, maxTime), ErrBusy)
 	defer cancel()
-	pool := c.repo.store.own
+	pool := c.repo.Store.own
 	if c.serves {
-		pool = c.repo.store.clients
+		pool = c.repo.Store.clients
 	}
 	if release, err = pool.Acquire(ctx, c.Client); err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)

@@ -46,7 +46,7 @@ func (r *Repo) Refs() (Refs, error) {
 			return ignoreGone(err)
 		}
 		content, err := os.ReadFile(path)
-		refs.add(strings.TrimPrefix(path, r.path+"/"), strings.TrimSpace(string(content)))
+		refs.add(strings.TrimPrefix(path, r.Path+"/"), strings.TrimSpace(string(content)))
 		return ignoreGone(err)
 	})
 	var packed []byte
@@ -127,7 +127,7 @@ func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, he
 	case want[head] != "" || want[symbolic[head]] != "":
 		follow["HEAD"] = head
 	case !slices.ContainsFunc(slices.Collect(maps.Keys(want)), isBranch):
-		follow["HEAD"] = r.store.branch
+		follow["HEAD"] = r.Store.branch
 	}
 	if follow["HEAD"] == now.Head {
 		delete(follow, "HEAD")

@@ -99,7 +99,7 @@ func TestSetRefsMakesThemExactlyWhatIsWanted(t *testing.T) {
 					if err != nil || !maps.Equal(got.ByName, want) || !maps.Equal(got.Symbolic, symbolic) || got.Head != s.wantHead {
 						t.Fatalf("step %d, %s: got %+v, want %v, symbolic %v, HEAD %s, %v", i, how, got, want, symbolic, s.wantHead, err)
 					}
-					gittest.Git(t, r.Path(), "pack-refs", "--all") // as an operator may
+					gittest.Git(t, r.Path, "pack-refs", "--all") // as an operator may
 				}
 			}
 			for range 2 { // what is not there is no error
@@ -163,14 +163,14 @@ func TestRefsAreThoseThatGitSees(t *testing.T) {
 	a := w.Commit("a", "a")
 	w.Git("tag", "--annotate", "--message", "v1", "v1")
 	r := gittest.Repo(t, gittest.Store(t), "refs")
-	gittest.Git(t, w.Dir, "push", "--quiet", r.Path(), "main", "v1", "main:refs/heads/b")
-	gittest.Git(t, r.Path(), "pack-refs", "--all")
+	gittest.Git(t, w.Dir, "push", "--quiet", r.Path, "main", "v1", "main:refs/heads/b")
+	gittest.Git(t, r.Path, "pack-refs", "--all")
 	b := w.Commit("b", "b")
-	gittest.Git(t, w.Dir, "push", "--quiet", r.Path(), "main", ":refs/heads/b")
+	gittest.Git(t, w.Dir, "push", "--quiet", r.Path, "main", ":refs/heads/b")
 	for name, content := range map[string]string{
 		"refs/heads/empty": "", "refs/heads/half": a[:20], "refs/heads/new.lock": a + "\n", "refs/heads/gone": "ref: refs/heads/none\n",
 	} {
-		if err := os.WriteFile(filepath.Join(r.Path(), name), []byte(content), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(r.Path, name), []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

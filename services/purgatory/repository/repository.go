@@ -125,9 +125,9 @@ func (s *Store) open() (err error) {
 
 // Repo is one repository, which may or may not be on disk yet.
 type Repo struct {
-	store *Store
-	place Place
-	path  string
+	Place
+	Store *Store
+	Path  string // the folder of the bare repository
 }
 
 // Repo names a repository: <root>/<npub>/<encoded identifier>.git. It does no I/O; the error is
@@ -147,24 +147,12 @@ func (s *Store) At(place Place) (*Repo, error) {
 		return nil, fmt.Errorf("name a repository: %w", err)
 	}
 	path := filepath.Join(s.folder(place.PRs), npub, nostr.EncodeIdentifier(place.Identifier)+suffix)
-	return &Repo{store: s, place: place, path: path}, nil
+	return &Repo{place, s, path}, nil
 }
-
-// Store is where the repository lies.
-func (r *Repo) Store() *Store { return r.store }
-
-// Place says where the repository lies.
-func (r *Repo) Place() Place { return r.place }
-
-// Ref says whose repository it is, and which.
-func (r *Repo) Ref() nostr.RepoRef { return r.place.RepoRef }
-
-// Path is the folder of the bare repository.
-func (r *Repo) Path() string { return r.path }
 
 // in returns a path within the repository.
 func (r *Repo) in(elements ...string) string {
-	return filepath.Join(append([]string{r.path}, elements...)...)
+	return filepath.Join(append([]string{r.Path}, elements...)...)
 }
 
 // ErrLease is a write that was not done, or was cut off, because another worker may write there
@@ -173,10 +161,10 @@ var ErrLease = errors.New("the lease of the repository has ended")
 
 // lease is the context under which the repository may be written.
 func (r *Repo) lease() context.Context {
-	if r.store.Lease == nil || r.place.Identifier == "" { // the empty one belongs to no shard
+	if r.Store.Lease == nil || r.Identifier == "" { // the empty one belongs to no shard
 		return context.Background()
 	}
-	return r.store.Lease(r.place.Identifier)
+	return r.Store.Lease(r.Identifier)
 }
 
 // mayWrite is asked before files are moved or removed.

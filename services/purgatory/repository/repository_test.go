@@ -77,7 +77,7 @@ func TestRepositoriesOfAnyIdentifierStayBelowTheRoot(t *testing.T) {
 	unborn := firstBranch(t)
 	for _, identifier := range identifiers {
 		r := gittest.Repo(t, s, identifier)
-		folder, err := filepath.Rel(s.Root, r.Path())
+		folder, err := filepath.Rel(s.Root, r.Path)
 		if err != nil || strings.Count(folder, "/") != 1 || !strings.HasPrefix(folder, "npub1") || !strings.HasSuffix(folder, ".git") {
 			t.Errorf("%q lies at %q (%v)", identifier, folder, err)
 		}
@@ -105,7 +105,7 @@ func TestRepositoriesOfAnyIdentifierStayBelowTheRoot(t *testing.T) {
 		{PubKey: gittest.Owner, Identifier: "\xff"},
 	} {
 		if r, err := s.Repo(ref); err == nil {
-			t.Errorf("%q was given the path %q", ref, r.Path())
+			t.Errorf("%q was given the path %q", ref, r.Path)
 		}
 	}
 }
@@ -116,7 +116,7 @@ func TestPlaces(t *testing.T) {
 	s := gittest.Store(t)
 	empty, err := s.Empty(t.Context()) // is none of them
 	must(t, err)
-	if out := gittest.Git(t, t.TempDir(), "ls-remote", empty.Path()); out != "" {
+	if out := gittest.Git(t, t.TempDir(), "ls-remote", empty.Path); out != "" {
 		t.Errorf("the empty one has %s", out)
 	}
 	other := strings.Repeat("77", 32)
@@ -182,10 +182,10 @@ func TestEnsureIsSafeForManyAndRemoveTakesAllAway(t *testing.T) {
 		}
 		all.Wait()
 		// A stranger's announcement costs as little as can be.
-		if got, want := files(t, r.Path()), []string{"HEAD", "config", "objects", "refs"}; !slices.Equal(got, want) {
+		if got, want := files(t, r.Path), []string{"HEAD", "config", "objects", "refs"}; !slices.Equal(got, want) {
 			t.Errorf("there is %q, want %q", got, want)
 		}
-		if out, err := gittest.Try(t, t.TempDir(), "clone", "--quiet", r.Path(), "clone"); err != nil {
+		if out, err := gittest.Try(t, t.TempDir(), "clone", "--quiet", r.Path, "clone"); err != nil {
 			t.Errorf("git cannot clone it: %v %s", err, out)
 		}
 		for range 2 { // what is not there is no error
@@ -204,10 +204,10 @@ func TestSweepRemovesWhatKilledProcessesLeft(t *testing.T) {
 	id := w.Commit("a", "a")
 	gittest.Fill(t, r, w.Pack("main"))
 	old := time.Now().Add(-48 * time.Hour)
-	for _, name := range files(t, r.Path()) {
-		must(t, os.Chtimes(filepath.Join(r.Path(), name), old, old))
+	for _, name := range files(t, r.Path) {
+		must(t, os.Chtimes(filepath.Join(r.Path, name), old, old))
 	}
-	stays := files(t, r.Path())
+	stays := files(t, r.Path)
 	var gone []string
 	for name, left := range map[string]struct {
 		age   time.Duration
@@ -219,7 +219,7 @@ func TestSweepRemovesWhatKilledProcessesLeft(t *testing.T) {
 		"refs/heads/new.lock": {stays: true}, "objects/tmp_objdir-pack-2": {age: time.Hour, stays: true}, "objects/pack/tmp_pack_2": {age: time.Hour, stays: true},
 		"objects/pack/pack-blind.pack": {age: 48 * time.Hour, stays: true}, // its index may be what was lost
 	} {
-		path := filepath.Join(r.Path(), name)
+		path := filepath.Join(r.Path, name)
 		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		if strings.Contains(name, "objdir") {
 			must(t, os.MkdirAll(filepath.Join(path, "pack"), 0o755))
@@ -238,7 +238,7 @@ func TestSweepRemovesWhatKilledProcessesLeft(t *testing.T) {
 		t.Error("a lock was passed over")
 	}
 	must(t, r.Sweep())
-	left := files(t, r.Path())
+	left := files(t, r.Path)
 	for _, name := range gone {
 		if slices.Contains(left, name) {
 			t.Errorf("%s is still there", name)
@@ -275,12 +275,12 @@ func TestNotes(t *testing.T) {
 		must(t, errors.Join(r.SetArchive(false), r.ForgetEnded(), r.SetWaiting(nil)))
 		is("forgotten", false, nil)
 	}
-	if left := files(t, r.Path()); len(left) != 4 {
+	if left := files(t, r.Path); len(left) != 4 {
 		t.Errorf("left: %q", left)
 	}
 	for _, content := range []string{"", "x", "[]", "{}", `{"announcement":"x"}`, `{"announcement":"` + end.Announcement + `"}`, "\x00"} {
 		for _, name := range []string{"ended", "waiting"} {
-			must(t, os.WriteFile(filepath.Join(r.Path(), name), []byte(content), 0o644))
+			must(t, os.WriteFile(filepath.Join(r.Path, name), []byte(content), 0o644))
 		}
 		is(fmt.Sprintf("with %q", content), false, nil)
 	}
@@ -355,7 +355,7 @@ func TestNothingIsWrittenAfterTheLease(t *testing.T) {
 	second := w.Commit("a", "2")
 	must(t, gittest.Take(t, next, w.Pack("main", "^"+first), second))
 	set(t, next, second)
-	other := maintained(t, next.Store(), 1)
+	other := maintained(t, next.Store, 1)
 	third := w.Commit("a", "3")
 	gittest.Fill(t, other, w.Pack("main"))
 	ctx := t.Context()
@@ -379,7 +379,7 @@ func TestNothingIsWrittenAfterTheLease(t *testing.T) {
 	if got, err := before.Refs(); err != nil || got.ByName["refs/heads/main"] != second {
 		t.Errorf("main is %v, %v", got, err)
 	}
-	gittest.Fsck(t, next.Path())
+	gittest.Fsck(t, next.Path)
 }
 
 // TestTheEndOfALeaseStopsGit in the middle of its work.

@@ -27,7 +27,7 @@ func (r *Repo) UploadPack(advertise bool, protocol string) *Command {
 func (r *Repo) ReceivePack(advertise bool, maxBytes int64) *Command {
 	c := r.serve("receive-pack", advertise)
 	if c.writes = !advertise; c.writes {
-		c.Time = r.store.PackTime
+		c.Time = r.Store.PackTime
 	}
 	c.config = slices.Concat(receiveConfiguration, []string{fmt.Sprintf("receive.maxInputSize=%d", maxBytes)})
 	return c
