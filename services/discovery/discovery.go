@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/bans"
@@ -271,11 +272,10 @@ func (d *discovery) tellRefused(refused int) {
 type metrics struct{ repositories, targets, refused prometheus.Gauge }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
-	m := &metrics{
-		repositories: prometheus.NewGauge(prometheus.GaugeOpts{Name: "ngit_repositories_total", Help: "Repositories whose announcement is served."}),
-		targets:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "tendril_discovery_targets", Help: "Relays that should be asked for something."}),
-		refused:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "tendril_discovery_refused_relays", Help: "Relays that are listed and not asked because the limits of targets are reached."}),
+	with := promauto.With(reg)
+	return &metrics{
+		repositories: with.NewGauge(prometheus.GaugeOpts{Name: "ngit_repositories_total", Help: "Repositories whose announcement is served."}),
+		targets:      with.NewGauge(prometheus.GaugeOpts{Name: "tendril_discovery_targets", Help: "Relays that should be asked for something."}),
+		refused:      with.NewGauge(prometheus.GaugeOpts{Name: "tendril_discovery_refused_relays", Help: "Relays that are listed and not asked because the limits of targets are reached."}),
 	}
-	reg.MustRegister(m.repositories, m.targets, m.refused)
-	return m
 }

@@ -91,84 +91,76 @@ func admit(asked map[string]bool, wants []*want, limit int) {
 		}
 		return
 	}
-	line := byParty(wants)
-	for len(line) > 0 && limit > 0 {
-		line = slices.DeleteFunc(line, func(p *party) bool {
-			key, more := p.next(asked)
-			if more && limit > 0 {
-				asked[key] = true
-				limit--
+	var lines [][]string
+	for _, some := range byParty(wants) {
+		var line []string
+		for rank := range max(maxServedRelays, maxHeldRelays) {
+			for _, w := range some {
+				if rank < len(w.relays) {
+					line = append(line, w.relays[rank].Key())
+				}
 			}
-			return !more
-		})
+		}
+		lines = append(lines, line)
 	}
+	inTurn(lines, limit, func(key string) bool {
+		more := !asked[key]
+		asked[key] = true
+		return more
+	})
 }
 
 // fairly takes so many of the repositories; the parties that brought them take turns.
-func fairly(wants []*want, most int) []*want {
+func fairly(wants []*want, most int) (taken []*want) {
 	if len(wants) <= most {
 		return wants
 	}
-	line := byParty(wants)
-	taken := make([]*want, 0, most)
-	for turn := 0; ; turn++ {
-		for _, p := range line {
-			if len(taken) == most {
-				return taken
+	inTurn(byParty(wants), most, func(w *want) bool {
+		taken = append(taken, w)
+		return true
+	})
+	return taken
+}
+
+// inTurn takes so many of what is in the lines, one of each line after the other. What take does
+// not want is passed over.
+func inTurn[T any](lines [][]T, most int, take func(T) bool) {
+	for len(lines) > 0 && most > 0 {
+		var rest [][]T
+		for _, line := range lines {
+			for len(line) > 0 && most > 0 {
+				taken := take(line[0])
+				if line = line[1:]; taken {
+					most--
+					break
+				}
 			}
-			if turn < len(p.wants) {
-				taken = append(taken, p.wants[turn])
+			if len(line) > 0 {
+				rest = append(rest, line)
 			}
 		}
+		lines = rest
 	}
 }
 
 // byParty sorts repositories by who brought them.
-func byParty(wants []*want) (line []*party) {
-	parties := map[string]*party{}
+func byParty(wants []*want) (lines [][]*want) {
+	parties := map[string][]*want{}
 	for _, w := range wants {
-		p := parties[w.party]
-		if p == nil {
-			p = &party{}
-			parties[w.party] = p
-			line = append(line, p)
-		}
-		p.wants = append(p.wants, w)
+		parties[w.party] = append(parties[w.party], w)
 	}
-	for _, p := range line {
-		slices.SortFunc(p.wants, oldestFirst)
+	for _, some := range parties {
+		slices.SortFunc(some, oldestFirst)
+		lines = append(lines, some)
 	}
-	slices.SortFunc(line, func(a, b *party) int {
-		return cmp.Or(oldestFirst(a.wants[0], b.wants[0]), strings.Compare(a.wants[0].party, b.wants[0].party))
+	slices.SortFunc(lines, func(a, b []*want) int {
+		return cmp.Or(oldestFirst(a[0], b[0]), strings.Compare(a[0].party, b[0].party))
 	})
-	return line
+	return lines
 }
 
 // oldestFirst orders held announcements by when they came, so that a flood of later ones takes no
 // place that one has, and all by reference.
 func oldestFirst(a, b *want) int {
 	return cmp.Or(a.heldAt.Compare(b.heldAt), strings.Compare(a.ref, b.ref))
-}
-
-// party is the repositories that one party brought, and how far their relays have been gone
-// through.
-type party struct {
-	wants      []*want
-	repo, rank int
-}
-
-// next is the next relay that is not asked yet.
-func (p *party) next(asked map[string]bool) (key string, ok bool) {
-	for ; p.rank < max(maxServedRelays, maxHeldRelays); p.repo, p.rank = 0, p.rank+1 {
-		for ; p.repo < len(p.wants); p.repo++ {
-			relays := p.wants[p.repo].relays
-			if p.rank >= len(relays) {
-				continue
-			}
-			if key := relays[p.rank].Key(); !asked[key] {
-				return key, true
-			}
-		}
-	}
-	return "", false
 }
