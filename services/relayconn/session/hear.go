@@ -18,7 +18,6 @@ import (
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -101,14 +100,15 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 	if !a.Matches(m.Event) {
 		return s.odd(fmt.Sprintf("event %.64q does not match subscription %s", m.Event.ID, m.Sub))
 	}
-	l, _ := a.(*live)
-	t, _ := a.(*task)
-	why := cause{source: proto.SourceLive}
-	var b *batch
-	if t != nil {
-		fresh, enough := t.Saw(m.Event)
-		if b, why = t.batch, t.cause(m.Event); enough {
-			if err := s.ended(ctx, t, now); err != nil {
+	e := ending{why: cause{source: proto.SourceLive}, came: now}
+	switch a := a.(type) {
+	case *live:
+		e.live = a
+	case *task:
+		e.batch, e.why = a.batch, a.cause(m.Event)
+		fresh, enough := a.Saw(m.Event)
+		if enough {
+			if err := s.ended(ctx, a, now); err != nil {
 				return err
 			}
 		}
@@ -116,18 +116,17 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 			return s.nothing(ctx)
 		}
 	}
-	if s.Intake.Known(m.Event.ID) {
-		if l != nil {
-			return s.nothing(ctx)
-		}
-		return nil // of the past that we expect, and it is asked for only so far
-	}
-	if b != nil {
-		b.waiting.Add(1)
+	switch known := s.Intake.Known(m.Event.ID); {
+	case known && e.live != nil:
+		return s.nothing(ctx)
+	case known: // of the past that we expect, and it is asked for only so far
+		return nil
+	case e.batch != nil:
+		e.batch.waiting.Add(1)
 	}
 	waited, err := s.Intake.Take(ctx, intake.Arrival{
-		Event: m.Event, Lane: cmp.Or(lanes[why.source], proto.LaneSyncHistoric), Source: why.source,
-		Done: func(r intake.Result) { s.judged(ending{r, why, b, l, now}) },
+		Event: m.Event, Lane: cmp.Or(lanes[e.why.source], proto.LaneSyncHistoric), Source: e.why.source,
+		Done: func(r intake.Result) { e.Result = r; s.judged(e) },
 	})
 	if waited {
 		s.resumed = time.Now()
@@ -218,14 +217,14 @@ func (s *Session) hearEnds(ctx context.Context, now time.Time) error {
 	s.ends.mu.Unlock()
 	for _, e := range list {
 		var err error
-		lost, later := false, (*candidates.Later)(nil)
+		lost, full := false, (*candidates.Later)(nil)
 		switch {
 		case e.Err == nil:
 			err = s.nothing(ctx)
 		case errors.Is(e.Err, intake.ErrForged):
 			err = s.odd(fmt.Sprintf("event %.64q: %v", e.Event.ID, e.Err))
 		case errors.Is(e.Err, nats.ErrMaxPayload): // it will never fit, so there is nothing to wait for
-		case errors.As(e.Err, &later) && strings.HasPrefix(e.Verdict.Message, "rate-limited: this "+limit.Author+" "):
+		case errors.As(e.Err, &full) && strings.HasPrefix(e.Verdict.Message, "rate-limited: this "+limit.Author+" "):
 			// it comes with a daily sync; else one author would stop every relay
 		default:
 			lost = true
@@ -233,18 +232,21 @@ func (s *Session) hearEnds(ctx context.Context, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		if lost && later != nil && later.Until.After(now) {
-			s.warn("budget", "what the relay brings is not taken today, or the service is full; the past is asked for later", "from", later.Until)
-			s.hold = history.Later(s.hold, history.Earlier(later.Until, now.Add(24*time.Hour)))
+		if lost && full != nil && full.Until.After(now) {
+			s.warn("budget", "what the relay brings is not taken today, or the service is full; the past is asked for later", "from", full.Until)
+			s.hold = later(s.hold, earlier(full.Until, now.Add(24*time.Hour)))
 		}
 		if l := e.live; lost && l != nil { // missing like those that did not come
 			s.warn("unjudged", "events that came live had no verdict; they are asked for again", "since", e.came)
-			if l.missing, l.held = history.Earlier(l.missing, e.came), false; !slices.Contains(s.lives, l) {
+			if l.missing, l.held = earlier(l.missing, e.came), false; !slices.Contains(s.lives, l) {
 				s.makeUp(l)
 			}
 		}
 		if b := e.batch; b != nil {
-			b.lost = b.lost || lost
+			if lost {
+				s.warn("lost", "historic sync is incomplete; it is tried again", "reason", "events without a verdict")
+				b.again = true
+			}
 			b.waiting.Add(-1)
 		}
 	}

@@ -16,9 +16,6 @@ const (
 	// missedMargin is how much earlier than it went missing the past is asked for: clocks differ,
 	// and events come late.
 	missedMargin = 15 * time.Minute
-	// mostShut bounds how much longer each time a subscription stays closed that the relay closes
-	// for no reason that we understand, as an exponent.
-	mostShut = 5
 )
 
 // live is one live subscription. It is open, or asked for and not answered, if its request is among
@@ -28,7 +25,6 @@ type live struct {
 	groups   []history.Group
 	first    bool      // of layer 1, which consolidation leaves alone
 	held     bool      // nothing has been missing on it since it was open
-	shuts    int       // how often the relay closed it for another reason than how much we ask
 	missing  time.Time // since when events have not come on it, or had no verdict; zero: they come
 	reopenAt time.Time // of one that is closed
 	owed     *batch    // the past that was asked for instead
@@ -53,15 +49,14 @@ func asksFor(groups []history.Group, ev *nostr.Event) bool {
 // again plans to open a subscription again that is not open.
 func (l *live) again(s *Session, at, now time.Time, why string) {
 	s.warn("closed", "a live subscription is not open at the relay", "reason", why)
-	if l.missing = history.Earlier(l.missing, now); !l.answered {
-		l.missing = history.Earlier(l.missing, l.asked)
+	if l.missing = earlier(l.missing, now); !l.answered {
+		l.missing = earlier(l.missing, l.asked)
 	}
 	l.reopenAt = at
 }
 
 func (l *live) failed(s *Session, now time.Time, why string) {
-	l.again(s, now.Add(s.Rules.Cooldown<<min(l.shuts, mostShut)), now, why)
-	l.shuts++
+	l.again(s, now.Add(s.Rules.Cooldown), now, why)
 }
 
 // split asks in smaller pieces for what is too much in one subscription for the relay.
@@ -69,7 +64,7 @@ func (l *live) split(s *Session) {
 	s.forget(l)
 	for _, groups := range s.pieces(l.groups) {
 		part := s.newLive(groups, l.first)
-		part.held, part.missing = l.held, history.Earlier(l.missing, l.asked)
+		part.held, part.missing = l.held, earlier(l.missing, l.asked)
 	}
 }
 
@@ -128,7 +123,7 @@ func (s *Session) closeLive(ctx context.Context, layer1 bool) (missing time.Time
 		if l.first && !layer1 {
 			continue
 		}
-		missing = history.Earlier(missing, l.missing)
+		missing = earlier(missing, l.missing)
 		s.forget(l)
 		if s.isOpen(l) {
 			if err := s.stop(ctx, l); err != nil {
@@ -154,7 +149,7 @@ func (s *Session) room(l *live) bool {
 // is asked for meanwhile.
 func (s *Session) wait(l *live, now time.Time) {
 	s.warn("no room", "the relay takes too few subscriptions for all that should come live; the rest is asked for from time to time", "every", lookEvery)
-	l.missing, l.reopenAt = history.Earlier(l.missing, now), now.Add(s.Rules.Cooldown)
+	l.missing, l.reopenAt = earlier(l.missing, now), now.Add(s.Rules.Cooldown)
 }
 
 // makeRoom closes what was opened last, but for layer 1, until there is room for the past, and
@@ -246,7 +241,7 @@ func (s *Session) makeUp(l *live) bool {
 
 // liveGroups are the filters of layers 2 and 3 that should be live.
 func (s *Session) liveGroups() []history.Group {
-	all := history.Union(s.confirmed, s.asked())
+	all := history.Union(append(s.asked(), s.confirmed)...)
 	all.First = false
 	return history.Groups(all)
 }
@@ -258,5 +253,5 @@ func (s *Session) consolidate(ctx context.Context, groups []history.Group, now t
 	if err != nil {
 		return err
 	}
-	return s.openLive(ctx, groups, false, history.Earlier(missing, now), now)
+	return s.openLive(ctx, groups, false, earlier(missing, now), now)
 }

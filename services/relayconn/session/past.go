@@ -16,9 +16,6 @@ import (
 const (
 	// maxTries is how often a page is asked for when the relay wants quiet or fewer subscriptions.
 	maxTries = 3
-	// firstAtOnce is how many requests for the past are open at once at first. With each answer it
-	// is one more, until the relay refuses one.
-	firstAtOnce = 4
 	// A batch that failed is tried again after retryFirst, twice as long each time, up to retryMost.
 	retryFirst, retryMost = time.Minute, 30 * time.Minute
 	// longestWait is how long a batch is left to another connection at most, and lookAgain how often
@@ -63,10 +60,9 @@ type batch struct {
 	broken   []*task       // that failed; each goes on where it stood
 	ids      [][32]byte    // to be fetched
 	named    map[[32]byte]struct{}
-	again    bool      // it begins again from the start
+	again    bool      // it begins again from the start, because an event will never have a verdict
 	byREQ    bool      // and not by NIP-77, because the relay did not deliver what it named
 	crowded  bool      // it missed some of a second by REQ, which NIP-77 names
-	lost     bool      // an event will never have a verdict
 	failures int       // how often it has failed
 	at       time.Time // when it begins, or is tried again; zero: it is under way
 
@@ -105,7 +101,7 @@ func (s *Session) add(w work) *batch {
 			s.batches = append(s.batches, &batch{work: late, waitBy: now.Add(longestWait), at: now.Add(lookAgain)})
 		}
 	}
-	if s.pending = nil; b.found() || rest.Empty() {
+	if b.found() || rest.Empty() {
 		s.batches = append(s.batches, b)
 		s.start(b)
 	}
@@ -164,7 +160,7 @@ func (s *Session) askPast(ctx context.Context, now time.Time) error {
 		return err
 	}
 	live, open := s.count()
-	for ; open < s.limits.Past(live, s.atOnce); open++ {
+	for ; open < s.limits.Past(live, s.Rules.AtOnce); open++ {
 		if len(s.queue) == 0 || !s.queue[0].Fetches() {
 			s.fetchNext()
 		}
@@ -199,9 +195,6 @@ func (s *Session) ended(ctx context.Context, t *task, now time.Time) error {
 	if err := s.stop(ctx, t); err != nil {
 		return err
 	}
-	if !s.full {
-		s.atOnce = min(s.atOnce+1, s.Rules.AtOnce)
-	}
 	t.tries = 0
 	t.batch.lead.Heard(t.heard)
 	if t.Ended() {
@@ -235,7 +228,7 @@ func (t *task) again(s *Session, at, now time.Time, why string) {
 		t.failed(s, now, why)
 		return
 	}
-	s.hold = history.Later(s.hold, at)
+	s.hold = later(s.hold, at)
 	t.Again()
 	s.first(t)
 }
@@ -258,7 +251,7 @@ func (t *task) failed(s *Session, _ time.Time, why string) {
 // enough.
 func (s *Session) tendPast(_ context.Context, now time.Time) error {
 	s.spent = false
-	s.drop(func(b *batch) bool { return s.finished(b, now) })
+	s.batches = slices.DeleteFunc(s.batches, func(b *batch) bool { return s.finished(b, now) })
 	for _, b := range s.batches {
 		switch {
 		case !b.idle() || now.Before(b.at):
@@ -269,15 +262,6 @@ func (s *Session) tendPast(_ context.Context, now time.Time) error {
 		}
 	}
 	return nil
-}
-
-// drop removes those batches for which gone is true, of which nothing is under way.
-func (s *Session) drop(gone func(*batch) bool) {
-	before := len(s.batches)
-	s.batches = slices.DeleteFunc(s.batches, gone)
-	if len(s.batches) != before {
-		s.pending = nil
-	}
 }
 
 // finished ends a batch whose tasks have ended and whose events have their verdicts, and reports
@@ -291,10 +275,6 @@ func (s *Session) finished(b *batch, now time.Time) (done bool) {
 		b.crowded, b.since, b.again, b.broken = false, nil, true, nil
 		s.start(b)
 		return false
-	}
-	if b.lost {
-		s.warn("lost", "historic sync is incomplete; it is tried again", "reason", "events without a verdict")
-		b.lost, b.again = false, true
 	}
 	if b.again || b.byREQ || len(b.broken) > 0 {
 		b.at = now.Add(min(retryFirst<<min(b.failures, 5), retryMost))
@@ -334,7 +314,7 @@ func (s *Session) forgetPast(ctx context.Context) error {
 		}
 	}
 	s.release()
-	s.batches, s.pending, s.queue, s.toFetch, s.confirmed = nil, nil, nil, 0, history.Set{}
+	s.batches, s.queue, s.toFetch, s.confirmed = nil, nil, 0, history.Set{}
 	return s.rec.restart(ctx)
 }
 
@@ -345,18 +325,12 @@ func (s *Session) release() {
 	}
 }
 
-// asked is what was asked for and is not confirmed: it is pending or has failed. It may be called
-// with every message that comes.
-func (s *Session) asked() history.Set {
-	if s.pending == nil {
-		var sets []history.Set
-		for _, b := range s.batches {
-			sets = append(sets, b.items)
-		}
-		all := history.Union(sets...)
-		s.pending = &all
+// asked is what was asked for and is not confirmed: it is pending or has failed.
+func (s *Session) asked() (sets []history.Set) {
+	for _, b := range s.batches {
+		sets = append(sets, b.items)
 	}
-	return *s.pending
+	return sets
 }
 
 // fetchNext makes a task of some of what waits to be fetched, before all others.

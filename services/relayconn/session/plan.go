@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"tendril.dev/services/relayconn/history"
@@ -13,14 +14,14 @@ func (s *Session) want(w Wanted) {
 	w.Items.First = true
 	s.wanted = w
 	s.confirmed = history.Only(s.confirmed, w.Items)
-	s.drop(func(b *batch) bool { return b.found() && b.idle() && history.Only(b.items, w.Items).Empty() })
+	s.batches = slices.DeleteFunc(s.batches, func(b *batch) bool { return b.found() && b.idle() && history.Only(b.items, w.Items).Empty() })
 	s.plan(startup)
 }
 
 // plan works out what is wanted and was not asked for yet: the three-way diff, with which
 // everything beyond layer 1 begins.
 func (s *Session) plan(why cause) {
-	fresh := history.Diff(s.wanted.Items, s.asked(), s.confirmed)
+	fresh := history.Diff(s.wanted.Items, history.Union(s.asked()...), s.confirmed)
 	s.due = work{items: fresh, groups: history.Groups(fresh), cause: why}
 }
 
@@ -67,21 +68,16 @@ func (s *Session) request(ctx context.Context, now time.Time) error {
 // are due are added. Where even the fewest are too many, that is done only when it saves a good
 // part, not with every addition.
 func (s *Session) crowded() bool {
-	have, more := 0, 0
+	have, more := 0, len(slices.Concat(s.due.groups...))
 	for _, l := range s.lives {
-		for _, g := range l.groups {
-			if !l.first {
-				have += len(g)
-			}
+		if !l.first {
+			have += len(slices.Concat(l.groups...))
 		}
-	}
-	for _, g := range s.due.groups {
-		more += len(g)
 	}
 	if have == 0 || have+more <= s.Rules.MaxFilters {
 		return false
 	}
-	fewest := history.Fewest(s.confirmed, s.asked())
+	fewest := history.Fewest(append(s.asked(), s.confirmed)...)
 	return fewest+more <= s.Rules.MaxFilters || have-fewest >= (s.Rules.MaxFilters+3)/4
 }
 

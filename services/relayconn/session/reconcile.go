@@ -108,9 +108,8 @@ type unit struct {
 type state int
 
 const (
-	waiting state = iota // to begin
+	ready   state = iota // to say the message, or to begin if there is none
 	working              // ingest has been asked what to say
-	ready                // to say it
 	said                 // to the relay, which has to answer
 )
 
@@ -188,7 +187,7 @@ func (r *reconciler) ask(ctx context.Context, now time.Time) error {
 	}
 	for n, x := range r.active[:min(len(r.active), 2*r.atOnce)] {
 		switch {
-		case x.state == waiting:
+		case x.state == ready && x.message == nil:
 			r.ingest(ctx, x, nil)
 		case x.state != ready || full || x.id == "" && r.count() >= r.atOnce:
 		case !r.spoken && n > 0: // many relays do not reconcile, so one session is tried first
@@ -229,7 +228,7 @@ func (r *reconciler) close(ctx context.Context, x *search) error {
 func (r *reconciler) ingest(ctx context.Context, x *search, message []byte) bool {
 	size := int64(min(max(copies*len(message), questionBytes), roomBytes))
 	if !r.Room.TryAcquire(size) {
-		r.hold = history.Later(r.hold, time.Now().Add(roomWait))
+		r.hold = later(r.hold, time.Now().Add(roomWait))
 		return false
 	}
 	x.state = working
@@ -330,7 +329,7 @@ func (r *reconciler) smaller(ctx context.Context, x *search, now time.Time) erro
 		x.splits++
 		x.left++
 		x.about.Filter.Since, older.about.Filter.Until = &cut, &cut
-		x.state, x.said = waiting, 0
+		x.state, x.message, x.said = ready, nil, 0
 		r.active = slices.Insert(r.active, slices.Index(r.active, x)+1, older)
 		return r.close(ctx, x)
 	case !r.spoken:
@@ -405,7 +404,7 @@ func (r *reconciler) refused(ctx context.Context, x *search, reason string, now 
 	why := wire.ReadRefusal(reason)
 	switch {
 	case why.Proof && !x.proved:
-		x.proved, r.hold = true, history.Later(r.hold, now.Add(proofWait))
+		x.proved, r.hold = true, later(r.hold, now.Add(proofWait))
 	case why.Quiet && !why.Proof: // when it may be asked again
 	case sessions.MatchString(reason):
 		return r.fewer(ctx, x, reason, now)
@@ -439,7 +438,7 @@ func (r *reconciler) fewer(ctx context.Context, x *search, reason string, now ti
 	if x.refused++; x.refused > mostRefused {
 		return r.unable(ctx, reason)
 	}
-	r.hold = history.Later(r.hold, now.Add(r.s.Rules.Cooldown))
+	r.hold = later(r.hold, now.Add(r.s.Rules.Cooldown))
 	return nil
 }
 

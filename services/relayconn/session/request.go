@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/wire"
 )
 
@@ -126,22 +125,21 @@ func (s *Session) refused(ctx context.Context, a asking, why wire.Refusal, reaso
 func (s *Session) oneTooMany(ctx context.Context, a asking, reason string, now time.Time) error {
 	lives, open := s.count()
 	s.limits.Refused(lives + open)
-	later := now.Add(s.Rules.Cooldown)
+	at := now.Add(s.Rules.Cooldown)
 	t, past := a.(*task)
 	if !past {
-		a.again(s, later, now, reason)
+		a.again(s, at, now, reason)
 		return nil
 	}
-	s.atOnce, s.full = max(1, min(s.atOnce, open)), true
 	if open > 0 {
 		t.tries-- // it will be one when there is room
-		later = now
+		at = now
 	} else if made, err := s.makeRoom(ctx, now); err != nil {
 		return err
 	} else if made {
-		later = now
+		at = now
 	}
-	t.again(s, later, now, reason)
+	t.again(s, at, now, reason)
 	return nil
 }
 
@@ -192,14 +190,14 @@ func (s *Session) patience(a asked) time.Time {
 		if x.state != said {
 			return time.Time{}
 		}
-		return history.Later(x.asked, history.Later(s.rec.heard, s.resumed)).Add(sessionSilence)
+		return later(x.asked, later(s.rec.heard, s.resumed)).Add(sessionSilence)
 	}
 	if r.answered && isLive(a) {
 		return time.Time{}
 	}
-	end := history.Earlier(history.Later(r.heard, s.resumed).Add(s.Rules.Silence), history.Later(r.asked, s.resumed).Add(slowest*s.Rules.Silence))
+	end := earlier(later(r.heard, s.resumed).Add(s.Rules.Silence), later(r.asked, s.resumed).Add(slowest*s.Rules.Silence))
 	if !r.doubted.IsZero() {
-		end = history.Earlier(end, history.Later(r.doubted, s.resumed).Add(Doubtful))
+		end = earlier(end, later(r.doubted, s.resumed).Add(Doubtful))
 	}
 	return end
 }
@@ -245,7 +243,6 @@ func (s *Session) unanswered(ctx context.Context, a asking, why string, now time
 	}
 	if doubted {
 		s.limits.Refused((live + past + 1) / 2)
-		s.atOnce, s.full = max(1, (past+1)/2), true
 		a.again(s, now, now, why)
 	} else if s.limits.Refused(live + past); isLive(a) {
 		a.again(s, now.Add(s.Rules.Cooldown), now, why)

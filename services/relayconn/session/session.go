@@ -102,11 +102,8 @@ type Session struct {
 
 	lives     []*live
 	batches   []*batch
-	pending   *history.Set // what these ask for together; nil: not known since they changed last
-	queue     []*task      // not asked yet
-	atOnce    int          // requests for the past that the relay takes, as far as is known
-	full      bool         // it has refused more
-	hold      time.Time    // nothing of the past is asked before
+	queue     []*task   // not asked yet
+	hold      time.Time // nothing of the past is asked before
 	confirmed history.Set
 	rec       *reconciler
 	toFetch   int  // events that wait to be fetched by id
@@ -157,38 +154,26 @@ func (s *Session) Confirmed() history.Set { return s.confirmed }
 // Run talks until ctx or the messages end. What is wanted is looked up whenever changed says so. A
 // value on daily begins a fresh start without a disconnect.
 func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Message, changed <-chan struct{}, daily <-chan time.Time) error {
-	err := s.run(ctx, start, messages, changed, daily)
-	s.release()
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
-}
-
-func (s *Session) run(ctx context.Context, start Start, messages <-chan wire.Message, changed <-chan struct{}, daily <-chan time.Time) error {
-	s.atOnce, s.hold = min(s.Rules.AtOnce, firstAtOnce), time.Now().Add(start.Delay)
+	defer s.release()
+	s.hold = time.Now().Add(start.Delay)
 	s.rec = newReconciler(s)
-	if err := s.begin(ctx, start); err != nil {
-		return err
-	}
+	err := s.begin(ctx, start)
 	wake := time.NewTimer(0)
 	defer wake.Stop()
 	looked, lately := time.Time{}, false
-	for {
+	for err == nil && ctx.Err() == nil {
 		now := time.Now()
 		if lately && now.Sub(looked) < seldom {
 			wake.Reset(seldom)
-		} else if err := s.pump(ctx, now); err != nil {
-			return err
+		} else if err = s.pump(ctx, now); err != nil {
+			continue
 		} else {
 			looked = now
 			wake.Reset(time.Until(s.next(now))) // what becomes due while pump works is due then
 		}
 		lately = false
-		var err error
 		select {
 		case <-ctx.Done():
-			return nil
 		case m, open := <-messages:
 			if !open {
 				return nil
@@ -209,10 +194,11 @@ func (s *Session) run(ctx context.Context, start Start, messages <-chan wire.Mes
 			err = s.hearEnds(ctx, time.Now())
 		case <-wake.C:
 		}
-		if err != nil {
-			return err
-		}
 	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 // name makes a name for a subscription.

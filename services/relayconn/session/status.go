@@ -5,7 +5,6 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/history"
 )
 
 // Connection is where a connection stands (docs/architecture.md, How things flow), with the values
@@ -20,11 +19,6 @@ const (
 	Connected
 	Incomplete // connected_historic_sync_failures
 )
-
-// String is the state's name.
-func (c Connection) String() string {
-	return [...]string{"disconnected", "connecting", "syncing", "connected", "connected_historic_sync_failures"}[c]
-}
 
 // Status is how the session stands.
 type Status struct {
@@ -76,7 +70,7 @@ func (s *Session) standings() standing {
 		} else {
 			st.caughtUp = false
 		}
-		st.missing = history.Earlier(st.missing, b.cause.missing)
+		st.missing = earlier(st.missing, b.cause.missing)
 	}
 	return st
 }
@@ -117,7 +111,7 @@ func (s *Session) report(c Connection) {
 	}
 	missing := past.missing
 	for _, l := range s.lives {
-		missing = history.Earlier(missing, l.missing)
+		missing = earlier(missing, l.missing)
 	}
 	lives, open := s.count()
 	st := Status{
@@ -128,4 +122,20 @@ func (s *Session) report(c Connection) {
 		s.status = st
 		s.Observer.Status(st)
 	}
+}
+
+// earlier returns the earlier of two moments. The zero time is no moment.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// later returns the later of two moments.
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
