@@ -20,6 +20,11 @@ const (
 	Incomplete // connected_historic_sync_failures
 )
 
+// String is the state's name.
+func (c Connection) String() string {
+	return [...]string{"disconnected", "connecting", "syncing", "connected", "connected_historic_sync_failures"}[c]
+}
+
 // Status is how the session stands.
 type Status struct {
 	Connection    Connection
