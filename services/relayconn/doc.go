@@ -5,10 +5,10 @@
 // A worker follows that (Targets), claims its share of the relays and runs one life for each:
 // it connects, waits out failures by package health, and writes down in grasp-relays how the relay
 // stands, so that a successor goes on there. On each connection a session talks. It compares what
-// is wanted with what was asked for (the three-way diff, history.Diff), subscribes to what comes
+// is wanted with what was asked for (the three-way diff, session.Diff), subscribes to what comes
 // from now on, and then asks for the past: by NIP-77 where something is known, else by REQ, page by
-// page (history.Walk). One connection of a worker at a time walks the past of a repository
-// (history.Walks). Every refusal, in any words, is read by wire.ReadRefusal and handled in
+// page (session.Walk). One connection of a worker at a time walks the past of a repository
+// (session.Walks). Every refusal, in any words, is read by wire.ReadRefusal and handled in
 // session's request.go. A batch is confirmed when all of its requests have ended and every event
 // that they brought has a verdict. What was to come live and did not is asked for as the past.
 //

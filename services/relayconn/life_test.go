@@ -21,7 +21,6 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
-	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/session"
 )
 
@@ -135,7 +134,7 @@ func TestLeavingIsNoFailure(t *testing.T) {
 	}
 	next := &life{Env: l.Env, state: l.state, target: l.target, log: quiet}
 	next.resume(now.Add(time.Minute))
-	next.confirmed = history.Set{First: true}
+	next.confirmed = session.Set{First: true}
 	if start := next.start(now.Add(time.Minute)); start.Since == nil || start.Mark.Target != 7 {
 		t.Errorf("the successor begins with %+v", start)
 	}
@@ -209,7 +208,7 @@ func TestDayIsNotForgotten(t *testing.T) {
 	}
 	next := &life{Env: l.Env, name: l.name, state: l.state, target: l.target, log: quiet}
 	next.resume(time.Now())
-	next.confirmed = history.Set{First: true}
+	next.confirmed = session.Set{First: true}
 	if start := next.start(time.Now()); start.Since == nil || !next.daily.Equal(due) {
 		t.Errorf("the successor begins with %+v, due %v", start, next.daily)
 	}

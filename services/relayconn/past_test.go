@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"tendril.dev/services/relayconn/health"
-	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/session"
 )
 
@@ -20,7 +19,7 @@ func after(minutes int) time.Time { return noon.Add(time.Duration(minutes) * tim
 // with, not only on when they were.
 func TestStart(t *testing.T) {
 	t.Parallel()
-	confirmed := history.Set{First: true}
+	confirmed := session.Set{First: true}
 	caughtUp := func(l *life) { l.status.CaughtUp = true; l.held(after(30)) }
 	end := func(l *life, minutes int, st session.Status) {
 		l.status = st
@@ -37,7 +36,7 @@ func TestStart(t *testing.T) {
 		"away for as long as may be":           {before: func(l *life) { end(l, 60, whole) }, at: 75, quick: true, since: 45},
 		"away for longer":                      {before: func(l *life) { end(l, 60, whole) }, at: 76},
 		"crashed: the last tick counts":        {before: caughtUp, at: 40, quick: true, since: 15},
-		"nothing was confirmed":                {before: func(l *life) { end(l, 60, whole); l.confirmed = history.Set{} }, at: 61},
+		"nothing was confirmed":                {before: func(l *life) { end(l, 60, whole); l.confirmed = session.Set{} }, at: 61},
 		"a fresh start with something missing": {before: func(l *life) { end(l, 60, session.Status{Missing: after(10)}) }, at: 61, quick: true, since: -5},
 		"missing something that was caught up": {before: func(l *life) { caughtUp(l); end(l, 60, session.Status{Missing: after(40)}) }, at: 61, quick: true, since: 15},
 		"a reconnect that was cut off":         {before: func(l *life) { end(l, 60, whole); l.start(after(70)); end(l, 80, session.Status{}) }, at: 81, quick: true, since: 45},

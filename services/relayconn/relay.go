@@ -17,7 +17,6 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
-	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
@@ -72,7 +71,7 @@ type life struct {
 	seen      health.State // what was observed last
 	connected time.Time    // until when the last connection held; zero: there was none
 	complete  time.Time    // up to then nothing is missing of what is confirmed; zero: that is not known
-	confirmed history.Set
+	confirmed session.Set
 	daily     time.Time // when the next daily start is due; it stays until that has begun
 	status    session.Status
 	told      atomic.Pointer[session.Status] // by the session, last
@@ -168,7 +167,7 @@ func (l *life) pause(ctx context.Context, wait time.Duration) error {
 		now := time.Now()
 		l.observe(now)
 		if now.Sub(l.connected) > l.Rules.ReconnectWindow {
-			l.confirmed = history.Set{} // the next connection is a fresh start
+			l.confirmed = session.Set{} // the next connection is a fresh start
 		}
 		select {
 		case <-ctx.Done():
@@ -244,7 +243,7 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 			return conn.Auth(ctx, ev)
 		},
 	})
-	l.confirmed = history.Set{} // the session's now
+	l.confirmed = session.Set{} // the session's now
 	replace(l.target.Changed, struct{}{})
 	day := time.NewTimer(time.Until(l.daily))
 	defer day.Stop()

@@ -21,7 +21,6 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/session"
 )
 
@@ -447,13 +446,13 @@ func (w *Wanted) Confirmed(mark session.Mark) session.Mark {
 }
 
 // Past is what of the things that are wanted now was wanted at a mark. Call it once they are known.
-func (w *Wanted) Past(ctx context.Context, mark session.Mark) (history.Set, error) {
+func (w *Wanted) Past(ctx context.Context, mark session.Mark) (session.Set, error) {
 	if mark == (session.Mark{}) {
-		return history.Set{}, nil
+		return session.Set{}, nil
 	}
 	newer, err := w.targets.newer(ctx, mark.Log)
 	if err != nil {
-		return history.Set{}, err
+		return session.Set{}, err
 	}
 	w.targets.mu.Lock()
 	defer w.targets.mu.Unlock()
@@ -464,12 +463,12 @@ func (w *Wanted) Past(ctx context.Context, mark session.Mark) (history.Set, erro
 }
 
 // some is what is wanted of some of the repositories; the lock is held.
-func (w *Wanted) some(which func(repo) bool) (s history.Set) {
+func (w *Wanted) some(which func(repo) bool) (s session.Set) {
 	for ref, r := range w.repos {
 		switch {
 		case !which(r):
 		case r.Level == proto.LevelStateOnly:
-			s.State = append(s.State, history.State(ref, r.Authors))
+			s.State = append(s.State, session.State(ref, r.Authors))
 		default:
 			s.Full = append(s.Full, ref)
 			s.Roots = append(s.Roots, w.targets.lists[ref].ids...)

@@ -14,7 +14,6 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/session"
 )
 
@@ -197,12 +196,12 @@ func now(f *Wanted) session.Mark {
 	return now.Mark
 }
 
-func wanted(f *Wanted) history.Set {
+func wanted(f *Wanted) session.Set {
 	now, _ := f.Now()
 	return now.Items
 }
 
-func is(set history.Set, full []string, roots ...string) bool {
+func is(set session.Set, full []string, roots ...string) bool {
 	return slices.Equal(set.Full, full) && slices.Equal(set.Roots, slices.Compact(slices.Sorted(slices.Values(roots))))
 }
 

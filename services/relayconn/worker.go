@@ -15,7 +15,6 @@ import (
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
-	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/session"
 )
@@ -45,7 +44,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	}
 	if !n.Settings.Sync.DisableNegentropy {
 		env.Negentropy = &session.Negentropy{
-			Service: query.Reconciler{Conn: n.Bus.Conn}, Room: session.NewRoom(), Seq: n.Accepted.Seq, Walks: history.NewWalks(),
+			Service: query.Reconciler{Conn: n.Bus.Conn}, Room: session.NewRoom(), Seq: n.Accepted.Seq, Walks: session.NewWalks(),
 		}
 	}
 	member, err := claim.Join(ctx, n.Bus, claim.Options{Group: proto.GroupRelays, Worker: n.Worker, Log: n.Log})

@@ -10,7 +10,7 @@ import (
 
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/history"
+	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
 
@@ -30,14 +30,14 @@ type Relay struct {
 	pause time.Duration
 	guard *netguard.Guard
 	conn  *wire.Conn
-	walk  *history.Walk
+	walk  *session.Walk
 	came  int
 }
 
 // NewRelay makes a reader of the relay at a ws:// or wss:// URL.
 func NewRelay(url string) *Relay {
 	guard := netguard.New(netguard.Options{AllowPrivate: true}) // the operator has named this relay
-	return &Relay{url: url, pause: firstPause, guard: guard, walk: history.NewWalk([]nostr.Filter{{}}, pageLimit)}
+	return &Relay{url: url, pause: firstPause, guard: guard, walk: session.NewWalk([]nostr.Filter{{}}, pageLimit)}
 }
 
 // errStopped: the caller wants no more events.

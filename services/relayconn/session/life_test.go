@@ -10,12 +10,11 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
 
-func (p *play) want(revision uint64, what history.Set) {
+func (p *play) want(revision uint64, what session.Set) {
 	p.wanted <- session.Wanted{Items: what, Mark: session.Mark{Target: revision}}
 	synctest.Wait()
 }

@@ -7,7 +7,6 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/history"
 )
 
 const (
@@ -22,7 +21,7 @@ const (
 // the session's.
 type live struct {
 	request
-	groups   []history.Group
+	groups   []Group
 	first    bool      // of layer 1, which consolidation leaves alone
 	held     bool      // nothing has been missing on it since it was open
 	missing  time.Time // since when events have not come on it, or had no verdict; zero: they come
@@ -42,8 +41,8 @@ func (l *live) Filters() (filters []nostr.Filter) {
 // Matches reports whether an event is what the subscription asks for.
 func (l *live) Matches(ev *nostr.Event) bool { return asksFor(l.groups, ev) }
 
-func asksFor(groups []history.Group, ev *nostr.Event) bool {
-	return slices.ContainsFunc(groups, func(g history.Group) bool { return g.Matches(ev) })
+func asksFor(groups []Group, ev *nostr.Event) bool {
+	return slices.ContainsFunc(groups, func(g Group) bool { return g.Matches(ev) })
 }
 
 // again plans to open a subscription again that is not open.
@@ -68,7 +67,7 @@ func (l *live) split(s *Session) {
 	}
 }
 
-func (s *Session) newLive(groups []history.Group, first bool) *live {
+func (s *Session) newLive(groups []Group, first bool) *live {
 	l := &live{request: request{id: s.name("l")}, groups: groups, first: first}
 	s.lives = append(s.lives, l)
 	return l
@@ -79,7 +78,7 @@ func (s *Session) forget(l *live) {
 }
 
 // pieces cuts groups into what goes in one subscription each.
-func (s *Session) pieces(groups []history.Group) (pieces [][]history.Group) {
+func (s *Session) pieces(groups []Group) (pieces [][]Group) {
 	most, bytes := s.limits.Filters(), s.limits.Bytes()
 	n, size := 0, 0
 	for _, g := range groups {
@@ -98,7 +97,7 @@ func (s *Session) pieces(groups []history.Group) (pieces [][]history.Group) {
 // openLive subscribes to what comes from now on, of which events are missing since a time. first is
 // true for layer 1, which is opened though the relay may have no room. Requests for the past make
 // room for it.
-func (s *Session) openLive(ctx context.Context, groups []history.Group, first bool, missing, now time.Time) error {
+func (s *Session) openLive(ctx context.Context, groups []Group, first bool, missing, now time.Time) error {
 	pieces := s.pieces(groups)
 	for live, past := s.count(); past > s.limits.Past(live+len(pieces), max(1, past)); past-- {
 		if err := s.takeBack(ctx, s.latest(isPast).(*task)); err != nil {
@@ -240,15 +239,15 @@ func (s *Session) makeUp(l *live) bool {
 }
 
 // liveGroups are the filters of layers 2 and 3 that should be live.
-func (s *Session) liveGroups() []history.Group {
-	all := history.Union(append(s.asked(), s.confirmed)...)
+func (s *Session) liveGroups() []Group {
+	all := Union(append(s.asked(), s.confirmed)...)
 	all.First = false
-	return history.Groups(all)
+	return Groups(all)
 }
 
 // consolidate makes the many live filters of layers 2 and 3 few full ones. Batches go on, from
 // where each walk stands.
-func (s *Session) consolidate(ctx context.Context, groups []history.Group, now time.Time) error {
+func (s *Session) consolidate(ctx context.Context, groups []Group, now time.Time) error {
 	missing, err := s.closeLive(ctx, false)
 	if err != nil {
 		return err

@@ -16,7 +16,6 @@ import (
 	"tendril.dev/lib/query"
 	"tendril.dev/lib/reconcile"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
@@ -54,7 +53,7 @@ func newReconciling(t *testing.T, here int, stored ...*nostr.Event) *reconciling
 	r.session = session.New(session.Options{
 		Rules: rules, Wanted: r.session.Wanted, Asker: r, Intake: in.Open("wss://r.example.com"), Observer: r, Log: slog.New(slog.DiscardHandler),
 		Negentropy: &session.Negentropy{
-			Service: r, Room: session.NewRoom(), Seq: func() uint64 { return 0 }, Walks: history.NewWalks(),
+			Service: r, Room: session.NewRoom(), Seq: func() uint64 { return 0 }, Walks: session.NewWalks(),
 		},
 	})
 	return r

@@ -10,7 +10,6 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/history"
 )
 
 const (
@@ -41,8 +40,8 @@ type cause struct {
 type work struct {
 	// items are confirmed together when the groups have brought everything. None: it is asked for
 	// also if no target says so.
-	items  history.Set
-	groups []history.Group
+	items  Set
+	groups []Group
 	since  *nostr.Timestamp // nil: from the beginning
 	cause  cause
 	// reconcile has the relay asked by NIP-77 where it can be and something is known, though there
@@ -54,11 +53,11 @@ type work struct {
 // has a verdict. One that failed is tried again, until it has ended or all is forgotten.
 type batch struct {
 	work
-	lead     *history.Lead // other connections leave the items to this batch; nil: they do not
-	waitBy   time.Time     // until when it leaves the items to another connection at most
-	running  int           // tasks and units that have not ended
-	broken   []*task       // that failed; each goes on where it stood
-	ids      [][32]byte    // to be fetched
+	lead     *Lead      // other connections leave the items to this batch; nil: they do not
+	waitBy   time.Time  // until when it leaves the items to another connection at most
+	running  int        // tasks and units that have not ended
+	broken   []*task    // that failed; each goes on where it stood
+	ids      [][32]byte // to be fetched
 	named    map[[32]byte]struct{}
 	again    bool      // it begins again from the start, because an event will never have a verdict
 	byREQ    bool      // and not by NIP-77, because the relay did not deliver what it named
@@ -84,7 +83,7 @@ func (b *batch) release(whole bool) {
 // task is one way into the past for a batch, page by page.
 type task struct {
 	request
-	*history.Walk
+	*Walk
 	batch *batch
 	tries int // of the current page
 }
@@ -93,11 +92,11 @@ type task struct {
 // walking through waits for that.
 func (s *Session) add(w work) *batch {
 	b, now := &batch{work: w}, time.Now()
-	var rest history.Set
+	var rest Set
 	if !s.rec.off && b.found() {
 		if b.lead, b.items, rest = s.rec.Walks.Take(w.items, now); !rest.Empty() {
-			b.groups = history.Groups(b.items)
-			late := work{items: rest, groups: history.Groups(rest), cause: w.cause, reconcile: true}
+			b.groups = Groups(b.items)
+			late := work{items: rest, groups: Groups(rest), cause: w.cause, reconcile: true}
 			s.batches = append(s.batches, &batch{work: late, waitBy: now.Add(longestWait), at: now.Add(lookAgain)})
 		}
 	}
@@ -120,7 +119,7 @@ func (s *Session) start(b *batch) {
 }
 
 // size is about how many bytes groups take.
-func size(groups []history.Group) (bytes int) {
+func size(groups []Group) (bytes int) {
 	for _, g := range groups {
 		bytes += g.Bytes()
 	}
@@ -129,7 +128,7 @@ func size(groups []history.Group) (bytes int) {
 
 // walk has groups asked for by REQ, each in one REQ if the relay takes that, as soon as there is
 // room.
-func (s *Session) walk(b *batch, groups []history.Group) {
+func (s *Session) walk(b *batch, groups []Group) {
 	for _, g := range groups {
 		most := s.limits.Filters()
 		if !s.limits.Together(g.Bytes()) {
@@ -140,12 +139,12 @@ func (s *Session) walk(b *batch, groups []history.Group) {
 			for i := range filters {
 				filters[i].Since = b.since
 			}
-			s.queue = append(s.queue, b.task(history.NewWalk(filters, s.limits.Page(s.Rules.PageLimit))))
+			s.queue = append(s.queue, b.task(NewWalk(filters, s.limits.Page(s.Rules.PageLimit))))
 		}
 	}
 }
 
-func (b *batch) task(w *history.Walk) *task {
+func (b *batch) task(w *Walk) *task {
 	b.running++
 	return &task{batch: b, Walk: w}
 }
@@ -235,7 +234,7 @@ func (t *task) again(s *Session, at, now time.Time, why string) {
 
 // split asks for what is left in smaller REQs, each from where the walk stood.
 func (t *task) split(s *Session) {
-	s.walk(t.batch, []history.Group{t.Filters()})
+	s.walk(t.batch, []Group{t.Filters()})
 	t.batch.running--
 }
 
@@ -283,7 +282,7 @@ func (s *Session) finished(b *batch, now time.Time) (done bool) {
 		return false
 	}
 	b.release(true)
-	s.confirmed = history.Union(s.confirmed, history.Only(b.items, s.wanted.Items))
+	s.confirmed = Union(s.confirmed, Only(b.items, s.wanted.Items))
 	return true
 }
 
@@ -314,7 +313,7 @@ func (s *Session) forgetPast(ctx context.Context) error {
 		}
 	}
 	s.release()
-	s.batches, s.queue, s.toFetch, s.confirmed = nil, nil, 0, history.Set{}
+	s.batches, s.queue, s.toFetch, s.confirmed = nil, nil, 0, Set{}
 	return s.rec.restart(ctx)
 }
 
@@ -326,7 +325,7 @@ func (s *Session) release() {
 }
 
 // asked is what was asked for and is not confirmed: it is pending or has failed.
-func (s *Session) asked() (sets []history.Set) {
+func (s *Session) asked() (sets []Set) {
 	for _, b := range s.batches {
 		sets = append(sets, b.items)
 	}
@@ -350,7 +349,7 @@ func (s *Session) fetchNext() {
 				}
 			}
 			if len(ids) > 0 {
-				s.first(b.task(history.NewFetch(ids)))
+				s.first(b.task(NewFetch(ids)))
 				return
 			}
 		}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"slices"
 	"time"
-
-	"tendril.dev/services/relayconn/history"
 )
 
 // want takes in what the target says now. Of the rest nothing is confirmed, and what of it is not
@@ -13,16 +11,16 @@ import (
 func (s *Session) want(w Wanted) {
 	w.Items.First = true
 	s.wanted = w
-	s.confirmed = history.Only(s.confirmed, w.Items)
-	s.batches = slices.DeleteFunc(s.batches, func(b *batch) bool { return b.found() && b.idle() && history.Only(b.items, w.Items).Empty() })
+	s.confirmed = Only(s.confirmed, w.Items)
+	s.batches = slices.DeleteFunc(s.batches, func(b *batch) bool { return b.found() && b.idle() && Only(b.items, w.Items).Empty() })
 	s.plan(startup)
 }
 
 // plan works out what is wanted and was not asked for yet: the three-way diff, with which
 // everything beyond layer 1 begins.
 func (s *Session) plan(why cause) {
-	fresh := history.Diff(s.wanted.Items, history.Union(s.asked()...), s.confirmed)
-	s.due = work{items: fresh, groups: history.Groups(fresh), cause: why}
+	fresh := Diff(s.wanted.Items, Union(s.asked()...), s.confirmed)
+	s.due = work{items: fresh, groups: Groups(fresh), cause: why}
 }
 
 // addNew asks for what was planned, as soon as the relay and consolidation allow it.
@@ -77,7 +75,7 @@ func (s *Session) crowded() bool {
 	if have == 0 || have+more <= s.Rules.MaxFilters {
 		return false
 	}
-	fewest := history.Fewest(append(s.asked(), s.confirmed)...)
+	fewest := Fewest(append(s.asked(), s.confirmed)...)
 	return fewest+more <= s.Rules.MaxFilters || have-fewest >= (s.Rules.MaxFilters+3)/4
 }
 

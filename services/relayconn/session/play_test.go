@@ -14,7 +14,6 @@ import (
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
@@ -245,11 +244,11 @@ func event(t *testing.T, kind int, at nostr.Timestamp, tags ...nostr.Tag) *nostr
 	return ev
 }
 
-func repos(refs ...string) history.Set {
-	return history.Set{Full: slices.Compact(slices.Sorted(slices.Values(refs)))}
+func repos(refs ...string) session.Set {
+	return session.Set{Full: slices.Compact(slices.Sorted(slices.Values(refs)))}
 }
 
-func manyRepos(from, to int) history.Set {
+func manyRepos(from, to int) session.Set {
 	var refs []string
 	for i := from; i < to; i++ {
 		refs = append(refs, fmt.Sprintf("30617:aa:%03d", i))

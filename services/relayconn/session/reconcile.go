@@ -12,7 +12,6 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
-	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/wire"
 )
 
@@ -60,8 +59,8 @@ type Negentropy struct {
 	// Room bounds what all connections of a process ask ingest at once, and what they keep of
 	// relays' messages meanwhile, in bytes.
 	Room  *semaphore.Weighted
-	Seq   func() uint64  // of the log: what is known to be accepted
-	Walks *history.Walks // of all connections of the worker
+	Seq   func() uint64 // of the log: what is known to be accepted
+	Walks *Walks        // of all connections of the worker
 }
 
 const (
@@ -95,7 +94,7 @@ type reconciler struct {
 // unit is a group of filters that are reconciled, each in one session for each piece of time.
 type unit struct {
 	batch      *batch
-	group      history.Group
+	group      Group
 	everything bool       // its one filter is for everything that the relay has
 	ids        [][32]byte // that are missing of that
 	left       int        // searches that have not ended
@@ -148,9 +147,9 @@ func (r *reconciler) add(b *batch, everything bool) {
 	everything = everything && size(b.groups) >= worthEverything && !r.narrow && r.Walks.Quiet(b.lead, time.Now())
 	groups := b.groups
 	if everything {
-		groups = []history.Group{{{}}}
+		groups = []Group{{{}}}
 	} else if b.found() {
-		groups = history.Wide(b.items, r.s.limits.Bytes()-besides)
+		groups = Wide(b.items, r.s.limits.Bytes()-besides)
 	}
 	for _, g := range groups {
 		b.running++

@@ -18,7 +18,6 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -58,7 +57,7 @@ type Mark struct{ Target, Log uint64 }
 
 // Wanted is what should be asked beyond layer 1, and its name.
 type Wanted struct {
-	Items history.Set
+	Items Set
 	Mark  Mark
 }
 
@@ -86,7 +85,7 @@ type Start struct {
 	// Since is what a quick reconnect asks the past from; nil: a fresh start.
 	Since     *nostr.Timestamp
 	Live      time.Time     // until when the connection before held: older events should have come then
-	Confirmed history.Set   // of a quick reconnect
+	Confirmed Set           // of a quick reconnect
 	Mark      Mark          // of what was wanted then, as in Status
 	Delay     time.Duration // holds back historic sync
 }
@@ -104,7 +103,7 @@ type Session struct {
 	batches   []*batch
 	queue     []*task   // not asked yet
 	hold      time.Time // nothing of the past is asked before
-	confirmed history.Set
+	confirmed Set
 	rec       *reconciler
 	toFetch   int  // events that wait to be fetched by id
 	spent     bool // a batch may have ended, though nothing has come
@@ -149,7 +148,7 @@ func New(o Options) *Session {
 }
 
 // Confirmed is what was asked for and came. Call it after Run has returned.
-func (s *Session) Confirmed() history.Set { return s.confirmed }
+func (s *Session) Confirmed() Set { return s.confirmed }
 
 // Run talks until ctx or the messages end. What is wanted is looked up whenever changed says so. A
 // value on daily begins a fresh start without a disconnect.
@@ -219,7 +218,7 @@ func (s *Session) begin(ctx context.Context, start Start) error {
 	if err := s.openFirst(ctx, startup, now); err != nil {
 		return err
 	}
-	if groups := history.Groups(s.confirmed); len(groups) > 0 {
+	if groups := Groups(s.confirmed); len(groups) > 0 {
 		if err := s.openLive(ctx, s.liveGroups(), false, time.Time{}, now); err != nil {
 			return err
 		}
@@ -231,8 +230,8 @@ func (s *Session) begin(ctx context.Context, start Start) error {
 
 // openFirst opens layer 1, and asks for its past if that is not confirmed.
 func (s *Session) openFirst(ctx context.Context, why cause, now time.Time) error {
-	layer1 := history.Set{First: true}
-	groups := history.Groups(layer1)
+	layer1 := Set{First: true}
+	groups := Groups(layer1)
 	if err := s.openLive(ctx, groups, true, time.Time{}, now); err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -147,9 +146,9 @@ func TestConsolidationWaitsForBatchesButNotForEver(t *testing.T) {
 			p.hold = true
 			p.stored = []*nostr.Event{event(t, 1621, 5, nostr.Tag{"a", "30617:aa:100"})}
 		})
-		p.wanted <- session.Wanted{Items: history.Union(manyRepos(0, 3), repos("30617:aa:100"))}
+		p.wanted <- session.Wanted{Items: session.Union(manyRepos(0, 3), repos("30617:aa:100"))}
 		synctest.Wait()
-		p.wanted <- session.Wanted{Items: history.Union(manyRepos(0, 3), repos("30617:aa:100", "30617:aa:101"))}
+		p.wanted <- session.Wanted{Items: session.Union(manyRepos(0, 3), repos("30617:aa:100", "30617:aa:101"))}
 		time.Sleep(rules.ConsolidateWait - time.Second)
 		synctest.Wait()
 		if n := len(p.open(true)); n != 1+12 {

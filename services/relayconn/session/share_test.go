@@ -7,13 +7,12 @@ import (
 	"time"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/session"
 )
 
 // twoRelays are two connections of one worker, with relays that have the same events.
 func twoRelays(t *testing.T, stored ...*nostr.Event) (first, second *reconciling) {
-	board := history.NewWalks()
+	board := session.NewWalks()
 	first, second = newReconciling(t, 0, stored...), newReconciling(t, 0, stored...)
 	for _, r := range []*reconciling{first, second} {
 		r.session.Negentropy.Walks = board

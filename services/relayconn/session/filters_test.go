@@ -1,4 +1,4 @@
-package history_test
+package session_test
 
 import (
 	"encoding/json"
@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/history"
+	"tendril.dev/services/relayconn/session"
 )
 
 func refs(n int) (list []string) {
@@ -37,7 +37,7 @@ func text(t *testing.T, filters []nostr.Filter) (lines []string) {
 	return lines
 }
 
-func filtersOf(s history.Set) []nostr.Filter { return slices.Concat(history.Groups(s)...) }
+func filtersOf(s session.Set) []nostr.Filter { return slices.Concat(session.Groups(s)...) }
 
 func TestFilters(t *testing.T) {
 	t.Parallel()
@@ -47,16 +47,16 @@ func TestFilters(t *testing.T) {
 		filters []nostr.Filter
 		want    []string
 	}{
-		"layer 1": {history.Groups(history.Set{First: true})[0], []string{`{"kinds":[30617,30618,10317]}`}},
-		"nothing": {filtersOf(history.Set{}), nil},
-		"full": {filtersOf(history.Set{Full: []string{"30617:a:x", "30617:a:x:y"}}), []string{
+		"layer 1": {session.Groups(session.Set{First: true})[0], []string{`{"kinds":[30617,30618,10317]}`}},
+		"nothing": {filtersOf(session.Set{}), nil},
+		"full": {filtersOf(session.Set{Full: []string{"30617:a:x", "30617:a:x:y"}}), []string{
 			`{"#a":["30617:a:x","30617:a:x:y"]}`, `{"#A":["30617:a:x","30617:a:x:y"]}`, `{"#q":["30617:a:x","30617:a:x:y"]}`,
 		}},
-		"roots": {filtersOf(history.Set{Roots: []string{id}}), []string{
+		"roots": {filtersOf(session.Set{Roots: []string{id}}), []string{
 			`{"#e":["` + id + `"]}`, `{"#E":["` + id + `"]}`, `{"#q":["` + id + `"]}`,
 		}},
 		"states, of the owner too, and an identifier with colons": {
-			filtersOf(history.Set{State: []string{history.State("30617:"+owner+":x:y", []string{other})}}),
+			filtersOf(session.Set{State: []string{session.State("30617:"+owner+":x:y", []string{other})}}),
 			[]string{`{"kinds":[30618],"authors":["` + owner + `","` + other + `"],"#d":["x:y"]}`},
 		},
 	} {
@@ -71,13 +71,13 @@ func TestFilters(t *testing.T) {
 func TestHundreds(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{0, 1, 99, 100, 101, 250} {
-		s := history.Set{Full: refs(n), Roots: roots(n)}
+		s := session.Set{Full: refs(n), Roots: roots(n)}
 		for _, ref := range refs(n) {
-			s.State = append(s.State, history.State(ref, nil))
+			s.State = append(s.State, session.State(ref, nil))
 		}
 		filters := filtersOf(s)
-		if len(filters) != history.Fewest(s) || history.Fewest(s) != 7*((n+99)/100) {
-			t.Errorf("%d items: %d filters, foretold %d", n, len(filters), history.Fewest(s))
+		if len(filters) != session.Fewest(s) || session.Fewest(s) != 7*((n+99)/100) {
+			t.Errorf("%d items: %d filters, foretold %d", n, len(filters), session.Fewest(s))
 		}
 		named := map[string]int{}
 		for _, f := range filters {
@@ -86,8 +86,8 @@ func TestHundreds(t *testing.T) {
 					t.Errorf("a filter names %d", len(values))
 				}
 			}
-			if data, err := json.Marshal(f); err != nil || len(data) > (history.Group{f}).Bytes() {
-				t.Errorf("a filter of %d bytes is thought to be of %d (%v)", len(data), (history.Group{f}).Bytes(), err)
+			if data, err := json.Marshal(f); err != nil || len(data) > (session.Group{f}).Bytes() {
+				t.Errorf("a filter of %d bytes is thought to be of %d (%v)", len(data), (session.Group{f}).Bytes(), err)
 			}
 		}
 		for _, tag := range []string{"a", "A", "d", "e", "E"} {
@@ -109,7 +109,7 @@ func TestManyMaintainers(t *testing.T) {
 	for i := range 1000 {
 		authors = append(authors, fmt.Sprintf("%064d", i))
 	}
-	filters := filtersOf(history.Set{State: []string{history.State("30617:"+authors[0]+":x", authors)}})
+	filters := filtersOf(session.Set{State: []string{session.State("30617:"+authors[0]+":x", authors)}})
 	named := 0
 	for _, f := range filters {
 		if named += len(f.Authors); len(f.Authors) > 100 || len(f.Authors) == 0 || !slices.Equal(f.Tags["d"], []string{"x"}) {

@@ -1,4 +1,4 @@
-package history_test
+package session_test
 
 import (
 	"fmt"
@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/history"
+	"tendril.dev/services/relayconn/session"
 )
 
 // relay answers a filter from its events as NIP-01 says, but never with more than its own cap.
@@ -22,10 +22,10 @@ func relay(events []*nostr.Event, f nostr.Filter, most int) []*nostr.Event {
 	return out[:min(len(out), f.Limit, most)]
 }
 
-func walk(t *testing.T, events []*nostr.Event, f nostr.Filter, limit, most int) (got map[string]bool, w *history.Walk, asked int) {
+func walk(t *testing.T, events []*nostr.Event, f nostr.Filter, limit, most int) (got map[string]bool, w *session.Walk, asked int) {
 	t.Helper()
 	got = map[string]bool{}
-	w = history.NewWalk([]nostr.Filter{f}, limit)
+	w = session.NewWalk([]nostr.Filter{f}, limit)
 	for more := true; more; {
 		if asked++; asked > 10_000 {
 			t.Fatal("it does not end")
@@ -41,7 +41,7 @@ func walk(t *testing.T, events []*nostr.Event, f nostr.Filter, limit, most int) 
 	return got, w, asked
 }
 
-func event(i int, at nostr.Timestamp) *nostr.Event {
+func made(i int, at nostr.Timestamp) *nostr.Event {
 	return &nostr.Event{ID: fmt.Sprintf("%064x", i), Kind: 1, CreatedAt: at}
 }
 
@@ -62,7 +62,7 @@ func TestEverythingComes(t *testing.T) {
 			if same := rnd.IntN(3); same == 0 || i == 0 {
 				at -= nostr.Timestamp(1 + rnd.IntN(50))
 			}
-			events = append(events, event(i, at))
+			events = append(events, made(i, at))
 		}
 		perSecond := map[nostr.Timestamp]int{}
 		crowded := 0
@@ -88,12 +88,12 @@ func TestCrowdedSecondsAreRecorded(t *testing.T) {
 	for name, tc := range map[string]struct {
 		at   map[nostr.Timestamp]int
 		most int
-		gaps []history.Gap
+		gaps []session.Gap
 	}{
-		"between others":             {at: map[nostr.Timestamp]int{600: 1, 500: 9, 400: 1}, most: 4, gaps: []history.Gap{{From: 500, To: 500}}},
-		"the newest":                 {at: map[nostr.Timestamp]int{500: 9, 400: 1}, most: 4, gaps: []history.Gap{{From: 500, To: 500}}},
-		"the oldest":                 {at: map[nostr.Timestamp]int{600: 5, 500: 9}, most: 4, gaps: []history.Gap{{From: 600, To: 600}, {From: 500, To: 500}}},
-		"two":                        {at: map[nostr.Timestamp]int{700: 1, 600: 7, 500: 1, 400: 8, 300: 2}, most: 5, gaps: []history.Gap{{From: 600, To: 600}, {From: 400, To: 400}}},
+		"between others":             {at: map[nostr.Timestamp]int{600: 1, 500: 9, 400: 1}, most: 4, gaps: []session.Gap{{From: 500, To: 500}}},
+		"the newest":                 {at: map[nostr.Timestamp]int{500: 9, 400: 1}, most: 4, gaps: []session.Gap{{From: 500, To: 500}}},
+		"the oldest":                 {at: map[nostr.Timestamp]int{600: 5, 500: 9}, most: 4, gaps: []session.Gap{{From: 600, To: 600}, {From: 500, To: 500}}},
+		"two":                        {at: map[nostr.Timestamp]int{700: 1, 600: 7, 500: 1, 400: 8, 300: 2}, most: 5, gaps: []session.Gap{{From: 600, To: 600}, {From: 400, To: 400}}},
 		"three events at once":       {at: map[nostr.Timestamp]int{500: 3}, most: 100},
 		"and others before":          {at: map[nostr.Timestamp]int{500: 3, 400: 3}, most: 100},
 		"all shown in several pages": {at: map[nostr.Timestamp]int{600: 2, 500: 3, 400: 2, 300: 3}, most: 5},
@@ -101,7 +101,7 @@ func TestCrowdedSecondsAreRecorded(t *testing.T) {
 		var events []*nostr.Event
 		for at, n := range tc.at {
 			for range n {
-				events = append(events, event(len(events), at))
+				events = append(events, made(len(events), at))
 			}
 		}
 		if _, w, _ := walk(t, events, nostr.Filter{}, 10, tc.most); !slices.Equal(w.Gaps(), tc.gaps) {
@@ -117,7 +117,7 @@ func TestWhatIsIgnored(t *testing.T) {
 	since := nostr.Timestamp(951)
 	var events []*nostr.Event
 	for i := range 60 {
-		events = append(events, event(i, nostr.Timestamp(1000-i)))
+		events = append(events, made(i, nostr.Timestamp(1000-i)))
 	}
 	for name, tc := range map[string]struct {
 		filter  nostr.Filter
@@ -134,7 +134,7 @@ func TestWhatIsIgnored(t *testing.T) {
 		"all of them":     {filter: nostr.Filter{Since: &since}, heeds: func(f *nostr.Filter) { f.Since, f.Until, f.Limit = nil, nil, 1000 }, most: 100, fresh: 50, from: since},
 		"limit, for ever": {heeds: func(f *nostr.Filter) { f.Limit = 1000 }, most: 1000, fresh: 60, perhaps: true},
 	} {
-		w := history.NewWalk([]nostr.Filter{tc.filter}, 10)
+		w := session.NewWalk([]nostr.Filter{tc.filter}, 10)
 		got := map[string]bool{}
 		for asked, more := 0, true; more; asked++ {
 			if asked > 100 {
@@ -164,9 +164,9 @@ func TestWhatIsIgnored(t *testing.T) {
 // TestEndlessPage: it is enough after a while, and the walk ends.
 func TestEndlessPage(t *testing.T) {
 	t.Parallel()
-	w := history.NewWalk([]nostr.Filter{{}}, 5)
+	w := session.NewWalk([]nostr.Filter{{}}, 5)
 	for i := range 1000 {
-		if _, enough := w.Saw(event(i, 7)); enough {
+		if _, enough := w.Saw(made(i, 7)); enough {
 			if i != 99 {
 				t.Errorf("enough after %d events on a page of 5", i+1)
 			}

@@ -1,29 +1,29 @@
-package history_test
+package session_test
 
 import (
 	"reflect"
 	"testing"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/history"
+	"tendril.dev/services/relayconn/session"
 )
 
 // TestWideGroups name what several groups do, are bounded in values and bytes, and are cut into
 // those groups again.
 func TestWideGroups(t *testing.T) {
 	t.Parallel()
-	set := history.Set{Full: refs(150), State: []string{history.State("30617:a:x", []string{"a"})}, Roots: roots(1050)}
+	set := session.Set{Full: refs(150), State: []string{session.State("30617:a:x", []string{"a"})}, Roots: roots(1050)}
 	for bytes, want := range map[int]int{1 << 20: 1 + 1 + 2, 6400: 2 + 1 + 11} {
-		if got := history.Wide(set, bytes); len(got) != want {
+		if got := session.Wide(set, bytes); len(got) != want {
 			t.Errorf("%d groups of %d bytes at most, want %d", len(got), bytes, want)
 		}
 	}
-	var all, some []history.Group
-	for _, wide := range history.Wide(set, 1<<20) {
+	var all, some []session.Group
+	for _, wide := range session.Wide(set, 1<<20) {
 		all = append(all, wide.Narrow([]bool{true, true, true})...)
 		some = append(some, wide.Narrow([]bool{true, false, true})...)
 	}
-	groups := history.Groups(set)
+	groups := session.Groups(set)
 	if !reflect.DeepEqual(all, groups) {
 		t.Errorf("cut into %d groups, want those %d", len(all), len(groups))
 	}

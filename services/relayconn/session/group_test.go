@@ -1,4 +1,4 @@
-package history_test
+package session_test
 
 import (
 	"cmp"
@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/history"
+	"tendril.dev/services/relayconn/session"
 )
 
 // answers are the ways in which relays answer a REQ of several filters.
@@ -37,14 +37,14 @@ var answers = map[string]func(events []*nostr.Event, filters []nostr.Filter, mos
 
 // tagged makes events of which each may be for several of three filters, of very different numbers,
 // few or many of them in one second.
-func tagged(rnd *rand.Rand) (events []*nostr.Event) {
+func mixed(rnd *rand.Rand) (events []*nostr.Event) {
 	share := [3]int{1 + rnd.IntN(100), rnd.IntN(100), rnd.IntN(10)}
 	at := nostr.Timestamp(1_000_000)
 	for i := range rnd.IntN(400) {
 		if rnd.IntN(4) > 0 || i == 0 {
 			at -= nostr.Timestamp(1 + rnd.IntN(50))
 		}
-		ev := event(i, at)
+		ev := made(i, at)
 		for n, name := range []string{"a", "A", "q"} {
 			if rnd.IntN(100) < share[n] {
 				ev.Tags = append(ev.Tags, nostr.Tag{name, "x"})
@@ -81,9 +81,9 @@ func TestEverythingOfAGroupComes(t *testing.T) {
 				if round%2 == 0 {
 					most = 3 + rnd.IntN(limit-2)
 				}
-				events := tagged(rnd)
+				events := mixed(rnd)
 				filters := group("a", "A", "q")
-				w := history.NewWalk(filters, limit)
+				w := session.NewWalk(filters, limit)
 				got := map[string]bool{}
 				for n, more := 0, true; more; n++ {
 					if n > 2000 {
@@ -113,7 +113,7 @@ func TestEverythingOfAGroupComes(t *testing.T) {
 					if !nostr.Filters(filters).Match(ev) || got[ev.ID] {
 						continue
 					}
-					if perSecond[ev.CreatedAt] < most || !slices.Contains(w.Gaps(), history.Gap{From: ev.CreatedAt, To: ev.CreatedAt}) {
+					if perSecond[ev.CreatedAt] < most || !slices.Contains(w.Gaps(), session.Gap{From: ev.CreatedAt, To: ev.CreatedAt}) {
 						t.Fatalf("round %d: an event of %d is missing (limit %d, cap %d, %d in that second, gaps %v)",
 							round, ev.CreatedAt, limit, most, perSecond[ev.CreatedAt], w.Gaps())
 					}
@@ -130,14 +130,14 @@ func TestSparseBesideDense(t *testing.T) {
 	t.Parallel()
 	var events []*nostr.Event
 	for i := range 1000 {
-		ev := event(i, nostr.Timestamp(10_000-i))
+		ev := made(i, nostr.Timestamp(10_000-i))
 		ev.Tags = nostr.Tags{{"a", "x"}}
 		if i < 3 || i == 777 {
 			ev.Tags = nostr.Tags{{"A", "x"}}
 		}
 		events = append(events, ev)
 	}
-	w := history.NewWalk(group("a", "A", "q"), 100)
+	w := session.NewWalk(group("a", "A", "q"), 100)
 	asked, came := 0, 0
 	for more := true; more; {
 		asked++

@@ -1,6 +1,4 @@
-// Package history holds what the past of a relay is asked for with: sets of wanted items and their
-// difference, filters, walks from page to page, and who of a worker walks where. It does no I/O.
-package history
+package session
 
 import (
 	"slices"

@@ -1,4 +1,4 @@
-package history_test
+package session_test
 
 import (
 	"slices"
@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"tendril.dev/services/relayconn/history"
+	"tendril.dev/services/relayconn/session"
 )
 
 // TestOneWalksAtATime: what one connection asks for is left to it by the others, while it gets on
@@ -14,28 +14,28 @@ import (
 func TestOneWalksAtATime(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		does  func(lead *history.Lead)
+		does  func(lead *session.Lead)
 		busy  bool // the others wait
 		taken bool // another may ask for it
 	}{
-		"it goes on": {func(lead *history.Lead) {
+		"it goes on": {func(lead *session.Lead) {
 			time.Sleep(10 * time.Second)
 			lead.Heard(time.Now())
 			time.Sleep(10 * time.Second)
 		}, true, false},
-		"a relay is silent": {func(*history.Lead) { time.Sleep(15 * time.Second) }, false, true},
-		"it has come":       {func(lead *history.Lead) { lead.End(true) }, true, false},
-		"and is known": {func(lead *history.Lead) {
+		"a relay is silent": {func(*session.Lead) { time.Sleep(15 * time.Second) }, false, true},
+		"it has come":       {func(lead *session.Lead) { lead.End(true) }, true, false},
+		"and is known": {func(lead *session.Lead) {
 			lead.End(true)
 			time.Sleep(time.Second)
 		}, false, false},
-		"it has failed": {func(lead *history.Lead) { lead.End(false) }, false, true},
+		"it has failed": {func(lead *session.Lead) { lead.End(false) }, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				of := func(refs ...string) history.Set { return history.Set{Full: refs} }
-				w := history.NewWalks()
+				of := func(refs ...string) session.Set { return session.Set{Full: refs} }
+				w := session.NewWalks()
 				lead, mine, rest := w.Take(of("a", "b"), time.Now())
 				if !slices.Equal(mine.Full, []string{"a", "b"}) || !rest.Empty() || lead == nil {
 					t.Fatalf("took %v, left %v", mine, rest)

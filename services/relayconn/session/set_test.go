@@ -1,4 +1,4 @@
-package history_test
+package session_test
 
 import (
 	"fmt"
@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"tendril.dev/services/relayconn/history"
+	"tendril.dev/services/relayconn/session"
 )
 
 func ids(ns ...int) (out []string) {
@@ -19,20 +19,20 @@ func ids(ns ...int) (out []string) {
 
 func TestNewStates(t *testing.T) {
 	t.Parallel()
-	with := func(authors ...string) history.Set { return history.Set{State: []string{history.State("r", authors)}} }
+	with := func(authors ...string) session.Set { return session.Set{State: []string{session.State("r", authors)}} }
 	for name, tc := range map[string]struct {
-		wanted, pending, confirmed history.Set
+		wanted, pending, confirmed session.Set
 		fresh                      bool
 	}{
-		"never asked":                  {with("a"), history.Set{}, history.Set{}, true},
-		"never asked, nobody known":    {with(), history.Set{}, history.Set{}, true},
-		"confirmed":                    {with("a"), history.Set{}, with("a"), false},
-		"pending":                      {with("a"), with("a"), history.Set{}, false},
-		"another maintainer":           {with("a", "b"), history.Set{}, with("a"), true},
+		"never asked":                  {with("a"), session.Set{}, session.Set{}, true},
+		"never asked, nobody known":    {with(), session.Set{}, session.Set{}, true},
+		"confirmed":                    {with("a"), session.Set{}, with("a"), false},
+		"pending":                      {with("a"), with("a"), session.Set{}, false},
+		"another maintainer":           {with("a", "b"), session.Set{}, with("a"), true},
 		"another maintainer, pending":  {with("a", "b"), with("a", "b"), with("a"), false},
-		"promoted: the whole is asked": {history.Set{Full: []string{"r"}}, history.Set{}, with("a"), true},
+		"promoted: the whole is asked": {session.Set{Full: []string{"r"}}, session.Set{}, with("a"), true},
 	} {
-		if got := history.Diff(tc.wanted, tc.pending, tc.confirmed); got.Empty() == tc.fresh {
+		if got := session.Diff(tc.wanted, tc.pending, tc.confirmed); got.Empty() == tc.fresh {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -41,7 +41,7 @@ func TestNewStates(t *testing.T) {
 // model is a set of the plain kind, to compare with.
 type model map[string]bool
 
-func modelOf(s history.Set) model {
+func modelOf(s session.Set) model {
 	m := model{}
 	for _, r := range s.Full {
 		m["full "+r] = true
@@ -55,14 +55,14 @@ func modelOf(s history.Set) model {
 	return m
 }
 
-func randomSet(rnd *rand.Rand) (s history.Set) {
+func randomSet(rnd *rand.Rand) (s session.Set) {
 	for n := range 15 {
 		ref := fmt.Sprintf("30617:a:%02d", n)
 		switch rnd.IntN(5) {
 		case 0, 1:
 			s.Full = append(s.Full, ref)
 		case 2:
-			s.State = append(s.State, history.State(ref, []string{"a"}))
+			s.State = append(s.State, session.State(ref, []string{"a"}))
 		}
 	}
 	var ns []int
@@ -87,22 +87,22 @@ func TestLikeSets(t *testing.T) {
 				want[k] = true
 			}
 		}
-		if got := modelOf(history.Diff(a, b, c)); !maps.Equal(got, want) {
+		if got := modelOf(session.Diff(a, b, c)); !maps.Equal(got, want) {
 			t.Fatalf("new of %v, %v, %v: %v", ma, mb, mc, got)
 		}
 		want = maps.Clone(ma)
 		maps.Copy(want, mb)
-		union := history.Union(a, b)
+		union := session.Union(a, b)
 		if got := modelOf(union); !maps.Equal(got, want) {
 			t.Fatalf("union of %v, %v: %v", ma, mb, got)
 		}
 		want = maps.Clone(ma)
 		maps.DeleteFunc(want, func(k string, _ bool) bool { return !mb[k] })
-		only := history.Only(a, b)
+		only := session.Only(a, b)
 		if got := modelOf(only); !maps.Equal(got, want) {
 			t.Fatalf("only %v of %v: %v", mb, ma, got)
 		}
-		for _, s := range []history.Set{union, only} {
+		for _, s := range []session.Set{union, only} {
 			if !slices.IsSorted(s.Full) || !slices.IsSorted(s.Roots) {
 				t.Fatalf("not sorted: %v", s)
 			}
