@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -20,45 +21,70 @@ import (
 
 func TestParse(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct {
-		in   string
-		want wire.Message
-		bad  bool
-	}{
-		{in: `["EOSE","a"]`, want: wire.Message{Kind: wire.EOSE, Sub: "a"}},
-		{in: `["CLOSED","a","rate-limited: x"]`, want: wire.Message{Kind: wire.Closed, Sub: "a", Reason: "rate-limited: x"}},
-		{in: `["CLOSED","a"]`, want: wire.Message{Kind: wire.Closed, Sub: "a"}},
-		{in: `["AUTH","of today"]`, want: wire.Message{Kind: wire.Auth, Reason: "of today"}},
-		{in: `["AUTH","` + strings.Repeat("x", 501) + `"]`},
-		{in: `["NOTICE","hi"]`, want: wire.Message{Kind: wire.Notice, Reason: "hi"}},
-		{in: `["NOTICE","` + strings.Repeat("x", 1000) + `"]`, want: wire.Message{Kind: wire.Notice, Reason: strings.Repeat("x", 500)}},
-		{in: `["NEG-ERR","a","blocked: x",500]`, want: wire.Message{Kind: wire.NegErr, Sub: "a", Reason: "blocked: x"}},
-		{in: `["NEG-ERR","a"]`, want: wire.Message{Kind: wire.NegErr, Sub: "a"}},
-		{in: `["NEG-MSG","a","61ff"]`, want: wire.Message{Kind: wire.NegMsg, Sub: "a", Frame: []byte{0x61, 0xff}}},
-		{in: `["NEG-MSG","a","61FF"]`, want: wire.Message{Kind: wire.NegMsg, Sub: "a", Frame: []byte{0x61, 0xff}}},
-		{in: `["NEG-MSG","a","6"]`, want: wire.Message{Kind: wire.NegMsg, Sub: "a"}},
-		{in: `["NEG-MSG","a","6x"]`, want: wire.Message{Kind: wire.NegMsg, Sub: "a"}},
-		{in: `["NEG-MSG","a",""]`, want: wire.Message{Kind: wire.NegMsg, Sub: "a"}},
-		{in: `["NEG-MSG","a",61]`, want: wire.Message{Kind: wire.NegMsg, Sub: "a"}},
-		{in: `["NEG-MSG","a"]`, bad: true},
-		{in: `["NEG-MSG",1,"61"]`, bad: true},
-		{in: `["NEG-ERR"]`, bad: true},
-		{in: `["AUTH",1]`, bad: true},
-		{in: `["AUTH"]`, bad: true},
-		{in: `["EVENT","a",{},1]`, bad: true},
-		{in: `["EVENT","a"]`, bad: true},
-		{in: `["EVENT",1,{}]`, bad: true},
-		{in: `["EVENT","a","text"]`, bad: true},
-		{in: `["EOSE"]`, bad: true},
-		{in: `[]`, bad: true},
-		{in: `{}`, bad: true},
-		{in: `null`, bad: true},
-		{in: ``, bad: true},
-		{in: `["EOSE","a"`, bad: true},
+	long := strings.Repeat("x", 501)
+	for in, want := range map[string]wire.Message{
+		`["EOSE","a"]`:                                    {Kind: wire.EOSE, Sub: "a"},
+		`["CLOSED","a","rate-limited: x"]`:                {Kind: wire.Closed, Sub: "a", Reason: "rate-limited: x"},
+		`["CLOSED","a"]`:                                  {Kind: wire.Closed, Sub: "a"},
+		`["AUTH","of today"]`:                             {Kind: wire.Auth, Reason: "of today"},
+		`["AUTH","` + long + `"]`:                         {},
+		`["NOTICE","hi"]`:                                 {Kind: wire.Notice, Reason: "hi"},
+		`["NOTICE","` + long + `"]`:                       {Kind: wire.Notice, Reason: long[1:]},
+		`["NEG-ERR","a","blocked: x",500]`:                {Kind: wire.NegErr, Sub: "a", Reason: "blocked: x"},
+		`["NEG-ERR","a"]`:                                 {Kind: wire.NegErr, Sub: "a"},
+		`["NEG-MSG","a","61fF"]`:                          {Kind: wire.NegMsg, Sub: "a", Frame: []byte{0x61, 0xff}},
+		`["NEG-MSG","a","6"]`:                             {Kind: wire.NegMsg, Sub: "a"},
+		`["NEG-MSG","a","6x"]`:                            {Kind: wire.NegMsg, Sub: "a"},
+		`["NEG-MSG","a",61]`:                              {Kind: wire.NegMsg, Sub: "a"},
+		`["OK","a",true]`:                                 {},
+		`["COUNT",` + strings.Repeat("1,", 100000) + `1]`: {},
 	} {
-		got, err := wire.Parse([]byte(tc.in))
-		if (err != nil) != tc.bad || err == nil && (got.Sub != tc.want.Sub || got.Reason != tc.want.Reason || tc.want.Kind != "" && got.Kind != tc.want.Kind || !bytes.Equal(got.Frame, tc.want.Frame)) {
-			t.Errorf("%.60s: %+v, %v", tc.in, got, err)
+		if got, err := wire.Parse([]byte(in)); err != nil || got.Kind != want.Kind || got.Sub != want.Sub || got.Reason != want.Reason || !bytes.Equal(got.Frame, want.Frame) {
+			t.Errorf("%.60s: %+v, %v", in, got, err)
+		}
+	}
+	for _, in := range []string{
+		`["NEG-MSG","a"]`, `["NEG-MSG",1,"61"]`, `["NEG-ERR"]`, `["AUTH",1]`, `["AUTH"]`, `["EVENT","a",{},1]`, `["EVENT","a"]`, `["EVENT",1,{}]`,
+		`["EVENT","a","text"]`, `["EOSE"]`, `["CLOSED","a",1]`, `[1]`, `[]`, `{"a":"EOSE","b":"a"}`, `null`, ``, `["EOSE","a"`,
+	} {
+		if got, err := wire.Parse([]byte(in)); err == nil {
+			t.Errorf("%s: taken for %+v", in, got)
+		}
+	}
+}
+
+// TestParseEvent: however the message around it is written, the event is the same, and shares no
+// memory with it. What only looks like an event is none.
+func TestParseEvent(t *testing.T) {
+	t.Parallel()
+	ev := &nostr.Event{Kind: 1621, CreatedAt: 1_700_000_000, Content: "A line of text.", Tags: nostr.Tags{{"a", "30617:x:tendril"}, {"subject", "an issue"}}}
+	if err := ev.Sign("0000000000000000000000000000000000000000000000000000000000000001"); err != nil {
+		t.Fatal(err)
+	}
+	raw := ev.String()
+	for message, sub := range map[string]string{
+		`["EVENT","h1",` + raw + `]`:                                               "h1",
+		` [ "EVENT" , "h1" , ` + raw + " ] \r\n":                                   "h1",
+		`["EVENT","",` + raw + `]`:                                                 "",
+		`["EVENT","h\"\u0031é",` + raw + `]`:                                       `h"1é`,
+		`["\u0045VENT","h1",` + raw + `]`:                                          "h1",
+		`["EVENT","h1",` + strings.Replace(raw, `"kind":`, "\"kind\":\n", 1) + `]`: "h1",
+	} {
+		data := []byte(message)
+		m, err := wire.Parse(data)
+		clear(data)
+		if err != nil || m.Kind != wire.Event || m.Sub != sub || !reflect.DeepEqual(m.Event, ev) {
+			t.Errorf("%s: %+v, %v", message, m, err)
+		}
+	}
+	for _, message := range []string{
+		`["EVENT","a",` + raw + `]]`, `["EVENT","a",` + raw + `],`, `["EVENT","a",` + raw, `["EVENT","a" ` + raw + `]`, `["EVENT" "a",` + raw + `]`,
+		`["EVENT","a",` + raw + `,` + raw + `]`, `["EVENT","a",]`, `["EVENT","a",null,null]`, `["EVENT","a` + "\n" + `",` + raw + `]`, `"EVENT","a",` + raw + `]`,
+		`["EVENT","a",` + strings.Replace(raw, "A line", "\xff line", 1) + `]`, `["EVENT",` + raw + `]`,
+		`["EVENT","a",` + strings.Replace(raw, "A line", "A\x13 line", 1) + `]`,
+	} {
+		if m, err := wire.Parse([]byte(message)); err == nil {
+			t.Errorf("%.60s: taken for %+v", message, m)
 		}
 	}
 }
@@ -78,8 +104,9 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// serve returns the URL of a relay that does what fn says with every connection.
-func serve(t *testing.T, fn func(ctx context.Context, ws *websocket.Conn)) string {
+// dial connects to a relay that does what fn says with every connection. No message may have more
+// than 1000 bytes.
+func dial(t *testing.T, fn func(ctx context.Context, ws *websocket.Conn)) *wire.Conn {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ws, err := websocket.Accept(w, r, nil)
@@ -90,12 +117,7 @@ func serve(t *testing.T, fn func(ctx context.Context, ws *websocket.Conn)) strin
 		fn(r.Context(), ws)
 	}))
 	t.Cleanup(srv.Close)
-	return "ws" + strings.TrimPrefix(srv.URL, "http")
-}
-
-func dial(t *testing.T, url string, most int64) *wire.Conn {
-	t.Helper()
-	conn, err := wire.Dial(t.Context(), netguard.New(netguard.Options{AllowPrivate: true}), url, most)
+	conn, err := wire.Dial(t.Context(), netguard.New(netguard.Options{AllowPrivate: true}), "ws"+strings.TrimPrefix(srv.URL, "http"), 1000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,32 +125,43 @@ func dial(t *testing.T, url string, most int64) *wire.Conn {
 	return conn
 }
 
+// TestConversation: what is said to a relay goes over the wire as NIP-01 and NIP-77 have it, and
+// what it says is read until the reader has enough.
 func TestConversation(t *testing.T) {
 	t.Parallel()
-	heard := make(chan string, 2)
-	url := serve(t, func(ctx context.Context, ws *websocket.Conn) {
-		for range 2 {
+	since := nostr.Timestamp(7)
+	said := map[string]func(c *wire.Conn, ctx context.Context) error{
+		`["REQ","a",{"kinds":[1],"limit":0}]`: func(c *wire.Conn, ctx context.Context) error {
+			return c.Req(ctx, "a", []nostr.Filter{{Kinds: []int{1}, LimitZero: true}})
+		},
+		`["CLOSE","a"]`: func(c *wire.Conn, ctx context.Context) error { return c.Unsubscribe(ctx, "a") },
+		`["NEG-OPEN","n1",{"since":7,"#e":["x\"y"]},"6100"]`: func(c *wire.Conn, ctx context.Context) error {
+			return c.NegOpen(ctx, "n1", nostr.Filter{Since: &since, Tags: nostr.TagMap{"e": {"x\"y"}}}, []byte{0x61, 0})
+		},
+		`["NEG-MSG","n1","61ab"]`: func(c *wire.Conn, ctx context.Context) error { return c.NegMsg(ctx, "n1", []byte{0x61, 0xab}) },
+		`["NEG-CLOSE","n1"]`:      func(c *wire.Conn, ctx context.Context) error { return c.NegClose(ctx, "n1") },
+	}
+	heard := make(chan string)
+	conn := dial(t, func(ctx context.Context, ws *websocket.Conn) {
+		for {
 			_, data, err := ws.Read(ctx)
 			if err != nil {
 				return
 			}
 			heard <- string(data)
+			_ = ws.Write(ctx, websocket.MessageText, []byte(`["EOSE","a"]`))
 		}
-		ws.Write(ctx, websocket.MessageText, []byte(`["EOSE","a"]`))
-		<-ctx.Done()
 	})
-	conn := dial(t, url, 1000)
-	if err := errors.Join(conn.Req(t.Context(), "a", []nostr.Filter{{Kinds: []int{1}, LimitZero: true}}), conn.Unsubscribe(t.Context(), "a")); err != nil {
-		t.Fatal(err)
+	for want, say := range said {
+		if err := say(conn, t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-heard; got != want {
+			t.Errorf("said %s, want %s", got, want)
+		}
 	}
-	if got := <-heard; got != `["REQ","a",{"kinds":[1],"limit":0}]` {
-		t.Errorf("REQ is %s", got)
-	}
-	if got := <-heard; got != `["CLOSE","a"]` {
-		t.Errorf("CLOSE is %s", got)
-	}
-	stop := errors.New("stop")
-	if err := conn.Read(t.Context(), func(m wire.Message) error { return stop }); !errors.Is(err, stop) {
+	enough := errors.New("enough")
+	if err := conn.Read(t.Context(), func(wire.Message) error { return enough }); !errors.Is(err, enough) {
 		t.Errorf("read ends with %v", err)
 	}
 }
@@ -148,7 +181,7 @@ func TestHostileMessages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := serve(t, func(ctx context.Context, ws *websocket.Conn) {
+			conn := dial(t, func(ctx context.Context, ws *websocket.Conn) {
 				for i := 0; ; i++ {
 					typ, data := send(i)
 					if ws.Write(ctx, typ, data) != nil {
@@ -156,7 +189,6 @@ func TestHostileMessages(t *testing.T) {
 					}
 				}
 			})
-			conn := dial(t, url, 1000)
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
 			err := conn.Read(ctx, func(m wire.Message) error { return fmt.Errorf("took %+v for a message", m) })
@@ -172,13 +204,12 @@ func TestHostileMessages(t *testing.T) {
 func TestTooLargeIsPassedOver(t *testing.T) {
 	t.Parallel()
 	notice := func(n int) []byte { return []byte(`["NOTICE","` + strings.Repeat("x", n) + `"]`) }
-	url := serve(t, func(ctx context.Context, ws *websocket.Conn) {
+	conn := dial(t, func(ctx context.Context, ws *websocket.Conn) {
 		for _, n := range []int{2000, 5, 15_000, 6, 17_000, 7} {
 			ws.Write(ctx, websocket.MessageText, notice(n))
 		}
 		<-ctx.Done()
 	})
-	conn := dial(t, url, 1000)
 	var heard []int
 	err := conn.Read(t.Context(), func(m wire.Message) error {
 		heard = append(heard, len(m.Reason))
