@@ -1,7 +1,6 @@
 package relayconn
 
 import (
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -13,7 +12,6 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/node"
-	"tendril.dev/proto"
 )
 
 const (
@@ -89,13 +87,7 @@ type chaos struct {
 
 func newChaos(t *testing.T, workers int) *chaos {
 	t.Helper()
-	sizing := proto.DefaultSizing()
-	sizing.MemoryOnly, sizing.WorkerTTL = true, chaosTTL
-	b, err := bus.Open(t.Context(), bus.Options{Sizing: sizing, Name: "chaos", Listen: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
+	b := openBusFor(t, chaosTTL)
 	c := &chaos{t: t, rnd: rand.New(rand.NewPCG(uint64(workers), 1)), bus: b, judge: newIngest(t, b), most: workers, did: map[string]int{}}
 	mux := http.NewServeMux()
 	server := httptest.NewServer(mux)
@@ -165,7 +157,6 @@ func (c *chaos) disturb() {
 // calm waits until all is as it should be, and looks whether it stays so.
 func (c *chaos) calm() {
 	c.t.Helper()
-	c.settles()
 	eventually(c.t, "every event is taken", func() bool {
 		taken := map[string]bool{}
 		for _, what := range c.judge.all() {
@@ -179,52 +170,30 @@ func (c *chaos) calm() {
 		return true
 	})
 	// Then nothing moves any more, once those are back that a slow machine took for dead.
-	var before int
+	before, wrong := 0, ""
+	defer func() { c.t.Log(wrong, c.did) }()
 	eventually(c.t, "all stays as it is", func() bool {
-		c.settles()
-		before = c.dials()
-		time.Sleep(chaosTTL + chaosTTL/2)
-		return c.wrong() == "" && c.dials() == before
-	})
-	c.t.Logf("%v; %d connections, %d events", c.did, before, len(c.contents))
-}
-
-// settles waits until nothing is wrong.
-func (c *chaos) settles() {
-	c.t.Helper()
-	deadline := time.Now().Add(patience)
-	for wrong := c.wrong(); wrong != ""; wrong = c.wrong() {
-		if time.Now().After(deadline) {
-			c.t.Fatalf("not in time: %s; there was %v", wrong, c.did)
+		if before, wrong = c.dials(), c.wrong(); wrong == "" {
+			time.Sleep(chaosTTL + chaosTTL/2)
+			wrong = c.wrong()
 		}
-		time.Sleep(50 * time.Millisecond)
-	}
+		return wrong == "" && c.dials() == before
+	})
 }
 
 // wrong is what is not as it should be.
 func (c *chaos) wrong() string {
-	kv, err := c.bus.Bucket(c.t.Context(), proto.BucketClaims)
-	if err != nil {
-		c.t.Fatal(err)
-	}
 	names := map[string]bool{}
 	for _, w := range c.workers {
 		names[w.Worker] = true
 	}
 	share := map[string]int{}
 	for _, r := range c.relays {
-		entry, err := kv.Get(c.t.Context(), proto.ClaimKey(proto.GroupRelays, r.Name))
-		if err != nil {
-			return fmt.Sprintf("%s is not claimed: %v", r.Name, err)
+		worker := holder(c.t, c.bus, r.Name)
+		if !names[worker] {
+			return fmt.Sprintf("%s is claimed by %q", r.Name, worker)
 		}
-		var claim proto.Claim
-		if err := json.Unmarshal(entry.Value(), &claim); err != nil {
-			c.t.Fatal(err)
-		}
-		if !names[claim.Worker] {
-			return fmt.Sprintf("%s is claimed by %s, which is gone", r.Name, claim.Worker)
-		}
-		share[claim.Worker]++
+		share[worker]++
 		open := 0
 		r.look(func() { open = len(r.open) })
 		if open != 1 {

@@ -2,10 +2,8 @@ package relayconn
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -118,36 +116,31 @@ func TestHandover(t *testing.T) {
 // heard, and what it should have said before is a gap.
 func TestQuickReconnect(t *testing.T) {
 	t.Parallel()
-	b := openBus(t)
-	judge := newIngest(t, b)
-	r := newForeign(t)
-	w := newWorker(t, b, "a")
-	aim(t, b, r.URL, wanting(r.URL, "30617:aa:x"))
-	eventually(t, "it is connected", func() bool { return state(t, b, r.Name).Connection == int(session.Connected) })
-	r.look(func() {
-		r.events = append(r.events, event(t, 1621, "missed", 5*time.Minute, nostr.Tag{"a", "30617:aa:x"}))
-	})
-	r.drop()
-	eventually(t, "it is heard", func() bool { return judge.has("reconnect sync.historic missed") })
-	eventually(t, "and a gap", func() bool { return w.metric(t, "ngit_sync_gap_events_total", "relay="+r.URL) == 1 })
+	missing(t, 5*time.Minute, (*foreign).drop, "reconnect sync.historic missed", 2)
 }
 
 // TestDaily: a day later everything is asked for again, on the same connection.
 func TestDaily(t *testing.T) {
 	t.Parallel()
+	missing(t, 48*time.Hour, func(*foreign) {}, "daily sync.daily missed", 1, "--sync-daily-min=4s", "--sync-daily-max=4s")
+}
+
+// missing has a relay tell an event later than it should have, and looks what becomes of it.
+func missing(t *testing.T, ago time.Duration, then func(*foreign), taken string, dials int, flags ...string) {
+	t.Helper()
 	b := openBus(t)
-	judge := newIngest(t, b)
-	r := newForeign(t)
-	w := newWorker(t, b, "a", "--sync-daily-min=4s", "--sync-daily-max=4s")
+	judge, r := newIngest(t, b), newForeign(t)
+	w := newWorker(t, b, "a", flags...)
 	aim(t, b, r.URL, wanting(r.URL, "30617:aa:x"))
 	eventually(t, "it is connected", func() bool { return state(t, b, r.Name).Connection == int(session.Connected) })
 	r.look(func() {
-		r.events = append(r.events, event(t, 1621, "missed", 48*time.Hour, nostr.Tag{"a", "30617:aa:x"}))
+		r.events = append(r.events, event(t, 1621, "missed", ago, nostr.Tag{"a", "30617:aa:x"}))
 	})
-	eventually(t, "it is found", func() bool { return judge.has("daily sync.daily missed") })
+	then(r)
+	eventually(t, "it is heard", func() bool { return judge.has(taken) })
 	eventually(t, "and a gap", func() bool { return w.metric(t, "ngit_sync_gap_events_total", "relay="+r.URL) == 1 })
 	r.look(func() {
-		if r.dials != 1 {
+		if r.dials != dials {
 			t.Errorf("%d connections", r.dials)
 		}
 	})
@@ -206,39 +199,4 @@ func serve(t *testing.T, fn http.HandlerFunc) (url string) {
 	t.Cleanup(server.CloseClientConnections)
 	t.Cleanup(server.Close)
 	return "ws" + strings.TrimPrefix(server.URL, "http")
-}
-
-// TestTheSameFromManyRelays: what eight relays have is verified once and offered once, whichever
-// brings it first, and each of them is synced.
-func TestTheSameFromManyRelays(t *testing.T) {
-	t.Parallel()
-	const relays, issues = 8, 100
-	b := openBus(t)
-	judge := newIngest(t, b)
-	var events []*nostr.Event
-	for n := range issues {
-		events = append(events, event(t, 1621, fmt.Sprint("issue ", n), time.Hour+time.Duration(n)*time.Minute, nostr.Tag{"a", "30617:aa:x"}))
-	}
-	w := newWorker(t, b, "a")
-	var all []*foreign
-	for range relays {
-		r := newForeign(t, events...)
-		all = append(all, r)
-		aim(t, b, r.URL, wanting(r.URL, "30617:aa:x"))
-	}
-	eventually(t, "all are synced", func() bool {
-		return !slices.ContainsFunc(all, func(r *foreign) bool {
-			s := state(t, b, r.Name)
-			return s.Connection != int(session.Connected) || s.Repos != 1
-		})
-	})
-	if n := len(judge.all()); n != issues {
-		t.Errorf("%d were offered, want %d", n, issues)
-	}
-	if n := w.metric(t, "ngit_sync_events_verified_total", "result=genuine"); n != issues {
-		t.Errorf("%v were verified, want %d", n, issues)
-	}
-	if n := w.metric(t, "ngit_sync_events_synced_total"); n != issues {
-		t.Errorf("%v count as new, want %d", n, issues)
-	}
 }

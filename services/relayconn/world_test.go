@@ -160,8 +160,14 @@ func (f *foreign) look(fn func()) {
 
 func openBus(t testing.TB) *bus.Bus {
 	t.Helper()
+	return openBusFor(t, workerTTL)
+}
+
+// openBusFor is a bus on which a worker that is silent is believed to live for so long.
+func openBusFor(t testing.TB, ttl time.Duration) *bus.Bus {
+	t.Helper()
 	sizing := proto.DefaultSizing()
-	sizing.MemoryOnly, sizing.WorkerTTL = true, workerTTL
+	sizing.MemoryOnly, sizing.WorkerTTL = true, ttl
 	b, err := bus.Open(t.Context(), bus.Options{Sizing: sizing, Name: t.Name(), Listen: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
@@ -385,44 +391,34 @@ func (i *ingest) has(what ...string) bool {
 }
 
 // state is a relay's entry in grasp-relays.
-func state(t testing.TB, b *bus.Bus, name string) (s proto.RelayState) {
+func state(t testing.TB, b *bus.Bus, name string) proto.RelayState {
 	t.Helper()
-	kv, err := b.Bucket(t.Context(), proto.BucketRelays)
-	if err != nil {
-		t.Fatal(err)
-	}
-	entry, err := kv.Get(t.Context(), name)
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return s
-	}
-	if err == nil {
-		err = json.Unmarshal(entry.Value(), &s)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return entry[proto.RelayState](t, b, proto.BucketRelays, name)
 }
 
 // holder is the worker that has the claim on a relay; empty: none.
 func holder(t testing.TB, b *bus.Bus, name string) string {
 	t.Helper()
-	kv, err := b.Bucket(t.Context(), proto.BucketClaims)
+	return entry[proto.Claim](t, b, proto.BucketClaims, proto.ClaimKey(proto.GroupRelays, name)).Worker
+}
+
+func entry[T any](t testing.TB, b *bus.Bus, bucket, key string) (value T) {
+	t.Helper()
+	kv, err := b.Bucket(t.Context(), bucket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	entry, err := kv.Get(t.Context(), proto.ClaimKey(proto.GroupRelays, name))
+	e, err := kv.Get(t.Context(), key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return ""
+		return value
 	}
-	var c proto.Claim
 	if err == nil {
-		err = json.Unmarshal(entry.Value(), &c)
+		err = json.Unmarshal(e.Value(), &value)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c.Worker
+	return value
 }
 
 func eventually(t testing.TB, what string, holds func() bool) {
