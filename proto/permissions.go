@@ -78,18 +78,8 @@ type Permissions struct {
 // Users returns every user and what it may do, in a fixed order. NATS cannot check everything; what
 // is left open is described in docs/security.md.
 func Users() []Permissions {
-	users := []Permissions{gateway(), ingest(), purgatory(), discovery(), relayconn(), operator(), importer()}
-	all := Permissions{User: UserTendril}
-	for _, s := range users[:5] {
-		all.Publish = append(all.Publish, s.Publish...)
-		all.Subscribe = append(all.Subscribe, s.Subscribe...)
-		all.Answers = all.Answers || s.Answers
-	}
-	users = append(users, all)
-	for i := range users {
-		users[i].Publish, users[i].Subscribe = sorted(users[i].Publish), sorted(users[i].Subscribe)
-	}
-	return users
+	services := []Permissions{gateway(), ingest(), purgatory(), discovery(), relayconn()}
+	return append(services, operator(), importer(), permissions(UserTendril, services...))
 }
 
 // PermissionsOf returns what a user may do; nothing if there is no such user.
@@ -109,42 +99,40 @@ func AnswersOften(subject string) bool { return strings.HasPrefix(subject, api("
 // own, so that no service reads what another is answered.
 func InboxPrefix(user string) string { return "_INBOX." + user }
 
-// access is what a user may publish and subscribe to for one purpose.
-type access struct{ publish, subscribe []string }
-
-func permissions(user string, parts ...access) Permissions {
+// permissions are all parts together.
+func permissions(user string, parts ...Permissions) Permissions {
 	p := Permissions{User: user}
-	for _, a := range parts {
-		p.Publish, p.Subscribe = append(p.Publish, a.publish...), append(p.Subscribe, a.subscribe...)
+	for _, part := range parts {
+		p.Publish, p.Subscribe = append(p.Publish, part.Publish...), append(p.Subscribe, part.Subscribe...)
+		p.Answers = p.Answers || part.Answers
 	}
+	p.Publish, p.Subscribe = slices.Compact(slices.Sorted(slices.Values(p.Publish))), slices.Compact(slices.Sorted(slices.Values(p.Subscribe)))
 	return p
 }
 
-func publish(subjects ...string) access { return access{publish: subjects} }
+func publish(subjects ...string) Permissions { return Permissions{Publish: subjects} }
 
-// progress allows to tell how far a process has read.
-func progress() access { return publish(SubjectProgress) }
+// service may also read the log and the bans, and tell how far it has read.
+func service(user string, parts ...Permissions) Permissions {
+	return permissions(user, append(parts, publish(SubjectProgress), follow(StreamEvents, ">"), follow(KVStream(BucketBans), ">"))...)
+}
 
 func gateway() Permissions {
-	return permissions(UserGateway, progress(), follow(StreamEvents, ">"), follow(KVStream(BucketBans), ">"), offer(StreamUser, LaneUser),
-		watchGroup(GroupShards), publish(SubjectManage))
+	return service(UserGateway, offer(StreamUser, LaneUser), watchGroup(GroupShards), publish(SubjectManage))
 }
 
 func purgatory() Permissions {
-	return permissions(UserPurgatory, progress(), follow(StreamEvents, ">"), follow(KVStream(BucketBans), ">"), follow(KVStream(BucketHeld), ">"), offer(StreamRelease, LaneRelease),
-		joinGroup(GroupShards), askEvents(), getKey(BucketUsage, ">"),
-		publish(KVSubject(BucketUsage, ">"), prefixGit+">", prefixRepoAnswer+"*"), access{subscribe: askRepos()})
+	return service(UserPurgatory, follow(KVStream(BucketHeld), ">"), offer(StreamRelease, LaneRelease), joinGroup(GroupShards), getKey(BucketUsage, ">"),
+		publish(SubjectQueryEvents, KVSubject(BucketUsage, ">"), AnyGit, RepoAnswerSubject("*")), Permissions{Subscribe: askRepos()})
 }
 
 func discovery() Permissions {
-	return permissions(UserDiscovery, progress(), follow(StreamEvents, ">"), follow(KVStream(BucketBans), ">"), follow(KVStream(BucketHeld), ">"), follow(StreamTargets, ">"),
-		askEvents(), publish(AnyTarget, AnyWanted))
+	return service(UserDiscovery, follow(KVStream(BucketHeld), ">"), follow(StreamTargets, ">"), publish(SubjectQueryEvents, AnyTarget, AnyWanted))
 }
 
 func relayconn() Permissions {
-	return permissions(UserRelayconn, progress(), follow(StreamEvents, ">"), follow(KVStream(BucketBans), ">"), follow(StreamTargets, ">"),
-		offer(StreamLive, LaneSyncLive), offer(StreamSync, LaneSyncHistoric, LaneSyncDaily), joinGroup(GroupRelays),
-		getKey(BucketRelays, ">"), askEvents(), publish(KVSubject(BucketRelays, ">"), SubjectQueryReconcile))
+	return service(UserRelayconn, follow(StreamTargets, ">"), offer(StreamLive, LaneSyncLive), offer(StreamSync, LaneSyncHistoric, LaneSyncDaily),
+		joinGroup(GroupRelays), getKey(BucketRelays, ">"), publish(KVSubject(BucketRelays, ">"), SubjectQueryEvents, SubjectQueryReconcile))
 }
 
 // importer may offer events as relayconn does, and hear how they ended.
@@ -153,32 +141,29 @@ func importer() Permissions { return permissions(UserImport, offer(StreamSync, L
 // ingest makes every stream, bucket and durable consumer, writes the log and what belongs to it,
 // and answers queries. It may also restore the streams from a backup.
 func ingest() Permissions {
-	p := permissions(UserIngest, progress(), follow(StreamEvents, ">"), follow(KVStream(BucketHeld), ">"), follow(StreamRejected, ">"), follow(KVStream(BucketUsage), ">"),
-		follow(KVStream(BucketBans), ">"), publish(KVSubject(BucketBans, ">")),
-		publish(prefixEvent+">", SubjectEventsMark, KVSubject(BucketHeld, ">"), prefixRejected+">", prefixVerdict+"*",
-			KVSubject(BucketUsage, ">"), jsAPI+"INFO",
-			// For candidates. The whole space, because the server otherwise keeps in mind
-			// the reply subject of every message that it sends, as one that may be answered.
-			jsAck+">"),
-		joinGroup(GroupWriter),
-		access{subscribe: []string{SubjectQueryEvents, SubjectQueryIDs, SubjectQueryReconcile, SubjectWhy, SubjectManage}},
-		access{subscribe: describe(ServiceEvents)}, access{subscribe: describe(ServiceQuery)})
-	p.Answers = true
+	p := Permissions{
+		Publish: []string{
+			AnyEvent, SubjectEventsMark, KVSubject(BucketHeld, ">"), prefixRejected + ">", VerdictSubject("*"), KVSubject(BucketUsage, ">"),
+			KVSubject(BucketBans, ">"), jsAPI + "INFO",
+			// For candidates. The whole space, because the server otherwise keeps in mind the reply
+			// subject of every message that it sends, as one that may be answered.
+			jsAck + ">",
+		},
+		Subscribe: slices.Concat([]string{SubjectQueryEvents, SubjectQueryIDs, SubjectQueryReconcile, SubjectWhy, SubjectManage},
+			describe(ServiceEvents), describe(ServiceQuery)),
+		Answers: true,
+	}
 	for _, cfg := range Streams(DefaultSizing()) {
 		p.Publish = append(p.Publish, api("STREAM.INFO", cfg.Name), api("STREAM.CREATE", cfg.Name), api("STREAM.UPDATE", cfg.Name),
 			api("STREAM.RESTORE", cfg.Name), "$JS.SNAPSHOT.RESTORE."+cfg.Name+".*")
 	}
-	for stream, consumers := range Consumers(DefaultSizing()) {
-		for _, cfg := range consumers {
-			p.Publish = append(p.Publish, api("CONSUMER.CREATE", stream, cfg.Durable), api("CONSUMER.INFO", stream, cfg.Durable),
-				api("CONSUMER.MSG.NEXT", stream, cfg.Durable))
+	for stream, cfg := range Consumers(DefaultSizing()) {
+		for _, verb := range []string{"CREATE", "INFO", "MSG.NEXT"} {
+			p.Publish = append(p.Publish, api("CONSUMER."+verb, stream, cfg.Durable))
 		}
 	}
-	return p
+	return service(UserIngest, p, follow(KVStream(BucketHeld), ">"), follow(StreamRejected, ">"), follow(KVStream(BucketUsage), ">"), joinGroup(GroupWriter))
 }
-
-// askEvents allows to ask ingest which events are accepted.
-func askEvents() access { return publish(SubjectQueryEvents) }
 
 // describe allows a micro service to say what it is.
 func describe(service string) (subjects []string) {
@@ -194,26 +179,21 @@ func describe(service string) (subjects []string) {
 // reads takes away.
 func operator() Permissions {
 	p := Permissions{
-		User: UserOperator,
-		Publish: []string{
-			jsAPI + "INFO", jsAPI + "STREAM.NAMES", jsAPI + "STREAM.LIST", api("STREAM.INFO", "*"), api("STREAM.MSG.GET", "*"),
-			api("DIRECT.GET", "*"), api("DIRECT.GET", "*", ">"),
-			api("CONSUMER.NAMES", "*"), api("CONSUMER.LIST", "*"), api("CONSUMER.INFO", "*", "*"),
-			SubjectQueryIDs, SubjectQueryReconcile, SubjectQueryEvents, SubjectWhy, microAPI + ">",
-		},
+		Publish: append(askRepos(),
+			jsAPI+"INFO", jsAPI+"STREAM.NAMES", jsAPI+"STREAM.LIST", api("STREAM.INFO", "*"), api("STREAM.MSG.GET", "*"),
+			api("DIRECT.GET", "*"), api("DIRECT.GET", "*", ">"), api("CONSUMER.NAMES", "*"), api("CONSUMER.LIST", "*"), api("CONSUMER.INFO", "*", "*"),
+			SubjectQueryIDs, SubjectQueryReconcile, SubjectQueryEvents, SubjectWhy, microAPI+">", KVSubject(BucketBans, ">")),
 		Subscribe: []string{">"},
 	}
-	p.Publish = append(p.Publish, askRepos()...)
-	p.Publish = append(p.Publish, KVSubject(BucketBans, ">"))
 	for _, cfg := range Streams(DefaultSizing()) {
-		if len(Consumers(DefaultSizing())[cfg.Name]) > 0 {
-			continue
+		if !Passing(cfg.Name) {
+			// The last two answer consumers that push, as `nats kv watch` makes them, in both forms
+			// that servers have.
+			p.Publish = append(p.Publish, api("CONSUMER.CREATE", cfg.Name, ">"), api("CONSUMER.MSG.NEXT", cfg.Name, "*"),
+				api("STREAM.SNAPSHOT", cfg.Name), "$JS.SNAPSHOT.ACK."+cfg.Name+".>", jsFlow+cfg.Name+".>", jsFlow+"*.*."+cfg.Name+".>")
 		}
-		p.Publish = append(p.Publish, api("CONSUMER.CREATE", cfg.Name, ">"), api("CONSUMER.MSG.NEXT", cfg.Name, "*"),
-			api("STREAM.SNAPSHOT", cfg.Name), "$JS.SNAPSHOT.ACK."+cfg.Name+".>")
-		p.Publish = append(p.Publish, flowControl(cfg.Name)...)
 	}
-	return p
+	return permissions(UserOperator, p)
 }
 
 // Prefixes of NATS itself.
@@ -224,64 +204,47 @@ const (
 	microAPI = "$SRV."
 )
 
-// SubjectMessageOf is where JetStream is asked for a message of a stream.
-func SubjectMessageOf(stream string) string { return api("STREAM.MSG.GET", stream) }
-
 // api is a subject of JetStream's API.
 func api(verb string, tokens ...string) string {
-	subject := jsAPI + verb
-	for _, t := range tokens {
-		subject += "." + t
-	}
-	return subject
+	return jsAPI + strings.Join(append([]string{verb}, tokens...), ".")
 }
 
 // follow allows to follow a stream as lib/bus does: to ask for its messages, for its end and for
 // the last message of a subject, and to be told of what it stores on the subjects of a filter.
-func follow(stream, filter string) access {
-	return access{
-		publish:   []string{api("STREAM.INFO", stream), api("DIRECT.GET", stream), api("DIRECT.GET", stream, filter), SubjectMessageOf(stream)},
-		subscribe: []string{StoredSubject(stream, filter)},
+func follow(stream, filter string) Permissions {
+	return Permissions{
+		Publish:   []string{api("STREAM.INFO", stream), api("DIRECT.GET", stream), api("DIRECT.GET", stream, filter), api("STREAM.MSG.GET", stream)},
+		Subscribe: []string{StoredSubject(stream, filter)},
 	}
 }
 
-// flowControl allows to answer a stream's consumers that push, as `nats kv watch` makes them, in
-// both forms that servers have.
-func flowControl(stream string) []string {
-	return []string{jsFlow + stream + ".>", jsFlow + "*.*." + stream + ".>"}
-}
-
 // getKey allows to read single keys of a bucket.
-func getKey(bucket, keys string) access {
+func getKey(bucket, keys string) Permissions {
 	stream := KVStream(bucket)
 	return publish(api("STREAM.INFO", stream), api("DIRECT.GET", stream, KVSubject(bucket, keys)))
 }
 
 // watchGroup allows to see who of a group is there and who works on what.
-func watchGroup(group string) access {
+func watchGroup(group string) Permissions {
 	keys := ClaimKey(group, ">")
-	workers, claims := KVSubject(BucketWorkers, keys), KVSubject(BucketClaims, keys)
-	a, b := follow(KVStream(BucketWorkers), workers), follow(KVStream(BucketClaims), claims)
-	return access{publish: slices.Concat(a.publish, b.publish), subscribe: slices.Concat(a.subscribe, b.subscribe)}
+	return permissions("", follow(KVStream(BucketWorkers), KVSubject(BucketWorkers, keys)), follow(KVStream(BucketClaims), KVSubject(BucketClaims, keys)))
 }
 
 // joinGroup allows to be a worker of a group and to claim its keys.
-func joinGroup(group string) access {
+func joinGroup(group string) Permissions {
 	keys := ClaimKey(group, ">")
-	a := watchGroup(group)
-	a.publish = slices.Concat(a.publish, getKey(BucketWorkers, keys).publish, getKey(BucketClaims, keys).publish,
-		[]string{KVSubject(BucketWorkers, keys), KVSubject(BucketClaims, keys)})
-	return a
+	return permissions("", watchGroup(group), getKey(BucketWorkers, keys), getKey(BucketClaims, keys),
+		publish(KVSubject(BucketWorkers, keys), KVSubject(BucketClaims, keys)))
 }
 
 // offer allows to hand candidates to ingest, through the stream of these lanes, and to be told how
 // they ended: each sender has a subject of its own below grasp.verdict, which no other can guess.
-func offer(stream string, lanes ...Lane) access {
-	a := access{publish: []string{api("STREAM.INFO", stream)}, subscribe: []string{prefixVerdict + "*"}}
+func offer(stream string, lanes ...Lane) Permissions {
+	p := Permissions{Publish: []string{api("STREAM.INFO", stream)}, Subscribe: []string{VerdictSubject("*")}}
 	for _, l := range lanes {
-		a.publish = append(a.publish, l.Subject())
+		p.Publish = append(p.Publish, l.Subject())
 	}
-	return a
+	return p
 }
 
 // askRepos are the questions of operators to purgatory about repositories.
@@ -290,8 +253,4 @@ func askRepos() (subjects []string) {
 		subjects = append(subjects, RepoSubject(verb))
 	}
 	return subjects
-}
-
-func sorted(subjects []string) []string {
-	return slices.Compact(slices.Sorted(slices.Values(subjects)))
 }

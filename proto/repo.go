@@ -1,10 +1,6 @@
 package proto
 
-import (
-	"fmt"
-	"strings"
-	"time"
-)
+import "time"
 
 // RepoVerb is what an operator asks purgatory about repositories.
 type RepoVerb string
@@ -33,16 +29,8 @@ func RepoSubject(verb RepoVerb) string { return prefixRepo + string(verb) }
 func RepoAnswerSubject(inbox string) string { return prefixRepoAnswer + inbox }
 
 // ParseRepoAnswerSubject returns the inbox back. Purgatory answers to nothing else.
-func ParseRepoAnswerSubject(subject string) (inbox string, err error) {
-	inbox, ok := strings.CutPrefix(subject, prefixRepoAnswer)
-	ok = ok && inbox != "" && len(inbox) <= 64
-	for i := range len(inbox) {
-		ok = ok && isPlain(inbox[i])
-	}
-	if !ok {
-		return "", fmt.Errorf("parse answer subject %q: %w", subject, ErrSubject)
-	}
-	return inbox, nil
+func ParseRepoAnswerSubject(subject string) (string, error) {
+	return inbox("answer", prefixRepoAnswer, subject)
 }
 
 // RepoQuery is a request of an operator. That for a list is empty.

@@ -171,20 +171,16 @@ func Needs(service string) []string {
 	return needs
 }
 
-// Consumers returns the durable consumers of the ingest writer, by stream.
-func Consumers(s Sizing) map[string][]jetstream.ConsumerConfig {
-	lane := func(name string) jetstream.ConsumerConfig {
-		return jetstream.ConsumerConfig{
+// Consumers returns the durable consumer of the ingest writer of each stream of candidates.
+func Consumers(s Sizing) map[string]jetstream.ConsumerConfig {
+	all := map[string]jetstream.ConsumerConfig{}
+	for stream, name := range map[string]string{StreamUser: ConsumerUser, StreamRelease: ConsumerRelease, StreamLive: ConsumerLive, StreamSync: ConsumerSync} {
+		all[stream] = jetstream.ConsumerConfig{
 			Durable: name, Description: "the ingest replica that writes the log takes candidates here", AckPolicy: jetstream.AckExplicitPolicy,
 			AckWait: s.ClaimWait, MaxAckPending: 4096, Replicas: s.Replicas, MemoryStorage: true,
 		}
 	}
-	return map[string][]jetstream.ConsumerConfig{
-		StreamUser:    {lane(ConsumerUser)},
-		StreamRelease: {lane(ConsumerRelease)},
-		StreamLive:    {lane(ConsumerLive)},
-		StreamSync:    {lane(ConsumerSync)},
-	}
+	return all
 }
 
 // lane declares a queue of candidates. Users' events, releases, live events and older ones have a

@@ -16,6 +16,28 @@ import (
 // ErrSubject is wrapped by every error of a subject or key parser.
 var ErrSubject = errors.New("not a subject of this form")
 
+// notOf says that a subject or key is not of a form.
+func notOf(form, subject string) error { return fmt.Errorf("%s %q: %w", form, subject, ErrSubject) }
+
+// tokens are those of a subject behind its prefix. Anything is refused that has not as many.
+func tokens(form, prefix, subject string, count int) ([]string, error) {
+	rest, ok := strings.CutPrefix(subject, prefix)
+	all := strings.Split(rest, ".")
+	if !ok || len(all) != count {
+		return nil, notOf(form, subject)
+	}
+	return all, nil
+}
+
+// inbox is the last token of a subject to which a stranger may have us answer.
+func inbox(form, prefix, subject string) (string, error) {
+	name, ok := strings.CutPrefix(subject, prefix)
+	if !ok || name == "" || len(name) > 64 || strings.ContainsFunc(name, func(r rune) bool { return r > 'z' || !isPlain(byte(r)) }) {
+		return "", notOf(form, subject)
+	}
+	return name, nil
+}
+
 // ShortIDLength is how many hex digits of an event id (or of a hash of a `d` tag) stand in a
 // subject: 128 bits, so that two events cannot be made to meet on one subject, where the log would
 // keep only one of them.
@@ -85,13 +107,11 @@ func (l Lane) Subject() string { return prefixCandidate + string(l) }
 
 // ParseLane reads the lane from a candidate's subject.
 func ParseLane(subject string) (Lane, error) {
-	rest, ok := strings.CutPrefix(subject, prefixCandidate)
-	switch l := Lane(rest); {
-	case !ok:
-	case l == LaneUser, l == LaneRelease, l == LaneSyncLive, l == LaneSyncHistoric, l == LaneSyncDaily:
+	switch l := Lane(strings.TrimPrefix(subject, prefixCandidate)); l {
+	case LaneUser, LaneRelease, LaneSyncLive, LaneSyncHistoric, LaneSyncDaily:
 		return l, nil
 	}
-	return "", fmt.Errorf("parse candidate subject %q: %w", subject, ErrSubject)
+	return "", notOf("candidate", subject)
 }
 
 // AnyEventOf are the subjects of all accepted events of a kind.
@@ -134,21 +154,14 @@ func (s EventSubject) String() string {
 func AnyEventWith(id string) string { return prefixEvent + "*.*." + ShortID(id) }
 
 // ParseEventSubject is the inverse of [EventSubject.String].
-func ParseEventSubject(subject string) (EventSubject, error) {
-	fail := func() (EventSubject, error) {
-		return EventSubject{}, fmt.Errorf("parse event subject %q: %w", subject, ErrSubject)
-	}
-	rest, ok := strings.CutPrefix(subject, prefixEvent)
-	parts := strings.Split(rest, ".")
-	if !ok || len(parts) != 3 {
-		return fail()
+func ParseEventSubject(subject string) (s EventSubject, err error) {
+	parts, err := tokens("event", prefixEvent, subject, 3)
+	if err != nil {
+		return s, err
 	}
 	kind, ok := parseKind(parts[0])
-	if !ok || !isHex(parts[1], 64) {
-		return fail()
-	}
-	if slot := parts[2]; slot != "_" && !isHex(slot, ShortIDLength) {
-		return fail()
+	if !ok || !isHex(parts[1], 64) || parts[2] != "_" && !isHex(parts[2], ShortIDLength) {
+		return s, notOf("event", subject)
 	}
 	return EventSubject{Kind: kind, PubKey: parts[1], Slot: parts[2]}, nil
 }
@@ -168,14 +181,16 @@ func (s RejectedSubject) String() string {
 func AnyRejectedWith(id string) string { return prefixRejected + "*." + ShortID(id) }
 
 // ParseRejectedSubject is the inverse of [RejectedSubject.String].
-func ParseRejectedSubject(subject string) (RejectedSubject, error) {
-	rest, ok := strings.CutPrefix(subject, prefixRejected)
-	k, id, two := strings.Cut(rest, ".")
-	kind, valid := parseKind(k)
-	if !ok || !two || !valid || !isHex(id, ShortIDLength) {
-		return RejectedSubject{}, fmt.Errorf("parse rejected subject %q: %w", subject, ErrSubject)
+func ParseRejectedSubject(subject string) (s RejectedSubject, err error) {
+	parts, err := tokens("rejection", prefixRejected, subject, 2)
+	if err != nil {
+		return s, err
 	}
-	return RejectedSubject{Kind: kind, ShortID: id}, nil
+	kind, ok := parseKind(parts[0])
+	if !ok || !isHex(parts[1], ShortIDLength) {
+		return s, notOf("rejection", subject)
+	}
+	return RejectedSubject{Kind: kind, ShortID: parts[1]}, nil
 }
 
 // TargetSubject is where it is said that a relay is a target, `grasp.target.<relay>`. key is the
@@ -189,7 +204,7 @@ func TargetSubject(key string) (string, error) {
 func ParseTargetSubject(subject string) (string, error) {
 	name, ok := strings.CutPrefix(subject, prefixTarget)
 	if !ok {
-		return "", fmt.Errorf("parse target subject %q: %w", subject, ErrSubject)
+		return "", notOf("target", subject)
 	}
 	return DecodeRelay(name)
 }
@@ -217,7 +232,7 @@ func WantedSubject(key, ref string) (string, error) {
 	rest, ok := strings.CutPrefix(ref, prefixRef)
 	pubkey, identifier, two := strings.Cut(rest, ":")
 	if !ok || !two {
-		return "", fmt.Errorf("wanted subject of %q: %w", ref, ErrSubject)
+		return "", notOf("reference", ref)
 	}
 	owner, err := EncodeIdentifier(pubkey)
 	if err != nil {
@@ -236,15 +251,10 @@ func ParseWantedSubject(subject string) (key, ref string, err error) {
 	rest, ok := strings.CutPrefix(subject, prefixWanted)
 	name, repo, two := strings.Cut(rest, relayEnd)
 	owner, token, three := strings.Cut(repo, ".")
-	if !ok || !two || !three {
-		return "", "", fmt.Errorf("parse wanted subject %q: %w", subject, ErrSubject)
-	}
-	if key, err = DecodeRelay(name); err != nil {
-		return "", "", err
-	}
-	pubkey, err := DecodeIdentifier(owner)
-	if err != nil || strings.Contains(pubkey, ":") {
-		return "", "", fmt.Errorf("parse wanted subject %q: %w", subject, ErrSubject)
+	key, errKey := DecodeRelay(name)
+	pubkey, errOwner := DecodeIdentifier(owner)
+	if !ok || !two || !three || errKey != nil || errOwner != nil || strings.Contains(pubkey, ":") {
+		return "", "", notOf("wanted", subject)
 	}
 	identifier, err := DecodeIdentifier(token)
 	return key, prefixRef + pubkey + ":" + identifier, err
@@ -257,16 +267,7 @@ func VerdictSubject(inbox string) string { return prefixVerdict + inbox }
 
 // ParseVerdictSubject returns the inbox back. Ingest answers to nothing else.
 func ParseVerdictSubject(subject string) (string, error) {
-	inbox, ok := strings.CutPrefix(subject, prefixVerdict)
-	if !ok || inbox == "" || len(inbox) > 64 {
-		return "", fmt.Errorf("parse verdict subject %q: %w", subject, ErrSubject)
-	}
-	for i := range len(inbox) {
-		if !isPlain(inbox[i]) {
-			return "", fmt.Errorf("parse verdict subject %q: %w", subject, ErrSubject)
-		}
-	}
-	return inbox, nil
+	return inbox("verdict", prefixVerdict, subject)
 }
 
 // GitVerb says what happened with the git data of an identifier.
@@ -316,7 +317,7 @@ func ShardName(shard int) string { return fmt.Sprintf("%02d", shard) }
 func ParseShardName(name string) (int, error) {
 	n, err := strconv.ParseUint(name, 10, 8)
 	if err != nil || len(name) != 2 || n >= Shards {
-		return 0, fmt.Errorf("parse shard %q: %w", name, ErrSubject)
+		return 0, notOf("shard", name)
 	}
 	return int(n), nil
 }
@@ -329,13 +330,13 @@ func UsageKey(what, kind, name string) string {
 
 // ParseUsageSubject takes the subject of such a key apart.
 func ParseUsageSubject(subject string) (what, kind, name string, err error) {
-	parts := strings.Split(strings.TrimPrefix(subject, KVSubject(BucketUsage, "")), ".")
-	if len(parts) != 3 {
-		return "", "", "", fmt.Errorf("parse usage subject %q: %w", subject, ErrSubject)
+	parts, err := tokens("usage", KVSubject(BucketUsage, ""), subject, 3)
+	if err != nil {
+		return "", "", "", err
 	}
 	decoded, err := base64.RawURLEncoding.DecodeString(parts[2])
 	if err != nil {
-		return "", "", "", fmt.Errorf("parse usage subject %q: %w", subject, err)
+		return "", "", "", notOf("usage", subject)
 	}
 	return parts[0], parts[1], string(decoded), nil
 }
@@ -363,19 +364,15 @@ func (k HeldKey) Key() (string, error) {
 }
 
 // ParseHeldKey is the inverse of [HeldKey.Key].
-func ParseHeldKey(key string) (HeldKey, error) {
-	fail := func() (HeldKey, error) { return HeldKey{}, fmt.Errorf("parse held key %q: %w", key, ErrSubject) }
-	parts := strings.Split(key, ".")
-	if len(parts) != 4 {
-		return fail()
+func ParseHeldKey(key string) (k HeldKey, err error) {
+	parts, err := tokens("held event", "", key, 4)
+	if err != nil {
+		return k, err
 	}
 	identifier, err := DecodeIdentifier(parts[1])
-	if err != nil {
-		return HeldKey{}, fmt.Errorf("parse held key %q: %w", key, err)
-	}
 	kind, ok := parseKind(parts[2])
-	if !ok || parts[0] != ShardName(ShardOf(identifier)) || !isHex(parts[3], ShortIDLength) {
-		return fail()
+	if err != nil || !ok || parts[0] != ShardName(ShardOf(identifier)) || !isHex(parts[3], ShortIDLength) {
+		return k, notOf("held event", key)
 	}
 	return HeldKey{Identifier: identifier, Kind: kind, ShortID: parts[3]}, nil
 }
@@ -388,18 +385,13 @@ func ClaimKey(group, name string) string { return group + "." + name }
 func ParseClaimKey(key string) (group, name string, err error) {
 	group, name, ok := strings.Cut(key, ".")
 	if !ok || group == "" || name == "" {
-		return "", "", fmt.Errorf("parse claim key %q: %w", key, ErrSubject)
+		return "", "", notOf("claim", key)
 	}
 	return group, name, nil
 }
 
 // ShortID is the part of an event id that stands in subjects and keys.
-func ShortID(id string) string {
-	if len(id) < ShortIDLength {
-		return id
-	}
-	return id[:ShortIDLength]
-}
+func ShortID(id string) string { return id[:min(len(id), ShortIDLength)] }
 
 func parseKind(s string) (int, bool) {
 	kind, err := strconv.ParseUint(s, 10, 16)
@@ -408,13 +400,10 @@ func parseKind(s string) (int, bool) {
 }
 
 func isHex(s string, length int) bool {
-	if len(s) != length {
-		return false
-	}
 	for i := range len(s) {
 		if c := s[i]; !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f') {
 			return false
 		}
 	}
-	return true
+	return len(s) == length
 }

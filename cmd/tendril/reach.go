@@ -120,10 +120,10 @@ type reader struct {
 	err error
 }
 
-// read hands every message of a stream, or of the subjects that are named, to each.
-func (r *reader) read(stream string, each func(bus.Message), subjects ...string) {
+// read hands every message of a stream, or of the one subject that is named, to each.
+func (r *reader) read(stream string, each func(bus.Message), subject ...string) {
 	if r.err == nil {
-		r.err = bus.Read(r.ctx, r.JS, bus.Reading{Stream: stream, Filters: subjects}, each)
+		r.err = bus.Read(r.ctx, r.JS, bus.Reading{Stream: stream, Filter: strings.Join(subject, "")}, each)
 	}
 }
 
@@ -152,8 +152,8 @@ func (r *reader) events(f nostr.Filter) (events []*nostr.Event) {
 	return events
 }
 
-// bucket reads the values of a bucket, by key, or of the keys that wildcards name. A value that
-// cannot be read is left out.
+// bucket reads the values of a bucket, by key, or of the keys that one with wildcards names. A value
+// that cannot be read is left out.
 func bucket[T any](r *reader, name string, keys ...string) map[string]T {
 	all := map[string]T{}
 	var subjects []string

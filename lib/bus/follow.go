@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -15,15 +13,19 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/synadia-io/orbit.go/jetstreamext"
+	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/proto"
 )
 
 // Reading says what to follow.
 type Reading struct {
-	Stream  string
-	Filters []string // subjects; none: all
-	After   uint64   // begin behind this sequence; 0: with the first message
+	Stream string
+	Filter string // subject; empty: all
+	After  uint64 // begin behind this sequence; 0: with the first message
+	// Behind is a follower of the same stream: a message is handed on only after that one has read
+	// as far. nil: none.
+	Behind *Follower
 	// Idle is called whenever everything was read that is there. Nothing else is called meanwhile.
 	Idle func()
 }
@@ -75,31 +77,19 @@ type Follower struct {
 	readyOnce sync.Once
 
 	mu    sync.Mutex
-	lanes []lane
+	at    uint64        // everything up to here is read
+	told  uint64        // sequence of the last message that is known to be stored
 	look  bool          // the stream's end must be asked for
 	goal  uint64        // the stream's end, when it was last asked for
 	fed   time.Time     // when Advance was last called
 	moved chan struct{} // closed when the follower gets on; nil: nothing waits
 }
 
-// lane is what is known of one filter.
-type lane struct {
-	filter string
-	at     uint64 // everything up to here is read
-	told   uint64 // sequence of the last message that is known to be stored
-}
-
 // NewFollower makes a follower; it reads while Run runs. read gets the messages in batches of at
 // least one; its error ends Run.
 func NewFollower(js jetstream.JetStream, r Reading, log *slog.Logger, read func([]Message) error) *Follower {
-	if len(r.Filters) == 0 {
-		r.Filters = []string{">"}
-	}
-	f := &Follower{js: js, log: log, what: r, read: read, look: true, wake: make(chan struct{}, 1), ready: make(chan struct{})}
-	for _, filter := range r.Filters {
-		f.lanes = append(f.lanes, lane{filter: filter, at: r.After})
-	}
-	return f
+	r.Filter = cmp.Or(r.Filter, ">")
+	return &Follower{js: js, log: log, what: r, read: read, at: r.After, look: true, wake: make(chan struct{}, 1), ready: make(chan struct{})}
 }
 
 // Each makes a function that takes one message one that takes several.
@@ -129,13 +119,11 @@ type readError struct{ error }
 // Run follows until ctx ends or read returns an error. While the bus is away, or has no such
 // stream, it tries again.
 func (f *Follower) Run(ctx context.Context) error {
-	for i, l := range f.lanes {
-		sub, err := f.js.Conn().Subscribe(proto.StoredSubject(f.what.Stream, l.filter), func(m *nats.Msg) { f.hear(i, m) })
-		if err != nil {
-			return fmt.Errorf("follow stream %s: %w", f.what.Stream, err)
-		}
-		defer sub.Unsubscribe()
+	sub, err := f.js.Conn().Subscribe(proto.StoredSubject(f.what.Stream, f.what.Filter), f.hear)
+	if err != nil {
+		return fmt.Errorf("follow stream %s: %w", f.what.Stream, err)
 	}
+	defer sub.Unsubscribe()
 	pause, since, left := retryFirst, time.Now(), true // the end is asked for when nothing is left to read
 	for ctx.Err() == nil {
 		var count int
@@ -181,16 +169,14 @@ func (f *Follower) Run(ctx context.Context) error {
 	return nil
 }
 
-// hear takes the notice of a message of a lane that the stream has stored.
-func (f *Follower) hear(i int, m *nats.Msg) {
-	seq, err := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
-	if err != nil {
-		return
+// hear takes the notice of a message that the stream has stored.
+func (f *Follower) hear(m *nats.Msg) {
+	if seq, err := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64); err == nil {
+		f.mu.Lock()
+		f.told = max(f.told, seq)
+		f.mu.Unlock()
+		f.signal()
 	}
-	f.mu.Lock()
-	f.lanes[i].told = max(f.lanes[i].told, seq)
-	f.mu.Unlock()
-	f.signal()
 }
 
 // wantEnd has the stream's end asked for.
@@ -213,7 +199,7 @@ func (f *Follower) signal() {
 func (f *Follower) behind() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.look || slices.ContainsFunc(f.lanes, func(l lane) bool { return l.at < max(l.told, f.goal) })
+	return f.look || f.at < max(f.told, f.goal)
 }
 
 // rest tells that everything was read, and waits until there may be more.
@@ -230,7 +216,7 @@ func (f *Follower) rest(ctx context.Context) {
 		f.wantEnd()
 	case <-f.wake:
 		f.mu.Lock()
-		fed, told := time.Since(f.fed) < fedFor && !f.look, slices.MaxFunc(f.lanes, func(a, b lane) int { return cmp.Compare(a.told, b.told) }).told
+		fed, told := time.Since(f.fed) < fedFor && !f.look, f.told
 		f.mu.Unlock()
 		if fed {
 			brief, cancel := context.WithTimeout(ctx, feedTime)
@@ -243,53 +229,24 @@ func (f *Follower) rest(ctx context.Context) {
 // fetch asks for the messages behind those that were read, and hands on what comes. left: there are
 // more.
 func (f *Follower) fetch(ctx context.Context) (count int, left bool, err error) {
-	f.mu.Lock()
-	lanes := slices.Clone(f.lanes)
-	f.mu.Unlock()
-	var batch []Message
-	limit := uint64(math.MaxUint64) // up to here the messages of all filters have come
-	for i := range lanes {
-		got, more, err := f.ask(ctx, lanes[i].filter, lanes[i].at+1)
-		if err != nil {
-			return 0, false, err
-		}
-		if len(got) > 0 {
-			lanes[i].at = got[len(got)-1].Seq
-		}
-		if batch = append(batch, got...); more {
-			left, limit = true, min(limit, lanes[i].at)
-		}
+	batch, left, err := f.ask(ctx, f.Seq()+1)
+	if err == nil && len(batch) > 0 && f.what.Behind != nil {
+		err = f.what.Behind.Wait(ctx, batch[len(batch)-1].Seq)
 	}
-	if len(lanes) > 1 {
-		slices.SortFunc(batch, func(a, b Message) int { return cmp.Compare(a.Seq, b.Seq) })
-		batch = batch[:len(batch)-len(after(batch, limit))]
-		for i := range lanes {
-			lanes[i].at = min(lanes[i].at, limit)
-		}
-	}
-	if len(batch) == 0 {
-		return 0, left, nil
+	if err != nil || len(batch) == 0 {
+		return 0, left, err
 	}
 	if err := f.read(batch); err != nil {
 		return 0, false, readError{err}
 	}
-	f.update(lanes)
+	f.reached(batch[len(batch)-1].Seq)
 	return len(batch), left, nil
 }
 
-// after returns those messages of a sorted batch whose sequence is greater than limit.
-func after(batch []Message, limit uint64) []Message {
-	n := slices.IndexFunc(batch, func(m Message) bool { return m.Seq > limit })
-	if n < 0 {
-		return nil
-	}
-	return batch[n:]
-}
-
-// ask asks for messages of a filter from a sequence on. left: there are more of them.
-func (f *Follower) ask(ctx context.Context, filter string, from uint64) (got []Message, left bool, err error) {
+// ask asks for messages from a sequence on. left: there are more of them.
+func (f *Follower) ask(ctx context.Context, from uint64) (got []Message, left bool, err error) {
 	for f.leader {
-		m, found, err := Next(ctx, f.js, f.what.Stream, filter, from)
+		m, found, err := Next(ctx, f.js, f.what.Stream, f.what.Filter, from)
 		if err != nil || !found {
 			return got, false, err
 		}
@@ -301,7 +258,7 @@ func (f *Follower) ask(ctx context.Context, filter string, from uint64) (got []M
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
 	messages, err := jetstreamext.GetBatch(ctx, f.js, f.what.Stream, batchMessages,
-		jetstreamext.GetBatchSeq(from), jetstreamext.GetBatchSubject(filter), jetstreamext.GetBatchMaxBytes(batchBytes))
+		jetstreamext.GetBatchSeq(from), jetstreamext.GetBatchSubject(f.what.Filter), jetstreamext.GetBatchMaxBytes(batchBytes))
 	if err != nil {
 		return nil, false, fmt.Errorf("ask for messages of %s: %w", f.what.Stream, err)
 	}
@@ -332,11 +289,10 @@ func (f *Follower) ask(ctx context.Context, filter string, from uint64) (got []M
 }
 
 // lookAtEnd asks the stream's leader for the last sequence, if that is wanted, and which message up
-// to it is the next to read. The messages at a stream's end may belong to other filters, or be
-// gone.
+// to it is the next to read. The messages at a stream's end may not match the filter, or be gone.
 func (f *Follower) lookAtEnd(ctx context.Context) (err error) {
 	f.mu.Lock()
-	lanes, look, goal := slices.Clone(f.lanes), f.look, f.goal
+	at, look, goal := f.at, f.look, f.goal
 	f.look = false
 	f.mu.Unlock()
 	defer func() {
@@ -349,35 +305,28 @@ func (f *Follower) lookAtEnd(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	for i := range lanes {
-		if lanes[i].at >= goal {
-			continue
-		}
-		m, found, err := Next(ctx, f.js, f.what.Stream, lanes[i].filter, lanes[i].at+1)
-		switch {
-		case err != nil:
+	told := uint64(0)
+	if at < goal {
+		m, found, err := Next(ctx, f.js, f.what.Stream, f.what.Filter, at+1)
+		if err != nil {
 			return err
-		case !found:
-			lanes[i].at = max(goal, lanes[i].told)
-		default:
-			lanes[i].told = max(lanes[i].told, m.Seq)
-			lanes[i].at = m.Seq - 1
+		}
+		if at = goal; found {
+			at, told = m.Seq-1, m.Seq
 		}
 	}
 	f.mu.Lock()
-	f.goal = goal
+	f.goal, f.told = goal, max(f.told, told)
 	f.mu.Unlock()
-	f.update(lanes)
+	f.reached(at)
 	return nil
 }
 
-// update notes what is newly known of the lanes.
-func (f *Follower) update(lanes []lane) {
+// reached notes up to where everything was read.
+func (f *Follower) reached(seq uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for i, l := range lanes {
-		f.lanes[i].at, f.lanes[i].told = max(f.lanes[i].at, l.at), max(f.lanes[i].told, l.told)
-	}
+	f.at = max(f.at, seq)
 	if f.moved != nil {
 		close(f.moved)
 		f.moved = nil
@@ -388,24 +337,16 @@ func (f *Follower) update(lanes []lane) {
 func (f *Follower) Seq() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.seq()
-}
-
-func (f *Follower) seq() uint64 {
-	return slices.MinFunc(f.lanes, func(a, b lane) int { return cmp.Compare(a.at, b.at) }).at
+	return f.at
 }
 
 // Advance says that the reader has got everything up to a sequence by another way. While it does,
 // the follower reads only what does not come by that way within 50 ms.
 func (f *Follower) Advance(seq uint64) {
 	f.mu.Lock()
-	lanes := slices.Clone(f.lanes)
 	f.fed = time.Now()
 	f.mu.Unlock()
-	for i := range lanes {
-		lanes[i].at = seq
-	}
-	f.update(lanes)
+	f.reached(seq)
 }
 
 // Ready is closed when everything was read that the stream had when Run began.
@@ -431,7 +372,7 @@ func (f *Follower) reach(ctx context.Context, seq uint64, look time.Duration) er
 	defer tick.Stop()
 	for {
 		f.mu.Lock()
-		if f.seq() >= seq {
+		if f.at >= seq {
 			f.mu.Unlock()
 			return nil
 		}
@@ -461,4 +402,26 @@ func (f *Follower) CatchUp(ctx context.Context) error {
 		f.wantEnd() // the last message may be of another filter, or gone
 	}
 	return f.Wait(ctx, last)
+}
+
+// Followers are several of one stream, of a filter each. Each keeps the order of its own messages.
+type Followers []*Follower
+
+// Run runs all of them.
+func (all Followers) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, f := range all {
+		group.Go(func() error { return f.Run(ctx) })
+	}
+	return group.Wait()
+}
+
+// Seq is the sequence up to which all have read; without any it is 0.
+func (all Followers) Seq() (seq uint64) {
+	for i, f := range all {
+		if at := f.Seq(); i == 0 || at < seq {
+			seq = at
+		}
+	}
+	return seq
 }

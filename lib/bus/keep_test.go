@@ -36,7 +36,7 @@ func complete(ctx context.Context, b *bus.Bus) bool {
 		if err != nil {
 			return false
 		}
-		for _, consumer := range proto.Consumers(b.Sizing())[cfg.Name] {
+		if consumer, has := proto.Consumers(b.Sizing())[cfg.Name]; has {
 			if _, err := stream.Consumer(ctx, consumer.Durable); err != nil {
 				return false
 			}

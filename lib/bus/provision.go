@@ -2,9 +2,6 @@ package bus
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,10 +14,6 @@ import (
 )
 
 const (
-	// metaConfig is the metadata of a stream or consumer that tells which declaration it was made
-	// from, so that the processes of a whole deployment that start at once do not all update what
-	// is right already.
-	metaConfig = "tendril-config"
 	// goneFor is how long a stream of the disk must be missing before it is believed: a cluster
 	// that comes up may not know of it yet.
 	goneFor = 10 * time.Second
@@ -192,46 +185,27 @@ func (b *Bus) provision(ctx context.Context, o Options, wait *waiting) error {
 			return err
 		}
 	}
+	// To make again what is there as it is declared changes nothing.
 	for _, cfg := range proto.Streams(b.sizing) {
-		if err := patiently("stream "+cfg.Name, func(ctx context.Context) error { return b.ensureStream(ctx, cfg) }); err != nil {
+		err := patiently("stream "+cfg.Name, func(ctx context.Context) error {
+			_, err := b.JS.CreateStream(ctx, cfg)
+			if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // with another declaration
+				_, err = b.JS.UpdateStream(ctx, cfg)
+			}
+			return err
+		})
+		if err != nil {
 			return err
 		}
 	}
-	for stream, consumers := range proto.Consumers(b.sizing) {
-		for _, cfg := range consumers {
-			err := patiently("consumer "+cfg.Durable+" of "+stream, func(ctx context.Context) error { return b.ensureConsumer(ctx, stream, cfg) })
-			if err != nil {
-				return err
-			}
+	for stream, cfg := range proto.Consumers(b.sizing) {
+		err := patiently("the consumer of "+stream, func(ctx context.Context) error {
+			_, err := b.JS.CreateOrUpdateConsumer(ctx, stream, cfg)
+			return err
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
-}
-
-func (b *Bus) ensureStream(ctx context.Context, cfg jetstream.StreamConfig) error {
-	cfg.Metadata = fingerprint(cfg)
-	stream, err := b.JS.Stream(ctx, cfg.Name)
-	if errors.Is(err, jetstream.ErrStreamNotFound) || err == nil && stream.CachedInfo().Config.Metadata[metaConfig] != cfg.Metadata[metaConfig] {
-		_, err = b.JS.CreateOrUpdateStream(ctx, cfg)
-	}
-	return err
-}
-
-func (b *Bus) ensureConsumer(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) error {
-	cfg.Metadata = fingerprint(cfg)
-	consumer, err := b.JS.Consumer(ctx, stream, cfg.Durable)
-	if errors.Is(err, jetstream.ErrConsumerNotFound) || err == nil && consumer.CachedInfo().Config.Metadata[metaConfig] != cfg.Metadata[metaConfig] {
-		_, err = b.JS.CreateOrUpdateConsumer(ctx, stream, cfg)
-	}
-	return err
-}
-
-// fingerprint is the metadata of a declaration.
-func fingerprint(cfg any) map[string]string {
-	data, err := json.Marshal(cfg)
-	if err != nil {
-		panic(err) // declarations are ours
-	}
-	sum := sha256.Sum256(data)
-	return map[string]string{metaConfig: hex.EncodeToString(sum[:8])}
 }

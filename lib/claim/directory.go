@@ -68,7 +68,7 @@ func Watch(ctx context.Context, b *bus.Bus, group string, log *slog.Logger) (*Di
 // follow reads a bucket as it stands, unless ctx ends before, and follows it until lasting ends.
 func (d *Directory) follow(ctx, lasting context.Context, b *bus.Bus, bucket string, hear func(string, bus.Message) error) error {
 	prefix := proto.KVSubject(bucket, "")
-	what := bus.Reading{Stream: proto.KVStream(bucket), Filters: []string{prefix + proto.ClaimKey(d.group, ">")}}
+	what := bus.Reading{Stream: proto.KVStream(bucket), Filter: prefix + proto.ClaimKey(d.group, ">")}
 	f := bus.NewFollower(b.JS, what, d.log, func(messages []bus.Message) error {
 		d.mu.Lock()
 		defer d.mu.Unlock()

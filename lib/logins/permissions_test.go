@@ -36,11 +36,9 @@ func newServer(t *testing.T) *server {
 			t.Fatal(err)
 		}
 	}
-	for stream, consumers := range proto.Consumers(proto.DefaultSizing()) {
-		for _, cfg := range consumers {
-			if _, err := js.CreateOrUpdateConsumer(t.Context(), stream, cfg); err != nil {
-				t.Fatal(err)
-			}
+	for stream, cfg := range proto.Consumers(proto.DefaultSizing()) {
+		if _, err := js.CreateOrUpdateConsumer(t.Context(), stream, cfg); err != nil {
+			t.Fatal(err)
 		}
 	}
 	return s

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"sync"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -53,14 +54,11 @@ type Source interface {
 	IDs(ctx context.Context, f nostr.Filter) iter.Seq2[[32]byte, error]
 }
 
-// Hear makes a follower that tells fn of the events that are accepted from now on, of some kinds:
-// each once, in the order of the log, after answers of the source have them.
-func Hear(js jetstream.JetStream, s Source, kinds []int, fn func([]eventdb.Record)) *bus.Follower {
-	reading := bus.Reading{Stream: proto.StreamEvents, After: s.Seq()}
-	for _, kind := range kinds {
-		reading.Filters = append(reading.Filters, proto.AnyEventOf(kind))
-	}
-	return bus.NewFollower(js, reading, slog.New(slog.DiscardHandler), func(messages []bus.Message) error {
+// Hear makes followers that tell fn of the events that are accepted from now on, of some kinds: each
+// once, those of a kind in the order of the log, after answers of the source have them.
+func Hear(js jetstream.JetStream, s Source, kinds []int, fn func([]eventdb.Record)) (all bus.Followers) {
+	var telling sync.Mutex
+	read := func(messages []bus.Message) error {
 		var recs []eventdb.Record
 		for _, m := range messages {
 			// An empty message stands where an event stood that has left the log.
@@ -72,10 +70,18 @@ func Hear(js jetstream.JetStream, s Source, kinds []int, fn func([]eventdb.Recor
 			return err
 		}
 		if len(recs) > 0 {
+			telling.Lock()
+			defer telling.Unlock()
 			fn(recs)
 		}
 		return nil
-	})
+	}
+	after := s.Seq()
+	for _, kind := range kinds {
+		reading := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(kind), After: after}
+		all = append(all, bus.NewFollower(js, reading, slog.New(slog.DiscardHandler), read))
+	}
+	return all
 }
 
 // Querier is the part of a [Source] that gives events.

@@ -2,7 +2,6 @@ package discovery
 
 import (
 	"cmp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -52,20 +51,9 @@ type announcements struct {
 	served map[string]map[string]*announcement // by identifier and owner
 	byID   map[string]*announcement            // the same, by the event's id
 	held   map[string]*announcement            // by key of grasp-held; only those whose wait is not over
-	recent []request                           // the last deletion requests
 	// banned reports whether nothing is wanted of a repository, or for the sake of an announcement.
 	banned func(ref nostr.RepoRef, id string) bool
 }
-
-// request is a deletion request, and its sequence in the log.
-type request struct {
-	*nostr.Event
-	seq uint64
-}
-
-// mostRecent is how many deletion requests are kept for announcements that are older in the log and
-// are read after them: only messages of the same kind are read in order.
-const mostRecent = 100
 
 func newAnnouncements(rules config.Rules) *announcements {
 	return &announcements{
@@ -74,24 +62,16 @@ func newAnnouncements(rules config.Rules) *announcements {
 	}
 }
 
-// accept folds an accepted event in, with its sequence in the log, and reports whether it may
-// change a target. Only announcements and deletion requests do.
-func (all *announcements) accept(ev *nostr.Event, seq uint64) (changed bool) {
+// accept folds an accepted event in, and reports whether it may change a target. Only announcements
+// and deletion requests do. A request comes after the announcements that are before it in the log.
+func (all *announcements) accept(ev *nostr.Event) (changed bool) {
 	switch ev.Kind {
 	case nostr.KindAnnouncement:
-		changed = all.announce(ev)
-		for _, r := range all.recent {
-			if r.seq > seq {
-				all.delete(r.Event)
-			}
-		}
+		return all.announce(ev)
 	case nostr.KindDeletion:
-		if all.recent = append(all.recent, request{ev, seq}); len(all.recent) > mostRecent {
-			all.recent = slices.Delete(all.recent, 0, 1)
-		}
-		changed = all.delete(ev)
+		return all.delete(ev)
 	}
-	return changed
+	return false
 }
 
 func (all *announcements) announce(ev *nostr.Event) (changed bool) {

@@ -76,8 +76,9 @@ type discovery struct {
 	up     atomic.Bool  // what there was at the start is published
 	misses atomic.Int32 // publications that have failed since the last one that did not
 
-	accepted, held *bus.Follower
-	over           bool // more relays are listed than the limits allow, and that was logged
+	accepted bus.Followers // announcements and deletion requests
+	held     *bus.Follower
+	over     bool // more relays are listed than the limits allow, and that was logged
 
 	mu  sync.Mutex
 	all *announcements
@@ -94,11 +95,12 @@ func newDiscovery(b *bus.Bus, rules config.Rules, bootstrap []nostr.RelayURL, ke
 			d.bootstrap = append(d.bootstrap, url)
 		}
 	}
-	kinds := []string{proto.AnyEventOf(nostr.KindAnnouncement)}
+	announcements := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(nostr.KindAnnouncement)}
+	d.accepted = bus.Followers{bus.NewFollower(b.JS, announcements, log, bus.Each(d.takeAccepted))}
 	if !keepAll {
-		kinds = append(kinds, proto.AnyEventOf(nostr.KindDeletion))
+		deletions := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(nostr.KindDeletion), Behind: d.accepted[0]}
+		d.accepted = append(d.accepted, bus.NewFollower(b.JS, deletions, log, bus.Each(d.takeAccepted)))
 	}
-	d.accepted = bus.NewFollower(b.JS, bus.Reading{Stream: proto.StreamEvents, Filters: kinds}, log, bus.Each(d.takeAccepted))
 	d.held = bus.NewFollower(b.JS, bus.Reading{Stream: proto.KVStream(proto.BucketHeld)}, log, bus.Each(d.takeHeld))
 	return d
 }
@@ -106,10 +108,16 @@ func newDiscovery(b *bus.Bus, rules config.Rules, bootstrap []nostr.RelayURL, ke
 // run follows what targets are made of, and publishes changes.
 func (d *discovery) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, stream := range []*bus.Follower{d.publisher.stream, d.accepted, d.held} {
-		group.Go(func() error { return stream.Run(ctx) })
-	}
+	group.Go(func() error { return d.follow(ctx) })
 	group.Go(func() error { return d.publishChanges(ctx) })
+	return group.Wait()
+}
+
+func (d *discovery) follow(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return d.publisher.stream.Run(ctx) })
+	group.Go(func() error { return d.held.Run(ctx) })
+	group.Go(func() error { return d.accepted.Run(ctx) })
 	return group.Wait()
 }
 
@@ -146,7 +154,7 @@ func (d *discovery) takeAccepted(m bus.Message) {
 		d.log.Error("an event of the log cannot be read", "subject", m.Subject, "error", err)
 		return
 	}
-	if d.all.accept(ev, m.Seq) {
+	if d.all.accept(ev) {
 		d.signal()
 	}
 }
@@ -249,8 +257,10 @@ func (d *discovery) want(ctx context.Context) ([]*want, counts, error) {
 	d.mu.Lock()
 	waiting := maps.Clone(d.all.held)
 	d.mu.Unlock()
-	if err := d.accepted.CatchUp(ctx); err != nil {
-		return nil, counts{}, err
+	for _, events := range d.accepted {
+		if err := events.CatchUp(ctx); err != nil {
+			return nil, counts{}, err
+		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -15,7 +15,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
@@ -267,15 +266,6 @@ func TestAReleaseLeavesNoGap(t *testing.T) {
 	if len(empty) > 0 {
 		t.Errorf("withdrawn in between: %q", empty)
 	}
-}
-
-// follow is run without publishing.
-func (d *discovery) follow(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
-	for _, stream := range []*bus.Follower{d.publisher.stream, d.accepted, d.held} {
-		group.Go(func() error { return stream.Run(ctx) })
-	}
-	return group.Wait()
 }
 
 // TestABusThatNeverDelivers: where what the stream has does not arrive, a publication comes to its

@@ -122,8 +122,8 @@ func TestTargets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			all := newAnnouncements(config.Rules{Home: domain})
-			for n, ev := range tc.accepted {
-				all.accept(ev, uint64(n))
+			for _, ev := range tc.accepted {
+				all.accept(ev)
 			}
 			for i, ev := range tc.held {
 				all.hold(fmt.Sprint(i), entry(t, ev, "c", i))
@@ -146,7 +146,7 @@ func TestStrangersAreBounded(t *testing.T) {
 		return urls
 	}
 	all := newAnnouncements(config.Rules{Home: domain})
-	all.accept(announce(alice, "x", 1, relays("a", 60)...), 1)
+	all.accept(announce(alice, "x", 1, relays("a", 60)...))
 	all.hold("1", entry(t, announce(bob, "y", 1, relays("b", 60)...), "c", 1))
 	got, refused := targets(all.wants(time.Now()), nil, defaultLimits)
 	if len(got) != maxServedRelays+maxHeldRelays || refused != 0 {
@@ -158,7 +158,7 @@ func TestStrangersAreBounded(t *testing.T) {
 	if len(got) != 14 || refused != 57 || !got["a000.example"].Exists() || !got["b002.example"].Exists() || !got["boot.example"].Bootstrap {
 		t.Errorf("%d targets, %d refused", len(got), refused)
 	}
-	all.accept(announce(carol, "z", 1, "wss://z.example"), 1)
+	all.accept(announce(carol, "z", 1, "wss://z.example"))
 	for n := range 5 {
 		all.hold(fmt.Sprint("2", n), entry(t, announce(bob, fmt.Sprint("n", n), 1, "wss://a000.example", fmt.Sprintf("wss://n%d.example", n)), "other", 2+n))
 	}
@@ -174,7 +174,7 @@ func TestStrangersAreBounded(t *testing.T) {
 		many = append(many, fmt.Sprintf("%064x", n))
 	}
 	all = newAnnouncements(config.Rules{Home: domain})
-	all.accept(with(announce(alice, "x", 1, "wss://r.example"), many...), 1)
+	all.accept(with(announce(alice, "x", 1, "wss://r.example"), many...))
 	all.hold("1", entry(t, with(announce(bob, "y", 1, "wss://r.example"), many...), "c", 1))
 	got, _ = targets(all.wants(time.Now()), nil, defaultLimits)
 	if r := got["r.example"]; len(r.Repos) != maxMaintainers+1 || len(r.Repos[ref(bob, "y")].Authors) != maxMaintainers {

@@ -35,7 +35,7 @@ type worker struct {
 	node     *node.Node
 	log      *slog.Logger
 	events   query.Source
-	hearing  *bus.Follower
+	hearing  bus.Followers
 	store    *repository.Store
 	rules    repository.Rules
 	sender   *candidates.Sender

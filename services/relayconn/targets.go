@@ -76,7 +76,7 @@ func NewTargets(js jetstream.JetStream, events query.Source, window time.Duratio
 		js: js, events: events, window: window, log: log, names: names, wake: make(chan struct{}, 1),
 		relays: map[string]proto.Target{}, lists: map[string]*list{}, wanted: map[string]*Wanted{},
 	}
-	t.stream = bus.NewFollower(js, bus.Reading{Stream: proto.StreamTargets, Filters: []string{proto.AnyTarget}, Idle: t.idle}, log, bus.Each(t.takeRelay))
+	t.stream = bus.NewFollower(js, bus.Reading{Stream: proto.StreamTargets, Filter: proto.AnyTarget, Idle: t.idle}, log, bus.Each(t.takeRelay))
 	return t
 }
 
@@ -254,7 +254,7 @@ func (t *Targets) newer(ctx context.Context, seq uint64) (map[string]bool, error
 	defer stop()
 	newer := map[string]bool{}
 	for _, kind := range rootKinds {
-		reading := bus.Reading{Stream: proto.StreamEvents, Filters: []string{proto.AnyEventOf(kind)}, After: seq}
+		reading := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(kind), After: seq}
 		err := bus.Read(ctx, t.js, reading, func(m bus.Message) {
 			if ev, err := nostr.Parse(m.Data); err == nil {
 				newer[ev.ID] = true
@@ -300,7 +300,7 @@ type repo struct {
 // Of returns what is wanted of the relay of that name. Nothing is known before Run.
 func (t *Targets) Of(name string) *Wanted {
 	w := &Wanted{Changed: make(chan struct{}, 1), targets: t, name: name, repos: map[string]repo{}}
-	reading := bus.Reading{Stream: proto.StreamTargets, Filters: []string{proto.AnyWantedOf(name)}, Idle: w.idle}
+	reading := bus.Reading{Stream: proto.StreamTargets, Filter: proto.AnyWantedOf(name), Idle: w.idle}
 	w.stream = bus.NewFollower(t.js, reading, t.log, bus.Each(w.take))
 	return w
 }

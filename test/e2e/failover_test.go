@@ -144,7 +144,7 @@ const announceEvery = 20
 func awaitTargets(ctx context.Context, t *testing.T, b *bus.Bus) int {
 	t.Helper()
 	wanted := map[string]bool{}
-	err := bus.Read(ctx, b.JS, bus.Reading{Stream: proto.StreamEvents, Filters: []string{proto.AnyEventOf(nostr.KindAnnouncement)}}, func(m bus.Message) {
+	err := bus.Read(ctx, b.JS, bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(nostr.KindAnnouncement)}, func(m bus.Message) {
 		var ev nostr.Event
 		if err := ev.UnmarshalJSON(m.Data); err != nil {
 			t.Error(err)
@@ -156,7 +156,7 @@ func awaitTargets(ctx context.Context, t *testing.T, b *bus.Bus) int {
 	}
 	for missing := len(wanted); missing > 0; time.Sleep(100 * time.Millisecond) {
 		have := map[string]bool{}
-		err := bus.Read(ctx, b.JS, bus.Reading{Stream: proto.StreamTargets, Filters: []string{proto.AnyTarget}}, func(m bus.Message) {
+		err := bus.Read(ctx, b.JS, bus.Reading{Stream: proto.StreamTargets, Filter: proto.AnyTarget}, func(m bus.Message) {
 			if key, err := proto.ParseTargetSubject(m.Subject); err == nil && len(m.Data) > 0 && wanted[key] {
 				have[key] = true
 			}

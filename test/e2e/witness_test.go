@@ -175,7 +175,7 @@ func (s *subscriber) end() []visit {
 // readLog reads events of the log, in its order.
 func readLog(t *testing.T, js jetstream.JetStream, subjects string) (events []*nostr.Event, seqs []uint64) {
 	t.Helper()
-	err := bus.Read(world.Context(t), js, bus.Reading{Stream: proto.StreamEvents, Filters: []string{subjects}}, func(m bus.Message) {
+	err := bus.Read(world.Context(t), js, bus.Reading{Stream: proto.StreamEvents, Filter: subjects}, func(m bus.Message) {
 		ev := &nostr.Event{}
 		if err := ev.UnmarshalJSON(m.Data); err != nil {
 			t.Error(err)
