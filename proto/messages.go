@@ -258,14 +258,6 @@ type WriterMark struct {
 	At     time.Time `json:"at"`
 }
 
-// KnownID is an event that need not be fetched: it is accepted, held, or was rejected lately. An
-// answer of grasp.query.ids is a stream of messages, each a JSON array of these; an empty array
-// ends it.
-type KnownID struct {
-	ID        string          `json:"id"`
-	CreatedAt nostr.Timestamp `json:"created_at"`
-}
-
 // ReconcileQuery asks grasp.query.reconcile what to say to a relay next in a session of NIP-77. The
 // set is what is known for the filter: accepted, held, or rejected lately. Nothing is kept between
 // two queries, so that each may be answered by another replica.

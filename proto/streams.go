@@ -141,11 +141,8 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 // Such streams are always in memory. Where a NATS server has lost them, they are made again, and
 // nothing that was acknowledged is lost.
 func Passing(stream string) bool {
-	switch stream {
-	case StreamUser, StreamRelease, StreamLive, StreamSync:
-		return true
-	}
-	return false
+	_, passing := Consumers(Sizing{})[stream]
+	return passing
 }
 
 // Needs returns the streams that a service reads or writes, by its name. It cannot begin before

@@ -313,15 +313,6 @@ func ShardOf(identifier string) int {
 // ShardName is how a shard is written in keys and claims: two digits.
 func ShardName(shard int) string { return fmt.Sprintf("%02d", shard) }
 
-// ParseShardName is the inverse of [ShardName].
-func ParseShardName(name string) (int, error) {
-	n, err := strconv.ParseUint(name, 10, 8)
-	if err != nil || len(name) != 2 || n >= Shards {
-		return 0, notOf("shard", name)
-	}
-	return int(n), nil
-}
-
 // UsageKey is a key of the bucket grasp-usage: what is stored, the kind of the party that pays for
 // it, and its name, which is any text.
 func UsageKey(what, kind, name string) string {

@@ -52,13 +52,20 @@ func (b *Ban) Message() string {
 	return "blocked: " + reason
 }
 
-// PurgedAt is when what is stored of the subject is removed; false: never.
-func (b *Ban) PurgedAt(grace time.Duration) (time.Time, bool) { return b.At.Add(grace), b.Purge }
-
 // Over reports whether what is stored of the subject must be removed now.
 func (b *Ban) Over(grace time.Duration, now time.Time) bool {
-	at, purged := b.PurgedAt(grace)
-	return purged && !now.Before(at)
+	return b.Purge && !now.Before(b.At.Add(grace))
+}
+
+// order sorts bans: those first that remove what they hide, and of these the oldest.
+func order(a, b *Ban) int {
+	switch {
+	case a.Purge == b.Purge:
+		return a.At.Compare(b.At)
+	case a.Purge:
+		return -1
+	}
+	return 1
 }
 
 // Info is what an operator's client can change of the relay information document.
@@ -112,15 +119,10 @@ func Open(ctx context.Context, js jetstream.JetStream, p config.Policy, log *slo
 	if err != nil {
 		return nil, err
 	}
-	reading := bus.Reading{Stream: proto.KVStream(proto.BucketBans)}
-	err = bus.Read(ctx, js, reading, func(m bus.Message) {
-		reading.After = m.Seq
-		s.read(m)
-	})
-	if err != nil {
+	s.Follower = bus.NewFollower(js, bus.Reading{Stream: proto.KVStream(proto.BucketBans)}, log, bus.Each(s.read))
+	if err := s.Follower.ReadAll(ctx); err != nil {
 		return nil, fmt.Errorf("read what is banned: %w", err)
 	}
-	s.Follower = bus.NewFollower(js, reading, log, bus.Each(s.read))
 	return s, nil
 }
 
@@ -200,14 +202,13 @@ func (s *Set) repository(ref nostr.RepoRef) *Ban {
 		s.find(Subject{Identifier: ref.Identifier}), s.find(Subject{PubKey: ref.PubKey, Repositories: true}))
 }
 
-// first is the ban that removes first.
-func first(bans ...*Ban) (best *Ban) {
-	for _, b := range bans {
-		if b != nil && (best == nil || b.Purge && (!best.Purge || b.At.Before(best.At))) {
-			best = b
-		}
+// first is the ban that removes first; nil: there is none.
+func first(bans ...*Ban) *Ban {
+	bans = slices.DeleteFunc(bans, func(b *Ban) bool { return b == nil })
+	if len(bans) == 0 {
+		return nil
 	}
-	return best
+	return slices.MinFunc(bans, order)
 }
 
 // Event returns the ban by which an event is banned; nil: it is not. Its id or its author is banned,
@@ -240,15 +241,7 @@ func (s *Set) Reach() iter.Seq2[string, nostr.Filter] {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	all := slices.AppendSeq(slices.Collect(maps.Values(s.bans)), maps.Values(s.fixed))
-	slices.SortFunc(all, func(a, b *Ban) int {
-		switch {
-		case a.Purge == b.Purge:
-			return a.At.Compare(b.At)
-		case a.Purge:
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(all, order)
 	return func(yield func(string, nostr.Filter) bool) {
 		for _, b := range all {
 			if !yield(b.Name(), b.filter()) {
@@ -306,13 +299,11 @@ func Use(ctx context.Context, js jetstream.JetStream, id string, lasts time.Dura
 }
 
 func write(ctx context.Context, js jetstream.JetStream, key string, b proto.Ban, header nats.Header) error {
-	m := &nats.Msg{Subject: proto.KVSubject(proto.BucketBans, key), Header: header}
-	var err error
-	if header.Get(proto.KVOperation) == "" {
-		if m.Data, err = json.Marshal(b); err != nil {
-			return fmt.Errorf("write a ban: %w", err)
-		}
+	data, err := json.Marshal(b)
+	if err != nil {
+		return fmt.Errorf("write a ban: %w", err)
 	}
+	m := &nats.Msg{Subject: proto.KVSubject(proto.BucketBans, key), Header: header, Data: data}
 	if _, err := js.PublishMsg(ctx, m); err != nil {
 		return fmt.Errorf("write %s of bucket %s: %w", key, proto.BucketBans, err)
 	}

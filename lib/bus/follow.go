@@ -104,13 +104,17 @@ func Each(take func(Message)) func([]Message) error {
 
 // Read hands every message to read that the stream has now, and returns.
 func Read(ctx context.Context, js jetstream.JetStream, r Reading, read func(Message)) error {
+	return NewFollower(js, r, slog.New(slog.DiscardHandler), Each(read)).ReadAll(ctx)
+}
+
+// ReadAll reads what the stream has now, and returns. Run goes on from there.
+func (f *Follower) ReadAll(ctx context.Context) error {
 	own, stop := context.WithCancel(ctx)
 	defer stop()
-	r.Idle = stop
-	if err := NewFollower(js, r, slog.New(slog.DiscardHandler), Each(read)).Run(own); err != nil {
-		return err
-	}
-	return ctx.Err()
+	idle := f.what.Idle
+	f.what.Idle = stop
+	defer func() { f.what.Idle = idle; f.wantEnd() }()
+	return cmp.Or(f.Run(own), ctx.Err())
 }
 
 // readError is an error of the function that takes the messages.
@@ -414,14 +418,4 @@ func (all Followers) Run(ctx context.Context) error {
 		group.Go(func() error { return f.Run(ctx) })
 	}
 	return group.Wait()
-}
-
-// Seq is the sequence up to which all have read; without any it is 0.
-func (all Followers) Seq() (seq uint64) {
-	for i, f := range all {
-		if at := f.Seq(); i == 0 || at < seq {
-			seq = at
-		}
-	}
-	return seq
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -27,6 +28,8 @@ const (
 	// long is a TTL that no test lives to see the end of: what passes on to another was let go.
 	long = 10 * patience
 )
+
+var quiet = slog.New(slog.DiscardHandler)
 
 // server is a NATS server that may be started again, and the TTL of those who work by it.
 type server struct {
@@ -128,7 +131,7 @@ func (b *board) owners() map[string]string {
 // start lets a worker join and work; the returned function stops it gracefully.
 func (s server) start(t *testing.T, b *bus.Bus, name string, keys []string, do func(context.Context, string) error) (stop func()) {
 	t.Helper()
-	m, err := Join(t.Context(), b, Options{Group: "test", Worker: name, Address: name + ":1"})
+	m, err := Join(t.Context(), b, Options{Group: "test", Worker: name, Address: name + ":1", Log: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +174,7 @@ func TestWorkersShareAndHandOver(t *testing.T) {
 		t.Errorf("shared out as %v", share)
 	}
 
-	d, err := Watch(t.Context(), s.connect(t), "test", nil)
+	d, err := Watch(t.Context(), s.connect(t), "test", quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -355,7 +358,7 @@ func TestWorkOutlastsARestart(t *testing.T) {
 	before, works := seen.owners(), begun.Load()
 	s.Stop()
 	s.Start()
-	d, err := Watch(t.Context(), s.connect(t), "test", nil)
+	d, err := Watch(t.Context(), s.connect(t), "test", quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,9 +45,6 @@ type Directory struct {
 
 // Watch reads who holds what, and follows it until Close: the end of ctx ends the reading only.
 func Watch(ctx context.Context, b *bus.Bus, group string, log *slog.Logger) (*Directory, error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
 	d := &Directory{
 		group: group, log: log, changed: make(chan struct{}, 1), silence: 2 * b.Sizing().WorkerTTL,
 		workers: map[string]heard{}, claims: map[string]claimed{},
@@ -84,17 +81,15 @@ func (d *Directory) follow(ctx, lasting context.Context, b *bus.Bus, bucket stri
 		d.tell()
 		return nil
 	})
+	if err := f.ReadAll(ctx); err != nil {
+		return fmt.Errorf("read bucket %s: %w", bucket, err)
+	}
 	go func() {
 		if err := f.Run(lasting); err != nil {
 			d.log.Error("a bucket cannot be followed", "bucket", bucket, "error", err)
 		}
 	}()
-	select {
-	case <-f.Ready():
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("read bucket %s: %w", bucket, ctx.Err())
-	}
+	return nil
 }
 
 func (d *Directory) hearWorker(name string, m bus.Message) error {

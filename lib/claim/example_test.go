@@ -3,6 +3,7 @@ package claim_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/claim"
@@ -21,7 +22,7 @@ func Example() {
 		return
 	}
 	defer b.Close()
-	member, err := claim.Join(ctx, b, claim.Options{Group: "readers", Worker: "one"})
+	member, err := claim.Join(ctx, b, claim.Options{Group: "readers", Worker: "one", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -2,7 +2,6 @@ package claim
 
 import (
 	"context"
-	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +14,7 @@ func TestALeaseEndsBeforeTheRecordExpires(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := &Member{
-			o:         Options{Group: "test", Log: slog.New(slog.DiscardHandler)},
+			o:         Options{Group: "test", Log: quiet},
 			ttl:       9 * time.Second,
 			directory: &Directory{changed: make(chan struct{}, 1)},
 		}

@@ -75,9 +75,6 @@ func Lease(ctx context.Context) context.Context {
 // only, because work on claims may outlast it. While the bus is away it waits. The worker gets no
 // keys before Work has been told which are wanted.
 func Join(ctx context.Context, b *bus.Bus, o Options) (*Member, error) {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
 	m := &Member{o: o, ttl: b.Sizing().WorkerTTL, bus: b}
 	var err error
 	if m.workers, err = b.Bucket(ctx, proto.BucketWorkers); err != nil {
@@ -102,7 +99,18 @@ func Join(ctx context.Context, b *bus.Bus, o Options) (*Member, error) {
 	}
 	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
 	m.stop = stop
-	m.beating.Go(func() { m.keepBeating(beating) })
+	m.beating.Go(func() {
+		tick := time.NewTicker(m.ttl / 3)
+		defer tick.Stop()
+		for {
+			select {
+			case <-beating.Done():
+				return
+			case <-tick.C:
+				m.tryBeat()
+			}
+		}
+	})
 	return m, nil
 }
 
@@ -128,19 +136,6 @@ func (m *Member) Leave() {
 
 func (m *Member) key() string { return proto.ClaimKey(m.o.Group, m.o.Worker) }
 
-func (m *Member) keepBeating(ctx context.Context) {
-	tick := time.NewTicker(m.ttl / 3)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			m.tryBeat()
-		}
-	}
-}
-
 // announce tells the others whether this worker takes keys from now on. If it fails, the next
 // heartbeat tells them.
 func (m *Member) announce(working bool) {
@@ -163,12 +158,9 @@ func (m *Member) beat() error {
 	defer cancel()
 	m.recording.Lock()
 	defer m.recording.Unlock()
-	value, err := json.Marshal(proto.Worker{Name: m.o.Worker, Group: m.o.Group, Address: m.o.Address, Working: m.working})
-	if err != nil {
-		return fmt.Errorf("encode worker: %w", err)
-	}
+	record := proto.Worker{Name: m.o.Worker, Group: m.o.Group, Address: m.o.Address, Working: m.working}
 	began, unbroken := time.Now(), true
-	revision, err := m.write(ctx, value)
+	revision, err := put(ctx, m.workers, m.key(), record, m.revision)
 	if bus.IsConflict(err) { // the record has expired, or the answer to a write was lost
 		entry, missing := m.workers.Get(ctx, m.key())
 		switch {
@@ -179,7 +171,7 @@ func (m *Member) beat() error {
 		default:
 			return missing
 		}
-		revision, err = m.write(ctx, value)
+		revision, err = put(ctx, m.workers, m.key(), record, m.revision)
 	}
 	if err != nil {
 		return err
@@ -189,11 +181,16 @@ func (m *Member) beat() error {
 	return nil
 }
 
-func (m *Member) write(ctx context.Context, value []byte) (uint64, error) {
-	if m.revision == 0 {
-		return m.workers.Create(ctx, m.key(), value)
+// put writes a value at the revision that its key has; 0: there must be none.
+func put(ctx context.Context, bucket jetstream.KeyValue, key string, value any, revision uint64) (uint64, error) {
+	data, err := json.Marshal(value)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("encode %s: %w", key, err)
+	case revision == 0:
+		return bucket.Create(ctx, key, data)
 	}
-	return m.workers.Update(ctx, m.key(), value, m.revision)
+	return bucket.Update(ctx, key, data, revision)
 }
 
 // renew notes a heartbeat that got through and was begun at that time. unbroken: the record was

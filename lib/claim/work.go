@@ -111,7 +111,10 @@ func (w *work) share(ctx context.Context) {
 				w.letGo(key, claims[key].revision)
 				return nil
 			}
-			revision, err := w.claim(ctx, key, claims[key].revision)
+			brief, cancel := context.WithTimeout(ctx, casTimeout)
+			defer cancel()
+			claim := proto.Claim{Worker: w.o.Worker, Since: time.Now().UTC()}
+			revision, err := put(brief, w.claims, proto.ClaimKey(w.o.Group, key), claim, claims[key].revision)
 			switch {
 			case err == nil:
 				mu.Lock()
@@ -149,20 +152,6 @@ func (w *work) free(ctx context.Context, keys []string, claims map[string]claime
 		}
 	}
 	return free, nil
-}
-
-// claim writes a claim at the revision that its entry has.
-func (w *work) claim(ctx context.Context, key string, revision uint64) (uint64, error) {
-	value, err := json.Marshal(proto.Claim{Worker: w.o.Worker, Since: time.Now().UTC()})
-	if err != nil {
-		return 0, fmt.Errorf("encode claim: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, casTimeout)
-	defer cancel()
-	if revision == 0 {
-		return w.claims.Create(ctx, proto.ClaimKey(w.o.Group, key), value)
-	}
-	return w.claims.Update(ctx, proto.ClaimKey(w.o.Group, key), value, revision)
 }
 
 // begin runs the work until the claim is left or the lease ends, and lets the claim go then.

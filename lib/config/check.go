@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
@@ -26,21 +27,13 @@ func (s Settings) Check() error {
 			return err
 		}
 	}
-	for _, check := range []func() error{s.Service.check, s.Bus.check, s.Policy.check, s.Sync.check, s.archive} {
-		if err := check(); err != nil {
-			return err
-		}
+	_, limits := s.ServerLimits()
+	_, proxies := s.Proxies()
+	err := cmp.Or(s.Service.check(), s.Bus.check(), s.Policy.check(), s.Sync.check(), s.archive(), limits, proxies)
+	if _, noLevel := obs.ParseLevel(s.LogLevel); err == nil && noLevel != nil {
+		return &Error{"NGIT_LOG_LEVEL", s.LogLevel, noLevel.Error()}
 	}
-	if _, err := s.ServerLimits(); err != nil {
-		return err
-	}
-	if _, err := s.Proxies(); err != nil {
-		return err
-	}
-	if _, err := obs.ParseLevel(s.LogLevel); err != nil {
-		return &Error{"NGIT_LOG_LEVEL", s.LogLevel, err.Error()}
-	}
-	return nil
+	return err
 }
 
 // field is one declared setting or constant.
@@ -206,12 +199,9 @@ func (p *Policy) dropMalformed() (warnings []string) {
 }
 
 func (p Policy) check() error {
-	for name, entries := range map[string][]string{"NGIT_REPOSITORY_WHITELIST": p.RepositoryWhitelist, "NGIT_ARCHIVE_WHITELIST": p.ArchiveWhitelist} {
-		if _, err := ParseList(name, entries); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, hosted := ParseList("NGIT_REPOSITORY_WHITELIST", p.RepositoryWhitelist)
+	_, archived := ParseList("NGIT_ARCHIVE_WHITELIST", p.ArchiveWhitelist)
+	return cmp.Or(hosted, archived)
 }
 
 // Bootstrap reads the relays to sync from at the start.

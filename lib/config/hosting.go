@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 
@@ -22,13 +23,12 @@ type Rules struct {
 
 // Hosting reads the rules from settings. An error is one sentence for the operator.
 func (s Settings) Hosting() (r Rules, err error) {
-	r = Rules{readOnly: s.IsArchiveReadOnly(), all: s.ArchiveAll}
-	if r.Home, err = nostr.NormalizeDomain(s.Domain); err != nil {
-		return Rules{}, s.Service.check()
-	}
-	if r.archived, err = ParseList("NGIT_ARCHIVE_WHITELIST", s.ArchiveWhitelist); err != nil {
+	domain, noDomain := nostr.NormalizeDomain(s.Domain)
+	archived, err := ParseList("NGIT_ARCHIVE_WHITELIST", s.ArchiveWhitelist)
+	if err = cmp.Or(s.Service.check(), noDomain, err); err != nil {
 		return Rules{}, err
 	}
+	r = Rules{Home: domain, readOnly: s.IsArchiveReadOnly(), all: s.ArchiveAll, archived: archived}
 	for _, given := range s.ArchiveServices {
 		service, err := nostr.NormalizeDomain(given)
 		if err != nil {

@@ -134,14 +134,9 @@ func parseFile(text string, environ map[string]string) (map[string]string, error
 // strangers warns of names that look like settings and are none.
 func (s *Source) strangers() []string {
 	var known []string
-	constants := map[string]string{} // values by name
 	for f := range new(Settings).fields() {
 		if !f.fixed() || s.setsConstants() {
 			known = append(known, names(f.Tag.Get)...)
-			continue
-		}
-		for _, name := range names(f.Tag.Get) {
-			constants[name] = f.Tag.Get("constant")
 		}
 	}
 	for _, f := range foreign {
@@ -153,9 +148,7 @@ func (s *Source) strangers() []string {
 			continue
 		}
 		warning := fmt.Sprintf("%.64s is set, but there is no such setting", name)
-		if value, constant := constants[name]; constant {
-			warning = fmt.Sprintf("%s is set, but it is no setting any more: its value is always %s", name, value)
-		} else if near := nearest(name, known); near != "" {
+		if near := nearest(name, known); near != "" {
 			warning += "; " + near + " is meant?"
 		}
 		warnings = append(warnings, warning)

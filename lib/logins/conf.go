@@ -66,7 +66,7 @@ func Render(users []User) (string, error) {
 			accounts[name] = &account{}
 		}
 		a := accounts[name]
-		publish, permissions := []string{}, map[string]any{}
+		publish := []string{}
 		for _, s := range p.Publish {
 			for _, local := range proto.LocalSubjects(p.User, s) {
 				publish = append(publish, local)
@@ -76,14 +76,20 @@ func Render(users []User) (string, error) {
 				}
 				a.Imports = append(a.Imports, i)
 			}
-			services[s] = append(services[s], name)
+			if name != proto.AccountCore {
+				services[s] = append(services[s], name)
+			}
 		}
 		for _, s := range p.Subscribe {
 			a.Imports = append(a.Imports, imp{Stream: &subject{proto.AccountCore, s}})
-			streams[s] = append(streams[s], name)
+			if name != proto.AccountCore {
+				streams[s] = append(streams[s], name)
+			}
 		}
-		permissions["publish"] = map[string][]string{"allow": publish}
-		permissions["subscribe"] = map[string][]string{"allow": append(slices.Clone(p.Subscribe), proto.InboxPrefix(p.User)+".>")}
+		permissions := map[string]any{
+			"publish":   map[string][]string{"allow": publish},
+			"subscribe": map[string][]string{"allow": append(slices.Clone(p.Subscribe), proto.InboxPrefix(p.User)+".>")},
+		}
 		if p.Answers {
 			permissions["allow_responses"] = map[string]any{"max": -1, "expires": proto.AnswerTime.String()}
 		}
@@ -93,20 +99,16 @@ func Render(users []User) (string, error) {
 	}
 	core := accounts[proto.AccountCore]
 	core.Imports = nil
-	others := func(names []string) []string {
-		return slices.DeleteFunc(names, func(name string) bool { return name == proto.AccountCore })
-	}
 	for _, s := range slices.Sorted(maps.Keys(services)) {
-		e := export{Service: s, Accounts: others(services[s])}
+		e := export{Service: s, Accounts: services[s]}
 		if proto.AnswersOften(s) {
 			e.Response = "stream"
 		}
 		core.Exports = append(core.Exports, e)
 	}
 	for _, s := range slices.Sorted(maps.Keys(streams)) {
-		core.Exports = append(core.Exports, export{Stream: s, Accounts: others(streams[s])})
+		core.Exports = append(core.Exports, export{Stream: s, Accounts: streams[s]})
 	}
-	core.Exports = slices.DeleteFunc(core.Exports, func(e export) bool { return len(e.Accounts) == 0 })
 	b := bytes.NewBufferString(head)
 	encoder := json.NewEncoder(b)
 	encoder.SetEscapeHTML(false)

@@ -18,27 +18,21 @@ import (
 )
 
 const (
-	// lagAge is how old the end of a stream may be that metrics are told from: a reader of
-	// the metrics must not make the bus work each time.
-	lagAge = time.Second
-	// lagWait bounds how long the bus is asked. What it does not say is not told.
-	lagWait = 2 * time.Second
-	// tellEvery is how often a process tells how far it has read.
+	// tellEvery is how often a process tells how far it has read, and lookEvery how often it looks at
+	// the ends of the streams for its metrics. lagWait bounds a look.
 	tellEvery = time.Second
+	lookEvery = 5 * time.Second
+	lagWait   = 2 * time.Second
 )
 
-var lagDesc = prometheus.NewDesc("tendril_projection_lag",
-	"How far a projection of this process is behind the end of its stream, in sequences.", []string{"projection"}, nil)
-
-// lag is the metric of how far projections are behind their streams.
+// lag is how far projections are behind their streams.
 type lag struct {
-	js jetstream.JetStream
+	js     jetstream.JetStream
+	behind *prometheus.GaugeVec
 
 	mu          sync.Mutex
 	projections map[string]projection // by name
 	counts      []func(map[string]int64)
-	asked       time.Time
-	ends        map[string]uint64 // last sequences by stream; without those that are not known
 }
 
 // projection is what a service makes of a stream.
@@ -47,8 +41,12 @@ type projection struct {
 	seq    func() uint64 // of the last message read
 }
 
-func newLag(js jetstream.JetStream) *lag {
-	return &lag{js: js, projections: map[string]projection{}}
+func newLag(js jetstream.JetStream, metrics prometheus.Registerer) *lag {
+	l := &lag{js: js, projections: map[string]projection{}, behind: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "tendril_projection_lag", Help: "How far a projection of this process is behind the end of its stream, in sequences.",
+	}, []string{"projection"})}
+	metrics.MustRegister(l.behind)
+	return l
 }
 
 // Projection makes it a metric how far a service is behind a stream that it reads. seq is the
@@ -71,7 +69,11 @@ func (l *lag) tell(ctx context.Context, n *Node) error {
 	tick := time.NewTicker(tellEvery)
 	defer tick.Stop()
 	started := time.Now().UTC()
-	for {
+	for looked := (time.Time{}); ; {
+		if time.Since(looked) >= lookEvery {
+			looked = time.Now()
+			l.look(ctx)
+		}
 		p := proto.Progress{
 			Process: n.process + " " + n.Worker, Version: obs.Version(), Domain: n.Settings.Domain, Started: started,
 			Read: []proto.Reading{}, Counts: map[string]int64{}, Troubles: n.Ready.Troubles(),
@@ -104,30 +106,21 @@ func (l *lag) tell(ctx context.Context, n *Node) error {
 	}
 }
 
-// Describe implements prometheus.Collector.
-func (l *lag) Describe(ch chan<- *prometheus.Desc) { ch <- lagDesc }
-
-// Collect implements prometheus.Collector.
-func (l *lag) Collect(ch chan<- prometheus.Metric) {
+// look measures how far the projections are behind. Of a stream that the bus does not tell of
+// nothing is said.
+func (l *lag) look(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lagWait)
+	defer cancel()
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if time.Since(l.asked) > lagAge {
-		ctx, cancel := context.WithTimeout(context.Background(), lagWait)
-		defer cancel()
-		l.asked, l.ends = time.Now(), map[string]uint64{}
-		for _, p := range l.projections {
-			if _, known := l.ends[p.stream]; known {
-				continue
-			}
-			if end, err := bus.LastSeq(ctx, l.js, p.stream); err == nil {
-				l.ends[p.stream] = end
-			}
+	projections := maps.Clone(l.projections)
+	l.mu.Unlock()
+	for name, p := range projections {
+		end, err := bus.LastSeq(ctx, l.js, p.stream)
+		if err != nil {
+			l.behind.DeleteLabelValues(name)
+			continue
 		}
-	}
-	for name, p := range l.projections {
-		if end, known := l.ends[p.stream]; known {
-			seq := p.seq()
-			ch <- prometheus.MustNewConstMetric(lagDesc, prometheus.GaugeValue, float64(max(end, seq)-seq), name)
-		}
+		seq := p.seq()
+		l.behind.WithLabelValues(name).Set(float64(max(end, seq) - seq))
 	}
 }

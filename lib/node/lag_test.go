@@ -28,7 +28,8 @@ func TestLag(t *testing.T) {
 	n.Projection("unknown", "GONE", func() uint64 { return 1 })
 	want := "# HELP tendril_projection_lag How far a projection of this process is behind the end of its stream, in sequences.\n" +
 		"# TYPE tendril_projection_lag gauge\ntendril_projection_lag{projection=\"ahead\"} 0\ntendril_projection_lag{projection=\"index\"} 1\n"
-	if err := testutil.CollectAndCompare(n.lag, strings.NewReader(want)); err != nil {
+	n.lag.look(t.Context())
+	if err := testutil.CollectAndCompare(n.lag.behind, strings.NewReader(want)); err != nil {
 		t.Error(err)
 	}
 }

@@ -209,8 +209,8 @@ func (n *Node) openBus(ctx context.Context, waiting func(what string), newLog fu
 	if n.Bans, err = bans.Open(ctx, n.Bus.JS, s.Policy, n.Log); err != nil {
 		return err
 	}
-	n.lag = newLag(n.Bus.JS)
-	n.Metrics.MustRegister(n.lag, prometheus.NewCounterFunc(
+	n.lag = newLag(n.Bus.JS, n.Metrics)
+	n.Metrics.MustRegister(prometheus.NewCounterFunc(
 		prometheus.CounterOpts{Name: "tendril_nats_refused_total", Help: "What this process wanted to publish or subscribe to and NATS did not permit."},
 		func() float64 { return float64(n.Bus.Refused()) }))
 	n.Ready.Add("bus", func() error {
@@ -296,8 +296,6 @@ func storageError(s config.Settings, err error) error {
 	switch {
 	case errors.Is(err, syscall.EAGAIN) || strings.Contains(err.Error(), "lock held by current process"):
 		reason = "another process works in this folder; stop it, or give each a folder of its own"
-	case errors.Is(err, fs.ErrPermission):
-		reason = "permission denied; want a folder that this user may write to"
 	case isPath:
 		reason = path.Err.Error() + "; want a folder that this user may write to"
 	default:

@@ -112,15 +112,9 @@ func (n *Node) listen(name, setting, address string, handler http.Handler) error
 // operator.
 func ListenError(setting, address string, err error) error {
 	reason := err.Error()
-	sys, isSys := errors.AsType[*os.SyscallError](err)
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
+	if errors.Is(err, syscall.EADDRINUSE) {
 		reason = "address already in use; stop what listens there, or choose another"
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		reason = "this machine has no such address; choose another"
-	case errors.Is(err, syscall.EACCES):
-		reason = "permission denied; choose a port above 1023"
-	case isSys:
+	} else if sys, ok := errors.AsType[*os.SyscallError](err); ok {
 		reason = sys.Err.Error() + "; choose another"
 	}
 	return &config.Error{Setting: setting, Value: address, Reason: reason}

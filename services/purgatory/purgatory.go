@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -238,7 +239,7 @@ func (w *worker) work(ctx context.Context, failed <-chan error, member *claim.Me
 
 // hold keeps one shard until ctx ends, and lets go of it when nothing writes in it any more.
 func (w *worker) hold(ctx context.Context, name string) error {
-	n, err := proto.ParseShardName(name)
+	n, err := strconv.Atoi(name)
 	if err != nil {
 		return err
 	}

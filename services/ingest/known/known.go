@@ -60,7 +60,7 @@ func (k *Known) Questions() map[string]query.Answerer {
 	return map[string]query.Answerer{proto.SubjectQueryIDs: query.Asked(k.list), proto.SubjectQueryReconcile: query.Asked(k.step)}
 }
 
-// list answers a filter with the ids of all that matches, in arrays of [proto.KnownID]; an empty
+// list answers a filter with the ids of all that matches, in arrays of [proto.Place]; an empty
 // one is the end. The filter's limit is dropped.
 func (k *Known) list(ctx context.Context, f nostr.Filter, send func(any) error) error {
 	f.Limit, f.LimitZero = 0, false
@@ -69,15 +69,15 @@ func (k *Known) list(ctx context.Context, f nostr.Filter, send func(any) error) 
 		return err
 	}
 	for part := range slices.Chunk(g.items, chunk) {
-		ids := make([]proto.KnownID, len(part))
+		ids := make([]proto.Place, len(part))
 		for i, item := range part {
-			ids[i] = proto.KnownID{ID: hex.EncodeToString(item.ID[:]), CreatedAt: item.CreatedAt}
+			ids[i] = proto.Place{ID: hex.EncodeToString(item.ID[:]), CreatedAt: item.CreatedAt}
 		}
 		if err := send(ids); err != nil {
 			return err
 		}
 	}
-	return send([]proto.KnownID{})
+	return send([]proto.Place{})
 }
 
 // step answers one step of a reconciliation: what to say to the relay, and what of its events is

@@ -116,7 +116,7 @@ func listIDs(t *testing.T, b *bus.Bus, filter string) (ids []string, chunks int,
 		if failure := m.Header.Get("Nats-Service-Error"); failure != "" {
 			return ids, chunks, failure
 		}
-		var entries []proto.KnownID
+		var entries []proto.Place
 		if err := json.Unmarshal(m.Data, &entries); err != nil {
 			t.Fatal(err)
 		}
