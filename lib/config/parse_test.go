@@ -206,7 +206,7 @@ NGIT_HOLDING_RETENTION_SECS=7776000
 	}
 	want := []string{
 		"NGIT_HOLDING_RETENTION_SECS is set, but there is no such setting",
-		"NGIT_MAX_SUBSCRIPTIONS is set, but it is no setting any more: its value is always 500",
+		"NGIT_MAX_SUBSCRIPTIONS is set, but there is no such setting",
 		"NGIT_RELAY_MAX_SUBSCRIPTIONS is set, but there is no such setting",
 		`NGIT_REPOSITORY_BLACKLIST: the entry "npub1spam..." is left out: not a legal npub`,
 		`NGIT_EVENT_BLACKLIST: the entry "npub1spam..." is left out: not a legal npub`,
