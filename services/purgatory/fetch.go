@@ -32,11 +32,9 @@ func (w *worker) fetch(ctx context.Context, identifier, url string, want reposta
 		w.log.Info("fetched", "identifier", identifier, "url", url, "objects", len(result.Got), "bytes", result.Bytes, "millis", notice.Millis)
 		return hunt.Brought, fmt.Sprintf("brought %d bytes", result.Bytes)
 	}
-	if failed, ok := errors.AsType[*fetch.Error](err); ok {
-		err = failed.Err // the URL stands beside it
-		if failed.Cause == netguard.CauseDNS || failed.Cause == netguard.CauseTLS {
-			outcome = hunt.Broken
-		}
+	failed, ok := errors.AsType[*fetch.Error](err)
+	if ok && (failed.Cause == netguard.CauseDNS || failed.Cause == netguard.CauseTLS) {
+		outcome = hunt.Broken
 	}
 	notice.Reason, notice.Objects = err.Error(), some(want.Objects)
 	w.tell(identifier, proto.GitFailed, notice)

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -64,7 +63,7 @@ func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *reposit
 		missing, err = into.Missing(context.WithoutCancel(ctx), want)
 	}
 	if err != nil {
-		return f.result, failed(url, err)
+		return f.result, &Error{Cause: classify(err), Err: err}
 	}
 	f.result.Got = without(want, missing...)
 	return f.result, nil
@@ -150,31 +149,16 @@ const (
 // Error is a fetch that brought nothing.
 type Error struct {
 	Cause Cause
-	URL   string
 	Err   error
 
 	refused string // the object that the server does not give, where it says so
 }
 
 // Error is a sentence for the log.
-func (e *Error) Error() string {
-	if e.URL == "" {
-		return e.Err.Error()
-	}
-	return fmt.Sprintf("fetch from %s: %v", e.URL, e.Err)
-}
+func (e *Error) Error() string { return e.Err.Error() }
 
 // Unwrap returns what happened.
 func (e *Error) Unwrap() error { return e.Err }
-
-// failed makes any error of a fetch an *Error with a cause and a URL.
-func failed(url string, err error) *Error {
-	cause := classify(err)
-	if known, ok := errors.AsType[*Error](err); ok {
-		err = known.Err
-	}
-	return &Error{Cause: cause, URL: url, Err: err}
-}
 
 // classify finds the cause of an error. A deadline that has passed, and a limit that was met, come
 // before all that followed from them.

@@ -174,9 +174,14 @@ func (r *Repo) Take(ctx context.Context, pack *Spool, wanted []string) error {
 // The caller knows that the two belong together: objects of a repository are never shown through
 // one of another group.
 func (r *Repo) Share(ctx context.Context, from *Repo, ids []string) error {
+	if err := r.mayWrite(ctx); err != nil {
+		return err
+	}
+	folder := r.in("objects", packFolder)
 	has, err := r.HasObjects()
+	err = cmp.Or(err, os.MkdirAll(folder, 0o755))
 	if err == nil && !has {
-		err = r.linkPacks(ctx, from)
+		err = r.linkPacks(from)
 	}
 	var missing []string
 	if err == nil {
@@ -185,7 +190,7 @@ func (r *Repo) Share(ctx context.Context, from *Repo, ids []string) error {
 	if err == nil && len(missing) > 0 {
 		err = r.copyFrom(ctx, from, missing)
 	}
-	if err != nil {
+	if err = cmp.Or(err, syncFolders(folder, r.in("objects"))); err != nil {
 		return fmt.Errorf("share objects: %w", err)
 	}
 	return nil
@@ -193,30 +198,20 @@ func (r *Repo) Share(ctx context.Context, from *Repo, ids []string) error {
 
 // linkPacks makes the packs of another repository packs of this one too. Packs of what nothing
 // reaches there stay there, and so does a pack that the other's housekeeping is removing.
-func (r *Repo) linkPacks(ctx context.Context, from *Repo) error {
+func (r *Repo) linkPacks(from *Repo) error {
 	packs, err := from.packs()
-	if err != nil || len(packs) == 0 {
-		return err
-	}
-	folder := r.in("objects", packFolder)
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return err
-	}
 	for _, p := range packs {
-		if err := r.mayWrite(ctx); err != nil {
-			return err
-		}
-		if p.cruft {
-			continue
-		}
 		for _, suffix := range packSuffixes {
-			err := os.Link(from.in("objects", packFolder, p.name+suffix), filepath.Join(folder, p.name+suffix))
+			if p.cruft {
+				break
+			}
+			err := os.Link(from.in("objects", packFolder, p.name+suffix), r.in("objects", packFolder, p.name+suffix))
 			if err != nil && !errors.Is(err, fs.ErrExist) && suffix != ".rev" {
 				break // git copies it: it has gone, or this file system cannot link
 			}
 		}
 	}
-	return syncFolders(folder, r.in("objects"))
+	return err
 }
 
 // copyFrom lets git pack objects of the other folder, with what they reach and no reference here
@@ -227,20 +222,18 @@ func (r *Repo) copyFrom(ctx context.Context, from *Repo, ids []string) error {
 		return err
 	}
 	named := slices.Collect(maps.Values(refs.ByName))
-	folder := r.in("objects", packFolder)
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return err
-	}
-	c := r.writing("pack-objects", "--revs", "--delta-base-offset", "-q", filepath.Join(folder, "pack"))
+	c := r.writing("pack-objects", "--revs", "--delta-base-offset", "-q", r.in("objects", packFolder, "pack"))
 	// Git reads a path that begins with a quote as a C string.
 	path := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(from.in("objects"))
 	c.env = []string{"GIT_ALTERNATE_OBJECT_DIRECTORIES=\"" + path + "\""}
 	_, err = c.ask(ctx, strings.Join(slices.Concat(ids, []string{"--not"}, named), "\n")+"\n")
+	return broken(err)
+}
+
+// broken is the error of a command that found something missing.
+func broken(err error) error {
 	if refused(err) {
 		return fmt.Errorf("%w: %w", ErrBroken, err)
 	}
-	if err != nil {
-		return err
-	}
-	return syncFolders(folder, r.in("objects"))
+	return err
 }

@@ -235,10 +235,7 @@ func (r *Repo) connected(ctx context.Context, changes []refChange) error {
 		ids.WriteString(c.to + "\n")
 	}
 	_, err := r.reading("rev-list", "--objects", "--quiet", "--stdin", "--not", "--all").ask(ctx, ids.String())
-	if refused(err) {
-		return fmt.Errorf("%w: %w", ErrBroken, err)
-	}
-	return err
+	return broken(err)
 }
 
 // transaction applies all the changes or none.
