@@ -286,9 +286,9 @@ func (w *worker) reposOf(ctx context.Context, pr *nostr.PullRequest) ([]nostr.Re
 // owedPulls looks through the accepted pull requests and updates that are for repositories of some
 // owners, and returns the ids of those that are not named in all of them. So it is found what
 // happened while no worker held the shard, and what is for a repository that is new.
-func (w *worker) owedPulls(ctx context.Context, v repostate.View, owners []string) (owed []string, err error) {
+func (w *worker) owedPulls(ctx context.Context, v repostate.View, of func(owner string) bool) (owed []string, err error) {
 	var addresses, roots []string
-	for _, pubkey := range v.People(owners) {
+	for _, pubkey := range v.People(slices.DeleteFunc(slices.Clone(v.Hosted()), func(owner string) bool { return !of(owner) })) {
 		addresses = append(addresses, nostr.RepoRef{PubKey: pubkey, Identifier: v.Identifier}.String())
 	}
 	seen := map[string]bool{}
@@ -303,7 +303,7 @@ func (w *worker) owedPulls(ctx context.Context, v repostate.View, owners []strin
 				}
 				is := !seen[ev.ID] && len(owed) < maxOwed
 				if seen[ev.ID] = true; is {
-					if is, err = w.isOwed(ctx, v, owners, ev); err != nil {
+					if is, err = w.isOwed(ctx, v, of, ev); err != nil {
 						return err
 					}
 				}
@@ -324,7 +324,7 @@ func (w *worker) owedPulls(ctx context.Context, v repostate.View, owners []strin
 }
 
 // isOwed reports whether a pull request is not named in some owner's repository that it is for.
-func (w *worker) isOwed(ctx context.Context, v repostate.View, owners []string, ev *nostr.Event) (bool, error) {
+func (w *worker) isOwed(ctx context.Context, v repostate.View, of func(owner string) bool, ev *nostr.Event) (bool, error) {
 	pr, err := nostr.ParsePullRequest(ev)
 	if err != nil {
 		return false, nil
@@ -334,6 +334,6 @@ func (w *worker) isOwed(ctx context.Context, v repostate.View, owners []string, 
 	}
 	return slices.ContainsFunc(v.Tagged(repostate.PullRequest{PullRequest: pr}), func(owner string) bool {
 		repo, err := w.store.Repo(nostr.RepoRef{PubKey: owner, Identifier: v.Identifier})
-		return err == nil && slices.Contains(owners, owner) && !repo.IsNamed(release.PrefixNostr+ev.ID, pr.Commit)
+		return err == nil && of(owner) && !repo.IsNamed(release.PrefixNostr+ev.ID, pr.Commit)
 	}), nil
 }

@@ -88,7 +88,7 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 	w.hearing = query.Hear(n.Bus.JS, n.Accepted, []int{nostr.KindAnnouncement, nostr.KindPR, nostr.KindPRUpdate, nostr.KindDeletion}, w.heard)
 	n.Bans.OnChange(w.heardBan)
 	w.holdings = held.NewSet(n.Bus.JS, n.Log, w.changed)
-	w.releaser = &release.Releaser{Store: store, Offerer: sender, Events: w, Hold: s.HoldDuration, Log: n.Log}
+	w.releaser = &release.Releaser{Store: store, Offerer: sender, Events: w, Hold: s.HoldDuration, Later: w.later, Log: n.Log}
 	return w, nil
 }
 
@@ -283,6 +283,8 @@ func (w *worker) openedAt(identifier string) time.Time {
 	opened, _ := at.(time.Time)
 	return opened
 }
+
+func (w *worker) later(at repository.Place, when time.Time) { w.queue.add(at, when, alone) }
 
 // lookAt asks for a look at what is hunted for: an owner's repository, or all of an identifier.
 func (w *worker) lookAt(identifier, owner string, at time.Time) {

@@ -322,11 +322,7 @@ func (w *worker) refusal(at repository.Place, err error) error {
 func (a authority) releasePushed(ctx context.Context, at repository.Place, d decision) error {
 	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
-	scope := release.Scope{Owners: []string{at.PubKey}}
-	if a.prs {
-		scope = release.Scope{Contributors: []string{at.PubKey}}
-	}
-	_, failed := a.release(ctx, d.view, d.entries, scope)
+	_, failed := a.release(ctx, d.view, d.entries, []repository.Place{at})
 	if failed != nil {
 		a.log.Warn("not all events of a push could be released", "repository", at, "error", failed)
 	}

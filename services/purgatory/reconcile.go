@@ -59,29 +59,25 @@ func (w *worker) tryReconcile(ctx context.Context, t task) {
 // are left alone: any number of strangers may announce it.
 func (w *worker) reconcile(ctx context.Context, t task) error {
 	hunted, attempt := w.hunter.Wanted(t.identifier)
-	if err := w.addOwed(ctx, &t, hunted, attempt); err != nil {
-		return err
-	}
-	v, entries, scope, unlock, err := w.enter(ctx, t)
+	v, entries, scope, unlock, err := w.enter(ctx, &t, hunted, attempt)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	var failed error
-	for _, owner := range scope.Owners {
-		place := placeOf(owner, t.identifier)
-		if _, due := t.places[place]; due {
-			failed = errors.Join(failed, w.lookAfter(ctx, v.Hosts(owner), place))
+	for _, at := range scope {
+		if _, due := t.places[at]; due && !at.PRs {
+			failed = errors.Join(failed, w.lookAfter(ctx, v.Hosts(at.PubKey), at))
 		}
 	}
 	result, err := w.release(ctx, v, entries, scope)
 	failed = errors.Join(failed, err)
-	for _, owner := range scope.Owners {
-		repo, err := w.store.At(placeOf(owner, t.identifier))
-		if err == nil && repo.Exists() {
+	for _, at := range scope {
+		repo, err := w.store.At(at)
+		if err == nil && !at.PRs && repo.Exists() {
 			var s proto.RepoStatus
-			s, _, err = w.status(ctx, repo, v.Hosts(owner))
-			w.statuses.Store(repo.Place, s)
+			s, _, err = w.status(ctx, repo, v.Hosts(at.PubKey))
+			w.statuses.Store(at, s)
 		}
 		failed = errors.Join(failed, err)
 	}
@@ -92,7 +88,7 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 		v = v.Without(ev.ID)
 	}
 	if hunted {
-		w.seek(ctx, v, scope.Owners, attempt)
+		w.seek(ctx, v, func(owner string) bool { return attempt || slices.Contains(scope, placeOf(owner, t.identifier)) }, attempt)
 	}
 	next, err := w.expire(ctx, t.identifier)
 	if attempt, _ := w.hunter.State(t.identifier); !attempt.IsZero() && (next.IsZero() || attempt.Before(next)) {
@@ -104,58 +100,64 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 	return errors.Join(failed, err)
 }
 
-// addOwed adds to a task the accepted pull requests whose commits are not named in all of its
-// repositories: what happened while no worker held the shard, and what is for a repository that is
-// new. When an attempt to hunt begins these are all repositories of the identifier.
-func (w *worker) addOwed(ctx context.Context, t *task, hunted, attempt bool) error {
-	if !hunted && !slices.Contains(slices.Collect(maps.Values(t.places)), within) {
-		return nil
-	}
-	v, err := w.known(ctx, t.identifier, w.holdings.OfIdentifier(t.identifier), t.pulls)
-	if err != nil {
-		return err
-	}
-	scope, _ := scopeOf(v, *t)
-	owners := scope.Owners
-	if attempt {
-		owners = v.Hosted()
-	}
-	owed, err := w.owedPulls(ctx, v, owners)
-	t.pulls = append(t.pulls, owed...)
-	return err
-}
-
 // enter locks the repositories that a task is about and reads what is known then. Those that a push
-// has at the moment are left out: it has them looked at when it ends.
-func (w *worker) enter(ctx context.Context, t task) (v repostate.View, entries []*held.Entry, scope release.Scope, unlock func(), err error) {
+// or an operator has at the moment are left out, and looked at later. To the task it adds the
+// accepted pull requests whose commits are not named in all of its repositories: what happened while
+// no worker held the shard, and what is for a repository that is new. When an attempt to hunt begins
+// these are all repositories of the identifier.
+func (w *worker) enter(ctx context.Context, t *task, hunted, attempt bool) (v repostate.View, entries []*held.Entry, scope []repository.Place, unlock func(), err error) {
 	if v, err = w.known(ctx, t.identifier, w.holdings.OfIdentifier(t.identifier), t.pulls); err != nil {
-		return v, nil, scope, nil, err
+		return v, nil, nil, nil, err
 	}
-	scope, rest := scopeOf(v, t)
-	for _, owner := range rest {
-		w.queue.add(placeOf(owner, t.identifier), time.Now(), alone)
+	scope, rest := scopeOf(v, *t)
+	if hunted || slices.Contains(slices.Collect(maps.Values(t.places)), within) {
+		of := func(owner string) bool { return attempt || slices.Contains(scope, placeOf(owner, t.identifier)) }
+		owed, err := w.owedPulls(ctx, v, of)
+		if err != nil {
+			return v, nil, nil, nil, err
+		}
+		if t.pulls = append(t.pulls, owed...); len(owed) > 0 {
+			if v, err = w.known(ctx, t.identifier, w.holdings.OfIdentifier(t.identifier), t.pulls); err != nil {
+				return v, nil, nil, nil, err
+			}
+			scope, rest = scopeOf(v, *t)
+		}
 	}
-	unlock = w.lock(t.identifier, &scope)
+	for _, at := range rest {
+		w.queue.add(at, time.Now(), alone)
+	}
+	var unlocks []func()
+	unlock = func() {
+		for _, unlock := range unlocks {
+			unlock()
+		}
+	}
+	scope = slices.DeleteFunc(scope, func(at repository.Place) bool {
+		unlock, free := w.shards.TryWrite(at)
+		if free {
+			unlocks = append(unlocks, unlock)
+		} else {
+			w.queue.add(at, time.Now().Add(w.node.Settings.HuntInterval), max(group, t.places[at]))
+		}
+		return !free
+	})
 	if v, entries, err = w.read(ctx, t.identifier, t.pulls); err != nil {
 		unlock()
 	}
 	return v, entries, scope, unlock, err
 }
 
-// scopeOf are the repositories that a task is about, and the owners of those that are too many for
-// now. Those that are served come first, then those that the task names itself.
-func scopeOf(v repostate.View, t task) (scope release.Scope, rest []string) {
-	rank := map[string]int{} // of owners: 1 for those that the task names, 2 for those that may change with these
+// scopeOf are the repositories that a task is about, and those that are too many for now. Those that
+// are served come first, then those that the task names itself.
+func scopeOf(v repostate.View, t task) (scope, rest []repository.Place) {
+	rank := map[repository.Place]int{} // 1 for those that the task names, 2 for those that may change with these
 	var wide []string
-	for place, reach := range t.places {
-		switch {
-		case place.PRs:
-			scope.Contributors = append(scope.Contributors, place.PubKey)
-		case place.PubKey != "":
-			rank[place.PubKey] = 1
-			if reach >= group {
-				wide = append(wide, place.PubKey)
-			}
+	for at, reach := range t.places {
+		if at.PubKey == "" {
+			continue
+		}
+		if rank[at] = 1; reach >= group && !at.PRs {
+			wide = append(wide, at.PubKey)
 		}
 	}
 	with := v.Group(wide)
@@ -165,33 +167,31 @@ func scopeOf(v repostate.View, t task) (scope release.Scope, rest []string) {
 		}
 		with = append(with, v.Tagged(pr)...)
 		if slices.Contains(pr.Offered, t.identifier) {
-			scope.Contributors = append(scope.Contributors, pr.Event.PubKey)
+			at := placeOf(pr.Event.PubKey, t.identifier)
+			at.PRs = true
+			rank[at] = 1
 		}
 	}
 	for _, owner := range with {
-		rank[owner] = cmp.Or(rank[owner], 2)
+		at := placeOf(owner, t.identifier)
+		rank[at] = cmp.Or(rank[at], 2)
 	}
 	for _, a := range v.Announcements {
-		if !a.Held && rank[a.Ref.PubKey] > 0 {
-			rank[a.Ref.PubKey] -= 2
+		if at := placeOf(a.Ref.PubKey, t.identifier); !a.Held && rank[at] > 0 {
+			rank[at] -= 2
 		}
 	}
-	scope.Owners = slices.SortedFunc(maps.Keys(rank), func(a, b string) int { return cmp.Or(rank[a]-rank[b], cmp.Compare(a, b)) })
-	slices.Sort(scope.Contributors)
-	scope.Contributors = slices.Compact(scope.Contributors)
-	if len(scope.Owners) > maxTouched {
-		scope.Owners, rest = scope.Owners[:maxTouched], scope.Owners[maxTouched:]
-	}
-	return scope, rest
+	scope = slices.SortedFunc(maps.Keys(rank), func(a, b repository.Place) int {
+		return cmp.Or(rank[a]-rank[b], cmp.Compare(a.PubKey, b.PubKey))
+	})
+	most := min(len(scope), maxTouched)
+	return scope[:most], scope[most:]
 }
 
 // release releases what is complete in the repositories of a scope, waits until that is served, and
 // tells about it.
-func (w *worker) release(ctx context.Context, v repostate.View, entries []*held.Entry, scope release.Scope) (release.Result, error) {
+func (w *worker) release(ctx context.Context, v repostate.View, entries []*held.Entry, scope []repository.Place) (release.Result, error) {
 	result, failed := w.releaser.Release(ctx, v, scope)
-	for at, when := range result.Later {
-		w.queue.add(at, when, alone)
-	}
 	if err := w.events.Reached(ctx, result.Seq); err != nil {
 		return result, errors.Join(failed, err)
 	}
@@ -209,17 +209,16 @@ func (w *worker) release(ctx context.Context, v repostate.View, entries []*held.
 	for _, ev := range result.Expired {
 		w.expired(v.Identifier, ev, release.Superseded)
 	}
-	for _, owner := range scope.Owners {
-		w.chores.add(placeOf(owner, v.Identifier), time.Now(), alone)
+	for _, at := range scope {
+		w.chores.add(at, time.Now(), alone)
 	}
 	return result, failed
 }
 
 // seek tells the hunter what repositories of an identifier miss and where that may be: those of
 // some owners, or all if an attempt begins.
-func (w *worker) seek(ctx context.Context, v repostate.View, owners []string, all bool) {
+func (w *worker) seek(ctx context.Context, v repostate.View, of func(owner string) bool, all bool) {
 	var wants []repostate.Want
-	of := func(owner string) bool { return all || slices.Contains(owners, owner) }
 	for _, want := range v.Wants() {
 		if !of(want.Owner) {
 			continue
@@ -228,47 +227,22 @@ func (w *worker) seek(ctx context.Context, v repostate.View, owners []string, al
 		if err == nil {
 			want.Objects, err = repo.Missing(ctx, want.Objects)
 		}
-		if err != nil && ctx.Err() == nil {
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
 			w.log.Error("missing objects could not be looked for", "identifier", v.Identifier, "owner", want.Owner, "error", err)
-		}
-		if err == nil && len(want.Objects) > 0 {
+		case len(want.Objects) > 0:
 			wants = append(wants, want)
 		}
 	}
-	if ctx.Err() == nil {
-		w.hunter.Seek(v.Identifier, wants, v.Sources(), of, all)
-	}
+	w.hunter.Seek(v.Identifier, wants, v.Sources(), of, all)
 }
 
 // touch has a repository looked at.
 func (w *worker) touch(place repository.Place, reach reach) {
 	if w.shards.Holds(place.Identifier) && (!place.PRs || w.node.Settings.ContributorPRs) {
 		w.queue.add(place, time.Now(), reach)
-	}
-}
-
-// lock takes the locks of the repositories of a scope, and takes those out of it that a push or an
-// operator has at the moment. These are looked at later.
-func (w *worker) lock(identifier string, scope *release.Scope) (unlock func()) {
-	var unlocks []func()
-	take := func(keys []string, prs bool) []string {
-		return slices.DeleteFunc(keys, func(key string) bool {
-			place := placeOf(key, identifier)
-			place.PRs = prs
-			unlock, free := w.shards.TryWrite(place)
-			if free {
-				unlocks = append(unlocks, unlock)
-			} else {
-				w.queue.add(place, time.Now().Add(w.node.Settings.HuntInterval), group)
-			}
-			return !free
-		})
-	}
-	scope.Owners, scope.Contributors = take(scope.Owners, false), take(scope.Contributors, true)
-	return func() {
-		for _, unlock := range unlocks {
-			unlock()
-		}
 	}
 }
 

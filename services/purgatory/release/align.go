@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/repository"
@@ -43,28 +42,21 @@ func (p *pass) do(err error) {
 	}
 }
 
-func (p *pass) later(at repository.Place, when time.Time) {
-	if before, is := p.out.Later[at]; !is || when.Before(before) {
-		p.out.Later[at] = when
-	}
-}
-
 func (p *pass) place(owner string) repository.Place {
 	return repository.Place{RepoRef: nostr.RepoRef{PubKey: owner, Identifier: p.v.Identifier}}
 }
 
 // align makes references what the states and pull requests say, and gives the events that are ready
 // to be released, in the order of their release, and the states that have lost.
-func (p *pass) align(ctx context.Context, scope Scope) (ready []*nostr.Event, lost []repostate.State) {
+func (p *pass) align(ctx context.Context, scope []repository.Place) (ready []*nostr.Event, lost []repostate.State) {
 	p.applied, p.offered, p.named, p.owners, p.failed = map[string]repostate.State{}, map[string]bool{}, 0, nil, nil
-	for _, owner := range scope.Owners {
-		if p.v.Hosts(owner) {
-			p.owners = append(p.owners, owner)
-			p.do(p.open(ctx, owner))
+	for _, at := range scope {
+		if at.PRs {
+			p.do(p.alignContribution(ctx, at))
+		} else if p.v.Hosts(at.PubKey) {
+			p.owners = append(p.owners, at.PubKey)
+			p.do(p.open(ctx, at.PubKey))
 		}
-	}
-	for _, contributor := range scope.Contributors {
-		p.do(p.alignContribution(ctx, contributor))
 	}
 	for _, owner := range p.owners {
 		p.do(p.alignStates(ctx, owner))

@@ -64,7 +64,7 @@ func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRe
 		return false, err
 	}
 	if p.named == maxNamed {
-		p.later(repo.Place, time.Now())
+		p.Later(repo.Place, time.Now())
 		return false, nil
 	}
 	p.named++
@@ -133,9 +133,7 @@ func (p *pass) alignTips(ctx context.Context, owner string) error {
 // alignContribution looks at the repository in which a contributor offers pull requests of the
 // identifier (GRASP-06). What does not match its event goes, and so does a repository without any
 // reference; the commit of a held event that matches is offered to the announced repositories.
-func (p *pass) alignContribution(ctx context.Context, contributor string) error {
-	at := p.place(contributor)
-	at.PRs = true
+func (p *pass) alignContribution(ctx context.Context, at repository.Place) error {
 	repo, err := p.Store.At(at)
 	if err != nil || !repo.Exists() {
 		return err
@@ -184,7 +182,7 @@ func (p *pass) checkTips(ctx context.Context, repo *repository.Repo, check func(
 			return nil, err
 		}
 		if until := placed(repo, w.Event).Add(p.Hold); ev == nil && time.Now().Before(until) {
-			p.later(repo.Place, until)
+			p.Later(repo.Place, until)
 			still, left = append(still, w), append(left, w.Event)
 			delete(tips, w.Event)
 			continue

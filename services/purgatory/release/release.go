@@ -43,7 +43,9 @@ type Releaser struct {
 	Events  Events
 	// Hold is how long a reference waits for the event that it is named for.
 	Hold time.Duration
-	Log  *slog.Logger
+	// Later asks for a look at a repository though nothing happens.
+	Later func(at repository.Place, when time.Time)
+	Log   *slog.Logger
 
 	mu   sync.Mutex
 	tips map[repository.Place][]string // events for which references below refs/nostr/ are named, in order
@@ -80,30 +82,21 @@ func (r *Releaser) Forget(which func(at repository.Place) bool) {
 	maps.DeleteFunc(r.tips, func(at repository.Place, _ []string) bool { return which(at) })
 }
 
-// Scope names the repositories of an identifier that may be changed; the caller has their locks.
-type Scope struct {
-	Owners []string
-	// Contributors are those of repositories for pull requests (GRASP-06).
-	Contributors []string
-}
-
 // Result is what came of a call of Release.
 type Result struct {
 	Released []*nostr.Event // accepted now
 	Expired  []*nostr.Event // superseded by what was released
 	Owed     bool           // the commit of an accepted pull request is not named everywhere yet
 	Seq      uint64         // of the log; what was released is visible in projections that have reached it
-	// Later are repositories to look at again though nothing happens, and when.
-	Later map[repository.Place]time.Time
 }
 
-// Release aligns repositories of an identifier and releases what is complete. It may be called at
-// any time and again; an error leaves nothing behind that a later call does not put right. The
+// Release aligns repositories of an identifier and releases what is complete. The caller has the
+// locks of those in scope; no others are changed. It may be called at any time and again; an error leaves nothing behind that a later call does not put right. The
 // result counts beside an error too, which is of some repositories and does not hold up the others.
-func (r *Releaser) Release(ctx context.Context, v repostate.View, scope Scope) (out Result, err error) {
+func (r *Releaser) Release(ctx context.Context, v repostate.View, scope []repository.Place) (out Result, err error) {
 	p := &pass{Releaser: r, v: v, out: &out, repos: map[string]*repository.Repo{}, has: map[string]map[string]bool{}, trial: map[string]bool{}}
 	for range rounds {
-		out.Owed, out.Later = false, map[repository.Place]time.Time{}
+		out.Owed = false
 		ready, lost := p.align(ctx, scope)
 		refused, err := r.commit(ctx, ready, lost, &out)
 		if err != nil || len(refused) == 0 {

@@ -62,11 +62,13 @@ type world struct {
 	away     bool
 	asked    []string // what was asked of ingest
 	at       nostr.Timestamp
+	later    time.Time // when a repository must be looked at again
 }
 
 func newWorld(t testing.TB) *world {
 	w := &world{TB: t, store: gittest.Store(t), work: gittest.NewWork(t), refuse: map[string]bool{}, lose: map[string]bool{}, at: 1000}
 	w.r = &release.Releaser{Store: w.store, Offerer: w, Events: w, Hold: time.Hour, Log: slog.New(slog.DiscardHandler)}
+	w.r.Later = func(_ repository.Place, when time.Time) { w.later = when }
 	return w
 }
 
@@ -160,7 +162,11 @@ func (w *world) tryRelease(owners ...string) (release.Result, error) {
 	if len(owners) == 0 {
 		owners = view.Hosted()
 	}
-	return w.r.Release(w.Context(), view, release.Scope{Owners: owners})
+	var scope []repository.Place
+	for _, owner := range owners {
+		scope = append(scope, w.repo(owner).Place)
+	}
+	return w.r.Release(w.Context(), view, scope)
 }
 
 // event makes a held event; its name is its content.
@@ -400,9 +406,9 @@ func TestPushedTips(t *testing.T) {
 	if err := os.Chtimes(filepath.Join(w.repo(alice).Path, nostrPrefix+late), past, past); err != nil {
 		t.Fatal(err)
 	}
-	result := w.release()
+	w.release()
 	w.wantRefs(alice, nostrPrefix+good.ID, c1, nostrPrefix+unknown, c2)
-	if left := time.Until(result.Later[w.repo(alice).Place]); left < 59*time.Minute || left > time.Hour {
+	if left := time.Until(w.later); left < 59*time.Minute || left > time.Hour {
 		t.Errorf("to be looked at again in %v", left)
 	}
 	if waiting, err := w.repo(alice).Waiting(); err != nil || len(waiting) != 1 || waiting[0].Event != unknown {
@@ -479,7 +485,7 @@ func TestIngestAway(t *testing.T) {
 	}
 	w.wantRefs(alice, mainBranch, c1)
 	w.away = false
-	w.r = &release.Releaser{Store: w.store, Offerer: w, Events: w, Hold: time.Hour, Log: w.r.Log}
+	w.r = &release.Releaser{Store: w.store, Offerer: w, Events: w, Hold: time.Hour, Later: w.r.Later, Log: w.r.Log}
 	if result := w.release(); len(result.Released) != 1 || result.Released[0].ID != state.ID {
 		t.Errorf("result %+v", result)
 	}
