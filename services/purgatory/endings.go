@@ -224,7 +224,7 @@ func (w *worker) removeEvents(ctx context.Context, repo *repository.Repo, atOnce
 		if err := w.mustGo(ctx, repo, atOnce); err != nil {
 			return err
 		}
-		verdicts, err := release.Ask(ctx, w.sender, release.Asks(proto.ActionRemove, part...))
+		verdicts, err := release.Ask(ctx, w.sender, proto.ActionRemove, "", part...)
 		for i, v := range verdicts {
 			if v.Outcome == proto.Rejected {
 				return fmt.Errorf("ingest does not remove event %s: %s", part[i].ID, v.Message)

@@ -18,7 +18,6 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/claim"
-	"tendril.dev/lib/config"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/node"
@@ -48,7 +47,6 @@ type worker struct {
 	chores   *queue             // of housekeeping
 	arrivals chan int           // shards that came, and whose repositories were not looked through yet
 	belongs  repository.Belongs // our domains, those of earlier too
-	opened   sync.Map           // shard → since when it is ours
 	statuses sync.Map           // repository.Place → proto.RepoStatus, of when it was last looked at
 	releaser *release.Releaser
 	metrics  *metrics
@@ -84,7 +82,7 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 		shards: ours, arrivals: make(chan int, proto.Shards), belongs: belongs,
 		limits: fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
 	}
-	w.queue, w.chores = newQueue(w.tryReconcile), newQueue(w.cleanUp)
+	w.queue, w.chores = newQueue(reconcilers, w.tryReconcile), newQueue(1, w.cleanUp)
 	w.hearing = query.Hear(n.Bus.JS, n.Accepted, []int{nostr.KindAnnouncement, nostr.KindPR, nostr.KindPRUpdate, nostr.KindDeletion}, w.heard)
 	n.Bans.OnChange(w.heardBan)
 	w.holdings = held.NewSet(n.Bus.JS, n.Log, w.changed)
@@ -107,7 +105,6 @@ func takeFolder(ctx context.Context, n *node.Node, domain string) (repository.Be
 
 // Run runs one worker until ctx ends; its shards are handed over then.
 func Run(ctx context.Context, n *node.Node) error {
-	s := n.Settings
 	w, err := newWorker(ctx, n)
 	if err != nil {
 		return err
@@ -132,22 +129,15 @@ func Run(ctx context.Context, n *node.Node) error {
 	// dead.
 	defer member.Leave()
 	directory := member.Directory()
-	share := func() (place, workers int) {
-		names := slices.Sorted(maps.Keys(directory.Workers()))
-		place, _ = slices.BinarySearch(names, n.Worker)
-		return place, len(names)
-	}
-	limits, err := serverLimits(s.Git)
-	if err != nil {
+	if w.hunter, err = w.newHunter(directory); err != nil {
 		return err
 	}
-	w.hunter = hunt.New(hunt.Options{Base: s.HuntBackoffBase, Max: s.HuntBackoffMax, Limits: limits, Share: share, Fetch: w.fetch, Look: w.lookAt, Log: n.Log})
 	w.metrics = newMetrics(n.Metrics, w)
 	server.serve(w, directory)
-	var working, shared atomic.Bool
+	var reads, shared atomic.Bool
 	n.Ready.Add("purgatory", func() error {
 		switch {
-		case !working.Load():
+		case !reads.Load():
 			return errors.New("reading what waits for git data")
 		case !shared.Load() && !w.allServed(directory):
 			return errors.New("the workers have not shared out the repositories yet")
@@ -161,21 +151,24 @@ func Run(ctx context.Context, n *node.Node) error {
 	// Verdicts of ingest and what is held outlive the rest, so that what is being pushed or released
 	// when the worker stops ends well.
 	lasting, end := context.WithCancel(context.WithoutCancel(ctx))
-	var support sync.WaitGroup
-	defer func() { end(); support.Wait() }()
-	failed := make(chan error, 2)
-	support.Go(func() { failed <- w.sender.Run(lasting) })
-	support.Go(func() { failed <- w.holdings.Run(lasting) })
+	defer end()
+	support, lasting := errgroup.WithContext(lasting)
+	support.Go(func() error { return w.sender.Run(lasting) })
+	support.Go(func() error { return w.holdings.Run(lasting) })
+	working, stop := context.WithCancel(ctx)
+	defer context.AfterFunc(lasting, stop)()
 	asked := make(chan time.Time, 1)
 	defer context.AfterFunc(ctx, func() { asked <- time.Now() })()
-	err = w.work(ctx, failed, member, &working)
+	err = w.work(working, member, &reads)
 	// All shards are with others now. What is under way, clones and pushes that are being read in,
 	// ends here; pushes are passed on then.
 	until := time.Now()
 	if ctx.Err() != nil {
 		until = <-asked
 	}
-	return errors.Join(err, server.Shutdown(until.Add(n.StopWait())))
+	err = errors.Join(err, server.Shutdown(until.Add(n.StopWait())))
+	end()
+	return errors.Join(err, support.Wait())
 }
 
 // allServed reports whether every repository has a worker at this moment. What this one has claimed
@@ -183,39 +176,34 @@ func Run(ctx context.Context, n *node.Node) error {
 func (w *worker) allServed(directory *claim.Directory) bool {
 	for shard := range proto.Shards {
 		holder, held := directory.Holder(proto.ShardName(shard))
-		if !held || holder.Name == w.node.Worker && !w.shards.HoldsShard(shard) {
+		if !held || holder.Name == w.node.Worker && w.shards.of(shard) == nil {
 			return false
 		}
 	}
 	return true
 }
 
-// serverLimits is what git servers are asked at most.
-func serverLimits(s config.Git) (hunt.Limits, error) {
+func (w *worker) newHunter(directory *claim.Directory) (*hunt.Hunter, error) {
+	s := w.node.Settings
 	limits := hunt.Limits{AtOnce: s.HuntsAtOnce, Default: hunt.Limit{Concurrent: s.DomainConcurrent, Rate: s.DomainRateLimit}, Hosts: map[string]hunt.Limit{}}
 	overrides, err := s.ServerLimits()
 	for _, o := range overrides {
 		limits.Hosts[hunt.HostOf("https://"+o.Domain)] = hunt.Limit{Concurrent: o.Concurrent, Rate: o.Rate}
 	}
-	return limits, err
+	share := func() (place, workers int) {
+		names := slices.Sorted(maps.Keys(directory.Workers()))
+		place, _ = slices.BinarySearch(names, w.node.Worker)
+		return place, len(names)
+	}
+	return hunt.New(hunt.Options{Base: s.HuntBackoffBase, Max: s.HuntBackoffMax, Limits: limits, Share: share, Fetch: w.fetch, Look: w.lookAt, Log: w.log}), err
 }
 
 // work runs the parts of the worker until ctx ends and every push that was under way is released.
-func (w *worker) work(ctx context.Context, failed <-chan error, member *claim.Member, working *atomic.Bool) error {
+func (w *worker) work(ctx context.Context, member *claim.Member, reads *atomic.Bool) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		select {
-		case err := <-failed:
-			return err
-		case <-ctx.Done():
-			return nil
-		}
-	})
-	for _, run := range []func(context.Context) error{w.hearing.Run, w.hunter.Run, w.survey, w.answerOperators} {
+	for _, run := range []func(context.Context) error{w.hearing.Run, w.hunter.Run, w.survey, w.answerOperators, w.queue.run, w.chores.run} {
 		group.Go(func() error { return run(ctx) })
 	}
-	group.Go(func() error { return w.queue.run(ctx, reconcilers) })
-	group.Go(func() error { return w.chores.run(ctx, 1) })
 	group.Go(func() error {
 		if err := w.holdings.CatchUp(ctx); err != nil {
 			if ctx.Err() != nil {
@@ -229,8 +217,8 @@ func (w *worker) work(ctx context.Context, failed <-chan error, member *claim.Me
 			names = append(names, proto.ShardName(n))
 		}
 		wanted <- names
-		working.Store(true)
-		defer working.Store(false)
+		reads.Store(true)
+		defer reads.Store(false)
 		member.Work(ctx, wanted, w.hold)
 		return nil
 	})
@@ -244,7 +232,6 @@ func (w *worker) hold(ctx context.Context, name string) error {
 		return err
 	}
 	ours := func(identifier string) bool { return proto.ShardOf(identifier) == n }
-	w.opened.Store(n, time.Now())
 	waiting := slices.DeleteFunc(w.holdings.Identifiers(), func(identifier string) bool { return !ours(identifier) })
 	for _, identifier := range waiting {
 		w.hunter.Add(identifier, w.node.Settings.HuntSyncDelay) // before anything that is overdue can expire
@@ -276,12 +263,6 @@ func (w *worker) forget(which func(at repository.Place) bool) {
 			w.statuses.Delete(at)
 		}
 	}
-}
-
-func (w *worker) openedAt(identifier string) time.Time {
-	at, _ := w.opened.Load(proto.ShardOf(identifier))
-	opened, _ := at.(time.Time)
-	return opened
 }
 
 func (w *worker) later(at repository.Place, when time.Time) { w.queue.add(at, when, alone) }

@@ -223,7 +223,7 @@ func (a authority) take(ctx context.Context, at repository.Place, push githttp.P
 			used = append(used, e.Event)
 		}
 	}
-	if _, err := release.Ask(ctx, a.sender, release.Asks(proto.ActionExtend, used...)); err != nil {
+	if _, err := release.Ask(ctx, a.sender, proto.ActionExtend, "", used...); err != nil {
 		return fmt.Errorf("keep what the push uses from expiring: %w", err)
 	}
 	stored := push.PackBytes

@@ -14,12 +14,13 @@ import (
 // time, with the repositories that must be looked at. What is added while an identifier is worked
 // on comes again afterwards.
 type queue struct {
-	work  func(context.Context, task)
-	due   chan *item
-	idle  chan repository.Place // to be looked at when nothing else is due
-	ended chan struct{}         // closed when nothing is worked on any more
-	mu    sync.Mutex
-	items map[string]*item
+	atOnce int // identifiers
+	work   func(context.Context, task)
+	due    chan *item
+	idle   chan repository.Place // to be looked at when nothing else is due
+	ended  chan struct{}         // closed when nothing is worked on any more
+	mu     sync.Mutex
+	items  map[string]*item
 }
 
 // item is what must be done for one identifier.
@@ -54,8 +55,8 @@ type task struct {
 	pulls      []string // ids of pull requests that came: their repositories must be looked at
 }
 
-func newQueue(work func(context.Context, task)) *queue {
-	return &queue{work: work, due: make(chan *item), idle: make(chan repository.Place), ended: make(chan struct{}), items: map[string]*item{}}
+func newQueue(atOnce int, work func(context.Context, task)) *queue {
+	return &queue{atOnce: atOnce, work: work, due: make(chan *item), idle: make(chan repository.Place), ended: make(chan struct{}), items: map[string]*item{}}
 }
 
 // itself stands for an identifier, without any of its repositories.
@@ -65,11 +66,11 @@ func placeOf(owner, identifier string) repository.Place {
 	return repository.Place{RepoRef: nostr.RepoRef{PubKey: owner, Identifier: identifier}}
 }
 
-// run works on what is due until ctx ends, on so many identifiers at once.
-func (q *queue) run(ctx context.Context, atOnce int) error {
+// run works on what is due until ctx ends.
+func (q *queue) run(ctx context.Context) error {
 	defer close(q.ended)
 	var workers sync.WaitGroup
-	for range atOnce {
+	for range q.atOnce {
 		workers.Go(func() {
 			for ctx.Err() == nil {
 				select {

@@ -19,7 +19,7 @@ func TestQueue(t *testing.T) {
 		var q *queue
 		began := time.Now()
 		var got []string
-		q = newQueue(func(_ context.Context, work task) {
+		q = newQueue(3, func(_ context.Context, work task) {
 			var places []string
 			for place, reach := range work.places {
 				places = append(places, fmt.Sprint(place.PubKey, reach))
@@ -42,7 +42,7 @@ func TestQueue(t *testing.T) {
 		q.drop(func(identifier string) bool { return identifier == "z" })
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- q.run(ctx, 3) }()
+		go func() { ended <- q.run(ctx) }()
 		time.Sleep(500 * time.Millisecond)
 		q.add(placeOf("a", "x"), time.Now(), group) // while it is worked on
 		q.idle <- placeOf("d", "w")

@@ -90,14 +90,7 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 	if hunted {
 		w.seek(ctx, v, func(owner string) bool { return attempt || slices.Contains(scope, placeOf(owner, t.identifier)) }, attempt)
 	}
-	next, err := w.expire(ctx, t.identifier)
-	if attempt, _ := w.hunter.State(t.identifier); !attempt.IsZero() && (next.IsZero() || attempt.Before(next)) {
-		next = attempt
-	}
-	if !next.IsZero() {
-		w.queue.add(itself(t.identifier), next, alone)
-	}
-	return errors.Join(failed, err)
+	return errors.Join(failed, w.expire(ctx, t.identifier))
 }
 
 // enter locks the repositories that a task is about and reads what is known then. Those that a push
@@ -247,44 +240,40 @@ func (w *worker) touch(place repository.Place, reach reach) {
 }
 
 // expire asks ingest to end the time of held events of an identifier that are overdue: a waiting
-// announcement falls silent, the others go. It returns when the next one will be; zero: never.
-func (w *worker) expire(ctx context.Context, identifier string) (next time.Time, err error) {
-	now := time.Now()
-	opened := w.openedAt(identifier)
-	_, exhausted := w.hunter.State(identifier)
-	soonest := func(at time.Time) {
-		if next.IsZero() || at.Before(next) {
-			next = at
-		}
+// announcement falls silent, the others go. What was overdue when the worker took the shard, because
+// no worker ran, is hunted once before.
+func (w *worker) expire(ctx context.Context, identifier string) error {
+	now, opened := time.Now(), w.shards.Opened(identifier)
+	_, hunted := w.hunter.State(identifier)
+	isSpared := func(e *held.Entry) bool {
+		return !hunted && e.Phase == proto.PhaseWaiting && !e.ExpiresAt.After(opened) && now.Sub(opened) <= lastChance
 	}
 	var over []*held.Entry
+	var events []*nostr.Event
 	for _, e := range w.holdings.OfIdentifier(identifier) {
 		switch {
 		case now.Before(e.ExpiresAt):
-			soonest(e.ExpiresAt)
-		case !mayExpire(e, opened, now, exhausted) || len(over) == expireAtOnce:
-			soonest(now.Add(w.node.Settings.HuntInterval))
+			w.queue.add(itself(identifier), e.ExpiresAt, alone)
+		case isSpared(e) || len(over) == expireAtOnce:
+			w.queue.add(itself(identifier), now.Add(w.node.Settings.HuntInterval), alone)
 		default:
-			over = append(over, e)
+			over, events = append(over, e), append(events, e.Event)
 		}
 	}
 	if len(over) == 0 {
-		return next, nil
+		return nil
 	}
-	var events []*nostr.Event
-	for _, e := range over {
-		events = append(events, e.Event)
+	_, err := release.Ask(ctx, w.sender, proto.ActionExpire, "", events...)
+	if err == nil {
+		err = w.holdings.CatchUp(ctx)
 	}
-	if _, err := release.Ask(ctx, w.sender, release.Asks(proto.ActionExpire, events...)); err != nil {
-		return next, err
-	}
-	if err := w.holdings.CatchUp(ctx); err != nil {
-		return next, err
+	if err != nil {
+		return err
 	}
 	for _, e := range over {
 		if now := w.holdings.ByKey(e.Key); now != nil && now.Phase == e.Phase {
 			// Its clock was restarted meanwhile, or ingest's is behind.
-			soonest(time.Now().Add(w.node.Settings.HuntBackoffBase))
+			w.queue.add(itself(identifier), time.Now().Add(w.node.Settings.HuntBackoffBase), alone)
 			continue
 		}
 		if e.Phase == proto.PhaseWaiting { // the end of the silence is no news
@@ -292,17 +281,11 @@ func (w *worker) expire(ctx context.Context, identifier string) (next time.Time,
 		}
 		w.log.Info("expired", "identifier", e.Identifier, "kind", e.Event.Kind, "event", e.Event.ID, "phase", e.Phase)
 	}
-	return next, nil
+	return nil
 }
 
 // expired tells that an event has left purgatory unserved.
 func (w *worker) expired(identifier string, ev *nostr.Event, reason string) {
 	w.metrics.expired.WithLabelValues(strconv.Itoa(ev.Kind)).Inc()
 	w.tell(identifier, proto.GitExpired, proto.GitNotice{Event: ev.ID, Kind: ev.Kind, Reason: reason})
-}
-
-// mayExpire reports whether an entry whose time is over may end. What was overdue when the worker
-// took the shard, because no worker ran, is hunted once before.
-func mayExpire(e *held.Entry, opened, now time.Time, hunted bool) bool {
-	return hunted || e.Phase != proto.PhaseWaiting || e.ExpiresAt.After(opened) || now.Sub(opened) > lastChance
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"tendril.dev/lib/limit"
 	"tendril.dev/proto"
@@ -21,10 +22,10 @@ type shards struct {
 }
 
 type shard struct {
-	closing bool // it takes no more writers
+	opened  time.Time
 	writers sync.WaitGroup
 	lease   context.Context // ends when the claim on the shard does
-	tenure  context.Context // ends when the shard is to be let go
+	tenure  context.Context // ends when the shard is to be let go: it takes no more writers
 	end     context.CancelFunc
 }
 
@@ -34,7 +35,7 @@ func newShards() *shards { return &shards{held: map[int]*shard{}, locks: map[rep
 func (h *shards) Open(n int, lease context.Context) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := &shard{lease: lease}
+	s := &shard{opened: time.Now(), lease: lease}
 	s.tenure, s.end = context.WithCancel(lease)
 	h.held[n] = s
 }
@@ -43,19 +44,13 @@ func (h *shards) Open(n int, lease context.Context) {
 // is held until then: readers do not wait for them.
 func (h *shards) Close(n int) {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	s := h.held[n]
-	if s != nil {
-		s.closing = true
-		s.end()
-	}
+	s.end()
 	h.mu.Unlock()
-	if s == nil {
-		return
-	}
 	s.writers.Wait()
 	h.mu.Lock()
 	delete(h.held, n)
-	h.mu.Unlock()
 }
 
 // During returns a context for work on an identifier that is given up when the shard is to be let
@@ -79,7 +74,7 @@ func (h *shards) During(ctx context.Context, identifier string) (during context.
 // enter counts a writer in the shard of an identifier. The caller holds h.mu.
 func (h *shards) enter(identifier string) (*shard, error) {
 	s := h.held[proto.ShardOf(identifier)]
-	if s == nil || s.closing {
+	if s == nil || s.tenure.Err() != nil {
 		return nil, githttp.ErrElsewhere
 	}
 	s.writers.Add(1)
@@ -174,9 +169,7 @@ func (h *shards) acquire(at repository.Place, take func(*lock) (release func(), 
 // Lease returns the context of what is written of an identifier. It ends with the lease of the
 // shard: another worker may write from then on. Of a shard that is not held it has ended.
 func (h *shards) Lease(identifier string) context.Context {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if s := h.held[proto.ShardOf(identifier)]; s != nil {
+	if s := h.of(proto.ShardOf(identifier)); s != nil {
 		return s.lease
 	}
 	ended, end := context.WithCancel(context.Background())
@@ -184,14 +177,22 @@ func (h *shards) Lease(identifier string) context.Context {
 	return ended
 }
 
-// Holds reports whether the identifier's shard is held, be it for reading only.
-func (h *shards) Holds(identifier string) bool { return h.HoldsShard(proto.ShardOf(identifier)) }
+// Opened is since when the identifier's shard is held.
+func (h *shards) Opened(identifier string) time.Time {
+	if s := h.of(proto.ShardOf(identifier)); s != nil {
+		return s.opened
+	}
+	return time.Time{}
+}
 
-// HoldsShard reports whether a shard is held.
-func (h *shards) HoldsShard(n int) bool {
+// Holds reports whether the identifier's shard is held, be it for reading only.
+func (h *shards) Holds(identifier string) bool { return h.of(proto.ShardOf(identifier)) != nil }
+
+// of is a shard that is held, or nil.
+func (h *shards) of(n int) *shard {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.held[n] != nil
+	return h.held[n]
 }
 
 // Count is how many shards are held.

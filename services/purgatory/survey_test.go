@@ -18,7 +18,7 @@ func TestQuietRepositoriesAreLookedAt(t *testing.T) {
 	store := gittest.Store(t)
 	repo := gittest.Repo(t, store, "quiet")
 	synctest.Test(t, func(t *testing.T) {
-		w := &worker{log: slog.New(slog.DiscardHandler), store: store, shards: newShards(), arrivals: make(chan int, 1), queue: newQueue(nil), chores: newQueue(nil)}
+		w := &worker{log: slog.New(slog.DiscardHandler), store: store, shards: newShards(), arrivals: make(chan int, 1), queue: newQueue(1, nil), chores: newQueue(1, nil)}
 		w.shards.Open(proto.ShardOf("quiet"), t.Context())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)

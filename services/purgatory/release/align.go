@@ -47,8 +47,8 @@ func (p *pass) place(owner string) repository.Place {
 }
 
 // align makes references what the states and pull requests say, and gives the events that are ready
-// to be released, in the order of their release, and the states that have lost.
-func (p *pass) align(ctx context.Context, scope []repository.Place) (ready []*nostr.Event, lost []repostate.State) {
+// to be released, in the order of their release.
+func (p *pass) align(ctx context.Context, scope []repository.Place) (ready []*nostr.Event) {
 	p.applied, p.offered, p.named, p.owners, p.failed = map[string]repostate.State{}, map[string]bool{}, 0, nil, nil
 	for _, at := range scope {
 		if at.PRs {
@@ -67,7 +67,7 @@ func (p *pass) align(ctx context.Context, scope []repository.Place) (ready []*no
 	}
 	ready = p.announcements(ctx)
 	ready = append(ready, p.states(ready)...)
-	return append(ready, prs...), p.v.Superseded(p.applied)
+	return append(ready, prs...)
 }
 
 // open makes an owner's repository if it is not there, and removes what killed pushes left.

@@ -97,7 +97,11 @@ func (r *Releaser) Release(ctx context.Context, v repostate.View, scope []reposi
 	p := &pass{Releaser: r, v: v, out: &out, repos: map[string]*repository.Repo{}, has: map[string]map[string]bool{}, trial: map[string]bool{}}
 	for range rounds {
 		out.Owed = false
-		ready, lost := p.align(ctx, scope)
+		ready := p.align(ctx, scope)
+		var lost []*nostr.Event
+		for _, state := range p.v.Superseded(p.applied) {
+			lost = append(lost, state.Event)
+		}
 		refused, err := r.commit(ctx, ready, lost, &out)
 		if err != nil || len(refused) == 0 {
 			return out, errors.Join(append(p.failed, err)...)
@@ -110,24 +114,11 @@ func (r *Releaser) Release(ctx context.Context, v repostate.View, scope []reposi
 
 // commit asks ingest to accept what is ready and to drop what has lost, waits for its verdicts, and
 // gives the ids that were refused.
-func (r *Releaser) commit(ctx context.Context, ready []*nostr.Event, lost []repostate.State, out *Result) (refused []string, err error) {
-	asks := Asks(proto.ActionRelease, ready...)
-	for _, s := range lost {
-		ask := Asks(proto.ActionExpire, s.Event)[0]
-		ask.Reason = Superseded
-		asks = append(asks, ask)
-	}
-	verdicts, err := Ask(ctx, r.Offerer, asks)
-	if err != nil {
-		return nil, fmt.Errorf("release: %w", err)
-	}
+func (r *Releaser) commit(ctx context.Context, ready, lost []*nostr.Event, out *Result) (refused []string, err error) {
+	verdicts, err := Ask(ctx, r.Offerer, proto.ActionRelease, "", ready...)
 	for i, v := range verdicts {
-		ev := asks[i].Event
+		ev := ready[i]
 		out.Seq = max(out.Seq, v.Seq)
-		if i >= len(ready) {
-			out.Expired = append(out.Expired, ev)
-			continue
-		}
 		served, err := r.served(ctx, ev, v)
 		if err != nil {
 			return nil, fmt.Errorf("release: %w", err)
@@ -138,6 +129,14 @@ func (r *Releaser) commit(ctx context.Context, ready []*nostr.Event, lost []repo
 		}
 		r.Log.Warn("ingest refused a release", "event", ev.ID, "kind", ev.Kind, "outcome", v.Outcome, "reason", v.Message)
 		refused = append(refused, ev.ID)
+	}
+	if err == nil && len(refused) == 0 {
+		if _, err = Ask(ctx, r.Offerer, proto.ActionExpire, Superseded, lost...); err == nil {
+			out.Expired = lost
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("release: %w", err)
 	}
 	return refused, nil
 }
@@ -156,36 +155,27 @@ func (r *Releaser) served(ctx context.Context, ev *nostr.Event, v proto.Verdict)
 	return have != nil, err
 }
 
-// Asks are questions to ingest about events.
-func Asks(action proto.Action, events ...*nostr.Event) (asks []candidates.Candidate) {
-	for _, ev := range events {
-		asks = append(asks, candidates.Candidate{Event: ev, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: action})
-	}
-	return asks
-}
-
-// Ask offers candidates and waits for the verdicts on all of them, in their order.
-func Ask(ctx context.Context, to Offerer, asks []candidates.Candidate) ([]proto.Verdict, error) {
-	type answer struct {
-		i   int
-		v   proto.Verdict
-		err error
-	}
-	answers := make(chan answer, len(asks))
-	for i, c := range asks {
-		c.Done = func(v proto.Verdict, err error) { answers <- answer{i, v, err} }
+// Ask asks ingest for an action on events, and waits for the verdicts on all of them, in their
+// order.
+func Ask(ctx context.Context, to Offerer, action proto.Action, reason string, events ...*nostr.Event) ([]proto.Verdict, error) {
+	verdicts := make([]proto.Verdict, len(events))
+	answers := make(chan error, len(events))
+	for i, ev := range events {
+		c := candidates.Candidate{Event: ev, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: action, Reason: reason}
+		c.Done = func(v proto.Verdict, err error) {
+			verdicts[i] = v
+			answers <- err
+		}
 		if err := to.Offer(ctx, c); err != nil {
-			return nil, fmt.Errorf("offer %s: %w", c.Event.ID, err)
+			return nil, fmt.Errorf("offer %s: %w", ev.ID, err)
 		}
 	}
-	verdicts := make([]proto.Verdict, len(asks))
-	for range asks {
+	for range events {
 		select {
-		case a := <-answers:
-			if a.err != nil {
-				return nil, fmt.Errorf("event %s: %w", asks[a.i].Event.ID, a.err)
+		case err := <-answers:
+			if err != nil {
+				return nil, err
 			}
-			verdicts[a.i] = a.v
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
