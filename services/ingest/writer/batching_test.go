@@ -63,17 +63,16 @@ func (p *paced) Decide(k policy.Knowledge, c *policy.Candidate) policy.Decision 
 // decideAll decides the candidates in order, in batches of sizes that next gives.
 func decideAll(t *testing.T, bounds policy.Bounds, candidates []message, next func() int) outcome {
 	t.Helper()
-	b := openBus(t, t.TempDir())
-	rules, err := policy.New(testSettings(), testBans(), bounds, time.Now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := standby(t, b, "batching", 1, func(w *Writer) { w.policy = &paced{rules, w, next} })
-	w := r.begin(t)
+	b := openBus(t)
+	rules, err := policy.New(testSettings(), noBans(t), bounds, time.Now)
+	must(t, err)
+	r := standby(t, b, "batching", func(w *Writer) { w.policy = &paced{rules, w, next} })
+	w := &term{Writer: r.Writer, lanes: newLanes()}
+	must(t, w.begin(r.ctx))
 	w.lanes.fetched[laneUser] = make(chan *pack, len(candidates)+1)
 	begun := r.Index.Seq()
-	s := newSender(t, b, "batching")
-	last := message{subject: proto.LaneUser.Subject(), data: encode(t, newPerson(99).grasps(1))}
+	s := newSender(t, b)
+	last := message{subject: proto.LaneUser.Subject(), data: encode(t, manyGrasps(99, 1)[0])}
 	for i, m := range append(slices.Clone(candidates), last) {
 		header := nats.Header{proto.HeaderReply: {s.sub.Subject}}
 		maps.Copy(header, m.header)

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"tendril.dev/lib/bus"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -19,28 +18,32 @@ func budgets(w *Writer) {
 	w.bootstrap = []nostr.RelayURL{"wss://bootstrap.example"}
 }
 
-// stored is how many bytes of events the log has.
-func stored(t *testing.T, b *bus.Bus) (bytes int) {
-	t.Helper()
-	for _, m := range readStream(t, b, proto.StreamEvents) {
-		bytes += len(m.Data)
-	}
-	return bytes
-}
-
-// served makes a repository of an owner served.
-func (s *sender) serve(owner person, identifier string) {
-	s.t.Helper()
-	a := owner.announcement(identifier, 100)
-	s.ask(proto.LaneUser, a)
-	if v := s.release(a); v.Outcome != proto.Accepted {
-		s.t.Fatalf("%+v", v)
-	}
-}
-
 // large is an event of a fresh key about a repository.
 func large(owner person, n int) *nostr.Event {
-	return newPerson(10_000+n).event(1617, int64(1000+n), strings.Repeat("x", 100<<10), nostr.Tag{"a", "30617:" + string(owner) + ":tree"})
+	return newPerson(10_000+n).event(1617, int64(1000+n), strings.Repeat("x", 100<<10), owner.repo("tree"))
+}
+
+// flood sends large events and returns the verdicts on those that are refused. What is stored is
+// within the budget.
+func (s *sender) flood(lane proto.Lane, owner person, count int, headers ...string) (refused []proto.Verdict) {
+	s.t.Helper()
+	n := len(s.verdicts)
+	for i := range count {
+		s.raw(lane, encode(s.t, large(owner, i)), headers...)
+	}
+	for _, v := range s.wait(n + count)[n:] {
+		if v.Outcome == proto.Rejected {
+			refused = append(refused, v)
+		}
+	}
+	bytes := 0
+	for _, m := range readStream(s.t, s.b, proto.StreamEvents) {
+		bytes += len(m.Data)
+	}
+	if bytes > 4<<20+64<<10 || count-len(refused) < 30 || len(refused) < 10 {
+		s.t.Errorf("%d of %d events are refused, the log has %d bytes", len(refused), count, bytes)
+	}
+	return refused
 }
 
 // TestOneAddressCannotFillTheLog: 240 large events with fresh keys come from one address. A part of
@@ -48,39 +51,21 @@ func large(owner person, n int) *nostr.Event {
 // address, publish meanwhile. The counts survive a restart of the writer.
 func TestOneAddressCannotFillTheLog(t *testing.T) {
 	t.Parallel()
-	b := openBus(t, t.TempDir())
-	first := start(t, b, "first", budgets)
-	s, owner := newSender(t, b, "fill"), newPerson(1)
-	s.serve(owner, "tree")
-	const flood = 240
-	n := len(s.verdicts)
-	for i := range flood {
-		s.send(proto.LaneUser, large(owner, i), proto.HeaderClient, "192.0.2.1")
-	}
-	accepted := 0
+	b := openBus(t)
+	first, s, owner := start(t, b, "first", budgets), newSender(t, b), newPerson(1)
+	s.serve(owner.announcement("tree", 100))
 	midnight := time.Now().UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)
-	for _, v := range s.wait(n + flood)[n:] {
-		if v.Outcome == proto.Accepted {
-			accepted++
-		} else if !strings.HasPrefix(v.Message, "rate-limited: this address") || !strings.Contains(v.Message, midnight.Format(time.RFC3339)) || v.RetryAt != midnight.Unix() {
+	for _, v := range s.flood(proto.LaneUser, owner, 240, proto.HeaderClient, "192.0.2.1") {
+		if !strings.HasPrefix(v.Message, "rate-limited: this address") || !strings.Contains(v.Message, midnight.Format(time.RFC3339)) || v.RetryAt != midnight.Unix() {
 			t.Fatalf("%+v", v)
 		}
 	}
-	if bytes := stored(t, b); bytes > 4<<20+64<<10 || accepted < 30 {
-		t.Errorf("%d events are accepted, the log has %d bytes", accepted, bytes)
-	}
-	if v := s.ask(proto.LaneUser, large(owner, flood), proto.HeaderClient, "192.0.2.2"); v.Outcome != proto.Accepted {
-		t.Errorf("from another address: %+v", v)
-	}
-	if v := s.ask(proto.LaneUser, owner.state("tree", 500), proto.HeaderClient, "192.0.2.1"); v.Outcome != proto.HeldBack {
-		t.Errorf("the owner's state: %+v", v)
-	}
-	if err := first.Usage.Save(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	s.ask(proto.Accepted, proto.LaneUser, large(owner, 240), proto.HeaderClient, "192.0.2.2")
+	s.ask(proto.HeldBack, proto.LaneUser, owner.state("tree", 500), proto.HeaderClient, "192.0.2.1")
+	must(t, first.Usage.Save(t.Context()))
 	first.stop()
 	start(t, b, "second", budgets)
-	if v := s.ask(proto.LaneUser, large(owner, flood+1), proto.HeaderClient, "192.0.2.1"); v.Outcome != proto.Rejected || v.RetryAt == 0 {
+	if v := s.ask(proto.Rejected, proto.LaneUser, large(owner, 241), proto.HeaderClient, "192.0.2.1"); v.RetryAt == 0 {
 		t.Errorf("after a restart: %+v", v)
 	}
 }
@@ -90,41 +75,20 @@ func TestOneAddressCannotFillTheLog(t *testing.T) {
 // relay has ten times as much.
 func TestOneRelayCannotFillTheLog(t *testing.T) {
 	t.Parallel()
-	b := openBus(t, t.TempDir())
-	r := start(t, b, "writer", budgets)
-	s, owner := newSender(t, b, "fill"), newPerson(1)
-	s.serve(owner, "tree")
-	var last *nostr.Event
-	const flood = 60
-	n := len(s.verdicts)
-	for i := range flood {
-		last = large(owner, i)
-		s.send(proto.LaneSyncHistoric, last, proto.HeaderRelay, "wss://hostile.example")
-	}
-	refused := 0
-	for _, v := range s.wait(n + flood)[n:] {
-		if v.Outcome == proto.Rejected {
-			refused++
-			if v.RetryAt == 0 || !v.Retry {
-				t.Fatalf("%+v", v)
-			}
+	b := openBus(t)
+	r, s, owner := start(t, b, "writer", budgets), newSender(t, b), newPerson(1)
+	s.serve(owner.announcement("tree", 100))
+	for _, v := range s.flood(proto.LaneSyncHistoric, owner, 60, proto.HeaderRelay, "wss://hostile.example") {
+		if v.RetryAt == 0 || !v.Retry {
+			t.Fatalf("%+v", v)
 		}
 	}
-	if refused < 10 || stored(t, b) > 4<<20+64<<10 || r.Rejected.Len() != 0 {
-		t.Errorf("%d are refused, the log has %d bytes, %d are remembered", refused, stored(t, b), r.Rejected.Len())
+	if n := r.Rejected.Len(); n != 0 {
+		t.Errorf("%d are remembered", n)
 	}
-	for i := range flood {
-		relay := "wss://bootstrap.example"
-		if i == 0 {
-			relay = "wss://other.example"
-		}
-		ev := last
-		if i > 0 {
-			ev = large(owner, flood+i)
-		}
-		if v := s.ask(proto.LaneSyncHistoric, ev, proto.HeaderRelay, relay); v.Outcome != proto.Accepted {
-			t.Fatalf("%d, from %s: %+v", i, relay, v)
-		}
+	s.ask(proto.Accepted, proto.LaneSyncHistoric, large(owner, 59), proto.HeaderRelay, "wss://other.example")
+	for i := range 60 {
+		s.ask(proto.Accepted, proto.LaneSyncHistoric, large(owner, 60+i), proto.HeaderRelay, "wss://bootstrap.example")
 	}
 }
 
@@ -132,37 +96,27 @@ func TestOneRelayCannotFillTheLog(t *testing.T) {
 // is room again.
 func TestAboveAHighWaterMark(t *testing.T) {
 	t.Parallel()
-	b := openBus(t, t.TempDir())
-	var full atomic.Bool
+	b := openBus(t)
+	var full atomic.Pointer[string]
 	r := start(t, b, "writer", func(w *Writer) {
-		var err error
-		w.Marks, err = limit.NewMarks("test", w.Log, w.Metrics, func(context.Context) (string, error) {
-			if full.Load() {
-				return "the log is too large", nil
-			}
-			return "", nil
-		})
-		if err != nil {
+		marks, err := limit.NewMarks("test", quiet, w.Metrics, func(context.Context) (string, error) { return *full.Load(), nil })
+		if w.Marks = marks; err != nil {
 			t.Error(err)
 		}
 	})
-	s, owner := newSender(t, b, "full"), newPerson(1)
-	s.serve(owner, "tree")
-	full.Store(true)
-	r.Marks.Look(t.Context())
+	look := func(why string) {
+		full.Store(&why)
+		r.Marks.Look(t.Context())
+	}
+	s, owner := newSender(t, b), newPerson(1)
 	issue := newPerson(2).issue(owner, "tree", 1)
-	if v := s.ask(proto.LaneUser, issue); v.Outcome != proto.Rejected || v.Message != "error: this service is full" {
+	s.serve(owner.announcement("tree", 100))
+	look("the log is too large")
+	if v := s.ask(proto.Rejected, proto.LaneUser, issue); v.Message != "error: this service is full" {
 		t.Errorf("a stranger: %+v", v)
 	}
-	if v := s.ask(proto.LaneUser, owner.state("tree", 300)); v.Outcome != proto.HeldBack {
-		t.Errorf("the owner's state: %+v", v)
-	}
-	if v := s.ask(proto.LaneUser, owner.issue(owner, "tree", 2)); v.Outcome != proto.Accepted {
-		t.Errorf("the owner's issue: %+v", v)
-	}
-	full.Store(false)
-	r.Marks.Look(t.Context())
-	if v := s.ask(proto.LaneUser, issue); v.Outcome != proto.Accepted {
-		t.Errorf("a stranger, later: %+v", v)
-	}
+	s.ask(proto.HeldBack, proto.LaneUser, owner.state("tree", 300))
+	s.ask(proto.Accepted, proto.LaneUser, owner.issue(owner, "tree", 2))
+	look("")
+	s.ask(proto.Accepted, proto.LaneUser, issue)
 }

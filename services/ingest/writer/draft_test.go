@@ -2,12 +2,9 @@ package writer
 
 import (
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
@@ -24,29 +21,16 @@ func made(kind int, at nostr.Timestamp, tags ...nostr.Tag) *nostr.Event {
 	return ev
 }
 
-// indexOf is an index of events on a clock.
-func indexOf(t *testing.T, now *nostr.Timestamp, events ...*nostr.Event) *eventdb.DB {
+// draftOver is a draft at the beginning of a batch, over an index of events and on a clock.
+func draftOver(t testing.TB, now *nostr.Timestamp, events ...*nostr.Event) *draft {
 	t.Helper()
 	index, err := eventdb.Open("", eventdb.Options{Now: func() nostr.Timestamp { return *now }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { index.Close() })
-	for _, ev := range events {
-		if err := index.Apply([]eventdb.Record{{Seq: index.Seq() + 1, Event: ev}}); err != nil {
-			t.Fatal(err)
-		}
+	for i, ev := range events {
+		must(t, index.Apply([]eventdb.Record{{Seq: uint64(i + 1), Event: ev}}))
 	}
-	return index
-}
-
-func noneHeld() *held.Set { return held.NewSet(nil, slog.New(slog.DiscardHandler), nil) }
-
-// draftOver is a draft over an index, at the beginning of a batch.
-func draftOver(t testing.TB, index *eventdb.DB, set *held.Set) *draft {
-	t.Helper()
-	w := &Writer{Node: &node.Node{Index: index}, Held: set, Rejected: known.NewRejected(nil, slog.New(slog.DiscardHandler), time.Hour, "")}
-	w.Settings.Domain = "grasp.test"
+	w := &Writer{Node: &node.Node{Index: index, Settings: testSettings()}, Held: held.NewSet(nil, quiet, nil), Rejected: known.NewRejected(nil, quiet, time.Hour, "")}
 	d := newDraft(w)
 	t.Cleanup(func() { d.view.Close() })
 	d.begin(t.Context())
@@ -84,9 +68,9 @@ func TestHolderIsTheIndexs(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/batch from %d at %d", name, from, clock), func(t *testing.T) {
 					t.Parallel()
 					now := nostr.Timestamp(early)
-					index := indexOf(t, &now, tc.events[:from]...)
+					d := draftOver(t, &now, tc.events[:from]...)
 					now = clock
-					d := draftOver(t, index, noneHeld())
+					d.begin(t.Context())
 					for _, ev := range tc.events[from:] {
 						d.Accept(ev)
 					}
@@ -137,15 +121,7 @@ func TestVouched(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			now := nostr.Timestamp(10)
-			index := indexOf(t, &now)
-			var recs []eventdb.Record
-			for i, ev := range tc.stored {
-				recs = append(recs, eventdb.Record{Seq: uint64(i + 1), Event: ev})
-			}
-			if err := index.Apply(recs); err != nil {
-				t.Fatal(err)
-			}
-			d := draftOver(t, index, noneHeld())
+			d := draftOver(t, &now, tc.stored...)
 			for _, ev := range tc.batch {
 				d.Accept(ev)
 			}
@@ -161,49 +137,24 @@ func TestVouched(t *testing.T) {
 // away.
 func TestWhoListsUsNamesFirst(t *testing.T) {
 	t.Parallel()
-	maintainer := fmt.Sprintf("%064x", 99)
-	naming := func(author int, at nostr.Timestamp, listing bool) *nostr.Event {
-		clone, relay := "https://elsewhere.test/x.git", "wss://elsewhere.test"
-		if listing {
-			clone, relay = "https://grasp.test/"+npubOf(t, fmt.Sprintf("%064x", author))+"/x.git", "wss://grasp.test"
-		}
-		return by(author, 30617, at, nostr.Tag{"d", "x"}, nostr.Tag{"clone", clone}, nostr.Tag{"relays", relay},
-			nostr.Tag{"maintainers", maintainer})
-	}
+	alice, bob, carol, dave, maintainer := newPerson(1), newPerson(2), newPerson(3), newPerson(4), newPerson(99)
 	now := nostr.Timestamp(10)
-	index := indexOf(t, &now, naming(1, 1000, true))
-	d := draftOver(t, index, noneHeld())
+	d := draftOver(t, &now, alice.announcement("x", 1000, maintainer))
 	for _, step := range []struct {
 		accept *nostr.Event
-		first  int // author
+		first  person
 		all    int
 	}{
-		{naming(2, 2000, false), 1, 2},
-		{naming(3, 3000, false), 1, 3},
-		{naming(1, 4000, false), 2, 3}, // moves away
-		{naming(4, 5000, true), 4, 4},
-		{by(4, 5, 6000, nostr.Tag{"a", "30617:" + fmt.Sprintf("%064x", 4) + ":x"}), 2, 3},
+		{bob.elsewhere("x", 2000, maintainer), alice, 2},
+		{carol.elsewhere("x", 3000, maintainer), alice, 3},
+		{alice.elsewhere("x", 4000, maintainer), bob, 3}, // moves away
+		{dave.announcement("x", 5000, maintainer), dave, 4},
+		{dave.event(5, 6000, "", dave.repo("x")), bob, 3},
 	} {
 		d.Accept(step.accept)
-		list, err := d.Announced("x").Naming("x", maintainer), d.failure()
-		if err != nil || len(list) != step.all || list[0].Event.PubKey != fmt.Sprintf("%064x", step.first) {
-			t.Fatalf("after %s: %d, first %.4v, %v; want %d, first %d", step.accept, len(list), list, err, step.all, step.first)
+		list, err := d.Announced("x").Naming("x", string(maintainer)), d.failure()
+		if err != nil || len(list) != step.all || list[0].Event.PubKey != string(step.first) {
+			t.Fatalf("after %s: %d, first %s, %v; want %d, first %s", step.accept, len(list), list[0].Event.PubKey, err, step.all, step.first)
 		}
 	}
-}
-
-func by(author int, kind int, at nostr.Timestamp, tags ...nostr.Tag) *nostr.Event {
-	ev := made(kind, at, tags...)
-	ev.PubKey = fmt.Sprintf("%064x", author)
-	ev.ID = ev.GetID()
-	return ev
-}
-
-func npubOf(tb testing.TB, pubkey string) string {
-	tb.Helper()
-	npub, err := nip19.EncodePublicKey(pubkey)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return npub
 }

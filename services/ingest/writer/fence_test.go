@@ -2,6 +2,7 @@ package writer
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,19 +17,16 @@ import (
 
 // The fencing test: a writer stands still between its decision and its commit, another takes over,
 // and the first goes on. Of what the first commits the log comes first, so that the fence of the
-// held events shows only where nothing is for the log.
+// held events shows only where nothing is for the log. The stale writer must not answer either: if
+// it acknowledged what it rejected, the candidate would be gone.
 func TestPausedWriterCannotCommit(t *testing.T) {
 	t.Parallel()
-	var accepted []*nostr.Event
-	for i := range 6 {
-		accepted = append(accepted, newPerson(100+i).grasps(i))
-	}
 	held, orphan := newPerson(1).announcement("tree", 100), newPerson(1).issue(newPerson(2), "tree", 1)
 	for name, c := range map[string]struct {
 		accepted []*nostr.Event
 		other    *nostr.Event
 	}{
-		"log and held events": {accepted, held}, "held events only": {nil, held}, "rejections only": {nil, orphan},
+		"log and held events": {manyGrasps(100, 6), held}, "held events only": {nil, held}, "rejections only": {nil, orphan},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -38,14 +36,13 @@ func TestPausedWriterCannotCommit(t *testing.T) {
 }
 
 // staleCommit has a writer decide candidates, of which some must be accepted and one is held or
-// rejected, and commit them after another did. The stale writer must not answer either: if it
-// acknowledged what it rejected, the candidate would be gone.
+// rejected, and commit them after another did.
 func staleCommit(t *testing.T, accepted []*nostr.Event, other *nostr.Event) {
-	b := openImpatientBus(t, t.TempDir())
+	b := openImpatientBus(t)
 	pause, paused := make(chan struct{}), make(chan struct{})
 	var once atomic.Bool
 	// It writes without a claim: as one that stood still under SIGSTOP until its claim was another's.
-	first := standby(t, b, "first", 500, func(w *Writer) {
+	first := standby(t, b, "first", func(w *Writer) {
 		w.beforeCommit = func() {
 			if once.CompareAndSwap(false, true) {
 				close(paused)
@@ -58,11 +55,11 @@ func staleCommit(t *testing.T, accepted []*nostr.Event, other *nostr.Event) {
 	goOn := sync.OnceFunc(func() { close(pause) })
 	t.Cleanup(goOn)
 	eventually(t, "the first replica writes", first.isWriting)
-	s := newSender(t, b, "fence")
-	s.sendAll(proto.LaneUser, append(slices.Clone(accepted), other))
+	s := newSender(t, b)
+	s.send(proto.LaneUser, append(slices.Clone(accepted), other)...)
 	<-paused
 
-	second := start(t, b, "second", nil)
+	second := start(t, b, "second")
 	eventually(t, "the standby takes over", second.isWriting)
 	// The candidates in the first one's hands come back when their time for an answer is over; the
 	// second decides them.
@@ -72,35 +69,116 @@ func staleCommit(t *testing.T, accepted []*nostr.Event, other *nostr.Event) {
 	}
 	// Two marks and each event once: a stream would hide a second copy of an event, its sequence
 	// does not.
-	heads := map[string]uint64{proto.StreamEvents: uint64(2 + len(accepted)), proto.KVStream(proto.BucketHeld): 2 + 1}
 	wantHeads := func(when string) {
 		t.Helper()
-		for stream, want := range heads {
-			if head, err := bus.LastSeq(t.Context(), b.JS, stream); err != nil || head != want {
+		for stream, want := range map[string]int{proto.StreamEvents: 2 + len(accepted), proto.KVStream(proto.BucketHeld): 2 + 1} {
+			if head, err := bus.LastSeq(t.Context(), b.JS, stream); err != nil || head != uint64(want) {
 				t.Errorf("%s the head of %s is %d, want %d (%v)", when, stream, head, want, err)
 			}
 		}
 	}
 	wantHeads("after the second writer's commit")
-
 	goOn()
 	if err := <-ended; !errors.Is(err, bus.ErrHeadMoved) || first.isWriting() {
 		t.Errorf("the stale term ended with %v", err)
 	}
 	wantHeads("after the stale commit")
-	if n := testutil.ToFloat64(first.metrics.fenced); n != 1 {
-		t.Errorf("the first writer was refused %v times, want once", n)
+	if a, b := testutil.ToFloat64(first.metrics.fenced), testutil.ToFloat64(second.metrics.fenced); a != 1 || b != 0 {
+		t.Errorf("the first writer was refused %v times, want once, and the second %v times", a, b)
 	}
-	if n := testutil.ToFloat64(second.metrics.fenced); n != 0 {
-		t.Errorf("the new writer was refused %v times", n)
-	}
-	if got := logIDs(t, b); !sameIDs(got, accepted) {
-		t.Errorf("the log has %d events, want exactly the %d that were to be accepted", len(got), len(accepted))
-	}
+	wantLog(t, b, accepted...)
 	if isHeld := second.Held.ByID(other.ID) != nil; isHeld != (other.Kind == 30617) || second.Held.Len() > 1 {
 		t.Errorf("%d held", second.Held.Len())
 	}
-	if len(s.wait(len(accepted)+1)) != len(accepted)+1 {
+	if n := len(s.wait(len(accepted) + 1)); n != len(accepted)+1 {
 		t.Error("the stale writer has answered too")
+	}
+}
+
+// A crash between the commit of the log and that of the held events: the entry that is left behind
+// goes with the next answer, or when the next writer begins.
+func TestCrashBetweenCommitsHeals(t *testing.T) {
+	t.Parallel()
+	for _, again := range []bool{true, false} {
+		t.Run(fmt.Sprintf("release comes again: %v", again), func(t *testing.T) {
+			t.Parallel()
+			b := openImpatientBus(t)
+			crashed, dead := make(chan struct{}), make(chan struct{})
+			var armed atomic.Bool
+			first := standby(t, b, "first", func(w *Writer) {
+				w.afterEvents = func() {
+					if armed.Load() {
+						close(crashed)
+						<-dead
+					}
+				}
+			})
+			first.running.Go(func() { _ = first.write(first.ctx) })
+			s, announcement := newSender(t, b), newPerson(1).announcement("tree", 100)
+			s.ask(proto.HeldBack, proto.LaneUser, announcement)
+			armed.Store(true)
+			s.act(proto.ActionRelease, announcement)
+			<-crashed
+			// The first replica never goes on: its commit of the held events is fenced off by the
+			// second one's mark.
+			for _, name := range []string{proto.StreamUser, proto.StreamRelease} {
+				stream, err := b.JS.Stream(t.Context(), name)
+				must(t, err)
+				if !again {
+					must(t, stream.Purge(t.Context()))
+				}
+			}
+			second := start(t, b, "second")
+			eventually(t, "the standby takes over", second.isWriting)
+			if again {
+				if v := s.wait(2)[1]; v.Outcome != proto.Duplicate {
+					t.Errorf("the release, decided again: %+v", v)
+				}
+			}
+			eventually(t, "the entry is dropped", func() bool { return second.Held.Len() == 0 })
+			wantLog(t, b, announcement)
+			armed.Store(false)
+			close(dead)
+			first.stop()
+		})
+	}
+}
+
+// TestAFencedBatchIsDecidedAgain: a commit that another writer's mark refuses, before the log's part
+// or between that and the held events', is decided again with all that it has healed, and answered
+// once.
+func TestAFencedBatchIsDecidedAgain(t *testing.T) {
+	t.Parallel()
+	for subject, want := range map[string]proto.Outcome{
+		proto.SubjectEventsMark:                              proto.Accepted,
+		proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey): proto.Duplicate, // the log has it before the failure
+	} {
+		t.Run(subject, func(t *testing.T) {
+			t.Parallel()
+			b := openBus(t)
+			var armed atomic.Bool
+			r := start(t, b, "one", func(w *Writer) {
+				other := func() {
+					if armed.CompareAndSwap(true, false) {
+						if _, err := b.JS.Publish(t.Context(), subject, []byte(`{"writer":"other"}`)); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+				if w.afterEvents = other; want == proto.Accepted {
+					w.beforeCommit = other
+				}
+			})
+			s, alice := newSender(t, b), newPerson(1)
+			announcement, issue := alice.announcement("x", 100), newPerson(2).issue(alice, "x", 1)
+			s.ask(proto.Rejected, proto.LaneSyncLive, issue)
+			s.ask(proto.HeldBack, proto.LaneUser, announcement)
+			armed.Store(true)
+			s.asks(want, proto.ActionRelease, announcement)
+			eventually(t, "both are in the log", func() bool { return len(logIDs(t, b)) == 2 && r.Held.Len() == 0 })
+			if n := testutil.ToFloat64(r.metrics.fenced); n != 1 || len(s.wait(3)) != 3 {
+				t.Errorf("%v commits were refused, %d verdicts", n, len(s.verdicts))
+			}
+		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -34,45 +35,42 @@ const (
 	long = time.Hour
 )
 
-func testSettings() config.Settings {
-	var s config.Settings
+var quiet = slog.New(slog.DiscardHandler)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func testSettings() (s config.Settings) {
 	s.Domain = domain
 	s.HoldDuration, s.SilentDuration = 30*time.Minute, 24*time.Hour
-	s.MaxFutureSeconds = 900
+	s.MaxFutureSeconds, s.BatchSize = 900, 500
 	s.RejectedHotSeconds, s.RejectedHotEvents, s.RejectedColdSeconds = 120, 20_000, 7*24*60*60
 	s.DatabaseBackend = "memory"
 	return s
 }
 
-// testBans are none.
-func testBans() *bans.Set {
-	none, err := bans.New(config.Policy{}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		panic(err)
-	}
+func noBans(t testing.TB) *bans.Set {
+	none, err := bans.New(config.Policy{}, quiet)
+	must(t, err)
 	return none
 }
 
 // openBus opens a bus that takes neither the claim nor a candidate from a writer that is slow.
-func openBus(t testing.TB, dir string) *bus.Bus {
-	t.Helper()
-	return openBusWith(t, dir, long, long)
-}
+func openBus(t testing.TB) *bus.Bus { return openBusWith(t, long, long) }
 
 // openImpatientBus opens a bus that gives to another what a silent writer has in its hands.
-func openImpatientBus(t testing.TB, dir string) *bus.Bus {
-	t.Helper()
-	return openBusWith(t, dir, 2*time.Second, 3*time.Second)
-}
+func openImpatientBus(t testing.TB) *bus.Bus { return openBusWith(t, 2*time.Second, 3*time.Second) }
 
-func openBusWith(t testing.TB, dir string, workerTTL, claimWait time.Duration) *bus.Bus {
+func openBusWith(t testing.TB, workerTTL, claimWait time.Duration) *bus.Bus {
 	t.Helper()
 	sizing := proto.DefaultSizing()
 	sizing.WorkerTTL, sizing.ClaimWait = workerTTL, claimWait
-	b, err := bus.Open(context.Background(), bus.Options{Dir: dir, Sizing: sizing, Name: t.Name()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b, err := bus.Open(context.Background(), bus.Options{Dir: t.TempDir(), Sizing: sizing, Name: t.Name()})
+	must(t, err)
 	t.Cleanup(b.Close)
 	return b
 }
@@ -85,15 +83,10 @@ type replica struct {
 	stop    func() // gracefully; idempotent
 }
 
-// start runs a replica. prepare may set its hooks before anything happens.
-func start(t testing.TB, b *bus.Bus, name string, prepare func(*Writer)) *replica {
+// start runs a replica. prepare may set it up before anything happens.
+func start(t testing.TB, b *bus.Bus, name string, prepare ...func(*Writer)) *replica {
 	t.Helper()
-	return startWith(t, b, name, 500, prepare)
-}
-
-func startWith(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*Writer)) *replica {
-	t.Helper()
-	r := standby(t, b, name, batch, prepare)
+	r := standby(t, b, name, prepare...)
 	r.running.Go(func() {
 		if err := r.Run(r.ctx); err != nil && r.ctx.Err() == nil {
 			t.Errorf("%s: %v", name, err)
@@ -103,33 +96,26 @@ func startWith(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*W
 }
 
 // standby is a replica whose projections follow the streams, and that does not ask for the claim.
-func standby(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*Writer)) *replica {
+func standby(t testing.TB, b *bus.Bus, name string, prepare ...func(*Writer)) *replica {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	index, err := eventdb.Open("", eventdb.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	log := slog.New(slog.DiscardHandler).With("replica", name)
-	n := &node.Node{Settings: testSettings(), Bus: b, Index: index, Bans: testBans(), Log: log, Metrics: prometheus.NewRegistry(), Worker: name}
-	n.Settings.BatchSize = batch
+	must(t, err)
+	n := &node.Node{Settings: testSettings(), Bus: b, Index: index, Bans: noBans(t), Log: quiet, Metrics: prometheus.NewRegistry(), Worker: name}
 	w, err := New(ctx, n, func(*nostr.Event, proto.Refusal) {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if prepare != nil {
-		prepare(w)
+	must(t, err)
+	for _, set := range prepare {
+		set(w)
 	}
 	r := &replica{Writer: w, ctx: ctx}
-	r.running.Go(func() {
-		if err := eventdb.Follow(ctx, b.JS, index, log); err != nil && ctx.Err() == nil {
-			t.Errorf("%s: follow the log: %v", name, err)
-		}
-	})
-	for _, stream := range []*bus.Follower{w.Held.Follower, w.Rejected.Follower} {
+	for what, follow := range map[string]func(context.Context) error{
+		"the log":    func(ctx context.Context) error { return eventdb.Follow(ctx, b.JS, index, quiet) },
+		"held":       w.Held.Run,
+		"rejections": w.Rejected.Run,
+	} {
 		r.running.Go(func() {
-			if err := stream.Run(ctx); err != nil {
-				t.Errorf("%s: follow: %v", name, err)
+			if err := follow(ctx); err != nil && ctx.Err() == nil {
+				t.Errorf("%s: follow %s: %v", name, what, err)
 			}
 		})
 	}
@@ -142,16 +128,6 @@ func standby(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*Wri
 	})
 	t.Cleanup(r.stop)
 	return r
-}
-
-// begin begins a term whose lanes fetch nothing.
-func (r *replica) begin(t testing.TB) *term {
-	t.Helper()
-	begun := &term{Writer: r.Writer, lanes: newLanes()}
-	if err := begun.begin(r.ctx); err != nil {
-		t.Fatal(err)
-	}
-	return begun
 }
 
 func (r *replica) isWriting() bool { return testutil.ToFloat64(r.metrics.writer) == 1 }
@@ -183,20 +159,9 @@ func newPerson(n int) person {
 	return person(public)
 }
 
-func (p person) npub() string {
-	npub, err := nip19.EncodePublicKey(string(p))
-	if err != nil {
-		panic(err)
-	}
-	return npub
-}
-
 func (p person) event(kind int, at int64, content string, tags ...nostr.Tag) *nostr.Event {
 	ev := &nostr.Event{
-		PubKey: string(p), Kind: kind, CreatedAt: nostr.Timestamp(at), Tags: tags, Content: content, Sig: strings.Repeat("0", 128),
-	}
-	if ev.Tags == nil {
-		ev.Tags = nostr.Tags{}
+		PubKey: string(p), Kind: kind, CreatedAt: nostr.Timestamp(at), Tags: append(nostr.Tags{}, tags...), Content: content, Sig: strings.Repeat("0", 128),
 	}
 	switch kind {
 	case 5, 30617, 30618, 1618, 1619: // ingest checks their signatures
@@ -211,11 +176,17 @@ func (p person) event(kind int, at int64, content string, tags ...nostr.Tag) *no
 }
 
 func (p person) announcement(identifier string, at int64, maintainers ...person) *nostr.Event {
-	tags := nostr.Tags{
-		{"d", identifier},
-		{"clone", "https://" + domain + "/" + p.npub() + "/" + identifier + ".git"},
-		{"relays", "wss://" + domain},
-	}
+	npub, _ := nip19.EncodePublicKey(string(p))
+	return p.announce(identifier, at, "https://"+domain+"/"+npub+"/"+identifier+".git", "wss://"+domain, maintainers)
+}
+
+// elsewhere is an announcement that does not list us.
+func (p person) elsewhere(identifier string, at int64, maintainers ...person) *nostr.Event {
+	return p.announce(identifier, at, "https://other.example.org/x.git", "wss://other.example.org", maintainers)
+}
+
+func (p person) announce(identifier string, at int64, clone, relay string, maintainers []person) *nostr.Event {
+	tags := nostr.Tags{{"d", identifier}, {"clone", clone}, {"relays", relay}}
 	for _, m := range maintainers {
 		tags = append(tags, nostr.Tag{"maintainers", string(m)})
 	}
@@ -226,88 +197,64 @@ func (p person) state(identifier string, at int64) *nostr.Event {
 	return p.event(30618, at, "", nostr.Tag{"d", identifier}, nostr.Tag{"refs/heads/main", strings.Repeat("a", 40)}, nostr.Tag{"HEAD", "ref: refs/heads/main"})
 }
 
-func (p person) issue(owner person, identifier string, n int) *nostr.Event {
-	return p.event(1621, int64(1000+n), fmt.Sprintf("issue %d", n), nostr.Tag{"a", "30617:" + string(owner) + ":" + identifier})
+func (p person) repo(identifier string) nostr.Tag {
+	return nostr.Tag{"a", "30617:" + string(p) + ":" + identifier}
 }
 
-func (p person) grasps(n int) *nostr.Event {
-	return p.event(10317, int64(1000+n), "", nostr.Tag{"g", "wss://" + domain})
+func (p person) issue(owner person, identifier string, n int) *nostr.Event {
+	return p.event(1621, int64(1000+n), fmt.Sprintf("issue %d", n), owner.repo(identifier))
+}
+
+// manyGrasps makes events that are accepted as they come.
+func manyGrasps(from, n int) (events []*nostr.Event) {
+	for i := range n {
+		events = append(events, newPerson(from+i).event(10317, int64(1000+i), "", nostr.Tag{"g", "wss://" + domain}))
+	}
+	return events
 }
 
 // sender publishes candidates and gathers their verdicts.
 type sender struct {
-	t   testing.TB
-	b   *bus.Bus
-	sub *nats.Subscription
-
+	t        testing.TB
+	b        *bus.Bus
+	sub      *nats.Subscription
 	verdicts []proto.Verdict // gathered so far
-	messages int             // that they came in
 }
 
-func newSender(t testing.TB, b *bus.Bus, inbox string) *sender {
+func newSender(t testing.TB, b *bus.Bus) *sender {
 	t.Helper()
-	sub, err := b.Conn.SubscribeSync(proto.VerdictSubject(inbox))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := sub.SetPendingLimits(-1, -1); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Conn.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	sub, err := b.Conn.SubscribeSync(proto.VerdictSubject(nats.NewInbox()[len("_INBOX."):]))
+	must(t, err)
+	must(t, sub.SetPendingLimits(-1, -1))
+	must(t, b.Conn.Flush())
 	return &sender{t: t, b: b, sub: sub}
 }
 
-func (s *sender) message(lane proto.Lane, data []byte, headers ...string) *nats.Msg {
-	m := &nats.Msg{Subject: lane.Subject(), Data: data, Header: nats.Header{}}
-	m.Header.Set(proto.HeaderReply, s.sub.Subject)
-	switch lane {
-	case proto.LaneSyncLive:
-		m.Header.Set(proto.HeaderSource, string(proto.SourceLive))
-	case proto.LaneSyncHistoric:
-		m.Header.Set(proto.HeaderSource, string(proto.SourceStartup))
-	case proto.LaneSyncDaily:
-		m.Header.Set(proto.HeaderSource, string(proto.SourceDaily))
-	}
+// raw sends a message. Headers are names and values by turns.
+func (s *sender) raw(lane proto.Lane, data []byte, headers ...string) {
+	s.t.Helper()
+	source := map[proto.Lane]proto.Source{
+		proto.LaneSyncLive: proto.SourceLive, proto.LaneSyncHistoric: proto.SourceStartup, proto.LaneSyncDaily: proto.SourceDaily,
+	}[lane]
+	m := &nats.Msg{Subject: lane.Subject(), Data: data, Header: nats.Header{proto.HeaderReply: {s.sub.Subject}, proto.HeaderSource: {string(source)}}}
 	for i := 0; i+1 < len(headers); i += 2 {
 		m.Header.Set(headers[i], headers[i+1])
 	}
-	return m
+	_, err := s.b.JS.PublishMsg(context.Background(), m)
+	must(s.t, err)
 }
 
-func (s *sender) raw(lane proto.Lane, data []byte, headers ...string) {
+// send sends events, each in a message of its own.
+func (s *sender) send(lane proto.Lane, events ...*nostr.Event) {
 	s.t.Helper()
-	if _, err := s.b.JS.PublishMsg(context.Background(), s.message(lane, data, headers...)); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
-func (s *sender) send(lane proto.Lane, ev *nostr.Event, headers ...string) {
-	s.t.Helper()
-	s.raw(lane, encode(s.t, ev), headers...)
-}
-
-// sendPack sends events in one message.
-func (s *sender) sendPack(lane proto.Lane, events []*nostr.Event, headers ...string) {
-	s.t.Helper()
-	var lines [][]byte
 	for _, ev := range events {
-		lines = append(lines, encode(s.t, ev))
+		s.raw(lane, encode(s.t, ev))
 	}
-	s.raw(lane, proto.JoinPack(lines), headers...)
 }
 
 func (s *sender) act(action proto.Action, ev *nostr.Event) {
 	s.t.Helper()
-	s.send(proto.LaneRelease, ev, proto.HeaderAction, string(action))
-}
-
-func (s *sender) sendAll(lane proto.Lane, events []*nostr.Event) {
-	s.t.Helper()
-	for _, ev := range events {
-		s.send(lane, ev)
-	}
+	s.raw(proto.LaneRelease, encode(s.t, ev), proto.HeaderAction, string(action))
 }
 
 // wait gathers verdicts until there are n in all, and gives them.
@@ -321,51 +268,47 @@ func (s *sender) wait(n int) []proto.Verdict {
 			s.t.Fatalf("%d of %d verdicts: %v", len(s.verdicts), n, err)
 		}
 		var v proto.Verdicts
-		if err := json.Unmarshal(m.Data, &v); err != nil {
-			s.t.Fatal(err)
-		}
+		must(s.t, json.Unmarshal(m.Data, &v))
 		s.verdicts = append(s.verdicts, v.Verdicts...)
-		s.messages++
 	}
 	return s.verdicts
 }
 
-// ask sends one candidate and gives its verdict.
-func (s *sender) ask(lane proto.Lane, ev *nostr.Event, headers ...string) proto.Verdict {
+// ask sends one candidate and gives its verdict, which must be of that outcome.
+func (s *sender) ask(want proto.Outcome, lane proto.Lane, ev *nostr.Event, headers ...string) proto.Verdict {
 	s.t.Helper()
 	n := len(s.verdicts)
-	s.send(lane, ev, headers...)
+	s.raw(lane, encode(s.t, ev), headers...)
 	v := s.wait(n + 1)[n]
-	if v.ID != ev.ID {
-		s.t.Fatalf("a verdict for %s, want %s", v.ID, ev.ID)
+	if v.ID != ev.ID || v.Outcome != want {
+		s.t.Fatalf("kind %d at %d, %s: %+v; want %s", ev.Kind, ev.CreatedAt, ev.ID, v, want)
 	}
 	return v
 }
 
-func (s *sender) release(ev *nostr.Event) proto.Verdict {
+// asks has purgatory ask for something.
+func (s *sender) asks(want proto.Outcome, action proto.Action, ev *nostr.Event) proto.Verdict {
 	s.t.Helper()
-	return s.ask(proto.LaneRelease, ev, proto.HeaderAction, string(proto.ActionRelease))
+	return s.ask(want, proto.LaneRelease, ev, proto.HeaderAction, string(action))
 }
 
-// remove asks as purgatory does when a repository has been removed.
-func (s *sender) remove(ev *nostr.Event) proto.Verdict {
+// serve makes a repository served.
+func (s *sender) serve(announcement *nostr.Event) {
 	s.t.Helper()
-	return s.ask(proto.LaneRelease, ev, proto.HeaderAction, string(proto.ActionRemove))
+	s.ask(proto.HeldBack, proto.LaneUser, announcement)
+	s.asks(proto.Accepted, proto.ActionRelease, announcement)
 }
 
 func encode(t testing.TB, ev *nostr.Event) []byte {
 	t.Helper()
 	data, err := ev.MarshalJSON()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return data
 }
 
 // logIDs reads the log from its start: the ids in order, "removed <id>" of what has left it.
-func logIDs(t testing.TB, b *bus.Bus) []string {
+func logIDs(t testing.TB, b *bus.Bus) (ids []string) {
 	t.Helper()
-	var ids []string
 	for _, m := range readStream(t, b, proto.StreamEvents) {
 		if m.Subject == proto.SubjectEventsMark {
 			continue
@@ -375,35 +318,41 @@ func logIDs(t testing.TB, b *bus.Bus) []string {
 			continue
 		}
 		var ev nostr.Event
-		if err := ev.UnmarshalJSON(m.Data); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ev.UnmarshalJSON(m.Data))
 		ids = append(ids, ev.ID)
 	}
 	return ids
 }
 
-// readStream returns all messages of a stream.
-func readStream(t testing.TB, b *bus.Bus, name string) []bus.Message {
+// wantLog checks which events the log has, in any order.
+func wantLog(t testing.TB, b *bus.Bus, events ...*nostr.Event) {
 	t.Helper()
-	stream, err := b.JS.Stream(context.Background(), name)
-	if err != nil {
-		t.Fatal(err)
+	var want []string
+	for _, ev := range events {
+		want = append(want, ev.ID)
 	}
-	state := stream.CachedInfo().State
-	if state.Msgs == 0 {
-		return nil
+	slices.Sort(want)
+	if got := logIDs(t, b); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
+		t.Errorf("the log has %d events, want %d: %q, want %q", len(got), len(want), got, want)
 	}
+}
+
+// readStream returns all messages of a stream.
+func readStream(t testing.TB, b *bus.Bus, name string) (msgs []bus.Message) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	var msgs []bus.Message
-	err = bus.Read(ctx, b.JS, bus.Reading{Stream: name}, func(m bus.Message) {
-		if m.Seq <= state.LastSeq {
-			msgs = append(msgs, m)
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, bus.Read(ctx, b.JS, bus.Reading{Stream: name}, func(m bus.Message) { msgs = append(msgs, m) }))
 	return msgs
+}
+
+// queued counts the candidates of all lanes that are not decided.
+func queued(t testing.TB, b *bus.Bus) (n uint64) {
+	t.Helper()
+	for _, source := range sources {
+		stream, err := b.JS.Stream(t.Context(), source.stream)
+		must(t, err)
+		n += stream.CachedInfo().State.Msgs
+	}
+	return n
 }

@@ -3,64 +3,48 @@ package writer
 import (
 	"fmt"
 	"slices"
-	"sync/atomic"
+	"strings"
 	"testing"
 	"time"
 
-	"tendril.dev/lib/bus"
+	"github.com/nats-io/nats.go"
+
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/ingest/policy"
 )
 
 func TestStoryOfARepository(t *testing.T) {
 	t.Parallel()
-	b := openBus(t, t.TempDir())
-	r := start(t, b, "one", nil)
-	s := newSender(t, b, "story")
+	b := openBus(t)
+	r, s := start(t, b, "one"), newSender(t, b)
 	alice, bob := newPerson(1), newPerson(2)
-
 	announcement, state, issue := alice.announcement("tree", 100), alice.state("tree", 200), bob.issue(alice, "tree", 1)
-	if v := s.ask(proto.LaneUser, announcement); v.Outcome != proto.HeldBack || v.Message != proto.MessagePurgatory {
-		t.Fatalf("a new announcement: %+v", v)
+	if v := s.ask(proto.HeldBack, proto.LaneUser, announcement); v.Message != proto.MessagePurgatory {
+		t.Errorf("a new announcement: %+v", v)
 	}
-	if v := s.ask(proto.LaneUser, state); v.Outcome != proto.HeldBack {
-		t.Fatalf("its state: %+v", v)
-	}
-	if v := s.ask(proto.LaneUser, issue); v.Outcome != proto.Rejected {
-		t.Fatalf("an issue for a held announcement: %+v", v)
-	}
-	if r.Held.Len() != 2 {
-		t.Fatalf("%d held, want 2", r.Held.Len())
-	}
+	s.ask(proto.HeldBack, proto.LaneUser, state)
+	s.ask(proto.Rejected, proto.LaneUser, issue)
 	// Purgatory releases both; they come together and in order.
 	s.act(proto.ActionRelease, announcement)
 	s.act(proto.ActionRelease, state)
-	vs := s.wait(5)[3:]
-	if vs[0].Outcome != proto.Accepted || vs[1].Outcome != proto.Accepted || vs[1].Seq != vs[0].Seq+1 {
+	if vs := s.wait(5)[3:]; vs[0].Outcome != proto.Accepted || vs[1].Outcome != proto.Accepted || vs[1].Seq != vs[0].Seq+1 {
 		t.Fatalf("releases: %+v", vs)
 	}
-	if v := s.ask(proto.LaneUser, issue, proto.HeaderRef, "r1", proto.HeaderTraceParent, "00-abc"); v.Outcome != proto.Accepted {
-		t.Fatalf("the issue, submitted again: %+v", v)
-	}
-	if v := s.release(state); v.Outcome != proto.Duplicate {
-		t.Fatalf("a release that was carried out already: %+v", v)
-	}
-	if r.Held.Len() != 0 {
-		t.Fatalf("%d still held", r.Held.Len())
-	}
-	if v := s.remove(issue); v.Outcome != proto.Done || v.Seq != 0 {
-		t.Fatalf("the removal of what is needed: %+v", v)
+	s.ask(proto.Accepted, proto.LaneUser, issue, proto.HeaderRef, "r1", proto.HeaderTraceParent, "00-abc")
+	s.asks(proto.Duplicate, proto.ActionRelease, state)
+	if v := s.asks(proto.Done, proto.ActionRemove, issue); v.Seq != 0 || r.Held.Len() != 0 {
+		t.Fatalf("the removal of what is needed: %+v; %d are held", v, r.Held.Len())
 	}
 	if got, want := logIDs(t, b), []string{announcement.ID, state.ID, issue.ID}; !slices.Equal(got, want) {
 		t.Fatalf("the log is %v, want %v", got, want)
 	}
 	msgs := readStream(t, b, proto.StreamEvents)
 	last := msgs[len(msgs)-1]
-	if last.Header.Get(proto.HeaderSource) != string(proto.SourceUser) || last.Header.Get(proto.HeaderTraceParent) != "00-abc" {
+	_, err := time.Parse(time.RFC3339Nano, last.Header.Get(proto.HeaderAcceptedAt))
+	if err != nil || last.Header.Get(proto.HeaderSource) != string(proto.SourceUser) || last.Header.Get(proto.HeaderTraceParent) != "00-abc" {
 		t.Errorf("headers of the issue: %v", last.Header)
-	}
-	if _, err := time.Parse(time.RFC3339Nano, last.Header.Get(proto.HeaderAcceptedAt)); err != nil {
-		t.Errorf("accepted at: %v", err)
 	}
 	if last.Subject != proto.EventSubjectOf(issue).String() {
 		t.Errorf("subject %s", last.Subject)
@@ -71,24 +55,18 @@ func TestStoryOfARepository(t *testing.T) {
 // log when purgatory says that it is removed, and what comes later finds no trace of them.
 func TestWhatNobodyNeedsLeavesTheLog(t *testing.T) {
 	t.Parallel()
-	b := openBus(t, t.TempDir())
-	r := start(t, b, "one", nil)
-	s := newSender(t, b, "remove")
+	b := openBus(t)
+	r, s := start(t, b, "one"), newSender(t, b)
 	alice, bob := newPerson(1), newPerson(2)
 	announcement, state, issue := alice.announcement("tree", 100), alice.state("tree", 200), bob.issue(alice, "tree", 1)
-	s.ask(proto.LaneUser, announcement)
-	s.ask(proto.LaneUser, state)
-	s.release(announcement)
-	s.release(state)
-	s.ask(proto.LaneUser, issue)
-	deletion := alice.event(5, 300, "", nostr.Tag{"e", announcement.ID})
-	if v := s.ask(proto.LaneUser, deletion); v.Outcome != proto.Accepted {
-		t.Fatalf("the deletion request: %+v", v)
-	}
+	s.serve(announcement)
+	s.ask(proto.HeldBack, proto.LaneUser, state)
+	s.asks(proto.Accepted, proto.ActionRelease, state)
+	s.ask(proto.Accepted, proto.LaneUser, issue)
+	s.ask(proto.Accepted, proto.LaneUser, alice.event(5, 300, "", nostr.Tag{"e", announcement.ID}))
 	before := r.Index.Seq()
 	for i, ev := range []*nostr.Event{state, issue, announcement} {
-		v := s.remove(ev)
-		if i < 2 && (v.Outcome != proto.Done || v.Seq <= before) || i == 2 && v.Seq != 0 {
+		if v := s.asks(proto.Done, proto.ActionRemove, ev); (v.Seq > before) != (i < 2) {
 			t.Fatalf("%d: the removal: %+v", ev.Kind, v)
 		}
 	}
@@ -97,156 +75,196 @@ func TestWhatNobodyNeedsLeavesTheLog(t *testing.T) {
 			t.Errorf("the log has %q, %v in the place of the state", m.Data, m.Header)
 		}
 	}
-	older := alice.state("tree", 150)
-	for _, ev := range []*nostr.Event{alice.announcement("tree", 400), older, state} {
-		if v := s.ask(proto.LaneUser, ev); v.Outcome != proto.HeldBack {
-			t.Fatalf("kind %d at %d, after the state has left: %+v", ev.Kind, ev.CreatedAt, v)
-		}
-	}
-}
-
-func sameIDs(ids []string, events []*nostr.Event) bool {
-	want := make([]string, len(events))
-	for i, ev := range events {
-		want[i] = ev.ID
-	}
-	slices.Sort(want)
-	return slices.Equal(slices.Sorted(slices.Values(ids)), want)
-}
-
-// A crash between the commit of the log and that of the held events: the entry that is left behind
-// goes with the next answer, or when the next writer begins.
-func TestCrashBetweenCommitsHeals(t *testing.T) {
-	t.Parallel()
-	for _, again := range []bool{true, false} {
-		t.Run(fmt.Sprintf("release comes again: %v", again), func(t *testing.T) {
-			t.Parallel()
-			b := openImpatientBus(t, t.TempDir())
-			crashed, dead := make(chan struct{}), make(chan struct{})
-			var armed atomic.Bool
-			first := standby(t, b, "first", 500, func(w *Writer) {
-				w.afterEvents = func() {
-					if armed.Load() {
-						close(crashed)
-						<-dead
-					}
-				}
-			})
-			first.running.Go(func() { _ = first.write(first.ctx) })
-			s := newSender(t, b, "crash")
-			announcement := newPerson(1).announcement("tree", 100)
-			if v := s.ask(proto.LaneUser, announcement); v.Outcome != proto.HeldBack {
-				t.Fatalf("a new announcement: %+v", v)
-			}
-			armed.Store(true)
-			s.act(proto.ActionRelease, announcement)
-			<-crashed
-			// The first replica never goes on: its commit of the held events is fenced off by the
-			// second one's mark.
-			if !again {
-				purge(t, b, proto.StreamUser)
-				purge(t, b, proto.StreamRelease)
-			}
-			second := start(t, b, "second", nil)
-			eventually(t, "the standby takes over", second.isWriting)
-			if again {
-				if v := s.wait(2)[1]; v.Outcome != proto.Duplicate {
-					t.Errorf("the release, decided again: %+v", v)
-				}
-			}
-			eventually(t, "the entry is dropped", func() bool { return second.Held.Len() == 0 })
-			if got := logIDs(t, b); !slices.Equal(got, []string{announcement.ID}) {
-				t.Errorf("the log is %v", got)
-			}
-			armed.Store(false)
-			close(dead)
-			first.stop()
-		})
+	for _, ev := range []*nostr.Event{alice.announcement("tree", 400), alice.state("tree", 150), state} {
+		s.ask(proto.HeldBack, proto.LaneUser, ev)
 	}
 }
 
 // What an arrival heals is decided again at once, and forgotten by the index of rejected ids.
 func TestArrivalHeals(t *testing.T) {
 	t.Parallel()
-	b := openBus(t, t.TempDir())
-	r := start(t, b, "one", nil)
-	s := newSender(t, b, "heal")
+	b := openBus(t)
+	r, s := start(t, b, "one"), newSender(t, b)
 	alice, bob := newPerson(1), newPerson(2)
 	announcement, state, issue := alice.announcement("tree", 100), alice.state("tree", 200), bob.issue(alice, "tree", 1)
 	comment := bob.event(1111, 300, "a comment", nostr.Tag{"E", issue.ID})
-	for _, ev := range []*nostr.Event{comment, issue, state} {
-		if v := s.ask(proto.LaneSyncLive, ev); v.Outcome != proto.Rejected {
-			t.Fatalf("kind %d before what it belongs to: %+v", ev.Kind, v)
+	remembers := func(want int) {
+		t.Helper()
+		if len(r.park.byID) != want || r.Rejected.Len() != want {
+			t.Errorf("%d parked, %d remembered, want %d", len(r.park.byID), r.Rejected.Len(), want)
 		}
 	}
-	if len(r.park.byID) != 3 || r.Rejected.Len() != 3 {
-		t.Fatalf("%d parked, %d remembered, want 3 and 3", len(r.park.byID), r.Rejected.Len())
+	for _, ev := range []*nostr.Event{comment, issue, state} { // each before what it belongs to
+		s.ask(proto.Rejected, proto.LaneSyncLive, ev)
 	}
-	s.ask(proto.LaneUser, announcement)
+	remembers(3)
+	s.ask(proto.HeldBack, proto.LaneUser, announcement)
 	eventually(t, "the state is held", func() bool { return r.Held.ByID(state.ID) != nil })
 	s.act(proto.ActionRelease, announcement)
 	s.act(proto.ActionRelease, state)
 	s.wait(6)
-	eventually(t, "issue and comment are accepted", func() bool {
-		v := r.Index.View()
-		defer v.Close()
-		_, err := v.Event(comment.ID)
-		return err == nil
-	})
-	if len(r.park.byID) != 0 || r.Rejected.Len() != 0 {
-		t.Errorf("%d parked, %d remembered, want none", len(r.park.byID), r.Rejected.Len())
+	eventually(t, "issue and comment are accepted", func() bool { return len(logIDs(t, b)) == 4 })
+	s.ask(proto.Duplicate, proto.LaneUser, comment)
+	remembers(0)
+	wantLog(t, b, announcement, state, issue, comment)
+}
+
+// TestMaintainersAreReleasedWithTheirOwner: announcements that wait with another's are released
+// with it, and their own maintainers' with them.
+func TestMaintainersAreReleasedWithTheirOwner(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	r, s := start(t, b, "writer"), newSender(t, b)
+	alice, bob, carol := newPerson(1), newPerson(2), newPerson(3)
+	owners, bobs, carols := alice.announcement("tree", 100, bob), bob.elsewhere("tree", 100, carol), carol.elsewhere("tree", 100)
+	s.ask(proto.Rejected, proto.LaneSyncLive, bobs) // it is parked until an announcement names him
+	s.ask(proto.HeldBack, proto.LaneUser, owners)
+	eventually(t, "the maintainer's is held with it", func() bool { return r.Held.ByID(bobs.ID) != nil })
+	s.ask(proto.HeldBack, proto.LaneUser, carols)
+	wantLog(t, b)
+	for _, ev := range []*nostr.Event{bobs, carols} { // vouched for by held ones only
+		s.asks(proto.Done, proto.ActionRelease, ev)
 	}
-	if got, want := logIDs(t, b), []string{announcement.ID, issue.ID, comment.ID, state.ID}; !slices.Equal(got, want) && !sameIDs(got, []*nostr.Event{announcement, state, issue, comment}) {
-		t.Errorf("the log is %v, want %v", got, want)
+	s.asks(proto.Accepted, proto.ActionRelease, owners)
+	eventually(t, "all are released", func() bool { return r.Held.Len() == 0 })
+	wantLog(t, b, owners, bobs, carols)
+}
+
+// TestANewWriterReleasesWhatACrashLeft: the owner's announcement was released, and the process
+// ended before the maintainer's was.
+func TestANewWriterReleasesWhatACrashLeft(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	alice, bob, carol := newPerson(1), newPerson(2), newPerson(3)
+	first, s := start(t, b, "first"), newSender(t, b)
+	owners, bobs, carols := alice.announcement("tree", 100, bob), bob.elsewhere("tree", 100), carol.elsewhere("tree", 100)
+	s.serve(owners)
+	first.stop()
+	for _, ev := range []*nostr.Event{bobs, carols} { // carol's has lost its voucher
+		e, err := held.NewEntry(proto.Held{Event: ev, Identifier: "tree", Source: proto.SourceUser, Phase: proto.PhaseVouched, HeldAt: time.Now(), ExpiresAt: time.Now().Add(time.Hour)})
+		must(t, err)
+		data, err := e.Encode()
+		must(t, err)
+		_, err = b.JS.PublishMsg(t.Context(), &nats.Msg{Subject: proto.KVSubject(proto.BucketHeld, e.Key), Data: data})
+		must(t, err)
 	}
+	second := start(t, b, "second")
+	eventually(t, "nothing is held any more", func() bool { return second.isWriting() && second.Held.Len() == 0 })
+	wantLog(t, b, owners, bobs)
+}
+
+// TestAnImportLeavesNothingBehind: what an import brings is decided as everything else, but what is
+// rejected is neither remembered nor parked, and a rejection that was remembered of a relay's copy
+// is no answer to it.
+func TestAnImportLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	r, s := start(t, b, "a"), newSender(t, b)
+	owner, guest := newPerson(1), newPerson(2)
+	announcement, issue, state := owner.announcement("tree", 100), guest.issue(owner, "tree", 1), owner.state("tree", 200)
+	imports := func(want proto.Outcome, ev *nostr.Event, retry bool) {
+		t.Helper()
+		if v := s.ask(want, proto.LaneSyncHistoric, ev, proto.HeaderSource, string(proto.SourceImport)); v.Retry != retry {
+			t.Errorf("%+v, want retry %v", v, retry)
+		}
+	}
+	s.ask(proto.Rejected, proto.LaneSyncHistoric, issue) // an orphan from a relay
+	imports(proto.Rejected, state, true)
+	imports(proto.Rejected, guest.event(30617, 100, ""), false) // no d: wrong for good
+	if got := readStream(t, b, proto.StreamRejected); len(got) != 1 || len(r.park.byID) != 1 {
+		t.Errorf("%d are remembered and %d parked, want the relay's orphan alone", len(got), len(r.park.byID))
+	}
+	imports(proto.HeldBack, announcement, false)
+	imports(proto.Rejected, issue, true) // held announcements speak for nothing
+	s.asks(proto.Accepted, proto.ActionRelease, announcement)
+	eventually(t, "the relay's orphan is accepted", func() bool { return len(logIDs(t, b)) == 2 })
+	imports(proto.Duplicate, issue, false)
+	imports(proto.HeldBack, state, false)
+}
+
+// TestForgedEventsDecideNothing: a login that may publish synced events cannot make up events of
+// others. Each of these would change what is served of the owner's repository.
+func TestForgedEventsDecideNothing(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	start(t, b, "writer")
+	s, owner := newSender(t, b), newPerson(1)
+	served := owner.announcement("tree", 100)
+	s.serve(served)
+	for _, ev := range []*nostr.Event{
+		owner.event(5, 300, "", owner.repo("tree")), owner.elsewhere("tree", 200), owner.state("tree", 300),
+		owner.event(1618, 300, "", owner.repo("tree"), nostr.Tag{"c", strings.Repeat("b", 40)}),
+		owner.event(1619, 300, "", owner.repo("tree"), nostr.Tag{"c", strings.Repeat("b", 40)}, nostr.Tag{"E", served.ID}),
+	} {
+		ev.Sig = strings.Repeat("0", 128)
+		for _, lane := range []proto.Lane{proto.LaneUser, proto.LaneSyncLive, proto.LaneSyncHistoric, proto.LaneSyncDaily} {
+			n := len(s.verdicts)
+			s.send(lane, ev)
+			if v := s.wait(n + 1)[n]; v.Outcome != proto.Rejected || !strings.Contains(v.Message, "signature") {
+				t.Errorf("kind %d on lane %s: %+v", ev.Kind, lane, v)
+			}
+		}
+	}
+	wantLog(t, b, served)
 }
 
 // A graceful stop hands the claim on without waiting for it to lapse, and nothing is lost or done
 // twice on the way, wherever the claim goes when another replica comes.
 func TestHandOver(t *testing.T) {
 	t.Parallel()
-	b := openBus(t, t.TempDir())
-	first := start(t, b, "first", nil)
+	b := openBus(t)
+	first := start(t, b, "first")
 	eventually(t, "the first replica writes", first.isWriting)
-	second := start(t, b, "second", nil)
-	s := newSender(t, b, "hand")
+	second, s := start(t, b, "second"), newSender(t, b)
 	events := manyGrasps(100, 600)
-	s.sendAll(proto.LaneSyncLive, events[:300])
+	s.send(proto.LaneSyncLive, events[:300]...)
 	go first.stop()
-	s.sendAll(proto.LaneSyncLive, events[300:])
+	s.send(proto.LaneSyncLive, events[300:]...)
 	s.wait(len(events))
 	first.stop()
 	eventually(t, "the second replica writes", second.isWriting)
-	if got := logIDs(t, b); !sameIDs(got, events) {
-		t.Errorf("the log has %d events, want %d", len(got), len(events))
-	}
+	wantLog(t, b, events...)
 }
 
-// queued counts the candidates of all lanes that are not decided.
-func queued(t *testing.T, b *bus.Bus) (n uint64) {
-	t.Helper()
-	for _, stream := range []string{proto.StreamUser, proto.StreamRelease, proto.StreamLive, proto.StreamSync} {
-		n += messages(t, b, stream)
+// TestPark: a park gives back what came, in that order, until its time is over; when it is full the
+// oldest goes; and what one arrival sets off is bounded.
+func TestPark(t *testing.T) {
+	t.Parallel()
+	began := time.Unix(1_800_000_000, 0)
+	parkAll := func(p *park, at time.Time, ids ...string) {
+		for _, id := range ids {
+			p.add(&policy.Candidate{Event: &nostr.Event{ID: id}}, at)
+		}
 	}
-	return n
-}
+	p := newPark(2*time.Minute, 3)
+	want := func(want string) {
+		t.Helper()
+		got := ""
+		for _, c := range p.take([]string{"0", "1", "2", "3", "4"}) {
+			got += c.Event.ID
+		}
+		if got != want {
+			t.Errorf("taken: %q, want %q", got, want)
+		}
+	}
+	parkAll(p, began, "2", "1")
+	parkAll(p, began.Add(time.Minute), "2") // it stays as it is
+	p.expire(began.Add(2*time.Minute - 1))
+	want("21")
+	want("")
+	parkAll(p, began, "1")
+	p.expire(began.Add(2 * time.Minute))
+	want("")
+	parkAll(p, began, "0", "1", "2", "3", "4")
+	want("234")
 
-func messages(t *testing.T, b *bus.Bus, name string) uint64 {
-	t.Helper()
-	stream, err := b.JS.Stream(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
+	large := newPark(time.Minute, 100_000)
+	var ids []string
+	for n := range 5000 {
+		ids = append(ids, fmt.Sprint(n))
 	}
-	return stream.CachedInfo().State.Msgs
-}
-
-func purge(t *testing.T, b *bus.Bus, name string) {
-	t.Helper()
-	stream, err := b.JS.Stream(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.Purge(t.Context()); err != nil {
-		t.Fatal(err)
+	parkAll(large, began, ids...)
+	if got := len(large.take(ids)); got != 1024 {
+		t.Errorf("%d taken, want 1024", got)
 	}
 }
