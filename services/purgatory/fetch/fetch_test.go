@@ -186,15 +186,7 @@ func TestRedirectsAreFollowedForAllRequests(t *testing.T) {
 
 // advertisement is what a server says first, of one reference.
 func advertisement(id, capabilities string) string {
-	return pkt("# service=git-upload-pack\n") + pkt(id+" refs/heads/main\x00"+capabilities+"\n")
-}
-
-func pkt(lines ...string) string {
-	var b strings.Builder
-	for _, line := range lines {
-		fmt.Fprintf(&b, "%04x%s", len(line)+4, line)
-	}
-	return b.String() + "0000"
+	return gittest.Pkt("# service=git-upload-pack\n") + gittest.Pkt(id+" refs/heads/main\x00"+capabilities+"\n")
 }
 
 func band(channel byte, content string) string {
@@ -296,7 +288,7 @@ func TestHostileServers(t *testing.T) {
 	}
 	rows := map[string]row{
 		"HTML":                    {hostile{refs: "<html>", refsType: "text/html"}, limits, fetch.CauseNotGit},
-		"only a length":           {hostile{refs: pkt("# service=git-upload-pack\n") + "1000"}, limits, fetch.CauseNotGit},
+		"only a length":           {hostile{refs: gittest.Pkt("# service=git-upload-pack\n") + "1000"}, limits, fetch.CauseNotGit},
 		"HTML as git":             {hostile{refs: "<html>"}, limits, fetch.CauseNotGit},
 		"nothing":                 {hostile{}, limits, fetch.CauseNotGit},
 		"gone":                    {hostile{refsStatus: 410}, limits, fetch.CauseNotFound},
@@ -305,17 +297,17 @@ func TestHostileServers(t *testing.T) {
 		"rate limit":              {hostile{refsStatus: 429}, limits, fetch.CauseRateLimited},
 		"rate limit of the pack":  {hostile{refs: adv, packStatus: 429}, limits, fetch.CauseRateLimited},
 		"broken":                  {hostile{refsStatus: 502}, limits, fetch.CauseServer},
-		"an error line":           {hostile{refs: pkt("# service=git-upload-pack\n") + pkt("ERR go\x1b[31m away\n")}, limits, fetch.CauseServer},
+		"an error line":           {hostile{refs: gittest.Pkt("# service=git-upload-pack\n") + gittest.Pkt("ERR go\x1b[31m away\n")}, limits, fetch.CauseServer},
 		"dumb":                    {hostile{refs: id + "\trefs/heads/main\n", refsType: "text/plain"}, limits, fetch.CauseNotGit},
 		"half an advertisement":   {hostile{refs: strings.TrimSuffix(adv, "0000")}, limits, fetch.CauseNotGit},
-		"other service":           {hostile{refs: pkt("# service=git-receive-pack\n") + "0000"}, limits, fetch.CauseNotGit},
-		"a line without a space":  {hostile{refs: pkt("# service=git-upload-pack\n") + pkt("hello")}, limits, fetch.CauseNotGit},
-		"empty repository":        {hostile{refs: pkt("# service=git-upload-pack\n") + "0000"}, limits, fetch.CauseNoSuchObject},
+		"other service":           {hostile{refs: gittest.Pkt("# service=git-receive-pack\n") + "0000"}, limits, fetch.CauseNotGit},
+		"a line without a space":  {hostile{refs: gittest.Pkt("# service=git-upload-pack\n") + gittest.Pkt("hello")}, limits, fetch.CauseNotGit},
+		"empty repository":        {hostile{refs: gittest.Pkt("# service=git-upload-pack\n") + "0000"}, limits, fetch.CauseNoSuchObject},
 		"no answer to wants":      {hostile{refs: adv}, limits, fetch.CauseNoSuchObject},
-		"refuses":                 {hostile{refs: adv, pack: pkt("ERR upload-pack: not our ref " + id)}, limits, fetch.CauseNoSuchObject},
-		"refuses without a name":  {hostile{refs: adv, pack: pkt("ERR want is not a valid object")}, limits, fetch.CauseNoSuchObject},
-		"refuses another":         {hostile{refs: adv, pack: pkt("ERR not our ref " + strings.Repeat("9", 40))}, limits, fetch.CauseNoSuchObject},
-		"says no":                 {hostile{refs: adv, pack: pkt("ERR busy")}, limits, fetch.CauseServer},
+		"refuses":                 {hostile{refs: adv, pack: gittest.Pkt("ERR upload-pack: not our ref " + id)}, limits, fetch.CauseNoSuchObject},
+		"refuses without a name":  {hostile{refs: adv, pack: gittest.Pkt("ERR want is not a valid object")}, limits, fetch.CauseNoSuchObject},
+		"refuses another":         {hostile{refs: adv, pack: gittest.Pkt("ERR not our ref " + strings.Repeat("9", 40))}, limits, fetch.CauseNoSuchObject},
+		"says no":                 {hostile{refs: adv, pack: gittest.Pkt("ERR busy")}, limits, fetch.CauseServer},
 		"HTML for a pack":         {hostile{refs: adv, pack: "<html>", packType: "text/html"}, limits, fetch.CauseNotGit},
 		"only NAK":                {hostile{refs: adv, pack: "0008NAK\n"}, limits, fetch.CauseNoSuchObject},
 		"NAK without end":         {hostile{refs: adv, endless: "0008NAK\n"}, limits, fetch.CauseNotGit},
@@ -331,17 +323,17 @@ func TestHostileServers(t *testing.T) {
 		"stalls":                  {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), stall: true}, short, netguard.CauseTimeout},
 		"words slowly":            {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), trickle: band(2, ".")}, slow, fetch.CauseTooSlow},
 		"a pack slowly":           {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), trickle: band(1, "x")}, slow, fetch.CauseTooSlow},
-		"references slowly":       {hostile{refs: strings.TrimSuffix(adv, "0000"), trickle: pkt(strings.Repeat("1", 40) + " refs/heads/x\n")[:58]}, slow, fetch.CauseTooSlow},
+		"references slowly":       {hostile{refs: strings.TrimSuffix(adv, "0000"), trickle: gittest.Pkt(strings.Repeat("1", 40) + " refs/heads/x\n")[:58]}, slow, fetch.CauseTooSlow},
 		"a pack, then nothing":    {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), stall: true}, slow, fetch.CauseTooSlow},
 		"headers without end":     {hostile{headers: true}, slow, fetch.CauseTooSlow},
 		"stalls before it begins": {hostile{refs: adv, stall: true}, short, netguard.CauseTimeout},
 		"without bands":           {hostile{refs: advertisement(id, ""), pack: "0008NAK\n" + pack}, limits, fetch.CauseNotGit},
-		"version 2, no section":   {hostile{refs: pkt("version 2\n"), pack: pkt("acknowledgments\n")}, limits, fetch.CauseNotGit},
+		"version 2, no section":   {hostile{refs: gittest.Pkt("version 2\n"), pack: gittest.Pkt("acknowledgments\n")}, limits, fetch.CauseNotGit},
 
-		"version 2":         {hostile{refs: pkt("# service=git-upload-pack\n") + pkt("version 2\n"), pack: "000dpackfile\n" + band(2, "hello") + band(1, pack[:30]) + band(1, pack[30:]) + "0000"}, limits, ""},
+		"version 2":         {hostile{refs: gittest.Pkt("# service=git-upload-pack\n") + gittest.Pkt("version 2\n"), pack: "000dpackfile\n" + band(2, "hello") + band(1, pack[:30]) + band(1, pack[30:]) + "0000"}, limits, ""},
 		"ACK and NAK twice": {hostile{refs: adv, pack: "0038ACK " + id + " common\n" + "0008NAK\n" + band(1, pack) + "0000"}, limits, ""},
 		"no flush":          {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack)}, limits, ""},
-		"version 1":         {hostile{refs: pkt("# service=git-upload-pack\n") + "000eversion 1\n" + strings.TrimPrefix(adv, pkt("# service=git-upload-pack\n")), pack: "0008NAK\n" + band(1, pack) + "0000"}, limits, ""},
+		"version 1":         {hostile{refs: gittest.Pkt("# service=git-upload-pack\n") + "000eversion 1\n" + strings.TrimPrefix(adv, gittest.Pkt("# service=git-upload-pack\n")), pack: "0008NAK\n" + band(1, pack) + "0000"}, limits, ""},
 	}
 	for name, tc := range rows {
 		t.Run(name, func(t *testing.T) {

@@ -10,15 +10,8 @@ import (
 	"testing"
 
 	"tendril.dev/lib/netguard"
+	"tendril.dev/test/fixture/gittest"
 )
-
-func pkt(lines ...string) string {
-	var b strings.Builder
-	for _, line := range lines {
-		fmt.Fprintf(&b, "%04x%s", len(line)+4, line)
-	}
-	return b.String() + "0000"
-}
 
 func isMalformed(err error) bool {
 	f, is := errors.AsType[*failure](err)
@@ -37,32 +30,32 @@ func TestReadPush(t *testing.T) {
 		rest     string
 	}{
 		"probe":             {in: "0000"},
-		"one":               {in: pkt(ZeroID+" "+a+" refs/heads/x\x00 report-status side-band-64k\n") + "PACK", commands: 1, report: true, sideband: true, rest: "PACK"},
-		"version 2 report":  {in: pkt(a + " " + b + " refs/heads/x\x00report-status-v2 object-format=sha1 quiet agent=git/2"), commands: 1, report: true},
-		"two":               {in: pkt(a+" "+b+" refs/heads/x\x00", a+" "+ZeroID+" refs/tags/y\n"), commands: 2},
-		"no capabilities":   {in: pkt(a + " " + b + " refs/heads/x"), commands: 1},
-		"shallow":           {in: pkt("shallow "+a, "shallow "+b, a+" "+b+" refs/heads/x\x00"), commands: 1},
+		"one":               {in: gittest.Pkt(ZeroID+" "+a+" refs/heads/x\x00 report-status side-band-64k\n") + "PACK", commands: 1, report: true, sideband: true, rest: "PACK"},
+		"version 2 report":  {in: gittest.Pkt(a + " " + b + " refs/heads/x\x00report-status-v2 object-format=sha1 quiet agent=git/2"), commands: 1, report: true},
+		"two":               {in: gittest.Pkt(a+" "+b+" refs/heads/x\x00", a+" "+ZeroID+" refs/tags/y\n"), commands: 2},
+		"no capabilities":   {in: gittest.Pkt(a + " " + b + " refs/heads/x"), commands: 1},
+		"shallow":           {in: gittest.Pkt("shallow "+a, "shallow "+b, a+" "+b+" refs/heads/x\x00"), commands: 1},
 		"nothing":           {in: "", want: "end too soon"},
-		"no flush":          {in: strings.TrimSuffix(pkt(a+" "+b+" refs/heads/x\x00"), "0000"), want: "end too soon"},
+		"no flush":          {in: strings.TrimSuffix(gittest.Pkt(a+" "+b+" refs/heads/x\x00"), "0000"), want: "end too soon"},
 		"half a line":       {in: "0080" + a, want: "end too soon"},
 		"only a length":     {in: "1000", want: "end too soon"},
 		"half a length":     {in: "00", want: "not pkt-lines"},
 		"no length":         {in: "wxyz", want: "not pkt-lines"},
 		"length 1":          {in: "0001", want: "not pkt-lines"},
-		"an error":          {in: pkt("ERR no"), want: "not pkt-lines"},
-		"shallow later":     {in: pkt(a+" "+b+" refs/heads/x\x00", "shallow "+a), want: "a command is not"},
-		"shallow nothing":   {in: pkt("shallow x"), want: "a command is not"},
-		"certificate":       {in: pkt("push-cert\x00report-status"), want: "a command is not"},
-		"long ids":          {in: pkt(strings.Repeat("a", 64) + " " + strings.Repeat("b", 64) + " refs/heads/x\x00"), want: "a command is not"},
-		"upper case":        {in: pkt(strings.ToUpper(a) + " " + b + " refs/heads/x\x00"), want: "a command is not"},
-		"nothing to do":     {in: pkt(ZeroID + " " + ZeroID + " refs/heads/x\x00"), want: "changes nothing"},
-		"HEAD":              {in: pkt(a + " " + b + " HEAD\x00"), want: "not below refs/"},
-		"elsewhere":         {in: pkt(a + " " + b + " x/refs/heads/x\x00"), want: "not below refs/"},
-		"climbing":          {in: pkt(a + " " + b + " refs/heads/../../config\x00"), want: `contains ".."`},
-		"a space":           {in: pkt(a + " " + b + " refs/heads/x y\x00"), want: "contains"},
-		"a line within":     {in: pkt(a + " " + b + " refs/heads/x\ny\x00"), want: "control character"},
-		"later NUL":         {in: pkt(a+" "+b+" refs/heads/x\x00", a+" "+b+" refs/heads/y\x00atomic"), want: "control character"},
-		"twice":             {in: pkt(a+" "+b+" refs/heads/x\x00", b+" "+a+" refs/heads/x"), want: "named twice"},
+		"an error":          {in: gittest.Pkt("ERR no"), want: "not pkt-lines"},
+		"shallow later":     {in: gittest.Pkt(a+" "+b+" refs/heads/x\x00", "shallow "+a), want: "a command is not"},
+		"shallow nothing":   {in: gittest.Pkt("shallow x"), want: "a command is not"},
+		"certificate":       {in: gittest.Pkt("push-cert\x00report-status"), want: "a command is not"},
+		"long ids":          {in: gittest.Pkt(strings.Repeat("a", 64) + " " + strings.Repeat("b", 64) + " refs/heads/x\x00"), want: "a command is not"},
+		"upper case":        {in: gittest.Pkt(strings.ToUpper(a) + " " + b + " refs/heads/x\x00"), want: "a command is not"},
+		"nothing to do":     {in: gittest.Pkt(ZeroID + " " + ZeroID + " refs/heads/x\x00"), want: "changes nothing"},
+		"HEAD":              {in: gittest.Pkt(a + " " + b + " HEAD\x00"), want: "not below refs/"},
+		"elsewhere":         {in: gittest.Pkt(a + " " + b + " x/refs/heads/x\x00"), want: "not below refs/"},
+		"climbing":          {in: gittest.Pkt(a + " " + b + " refs/heads/../../config\x00"), want: `contains ".."`},
+		"a space":           {in: gittest.Pkt(a + " " + b + " refs/heads/x y\x00"), want: "contains"},
+		"a line within":     {in: gittest.Pkt(a + " " + b + " refs/heads/x\ny\x00"), want: "control character"},
+		"later NUL":         {in: gittest.Pkt(a+" "+b+" refs/heads/x\x00", a+" "+b+" refs/heads/y\x00atomic"), want: "control character"},
+		"twice":             {in: gittest.Pkt(a+" "+b+" refs/heads/x\x00", b+" "+a+" refs/heads/x"), want: "named twice"},
 		"too many commands": {in: manyCommands(maxCommands + 1), want: "more than 10000"},
 		"as many as can be": {in: manyCommands(maxCommands), commands: maxCommands},
 	} {
@@ -87,7 +80,7 @@ func TestReadPush(t *testing.T) {
 
 func TestCommandsAreBounded(t *testing.T) {
 	t.Parallel()
-	if _, err := readPush(strings.NewReader(strings.Repeat(pkt("shallow " + strings.Repeat("a", 40))[:52], maxCommandBytes/52+1))); !errors.Is(err, netguard.ErrTooLarge) {
+	if _, err := readPush(strings.NewReader(strings.Repeat(gittest.Pkt("shallow " + strings.Repeat("a", 40))[:52], maxCommandBytes/52+1))); !errors.Is(err, netguard.ErrTooLarge) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -98,14 +91,14 @@ func manyCommands(n int) string {
 		lines[i] = fmt.Sprintf("%s %s refs/heads/%d", ZeroID, strings.Repeat("a", 40), i)
 	}
 	lines[0] += "\x00"
-	return pkt(lines...)
+	return gittest.Pkt(lines...)
 }
 
 func FuzzReadPush(f *testing.F) {
 	a, b := strings.Repeat("a", 40), strings.Repeat("b", 40)
 	for _, seed := range []string{
-		"0000", "", pkt(ZeroID + " " + a + " refs/heads/x\x00 report-status side-band-64k\n"),
-		pkt("shallow "+a, a+" "+b+" refs/heads/x\x00report-status", b+" "+ZeroID+" refs/tags/y") + "PACK",
+		"0000", "", gittest.Pkt(ZeroID + " " + a + " refs/heads/x\x00 report-status side-band-64k\n"),
+		gittest.Pkt("shallow "+a, a+" "+b+" refs/heads/x\x00report-status", b+" "+ZeroID+" refs/tags/y") + "PACK",
 	} {
 		f.Add([]byte(seed))
 	}

@@ -3,7 +3,6 @@ package githttp_test
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -210,21 +209,12 @@ func (h *house) post(identifier, service string, body io.Reader, header ...strin
 // push sends the commands of a push, the first with its capabilities, and a pack.
 func (h *house) push(identifier string, pack []byte, commands ...string) (int, string) {
 	h.Helper()
-	return h.post(identifier, "git-receive-pack", strings.NewReader(pkt(commands...)+string(pack)))
+	return h.post(identifier, "git-receive-pack", strings.NewReader(gittest.Pkt(commands...)+string(pack)))
 }
 
 // creates is the command that creates a reference.
 func creates(name, id, capabilities string) string {
 	return githttp.ZeroID + " " + id + " " + name + "\x00" + capabilities
-}
-
-// pkt writes lines as a section of pkt-lines.
-func pkt(lines ...string) string {
-	var b strings.Builder
-	for _, line := range lines {
-		fmt.Fprintf(&b, "%04x%s", len(line)+4, line)
-	}
-	return b.String() + "0000"
 }
 
 // failing runs git in a work tree, which must fail, and returns what it printed.

@@ -27,14 +27,6 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// script writes a program that stands for git. Tests that use it do not run in parallel: a program
-// that is being written cannot be run, and a fork elsewhere holds its file open.
-func script(t testing.TB, lines string) string {
-	path := filepath.Join(t.TempDir(), "git")
-	must(t, os.WriteFile(path, []byte("#!/bin/sh\n"+lines+"\n"), 0o755))
-	return path
-}
-
 // files lists every file below a folder, and every folder but the store's own.
 func files(t testing.TB, root string) (found []string) {
 	t.Helper()
@@ -152,8 +144,8 @@ func TestStoreSaysWhatIsWrongWithItsSettings(t *testing.T) {
 	must(t, os.WriteFile(file, nil, 0o644))
 	for want, o := range map[string]repository.Options{
 		`NGIT_GIT_BINARY is "no-such-git": want a git program`: {Root: t.TempDir(), Git: "no-such-git"},
-		"it does not say which version":                        {Root: t.TempDir(), Git: script(t, "echo hello")},
-		"it is git 2.36: want 2.37 or newer":                   {Root: t.TempDir(), Git: script(t, "echo git version 2.36.9")},
+		"it does not say which version":                        {Root: t.TempDir(), Git: gittest.Script(t, "echo hello")},
+		"it is git 2.36: want 2.37 or newer":                   {Root: t.TempDir(), Git: gittest.Script(t, "echo git version 2.36.9")},
 		"NGIT_GIT_DATA_PATH is \"" + file:                      {Root: file},
 		"NGIT_GIT_DATA_PATH is \"\"":                           {},
 	} {
@@ -161,7 +153,7 @@ func TestStoreSaysWhatIsWrongWithItsSettings(t *testing.T) {
 			t.Errorf("%v, want %q in it", err, want)
 		}
 	}
-	if _, err := repository.NewStore(repository.Options{Root: t.TempDir(), Git: script(t, "echo git version 3.0.1")}); err != nil {
+	if _, err := repository.NewStore(repository.Options{Root: t.TempDir(), Git: gittest.Script(t, "echo git version 3.0.1")}); err != nil {
 		t.Errorf("git 3: %v", err)
 	}
 }
@@ -385,7 +377,7 @@ func TestNothingIsWrittenAfterTheLease(t *testing.T) {
 // TestTheEndOfALeaseStopsGit in the middle of its work.
 func TestTheEndOfALeaseStopsGit(t *testing.T) {
 	began := filepath.Join(t.TempDir(), "began")
-	slow := script(t, fmt.Sprintf("case \"$1\" in index-pack) touch %s; sleep 3600;; esac\nexec git \"$@\"", began))
+	slow := gittest.Script(t, fmt.Sprintf("case \"$1\" in index-pack) touch %s; sleep 3600;; esac\nexec git \"$@\"", began))
 	lease, end := context.WithCancel(t.Context())
 	r := leased(t, filepath.Join(t.TempDir(), "git"), slow, lease)
 	w := gittest.NewWork(t)
@@ -411,7 +403,7 @@ func TestTheEndOfALeaseStopsGit(t *testing.T) {
 
 // TestGitIsBounded in its memory and its time, and what it starts, and tells no paths.
 func TestGitIsBounded(t *testing.T) {
-	fake := script(t, "case \"$1\" in upload-pack) read line; sh -c 'ulimit -d; ulimit -t'; printf '%05000d\\033[31m%s\\377\\r\\n' 7 \"$GIT_DIR\" >&2;; *) exec git \"$@\";; esac")
+	fake := gittest.Script(t, "case \"$1\" in upload-pack) read line; sh -c 'ulimit -d; ulimit -t'; printf '%05000d\\033[31m%s\\377\\r\\n' 7 \"$GIT_DIR\" >&2;; *) exec git \"$@\";; esac")
 	s, err := repository.NewStore(repository.Options{Root: t.TempDir(), Git: fake, Memory: 512 << 20})
 	must(t, err)
 	r := gittest.Repo(t, s, "x")
