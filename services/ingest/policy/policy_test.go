@@ -76,6 +76,14 @@ type world struct {
 
 func (w *world) accept(evs ...*nostr.Event) *world { w.accepted = append(w.accepted, evs...); return w }
 
+func accepts(evs ...*nostr.Event) *world { return new(world).accept(evs...) }
+func holds(evs ...*nostr.Event) *world   { return new(world).hold(evs...) }
+func vouches(evs ...*nostr.Event) *world { return new(world).vouch(evs...) }
+
+func holdsAs(phase proto.Phase, expires time.Time, identifier string, ev *nostr.Event) *world {
+	return new(world).holdAs(phase, expires, identifier, ev)
+}
+
 func (w *world) hold(evs ...*nostr.Event) *world {
 	for _, ev := range evs {
 		w.holdAs(proto.PhaseWaiting, now.Add(time.Minute), ev.Tags.GetD(), ev)
@@ -308,6 +316,20 @@ func isHeld(evs ...*nostr.Event) want {
 }
 
 func isAccepted(drops ...string) want { return want{outcome: proto.Accepted, drop: drops} }
+
+// and adds what is dropped.
+func (w want) and(drops ...string) want { w.drop = drops; return w }
+
+func isDone(hold ...string) want { return want{outcome: proto.Done, hold: hold} }
+
+// isKnown is the answer to what is held already.
+func isKnown(hold ...string) want {
+	return want{outcome: proto.Duplicate, message: proto.MessagePurgatory, hold: hold}
+}
+
+func isForgotten(reason, message string) want {
+	return want{outcome: proto.Rejected, reason: reason, message: message}
+}
 
 func isDuplicate(drops ...string) want {
 	return want{outcome: proto.Duplicate, message: "duplicate: ", drop: drops}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"tendril.dev/lib/config"
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/policy"
@@ -32,51 +33,39 @@ func TestKnown(t *testing.T) {
 	justAhead := event(bob, 1, now.Unix()+900, tag("a", repo(alice, "tree")))
 	blacklisted := func(s *config.Settings) { s.EventBlacklist = []string{npub(alice)} }
 	run(t, []row{
-		{"blacklisted author", nil, user(list), blacklisted,
-			isRejected("blacklisted", "blocked: ")},
-		{"blacklisted before known", (&world{}).accept(list), user(list), blacklisted,
-			isRejected("blacklisted", "blocked: ")},
+		{"blacklisted author", nil, user(list), blacklisted, isRejected("blacklisted", "blocked: ")},
+		{"blacklisted before known", accepts(list), user(list), blacklisted, isRejected("blacklisted", "blocked: ")},
 		{"another author is not", nil, user(event(bob, 10317, 100)), blacklisted, isAccepted()},
 		{"names what a ban hides", &world{hidden: map[string]string{note.ID: "event." + note.ID}}, user(event(carol, 1, 100, tag("e", note.ID))), nil,
 			isRejected("orphan", "invalid: ")}, // the ban has ended just now
 		{"names a blacklisted repository", nil, user(note), func(s *config.Settings) { s.RepositoryBlacklist = []string{"tree"} },
 			isRejected("blacklisted", "blocked: ")},
-		{"report on an author", (&world{}).accept(a), user(event(bob, 1984, 100, tag("p", alice))), nil, isAccepted()},
-		{"report on an event", (&world{}).accept(a, note), user(event(carol, 1984, 100, tag("e", note.ID))), nil, isAccepted()},
-		{"report on a stranger", (&world{}).accept(a), user(event(bob, 1984, 100, tag("p", carol))), nil, isRejected("orphan", "invalid: ")},
-		{"a report vouches for nothing", (&world{}).accept(event(bob, 1984, 100, tag("e", note.ID))), user(note), nil, isRejected("orphan", "invalid: ")},
-		{"accepted", (&world{}).accept(list), user(list), nil, isDuplicate()},
-		{"accepted, and left behind as held", (&world{}).accept(a).hold(a), user(a), nil, isDuplicate(dropped(a))},
-		{"held", (&world{}).hold(a), user(a), nil, want{outcome: proto.Duplicate, message: proto.MessagePurgatory}},
-		{"silent, from sync", (&world{}).holdAs(proto.PhaseSilent, now.Add(time.Hour), "tree", a), synced(a), nil,
-			want{outcome: proto.Duplicate, message: proto.MessagePurgatory}},
-		{"silent, submitted again: a new chance", (&world{}).holdAs(proto.PhaseSilent, now.Add(time.Hour), "tree", a), user(a), nil,
-			want{outcome: proto.Duplicate, message: proto.MessagePurgatory, hold: []string{waiting(a)}}},
-		{"silent, imported again too", (&world{}).holdAs(proto.PhaseSilent, now.Add(time.Hour), "tree", a), imported(a), nil,
-			want{outcome: proto.Duplicate, message: proto.MessagePurgatory, hold: []string{waiting(a)}}},
-		{"deleted by its author", (&world{}).accept(a, request), user(note), nil, isRejected("deleted", "blocked: ")},
-		{"deletion by another is nothing", (&world{}).accept(a, foreign), user(note), nil, isAccepted()},
-		{"rejected before, from sync", &world{rejected: map[string]string{list.ID: "previously expired"}}, synced(list), nil,
-			want{outcome: proto.Rejected, reason: "rejected_before", message: "previously expired"}},
-		{"rejected before, by a user: decided again", &world{rejected: map[string]string{list.ID: "previously expired"}}, user(list), nil,
-			isAccepted()},
-		{"protected, by its author", (&world{}).accept(a), user(protected), nil, isAccepted()},
-		{"protected, from sync", (&world{}).accept(a), synced(protected), nil, isRejected("protected", "blocked: ")},
-		{"protected, of an import", (&world{}).accept(a), imported(protected), nil, isAccepted()},
-		{"a repost of one", (&world{}).accept(a), synced(repost), nil, isRejected("protected", "blocked: ")},
-		{"protected, and held", (&world{}).hold(heldProtected), action(proto.ActionRelease, heldProtected), nil,
-			isAccepted(dropped(heldProtected))},
-		{"expired", (&world{}).accept(a), user(expired), nil, isRejected("expired", "invalid: ")},
-		{"not expired yet", (&world{}).accept(a), user(expiring), nil, isAccepted()},
-		{"ephemeral", (&world{}).accept(a), user(ephemeral), nil,
-			want{outcome: proto.Rejected, reason: "ephemeral", message: "invalid: "}},
-		{"too far ahead", (&world{}).accept(a), user(ahead), nil,
-			want{outcome: proto.Rejected, reason: "future", message: "invalid: "}},
-		{"just not too far ahead", (&world{}).accept(a), user(justAhead), nil, isAccepted()},
-		{"ahead, from sync: not remembered", (&world{}).accept(a), synced(ahead), nil,
-			want{outcome: proto.Rejected, reason: "future", message: "invalid: "}},
-		{"ahead, of an import", (&world{}).accept(a), imported(ahead), nil,
-			want{outcome: proto.Rejected, reason: "future", message: "invalid: "}},
+		{"report on an author", accepts(a), user(event(bob, 1984, 100, tag("p", alice))), nil, isAccepted()},
+		{"report on an event", accepts(a, note), user(event(carol, 1984, 100, tag("e", note.ID))), nil, isAccepted()},
+		{"report on a stranger", accepts(a), user(event(bob, 1984, 100, tag("p", carol))), nil, isRejected("orphan", "invalid: ")},
+		{"a report vouches for nothing", accepts(event(bob, 1984, 100, tag("e", note.ID))), user(note), nil, isRejected("orphan", "invalid: ")},
+		{"accepted", accepts(list), user(list), nil, isDuplicate()},
+		{"accepted, and left behind as held", accepts(a).hold(a), user(a), nil, isDuplicate(dropped(a))},
+		{"held", holds(a), user(a), nil, isKnown()},
+		{"silent, from sync", holdsAs(proto.PhaseSilent, now.Add(time.Hour), "tree", a), synced(a), nil, isKnown()},
+		{"silent, submitted again: a new chance", holdsAs(proto.PhaseSilent, now.Add(time.Hour), "tree", a), user(a), nil, isKnown(waiting(a))},
+		{"silent, imported again too", holdsAs(proto.PhaseSilent, now.Add(time.Hour), "tree", a), imported(a), nil, isKnown(waiting(a))},
+		{"deleted by its author", accepts(a, request), user(note), nil, isRejected("deleted", "blocked: ")},
+		{"deletion by another is nothing", accepts(a, foreign), user(note), nil, isAccepted()},
+		{"rejected before, from sync", &world{rejected: map[string]string{list.ID: "previously expired"}}, synced(list), nil, isForgotten("rejected_before", "previously expired")},
+		{"rejected before, by a user: decided again", &world{rejected: map[string]string{list.ID: "previously expired"}}, user(list), nil, isAccepted()},
+		{"protected, by its author", accepts(a), user(protected), nil, isAccepted()},
+		{"protected, from sync", accepts(a), synced(protected), nil, isRejected("protected", "blocked: ")},
+		{"protected, of an import", accepts(a), imported(protected), nil, isAccepted()},
+		{"a repost of one", accepts(a), synced(repost), nil, isRejected("protected", "blocked: ")},
+		{"protected, and held", holds(heldProtected), action(proto.ActionRelease, heldProtected), nil, isAccepted(dropped(heldProtected))},
+		{"expired", accepts(a), user(expired), nil, isRejected("expired", "invalid: ")},
+		{"not expired yet", accepts(a), user(expiring), nil, isAccepted()},
+		{"ephemeral", accepts(a), user(ephemeral), nil, isForgotten("ephemeral", "invalid: ")},
+		{"too far ahead", accepts(a), user(ahead), nil, isForgotten("future", "invalid: ")},
+		{"just not too far ahead", accepts(a), user(justAhead), nil, isAccepted()},
+		{"ahead, from sync: not remembered", accepts(a), synced(ahead), nil, isForgotten("future", "invalid: ")},
+		{"ahead, of an import", accepts(a), imported(ahead), nil, isForgotten("future", "invalid: ")},
 	})
 }
 
@@ -113,35 +102,28 @@ func TestAnnouncement(t *testing.T) {
 		{"by both", nil, user(a), list("", npub(alice)+"/tree"), blocked},
 		{"another identifier is not", nil, user(a), list("", npub(alice)+"/bush"), isHeld(a)},
 		{"blacklist before whitelist", nil, user(a), list("tree", npub(alice)), blocked},
-		{"a maintainer's is blacklisted too", (&world{}).accept(naming), user(bobs), list("", npub(bob)), blocked},
+		{"a maintainer's is blacklisted too", accepts(naming), user(bobs), list("", npub(bob)), blocked},
 		{"whitelisted by owner", nil, user(a), list(npub(alice), ""), isHeld(a)},
 		{"by identifier, whitelisted", nil, user(a), list("tree", ""), isHeld(a)},
 		{"by both, whitelisted", nil, user(a), list(npub(alice)+"/tree", ""), isHeld(a)},
 		{"not whitelisted", nil, user(a), list(npub(bob), ""), unlisted},
-		{"replaces an accepted one", (&world{}).accept(a), user(newer), nil, isAccepted()},
-		{"another author's is not replaced", (&world{}).accept(other), user(a), nil, isHeld(a)},
-		{"another identifier's is not replaced", (&world{}).accept(announce(alice, "bush", 100)), user(a), nil, isHeld(a)},
-		{"older than the accepted one", (&world{}).accept(a), user(older), nil, isDuplicate()},
-		{"replaces a held one", (&world{}).hold(a), user(newer), nil,
-			want{outcome: proto.HeldBack, message: proto.MessagePurgatory, hold: []string{waiting(newer)}, drop: []string{dropped(a)}}},
-		{"older than the held one", (&world{}).hold(a), user(older), nil, isDuplicate()},
-		{"replaces a silent one", (&world{}).holdAs(proto.PhaseSilent, now.Add(time.Hour), "tree", a), user(newer), nil,
-			want{outcome: proto.HeldBack, message: proto.MessagePurgatory, hold: []string{waiting(newer)}, drop: []string{dropped(a)}}},
+		{"replaces an accepted one", accepts(a), user(newer), nil, isAccepted()},
+		{"another author's is not replaced", accepts(other), user(a), nil, isHeld(a)},
+		{"another identifier's is not replaced", accepts(announce(alice, "bush", 100)), user(a), nil, isHeld(a)},
+		{"older than the accepted one", accepts(a), user(older), nil, isDuplicate()},
+		{"replaces a held one", holds(a), user(newer), nil, isHeld(newer).and(dropped(a))},
+		{"older than the held one", holds(a), user(older), nil, isDuplicate()},
+		{"replaces a silent one", holdsAs(proto.PhaseSilent, now.Add(time.Hour), "tree", a), user(newer), nil, isHeld(newer).and(dropped(a))},
 		{"not listing us, and of no maintainer", nil, user(bobs), nil, notListed},
-		{"a maintainer's, named by an accepted one", (&world{}).accept(naming), user(bobs), nil, isAccepted()},
-		{"replaces one that lists us nowhere: held for its data", (&world{}).accept(announceElsewhere(alice, "tree", 50)), user(a), nil, isHeld(a)},
-		{"named for another identifier", (&world{}).accept(announce(alice, "bush", 100, tag("maintainers", bob))), user(bobs), nil, notListed},
-		{"drops us after it was accepted: hosting ends", (&world{}).accept(a).hold(s), user(gone), nil, isAccepted(dropped(s))},
-		{"drops us while held: what never had data vouches for nothing", (&world{}).hold(a, s), user(gone), nil, refusedWith(notListed, dropped(a), dropped(s))},
-		{"states stay while another owner's announcement does", (&world{}).hold(a, s, other), user(gone), nil, refusedWith(notListed, dropped(a))},
-		{"and when hosting ends", (&world{}).accept(a, other).hold(s), user(gone), nil, isAccepted()},
-		{"drops us, but older than what is held", (&world{}).hold(newer, s), user(announceElsewhere(alice, "tree", 100)), nil, isDuplicate()},
+		{"a maintainer's, named by an accepted one", accepts(naming), user(bobs), nil, isAccepted()},
+		{"replaces one that lists us nowhere: held for its data", accepts(announceElsewhere(alice, "tree", 50)), user(a), nil, isHeld(a)},
+		{"named for another identifier", accepts(announce(alice, "bush", 100, tag("maintainers", bob))), user(bobs), nil, notListed},
+		{"drops us after it was accepted: hosting ends", accepts(a).hold(s), user(gone), nil, isAccepted(dropped(s))},
+		{"drops us while held: what never had data vouches for nothing", holds(a, s), user(gone), nil, notListed.and(dropped(a), dropped(s))},
+		{"states stay while another owner's announcement does", holds(a, s, other), user(gone), nil, notListed.and(dropped(a))},
+		{"and when hosting ends", accepts(a, other).hold(s), user(gone), nil, isAccepted()},
+		{"drops us, but older than what is held", holds(newer, s), user(announceElsewhere(alice, "tree", 100)), nil, isDuplicate()},
 	})
-}
-
-func refusedWith(w want, drops ...string) want {
-	w.drop = drops
-	return w
 }
 
 func vouchedFor(ev *nostr.Event) want {
@@ -162,64 +144,51 @@ func TestVouching(t *testing.T) {
 	later := announceElsewhere(alice, tree, 300)
 	notListed := isParked("service_not_listed", "invalid: ", "d:tree")
 	silent := func(evs ...*nostr.Event) *world {
-		return (&world{}).vouch(evs...).holdAs(proto.PhaseSilent, now, tree, alices)
+		return vouches(evs...).holdAs(proto.PhaseSilent, now, tree, alices)
 	}
 	whitelist := func(s *config.Settings) { s.RepositoryWhitelist = []string{npub(alice)} }
 	run(t, []row{
-		{"A1 held, A2 elsewhere: refused, and A1 is gone", (&world{}).hold(alices), user(left), nil, refusedWith(notListed, dropped(alices))},
+		{"A1 held, A2 elsewhere: refused, and A1 is gone", holds(alices), user(left), nil, notListed.and(dropped(alices))},
 		{"and then A3 lists us: held as any new one", nil, user(newer), nil, isHeld(newer)},
-		{"named by an accepted one", (&world{}).accept(alices), user(bobs), nil, isAccepted()},
-		{"named by a held one only", (&world{}).hold(alices), user(bobs), nil, vouchedFor(bobs)},
+		{"named by an accepted one", accepts(alices), user(bobs), nil, isAccepted()},
+		{"named by a held one only", holds(alices), user(bobs), nil, vouchedFor(bobs)},
 		{"named by a silent one only", silent(), user(bobs), nil, vouchedFor(bobs)},
-		{"named by a maintainer of a held one", (&world{}).hold(alices).vouch(bobs), user(carols), nil, vouchedFor(carols)},
-		{"named by those who are not vouched for themselves", (&world{}).vouch(bobs), user(carols), nil, notListed},
-		{"named by a loop of those", (&world{}).vouch(bobs), user(announceElsewhere(carol, tree, 200, maintainers(bob))), nil, notListed},
-		{"named by a maintainer who was accepted", (&world{}).accept(bobs), user(carols), nil, isAccepted()},
-		{"not named", (&world{}).hold(alices), user(daves), nil, notListed},
-		{"who left us names others still", (&world{}).accept(left), user(bobs), nil, isAccepted()},
-		{"leaving once more is decided by the same rule", (&world{}).accept(left), user(later), nil, notListed},
-		{"a maintainer's replaced, still named", (&world{}).accept(alices, bobs), user(bobsNewer), nil, isAccepted()},
-		{"a maintainer's replaced, named by no other now", (&world{}).accept(bobs), user(bobsNewer), nil, notListed},
-		{"a held maintainer's replaced", (&world{}).hold(alices).vouch(bobs), user(bobsNewer), nil,
-			want{outcome: proto.HeldBack, message: proto.MessagePurgatory, hold: []string{bobsNewer.ID[:8] + " vouched 24h30m0s"}, drop: []string{dropped(bobs)}}},
-		{"and those that it vouched for go", (&world{}).hold(alices).vouch(bobs, carols), user(bobsNewer), nil,
-			want{outcome: proto.HeldBack, message: proto.MessagePurgatory, hold: []string{bobsNewer.ID[:8] + " vouched 24h30m0s"},
-				drop: []string{dropped(bobs), dropped(carols)}}},
-		{"submitted again it stays as it is", (&world{}).hold(alices).vouch(bobs), user(bobs), nil, want{outcome: proto.Duplicate, message: proto.MessagePurgatory}},
-		{"what vouched is deleted: all go, in a loop too", (&world{}).hold(alices).vouch(bobs, carols), user(event(alice, 5, 200, tag("e", alices.ID))), nil,
+		{"named by a maintainer of a held one", holds(alices).vouch(bobs), user(carols), nil, vouchedFor(carols)},
+		{"named by those who are not vouched for themselves", vouches(bobs), user(carols), nil, notListed},
+		{"named by a loop of those", vouches(bobs), user(announceElsewhere(carol, tree, 200, maintainers(bob))), nil, notListed},
+		{"named by a maintainer who was accepted", accepts(bobs), user(carols), nil, isAccepted()},
+		{"not named", holds(alices), user(daves), nil, notListed},
+		{"who left us names others still", accepts(left), user(bobs), nil, isAccepted()},
+		{"leaving once more is decided by the same rule", accepts(left), user(later), nil, notListed},
+		{"a maintainer's replaced, still named", accepts(alices, bobs), user(bobsNewer), nil, isAccepted()},
+		{"a maintainer's replaced, named by no other now", accepts(bobs), user(bobsNewer), nil, notListed},
+		{"a held maintainer's replaced", holds(alices).vouch(bobs), user(bobsNewer), nil, vouchedFor(bobsNewer).and(dropped(bobs))},
+		{"and those that it vouched for go", holds(alices).vouch(bobs, carols), user(bobsNewer), nil, vouchedFor(bobsNewer).and(dropped(bobs), dropped(carols))},
+		{"submitted again it stays as it is", holds(alices).vouch(bobs), user(bobs), nil, isKnown()},
+		{"what vouched is deleted: all go, in a loop too", holds(alices).vouch(bobs, carols), user(event(alice, 5, 200, tag("e", alices.ID))), nil,
 			isAccepted(dropped(alices, "deleted by its author"), dropped(bobs), dropped(carols))},
-		{"but not while another vouches", (&world{}).hold(alices, announce(dave, tree, 100, maintainers(carol))).vouch(bobs, carols),
-			user(event(alice, 5, 200, tag("e", alices.ID))), nil, isAccepted(dropped(alices, "deleted by its author"))},
-		{"what vouched is replaced and names no key", (&world{}).hold(alices).vouch(bobs), user(newer), nil,
-			want{outcome: proto.HeldBack, message: proto.MessagePurgatory, hold: []string{waiting(newer)}, drop: []string{dropped(alices), dropped(bobs)}}},
-		{"what vouched is replaced and names the same", (&world{}).hold(alices).vouch(bobs), user(announce(alice, tree, 300, maintainers(bob))), nil,
-			want{outcome: proto.HeldBack, message: proto.MessagePurgatory, hold: []string{waiting(announce(alice, tree, 300, maintainers(bob)))}, drop: []string{dropped(alices)}}},
+		{"but not while another vouches", holds(alices, announce(dave, tree, 100, maintainers(carol))).vouch(bobs, carols), user(event(alice, 5, 200, tag("e", alices.ID))), nil, isAccepted(dropped(alices, "deleted by its author"))},
+		{"what vouched is replaced and names no key", holds(alices).vouch(bobs), user(newer), nil, isHeld(newer).and(dropped(alices), dropped(bobs))},
+		{"what vouched is replaced and names the same", holds(alices).vouch(bobs), user(announce(alice, tree, 300, maintainers(bob))), nil, isHeld(announce(alice, tree, 300, maintainers(bob))).and(dropped(alices))},
 		{"what vouched is replaced by what is accepted and names the same: that is for the release",
-			(&world{}).accept(alices).hold(announce(bob, tree, 100, maintainers(carol))).vouch(carols),
+			accepts(alices).hold(announce(bob, tree, 100, maintainers(carol))).vouch(carols),
 			user(announceElsewhere(bob, tree, 200, maintainers(carol))), nil, isAccepted(dropped(announce(bob, tree, 100, maintainers(carol))))},
-		{"what vouched expires", silent(bobs), action(proto.ActionExpire, alices), nil,
-			want{outcome: proto.Done, drop: []string{dropped(alices, "previously expired"), dropped(bobs)}}},
-		{"its own time over, it is kept with what vouches", (&world{}).hold(alices).vouch(bobs), action(proto.ActionExpire, bobs), nil,
-			want{outcome: proto.Done, hold: []string{bobs.ID[:8] + " vouched 24h30m0s"}}},
-		{"or goes, and may come again", (&world{}).vouch(bobs), action(proto.ActionExpire, bobs), nil, refusedWith(isRejected("service_not_listed", "invalid: "), dropped(bobs))},
-		{"released once an accepted one names it", (&world{}).accept(alices).vouch(bobs), action(proto.ActionRelease, bobs), nil, isAccepted(dropped(bobs))},
-		{"not before", (&world{}).hold(alices).vouch(bobs), action(proto.ActionRelease, bobs), nil,
-			want{outcome: proto.Done, hold: []string{bobs.ID[:8] + " vouched 24h30m0s"}}},
-		{"no state starts its clock or makes it wait for data", (&world{}).hold(alices).vouch(bobs), user(state(bob, tree, 200)), nil,
-			isHeld(state(bob, tree, 200), alices)},
+		{"what vouched expires", silent(bobs), action(proto.ActionExpire, alices), nil, isDone().and(dropped(alices, "previously expired"), dropped(bobs))},
+		{"its own time over, it is kept with what vouches", holds(alices).vouch(bobs), action(proto.ActionExpire, bobs), nil, isDone(bobs.ID[:8] + " vouched 24h30m0s")},
+		{"or goes, and may come again", vouches(bobs), action(proto.ActionExpire, bobs), nil, isRejected("service_not_listed", "invalid: ").and(dropped(bobs))},
+		{"released once an accepted one names it", accepts(alices).vouch(bobs), action(proto.ActionRelease, bobs), nil, isAccepted(dropped(bobs))},
+		{"not before", holds(alices).vouch(bobs), action(proto.ActionRelease, bobs), nil, isDone(bobs.ID[:8] + " vouched 24h30m0s")},
+		{"no state starts its clock or makes it wait for data", holds(alices).vouch(bobs), user(state(bob, tree, 200)), nil, isHeld(state(bob, tree, 200), alices)},
 
-		{"the whitelist does not matter to maintainers of what is hosted", (&world{}).accept(alices), user(announce(bob, tree, 100)), whitelist, isHeld(announce(bob, tree, 100))},
-		{"nor to their maintainers", (&world{}).accept(alices, bobs), user(announce(carol, tree, 100)), whitelist, isHeld(announce(carol, tree, 100))},
-		{"nor while what is hosted waits for data", (&world{}).hold(alices), user(announce(bob, tree, 100)), whitelist, isHeld(announce(bob, tree, 100))},
-		{"nor at the release", (&world{}).accept(alices).hold(announce(bob, tree, 100)), action(proto.ActionRelease, announce(bob, tree, 100)), whitelist,
-			isAccepted(dropped(announce(bob, tree, 100)))},
-		{"but to maintainers of what is elsewhere", (&world{}).accept(left), user(announce(bob, tree, 100)), whitelist,
-			isRejected("not_whitelisted", "blocked: ")},
-		{"and to those of another identifier", (&world{}).accept(alices), user(announce(bob, "bush", 100)), whitelist,
-			isRejected("not_whitelisted", "blocked: ")},
+		{"the whitelist does not matter to maintainers of what is hosted", accepts(alices), user(announce(bob, tree, 100)), whitelist, isHeld(announce(bob, tree, 100))},
+		{"nor to their maintainers", accepts(alices, bobs), user(announce(carol, tree, 100)), whitelist, isHeld(announce(carol, tree, 100))},
+		{"nor while what is hosted waits for data", holds(alices), user(announce(bob, tree, 100)), whitelist, isHeld(announce(bob, tree, 100))},
+		{"nor at the release", accepts(alices).hold(announce(bob, tree, 100)), action(proto.ActionRelease, announce(bob, tree, 100)), whitelist, isAccepted(dropped(announce(bob, tree, 100)))},
+		{"but to maintainers of what is elsewhere", accepts(left), user(announce(bob, tree, 100)), whitelist, isRejected("not_whitelisted", "blocked: ")},
+		{"and to those of another identifier", accepts(alices), user(announce(bob, "bush", 100)), whitelist, isRejected("not_whitelisted", "blocked: ")},
 	})
 	rules := rulesOf(t, settings(), policy.Bounds{})
-	d := rules.Decide((&world{}).hold(alices).vouch(bobs, carols), action(proto.ActionRelease, alices))
+	d := rules.Decide(holds(alices).vouch(bobs, carols), action(proto.ActionRelease, alices))
 	if len(d.Next) != 1 || d.Next[0].Event.ID != bobs.ID || d.Next[0].Action != proto.ActionRelease || len(d.Next[0].Raw) == 0 {
 		t.Errorf("the release is followed by %+v; want the maintainer whom it names", d.Next)
 	}
@@ -233,7 +202,7 @@ func TestACrowdIsNotVouchedIn(t *testing.T) {
 	for n := range 500 {
 		names = append(names, person(100+n))
 	}
-	w := (&world{}).hold(announce(alice, "tree", 100, names))
+	w := holds(announce(alice, "tree", 100, names))
 	for n := range 500 {
 		ev := announceElsewhere(person(100+n), "tree", 100)
 		d := rules.Decide(w, user(ev))
@@ -260,26 +229,24 @@ func TestState(t *testing.T) {
 	worse := event(alice, 30618, 100, tag("d", "tree"), tag("refs/heads/main", "zzz"))
 	none := isParked("no_announcement", "invalid: no announcement exists for this repository", "d:tree")
 	stranger := isParked("unauthorized", "invalid: author not authorized for this repository", "d:tree")
-	silent := (&world{}).holdAs(proto.PhaseSilent, now.Add(time.Hour), "tree", a)
+	silent := holdsAs(proto.PhaseSilent, now.Add(time.Hour), "tree", a)
 	run(t, []row{
 		{"without d", nil, user(event(alice, 30618, 100)), nil, isRejected("invalid", "invalid: ")},
-		{"illegal name", (&world{}).accept(a), user(bad), nil, isRejected("invalid", "invalid: ")},
-		{"a made-up value is held like any other", (&world{}).accept(a), user(worse), nil, isHeld(worse)},
+		{"illegal name", accepts(a), user(bad), nil, isRejected("invalid", "invalid: ")},
+		{"a made-up value is held like any other", accepts(a), user(worse), nil, isHeld(worse)},
 		{"no announcement", nil, user(s), nil, none},
-		{"no announcement of this identifier", (&world{}).accept(announce(alice, "bush", 100)), synced(s), nil, none},
-		{"owner's, accepted announcement", (&world{}).accept(a), user(s), nil, isHeld(s)},
-		{"owner's, held announcement: its clock restarts", (&world{}).hold(a), user(s), nil, isHeld(s, a)},
+		{"no announcement of this identifier", accepts(announce(alice, "bush", 100)), synced(s), nil, none},
+		{"owner's, accepted announcement", accepts(a), user(s), nil, isHeld(s)},
+		{"owner's, held announcement: its clock restarts", holds(a), user(s), nil, isHeld(s, a)},
 		{"owner's, silent announcement: revived", silent, user(s), nil, isHeld(s, a)},
-		{"stranger's", (&world{}).accept(a), user(carols), nil, stranger},
-		{"maintainer's", (&world{}).accept(naming), user(state(bob, "tree", 200)), nil, isHeld(state(bob, "tree", 200))},
-		{"maintainer's maintainer's, through accepted and held", (&world{}).hold(naming).accept(bobNamesCarol), user(carols), nil,
-			isHeld(carols, naming)},
-		{"a loop of maintainers ends", (&world{}).accept(naming, bobNamesCarol, carolNamesAlice), user(state(dave, "tree", 200)), nil, stranger},
-		{"another's held announcement keeps its clock", (&world{}).accept(a).hold(announce(bob, "tree", 100)), user(s), nil, isHeld(s)},
-		{"older than the accepted state", (&world{}).accept(a, s), user(older), nil,
-			isRejected("superseded", "invalid: superseded")},
-		{"older than a held state: it may be the one whose data comes", (&world{}).accept(a).hold(s), user(older), nil, isHeld(older)},
-		{"newer than the accepted state", (&world{}).accept(a, older), user(s), nil, isHeld(s)},
+		{"stranger's", accepts(a), user(carols), nil, stranger},
+		{"maintainer's", accepts(naming), user(state(bob, "tree", 200)), nil, isHeld(state(bob, "tree", 200))},
+		{"maintainer's maintainer's, through accepted and held", holds(naming).accept(bobNamesCarol), user(carols), nil, isHeld(carols, naming)},
+		{"a loop of maintainers ends", accepts(naming, bobNamesCarol, carolNamesAlice), user(state(dave, "tree", 200)), nil, stranger},
+		{"another's held announcement keeps its clock", accepts(a).hold(announce(bob, "tree", 100)), user(s), nil, isHeld(s)},
+		{"older than the accepted state", accepts(a, s), user(older), nil, isRejected("superseded", "invalid: superseded")},
+		{"older than a held state: it may be the one whose data comes", accepts(a).hold(s), user(older), nil, isHeld(older)},
+		{"newer than the accepted state", accepts(a, older), user(s), nil, isHeld(s)},
 	})
 }
 
@@ -297,29 +264,26 @@ func TestPullRequest(t *testing.T) {
 	carols := event(bob, 1618, 100, commit, tag("a", repo(carol, "tree")))
 	elsewhereFirst := event(bob, 1618, 100, commit, tag("a", repo(dave, "bush")), tag("a", repo(carol, "tree")))
 	run(t, []row{
-		{"without c", (&world{}).accept(a), user(event(bob, 1618, 100, tag("a", repo(alice, "tree")))), nil, isRejected("invalid", "invalid: ")},
-		{"c is no commit", (&world{}).accept(a), user(event(bob, 1618, 100, tag("c", "main"), tag("a", repo(alice, "tree")))), nil,
-			isRejected("invalid", "invalid: ")},
-		{"without a", (&world{}).accept(a), user(event(bob, 1618, 100, commit)), nil, isRejected("invalid", "invalid: ")},
-		{"accepted repository", (&world{}).accept(a), user(pr), nil, isHeld(pr)},
-		{"held repository does not count", (&world{}).hold(a), user(pr), nil, isRejected("orphan", "invalid: ")},
+		{"without c", accepts(a), user(event(bob, 1618, 100, tag("a", repo(alice, "tree")))), nil, isRejected("invalid", "invalid: ")},
+		{"c is no commit", accepts(a), user(event(bob, 1618, 100, tag("c", "main"), tag("a", repo(alice, "tree")))), nil, isRejected("invalid", "invalid: ")},
+		{"without a", accepts(a), user(event(bob, 1618, 100, commit)), nil, isRejected("invalid", "invalid: ")},
+		{"accepted repository", accepts(a), user(pr), nil, isHeld(pr)},
+		{"held repository does not count", holds(a), user(pr), nil, isRejected("orphan", "invalid: ")},
 		{"unknown repository, from sync", prs, synced(pr), nil, isParked("orphan", "invalid: ", repo(alice, "tree"), policy.MissingAnnouncement("tree"))},
-		{"the same name of another owner", (&world{}).accept(announce(carol, "tree", 100)), user(pr), nil, isRejected("orphan", "invalid: ")},
-		{"one of two repositories", (&world{}).accept(a), user(two), nil, isHeld(two)},
-		{"repository of a maintainer who announces elsewhere", (&world{}).accept(naming, announceElsewhere(carol, "tree", 100)), user(carols), nil, isHeld(carols)},
-		{"of a maintainer who announces nothing", (&world{}).accept(naming), user(carols), nil, isHeld(carols)},
-		{"of one whom only a held announcement names", (&world{}).hold(naming), user(carols), nil, isRejected("orphan", "invalid: ")},
-		{"update of an accepted one", (&world{}).accept(a, pr), user(update), nil, isHeld(update)},
-		{"update by e", (&world{}).accept(a, pr), user(lower), nil, isHeld(lower)},
-		{"update of a held one", (&world{}).accept(a).holdAs(proto.PhaseWaiting, now, "tree", pr), synced(update), nil,
-			isParked("orphan", "invalid: ", pr.ID)},
-		{"update of no pull request", (&world{}).accept(a, issue), user(event(bob, 1619, 200, commit, tag("E", issue.ID))), nil,
-			isRejected("orphan", "invalid: ")},
-		{"update without its pull request", (&world{}).accept(a), user(event(bob, 1619, 200, commit)), nil, isRejected("invalid", "invalid: ")},
+		{"the same name of another owner", accepts(announce(carol, "tree", 100)), user(pr), nil, isRejected("orphan", "invalid: ")},
+		{"one of two repositories", accepts(a), user(two), nil, isHeld(two)},
+		{"repository of a maintainer who announces elsewhere", accepts(naming, announceElsewhere(carol, "tree", 100)), user(carols), nil, isHeld(carols)},
+		{"of a maintainer who announces nothing", accepts(naming), user(carols), nil, isHeld(carols)},
+		{"of one whom only a held announcement names", holds(naming), user(carols), nil, isRejected("orphan", "invalid: ")},
+		{"update of an accepted one", accepts(a, pr), user(update), nil, isHeld(update)},
+		{"update by e", accepts(a, pr), user(lower), nil, isHeld(lower)},
+		{"update of a held one", accepts(a).holdAs(proto.PhaseWaiting, now, "tree", pr), synced(update), nil, isParked("orphan", "invalid: ", pr.ID)},
+		{"update of no pull request", accepts(a, issue), user(event(bob, 1619, 200, commit, tag("E", issue.ID))), nil, isRejected("orphan", "invalid: ")},
+		{"update without its pull request", accepts(a), user(event(bob, 1619, 200, commit)), nil, isRejected("invalid", "invalid: ")},
 	})
 	p := rulesOf(t, settings(), policy.Bounds{})
 	for _, ev := range []*nostr.Event{two, update, carols, elsewhereFirst} {
-		d := p.Decide((&world{}).accept(naming, pr, announceElsewhere(dave, "bush", 100), announceElsewhere(carol, "tree", 100)), user(ev))
+		d := p.Decide(accepts(naming, pr, announceElsewhere(dave, "bush", 100), announceElsewhere(carol, "tree", 100)), user(ev))
 		if len(d.Hold) != 1 || d.Hold[0].Identifier != "tree" {
 			t.Errorf("kind %d belongs to %+v; want tree", ev.Kind, d.Hold)
 		}
@@ -337,20 +301,18 @@ func TestDeletion(t *testing.T) {
 	const by = "deleted by its author"
 	run(t, []row{
 		{"of nothing known: stored", nil, user(byID), nil, isAccepted()},
-		{"held, by id", (&world{}).hold(a), user(byID), nil, isAccepted(dropped(a, by))},
-		{"held, by address", (&world{}).hold(a), user(byAddress), nil, isAccepted(dropped(a, by))},
-		{"held and silent", (&world{}).holdAs(proto.PhaseSilent, now, "tree", a), user(byAddress), nil, isAccepted(dropped(a, by))},
-		{"held, by address of an earlier time", (&world{}).hold(a), user(early), nil, isAccepted()},
-		{"held, by another author", (&world{}).hold(a), user(event(bob, 5, 200, tag("e", a.ID), tag("a", repo(alice, "tree")))), nil, isAccepted()},
-		{"a held pull request", (&world{}).holdAs(proto.PhaseWaiting, now, "tree", pr), user(event(bob, 5, 200, tag("e", pr.ID))), nil,
-			isAccepted(dropped(pr, by))},
-		{"with it go the states", (&world{}).hold(a, s), user(byID), nil, isAccepted(dropped(a, by), dropped(s))},
-		{"states stay while another owner's announcement does", (&world{}).hold(a, s, other), user(byID), nil, isAccepted(dropped(a, by))},
-		{"states of a deleted accepted announcement go", (&world{}).accept(a).hold(s), user(byAddress), nil, isAccepted(dropped(s))},
-		{"unless deletions are disrespected", (&world{}).accept(a).hold(s), user(byAddress), keep, isAccepted()},
-		{"which held ones are not protected by", (&world{}).hold(a), user(byID), keep, isAccepted(dropped(a, by))},
-		{"a held state by address", (&world{}).accept(a).hold(s), user(event(alice, 5, 200, tag("a", "30618:"+alice+":tree"))), nil,
-			isAccepted(dropped(s, by))},
+		{"held, by id", holds(a), user(byID), nil, isAccepted(dropped(a, by))},
+		{"held, by address", holds(a), user(byAddress), nil, isAccepted(dropped(a, by))},
+		{"held and silent", holdsAs(proto.PhaseSilent, now, "tree", a), user(byAddress), nil, isAccepted(dropped(a, by))},
+		{"held, by address of an earlier time", holds(a), user(early), nil, isAccepted()},
+		{"held, by another author", holds(a), user(event(bob, 5, 200, tag("e", a.ID), tag("a", repo(alice, "tree")))), nil, isAccepted()},
+		{"a held pull request", holdsAs(proto.PhaseWaiting, now, "tree", pr), user(event(bob, 5, 200, tag("e", pr.ID))), nil, isAccepted(dropped(pr, by))},
+		{"with it go the states", holds(a, s), user(byID), nil, isAccepted(dropped(a, by), dropped(s))},
+		{"states stay while another owner's announcement does", holds(a, s, other), user(byID), nil, isAccepted(dropped(a, by))},
+		{"states of a deleted accepted announcement go", accepts(a).hold(s), user(byAddress), nil, isAccepted(dropped(s))},
+		{"unless deletions are disrespected", accepts(a).hold(s), user(byAddress), keep, isAccepted()},
+		{"which held ones are not protected by", holds(a), user(byID), keep, isAccepted(dropped(a, by))},
+		{"a held state by address", accepts(a).hold(s), user(event(alice, 5, 200, tag("a", "30618:"+alice+":tree"))), nil, isAccepted(dropped(s, by))},
 	})
 }
 
@@ -362,13 +324,13 @@ func TestEverythingElse(t *testing.T) {
 	profile, metadata := event(carol, 0, 100), event(carol, 30023, 100, tag("d", "post"))
 	request, grasps := event(dave, 5, 100, tag("e", note.ID)), event(dave, 10317, 100, tag("e", note.ID))
 	orphan := isRejected("orphan", "invalid: ")
-	base := func() *world { return (&world{}).accept(a, patch) }
+	base := func() *world { return accepts(a, patch) }
 	rows := []row{
 		{"names nothing", base(), user(note), nil, orphan},
 		{"names nothing, from sync", base(), synced(note), nil, isParked("orphan", "invalid: ", "named:"+note.ID)},
 		{"names what is not there, from sync", base(), synced(event(carol, 1, 100, tag("e", note.ID), tag("a", repo(bob, "bush")))), nil,
 			want{outcome: proto.Rejected, reason: "orphan", message: "invalid: ", remember: true, park: true}},
-		{"held announcements do not count", (&world{}).hold(a), user(patch), nil, orphan},
+		{"held announcements do not count", holds(a), user(patch), nil, orphan},
 		{"identifier must match", base(), user(event(bob, 1621, 100, tag("a", repo(alice, "bush")))), nil, orphan},
 		{"author must match", base(), user(event(bob, 1621, 100, tag("a", repo(bob, "tree")))), nil, orphan},
 		{"kind must match", base(), user(event(bob, 1621, 100, tag("a", "30618:"+alice+":tree"))), nil, orphan},
@@ -381,7 +343,7 @@ func TestEverythingElse(t *testing.T) {
 		{"replaceable, newest", base().accept(event(carol, 0, 50), event(bob, 1111, 100, tag("a", "0:"+carol+":"))), user(profile), nil, isAccepted()},
 		{"replaceable, older", base().accept(event(carol, 0, 150), event(bob, 1111, 100, tag("a", "0:"+carol+":"))), user(profile), nil, isDuplicate()},
 		{"user grasp list, from anyone", nil, user(event(dave, 10317, 100)), nil, isAccepted()},
-		{"older user grasp list", (&world{}).accept(event(dave, 10317, 200)), user(event(dave, 10317, 100)), nil, isDuplicate()},
+		{"older user grasp list", accepts(event(dave, 10317, 200)), user(event(dave, 10317, 100)), nil, isDuplicate()},
 	}
 	for _, name := range []string{"a", "A", "q"} {
 		rows = append(rows, row{"names an accepted address by " + name, base(), user(event(carol, 1, 100, tag(name, repo(alice, "tree")))), nil, isAccepted()})
@@ -403,11 +365,168 @@ func TestEqualTime(t *testing.T) {
 		low, high = high, low
 	}
 	run(t, []row{
-		{"higher id after lower", (&world{}).accept(low), user(high), nil, isDuplicate()},
-		{"lower id after higher", (&world{}).accept(high), user(low), nil, isAccepted()},
+		{"higher id after lower", accepts(low), user(high), nil, isDuplicate()},
+		{"lower id after higher", accepts(high), user(low), nil, isAccepted()},
 	})
 }
 
 func imported(ev *nostr.Event) *policy.Candidate {
 	return &policy.Candidate{Event: ev, Lane: proto.LaneSyncHistoric, Source: proto.SourceImport}
+}
+
+// TestArchive: lists us, then a maintainer's, then archived (GRASP-05), then rejected.
+func TestArchive(t *testing.T) {
+	t.Parallel()
+	archive := func(set func(*config.Policy)) func(*config.Settings) {
+		return func(s *config.Settings) { set(&s.Policy) }
+	}
+	all := archive(func(p *config.Policy) { p.ArchiveAll = true })
+	listed := archive(func(p *config.Policy) { p.ArchiveWhitelist = []string{npub(alice) + "/tree", "bush"} })
+	services := archive(func(p *config.Policy) { p.ArchiveServices = []string{"grasp.example.org"} })
+
+	there, newer := announceElsewhere(alice, "tree", 100), announceElsewhere(alice, "tree", 200)
+	here, hereAgain := announce(alice, "tree", 100), announce(alice, "tree", 200)
+	bobs, naming := announceElsewhere(bob, "tree", 100), announceElsewhere(alice, "tree", 300, tag("maintainers", bob))
+	hosting := announce(alice, "tree", 100, tag("maintainers", bob))
+	bobsHere := announce(bob, "tree", 200)
+	atService := event(alice, 30617, 100, tag("d", "tree"), tag("clone", "https://grasp.example.org/"+npub(alice)+"/tree.git"))
+	s := state(alice, "tree", 150)
+	notListed := isParked("service_not_listed", "invalid: ", "d:tree")
+	run(t, []row{
+		{"archived", nil, synced(there), all, isHeld(there)},
+		{"submitted by a user", nil, user(there), all, isHeld(there)},
+		{"on the list", nil, synced(there), listed, isHeld(there)},
+		{"not on the list", nil, synced(bobs), listed, notListed},
+		{"at a service", nil, synced(atService), services, isHeld(atService)},
+		{"at none of the services", nil, synced(there), services, notListed},
+		{"blacklisted all the same", nil, synced(there), func(s *config.Settings) { all(s); s.RepositoryBlacklist = []string{"tree"} },
+			isRejected("blacklisted", "blocked: ")},
+		{"a newer one of an archived one", accepts(there), synced(newer), all, isAccepted()},
+		{"in the place of a held one", holds(there), synced(newer), all, isHeld(newer).and(dropped(there))},
+		{"a maintainer's of a hosted one", accepts(hosting), synced(bobs), all, isAccepted()},
+		{"named by a held one only", holds(hosting), synced(bobs), all, isHeld(bobs)},
+		{"moves away and is archived from then on", accepts(here).hold(s), synced(newer), all, isAccepted()},
+		{"moves away for good", accepts(here).hold(s), synced(newer), nil, isAccepted(dropped(s))},
+		{"an archived one that lists us now", accepts(there), synced(hereAgain), all, isHeld(hereAgain)},
+		{"lists us, and is on no list", nil, user(here), func(s *config.Settings) { all(s); s.RepositoryWhitelist = []string{"bush"} },
+			isRejected("not_whitelisted", "blocked: ")},
+		{"lists us, named by an archived one, and is on no list", accepts(naming), user(bobsHere), func(s *config.Settings) { all(s); s.RepositoryWhitelist = []string{"bush"} }, isRejected("not_whitelisted", "blocked: ")},
+		{"lists us, named by a held archived one, and is on no list", holds(naming), user(bobsHere), func(s *config.Settings) { all(s); s.RepositoryWhitelist = []string{"bush"} }, isRejected("not_whitelisted", "blocked: ")},
+		{"released", holds(there), action(proto.ActionRelease, there), all, isAccepted(dropped(there))},
+		{"released, and archived no more", holds(there), action(proto.ActionRelease, there), listed, isAccepted(dropped(there))},
+		{"released, and not on the list any more", holds(there), action(proto.ActionRelease, there), services, isRejected("service_not_listed", "invalid: ").and(dropped(there))},
+		{"a state of an archived one", holds(there), synced(s), all, isHeld(s, there)},
+	})
+}
+
+// TestAnArchivedMaintainersAnnouncementIsAcceptedWithTheOneThatNamesIt: in any order they
+// come, a maintainer's comes before what is archived.
+func TestAnArchivedMaintainersAnnouncementIsAcceptedWithTheOneThatNamesIt(t *testing.T) {
+	t.Parallel()
+	s := settings()
+	s.ArchiveAll = true
+	p := rulesOf(t, s, policy.Bounds{})
+	bobs, naming := announceElsewhere(bob, "tree", 100), announce(alice, "tree", 100, tag("maintainers", bob))
+	d := p.Decide(holds(bobs, naming), action(proto.ActionRelease, naming))
+	if d.Outcome != proto.Accepted || len(d.Next) != 1 || d.Next[0].Event.ID != bobs.ID {
+		t.Errorf("%+v; want bob's to be decided next", d)
+	}
+	if d = p.Decide(accepts(naming).hold(bobs), action(proto.ActionRelease, bobs)); d.Outcome != proto.Accepted {
+		t.Errorf("%+v", d)
+	}
+}
+
+// TestRulesChangeWithTheLists, and not with their order: what was rejected by others is decided
+// again.
+func TestRulesChangeWithTheLists(t *testing.T) {
+	t.Parallel()
+	of := func(set func(*config.Policy)) string {
+		var p config.Policy
+		set(&p)
+		return policy.Rules(p)
+	}
+	archive := of(func(p *config.Policy) { p.ArchiveWhitelist = []string{"bush", "shrub"} })
+	if archive != of(func(p *config.Policy) { p.ArchiveWhitelist = []string{"shrub", "bush"} }) {
+		t.Error("the order counts")
+	}
+	seen := map[string]bool{archive: true}
+	for _, set := range []func(*config.Policy){
+		func(*config.Policy) {}, func(p *config.Policy) { p.ArchiveAll = true }, func(p *config.Policy) { p.ContributorPRs = true },
+		func(p *config.Policy) { p.RepositoryWhitelist = []string{"bush", "shrub"} },
+		func(p *config.Policy) { p.RepositoryBlacklist = []string{"bush", "shrub"} },
+		func(p *config.Policy) { p.EventBlacklist = []string{"bush", "shrub"} },
+		func(p *config.Policy) { p.ArchiveServices = []string{"bush", "shrub"} },
+	} {
+		seen[of(set)] = true
+	}
+	if len(seen) != 8 {
+		t.Errorf("%d different rules, want 8", len(seen))
+	}
+}
+
+// TestOfferedPullRequests: what its author offers below /prs/ (GRASP-06) is for any repository, and
+// waits under the identifier where its commit is pushed.
+func TestOfferedPullRequests(t *testing.T) {
+	t.Parallel()
+	on := func(s *config.Settings) { s.ContributorPRs = true }
+	commit := tag("c", strings.Repeat("b", 40))
+	at := func(author, identifier string) string {
+		return "https://" + domain + "/prs/" + npub(author) + "/" + identifier + ".git"
+	}
+	pr := event(bob, 1618, 100, commit, tag("a", repo(alice, "tree")), tag("clone", at(bob, "tree")))
+	update := event(bob, 1619, 200, commit, tag("E", pr.ID), tag("a", repo(alice, "tree")), tag("clone", at(bob, "tree")))
+	another := event(bob, 1618, 100, commit, tag("a", repo(alice, "tree")), tag("clone", at(carol, "tree")))
+	untagged := event(bob, 1618, 100, commit, tag("a", repo(alice, "bush")), tag("clone", at(bob, "tree")))
+	withoutCommit := event(bob, 1618, 100, tag("a", repo(alice, "tree")), tag("clone", at(bob, "tree")))
+	orphan := isRejected("orphan", "invalid: ")
+	run(t, []row{
+		{"offered here", nil, user(pr), on, isHeld(pr)},
+		{"offered here, from sync", nil, synced(pr), on, isHeld(pr)},
+		{"an update without its pull request", nil, user(update), on, isHeld(update)},
+		{"while it is off", nil, user(pr), nil, orphan},
+		{"in another author's place", nil, user(another), on, orphan},
+		{"for an identifier that it does not tag", nil, user(untagged), on, orphan},
+		{"without a commit", nil, user(withoutCommit), on, isRejected("invalid", "invalid: ")},
+		{"released", holdsAs(proto.PhaseWaiting, now.Add(time.Minute), "tree", pr), action(proto.ActionRelease, pr), on, isAccepted(dropped(pr))},
+		{"released, and it is off since", holdsAs(proto.PhaseWaiting, now.Add(time.Minute), "tree", pr), action(proto.ActionRelease, pr), nil, isRejected("orphan", "invalid: ").and(dropped(pr))},
+	})
+	s := settings()
+	on(&s)
+	p := rulesOf(t, s, policy.Bounds{})
+	both := event(bob, 1618, 100, commit, tag("a", repo(alice, "bush")), tag("a", repo(alice, "tree")), tag("clone", at(bob, "tree")))
+	d := p.Decide(accepts(announce(alice, "bush", 100)), user(both))
+	if len(d.Hold) != 1 || d.Hold[0].Identifier != "tree" {
+		t.Errorf("%+v; want it under tree, where its commit is pushed", d.Hold)
+	}
+}
+
+// counting counts how often held events are looked for.
+type counting struct {
+	policy.Knowledge
+	looks int
+}
+
+func (k *counting) Held() *held.Directory {
+	k.looks++
+	return k.Knowledge.Held()
+}
+
+// TestRepeatedTagsCostNothing: a deletion request may name an address ten thousand times, or ones
+// that are never held.
+func TestRepeatedTagsCostNothing(t *testing.T) {
+	t.Parallel()
+	rules := rulesOf(t, settings(), policy.Bounds{})
+	var tags nostr.Tags
+	for range 1000 {
+		tags = append(tags, nostr.Tag{"a", "30618:" + alice + ":x"}, nostr.Tag{"a", "30023:" + alice + ":x"})
+	}
+	k := &counting{Knowledge: &world{}}
+	request := &nostr.Event{Kind: 5, PubKey: alice, CreatedAt: 1000, Tags: tags}
+	request.ID = request.GetID()
+	if d := rules.Decide(k, user(request)); d.Outcome != proto.Accepted {
+		t.Fatalf("%+v", d)
+	}
+	if k.looks > 2 {
+		t.Errorf("%d looks through what is held", k.looks)
+	}
 }
