@@ -22,8 +22,8 @@ import (
 const (
 	// lookTime bounds the look-up of an accepted event: while no answer comes, the caller is told so.
 	lookTime = 10 * time.Second
-	// maxFollowed bounds the identifiers to which one pull request brings its commit.
-	maxFollowed = 16
+	// maxFollowed bounds the repositories that are looked at for one pull request.
+	maxFollowed = 256
 	// valuesAtOnce bounds the values of a query of the index.
 	valuesAtOnce = 200
 	// maxOwed bounds the accepted pull requests of one identifier whose commits are named at once.
@@ -97,14 +97,10 @@ func (w *worker) heardPull(ev *nostr.Event) {
 	if err != nil {
 		w.log.Error("an accepted pull request could not be applied", "event", ev.ID, "error", err)
 	}
-	identifiers := map[string]bool{}
-	for _, ref := range refs {
-		if len(identifiers) < maxFollowed && w.shards.Holds(ref.Identifier) {
-			identifiers[ref.Identifier] = true
+	for _, ref := range refs[:min(len(refs), maxFollowed)] {
+		if w.shards.Holds(ref.Identifier) {
+			w.queue.add(itself(ref.Identifier), time.Now(), alone, ev.ID)
 		}
-	}
-	for identifier := range identifiers {
-		w.queue.add(itself(identifier), time.Now(), alone, ev.ID)
 	}
 }
 

@@ -103,10 +103,14 @@ func (w *worker) carryOut(ctx context.Context, verb proto.RepoVerb, ref nostr.Re
 	if err != nil {
 		return s, err
 	}
-	act := map[proto.RepoVerb]func(context.Context, *repository.Repo) (proto.RepoStatus, error){
-		proto.RepoShow: w.showRepo, proto.RepoRestore: w.restoreRepo, proto.RepoRemove: w.removeNow,
-	}[verb]
-	s, err = act(ctx, repo)
+	switch verb {
+	case proto.RepoShow:
+		s, err = w.showRepo(ctx, repo)
+	case proto.RepoRestore:
+		s, err = w.restoreRepo(ctx, repo)
+	case proto.RepoRemove:
+		s, err = w.removeNow(ctx, repo)
+	}
 	if errors.Is(err, errStays) {
 		err = fmt.Errorf("%s is hosted: only its owner can give it up", readable(ref))
 	}

@@ -251,18 +251,14 @@ func (w *worker) hold(ctx context.Context, name string) error {
 	w.hunter.Drop(ours)
 	w.queue.drop(ours)
 	w.chores.drop(ours)
-	w.forget(func(at repository.Place) bool { return ours(at.Identifier) })
-	return nil
-}
-
-// forget forgets what was read of repositories.
-func (w *worker) forget(which func(at repository.Place) bool) {
-	w.releaser.Forget(which)
+	forgets := func(at repository.Place) bool { return ours(at.Identifier) }
+	w.releaser.Forget(forgets)
 	for at := range w.statuses.Range {
-		if which(at.(repository.Place)) {
+		if forgets(at.(repository.Place)) {
 			w.statuses.Delete(at)
 		}
 	}
+	return nil
 }
 
 func (w *worker) later(at repository.Place, when time.Time) { w.queue.add(at, when, alone) }

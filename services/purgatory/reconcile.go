@@ -188,12 +188,13 @@ func (w *worker) release(ctx context.Context, v repostate.View, entries []*held.
 	if err := w.events.Reached(ctx, result.Seq); err != nil {
 		return result, errors.Join(failed, err)
 	}
-	since := map[string]time.Time{}
-	for _, e := range entries {
-		since[e.Event.ID] = e.HeldAt
-	}
 	for _, ev := range result.Released {
-		waited := time.Since(since[ev.ID])
+		var waited time.Duration
+		for _, e := range entries {
+			if e.Event.ID == ev.ID {
+				waited = time.Since(e.HeldAt)
+			}
+		}
 		w.metrics.released.WithLabelValues(strconv.Itoa(ev.Kind)).Inc()
 		w.metrics.waited.Observe(waited.Seconds())
 		w.tell(v.Identifier, proto.GitReleased, proto.GitNotice{Event: ev.ID, Kind: ev.Kind})

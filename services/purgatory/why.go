@@ -20,32 +20,32 @@ func (w *worker) waits(ctx context.Context, ref nostr.RepoRef) *proto.Waits {
 	if err != nil {
 		return nil
 	}
-	var waiting []*nostr.Event
+	told := &proto.Waits{Asked: w.hunter.Asked(ref.Identifier)}
+	told.Next, _ = w.hunter.State(ref.Identifier)
 	var objects []string
+	waits := func(ev *nostr.Event, needs ...string) {
+		if e := w.holdings.ByID(ev.ID); e != nil && (told.Until.IsZero() || e.ExpiresAt.Before(told.Until)) {
+			told.Until = e.ExpiresAt
+		}
+		objects = append(objects, needs...)
+	}
 	for _, a := range v.Announcements {
 		if a.Held && a.Ref == ref {
-			waiting = append(waiting, a.Event)
+			waits(a.Event)
 		}
 	}
 	for _, s := range v.StatesFor(ref.PubKey) {
 		if s.Held {
-			waiting, objects = append(waiting, s.Event), append(objects, s.Objects()...)
+			waits(s.Event, s.Objects()...)
 		}
 	}
 	for _, pr := range v.PullRequests {
 		if pr.Held && slices.Contains(v.Tagged(pr), ref.PubKey) {
-			waiting, objects = append(waiting, pr.Event), append(objects, pr.Commit)
+			waits(pr.Event, pr.Commit)
 		}
 	}
-	if len(waiting) == 0 {
+	if told.Until.IsZero() {
 		return nil
-	}
-	told := &proto.Waits{Asked: w.hunter.Asked(ref.Identifier)}
-	told.Next, _ = w.hunter.State(ref.Identifier)
-	for _, ev := range waiting {
-		if e := w.holdings.ByID(ev.ID); e != nil && (told.Until.IsZero() || e.ExpiresAt.Before(told.Until)) {
-			told.Until = e.ExpiresAt
-		}
 	}
 	slices.Sort(objects)
 	if objects = slices.Compact(objects); repo.Exists() && len(objects) > 0 {

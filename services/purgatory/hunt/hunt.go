@@ -67,7 +67,7 @@ type Hunter struct {
 	parties map[string]*party
 	running int // requests under way
 	joined  uint64
-	turning bool // a timer waits for the next minute
+	minute  time.Time // when start is called because the minute moves on
 	fetches sync.WaitGroup
 }
 
@@ -321,9 +321,9 @@ func (h *Hunter) start() {
 		}
 		h.request(best, at, now)
 	}
-	if workers > 1 && len(h.hunts) > 0 && !h.turning {
-		h.turning = true
-		h.startAfter(time.Until(time.Now().Truncate(window).Add(window)), func() { h.turning = false })
+	if next := time.Now().Truncate(window).Add(window); workers > 1 && len(h.hunts) > 0 && !h.minute.Equal(next) {
+		h.minute = next
+		h.startAfter(time.Until(next))
 	}
 }
 
@@ -347,7 +347,7 @@ func (h *Hunter) request(s *search, i int, now time.Time) {
 	h.joined++
 	s.joined = h.joined
 	h.begin(r, now)
-	h.startAfter(window, nil) // the host may be asked again
+	h.startAfter(window) // the host may be asked again
 	want := s.want
 	h.fetches.Go(func() {
 		outcome, answer := h.Fetch(h.ctx, s.identifier, r.url, want)
@@ -356,13 +356,10 @@ func (h *Hunter) request(s *search, i int, now time.Time) {
 }
 
 // startAfter calls start after a time.
-func (h *Hunter) startAfter(wait time.Duration, before func()) {
+func (h *Hunter) startAfter(wait time.Duration) {
 	time.AfterFunc(wait, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		if before != nil {
-			before()
-		}
 		h.start()
 	})
 }

@@ -32,15 +32,11 @@ type pass struct {
 	trial   map[string]bool             // owners whose references follow a state that is not accepted yet
 	offered map[string]bool             // ids of held events whose commit is in a contributor's repository
 	named   int                         // references below refs/nostr/ that were set
-	failed  []error                     // each is of one repository
+	failed  error                       // of single repositories
 }
 
 // do notes what goes wrong in a repository. The others go on.
-func (p *pass) do(err error) {
-	if err != nil {
-		p.failed = append(p.failed, err)
-	}
-}
+func (p *pass) do(err error) { p.failed = errors.Join(p.failed, err) }
 
 func (p *pass) place(owner string) repository.Place {
 	return repository.Place{RepoRef: nostr.RepoRef{PubKey: owner, Identifier: p.v.Identifier}}
@@ -63,7 +59,10 @@ func (p *pass) align(ctx context.Context, scope []repository.Place) (ready []*no
 	}
 	prs := p.alignPullRequests(ctx)
 	for _, owner := range p.owners {
-		p.do(p.alignTips(ctx, owner))
+		if repo := p.repos[owner]; repo != nil {
+			_, err := p.checkTips(ctx, repo, repostate.CheckCommit)
+			p.do(err)
+		}
 	}
 	ready = p.announcements(ctx)
 	ready = append(ready, p.states(ready)...)

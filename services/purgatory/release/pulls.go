@@ -3,9 +3,7 @@ package release
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -120,16 +118,6 @@ func (p *pass) fromElsewhere(ctx context.Context, owner string, pr repostate.Pul
 	return false
 }
 
-// alignTips looks at the references under refs/nostr/ of an owner's repository.
-func (p *pass) alignTips(ctx context.Context, owner string) error {
-	repo := p.repos[owner]
-	if repo == nil {
-		return nil
-	}
-	_, err := p.checkTips(ctx, repo, repostate.CheckCommit)
-	return err
-}
-
 // alignContribution looks at the repository in which a contributor offers pull requests of the
 // identifier (GRASP-06). What does not match its event goes, and so does a repository without any
 // reference; the commit of a held event that matches is offered to the announced repositories.
@@ -166,9 +154,15 @@ func (p *pass) checkTips(ctx context.Context, repo *repository.Repo, check func(
 	if err != nil {
 		return nil, err
 	}
-	tips, err := readTips(repo)
+	refs, err := repo.Refs()
 	if err != nil {
 		return nil, err
+	}
+	tips := map[string]string{}
+	for name, id := range refs.ByName {
+		if event, is := strings.CutPrefix(name, PrefixNostr); is {
+			tips[event] = id
+		}
 	}
 	var still []repository.WaitingPush
 	remove := map[string]string{} // event → why
@@ -214,13 +208,8 @@ func (p *pass) checkTips(ctx context.Context, repo *repository.Repo, check func(
 	}
 	left = slices.AppendSeq(left, maps.Keys(tips))
 	slices.Sort(left)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.tips == nil {
-		p.tips = map[repository.Place][]string{}
-	}
-	if p.tips[repo.Place] = left; len(left) == 0 {
-		delete(p.tips, repo.Place)
+	if p.tips.Store(repo.Place, left); len(left) == 0 {
+		p.tips.Delete(repo.Place)
 	}
 	return left, nil
 }
@@ -232,30 +221,6 @@ func placed(repo *repository.Repo, event string) (at time.Time) {
 		at = info.ModTime()
 	}
 	return at
-}
-
-// readTips returns the references under refs/nostr/ by the rest of their names. Nothing here ever
-// packs references, so that as a rule each is a file, and where there is none no git need be asked.
-func readTips(repo *repository.Repo) (map[string]string, error) {
-	files, err := os.ReadDir(filepath.Join(repo.Path, filepath.FromSlash(PrefixNostr)))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("look for the tips of pull requests: %w", err)
-	}
-	_, packed := os.Lstat(filepath.Join(repo.Path, "packed-refs"))
-	if len(files) == 0 && errors.Is(packed, fs.ErrNotExist) {
-		return nil, nil
-	}
-	refs, err := repo.Refs()
-	if err != nil {
-		return nil, err
-	}
-	tips := map[string]string{}
-	for name, id := range refs.ByName {
-		if event, is := strings.CutPrefix(name, PrefixNostr); is {
-			tips[event] = id
-		}
-	}
-	return tips, nil
 }
 
 // Find returns an event that is known, held or accepted, or nil.

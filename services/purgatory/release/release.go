@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -47,8 +46,7 @@ type Releaser struct {
 	Later func(at repository.Place, when time.Time)
 	Log   *slog.Logger
 
-	mu   sync.Mutex
-	tips map[repository.Place][]string // events for which references below refs/nostr/ are named, in order
+	tips sync.Map // repository.Place → events for which references below refs/nostr/ are named, in order
 }
 
 // Events are all accepted ones, and those that are held for any identifier.
@@ -65,11 +63,9 @@ type Events interface {
 // NamedFor returns the repositories in which references are named for an event, as far as they were
 // looked at.
 func (r *Releaser) NamedFor(event string) (places []repository.Place) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for at, events := range r.tips {
-		if _, named := slices.BinarySearch(events, event); named {
-			places = append(places, at)
+	for at, events := range r.tips.Range {
+		if _, named := slices.BinarySearch(events.([]string), event); named {
+			places = append(places, at.(repository.Place))
 		}
 	}
 	return places
@@ -77,9 +73,11 @@ func (r *Releaser) NamedFor(event string) (places []repository.Place) {
 
 // Forget forgets repositories.
 func (r *Releaser) Forget(which func(at repository.Place) bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	maps.DeleteFunc(r.tips, func(at repository.Place, _ []string) bool { return which(at) })
+	for at := range r.tips.Range {
+		if which(at.(repository.Place)) {
+			r.tips.Delete(at)
+		}
+	}
 }
 
 // Result is what came of a call of Release.
@@ -104,7 +102,7 @@ func (r *Releaser) Release(ctx context.Context, v repostate.View, scope []reposi
 		}
 		refused, err := r.commit(ctx, ready, lost, &out)
 		if err != nil || len(refused) == 0 {
-			return out, errors.Join(append(p.failed, err)...)
+			return out, errors.Join(p.failed, err)
 		}
 		// What ingest refused does not count, and the repositories must not look as if it did.
 		p.v, p.commits = p.v.Without(refused...), nil
