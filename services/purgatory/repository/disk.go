@@ -93,34 +93,38 @@ func (r *Repo) Remove(ctx context.Context) error {
 // a living process could have made otherwise is left alone.
 func (r *Repo) Sweep() error {
 	err := r.mayWrite(context.Background())
-	for _, folder := range []string{".", "objects", "objects/pack", "refs"} {
+	for _, folder := range []string{".", "objects", "objects/pack"} {
 		if err == nil {
-			err = r.sweepFolder(r.in(folder), folder == "refs", staleFolder)
+			err = r.sweepFolder(folder, staleFolder)
 		}
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return filepath.WalkDir(r.in("refs"), func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".lock") && olderThan(entry, staleFile) {
+			err = os.Remove(path)
+		}
+		return ignoreGone(err)
+	})
 }
 
-// sweepFolder does that for one folder, and for those below it, if that is wanted. What git did not
-// finish must be of that age.
-func (r *Repo) sweepFolder(folder string, below bool, unfinished time.Duration) error {
-	entries, err := readDir(folder)
+// sweepFolder does that for one folder. What git did not finish must be of that age.
+func (r *Repo) sweepFolder(folder string, unfinished time.Duration) error {
+	entries, err := readDir(r.in(folder))
 	for _, entry := range entries {
-		name, path, age := entry.Name(), filepath.Join(folder, entry.Name()), time.Duration(0)
+		name, age := entry.Name(), staleFile
 		switch {
 		case strings.HasPrefix(name, pushPrefix):
+			age = 0
 		case strings.HasPrefix(name, smallPrefix), strings.HasSuffix(name, ".lock"):
-			age = staleFile
 		case strings.HasPrefix(name, "tmp_"), strings.HasPrefix(name, ".tmp-"):
 			age = unfinished
-		case below && entry.IsDir():
-			err = errors.Join(err, r.sweepFolder(path, true, unfinished))
-			continue
 		default:
 			continue
 		}
 		if olderThan(entry, age) {
-			err = errors.Join(err, os.RemoveAll(path))
+			err = errors.Join(err, os.RemoveAll(r.in(folder, name)))
 		}
 	}
 	return err

@@ -81,7 +81,7 @@ func (r *Repo) Gc(ctx context.Context) error {
 		err = writeDurably(r.in(gcFile), "")
 	} else if r.mayWrite(ctx) == nil {
 		// Where the disk is full, packs that git did not finish are what fills it.
-		err = errors.Join(err, r.sweepFolder(r.in("objects", packFolder), false, 0))
+		err = errors.Join(err, r.sweepFolder("objects/pack", 0))
 	}
 	moved, looked := r.Moved()
 	if err = errors.Join(err, looked); err == nil && moved.After(began) {

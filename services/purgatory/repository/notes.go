@@ -25,9 +25,9 @@ const (
 	belongsFile = ".belongs"
 )
 
-// note writes a note durably; nil removes it.
-func note(path string, value any) error {
-	if value == nil {
+// note writes a note durably, or removes it.
+func note(path string, value any, keep bool) error {
+	if !keep {
 		if err := os.Remove(path); err != nil {
 			return ignoreGone(err)
 		}
@@ -57,13 +57,10 @@ func (r *Repo) IsArchive() bool {
 
 // SetArchive marks the repository as an archive, durably, or takes the mark away.
 func (r *Repo) SetArchive(is bool) error {
-	switch {
-	case is == r.IsArchive():
+	if is == r.IsArchive() {
 		return nil
-	case is:
-		return note(r.in(archiveFile), true)
 	}
-	return note(r.in(archiveFile), nil)
+	return note(r.in(archiveFile), true, is)
 }
 
 // Rules say which repositories are here: those of the settings, and those that were archived by
@@ -99,10 +96,10 @@ type Ended struct {
 }
 
 // SetEnded notes durably that the hosting has ended.
-func (r *Repo) SetEnded(e Ended) error { return note(r.in(endedFile), e) }
+func (r *Repo) SetEnded(e Ended) error { return note(r.in(endedFile), e, true) }
 
 // ForgetEnded removes the note: the repository is hosted again. One that is not there is no error.
-func (r *Repo) ForgetEnded() error { return note(r.in(endedFile), nil) }
+func (r *Repo) ForgetEnded() error { return note(r.in(endedFile), nil, false) }
 
 // Ended returns what SetEnded has noted, nil if nothing is. A note that makes no sense counts as
 // none: it is made again, and the repository is kept longer.
@@ -126,10 +123,7 @@ func (r *Repo) Waiting() (all []WaitingPush, err error) { return all, noted(r.in
 // SetWaiting notes durably which references wait and who pushes them. One is noted before it is
 // there. The caller has the lock of the repository.
 func (r *Repo) SetWaiting(all []WaitingPush) error {
-	if len(all) == 0 {
-		return note(r.in(waitingFile), nil)
-	}
-	return note(r.in(waitingFile), all)
+	return note(r.in(waitingFile), all, len(all) > 0)
 }
 
 // Belongs is what is noted in a folder of repositories.
@@ -157,7 +151,7 @@ func TakeFolder(root, log, domain string, given []string) (b Belongs, err error)
 	}
 	if b.Since.IsZero() || len(b.Domains) == 0 {
 		b = Belongs{Log: log, Domains: []string{domain}, Since: time.Now().UTC()}
-		return b, note(path, b)
+		return b, note(path, b, true)
 	}
 	last := b.Domains[len(b.Domains)-1]
 	switch {
@@ -172,5 +166,5 @@ func TakeFolder(root, log, domain string, given []string) (b Belongs, err error)
 	}
 	b.Log = cmp.Or(log, b.Log)
 	b.Domains = append(slices.DeleteFunc(b.Domains, func(d string) bool { return d == domain }), domain)
-	return b, note(path, b)
+	return b, note(path, b, true)
 }

@@ -208,7 +208,7 @@ func TestSweepRemovesWhatKilledProcessesLeft(t *testing.T) {
 		"HEAD.lock": {age: time.Hour}, "packed-refs.lock": {age: time.Hour}, "refs/heads/main.lock": {age: time.Hour},
 		"objects/tmp_objdir-pack-1": {age: 48 * time.Hour}, "objects/tmp_objdir-incoming-1": {},
 		"objects/pack/.tmp-7-pack-1": {age: 48 * time.Hour}, "objects/pack/tmp_pack_1": {age: 48 * time.Hour}, ".tmp-small-1": {age: time.Hour},
-		"refs/heads/new.lock": {stays: true}, "objects/tmp_objdir-pack-2": {age: time.Hour, stays: true}, "objects/pack/tmp_pack_2": {age: time.Hour, stays: true},
+		"refs/heads/new.lock": {stays: true}, "refs/heads/tmp_branch": {age: 48 * time.Hour, stays: true}, "objects/tmp_objdir-pack-2": {age: time.Hour, stays: true}, "objects/pack/tmp_pack_2": {age: time.Hour, stays: true},
 		"objects/pack/pack-blind.pack": {age: 48 * time.Hour, stays: true}, // its index may be what was lost
 	} {
 		path := filepath.Join(r.Path, name)
@@ -216,7 +216,7 @@ func TestSweepRemovesWhatKilledProcessesLeft(t *testing.T) {
 		if strings.Contains(name, "objdir") {
 			must(t, os.MkdirAll(filepath.Join(path, "pack"), 0o755))
 		} else {
-			must(t, os.WriteFile(path, []byte("x"), 0o644))
+			must(t, os.WriteFile(path, []byte(id+"\n"), 0o644))
 		}
 		at := time.Now().Add(-left.age)
 		must(t, os.Chtimes(path, at, at))
