@@ -40,15 +40,6 @@ func cause(t testing.TB, err error) fetch.Cause {
 	return failure.Cause
 }
 
-func missing(t testing.TB, r *repository.Repo, ids ...string) []string {
-	t.Helper()
-	missing, err := r.Missing(t.Context(), ids)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return missing
-}
-
 func TestFetchByID(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -83,14 +74,10 @@ func TestFetchByID(t *testing.T) {
 		"one of two":                   {"generous.git", nil, []string{none, second}, []string{second}, ""},
 		"nothing is missing":           {"nowhere.git", []string{first}, []string{first}, []string{first}, ""},
 		"what it does not have":        {"generous.git", nil, []string{none}, nil, fetch.CauseNoSuchObject},
-		"sha256":                       {"generous.git", nil, []string{strings.Repeat("a", 64)}, nil, fetch.CauseNoSuchObject},
 		"plain: tips":                  {"plain.git", nil, []string{third, tag}, []string{third, tag}, ""},
-		"plain: peeled":                {"plain.git", nil, []string{second}, []string{second}, ""},
 		"plain: below the tip":         {"plain.git", nil, []string{first}, []string{first}, ""}, // by version 2
-		"plain: one it does not have":  {"plain.git", nil, []string{first, none, third}, []string{first, third}, ""},
 		"plain: many it does not have": {"plain.git", nil, append(ids(20), third), []string{third}, ""},
 		"plain: none it has":           {"plain.git", nil, []string{none}, nil, fetch.CauseNoSuchObject},
-		"plain: update":                {"plain.git", []string{first}, []string{second, first}, []string{second, first}, ""},
 		"old: below the tip":           {"old/plain.git", nil, []string{first}, nil, fetch.CauseNoSuchObject},
 		"old: one it does not offer":   {"old/plain.git", nil, []string{first, none, tag}, []string{first, tag}, ""}, // first comes along with tag
 		"no such repository":           {"nowhere.git", nil, []string{first}, nil, fetch.CauseNotFound},
@@ -112,8 +99,8 @@ func TestFetchByID(t *testing.T) {
 			if !slices.Equal(result.Got, tc.got) {
 				t.Errorf("got %q, want %q", result.Got, tc.got)
 			}
-			if still := missing(t, r, tc.got...); len(still) > 0 {
-				t.Errorf("still missing %q", still)
+			if still, err := r.Missing(t.Context(), tc.got); err != nil || len(still) > 0 {
+				t.Errorf("still missing %q, %v", still, err)
 			}
 			if brought := len(tc.got) > len(tc.has); brought != (result.Bytes > 0) {
 				t.Errorf("%d bytes", result.Bytes)
@@ -135,12 +122,9 @@ func TestUpdatesAreSmall(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	w := gittest.NewWork(t)
-	var content strings.Builder
-	for i := range 20_000 {
-		fmt.Fprintf(&content, "%x\n", uint64(i+1)*0x9E3779B97F4A7C15) // does not compress well
-	}
-	first := w.Commit("a", content.String())
-	second := w.Commit("a", content.String()+"more\n")
+	content := gittest.Noise(200 << 10)
+	first := w.Commit("a", content)
+	second := w.Commit("a", content+"more\n")
 	w.Publish(root, "a.git", "uploadpack.allowReachableSHA1InWant", "true")
 	server := gittest.Backend(t, root)
 	r := gittest.Repo(t, gittest.Store(t), "into")
@@ -159,28 +143,20 @@ func TestUpdatesAreSmall(t *testing.T) {
 
 func TestRedirectsAreFollowedForAllRequests(t *testing.T) {
 	t.Parallel()
-	root := t.TempDir()
-	w := gittest.NewWork(t)
+	root, w := t.TempDir(), gittest.NewWork(t)
 	id := w.Commit("a", "a")
 	w.Publish(root, "real.git")
 	backend := gittest.Backend(t, root)
-	front := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		switch {
-		case r.Method != http.MethodGet:
-			http.Error(rw, "only the first request comes here", http.StatusTeapot)
-		case strings.HasPrefix(r.URL.Path, "/moved"):
-			http.Redirect(rw, r, backend.URL+"/real.git/info/refs?"+r.URL.RawQuery, http.StatusMovedPermanently)
-		default:
-			http.Redirect(rw, r, backend.URL+"/real.git/HEAD", http.StatusFound)
-		}
-	}))
-	t.Cleanup(front.Close)
+	front := http.NewServeMux() // only the first request comes here
+	front.Handle("GET /moved.git/info/refs", http.RedirectHandler(backend.URL+"/real.git/info/refs?service=git-upload-pack", http.StatusMovedPermanently))
+	front.Handle("GET /elsewhere/info/refs", http.RedirectHandler(backend.URL+"/real.git/HEAD", http.StatusFound))
+	server := httptest.NewServer(front)
+	t.Cleanup(server.Close)
 	r := gittest.Repo(t, gittest.Store(t), "into")
-	if _, err := fetch.Fetch(t.Context(), guard(), front.URL+"/elsewhere", r, []string{id}, limits); cause(t, err) != fetch.CauseNotGit {
-		t.Errorf("a redirect to something else: %v", err)
-	}
-	if _, err := fetch.Fetch(t.Context(), guard(), front.URL+"/moved.git", r, []string{id}, limits); err != nil {
-		t.Error(err)
+	for path, want := range map[string]fetch.Cause{"/elsewhere": fetch.CauseNotGit, "/moved.git": ""} {
+		if _, err := fetch.Fetch(t.Context(), guard(), server.URL+path, r, []string{id}, limits); cause(t, err) != want {
+			t.Errorf("%s: %v", path, err)
+		}
 	}
 }
 
@@ -201,7 +177,6 @@ type hostile struct {
 	stall                  bool // after the pack, until the client goes
 	endless                string
 	trickle                string // a little at a time after the content, until the client goes
-	headers                bool   // a header line at a time, until the client goes
 	zipped                 bool   // the pack, and what has no end
 }
 
@@ -220,10 +195,6 @@ func (h hostile) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(status)
 	}
 	io.Copy(io.Discard, r.Body)
-	if h.headers {
-		trickleHeaders(w)
-		return
-	}
 	if !h.zipped || r.Method == http.MethodGet {
 		io.WriteString(w, content)
 	} else {
@@ -253,19 +224,6 @@ func (h hostile) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// trickleHeaders sends header lines until the client goes.
-func trickleHeaders(w http.ResponseWriter) {
-	conn, out, err := w.(http.Hijacker).Hijack()
-	if err != nil {
-		return
-	}
-	defer conn.Close()
-	for _, err = out.WriteString("HTTP/1.1 200 OK\r\n"); err == nil; err = out.Flush() {
-		_, _ = out.WriteString("X: y\r\n")
-		time.Sleep(time.Millisecond)
-	}
-}
-
 func TestHostileServers(t *testing.T) {
 	t.Parallel()
 	w := gittest.NewWork(t)
@@ -281,32 +239,21 @@ func TestHostileServers(t *testing.T) {
 	slow := limits
 	slow.Timeout, slow.MinRate = 0, 1<<20
 	slow.SetWindow(100 * time.Millisecond)
-	type row struct {
+	for name, tc := range map[string]struct {
 		server hostile
 		limits fetch.Limits
 		cause  fetch.Cause
-	}
-	rows := map[string]row{
+	}{
 		"HTML":                    {hostile{refs: "<html>", refsType: "text/html"}, limits, fetch.CauseNotGit},
-		"only a length":           {hostile{refs: gittest.Pkt("# service=git-upload-pack\n") + "1000"}, limits, fetch.CauseNotGit},
-		"HTML as git":             {hostile{refs: "<html>"}, limits, fetch.CauseNotGit},
-		"nothing":                 {hostile{}, limits, fetch.CauseNotGit},
 		"gone":                    {hostile{refsStatus: 410}, limits, fetch.CauseNotFound},
 		"forbidden":               {hostile{refsStatus: 403}, limits, fetch.CauseForbidden},
-		"asks who we are":         {hostile{refsStatus: 401}, limits, fetch.CauseForbidden},
 		"rate limit":              {hostile{refsStatus: 429}, limits, fetch.CauseRateLimited},
-		"rate limit of the pack":  {hostile{refs: adv, packStatus: 429}, limits, fetch.CauseRateLimited},
-		"broken":                  {hostile{refsStatus: 502}, limits, fetch.CauseServer},
 		"an error line":           {hostile{refs: gittest.Pkt("# service=git-upload-pack\n") + gittest.Pkt("ERR go\x1b[31m away\n")}, limits, fetch.CauseServer},
-		"dumb":                    {hostile{refs: id + "\trefs/heads/main\n", refsType: "text/plain"}, limits, fetch.CauseNotGit},
-		"half an advertisement":   {hostile{refs: strings.TrimSuffix(adv, "0000")}, limits, fetch.CauseNotGit},
 		"other service":           {hostile{refs: gittest.Pkt("# service=git-receive-pack\n") + "0000"}, limits, fetch.CauseNotGit},
-		"a line without a space":  {hostile{refs: gittest.Pkt("# service=git-upload-pack\n") + gittest.Pkt("hello")}, limits, fetch.CauseNotGit},
 		"empty repository":        {hostile{refs: gittest.Pkt("# service=git-upload-pack\n") + "0000"}, limits, fetch.CauseNoSuchObject},
 		"no answer to wants":      {hostile{refs: adv}, limits, fetch.CauseNoSuchObject},
 		"refuses":                 {hostile{refs: adv, pack: gittest.Pkt("ERR upload-pack: not our ref " + id)}, limits, fetch.CauseNoSuchObject},
 		"refuses without a name":  {hostile{refs: adv, pack: gittest.Pkt("ERR want is not a valid object")}, limits, fetch.CauseNoSuchObject},
-		"refuses another":         {hostile{refs: adv, pack: gittest.Pkt("ERR not our ref " + strings.Repeat("9", 40))}, limits, fetch.CauseNoSuchObject},
 		"says no":                 {hostile{refs: adv, pack: gittest.Pkt("ERR busy")}, limits, fetch.CauseServer},
 		"HTML for a pack":         {hostile{refs: adv, pack: "<html>", packType: "text/html"}, limits, fetch.CauseNotGit},
 		"only NAK":                {hostile{refs: adv, pack: "0008NAK\n"}, limits, fetch.CauseNoSuchObject},
@@ -314,7 +261,6 @@ func TestHostileServers(t *testing.T) {
 		"channel 3":               {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:20]) + band(3, "out of "+strings.Repeat("memory", 5000))}, limits, fetch.CauseServer},
 		"a channel that is none":  {hostile{refs: adv, pack: "0008NAK\n" + band(7, pack)}, limits, fetch.CauseNotGit},
 		"no pack":                 {hostile{refs: adv, pack: "0008NAK\n" + band(1, "what?"+strings.Repeat("!", 50)) + "0000"}, limits, fetch.CauseBadPack},
-		"half a pack":             {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:len(pack)/2]) + "0000"}, limits, fetch.CauseBadPack},
 		"a hole in the history":   {hostile{refs: adv, pack: "0008NAK\n" + band(1, hole) + "0000"}, limits, fetch.CauseBadPack},
 		"a pack without our wish": {hostile{refs: adv, pack: "0008NAK\n" + band(1, string(w.Pack("main^"))) + "0000"}, limits, fetch.CauseNoSuchObject},
 		"words without end":       {hostile{refs: adv, pack: "0008NAK\n", endless: band(2, strings.Repeat("progress", 1000))}, small, fetch.CauseTooLarge},
@@ -322,20 +268,15 @@ func TestHostileServers(t *testing.T) {
 		"a pack without end":      {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), endless: band(1, strings.Repeat("x", 60_000))}, limits, fetch.CauseTooLarge},
 		"stalls":                  {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), stall: true}, short, netguard.CauseTimeout},
 		"words slowly":            {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), trickle: band(2, ".")}, slow, fetch.CauseTooSlow},
-		"a pack slowly":           {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), trickle: band(1, "x")}, slow, fetch.CauseTooSlow},
 		"references slowly":       {hostile{refs: strings.TrimSuffix(adv, "0000"), trickle: gittest.Pkt(strings.Repeat("1", 40) + " refs/heads/x\n")[:58]}, slow, fetch.CauseTooSlow},
 		"a pack, then nothing":    {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), stall: true}, slow, fetch.CauseTooSlow},
-		"headers without end":     {hostile{headers: true}, slow, fetch.CauseTooSlow},
-		"stalls before it begins": {hostile{refs: adv, stall: true}, short, netguard.CauseTimeout},
 		"without bands":           {hostile{refs: advertisement(id, ""), pack: "0008NAK\n" + pack}, limits, fetch.CauseNotGit},
 		"version 2, no section":   {hostile{refs: gittest.Pkt("version 2\n"), pack: gittest.Pkt("acknowledgments\n")}, limits, fetch.CauseNotGit},
 
 		"version 2":         {hostile{refs: gittest.Pkt("# service=git-upload-pack\n") + gittest.Pkt("version 2\n"), pack: "000dpackfile\n" + band(2, "hello") + band(1, pack[:30]) + band(1, pack[30:]) + "0000"}, limits, ""},
 		"ACK and NAK twice": {hostile{refs: adv, pack: "0038ACK " + id + " common\n" + "0008NAK\n" + band(1, pack) + "0000"}, limits, ""},
-		"no flush":          {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack)}, limits, ""},
 		"version 1":         {hostile{refs: gittest.Pkt("# service=git-upload-pack\n") + "000eversion 1\n" + strings.TrimPrefix(adv, gittest.Pkt("# service=git-upload-pack\n")), pack: "0008NAK\n" + band(1, pack) + "0000"}, limits, ""},
-	}
-	for name, tc := range rows {
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := httptest.NewServer(tc.server)
@@ -350,9 +291,6 @@ func TestHostileServers(t *testing.T) {
 			}
 			if (tc.cause == "") != (len(result.Got) == 1) {
 				t.Errorf("got %q", result.Got)
-			}
-			if still := missing(t, r, id); (tc.cause == "") != (len(still) == 0) {
-				t.Errorf("still missing %q", still)
 			}
 			if data, err := r.HasObjects(); err != nil || data != (tc.cause == "") {
 				t.Errorf("has data: %v, %v", data, err)
