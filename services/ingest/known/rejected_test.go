@@ -17,7 +17,7 @@ import (
 
 const week = 7 * 24 * time.Hour
 
-var start = time.Unix(1_800_000_000, 0)
+var begun = time.Unix(1_800_000_000, 0)
 
 func id(n int) string { return fmt.Sprintf("%032x%032x", n, n) }
 
@@ -40,112 +40,93 @@ func (l *log) add(at time.Time, records ...proto.RejectedEvent) {
 	l.t.Helper()
 	for _, r := range records {
 		data, err := l.x.Encode(r)
-		if err != nil {
-			l.t.Fatal(err)
-		}
+		must(l.t, err)
 		l.read(r, data, at)
 	}
 }
 
-func (l *log) takeBack(at time.Time, n int) { l.read(record(n), nil, at) }
-
 func (l *log) read(r proto.RejectedEvent, data []byte, at time.Time) {
 	l.seq++
-	subject := proto.RejectedSubject{Kind: r.Kind, ShortID: proto.ShortID(r.ID)}.String()
-	l.x.Apply(bus.Message{Seq: l.seq, Subject: subject, Data: data, Time: at})
+	l.x.Apply(bus.Message{Seq: l.seq, Subject: subjectOf(r), Data: data, Time: at})
 }
 
-func waiting(x *known.Rejected, key string) []string {
-	return slices.Sorted(slices.Values(x.Waiting(key)))
+func subjectOf(r proto.RejectedEvent) string {
+	return proto.RejectedSubject{Kind: r.Kind, ShortID: proto.ShortID(r.ID)}.String()
 }
 
-func TestIndexRemembersForAWeek(t *testing.T) {
+func TestRejectionsAreRememberedForAWeek(t *testing.T) {
 	t.Parallel()
-	x := empty("")
-	l := &log{t: t, x: x}
-	l.add(start, record(1))
-	l.add(start.Add(time.Hour), record(2))
-	if r, ok := x.Find(id(1), start.Add(week-1)); !ok || r.Reason != "invalid: because" {
-		t.Errorf("%+v, %v", r, ok)
+	l := &log{t: t, x: empty("")}
+	wants := func(n int, at time.Time, want bool, left int) {
+		t.Helper()
+		if r, ok := l.x.Find(id(n), at); ok != want || ok && r.Reason != "invalid: because" || l.x.Len() != left {
+			t.Errorf("%d: %+v, %v; %d are left, want %v, %d", n, r, ok, l.x.Len(), want, left)
+		}
 	}
-	if _, ok := x.Find(id(1), start.Add(week)); ok {
-		t.Error("remembered for longer than a week")
-	}
-	if _, ok := x.Find(id(3), start); ok {
-		t.Error("an event that was never rejected")
-	}
-	l.add(start.Add(2*time.Hour), record(2)) // rejected again, its time begins once more
-	l.add(start.Add(week+time.Hour), record(3))
-	if _, ok := x.Find(id(2), start.Add(week+time.Hour)); !ok || x.Len() != 2 {
-		t.Errorf("%d are left, want 2; forgotten by its first time: %v", x.Len(), !ok)
-	}
-	l.add(start.Add(week+2*time.Hour), record(4))
-	if x.Len() != 2 {
-		t.Errorf("%d are left, want 2", x.Len())
+	l.add(begun, record(1))
+	l.add(begun.Add(time.Hour), record(2))
+	wants(1, begun.Add(week-1), true, 2)
+	wants(1, begun.Add(week), false, 2)
+	wants(3, begun, false, 2)
+	l.add(begun.Add(2*time.Hour), record(2)) // rejected again, its time begins once more
+	l.add(begun.Add(week+time.Hour), record(3))
+	wants(2, begun.Add(week+time.Hour), true, 2)
+	l.add(begun.Add(week+2*time.Hour), record(4))
+	wants(2, begun.Add(week+2*time.Hour), false, 2)
+	if len(l.x.Matching(nostr.Filter{IDs: []string{id(3)}}, begun.Add(2*week+time.Hour))) > 0 {
+		t.Error("one matches that is too old")
 	}
 }
 
-func TestIndexKnowsWhatIsMissing(t *testing.T) {
+func TestWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	x := empty("")
-	l := &log{t: t, x: x}
-	l.add(start, record(1, "d:tree", id(9)), record(2, "d:tree"), record(3, "d:bush"))
-	if got := waiting(x, "d:tree"); !slices.Equal(got, []string{id(1), id(2)}) {
-		t.Errorf("waiting for the tree: %v", got)
+	l := &log{t: t, x: empty("")}
+	wants := func(key string, want ...string) {
+		t.Helper()
+		if got := slices.Sorted(slices.Values(l.x.Waiting(key))); !slices.Equal(got, want) {
+			t.Errorf("%s is missed by %v, want %v", key, got, want)
+		}
 	}
-	l.takeBack(start, 1)
-	if got := waiting(x, "d:tree"); !slices.Equal(got, []string{id(2)}) {
-		t.Errorf("after one was taken back: %v", got)
-	}
-	if waiting(x, id(9)) != nil {
-		t.Error("an id that no entry misses now")
-	}
-	l.add(start, record(1, "d:tree"), record(1, "d:tree")) // again and again
-	if got := waiting(x, "d:tree"); !slices.Equal(got, []string{id(1), id(2)}) {
-		t.Errorf("after one was rejected again: %v", got)
-	}
-	if _, ok := x.Find(id(3), start); !ok || x.Len() != 3 || x.Seq() != l.seq {
-		t.Errorf("%d at %d", x.Len(), x.Seq())
+	l.add(begun, record(1, "d:tree", id(9)), record(2, "d:tree"), record(3, "d:bush"))
+	wants("d:tree", id(1), id(2))
+	l.read(record(1), nil, begun) // taken back
+	wants("d:tree", id(2))
+	wants(id(9))
+	l.add(begun, record(1, "d:tree"), record(1, "d:tree")) // again and again
+	wants("d:tree", id(1), id(2))
+	if _, ok := l.x.Find(id(3), begun); !ok || l.x.Len() != 3 || l.x.Seq() != l.seq {
+		t.Errorf("%d at %d", l.x.Len(), l.x.Seq())
 	}
 }
 
-func TestIndexReadsOnceAndStrictly(t *testing.T) {
+func TestWhatIsNoRejectionIsNotRead(t *testing.T) {
 	t.Parallel()
-	x := empty("")
-	l := &log{t: t, x: x}
-	l.add(start, record(1))
-	l.takeBack(start, 1)
+	l := &log{t: t, x: empty("now")}
+	l.add(begun, record(1))
+	l.read(record(1), nil, begun)
 	l.seq = 0
-	l.add(start, record(1)) // the follower reads what the writer has applied already
-	if x.Len() != 0 {
-		t.Error("an old message was read again")
-	}
-	good, err := x.Encode(record(1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	subject := proto.RejectedSubject{Kind: 1, ShortID: proto.ShortID(id(1))}.String()
-	other := proto.RejectedSubject{Kind: 1, ShortID: proto.ShortID(id(2))}.String()
+	l.add(begun, record(1)) // the follower reads what the writer has applied already
+	good, err := l.x.Encode(record(1))
+	must(t, err)
+	others, err := empty("then").Encode(record(1))
+	must(t, err)
 	for i, m := range []bus.Message{
-		{Subject: "grasp.rejected.x", Data: good}, {Subject: subject, Data: []byte("{")}, {Subject: subject, Data: []byte("{}")},
-		{Subject: other, Data: good}, {Subject: subject, Data: []byte(strings.Replace(string(good), record(1).PubKey, "zz", 1))},
+		{Subject: "grasp.rejected.x", Data: good}, {Subject: subjectOf(record(1)), Data: []byte("{")}, {Subject: subjectOf(record(1)), Data: []byte("{}")},
+		{Subject: subjectOf(record(2)), Data: good}, {Subject: subjectOf(record(1)), Data: []byte(strings.Replace(string(good), record(1).PubKey, "zz", 1))},
+		{Subject: subjectOf(record(1)), Data: others}, // by other rules
 	} {
-		m.Seq = uint64(10 + i)
-		if x.Apply(m); x.Len() != 0 {
+		m.Seq, m.Time = uint64(10+i), begun
+		if l.x.Apply(m); l.x.Len() != 0 || l.x.Seq() != m.Seq {
 			t.Errorf("message %d was read", i)
 		}
 	}
-	if x.Len() != 0 || x.Seq() != 14 {
-		t.Errorf("%d entries at %d", x.Len(), x.Seq())
-	}
 }
 
-func TestIndexMatching(t *testing.T) {
+func TestMatching(t *testing.T) {
 	t.Parallel()
-	x := empty("")
-	l := &log{t: t, x: x}
+	l := &log{t: t, x: empty("")}
 	for n := range 12 {
-		l.add(start, record(n))
+		l.add(begun, record(n))
 	}
 	since, until := nostr.Timestamp(3), nostr.Timestamp(8)
 	for _, tc := range []struct {
@@ -160,7 +141,7 @@ func TestIndexMatching(t *testing.T) {
 		{nostr.Filter{Tags: nostr.TagMap{"a": {"x"}}}, 12},
 		{nostr.Filter{Kinds: []int{1}, Since: &since, Tags: nostr.TagMap{"a": {"x"}}}, 3},
 	} {
-		items := x.Matching(tc.f, start)
+		items := l.x.Matching(tc.f, begun)
 		for _, i := range items {
 			if hex.EncodeToString(i.ID[:]) != id(int(i.CreatedAt)) {
 				t.Errorf("%+v", i)
@@ -169,18 +150,5 @@ func TestIndexMatching(t *testing.T) {
 		if len(items) != tc.want {
 			t.Errorf("%s: %d, want %d", tc.f, len(items), tc.want)
 		}
-	}
-	if len(x.Matching(nostr.Filter{}, start.Add(week))) > 0 {
-		t.Fatal("too old")
-	}
-}
-
-func TestRejectionsByOtherRulesDoNotCount(t *testing.T) {
-	t.Parallel()
-	l := &log{t: t, x: empty("now")}
-	l.add(start, record(1))
-	data, err := empty("then").Encode(record(1))
-	if l.read(record(1), data, start); err != nil || l.x.Len() != 0 {
-		t.Errorf("%d are known, %v; want none", l.x.Len(), err)
 	}
 }
