@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -26,14 +25,19 @@ const patience = 3 * time.Minute
 
 var quiet = slog.New(slog.DiscardHandler)
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func openBus(t testing.TB) *bus.Bus {
 	t.Helper()
 	sizing := proto.DefaultSizing()
 	sizing.MemoryOnly = true
 	b, err := bus.Open(t.Context(), bus.Options{Sizing: sizing, Name: t.Name()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(b.Close)
 	return b
 }
@@ -83,14 +87,9 @@ func eventually(t testing.TB, what string, holds func() bool) {
 // accept appends events to the log, as ingest does.
 func accept(t testing.TB, b *bus.Bus, events ...*nostr.Event) {
 	t.Helper()
-	for chunk := range slices.Chunk(events, bus.MaxBatch) {
-		var msgs []*nats.Msg
-		for _, ev := range chunk {
-			msgs = append(msgs, &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: []byte(ev.String())})
-		}
-		if _, err := b.PublishBatch(t.Context(), msgs, nil); err != nil {
-			t.Fatal(err)
-		}
+	for _, ev := range events {
+		_, err := b.JS.Publish(t.Context(), proto.EventSubjectOf(ev).String(), []byte(ev.String()))
+		must(t, err)
 	}
 }
 
@@ -98,63 +97,43 @@ func accept(t testing.TB, b *bus.Bus, events ...*nostr.Event) {
 func hold(t testing.TB, b *bus.Bus, ev *nostr.Event) (release func()) {
 	t.Helper()
 	kv, err := b.Bucket(t.Context(), proto.BucketHeld)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	e := entry(t, ev, "", 1)
 	value, err := e.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := kv.Put(t.Context(), e.Key, value); err != nil {
-		t.Fatal(err)
-	}
-	return func() {
-		if err := kv.Delete(t.Context(), e.Key); err != nil {
-			t.Fatal(err)
-		}
-	}
+	must(t, err)
+	_, err = kv.Put(t.Context(), e.Key, value)
+	must(t, err)
+	return func() { must(t, kv.Delete(t.Context(), e.Key)) }
 }
 
 // published reads the targets that the stream has, as lines, and its last sequence.
-func published(t testing.TB, b *bus.Bus) ([]string, uint64) {
+func published(t testing.TB, b *bus.Bus) (_ []string, last uint64) {
 	t.Helper()
-	all := map[string]proto.Target{}
-	var last uint64
-	err := bus.Read(t.Context(), b.JS, bus.Reading{Stream: proto.StreamTargets}, func(m bus.Message) {
-		last = m.Seq
-		if len(m.Data) == 0 {
+	all, repos := map[string]proto.Target{}, map[string]map[string]proto.Wanted{}
+	must(t, bus.Read(t.Context(), b.JS, bus.Reading{Stream: proto.StreamTargets}, func(m bus.Message) {
+		if last = m.Seq; len(m.Data) == 0 {
 			return
 		}
-		key, ref, err := proto.ParseWantedSubject(m.Subject)
-		wanted := err == nil
-		if !wanted {
-			key, err = proto.ParseTargetSubject(m.Subject)
+		var said proto.Target
+		var w proto.Wanted
+		if key, ref, err := proto.ParseWantedSubject(m.Subject); err == nil {
+			must(t, json.Unmarshal(m.Data, &w))
+			if repos[key] == nil {
+				repos[key] = map[string]proto.Wanted{}
+			}
+			repos[key][ref] = w
+			return
 		}
-		one := all[key]
-		if one.Repos == nil {
-			one.Repos = map[string]proto.Wanted{}
-		}
-		if wanted {
-			var w proto.Wanted
-			err = json.Unmarshal(m.Data, &w)
-			one.Repos[ref] = proto.Wanted{Level: w.Level, Authors: w.Authors}
-		} else {
-			var said proto.Target
-			err = errors.Join(err, json.Unmarshal(m.Data, &said))
-			one.URL = said.URL
-		}
-		if all[key] = one; err != nil {
-			t.Error(err)
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for key, one := range all {
-		if !one.Exists() {
+		key, err := proto.ParseTargetSubject(m.Subject)
+		must(t, errors.Join(err, json.Unmarshal(m.Data, &said)))
+		all[key] = said
+	}))
+	for key, wanted := range repos {
+		one, is := all[key]
+		if one.Repos = wanted; !is {
 			t.Errorf("something is wanted of %s, which is no target", key)
 		}
+		all[key] = one
 	}
 	return lines(all), last
 }
@@ -162,14 +141,15 @@ func published(t testing.TB, b *bus.Bus) ([]string, uint64) {
 func becomes(t testing.TB, b *bus.Bus, want ...string) {
 	t.Helper()
 	var got []string
-	for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
-		if got, _ = published(t, b); slices.Equal(got, want) {
-			return
+	defer func() {
+		if t.Failed() {
+			t.Logf("targets are\n\t%q\nwant\n\t%q", got, want)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("targets are\n\t%q\nwant\n\t%q", got, want)
-		}
-	}
+	}()
+	eventually(t, "the targets", func() bool {
+		got, _ = published(t, b)
+		return slices.Equal(got, want)
+	})
 }
 
 // TestStory follows a repository from purgatory to its end.
@@ -306,9 +286,7 @@ func TestWhatIsGoneLeavesTheStream(t *testing.T) {
 	accept(t, b, deletion(alice, 1, "a", ref(alice, "x")))
 	becomes(t, b)
 	stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	err = bus.Read(t.Context(), b.JS, bus.Reading{Stream: proto.StreamTargets}, func(m bus.Message) {
 		if ttl := m.Header.Get(jetstream.MsgTTLHeader); ttl == "" {
 			t.Errorf("%s stays for ever", m.Subject)

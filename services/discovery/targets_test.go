@@ -62,9 +62,7 @@ func ref(author, d string) string { return "30617:" + author + ":" + d }
 func entry(t testing.TB, ev *nostr.Event, client string, at int) *held.Entry {
 	t.Helper()
 	e, err := held.NewEntry(proto.Held{Event: ev, Identifier: ev.Tags.GetD(), Phase: proto.PhaseWaiting, Client: client, HeldAt: time.Unix(int64(at), 0)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return e
 }
 
@@ -181,9 +179,7 @@ func TestStrangersAreBounded(t *testing.T) {
 		t.Errorf("%d repositories, %d maintainers", len(r.Repos), len(r.Repos[ref(bob, "y")].Authors))
 	}
 	messages, err := got["r.example"].Messages("r.example")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for subject, data := range messages {
 		if len(data) > 8<<10 || !json.Valid(data) {
 			t.Errorf("%s says %d bytes", subject, len(data))
