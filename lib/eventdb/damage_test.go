@@ -19,72 +19,66 @@ import (
 	"tendril.dev/lib/nostr"
 )
 
-// files returns those of a folder that match.
-func files(t *testing.T, dir, pattern string) []string {
+// last returns the last of a folder's files that match.
+func last(t *testing.T, dir, pattern string) string {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, pattern))
 	if err != nil || len(names) == 0 {
 		t.Fatalf("no %s in %s: %v", pattern, dir, err)
 	}
-	return names
+	return slices.Max(names)
 }
 
 // spoil changes the bytes of a file from an offset on; negative ones count from the end.
 func spoil(t *testing.T, path string, from, count int) {
 	t.Helper()
 	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if from < 0 {
 		from += len(b)
 	}
 	for i := range min(count, len(b)-from) {
 		b[from+i] ^= 0xff
 	}
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, b, 0o600))
 }
 
-// TestADamagedIndexIsRebuilt: if anything is wrong with the files, the index opens, says so, and
-// has everything again from the log.
+// TestADamagedIndexIsRebuilt: if anything is wrong with the files, the index opens, says so, and is
+// empty.
 func TestADamagedIndexIsRebuilt(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(t *testing.T, dir string){
-		"a table's data":   func(t *testing.T, dir string) { spoil(t, files(t, dir, "*.sst")[0], 0, 1<<20) },
-		"a table's end":    func(t *testing.T, dir string) { spoil(t, files(t, dir, "*.sst")[0], -60, 60) },
-		"the manifest":     func(t *testing.T, dir string) { spoil(t, slices.Max(files(t, dir, "MANIFEST-*")), 0, 1<<20) },
-		"a table is empty": func(t *testing.T, dir string) { truncate(t, files(t, dir, "*.sst")[0]) },
-		"a table is gone":  func(t *testing.T, dir string) { remove(t, files(t, dir, "*.sst")[0]) },
-		"manifest is gone": func(t *testing.T, dir string) { remove(t, slices.Max(files(t, dir, "MANIFEST-*"))) },
+		"a table's data":   func(t *testing.T, dir string) { spoil(t, last(t, dir, "*.sst"), 0, 1<<20) },
+		"a table's end":    func(t *testing.T, dir string) { spoil(t, last(t, dir, "*.sst"), -60, 60) },
+		"the manifest":     func(t *testing.T, dir string) { spoil(t, last(t, dir, "MANIFEST-*"), 0, 1<<20) },
+		"a table is empty": func(t *testing.T, dir string) { must(t, os.Truncate(last(t, dir, "*.sst"), 0)) },
+		"a table is gone":  func(t *testing.T, dir string) { must(t, os.Remove(last(t, dir, "*.sst"))) },
+		"manifest is gone": func(t *testing.T, dir string) { must(t, os.Remove(last(t, dir, "MANIFEST-*"))) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b, dir := openBus(t), t.TempDir()
-			events := notes(0, 50)
-			last := write(t, b, events...)
-			db, stop := followed(t, b, dir, quiet)
-			waitFor(t, db, last)
-			stop()
+			dir := t.TempDir()
+			db := open(t, dir)
+			apply(t, db, notes(0, 50)...)
+			must(t, db.Close())
 			damage(t, dir)
-
 			db = open(t, dir)
 			if db.Rebuilt() == nil || db.Seq() != 0 {
 				t.Errorf("at %d, rebuilt because: %v", db.Seq(), db.Rebuilt())
 			}
-			intact(t, db)
-			closeDB(t, db)
-			db, stop = followed(t, b, dir, quiet)
-			waitFor(t, db, last)
-			holds(t, db, events...)
-			stop()
-
+			holds(t, db)
+			select {
+			case err := <-db.Failed():
+				t.Errorf("the new files are said to be damaged: %v", err)
+			default:
+			}
+			apply(t, db, notes(0, 50)...)
+			must(t, db.Close())
 			db = open(t, dir)
-			if db.Rebuilt() != nil || db.Seq() != last {
+			if db.Rebuilt() != nil || db.Seq() != 50 {
 				t.Errorf("opened again: at %d, rebuilt because: %v", db.Seq(), db.Rebuilt())
 			}
-			closeDB(t, db)
+			must(t, db.Close())
 		})
 	}
 }
@@ -95,22 +89,16 @@ func TestDamageFoundInUse(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	db := open(t, dir)
-	var recs []Record
-	for i := range 2000 {
-		ev := note(i)
-		ev.Content = strings.Repeat(fmt.Sprint(i), 200)
-		ev.ID = ev.GetID()
-		recs = append(recs, Record{Seq: uint64(i + 1), Event: ev})
+	var events []*nostr.Event
+	for n, ev := range notes(0, 2000) {
+		ev.Content = strings.Repeat(fmt.Sprint(n), 200)
+		events = append(events, ev)
 	}
-	if err := db.Apply(recs); err != nil {
-		t.Fatal(err)
-	}
-	closeDB(t, db)
-	table := files(t, dir, "*.sst")[0]
+	apply(t, db, events...)
+	must(t, db.Close())
+	table := last(t, dir, "*.sst")
 	info, err := os.Stat(table)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	spoil(t, table, int(info.Size()*3/4), 64) // among the events, not among the ids, which are read at once
 
 	db = open(t, dir)
@@ -134,21 +122,15 @@ func TestDamageFoundInUse(t *testing.T) {
 		t.Fatal("the damage is not told")
 	}
 	_ = v.Close()
-	if err := db.Close(); err != nil {
-		t.Error(err)
-	}
+	must(t, db.Close())
 	// This process has the folder locked until its end, so what it has left is opened elsewhere.
 	next := filepath.Join(t.TempDir(), "next")
-	if err := os.CopyFS(next, os.DirFS(dir)); err != nil {
-		t.Fatal(err)
-	}
-	dir = next
-
-	db = open(t, dir)
+	must(t, os.CopyFS(next, os.DirFS(dir)))
+	db = open(t, next)
 	if db.Rebuilt() == nil || db.Seq() != 0 {
 		t.Errorf("opened again: at %d, rebuilt because: %v", db.Seq(), db.Rebuilt())
 	}
-	closeDB(t, db)
+	must(t, db.Close())
 }
 
 // TestAnIndexInUseIsNotDamaged: a second process gets an error, and takes nothing away from the
@@ -157,44 +139,17 @@ func TestAnIndexInUseIsNotDamaged(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	db := open(t, dir)
-	if err := db.Apply([]Record{{Seq: 1, Event: note(1)}}); err != nil {
-		t.Fatal(err)
-	}
+	apply(t, db, notes(1, 2)...)
 	if _, err := Open(dir, Options{}); err == nil {
 		t.Fatal("opened twice")
 	}
-	holds(t, db, note(1))
-	closeDB(t, db)
+	holds(t, db, notes(1, 2)...)
+	must(t, db.Close())
 	db = open(t, dir)
 	if db.Rebuilt() != nil || db.Seq() != 1 {
 		t.Errorf("at %d, rebuilt because: %v", db.Seq(), db.Rebuilt())
 	}
-	closeDB(t, db)
-}
-
-// intact: the index says nothing of damage. What was told about files that are gone would end a
-// process that has just mended itself.
-func intact(t *testing.T, db *DB) {
-	t.Helper()
-	select {
-	case err := <-db.Failed():
-		t.Errorf("the new files are said to be damaged: %v", err)
-	default:
-	}
-}
-
-func truncate(t *testing.T, path string) {
-	t.Helper()
-	if err := os.Truncate(path, 0); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func remove(t *testing.T, path string) {
-	t.Helper()
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close())
 }
 
 // TestAFullDiskEndsTheProcess: it is told in a sentence, and nothing waits for room.
@@ -213,10 +168,7 @@ func TestAFullDiskEndsTheProcess(t *testing.T) {
 	go func() {
 		defer close(done)
 		for n := 1; n < 2000; n++ {
-			ev := note(n)
-			ev.Content = strings.Repeat("x", 4000)
-			ev.ID = ev.GetID()
-			_ = db.Apply([]Record{{Seq: uint64(n), Event: ev}}) // it may block: the process ends meanwhile
+			_ = db.Apply([]Record{{Seq: uint64(n), Event: sized(made(n, 1, 1), 4000)}}) // it may block: the process ends meanwhile
 		}
 	}()
 	select {

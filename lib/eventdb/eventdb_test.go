@@ -1,169 +1,471 @@
 package eventdb
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/nats-io/nats.go"
+
+	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
 )
+
+// patience is how long a test waits for what should happen soon.
+const patience = 2 * time.Minute
+
+var (
+	quiet = slog.New(slog.DiscardHandler)
+	me    = strings.Repeat("2", 64)
+	zeros = strings.Repeat("0", 128) // a signature
+)
+
+func must(t testing.TB, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
 
 func open(t testing.TB, dir string, opts ...Options) *DB {
 	t.Helper()
 	db, err := Open(dir, append(opts, Options{})[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return db
 }
 
-func closeDB(t testing.TB, db *DB) {
+func openBus(t testing.TB) *bus.Bus {
 	t.Helper()
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	b, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Sizing: proto.DefaultSizing(), Name: t.Name()})
+	must(t, err)
+	t.Cleanup(b.Close)
+	return b
 }
 
-// compare asks index and model the same filter in every way the index can answer it.
-func compare(t *testing.T, v *View, m *model, f nostr.Filter) {
+func made(n int, kind int, created nostr.Timestamp, tags ...nostr.Tag) *nostr.Event {
+	return &nostr.Event{ID: fmt.Sprintf("%032x%032x", n, n), PubKey: me, Kind: kind, CreatedAt: created, Tags: tags, Sig: zeros}
+}
+
+func project(n int, d string, created nostr.Timestamp) *nostr.Event {
+	return made(n, 30617, created, nostr.Tag{"d", d})
+}
+
+// notes are small events, those from one number to before another.
+func notes(from, to int) (out []*nostr.Event) {
+	for n := from; n < to; n++ {
+		out = append(out, made(n, 1, nostr.Timestamp(1000+n)))
+	}
+	return out
+}
+
+func sized(ev *nostr.Event, size int) *nostr.Event {
+	ev.Content = strings.Repeat("x", size)
+	return ev
+}
+
+// apply applies events as the next ones of the log.
+func apply(t testing.TB, db *DB, events ...*nostr.Event) {
 	t.Helper()
-	var want, got, raw, ids []string
-	wanted := m.query(f)
-	for _, ev := range wanted {
+	var recs []Record
+	for n, ev := range events {
+		recs = append(recs, Record{Seq: db.Seq() + 1 + uint64(n), Event: ev})
+	}
+	must(t, db.Apply(recs))
+}
+
+// memory is an index in memory with some events, until the test ends.
+func memory(t testing.TB, o Options, events ...*nostr.Event) *DB {
+	t.Helper()
+	db := open(t, "", o)
+	t.Cleanup(func() { must(t, db.Close()) })
+	apply(t, db, events...)
+	return db
+}
+
+// viewOf is a view until the test ends.
+func viewOf(t testing.TB, db *DB) *View {
+	v := db.View()
+	t.Cleanup(func() { must(t, v.Close()) })
+	return v
+}
+
+// has reports whether an event can be read.
+func has(v *View, id string) (bool, error) {
+	_, err := v.Kind(id)
+	if errors.Is(err, ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// ask gives the ids of what matches, and the error that the query ended with.
+func ask(ctx context.Context, v *View, f nostr.Filter) (ids []string, last error) {
+	for e, err := range v.IDs(ctx, f) {
+		if last = err; err == nil {
+			ids = append(ids, hex.EncodeToString(e.ID[:]))
+		}
+	}
+	return ids, last
+}
+
+// count is how many events a filter is answered with.
+func count(t testing.TB, v *View, f nostr.Filter) int {
+	t.Helper()
+	ids, err := ask(t.Context(), v, f)
+	must(t, err)
+	return len(ids)
+}
+
+// holds checks that the index has exactly these events.
+func holds(t testing.TB, db *DB, events ...*nostr.Event) {
+	t.Helper()
+	var want []string
+	for _, ev := range events {
 		want = append(want, ev.ID)
 	}
-	for ev, err := range v.Query(t.Context(), f) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		got = append(got, ev.ID)
-	}
-	for b, err := range v.QueryRaw(t.Context(), f) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		var ev nostr.Event
-		if err := ev.UnmarshalJSON(b.JSON); err != nil {
-			t.Fatal(err)
-		}
-		raw = append(raw, ev.ID)
-	}
-	for e, err := range v.IDs(t.Context(), f) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		ids = append(ids, hex.EncodeToString(e.ID[:]))
-		if n := len(ids); n <= len(want) && ids[n-1] == want[n-1] && (e.Kind != wanted[n-1].Kind || e.CreatedAt != wanted[n-1].CreatedAt) {
-			t.Fatalf("entry %+v is of %v", e, wanted[n-1])
-		}
-	}
-	if n := count(t, v, f); !slices.Equal(want, got) || !slices.Equal(want, raw) || !slices.Equal(want, ids) || n != len(want) {
-		t.Fatalf("filter %.2000s\nwant  %q\nquery %q\nraw   %q\nids   %q\ncount %d", f.String(), want, got, raw, ids, n)
+	v := db.View()
+	got, err := ask(t.Context(), v, nostr.Filter{})
+	must(t, err, v.Close())
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(want, got) {
+		t.Fatalf("the index has %d events, want %d", len(got), len(want))
 	}
 }
 
-// TestAgainstNaiveMatcher is the heart of the package's tests: thousands of random events, in
-// batches, with replays, restarts and a moving clock, and after each a handful of random filters
-// whose every answer must be the naive matcher's.
-func TestAgainstNaiveMatcher(t *testing.T) {
+// write appends events to the log as ingest does, and gives the log's head.
+func write(t testing.TB, b *bus.Bus, events ...*nostr.Event) (last uint64) {
+	t.Helper()
+	for chunk := range slices.Chunk(events, bus.MaxBatch) {
+		var msgs []*nats.Msg
+		for _, ev := range chunk {
+			msgs = append(msgs, &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: nostr.Encode(ev)})
+		}
+		var err error
+		last, err = b.PublishBatch(t.Context(), msgs, nil)
+		must(t, err)
+	}
+	return last
+}
+
+// followed is an index in a folder that follows the log until stop is called, or the test ends.
+func followed(t testing.TB, b *bus.Bus, dir string, log *slog.Logger) (db *DB, stop func()) {
+	t.Helper()
+	db = open(t, dir)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Follow(ctx, b.JS, db, log) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := errors.Join(<-done, db.Close()); err != nil {
+			t.Errorf("follow: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return db, stop
+}
+
+func waitFor(t testing.TB, db *DB, seq uint64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	must(t, db.WaitFor(ctx, seq))
+}
+
+// TestCrash stops the machine in the middle of everything: what was not synced is lost. What is
+// found is the state of one sequence, whole.
+func TestCrash(t *testing.T) {
 	t.Parallel()
-	seeds := []uint64{1, 2, 3, rand.Uint64()}
-	for _, seed := range seeds {
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(rand.New(rand.NewPCG(seed, 7)))
-			m := &model{now: 1000}
-			clock := Options{Now: func() nostr.Timestamp { return m.now }}
-			dir := t.TempDir()
-			db := open(t, dir, clock)
-			defer func() { closeDB(t, db) }()
-			seq := uint64(0)
-			var recent []Record
-			for round := range 120 {
-				m.now += nostr.Timestamp(w.rnd.IntN(2))
-				batch := slices.Clone(recent[len(recent)-min(len(recent), w.rnd.IntN(5)):]) // some that were applied already
-				for range 1 + w.rnd.IntN(25) {
-					seq += 1 + uint64(w.rnd.IntN(3)) // the log has gaps where it was compacted
-					r := Record{Seq: seq}
-					if w.rnd.IntN(15) == 0 {
-						r.Removed = w.id()
-						m.remove(r.Removed)
-					} else {
-						r.Event = w.event()
-						m.apply(r.Event)
-					}
-					batch, recent = append(batch, r), append(recent, r)
+	fs := vfs.NewCrashableMem()
+	db := open(t, "index", Options{files: fs, memTable: 4 << 20})
+	defer db.Close()
+	rnd, reached := rand.New(rand.NewPCG(1, 1)), map[uint64]bool{}
+	for n := 1; n <= 1500; n++ {
+		apply(t, db, sized(made(n, 1, nostr.Timestamp(n), nostr.Tag{"t", "x"}), 7500))
+		if n%250 != 0 {
+			continue
+		}
+		after := open(t, "index", Options{files: fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: rnd.IntN(100), RNG: rnd})})
+		seq, v := after.Seq(), after.View()
+		reached[seq] = true
+		for _, f := range []nostr.Filter{{}, {Kinds: []int{1}}, {Tags: nostr.TagMap{"t": {"x"}}}, {Authors: []string{me}}} {
+			found := uint64(0)
+			for ev, err := range v.Query(t.Context(), f) {
+				if err != nil || ev.ID != made(int(seq-found), 1, 1).ID {
+					t.Fatalf("after a crash at %d: %v, %v; want event %d", n, ev, err, seq-found)
 				}
-				if err := db.Apply(batch); err != nil {
-					t.Fatal(err)
-				}
-				if w.rnd.IntN(25) == 0 {
-					closeDB(t, db)
-					db = open(t, dir, clock)
-				}
+				found++
+			}
+			if found != seq {
+				t.Errorf("after a crash at %d: %s finds %d, want %d", n, f.String(), found, seq)
+			}
+		}
+		must(t, v.Close(), after.Close())
+	}
+	if len(reached) < 2 {
+		t.Fatalf("the crashes left the index at %v: too few to mean anything", reached)
+	}
+}
+
+// TestClosingUnderOpenViews: a view stays where it was taken, also beyond Close.
+func TestClosingUnderOpenViews(t *testing.T) {
+	t.Parallel()
+	db, first := open(t, t.TempDir()), made(1, 1, 1)
+	apply(t, db, first)
+	early := db.View()
+	apply(t, db, made(2, 1, 11), made(4, 1, 11), made(3, 5, 12, nostr.Tag{"e", made(2, 1, 11).ID}))
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for closed := false; !closed; {
 				v := db.View()
-				if v.Seq() != seq || db.Seq() != seq {
-					t.Fatalf("round %d: view at %d, index at %d, want %d", round, v.Seq(), db.Seq(), seq)
+				there, err := has(v, first.ID)
+				if closed = errors.Is(err, ErrClosed); !there && !closed {
+					t.Errorf("a view beside Close: %v", err)
 				}
-				for range 10 {
-					compare(t, v, m, w.filter())
-				}
-				checkLookUps(t, w, db, v, m)
 				if err := v.Close(); err != nil {
-					t.Fatal(err)
+					t.Error(err)
 				}
 			}
 		})
 	}
-}
-
-func idOf(t *testing.T, ev *nostr.Event) [32]byte {
-	t.Helper()
-	entry, err := EntryOf(ev)
-	if err != nil {
-		t.Fatal(err)
+	must(t, db.Close())
+	if n := count(t, early, nostr.Filter{}); n != 1 || early.Seq() != 1 {
+		t.Errorf("an open view counts %d at %d after Close", n, early.Seq())
 	}
-	return entry.ID
+	must(t, early.Close())
+	wg.Wait()
+	late := viewOf(t, db)
+	_, err := late.Event(first.ID)
+	_, holderErr := late.Replaceable(0, me, "")
+	_, deletedErr := late.Deleted(first)
+	_, hasErr := db.HasEach([][32]byte{{}})
+	for _, err := range []error{err, holderErr, deletedErr, hasErr, db.Apply([]Record{{Seq: 9, Event: made(9, 1, 1)}}), db.Close()} {
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	}
 }
 
-// checkLookUps compares what is asked by identity.
-func checkLookUps(t *testing.T, w *world, db *DB, v *View, m *model) {
-	t.Helper()
-	for range 5 {
-		ev := w.event()
-		present := slices.ContainsFunc(m.events, func(o *nostr.Event) bool { return o.ID == ev.ID && !expired(o, m.now) })
-		if has, err := db.HasEach([][32]byte{idOf(t, ev)}); err != nil || has[0] != present {
-			t.Fatalf("has %s now: %v, %v; want %v", ev.ID, has, err, present)
+func TestApplyRefusesBadRecordsWhole(t *testing.T) {
+	t.Parallel()
+	good := made(1, 1, 1)
+	for name, recs := range map[string][]Record{
+		"no event":     {{Seq: 1, Event: good}, {Seq: 2}},
+		"bad id":       {{Seq: 1, Event: good}, {Seq: 2, Event: &nostr.Event{ID: "xyz", PubKey: me}}},
+		"bad pubkey":   {{Seq: 1, Event: good}, {Seq: 2, Event: &nostr.Event{ID: good.ID, PubKey: "0"}}},
+		"not in order": {{Seq: 2, Event: good}, {Seq: 1, Event: good}},
+	} {
+		db := memory(t, Options{})
+		if err := db.Apply(recs); err == nil || db.Seq() != 0 {
+			t.Errorf("%s: %v at %d", name, err, db.Seq())
 		}
-		if kind, err := v.Kind(ev.ID); present != (err == nil) || !present && !errors.Is(err, ErrNotFound) || present && kind != ev.Kind {
-			t.Fatalf("kind of %s: %d, %v; want it %v", ev.ID, kind, err, present)
+		holds(t, db)
+	}
+}
+
+func TestDeletionsDisrespected(t *testing.T) {
+	t.Parallel()
+	ev := made(1, 1, 1)
+	v := viewOf(t, memory(t, Options{KeepDeleted: true}, ev, made(2, 5, 2, nostr.Tag{"e", ev.ID})))
+	if deleted, err := v.Deleted(ev); err != nil || deleted || count(t, v, nostr.Filter{}) != 2 {
+		t.Fatalf("deleted: %v, %v", deleted, err)
+	}
+}
+
+func at(t nostr.Timestamp) *nostr.Timestamp { return &t }
+
+// TestWithinBoundsWhatAQueryCosts: filters that match next to nothing end soon, and those of honest
+// clients do not notice.
+func TestWithinBoundsWhatAQueryCosts(t *testing.T) {
+	t.Parallel()
+	var events []*nostr.Event
+	for n := range 20_000 {
+		events = append(events, made(n, 1+n%2, nostr.Timestamp(n), nostr.Tag{"t", "popular"}, nostr.Tag{"long", "x"}))
+	}
+	events = append(events, made(30_000, 7, 5, nostr.Tag{"t", "popular"}, nostr.Tag{"p", "rare"}))
+	v := viewOf(t, memory(t, Options{}, events...))
+	var ids []string
+	for n := range 1100 {
+		ids = append(ids, made(n, 1, 1).ID)
+	}
+	strangers, popular := ids[:100], nostr.TagMap{"t": {"popular"}}
+	withMe := append(slices.Clone(strangers[:99]), me)
+	const steps = 1000
+	for name, tc := range map[string]struct {
+		filter nostr.Filter
+		want   int
+		broad  bool
+	}{
+		"newest of a tag":                    {nostr.Filter{Tags: popular, Limit: 500}, 500, false},
+		"a rare kind of a prolific author":   {nostr.Filter{Authors: []string{me}, Kinds: []int{7}, Limit: 1}, 0, true},
+		"a rare tag beside a popular one":    {nostr.Filter{Tags: nostr.TagMap{"t": {"popular"}, "p": {"rare"}}, Limit: 1}, 1, false},
+		"a popular tag, other authors":       {nostr.Filter{Authors: strangers[:10], Tags: popular, Limit: 1}, 0, false},
+		"many strangers":                     {nostr.Filter{Authors: strangers, Kinds: []int{1, 2, 3}, Limit: 1}, 0, false},
+		"a popular tag of many strangers":    {nostr.Filter{Authors: strangers, Tags: popular, Limit: 1}, 0, true},
+		"a tag that has no index":            {nostr.Filter{Tags: nostr.TagMap{"long": {"y"}}, Limit: 1}, 0, true},
+		"everything":                         {nostr.Filter{}, steps, true},
+		"a hundred authors, one of them me":  {nostr.Filter{Authors: withMe, Kinds: []int{1, 2}, Limit: 100}, 100, false},
+		"a hundred authors without a limit":  {nostr.Filter{Authors: withMe}, 0, true},
+		"ids, as many as may be named":       {nostr.Filter{IDs: ids[:40], Limit: 1}, 1, false},
+		"more ids than may be looked for":    {nostr.Filter{IDs: ids}, 0, true},
+		"an inverted time":                   {nostr.Filter{Since: at(10), Until: at(9)}, 0, false},
+		"a second that two events have":      {nostr.Filter{Since: at(5), Until: at(5)}, 2, false},
+		"ids that are prefixes find nothing": {nostr.Filter{IDs: []string{"00", strings.Repeat("0", 63)}}, 0, false},
+	} {
+		got, err := ask(t.Context(), v.Within(steps), tc.filter)
+		if errors.Is(err, ErrTooBroad) != tc.broad || !tc.broad && err != nil || len(got) != tc.want {
+			t.Errorf("%s: %d answers, %v; want %d, too broad: %v", name, len(got), err, tc.want, tc.broad)
 		}
-		if got, err := v.Event(ev.ID); present != (err == nil) || !present && !errors.Is(err, ErrNotFound) || present && got.ID != ev.ID {
-			t.Fatalf("event %s: %v, %v; want it %v", ev.ID, got, err, present)
-		}
-		if deleted, err := v.Deleted(ev); err != nil || deleted != m.deleted(ev) {
-			t.Fatalf("deleted %s: %v, %v; want %v", ev.ID, deleted, err, m.deleted(ev))
-		}
-		d := ev.Tags.GetD()
-		var want, holds string
-		for _, o := range m.events {
-			if !sameCoordinate(o, ev) {
-				continue
+	}
+}
+
+// TestLargeEventsCountMore: an event counts what it takes to read it, whether it is an answer or
+// only looked at.
+func TestLargeEventsCountMore(t *testing.T) {
+	t.Parallel()
+	const events, size = 20, 100_000
+	var large []*nostr.Event
+	for _, ev := range notes(0, events) {
+		large = append(large, sized(ev, size))
+	}
+	v := viewOf(t, memory(t, Options{}, large...))
+	for least, asked := range map[int]func(*View) (n int, last error){
+		events * size / readPerStep: func(v *View) (n int, last error) {
+			for _, err := range v.QueryRaw(t.Context(), nostr.Filter{}) {
+				n, last = n+1, err
 			}
-			if holds = o.ID; !expired(o, m.now) {
-				want = o.ID
+			return n, last
+		},
+		events * size / decodedPerStep: func(v *View) (n int, last error) {
+			for _, err := range v.Query(t.Context(), nostr.Filter{}) {
+				n, last = n+1, err
+			}
+			return n, last
+		},
+		events*size/decodedPerStep + 1: func(v *View) (n int, last error) { // only looked at
+			_, err := ask(t.Context(), v, nostr.Filter{Tags: nostr.TagMap{"long": {"x"}}})
+			return events, err
+		},
+	} {
+		if n, err := asked(v.Within(least)); !errors.Is(err, ErrTooBroad) || n == 0 {
+			t.Errorf("within %d steps: %d, %v; want some, then too broad", least, n, err)
+		}
+		if n, err := asked(v.Within(2 * least)); err != nil || n != events {
+			t.Errorf("within %d steps: %d, %v; want all", 2*least, n, err)
+		}
+	}
+}
+
+// TestLongQueries: one ends with its context, and calls the function of its view every few hundred
+// steps, whose error ends it too.
+func TestLongQueries(t *testing.T) {
+	t.Parallel()
+	v := viewOf(t, memory(t, Options{}, notes(0, 5000)...))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	n := 0
+	for _, err := range v.IDs(ctx, nostr.Filter{Kinds: []int{1}}) {
+		if n++; err != nil && !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		cancel()
+	}
+	if n > 1000 {
+		t.Errorf("ended after %d events", n)
+	}
+	calls, enough := 0, errors.New("enough")
+	got, err := ask(t.Context(), v.Yielding(func(context.Context) error {
+		if calls++; calls > 4 {
+			return enough
+		}
+		return nil
+	}), nostr.Filter{Kinds: []int{1}})
+	if !errors.Is(err, enough) || len(got) == 0 || len(got) > 2000 {
+		t.Errorf("%d events, ended with %v", len(got), err)
+	}
+}
+
+// FuzzOddTags: with any tags an event is found by exactly its tags, by none of their neighbours, and
+// leaves nothing behind.
+func FuzzOddTags(f *testing.F) {
+	f.Add("t", "", "x", "d")
+	f.Add("T", "\x00", "\x00\x00", "\x00")
+	f.Add("e", "\xff", "\xff\xff", "\xff")
+	f.Add("a", strings.Repeat("long", 5000), strings.Repeat("long", 5000)+".", strings.Repeat("d", 70000))
+	f.Add("tt", "x", "y", "é")
+	f.Add("", "", "", "")
+	f.Add("d", "x", "y", "z")
+	f.Add("expiration", "1", "2", "3")
+	f.Fuzz(func(t *testing.T, name, value, other, d string) {
+		o := Options{Now: func() nostr.Timestamp { return 0 }}
+		ev := made(1, 30617, 5, nostr.Tag{"d", d}, nostr.Tag{name, value}, nostr.Tag{name}, nostr.Tag{})
+		db := memory(t, o, ev)
+		v := viewOf(t, db)
+		stored, err := v.Event(ev.ID)
+		must(t, err)
+		for _, f := range []nostr.Filter{
+			{Tags: nostr.TagMap{name: {stored.Tags[1][1]}}}, {Tags: nostr.TagMap{name: {other}}}, {Tags: nostr.TagMap{name: {value, other}}},
+			{Tags: nostr.TagMap{"d": {stored.Tags.GetD()}, name: {stored.Tags[1][1]}}}, {Tags: nostr.TagMap{"d": {other}}},
+		} {
+			if n := count(t, v, f); (n == 1) != f.Matches(stored) {
+				t.Fatalf("%s: %d; it matches: %v", f.String(), n, f.Matches(stored))
 			}
 		}
-		holder, held, err := v.Holder(ev.Kind, ev.PubKey, d)
-		if err != nil || held != (holds != "") || held && hex.EncodeToString(holder.ID[:]) != holds {
-			t.Fatalf("%d:%s:%s is held by %x, %v, %v; want %q", ev.Kind, ev.PubKey, d, holder.ID, held, err, holds)
+		if got, err := v.Replaceable(30617, me, stored.Tags.GetD()); err != nil || got.ID != ev.ID {
+			t.Fatalf("holder: %v, %v", got, err)
 		}
-		got, err := v.Replaceable(ev.Kind, ev.PubKey, d)
-		if (err == nil) != (want != "") || err == nil && got.ID != want {
-			t.Fatalf("holder of %d:%s:%s: %v, %v; want %q", ev.Kind, ev.PubKey, d, got, err, want)
+		deletion := made(3, 5, 6, nostr.Tag{"e", ev.ID})
+		apply(t, db, deletion)
+		never := memory(t, o)
+		must(t, never.Apply([]Record{{Seq: 2, Event: deletion}}))
+		if left, err := db.Compare(t.Context(), never); left > 0 || err != nil {
+			t.Fatalf("the deleted event left %d entries behind, %v", left, err)
 		}
+	})
+}
+
+// TestCompareFindsEveryEntry: an entry that is missing, too many or wrong is found, in every table.
+func TestCompareFindsEveryEntry(t *testing.T) {
+	t.Parallel()
+	w := newWorld(rand.New(rand.NewPCG(3, 3)))
+	var events []*nostr.Event
+	for range 400 {
+		events = append(events, w.event())
+	}
+	whole, broken := memory(t, Options{}, events...), memory(t, Options{}, events...)
+	differ := func(want int, what string, table rune) {
+		t.Helper()
+		n, err := broken.Compare(t.Context(), whole)
+		back, backErr := whole.Compare(t.Context(), broken)
+		if n != want || back != want || err != nil || backErr != nil {
+			t.Errorf("table %c, %s: %d differ, %d the other way", table, what, n, back)
+		}
+	}
+	differ(0, "whole", '*')
+	for _, table := range "itakgrdc" {
+		it, err := broken.pebble.NewIter(&pebble.IterOptions{LowerBound: []byte{byte(table)}, UpperBound: []byte{byte(table) + 1}})
+		must(t, err)
+		if !it.First() {
+			t.Fatalf("table %c is empty", table)
+		}
+		key, was := slices.Clone(it.Key()), slices.Clone(it.Value())
+		must(t, it.Close(), broken.pebble.Set(key, []byte("xx"), pebble.NoSync))
+		differ(1, "a wrong one", table)
+		must(t, broken.pebble.Delete(key, pebble.NoSync))
+		differ(1, "one less", table)
+		must(t, broken.pebble.Set(key, was, pebble.NoSync))
+		differ(0, "restored", table)
 	}
 }

@@ -1,13 +1,19 @@
 package eventdb
 
 import (
+	"cmp"
 	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
+	"testing"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
 )
 
 // model is the naive matcher that the index is compared with: a list, and NIP-01, 09 and 40 read
@@ -27,7 +33,7 @@ func (m *model) apply(ev *nostr.Event) (stored bool) {
 			return false
 		}
 		if sameCoordinate(old, ev) {
-			if !newer(ev, old) {
+			if ev.CreatedAt < old.CreatedAt || ev.CreatedAt == old.CreatedAt && ev.ID > old.ID {
 				return false
 			}
 			m.events = slices.Delete(m.events, i, i+1)
@@ -67,21 +73,17 @@ func (m *model) deleted(ev *nostr.Event) bool {
 	return false
 }
 
-func (m *model) query(f nostr.Filter) []*nostr.Event {
+func (m *model) query(f nostr.Filter) (out []*nostr.Event) {
 	if f.LimitZero {
 		return nil
 	}
-	var out []*nostr.Event
 	for _, ev := range m.events {
 		if f.Matches(ev) && !expired(ev, m.now) {
 			out = append(out, ev)
 		}
 	}
 	slices.SortFunc(out, func(a, b *nostr.Event) int {
-		if a.CreatedAt != b.CreatedAt {
-			return int(b.CreatedAt - a.CreatedAt)
-		}
-		return strings.Compare(a.ID, b.ID)
+		return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt), strings.Compare(a.ID, b.ID))
 	})
 	if f.Limit > 0 && len(out) > f.Limit {
 		out = out[:f.Limit]
@@ -95,10 +97,6 @@ func expired(ev *nostr.Event, now nostr.Timestamp) bool {
 		return err == nil && at > 0 && nostr.Timestamp(at) < now
 	}
 	return false
-}
-
-func newer(a, b *nostr.Event) bool {
-	return a.CreatedAt > b.CreatedAt || a.CreatedAt == b.CreatedAt && a.ID < b.ID
 }
 
 func sameCoordinate(a, b *nostr.Event) bool {
@@ -146,7 +144,12 @@ func (w *world) hex() string {
 	return hex.EncodeToString(b[:])
 }
 
-func (w *world) time() nostr.Timestamp { return nostr.Timestamp(1000 + w.rnd.IntN(60)) }
+func (w *world) time() nostr.Timestamp {
+	if w.rnd.IntN(50) == 0 {
+		return 0
+	}
+	return nostr.Timestamp(1000 + w.rnd.IntN(60))
+}
 
 func pick[T any](w *world, list []T) T { return list[w.rnd.IntN(len(list))] }
 
@@ -158,6 +161,9 @@ func (w *world) id() string {
 }
 
 func (w *world) address() string {
+	if w.rnd.IntN(20) == 0 { // it names nothing
+		return pick(w, []string{"030617:", "10317", "0:"}) + pick(w, w.authors) + pick(w, []string{"", ":x", ":"})
+	}
 	return strconv.Itoa(pick(w, []int{0, 10317, 30617, 30618})) + ":" + pick(w, w.authors) + ":" + pick(w, worldDs)
 }
 
@@ -246,4 +252,162 @@ func (w *world) filter() nostr.Filter {
 	}
 	f.LimitZero = w.rnd.IntN(50) == 0
 	return f
+}
+
+// compare asks index and model the same filter in every way the index can answer it.
+func compare(t *testing.T, v *View, m *model, f nostr.Filter) {
+	t.Helper()
+	want := m.query(f)
+	n := 0
+	check := func(e Entry) {
+		t.Helper()
+		if n++; n > len(want) || hex.EncodeToString(e.ID[:]) != want[n-1].ID || e.Kind != want[n-1].Kind || e.CreatedAt != want[n-1].CreatedAt {
+			t.Fatalf("filter %.2000s: answer %d is %x; want %v", f.String(), n, e.ID, want)
+		}
+	}
+	for ev, err := range v.Query(t.Context(), f) {
+		must(t, err)
+		e, _ := EntryOf(ev)
+		check(e)
+	}
+	queried := n
+	n = 0
+	for raw, err := range v.QueryRaw(t.Context(), f) {
+		must(t, err)
+		check(raw.Entry)
+		if ev, err := nostr.Parse(raw.JSON); err != nil || ev.ID != want[n-1].ID {
+			t.Fatalf("%s: %v", raw.JSON, err)
+		}
+	}
+	read := n
+	n = 0
+	for e, err := range v.IDs(t.Context(), f) {
+		must(t, err)
+		check(e)
+	}
+	if queried != len(want) || read != len(want) || n != len(want) {
+		t.Fatalf("filter %.2000s: %d, %d and %d answers; want %d", f.String(), queried, read, n, len(want))
+	}
+}
+
+// TestAgainstNaiveMatcher is the heart of the package's tests: thousands of random events, in
+// batches, with replays, restarts and a moving clock, and after each a handful of random filters
+// whose every answer must be the naive matcher's. Subscribers hear of what each batch has brought. In
+// the end an index that is made of what the log has kept has the same entries.
+func TestAgainstNaiveMatcher(t *testing.T) {
+	t.Parallel()
+	for _, seed := range []uint64{1, 2, rand.Uint64()} {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(rand.New(rand.NewPCG(seed, 7)))
+			m := &model{now: 1000}
+			dir, o := t.TempDir(), Options{Now: func() nostr.Timestamp { return m.now }}
+			var db *DB
+			var heard, stored []string
+			reopen := func() {
+				db = open(t, dir, o)
+				db.Subscribe(func(recs []Record) {
+					v := db.View()
+					defer v.Close()
+					for _, r := range recs {
+						heard = append(heard, r.Event.ID)
+						if is, err := has(v, r.Event.ID); err != nil || !is && !expired(r.Event, m.now) {
+							t.Errorf("heard of %d before it could be seen: %v", r.Seq, err)
+						}
+					}
+				})
+			}
+			reopen()
+			defer func() { must(t, db.Close()) }()
+			seq, log := uint64(0), map[string]Record{} // by subject
+			var recent []Record
+			for round := range 100 {
+				m.now += nostr.Timestamp(w.rnd.IntN(2))
+				heard, stored = nil, nil
+				batch := slices.Clone(recent[len(recent)-min(len(recent), w.rnd.IntN(5)):]) // some that were applied already
+				for range 1 + w.rnd.IntN(25) {
+					seq += 1 + uint64(w.rnd.IntN(3)) // the log has gaps where it was compacted
+					r := Record{Seq: seq}
+					if gone := pick(w, append(m.events, w.event())); w.rnd.IntN(15) == 0 && gone.Kind != nostr.KindDeletion {
+						r.Removed = gone.ID
+						m.remove(gone.ID)
+						delete(log, proto.EventSubjectOf(gone).String())
+					} else {
+						r.Event = w.event()
+						if m.apply(r.Event) {
+							log[proto.EventSubjectOf(r.Event).String()] = r
+							stored = append(slices.DeleteFunc(stored, func(id string) bool { return id == r.Event.ID }), r.Event.ID)
+						}
+					}
+					batch, recent = append(batch, r), append(recent, r)
+				}
+				must(t, db.Apply(batch))
+				stored = slices.DeleteFunc(stored, func(id string) bool {
+					return !slices.ContainsFunc(m.events, func(ev *nostr.Event) bool { return ev.ID == id })
+				})
+				if !slices.Equal(heard, stored) {
+					t.Fatalf("round %d: heard %q, want %q", round, heard, stored)
+				}
+				if w.rnd.IntN(25) == 0 {
+					must(t, db.Close())
+					reopen()
+				}
+				v := db.View()
+				if v.Seq() != seq || db.Seq() != seq {
+					t.Fatalf("round %d: view at %d, index at %d, want %d", round, v.Seq(), db.Seq(), seq)
+				}
+				for range 10 {
+					compare(t, v, m, w.filter())
+				}
+				checkLookUps(t, w, db, v, m)
+				must(t, v.Close())
+			}
+			rebuilt := memory(t, o)
+			must(t, rebuilt.apply(slices.SortedFunc(maps.Values(log), func(a, b Record) int { return cmp.Compare(a.Seq, b.Seq) }), seq))
+			if n, err := db.Compare(t.Context(), rebuilt); err != nil || n > 0 || len(log) < 150 {
+				t.Errorf("%d entries of %d events differ, %v", n, len(log), err)
+			}
+		})
+	}
+}
+
+// checkLookUps compares what is asked by identity.
+func checkLookUps(t *testing.T, w *world, db *DB, v *View, m *model) {
+	t.Helper()
+	for range 5 {
+		ev := w.event()
+		e, err := EntryOf(ev)
+		must(t, err)
+		present := slices.ContainsFunc(m.events, func(o *nostr.Event) bool { return o.ID == ev.ID && !expired(o, m.now) })
+		if has, err := db.HasEach([][32]byte{e.ID}); err != nil || has[0] != present {
+			t.Fatalf("has %s now: %v, %v; want %v", ev.ID, has, err, present)
+		}
+		if kind, err := v.Kind(ev.ID); present != (err == nil) || !present && !errors.Is(err, ErrNotFound) || present && kind != ev.Kind {
+			t.Fatalf("kind of %s: %d, %v; want it %v", ev.ID, kind, err, present)
+		}
+		if got, err := v.Event(ev.ID); present != (err == nil) || !present && !errors.Is(err, ErrNotFound) || present && got.ID != ev.ID {
+			t.Fatalf("event %s: %v, %v; want it %v", ev.ID, got, err, present)
+		}
+		if deleted, err := v.Deleted(ev); err != nil || deleted != m.deleted(ev) {
+			t.Fatalf("deleted %s: %v, %v; want %v", ev.ID, deleted, err, m.deleted(ev))
+		}
+		d := ev.Tags.GetD()
+		var want, holds string
+		for _, o := range m.events {
+			if !sameCoordinate(o, ev) {
+				continue
+			}
+			if holds = o.ID; !expired(o, m.now) {
+				want = o.ID
+			}
+		}
+		holder, held, err := v.Holder(ev.Kind, ev.PubKey, d)
+		if err != nil || held != (holds != "") || held && hex.EncodeToString(holder.ID[:]) != holds {
+			t.Fatalf("%d:%s:%s is held by %x, %v, %v; want %q", ev.Kind, ev.PubKey, d, holder.ID, held, err, holds)
+		}
+		got, err := v.Replaceable(ev.Kind, ev.PubKey, d)
+		if (err == nil) != (want != "") || err == nil && got.ID != want {
+			t.Fatalf("holder of %d:%s:%s: %v, %v; want %q", ev.Kind, ev.PubKey, d, got, err, want)
+		}
+	}
 }
