@@ -21,6 +21,13 @@ import (
 	"tendril.dev/proto"
 )
 
+func must(t testing.TB, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // patience is how long a test waits for what should happen soon.
 const patience = time.Minute
 
@@ -32,9 +39,7 @@ func openBus(t testing.TB, queueBytes int64) *bus.Bus {
 	sizing := proto.DefaultSizing()
 	sizing.CandidateBytes = queueBytes
 	b, err := bus.Open(context.Background(), bus.Options{Dir: t.TempDir(), Sizing: sizing, Name: t.Name()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(b.Close)
 	return b
 }
@@ -45,9 +50,7 @@ func openBus(t testing.TB, queueBytes int64) *bus.Bus {
 func start(t *testing.T, b *bus.Bus, change func(*Sender)) (s *Sender, stop func()) {
 	t.Helper()
 	s, err := New(b.Conn, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.resendAfter, s.giveUpAfter, s.refusedPause = never, 100*never, 10*time.Millisecond
 	if change != nil {
 		change(s)
@@ -103,10 +106,7 @@ func event(n int) *nostr.Event {
 }
 
 // offer offers one live candidate, see offerTo.
-func offer(t *testing.T, s *Sender, n int) <-chan ending {
-	t.Helper()
-	return offerTo(t, s, proto.LaneSyncLive, n)
-}
+func offer(t *testing.T, s *Sender, n int) <-chan ending { return offerTo(t, s, proto.LaneSyncLive, n) }
 
 // offerTo offers one candidate and gives the channel that its end comes on. A second end would fail
 // the test.
@@ -124,9 +124,7 @@ func offerTo(t *testing.T, s *Sender, lane proto.Lane, n int) <-chan ending {
 			t.Errorf("candidate %d ended twice", n)
 		}
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return ends
 }
 
@@ -155,32 +153,26 @@ func eventually(t *testing.T, what string, holds func() bool) {
 // ingest takes live packs from their queue and answers those that decide says yes to. It returns
 // how many it has taken.
 func ingest(t *testing.T, b *bus.Bus, decide func(m jetstream.Msg) bool) (taken *atomic.Int64) {
-	t.Helper()
 	return ingestFrom(t, b, proto.StreamLive, proto.ConsumerLive, decide)
 }
 
 func ingestFrom(t *testing.T, b *bus.Bus, stream, consumer string, decide func(m jetstream.Msg) bool) (taken *atomic.Int64) {
 	t.Helper()
 	lane, err := b.JS.Consumer(t.Context(), stream, consumer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	taken = new(atomic.Int64)
 	running, err := lane.Consume(func(m jetstream.Msg) {
 		taken.Add(1)
 		if err := m.Ack(); err != nil {
 			t.Error(err)
 		}
-		if !decide(m) {
-			return
-		}
-		if err := answer(b.Conn, m); err != nil {
-			t.Error(err)
+		if decide(m) {
+			if err := answer(b.Conn, m); err != nil {
+				t.Error(err)
+			}
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		running.Stop()
 		<-running.Closed() // what is being decided is answered while there is a bus
@@ -190,61 +182,31 @@ func ingestFrom(t *testing.T, b *bus.Bus, stream, consumer string, decide func(m
 
 // answer accepts all events of a pack, and sends verdicts for an unknown pack besides.
 func answer(conn *nats.Conn, m jetstream.Msg) error {
-	vs, err := verdictsOn(m)
-	if err != nil {
-		return err
-	}
-	for _, vs := range []proto.Verdicts{{Ref: "unknown", Verdicts: []proto.Verdict{{ID: "another"}}}, vs} {
-		payload, err := json.Marshal(vs)
-		if err != nil {
-			return err
-		}
-		if err := conn.Publish(m.Headers().Get(proto.HeaderReply), payload); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func verdictsOn(m jetstream.Msg) (proto.Verdicts, error) {
 	vs := proto.Verdicts{Ref: m.Headers().Get(proto.HeaderRef)}
 	lines, err := proto.SplitPack(m.Data())
-	if err != nil {
-		return vs, err
-	}
 	for _, line := range lines {
-		var ev nostr.Event
-		if err := ev.UnmarshalJSON(line); err != nil {
-			return vs, err
+		ev, bad := nostr.Parse(line)
+		if bad != nil {
+			return bad
 		}
 		vs.Verdicts = append(vs.Verdicts, proto.Verdict{ID: ev.ID, Outcome: proto.Accepted})
 	}
-	return vs, nil
+	payload, badVerdicts := json.Marshal(vs)
+	to := m.Headers().Get(proto.HeaderReply)
+	return errors.Join(err, badVerdicts, conn.Publish(to, []byte(`{"ref":"unknown","verdicts":[{"id":"another"}]}`)), conn.Publish(to, payload))
+}
+
+// accepted waits until candidates have ended, each as accepted.
+func accepted(t *testing.T, all ...<-chan ending) {
+	t.Helper()
+	for n, ends := range all {
+		if e := ended(t, ends); e.err != nil || e.verdict.Outcome != proto.Accepted {
+			t.Fatalf("candidate %d ended as %+v", n, e)
+		}
+	}
 }
 
 func always(jetstream.Msg) bool { return true }
-
-func TestVerdictReachesDone(t *testing.T) {
-	t.Parallel()
-	b := openBus(t, 1<<20)
-	s, _ := start(t, b, nil)
-	var header atomic.Pointer[nats.Header]
-	taken := ingest(t, b, func(m jetstream.Msg) bool {
-		h := m.Headers()
-		header.Store(&h)
-		return true
-	})
-	e := ended(t, offer(t, s, 1))
-	if e.err != nil || e.verdict.ID != event(1).ID || e.verdict.Outcome != proto.Accepted {
-		t.Fatalf("ended as %+v", e)
-	}
-	if h := *header.Load(); h.Get(proto.HeaderSource) != "live" || h.Get(proto.HeaderRelay) != "wss://r.example" || h.Get(proto.HeaderClient) != "" || h.Get(proto.HeaderAction) != "" {
-		t.Errorf("sent with %v", h)
-	}
-	if nothingLeft(t, s); taken.Load() != 1 {
-		t.Errorf("%d sent", taken.Load())
-	}
-}
 
 func TestWithoutVerdictItIsSentAgain(t *testing.T) {
 	t.Parallel()
@@ -252,6 +214,9 @@ func TestWithoutVerdictItIsSentAgain(t *testing.T) {
 	s, _ := start(t, b, nil)
 	var seen sync.Map
 	taken := ingest(t, b, func(m jetstream.Msg) bool {
+		if h := m.Headers(); h.Get(proto.HeaderSource) != "live" || h.Get(proto.HeaderRelay) != "wss://r.example" || h.Get(proto.HeaderClient)+h.Get(proto.HeaderAction) != "" {
+			t.Errorf("sent with %v", h)
+		}
 		n, _ := seen.LoadOrStore(m.Headers().Get(proto.HeaderRef), new(atomic.Int64))
 		return n.(*atomic.Int64).Add(1) == 3 // only the third is answered
 	})
@@ -260,11 +225,7 @@ func TestWithoutVerdictItIsSentAgain(t *testing.T) {
 		eventually(t, "both arrive", func() bool { return taken.Load() == int64(2*round+2) })
 		s.resend(time.Now().Add(never*time.Duration(4*round+2)), false)
 	}
-	for _, ends := range []<-chan ending{a, c} {
-		if e := ended(t, ends); e.err != nil || e.verdict.Outcome != proto.Accepted {
-			t.Fatalf("ended as %+v", e)
-		}
-	}
+	accepted(t, a, c)
 	if n := taken.Load(); n != 6 {
 		t.Fatalf("sent %d times, want each of two three times", n)
 	}
@@ -292,9 +253,7 @@ func TestAfterAReconnectItIsSentAgain(t *testing.T) {
 	ingest(t, b, func(jetstream.Msg) bool { return times.Add(1) > 1 })
 	end := offer(t, s, 1)
 	eventually(t, "it arrives", func() bool { return times.Load() == 1 })
-	if err := b.Conn.ForceReconnect(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Conn.ForceReconnect())
 	if e := ended(t, end); e.err != nil {
 		t.Fatalf("ended as %+v", e)
 	}
@@ -312,15 +271,11 @@ func TestAFullQueueLosesNothing(t *testing.T) {
 		ends = append(ends, offerTo(t, s, proto.LaneUser, i))
 	}
 	stream, err := b.JS.Stream(t.Context(), proto.StreamUser)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var full uint64
 	eventually(t, "the queue is full", func() bool {
 		info, err := stream.Info(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		full = info.State.Msgs
 		return full > 5
 	})
@@ -328,11 +283,7 @@ func TestAFullQueueLosesNothing(t *testing.T) {
 		t.Fatalf("the queue took %d of %d: the test needs a smaller one", full, n)
 	}
 	ingestFrom(t, b, proto.StreamUser, proto.ConsumerUser, always)
-	for i, e := range ends {
-		if e := ended(t, e); e.err != nil || e.verdict.ID != event(i).ID {
-			t.Fatalf("candidate %d ended as %+v", i, e)
-		}
-	}
+	accepted(t, ends...)
 	nothingLeft(t, s)
 }
 
@@ -398,9 +349,7 @@ func TestWhatIsTooLargeEndsAtOnce(t *testing.T) {
 	large := event(1)
 	large.Content = strings.Repeat("x", 2<<20)
 	ends := make(chan ending, 1)
-	if err := s.Offer(t.Context(), Candidate{Event: large, Lane: proto.LaneUser, Done: func(v proto.Verdict, err error) { ends <- ending{v, err} }}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Offer(t.Context(), Candidate{Event: large, Lane: proto.LaneUser, Done: func(v proto.Verdict, err error) { ends <- ending{v, err} }}))
 	if e := ended(t, ends); !errors.Is(e.err, nats.ErrMaxPayload) {
 		t.Fatalf("ended as %+v", e)
 	}
@@ -427,23 +376,117 @@ func TestEveryCandidateEndsOnce(t *testing.T) {
 		return true
 	})
 	var senders sync.WaitGroup
-	var mu sync.Mutex
-	all := map[string]<-chan ending{}
+	all := make([]<-chan ending, 120)
 	for sender := range 8 {
 		senders.Go(func() {
-			for i := range 15 {
-				ends := offer(t, s, 1000*sender+i)
-				mu.Lock()
-				all[fmt.Sprint(sender, i)] = ends
-				mu.Unlock()
+			for i := sender; i < len(all); i += 8 {
+				all[i] = offer(t, s, i)
 			}
 		})
 	}
 	senders.Wait()
-	for name, ends := range all {
-		if e := ended(t, ends); e.err != nil {
-			t.Fatalf("candidate %s: %v", name, e.err)
+	accepted(t, all...)
+	nothingLeft(t, s)
+}
+
+// TestHistoricEventsTravelInPacks: in few messages, in their order, a relay's own, within the
+// bounds.
+func TestHistoricEventsTravelInPacks(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, 64<<20)
+	s, _ := start(t, b, func(s *Sender) { s.fillFor = never }) // a pack waits until it is full
+	const n = 2500
+	var ends atomic.Int64
+	for i := range n {
+		relay := []string{"wss://a.example", "wss://b.example"}[i%2]
+		c := Candidate{Event: event(i), Lane: proto.LaneSyncHistoric, Source: proto.SourceStartup, Relay: relay, Done: func(v proto.Verdict, err error) {
+			if err != nil || v.ID != event(i).ID {
+				t.Errorf("candidate %d ended with %+v, %v", i, v, err)
+			}
+			ends.Add(1)
+		}}
+		if i%3 > 0 { // it came so, and is sent so
+			c.Raw = nostr.Encode(event(i))
+		}
+		must(t, s.Offer(t.Context(), c))
+	}
+	s.mu.Lock()
+	for _, p := range s.lanes[proto.LaneSyncHistoric].open { // the last two are not full
+		s.send(p)
+	}
+	s.mu.Unlock()
+	stream, err := b.JS.Stream(t.Context(), proto.StreamSync)
+	must(t, err)
+	var packs [][][]byte // the lines of each message in the queue
+	eventually(t, "all are in the queue", func() bool {
+		info, err := stream.Info(t.Context())
+		must(t, err)
+		total := 0
+		packs = nil
+		for seq := info.State.FirstSeq; seq <= info.State.LastSeq; seq++ {
+			m, err := stream.GetMsg(t.Context(), seq)
+			must(t, err)
+			lines, err := proto.SplitPack(m.Data)
+			must(t, err)
+			packs, total = append(packs, lines), total+len(lines)
+		}
+		return total == n
+	})
+	if len(packs) > 2+n/proto.MaxPackEvents+busyWith {
+		t.Errorf("%d packs for %d events of two relays", len(packs), n)
+	}
+	last := map[int]int{0: -1, 1: -1}
+	for _, lines := range packs {
+		of := -1
+		for _, line := range lines {
+			ev, err := nostr.Parse(line)
+			must(t, err)
+			i := int(ev.CreatedAt)
+			if of < 0 {
+				of = i % 2
+			}
+			if i%2 != of || i <= last[of] {
+				t.Fatalf("event %d follows %d in a pack of relay %d", i, last[of], of)
+			}
+			last[of] = i
 		}
 	}
+	ingestFrom(t, b, proto.StreamSync, proto.ConsumerSync, always)
+	eventually(t, "all are judged", func() bool { return ends.Load() == n })
 	nothingLeft(t, s)
+}
+
+// TestALiveEventIsSentAtOnce: while few packs are under way nothing is waited for; then others
+// gather, and a verdict sends them.
+func TestALiveEventIsSentAtOnce(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, 1<<20)
+	s, _ := start(t, b, func(s *Sender) { s.fillFor = never })
+	gate := make(chan struct{})
+	var sizes sync.Map
+	var n atomic.Int64
+	ingest(t, b, func(m jetstream.Msg) bool {
+		sizes.Store(n.Add(1), 1+bytes.Count(m.Data(), []byte("\n")))
+		<-gate
+		return true
+	})
+	var ends []<-chan ending
+	for i := range busyWith + 9 {
+		ends = append(ends, offer(t, s, i))
+	}
+	eventually(t, "the first comes alone", func() bool { return n.Load() == 1 })
+	close(gate)
+	accepted(t, ends...)
+	for i := range int64(busyWith + 1) {
+		want := 1
+		if i == busyWith {
+			want = 9
+		}
+		if size, _ := sizes.Load(i + 1); size != want {
+			t.Errorf("pack %d is of %v, want %d", i, size, want)
+		}
+	}
+	if n.Load() != busyWith+1 {
+		t.Errorf("%d packs, want %d", n.Load(), busyWith+1)
+	}
 }
