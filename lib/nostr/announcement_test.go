@@ -44,7 +44,6 @@ func TestParseAnnouncement(t *testing.T) {
 }
 
 func TestParseAnnouncementRefuses(t *testing.T) {
-	t.Parallel()
 	many := func(name, value string, n int) Tag {
 		tag := Tag{name}
 		for i := range n {
@@ -53,11 +52,7 @@ func TestParseAnnouncementRefuses(t *testing.T) {
 		return tag
 	}
 	d := Tag{"d", "x"}
-	for _, c := range []struct {
-		name  string
-		ev    *Event
-		wrong string
-	}{
+	check(t, ParseAnnouncement, []refusal{
 		{"nothing but a d", event(KindAnnouncement, alice, d), ""},
 		{"as many as may be", event(KindAnnouncement, alice, d, many("relays", "wss://r%d.example", 400), many("clone", "https://c%d.example", 200),
 			many("maintainers", "%064x", 400)), ""},
@@ -74,12 +69,7 @@ func TestParseAnnouncementRefuses(t *testing.T) {
 		{"too many maintainers", event(KindAnnouncement, alice, d, many("maintainers", "%064x", MaxListed+1)), "more than 1000"},
 		{"too many together", event(KindAnnouncement, alice, d, many("relays", "wss://r%d.example", 400), many("clone", "https://c%d.example", 200),
 			many("maintainers", "%064x", 401)), "more than 1000 maintainers, relays and clone URLs"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			_, err := ParseAnnouncement(c.ev)
-			mentions(t, err, c.wrong)
-		})
-	}
+	}...)
 }
 
 func TestRelayURLs(t *testing.T) {

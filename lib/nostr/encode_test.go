@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	gonostr "github.com/nbd-wtf/go-nostr"
+
 	"tendril.dev/lib/nostr"
 )
 
@@ -72,5 +74,42 @@ func TestEncode(t *testing.T) {
 	}
 	if got := string(nostr.Encode(&nostr.Event{Content: "a\xffb\xe2\x80"})); got != `{"kind":0,"id":"","pubkey":"","created_at":0,"tags":[],"content":"a\ufffdb\ufffd\ufffd","sig":""}` {
 		t.Errorf("not UTF-8: %s", got)
+	}
+}
+
+// forgeries are what is done to an event, and whether its id is right after that. Its signature
+// speaks of the event only then.
+var forgeries = map[string]struct {
+	forge func(*nostr.Event)
+	id    bool
+}{
+	"nothing":                   {func(*nostr.Event) {}, true},
+	"content":                   {func(ev *nostr.Event) { ev.Content += "!" }, false},
+	"tag":                       {func(ev *nostr.Event) { ev.Tags = append(ev.Tags, nostr.Tag{"x"}) }, false},
+	"kind":                      {func(ev *nostr.Event) { ev.Kind++ }, false},
+	"time":                      {func(ev *nostr.Event) { ev.CreatedAt++ }, false},
+	"upper-case id":             {func(ev *nostr.Event) { ev.ID = strings.Repeat("A", 64) }, false},
+	"short id":                  {func(ev *nostr.Event) { ev.ID = ev.ID[:62] }, false},
+	"another id":                {func(ev *nostr.Event) { ev.ID = strings.Repeat("ab", 32) }, false},
+	"short signature":           {func(ev *nostr.Event) { ev.Sig = ev.Sig[:126] }, true},
+	"no signature":              {func(ev *nostr.Event) { ev.Sig = "" }, true},
+	"signature of zeros":        {func(ev *nostr.Event) { ev.Sig = strings.Repeat("0", 128) }, true},
+	"signature beyond":          {func(ev *nostr.Event) { ev.Sig = strings.Repeat("f", 128) }, true},
+	"another author":            {func(ev *nostr.Event) { ev.PubKey = "79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798" }, false},
+	"an author without a point": {func(ev *nostr.Event) { ev.PubKey = strings.Repeat("f", 64) }, false},
+	"long author":               {func(ev *nostr.Event) { ev.PubKey += "00" }, false},
+}
+
+func TestForgedEvents(t *testing.T) {
+	t.Parallel()
+	for name, f := range forgeries {
+		ev := nostr.Event{Kind: 1, Content: "hello\x00<&>\u2028é", Tags: nostr.Tags{{}, {"a", "\""}}}
+		if err := ev.Sign(gonostr.GeneratePrivateKey()); err != nil {
+			t.Fatal(err)
+		}
+		f.forge(&ev)
+		if id, sig := nostr.HasID(&ev), nostr.Signed(&ev); id != f.id || id && sig != (name == "nothing") {
+			t.Errorf("%s: id %v, signature %v", name, id, sig)
+		}
 	}
 }

@@ -45,22 +45,12 @@ func TestDecodeIdentifierTakesOnlyTheCanonicalForm(t *testing.T) {
 
 func TestCheckIdentifier(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ name, id, wrong string }{
-		{"plain", "tendril", ""},
-		{"colons and slashes", "a:b/c d%*", ""},
-		{"dots", "..", ""},
-		{"other scripts", "リポジトリ", ""},
-		{"as long as can be", strings.Repeat("x", 200), ""},
-		{"empty", "", "missing or empty"},
-		{"too long", strings.Repeat("x", 201), "longer than 200"},
-		{"too long once encoded", strings.Repeat("ä", 34), "longer than 200"},
-		{"NUL", "a\x00b", "control"},
-		{"newline", "a\nb", "control"},
-		{"delete", "a\x7f", "control"},
-		{"C1", "a\u0085", "control"},
-		{"not UTF-8", "a\xff", "UTF-8"},
+	for id, wrong := range map[string]string{
+		"tendril": "", "a:b/c d%*": "", "..": "", "リポジトリ": "", strings.Repeat("x", 200): "", "": "missing or empty",
+		strings.Repeat("x", 201): "longer than 200", strings.Repeat("ä", 34): "longer than 200",
+		"a\x00b": "control", "a\nb": "control", "a\x7f": "control", "a\u0085": "control", "a\xff": "UTF-8",
 	} {
-		t.Run(c.name, func(t *testing.T) { mentions(t, CheckIdentifier(c.id), c.wrong) })
+		mentions(t, id, CheckIdentifier(id), wrong)
 	}
 }
 

@@ -27,43 +27,28 @@ func TestParsePullRequest(t *testing.T) {
 		{"update by a marked e", event(KindPRUpdate, bob, c, Tag{"e", key('2')}, Tag{"e", key('3'), "", "root"}),
 			PullRequest{Commit: commit1, Root: key('3'), Update: true}},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			got, err := ParsePullRequest(test.ev)
-			if err != nil {
-				t.Fatal(err)
-			}
-			test.want.Event = test.ev
-			if !reflect.DeepEqual(*got, test.want) {
-				t.Errorf("got  %+v\nwant %+v", *got, test.want)
-			}
-		})
+		test.want.Event = test.ev
+		if got, err := ParsePullRequest(test.ev); err != nil || !reflect.DeepEqual(*got, test.want) {
+			t.Errorf("%s: got  %+v, %v\nwant %+v", test.name, got, err, test.want)
+		}
 	}
 }
 
 func TestParsePullRequestRefuses(t *testing.T) {
-	t.Parallel()
 	a, c := Tag{"a", RepoRef{alice, "x"}.String()}, Tag{"c", commit1}
 	tooMany := Tag{"clone"}
 	for range MaxURLs + 1 {
 		tooMany = append(tooMany, "https://b.example/x.git")
 	}
-	for name, test := range map[string]struct {
-		ev    *Event
-		wrong string
-	}{
-		"wrong kind":          {event(KindPatch, bob, a, c), "kind 1617"},
-		"author":              {event(KindPR, "", a, c), "author"},
-		"no commit":           {event(KindPR, bob, a), "c tag"},
-		"not a commit":        {event(KindPR, bob, a, Tag{"c", "main"}), "c tag"},
-		"the null commit":     {event(KindPR, bob, a, Tag{"c", strings.Repeat("0", 40)}), "c tag"},
-		"no repository":       {event(KindPR, bob, c, Tag{"a", "30618:" + alice + ":x"}), "a tag"},
-		"update of nothing":   {event(KindPRUpdate, bob, a, c), "E tag"},
-		"update of rubbish":   {event(KindPRUpdate, bob, a, c, Tag{"E", "rubbish"}, Tag{"e"}), "E tag"},
-		"too many clone URLs": {event(KindPR, bob, a, c, tooMany), "clone"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := ParsePullRequest(test.ev)
-			mentions(t, err, test.wrong)
-		})
-	}
+	check(t, ParsePullRequest, []refusal{
+		{"wrong kind", event(KindPatch, bob, a, c), "kind 1617"},
+		{"author", event(KindPR, "", a, c), "author"},
+		{"no commit", event(KindPR, bob, a), "c tag"},
+		{"not a commit", event(KindPR, bob, a, Tag{"c", "main"}), "c tag"},
+		{"the null commit", event(KindPR, bob, a, Tag{"c", strings.Repeat("0", 40)}), "c tag"},
+		{"no repository", event(KindPR, bob, c, Tag{"a", "30618:" + alice + ":x"}), "a tag"},
+		{"update of nothing", event(KindPRUpdate, bob, a, c), "E tag"},
+		{"update of rubbish", event(KindPRUpdate, bob, a, c, Tag{"E", "rubbish"}, Tag{"e"}), "E tag"},
+		{"too many clone URLs", event(KindPR, bob, a, c, tooMany), "clone"},
+	}...)
 }

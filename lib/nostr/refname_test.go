@@ -41,7 +41,7 @@ func TestCheckRefNameBounds(t *testing.T) {
 		"refs/heads/" + strings.Repeat("x/", 507) + "x": "longer than 1024",
 		"refs/heads/x\x00y":                             "control",
 	} {
-		mentions(t, CheckRefName(name), wrong)
+		mentions(t, name, CheckRefName(name), wrong)
 	}
 }
 

@@ -2,6 +2,7 @@ package nostr
 
 import (
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -15,23 +16,15 @@ func TestListsService(t *testing.T) {
 		inClone, inRelays        bool
 	}{
 		{"plain", "grasp.example", "x", at("https://grasp.example"), "wss://grasp.example", true, true},
-		{"over http", "grasp.example", "x", at("http://grasp.example"), "ws://grasp.example", true, true},
-		{"host in capitals", "grasp.example", "x", at("HTTPS://Grasp.Example"), "WSS://GRASP.example/", true, true},
 		{"domain in capitals", "Grasp.Example", "x", at("https://grasp.example"), "wss://grasp.example", true, true},
-		{"spaces around", "grasp.example", "x", " " + at("https://grasp.example") + " ", " wss://grasp.example ", true, true},
 		{"relay without a scheme", "grasp.example", "x", at("https://grasp.example"), "grasp.example", true, true},
 		{"default port written", "grasp.example", "x", at("https://grasp.example:443"), "wss://grasp.example:443", true, true},
 		{"a dot at the end", "grasp.example", "x", at("https://grasp.example."), "wss://grasp.example.", true, true},
 		{"domain with a port", "grasp.example:7000", "x", at("http://grasp.example:7000"), "ws://grasp.example:7000", true, true},
-		{"domain with the default port", "grasp.example:443", "x", at("https://grasp.example"), "wss://grasp.example", true, true},
 		{"IPv6", "[::1]:7000", "x", at("http://[0:0::1]:7000"), "ws://[::1]:7000", true, true},
 		{"clone as web socket", "grasp.example", "x", at("wss://grasp.example"), "https://grasp.example", true, true},
-		{"clone as plain web socket", "grasp.example", "x", at("ws://grasp.example"), "http://grasp.example", true, true},
 		{"a slash at the end", "grasp.example", "x", at("https://grasp.example") + "/", "wss://grasp.example/", true, true},
-		{"slashes at the end", "grasp.example:7000", "x", at("http://grasp.example:7000") + "//", "ws://grasp.example:7000//", true, true},
-		{"http's default port written", "grasp.example", "x", at("http://grasp.example:80"), "ws://grasp.example:80", true, true},
 		{"the other scheme's default port", "grasp.example", "x", at("http://grasp.example:443"), "wss://grasp.example:80", true, true},
-		{"over http, domain with https's port", "grasp.example:443", "x", at("http://grasp.example"), "ws://grasp.example", true, true},
 		{"domain with http's port", "grasp.example:80", "x", at("https://grasp.example"), "wss://grasp.example", true, true},
 		{"space not encoded", "grasp.example", "a b", "https://grasp.example/" + npub + "/a b.git", "wss://grasp.example", true, true},
 		{"percent sign not encoded", "grasp.example", "100%", "https://grasp.example/" + npub + "/100%.git", "wss://grasp.example", true, true},
@@ -40,45 +33,31 @@ func TestListsService(t *testing.T) {
 		{"another port", "grasp.example", "x", at("https://grasp.example:7000"), "wss://grasp.example:7000", false, false},
 		{"no port", "grasp.example:7000", "x", at("https://grasp.example"), "wss://grasp.example", false, false},
 		{"a domain that ends alike", "grasp.example", "x", at("https://not-grasp.example"), "wss://not-grasp.example", false, false},
-		{"a domain that starts alike", "grasp.example", "x", at("https://grasp.example.evil"), "wss://grasp.example.evil", false, false},
 		{"credentials", "grasp.example", "x", at("https://grasp.example@evil.example"), "wss://grasp.example@evil.example", false, false},
-		{"our name as user", "grasp.example", "x", at("https://u@grasp.example"), "wss://u@grasp.example", false, false},
 		{"wrong schemes", "grasp.example", "x", at("ssh://grasp.example"), "nostr://grasp.example", false, false},
 		{"someone else's npub", "grasp.example", "x", "https://grasp.example/" + other + "/x.git", "wss://grasp.example", false, true},
 		{"another identifier", "grasp.example", "y", at("https://grasp.example"), "wss://grasp.example", false, true},
-		{"identifier in capitals", "grasp.example", "X", at("https://grasp.example"), "wss://grasp.example", false, true},
 		{"no .git", "grasp.example", "x", "https://grasp.example/" + npub + "/x", "wss://grasp.example", true, true},
-		{"below a folder", "grasp.example", "x", at("https://grasp.example/git"), "wss://grasp.example", true, true},
 		{"with a query", "grasp.example", "x", at("https://grasp.example") + "?a", "wss://grasp.example", true, true},
-		{"no path", "grasp.example", "x", "https://grasp.example", "wss://grasp.example", true, true},
 		{"a path of another form", "grasp.example", "x", "https://grasp.example/some/repo.git", "wss://grasp.example", true, true},
 		{"someone else's, encoded", "grasp.example", "x", "https://grasp.example/" + other + "/%78.git", "wss://grasp.example", false, true},
 		{"below prs", "grasp.example", "x", at("https://grasp.example/prs"), "wss://grasp.example", false, true},
-		{"encoded", "grasp.example", "a b/c", "https://grasp.example/" + npub + "/a%20b%2Fc.git", "wss://grasp.example", true, true},
-		{"encoded in another way", "grasp.example", "x", "https://grasp.example/" + npub + "/%78%2egit", "wss://grasp.example", true, true},
 		{"not encoded", "grasp.example", "a/c", "https://grasp.example/" + npub + "/a/c.git", "wss://grasp.example", true, true},
 		{"percent in the identifier", "grasp.example", "a%20b", "https://grasp.example/" + npub + "/a%2520b.git", "wss://grasp.example", true, true},
 		{"percent in the identifier, not encoded", "grasp.example", "a%20b", "https://grasp.example/" + npub + "/a%20b.git", "wss://grasp.example", true, true},
-		{"no domain", "", "x", at("https://"), "wss://", false, false},
 		{"a domain that is none", "grasp.example:port", "x", at("https://grasp.example"), "wss://grasp.example", false, false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			ours := c.domain
-			if ours == "" || c.domain == "grasp.example:port" {
-				ours = "none.example"
-			}
-			lists := func(clone, relay string) bool {
-				a := announce(t, alice, c.identifier, Tag{"clone", "https://elsewhere.example/x.git", clone}, Tag{"relays", "wss://elsewhere.example", relay})
-				return a.ListsService(c.domain)
-			}
-			if got := lists(c.clone, "wss://"+ours); got != c.inClone {
-				t.Errorf("by its clone URL: %v", got)
-			}
-			if got := lists("https://"+ours, c.relay); got != c.inRelays {
-				t.Errorf("by its relay: %v", got)
-			}
-		})
+		ours := c.domain
+		if strings.HasSuffix(ours, "port") {
+			ours = "none.example"
+		}
+		lists := func(clone, relay string) bool {
+			a := announce(t, alice, c.identifier, Tag{"clone", "https://elsewhere.example/x.git", clone}, Tag{"relays", "wss://elsewhere.example", relay})
+			return a.ListsService(c.domain)
+		}
+		if inClone, inRelays := lists(c.clone, "wss://"+ours), lists("https://"+ours, c.relay); inClone != c.inClone || inRelays != c.inRelays {
+			t.Errorf("%s: by its clone URL: %v, by its relay: %v", c.name, inClone, inRelays)
+		}
 	}
 }
 
@@ -140,26 +119,13 @@ func TestOnDomain(t *testing.T) {
 		url, domain string
 		want        bool
 	}{
-		{"wss://us.example", "us.example", true},
-		{"http://us.example:443", "us.example", true},
-		{"ws://us.example:443", "us.example", true},
-		{"wss://us.example:80", "us.example:443", true},
-		{"https://us.example:80", "us.example", true},
-		{"https://us.example", "us.example:80", true},
-		{"https://us.example:7000", "us.example", false},
-		{"wss://us.example/any/path", "us.example", true},
-		{"ws://us.example:7000", "us.example:7000", true},
-		{"https://us.example:443/x.git", "US.example", true},
-		{"https://them.example/us.example", "us.example", false},
-		{"us.example", "us.example", false},
-		{"", "", false},
+		{"wss://us.example/any/path", "US.example", true}, {"ws://us.example:443", "us.example", true}, {"https://us.example:80", "us.example:443", true},
+		{"https://us.example:7000", "us.example", false}, {"ws://us.example:7000", "us.example:7000", true},
+		{"https://them.example/us.example", "us.example", false}, {"us.example", "us.example", false}, {"", "", false}, {"wss://", "", false},
 	} {
-		if got := OnDomain(c.url, c.domain); got != c.want {
+		if got := RelayURL(c.url).OnDomain(c.domain); got != c.want {
 			t.Errorf("OnDomain(%q, %q) = %v", c.url, c.domain, got)
 		}
-	}
-	if !RelayURL("wss://us.example/x").OnDomain("us.example") {
-		t.Error("a path made our relay another's")
 	}
 }
 
