@@ -3,18 +3,40 @@ package limit_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"tendril.dev/lib/limit"
 )
+
+// acquire waits for places.
+func acquire(t *testing.T, f *limit.Fair, party string, n int64) (release func()) {
+	t.Helper()
+	release, err := f.AcquireN(t.Context(), party, n)
+	if err != nil {
+		t.Error(err)
+		return func() {}
+	}
+	return release
+}
+
+// serve gets places in another goroutine and gives them back at once.
+func serve(t *testing.T, done *sync.WaitGroup, f *limit.Fair, party string, n int64) {
+	done.Go(func() { acquire(t, f, party, n)() })
+	synctest.Wait()
+}
+
+// nothingHeld checks that all places are free and no party is remembered.
+func nothingHeld(t *testing.T, f *limit.Fair) {
+	t.Helper()
+	if taken, parties, _ := f.Counts(0); taken != 0 || parties != 0 {
+		t.Errorf("%d places of %d parties remain", taken, parties)
+	}
+}
 
 // served runs requests of parties in this order on one Fair and returns the order of service.
 func served(t *testing.T, f *limit.Fair, parties ...string) (order []string) {
@@ -23,11 +45,7 @@ func served(t *testing.T, f *limit.Fair, parties ...string) (order []string) {
 	var done sync.WaitGroup
 	for i, p := range parties {
 		done.Go(func() {
-			release, err := f.Acquire(t.Context(), p)
-			if err != nil {
-				t.Error(err)
-				return
-			}
+			release := acquire(t, f, p, 1)
 			mu.Lock()
 			order = append(order, p)
 			mu.Unlock()
@@ -53,14 +71,10 @@ func TestFairOrder(t *testing.T) {
 		"a share leaves the rest to others":   {3, 1, "a a a b c", "a b c a a"},
 		"who holds its share keeps none away": {2, 1, "a a a b b c", "a b a b c a"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				got := strings.Join(served(t, limit.NewFair(c.places, c.perParty), strings.Fields(c.ask)...), " ")
-				if got != c.want {
-					t.Errorf("served %s, want %s", got, c.want)
-				}
-			})
+		synctest.Test(t, func(t *testing.T) {
+			if got := strings.Join(served(t, limit.NewFair(c.places, c.perParty), strings.Fields(c.ask)...), " "); got != c.want {
+				t.Errorf("%s: served %s, want %s", name, got, c.want)
+			}
 		})
 	}
 }
@@ -69,41 +83,22 @@ func TestFairWeights(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := limit.NewFair(10, 8)
-		small, err := f.Try("a", 4)
-		if err != nil {
-			t.Fatal(err)
+		release := acquire(t, f, "a", 4)
+		_, share := f.Try("a", 5)
+		_, full := f.Try("b", 7)
+		_, ever := f.AcquireN(t.Context(), "b", 9)
+		if !errors.Is(share, limit.ErrShare) || !errors.Is(full, limit.ErrFull) || !errors.Is(ever, limit.ErrShare) {
+			t.Errorf("more than a share: %v; more than is free: %v; more than a share may ever be: %v", share, full, ever)
 		}
-		if _, err := f.Try("a", 5); !errors.Is(err, limit.ErrShare) {
-			t.Errorf("more than a share: %v", err)
-		}
-		if _, err := f.Try("b", 7); !errors.Is(err, limit.ErrFull) {
-			t.Errorf("more than is free: %v", err)
-		}
-		if _, err := f.AcquireN(t.Context(), "b", 9); !errors.Is(err, limit.ErrShare) {
-			t.Errorf("more than a share may ever be: %v", err)
-		}
-		var served atomic.Int64
 		var done sync.WaitGroup
-		for _, n := range []int64{8, 1} { // the small one fits, but does not pass the large one
-			done.Go(func() {
-				release, err := f.AcquireN(t.Context(), fmt.Sprint("of ", n), n)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				served.Add(n)
-				release()
-			})
-			synctest.Wait()
+		serve(t, &done, f, "of 8", 8)
+		serve(t, &done, f, "of 1", 1) // it fits, but does not pass the large one
+		if taken, _, _ := f.Counts(0); taken != 4 {
+			t.Errorf("%d places were given before there was room", taken-4)
 		}
-		if n := served.Load(); n != 0 {
-			t.Errorf("%d places were given before there was room", n)
-		}
-		small()
+		release()
 		done.Wait()
-		if taken, parties, _ := f.Counts(0); taken != 0 || parties != 0 {
-			t.Errorf("%d places of %d parties remain", taken, parties)
-		}
+		nothingHeld(t, f)
 	})
 }
 
@@ -112,10 +107,7 @@ func TestFairEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := limit.NewFair(4, 4)
-		release, err := f.AcquireN(t.Context(), "a", 2)
-		if err != nil {
-			t.Fatal(err)
-		}
+		release := acquire(t, f, "a", 2)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		var done sync.WaitGroup
@@ -125,19 +117,10 @@ func TestFairEnds(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		done.Go(func() {
-			release, err := f.AcquireN(t.Context(), "c", 2)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			release()
-		})
+		serve(t, &done, f, "c", 2)
 		done.Wait() // c is served though a still holds its places
 		release()
-		if taken, parties, _ := f.Counts(0); taken != 0 || parties != 0 {
-			t.Errorf("%d places of %d parties remain", taken, parties)
-		}
+		nothingHeld(t, f)
 	})
 }
 
@@ -146,10 +129,7 @@ func TestWaitersAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := limit.NewFair(1, 1)
-		release, err := f.Acquire(t.Context(), "holder")
-		if err != nil {
-			t.Fatal(err)
-		}
+		release := acquire(t, f, "holder", 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		var done sync.WaitGroup
 		for range 4096 {
@@ -159,15 +139,7 @@ func TestWaitersAreBounded(t *testing.T) {
 		if _, err := f.Acquire(ctx, "flood"); !errors.Is(err, limit.ErrFull) {
 			t.Errorf("one more waits: %v", err)
 		}
-		done.Go(func() {
-			release, err := f.Acquire(t.Context(), "other")
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			release()
-		})
-		synctest.Wait()
+		serve(t, &done, f, "other", 1)
 		cancel()
 		release()
 		done.Wait()
@@ -183,34 +155,21 @@ func TestTurnYields(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer long.Pause()
-		served := make(chan struct{})
-		go func() {
-			short, err := f.Turn(t.Context(), "b")
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			close(served)
-			short.Pause()
-		}()
+		var done sync.WaitGroup
+		served := false
+		done.Go(func() {
+			acquire(t, f, "b", 1)()
+			served = true
+		})
 		synctest.Wait()
-		if err := long.Yield(t.Context()); err != nil {
-			t.Fatal(err)
+		for _, want := range []bool{false, true} {
+			err := long.Yield(t.Context())
+			if synctest.Wait(); err != nil || served != want {
+				t.Errorf("another was served: %v, %v; want %v", served, err, want)
+			}
+			time.Sleep(10 * time.Millisecond)
 		}
-		select {
-		case <-served:
-			t.Error("the turn was given up at once")
-		default:
-		}
-		time.Sleep(10 * time.Millisecond)
-		if err := long.Yield(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case <-served:
-		default:
-			t.Error("the turn was kept though another waits")
-		}
+		done.Wait()
 	})
 }
 
@@ -218,17 +177,9 @@ func TestTurnYields(t *testing.T) {
 func TestMakingRoom(t *testing.T) {
 	t.Parallel()
 	f := limit.NewFair(3, 2)
-	var heavy []func()
-	for range 2 {
-		release, err := f.Try("heavy", 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		heavy = append(heavy, release)
-	}
-	if _, err := f.Try("light", 1); err != nil {
-		t.Fatal(err)
-	}
+	heavy := acquire(t, f, "heavy", 1)
+	acquire(t, f, "heavy", 1)
+	acquire(t, f, "light", 1)
 	if _, err := f.Try("new", 1); !errors.Is(err, limit.ErrFull) {
 		t.Fatal(err)
 	}
@@ -238,7 +189,7 @@ func TestMakingRoom(t *testing.T) {
 	if _, err := f.TryOver("new", 1); err != nil {
 		t.Fatal(err)
 	}
-	heavy[0]()
+	heavy()
 	if taken, parties, over := f.Counts(1); taken != 3 || parties != 3 || over != 0 {
 		t.Errorf("%d taken by %d parties, %d hold more than one", taken, parties, over)
 	}
@@ -248,13 +199,10 @@ func TestRates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := limit.NewRates(3, time.Minute)
-		var got []bool
-		for range 4 {
-			ok, _ := r.Allow("a")
-			got = append(got, ok)
-		}
-		if !slices.Equal(got, []bool{true, true, true, false}) {
-			t.Errorf("%v", got)
+		for n := range 4 {
+			if ok, _ := r.Allow("a"); ok != (n < 3) {
+				t.Errorf("request %d: %v", n, ok)
+			}
 		}
 		if ok, _ := r.Allow("b"); !ok {
 			t.Error("one party's rate stops another")

@@ -19,6 +19,13 @@ import (
 	"tendril.dev/lib/reconcile"
 )
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // random makes n items, at most crowd of them in one second on average.
 func random(rnd *rand.Rand, n, crowd int) []reconcile.Item {
 	items := make([]reconcile.Item, n)
@@ -75,11 +82,19 @@ func ids(items []reconcile.Item) []string {
 	return out
 }
 
-// tried are limits of our side.
-func tried() map[string]reconcile.Limits {
-	return map[string]reconcile.Limits{
-		"default": reconcile.DefaultLimits, "small frames": {Frame: reconcile.LeastFrame, Ranges: 100, Marks: 64},
-		"few ranges": {Frame: reconcile.DefaultFrame, Ranges: 20, Marks: 16},
+// each runs a test for every division and some limits of our side.
+func each(t *testing.T, run func(t *testing.T, c divided, limits reconcile.Limits)) {
+	t.Parallel()
+	for name, c := range sizes() {
+		for limited, limits := range map[string]reconcile.Limits{
+			"default": reconcile.DefaultLimits, "small frames": {Frame: reconcile.LeastFrame, Ranges: 100, Marks: 64},
+			"few ranges": {Frame: reconcile.DefaultFrame, Ranges: 20, Marks: 16},
+		} {
+			t.Run(name+"/"+limited, func(t *testing.T) {
+				t.Parallel()
+				run(t, c, limits)
+			})
+		}
 	}
 }
 
@@ -87,79 +102,54 @@ const mostRounds = 5_000
 
 // TestRespond lets go-nostr ask. It must learn exactly what it lacks and what we lack.
 func TestRespond(t *testing.T) {
-	t.Parallel()
-	for name, c := range sizes() {
-		for limited, limits := range tried() {
-			t.Run(name+"/"+limited, func(t *testing.T) {
-				t.Parallel()
-				ours := packed(c.both, c.ours)
-				asking := goNostr(1<<20, packed(c.both, c.theirs))
-				var needs, haves []string
-				var hearing sync.WaitGroup
-				hearing.Go(func() {
-					for id := range asking.HaveNots {
-						needs = append(needs, id)
-					}
-				})
-				hearing.Go(func() {
-					for id := range asking.Haves {
-						haves = append(haves, id)
-					}
-				})
-				message := asking.Start()
-				for rounds := 0; message != ""; rounds++ {
-					if rounds == mostRounds {
-						t.Fatal("no end")
-					}
-					frame, err := hex.DecodeString(message)
-					if err != nil {
-						t.Fatal(err)
-					}
-					answer, err := reconcile.Respond(t.Context(), ours, frame, limits)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if len(answer) > limits.Frame {
-						t.Fatalf("an answer of %d bytes", len(answer))
-					}
-					if message, err = asking.Reconcile(hex.EncodeToString(answer)); err != nil {
-						t.Fatal(err)
-					}
+	each(t, func(t *testing.T, c divided, limits reconcile.Limits) {
+		ours := packed(c.both, c.ours)
+		asking := goNostr(1<<20, packed(c.both, c.theirs))
+		var needs, haves []string
+		var hearing sync.WaitGroup
+		hear := func(from chan string, to *[]string) {
+			hearing.Go(func() {
+				for id := range from {
+					*to = append(*to, id)
 				}
-				hearing.Wait()
-				same(t, "needs", needs, ids(c.ours))
-				same(t, "has", haves, ids(c.theirs))
 			})
 		}
-	}
+		hear(asking.HaveNots, &needs)
+		hear(asking.Haves, &haves)
+		message := asking.Start()
+		for rounds := 0; message != ""; rounds++ {
+			frame, err := hex.DecodeString(message)
+			must(t, err)
+			answer, err := reconcile.Respond(t.Context(), ours, frame, limits)
+			must(t, err)
+			if rounds == mostRounds || len(answer) > limits.Frame {
+				t.Fatalf("no end, or an answer of %d bytes", len(answer))
+			}
+			message, err = asking.Reconcile(hex.EncodeToString(answer))
+			must(t, err)
+		}
+		hearing.Wait()
+		same(t, "needs", needs, ids(c.ours))
+		same(t, "has", haves, ids(c.theirs))
+	})
 }
 
 // TestContinue asks go-nostr.
 func TestContinue(t *testing.T) {
-	t.Parallel()
-	for name, c := range sizes() {
-		for limited, limits := range tried() {
-			t.Run(name+"/"+limited, func(t *testing.T) {
-				t.Parallel()
-				ours, answering := packed(c.both, c.ours), goNostr(60_000, packed(c.both, c.theirs))
-				got, listed, err := ask(t.Context(), ours, limits, func(message []byte) ([]byte, error) {
-					answer, err := answering.Reconcile(hex.EncodeToString(message))
-					if err != nil {
-						return nil, err
-					}
-					return hex.DecodeString(answer)
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				lacks := lacking(got, ours)
-				same(t, "lacks", lacks, ids(c.theirs))
-				if alone := int(listed) - (len(got) - len(lacks)); alone != len(c.ours) {
-					t.Errorf("%d events are said to be here alone, want %d", alone, len(c.ours))
-				}
-			})
+	each(t, func(t *testing.T, c divided, limits reconcile.Limits) {
+		ours, answering := packed(c.both, c.ours), goNostr(60_000, packed(c.both, c.theirs))
+		got, listed, err := ask(t.Context(), ours, limits, func(message []byte) ([]byte, error) {
+			answer, err := answering.Reconcile(hex.EncodeToString(message))
+			must(t, err)
+			return hex.DecodeString(answer)
+		})
+		must(t, err)
+		lacks := lacking(got, ours)
+		same(t, "lacks", lacks, ids(c.theirs))
+		if alone := int(listed) - (len(got) - len(lacks)); alone != len(c.ours) {
+			t.Errorf("%d events are said to be here alone, want %d", alone, len(c.ours))
 		}
-	}
+	})
 }
 
 // ask runs a session of the asking side to its end, and returns what it was told, and how many
@@ -169,11 +159,8 @@ func ask(
 ) (told [][32]byte, listed uint64, err error) {
 	message, err := reconcile.Start(ctx, set, limits)
 	for rounds := 0; err == nil && message != nil; rounds++ {
-		if rounds == mostRounds {
-			return nil, 0, errors.New("no end")
-		}
-		if len(message) > limits.Frame {
-			return nil, 0, fmt.Errorf("a message of %d bytes", len(message))
+		if rounds == mostRounds || len(message) > limits.Frame {
+			return nil, 0, fmt.Errorf("no end, or a message of %d bytes", len(message))
 		}
 		var answer []byte
 		if answer, err = other(message); err != nil {
@@ -187,12 +174,8 @@ func ask(
 }
 
 func lacking(told [][32]byte, ours reconcile.Packed) (lacks []string) {
-	have := map[[32]byte]bool{}
-	for _, i := range ours {
-		have[i.ID] = true
-	}
 	for _, id := range told {
-		if !have[id] {
+		if !slices.ContainsFunc(ours, func(i reconcile.Item) bool { return i.ID == id }) {
 			lacks = append(lacks, hex.EncodeToString(id[:]))
 		}
 	}
@@ -233,13 +216,7 @@ func TestSetsThatChange(t *testing.T) {
 		restless := random(rnd, 20, 2)
 		moving := func(steady reconcile.Packed) reconcile.Set {
 			return &shifting{change: func() reconcile.Set {
-				var some []reconcile.Item
-				for _, i := range restless {
-					if rnd.IntN(2) == 0 {
-						some = append(some, i)
-					}
-				}
-				return packed(steady, some)
+				return packed(steady, restless[rnd.IntN(len(restless)):])
 			}}
 		}
 		ours := packed(c.both, c.ours)
@@ -248,9 +225,7 @@ func TestSetsThatChange(t *testing.T) {
 		told, _, err := ask(t.Context(), moving(ours), limits, func(message []byte) ([]byte, error) {
 			return reconcile.Respond(t.Context(), answering, message, limits)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		extra := ids(restless)
 		lacks := slices.DeleteFunc(lacking(told, ours), func(id string) bool { _, found := slices.BinarySearch(extra, id); return found })
 		same(t, fmt.Sprintf("seed %d: lacks", seed), lacks, ids(c.theirs))
@@ -285,36 +260,18 @@ func TestHostileMessages(t *testing.T) {
 		"ranges after the end": {slices.Concat([]byte{0x61}, infinite, []byte{0, 5, 0, 0}), nil},
 		"times that overflow":  {slices.Concat([]byte{0x61, 0xff}, bytes.Repeat([]byte{0xff}, 7), []byte{0x7f, 0, 0}, bytes.Repeat([]byte{0xff}, 8), []byte{0x7f, 0, 0}), nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			got, err := reconcile.Respond(t.Context(), set, c.message, reconcile.DefaultLimits)
-			if c.answer == nil && !errors.Is(err, reconcile.ErrMessage) || c.answer != nil && (err != nil || !bytes.Equal(got, c.answer)) {
-				t.Errorf("%x, %v; want %x", got, err, c.answer)
-			}
-		})
+		got, err := reconcile.Respond(t.Context(), set, c.message, reconcile.DefaultLimits)
+		if c.answer == nil && !errors.Is(err, reconcile.ErrMessage) || c.answer != nil && (err != nil || !bytes.Equal(got, c.answer)) {
+			t.Errorf("%s: %x, %v; want %x", name, got, err, c.answer)
+		}
 	}
-	t.Run("many fingerprints", func(t *testing.T) {
-		t.Parallel()
-		counting := &counting{Set: set}
-		message := []byte{0x61}
-		for range 20_000 {
-			message = append(append(message, 2, 0, 1), make([]byte, 16)...)
-		}
-		answer, err := reconcile.Respond(t.Context(), counting, message, reconcile.DefaultLimits)
-		if err != nil || len(answer) > reconcile.DefaultFrame || counting.sums > 1100 {
-			t.Errorf("%d bytes, %d sums, %v", len(answer), counting.sums, err)
-		}
-	})
-}
-
-type counting struct {
-	reconcile.Set
-	sums int
-}
-
-func (c *counting) Sum(ctx context.Context, r reconcile.Range) (reconcile.Sum, error) {
-	c.sums++
-	return c.Set.Sum(ctx, r)
+	looks := 0
+	counting := &shifting{change: func() reconcile.Set { looks++; return set }}
+	fingerprints := append([]byte{0x61}, bytes.Repeat(append([]byte{2, 0, 1}, make([]byte, 16)...), 20_000)...)
+	answer, err := reconcile.Respond(t.Context(), counting, fingerprints, reconcile.DefaultLimits)
+	if err != nil || len(answer) > reconcile.DefaultFrame || looks > 2200 {
+		t.Errorf("%d bytes, %d looks at the set, %v", len(answer), looks, err)
+	}
 }
 
 // FuzzRespond gives strangers' messages to both sides: no panic, a bounded answer, and one that the
@@ -325,11 +282,9 @@ func FuzzRespond(f *testing.F) {
 		items[i].CreatedAt -= 1_700_000_000
 	}
 	set := reconcile.Pack(items)
-	if first, err := reconcile.Start(context.Background(), set[:300], reconcile.DefaultLimits); err != nil {
-		f.Fatal(err)
-	} else {
-		f.Add(first)
-	}
+	first, err := reconcile.Start(context.Background(), set[:300], reconcile.DefaultLimits)
+	must(f, err)
+	f.Add(first)
 	f.Add([]byte{0x61, 0, 0, 2, 0})
 	f.Add(append([]byte{0x61, 50, 1, 0x7f, 1}, make([]byte, 16)...))
 	limits := reconcile.Limits{Frame: reconcile.LeastFrame, Ranges: 50, Marks: 64}
