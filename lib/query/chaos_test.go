@@ -3,7 +3,6 @@ package query_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -18,21 +17,17 @@ import (
 func (w *world) follower() (kill func()) {
 	w.t.Helper()
 	db, err := eventdb.Open("", eventdb.Options{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if err := eventdb.Bind(w.t.Context(), w.JS, db, slog.New(slog.DiscardHandler)); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
+	must(w.t, eventdb.Bind(w.t.Context(), w.JS, db, quiet))
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
-		if err := eventdb.Follow(ctx, w.JS, db, slog.New(slog.DiscardHandler)); err != nil && ctx.Err() == nil {
+		if err := eventdb.Follow(ctx, w.JS, db, quiet); err != nil && ctx.Err() == nil {
 			w.t.Error(err)
 		}
 	})
 	running.Go(func() {
-		if err := query.Serve(ctx, query.NewIndex(db, w.Bus), w.Conn, slog.New(slog.DiscardHandler)); err != nil {
+		if err := query.Serve(ctx, query.NewIndex(db, w.Bus), w.Conn, quiet); err != nil {
 			w.t.Error(err)
 		}
 	})
