@@ -156,21 +156,3 @@ func TestSyncFillsTheQueue(t *testing.T) {
 		return world.Count(t, p.Relay(), nostr.Filter{Authors: []string{mallory.PubKey}}) == 1600
 	})
 }
-
-// TestProtectedEventsBySync: what its author protects (NIP-70) is not taken from other relays.
-func TestProtectedEventsBySync(t *testing.T) {
-	t.Parallel()
-	p := start(t, nil)
-	n := moveIn(t, p)
-	guest := world.NewPerson()
-	protected := guest.Sign(1621, "for that relay alone", nostr.Tag{"a", n.who.Address(home)}, nostr.Tag{"-"})
-	open := guest.SignAt(nostr.Now()-10, 1621, "for all", nostr.Tag{"a", n.who.Address(home)})
-	moved := n.who.SignAt(nostr.Now()+1, 30617, "", n.who.Announce(home, home, nil, []string{world.NewRelay(t, protected, open).URL}).Tags...)
-	n.submit(moved, "")
-	// The older one comes after it in the answer to a REQ.
-	world.Serves(t, p.Relay(), open)
-	if got := world.Fetch(t, p.Relay(), nostr.Filter{IDs: []string{protected.ID}}); len(got) != 0 {
-		t.Error("a protected event is served")
-	}
-	n.unhurt(1)
-}

@@ -67,26 +67,3 @@ func (g *oneForAll) answer(r *http.Request, path string, body []byte) *httptest.
 	g.answers[key] = answer
 	return answer
 }
-
-// TestOneForAll: git clones the repository under any name, and again from what is kept.
-func TestOneForAll(t *testing.T) {
-	t.Parallel()
-	work := world.NewWorkTree(t)
-	g := newOneForAll(t, work)
-	want := world.Git(t, work.Dir, "rev-parse", "HEAD")
-	for _, name := range []string{"mine", "yours", "mine"} {
-		dir := t.TempDir()
-		world.Git(t, dir, "clone", "-q", g.URL+"/"+name+".git", "clone")
-		if got := world.Git(t, dir+"/clone", "rev-parse", "HEAD"); got != want {
-			t.Errorf("%s has %s, want %s", name, got, want)
-		}
-	}
-	if out, err := world.TryGit(t, t.TempDir(), "ls-remote", g.URL+"/mine"); err == nil {
-		t.Errorf("a path without a repository is answered: %s", out)
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if n := len(g.answers); n > 4 {
-		t.Errorf("%d answers are kept for three equal clones", n)
-	}
-}

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -140,30 +139,6 @@ func unshared(s world.Status, workers, claims map[string]string) string {
 	return ""
 }
 
-func TestUnshared(t *testing.T) {
-	t.Parallel()
-	relays := []string{"ws://world.test.svc:9001", "ws://world.test.svc:9002"}
-	a, b := outside.Span{Relay: relays[0], From: "10.0.0.1"}, outside.Span{Relay: relays[1], From: "10.0.0.2"}
-	both := map[string]string{"relayconn-a": "10.0.0.1", "relayconn-b": "10.0.0.2"}
-	claims := map[string]string{"world.test.svc_9001": "relayconn-a", "world.test.svc_9002": "relayconn-b"}
-	for _, c := range []struct {
-		want            string
-		spans           []outside.Span
-		workers, claims map[string]string
-	}{
-		{"", []outside.Span{a, b}, both, claims},
-		{"9002 is not claimed", []outside.Span{a, b}, both, map[string]string{"world.test.svc_9001": "relayconn-a"}},
-		{"not there any more", []outside.Span{a, b}, map[string]string{"relayconn-a": "10.0.0.1"}, claims},
-		{"9001 is not connected", []outside.Span{b}, both, claims},
-		{"10.0.0.2 is connected", []outside.Span{{Relay: relays[0], From: "10.0.0.2"}, b}, both, claims},
-		{"10.0.0.1 is connected", []outside.Span{a, b, {Relay: relays[1], From: "10.0.0.1"}}, both, claims},
-	} {
-		if got := unshared(world.Status{Relays: relays, Spans: c.spans}, c.workers, c.claims); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
-			t.Errorf("%q, want %q", got, c.want)
-		}
-	}
-}
-
 // oneOwner checks that no two workers were connected to one relay since a time, but for a
 // hand-over.
 func (r *run) oneOwner(since time.Time) {
@@ -198,34 +173,6 @@ func overlap(spans []outside.Span, since, now time.Time) (worst time.Duration) {
 		}
 	}
 	return worst
-}
-
-func TestOverlap(t *testing.T) {
-	t.Parallel()
-	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	span := func(relay, from string, opened, closed time.Duration) outside.Span {
-		s := outside.Span{Relay: relay, From: from, Opened: noon.Add(opened * time.Second)}
-		if closed > 0 {
-			s.Closed = noon.Add(closed * time.Second)
-		}
-		return s
-	}
-	for name, c := range map[string]struct {
-		a, b outside.Span
-		want time.Duration
-	}{
-		"one after the other":       {span("r", "a", 1, 5), span("r", "b", 5, 9), 0},
-		"the same worker twice":     {span("r", "a", 1, 5), span("r", "a", 2, 9), 0},
-		"different relays":          {span("r", "a", 1, 5), span("s", "b", 2, 9), 0},
-		"a hand-over that overlaps": {span("r", "a", 1, 5), span("r", "b", 3, 9), 2},
-		"one within the other":      {span("r", "a", 1, 20), span("r", "b", 3, 9), 6},
-		"both still there":          {span("r", "b", 4, 0), span("r", "a", 1, 0), 26},
-		"before the time asked for": {span("r", "a", -5, 5), span("r", "b", -3, 9), 0},
-	} {
-		if got := overlap([]outside.Span{c.a, c.b}, noon, noon.Add(30*time.Second)); got != c.want*time.Second {
-			t.Errorf("%s: %v, want %v s", name, got, c.want)
-		}
-	}
 }
 
 // underLoad lets users work, and events flow, while something happens. Then everything is served that

@@ -2,7 +2,6 @@ package git_test
 
 import (
 	"bufio"
-	"bytes"
 	"fmt"
 	"io"
 	"log/slog"
@@ -428,53 +427,6 @@ func TestWhatIsSentAgain(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestManyMoves: requests of many clients, while their shard goes back and forth between workers of
-// which only the holder takes any, and is without one in between.
-func TestManyMoves(t *testing.T) {
-	t.Parallel()
-	addr, s := patient(t, patience)
-	var holder atomic.Int32
-	worker := func(self int32) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if holder.Load() != self {
-				elsewhere(w, r)
-				return
-			}
-			echo(w, r)
-		})
-	}
-	workers := []*httptest.Server{start(t, worker(0)), start(t, worker(1))}
-	stop := make(chan struct{})
-	var moving, clients sync.WaitGroup
-	moving.Go(func() {
-		for n := int32(0); ; n++ {
-			holder.Store(n % 2) // before the front door hears of it, or after
-			s.at("")
-			time.Sleep(time.Millisecond)
-			s.move(workers[n%2])
-			select {
-			case <-stop:
-				return
-			case <-time.After(3 * time.Millisecond):
-			}
-		}
-	})
-	for range 4 {
-		clients.Go(func() {
-			for n := range 50 {
-				size := 1000 + n*20_000
-				a := await(t, ask(t, addr, "git-receive-pack", bytes.NewReader(make([]byte, size))))
-				if a.err != nil || a.status != http.StatusOK || a.body != fmt.Sprint(size, " <nil>") {
-					t.Errorf("push of %d bytes: %+v", size, a)
-				}
-			}
-		})
-	}
-	clients.Wait()
-	close(stop)
-	moving.Wait()
 }
 
 // TestWorkerDiesWithoutAWord: a node that loses its power closes no connection. What it was asked

@@ -117,17 +117,6 @@ func TestFiltersBecomeOneSequence(t *testing.T) {
 	}
 }
 
-func TestCountStops(t *testing.T) {
-	t.Parallel()
-	v, _ := filled(t, rand.New(rand.NewPCG(5, 6)), 50)
-	if n, approximate, err := countStored(t.Context(), v, []nostr.Filter{{}, {Kinds: []int{1621}}}, 10); n != 10 || !approximate || err != nil {
-		t.Errorf("more than ten: %d, %v, %v", n, approximate, err)
-	}
-	if n, approximate, err := countStored(t.Context(), v, []nostr.Filter{{}}, 50); n != 50 || approximate || err != nil {
-		t.Errorf("exactly as many: %d, %v, %v", n, approximate, err)
-	}
-}
-
 // TestCountKeepsFewMatches: the memory that it takes depends on where it stops, and not on how much
 // matches.
 func TestCountKeepsFewMatches(t *testing.T) {
@@ -182,16 +171,4 @@ func TestEndedContextEndsTheSequence(t *testing.T) {
 			t.Errorf("%d filters: %v", len(filters), last)
 		}
 	}
-}
-
-func TestReaderMayStop(t *testing.T) {
-	t.Parallel()
-	v, _ := filled(t, rand.New(rand.NewPCG(9, 10)), 50)
-	n := 0
-	for range storedEvents(t.Context(), v, []nostr.Filter{{Limit: 40}, {Kinds: []int{1621}, Limit: 40}}) {
-		if n++; n == 3 {
-			break
-		}
-	}
-	// The index is closed at the end, which fails if an iterator is left open.
 }
