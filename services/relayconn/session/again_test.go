@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"slices"
@@ -8,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/nostr"
@@ -53,46 +56,22 @@ func TestFailedBatchIsAskedAgain(t *testing.T) {
 						t.Fatalf("nothing is asked before failure %d", i+1)
 					}
 					asked := p.asks("h")
-					time.Sleep(wait*time.Minute - time.Second)
-					synctest.Wait()
+					sleep(wait*time.Minute - time.Second)
 					if st := p.status(); p.asks("h") != asked || st.Connection != session.Incomplete || st.Confirmed.Target != 0 {
 						t.Fatalf("before %d min: %d requests, %+v", wait, p.asks("h")-asked, st)
 					}
-					time.Sleep(time.Second)
-					synctest.Wait()
+					sleep(time.Second)
 					if p.asks("h") == asked {
 						t.Fatalf("not asked again after %d min", wait)
 					}
 				}
 				p.with(func() { p.mute = false })
 				p.closeHistoric("error: no")
-				time.Sleep(31 * time.Minute)
-				synctest.Wait()
-				if st := p.status(); st.Connection != session.Connected || !st.CaughtUp || st.Confirmed.Target != 9 {
-					t.Errorf("in the end %+v", st)
-				}
+				sleep(31 * time.Minute)
+				p.complete(9)
 			})
 		})
 	}
-}
-
-// TestLostVerdictIsAskedAgain from the beginning, because nobody knows which page had it.
-func TestLostVerdictIsAskedAgain(t *testing.T) {
-	bubble(t, func(t *testing.T, p *play) {
-		for i := range 7 {
-			p.stored = append(p.stored, event(t, 30617, nostr.Timestamp(1000-i)))
-		}
-		p.fail = candidates.ErrNoVerdict
-		p.run(session.Start{})
-		p.with(func() { p.fail = nil })
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		time.Sleep(rules.Calm)
-		synctest.Wait()
-		if st := p.status(); st.Connection != session.Connected || !st.CaughtUp || len(p.accepted) != 7 {
-			t.Errorf("%+v, %d events", st, len(p.accepted))
-		}
-	})
 }
 
 // TestFailedWalkGoesOn where it stood: what the pages before have brought is not asked for again.
@@ -106,8 +85,7 @@ func TestFailedWalkGoesOn(t *testing.T) {
 		p.messages <- wire.Message{Kind: wire.EOSE, Sub: "h2"}
 		synctest.Wait()
 		p.closeHistoric("error: no")
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		sleep(time.Minute)
 		if got := p.open(false); len(got) != 1 || got[0].Until == nil || *got[0].Until != 998 {
 			t.Errorf("asked again: %v", got)
 		}
@@ -125,10 +103,9 @@ func TestWithdrawnFailureIsNotAskedAgain(t *testing.T) {
 		p.with(func() { p.mute = false })
 		p.want(2, repos())
 		asked := p.asks("h")
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		if st := p.status(); p.asks("h") != asked || st.Connection != session.Connected || st.Confirmed.Target != 2 {
-			t.Errorf("%d requests, %+v", p.asks("h")-asked, st)
+		sleep(time.Hour)
+		if p.complete(2); p.asks("h") != asked {
+			t.Errorf("%d requests", p.asks("h")-asked)
 		}
 	})
 }
@@ -156,8 +133,7 @@ func TestConsolidationKeepsWalks(t *testing.T) {
 		}
 		p.messages <- wire.Message{Kind: wire.EOSE, Sub: of}
 		p.want(5, manyRepos(0, 5))
-		time.Sleep(rules.ConsolidateWait + time.Second)
-		synctest.Wait()
+		sleep(rules.ConsolidateWait + time.Second)
 		if n := len(p.open(true)); n != 1+3+3 {
 			t.Fatalf("%d live filters: nothing was consolidated", n)
 		}
@@ -177,58 +153,35 @@ func TestConsolidationKeepsWalks(t *testing.T) {
 // and comes when there is room.
 func TestNoRoomForThePast(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
-		relay := &capped{play: p, subscriptions: 1, filters: 100, refuse: closes("error: too many subscriptions")}
-		p.session.Asker = relay
+		relay := p.caps(1, 100, closes("error: too many subscriptions"))
 		p.run(session.Start{})
-		time.Sleep(5 * time.Hour)
-		synctest.Wait()
+		sleep(5 * time.Hour)
 		if st := p.status(); st.Connection != session.Incomplete || relay.refused > 60 {
 			t.Errorf("%d refusals, %+v", relay.refused, st)
 		}
 		p.with(func() { relay.subscriptions = 2 })
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		if st := p.status(); st.Connection != session.Connected || !st.CaughtUp {
-			t.Errorf("with room: %+v", st)
-		}
+		sleep(time.Hour)
+		p.complete(0)
 	})
 }
 
-// TestRelayThatIgnoresTimes: events that are beyond since or until are nothing new, and no reason
-// to end the connection or to call a batch failed.
+// TestRelayThatIgnoresTimes: events that are beyond until are nothing new, and no reason to end the
+// connection or to call a batch failed.
 func TestRelayThatIgnoresTimes(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
-		p.session.Rules.AtOnce, p.session.Rules.MaxFilters = 100, 70
 		p.mute = true
 		var told strings.Builder
 		p.session.Log = logTo(&told)
-		since := nostr.Timestamp(time.Now().Unix())
-		p.run(session.Start{Since: &since})
-		for i := range 40 { // below what is endless, for pages of three
-			p.messages <- wire.Message{Kind: wire.Event, Sub: "h2", Event: event(t, 30617, since-nostr.Timestamp(1+i))}
-		}
-		p.messages <- wire.Message{Kind: wire.EOSE, Sub: "h2"}
-		p.with(func() { p.mute = false })
-		p.want(1, manyRepos(0, 3))
-		time.Sleep(rules.Calm)
-		p.with(func() { p.mute = true })
-		for n := range 9 {
-			p.want(uint64(n+2), manyRepos(0, n+4))
+		p.run(session.Start{})
+		for range 2 { // pages
 			sub := p.latest()
-			for i := range 180 { // which is endless, for three filters
-				var ev *nostr.Event
-				p.with(func() { ev = event(t, 1, nostr.Timestamp(1000-i), nostr.Tag{"a", p.asked[sub][0].Tags["a"][0]}) })
-				p.messages <- wire.Message{Kind: wire.Event, Sub: sub, Event: ev}
+			for i := range 40 { // below what is endless, for pages of three
+				p.messages <- wire.Message{Kind: wire.Event, Sub: sub, Event: event(t, 30617, nostr.Timestamp(1000-i))}
 			}
 			p.messages <- wire.Message{Kind: wire.EOSE, Sub: sub}
+			sleep(rules.Calm)
 		}
-		p.with(func() { p.mute = false })
-		p.closeHistoric("error: no")
-		time.Sleep(3 * time.Minute)
-		synctest.Wait()
-		if st := p.status(); st.Connection != session.Connected || st.Confirmed.Target != 10 {
-			t.Errorf("%+v", st)
-		}
+		p.complete(0)
 		if text := told.String(); strings.Count(text, "does not heed since, until or limit") != 1 || strings.Contains(text, "what it should not") {
 			t.Errorf("told:\n%s", text)
 		}
@@ -265,14 +218,12 @@ func TestLiveWithoutVerdict(t *testing.T) {
 		p.release(candidates.ErrNoVerdict)
 		synctest.Wait()
 		asked := p.asks("h")
-		time.Sleep(30 * time.Second)
-		synctest.Wait()
+		sleep(30 * time.Second)
 		if st := p.status(); p.asks("h") != asked || st.Connection != session.Incomplete || !st.Missing.Equal(came[0]) {
 			t.Errorf("%d requests while ingest is away, %+v", p.asks("h")-asked, st)
 		}
 		p.with(func() { p.hold, p.fail = false, nil })
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		sleep(time.Minute)
 		if st := p.status(); !st.Missing.IsZero() || !st.CaughtUp || len(p.accepted) != 3 {
 			t.Errorf("in the end %d events, %+v", len(p.accepted), st)
 		}
@@ -300,39 +251,44 @@ func (p *play) release(err error) {
 	}
 }
 
-// TestOverBudget: what ingest does not take because the relay has brought too much is asked for
-// again when it may bring more, not before, and is not confirmed before it is taken.
-func TestOverBudget(t *testing.T) {
-	bubble(t, func(t *testing.T, p *play) {
-		p.over, p.retry = "relay", time.Now().Add(8*time.Hour)
-		p.stored = append(p.stored, event(t, 1621, 1000, nostr.Tag{"a", "30617:aa:000"}))
-		p.run(session.Start{})
-		p.want(1, manyRepos(0, 1))
-		time.Sleep(7 * time.Hour)
-		synctest.Wait()
-		_, n := p.count()
-		if st := p.status(); st.Connection != session.Incomplete || st.Confirmed.Target != 0 || n != 1 {
-			t.Errorf("offered %d times, %+v", n, st)
-		}
-		time.Sleep(2 * time.Hour)
-		synctest.Wait()
-		if st := p.status(); st.Confirmed.Target != 1 || st.Connection != session.Connected {
-			t.Errorf("with a budget again: %+v", st)
-		}
-	})
-}
-
-// TestAuthorOverBudget: one author who has stored too much stops no relay.
-func TestAuthorOverBudget(t *testing.T) {
-	bubble(t, func(t *testing.T, p *play) {
-		p.over, p.retry = "author", time.Now().Add(8*time.Hour)
-		p.stored = append(p.stored, event(t, 1621, 1000, nostr.Tag{"a", "30617:aa:000"}))
-		p.run(session.Start{})
-		p.want(1, manyRepos(0, 1))
-		time.Sleep(rules.Calm)
-		synctest.Wait()
-		if st := p.status(); st.Confirmed.Target != 1 || st.Connection != session.Connected || len(p.offered) != 1 {
-			t.Errorf("offered %d times, %+v", len(p.offered), st)
-		}
-	})
+// TestWhatIngestDoesNotTake is asked for again when it may be taken, and not confirmed before; what
+// it will never take, or takes of one author only later, stops no relay.
+func TestWhatIngestDoesNotTake(t *testing.T) {
+	t.Parallel()
+	over := func(whose string) func(*play) {
+		return func(p *play) { p.over, p.retry = whose, time.Now().Add(8*time.Hour) }
+	}
+	for name, tc := range map[string]struct {
+		prepare func(p *play)
+		after   time.Duration // it is taken
+	}{
+		"no verdict": {func(p *play) {
+			p.fail = candidates.ErrNoVerdict
+			time.AfterFunc(time.Second, func() { p.with(func() { p.fail = nil }) })
+		}, time.Minute},
+		"the relay has brought too much": {over("relay"), 8 * time.Hour},
+		"an author has brought too much": {over("author"), 0},
+		"it is too large for the bus":    {func(p *play) { p.fail = fmt.Errorf("send candidate: %w", nats.ErrMaxPayload) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, p *play) {
+				tc.prepare(p)
+				p.stored = issues(t, "30617:aa:000", 1)
+				p.run(session.Start{})
+				p.want(1, manyRepos(0, 1))
+				want := 1
+				if tc.after > 0 {
+					sleep(tc.after - time.Second)
+					if st := p.status(); st.Connection != session.Incomplete || st.Confirmed.Target != 0 || len(p.offered) != 1 {
+						t.Errorf("offered %d times, %+v", len(p.offered), st)
+					}
+					want = 2
+				}
+				sleep(rules.Calm + 2*time.Second)
+				if p.complete(1); len(p.offered) != want {
+					t.Errorf("offered %d times", len(p.offered))
+				}
+			})
+		})
+	}
 }

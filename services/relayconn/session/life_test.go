@@ -7,9 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"tendril.dev/lib/nostr"
+	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -109,44 +108,10 @@ func TestSlowLoris(t *testing.T) {
 		began := time.Now()
 		for p.status().Connection == session.Syncing && time.Since(began) < 48*time.Hour {
 			p.messages <- wire.Message{Kind: wire.Event, Sub: "h2", Event: drip}
-			time.Sleep(rules.Silence - time.Second)
-			synctest.Wait()
+			sleep(rules.Silence - time.Second)
 		}
 		if st := p.status(); st.Connection != session.Incomplete || time.Since(began) > 21*rules.Silence {
 			t.Fatalf("after %v: %+v", time.Since(began), st)
-		}
-	})
-}
-
-// TestQuietDelaysTheDay: a daily start does not begin while the relay wants quiet, and keeps what
-// is live until it does.
-func TestQuietDelaysTheDay(t *testing.T) {
-	bubble(t, func(t *testing.T, p *play) {
-		p.run(session.Start{})
-		p.messages <- wire.Message{Kind: wire.Notice, Reason: "ERROR: too many requests"}
-		p.daily <- time.Now()
-		synctest.Wait()
-		if st := p.status(); st.Days != 0 || len(p.open(true)) != 1 {
-			t.Fatalf("%+v, %d live", st, len(p.open(true)))
-		}
-		time.Sleep(rules.Cooldown + time.Second)
-		synctest.Wait()
-		if st := p.status(); st.Days != 1 || !st.CaughtUp || len(p.open(true)) != 1 {
-			t.Fatalf("%+v, %d live", st, len(p.open(true)))
-		}
-	})
-}
-
-// TestTooLargeForTheBus: an event that no one can take does not fail the batch that it came with.
-func TestTooLargeForTheBus(t *testing.T) {
-	bubble(t, func(t *testing.T, p *play) {
-		p.fail = fmt.Errorf("send candidate: %w", nats.ErrMaxPayload)
-		p.stored = []*nostr.Event{event(t, 30617, 100)}
-		p.run(session.Start{})
-		time.Sleep(rules.Calm)
-		synctest.Wait()
-		if st := p.status(); st.Connection != session.Connected {
-			t.Fatalf("%+v", st)
 		}
 	})
 }
@@ -225,8 +190,7 @@ func FuzzHear(f *testing.F) {
 				}
 				synctest.Wait()
 			}
-			time.Sleep(24 * time.Hour)
-			synctest.Wait()
+			sleep(24 * time.Hour)
 			if st := p.status(); len(p.done) == 0 && st.Connection == session.Syncing {
 				t.Errorf("after a day of silence: %+v", st)
 			}
@@ -258,5 +222,47 @@ func TestCutOffMidPage(t *testing.T) {
 		if st := p.status(); len(p.accepted) != 2 || st.Confirmed.Target != 0 || !p.session.Confirmed().Empty() {
 			t.Errorf("%d events came; %+v", len(p.accepted), st)
 		}
+	})
+}
+
+// TestTimeWithoutRoomIsNotSilence: while a session waits for room it reads nothing, and what the
+// relay said meanwhile waits with it.
+func TestTimeWithoutRoomIsNotSilence(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, checks := newPlay(t), make(chan struct{}) // each lets one signature be checked
+		in := intake.New(intake.Options{Offerer: p, Signed: func(*nostr.Event) bool {
+			<-checks
+			return true
+		}})
+		go in.Run(t.Context())
+		p.session.Intake = in.Open("wss://r.example.com")
+		p.session.Rules.PageLimit = 10_000
+		p.mute = true
+		p.run(session.Start{})
+		over := make(chan struct{})
+		defer close(over)
+		go func() {
+			for n := range 10_000 {
+				ev := &nostr.Event{Kind: 30617, PubKey: fmt.Sprintf("%064x", n), Sig: fmt.Sprintf("%0128x", n), CreatedAt: nostr.Timestamp(1_000_000 - n)}
+				ev.ID = ev.GetID()
+				select {
+				case p.messages <- wire.Message{Kind: wire.Event, Sub: "h2", Event: ev}:
+				case <-over:
+					return
+				}
+			}
+			t.Error("10,000 events were taken in without any being verified")
+		}()
+		sleep(25 * rules.Silence)
+		for range 20 {
+			checks <- struct{}{} // makes a little room: the session looks around
+		}
+		synctest.Wait()
+		if n := len(p.open(false)); n != 1 {
+			t.Errorf("%d historic requests are open, want the one that waits", n)
+		}
+		p.stop()
+		close(checks)
 	})
 }

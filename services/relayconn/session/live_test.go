@@ -53,8 +53,7 @@ func TestDayClosesWhatItReplaces(t *testing.T) {
 		"opening again": func(p *play) {
 			p.with(func() { p.deaf = true })
 			p.messages <- wire.Message{Kind: wire.Closed, Sub: "l3", Reason: "error: oops"}
-			time.Sleep(rules.Cooldown)
-			synctest.Wait()
+			sleep(rules.Cooldown)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -99,8 +98,7 @@ func TestWhatIsMissedWhileClosedComes(t *testing.T) {
 		"no answer when opened again": func(p *play) {
 			closed(p)
 			p.with(func() { p.deaf = true })
-			time.Sleep(rules.Cooldown + time.Second)
-			synctest.Wait()
+			sleep(rules.Cooldown + time.Second)
 			p.with(func() { p.deaf = false })
 			time.Sleep(rules.Silence + rules.Cooldown + 2*time.Second)
 		},

@@ -3,11 +3,10 @@ package session_test
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +15,6 @@ import (
 	"tendril.dev/lib/query"
 	"tendril.dev/lib/reconcile"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -24,167 +22,134 @@ import (
 // reconciling is a relay with NIP-77, and what ingest says to it, both of one play.
 type reconciling struct {
 	*play
-	mu      sync.Mutex
 	filters map[string]nostr.Filter
-	opened  []nostr.Filter
-	unable  string           // what the relay answers instead
-	hidden  map[string]bool  // ids that it names and does not deliver
-	fetched map[string]int   // how often an id was asked for
-	reqs    [][]nostr.Filter // historic ones that do not ask by id
-	largest int              // REQ by ids
-	shows   int              // of a REQ by ids; 0: all
-	partial int              // how many events it shows when it is asked for everything by NIP-77; 0: all
-	silent  bool             // it does not answer by NIP-77
-	closes  int              // so many of the next REQs by root events it closes
-	// unableAfter is after how many messages of NIP-77 it takes no more; 0: after none.
-	unableAfter int
+	opened  int                                       // sessions
+	frames  int                                       // of NIP-77
+	instead func(n int, f nostr.Filter) *wire.Message // of its nth answer; nil: it answers
+	hidden  map[string]bool                           // ids that it names and does not deliver
+	partial int                                       // how many events it shows when it is asked for everything; 0: all
+	fetched map[string]int                            // how often an id was asked for
+	largest int                                       // REQ by ids
+	reqs    [][]nostr.Filter                          // historic ones that do not ask by id
+	away    func() bool                               // ingest does not answer
+	endless bool                                      // there is always something left to say
 }
 
-// newReconciling is a play with a relay that has these events, of which the first so many are known
-// here.
-func newReconciling(t *testing.T, here int, stored ...*nostr.Event) *reconciling {
-	r := &reconciling{play: newPlay(t), filters: map[string]nostr.Filter{}, hidden: map[string]bool{}, fetched: map[string]int{}}
+// reconciles has the relay of a play reconcile these events, of which the first so many are known.
+func (p *play) reconciles(here int, stored ...*nostr.Event) *reconciling {
+	r := &reconciling{
+		play: p, filters: map[string]nostr.Filter{}, hidden: map[string]bool{}, fetched: map[string]int{},
+		instead: func(int, nostr.Filter) *wire.Message { return nil }, away: func() bool { return false },
+	}
 	r.stored = stored
 	for _, ev := range stored[:here] {
 		r.accepted[ev.ID] = true
 	}
-	in := intake.New(intake.Options{Offerer: r, Stored: r})
-	go in.Run(t.Context())
-	r.session = session.New(session.Options{
-		Rules: rules, Wanted: r.session.Wanted, Asker: r, Intake: in.Open("wss://r.example.com"), Observer: r, Log: slog.New(slog.DiscardHandler),
-		Negentropy: &session.Negentropy{
-			Service: r, Room: session.NewRoom(), Seq: func() uint64 { return 0 }, Walks: session.NewWalks(),
-		},
-	})
+	r.session.Asker = r
+	r.session.Negentropy = &session.Negentropy{Service: r, Room: session.NewRoom(), Seq: func() uint64 { return 0 }, Walks: session.NewWalks()}
 	return r
 }
 
-// set is what matches a filter, of what is known here or of all.
+// set is what matches a filter, of what is known here or of all; the lock is held.
 func (r *reconciling) set(f nostr.Filter, here bool) (set reconcile.Packed) {
-	r.with(func() {
-		for _, ev := range r.stored {
-			if f.Matches(ev) && (!here || r.accepted[ev.ID]) {
-				id, _ := hex.DecodeString(ev.ID)
-				set = append(set, reconcile.Item{CreatedAt: ev.CreatedAt, ID: [32]byte(id)})
-			}
+	for _, ev := range r.stored {
+		if f.Matches(ev) && (!here || r.accepted[ev.ID]) {
+			id, _ := hex.DecodeString(ev.ID)
+			set = append(set, reconcile.Item{CreatedAt: ev.CreatedAt, ID: [32]byte(id)})
 		}
-	})
+	}
 	return reconcile.Pack(set)
 }
 
 func (r *reconciling) Req(ctx context.Context, sub string, filters []nostr.Filter) error {
-	if filters[0].LimitZero {
-		return r.play.Req(ctx, sub, filters)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if filters[0].IDs == nil {
-		r.reqs = append(r.reqs, filters)
-		if r.closes > 0 && len(filters[0].Tags["e"]) > 0 {
-			r.closes--
-			r.say(ctx, wire.Message{Kind: wire.Closed, Sub: sub, Reason: "error: not now"})
-			return nil
+	r.with(func() {
+		asked := filters[0]
+		switch {
+		case asked.LimitZero:
+		case asked.IDs == nil:
+			r.reqs = append(r.reqs, filters)
+		default:
+			r.largest = max(r.largest, len(asked.IDs))
+			shown := asked
+			shown.IDs = []string{}
+			for _, id := range asked.IDs {
+				if r.fetched[id]++; !r.hidden[id] {
+					shown.IDs = append(shown.IDs, id)
+				}
+			}
+			filters = []nostr.Filter{shown}
 		}
-		return r.play.Req(ctx, sub, filters)
-	}
-	asked := filters[0]
-	r.largest = max(r.largest, len(asked.IDs))
-	shown := asked
-	shown.IDs = []string{}
-	for _, id := range asked.IDs {
-		r.fetched[id]++
-		if !r.hidden[id] && (r.shows == 0 || len(shown.IDs) < r.shows) {
-			shown.IDs = append(shown.IDs, id)
-		}
-	}
-	return r.play.Req(ctx, sub, []nostr.Filter{shown})
+	})
+	return r.play.Req(ctx, sub, filters)
 }
 
 func (r *reconciling) NegOpen(ctx context.Context, sub string, f nostr.Filter, frame []byte) error {
-	r.mu.Lock()
-	r.filters[sub] = f
-	r.opened = append(r.opened, f)
-	r.mu.Unlock()
+	r.with(func() { r.filters[sub] = f; r.opened++ })
 	return r.NegMsg(ctx, sub, frame)
 }
 
-func (r *reconciling) NegMsg(ctx context.Context, sub string, frame []byte) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.silent {
-		return nil
-	}
-	if r.unableAfter > 0 {
-		if r.unableAfter--; r.unableAfter == 0 {
-			r.unable = "error: not any more"
+func (r *reconciling) NegMsg(ctx context.Context, sub string, frame []byte) (err error) {
+	m := wire.Message{Kind: wire.NegMsg}
+	r.with(func() {
+		r.frames++
+		f := r.filters[sub]
+		if other := r.instead(r.frames, f); other != nil {
+			m = *other
+			return
 		}
-	}
-	m := wire.Message{Kind: wire.NegErr, Sub: sub, Reason: r.unable}
-	if r.unable == "" {
-		set := r.set(r.filters[sub], false)
-		if r.partial > 0 && r.filters[sub].Tags == nil && r.filters[sub].Kinds == nil {
+		set := r.set(f, false)
+		if r.partial > 0 && f.Tags == nil && f.Kinds == nil {
 			set = set[:r.partial]
 		}
-		out, err := reconcile.Respond(ctx, set, frame, reconcile.DefaultLimits)
-		if err != nil {
-			return err
-		}
-		m = wire.Message{Kind: wire.NegMsg, Sub: sub, Frame: out}
-	}
-	r.say(ctx, m)
-	return nil
+		m.Frame, err = reconcile.Respond(ctx, set, frame, reconcile.DefaultLimits)
+	})
+	m.Sub = sub
+	go r.say(ctx, m)
+	return err
 }
 
-// say has the relay say something.
-func (r *reconciling) say(ctx context.Context, m wire.Message) {
-	go func() {
-		select {
-		case r.messages <- m:
-		case <-ctx.Done():
+func (r *reconciling) Begin(ctx context.Context, s query.Reconciliation) (first []byte, known uint64, err error) {
+	r.with(func() {
+		set := r.set(s.Filter, true)
+		first, err = reconcile.Start(ctx, set, reconcile.DefaultLimits)
+		if known = uint64(len(set)); r.away() {
+			err = errors.New("away")
 		}
-	}()
-}
-
-func (r *reconciling) Begin(ctx context.Context, s query.Reconciliation) ([]byte, uint64, error) {
-	set := r.set(s.Filter, true)
-	first, err := reconcile.Start(ctx, set, reconcile.DefaultLimits)
-	return first, uint64(len(set)), err
+	})
+	return first, known, err
 }
 
 // Continue takes a moment, so that every session that begins at the same time has been told what is
 // known here before anything is fetched.
 func (r *reconciling) Continue(ctx context.Context, s query.Reconciliation, answer []byte) (step query.Step, err error) {
 	time.Sleep(time.Millisecond)
-	var listed, told uint64
-	step.Message, listed, err = reconcile.Continue(ctx, r.set(s.Filter, true), answer, reconcile.DefaultLimits, func(id [32]byte) error {
-		r.with(func() {
+	r.with(func() {
+		var listed, told uint64
+		step.Message, listed, err = reconcile.Continue(ctx, r.set(s.Filter, true), answer, reconcile.DefaultLimits, func(id [32]byte) error {
 			if told++; !r.accepted[hex.EncodeToString(id[:])] {
 				step.Missing = append(step.Missing, id)
 			}
+			return nil
 		})
-		return nil
+		if step.Alone = listed - (told - uint64(len(step.Missing))); r.endless {
+			step.Message = answer
+		}
 	})
-	step.Alone = listed - (told - uint64(len(step.Missing)))
 	return step, err
 }
 
-// asked is how many sessions were opened, and what was asked for by REQ and not by id.
-func (r *reconciling) askedFor() (sessions int, reqs [][]nostr.Filter) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.opened), slices.Clone(r.reqs)
+// askedFor is how many sessions were opened, what was asked for by REQ and not by id, and how often
+// each event was by its id.
+func (r *reconciling) askedFor() (sessions int, reqs [][]nostr.Filter, fetched map[string]int) {
+	r.with(func() { sessions, reqs, fetched = r.opened, slices.Clone(r.reqs), maps.Clone(r.fetched) })
+	return sessions, reqs, fetched
 }
 
-// fetches is how often each event was asked for by its id.
-func (r *reconciling) fetches() map[string]int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return maps.Clone(r.fetched)
-}
-
-// all reports that everything that the relay has is known here.
-func (r *reconciling) all() {
+// inSync waits until everything that the relay has is known here and so many repositories are
+// confirmed.
+func (r *reconciling) inSync(repos int, wait time.Duration) {
 	r.t.Helper()
+	sleep(wait)
 	r.with(func() {
 		for _, ev := range r.stored {
 			if !r.accepted[ev.ID] {
@@ -192,6 +157,9 @@ func (r *reconciling) all() {
 			}
 		}
 	})
+	if st := r.status(); st.Connection != session.Connected || st.Repos != repos || !st.CaughtUp {
+		r.t.Errorf("status %+v", st)
+	}
 }
 
 const repository = "30617:aa:x"
@@ -206,8 +174,7 @@ func tagged(t *testing.T, n int) (events []*nostr.Event) {
 
 // TestDailyByNegentropy fetches by id what is missing here, and nothing else, each event once.
 func TestDailyByNegentropy(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
 		events := tagged(t, 400)
 		for _, ev := range events[300:] { // which two filters of a group find
 			ev.Tags = append(ev.Tags, nostr.Tag{"A", repository})
@@ -215,47 +182,31 @@ func TestDailyByNegentropy(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		r := newReconciling(t, 150, events...)
+		r := p.reconciles(150, events...)
 		r.run(session.Start{})
 		r.want(1, repos(repository))
-		time.Sleep(time.Minute)
-		r.all()
-		sessions, reqs := r.askedFor()
-		if sessions != 1 {
-			t.Errorf("%d sessions, want one: of the other filters nothing is known", sessions)
+		r.inSync(1, time.Minute)
+		sessions, before, fetched := r.askedFor()
+		if sessions != 1 || len(fetched) != 250 || r.largest != 100 {
+			t.Errorf("%d sessions, want one: of the other filters nothing is known; %d events were fetched, %d at once at most", sessions, len(fetched), r.largest)
 		}
-		for _, filters := range reqs { // layer 1, and what nothing is known of
-			for _, f := range filters {
-				if len(f.Tags["a"]) > 0 {
-					t.Errorf("asked by REQ for %v", f)
-				}
+		for _, f := range slices.Concat(before...) { // layer 1, and what nothing is known of
+			if len(f.Tags["a"]) > 0 {
+				t.Errorf("asked by REQ for %v", f)
 			}
-		}
-		for id, times := range r.fetches() {
-			if times != 1 {
-				t.Errorf("%s was fetched %d times", id, times)
-			}
-		}
-		if len(r.fetches()) != 250 || r.largest != 100 {
-			t.Errorf("%d events were fetched, %d at once at most", len(r.fetches()), r.largest)
-		}
-		if st := r.status(); st.Connection != session.Connected || st.Repos != 1 || !st.CaughtUp {
-			t.Errorf("status %+v", st)
 		}
 
 		// A day later another few have come that were not told.
 		r.with(func() {
 			r.stored = append(r.stored, event(t, 1621, 99, nostr.Tag{"a", repository}, nostr.Tag{"A", repository}))
 		})
-		_, before := r.askedFor()
 		r.daily <- time.Now()
-		time.Sleep(time.Minute)
-		r.all()
-		sessions, reqs = r.askedFor()
+		r.inSync(1, time.Minute)
+		sessions, reqs, fetched := r.askedFor()
 		if sessions != 3 || len(reqs) != len(before)+2 { // #a and #A; layer 1 and #q by REQ
 			t.Errorf("%d sessions, %v", sessions, reqs[len(before):])
 		}
-		for id, times := range r.fetches() {
+		for id, times := range fetched {
 			if times != 1 {
 				t.Errorf("%s was fetched %d times", id, times)
 			}
@@ -264,33 +215,40 @@ func TestDailyByNegentropy(t *testing.T) {
 		if last.Source != proto.SourceDaily || last.Lane != proto.LaneSyncDaily || !slices.Contains(r.judged, "daily gap") {
 			t.Errorf("the last came as %v on %v; judged %v", last.Source, last.Lane, r.judged[len(r.judged)-1])
 		}
-		r.stop()
+	})
+}
+
+// TestLayer1ByNegentropy asks for what is known of it by NIP-77 and not by REQ as well.
+func TestLayer1ByNegentropy(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
+		r := p.reconciles(1, event(t, 30617, 7), event(t, 30617, 5))
+		r.run(session.Start{})
+		r.inSync(0, time.Minute)
+		if sessions, reqs, _ := r.askedFor(); sessions != 1 || len(reqs) > 0 {
+			t.Errorf("%d sessions, and by REQ %v", sessions, reqs)
+		}
 	})
 }
 
 // TestReconnectByREQ does not reconcile what is asked for since a moment.
 func TestReconnectByREQ(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := newReconciling(t, 10, tagged(t, 20)...)
+	bubble(t, func(t *testing.T, p *play) {
+		r := p.reconciles(10, tagged(t, 20)...)
 		since := nostr.Timestamp(1981)
 		r.run(session.Start{Since: &since, Confirmed: repos(repository), Mark: session.Mark{Target: 1}})
 		r.want(1, repos(repository))
-		time.Sleep(time.Minute)
-		r.all()
-		if sessions, _ := r.askedFor(); sessions != 0 {
-			t.Errorf("%d sessions", sessions)
+		r.inSync(1, time.Minute)
+		if r.opened != 0 {
+			t.Errorf("%d sessions", r.opened)
 		}
-		r.stop()
 	})
 }
 
 // TestACrowdedSecondComesWhole has more events come while a live subscription is closed, in one
 // second, than a page shows.
 func TestACrowdedSecondComesWhole(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := newReconciling(t, 10, tagged(t, 10)...)
+	bubble(t, func(t *testing.T, p *play) {
+		r := p.reconciles(10, tagged(t, 10)...)
 		r.run(session.Start{})
 		r.want(1, repos(repository))
 		time.Sleep(time.Minute)
@@ -301,53 +259,36 @@ func TestACrowdedSecondComesWhole(t *testing.T) {
 				r.stored = append(r.stored, event(t, 1621, nostr.Now(), nostr.Tag{"a", repository}, nostr.Tag{"n", fmt.Sprint(i)}))
 			}
 		})
-		time.Sleep(rules.Cooldown + time.Minute)
-		r.all()
-		r.stop()
+		r.inSync(1, rules.Cooldown+time.Minute)
 	})
 }
 
 // TestNamedNotDelivered asks twice for what the relay named. Then the batch has failed, and is
 // tried again by REQ, because what the relay names is worth nothing.
 func TestNamedNotDelivered(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
 		events := tagged(t, 130)
-		r := newReconciling(t, 5, events...)
+		r := p.reconciles(5, events...)
 		for _, ev := range events[100:] {
 			r.hidden[ev.ID] = true
 		}
 		r.run(session.Start{})
 		r.want(1, repos(repository))
-		time.Sleep(30 * time.Second)
+		sleep(30 * time.Second)
+		sessions, _, fetched := r.askedFor()
 		for _, ev := range events[100:] {
-			if n := r.fetches()[ev.ID]; n != 2 {
+			if n := fetched[ev.ID]; n != 2 {
 				t.Fatalf("an event that does not come was asked for %d times", n)
 			}
 		}
 		if st := r.status(); st.Connection != session.Incomplete || st.Repos != 0 {
 			t.Errorf("status %+v", st)
 		}
-		sessions, _ := r.askedFor()
-		time.Sleep(2 * time.Minute)
-		r.all()
-		if after, _ := r.askedFor(); after != sessions || len(r.fetches()) != 125 {
-			t.Errorf("reconciled again: %d sessions, %d events fetched", after-sessions, len(r.fetches()))
+		r.inSync(1, 2*time.Minute)
+		if after, _, fetched := r.askedFor(); after != sessions || len(fetched) != 125 {
+			t.Errorf("reconciled again: %d sessions, %d events fetched", after-sessions, len(fetched))
 		}
-		if st := r.status(); st.Connection != session.Connected || st.Repos != 1 {
-			t.Errorf("status %+v", st)
-		}
-		r.stop()
 	})
-}
-
-// spread are events of 60 of 3000 repositories.
-func spread(t *testing.T) (events []*nostr.Event) {
-	t.Helper()
-	for i := 0; i < 3000; i += 50 {
-		events = append(events, event(t, 1621, nostr.Timestamp(9000-i), nostr.Tag{"a", fmt.Sprintf("30617:aa:%03d", i)}))
-	}
-	return events
 }
 
 // TestManyFilters asks in few sessions for many references: in one for everything that the relay
@@ -356,24 +297,23 @@ func TestManyFilters(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ partial, sessions int }{"everything": {0, 1}, "by filters": {30, 4}} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newReconciling(t, 59, spread(t)...)
+			bubble(t, func(t *testing.T, p *play) {
+				var stored []*nostr.Event // of 60 of 3000 repositories
+				for i := 0; i < 3000; i += 50 {
+					stored = append(stored, event(t, 1621, nostr.Timestamp(9000-i), nostr.Tag{"a", fmt.Sprintf("30617:aa:%03d", i)}))
+				}
+				r := p.reconciles(59, stored...)
 				r.partial = c.partial
 				r.run(session.Start{})
 				r.want(1, manyRepos(0, 3000))
-				time.Sleep(time.Minute)
-				r.all()
-				sessions, reqs := r.askedFor()
-				if sessions != c.sessions || len(r.fetches()) != 1 {
-					t.Errorf("%d sessions for 30 filters, want %d; %d events fetched", sessions, c.sessions, len(r.fetches()))
+				r.inSync(3000, time.Minute)
+				sessions, reqs, fetched := r.askedFor()
+				if sessions != c.sessions || len(fetched) != 1 {
+					t.Errorf("%d sessions for 30 filters, want %d; %d events fetched", sessions, c.sessions, len(fetched))
 				}
 				if c.partial == 0 && len(reqs) != 1 { // layer 1
 					t.Errorf("asked for %v", reqs)
 				}
-				if st := r.status(); st.Connection != session.Connected || st.Repos != 3000 {
-					t.Errorf("status %+v", st)
-				}
-				r.stop()
 			})
 		})
 	}
@@ -388,20 +328,126 @@ func (faster) Known(string) bool { return true }
 // by the time when it would be fetched: then there is nothing to ask for, nothing more comes from
 // the relay, and the batch ends all the same.
 func TestAnotherRelayIsFaster(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var stored []*nostr.Event
-		for i := range 5 {
-			stored = append(stored, event(t, 30617, nostr.Timestamp(1000-i), nostr.Tag{"d", fmt.Sprint(i)}))
-		}
-		r := newReconciling(t, 2, stored...)
+	bubble(t, func(t *testing.T, p *play) {
+		r := p.reconciles(1, event(t, 30617, 7), event(t, 30617, 5))
 		r.session.Intake = faster{r.session.Intake}
 		r.run(session.Start{})
-		time.Sleep(rules.Calm + time.Second)
-		synctest.Wait()
-		if st := r.status(); st.Connection != session.Connected || !st.CaughtUp || len(r.fetches()) > 0 {
-			t.Errorf("%+v, %d events were fetched", st, len(r.fetches()))
+		sleep(rules.Calm + time.Second)
+		if st := r.status(); st.Connection != session.Connected || !st.CaughtUp || len(r.fetched) > 0 {
+			t.Errorf("%+v, %d events were fetched", st, len(r.fetched))
 		}
-		r.stop()
 	})
+}
+
+// TestOddNegentropy: however a relay handles NIP-77, everything comes: by id where it reconciles,
+// and by REQ where it does not.
+func TestOddNegentropy(t *testing.T) {
+	t.Parallel()
+	says := func(kind wire.Kind, reason string, when func(n int) bool) func(*reconciling) {
+		return func(r *reconciling) {
+			r.instead = func(n int, _ nostr.Filter) *wire.Message {
+				if !when(n) {
+					return nil
+				}
+				return &wire.Message{Kind: kind, Reason: reason}
+			}
+		}
+	}
+	always := func(int) bool { return true }
+	for name, tc := range map[string]struct {
+		relay func(r *reconciling)
+		byREQ bool
+	}{
+		"too many": {func(r *reconciling) {
+			r.instead = func(_ int, f nostr.Filter) *wire.Message {
+				if len(r.set(f, false)) > 20 {
+					return &wire.Message{Kind: wire.NegErr, Reason: "blocked: too many query results"}
+				}
+				return nil
+			}
+		}, false},
+		"it forgets":     {says(wire.NegErr, "closed: took too long", func(n int) bool { return n%2 == 0 }), false},
+		"it wants quiet": {says(wire.NegErr, "rate-limited: later", func(n int) bool { return n == 1 }), false},
+		"garbage":        {says(wire.NegMsg, "", always), true},
+		"refused":        {says(wire.NegErr, "error: not here", always), true},
+		"closed":         {says(wire.Closed, "error: not here", always), true},
+		"silence":        {says("", "", always), true},
+		"a notice":       {says(wire.Notice, "unknown command", always), true},
+		"no end":         {func(r *reconciling) { r.endless = true }, true},
+		"ingest is away for a moment": {func(r *reconciling) {
+			began := time.Now()
+			r.away = func() bool { return time.Since(began) < 3*time.Second }
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, p *play) {
+				var stored []*nostr.Event
+				for i := range 100 {
+					stored = append(stored, event(t, 1621, nostr.Now()-nostr.Timestamp(i)*86_400, nostr.Tag{"a", repository}, nostr.Tag{"A", repository}, nostr.Tag{"q", repository}))
+				}
+				r := p.reconciles(0, stored...)
+				for i, ev := range stored {
+					r.accepted[ev.ID] = i%5 < 3
+				}
+				tc.relay(r)
+				r.run(session.Start{})
+				r.want(1, repos(repository))
+				r.inSync(1, 5*time.Minute)
+				if _, reqs, fetched := r.askedFor(); (len(fetched) < 40) != tc.byREQ && !r.endless {
+					t.Errorf("asked by REQ for %v, %d events fetched by id", reqs, len(fetched))
+				}
+			})
+		})
+	}
+}
+
+// TestShared: what one relay of a worker has brought is not fetched from another that has it too,
+// and what only that one has is. No relay that brings nothing holds up another for long.
+func TestShared(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		prepare func(first, second *reconciling)
+		waits   time.Duration // nothing is asked of the second before
+		fetched int           // from the second
+	}{
+		"the first brings all but one": {func(first, second *reconciling) { first.stored = second.stored[:19] }, 100 * time.Millisecond, 1},
+		"the first is silent":          {func(first, _ *reconciling) { first.mute = true }, 10 * time.Second, 0},
+		"the first goes":               {func(first, _ *reconciling) { first.mute = true; time.AfterFunc(2*time.Second, first.stop) }, 2 * time.Second, 0},
+		"the first shows nothing":      {func(first, _ *reconciling) { first.stored = nil }, 0, 0},
+		"the second does not reconcile": {func(_, second *reconciling) {
+			second.instead = func(int, nostr.Filter) *wire.Message {
+				return &wire.Message{Kind: wire.NegErr, Reason: "error: not here"}
+			}
+		}, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, p *play) {
+				events := tagged(t, 20)
+				first, second := newPlay(t).reconciles(0, events...), p.reconciles(0, events...)
+				second.session.Negentropy.Walks = first.session.Negentropy.Walks
+				tc.prepare(first, second)
+				first.run(session.Start{})
+				first.want(1, repos(repository))
+				second.run(session.Start{})
+				second.want(1, repos(repository))
+				if sleep(tc.waits); tc.waits > 0 && second.walked() {
+					t.Error("both relays were asked for the same")
+				}
+				accepted := map[string]bool{}
+				first.with(func() { maps.Copy(accepted, first.accepted) })
+				second.with(func() { maps.Copy(second.accepted, accepted) })
+				second.inSync(1, 30*time.Second)
+				if _, _, fetched := second.askedFor(); len(fetched) != tc.fetched {
+					t.Errorf("%d events were fetched from the second relay", len(fetched))
+				}
+				first.stop()
+			})
+		})
+	}
+}
+
+// walked is whether a relay was asked for references by REQ.
+func (r *reconciling) walked() bool {
+	_, reqs, _ := r.askedFor()
+	return slices.ContainsFunc(slices.Concat(reqs...), func(f nostr.Filter) bool { return len(f.Tags) > 0 })
 }

@@ -85,17 +85,25 @@ func (p *play) Req(ctx context.Context, sub string, filters []nostr.Filter) erro
 			}
 		}
 	}
-	answer = append(answer, wire.Message{Kind: wire.EOSE, Sub: sub})
-	go func() {
-		for _, m := range answer {
-			select {
-			case p.messages <- m:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
+	go p.say(ctx, append(answer, wire.Message{Kind: wire.EOSE, Sub: sub})...)
 	return nil
+}
+
+// say has the relay say something, as long as the connection stands.
+func (p *play) say(ctx context.Context, messages ...wire.Message) {
+	for _, m := range messages {
+		select {
+		case p.messages <- m:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// sleep waits, and then until nothing more happens.
+func sleep(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
 }
 
 func (p *play) Unsubscribe(_ context.Context, sub string) error {
@@ -160,6 +168,14 @@ func (p *play) status() session.Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.statuses[len(p.statuses)-1]
+}
+
+// complete sees that the relay is in step with what was wanted at a time.
+func (p *play) complete(target uint64) {
+	p.t.Helper()
+	if st := p.status(); st.Connection != session.Connected || !st.CaughtUp || st.Confirmed.Target != target {
+		p.t.Errorf("in the end %+v", st)
+	}
 }
 
 // open returns the filters of live (limit 0) or historic subscriptions that are open.

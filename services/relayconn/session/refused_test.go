@@ -32,15 +32,14 @@ func (c *capped) Req(ctx context.Context, sub string, filters []nostr.Filter) er
 		return c.play.Req(ctx, sub, filters)
 	}
 	c.with(func() { c.log, c.refused = append(c.log, "REQ "+sub), c.refused+1 })
-	go func() {
-		for _, m := range c.refuse(sub) {
-			select {
-			case c.messages <- m:
-			case <-ctx.Done():
-			}
-		}
-	}()
+	go c.say(ctx, c.refuse(sub)...)
 	return nil
+}
+
+func (p *play) caps(subscriptions, filters int, refuse func(sub string) []wire.Message) *capped {
+	c := &capped{play: p, subscriptions: subscriptions, filters: filters, refuse: refuse}
+	p.session.Asker = c
+	return c
 }
 
 // closes is a relay that says CLOSED.
@@ -68,34 +67,6 @@ func (p *play) published(t *testing.T, repo string) (open int) {
 	return len(subs)
 }
 
-// TestTooLargeSubscriptionIsSplit, and those that come later are not made as large.
-func TestTooLargeSubscriptionIsSplit(t *testing.T) {
-	bubble(t, func(t *testing.T, p *play) {
-		p.session.Asker = &capped{play: p, subscriptions: 100, filters: 4, refuse: closes("invalid: too many filters")}
-		p.run(session.Start{})
-		for n := 1; n <= 4; n++ {
-			p.want(uint64(n), manyRepos(0, n))
-			time.Sleep(time.Minute)
-		}
-		for _, repo := range []string{"30617:aa:000", "30617:aa:001", "30617:aa:002", "30617:aa:003"} {
-			if p.published(t, repo) == 0 {
-				t.Errorf("%s is not live", repo)
-			}
-		}
-		refused := 0
-		p.with(func() { refused = len(p.log) })
-		p.want(5, manyRepos(0, 5))
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if st := p.status(); st.Connection != session.Connected || !st.CaughtUp || st.Confirmed.Target != 5 {
-			t.Errorf("%+v", st)
-		}
-		if p.with(func() { refused = len(p.log) - refused }); refused > 2*3 {
-			t.Errorf("%d requests for one addition", refused)
-		}
-	})
-}
-
 // TestMissedLiveIsAGap: what was made before the relay closed a subscription should have come on
 // it.
 func TestMissedLiveIsAGap(t *testing.T) {
@@ -116,8 +87,7 @@ func TestMissedLiveIsAGap(t *testing.T) {
 			t.Errorf("with one of two closed: %+v", st)
 		}
 		p.with(func() { p.hold = true })
-		time.Sleep(rules.Cooldown + time.Second)
-		synctest.Wait()
+		sleep(rules.Cooldown + time.Second)
 		if st := p.status(); st.Subscriptions != 2 || !st.Missing.Equal(closed) {
 			t.Errorf("without the verdicts: %+v", st)
 		}
@@ -157,8 +127,7 @@ func TestWrongRequestIsBlamed(t *testing.T) {
 				}
 				p.messages <- wire.Message{Kind: wire.Notice, Reason: notice} // for the first one
 				p.with(func() { p.mute = false })
-				time.Sleep(session.Doubtful + time.Second)
-				synctest.Wait()
+				sleep(session.Doubtful + time.Second)
 				if st := p.status(); st.Confirmed.Target != 1 {
 					t.Errorf("%+v; still open: %v", st, p.pastAsked())
 				}

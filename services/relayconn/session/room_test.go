@@ -38,8 +38,7 @@ func TestFiltersThatARelayDoesNotTakeTogether(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, p *play) {
 				p.session.Rules.MaxFilters = 70
-				relay := &capped{play: p, subscriptions: 100, filters: 1, refuse: refuse}
-				p.session.Asker = relay
+				relay := p.caps(100, 1, refuse)
 				for i, tag := range []string{"a", "A", "q", "a"} {
 					p.stored = append(p.stored, event(t, 1621, nostr.Timestamp(1000-i), nostr.Tag{tag, "30617:aa:000"}))
 				}
@@ -47,8 +46,8 @@ func TestFiltersThatARelayDoesNotTakeTogether(t *testing.T) {
 				p.want(1, manyRepos(0, 1))
 				time.Sleep(30 * time.Second) // before anything is silent for too long
 				synctest.Wait()
-				if st := p.status(); st.Connection != session.Connected || st.Confirmed.Target != 1 || len(p.accepted) != 4 {
-					t.Errorf("%d events, %+v", len(p.accepted), st)
+				if p.complete(1); len(p.accepted) != 4 || p.published(t, "30617:aa:000") != 1 {
+					t.Errorf("%d events came, and nothing live", len(p.accepted))
 				}
 				refused := relay.refused
 				p.with(func() { p.mute = true })
@@ -59,52 +58,6 @@ func TestFiltersThatARelayDoesNotTakeTogether(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestNoRoomForAllThatIsLive: the past comes all the same, and so does what has no room: from time
-// to time instead of live.
-func TestNoRoomForAllThatIsLive(t *testing.T) {
-	bubble(t, func(t *testing.T, p *play) {
-		p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 7000, 16
-		relay := &capped{play: p, subscriptions: 20, filters: 100, refuse: closes("error: too many subscriptions")}
-		p.session.Asker = relay
-		document := make(chan wire.Document, 1)
-		document <- wire.Document{Limits: wire.Stated{Subscriptions: 20, Filters: 3}}
-		p.session.Document = document
-		p.stored = []*nostr.Event{event(t, 1621, 1000, nostr.Tag{"a", "30617:aa:2999"}), event(t, 1621, 900, nostr.Tag{"a", "30617:aa:000"})}
-		p.run(session.Start{})
-		p.want(1, manyRepos(0, 3000)) // 30 subscriptions
-		time.Sleep(5 * time.Minute)
-		synctest.Wait()
-		if st := p.status(); st.Connection != session.Connected || st.Confirmed.Target != 1 || st.CaughtUp || st.Missing.IsZero() || len(p.accepted) != 2 {
-			t.Errorf("%d events, %+v", len(p.accepted), st)
-		}
-		live := 0
-		p.with(func() {
-			for _, filters := range p.asked {
-				if filters[0].LimitZero {
-					live++
-				}
-			}
-		})
-		if live != 13 {
-			t.Errorf("%d subscriptions are live, want twenty without a quarter for the past and two to spare", live)
-		}
-		without := p.withoutRoom(3000)
-		if without == "" {
-			t.Fatal("all repositories are live; this tests nothing")
-		}
-		new := event(t, 1621, nostr.Timestamp(time.Now().Unix()), nostr.Tag{"a", without})
-		p.with(func() { p.stored = append(p.stored, new) })
-		time.Sleep(11 * time.Minute)
-		synctest.Wait()
-		if !p.accepted[new.ID] {
-			t.Error("an event of a repository that has no room did not come")
-		}
-		if relay.refused > 0 {
-			t.Errorf("%d refusals, and it said what it takes", relay.refused)
-		}
-	})
 }
 
 // TestNextPageIsAskedBeforeVerdicts: a walk goes on while nothing of the pages before has a
@@ -160,8 +113,7 @@ func (p *play) withoutRoom(n int) (repo string) {
 func TestRequestsYieldToLive(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
 		p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 700, 16
-		relay := &capped{play: p, subscriptions: 8, filters: 100, refuse: closes("error: too many subscriptions")}
-		p.session.Asker = relay
+		relay := p.caps(8, 100, closes("error: too many subscriptions"))
 		document := make(chan wire.Document, 1)
 		document <- wire.Document{Limits: wire.Stated{Subscriptions: 8}}
 		p.session.Document = document
@@ -177,8 +129,7 @@ func TestRequestsYieldToLive(t *testing.T) {
 			t.Errorf("%q is not live, %d refusals", repo, relay.refused)
 		}
 		p.with(func() { p.mute = false })
-		time.Sleep(10 * time.Minute)
-		synctest.Wait()
+		sleep(10 * time.Minute)
 		if st := p.status(); st.Confirmed.Target != 2 || st.Connection != session.Connected {
 			t.Errorf("%+v", st)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"tendril.dev/lib/nostr"
@@ -128,13 +127,11 @@ func TestNothingIsLostAtSlowRelays(t *testing.T) {
 				for n := 1; n <= 12; n++ {
 					p.want(uint64(n), manyRepos(0, n))
 					for wait := 0; n > 2 && p.status().Confirmed.Target != uint64(n) && wait < 100_000; wait++ { // the first ones at once
-						time.Sleep(lateness)
-						synctest.Wait()
+						sleep(lateness)
 					}
 				}
 				p.with(func() { r.quiet = true })
-				time.Sleep(10 * time.Minute)
-				synctest.Wait()
+				sleep(10 * time.Minute)
 				if missing := len(p.stored) - len(p.accepted); missing != 0 {
 					t.Errorf("%d of %d events are missing", missing, len(p.stored))
 				}

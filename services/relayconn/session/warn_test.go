@@ -36,8 +36,7 @@ func TestOneWarningForEachCause(t *testing.T) {
 				time.Sleep(rules.Silence + time.Second)
 				p.messages <- wire.Message{Kind: wire.Event, Sub: "l1", Event: event(t, 1, 5)}
 				p.messages <- wire.Message{Kind: wire.Notice, Reason: "rate-limited"}
-				time.Sleep(rules.Cooldown + time.Second)
-				synctest.Wait()
+				sleep(rules.Cooldown + time.Second)
 			}
 			p.stop()
 		}

@@ -1,0 +1,223 @@
+package session_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"tendril.dev/lib/nostr"
+	"tendril.dev/services/relayconn/session"
+)
+
+// relay answers a filter from its events as NIP-01 says, but never with more than its own cap.
+func relay(events []*nostr.Event, f nostr.Filter, most int) []*nostr.Event {
+	out := slices.DeleteFunc(slices.Clone(events), func(ev *nostr.Event) bool { return !f.Matches(ev) })
+	slices.SortFunc(out, func(a, b *nostr.Event) int { return int(b.CreatedAt - a.CreatedAt) })
+	return out[:min(len(out), f.Limit, most)]
+}
+
+func made(i int, at nostr.Timestamp) *nostr.Event {
+	return &nostr.Event{ID: fmt.Sprintf("%064x", i), Kind: 1, CreatedAt: at}
+}
+
+// walk asks a relay until nothing is left to ask for, and gives what came and how many events were
+// sent.
+func walk(t *testing.T, w *session.Walk, answer func(filters []nostr.Filter) []*nostr.Event) (got map[string]bool, sent int) {
+	t.Helper()
+	got = map[string]bool{}
+	for asked, more := 0, true; more; asked++ {
+		if asked > 2000 {
+			t.Fatal("it does not end")
+		}
+		for _, ev := range answer(w.Filters()) {
+			if !w.Matches(ev) {
+				t.Fatalf("%v is not what was asked for", ev)
+			}
+			sent++
+			if fresh, _ := w.Saw(ev); fresh && got[ev.ID] {
+				t.Fatal("an event that came is fresh")
+			} else if fresh {
+				got[ev.ID] = true
+			}
+		}
+		more = w.Ended()
+	}
+	return got, sent
+}
+
+// answers are the ways in which relays answer a REQ of several filters.
+var answers = map[string]func(events []*nostr.Event, filters []nostr.Filter, most int) []*nostr.Event{
+	"each filter": func(events []*nostr.Event, filters []nostr.Filter, most int) (out []*nostr.Event) {
+		for _, f := range filters {
+			out = append(out, relay(events, f, most)...)
+		}
+		return out
+	},
+	"each filter, and what came for another is not counted": func(events []*nostr.Event, filters []nostr.Filter, most int) (out []*nostr.Event) {
+		came := map[string]bool{}
+		for _, f := range filters {
+			rest := slices.DeleteFunc(slices.Clone(events), func(ev *nostr.Event) bool { return came[ev.ID] })
+			for _, ev := range relay(rest, f, most) {
+				came[ev.ID] = true
+				out = append(out, ev)
+			}
+		}
+		return out
+	},
+	"all together": func(events []*nostr.Event, filters []nostr.Filter, most int) []*nostr.Event {
+		any := slices.DeleteFunc(slices.Clone(events), func(ev *nostr.Event) bool { return !nostr.Filters(filters).Match(ev) })
+		return relay(any, nostr.Filter{Limit: filters[0].Limit}, most)
+	},
+}
+
+// mixed makes events of which each may be for several of three filters, of very different numbers,
+// few or many of them in one second.
+func mixed(rnd *rand.Rand) (events []*nostr.Event) {
+	share := [3]int{1 + rnd.IntN(100), rnd.IntN(100), rnd.IntN(10)}
+	at := nostr.Timestamp(1_000_000)
+	for i := range rnd.IntN(400) {
+		if rnd.IntN(4) > 0 || i == 0 {
+			at -= nostr.Timestamp(1 + rnd.IntN(50))
+		}
+		ev := made(i, at)
+		for n, name := range []string{"a", "A", "q"} {
+			if rnd.IntN(100) < share[n] {
+				ev.Tags = append(ev.Tags, nostr.Tag{name, "x"})
+			}
+		}
+		events = append(events, ev)
+		if rnd.IntN(60) == 0 { // from here on it is another crowd
+			share[0], share[1] = share[1], share[0]
+		}
+	}
+	return events
+}
+
+// TestEverythingComes: however a relay answers a REQ of one or several filters, and whatever it
+// shows at once, each event of each filter comes unless it lies in a second that the walk calls
+// crowded.
+func TestEverythingComes(t *testing.T) {
+	t.Parallel()
+	for name, answer := range answers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rnd := rand.New(rand.NewPCG(5, 6))
+			all, there := 0, 0
+			for round := range 60 {
+				limit := 3 + rnd.IntN(20)
+				most := limit
+				if round%2 == 0 {
+					most = 3 + rnd.IntN(limit-2)
+				}
+				var filters []nostr.Filter
+				for _, name := range []string{"a", "A", "q"}[:1+round%3] {
+					filters = append(filters, nostr.Filter{Tags: nostr.TagMap{name: {"x", "y"}}})
+				}
+				events := slices.DeleteFunc(mixed(rnd), func(ev *nostr.Event) bool { return !nostr.Filters(filters).Match(ev) })
+				w := session.NewWalk(filters, limit)
+				got, sent := walk(t, w, func(filters []nostr.Filter) []*nostr.Event { return answer(events, filters, most) })
+				perSecond := map[nostr.Timestamp]int{}
+				for _, ev := range events {
+					perSecond[ev.CreatedAt]++
+				}
+				for _, ev := range events {
+					if at := ev.CreatedAt; !got[ev.ID] && (perSecond[at] < most || !slices.Contains(w.Gaps(), session.Gap{From: at, To: at})) {
+						t.Fatalf("round %d: an event of %d is missing (limit %d, cap %d, %d in that second, gaps %v)", round, at, limit, most, perSecond[at], w.Gaps())
+					}
+				}
+				all, there = all+sent, there+len(events)
+			}
+			if all > 4*there {
+				t.Errorf("%d events came for %d", all, there)
+			}
+		})
+	}
+}
+
+// TestCrowdedSecondsAreRecorded though the relay shows fewer events at once than it is asked for,
+// and nothing is recorded where it has shown everything.
+func TestCrowdedSecondsAreRecorded(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		at   map[nostr.Timestamp]int
+		most int
+		gaps []session.Gap
+	}{
+		"between others":             {at: map[nostr.Timestamp]int{600: 1, 500: 9, 400: 1}, most: 4, gaps: []session.Gap{{From: 500, To: 500}}},
+		"the newest":                 {at: map[nostr.Timestamp]int{500: 9, 400: 1}, most: 4, gaps: []session.Gap{{From: 500, To: 500}}},
+		"the oldest":                 {at: map[nostr.Timestamp]int{600: 5, 500: 9}, most: 4, gaps: []session.Gap{{From: 600, To: 600}, {From: 500, To: 500}}},
+		"two":                        {at: map[nostr.Timestamp]int{700: 1, 600: 7, 500: 1, 400: 8, 300: 2}, most: 5, gaps: []session.Gap{{From: 600, To: 600}, {From: 400, To: 400}}},
+		"three events at once":       {at: map[nostr.Timestamp]int{500: 3}, most: 100},
+		"and others before":          {at: map[nostr.Timestamp]int{500: 3, 400: 3}, most: 100},
+		"all shown in several pages": {at: map[nostr.Timestamp]int{600: 2, 500: 3, 400: 2, 300: 3}, most: 5},
+	} {
+		var events []*nostr.Event
+		for at, n := range tc.at {
+			for range n {
+				events = append(events, made(len(events), at))
+			}
+		}
+		w := session.NewWalk([]nostr.Filter{{}}, 10)
+		walk(t, w, func(filters []nostr.Filter) []*nostr.Event { return relay(events, filters[0], tc.most) })
+		if !slices.Equal(w.Gaps(), tc.gaps) {
+			t.Errorf("%s: gaps %v, want %v", name, w.Gaps(), tc.gaps)
+		}
+	}
+}
+
+// TestWhatIsIgnored: a relay that does not heed since, until or limit brings nothing new by that,
+// and the walk ends with what it brought and says so.
+func TestWhatIsIgnored(t *testing.T) {
+	t.Parallel()
+	since := nostr.Timestamp(951)
+	var events []*nostr.Event
+	for i := range 60 {
+		events = append(events, made(i, nostr.Timestamp(1000-i)))
+	}
+	for name, tc := range map[string]struct {
+		filter  nostr.Filter
+		heeds   func(f *nostr.Filter) // takes away what the relay does not
+		most    int
+		fresh   int
+		from    nostr.Timestamp
+		perhaps bool // it may have shown everything, and the gap may be missing
+	}{
+		"until":           {heeds: func(f *nostr.Filter) { f.Until = nil }, most: 10, fresh: 10},
+		"until and limit": {heeds: func(f *nostr.Filter) { f.Until, f.Limit = nil, 1000 }, most: 100, fresh: 60},
+		"since":           {filter: nostr.Filter{Since: &since}, heeds: func(f *nostr.Filter) { f.Since = nil }, most: 10, fresh: 50, from: since, perhaps: true},
+		"since and until": {filter: nostr.Filter{Since: &since}, heeds: func(f *nostr.Filter) { f.Since, f.Until = nil, nil }, most: 10, fresh: 10, from: since},
+		"all of them":     {filter: nostr.Filter{Since: &since}, heeds: func(f *nostr.Filter) { f.Since, f.Until, f.Limit = nil, nil, 1000 }, most: 100, fresh: 50, from: since},
+		"limit, for ever": {heeds: func(f *nostr.Filter) { f.Limit = 1000 }, most: 1000, fresh: 60, perhaps: true},
+	} {
+		w := session.NewWalk([]nostr.Filter{tc.filter}, 10)
+		got, _ := walk(t, w, func(filters []nostr.Filter) []*nostr.Event {
+			tc.heeds(&filters[0])
+			return relay(events, filters[0], tc.most)
+		})
+		if len(got) != tc.fresh {
+			t.Errorf("%s: %d events, want %d", name, len(got), tc.fresh)
+		}
+		if n := len(w.Gaps()); n != 1 && !tc.perhaps || n == 1 && w.Gaps()[0].From != tc.from {
+			t.Errorf("%s: gaps %v", name, w.Gaps())
+		}
+	}
+}
+
+// TestEndlessPage: it is enough after a while, and the walk ends.
+func TestEndlessPage(t *testing.T) {
+	t.Parallel()
+	w := session.NewWalk([]nostr.Filter{{}}, 5)
+	for i := range 1000 {
+		if _, enough := w.Saw(made(i, 7)); enough {
+			if i != 99 {
+				t.Errorf("enough after %d events on a page of 5", i+1)
+			}
+			if w.Ended() || len(w.Gaps()) != 1 {
+				t.Errorf("the walk goes on, or has no gap: %v", w.Gaps())
+			}
+			return
+		}
+	}
+	t.Fatal("a page without end")
+}
