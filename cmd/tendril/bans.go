@@ -40,17 +40,13 @@ type (
 
 // Run implements the command.
 func (c *banCommand) Run() error {
-	return c.do("bans", c.Wait, func(r *reader) error {
-		next := "what is stored is kept, unserved"
-		if c.Purge {
-			next = "what is stored is removed when the grace period is over; `tendril unban` before then brings it back"
-		}
+	return c.do(c.Wait, func(r *reader) error {
 		for _, what := range c.What {
 			ban := proto.Ban{What: what.String(), Reason: c.Reason, At: time.Now().UTC(), Purge: c.Purge}
 			if err := bans.Put(r.ctx, r.JS, what.Subject, ban); err != nil {
 				return err
 			}
-			if err := c.print(ban, func(w io.Writer) { fmt.Fprintf(w, "%s %s is banned; %s\n", what.Kind(), printable(ban.What), next) }); err != nil {
+			if err := c.print(ban, func(w io.Writer) { fmt.Fprintf(w, "%s %s is banned\n", what.Kind(), printable(ban.What)) }); err != nil {
 				return err
 			}
 		}
@@ -77,7 +73,7 @@ func (c *unbanCommand) Run() error {
 
 // withBans does something with what is banned in a running system.
 func (a asks) withBans(do func(*reader, *bans.Set) error) error {
-	return a.do("bans", a.Wait, func(r *reader) error {
+	return a.do(a.Wait, func(r *reader) error {
 		set, err := bans.Open(r.ctx, r.JS, config.Policy{}, discard)
 		if err != nil {
 			return err

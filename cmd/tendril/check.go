@@ -28,21 +28,13 @@ type checks struct {
 	config.Settings `embed:""`
 }
 
-// Exit statuses of `tendril check`. They are for scripts.
-const (
-	exitFindings  = 1
-	exitUnchecked = 2
-)
-
 // exitStatus is an error that has an exit status of its own. Without a cause nothing is printed.
 type exitStatus struct {
 	status int
-	cause  error
+	error
 }
 
-func (e *exitStatus) Error() string { return fmt.Sprint(e.cause) }
-
-// Run implements the command.
+// Run implements the command. Its exit status is for scripts: 1: findings, 2: it could not check.
 func (c *checks) Run(src *config.Source) error {
 	report := check.NewReport(c.Repair)
 	err := c.check(src, report)
@@ -51,14 +43,13 @@ func (c *checks) Run(src *config.Source) error {
 	case c.JSON:
 		err = errors.Join(err, printJSON(os.Stdout, report))
 	default:
-		coloured := colours(os.Stdout)
-		report.Write(os.Stdout, func(colour int, text string) string { return paint(coloured, colour, text) })
+		report.Write(os.Stdout, colours(os.Stdout))
 	}
 	switch {
 	case err != nil:
-		return &exitStatus{exitUnchecked, fmt.Errorf("could not check: %w", err)}
+		return &exitStatus{2, fmt.Errorf("could not check: %w", err)}
 	case !report.Clean():
-		return &exitStatus{exitFindings, nil}
+		return &exitStatus{1, nil}
 	}
 	return nil
 }
@@ -100,7 +91,7 @@ func (c *checks) check(src *config.Source, report *check.Report) error {
 		temp = ""
 	}
 	for _, dir := range folders.used {
-		report.Note(filepath.Base(dir) + " is in use: it is compared only while its process is stopped")
+		report.Notes = append(report.Notes, filepath.Base(dir)+" is in use: it is compared only while its process is stopped")
 	}
 	shown := newProgress(c.Quiet)
 	defer shown.end()
@@ -118,7 +109,7 @@ func (c *checks) check(src *config.Source, report *check.Report) error {
 // open connects to the NATS server, or starts the embedded one of a system that is stopped.
 func open(ctx context.Context, s config.Settings, folders indexFolders) (*bus.Bus, error) {
 	if s.NATSURL != "" || folders.inUse {
-		return running{Wait: 10 * time.Second, Bus: s.Bus}.reach("check", "")
+		return running{Wait: 10 * time.Second, Bus: s.Bus}.reach("")
 	}
 	dir := filepath.Join(s.RelayDataPath, "nats")
 	if _, err := os.Stat(dir); err != nil {

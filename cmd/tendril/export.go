@@ -3,12 +3,12 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"tendril.dev/cmd/tendril/check"
 	"tendril.dev/cmd/tendril/gittree"
@@ -37,9 +37,7 @@ func (e *exports) Run() (err error) {
 	switch {
 	case e.From != "" && e.Git == "":
 		err = errors.New("--from says where repositories are copied from; want --git too, the folder to copy them to")
-	case e.From != "":
-		err = wantHTTP("--from", e.From)
-	case e.Git != "":
+	case e.Git != "" && e.From == "":
 		// What is wrong with the folder is told before the log is read.
 		if repos, err = gittree.Find(e.GitDataPath); err != nil {
 			err = fmt.Errorf("NGIT_GIT_DATA_PATH is %q: %w; want the folder of the repositories, or --from with the server's URL", e.GitDataPath, err)
@@ -48,7 +46,7 @@ func (e *exports) Run() (err error) {
 	if err != nil {
 		return err
 	}
-	return e.do("export", 0, func(r *reader) error {
+	return e.do(0, func(r *reader) error {
 		shown := newProgress(e.Quiet)
 		defer shown.end()
 		err := e.events(r, shown)
@@ -73,7 +71,7 @@ func (e *exports) events(r *reader, shown *progress) error {
 	if err != nil {
 		return err
 	}
-	defer out.discard()
+	defer out.close()
 	held, events := 0, 0
 	if e.Held {
 		for _, h := range bucket[proto.Held](r, proto.BucketHeld) {
@@ -83,7 +81,6 @@ func (e *exports) events(r *reader, shown *progress) error {
 			}
 		}
 	}
-	var wrong error
 	last, _ := bus.LastSeq(r.ctx, r.JS, proto.StreamEvents)
 	r.read(proto.StreamEvents, func(m bus.Message) {
 		shown.at("events", int(m.Seq), int(max(last, m.Seq)))
@@ -91,14 +88,12 @@ func (e *exports) events(r *reader, shown *progress) error {
 			return // an event was here that has left the log
 		}
 		var line bytes.Buffer
-		if err := json.Compact(&line, m.Data); err != nil {
-			wrong = fmt.Errorf("%s is no JSON: %w", m.Subject, err)
-		}
+		json.Compact(&line, m.Data)
 		out.Write(append(line.Bytes(), '\n'))
 		events++
 	})
-	if err := cmp.Or(r.err, wrong); err != nil {
-		return err
+	if r.err != nil {
+		return r.err
 	}
 	if err := out.finish(); err != nil {
 		return err
@@ -113,7 +108,7 @@ func (e *exports) events(r *reader, shown *progress) error {
 // announced are the announced repositories at the server. It may not host all of them.
 func (e *exports) announced(r *reader) (repos []gittree.Repo) {
 	for _, ev := range r.events(nostr.Filter{Kinds: []int{nostr.KindAnnouncement}}) {
-		repos = append(repos, gittree.Repo{Npub: repostate.Npub(ev.PubKey), Identifier: ev.Tags.GetD()}.On(e.From))
+		repos = append(repos, gittree.Repo{Name: strings.TrimPrefix(nostr.RepositoryURLPath(repostate.Npub(ev.PubKey), ev.Tags.GetD()), "/")}.On(e.From))
 	}
 	return repos
 }
@@ -124,14 +119,14 @@ func (e *exports) copy(r *reader, repos []gittree.Repo, shown *progress) error {
 	absent := 0
 	for n, repo := range repos {
 		shown.at("repositories", n, len(repos))
-		err := gittree.Git(e.GitBinary).Mirror(r.ctx, repo.At, filepath.Join(e.Git, repo.Name()))
+		err := gittree.Git(e.GitBinary).Mirror(r.ctx, repo.At, filepath.Join(e.Git, repo.Name))
 		switch {
 		case r.ctx.Err() != nil:
 			return r.ctx.Err()
 		case gittree.NotFound(err):
 			absent++
 		case err != nil:
-			failed = append(failed, fmt.Errorf("%s: %w", repo.Name(), err))
+			failed = append(failed, fmt.Errorf("%s: %w", repo.Name, err))
 		}
 	}
 	shown.result("%s copied to %s", check.Count(len(repos)-absent-len(failed), "repository", "repositories"), e.Git)
@@ -168,13 +163,12 @@ func (o *output) finish() error {
 	err := o.Flush()
 	if err == nil && o.name != "" {
 		err = errors.Join(o.file.Sync(), os.Rename(o.file.Name(), o.name))
-		o.name = ""
 	}
 	return err
 }
 
-// discard removes what was not finished.
-func (o *output) discard() {
+// close removes what was not finished.
+func (o *output) close() {
 	o.file.Close()
 	if o.name != "" {
 		os.Remove(o.file.Name())

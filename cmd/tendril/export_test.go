@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -79,10 +80,11 @@ func TestExportedEvents(t *testing.T) {
 	if got, err := os.ReadFile(e.Output); err != nil || string(got) != want {
 		t.Errorf("%d bytes, want %d: %v", len(got), len(want), err)
 	}
-	publish(&nats.Msg{Subject: stored(gone).Subject, Data: []byte("no JSON")})
-	e.Output = filepath.Join(dir, "broken")
-	if err := e.events(r, newProgress(true)); err == nil || !strings.Contains(err.Error(), "is no JSON") {
-		t.Errorf("a log that is broken: %v", err)
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	e.Output = filepath.Join(dir, "interrupted")
+	if err := e.events(&reader{Bus: b, ctx: stopped}, newProgress(true)); err == nil {
+		t.Error("an interrupted export is whole")
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
 		t.Errorf("left behind: %v, %v", left, err)
@@ -104,7 +106,7 @@ func TestCopy(t *testing.T) {
 	if err != nil || len(repos) != 3 {
 		t.Fatalf("%v, %v", repos, err)
 	}
-	repos = append(repos, gittree.Repo{Npub: npub, Identifier: "x"}.On("http://127.0.0.1:1"))
+	repos = append(repos, gittree.Repo{Name: npub + "/x.git"}.On("http://127.0.0.1:1"))
 	for dir, failed := range map[string]int{out: 2, filepath.Join(broken, "out"): 4} {
 		e := exports{Git: dir, GitBinary: "git"}
 		err := e.copy(&reader{ctx: t.Context()}, repos, newProgress(true))

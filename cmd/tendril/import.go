@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"os"
 	"strings"
 	"time"
@@ -58,23 +57,19 @@ func (i *imports) Run() error {
 	if err != nil {
 		return err
 	}
-	m, err := importer.New()
-	if err != nil {
-		return err
-	}
-	m.Progress = i.shown.at
+	m := &importer.Import{Progress: i.shown.at}
 	if i.Git != "" {
 		if i.repos, err = gittree.Find(i.Git); err != nil {
 			return err
 		}
 		i.pushed, m.Push = new(pushed), i.push
 	}
-	b, err := i.reach("import", proto.UserImport)
+	b, err := i.reach(proto.UserImport)
 	if err != nil {
 		return err
 	}
 	defer b.Close()
-	if err := i.look(b); err != nil {
+	if err := hasStream(context.Background(), b, proto.StreamSync); err != nil {
 		return err
 	}
 	// Until everything is read nothing is offered, and a signal ends the process.
@@ -96,22 +91,19 @@ func (i *imports) Run() error {
 }
 
 // open opens what is read: a relay, standard input or a file, which the end of the process closes.
-func (i *imports) open() (iter.Seq2[importer.Line, error], error) {
+func (i *imports) open() (lines func(func(importer.Line)) error, err error) {
 	if i.Server == "" {
 		i.Server = "http://" + i.BindAddress
 		if strings.HasPrefix(i.BindAddress, ":") {
 			i.Server = "http://127.0.0.1" + i.BindAddress
 		}
 	}
-	if err := wantHTTP("--server", i.Server); err != nil {
-		return nil, err
-	}
 	switch {
 	case strings.HasPrefix(i.File, "ws://"), strings.HasPrefix(i.File, "wss://"):
 		i.relay = importer.NewRelay(i.File)
-		return i.relay.Lines(), nil
+		return i.relay.Lines, nil
 	case i.File == "-":
-		return importer.Lines(os.Stdin), nil
+		return func(each func(importer.Line)) error { return importer.Lines(os.Stdin, each) }, nil
 	}
 	file, err := os.Open(i.File)
 	if errors.Is(err, os.ErrNotExist) && strings.Contains(i.File, "://") {
@@ -124,27 +116,7 @@ func (i *imports) open() (iter.Seq2[importer.Line, error], error) {
 	if written, missing := os.Stat(i.Refused); missing == nil && os.SameFile(read, written) {
 		return nil, fmt.Errorf("--refused is %q, which is the file that is read; want another one", i.Refused)
 	}
-	return importer.Lines(file), err
-}
-
-// wantHTTP refuses what is no URL of a server.
-func wantHTTP(flag, url string) error {
-	if strings.HasPrefix(url, "http://") || strings.HasPrefix(url, "https://") {
-		return nil
-	}
-	return fmt.Errorf("%s is %q; want the http(s) URL of the server, like https://git.example.com", flag, url)
-}
-
-// look asks whether events are taken there.
-func (i *imports) look(b *bus.Bus) error {
-	ctx, cancel := context.WithTimeout(context.Background(), i.Wait)
-	defer cancel()
-	err := hasStream(ctx, b, proto.StreamSync)
-	if errors.Is(err, context.DeadlineExceeded) && b.Refused() > 0 {
-		return fmt.Errorf("this login may not offer events to NATS at %s; want that of the user %s (`tendril logins init FOLDER %s` makes it)",
-			bus.Redacted(b.Conn.ConnectedUrl()), proto.UserImport, proto.UserImport)
-	}
-	return err
+	return func(each func(importer.Line)) error { return importer.Lines(file, each) }, err
 }
 
 // offer offers what was read, until the first signal. The sender goes on for a while then: what was
@@ -175,14 +147,9 @@ func (i *imports) offer(b *bus.Bus, m *importer.Import) (importer.Counts, error)
 
 // push pushes repositories as their owners would push them: every check of a push holds.
 func (i *imports) push(ctx context.Context, pulls map[string]bool) error {
-	const nostrRefs = "refs/nostr/"
-	prefixes, wanted := []string{"refs/heads/", "refs/tags/"}, func(string) bool { return true }
-	if pulls != nil {
-		prefixes, wanted = []string{nostrRefs}, func(name string) bool { return pulls[name[len(nostrRefs):]] }
-	}
 	for n, r := range i.repos {
 		i.shown.at("repositories", n, len(i.repos))
-		count, err := gittree.Git(i.GitBinary).Push(ctx, r.At, r.On(i.Server).At, pulls == nil, wanted, prefixes...)
+		count, err := gittree.Git(i.GitBinary).Push(ctx, r.At, r.On(i.Server).At, pulls)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -210,36 +177,23 @@ func (i *imports) conclude(c importer.Counts) (err error) {
 			Pushed *pushed `json:"git,omitempty"`
 		}{c, i.pushed}), err)
 	}
-	where := ""
-	switch {
-	case c.Refused > 0 && i.Refused == "":
-		where = " (--refused FILE writes down which and why)"
-	case c.Refused > 0:
-		where = ", see " + i.Refused
-	}
-	type line struct {
-		n    int
-		what string
-	}
-	lines := []line{
-		{c.Lines, "lines read"}, {c.Accepted, "accepted"}, {c.Held, "held: they wait for their git data"},
-		{c.Known, "known already, or a newer one is in their place"}, {c.Refused, "refused" + where},
-	}
+	line := func(n int, what string) { fmt.Printf("%9d  %s\n", n, what) }
+	line(c.Lines, "lines read")
+	line(c.Accepted, "accepted")
+	line(c.Held, "held: they wait for their git data")
+	line(c.Known, "known already, or a newer one is in their place")
+	line(c.Refused, "refused")
 	if c.Invalid > 0 {
-		lines = append(lines, line{c.Invalid, "of these are no genuine events"})
+		line(c.Invalid, "of these are no genuine events")
 	}
 	if c.Left > 0 {
-		lines = append(lines, line{c.Left, "not decided"})
+		line(c.Left, "not decided")
 	}
 	if p := i.pushed; p != nil {
-		lines = append(lines, line{p.Repositories, "repositories pushed, or as they should be"},
-			line{p.Empty, "repositories without branches and tags"}, line{p.Pulls, "commits of pull requests pushed"})
-	}
-	for _, l := range lines {
-		fmt.Printf("%9d  %s\n", l.n, l.what)
-	}
-	if i.pushed != nil {
-		for _, why := range i.pushed.Failed {
+		line(p.Repositories, "repositories pushed, or as they should be")
+		line(p.Empty, "repositories without branches and tags")
+		line(p.Pulls, "commits of pull requests pushed")
+		for _, why := range p.Failed {
 			fmt.Printf("           not pushed: %s\n", why)
 		}
 	}

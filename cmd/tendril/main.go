@@ -3,17 +3,32 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/alecthomas/kong"
 	kongcompletion "github.com/jotaen/kong-completion"
 
+	"tendril.dev/cmd/tendril/check"
+	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
+	"tendril.dev/lib/logins"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/obs"
+	"tendril.dev/proto"
+	"tendril.dev/services/discovery"
+	"tendril.dev/services/gateway"
+	"tendril.dev/services/ingest"
+	"tendril.dev/services/purgatory"
+	"tendril.dev/services/relayconn"
 )
 
 type grammar struct {
@@ -47,14 +62,10 @@ func main() {
 		status = 1
 	}
 	if exit, ok := errors.AsType[*exitStatus](err); ok {
-		status, err = exit.status, exit.cause
+		status, err = exit.status, exit.error
 	}
 	if err != nil {
-		name := "tendril:"
-		if colours(os.Stderr) {
-			name = "\x1b[31mtendril:\x1b[0m"
-		}
-		fmt.Fprintf(os.Stderr, "%s %s\n", name, err)
+		fmt.Fprintln(os.Stderr, check.Paint(colours(os.Stderr), check.Red, "tendril:"), err)
 	}
 	os.Exit(status)
 }
@@ -78,7 +89,7 @@ func run(args []string) error {
 		return command.Run()
 	}
 	if err = config.Sentence(err); args[0] == "check" {
-		return &exitStatus{exitUnchecked, err} // which is no finding
+		return &exitStatus{2, err} // which is no finding
 	}
 	return err
 }
@@ -93,7 +104,135 @@ func (u *up) Run(src *config.Source) error {
 	if err != nil {
 		return err
 	}
-	return node.Serve("up", settings, false, append(services(), greeting(os.Stdout))...)
+	return node.Serve("up", settings, false, append(services(), greeting)...)
+}
+
+// services returns all services in the order of their start. They stop in reverse: clients and
+// other relays first, and ingest last, because what the others finish needs its decision.
+func services() []node.Service {
+	return []node.Service{
+		{Name: "ingest", Run: ingest.Run, Provisions: true},
+		{Name: "purgatory", Run: purgatory.Run, Asks: true},
+		{Name: "discovery", Run: discovery.Run, Asks: true},
+		{Name: "relayconn", Run: relayconn.Run, Asks: true},
+		{Name: "gateway", Run: gateway.Run},
+	}
+}
+
+// serviceName is one argument. (A []string would be one argument with commas, as settings have it.)
+type serviceName string
+
+// runs is `tendril run`: one service or several in a process, which meet others on a shared NATS.
+type runs struct {
+	Services []serviceName `arg:"" name:"service" enum:"ingest,purgatory,discovery,relayconn,gateway" help:"Services to run: ingest, purgatory, discovery, relayconn, gateway."`
+
+	config.Settings `embed:""`
+}
+
+// Run implements the command.
+func (r *runs) Run(src *config.Source) error {
+	settings, err := r.Complete(src)
+	if err != nil {
+		return err
+	}
+	name, services := chosen(r.Services)
+	return node.Serve(name, settings, true, services...)
+}
+
+// chosen returns the named services in the order of [services], and the name of a process that has
+// them. Its index has a folder of this name, so that processes with different services may share
+// NGIT_RELAY_DATA_PATH.
+func chosen(named []serviceName) (name string, chosen []node.Service) {
+	var names []string
+	for _, s := range services() {
+		if slices.Contains(named, serviceName(s.Name)) {
+			names, chosen = append(names, s.Name), append(chosen, s)
+		}
+	}
+	return strings.Join(names, "-"), chosen
+}
+
+// greeting tells the operator where everything is, once it is ready, and that the process stops. It
+// starts last, so it is the first to stop.
+var greeting = node.Service{Name: "greeting", Run: func(ctx context.Context, n *node.Node) error {
+	for len(n.Ready.Failing()) > 0 || n.Announced(node.FrontDoor) == "" {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	fmt.Print(welcome(n))
+	<-ctx.Done()
+	fmt.Println("stopping")
+	return nil
+}}
+
+// welcome is what is printed once everything is ready. Its first line is stable: scripts wait for
+// it and read the address.
+func welcome(n *node.Node) string {
+	s, door := n.Settings, n.Announced(node.FrontDoor)
+	nats, data := bus.Redacted(s.NATSURL), "events in "+s.RelayDataPath
+	if url := n.Bus.ClientURL(); url != "" {
+		nats = url + " (nats sub 'grasp.>' -s " + url
+		if s.NATSPassword != "" {
+			nats += " --user=" + proto.UserOperator + " --password=…"
+		}
+		nats += ")"
+	}
+	if s.DatabaseBackend == "memory" {
+		data = "events in memory"
+	}
+	return fmt.Sprintf(`listening on %s
+  relay    ws%s (announced as %s)
+  git      %s/<npub>/<identifier>.git
+  NATS     %s
+  data     %s, git in %s
+  version  %s
+`, door, strings.TrimPrefix(door, "http"), s.Domain, door, cmp.Or(nats, "embedded, listening nowhere (NGIT_NATS_LISTEN)"), data, s.GitDataPath, obs.Version())
+}
+
+// loginsCommand makes and rotates the logins of a NATS server that several processes share.
+type loginsCommand struct {
+	Init   loginsInit   `cmd:"" help:"Make a login for each service and for the operator, in FOLDER, and the NATS server's users.conf. Run again, it keeps all passwords and writes again what each user may do: do so with a new version of tendril."`
+	Rotate loginsRotate `cmd:"" help:"Give users a new name and password beside the old ones, which stay valid until retire."`
+	Retire loginsRetire `cmd:"" help:"Take away the names and passwords that rotate has replaced."`
+}
+
+// loginsFolder is what the commands work on.
+type loginsFolder struct {
+	Folder string   `arg:"" help:"Folder of the logins: users.conf and a file USER.login for each user."`
+	Users  []string `arg:"" optional:"" name:"user" help:"Only these users."`
+}
+
+type (
+	loginsInit   struct{ loginsFolder }
+	loginsRotate struct{ loginsFolder }
+	loginsRetire struct{ loginsFolder }
+)
+
+// Run implements the command.
+func (c *loginsInit) Run() error {
+	return c.do(logins.Init, "is up to date; the logins are beside it")
+}
+
+// Run implements the command.
+func (c *loginsRotate) Run() error {
+	return c.do(logins.Rotate, "has new users beside the old ones: let the NATS servers reload it, give the services their new logins, then retire the old ones")
+}
+
+// Run implements the command.
+func (c *loginsRetire) Run() error {
+	return c.do(logins.Retire, "has only the logins beside it: let the NATS servers reload it")
+}
+
+// do does it and says what was done. Passwords are never printed.
+func (f loginsFolder) do(do func(folder string, users ...string) error, done string) error {
+	err := do(f.Folder, f.Users...)
+	if err == nil {
+		fmt.Println(filepath.Join(f.Folder, logins.UsersFile), done)
+	}
+	return err
 }
 
 type version struct{}

@@ -193,18 +193,16 @@ func TestWrongUseIsOneSentence(t *testing.T) {
 		{nil, "repo show tree", 1, `<repository>: "tree" is no repository: want npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier> (see "tendril repo show --help")` + "\n"},
 		{nil, "logins init", 1, `expected "<folder>" (see "tendril logins init --help")` + "\n"},
 		{nowhere, "status", 1, noServer},
-		{nil, "status --nats-listen=none", 1, "NGIT_NATS_LISTEN is \"none\": the NATS of `tendril up` listens nowhere, so it cannot be looked at"},
+		{nil, "status --nats-listen=none", 1, "NGIT_NATS_LISTEN is \"none\": the NATS of `tendril up` listens nowhere"},
 		{empty, "status", 1, "NATS at " + strings.TrimPrefix(empty[0], "NGIT_NATS_URL=") + " has no streams of Tendril: none has run with it\n"},
 		{empty, "export -o out.jsonl", 1, "NATS at "},
 		{empty, "export --git copies", 1, `NGIT_GIT_DATA_PATH is "./data/git": list repositories: open`},
 		{empty, "export --from https://x", 1, "--from says where repositories are copied from; want --git too"},
-		{empty, "export --git x --from x", 1, `--from is "x"; want the http(s) URL of the server`},
 		{empty, "import file", 1, "NATS at "},
 		{empty, "import none.jsonl", 1, "open none.jsonl: no such file"},
 		{empty, "import https://relay.example.com", 1, "https://relay.example.com is no URL of a relay, and no file; want ws:// or wss://"},
 		{empty, "import file --refused ./file", 1, `--refused is "./file", which is the file that is read`},
 		{empty, "import file --git none", 1, "list repositories: open " + filepath.Join(dir, "none") + ": no such file"},
-		{empty, "import file --server x", 1, `--server is "x"; want the http(s) URL of the server`},
 		{nil, "check --repiar", 2, "unknown flag --repiar"},
 		{nil, "check", 2, "could not check: " + noDomain},
 		{domain, "check", 2, `could not check: NGIT_RELAY_DATA_PATH is "./data/relay": there is no log in it`},
@@ -345,13 +343,12 @@ func TestCommandsOnARunningSystem(t *testing.T) {
 		code int
 		want string // separated by |
 	}{
-		{"status", here, 0, "domain        git.example.com\n|NATS          " + url + "|of at most |writer one, for |held          no events\n|clients       0 connections\n|one             64\n"},
-		{"import events.jsonl --refused refused.jsonl", here, 0, "1  refused, see refused.jsonl\n"},
+		{"status", here, 0, "domain        git.example.com\n|NATS          " + url + "|of at most |writer one, for |held          0 events, |clients       0 connections\n|one             64\n"},
+		{"import events.jsonl --refused refused.jsonl", here, 0, "1  refused\n"},
 		{"import events.jsonl --refused refused.jsonl", here, 0, "        1  lines read\n"}, // once more into the same file
 		{"import .", here, 1, "read .: is a directory"},
 		{"repo list --json", here, 0, "[]\n"},
 		{"export -o copy.jsonl", here, 0, "0 events written to copy.jsonl\n"},
-		{"export", []string{listen}, 1, "tendril: NGIT_NATS_PASSWORD is not set: "},
 		{"export", []string{listen, "NGIT_NATS_PASSWORD=hunter3"}, 1, "tendril: NGIT_NATS_PASSWORD is wrong: "},
 	} {
 		code, said := start(t, dir, c.env, strings.Fields(c.args)...).ends()

@@ -38,18 +38,21 @@ func table[T any](out io.Writer, heading string, list []T, row func(T) []any) {
 		fmt.Fprintln(t, strings.ReplaceAll(heading, "|", "\t"))
 	}
 	for _, thing := range list {
-		var cells []string
+		var texts []string
 		for _, cell := range row(thing) {
 			text := fmt.Sprint(cell)
 			if at, is := cell.(time.Time); is {
 				text = clock(at)
 			}
-			cells = append(cells, printable(text))
+			texts = append(texts, printable(text))
 		}
-		fmt.Fprintln(t, strings.Join(cells, "\t"))
+		fmt.Fprintln(t, strings.Join(texts, "\t"))
 	}
 	t.Flush()
 }
+
+// cells are a row that is written as it is.
+func cells(row []any) []any { return row }
 
 // size is a number of bytes.
 type size int64
@@ -93,7 +96,6 @@ type progress struct {
 	quiet, terminal bool
 
 	mu   sync.Mutex
-	step string
 	told time.Time
 }
 
@@ -105,10 +107,10 @@ func newProgress(quiet bool) *progress {
 func (p *progress) at(step string, done, of int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.terminal || p.step == step && time.Since(p.told) < 200*time.Millisecond {
+	if !p.terminal || time.Since(p.told) < 200*time.Millisecond {
 		return
 	}
-	p.step, p.told = step, time.Now()
+	p.told = time.Now()
 	line := fmt.Sprintf("%s: %d", step, done)
 	if of > 0 {
 		line += fmt.Sprintf(" of %d (%d%%)", of, done*100/of)
@@ -126,10 +128,7 @@ func (p *progress) result(format string, args ...any) {
 
 // end takes the line off the screen.
 func (p *progress) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.step != "" {
+	if p.terminal {
 		fmt.Fprint(os.Stderr, "\r\x1b[K")
-		p.step = ""
 	}
 }

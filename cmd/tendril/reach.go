@@ -48,25 +48,21 @@ func (a asks) print(value any, text func(io.Writer)) error {
 // reach connects to the NATS of a running system: the server that is named, or else the one that
 // `tendril up` embeds. user is who the command is at an embedded server with a password; empty: the
 // operator. A failure is a sentence for the operator.
-func (r running) reach(command, user string) (*bus.Bus, error) {
+func (r running) reach(user string) (*bus.Bus, error) {
 	options := bus.Options{
-		Name: "tendril " + command, URL: r.NATSURL, LoginFile: r.NATSLoginFile, Creds: r.NATSCreds, CA: r.NATSCA, Cert: r.NATSCert, Key: r.NATSKey,
+		Name: strings.Join(os.Args[:min(len(os.Args), 2)], " "), URL: r.NATSURL, LoginFile: r.NATSLoginFile, Creds: r.NATSCreds, CA: r.NATSCA, Cert: r.NATSCert, Key: r.NATSKey,
 	}
 	embedded := r.NATSURL == ""
+	if embedded && r.NATSListen == "none" {
+		return nil, errors.New("NGIT_NATS_LISTEN is \"none\": the NATS of `tendril up` listens nowhere; want NGIT_NATS_URL, or the address that it listens on")
+	}
 	if embedded {
-		if r.NATSListen == "none" {
-			return nil, &config.Error{Setting: "NGIT_NATS_LISTEN", Value: r.NATSListen, Reason: "the NATS of `tendril up` listens nowhere, so it cannot be looked at; want NGIT_NATS_URL or the address that it listens on"}
-		}
 		options.URL, options.Password, options.Role = "nats://"+r.NATSListen, r.NATSPassword, user
 	}
 	b, err := bus.Look(options, r.Wait)
 	switch {
 	case embedded && errors.Is(err, nats.ErrAuthorization):
-		fault := "wrong"
-		if r.NATSPassword == "" {
-			fault = "not set"
-		}
-		return nil, fmt.Errorf("NGIT_NATS_PASSWORD is %s: the NATS of `tendril up` at %s wants the password that it was started with", fault, options.URL)
+		return nil, fmt.Errorf("NGIT_NATS_PASSWORD is wrong: the NATS of `tendril up` at %s wants the password that it was started with", options.URL)
 	case errors.Is(err, nats.ErrNoServers):
 		return nil, fmt.Errorf("no NATS server answers at %s: nothing runs there, or it is elsewhere (NGIT_NATS_URL; NGIT_NATS_LISTEN of `tendril up`)", bus.Redacted(options.URL))
 	}
@@ -81,8 +77,8 @@ func untilSignal() (context.Context, context.CancelFunc) {
 }
 
 // do does something with a running system, until the first signal, or for so long if wait is not 0.
-func (r running) do(command string, wait time.Duration, do func(*reader) error) error {
-	b, err := r.reach(command, "")
+func (r running) do(wait time.Duration, do func(*reader) error) error {
+	b, err := r.reach("")
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ type repoList struct {
 	Text  string          `arg:"" optional:"" help:"Only those whose npub1…/identifier has this text."`
 	State proto.RepoState `enum:"hosted,held,ended," default:"" placeholder:"STATE" help:"Only those that are hosted, held or ended."`
 	Owner string          `placeholder:"NPUB" help:"Only those of this owner."`
-	Sort  string          `enum:"name,size,refs,push,since" default:"name" help:"By name, or the largest, the most references, the last push or the longest wait first: name, size, refs, push, since."`
+	Sort  string          `enum:"name,size,push,since" default:"name" help:"By name, or the largest, the last push or the longest wait first: name, size, push, since."`
 	asks  `embed:""`
 }
 
@@ -135,7 +135,7 @@ func (r *reader) repo(verb proto.RepoVerb, ref nostr.RepoRef) (s proto.RepoStatu
 
 // Run implements the command.
 func (c *repoList) Run() error {
-	return c.do("repo", c.Wait, func(r *reader) error {
+	return c.do(c.Wait, func(r *reader) error {
 		list, err := r.repos(proto.RepoList, "")
 		list = c.choose(list)
 		return errors.Join(c.print(list, func(w io.Writer) { writeRepos(w, list, time.Now()) }), err)
@@ -151,7 +151,6 @@ func (c *repoList) choose(list []proto.RepoStatus) []proto.RepoStatus {
 	by := map[string]func(a, b proto.RepoStatus) int{
 		"name":  func(a, b proto.RepoStatus) int { return 0 },
 		"size":  func(a, b proto.RepoStatus) int { return cmp.Compare(b.Bytes, a.Bytes) },
-		"refs":  func(a, b proto.RepoStatus) int { return b.References - a.References },
 		"push":  func(a, b proto.RepoStatus) int { return b.Changed.Compare(a.Changed) },
 		"since": func(a, b proto.RepoStatus) int { return a.Since.Compare(b.Since) },
 	}[c.Sort]
@@ -167,11 +166,11 @@ func (c *repoShow) Run() error {
 // Run implements the command.
 func (c *repoRestore) Run() error {
 	return c.one(proto.RepoRestore, c.Repo, func(w io.Writer, s proto.RepoStatus) {
+		format := "%s is kept until its owner announces it again, or `tendril repo remove` removes it\n"
 		if s.State == proto.RepoHosted {
-			fmt.Fprintf(w, "%s is hosted: there is nothing to restore\n", nameRepo(s.Ref))
-		} else {
-			fmt.Fprintf(w, "%s is kept until its owner announces it again, or `tendril repo remove` removes it\n", nameRepo(s.Ref))
+			format = "%s is hosted: there is nothing to restore\n"
 		}
+		fmt.Fprintf(w, format, nameRepo(s.Ref))
 	})
 }
 
@@ -205,7 +204,7 @@ func (c *asks) one(verb proto.RepoVerb, name repoName, text func(io.Writer, prot
 	if verb == proto.RepoRemove {
 		wait = removeTime
 	}
-	return c.do("repo", wait, func(r *reader) error {
+	return c.do(wait, func(r *reader) error {
 		s, err := r.repo(verb, name.RepoRef)
 		if err != nil {
 			return err
@@ -240,13 +239,8 @@ func writeRepo(w io.Writer, s proto.RepoStatus, now time.Time) {
 	case proto.RepoHeld:
 		state = "held: it waits for git data until " + clock(s.Until)
 	}
-	var beside []string
-	for _, ref := range s.Beside {
-		beside = append(beside, nameRepo(ref))
-	}
 	table(w, "", [][]any{
 		{"repository", nameRepo(s.Ref)},
-		{"address", s.Ref},
 		{"state", state},
 		{"since", s.Since},
 		{"announcement", cmp.Or(s.Announcement, "-")},
@@ -254,8 +248,7 @@ func writeRepo(w io.Writer, s proto.RepoStatus, now time.Time) {
 		{"last push", s.Changed},
 		{"git objects", size(s.Bytes)},
 		{"events", fmt.Sprintf("%d name it; %d states of the identifier", s.Events, s.States)},
-		{"beside it", cmp.Or(strings.Join(beside, ", "), "-")},
-	}, func(line []any) []any { return line })
+	}, cells)
 }
 
 func whyEnded(s proto.RepoStatus) string {

@@ -66,7 +66,7 @@ func TestRepoList(t *testing.T) {
 			t.Errorf("%s\nwant\n%s", b.String(), want)
 		}
 	}
-	for sort, want := range map[string]string{"name": "abcd", "size": "cabd", "refs": "acbd", "push": "cabd", "since": "acdb"} {
+	for sort, want := range map[string]string{"name": "abcd", "size": "cabd", "push": "cabd", "since": "acdb"} {
 		c, got := repoList{Sort: sort, Owner: npub}, ""
 		for _, s := range c.choose(slices.Clone(all)) {
 			got += s.Ref[len(s.Ref)-1:]
@@ -81,12 +81,12 @@ func TestWriteRepo(t *testing.T) {
 	t.Parallel()
 	ended := proto.RepoStatus{
 		Ref: ref, Reason: "deleted", Announcement: strings.Repeat("ab", 32), Since: noon, Until: noon.Add(time.Hour),
-		References: 3, Bytes: 1536, Events: 2, States: 1, Beside: []string{"30617:" + strings.Repeat("b1", 32) + ":tree"},
+		References: 3, Bytes: 1536, Events: 2, States: 1,
 	}
 	for want, s := range map[string]proto.RepoStatus{
 		"repository    " + npub + "/tree\n": ended,
-		"state         not hosted: deleted by its owner; removed: 2026-01-02 13:00:00, in 1h0m0s\n":    ended,
-		"git objects   1.5 KiB\nevents        2 name it; 1 states of the identifier\nbeside it     np": ended,
+		"state         not hosted: deleted by its owner; removed: 2026-01-02 13:00:00, in 1h0m0s\n": ended,
+		"git objects   1.5 KiB\nevents        2 name it; 1 states of the identifier\n":              ended,
 		"references    read HEAD: ?[2J\n":                     {Ref: ref, Damage: "read HEAD: \x1b[2J"},
 		"state         hosted\n":                              {Ref: ref, State: proto.RepoHosted},
 		"state         held: it waits for git data until -\n": {Ref: ref, State: proto.RepoHeld},

@@ -38,7 +38,7 @@ type shows struct {
 // Run implements the command.
 func (s *shows) Run() error {
 	if !s.Watch {
-		return s.do("status", s.Wait, func(r *reader) error {
+		return s.do(s.Wait, func(r *reader) error {
 			report, err := look(r)
 			if err != nil {
 				return err
@@ -46,7 +46,7 @@ func (s *shows) Run() error {
 			return s.print(report, report.write)
 		})
 	}
-	return s.do("status", 0, func(r *reader) error {
+	return s.do(0, func(r *reader) error {
 		for r.ctx.Err() == nil {
 			report, err := look(&reader{Bus: r.Bus, ctx: r.ctx})
 			switch {
@@ -70,7 +70,6 @@ func (s *shows) Run() error {
 type report struct {
 	At        time.Time              `json:"at"`
 	URL       string                 `json:"nats"`
-	Version   string                 `json:"nats_version"`
 	Processes []proto.Progress       `json:"processes"`
 	Streams   map[string]streamState `json:"streams"`
 	Writer    proto.WriterMark       `json:"writer"` // who began last to write, by the writer's clock
@@ -92,7 +91,6 @@ type heldState struct {
 	Events int            `json:"events"`
 	By     map[string]int `json:"by"`    // phase and kind, in words
 	Hunts  int            `json:"hunts"` // identifiers with events that wait
-	Oldest time.Time      `json:"oldest,omitzero"`
 }
 
 // relayRow is another relay that is synced from.
@@ -117,7 +115,7 @@ func look(r *reader) (*report, error) {
 	hearing, cancel := context.WithTimeout(r.ctx, tellEvery)
 	defer cancel()
 	all := &report{
-		At: time.Now().UTC(), URL: bus.Redacted(r.Conn.ConnectedUrl()), Version: r.Conn.ConnectedServerVersion(),
+		At: time.Now().UTC(), URL: bus.Redacted(r.Conn.ConnectedUrl()),
 		Streams: map[string]streamState{}, Shards: map[string]int{},
 	}
 	streams := r.JS.ListStreams(r.ctx)
@@ -174,9 +172,6 @@ func sumHeld(events map[string]proto.Held) heldState {
 		}
 		sum.Events++
 		sum.By[string(h.Phase)+" "+kindName(h.Event.Kind)]++
-		if sum.Oldest.IsZero() || h.HeldAt.Before(sum.Oldest) {
-			sum.Oldest = h.HeldAt
-		}
 		if h.Phase == proto.PhaseWaiting { // in the other phases an event is only kept
 			hunts[h.Identifier] = true
 		}
@@ -187,10 +182,10 @@ func sumHeld(events map[string]proto.Held) heldState {
 
 // write writes a report for people.
 func (r *report) write(w io.Writer) {
-	table(w, "", r.summary(), func(line []string) []any { return []any{line[0], line[1]} })
+	table(w, "", r.summary(), cells)
 	table(w, "\nLANE|QUEUED|BYTES", []string{proto.StreamUser, proto.StreamRelease, proto.StreamLive, proto.StreamSync}, func(name string) []any {
 		lane := r.Streams[name]
-		return []any{strings.ToLower(name[strings.LastIndex(name, "_")+1:]), lane.Messages, size(lane.Bytes)}
+		return []any{strings.TrimPrefix(name, "GRASP_CANDIDATES_"), lane.Messages, size(lane.Bytes)}
 	})
 	var reads [][]any
 	for _, p := range r.Processes {
@@ -199,7 +194,7 @@ func (r *report) write(w io.Writer) {
 			reads = append(reads, []any{p.Process, read.Name, read.Stream, read.Seq, last, max(last, read.Seq) - read.Seq})
 		}
 	}
-	table(w, "\nPROCESS|KEEPS|OF|HAS READ|LAST|BEHIND", reads, func(row []any) []any { return row })
+	table(w, "\nPROCESS|KEEPS|OF|HAS READ|LAST|BEHIND", reads, cells)
 	table(w, "\nSHARDS HELD BY|SHARDS", slices.Sorted(maps.Keys(r.Shards)), func(worker string) []any { return []any{worker, r.Shards[worker]} })
 	table(w, "\nRELAY|STATE|HEALTH|WORKER|REPOSITORIES|ROOTS|OPEN|COMPLETE UNTIL|LAST ERROR", r.Relays, func(l relayRow) []any {
 		trouble := "-"
@@ -210,19 +205,16 @@ func (r *report) write(w io.Writer) {
 	})
 }
 
-// summary is what is told of the whole, a name and a text a line, each line once.
-func (r *report) summary() (lines [][]string) {
-	said := map[string]bool{}
+// summary is what is told of the whole, a name and a text a line.
+func (r *report) summary() (lines [][]any) {
 	line := func(name, format string, values ...any) {
-		text := fmt.Sprintf(format, values...)
-		if !said[name+text] {
-			said[name+text] = true
-			lines = append(lines, []string{name, text})
-		}
+		lines = append(lines, []any{name, fmt.Sprintf(format, values...)})
 	}
 	counts, most := map[string]int64{}, int64(0)
-	for _, p := range r.Processes {
-		line("domain", "%s", p.Domain)
+	for n, p := range r.Processes {
+		if n == 0 {
+			line("domain", "%s", p.Domain)
+		}
 		line("tendril", "%s: version %s, up for %s", p.Process, p.Version, ago(r.At, p.Started))
 		for _, d := range p.Disks {
 			line("disk", "%s: %s free of %s", d.Folder, size(d.Free), size(d.Bytes))
@@ -238,19 +230,15 @@ func (r *report) summary() (lines [][]string) {
 	line("repositories", "%d hosted, %d held, %d ended", counts["repositories_hosted"], counts["repositories_held"], counts["repositories_ended"])
 	line("clients", "%d connections", counts["clients"])
 	line("bans", "%d", r.Bans)
-	line("NATS", "%s, version %s", r.URL, r.Version)
+	line("NATS", "%s", r.URL)
 	log := r.Streams[proto.StreamEvents]
 	line("log", "%d messages (%s of at most %s), last sequence %d; writer %s, for %s", log.Messages, size(log.Bytes), size(most), log.Last,
 		cmp.Or(r.Writer.Writer, none), ago(r.At, r.Writer.At))
 	line("rejected", "%d ids remembered", r.Streams[proto.StreamRejected].Messages)
-	if r.Held.Events == 0 {
-		line("held", "no events")
-		return lines
-	}
-	var by []string
+	held := fmt.Sprintf("%d events, hunts for %d identifiers", r.Held.Events, r.Held.Hunts)
 	for _, what := range slices.Sorted(maps.Keys(r.Held.By)) {
-		by = append(by, fmt.Sprintf("%d %s", r.Held.By[what], what))
+		held += fmt.Sprintf(", %d %s", r.Held.By[what], what)
 	}
-	line("held", "%d events (%s), the oldest for %s; hunts for %d identifiers", r.Held.Events, strings.Join(by, ", "), ago(r.At, r.Held.Oldest), r.Held.Hunts)
+	line("held", "%s", held)
 	return lines
 }

@@ -123,7 +123,7 @@ func TestLook(t *testing.T) {
 			{"b.example:8080", "connected_historic_sync_failures", "degraded", "", states["b.example_8080"]},
 		}},
 		{got.Shards, map[string]int{"p1": 1, none: 63}},
-		{got.Held, heldState{3, map[string]int{"waiting announcement": 1, "waiting state": 1, "silent announcement": 1}, 1, noon.Add(-time.Minute)}},
+		{got.Held, heldState{3, map[string]int{"waiting announcement": 1, "waiting state": 1, "silent announcement": 1}, 1}},
 		{got.Writer, proto.WriterMark{Writer: "one", At: noon}},
 		{got.Streams[proto.StreamUser].Messages, uint64(1)},
 		{got.Streams[proto.StreamEvents].Last, uint64(2)},
@@ -150,7 +150,7 @@ func TestLook(t *testing.T) {
 func TestWriteReport(t *testing.T) {
 	t.Parallel()
 	r := report{
-		At: noon, URL: "nats://127.0.0.1:4222", Version: "2.15.2",
+		At: noon, URL: "nats://127.0.0.1:4222",
 		Processes: []proto.Progress{
 			{
 				Process: "gateway g1", Version: "v1", Domain: "x.example", Started: noon.Add(-time.Minute), Read: []proto.Reading{{Name: "index", Stream: "GRASP_EVENTS", Seq: 30}},
@@ -164,7 +164,7 @@ func TestWriteReport(t *testing.T) {
 		},
 		Streams: map[string]streamState{proto.StreamEvents: {12, 34, 5 << 20}, proto.StreamRejected: {3, 3, 0}, proto.StreamUser: {5, 5, 900}},
 		Bans:    2, Writer: proto.WriterMark{Writer: "w\x1b[2J", At: noon.Add(-time.Minute)},
-		Held: heldState{3, map[string]int{"waiting announcement": 2, "silent kind 9": 1}, 1, noon.Add(-time.Hour)},
+		Held: heldState{3, map[string]int{"waiting announcement": 2, "silent kind 9": 1}, 1},
 		Relays: []relayRow{
 			{"a.example", "connected", "healthy", "r1", proto.RelayState{Repos: 7, Roots: 9, Subscriptions: 2, CompleteUntil: noon}},
 			{"b.example", "disconnected", "dead", "", proto.RelayState{Failures: 8, URL: "wss://b.example", LastError: "open WebSocket to wss://b.example: " + strings.Repeat("no\n", 50)}},
@@ -181,16 +181,16 @@ trouble       up u1: full: the log has 2 MiB
 repositories  2 hosted, 0 held, 0 ended
 clients       7 connections
 bans          2
-NATS          nats://127.0.0.1:4222, version 2.15.2
+NATS          nats://127.0.0.1:4222
 log           12 messages (5.0 MiB of at most 1.0 GiB), last sequence 34; writer w?[2J, for 1m0s
 rejected      3 ids remembered
-held          3 events (1 silent kind 9, 2 waiting announcement), the oldest for 1h0m0s; hunts for 1 identifiers
+held          3 events, hunts for 1 identifiers, 1 silent kind 9, 2 waiting announcement
 
 LANE     QUEUED  BYTES
-user     5       900 B
-release  0       0 B
-live     0       0 B
-sync     0       0 B
+USER     5       900 B
+RELEASE  0       0 B
+LIVE     0       0 B
+SYNC     0       0 B
 
 PROCESS     KEEPS  OF            HAS READ  LAST  BEHIND
 gateway g1  index  GRASP_EVENTS  30        34    4

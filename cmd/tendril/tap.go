@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"tendril.dev/cmd/tendril/check"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repostate"
@@ -43,8 +44,8 @@ type step struct {
 
 // Run implements the command. Its subscriptions end with it.
 func (c *taps) Run() error {
-	return c.do("tap", 0, func(r *reader) error {
-		t := newTap()
+	return c.do(0, func(r *reader) error {
+		t := &tap{map[string]step{}, map[string]proto.RelayState{}}
 		messages := make(chan *nats.Msg, 1<<16)
 		relays := proto.StoredSubject(proto.KVStream(proto.BucketRelays), proto.KVSubject(proto.BucketRelays, ">"))
 		for _, subject := range []string{proto.AnyCandidate, proto.VerdictSubject("*"), proto.AnyGit, relays} {
@@ -75,8 +76,6 @@ type tap struct {
 // maxOffered bounds the candidates that are remembered: with more, their verdicts lack where they
 // come from.
 const maxOffered = 100_000
-
-func newTap() *tap { return &tap{map[string]step{}, map[string]proto.RelayState{}} }
 
 // hear takes a message of the bus.
 func (t *tap) hear(m *nats.Msg, now time.Time) []step {
@@ -162,21 +161,8 @@ func (c *taps) wants(s step) bool {
 	return author && strings.Contains(s.Repo, c.Repo) && strings.Contains(s.From, c.Relay) && (len(c.Kind) == 0 || slices.Contains(c.Kind, s.Kind))
 }
 
-const red, green, yellow, grey = 31, 32, 33, 90
-
-// stepColours are how steps look; others are yellow.
-var stepColours = map[string]int{
-	"accepted": green, "released": green, "fetched": green, "pushed": green, "returned": green, "connected": green, "duplicate": grey,
-	"rejected": red, "failed": red, "refused": red, "expired": red, "disconnected": red, "removed": red,
-}
-
-// paint colours a text, where colours are wanted.
-func paint(coloured bool, colour int, text string) string {
-	if !coloured {
-		return text
-	}
-	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", colour, text)
-}
+// bad are the steps that look bad.
+var bad = []string{"rejected", "failed", "refused", "expired", "disconnected", "removed"}
 
 // write writes a step if it is asked for: 14:02:07 wss://relay.example → hello (npub1…) issue
 // 3f32e9 accepted, 3 ms.
@@ -187,6 +173,10 @@ func (c *taps) write(out io.Writer, s step, coloured bool) {
 	if c.JSON {
 		json.NewEncoder(out).Encode(s)
 		return
+	}
+	colour := check.Green
+	if slices.Contains(bad, s.What) {
+		colour = check.Red
 	}
 	before, after := s.At.Local().Format(time.TimeOnly)+" "+s.From+" → ", ""
 	if npub, identifier, is := strings.Cut(s.Repo, "/"); is {
@@ -201,7 +191,7 @@ func (c *taps) write(out io.Writer, s step, coloured bool) {
 	if s.Text != "" {
 		after += ": " + clip(s.Text)
 	}
-	fmt.Fprintln(out, printable(before)+paint(coloured, cmp.Or(stepColours[s.What], yellow), s.What)+printable(after))
+	fmt.Fprintln(out, printable(before)+check.Paint(coloured, colour, s.What)+printable(after))
 }
 
 // kindName is a kind of events in words.
@@ -212,5 +202,4 @@ func kindName(kind int) string {
 var kindNames = map[int]string{
 	nostr.KindAnnouncement: "announcement", nostr.KindState: "state", nostr.KindPatch: "patch", nostr.KindPR: "pull request",
 	nostr.KindPRUpdate: "update of a pull request", nostr.KindIssue: "issue", nostr.KindComment: "comment", nostr.KindDeletion: "deletion request",
-	nostr.KindUserGraspList: "grasp list", 0: "profile", 1: "note", 7: "reaction", 1630: "status: open", 1631: "status: applied", 1632: "status: closed", 1633: "status: draft",
 }

@@ -21,9 +21,6 @@ import (
 	"tendril.dev/services/purgatory/repostate"
 )
 
-// answersFor is how long replicas have to answer what they have in memory.
-const answersFor = time.Second
-
 // whys is `tendril why`.
 type whys struct {
 	Subject string `arg:"" help:"An event (64 hex digits, note1…, nevent1…), a repository (npub1…/identifier, naddr1…, its http(s) address) or a relay (wss://…)."`
@@ -32,7 +29,7 @@ type whys struct {
 
 // Run implements the command.
 func (w *whys) Run() error {
-	return w.do("why", w.Wait, func(r *reader) error {
+	return w.do(w.Wait, func(r *reader) error {
 		t := &teller{reader: r, now: time.Now()}
 		if err := t.tell(w.Subject); err != nil {
 			return err
@@ -113,34 +110,30 @@ func (t *teller) tell(subject string) error {
 	if failed != nil {
 		return failed
 	}
-	ref := nostr.RepoRef{PubKey: what.PubKey, Identifier: what.Identifier}
-	switch {
-	case err == nil && what.Event != "":
-		t.refused(proto.Why{Event: what.Event})
-		t.home = homeIn(progress)
-		t.event(what.Event)
-	case err == nil && what.Kind() == "repository":
-		t.Subject = what.String()
-		t.refused(proto.Why{Ref: ref.String()})
-		t.home = homeIn(progress)
-		t.repository(ref)
-	default:
+	ref, asked := nostr.RepoRef{PubKey: what.PubKey, Identifier: what.Identifier}, proto.Why{Event: what.Event}
+	if err != nil || what.Event == "" && what.Kind() != "repository" {
 		return fmt.Errorf("%.200q is no event, repository or relay: want 64 hex digits, note1…, nevent1…, npub1…/identifier, naddr1…, https://…/<npub>/<identifier>.git or wss://…", subject)
+	}
+	if what.Event == "" {
+		t.Subject, asked.Ref = what.String(), ref.String()
+	}
+	t.refused(asked)
+	t.home = homeIn(progress)
+	if what.Event == "" {
+		t.repository(ref)
+	} else {
+		t.event(what.Event)
 	}
 	return t.err
 }
 
 // homeIn is the URL of this server, as its processes tell it.
 func homeIn(progress *nats.Subscription) string {
-	var p proto.Progress
-	m, err := progress.NextMsg(tellEvery)
-	if err == nil {
-		err = json.Unmarshal(m.Data, &p)
+	p := proto.Progress{Domain: "<this server>"}
+	if m, err := progress.NextMsg(tellEvery); err == nil {
+		_ = json.Unmarshal(m.Data, &p)
 	}
-	switch {
-	case err != nil:
-		return "https://<this server>"
-	case strings.HasPrefix(p.Domain, "127."), strings.HasPrefix(p.Domain, "localhost"): // without TLS
+	if strings.HasPrefix(p.Domain, "127.") || strings.HasPrefix(p.Domain, "localhost") { // without TLS
 		return "http://" + p.Domain
 	}
 	return "https://" + p.Domain
@@ -220,17 +213,10 @@ func (t *teller) logged(ev *nostr.Event) {
 
 // source says where an event came from.
 func source(how, relay, client string) string {
-	switch {
-	case relay != "":
-		return relay
-	case client != "":
+	if client != "" {
 		return "the client " + client
-	case proto.Source(how) == proto.SourceRelease:
-		return "purgatory: its git data is here"
-	case proto.Source(how) == proto.SourceUser:
-		return "a client"
 	}
-	return cmp.Or(how, "a client")
+	return cmp.Or(relay, how)
 }
 
 // rejection tells of a rejected id.
@@ -249,7 +235,7 @@ func (t *teller) refusal(r proto.Refusal) {
 	t.say(r.At, "ingest", remedyFor(r.Reason), "refused: event %s, kind %d, from %s: %s", r.Event, r.Kind, source("", r.Relay, r.Client), r.Reason)
 }
 
-// refused asks every replica of ingest what it refused lately.
+// refused asks every replica of ingest what it refused lately; they answer from memory.
 func (t *teller) refused(question proto.Why) {
 	data, _ := json.Marshal(question)
 	answers, err := t.Conn.SubscribeSync(t.Conn.NewInbox())
@@ -257,7 +243,7 @@ func (t *teller) refused(question proto.Why) {
 		err = t.Conn.PublishMsg(&nats.Msg{Subject: proto.SubjectWhy, Reply: answers.Subject, Data: data})
 	}
 	t.err = err
-	waiting, cancel := context.WithTimeout(t.ctx, answersFor)
+	waiting, cancel := context.WithTimeout(t.ctx, time.Second)
 	defer cancel()
 	for t.err == nil {
 		m, err := answers.NextMsgWithContext(waiting)
@@ -359,17 +345,11 @@ func (t *teller) relay(address string) error {
 		return err
 	}
 	token, _ := proto.EncodeRelay(u.Key())
-	repositories := 0
-	t.read(proto.StreamTargets, func(m bus.Message) {
-		if len(m.Data) > 0 {
-			repositories++
-		}
-	}, proto.AnyWantedOf(token))
 	if m, found := t.last(proto.StreamTargets, subject); !found || len(m.Data) == 0 {
 		t.say(time.Time{}, "discovery", "list it in the relays tag of an announcement, or as NGIT_SYNC_BOOTSTRAP_RELAY_URL",
 			"it is not synced from: no announcement that is hosted or held here lists it")
 	} else {
-		t.say(m.Time, "discovery", "nothing: it is synced from", "it is synced from, for %d repositories", repositories)
+		t.say(m.Time, "discovery", "nothing: it is synced from", "it is synced from")
 	}
 	for _, row := range t.relays(t.holders(), token) {
 		t.connection(row)
@@ -385,20 +365,18 @@ func (t *teller) connection(r relayRow) {
 		at   time.Time
 		text string
 	}{
-		{r.LastConnected, "connected"}, {r.DisconnectedAt, "disconnected"}, {r.CompleteUntil, "complete until here"}, {r.FailingSince, "fails since"},
+		{r.LastConnected, "connected"},
+		{r.DisconnectedAt, "disconnected"},
+		{r.CompleteUntil, "complete until here"},
+		{r.FailingSince, "fails since"},
+		{r.NaughtyUntil, "left alone until here: the failure is its own (name, TLS or protocol)"},
+		{r.NextAttempt, "tried again"},
 	} {
 		if !l.at.IsZero() {
 			t.say(l.at, from, "", "%s", l.text)
 		}
 	}
-	if r.Failures == 0 {
-		return
-	}
-	t.say(time.Time{}, from, "the relay answers: "+r.LastError, "%d failures in a row; the last answer: %s", r.Failures, r.LastError)
-	if r.NaughtyUntil.After(t.now) {
-		t.say(r.NaughtyUntil, from, "", "left alone until here: the failure is its own (name, TLS or protocol)")
-	}
-	if r.NextAttempt.After(t.now) {
-		t.say(r.NextAttempt, from, "", "tried again")
+	if r.Failures > 0 {
+		t.say(time.Time{}, from, "the relay answers: "+r.LastError, "%d failures in a row; the last answer: %s", r.Failures, r.LastError)
 	}
 }

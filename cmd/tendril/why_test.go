@@ -122,7 +122,7 @@ func TestTap(t *testing.T) {
 		"all": {taps{}, []int{0, 1, 2, 3, 4}}, "repository": {taps{Repo: "/tree"}, []int{0, 2}}, "relay": {taps{Relay: "r.example"}, []int{0, 3, 4}},
 		"author": {taps{Author: npub}, []int{0, 2}}, "kind": {taps{Kind: []int{9, 1}}, []int{1}},
 	} {
-		heard, now := newTap(), time.Date(2026, 1, 2, 12, 0, 0, 0, time.Local)
+		heard, now := &tap{map[string]step{}, map[string]proto.RelayState{}}, time.Date(2026, 1, 2, 12, 0, 0, 0, time.Local)
 		var got strings.Builder
 		want := ""
 		for _, m := range messages {

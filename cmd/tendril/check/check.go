@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"tendril.dev/cmd/tendril/importer"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
@@ -123,38 +124,19 @@ func (c *checker) readLog(ctx context.Context) error {
 // look says what is wrong with a message of the log.
 func look(m bus.Message) error {
 	if removed := m.Header.Get(proto.HeaderRemoved); removed != "" {
-		return lookAtRemoval(m, removed)
+		if !nostr.IsHex64(removed) || len(m.Data) > 0 {
+			return errors.New("it removes what is no event, or is not empty")
+		}
+		return nil
 	}
-	ev := new(nostr.Event)
-	if err := ev.UnmarshalJSON(m.Data); err != nil {
-		return fmt.Errorf("it is no event: %w", err)
+	ev, err := importer.Verify(m.Data)
+	if err != nil {
+		return err
 	}
-	subject := proto.EventSubjectOf(ev).String()
-	switch {
-	case !nostr.IsHex64(ev.ID) || !nostr.IsHex64(ev.PubKey):
-		return errors.New("it is no event: its id or public key is not 64 lower-case hex digits")
-	case subject != m.Subject:
+	if subject := proto.EventSubjectOf(ev).String(); subject != m.Subject {
 		return fmt.Errorf("its event belongs at %s", subject)
-	case !nostr.HasID(ev):
-		return errors.New("the id is not that of the event")
-	case !nostr.Signed(ev):
-		return errors.New("the signature is wrong")
 	}
 	return nil
-}
-
-// lookAtRemoval checks a message in the place of an event that has left the log.
-func lookAtRemoval(m bus.Message, removed string) error {
-	subject, err := proto.ParseEventSubject(m.Subject)
-	switch {
-	case !nostr.IsHex64(removed):
-		return errors.New("it removes what is no event")
-	case len(m.Data) > 0:
-		return fmt.Errorf("it removes the event %s, and is not empty", removed)
-	case err == nil && !nostr.IsReplaceableKind(subject.Kind) && !nostr.IsAddressableKind(subject.Kind) && subject.Slot != proto.ShortID(removed):
-		return fmt.Errorf("it removes the event %s, which belongs elsewhere", removed)
-	}
-	return err
 }
 
 // follow brings an index up to a sequence of the log.
@@ -209,12 +191,12 @@ func (c *checker) compare(ctx context.Context, name, dir string) (problem string
 		return "", err
 	}
 	if db.Seq() < before || before == 0 {
-		c.Note(name + " is empty, or of another log, version or setting: the next start makes it from the log")
+		c.Notes = append(c.Notes, name+" is empty, or of another log, version or setting: the next start makes it from the log")
 		return "", nil
 	}
 	for try := 0; db.Seq() != c.truth.Seq(); try++ {
 		if try == catchUps {
-			c.Note(name + " was not compared: the log grows too quickly")
+			c.Notes = append(c.Notes, name+" was not compared: the log grows too quickly")
 			return "", nil
 		}
 		if err := errors.Join(c.follow(ctx, db, c.truth.Seq()), c.follow(ctx, c.truth, db.Seq())); err != nil {

@@ -1,7 +1,6 @@
 package check
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -51,9 +50,6 @@ func NewReport(repair bool) *Report {
 	return &Report{Findings: []Finding{}, Notes: []string{}, repair: repair}
 }
 
-// Note notes what is no finding.
-func (r *Report) Note(text string) { r.Notes = append(r.Notes, text) }
-
 // found notes findings, after mending them where that is wanted.
 func (r *Report) found(findings ...Finding) {
 	for _, f := range findings {
@@ -70,9 +66,8 @@ func (r *Report) found(findings ...Finding) {
 }
 
 func (r *Report) sort() {
-	slices.SortFunc(r.Findings, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(slices.Index(parts, a.Part), slices.Index(parts, b.Part)), cmp.Compare(a.What, b.What), cmp.Compare(a.Problem, b.Problem))
-	})
+	key := func(f Finding) string { return fmt.Sprint(slices.Index(parts, f.Part), f.What, f.Problem) }
+	slices.SortFunc(r.Findings, func(a, b Finding) int { return strings.Compare(key(a), key(b)) })
 }
 
 // Clean reports whether nothing is left that is not as it should be.
@@ -80,32 +75,46 @@ func (r *Report) Clean() bool {
 	return !slices.ContainsFunc(r.Findings, func(f Finding) bool { return !f.Mended })
 }
 
-// Write tells it to people. paint colours a text, where they see colours.
-func (r *Report) Write(out io.Writer, paint func(colour int, text string) string) {
-	const red, green, yellow = 31, 32, 33
+// Colours of [Paint].
+const (
+	Red    = 31
+	Green  = 32
+	Yellow = 33
+)
+
+// Paint colours a text, where colours are wanted.
+func Paint(coloured bool, colour int, text string) string {
+	if !coloured {
+		return text
+	}
+	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", colour, text)
+}
+
+// Write tells it to people, in colours where they see them.
+func (r *Report) Write(out io.Writer, coloured bool) {
 	fmt.Fprintf(out, "%s in the log, %s, %s were looked at\n", Count(r.Events, "event", "events"), Count(r.Indexes, "index", "indexes"),
 		Count(r.Repositories, "repository", "repositories"))
 	for _, note := range r.Notes {
-		fmt.Fprintf(out, "%s: %s\n", paint(yellow, "note"), note)
+		fmt.Fprintf(out, "%s: %s\n", Paint(coloured, Yellow, "note"), note)
 	}
 	mended, mendable := 0, 0
 	for _, f := range r.Findings {
-		colour, mend := red, ""
+		colour, mend := Red, ""
 		switch {
 		case f.Mended:
 			mended++
-			colour, mend = green, " (mended: "+f.Mend+")"
+			colour, mend = Green, " (mended: "+f.Mend+")"
 		case f.Failed != "":
 			mend = " (could not be mended: " + f.Failed + ")"
 		case f.Mend != "":
 			mendable++
 			mend = " (--repair: " + f.Mend + ")"
 		}
-		fmt.Fprintf(out, "%s: %s: %s%s\n", paint(colour, f.Part), f.What, f.Problem, mend)
+		fmt.Fprintf(out, "%s: %s: %s%s\n", Paint(coloured, colour, f.Part), f.What, f.Problem, mend)
 	}
 	n := len(r.Findings)
 	if n == 0 {
-		fmt.Fprintln(out, paint(green, "clean"))
+		fmt.Fprintln(out, Paint(coloured, Green, "clean"))
 		return
 	}
 	var of []string

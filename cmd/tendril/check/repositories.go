@@ -99,17 +99,13 @@ func (c *checker) checkIdentifier(ctx context.Context, name string, owners []str
 	for n := 1; ; n++ {
 		i := &identifier{checker: c, name: name}
 		err := i.look(ctx, owners)
-		if !c.Running || n == looks || err == nil && len(i.findings) == 0 {
+		if !c.Running || n == looks || ctx.Err() != nil || err == nil && len(i.findings) == 0 {
 			if err == nil {
 				c.found(i.findings...)
 			}
 			return err
 		}
-		select {
-		case <-time.After(lookAgain):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		time.Sleep(lookAgain)
 	}
 }
 
@@ -174,9 +170,6 @@ func (i *identifier) orphan(ctx context.Context, repo *repository.Repo) error {
 func putAside(repo *repository.Repo) error {
 	owner := filepath.Dir(repo.Path)
 	to := filepath.Join(filepath.Dir(owner), repository.OrphansFolder, filepath.Base(owner), filepath.Base(repo.Path))
-	if _, err := os.Stat(to); err == nil {
-		return fmt.Errorf("%s is there already: move it away first", to)
-	}
 	return errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Rename(repo.Path, to))
 }
 

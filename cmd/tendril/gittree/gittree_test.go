@@ -56,7 +56,7 @@ func lack(t testing.TB, path, branch string) {
 func TestFind(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	want := map[string]string{"plain": "plain", "a%20b": "a b", "c d": "c d", "100%": "100%", "%41": "A"} // identifiers by name
+	want := map[string]string{"plain": "plain", "a%20b": "a%20b", "c d": "c%20d", "100%": "100%25", "%41": "A"}
 	for name := range want {
 		gittest.Git(t, dir, "init", "-q", "--bare", filepath.Join(dir, npub, name+".git"))
 	}
@@ -66,18 +66,13 @@ func TestFind(t *testing.T) {
 		}
 	}
 	found, err := Find(dir)
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || len(found) != len(want) {
+		t.Errorf("%v, %v", found, err)
 	}
-	got := map[string]string{}
 	for _, r := range found {
-		if r.Npub != npub {
-			t.Errorf("%+v", r)
+		if name := want[strings.TrimSuffix(filepath.Base(r.At), ".git")]; r.Name != npub+"/"+name+".git" {
+			t.Errorf("%+v, want %s", r, name)
 		}
-		got[strings.TrimSuffix(filepath.Base(r.At), ".git")] = r.Identifier
-	}
-	if !maps.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
 	}
 	if _, err := Find(filepath.Join(dir, "none")); err == nil {
 		t.Error("a folder that is not there has repositories")
@@ -165,8 +160,6 @@ func TestMirror(t *testing.T) {
 	}
 }
 
-func all(string) bool { return true }
-
 func TestPush(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -178,30 +171,27 @@ func TestPush(t *testing.T) {
 	gittest.Git(t, from, "config", "gpg.program", "/nonexistent")
 	gittest.Git(t, from, "symbolic-ref", "refs/heads/alias", "refs/heads/main")
 	server := gittest.Backend(t, dir).URL
-	push := func(url string, wanted func(string) bool, exact bool, prefixes ...string) (int, error) {
-		return Git("git").Push(t.Context(), from, server+url, exact, wanted, prefixes...)
+	push := func(url string, pulls map[string]bool) (int, error) {
+		return Git("git").Push(t.Context(), from, server+url, pulls)
 	}
 	want := refsOf(t, from)
 	delete(want, "refs/heads/alias")
-	heads := []string{"refs/heads/", "refs/tags/"}
 	for _, c := range []struct {
-		change   []string
-		wanted   func(string) bool
-		exact    bool
-		prefixes []string
-		count    int
+		change []string
+		pulls  map[string]bool
+		count  int
 	}{
-		{nil, func(name string) bool { return name == pull }, false, []string{"refs/nostr/"}, 1},
-		{nil, func(string) bool { return false }, false, []string{"refs/nostr/"}, 0},
-		{nil, all, true, heads, 3},
-		{nil, all, true, heads, 3},
-		{[]string{"update-ref", "-d", "refs/heads/old"}, all, true, heads, 2},
-		{[]string{"update-ref", "refs/heads/main", "refs/tags/v1"}, all, true, heads, 2},
+		{nil, map[string]bool{strings.Repeat("1", 64): true}, 1},
+		{nil, map[string]bool{strings.Repeat("2", 64): true}, 0},
+		{nil, nil, 3},
+		{nil, nil, 3},
+		{[]string{"update-ref", "-d", "refs/heads/old"}, nil, 2},
+		{[]string{"update-ref", "refs/heads/main", "refs/tags/v1"}, nil, 2},
 	} {
 		if c.change != nil {
 			gittest.Git(t, from, c.change...)
 		}
-		if n, err := push("/to.git", c.wanted, c.exact, c.prefixes...); n != c.count || err != nil {
+		if n, err := push("/to.git", c.pulls); n != c.count || err != nil {
 			t.Errorf("%v: %d are pushed, %v", c, n, err)
 		}
 	}
@@ -210,16 +200,16 @@ func TestPush(t *testing.T) {
 	if got := refsOf(t, to); !maps.Equal(got, want) {
 		t.Errorf("references %v, want %v", got, want)
 	}
-	if _, err := push("/none.git", all, true, heads...); !NotFound(err) {
+	if _, err := push("/none.git", nil); !NotFound(err) {
 		t.Errorf("a repository that is not there: %v", err)
 	}
 	lack(t, from, "refs/heads/main")
-	if _, err := push("/to.git", all, true, heads...); err == nil {
+	if _, err := push("/to.git", nil); err == nil {
 		t.Error("an object that is not there is pushed")
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Git("git").Push(ended, from, server+"/to.git", true, all, heads...); !errors.Is(err, context.Canceled) {
+	if _, err := Git("git").Push(ended, from, server+"/to.git", nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("after an interrupt: %v", err)
 	}
 }

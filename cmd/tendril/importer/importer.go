@@ -6,13 +6,13 @@ package importer
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"os"
 	"runtime"
 	"slices"
@@ -80,27 +80,23 @@ const (
 	invalid
 )
 
-// New makes an import. It writes to a temporary file, which takes as much room as the input.
-func New() (*Import, error) {
-	file, err := os.CreateTemp("", "tendril-import-")
-	if err == nil {
-		err = os.Remove(file.Name()) // without a name it goes when the process ends, however it ends
+// Read takes the input into a temporary file, which takes as much room, and verifies it on all
+// processors. lines hands it each line, and says why the input cannot be read.
+func (m *Import) Read(lines func(each func(Line)) error) (err error) {
+	if m.file, err = os.CreateTemp("", "tendril-import-"); err != nil {
+		return err
 	}
-	return &Import{file: file, pulls: map[string]bool{}}, err
-}
-
-// Read takes the input into the temporary file, and verifies it on all processors.
-func (m *Import) Read(lines iter.Seq2[Line, error]) (failed error) {
+	// Without a name it goes when the process ends, however it ends.
+	if err := os.Remove(m.file.Name()); err != nil {
+		return err
+	}
 	out := bufio.NewWriterSize(m.file, 1<<20)
+	m.pulls = map[string]bool{}
 	var mu sync.Mutex
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	at, n := int64(0), 0
-	for line, err := range lines {
-		if failed = err; err != nil {
-			break
-		}
-		line.Event = slices.Clone(line.Event)
+	err = lines(func(line Line) {
 		group.Go(func() error {
 			r, raw, id := verify(line)
 			mu.Lock()
@@ -116,37 +112,38 @@ func (m *Import) Read(lines iter.Seq2[Line, error]) (failed error) {
 		})
 		n++
 		m.Progress("events read", n, 0)
-	}
-	if err := errors.Join(group.Wait(), out.Flush()); err != nil {
-		return err
-	}
-	if failed == nil && n > 0 && at == 0 {
-		failed = errors.New("no line of the input holds an event; want the JSON of one on each line, not compressed, and no list of all")
+	})
+	if err = errors.Join(err, group.Wait(), out.Flush()); err == nil && n > 0 && at == 0 {
+		err = errors.New("no line of the input holds an event; want the JSON of one on each line, not compressed, and no list of all")
 	}
 	slices.SortFunc(m.records, func(a, b *record) int {
 		return cmp.Or(cmp.Compare(a.order, b.order), cmp.Compare(a.made, b.made), cmp.Compare(a.line, b.line))
 	})
-	return failed
+	return err
 }
 
-// verify checks an event's id and signature. raw is JSON that can be sent, or what came.
-func verify(line Line) (r *record, raw []byte, id string) {
-	r = &record{line: int32(line.Number), order: 2}
-	ev, err := nostr.Parse(line.Event)
+// Verify reads an event, and checks its id and signature.
+func Verify(raw []byte) (*nostr.Event, error) {
+	ev, err := nostr.Parse(raw)
 	var sig [64]byte
 	switch {
-	case line.Wrong != nil:
-		err = line.Wrong
 	case err != nil:
-		err = fmt.Errorf("not an event: %w", err)
+		return nil, fmt.Errorf("not an event: %w", err)
 	case !nostr.IsHex64(ev.ID) || !nostr.IsHex64(ev.PubKey) || !nostr.ReadHex(sig[:], ev.Sig):
-		err = errors.New("not an event: its id, public key or signature is not lower-case hex of the right length")
+		return nil, errors.New("not an event: its id, public key or signature is not lower-case hex of the right length")
 	case !nostr.HasID(ev):
-		err = errors.New("the id is not that of the event")
+		return nil, errors.New("the id is not that of the event")
 	case !nostr.Signed(ev):
-		err = errors.New("the signature is wrong")
+		return nil, errors.New("the signature is wrong")
 	}
-	if err != nil {
+	return ev, nil
+}
+
+// verify makes a record of a line. raw is JSON that can be sent, or what came.
+func verify(line Line) (r *record, raw []byte, id string) {
+	r = &record{line: int32(line.Number), order: 2}
+	ev, err := Verify(line.Event)
+	if err = cmp.Or(line.Wrong, err); err != nil {
 		r.kind = int32(gjson.GetBytes(line.Event, "kind").Int()) & 0xffff
 		r.state, r.why = invalid, "invalid: "+err.Error()
 		return r, line.Event, ""
@@ -201,24 +198,27 @@ func (m *Import) run(ctx context.Context) error {
 func (m *Import) offer(ctx context.Context, order int8) error {
 	for before := int64(-1); before != m.moved.Load(); {
 		before = m.moved.Load()
-		open := slices.DeleteFunc(slices.Clone(m.records), func(r *record) bool { return r.state > held || r.order > order })
-		if err := m.pass(ctx, open); err != nil {
+		if err := m.pass(ctx, order); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// pass offers each of some events once. Offer blocks while too many are without a verdict.
-func (m *Import) pass(ctx context.Context, records []*record) error {
+// pass offers each event up to an order that may still be accepted. Offer blocks while too many are
+// without a verdict.
+func (m *Import) pass(ctx context.Context, order int8) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var out sync.WaitGroup
-	for n, r := range records {
-		if ctx.Err() != nil {
+	for n, r := range m.records {
+		if ctx.Err() != nil || r.order > order {
 			break
 		}
-		m.Progress("events offered", n, len(records))
+		if r.state > held {
+			continue
+		}
+		m.Progress("events offered", n, len(m.records))
 		raw, err := m.raw(r)
 		if err == nil {
 			out.Add(1)
@@ -275,13 +275,14 @@ func (m *Import) raw(r *record) ([]byte, error) {
 	return raw, err
 }
 
-// WriteRefused writes what was refused, a line of JSON each, in the order of the input.
+// WriteRefused writes what was refused, a line of JSON each.
 func (m *Import) WriteRefused(out io.Writer) error {
-	lost := slices.DeleteFunc(slices.Clone(m.records), func(r *record) bool { return r.state < refused })
-	slices.SortFunc(lost, func(a, b *record) int { return cmp.Compare(a.line, b.line) })
 	lines := json.NewEncoder(out)
 	lines.SetEscapeHTML(false)
-	for _, r := range lost {
+	for _, r := range m.records {
+		if r.state < refused {
+			continue
+		}
 		raw, err := m.raw(r)
 		if err != nil {
 			return err
@@ -297,4 +298,57 @@ func (m *Import) WriteRefused(out io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// maxLine is how long a line may be, in bytes. The largest event that is stored has a little less
+// than 1 MiB; written with escapes and spaces it may be a few times as long.
+const maxLine = 4 << 20
+
+var (
+	errTooLong = fmt.Errorf("the line is longer than %d bytes", maxLine)
+	errNoEvent = errors.New(`want the JSON of an event, or ["EVENT",{…}]`)
+)
+
+// Line is one line of the input that is not empty.
+type Line struct {
+	Number int    // from 1
+	Event  []byte // JSON of the event; nil: there is none
+	Wrong  error  // why there is none
+}
+
+// Lines reads the lines of a file of events.
+func Lines(from io.Reader, each func(Line)) error {
+	in := bufio.NewReaderSize(from, 1<<18)
+	for number := 1; ; number++ {
+		text, err := in.ReadBytes('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("read the events: %w", err)
+		}
+		line := Line{Number: number}
+		if text = bytes.TrimSpace(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))); len(text) > maxLine { // some editors begin with it
+			line.Wrong = errTooLong
+		} else if len(text) > 0 {
+			line.Event, line.Wrong = eventIn(text)
+		}
+		if len(text) > 0 {
+			each(line)
+		}
+		if err != nil {
+			return nil
+		}
+	}
+}
+
+// eventIn returns the event's JSON in a line: the line itself, or the last element of a message
+// ["EVENT", …] of a client or a relay (NIP-01). It does not look whether that is an event.
+func eventIn(line []byte) ([]byte, error) {
+	if line[0] == '{' && line[len(line)-1] == '}' {
+		return line, nil
+	}
+	message := gjson.ParseBytes(line).Array()
+	last := len(message) - 1
+	if gjson.ValidBytes(line) && (last == 1 || last == 2) && message[0].String() == "EVENT" && message[last].IsObject() {
+		return []byte(message[last].Raw), nil
+	}
+	return nil, errNoEvent
 }

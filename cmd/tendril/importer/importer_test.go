@@ -113,13 +113,8 @@ func thread(t *testing.T, comments int) []*nostr.Event {
 // run imports a text, and gives what it counts and writes of what is refused.
 func run(t *testing.T, ctx context.Context, offer func(context.Context, candidates.Candidate) error, push func(context.Context, map[string]bool) error, in io.Reader) (Counts, string, error) {
 	t.Helper()
-	m, err := New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.file.Close()
-	m.Offer, m.Push, m.Progress = offer, push, func(string, int, int) {}
-	if err := m.Read(Lines(in)); err != nil {
+	m := &Import{Offer: offer, Push: push, Progress: func(string, int, int) {}}
+	if err := m.Read(func(each func(Line)) error { return Lines(in, each) }); err != nil {
 		return Counts{}, "", err
 	}
 	counts, err := m.Run(ctx)

@@ -31,25 +31,22 @@ func TestLines(t *testing.T) {
 		{"much too long", strings.Repeat("x", 3*maxLine) + "\n{}\n" + strings.Repeat("y", 2*maxLine), []string{"1 " + long, "2 {}", "3 " + long}},
 	} {
 		var got []string
-		for line, err := range Lines(strings.NewReader(c.in)) {
+		if err := Lines(strings.NewReader(c.in), func(line Line) {
 			text := string(line.Event)
 			if line.Wrong != nil {
 				text = "<" + line.Wrong.Error() + ">"
 			}
-			if got = append(got, fmt.Sprint(line.Number, " ", text)); err != nil {
-				t.Error(err)
-			}
+			got = append(got, fmt.Sprint(line.Number, " ", text))
+		}); err != nil {
+			t.Error(err)
 		}
 		if fmt.Sprint(got) != fmt.Sprint(c.want) {
 			t.Errorf("%s: %.200q, want %.200q", c.name, got, c.want)
 		}
 	}
-	broken, last := errors.New("broken"), error(nil)
-	for _, err := range Lines(io.MultiReader(strings.NewReader("{}\n"), iotest.ErrReader(broken))) {
-		last = err
-	}
-	if !errors.Is(last, broken) {
-		t.Errorf("a read error is an end: %v", last)
+	broken := errors.New("broken")
+	if err := Lines(io.MultiReader(strings.NewReader("{}\n"), iotest.ErrReader(broken)), func(Line) {}); !errors.Is(err, broken) {
+		t.Errorf("a read error is an end: %v", err)
 	}
 }
 
@@ -59,14 +56,16 @@ func FuzzLines(f *testing.F) {
 	f.Add([]byte("\xef\xbb\xbf\r\n[[{"))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		last := 0
-		for line, err := range Lines(bytes.NewReader(in)) {
-			if err != nil || line.Number <= last || (line.Event == nil) == (line.Wrong == nil) {
-				t.Fatalf("%+v after line %d: %v", line, last, err)
+		if err := Lines(bytes.NewReader(in), func(line Line) {
+			if line.Number <= last || (line.Event == nil) == (line.Wrong == nil) {
+				t.Fatalf("%+v after line %d", line, last)
 			}
 			if ev := line.Event; ev != nil && (ev[0] != '{' || ev[len(ev)-1] != '}' || !bytes.Contains(in, ev)) {
 				t.Fatalf("%q is no object of the file", ev)
 			}
 			last = line.Number
+		}); err != nil {
+			t.Fatal(err)
 		}
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"strings"
 	"time"
 
@@ -40,24 +39,13 @@ func NewRelay(url string) *Relay {
 	return &Relay{url: url, pause: firstPause, guard: guard, walk: session.NewWalk([]nostr.Filter{{}}, pageLimit)}
 }
 
-// errStopped: the caller wants no more events.
-var errStopped = errors.New("stopped")
-
 // final is an error that a further try would meet again.
 type final struct{ error }
 
-// Lines are the events of the relay, numbered as they come. What comes is not verified.
-func (r *Relay) Lines() iter.Seq2[Line, error] {
-	return func(yield func(Line, error) bool) {
-		if err := r.pages(yield); err != nil && !errors.Is(err, errStopped) {
-			yield(Line{}, fmt.Errorf("read the relay %s: %w", r.url, err))
-		}
-	}
-}
-
-func (r *Relay) pages(yield func(Line, error) bool) error {
+// Lines reads the events of the relay, numbered as they come. What comes is not verified.
+func (r *Relay) Lines(each func(Line)) error {
 	for more, failed := true, 0; more; {
-		err := r.page(yield)
+		err := r.page(each)
 		if err == nil {
 			more, failed = r.walk.Ended(), 0
 			continue
@@ -67,8 +55,8 @@ func (r *Relay) pages(yield func(Line, error) bool) error {
 			r.conn = nil
 		}
 		_, useless := errors.AsType[final](err)
-		if failed++; failed >= tries || useless || errors.Is(err, errStopped) {
-			return err
+		if failed++; failed >= tries || useless {
+			return fmt.Errorf("read the relay %s: %w", r.url, err)
 		}
 		r.walk.Again()
 		time.Sleep(r.pause << (failed - 1))
@@ -95,7 +83,7 @@ func (r *Relay) Missing() error {
 var errEnded = errors.New("the page has ended")
 
 // page asks for the next page and reads it to its end.
-func (r *Relay) page(yield func(Line, error) bool) (err error) {
+func (r *Relay) page(each func(Line)) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), pageTime)
 	defer cancel()
 	if r.conn == nil {
@@ -111,7 +99,7 @@ func (r *Relay) page(yield func(Line, error) bool) (err error) {
 		if m.Sub != id {
 			return nil
 		}
-		return r.hear(m, yield)
+		return r.hear(m, each)
 	})
 	if !errors.Is(err, errEnded) {
 		return err
@@ -120,7 +108,7 @@ func (r *Relay) page(yield func(Line, error) bool) (err error) {
 }
 
 // hear takes a message about the page.
-func (r *Relay) hear(m wire.Message, yield func(Line, error) bool) error {
+func (r *Relay) hear(m wire.Message, each func(Line)) error {
 	enough := m.Kind == wire.EOSE
 	switch m.Kind {
 	case wire.Closed:
@@ -133,9 +121,7 @@ func (r *Relay) hear(m wire.Message, yield func(Line, error) bool) error {
 		var fresh bool
 		if fresh, enough = r.walk.Saw(m.Event); fresh {
 			r.came++
-			if !yield(Line{Number: r.came, Event: nostr.Encode(m.Event)}, nil) {
-				return errStopped
-			}
+			each(Line{Number: r.came, Event: nostr.Encode(m.Event)})
 		}
 	}
 	if enough {

@@ -77,10 +77,7 @@ func read(t *testing.T, handler http.Handler) (ids []string, err error) {
 	r := NewRelay("ws" + strings.TrimPrefix(s.URL, "http"))
 	r.pause = time.Millisecond
 	have := map[string]bool{}
-	for line, wrong := range r.Lines() {
-		if err = wrong; err != nil {
-			break
-		}
+	err = r.Lines(func(line Line) {
 		var ev nostr.Event
 		if err := json.Unmarshal(line.Event, &ev); err != nil {
 			t.Fatalf("%q: %v", line.Event, err)
@@ -89,7 +86,7 @@ func read(t *testing.T, handler http.Handler) (ids []string, err error) {
 			have[ev.ID] = true
 			ids = append(ids, ev.ID)
 		}
-	}
+	})
 	return ids, errors.Join(err, r.Missing())
 }
 
