@@ -74,7 +74,7 @@ func (e *exports) events(r *reader, shown *progress) error {
 	defer out.close()
 	held, events := 0, 0
 	if e.Held {
-		for _, h := range bucket[proto.Held](r, proto.BucketHeld) {
+		for _, h := range bucket[proto.Held](r, proto.BucketHeld, ">") {
 			if h.Event != nil { // it is not the writer's mark
 				out.Write(append(nostr.Encode(h.Event), '\n')) // the first error stays
 				held++
@@ -82,7 +82,7 @@ func (e *exports) events(r *reader, shown *progress) error {
 		}
 	}
 	last, _ := bus.LastSeq(r.ctx, r.JS, proto.StreamEvents)
-	r.read(proto.StreamEvents, func(m bus.Message) {
+	r.read(proto.StreamEvents, "", func(m bus.Message) {
 		shown.at("events", int(m.Seq), int(max(last, m.Seq)))
 		if m.Subject == proto.SubjectEventsMark || m.Header.Get(proto.HeaderRemoved) != "" {
 			return // an event was here that has left the log

@@ -116,10 +116,10 @@ type reader struct {
 	err error
 }
 
-// read hands every message of a stream, or of the one subject that is named, to each.
-func (r *reader) read(stream string, each func(bus.Message), subject ...string) {
+// read hands every message of a subject of a stream to each; of an empty subject, all.
+func (r *reader) read(stream, subject string, each func(bus.Message)) {
 	if r.err == nil {
-		r.err = bus.Read(r.ctx, r.JS, bus.Reading{Stream: stream, Filter: strings.Join(subject, "")}, each)
+		r.err = bus.Read(r.ctx, r.JS, bus.Reading{Stream: stream, Filter: subject}, each)
 	}
 }
 
@@ -148,29 +148,25 @@ func (r *reader) events(f nostr.Filter) (events []*nostr.Event) {
 	return events
 }
 
-// bucket reads the values of a bucket, by key, or of the keys that one with wildcards names. A value
-// that cannot be read is left out.
-func bucket[T any](r *reader, name string, keys ...string) map[string]T {
+// bucket reads the values of a bucket whose keys a pattern names, by key. A value that cannot be
+// read is left out.
+func bucket[T any](r *reader, name, keys string) map[string]T {
 	all := map[string]T{}
-	var subjects []string
-	for _, key := range keys {
-		subjects = append(subjects, proto.KVSubject(name, key))
-	}
-	r.read(proto.KVStream(name), func(m bus.Message) {
+	r.read(proto.KVStream(name), proto.KVSubject(name, keys), func(m bus.Message) {
 		key := strings.TrimPrefix(m.Subject, proto.KVSubject(name, ""))
 		delete(all, key)
 		var value T
 		if !m.Deletes() && json.Unmarshal(m.Data, &value) == nil {
 			all[key] = value
 		}
-	}, subjects...)
+	})
 	return all
 }
 
 // holders are the workers at work, by the keys of their claims.
 func (r *reader) holders() map[string]string {
-	workers, holders := bucket[proto.Worker](r, proto.BucketWorkers), map[string]string{}
-	for key, claim := range bucket[proto.Claim](r, proto.BucketClaims) {
+	workers, holders := bucket[proto.Worker](r, proto.BucketWorkers, ">"), map[string]string{}
+	for key, claim := range bucket[proto.Claim](r, proto.BucketClaims, ">") {
 		group, _, _ := proto.ParseClaimKey(key)
 		if _, works := workers[proto.ClaimKey(group, claim.Worker)]; works {
 			holders[key] = claim.Worker

@@ -135,7 +135,7 @@ func look(r *reader) (*report, error) {
 		worker := holders[proto.ClaimKey(proto.GroupShards, proto.ShardName(shard))]
 		all.Shards[cmp.Or(worker, none)]++
 	}
-	all.Relays, all.Held = r.relays(holders), sumHeld(bucket[proto.Held](r, proto.BucketHeld))
+	all.Relays, all.Held = r.relays(holders, ">"), sumHeld(bucket[proto.Held](r, proto.BucketHeld, ">"))
 	told := map[string]proto.Progress{}
 	for r.err == nil {
 		m, err := progress.NextMsgWithContext(hearing)
@@ -151,10 +151,10 @@ func look(r *reader) (*report, error) {
 	return all, r.err
 }
 
-// relays are the relays of which the bus knows something, or those of the keys, by name.
-func (r *reader) relays(holders map[string]string, keys ...string) []relayRow {
+// relays are the relays of which the bus knows something, or those that a pattern of keys names, by name.
+func (r *reader) relays(holders map[string]string, keys string) []relayRow {
 	all := []relayRow{}
-	for key, s := range bucket[proto.RelayState](r, proto.BucketRelays, keys...) {
+	for key, s := range bucket[proto.RelayState](r, proto.BucketRelays, keys) {
 		name, _ := proto.DecodeRelay(key)
 		worker := holders[proto.ClaimKey(proto.GroupRelays, key)]
 		all = append(all, relayRow{name, session.Connection(s.Connection).String(), health.State(s.Health).String(), worker, s})

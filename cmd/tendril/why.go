@@ -144,12 +144,12 @@ func (t *teller) event(id string) {
 	for _, ev := range t.events(nostr.Filter{IDs: []string{id}}) {
 		t.logged(ev)
 	}
-	t.read(proto.StreamEvents, func(m bus.Message) {
+	t.read(proto.StreamEvents, proto.AnyEventWith(id), func(m bus.Message) {
 		if m.Header.Get(proto.HeaderRemoved) == id {
 			t.say(m.Time, "log", "send it again when a repository that it belongs to is hosted here", "removed: nothing that is hosted here needed it any more, or it was purged")
 		}
-	}, proto.AnyEventWith(id))
-	t.read(proto.StreamRejected, t.rejection, proto.AnyRejectedWith(id))
+	})
+	t.read(proto.StreamRejected, proto.AnyRejectedWith(id), t.rejection)
 	for _, ev := range t.events(nostr.Filter{Kinds: []int{nostr.KindDeletion}, Tags: nostr.TagMap{"e": {id}}}) {
 		t.say(ev.CreatedAt.Time(), "log", "", "%s asks for its deletion (event %s)", repostate.Npub(ev.PubKey), ev.ID)
 	}
@@ -187,12 +187,12 @@ func (t *teller) repository(ref nostr.RepoRef) {
 		}
 	}
 	relays := map[string]proto.Level{}
-	t.read(proto.StreamTargets, func(m bus.Message) {
+	t.read(proto.StreamTargets, proto.AnyWanted, func(m bus.Message) {
 		var w proto.Wanted
 		if key, of, err := proto.ParseWantedSubject(m.Subject); err == nil && of == ref.String() && json.Unmarshal(m.Data, &w) == nil {
 			relays[key] = w.Level
 		}
-	}, proto.AnyWanted)
+	})
 	for key, level := range relays {
 		t.say(time.Time{}, "discovery", "", "%s is asked for it (%s)", key, level)
 	}
