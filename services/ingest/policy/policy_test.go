@@ -108,13 +108,21 @@ func (w *world) holdAs(phase proto.Phase, expires time.Time, identifier string, 
 	return w
 }
 
-func (w *world) Accepted(id string) *nostr.Event {
-	for _, ev := range w.accepted {
-		if ev.ID == id {
-			return ev
-		}
+// find returns the first accepted event for which is holds, or nil.
+func (w *world) find(is func(*nostr.Event) bool) *nostr.Event {
+	if i := slices.IndexFunc(w.accepted, is); i >= 0 {
+		return w.accepted[i]
 	}
 	return nil
+}
+
+func isAt(ev *nostr.Event, a nostr.Address) bool {
+	at, ok := nostr.AddressOf(ev)
+	return ok && at == a
+}
+
+func (w *world) Accepted(id string) *nostr.Event {
+	return w.find(func(ev *nostr.Event) bool { return ev.ID == id })
 }
 
 func (w *world) AcceptedKind(id string) (kind int, accepted bool) {
@@ -125,41 +133,30 @@ func (w *world) AcceptedKind(id string) (kind int, accepted bool) {
 }
 
 func (w *world) AcceptedAt(a nostr.Address) *nostr.Event {
-	for _, ev := range w.accepted {
-		if at, ok := nostr.AddressOf(ev); ok && at == a {
-			return ev
-		}
-	}
-	return nil
+	return w.find(func(ev *nostr.Event) bool { return isAt(ev, a) })
 }
 
 func (w *world) Superseded(ev *nostr.Event) bool {
 	address, ok := nostr.AddressOf(ev)
 	return ok && slices.ContainsFunc(slices.Concat(w.accepted, w.expired), func(other *nostr.Event) bool {
-		at, _ := nostr.AddressOf(other)
-		return at == address && !nostr.Replaces(ev, other)
+		return isAt(other, address) && !nostr.Replaces(ev, other)
 	})
 }
 
 func (w *world) Announced(identifier string) *held.Directory {
-	d := held.NewDirectory()
+	all := new(world)
 	for _, ev := range w.accepted {
-		if ev.Kind != 30617 {
-			continue
+		if ev.Kind == 30617 {
+			all.holdAs("", time.Time{}, ev.Tags.GetD(), ev)
 		}
-		e, err := held.NewEntry(proto.Held{Event: ev, Identifier: ev.Tags.GetD()})
-		if err != nil {
-			panic(err)
-		}
-		d.Add(e)
 	}
-	return d
+	return all.Held()
 }
 
 func (w *world) Deleted(ev *nostr.Event) bool {
-	return slices.ContainsFunc(w.accepted, func(request *nostr.Event) bool {
+	return w.find(func(request *nostr.Event) bool {
 		return request.Kind == 5 && request.PubKey == ev.PubKey && request.Tags.ContainsAny("e", []string{ev.ID})
-	})
+	}) != nil
 }
 
 func (w *world) Vouched(ev *nostr.Event) bool {
@@ -167,14 +164,9 @@ func (w *world) Vouched(ev *nostr.Event) bool {
 	if a, ok := nostr.AddressOf(ev); ok {
 		names = append(names, a.String())
 	}
-	for _, other := range w.accepted {
-		for _, t := range other.Tags {
-			if policy.Vouches(other.Kind) && len(t) > 1 && slices.Contains(names, t[1]) {
-				return true
-			}
-		}
-	}
-	return false
+	return w.find(func(other *nostr.Event) bool {
+		return policy.Vouches(other.Kind) && slices.ContainsFunc(other.Tags, func(t nostr.Tag) bool { return slices.Contains(names, t.Value()) })
+	}) != nil
 }
 
 func (w *world) Held() *held.Directory {
@@ -190,7 +182,7 @@ func (w *world) Room() *policy.Room { return policy.NewRoom(w.held...) }
 func (w *world) HiddenBy(id string) string { return w.hidden[id] }
 
 func (w *world) Wrote(pubkey string) bool {
-	return slices.ContainsFunc(w.accepted, func(ev *nostr.Event) bool { return ev.PubKey == pubkey })
+	return w.find(func(ev *nostr.Event) bool { return ev.PubKey == pubkey }) != nil
 }
 
 func (w *world) RejectedBefore(id string) (string, bool) { m, ok := w.rejected[id]; return m, ok }

@@ -65,7 +65,6 @@ func TestKnown(t *testing.T) {
 		{"too far ahead", accepts(a), user(ahead), nil, isForgotten("future", "invalid: ")},
 		{"just not too far ahead", accepts(a), user(justAhead), nil, isAccepted()},
 		{"ahead, from sync: not remembered", accepts(a), synced(ahead), nil, isForgotten("future", "invalid: ")},
-		{"ahead, of an import", accepts(a), imported(ahead), nil, isForgotten("future", "invalid: ")},
 	})
 }
 
@@ -97,15 +96,10 @@ func TestAnnouncement(t *testing.T) {
 		{"listing us only to clone", nil, user(cloneOnly), nil, notListed},
 		{"listing us only as relay", nil, user(relayOnly), nil, notListed},
 		{"listing another owner's repository", nil, user(wrongOwner), nil, notListed},
-		{"repository blacklisted by owner", nil, user(a), list("", npub(alice)), blocked},
-		{"by identifier", nil, user(a), list("", "tree"), blocked},
-		{"by both", nil, user(a), list("", npub(alice)+"/tree"), blocked},
-		{"another identifier is not", nil, user(a), list("", npub(alice)+"/bush"), isHeld(a)},
+		{"repository blacklisted", nil, user(a), list("", npub(alice)+"/tree"), blocked},
 		{"blacklist before whitelist", nil, user(a), list("tree", npub(alice)), blocked},
 		{"a maintainer's is blacklisted too", accepts(naming), user(bobs), list("", npub(bob)), blocked},
-		{"whitelisted by owner", nil, user(a), list(npub(alice), ""), isHeld(a)},
-		{"by identifier, whitelisted", nil, user(a), list("tree", ""), isHeld(a)},
-		{"by both, whitelisted", nil, user(a), list(npub(alice)+"/tree", ""), isHeld(a)},
+		{"whitelisted", nil, user(a), list(npub(alice)+"/tree", ""), isHeld(a)},
 		{"not whitelisted", nil, user(a), list(npub(bob), ""), unlisted},
 		{"replaces an accepted one", accepts(a), user(newer), nil, isAccepted()},
 		{"another author's is not replaced", accepts(other), user(a), nil, isHeld(a)},
@@ -149,8 +143,6 @@ func TestVouching(t *testing.T) {
 	whitelist := func(s *config.Settings) { s.RepositoryWhitelist = []string{npub(alice)} }
 	run(t, []row{
 		{"A1 held, A2 elsewhere: refused, and A1 is gone", holds(alices), user(left), nil, notListed.and(dropped(alices))},
-		{"and then A3 lists us: held as any new one", nil, user(newer), nil, isHeld(newer)},
-		{"named by an accepted one", accepts(alices), user(bobs), nil, isAccepted()},
 		{"named by a held one only", holds(alices), user(bobs), nil, vouchedFor(bobs)},
 		{"named by a silent one only", silent(), user(bobs), nil, vouchedFor(bobs)},
 		{"named by a maintainer of a held one", holds(alices).vouch(bobs), user(carols), nil, vouchedFor(carols)},
