@@ -60,9 +60,7 @@ func (r *reader) ready(t *testing.T) {
 // has waits until everything is read that there is, and compares.
 func (r *reader) has(t *testing.T, want []uint64) {
 	t.Helper()
-	if err := r.CatchUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.CatchUp(t.Context()))
 	if !slices.Equal(r.seqs, want) {
 		t.Errorf("it has read %d messages, want %d", len(r.seqs), len(want))
 	}
@@ -74,9 +72,7 @@ var targets = bus.Reading{Stream: proto.StreamTargets}
 func stream(t *testing.T, b *bus.Bus) jetstream.Stream {
 	t.Helper()
 	s, err := b.JS.Stream(t.Context(), proto.StreamTargets)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -147,9 +143,7 @@ func TestFollowDoesNotWaitForWhatIsGone(t *testing.T) {
 			t.Error(err)
 		}
 	}))
-	if err := f.Wait(t.Context(), 1500); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Wait(t.Context(), 1500))
 	f.has(t, seqs(1, 1000))
 }
 
@@ -181,9 +175,7 @@ func TestFollowForgetsWhatItWasToldOf(t *testing.T) {
 	f := follow(t, b, targets, func() { close(reads); <-goOn })
 	<-reads
 	publish(t, b, "grasp.target.goes.example", 1, 10)
-	if err := stream(t, b).DeleteMsg(t.Context(), 2); err != nil {
-		t.Fatal(err)
-	}
+	must(t, stream(t, b).DeleteMsg(t.Context(), 2))
 	if err := b.Conn.Flush(); err != nil { // the follower was told of it on this connection
 		t.Fatal(err)
 	}
@@ -210,11 +202,7 @@ func TestFollowOfAStreamThatLacks(t *testing.T) {
 			f := follow(t, b, targets, nil)
 			f.ready(t)
 			publish(t, b, "grasp.target.a.example", 5, 10)
-			for deadline := time.Now().Add(time.Minute); f.Seq() < 5; time.Sleep(10 * time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Fatal("it is not read")
-				}
-			}
+			await(t, "it is read", func() bool { return f.Seq() >= 5 })
 			f.has(t, seqs(1, 5))
 		})
 	}
@@ -245,9 +233,7 @@ func TestAFedReaderReadsOnlyWhatItIsNotFed(t *testing.T) {
 	f.Advance(0) // it is fed from now on
 	for range 10 {
 		ack, err := b.JS.PublishMsg(t.Context(), nats.NewMsg("grasp.target.a.example"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		f.Advance(ack.Sequence)
 	}
 	publish(t, b, "grasp.target.a.example", 1, 10)

@@ -30,9 +30,7 @@ import (
 func guarded(t *testing.T) (*nettest.NATS, string) {
 	t.Helper()
 	dir := t.TempDir()
-	if err := logins.Init(dir); err != nil {
-		t.Fatal(err)
-	}
+	must(t, logins.Init(dir))
 	return nettest.NewNATS(t, filepath.Join(dir, logins.UsersFile)), dir
 }
 
@@ -48,9 +46,7 @@ func TestRefusedLoginIsOneSentence(t *testing.T) {
 	} {
 		os.Remove(wrong)
 		if c.text != "" {
-			if err := os.WriteFile(wrong, []byte(c.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(wrong, []byte(c.text), 0o600))
 		}
 		_, err := bus.Open(t.Context(), bus.Options{URL: srv.URL, LoginFile: wrong, Sizing: proto.DefaultSizing()})
 		if err == nil || err.Error() != c.want {
@@ -69,21 +65,15 @@ func TestLoginThatComesTooEarly(t *testing.T) {
 	t.Parallel()
 	srv, dir := guarded(t)
 	b := open(t, bus.Options{URL: srv.URL, Provisions: true, LoginFile: logins.LoginFile(dir, proto.UserIngest)})
-	if err := logins.Rotate(dir); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Conn.ForceReconnect(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, logins.Rotate(dir))
+	must(t, b.Conn.ForceReconnect())
 	await(t, "it tries more often than nats.go by itself would", func() bool { return srv.Unknown() > 4 })
 	srv.Reload()
 	await(t, "the new login is taken", func() bool { return srv.Connections("ingest-2") == 1 })
 	if _, err := bus.LastSeq(t.Context(), b.JS, proto.StreamEvents); err != nil {
 		t.Error(err)
 	}
-	if err := logins.Retire(dir); err != nil {
-		t.Fatal(err)
-	}
+	must(t, logins.Retire(dir))
 	srv.Reload()
 	if n := srv.Connections("ingest-2"); n != 1 {
 		t.Errorf("%d connections after the old password was retired", n)
@@ -99,9 +89,7 @@ func TestRefusedSubjectsAreCounted(t *testing.T) {
 		t.Fatalf("%d refused in a normal start: %q", n, srv.Refused())
 	}
 	for range 3 {
-		if err := b.Conn.Publish("grasp.candidate.user", nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.Conn.Publish("grasp.candidate.user", nil))
 	}
 	if _, err := b.Conn.SubscribeSync("grasp.git.>"); err != nil {
 		t.Fatal(err)
@@ -132,36 +120,24 @@ func TestEmbeddedWithPassword(t *testing.T) {
 		}
 	}
 	operator, err := nats.Connect(b.ClientURL(), nats.Timeout(patience), nats.UserInfo(proto.UserOperator, "hunter2"), nats.PermissionErrOnSubscribe(true))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer operator.Close()
 	all, err := operator.SubscribeSync(">")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := operator.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, operator.Flush())
 	if _, err := b.PublishBatch(t.Context(), []*nats.Msg{event("b")}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := all.NextMsg(time.Minute); err != nil {
 		t.Error(err)
 	}
-	if err := operator.Publish("grasp.event.1."+author+".c", []byte("{}")); err != nil {
-		t.Fatal(err)
-	}
-	if err := operator.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, operator.Publish("grasp.event.1."+author+".c", []byte("{}")))
+	must(t, operator.Flush())
 	if got, err := bus.LastSeq(t.Context(), b.JS, proto.StreamEvents); err != nil || got != 2 {
 		t.Errorf("the operator has written: %d, %v", got, err)
 	}
 	imports, err := bus.Look(bus.Options{URL: b.ClientURL(), Password: "hunter2", Role: proto.UserImport}, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer imports.Close()
 	if _, err := imports.JS.Publish(t.Context(), proto.LaneSyncHistoric.Subject(), []byte("{}")); err != nil {
 		t.Errorf("`tendril import` cannot offer events: %v", err)
@@ -177,9 +153,7 @@ func TestTLS(t *testing.T) {
 	cert, key := certificate(t, dir, "server")
 	other, _ := certificate(t, dir, "other")
 	pair, err := tls.LoadX509KeyPair(cert, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	clients := x509.NewCertPool()
 	text, err := os.ReadFile(cert)
 	if err != nil || !clients.AppendCertsFromPEM(text) {
@@ -190,9 +164,7 @@ func TestTLS(t *testing.T) {
 		TLS: true, TLSVerify: true,
 		TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: clients, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	go srv.Start()
 	t.Cleanup(srv.WaitForShutdown)
 	t.Cleanup(srv.Shutdown)
@@ -214,27 +186,19 @@ func TestTLS(t *testing.T) {
 func certificate(t *testing.T, dir, name string) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	write := func(path, kind string, der []byte) string {
 		path = filepath.Join(dir, path)
-		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 		return path
 	}
 	return write(name+".pem", "CERTIFICATE", der), write(name+".key", "PRIVATE KEY", secret)

@@ -16,142 +16,89 @@ import (
 	"tendril.dev/lib/nostr"
 )
 
-func settings(t *testing.T, args ...string) config.Settings {
-	t.Helper()
-	s, err := config.Process().Parse(append([]string{"--domain=git.example.com", "--relay-data-path=" + t.TempDir()}, args...))
-	if err != nil {
+// TestKeyFileOfAnotherServer: it is taken before a key of ours, as nsec or hex, also where nothing
+// outlives the process; the environment goes before it, and a broken one stops the start.
+func TestKeyFileOfAnotherServer(t *testing.T) {
+	t.Parallel()
+	secret, other := gonostr.GeneratePrivateKey(), gonostr.GeneratePrivateKey()
+	nsec, failed := nip19.EncodePrivateKey(secret)
+	want, err := gonostr.GetPublicKey(secret)
+	if err = errors.Join(err, failed); err != nil {
 		t.Fatal(err)
 	}
-	return s
+	for _, c := range []struct {
+		file, environ string
+		want          string // the file or the setting that the error names; empty: the key is found
+	}{
+		{nsec, "", ""}, {nsec + "\n", "", ""}, {"  " + strings.ToUpper(secret) + "\r\n", "", ""}, {other, nsec, ""}, {other, secret, ""},
+		{nsec, "xyz", "NGIT_RELAY_OWNER_NSEC"}, {nsec, nsec[:20], "NGIT_RELAY_OWNER_NSEC"}, {nsec, strings.Repeat("f", 64), "NGIT_RELAY_OWNER_NSEC"},
+		{"", "", config.BroughtKeyFile}, {"nsec1half", "", config.BroughtKeyFile}, {secret[:40], "", config.BroughtKeyFile},
+	} {
+		for _, backend := range []string{"file", "memory"} {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, config.BroughtKeyFile), []byte(c.file), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s := config.Settings{Storage: config.Storage{DatabaseBackend: backend, RelayDataPath: t.TempDir()}, Service: config.Service{RelayOwnerNsec: c.environ}}
+			key, err := s.LoadKey(dir)
+			if c.want == "" && (err != nil || key.Public != want) {
+				t.Errorf("%q, %q: %s, %v", c.file, c.environ, key.Public, err)
+			}
+			if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || c.file+c.environ != "" && strings.Contains(err.Error(), c.file+c.environ)) {
+				t.Errorf("%q, %q: %v", c.file, c.environ, err)
+			}
+		}
+	}
 }
 
-// load returns the public key.
-func load(s config.Settings, dir string) (string, error) {
-	key, err := s.LoadKey(dir)
-	return key.Public, err
-}
-
-// TestFind generates no key, and finds the one that Load has generated, with which it signs.
-func TestFind(t *testing.T) {
+// TestOwnerIsGeneratedOnce, however many begin at once, and found again. In memory nothing is
+// written.
+func TestOwnerIsGeneratedOnce(t *testing.T) {
 	t.Parallel()
 	for _, backend := range []string{"lmdb", "memory"} {
-		s := settings(t)
-		s.DatabaseBackend = backend
+		dir := filepath.Join(t.TempDir(), "new")
+		s := config.Settings{Storage: config.Storage{DatabaseBackend: backend, RelayDataPath: dir}}
 		if _, err := s.FindKey(t.TempDir()); backend != "memory" && !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: before there is one: %v", backend, err)
 		}
-		loaded, err := s.LoadKey(t.TempDir())
-		if err != nil {
-			t.Fatal(err)
+		var starts sync.WaitGroup
+		keys := make(chan config.Key, 8)
+		for range cap(keys) {
+			starts.Go(func() {
+				key, err := s.LoadKey(t.TempDir())
+				if err != nil {
+					t.Error(err)
+				}
+				keys <- key
+			})
 		}
+		starts.Wait()
+		close(keys)
 		found, err := s.FindKey(t.TempDir())
-		if err != nil || found != loaded {
-			t.Errorf("%s: found %s, %v, want %s", backend, found.Public, err, loaded.Public)
+		for key := range keys {
+			if key != found || err != nil {
+				t.Errorf("%s: found %s, %v, and another got %s", backend, found.Public, err, key.Public)
+			}
 		}
 		ev := nostr.Event{Kind: gonostr.KindClientAuthentication}
-		if err := found.Sign(&ev); err != nil || ev.PubKey != loaded.Public {
+		if err := found.Sign(&ev); err != nil || ev.PubKey != found.Public || !gonostr.IsValid32ByteHex(ev.PubKey) {
 			t.Errorf("%s: signed by %s, %v", backend, ev.PubKey, err)
 		}
 		if ok, err := ev.CheckSignature(); !ok {
 			t.Errorf("%s: the signature is wrong: %v", backend, err)
 		}
-	}
-}
-
-// TestKeyFileOfAnotherServer: it is taken before a key of ours, as nsec or hex, also where nothing
-// outlives the process; the environment goes before it, and a broken one stops the start.
-func TestKeyFileOfAnotherServer(t *testing.T) {
-	t.Parallel()
-	secret := gonostr.GeneratePrivateKey()
-	nsec, err := nip19.EncodePrivateKey(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := gonostr.GetPublicKey(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	brought := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, config.BroughtKeyFile), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s := settings(t)
-	ours, err := load(s, dir)
-	if err != nil || ours == want {
-		t.Fatalf("before: %s, %v", ours, err)
-	}
-	for _, backend := range []string{"file", "memory"} {
-		s.DatabaseBackend = backend
-		for _, text := range []string{nsec, nsec + "\n", "  " + strings.ToUpper(secret) + "\r\n"} {
-			brought(text)
-			if got, err := load(s, dir); err != nil || got != want {
-				t.Errorf("%s, %q: %s, %v", backend, text, got, err)
+		entries, err := os.ReadDir(dir)
+		if backend == "memory" {
+			if err == nil {
+				t.Error("in memory, but something was written")
 			}
+			continue
 		}
-	}
-	other := gonostr.GeneratePrivateKey()
-	s.RelayOwnerNsec = other
-	if got, err := load(s, dir); err != nil || got == want || got == ours {
-		t.Errorf("hex in the environment: %s, %v", got, err)
-	}
-	s.RelayOwnerNsec = nsec
-	if got, err := load(s, dir); err != nil || got != want {
-		t.Errorf("nsec in the environment: %s, %v", got, err)
-	}
-	for _, wrong := range []string{"xyz", nsec[:20], strings.Repeat("f", 64)} {
-		s.RelayOwnerNsec = wrong
-		if _, err := load(s, dir); err == nil || !strings.Contains(err.Error(), "NGIT_RELAY_OWNER_NSEC") || strings.Contains(err.Error(), wrong) {
-			t.Errorf("%s: %v", wrong, err)
+		if err != nil || len(entries) != 1 {
+			t.Fatalf("files: %v, %v", entries, err)
 		}
-	}
-	s.RelayOwnerNsec = ""
-	for _, broken := range []string{"", "nsec1half", secret[:40]} {
-		brought(broken)
-		_, err := load(s, dir)
-		if err == nil || !strings.Contains(err.Error(), config.BroughtKeyFile) || broken != "" && strings.Contains(err.Error(), broken) {
-			t.Errorf("%q: %v", broken, err)
+		if stat, err := entries[0].Info(); err != nil || stat.Mode().Perm() != 0o600 {
+			t.Errorf("%v, %v", stat.Mode(), err)
 		}
-	}
-}
-
-func TestOwnerIsGeneratedOnce(t *testing.T) {
-	t.Parallel()
-	s := settings(t)
-	s.RelayDataPath = filepath.Join(s.RelayDataPath, "new")
-	var all sync.Map
-	var starts sync.WaitGroup
-	for range 8 {
-		starts.Go(func() {
-			key, err := load(s, t.TempDir())
-			if err != nil {
-				t.Error(err)
-			}
-			all.Store(key, true)
-		})
-	}
-	starts.Wait()
-	keys := 0
-	all.Range(func(key, _ any) bool { keys++; return len(key.(string)) == 64 })
-	if keys != 1 {
-		t.Errorf("%d keys, want one", keys)
-	}
-	entries, err := os.ReadDir(s.RelayDataPath)
-	if err != nil || len(entries) != 1 {
-		t.Fatalf("files: %v, %v", entries, err)
-	}
-	if stat, err := entries[0].Info(); err != nil || stat.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v", stat.Mode(), err)
-	}
-
-	s.DatabaseBackend = "memory"
-	s.RelayDataPath = filepath.Join(t.TempDir(), "none")
-	if key, err := load(s, t.TempDir()); err != nil || !gonostr.IsValid32ByteHex(key) {
-		t.Errorf("in memory: %q, %v", key, err)
-	}
-	if _, err := os.Stat(s.RelayDataPath); err == nil {
-		t.Error("in memory, but something was written")
 	}
 }

@@ -96,21 +96,8 @@ func TestBrokenEnvFile(t *testing.T) {
 	if err == nil || !strings.HasPrefix(err.Error(), `NGIT_ENV_FILE is "/nowhere/settings": cannot be read`) {
 		t.Errorf("a named file that is not there: %v", err)
 	}
-	_, err = parse(t, nil, nil, "NGIT_RELAY_OWNER_NSEC "+nsec+"\n")
-	if err == nil || strings.Contains(err.Error(), "nsec1") {
+	if _, err = parse(t, nil, nil, "NGIT_RELAY_OWNER_NSEC "+nsec+"\n"); err == nil || strings.Contains(err.Error(), "nsec1") {
 		t.Errorf("a file that cannot be read: %v", err)
-	}
-}
-
-func TestTrustedProxies(t *testing.T) {
-	t.Parallel()
-	s, err := parse(t, []string{"--domain=a.example"}, []string{"NGIT_TRUSTED_PROXIES=127.0.0.1, 10.0.0.0/8,2001:db8::1,::ffff:192.0.2.1"}, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxies, err := s.Proxies()
-	if got := fmt.Sprint(proxies); err != nil || got != "[127.0.0.1/32 10.0.0.0/8 2001:db8::1/128 192.0.2.1/32]" {
-		t.Errorf("%s, %v", got, err)
 	}
 }
 
@@ -187,22 +174,11 @@ NGIT_HOLDING_RETENTION_SECS=7776000
 	if err != nil {
 		t.Fatal(err)
 	}
-	for what, got := range map[string][2]string{
-		"domain":      {s.Domain, "git.example.com"},
-		"name":        {s.RelayName, "Alice's GRASP relay"},
-		"description": {s.RelayDescription, `Of "git" # and nostr`},
-		"git folder":  {s.GitDataPath, "/home/ann/git"},
-		"key":         {s.RelayOwnerNsec, strings.Repeat("Ab", 32)},
-	} {
-		if got[0] != got[1] {
-			t.Errorf("%s: %q, want %q", what, got[0], got[1])
-		}
-	}
-	if !s.AllowPrivate || s.MaxSubscriptions != 500 || s.TopRepos != 500 || len(s.RepositoryWhitelist) > 0 {
-		t.Errorf("settings: %+v", s)
-	}
-	if !reflect.DeepEqual(s.RepositoryBlacklist, []string{"spam-repo", "alice/x/y"}) || !reflect.DeepEqual(s.EventBlacklist, []string{npub}) {
-		t.Errorf("lists: %q, %q", s.RepositoryBlacklist, s.EventBlacklist)
+	got := []any{s.Domain, s.RelayName, s.RelayDescription, s.GitDataPath, s.RelayOwnerNsec, s.AllowPrivate, s.MaxSubscriptions, s.TopRepos,
+		len(s.RepositoryWhitelist), s.RepositoryBlacklist, s.EventBlacklist}
+	if want := []any{"git.example.com", "Alice's GRASP relay", `Of "git" # and nostr`, "/home/ann/git", strings.Repeat("Ab", 32), true, 500, 500,
+		0, []string{"spam-repo", "alice/x/y"}, []string{npub}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 	want := []string{
 		"NGIT_HOLDING_RETENTION_SECS is set, but there is no such setting",
@@ -226,14 +202,12 @@ func TestFlagsAreNamedLikeSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	flags := map[string]string{} // every name of every flag, and its setting
+	flags := map[string]string{} // settings by the names of flags
 	for _, flag := range parser.Model.Flags {
-		for _, name := range append([]string{flag.Name}, flag.Aliases...) {
-			if other, taken := flags[name]; taken {
-				t.Errorf("--%s is of %s and %s", name, other, flag.Tag.Get("env"))
-			}
-			flags[name] = flag.Tag.Get("env")
+		if flags[flag.Name] != "" || len(flag.Aliases) > 0 {
+			t.Errorf("--%s is of %s and %s", flag.Name, flags[flag.Name], flag.Tag.Get("env"))
 		}
+		flags[flag.Name] = flag.Tag.Get("env")
 	}
 	for f := range new(Settings).fields() {
 		like := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(f.name(), "NGIT_")), "_", "-")
@@ -306,19 +280,24 @@ func TestNonsense(t *testing.T) {
 	}
 }
 
-func TestUnknownNamesAreWarnedOf(t *testing.T) {
+// TestWarnings are of names that look like settings, and of settings that change nothing.
+func TestWarnings(t *testing.T) {
 	t.Parallel()
-	s, err := parse(t, nil, []string{"NGIT_DOMAIN=a.example", "NGIT_RELAY_NMAE=x", "NGIT_SOMETHING_QUITE_ELSE=1", "OTHER=1"}, "NGIT_BIND_ADRESS=x\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []string{
-		"NGIT_BIND_ADRESS is set, but there is no such setting; NGIT_BIND_ADDRESS is meant?",
-		"NGIT_RELAY_NMAE is set, but there is no such setting; NGIT_RELAY_NAME is meant?",
-		"NGIT_SOMETHING_QUITE_ELSE is set, but there is no such setting",
-	}
-	if !reflect.DeepEqual(s.Warnings, want) {
-		t.Errorf("%q", s.Warnings)
+	const noEffect = " has no effect without NGIT_NATS_URL: it is for a NATS server of its own, and this process embeds one"
+	for args, want := range map[string][]string{
+		"": {"NGIT_BIND_ADRESS is set, but there is no such setting; NGIT_BIND_ADDRESS is meant?",
+			"NGIT_RELAY_NMAE is set, but there is no such setting; NGIT_RELAY_NAME is meant?",
+			"NGIT_SOMETHING_QUITE_ELSE is set, but there is no such setting"},
+		"--nats-login-file=x.login --nats-ca=ca.pem":                               {"NGIT_NATS_LOGIN_FILE" + noEffect, "NGIT_NATS_CA" + noEffect},
+		"--nats-login-file=x.login --nats-ca=ca.pem --nats-url=nats://127.0.0.1:1": nil,
+	} {
+		environ, dotenv := []string{"NGIT_DOMAIN=a.example"}, ""
+		if args == "" {
+			environ, dotenv = append(environ, "NGIT_RELAY_NMAE=x", "NGIT_SOMETHING_QUITE_ELSE=1", "OTHER=1"), "NGIT_BIND_ADRESS=x\n"
+		}
+		if s, err := parse(t, strings.Fields(args), environ, dotenv); err != nil || !slices.Equal(s.Warnings, want) {
+			t.Errorf("%s: %q, %v", args, s.Warnings, err)
+		}
 	}
 }
 
@@ -327,7 +306,6 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 	for set, want := range map[string]string{
 		"NGIT_DOMAIN=https://a.example":                   `NGIT_DOMAIN is "https://a.example": want the public host name of this server without a scheme, like git.example.com, with a port if it is not 80 or 443`,
 		"NGIT_BIND_ADDRESS=7334":                          `NGIT_BIND_ADDRESS is "7334": want host:port, like 127.0.0.1:7334`,
-		"NGIT_BIND_ADDRESS=a:99999":                       `NGIT_BIND_ADDRESS is "a:99999": want host:port, like 127.0.0.1:7334`,
 		"NGIT_NATS_REPLICAS=2":                            `NGIT_NATS_REPLICAS is "2": want 1, 3 or 5`,
 		"NGIT_NATS_REPLICAS=3":                            `NGIT_NATS_REPLICAS is "3": want 1 without NGIT_NATS_URL, for the embedded NATS is a single server`,
 		"NGIT_NATS_LISTEN=4222":                           `NGIT_NATS_LISTEN is "4222": want host:port, like 127.0.0.1:4222, or none`,
@@ -337,8 +315,6 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 		"NGIT_WORKER_TTL=10ms":                            `NGIT_WORKER_TTL is "10ms": want 1s to 1h`,
 		"NGIT_METRICS_ENABLED=perhaps":                    `NGIT_METRICS_ENABLED is "perhaps": want true or false`,
 		"NGIT_LOG_LEVEL=loud":                             `NGIT_LOG_LEVEL is "loud": want trace, debug, info, warn, error or off, or a filter that begins so, like debug,hyper=info`,
-		"NGIT_LOG_FORMAT=xml":                             `NGIT_LOG_FORMAT is "xml": want text or json`,
-		"NGIT_OBSERVE_ADDRESS=x":                          `NGIT_OBSERVE_ADDRESS is "x": want host:port, like 127.0.0.1:7335`,
 		"NGIT_SYNC_BOOTSTRAP_RELAY_URL=ftp://a.example":   `NGIT_SYNC_BOOTSTRAP_RELAY_URL is "ftp://a.example": relay URL: the scheme is not ws or wss; want relays like wss://relay.example.com, comma-separated`,
 		"NGIT_REPOSITORY_WHITELIST=npub1x":                `NGIT_REPOSITORY_WHITELIST is "npub1x": not a legal npub; want npub, npub/identifier or identifier, comma-separated`,
 		"NGIT_REPOSITORY_WHITELIST=" + npub + "/":         `NGIT_REPOSITORY_WHITELIST is "` + npub + `/": the identifier (d tag) is missing or empty; want npub, npub/identifier or identifier, comma-separated`,
@@ -347,38 +323,36 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 		"NGIT_BASE_PATH=/grasp":                           `NGIT_BASE_PATH is "/grasp": a path below the domain is not supported; want / or nothing`,
 		"NGIT_RELAY_OWNER_NSEC=nsec1secret":               `NGIT_RELAY_OWNER_NSEC is not a secret key (its value is not shown): want nsec1… or 64 hex digits, or nothing for a generated key`,
 		"NGIT_NATS_URL=http://user:password@host.example": `NGIT_NATS_URL is not the URL of a NATS server (its value is not shown): want nats://host:4222, or several, comma-separated`,
-		"NGIT_ARCHIVE_WHITELIST=npub1x":                   `NGIT_ARCHIVE_WHITELIST is "npub1x": not a legal npub; want npub, npub/identifier or identifier, comma-separated`,
 		"NGIT_ARCHIVE_READ_ONLY=true":                     `NGIT_ARCHIVE_READ_ONLY is "true": nothing is archived: want NGIT_ARCHIVE_ALL, NGIT_ARCHIVE_WHITELIST or NGIT_ARCHIVE_GRASP_SERVICES too, or unset it`,
-		"NGIT_ARCHIVE_READ_ONLY=maybe":                    `NGIT_ARCHIVE_READ_ONLY is "maybe": want true or false`,
 		"NGIT_ARCHIVE_GRASP_SERVICES=https://a.example":   `NGIT_ARCHIVE_GRASP_SERVICES is "https://a.example": want the domains of GRASP services without a scheme, like git.example.com, comma-separated`,
 		"NGIT_ARCHIVE_GRASP_SERVICES=Git.Example.com:443": `NGIT_ARCHIVE_GRASP_SERVICES is "Git.Example.com:443": that is NGIT_DOMAIN: what lists this service is hosted, not archived; take it out`,
 		"NGIT_TRUSTED_PROXIES=localhost":                  `NGIT_TRUSTED_PROXIES is "localhost": want addresses and networks, like 127.0.0.1 or 10.0.0.0/8, comma-separated`,
-		"NGIT_TRUSTED_PROXIES=10.0.0.0/33":                `NGIT_TRUSTED_PROXIES is "10.0.0.0/33": want addresses and networks, like 127.0.0.1 or 10.0.0.0/8, comma-separated`,
-		"NGIT_TRUSTED_PROXIES=10.0.0.1:80":                `NGIT_TRUSTED_PROXIES is "10.0.0.1:80": want addresses and networks, like 127.0.0.1 or 10.0.0.0/8, comma-separated`,
-		"NGIT_TRUSTED_PROXIES=fe80::1%eth0":               `NGIT_TRUSTED_PROXIES is "fe80::1%eth0": want addresses and networks, like 127.0.0.1 or 10.0.0.0/8, comma-separated`,
-		"NGIT_TRUSTED_PROXIES=*":                          `NGIT_TRUSTED_PROXIES is "*": want addresses and networks, like 127.0.0.1 or 10.0.0.0/8, comma-separated`,
-		"NGIT_TRUSTED_PROXIES=::ffff:10.0.0.0/104":        `NGIT_TRUSTED_PROXIES is "::ffff:10.0.0.0/104": want addresses and networks, like 127.0.0.1 or 10.0.0.0/8, comma-separated`,
 	} {
 		_, err := parse(t, nil, []string{set}, "NGIT_DOMAIN=git.example.com\n")
-		if err == nil || err.Error() != want {
+		if wrong, is := errors.AsType[*Error](err); !is || wrong.Error() != want {
 			t.Errorf("%s:\n got %v\nwant %s", set, err, want)
 		}
-		var wrong *Error
-		if !errors.As(err, &wrong) {
-			t.Errorf("%s: %T is no *Error", set, err)
+	}
+	for args, want := range map[string]string{
+		"--git-data-path=x":  "NGIT_DOMAIN is not set: want the public host name",
+		"--git-processes=x":  `NGIT_GIT_PROCESSES is "x": want a whole number`,
+		"--domian=a.example": "unknown flag --domian, did you mean",
+	} {
+		if _, err := parse(t, []string{args}, nil, ""); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v", args, err)
 		}
 	}
-	if _, err := parse(t, nil, nil, ""); err == nil || !strings.HasPrefix(err.Error(), "NGIT_DOMAIN is not set: want the public host name") {
-		t.Errorf("no domain: %v", err)
+	for _, wrong := range []string{"10.0.0.0/33", "10.0.0.1:80", "fe80::1%eth0", "*", "::ffff:10.0.0.0/104"} {
+		if proxies, err := (Front{TrustedProxies: []string{wrong}}).Proxies(); err == nil {
+			t.Errorf("a proxy %q is %v", wrong, proxies)
+		}
 	}
-	if _, err := parse(t, []string{"--nats-url=nats://a:4222, b", "--nats-replicas=3", "--domain=a.example"}, nil, ""); err != nil {
-		t.Errorf("a cluster: %v", err)
+	s, err := parse(t, []string{"--nats-url=nats://a:4222, b", "--nats-replicas=3", "--domain=a.example"}, []string{"NGIT_TRUSTED_PROXIES=127.0.0.1, 10.0.0.0/8,2001:db8::1,::ffff:192.0.2.1"}, "")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if _, err := parse(t, []string{"--domian=a.example"}, nil, ""); err == nil || !strings.Contains(err.Error(), "--domain") {
-		t.Errorf("a misspelt flag: %v", err)
-	}
-	if _, err := parse(t, []string{"--git-processes=x"}, nil, ""); err == nil || err.Error() != `NGIT_GIT_PROCESSES is "x": want a whole number` {
-		t.Errorf("a wrong flag: %v", err)
+	if proxies, err := s.Proxies(); err != nil || fmt.Sprint(proxies) != "[127.0.0.1/32 10.0.0.0/8 2001:db8::1/128 192.0.2.1/32]" {
+		t.Errorf("%v, %v", proxies, err)
 	}
 }
 
@@ -483,20 +457,6 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("checked settings are wrong: %v", err)
 		}
 	})
-}
-
-// TestSettingsOfANATSServerThatIsNotNamedAreWarnedOf, because the embedded one has no use for them.
-func TestSettingsOfANATSServerThatIsNotNamedAreWarnedOf(t *testing.T) {
-	t.Parallel()
-	args := []string{"--domain=a.example", "--nats-login-file=x.login", "--nats-ca=ca.pem"}
-	s, err := parse(t, args, nil, "")
-	if err != nil || len(s.Warnings) != 2 || !strings.HasPrefix(s.Warnings[0], "NGIT_NATS_LOGIN_FILE has no effect without NGIT_NATS_URL: ") ||
-		!strings.HasPrefix(s.Warnings[1], "NGIT_NATS_CA has no effect without NGIT_NATS_URL: ") {
-		t.Errorf("%q, %v", s.Warnings, err)
-	}
-	if s, err = parse(t, append(args, "--nats-url=nats://127.0.0.1:1"), nil, ""); err != nil || len(s.Warnings) > 0 {
-		t.Errorf("with a server: %q, %v", s.Warnings, err)
-	}
 }
 
 // TestArchiveSettingsThatContradictEachOtherStopTheStart, and those that do not are understood.

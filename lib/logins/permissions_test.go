@@ -26,14 +26,10 @@ type server struct {
 func newServer(t *testing.T) *server {
 	t.Helper()
 	dir := t.TempDir()
-	if err := logins.Init(dir, append(logins.Default(), proto.UserTendril, proto.UserImport)...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, logins.Init(dir, append(logins.Default(), proto.UserTendril, proto.UserImport)...))
 	s := &server{nettest.NewNATS(t, filepath.Join(dir, logins.UsersFile)), dir}
 	b, err := bus.Open(t.Context(), bus.Options{URL: s.URL, LoginFile: logins.LoginFile(dir, proto.UserIngest), Sizing: proto.DefaultSizing(), Provisions: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b.Close()
 	return s
 }
@@ -43,9 +39,7 @@ func (s *server) connect(t *testing.T, user string) *nats.Conn {
 	login := read(t, s.dir, user)
 	conn, err := nats.Connect(s.URL, nats.Timeout(time.Minute), nats.UserInfo(login.User, login.Password), nats.CustomInboxPrefix(proto.InboxPrefix(user)),
 		nats.SkipSubjectValidation(), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(conn.Close)
 	return conn
 }
@@ -54,12 +48,8 @@ func (s *server) connect(t *testing.T, user string) *nats.Conn {
 func (s *server) refuses(t *testing.T, conn *nats.Conn, do func() error) bool {
 	t.Helper()
 	before := len(s.Refused())
-	if err := do(); err != nil {
-		t.Fatal(err)
-	}
-	if err := conn.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, do())
+	must(t, conn.Flush())
 	return len(s.Refused()) > before
 }
 
@@ -194,28 +184,16 @@ func TestAnswers(t *testing.T) {
 	s := newServer(t)
 	ingest, operator := s.connect(t, proto.UserIngest), s.connect(t, proto.UserOperator)
 	asked, err := ingest.SubscribeSync(proto.SubjectQueryIDs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := ingest.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, ingest.Flush())
 	inbox := operator.NewInbox()
 	answers, err := operator.SubscribeSync(inbox)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := operator.PublishRequest(proto.SubjectQueryIDs, inbox, []byte("{}")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, operator.PublishRequest(proto.SubjectQueryIDs, inbox, []byte("{}")))
 	question, err := asked.NextMsg(time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for range 10 {
-		if err := question.Respond(nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, question.Respond(nil))
 		if _, err := answers.NextMsg(time.Minute); err != nil {
 			t.Fatal(err)
 		}
@@ -232,16 +210,12 @@ func TestNoReplyReachesTheLog(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	core, err := jetstream.New(s.connect(t, proto.UserTendril))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	answering, err := micro.AddService(s.connect(t, proto.UserIngest), micro.Config{
 		Name: proto.ServiceEvents, Version: "1.0.0",
 		Endpoint: &micro.EndpointConfig{Subject: proto.SubjectQueryEvents, Handler: micro.HandlerFunc(func(r micro.Request) { _ = r.Respond([]byte("{}")) })},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer answering.Stop()
 	if _, err := core.Publish(t.Context(), "grasp.event.1.a.first", []byte("an event")); err != nil {
 		t.Fatal(err)
@@ -254,9 +228,7 @@ func TestNoReplyReachesTheLog(t *testing.T) {
 		for _, evil := range []string{"grasp.event.1.a.evil", proto.KVSubject(proto.BucketHeld, "00.evil.1.a")} {
 			ask := func(subject string, bodies ...string) {
 				for _, body := range bodies {
-					if err := conn.PublishRequest(subject, evil, []byte(body)); err != nil {
-						t.Fatal(err)
-					}
+					must(t, conn.PublishRequest(subject, evil, []byte(body)))
 				}
 			}
 			for _, subject := range proto.PermissionsOf(user).Publish {
@@ -273,20 +245,14 @@ func TestNoReplyReachesTheLog(t *testing.T) {
 				}
 			}
 		}
-		if err := conn.Flush(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, conn.Flush())
 	}
 	// From the core account an answer does arrive, and what was asked before it has arrived by
 	// then.
 	const control = "grasp.event.1.a.control"
-	if err := core.Conn().PublishRequest("$JS.API.DIRECT.GET."+proto.StreamEvents, control, []byte(`{"seq":1}`)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, core.Conn().PublishRequest("$JS.API.DIRECT.GET."+proto.StreamEvents, control, []byte(`{"seq":1}`)))
 	log, err := core.Stream(t.Context(), proto.StreamEvents)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if cfg := log.CachedInfo().Config; !cfg.DenyDelete || !cfg.DenyPurge { // not even by ingest
 		t.Errorf("the log may be deleted from: %t, purged: %t", !cfg.DenyDelete, !cfg.DenyPurge)
 	}
@@ -300,9 +266,7 @@ func TestNoReplyReachesTheLog(t *testing.T) {
 	}
 	for stream, want := range map[string]uint64{proto.StreamEvents: 2, proto.KVStream(proto.BucketHeld): 0} {
 		info, err := core.Stream(t.Context(), stream)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := info.CachedInfo().State.Msgs; got != want {
 			t.Errorf("stream %s has %d messages, want %d", stream, got, want)
 		}
@@ -333,9 +297,7 @@ func TestServicesReachTheirStreams(t *testing.T) {
 			continue
 		}
 		kv, err := b.Bucket(t.Context(), proto.BucketClaims)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		key := proto.ClaimKey(user, "x")
 		revision, err := kv.Create(t.Context(), key, []byte("{}"))
 		if err != nil {
