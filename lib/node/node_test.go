@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -37,69 +36,32 @@ func open(t *testing.T, s config.Settings) *Node {
 }
 
 // untilStopped is a service that notes its start and its end.
-func untilStopped(name string, note func(string)) Service {
+func untilStopped(name string, seen chan<- string) Service {
 	return Service{Name: name, Run: func(ctx context.Context, _ *Node) error {
-		note(name + " starts")
+		seen <- name + " starts"
 		<-ctx.Done()
-		note(name + " stops")
+		seen <- name + " stops"
 		return ctx.Err()
 	}}
-}
-
-// notes are what services noted, in order.
-type notes struct {
-	mu    sync.Mutex
-	lines []string
-	more  chan struct{}
-}
-
-func newNotes() *notes { return &notes{more: make(chan struct{}, 100)} }
-
-func (n *notes) add(line string) {
-	n.mu.Lock()
-	n.lines = append(n.lines, line)
-	n.mu.Unlock()
-	n.more <- struct{}{}
-}
-
-func (n *notes) with(part string) (found []string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, line := range n.lines {
-		if strings.Contains(line, part) {
-			found = append(found, line)
-		}
-	}
-	return found
-}
-
-func (n *notes) await(t *testing.T, part string, count int) {
-	t.Helper()
-	for deadline := time.After(time.Minute); len(n.with(part)) < count; {
-		select {
-		case <-n.more:
-		case <-deadline:
-			t.Fatalf("%d of %q wanted, have %q", count, part, n.lines)
-		}
-	}
 }
 
 func TestServicesStopOneAfterTheOtherInReverse(t *testing.T) {
 	t.Parallel()
 	n := open(t, settings(t))
-	seen := newNotes()
+	seen, done := make(chan string, 10), make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
 	go func() {
-		done <- n.Run(ctx, untilStopped("a", seen.add), untilStopped("b", seen.add), untilStopped("c", seen.add))
+		done <- n.Run(ctx, untilStopped("a", seen), untilStopped("b", seen), untilStopped("c", seen))
 	}()
-	seen.await(t, "starts", 3)
+	for range 3 {
+		<-seen
+	}
 	cancel()
 	if err := errors.Join(<-done, n.Close()); err != nil {
 		t.Error(err)
 	}
-	if got, want := seen.with("stops"), []string{"c stops", "b stops", "a stops"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
+	if got := []string{<-seen, <-seen, <-seen}; !slices.Equal(got, []string{"c stops", "b stops", "a stops"}) {
+		t.Errorf("%q", got)
 	}
 }
 
@@ -114,22 +76,19 @@ func TestFailingServiceStopsTheOthers(t *testing.T) {
 		"an error":    {func(context.Context, *Node) error { return broken }, "bad: the disk is on fire"},
 		"no error":    {func(context.Context, *Node) error { return nil }, "bad: ended by itself"},
 		"a cancelled": {func(context.Context, *Node) error { return context.Canceled }, "bad: context canceled"},
-		"afterwards":  {func(ctx context.Context, _ *Node) error { <-ctx.Done(); return broken }, ""},
+		"afterwards":  {func(ctx context.Context, _ *Node) error { <-ctx.Done(); return broken }, "broke"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := open(t, settings(t))
-			seen := newNotes()
-			services := []Service{untilStopped("good", seen.add), {Name: "bad", Run: c.run}}
-			if c.want == "" { // of the service that the process is named for no name is said
-				c.want = "broke"
+			n, seen := open(t, settings(t)), make(chan string, 10)
+			services := []Service{untilStopped("good", seen), {Name: "bad", Run: c.run}}
+			if c.want == "broke" { // of the service that the process is named for no name is said
 				services = append(services, Service{Name: "test", Run: func(context.Context, *Node) error { return errors.New("broke") }})
 			}
-			err := n.Run(t.Context(), services...)
-			if err == nil || err.Error() != c.want {
+			if err := n.Run(t.Context(), services...); err == nil || err.Error() != c.want {
 				t.Errorf("%v, want %s", err, c.want)
 			}
-			if got := seen.with("good stops"); len(got) != 1 {
+			if got := []string{<-seen, <-seen}; got[1] != "good stops" {
 				t.Errorf("the other service: %q", got)
 			}
 			if err := n.Close(); err != nil {
@@ -139,48 +98,28 @@ func TestFailingServiceStopsTheOthers(t *testing.T) {
 	}
 }
 
+// TestServiceThatDoesNotStopIsLeftBehind, and the index stays open for it.
 func TestServiceThatDoesNotStopIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	n := open(t, settings(t, "--shutdown-wait=50ms"))
-	seen := newNotes()
 	ctx, cancel := context.WithCancel(t.Context())
-	release, ended := make(chan struct{}), make(chan struct{})
-	done := make(chan error, 1)
-	go func() {
-		done <- n.Run(ctx, Service{Name: "stubborn", Run: func(_ context.Context, n *Node) error {
-			defer close(ended)
-			seen.add("starts")
-			<-release
-			// The index must still be there for it.
-			view := n.Index.View()
-			_, _, err := view.Holder(0, strings.Repeat("0", 64), "")
-			return errors.Join(err, view.Close())
-		}})
-	}()
-	seen.await(t, "starts", 1)
-	cancel()
-	if err := <-done; err == nil || err.Error() != "stubborn: still running at the end of the graceful stop" {
+	release, ended := make(chan struct{}), make(chan error, 1)
+	err := n.Run(ctx, Service{Name: "stubborn", Run: func(_ context.Context, n *Node) error {
+		cancel()
+		<-release
+		view := n.Index.View()
+		_, _, err := view.Holder(0, strings.Repeat("0", 64), "")
+		ended <- errors.Join(err, view.Close())
+		return nil
+	}})
+	if err == nil || err.Error() != "stubborn: still running at the end of the graceful stop" {
 		t.Errorf("%v", err)
 	}
-	if err := n.Close(); err != nil {
-		t.Error(err)
-	}
+	err = n.Close()
 	close(release)
-	<-ended
-	if err := n.Index.Close(); err != nil { // the end of the process in real life
+	if err := errors.Join(err, <-ended, n.Index.Close()); err != nil { // the end of the process in real life
 		t.Error(err)
 	}
-}
-
-func announcement(t *testing.T) (*nostr.Event, []byte) {
-	t.Helper()
-	ev := &nostr.Event{Kind: 30617, CreatedAt: 1000, Tags: nostr.Tags{{"d", "tree"}}, Sig: strings.Repeat("0", 128), PubKey: strings.Repeat("a", 64)}
-	ev.ID = ev.GetID()
-	raw, err := ev.MarshalJSON()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ev, raw
 }
 
 func TestNodesShareABusAndSurviveARestart(t *testing.T) {
@@ -193,8 +132,9 @@ func TestNodesShareABusAndSurviveARestart(t *testing.T) {
 	for _, n := range []*Node{second, first} {
 		go func() { done <- n.Run(ctx) }()
 	}
-	ev, raw := announcement(t)
-	ack, err := second.Bus.JS.Publish(ctx, proto.EventSubjectOf(ev).String(), raw)
+	ev := &nostr.Event{Kind: 30617, CreatedAt: 1000, Tags: nostr.Tags{{"d", "tree"}}, Sig: strings.Repeat("0", 128), PubKey: strings.Repeat("a", 64)}
+	ev.ID = ev.GetID()
+	ack, err := second.Bus.JS.Publish(ctx, proto.EventSubjectOf(ev).String(), nostr.Encode(ev))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,13 +204,8 @@ func TestMemoryLeavesNoGitFolder(t *testing.T) {
 	}
 	named := t.TempDir()
 	n = open(t, settings(t, "--database-backend=memory", "--git-data-path="+named))
-	if n.Settings.GitDataPath != named {
-		t.Errorf("a folder that was named: %s", n.Settings.GitDataPath)
-	}
-	if err := n.Close(); err != nil {
-		t.Error(err)
-	}
-	if _, err := os.Stat(named); err != nil {
-		t.Error(err)
+	err := n.Close()
+	if _, missing := os.Stat(named); n.Settings.GitDataPath != named || errors.Join(err, missing) != nil {
+		t.Errorf("a folder that was named: %s, %v, %v", n.Settings.GitDataPath, err, missing)
 	}
 }

@@ -86,20 +86,21 @@ func (p *program) expect(t *testing.T, line string) {
 	t.Fatalf("it never said %q; %v; stderr: %s", line, p.Wait(), p.stderr.String())
 }
 
-func (p *program) signal(t *testing.T, s os.Signal) {
+// stop sends a signal and waits until the service is asked to stop.
+func (p *program) stop(t *testing.T, s os.Signal) {
 	t.Helper()
+	p.expect(t, "up")
 	if err := p.Process.Signal(s); err != nil {
 		t.Fatal(err)
 	}
+	p.expect(t, "stopping")
 }
 
 func TestSignalsStopGracefully(t *testing.T) {
 	t.Parallel()
 	for _, s := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
 		p := run(t, "good")
-		p.expect(t, "up")
-		p.signal(t, s)
-		p.expect(t, "stopping")
+		p.stop(t, s)
 		if err := p.Wait(); err != nil {
 			t.Errorf("%v: %v; stderr: %s", s, err, p.stderr.String())
 		}
@@ -109,12 +110,9 @@ func TestSignalsStopGracefully(t *testing.T) {
 func TestSecondSignalEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	p := run(t, "stubborn", "--shutdown-wait=1h")
-	p.expect(t, "up")
-	p.signal(t, syscall.SIGTERM)
-	p.expect(t, "stopping")
-	p.signal(t, syscall.SIGTERM)
+	p.stop(t, syscall.SIGTERM)
 	var exit *exec.ExitError
-	if err := p.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
+	if err := errors.Join(p.Process.Signal(syscall.SIGTERM), p.Wait()); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
 		t.Errorf("%v; stderr: %s", err, p.stderr.String())
 	}
 }
