@@ -63,27 +63,21 @@ func guardOf(t *testing.T, table map[string]string) *Guard {
 	return g
 }
 
-// listen accepts connections on an address and counts them.
-func listen(t *testing.T, address string) (port string, accepted *atomic.Int64) {
+// listen accepts connections on an address, counts them, and serves each.
+func listen(t *testing.T, address string, serve func(net.Conn)) (port string, accepted *atomic.Int64) {
 	t.Helper()
 	l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { l.Close() })
 	accepted = new(atomic.Int64)
-	done := make(chan struct{})
 	go func() {
-		defer close(done)
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
+		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
 			accepted.Add(1)
-			conn.Close()
+			go serve(conn)
 		}
 	}()
-	t.Cleanup(func() { l.Close(); <-done })
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port), accepted
 }
 
@@ -91,7 +85,7 @@ func listen(t *testing.T, address string) (port string, accepted *atomic.Int64) 
 // before.
 func TestEveryNameOfThisMachineIsRefused(t *testing.T) {
 	t.Parallel()
-	port, accepted := listen(t, "127.0.0.1")
+	port, accepted := listen(t, "127.0.0.1", func(conn net.Conn) { conn.Close() })
 	guard := New(Options{})
 	for _, host := range []string{
 		"127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::", "localhost", "fe80::1%lo", "64:ff9b::7f00:1", "2002:7f00:1::",

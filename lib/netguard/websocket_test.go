@@ -46,7 +46,12 @@ func TestDialWebSocketCauses(t *testing.T) {
 		w.Header().Set("Upgrade", "websocket")
 		w.WriteHeader(http.StatusSwitchingProtocols)
 	})
-	closedPort, _ := listen(t, "127.0.0.1")
+	closedPort, _ := listen(t, "127.0.0.1", func(conn net.Conn) { conn.Close() })
+	ssh, _ := listen(t, "127.0.0.1", func(conn net.Conn) {
+		defer conn.Close()
+		io.WriteString(conn, "SSH-2.0-OpenSSH_9.2\r\n")
+		io.Copy(io.Discard, conn)
+	})
 	secure, _ := serveTLS(t, relay)
 	guard := guardOf(t, nil)
 	for _, c := range []struct {
@@ -65,8 +70,8 @@ func TestDialWebSocketCauses(t *testing.T) {
 		{"one who hangs up", "ws://127.0.0.1:" + closedPort, CauseConnect},
 		{"one who hangs up on TLS", "wss://127.0.0.1:" + closedPort, CauseConnect},
 		{"unknown authority", strings.Replace(secure.URL, "https", "wss", 1), CauseTLS},
-		{"SSH", "ws://" + speak(t, "SSH-2.0-OpenSSH_9.2\r\n"), CauseProtocol},
-		{"SSH to TLS", "wss://" + speak(t, "SSH-2.0-OpenSSH_9.2\r\n"), CauseTLS},
+		{"SSH", "ws://127.0.0.1:" + ssh, CauseProtocol},
+		{"SSH to TLS", "wss://127.0.0.1:" + ssh, CauseTLS},
 		{"this machine", "ws://127.0.0.3:80", CauseRefused},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -87,29 +92,4 @@ func TestDialWebSocketCauses(t *testing.T) {
 			}
 		})
 	}
-}
-
-// speak is a server that greets everyone in the same words, reads what comes, and keeps the line
-// open.
-func speak(t *testing.T, greeting string) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				io.WriteString(conn, greeting)
-				io.Copy(io.Discard, conn)
-			}()
-		}
-	}()
-	return l.Addr().String()
 }
