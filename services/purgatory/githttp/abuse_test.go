@@ -65,13 +65,9 @@ func TestAnswersOverUnreadRequests(t *testing.T) {
 		status                   string
 		closed                   bool
 	}{
-		"no repository":    {path("y") + "/" + upload, upload, "", "0032want", 100_000, "404", true},
-		"no path":          {"/nothing", upload, "", "0032want", 100_000, "404", true},
-		"another type":     {path("x") + "/" + upload, "nothing", "", "0032want", 100_000, "415", true},
-		"no commands":      {path("x") + "/" + receive, receive, "", "this is no command", 100_000, "400", true},
-		"no gzip":          {path("x") + "/" + upload, upload, "Content-Encoding: gzip\r\n", "0032want and no more", 100_000, "400", true},
-		"a whole request":  {path("x") + "/" + receive, receive, "", "0000", 4, "200", false},
-		"a whole one, 404": {path("y") + "/" + upload, upload, "", "", 0, "404", false},
+		"no repository":   {path("y") + "/" + upload, upload, "", "0032want", 100_000, "404", true},
+		"no commands":     {path("x") + "/" + receive, receive, "", "this is no command", 100_000, "400", true},
+		"a whole request": {path("x") + "/" + receive, receive, "", "0000", 4, "200", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

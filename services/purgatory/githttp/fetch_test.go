@@ -100,10 +100,9 @@ func TestClonesInEveryProtocolVersionAndShape(t *testing.T) {
 func TestEmptyRepositoryShowsItsBranch(t *testing.T) {
 	t.Parallel()
 	h := serve(t, githttp.Options{})
-	unborn, err := gittest.Repo(t, h.authority.store, "new").Head()
+	unborn, err := gittest.Repo(t, h.authority.store, "empty").Head()
 	must(t, err)
-	_, err = h.repo("empty").SetRefs(t.Context(), nil, nil, "refs/heads/trunk")
-	must(t, err)
+	h.authority.known["empty"] = true
 	for _, version := range []string{"0", "1", "2"} {
 		clone := filepath.Join(t.TempDir(), "clone")
 		if out := gittest.Git(t, t.TempDir(), "-c", "protocol.version="+version, "clone", h.at("empty"), clone); !strings.Contains(out, "empty repository") {

@@ -10,12 +10,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr/nip19"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/services/purgatory/repostate"
 	"tendril.dev/test/fixture/gittest"
 )
 
@@ -65,12 +65,11 @@ func TestTrafficNamesTheTop(t *testing.T) {
 		top.add(ref(i), i*10)
 	}
 	top.add(ref(1), 100)
-	npub, _ := nip19.EncodePublicKey(owner)
-	want := strings.ReplaceAll(`# HELP ngit_git_top_repos_bytes Bytes exchanged with git clients since the start, of the repositories with the most.
+	want := fmt.Sprintf(`# HELP ngit_git_top_repos_bytes Bytes exchanged with git clients since the start, of the repositories with the most.
 # TYPE ngit_git_top_repos_bytes gauge
-ngit_git_top_repos_bytes{repo="NPUB/r1"} 110
-ngit_git_top_repos_bytes{repo="NPUB/r4"} 40
-`, "NPUB", npub)
+ngit_git_top_repos_bytes{repo="%[1]s/r1"} 110
+ngit_git_top_repos_bytes{repo="%[1]s/r4"} 40
+`, repostate.Npub(owner))
 	if err := testutil.CollectAndCompare(top, strings.NewReader(want)); err != nil {
 		t.Error(err)
 	}
