@@ -82,7 +82,7 @@ func newLife(t *testing.T, log *slog.Logger) (*life, *prometheus.Registry) {
 	reg := prometheus.NewRegistry()
 	metrics := NewMetrics(reg)
 	rules := Rules{ReconnectWindow: window, Health: health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, Dead: 24 * time.Hour, Naughty: 12 * time.Hour}, CheckEvery: 2 * time.Second}
-	return &life{Env: &Env{Rules: rules, Metrics: metrics, Log: log}, name: "r.example.com", log: log, target: newTargets(nil).Of("r.example.com"), seen: health.Disconnected, state: &stateKeeper{}}, reg
+	return &life{Env: &Env{Rules: rules, Metrics: metrics, Log: log}, name: "r.example.com", log: log, target: newTargets(nil).Of("r.example.com"), seen: health.Disconnected, health: health.Health{Rules: rules.Health}, state: &stateKeeper{}}, reg
 }
 
 // TestDeathIsTold once, as an error, when a day of failures is over and not at the next attempt
@@ -93,7 +93,7 @@ func TestDeathIsTold(t *testing.T) {
 		var text bytes.Buffer
 		l, reg := newLife(t, slog.New(slog.NewTextHandler(&text, nil)))
 		for begin := time.Now(); time.Since(begin) < 48*time.Hour; {
-			l.health = l.health.Failed(l.Rules.Health, time.Now(), errors.New("no"))
+			l.health = l.health.Failed(time.Now(), errors.New("no"))
 			if err := l.pause(t.Context(), l.wait(time.Now(), false, false)); err != nil {
 				t.Fatal(err)
 			}
@@ -105,7 +105,7 @@ func TestDeathIsTold(t *testing.T) {
 			t.Error(err)
 		}
 		text.Reset()
-		l.health = health.Health{}.Failed(l.Rules.Health, time.Now(), &net.DNSError{IsNotFound: true})
+		l.health = health.Health{Rules: l.Rules.Health}.Failed(time.Now(), &net.DNSError{IsNotFound: true})
 		if err := l.pause(t.Context(), l.wait(time.Now(), false, false)+time.Minute); err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +122,7 @@ func TestLeavingIsNoFailure(t *testing.T) {
 	l, _ := newLife(t, quiet)
 	l.state = open(t, bucket(t))
 	now := time.Now()
-	l.health = health.Health{Failures: 4}.Opened(now)
+	l.health = health.Health{Rules: l.Rules.Health, Failures: 4}.Opened(now)
 	l.target = newTargets(nil).Of("r.example.com")
 	l.status = session.Status{Connection: session.Connected, CaughtUp: true, Confirmed: session.Mark{Target: 7, Log: 9}}
 	ctx, stop := context.WithCancel(t.Context())
@@ -181,13 +181,13 @@ func TestAnAnswerEndsTheFailures(t *testing.T) {
 	t.Parallel()
 	l, _ := newLife(t, quiet)
 	now := time.Now()
-	l.health = health.Health{Failures: 9, Recovering: true}.Opened(now)
+	l.health = health.Health{Rules: l.Rules.Health, Failures: 9, Recovering: true}.Opened(now)
 	note(l, session.Status{Connection: session.Syncing})
 	if l.health.Failures != 9 {
 		t.Errorf("%d failures before the relay has answered", l.health.Failures)
 	}
 	note(l, session.Status{Connection: session.Syncing, Answered: true})
-	l.health = l.health.Dropped(l.Rules.Health, now.Add(2*time.Minute), errors.New("reset"))
+	l.health = l.health.Dropped(now.Add(2*time.Minute), errors.New("reset"))
 	if wait := l.health.NextAttempt.Sub(now.Add(2 * time.Minute)); wait != l.Rules.Health.Base {
 		t.Errorf("the next attempt is in %v", wait)
 	}

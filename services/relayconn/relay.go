@@ -26,7 +26,6 @@ import (
 type Rules struct {
 	Session            session.Rules
 	Health             health.Rules
-	ConnectTimeout     time.Duration
 	ReconnectWindow    time.Duration // away for no longer: quick reconnect
 	DailyMin, DailyMax time.Duration
 	StartupJitter      time.Duration
@@ -100,9 +99,9 @@ func (e *Env) Run(ctx context.Context, name string) error {
 func (l *life) resume(now time.Time) {
 	s := l.state.value
 	l.health = health.Health{
-		Failures: s.Failures, Recovering: s.Failures > 0, FailingSince: s.FailingSince, Naughty: s.NaughtyUntil, NextAttempt: s.NextAttempt, LastError: s.LastError,
+		Rules: l.Rules.Health, Failures: s.Failures, Recovering: s.Failures > 0, FailingSince: s.FailingSince, Naughty: s.NaughtyUntil, NextAttempt: s.NextAttempt, LastError: s.LastError,
 	}
-	l.seen = l.health.State(l.Rules.Health, now)
+	l.seen = l.health.State(now)
 	l.connected, l.complete, l.daily = s.LastConnected, s.CompleteUntil, s.NextDaily
 	l.status.Confirmed = session.Mark{Target: s.Confirmed, Log: s.ConfirmedLog}
 }
@@ -183,7 +182,7 @@ func (l *life) pause(ctx context.Context, wait time.Duration) error {
 func (l *life) attempt(ctx context.Context) {
 	l.status = session.Status{Connection: session.Connecting, Confirmed: l.status.Confirmed}
 	l.observe(time.Now())
-	dial, cancel := context.WithTimeout(ctx, l.Rules.ConnectTimeout)
+	dial, cancel := context.WithTimeout(ctx, l.Rules.Health.Base)
 	conn, err := wire.Dial(dial, l.Guard, l.url, l.Rules.MaxMessage)
 	cancel()
 	now := time.Now()
@@ -346,7 +345,7 @@ func (l *life) Judged(ev *nostr.Event, source proto.Source, gap bool, v proto.Ve
 }
 
 func (l *life) failed(ctx context.Context, now time.Time, err error) {
-	l.health = l.health.Failed(l.Rules.Health, now, err)
+	l.health = l.health.Failed(now, err)
 	l.Metrics.count(l.name, l.Metrics.attempts, "failure")
 	l.tell("connection failed", now, err)
 	l.status = session.Status{Confirmed: l.status.Confirmed}
@@ -359,10 +358,10 @@ func (l *life) ended(ctx context.Context, now time.Time, err error) {
 	l.held(now)
 	l.complete = cmp.Or(l.complete, l.status.Missing, now)
 	if ctx.Err() != nil {
-		l.health = l.health.Left(l.Rules.Health, now)
+		l.health = l.health.Left(now)
 		l.log.Info("connection closed", "url", l.url)
 	} else {
-		l.health = l.health.Dropped(l.Rules.Health, now, err)
+		l.health = l.health.Dropped(now, err)
 		l.tell("disconnected", now, err)
 	}
 	l.status = session.Status{Confirmed: l.status.Confirmed}
@@ -409,8 +408,8 @@ func (l *life) save(ctx context.Context) bool {
 
 // observe keeps health and metrics in step with the time, and tells what only time brings about.
 func (l *life) observe(now time.Time) {
-	l.health = l.health.Held(l.Rules.Health, now)
-	state := l.health.State(l.Rules.Health, now)
+	l.health = l.health.Held(now)
+	state := l.health.State(now)
 	if state == health.Dead && l.seen != health.Dead {
 		l.log.Error("the relay is dead: it has been failing without a break", "since", l.health.FailingSince)
 	}

@@ -56,39 +56,40 @@ func (s *stateKeeper) read(ctx context.Context) error {
 // the first write, by any worker: where the bucket has replicas, the read at the beginning may
 // have come from one that did not have the last write of the worker before yet.
 func (s *stateKeeper) put(ctx context.Context, v proto.RelayState) error {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Errorf("encode the state of relay %s: %w", s.key, err)
-	}
 	ctx, cancel := context.WithTimeout(ctx, putTimeout)
 	defer cancel()
-	revision, err := s.write(ctx, data)
+	err := s.write(ctx, v)
 	if before := s.revision; bus.IsConflict(err) {
-		if failed := s.read(ctx); failed != nil {
-			return failed
+		if err := s.read(ctx); err != nil {
+			return err
 		}
-		if s.revision == 0 || !s.wrote || s.value.Worker == v.Worker {
-			revision, err = s.write(ctx, data)
-		} else {
+		if s.wrote && s.revision > 0 && s.value.Worker != v.Worker {
 			s.revision = before
+		} else {
+			err = s.write(ctx, v)
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("write the state of relay %s: %w", s.key, err)
 	}
-	s.value, s.wrote, s.revision = v, true, revision
+	s.value, s.wrote = v, true
 	return nil
 }
 
-func (s *stateKeeper) write(ctx context.Context, data []byte) (uint64, error) {
+func (s *stateKeeper) write(ctx context.Context, v proto.RelayState) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
 	if s.revision == 0 {
-		return s.kv.Create(ctx, s.key, data, jetstream.KeyTTL(s.kept))
+		s.revision, err = s.kv.Create(ctx, s.key, data, jetstream.KeyTTL(s.kept))
+		return err
 	}
 	// An update as the bucket's own would be, which cannot say when its entry goes.
 	ack, err := s.js.Publish(ctx, proto.KVSubject(proto.BucketRelays, s.key), data,
 		jetstream.WithExpectLastSequencePerSubject(s.revision), jetstream.WithMsgTTL(s.kept))
-	if err != nil {
-		return 0, err
+	if err == nil {
+		s.revision = ack.Sequence
 	}
-	return ack.Sequence, nil
+	return err
 }

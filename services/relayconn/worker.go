@@ -32,7 +32,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	}
 	in := intake.New(intake.Options{Offerer: sender, Stored: n.Accepted, Metrics: n.Metrics})
 	rules := rulesOf(n.Settings.Sync)
-	guard := netguard.New(netguard.Options{AllowPrivate: n.Settings.AllowPrivate, DialTimeout: rules.ConnectTimeout})
+	guard := netguard.New(netguard.Options{AllowPrivate: n.Settings.AllowPrivate, DialTimeout: rules.Health.Base})
 	defer guard.CloseIdleConnections()
 	window := time.Duration(n.Settings.Sync.BatchWindowMillis) * time.Millisecond
 	names := make(chan []string, 1)
@@ -40,7 +40,13 @@ func Run(ctx context.Context, n *node.Node) error {
 	env := &Env{
 		Rules: rules, Domain: n.Settings.Domain, Worker: n.Worker, Started: time.Now(), JS: n.Bus.JS, States: states,
 		Guard: guard, Intake: in, Targets: all, Metrics: metrics, Log: n.Log,
-		Sign: func(ev *nostr.Event) error { return sign(n.Settings, ev) },
+		Sign: func(ev *nostr.Event) error {
+			key, err := n.Settings.FindKey(".") // as it is now: the gateway may just have made it
+			if err != nil {
+				return err
+			}
+			return key.Sign(ev)
+		},
 	}
 	if !n.Settings.Sync.DisableNegentropy {
 		env.Negentropy = &session.Negentropy{
@@ -71,27 +77,16 @@ func Run(ctx context.Context, n *node.Node) error {
 func rulesOf(s config.Sync) Rules {
 	seconds := func(n int) time.Duration { return time.Duration(n) * time.Second }
 	millis := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
-	dead, naughty, longest := s.DeadAfter, time.Duration(s.NaughtyHours)*time.Hour, seconds(s.MaxBackoffSeconds)
 	return Rules{
 		Session: session.Rules{
 			PageLimit: s.PageSize, AtOnce: s.BatchesAtOnce, MaxFilters: s.MaxFilters, Calm: millis(s.BatchWindowMillis) + time.Second,
 			Silence: s.SilenceTimeout, ConsolidateWait: s.ConsolidateWait, Cooldown: s.RateLimitCooldown,
 		},
 		Health: health.Rules{
-			Base: seconds(s.BaseBackoffSeconds), Max: longest, Stable: s.StableAfter, Dead: dead,
-			Naughty: naughty,
+			Base: seconds(s.BaseBackoffSeconds), Max: seconds(s.MaxBackoffSeconds), Stable: s.StableAfter, Dead: s.DeadAfter,
+			Naughty: time.Duration(s.NaughtyHours) * time.Hour,
 		},
-		ConnectTimeout: seconds(s.BaseBackoffSeconds), ReconnectWindow: s.ReconnectWindow, DailyMin: s.DailyMin, DailyMax: s.DailyMax,
+		ReconnectWindow: s.ReconnectWindow, DailyMin: s.DailyMin, DailyMax: s.DailyMax,
 		StartupJitter: millis(s.StartupJitterMillis), StartupDelay: seconds(s.StartupDelaySeconds), CheckEvery: seconds(s.CheckSeconds), MaxMessage: s.MaxEventBytes,
 	}
-}
-
-// sign signs with the operator's key, as it is now: in one process the gateway may just have
-// generated it.
-func sign(s config.Settings, ev *nostr.Event) error {
-	key, err := s.FindKey(".")
-	if err != nil {
-		return err
-	}
-	return key.Sign(ev)
 }

@@ -37,8 +37,10 @@ type Rules struct {
 	Naughty   time.Duration // after a failure that is the relay's own
 }
 
-// Health is how one relay has been behaving. The zero value is a relay that was never tried.
+// Health is how one relay has been behaving. With nothing but its rules it is a relay that was never
+// tried.
 type Health struct {
+	Rules
 	Failures int // in a row, without an answer between them
 	// Recovering: it has failed, and no connection has been stable since.
 	Recovering bool
@@ -53,13 +55,13 @@ type Health struct {
 }
 
 // Failed notes a connection that could not be made.
-func (h Health) Failed(r Rules, now time.Time, err error) Health {
+func (h Health) Failed(now time.Time, err error) Health {
 	h = h.count(now, err)
-	h.NextAttempt = now.Add(r.Backoff(h.Failures))
-	if h.dead(r, now) {
-		h.NextAttempt = now.Add(r.Dead)
+	h.NextAttempt = now.Add(h.Backoff(h.Failures))
+	if h.dead(now) {
+		h.NextAttempt = now.Add(h.Dead)
 	}
-	return h.blame(r, now, err)
+	return h.blame(now, err)
 }
 
 // count counts a failure. One that is the relay's own does not count towards its death.
@@ -74,19 +76,19 @@ func (h Health) count(now time.Time, err error) Health {
 	return h
 }
 
-func (h Health) dead(r Rules, now time.Time) bool {
-	return !h.FailingSince.IsZero() && now.Sub(h.FailingSince) >= r.Dead
+func (h Health) dead(now time.Time) bool {
+	return !h.FailingSince.IsZero() && now.Sub(h.FailingSince) >= h.Dead
 }
 
 // blame notes why there is no connection. A relay whose failure is its own and will not pass soon
 // is put on the naughty list.
-func (h Health) blame(r Rules, now time.Time, err error) Health {
+func (h Health) blame(now time.Time, err error) Health {
 	h.Connected = time.Time{}
 	if err != nil {
 		h.LastError = err.Error()
 	}
 	if netguard.Classify(err).Lasting() {
-		h.Naughty = now.Add(r.Naughty)
+		h.Naughty = now.Add(h.Rules.Naughty)
 		h.NextAttempt = h.Naughty // which is longer than any back-off
 	}
 	return h
@@ -108,44 +110,44 @@ func (h Health) Answered() Health {
 // Dropped notes the end of a connection that the relay has brought about. A relay that was healthy
 // is tried again at once. But a connection that did not hold counts as a failure, so that one that
 // accepts and hangs up is not hammered; and a breach of protocol is one.
-func (h Health) Dropped(r Rules, now time.Time, err error) Health {
-	h = h.Held(r, now)
+func (h Health) Dropped(now time.Time, err error) Health {
+	h = h.Held(now)
 	h.NextAttempt = now
 	if h.Recovering {
-		h.NextAttempt = now.Add(r.Backoff(h.Failures + 1))
+		h.NextAttempt = now.Add(h.Backoff(h.Failures + 1))
 	}
-	if now.Sub(h.Connected) < r.Stable {
+	if now.Sub(h.Connected) < h.Stable {
 		h = h.count(now, err)
 	}
-	return h.blame(r, now, err)
+	return h.blame(now, err)
 }
 
 // Left notes the end of a connection that we have brought about: nothing is wrong with the relay,
 // and it may be tried again at once.
-func (h Health) Left(r Rules, now time.Time) Health {
-	h = h.Held(r, now)
+func (h Health) Left(now time.Time) Health {
+	h = h.Held(now)
 	h.Connected, h.NextAttempt = time.Time{}, now
 	return h
 }
 
 // Held forgets the failures of a relay whose connection has held.
-func (h Health) Held(r Rules, now time.Time) Health {
-	if !h.Connected.IsZero() && now.Sub(h.Connected) >= r.Stable {
+func (h Health) Held(now time.Time) Health {
+	if !h.Connected.IsZero() && now.Sub(h.Connected) >= h.Stable {
 		h.Failures, h.Recovering, h.LastError = 0, false, ""
 	}
 	return h
 }
 
 // State is where the relay stands at now.
-func (h Health) State(r Rules, now time.Time) State {
+func (h Health) State(now time.Time) State {
 	switch {
 	case now.Before(h.Limited):
 		return RateLimited
-	case !h.Connected.IsZero() && (!h.Recovering || now.Sub(h.Connected) >= r.Stable):
+	case !h.Connected.IsZero() && (!h.Recovering || now.Sub(h.Connected) >= h.Stable):
 		return Healthy
 	case !h.Connected.IsZero() || h.Failures == 0 || h.FailingSince.IsZero() && h.Naughty.IsZero():
 		return Disconnected
-	case h.dead(r, now):
+	case h.dead(now):
 		return Dead
 	}
 	return Degraded

@@ -119,29 +119,29 @@ func TestStory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			now, h := start, health.Health{}
-			if h.State(rules, now) != health.Disconnected {
-				t.Fatalf("never tried: %v", h.State(rules, now))
+			now, h := start, health.Health{Rules: rules}
+			if h.State(now) != health.Disconnected {
+				t.Fatalf("never tried: %v", h.State(now))
 			}
 			for i, s := range steps {
 				now = now.Add(s.after)
 				switch s.do {
 				case "fail":
-					h = h.Failed(rules, now, s.err)
+					h = h.Failed(now, s.err)
 				case "open":
 					h = h.Opened(now)
 				case "answer":
 					h = h.Answered()
 				case "drop":
-					h = h.Dropped(rules, now, s.err)
+					h = h.Dropped(now, s.err)
 				case "leave":
-					h = h.Left(rules, now)
+					h = h.Left(now)
 				case "limit":
 					h.Limited = now.Add(65 * time.Second)
 				}
-				h = h.Held(rules, now)
-				if h.State(rules, now) != s.state || h.Failures != s.fails || s.next >= 0 && h.NextAttempt.Sub(now) != s.next {
-					t.Fatalf("step %d, %s: %v, %d failures, next in %v; want %+v", i, s.do, h.State(rules, now), h.Failures, h.NextAttempt.Sub(now), s)
+				h = h.Held(now)
+				if h.State(now) != s.state || h.Failures != s.fails || s.next >= 0 && h.NextAttempt.Sub(now) != s.next {
+					t.Fatalf("step %d, %s: %v, %d failures, next in %v; want %+v", i, s.do, h.State(now), h.Failures, h.NextAttempt.Sub(now), s)
 				}
 			}
 		})
