@@ -93,6 +93,13 @@ func serveFrom(t testing.TB, store *repository.Store, o githttp.Options) *house 
 	return h
 }
 
+// begin is that for a test with a repository "x" and a work tree.
+func begin(t *testing.T, o githttp.Options) (*house, *repository.Repo, *gittest.Work) {
+	t.Parallel()
+	h := serve(t, o)
+	return h, h.repo("x"), gittest.NewWork(t)
+}
+
 // complete gives options that a test does not set the values that they have as a rule.
 func complete(o githttp.Options, registry *prometheus.Registry) githttp.Options {
 	o.Metrics, o.Log = githttp.NewMetrics(registry, 2), cmp.Or(o.Log, slog.New(slog.DiscardHandler))

@@ -32,9 +32,7 @@ import (
 )
 
 func TestPushIsTakenWhenItIsAuthorised(t *testing.T) {
-	t.Parallel()
-	h := serve(t, githttp.Options{})
-	r := h.repo("push")
+	h, r, w := begin(t, githttp.Options{})
 	var asked githttp.PushRequest
 	released := false
 	h.authority.push = func(ctx context.Context, push githttp.PushRequest, receive func(context.Context) error) error {
@@ -43,9 +41,8 @@ func TestPushIsTakenWhenItIsAuthorised(t *testing.T) {
 		released = err == nil && h.refs(r)["refs/heads/main"] == push.Changes[0].New
 		return err
 	}
-	w := gittest.NewWork(t)
 	first := w.Commit("a", "a")
-	w.Git("push", h.at("push"), "main")
+	w.Git("push", h.at("x"), "main")
 	if want := (repostate.Change{Name: "refs/heads/main", New: first}); len(asked.Changes) != 1 || asked.Changes[0] != want || asked.PackBytes == 0 {
 		t.Errorf("asked for %+v", asked)
 	}
@@ -54,12 +51,12 @@ func TestPushIsTakenWhenItIsAuthorised(t *testing.T) {
 	}
 	second := w.Commit("b", "b")
 	w.Git("tag", "--annotate", "--message", "v1", "v1")
-	w.Git("push", h.at("push"), "main", "v1")
-	w.Git("push", "--force", h.at("push"), first+":refs/heads/main", second+":refs/heads/dev", ":refs/tags/v1")
+	w.Git("push", h.at("x"), "main", "v1")
+	w.Git("push", "--force", h.at("x"), first+":refs/heads/main", second+":refs/heads/dev", ":refs/tags/v1")
 	if got := h.refs(r); !maps.Equal(got, map[string]string{"refs/heads/main": first, "refs/heads/dev": second}) {
 		t.Errorf("references %v", got)
 	}
-	w.Git("push", h.at("push"), ":refs/heads/main") // the branch that HEAD follows
+	w.Git("push", h.at("x"), ":refs/heads/main") // the branch that HEAD follows
 	if got := h.refs(r); len(got) != 1 {
 		t.Errorf("references %v", got)
 	}
@@ -69,16 +66,13 @@ func TestPushIsTakenWhenItIsAuthorised(t *testing.T) {
 }
 
 func TestRefusalStandsOnTheTerminal(t *testing.T) {
-	t.Parallel()
-	h := serve(t, githttp.Options{})
-	r := h.repo("refused")
+	h, r, w := begin(t, githttp.Options{})
 	reason := "authorisation failed: no state event authorises these references"
 	h.authority.push = refuse(fmt.Errorf("push: %w", githttp.Refuse(reason)))
-	w := gittest.NewWork(t)
 	w.Commit("a", "a")
 	w.Git("branch", "dev")
 	w.Commit("b", gittest.Noise(8<<20)) // beyond http.postBuffer: sent in chunks, after a probe
-	out := h.failing(w, "push", h.at("refused"), "main", "dev")
+	out := h.failing(w, "push", h.at("x"), "main", "dev")
 	for _, want := range []string{"remote: " + reason, "[remote rejected] main -> main (" + reason + ")", "[remote rejected] dev -> dev"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not on the terminal:\n%s", want, out)
@@ -96,10 +90,7 @@ func TestRefusalStandsOnTheTerminal(t *testing.T) {
 }
 
 func TestOtherFailuresOfTheAuthorityTellNothing(t *testing.T) {
-	t.Parallel()
-	h := serve(t, githttp.Options{})
-	h.repo("failing")
-	w := gittest.NewWork(t)
+	h, _, w := begin(t, githttp.Options{})
 	w.Commit("a", "a")
 	for name, push := range map[string]pushing{
 		"before": refuse(errors.New("secret-host: no responders")),
@@ -109,7 +100,7 @@ func TestOtherFailuresOfTheAuthorityTellNothing(t *testing.T) {
 		"never": refuse(nil),
 	} {
 		h.authority.push = push
-		if out := h.failing(w, "push", h.at("failing"), "main:refs/heads/"+name); !strings.Contains(out, "[remote rejected]") || strings.Contains(out, "secret") {
+		if out := h.failing(w, "push", h.at("x"), "main:refs/heads/"+name); !strings.Contains(out, "[remote rejected]") || strings.Contains(out, "secret") {
 			t.Errorf("%s: %s", name, out)
 		}
 	}
@@ -133,15 +124,12 @@ func TestFullDiskIsToldToTheUserAndNothingStaysOnIt(t *testing.T) {
 }
 
 func TestWhatGitRefusesIsRefusedWhole(t *testing.T) {
-	t.Parallel()
-	h := serve(t, githttp.Options{})
-	r := h.repo("stale")
-	w := gittest.NewWork(t)
+	h, r, w := begin(t, githttp.Options{})
 	first := w.Commit("a", "a")
-	w.Git("push", h.at("stale"), "main")
+	w.Git("push", h.at("x"), "main")
 	second := w.Commit("b", "b")
 	// One command is right, the other expects main where it is not.
-	status, answer := h.push("stale", w.Pack("main"), creates("refs/heads/dev", second, "report-status side-band-64k"), second+" "+second+" refs/heads/main")
+	status, answer := h.push("x", w.Pack("main"), creates("refs/heads/dev", second, "report-status side-band-64k"), second+" "+second+" refs/heads/main")
 	if status != 200 || !strings.Contains(answer, "ng refs/heads/main") || !strings.Contains(answer, "ng refs/heads/dev") || h.operations("receive_pack", "refused") != 1 {
 		t.Errorf("answer %d %q", status, answer)
 	}
@@ -152,10 +140,7 @@ func TestWhatGitRefusesIsRefusedWhole(t *testing.T) {
 
 // TestPushOfBadPacksIsRefused, as strictly as those of strangers' servers (package repository).
 func TestPushOfBadPacksIsRefused(t *testing.T) {
-	t.Parallel()
-	h := serve(t, githttp.Options{})
-	r := h.repo("bad")
-	w := gittest.NewWork(t)
+	h, r, w := begin(t, githttp.Options{})
 	w.Commit("a", "a")
 	commit := w.Commit("b", "b")
 	for name, pack := range map[string][]byte{
@@ -165,7 +150,7 @@ func TestPushOfBadPacksIsRefused(t *testing.T) {
 	} {
 		create := creates("refs/heads/main", commit, "report-status side-band-64k agent=x")
 		for _, commands := range [][]string{{create}, {"shallow " + commit, create}} {
-			if status, answer := h.push("bad", pack, commands...); status != 200 || !strings.Contains(answer, "ng refs/heads/main") || strings.Contains(answer, r.Path) {
+			if status, answer := h.push("x", pack, commands...); status != 200 || !strings.Contains(answer, "ng refs/heads/main") || strings.Contains(answer, r.Path) {
 				t.Errorf("%s: answer %d %q", name, status, answer)
 			}
 			h.untouched(r)
@@ -174,18 +159,15 @@ func TestPushOfBadPacksIsRefused(t *testing.T) {
 }
 
 func TestPushFromAShallowCloneLinksToWhatIsHere(t *testing.T) {
-	t.Parallel()
-	h := serve(t, githttp.Options{})
-	r := h.repo("shallow")
+	h, r, w := begin(t, githttp.Options{})
 	h.repo("other")
-	w := gittest.NewWork(t)
 	w.Commit("a", "a")
 	w.Commit("b", "b")
-	w.Git("push", h.at("shallow"), "main")
+	w.Git("push", h.at("x"), "main")
 	clone := &gittest.Work{TB: t, Dir: filepath.Join(t.TempDir(), "clone")}
-	gittest.Git(t, t.TempDir(), "clone", "--quiet", "--depth=1", h.at("shallow"), clone.Dir)
+	gittest.Git(t, t.TempDir(), "clone", "--quiet", "--depth=1", h.at("x"), clone.Dir)
 	id := clone.Commit("c", "c")
-	clone.Git("push", h.at("shallow"), "main")
+	clone.Git("push", h.at("x"), "main")
 	if got := h.refs(r)["refs/heads/main"]; got != id {
 		t.Errorf("main is at %s, want %s", got, id)
 	}
@@ -214,17 +196,14 @@ func TestReportInTheFormTheClientAskedFor(t *testing.T) {
 }
 
 func TestGzipIsUnpackedAndBounded(t *testing.T) {
-	t.Parallel()
-	h := serve(t, githttp.Options{})
-	r := h.repo("gzip")
-	w := gittest.NewWork(t)
+	h, r, w := begin(t, githttp.Options{})
 	id := w.Commit("a", "a")
 	send := func(service string, content io.Reader) (int, string) {
 		var b bytes.Buffer
 		z := gzip.NewWriter(&b)
 		_, err := io.Copy(z, content)
 		must(t, errors.Join(err, z.Close()))
-		return h.post("gzip", service, &b, "Content-Encoding", "gzip")
+		return h.post("x", service, &b, "Content-Encoding", "gzip")
 	}
 	status, answer := send("git-receive-pack", strings.NewReader(gittest.Pkt(creates("refs/heads/main", id, "report-status"))+string(w.Pack("main"))))
 	if status != 200 || !strings.Contains(answer, "ok refs/heads/main") || h.refs(r)["refs/heads/main"] != id {
@@ -242,20 +221,17 @@ func TestGzipIsUnpackedAndBounded(t *testing.T) {
 }
 
 func TestClientThatWaitsIsKeptAlive(t *testing.T) {
-	t.Parallel()
-	h := serve(t, githttp.Options{KeepAlive: 10 * time.Millisecond})
-	h.repo("slow")
+	h, _, w := begin(t, githttp.Options{KeepAlive: 10 * time.Millisecond})
 	h.authority.push = func(ctx context.Context, _ githttp.PushRequest, receive func(context.Context) error) error {
 		time.Sleep(50 * time.Millisecond)
 		return receive(ctx)
 	}
-	w := gittest.NewWork(t)
 	id := w.Commit("a", "a")
-	status, answer := h.push("slow", w.Pack("main"), creates("refs/heads/main", id, "report-status side-band-64k"))
+	status, answer := h.push("x", w.Pack("main"), creates("refs/heads/main", id, "report-status side-band-64k"))
 	if status != 200 || !strings.HasPrefix(answer, "0005\x01") || !strings.Contains(answer, "ok refs/heads/main") {
 		t.Errorf("answer %d %q", status, answer)
 	}
-	w.Git("push", h.at("slow"), "main:refs/heads/dev") // git understands it
+	w.Git("push", h.at("x"), "main:refs/heads/dev") // git understands it
 }
 
 // TestClientThatSendsTooSlowlyIsCutOff: over a pipe in a bubble, where nothing is slow because the
@@ -307,9 +283,7 @@ func TestClientThatSendsTooSlowlyIsCutOff(t *testing.T) {
 
 // TestLargePushes are asked about before they are read, and bounded.
 func TestLargePushes(t *testing.T) {
-	t.Parallel()
-	h := serve(t, githttp.Options{MaxPushBytes: 4 << 20})
-	r := h.repo("large")
+	h, r, w := begin(t, githttp.Options{MaxPushBytes: 4 << 20})
 	var asked, took []githttp.PushRequest
 	h.authority.authorize = func(push githttp.PushRequest) error {
 		asked = append(asked, push)
@@ -323,8 +297,7 @@ func TestLargePushes(t *testing.T) {
 	must(t, err)
 	front := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, FlushInterval: -1}) // as the front door does
 	t.Cleanup(front.Close)
-	at := front.URL + path("large")
-	w := gittest.NewWork(t)
+	at := front.URL + path("x")
 	noise := gittest.Noise(8 << 20)
 	id := w.Commit("noise", noise[:3<<20])
 	w.Git("push", at, "main")

@@ -39,9 +39,7 @@ func untouched(t testing.TB, r *repository.Repo) {
 }
 
 func TestMissing(t *testing.T) {
-	t.Parallel()
-	r := gittest.Repo(t, gittest.Store(t), "missing")
-	w := gittest.NewWork(t)
+	r, w := begin(t)
 	id := w.Commit("a", "a")
 	gittest.Fill(t, r, w.Pack("main"))
 	none, long := strings.Repeat("1", 40), strings.Repeat("2", 64)
@@ -114,13 +112,11 @@ func TestOnlySoundPacksWithSomethingThatIsWantedAreTaken(t *testing.T) {
 
 // TestATakenPackMayBeThin, and what was there before does not speak for what comes later.
 func TestATakenPackMayBeThin(t *testing.T) {
-	t.Parallel()
-	w := gittest.NewWork(t)
+	r, w := begin(t)
 	first := w.Commit("a", strings.Repeat("line\n", 1000))
 	second := w.Commit("a", strings.Repeat("line\n", 1000)+"more\n")
 	w.Git("checkout", "--quiet", "--orphan", "other")
 	other := w.Commit("b", "b")
-	r := gittest.Repo(t, gittest.Store(t), "thin")
 	must(t, gittest.Take(t, r, w.Pack(first), first))
 	if err := gittest.Take(t, r, w.Pack(other), first, second); !errors.Is(err, repository.ErrUnwanted) {
 		t.Errorf("error %v", err)
@@ -277,8 +273,7 @@ func age(t testing.TB, r *repository.Repo, at time.Time) {
 }
 
 func TestHousekeeping(t *testing.T) {
-	t.Parallel()
-	r := gittest.Repo(t, gittest.Store(t), "kept")
+	r, w := begin(t)
 	due := func(when string, at time.Time, want bool) {
 		t.Helper()
 		if due, err := r.NeedsGc(at); err != nil || due != want {
@@ -287,7 +282,6 @@ func TestHousekeeping(t *testing.T) {
 	}
 	day := 25 * time.Hour
 	due("without data", time.Now().Add(day), false)
-	w := gittest.NewWork(t)
 	var ids []string
 	for i := range 60 {
 		revisions := append([]string{"main"}, ids...)
@@ -324,9 +318,7 @@ func TestHousekeeping(t *testing.T) {
 // TestWhatALargePackHidesGoesToo: packs that housekeeping leaves as they are may have what was let
 // go of.
 func TestWhatALargePackHidesGoesToo(t *testing.T) {
-	t.Parallel()
-	r := gittest.Repo(t, gittest.Store(t), "large")
-	w := gittest.NewWork(t)
+	r, w := begin(t)
 	first := w.Commit("large", gittest.Noise(17<<20))
 	secret := w.Commit("secret", "hunter2")
 	gittest.Fill(t, r, w.Pack("main"))

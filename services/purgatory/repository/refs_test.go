@@ -102,12 +102,10 @@ func TestSetRefsMakesThemExactlyWhatIsWanted(t *testing.T) {
 }
 
 func TestSetRefsIsAllOrNothing(t *testing.T) {
-	t.Parallel()
-	w := gittest.NewWork(t)
+	r, w := begin(t)
 	a := w.Commit("a", "a")
 	b := w.Commit("b", "b")
 	blob := w.Git("rev-parse", "main:a")
-	r := gittest.Repo(t, gittest.Store(t), "refs")
 	gittest.Fill(t, r, w.Pack("main"))
 	set(t, r, a)
 	many := refs{}
@@ -148,11 +146,9 @@ func TestSetRefsIsAllOrNothing(t *testing.T) {
 
 // TestRefsAreThoseThatGitSees, whatever lies among their files.
 func TestRefsAreThoseThatGitSees(t *testing.T) {
-	t.Parallel()
-	w := gittest.NewWork(t)
+	r, w := begin(t)
 	a := w.Commit("a", "a")
 	w.Git("tag", "--annotate", "--message", "v1", "v1")
-	r := gittest.Repo(t, gittest.Store(t), "refs")
 	gittest.Git(t, w.Dir, "push", "--quiet", r.Path, "main", "v1", "main:refs/heads/b")
 	gittest.Git(t, r.Path, "pack-refs", "--all")
 	b := w.Commit("b", "b")

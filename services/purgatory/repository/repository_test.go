@@ -26,6 +26,12 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// begin makes a repository and a work tree.
+func begin(t *testing.T) (*repository.Repo, *gittest.Work) {
+	t.Parallel()
+	return gittest.Repo(t, gittest.Store(t), "x"), gittest.NewWork(t)
+}
+
 // files lists every file below a folder, and every folder but the store's own.
 func files(t testing.TB, root string) (found []string) {
 	t.Helper()
@@ -165,9 +171,7 @@ func TestEnsureIsSafeForManyAndRemoveTakesAllAway(t *testing.T) {
 }
 
 func TestSweepRemovesWhatKilledProcessesLeft(t *testing.T) {
-	t.Parallel()
-	r := gittest.Repo(t, gittest.Store(t), "swept")
-	w := gittest.NewWork(t)
+	r, w := begin(t)
 	id := w.Commit("a", "a")
 	gittest.Fill(t, r, w.Pack("main"))
 	old := time.Now().Add(-48 * time.Hour)
