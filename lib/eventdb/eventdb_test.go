@@ -2,9 +2,9 @@ package eventdb
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -109,36 +109,37 @@ func has(v *View, id string) (bool, error) {
 	return err == nil, err
 }
 
-// ask gives the ids of what matches, and the error that the query ended with.
-func ask(ctx context.Context, v *View, f nostr.Filter) (ids []string, last error) {
-	for e, err := range v.IDs(ctx, f) {
+// drain gives all answers of a query, and the error that it ended with.
+func drain[T any](all iter.Seq2[T, error]) (got []T, last error) {
+	for answer, err := range all {
 		if last = err; err == nil {
-			ids = append(ids, hex.EncodeToString(e.ID[:]))
+			got = append(got, answer)
 		}
 	}
-	return ids, last
+	return got, last
 }
 
 // count is how many events a filter is answered with.
 func count(t testing.TB, v *View, f nostr.Filter) int {
 	t.Helper()
-	ids, err := ask(t.Context(), v, f)
+	got, err := drain(v.IDs(t.Context(), f))
 	must(t, err)
-	return len(ids)
+	return len(got)
 }
 
 // holds checks that the index has exactly these events.
 func holds(t testing.TB, db *DB, events ...*nostr.Event) {
 	t.Helper()
-	var want []string
-	for _, ev := range events {
-		want = append(want, ev.ID)
-	}
 	v := db.View()
-	got, err := ask(t.Context(), v, nostr.Filter{})
+	got, err := drain(v.IDs(t.Context(), nostr.Filter{}))
 	must(t, err, v.Close())
-	slices.Sort(want)
-	slices.Sort(got)
+	var want []Entry
+	for _, ev := range events {
+		e, err := EntryOf(ev)
+		must(t, err)
+		want = append(want, e)
+	}
+	slices.SortFunc(want, Entry.Compare)
 	if !slices.Equal(want, got) {
 		t.Fatalf("the index has %d events, want %d", len(got), len(want))
 	}
@@ -324,7 +325,7 @@ func TestWithinBoundsWhatAQueryCosts(t *testing.T) {
 		"a second that two events have":      {nostr.Filter{Since: at(5), Until: at(5)}, 2, false},
 		"ids that are prefixes find nothing": {nostr.Filter{IDs: []string{"00", strings.Repeat("0", 63)}}, 0, false},
 	} {
-		got, err := ask(t.Context(), v.Within(steps), tc.filter)
+		got, err := drain(v.Within(steps).IDs(t.Context(), tc.filter))
 		if errors.Is(err, ErrTooBroad) != tc.broad || !tc.broad && err != nil || len(got) != tc.want {
 			t.Errorf("%s: %d answers, %v; want %d, too broad: %v", name, len(got), err, tc.want, tc.broad)
 		}
@@ -341,28 +342,24 @@ func TestLargeEventsCountMore(t *testing.T) {
 		large = append(large, sized(ev, size))
 	}
 	v := viewOf(t, memory(t, Options{}, large...))
-	for least, asked := range map[int]func(*View) (n int, last error){
-		events * size / readPerStep: func(v *View) (n int, last error) {
-			for _, err := range v.QueryRaw(t.Context(), nostr.Filter{}) {
-				n, last = n+1, err
-			}
-			return n, last
+	for least, ask := range map[int]func(v *View) (n int, err error){
+		events * size / readPerStep: func(v *View) (int, error) {
+			got, err := drain(v.QueryRaw(t.Context(), nostr.Filter{}))
+			return len(got), err
 		},
-		events * size / decodedPerStep: func(v *View) (n int, last error) {
-			for _, err := range v.Query(t.Context(), nostr.Filter{}) {
-				n, last = n+1, err
-			}
-			return n, last
+		events * size / decodedPerStep: func(v *View) (int, error) {
+			got, err := drain(v.Query(t.Context(), nostr.Filter{}))
+			return len(got), err
 		},
-		events*size/decodedPerStep + 1: func(v *View) (n int, last error) { // only looked at
-			_, err := ask(t.Context(), v, nostr.Filter{Tags: nostr.TagMap{"long": {"x"}}})
+		events*size/decodedPerStep + 1: func(v *View) (int, error) { // only looked at
+			_, err := drain(v.IDs(t.Context(), nostr.Filter{Tags: nostr.TagMap{"long": {"x"}}}))
 			return events, err
 		},
 	} {
-		if n, err := asked(v.Within(least)); !errors.Is(err, ErrTooBroad) || n == 0 {
+		if n, err := ask(v.Within(least)); !errors.Is(err, ErrTooBroad) || n == 0 {
 			t.Errorf("within %d steps: %d, %v; want some, then too broad", least, n, err)
 		}
-		if n, err := asked(v.Within(2 * least)); err != nil || n != events {
+		if n, err := ask(v.Within(2 * least)); err != nil || n != events {
 			t.Errorf("within %d steps: %d, %v; want all", 2*least, n, err)
 		}
 	}
@@ -386,12 +383,12 @@ func TestLongQueries(t *testing.T) {
 		t.Errorf("ended after %d events", n)
 	}
 	calls, enough := 0, errors.New("enough")
-	got, err := ask(t.Context(), v.Yielding(func(context.Context) error {
+	got, err := drain(v.Yielding(func(context.Context) error {
 		if calls++; calls > 4 {
 			return enough
 		}
 		return nil
-	}), nostr.Filter{Kinds: []int{1}})
+	}).IDs(t.Context(), nostr.Filter{Kinds: []int{1}}))
 	if !errors.Is(err, enough) || len(got) == 0 || len(got) > 2000 {
 		t.Errorf("%d events, ended with %v", len(got), err)
 	}
