@@ -86,18 +86,14 @@ var forgeries = map[string]struct {
 	"nothing":                   {func(*nostr.Event) {}, true},
 	"content":                   {func(ev *nostr.Event) { ev.Content += "!" }, false},
 	"tag":                       {func(ev *nostr.Event) { ev.Tags = append(ev.Tags, nostr.Tag{"x"}) }, false},
-	"kind":                      {func(ev *nostr.Event) { ev.Kind++ }, false},
-	"time":                      {func(ev *nostr.Event) { ev.CreatedAt++ }, false},
 	"upper-case id":             {func(ev *nostr.Event) { ev.ID = strings.Repeat("A", 64) }, false},
 	"short id":                  {func(ev *nostr.Event) { ev.ID = ev.ID[:62] }, false},
 	"another id":                {func(ev *nostr.Event) { ev.ID = strings.Repeat("ab", 32) }, false},
-	"short signature":           {func(ev *nostr.Event) { ev.Sig = ev.Sig[:126] }, true},
 	"no signature":              {func(ev *nostr.Event) { ev.Sig = "" }, true},
 	"signature of zeros":        {func(ev *nostr.Event) { ev.Sig = strings.Repeat("0", 128) }, true},
 	"signature beyond":          {func(ev *nostr.Event) { ev.Sig = strings.Repeat("f", 128) }, true},
 	"another author":            {func(ev *nostr.Event) { ev.PubKey = "79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798" }, false},
 	"an author without a point": {func(ev *nostr.Event) { ev.PubKey = strings.Repeat("f", 64) }, false},
-	"long author":               {func(ev *nostr.Event) { ev.PubKey += "00" }, false},
 }
 
 func TestForgedEvents(t *testing.T) {

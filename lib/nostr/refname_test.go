@@ -44,24 +44,3 @@ func TestCheckRefNameBounds(t *testing.T) {
 		mentions(t, name, CheckRefName(name), wrong)
 	}
 }
-
-func FuzzCheckRefName(f *testing.F) {
-	for _, seed := range []string{"refs/heads/main", "refs/heads/x.lock", "refs/heads/@{", "..", "refs/heads/x^{}"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, name string) {
-		if CheckRefName(name) != nil {
-			return
-		}
-		// What git, file systems and command lines would trip over, told in another way than the
-		// code does.
-		for _, bad := range []string{"//", "/.", "..", ".lock/", "@{", "\x00", "\n", " ", "~", "^", ":", "?", "*", "[", `\`} {
-			if strings.Contains(name+"/", bad) {
-				t.Fatalf("%q contains %q", name, bad)
-			}
-		}
-		if name == "" || name[0] == '/' || name[0] == '.' || strings.HasSuffix(name, "/") || strings.HasSuffix(name, ".") {
-			t.Fatalf("%q starts or ends as no name may", name)
-		}
-	})
-}
