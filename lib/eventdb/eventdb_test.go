@@ -146,17 +146,14 @@ func holds(t testing.TB, db *DB, events ...*nostr.Event) {
 }
 
 // write appends events to the log as ingest does, and gives the log's head.
-func write(t testing.TB, b *bus.Bus, events ...*nostr.Event) (last uint64) {
+func write(t testing.TB, b *bus.Bus, events ...*nostr.Event) uint64 {
 	t.Helper()
-	for chunk := range slices.Chunk(events, bus.MaxBatch) {
-		var msgs []*nats.Msg
-		for _, ev := range chunk {
-			msgs = append(msgs, &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: nostr.Encode(ev)})
-		}
-		var err error
-		last, err = b.PublishBatch(t.Context(), msgs, nil)
-		must(t, err)
+	var msgs []*nats.Msg
+	for _, ev := range events {
+		msgs = append(msgs, &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: nostr.Encode(ev)})
 	}
+	last, err := b.PublishBatch(t.Context(), msgs, nil)
+	must(t, err)
 	return last
 }
 
@@ -232,11 +229,8 @@ func TestClosingUnderOpenViews(t *testing.T) {
 			for closed := false; !closed; {
 				v := db.View()
 				there, err := has(v, first.ID)
-				if closed = errors.Is(err, ErrClosed); !there && !closed {
+				if closed = errors.Is(err, ErrClosed); !there && !closed || v.Close() != nil {
 					t.Errorf("a view beside Close: %v", err)
-				}
-				if err := v.Close(); err != nil {
-					t.Error(err)
 				}
 			}
 		})
@@ -313,15 +307,11 @@ func TestWithinBoundsWhatAQueryCosts(t *testing.T) {
 		"a rare kind of a prolific author":   {nostr.Filter{Authors: []string{me}, Kinds: []int{7}, Limit: 1}, 0, true},
 		"a rare tag beside a popular one":    {nostr.Filter{Tags: nostr.TagMap{"t": {"popular"}, "p": {"rare"}}, Limit: 1}, 1, false},
 		"a popular tag, other authors":       {nostr.Filter{Authors: strangers[:10], Tags: popular, Limit: 1}, 0, false},
-		"many strangers":                     {nostr.Filter{Authors: strangers, Kinds: []int{1, 2, 3}, Limit: 1}, 0, false},
 		"a popular tag of many strangers":    {nostr.Filter{Authors: strangers, Tags: popular, Limit: 1}, 0, true},
 		"a tag that has no index":            {nostr.Filter{Tags: nostr.TagMap{"long": {"y"}}, Limit: 1}, 0, true},
 		"everything":                         {nostr.Filter{}, steps, true},
 		"a hundred authors, one of them me":  {nostr.Filter{Authors: withMe, Kinds: []int{1, 2}, Limit: 100}, 100, false},
-		"a hundred authors without a limit":  {nostr.Filter{Authors: withMe}, 0, true},
-		"ids, as many as may be named":       {nostr.Filter{IDs: ids[:40], Limit: 1}, 1, false},
 		"more ids than may be looked for":    {nostr.Filter{IDs: ids}, 0, true},
-		"an inverted time":                   {nostr.Filter{Since: at(10), Until: at(9)}, 0, false},
 		"a second that two events have":      {nostr.Filter{Since: at(5), Until: at(5)}, 2, false},
 		"ids that are prefixes find nothing": {nostr.Filter{IDs: []string{"00", strings.Repeat("0", 63)}}, 0, false},
 	} {

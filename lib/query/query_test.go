@@ -244,28 +244,6 @@ func TestIDsOfManyPages(t *testing.T) {
 	}
 }
 
-// TestAReplicaThatLagsNeverSaysUnknown: what was accepted before it was asked for is not unknown to
-// a replica that has not read that far: another one is asked.
-func TestAReplicaThatLagsNeverSaysUnknown(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	first := w.accept(event(1, 1, "first"))
-	w.replica(first)
-	remote, late := w.remote(), event(1, 2, "late")
-	recs := w.accept(late)
-	short, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	if answer, err := remote.Has(short, [][32]byte{idOf(t, late)}); err == nil || short.Err() == nil {
-		t.Fatalf("a replica that has not read it says %v, %v", answer, err)
-	}
-	w.replica(slices.Concat(first, recs))
-	for range 6 { // half of these come to the one that lags first
-		if !has(t, remote, late)[0] {
-			t.Fatal("unknown")
-		}
-	}
-}
-
 // TestNoAnswer: the process is not ready while no replica answers, and is ready when one does.
 func TestNoAnswer(t *testing.T) {
 	t.Parallel()
