@@ -70,14 +70,11 @@ func TestFetchByID(t *testing.T) {
 	}{
 		"a tip":                        {"generous.git", nil, []string{third}, []string{third}, ""},
 		"a commit below the tip":       {"generous.git", nil, []string{first}, []string{first}, ""},
-		"a tag and what is known":      {"generous.git", []string{first}, []string{tag, first}, []string{tag, first}, ""},
 		"one of two":                   {"generous.git", nil, []string{none, second}, []string{second}, ""},
 		"nothing is missing":           {"nowhere.git", []string{first}, []string{first}, []string{first}, ""},
-		"what it does not have":        {"generous.git", nil, []string{none}, nil, fetch.CauseNoSuchObject},
 		"plain: tips":                  {"plain.git", nil, []string{third, tag}, []string{third, tag}, ""},
 		"plain: below the tip":         {"plain.git", nil, []string{first}, []string{first}, ""}, // by version 2
 		"plain: many it does not have": {"plain.git", nil, append(ids(20), third), []string{third}, ""},
-		"plain: none it has":           {"plain.git", nil, []string{none}, nil, fetch.CauseNoSuchObject},
 		"old: below the tip":           {"old/plain.git", nil, []string{first}, nil, fetch.CauseNoSuchObject},
 		"old: one it does not offer":   {"old/plain.git", nil, []string{first, none, tag}, []string{first, tag}, ""}, // first comes along with tag
 		"no such repository":           {"nowhere.git", nil, []string{first}, nil, fetch.CauseNotFound},
@@ -120,23 +117,16 @@ func ids(n int) []string {
 
 func TestUpdatesAreSmall(t *testing.T) {
 	t.Parallel()
-	root := t.TempDir()
-	w := gittest.NewWork(t)
+	root, w := t.TempDir(), gittest.NewWork(t)
 	content := gittest.Noise(200 << 10)
-	first := w.Commit("a", content)
-	second := w.Commit("a", content+"more\n")
-	w.Publish(root, "a.git", "uploadpack.allowReachableSHA1InWant", "true")
-	server := gittest.Backend(t, root)
+	first, second := w.Commit("a", content), w.Commit("a", content+"more\n")
+	w.Publish(root, "a.git")
+	url := gittest.Backend(t, root).URL + "/a.git"
 	r := gittest.Repo(t, gittest.Store(t), "into")
-	whole, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, []string{first}, limits)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.SetRef(t.Context(), "refs/heads/main", first); err != nil {
-		t.Fatal(err)
-	}
-	update, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, []string{second}, limits)
-	if err != nil || update.Bytes > whole.Bytes/20 {
+	whole, err := fetch.Fetch(t.Context(), guard(), url, r, []string{first}, limits)
+	known := r.SetRef(t.Context(), "refs/heads/main", first)
+	update, failed := fetch.Fetch(t.Context(), guard(), url, r, []string{second}, limits)
+	if err := errors.Join(err, known, failed); err != nil || update.Bytes > whole.Bytes/20 {
 		t.Errorf("%d bytes after %d, %v", update.Bytes, whole.Bytes, err)
 	}
 }
@@ -245,7 +235,6 @@ func TestHostileServers(t *testing.T) {
 		cause  fetch.Cause
 	}{
 		"HTML":                    {hostile{refs: "<html>", refsType: "text/html"}, limits, fetch.CauseNotGit},
-		"gone":                    {hostile{refsStatus: 410}, limits, fetch.CauseNotFound},
 		"forbidden":               {hostile{refsStatus: 403}, limits, fetch.CauseForbidden},
 		"rate limit":              {hostile{refsStatus: 429}, limits, fetch.CauseRateLimited},
 		"an error line":           {hostile{refs: gittest.Pkt("# service=git-upload-pack\n") + gittest.Pkt("ERR go\x1b[31m away\n")}, limits, fetch.CauseServer},
@@ -253,13 +242,9 @@ func TestHostileServers(t *testing.T) {
 		"empty repository":        {hostile{refs: gittest.Pkt("# service=git-upload-pack\n") + "0000"}, limits, fetch.CauseNoSuchObject},
 		"no answer to wants":      {hostile{refs: adv}, limits, fetch.CauseNoSuchObject},
 		"refuses":                 {hostile{refs: adv, pack: gittest.Pkt("ERR upload-pack: not our ref " + id)}, limits, fetch.CauseNoSuchObject},
-		"refuses without a name":  {hostile{refs: adv, pack: gittest.Pkt("ERR want is not a valid object")}, limits, fetch.CauseNoSuchObject},
-		"says no":                 {hostile{refs: adv, pack: gittest.Pkt("ERR busy")}, limits, fetch.CauseServer},
 		"HTML for a pack":         {hostile{refs: adv, pack: "<html>", packType: "text/html"}, limits, fetch.CauseNotGit},
-		"only NAK":                {hostile{refs: adv, pack: "0008NAK\n"}, limits, fetch.CauseNoSuchObject},
 		"NAK without end":         {hostile{refs: adv, endless: "0008NAK\n"}, limits, fetch.CauseNotGit},
 		"channel 3":               {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:20]) + band(3, "out of "+strings.Repeat("memory", 5000))}, limits, fetch.CauseServer},
-		"a channel that is none":  {hostile{refs: adv, pack: "0008NAK\n" + band(7, pack)}, limits, fetch.CauseNotGit},
 		"no pack":                 {hostile{refs: adv, pack: "0008NAK\n" + band(1, "what?"+strings.Repeat("!", 50)) + "0000"}, limits, fetch.CauseBadPack},
 		"a hole in the history":   {hostile{refs: adv, pack: "0008NAK\n" + band(1, hole) + "0000"}, limits, fetch.CauseBadPack},
 		"a pack without our wish": {hostile{refs: adv, pack: "0008NAK\n" + band(1, string(w.Pack("main^"))) + "0000"}, limits, fetch.CauseNoSuchObject},

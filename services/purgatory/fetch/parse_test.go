@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,16 +50,12 @@ func FuzzOpenPack(f *testing.F) {
 	})
 }
 
-// slowly is a reader that gives a piece after each pause.
-type slowly struct {
-	first, every time.Duration
-	piece        int
-}
+// trickle is a reader that gives a byte after each pause.
+type trickle time.Duration
 
-func (s *slowly) Read(b []byte) (int, error) {
-	time.Sleep(s.first)
-	s.first = s.every
-	return min(s.piece, len(b)), nil
+func (pause trickle) Read(b []byte) (int, error) {
+	time.Sleep(time.Duration(pause))
+	return min(1000, len(b)), nil
 }
 
 // TestPace: an answer may begin late, but then every window brings its bytes, or the request ends.
@@ -66,42 +63,26 @@ func TestPace(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		rate  int64
-		from  slowly
+		from  trickle
 		lasts time.Duration // until it is cut off; zero: never
 	}{
-		"nothing comes":                 {1000, slowly{time.Hour, time.Hour, 1}, time.Minute},
-		"it thinks, then sends":         {1000, slowly{59 * time.Second, time.Second, 30_000}, 0},
-		"a byte a second":               {1000, slowly{time.Second, time.Second, 1}, time.Minute},
-		"just enough":                   {1000, slowly{time.Second, time.Second, 1100}, 0},
-		"in large pieces":               {1000, slowly{time.Second, 29 * time.Second, 60_000}, 0},
-		"one large piece, then nothing": {1000, slowly{time.Second, time.Hour, 1 << 20}, 31 * time.Second},
-		"no lowest rate":                {0, slowly{time.Hour, time.Hour, 1}, 0},
+		"nothing comes":       {1, trickle(time.Hour), time.Minute},
+		"it thinks long":      {1, trickle(59 * time.Second), 89 * time.Second},
+		"too few bytes":       {1000, trickle(2 * time.Second), time.Minute},
+		"just enough of them": {1000, trickle(900 * time.Millisecond), 0},
+		"no lowest rate":      {0, trickle(time.Hour), 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				began, cut := time.Now(), make(chan time.Time, 10_000)
-				p := Limits{MinRate: tc.rate, window: 30 * time.Second}.pace(func() { cut <- time.Now() })
-				p.from = &tc.from
-				done := make(chan struct{})
-				go func() {
-					for b := make([]byte, 1<<20); time.Since(began) < 5*time.Hour; {
-						p.Read(b)
-					}
-					p.timer.Stop()
-					close(done)
-				}()
-				var lasted time.Duration
-				select {
-				case at := <-cut:
-					lasted = at.Sub(began)
-				case <-time.After(4 * time.Hour):
-				}
-				if lasted != tc.lasts {
-					t.Errorf("cut off after %v, want %v", lasted, tc.lasts)
-				}
-				<-done
-			})
+		synctest.Test(t, func(t *testing.T) {
+			began, lasted := time.Now(), atomic.Int64{}
+			p := Limits{MinRate: tc.rate, window: 30 * time.Second}.pace(func() { lasted.Store(int64(time.Since(began))) })
+			p.from = tc.from
+			for b := make([]byte, 1000); lasted.Load() == 0 && time.Since(began) < 5*time.Hour; {
+				p.Read(b)
+			}
+			p.timer.Stop()
+			if got := time.Duration(lasted.Load()); got != tc.lasts {
+				t.Errorf("%s: cut off after %v, want %v", name, got, tc.lasts)
+			}
 		})
 	}
 }
