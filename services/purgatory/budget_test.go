@@ -3,7 +3,6 @@ package purgatory_test
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -21,8 +20,7 @@ func TestFetchedBytesCountForTheirAuthor(t *testing.T) {
 	server := gittest.Backend(t, root)
 	hold := func(owner, identifier string) (release func()) {
 		ann := announcement(t, owner[:2]+identifier, owner, identifier, server.URL+"/x.git")
-		w.in.holds(identifier, ann, proto.SourceLive, time.Hour)
-		w.in.holds(identifier, state("state", owner, identifier, 1001, commit), proto.SourceLive, time.Hour)
+		w.in.waits(identifier, proto.SourceLive, ann, state("state", owner, identifier, 1001, commit))
 		return func() { w.released(ann) }
 	}
 	hold(alice, "first")()
@@ -45,11 +43,10 @@ func TestPushedBytesCount(t *testing.T) {
 	work := gittest.NewWork(t)
 	w.pushFirst(work)
 	for n := range 3 { // more than 100 KiB in all
-		w.in.holds("x", state("state", alice, "x", nostr.Timestamp(1002+n), work.Commit("noise", gittest.Noise(60 << 10 * (n + 1))[60<<10*n:])), proto.SourceUser, time.Hour)
-		w.pushes(work, alice, "x", "main")
+		w.pushState(work, alice, "x", nostr.Timestamp(1002+n), work.Commit("noise", gittest.Noise(60 << 10 * (n + 1))[60<<10*n:]))
 	}
 	pr := pull("pull", bob, work.Commit("noise", gittest.Noise(500 << 10)[300<<10:]), alice, "x")
-	w.in.holds("x", pr, proto.SourceUser, time.Hour)
+	w.in.waits("x", proto.SourceUser, pr)
 	w.refuses("rate-limited: as much git data of "+npub(t, bob), work, alice, "x", "main:refs/nostr/"+pr.ID)
 	unknown := func(n int) string { return fmt.Sprintf("main~1:refs/nostr/%064x", n) }
 	w.pushes(work, alice, "x", unknown(1))

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -29,7 +28,7 @@ func (w *world) prs(contributor, identifier string) string {
 // contribution is a contributor's repository on disk.
 func (w *world) contribution(contributor, identifier string) *repository.Repo {
 	w.Helper()
-	repo, err := w.store.At(repository.Place{RepoRef: nostr.RepoRef{PubKey: contributor, Identifier: identifier}, PRs: true})
+	repo, err := w.store.At(repository.Place{RepoRef: repo(contributor, identifier), PRs: true})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -53,16 +52,14 @@ func (w *world) offered(contributor, identifier, event string) string {
 func TestContributorsPullRequest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "--grasp06-enable")
-	two := start(t, "two", w.git, w.Bus.ClientURL(), "--grasp06-enable")
-	eventually(t, "the second has its share", func() bool { return two.metric("purgatory_shards_held") > 16 })
+	start(t, "two", w.git, w.url, "--grasp06-enable").holds(t, 17)
 	work := gittest.NewWork(t)
 	var refs []nostr.RepoRef
 	for n := range 6 {
-		ref := nostr.RepoRef{PubKey: alice, Identifier: fmt.Sprint("repo", n)}
-		refs = append(refs, ref)
-		w.in.accept(announcement(t, "announcement", alice, ref.Identifier))
+		refs = append(refs, repo(alice, fmt.Sprint("repo", n)))
+		w.in.accept(announcement(t, "announcement", alice, refs[n].Identifier))
 	}
-	for name, repos := range map[string][]nostr.RepoRef{"for announced ones": refs, "for an unknown one": {{PubKey: carol, Identifier: "a b/c"}}} {
+	for name, repos := range map[string][]nostr.RepoRef{"for announced ones": refs, "for an unknown one": {repo(carol, "a b/c")}} {
 		for _, eventFirst := range []bool{true, false} {
 			what := fmt.Sprintf("%s, event first %v", name, eventFirst)
 			at := repos[0].Identifier
@@ -76,7 +73,7 @@ func TestContributorsPullRequest(t *testing.T) {
 				})
 			}
 			if eventFirst {
-				w.in.holds(at, pr, proto.SourceUser, time.Hour)
+				w.in.waits(at, proto.SourceUser, pr)
 				push()
 				if w.in.times(pr.ID) != 1 {
 					t.Errorf("%s: the push has ended, and its event is not accepted", what)
@@ -86,7 +83,7 @@ func TestContributorsPullRequest(t *testing.T) {
 				if got := w.offered(bob, at, pr.ID); got != commit || w.in.times(pr.ID) != 0 {
 					t.Errorf("%s: before its event the reference is %q", what, got)
 				}
-				w.in.holds(at, pr, proto.SourceUser, time.Hour)
+				w.in.waits(at, proto.SourceUser, pr)
 				w.released(pr)
 			}
 			if got := w.offered(bob, at, pr.ID); got != commit {
@@ -106,7 +103,7 @@ func TestContributorsPullRequest(t *testing.T) {
 	// One way only.
 	commit := work.Commit("a", "to an announced one")
 	pr := offer(t, "to an announced one", carol, commit, refs...)
-	w.in.holds(refs[0].Identifier, pr, proto.SourceUser, time.Hour)
+	w.in.waits(refs[0].Identifier, proto.SourceUser, pr)
 	w.pushes(work, alice, refs[0].Identifier, "HEAD:refs/nostr/"+pr.ID)
 	w.released(pr)
 	if w.contribution(carol, refs[0].Identifier).Exists() {
@@ -121,15 +118,10 @@ func TestContributionsThatAreNotTaken(t *testing.T) {
 	w := newWorld(t, "--grasp06-enable")
 	work := gittest.NewWork(t)
 	commit := work.Commit("a", "1")
-	x := nostr.RepoRef{PubKey: alice, Identifier: "x"}
+	x := repo(alice, "x")
 	w.in.accept(announcement(t, "announcement", alice, "x"))
-	held := func(ev *nostr.Event) *nostr.Event {
-		w.in.holds("x", ev, proto.SourceUser, time.Hour)
-		return ev
-	}
-	good := held(offer(t, "good", bob, commit, x))
-	otherCommit := held(offer(t, "another commit", bob, strings.Repeat("c", 40), x))
-	otherSigner := held(offer(t, "another signer", carol, commit, x))
+	good, otherCommit, otherSigner := offer(t, "good", bob, commit, x), offer(t, "another commit", bob, strings.Repeat("c", 40), x), offer(t, "another signer", carol, commit, x)
+	w.in.waits("x", proto.SourceUser, good, otherCommit, otherSigner)
 	for to, why := range map[string]string{
 		"refs/nostr/" + otherCommit.ID: "names commit cccc", "refs/nostr/" + otherSigner.ID: "not signed by", "refs/heads/main": "only refs/nostr/<event-id> can",
 	} {
@@ -147,7 +139,7 @@ func TestContributionsThatAreNotTaken(t *testing.T) {
 	if out, err := gittest.Try(t, work.Dir, "push", w.prs(bob, "x"), "HEAD:refs/nostr/"+late.ID); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	held(late)
+	w.in.waits("x", proto.SourceUser, late)
 	eventually(t, "the repository is gone with what did not match", func() bool { return !w.contribution(bob, "x").Exists() })
 	if w.in.times(late.ID) != 0 {
 		t.Error("the event is released by a commit in another contributor's repository")
@@ -161,11 +153,7 @@ func TestContributionsThatAreNotTaken(t *testing.T) {
 	if out, err := gittest.Try(t, work.Dir, "push", w.prs(bob, "x"), ":refs/nostr/"+good.ID); err == nil || !strings.Contains(out, "delete its event") {
 		t.Errorf("a push that deletes: %v\n%s", err, out)
 	}
-	past := time.Now().Add(-2 * time.Hour)
-	if err := os.Chtimes(filepath.Join(w.contribution(bob, "x").Path, "refs/nostr", good.ID), past, past); err != nil {
-		t.Fatal(err)
-	}
-	w.in.accept(deletion(bob, good))
+	w.in.accept(deletion(bob, "e", good.ID))
 	eventually(t, "it is gone with its event", func() bool { return !w.contribution(bob, "x").Exists() })
 }
 
@@ -198,8 +186,7 @@ func TestContributionsThatNobodyClaims(t *testing.T) {
 	if out, err := push(2); err == nil || !strings.Contains(out, "rate-limited: as much git data of your address") {
 		t.Errorf("a third path of one client: %v\n%s", err, out)
 	}
-	w.stop()
-	w.worker = start(t, "two", w.git, w.Bus.ClientURL(), "--grasp06-enable", "--purgatory-hold=1ms")
+	w.restart("--grasp06-enable", "--purgatory-hold=1ms")
 	eventually(t, "what no event claims is gone", func() bool {
 		left, _ := os.ReadDir(filepath.Join(w.git, "_prs"))
 		return len(left) == 0

@@ -3,6 +3,7 @@ package purgatory_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -10,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/node"
@@ -42,10 +42,6 @@ func (w *world) has(id string) bool {
 	return err == nil
 }
 
-func deletionRequest(author string, at nostr.Timestamp, tags ...nostr.Tag) *nostr.Event {
-	return finish(&nostr.Event{Kind: nostr.KindDeletion, PubKey: author, CreatedAt: at, Content: "deletion", Tags: tags})
-}
-
 // again is an announcement that is newer.
 func again(ev *nostr.Event, at nostr.Timestamp) *nostr.Event {
 	newer := *ev
@@ -58,13 +54,10 @@ func again(ev *nostr.Event, at nostr.Timestamp) *nostr.Event {
 func TestAnOwnerComesBack(t *testing.T) {
 	t.Parallel()
 	first := announcement(t, "announcement", alice, "x")
-	moved := *first
-	moved.Tags = nostr.Tags{{"d", "x"}, {"clone", "https://other.example.org/x.git"}, {"relays", "wss://other.example.org"}}
-	moved.CreatedAt = 1500
 	for name, ending := range map[string]*nostr.Event{
-		"deleted by address": deletionRequest(alice, 1500, nostr.Tag{"a", "30617:" + alice + ":x"}),
-		"deleted by id":      deletionRequest(alice, 1500, nostr.Tag{"e", first.ID}),
-		"moved away":         finish(&moved),
+		"deleted by address": deletion(alice, "a", repo(alice, "x").String()),
+		"deleted by id":      deletion(alice, "e", first.ID),
+		"moved away":         abroad("moved", alice, "x", 1500),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -79,20 +72,12 @@ func TestAnOwnerComesBack(t *testing.T) {
 			if out, err := gittest.Try(t, work.Dir, "ls-remote", w.address(alice, "x")); err == nil {
 				t.Fatalf("it is still served:\n%s", out)
 			}
-			if out, err := w.push(work, alice, "x", "main:other"); err == nil {
-				t.Fatalf("it still takes pushes:\n%s", out)
-			}
-			w.stop() // the next worker of the shard goes on
-			w.worker = start(t, "two", w.git, w.Bus.ClientURL())
-			eventually(t, "the next worker lists it", func() bool {
-				list := w.ask(proto.RepoList, "").Repos
-				return len(list) == 1 && list[0].State == proto.RepoEnded && !list[0].Until.IsZero()
-			})
-			if got := w.ref(alice, "x", "refs/heads/main"); got != commit {
+			w.refuses("not found", work, alice, "x", "main:other")
+			w.restart() // the next worker of the shard goes on
+			if got := w.ref(alice, "x", mainBranch); got != commit {
 				t.Fatalf("main is %q, want %q", got, commit)
 			}
-			w.openDoor()
-			w.in.holds("x", again(first, 2000), proto.SourceUser, time.Hour)
+			w.in.waits("x", proto.SourceUser, again(first, 2000))
 			w.released(again(first, 2000))
 			w.told.await("x returned")
 			if w.ended(alice, "x") {
@@ -101,60 +86,66 @@ func TestAnOwnerComesBack(t *testing.T) {
 			if out, err := gittest.Try(t, work.Dir, "ls-remote", w.address(alice, "x")); err != nil || !strings.Contains(out, commit+"\trefs/heads/main") {
 				t.Errorf("it is not served as it was: %v\n%s", err, out)
 			}
-			eventually(t, "it is listed as what is here", func() bool {
-				list := w.ask(proto.RepoList, "").Repos
-				return len(list) == 1 && list[0].State != proto.RepoEnded
-			})
 		})
 	}
 }
 
 // TestAnEndedRepositoryIsRemoved: after the grace period a repository goes, with the events and
 // objects that only it needed; that of another owner of the identifier stays whole. Workers may be
-// replaced at any time meanwhile.
+// replaced at any time meanwhile. What names two repositories that were given up goes with the second
+// one, and so do the states of the identifier.
 func TestAnEndedRepositoryIsRemoved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "--deletion-grace=24h")
 	work := gittest.NewWork(t)
+	alicesRef, bobsRef := repo(alice, "x").String(), repo(bob, "x").String()
 	shared := w.pushFirst(work)
 	w.in.accept(announcement(t, "bob's", bob, "x"))
-	bobs := state("bob's state", bob, "x", 1002, shared)
-	w.in.holds("x", bobs, proto.SourceUser, time.Hour)
-	w.pushes(work, bob, "x", "main")
-	w.released(bobs)
-	own := work.Commit("only", gittest.Noise(4096))
-	alices := state("alice's next", alice, "x", 1003, own)
-	w.in.holds("x", alices, proto.SourceUser, time.Hour)
-	w.pushes(work, alice, "x", "main")
-	issue := finish(&nostr.Event{Kind: 1621, PubKey: bob, CreatedAt: 1004, Content: "issue", Tags: nostr.Tags{{"a", "30617:" + alice + ":x"}}})
-	w.in.accept(issue)
-	w.in.refuses(issue.ID, true)
-	w.in.accept(deletionRequest(alice, 1500, nostr.Tag{"a", "30617:" + alice + ":x"}))
+	w.in.accept(announcement(t, "carol's", carol, "x"))
+	bobs, carols := w.pushState(work, bob, "x", 1002, shared), w.pushState(work, carol, "x", 1002, shared)
+	alices := w.pushState(work, alice, "x", 1003, work.Commit("only", gittest.Noise(4096)))
+	one, both := issue("issue", nostr.Tag{"a", alicesRef}), issue("of both", nostr.Tag{"a", alicesRef}, nostr.Tag{"q", bobsRef})
+	w.in.accept(one)
+	w.in.accept(both)
+	w.in.set(func() { w.in.refuse[one.ID] = true })
+	has := func(when string, there bool, events ...*nostr.Event) {
+		t.Helper()
+		for _, ev := range events {
+			if w.has(ev.ID) != there {
+				t.Errorf("%s: %s is there: %t", when, ev.Content, !there)
+			}
+		}
+	}
+	w.in.accept(deletion(bob, "a", bobsRef))
 	w.told.await("x ended")
-	w.stop()
-	w.worker = start(t, "two", w.git, w.Bus.ClientURL(), "--deletion-grace=0s")
-	w.openDoor()
-	// An ingest of an earlier version: nothing goes before it can go whole.
+	if a := w.ask(proto.RepoRestore, bobsRef); a.Error != "" || !a.Repos[0].Kept {
+		t.Fatalf("%+v", a)
+	}
+	w.in.accept(deletion(alice, "a", alicesRef))
+	eventually(t, "both have ended", func() bool { return w.told.count("x ended") == 2 })
+	w.restart("--deletion-grace=0s")
+	// Nothing goes before it can go whole.
 	eventually(t, "the removal is tried again", func() bool { return w.in.requests()["remove issue"] > 1 })
 	if w.told.count("x removed") > 0 || !w.repo(alice, "x").Exists() {
 		t.Fatal("it is removed though its events are not")
 	}
-	w.in.refuses(issue.ID, false)
+	w.in.set(func() { w.in.refuse[one.ID] = false })
 	w.told.await("x removed")
 	if _, err := os.Stat(w.repo(alice, "x").Path); !os.IsNotExist(err) {
 		t.Fatalf("the repository is still there: %v", err)
 	}
-	asked := w.in.requests()
-	if asked["remove issue"] == 0 || asked["remove alice's next"] == 0 || asked["remove announcement"] > 0 {
+	if asked := w.in.requests(); asked["remove announcement"] > 0 {
 		t.Errorf("ingest was asked %v", asked)
 	}
-	if w.has(issue.ID) || w.has(alices.ID) {
-		t.Error("events of the repository are still there")
+	has("alice's is removed", false, one)
+	has("alice's is removed", true, both, alices, bobs, carols)
+	if a := w.ask(proto.RepoRemove, bobsRef); a.Error != "" {
+		t.Fatal(a.Error)
 	}
-	gittest.Fsck(t, w.repo(bob, "x").Path)
-	clone := filepath.Join(t.TempDir(), "clone")
-	if out, err := gittest.Try(t, "", "clone", w.address(bob, "x"), clone); err != nil {
-		t.Fatalf("bob's repository: %v\n%s", err, out)
+	has("bob's is removed", false, both, alices, bobs)
+	gittest.Fsck(t, w.repo(carol, "x").Path)
+	if out, err := gittest.Try(t, t.TempDir(), "clone", w.address(carol, "x"), "clone"); err != nil {
+		t.Fatalf("carol's repository: %v\n%s", err, out)
 	}
 }
 
@@ -163,7 +154,6 @@ func TestAnEndedRepositoryIsRemoved(t *testing.T) {
 func TestNobodyWasThere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	url := w.Bus.ClientURL()
 	work := gittest.NewWork(t)
 	commit := w.pushFirst(work)
 	lost := w.repo(alice, "unknown")
@@ -171,9 +161,9 @@ func TestNobodyWasThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	gittest.Git(t, work.Dir, "push", lost.Path, "main")
-	w.stop()
-	w.in.accept(deletionRequest(alice, 1500, nostr.Tag{"e", announcement(t, "announcement", alice, "x").ID}))
-	w.worker = start(t, "two", w.git, url)
+	w.stop() // for the next one to find
+	w.in.accept(deletion(alice, "e", announcement(t, "announcement", alice, "x").ID))
+	w.restart()
 	w.told.await("x ended")
 	eventually(t, "it is listed as not hosted, without an end", func() bool {
 		return slices.ContainsFunc(w.ask(proto.RepoList, "").Repos, func(s proto.RepoStatus) bool {
@@ -182,7 +172,7 @@ func TestNobodyWasThere(t *testing.T) {
 	})
 	w.stop()
 	w.in.accept(again(announcement(t, "announcement", alice, "x"), 2000))
-	w.worker = start(t, "three", w.git, url, "--deletion-grace=0s")
+	w.restart("--deletion-grace=0s")
 	w.told.await("x returned")
 	if got := w.ref(alice, "x", "refs/heads/main"); got != commit {
 		t.Errorf("main of the one that came back is %q, want %q", got, commit)
@@ -203,21 +193,21 @@ func TestNothingIsRemovedOnOldNews(t *testing.T) {
 	w := newWorld(t)
 	work := gittest.NewWork(t)
 	commit := w.pushFirst(work)
-	issue := finish(&nostr.Event{Kind: 1621, PubKey: bob, CreatedAt: 1004, Content: "issue", Tags: nostr.Tags{{"a", "30617:" + alice + ":x"}}})
-	w.in.accept(issue)
-	w.in.accept(deletionRequest(alice, 1500, nostr.Tag{"a", "30617:" + alice + ":x"}))
+	ref := repo(alice, "x").String()
+	w.in.accept(issue("issue", nostr.Tag{"a", ref}))
+	w.in.accept(deletion(alice, "a", ref))
 	w.told.await("x ended")
 	w.stop() // its index stays where it is
 	w.in.accept(again(announcement(t, "announcement", alice, "x"), 2000))
 	asks := []node.Service{{Name: "purgatory", Run: purgatory.Run, Asks: true}}
-	two := run(t, "two", openFor(t, "two", w.git, w.Bus.ClientURL(), asks, "--deletion-grace=0s"))
-	eventually(t, "all shards are held", func() bool { return two.metric("purgatory_shards_held") == proto.Shards })
+	two := run(t, "two", open(t, "two", w.git, w.url, asks, "--deletion-grace=0s"))
+	two.holds(t, proto.Shards)
 	refuses := func(when string) {
 		t.Helper()
-		if a := w.ask(proto.RepoRemove, "30617:"+alice+":x"); !strings.Contains(a.Error, "accepted") || len(a.Repos) > 0 {
+		if a := w.ask(proto.RepoRemove, ref); !strings.Contains(a.Error, "accepted") || len(a.Repos) > 0 {
 			t.Errorf("%s: %+v", when, a)
 		}
-		if asked := w.in.requests(); asked["remove issue"]+asked["remove state"] > 0 || w.told.count("x removed") > 0 {
+		if asked := w.in.requests(); asked["remove issue"]+asked["remove state 1001"] > 0 || w.told.count("x removed") > 0 {
 			t.Errorf("%s: ingest was asked %v", when, asked)
 		}
 		if got := w.ref(alice, "x", "refs/heads/main"); got != commit {
@@ -244,7 +234,116 @@ func TestNothingIsRemovedOnOldNews(t *testing.T) {
 		}
 	})
 	w.told.await("x returned")
-	if a := w.ask(proto.RepoRemove, "30617:"+alice+":x"); !strings.Contains(a.Error, "only its owner") {
+	if a := w.ask(proto.RepoRemove, ref); !strings.Contains(a.Error, "only its owner") {
 		t.Errorf("when it has come back: %+v", a)
+	}
+}
+
+// TestAnOwnerComesBackDuringTheRemoval: from then on nothing more is removed, neither events nor, when
+// all of these are gone, the repository.
+func TestAnOwnerComesBackDuringTheRemoval(t *testing.T) {
+	t.Parallel()
+	for _, removed := range []int{2, 3} {
+		t.Run(fmt.Sprint("after ", removed, " events"), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			work := gittest.NewWork(t)
+			commit := w.pushFirst(work)
+			ref := repo(alice, "x").String()
+			var ids []string
+			for n := range 3 {
+				ev := issue("issue", nostr.Tag{"a", ref}, nostr.Tag{fmt.Sprint("padding", n), strings.Repeat("x", 600<<10)})
+				w.in.accept(ev)
+				ids = append(ids, ev.ID)
+			}
+			w.in.accept(deletion(alice, "a", ref))
+			w.told.await("x ended")
+			back := again(announcement(t, "announcement", alice, "x"), 2000)
+			w.in.after("remove issue", removed, func() { w.in.append(back) })
+			if a := w.ask(proto.RepoRemove, ref); !strings.Contains(a.Error, "only its owner") {
+				t.Errorf("%+v", a)
+			}
+			left := 0
+			for _, id := range ids {
+				if w.has(id) {
+					left++
+				}
+			}
+			if left != len(ids)-removed || w.ref(alice, "x", "refs/heads/main") != commit {
+				t.Errorf("%d of %d issues are left, main is %q", left, len(ids), w.ref(alice, "x", "refs/heads/main"))
+			}
+		})
+	}
+}
+
+// TestAMoveOfUnknownTimesIsNone: where the list of our domains was lost, an announcement from
+// before may list one of them. Only its owner's deletion request ends the hosting then.
+func TestAMoveOfUnknownTimesIsNone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	work := gittest.NewWork(t)
+	commit := w.pushFirst(work)
+	w.stop()
+	w.in.accept(abroad("old", alice, "x", 1400))
+	if err := os.Remove(filepath.Join(w.git, ".belongs")); err != nil {
+		t.Fatal(err)
+	}
+	w.restart("--deletion-grace=0s")
+	eventually(t, "it is listed, without an end", func() bool {
+		list := w.ask(proto.RepoList, "").Repos
+		return len(list) == 1 && list[0].State == proto.RepoEnded && list[0].Until.IsZero()
+	})
+	if w.ended(alice, "x") || w.ref(alice, "x", "refs/heads/main") != commit {
+		t.Fatal("the hosting has ended")
+	}
+	w.in.accept(deletion(alice, "a", repo(alice, "x").String()))
+	w.told.await("x removed")
+	if n := w.told.count("x ended 0 moved"); n > 0 {
+		t.Error("it has counted as moved")
+	}
+}
+
+// TestWhatAnOwnerDeletedIsNotServedAgain: neither does a stranger who announces the identifier and
+// pushes nothing serve it, by reference or by object id, nor is a third key's state released that
+// names it.
+func TestWhatAnOwnerDeletedIsNotServedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	work := gittest.NewWork(t)
+	commit := w.pushFirst(work)
+	tree := work.Git("rev-parse", "main^{tree}")
+
+	served := func(owner, id string) (string, bool) {
+		out, err := gittest.Try(t, gittest.NewWork(t).Dir, "-c", "protocol.version=2", "fetch", w.address(owner, "x"), id)
+		return out, err == nil
+	}
+	if out, ok := served(alice, commit); !ok {
+		t.Fatalf("it is not served before: %s", out)
+	}
+	w.in.accept(deletion(alice, "a", repo(alice, "x").String()))
+	w.told.await("x ended")
+
+	w.in.accept(announcement(t, "bob's", bob, "x"))
+	w.in.accept(announcement(t, "carol's", carol, "x"))
+	stranger := state("bob's state", bob, "x", 2001, commit)
+	third := state("carol's state", carol, "x", 2002, commit)
+	w.in.waits("x", proto.SourceUser, stranger, third)
+
+	// What is held after them has been decided when this is.
+	proof := gittest.NewWork(t)
+	own := proof.Commit("b", "bob's own")
+	w.pushState(proof, bob, "x", 2003, own)
+	if w.in.times(stranger.ID)+w.in.times(third.ID) > 0 {
+		t.Error("a state of strangers is released for data that its owner deleted")
+	}
+	for _, owner := range []string{alice, bob, carol} {
+		for _, id := range []string{commit, tree} {
+			if out, ok := served(owner, id); ok {
+				t.Errorf("%s is served at the address of %.4s: %s", id, owner, out)
+			}
+		}
+		if out, err := gittest.Try(t, work.Dir, "ls-remote", w.address(owner, "x")); err == nil && strings.Contains(out, commit) {
+			t.Errorf("a reference of %.4s names it: %s", owner, out)
+		}
 	}
 }

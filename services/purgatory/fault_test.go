@@ -32,18 +32,3 @@ func TestGitFolderThatCannotBeWritten(t *testing.T) {
 	}
 	w.pushes(work, alice, "x", "main")
 }
-
-// TestWhatAKilledPushLeft goes when a worker takes over: it may be as large as a push may be.
-func TestWhatAKilledPushLeft(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	work := gittest.NewWork(t)
-	w.pushFirst(work)
-	w.stop()
-	left := filepath.Join(w.repo(alice, "x").Path, "objects", "tmp_objdir-incoming-1")
-	if err := os.Mkdir(left, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	w.worker = start(t, "two", w.git, w.Bus.ClientURL())
-	eventually(t, "it is gone", func() bool { _, err := os.Lstat(left); return os.IsNotExist(err) })
-}

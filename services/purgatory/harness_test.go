@@ -41,14 +41,9 @@ type worker struct {
 	stop func()
 }
 
-// open opens the node of a worker on the git folder; url is the NATS server of another, or empty.
-func open(t testing.TB, name, gitFolder, url string, flags ...string) *node.Node {
-	t.Helper()
-	return openFor(t, name, gitFolder, url, nil, flags...)
-}
-
-// openFor is open for a process of which it is known which services it has.
-func openFor(t testing.TB, name, gitFolder, url string, services []node.Service, flags ...string) *node.Node {
+// open opens the node of a worker on the git folder; url is the NATS server of another, or empty. Of
+// a process with services it is known which it has.
+func open(t testing.TB, name, gitFolder, url string, services []node.Service, flags ...string) *node.Node {
 	t.Helper()
 	flags = append([]string{
 		"--domain=" + domain, "--relay-data-path=" + t.TempDir(), "--database-backend=memory", "--git-data-path=" + gitFolder, "--worker-name=" + name,
@@ -65,7 +60,7 @@ func openFor(t testing.TB, name, gitFolder, url string, services []node.Service,
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := node.Open(t.Context(), "purgatory", s, slog.New(&recorder{}), false, services...)
+	n, err := node.Open(t.Context(), "purgatory", s, slog.New(slog.DiscardHandler), false, services...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,45 +70,7 @@ func openFor(t testing.TB, name, gitFolder, url string, services []node.Service,
 // start runs a worker in a node that open opens.
 func start(t testing.TB, name, gitFolder, url string, flags ...string) worker {
 	t.Helper()
-	return run(t, name, open(t, name, gitFolder, url, flags...))
-}
-
-// recorder keeps what is logged, a line each: level, message and attributes.
-type recorder struct {
-	mu    sync.Mutex
-	lines []string
-}
-
-// Enabled implements slog.Handler.
-func (r *recorder) Enabled(context.Context, slog.Level) bool { return true }
-
-// Handle implements slog.Handler.
-func (r *recorder) Handle(_ context.Context, rec slog.Record) error {
-	line := rec.Level.String() + " " + rec.Message
-	rec.Attrs(func(a slog.Attr) bool {
-		line += " " + a.String()
-		return true
-	})
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.lines = append(r.lines, line)
-	return nil
-}
-
-// WithAttrs implements slog.Handler.
-func (r *recorder) WithAttrs([]slog.Attr) slog.Handler { return r }
-
-// WithGroup implements slog.Handler.
-func (r *recorder) WithGroup(string) slog.Handler { return r }
-
-// logged reports whether the worker has logged a line that has all of the parts.
-func (w worker) logged(parts ...string) bool {
-	r := w.Log.Handler().(*recorder)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.ContainsFunc(r.lines, func(line string) bool {
-		return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) })
-	})
+	return run(t, name, open(t, name, gitFolder, url, nil, flags...))
 }
 
 // run runs a worker in a node that open has opened.
@@ -134,35 +91,28 @@ func run(t testing.TB, name string, n *node.Node) worker {
 			t.Errorf("%s: %v", name, err)
 		}
 	})
-	eventually(t, name+" holds shards", func() bool { return w.metric("purgatory_shards_held") > 0 })
+	w.holds(t, 1)
 	return w
+}
+
+// holds waits until the worker holds so many shards.
+func (w worker) holds(t testing.TB, shards float64) {
+	t.Helper()
+	eventually(t, "it holds shards", func() bool { return w.metric("purgatory_shards_held") >= shards })
 }
 
 // metric is the sum of a metric over its labels that contain all of the parts; -1 if there is no
 // such metric.
 func (w worker) metric(name string, parts ...string) float64 {
 	families, err := w.Metrics.Gather()
-	if err != nil {
-		return -1
-	}
-	sum, found := 0.0, false
+	sum := -1.0
 	for _, f := range families {
-		if f.GetName() != name {
-			continue
-		}
-	series:
 		for _, m := range f.GetMetric() {
-			for _, part := range parts {
-				if !strings.Contains(m.String(), `"`+part+`"`) {
-					continue series
-				}
+			lacks := func(part string) bool { return !strings.Contains(m.String(), `"`+part+`"`) }
+			if err == nil && f.GetName() == name && !slices.ContainsFunc(parts, lacks) {
+				sum = max(sum, 0) + m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 			}
-			found = true
-			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 		}
-	}
-	if !found {
-		return -1
 	}
 	return sum
 }
@@ -172,6 +122,7 @@ type world struct {
 	testing.TB
 	worker
 	git   string
+	url   string // of NATS
 	store *repository.Store
 	in    *ingest
 	told  *notices
@@ -186,19 +137,13 @@ func newWorld(t testing.TB, flags ...string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.store, w.in, w.told = store, playIngest(t, w.Bus), listen(t, w.Bus)
-	w.openDoor()
-	eventually(t, "all shards are held", func() bool { return w.metric("purgatory_shards_held") == proto.Shards })
-	return w
-}
-
-// openDoor passes every request on to the worker that holds the shard, as the front door does.
-func (w *world) openDoor() {
+	w.url, w.store, w.in, w.told = w.Bus.ClientURL(), store, playIngest(t, w.Bus), listen(t, w.Bus)
+	// The door passes every request on to the worker that holds the shard, as the front door does.
 	directory, err := claim.Watch(context.Background(), w.Bus, proto.GroupShards, slog.New(slog.DiscardHandler))
 	if err != nil {
-		w.Fatal(err)
+		t.Fatal(err)
 	}
-	w.Cleanup(directory.Close)
+	t.Cleanup(directory.Close)
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			path, err := nostr.ParseRepositoryPath(r.In.URL.EscapedPath())
@@ -214,11 +159,21 @@ func (w *world) openDoor() {
 		// A worker may answer before the last read of the request's body, which net/http would
 		// refuse then; and with it the connection to the worker would go, in mid-answer.
 		if err := http.NewResponseController(rw).EnableFullDuplex(); err != nil {
-			w.Error(err)
+			t.Error(err)
 		}
 		proxy.ServeHTTP(rw, r)
 	}))
-	w.Cleanup(w.door.Close)
+	t.Cleanup(w.door.Close)
+	w.holds(t, proto.Shards)
+	return w
+}
+
+// restart stops the worker; the next one of its shards goes on.
+func (w *world) restart(flags ...string) {
+	w.Helper()
+	w.stop()
+	w.worker = start(w, "next", w.git, w.url, flags...)
+	w.holds(w, proto.Shards)
 }
 
 func (w *world) address(owner, identifier string) string {
@@ -273,20 +228,31 @@ func (w *world) refuses(why string, work *gittest.Work, owner, identifier string
 	}
 }
 
+// pushState pushes the branch main, for a state that is held for it.
+func (w *world) pushState(work *gittest.Work, owner, identifier string, at nostr.Timestamp, commit string) *nostr.Event {
+	w.Helper()
+	st := state(fmt.Sprint("state ", at), owner, identifier, at, commit)
+	w.in.waits(identifier, proto.SourceUser, st)
+	w.pushes(work, owner, identifier, "main")
+	return st
+}
+
 // pushFirst accepts the announcement of alice's repository x, pushes a first commit to its branch
 // main, and returns the commit.
 func (w *world) pushFirst(work *gittest.Work) (commit string) {
 	w.Helper()
 	commit = work.Commit("a", "1")
 	w.in.accept(announcement(w, "announcement", alice, "x"))
-	w.in.holds("x", state("state", alice, "x", 1001, commit), proto.SourceUser, time.Hour)
-	w.pushes(work, alice, "x", "main")
+	w.pushState(work, alice, "x", 1001, commit)
 	return commit
 }
+
+const mainBranch = "refs/heads/main"
 
 var (
 	alice = strings.Repeat("a1", 32)
 	bob   = strings.Repeat("b0", 32)
+	carol = strings.Repeat("ca", 32)
 )
 
 func npub(t testing.TB, pubkey string) string {
@@ -303,20 +269,50 @@ func finish(ev *nostr.Event) *nostr.Event {
 	return ev
 }
 
+// event makes an event; its name is its content.
+func event(name string, kind int, author string, at nostr.Timestamp, tags ...nostr.Tag) *nostr.Event {
+	return finish(&nostr.Event{Kind: kind, PubKey: author, CreatedAt: at, Content: name, Tags: tags})
+}
+
+// repo is the address of an announcement.
+func repo(owner, identifier string) nostr.RepoRef {
+	return nostr.RepoRef{PubKey: owner, Identifier: identifier}
+}
+
 func announcement(t testing.TB, name, owner, identifier string, clone ...string) *nostr.Event {
-	return finish(&nostr.Event{Kind: nostr.KindAnnouncement, PubKey: owner, CreatedAt: 1000, Content: name, Tags: nostr.Tags{
-		{"d", identifier}, append(nostr.Tag{"clone", "https://" + domain + nostr.RepositoryURLPath(npub(t, owner), identifier)}, clone...),
-		{"relays", "wss://" + domain}}})
+	ours := "https://" + domain + nostr.RepositoryURLPath(npub(t, owner), identifier)
+	return event(name, nostr.KindAnnouncement, owner, 1000, nostr.Tag{"d", identifier}, append(nostr.Tag{"clone", ours}, clone...), nostr.Tag{"relays", "wss://" + domain})
+}
+
+// abroad is an announcement of a repository that is elsewhere.
+func abroad(name, owner, identifier string, at nostr.Timestamp) *nostr.Event {
+	return event(name, nostr.KindAnnouncement, owner, at, nostr.Tag{"d", identifier}, nostr.Tag{"clone", "https://other.example.org/x.git"}, nostr.Tag{"relays", "wss://other.example.org"})
 }
 
 func state(name, author, identifier string, at nostr.Timestamp, commit string) *nostr.Event {
-	return finish(&nostr.Event{Kind: nostr.KindState, PubKey: author, CreatedAt: at, Content: name, Tags: nostr.Tags{
-		{"d", identifier}, {"refs/heads/main", commit}, {"HEAD", "ref: refs/heads/main"}}})
+	return event(name, nostr.KindState, author, at, nostr.Tag{"d", identifier}, nostr.Tag{mainBranch, commit}, nostr.Tag{"HEAD", "ref: refs/heads/main"})
 }
 
 func pull(name, author, commit, owner, identifier string, clone ...string) *nostr.Event {
-	return finish(&nostr.Event{Kind: nostr.KindPR, PubKey: author, CreatedAt: 2000, Content: name, Tags: nostr.Tags{
-		{"a", fmt.Sprintf("%d:%s:%s", nostr.KindAnnouncement, owner, identifier)}, {"c", commit}, append(nostr.Tag{"clone"}, clone...)}})
+	ev := pullFor(name, author, commit, repo(owner, identifier))
+	ev.Tags = append(ev.Tags, append(nostr.Tag{"clone"}, clone...))
+	return finish(ev)
+}
+
+// pullFor is a pull request that tags several repositories.
+func pullFor(name, author, commit string, refs ...nostr.RepoRef) *nostr.Event {
+	ev := event(name, nostr.KindPR, author, 2000, nostr.Tag{"c", commit})
+	for _, ref := range refs {
+		ev.Tags = append(ev.Tags, nostr.Tag{"a", ref.String()})
+	}
+	return finish(ev)
+}
+
+func issue(name string, tags ...nostr.Tag) *nostr.Event { return event(name, 1621, bob, 1004, tags...) }
+
+// deletion is a deletion request for an event, or for its address.
+func deletion(author string, tag ...string) *nostr.Event {
+	return event("deletion", nostr.KindDeletion, author, 1500, tag)
 }
 
 // published is a work tree with a commit, and the URL at which another server has it.

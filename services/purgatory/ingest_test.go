@@ -35,15 +35,13 @@ type ingest struct {
 	thenOf   string
 	thenAt   int
 	pause    chan struct{} // candidates wait until it is closed
-	hold     time.Duration
-	silent   time.Duration
 }
 
 func playIngest(t testing.TB, b *bus.Bus) *ingest {
 	t.Helper()
 	in := &ingest{
 		TB: t, bus: b, held: map[string]proto.Held{}, accepted: map[string]int{}, asked: map[string]int{}, refuse: map[string]bool{},
-		verdicts: map[string][]proto.Verdict{}, hold: time.Hour, silent: time.Hour,
+		verdicts: map[string][]proto.Verdict{},
 	}
 	consumer, err := b.JS.Consumer(t.Context(), proto.StreamRelease, proto.ConsumerRelease)
 	if err != nil {
@@ -60,6 +58,12 @@ func playIngest(t testing.TB, b *bus.Bus) *ingest {
 	return in
 }
 
+func (in *ingest) ok(err error) {
+	if err != nil {
+		in.Error(err)
+	}
+}
+
 func (in *ingest) decide(m jetstream.Msg) {
 	in.mu.Lock()
 	pause := in.pause
@@ -68,17 +72,13 @@ func (in *ingest) decide(m jetstream.Msg) {
 		<-pause
 	}
 	lines, err := proto.SplitPack(m.Data())
-	if err != nil {
-		in.Error(err)
-	}
+	in.ok(err)
 	candidate := m.Headers().Get(proto.HeaderReply) + " " + m.Headers().Get(proto.HeaderRef)
 	verdicts, decided := in.verdicts[candidate]
 	if !decided {
 		for _, line := range lines {
 			ev := &nostr.Event{}
-			if err := json.Unmarshal(line, ev); err != nil {
-				in.Error(err)
-			}
+			in.ok(json.Unmarshal(line, ev))
 			v := in.verdict(ev, proto.Action(m.Headers().Get(proto.HeaderAction)), m.Headers().Get(proto.HeaderReason))
 			v.ID, v.Kind = ev.ID, ev.Kind
 			verdicts = append(verdicts, v)
@@ -86,15 +86,9 @@ func (in *ingest) decide(m jetstream.Msg) {
 		in.verdicts[candidate] = verdicts
 	}
 	data, err := json.Marshal(proto.Verdicts{Ref: m.Headers().Get(proto.HeaderRef), Verdicts: verdicts})
-	if err != nil {
-		in.Error(err)
-	}
-	if err := in.bus.Conn.Publish(m.Headers().Get(proto.HeaderReply), data); err != nil {
-		in.Error(err)
-	}
-	if err := m.Ack(); err != nil {
-		in.Error(err)
-	}
+	in.ok(err)
+	in.ok(in.bus.Conn.Publish(m.Headers().Get(proto.HeaderReply), data))
+	in.ok(m.Ack())
 }
 
 func (in *ingest) verdict(ev *nostr.Event, action proto.Action, reason string) proto.Verdict {
@@ -126,11 +120,11 @@ func (in *ingest) verdict(ev *nostr.Event, action proto.Action, reason string) p
 		return proto.Verdict{Outcome: proto.Accepted, Seq: seq}
 	case !holds:
 	case action == proto.ActionExtend:
-		entry.ExpiresAt = time.Now().Add(in.hold)
+		entry.ExpiresAt = time.Now().Add(time.Hour)
 		in.put(key, entry)
 	case reason == "" && time.Now().Before(entry.ExpiresAt):
 	case ev.Kind == nostr.KindAnnouncement && entry.Phase == proto.PhaseWaiting:
-		entry.Phase, entry.ExpiresAt = proto.PhaseSilent, time.Now().Add(in.silent)
+		entry.Phase, entry.ExpiresAt = proto.PhaseSilent, time.Now().Add(time.Hour)
 		in.put(key, entry)
 	default:
 		in.drop(key)
@@ -149,26 +143,20 @@ func (in *ingest) find(id string) (string, proto.Held, bool) {
 
 func (in *ingest) commit(m *nats.Msg) uint64 {
 	last, err := in.bus.PublishBatch(context.Background(), []*nats.Msg{m}, nil)
-	if err != nil {
-		in.Errorf("commit: %v", err)
-	}
+	in.ok(err)
 	return last
 }
 
 func (in *ingest) append(ev *nostr.Event) uint64 {
 	raw, err := ev.MarshalJSON()
-	if err != nil {
-		in.Error(err)
-	}
+	in.ok(err)
 	in.accepted[ev.ID]++
 	return in.commit(&nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: raw})
 }
 
 func (in *ingest) put(key string, h proto.Held) {
 	data, err := json.Marshal(h)
-	if err != nil {
-		in.Error(err)
-	}
+	in.ok(err)
 	in.held[key] = h
 	in.commit(&nats.Msg{Subject: proto.KVSubject(proto.BucketHeld, key), Data: data})
 }
@@ -210,19 +198,11 @@ func (in *ingest) accept(ev *nostr.Event) {
 	in.append(ev)
 }
 
-// without takes an event out of purgatory.
-func (in *ingest) without(ev *nostr.Event) {
+// set changes how it decides from now on.
+func (in *ingest) set(change func()) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	key, _, _ := in.find(ev.ID)
-	in.drop(key)
-}
-
-// refuses reports whether the release or removal of an event is refused from now on.
-func (in *ingest) refuses(id string, refused bool) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	in.refuse[id] = refused
+	change()
 }
 
 // after has something done when a question was asked so many times.
@@ -236,13 +216,6 @@ func (in *ingest) times(id string) int {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.accepted[id]
-}
-
-func (in *ingest) entry(ev *nostr.Event) (proto.Held, bool) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	_, h, holds := in.find(ev.ID)
-	return h, holds
 }
 
 func (in *ingest) requests() map[string]int {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/test/fixture/gittest"
 )
@@ -59,7 +58,7 @@ func TestAnOperatorAsks(t *testing.T) {
 	w := newWorld(t)
 	work := gittest.NewWork(t)
 	w.pushFirst(work)
-	first, ref := announcement(t, "announcement", alice, "x"), "30617:"+alice+":x"
+	first, ref := announcement(t, "announcement", alice, "x"), repo(alice, "x").String()
 	one := func(verb proto.RepoVerb) proto.RepoStatus {
 		t.Helper()
 		a := w.ask(verb, ref)
@@ -76,7 +75,7 @@ func TestAnOperatorAsks(t *testing.T) {
 	}
 	for name, a := range map[string]proto.RepoAnswer{
 		"only its owner": w.ask(proto.RepoRemove, ref),
-		"nothing of":     w.ask(proto.RepoShow, "30617:"+bob+":x"),
+		"nothing of":     w.ask(proto.RepoShow, repo(bob, "x").String()),
 		"an address is":  w.ask(proto.RepoShow, "x"),
 		"JSON":           w.askRaw(proto.RepoShow, []byte("{")),
 	} {
@@ -99,7 +98,7 @@ func TestAnOperatorAsks(t *testing.T) {
 	if s := listed(proto.RepoHosted); s.Ref != ref || s.References != 1 || s.Bytes == 0 || s.Changed.IsZero() {
 		t.Errorf("listed where it is hosted: %+v", s)
 	}
-	w.in.accept(deletionRequest(alice, 1500, nostr.Tag{"a", ref}))
+	w.in.accept(deletion(alice, "a", ref))
 	w.told.await("x ended")
 	if s := listed(proto.RepoEnded); s.Reason != "deleted" || s.Announcement != first.ID || s.Until.Sub(s.Since) != 7*24*time.Hour {
 		t.Errorf("listed when it has ended: %+v", s)
@@ -117,9 +116,9 @@ func TestAnOperatorAsks(t *testing.T) {
 func TestADamagedRepositoryCanBeRemoved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	ref := "30617:" + alice + ":x"
+	ref := repo(alice, "x").String()
 	w.pushFirst(gittest.NewWork(t))
-	w.in.accept(deletionRequest(alice, 1500, nostr.Tag{"a", ref}))
+	w.in.accept(deletion(alice, "a", ref))
 	w.told.await("x ended")
 	path := w.repo(alice, "x").Path
 	if err := errors.Join(os.WriteFile(filepath.Join(path, "packed-refs"), []byte("garbage\x00\n"), 0o644), os.RemoveAll(filepath.Join(path, "objects"))); err != nil {

@@ -2,41 +2,18 @@ package purgatory_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
-	"time"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/test/fixture/gittest"
 )
 
-var carol = strings.Repeat("ca", 32)
-
-// pullFor is a pull request that tags several repositories.
-func pullFor(name, author, commit string, refs ...nostr.RepoRef) *nostr.Event {
-	ev := &nostr.Event{Kind: nostr.KindPR, PubKey: author, CreatedAt: 2000, Content: name, Tags: nostr.Tags{{"c", commit}}}
-	for _, ref := range refs {
-		ev.Tags = append(ev.Tags, nostr.Tag{"a", ref.String()})
-	}
-	return finish(ev)
-}
-
 // maintained is an announcement of a repository here that names a maintainer.
 func maintained(t testing.TB, name, owner, identifier, maintainer string) *nostr.Event {
 	ev := announcement(t, name, owner, identifier)
 	ev.Tags = append(ev.Tags, nostr.Tag{"maintainers", maintainer})
 	return finish(ev)
-}
-
-// abroad is an announcement of a repository that is elsewhere.
-func abroad(name, owner, identifier string) *nostr.Event {
-	return finish(&nostr.Event{Kind: nostr.KindAnnouncement, PubKey: owner, CreatedAt: 1000, Content: name, Tags: nostr.Tags{
-		{"d", identifier}, {"clone", "https://other.example.org/x.git"}, {"relays", "wss://other.example.org"}}})
-}
-
-func deletion(author string, of *nostr.Event) *nostr.Event {
-	return finish(&nostr.Event{Kind: nostr.KindDeletion, PubKey: author, CreatedAt: 3000, Tags: nostr.Tags{{"e", of.ID}}})
 }
 
 // names waits until a repository names a commit for an event, with all that it links to.
@@ -59,11 +36,10 @@ func TestPullRequestOfSeveralIdentifiers(t *testing.T) {
 		w.in.accept(announcement(t, "announcement", alice, identifier))
 	}
 	w.in.accept(maintained(t, "announcement", alice, "z", carol))
-	w.in.accept(abroad("announcement", carol, "z"))
+	w.in.accept(abroad("announcement", carol, "z", 1000))
 	w.in.accept(announcement(t, "a stranger's", carol, "y"))
-	pr := pullFor("pull", bob, c1, nostr.RepoRef{PubKey: alice, Identifier: "x"}, nostr.RepoRef{PubKey: alice, Identifier: "y"},
-		nostr.RepoRef{PubKey: carol, Identifier: "z"}, nostr.RepoRef{PubKey: alice, Identifier: "nothing"})
-	w.in.holds("x", pr, proto.SourceUser, time.Hour)
+	pr := pullFor("pull", bob, c1, repo(alice, "x"), repo(alice, "y"), repo(carol, "z"), repo(alice, "nothing"))
+	w.in.waits("x", proto.SourceUser, pr)
 	w.pushes(work, alice, "x", "main:refs/nostr/"+pr.ID)
 	w.released(pr)
 	repositories := []string{"x", "y", "z"}
@@ -71,8 +47,8 @@ func TestPullRequestOfSeveralIdentifiers(t *testing.T) {
 		w.names(alice, identifier, pr, c1)
 	}
 	c2 := work.Commit("a", "2")
-	update := finish(&nostr.Event{Kind: nostr.KindPRUpdate, PubKey: bob, CreatedAt: 2001, Content: "update", Tags: nostr.Tags{{"E", pr.ID}, {"c", c2}}})
-	w.in.holds("x", update, proto.SourceUser, time.Hour)
+	update := event("update", nostr.KindPRUpdate, bob, 2001, nostr.Tag{"E", pr.ID}, nostr.Tag{"c", c2})
+	w.in.waits("x", proto.SourceUser, update)
 	w.pushes(work, alice, "x", "main:refs/nostr/"+update.ID)
 	w.released(update)
 	for _, identifier := range repositories {
@@ -81,8 +57,8 @@ func TestPullRequestOfSeveralIdentifiers(t *testing.T) {
 	if got := w.ref(carol, "y", "refs/nostr/"+pr.ID); got != "" {
 		t.Errorf("a repository that is not tagged names %s", got)
 	}
-	w.in.accept(deletion(carol, pr)) // not hers
-	w.in.accept(deletion(bob, update))
+	w.in.accept(deletion(carol, "e", pr.ID)) // not hers
+	w.in.accept(deletion(bob, "e", update.ID))
 	for _, identifier := range repositories {
 		eventually(t, identifier+" names the update no more", func() bool { return w.ref(alice, identifier, "refs/nostr/"+update.ID) == "" })
 		w.names(alice, identifier, pr, c1)
@@ -99,8 +75,8 @@ func TestAPullRequestsCommitIsPushedToAnotherIdentifier(t *testing.T) {
 	for _, identifier := range []string{"x", "y"} {
 		w.in.accept(announcement(t, "announcement", alice, identifier))
 	}
-	pr := pullFor("pull", bob, c1, nostr.RepoRef{PubKey: alice, Identifier: "x"}, nostr.RepoRef{PubKey: alice, Identifier: "y"})
-	w.in.holds("x", pr, proto.SourceUser, time.Hour)
+	pr := pullFor("pull", bob, c1, repo(alice, "x"), repo(alice, "y"))
+	w.in.waits("x", proto.SourceUser, pr)
 	w.refuses("names commit "+c1, work, alice, "y", work.Commit("a", "2")+":refs/nostr/"+pr.ID)
 	w.pushes(work, alice, "y", c1+":refs/nostr/"+pr.ID)
 	w.released(pr)
@@ -118,21 +94,19 @@ func TestPullRequestsThatNobodySaw(t *testing.T) {
 	for _, identifier := range []string{"x", "y"} {
 		w.in.accept(announcement(t, "announcement", alice, identifier))
 	}
-	st := state("state", alice, "x", 1001, c1)
-	w.in.holds("x", st, proto.SourceUser, time.Hour)
-	w.pushes(work, alice, "x", "main")
+	w.pushState(work, alice, "x", 1001, c1)
 	eventually(t, "there is a repository y", func() bool { return w.repo(alice, "y").Exists() })
 	w.stop()
 	c2 := work.Commit("a", "2")
 	work.Publish(root, "fork.git")
 	server := gittest.Backend(t, root)
-	both := pullFor("both", bob, c1, nostr.RepoRef{PubKey: alice, Identifier: "x"}, nostr.RepoRef{PubKey: alice, Identifier: "y"})
+	both := pullFor("both", bob, c1, repo(alice, "x"), repo(alice, "y"))
 	w.in.accept(both)
 	hunted := pull("hunted", bob, c2, alice, "y", server.URL+"/fork.git")
 	w.in.accept(hunted)
-	late := pullFor("late", bob, c1, nostr.RepoRef{PubKey: alice, Identifier: "x"}, nostr.RepoRef{PubKey: carol, Identifier: "x"})
+	late := pullFor("late", bob, c1, repo(alice, "x"), repo(carol, "x"))
 	w.in.accept(late)
-	start(t, "two", w.git, w.Bus.ClientURL())
+	w.restart()
 	for _, identifier := range []string{"x", "y"} {
 		w.names(alice, identifier, both, c1)
 	}
@@ -140,30 +114,4 @@ func TestPullRequestsThatNobodySaw(t *testing.T) {
 	w.names(alice, "x", late, c1)
 	w.in.accept(announcement(t, "announcement", carol, "x"))
 	w.names(carol, "x", late, c1)
-}
-
-// TestPullRequestAcrossWorkers: the identifiers that it tags are in shards of different workers.
-func TestPullRequestAcrossWorkers(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	two := start(t, "two", w.git, w.Bus.ClientURL())
-	eventually(t, "the second has its share", func() bool { return two.metric("purgatory_shards_held") > 16 })
-	work := gittest.NewWork(t)
-	c1 := work.Commit("a", "1")
-	var refs []nostr.RepoRef
-	for n := range 12 {
-		ref := nostr.RepoRef{PubKey: alice, Identifier: fmt.Sprint("repo", n)}
-		refs = append(refs, ref)
-		w.in.accept(announcement(t, "announcement", alice, ref.Identifier))
-	}
-	pr := pullFor("pull", bob, c1, refs...)
-	w.in.holds("repo0", pr, proto.SourceUser, time.Hour)
-	eventually(t, "the commit is pushed", func() bool {
-		_, err := w.push(work, alice, "repo0", "main:refs/nostr/"+pr.ID)
-		return err == nil
-	})
-	w.released(pr)
-	for _, ref := range refs {
-		w.names(alice, ref.Identifier, pr, c1)
-	}
 }

@@ -11,7 +11,7 @@ import (
 // and pushed to.
 func TestReadyOnceEveryRepositoryHasAWorker(t *testing.T) {
 	t.Parallel()
-	n := open(t, "one", filepath.Join(t.TempDir(), "git"), "", "--worker-ttl=1h")
+	n := open(t, "one", filepath.Join(t.TempDir(), "git"), "", nil)
 	workers, err := n.Bus.Bucket(t.Context(), proto.BucketWorkers)
 	if err != nil {
 		t.Fatal(err)

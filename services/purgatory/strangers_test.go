@@ -58,9 +58,7 @@ func TestAStrangersPushDoesNotHoldUpTheOwner(t *testing.T) {
 	}()
 	eventually(t, "the stranger's push is under way", waits)
 
-	second := state("second state", alice, "x", 1002, work.Commit("a", "2"))
-	w.in.holds("x", second, proto.SourceUser, time.Hour)
-	w.pushes(work, alice, "x", "main")
+	second := w.pushState(work, alice, "x", 1002, work.Commit("a", "2"))
 	if w.in.times(second.ID) == 0 {
 		t.Error("the owner's state is not released when the push has ended")
 	}
