@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -60,7 +61,11 @@ func open(t testing.TB, name, gitFolder, url string, services []node.Service, fl
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := node.Open(t.Context(), "purgatory", s, slog.New(slog.DiscardHandler), false, services...)
+	logs, err := os.OpenFile(gitFolder+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := node.Open(t.Context(), "purgatory", s, slog.New(slog.NewTextHandler(logs, nil)), false, services...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func TestHunt(t *testing.T) {
 }
 
 // TestARewrittenEntryIsNoNewEvent: an entry whose clock is started again, or that is written again
-// with another source, does not begin the hunt again. A failed fetch is told with its reason.
+// with another source, does not begin the hunt again. A failed fetch is a warning with its reason.
 func TestARewrittenEntryIsNoNewEvent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "--hunt-backoff-base=1h", "--hunt-backoff-max=1h")
@@ -78,7 +78,10 @@ func TestARewrittenEntryIsNoNewEvent(t *testing.T) {
 	}
 	hold("x", proto.SourceLive, 1002) // a new event
 	eventually(t, "it is hunted for what is new", func() bool { return w.told.count("x failed") == 2 })
-	w.told.await("x failed 0 it answered 404")
+	logs, err := os.ReadFile(w.git + ".log")
+	if warning := `level=WARN msg="fetch failed" identifier=x url=` + gone.URL + `/x reason="it answered \"404`; err != nil || !strings.Contains(string(logs), warning) {
+		t.Errorf("the log does not say %s (%v)", warning, err)
+	}
 }
 
 // TestPush: refused with the reason on the terminal while nothing allows it; then what it satisfies

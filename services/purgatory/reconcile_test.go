@@ -5,8 +5,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr/nip19"
-
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -27,12 +25,8 @@ func TestScope(t *testing.T) {
 		return ev
 	}
 	announcement := func(owner string, maintainers ...string) *nostr.Event {
-		npub, err := nip19.EncodePublicKey(owner)
-		if err != nil {
-			t.Fatal(err)
-		}
 		return event(nostr.KindAnnouncement, owner, nostr.Tag{"d", "x"}, append(nostr.Tag{"maintainers"}, maintainers...),
-			nostr.Tag{"clone", "https://" + domain + "/" + npub + "/x.git"}, nostr.Tag{"relays", "wss://" + domain})
+			nostr.Tag{"clone", "https://" + domain + "/x.git"}, nostr.Tag{"relays", "wss://" + domain})
 	}
 	held := func(events ...*nostr.Event) (list []proto.Held) {
 		for _, ev := range events {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,23 +18,13 @@ import (
 // and tells when one waits.
 func held(t *testing.T, owner string) (program string, waits func() bool, open func()) {
 	t.Helper()
-	git, err := exec.LookPath("git")
-	if err != nil {
-		t.Fatal(err)
-	}
 	folder := t.TempDir()
-	program, waiting, opened := filepath.Join(folder, "git"), filepath.Join(folder, "waiting"), filepath.Join(folder, "opened")
-	script := fmt.Sprintf(`#!/bin/sh
-case "$1 $3 $GIT_DIR" in
+	waiting, opened := filepath.Join(folder, "waiting"), filepath.Join(folder, "opened")
+	program = gittest.Script(t, fmt.Sprintf(`case "$1 $3 $GIT_DIR" in
 "receive-pack . "*/%s/*) touch '%s'; while [ ! -e '%s' ]; do sleep 0.05; done ;;
 esac
-exec '%s' "$@"
-`, npub(t, owner), waiting, opened, git)
-	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	exists := func(path string) bool { _, err := os.Stat(path); return err == nil }
-	return program, func() bool { return exists(waiting) }, func() {
+exec git "$@"`, npub(t, owner), waiting, opened))
+	return program, func() bool { _, err := os.Stat(waiting); return err == nil }, func() {
 		if err := os.WriteFile(opened, nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -143,16 +132,8 @@ func TestACrowdAddsNothingToAPush(t *testing.T) {
 // many there were.
 func counted(t *testing.T, owner string) (program string, processes func() int) {
 	t.Helper()
-	git, err := exec.LookPath("git")
-	if err != nil {
-		t.Fatal(err)
-	}
-	folder := t.TempDir()
-	notes, program := filepath.Join(folder, "notes"), filepath.Join(folder, "git")
-	script := fmt.Sprintf("#!/bin/sh\ncase \"$GIT_DIR\" in */%s/*) echo \"$1\" >> '%s' ;; esac\nexec '%s' \"$@\"\n", npub(t, owner), notes, git)
-	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	notes := filepath.Join(t.TempDir(), "notes")
+	program = gittest.Script(t, fmt.Sprintf(`case "$GIT_DIR" in */%s/*) echo "$1" >> '%s' ;; esac; exec git "$@"`, npub(t, owner), notes))
 	return program, func() int {
 		data, err := os.ReadFile(notes)
 		if err != nil && !os.IsNotExist(err) {

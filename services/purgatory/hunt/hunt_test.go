@@ -74,7 +74,10 @@ func (w *world) look(identifier, owner string) {
 }
 
 func (w *world) fetch(ctx context.Context, identifier, url string, want repostate.Want) (outcome hunt.Outcome, answer string) {
-	if len(w.left(identifier, want)) == 0 {
+	w.mu.Lock()
+	left := slices.ContainsFunc(w.missing[identifier], func(m repostate.Want) bool { return m.Owner == want.Owner })
+	w.mu.Unlock()
+	if !left {
 		return hunt.Brought, ""
 	}
 	takes := 100 * time.Millisecond
@@ -103,30 +106,22 @@ func (w *world) fetch(ctx context.Context, identifier, url string, want repostat
 	return outcome, ""
 }
 
-func (w *world) left(identifier string, want repostate.Want) []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, m := range w.missing[identifier] {
-		if m.Owner == want.Owner {
-			return m.Objects
-		}
-	}
-	return nil
-}
-
 // set says what an identifier misses, and the URLs that its author names.
 func (w *world) set(identifier, author string, objects []string, urls ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.missing[identifier] = []repostate.Want{{Owner: "o", Waits: true, Objects: objects}}
-	w.urls[identifier] = by(author, urls...)
+	w.urls[identifier] = nil
+	for _, url := range urls {
+		w.urls[identifier] = append(w.urls[identifier], repostate.Source{URL: url, Author: author})
+	}
 }
 
-func by(author string, urls ...string) (list []repostate.Source) {
-	for _, url := range urls {
-		list = append(list, repostate.Source{URL: url, Author: author})
-	}
-	return list
+// give lets a server have objects from now on.
+func (w *world) give(url string, objects ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.has[url] = objects
 }
 
 func (w *world) requests() []string {
@@ -191,9 +186,7 @@ func TestBackoffUntilSomeServerHasIt(t *testing.T) {
 		w.Add("x", 500*time.Millisecond)
 		attempts(702*time.Second, 8)
 		attempts(723*time.Second, 9)
-		w.mu.Lock()
-		w.has["http://a/x"] = []string{"1"}
-		w.mu.Unlock()
+		w.give("http://a/x", "1")
 		attempts(24*time.Hour, 10)
 		if w.Len() != 0 {
 			t.Error("the hunt goes on though nothing is missing")
@@ -210,9 +203,7 @@ func TestABusyHostServesAllInTurn(t *testing.T) {
 		for i := range 20 {
 			id := fmt.Sprint("id", i)
 			w.set(id, id, []string{"1"}, "http://busy/none", "http://busy/"+id)
-			w.mu.Lock()
-			w.has["http://busy/"+id] = []string{"1"}
-			w.mu.Unlock()
+			w.give("http://busy/"+id, "1")
 			w.Add(id, 0)
 		}
 		time.Sleep(15 * time.Second)
@@ -250,28 +241,11 @@ func TestWhatCameMeanwhileCostsNoRequest(t *testing.T) {
 	})
 }
 
-// TestEveryRequestIsCounted: what several repositories miss is not asked of one host in one go past
-// its limits, in any 60 seconds.
-func TestEveryRequestIsCounted(t *testing.T) {
-	inTime(t, func(t *testing.T, w *world) {
-		w.limit = hunt.Limit{Concurrent: 5, Rate: 6}
-		w.crowd(20)
-		defer w.run(t)()
-		w.Add("x", 0)
-		for minute := range 3 {
-			time.Sleep(time.Minute)
-			if asked := len(w.requests()); asked != 6*(minute+1) {
-				t.Errorf("%d requests within %d minutes, want 6 in each", asked, minute+1)
-			}
-		}
-	})
-}
-
 // crowd makes x an identifier of many owners who each miss something that no server has.
 func (w *world) crowd(owners int) {
 	for i := range owners {
 		owner := fmt.Sprintf("o%d", i)
-		near := by(owner, "http://s/"+owner)
+		near := []repostate.Source{{URL: "http://s/" + owner, Author: owner}}
 		w.urls["x"] = append(w.urls["x"], near...)
 		w.missing["x"] = append(w.missing["x"], repostate.Want{Owner: owner, Waits: true, Objects: []string{"1"}, Near: near})
 	}
@@ -340,16 +314,6 @@ func TestTriedURLsSurviveTheAttempts(t *testing.T) {
 		first := slices.Sorted(slices.Values(asked[:urls]))
 		if len(slices.Compact(first)) != urls {
 			t.Errorf("within one cycle asked %v", asked)
-		}
-		// What is new is asked for where the old was asked for in vain.
-		w.set("x", "alice", []string{"1", "2"}, list...)
-		w.mu.Lock()
-		w.has["http://busy/00"] = []string{"1", "2"}
-		w.mu.Unlock()
-		w.Add("x", 0)
-		time.Sleep(8 * time.Minute)
-		if w.misses("x") {
-			t.Errorf("not found in %v", w.requests()[len(asked):])
 		}
 	})
 }
