@@ -22,21 +22,16 @@ import (
 func TestExportedEvents(t *testing.T) {
 	t.Parallel()
 	b, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Sizing: proto.DefaultSizing()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer b.Close()
 	publish := func(m *nats.Msg) {
 		t.Helper()
-		if _, err := b.JS.PublishMsg(t.Context(), m); err != nil {
-			t.Fatal(err)
-		}
+		_, err := b.JS.PublishMsg(t.Context(), m)
+		must(t, err)
 	}
 	event := func(kind int, content string) *nostr.Event {
 		ev := &nostr.Event{Kind: kind, CreatedAt: 1000, Content: content, Tags: nostr.Tags{{"d", "x"}}}
-		if err := ev.Sign(strings.Repeat("03", 32)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ev.Sign(strings.Repeat("03", 32)))
 		return ev
 	}
 	stored := func(ev *nostr.Event) *nats.Msg {
@@ -46,9 +41,7 @@ func TestExportedEvents(t *testing.T) {
 	for _, kind := range []int{30617, 30618} {
 		ev := event(kind, "a\nb")
 		key, err := proto.HeldKeyOf("x", ev).Key()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		held := &nats.Msg{Subject: proto.KVSubject(proto.BucketHeld, key), Header: nats.Header{}, Data: marshal(t, proto.Held{Event: ev, Identifier: "x"})}
 		if publish(held); kind == 30618 {
 			held.Data, held.Header = nil, nats.Header{proto.KVOperation: {proto.KVDelete}}
@@ -74,9 +67,7 @@ func TestExportedEvents(t *testing.T) {
 	dir := t.TempDir()
 	e := exports{Output: filepath.Join(dir, "events"), Held: true, Quiet: true, From: "https://h/"}
 	r := &reader{Bus: b, ctx: within(t)}
-	if err := e.events(r, newProgress(true)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.events(r, newProgress(true)))
 	if got, err := os.ReadFile(e.Output); err != nil || string(got) != want {
 		t.Errorf("%d bytes, want %d: %v", len(got), len(want), err)
 	}
@@ -99,9 +90,7 @@ func TestCopy(t *testing.T) {
 		gittest.Git(t, root, "init", "-q", "--bare", filepath.Join(root, npub, name+".git"))
 	}
 	broken := filepath.Join(root, npub, "b.git", "HEAD")
-	if err := os.WriteFile(broken, []byte("nonsense"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(broken, []byte("nonsense"), 0o600))
 	repos, err := gittree.Find(root)
 	if err != nil || len(repos) != 3 {
 		t.Fatalf("%v, %v", repos, err)

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -33,6 +32,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // program is `tendril` in a process and a folder of its own.
 type program struct {
 	*exec.Cmd
@@ -53,13 +59,9 @@ func start(t *testing.T, dir string, env []string, args ...string) *program {
 	p.Env = append(p.Env, env...)
 	p.Stderr = &p.stderr
 	out, err := p.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p.lines = bufio.NewScanner(out)
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Start())
 	t.Cleanup(func() { p.Process.Kill() })
 	return p
 }
@@ -85,18 +87,15 @@ func (p *program) ends() (code int, said string) {
 	}
 	err := p.Wait()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		code = exit.ExitCode()
-	} else if err != nil {
-		p.Fatal(err)
+		code, err = exit.ExitCode(), nil
 	}
+	must(p.T, err)
 	return code, out.String() + p.stderr.String()
 }
 
 func (p *program) signal(s syscall.Signal) {
 	p.Helper()
-	if err := p.Process.Signal(s); err != nil {
-		p.Fatal(err)
-	}
+	must(p.T, p.Process.Signal(s))
 }
 
 var domain = []string{"NGIT_DOMAIN=git.example.com"}
@@ -119,13 +118,9 @@ func TestUpFromStartToStop(t *testing.T) {
 			}
 			for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
 				res, err := http.Get(door + path)
-				if err != nil {
-					t.Fatal(err)
-				}
-				body, err := io.ReadAll(res.Body)
-				res.Body.Close()
-				if err != nil || res.StatusCode != http.StatusOK {
-					t.Errorf("%s: %d %s, %v", path, res.StatusCode, body, err)
+				must(t, err)
+				if res.Body.Close(); res.StatusCode != http.StatusOK {
+					t.Errorf("%s: %d", path, res.StatusCode)
 				}
 			}
 			p.signal(syscall.SIGTERM)
@@ -139,17 +134,6 @@ func TestUpFromStartToStop(t *testing.T) {
 	}
 }
 
-// taken is the address of a port that another program has.
-func taken(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	return l.Addr().String()
-}
-
 // TestWrongUseIsOneSentence: each failure is one sentence, and the exit code is for scripts.
 func TestWrongUseIsOneSentence(t *testing.T) {
 	t.Parallel()
@@ -158,14 +142,12 @@ func TestWrongUseIsOneSentence(t *testing.T) {
 		alone    = "NGIT_NATS_URL is not set: a service that runs alone needs a NATS server that the others share (`tendril up` embeds one)\n"
 		noDomain = "NGIT_DOMAIN is not set: want the public host name of this server, like git.example.com\n"
 	)
-	dir, port := t.TempDir(), taken(t)
+	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, []byte("{}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("{}\n"), 0o600))
 	nowhere, empty := []string{"NGIT_NATS_URL=nats://127.0.0.1:1"}, []string{"NGIT_NATS_URL=" + nettest.NewNATS(t, "").URL}
 	running := t.TempDir()
-	start(t, running, domain, "up").line("listening on ")
+	port := strings.TrimPrefix(start(t, running, domain, "up").line("listening on "), "http://")
 	for _, c := range []struct {
 		env  []string
 		args string
@@ -227,9 +209,7 @@ func TestWrongUseIsOneSentence(t *testing.T) {
 		t.Errorf("the file that was read is %q now, %v", content, err)
 	}
 	b, err := bus.Look(bus.Options{URL: strings.TrimPrefix(empty[0], "NGIT_NATS_URL=")}, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer b.Close()
 	if info, err := b.JS.AccountInfo(t.Context()); err != nil || info.Streams != 0 || info.Consumers != 0 {
 		t.Errorf("made on a NATS server that no Tendril uses: %+v, %v", info, err)
@@ -242,9 +222,7 @@ func TestSIGHUP(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	set := func(line string) {
-		if err := os.WriteFile(filepath.Join(dir, ".env"), []byte(line+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, ".env"), []byte(line+"\n"), 0o600))
 	}
 	stays := func(p *program, why string) {
 		t.Helper()
@@ -263,14 +241,10 @@ func TestSIGHUP(t *testing.T) {
 	p.signal(syscall.SIGHUP)
 	p.line("stopping")
 	request, err := http.NewRequest(http.MethodGet, p.line("listening on "), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	request.Header.Set("Accept", "application/nostr+json")
 	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer answer.Body.Close()
 	if document, err := io.ReadAll(answer.Body); err != nil || !strings.Contains(string(document), `"name": "two"`) {
 		t.Errorf("%s, %v", document, err)
@@ -311,16 +285,12 @@ func TestVersionAndHelp(t *testing.T) {
 
 func TestChosenServices(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		names []serviceName
-		want  string
-	}{
-		{[]serviceName{"ingest"}, "ingest"},
-		{[]serviceName{"gateway", "discovery"}, "discovery-gateway"},
-		{[]serviceName{"gateway", "relayconn", "discovery", "purgatory", "ingest"}, "ingest-purgatory-discovery-relayconn-gateway"},
+	for want, names := range map[string][]serviceName{
+		"ingest": {"ingest"}, "discovery-gateway": {"gateway", "discovery"},
+		"ingest-purgatory-discovery-relayconn-gateway": {"gateway", "relayconn", "discovery", "purgatory", "ingest"},
 	} {
-		if got, services := chosen(c.names); got != c.want || len(services) != len(c.names) {
-			t.Errorf("%q: %s; want %s", c.names, got, c.want)
+		if got, services := chosen(names); got != want || len(services) != len(names) {
+			t.Errorf("%q: %s; want %s", names, got, want)
 		}
 	}
 }
@@ -334,9 +304,7 @@ func TestCommandsOnARunningSystem(t *testing.T) {
 	url, _, _ := strings.Cut(up.line("  NATS     "), " ")
 	listen := "NGIT_NATS_LISTEN=" + strings.TrimPrefix(url, "nats://")
 	here := []string{listen, "NGIT_NATS_PASSWORD=hunter2"}
-	if err := os.WriteFile(filepath.Join(dir, "events.jsonl"), []byte("{}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "events.jsonl"), []byte("{}\n"), 0o600))
 	for _, c := range []struct {
 		args string
 		env  []string
@@ -361,7 +329,6 @@ func TestCommandsOnARunningSystem(t *testing.T) {
 	if why, err := os.ReadFile(filepath.Join(dir, "refused.jsonl")); err != nil || !strings.HasPrefix(string(why), `{"line":1,"kind":0,"reason":"invalid: not an event`) {
 		t.Errorf("refused: %s, %v", why, err)
 	}
-	interruptWhileItWaits(t, dir, here)
 	stay := start(t, dir, here, "status", "--json", "--watch")
 	var got report
 	for range 2 {
@@ -380,24 +347,5 @@ func TestCommandsOnARunningSystem(t *testing.T) {
 	}
 	if code, said := start(t, dir, domain, "check").ends(); code != 0 || !strings.Contains(said, "0 events in the log, 1 index, 0 repositories were looked at\n") {
 		t.Errorf("check: %d\n%s", code, said)
-	}
-}
-
-// interruptWhileItWaits interrupts an import that has nothing to read.
-func interruptWhileItWaits(t *testing.T, dir string, env []string) {
-	t.Helper()
-	pipe := filepath.Join(dir, "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p := start(t, dir, env, "import", "pipe")
-	in, err := os.OpenFile(pipe, os.O_WRONLY, 0) // once it is read
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
-	p.signal(syscall.SIGINT)
-	if code, said := p.ends(); code != -1 || said != "" {
-		t.Errorf("interrupted: %d\n%s", code, said)
 	}
 }

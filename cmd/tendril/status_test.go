@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -31,9 +30,7 @@ func within(t *testing.T) context.Context {
 func marshal(t *testing.T, value any) []byte {
 	t.Helper()
 	raw, err := json.Marshal(value)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return raw
 }
 
@@ -41,63 +38,52 @@ func marshal(t *testing.T, value any) []byte {
 func TestLook(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := logins.Init(dir, append(logins.Default(), proto.UserTendril)...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, logins.Init(dir, append(logins.Default(), proto.UserTendril)...))
 	srv := nettest.NewNATS(t, filepath.Join(dir, logins.UsersFile))
 	b, err := bus.Open(within(t), bus.Options{
 		URL: srv.URL, Provisions: true, LoginFile: logins.LoginFile(dir, proto.UserTendril), Name: "tendril up one", Sizing: proto.DefaultSizing(),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer b.Close()
-	put := func(subject string, value any) {
-		t.Helper()
-		if _, err := b.JS.Publish(within(t), subject, marshal(t, value)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	relay := func(name string) string { return proto.ClaimKey(proto.GroupRelays, name) }
-	for key, worker := range map[string]string{
-		relay("a.example"): "r1", relay("b.example_8080"): "gone", proto.ClaimKey(proto.GroupShards, proto.ShardName(7)): "p1", proto.ClaimKey(proto.GroupShards, proto.ShardName(8)): "gone",
-	} {
-		put(proto.KVSubject(proto.BucketClaims, key), proto.Claim{Worker: worker})
-	}
-	put(proto.KVSubject(proto.BucketWorkers, relay("r1")), proto.Worker{Name: "r1"})
-	put(proto.KVSubject(proto.BucketWorkers, proto.ClaimKey(proto.GroupShards, "p1")), proto.Worker{Name: "p1"})
 	states := map[string]proto.RelayState{
 		"a.example":      {URL: "wss://a.example", Connection: 3, Health: 1, Repos: 7, Roots: 9, CompleteUntil: noon},
 		"b.example_8080": {URL: "wss://b.example:8080", Connection: 4, Health: 3, Failures: 2, LastError: "refused"},
 	}
-	for key, state := range states {
-		put(proto.KVSubject(proto.BucketRelays, key), state)
+	shard := func(name string) string { return proto.ClaimKey(proto.GroupShards, name) }
+	relay := func(name string) string { return proto.ClaimKey(proto.GroupRelays, name) }
+	held := func(identifier string, kind int) string {
+		key, err := proto.HeldKey{Identifier: identifier, Kind: kind, ShortID: strings.Repeat("a", proto.ShortIDLength)}.Key()
+		must(t, err)
+		return key
+	}
+	for _, m := range []struct {
+		bucket, key string // without a bucket a subject
+		value       any
+	}{
+		{proto.BucketClaims, relay("a.example"), proto.Claim{Worker: "r1"}}, {proto.BucketClaims, relay("b.example_8080"), proto.Claim{Worker: "gone"}},
+		{proto.BucketClaims, shard(proto.ShardName(7)), proto.Claim{Worker: "p1"}}, {proto.BucketClaims, shard(proto.ShardName(8)), proto.Claim{Worker: "gone"}},
+		{proto.BucketWorkers, relay("r1"), proto.Worker{Name: "r1"}}, {proto.BucketWorkers, shard("p1"), proto.Worker{Name: "p1"}},
+		{proto.BucketRelays, "a.example", states["a.example"]}, {proto.BucketRelays, "b.example_8080", states["b.example_8080"]},
+		{proto.BucketHeld, held("tree", 30617), proto.Held{Identifier: "tree", Event: &nostr.Event{Kind: 30617}, Phase: proto.PhaseWaiting}},
+		{proto.BucketHeld, held("tree", 30618), proto.Held{Identifier: "tree", Event: &nostr.Event{Kind: 30618}, Phase: proto.PhaseWaiting}},
+		{proto.BucketHeld, held("stone", 30617), proto.Held{Identifier: "stone", Event: &nostr.Event{Kind: 30617}, Phase: proto.PhaseSilent}},
+		{proto.BucketHeld, held("gone", 30617), proto.Held{Identifier: "gone", Event: &nostr.Event{Kind: 30617}, Phase: proto.PhaseWaiting}},
+		{proto.BucketHeld, proto.HeldMarkKey, proto.WriterMark{Writer: "one"}},
+		{"", proto.SubjectEventsMark, proto.WriterMark{Writer: "one", At: noon}}, {"", proto.LaneUser.Subject(), struct{}{}},
+		{"", proto.EventSubject{Kind: 1, PubKey: strings.Repeat("a", 64), Slot: "_"}.String(), struct{}{}},
+	} {
+		subject := m.key
+		if m.bucket != "" {
+			subject = proto.KVSubject(m.bucket, m.key)
+		}
+		_, err := b.JS.Publish(within(t), subject, marshal(t, m.value))
+		must(t, err)
 	}
 	kv, err := b.Bucket(within(t), proto.BucketHeld)
-	if err != nil {
-		t.Fatal(err)
+	if err == nil {
+		err = kv.Delete(within(t), held("gone", 30617))
 	}
-	for n, h := range []proto.Held{
-		{Identifier: "tree", Event: &nostr.Event{Kind: 30617}, Phase: proto.PhaseWaiting, HeldAt: noon},
-		{Identifier: "tree", Event: &nostr.Event{Kind: 30618}, Phase: proto.PhaseWaiting, HeldAt: noon.Add(-time.Minute)},
-		{Identifier: "stone", Event: &nostr.Event{Kind: 30617}, Phase: proto.PhaseSilent, HeldAt: noon},
-		{Identifier: "gone", Event: &nostr.Event{Kind: 30617}, Phase: proto.PhaseWaiting, HeldAt: noon},
-	} {
-		key := proto.HeldKey{Identifier: h.Identifier, Kind: h.Event.Kind, ShortID: fmt.Sprintf("%0*d", proto.ShortIDLength, n)}
-		name, err := key.Key()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if put(proto.KVSubject(proto.BucketHeld, name), h); h.Identifier == "gone" {
-			if err := kv.Delete(within(t), name); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	put(proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey), proto.WriterMark{Writer: "one"})
-	put(proto.SubjectEventsMark, proto.WriterMark{Writer: "one", At: noon})
-	put(proto.LaneUser.Subject(), struct{}{})
-	put(proto.EventSubject{Kind: 1, PubKey: strings.Repeat("a", 64), Slot: "_"}.String(), struct{}{})
+	must(t, err)
 	telling := time.NewTicker(50 * time.Millisecond)
 	defer telling.Stop()
 	progress := marshal(t, proto.Progress{Process: "gateway one", Read: []proto.Reading{{Name: "index", Stream: proto.StreamEvents, Seq: 1}}})
@@ -109,14 +95,10 @@ func TestLook(t *testing.T) {
 	}()
 
 	operator, err := bus.Look(bus.Options{URL: srv.URL, LoginFile: logins.LoginFile(dir, proto.UserOperator)}, patience)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer operator.Close()
 	got, err := look(&reader{Bus: operator, ctx: within(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range []struct{ got, want any }{
 		{got.Relays, []relayRow{
 			{"a.example", "connected", "healthy", "r1", states["a.example"]},
@@ -133,9 +115,7 @@ func TestLook(t *testing.T) {
 			t.Errorf("got  %+v\nwant %+v", c.got, c.want)
 		}
 	}
-	if err := operator.Conn.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, operator.Conn.Flush())
 	if n := operator.Refused(); n != 0 || operator.Conn.NumSubscriptions() > 1 { // one is for answers
 		t.Errorf("%d refused: %q; %d subscriptions are left", n, srv.Refused(), operator.Conn.NumSubscriptions())
 	}

@@ -292,10 +292,6 @@ func TestLook(t *testing.T) {
 	for name, c := range map[string]struct{ subject, data, removed, wrong string }{
 		"genuine":              {subject, raw, "", ""},
 		"another content":      {subject, strings.Replace(raw, `"content":""`, `"content":"x"`, 1), "", "the id is not that of the event"},
-		"another signature":    {subject, strings.Replace(raw, ev.Sig, strings.Repeat("0", 128), 1), "", "the signature is wrong"},
-		"upper-case signature": {subject, strings.Replace(raw, ev.Sig, strings.ToUpper(ev.Sig), 1), "", "lower-case hex"},
-		"upper-case id":        {subject, strings.Replace(raw, ev.ID, strings.ToUpper(ev.ID), 1), "", "lower-case hex"},
-		"short public key":     {subject, strings.Replace(raw, ev.PubKey, ev.PubKey[:62], 1), "", "not an event"},
 		"another subject":      {"grasp.event.1.x.y", raw, "", "belongs at grasp.event.1621."},
 		"no event":             {subject, "hello", "", "not an event"},
 		"a removal":            {subject, "", id, ""},

@@ -197,27 +197,19 @@ func TestWhatIsNoEvent(t *testing.T) {
 func TestGitDataIsPushedInBetween(t *testing.T) {
 	t.Parallel()
 	pull := event(t, 1618, "a pull request")
-	events := append(thread(t, 3), event(t, 30618, ""), pull)
-	for _, withGit := range []bool{false, true} {
-		g := newIngest()
-		var pushed []map[string]bool
-		var push func(context.Context, map[string]bool) error
-		want := Counts{Lines: 7, Accepted: 1, Held: 2, Refused: 4}
-		if withGit {
-			want = Counts{Lines: 7, Accepted: 7}
-			push = func(_ context.Context, pulls map[string]bool) error {
-				pushed = append(pushed, pulls)
-				g.release()
-				return nil
-			}
-		}
-		counts, _, err := run(t, t.Context(), g.Offer, push, strings.NewReader(file(events...)))
-		if err != nil || counts != want {
-			t.Errorf("with git data %t: %+v, %v, want %+v", withGit, counts, err, want)
-		}
-		if withGit && (len(pushed) != 2 || pushed[0] != nil || !pushed[1][pull.ID]) {
-			t.Errorf("pushed %v", pushed)
-		}
+	events := file(append(thread(t, 3), event(t, 30618, ""), pull)...)
+	if counts, _, err := run(t, t.Context(), newIngest().Offer, nil, strings.NewReader(events)); err != nil || counts != (Counts{Lines: 7, Accepted: 1, Held: 2, Refused: 4}) {
+		t.Errorf("without git data: %+v, %v", counts, err)
+	}
+	g := newIngest()
+	var pushed []map[string]bool
+	counts, _, err := run(t, t.Context(), g.Offer, func(_ context.Context, pulls map[string]bool) error {
+		pushed = append(pushed, pulls)
+		g.release()
+		return nil
+	}, strings.NewReader(events))
+	if err != nil || counts != (Counts{Lines: 7, Accepted: 7}) || len(pushed) != 2 || pushed[0] != nil || !pushed[1][pull.ID] {
+		t.Errorf("%+v, %v, pushed %v", counts, err, pushed)
 	}
 }
 
