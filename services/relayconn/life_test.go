@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"strings"
@@ -24,27 +23,22 @@ import (
 	"tendril.dev/services/relayconn/session"
 )
 
-var quiet = slog.New(slog.DiscardHandler)
+var (
+	quiet   = slog.New(slog.DiscardHandler)
+	errGone = errors.New("gone")
+	noon    = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+)
 
-// states is the bucket of states, on a bus of its own.
-type states struct {
-	jetstream.KeyValue
-	js jetstream.JetStream
-}
+func after(minutes int) time.Time { return noon.Add(time.Duration(minutes) * time.Minute) }
 
-func bucket(t *testing.T) states {
+// open opens a relay's state in a bucket, as a worker does that has claimed the relay.
+func open(t *testing.T, b *bus.Bus) *stateKeeper {
 	t.Helper()
-	b := openBus(t)
 	kv, err := b.Bucket(t.Context(), proto.BucketRelays)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return states{kv, b.JS}
-}
-
-func open(t *testing.T, kv states) *stateKeeper {
-	t.Helper()
-	s := &stateKeeper{js: kv.js, kv: kv, key: "r.example.com", kept: 26 * time.Hour, log: quiet}
+	s := &stateKeeper{js: b.JS, kv: kv, key: "r.example.com", kept: stateKept, log: quiet}
 	if err := s.read(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -56,14 +50,123 @@ func put(t *testing.T, s *stateKeeper, worker string, repos int) error {
 	return s.put(t.Context(), proto.RelayState{Worker: worker, Repos: repos})
 }
 
+// newLife is a life of a relay of which nothing is wanted. Its state is not kept.
+func newLife(log *slog.Logger) (*life, *prometheus.Registry) {
+	reg := prometheus.NewRegistry()
+	rules := Rules{
+		Health:          health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, Dead: 24 * time.Hour, Naughty: 12 * time.Hour},
+		ReconnectWindow: 15 * time.Minute, DailyMin: 23 * time.Hour, DailyMax: 25 * time.Hour, CheckEvery: 2 * time.Second,
+	}
+	targets := NewTargets(nil, &world{}, 0, nil, quiet)
+	l := &life{Env: &Env{Rules: rules, Metrics: NewMetrics(reg), Log: log}, name: "r.example.com", log: log, target: targets.Of("r.example.com"), state: &stateKeeper{}}
+	l.resume(noon)
+	return l, reg
+}
+
+// successor takes the claim of a life over, and has confirmed what that has.
+func successor(l *life) *life {
+	next := &life{Env: l.Env, name: l.name, state: l.state, target: l.target, log: quiet, warned: map[string]bool{}, confirmed: session.Set{First: true}}
+	next.resume(time.Now())
+	return next
+}
+
+// note has the session say how it stands.
+func note(l *life, st session.Status) (begun bool) {
+	l.Status(st)
+	return l.note()
+}
+
+// TestStart: what a next connection asks for depends on what the ones before have come to an end
+// with, not only on when they were.
+func TestStart(t *testing.T) {
+	t.Parallel()
+	b, confirmed := openBus(t), session.Set{First: true}
+	caughtUp := func(l *life) { l.status.CaughtUp = true; l.held(after(30)) }
+	end := func(l *life, minutes int, st session.Status) {
+		l.status = st
+		l.ended(t.Context(), after(minutes), errGone)
+	}
+	whole := session.Status{CaughtUp: true}
+	for name, tc := range map[string]struct {
+		before func(l *life)
+		at     int // minutes after noon
+		quick  bool
+		since  int // minutes after noon
+	}{
+		"never connected":                      {before: func(l *life) { l.connected = time.Time{} }, at: 1},
+		"away for as long as may be":           {before: func(l *life) { end(l, 60, whole) }, at: 75, quick: true, since: 45},
+		"away for longer":                      {before: func(l *life) { end(l, 60, whole) }, at: 76},
+		"crashed: the last tick counts":        {before: caughtUp, at: 40, quick: true, since: 15},
+		"nothing was confirmed":                {before: func(l *life) { end(l, 60, whole); l.confirmed = session.Set{} }, at: 61},
+		"a fresh start with something missing": {before: func(l *life) { end(l, 60, session.Status{Missing: after(10)}) }, at: 61, quick: true, since: -5},
+		"missing something that was caught up": {before: func(l *life) { caughtUp(l); end(l, 60, session.Status{Missing: after(40)}) }, at: 61, quick: true, since: 15},
+		"a reconnect that was cut off":         {before: func(l *life) { end(l, 60, whole); l.start(after(70)); end(l, 80, session.Status{}) }, at: 81, quick: true, since: 45},
+		"a reconnect that caught up":           {before: func(l *life) { end(l, 60, whole); l.start(after(70)); end(l, 80, whole) }, at: 81, quick: true, since: 65},
+		"a daily start that was cut off":       {before: func(l *life) { caughtUp(l); note(l, session.Status{Days: 1}); end(l, 62, session.Status{Days: 1}) }, at: 63, quick: true, since: 47},
+	} {
+		l, _ := newLife(quiet)
+		l.confirmed, l.state = confirmed, open(t, b)
+		tc.before(l)
+		connected := l.connected
+		got := l.start(after(tc.at))
+		switch {
+		case (got.Since != nil) != tc.quick:
+			t.Errorf("%s: %+v", name, got)
+		case tc.quick && !got.Since.Time().Equal(after(tc.since)):
+			t.Errorf("%s: since %v, want %v", name, got.Since.Time().UTC(), after(tc.since))
+		case tc.quick && !got.Live.Equal(connected):
+			t.Errorf("%s: live until %v", name, got.Live)
+		}
+	}
+}
+
+// TestWait: bootstrap relays connect at once when they are claimed, the others spread out from then
+// on, whenever the process was started, and nobody is tried before its time.
+func TestWait(t *testing.T) {
+	t.Parallel()
+	rules := Rules{StartupJitter: 10 * time.Second}
+	waits := func(h health.Health, now time.Time, first, bootstrap bool) (least, most time.Duration) {
+		l := &life{Env: &Env{Rules: rules, Started: noon.Add(-time.Hour)}, claimed: noon, health: h}
+		least = time.Hour
+		for range 300 {
+			w := l.wait(now, first, bootstrap)
+			least, most = min(least, w), max(most, w)
+		}
+		return least, most
+	}
+	soon := noon.Add(time.Second)
+	if least, most := waits(health.Health{}, soon, true, false); least != 0 || most < 8*time.Second || most >= 9*time.Second {
+		t.Errorf("what was claimed a second ago is spread from %v to %v", least, most)
+	}
+	for name, tc := range map[string]struct {
+		health           health.Health
+		now              time.Time
+		first, bootstrap bool
+		want             time.Duration
+	}{
+		"bootstrap":                  {health.Health{NextAttempt: after(9)}, soon, true, true, 0},
+		"bootstrap, failed":          {health.Health{NextAttempt: after(9)}, noon, false, true, 9 * time.Minute},
+		"claimed long ago":           {health.Health{}, noon.Add(10 * time.Second), true, false, 0},
+		"claimed, but not its time":  {health.Health{NextAttempt: after(3)}, noon, true, false, 3 * time.Minute},
+		"dropped":                    {health.Health{NextAttempt: noon}, soon, false, false, 0},
+		"failed":                     {health.Health{NextAttempt: after(3)}, noon, false, false, 3 * time.Minute},
+		"wants quiet":                {health.Health{NextAttempt: noon, Limited: after(1)}, noon, false, false, time.Minute},
+		"wants quiet, shorter by it": {health.Health{NextAttempt: after(2), Limited: after(1)}, noon, false, false, 2 * time.Minute},
+	} {
+		if least, most := waits(tc.health, tc.now, tc.first, tc.bootstrap); least != tc.want || most != tc.want {
+			t.Errorf("%s: %v to %v, want %v", name, least, most, tc.want)
+		}
+	}
+}
+
 // TestUnreadableStateIsNone: it is written over, and does not keep the relay from being synced.
 func TestUnreadableStateIsNone(t *testing.T) {
 	t.Parallel()
-	kv := bucket(t)
-	if _, err := kv.Put(t.Context(), "r.example.com", []byte(`{"repos":7,"url":5}`)); err != nil {
+	b := openBus(t)
+	if _, err := open(t, b).kv.Put(t.Context(), "r.example.com", []byte(`{"repos":7,"url":5}`)); err != nil {
 		t.Fatal(err)
 	}
-	s := open(t, kv)
+	s := open(t, b)
 	if s.value != (proto.RelayState{}) {
 		t.Errorf("read %+v", s.value)
 	}
@@ -72,43 +175,26 @@ func TestUnreadableStateIsNone(t *testing.T) {
 	}
 }
 
-// newTargets are those of a worker.
-func newTargets(js jetstream.JetStream) *Targets {
-	return NewTargets(js, &world{Bus: &bus.Bus{JS: js}}, time.Millisecond, make(chan []string, 1), quiet)
-}
-
-func newLife(t *testing.T, log *slog.Logger) (*life, *prometheus.Registry) {
-	t.Helper()
-	reg := prometheus.NewRegistry()
-	metrics := NewMetrics(reg)
-	rules := Rules{ReconnectWindow: window, Health: health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, Dead: 24 * time.Hour, Naughty: 12 * time.Hour}, CheckEvery: 2 * time.Second}
-	return &life{Env: &Env{Rules: rules, Metrics: metrics, Log: log}, name: "r.example.com", log: log, target: newTargets(nil).Of("r.example.com"), seen: health.Disconnected, health: health.Health{Rules: rules.Health}, state: &stateKeeper{}}, reg
-}
-
 // TestDeathIsTold once, as an error, when a day of failures is over and not at the next attempt
 // only; and so is the end of the time on the naughty list, as an information.
 func TestDeathIsTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var text bytes.Buffer
-		l, reg := newLife(t, slog.New(slog.NewTextHandler(&text, nil)))
-		for begin := time.Now(); time.Since(begin) < 48*time.Hour; {
-			l.health = l.health.Failed(time.Now(), errors.New("no"))
-			if err := l.pause(t.Context(), l.wait(time.Now(), false, false)); err != nil {
+		l, reg := newLife(slog.New(slog.NewTextHandler(&text, nil)))
+		fail := func(err error) {
+			l.health = l.health.Failed(time.Now(), err)
+			if err := l.pause(t.Context(), l.wait(time.Now(), false, false)+time.Second); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if n := strings.Count(text.String(), "level=ERROR"); n != 1 {
+		for begin := time.Now(); time.Since(begin) < 48*time.Hour; {
+			fail(errGone)
+		}
+		if n := strings.Count(text.String(), "level=ERROR"); n != 1 || metric(t, reg, "ngit_sync_relays_dead_total") != 1 {
 			t.Errorf("death is told %d times: %s", n, text.String())
 		}
-		if err := testutil.GatherAndCompare(reg, strings.NewReader("# HELP ngit_sync_relays_dead_total Relays that have been failing for a day.\n# TYPE ngit_sync_relays_dead_total gauge\nngit_sync_relays_dead_total 1\n"), "ngit_sync_relays_dead_total"); err != nil {
-			t.Error(err)
-		}
-		text.Reset()
-		l.health = health.Health{Rules: l.Rules.Health}.Failed(time.Now(), &net.DNSError{IsNotFound: true})
-		if err := l.pause(t.Context(), l.wait(time.Now(), false, false)+time.Minute); err != nil {
-			t.Fatal(err)
-		}
+		fail(&net.DNSError{IsNotFound: true})
 		if n := strings.Count(text.String(), "naughty list is over"); n != 1 {
 			t.Errorf("the end of the list is told %d times: %s", n, text.String())
 		}
@@ -119,11 +205,11 @@ func TestDeathIsTold(t *testing.T) {
 // wait for us the longer.
 func TestLeavingIsNoFailure(t *testing.T) {
 	t.Parallel()
-	l, _ := newLife(t, quiet)
-	l.state = open(t, bucket(t))
+	l, _ := newLife(quiet)
+	l.state = open(t, openBus(t))
 	now := time.Now()
-	l.health = health.Health{Rules: l.Rules.Health, Failures: 4}.Opened(now)
-	l.target = newTargets(nil).Of("r.example.com")
+	l.health.Failures = 4
+	l.health = l.health.Opened(now)
 	l.status = session.Status{Connection: session.Connected, CaughtUp: true, Confirmed: session.Mark{Target: 7, Log: 9}}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
@@ -132,10 +218,7 @@ func TestLeavingIsNoFailure(t *testing.T) {
 	if s.Failures != 4 || s.NextAttempt.After(now.Add(time.Second)) || s.Confirmed != 7 || s.ConfirmedLog < 9 || s.Connection != 0 || s.CompleteUntil.IsZero() || s.LastError != "" {
 		t.Errorf("written: %+v", s)
 	}
-	next := &life{Env: l.Env, state: l.state, target: l.target, log: quiet}
-	next.resume(now.Add(time.Minute))
-	next.confirmed = session.Set{First: true}
-	if start := next.start(now.Add(time.Minute)); start.Since == nil || start.Mark.Target != 7 {
+	if start := successor(l).start(now.Add(time.Minute)); start.Since == nil || start.Mark.Target != 7 {
 		t.Errorf("the successor begins with %+v", start)
 	}
 }
@@ -144,52 +227,40 @@ func TestLeavingIsNoFailure(t *testing.T) {
 // could not be made.
 func TestABreachOfProtocolIsTold(t *testing.T) {
 	t.Parallel()
+	b := openBus(t)
 	for _, end := range []func(*life, context.Context, time.Time, error){(*life).ended, (*life).failed} {
 		var text bytes.Buffer
-		l, _ := newLife(t, slog.New(slog.NewTextHandler(&text, nil)))
-		l.state = open(t, bucket(t))
+		l, _ := newLife(slog.New(slog.NewTextHandler(&text, nil)))
+		l.state = open(t, b)
 		now := time.Now()
 		l.health = l.health.Opened(now)
-		end(l, t.Context(), now.Add(time.Second), fmt.Errorf("session: %w", &netguard.ProtocolError{Err: errors.New("101 events that it should not have sent")}))
-		if s := text.String(); !strings.Contains(s, "again_in=12h0m0s naughty=true cause=protocol") || !strings.Contains(s, "101 events") {
+		end(l, t.Context(), now.Add(time.Second), &netguard.ProtocolError{Err: errors.New("101 odd events")})
+		if s := text.String(); !strings.Contains(s, "again_in=12h0m0s naughty=true cause=protocol") || !strings.Contains(s, "101 odd events") {
 			t.Errorf("told: %s", s)
 		}
 	}
 }
 
-// TestServedEventsAreCounted: an event that is held is not served yet.
-func TestServedEventsAreCounted(t *testing.T) {
+// TestWhatASessionSays: an event that is held does not count as served yet; an EOSE ends the row of
+// failures, so that the next back-off begins at the base.
+func TestWhatASessionSays(t *testing.T) {
 	t.Parallel()
-	l, reg := newLife(t, quiet)
+	l, _ := newLife(quiet)
 	for _, outcome := range []proto.Outcome{proto.Accepted, proto.HeldBack} {
 		l.Judged(&nostr.Event{}, proto.SourceLive, false, proto.Verdict{Outcome: outcome})
 	}
-	const want = "# HELP ngit_sync_events_synced_total Events from relays that are served now and were not before.\n# TYPE ngit_sync_events_synced_total counter\nngit_sync_events_synced_total 1\n"
-	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "ngit_sync_events_synced_total"); err != nil {
-		t.Error(err)
+	if n := testutil.ToFloat64(l.Metrics.synced); n != 1 {
+		t.Errorf("%v events count as served", n)
 	}
-}
-
-// note has the session say how it stands.
-func note(l *life, st session.Status) (begun bool) {
-	l.Status(st)
-	return l.note()
-}
-
-// TestAnAnswerEndsTheFailures, and the next back-off begins at the base.
-func TestAnAnswerEndsTheFailures(t *testing.T) {
-	t.Parallel()
-	l, _ := newLife(t, quiet)
-	now := time.Now()
-	l.health = health.Health{Rules: l.Rules.Health, Failures: 9, Recovering: true}.Opened(now)
-	note(l, session.Status{Connection: session.Syncing})
-	if l.health.Failures != 9 {
-		t.Errorf("%d failures before the relay has answered", l.health.Failures)
+	l.health.Failures, l.health.Recovering = 9, true
+	l.health = l.health.Opened(noon)
+	for _, answered := range []bool{false, true} {
+		if note(l, session.Status{Connection: session.Syncing, Answered: answered}); (l.health.Failures == 0) != answered {
+			t.Errorf("answered %v, %d failures", answered, l.health.Failures)
+		}
 	}
-	note(l, session.Status{Connection: session.Syncing, Answered: true})
-	l.health = l.health.Dropped(now.Add(2*time.Minute), errors.New("reset"))
-	if wait := l.health.NextAttempt.Sub(now.Add(2 * time.Minute)); wait != l.Rules.Health.Base {
-		t.Errorf("the next attempt is in %v", wait)
+	if l.health = l.health.Dropped(after(2), errGone); !l.health.NextAttempt.Equal(after(2).Add(l.Rules.Health.Base)) {
+		t.Errorf("the next attempt is at %v", l.health.NextAttempt)
 	}
 }
 
@@ -197,19 +268,13 @@ func TestAnAnswerEndsTheFailures(t *testing.T) {
 // the connection ends first or another worker takes over.
 func TestDayIsNotForgotten(t *testing.T) {
 	t.Parallel()
-	l, _ := newLife(t, quiet)
-	l.Rules.DailyMin, l.Rules.DailyMax = 23*time.Hour, 25*time.Hour
-	l.state = open(t, bucket(t))
+	l, _ := newLife(quiet)
+	l.state = open(t, openBus(t))
 	due := time.Now().Add(-time.Minute).UTC().Round(0)
 	l.daily = due
-	l.ended(t.Context(), time.Now(), errors.New("gone"))
-	if !l.daily.Equal(due) || !l.state.value.NextDaily.Equal(due) {
-		t.Errorf("after the connection: due %v, written %v, want %v", l.daily, l.state.value.NextDaily, due)
-	}
-	next := &life{Env: l.Env, name: l.name, state: l.state, target: l.target, log: quiet}
-	next.resume(time.Now())
-	next.confirmed = session.Set{First: true}
-	if start := next.start(time.Now()); start.Since == nil || !next.daily.Equal(due) {
+	l.ended(t.Context(), time.Now(), errGone)
+	next := successor(l)
+	if start := next.start(time.Now()); start.Since == nil || !next.daily.Equal(due) || !l.daily.Equal(due) {
 		t.Errorf("the successor begins with %+v, due %v", start, next.daily)
 	}
 	if note(next, session.Status{}) || !note(next, session.Status{Days: 1}) {
@@ -218,5 +283,62 @@ func TestDayIsNotForgotten(t *testing.T) {
 	next.save(t.Context())
 	if at := next.state.value.NextDaily; time.Until(at) < 22*time.Hour || time.Until(at) > 25*time.Hour {
 		t.Errorf("after it has begun the next is written to be due at %v", at)
+	}
+}
+
+// TestStateIsFenced: a worker that has lost the claim cannot write over its successor, but a worker
+// finds back into its own entry. The successor may have been told an older entry than the last.
+func TestStateIsFenced(t *testing.T) {
+	t.Parallel()
+	nats := openBus(t)
+	a, lost := open(t, nats), open(t, nats)
+	write := func(s *stateKeeper, worker string, repos int, fenced bool) {
+		t.Helper()
+		if err := put(t, s, worker, repos); bus.IsConflict(err) != fenced || !fenced && err != nil {
+			t.Fatalf("%s writes %d: %v", worker, repos, err)
+		}
+	}
+	write(a, "a", 1, false)
+	write(lost, "a", 2, false) // the answer to this was lost
+	write(a, "a", 3, false)
+	if err := a.kv.Delete(t.Context(), "r.example.com"); err != nil {
+		t.Fatal(err)
+	}
+	write(a, "a", 4, false)
+	b := open(t, nats)
+	if b.value.Repos != 4 {
+		t.Fatalf("the successor reads %+v", b.value)
+	}
+	write(a, "a", 5, false) // which b was not told of
+	write(b, "b", 6, false)
+	write(b, "b", 7, false)
+	write(a, "a", 8, true)
+	if s := open(t, nats); s.value.Repos != 7 || s.value.Worker != "b" {
+		t.Fatalf("the entry is %+v", s.value)
+	}
+}
+
+// TestAStateGoesByItself when it was not written for its time, whether it was new or an update.
+func TestAStateGoesByItself(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	for updates := range 2 {
+		s := open(t, b)
+		s.kept = time.Second
+		for n := range updates + 1 {
+			if err := put(t, s, "a", n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually(t, "it has gone", func() bool {
+			_, err := s.kv.Get(t.Context(), "r.example.com")
+			return errors.Is(err, jetstream.ErrKeyNotFound)
+		})
+		if err := put(t, s, "a", 9); err != nil {
+			t.Errorf("after it has gone: %v", err)
+		}
+		if err := s.kv.Purge(t.Context(), "r.example.com"); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	gonostr "github.com/nbd-wtf/go-nostr"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
@@ -230,7 +231,12 @@ func startWorker(t testing.TB, b *bus.Bus, name string, service node.Service, fl
 // metric is the value of a metric, -1 if there is none. labels are "name=value".
 func (w process) metric(t testing.TB, name string, labels ...string) float64 {
 	t.Helper()
-	families, err := w.Metrics.Gather()
+	return metric(t, w.Metrics, name, labels...)
+}
+
+func metric(t testing.TB, g prometheus.Gatherer, name string, labels ...string) float64 {
+	t.Helper()
+	families, err := g.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
