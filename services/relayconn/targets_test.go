@@ -38,13 +38,7 @@ func raise(t *testing.T, b *bus.Bus, key string, levels map[string]proto.Level) 
 // withdraw says that a relay is no target any more.
 func withdraw(t *testing.T, b *bus.Bus, key string) {
 	t.Helper()
-	subject, err := proto.TargetSubject(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.JS.Publish(t.Context(), subject, nil); err != nil {
-		t.Fatal(err)
-	}
+	aim(t, b, "wss://"+key, proto.Target{}, wanting("wss://"+key))
 }
 
 // while runs fn in the background until the test ends.
@@ -64,10 +58,9 @@ func while(t *testing.T, fn func(ctx context.Context) error) {
 func TestRelays(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
-	full, state := map[string]proto.Level{x: proto.LevelFull}, map[string]proto.Level{x: proto.LevelStateOnly}
+	full := map[string]proto.Level{x: proto.LevelFull}
 	raise(t, b, "full.example", full)
-	raise(t, b, "state.example:7777/path", state)
-	raise(t, b, "bare.example", nil)
+	raise(t, b, "bare.example:7777/path", nil)
 	raise(t, b, "gone.example", full)
 	withdraw(t, b, "gone.example")
 	if err := b.Conn.Publish("grasp.target.=", []byte("{}")); err != nil { // not a name
@@ -88,11 +81,11 @@ func TestRelays(t *testing.T) {
 			return slices.Equal(got, want)
 		})
 	}
-	becomes("bare.example", "full.example", "state.example_7777/path")
+	becomes("bare.example_7777/path", "full.example")
 	raise(t, b, "gone.example", full)
-	becomes("bare.example", "full.example", "gone.example", "state.example_7777/path")
+	becomes("bare.example_7777/path", "full.example", "gone.example")
 	withdraw(t, b, "full.example")
-	becomes("bare.example", "gone.example", "state.example_7777/path")
+	becomes("bare.example_7777/path", "gone.example")
 }
 
 // world is a bus with a log, and what is asked about accepted events.
@@ -191,15 +184,12 @@ func read(t *testing.T, f *Wanted) {
 	eventually(t, "it is known what is wanted", func() bool { _, known := f.Now(); return known })
 }
 
-func now(f *Wanted) session.Mark {
+func now(f *Wanted) session.Wanted {
 	now, _ := f.Now()
-	return now.Mark
+	return now
 }
 
-func wanted(f *Wanted) session.Set {
-	now, _ := f.Now()
-	return now.Items
-}
+func wants(f *Wanted, full []string, roots ...string) bool { return is(now(f).Items, full, roots...) }
 
 func is(set session.Set, full []string, roots ...string) bool {
 	return slices.Equal(set.Full, full) && slices.Equal(set.Roots, slices.Compact(slices.Sorted(slices.Values(roots))))
@@ -218,30 +208,30 @@ func TestWhatIsWanted(t *testing.T) {
 	r, s := w.follow(t, "r.example"), w.follow(t, "s.example")
 	for _, f := range []*Wanted{r, s} {
 		read(t, f)
-		if !is(wanted(f), []string{x}, old) {
-			t.Fatalf("at first %+v", wanted(f))
+		if !wants(f, []string{x}, old) {
+			t.Fatalf("at first %+v", now(f).Items)
 		}
 	}
 	eventually(t, "the relay is a target", func() bool { url, _ := r.Relay(); return url == "wss://r.example" })
-	if len(wanted(r).State) != 1 || len(wanted(s).State) != 0 {
-		t.Fatalf("%+v, %+v", wanted(r), wanted(s))
+	if len(now(r).Items.State) != 1 || len(now(s).Items.State) != 0 {
+		t.Fatalf("%+v, %+v", now(r).Items, now(s).Items)
 	}
 	both, _ := w.issue(t, x, y)
 	eventually(t, "one that comes is wanted of both", func() bool {
-		return is(wanted(r), []string{x}, old, both) && is(wanted(s), []string{x}, old, both)
+		return wants(r, []string{x}, old, both) && wants(s, []string{x}, old, both)
 	})
 	other, _ := w.issue(t, y)
 	raise(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull, y: proto.LevelFull})
 	eventually(t, "the root events of one that is raised are wanted, each once", func() bool {
-		return is(wanted(r), []string{x, y}, old, both, other) && len(wanted(r).State) == 0
+		return wants(r, []string{x, y}, old, both, other) && len(now(r).Items.State) == 0
 	})
 	raise(t, w.Bus, "r.example", map[string]proto.Level{x: "", y: proto.LevelFull})
-	eventually(t, "nor what is withdrawn", func() bool { return is(wanted(r), []string{y}, both, other) })
+	eventually(t, "nor what is withdrawn", func() bool { return wants(r, []string{y}, both, other) })
 	w.mu.Lock()
 	delete(w.accepted, other)
 	w.mu.Unlock()
 	w.askAgain()
-	eventually(t, "nor what is accepted no more", func() bool { return is(wanted(r), []string{y}, both) })
+	eventually(t, "nor what is accepted no more", func() bool { return wants(r, []string{y}, both) })
 	withdraw(t, w.Bus, "r.example")
 	eventually(t, "the relay is no target any more", func() bool { url, _ := r.Relay(); return url == "" })
 }
@@ -256,20 +246,20 @@ func TestUnknownRootEventsAreWaitedFor(t *testing.T) {
 	raise(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull})
 	f := w.follow(t, "r.example")
 	read(t, f)
-	before, _ := f.Now()
+	before := now(f)
 	w.mu.Lock()
 	w.failing, w.asked = true, 0
 	w.mu.Unlock()
 	other, _ := w.issue(t, y)
 	raise(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull, y: proto.LevelFull})
 	eventually(t, "it is asked", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.asked > 0 })
-	if now, _ := f.Now(); now.Mark != before.Mark || !is(now.Items, []string{x}, old) {
-		t.Errorf("wanted is %+v", now)
+	if now(f).Mark != before.Mark || !wants(f, []string{x}, old) {
+		t.Errorf("wanted is %+v", now(f))
 	}
 	w.mu.Lock()
 	w.failing = false
 	w.mu.Unlock()
-	eventually(t, "it is known", func() bool { return is(wanted(f), []string{x, y}, old, other) })
+	eventually(t, "it is known", func() bool { return wants(f, []string{x, y}, old, other) })
 }
 
 // TestWhatWasConfirmed: a successor takes for confirmed what the mark says, and nothing that came
@@ -284,15 +274,15 @@ func TestWhatWasConfirmed(t *testing.T) {
 	read(t, f)
 	// What is of no concern to the relay moves the mark on.
 	_, seq := w.issue(t, y)
-	eventually(t, "the mark is behind it", func() bool { return f.Confirmed(now(f)).Log == seq })
-	mark := f.Confirmed(now(f))
+	eventually(t, "the mark is behind it", func() bool { return f.Confirmed(now(f).Mark).Log == seq })
+	mark := f.Confirmed(now(f).Mark)
 	newer, _ := w.issue(t, x)
-	eventually(t, "it is wanted", func() bool { return is(wanted(f), []string{x}, old, newer) })
+	eventually(t, "it is wanted", func() bool { return wants(f, []string{x}, old, newer) })
 	if m := f.Confirmed(mark); m != mark {
 		t.Errorf("what was wanted before is confirmed up to %+v, want %+v", m, mark)
 	}
 	raise(t, w.Bus, "r.example", map[string]proto.Level{y: proto.LevelFull})
-	eventually(t, "another repository is wanted", func() bool { return len(wanted(f).Full) == 2 })
+	eventually(t, "another repository is wanted", func() bool { return len(now(f).Items.Full) == 2 })
 
 	later := w.worker(time.Millisecond)
 	while(t, later.Run)
@@ -305,9 +295,7 @@ func TestWhatWasConfirmed(t *testing.T) {
 			t.Errorf("%s: confirmed is %+v, %v", name, past, err)
 		}
 	}
-	none := w.follow(t, "r.example")
-	read(t, none)
-	if past, err := none.Past(t.Context(), session.Mark{}); err != nil || !past.Empty() {
+	if past, err := f.Past(t.Context(), session.Mark{}); err != nil || !past.Empty() {
 		t.Errorf("without a mark %+v, %v", past, err)
 	}
 }
