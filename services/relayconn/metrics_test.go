@@ -23,16 +23,19 @@ func TestLabelsOfRelays(t *testing.T) {
 		m.count(name(i), m.attempts, "success")
 		m.count(name(i), m.gaps)
 	}
-	for metric, want := range map[string]int{
-		"ngit_sync_relay_connected": maxNamed, "ngit_sync_relay_status": maxNamed, "ngit_sync_relay_failures": maxNamed,
-		"ngit_sync_connection_attempts_total": maxNamed + 1, "ngit_sync_gap_events_total": maxNamed + 1,
-	} {
-		if n, err := testutil.GatherAndCount(reg, metric); err != nil || n != want {
-			t.Errorf("%s: %d series, want %d; %v", metric, n, want, err)
+	series := func(want int, names ...string) {
+		t.Helper()
+		if n, err := testutil.GatherAndCount(reg, names...); err != nil || n != want {
+			t.Errorf("%v: %d series, want %d; %v", names, n, want, err)
 		}
 	}
+	series(3*maxNamed, "ngit_sync_relay_connected", "ngit_sync_relay_status", "ngit_sync_relay_failures")
+	series(2*maxNamed+2, "ngit_sync_connection_attempts_total", "ngit_sync_gap_events_total")
 	if n := testutil.ToFloat64(m.gaps.WithLabelValues(otherRelays)); n != 5 {
 		t.Errorf("%v gaps of other relays", n)
+	}
+	if n := metric(t, reg, "ngit_sync_relays_tracked_total"); n != maxNamed+5 {
+		t.Errorf("%v relays are counted", n)
 	}
 	for v, want := range map[*prometheus.GaugeVec]float64{m.connected: 3, m.status: 3, m.failures: 2} {
 		if got := testutil.ToFloat64(v.WithLabelValues("wss://" + name(7))); got != want {
@@ -43,7 +46,5 @@ func TestLabelsOfRelays(t *testing.T) {
 		m.forget(name(i))
 		m.count(name(i), m.gaps) // a late verdict
 	}
-	if n, err := testutil.GatherAndCount(reg, "ngit_sync_relay_connected", "ngit_sync_relay_status", "ngit_sync_relay_failures", "ngit_sync_gap_events_total"); err != nil || n != 1 {
-		t.Errorf("%d series of relays that are gone, want that of the others; %v", n, err)
-	}
+	series(1, "ngit_sync_relay_connected", "ngit_sync_relay_status", "ngit_sync_relay_failures", "ngit_sync_gap_events_total")
 }
