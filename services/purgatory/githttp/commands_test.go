@@ -68,7 +68,6 @@ func TestReadPush(t *testing.T) {
 }
 
 func TestCommandsAreBounded(t *testing.T) {
-	t.Parallel()
 	if _, err := readPush(strings.NewReader(strings.Repeat(gittest.Pkt("shallow " + strings.Repeat("a", 40))[:52], maxCommandBytes/52+1))); !errors.Is(err, netguard.ErrTooLarge) {
 		t.Errorf("error %v", err)
 	}

@@ -10,8 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,31 +31,22 @@ func must(t testing.TB, err error) {
 
 type pushing = func(ctx context.Context, push githttp.PushRequest, receive func(context.Context) error) error
 
-// authority serves the repositories that it was given and takes pushes as its functions say.
+// authority serves the repositories of a store and takes pushes as its functions say.
 type authority struct {
 	store     *repository.Store
-	mu        sync.Mutex
-	known     map[string]bool
-	away      map[string]error
+	away      map[string]error // identifier → why its repository cannot be served
 	push      pushing
-	authorize func(push githttp.PushRequest) error // asked before large packs are read; nil: all are allowed
-	asked     atomic.Int64                         // how often Repository was called: once for each request that was let in
+	authorize func(push githttp.PushRequest) error // asked before large packs are read
 }
 
 func (a *authority) Repository(_ context.Context, ref nostr.RepoRef) (*repository.Repo, error) {
-	defer a.asked.Add(1)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if err := a.away[ref.Identifier]; err != nil || !a.known[ref.Identifier] {
-		return nil, cmp.Or(err, githttp.ErrNotFound)
+	if err := a.away[ref.Identifier]; err != nil {
+		return nil, err
 	}
 	return a.store.Repo(ref)
 }
 
 func (a *authority) Authorize(_ context.Context, push githttp.PushRequest) error {
-	if a.authorize == nil {
-		return nil
-	}
 	return a.authorize(push)
 }
 
@@ -87,7 +76,8 @@ func serve(t testing.TB, o githttp.Options) *house { return serveFrom(t, gittest
 
 func serveFrom(t testing.TB, store *repository.Store, o githttp.Options) *house {
 	t.Helper()
-	h := &house{TB: t, registry: prometheus.NewPedanticRegistry(), authority: &authority{store: store, known: map[string]bool{}, push: takeAll}}
+	h := &house{TB: t, registry: prometheus.NewPedanticRegistry(), authority: &authority{store: store, push: takeAll}}
+	h.authority.authorize = func(githttp.PushRequest) error { return nil }
 	h.Server = httptest.NewServer(githttp.New(h.authority, complete(o, h.registry)))
 	t.Cleanup(h.Server.Close)
 	return h
@@ -116,9 +106,6 @@ func (h *house) repo(identifier string) *repository.Repo {
 	h.Helper()
 	r := gittest.Repo(h, h.authority.store, identifier)
 	must(h, os.WriteFile(filepath.Join(r.Path, "HEAD"), []byte("ref: refs/heads/main\n"), 0o644))
-	h.authority.mu.Lock()
-	defer h.authority.mu.Unlock()
-	h.authority.known[identifier] = true
 	return r
 }
 

@@ -282,15 +282,12 @@ func TestHousekeeping(t *testing.T) {
 	}
 	day := 25 * time.Hour
 	due("without data", time.Now().Add(day), false)
-	var ids []string
-	for i := range 60 {
-		revisions := append([]string{"main"}, ids...)
-		for n := range ids {
-			revisions[n+1] = "^" + ids[n]
-		}
-		ids = append(ids, w.Commit("a", strings.Repeat("a", i)))
-		gittest.Fill(t, r, w.Pack(revisions...))
-		due(fmt.Sprintf("with %d packs", i+1), time.Now(), i >= 50)
+	ids := []string{w.Commit("a", "")}
+	gittest.Fill(t, r, w.Pack("main"))
+	for i := range 59 {
+		ids = append(ids, w.Commit("a", strings.Repeat("a", i+1)))
+		gittest.Fill(t, r, w.Pack("main", "^"+ids[i]))
+		due(fmt.Sprintf("with %d packs", i+2), time.Now(), i >= 49)
 	}
 	set(t, r, ids[30])
 	must(t, os.WriteFile(filepath.Join(r.Path, "gc.pid"), []byte("1 elsewhere\n"), 0o644)) // of one that was killed
@@ -337,18 +334,15 @@ func TestWhatALargePackHidesGoesToo(t *testing.T) {
 func TestHousekeepingOnAFullDiskLeavesNothing(t *testing.T) {
 	r := gittest.Repo(t, gittest.CrampedStore(t, 256), "packs")
 	w := gittest.NewWork(t)
-	const packs, size = 33, 16 << 10
-	noise, previous := gittest.Noise(packs*size), ""
-	for i := range packs {
-		id := w.Commit("a", noise[i*size:(i+1)*size])
-		revisions := []string{id}
-		if i > 0 {
-			revisions = append(revisions, "^"+previous)
-		}
-		gittest.Fill(t, r, w.Pack(revisions...))
-		previous = id
+	id := w.Commit("a", "a")
+	gittest.Fill(t, r, w.Pack("main"))
+	noise := gittest.Noise(32 << 14)
+	for i := range 32 {
+		before := id
+		id = w.Commit("a", noise[i<<14:(i+1)<<14])
+		gittest.Fill(t, r, w.Pack("main", "^"+before))
 	}
-	set(t, r, previous)
+	set(t, r, id)
 	before := files(t, filepath.Join(r.Path, "objects", "pack"))
 	for range 2 {
 		if err := r.Gc(t.Context()); !repository.Unwritable(err) {
@@ -358,5 +352,5 @@ func TestHousekeepingOnAFullDiskLeavesNothing(t *testing.T) {
 	if after := files(t, filepath.Join(r.Path, "objects", "pack")); !slices.Equal(before, after) {
 		t.Errorf("there is %q, and was %q", after, before)
 	}
-	has(t, r, true, previous)
+	has(t, r, true, id)
 }
