@@ -79,7 +79,7 @@ func TestARewrittenEntryIsNoNewEvent(t *testing.T) {
 	hold("x", proto.SourceLive, 1002) // a new event
 	eventually(t, "it is hunted for what is new", func() bool { return w.told.count("x failed") == 2 })
 	logs, err := os.ReadFile(w.git + ".log")
-	if warning := `level=WARN msg="fetch failed" identifier=x url=` + gone.URL + `/x reason="it answered \"404`; err != nil || !strings.Contains(string(logs), warning) {
+	if warning := `level=WARN msg="fetch failed" service=purgatory identifier=x url=` + gone.URL + `/x reason="it answered 404`; err != nil || !strings.Contains(string(logs), warning) {
 		t.Errorf("the log does not say %s (%v)", warning, err)
 	}
 }
