@@ -411,35 +411,3 @@ func TestHistoricEventsTravelInPacks(t *testing.T) {
 	eventually(t, "all are judged", func() bool { return ends.Load() == n })
 	nothingLeft(t, s)
 }
-
-// TestALiveEventIsSentAtOnce: while few packs are under way nothing is waited for; then others
-// gather, and a verdict sends them.
-func TestALiveEventIsSentAtOnce(t *testing.T) {
-	b, s, _ := start(t, 1<<20, func(s *Sender) { s.fillFor = never })
-	gate := make(chan struct{})
-	sizes := make(chan int, 100)
-	taken := ingest(t, b, func(m jetstream.Msg) bool {
-		sizes <- 1 + bytes.Count(m.Data(), []byte("\n"))
-		<-gate
-		return true
-	})
-	var ends []<-chan ending
-	for i := range busyWith + 9 {
-		ends = append(ends, offer(t, s, i))
-	}
-	eventually(t, "the first comes alone", func() bool { return taken.Load() == 1 })
-	close(gate)
-	accepted(t, ends...)
-	for i := range busyWith + 1 {
-		want := 1
-		if i == busyWith {
-			want = 9
-		}
-		if size := <-sizes; size != want {
-			t.Errorf("pack %d is of %v, want %d", i, size, want)
-		}
-	}
-	if len(sizes) > 0 {
-		t.Errorf("%d packs more", len(sizes))
-	}
-}

@@ -148,31 +148,3 @@ func TestAMalformedMessageDoesNotStopTheFollower(t *testing.T) {
 		t.Fatalf("told of %d messages, want 4: %s", n, said.String())
 	}
 }
-
-// TestFollowReadsNothingThatIsFed: what the writer of the process feeds is not sent to it again.
-// What another writer commits is read nevertheless.
-func TestFollowReadsNothingThatIsFed(t *testing.T) {
-	t.Parallel()
-	b := openBus(t)
-	db, _ := followed(t, b, "", quiet)
-	waitFor(t, db, write(t, b, notes(0, 1)...)) // like every writer it begins when the index has read the log
-	const rounds, size = 100, 5000
-	before := uint64(0)
-	for n := 1; n <= rounds*10; n += 10 { // a few at once: they are fed when all are stored
-		var recs []Record
-		some := notes(n, n+10)
-		for i, ev := range some {
-			recs = append(recs, Record{Seq: uint64(n + i + 1), Event: sized(ev, size)})
-		}
-		write(t, b, some...)
-		must(t, db.Feed(recs))
-		if n == 1 {
-			before = b.Conn.Stats().InBytes
-		}
-	}
-	if got := b.Conn.Stats().InBytes - before; got > rounds*10*size/2 {
-		t.Errorf("%d bytes were received while %d of events were fed", got, rounds*10*size)
-	}
-	waitFor(t, db, write(t, b, notes(5000, 5700)...))
-	holds(t, db, append(notes(0, rounds*10+1), notes(5000, 5700)...)...)
-}

@@ -3,7 +3,6 @@ package eventdb
 import (
 	"fmt"
 	"iter"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -31,119 +30,67 @@ func (fs filters) Banned(ev *nostr.Event) (string, bool) {
 	return fs[n].String(), true
 }
 
-// without is the model without what the bans hide: first what they match, and then, again and again,
-// what names something hidden and nothing else that is here.
-func (m *model) without(bans filters) *model {
-	hidden, byName := map[*nostr.Event]bool{}, map[string]*nostr.Event{}
-	for _, ev := range m.events {
-		_, hidden[ev] = bans.Banned(ev)
-		byName[ev.ID] = ev
-		if address, has := addressOf(ev); has {
-			byName[address] = ev
-		}
-	}
-	for grown := true; grown; {
-		grown = false
-		for _, ev := range m.events {
-			if hidden[ev] || slices.Contains(standsAlone, ev.Kind) {
-				continue
-			}
-			here := slices.DeleteFunc(nostr.NamesOf(ev), func(name string) bool { return byName[name] == nil })
-			if len(here) > 0 && !slices.ContainsFunc(here, func(name string) bool { return !hidden[byName[name]] }) {
-				hidden[ev], grown = true, true
-			}
-		}
-	}
-	shown := slices.DeleteFunc(slices.Clone(m.events), func(ev *nostr.Event) bool { return hidden[ev] })
-	return &model{now: m.now, gone: m.gone, events: shown}
-}
-
-// TestHiddenAgainstNaiveMatcher: with bans that change while events come, every answer is that of the
-// naive matcher over what is not hidden, and subscribers hear of nothing else.
-func TestHiddenAgainstNaiveMatcher(t *testing.T) {
+// TestHide: what is banned is not served, nor what names only that, whether it was there before or
+// comes later. Nothing else is hidden, and all is served again without the bans.
+func TestHide(t *testing.T) {
 	t.Parallel()
-	for _, seed := range []uint64{1, 2, rand.Uint64()} {
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+	naming := func(n, kind int, tag string, named ...*nostr.Event) *nostr.Event {
+		ev := made(n, kind, nostr.Timestamp(100+n), nostr.Tag{"e", made(99, 1, 1).ID}) // which is not here
+		for _, o := range named {
+			name := o.ID
+			if address, has := addressOf(o); has {
+				name = address
+			}
+			ev.Tags = append(ev.Tags, nostr.Tag{tag, name})
+		}
+		return ev
+	}
+	repo, other, odd := project(1, "x", 1), project(2, "y", 1), made(3, 1, 1)
+	issue := naming(4, 1621, "a", repo)
+	shown := []*nostr.Event{other, naming(7, 1621, "a", repo, other), naming(8, 1111, "q", issue, other), naming(9, 1984, "e", odd), naming(10, 5, "e", odd),
+		naming(11, 30618, "a", repo), made(12, 1, 1)}
+	hidden := []*nostr.Event{repo, odd, issue, naming(5, 1111, "E", issue), naming(6, 7, "q", odd, issue)}
+	o := Options{KeepDeleted: true}
+	bans := filters{{Kinds: []int{30617}, Tags: nostr.TagMap{"d": {"x"}}}, {IDs: []string{odd.ID}}}
+	for _, later := range []bool{false, true} {
+		t.Run(fmt.Sprint(later), func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(rand.New(rand.NewPCG(seed, 7)))
-			m := &model{now: 900}
-			db := memory(t, Options{Now: func() nostr.Timestamp { return m.now }})
-			var heard []string
-			db.Subscribe(func(recs []Record) {
-				for _, r := range recs {
-					heard = append(heard, r.Event.ID)
-				}
-			})
-			var bans filters
-			most := 0
-			for round := range 60 {
-				if round%10 == 0 {
-					repositories := []int{nostr.KindAnnouncement, nostr.KindState}
-					bans = append(bans[min(len(bans), w.rnd.IntN(4)):],
-						nostr.Filter{Authors: []string{pick(w, w.authors)}, Kinds: repositories, Tags: nostr.TagMap{"d": {pick(w, worldDs)}}},
-						nostr.Filter{Kinds: repositories, Tags: nostr.TagMap{"d": {pick(w, worldDs)}}},
-						nostr.Filter{IDs: []string{w.id(), w.id()}})
-					switch round {
-					case 10, 30:
-						bans = append(bans, nostr.Filter{Authors: []string{pick(w, w.authors)}})
-					case 50:
-						bans = nil
-					}
-				}
-				heard = nil
-				for range 1 + w.rnd.IntN(15) {
-					ev := w.event()
-					address, _ := addressOf(ev)
-					// What is here stays hidden or not until the next call of Hide, whatever leaves that it
-					// names, or comes.
-					if ev.Kind == nostr.KindDeletion || slices.ContainsFunc(m.events, func(o *nostr.Event) bool {
-						names := nostr.NamesOf(o)
-						return sameCoordinate(o, ev) || slices.Contains(names, ev.ID) || slices.Contains(names, address)
-					}) {
-						continue
-					}
-					m.apply(ev)
-					apply(t, db, ev)
-				}
-				if round%10 == 0 {
-					must(t, db.Hide(bans))
-				}
-				served := m.without(bans)
-				most = max(most, len(m.events)-len(served.events))
-				v := db.View()
-				for range 5 {
-					f := w.filter()
-					compare(t, v, served, f)
-					compare(t, v.All(), m, f)
-				}
-				for _, ev := range m.events {
-					shown := slices.Contains(served.events, ev)
-					if is, err := has(v, ev.ID); err != nil || is != shown {
-						t.Fatalf("has %s: %v, %v; want %v", ev.ID, is, err, shown)
-					}
-					name, hidden := v.Hidden(ev.ID)
-					if hidden == shown {
-						t.Fatalf("%s is hidden: %v; want %v", ev.ID, hidden, !shown)
-					}
-					if got, err := v.Replaceable(ev.Kind, ev.PubKey, ev.Tags.GetD()); err == nil && got.ID == ev.ID && !shown {
-						t.Fatalf("%s is served at its address", ev.ID)
-					}
-					if ids, err := v.HiddenBy(name); hidden && (err != nil || !slices.Contains(ids, ev.ID)) {
-						t.Fatalf("%s is not among what %s hides: %v", ev.ID, name, err)
-					}
-					e, _ := EntryOf(ev)
-					if has, err := db.HasEach([][32]byte{e.ID}); err != nil || !has[0] {
-						t.Fatalf("the log does not have %s any more: %v", ev.ID, err)
-					}
-					if name, banned := bans.Banned(ev); banned && round%10 != 0 && slices.Contains(heard, ev.ID) {
-						t.Fatalf("subscribers heard of %s, which %s hides", ev.ID, name)
-					}
-				}
-				must(t, v.Close())
+			db, heard := memory(t, o), 0
+			db.Subscribe(func(recs []Record) { heard += len(recs) })
+			if later {
+				must(t, db.Hide(bans))
 			}
-			if most < 20 {
-				t.Errorf("only %d events were hidden at once", most)
+			apply(t, db, slices.Concat(shown, hidden)...)
+			if later && heard != len(shown) {
+				t.Errorf("subscribers heard of %d events, want %d", heard, len(shown))
 			}
+			if !later {
+				must(t, db.Hide(bans))
+			}
+			holds(t, db, shown...)
+			v := viewOf(t, db)
+			if n := count(t, v.All(), nostr.Filter{}); n != len(shown)+len(hidden) {
+				t.Errorf("%d events are there", n)
+			}
+			of := map[string]int{}
+			for _, ev := range hidden {
+				name, is := v.Hidden(ev.ID)
+				ids, err := v.HiddenBy(name)
+				e, _ := EntryOf(ev)
+				known, badHas := db.HasEach([][32]byte{e.ID})
+				if _, notFound := v.Event(ev.ID); !is || notFound != ErrNotFound || err != nil || !slices.Contains(ids, ev.ID) || badHas != nil || !known[0] {
+					t.Errorf("event %s: hidden %v, %v; by %q: %v; known %v", ev.ID, is, notFound, name, ids, known)
+				}
+				of[name]++
+			}
+			if of[bans[0].String()] < 3 || of[bans[1].String()] < 1 {
+				t.Errorf("hidden by each ban: %v", of)
+			}
+			if _, err := v.Replaceable(30617, me, "x"); err != ErrNotFound {
+				t.Errorf("at its address: %v", err)
+			}
+			must(t, db.Hide(filters{}))
+			holds(t, db, slices.Concat(shown, hidden)...)
 		})
 	}
 }

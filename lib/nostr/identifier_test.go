@@ -7,29 +7,14 @@ import (
 
 func TestEncodeIdentifier(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ id, want string }{
-		{"tendril", "tendril"},
-		{"My_Repo-2.0", "My_Repo-2.0"},
-		{"x.git", "x.git"},
-		{"", "%"},
-		{".", "%2E"},
-		{"..", "%2E."},
-		{".git", "%2Egit"},
-		{"-rf", "%2Drf"},
-		{"a/b", "a%2Fb"},
-		{"../../etc/passwd", "%2E.%2F..%2Fetc%2Fpasswd"},
-		{"a:b", "a%3Ab"},
-		{"50%", "50%25"},
-		{"a b", "a%20b"},
-		{"a\x00b", "a%00b"},
-		{"ä", "%C3%A4"},
-		{"*>", "%2A%3E"},
+	for id, want := range map[string]string{
+		"My_Repo-2.0": "My_Repo-2.0", "": "%", "..": "%2E.", ".git": "%2Egit", "-rf": "%2Drf", "../../etc": "%2E.%2F..%2Fetc", "50%": "50%25", "a\x00b": "a%00b", "ä*": "%C3%A4%2A",
 	} {
-		if got := EncodeIdentifier(c.id); got != c.want {
-			t.Errorf("EncodeIdentifier(%q) = %q, want %q", c.id, got, c.want)
+		if got := EncodeIdentifier(id); got != want {
+			t.Errorf("EncodeIdentifier(%q) = %q, want %q", id, got, want)
 		}
-		if got, err := DecodeIdentifier(c.want); err != nil || got != c.id {
-			t.Errorf("DecodeIdentifier(%q) = %q, %v, want %q", c.want, got, err, c.id)
+		if got, err := DecodeIdentifier(want); err != nil || got != id {
+			t.Errorf("DecodeIdentifier(%q) = %q, %v, want %q", want, got, err, id)
 		}
 	}
 }

@@ -43,18 +43,3 @@ func TestMaintainerSets(t *testing.T) {
 		}
 	}
 }
-
-func TestReplaces(t *testing.T) {
-	t.Parallel()
-	old := &Event{ID: key('5'), CreatedAt: 1}
-	newer := &Event{ID: key('6'), CreatedAt: 2}
-	lower := &Event{ID: key('4'), CreatedAt: 1}
-	for _, c := range []struct {
-		a, b *Event
-		want bool
-	}{{newer, old, true}, {old, newer, false}, {lower, old, true}, {old, lower, false}, {old, old, false}, {old, nil, true}, {nil, old, false}, {nil, nil, false}} {
-		if got := Replaces(c.a, c.b); got != c.want {
-			t.Errorf("Replaces(%v, %v) = %v", c.a, c.b, got)
-		}
-	}
-}

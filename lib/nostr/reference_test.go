@@ -42,20 +42,6 @@ func TestParseAddress(t *testing.T) {
 	}
 }
 
-func TestAddressOf(t *testing.T) {
-	t.Parallel()
-	for kind, want := range map[int]Address{
-		KindAnnouncement: {KindAnnouncement, alice, "x"}, KindUserGraspList: {KindUserGraspList, alice, ""}, 0: {0, alice, ""}, KindPatch: {}, 20001: {},
-	} {
-		if got, ok := AddressOf(event(kind, alice, Tag{"d", "x"})); got != want || ok != (want != Address{}) {
-			t.Errorf("AddressOf(kind %d) = %v, %v", kind, got, ok)
-		}
-	}
-	if ref, ok := (Address{KindState, alice, "x"}).Repo(); ok {
-		t.Errorf("a state's address names the repository %v", ref)
-	}
-}
-
 func TestRootRefs(t *testing.T) {
 	t.Parallel()
 	a, b := RepoRef{alice, "x"}, RepoRef{bob, "x:y"}

@@ -2,7 +2,6 @@ package nostr
 
 import (
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -140,14 +139,4 @@ func FuzzParseState(f *testing.F) {
 			t.Fatalf("%d references need %d objects", len(s.Refs), len(s.Objects()))
 		}
 	})
-}
-
-func TestBranchesAndTags(t *testing.T) {
-	t.Parallel()
-	got := BranchesAndTags(map[string]string{
-		"refs/heads/main": "1", "refs/tags/v1": "2", "refs/nostr/x": "3", "refs/headsman": "4", "HEAD": "5",
-	})
-	if want := map[string]string{"refs/heads/main": "1", "refs/tags/v1": "2"}; !maps.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
 }
