@@ -16,31 +16,19 @@ func TestRefusals(t *testing.T) {
 	author := strings.Repeat("a", 64)
 	for n := range maxRefusals + 3 {
 		ev := &nostr.Event{ID: fmt.Sprint(n), PubKey: author, Kind: nostr.KindAnnouncement, Tags: nostr.Tags{{"d", "tree"}}}
-		if n%2 == 1 {
-			ev.Kind = nostr.KindIssue
+		if n == maxRefusals {
+			ev.Tags[0][1] = strings.Repeat("x", 1<<10) // no repository has such an identifier: it is not kept
 		}
 		r.add(ev, proto.Refusal{Reason: fmt.Sprint("because ", n)})
 	}
-	var long refusals
-	long.add(&nostr.Event{PubKey: author, Kind: nostr.KindState, Tags: nostr.Tags{{"d", strings.Repeat("x", 1<<10)}}}, proto.Refusal{})
-	if long.all[0].Ref != "" {
-		t.Errorf("an identifier that no repository can have is kept: %d bytes", len(long.all[0].Ref))
-	}
-	if len(r.all) != maxRefusals {
-		t.Errorf("%d are remembered, want %d", len(r.all), maxRefusals)
-	}
-	for _, c := range []struct {
-		q     proto.Why
-		first string // empty: nothing is found
-		found int
-	}{
-		{proto.Why{Event: "2"}, "", 0}, {proto.Why{Event: "3"}, "because 3", 1}, {proto.Why{}, "", 0},
-		{proto.Why{Ref: "30617:" + author + ":tree"}, fmt.Sprint("because ", maxRefusals+2), maxTold},
-		{proto.Why{Ref: "30617:" + author + ":bush"}, "", 0},
+	ref := "30617:" + author + ":"
+	for q, want := range map[proto.Why]string{
+		{Event: "2"}: "", {}: "", {Ref: ref + "bush"}: "", {Ref: ref + strings.Repeat("x", 1<<10)}: "",
+		{Event: "3"}: "because 3", {Ref: ref + "tree"}: fmt.Sprint("because ", maxRefusals+2),
 	} {
-		got := r.find(c.q)
-		if len(got) != c.found || c.found > 0 && got[0].Reason != c.first {
-			t.Errorf("%+v: %d found, %+v; want %d, %q first", c.q, len(got), got, c.found, c.first)
+		got := r.find(q)
+		if len(r.all) != maxRefusals || len(got) > maxTold || (len(got) > 0) != (want != "") || len(got) > 0 && got[0].Reason != want {
+			t.Errorf("%+v: %d found of %d, %+v; want %q first", q, len(got), len(r.all), got, want)
 		}
 	}
 }

@@ -103,7 +103,9 @@ func TestList(t *testing.T) {
 		{`{}`, 4500 + 2 + 3, 3, ""},
 		{`{"kinds":[1621],"limit":10}`, 4500, 3, ""}, // all of them: a limit would make reconciliation fetch the rest
 		{`{"kinds":[1621],"since":100,"until":109}`, 10, 1, ""},
-		{`{"ids":["` + event(30618, 2).ID + `"]}`, 1, 1, ""},
+		{`{"ids":["` + event(30618, 2).ID + `","` + event(7, 3).ID + `"]}`, 2, 1, ""},
+		{`{"kinds":[7],"authors":["` + strings.Repeat("a", 64) + `"],"since":2,"until":3}`, 2, 1, ""},
+		{`{"kinds":[7],"authors":["` + strings.Repeat("b", 64) + `"]}`, 0, 0, ""},
 		{`{"kinds":[42]}`, 0, 0, ""},
 		{`{"kinds":"x"}`, 0, 0, "not a question"},
 	} {

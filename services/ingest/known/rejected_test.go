@@ -1,7 +1,6 @@
 package known_test
 
 import (
-	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -118,37 +117,6 @@ func TestWhatIsNoRejectionIsNotRead(t *testing.T) {
 		m.Seq, m.Time = uint64(10+i), begun
 		if l.x.Apply(m); l.x.Len() != 0 || l.x.Seq() != m.Seq {
 			t.Errorf("message %d was read", i)
-		}
-	}
-}
-
-func TestMatching(t *testing.T) {
-	t.Parallel()
-	l := &log{t: t, x: empty("")}
-	for n := range 12 {
-		l.add(begun, record(n))
-	}
-	since, until := nostr.Timestamp(3), nostr.Timestamp(8)
-	for _, tc := range []struct {
-		f    nostr.Filter
-		want int
-	}{
-		{nostr.Filter{}, 12},
-		{nostr.Filter{Kinds: []int{1}}, 4},
-		{nostr.Filter{Authors: []string{id(100)}}, 6},
-		{nostr.Filter{Since: &since, Until: &until}, 6},
-		{nostr.Filter{IDs: []string{id(5), id(50)}}, 1},
-		{nostr.Filter{Tags: nostr.TagMap{"a": {"x"}}}, 12},
-		{nostr.Filter{Kinds: []int{1}, Since: &since, Tags: nostr.TagMap{"a": {"x"}}}, 3},
-	} {
-		items := l.x.Matching(tc.f, begun)
-		for _, i := range items {
-			if hex.EncodeToString(i.ID[:]) != id(int(i.CreatedAt)) {
-				t.Errorf("%+v", i)
-			}
-		}
-		if len(items) != tc.want {
-			t.Errorf("%s: %d, want %d", tc.f, len(items), tc.want)
 		}
 	}
 }

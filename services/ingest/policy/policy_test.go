@@ -62,6 +62,12 @@ func state(author, identifier string, at int64) *nostr.Event {
 
 func tag(values ...string) nostr.Tag { return values }
 
+var (
+	atTree   = tag("a", repo(alice, "tree"))
+	commit   = tag("c", strings.Repeat("b", 40))
+	namesBob = tag("maintainers", bob)
+)
+
 func repo(owner, identifier string) string { return "30617:" + owner + ":" + identifier }
 
 // world is what is known, as plain lists. It answers by looking through them, so that it shares
@@ -79,6 +85,10 @@ func (w *world) accept(evs ...*nostr.Event) *world { w.accepted = append(w.accep
 func accepts(evs ...*nostr.Event) *world { return new(world).accept(evs...) }
 func holds(evs ...*nostr.Event) *world   { return new(world).hold(evs...) }
 func vouches(evs ...*nostr.Event) *world { return new(world).vouch(evs...) }
+
+func silent(ev *nostr.Event) *world {
+	return holdsAs(proto.PhaseSilent, now, ev.Tags.GetD(), ev)
+}
 
 func holdsAs(phase proto.Phase, expires time.Time, identifier string, ev *nostr.Event) *world {
 	return new(world).holdAs(phase, expires, identifier, ev)
@@ -220,6 +230,9 @@ func action(a proto.Action, ev *nostr.Event) *policy.Candidate {
 	return &policy.Candidate{Event: ev, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: a}
 }
 
+func release(ev *nostr.Event) *policy.Candidate { return action(proto.ActionRelease, ev) }
+func expire(ev *nostr.Event) *policy.Candidate  { return action(proto.ActionExpire, ev) }
+
 // want is what a decision should be. Empty fields of it must be empty in the decision too, but for
 // the message, whose beginning it is.
 type want struct {
@@ -330,6 +343,14 @@ func isDuplicate(drops ...string) want {
 func isRejected(reason string, message string) want {
 	return want{outcome: proto.Rejected, reason: reason, message: message, remember: true}
 }
+
+var (
+	orphan    = isRejected("orphan", "invalid: ")
+	banned    = isRejected("blacklisted", "blocked: ")
+	unlisted  = isRejected("not_whitelisted", "blocked: ")
+	invalid   = isRejected("invalid", "invalid: ")
+	notListed = isParked("service_not_listed", "invalid: ", "d:tree")
+)
 
 func isParked(reason string, message string, missing ...string) want {
 	w := isRejected(reason, message)
