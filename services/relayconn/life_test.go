@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
@@ -220,24 +219,6 @@ func TestLeavingIsNoFailure(t *testing.T) {
 	}
 	if start := successor(l).start(now.Add(time.Minute)); start.Since == nil || start.Mark.Target != 7 {
 		t.Errorf("the successor begins with %+v", start)
-	}
-}
-
-// TestABreachOfProtocolIsTold with how long the relay is left alone for it, like a connection that
-// could not be made.
-func TestABreachOfProtocolIsTold(t *testing.T) {
-	t.Parallel()
-	b := openBus(t)
-	for _, end := range []func(*life, context.Context, time.Time, error){(*life).ended, (*life).failed} {
-		var text bytes.Buffer
-		l, _ := newLife(slog.New(slog.NewTextHandler(&text, nil)))
-		l.state = open(t, b)
-		now := time.Now()
-		l.health = l.health.Opened(now)
-		end(l, t.Context(), now.Add(time.Second), &netguard.ProtocolError{Err: errors.New("101 odd events")})
-		if s := text.String(); !strings.Contains(s, "again_in=12h0m0s naughty=true cause=protocol") || !strings.Contains(s, "101 odd events") {
-			t.Errorf("told: %s", s)
-		}
 	}
 }
 

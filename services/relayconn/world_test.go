@@ -305,31 +305,24 @@ func newIndex(t testing.TB, b *bus.Bus) process {
 
 // ingest answers every candidate with a verdict, and remembers them.
 type ingest struct {
-	log      func(*nostr.Event) error // appends what is accepted to the log
-	mu       sync.Mutex
-	taken    []string // source, lane and content
-	known    map[string]bool
-	verdicts map[string]proto.Outcome // by inbox and reference: one whose verdict takes long is sent again, and is no other for that
+	js    jetstream.JetStream
+	mu    sync.Mutex
+	taken []string // source, lane and content
+	known map[string]bool
 }
 
 func newIngest(t testing.TB, b *bus.Bus) *ingest {
 	t.Helper()
-	i := &ingest{known: map[string]bool{}, verdicts: map[string]proto.Outcome{}, log: func(ev *nostr.Event) error {
-		_, err := b.JS.Publish(context.Background(), proto.EventSubjectOf(ev).String(), []byte(ev.String()))
-		return err
-	}}
+	i := &ingest{js: b.JS, known: map[string]bool{}}
 	for stream, lane := range map[string]string{proto.StreamLive: proto.ConsumerLive, proto.StreamSync: proto.ConsumerSync} {
 		consumer, err := b.JS.Consumer(t.Context(), stream, lane)
 		if err != nil {
 			t.Fatal(err)
 		}
 		running, err := consumer.Consume(func(m jetstream.Msg) {
-			data, err := i.answer(m)
-			if err := errors.Join(err, m.Ack()); err != nil {
+			if err := errors.Join(i.answer(m), m.Ack()); err != nil {
 				t.Error(err)
-				return
 			}
-			b.Conn.Publish(m.Headers().Get(proto.HeaderReply), data)
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -339,43 +332,35 @@ func newIngest(t testing.TB, b *bus.Bus) *ingest {
 	return i
 }
 
-// answer decides the events of a pack.
-func (i *ingest) answer(m jetstream.Msg) ([]byte, error) {
+// answer accepts the events of a pack that are not known.
+func (i *ingest) answer(m jetstream.Msg) error {
 	h := m.Headers()
 	lines, err := proto.SplitPack(m.Data())
-	if err != nil {
-		return nil, err
-	}
 	verdicts := proto.Verdicts{Ref: h.Get(proto.HeaderRef)}
 	for _, line := range lines {
 		var ev nostr.Event
 		if err := ev.UnmarshalJSON(line); err != nil {
-			return nil, err
+			return err
 		}
-		what := fmt.Sprint(h.Get(proto.HeaderSource), " ", strings.TrimPrefix(m.Subject(), "grasp.candidate."), " ", ev.Content)
-		outcome := i.decide(h.Get(proto.HeaderReply)+" "+h.Get(proto.HeaderRef)+" "+ev.ID, ev.ID, what)
-		if outcome == proto.Accepted {
-			if err := i.log(&ev); err != nil {
-				return nil, err
-			}
+		outcome := proto.Accepted
+		if i.take(ev.ID, fmt.Sprint(h.Get(proto.HeaderSource), " ", strings.TrimPrefix(m.Subject(), "grasp.candidate."), " ", ev.Content)) {
+			outcome = proto.Duplicate
+		} else if _, err := i.js.Publish(context.Background(), proto.EventSubjectOf(&ev).String(), line); err != nil {
+			return err
 		}
 		verdicts.Verdicts = append(verdicts.Verdicts, proto.Verdict{ID: ev.ID, Outcome: outcome})
 	}
-	return json.Marshal(verdicts)
+	data, _ := json.Marshal(verdicts)
+	return errors.Join(err, i.js.Conn().Publish(h.Get(proto.HeaderReply), data))
 }
 
-func (i *ingest) decide(candidate, id, what string) proto.Outcome {
+// take remembers what was taken, and reports whether it was known.
+func (i *ingest) take(id, what string) (known bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if outcome, decided := i.verdicts[candidate]; decided {
-		return outcome
-	}
-	outcome := proto.Accepted
-	if i.known[id] {
-		outcome = proto.Duplicate
-	}
-	i.known[id], i.verdicts[candidate], i.taken = true, outcome, append(i.taken, what)
-	return outcome
+	known = i.known[id]
+	i.known[id], i.taken = true, append(i.taken, what)
+	return known
 }
 
 // all is what was taken so far.

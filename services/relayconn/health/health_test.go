@@ -2,7 +2,9 @@ package health_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,21 +14,11 @@ import (
 
 var rules = health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, Dead: 24 * time.Hour, Naughty: 12 * time.Hour}
 
-var (
-	start   = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	errDial = &net.OpError{Op: "dial", Err: errors.New("connection refused")}
-	errDNS  = &net.DNSError{Err: "no such host", IsNotFound: true}
-	errTalk = &netguard.ProtocolError{Err: errors.New("nonsense")}
-)
-
 func TestBackoff(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct {
-		failures int
-		want     time.Duration
-	}{{0, 5 * time.Second}, {1, 5 * time.Second}, {2, 10 * time.Second}, {3, 20 * time.Second}, {10, 2560 * time.Second}, {11, time.Hour}, {1 << 40, time.Hour}} {
-		if got := rules.Backoff(tc.failures); got != tc.want {
-			t.Errorf("after %d failures %v, want %v", tc.failures, got, tc.want)
+	for failures, want := range map[int]time.Duration{0: 5, 1: 5, 2: 10, 3: 20, 10: 2560, 11: 3600, 1 << 40: 3600} {
+		if got := rules.Backoff(failures); got != want*time.Second {
+			t.Errorf("after %d failures %v, want %d s", failures, got, want)
 		}
 	}
 	if got := (health.Rules{Base: time.Minute, Max: time.Second}).Backoff(1); got != time.Second {
@@ -34,116 +26,107 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// TestStory walks a relay through what may happen to it; each step says what it leads to and when
-// the next attempt is.
+// TestStory walks a relay through what may happen to it. Each line says after which time what
+// happens, the state and the failures that it leads to, and when the next attempt is; "-": that does
+// not matter.
 func TestStory(t *testing.T) {
 	t.Parallel()
-	type step struct {
-		after time.Duration
-		do    string
-		err   error
-		state health.State
-		fails int
-		next  time.Duration // from now; -1: do not look
-	}
-	for name, steps := range map[string][]step{
-		"failing, then connected, then stable": {
-			{do: "fail", err: errDial, state: health.Degraded, fails: 1, next: 5 * time.Second},
-			{after: 5 * time.Second, do: "fail", err: errDial, state: health.Degraded, fails: 2, next: 10 * time.Second},
-			{after: 10 * time.Second, do: "open", state: health.Disconnected, fails: 2, next: -1},
-			{after: 5*time.Minute - time.Second, do: "look", state: health.Disconnected, fails: 2, next: -1},
-			{after: time.Second, do: "look", state: health.Healthy, fails: 0, next: -1},
-			{after: time.Hour, do: "drop", state: health.Disconnected, fails: 0, next: 0},
-		},
-		"an answer ends the row of failures": {
-			{do: "fail", err: errDial, state: health.Degraded, fails: 1, next: 5 * time.Second},
-			{after: 5 * time.Second, do: "fail", err: errDial, state: health.Degraded, fails: 2, next: 10 * time.Second},
-			{after: 10 * time.Second, do: "fail", err: errDial, state: health.Degraded, fails: 3, next: 20 * time.Second},
-			{after: 20 * time.Second, do: "open", state: health.Disconnected, fails: 3, next: -1},
-			{after: time.Second, do: "answer", state: health.Disconnected, fails: 0, next: -1},
-			{after: 2 * time.Minute, do: "drop", state: health.Degraded, fails: 1, next: 5 * time.Second},
-			{after: 5 * time.Second, do: "fail", err: errDial, state: health.Degraded, fails: 2, next: 10 * time.Second},
-			{after: 10 * time.Second, do: "open", state: health.Disconnected, fails: 2, next: -1},
-			{do: "answer", state: health.Disconnected, fails: 0, next: -1},
-			{after: 5 * time.Minute, do: "drop", state: health.Disconnected, fails: 0, next: 0},
-		},
-		"a healthy relay is tried again at once, one that only accepts is not hammered": {
-			{do: "open", state: health.Healthy, next: -1},
-			{after: time.Second, do: "drop", state: health.Degraded, fails: 1, next: 0},
-			{do: "open", state: health.Disconnected, fails: 1, next: -1},
-			{after: time.Second, do: "drop", state: health.Degraded, fails: 2, next: 10 * time.Second},
-			{after: 10 * time.Second, do: "open", state: health.Disconnected, fails: 2, next: -1},
-			{after: time.Second, do: "drop", state: health.Degraded, fails: 3, next: 20 * time.Second},
-		},
-		"dead after a day, and tried once a day": {
-			{do: "fail", err: errDial, state: health.Degraded, fails: 1, next: 5 * time.Second},
-			{after: 24*time.Hour - time.Second, do: "look", state: health.Degraded, fails: 1, next: -1},
-			{after: time.Second, do: "look", state: health.Dead, fails: 1, next: -1},
-			{do: "fail", err: errDial, state: health.Dead, fails: 2, next: 24 * time.Hour},
-			{after: 24 * time.Hour, do: "open", state: health.Disconnected, fails: 2, next: -1},
-			{after: time.Second, do: "drop", state: health.Degraded, fails: 3, next: 20 * time.Second},
-			{after: 20 * time.Second, do: "fail", err: errDial, state: health.Degraded, fails: 4, next: 40 * time.Second},
-		},
-		"a failure of its own is kept for half a day": {
-			{do: "fail", err: errDNS, state: health.Degraded, fails: 1, next: 12 * time.Hour},
-			{after: 12 * time.Hour, do: "open", state: health.Disconnected, fails: 1, next: -1},
-			{after: time.Hour, do: "drop", err: errTalk, state: health.Disconnected, fails: 0, next: 12 * time.Hour},
-		},
-		"failures of its own are not the way to death": {
-			{do: "fail", err: errDNS, state: health.Degraded, fails: 1, next: 12 * time.Hour},
-			{after: 12 * time.Hour, do: "fail", err: errDNS, state: health.Degraded, fails: 2, next: 12 * time.Hour},
-			{after: 12 * time.Hour, do: "fail", err: errDNS, state: health.Degraded, fails: 3, next: 12 * time.Hour},
-			{after: 12 * time.Hour, do: "fail", err: errDial, state: health.Degraded, fails: 4, next: 40 * time.Second},
-			{after: 24*time.Hour - time.Second, do: "look", state: health.Degraded, fails: 4, next: -1},
-			{after: time.Second, do: "look", state: health.Dead, fails: 4, next: -1},
-			{do: "fail", err: errDNS, state: health.Degraded, fails: 5, next: 12 * time.Hour},
-		},
-		"nor are breaches of protocol": {
-			{do: "open", state: health.Healthy, next: -1},
-			{after: time.Second, do: "drop", err: errTalk, state: health.Degraded, fails: 1, next: 12 * time.Hour},
-			{after: 25 * time.Hour, do: "look", state: health.Degraded, fails: 1, next: -1},
-		},
-		"we leave": {
-			{do: "fail", err: errDial, state: health.Degraded, fails: 1, next: 5 * time.Second},
-			{after: 5 * time.Second, do: "open", state: health.Disconnected, fails: 1, next: -1},
-			{after: time.Second, do: "leave", state: health.Disconnected, fails: 1, next: 0},
-		},
-		"quiet": {
-			{do: "open", state: health.Healthy, next: -1},
-			{do: "limit", state: health.RateLimited, next: -1},
-			{after: 64 * time.Second, do: "look", state: health.RateLimited, next: -1},
-			{after: time.Second, do: "look", state: health.Healthy, next: -1},
-			{after: 5 * time.Minute, do: "limit", state: health.RateLimited, next: -1},
-			{do: "drop", state: health.RateLimited, next: 0},
-		},
+	for name, story := range map[string]string{
+		"failing, then connected, then stable": `
+			0s fail degraded 1 5s
+			5s fail degraded 2 10s
+			10s open disconnected 2 -
+			4m59s look disconnected 2 -
+			1s look healthy 0 -
+			1h drop disconnected 0 0s`,
+		"an answer ends the row of failures": `
+			0s fail degraded 1 5s
+			5s fail degraded 2 10s
+			10s fail degraded 3 20s
+			20s open disconnected 3 -
+			1s answer disconnected 0 -
+			2m drop degraded 1 5s
+			5s fail degraded 2 10s
+			10s open disconnected 2 -
+			0s answer disconnected 0 -
+			5m drop disconnected 0 0s`,
+		"a healthy relay is tried again at once, one that only accepts is not hammered": `
+			0s open healthy 0 -
+			1s drop degraded 1 0s
+			0s open disconnected 1 -
+			1s drop degraded 2 10s
+			10s open disconnected 2 -
+			1s drop degraded 3 20s`,
+		"dead after a day, and tried once a day": `
+			0s fail degraded 1 5s
+			23h59m59s look degraded 1 -
+			1s look dead 1 -
+			0s fail dead 2 24h
+			24h open disconnected 2 -
+			1s drop degraded 3 20s
+			20s fail degraded 4 40s`,
+		"a failure of its own is kept for half a day": `
+			0s unknown degraded 1 12h
+			12h open disconnected 1 -
+			1h babble disconnected 0 12h`,
+		"failures of its own are not the way to death": `
+			0s unknown degraded 1 12h
+			12h unknown degraded 2 12h
+			12h unknown degraded 3 12h
+			12h fail degraded 4 40s
+			23h59m59s look degraded 4 -
+			1s look dead 4 -
+			0s unknown degraded 5 12h`,
+		"nor are breaches of protocol": `
+			0s open healthy 0 -
+			1s babble degraded 1 12h
+			25h look degraded 1 -`,
+		"we leave": `
+			0s fail degraded 1 5s
+			5s open disconnected 1 -
+			1s leave disconnected 1 0s`,
+		"quiet": `
+			0s open healthy 0 -
+			0s limit rate_limited 0 -
+			64s look rate_limited 0 -
+			1s look healthy 0 -
+			5m limit rate_limited 0 -
+			0s drop rate_limited 0 0s`,
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			now, h := start, health.Health{Rules: rules}
-			if h.State(now) != health.Disconnected {
-				t.Fatalf("never tried: %v", h.State(now))
+		now, h := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), health.Health{Rules: rules}
+		if h.State(now) != health.Disconnected {
+			t.Fatalf("never tried: %v", h.State(now))
+		}
+		for _, line := range strings.Split(strings.TrimSpace(story), "\n") {
+			f := strings.Fields(line)
+			after, err := time.ParseDuration(f[0])
+			if err != nil {
+				t.Fatal(err)
 			}
-			for i, s := range steps {
-				now = now.Add(s.after)
-				switch s.do {
-				case "fail":
-					h = h.Failed(now, s.err)
-				case "open":
-					h = h.Opened(now)
-				case "answer":
-					h = h.Answered()
-				case "drop":
-					h = h.Dropped(now, s.err)
-				case "leave":
-					h = h.Left(now)
-				case "limit":
-					h.Limited = now.Add(65 * time.Second)
-				}
-				h = h.Held(now)
-				if h.State(now) != s.state || h.Failures != s.fails || s.next >= 0 && h.NextAttempt.Sub(now) != s.next {
-					t.Fatalf("step %d, %s: %v, %d failures, next in %v; want %+v", i, s.do, h.State(now), h.Failures, h.NextAttempt.Sub(now), s)
-				}
+			now = now.Add(after)
+			switch f[1] {
+			case "fail":
+				h = h.Failed(now, errors.New("connection refused"))
+			case "unknown":
+				h = h.Failed(now, &net.DNSError{IsNotFound: true})
+			case "open":
+				h = h.Opened(now)
+			case "answer":
+				h = h.Answered()
+			case "drop":
+				h = h.Dropped(now, nil)
+			case "babble":
+				h = h.Dropped(now, &netguard.ProtocolError{Err: errors.New("nonsense")})
+			case "leave":
+				h = h.Left(now)
+			case "limit":
+				h.Limited = now.Add(65 * time.Second)
 			}
-		})
+			h = h.Held(now)
+			next, err := time.ParseDuration(f[4])
+			if got := fmt.Sprint(h.State(now), h.Failures); got != f[2]+" "+f[3] || err == nil && h.NextAttempt.Sub(now) != next {
+				t.Fatalf("%s: %s: %s, next in %v", name, line, got, h.NextAttempt.Sub(now))
+			}
+		}
 	}
 }
