@@ -2,7 +2,6 @@ package claim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -12,8 +11,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
@@ -31,130 +28,115 @@ const (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// server is a NATS server that may be started again, and the TTL of those who work by it.
+// server is a NATS server that may be started again. It sees who works on what, and fails the test
+// if two do at once.
 type server struct {
 	*nettest.NATS
-	ttl time.Duration
+	t   *testing.T
+	ttl time.Duration // of those who work by it
+	mu  sync.Mutex
+	on  map[string]string // workers by key
 }
 
-func serve(t *testing.T, ttl time.Duration) server {
+func serve(t *testing.T, ttl time.Duration) *server {
 	t.Helper()
-	s := server{nettest.NewNATS(t, ""), ttl}
-	s.connect(t)
+	s := &server{NATS: nettest.NewNATS(t, ""), t: t, ttl: ttl, on: map[string]string{}}
+	s.connect()
 	return s
 }
 
-func (s server) connect(t testing.TB) *bus.Bus {
-	t.Helper()
+func (s *server) connect() *bus.Bus {
+	s.t.Helper()
 	sizing := proto.DefaultSizing()
 	sizing.WorkerTTL = s.ttl
 	b, err := bus.Open(context.Background(), bus.Options{URL: s.URL, Sizing: sizing, Provisions: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
+	must(s.t, err)
+	s.t.Cleanup(b.Close)
 	return b
 }
 
-// board sees who works on what, and fails the test if two do at once.
-type board struct {
-	t  *testing.T
-	mu sync.Mutex
-	on map[string]string
-}
-
-func (b *board) work(worker string) func(context.Context, string) error {
-	return func(ctx context.Context, key string) error {
-		b.mu.Lock()
-		if other := b.on[key]; other != "" {
-			b.t.Errorf("%s works on %s while %s does", worker, key, other)
-		}
-		b.on[key] = worker
-		b.mu.Unlock()
-		<-ctx.Done()
-		b.mu.Lock()
-		delete(b.on, key)
-		b.mu.Unlock()
-		return nil
-	}
-}
-
-func (b *board) share() map[string]int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	n := map[string]int{}
-	for _, w := range b.on {
-		n[w]++
-	}
-	return n
-}
-
-func (b *board) await(what string, ok func(share map[string]int) bool) {
-	b.t.Helper()
-	deadline := time.Now().Add(patience)
-	for !ok(b.share()) {
-		if time.Now().After(deadline) {
-			b.t.Fatalf("%s: still %v", what, b.share())
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
-// awaitRest waits until nothing moves any more among the workers whose TTL is long.
-func (b *board) awaitRest(keys []string, workers ...string) map[string]int {
-	b.t.Helper()
-	want := assigned(keys, workers...)
-	b.await("each has its share", func(map[string]int) bool { return maps.Equal(b.owners(), want) })
-	return b.share()
-}
-
-// assigned is who of the workers has each of the keys when all know of each other and nothing moves
-// any more.
-func assigned(keys []string, names ...string) map[string]string {
-	wanted, workers := map[string]bool{}, map[string]proto.Worker{}
-	for _, key := range keys {
-		wanted[key] = true
-	}
-	for _, name := range names {
-		workers[name] = proto.Worker{Name: name, Working: true}
-	}
-	return assign(wanted, workers)
-}
-
-// owners copies who works on what.
-func (b *board) owners() map[string]string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return maps.Clone(b.on)
-}
-
-// start lets a worker join and work; the returned function stops it gracefully.
-func (s server) start(t *testing.T, b *bus.Bus, name string, keys []string, do func(context.Context, string) error) (stop func()) {
+func must(t *testing.T, err error) {
 	t.Helper()
-	m, err := Join(t.Context(), b, Options{Group: "test", Worker: name, Address: name + ":1", Log: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
+}
+
+// work works on a key until ctx ends.
+func (s *server) work(ctx context.Context, worker, key string) error {
+	s.mu.Lock()
+	if other := s.on[key]; other != "" {
+		s.t.Errorf("%s works on %s while %s does", worker, key, other)
+	}
+	s.on[key] = worker
+	s.mu.Unlock()
+	<-ctx.Done()
+	s.mu.Lock()
+	delete(s.on, key)
+	s.mu.Unlock()
+	return nil
+}
+
+// owners copies who works on what.
+func (s *server) owners() map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.on)
+}
+
+// await waits until something holds of how many keys each worker has.
+func (s *server) await(what string, ok func(share map[string]int) bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		share := map[string]int{}
+		for _, worker := range s.owners() {
+			share[worker]++
+		}
+		if ok(share) {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s: still %v", what, share)
+		}
+	}
+}
+
+// has waits until a worker has so many keys.
+func (s *server) has(worker string, count int) {
+	s.t.Helper()
+	s.await(fmt.Sprint(worker, " has ", count), func(share map[string]int) bool { return share[worker] == count })
+}
+
+// rests waits until each of the workers has what it should have when all know of each other.
+func (s *server) rests(keys []string, names ...string) {
+	s.t.Helper()
+	wanted := map[string]bool{}
+	for _, key := range keys {
+		wanted[key] = true
+	}
+	want := assign(wanted, alive(names...))
+	s.await("each has its share", func(map[string]int) bool { return maps.Equal(s.owners(), want) })
+}
+
+// start lets a worker join and work; the returned function stops it gracefully. do is what it does,
+// if that is not only work.
+func (s *server) start(b *bus.Bus, name string, keys []string, do ...func(ctx context.Context, key string) error) (stop func()) {
+	s.t.Helper()
+	m, err := Join(s.t.Context(), b, Options{Group: "test", Worker: name, Address: name + ":1", Log: quiet})
+	must(s.t, err)
+	ctx, cancel := context.WithCancel(s.t.Context())
 	wanted := make(chan []string, 1)
 	wanted <- keys
+	do = append(do, func(ctx context.Context, key string) error { return s.work(ctx, name, key) })
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		m.Work(ctx, wanted, do)
+		m.Work(ctx, wanted, do[0])
 		m.Leave()
 	}()
 	stop = func() { cancel(); <-done }
-	t.Cleanup(stop)
+	s.t.Cleanup(stop)
 	return stop
-}
-
-func keys(n int) []string {
-	var list []string
-	for i := range n {
-		list = append(list, fmt.Sprintf("relay%d.example.com", i))
-	}
-	return list
 }
 
 // TestWorkersShareAndHandOver: one worker has everything, a second gets its share without any key
@@ -162,30 +144,21 @@ func keys(n int) []string {
 // all along who holds what.
 func TestWorkersShareAndHandOver(t *testing.T) {
 	t.Parallel()
-	s := serve(t, long)
-	seen := &board{t: t, on: map[string]string{}}
-	all := keys(40)
-	stopA := s.start(t, s.connect(t), "a", all, seen.work("a"))
-	seen.await("a alone", func(n map[string]int) bool { return n["a"] == 40 })
-
-	s.start(t, s.connect(t), "b", all, seen.work("b"))
-	share := seen.awaitRest(all, "a", "b")
-	if share["a"] < 10 || share["b"] < 10 {
-		t.Errorf("shared out as %v", share)
-	}
-
-	d, err := Watch(t.Context(), s.connect(t), "test", quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, all := serve(t, long), some("relay", 40)
+	stopA := s.start(s.connect(), "a", all)
+	s.has("a", 40)
+	s.start(s.connect(), "b", all)
+	s.rests(all, "a", "b")
+	d, err := Watch(t.Context(), s.connect(), "test", quiet)
+	must(t, err)
 	defer d.Close()
-	for _, k := range all {
-		if w, ok := d.Holder(k); !ok || w.Address != w.Name+":1" {
-			t.Errorf("holder of %s: %+v, %v", k, w, ok)
+	for key, worker := range s.owners() {
+		if w, ok := d.Holder(key); !ok || w.Name != worker || w.Address != worker+":1" {
+			t.Errorf("holder of %s: %+v, %v", key, w, ok)
 		}
 	}
 	stopA()
-	seen.await("b alone", func(n map[string]int) bool { return n["b"] == 40 })
+	s.has("b", 40)
 }
 
 // TestChaos: 200 keys, among workers that die, stop, lose the bus for a moment and come at random.
@@ -196,9 +169,7 @@ func TestChaos(t *testing.T) {
 	for _, workers := range []int{1, 2, 4, 8} {
 		t.Run(fmt.Sprint(workers, " workers"), func(t *testing.T) {
 			t.Parallel()
-			s := serve(t, short)
-			seen := &board{t: t, on: map[string]string{}}
-			rnd := rand.New(rand.NewPCG(uint64(workers), 2))
+			s, rnd := serve(t, short), rand.New(rand.NewPCG(uint64(workers), 2))
 			type worker struct {
 				bus  *bus.Bus
 				stop func()
@@ -206,35 +177,30 @@ func TestChaos(t *testing.T) {
 			var there []worker
 			joined := 0
 			join := func() {
-				joined++
-				name := fmt.Sprint("worker-", joined)
-				b := s.connect(t)
-				there = append(there, worker{b, s.start(t, b, name, keys(200), seen.work(name))})
+				for ; len(there) < workers; joined++ {
+					b := s.connect()
+					there = append(there, worker{b, s.start(b, fmt.Sprint("worker-", joined), some("relay", 200))})
+				}
 			}
 			for range 15 {
-				for len(there) < workers {
-					join()
-				}
+				join()
 				i := rnd.IntN(len(there))
-				switch w := there[i]; rnd.IntN(3) {
-				case 0: // killed: it stops, and the bus hears nothing of that
-					w.bus.Conn.Close()
-					w.stop()
-					there = slices.Delete(there, i, i+1)
-				case 1:
-					w.stop()
-					there = slices.Delete(there, i, i+1)
-				case 2:
+				w, fate := there[i], rnd.IntN(3)
+				if fate == 2 {
 					if err := w.bus.Conn.ForceReconnect(); err != nil {
 						t.Error(err)
 					}
+				} else {
+					if fate == 0 { // killed: it stops, and the bus hears nothing of that
+						w.bus.Conn.Close()
+					}
+					w.stop()
+					there = slices.Delete(there, i, i+1)
 				}
 				time.Sleep(time.Duration(rnd.IntN(500)) * time.Millisecond)
 			}
-			for len(there) < workers {
-				join()
-			}
-			seen.await("all share", func(share map[string]int) bool {
+			join()
+			s.await("all share", func(share map[string]int) bool {
 				sum, highest := 0, 0
 				for _, n := range share {
 					sum, highest = sum+n, max(highest, n)
@@ -249,34 +215,26 @@ func TestChaos(t *testing.T) {
 // claimed them. Its claims on those are removed.
 func TestClaimsOnWhatIsGoneGoToo(t *testing.T) {
 	t.Parallel()
-	s := serve(t, short)
-	seen := &board{t: t, on: map[string]string{}}
-	all := keys(20)
-	dying := s.connect(t)
-	stop := s.start(t, dying, "dying", all, seen.work("dying"))
-	seen.await("one alone", func(n map[string]int) bool { return n["dying"] == 20 })
+	s, all := serve(t, short), some("relay", 20)
+	dying := s.connect()
+	stop := s.start(dying, "dying", all)
+	s.has("dying", 20)
 	dying.Conn.Close()
 	stop()
 	for _, name := range []string{"heir-1", "heir-2"} {
-		s.start(t, s.connect(t), name, all[:5], seen.work(name))
+		s.start(s.connect(), name, all[:5])
 	}
-	claims, err := s.connect(t).Bucket(t.Context(), proto.BucketClaims)
-	if err != nil {
-		t.Fatal(err)
-	}
-	claimed := func(keys []string) (n int) {
-		for _, key := range keys {
-			switch _, err := claims.Get(t.Context(), proto.ClaimKey("test", key)); {
-			case err == nil:
-				n++
-			case !errors.Is(err, jetstream.ErrKeyNotFound):
-				t.Fatal(err)
-			}
+	claims, err := s.connect().Bucket(t.Context(), proto.BucketClaims)
+	must(t, err)
+	s.await("the heirs have what is left", func(n map[string]int) bool {
+		claimed, err := claims.ListKeys(t.Context())
+		must(t, err)
+		var left []string
+		for key := range claimed.Keys() {
+			left = append(left, key)
 		}
-		return n
-	}
-	seen.await("the claims on what is gone are removed", func(map[string]int) bool { return claimed(all[5:]) == 0 })
-	seen.await("the heirs have the others", func(n map[string]int) bool { return n["heir-1"]+n["heir-2"] == 5 && claimed(all[:5]) == 5 })
+		return n["heir-1"]+n["heir-2"] == 5 && len(left) == 5
+	})
 }
 
 // TestLeavingWorkerHoldsNothingUp: a worker that stops gives up each key as soon as its work on
@@ -284,50 +242,44 @@ func TestClaimsOnWhatIsGoneGoToo(t *testing.T) {
 // another.
 func TestLeavingWorkerHoldsNothingUp(t *testing.T) {
 	t.Parallel()
-	s := serve(t, long)
-	seen := &board{t: t, on: map[string]string{}}
-	all := keys(40)
-	busy, release := all[7], make(chan struct{})
-	stopA := s.start(t, s.connect(t), "a", all, func(ctx context.Context, key string) error {
+	s, all, release := serve(t, long), some("relay", 40), make(chan struct{})
+	stopA := s.start(s.connect(), "a", all, func(ctx context.Context, key string) error {
 		defer func() {
-			if key == busy {
+			if key == all[7] {
 				<-release
 			}
 		}()
-		return seen.work("a")(ctx, key)
+		return s.work(ctx, "a", key)
 	})
-	seen.await("a alone", func(n map[string]int) bool { return n["a"] == 40 })
-	stopped := make(chan struct{})
-	go func() { stopA(); close(stopped) }()
-	s.start(t, s.connect(t), "b", all, seen.work("b"))
-	seen.await("b has all but one", func(n map[string]int) bool { return n["b"] == 39 })
+	s.has("a", 40)
+	var stopping sync.WaitGroup
+	stopping.Go(stopA)
+	s.start(s.connect(), "b", all)
+	s.has("b", 39)
 	close(release)
-	<-stopped
-	seen.await("b alone", func(n map[string]int) bool { return n["b"] == 40 })
+	stopping.Wait()
+	s.has("b", 40)
 }
 
 // TestStoppingWorkerStaysAlive: a worker whose context has ended, and whose work takes longer to
 // end than a silent worker is believed to live, keeps the key until then.
 func TestStoppingWorkerStaysAlive(t *testing.T) {
 	t.Parallel()
-	s := serve(t, 5*time.Second)
-	seen := &board{t: t, on: map[string]string{}}
-	b, release := s.connect(t), make(chan struct{})
-	stop := s.start(t, b, "a", keys(1), func(ctx context.Context, key string) error {
+	s, release := serve(t, 5*time.Second), make(chan struct{})
+	b := s.connect()
+	stop := s.start(b, "a", some("relay", 1), func(ctx context.Context, key string) error {
 		slow, end := context.WithCancel(context.WithoutCancel(ctx))
 		go func() { <-release; end() }()
-		return seen.work("a")(slow, key)
+		return s.work(slow, "a", key)
 	})
-	seen.await("a works", func(n map[string]int) bool { return n["a"] == 1 })
-	s.start(t, s.connect(t), "b", keys(1), seen.work("b"))
-	stopped := make(chan struct{})
-	go func() { stop(); close(stopped) }()
+	s.has("a", 1)
+	s.start(s.connect(), "b", some("relay", 1))
+	var stopping sync.WaitGroup
+	stopping.Go(stop)
 	workers, err := b.Bucket(t.Context(), proto.BucketWorkers)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	beats, last := 0, uint64(0)
-	seen.await("a's heart beats on for more than a TTL", func(map[string]int) bool {
+	s.await("a's heart beats on for more than a TTL", func(map[string]int) bool {
 		entry, err := workers.Get(t.Context(), proto.ClaimKey("test", "a"))
 		if err == nil && entry.Revision() != last {
 			beats, last = beats+1, entry.Revision()
@@ -335,33 +287,28 @@ func TestStoppingWorkerStaysAlive(t *testing.T) {
 		return beats > 4
 	})
 	close(release)
-	seen.await("b works", func(n map[string]int) bool { return n["b"] == 1 })
-	<-stopped
+	s.has("b", 1)
+	stopping.Wait()
 }
 
 // TestWorkOutlastsARestart: NATS is started again before any lease has ended. No work is
 // interrupted, and each key stays where it is.
 func TestWorkOutlastsARestart(t *testing.T) {
 	t.Parallel()
-	s := serve(t, long)
-	seen := &board{t: t, on: map[string]string{}}
-	all := keys(200) // more than are claimed at once
+	s, all := serve(t, long), some("relay", 200) // more than are claimed at once
 	var begun atomic.Int64
 	for _, name := range []string{"a", "b"} {
-		work := seen.work(name)
-		s.start(t, s.connect(t), name, all, func(ctx context.Context, key string) error {
+		s.start(s.connect(), name, all, func(ctx context.Context, key string) error {
 			begun.Add(1)
-			return work(ctx, key)
+			return s.work(ctx, name, key)
 		})
 	}
-	seen.awaitRest(all, "a", "b")
-	before, works := seen.owners(), begun.Load()
+	s.rests(all, "a", "b")
+	before, works := s.owners(), begun.Load()
 	s.Stop()
 	s.Start()
-	d, err := Watch(t.Context(), s.connect(t), "test", quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d, err := Watch(t.Context(), s.connect(), "test", quiet)
+	must(t, err)
 	defer d.Close()
 	for key, worker := range before {
 		if w, held := d.Holder(key); !held || w.Name != worker {
@@ -377,15 +324,13 @@ func TestWorkOutlastsARestart(t *testing.T) {
 // is started again. A worker that comes then takes none of its keys before that work has ended.
 func TestNothingIsHandedOutWhileALeaseRuns(t *testing.T) {
 	t.Parallel()
-	s := serve(t, 6*time.Second)
-	seen := &board{t: t, on: map[string]string{}}
-	all := keys(20)
-	cutOff := s.connect(t)
-	s.start(t, cutOff, "dying", all, seen.work("dying"))
-	seen.await("one alone", func(n map[string]int) bool { return n["dying"] == 20 })
+	s, all := serve(t, 6*time.Second), some("relay", 20)
+	cutOff := s.connect()
+	s.start(cutOff, "dying", all)
+	s.has("dying", 20)
 	cutOff.Conn.Close()
 	s.Stop()
 	s.Start()
-	s.start(t, s.connect(t), "heir", all, seen.work("heir"))
-	seen.await("the heir has it all", func(n map[string]int) bool { return n["heir"] == 20 })
+	s.start(s.connect(), "heir", all)
+	s.has("heir", 20)
 }

@@ -1,7 +1,6 @@
 package obs
 
 import (
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"math"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 const wantLevel = "want trace, debug, info, warn, error or off, or a filter that begins so, like debug,hyper=info"
@@ -41,111 +39,67 @@ func TestParseLevel(t *testing.T) {
 	}
 }
 
+// TestLogger has the level and the format that are asked for; durations are text in both.
 func TestLogger(t *testing.T) {
 	t.Parallel()
 	for level, want := range map[string]int{"debug": 4, "INFO": 3, "warn": 2, "error": 1, "trace": 4, "warn,ngit_grasp=debug": 2} {
-		var out strings.Builder
-		log, err := NewLogger(&out, level, "json")
-		if err != nil {
-			t.Fatal(err)
+		for format, last := range map[string]string{"TEXT": "level=ERROR msg=said v=2m40s\n", "json": `"level":"ERROR","msg":"said","v":"2m40s"}` + "\n"} {
+			var out strings.Builder
+			log, err := NewLogger(&out, level, format)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError} {
+				log.Log(t.Context(), l, "said", "v", 160*time.Second)
+			}
+			if strings.Count(out.String(), "\n") != want || !strings.HasSuffix(out.String(), last) {
+				t.Errorf("%s as %s: %s", level, format, out.String())
+			}
 		}
-		for _, l := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError} {
-			log.Log(t.Context(), l, "said", "relay", "a.example")
-		}
-		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		if len(lines) != want {
-			t.Errorf("%s: %d lines, want %d", level, len(lines), want)
-		}
-		var line struct{ Level, Msg, Relay string }
-		if err := json.Unmarshal([]byte(lines[0]), &line); err != nil || line.Msg != "said" || line.Relay != "a.example" {
-			t.Errorf("%s: %s, %v", level, lines[0], err)
-		}
-	}
-	var out strings.Builder
-	log, err := NewLogger(&out, "info", "TEXT")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if log.Info("said", "relay", "a.example"); !strings.Contains(out.String(), "level=INFO msg=said relay=a.example") {
-		t.Errorf("text: %s", out.String())
 	}
 	for want, given := range map[string][2]string{
 		`NGIT_LOG_LEVEL is "loud": ` + wantLevel:      {"loud", "text"},
 		`NGIT_LOG_FORMAT is "xml": want text or json`: {"info", "xml"},
 	} {
-		if _, err := NewLogger(&out, given[0], given[1]); err == nil || err.Error() != want {
+		if _, err := NewLogger(nil, given[0], given[1]); err == nil || err.Error() != want {
 			t.Errorf("%v: %v", given, err)
 		}
 	}
 }
 
-// TestDurationsAreText in both formats.
-func TestDurationsAreText(t *testing.T) {
-	t.Parallel()
-	for format, want := range map[string]string{"text": " v=2m40s\n", "json": `"v":"2m40s"}` + "\n"} {
-		var out strings.Builder
-		log, err := NewLogger(&out, "info", format)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if log.Info("said", "v", 160*time.Second); !strings.HasSuffix(out.String(), want) {
-			t.Errorf("%s: %s", format, out.String())
-		}
-	}
-}
-
-func TestReadinessIsAllOfItsChecks(t *testing.T) {
+// TestReadiness: ready is what no check fails; a check replaces the one of its name, as that of a
+// service that starts again, and a note is told besides.
+func TestReadiness(t *testing.T) {
 	t.Parallel()
 	var r Readiness
-	if failing := r.Failing(); len(failing) > 0 {
-		t.Errorf("the zero value: %v", failing)
-	}
-	var broken error
-	r.Add("bus", func() error { return broken })
-	r.Add("index", func() error { return nil })
-	if failing := r.Failing(); len(failing) > 0 {
-		t.Errorf("all hold: %v", failing)
-	}
-	broken = errors.New("not connected")
-	if failing := r.Failing(); len(failing) != 1 || failing["bus"] != "not connected" {
-		t.Errorf("one fails: %v", failing)
-	}
-	r.Add("bus", func() error { return nil }) // a service that starts again says again how it stands
-	if failing := r.Failing(); len(failing) > 0 {
-		t.Errorf("replaced: %v", failing)
-	}
-}
-
-func TestMount(t *testing.T) {
-	t.Parallel()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(BuildInfo())
-	for name, c := range map[string]struct {
-		gatherer prometheus.Gatherer
-		failing  bool
-		want     map[string]int
-	}{
-		"ready":           {registry, false, map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 200}},
-		"not ready":       {registry, true, map[string]int{"/healthz": 200, "/readyz": 503, "/metrics": 200}},
-		"without metrics": {nil, false, map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 404}},
-	} {
-		var ready Readiness
-		if c.failing {
-			ready.Add("bus", func() error { return errors.New("gone") })
-		}
-		mux := http.NewServeMux()
-		Mount(mux, &ready, c.gatherer)
-		for path, want := range c.want {
-			res := httptest.NewRecorder()
-			mux.ServeHTTP(res, httptest.NewRequest(http.MethodGet, path, nil))
-			if res.Code != want {
-				t.Errorf("%s, %s: %d, want %d", name, path, res.Code, want)
-			}
+	served, bare := http.NewServeMux(), http.NewServeMux()
+	Mount(served, &r, registry)
+	Mount(bare, &r, nil)
+	expect := func(mux *http.ServeMux, path string, code int, part string) {
+		t.Helper()
+		res := httptest.NewRecorder()
+		mux.ServeHTTP(res, httptest.NewRequest(http.MethodGet, path, nil))
+		if res.Code != code || !strings.Contains(res.Body.String(), part) {
+			t.Errorf("%s: %d %s; want %d and %s", path, res.Code, res.Body, code, part)
 		}
 	}
-	if n, err := testutil.GatherAndCount(registry, "ngit_build_info"); err != nil || n != 1 {
-		t.Errorf("ngit_build_info: %d, %v", n, err)
+	expect(served, "/readyz", 200, `{"failing":{},"ready":true}`)
+	r.Add("bus", func() error { return errors.New("gone") })
+	r.Add("index", func() error { return nil })
+	r.Note("full", func() string { return "the disk" })
+	for _, mux := range []*http.ServeMux{served, bare} {
+		expect(mux, "/readyz", 503, `{"failing":{"bus":"gone"},"notes":{"full":"the disk"},"ready":false}`)
+		expect(mux, "/healthz", 200, "ok")
 	}
+	if troubles := r.Troubles(); len(troubles) != 2 {
+		t.Errorf("troubles: %v", troubles)
+	}
+	r.Add("bus", func() error { return nil })
+	expect(served, "/readyz", 200, `"ready":true`)
+	expect(served, "/metrics", 200, "ngit_build_info{")
+	expect(bare, "/metrics", 404, "")
 }
 
 func TestKindLabel(t *testing.T) {
