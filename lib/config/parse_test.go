@@ -47,6 +47,9 @@ func TestValues(t *testing.T) {
 		"a named file":          {"--env-file=" + file, "NGIT_ENV_FILE=/nowhere", "NGIT_RELAY_NAME=file", "RelayName", "named"},
 		"named elsewhere":       {"", "NGIT_ENV_FILE=" + file, "NGIT_RELAY_NAME=file", "RelayName", "named"},
 		"default":               {"", "", "", "GitDataPath", DefaultGitDataPath},
+		"a list":                {"", "NGIT_REPOSITORY_WHITELIST=" + npub + ", " + npub + "/tree ,bush", "", "RepositoryWhitelist", "[" + npub + " " + npub + "/tree bush]"},
+		"a domain":              {"--domain=Git.Example.com/", "", "", "Domain", "git.example.com"},
+		"a secret":              {"", "NGIT_RELAY_OWNER_NSEC=" + nsec, "", "RelayOwnerNsec", nsec},
 		"default time":          {"", "", "", "WorkerTTL", "10s"},
 		"constant":              {"", "", "", "BatchSize", "500"},
 
@@ -78,11 +81,7 @@ func TestValues(t *testing.T) {
 		"a URL":         {"", "", "NGIT_RELAY_NAME=nats://u:p=w@host:4222?x=#y", "RelayName", "nats://u:p=w@host:4222?x=#y"},
 		"CRLF":          {"", "", "# x\r\n\r\nNGIT_RELAY_NAME=b\r\nNGIT_RELAY_ICON=\r\n", "RelayName", "b"},
 	} {
-		args := []string{"--domain=a.example"}
-		if c.flag != "" {
-			args = append(args, c.flag)
-		}
-		s, err := parse(t, args, []string{c.environ}, c.dotenv)
+		s, err := parse(t, strings.Fields(c.flag), []string{"NGIT_DOMAIN=a.example", c.environ}, c.dotenv)
 		if got := fmt.Sprint(reflect.ValueOf(s).FieldByName(c.setting)); err != nil || got != c.want {
 			t.Errorf("%s: %q, %v; want %q", name, got, err, c.want)
 		}
@@ -101,51 +100,22 @@ func TestBrokenEnvFile(t *testing.T) {
 	}
 }
 
-func TestEnvironmentOfAnotherGRASPServerWorksUnchanged(t *testing.T) {
+// TestNamesOfAnotherGRASPServer are ours too, so that an existing environment works unchanged.
+func TestNamesOfAnotherGRASPServer(t *testing.T) {
 	t.Parallel()
-	s, err := parse(t, nil, nil, `
-NGIT_DOMAIN=Git.Example.com
-NGIT_BIND_ADDRESS=0.0.0.0:8080
-NGIT_RELAY_NAME="A relay"
-NGIT_RELAY_DESCRIPTION='Of git'
-NGIT_RELAY_OWNER_NSEC=`+nsec+`
-NGIT_GIT_DATA_PATH=/srv/git
-NGIT_RELAY_DATA_PATH=/srv/relay
-NGIT_DATABASE_BACKEND=lmdb
-NGIT_LOG_LEVEL=INFO
-NGIT_MAX_CONNECTIONS=20
-NGIT_REPOSITORY_WHITELIST=`+npub+`, `+npub+`/tree ,bush
-NGIT_REPOSITORY_BLACKLIST=
-NGIT_EVENT_BLACKLIST=`+npub+`
-NGIT_ARCHIVE_ALL=false
-NGIT_ARCHIVE_WHITELIST=
-NGIT_ARCHIVE_GRASP_SERVICES=
-NGIT_ARCHIVE_READ_ONLY=false
-NGIT_GRASP06_ENABLE=false
-NGIT_SYNC_BOOTSTRAP_RELAY_URL=relay.example.com
-NGIT_SYNC_BASE_BACKOFF_SECS=5
-NGIT_SYNC_MAX_BACKOFF_SECS=3600
-NGIT_SYNC_DISABLE_NEGENTROPY=true
-NGIT_SYNC_BATCH_WINDOW_MS=5000
-NGIT_SYNC_DISCONNECT_CHECK_INTERVAL_SECS=2
-NGIT_NAUGHTY_LIST_EXPIRATION_HOURS=12
-NGIT_REJECTED_HOT_CACHE_DURATION_SECS=120
-NGIT_REJECTED_COLD_INDEX_EXPIRY_SECS=604800
-NGIT_METRICS_ENABLED=false
-NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD=5
-NGIT_METRICS_TOP_N_REPOS=20
-`)
-	if err != nil {
-		t.Fatal(err)
+	theirs := strings.Fields(`NGIT_DOMAIN NGIT_BIND_ADDRESS NGIT_RELAY_NAME NGIT_RELAY_DESCRIPTION NGIT_RELAY_OWNER_NSEC NGIT_GIT_DATA_PATH
+		NGIT_RELAY_DATA_PATH NGIT_DATABASE_BACKEND NGIT_LOG_LEVEL NGIT_MAX_CONNECTIONS NGIT_REPOSITORY_WHITELIST NGIT_REPOSITORY_BLACKLIST
+		NGIT_EVENT_BLACKLIST NGIT_ARCHIVE_ALL NGIT_ARCHIVE_WHITELIST NGIT_ARCHIVE_GRASP_SERVICES NGIT_ARCHIVE_READ_ONLY NGIT_GRASP06_ENABLE
+		NGIT_SYNC_BOOTSTRAP_RELAY_URL NGIT_SYNC_BASE_BACKOFF_SECS NGIT_SYNC_MAX_BACKOFF_SECS NGIT_SYNC_DISABLE_NEGENTROPY NGIT_SYNC_BATCH_WINDOW_MS
+		NGIT_SYNC_DISCONNECT_CHECK_INTERVAL_SECS NGIT_NAUGHTY_LIST_EXPIRATION_HOURS NGIT_REJECTED_HOT_CACHE_DURATION_SECS
+		NGIT_REJECTED_COLD_INDEX_EXPIRY_SECS NGIT_METRICS_ENABLED NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD NGIT_METRICS_TOP_N_REPOS`)
+	for f := range new(Settings).fields() {
+		if !f.fixed() {
+			theirs = slices.DeleteFunc(theirs, func(name string) bool { return name == f.name() })
+		}
 	}
-	if s.Domain != "git.example.com" || s.MetricsEnabled || !s.DisableNegentropy || s.MaxConnections != 20 || s.TopRepos != 20 || s.AbuseThreshold != 5 {
-		t.Errorf("settings: %+v", s)
-	}
-	if want := []string{npub, npub + "/tree", "bush"}; !reflect.DeepEqual(s.RepositoryWhitelist, want) {
-		t.Errorf("whitelist: %q", s.RepositoryWhitelist)
-	}
-	if len(s.Warnings) > 0 {
-		t.Errorf("warnings: %q", s.Warnings)
+	if len(theirs) > 0 {
+		t.Errorf("%q are no settings", theirs)
 	}
 }
 
@@ -462,36 +432,26 @@ func FuzzParse(f *testing.F) {
 // TestArchiveSettingsThatContradictEachOtherStopTheStart, and those that do not are understood.
 func TestArchiveSettingsThatContradictEachOtherStopTheStart(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct {
-		set     []string
-		want    string // of the error; "": none
-		warns   bool
-		archive bool
-		writes  bool // archived repositories can be pushed to
-	}{
-		{set: nil},
-		{set: []string{"NGIT_ARCHIVE_READ_ONLY=false"}, writes: true},
-		{set: []string{"NGIT_ARCHIVE_ALL=true"}, archive: true},
-		{set: []string{"NGIT_ARCHIVE_ALL=true", "NGIT_ARCHIVE_READ_ONLY=true"}, archive: true},
-		{set: []string{"NGIT_ARCHIVE_ALL=true", "NGIT_ARCHIVE_READ_ONLY=false"}, archive: true, writes: true},
-		{set: []string{"NGIT_ARCHIVE_ALL=true", "NGIT_ARCHIVE_WHITELIST=tree"}, archive: true, warns: true},
-		{set: []string{"NGIT_ARCHIVE_WHITELIST=tree", "NGIT_REPOSITORY_WHITELIST=bush"}, archive: true},
-		{set: []string{"NGIT_ARCHIVE_GRASP_SERVICES=a.example, b.example:8080"}, archive: true},
-		{set: []string{"NGIT_ARCHIVE_ALL=true", "NGIT_ARCHIVE_GRASP_SERVICES=a.example"},
-			want: `NGIT_ARCHIVE_GRASP_SERVICES is "a.example": NGIT_ARCHIVE_ALL archives everything, not only what these host; unset one of the two`},
-		{set: []string{"NGIT_ARCHIVE_WHITELIST=tree", "NGIT_ARCHIVE_GRASP_SERVICES=a.example"},
-			want: `NGIT_ARCHIVE_GRASP_SERVICES is "a.example": NGIT_ARCHIVE_WHITELIST says what is archived, too; unset one of the two`},
-		{set: []string{"NGIT_ARCHIVE_WHITELIST=tree,bush", "NGIT_REPOSITORY_BLACKLIST=bush"},
-			want: `NGIT_ARCHIVE_WHITELIST is "bush": NGIT_REPOSITORY_BLACKLIST names it too, and that is never kept; take it out of one of the two`},
+	for set, want := range map[string]string{ // the error, or what is archived, and how
+		"":                             "false true 0",
+		"NGIT_ARCHIVE_READ_ONLY=false": "false false 0",
+		"NGIT_ARCHIVE_ALL=true":        "true true 0",
+		"NGIT_ARCHIVE_ALL=1 NGIT_ARCHIVE_READ_ONLY=1":                    "true true 0",
+		"NGIT_ARCHIVE_ALL=1 NGIT_ARCHIVE_READ_ONLY=0":                    "true false 0",
+		"NGIT_ARCHIVE_ALL=1 NGIT_ARCHIVE_WHITELIST=tree":                 "true true 1",
+		"NGIT_ARCHIVE_WHITELIST=tree NGIT_REPOSITORY_WHITELIST=bush":     "true true 0",
+		"NGIT_ARCHIVE_GRASP_SERVICES=a.example,b.example:8080":           "true true 0",
+		"NGIT_ARCHIVE_ALL=1 NGIT_ARCHIVE_GRASP_SERVICES=a.example":       `NGIT_ARCHIVE_GRASP_SERVICES is "a.example": NGIT_ARCHIVE_ALL archives everything, not only what these host; unset one of the two`,
+		"NGIT_ARCHIVE_WHITELIST=x NGIT_ARCHIVE_GRASP_SERVICES=a.example": `NGIT_ARCHIVE_GRASP_SERVICES is "a.example": NGIT_ARCHIVE_WHITELIST says what is archived, too; unset one of the two`,
+		"NGIT_ARCHIVE_WHITELIST=x,y NGIT_REPOSITORY_BLACKLIST=y":         `NGIT_ARCHIVE_WHITELIST is "y": NGIT_REPOSITORY_BLACKLIST names it too, and that is never kept; take it out of one of the two`,
 	} {
-		s, err := parse(t, nil, tc.set, "NGIT_DOMAIN=git.example.com\n")
-		switch {
-		case tc.want != "":
-			if err == nil || err.Error() != tc.want {
-				t.Errorf("%v:\n got %v\nwant %s", tc.set, err, tc.want)
-			}
-		case err != nil || s.Archives() != tc.archive || s.IsArchiveReadOnly() == tc.writes || len(s.Warnings) > 0 != tc.warns:
-			t.Errorf("%v: %v, archives %v, read-only %v, warnings %q", tc.set, err, s.Archives(), s.IsArchiveReadOnly(), s.Warnings)
+		s, err := parse(t, nil, strings.Fields(set), "NGIT_DOMAIN=git.example.com\n")
+		got := fmt.Sprint(s.Archives(), s.IsArchiveReadOnly(), len(s.Warnings))
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s:\n got %s\nwant %s", set, got, want)
 		}
 	}
 }
