@@ -40,37 +40,34 @@ func TestWhatIsKept(t *testing.T) {
 	t.Parallel()
 	no := false
 	list := func(entries ...string) config.Policy { return config.Policy{ArchiveWhitelist: entries} }
+	const ours = "git.example.com"
 	for name, tc := range map[string]struct {
 		policy           config.Policy
-		at               []string
+		at               string
 		listed, archived bool
 	}{
-		"listed":                        {config.Policy{}, []string{"git.example.com"}, true, false},
-		"elsewhere":                     {config.Policy{}, []string{"a.example"}, false, false},
-		"all":                           {config.Policy{ArchiveAll: true}, nil, false, true},
-		"all, and listed":               {config.Policy{ArchiveAll: true}, []string{"git.example.com"}, true, false},
-		"its owner":                     {list(npub(t, owner)), nil, false, true},
-		"its identifier":                {list("x"), nil, false, true},
-		"itself":                        {list(npub(t, owner) + "/x"), nil, false, true},
-		"another of its owner":          {list(npub(t, owner) + "/y"), nil, false, false},
-		"the same of another":           {list(npub(t, other) + "/x"), nil, false, false},
-		"its service":                   {config.Policy{ArchiveServices: []string{"b.example", "A.example:443"}}, []string{"a.example"}, false, true},
-		"another port of its service":   {config.Policy{ArchiveServices: []string{"a.example:8080"}}, []string{"a.example"}, false, false},
-		"listed, and at such a service": {config.Policy{ArchiveServices: []string{"a.example"}}, []string{"a.example", "git.example.com"}, true, false},
-		"a host of a plain git server":  {config.Policy{ArchiveServices: []string{"plain.example"}}, nil, false, true},
-		"writable":                      {config.Policy{ArchiveAll: true, ArchiveReadOnly: &no}, nil, false, true},
+		"listed":                        {config.Policy{}, ours, true, false},
+		"elsewhere":                     {config.Policy{}, "a.example", false, false},
+		"all":                           {config.Policy{ArchiveAll: true}, "", false, true},
+		"all, and listed":               {config.Policy{ArchiveAll: true}, ours, true, false},
+		"its owner":                     {list(npub(t, owner)), "", false, true},
+		"its identifier":                {list("x"), "", false, true},
+		"itself":                        {list(npub(t, owner) + "/x"), "", false, true},
+		"another of its owner":          {list(npub(t, owner) + "/y"), "", false, false},
+		"the same of another":           {list(npub(t, other) + "/x"), "", false, false},
+		"its service":                   {config.Policy{ArchiveServices: []string{"b.example", "A.example:443"}}, "a.example", false, true},
+		"another port of its service":   {config.Policy{ArchiveServices: []string{"a.example:8080"}}, "a.example", false, false},
+		"listed, and at such a service": {config.Policy{ArchiveServices: []string{"a.example"}}, "a.example " + ours, true, false},
+		"a host of a plain git server":  {config.Policy{ArchiveServices: []string{"plain.example"}}, "", false, true},
+		"writable":                      {config.Policy{ArchiveAll: true, ArchiveReadOnly: &no}, "", false, true},
 	} {
-		s := config.Settings{Service: config.Service{Domain: "git.example.com"}, Policy: tc.policy}
-		r, err := s.Hosting()
+		r, err := config.Settings{Service: config.Service{Domain: ours}, Policy: tc.policy}.Hosting()
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := announced(t, tc.at...)
-		if r.Lists(a) != tc.listed || r.Archives(a) != tc.archived || r.Keeps(a) != (tc.listed || tc.archived) {
-			t.Errorf("%s: listed %v, archived %v, kept %v", name, r.Lists(a), r.Archives(a), r.Keeps(a))
-		}
-		if r.ReadOnly() != (name != "writable") {
-			t.Errorf("%s: read-only %v", name, r.ReadOnly())
+		a := announced(t, strings.Fields(tc.at)...)
+		if r.Lists(a) != tc.listed || r.Archives(a) != tc.archived || r.Keeps(a) != (tc.listed || tc.archived) || r.ReadOnly() != (name != "writable") {
+			t.Errorf("%s: listed %v, archived %v, kept %v, read-only %v", name, r.Lists(a), r.Archives(a), r.Keeps(a), r.ReadOnly())
 		}
 	}
 	if new(config.Rules).Keeps(announced(t, "git.example.com")) {

@@ -27,39 +27,29 @@ func wired(t *testing.T, l *nettest.Listener) *Guard {
 // with the opening, and uses it when all of them are long over.
 func TestWebSocketOutlivesEveryTimeOut(t *testing.T) {
 	t.Parallel()
-	for scheme, begin := range map[string]func(*httptest.Server){"ws": (*httptest.Server).Start, "wss": (*httptest.Server).StartTLS} {
-		t.Run(scheme, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				l := nettest.Listen()
-				server := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(relay), ErrorLog: quiet}}
-				begin(server)
-				t.Cleanup(server.Close)
-				guard := wired(t, l)
-				guard.roots = x509.NewCertPool()
-				if cert := server.Certificate(); cert != nil {
-					guard.roots.AddCert(cert)
-				}
-				opening, opened := context.WithTimeout(t.Context(), time.Second)
-				conn, err := guard.DialWebSocket(opening, scheme+"://example.com", nil)
-				opened()
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer conn.CloseNow()
-				time.Sleep(time.Hour)
-				if err := conn.Write(t.Context(), websocket.MessageText, []byte("REQ")); err != nil {
-					t.Fatal(err)
-				}
-				if _, message, err := conn.Read(t.Context()); err != nil || string(message) != "REQ" {
-					t.Fatalf("got %q, %v", message, err)
-				}
-				if err := conn.Close(websocket.StatusNormalClosure, ""); err != nil {
-					t.Logf("close: %v", err)
-				}
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		l := nettest.Listen()
+		server := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(relay), ErrorLog: quiet}}
+		server.StartTLS()
+		t.Cleanup(server.Close)
+		guard := wired(t, l)
+		guard.roots = x509.NewCertPool()
+		guard.roots.AddCert(server.Certificate())
+		opening, opened := context.WithTimeout(t.Context(), time.Second)
+		conn, err := guard.DialWebSocket(opening, "wss://example.com", nil)
+		opened()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.CloseNow()
+		time.Sleep(time.Hour)
+		if err := conn.Write(t.Context(), websocket.MessageText, []byte("REQ")); err != nil {
+			t.Fatal(err)
+		}
+		if _, message, err := conn.Read(t.Context()); err != nil || string(message) != "REQ" {
+			t.Fatalf("got %q, %v", message, err)
+		}
+	})
 }
 
 // TestTimeOuts: each step has its own time.
