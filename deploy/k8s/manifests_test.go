@@ -77,9 +77,7 @@ func TestMemoryIsBounded(t *testing.T) {
 			t.Fatal("no GOMEMLIMIT")
 		}
 		q, err := resource.ParseQuantity(strings.TrimSuffix(soft, "B"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		least := limit.Value() / 2
 		if w.name == "purgatory" {
 			least = limit.Value() / 5
@@ -120,9 +118,7 @@ func TestProbesAndStop(t *testing.T) {
 		}
 		wait, _ := env(c, "NGIT_SHUTDOWN_WAIT")
 		needs, err := time.ParseDuration(wait)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if c.Lifecycle != nil && c.Lifecycle.PreStop != nil {
 			needs += time.Duration(c.Lifecycle.PreStop.Sleep.Seconds) * time.Second
 		}
@@ -167,9 +163,7 @@ func TestEveryWorkloadHasOneBudget(t *testing.T) {
 func matches(t *testing.T, s *meta.LabelSelector, l labels.Set) bool {
 	t.Helper()
 	selector, err := meta.LabelSelectorAsSelector(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return selector.Matches(l)
 }
 
@@ -228,9 +222,7 @@ var settingName = regexp.MustCompile("(?m)^\\| `(NGIT_[A-Z0-9_]+)` \\|")
 func TestSettingsExist(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/configuration.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	settings := map[string]bool{}
 	for _, m := range settingName.FindAllStringSubmatch(string(page), -1) {
 		settings[m[1]] = true
@@ -304,9 +296,7 @@ func TestNATSSyncsEveryWrite(t *testing.T) {
 func TestImagesArePinned(t *testing.T) {
 	t.Parallel()
 	module, err := os.ReadFile("../../lib/go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	version := regexp.MustCompile(`github.com/nats-io/nats-server/v2 v(\S+)`).FindStringSubmatch(string(module))
 	each(t, func(t *testing.T, o overlay, w workload) {
 		image := w.container().Image

@@ -73,9 +73,7 @@ func buildAll(t *testing.T) []overlay {
 	t.Helper()
 	dir := t.TempDir()
 	for _, folder := range []string{"base", "components", "overlays"} {
-		if err := os.CopyFS(filepath.Join(dir, folder), withoutLogins{os.DirFS(folder)}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.CopyFS(filepath.Join(dir, folder), withoutLogins{os.DirFS(folder)}))
 	}
 	var all []overlay
 	for _, name := range []string{"local", "local-r3", "production", "components"} {
@@ -84,14 +82,10 @@ func buildAll(t *testing.T) []overlay {
 			at = withComponents(t, dir)
 		}
 		logins := filepath.Join(at, "logins")
-		if err := os.MkdirAll(logins, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(logins, 0o700))
 		for _, file := range []string{"gateway.login", "ingest.login", "purgatory.login", "discovery.login", "relayconn.login",
 			"users.conf", "routes.conf", "owner.nsec"} {
-			if err := os.WriteFile(filepath.Join(logins, file), []byte("x"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(logins, file), []byte("x"), 0o600))
 		}
 		all = append(all, build(t, name, at))
 	}
@@ -102,18 +96,12 @@ func buildAll(t *testing.T) []overlay {
 func withComponents(t *testing.T, dir string) string {
 	t.Helper()
 	at := filepath.Join(dir, "overlays", "components")
-	if err := os.CopyFS(at, os.DirFS(filepath.Join(dir, "overlays", "production"))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.CopyFS(at, os.DirFS(filepath.Join(dir, "overlays", "production"))))
 	file := filepath.Join(at, "kustomization.yaml")
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	uncommented := strings.NewReplacer("# components:", "components:", "#   - ../../components", "  - ../../components").Replace(string(text))
-	if err := os.WriteFile(file, []byte(uncommented), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(uncommented), 0o600))
 	return at
 }
 
@@ -145,9 +133,7 @@ func build(t *testing.T, name, dir string) overlay {
 	}
 	for _, r := range resources.Resources() {
 		text, err := r.AsYAML()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if kind := r.GetKind(); kind != "Namespace" && r.GetNamespace() != "tendril" {
 			t.Errorf("%s: %s %s is in namespace %q", name, kind, r.GetName(), r.GetNamespace())
 		}
@@ -193,4 +179,12 @@ func strict[T any](t *testing.T, text []byte) T {
 		t.Fatalf("%v in\n%s", err, text)
 	}
 	return v
+}
+
+// must ends the test at an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

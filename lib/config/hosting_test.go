@@ -15,9 +15,7 @@ var owner, other = strings.Repeat("1", 64), strings.Repeat("2", 64)
 func npub(t *testing.T, pubkey string) string {
 	t.Helper()
 	s, err := nip19.EncodePublicKey(pubkey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -30,9 +28,7 @@ func announced(t *testing.T, services ...string) *nostr.Announcement {
 	}
 	ev := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: owner, Tags: nostr.Tags{{"d", "x"}, clone, relays}}
 	a, err := nostr.ParseAnnouncement(ev)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return a
 }
 
@@ -62,9 +58,7 @@ func TestWhatIsKept(t *testing.T) {
 		"writable":                      {config.Policy{ArchiveAll: true, ArchiveReadOnly: &no}, "", false, true},
 	} {
 		r, err := config.Settings{Service: config.Service{Domain: ours}, Policy: tc.policy}.Hosting()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		a := announced(t, strings.Fields(tc.at)...)
 		if r.Lists(a) != tc.listed || r.Archives(a) != tc.archived || r.Keeps(a) != (tc.listed || tc.archived) || r.ReadOnly() != (name != "writable") {
 			t.Errorf("%s: listed %v, archived %v, kept %v, read-only %v", name, r.Lists(a), r.Archives(a), r.Keeps(a), r.ReadOnly())
@@ -72,5 +66,13 @@ func TestWhatIsKept(t *testing.T) {
 	}
 	if new(config.Rules).Keeps(announced(t, "git.example.com")) {
 		t.Error("no rules keep something")
+	}
+}
+
+// must ends the test at an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

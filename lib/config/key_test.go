@@ -36,9 +36,7 @@ func TestKeyFileOfAnotherServer(t *testing.T) {
 	} {
 		for _, backend := range []string{"file", "memory"} {
 			dir := t.TempDir()
-			if err := os.WriteFile(filepath.Join(dir, config.BroughtKeyFile), []byte(c.file), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(dir, config.BroughtKeyFile), []byte(c.file), 0o600))
 			s := config.Settings{Storage: config.Storage{DatabaseBackend: backend, RelayDataPath: t.TempDir()}, Service: config.Service{RelayOwnerNsec: c.environ}}
 			key, err := s.LoadKey(dir)
 			if c.want == "" && (err != nil || key.Public != want) {

@@ -23,9 +23,7 @@ const (
 func parse(t *testing.T, args, environ []string, dotenv string) (Settings, error) {
 	t.Helper()
 	src := &Source{Environ: environ, Dir: t.TempDir(), product: true}
-	if err := os.WriteFile(filepath.Join(src.Dir, ".env"), []byte(dotenv), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(src.Dir, ".env"), []byte(dotenv), 0o600))
 	return src.Parse(args)
 }
 
@@ -34,9 +32,7 @@ func parse(t *testing.T, args, environ []string, dotenv string) (Settings, error
 func TestValues(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "settings")
-	if err := os.WriteFile(file, []byte("NGIT_RELAY_NAME=named\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("NGIT_RELAY_NAME=named\n"), 0o600))
 	for name, c := range map[string]struct {
 		flag, environ, dotenv string
 		setting, want         string
@@ -141,9 +137,7 @@ NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD=0
 NGIT_PRIVATE_MODE=false
 NGIT_HOLDING_RETENTION_SECS=7776000
 `, "\n", "\r\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got := []any{s.Domain, s.RelayName, s.RelayDescription, s.GitDataPath, s.RelayOwnerNsec, s.AllowPrivate, s.MaxSubscriptions, s.TopRepos,
 		len(s.RepositoryWhitelist), s.RepositoryBlacklist, s.EventBlacklist}
 	if want := []any{"git.example.com", "Alice's GRASP relay", `Of "git" # and nostr`, "/home/ann/git", strings.Repeat("Ab", 32), true, 500, 500,
@@ -169,9 +163,7 @@ func TestFlagsAreNamedLikeSettings(t *testing.T) {
 		Settings `embed:""`
 	}
 	parser, err := NewParser(&grammar, &Source{product: true}, kong.Name("test"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	flags := map[string]string{} // settings by the names of flags
 	for _, flag := range parser.Model.Flags {
 		if flags[flag.Name] != "" || len(flag.Aliases) > 0 {
@@ -318,9 +310,7 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 		}
 	}
 	s, err := parse(t, []string{"--nats-url=nats://a:4222, b", "--nats-replicas=3", "--domain=a.example"}, []string{"NGIT_TRUSTED_PROXIES=127.0.0.1, 10.0.0.0/8,2001:db8::1,::ffff:192.0.2.1"}, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if proxies, err := s.Proxies(); err != nil || fmt.Sprint(proxies) != "[127.0.0.1/32 10.0.0.0/8 2001:db8::1/128 192.0.2.1/32]" {
 		t.Errorf("%v, %v", proxies, err)
 	}
@@ -394,9 +384,7 @@ func TestHelp(t *testing.T) {
 			HelpAll  HelpAll `help:"Print all."`
 		}
 		parser, err := NewParser(&grammar, &Source{product: true}, kong.Name("test"), kong.Writers(&out, &out), kong.Exit(func(int) {}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		parser.Parse([]string{arg})
 		return out.String()
 	}
@@ -453,5 +441,13 @@ func TestArchiveSettingsThatContradictEachOtherStopTheStart(t *testing.T) {
 		if got != want {
 			t.Errorf("%s:\n got %s\nwant %s", set, got, want)
 		}
+	}
+}
+
+// must ends the test at an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -17,9 +17,7 @@ func TestReferenceIsUpToDate(t *testing.T) {
 	t.Parallel()
 	for path, want := range map[string]string{"../../docs/configuration.md": markdown(), "../../.env.example": dotEnv()} {
 		if *update {
-			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path, []byte(want), 0o644))
 		}
 		got, err := os.ReadFile(path)
 		if err != nil {

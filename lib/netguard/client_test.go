@@ -28,9 +28,7 @@ func serve(t *testing.T, handler http.HandlerFunc) *httptest.Server {
 func portOf(t *testing.T, server *httptest.Server) string {
 	t.Helper()
 	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return port
 }
 
@@ -45,9 +43,7 @@ func get(t *testing.T, client *http.Client, url string) (*http.Response, string,
 	defer cancel()
 	defer time.AfterFunc(patience, cancel).Stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	resp, err := client.Do(req)
 	if err != nil {
 		return nil, "", err
@@ -188,7 +184,9 @@ func TestHTTPS(t *testing.T) {
 
 func TestHTTPClientBoundsHeaders(t *testing.T) {
 	t.Parallel()
-	server := serve(t, func(w http.ResponseWriter, r *http.Request) { w.Header().Set("X-Large", strings.Repeat("x", 2*maxHeaderBytes)) })
+	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Large", strings.Repeat("x", 2*maxHeaderBytes))
+	})
 	if _, _, err := get(t, guardOf(t, nil).HTTPClient(), server.URL); Classify(err) != CauseProtocol {
 		t.Errorf("%v is %s", err, Classify(err))
 	}

@@ -67,9 +67,7 @@ func guardOf(t *testing.T, table map[string]string) *Guard {
 func listen(t *testing.T, address string, serve func(net.Conn)) (port string, accepted *atomic.Int64) {
 	t.Helper()
 	l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	accepted = new(atomic.Int64)
 	go func() {
@@ -101,9 +99,7 @@ func TestEveryNameOfThisMachineIsRefused(t *testing.T) {
 	table := map[string]string{"rebind.example": "127.0.0.1"}
 	rebinding := guardOf(t, table)
 	conn, err := rebinding.connect(t.Context(), "tcp", "rebind.example:"+port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	conn.Close()
 	table["rebind.example"] = "127.0.0.2"
 	if _, err := rebinding.connect(t.Context(), "tcp", "rebind.example:"+port); !errors.Is(err, ErrRefused) {
@@ -116,4 +112,12 @@ func TestEveryNameOfThisMachineIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn.Close()
+}
+
+// must ends the test at an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -38,14 +38,10 @@ func TestWebSocketOutlivesEveryTimeOut(t *testing.T) {
 		opening, opened := context.WithTimeout(t.Context(), time.Second)
 		conn, err := guard.DialWebSocket(opening, "wss://example.com", nil)
 		opened()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer conn.CloseNow()
 		time.Sleep(time.Hour)
-		if err := conn.Write(t.Context(), websocket.MessageText, []byte("REQ")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, conn.Write(t.Context(), websocket.MessageText, []byte("REQ")))
 		if _, message, err := conn.Read(t.Context()); err != nil || string(message) != "REQ" {
 			t.Fatalf("got %q, %v", message, err)
 		}

@@ -38,9 +38,7 @@ func TestObservation(t *testing.T) {
 	t.Parallel()
 	s := settings(t, "--nats-url="+nettest.NewNATS(t, "").URL, "--observe-address=127.0.0.1:0")
 	n, err := Open(t.Context(), "test", s, slog.New(slog.DiscardHandler), true, Service{Provisions: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer n.Close()
 	var working atomic.Bool
 	n.Ready.Add("work", func() error {
@@ -52,9 +50,7 @@ func TestObservation(t *testing.T) {
 	get := func(path string, code int, part string) {
 		t.Helper()
 		res, err := http.Get(n.Announced("observation") + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer res.Body.Close()
 		body, err := io.ReadAll(res.Body)
 		if err != nil || res.StatusCode != code || !strings.Contains(string(body), part) {

@@ -20,18 +20,14 @@ import (
 func settings(t *testing.T, args ...string) config.Settings {
 	t.Helper()
 	s, err := config.Process().Parse(append([]string{"--domain=git.example.com", "--database-backend=memory", "--nats-listen=none", "--shutdown-wait=10m"}, args...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
 func open(t *testing.T, s config.Settings) *Node {
 	t.Helper()
 	n, err := Open(t.Context(), "test", s, slog.New(slog.DiscardHandler), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
 }
 
@@ -135,15 +131,11 @@ func TestNodesShareABusAndSurviveARestart(t *testing.T) {
 	ev := &nostr.Event{Kind: 30617, CreatedAt: 1000, Tags: nostr.Tags{{"d", "tree"}}, Sig: strings.Repeat("0", 128), PubKey: strings.Repeat("a", 64)}
 	ev.ID = ev.GetID()
 	ack, err := second.Bus.JS.Publish(ctx, proto.EventSubjectOf(ev).String(), nostr.Encode(ev))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	wait, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
 	for _, n := range []*Node{first, second} {
-		if err := n.Index.WaitFor(wait, ack.Sequence); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.Index.WaitFor(wait, ack.Sequence))
 		if failing := n.Ready.Failing(); len(failing) > 0 {
 			t.Errorf("not ready: %v", failing)
 		}
@@ -168,9 +160,7 @@ func TestFolderThatIsNotToBeHad(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, nil, 0o600))
 	held := open(t, settings(t, "--database-backend=file", "--relay-data-path="+dir))
 	defer held.Close()
 	for path, want := range map[string]string{
@@ -193,9 +183,7 @@ func TestMemoryLeavesNoGitFolder(t *testing.T) {
 	if stat, err := os.Stat(scratch); err != nil || scratch == config.DefaultGitDataPath || stat.Mode().Perm() != 0o700 {
 		t.Fatalf("the folder %s: %v, %v", scratch, stat, err)
 	}
-	if err := os.WriteFile(filepath.Join(scratch, "x"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(scratch, "x"), nil, 0o600))
 	if err := n.Close(); err != nil {
 		t.Error(err)
 	}
@@ -207,5 +195,13 @@ func TestMemoryLeavesNoGitFolder(t *testing.T) {
 	err := n.Close()
 	if _, missing := os.Stat(named); n.Settings.GitDataPath != named || errors.Join(err, missing) != nil {
 		t.Errorf("a folder that was named: %s, %v, %v", n.Settings.GitDataPath, err, missing)
+	}
+}
+
+// must ends the test at an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -65,13 +65,9 @@ func run(t *testing.T, behaviour string, args ...string) *program {
 	p.Env = append(os.Environ(), childEnv+"="+behaviour)
 	p.Stderr = &p.stderr
 	out, err := p.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p.out = bufio.NewScanner(out)
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Start())
 	t.Cleanup(func() { p.Process.Kill() })
 	return p
 }
@@ -90,9 +86,7 @@ func (p *program) expect(t *testing.T, line string) {
 func (p *program) stop(t *testing.T, s os.Signal) {
 	t.Helper()
 	p.expect(t, "up")
-	if err := p.Process.Signal(s); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Process.Signal(s))
 	p.expect(t, "stopping")
 }
 

@@ -46,14 +46,10 @@ func rootAt(t *testing.T, at time.Time) string {
 		func() error { return os.Symlink("tendril", filepath.Join(root, "usr/bin/other")) },
 	)
 	for _, step := range steps {
-		if err := step(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, step())
 	}
 	for _, path := range []string{program, "etc/passwd", "usr/bin", "etc", "tmp"} {
-		if err := os.Chtimes(filepath.Join(root, path), at, at); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chtimes(filepath.Join(root, path), at, at))
 	}
 	return root
 }
@@ -67,9 +63,7 @@ func TestSameFilesGiveTheSameArchive(t *testing.T) {
 			t.Fatal(err)
 		}
 		now, err := os.ReadFile(out)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if i > 0 && !bytes.Equal(now, archive) {
 			t.Error("another archive")
 		}
@@ -81,17 +75,11 @@ func TestArchiveIsAnImage(t *testing.T) {
 	t.Parallel()
 	out := filepath.Join(t.TempDir(), "out.tar")
 	digest, err := write(rootAt(t, time.Now()), program, named, out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tag, err := name.NewTag(named)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	image, err := tarball.ImageFromPath(out, &tag)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := validate.Image(image); err != nil {
 		t.Error(err)
 	}
@@ -109,9 +97,7 @@ func TestArchiveIsAnImage(t *testing.T) {
 		t.Fatal(layers, err)
 	}
 	files, err := layers[0].Uncompressed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer files.Close()
 	got := map[string]int64{}
 	for r := tar.NewReader(files); ; {
@@ -119,9 +105,7 @@ func TestArchiveIsAnImage(t *testing.T) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got[h.Name] = h.Mode
 		if h.Uid != 0 || h.Gid != 0 || h.Uname != "" || !h.ModTime.Equal(time.Unix(0, 0)) {
 			t.Errorf("%+v", h)
@@ -140,18 +124,14 @@ var finalStage = regexp.MustCompile(`(?s)\nFROM scratch\n(.*)$`)
 func TestDockerfileSaysTheSame(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile("../Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	stage := finalStage.FindSubmatch(raw)
 	if stage == nil {
 		t.Fatal("no last stage FROM scratch")
 	}
 	want := configuration(program)
 	entrypoint, err := json.Marshal(want.Entrypoint)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lines := []string{"COPY --from=build /rootfs /"}
 	for _, env := range want.Env {
 		lines = append(lines, "ENV "+env)
@@ -159,5 +139,13 @@ func TestDockerfileSaysTheSame(t *testing.T) {
 	lines = append(lines, "USER "+want.User, "WORKDIR "+want.WorkingDir, "ENTRYPOINT "+string(entrypoint))
 	if got := strings.Split(strings.TrimSpace(string(stage[1])), "\n"); !slices.Equal(got, lines) {
 		t.Errorf("%q, want %q", got, lines)
+	}
+}
+
+// must ends the test at an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
