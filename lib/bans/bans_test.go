@@ -98,21 +98,23 @@ func FuzzParseKey(f *testing.F) {
 }
 
 // put is a message of the bucket; a zero ban deletes the key.
-func put(t *testing.T, s Subject, b proto.Ban) bus.Message {
+func put(s Subject, b proto.Ban) bus.Message {
+	m := bus.Message{Subject: proto.KVSubject(proto.BucketBans, s.Name())}
+	if b == (proto.Ban{}) {
+		m.Header = nats.Header{proto.KVOperation: {proto.KVDelete}}
+	}
+	m.Data, _ = json.Marshal(b)
+	return m
+}
+
+// of makes a set of the bans of settings.
+func of(t *testing.T, p config.Policy) *Set {
 	t.Helper()
-	key, err := s.Key()
+	s, err := New(p, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := bus.Message{Subject: proto.KVSubject(proto.BucketBans, key)}
-	if b == (proto.Ban{}) {
-		m.Header = nats.Header{proto.KVOperation: {proto.KVDelete}}
-		return m
-	}
-	if m.Data, err = json.Marshal(b); err != nil {
-		t.Fatal(err)
-	}
-	return m
+	return s
 }
 
 func event(author string, kind int, tags ...nostr.Tag) *nostr.Event {
@@ -148,77 +150,56 @@ func TestWhatIsBanned(t *testing.T) {
 		"NGIT_REPOSITORY_BLACKLIST, one": {
 			policy: config.Policy{RepositoryBlacklist: []string{npub(bob) + "/tree"}}, banned: []int{8}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s, err := New(c.policy, slog.New(slog.DiscardHandler))
-			if err != nil {
-				t.Fatal(err)
+		s, told := of(t, c.policy), []Subject{}
+		s.OnChange(func(s Subject) { told = append(told, s) })
+		if c.subject != (Subject{}) {
+			s.read(put(c.subject, proto.Ban{Reason: "spam", At: time.Now()}))
+		}
+		for i, ev := range all {
+			b, want, matches := s.Event(ev), slices.Contains(c.banned, i), false
+			for _, f := range s.Reach() {
+				matches = matches || f.Matches(ev)
 			}
-			var told []Subject
-			s.OnChange(func(s Subject) { told = append(told, s) })
-			if c.subject != (Subject{}) {
-				s.read(put(t, c.subject, proto.Ban{Reason: "spam", At: time.Now()}))
+			if (b != nil) != want || matches != want || want && c.subject != (Subject{}) && b.Message() != "blocked: spam" {
+				t.Errorf("%s: kind %d, tags %v: %+v, a filter matches: %v", name, ev.Kind, ev.Tags, b, matches)
 			}
-			for i, ev := range all {
-				b, want, matches := s.Event(ev), slices.Contains(c.banned, i), false
-				for _, f := range s.Reach() {
-					matches = matches || f.Matches(ev)
-				}
-				if (b != nil) != want || matches != want {
-					t.Errorf("kind %d, tags %v: %+v, a filter matches: %v", ev.Kind, ev.Tags, b, matches)
-				}
-				if want && c.subject != (Subject{}) && b.Message() != "blocked: spam" {
-					t.Errorf("said is %q", b.Message())
-				}
-				if ref := (nostr.RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()}); ev.Kind == 30617 && (s.Repository(ref) != nil) != want {
-					t.Errorf("repository %s is banned: %v", ref, !want)
-				}
+			if ref := (nostr.RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()}); ev.Kind == 30617 && (s.Repository(ref) != nil) != want {
+				t.Errorf("%s: repository %s is banned: %v", name, ref, !want)
 			}
-			if c.subject == (Subject{}) {
-				return
-			}
-			s.read(put(t, c.subject, proto.Ban{}))
-			if s.Event(all[c.banned[0]]) != nil || len(told) != 2 || told[1] != c.subject {
-				t.Errorf("still banned; told of %v", told)
-			}
-		})
+		}
+		if c.subject == (Subject{}) {
+			continue
+		}
+		s.read(put(c.subject, proto.Ban{}))
+		if s.Event(all[c.banned[0]]) != nil || len(told) != 2 || told[1] != c.subject {
+			t.Errorf("%s: still banned; told of %v", name, told)
+		}
 	}
 }
 
 // TestWhatRemovesFirst: of several bans the one counts that removes first.
 func TestWhatRemovesFirst(t *testing.T) {
 	t.Parallel()
-	s, err := New(config.Policy{}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := of(t, config.Policy{})
 	at := time.Unix(1_000_000, 0)
-	s.read(put(t, Subject{PubKey: alice}, proto.Ban{At: at}))
-	s.read(put(t, Subject{Identifier: "tree"}, proto.Ban{At: at.Add(2 * time.Hour), Purge: true}))
-	s.read(put(t, Subject{PubKey: alice, Identifier: "tree"}, proto.Ban{At: at.Add(time.Hour), Purge: true}))
-	var names []string
+	s.read(put(Subject{PubKey: alice}, proto.Ban{At: at}))
+	s.read(put(Subject{Identifier: "tree"}, proto.Ban{At: at.Add(2 * time.Hour), Purge: true}))
+	s.read(put(Subject{PubKey: alice, Identifier: "tree"}, proto.Ban{At: at.Add(time.Hour), Purge: true}))
+	order := ""
 	for name := range s.Reach() {
-		names = append(names, name[:6])
+		order += name[:6] + " "
 	}
-	if strings.Join(names, " ") != "reposi identi author" {
-		t.Errorf("in the order %q", names)
+	if order != "reposi identi author " {
+		t.Errorf("in the order %q", order)
 	}
-	for _, c := range []struct {
-		ev   *nostr.Event
-		over time.Duration // after at, with a grace of an hour; 0: never
-	}{
-		{event(alice, 1), 0},
-		{event(alice, 30617, nostr.Tag{"d", "tree"}), 2 * time.Hour},
-		{event(bob, 30617, nostr.Tag{"d", "tree"}), 3 * time.Hour},
-		{event(alice, 30617, nostr.Tag{"d", "bush"}), 0},
+	tree := nostr.Tag{"d", "tree"}
+	for ev, over := range map[*nostr.Event]time.Duration{ // after at, with a grace of an hour; 0: never
+		event(alice, 1): 0, event(alice, 30617, tree): 2 * time.Hour, event(bob, 30617, tree): 3 * time.Hour, event(alice, 30617, nostr.Tag{"d", "bush"}): 0,
 	} {
-		b := s.Event(c.ev)
-		if b == nil {
-			t.Fatalf("%v is not banned", c.ev.Tags)
-		}
-		for _, after := range []time.Duration{0, c.over - time.Second, c.over, 1000 * time.Hour} {
-			if got, want := b.Over(time.Hour, at.Add(after)), c.over != 0 && after >= c.over; got != want {
-				t.Errorf("%v after %s: %v", c.ev.Tags, after, got)
+		b := s.Event(ev)
+		for _, after := range []time.Duration{0, over - time.Second, over, 1000 * time.Hour} {
+			if want := over != 0 && after >= over; b == nil || b.Over(time.Hour, at.Add(after)) != want {
+				t.Errorf("%v after %s: %+v is over: %v", ev.Tags, after, b, !want)
 			}
 		}
 	}
