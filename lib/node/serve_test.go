@@ -49,73 +49,49 @@ func child(behaviour string) Service {
 	}}
 }
 
-// program is a child process.
-type program struct {
-	*exec.Cmd
-	out    *bufio.Scanner
-	stderr strings.Builder
-}
-
-func run(t *testing.T, behaviour string, args ...string) *program {
+// run starts a child, sends it one signal for each line that it says, and waits for its end.
+func run(t *testing.T, behaviour string, signals ...os.Signal) (end *exec.ExitError, stderr string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	t.Cleanup(cancel)
-	args = append([]string{"--domain=git.example.com", "--database-backend=memory", "--git-data-path=" + t.TempDir(), "--nats-listen=none", "--shutdown-wait=10m"}, args...)
-	p := &program{Cmd: exec.CommandContext(ctx, os.Args[0], args...)}
-	p.Env = append(os.Environ(), childEnv+"="+behaviour)
-	p.Stderr = &p.stderr
-	out, err := p.StdoutPipe()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], "--domain=git.example.com", "--database-backend=memory", "--git-data-path="+t.TempDir(),
+		"--nats-listen=none", "--shutdown-wait=10m", "--log-level=error")
+	cmd.Env = append(os.Environ(), childEnv+"="+behaviour)
+	var messages strings.Builder
+	cmd.Stderr = &messages
+	out, err := cmd.StdoutPipe()
 	must(t, err)
-	p.out = bufio.NewScanner(out)
-	must(t, p.Start())
-	t.Cleanup(func() { p.Process.Kill() })
-	return p
-}
-
-func (p *program) expect(t *testing.T, line string) {
-	t.Helper()
-	for p.out.Scan() {
-		if p.out.Text() == line {
-			return
+	must(t, cmd.Start())
+	lines := bufio.NewScanner(out)
+	for _, s := range signals {
+		if !lines.Scan() {
+			t.Errorf("it says nothing before %v", s)
 		}
+		must(t, cmd.Process.Signal(s))
 	}
-	t.Fatalf("it never said %q; %v; stderr: %s", line, p.Wait(), p.stderr.String())
+	for lines.Scan() {
+	}
+	errors.As(cmd.Wait(), &end)
+	return end, messages.String()
 }
 
-// stop sends a signal and waits until the service is asked to stop.
-func (p *program) stop(t *testing.T, s os.Signal) {
-	t.Helper()
-	p.expect(t, "up")
-	must(t, p.Process.Signal(s))
-	p.expect(t, "stopping")
-}
-
-func TestSignalsStopGracefully(t *testing.T) {
+func TestSignals(t *testing.T) {
 	t.Parallel()
 	for _, s := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
-		p := run(t, "good")
-		p.stop(t, s)
-		if err := p.Wait(); err != nil {
-			t.Errorf("%v: %v; stderr: %s", s, err, p.stderr.String())
+		if end, said := run(t, "good", s); end != nil || said != "" {
+			t.Errorf("%v does not stop it gracefully: %v; stderr: %s", s, end, said)
 		}
 	}
-}
-
-func TestSecondSignalEndsAtOnce(t *testing.T) {
-	t.Parallel()
-	p := run(t, "stubborn", "--shutdown-wait=1h")
-	p.stop(t, syscall.SIGTERM)
-	var exit *exec.ExitError
-	if err := errors.Join(p.Process.Signal(syscall.SIGTERM), p.Wait()); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
-		t.Errorf("%v; stderr: %s", err, p.stderr.String())
+	// The second ends it at once.
+	end, said := run(t, "stubborn", syscall.SIGTERM, syscall.SIGTERM)
+	if end == nil || end.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
+		t.Errorf("%v; stderr: %s", end, said)
 	}
 }
 
 func TestFailureIsOneSentenceAndExitCodeOne(t *testing.T) {
 	t.Parallel()
-	p := run(t, "broken", "--log-level=error")
-	var exit *exec.ExitError
-	if err := p.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 || p.stderr.String() != "broken: it broke\n" {
-		t.Errorf("%v; stderr: %s", err, p.stderr.String())
+	if end, said := run(t, "broken"); end == nil || end.ExitCode() != 1 || said != "broken: it broke\n" {
+		t.Errorf("%v; stderr: %s", end, said)
 	}
 }
