@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -72,36 +71,14 @@ func TestUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(openUsage(t, b, &now), 1, 7*mib, relay) // two have saved
+	u.Add(mib, relay)
+	if err := errors.Join(u.Save(t.Context()), again.Refresh(t.Context(), relay)); err != nil {
+		t.Fatal(err)
+	}
+	check(again, 1, 6*mib, relay)
 	now = now.Add(3 * time.Hour)
 	check(again, 1, 2*mib, relay, author)
 	check(openUsage(t, b, &now), 1, 2*mib, relay, author)
-}
-
-// TestWorkersShareUsage: what several of them store at the same time is counted once and whole.
-func TestWorkersShareUsage(t *testing.T) {
-	t.Parallel()
-	b, now := openBus(t), time.Now()
-	charge := limit.Charge{Party: limit.Party{What: limit.Git, Kind: limit.Author, Name: "alice"}, Most: 1000 << 10}
-	var workers sync.WaitGroup
-	for range 4 {
-		u := openUsage(t, b, &now)
-		workers.Go(func() {
-			for range 10 {
-				u.Add(10<<10, charge)
-				if err := u.Save(t.Context()); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	workers.Wait()
-	u := openUsage(t, b, &now)
-	if err := u.Refresh(t.Context(), charge); err != nil {
-		t.Fatal(err)
-	}
-	if left, _, _ := u.Left(1, charge); left != 600<<10 {
-		t.Errorf("%d bytes are left, want 600 KiB", left)
-	}
 }
 
 // TestMarks: above a mark the service is full, until there is room again. What cannot be looked at

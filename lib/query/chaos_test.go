@@ -58,7 +58,6 @@ func chaosTime(t *testing.T) time.Duration {
 // random, four askers are never told that an event is unknown that was accepted before they asked,
 // nor that one is known that never came. Each question is answered.
 func TestNoStaleAnswer(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	var mu sync.Mutex
 	var ids [][32]byte // of what is accepted
