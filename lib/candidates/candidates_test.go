@@ -212,16 +212,6 @@ func TestWithoutVerdictItIsSentAgain(t *testing.T) {
 	}
 }
 
-func TestItIsGivenUpInTheEnd(t *testing.T) {
-	b, s, _ := start(t, 1<<20, func(s *Sender) { s.giveUpAfter, s.resendAfter = 300*time.Millisecond, 20*time.Millisecond })
-	taken := ingest(t, b, func(jetstream.Msg) bool { return false })
-	if e := ended(t, offer(t, s, 1)); !errors.Is(e.err, ErrNoVerdict) {
-		t.Fatalf("ended as %+v, want ErrNoVerdict", e)
-	}
-	eventually(t, "it was sent more than once", func() bool { return taken.Load() > 1 })
-	nothingLeft(t, s)
-}
-
 // TestAfterAReconnectItIsSentAgain: a verdict that came while the connection was broken
 // is lost, and its candidate is sent again as soon as the connection is back.
 func TestAfterAReconnectItIsSentAgain(t *testing.T) {
@@ -292,28 +282,32 @@ func TestTheRoomIsBoundedInBytes(t *testing.T) {
 	}
 }
 
-func TestRunEndsWhatWaits(t *testing.T) {
-	_, s, stop := start(t, 1<<20, nil)
-	ends := offer(t, s, 1)
-	stop()
-	if e := ended(t, ends); !errors.Is(e.err, ErrEnded) {
-		t.Fatalf("ended as %+v, want ErrEnded", e)
+// TestEndsWithoutAVerdict: what is too large ends at once, what nothing decides is given up, and the
+// rest ends with the sender.
+func TestEndsWithoutAVerdict(t *testing.T) {
+	b, s, stop := start(t, 64<<20, func(s *Sender) { s.giveUpAfter, s.resendAfter = 300*time.Millisecond, 20*time.Millisecond })
+	taken := ingest(t, b, func(jetstream.Msg) bool { return false })
+	ends := make(chan error, 1)
+	offered := func(ev *nostr.Event) error {
+		return s.Offer(t.Context(), Candidate{Event: ev, Lane: proto.LaneUser, Done: func(_ proto.Verdict, err error) { ends <- err }})
 	}
-	err := s.Offer(t.Context(), Candidate{Event: event(2), Lane: proto.LaneUser, Done: func(proto.Verdict, error) { t.Error("what was refused ended") }})
-	if !errors.Is(err, ErrEnded) {
-		t.Fatalf("offered after the end: %v", err)
-	}
-	nothingLeft(t, s)
-}
-
-func TestWhatIsTooLargeEndsAtOnce(t *testing.T) {
-	_, s, _ := start(t, 64<<20, nil)
 	large := event(1)
 	large.Content = strings.Repeat("x", 2<<20)
-	ends := make(chan error, 1)
-	must(t, s.Offer(t.Context(), Candidate{Event: large, Lane: proto.LaneUser, Done: func(_ proto.Verdict, err error) { ends <- err }}))
+	must(t, offered(large))
 	if err := <-ends; !errors.Is(err, nats.ErrMaxPayload) {
-		t.Fatalf("ended with %v", err)
+		t.Errorf("a large one ended with %v", err)
+	}
+	if e := ended(t, offer(t, s, 1)); !errors.Is(e.err, ErrNoVerdict) || taken.Load() < 2 {
+		t.Errorf("sent %d times, and ended as %+v", taken.Load(), e)
+	}
+	nothingLeft(t, s)
+	waits := offer(t, s, 2)
+	stop()
+	if e := ended(t, waits); !errors.Is(e.err, ErrEnded) {
+		t.Errorf("at the end: %+v", e)
+	}
+	if err := offered(event(3)); !errors.Is(err, ErrEnded) || len(ends) > 0 {
+		t.Errorf("after the end: %v", err)
 	}
 	nothingLeft(t, s)
 }

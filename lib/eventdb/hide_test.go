@@ -38,8 +38,8 @@ func TestHide(t *testing.T) {
 		ev := made(n, kind, nostr.Timestamp(100+n), nostr.Tag{"e", made(99, 1, 1).ID}) // which is not here
 		for _, o := range named {
 			name := o.ID
-			if address, has := addressOf(o); has {
-				name = address
+			if address, has := nostr.AddressOf(o); has {
+				name = address.String()
 			}
 			ev.Tags = append(ev.Tags, nostr.Tag{tag, name})
 		}

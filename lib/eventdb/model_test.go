@@ -64,7 +64,7 @@ func (m *model) deleted(ev *nostr.Event) bool {
 			if tag[0] == "e" && tag[1] == ev.ID {
 				return true
 			}
-			if address, ok := addressOf(ev); ok && tag[0] == "a" && tag[1] == address && ev.CreatedAt <= request.CreatedAt {
+			if address, ok := nostr.AddressOf(ev); ok && tag[0] == "a" && tag[1] == address.String() && ev.CreatedAt <= request.CreatedAt {
 				return true
 			}
 		}
@@ -99,19 +99,9 @@ func expired(ev *nostr.Event, now nostr.Timestamp) bool {
 }
 
 func sameCoordinate(a, b *nostr.Event) bool {
-	x, okX := addressOf(a)
-	y, okY := addressOf(b)
-	return okX && okY && x == y
-}
-
-func addressOf(ev *nostr.Event) (address string, ok bool) {
-	d := ""
-	if nostr.IsAddressableKind(ev.Kind) {
-		d = ev.Tags.GetD()
-	} else if !nostr.IsReplaceableKind(ev.Kind) {
-		return "", false
-	}
-	return strconv.Itoa(ev.Kind) + ":" + ev.PubKey + ":" + d, true
+	x, is := nostr.AddressOf(a)
+	y, _ := nostr.AddressOf(b)
+	return is && x == y
 }
 
 // world makes random events and filters from small pools, so that they meet.
@@ -140,10 +130,7 @@ func (w *world) hex() string {
 }
 
 func (w *world) time() nostr.Timestamp {
-	if w.rnd.IntN(50) == 0 {
-		return 0
-	}
-	return nostr.Timestamp(1000 + w.rnd.IntN(60))
+	return nostr.Timestamp(min(1, w.rnd.IntN(50)) * (1000 + w.rnd.IntN(60)))
 }
 
 func pick[T any](w *world, list []T) T { return list[w.rnd.IntN(len(list))] }
@@ -186,13 +173,12 @@ func (w *world) event() *nostr.Event {
 
 func some[T any](w *world, one func() T) []T {
 	out := make([]T, 0, 3)
-	for range w.rnd.IntN(4) {
-		out = append(out, one())
-	}
+	n := w.rnd.IntN(4)
 	if w.rnd.IntN(40) == 0 {
-		for range 100 { // more than are merged
-			out = append(out, one())
-		}
+		n = 100 // more than are merged
+	}
+	for range n {
+		out = append(out, one())
 	}
 	return out
 }

@@ -101,9 +101,6 @@ func FuzzNormalizeRelayURL(f *testing.F) {
 			t.Fatalf("%q became %q: %+v, %v", s, u, parsed, err)
 		}
 		key := u.Key()
-		if strings.ContainsAny(key, " \n\x00") || key == "" || key[0] == '/' || strings.Contains(key, "://") && !strings.Contains(parsed.Path, "://") {
-			t.Fatalf("%q has the key %q", u, key)
-		}
 		other := RelayURL("wss://" + strings.TrimSuffix(key, "/"))
 		if normal, err := NormalizeRelayURL(string(other)); err != nil || normal.Key() != key {
 			t.Fatalf("the key %q of %q is not its own: %q, %v", key, u, normal.Key(), err)
