@@ -150,7 +150,9 @@ func TestAnEndedRepositoryIsRemoved(t *testing.T) {
 }
 
 // TestNobodyWasThere: a deletion and a return that no worker heard of are found on the disk. What
-// no owner has given up is kept, also when the log lacks its announcement.
+// no owner has given up is kept, also when the log lacks its announcement. Where the list of our
+// domains was lost, an announcement from before may list one of them: only a deletion request ends the
+// hosting then.
 func TestNobodyWasThere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -165,11 +167,15 @@ func TestNobodyWasThere(t *testing.T) {
 	w.in.accept(deletion(alice, "e", announcement(t, "announcement", alice, "x").ID))
 	w.restart()
 	w.told.await("x ended")
-	eventually(t, "it is listed as not hosted, without an end", func() bool {
-		return slices.ContainsFunc(w.ask(proto.RepoList, "").Repos, func(s proto.RepoStatus) bool {
-			return s.Ref == lost.RepoRef.String() && s.State == proto.RepoEnded && s.Until.IsZero()
+	noEnd := func(ref nostr.RepoRef) {
+		t.Helper()
+		eventually(t, "it is listed as not hosted, without an end", func() bool {
+			return slices.ContainsFunc(w.ask(proto.RepoList, "").Repos, func(s proto.RepoStatus) bool {
+				return s.Ref == ref.String() && s.State == proto.RepoEnded && s.Until.IsZero()
+			})
 		})
-	})
+	}
+	noEnd(lost.RepoRef)
 	w.stop()
 	w.in.accept(again(announcement(t, "announcement", alice, "x"), 2000))
 	w.restart("--deletion-grace=0s")
@@ -180,8 +186,20 @@ func TestNobodyWasThere(t *testing.T) {
 	if got := w.ref(alice, "unknown", "refs/heads/main"); got != commit {
 		t.Errorf("main of the unknown one is %q, want %q", got, commit)
 	}
-	if w.told.count("x removed")+w.told.count("unknown") > 0 {
-		t.Error("something was removed")
+	w.stop()
+	w.in.accept(abroad("old", alice, "x", 2500))
+	if err := os.Remove(filepath.Join(w.git, ".belongs")); err != nil {
+		t.Fatal(err)
+	}
+	w.restart("--deletion-grace=0s")
+	noEnd(repo(alice, "x"))
+	if w.told.count("x removed")+w.told.count("unknown") > 0 || w.ended(alice, "x") {
+		t.Fatal("something was removed, or is to be")
+	}
+	w.in.accept(event("deletion", nostr.KindDeletion, alice, 3000, nostr.Tag{"a", repo(alice, "x").String()}))
+	w.told.await("x removed")
+	if w.told.count("x ended 0 moved") > 0 {
+		t.Error("it has counted as moved")
 	}
 }
 
@@ -273,33 +291,6 @@ func TestAnOwnerComesBackDuringTheRemoval(t *testing.T) {
 				t.Errorf("%d of %d issues are left, main is %q", left, len(ids), w.ref(alice, "x", "refs/heads/main"))
 			}
 		})
-	}
-}
-
-// TestAMoveOfUnknownTimesIsNone: where the list of our domains was lost, an announcement from
-// before may list one of them. Only its owner's deletion request ends the hosting then.
-func TestAMoveOfUnknownTimesIsNone(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	work := gittest.NewWork(t)
-	commit := w.pushFirst(work)
-	w.stop()
-	w.in.accept(abroad("old", alice, "x", 1400))
-	if err := os.Remove(filepath.Join(w.git, ".belongs")); err != nil {
-		t.Fatal(err)
-	}
-	w.restart("--deletion-grace=0s")
-	eventually(t, "it is listed, without an end", func() bool {
-		list := w.ask(proto.RepoList, "").Repos
-		return len(list) == 1 && list[0].State == proto.RepoEnded && list[0].Until.IsZero()
-	})
-	if w.ended(alice, "x") || w.ref(alice, "x", "refs/heads/main") != commit {
-		t.Fatal("the hosting has ended")
-	}
-	w.in.accept(deletion(alice, "a", repo(alice, "x").String()))
-	w.told.await("x removed")
-	if n := w.told.count("x ended 0 moved"); n > 0 {
-		t.Error("it has counted as moved")
 	}
 }
 

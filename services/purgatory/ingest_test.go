@@ -26,12 +26,11 @@ type ingest struct {
 	bus *bus.Bus
 
 	mu       sync.Mutex
-	held     map[string]proto.Held      // by key
-	accepted map[string]int             // how often an event was appended to the log, by id
-	asked    map[string]int             // "<action> <content>"
-	verdicts map[string][]proto.Verdict // by inbox and reference: one whose verdict takes long is sent again, and is no other for that
-	refuse   map[string]bool            // ids whose release is refused
-	then     func()                     // is called when thenOf was asked for thenAt times
+	held     map[string]proto.Held // by key
+	accepted map[string]int        // how often an event was appended to the log, by id
+	asked    map[string]int        // "<action> <content>"
+	refuse   map[string]bool       // ids whose release is refused
+	then     func()                // is called when thenOf was asked for thenAt times
 	thenOf   string
 	thenAt   int
 	pause    chan struct{} // candidates wait until it is closed
@@ -41,7 +40,6 @@ func playIngest(t testing.TB, b *bus.Bus) *ingest {
 	t.Helper()
 	in := &ingest{
 		TB: t, bus: b, held: map[string]proto.Held{}, accepted: map[string]int{}, asked: map[string]int{}, refuse: map[string]bool{},
-		verdicts: map[string][]proto.Verdict{},
 	}
 	consumer, err := b.JS.Consumer(t.Context(), proto.StreamRelease, proto.ConsumerRelease)
 	if err != nil {
@@ -73,17 +71,13 @@ func (in *ingest) decide(m jetstream.Msg) {
 	}
 	lines, err := proto.SplitPack(m.Data())
 	in.ok(err)
-	candidate := m.Headers().Get(proto.HeaderReply) + " " + m.Headers().Get(proto.HeaderRef)
-	verdicts, decided := in.verdicts[candidate]
-	if !decided {
-		for _, line := range lines {
-			ev := &nostr.Event{}
-			in.ok(json.Unmarshal(line, ev))
-			v := in.verdict(ev, proto.Action(m.Headers().Get(proto.HeaderAction)), m.Headers().Get(proto.HeaderReason))
-			v.ID, v.Kind = ev.ID, ev.Kind
-			verdicts = append(verdicts, v)
-		}
-		in.verdicts[candidate] = verdicts
+	var verdicts []proto.Verdict
+	for _, line := range lines {
+		ev := &nostr.Event{}
+		in.ok(json.Unmarshal(line, ev))
+		v := in.verdict(ev, proto.Action(m.Headers().Get(proto.HeaderAction)), m.Headers().Get(proto.HeaderReason))
+		v.ID, v.Kind = ev.ID, ev.Kind
+		verdicts = append(verdicts, v)
 	}
 	data, err := json.Marshal(proto.Verdicts{Ref: m.Headers().Get(proto.HeaderRef), Verdicts: verdicts})
 	in.ok(err)

@@ -17,16 +17,7 @@ import (
 )
 
 // ask asks as an operator does.
-func (w *world) ask(verb proto.RepoVerb, ref string) proto.RepoAnswer {
-	w.Helper()
-	question, err := json.Marshal(proto.RepoQuery{Ref: ref})
-	if err != nil {
-		w.Fatal(err)
-	}
-	return w.askRaw(verb, question)
-}
-
-func (w *world) askRaw(verb proto.RepoVerb, question []byte) (a proto.RepoAnswer) {
+func (w *world) ask(verb proto.RepoVerb, ref string) (a proto.RepoAnswer) {
 	w.Helper()
 	inbox := proto.RepoAnswerSubject(strconv.FormatInt(time.Now().UnixNano(), 36))
 	sub, err := w.Bus.Conn.SubscribeSync(inbox)
@@ -34,17 +25,17 @@ func (w *world) askRaw(verb proto.RepoVerb, question []byte) (a proto.RepoAnswer
 		w.Fatal(err)
 	}
 	defer sub.Unsubscribe()
-	var m *nats.Msg
 	eventually(w, "operators are answered", func() bool {
-		if err := w.Bus.Conn.PublishMsg(&nats.Msg{Subject: proto.RepoSubject(verb), Reply: inbox, Data: question}); err != nil {
-			w.Fatal(err)
+		err = w.Bus.Conn.PublishRequest(proto.RepoSubject(verb), inbox, []byte(`{"ref":"`+ref+`"}`))
+		var m *nats.Msg
+		if err == nil {
+			m, err = sub.NextMsg(patience)
 		}
-		m, err = sub.NextMsg(patience)
+		if err == nil {
+			err = json.Unmarshal(m.Data, &a)
+		}
 		return !errors.Is(err, nats.ErrNoResponders)
 	})
-	if err == nil {
-		err = json.Unmarshal(m.Data, &a)
-	}
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -74,10 +65,10 @@ func TestAnOperatorAsks(t *testing.T) {
 		t.Errorf("a hosted repository, restored: %+v", s)
 	}
 	for name, a := range map[string]proto.RepoAnswer{
-		"only its owner": w.ask(proto.RepoRemove, ref),
-		"nothing of":     w.ask(proto.RepoShow, repo(bob, "x").String()),
-		"an address is":  w.ask(proto.RepoShow, "x"),
-		"JSON":           w.askRaw(proto.RepoShow, []byte("{")),
+		"only its owner":    w.ask(proto.RepoRemove, ref),
+		"nothing of":        w.ask(proto.RepoShow, repo(bob, "x").String()),
+		"an address is":     w.ask(proto.RepoShow, "x"),
+		"invalid character": w.ask(proto.RepoShow, `"`),
 	} {
 		if !strings.Contains(a.Error, name) || len(a.Repos) > 0 {
 			t.Errorf("%s: %+v", name, a)

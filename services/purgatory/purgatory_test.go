@@ -3,10 +3,12 @@ package purgatory_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -35,8 +37,7 @@ func TestHunt(t *testing.T) {
 	for _, prefix := range []string{"my repo/ü failed", "my repo/ü fetched", "my repo/ü released 30617", "my repo/ü released 30618"} {
 		w.told.await(prefix)
 	}
-	eventually(t, "the hunt is over", func() bool { return w.metric("purgatory_sync_queue_size") == 0 })
-	eventually(t, "it has read that nothing waits any more", func() bool { return w.metric("purgatory_held") == 0 })
+	eventually(t, "the hunt is over", func() bool { return w.metric("purgatory_sync_queue_size")+w.metric("purgatory_held") == 0 })
 	for _, m := range []struct {
 		name  string
 		label []string
@@ -200,7 +201,7 @@ func TestAPlaceholderIsNoData(t *testing.T) {
 	work := gittest.NewWork(t)
 	work.Commit("a", "1")
 	ann := announcement(t, "announcement", alice, "x")
-	w.in.holds("x", ann, proto.SourceUser, time.Hour)
+	w.in.waits("x", proto.SourceUser, ann)
 	id := strings.Repeat("e", 64)
 	w.pushes(work, alice, "x", "main:refs/nostr/"+id)
 	eventually(t, "the placeholder is gone", func() bool { return w.ref(alice, "x", "refs/nostr/"+id) == "" })
@@ -242,18 +243,16 @@ func TestHandOver(t *testing.T) {
 	const people, pushes = 6, 8
 	var all sync.WaitGroup
 	half := make(chan struct{}, people)
-	states := make([][]string, people)
 	last := make([]string, people)
 	for p := range people {
 		all.Go(func() {
 			identifier := fmt.Sprint("repo", p)
 			work := gittest.NewWork(t)
-			w.in.holds(identifier, announcement(t, "announcement", alice, identifier), proto.SourceUser, time.Hour)
+			w.in.waits(identifier, proto.SourceUser, announcement(t, "announcement", alice, identifier))
 			for n := range pushes {
 				last[p] = work.Commit("a", fmt.Sprint(n))
 				st := state("state", alice, identifier, nostr.Timestamp(1001+n), last[p])
-				states[p] = append(states[p], st.ID)
-				w.in.holds(identifier, st, proto.SourceUser, time.Hour)
+				w.in.waits(identifier, proto.SourceUser, st)
 				eventually(t, "a push is taken", func() bool {
 					out, err := w.push(work, alice, identifier, "main")
 					if err != nil && strings.Contains(out, "does not count") {
@@ -282,12 +281,12 @@ func TestHandOver(t *testing.T) {
 		if got := w.ref(alice, fmt.Sprint("repo", p), mainBranch); got != last[p] {
 			t.Errorf("repo%d is at %s, want %s", p, got, last[p])
 		}
-		for _, id := range states[p] {
-			if n := w.in.times(id); n != 1 {
-				t.Errorf("repo%d: a state was accepted %d times", p, n)
-			}
-		}
 	}
+	w.in.set(func() {
+		if most := slices.Max(slices.Collect(maps.Values(w.in.accepted))); most != 1 {
+			t.Errorf("an event was accepted %d times", most)
+		}
+	})
 }
 
 // TestStopDuringAPush: the push that is under way is released and answered, then the worker ends.

@@ -5,22 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/repository"
 )
 
-// at is an owner's repository of the identifier "x".
-func at(owner string) repository.Place {
-	return repository.Place{RepoRef: nostr.RepoRef{PubKey: owner, Identifier: "x"}}
-}
+func at(owner string) repository.Place { return placeOf(owner, "x") }
 
 // TestOneWriterAndHandOver: writers of one repository come one after the other, those of others do
 // not wait, and a shard is let go only when nothing is written any more.
@@ -35,9 +30,8 @@ func TestOneWriterAndHandOver(t *testing.T) {
 			h.Open(n, t.Context())
 		}
 		var writers, most atomic.Int32
-		var all sync.WaitGroup
 		for range 5 {
-			all.Go(func() {
+			go func() {
 				unlock, err := h.Write(t.Context(), at("a"))
 				if err != nil {
 					t.Error(err)
@@ -47,17 +41,14 @@ func TestOneWriterAndHandOver(t *testing.T) {
 				time.Sleep(time.Second)
 				writers.Add(-1)
 				unlock()
-			})
+			}()
 		}
 		synctest.Wait()
-		if unlock, ok := h.TryWrite(at("b")); ok {
-			unlock()
-		} else {
-			t.Error("another repository of the identifier waits")
+		unlock, others := h.TryWrite(at("b"))
+		if _, same := h.TryWrite(at("a")); same || !others {
+			t.Fatalf("free while one writes: the same repository %t, another %t", same, others)
 		}
-		if _, ok := h.TryWrite(at("a")); ok {
-			t.Error("two write into one repository")
-		}
+		unlock()
 		impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		if _, err := h.Write(impatient, at("a")); !errors.Is(err, context.DeadlineExceeded) {
@@ -77,12 +68,8 @@ func TestOneWriterAndHandOver(t *testing.T) {
 		if took := time.Since(began); took < 4*time.Second || writers.Load() != 0 {
 			t.Errorf("let go after %v with %d writers", took, writers.Load())
 		}
-		all.Wait()
-		if most.Load() != 1 {
-			t.Errorf("%d writers at once", most.Load())
-		}
-		if h.Holds("x") || h.Count() != proto.Shards-1 {
-			t.Error("the shard is still held")
+		if most.Load() != 1 || h.Holds("x") || h.Count() != proto.Shards-1 {
+			t.Errorf("%d writers at once, still held: %t", most.Load(), h.Holds("x"))
 		}
 	})
 }

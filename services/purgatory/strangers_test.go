@@ -14,54 +14,6 @@ import (
 	"tendril.dev/test/fixture/gittest"
 )
 
-// held returns a git that does not take a push to an owner's repositories before open is called,
-// and tells when one waits.
-func held(t *testing.T, owner string) (program string, waits func() bool, open func()) {
-	t.Helper()
-	folder := t.TempDir()
-	waiting, opened := filepath.Join(folder, "waiting"), filepath.Join(folder, "opened")
-	program = gittest.Script(t, fmt.Sprintf(`case "$1 $3 $GIT_DIR" in
-"receive-pack . "*/%s/*) touch '%s'; while [ ! -e '%s' ]; do sleep 0.05; done ;;
-esac
-exec git "$@"`, npub(t, owner), waiting, opened))
-	return program, func() bool { _, err := os.Stat(waiting); return err == nil }, func() {
-		if err := os.WriteFile(opened, nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// TestAStrangersPushDoesNotHoldUpTheOwner: a push to another repository of the same identifier, of
-// any length, does not keep the owner's from being taken and released.
-func TestAStrangersPushDoesNotHoldUpTheOwner(t *testing.T) {
-	program, waits, open := held(t, bob)
-	w := newWorld(t, "--git-binary="+program)
-	work, other := gittest.NewWork(t), gittest.NewWork(t)
-	w.pushFirst(work)
-	w.in.accept(announcement(t, "bob's announcement", bob, "x"))
-	w.in.holds("x", state("bob's state", bob, "x", 1001, other.Commit("a", "other")), proto.SourceUser, time.Hour)
-	pushed := make(chan error, 1)
-	go func() {
-		_, err := w.push(other, bob, "x", "main")
-		pushed <- err
-	}()
-	eventually(t, "the stranger's push is under way", waits)
-
-	second := w.pushState(work, alice, "x", 1002, work.Commit("a", "2"))
-	if w.in.times(second.ID) == 0 {
-		t.Error("the owner's state is not released when the push has ended")
-	}
-	select {
-	case err := <-pushed:
-		t.Errorf("the stranger's push did not last: %v", err)
-	default:
-	}
-	open()
-	if err := <-pushed; err != nil {
-		t.Error(err)
-	}
-}
-
 // TestACrowdAddsNothingToAPush: whatever strangers announce and send for the owner's identifier, the
 // owner's push starts as many git processes in the owner's repository as before, and asks ingest as
 // often.

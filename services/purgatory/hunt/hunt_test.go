@@ -1,11 +1,9 @@
 package hunt_test
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -194,25 +192,6 @@ func TestBackoffUntilSomeServerHasIt(t *testing.T) {
 	})
 }
 
-// TestABusyHostServesAllInTurn: with one request at once, twenty identifiers of one host all come
-// through, none of them by waiting for a back-off.
-func TestABusyHostServesAllInTurn(t *testing.T) {
-	inTime(t, func(t *testing.T, w *world) {
-		w.limit = hunt.Limit{Concurrent: 1, Rate: 1000}
-		defer w.run(t)()
-		for i := range 20 {
-			id := fmt.Sprint("id", i)
-			w.set(id, id, []string{"1"}, "http://busy/none", "http://busy/"+id)
-			w.give("http://busy/"+id, "1")
-			w.Add(id, 0)
-		}
-		time.Sleep(15 * time.Second)
-		if n := len(w.requests()); w.Len() != 0 || n != 40 {
-			t.Errorf("%d identifiers are left after %d requests", w.Len(), n)
-		}
-	})
-}
-
 // TestWhatCameMeanwhileCostsNoRequest: an identifier that a push completes while it waits for a
 // busy host does not use one of the requests of that host.
 func TestWhatCameMeanwhileCostsNoRequest(t *testing.T) {
@@ -249,25 +228,6 @@ func (w *world) crowd(owners int) {
 		w.urls["x"] = append(w.urls["x"], near...)
 		w.missing["x"] = append(w.missing["x"], repostate.Want{Owner: owner, Waits: true, Objects: []string{"1"}, Near: near})
 	}
-}
-
-// TestNearURLsFirst: each repository is asked for where its own people say it is, before anything
-// that others announce.
-func TestNearURLsFirst(t *testing.T) {
-	inTime(t, func(t *testing.T, w *world) {
-		w.crowd(3)
-		defer w.run(t)()
-		w.Add("x", 0)
-		time.Sleep(15 * time.Second)
-		first := map[string]string{}
-		for _, r := range w.requests() {
-			words := strings.Fields(r)
-			first[words[1]] = cmp.Or(first[words[1]], words[2])
-		}
-		if len(w.requests()) != 9 || !maps.Equal(first, map[string]string{"o0": "http://s/o0", "o1": "http://s/o1", "o2": "http://s/o2"}) {
-			t.Errorf("asked %v", w.requests())
-		}
-	})
 }
 
 // TestACrowdsRequestsAreBounded: hundreds of owners with as many URLs are a bounded number of

@@ -322,24 +322,6 @@ func TestSiblingsFollow(t *testing.T) {
 	}
 }
 
-// TestPartsInSiblings: objects of one state that came to several repositories are brought together.
-func TestPartsInSiblings(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	c1 := w.work.Commit("a", "1")
-	w.work.Git("checkout", "--quiet", "--orphan", "dev")
-	c2 := w.work.Commit("b", "2")
-	w.announce("alice", alice, bob)
-	w.announce("bob", bob, alice)
-	w.state("state", alice, mainBranch, c1, devBranch, c2)
-	w.give(alice, "main")
-	w.give(bob, "dev")
-	w.release()
-	w.wantRefs(alice, mainBranch, c1, devBranch, c2)
-	w.wantRefs(bob, mainBranch, c1, devBranch, c2)
-	w.wantAsked("release alice", "release bob", "release state")
-}
-
 // TestRefusedReleaseIsTakenBack: references fall back to nothing where nothing else counts.
 func TestRefusedReleaseIsTakenBack(t *testing.T) {
 	t.Parallel()
