@@ -16,7 +16,6 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/session"
-	"tendril.dev/services/relayconn/wire"
 )
 
 // closeHistoric closes every historic request that is open, and reports how many those were.
@@ -31,7 +30,7 @@ func (p *play) closeHistoric(reason string) int {
 		}
 	})
 	for _, sub := range subs {
-		p.messages <- wire.Message{Kind: wire.Closed, Sub: sub, Reason: reason}
+		p.closed(sub, reason)
 	}
 	synctest.Wait()
 	return len(subs)
@@ -40,49 +39,44 @@ func (p *play) closeHistoric(reason string) int {
 // TestFailedBatchIsAskedAgain on the same connection, after 1, 2, 4 … 30 min, until it comes. Until
 // then the relay is connected with failures, and nothing that failed is taken to be confirmed.
 func TestFailedBatchIsAskedAgain(t *testing.T) {
-	t.Parallel()
-	for _, layer1 := range []bool{false, true} {
-		t.Run(map[bool]string{false: "of items", true: "of layer 1"}[layer1], func(t *testing.T) {
-			bubble(t, func(t *testing.T, p *play) {
-				p.mute = layer1
-				p.run(session.Start{})
-				if p.with(func() { p.mute = true }); layer1 {
-					p.want(9, repos())
-				} else {
-					p.want(9, repos("30617:aa:x"))
-				}
-				for i, wait := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
-					if p.closeHistoric("error: no") == 0 {
-						t.Fatalf("nothing is asked before failure %d", i+1)
-					}
-					asked := p.asks("h")
-					sleep(wait*time.Minute - time.Second)
-					if st := p.status(); p.asks("h") != asked || st.Connection != session.Incomplete || st.Confirmed.Target != 0 {
-						t.Fatalf("before %d min: %d requests, %+v", wait, p.asks("h")-asked, st)
-					}
-					sleep(time.Second)
-					if p.asks("h") == asked {
-						t.Fatalf("not asked again after %d min", wait)
-					}
-				}
-				p.with(func() { p.mute = false })
-				p.closeHistoric("error: no")
-				sleep(31 * time.Minute)
-				p.complete(9)
-			})
-		})
-	}
+	each(t, map[string]bool{"of items": false, "of layer 1": true}, func(t *testing.T, p *play, layer1 bool) {
+		p.mute = layer1
+		p.begin()
+		if p.with(func() { p.mute = true }); layer1 {
+			p.want(9, repos())
+		} else {
+			p.want(9, repos("30617:aa:x"))
+		}
+		for i, wait := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
+			if p.closeHistoric("error: no") == 0 {
+				t.Fatalf("nothing is asked before failure %d", i+1)
+			}
+			asked := p.asks("h")
+			sleep(wait*time.Minute - time.Second)
+			if st := p.status(); p.asks("h") != asked || st.Connection != session.Incomplete || st.Confirmed.Target != 0 {
+				t.Fatalf("before %d min: %d requests, %+v", wait, p.asks("h")-asked, st)
+			}
+			sleep(time.Second)
+			if p.asks("h") == asked {
+				t.Fatalf("not asked again after %d min", wait)
+			}
+		}
+		p.with(func() { p.mute = false })
+		p.closeHistoric("error: no")
+		sleep(31 * time.Minute)
+		p.complete(9)
+	})
 }
 
 // TestFailedWalkGoesOn where it stood: what the pages before have brought is not asked for again.
 func TestFailedWalkGoesOn(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
 		p.mute = true
-		p.run(session.Start{})
+		p.begin()
 		for i := range 3 {
-			p.messages <- wire.Message{Kind: wire.Event, Sub: "h2", Event: event(t, 30617, nostr.Timestamp(1000-i))}
+			p.sends("h2", event(30617, nostr.Timestamp(1000-i)))
 		}
-		p.messages <- wire.Message{Kind: wire.EOSE, Sub: "h2"}
+		p.eose("h2")
 		synctest.Wait()
 		p.closeHistoric("error: no")
 		sleep(time.Minute)
@@ -96,7 +90,7 @@ func TestFailedWalkGoesOn(t *testing.T) {
 // complete.
 func TestWithdrawnFailureIsNotAskedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
-		p.run(session.Start{})
+		p.begin()
 		p.with(func() { p.mute = true })
 		p.want(1, repos("30617:aa:x"))
 		p.closeHistoric("error: no")
@@ -114,12 +108,12 @@ func TestWithdrawnFailureIsNotAskedAgain(t *testing.T) {
 func TestConsolidationKeepsWalks(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
 		p.session.Rules.Silence = time.Hour
-		p.run(session.Start{})
+		p.begin()
 		for n := 1; n <= 3; n++ {
-			p.want(uint64(n), manyRepos(0, n))
+			p.wants(n)
 		}
 		p.with(func() { p.mute = true })
-		p.want(4, manyRepos(0, 4))
+		p.wants(4)
 		var of string // the walk of the new repository by #a
 		p.with(func() {
 			for sub, filters := range p.asked {
@@ -129,14 +123,12 @@ func TestConsolidationKeepsWalks(t *testing.T) {
 			}
 		})
 		for i := range 3 {
-			p.messages <- wire.Message{Kind: wire.Event, Sub: of, Event: event(t, 1621, nostr.Timestamp(1000-i), nostr.Tag{"a", "30617:aa:003"})}
+			p.sends(of, issue(nostr.Timestamp(1000-i), "30617:aa:003"))
 		}
-		p.messages <- wire.Message{Kind: wire.EOSE, Sub: of}
-		p.want(5, manyRepos(0, 5))
+		p.eose(of)
+		p.wants(5)
 		sleep(rules.ConsolidateWait + time.Second)
-		if n := len(p.open(true)); n != 1+3+3 {
-			t.Fatalf("%d live filters: nothing was consolidated", n)
-		}
+		p.lives(1 + 3 + 3)
 		var untils []nostr.Timestamp
 		for _, f := range p.open(false) {
 			if slices.Contains(f.Tags["a"], "30617:aa:003") && f.Until != nil {
@@ -154,7 +146,7 @@ func TestConsolidationKeepsWalks(t *testing.T) {
 func TestNoRoomForThePast(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
 		relay := p.caps(1, 100, closes("error: too many subscriptions"))
-		p.run(session.Start{})
+		p.begin()
 		sleep(5 * time.Hour)
 		if st := p.status(); st.Connection != session.Incomplete || relay.refused > 60 {
 			t.Errorf("%d refusals, %+v", relay.refused, st)
@@ -172,13 +164,13 @@ func TestRelayThatIgnoresTimes(t *testing.T) {
 		p.mute = true
 		var told strings.Builder
 		p.session.Log = logTo(&told)
-		p.run(session.Start{})
+		p.begin()
 		for range 2 { // pages
 			sub := p.latest()
 			for i := range 40 { // below what is endless, for pages of three
-				p.messages <- wire.Message{Kind: wire.Event, Sub: sub, Event: event(t, 30617, nostr.Timestamp(1000-i))}
+				p.sends(sub, event(30617, nostr.Timestamp(1000-i)))
 			}
-			p.messages <- wire.Message{Kind: wire.EOSE, Sub: sub}
+			p.eose(sub)
 			sleep(rules.Calm)
 		}
 		p.complete(0)
@@ -192,45 +184,34 @@ func TestRelayThatIgnoresTimes(t *testing.T) {
 // for again on the same connection until it has one.
 func TestLiveWithoutVerdict(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
-		p.run(session.Start{})
-		p.want(1, manyRepos(0, 1))
+		p.begin()
+		p.wants(1)
 		time.Sleep(time.Hour)
-		p.with(func() { p.hold = true })
-		var came []time.Time
-		for i := range 3 {
-			ev := event(t, 1621, nostr.Timestamp(time.Now().Unix())-nostr.Timestamp(2*i), nostr.Tag{"a", "30617:aa:000"})
-			p.with(func() { p.stored = append(p.stored, ev) })
-			came = append(came, time.Now())
-			p.messages <- wire.Message{Kind: wire.Event, Sub: "l3", Event: ev}
-			time.Sleep(time.Second)
-		}
-		synctest.Wait()
+		ev, came := issue(nostr.Now(), "30617:aa:000"), time.Now()
+		p.with(func() { p.hold, p.fail, p.stored = true, candidates.ErrNoVerdict, []*nostr.Event{ev} })
+		p.sends("l3", ev)
+		sleep(time.Second)
 		if st := p.status(); !st.Missing.IsZero() {
 			t.Errorf("missing before it is lost: %+v", st)
 		}
-		p.with(func() { p.hold, p.fail = true, candidates.ErrNoVerdict })
-		p.release(candidates.ErrNoVerdict)
-		synctest.Wait()
-		if st := p.status(); !st.Missing.Equal(came[0]) || st.CaughtUp {
-			t.Errorf("lost: %+v, want missing since %v", st, came[0])
+		for range 2 { // ingest stays away: what is asked again has no verdict either
+			p.release(candidates.ErrNoVerdict)
+			synctest.Wait()
+			if st := p.status(); !st.Missing.Equal(came) || st.CaughtUp {
+				t.Errorf("lost: %+v, want missing since %v", st, came)
+			}
 		}
-		// Ingest is still away: what is asked again has no verdict either.
-		p.release(candidates.ErrNoVerdict)
-		synctest.Wait()
 		asked := p.asks("h")
 		sleep(30 * time.Second)
-		if st := p.status(); p.asks("h") != asked || st.Connection != session.Incomplete || !st.Missing.Equal(came[0]) {
+		if st := p.status(); p.asks("h") != asked || st.Connection != session.Incomplete || !st.Missing.Equal(came) {
 			t.Errorf("%d requests while ingest is away, %+v", p.asks("h")-asked, st)
 		}
 		p.with(func() { p.hold, p.fail = false, nil })
 		sleep(time.Minute)
-		if st := p.status(); !st.Missing.IsZero() || !st.CaughtUp || len(p.accepted) != 3 {
-			t.Errorf("in the end %d events, %+v", len(p.accepted), st)
-		}
+		p.complete(1)
 		p.with(func() {
-			last := p.offered[len(p.offered)-1]
-			if last.Source != proto.SourceReconnect || slices.ContainsFunc(p.judged, func(s string) bool { return strings.Contains(s, "gap") }) {
-				t.Errorf("offered as %s, judged %v", last.Source, p.judged)
+			if !slices.Equal(p.judged, []string{"reconnect"}) {
+				t.Errorf("judged %v", p.judged)
 			}
 		})
 	})
@@ -254,14 +235,14 @@ func (p *play) release(err error) {
 // TestWhatIngestDoesNotTake is asked for again when it may be taken, and not confirmed before; what
 // it will never take, or takes of one author only later, stops no relay.
 func TestWhatIngestDoesNotTake(t *testing.T) {
-	t.Parallel()
 	over := func(whose string) func(*play) {
 		return func(p *play) { p.over, p.retry = whose, time.Now().Add(8*time.Hour) }
 	}
-	for name, tc := range map[string]struct {
+	type row struct {
 		prepare func(p *play)
 		after   time.Duration // it is taken
-	}{
+	}
+	each(t, map[string]row{
 		"no verdict": {func(p *play) {
 			p.fail = candidates.ErrNoVerdict
 			time.AfterFunc(time.Second, func() { p.with(func() { p.fail = nil }) })
@@ -269,28 +250,24 @@ func TestWhatIngestDoesNotTake(t *testing.T) {
 		"the relay has brought too much": {over("relay"), 8 * time.Hour},
 		"an author has brought too much": {over("author"), 0},
 		"it is too large for the bus":    {func(p *play) { p.fail = fmt.Errorf("send candidate: %w", nats.ErrMaxPayload) }, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, p *play) {
-				tc.prepare(p)
-				p.stored = issues(t, "30617:aa:000", 1)
-				p.run(session.Start{})
-				p.want(1, manyRepos(0, 1))
-				want := 1
-				if tc.after > 0 {
-					sleep(tc.after - time.Second)
-					_, offered := p.count()
-					if st := p.status(); st.Connection == session.Connected || st.Confirmed.Target != 0 || offered != 1 {
-						t.Errorf("offered %d times, %+v", offered, st)
-					}
-					want = 2
-				}
-				sleep(2 * time.Minute)
-				p.complete(1)
-				if _, offered := p.count(); offered != want {
-					t.Errorf("offered %d times", offered)
-				}
-			})
-		})
-	}
+	}, func(t *testing.T, p *play, tc row) {
+		tc.prepare(p)
+		p.stored = issues("30617:aa:000", 1)
+		p.begin()
+		p.wants(1)
+		want := 1
+		if tc.after > 0 {
+			sleep(tc.after - time.Second)
+			_, offered := p.count()
+			if st := p.status(); st.Connection == session.Connected || st.Confirmed.Target != 0 || offered != 1 {
+				t.Errorf("offered %d times, %+v", offered, st)
+			}
+			want = 2
+		}
+		sleep(2 * time.Minute)
+		p.complete(1)
+		if _, offered := p.count(); offered != want {
+			t.Errorf("offered %d times", offered)
+		}
+	})
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
 
@@ -36,44 +35,38 @@ func (m *members) Req(ctx context.Context, sub string, filters []nostr.Filter) e
 // TestAuthentication: what a relay refuses for want of authentication is asked again when we have
 // answered its challenge, once a connection, whenever that comes. Without a key nothing is said.
 func TestAuthentication(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		late, keyless, strict bool
-	}{"at once": {}, "late": {late: true}, "without a key": {keyless: true}, "a stranger all the same": {strict: true}} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, p *play) {
-				p.stored = append(p.stored, event(t, 1621, 1000, nostr.Tag{"a", "30617:aa:000"}))
-				relay, answers := &members{play: p}, 0
-				var told strings.Builder
-				p.session.Log = logTo(&told)
-				p.session.Asker = relay
-				p.session.Authenticate = func(_ context.Context, challenge string) error {
-					if answers++; tc.keyless {
-						return fs.ErrNotExist
-					}
-					if challenge != "prove it" {
-						t.Errorf("answered %q", challenge)
-					}
-					p.with(func() { relay.member = !tc.strict })
-					return nil
-				}
-				p.run(session.Start{})
-				if tc.late {
-					time.Sleep(time.Second)
-				}
-				p.messages <- wire.Message{Kind: wire.Auth, Reason: "prove it"}
-				p.want(1, manyRepos(0, 1))
-				sleep(20 * time.Second)
-				if st, in := p.status(), !tc.keyless && !tc.strict; (st.Confirmed.Target == 1 && st.CaughtUp && len(p.accepted) == 1) != in || answers != 1 {
-					t.Errorf("%d events, %d answers, %+v", len(p.accepted), answers, st)
-				}
-				if n := strings.Count(told.String(), "NIP-42"); (n > 0) != (tc.keyless || tc.strict) || n > 1 {
-					t.Errorf("told %d times:\n%s", n, told.String())
-				}
-				if relay.refused > 12 {
-					t.Errorf("%d refusals", relay.refused)
-				}
-			})
-		})
-	}
+	type row struct{ late, keyless, strict bool }
+	each(t, map[string]row{"at once": {}, "late": {late: true}, "without a key": {keyless: true}, "a stranger all the same": {strict: true}}, func(t *testing.T, p *play, tc row) {
+		p.stored = append(p.stored, issue(1000, "30617:aa:000"))
+		relay, answers := &members{play: p}, 0
+		var told strings.Builder
+		p.session.Log = logTo(&told)
+		p.session.Asker = relay
+		p.session.Authenticate = func(_ context.Context, challenge string) error {
+			if answers++; tc.keyless {
+				return fs.ErrNotExist
+			}
+			if challenge != "prove it" {
+				t.Errorf("answered %q", challenge)
+			}
+			p.with(func() { relay.member = !tc.strict })
+			return nil
+		}
+		p.begin()
+		if tc.late {
+			time.Sleep(time.Second)
+		}
+		p.messages <- wire.Message{Kind: wire.Auth, Reason: "prove it"}
+		p.wants(1)
+		sleep(20 * time.Second)
+		if st, in := p.status(), !tc.keyless && !tc.strict; (st.Confirmed.Target == 1 && st.CaughtUp && len(p.accepted) == 1) != in || answers != 1 {
+			t.Errorf("%d events, %d answers, %+v", len(p.accepted), answers, st)
+		}
+		if n := strings.Count(told.String(), "NIP-42"); (n > 0) != (tc.keyless || tc.strict) || n > 1 {
+			t.Errorf("told %d times:\n%s", n, told.String())
+		}
+		if relay.refused > 12 {
+			t.Errorf("%d refusals", relay.refused)
+		}
+	})
 }

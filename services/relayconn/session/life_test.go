@@ -13,18 +13,13 @@ import (
 	"tendril.dev/services/relayconn/wire"
 )
 
-func (p *play) want(revision uint64, what session.Set) {
-	p.wanted <- session.Wanted{Items: what, Mark: session.Mark{Target: revision}}
-	synctest.Wait()
-}
-
 // TestGaps: only what was to come live and did not is a gap, whatever else a reconnect or a day
 // brings.
 func TestGaps(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
 		at := func(d time.Duration) nostr.Timestamp { return nostr.Timestamp(time.Now().Add(d).Unix()) }
 		issue := func(d time.Duration, repo string) *nostr.Event {
-			return event(t, 1621, at(d), nostr.Tag{"a", "30617:aa:" + repo})
+			return issue(at(d), "30617:aa:"+repo)
 		}
 		judged := func() (told []string) {
 			synctest.Wait()
@@ -103,11 +98,11 @@ func TestCutOffStartIsMadeWhole(t *testing.T) {
 func TestSlowLoris(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
 		p.mute = true
-		p.run(session.Start{})
-		drip := event(t, 30617, 5)
+		p.begin()
+		drip := event(30617, 5)
 		began := time.Now()
 		for p.status().Connection == session.Syncing && time.Since(began) < 48*time.Hour {
-			p.messages <- wire.Message{Kind: wire.Event, Sub: "h2", Event: drip}
+			p.sends("h2", drip)
 			sleep(rules.Silence - time.Second)
 		}
 		if st := p.status(); st.Connection != session.Incomplete || time.Since(began) > 21*rules.Silence {
@@ -119,30 +114,24 @@ func TestSlowLoris(t *testing.T) {
 // TestFloodIsReadSlowly: messages that bring nothing, of whatever kind, cost us no more than a
 // bounded part of our time.
 func TestFloodIsReadSlowly(t *testing.T) {
-	t.Parallel()
-	for name, message := range map[string]func(known *nostr.Event) wire.Message{
-		"for subscriptions that are closed": func(ev *nostr.Event) wire.Message { return wire.Message{Kind: wire.Event, Sub: "h2", Event: ev} },
-		"known events":                      func(ev *nostr.Event) wire.Message { return wire.Message{Kind: wire.Event, Sub: "l1", Event: ev} },
-		"ends of stored events":             func(*nostr.Event) wire.Message { return wire.Message{Kind: wire.EOSE, Sub: "l1"} },
-		"notices":                           func(*nostr.Event) wire.Message { return wire.Message{Kind: wire.Notice, Reason: "hi"} },
-		"what is none of our business":      func(*nostr.Event) wire.Message { return wire.Message{} },
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, p *play) {
-				ev := event(t, 30617, 5)
-				p.stored = []*nostr.Event{ev}
-				p.run(session.Start{})
-				began := time.Now()
-				const n = 60_000
-				for range n {
-					p.messages <- message(ev)
-				}
-				if took := time.Since(began); took < 5*time.Second || took > time.Minute {
-					t.Errorf("%d messages were taken in %v", n, took)
-				}
-			})
-		})
-	}
+	ev := event(30617, 5)
+	each(t, map[string]wire.Message{
+		"for subscriptions that are closed": {Kind: wire.Event, Sub: "h2", Event: ev},
+		"known events":                      {Kind: wire.Event, Sub: "l1", Event: ev},
+		"ends of stored events":             {Kind: wire.EOSE, Sub: "l1"},
+		"notices":                           {Kind: wire.Notice, Reason: "hi"},
+		"what is none of our business":      {},
+	}, func(t *testing.T, p *play, message wire.Message) {
+		p.stored = []*nostr.Event{ev}
+		p.begin()
+		began := time.Now()
+		for range 60_000 {
+			p.messages <- message
+		}
+		if took := time.Since(began); took < 5*time.Second || took > time.Minute {
+			t.Errorf("60,000 messages were taken in %v", took)
+		}
+	})
 }
 
 // FuzzHear: whatever a relay says and in whatever order, the session neither panics nor waits for
@@ -153,48 +142,33 @@ func FuzzHear(f *testing.F) {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPlay(t)
 			p.mute = true
-			events := []*nostr.Event{event(t, 30617, 5), event(t, 1621, 6, nostr.Tag{"a", "30617:aa:000"}), event(t, 1, 7), {}}
-			p.run(session.Start{})
-			send := func(m wire.Message) {
-				select {
-				case p.messages <- m:
-				case err := <-p.done:
-					p.done <- err
-				}
-			}
-			for i, b := range script[:min(len(script), 200)] {
+			events := []*nostr.Event{event(30617, 5), issue(6, "30617:aa:000"), event(1, 7), {}}
+			p.begin()
+			for i, b := range script[:min(len(script), 90)] { // with a hundred odd messages it ends
 				sub := fmt.Sprintf("%c%d", "lh"[b>>7], int(b>>3)&7)
 				switch b & 7 {
 				case 0, 1:
-					send(wire.Message{Kind: wire.Event, Sub: sub, Event: events[i%len(events)]})
+					p.sends(sub, events[i%len(events)])
 				case 2:
-					send(wire.Message{Kind: wire.EOSE, Sub: sub})
+					p.eose(sub)
 				case 3:
-					send(wire.Message{Kind: wire.Closed, Sub: sub, Reason: "no"})
+					p.closed(sub, "no")
 				case 4:
-					send(wire.Message{Kind: wire.Closed, Sub: sub, Reason: "rate-limited: no"})
+					p.closed(sub, "rate-limited: no")
 				case 5:
-					select {
-					case p.wanted <- session.Wanted{Items: manyRepos(0, i%9), Mark: session.Mark{Target: uint64(i)}}:
-					case err := <-p.done:
-						p.done <- err
-					}
+					p.want(uint64(i), manyRepos(0, i%9))
 				case 6:
-					select {
-					case p.daily <- time.Now():
-					case err := <-p.done:
-						p.done <- err
-					}
+					p.daily <- time.Now()
 				case 7:
 					time.Sleep(time.Duration(b) * time.Second)
 				}
 				synctest.Wait()
 			}
 			sleep(24 * time.Hour)
-			if st := p.status(); len(p.done) == 0 && st.Connection == session.Syncing {
+			if st := p.status(); st.Connection == session.Syncing {
 				t.Errorf("after a day of silence: %+v", st)
 			}
-			p.end()
+			p.stop()
 		})
 	})
 }
@@ -203,15 +177,15 @@ func FuzzHear(f *testing.F) {
 func TestCutOffMidPage(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
 		p.mute = true
-		p.run(session.Start{})
-		p.want(1, manyRepos(0, 1))
+		p.begin()
+		p.wants(1)
 		for sub := range p.pastAsked() {
 			tag := nostr.Tag{"a", "30617:aa:000"}
 			kind := 1621
 			if sub == "h2" {
 				kind = 30617
 			}
-			p.messages <- wire.Message{Kind: wire.Event, Sub: sub, Event: event(t, kind, 1000, tag)}
+			p.sends(sub, event(kind, 1000, tag))
 		}
 		synctest.Wait()
 		close(p.messages)
@@ -228,9 +202,8 @@ func TestCutOffMidPage(t *testing.T) {
 // TestTimeWithoutRoomIsNotSilence: while a session waits for room it reads nothing, and what the
 // relay said meanwhile waits with it.
 func TestTimeWithoutRoomIsNotSilence(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p, checks := newPlay(t), make(chan struct{}) // each lets one signature be checked
+	bubble(t, func(t *testing.T, p *play) {
+		checks := make(chan struct{}) // each lets one signature be checked
 		in := intake.New(intake.Options{Offerer: p, Signed: func(*nostr.Event) bool {
 			<-checks
 			return true
@@ -239,7 +212,7 @@ func TestTimeWithoutRoomIsNotSilence(t *testing.T) {
 		p.session.Intake = in.Open("wss://r.example.com")
 		p.session.Rules.PageLimit = 10_000
 		p.mute = true
-		p.run(session.Start{})
+		p.begin()
 		over := make(chan struct{})
 		defer close(over)
 		go func() {

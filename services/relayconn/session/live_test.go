@@ -8,8 +8,6 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/session"
-	"tendril.dev/services/relayconn/wire"
 )
 
 // asks counts requests by how their names begin.
@@ -37,52 +35,45 @@ func (p *play) latest() (sub string) {
 }
 
 // issues are of one repository, a minute apart, the newest first and of now.
-func issues(t *testing.T, repo string, n int) (events []*nostr.Event) {
+func issues(repo string, n int) (events []*nostr.Event) {
 	for i := range n {
-		events = append(events, event(t, 1621, nostr.Timestamp(time.Now().Add(-time.Duration(i)*time.Minute).Unix()), nostr.Tag{"a", repo}))
+		events = append(events, issue(nostr.Timestamp(time.Now().Add(-time.Duration(i)*time.Minute).Unix()), repo))
 	}
 	return events
 }
 
 // TestDayClosesWhatItReplaces, whatever becomes of it at the time.
 func TestDayClosesWhatItReplaces(t *testing.T) {
-	t.Parallel()
-	for name, before := range map[string]func(p *play){
+	each(t, map[string]func(p *play){
 		"open":    func(*play) {},
-		"opening": func(p *play) { p.with(func() { p.deaf = true }); p.want(2, manyRepos(0, 2)) },
+		"opening": func(p *play) { p.with(func() { p.deaf = true }); p.wants(2) },
 		"opening again": func(p *play) {
 			p.with(func() { p.deaf = true })
-			p.messages <- wire.Message{Kind: wire.Closed, Sub: "l3", Reason: "error: oops"}
+			p.closed("l3", "error: oops")
 			sleep(rules.Cooldown)
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, p *play) {
-				p.run(session.Start{})
-				p.want(1, manyRepos(0, 1))
-				before(p)
-				p.with(func() { p.deaf = false })
-				p.daily <- time.Now()
-				synctest.Wait()
-				if got := len(p.open(true)); got != 1+3 || p.has("l1") || p.has("l3") || p.status().Days != 1 {
-					t.Errorf("%d live filters after the daily start, want those of layer 1 and of #a #A #q", got)
-				}
-			})
-		})
-	}
+	}, func(t *testing.T, p *play, before func(p *play)) {
+		p.begin()
+		p.wants(1)
+		before(p)
+		p.with(func() { p.deaf = false })
+		p.daily <- time.Now()
+		synctest.Wait()
+		if got := len(p.open(true)); got != 1+3 || p.has("l1") || p.has("l3") || p.status().Days != 1 {
+			t.Errorf("%d live filters after the daily start, want those of layer 1 and of #a #A #q", got)
+		}
+	})
 }
 
 // TestWhatIsMissedWhileClosedComes: all of it, in as many pages as it takes, whatever becomes of
 // the subscription that the relay closed. Until then a next start must go back further than this
 // connection.
 func TestWhatIsMissedWhileClosedComes(t *testing.T) {
-	t.Parallel()
 	const missed = 16
 	closed := func(p *play) {
-		p.messages <- wire.Message{Kind: wire.Closed, Sub: "l3", Reason: "error: too long"}
-		synctest.Wait()
+		p.closed("l3", "error: too long")
 	}
-	for name, happens := range map[string]func(p *play){
+	each(t, map[string]func(p *play){
 		"opened again": func(p *play) {
 			closed(p)
 			time.Sleep(rules.Cooldown + time.Second)
@@ -105,35 +96,31 @@ func TestWhatIsMissedWhileClosedComes(t *testing.T) {
 		"consolidated": func(p *play) {
 			closed(p)
 			for n := 2; n <= 5; n++ {
-				p.want(uint64(n), manyRepos(0, n))
+				p.wants(n)
 			}
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, p *play) {
-				p.run(session.Start{})
-				p.want(1, manyRepos(0, 1))
-				// The margin goes back as far as a quick reconnect; what is older has come.
-				p.with(func() { p.stored = issues(t, "30617:aa:000", missed+5) })
-				happens(p)
-				synctest.Wait()
-				_, offered := p.count()
-				if offered < missed-1 || offered > missed {
-					t.Fatalf("%d events came, want the %d since a quarter of an hour", offered, missed)
-				}
-				if c := p.offer(0); c.Source != proto.SourceReconnect || c.Lane != proto.LaneSyncHistoric {
-					t.Errorf("offered as %+v", c)
-				}
-				var wasBehind bool
-				p.with(func() {
-					for _, st := range p.statuses[1:] {
-						wasBehind = wasBehind || st.Repos == 1 && !st.CaughtUp
-					}
-				})
-				if st := p.status(); !wasBehind || !st.CaughtUp {
-					t.Errorf("it was told to be behind: %v; in the end %+v", wasBehind, st)
-				}
-			})
+	}, func(t *testing.T, p *play, happens func(p *play)) {
+		p.begin()
+		p.wants(1)
+		// The margin goes back as far as a quick reconnect; what is older has come.
+		p.with(func() { p.stored = issues("30617:aa:000", missed+5) })
+		happens(p)
+		synctest.Wait()
+		_, offered := p.count()
+		if offered < missed-1 || offered > missed {
+			t.Fatalf("%d events came, want the %d since a quarter of an hour", offered, missed)
+		}
+		if c := p.offer(0); c.Source != proto.SourceReconnect || c.Lane != proto.LaneSyncHistoric {
+			t.Errorf("offered as %+v", c)
+		}
+		var wasBehind bool
+		p.with(func() {
+			for _, st := range p.statuses[1:] {
+				wasBehind = wasBehind || st.Repos == 1 && !st.CaughtUp
+			}
 		})
-	}
+		if st := p.status(); !wasBehind || !st.CaughtUp {
+			t.Errorf("it was told to be behind: %v; in the end %+v", wasBehind, st)
+		}
+	})
 }

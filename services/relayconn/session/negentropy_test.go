@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"tendril.dev/lib/nostr"
@@ -165,9 +164,9 @@ func (r *reconciling) inSync(repos int, wait time.Duration) {
 const repository = "30617:aa:x"
 
 // tagged are events of a repository, one a second, the newest first.
-func tagged(t *testing.T, n int) (events []*nostr.Event) {
+func tagged(n int) (events []*nostr.Event) {
 	for i := range n {
-		events = append(events, event(t, 1621, nostr.Timestamp(2000-i), nostr.Tag{"a", repository}))
+		events = append(events, issue(nostr.Timestamp(2000-i), repository))
 	}
 	return events
 }
@@ -175,7 +174,7 @@ func tagged(t *testing.T, n int) (events []*nostr.Event) {
 // TestDailyByNegentropy fetches by id what is missing here, and nothing else, each event once.
 func TestDailyByNegentropy(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
-		events := tagged(t, 400)
+		events := tagged(400)
 		for _, ev := range events[300:] { // which two filters of a group find
 			ev.Tags = append(ev.Tags, nostr.Tag{"A", repository})
 			if err := ev.Sign(key); err != nil {
@@ -183,7 +182,7 @@ func TestDailyByNegentropy(t *testing.T) {
 			}
 		}
 		r := p.reconciles(150, events...)
-		r.run(session.Start{})
+		r.begin()
 		r.want(1, repos(repository))
 		r.inSync(1, time.Minute)
 		sessions, before, fetched := r.askedFor()
@@ -198,7 +197,7 @@ func TestDailyByNegentropy(t *testing.T) {
 
 		// A day later another few have come that were not told.
 		r.with(func() {
-			r.stored = append(r.stored, event(t, 1621, 99, nostr.Tag{"a", repository}, nostr.Tag{"A", repository}))
+			r.stored = append(r.stored, event(1621, 99, nostr.Tag{"a", repository}, nostr.Tag{"A", repository}))
 		})
 		r.daily <- time.Now()
 		r.inSync(1, time.Minute)
@@ -221,8 +220,8 @@ func TestDailyByNegentropy(t *testing.T) {
 // TestLayer1ByNegentropy asks for what is known of it by NIP-77 and not by REQ as well.
 func TestLayer1ByNegentropy(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
-		r := p.reconciles(1, event(t, 30617, 7), event(t, 30617, 5))
-		r.run(session.Start{})
+		r := p.reconciles(1, event(30617, 7), event(30617, 5))
+		r.begin()
 		r.inSync(0, time.Minute)
 		if sessions, reqs, _ := r.askedFor(); sessions != 1 || len(reqs) > 0 {
 			t.Errorf("%d sessions, and by REQ %v", sessions, reqs)
@@ -233,7 +232,7 @@ func TestLayer1ByNegentropy(t *testing.T) {
 // TestReconnectByREQ does not reconcile what is asked for since a moment.
 func TestReconnectByREQ(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
-		r := p.reconciles(10, tagged(t, 20)...)
+		r := p.reconciles(10, tagged(20)...)
 		since := nostr.Timestamp(1981)
 		r.run(session.Start{Since: &since, Confirmed: repos(repository), Mark: session.Mark{Target: 1}})
 		r.want(1, repos(repository))
@@ -248,15 +247,14 @@ func TestReconnectByREQ(t *testing.T) {
 // second, than a page shows.
 func TestACrowdedSecondComesWhole(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
-		r := p.reconciles(10, tagged(t, 10)...)
-		r.run(session.Start{})
+		r := p.reconciles(10, tagged(10)...)
+		r.begin()
 		r.want(1, repos(repository))
 		time.Sleep(time.Minute)
-		r.messages <- wire.Message{Kind: wire.Closed, Sub: "l3", Reason: "error: too long"}
-		synctest.Wait()
+		r.closed("l3", "error: too long")
 		r.with(func() {
 			for i := range 4 * rules.PageLimit {
-				r.stored = append(r.stored, event(t, 1621, nostr.Now(), nostr.Tag{"a", repository}, nostr.Tag{"n", fmt.Sprint(i)}))
+				r.stored = append(r.stored, event(1621, nostr.Now(), nostr.Tag{"a", repository}, nostr.Tag{"n", fmt.Sprint(i)}))
 			}
 		})
 		r.inSync(1, rules.Cooldown+time.Minute)
@@ -267,12 +265,12 @@ func TestACrowdedSecondComesWhole(t *testing.T) {
 // tried again by REQ, because what the relay names is worth nothing.
 func TestNamedNotDelivered(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
-		events := tagged(t, 130)
+		events := tagged(130)
 		r := p.reconciles(5, events...)
 		for _, ev := range events[100:] {
 			r.hidden[ev.ID] = true
 		}
-		r.run(session.Start{})
+		r.begin()
 		r.want(1, repos(repository))
 		sleep(30 * time.Second)
 		sessions, _, fetched := r.askedFor()
@@ -294,29 +292,25 @@ func TestNamedNotDelivered(t *testing.T) {
 // TestManyFilters asks in few sessions for many references: in one for everything that the relay
 // has, and where it turns out not to show all of that, in one for each thousand references.
 func TestManyFilters(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct{ partial, sessions int }{"everything": {0, 1}, "by filters": {30, 4}} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, p *play) {
-				var stored []*nostr.Event // of 60 of 3000 repositories
-				for i := 0; i < 3000; i += 50 {
-					stored = append(stored, event(t, 1621, nostr.Timestamp(9000-i), nostr.Tag{"a", fmt.Sprintf("30617:aa:%03d", i)}))
-				}
-				r := p.reconciles(59, stored...)
-				r.partial = c.partial
-				r.run(session.Start{})
-				r.want(1, manyRepos(0, 3000))
-				r.inSync(3000, time.Minute)
-				sessions, reqs, fetched := r.askedFor()
-				if sessions != c.sessions || len(fetched) != 1 {
-					t.Errorf("%d sessions for 30 filters, want %d; %d events fetched", sessions, c.sessions, len(fetched))
-				}
-				if c.partial == 0 && len(reqs) != 1 { // layer 1
-					t.Errorf("asked for %v", reqs)
-				}
-			})
-		})
-	}
+	type row struct{ partial, sessions int }
+	each(t, map[string]row{"everything": {0, 1}, "by filters": {30, 4}}, func(t *testing.T, p *play, c row) {
+		var stored []*nostr.Event // of 60 of 3000 repositories
+		for i := 0; i < 3000; i += 50 {
+			stored = append(stored, issue(nostr.Timestamp(9000-i), fmt.Sprintf("30617:aa:%03d", i)))
+		}
+		r := p.reconciles(59, stored...)
+		r.partial = c.partial
+		r.begin()
+		r.want(1, manyRepos(0, 3000))
+		r.inSync(3000, time.Minute)
+		sessions, reqs, fetched := r.askedFor()
+		if sessions != c.sessions || len(fetched) != 1 {
+			t.Errorf("%d sessions for 30 filters, want %d; %d events fetched", sessions, c.sessions, len(fetched))
+		}
+		if c.partial == 0 && len(reqs) != 1 { // layer 1
+			t.Errorf("asked for %v", reqs)
+		}
+	})
 }
 
 // faster is an intake to which others bring everything first.
@@ -329,9 +323,9 @@ func (faster) Known(string) bool { return true }
 // the relay, and the batch ends all the same.
 func TestAnotherRelayIsFaster(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
-		r := p.reconciles(1, event(t, 30617, 7), event(t, 30617, 5))
+		r := p.reconciles(1, event(30617, 7), event(30617, 5))
 		r.session.Intake = faster{r.session.Intake}
-		r.run(session.Start{})
+		r.begin()
 		sleep(rules.Calm + time.Second)
 		if st := r.status(); st.Connection != session.Connected || !st.CaughtUp || len(r.fetched) > 0 {
 			t.Errorf("%+v, %d events were fetched", st, len(r.fetched))
@@ -342,7 +336,6 @@ func TestAnotherRelayIsFaster(t *testing.T) {
 // TestOddNegentropy: however a relay handles NIP-77, everything comes: by id where it reconciles,
 // and by REQ where it does not.
 func TestOddNegentropy(t *testing.T) {
-	t.Parallel()
 	says := func(kind wire.Kind, reason string, when func(n int) bool) func(*reconciling) {
 		return func(r *reconciling) {
 			r.instead = func(n int, _ nostr.Filter) *wire.Message {
@@ -354,10 +347,11 @@ func TestOddNegentropy(t *testing.T) {
 		}
 	}
 	always := func(int) bool { return true }
-	for name, tc := range map[string]struct {
+	type row struct {
 		relay func(r *reconciling)
 		byREQ bool
-	}{
+	}
+	each(t, map[string]row{
 		"too many": {func(r *reconciling) {
 			r.instead = func(_ int, f nostr.Filter) *wire.Message {
 				if len(r.set(f, false)) > 20 {
@@ -378,38 +372,34 @@ func TestOddNegentropy(t *testing.T) {
 			began := time.Now()
 			r.away = func() bool { return time.Since(began) < 3*time.Second }
 		}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, p *play) {
-				var stored []*nostr.Event
-				for i := range 100 {
-					stored = append(stored, event(t, 1621, nostr.Now()-nostr.Timestamp(i)*86_400, nostr.Tag{"a", repository}, nostr.Tag{"A", repository}, nostr.Tag{"q", repository}))
-				}
-				r := p.reconciles(0, stored...)
-				for i, ev := range stored {
-					r.accepted[ev.ID] = i%5 < 3
-				}
-				tc.relay(r)
-				r.run(session.Start{})
-				r.want(1, repos(repository))
-				r.inSync(1, 5*time.Minute)
-				if _, reqs, fetched := r.askedFor(); (len(fetched) < 40) != tc.byREQ && !r.endless {
-					t.Errorf("asked by REQ for %v, %d events fetched by id", reqs, len(fetched))
-				}
-			})
-		})
-	}
+	}, func(t *testing.T, p *play, tc row) {
+		var stored []*nostr.Event
+		for i := range 100 {
+			stored = append(stored, event(1621, nostr.Now()-nostr.Timestamp(i)*86_400, nostr.Tag{"a", repository}, nostr.Tag{"A", repository}, nostr.Tag{"q", repository}))
+		}
+		r := p.reconciles(0, stored...)
+		for i, ev := range stored {
+			r.accepted[ev.ID] = i%5 < 3
+		}
+		tc.relay(r)
+		r.begin()
+		r.want(1, repos(repository))
+		r.inSync(1, 5*time.Minute)
+		if _, reqs, fetched := r.askedFor(); (len(fetched) < 40) != tc.byREQ && !r.endless {
+			t.Errorf("asked by REQ for %v, %d events fetched by id", reqs, len(fetched))
+		}
+	})
 }
 
 // TestShared: what one relay of a worker has brought is not fetched from another that has it too,
 // and what only that one has is. No relay that brings nothing holds up another for long.
 func TestShared(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
+	type row struct {
 		prepare func(first, second *reconciling)
 		waits   time.Duration // nothing is asked of the second before
 		fetched int           // from the second
-	}{
+	}
+	each(t, map[string]row{
 		"the first brings all but one": {func(first, second *reconciling) { first.stored = second.stored[:19] }, 100 * time.Millisecond, 1},
 		"the first is silent":          {func(first, _ *reconciling) { first.mute = true }, 10 * time.Second, 0},
 		"the first goes":               {func(first, _ *reconciling) { first.mute = true; time.AfterFunc(2*time.Second, first.stop) }, 2 * time.Second, 0},
@@ -419,31 +409,27 @@ func TestShared(t *testing.T) {
 				return &wire.Message{Kind: wire.NegErr, Reason: "error: not here"}
 			}
 		}, 0, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, p *play) {
-				events := tagged(t, 20)
-				first, second := newPlay(t).reconciles(0, events...), p.reconciles(0, events...)
-				second.session.Negentropy.Walks = first.session.Negentropy.Walks
-				tc.prepare(first, second)
-				first.run(session.Start{})
-				first.want(1, repos(repository))
-				second.run(session.Start{})
-				second.want(1, repos(repository))
-				if sleep(tc.waits); tc.waits > 0 && second.walked() {
-					t.Error("both relays were asked for the same")
-				}
-				accepted := map[string]bool{}
-				first.with(func() { maps.Copy(accepted, first.accepted) })
-				second.with(func() { maps.Copy(second.accepted, accepted) })
-				second.inSync(1, 30*time.Second)
-				if _, _, fetched := second.askedFor(); len(fetched) != tc.fetched {
-					t.Errorf("%d events were fetched from the second relay", len(fetched))
-				}
-				first.stop()
-			})
-		})
-	}
+	}, func(t *testing.T, p *play, tc row) {
+		events := tagged(20)
+		first, second := newPlay(t).reconciles(0, events...), p.reconciles(0, events...)
+		second.session.Negentropy.Walks = first.session.Negentropy.Walks
+		tc.prepare(first, second)
+		first.begin()
+		first.want(1, repos(repository))
+		second.begin()
+		second.want(1, repos(repository))
+		if sleep(tc.waits); tc.waits > 0 && second.walked() {
+			t.Error("both relays were asked for the same")
+		}
+		accepted := map[string]bool{}
+		first.with(func() { maps.Copy(accepted, first.accepted) })
+		second.with(func() { maps.Copy(second.accepted, accepted) })
+		second.inSync(1, 30*time.Second)
+		if _, _, fetched := second.askedFor(); len(fetched) != tc.fetched {
+			t.Errorf("%d events were fetched from the second relay", len(fetched))
+		}
+		first.stop()
+	})
 }
 
 // walked is whether a relay was asked for references by REQ.

@@ -178,6 +178,21 @@ func (p *play) complete(target uint64) {
 	}
 }
 
+// lives sees that so many live filters are open, and came that so many events have come.
+func (p *play) lives(n int) {
+	p.t.Helper()
+	if got := len(p.open(true)); got != n {
+		p.t.Errorf("%d live filters, want %d", got, n)
+	}
+}
+
+func (p *play) came(n int) {
+	p.t.Helper()
+	if _, got := p.count(); got != n {
+		p.t.Errorf("%d events were offered, want %d", got, n)
+	}
+}
+
 // open returns the filters of live (limit 0) or historic subscriptions that are open.
 func (p *play) open(live bool) []nostr.Filter {
 	p.mu.Lock()
@@ -215,6 +230,33 @@ func bubble(t *testing.T, test func(t *testing.T, p *play)) {
 	})
 }
 
+// each runs a test with a play for each row of a table.
+func each[T any](t *testing.T, rows map[string]T, test func(t *testing.T, p *play, row T)) {
+	t.Parallel()
+	for name, row := range rows {
+		t.Run(name, func(t *testing.T) { bubble(t, func(t *testing.T, p *play) { test(t, p, row) }) })
+	}
+}
+
+// begin is a fresh start.
+func (p *play) begin() { p.run(session.Start{}) }
+
+// What the relay says.
+func (p *play) sends(sub string, events ...*nostr.Event) {
+	for _, ev := range events {
+		p.messages <- wire.Message{Kind: wire.Event, Sub: sub, Event: ev}
+	}
+}
+
+func (p *play) eose(sub string) { p.messages <- wire.Message{Kind: wire.EOSE, Sub: sub} }
+
+func (p *play) notice(text string) { p.messages <- wire.Message{Kind: wire.Notice, Reason: text} }
+
+func (p *play) closed(sub, reason string) {
+	p.messages <- wire.Message{Kind: wire.Closed, Sub: sub, Reason: reason}
+	synctest.Wait()
+}
+
 func (p *play) run(start session.Start) {
 	ctx, end := context.WithCancel(p.t.Context())
 	p.end = end
@@ -240,6 +282,14 @@ func (p *play) aim(ctx context.Context) {
 	}
 }
 
+func (p *play) want(revision uint64, what session.Set) {
+	p.wanted <- session.Wanted{Items: what, Mark: session.Mark{Target: revision}}
+	synctest.Wait()
+}
+
+// wants has the first n repositories wanted.
+func (p *play) wants(n int) { p.want(uint64(n), manyRepos(0, n)) }
+
 func (p *play) stop() {
 	if p.end == nil {
 		return
@@ -251,13 +301,17 @@ func (p *play) stop() {
 	p.end = nil
 }
 
-func event(t *testing.T, kind int, at nostr.Timestamp, tags ...nostr.Tag) *nostr.Event {
-	t.Helper()
+func event(kind int, at nostr.Timestamp, tags ...nostr.Tag) *nostr.Event {
 	ev := &nostr.Event{Kind: kind, CreatedAt: at, Tags: tags, Content: fmt.Sprint(at)}
 	if err := ev.Sign(key); err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
 	return ev
+}
+
+// issue is one of a repository.
+func issue(at nostr.Timestamp, repo string) *nostr.Event {
+	return event(1621, at, nostr.Tag{"a", repo})
 }
 
 func repos(refs ...string) session.Set {

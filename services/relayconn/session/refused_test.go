@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,7 +52,7 @@ func closes(reason string) func(string) []wire.Message {
 // them.
 func (p *play) published(t *testing.T, repo string) (open int) {
 	t.Helper()
-	ev := event(t, 1621, nostr.Timestamp(time.Now().Unix()), nostr.Tag{"a", repo})
+	ev := issue(nostr.Timestamp(time.Now().Unix()), repo)
 	var subs []string
 	p.with(func() {
 		for sub, filters := range p.asked {
@@ -61,7 +62,7 @@ func (p *play) published(t *testing.T, repo string) (open int) {
 		}
 	})
 	for _, sub := range subs {
-		p.messages <- wire.Message{Kind: wire.Event, Sub: sub, Event: ev}
+		p.sends(sub, ev)
 	}
 	synctest.Wait()
 	return len(subs)
@@ -71,18 +72,17 @@ func (p *play) published(t *testing.T, repo string) (open int) {
 // it.
 func TestMissedLiveIsAGap(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
-		p.run(session.Start{})
-		p.want(1, manyRepos(0, 1))
+		p.begin()
+		p.wants(1)
 		time.Sleep(time.Hour)
 		made := nostr.Timestamp(time.Now().Unix())
 		p.with(func() {
 			p.stored = []*nostr.Event{
-				event(t, 1621, made+30, nostr.Tag{"a", "30617:aa:000"}), event(t, 1621, made-60, nostr.Tag{"a", "30617:aa:000"}),
+				issue(made+30, "30617:aa:000"), issue(made-60, "30617:aa:000"),
 			}
 		})
 		closed := time.Now()
-		p.messages <- wire.Message{Kind: wire.Closed, Sub: "l3", Reason: "error"}
-		synctest.Wait()
+		p.closed("l3", "error")
 		if st := p.status(); st.Subscriptions != 1 || !st.Missing.Equal(closed) {
 			t.Errorf("with one of two closed: %+v", st)
 		}
@@ -110,28 +110,47 @@ func TestMissedLiveIsAGap(t *testing.T) {
 // TestWrongRequestIsBlamed: a NOTICE does not say which REQ it is for, and the one that is taken
 // for it is another. That the relay has not answered the right one is found out soon all the same.
 func TestWrongRequestIsBlamed(t *testing.T) {
-	t.Parallel()
-	for name, notice := range map[string]string{
+	each(t, map[string]string{
 		"too many":  "ERROR: too many concurrent REQs",
 		"too large": "ERROR: bad req: too many filters",
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, p *play) {
-				p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 700, 2
-				p.run(session.Start{})
-				p.with(func() { p.mute = true })
-				p.want(1, manyRepos(0, 200))
-				open := slices.Sorted(maps.Keys(p.pastAsked()))
-				if len(open) != 2 {
-					t.Fatalf("%v are open", open)
-				}
-				p.messages <- wire.Message{Kind: wire.Notice, Reason: notice} // for the first one
-				p.with(func() { p.mute = false })
-				sleep(session.Doubtful + time.Second)
-				if st := p.status(); st.Confirmed.Target != 1 {
-					t.Errorf("%+v; still open: %v", st, p.pastAsked())
-				}
-			})
-		})
-	}
+	}, func(t *testing.T, p *play, notice string) {
+		p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 700, 2
+		p.begin()
+		p.with(func() { p.mute = true })
+		p.want(1, manyRepos(0, 200))
+		open := slices.Sorted(maps.Keys(p.pastAsked()))
+		if len(open) != 2 {
+			t.Fatalf("%v are open", open)
+		}
+		p.notice(notice) // for the first one
+		p.with(func() { p.mute = false })
+		sleep(session.Doubtful + time.Second)
+		if st := p.status(); st.Confirmed.Target != 1 {
+			t.Errorf("%+v; still open: %v", st, p.pastAsked())
+		}
+	})
+}
+
+// TestOneWarningForEachCause, however often it happens, and on however many connections.
+func TestOneWarningForEachCause(t *testing.T) {
+	var log strings.Builder
+	warned := map[string]bool{}
+	bubble(t, func(t *testing.T, _ *play) {
+		for range 3 { // connections
+			p := newPlay(t)
+			p.session.Warned, p.session.Log, p.mute = warned, logTo(&log), true
+			p.begin()
+			for i := range 20 {
+				p.want(uint64(i+1), manyRepos(i, i+1))
+				time.Sleep(rules.Silence + time.Second)
+				p.sends("l1", event(1, 5))
+				p.notice("rate-limited")
+				sleep(rules.Cooldown + time.Second)
+			}
+			p.stop()
+		}
+		if n := strings.Count(log.String(), "level=WARN"); n != 4 {
+			t.Errorf("%d warnings, want one for incomplete sync, one for quiet, one for what was not asked, one for the room", n)
+		}
+	})
 }

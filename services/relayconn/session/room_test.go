@@ -28,50 +28,45 @@ func (p *play) pastAsked() map[string][]nostr.Filter {
 // TestFiltersThatARelayDoesNotTakeTogether are asked for one at a time, and so are those that come
 // later.
 func TestFiltersThatARelayDoesNotTakeTogether(t *testing.T) {
-	t.Parallel()
-	for name, refuse := range map[string]func(string) []wire.Message{
+	each(t, map[string]func(string) []wire.Message{
 		"closed": closes("invalid: too many filters"),
 		"notice": func(string) []wire.Message {
 			return []wire.Message{{Kind: wire.Notice, Reason: "ERROR: bad req: arr too big"}}
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, p *play) {
-				p.session.Rules.MaxFilters = 70
-				relay := p.caps(100, 1, refuse)
-				for i, tag := range []string{"a", "A", "q", "a"} {
-					p.stored = append(p.stored, event(t, 1621, nostr.Timestamp(1000-i), nostr.Tag{tag, "30617:aa:000"}))
-				}
-				p.run(session.Start{})
-				p.want(1, manyRepos(0, 1))
-				time.Sleep(30 * time.Second) // before anything is silent for too long
-				synctest.Wait()
-				if p.complete(1); len(p.accepted) != 4 || p.published(t, "30617:aa:000") != 1 {
-					t.Errorf("%d events came, and nothing live", len(p.accepted))
-				}
-				refused := relay.refused
-				p.with(func() { p.mute = true })
-				p.want(2, manyRepos(0, 2))
-				if reqs := p.historic(); len(reqs) != 3 || relay.refused > refused {
-					t.Errorf("%d REQs of the past for three filters, %d refusals more", len(reqs), relay.refused-refused)
-				}
-			})
-		})
-	}
+	}, func(t *testing.T, p *play, refuse func(string) []wire.Message) {
+		p.session.Rules.MaxFilters = 70
+		relay := p.caps(100, 1, refuse)
+		for i, tag := range []string{"a", "A", "q", "a"} {
+			p.stored = append(p.stored, event(1621, nostr.Timestamp(1000-i), nostr.Tag{tag, "30617:aa:000"}))
+		}
+		p.begin()
+		p.wants(1)
+		time.Sleep(30 * time.Second) // before anything is silent for too long
+		synctest.Wait()
+		if p.complete(1); len(p.accepted) != 4 || p.published(t, "30617:aa:000") != 1 {
+			t.Errorf("%d events came, and nothing live", len(p.accepted))
+		}
+		refused := relay.refused
+		p.with(func() { p.mute = true })
+		p.wants(2)
+		if reqs := p.historic(); len(reqs) != 3 || relay.refused > refused {
+			t.Errorf("%d REQs of the past for three filters, %d refusals more", len(reqs), relay.refused-refused)
+		}
+	})
 }
 
 // TestNextPageIsAskedBeforeVerdicts: a walk goes on while nothing of the pages before has a
 // verdict, and is confirmed only when everything has.
 func TestNextPageIsAskedBeforeVerdicts(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
-		p.run(session.Start{})
+		p.begin()
 		p.with(func() {
 			p.hold = true
 			for i := range 10 {
-				p.stored = append(p.stored, event(t, 1621, nostr.Timestamp(1000-i), nostr.Tag{"a", "30617:aa:000"}))
+				p.stored = append(p.stored, issue(nostr.Timestamp(1000-i), "30617:aa:000"))
 			}
 		})
-		p.want(1, manyRepos(0, 1))
+		p.wants(1)
 		if _, offered := p.count(); offered != 10 || len(p.historic()) != 0 {
 			t.Errorf("%d events came without a verdict, %v is still asked for", offered, p.historic())
 		}
@@ -117,7 +112,7 @@ func TestRequestsYieldToLive(t *testing.T) {
 		document := make(chan wire.Document, 1)
 		document <- wire.Document{Limits: wire.Stated{Subscriptions: 8}}
 		p.session.Document = document
-		p.run(session.Start{})
+		p.begin()
 		p.with(func() { p.mute = true })
 		p.want(1, manyRepos(0, 400))
 		before := len(p.historic())

@@ -10,7 +10,6 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/session"
-	"tendril.dev/services/relayconn/wire"
 )
 
 const key = "0000000000000000000000000000000000000000000000000000000000000001"
@@ -21,34 +20,25 @@ const key = "0000000000000000000000000000000000000000000000000000000000000001"
 func TestFreshStart(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
 		for i := range 7 {
-			p.stored = append(p.stored, event(t, 30617, nostr.Timestamp(1000-i)))
+			p.stored = append(p.stored, event(30617, nostr.Timestamp(1000-i)))
 		}
-		p.stored = append(p.stored, event(t, 1621, 900, nostr.Tag{"a", "30617:aa:x"}))
-		p.run(session.Start{})
+		p.stored = append(p.stored, issue(900, "30617:aa:x"))
+		p.begin()
 		p.with(func() {
 			if p.log[0] != "REQ l1" || p.log[1] != "REQ h2" {
 				t.Errorf("asked in order %v, want live before historic", p.log)
 			}
 		})
-		if _, n := p.count(); n != 7 {
-			t.Fatalf("layer 1 brought %d events, want 7", n)
-		}
+		p.came(7)
 		p.with(func() { p.hold = true })
 		p.want(9, repos("30617:aa:x"))
 		sleep(10 * time.Second)
 		if st := p.status(); st.Connection != session.Syncing || st.Repos != 0 {
 			t.Fatalf("without a verdict: %+v", st)
 		}
-		if n := len(p.open(true)); n != 1+3 {
-			t.Fatalf("%d live filters, want layer 1 and #a #A #q", n)
-		}
-		p.mu.Lock()
-		held := p.held
-		p.mu.Unlock()
-		if len(held) != 1 {
-			t.Fatalf("%d candidates wait, want the issue", len(held))
-		}
-		held[0]()
+		p.lives(1 + 3)
+		p.came(8)
+		p.release(nil)
 		synctest.Wait()
 		if st := p.status(); st.Connection != session.Syncing || st.Repos != 1 || st.Confirmed.Target != 9 {
 			t.Fatalf("with the verdict, not settled: %+v", st)
@@ -65,8 +55,8 @@ func TestFreshStart(t *testing.T) {
 
 func TestQuickReconnectAsksFromSince(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
-		p.stored = []*nostr.Event{event(t, 30617, 100), event(t, 30617, 300), event(t, 1621, 100, nostr.Tag{"a", "30617:aa:x"}), event(t, 1621, 300, nostr.Tag{"a", "30617:aa:x"}),
-			event(t, 1621, 90, nostr.Tag{"a", "30617:aa:new"})}
+		p.stored = []*nostr.Event{event(30617, 100), event(30617, 300), issue(100, "30617:aa:x"), issue(300, "30617:aa:x"),
+			issue(90, "30617:aa:new")}
 		since := nostr.Timestamp(200)
 		confirmed := repos("30617:aa:x")
 		confirmed.First = true
@@ -75,9 +65,7 @@ func TestQuickReconnectAsksFromSince(t *testing.T) {
 			t.Fatalf("%d events offered, want the two since then", n)
 		}
 		p.want(3, repos("30617:aa:x", "30617:aa:new"))
-		if _, n := p.count(); n != 3 {
-			t.Fatalf("%d events offered, want the old issue of the new repository too", n)
-		}
+		p.came(3)
 		p.stop()
 		if got := p.session.Confirmed(); len(got.Full) != 2 {
 			t.Fatalf("confirmed %v", got)
@@ -89,9 +77,8 @@ func TestQuickReconnectAsksFromSince(t *testing.T) {
 func TestQuiet(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
 		p.with(func() { p.mute = true })
-		p.run(session.Start{})
-		p.messages <- wire.Message{Kind: wire.Closed, Sub: "h2", Reason: "rate-limited: slow down"}
-		synctest.Wait()
+		p.begin()
+		p.closed("h2", "rate-limited: slow down")
 		if st := p.status(); !st.Limited.Equal(time.Now().Add(rules.Cooldown)) {
 			t.Fatalf("%+v", st)
 		}
@@ -116,46 +103,40 @@ func TestQuiet(t *testing.T) {
 // TestConsolidationWaits for batches, but not for ever.
 func TestConsolidationWaits(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
-		p.run(session.Start{})
+		p.begin()
 		for n := range 3 {
 			p.want(1, manyRepos(0, n+1))
 		}
 		p.with(func() {
 			p.hold = true
-			p.stored = []*nostr.Event{event(t, 1621, 5, nostr.Tag{"a", "30617:aa:100"})}
+			p.stored = []*nostr.Event{issue(5, "30617:aa:100")}
 		})
 		p.want(1, session.Union(manyRepos(0, 3), repos("30617:aa:100")))
 		p.want(1, session.Union(manyRepos(0, 3), repos("30617:aa:100", "30617:aa:101")))
 		sleep(rules.ConsolidateWait - time.Second)
-		if n := len(p.open(true)); n != 1+12 {
-			t.Fatalf("%d live filters while a batch is pending", n)
-		}
+		p.lives(1 + 12)
 		sleep(time.Second)
-		if n := len(p.open(true)); n != 1+3+3 {
-			t.Fatalf("%d live filters after the wait", n)
-		}
+		p.lives(1 + 3 + 3)
 	})
 }
 
 // TestHostileRelay: what was not asked for, has another id or a wrong signature is not offered.
 func TestHostileRelay(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
-		p.run(session.Start{})
-		unasked := event(t, 1, 5)
-		other := event(t, 30617, 5)
+		p.begin()
+		unasked := event(1, 5)
+		other := event(30617, 5)
 		other.Content = "changed"
-		forged := event(t, 30617, 6)
-		forged.Sig = event(t, 30617, 7).Sig
+		forged := event(30617, 6)
+		forged.Sig = event(30617, 7).Sig
 		for _, ev := range []*nostr.Event{unasked, other, forged} {
-			p.messages <- wire.Message{Kind: wire.Event, Sub: "l1", Event: ev}
+			p.sends("l1", ev)
 		}
 		synctest.Wait()
-		if _, n := p.count(); n != 0 {
-			t.Fatalf("%d events offered", n)
-		}
-		good := event(t, 30617, 8)
-		p.messages <- wire.Message{Kind: wire.Event, Sub: "l1", Event: good}
-		p.messages <- wire.Message{Kind: wire.Event, Sub: "nobody", Event: good}
+		p.came(0)
+		good := event(30617, 8)
+		p.sends("l1", good)
+		p.sends("nobody", good)
 		synctest.Wait()
 		if _, n := p.count(); n != 1 || p.offer(0).Source != proto.SourceLive || p.offer(0).Lane != proto.LaneSyncLive {
 			t.Fatalf("%d events offered, want the good one as live", n)
@@ -166,25 +147,20 @@ func TestHostileRelay(t *testing.T) {
 // TestForgeriesEndTheConnection as what was not asked for does: wrong signatures are found after they
 // came, and count all the same.
 func TestForgeriesEndTheConnection(t *testing.T) {
-	t.Parallel()
-	for name, kind := range map[string]int{"not asked for": 1, "forged": 30617} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, p *play) {
-				p.run(session.Start{})
-				for n := range 101 {
-					if len(p.done) > 0 {
-						t.Fatalf("ended with %v after %d", <-p.done, n)
-					}
-					ev := event(t, kind, nostr.Timestamp(n))
-					ev.Sig = fmt.Sprintf("%0128x", n)
-					p.messages <- wire.Message{Kind: wire.Event, Sub: "l1", Event: ev}
-					synctest.Wait()
-				}
-				if err := <-p.done; netguard.Classify(err) != netguard.CauseProtocol {
-					t.Errorf("ended with %v", err)
-				}
-				p.end = nil
-			})
-		})
-	}
+	each(t, map[string]int{"not asked for": 1, "forged": 30617}, func(t *testing.T, p *play, kind int) {
+		p.begin()
+		for n := range 101 {
+			if len(p.done) > 0 {
+				t.Fatalf("ended with %v after %d", <-p.done, n)
+			}
+			ev := event(kind, nostr.Timestamp(n))
+			ev.Sig = fmt.Sprintf("%0128x", n)
+			p.sends("l1", ev)
+			synctest.Wait()
+		}
+		if err := <-p.done; netguard.Classify(err) != netguard.CauseProtocol {
+			t.Errorf("ended with %v", err)
+		}
+		p.end = nil
+	})
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
 
@@ -33,7 +32,7 @@ func (r *slow) publish() {
 		return
 	}
 	for _, repo := range busy {
-		ev := event(r.t, 1621, nostr.Now(), nostr.Tag{"a", repo}, nostr.Tag{"n", fmt.Sprint(len(r.stored))})
+		ev := event(1621, nostr.Now(), nostr.Tag{"a", repo}, nostr.Tag{"n", fmt.Sprint(len(r.stored))})
 		r.stored = append([]*nostr.Event{ev}, r.stored...)
 		for sub := range r.asked {
 			r.tell(sub, 1, ev)
@@ -93,10 +92,9 @@ func (r *slow) Unsubscribe(_ context.Context, sub string) error {
 // asked, and however often it refuses at first, every event comes while live subscriptions grow and
 // are consolidated.
 func TestNothingIsLostAtSlowRelays(t *testing.T) {
-	t.Parallel()
 	same := func(bool, bool) time.Duration { return lateness }
 	never := func(int) bool { return false }
-	for name, relay := range map[string]slow{
+	each(t, map[string]slow{
 		"late": {late: same, refuses: never},
 		"out of order": {refuses: never, late: func(live, past bool) time.Duration {
 			switch {
@@ -109,38 +107,34 @@ func TestNothingIsLostAtSlowRelays(t *testing.T) {
 		}},
 		"refuses at first":      {late: same, refuses: func(n int) bool { return n <= 6 }},
 		"refuses now and again": {late: same, refuses: func(n int) bool { return n%7 == 0 }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, p *play) {
-				r := relay
-				r.play, r.out = p, make(chan wire.Message, 100_000)
-				p.session.Asker, p.session.Rules.PageLimit = &r, 5000
-				go func() {
-					for m := range r.out {
-						select {
-						case p.messages <- m:
-						case <-t.Context().Done():
-						}
-					}
-				}()
-				p.run(session.Start{})
-				for n := 1; n <= 12; n++ {
-					p.want(uint64(n), manyRepos(0, n))
-					for wait := 0; n > 2 && p.status().Confirmed.Target != uint64(n) && wait < 100_000; wait++ { // the first ones at once
-						sleep(lateness)
-					}
+	}, func(t *testing.T, p *play, relay slow) {
+		r := relay
+		r.play, r.out = p, make(chan wire.Message, 100_000)
+		p.session.Asker, p.session.Rules.PageLimit = &r, 5000
+		go func() {
+			for m := range r.out {
+				select {
+				case p.messages <- m:
+				case <-t.Context().Done():
 				}
-				p.with(func() { r.quiet = true })
-				sleep(10 * time.Minute)
-				if missing := len(p.stored) - len(p.accepted); missing != 0 {
-					t.Errorf("%d of %d events are missing", missing, len(p.stored))
-				}
-				if r.closes < 2 {
-					t.Errorf("%d live subscriptions were closed, so nothing was consolidated", r.closes)
-				}
-				p.stop()
-				close(r.out)
-			})
-		})
-	}
+			}
+		}()
+		p.begin()
+		for n := 1; n <= 12; n++ {
+			p.wants(n)
+			for wait := 0; n > 2 && p.status().Confirmed.Target != uint64(n) && wait < 100_000; wait++ { // the first ones at once
+				sleep(lateness)
+			}
+		}
+		p.with(func() { r.quiet = true })
+		sleep(10 * time.Minute)
+		if missing := len(p.stored) - len(p.accepted); missing != 0 {
+			t.Errorf("%d of %d events are missing", missing, len(p.stored))
+		}
+		if r.closes < 2 {
+			t.Errorf("%d live subscriptions were closed, so nothing was consolidated", r.closes)
+		}
+		p.stop()
+		close(r.out)
+	})
 }
