@@ -2,8 +2,6 @@ package session_test
 
 import (
 	"fmt"
-	"io"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -14,27 +12,8 @@ import (
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/session"
 )
-
-// closeHistoric closes every historic request that is open, and reports how many those were.
-func (p *play) closeHistoric(reason string) int {
-	var subs []string
-	p.with(func() {
-		for sub, filters := range p.asked {
-			if !filters[0].LimitZero {
-				subs = append(subs, sub)
-				delete(p.asked, sub)
-			}
-		}
-	})
-	for _, sub := range subs {
-		p.closed(sub, reason)
-	}
-	synctest.Wait()
-	return len(subs)
-}
 
 // TestFailedBatchIsAskedAgain on the same connection, after 1, 2, 4 … 30 min, until it comes. Until
 // then the relay is connected with failures, and nothing that failed is taken to be confirmed.
@@ -42,7 +21,7 @@ func TestFailedBatchIsAskedAgain(t *testing.T) {
 	each(t, map[string]bool{"of items": false, "of layer 1": true}, func(t *testing.T, p *play, layer1 bool) {
 		p.mute = layer1
 		p.begin()
-		if p.with(func() { p.mute = true }); layer1 {
+		if p.muted(true); layer1 {
 			p.want(9, repos())
 		} else {
 			p.want(9, repos("30617:aa:x"))
@@ -61,7 +40,7 @@ func TestFailedBatchIsAskedAgain(t *testing.T) {
 				t.Fatalf("not asked again after %d min", wait)
 			}
 		}
-		p.with(func() { p.mute = false })
+		p.muted(false)
 		p.closeHistoric("error: no")
 		sleep(31 * time.Minute)
 		p.complete(9)
@@ -91,10 +70,10 @@ func TestFailedWalkGoesOn(t *testing.T) {
 func TestWithdrawnFailureIsNotAskedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
 		p.begin()
-		p.with(func() { p.mute = true })
+		p.muted(true)
 		p.want(1, repos("30617:aa:x"))
 		p.closeHistoric("error: no")
-		p.with(func() { p.mute = false })
+		p.muted(false)
 		p.want(2, repos())
 		asked := p.asks("h")
 		sleep(time.Hour)
@@ -112,7 +91,7 @@ func TestConsolidationKeepsWalks(t *testing.T) {
 		for n := 1; n <= 3; n++ {
 			p.wants(n)
 		}
-		p.with(func() { p.mute = true })
+		p.muted(true)
 		p.wants(4)
 		var of string // the walk of the new repository by #a
 		p.with(func() {
@@ -215,21 +194,6 @@ func TestLiveWithoutVerdict(t *testing.T) {
 			}
 		})
 	})
-}
-
-func logTo(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
-
-// release ends what is held back, all with one error.
-func (p *play) release(err error) {
-	var held []candidates.Candidate
-	p.with(func() {
-		n := len(p.held)
-		held, p.held = p.offered[len(p.offered)-n:], nil
-		held = slices.Clone(held)
-	})
-	for _, c := range held {
-		c.Done(proto.Verdict{ID: c.Event.ID}, err)
-	}
 }
 
 // TestWhatIngestDoesNotTake is asked for again when it may be taken, and not confirmed before; what

@@ -61,7 +61,7 @@ func TestConfirmedRevision(t *testing.T) {
 			t.Fatalf("while something is pending %+v", st)
 		}
 		p.want(6, repos("30617:aa:x"))
-		p.with(func() { p.mute = false })
+		p.muted(false)
 		p.daily <- time.Now()
 		synctest.Wait()
 		if st := p.status(); st.Confirmed.Target != 6 || st.Days != 1 || !st.CaughtUp {

@@ -1,54 +1,20 @@
 package session_test
 
 import (
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
-
-// asks counts requests by how their names begin.
-func (p *play) asks(prefix string) (n int) {
-	p.with(func() {
-		for _, l := range p.log {
-			if strings.HasPrefix(l, "REQ "+prefix) {
-				n++
-			}
-		}
-	})
-	return n
-}
-
-// has is whether the relay has a subscription open.
-func (p *play) has(sub string) (open bool) {
-	p.with(func() { _, open = p.asked[sub] })
-	return open
-}
-
-// latest is the name that was asked for last.
-func (p *play) latest() (sub string) {
-	p.with(func() { sub = strings.TrimPrefix(p.log[len(p.log)-1], "REQ ") })
-	return sub
-}
-
-// issues are of one repository, a minute apart, the newest first and of now.
-func issues(repo string, n int) (events []*nostr.Event) {
-	for i := range n {
-		events = append(events, issue(nostr.Timestamp(time.Now().Add(-time.Duration(i)*time.Minute).Unix()), repo))
-	}
-	return events
-}
 
 // TestDayClosesWhatItReplaces, whatever becomes of it at the time.
 func TestDayClosesWhatItReplaces(t *testing.T) {
 	each(t, map[string]func(p *play){
 		"open":    func(*play) {},
-		"opening": func(p *play) { p.with(func() { p.deaf = true }); p.wants(2) },
+		"opening": func(p *play) { p.deafened(true); p.wants(2) },
 		"opening again": func(p *play) {
-			p.with(func() { p.deaf = true })
+			p.deafened(true)
 			p.closed("l3", "error: oops")
 			sleep(rules.Cooldown)
 		},
@@ -56,7 +22,7 @@ func TestDayClosesWhatItReplaces(t *testing.T) {
 		p.begin()
 		p.wants(1)
 		before(p)
-		p.with(func() { p.deaf = false })
+		p.deafened(false)
 		p.daily <- time.Now()
 		synctest.Wait()
 		if got := len(p.open(true)); got != 1+3 || p.has("l1") || p.has("l3") || p.status().Days != 1 {
@@ -70,9 +36,7 @@ func TestDayClosesWhatItReplaces(t *testing.T) {
 // connection.
 func TestWhatIsMissedWhileClosedComes(t *testing.T) {
 	const missed = 16
-	closed := func(p *play) {
-		p.closed("l3", "error: too long")
-	}
+	closed := func(p *play) { p.closed("l3", "error: too long") }
 	each(t, map[string]func(p *play){
 		"opened again": func(p *play) {
 			closed(p)
@@ -80,17 +44,17 @@ func TestWhatIsMissedWhileClosedComes(t *testing.T) {
 		},
 		"closed twice": func(p *play) {
 			closed(p)
-			p.with(func() { p.deaf = true })
+			p.deafened(true)
 			time.Sleep(rules.Cooldown + time.Second)
 			closed(p)
-			p.with(func() { p.deaf = false })
+			p.deafened(false)
 			time.Sleep(rules.Cooldown + time.Second)
 		},
 		"no answer when opened again": func(p *play) {
 			closed(p)
-			p.with(func() { p.deaf = true })
+			p.deafened(true)
 			sleep(rules.Cooldown + time.Second)
-			p.with(func() { p.deaf = false })
+			p.deafened(false)
 			time.Sleep(rules.Silence + rules.Cooldown + 2*time.Second)
 		},
 		"consolidated": func(p *play) {
@@ -106,8 +70,7 @@ func TestWhatIsMissedWhileClosedComes(t *testing.T) {
 		p.with(func() { p.stored = issues("30617:aa:000", missed+5) })
 		happens(p)
 		synctest.Wait()
-		_, offered := p.count()
-		if offered < missed-1 || offered > missed {
+		if _, offered := p.count(); offered < missed-1 || offered > missed {
 			t.Fatalf("%d events came, want the %d since a quarter of an hour", offered, missed)
 		}
 		if c := p.offer(0); c.Source != proto.SourceReconnect || c.Lane != proto.LaneSyncHistoric {

@@ -4,8 +4,11 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"log/slog"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -54,6 +57,12 @@ func (p *play) with(fn func()) {
 	defer p.mu.Unlock()
 	fn()
 }
+
+func (p *play) muted(is bool) { p.with(func() { p.mute = is }) }
+
+func (p *play) deafened(is bool) { p.with(func() { p.deaf = is }) }
+
+func (p *play) holds(is bool) { p.with(func() { p.hold = is }) }
 
 func (p *play) count() (asked, offered int) {
 	p.mu.Lock()
@@ -228,6 +237,103 @@ func bubble(t *testing.T, test func(t *testing.T, p *play)) {
 		test(t, p)
 		p.stop()
 	})
+}
+
+// asks counts requests by how their names begin.
+func (p *play) asks(prefix string) (n int) {
+	p.with(func() {
+		for _, l := range p.log {
+			if strings.HasPrefix(l, "REQ "+prefix) {
+				n++
+			}
+		}
+	})
+	return n
+}
+
+// has is whether the relay has a subscription open.
+func (p *play) has(sub string) (open bool) {
+	p.with(func() { _, open = p.asked[sub] })
+	return open
+}
+
+// latest is the name that was asked for last.
+func (p *play) latest() (sub string) {
+	p.with(func() { sub = strings.TrimPrefix(p.log[len(p.log)-1], "REQ ") })
+	return sub
+}
+
+// issues are of one repository, a minute apart, the newest first and of now.
+func issues(repo string, n int) (events []*nostr.Event) {
+	for i := range n {
+		events = append(events, issue(nostr.Timestamp(time.Now().Add(-time.Duration(i)*time.Minute).Unix()), repo))
+	}
+	return events
+}
+
+// historic returns the filters of each REQ of the past that is open.
+func (p *play) historic() [][]nostr.Filter { return slices.Collect(maps.Values(p.pastAsked())) }
+
+// pastAsked returns the REQs of the past that are open, by name.
+func (p *play) pastAsked() (asked map[string][]nostr.Filter) {
+	p.with(func() { asked = maps.Clone(p.asked) })
+	maps.DeleteFunc(asked, func(_ string, filters []nostr.Filter) bool { return filters[0].LimitZero })
+	return asked
+}
+
+// listens are the live subscriptions on which an event comes.
+func (p *play) listens(ev *nostr.Event) (subs []string) {
+	p.with(func() {
+		for sub, filters := range p.asked {
+			if slices.ContainsFunc(filters, func(f nostr.Filter) bool { return f.LimitZero && f.Matches(ev) }) {
+				subs = append(subs, sub)
+			}
+		}
+	})
+	return subs
+}
+
+// published tells to how many live subscriptions a new issue of a repository is sent.
+func (p *play) published(repo string) int {
+	ev := issue(nostr.Now(), repo)
+	subs := p.listens(ev)
+	for _, sub := range subs {
+		p.sends(sub, ev)
+	}
+	synctest.Wait()
+	return len(subs)
+}
+
+// withoutRoom is the last one of the first n repositories that is not live; "": all are.
+func (p *play) withoutRoom(n int) string {
+	for i := n - 1; i >= 0; i-- {
+		repo := fmt.Sprintf("30617:aa:%03d", i)
+		if len(p.listens(&nostr.Event{Kind: 1621, CreatedAt: nostr.Now(), Tags: nostr.Tags{{"a", repo}}})) == 0 {
+			return repo
+		}
+	}
+	return ""
+}
+
+func logTo(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
+
+// release ends what is held back, all with one error.
+func (p *play) release(err error) {
+	var held []candidates.Candidate
+	p.with(func() { held, p.held = slices.Clone(p.offered[len(p.offered)-len(p.held):]), nil })
+	for _, c := range held {
+		c.Done(proto.Verdict{ID: c.Event.ID}, err)
+	}
+}
+
+// closeHistoric closes every historic request that is open, and reports how many those were.
+func (p *play) closeHistoric(reason string) int {
+	open := p.pastAsked()
+	for sub := range open {
+		p.with(func() { delete(p.asked, sub) })
+		p.closed(sub, reason)
+	}
+	return len(open)
 }
 
 // each runs a test with a play for each row of a table.

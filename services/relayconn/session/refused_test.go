@@ -2,11 +2,11 @@ package session_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"tendril.dev/lib/nostr"
@@ -19,53 +19,43 @@ import (
 type capped struct {
 	*play
 	subscriptions, filters int
-	refuse                 func(sub string) []wire.Message
+	refuse                 wire.Message
 	refused                int
 }
 
 func (c *capped) Req(ctx context.Context, sub string, filters []nostr.Filter) error {
 	over := len(filters) > c.filters
 	c.with(func() {
-		_, again := c.asked[sub]
-		over = over || !again && len(c.asked) >= c.subscriptions
+		if _, again := c.asked[sub]; over || !again && len(c.asked) >= c.subscriptions {
+			over, c.log, c.refused = true, append(c.log, "REQ "+sub), c.refused+1
+		}
 	})
 	if !over {
 		return c.play.Req(ctx, sub, filters)
 	}
-	c.with(func() { c.log, c.refused = append(c.log, "REQ "+sub), c.refused+1 })
-	go c.say(ctx, c.refuse(sub)...)
+	m := c.refuse
+	if m.Kind == wire.Closed {
+		m.Sub = sub
+	}
+	go c.say(ctx, m)
 	return nil
 }
 
-func (p *play) caps(subscriptions, filters int, refuse func(sub string) []wire.Message) *capped {
+func (p *play) caps(subscriptions, filters int, refuse wire.Message) *capped {
 	c := &capped{play: p, subscriptions: subscriptions, filters: filters, refuse: refuse}
 	p.session.Asker = c
 	return c
 }
 
-// closes is a relay that says CLOSED.
-func closes(reason string) func(string) []wire.Message {
-	return func(sub string) []wire.Message { return []wire.Message{{Kind: wire.Closed, Sub: sub, Reason: reason}} }
-}
+func closes(reason string) wire.Message { return wire.Message{Kind: wire.Closed, Reason: reason} }
 
-// published tells how many subscriptions are open to a live issue of a repository; it is sent on
-// them.
-func (p *play) published(t *testing.T, repo string) (open int) {
-	t.Helper()
-	ev := issue(nostr.Timestamp(time.Now().Unix()), repo)
-	var subs []string
-	p.with(func() {
-		for sub, filters := range p.asked {
-			if slices.ContainsFunc(filters, func(f nostr.Filter) bool { return f.LimitZero && f.Matches(ev) }) {
-				subs = append(subs, sub)
-			}
-		}
-	})
-	for _, sub := range subs {
-		p.sends(sub, ev)
-	}
-	synctest.Wait()
-	return len(subs)
+func notice(text string) wire.Message { return wire.Message{Kind: wire.Notice, Reason: text} }
+
+// states has the information document of the relay say how many subscriptions it takes.
+func (p *play) states(subscriptions int) {
+	document := make(chan wire.Document, 1)
+	document <- wire.Document{Limits: wire.Stated{Subscriptions: subscriptions}}
+	p.session.Document = document
 }
 
 // TestMissedLiveIsAGap: what was made before the relay closed a subscription should have come on
@@ -75,30 +65,16 @@ func TestMissedLiveIsAGap(t *testing.T) {
 		p.begin()
 		p.wants(1)
 		time.Sleep(time.Hour)
-		made := nostr.Timestamp(time.Now().Unix())
 		p.with(func() {
-			p.stored = []*nostr.Event{
-				issue(made+30, "30617:aa:000"), issue(made-60, "30617:aa:000"),
-			}
+			p.stored = []*nostr.Event{issue(nostr.Now()+30, "30617:aa:000"), issue(nostr.Now()-60, "30617:aa:000")}
 		})
 		closed := time.Now()
 		p.closed("l3", "error")
 		if st := p.status(); st.Subscriptions != 1 || !st.Missing.Equal(closed) {
 			t.Errorf("with one of two closed: %+v", st)
 		}
-		p.with(func() { p.hold = true })
-		sleep(rules.Cooldown + time.Second)
-		if st := p.status(); st.Subscriptions != 2 || !st.Missing.Equal(closed) {
-			t.Errorf("without the verdicts: %+v", st)
-		}
-		p.with(func() { p.hold = false })
-		for _, answer := range p.held {
-			answer()
-		}
-		synctest.Wait()
-		if st := p.status(); !st.Missing.IsZero() {
-			t.Errorf("in the end: %+v", st)
-		}
+		sleep(rules.Cooldown + rules.Calm + time.Second)
+		p.complete(1)
 		p.with(func() {
 			if !slices.Equal(slices.Sorted(slices.Values(p.judged)), []string{"reconnect", "reconnect gap"}) {
 				t.Errorf("judged %v", p.judged)
@@ -116,14 +92,14 @@ func TestWrongRequestIsBlamed(t *testing.T) {
 	}, func(t *testing.T, p *play, notice string) {
 		p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 700, 2
 		p.begin()
-		p.with(func() { p.mute = true })
+		p.muted(true)
 		p.want(1, manyRepos(0, 200))
 		open := slices.Sorted(maps.Keys(p.pastAsked()))
 		if len(open) != 2 {
 			t.Fatalf("%v are open", open)
 		}
 		p.notice(notice) // for the first one
-		p.with(func() { p.mute = false })
+		p.muted(false)
 		sleep(session.Doubtful + time.Second)
 		if st := p.status(); st.Confirmed.Target != 1 {
 			t.Errorf("%+v; still open: %v", st, p.pastAsked())
@@ -151,6 +127,165 @@ func TestOneWarningForEachCause(t *testing.T) {
 		}
 		if n := strings.Count(log.String(), "level=WARN"); n != 4 {
 			t.Errorf("%d warnings, want one for incomplete sync, one for quiet, one for what was not asked, one for the room", n)
+		}
+	})
+}
+
+// TestRelaysThatRefuse: whatever a relay says, or does not say, of subscriptions that are too many
+// for it, the past comes, what is live is known to be so, and what is not live comes all the same.
+func TestRelaysThatRefuse(t *testing.T) {
+	type row struct {
+		most   int
+		refuse wire.Message
+		within time.Duration // for the past
+		says   bool          // its information document says what it takes
+	}
+	each(t, map[string]row{
+		"strfry":           {20, notice("ERROR: too many concurrent REQs"), 10 * time.Minute, false},
+		"nostr-rs-relay":   {32, notice("Subscription error: Maximum concurrent subscription count reached"), 10 * time.Minute, false},
+		"khatru":           {20, closes("rate-limited: there are too many open subscriptions"), 20 * time.Minute, false},
+		"throttled":        {20, closes("Throttled, come back later"), 20 * time.Minute, false},
+		"a foreign tongue": {20, notice("zu viele Abonnements"), 30 * time.Minute, false},
+		"it says so":       {20, closes("error: too many subscriptions"), 10 * time.Minute, true},
+		"silence":          {20, wire.Message{}, 30 * time.Minute, false},
+	}, func(t *testing.T, p *play, tc row) {
+		const repositories = 12_000 // more than forty subscriptions
+		var log strings.Builder
+		p.session.Log = logTo(&log)
+		p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 7000, 16
+		relay := p.caps(tc.most, 100, tc.refuse)
+		if tc.says {
+			p.states(tc.most)
+		}
+		for i := range repositories / 100 {
+			p.stored = append(p.stored, issue(nostr.Timestamp(1000+i), fmt.Sprintf("30617:aa:%03d", 100*i)))
+		}
+		p.begin()
+		p.want(1, manyRepos(0, repositories))
+		sleep(tc.within)
+		if st := p.status(); st.Confirmed.Target != 1 || len(p.accepted) != len(p.stored) {
+			t.Errorf("the past: %d of %d events, %+v", len(p.accepted), len(p.stored), st)
+		}
+		sleep(time.Hour)
+		st, live := p.status(), 0
+		p.with(func() { live = len(p.asked) })
+		if st.Subscriptions != live || st.CaughtUp {
+			t.Errorf("the relay has %d open: %+v", live, st)
+		}
+		without := p.withoutRoom(repositories)
+		if without == "" {
+			t.Fatal("everything is live; this tests nothing")
+		}
+		new := issue(nostr.Now(), without)
+		p.with(func() { p.stored = append(p.stored, new) })
+		sleep(25 * time.Minute)
+		if !p.accepted[new.ID] {
+			t.Error("an event of a repository that is not live did not come")
+		}
+		if relay.refused > 200 || tc.says && relay.refused > 0 || strings.Count(log.String(), "level=WARN") > 8 {
+			t.Errorf("%d refusals, and the log says\n%s", relay.refused, log.String())
+		}
+	})
+}
+
+// TestARelayThatNeverAnswers live: nothing counts as open, the past is asked for all the same, and
+// an event that comes on a subscription is an answer too.
+func TestARelayThatNeverAnswers(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
+		p.deaf = true
+		p.begin()
+		time.Sleep(rules.Silence + time.Second)
+		p.wants(1)
+		p.with(func() {
+			p.stored = append(p.stored, issue(nostr.Now(), "30617:aa:000"))
+		})
+		sleep(20 * time.Minute)
+		if st := p.status(); st.CaughtUp || st.Missing.IsZero() || len(p.accepted) != 1 {
+			t.Errorf("%d events, %+v", len(p.accepted), st)
+		}
+		for range 20 {
+			if p.published("30617:aa:000"); p.status().Missing.IsZero() {
+				break
+			}
+			p.eose("l1")
+			sleep(rules.Cooldown)
+		}
+		if st := p.status(); !st.Missing.IsZero() {
+			t.Errorf("with events that come live: %+v", st)
+		}
+	})
+}
+
+// TestFiltersThatARelayDoesNotTakeTogether are asked for one at a time, and so are those that come
+// later.
+func TestFiltersThatARelayDoesNotTakeTogether(t *testing.T) {
+	each(t, map[string]wire.Message{
+		"closed": closes("invalid: too many filters"), "notice": notice("ERROR: bad req: arr too big"),
+	}, func(t *testing.T, p *play, refuse wire.Message) {
+		p.session.Rules.MaxFilters = 70
+		relay := p.caps(100, 1, refuse)
+		for i, tag := range []string{"a", "A", "q", "a"} {
+			p.stored = append(p.stored, event(1621, nostr.Timestamp(1000-i), nostr.Tag{tag, "30617:aa:000"}))
+		}
+		p.begin()
+		p.wants(1)
+		sleep(30 * time.Second) // before anything is silent for too long
+		if p.complete(1); len(p.accepted) != 4 || p.published("30617:aa:000") != 1 {
+			t.Errorf("%d events came, and nothing live", len(p.accepted))
+		}
+		refused := relay.refused
+		p.muted(true)
+		p.wants(2)
+		if reqs := p.historic(); len(reqs) != 3 || relay.refused > refused {
+			t.Errorf("%d REQs of the past for three filters, %d refusals more", len(reqs), relay.refused-refused)
+		}
+	})
+}
+
+// TestNextPageIsAskedBeforeVerdicts: a walk goes on while nothing of the pages before has a
+// verdict, and is confirmed only when everything has.
+func TestNextPageIsAskedBeforeVerdicts(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
+		p.begin()
+		p.with(func() {
+			p.hold = true
+			for i := range 10 {
+				p.stored = append(p.stored, issue(nostr.Timestamp(1000-i), "30617:aa:000"))
+			}
+		})
+		p.wants(1)
+		p.came(10)
+		if st := p.status(); len(p.historic()) != 0 || st.Confirmed.Target != 0 {
+			t.Errorf("without verdicts %+v, and %v is still asked for", st, p.historic())
+		}
+		p.release(nil)
+		sleep(rules.Calm)
+		p.complete(1)
+	})
+}
+
+// TestRequestsYieldToLive: where a relay has no room for both, requests for the past are taken back
+// for what must come live, and are asked again.
+func TestRequestsYieldToLive(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
+		p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 700, 16
+		relay := p.caps(8, 100, closes("error: too many subscriptions"))
+		p.states(8)
+		p.begin()
+		p.muted(true)
+		p.want(1, manyRepos(0, 400))
+		before := len(p.historic())
+		p.want(2, manyRepos(0, 700))
+		if after := len(p.historic()); after >= before {
+			t.Errorf("%d requests for the past are open, before there was more to come live %d", after, before)
+		}
+		if repo := p.withoutRoom(700); repo != "" || relay.refused > 0 {
+			t.Errorf("%q is not live, %d refusals", repo, relay.refused)
+		}
+		p.muted(false)
+		sleep(10 * time.Minute)
+		if st := p.status(); st.Confirmed.Target != 2 || st.Connection != session.Connected {
+			t.Errorf("%+v", st)
 		}
 	})
 }

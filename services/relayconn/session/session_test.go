@@ -30,7 +30,7 @@ func TestFreshStart(t *testing.T) {
 			}
 		})
 		p.came(7)
-		p.with(func() { p.hold = true })
+		p.holds(true)
 		p.want(9, repos("30617:aa:x"))
 		sleep(10 * time.Second)
 		if st := p.status(); st.Connection != session.Syncing || st.Repos != 0 {
@@ -76,13 +76,13 @@ func TestQuickReconnectAsksFromSince(t *testing.T) {
 // TestQuiet: a relay that is rate limiting gets its pause, and then the page again.
 func TestQuiet(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
-		p.with(func() { p.mute = true })
+		p.muted(true)
 		p.begin()
 		p.closed("h2", "rate-limited: slow down")
 		if st := p.status(); !st.Limited.Equal(time.Now().Add(rules.Cooldown)) {
 			t.Fatalf("%+v", st)
 		}
-		p.with(func() { p.mute = false })
+		p.muted(false)
 		asked, _ := p.count()
 		p.want(1, repos("30617:aa:x"))
 		p.daily <- time.Now() // and a day begins only then, with what is live kept until it does
