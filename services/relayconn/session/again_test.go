@@ -30,13 +30,13 @@ func TestFailedBatchIsAskedAgain(t *testing.T) {
 			if p.closeHistoric("error: no") == 0 {
 				t.Fatalf("nothing is asked before failure %d", i+1)
 			}
-			asked := p.asks("h")
+			asked := p.asks()
 			sleep(wait*time.Minute - time.Second)
-			if st := p.status(); p.asks("h") != asked || st.Connection != session.Incomplete || st.Confirmed.Target != 0 {
-				t.Fatalf("before %d min: %d requests, %+v", wait, p.asks("h")-asked, st)
+			if st := p.status(); p.asks() != asked || st.Connection != session.Incomplete || st.Confirmed.Target != 0 {
+				t.Fatalf("before %d min: %d requests, %+v", wait, p.asks()-asked, st)
 			}
 			sleep(time.Second)
-			if p.asks("h") == asked {
+			if p.asks() == asked {
 				t.Fatalf("not asked again after %d min", wait)
 			}
 		}
@@ -75,10 +75,10 @@ func TestWithdrawnFailureIsNotAskedAgain(t *testing.T) {
 		p.closeHistoric("error: no")
 		p.muted(false)
 		p.want(2, repos())
-		asked := p.asks("h")
+		asked := p.asks()
 		sleep(time.Hour)
-		if p.complete(2); p.asks("h") != asked {
-			t.Errorf("%d requests", p.asks("h")-asked)
+		if p.complete(2); p.asks() != asked {
+			t.Errorf("%d requests", p.asks()-asked)
 		}
 	})
 }
@@ -180,10 +180,10 @@ func TestLiveWithoutVerdict(t *testing.T) {
 				t.Errorf("lost: %+v, want missing since %v", st, came)
 			}
 		}
-		asked := p.asks("h")
+		asked := p.asks()
 		sleep(30 * time.Second)
-		if st := p.status(); p.asks("h") != asked || st.Connection != session.Incomplete || !st.Missing.Equal(came) {
-			t.Errorf("%d requests while ingest is away, %+v", p.asks("h")-asked, st)
+		if st := p.status(); p.asks() != asked || st.Connection != session.Incomplete || !st.Missing.Equal(came) {
+			t.Errorf("%d requests while ingest is away, %+v", p.asks()-asked, st)
 		}
 		p.with(func() { p.hold, p.fail = false, nil })
 		sleep(time.Minute)

@@ -26,7 +26,6 @@ import (
 type play struct {
 	t        *testing.T
 	messages chan wire.Message
-	wanted   chan session.Wanted
 	changed  chan struct{}
 	daily    chan time.Time
 	session  *session.Session
@@ -35,7 +34,7 @@ type play struct {
 
 	mu       sync.Mutex
 	asked    map[string][]nostr.Filter // open at the relay
-	log      []string
+	log      []string                  // names of requests
 	offered  []candidates.Candidate
 	hold     bool // verdicts are held back
 	held     []func()
@@ -80,7 +79,7 @@ func (p *play) Req(ctx context.Context, sub string, filters []nostr.Filter) erro
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked[sub] = filters
-	p.log = append(p.log, "REQ "+sub)
+	p.log = append(p.log, sub)
 	if p.mute && !filters[0].LimitZero || p.deaf && filters[0].LimitZero {
 		return nil
 	}
@@ -218,7 +217,7 @@ func (p *play) open(live bool) []nostr.Filter {
 var rules = session.Rules{PageLimit: 3, AtOnce: 4, MaxFilters: 12, Calm: 6 * time.Second, Silence: time.Minute, ConsolidateWait: time.Minute, Cooldown: 65 * time.Second}
 
 func newPlay(t *testing.T) *play {
-	p := &play{t: t, messages: make(chan wire.Message), wanted: make(chan session.Wanted), changed: make(chan struct{}), daily: make(chan time.Time), asked: map[string][]nostr.Filter{}, accepted: map[string]bool{}, done: make(chan error, 1)}
+	p := &play{t: t, messages: make(chan wire.Message), changed: make(chan struct{}), daily: make(chan time.Time), asked: map[string][]nostr.Filter{}, accepted: map[string]bool{}, done: make(chan error, 1)}
 	in := intake.New(intake.Options{Offerer: p, Stored: p})
 	go in.Run(t.Context())
 	p.session = session.New(session.Options{
@@ -239,40 +238,25 @@ func bubble(t *testing.T, test func(t *testing.T, p *play)) {
 	})
 }
 
-// asks counts requests by how their names begin.
-func (p *play) asks(prefix string) (n int) {
-	p.with(func() {
-		for _, l := range p.log {
-			if strings.HasPrefix(l, "REQ "+prefix) {
-				n++
-			}
-		}
-	})
+// asks counts requests for the past.
+func (p *play) asks() (n int) {
+	p.with(func() { n = strings.Count(strings.Join(p.log, " "), "h") })
 	return n
-}
-
-// has is whether the relay has a subscription open.
-func (p *play) has(sub string) (open bool) {
-	p.with(func() { _, open = p.asked[sub] })
-	return open
 }
 
 // latest is the name that was asked for last.
 func (p *play) latest() (sub string) {
-	p.with(func() { sub = strings.TrimPrefix(p.log[len(p.log)-1], "REQ ") })
+	p.with(func() { sub = p.log[len(p.log)-1] })
 	return sub
 }
 
 // issues are of one repository, a minute apart, the newest first and of now.
 func issues(repo string, n int) (events []*nostr.Event) {
 	for i := range n {
-		events = append(events, issue(nostr.Timestamp(time.Now().Add(-time.Duration(i)*time.Minute).Unix()), repo))
+		events = append(events, issue(nostr.Now()-nostr.Timestamp(60*i), repo))
 	}
 	return events
 }
-
-// historic returns the filters of each REQ of the past that is open.
-func (p *play) historic() [][]nostr.Filter { return slices.Collect(maps.Values(p.pastAsked())) }
 
 // pastAsked returns the REQs of the past that are open, by name.
 func (p *play) pastAsked() (asked map[string][]nostr.Filter) {
@@ -366,30 +350,13 @@ func (p *play) closed(sub, reason string) {
 func (p *play) run(start session.Start) {
 	ctx, end := context.WithCancel(p.t.Context())
 	p.end = end
-	go p.aim(ctx)
 	go func() { p.done <- p.session.Run(ctx, start, p.messages, p.changed, p.daily) }()
 	synctest.Wait()
 }
 
-// aim tells the session whenever something else is wanted.
-func (p *play) aim(ctx context.Context) {
-	for {
-		select {
-		case w := <-p.wanted:
-			p.with(func() { p.current = w })
-			select {
-			case p.changed <- struct{}{}:
-			case <-ctx.Done():
-				return
-			}
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
 func (p *play) want(revision uint64, what session.Set) {
-	p.wanted <- session.Wanted{Items: what, Mark: session.Mark{Target: revision}}
+	p.with(func() { p.current = session.Wanted{Items: what, Mark: session.Mark{Target: revision}} })
+	p.changed <- struct{}{}
 	synctest.Wait()
 }
 

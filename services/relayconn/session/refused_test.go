@@ -3,6 +3,7 @@ package session_test
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -27,7 +28,7 @@ func (c *capped) Req(ctx context.Context, sub string, filters []nostr.Filter) er
 	over := len(filters) > c.filters
 	c.with(func() {
 		if _, again := c.asked[sub]; over || !again && len(c.asked) >= c.subscriptions {
-			over, c.log, c.refused = true, append(c.log, "REQ "+sub), c.refused+1
+			over, c.log, c.refused = true, append(c.log, sub), c.refused+1
 		}
 	})
 	if !over {
@@ -236,7 +237,7 @@ func TestFiltersThatARelayDoesNotTakeTogether(t *testing.T) {
 		refused := relay.refused
 		p.muted(true)
 		p.wants(2)
-		if reqs := p.historic(); len(reqs) != 3 || relay.refused > refused {
+		if reqs := p.pastAsked(); len(reqs) != 3 || relay.refused > refused {
 			t.Errorf("%d REQs of the past for three filters, %d refusals more", len(reqs), relay.refused-refused)
 		}
 	})
@@ -255,8 +256,8 @@ func TestNextPageIsAskedBeforeVerdicts(t *testing.T) {
 		})
 		p.wants(1)
 		p.came(10)
-		if st := p.status(); len(p.historic()) != 0 || st.Confirmed.Target != 0 {
-			t.Errorf("without verdicts %+v, and %v is still asked for", st, p.historic())
+		if st := p.status(); len(p.pastAsked()) != 0 || st.Confirmed.Target != 0 {
+			t.Errorf("without verdicts %+v, and %v is still asked for", st, p.pastAsked())
 		}
 		p.release(nil)
 		sleep(rules.Calm)
@@ -274,9 +275,9 @@ func TestRequestsYieldToLive(t *testing.T) {
 		p.begin()
 		p.muted(true)
 		p.want(1, manyRepos(0, 400))
-		before := len(p.historic())
+		before := len(p.pastAsked())
 		p.want(2, manyRepos(0, 700))
-		if after := len(p.historic()); after >= before {
+		if after := len(p.pastAsked()); after >= before {
 			t.Errorf("%d requests for the past are open, before there was more to come live %d", after, before)
 		}
 		if repo := p.withoutRoom(700); repo != "" || relay.refused > 0 {
@@ -286,6 +287,46 @@ func TestRequestsYieldToLive(t *testing.T) {
 		sleep(10 * time.Minute)
 		if st := p.status(); st.Confirmed.Target != 2 || st.Connection != session.Connected {
 			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// TestAuthentication: what a relay refuses for want of authentication is asked again when we have
+// answered its challenge, once a connection, whenever that comes. Without a key nothing is said.
+func TestAuthentication(t *testing.T) {
+	type row struct{ late, keyless, strict bool }
+	each(t, map[string]row{"at once": {}, "late": {late: true}, "without a key": {keyless: true}, "a stranger all the same": {strict: true}}, func(t *testing.T, p *play, tc row) {
+		p.stored = append(p.stored, issue(1000, "30617:aa:000"))
+		relay, answers := p.caps(0, 100, closes("auth-required: members only")), 0
+		var told strings.Builder
+		p.session.Log = logTo(&told)
+		p.session.Authenticate = func(_ context.Context, challenge string) error {
+			if answers++; tc.keyless {
+				return fs.ErrNotExist
+			}
+			if challenge != "prove it" {
+				t.Errorf("answered %q", challenge)
+			}
+			if !tc.strict {
+				p.with(func() { relay.subscriptions = 100 })
+			}
+			return nil
+		}
+		p.begin()
+		if tc.late {
+			time.Sleep(time.Second)
+		}
+		p.messages <- wire.Message{Kind: wire.Auth, Reason: "prove it"}
+		p.wants(1)
+		sleep(20 * time.Second)
+		if st, in := p.status(), !tc.keyless && !tc.strict; (st.Confirmed.Target == 1 && st.CaughtUp && len(p.accepted) == 1) != in || answers != 1 {
+			t.Errorf("%d events, %d answers, %+v", len(p.accepted), answers, st)
+		}
+		if n := strings.Count(told.String(), "NIP-42"); (n > 0) != (tc.keyless || tc.strict) || n > 1 {
+			t.Errorf("told %d times:\n%s", n, told.String())
+		}
+		if relay.refused > 12 {
+			t.Errorf("%d refusals", relay.refused)
 		}
 	})
 }

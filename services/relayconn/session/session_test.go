@@ -25,7 +25,7 @@ func TestFreshStart(t *testing.T) {
 		p.stored = append(p.stored, issue(900, "30617:aa:x"))
 		p.begin()
 		p.with(func() {
-			if p.log[0] != "REQ l1" || p.log[1] != "REQ h2" {
+			if p.log[0] != "l1" || p.log[1] != "h2" {
 				t.Errorf("asked in order %v, want live before historic", p.log)
 			}
 		})
