@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -82,13 +83,12 @@ type chaos struct {
 	indexes  []process // that answer which events are accepted
 	joined   int
 	contents []string // of all events
-	did      map[string]int
 }
 
 func newChaos(t *testing.T, workers int) *chaos {
 	t.Helper()
 	b := openBusFor(t, chaosTTL)
-	c := &chaos{t: t, rnd: rand.New(rand.NewPCG(uint64(workers), 1)), bus: b, judge: newIngest(t, b), most: workers, did: map[string]int{}}
+	c := &chaos{t: t, rnd: rand.New(rand.NewPCG(uint64(workers), 1)), bus: b, judge: newIngest(t, b), most: workers}
 	mux := http.NewServeMux()
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
@@ -121,40 +121,36 @@ func (c *chaos) join() {
 
 // disturb does one thing that nobody expects.
 func (c *chaos) disturb() {
-	r := c.relays[c.rnd.IntN(len(c.relays))]
-	what := [...]string{"kill", "stop", "reconnect", "join", "join", "hang up", "tell", "tell", "kill an index"}[c.rnd.IntN(9)]
-	switch {
-	case what == "kill an index":
+	r, workers := c.relays[c.rnd.IntN(len(c.relays))], len(c.workers)
+	switch what := c.rnd.IntN(9); {
+	case workers == 0 || what < 2 && workers < c.most:
+		c.join()
+	case what < 4:
+		c.tell(r, 0)
+	case what == 4:
+		r.drop()
+	case what == 5:
 		i := c.rnd.IntN(len(c.indexes))
 		c.indexes[i].kill()
 		c.indexes[i] = newIndex(c.t, c.bus)
-	case what == "hang up":
-		r.drop()
-	case what == "tell":
-		c.tell(r, 0)
-	case what == "join" && len(c.workers) < c.most || len(c.workers) == 0:
-		what = "join"
-		c.join()
-	case what == "reconnect":
-		if err := c.workers[c.rnd.IntN(len(c.workers))].Bus.Conn.ForceReconnect(); err != nil {
+	case what == 6:
+		if err := c.workers[c.rnd.IntN(workers)].Bus.Conn.ForceReconnect(); err != nil {
 			c.t.Error(err)
 		}
-	case what != "join":
-		i := c.rnd.IntN(len(c.workers))
+	default:
+		i := c.rnd.IntN(workers)
 		gone := c.workers[i]
-		c.workers = append(c.workers[:i:i], c.workers[i+1:]...)
-		if what == "kill" {
+		c.workers = slices.Delete(c.workers, i, i+1)
+		if what == 7 {
 			gone.kill()
 		} else {
 			gone.stop()
 		}
-	default:
-		return
 	}
-	c.did[what]++
 }
 
-// calm waits until all is as it should be, and looks whether it stays so.
+// calm waits until all is as it should be, and looks whether it stays so once those are back that a
+// slow machine took for dead.
 func (c *chaos) calm() {
 	c.t.Helper()
 	eventually(c.t, "every event is taken", func() bool {
@@ -162,18 +158,13 @@ func (c *chaos) calm() {
 		for _, what := range c.judge.all() {
 			taken[what[strings.LastIndexByte(what, ' ')+1:]] = true
 		}
-		for _, content := range c.contents {
-			if !taken[content] {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(c.contents, func(content string) bool { return !taken[content] })
 	})
-	// Then nothing moves any more, once those are back that a slow machine took for dead.
-	before, wrong := 0, ""
-	defer func() { c.t.Log(wrong, c.did) }()
+	wrong := ""
+	defer func() { c.t.Log(wrong) }()
 	eventually(c.t, "all stays as it is", func() bool {
-		if before, wrong = c.dials(), c.wrong(); wrong == "" {
+		before := c.dials()
+		if wrong = c.wrong(); wrong == "" {
 			time.Sleep(chaosTTL + chaosTTL/2)
 			wrong = c.wrong()
 		}

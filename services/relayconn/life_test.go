@@ -2,7 +2,6 @@ package relayconn
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -158,22 +157,6 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestUnreadableStateIsNone: it is written over, and does not keep the relay from being synced.
-func TestUnreadableStateIsNone(t *testing.T) {
-	t.Parallel()
-	b := openBus(t)
-	if _, err := open(t, b).kv.Put(t.Context(), "r.example.com", []byte(`{"repos":7,"url":5}`)); err != nil {
-		t.Fatal(err)
-	}
-	s := open(t, b)
-	if s.value != (proto.RelayState{}) {
-		t.Errorf("read %+v", s.value)
-	}
-	if err := put(t, s, "a", 1); err != nil {
-		t.Error(err)
-	}
-}
-
 // TestDeathIsTold once, as an error, when a day of failures is over and not at the next attempt
 // only; and so is the end of the time on the naughty list, as an information.
 func TestDeathIsTold(t *testing.T) {
@@ -198,28 +181,6 @@ func TestDeathIsTold(t *testing.T) {
 			t.Errorf("the end of the list is told %d times: %s", n, text.String())
 		}
 	})
-}
-
-// TestLeavingIsNoFailure: a relay that we leave, because we stop or the claim passes on, is not to
-// wait for us the longer.
-func TestLeavingIsNoFailure(t *testing.T) {
-	t.Parallel()
-	l, _ := newLife(quiet)
-	l.state = open(t, openBus(t))
-	now := time.Now()
-	l.health.Failures = 4
-	l.health = l.health.Opened(now)
-	l.status = session.Status{Connection: session.Connected, CaughtUp: true, Confirmed: session.Mark{Target: 7, Log: 9}}
-	ctx, stop := context.WithCancel(t.Context())
-	stop()
-	l.ended(ctx, now.Add(time.Second), ctx.Err())
-	s := l.state.value
-	if s.Failures != 4 || s.NextAttempt.After(now.Add(time.Second)) || s.Confirmed != 7 || s.ConfirmedLog < 9 || s.Connection != 0 || s.CompleteUntil.IsZero() || s.LastError != "" {
-		t.Errorf("written: %+v", s)
-	}
-	if start := successor(l).start(now.Add(time.Minute)); start.Since == nil || start.Mark.Target != 7 {
-		t.Errorf("the successor begins with %+v", start)
-	}
 }
 
 // TestWhatASessionSays: an event that is held does not count as served yet; an EOSE ends the row of
@@ -272,7 +233,13 @@ func TestDayIsNotForgotten(t *testing.T) {
 func TestStateIsFenced(t *testing.T) {
 	t.Parallel()
 	nats := openBus(t)
+	if _, err := open(t, nats).kv.Put(t.Context(), "r.example.com", []byte(`{"repos":7,"url":5}`)); err != nil {
+		t.Fatal(err)
+	}
 	a, lost := open(t, nats), open(t, nats)
+	if a.value != (proto.RelayState{}) {
+		t.Errorf("what cannot be read is read as %+v", a.value)
+	}
 	write := func(s *stateKeeper, worker string, repos int, fenced bool) {
 		t.Helper()
 		if err := put(t, s, worker, repos); bus.IsConflict(err) != fenced || !fenced && err != nil {

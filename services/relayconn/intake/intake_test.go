@@ -39,7 +39,7 @@ func numbered(t testing.TB, events int) (all []*nostr.Event) {
 	return all
 }
 
-// large is an event whose signature is wrong.
+// large is an event whose signature is not looked at.
 func large(content string) *nostr.Event {
 	ev := &nostr.Event{Kind: 1, PubKey: strings.Repeat("a", 64), Sig: strings.Repeat("0", 128), Content: content + strings.Repeat("x", largeBytes)}
 	ev.ID = ev.GetID()
@@ -71,66 +71,60 @@ type play struct {
 }
 
 // newPlay is a play in the bubble of the test. It begins with run.
-func newPlay(workers int, change func(*intake.Options)) *play {
+func newPlay(workers int) *play {
 	p := &play{checked: map[string]int{}, stored: map[string]bool{}, ended: map[string][]intake.Result{}}
-	o := intake.Options{Offerer: p, Stored: p, Signed: p.check, Workers: workers}
-	if change != nil {
-		change(&o)
-	}
-	p.Intake = intake.New(o)
+	p.Intake = intake.New(intake.Options{Offerer: p, Stored: p, Signed: p.check, Workers: workers})
 	return p
 }
 
-func anySignature(o *intake.Options) { o.Signed = func(*nostr.Event) bool { return true } }
-
-// run lets it work until the test ends, or end is called.
-func (p *play) run(t testing.TB) (end func()) {
+// run lets it work until the test ends.
+func (p *play) run(t testing.TB) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx) }()
-	end = sync.OnceFunc(func() {
+	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
-	t.Cleanup(end)
-	return end
+}
+
+// pass takes a value from a channel, if there is one.
+func pass(ctx context.Context, gate chan struct{}) error {
+	if gate == nil {
+		return nil
+	}
+	select {
+	case <-gate:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (p *play) Has(ctx context.Context, ids [][32]byte) (has []bool, err error) {
 	p.mu.Lock()
 	p.questions++
 	p.mu.Unlock()
-	if p.away != nil {
-		select {
-		case <-p.away:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
 	for _, id := range ids {
 		has = append(has, p.stored[hex.EncodeToString(id[:])])
 	}
-	return has, nil
+	return has, pass(ctx, p.away)
 }
 
 func (p *play) check(ev *nostr.Event) bool {
 	p.mu.Lock()
 	p.checked[ev.Sig]++
 	p.mu.Unlock()
-	if p.checks != nil {
-		<-p.checks
-	}
-	return nostr.Signed(ev)
+	_ = pass(context.Background(), p.checks)
+	return len(ev.Content) > largeBytes || nostr.Signed(ev)
 }
 
 func (p *play) Offer(ctx context.Context, c candidates.Candidate) error {
-	if p.full != nil && c.Lane != live {
-		select {
-		case <-p.full:
-		case <-ctx.Done():
-			return ctx.Err()
+	if c.Lane != live {
+		if err := pass(ctx, p.full); err != nil {
+			return err
 		}
 	}
 	p.mu.Lock()
@@ -210,7 +204,7 @@ func TestManyRelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const relays, stored = 20, 100
 		events := numbered(t, 150)
-		p := newPlay(2, nil)
+		p := newPlay(2)
 		for _, ev := range events[:stored] {
 			p.stored[ev.ID] = true
 		}
@@ -250,7 +244,7 @@ func TestManyRelays(t *testing.T) {
 func TestOneConnectionAgainAndAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(1, nil)
+		p := newPlay(1)
 		ev := event(t, "again")
 		p.bring(t, past, "r", slices.Repeat([]*nostr.Event{ev}, 1000)...)
 		if n := p.count("r", known); n != 999 {
@@ -275,7 +269,7 @@ func TestForgedCopiesHarmNobody(t *testing.T) {
 	} {
 		for _, first := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPlay(2, nil)
+				p := newPlay(2)
 				if !first {
 					p.bring(t, past, "one", good)
 				}
@@ -300,7 +294,7 @@ func TestForgedCopiesHarmNobody(t *testing.T) {
 func TestMisshapenEventsAreForged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(2, nil)
+		p := newPlay(2)
 		p.run(t)
 		good := event(t, "good")
 		for n, ev := range []nostr.Event{
@@ -324,7 +318,7 @@ func TestLiveBeforePast(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		events := numbered(t, 31)
-		p := newPlay(1, nil)
+		p := newPlay(1)
 		p.checks, p.full = make(chan struct{}), make(chan struct{})
 		p.run(t)
 		p.bring(t, past, "slow", events[:30]...)
@@ -365,7 +359,7 @@ func TestPushBack(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				p := newPlay(2, anySignature)
+				p := newPlay(2)
 				stuck := make(chan struct{})
 				if what == "ingest is full" {
 					p.full = stuck
