@@ -27,6 +27,7 @@ import (
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/session"
 )
 
 const (
@@ -385,6 +386,12 @@ func (i *ingest) has(what ...string) bool {
 func state(t testing.TB, b *bus.Bus, name string) proto.RelayState {
 	t.Helper()
 	return entry[proto.RelayState](t, b, proto.BucketRelays, name)
+}
+
+// connected waits until a relay is connected and synced.
+func connected(t testing.TB, b *bus.Bus, r *foreign) {
+	t.Helper()
+	eventually(t, "it is connected", func() bool { return state(t, b, r.Name).Connection == int(session.Connected) })
 }
 
 // holder is the worker that has the claim on a relay; empty: none.
