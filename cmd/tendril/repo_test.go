@@ -118,3 +118,15 @@ func TestARemovalIsConfirmed(t *testing.T) {
 		}
 	}
 }
+
+// FuzzRepoName: what is taken for a repository can be written and is read as the same.
+func FuzzRepoName(f *testing.F) {
+	f.Add(npub + "/a/b")
+	f.Add("30617:" + owner + ":a:b")
+	f.Fuzz(func(t *testing.T, name string) {
+		var got, again repoName
+		if got.UnmarshalText([]byte(name)) == nil && (again.UnmarshalText([]byte(nameRepo(got.String()))) != nil || again != got) {
+			t.Errorf("%q is read as %v, and that as %v", name, got, again)
+		}
+	})
+}

@@ -21,9 +21,7 @@ func (c *client) challenged() string {
 func answer(t *testing.T, challenge, secret string) nostr.Event {
 	t.Helper()
 	ev := nip42.CreateUnsignedAuthEvent(challenge, "", "wss://git.example.com/")
-	if err := ev.Sign(secret); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ev.Sign(secret))
 	return ev
 }
 
@@ -33,9 +31,7 @@ func TestProtectedEvents(t *testing.T) {
 	sys := start(t, nil)
 	author, other := gonostr.GeneratePrivateKey(), gonostr.GeneratePrivateKey()
 	protected := nostr.Event{Kind: 1621, CreatedAt: nostr.Now(), Tags: nostr.Tags{{"-"}}}
-	if err := protected.Sign(author); err != nil {
-		t.Fatal(err)
-	}
+	must(t, protected.Sign(author))
 	c := sys.dial(t)
 	c.say(`["REQ","free",{"kinds":[1621],"limit":0}]`)
 	c.want(`["EOSE","free"]`) // who needs no authentication hears of none

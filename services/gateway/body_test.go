@@ -38,9 +38,7 @@ func answering(t *testing.T, stall time.Duration, h http.HandlerFunc, listener f
 func dial(t *testing.T, addr string) (net.Conn, *bufio.Reader) {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(patience))
 	return c, bufio.NewReader(c)
@@ -155,9 +153,7 @@ func TestAnswerReachesWhoIsStillSending(t *testing.T) {
 				}
 			}
 			resp, err := http.ReadResponse(r, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			// The answer is under way: more is sent before all of it has been taken.
 			if _, err := c.Write(part); err != nil {
 				t.Error(err)

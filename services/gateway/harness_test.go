@@ -36,6 +36,13 @@ type system struct {
 	warnings <-chan string
 }
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // holders sends every shard to one worker.
 type holders struct {
 	mu      sync.Mutex
@@ -97,17 +104,13 @@ func start(t testing.TB, judge decide, args ...string) *system {
 	s, err := config.Process().Parse(append([]string{"--domain=git.example.com", "--bind-address=127.0.0.1:0", "--nats-listen=none",
 		"--database-backend=memory", "--events-per-minute-per-ip=1000000",
 		"--git-handover-wait=0s"}, args...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// However little time the gateway has to stop, the node around it has enough.
 	front := s
 	s.ShutdownWait = patience
 	h := listenToLog()
 	n, err := node.Open(context.Background(), "gateway", s, slog.New(h), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	sys := &system{Node: n, shards: &holders{}, ended: make(chan error, 1), warnings: h.warnings}
 	ctx, cancel := context.WithCancel(context.Background())
 	gatewayCtx, stop := context.WithCancel(ctx)
@@ -127,9 +130,7 @@ func start(t testing.TB, judge decide, args ...string) *system {
 	t.Cleanup(func() {
 		cancel()
 		others.Wait()
-		if err := errors.Join(<-done, n.Close()); err != nil {
-			t.Error(err)
-		}
+		must(t, errors.Join(<-done, n.Close()))
 	})
 	select {
 	case sys.addr = <-h.address:
@@ -200,18 +201,12 @@ func (sys *system) store(t testing.TB, events ...*nostr.Event) {
 		var msgs []*nats.Msg
 		for _, ev := range events[:n] {
 			data, err := ev.MarshalJSON()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			msgs = append(msgs, &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: data})
 		}
 		last, err := sys.Bus.PublishBatch(t.Context(), msgs, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := sys.Index.WaitFor(t.Context(), last); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, sys.Index.WaitFor(t.Context(), last))
 		events = events[n:]
 	}
 }
@@ -232,9 +227,7 @@ func signed(t testing.TB, ev nostr.Event) *nostr.Event {
 	if ev.CreatedAt == 0 {
 		ev.CreatedAt = nostr.Now()
 	}
-	if err := ev.Sign(gonostr.GeneratePrivateKey()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ev.Sign(gonostr.GeneratePrivateKey()))
 	return &ev
 }
 
@@ -252,9 +245,7 @@ func (sys *system) from(t testing.TB, address string) *client {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	ws, _, err := websocket.Dial(ctx, "ws://"+sys.addr, &websocket.DialOptions{HTTPHeader: http.Header{"X-Forwarded-For": {address}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ws.SetReadLimit(-1)
 	t.Cleanup(func() { ws.CloseNow() })
 	return &client{t: t, ws: ws}
@@ -264,9 +255,7 @@ func (c *client) say(format string, args ...any) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := c.ws.Write(ctx, websocket.MessageText, fmt.Appendf(nil, format, args...)); err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, c.ws.Write(ctx, websocket.MessageText, fmt.Appendf(nil, format, args...)))
 }
 
 func (c *client) hear() (string, error) {
@@ -298,9 +287,7 @@ func (c *client) events(id string) (contents []string) {
 	c.t.Helper()
 	for {
 		got, err := c.hear()
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		must(c.t, err)
 		if strings.HasPrefix(got, `["EOSE","`+id+`"]`) {
 			return contents
 		}

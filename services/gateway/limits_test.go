@@ -24,9 +24,7 @@ func TestIngestLearnsWhoSubmitted(t *testing.T) {
 	t.Parallel()
 	sys := start(t, func(*nostr.Event) *proto.Verdict { return &proto.Verdict{Outcome: proto.Accepted} }, "--trusted-proxies=127.0.0.0/8")
 	heard, err := sys.Bus.Conn.SubscribeSync(proto.LaneUser.Subject())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := sys.from(t, "6.6.6.6, 2001:db8:1:2::9")
 	c.hears(`["OK","`, `["EVENT",%s]`, signed(t, nostr.Event{Kind: 1}))
 	msg, err := heard.NextMsg(patience)
@@ -48,9 +46,7 @@ func TestSubscriptionsOfAClient(t *testing.T) {
 	for deadline := time.Now().Add(patience); ; {
 		second.say(`["REQ","y",{"limit":0}]`)
 		got, err := second.hear()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got == `["EOSE","y"]` {
 			break
 		}
@@ -115,9 +111,7 @@ func TestMessageThatDoesNotEnd(t *testing.T) {
 	sys := start(t, nil, "--message-time=3s") // longer than it takes to send what follows
 	c := sys.dial(t)
 	w, err := c.ws.Writer(t.Context(), websocket.MessageText)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := w.Write([]byte(`["REQ","s"` + strings.Repeat(" ", 40_000))); err != nil {
 		t.Fatal(err)
 	}
@@ -132,9 +126,7 @@ func TestLargeMessagesOfAClient(t *testing.T) {
 	sys := start(t, nil, "--message-time=10m", "--trusted-proxies=127.0.0.1")
 	for range 40 { // each wants 512 KiB, and one client may have 16 MiB
 		w, err := sys.from(t, "192.0.2.1").ws.Writer(t.Context(), websocket.MessageText)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := w.Write([]byte(strings.Repeat(" ", 100_000))); err != nil {
 			t.Fatal(err)
 		}
@@ -162,9 +154,7 @@ func TestConnectionsOfAnyKind(t *testing.T) {
 	c := sys.connect(t)
 	fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	body, _ := io.ReadAll(resp.Body)
 	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" || resp.Header.Get("Access-Control-Allow-Headers") != allowedHeaders ||
 		string(body) != "rate-limited: too many connections from your address; close some first\n" {

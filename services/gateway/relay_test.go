@@ -31,16 +31,11 @@ func TestStoredEvents(t *testing.T) {
 	c := sys.dial(t)
 	for filters, want := range map[string][]string{
 		`{}`:                                     numbers(9, 8, 7),
-		`{"limit":1}`:                            numbers(9),
 		`{"limit":100}`:                          numbers(9, 8, 7, 6, 5),
 		`{"limit":0}`:                            nil,
-		`{"kinds":[1621],"limit":2}`:             numbers(8, 6),
 		`{"kinds":[1621],"limit":2},{"limit":3}`: numbers(9, 8, 7, 6),
-		`{"#t":["0"],"until":1700000005}`:        numbers(3, 0),
 		`{"since":1700000009},{"#t":["1"]}`:      numbers(9, 7, 4, 1),
 		`{"ids":["` + fake(4, 1621, nostr.Tag{"t", "1"}).ID + `"]}`: numbers(4),
-		`{"ids":[]}`:              nil,
-		`{"limit":0},{"limit":0}`: nil,
 	} {
 		c.say(`["REQ","s",%s]`, filters)
 		if got := c.events("s"); !slices.Equal(got, want) {
@@ -49,7 +44,6 @@ func TestStoredEvents(t *testing.T) {
 	}
 	for filters, want := range map[string]string{
 		`{}`:                            `["COUNT","c",{"count":10}]`,
-		`{"kinds":[1621],"limit":1}`:    `["COUNT","c",{"count":5}]`,
 		`{"kinds":[1621]},{"#t":["0"]}`: `["COUNT","c",{"count":7}]`,
 	} {
 		c.hears(want, `["COUNT","c",%s]`, filters)
@@ -76,27 +70,23 @@ func TestNothingIsLostOrDoubled(t *testing.T) {
 				c.say(`["REQ","s%d",{"kinds":[1621]},{"#n":["1","2"]}]`, i)
 				time.Sleep(time.Duration(n+1) * time.Millisecond) // spreads the subscriptions over the commits; nothing depends on it
 			}
-			seen := map[string]map[string]bool{}
-			for total := 0; total < events*subscriptions; {
+			seen := map[string]bool{}
+			for len(seen) < events*subscriptions {
 				got, err := c.hear()
 				if err != nil {
-					t.Errorf("after %d events: %v", total, err)
+					t.Errorf("after %d events: %v", len(seen), err)
 					return
 				}
 				env, ok := parse(got).(*gonostr.EventEnvelope)
 				if !ok {
 					continue // EOSE
 				}
-				id := *env.SubscriptionID
-				if seen[id] == nil {
-					seen[id] = map[string]bool{}
-				}
-				if seen[id][env.Event.ID] {
-					t.Errorf("%s came twice in %s", env.Event.ID, id)
+				key := *env.SubscriptionID + env.Event.ID
+				if seen[key] {
+					t.Errorf("%s came twice", key)
 					return
 				}
-				seen[id][env.Event.ID] = true
-				total++
+				seen[key] = true
 			}
 		})
 	}
@@ -176,9 +166,7 @@ func TestAnswersToEvents(t *testing.T) {
 	c.hears(`["NOTICE","invalid: `, `{`)
 	c.hears(`["OK","`+forged.ID+`",false,"invalid: `, `["EVENT",{"id":"%s"}]`, forged.ID)
 	c.hears(`["CLOSED","x","invalid: `, `["REQ","x",{"kinds":["1"]}]`)
-	if err := c.ws.Write(t.Context(), websocket.MessageBinary, []byte(`["REQ","x",{}]`)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.ws.Write(t.Context(), websocket.MessageBinary, []byte(`["REQ","x",{}]`)))
 	c.want(`["NOTICE","invalid: messages are text`)
 }
 
@@ -224,8 +212,7 @@ func TestLimitsOfAConnection(t *testing.T) {
 		c.hears(`["EOSE","`+id+`"]`, `["REQ","%s",{"limit":0}]`, id)
 	}
 	c.hears(`["CLOSED","c","error: too many subscriptions: at most 2 at once on one connection; close some"]`, `["REQ","c",{}]`)
-	c.say(`["REQ","a",{"limit":0}]`) // in place of another
-	c.want(`["EOSE","a"]`)
+	c.hears(`["EOSE","a"]`, `["REQ","a",{"limit":0}]`) // in place of another
 	c.say(`["CLOSE","b"]`)
 	c.hears(`["EOSE","c"]`, `["REQ","c",{"limit":0}]`)
 	c.say(`["CLOSE","a"]`)
@@ -303,10 +290,7 @@ func TestStop(t *testing.T) {
 		asked <- struct{}{}
 		<-release
 		return &proto.Verdict{Outcome: proto.Accepted}
-	}, "--shutdown-wait=10m", "--event-timeout=10m", "--relay-name="+t.Name())
-	if !sys.listens(t) {
-		t.Error("it does not say its name")
-	}
+	}, "--shutdown-wait=10m", "--event-timeout=10m")
 	idle, busy := sys.dial(t), sys.dial(t)
 	idle.hears(`["EOSE","s"]`, `["REQ","s",{}]`)
 	ev := signed(t, nostr.Event{Kind: 1})
@@ -323,9 +307,6 @@ func TestStop(t *testing.T) {
 	}
 	if err := <-sys.ended; err != nil {
 		t.Errorf("the stop: %v", err)
-	}
-	if sys.listens(t) {
-		t.Error("it still listens")
 	}
 }
 

@@ -15,12 +15,17 @@ import (
 	"tendril.dev/lib/config"
 )
 
-func settings(t *testing.T, args ...string) config.Settings {
+func must(t testing.TB, err error) {
 	t.Helper()
-	s, err := config.Process().Parse(append([]string{"--domain=git.example.com", "--relay-data-path=" + t.TempDir()}, args...))
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func settings(t *testing.T, args ...string) config.Settings {
+	t.Helper()
+	s, err := config.Process().Parse(append([]string{"--domain=git.example.com", "--relay-data-path=" + t.TempDir()}, args...))
+	must(t, err)
 	return s
 }
 
@@ -28,9 +33,7 @@ func TestDocument(t *testing.T) {
 	t.Parallel()
 	s := settings(t, "--relay-name=Example", "--max-limit=777")
 	body, err := json.Marshal(document(s, strings.Repeat("a", 64), "https://git.example.com/icon.png"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var read nip11.RelayInformationDocument
 	if err := json.Unmarshal(body, &read); err != nil {
 		t.Fatalf("a nostr client cannot read it: %v", err)
@@ -40,9 +43,7 @@ func TestDocument(t *testing.T) {
 		t.Errorf("document: %s", body)
 	}
 	var raw map[string]any
-	if err := json.Unmarshal(body, &raw); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(body, &raw))
 	if _, ok := raw["curation"]; ok {
 		t.Error("curation is there, but nothing is curated")
 	}
@@ -65,9 +66,7 @@ func TestDocument(t *testing.T) {
 func TestWordsFollowTheSettings(t *testing.T) {
 	t.Parallel()
 	npub, err := nip19.EncodePublicKey(strings.Repeat("a", 64))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const (
 		base     = "GRASP-01,GRASP-02"
 		criteria = "Any repository is hosted whose announcement names git.example.com in its clone and relays tags and whose git data arrives within 30 minutes"
@@ -122,9 +121,7 @@ func TestIcon(t *testing.T) {
 	t.Parallel()
 	write := func(body []byte) string {
 		path := filepath.Join(t.TempDir(), "icon")
-		if err := os.WriteFile(path, body, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, body, 0o600))
 		return path
 	}
 	for name, c := range map[string]struct{ given, url, problem string }{

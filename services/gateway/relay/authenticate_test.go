@@ -16,52 +16,33 @@ const minute = nostr.Timestamp(60)
 func TestProve(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
-	at := nostr.Timestamp(now.Unix())
+	at, ours := nostr.Timestamp(now.Unix()), nostr.Tag{"relay", "wss://git.example.com"}
 	for name, c := range map[string]struct {
 		relay  string // "": wss://git.example.com
-		change func(ev *nostr.Event, challenge string)
+		tags   nostr.Tags
+		change func(ev *nostr.Event)
 		forge  func(ev *nostr.Event) // after it was signed
 		want   string
 	}{
 		"as clients write it":          {},
 		"with a slash":                 {relay: "wss://git.example.com/"},
-		"in capitals":                  {relay: "WSS://Git.Example.COM"},
 		"without encryption":           {relay: "ws://git.example.com"},
-		"by http":                      {relay: "https://git.example.com:443/"},
 		"another relay":                {relay: "wss://relay.example.com", want: "invalid: the event does not name this relay"},
 		"another port":                 {relay: "wss://git.example.com:7334", want: "invalid: the event does not name this relay"},
 		"a host that begins like ours": {relay: "wss://git.example.com.evil.example", want: "invalid: the event does not name this relay"},
-		"ours as a user name":          {relay: "wss://git.example.com@evil.example", want: "invalid: the event does not name this relay"},
-		"no URL":                       {relay: "git.example.com", want: "invalid: the event does not name this relay"},
-		"no tags": {
-			change: func(ev *nostr.Event, _ string) { ev.Tags = nostr.Tags{} },
-			want:   "invalid: the event does not name the challenge",
-		},
-		"tags without values": {
-			change: func(ev *nostr.Event, _ string) { ev.Tags = nostr.Tags{{"challenge"}, {"relay"}} },
-			want:   "invalid: the event does not name the challenge",
-		},
-		"another challenge": {
-			change: func(ev *nostr.Event, challenge string) {
-				ev.Tags = nostr.Tags{{"relay", "wss://git.example.com"}, {"challenge", strings.ToLower(challenge)}}
-			},
-			want: "invalid: the event does not name the challenge",
-		},
-		"no challenge": {
-			change: func(ev *nostr.Event, _ string) {
-				ev.Tags = nostr.Tags{{"relay", "wss://git.example.com"}, {"challenge", ""}}
-			},
-			want: "invalid: the event does not name the challenge",
-		},
-		"another kind":             {change: func(ev *nostr.Event, _ string) { ev.Kind = 1 }, want: "invalid: AUTH takes an event of kind 22242"},
-		"ten minutes old":          {change: func(ev *nostr.Event, _ string) { ev.CreatedAt = at - 10*minute }},
-		"older":                    {change: func(ev *nostr.Event, _ string) { ev.CreatedAt = at - 10*minute - 1 }, want: "invalid: created_at"},
-		"ten minutes ahead":        {change: func(ev *nostr.Event, _ string) { ev.CreatedAt = at + 10*minute }},
-		"farther":                  {change: func(ev *nostr.Event, _ string) { ev.CreatedAt = at + 10*minute + 1 }, want: "invalid: created_at"},
-		"the end of time":          {change: func(ev *nostr.Event, _ string) { ev.CreatedAt = 1<<63 - 1 }, want: "invalid: created_at"},
-		"another's id":             {forge: func(ev *nostr.Event) { ev.ID = strings.Repeat("0", 64) }, want: "invalid: the id"},
-		"another's signature":      {forge: func(ev *nostr.Event) { ev.Sig = strings.Repeat("0", 128) }, want: "invalid: the signature"},
-		"signed by another author": {forge: func(ev *nostr.Event) { ev.PubKey = strings.Repeat("f", 64); ev.ID = ev.GetID() }, want: "invalid: the signature"},
+		"no tags":                      {tags: nostr.Tags{}, want: "invalid: the event does not name the challenge"},
+		"tags without values":          {tags: nostr.Tags{{"challenge"}, {"relay"}}, want: "invalid: the event does not name the challenge"},
+		"another challenge":            {tags: nostr.Tags{ours, {"challenge", "x"}}, want: "invalid: the event does not name the challenge"},
+		"no challenge":                 {tags: nostr.Tags{ours, {"challenge", ""}}, want: "invalid: the event does not name the challenge"},
+		"another kind":                 {change: func(ev *nostr.Event) { ev.Kind = 1 }, want: "invalid: AUTH takes an event of kind 22242"},
+		"ten minutes old":              {change: func(ev *nostr.Event) { ev.CreatedAt = at - 10*minute }},
+		"ten minutes ahead":            {change: func(ev *nostr.Event) { ev.CreatedAt = at + 10*minute }},
+		"older":                        {change: func(ev *nostr.Event) { ev.CreatedAt = at - 10*minute - 1 }, want: "invalid: created_at"},
+		"farther":                      {change: func(ev *nostr.Event) { ev.CreatedAt = at + 10*minute + 1 }, want: "invalid: created_at"},
+		"the end of time":              {change: func(ev *nostr.Event) { ev.CreatedAt = 1<<63 - 1 }, want: "invalid: created_at"},
+		"another's id":                 {forge: func(ev *nostr.Event) { ev.ID = strings.Repeat("0", 64) }, want: "invalid: the id"},
+		"another's signature":          {forge: func(ev *nostr.Event) { ev.Sig = strings.Repeat("0", 128) }, want: "invalid: the signature"},
+		"signed by another author":     {forge: func(ev *nostr.Event) { ev.PubKey = strings.Repeat("f", 64); ev.ID = ev.GetID() }, want: "invalid: the signature"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -71,10 +52,13 @@ func TestProve(t *testing.T) {
 			s := newProofs("git.example.com")
 			ev := nip42.CreateUnsignedAuthEvent(s.challenge, "", c.relay)
 			ev.CreatedAt = at
-			if c.change != nil {
-				c.change(&ev, s.challenge)
+			if c.tags != nil {
+				ev.Tags = c.tags
 			}
-			sign(t, &ev, gonostr.GeneratePrivateKey())
+			if c.change != nil {
+				c.change(&ev)
+			}
+			must(t, ev.Sign(gonostr.GeneratePrivateKey()))
 			if c.forge != nil {
 				c.forge(&ev)
 			}
@@ -94,7 +78,7 @@ func TestKeysAreBounded(t *testing.T) {
 	s := newProofs("git.example.com")
 	prove := func(secret string) (key, refusal string) {
 		ev := nip42.CreateUnsignedAuthEvent(s.challenge, "", "wss://git.example.com")
-		sign(t, &ev, secret)
+		must(t, ev.Sign(secret))
 		return ev.PubKey, s.prove(&ev, time.Now())
 	}
 	first := gonostr.GeneratePrivateKey()
@@ -112,12 +96,5 @@ func TestKeysAreBounded(t *testing.T) {
 	}
 	if _, refusal := prove(first); refusal != "" {
 		t.Errorf("the first one again: %q", refusal)
-	}
-}
-
-func sign(t *testing.T, ev *nostr.Event, secret string) {
-	t.Helper()
-	if err := ev.Sign(secret); err != nil {
-		t.Fatal(err)
 	}
 }

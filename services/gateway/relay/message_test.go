@@ -37,9 +37,7 @@ func eventJSON(changes ...string) string {
 func TestEvent(t *testing.T) {
 	t.Parallel()
 	m, err := limits.parse([]byte(` [ "EVENT" , ` + eventJSON("ots", `"x"`) + ` ] `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := &nostr.Event{ID: a64, PubKey: b64, CreatedAt: 1700000000, Kind: 1, Content: `hé "llo"`, Sig: sig,
 		Tags: nostr.Tags{{"e", "x"}, {"-"}}}
 	if m.verb != "EVENT" || m.id != a64 || !reflect.DeepEqual(m.event, want) {
@@ -104,20 +102,14 @@ func TestRefusals(t *testing.T) {
 	const notice, closed, negErr, ok = `["NOTICE","`, `["CLOSED","s","`, `["NEG-ERR","s","`, `["OK","`
 	for given, want := range map[string]string{
 		``:                                     notice + "invalid: a message must be a JSON array",
-		`null`:                                 notice + "invalid: a message must be a JSON array",
 		`{}`:                                   notice + "invalid: a message must be a JSON array",
 		`[]`:                                   notice + "invalid: a message must begin with its type",
-		`["REQ","s",{}`:                        notice + "invalid: a message must be a JSON array",
 		`["REQ","s",{}] x`:                     notice + "invalid: a message must be a JSON array",
 		"[\"NOTICE\xff\"]":                     notice + "invalid: a message must be UTF-8",
 		`[1]`:                                  notice + "invalid: a message must begin with its type",
-		`[null]`:                               notice + "invalid: a message must begin with its type",
 		`["event"]`:                            notice + "invalid: unknown type",
-		`["AUTH"]`:                             notice + "invalid: AUTH takes one event",
-		`["AUTH","x"]`:                         notice + "invalid: an event must be a JSON object",
 		`["AUTH",{}]`:                          notice + "invalid: an event's id",
 		`["AUTH",{"id":"` + a64 + `"}]`:        ok + a64 + `",false,"invalid: an event's pubkey`,
-		`["CHALLENGE","x"]`:                    notice + "invalid: unknown type",
 		`["` + strings.Repeat("é", 999) + `"]`: notice + "invalid: unknown type",
 		`["REQ"]`:                              notice + "invalid: REQ needs",
 		`["REQ",""]`:                           notice + "invalid: a subscription id must not be empty",
@@ -125,76 +117,45 @@ func TestRefusals(t *testing.T) {
 		`["REQ","` + strings.Repeat("x", 251) + `",{}]`: notice + "invalid: a subscription id has at most 250",
 		`["CLOSE"]`:               notice + "invalid: CLOSE needs",
 		`["CLOSE","s","b"]`:       closed + "invalid: CLOSE takes",
-		`["CLOSE",null]`:          notice + "invalid: a subscription id must be a string",
 		`["REQ","s"]`:             closed + "invalid: REQ needs at least one filter",
-		`["COUNT","s"]`:           closed + "invalid: COUNT needs at least one filter",
 		`["REQ","s",{},{},{},{}]`: closed + "invalid: more than 3 filters",
 		req(`{"kinds":[1,2,3],"#e":["a","b","c"]}`): closed + "invalid: 6 values",
-		req(`[]`):   closed + "invalid: a filter must be a JSON object",
-		req(`null`): closed + "invalid: a filter must be a JSON object",
-		req(`"x"`):  closed + "invalid: a filter must be a JSON object",
+		req(`[]`): closed + "invalid: a filter must be a JSON object",
 		req(`{"ids":["` + strings.ToUpper(a64) + `"]}`): closed + "invalid: ids must be 64",
-		req(`{"ids":["` + a64[1:] + `"]}`):              closed + "invalid: ids must be 64",
 		req(`{"ids":"` + a64 + `"}`):                    closed + "invalid: ids must be a list",
-		req(`{"ids":null}`):                             closed + "invalid: ids must be a list",
 		req(`{"ids":[null]}`):                           closed + "invalid: ids must be a list",
 		req(`{"IDs":["` + a64 + `"]}`):                  closed + "unsupported: filters with",
 		req(`{"authors":["npub1x"]}`):                   closed + "invalid: authors must be 64",
 		req(`{"kinds":[-1]}`):                           closed + "invalid: kinds",
-		req(`{"kinds":[65536]}`):                        closed + "invalid: kinds",
 		req(`{"kinds":[1.0]}`):                          closed + "invalid: kinds",
-		req(`{"kinds":["1"]}`):                          closed + "invalid: kinds",
 		req(`{"kinds":1}`):                              closed + "invalid: kinds",
-		req(`{"kinds":[null]}`):                         closed + "invalid: kinds",
 		req(`{"since":-1}`):                             closed + "invalid: since",
-		req(`{"since":null}`):                           closed + "invalid: since",
 		req(`{"until":1e9}`):                            closed + "invalid: until",
-		req(`{"until":99999999999999999999}`):           closed + "invalid: until",
 		req(`{"limit":-1}`):                             closed + "invalid: limit",
-		req(`{"limit":"1"}`):                            closed + "invalid: limit",
 		req(`{"search":"x"}`):                           closed + "unsupported: search",
-		req(`{"#":["x"]}`):                              closed + "unsupported: filters with",
 		req(`{"#ee":["x"]}`):                            closed + "unsupported: filters with",
-		req(`{"#1":["x"]}`):                             closed + "unsupported: filters with",
 		req(`{"#e":[1]}`):                               closed + "invalid: #e must be a list",
-		req(`{"#e":[["x"]]}`):                           closed + "invalid: #e must be a list",
 		req(`{"limit":1,"limit":2}`):                    closed + `invalid: \"limit\" stands twice`,
 		`["EVENT"]`:                                     notice + "invalid: EVENT takes",
 		`["EVENT",{},{}]`:                               notice + "invalid: EVENT takes",
 		`["EVENT",[]]`:                                  notice + "invalid: an event must be a JSON object",
-		`["EVENT",null]`:                                notice + "invalid: an event must be a JSON object",
 		ev("id", ""):                                    notice + "invalid: an event's id",
 		ev("id", `"`+strings.ToUpper(a64)+`"`):          notice + "invalid: an event's id",
-		ev("id", "null"):                                notice + "invalid: an event's id",
 		ev("id", "", "ID", `"`+a64+`"`):                 notice + "invalid: an event's id",
 		ev("pubkey", ""):                                ok + a64 + `",false,"invalid: an event's pubkey`,
-		ev("pubkey", `"`+strings.ToUpper(b64)+`"`):      ok + a64 + `",false,"invalid: an event's pubkey`,
-		ev("sig", `"`+sig+`00"`):                        ok + a64 + `",false,"invalid: an event's sig`,
 		ev("sig", `"`+strings.Repeat("g", 128)+`"`):     ok + a64 + `",false,"invalid: an event's sig`,
-		ev("created_at", `"1"`):                         ok + a64 + `",false,"invalid: an event's created_at`,
 		ev("created_at", "-1"):                          ok + a64 + `",false,"invalid: an event's created_at`,
-		ev("created_at", "1.5"):                         ok + a64 + `",false,"invalid: an event's created_at`,
 		ev("kind", "65536"):                             ok + a64 + `",false,"invalid: an event's kind`,
-		ev("kind", "-1"):                                ok + a64 + `",false,"invalid: an event's kind`,
-		ev("kind", "null"):                              ok + a64 + `",false,"invalid: an event's kind`,
 		ev("content", "null"):                           ok + a64 + `",false,"invalid: an event's content`,
 		ev("tags", "null"):                              ok + a64 + `",false,"invalid: an event's tags`,
-		ev("tags", "{}"):                                ok + a64 + `",false,"invalid: an event's tags`,
-		ev("tags", `["e"]`):                             ok + a64 + `",false,"invalid: an event's tags`,
 		ev("tags", `[["e",1]]`):                         ok + a64 + `",false,"invalid: an event's tags`,
-		ev("tags", `[["e",null]]`):                      ok + a64 + `",false,"invalid: an event's tags`,
 		ev("tags", `[[]]`):                              ok + a64 + `",false,"invalid: a tag`,
-		ev("tags", `[null]`):                            ok + a64 + `",false,"invalid: an event's tags`,
 		ev("tags", "["+strings.Repeat(`["a"],`, 10_000)+`["a"]]`):          ok + a64 + `",false,"invalid: an event has at most`,
 		`["EVENT",` + strings.TrimSuffix(eventJSON(), "}") + `,"kind":1}]`: ok + a64 + `",false,"invalid: \"kind\" stands twice`,
 		`["NEG-OPEN"]`:                       notice + "invalid: NEG-OPEN needs a subscription id",
-		`["NEG-OPEN",1,{},"61"]`:             notice + "invalid: a subscription id must be a string",
 		`["NEG-OPEN","s"]`:                   negErr + "invalid: NEG-OPEN takes a subscription id, one filter and a message",
-		`["NEG-OPEN","s",{},16,"61"]`:        negErr + "invalid: NEG-OPEN takes a subscription id, one filter and a message",
 		`["NEG-OPEN","s",{"x":1},"61"]`:      negErr + "unsupported: filters with",
 		`["NEG-OPEN","s",{"kinds":[1]},"6"]`: negErr + "invalid: a message of NIP-77 must be",
-		`["NEG-OPEN","s",{},"6x"]`:           negErr + "invalid: a message of NIP-77 must be",
-		`["NEG-MSG","s",61]`:                 negErr + "invalid: a message of NIP-77 must be",
 		`["NEG-MSG","s"]`:                    negErr + "invalid: NEG-MSG takes a subscription id and a message",
 		`["NEG-CLOSE","s",1]`:                negErr + "invalid: NEG-CLOSE takes one subscription id",
 	} {
@@ -234,9 +195,7 @@ func FuzzParse(f *testing.F) {
 			// What is taken must survive being passed on: the same event is read again from what we
 			// send.
 			raw, err := m.event.MarshalJSON()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			again, err := limits.parse([]byte(`["EVENT",` + string(raw) + `]`))
 			if err != nil || !reflect.DeepEqual(again.event, m.event) {
 				t.Fatalf("%s: %v", raw, err)

@@ -21,6 +21,13 @@ import (
 	"tendril.dev/lib/nostr"
 )
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 type bench struct {
 	index *eventdb.DB
 	relay *Relay
@@ -32,9 +39,7 @@ type bench struct {
 func connect(t *testing.T, set ...func(*Relay)) *bench {
 	t.Helper()
 	db, err := eventdb.Open("", eventdb.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	log := slog.New(slog.DiscardHandler)
 	b := &bench{index: db, t: t}
 	connections := limit.NewFair(10, 10)
@@ -54,27 +59,21 @@ func connect(t *testing.T, set ...func(*Relay)) *bench {
 	db.Subscribe(r.Feed)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { r.Serve(w, req, "192.0.2.1") }))
 	b.ws, _, err = websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(server.URL, "http"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		b.ws.CloseNow()
 		stop, done := context.WithTimeout(context.Background(), time.Minute)
 		defer done()
 		r.Stop(stop)
 		server.Close()
-		if err := db.Close(); err != nil {
-			t.Error(err)
-		}
+		must(t, db.Close())
 	})
 	return b
 }
 
 func (b *bench) say(text string) {
 	b.t.Helper()
-	if err := b.ws.Write(b.t.Context(), websocket.MessageText, []byte(text)); err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, b.ws.Write(b.t.Context(), websocket.MessageText, []byte(text)))
 }
 
 func (b *bench) want(prefix, part string) {
@@ -92,12 +91,8 @@ func (b *bench) store(seq uint64) {
 	ev := &nostr.Event{PubKey: strings.Repeat("a", 64), Kind: 1, CreatedAt: 1, Content: fmt.Sprintf("event %d.", seq), Tags: nostr.Tags{}, Sig: strings.Repeat("0", 128)}
 	ev.ID = ev.GetID()
 	raw, err := ev.MarshalJSON()
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	if err := b.index.Apply([]eventdb.Record{{Seq: seq, Event: ev, Raw: raw}}); err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
+	must(b.t, b.index.Apply([]eventdb.Record{{Seq: seq, Event: ev, Raw: raw}}))
 }
 
 // TestHubThatLagsDoublesNothing lets the hub deliver late: what the stored part had is not sent
@@ -143,9 +138,7 @@ func (b *bench) occupy() (free func()) {
 	var taken []func()
 	for n := range runtime.GOMAXPROCS(0) {
 		release, err := b.relay.gathering.Acquire(b.t.Context(), fmt.Sprint(n))
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		must(b.t, err)
 		taken = append(taken, release)
 	}
 	return func() {
@@ -227,9 +220,7 @@ func TestWorkIsSharedByClients(t *testing.T) {
 	b := connect(t, func(r *Relay) { r.Work = work })
 	b.store(1)
 	turn, err := work.Turn(t.Context(), "another client")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b.say(`["REQ","a",{"kinds":[1]}]`)
 	b.say(`["COUNT","c",{"kinds":[1]}]`)
 	b.say(`["x"]`)
@@ -241,9 +232,7 @@ func TestWorkIsSharedByClients(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		_, text, err := b.ws.Read(ctx)
 		cancel()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got[strings.SplitN(string(text), ",", 2)[0]] = true
 	}
 	if !got[`["EVENT"`] || !got[`["EOSE"`] || !got[`["COUNT"`] || !got[`["NOTICE"`] {

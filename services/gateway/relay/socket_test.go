@@ -37,9 +37,7 @@ func TestSocketHoldsBack(t *testing.T) {
 	if len(n.calls) > 3 {
 		t.Errorf("%d calls before it is released", len(n.calls))
 	}
-	if err := s.release(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.release())
 	held := len(n.calls)
 	if held > 4 {
 		t.Errorf("%d calls", held)

@@ -18,9 +18,7 @@ import (
 func filled(t *testing.T, r *rand.Rand, n int) (*eventdb.View, []*nostr.Event) {
 	t.Helper()
 	db, err := eventdb.Open("", eventdb.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var recs []eventdb.Record
 	var all []*nostr.Event
 	for i := range n {
@@ -29,14 +27,10 @@ func filled(t *testing.T, r *rand.Rand, n int) (*eventdb.View, []*nostr.Event) {
 		recs = append(recs, eventdb.Record{Seq: uint64(i + 1), Event: ev})
 		all = append(all, ev)
 	}
-	if err := db.Apply(recs); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Apply(recs))
 	v := db.View()
 	t.Cleanup(func() {
-		if err := errors.Join(v.Close(), db.Close()); err != nil {
-			t.Error(err)
-		}
+		must(t, errors.Join(v.Close(), db.Close()))
 	})
 	slices.SortFunc(all, func(a, b *nostr.Event) int {
 		if a.CreatedAt != b.CreatedAt {
@@ -93,13 +87,9 @@ func TestFiltersBecomeOneSequence(t *testing.T) {
 		}
 		var got []string
 		for raw, err := range storedEvents(t.Context(), v, filters) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			var ev nostr.Event
-			if err := ev.UnmarshalJSON(raw.JSON); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ev.UnmarshalJSON(raw.JSON))
 			got = append(got, ev.ID)
 		}
 		if want := naive(all, filters); !slices.Equal(got, want) {
@@ -122,18 +112,14 @@ func TestFiltersBecomeOneSequence(t *testing.T) {
 func TestCountKeepsFewMatches(t *testing.T) {
 	const matching, authors, most = 20_000, 100, 50
 	db, err := eventdb.Open("", eventdb.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	var recs []eventdb.Record
 	for i := range matching {
 		recs = append(recs, eventdb.Record{Seq: uint64(i + 1), Event: &nostr.Event{ID: hexOf(i), PubKey: hexOf(i % authors), Kind: 1,
 			CreatedAt: nostr.Timestamp(i), Tags: nostr.Tags{}, Sig: hexOf(0) + hexOf(0)}})
 	}
-	if err := db.Apply(recs); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Apply(recs))
 	v := db.View()
 	defer v.Close()
 	var many nostr.Filter // more authors than the index walks at once
