@@ -43,6 +43,15 @@ func must(t testing.TB, err error) {
 	}
 }
 
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
 // holders sends every shard to one worker.
 type holders struct {
 	mu      sync.Mutex

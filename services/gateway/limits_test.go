@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 
@@ -43,17 +41,12 @@ func TestSubscriptionsOfAClient(t *testing.T) {
 	second.hears(`["CLOSED","x","rate-limited: at most 3 subscriptions from one address; close some"]`, `["REQ","x",{"limit":0}]`)
 	other.hears(`["EOSE","x"]`, `["REQ","x",{"limit":0}]`)
 	first.ws.CloseNow()
-	for deadline := time.Now().Add(patience); ; {
+	eventually(t, "what a connection held is given back", func() bool {
 		second.say(`["REQ","y",{"limit":0}]`)
 		got, err := second.hear()
 		must(t, err)
-		if got == `["EOSE","y"]` {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("what a connection held is not given back: %s", got)
-		}
-	}
+		return got == `["EOSE","y"]`
+	})
 }
 
 func TestFiltersOfAClient(t *testing.T) {
@@ -141,19 +134,18 @@ func TestConnectionsOfAnyKind(t *testing.T) {
 	const most = 20
 	sys := start(t, nil, fmt.Sprintf("--max-http-connections-per-ip=%d", most))
 	// WebSockets stay, and one more than there may be is turned away with a reason.
-	var sockets []*client
-	for len(sockets) < most {
-		ws, _, err := websocket.Dial(t.Context(), "ws://"+sys.addr, nil)
-		if err != nil {
-			time.Sleep(time.Millisecond) // the connection before has not quite ended
-			continue
-		}
-		t.Cleanup(func() { ws.CloseNow() })
-		sockets = append(sockets, &client{t: t, ws: ws})
+	for range most {
+		eventually(t, "a WebSocket is open", func() bool { // the connection before has not quite ended
+			ws, _, err := websocket.Dial(t.Context(), "ws://"+sys.addr, nil)
+			if err == nil {
+				t.Cleanup(func() { ws.CloseNow() })
+			}
+			return err == nil
+		})
 	}
-	c := sys.connect(t)
+	c, answers := dial(t, sys.addr)
 	fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	resp, err := http.ReadResponse(answers, nil)
 	must(t, err)
 	body, _ := io.ReadAll(resp.Body)
 	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" || resp.Header.Get("Access-Control-Allow-Headers") != allowedHeaders ||
@@ -178,17 +170,12 @@ func idleMakeRoom(t *testing.T, sys *system) {
 	socket := sys.dial(t)
 	for range 20 {
 		// A connection whose answer has just been read is idle a moment later.
-		for deadline := time.Now().Add(patience); ; {
-			c := sys.connect(t)
+		eventually(t, "there is room", func() bool {
+			c, answers := dial(t, sys.addr)
 			fmt.Fprint(c, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-			if err == nil && resp.StatusCode == http.StatusOK {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%v, %v", resp, err)
-			}
-		}
+			resp, err := http.ReadResponse(answers, nil)
+			return err == nil && resp.StatusCode == http.StatusOK
+		})
 	}
 	socket.hears(`["EOSE","s"]`, `["REQ","s",{"limit":0}]`)
 }
@@ -214,8 +201,7 @@ func TestAnswersThatNobodyReads(t *testing.T) {
 		"HEAD /icon.png HTTP/1.1\r\nHost: x\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n\r\n",
 	} {
-		c := sys.connect(t)
-		c.SetWriteDeadline(time.Now().Add(patience))
+		c, _ := dial(t, sys.addr)
 		var err error
 		for err == nil {
 			_, err = io.WriteString(c, request)

@@ -193,10 +193,10 @@ func TestWhatWaitsIsForgotten(t *testing.T) {
 	}
 	nothingWaits := func(most int64) {
 		t.Helper()
-		for deadline := time.Now().Add(time.Minute); kept() != most; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%d bytes wait", kept())
-			}
+		for deadline := time.Now().Add(time.Minute); kept() != most && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		}
+		if kept() != most {
+			t.Fatalf("%d bytes wait", kept())
 		}
 	}
 	for seq := range uint64(3) {
