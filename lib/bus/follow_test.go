@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
@@ -22,7 +21,7 @@ import (
 // reader is a follower and the sequences that it has read.
 type reader struct {
 	*bus.Follower
-	stop func() error
+	stop func()
 	seqs []uint64
 }
 
@@ -31,7 +30,7 @@ type reader struct {
 func follow(t *testing.T, b *bus.Bus, what bus.Reading, first func()) *reader {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	r, done := &reader{}, make(chan error, 1)
+	r := &reader{}
 	r.Follower = bus.NewFollower(b.JS, what, slog.New(slog.DiscardHandler), func(messages []bus.Message) error {
 		if first != nil {
 			first()
@@ -41,20 +40,15 @@ func follow(t *testing.T, b *bus.Bus, what bus.Reading, first func()) *reader {
 		}
 		return nil
 	})
-	go func() { done <- r.Run(ctx) }()
-	r.stop = sync.OnceValue(func() error { cancel(); return <-done })
-	t.Cleanup(func() { r.stop() })
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := r.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	r.stop = func() { cancel(); running.Wait() }
+	t.Cleanup(r.stop)
 	return r
-}
-
-// ready waits until everything is read that there was.
-func (r *reader) ready(t *testing.T) {
-	t.Helper()
-	select {
-	case <-r.Ready():
-	case <-time.After(time.Minute):
-		t.Fatal("it does not read what there is")
-	}
 }
 
 // has waits until everything is read that there is, and compares.
@@ -80,15 +74,10 @@ func stream(t *testing.T, b *bus.Bus) jetstream.Stream {
 func publish(t *testing.T, b *bus.Bus, prefix string, count, size int) {
 	t.Helper()
 	for range count {
-		if _, err := b.JS.PublishAsync(prefix+"."+rand.Text(), make([]byte, size)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := b.JS.PublishAsync(prefix+"."+rand.Text(), make([]byte, size))
+		must(t, err)
 	}
-	select {
-	case <-b.JS.PublishAsyncComplete():
-	case <-time.After(time.Minute):
-		t.Fatal("the messages are not stored")
-	}
+	<-b.JS.PublishAsyncComplete()
 }
 
 // TestFollowHandsOnEveryMessageInOrder: those that are there, however many and large, and those
@@ -112,7 +101,7 @@ func TestFollowHandsOnEveryMessageInOrder(t *testing.T) {
 			publish(t, b, "grasp.target.b.example", 1470, 10)
 			publish(t, b, "grasp.target.b.example", 30, 900<<10)
 			f := follow(t, b, bus.Reading{Stream: proto.StreamTargets, Filter: c.filter, After: c.after}, nil)
-			f.ready(t)
+			<-f.Ready()
 			if f.Seq() != 3000 {
 				t.Errorf("it has read up to %d, want 3000", f.Seq())
 			}
@@ -200,7 +189,7 @@ func TestFollowOfAStreamThatLacks(t *testing.T) {
 				t.Fatal(err)
 			}
 			f := follow(t, b, targets, nil)
-			f.ready(t)
+			<-f.Ready()
 			publish(t, b, "grasp.target.a.example", 5, 10)
 			await(t, "it is read", func() bool { return f.Seq() >= 5 })
 			f.has(t, seqs(1, 5))
@@ -214,7 +203,7 @@ func TestWaitSaysWhatItWaitedFor(t *testing.T) {
 	b := open(t, bus.Options{Dir: t.TempDir()})
 	publish(t, b, "grasp.target.a.example", 3, 10)
 	f := follow(t, b, targets, nil)
-	f.ready(t)
+	<-f.Ready()
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	err := f.Wait(ctx, 4)
@@ -229,10 +218,10 @@ func TestAFedReaderReadsOnlyWhatItIsNotFed(t *testing.T) {
 	t.Parallel()
 	b := open(t, bus.Options{Dir: t.TempDir()})
 	f := follow(t, b, targets, nil)
-	f.ready(t)
+	<-f.Ready()
 	f.Advance(0) // it is fed from now on
 	for range 10 {
-		ack, err := b.JS.PublishMsg(t.Context(), nats.NewMsg("grasp.target.a.example"))
+		ack, err := b.JS.Publish(t.Context(), "grasp.target.a.example", nil)
 		must(t, err)
 		f.Advance(ack.Sequence)
 	}

@@ -55,7 +55,6 @@ func TestMemoryIsMadeAgain(t *testing.T) {
 	user := open(t, bus.Options{URL: nats.URL, Needs: []string{proto.StreamEvents, proto.StreamUser}, Sizing: sizing})
 	f := follow(t, user, bus.Reading{Stream: proto.StreamEvents}, nil)
 	publish := func(slot string) (seq uint64) {
-		t.Helper()
 		await(t, "an event is stored", func() bool {
 			ack, err := maker.JS.PublishMsg(t.Context(), event(slot))
 			if err == nil {
@@ -70,13 +69,8 @@ func TestMemoryIsMadeAgain(t *testing.T) {
 	nats.Start()
 	last := publish("b")
 	await(t, "all is there again", func() bool { return complete(t.Context(), maker) })
-	wait, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	must(t, f.Wait(wait, last))
-	if err := f.stop(); err != nil {
-		t.Error(err)
-	}
-	if len(f.seqs) != 2 {
+	must(t, f.Wait(t.Context(), last))
+	if f.stop(); len(f.seqs) != 2 {
 		t.Errorf("%d messages were read, want 2", len(f.seqs))
 	}
 	for _, b := range []*bus.Bus{maker, user} {

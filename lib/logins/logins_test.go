@@ -6,7 +6,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -202,16 +201,5 @@ func TestReadLogin(t *testing.T) {
 		if got != want || (err == nil) != (want != logins.Login{}) || err != nil && strings.Contains(err.Error(), "sec") {
 			t.Errorf("%.20q: %v, %v", text, got, err)
 		}
-	}
-}
-
-func TestRole(t *testing.T) {
-	t.Parallel()
-	var roles []string
-	for _, user := range []string{"gateway", "gateway-2", "gateway-x", "gateway-", "a-b-3", ""} {
-		roles = append(roles, logins.Role(user))
-	}
-	if want := []string{"gateway", "gateway", "gateway-x", "gateway-", "a-b", ""}; !slices.Equal(roles, want) {
-		t.Errorf("%q, want %q", roles, want)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -36,7 +37,8 @@ func TestLag(t *testing.T) {
 
 func TestObservation(t *testing.T) {
 	t.Parallel()
-	s := settings(t, "--nats-url="+nettest.NewNATS(t, "").URL, "--observe-address=127.0.0.1:0")
+	nats := nettest.NewNATS(t, "")
+	s := settings(t, "--nats-url="+nats.URL, "--observe-address=127.0.0.1:0")
 	n, err := Open(t.Context(), "test", s, slog.New(slog.DiscardHandler), true, Service{Provisions: true})
 	must(t, err)
 	defer n.Close()
@@ -65,4 +67,9 @@ func TestObservation(t *testing.T) {
 	if _, pattern := n.AtFront.Handler(&http.Request{Method: "GET", URL: &url.URL{Path: "/metrics"}}); pattern != "" {
 		t.Error("the front door has metrics too")
 	}
+	nats.Stop()
+	for n.Bus.Conn.IsConnected() {
+		time.Sleep(time.Millisecond)
+	}
+	get("/readyz", http.StatusServiceUnavailable, "not connected to NATS")
 }

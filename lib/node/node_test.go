@@ -10,11 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"tendril.dev/lib/config"
-	"tendril.dev/lib/nostr"
-	"tendril.dev/proto"
 )
 
 func settings(t *testing.T, args ...string) config.Settings {
@@ -115,44 +112,6 @@ func TestServiceThatDoesNotStopIsLeftBehind(t *testing.T) {
 	close(release)
 	if err := errors.Join(err, <-ended, n.Index.Close()); err != nil { // the end of the process in real life
 		t.Error(err)
-	}
-}
-
-func TestNodesShareABusAndSurviveARestart(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	first := open(t, settings(t, "--database-backend=file", "--relay-data-path="+filepath.Join(dir, "first"), "--nats-listen=127.0.0.1:0"))
-	second := open(t, settings(t, "--database-backend=file", "--relay-data-path="+filepath.Join(dir, "second"), "--nats-url="+first.Bus.ClientURL()))
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 2)
-	for _, n := range []*Node{second, first} {
-		go func() { done <- n.Run(ctx) }()
-	}
-	ev := &nostr.Event{Kind: 30617, CreatedAt: 1000, Tags: nostr.Tags{{"d", "tree"}}, Sig: strings.Repeat("0", 128), PubKey: strings.Repeat("a", 64)}
-	ev.ID = ev.GetID()
-	ack, err := second.Bus.JS.Publish(ctx, proto.EventSubjectOf(ev).String(), nostr.Encode(ev))
-	must(t, err)
-	wait, stop := context.WithTimeout(ctx, time.Minute)
-	defer stop()
-	for _, n := range []*Node{first, second} {
-		must(t, n.Index.WaitFor(wait, ack.Sequence))
-		if failing := n.Ready.Failing(); len(failing) > 0 {
-			t.Errorf("not ready: %v", failing)
-		}
-	}
-	cancel()
-	if err := errors.Join(<-done, <-done, second.Close(), first.Close()); err != nil {
-		t.Error(err)
-	}
-	if second.Ready.Failing()["bus"] == "" {
-		t.Error("without a bus it is ready")
-	}
-
-	again := open(t, settings(t, "--database-backend=file", "--relay-data-path="+filepath.Join(dir, "first")))
-	view := again.Index.View()
-	_, err = view.Event(ev.ID)
-	if err := errors.Join(err, view.Close(), again.Close()); err != nil {
-		t.Errorf("after a restart: %v", err)
 	}
 }
 
