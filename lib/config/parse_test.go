@@ -49,14 +49,16 @@ func TestValues(t *testing.T) {
 		"default time":          {"", "", "", "WorkerTTL", "10s"},
 		"constant":              {"", "", "", "BatchSize", "500"},
 
-		"switch alone":    {"--metrics-enabled", "", "", "MetricsEnabled", "true"},
-		"switched off":    {"--no-metrics-enabled", "", "", "MetricsEnabled", "false"},
-		"switch with =":   {"--metrics-enabled=false", "", "", "MetricsEnabled", "false"},
-		"switch by yes":   {"--metrics-enabled=yes", "", "", "MetricsEnabled", "true"},
-		"switch in caps":  {"", "NGIT_ALLOW_PRIVATE_NETWORKS=TRUE", "", "AllowPrivate", "true"},
-		"switch by digit": {"", "NGIT_ALLOW_PRIVATE_NETWORKS=1", "", "AllowPrivate", "true"},
-		"switch by off":   {"", "NGIT_METRICS_ENABLED=off", "", "MetricsEnabled", "false"},
-		"switch by 0":     {"", "NGIT_METRICS_ENABLED=0", "", "MetricsEnabled", "false"},
+		"flag and value":   {"--metrics-enabled false --sync-max-backoff-secs 60", "", "", "MaxBackoffSeconds", "60"},
+		"switch and value": {"--sync-disable-negentropy --metrics-enabled false", "", "", "MetricsEnabled", "false"},
+		"switch alone":     {"--metrics-enabled", "", "", "MetricsEnabled", "true"},
+		"switched off":     {"--no-metrics-enabled", "", "", "MetricsEnabled", "false"},
+		"switch with =":    {"--metrics-enabled=false", "", "", "MetricsEnabled", "false"},
+		"switch by yes":    {"--metrics-enabled=yes", "", "", "MetricsEnabled", "true"},
+		"switch in caps":   {"", "NGIT_ALLOW_PRIVATE_NETWORKS=TRUE", "", "AllowPrivate", "true"},
+		"switch by digit":  {"", "NGIT_ALLOW_PRIVATE_NETWORKS=1", "", "AllowPrivate", "true"},
+		"switch by off":    {"", "NGIT_METRICS_ENABLED=off", "", "MetricsEnabled", "false"},
+		"switch by 0":      {"", "NGIT_METRICS_ENABLED=0", "", "MetricsEnabled", "false"},
 
 		"size":                 {"", "NGIT_MAX_PUSH_BYTES=64MiB", "", "MaxPushBytes", "67108864"},
 		"size in bytes":        {"", "NGIT_MAX_PUSH_BYTES=1048576", "", "MaxPushBytes", "1048576"},
@@ -156,35 +158,6 @@ NGIT_HOLDING_RETENTION_SECS=7776000
 	}
 }
 
-// TestFlagsAreNamedLikeSettings: NGIT_X_Y is --x-y for every setting, and constants have no flag.
-func TestFlagsAreNamedLikeSettings(t *testing.T) {
-	t.Parallel()
-	var grammar struct {
-		Settings `embed:""`
-	}
-	parser, err := NewParser(&grammar, &Source{product: true}, kong.Name("test"))
-	must(t, err)
-	flags := map[string]string{} // settings by the names of flags
-	for _, flag := range parser.Model.Flags {
-		if flags[flag.Name] != "" || len(flag.Aliases) > 0 {
-			t.Errorf("--%s is of %s and %s", flag.Name, flags[flag.Name], flag.Tag.Get("env"))
-		}
-		flags[flag.Name] = flag.Tag.Get("env")
-	}
-	for f := range new(Settings).fields() {
-		like := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(f.name(), "NGIT_")), "_", "-")
-		if f.fixed() != (flags[like] == "") {
-			t.Errorf("%s: --%s is of %q", f.name(), like, flags[like])
-		}
-	}
-	s, err := parse(t, []string{"--domain", "a.example", "--sync-bootstrap-relay-url", "b.example", "--sync-max-backoff-secs", "60",
-		"--metrics-enabled", "false", "--metrics-connection-per-ip-abuse-threshold=3", "--sync-disable-negentropy", "--rejected-hot-cache-duration-secs=1"}, nil, "")
-	if err != nil || s.BootstrapRelays[0] != "b.example" || s.MaxBackoffSeconds != 60 || s.MetricsEnabled || s.AbuseThreshold != 3 ||
-		!s.DisableNegentropy || s.RejectedHotSeconds != 1 {
-		t.Errorf("%+v, %v", s, err)
-	}
-}
-
 // TestWarnings are of names that look like settings, and of settings that change nothing.
 func TestWarnings(t *testing.T) {
 	t.Parallel()
@@ -268,25 +241,51 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 	}
 }
 
-// TestDeclaration holds every setting to what the rest of this package takes for granted.
+// TestDeclaration holds every setting to what the rest of this package takes for granted: a name of
+// its own with a flag like it, help that is a sentence, a range, and a place in the reference. The
+// short help fits one screen, the long one has every setting. Constants are in none of them.
 func TestDeclaration(t *testing.T) {
 	t.Parallel()
-	seen, count, reference := map[string]bool{}, 0, markdown()
+	var flags map[string]string // settings by the names of flags
+	help := func(arg string) string {
+		var out strings.Builder
+		var grammar struct {
+			Settings `embed:""`
+			HelpAll  HelpAll `help:"Print all."`
+		}
+		parser, err := NewParser(&grammar, &Source{product: true}, kong.Name("test"), kong.Writers(&out, &out), kong.Exit(func(int) {}))
+		must(t, err)
+		flags = map[string]string{}
+		for _, flag := range parser.Model.Flags {
+			flags[flag.Name] = flag.Tag.Get("env")
+		}
+		parser.Parse([]string{arg})
+		return out.String()
+	}
+	short, long, reference := help("--help"), help("--help-all"), markdown()
+	if lines := strings.Count(short, "\n"); lines > 24 || !strings.Contains(short, "--domain=HOST") || !strings.Contains(short, "--help-all") {
+		t.Errorf("--help has %d lines:\n%s", lines, short)
+	}
+	seen, count := map[string]bool{}, 0
 	for f := range new(Settings).fields() {
-		name := f.name()
-		if !strings.HasPrefix(name, prefix) || seen[name] || f.fixed() == strings.HasSuffix(f.Tag.Get("help"), ".") {
+		name, isSetting := f.name(), !f.fixed()
+		like := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, prefix)), "_", "-")
+		if !strings.HasPrefix(name, prefix) || seen[name] || isSetting != strings.HasSuffix(f.Tag.Get("help"), ".") {
 			t.Errorf("%s: wants an NGIT_ name of its own, and help that is a sentence or a constant value", name)
 		}
 		seen[name] = true
-		if f.fixed() {
-			continue
+		for where, has := range map[string]bool{
+			"the flags": flags[like] == name, "--help-all": strings.Contains(long, "["+name+"]"), "the reference": strings.Contains(reference, "\n| `"+name+"` |"),
+		} {
+			if has != isSetting {
+				t.Errorf("%s is in %s: %v", name, where, has)
+			}
 		}
-		count++
-		if !strings.Contains(reference, "\n| `"+name+"` |") {
-			t.Errorf("%s: its group is not described", name)
-		}
-		if k := f.Type.Kind(); (k == reflect.Int || k == reflect.Int64) && (f.Tag.Get("min") == "" || f.Tag.Get("max") == "") && name != "NGIT_NATS_REPLICAS" {
+		if k := f.Type.Kind(); isSetting && (k == reflect.Int || k == reflect.Int64) && (f.Tag.Get("min") == "" || f.Tag.Get("max") == "") && name != "NGIT_NATS_REPLICAS" {
 			t.Errorf("%s: has no range", name)
+		}
+		if isSetting {
+			count++
 		}
 	}
 	if count > 70 {
@@ -313,40 +312,12 @@ func TestConstants(t *testing.T) {
 	}
 }
 
+// TestExampleEnvironmentIsLegal, also with every line that is a comment taken in.
 func TestExampleEnvironmentIsLegal(t *testing.T) {
 	t.Parallel()
-	if _, err := parse(t, nil, nil, dotEnv()); err != nil {
-		t.Error(err)
-	}
-	// Every line that is a comment must be legal too when it is taken in, but for what has no
-	// value.
-	s, err := parse(t, nil, nil, strings.ReplaceAll(dotEnv(), "\n#NGIT_", "\nNGIT_"))
-	if err != nil || len(s.Warnings) > 0 {
-		t.Error(err, s.Warnings)
-	}
-}
-
-// TestHelp: the short help fits one screen, the long one has every setting.
-func TestHelp(t *testing.T) {
-	t.Parallel()
-	help := func(arg string) string {
-		var out strings.Builder
-		var grammar struct {
-			Settings `embed:""`
-			HelpAll  HelpAll `help:"Print all."`
-		}
-		parser, err := NewParser(&grammar, &Source{product: true}, kong.Name("test"), kong.Writers(&out, &out), kong.Exit(func(int) {}))
-		must(t, err)
-		parser.Parse([]string{arg})
-		return out.String()
-	}
-	short, long := help("--help"), help("--help-all")
-	if lines := strings.Count(short, "\n"); lines > 24 || !strings.Contains(short, "--domain=HOST") || !strings.Contains(short, "--help-all") {
-		t.Errorf("--help has %d lines:\n%s", lines, short)
-	}
-	for f := range new(Settings).fields() {
-		if strings.Contains(long, "["+f.name()+"]") == f.fixed() {
-			t.Errorf("--help-all and %s", f.name())
+	for _, text := range []string{dotEnv(), strings.ReplaceAll(dotEnv(), "\n#NGIT_", "\nNGIT_")} {
+		if s, err := parse(t, nil, nil, text); err != nil || len(s.Warnings) > 0 {
+			t.Error(err, s.Warnings)
 		}
 	}
 }
