@@ -50,7 +50,7 @@ func TestHide(t *testing.T) {
 	shown := []*nostr.Event{other, naming(7, 1621, "a", repo, other), naming(8, 1111, "q", issue, other), naming(9, 1984, "e", odd), naming(10, 5, "e", odd),
 		naming(11, 30618, "a", repo), made(12, 1, 1)}
 	hidden := []*nostr.Event{repo, odd, issue, naming(5, 1111, "E", issue), naming(6, 7, "q", odd, issue)}
-	o := Options{KeepDeleted: true}
+	o := Options{KeepDeleted: true} // event 10 deletes nothing then
 	bans := filters{{Kinds: []int{30617}, Tags: nostr.TagMap{"d": {"x"}}}, {IDs: []string{odd.ID}}}
 	for _, later := range []bool{false, true} {
 		t.Run(fmt.Sprint(later), func(t *testing.T) {
@@ -86,8 +86,9 @@ func TestHide(t *testing.T) {
 			if of[bans[0].String()] < 3 || of[bans[1].String()] < 1 {
 				t.Errorf("hidden by each ban: %v", of)
 			}
-			if _, err := v.Replaceable(30617, me, "x"); err != ErrNotFound {
-				t.Errorf("at its address: %v", err)
+			_, err := v.Replaceable(30617, me, "x")
+			if deleted, badDeletion := v.Deleted(odd); err != ErrNotFound || deleted || badDeletion != nil {
+				t.Errorf("at its address: %v; deleted: %v, %v", err, deleted, badDeletion)
 			}
 			must(t, db.Hide(filters{}))
 			holds(t, db, slices.Concat(shown, hidden)...)

@@ -46,19 +46,6 @@ func divide(rnd *rand.Rand, both, ours, theirs, crowd int) (d divided) {
 	return divided{all[:both], all[both : both+ours], all[both+ours:]}
 }
 
-func sizes() map[string]divided {
-	cases := map[string]divided{}
-	for n, sizes := range [][4]int{
-		{0, 0, 0, 1}, {1, 0, 0, 1}, {0, 1, 0, 1}, {0, 0, 1, 1}, {0, 100, 0, 3}, {0, 0, 100, 3}, {31, 1, 0, 1}, {32, 0, 1, 40},
-		{1_200, 0, 0, 3}, {1_200, 10, 10, 3}, {1_000, 10, 10, 20_000},
-		{0, 400, 0, 3}, {0, 0, 400, 3}, {100, 100, 100, 100},
-	} {
-		cases[fmt.Sprintf("%d_%d_%d_%d", sizes[0], sizes[1], sizes[2], sizes[3])] =
-			divide(rand.New(rand.NewPCG(7, uint64(n))), sizes[0], sizes[1], sizes[2], sizes[3])
-	}
-	return cases
-}
-
 func packed(parts ...[]reconcile.Item) reconcile.Packed {
 	return reconcile.Pack(slices.Concat(parts...))
 }
@@ -85,14 +72,16 @@ func ids(items []reconcile.Item) []string {
 // each runs a test for every division and some limits of our side.
 func each(t *testing.T, run func(t *testing.T, c divided, limits reconcile.Limits)) {
 	t.Parallel()
-	for name, c := range sizes() {
-		for limited, limits := range map[string]reconcile.Limits{
-			"default": reconcile.DefaultLimits, "small frames": {Frame: reconcile.LeastFrame, Ranges: 100, Marks: 64},
-			"few ranges": {Frame: reconcile.DefaultFrame, Ranges: 20, Marks: 16},
+	for n, s := range [][4]int{
+		{0, 0, 0, 1}, {1, 0, 0, 1}, {0, 1, 0, 1}, {0, 0, 1, 1}, {0, 100, 0, 3}, {0, 0, 100, 3}, {31, 1, 0, 1}, {32, 0, 1, 40},
+		{1_200, 0, 0, 3}, {1_200, 10, 10, 3}, {1_000, 10, 10, 20_000}, {0, 400, 0, 3}, {0, 0, 400, 3}, {100, 100, 100, 100},
+	} {
+		for _, limits := range []reconcile.Limits{
+			reconcile.DefaultLimits, {Frame: reconcile.LeastFrame, Ranges: 100, Marks: 64}, {Frame: reconcile.DefaultFrame, Ranges: 20, Marks: 16},
 		} {
-			t.Run(name+"/"+limited, func(t *testing.T) {
+			t.Run(fmt.Sprint(s, limits), func(t *testing.T) {
 				t.Parallel()
-				run(t, c, limits)
+				run(t, divide(rand.New(rand.NewPCG(7, uint64(n))), s[0], s[1], s[2], s[3]), limits)
 			})
 		}
 	}
