@@ -90,6 +90,10 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 	if hunted {
 		w.seek(ctx, v, func(owner string) bool { return attempt || slices.Contains(scope, placeOf(owner, t.identifier)) }, attempt)
 	}
+	// This look may have taken the place of the one at which the next attempt begins.
+	if next, _ := w.hunter.State(t.identifier); !next.IsZero() {
+		w.queue.add(itself(t.identifier), next, alone)
+	}
 	return errors.Join(failed, w.expire(ctx, t.identifier))
 }
 
