@@ -32,7 +32,7 @@ type play struct {
 	end      context.CancelFunc
 	done     chan error
 
-	mu       sync.Mutex
+	sync.Mutex
 	asked    map[string][]nostr.Filter // open at the relay
 	log      []string                  // names of requests
 	offered  []candidates.Candidate
@@ -52,8 +52,8 @@ type play struct {
 
 // with changes or looks at the play.
 func (p *play) with(fn func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.Lock()
+	defer p.Unlock()
 	fn()
 }
 
@@ -64,20 +64,20 @@ func (p *play) deafened(is bool) { p.with(func() { p.deaf = is }) }
 func (p *play) holds(is bool) { p.with(func() { p.hold = is }) }
 
 func (p *play) count() (asked, offered int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.Lock()
+	defer p.Unlock()
 	return len(p.log), len(p.offered)
 }
 
 func (p *play) offer(i int) candidates.Candidate {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.Lock()
+	defer p.Unlock()
 	return p.offered[i]
 }
 
 func (p *play) Req(ctx context.Context, sub string, filters []nostr.Filter) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.Lock()
+	defer p.Unlock()
 	p.asked[sub] = filters
 	p.log = append(p.log, sub)
 	if p.mute && !filters[0].LimitZero || p.deaf && filters[0].LimitZero {
@@ -115,8 +115,8 @@ func sleep(d time.Duration) {
 }
 
 func (p *play) Unsubscribe(_ context.Context, sub string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.Lock()
+	defer p.Unlock()
 	delete(p.asked, sub)
 	return nil
 }
@@ -126,8 +126,8 @@ func (p *play) NegMsg(context.Context, string, []byte) error                { re
 func (p *play) NegClose(context.Context, string) error                      { return nil }
 
 func (p *play) Offer(_ context.Context, c candidates.Candidate) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.Lock()
+	defer p.Unlock()
 	p.offered = append(p.offered, c)
 	err, budget := p.fail, time.Now().Before(p.retry)
 	answer := func() {
@@ -148,8 +148,8 @@ func (p *play) Offer(_ context.Context, c candidates.Candidate) error {
 
 // Has implements intake.Store.
 func (p *play) Has(_ context.Context, ids [][32]byte) (has []bool, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.Lock()
+	defer p.Unlock()
 	for _, id := range ids {
 		has = append(has, p.accepted[hex.EncodeToString(id[:])])
 	}
@@ -157,14 +157,14 @@ func (p *play) Has(_ context.Context, ids [][32]byte) (has []bool, err error) {
 }
 
 func (p *play) Status(s session.Status) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.Lock()
+	defer p.Unlock()
 	p.statuses = append(p.statuses, s)
 }
 
 func (p *play) Judged(_ *nostr.Event, source proto.Source, gap bool, _ proto.Verdict) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.Lock()
+	defer p.Unlock()
 	told := string(source)
 	if gap {
 		told += " gap"
@@ -173,8 +173,8 @@ func (p *play) Judged(_ *nostr.Event, source proto.Source, gap bool, _ proto.Ver
 }
 
 func (p *play) status() session.Status {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.Lock()
+	defer p.Unlock()
 	return p.statuses[len(p.statuses)-1]
 }
 
@@ -203,8 +203,8 @@ func (p *play) came(n int) {
 
 // open returns the filters of live (limit 0) or historic subscriptions that are open.
 func (p *play) open(live bool) []nostr.Filter {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.Lock()
+	defer p.Unlock()
 	var out []nostr.Filter
 	for _, filters := range p.asked {
 		if filters[0].LimitZero == live {
@@ -328,8 +328,10 @@ func each[T any](t *testing.T, rows map[string]T, test func(t *testing.T, p *pla
 	}
 }
 
-// begin is a fresh start.
+// begin is a fresh start, and wants has the first repositories wanted.
 func (p *play) begin() { p.run(session.Start{}) }
+
+func (p *play) wants(n int) { p.want(uint64(n), manyRepos(0, n)) }
 
 // What the relay says.
 func (p *play) sends(sub string, events ...*nostr.Event) {
@@ -359,9 +361,6 @@ func (p *play) want(revision uint64, what session.Set) {
 	p.changed <- struct{}{}
 	synctest.Wait()
 }
-
-// wants has the first n repositories wanted.
-func (p *play) wants(n int) { p.want(uint64(n), manyRepos(0, n)) }
 
 func (p *play) stop() {
 	if p.end == nil {
