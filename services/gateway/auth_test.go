@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -79,25 +80,24 @@ func TestAuthRequired(t *testing.T) {
 			}
 			ask := func(read, write bool) {
 				t.Helper()
-				said := func(refused bool, refusal, otherwise string) {
-					t.Helper()
-					if refused {
-						conn.want(refusal + `"auth-required: `)
-					} else {
-						conn.want(otherwise)
-					}
-				}
-				conn.say(`["REQ","s",{"kinds":[1621],"limit":0}]`)
-				said(read, `["CLOSED","s",`, `["EOSE","s"]`)
-				conn.say(`["CLOSE","s"]`)
-				conn.say(`["COUNT","c",{"kinds":[1621]}]`)
-				said(read, `["CLOSED","c",`, `["COUNT","c",`)
-				conn.say(`["NEG-OPEN","n",{"kinds":[1621]},"6100000200"]`)
-				said(read, `["NEG-ERR","n",`, `["NEG-MSG","n",`)
-				conn.say(`["NEG-CLOSE","n"]`)
 				ev := signed(t, nostr.Event{Kind: 1621})
-				conn.say(`["EVENT",%s]`, ev)
-				said(write, `["OK","`+ev.ID+`",false,`, `["OK","`+ev.ID+`",true,`)
+				for _, q := range []struct {
+					refused                 bool
+					say, refusal, otherwise string
+				}{
+					{read, `["REQ","s",{"kinds":[1621],"limit":0}]`, `["CLOSED","s",`, `["EOSE","s"]`},
+					{read, `["COUNT","c",{"kinds":[1621]}]`, `["CLOSED","c",`, `["COUNT","c",`},
+					{read, `["NEG-OPEN","n",{"kinds":[1621]},"6100000200"]`, `["NEG-ERR","n",`, `["NEG-MSG","n",`},
+					{write, fmt.Sprintf(`["EVENT",%s]`, ev), `["OK","` + ev.ID + `",false,`, `["OK","` + ev.ID + `",true,`},
+				} {
+					want := q.otherwise
+					if q.refused {
+						want = q.refusal + `"auth-required: `
+					}
+					conn.hears(want, "%s", q.say)
+					conn.say(`["CLOSE","s"]`)
+					conn.say(`["NEG-CLOSE","n"]`)
+				}
 			}
 			ask(c.read, c.write)
 			if challenge == "" {
