@@ -48,8 +48,11 @@ func (s *shows) Run() error {
 	}
 	return s.do(0, func(r *reader) error {
 		for r.ctx.Err() == nil {
-			report, err := look(&reader{Bus: r.Bus, ctx: r.ctx})
+			ctx, cancel := context.WithTimeout(r.ctx, s.Wait)
+			report, err := look(&reader{Bus: r.Bus, ctx: ctx})
+			cancel()
 			switch {
+			case r.ctx.Err() != nil:
 			case err != nil:
 				fmt.Fprintf(os.Stderr, "tendril: %v\n", err)
 			case s.JSON:

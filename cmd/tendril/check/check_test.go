@@ -151,7 +151,6 @@ func TestEachDamageIsFoundAndMended(t *testing.T) {
 	}{
 		{"nothing", func(*place) {}, nil, true},
 		{"a branch moved", func(p *place) { p.git("update-ref", "refs/heads/main", p.tip) }, []string{state}, true},
-		{"a branch too many", func(p *place) { p.git("update-ref", "refs/heads/other", p.tip) }, []string{state}, true},
 		{"HEAD elsewhere", func(p *place) { p.git("symbolic-ref", "HEAD", "refs/heads/x") }, []string{state}, true},
 		{"a pull request's commit is not named", func(p *place) { p.git("update-ref", "-d", "refs/nostr/"+p.pull.ID) }, []string{refsNostr}, true},
 		{"another commit is", func(p *place) { p.git("update-ref", "refs/nostr/"+p.pull.ID, p.head) }, []string{refsNostr}, true},
@@ -320,8 +319,6 @@ func TestWrite(t *testing.T) {
 		{[]Finding{can, failed, mended, {Part: PartLog, What: "message 1", Problem: "it is no event"}},
 			"\nlog: message 1: it is no event\ndisk: x: p (mended: m)\ndisk: y: p (--repair: m)\ndisk: z: p (could not be mended: no room)\n" +
 				"4 findings: 1 mended, 1 can be mended by --repair, 2 only by hand\n"},
-		{[]Finding{failed}, "1 finding: 1 only by hand\n"},
-		{[]Finding{can}, "1 finding: 1 can be mended by --repair\n"},
 	} {
 		r := &Report{Events: 1, Repositories: 2, Notes: []string{"n"}, Findings: c.findings}
 		r.sort()

@@ -253,6 +253,9 @@ func TestFailures(t *testing.T) {
 		return nil
 	}
 	broken := errors.New("broken")
+	answer := func(err error) func(context.Context, candidates.Candidate) error {
+		return func(_ context.Context, c candidates.Candidate) error { c.Done(proto.Verdict{}, err); return nil }
+	}
 	for name, c := range map[string]struct {
 		offer func(context.Context, candidates.Candidate) error
 		in    io.Reader
@@ -267,13 +270,5 @@ func TestFailures(t *testing.T) {
 		if got, _, err := run(t, t.Context(), c.offer, nil, c.in); !errors.Is(err, c.err) || got != c.want {
 			t.Errorf("%s: %+v, %v, want %+v, %v", name, got, err, c.want, c.err)
 		}
-	}
-}
-
-// answer ends every candidate with an error.
-func answer(err error) func(context.Context, candidates.Candidate) error {
-	return func(_ context.Context, c candidates.Candidate) error {
-		c.Done(proto.Verdict{}, err)
-		return nil
 	}
 }
