@@ -3,8 +3,6 @@ package relayconn
 import (
 	"fmt"
 	"math/rand/v2"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -89,12 +87,8 @@ func newChaos(t *testing.T, workers int) *chaos {
 	t.Helper()
 	b := openBusFor(t, chaosTTL)
 	c := &chaos{t: t, rnd: rand.New(rand.NewPCG(uint64(workers), 1)), bus: b, judge: newIngest(t, b), most: workers}
-	mux := http.NewServeMux()
-	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
-	for i := range chaosRelays {
-		r := foreignAt(t, fmt.Sprintf("ws%s/%d", strings.TrimPrefix(server.URL, "http"), i))
-		mux.HandleFunc(fmt.Sprint("/", i), r.serve)
+	for range chaosRelays {
+		r := newForeign(t)
 		c.relays = append(c.relays, r)
 		c.tell(r, time.Hour)
 		c.tell(r, time.Minute)

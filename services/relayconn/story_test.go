@@ -3,7 +3,6 @@ package relayconn
 import (
 	"context"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -184,12 +183,4 @@ func TestRelaysThatCannotBeHad(t *testing.T) {
 			t.Error("we connect to ourselves")
 		}
 	})
-}
-
-func serve(t *testing.T, fn http.HandlerFunc) (url string) {
-	t.Helper()
-	server := httptest.NewServer(fn)
-	t.Cleanup(server.CloseClientConnections)
-	t.Cleanup(server.Close)
-	return "ws" + strings.TrimPrefix(server.URL, "http")
 }

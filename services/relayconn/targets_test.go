@@ -22,17 +22,19 @@ var (
 	x, y   = "30617:" + author + ":x", "30617:" + author + ":y"
 )
 
-// raise says what a relay is asked for further: the levels of repositories by reference, none for
-// those that are gone.
-func raise(t *testing.T, b *bus.Bus, key string, levels map[string]proto.Level) (seq uint64) {
+// raise says what a relay is asked for further: repositories by their identifiers, "?" after one of
+// which only states are wanted, "-" after one that is gone.
+func raise(t *testing.T, b *bus.Bus, key string, identifiers ...string) {
 	t.Helper()
 	to, from := wanting("wss://"+key), wanting("wss://"+key)
-	for ref, level := range levels {
-		if from.Repos[ref] = (proto.Wanted{}); level != "" {
+	for _, id := range identifiers {
+		ref := x[:len(x)-1] + id[:1]
+		from.Repos[ref] = proto.Wanted{}
+		if level, has := map[string]proto.Level{"": proto.LevelFull, "?": proto.LevelStateOnly}[id[1:]]; has {
 			to.Repos[ref] = proto.Wanted{Level: level}
 		}
 	}
-	return aim(t, b, to.URL, to, from)
+	aim(t, b, to.URL, to, from)
 }
 
 // withdraw says that a relay is no target any more.
@@ -58,10 +60,9 @@ func while(t *testing.T, fn func(ctx context.Context) error) {
 func TestRelays(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
-	full := map[string]proto.Level{x: proto.LevelFull}
-	raise(t, b, "full.example", full)
-	raise(t, b, "bare.example:7777/path", nil)
-	raise(t, b, "gone.example", full)
+	raise(t, b, "full.example", "x")
+	raise(t, b, "bare.example:7777/path")
+	raise(t, b, "gone.example", "x")
 	withdraw(t, b, "gone.example")
 	if err := b.Conn.Publish("grasp.target.=", []byte("{}")); err != nil { // not a name
 		t.Fatal(err)
@@ -82,7 +83,7 @@ func TestRelays(t *testing.T) {
 		})
 	}
 	becomes("bare.example_7777/path", "full.example")
-	raise(t, b, "gone.example", full)
+	raise(t, b, "gone.example", "x")
 	becomes("bare.example_7777/path", "full.example", "gone.example")
 	withdraw(t, b, "full.example")
 	becomes("bare.example_7777/path", "gone.example")
@@ -143,45 +144,31 @@ func (w *world) IDs(_ context.Context, f nostr.Filter) iter.Seq2[[32]byte, error
 	}
 }
 
-// write appends an event to the log.
-func (w *world) write(t *testing.T, ev *nostr.Event) (seq uint64) {
-	t.Helper()
-	ack, err := w.JS.Publish(t.Context(), proto.EventSubjectOf(ev).String(), []byte(ev.String()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ack.Sequence
-}
-
 // issue has an issue accepted that names repositories.
 func (w *world) issue(t *testing.T, refs ...string) (id string, seq uint64) {
 	t.Helper()
 	w.mu.Lock()
-	n := len(w.accepted)
-	w.mu.Unlock()
-	ev := &nostr.Event{Kind: nostr.KindIssue, PubKey: author, CreatedAt: nostr.Timestamp(n), Content: fmt.Sprint(refs)}
+	defer w.mu.Unlock()
+	ev := &nostr.Event{Kind: nostr.KindIssue, PubKey: author, CreatedAt: nostr.Timestamp(len(w.accepted))}
 	for _, ref := range refs {
 		ev.Tags = append(ev.Tags, nostr.Tag{"a", ref})
 	}
 	ev.ID = ev.GetID()
-	id = ev.ID
-	w.mu.Lock()
-	w.accepted[id] = refs
-	w.mu.Unlock()
-	return id, w.write(t, ev)
+	w.accepted[ev.ID] = refs
+	ack, err := w.JS.Publish(t.Context(), proto.EventSubjectOf(ev).String(), []byte(ev.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ev.ID, ack.Sequence
 }
 
-func (w *world) follow(t *testing.T, name string) *Wanted {
+// follow follows what is wanted of a relay, and waits until that is known.
+func follow(t *testing.T, all *Targets, name string) *Wanted {
 	t.Helper()
-	f := w.Of(name)
+	f := all.Of(name)
 	while(t, f.Run)
-	return f
-}
-
-// read waits until what was wanted at the beginning is known.
-func read(t *testing.T, f *Wanted) {
-	t.Helper()
 	eventually(t, "it is known what is wanted", func() bool { _, known := f.Now(); return known })
+	return f
 }
 
 func now(f *Wanted) session.Wanted {
@@ -189,10 +176,17 @@ func now(f *Wanted) session.Wanted {
 	return now
 }
 
-func wants(f *Wanted, full []string, roots ...string) bool { return is(now(f).Items, full, roots...) }
+// wants reports whether these are the full repositories and root events of a relay.
+func wants(f *Wanted, identifiers string, roots ...string) bool {
+	return is(now(f).Items, identifiers, roots...)
+}
 
-func is(set session.Set, full []string, roots ...string) bool {
-	return slices.Equal(set.Full, full) && slices.Equal(set.Roots, slices.Compact(slices.Sorted(slices.Values(roots))))
+func is(set session.Set, identifiers string, roots ...string) bool {
+	var full []string
+	for _, id := range identifiers {
+		full = append(full, x[:len(x)-1]+string(id))
+	}
+	return slices.Equal(set.Full, full) && slices.Equal(set.Roots, slices.Sorted(slices.Values(roots)))
 }
 
 // TestWhatIsWanted follows what is wanted of two relays: repositories and levels from the stream,
@@ -202,15 +196,12 @@ func TestWhatIsWanted(t *testing.T) {
 	w := newWorld(t)
 	old, _ := w.issue(t, x)
 	while(t, w.Run)
-	raise(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull, y: proto.LevelStateOnly})
-	raise(t, w.Bus, "s.example", map[string]proto.Level{x: proto.LevelFull})
-	raise(t, w.Bus, "r.example.com", map[string]proto.Level{y: proto.LevelFull}) // another relay, whose name begins alike
-	r, s := w.follow(t, "r.example"), w.follow(t, "s.example")
-	for _, f := range []*Wanted{r, s} {
-		read(t, f)
-		if !wants(f, []string{x}, old) {
-			t.Fatalf("at first %+v", now(f).Items)
-		}
+	raise(t, w.Bus, "r.example", "x", "y?")
+	raise(t, w.Bus, "s.example", "x")
+	raise(t, w.Bus, "r.example.com", "y") // another relay, whose name begins alike
+	r, s := follow(t, w.Targets, "r.example"), follow(t, w.Targets, "s.example")
+	if !wants(r, "x", old) || !wants(s, "x", old) {
+		t.Fatalf("at first %+v, %+v", now(r).Items, now(s).Items)
 	}
 	eventually(t, "the relay is a target", func() bool { url, _ := r.Relay(); return url == "wss://r.example" })
 	if len(now(r).Items.State) != 1 || len(now(s).Items.State) != 0 {
@@ -218,20 +209,20 @@ func TestWhatIsWanted(t *testing.T) {
 	}
 	both, _ := w.issue(t, x, y)
 	eventually(t, "one that comes is wanted of both", func() bool {
-		return wants(r, []string{x}, old, both) && wants(s, []string{x}, old, both)
+		return wants(r, "x", old, both) && wants(s, "x", old, both)
 	})
 	other, _ := w.issue(t, y)
-	raise(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull, y: proto.LevelFull})
+	raise(t, w.Bus, "r.example", "x", "y")
 	eventually(t, "the root events of one that is raised are wanted, each once", func() bool {
-		return wants(r, []string{x, y}, old, both, other) && len(now(r).Items.State) == 0
+		return wants(r, "xy", old, both, other) && len(now(r).Items.State) == 0
 	})
-	raise(t, w.Bus, "r.example", map[string]proto.Level{x: "", y: proto.LevelFull})
-	eventually(t, "nor what is withdrawn", func() bool { return wants(r, []string{y}, both, other) })
+	raise(t, w.Bus, "r.example", "x-", "y")
+	eventually(t, "nor what is withdrawn", func() bool { return wants(r, "y", both, other) })
 	w.mu.Lock()
 	delete(w.accepted, other)
 	w.mu.Unlock()
 	w.askAgain()
-	eventually(t, "nor what is accepted no more", func() bool { return wants(r, []string{y}, both) })
+	eventually(t, "nor what is accepted no more", func() bool { return wants(r, "y", both) })
 	withdraw(t, w.Bus, "r.example")
 	eventually(t, "the relay is no target any more", func() bool { url, _ := r.Relay(); return url == "" })
 }
@@ -243,23 +234,22 @@ func TestUnknownRootEventsAreWaitedFor(t *testing.T) {
 	w := newWorld(t)
 	old, _ := w.issue(t, x)
 	while(t, w.Run)
-	raise(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull})
-	f := w.follow(t, "r.example")
-	read(t, f)
+	raise(t, w.Bus, "r.example", "x")
+	f := follow(t, w.Targets, "r.example")
 	before := now(f)
 	w.mu.Lock()
 	w.failing, w.asked = true, 0
 	w.mu.Unlock()
 	other, _ := w.issue(t, y)
-	raise(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull, y: proto.LevelFull})
+	raise(t, w.Bus, "r.example", "x", "y")
 	eventually(t, "it is asked", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.asked > 0 })
-	if now(f).Mark != before.Mark || !wants(f, []string{x}, old) {
+	if now(f).Mark != before.Mark || !wants(f, "x", old) {
 		t.Errorf("wanted is %+v", now(f))
 	}
 	w.mu.Lock()
 	w.failing = false
 	w.mu.Unlock()
-	eventually(t, "it is known", func() bool { return wants(f, []string{x, y}, old, other) })
+	eventually(t, "it is known", func() bool { return wants(f, "xy", old, other) })
 }
 
 // TestWhatWasConfirmed: a successor takes for confirmed what the mark says, and nothing that came
@@ -269,29 +259,25 @@ func TestWhatWasConfirmed(t *testing.T) {
 	w := newWorld(t)
 	old, _ := w.issue(t, x)
 	while(t, w.Run)
-	raise(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull})
-	f := w.follow(t, "r.example")
-	read(t, f)
+	raise(t, w.Bus, "r.example", "x")
+	f := follow(t, w.Targets, "r.example")
 	// What is of no concern to the relay moves the mark on.
 	_, seq := w.issue(t, y)
 	eventually(t, "the mark is behind it", func() bool { return f.Confirmed(now(f).Mark).Log == seq })
 	mark := f.Confirmed(now(f).Mark)
 	newer, _ := w.issue(t, x)
-	eventually(t, "it is wanted", func() bool { return wants(f, []string{x}, old, newer) })
+	eventually(t, "it is wanted", func() bool { return wants(f, "x", old, newer) })
 	if m := f.Confirmed(mark); m != mark {
 		t.Errorf("what was wanted before is confirmed up to %+v, want %+v", m, mark)
 	}
-	raise(t, w.Bus, "r.example", map[string]proto.Level{y: proto.LevelFull})
+	raise(t, w.Bus, "r.example", "y")
 	eventually(t, "another repository is wanted", func() bool { return len(now(f).Items.Full) == 2 })
 
 	later := w.worker(time.Millisecond)
 	while(t, later.Run)
 	for name, worker := range map[string]*Targets{"there before": w.Targets, "there later": later} {
-		next := worker.Of("r.example")
-		while(t, next.Run)
-		read(t, next)
-		past, err := next.Past(t.Context(), mark)
-		if err != nil || !is(past, []string{x}, old) {
+		past, err := follow(t, worker, "r.example").Past(t.Context(), mark)
+		if err != nil || !is(past, "x", old) {
 			t.Errorf("%s: confirmed is %+v, %v", name, past, err)
 		}
 	}

@@ -52,18 +52,19 @@ type foreign struct {
 
 func newForeign(t testing.TB, events ...*nostr.Event) *foreign {
 	t.Helper()
-	server := httptest.NewUnstartedServer(nil)
-	f := foreignAt(t, "ws://"+server.Listener.Addr().String(), events...)
-	server.Config.Handler = http.HandlerFunc(f.serve)
-	server.Start()
-	t.Cleanup(server.Close)
+	f := &foreign{events: events, open: map[*websocket.Conn]map[string]nostr.Filters{}}
+	f.URL = serve(t, f.serve)
+	f.Name = nameOf(t, f.URL)
 	return f
 }
 
-// foreignAt is a relay that somebody else lets serve at that URL.
-func foreignAt(t testing.TB, url string, events ...*nostr.Event) *foreign {
+// serve lets fn answer at a URL of its own.
+func serve(t testing.TB, fn http.HandlerFunc) (url string) {
 	t.Helper()
-	return &foreign{URL: url, Name: nameOf(t, url), events: events, open: map[*websocket.Conn]map[string]nostr.Filters{}}
+	server := httptest.NewServer(fn)
+	t.Cleanup(server.Close)
+	t.Cleanup(server.CloseClientConnections)
+	return "ws" + strings.TrimPrefix(server.URL, "http")
 }
 
 func nameOf(t testing.TB, url string) string {
