@@ -51,19 +51,21 @@ func TestParseAnnouncementRefuses(t *testing.T) {
 		}
 		return tag
 	}
+	relays := func(n int) Tag { return many("relays", "wss://r%d.example", n) }
 	d := Tag{"d", "x"}
+	repo := func(tags ...Tag) *Event { return event(KindAnnouncement, alice, append(Tags{d}, tags...)...) }
 	check(t, ParseAnnouncement, []refusal{
-		{"nothing but a d", event(KindAnnouncement, alice, d), ""},
-		{"as many as may be", event(KindAnnouncement, alice, d, many("relays", "wss://r%d.example", 400), many("clone", "https://c%d.example", 200),
+		{"nothing but a d", repo(), ""},
+		{"as many as may be", repo(relays(400), many("clone", "https://c%d.example", 200),
 			many("maintainers", "%064x", 400)), ""},
 		{"wrong kind", event(KindState, alice, d), "kind 30618"},
 		{"no d", event(KindAnnouncement, alice), "missing or empty"},
 		{"control characters in d", event(KindAnnouncement, alice, Tag{"d", "a\rb"}), "control"},
 		{"author", event(KindAnnouncement, "../../etc", d), "author"},
-		{"too many relays", event(KindAnnouncement, alice, d, many("relays", "wss://r%d.example", MaxListed+1)), "more than 1000"},
-		{"too many relays in two tags", event(KindAnnouncement, alice, d, many("relays", "wss://r%d.example", 600), many("relays", "wss://s%d.example", 600)), "more than 1000"},
-		{"too many web pages", event(KindAnnouncement, alice, d, many("web", "https://r%d.example", MaxURLs+1)), "web"},
-		{"too many together", event(KindAnnouncement, alice, d, many("relays", "wss://r%d.example", 400), many("clone", "https://c%d.example", 200),
+		{"too many relays", repo(relays(MaxListed + 1)), "more than 1000"},
+		{"too many relays in two tags", repo(relays(600), relays(600)), "more than 1000"},
+		{"too many web pages", repo(many("web", "https://r%d.example", MaxURLs+1)), "web"},
+		{"too many together", repo(relays(400), many("clone", "https://c%d.example", 200),
 			many("maintainers", "%064x", 401)), "more than 1000 maintainers, relays and clone URLs"},
 	}...)
 }

@@ -8,61 +8,41 @@ import (
 
 func TestListsService(t *testing.T) {
 	t.Parallel()
-	npub, other := npubOf(t, alice), npubOf(t, bob)
-	at := func(prefix string) string { return prefix + "/" + npub + "/x.git" }
-	for _, c := range []struct {
-		name, domain, identifier string
-		clone, relay             string
-		inClone, inRelays        bool
-	}{
-		{"plain", "grasp.example", "x", at("https://grasp.example"), "wss://grasp.example", true, true},
-		{"domain in capitals", "Grasp.Example", "x", at("https://grasp.example"), "wss://grasp.example", true, true},
-		{"a dot at the end", "grasp.example", "x", at("https://grasp.example."), "wss://grasp.example.", true, true},
-		{"domain with a port", "grasp.example:7000", "x", at("http://grasp.example:7000"), "ws://grasp.example:7000", true, true},
-		{"IPv6", "[::1]:7000", "x", at("http://[0:0::1]:7000"), "ws://[::1]:7000", true, true},
-		{"a slash at the end", "grasp.example", "x", at("https://grasp.example") + "/", "wss://grasp.example/", true, true},
-		{"the other scheme's default port", "grasp.example", "x", at("http://grasp.example:443"), "wss://grasp.example:80", true, true},
-		{"percent sign not encoded", "grasp.example", "100%", "https://grasp.example/" + npub + "/100%.git", "wss://grasp.example", true, true},
-		{"lower-case escapes", "grasp.example", "a/ä", "https://grasp.example/" + npub + "/a%2f%c3%a4.git/", "wss://grasp.example", true, true},
-		{"escaped slash between", "grasp.example", "x", "https://grasp.example/" + npub + "%2Fx.git", "wss://grasp.example", true, true},
-		{"another port", "grasp.example", "x", at("https://grasp.example:7000"), "wss://grasp.example:7000", false, false},
-		{"no port", "grasp.example:7000", "x", at("https://grasp.example"), "wss://grasp.example", false, false},
-		{"a domain that ends alike", "grasp.example", "x", at("https://not-grasp.example"), "wss://not-grasp.example", false, false},
-		{"wrong schemes", "grasp.example", "x", at("ssh://grasp.example"), "nostr://grasp.example", false, false},
-		{"someone else's npub", "grasp.example", "x", "https://grasp.example/" + other + "/x.git", "wss://grasp.example", false, true},
-		{"another identifier", "grasp.example", "y", at("https://grasp.example"), "wss://grasp.example", false, true},
-		{"no .git", "grasp.example", "x", "https://grasp.example/" + npub + "/x", "wss://grasp.example", true, true},
-		{"with a query", "grasp.example", "x", at("https://grasp.example") + "?a", "wss://grasp.example", true, true},
-		{"a path of another form", "grasp.example", "x", "https://grasp.example/some/repo.git", "wss://grasp.example", true, true},
-		{"someone else's, encoded", "grasp.example", "x", "https://grasp.example/" + other + "/%78.git", "wss://grasp.example", false, true},
-		{"below prs", "grasp.example", "x", at("https://grasp.example/prs"), "wss://grasp.example", false, true},
-		{"not encoded", "grasp.example", "a/c", "https://grasp.example/" + npub + "/a/c.git", "wss://grasp.example", true, true},
-		{"percent in the identifier", "grasp.example", "a%20b", "https://grasp.example/" + npub + "/a%2520b.git", "wss://grasp.example", true, true},
-		{"percent in the identifier, not encoded", "grasp.example", "a%20b", "https://grasp.example/" + npub + "/a%20b.git", "wss://grasp.example", true, true},
-		{"a domain that is none", "grasp.example:port", "x", at("https://grasp.example"), "wss://grasp.example", false, false},
-	} {
-		ours := c.domain
-		if strings.HasSuffix(ours, "port") {
-			ours = "none.example"
+	npubs := strings.NewReplacer("N", npubOf(t, alice), "O", npubOf(t, bob))
+	const home = "grasp.example"
+	check := func(domain, id, clone, relay string, want bool) {
+		t.Helper()
+		if clone[0] == '/' {
+			clone = "https://" + home + npubs.Replace(clone)
 		}
-		lists := func(clone, relay string) bool {
-			a := announce(t, alice, c.identifier, Tag{"clone", "https://elsewhere.example/x.git", clone}, Tag{"relays", "wss://elsewhere.example", relay})
-			return a.ListsService(c.domain)
-		}
-		if inClone, inRelays := lists(c.clone, "wss://"+ours), lists("https://"+ours, c.relay); inClone != c.inClone || inRelays != c.inRelays {
-			t.Errorf("%s: by its clone URL: %v, by its relay: %v", c.name, inClone, inRelays)
+		a := announce(t, alice, id, Tag{"clone", "https://a.example/x", clone}, Tag{"relays", "wss://a.example", relay})
+		if got := a.ListsService(domain); got != want {
+			t.Errorf("%s lists %q at %s and %s: %v", domain, id, clone, relay, got)
 		}
 	}
-}
-
-func TestEncodedPathListsService(t *testing.T) {
-	t.Parallel()
+	for _, c := range []struct {
+		id, clone string
+		want      bool
+	}{
+		{"x", "/N/x.git", true}, {"x", "HTTP://Grasp.Example.:443//", true}, {"x", " wss://grasp.example:80/x ", true}, {"x", "/N%2Fx.git", true}, {"x", "/N/x", true},
+		{"x", "/N/x.git?a", true}, {"x", "/some/repo.git", true}, {"100%", "/N/100%.git", true}, {"a/ä", "/N/a%2f%c3%a4.git/", true}, {"a/c", "/N/a/c.git", true},
+		{"a%20b", "/N/a%2520b.git", true}, {"a%20b", "/N/a%20b.git", true},
+		{"x", "https://grasp.example:7000/x", false}, {"x", "https://not-grasp.example/x", false}, {"x", "https://grasp.example@a.example/x", false},
+		{"x", "ssh://grasp.example/x", false}, {"x", "/O/x.git", false}, {"y", "/N/x.git", false}, {"X", "/N/x.git", false}, {"x", "/O/%78.git", false}, {"x", "/prs/N/x.git", false},
+	} {
+		check(home, c.id, c.clone, "wss://"+home, c.want)
+	}
+	for relay, want := range map[string]bool{
+		" grasp.example ": true, "WSS://Grasp.example.:443/": true, "http://grasp.example:443//": true, "wss://grasp.example:7000": false, "nostr://grasp.example": false,
+		"wss://grasp.example.evil": false, "wss://u@grasp.example": false,
+	} {
+		check(home, "x", "/N/x.git", relay, want)
+	}
+	check("[::1]:7000", "x", "http://[0:0::1]:7000/x", "ws://[::1]:7000", true)
+	check("grasp.example:7000", "x", "/N/x.git", "wss://grasp.example", false)
+	check("grasp.example:port", "x", "/N/x.git", "wss://grasp.example", false)
 	for _, id := range []string{"x", "a b", "a/b", "..", "%", "ä", "x.git", "-", "info/refs", "a?b#c"} {
-		path := RepositoryURLPath(npubOf(t, alice), id)
-		a := announce(t, alice, id, Tag{"clone", "https://grasp.example" + path}, Tag{"relays", "wss://grasp.example"})
-		if !a.ListsService("grasp.example") {
-			t.Errorf("%q at %s is not listed", id, path)
-		}
+		check("Grasp.Example", id, RepositoryURLPath("N", id), "wss://"+home, true)
 	}
 }
 

@@ -38,69 +38,51 @@ func TestParseState(t *testing.T) {
 }
 
 func TestParseStateRefuses(t *testing.T) {
-	d := Tag{"d", "x"}
+	state := func(tags ...Tag) *Event { return event(KindState, alice, append(Tags{{"d", "x"}}, tags...)...) }
 	manyRefs := func(n int) *Event {
-		ev := event(KindState, alice, d)
+		ev := state()
 		for i := range n {
 			ev.Tags = append(ev.Tags, Tag{fmt.Sprintf("refs/heads/b%d", i), commit1})
 		}
 		return ev
 	}
 	check(t, ParseState, []refusal{
-		{"no references", event(KindState, alice, d), ""},
+		{"no references", state(), ""},
 		{"as many as may be", manyRefs(MaxRefs), ""},
 		{"too many", manyRefs(MaxRefs + 1), "more than 10000"},
-		{"wrong kind", event(KindAnnouncement, alice, d), "kind 30617"},
+		{"wrong kind", event(KindAnnouncement, alice, Tag{"d", "x"}), "kind 30617"},
 		{"no d", event(KindState, alice), "missing or empty"},
-		{"author", event(KindState, "..", d), "author"},
-		{"name leaves the folder", event(KindState, alice, d, Tag{"refs/heads/../../config", commit1}), `contains ".."`},
-		{"name is a lock", event(KindState, alice, d, Tag{"refs/heads/main.lock", commit1}), ".lock"},
-		{"peeled branch", event(KindState, alice, d, Tag{"refs/heads/main^{}", commit1}), "contains '^'"},
-		{"peeled illegal tag", event(KindState, alice, d, Tag{"refs/tags/a b^{}", commit1}), "contains ' '"},
-		{"two values", event(KindState, alice, d, Tag{"refs/heads/main", commit1}, Tag{"refs/heads/main", commit2}), "two values"},
-		{"two HEADs", event(KindState, alice, d, Tag{"HEAD", "ref: refs/heads/a"}, Tag{"HEAD", "ref: refs/heads/b"}), "two values"},
-		{"HEAD at a commit", event(KindState, alice, d, Tag{"HEAD", commit1}), ""},
-		{"a branch below a branch", event(KindState, alice, d, Tag{"refs/heads/a", commit1}, Tag{"refs/heads/a/b/c", commit1}), "cannot stand"},
-		{"a branch below a symbolic one", event(KindState, alice, d, Tag{"refs/heads/a/b", commit1}, Tag{"refs/heads/a", "ref: refs/heads/c"}), "cannot stand"},
+		{"author", event(KindState, "..", Tag{"d", "x"}), "author"},
+		{"name leaves the folder", state(Tag{"refs/heads/../../config", commit1}), `contains ".."`},
+		{"name is a lock", state(Tag{"refs/heads/main.lock", commit1}), ".lock"},
+		{"peeled branch", state(Tag{"refs/heads/main^{}", commit1}), "contains '^'"},
+		{"peeled illegal tag", state(Tag{"refs/tags/a b^{}", commit1}), "contains ' '"},
+		{"two values", state(Tag{"refs/heads/main", commit1}, Tag{"refs/heads/main", commit2}), "two values"},
+		{"two HEADs", state(Tag{"HEAD", "ref: refs/heads/a"}, Tag{"HEAD", "ref: refs/heads/b"}), "two values"},
+		{"HEAD at a commit", state(Tag{"HEAD", commit1}), ""},
+		{"a branch below a branch", state(Tag{"refs/heads/a", commit1}, Tag{"refs/heads/a/b/c", commit1}), "cannot stand"},
+		{"a branch below a symbolic one", state(Tag{"refs/heads/a/b", commit1}, Tag{"refs/heads/a", "ref: refs/heads/c"}), "cannot stand"},
 	}...)
 }
 
 // TestImpossibleStates are taken, and known for what they are: they are not hunted for.
 func TestImpossibleStates(t *testing.T) {
 	t.Parallel()
-	main := Tag{"refs/heads/main", commit1}
-	for name, c := range map[string]struct {
+	for _, c := range []struct {
 		tag        Tag
 		impossible bool
 		head       string
 	}{
-		"no value":                        {Tag{"refs/heads/x"}, true, ""},
-		"short value":                     {Tag{"refs/heads/x", commit1[:39]}, true, ""},
-		"made up":                         {Tag{"refs/tags/x", "commit1"}, true, ""},
-		"option for a value":              {Tag{"refs/heads/x", "--upload-pack=x"}, true, ""},
-		"symbolic to a tag":               {Tag{"refs/heads/x", "ref: refs/tags/v1"}, true, ""},
-		"symbolic to an illegal name":     {Tag{"refs/heads/x", "ref: refs/heads/../x"}, true, ""},
-		"symbolic without ref:":           {Tag{"refs/heads/x", "refs/heads/main"}, true, ""},
-		"symbolic peeled":                 {Tag{"refs/tags/v1^{}", "ref: refs/heads/main"}, true, ""},
-		"HEAD at rubbish":                 {Tag{"HEAD", "main"}, true, ""},
-		"HEAD outside of branches":        {Tag{"HEAD", "ref: refs/../../x"}, true, ""},
-		"HEAD":                            {Tag{"HEAD", "ref: refs/heads/main"}, false, "refs/heads/main"},
-		"bare HEAD":                       {Tag{"HEAD", "refs/heads/main"}, false, "refs/heads/main"},
-		"HEAD with two spaces":            {Tag{"HEAD", "ref:  refs/heads/main"}, false, "refs/heads/main"},
-		"HEAD at a commit":                {Tag{"HEAD", commit1}, false, ""},
-		"object id in capitals, as in 40": {Tag{"refs/heads/x", strings.ToUpper(commit2)}, false, ""},
+		{Tag{"refs/heads/x"}, true, ""}, {Tag{"refs/heads/x", commit1[:39]}, true, ""}, {Tag{"refs/tags/x", "commit1"}, true, ""}, {Tag{"refs/heads/x", "--upload-pack=x"}, true, ""},
+		{Tag{"refs/heads/x", "ref: refs/tags/v1"}, true, ""}, {Tag{"refs/heads/x", "ref: refs/heads/../x"}, true, ""}, {Tag{"refs/heads/x", "refs/heads/main"}, true, ""},
+		{Tag{"refs/heads/x", strings.Repeat("0", 40)}, true, ""}, {Tag{"refs/tags/v1^{}", "ref: refs/heads/main"}, true, ""},
+		{Tag{"HEAD", "main"}, true, ""}, {Tag{"HEAD", "ref: refs/../../x"}, true, ""}, {Tag{"HEAD", commit1}, false, ""},
+		{Tag{"HEAD", "ref: refs/heads/main"}, false, "refs/heads/main"}, {Tag{"HEAD", "refs/heads/main"}, false, "refs/heads/main"},
+		{Tag{"HEAD", "ref:  refs/heads/main"}, false, "refs/heads/main"}, {Tag{"refs/heads/x", strings.ToUpper(commit2)}, false, ""},
 	} {
-		s, err := ParseState(event(KindState, alice, Tag{"d", "x"}, main, c.tag))
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		var impossible []string
-		if c.impossible {
-			impossible = []string{c.tag[0]}
-		}
-		if s.Satisfiable() == c.impossible || s.Head != c.head || s.Refs["refs/heads/main"] != commit1 || !slices.Equal(s.Impossible, impossible) {
-			t.Errorf("%s: satisfiable %v, HEAD %q, %v, impossible %q", name, s.Satisfiable(), s.Head, s.Refs, s.Impossible)
+		s, err := ParseState(event(KindState, alice, Tag{"d", "x"}, Tag{"refs/heads/main", commit1}, c.tag))
+		if err != nil || s.Satisfiable() == c.impossible || s.Head != c.head || s.Refs["refs/heads/main"] != commit1 || slices.Contains(s.Impossible, c.tag[0]) != c.impossible {
+			t.Errorf("%q: %+v, %v", c.tag, s, err)
 		}
 	}
 }
