@@ -38,7 +38,7 @@ func TestPausedWriterCannotCommit(t *testing.T) {
 // staleCommit has a writer decide candidates, of which some must be accepted and one is held or
 // rejected, and commit them after another did.
 func staleCommit(t *testing.T, accepted []*nostr.Event, other *nostr.Event) {
-	b := openImpatientBus(t)
+	b := openBus(t, true)
 	pause, paused := make(chan struct{}), make(chan struct{})
 	var once atomic.Bool
 	// It writes without a claim: as one that stood still under SIGSTOP until its claim was another's.
@@ -102,7 +102,7 @@ func TestCrashBetweenCommitsHeals(t *testing.T) {
 	for _, again := range []bool{true, false} {
 		t.Run(fmt.Sprintf("release comes again: %v", again), func(t *testing.T) {
 			t.Parallel()
-			b := openImpatientBus(t)
+			b := openBus(t, true)
 			crashed, dead := make(chan struct{}), make(chan struct{})
 			var armed atomic.Bool
 			first := standby(t, b, "first", func(w *Writer) {

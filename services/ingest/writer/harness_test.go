@@ -28,12 +28,8 @@ import (
 
 const domain = "git.example.com"
 
-const (
-	// patience is how long a test waits for what should happen soon.
-	patience = 3 * time.Minute
-	// long is a time that no test lives to see the end of.
-	long = time.Hour
-)
+// patience is how long a test waits for what should happen soon.
+const patience = 3 * time.Minute
 
 var quiet = slog.New(slog.DiscardHandler)
 
@@ -59,16 +55,14 @@ func noBans(t testing.TB) *bans.Set {
 	return none
 }
 
-// openBus opens a bus that takes neither the claim nor a candidate from a writer that is slow.
-func openBus(t testing.TB) *bus.Bus { return openBusWith(t, long, long) }
-
-// openImpatientBus opens a bus that gives to another what a silent writer has in its hands.
-func openImpatientBus(t testing.TB) *bus.Bus { return openBusWith(t, 2*time.Second, 3*time.Second) }
-
-func openBusWith(t testing.TB, workerTTL, claimWait time.Duration) *bus.Bus {
+// openBus opens a bus that takes neither the claim nor a candidate from a writer that is slow; an
+// impatient one gives to another what a silent writer has in its hands.
+func openBus(t testing.TB, impatient ...bool) *bus.Bus {
 	t.Helper()
 	sizing := proto.DefaultSizing()
-	sizing.WorkerTTL, sizing.ClaimWait = workerTTL, claimWait
+	if sizing.WorkerTTL, sizing.ClaimWait = time.Hour, time.Hour; len(impatient) > 0 {
+		sizing.WorkerTTL, sizing.ClaimWait = 2*time.Second, 3*time.Second
+	}
 	b, err := bus.Open(context.Background(), bus.Options{Dir: t.TempDir(), Sizing: sizing, Name: t.Name()})
 	must(t, err)
 	t.Cleanup(b.Close)

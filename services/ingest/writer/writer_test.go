@@ -210,41 +210,34 @@ func TestHandOver(t *testing.T) {
 // oldest goes; and what one arrival sets off is bounded.
 func TestPark(t *testing.T) {
 	t.Parallel()
-	began := time.Unix(1_800_000_000, 0)
-	parkAll := func(p *park, at time.Time, ids ...string) {
+	p, began := newPark(2*time.Minute, 3000), time.Unix(1_800_000_000, 0)
+	add := func(at time.Time, ids ...int) {
 		for _, id := range ids {
-			p.add(&policy.Candidate{Event: &nostr.Event{ID: id}}, at)
+			p.add(&policy.Candidate{Event: &nostr.Event{ID: fmt.Sprint(id)}}, at)
 		}
 	}
-	p := newPark(2*time.Minute, 3)
-	want := func(want string) {
-		t.Helper()
-		got := ""
-		for _, c := range p.take([]string{"0", "1", "2", "3", "4"}) {
-			got += c.Event.ID
-		}
-		if got != want {
-			t.Errorf("taken: %q, want %q", got, want)
-		}
-	}
-	parkAll(p, began, "2", "1")
-	parkAll(p, began.Add(time.Minute), "2") // it stays as it is
-	p.expire(began.Add(2*time.Minute - 1))
-	want("21")
-	want("")
-	parkAll(p, began, "1")
-	p.expire(began.Add(2 * time.Minute))
-	want("")
-	parkAll(p, began, "0", "1", "2", "3", "4")
-	want("234")
-
-	large := newPark(time.Minute, 100_000)
+	var all []int
 	var ids []string
 	for n := range 5000 {
-		ids = append(ids, fmt.Sprint(n))
+		all, ids = append(all, n), append(ids, fmt.Sprint(n))
 	}
-	parkAll(large, began, ids...)
-	if got := len(large.take(ids)); got != 1024 {
-		t.Errorf("%d taken, want 1024", got)
+	want := func(count int, first ...string) {
+		t.Helper()
+		taken := p.take(ids)
+		for i, id := range first {
+			if len(taken) != count || taken[i].Event.ID != id {
+				t.Errorf("taken: %d, want %d, %q first", len(taken), count, first)
+			}
+		}
 	}
+	add(began, 2, 1)
+	add(began.Add(time.Minute), 2) // it stays as it is
+	p.expire(began.Add(2*time.Minute - 1))
+	want(2, "2", "1")
+	want(0)
+	add(began, 1)
+	p.expire(began.Add(2 * time.Minute))
+	want(0)
+	add(began, all...)
+	want(1024, "2000", "2001")
 }
