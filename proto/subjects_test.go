@@ -39,33 +39,35 @@ func TestEventSubjectIsIdentity(t *testing.T) {
 	}
 }
 
+// refuses reports whether a parser takes none of the subjects.
+func refuses[T any](parse func(string) (T, error)) func(string) bool {
+	return func(subject string) bool { _, err := parse(subject); return err != nil }
+}
+
+func refuses2(parse func(string) (string, string, error)) func(string) bool {
+	return func(subject string) bool { _, _, err := parse(subject); return err != nil }
+}
+
 func TestParsersRefuse(t *testing.T) {
 	t.Parallel()
-	short := someID[:ShortIDLength]
-	for parser, subjects := range map[string]struct {
-		parse func(string) error
-		bad   []string
-	}{
-		"event": {func(s string) error { _, err := ParseEventSubject(s); return err }, []string{
-			"", SubjectEventsMark, "grasp.event.1." + author, "grasp.event.01." + author + "._", "grasp.event.+1." + author + "._",
-			"grasp.event.70000." + author + "._", "grasp.event.1." + strings.ToUpper(author) + "._", "grasp.event.1." + author + ".xyz",
-			"grasp.event.1." + author + "._._"}},
-		"lane":     {func(s string) error { _, err := ParseLane(s); return err }, []string{"", "grasp.candidate.", "grasp.candidate.sync", "grasp.candidate.sync.weekly", "x.user"}},
-		"rejected": {func(s string) error { _, err := ParseRejectedSubject(s); return err }, []string{"", "grasp.rejected.1", "grasp.rejected.1.x", "grasp.rejected.x." + short}},
-		"target":   {func(s string) error { _, err := ParseTargetSubject(s); return err }, []string{"", "grasp.target.", "grasp.target.a b"}},
-		"wanted": {func(s string) error { _, _, err := ParseWantedSubject(s); return err }, []string{
-			"", "grasp.wanted.", "grasp.wanted.a.b", "grasp.wanted.a.=.b", "grasp.wanted.a.=.b.c.d", "grasp.wanted..=.a.b", "grasp.wanted.a.=..b",
-			"grasp.wanted.a.=.a.", "grasp.wanted.a.=.a.b c", "grasp.wanted.a.=.a=3Ab.c", "grasp.target.a.=.a.b"}},
-		"verdict": {func(s string) error { _, err := ParseVerdictSubject(s); return err }, []string{"", "grasp.verdict.", "grasp.verdict.a.b", "grasp.verdict.>", "grasp.event.1", "grasp.verdict." + strings.Repeat("a", 65)}},
-		"repo answer": {func(s string) error { _, err := ParseRepoAnswerSubject(s); return err }, []string{
-			"", "grasp.repo.answer.", "grasp.repo.answer.a.b", "grasp.repo.answer.*", "grasp.repo.show.07", "grasp.repo.answer." + strings.Repeat("a", 65)}},
-		"held": {func(s string) error { _, err := ParseHeldKey(s); return err }, []string{
-			"", HeldMarkKey, "00.x.1." + short + ".y", ShardName((ShardOf("x")+1)%Shards) + ".x.1." + short, ShardName(ShardOf("x")) + ".x.1." + author}},
-		"claim": {func(s string) error { _, _, err := ParseClaimKey(s); return err }, []string{"", "x", ".x", "x."}},
+	otherShard, shard := ShardName((ShardOf("x")+1)%Shards), ShardName(ShardOf("x"))
+	words := strings.NewReplacer("SHORT", someID[:ShortIDLength], "AUTHOR", author, "LARGE", strings.ToUpper(author), "LONG", strings.Repeat("a", 65), "OTHER", otherShard, "SHARD", shard)
+	for bad, refused := range map[string]func(string) bool{
+		"|grasp.mark.events|grasp.event.1.AUTHOR|grasp.event.01.AUTHOR._|grasp.event.+1.AUTHOR._|grasp.event.70000.AUTHOR._|grasp.event.1.LARGE._|" +
+			"grasp.event.1.AUTHOR.xyz|grasp.event.1.AUTHOR._._": refuses(ParseEventSubject),
+		"|grasp.candidate.|grasp.candidate.sync|grasp.candidate.sync.weekly|x.user":                               refuses(ParseLane),
+		"|grasp.rejected.1|grasp.rejected.1.x|grasp.rejected.x.SHORT":                                             refuses(ParseRejectedSubject),
+		"|grasp.target.|grasp.target.a b":                                                                         refuses(ParseTargetSubject),
+		"|grasp.verdict.|grasp.verdict.a.b|grasp.verdict.>|grasp.event.1|grasp.verdict.LONG":                      refuses(ParseVerdictSubject),
+		"|grasp.repo.answer.|grasp.repo.answer.a.b|grasp.repo.answer.*|grasp.repo.show.07|grasp.repo.answer.LONG": refuses(ParseRepoAnswerSubject),
+		"|mark|00.x.1.SHORT.y|OTHER.x.1.SHORT|SHARD.x.1.AUTHOR":                                                   refuses(ParseHeldKey),
+		"|grasp.wanted.|grasp.wanted.a.b|grasp.wanted.a.=.b|grasp.wanted.a.=.b.c.d|grasp.wanted..=.a.b|grasp.wanted.a.=..b|grasp.wanted.a.=.a.|" +
+			"grasp.wanted.a.=.a.b c|grasp.wanted.a.=.a=3Ab.c|grasp.target.a.=.a.b": refuses2(ParseWantedSubject),
+		"|x|.x|x.": refuses2(ParseClaimKey),
 	} {
-		for _, s := range subjects.bad {
-			if subjects.parse(s) == nil {
-				t.Errorf("the %s parser took %q", parser, s)
+		for _, subject := range strings.Split(words.Replace(bad), "|") {
+			if !refused(subject) {
+				t.Errorf("%q is taken", subject)
 			}
 		}
 	}
