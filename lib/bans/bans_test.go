@@ -2,6 +2,7 @@ package bans
 
 import (
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -22,13 +23,7 @@ var (
 	someID     = strings.Repeat("1", 64)
 )
 
-func npub(key string) string {
-	s, err := nip19.EncodePublicKey(key)
-	if err != nil {
-		panic(err)
-	}
-	return s
-}
+func npub(key string) string { return encoded(nip19.EncodePublicKey(key)) }
 
 func encoded(s string, err error) string {
 	if err != nil {
@@ -39,45 +34,27 @@ func encoded(s string, err error) string {
 
 func TestSubjects(t *testing.T) {
 	t.Parallel()
-	author, repo := Subject{PubKey: alice}, Subject{PubKey: alice, Identifier: "a.b/ü *>"}
-	for name, c := range map[string]struct {
-		want Subject
-		key  string
-	}{
-		npub(alice): {author, "author." + alice},
-		"nostr:" + encoded(nip19.EncodeProfile(alice, []string{"wss://r.example.com"})): {author, "author." + alice},
-		npub(alice) + "/a.b/ü *>":                              {repo, "repository." + alice + "/a=2Eb=2F=C3=BC=20=2A=3E"},
-		"30617:" + alice + ":a.b/ü *>":                         {repo, "repository." + alice + "/a=2Eb=2F=C3=BC=20=2A=3E"},
-		encoded(nip19.EncodeEntity(alice, 30617, "tree", nil)): {Subject{PubKey: alice, Identifier: "tree"}, "repository." + alice + "/tree"},
-		"tree":                            {Subject{Identifier: "tree"}, "identifier.tree"},
-		"a/b":                             {Subject{Identifier: "a/b"}, "identifier.a=2Fb"},
-		someID:                            {Subject{Event: someID}, "event." + someID},
-		"  note1.x":                       {}, // no bech32
-		encoded(nip19.EncodeNote(someID)): {Subject{Event: someID}, "event." + someID},
-		encoded(nip19.EncodeEvent(someID, nil, "")):            {Subject{Event: someID}, "event." + someID},
-		encoded(nip19.EncodeEntity(alice, 30618, "tree", nil)): {},
-		npub(alice) + "/":                        {},
-		encoded(nip19.EncodeNote(someID)) + "/x": {},
-		npub(alice) + "x":                        {},
-		"":                                       {},
-		"a\nb":                                   {},
+	tree := "repository." + alice + "/tree"
+	odd := "repository." + alice + "/a=2Eb=2F=C3=BC=20=2A=3E"
+	for name, key := range map[string]string{ // without a key it is refused
+		npub(alice): "author." + alice, "nostr:" + encoded(nip19.EncodeProfile(alice, nil)): "author." + alice,
+		npub(alice) + "/a.b/ü *>": odd, "30617:" + alice + ":a.b/ü *>": odd, encoded(nip19.EncodeEntity(alice, 30617, "tree", nil)): tree,
+		"tree": "identifier.tree", "a/b": "identifier.a=2Fb", someID: "event." + someID,
+		encoded(nip19.EncodeNote(someID)): "event." + someID, encoded(nip19.EncodeEvent(someID, nil, "")): "event." + someID,
+		"  note1.x": "", encoded(nip19.EncodeEntity(alice, 30618, "tree", nil)): "", npub(alice) + "/": "", npub(alice) + "x": "", "": "", "a\nb": "",
+		encoded(nip19.EncodeNote(someID)) + "/x": "",
 	} {
 		got, err := Parse(name)
-		if c.key == "" {
+		if key == "" {
 			if err == nil {
 				t.Errorf("%q is %+v", name, got)
 			}
 			continue
 		}
-		key, failed := got.Key()
-		if got != c.want || key != c.key || err != nil || failed != nil {
-			t.Errorf("%q: %+v at %s, %v, %v", name, got, key, err, failed)
-		}
-		if again, err := parseKey(key); again != got || err != nil {
-			t.Errorf("%s is read as %+v, %v", key, again, err)
-		}
-		if again, err := Parse(got.String()); again != got || err != nil {
-			t.Errorf("%s is read as %+v, %v", got, again, err)
+		again, wrong := parseKey(key)
+		back, failed := Parse(got.String())
+		if err := errors.Join(err, wrong, failed); err != nil || got.Name() != key || again != got || back != got {
+			t.Errorf("%q: %+v at %s, and back %+v, %+v, %v", name, got, got.Name(), again, back, err)
 		}
 	}
 }
@@ -213,22 +190,14 @@ func TestBucket(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	quiet := slog.New(slog.DiscardHandler)
 	tree, note := Subject{PubKey: alice, Identifier: "tree"}, Subject{Event: someID}
-	for _, err := range []error{
+	err = errors.Join(
 		Put(t.Context(), b.JS, tree, proto.Ban{Reason: " two\n lines\x1b[31m " + strings.Repeat("é", 200), At: time.Now(), Purge: true}),
-		Put(t.Context(), b.JS, note, proto.Ban{}),
-		PutInfo(t.Context(), b.JS, "name", "A name", ""),
-		Use(t.Context(), b.JS, someID, time.Minute),
-	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		Put(t.Context(), b.JS, note, proto.Ban{}), PutInfo(t.Context(), b.JS, "name", "A name", ""), Use(t.Context(), b.JS, someID, time.Minute))
+	if again := Use(t.Context(), b.JS, someID, time.Minute); err != nil || !bus.IsConflict(again) {
+		t.Errorf("%v; used twice: %v", err, again)
 	}
-	if err := Use(t.Context(), b.JS, someID, time.Minute); !bus.IsConflict(err) {
-		t.Errorf("used twice: %v", err)
-	}
-	s, err := Open(t.Context(), b.JS, config.Policy{}, quiet)
+	s, err := Open(t.Context(), b.JS, config.Policy{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,12 +213,9 @@ func TestBucket(t *testing.T) {
 	}
 	told := make(chan Subject, 1)
 	s.OnChange(func(s Subject) { told <- s })
-	running := make(chan error, 1)
-	go func() { running <- s.Run(t.Context()) }()
-	if err := Lift(t.Context(), b.JS, tree); err != nil {
-		t.Fatal(err)
-	}
-	if got := <-told; got != tree || s.Find(tree) != nil {
-		t.Errorf("told of %s", got)
+	go s.Run(t.Context())
+	err = Lift(t.Context(), b.JS, tree)
+	if got := <-told; err != nil || got != tree || s.Find(tree) != nil {
+		t.Errorf("told of %s, %v", got, err)
 	}
 }
