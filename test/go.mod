@@ -9,6 +9,7 @@ require (
 	github.com/gobwas/ws v1.4.0
 	github.com/nats-io/nats.go v1.55.0
 	github.com/nbd-wtf/go-nostr v0.52.3
+	github.com/prometheus/common v0.72.0
 	tendril.dev/lib v0.0.0
 	tendril.dev/proto v0.0.0
 	tendril.dev/test/fixture v0.0.0
@@ -70,7 +71,6 @@ require (
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/prometheus/client_golang v1.25.0 // indirect
 	github.com/prometheus/client_model v0.6.3 // indirect
-	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/puzpuzpuz/xsync/v3 v3.5.1 // indirect
 	github.com/rogpeppe/go-internal v1.14.1 // indirect

@@ -56,36 +56,6 @@ func unfaithful(v visit, log map[string]entry) (wrong []string) {
 	return wrong
 }
 
-// TestUnfaithful: what must not happen is found.
-func TestUnfaithful(t *testing.T) {
-	t.Parallel()
-	log := map[string]entry{}
-	for n, id := range []string{"a", "b", "c", "d"} {
-		log[id] = entry{&nostr.Event{ID: id, Kind: 1621, CreatedAt: nostr.Timestamp(100 * n)}, uint64(10 * (n + 1))}
-	}
-	since := nostr.Timestamp(100)
-	all := nostr.Filter{Kinds: []int{1621}}
-	for name, c := range map[string]struct {
-		visit visit
-		wrong int
-	}{
-		"all":                        {visit{filter: all, ids: []string{"c", "b", "a", "d"}, stored: true}, 0},
-		"the connection ended early": {visit{filter: all, ids: []string{"c"}}, 0},
-		"and later":                  {visit{filter: all, ids: []string{"b", "a", "c"}, stored: true}, 0},
-		"nothing":                    {visit{filter: all, stored: true}, 0},
-		"since":                      {visit{filter: nostr.Filter{Since: &since}, ids: []string{"c", "b"}, stored: true}, 0},
-		"twice":                      {visit{filter: all, ids: []string{"b", "a", "b"}, stored: true}, 1},
-		"missed":                     {visit{filter: all, ids: []string{"b", "a", "d"}, stored: true}, 1},
-		"missed of what is stored":   {visit{filter: all, ids: []string{"c", "a"}, stored: true}, 1},
-		"not asked for":              {visit{filter: nostr.Filter{Since: &since}, ids: []string{"b", "a"}, stored: true}, 1},
-		"made up":                    {visit{filter: all, ids: []string{"a", "x"}, stored: true}, 1},
-	} {
-		if wrong := unfaithful(c.visit, log); len(wrong) != c.wrong {
-			t.Errorf("%s: found %q, want %d", name, wrong, c.wrong)
-		}
-	}
-}
-
 // subscriber asks a gateway for events and then listens, and asks again when the connection has
 // ended, or after a while: for everything and for what is new by turns.
 type subscriber struct {

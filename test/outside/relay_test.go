@@ -6,57 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/coder/websocket"
-
 	"tendril.dev/lib/nostr"
 )
-
-// TestWords: what is too much or wrong is answered as strfry answers it.
-func TestWords(t *testing.T) {
-	t.Parallel()
-	r := NewRelay(Behaviour{Filters: 3, Subscriptions: 2})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	go r.Serve(l)
-	t.Cleanup(func() { l.Close() })
-	ws, _, err := websocket.Dial(t.Context(), "ws://"+l.Addr().String(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ws.CloseNow()
-	for _, c := range []struct {
-		say  string
-		want []string
-	}{
-		{`["REQ","1",{"limit":0}]`, []string{`["EOSE","1"]`}},
-		{`["REQ","2",{"limit":0}]`, []string{`["EOSE","2"]`}},
-		// There is no room for a third one that stays open.
-		{`["REQ","3",{"limit":0}]`, []string{`["EOSE","3"]`, `["NOTICE","ERROR: too many concurrent REQs"]`}},
-		{`["CLOSE","1"]`, nil},
-		{`["REQ","3",{"limit":0}]`, []string{`["EOSE","3"]`}},
-		{`["REQ","3",{"limit":0}]`, []string{`["EOSE","3"]`}}, // takes its own place
-		{`["REQ","4",{},{},{},{}]`, []string{`["NOTICE","ERROR: bad req: arr too big"]`}},
-		{`["REQ","4"]`, []string{`["NOTICE","ERROR: bad req: arr too small"]`}},
-		{`["REQ","` + strings.Repeat("x", 72) + `",{}]`, []string{`["NOTICE","ERROR: bad req: invalid subscription id length"]`}},
-		{`["NEG-MSG","4","61"]`, []string{`["NEG-ERR","4","closed: unknown subscription handle"]`}},
-		{`["COUNT","4",{}]`, []string{`["NOTICE","ERROR: bad msg: unknown cmd"]`}},
-		{strings.Repeat(" ", 131073), []string{""}}, // ends the connection
-	} {
-		ws.Write(t.Context(), websocket.MessageText, []byte(c.say)) // an error is found at the next read
-		for _, want := range c.want {
-			if _, got, err := ws.Read(t.Context()); string(got) != want || (err != nil) != (want == "") {
-				t.Errorf("%.100s is answered %s, %v; want %s", c.say, got, err, want)
-			}
-		}
-	}
-}
 
 // TestQueryIsWhatAWalkWouldFind: the index answers as if every event had been looked at.
 func TestQueryIsWhatAWalkWouldFind(t *testing.T) {
