@@ -65,7 +65,7 @@ func TestFailedWalkGoesOn(t *testing.T) {
 	})
 }
 
-// TestWithdrawnFailureIsNotAskedAgain: what nobody wants any more keeps no relay from being
+// TestWithdrawnFailureIsNotAskedAgain: what is not wanted any more keeps no relay from being
 // complete.
 func TestWithdrawnFailureIsNotAskedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {

@@ -13,7 +13,7 @@ import (
 	"tendril.dev/services/relayconn/wire"
 )
 
-// TestGaps: only what was to come live and did not is a gap, whatever else a reconnect or a day
+// TestGaps: only what was to come live and did not is a gap, not all that a reconnect or a day
 // brings.
 func TestGaps(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
@@ -111,7 +111,7 @@ func TestSlowLoris(t *testing.T) {
 	})
 }
 
-// TestFloodIsReadSlowly: messages that bring nothing, of whatever kind, cost us no more than a
+// TestFloodIsReadSlowly: messages that bring nothing, of any kind, cost us no more than a
 // bounded part of our time.
 func TestFloodIsReadSlowly(t *testing.T) {
 	ev := event(30617, 5)
@@ -134,8 +134,7 @@ func TestFloodIsReadSlowly(t *testing.T) {
 	})
 }
 
-// FuzzHear: whatever a relay says and in whatever order, the session neither panics nor waits for
-// ever.
+// FuzzHear: at nothing that a relay says, in any order, does the session panic or wait for ever.
 func FuzzHear(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9})
 	f.Fuzz(func(t *testing.T, script []byte) {

@@ -8,7 +8,7 @@ import (
 	"tendril.dev/proto"
 )
 
-// TestDayClosesWhatItReplaces, whatever becomes of it at the time.
+// TestDayClosesWhatItReplaces, also while that is being opened.
 func TestDayClosesWhatItReplaces(t *testing.T) {
 	each(t, map[string]func(p *play){
 		"open":    func(*play) {},
@@ -31,9 +31,8 @@ func TestDayClosesWhatItReplaces(t *testing.T) {
 	})
 }
 
-// TestWhatIsMissedWhileClosedComes: all of it, in as many pages as it takes, whatever becomes of
-// the subscription that the relay closed. Until then a next start must go back further than this
-// connection.
+// TestWhatIsMissedWhileClosedComes: all of it, in as many pages as it takes. Until then a next start
+// must go back further than this connection.
 func TestWhatIsMissedWhileClosedComes(t *testing.T) {
 	const missed = 16
 	closed := func(p *play) { p.closed("l3", "error: too long") }

@@ -286,8 +286,8 @@ func (s *Session) finished(b *batch, now time.Time) (done bool) {
 	return true
 }
 
-// tryAgain goes on with the tasks of a batch that failed, each from where it stood. A batch that has
-// waited begins, and so does one of which events were lost, or not delivered though named.
+// tryAgain goes on with the tasks of a batch that failed, each from where it stood. A batch that
+// has waited begins, and so does one of which events were lost, or not delivered though named.
 func (s *Session) tryAgain(b *batch) {
 	broken := b.broken
 	if b.at, b.broken = (time.Time{}), nil; b.again || b.byREQ || broken == nil {

@@ -38,8 +38,8 @@ const (
 	// beginning is a moment before the first event of Nostr. What is dated before is in the oldest
 	// piece all the same.
 	beginning nostr.Timestamp = 1_600_000_000
-	// A search may take so many messages, and one more for each so many events that the relay has and
-	// that are not known here.
+	// A search may take so many messages, and one more for each so many events that the relay has
+	// and that are not known here.
 	mostSaid, namedBySaid = 256, 64
 	// mostNamedOfOne is how many events that are not known here a relay may name of one unit.
 	mostNamedOfOne = 1_000_000
@@ -119,7 +119,6 @@ type search struct {
 	n       int // of the filter
 	about   query.Reconciliation
 	state   state
-	ended   bool
 	message []byte // what to say, or was said last; every message says all that is in question
 	refused int    // how often the relay took no session though none was open
 	said    int    // messages
@@ -222,8 +221,8 @@ func (r *reconciler) close(ctx context.Context, x *search) error {
 	return r.s.Asker.NegClose(ctx, id)
 }
 
-// ingest asks ingest what to say to a message of the relay, or at first to none, while others go on.
-// It reports whether there is room; else nothing is said for a while.
+// ingest asks ingest what to say to a message of the relay, or at first to none, while others go
+// on. It reports whether there is room; else nothing is said for a while.
 func (r *reconciler) ingest(ctx context.Context, x *search, message []byte) bool {
 	size := int64(min(max(copies*len(message), questionBytes), roomBytes))
 	if !r.Room.TryAcquire(size) {

@@ -132,7 +132,7 @@ func TestOneWarningForEachCause(t *testing.T) {
 	})
 }
 
-// TestRelaysThatRefuse: whatever a relay says, or does not say, of subscriptions that are too many
+// TestRelaysThatRefuse: in all words that a relay has, or none, of subscriptions that are too many
 // for it, the past comes, what is live is known to be so, and what is not live comes all the same.
 func TestRelaysThatRefuse(t *testing.T) {
 	type row struct {

@@ -136,7 +136,7 @@ func TestHostileRelay(t *testing.T) {
 		p.came(0)
 		good := event(30617, 8)
 		p.sends("l1", good)
-		p.sends("nobody", good)
+		p.sends("unknown", good)
 		synctest.Wait()
 		if _, n := p.count(); n != 1 || p.offer(0).Source != proto.SourceLive || p.offer(0).Lane != proto.LaneSyncLive {
 			t.Fatalf("%d events offered, want the good one as live", n)
@@ -144,8 +144,7 @@ func TestHostileRelay(t *testing.T) {
 	})
 }
 
-// TestForgeriesEndTheConnection as what was not asked for does: wrong signatures are found after they
-// came, and count all the same.
+// TestForgeriesEndTheConnection as what was not asked for does, though they are found later.
 func TestForgeriesEndTheConnection(t *testing.T) {
 	each(t, map[string]int{"not asked for": 1, "forged": 30617}, func(t *testing.T, p *play, kind int) {
 		p.begin()

@@ -88,7 +88,7 @@ func (r *slow) Unsubscribe(_ context.Context, sub string) error {
 	return nil
 }
 
-// TestNothingIsLostAtSlowRelays: however late, and in whatever order, a relay does what it is
+// TestNothingIsLostAtSlowRelays: however late, and in any order, a relay does what it is
 // asked, and however often it refuses at first, every event comes while live subscriptions grow and
 // are consolidated.
 func TestNothingIsLostAtSlowRelays(t *testing.T) {

@@ -152,7 +152,7 @@ func (w *Walk) Again() { w.page, w.said, w.fresh, w.out = map[uint64]seen{}, 0, 
 func (w *Walk) Ended() (more bool) {
 	w.pages++
 	if w.fetches {
-		w.turn()
+		w.next()
 		return w.Missing() > 0 && w.pages < fetchTries
 	}
 	if w.endless() || w.pages >= maxPages || w.out > 0 && w.fresh == 0 {
@@ -178,7 +178,7 @@ func (w *Walk) Ended() (more bool) {
 		}
 	}
 	w.until = to
-	w.turn()
+	w.next()
 	if len(w.known) > 2*slack*w.limit*len(w.filters) {
 		return w.giveUp()
 	}
@@ -230,8 +230,8 @@ func (w *Walk) whole() (to nostr.Timestamp, full bool) {
 	return page[len(page)-1].at, len(page) >= min(w.most, w.limit)
 }
 
-// turn begins the next page, and keeps in mind what may come once more.
-func (w *Walk) turn() {
+// next begins the next page, and keeps in mind what may come once more.
+func (w *Walk) next() {
 	for key, e := range w.page {
 		w.known[key] = e.at
 	}

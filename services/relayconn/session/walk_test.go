@@ -95,7 +95,7 @@ func mixed(rnd *rand.Rand) (events []*nostr.Event) {
 	return events
 }
 
-// TestEverythingComes: however a relay answers a REQ of one or several filters, and whatever it
+// TestEverythingComes: however a relay answers a REQ of one or several filters, and however many it
 // shows at once, each event of each filter comes unless it lies in a second that the walk calls
 // crowded.
 func TestEverythingComes(t *testing.T) {
