@@ -172,6 +172,19 @@ func TestStory(t *testing.T) {
 	becomes(t, b, "boot.example a1:y full")
 	accept(t, b, deletion(alice, 9, "a", ref(alice, "y")))
 	becomes(t, b, "boot.example")
+	must(t, bus.Read(t.Context(), b.JS, bus.Reading{Stream: proto.StreamTargets}, func(m bus.Message) {
+		if len(m.Data) == 0 && m.Header.Get(jetstream.MsgTTLHeader) == "" {
+			t.Errorf("%s stays for ever", m.Subject)
+		}
+	}))
+	// What was withdrawn, and whose message is gone from the stream by now, can be published again.
+	stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
+	must(t, err)
+	subject, err := proto.WantedSubject("boot.example", ref(alice, "y"))
+	must(t, err)
+	must(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(subject)))
+	accept(t, b, announce(alice, "y", 10, "wss://boot.example"))
+	becomes(t, b, "boot.example a1:y full")
 }
 
 // TestARestartPublishesNothing, and what happens next is only the difference.
@@ -273,28 +286,4 @@ func TestABusThatNeverDelivers(t *testing.T) {
 			eventually(t, "it is published", func() bool { got, _ := published(t, b); return len(got) == 1 })
 		})
 	}
-}
-
-// TestWhatIsGoneLeavesTheStream: a repository that was withdrawn and whose message is gone from the
-// stream by now can be published again.
-func TestWhatIsGoneLeavesTheStream(t *testing.T) {
-	t.Parallel()
-	b := openBus(t)
-	start(t, b)
-	accept(t, b, announce(alice, "x", 1, "wss://r.example"))
-	becomes(t, b, "r.example a1:x full")
-	accept(t, b, deletion(alice, 1, "a", ref(alice, "x")))
-	becomes(t, b)
-	stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
-	must(t, err)
-	err = bus.Read(t.Context(), b.JS, bus.Reading{Stream: proto.StreamTargets}, func(m bus.Message) {
-		if ttl := m.Header.Get(jetstream.MsgTTLHeader); ttl == "" {
-			t.Errorf("%s stays for ever", m.Subject)
-		}
-	})
-	if err = errors.Join(err, stream.Purge(t.Context())); err != nil {
-		t.Fatal(err)
-	}
-	accept(t, b, announce(alice, "x", 2, "wss://r.example"))
-	becomes(t, b, "r.example a1:x full")
 }

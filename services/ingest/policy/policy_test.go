@@ -245,6 +245,9 @@ type want struct {
 	hold     []string // "<short id> <phase> <time until it expires>"
 	drop     []string // "<short id> <what it is remembered by>"
 	removes  bool
+
+	under string   // the identifier of what is held; "": any
+	next  []string // ids of what is decided next; nil: any
 }
 
 type row struct {
@@ -286,6 +289,14 @@ func check(t *testing.T, d policy.Decision, w want) {
 	for _, e := range d.Hold {
 		got.hold = append(got.hold, fmt.Sprintf("%s %s %s", e.Event.ID[:8], e.Phase, e.ExpiresAt.Sub(now)))
 	}
+	if w.under != "" {
+		got.under = d.Hold[0].Identifier
+	}
+	for _, c := range d.Next {
+		if w.next != nil && c.Action == proto.ActionRelease && len(c.Raw) > 0 {
+			got.next = append(got.next, c.Event.ID)
+		}
+	}
 	for _, x := range d.Drop {
 		got.drop = append(got.drop, dropped(x.Entry.Event, x.Remember))
 	}
@@ -315,6 +326,10 @@ func isAccepted(drops ...string) want { return want{outcome: proto.Accepted, dro
 
 // and adds what is dropped.
 func (w want) and(drops ...string) want { w.drop = drops; return w }
+
+func (w want) before(ev *nostr.Event) want { w.next = []string{ev.ID}; return w }
+
+func (w want) at(identifier string) want { w.under = identifier; return w }
 
 func isDone(hold ...string) want { return want{outcome: proto.Done, hold: hold} }
 

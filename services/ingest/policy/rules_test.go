@@ -155,12 +155,8 @@ func TestVouching(t *testing.T) {
 		{"nor while what is hosted waits for data", holds(alices), user(announce(bob, tree, 100)), whitelist, isHeld(announce(bob, tree, 100))},
 		{"nor at the release", accepts(alices).hold(announce(bob, tree, 100)), release(announce(bob, tree, 100)), whitelist, isAccepted(dropped(announce(bob, tree, 100)))},
 		{"but to maintainers of what is elsewhere", accepts(left), user(announce(bob, tree, 100)), whitelist, unlisted},
+		{"a release is followed by those whom it names", holds(alices).vouch(bobs, carols), release(alices), nil, isAccepted(dropped(alices)).before(bobs)},
 	})
-	rules := rulesOf(t, settings(), policy.Bounds{})
-	d := rules.Decide(holds(alices).vouch(bobs, carols), release(alices))
-	if len(d.Next) != 1 || d.Next[0].Event.ID != bobs.ID || d.Next[0].Action != proto.ActionRelease || len(d.Next[0].Raw) == 0 {
-		t.Errorf("the release is followed by %+v; want the maintainer whom it names", d.Next)
-	}
 }
 
 // TestACrowdIsNotVouchedIn: one held announcement that names hundreds of keys lets none of them in.
@@ -228,6 +224,7 @@ func TestPullRequest(t *testing.T) {
 	naming := announce(alice, "tree", 100, tag("maintainers", carol))
 	carols := event(bob, 1618, 100, commit, tag("a", repo(carol, "tree")))
 	elsewhereFirst := event(bob, 1618, 100, commit, tag("a", repo(dave, "bush")), tag("a", repo(carol, "tree")))
+	all := accepts(naming, pr, announceElsewhere(dave, "bush", 100), announceElsewhere(carol, "tree", 100))
 	run(t, []row{
 		{"without c", accepts(a), user(event(bob, 1618, 100, atTree)), nil, invalid},
 		{"without a", accepts(a), user(event(bob, 1618, 100, commit)), nil, invalid},
@@ -242,14 +239,11 @@ func TestPullRequest(t *testing.T) {
 		{"update of a held one", accepts(a).holdAs(proto.PhaseWaiting, now, "tree", pr), synced(update), nil, isParked("orphan", "invalid: ", pr.ID)},
 		{"update of no pull request", accepts(a, issue), user(event(bob, 1619, 200, commit, tag("E", issue.ID))), nil, orphan},
 		{"update without its pull request", accepts(a), user(event(bob, 1619, 200, commit)), nil, invalid},
+		{"belongs where it is served", all, user(two), nil, isHeld(two).at("tree")},
+		{"an update where its pull request does", all, user(update), nil, isHeld(update).at("tree")},
+		{"a maintainer's where the owner's does", all, user(carols), nil, isHeld(carols).at("tree")},
+		{"before one that is elsewhere", all, user(elsewhereFirst), nil, isHeld(elsewhereFirst).at("tree")},
 	})
-	p := rulesOf(t, settings(), policy.Bounds{})
-	for _, ev := range []*nostr.Event{two, update, carols, elsewhereFirst} {
-		d := p.Decide(accepts(naming, pr, announceElsewhere(dave, "bush", 100), announceElsewhere(carol, "tree", 100)), user(ev))
-		if len(d.Hold) != 1 || d.Hold[0].Identifier != "tree" {
-			t.Errorf("kind %d belongs to %+v; want tree", ev.Kind, d.Hold)
-		}
-	}
 }
 
 func TestDeletion(t *testing.T) {
@@ -367,24 +361,9 @@ func TestArchive(t *testing.T) {
 		{"released", holds(there), release(there), all, isAccepted(dropped(there))},
 		{"released, and not on the list any more", holds(there), release(there), services, isRejected("service_not_listed", "invalid: ").and(dropped(there))},
 		{"a state of an archived one", holds(there), synced(s), all, isHeld(s, there)},
+		{"a maintainer's goes with the one that names it", holds(bobs, hosting), release(hosting), all, isAccepted(dropped(hosting)).before(bobs)},
+		{"and is a maintainer's", accepts(hosting).hold(bobs), release(bobs), all, isAccepted(dropped(bobs))},
 	})
-}
-
-// TestAnArchivedMaintainersAnnouncementIsAcceptedWithTheOneThatNamesIt: in any order they
-// come, a maintainer's comes before what is archived.
-func TestAnArchivedMaintainersAnnouncementIsAcceptedWithTheOneThatNamesIt(t *testing.T) {
-	t.Parallel()
-	s := settings()
-	s.ArchiveAll = true
-	p := rulesOf(t, s, policy.Bounds{})
-	bobs, naming := announceElsewhere(bob, "tree", 100), announce(alice, "tree", 100, namesBob)
-	d := p.Decide(holds(bobs, naming), release(naming))
-	if d.Outcome != proto.Accepted || len(d.Next) != 1 || d.Next[0].Event.ID != bobs.ID {
-		t.Errorf("%+v; want bob's to be decided next", d)
-	}
-	if d = p.Decide(accepts(naming).hold(bobs), release(bobs)); d.Outcome != proto.Accepted {
-		t.Errorf("%+v", d)
-	}
 }
 
 // TestRulesChangeWithTheLists, and not with their order: what was rejected by others is decided
@@ -428,6 +407,7 @@ func TestOfferedPullRequests(t *testing.T) {
 	another := event(bob, 1618, 100, commit, atTree, tag("clone", at(carol, "tree")))
 	untagged := event(bob, 1618, 100, commit, tag("a", repo(alice, "bush")), tag("clone", at(bob, "tree")))
 	withoutCommit := event(bob, 1618, 100, atTree, tag("clone", at(bob, "tree")))
+	both := event(bob, 1618, 100, commit, tag("a", repo(alice, "bush")), atTree, tag("clone", at(bob, "tree")))
 	run(t, []row{
 		{"offered here", nil, user(pr), on, isHeld(pr)},
 		{"an update without its pull request", nil, user(update), on, isHeld(update)},
@@ -437,15 +417,8 @@ func TestOfferedPullRequests(t *testing.T) {
 		{"without a commit", nil, user(withoutCommit), on, invalid},
 		{"released", holdsAs(proto.PhaseWaiting, now.Add(time.Minute), "tree", pr), release(pr), on, isAccepted(dropped(pr))},
 		{"released, and it is off since", holdsAs(proto.PhaseWaiting, now.Add(time.Minute), "tree", pr), release(pr), nil, orphan.and(dropped(pr))},
+		{"of two, where its commit is pushed", accepts(announce(alice, "bush", 100)), user(both), on, isHeld(both).at("tree")},
 	})
-	s := settings()
-	on(&s)
-	p := rulesOf(t, s, policy.Bounds{})
-	both := event(bob, 1618, 100, commit, tag("a", repo(alice, "bush")), atTree, tag("clone", at(bob, "tree")))
-	d := p.Decide(accepts(announce(alice, "bush", 100)), user(both))
-	if len(d.Hold) != 1 || d.Hold[0].Identifier != "tree" {
-		t.Errorf("%+v; want it under tree, where its commit is pushed", d.Hold)
-	}
 }
 
 // counting counts how often held events are looked for.

@@ -51,14 +51,10 @@ func TestHolderIsTheIndexs(t *testing.T) {
 		events []*nostr.Event
 		holder *nostr.Event
 	}{
-		"none":                               {nil, nil},
-		"one that stays":                     {[]*nostr.Event{plain}, plain},
 		"one that expires":                   {[]*nostr.Event{timed, other}, timed},
-		"deleted by id":                      {[]*nostr.Event{plain, deleteID(plain)}, nil},
 		"deleted by id, expires":             {[]*nostr.Event{timed, deleteID(timed)}, nil},
 		"deleted by address":                 {[]*nostr.Event{plain, deleteList(2000)}, nil},
 		"deleted by address and expires":     {[]*nostr.Event{timed, other, deleteList(2000)}, nil},
-		"an older one deleted by address":    {[]*nostr.Event{timed, deleteList(999)}, timed},
 		"an address of other spelling":       {[]*nostr.Event{plain, made(5, 2000, nostr.Tag{"a", list.String() + "junk"}, nostr.Tag{"a", "0" + list.String()})}, plain},
 		"deleted and replaced by another":    {[]*nostr.Event{timed, deleteList(1500), made(10317, 3000)}, made(10317, 3000)},
 		"what only names it is of no moment": {[]*nostr.Event{plain, made(1, 2000, nostr.Tag{"a", list.String()})}, plain},
@@ -110,11 +106,9 @@ func TestVouched(t *testing.T) {
 		"by nothing":                      {nil, nil, false},
 		"by a comment":                    {[]*nostr.Event{comment}, nil, true},
 		"by its address":                  {[]*nostr.Event{made(1111, 2000, nostr.Tag{"A", "0:" + owner + ":"})}, nil, true},
-		"by a quote of its address":       {[]*nostr.Event{made(1111, 2000, nostr.Tag{"q", "0:" + owner + ":"})}, nil, true},
 		"by one of the batch":             {nil, []*nostr.Event{comment}, true},
 		"by one that the batch deletes":   {[]*nostr.Event{comment}, []*nostr.Event{made(5, 3000, nostr.Tag{"e", comment.ID})}, false},
 		"by what speaks for nothing":      {append(requests(3, 3000), list), nil, false},
-		"by a comment before many":        {append(requests(3000, 3000), comment), nil, true},
 		"by a comment after ever so many": {append(requests(12_000, 1500), comment), nil, true},
 		"by a comment lost among many":    {append(requests(12_000, 3000), comment), nil, false},
 	} {
