@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,24 +53,15 @@ func eventually(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// holders sends every shard to one worker.
-type holders struct {
-	mu      sync.Mutex
-	address string
-}
+// holders sends every shard to the worker at one address.
+type holders struct{ address atomic.Value }
 
 func (h *holders) Holder(string) (proto.Worker, bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return proto.Worker{Address: h.address}, h.address != ""
+	address, _ := h.address.Load().(string)
+	return proto.Worker{Address: address}, address != ""
 }
 
-// at gives all shards to the worker at an address.
-func (h *holders) at(address string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.address = address
-}
+func (h *holders) at(address string) { h.address.Store(address) }
 
 func (h *holders) Lives(proto.Worker) bool { return true }
 
@@ -107,13 +99,18 @@ func (h heard) Handle(_ context.Context, r slog.Record) error {
 // decide is what the writer of the tests does with a candidate; nil: it accepts.
 type decide func(ev *nostr.Event) *proto.Verdict
 
-// start runs a gateway; change may change its settings.
+func accept(*nostr.Event) *proto.Verdict { return &proto.Verdict{Outcome: proto.Accepted} }
+
+// start runs a gateway with some settings.
 func start(t testing.TB, judge decide, args ...string) *system {
 	t.Helper()
 	s, err := config.Process().Parse(append([]string{"--domain=git.example.com", "--bind-address=127.0.0.1:0", "--nats-listen=none",
 		"--database-backend=memory", "--events-per-minute-per-ip=1000000",
 		"--git-handover-wait=0s"}, args...))
 	must(t, err)
+	if judge == nil {
+		judge = accept
+	}
 	// However little time the gateway has to stop, the node around it has enough.
 	front := s
 	s.ShutdownWait = patience
@@ -185,11 +182,9 @@ func (sys *system) judge(t testing.TB, ctx context.Context, judge decide, line [
 	if err := ev.UnmarshalJSON(line); err != nil {
 		t.Error(err)
 	}
-	v := &proto.Verdict{Outcome: proto.Accepted}
-	if judge != nil {
-		if v = judge(&ev); v == nil {
-			return nil
-		}
+	v := judge(&ev)
+	if v == nil {
+		return nil
 	}
 	if v.Outcome == proto.Accepted {
 		ack, err := sys.Bus.JS.Publish(ctx, proto.EventSubjectOf(&ev).String(), line)

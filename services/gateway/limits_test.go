@@ -20,7 +20,7 @@ import (
 // TestIngestLearnsWhoSubmitted: the client key goes with the candidate.
 func TestIngestLearnsWhoSubmitted(t *testing.T) {
 	t.Parallel()
-	sys := start(t, func(*nostr.Event) *proto.Verdict { return &proto.Verdict{Outcome: proto.Accepted} }, "--trusted-proxies=127.0.0.0/8")
+	sys := start(t, nil, "--trusted-proxies=127.0.0.0/8")
 	heard, err := sys.Bus.Conn.SubscribeSync(proto.LaneUser.Subject())
 	must(t, err)
 	c := sys.from(t, "6.6.6.6, 2001:db8:1:2::9")

@@ -135,7 +135,7 @@ func TestAnswersToEvents(t *testing.T) {
 		if v, ok := verdicts[ev.Content]; ok {
 			return v
 		}
-		return &proto.Verdict{Outcome: proto.Accepted}
+		return accept(ev)
 	}, "--event-timeout=10m")
 	c := sys.dial(t)
 	now := nostr.Now()
@@ -186,7 +186,7 @@ func TestOrderOfEventsIsKept(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		order = append(order, ev.Content)
-		return &proto.Verdict{Outcome: proto.Accepted}
+		return accept(nil)
 	})
 	c := sys.dial(t)
 	var want []string
@@ -289,7 +289,7 @@ func TestStop(t *testing.T) {
 	sys := start(t, func(*nostr.Event) *proto.Verdict {
 		asked <- struct{}{}
 		<-release
-		return &proto.Verdict{Outcome: proto.Accepted}
+		return accept(nil)
 	}, "--shutdown-wait=10m", "--event-timeout=10m")
 	idle, busy := sys.dial(t), sys.dial(t)
 	idle.hears(`["EOSE","s"]`, `["REQ","s",{}]`)

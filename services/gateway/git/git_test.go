@@ -53,16 +53,6 @@ func (s *shards) Holder(key string) (proto.Worker, bool) {
 // move gives all shards to a worker.
 func (s *shards) move(to *httptest.Server) { s.address.Store(to.Listener.Addr().String()) }
 
-// front serves a proxy to the worker, and gives its address. Requests do not wait for a worker.
-func front(t *testing.T, worker http.Handler) (string, *shards) {
-	t.Helper()
-	addr, s := patient(t, 0)
-	if worker != nil {
-		s.move(start(t, worker))
-	}
-	return addr, s
-}
-
 // start serves a worker.
 func start(t *testing.T, worker http.Handler) *httptest.Server {
 	t.Helper()
@@ -71,10 +61,14 @@ func start(t *testing.T, worker http.Handler) *httptest.Server {
 	return backend
 }
 
-// patient serves a proxy where requests may wait for so long, and no worker yet.
-func patient(t *testing.T, wait time.Duration) (string, *shards) {
+// front serves a proxy to the worker, and gives its address. Requests wait for one that is there for
+// so long.
+func front(t *testing.T, wait time.Duration, worker http.HandlerFunc) (string, *shards) {
 	t.Helper()
 	s := &shards{asked: make(chan string, 100)}
+	if worker != nil {
+		s.move(start(t, worker))
+	}
 	p := git.New(s, s, wait, slog.New(slog.DiscardHandler))
 	t.Cleanup(p.Close)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -108,7 +102,7 @@ func raw(t *testing.T, addr, request string) (*http.Response, string) {
 
 func TestPathsAndQueriesStayAsTheyAre(t *testing.T) {
 	t.Parallel()
-	addr, s := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.RequestURI) }))
+	addr, s := front(t, 0, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.RequestURI) })
 	for target, identifier := range map[string]string{
 		"repo.git/info/refs?service=git-upload-pack": "repo",
 		"a%2Fb.git/git-upload-pack":                  "a/b",
@@ -130,13 +124,13 @@ func TestPathsAndQueriesStayAsTheyAre(t *testing.T) {
 func TestHeaders(t *testing.T) {
 	t.Parallel()
 	got := make(chan http.Header, 1)
-	addr, _ := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	addr, _ := front(t, 0, func(w http.ResponseWriter, r *http.Request) {
 		r.Header.Set("Host", r.Host)
 		got <- r.Header
 		w.Header().Set("Access-Control-Allow-Origin", "https://elsewhere.example")
 		w.Header().Set("Cache-Control", "no-cache")
 		w.WriteHeader(http.StatusNotFound)
-	}))
+	})
 	resp, _ := raw(t, addr, "GET /"+npub+"/r.git/info/refs HTTP/1.1\r\nHost: git.example.com\r\nX-Forwarded-For: 10.0.0.1\r\nGrasp-Client: 6.6.6.6\r\nGit-Protocol: version=2\r\n"+
 		"Connection: close, X-Hop\r\nX-Hop: 1\r\nTe: gzip\r\n\r\n")
 	h := <-got
@@ -155,7 +149,7 @@ func TestHeaders(t *testing.T) {
 
 func TestNothingIsBuffered(t *testing.T) {
 	t.Parallel()
-	addr, _ := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	addr, _ := front(t, 0, func(w http.ResponseWriter, r *http.Request) {
 		c := http.NewResponseController(w)
 		c.EnableFullDuplex()
 		lines := bufio.NewReader(r.Body)
@@ -167,7 +161,7 @@ func TestNothingIsBuffered(t *testing.T) {
 			io.WriteString(w, "heard "+line)
 			c.Flush()
 		}
-	}))
+	})
 	in, out := io.Pipe()
 	req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+addr+"/"+npub+"/r.git/git-receive-pack", in)
 	must(t, err)
@@ -184,8 +178,8 @@ func TestNothingIsBuffered(t *testing.T) {
 
 func TestNoWorkerThere(t *testing.T) {
 	t.Parallel()
-	none, _ := front(t, nil)
-	dead, s := front(t, nil)
+	none, _ := front(t, 0, nil)
+	dead, s := front(t, 0, nil)
 	s.address.Store("127.0.0.1:1") // no port that is given to who asks for any
 	for _, addr := range []string{none, dead} {
 		resp, body := raw(t, addr, "GET /"+npub+"/r.git/info/refs HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -200,12 +194,12 @@ func TestNoWorkerThere(t *testing.T) {
 func TestClientGoes(t *testing.T) {
 	t.Parallel()
 	began, ended := make(chan struct{}), make(chan struct{})
-	addr, _ := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	addr, _ := front(t, 0, func(w http.ResponseWriter, r *http.Request) {
 		close(began)
 		io.Copy(io.Discard, r.Body)
 		<-r.Context().Done()
 		close(ended)
-	}))
+	})
 	c, err := net.Dial("tcp", addr)
 	must(t, err)
 	fmt.Fprintf(c, "POST /%s/r.git/git-upload-pack HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n0032", npub)
@@ -217,10 +211,10 @@ func TestClientGoes(t *testing.T) {
 // TestRequestBreaksOff: it is the client that has failed, and not the worker.
 func TestRequestBreaksOff(t *testing.T) {
 	t.Parallel()
-	addr, _ := front(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	addr, _ := front(t, 0, func(_ http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		<-r.Context().Done()
-	}))
+	})
 	for _, rest := range []string{"what\r\n", "4\r\n0032what"} {
 		resp, body := raw(t, addr, fmt.Sprintf("POST /%s/r.git/git-receive-pack HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%s", npub, rest))
 		if resp.StatusCode != http.StatusBadRequest || !strings.Contains(body, "the request ended before it was whole") {
@@ -305,7 +299,7 @@ func TestWaitsForAWorker(t *testing.T) {
 	} {
 		t.Run(before.name, func(t *testing.T) {
 			t.Parallel()
-			addr, s := patient(t, patience)
+			addr, s := front(t, patience, nil)
 			s.address.Store(before.worker)
 			var read atomic.Int64
 			push := ask(t, addr, "git-receive-pack", io.TeeReader(io.LimitReader(zeroes{}, large), counter{&read}))
@@ -351,7 +345,7 @@ func TestWhatIsSentAgain(t *testing.T) {
 	} {
 		t.Run(service, func(t *testing.T) {
 			t.Parallel()
-			addr, s := patient(t, patience)
+			addr, s := front(t, patience, nil)
 			var begun atomic.Int32
 			next := start(t, echo)
 			s.move(start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -381,7 +375,7 @@ func TestWorkerDiesWithoutAWord(t *testing.T) {
 	for name, begins := range map[string]bool{"before the answer": false, "in the middle of it": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			addr, shards := patient(t, patience)
+			addr, shards := front(t, patience, nil)
 			asked, hung := make(chan bool), make(chan bool)
 			silent := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if begins {
@@ -417,12 +411,12 @@ func TestWorkerDiesWithoutAWord(t *testing.T) {
 func TestBanned(t *testing.T) {
 	t.Parallel()
 	begun := make(chan struct{})
-	addr, s := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	addr, s := front(t, 0, func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, "some")
 		w.(http.Flusher).Flush()
 		close(begun)
 		<-r.Context().Done()
-	}))
+	})
 	done := ask(t, addr, "info/refs", nil)
 	<-begun
 	s.banned.Store(&bans.Ban{Ban: proto.Ban{Reason: "spam"}})
