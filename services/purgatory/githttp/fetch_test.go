@@ -120,13 +120,12 @@ func TestAnswersToRequestsOfEveryKind(t *testing.T) {
 	t.Parallel()
 	h := serve(t, githttp.Options{})
 	h.repo("kinds")
-	must(t, h.repo("gone").Remove(t.Context()))
 	h.authority.away = map[string]error{
 		"unwritable": fmt.Errorf("make: %w", githttp.Unavailable(githttp.Unwritable, errors.New("secret-disk"))),
 		"unheard":    errors.New("secret-host: no responders"),
 		"elsewhere":  githttp.ErrElsewhere,
 	}
-	here, npub := path("kinds"), strings.TrimSuffix(path("kinds"), "kinds.git")
+	here := path("kinds")
 	const uploads, receives = "application/x-git-upload-pack-advertisement", "application/x-git-receive-pack-advertisement"
 	const refs, notFound = "/info/refs?service=git-upload-pack", "repository not found: no announcement of it is served or held here"
 	upload := "application/x-git-upload-pack-request"
@@ -142,19 +141,13 @@ func TestAnswersToRequestsOfEveryKind(t *testing.T) {
 		"version 2":         {"GET", here + refs, []string{"Git-Protocol", "foo=bar:version=2"}, 200, uploads, "000eversion 2\n"},
 		"odd version":       {"GET", here + refs, []string{"Git-Protocol", "version=2;touch x"}, 200, uploads, "001e# service=git-upload-pack\n0000"},
 		"refs for pushing":  {"GET", here + "/info/refs?service=git-receive-pack", []string{"Git-Protocol", "version=2"}, 200, receives, "001f# service=git-receive-pack\n0000"},
-		"HEAD of refs":      {"HEAD", here + refs, nil, 200, uploads, ""},
 		"dumb":              {"GET", here + "/info/refs", nil, 403, "", "dumb HTTP protocol"},
-		"objects":           {"GET", here + "/objects/info/packs", nil, 404, "", "not found"},
-		"the address":       {"GET", here, nil, 404, "", "git clone"},
 		"unknown":           {"GET", path("unknown") + refs, nil, 404, "", notFound},
-		"not on disk":       {"GET", path("gone") + refs, nil, 404, "", notFound},
 		"PRs":               {"GET", "/prs" + here + "/HEAD", nil, 404, "", notFound},
 		"no npub":           {"GET", "/etc/passwd.git/HEAD", nil, 404, "", "not found"},
-		"traversal":         {"GET", npub + "..%2Fkinds.git/HEAD", nil, 404, "", notFound},
 		"unwritable":        {"GET", path("unwritable") + refs, nil, 503, "", githttp.Unwritable},
 		"not to be known":   {"GET", path("unheard") + refs, nil, 503, "", "this repository cannot be looked up now, try again later"},
 		"elsewhere":         {"GET", path("elsewhere") + refs, nil, 421, "", ""},
-		"elsewhere: push":   {"POST", path("elsewhere") + "/git-receive-pack", nil, 421, "", ""},
 		"POST to refs":      {"POST", here + refs, nil, 405, "", "method"},
 		"no type":           {"POST", here + "/git-upload-pack", nil, 415, "", "Content-Type"},
 		"odd encoding":      {"POST", here + "/git-upload-pack", []string{"Content-Type", upload, "Content-Encoding", "br"}, 400, "", "bad request: the Content-Encoding"},

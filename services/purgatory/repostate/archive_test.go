@@ -51,7 +51,7 @@ func TestArchivesAreHereAndReadOnly(t *testing.T) {
 	if _, err := v.Authorise(repostate.Push{Owner: owner, Changes: []repostate.Change{{"refs/heads/main", "", c1}}}); err != nil {
 		t.Errorf("a push to what lists us: %v", err)
 	}
-	if v := repostate.New("x", config.Rules{Home: domain}, []*nostr.Event{there}, nil); v.Hosts(owner) {
+	if v := view(list{there}, nil); v.Hosts(owner) {
 		t.Error("hosted though nothing is archived")
 	}
 }

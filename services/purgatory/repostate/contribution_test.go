@@ -29,7 +29,6 @@ func offer(t *testing.T, commit string, identifiers ...string) *nostr.Event {
 func TestCheckContribution(t *testing.T) {
 	t.Parallel()
 	good := offer(t, c1, "y", "x")
-	update := event(nostr.KindPRUpdate, friend, 10, append(nostr.Tags{{"E", good.ID}}, good.Tags...)...)
 	bare := event(nostr.KindPR, friend, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c1}, nostr.Tag{"clone", "https://" + domain + "/x.git"})
 	at := nostr.RepoRef{PubKey: friend, Identifier: "x"}
 	for name, tc := range map[string]struct {
@@ -39,7 +38,6 @@ func TestCheckContribution(t *testing.T) {
 		want   string // of the refusal
 	}{
 		"all matches":                    {good, at, c1, ""},
-		"an update":                      {update, at, c1, ""},
 		"for another of its identifiers": {good, nostr.RepoRef{PubKey: friend, Identifier: "y"}, c1, ""},
 		"another commit":                 {good, at, c2, "names commit " + c1},
 		"another signer":                 {good, nostr.RepoRef{PubKey: other, Identifier: "x"}, c1, "not signed by"},
