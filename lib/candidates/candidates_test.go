@@ -349,14 +349,14 @@ func TestEveryCandidateEndsOnce(t *testing.T) {
 func TestHistoricEventsTravelInPacks(t *testing.T) {
 	b, s, _ := start(t, 64<<20, func(s *Sender) { s.fillFor = never }) // a pack waits until it is full
 	const n = 2500
-	var ends atomic.Int64
+	var ends sync.WaitGroup
 	for i := range n {
-		relay := []string{"wss://a.example", "wss://b.example"}[i%2]
-		c := Candidate{Event: event(i), Lane: proto.LaneSyncHistoric, Source: proto.SourceStartup, Relay: relay, Done: func(v proto.Verdict, err error) {
+		ends.Add(1)
+		c := Candidate{Event: event(i), Lane: proto.LaneSyncHistoric, Relay: []string{"wss://a.example", "wss://b.example"}[i%2], Done: func(v proto.Verdict, err error) {
 			if err != nil || v.ID != event(i).ID {
 				t.Errorf("candidate %d ended with %+v, %v", i, v, err)
 			}
-			ends.Add(1)
+			ends.Done()
 		}}
 		if i%3 > 0 { // it came so, and is sent so
 			c.Raw = nostr.Encode(event(i))
@@ -368,40 +368,23 @@ func TestHistoricEventsTravelInPacks(t *testing.T) {
 		s.send(p)
 	}
 	s.mu.Unlock()
-	stream, err := b.JS.Stream(t.Context(), proto.StreamSync)
-	must(t, err)
-	var packs [][][]byte // the lines of each message in the queue
-	eventually(t, "all are in the queue", func() bool {
-		info, err := stream.Info(t.Context())
-		must(t, err)
-		total := 0
-		packs = nil
-		for seq := info.State.FirstSeq; seq <= info.State.LastSeq; seq++ {
-			m, err := stream.GetMsg(t.Context(), seq)
-			must(t, err)
-			lines, err := proto.SplitPack(m.Data)
-			must(t, err)
-			packs, total = append(packs, lines), total+len(lines)
-		}
-		return total == n
-	})
-	if len(packs) > 2+n/proto.MaxPackEvents+busyWith {
-		t.Errorf("%d packs for %d events of two relays", len(packs), n)
-	}
 	last := map[int]int{0: -1, 1: -1}
-	for _, lines := range packs {
+	packs := ingestFrom(t, b, proto.StreamSync, proto.ConsumerSync, func(m jetstream.Msg) bool {
+		lines, err := proto.SplitPack(m.Data())
 		relay := -1
 		for _, line := range lines {
-			ev, err := nostr.Parse(line)
-			must(t, err)
+			ev, bad := nostr.Parse(line)
 			i := int(ev.CreatedAt)
-			if i <= last[i%2] || relay >= 0 && relay != i%2 {
-				t.Fatalf("event %d follows %d in a pack of relay %d", i, last[i%2], relay)
+			if err = errors.Join(err, bad); err != nil || i <= last[i%2] || relay >= 0 && relay != i%2 {
+				t.Errorf("event %d follows %d in a pack of relay %d, %v", i, last[i%2], relay, err)
 			}
 			relay, last[i%2] = i%2, i
 		}
+		return true
+	})
+	ends.Wait()
+	if got := packs.Load(); got > 2+n/proto.MaxPackEvents+busyWith {
+		t.Errorf("%d packs for %d events of two relays", got, n)
 	}
-	ingestFrom(t, b, proto.StreamSync, proto.ConsumerSync, always)
-	eventually(t, "all are judged", func() bool { return ends.Load() == n })
 	nothingLeft(t, s)
 }

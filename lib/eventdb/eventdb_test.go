@@ -343,25 +343,25 @@ func TestLongQueries(t *testing.T) {
 	v := viewOf(t, memory(t, Options{}, notes(0, 5000)...))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	n := 0
-	for _, err := range v.IDs(ctx, nostr.Filter{Kinds: []int{1}}) {
-		if n++; err != nil && !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-		cancel()
-	}
-	if n > 1000 {
-		t.Errorf("ended after %d events", n)
-	}
 	calls, enough := 0, errors.New("enough")
-	got, err := drain(v.Yielding(func(context.Context) error {
-		if calls++; calls > 4 {
-			return enough
+	for want, asked := range map[error]*View{
+		context.Canceled: v,
+		enough: v.Yielding(func(context.Context) error {
+			if calls++; calls > 4 {
+				return enough
+			}
+			return nil
+		}),
+	} {
+		n := 0
+		var last error
+		for _, last = range asked.IDs(ctx, nostr.Filter{Kinds: []int{1}}) {
+			n++
+			cancel()
 		}
-		return nil
-	}).IDs(t.Context(), nostr.Filter{Kinds: []int{1}}))
-	if !errors.Is(err, enough) || len(got) == 0 || len(got) > 2000 {
-		t.Errorf("%d events, ended with %v", len(got), err)
+		if !errors.Is(last, want) || n > 2000 {
+			t.Errorf("%d events, ended with %v, want %v", n, last, want)
+		}
 	}
 }
 
@@ -369,10 +369,8 @@ func TestLongQueries(t *testing.T) {
 // leaves nothing behind.
 func FuzzOddTags(f *testing.F) {
 	f.Add("t", "", "x", "d")
-	f.Add("T", "\x00", "\x00\x00", "\x00")
 	f.Add("e", "\xff", "\xff\xff", "\xff")
 	f.Add("a", strings.Repeat("long", 5000), strings.Repeat("long", 5000)+".", strings.Repeat("d", 70000))
-	f.Add("tt", "x", "y", "é")
 	f.Add("", "", "", "")
 	f.Add("d", "x", "y", "z")
 	f.Add("expiration", "1", "2", "3")

@@ -288,7 +288,7 @@ func TestAgainstNaiveMatcher(t *testing.T) {
 					if gone := pick(w, append(m.events, w.event())); w.rnd.IntN(15) == 0 && gone.Kind != nostr.KindDeletion {
 						r.Removed = gone.ID
 						m.remove(gone.ID)
-						delete(log, proto.EventSubjectOf(gone).String())
+						maps.DeleteFunc(log, func(_ string, r Record) bool { return r.Event.ID == gone.ID })
 					} else {
 						r.Event = w.event()
 						if m.apply(r.Event) {

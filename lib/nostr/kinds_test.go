@@ -55,17 +55,3 @@ func check[T any](t *testing.T, parse func(*Event) (*T, error), cases ...refusal
 		}
 	}
 }
-
-func TestIsObjectID(t *testing.T) {
-	t.Parallel()
-	for _, id := range []string{commit1, sha256Commit, strings.Repeat("0", 39) + "1"} {
-		if !IsObjectID(id) {
-			t.Errorf("%q is said to be none", id)
-		}
-	}
-	for _, id := range []string{"", commit1[:39], commit1 + "1", strings.Repeat("A", 40), strings.Repeat("g", 40), strings.Repeat("0", 40), strings.Repeat("0", 64), strings.Repeat("é", 20)} {
-		if IsObjectID(id) {
-			t.Errorf("%q is said to be one", id)
-		}
-	}
-}
