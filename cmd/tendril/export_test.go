@@ -92,9 +92,7 @@ func TestCopy(t *testing.T) {
 	broken := filepath.Join(root, npub, "b.git", "HEAD")
 	must(t, os.WriteFile(broken, []byte("nonsense"), 0o600))
 	repos, err := gittree.Find(root)
-	if err != nil || len(repos) != 3 {
-		t.Fatalf("%v, %v", repos, err)
-	}
+	must(t, err)
 	repos = append(repos, gittree.Repo{Name: npub + "/x.git"}.On("http://127.0.0.1:1"))
 	for dir, failed := range map[string]int{out: 2, filepath.Join(broken, "out"): 4} {
 		e := exports{Git: dir, GitBinary: "git"}

@@ -67,7 +67,6 @@ func TestLook(t *testing.T) {
 		{proto.BucketHeld, held("tree", 30617), proto.Held{Identifier: "tree", Event: &nostr.Event{Kind: 30617}, Phase: proto.PhaseWaiting}},
 		{proto.BucketHeld, held("tree", 30618), proto.Held{Identifier: "tree", Event: &nostr.Event{Kind: 30618}, Phase: proto.PhaseWaiting}},
 		{proto.BucketHeld, held("stone", 30617), proto.Held{Identifier: "stone", Event: &nostr.Event{Kind: 30617}, Phase: proto.PhaseSilent}},
-		{proto.BucketHeld, held("gone", 30617), proto.Held{Identifier: "gone", Event: &nostr.Event{Kind: 30617}, Phase: proto.PhaseWaiting}},
 		{proto.BucketHeld, proto.HeldMarkKey, proto.WriterMark{Writer: "one"}},
 		{"", proto.SubjectEventsMark, proto.WriterMark{Writer: "one", At: noon}}, {"", proto.LaneUser.Subject(), struct{}{}},
 		{"", proto.EventSubject{Kind: 1, PubKey: strings.Repeat("a", 64), Slot: "_"}.String(), struct{}{}},
@@ -79,11 +78,6 @@ func TestLook(t *testing.T) {
 		_, err := b.JS.Publish(within(t), subject, marshal(t, m.value))
 		must(t, err)
 	}
-	kv, err := b.Bucket(within(t), proto.BucketHeld)
-	if err == nil {
-		err = kv.Delete(within(t), held("gone", 30617))
-	}
-	must(t, err)
 	telling := time.NewTicker(50 * time.Millisecond)
 	defer telling.Stop()
 	progress := marshal(t, proto.Progress{Process: "gateway one", Read: []proto.Reading{{Name: "index", Stream: proto.StreamEvents, Seq: 1}}})
