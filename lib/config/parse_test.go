@@ -77,6 +77,12 @@ func TestValues(t *testing.T) {
 		"earlier line":  {"", "", "A=b\nNGIT_RELAY_NAME=${A}c", "RelayName", "bc"},
 		"two lines":     {"", "", "NGIT_RELAY_NAME=\"two\nlines\"", "RelayName", "two\nlines"},
 		"a URL":         {"", "", "NGIT_RELAY_NAME=nats://u:p=w@host:4222?x=#y", "RelayName", "nats://u:p=w@host:4222?x=#y"},
+		"also named":    {"", "NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS=true", "NGIT_BASE_PATH=/\nNGIT_PRIVATE_MODE=false", "AllowPrivate", "true"},
+		"empty list":    {"", "", "NGIT_REPOSITORY_WHITELIST= # nobody yet", "RepositoryWhitelist", "[]"},
+		"level":         {"", "NGIT_LOG_LEVEL=debug,hyper=info", "", "LogLevel", "debug,hyper=info"},
+		"left out":      {"", "NGIT_REPOSITORY_BLACKLIST=npub1spam..., spam-repo,alice/x/y", "", "RepositoryBlacklist", "[spam-repo alice/x/y]"},
+		"left out too":  {"", "NGIT_EVENT_BLACKLIST=npub1spam...," + npub, "", "EventBlacklist", "[" + npub + "]"},
+		"mark":          {"", "", "\ufeffNGIT_RELAY_NAME=b", "RelayName", "b"},
 		"CRLF":          {"", "", "# x\r\n\r\nNGIT_RELAY_NAME=b\r\nNGIT_RELAY_ICON=\r\n", "RelayName", "b"},
 	} {
 		s, err := parse(t, strings.Fields(c.flag), []string{"NGIT_DOMAIN=a.example", c.environ}, c.dotenv)
@@ -117,47 +123,6 @@ func TestNamesOfAnotherGRASPServer(t *testing.T) {
 	}
 }
 
-// TestWhatExistingEnvironmentsHold: forms of values that other GRASP servers take (ngit-grasp 3.0).
-func TestWhatExistingEnvironmentsHold(t *testing.T) {
-	t.Parallel()
-	s, err := parse(t, nil, []string{"HOME=/home/ann"}, "\ufeff"+strings.ReplaceAll(`# from its example
-export NGIT_DOMAIN=git.example.com/   # the public name
-NGIT_BASE_PATH=/
-NGIT_RELAY_NAME=Alice's GRASP relay
-NGIT_RELAY_DESCRIPTION="Of \"git\" # and nostr"
-NGIT_RELAY_OWNER_NSEC=`+strings.Repeat("Ab", 32)+`
-NGIT_GIT_DATA_PATH=${HOME}/git
-NGIT_LOG_LEVEL=debug,hyper=info,tokio=warn
-NGIT_REPOSITORY_WHITELIST= # nobody yet
-NGIT_REPOSITORY_BLACKLIST=npub1spam..., spam-repo,alice/x/y
-NGIT_EVENT_BLACKLIST=npub1spam...,`+npub+`
-NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS=true
-NGIT_RELAY_MAX_SUBSCRIPTIONS=77
-NGIT_MAX_SUBSCRIPTIONS=500
-NGIT_METRICS_TOP_N_REPOS=500
-NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD=0
-NGIT_PRIVATE_MODE=false
-NGIT_HOLDING_RETENTION_SECS=7776000
-`, "\n", "\r\n"))
-	must(t, err)
-	got := []any{s.Domain, s.RelayName, s.RelayDescription, s.GitDataPath, s.RelayOwnerNsec, s.AllowPrivate, s.MaxSubscriptions, s.TopRepos,
-		len(s.RepositoryWhitelist), s.RepositoryBlacklist, s.EventBlacklist}
-	if want := []any{"git.example.com", "Alice's GRASP relay", `Of "git" # and nostr`, "/home/ann/git", strings.Repeat("Ab", 32), true, 500, 500,
-		0, []string{"spam-repo", "alice/x/y"}, []string{npub}}; !reflect.DeepEqual(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
-	want := []string{
-		"NGIT_HOLDING_RETENTION_SECS is set, but there is no such setting",
-		"NGIT_MAX_SUBSCRIPTIONS is set, but there is no such setting",
-		"NGIT_RELAY_MAX_SUBSCRIPTIONS is set, but there is no such setting",
-		`NGIT_REPOSITORY_BLACKLIST: the entry "npub1spam..." is left out: not a legal npub`,
-		`NGIT_EVENT_BLACKLIST: the entry "npub1spam..." is left out: not a legal npub`,
-	}
-	if !reflect.DeepEqual(s.Warnings, want) {
-		t.Errorf("warnings: %q", s.Warnings)
-	}
-}
-
 // TestWarnings are of names that look like settings, and of settings that change nothing.
 func TestWarnings(t *testing.T) {
 	t.Parallel()
@@ -166,6 +131,8 @@ func TestWarnings(t *testing.T) {
 		"": {"NGIT_BIND_ADRESS is set, but there is no such setting; NGIT_BIND_ADDRESS is meant?",
 			"NGIT_RELAY_NMAE is set, but there is no such setting; NGIT_RELAY_NAME is meant?",
 			"NGIT_SOMETHING_QUITE_ELSE is set, but there is no such setting"},
+		"--repository-blacklist=npub1x --event-blacklist=npub1x": {
+			`NGIT_REPOSITORY_BLACKLIST: the entry "npub1x" is left out: not a legal npub`, `NGIT_EVENT_BLACKLIST: the entry "npub1x" is left out: not a legal npub`},
 		"--nats-login-file=x.login --nats-ca=ca.pem":                               {"NGIT_NATS_LOGIN_FILE" + noEffect, "NGIT_NATS_CA" + noEffect},
 		"--nats-login-file=x.login --nats-ca=ca.pem --nats-url=nats://127.0.0.1:1": nil,
 	} {
