@@ -1,7 +1,6 @@
 package bus_test
 
 import (
-	"context"
 	"errors"
 	"os"
 	"strings"
@@ -97,22 +96,6 @@ func TestFullCandidateQueuePushesBack(t *testing.T) {
 	}
 	if _, err := b.JS.Publish(t.Context(), proto.LaneSyncDaily.Subject(), payload); err == nil {
 		t.Error("the lanes of older events do not share one bound")
-	}
-}
-
-func TestListenErrorsAreSentences(t *testing.T) {
-	t.Parallel()
-	first := open(t, bus.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
-	taken := strings.TrimPrefix(first.ClientURL(), "nats://")
-	for _, tc := range []struct{ listen, want string }{
-		{taken, "address already in use"},
-		{"localhost", "missing port"},
-		{"127.0.0.1:99999", "invalid port"},
-	} {
-		_, err := bus.Open(context.Background(), bus.Options{Dir: t.TempDir(), Listen: tc.listen, Sizing: proto.DefaultSizing()})
-		if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "NGIT_NATS_LISTEN") {
-			t.Errorf("listen on %q: %v, want %q", tc.listen, err, tc.want)
-		}
 	}
 }
 

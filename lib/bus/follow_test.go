@@ -154,24 +154,6 @@ func TestFollowBehind(t *testing.T) {
 	first.has(t, []uint64{1})
 }
 
-// TestFollowForgetsWhatItWasToldOf: a message that is stored and removed again before it is read
-// does not leave the follower behind.
-func TestFollowForgetsWhatItWasToldOf(t *testing.T) {
-	t.Parallel()
-	b := open(t, bus.Options{Dir: t.TempDir()})
-	publish(t, b, "grasp.target.stays.example", 1, 10)
-	reads, goOn := make(chan struct{}), make(chan struct{})
-	f := follow(t, b, targets, func() { close(reads); <-goOn })
-	<-reads
-	publish(t, b, "grasp.target.goes.example", 1, 10)
-	must(t, stream(t, b).DeleteMsg(t.Context(), 2))
-	if err := b.Conn.Flush(); err != nil { // the follower was told of it on this connection
-		t.Fatal(err)
-	}
-	close(goOn)
-	f.has(t, seqs(1, 1))
-}
-
 // TestFollowOfAStreamThatLacks something: a message is read although no notice of it came, and
 // from the leader where no replica answers requests that any may answer.
 func TestFollowOfAStreamThatLacks(t *testing.T) {
@@ -210,23 +192,6 @@ func TestWaitSaysWhatItWaitedFor(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "for sequence 4 of stream GRASP_TARGETS: read up to 3") {
 		t.Errorf("it says %v", err)
 	}
-}
-
-// TestAFedReaderReadsOnlyWhatItIsNotFed: a reader that another part of the process feeds reads what
-// that part does not give it in time.
-func TestAFedReaderReadsOnlyWhatItIsNotFed(t *testing.T) {
-	t.Parallel()
-	b := open(t, bus.Options{Dir: t.TempDir()})
-	f := follow(t, b, targets, nil)
-	<-f.Ready()
-	f.Advance(0) // it is fed from now on
-	for range 10 {
-		ack, err := b.JS.Publish(t.Context(), "grasp.target.a.example", nil)
-		must(t, err)
-		f.Advance(ack.Sequence)
-	}
-	publish(t, b, "grasp.target.a.example", 1, 10)
-	f.has(t, []uint64{11})
 }
 
 // A follower hands on every message of a stream, in order, until its reader has an error.

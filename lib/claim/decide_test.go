@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"tendril.dev/proto"
@@ -14,13 +15,6 @@ func alive(names ...string) map[string]proto.Worker {
 	for _, n := range names {
 		workers[n] = proto.Worker{Name: n, Working: true}
 	}
-	return workers
-}
-
-// without are these workers, of which one does not work yet, or not any more.
-func without(name string, names ...string) map[string]proto.Worker {
-	workers := alive(names...)
-	workers[name] = proto.Worker{Name: name}
 	return workers
 }
 
@@ -36,51 +30,50 @@ func keyFor(t *testing.T, want string, workers ...string) string {
 	return ""
 }
 
+// TestDecide: the worker a decides. A and B are keys that prefer a and b. Of each situation it says
+// the workers ("-": does not work yet, or not any more), the keys that are wanted, who has claimed
+// which, what a works on; and then what a takes, leaves and clears.
 func TestDecide(t *testing.T) {
 	t.Parallel()
-	a := keyFor(t, "a", "a", "b")
-	b := keyFor(t, "b", "a", "b")
-	set := func(keys ...string) map[string]bool {
-		m := map[string]bool{}
-		for _, k := range keys {
-			m[k] = true
-		}
-		return m
-	}
-	held := func(key, worker string) map[string]claimed {
-		return map[string]claimed{key: {Claim: proto.Claim{Worker: worker}}}
-	}
-	two := alive("a", "b")
-	for _, tc := range []struct {
-		name               string
-		s                  situation
-		take, leave, clear []string
-	}{
-		{"alone it takes everything", situation{workers: alive("a"), wanted: set(a, b)}, sorted(a, b), nil, nil},
-		{"it takes only its own", situation{workers: two, wanted: set(a, b)}, []string{a}, nil, nil},
-		{"it leaves what another holds", situation{workers: two, wanted: set(a), claims: held(a, "b")}, nil, nil, nil},
-		{"a dead worker's claim is free", situation{workers: alive("a"), wanted: set(a), claims: held(a, "b")}, []string{a}, nil, nil},
-		{"so is its own that it does not work on", situation{workers: two, wanted: set(a), claims: held(a, "a")}, []string{a}, nil, nil},
-		{"a key that prefers a newcomer is left", situation{workers: two, wanted: set(a, b), mine: set(a, b)}, nil, []string{b}, nil},
-		{"but not before the newcomer works", situation{workers: without("b", "a"), wanted: set(a, b), mine: set(a, b)}, nil, nil, nil},
-		{"what prefers a worker that stops is taken", situation{workers: without("b", "a"), wanted: set(b)}, []string{b}, nil, nil},
-		{"once that has let it go", situation{workers: without("b", "a"), wanted: set(b), claims: held(b, "b")}, nil, nil, nil},
-		{"what is not wanted is left", situation{workers: alive("a"), wanted: set(a), mine: set(a, b)}, nil, []string{b}, nil},
-		{"a dead claim that is not wanted is removed", situation{workers: two, claims: held(a, "c")}, nil, nil, []string{a}},
-		{"so is its own that could not be let go", situation{workers: two, wanted: set(b), claims: held(b, "a")}, nil, nil, []string{b}},
-		{"but not a live one", situation{workers: two, claims: held(a, "b")}, nil, nil, nil},
+	keys := strings.NewReplacer("A", keyFor(t, "a", "a", "b"), "B", keyFor(t, "b", "a", "b"))
+	for name, row := range map[string]string{
+		"alone it takes everything":                  "a|A B|||A B||",
+		"it takes only its own":                      "a b|A B|||A||",
+		"it leaves what another holds":               "a b|A|A:b||||",
+		"a dead worker's claim is free":              "a|A|A:b||A||",
+		"so is its own that it does not work on":     "a b|A|A:a||A||",
+		"a key that prefers a newcomer is left":      "a b|A B||A B||B|",
+		"but not before the newcomer works":          "a b-|A B||A B|||",
+		"what prefers a worker that stops is taken":  "a b-|B|||B||",
+		"once that has let it go":                    "a b-|B|B:b||||",
+		"what is not wanted is left":                 "a|A||A B||B|",
+		"a dead claim that is not wanted is removed": "a b||A:c||||A",
+		"so is its own that could not be let go":     "a b|B|B:a||||B",
+		"but not a live one":                         "a b||A:b||||",
 	} {
-		tc.s.self = "a"
-		d := decide(tc.s)
-		if !slices.Equal(d.take, tc.take) || !slices.Equal(d.leave, tc.leave) || !slices.Equal(d.clear, tc.clear) {
-			t.Errorf("%s: %+v, want take %v, leave %v, clear %v", tc.name, d, tc.take, tc.leave, tc.clear)
+		var fields [7][]string
+		for i, text := range strings.Split(keys.Replace(row), "|") {
+			fields[i] = slices.Sorted(strings.FieldsSeq(text))
+		}
+		s := situation{self: "a", workers: map[string]proto.Worker{}, wanted: map[string]bool{}, claims: map[string]claimed{}, mine: map[string]bool{}}
+		for _, w := range fields[0] {
+			w, idle := strings.CutSuffix(w, "-")
+			s.workers[w] = proto.Worker{Name: w, Working: !idle}
+		}
+		for _, key := range fields[1] {
+			s.wanted[key] = true
+		}
+		for _, c := range fields[2] {
+			key, worker, _ := strings.Cut(c, ":")
+			s.claims[key] = claimed{Claim: proto.Claim{Worker: worker}}
+		}
+		for _, key := range fields[3] {
+			s.mine[key] = true
+		}
+		if d := decide(s); !slices.Equal(d.take, fields[4]) || !slices.Equal(d.leave, fields[5]) || !slices.Equal(d.clear, fields[6]) {
+			t.Errorf("%s: %+v, want to take, leave and clear %v", name, d, fields[4:])
 		}
 	}
-}
-
-func sorted(keys ...string) []string {
-	slices.Sort(keys)
-	return keys
 }
 
 // TestRendezvousIsEvenAndMovesLittle: keys spread over workers, and only those of a worker that
