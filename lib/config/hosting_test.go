@@ -10,62 +10,57 @@ import (
 	"tendril.dev/lib/nostr"
 )
 
-var owner, other = strings.Repeat("1", 64), strings.Repeat("2", 64)
-
-func npub(t *testing.T, pubkey string) string {
-	t.Helper()
-	s, err := nip19.EncodePublicKey(pubkey)
-	must(t, err)
-	return s
-}
-
 // announced is an announcement of x by owner at GRASP services.
-func announced(t *testing.T, services ...string) *nostr.Announcement {
+func announced(t *testing.T, owner, npub string, services ...string) *nostr.Announcement {
 	t.Helper()
 	clone, relays := nostr.Tag{"clone", "https://plain.example/x.git"}, nostr.Tag{"relays"}
 	for _, s := range services {
-		clone, relays = append(clone, "https://"+s+"/"+npub(t, owner)+"/x.git"), append(relays, "wss://"+s)
+		clone, relays = append(clone, "https://"+s+"/"+npub+"/x.git"), append(relays, "wss://"+s)
 	}
-	ev := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: owner, Tags: nostr.Tags{{"d", "x"}, clone, relays}}
-	a, err := nostr.ParseAnnouncement(ev)
+	a, err := nostr.ParseAnnouncement(&nostr.Event{Kind: nostr.KindAnnouncement, PubKey: owner, Tags: nostr.Tags{{"d", "x"}, clone, relays}})
 	must(t, err)
 	return a
 }
 
 func TestWhatIsKept(t *testing.T) {
 	t.Parallel()
-	no := false
-	list := func(entries ...string) config.Policy { return config.Policy{ArchiveWhitelist: entries} }
-	const ours = "git.example.com"
-	for name, tc := range map[string]struct {
-		policy           config.Policy
-		at               string
-		listed, archived bool
-	}{
-		"listed":                        {config.Policy{}, ours, true, false},
-		"elsewhere":                     {config.Policy{}, "a.example", false, false},
-		"all":                           {config.Policy{ArchiveAll: true}, "", false, true},
-		"all, and listed":               {config.Policy{ArchiveAll: true}, ours, true, false},
-		"its owner":                     {list(npub(t, owner)), "", false, true},
-		"its identifier":                {list("x"), "", false, true},
-		"itself":                        {list(npub(t, owner) + "/x"), "", false, true},
-		"another of its owner":          {list(npub(t, owner) + "/y"), "", false, false},
-		"the same of another":           {list(npub(t, other) + "/x"), "", false, false},
-		"its service":                   {config.Policy{ArchiveServices: []string{"b.example", "A.example:443"}}, "a.example", false, true},
-		"another port of its service":   {config.Policy{ArchiveServices: []string{"a.example:8080"}}, "a.example", false, false},
-		"listed, and at such a service": {config.Policy{ArchiveServices: []string{"a.example"}}, "a.example " + ours, true, false},
-		"a host of a plain git server":  {config.Policy{ArchiveServices: []string{"plain.example"}}, "", false, true},
-		"writable":                      {config.Policy{ArchiveAll: true, ArchiveReadOnly: &no}, "", false, true},
+	owner := strings.Repeat("1", 64)
+	npub, err := nip19.EncodePublicKey(owner)
+	must(t, err)
+	other, err := nip19.EncodePublicKey(strings.Repeat("2", 64))
+	must(t, err)
+	names := strings.NewReplacer("OWNER", npub, "OTHER", other, "US", "git.example.com")
+	for row, want := range map[string]string{ // what NGIT_ARCHIVE_… are, and the services that are listed
+		"|US": "listed read-only", "|a.example": "read-only", "ALL=true|": "archived read-only", "ALL=true|US": "listed read-only", "ALL=true READ_ONLY=false|": "archived",
+		"WHITELIST=OWNER|": "archived read-only", "WHITELIST=x|": "archived read-only", "WHITELIST=OWNER/x|": "archived read-only",
+		"WHITELIST=OWNER/y|": "read-only", "WHITELIST=OTHER/x|": "read-only",
+		"GRASP_SERVICES=b.example,A.example:443|a.example": "archived read-only", "GRASP_SERVICES=a.example:8080|a.example": "read-only",
+		"GRASP_SERVICES=a.example|a.example US": "listed read-only", "GRASP_SERVICES=plain.example|": "archived read-only",
 	} {
-		r, err := config.Settings{Service: config.Service{Domain: ours}, Policy: tc.policy}.Hosting()
-		must(t, err)
-		a := announced(t, strings.Fields(tc.at)...)
-		if r.Lists(a) != tc.listed || r.Archives(a) != tc.archived || r.Keeps(a) != (tc.listed || tc.archived) || r.ReadOnly() != (name != "writable") {
-			t.Errorf("%s: listed %v, archived %v, kept %v, read-only %v", name, r.Lists(a), r.Archives(a), r.Keeps(a), r.ReadOnly())
+		settings, services, _ := strings.Cut(names.Replace(row), "|")
+		environ := []string{"NGIT_DOMAIN=git.example.com"}
+		for setting := range strings.FieldsSeq(settings) {
+			environ = append(environ, "NGIT_ARCHIVE_"+setting)
 		}
-	}
-	if new(config.Rules).Keeps(announced(t, "git.example.com")) {
-		t.Error("no rules keep something")
+		s, err := (&config.Source{Environ: environ, Dir: t.TempDir()}).Parse(nil)
+		must(t, err)
+		r, err := s.Hosting()
+		must(t, err)
+		a, got := announced(t, owner, npub, strings.Fields(services)...), []string{}
+		for what, is := range map[string]bool{"listed": r.Lists(a), "archived": r.Archives(a)} {
+			if is {
+				got = append(got, what)
+			}
+		}
+		if r.Keeps(a) != (len(got) == 1) || new(config.Rules).Keeps(a) {
+			t.Errorf("%s: kept %v", row, r.Keeps(a))
+		}
+		if r.ReadOnly() {
+			got = append(got, "read-only")
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: %q, want %q", row, got, want)
+		}
 	}
 }
 

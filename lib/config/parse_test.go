@@ -33,61 +33,56 @@ func TestValues(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "settings")
 	must(t, os.WriteFile(file, []byte("NGIT_RELAY_NAME=named\n"), 0o600))
-	for name, c := range map[string]struct {
-		flag, environ, dotenv string
-		setting, want         string
-	}{
-		"flag over environment": {"--relay-name=flag", "NGIT_RELAY_NAME=env", "", "RelayName", "flag"},
-		"environment over file": {"", "NGIT_RELAY_NAME=env", "NGIT_RELAY_NAME=file", "RelayName", "env"},
-		"empty is unset":        {"", "NGIT_RELAY_NAME=", "NGIT_RELAY_NAME=file", "RelayName", "file"},
-		"a named file":          {"--env-file=" + file, "NGIT_ENV_FILE=/nowhere", "NGIT_RELAY_NAME=file", "RelayName", "named"},
-		"named elsewhere":       {"", "NGIT_ENV_FILE=" + file, "NGIT_RELAY_NAME=file", "RelayName", "named"},
-		"default":               {"", "", "", "GitDataPath", DefaultGitDataPath},
-		"a list":                {"", "NGIT_REPOSITORY_WHITELIST=" + npub + ", " + npub + "/tree ,bush", "", "RepositoryWhitelist", "[" + npub + " " + npub + "/tree bush]"},
-		"a domain":              {"--domain=Git.Example.com/", "", "", "Domain", "git.example.com"},
-		"a secret":              {"", "NGIT_RELAY_OWNER_NSEC=" + nsec, "", "RelayOwnerNsec", nsec},
-		"default time":          {"", "", "", "WorkerTTL", "10s"},
-		"constant":              {"", "", "", "BatchSize", "500"},
-
-		"flag and value":   {"--metrics-enabled false --sync-max-backoff-secs 60", "", "", "MaxBackoffSeconds", "60"},
-		"switch and value": {"--sync-disable-negentropy --metrics-enabled false", "", "", "MetricsEnabled", "false"},
-		"switch alone":     {"--metrics-enabled", "", "", "MetricsEnabled", "true"},
-		"switched off":     {"--no-metrics-enabled", "", "", "MetricsEnabled", "false"},
-		"switch with =":    {"--metrics-enabled=false", "", "", "MetricsEnabled", "false"},
-		"switch by yes":    {"--metrics-enabled=yes", "", "", "MetricsEnabled", "true"},
-		"switch in caps":   {"", "NGIT_ALLOW_PRIVATE_NETWORKS=TRUE", "", "AllowPrivate", "true"},
-		"switch by digit":  {"", "NGIT_ALLOW_PRIVATE_NETWORKS=1", "", "AllowPrivate", "true"},
-		"switch by off":    {"", "NGIT_METRICS_ENABLED=off", "", "MetricsEnabled", "false"},
-		"switch by 0":      {"", "NGIT_METRICS_ENABLED=0", "", "MetricsEnabled", "false"},
-
-		"size":                 {"", "NGIT_MAX_PUSH_BYTES=64MiB", "", "MaxPushBytes", "67108864"},
-		"size in bytes":        {"", "NGIT_MAX_PUSH_BYTES=1048576", "", "MaxPushBytes", "1048576"},
-		"size with a space":    {"", "NGIT_MAX_PUSH_BYTES=3 GiB", "", "MaxPushBytes", "3221225472"},
-		"size in powers of 10": {"", "NGIT_MAX_PUSH_BYTES=5MB", "", "MaxPushBytes", "5000000"},
-
-		"spaces":        {"", "", "NGIT_RELAY_NAME=My GRASP relay", "RelayName", "My GRASP relay"},
-		"export":        {"", "", "# a comment\n  export NGIT_RELAY_NAME = b ", "RelayName", "b"},
-		"single quotes": {"", "", `NGIT_RELAY_NAME='b "c" $HOME # d'`, "RelayName", `b "c" $HOME # d`},
-		"double quotes": {"", "", `NGIT_RELAY_NAME="b 'c' \"d\" \$HOME # e"`, "RelayName", `b 'c' "d" $HOME # e`},
-		"comment":       {"", "", "NGIT_RELAY_NAME=b # c", "RelayName", "b"},
-		"no comment":    {"", "", "NGIT_RELAY_NAME=b#c", "RelayName", "b#c"},
-		"apostrophe":    {"", "", "NGIT_RELAY_NAME=Alice's relay", "RelayName", "Alice's relay"},
-		"variable":      {"", "HOME=/home/ann", "NGIT_RELAY_NAME=$HOME/x", "RelayName", "/home/ann/x"},
-		"in braces":     {"", "HOME=/home/ann", "NGIT_RELAY_NAME=\"${HOME}/x\"", "RelayName", "/home/ann/x"},
-		"earlier line":  {"", "", "A=b\nNGIT_RELAY_NAME=${A}c", "RelayName", "bc"},
-		"two lines":     {"", "", "NGIT_RELAY_NAME=\"two\nlines\"", "RelayName", "two\nlines"},
-		"a URL":         {"", "", "NGIT_RELAY_NAME=nats://u:p=w@host:4222?x=#y", "RelayName", "nats://u:p=w@host:4222?x=#y"},
-		"also named":    {"", "NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS=true", "NGIT_BASE_PATH=/\nNGIT_PRIVATE_MODE=false", "AllowPrivate", "true"},
-		"empty list":    {"", "", "NGIT_REPOSITORY_WHITELIST= # nobody yet", "RepositoryWhitelist", "[]"},
-		"level":         {"", "NGIT_LOG_LEVEL=debug,hyper=info", "", "LogLevel", "debug,hyper=info"},
-		"left out":      {"", "NGIT_REPOSITORY_BLACKLIST=npub1spam..., spam-repo,alice/x/y", "", "RepositoryBlacklist", "[spam-repo alice/x/y]"},
-		"left out too":  {"", "NGIT_EVENT_BLACKLIST=npub1spam...," + npub, "", "EventBlacklist", "[" + npub + "]"},
-		"mark":          {"", "", "\ufeffNGIT_RELAY_NAME=b", "RelayName", "b"},
-		"CRLF":          {"", "", "# x\r\n\r\nNGIT_RELAY_NAME=b\r\nNGIT_RELAY_ICON=\r\n", "RelayName", "b"},
+	for name, row := range map[string]string{ // flags, environment, file, setting, value
+		"flag over environment": "--relay-name=flag|NGIT_RELAY_NAME=env||RelayName|flag",
+		"environment over file": "|NGIT_RELAY_NAME=env|NGIT_RELAY_NAME=file|RelayName|env",
+		"empty is unset":        "|NGIT_RELAY_NAME=|NGIT_RELAY_NAME=file|RelayName|file",
+		"a named file":          "--env-file=" + file + "|NGIT_ENV_FILE=/nowhere|NGIT_RELAY_NAME=file|RelayName|named",
+		"named elsewhere":       "|NGIT_ENV_FILE=" + file + "|NGIT_RELAY_NAME=file|RelayName|named",
+		"default":               "|||GitDataPath" + "|" + DefaultGitDataPath,
+		"a list":                "|NGIT_REPOSITORY_WHITELIST=" + npub + ", " + npub + "/tree ,bush||RepositoryWhitelist|[" + npub + " " + npub + "/tree bush]",
+		"a domain":              "--domain=Git.Example.com/|||Domain|git.example.com",
+		"a secret":              "|NGIT_RELAY_OWNER_NSEC=" + nsec + "||RelayOwnerNsec" + "|" + nsec,
+		"default time":          "|||WorkerTTL|10s",
+		"constant":              "|||BatchSize|500",
+		"flag and value":        "--metrics-enabled false --sync-max-backoff-secs 60|||MaxBackoffSeconds|60",
+		"switch and value":      "--sync-disable-negentropy --metrics-enabled false|||MetricsEnabled|false",
+		"switch alone":          "--metrics-enabled|||MetricsEnabled|true",
+		"switched off":          "--no-metrics-enabled|||MetricsEnabled|false",
+		"switch with =":         "--metrics-enabled=false|||MetricsEnabled|false",
+		"switch by yes":         "--metrics-enabled=yes|||MetricsEnabled|true",
+		"switch in caps":        "|NGIT_ALLOW_PRIVATE_NETWORKS=TRUE||AllowPrivate|true",
+		"switch by digit":       "|NGIT_ALLOW_PRIVATE_NETWORKS=1||AllowPrivate|true",
+		"switch by off":         "|NGIT_METRICS_ENABLED=off||MetricsEnabled|false",
+		"switch by 0":           "|NGIT_METRICS_ENABLED=0||MetricsEnabled|false",
+		"size":                  "|NGIT_MAX_PUSH_BYTES=64MiB||MaxPushBytes|67108864",
+		"size in bytes":         "|NGIT_MAX_PUSH_BYTES=1048576||MaxPushBytes|1048576",
+		"size with a space":     "|NGIT_MAX_PUSH_BYTES=3 GiB||MaxPushBytes|3221225472",
+		"size in powers of 10":  "|NGIT_MAX_PUSH_BYTES=5MB||MaxPushBytes|5000000",
+		"spaces":                "||NGIT_RELAY_NAME=My GRASP relay|RelayName|My GRASP relay",
+		"export":                "||# a comment\n  export NGIT_RELAY_NAME = b |RelayName|b",
+		"single quotes":         `||NGIT_RELAY_NAME='b "c" $HOME # d'|RelayName|b "c" $HOME # d`,
+		"double quotes":         `||NGIT_RELAY_NAME="b 'c' \"d\" \$HOME # e"|RelayName|b 'c' "d" $HOME # e`,
+		"comment":               "||NGIT_RELAY_NAME=b # c|RelayName|b",
+		"no comment":            "||NGIT_RELAY_NAME=b#c|RelayName|b#c",
+		"apostrophe":            "||NGIT_RELAY_NAME=Alice's relay|RelayName|Alice's relay",
+		"variable":              "|HOME=/home/ann|NGIT_RELAY_NAME=$HOME/x|RelayName|/home/ann/x",
+		"in braces":             "|HOME=/home/ann|NGIT_RELAY_NAME=\"${HOME}/x\"|RelayName|/home/ann/x",
+		"earlier line":          "||A=b\nNGIT_RELAY_NAME=${A}c|RelayName|bc",
+		"two lines":             "||NGIT_RELAY_NAME=\"two\nlines\"|RelayName|two\nlines",
+		"a URL":                 "||NGIT_RELAY_NAME=nats://u:p=w@host:4222?x=#y|RelayName|nats://u:p=w@host:4222?x=#y",
+		"also named":            "|NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS=true|NGIT_BASE_PATH=/\nNGIT_PRIVATE_MODE=false|AllowPrivate|true",
+		"empty list":            "||NGIT_REPOSITORY_WHITELIST= # nobody yet|RepositoryWhitelist|[]",
+		"level":                 "|NGIT_LOG_LEVEL=debug,hyper=info||LogLevel|debug,hyper=info",
+		"left out":              "|NGIT_REPOSITORY_BLACKLIST=npub1spam..., spam-repo,alice/x/y||RepositoryBlacklist|[spam-repo alice/x/y]",
+		"left out too":          "|NGIT_EVENT_BLACKLIST=npub1spam...," + npub + "||EventBlacklist|[" + npub + "]",
+		"mark":                  "||\ufeffNGIT_RELAY_NAME=b|RelayName|b",
+		"CRLF":                  "||# x\r\n\r\nNGIT_RELAY_NAME=b\r\nNGIT_RELAY_ICON=\r\n|RelayName|b",
 	} {
-		s, err := parse(t, strings.Fields(c.flag), []string{"NGIT_DOMAIN=a.example", c.environ}, c.dotenv)
-		if got := fmt.Sprint(reflect.ValueOf(s).FieldByName(c.setting)); err != nil || got != c.want {
-			t.Errorf("%s: %q, %v; want %q", name, got, err, c.want)
+		c := strings.Split(row, "|")
+		s, err := parse(t, strings.Fields(c[0]), []string{"NGIT_DOMAIN=a.example", c[1]}, c[2])
+		if got := fmt.Sprint(reflect.ValueOf(s).FieldByName(c[3])); err != nil || got != c[4] {
+			t.Errorf("%s: %q, %v; want %q", name, got, err, c[4])
 		}
 	}
 }
