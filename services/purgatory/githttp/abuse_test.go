@@ -114,11 +114,11 @@ func TestBombs(t *testing.T) {
 		if _, answer := h.push("bomb", pack, creates("refs/tags/bomb", small, "report-status")); !strings.Contains(answer, "ng refs/tags/bomb") {
 			t.Errorf("%s: answer %q", name, answer)
 		}
-		h.untouched(r)
+		gittest.Untouched(t, r)
 		if err := gittest.Take(t, r, pack, small); !errors.Is(err, repository.ErrBadPack) {
 			t.Errorf("%s, fetched: %v", name, err)
 		}
-		h.untouched(r)
+		gittest.Untouched(t, r)
 	}
 }
 
@@ -134,7 +134,7 @@ func TestGitIsEndedWhenItTakesTooLong(t *testing.T) {
 	if _, answer := h.push("long", w.Pack("main"), creates("refs/heads/main", id, "report-status")); !strings.Contains(answer, "ng refs/heads/main the push takes too long to check; push less at once") {
 		t.Errorf("answer %q", answer)
 	}
-	h.untouched(r)
+	gittest.Untouched(t, r)
 	if err := gittest.Take(t, r, w.Pack("main"), id); !errors.Is(err, repository.ErrBadPack) || !errors.Is(err, repository.ErrTooLong) {
 		t.Errorf("fetched: %v", err)
 	}

@@ -125,28 +125,6 @@ func (h *house) refs(r *repository.Repo) map[string]string {
 	return refs.ByName
 }
 
-// untouched checks that nothing is in a repository, in quarantine or on its way.
-func (h *house) untouched(r *repository.Repo) {
-	h.Helper()
-	if data, err := r.HasObjects(); err != nil || data || len(h.refs(r)) != 0 {
-		h.Errorf("there is data in the repository: %v", err)
-	}
-	h.nothingLeft(r)
-}
-
-func (h *house) nothingLeft(r *repository.Repo) {
-	h.Helper()
-	for _, folder := range []string{filepath.Join(r.Path, "objects"), filepath.Join(h.authority.store.Root, ".new")} {
-		entries, err := os.ReadDir(folder)
-		must(h, err)
-		for _, entry := range entries {
-			if name := entry.Name(); name != "info" && name != "pack" {
-				h.Errorf("left behind: %s", name)
-			}
-		}
-	}
-}
-
 // counted returns one count of a metric, by the labels in the order of their names.
 func (h *house) counted(metric string, labels ...string) float64 {
 	h.Helper()

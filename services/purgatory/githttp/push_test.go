@@ -81,7 +81,7 @@ func TestRefusalStandsOnTheTerminal(t *testing.T) {
 			t.Errorf("%q is on the terminal:\n%s", bad, out)
 		}
 	}
-	h.untouched(r)
+	gittest.Untouched(t, r)
 	if h.counted("ngit_git_push_authorization_total", "denied") != 1 || h.operations("receive_pack", "refused") != 1 {
 		t.Error("the refusal was not counted")
 	}
@@ -151,7 +151,7 @@ func TestPushOfBadPacksIsRefused(t *testing.T) {
 			if status, answer := h.push("x", pack, commands...); status != 200 || !strings.Contains(answer, "ng refs/heads/main") || strings.Contains(answer, r.Path) {
 				t.Errorf("%s: answer %d %q", name, status, answer)
 			}
-			h.untouched(r)
+			gittest.Untouched(t, r)
 		}
 	}
 }
@@ -307,7 +307,7 @@ func TestLargePushes(t *testing.T) {
 		}
 		h.authority.authorize = func(githttp.PushRequest) error { return githttp.Refuse("not you") }
 	}
-	h.nothingLeft(r)
+	gittest.NothingLeft(t, r)
 }
 
 func TestNothingOfTheEnvironmentOrTheRepositoryRunsAlong(t *testing.T) {

@@ -355,7 +355,7 @@ func TestTheEndOfALeaseStopsGit(t *testing.T) {
 	if err := gittest.Take(t, r, w.Pack("main"), id); !errors.Is(err, repository.ErrLease) {
 		t.Errorf("the pack: %v", err)
 	}
-	untouched(t, r)
+	gittest.Untouched(t, r)
 }
 
 // TestGitIsBounded in its memory and its time, and what it starts, and tells no paths.
