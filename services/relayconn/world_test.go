@@ -230,7 +230,7 @@ func startWorker(t testing.TB, b *bus.Bus, name string, service node.Service, fl
 	return w
 }
 
-// metric is the value of a metric, -1 if there is none. labels are "name=value".
+// metric is the value of a metric with labels of those values, -1 if there is none.
 func (w process) metric(t testing.TB, name string, labels ...string) float64 {
 	t.Helper()
 	return metric(t, w.Metrics, name, labels...)
@@ -244,11 +244,7 @@ func metric(t testing.TB, g prometheus.Gatherer, name string, labels ...string) 
 	}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			var has []string
-			for _, l := range m.GetLabel() {
-				has = append(has, l.GetName()+"="+l.GetValue())
-			}
-			if f.GetName() == name && !slices.ContainsFunc(labels, func(l string) bool { return !slices.Contains(has, l) }) {
+			if f.GetName() == name && !slices.ContainsFunc(labels, func(l string) bool { return !strings.Contains(m.String(), l) }) {
 				return m.GetGauge().GetValue() + m.GetCounter().GetValue()
 			}
 		}
