@@ -12,11 +12,10 @@ import (
 // TestFetchedBytesCountForTheirAuthor: what a server gives for an author's events is stored up to
 // the budget of that author, for all identifiers together, and takes nothing from others.
 func TestFetchedBytesCountForTheirAuthor(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "--daily-author-git-bytes=250KiB")
-	work, root := gittest.NewWork(t), t.TempDir()
-	commit := work.Commit("noise", gittest.Noise(500 << 10)[300<<10:])
-	work.Publish(root, "x.git")
+	root := t.TempDir()
+	commit := w.work.Commit("noise", gittest.Noise(500 << 10)[300<<10:])
+	w.work.Publish(root, "x.git")
 	server := gittest.Backend(t, root)
 	hold := func(owner, identifier string) (release func()) {
 		ann := announcement(t, owner[:2]+identifier, owner, identifier, server.URL+"/x.git")
@@ -38,18 +37,16 @@ func TestFetchedBytesCountForTheirAuthor(t *testing.T) {
 // TestPushedBytesCount for the author and for the client's address, before anything is stored. The
 // owner of a served repository has ten times the budget.
 func TestPushedBytesCount(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "--daily-author-git-bytes=100KiB", "--daily-address-git-bytes=3MiB")
-	work := gittest.NewWork(t)
-	w.pushFirst(work)
+	w.pushFirst()
 	for n := range 3 { // more than 100 KiB in all
-		w.pushState(work, alice, "x", nostr.Timestamp(1002+n), work.Commit("noise", gittest.Noise(60 << 10 * (n + 1))[60<<10*n:]))
+		w.pushState(alice, "x", nostr.Timestamp(1002+n), w.work.Commit("noise", gittest.Noise(60 << 10 * (n + 1))[60<<10*n:]))
 	}
-	pr := pull("pull", bob, work.Commit("noise", gittest.Noise(500 << 10)[300<<10:]), alice, "x")
+	pr := pull("pull", bob, w.work.Commit("noise", gittest.Noise(500 << 10)[300<<10:]), alice, "x")
 	w.in.waits("x", proto.SourceUser, pr)
-	w.refuses("rate-limited: as much git data of "+npub(t, bob), work, alice, "x", "main:refs/nostr/"+pr.ID)
+	w.refuses("rate-limited: as much git data of "+npub(t, bob), alice, "x", "main:refs/nostr/"+pr.ID)
 	unknown := func(n int) string { return fmt.Sprintf("main~1:refs/nostr/%064x", n) }
-	w.pushes(work, alice, "x", unknown(1))
-	w.pushes(work, alice, "x", unknown(2))
-	w.refuses("rate-limited: as much git data of your address", work, alice, "x", unknown(3))
+	w.pushes(alice, "x", unknown(1))
+	w.pushes(alice, "x", unknown(2))
+	w.refuses("rate-limited: as much git data of your address", alice, "x", unknown(3))
 }

@@ -50,10 +50,8 @@ func (w *world) offered(contributor, identifier, event string) string {
 // the same identifier and another, in shards of several workers, and for one without an
 // announcement.
 func TestContributorsPullRequest(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "--grasp06-enable")
 	start(t, "two", w.git, w.url, "--grasp06-enable").holds(t, 17)
-	work := gittest.NewWork(t)
 	var refs []nostr.RepoRef
 	for n := range 6 {
 		refs = append(refs, repo(alice, fmt.Sprint("repo", n)))
@@ -63,13 +61,13 @@ func TestContributorsPullRequest(t *testing.T) {
 		for _, eventFirst := range []bool{true, false} {
 			what := fmt.Sprintf("%s, event first %v", name, eventFirst)
 			at := repos[0].Identifier
-			commit := work.Commit("a", what)
+			commit := w.work.Commit("a", what)
 			pr := offer(t, what, bob, commit, repos...)
 			if eventFirst {
 				w.in.waits(at, proto.SourceUser, pr)
 			}
 			eventually(t, what+" is pushed", func() bool {
-				_, err := gittest.Try(t, work.Dir, "push", w.prs(bob, at), "HEAD:refs/nostr/"+pr.ID)
+				_, err := gittest.Try(t, w.work.Dir, "push", w.prs(bob, at), "HEAD:refs/nostr/"+pr.ID)
 				return err == nil
 			})
 			if released := w.in.times(pr.ID) == 1; released != eventFirst {
@@ -94,10 +92,10 @@ func TestContributorsPullRequest(t *testing.T) {
 		}
 	}
 	// One way only.
-	commit := work.Commit("a", "to an announced one")
+	commit := w.work.Commit("a", "to an announced one")
 	pr := offer(t, "to an announced one", carol, commit, refs...)
 	w.in.waits(refs[0].Identifier, proto.SourceUser, pr)
-	w.pushes(work, alice, refs[0].Identifier, "HEAD:refs/nostr/"+pr.ID)
+	w.pushes(alice, refs[0].Identifier, "HEAD:refs/nostr/"+pr.ID)
 	w.released(pr)
 	if w.contribution(carol, refs[0].Identifier).Exists() {
 		t.Error("a push to an announced repository is mirrored to the contributor's")
@@ -107,17 +105,15 @@ func TestContributorsPullRequest(t *testing.T) {
 // TestContributionsThatAreNotTaken: what does not match its event is refused, or goes when that
 // comes, and leaves nothing behind.
 func TestContributionsThatAreNotTaken(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "--grasp06-enable")
-	work := gittest.NewWork(t)
-	commit := work.Commit("a", "1")
+	commit := w.work.Commit("a", "1")
 	x := repo(alice, "x")
 	w.in.accept(announcement(t, "announcement", alice, "x"))
 	good, otherCommit, otherSigner := offer(t, "good", bob, commit, x), offer(t, "another commit", bob, strings.Repeat("c", 40), x), offer(t, "another signer", carol, commit, x)
 	w.in.waits("x", proto.SourceUser, good, otherCommit, otherSigner)
 	push := func(refspec, refused string) {
 		t.Helper()
-		out, err := gittest.Try(t, work.Dir, "push", w.prs(bob, "x"), refspec)
+		out, err := gittest.Try(t, w.work.Dir, "push", w.prs(bob, "x"), refspec)
 		if (err == nil) != (refused == "") || !strings.Contains(out, refused) {
 			t.Errorf("a push of %s: %v\n%s", refspec, err, out)
 		}
@@ -149,10 +145,8 @@ func TestContributionsThatAreNotTaken(t *testing.T) {
 // TestContributionsThatNobodyClaims wait as long as any push without its event, and leave nothing
 // behind, nor does asking for them.
 func TestContributionsThatNobodyClaims(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "--grasp06-enable", "--daily-address-git-bytes=2MiB")
-	work := gittest.NewWork(t)
-	work.Commit("a", "1")
+	w.work.Commit("a", "1")
 	for _, path := range []string{"never", "seen/before"} {
 		if out, err := gittest.Try(t, w.git, "ls-remote", w.prs(bob, path)); err != nil || out != "" {
 			t.Errorf("an unknown path: %v\n%s", err, out)
@@ -165,7 +159,7 @@ func TestContributionsThatNobodyClaims(t *testing.T) {
 		t.Error("asking has made something")
 	}
 	push := func(n int) (string, error) {
-		return gittest.Try(t, work.Dir, "push", w.prs(bob, fmt.Sprint("x", n)), fmt.Sprintf("HEAD:refs/nostr/%064x", n))
+		return gittest.Try(t, w.work.Dir, "push", w.prs(bob, fmt.Sprint("x", n)), fmt.Sprintf("HEAD:refs/nostr/%064x", n))
 	}
 	for n := range 2 {
 		if out, err := push(n); err != nil {

@@ -55,24 +55,22 @@ func TestAnOwnerComesBack(t *testing.T) {
 	t.Parallel()
 	first := announcement(t, "announcement", alice, "x")
 	for name, ending := range map[string]*nostr.Event{
-		"deleted by address": deletion(alice, "a", repo(alice, "x").String()),
+		"deleted by address": deletion(alice, "a", alicesX),
 		"deleted by id":      deletion(alice, "e", first.ID),
 		"moved away":         abroad("moved", alice, "x", 1500),
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			w := newWorld(t)
-			work := gittest.NewWork(t)
-			commit := w.pushFirst(work)
+			commit := w.pushFirst()
 			w.in.accept(ending)
 			w.told.await("x ended")
 			if !w.ended(alice, "x") {
 				t.Fatal("it is not noted that the hosting has ended")
 			}
-			if out, err := gittest.Try(t, work.Dir, "ls-remote", w.address(alice, "x")); err == nil {
+			if out, err := gittest.Try(t, w.work.Dir, "ls-remote", w.address(alice, "x")); err == nil {
 				t.Fatalf("it is still served:\n%s", out)
 			}
-			w.refuses("not found", work, alice, "x", "main:other")
+			w.refuses("not found", alice, "x", "main:other")
 			w.restart() // the next worker of the shard goes on
 			if got := w.ref(alice, "x", mainBranch); got != commit {
 				t.Fatalf("main is %q, want %q", got, commit)
@@ -83,7 +81,7 @@ func TestAnOwnerComesBack(t *testing.T) {
 			if w.ended(alice, "x") {
 				t.Error("it is still noted that the hosting has ended")
 			}
-			if out, err := gittest.Try(t, work.Dir, "ls-remote", w.address(alice, "x")); err != nil || !strings.Contains(out, commit+"\trefs/heads/main") {
+			if out, err := gittest.Try(t, w.work.Dir, "ls-remote", w.address(alice, "x")); err != nil || !strings.Contains(out, commit+"\trefs/heads/main") {
 				t.Errorf("it is not served as it was: %v\n%s", err, out)
 			}
 		})
@@ -95,15 +93,13 @@ func TestAnOwnerComesBack(t *testing.T) {
 // replaced at any time meanwhile. What names two repositories that were given up goes with the second
 // one, and so do the states of the identifier.
 func TestAnEndedRepositoryIsRemoved(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "--deletion-grace=24h")
-	work := gittest.NewWork(t)
-	alicesRef, bobsRef := repo(alice, "x").String(), repo(bob, "x").String()
-	shared := w.pushFirst(work)
+	alicesRef, bobsRef := alicesX, repo(bob, "x").String()
+	shared := w.pushFirst()
 	w.in.accept(announcement(t, "bob's", bob, "x"))
 	w.in.accept(announcement(t, "carol's", carol, "x"))
-	bobs, carols := w.pushState(work, bob, "x", 1002, shared), w.pushState(work, carol, "x", 1002, shared)
-	alices := w.pushState(work, alice, "x", 1003, work.Commit("only", gittest.Noise(4096)))
+	bobs, carols := w.pushState(bob, "x", 1002, shared), w.pushState(carol, "x", 1002, shared)
+	alices := w.pushState(alice, "x", 1003, w.work.Commit("only", gittest.Noise(4096)))
 	one, both := issue("issue", nostr.Tag{"a", alicesRef}), issue("of both", nostr.Tag{"a", alicesRef}, nostr.Tag{"q", bobsRef})
 	w.in.accept(one)
 	w.in.accept(both)
@@ -154,15 +150,13 @@ func TestAnEndedRepositoryIsRemoved(t *testing.T) {
 // domains was lost, an announcement from before may list one of them: only a deletion request ends the
 // hosting then.
 func TestNobodyWasThere(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
-	work := gittest.NewWork(t)
-	commit := w.pushFirst(work)
+	commit := w.pushFirst()
 	lost := w.repo(alice, "unknown")
 	if err := lost.Ensure(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	gittest.Git(t, work.Dir, "push", lost.Path, "main")
+	gittest.Git(t, w.work.Dir, "push", lost.Path, "main")
 	w.stop() // for the next one to find
 	w.in.accept(deletion(alice, "e", announcement(t, "announcement", alice, "x").ID))
 	w.restart()
@@ -180,10 +174,10 @@ func TestNobodyWasThere(t *testing.T) {
 	w.in.accept(again(announcement(t, "announcement", alice, "x"), 2000))
 	w.restart("--deletion-grace=0s")
 	w.told.await("x returned")
-	if got := w.ref(alice, "x", "refs/heads/main"); got != commit {
+	if got := w.ref(alice, "x", mainBranch); got != commit {
 		t.Errorf("main of the one that came back is %q, want %q", got, commit)
 	}
-	if got := w.ref(alice, "unknown", "refs/heads/main"); got != commit {
+	if got := w.ref(alice, "unknown", mainBranch); got != commit {
 		t.Errorf("main of the unknown one is %q, want %q", got, commit)
 	}
 	w.stop()
@@ -196,7 +190,7 @@ func TestNobodyWasThere(t *testing.T) {
 	if w.told.count("x removed")+w.told.count("unknown") > 0 || w.ended(alice, "x") {
 		t.Fatal("something was removed, or is to be")
 	}
-	w.in.accept(event("deletion", nostr.KindDeletion, alice, 3000, nostr.Tag{"a", repo(alice, "x").String()}))
+	w.in.accept(event("deletion", nostr.KindDeletion, alice, 3000, nostr.Tag{"a", alicesX}))
 	w.told.await("x removed")
 	if w.told.count("x ended 0 moved") > 0 {
 		t.Error("it has counted as moved")
@@ -207,11 +201,9 @@ func TestNobodyWasThere(t *testing.T) {
 // events are accepted, nor while who says it has not read the log to its end: its owner has come
 // back meanwhile. Not even an operator can make it.
 func TestNothingIsRemovedOnOldNews(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
-	work := gittest.NewWork(t)
-	commit := w.pushFirst(work)
-	ref := repo(alice, "x").String()
+	commit := w.pushFirst()
+	ref := alicesX
 	w.in.accept(issue("issue", nostr.Tag{"a", ref}))
 	w.in.accept(deletion(alice, "a", ref))
 	w.told.await("x ended")
@@ -228,7 +220,7 @@ func TestNothingIsRemovedOnOldNews(t *testing.T) {
 		if asked := w.in.requests(); asked["remove issue"]+asked["remove state 1001"] > 0 || w.told.count("x removed") > 0 {
 			t.Errorf("%s: ingest was asked %v", when, asked)
 		}
-		if got := w.ref(alice, "x", "refs/heads/main"); got != commit {
+		if got := w.ref(alice, "x", mainBranch); got != commit {
 			t.Errorf("%s: main is %q", when, got)
 		}
 	}
@@ -263,11 +255,9 @@ func TestAnOwnerComesBackDuringTheRemoval(t *testing.T) {
 	t.Parallel()
 	for _, removed := range []int{2, 3} {
 		t.Run(fmt.Sprint("after ", removed, " events"), func(t *testing.T) {
-			t.Parallel()
 			w := newWorld(t)
-			work := gittest.NewWork(t)
-			commit := w.pushFirst(work)
-			ref := repo(alice, "x").String()
+			commit := w.pushFirst()
+			ref := alicesX
 			var ids []string
 			for n := range 3 {
 				ev := issue("issue", nostr.Tag{"a", ref}, nostr.Tag{fmt.Sprint("padding", n), strings.Repeat("x", 600<<10)})
@@ -287,8 +277,8 @@ func TestAnOwnerComesBackDuringTheRemoval(t *testing.T) {
 					left++
 				}
 			}
-			if left != len(ids)-removed || w.ref(alice, "x", "refs/heads/main") != commit {
-				t.Errorf("%d of %d issues are left, main is %q", left, len(ids), w.ref(alice, "x", "refs/heads/main"))
+			if left != len(ids)-removed || w.ref(alice, "x", mainBranch) != commit {
+				t.Errorf("%d of %d issues are left, main is %q", left, len(ids), w.ref(alice, "x", mainBranch))
 			}
 		})
 	}
@@ -298,11 +288,9 @@ func TestAnOwnerComesBackDuringTheRemoval(t *testing.T) {
 // pushes nothing serve it, by reference or by object id, nor is a third key's state released that
 // names it.
 func TestWhatAnOwnerDeletedIsNotServedAgain(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
-	work := gittest.NewWork(t)
-	commit := w.pushFirst(work)
-	tree := work.Git("rev-parse", "main^{tree}")
+	commit := w.pushFirst()
+	tree := w.work.Git("rev-parse", "main^{tree}")
 
 	served := func(owner, id string) (string, bool) {
 		out, err := gittest.Try(t, gittest.NewWork(t).Dir, "-c", "protocol.version=2", "fetch", w.address(owner, "x"), id)
@@ -311,7 +299,7 @@ func TestWhatAnOwnerDeletedIsNotServedAgain(t *testing.T) {
 	if out, ok := served(alice, commit); !ok {
 		t.Fatalf("it is not served before: %s", out)
 	}
-	w.in.accept(deletion(alice, "a", repo(alice, "x").String()))
+	w.in.accept(deletion(alice, "a", alicesX))
 	w.told.await("x ended")
 
 	w.in.accept(announcement(t, "bob's", bob, "x"))
@@ -321,9 +309,8 @@ func TestWhatAnOwnerDeletedIsNotServedAgain(t *testing.T) {
 	w.in.waits("x", proto.SourceUser, stranger, third)
 
 	// What is held after them has been decided when this is.
-	proof := gittest.NewWork(t)
-	own := proof.Commit("b", "bob's own")
-	w.pushState(proof, bob, "x", 2003, own)
+	w.work = gittest.NewWork(t)
+	w.pushState(bob, "x", 2003, w.work.Commit("b", "bob's own"))
 	if w.in.times(stranger.ID)+w.in.times(third.ID) > 0 {
 		t.Error("a state of strangers is released for data that its owner deleted")
 	}
@@ -333,7 +320,7 @@ func TestWhatAnOwnerDeletedIsNotServedAgain(t *testing.T) {
 				t.Errorf("%s is served at the address of %.4s: %s", id, owner, out)
 			}
 		}
-		if out, err := gittest.Try(t, work.Dir, "ls-remote", w.address(owner, "x")); err == nil && strings.Contains(out, commit) {
+		if out, err := gittest.Try(t, w.work.Dir, "ls-remote", w.address(owner, "x")); err == nil && strings.Contains(out, commit) {
 			t.Errorf("a reference of %.4s names it: %s", owner, out)
 		}
 	}

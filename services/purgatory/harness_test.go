@@ -128,16 +128,24 @@ type world struct {
 	worker
 	git   string
 	url   string // of NATS
+	work  *gittest.Work
 	store *repository.Store
 	in    *ingest
 	told  *notices
 	door  *httptest.Server
 }
 
-func newWorld(t testing.TB, flags ...string) *world {
+func newWorld(t *testing.T, flags ...string) *world {
+	t.Helper()
+	t.Parallel()
+	return newWorldAlone(t, flags...)
+}
+
+// newWorldAlone is newWorld for a test that does not run beside others.
+func newWorldAlone(t *testing.T, flags ...string) *world {
 	t.Helper()
 	git := filepath.Join(t.TempDir(), "git")
-	w := &world{TB: t, git: git, worker: start(t, "one", git, "", flags...)}
+	w := &world{TB: t, git: git, work: gittest.NewWork(t), worker: start(t, "one", git, "", flags...)}
 	store, err := repository.NewStore(repository.Options{Root: git})
 	if err != nil {
 		t.Fatal(err)
@@ -212,43 +220,43 @@ func (w *world) released(ev *nostr.Event) {
 	eventually(w, ev.Content+" is released", func() bool { return w.in.times(ev.ID) > 0 })
 }
 
-func (w *world) push(work *gittest.Work, owner, identifier string, refs ...string) (string, error) {
+func (w *world) push(owner, identifier string, refs ...string) (string, error) {
 	w.Helper()
-	return gittest.Try(w, work.Dir, append([]string{"push", w.address(owner, identifier)}, refs...)...)
+	return gittest.Try(w, w.work.Dir, append([]string{"push", w.address(owner, identifier)}, refs...)...)
 }
 
 // pushes is push of what is taken.
-func (w *world) pushes(work *gittest.Work, owner, identifier string, refs ...string) {
+func (w *world) pushes(owner, identifier string, refs ...string) {
 	w.Helper()
-	if out, err := w.push(work, owner, identifier, refs...); err != nil {
+	if out, err := w.push(owner, identifier, refs...); err != nil {
 		w.Fatalf("%v\n%s", err, out)
 	}
 }
 
 // refuses is push of what is refused, and says why.
-func (w *world) refuses(why string, work *gittest.Work, owner, identifier string, refs ...string) {
+func (w *world) refuses(why, owner, identifier string, refs ...string) {
 	w.Helper()
-	if out, err := w.push(work, owner, identifier, refs...); err == nil || !strings.Contains(out, why) {
+	if out, err := w.push(owner, identifier, refs...); err == nil || !strings.Contains(out, why) {
 		w.Errorf("a push of %v, which is refused because of %q: %v\n%s", refs, why, err, out)
 	}
 }
 
 // pushState pushes the branch main, for a state that is held for it.
-func (w *world) pushState(work *gittest.Work, owner, identifier string, at nostr.Timestamp, commit string) *nostr.Event {
+func (w *world) pushState(owner, identifier string, at nostr.Timestamp, commit string) *nostr.Event {
 	w.Helper()
 	st := state(fmt.Sprint("state ", at), owner, identifier, at, commit)
 	w.in.waits(identifier, proto.SourceUser, st)
-	w.pushes(work, owner, identifier, "main")
+	w.pushes(owner, identifier, "main")
 	return st
 }
 
 // pushFirst accepts the announcement of alice's repository x, pushes a first commit to its branch
 // main, and returns the commit.
-func (w *world) pushFirst(work *gittest.Work) (commit string) {
+func (w *world) pushFirst() (commit string) {
 	w.Helper()
-	commit = work.Commit("a", "1")
+	commit = w.work.Commit("a", "1")
 	w.in.accept(announcement(w, "announcement", alice, "x"))
-	w.pushState(work, alice, "x", 1001, commit)
+	w.pushState(alice, "x", 1001, commit)
 	return commit
 }
 
@@ -258,6 +266,8 @@ var (
 	alice = strings.Repeat("a1", 32)
 	bob   = strings.Repeat("b0", 32)
 	carol = strings.Repeat("ca", 32)
+
+	alicesX = repo(alice, "x").String()
 )
 
 func npub(t testing.TB, pubkey string) string {
@@ -320,11 +330,11 @@ func deletion(author string, tag ...string) *nostr.Event {
 	return event("deletion", nostr.KindDeletion, author, 1500, tag)
 }
 
-// published is a work tree with a commit, and the URL at which another server has it.
-func published(t testing.TB) (work *gittest.Work, commit, url string) {
+// published is a commit, and the URL at which another server has it.
+func published(t testing.TB) (commit, url string) {
 	t.Helper()
 	work, root := gittest.NewWork(t), t.TempDir()
 	commit = work.Commit("a", "1")
 	work.Publish(root, "x.git")
-	return work, commit, gittest.Backend(t, root).URL + "/x.git"
+	return commit, gittest.Backend(t, root).URL + "/x.git"
 }

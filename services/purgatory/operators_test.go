@@ -13,7 +13,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"tendril.dev/proto"
-	"tendril.dev/test/fixture/gittest"
 )
 
 // ask asks as an operator does.
@@ -45,11 +44,9 @@ func (w *world) ask(verb proto.RepoVerb, ref string) (a proto.RepoAnswer) {
 // TestAnOperatorAsks: an operator sees what is not hosted any more, and may keep it or remove it at
 // once; what is hosted stays.
 func TestAnOperatorAsks(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
-	work := gittest.NewWork(t)
-	w.pushFirst(work)
-	first, ref := announcement(t, "announcement", alice, "x"), repo(alice, "x").String()
+	w.pushFirst()
+	first, ref := announcement(t, "announcement", alice, "x"), alicesX
 	one := func(verb proto.RepoVerb) proto.RepoStatus {
 		t.Helper()
 		a := w.ask(verb, ref)
@@ -105,10 +102,9 @@ func TestAnOperatorAsks(t *testing.T) {
 // TestADamagedRepositoryCanBeRemoved: an operator gets rid of a repository whose references cannot
 // be read.
 func TestADamagedRepositoryCanBeRemoved(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
-	ref := repo(alice, "x").String()
-	w.pushFirst(gittest.NewWork(t))
+	ref := alicesX
+	w.pushFirst()
 	w.in.accept(deletion(alice, "a", ref))
 	w.told.await("x ended")
 	path := w.repo(alice, "x").Path

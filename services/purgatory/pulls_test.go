@@ -28,10 +28,8 @@ func (w *world) names(owner, identifier string, ev *nostr.Event, commit string) 
 // of all identifiers, and in those where it tags a maintainer; so is that of an update; and no
 // more when they are deleted.
 func TestPullRequestOfSeveralIdentifiers(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
-	work := gittest.NewWork(t)
-	c1 := work.Commit("a", "1")
+	c1 := w.work.Commit("a", "1")
 	for _, identifier := range []string{"x", "y"} {
 		w.in.accept(announcement(t, "announcement", alice, identifier))
 	}
@@ -40,16 +38,16 @@ func TestPullRequestOfSeveralIdentifiers(t *testing.T) {
 	w.in.accept(announcement(t, "a stranger's", carol, "y"))
 	pr := pullFor("pull", bob, c1, repo(alice, "x"), repo(alice, "y"), repo(carol, "z"), repo(alice, "nothing"))
 	w.in.waits("x", proto.SourceUser, pr)
-	w.pushes(work, alice, "x", "main:refs/nostr/"+pr.ID)
+	w.pushes(alice, "x", "main:refs/nostr/"+pr.ID)
 	w.released(pr)
 	repositories := []string{"x", "y", "z"}
 	for _, identifier := range repositories {
 		w.names(alice, identifier, pr, c1)
 	}
-	c2 := work.Commit("a", "2")
+	c2 := w.work.Commit("a", "2")
 	update := event("update", nostr.KindPRUpdate, bob, 2001, nostr.Tag{"E", pr.ID}, nostr.Tag{"c", c2})
 	w.in.waits("x", proto.SourceUser, update)
-	w.pushes(work, alice, "x", "main:refs/nostr/"+update.ID)
+	w.pushes(alice, "x", "main:refs/nostr/"+update.ID)
 	w.released(update)
 	for _, identifier := range repositories {
 		w.names(alice, identifier, update, c2)
@@ -68,17 +66,15 @@ func TestPullRequestOfSeveralIdentifiers(t *testing.T) {
 // TestAPullRequestsCommitIsPushedToAnotherIdentifier than the one for which it waits: it is released
 // without a hunt.
 func TestAPullRequestsCommitIsPushedToAnotherIdentifier(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
-	work := gittest.NewWork(t)
-	c1 := work.Commit("a", "1")
+	c1 := w.work.Commit("a", "1")
 	for _, identifier := range []string{"x", "y"} {
 		w.in.accept(announcement(t, "announcement", alice, identifier))
 	}
 	pr := pullFor("pull", bob, c1, repo(alice, "x"), repo(alice, "y"))
 	w.in.waits("x", proto.SourceUser, pr)
-	w.refuses("names commit "+c1, work, alice, "y", work.Commit("a", "2")+":refs/nostr/"+pr.ID)
-	w.pushes(work, alice, "y", c1+":refs/nostr/"+pr.ID)
+	w.refuses("names commit "+c1, alice, "y", w.work.Commit("a", "2")+":refs/nostr/"+pr.ID)
+	w.pushes(alice, "y", c1+":refs/nostr/"+pr.ID)
 	w.released(pr)
 	w.names(alice, "x", pr, c1)
 }
@@ -87,18 +83,17 @@ func TestAPullRequestsCommitIsPushedToAnotherIdentifier(t *testing.T) {
 // what is for a repository that is announced later, is found. The commit comes from a repository of
 // another identifier, or from where the pull request says that it is.
 func TestPullRequestsThatNobodySaw(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
-	work, root := gittest.NewWork(t), t.TempDir()
-	c1 := work.Commit("a", "1")
+	root := t.TempDir()
+	c1 := w.work.Commit("a", "1")
 	for _, identifier := range []string{"x", "y"} {
 		w.in.accept(announcement(t, "announcement", alice, identifier))
 	}
-	w.pushState(work, alice, "x", 1001, c1)
+	w.pushState(alice, "x", 1001, c1)
 	eventually(t, "there is a repository y", func() bool { return w.repo(alice, "y").Exists() })
 	w.stop()
-	c2 := work.Commit("a", "2")
-	work.Publish(root, "fork.git")
+	c2 := w.work.Commit("a", "2")
+	w.work.Publish(root, "fork.git")
 	server := gittest.Backend(t, root)
 	both := pullFor("both", bob, c1, repo(alice, "x"), repo(alice, "y"))
 	w.in.accept(both)

@@ -22,15 +22,14 @@ import (
 // TestHunt: what another server has is found, released and served, and everybody who watches is
 // told.
 func TestHunt(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
-	work, c1, url := published(t)
+	c1, url := published(t)
 	ann, st := announcement(t, "announcement", alice, "my repo/ü", "http://127.0.0.1:1/gone.git", url), state("state", alice, "my repo/ü", 1001, c1)
 	w.in.waits("my repo/ü", proto.SourceLive, ann, st)
 	w.released(ann)
 	w.released(st)
 	clone := filepath.Join(t.TempDir(), "clone")
-	gittest.Git(t, work.Dir, "clone", "--quiet", w.address(alice, "my repo/ü"), clone)
+	gittest.Git(t, "", "clone", "--quiet", w.address(alice, "my repo/ü"), clone)
 	if head := gittest.Git(t, clone, "rev-parse", "HEAD"); head != c1 {
 		t.Errorf("cloned %s, want %s", head, c1)
 	}
@@ -51,12 +50,17 @@ func TestHunt(t *testing.T) {
 			t.Errorf("%s%v is %v, want %v", m.name, m.label, got, m.want)
 		}
 	}
+	// Nothing else happens than that a pull request comes.
+	root, c2 := t.TempDir(), w.work.Commit("b", "2")
+	w.work.Publish(root, "fork.git")
+	pr := pull("pull", bob, c2, alice, "my repo/ü", gittest.Backend(t, root).URL+"/fork.git")
+	w.in.waits("my repo/ü", proto.SourceLive, pr)
+	w.released(pr)
 }
 
 // TestARewrittenEntryIsNoNewEvent: an entry whose clock is started again, or that is written again
 // with another source, does not begin the hunt again. A failed fetch is a warning with its reason.
 func TestARewrittenEntryIsNoNewEvent(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "--hunt-backoff-base=1h", "--hunt-backoff-max=1h")
 	gone := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(gone.Close)
@@ -89,16 +93,14 @@ func TestARewrittenEntryIsNoNewEvent(t *testing.T) {
 // is served when it returns. Ingest has the last word: references do not stay where a refused state
 // put them.
 func TestPush(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
-	work := gittest.NewWork(t)
-	c1 := work.Commit("a", "1")
-	w.refuses("not found", work, alice, "x", "main")
+	c1 := w.work.Commit("a", "1")
+	w.refuses("not found", alice, "x", "main")
 	ann := announcement(t, "announcement", alice, "x")
 	w.in.waits("x", proto.SourceUser, ann)
-	w.refuses("no state event for this repository", work, alice, "x", "main")
+	w.refuses("no state event for this repository", alice, "x", "main")
 	w.told.await("x refused")
-	st := w.pushState(work, alice, "x", 1001, c1)
+	st := w.pushState(alice, "x", 1001, c1)
 	if w.in.times(ann.ID) != 1 || w.in.times(st.ID) != 1 {
 		t.Error("the push returned before what it satisfied was accepted")
 	}
@@ -107,10 +109,10 @@ func TestPush(t *testing.T) {
 	if asked["extend announcement"] != 2 && asked["extend announcement"] != 1 || asked["extend state 1001"] != 1 {
 		t.Errorf("the clocks of what the push used: %v", asked)
 	}
-	next := state("next", alice, "x", 1002, work.Commit("a", "2"))
+	next := state("next", alice, "x", 1002, w.work.Commit("a", "2"))
 	w.in.set(func() { w.in.refuse[next.ID] = true })
 	w.in.waits("x", proto.SourceUser, next)
-	w.refuses("does not count any more", work, alice, "x", "main")
+	w.refuses("does not count any more", alice, "x", "main")
 	if got := w.ref(alice, "x", mainBranch); got != c1 {
 		t.Errorf("main is %s after a push that was refused", got)
 	}
@@ -119,21 +121,19 @@ func TestPush(t *testing.T) {
 // TestPushedCommitWaitsForItsPullRequest, which is then released at once; an update goes where its
 // pull request went. What an event that comes names otherwise goes.
 func TestPushedCommitWaitsForItsPullRequest(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
-	work := gittest.NewWork(t)
-	c1 := work.Commit("a", "1")
+	c1 := w.work.Commit("a", "1")
 	w.in.accept(announcement(t, "announcement", alice, "x"))
 	w.in.accept(announcement(t, "stranger", carol, "x"))
 	pr, wrong := pull("pull", bob, c1, alice, "x"), pull("wrong", bob, strings.Repeat("d", 40), alice, "x")
-	w.pushes(work, alice, "x", "main:refs/nostr/"+pr.ID, "main:refs/nostr/"+wrong.ID)
+	w.pushes(alice, "x", "main:refs/nostr/"+pr.ID, "main:refs/nostr/"+wrong.ID)
 	w.in.waits("x", proto.SourceUser, pr, wrong)
 	w.released(pr)
 	eventually(t, "what does not match is gone", func() bool { return w.ref(alice, "x", "refs/nostr/"+wrong.ID) == "" })
-	c2 := work.Commit("a", "2")
+	c2 := w.work.Commit("a", "2")
 	update := event("update", nostr.KindPRUpdate, bob, 2001, nostr.Tag{"E", pr.ID}, nostr.Tag{"c", c2})
 	w.in.waits("x", proto.SourceUser, update)
-	w.pushes(work, alice, "x", "main:refs/nostr/"+update.ID)
+	w.pushes(alice, "x", "main:refs/nostr/"+update.ID)
 	w.released(update)
 	if w.ref(alice, "x", "refs/nostr/"+update.ID) != c2 || w.ref(carol, "x", "refs/nostr/"+update.ID) != "" {
 		t.Error("the update is not where its pull request is, or where it is not")
@@ -143,7 +143,6 @@ func TestPushedCommitWaitsForItsPullRequest(t *testing.T) {
 // TestExpiry in two phases: the empty repository goes with the first, a state event revives it, and
 // the end is told once, however often it is due.
 func TestExpiry(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	ann, pr := announcement(t, "announcement", alice, "x"), pull("pull", bob, strings.Repeat("d", 40), alice, "x")
 	w.in.waits("x", proto.SourceUser, ann, pr)
@@ -172,10 +171,9 @@ func TestExpiry(t *testing.T) {
 
 // TestOverdueAtTheStart: what was overdue when the worker started is hunted once before it expires.
 func TestOverdueAtTheStart(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	w.stop()
-	_, c1, url := published(t)
+	c1, url := published(t)
 	ann, st := announcement(t, "announcement", alice, "x", url), state("state", alice, "x", 1001, c1)
 	lost := announcement(t, "lost", bob, "lost", url+"nowhere")
 	other := state("other", bob, "lost", 1001, strings.Repeat("1", 40))
@@ -196,14 +194,12 @@ func TestOverdueAtTheStart(t *testing.T) {
 // TestAPlaceholderIsNoData: a stranger's commit, pushed for an unknown event, does not
 // release a held announcement, and is gone with the repository when the time of both is over.
 func TestAPlaceholderIsNoData(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "--purgatory-hold=2s")
-	work := gittest.NewWork(t)
-	work.Commit("a", "1")
+	w.work.Commit("a", "1")
 	ann := announcement(t, "announcement", alice, "x")
 	w.in.waits("x", proto.SourceUser, ann)
 	id := strings.Repeat("e", 64)
-	w.pushes(work, alice, "x", "main:refs/nostr/"+id)
+	w.pushes(alice, "x", "main:refs/nostr/"+id)
 	eventually(t, "the placeholder is gone", func() bool { return w.ref(alice, "x", "refs/nostr/"+id) == "" })
 	if n := w.in.times(ann.ID); n != 0 {
 		t.Error("the announcement is released by a placeholder")
@@ -215,13 +211,11 @@ func TestAPlaceholderIsNoData(t *testing.T) {
 // TestWhatHappenedMeanwhile: repositories without an announcement, pushed commits whose time is
 // over, and what a killed push left, which may be as large as a push may be, go at the start.
 func TestWhatHappenedMeanwhile(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
-	work := gittest.NewWork(t)
-	work.Commit("a", "1")
+	w.work.Commit("a", "1")
 	w.in.accept(announcement(t, "announcement", alice, "x"))
 	id := strings.Repeat("e", 64)
-	w.pushes(work, alice, "x", "main:refs/nostr/"+id)
+	w.pushes(alice, "x", "main:refs/nostr/"+id)
 	w.stop()
 	past, path := time.Now().Add(-2*time.Hour), w.repo(alice, "x").Path
 	left := filepath.Join(path, "objects", "tmp_objdir-incoming-1")
@@ -238,7 +232,6 @@ func TestWhatHappenedMeanwhile(t *testing.T) {
 // TestHandOver: while people push, a second worker comes and the first one goes. Every push that
 // was told to have been taken is there, and no state is accepted twice.
 func TestHandOver(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	const people, pushes = 6, 8
 	var all sync.WaitGroup
@@ -246,15 +239,15 @@ func TestHandOver(t *testing.T) {
 	last := make([]string, people)
 	for p := range people {
 		all.Go(func() {
-			identifier := fmt.Sprint("repo", p)
-			work := gittest.NewWork(t)
+			w, identifier := *w, fmt.Sprint("repo", p)
+			w.work = gittest.NewWork(t)
 			w.in.waits(identifier, proto.SourceUser, announcement(t, "announcement", alice, identifier))
 			for n := range pushes {
-				last[p] = work.Commit("a", fmt.Sprint(n))
+				last[p] = w.work.Commit("a", fmt.Sprint(n))
 				st := state("state", alice, identifier, nostr.Timestamp(1001+n), last[p])
 				w.in.waits(identifier, proto.SourceUser, st)
 				eventually(t, "a push is taken", func() bool {
-					out, err := w.push(work, alice, identifier, "main")
+					out, err := w.push(alice, identifier, "main")
 					if err != nil && strings.Contains(out, "does not count") {
 						t.Errorf("%s: %s", identifier, out)
 					}
@@ -291,10 +284,8 @@ func TestHandOver(t *testing.T) {
 
 // TestStopDuringAPush: the push that is under way is released and answered, then the worker ends.
 func TestStopDuringAPush(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
-	work := gittest.NewWork(t)
-	c1 := work.Commit("a", "1")
+	c1 := w.work.Commit("a", "1")
 	w.in.accept(announcement(t, "announcement", alice, "x"))
 	st := state("state", alice, "x", 1001, c1)
 	w.in.waits("x", proto.SourceUser, st)
@@ -302,7 +293,7 @@ func TestStopDuringAPush(t *testing.T) {
 	w.in.set(func() { w.in.pause = pause })
 	pushed := make(chan string, 1)
 	go func() {
-		out, err := w.push(work, alice, "x", "main")
+		out, err := w.push(alice, "x", "main")
 		pushed <- fmt.Sprintf("%v %s", err, out)
 	}()
 	eventually(t, "the push waits for ingest", func() bool {
@@ -328,7 +319,6 @@ func TestStopDuringAPush(t *testing.T) {
 // TestStopDuringAFetch: a server that never answers does not keep the worker from ending, and is
 // not blamed for it.
 func TestStopDuringAFetch(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, "--fetch-timeout=24h")
 	asked := make(chan struct{})
 	var once sync.Once

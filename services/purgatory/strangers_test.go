@@ -19,9 +19,8 @@ import (
 // often.
 func TestACrowdAddsNothingToAPush(t *testing.T) {
 	program, processes := counted(t, alice)
-	w := newWorld(t, "--git-binary="+program, "--hunt-backoff-base=1h", "--hunt-backoff-max=1h")
-	work := gittest.NewWork(t)
-	w.pushFirst(work)
+	w := newWorldAlone(t, "--git-binary="+program, "--hunt-backoff-base=1h", "--hunt-backoff-max=1h")
+	w.pushFirst()
 	quiet := func() {
 		last, since := -1, time.Now()
 		eventually(t, "nothing is under way", func() bool {
@@ -34,11 +33,11 @@ func TestACrowdAddsNothingToAPush(t *testing.T) {
 	stranger := func(row, n int) string { return fmt.Sprintf("%032x%032x", row+1, n+1) }
 	push := func(at nostr.Timestamp) (steps [2]int) {
 		t.Helper()
-		st := state("state", alice, "x", at, work.Commit("a", fmt.Sprint(at)))
+		st := state("state", alice, "x", at, w.work.Commit("a", fmt.Sprint(at)))
 		w.in.holds("x", st, proto.SourceUser, time.Hour)
 		quiet()
 		before := processes()
-		w.pushes(work, alice, "x", "main")
+		w.pushes(alice, "x", "main")
 		return [2]int{processes() - before, w.in.times(st.ID)}
 	}
 	at := nostr.Timestamp(1002)

@@ -51,7 +51,8 @@ type world struct {
 	at       nostr.Timestamp
 }
 
-func newWorld(t testing.TB) *world {
+func newWorld(t *testing.T) *world {
+	t.Parallel()
 	w := &world{TB: t, store: gittest.Store(t), work: gittest.NewWork(t), at: 1000}
 	w.r = &release.Releaser{Store: w.store, Offerer: w, Events: w, Log: slog.New(slog.DiscardHandler)}
 	return w
@@ -243,7 +244,6 @@ const mainBranch, devBranch, nostrPrefix = "refs/heads/main", "refs/heads/dev", 
 // TestAStateOfNothingWaitsForItsAnnouncement: a state that names no objects is complete at once,
 // but it is served no sooner than the announcement.
 func TestAStateOfNothingWaitsForItsAnnouncement(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	c1 := w.work.Commit("a", "1")
 	announcement := w.announce("announcement", alice)
@@ -273,7 +273,6 @@ func TestAStateOfNothingWaitsForItsAnnouncement(t *testing.T) {
 // TestTheNewestCompleteStateCounts: newer ones wait for their objects, older ones are superseded, a
 // stranger's is nothing. References are exactly those of the state that counts, HEAD too.
 func TestTheNewestCompleteStateCounts(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	c1 := w.work.Commit("a", "1")
 	c2 := w.work.Commit("a", "2")
@@ -304,7 +303,6 @@ func TestTheNewestCompleteStateCounts(t *testing.T) {
 // of them, objects are copied, and the held announcements of those are released; a repository of
 // other people is left alone.
 func TestSiblingsFollow(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	c1 := w.work.Commit("a", "1")
 	w.announce("alice", alice, bob)
@@ -324,7 +322,6 @@ func TestSiblingsFollow(t *testing.T) {
 
 // TestRefusedReleaseIsTakenBack: references fall back to nothing where nothing else counts.
 func TestRefusedReleaseIsTakenBack(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	c1 := w.work.Commit("a", "1")
 	w.accept(w.announce("announcement", alice))
@@ -345,7 +342,6 @@ func TestRefusedReleaseIsTakenBack(t *testing.T) {
 // TestIngestAway: references are there before the release is committed; asked again later it is, by
 // another worker too. A release that is a duplicate because its first verdict was lost counts.
 func TestIngestAway(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	c1 := w.work.Commit("a", "1")
 	w.accept(w.announce("announcement", alice))
@@ -367,7 +363,6 @@ func TestIngestAway(t *testing.T) {
 // TestBrokenSiblingStandsInNobodysWay: what is wrong with one owner's repository is told, and
 // everybody else's is released; nor does a state in the way that no repository can have.
 func TestBrokenSiblingStandsInNobodysWay(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t)
 	c1 := w.work.Commit("a", "1")
 	w.accept(w.announce("alice", alice))
