@@ -109,8 +109,8 @@ func TestPullRequestsThatNobodySaw(t *testing.T) {
 	w.names(alice, "x", late, c1)
 	w.in.accept(announcement(t, "announcement", carol, "x"))
 	w.names(carol, "x", late, c1)
-	c3 := work.Commit("a", "3") // of one that comes by a relay, while nothing else happens
-	work.Publish(root, "later.git")
+	c3 := w.work.Commit("a", "3") // of one that comes by a relay, while nothing else happens
+	w.work.Publish(root, "later.git")
 	synced := pull("synced", bob, c3, alice, "x", server.URL+"/later.git")
 	w.in.waits("x", proto.SourceLive, synced)
 	w.released(synced)

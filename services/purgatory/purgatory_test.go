@@ -50,12 +50,6 @@ func TestHunt(t *testing.T) {
 			t.Errorf("%s%v is %v, want %v", m.name, m.label, got, m.want)
 		}
 	}
-	// Nothing else happens than that a pull request comes.
-	root, c2 := t.TempDir(), w.work.Commit("b", "2")
-	w.work.Publish(root, "fork.git")
-	pr := pull("pull", bob, c2, alice, "my repo/ü", gittest.Backend(t, root).URL+"/fork.git")
-	w.in.waits("my repo/ü", proto.SourceLive, pr)
-	w.released(pr)
 }
 
 // TestARewrittenEntryIsNoNewEvent: an entry whose clock is started again, or that is written again
