@@ -270,9 +270,9 @@ func TestLoginsTellNoPassword(t *testing.T) {
 func TestVersionAndHelp(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"version": "\ngo      go1.", "--version": "tendril ", "": "Usage: tendril <command>", "help": "Usage: tendril <command>",
+		"version": "\ngo      go1.", "--version": "tendril ", "": "Usage: tendril <command>",
 		"help repo show": "Usage: tendril repo show <repository>", "completion bash -c": "complete ",
-		"up --help-all": "\n  How clients are treated.", "run --help-all": "\n  How clients are treated.",
+		"up --help-all": "\n  How clients are treated.",
 	} {
 		if code, said := start(t, t.TempDir(), nil, strings.Fields(args)...).ends(); code != 0 || !strings.Contains(said, want) {
 			t.Errorf("%s: %d, %s", args, code, said)

@@ -32,34 +32,21 @@ func TestEveryFilterFindsWhatItMatches(t *testing.T) {
 		return list
 	}
 	filter := func() (f nostr.Filter) {
-		if r.IntN(5) == 0 {
-			f.IDs = pick(20, hexOf)
-		}
-		if r.IntN(3) == 0 {
-			f.Authors = pick(30, hexOf)
-		}
-		if r.IntN(3) == 0 {
-			f.Kinds = []int{}
-			for range r.IntN(20) {
-				f.Kinds = append(f.Kinds, r.IntN(6))
+		maybe := func(of int, set func()) {
+			if r.IntN(of) == 0 {
+				set()
 			}
 		}
+		at := nostr.Timestamp(r.IntN(6))
+		maybe(5, func() { f.IDs = pick(20, hexOf) })
+		maybe(3, func() { f.Authors = pick(30, hexOf) })
+		maybe(3, func() { f.Kinds = []int{r.IntN(6), r.IntN(6), r.IntN(6)}[:r.IntN(4)] })
+		f.Tags = nostr.TagMap{}
 		for _, name := range []string{"e", "E", "a"} {
-			if r.IntN(3) == 0 {
-				if f.Tags == nil {
-					f.Tags = nostr.TagMap{}
-				}
-				f.Tags[name] = pick(20, strconv.Itoa)
-			}
+			maybe(3, func() { f.Tags[name] = pick(20, strconv.Itoa) })
 		}
-		if r.IntN(5) == 0 {
-			since := nostr.Timestamp(r.IntN(6))
-			f.Since = &since
-		}
-		if r.IntN(5) == 0 {
-			until := nostr.Timestamp(r.IntN(6))
-			f.Until = &until
-		}
+		maybe(5, func() { f.Since = &at })
+		maybe(5, func() { f.Until = &at })
 		return f
 	}
 	type open struct {

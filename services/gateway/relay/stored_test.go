@@ -70,10 +70,7 @@ func TestFiltersBecomeOneSequence(t *testing.T) {
 				f.Kinds = []int{1620 + r.IntN(5), 1620 + r.IntN(5)}
 			}
 			if r.IntN(2) == 0 {
-				f.Authors = []string{hexOf(r.IntN(6)), hexOf(r.IntN(6))}
-			}
-			if r.IntN(2) == 0 {
-				f.Tags = nostr.TagMap{"e": {hexOf(r.IntN(6)), hexOf(r.IntN(6))}}
+				f.Authors, f.Tags = []string{hexOf(r.IntN(6)), hexOf(r.IntN(6))}, nostr.TagMap{"e": {hexOf(r.IntN(6)), hexOf(r.IntN(6))}}
 			}
 			filters = append(filters, f)
 		}
