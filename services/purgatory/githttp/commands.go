@@ -90,7 +90,7 @@ func parseCommand(line string) (c repostate.Change, err error) {
 	if len(words) < 3 || !isHex40(words[0]) || !isHex40(words[1]) {
 		return c, malformed("a command is not \"<old id> <new id> <reference>\"")
 	}
-	c = repostate.Change{Name: words[2], Old: objectOf(words[0]), New: objectOf(words[1])}
+	c = repostate.Change{Name: words[2], Old: strings.TrimPrefix(words[0], ZeroID), New: strings.TrimPrefix(words[1], ZeroID)}
 	switch err := nostr.CheckRefName(c.Name); {
 	case c.Old == "" && c.New == "":
 		return c, malformed("a command changes nothing")
@@ -101,9 +101,6 @@ func parseCommand(line string) (c repostate.Change, err error) {
 	}
 	return c, nil
 }
-
-// objectOf is the object that an id names, "" where it is ZeroID.
-func objectOf(id string) string { return strings.TrimPrefix(id, ZeroID) }
 
 func isHex40(s string) bool { return s == ZeroID || len(s) == 40 && nostr.IsObjectID(s) }
 

@@ -30,9 +30,6 @@ const (
 // serveHead answers with the HEAD file, which some clients read to know that there is a repository.
 func (x *exchange) serveHead() {
 	branch, err := x.shown.Head()
-	if err != nil && !x.shown.Exists() {
-		err = ErrNotFound
-	}
 	if err != nil {
 		x.fail(err)
 		return
@@ -116,7 +113,7 @@ func (x *exchange) pass(c *repository.Command) error {
 	ctx, cancel := context.WithCancel(x.r.Context())
 	spool := x.repo.Store.Spool(x.disk, x.client, nil)
 	defer spool.Close()
-	between := newBuffer(spool)
+	between := &buffer{changed: sync.NewCond(new(sync.Mutex)), spool: spool}
 	c.Stdout, c.Client, c.Patience = between, x.client, x.Patience
 	c.Time = cmp.Or(c.Time, fetchTime)
 	var git sync.WaitGroup

@@ -127,8 +127,8 @@ func New(a Authority, o Options) http.Handler {
 	o.Patience = cmp.Or(o.Patience, 30*time.Second)
 	o.SpoolBytes = max(o.SpoolBytes, 2*o.MaxPushBytes)
 	o.KeepAlive = cmp.Or(o.KeepAlive, 5*time.Second)
-	share := max(o.SpoolBytes/4, o.MaxPushBytes+repository.SpoolStep)
-	return &handler{Options: o, authority: a, disk: limit.NewFair(o.SpoolBytes+repository.SpoolStep, share)}
+	const step = repository.SpoolStep
+	return &handler{Options: o, authority: a, disk: limit.NewFair(o.SpoolBytes+step, max(o.SpoolBytes/4, o.MaxPushBytes+step))}
 }
 
 // exchange is one request, what it is about, and its answer.

@@ -141,17 +141,10 @@ func (x *exchange) begin() error {
 // buffer is between git, which writes an answer, and a client that reads it more slowly, so that git
 // ends and its process is free. Where its spool has no room, git waits.
 type buffer struct {
-	mu      sync.Mutex
-	changed sync.Cond
+	changed *sync.Cond // its lock is for what follows
 	spool   *repository.Spool
 	read    int64
 	ended   error
-}
-
-func newBuffer(spool *repository.Spool) *buffer {
-	b := &buffer{spool: spool}
-	b.changed.L = &b.mu
-	return b
 }
 
 // errGone ends the writing of what is not read any more.
@@ -159,8 +152,8 @@ var errGone = errors.New("the answer is not read any more")
 
 // Write appends, and waits while there is no room.
 func (b *buffer) Write(p []byte) (written int, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.changed.L.Lock()
+	defer b.changed.L.Unlock()
 	for len(p) > 0 && b.ended == nil {
 		if b.read == b.spool.Size() {
 			b.spool.Close()
@@ -177,16 +170,16 @@ func (b *buffer) Write(p []byte) (written int, err error) {
 
 // end ends the writing: Read gives err after what was written.
 func (b *buffer) end(err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.changed.L.Lock()
+	defer b.changed.L.Unlock()
 	b.ended = err
 	b.changed.Broadcast()
 }
 
 // Read reads what was written.
 func (b *buffer) Read(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.changed.L.Lock()
+	defer b.changed.L.Unlock()
 	for b.read == b.spool.Size() {
 		if b.ended != nil {
 			return 0, b.ended

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -39,7 +40,7 @@ func TestBufferGivesBackWhatItWasGiven(t *testing.T) {
 				os.RemoveAll(store.Root)
 			}
 			spool := store.Spool(disk, "", nil)
-			b := newBuffer(spool)
+			b := &buffer{changed: sync.NewCond(new(sync.Mutex)), spool: spool}
 			go func() {
 				_, err := io.Copy(struct{ io.Writer }{b}, struct{ io.Reader }{bytes.NewReader(content)})
 				b.end(cmp.Or(err, io.EOF))

@@ -46,10 +46,8 @@ func (v View) Authorise(p Push) (*State, error) {
 	if v.IsArchived(p.Owner) && v.rules.ReadOnly() {
 		return nil, refused("this repository is a read-only archive: its announcement does not list this server; push to a server that it lists")
 	}
-	after := maps.Clone(p.Refs)
-	if after == nil {
-		after = map[string]string{}
-	}
+	after := map[string]string{}
+	maps.Copy(after, p.Refs)
 	aligns := false
 	for _, c := range p.Changes {
 		switch {
