@@ -38,18 +38,19 @@ func TestRefusedLoginIsOneSentence(t *testing.T) {
 	t.Parallel()
 	srv, dir := guarded(t)
 	wrong := filepath.Join(dir, "wrong.login")
-	for name, c := range map[string]struct{ text, want string }{
-		"no file":        {"", `NGIT_NATS_LOGIN_FILE is "` + wrong + `": no such file or directory; want a file with one line, user:password`},
-		"no login":       {"gateway\n", `NGIT_NATS_LOGIN_FILE is "` + wrong + `": read ` + wrong + `: want one line, user:password`},
-		"wrong password": {"gateway:hunter2\n", `NGIT_NATS_LOGIN_FILE is "` + wrong + `": NATS ` + srv.URL + ` refused user gateway: nats: Authorization Violation`},
+	setting := `NGIT_NATS_LOGIN_FILE is "` + wrong + `": `
+	for text, want := range map[string]string{
+		"":                  "no such file or directory; want a file with one line, user:password",
+		"gateway\n":         "read " + wrong + ": want one line, user:password",
+		"gateway:hunter2\n": "NATS " + srv.URL + " refused user gateway: nats: Authorization Violation",
 	} {
 		os.Remove(wrong)
-		if c.text != "" {
-			must(t, os.WriteFile(wrong, []byte(c.text), 0o600))
+		if text != "" {
+			must(t, os.WriteFile(wrong, []byte(text), 0o600))
 		}
 		_, err := bus.Open(t.Context(), bus.Options{URL: srv.URL, LoginFile: wrong, Sizing: proto.DefaultSizing()})
-		if err == nil || err.Error() != c.want {
-			t.Errorf("%s:\n%v\nwant\n%s", name, err, c.want)
+		if err == nil || err.Error() != setting+want {
+			t.Errorf("%q:\n%v\nwant\n%s", text, err, want)
 		}
 	}
 	_, err := bus.Open(t.Context(), bus.Options{URL: srv.URL, Sizing: proto.DefaultSizing()})
