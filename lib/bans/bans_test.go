@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -100,58 +102,63 @@ func event(author string, kind int, tags ...nostr.Tag) *nostr.Event {
 	return ev
 }
 
-// TestWhatIsBanned: the filters of a ban match those events that it is on.
+// TestWhatIsBanned: the filters of a ban match those events that it is on. An event is written as
+// its author, its kind and its d tag; all of bob's name alice and her repository.
 func TestWhatIsBanned(t *testing.T) {
 	t.Parallel()
-	note := event(alice, 1)
-	repo := func(kind int, author, identifier string) *nostr.Event {
-		return event(author, kind, nostr.Tag{"d", identifier})
-	}
-	all := []*nostr.Event{
-		note, event(alice, 7), event(alice, 5), event(bob, 1, nostr.Tag{"p", alice}), event(bob, 1621, nostr.Tag{"a", "30617:" + alice + ":tree"}),
-		repo(30617, alice, "tree"), repo(30618, alice, "tree"), repo(30617, alice, "bush"), repo(30618, bob, "tree"), repo(30617, bob, "bush"),
-		repo(30023, alice, "tree"), event(bob, 1984, nostr.Tag{"p", alice}),
-	}
-	for name, c := range map[string]struct {
-		policy  config.Policy
-		subject Subject
-		banned  []int // of all
-	}{
-		"event":                {subject: Subject{Event: note.ID}, banned: []int{0}},
-		"author":               {subject: Subject{PubKey: alice}, banned: []int{0, 1, 2, 5, 6, 7, 10}},
-		"repository":           {subject: Subject{PubKey: alice, Identifier: "tree"}, banned: []int{5, 6}},
-		"identifier":           {subject: Subject{Identifier: "tree"}, banned: []int{5, 6, 8}},
-		"NGIT_EVENT_BLACKLIST": {policy: config.Policy{EventBlacklist: []string{npub(alice)}}, banned: []int{0, 1, 2, 5, 6, 7, 10}},
-		"NGIT_REPOSITORY_BLACKLIST": {
-			policy: config.Policy{RepositoryBlacklist: []string{npub(alice), "bush"}}, banned: []int{5, 6, 7, 9}},
-		"NGIT_REPOSITORY_BLACKLIST, one": {
-			policy: config.Policy{RepositoryBlacklist: []string{npub(bob) + "/tree"}}, banned: []int{8}},
-	} {
-		s, told := of(t, c.policy), []Subject{}
-		s.OnChange(func(s Subject) { told = append(told, s) })
-		if c.subject != (Subject{}) {
-			s.read(put(c.subject, proto.Ban{Reason: "spam", At: time.Now()}))
+	words := "alice:1 alice:7 alice:5 bob:1 bob:1621 alice:30617:tree alice:30618:tree alice:30617:bush bob:30618:tree bob:30617:bush alice:30023:tree bob:1984"
+	all, ofAlice := map[string]*nostr.Event{}, "alice:1 alice:30023:tree alice:30617:bush alice:30617:tree alice:30618:tree alice:5 alice:7"
+	for word := range strings.FieldsSeq(words) {
+		part := strings.Split(word+":", ":")
+		kind, _ := strconv.Atoi(part[1])
+		all[word] = event(alice, kind, nostr.Tag{"d", part[2]})
+		if part[0] == "bob" {
+			all[word] = event(bob, kind, nostr.Tag{"d", part[2]}, nostr.Tag{"p", alice}, nostr.Tag{"a", "30617:" + alice + ":tree"})
 		}
-		for i, ev := range all {
-			b, want, matches := s.Event(ev), slices.Contains(c.banned, i), false
+	}
+	check := func(name string, s *Set, want, message string) {
+		t.Helper()
+		var banned, matched []string
+		for _, word := range slices.Sorted(maps.Keys(all)) {
+			ev := all[word]
+			b, matches := s.Event(ev), false
 			for _, f := range s.Reach() {
 				matches = matches || f.Matches(ev)
 			}
-			if (b != nil) != want || matches != want || want && c.subject != (Subject{}) && b.Message() != "blocked: spam" {
-				t.Errorf("%s: kind %d, tags %v: %+v, a filter matches: %v", name, ev.Kind, ev.Tags, b, matches)
+			if matches {
+				matched = append(matched, word)
 			}
-			if ref := (nostr.RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()}); ev.Kind == 30617 && (s.Repository(ref) != nil) != want {
-				t.Errorf("%s: repository %s is banned: %v", name, ref, !want)
+			if ref := (nostr.RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()}); ev.Kind == 30617 && (s.Repository(ref) != nil) != (b != nil) {
+				t.Errorf("%s: repository %s is banned: %v", name, ref, b == nil)
+			}
+			if b != nil {
+				if banned = append(banned, word); !strings.HasPrefix(b.Message(), message) {
+					t.Errorf("%s: said is %q", name, b.Message())
+				}
 			}
 		}
-		if c.subject == (Subject{}) {
-			continue
-		}
-		s.read(put(c.subject, proto.Ban{}))
-		if s.Event(all[c.banned[0]]) != nil || len(told) != 2 || told[1] != c.subject {
-			t.Errorf("%s: still banned; told of %v", name, told)
+		if got := strings.Join(banned, " "); got != want || strings.Join(matched, " ") != want {
+			t.Errorf("%s bans %s, its filters find %q; want %s", name, got, matched, want)
 		}
 	}
+	for name, want := range map[string]string{
+		all["alice:1"].ID: "alice:1", npub(alice): ofAlice, npub(alice) + "/tree": "alice:30617:tree alice:30618:tree",
+		"tree": "alice:30617:tree alice:30618:tree bob:30618:tree",
+	} {
+		subject, err := Parse(name)
+		s, told := of(t, config.Policy{}), []Subject{}
+		s.OnChange(func(s Subject) { told = append(told, s) })
+		s.read(put(subject, proto.Ban{Reason: "spam", At: time.Now()}))
+		check(name, s, want, "blocked: spam")
+		s.read(put(subject, proto.Ban{}))
+		check(name+", lifted", s, "", "")
+		if err != nil || len(told) != 2 || told[1] != subject {
+			t.Errorf("%s: %v; told of %v", name, err, told)
+		}
+	}
+	check("NGIT_EVENT_BLACKLIST", of(t, config.Policy{EventBlacklist: []string{npub(alice)}}), ofAlice, "blocked: this author")
+	check("NGIT_REPOSITORY_BLACKLIST", of(t, config.Policy{RepositoryBlacklist: []string{npub(alice), "bush", npub(bob) + "/tree"}}),
+		"alice:30617:bush alice:30617:tree alice:30618:tree bob:30617:bush bob:30618:tree", "blocked: this repository")
 }
 
 // TestWhatRemovesFirst: of several bans the one counts that removes first.
