@@ -60,21 +60,25 @@ func TestBatchIsAtomicAndFenced(t *testing.T) {
 	}
 }
 
+// TestProvisionIsIdempotentAndSurvivesRestart: what is there stays, and gets what differs in its
+// declaration now.
 func TestProvisionIsIdempotentAndSurvivesRestart(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir, sizing := t.TempDir(), proto.DefaultSizing()
 	b := open(t, bus.Options{Dir: dir})
-	if _, err := b.PublishBatch(t.Context(), []*nats.Msg{event("a")}, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, err := b.PublishBatch(t.Context(), []*nats.Msg{event("a")}, nil)
+	must(t, err)
 	b.Close()
-	again := open(t, bus.Options{Dir: dir, Listen: "127.0.0.1:0"})
-	if got, err := bus.LastSeq(t.Context(), again.JS, proto.StreamEvents); err != nil || got != 1 {
-		t.Fatalf("after the restart the head is %d, %v; want 1", got, err)
-	}
-	remote := open(t, bus.Options{URL: again.ClientURL()})
-	if !complete(t.Context(), remote) {
-		t.Fatal("not everything is there")
+	sizing.RejectedMaxAge, sizing.ClaimWait = time.Hour, time.Minute
+	again := open(t, bus.Options{Dir: dir, Listen: "127.0.0.1:0", Sizing: sizing})
+	remote := open(t, bus.Options{URL: again.ClientURL(), Sizing: sizing})
+	rejected, err := remote.JS.Stream(t.Context(), proto.StreamRejected)
+	must(t, err)
+	consumer, err := remote.JS.Consumer(t.Context(), proto.StreamUser, proto.ConsumerUser)
+	must(t, err)
+	head, err := bus.LastSeq(t.Context(), remote.JS, proto.StreamEvents)
+	if err != nil || head != 1 || rejected.CachedInfo().Config.MaxAge != time.Hour || consumer.CachedInfo().Config.AckWait != time.Minute || !complete(t.Context(), remote) {
+		t.Errorf("after the restart the head is %d, %v; rejections %+v, candidates %+v", head, err, rejected.CachedInfo().Config, consumer.CachedInfo().Config)
 	}
 }
 

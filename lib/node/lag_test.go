@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,13 +41,6 @@ func TestObservation(t *testing.T) {
 	n, err := Open(t.Context(), "test", s, slog.New(slog.DiscardHandler), true, Service{Provisions: true})
 	must(t, err)
 	defer n.Close()
-	var working atomic.Bool
-	n.Ready.Add("work", func() error {
-		if !working.Load() {
-			return io.ErrNoProgress
-		}
-		return nil
-	})
 	get := func(path string, code int, part string) {
 		t.Helper()
 		res, err := http.Get(n.Announced("observation") + path)
@@ -59,8 +51,6 @@ func TestObservation(t *testing.T) {
 			t.Errorf("%s: %d %s, %v; want %d and %s", path, res.StatusCode, body, err, code, part)
 		}
 	}
-	get("/readyz", http.StatusServiceUnavailable, `"work":"`+io.ErrNoProgress.Error())
-	working.Store(true)
 	get("/readyz", http.StatusOK, `"ready":true`)
 	get("/healthz", http.StatusOK, "ok")
 	get("/metrics", http.StatusOK, "ngit_build_info{")
