@@ -370,24 +370,13 @@ func TestArchive(t *testing.T) {
 // again.
 func TestRulesChangeWithTheLists(t *testing.T) {
 	t.Parallel()
-	of := func(set func(*config.Policy)) string {
-		var p config.Policy
-		set(&p)
-		return policy.Rules(p)
-	}
-	archive := of(func(p *config.Policy) { p.ArchiveWhitelist = []string{"bush", "shrub"} })
-	if archive != of(func(p *config.Policy) { p.ArchiveWhitelist = []string{"shrub", "bush"} }) {
-		t.Error("the order counts")
-	}
-	seen := map[string]bool{archive: true}
-	for _, set := range []func(*config.Policy){
-		func(*config.Policy) {}, func(p *config.Policy) { p.ArchiveAll = true }, func(p *config.Policy) { p.ContributorPRs = true },
-		func(p *config.Policy) { p.RepositoryWhitelist = []string{"bush", "shrub"} },
-		func(p *config.Policy) { p.RepositoryBlacklist = []string{"bush", "shrub"} },
-		func(p *config.Policy) { p.EventBlacklist = []string{"bush", "shrub"} },
-		func(p *config.Policy) { p.ArchiveServices = []string{"bush", "shrub"} },
+	bushes := []string{"bush", "shrub"}
+	seen := map[string]bool{}
+	for _, p := range []config.Policy{
+		{}, {ArchiveAll: true}, {ContributorPRs: true}, {RepositoryWhitelist: bushes}, {RepositoryBlacklist: bushes}, {EventBlacklist: bushes},
+		{ArchiveServices: bushes}, {ArchiveWhitelist: bushes}, {ArchiveWhitelist: []string{"shrub", "bush"}},
 	} {
-		seen[of(set)] = true
+		seen[policy.Rules(p)] = true
 	}
 	if len(seen) != 8 {
 		t.Errorf("%d different rules, want 8", len(seen))

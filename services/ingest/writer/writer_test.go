@@ -188,24 +188,6 @@ func TestForgedEventsDecideNothing(t *testing.T) {
 	wantLog(t, b, served)
 }
 
-// A graceful stop hands the claim on without waiting for it to lapse, and nothing is lost or done
-// twice on the way, wherever the claim goes when another replica comes.
-func TestHandOver(t *testing.T) {
-	t.Parallel()
-	b := openBus(t)
-	first := start(t, b, "first")
-	eventually(t, "the first replica writes", first.isWriting)
-	second, s := start(t, b, "second"), newSender(t, b)
-	events := manyGrasps(100, 600)
-	s.send(proto.LaneSyncLive, events[:300]...)
-	go first.stop()
-	s.send(proto.LaneSyncLive, events[300:]...)
-	s.wait(len(events))
-	first.stop()
-	eventually(t, "the second replica writes", second.isWriting)
-	wantLog(t, b, events...)
-}
-
 // TestPark: a park gives back what came, in that order, until its time is over; when it is full the
 // oldest goes; and what one arrival sets off is bounded.
 func TestPark(t *testing.T) {
