@@ -39,9 +39,9 @@ func TestAdmit(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
 	bounds := Bounds{Bytes: 4 * mib, Reserved: mib, Author: Load{3, mib}, Client: Load{4, 2 * mib}, Relay: Load{100, 3 * mib}}
-	many := func(n int, make func(i int) *held.Entry) (list []*held.Entry) {
+	alike := func(n, kib int, change ...func(*held.Entry)) (list []*held.Entry) {
 		for i := range n {
-			list = append(list, make(i))
+			list = append(list, one(fmt.Sprint(i), kib, i, change...))
 		}
 		return list
 	}
@@ -58,19 +58,19 @@ func TestAdmit(t *testing.T) {
 		"one of whom is replaced":                                        {[]*held.Entry{one("a", 1, 1), one("a", 1, 2), one("a", 1, 3)}, one("a", 1, 4), []int{1}, "", nil},
 		"an author's silent ones make room, oldest first":                {[]*held.Entry{one("a", 1, 3, silent), one("a", 1, 2, silent), one("a", 1, 1)}, one("a", 1, 4), nil, "", []int{1}},
 		"an author with too many bytes":                                  {[]*held.Entry{one("a", 900, 1)}, one("a", 200, 4), nil, fullForAuthor, nil},
-		"a client with as many as may be, by many keys: its oldest goes": {many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1, i, client("c")) }), one("9", 1, 9, client("c")), nil, "", []int{0}},
-		"but not any number":                                             {many(3, func(i int) *held.Entry { return one(fmt.Sprint(i), 1000, i, relay("c")) }), one("9", 1010, 9, relay("c")), nil, "", []int{0}},
-		"a full one: silent ones of all go, oldest first": {append(many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1000, i) }), one("7", 40, 9, silent), one("8", 40, 8, silent)),
+		"a client with as many as may be, by many keys: its oldest goes": {alike(4, 1, client("c")), one("9", 1, 9, client("c")), nil, "", []int{0}},
+		"but not any number":                                             {alike(3, 1000, relay("c")), one("9", 1010, 9, relay("c")), nil, "", []int{0}},
+		"a full one: silent ones of all go, oldest first": {append(alike(4, 1000), one("7", 40, 9, silent), one("8", 40, 8, silent)),
 			one("9", 30, 9), nil, "", []int{5}},
-		"then the oldest of the heaviest author": {append(many(30, func(i int) *held.Entry { return one(fmt.Sprint(i), 105, i) }), one("a", 500, 40), one("a", 400, 39)),
+		"then the oldest of the heaviest author": {append(alike(30, 105), one("a", 500, 40), one("a", 400, 39)),
 			one("99", 50, 99), nil, "", []int{31}},
-		"or of the heaviest client, whose keys cost nothing": {append(many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 500, 50-i, client("c")) }), many(4, func(i int) *held.Entry { return one(fmt.Sprint("b", i), 510, i) })...),
-			one("99", 100, 99), nil, "", []int{3}},
-		"among the light the oldest":         {many(40, func(i int) *held.Entry { return one(fmt.Sprint(i), 102, 99-i) }), one("99", 100, 99), nil, "", []int{39}},
-		"the newcomer, if no other has more": {many(40, func(i int) *held.Entry { return one(fmt.Sprint(i), 102, 99-i) }), one("99", 500, 99), nil, fullInAll, nil},
-		"whose older ones go otherwise":      {append(many(33, func(i int) *held.Entry { return one(fmt.Sprint(i), 97, i) }), heavy), one("a", 110, 99), nil, "", []int{33}},
-		"owners have room of their own":      {many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1020, i) }), one("9", 500, 9, reserved), nil, "", nil},
-		"where strangers do not make room":   {append(many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1000, i) }), one("9", 500, 0, reserved, silent)), one("a", 200, 9), nil, "", []int{0}},
+		"or of the heaviest client, whose keys cost nothing": {append(alike(4, 510), alike(4, 500, client("c"))...),
+			one("99", 100, 99), nil, "", []int{4}},
+		"among the light the oldest":         {alike(40, 102), one("99", 100, 99), nil, "", []int{0}},
+		"the newcomer, if no other has more": {alike(40, 102), one("99", 500, 99), nil, fullInAll, nil},
+		"whose older ones go otherwise":      {append(alike(33, 97), heavy), one("a", 110, 99), nil, "", []int{33}},
+		"owners have room of their own":      {alike(4, 1020), one("9", 500, 9, reserved), nil, "", nil},
+		"where strangers do not make room":   {append(alike(4, 1000), one("9", 500, 0, reserved, silent)), one("a", 200, 9), nil, "", []int{0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
