@@ -169,10 +169,13 @@ func (t *Targets) hear(accepted []eventdb.Record) {
 func (t *Targets) ask(ctx context.Context) error {
 	again := time.NewTicker(rereadEvery)
 	defer again.Stop()
-	for {
+	for failing := false; ; {
 		retry := (<-chan time.Time)(nil)
-		if err := t.askDue(ctx); err != nil && ctx.Err() == nil {
+		err := t.askDue(ctx)
+		if err != nil && !failing && ctx.Err() == nil {
 			t.log.Warn("the root events of repositories could not be asked for, trying again", "error", err)
+		}
+		if failing = err != nil; failing {
 			retry = time.After(retryPause)
 		}
 		select {
