@@ -81,19 +81,15 @@ func TestRemedies(t *testing.T) {
 func TestTap(t *testing.T) {
 	t.Parallel()
 	ev := &nostr.Event{ID: strings.Repeat("3f", 32), PubKey: owner, Kind: nostr.KindIssue, Tags: nostr.Tags{{"a", ref}}, Sig: strings.Repeat("0", 128)}
-	message := func(subject string, value any, header ...string) *nats.Msg {
-		m := &nats.Msg{Subject: subject, Data: marshal(t, value), Header: nats.Header{}}
-		for i := 0; i < len(header); i += 2 {
-			m.Header.Set(header[i], header[i+1])
-		}
-		return m
-	}
+	message := func(subject string, value any) *nats.Msg { return &nats.Msg{Subject: subject, Data: marshal(t, value)} }
+	offer := message(proto.LaneSyncLive.Subject(), ev)
+	offer.Header = nats.Header{proto.HeaderRelay: {"wss://r.example"}}
 	git, _ := proto.GitSubject("tree", proto.GitFailed)
 	relayState := func(failures int) *nats.Msg {
 		return message("grasp.relay.r.example", proto.RelayState{URL: "wss://r.example", Failures: failures, LastError: "no\x1b[2J"})
 	}
 	messages := []*nats.Msg{
-		message(proto.LaneSyncLive.Subject(), ev, proto.HeaderRelay, "wss://r.example"),
+		offer,
 		message(proto.VerdictSubject("x"), proto.Verdicts{Verdicts: []proto.Verdict{{ID: ev.ID, Kind: ev.Kind, Outcome: proto.Accepted}}}),
 		message(proto.VerdictSubject("x"), proto.Verdicts{Verdicts: []proto.Verdict{{ID: ev.ID, Kind: 9, Outcome: proto.Rejected, Message: "invalid: why"}}}), // never offered
 		message(git, proto.GitNotice{Identifier: "tree", Owner: npub, URL: "https://g.example/x", Reason: "404", Millis: 7}),
