@@ -47,7 +47,7 @@ func TestGaps(t *testing.T) {
 }
 
 // TestConfirmedRevision is what a successor begins from: kept by a quick reconnect until there is a
-// newer, taken back by a fresh start.
+// newer, dropped by a fresh start. Layer 1, which had not come, is asked for from the beginning.
 func TestConfirmedRevision(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
 		p.mute = true
@@ -55,6 +55,11 @@ func TestConfirmedRevision(t *testing.T) {
 		p.run(session.Start{Since: &since, Confirmed: repos("30617:aa:x"), Mark: session.Mark{Target: 3}})
 		if st := p.status(); st.Confirmed.Target != 3 || st.CaughtUp || st.Repos != 1 {
 			t.Fatalf("at the start %+v", st)
+		}
+		for _, f := range p.open(false) {
+			if layer1 := len(f.Kinds) > 0; layer1 != (f.Since == nil) {
+				t.Errorf("asked %v", f)
+			}
 		}
 		p.want(5, repos("30617:aa:x", "30617:aa:y"))
 		if st := p.status(); st.Confirmed.Target != 3 {
@@ -75,21 +80,6 @@ func TestConfirmedRevision(t *testing.T) {
 		})
 		if lowest != 0 {
 			t.Fatal("the daily start took nothing back")
-		}
-	})
-}
-
-// TestCutOffStartIsMadeWhole: layer 1 is asked for from the beginning, what was confirmed only
-// since then.
-func TestCutOffStartIsMadeWhole(t *testing.T) {
-	bubble(t, func(t *testing.T, p *play) {
-		p.mute = true
-		since := nostr.Timestamp(200)
-		p.run(session.Start{Since: &since, Confirmed: repos("30617:aa:x")})
-		for _, f := range p.open(false) {
-			if layer1 := len(f.Kinds) > 0; layer1 != (f.Since == nil) {
-				t.Errorf("asked %v", f)
-			}
 		}
 	})
 }

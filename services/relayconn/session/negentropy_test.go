@@ -215,32 +215,6 @@ func TestDailyByNegentropy(t *testing.T) {
 	})
 }
 
-// TestLayer1ByNegentropy asks for what is known of it by NIP-77 and not by REQ as well.
-func TestLayer1ByNegentropy(t *testing.T) {
-	bubble(t, func(t *testing.T, p *play) {
-		r := p.reconciles(1, event(30617, 7), event(30617, 5))
-		r.begin()
-		r.inSync(0, time.Minute)
-		if sessions, reqs, _ := r.askedFor(); sessions != 1 || len(reqs) > 0 {
-			t.Errorf("%d sessions, and by REQ %v", sessions, reqs)
-		}
-	})
-}
-
-// TestReconnectByREQ does not reconcile what is asked for since a moment.
-func TestReconnectByREQ(t *testing.T) {
-	bubble(t, func(t *testing.T, p *play) {
-		r := p.reconciles(10, tagged(20)...)
-		since := nostr.Timestamp(1981)
-		r.run(session.Start{Since: &since, Confirmed: repos(repository), Mark: session.Mark{Target: 1}})
-		r.wants(1)
-		r.inSync(1, time.Minute)
-		if r.opened != 0 {
-			t.Errorf("%d sessions", r.opened)
-		}
-	})
-}
-
 // TestACrowdedSecondComesWhole has more events come while a live subscription is closed, in one
 // second, than a page shows.
 func TestACrowdedSecondComesWhole(t *testing.T) {
@@ -316,17 +290,19 @@ type faster struct{ session.Intake }
 
 func (faster) Known(string) bool { return true }
 
-// TestAnotherRelayIsFaster: no wake is missed where all that a relay names has come from elsewhere
-// by the time when it would be fetched: then there is nothing to ask for, nothing more comes from
-// the relay, and the batch ends all the same.
-func TestAnotherRelayIsFaster(t *testing.T) {
-	bubble(t, func(t *testing.T, p *play) {
+// TestLayer1ByNegentropy asks for what is known of it by NIP-77 and not by REQ as well. No wake is
+// missed where all that a relay names has come from elsewhere by the time when it would be fetched.
+func TestLayer1ByNegentropy(t *testing.T) {
+	each(t, map[string]int{"alone": 1, "another relay is faster": 0}, func(t *testing.T, p *play, want int) {
 		r := p.reconciles(1, event(30617, 7), event(30617, 5))
-		r.session.Intake = faster{r.session.Intake}
+		if want == 0 {
+			r.session.Intake = faster{r.session.Intake}
+		}
 		r.begin()
 		sleep(rules.Calm + time.Second)
-		if st := r.status(); st.Connection != session.Connected || !st.CaughtUp || len(r.fetched) > 0 {
-			t.Errorf("%+v, %d events were fetched", st, len(r.fetched))
+		r.complete(0)
+		if sessions, reqs, fetched := r.askedFor(); sessions != 1 || len(reqs) > 0 || len(fetched) != want {
+			t.Errorf("%d sessions, by REQ %v, by id %v", sessions, reqs, fetched)
 		}
 	})
 }

@@ -53,22 +53,22 @@ func TestFreshStart(t *testing.T) {
 	})
 }
 
+// TestQuickReconnectAsksFromSince by REQ, also where something is known.
 func TestQuickReconnectAsksFromSince(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
-		p.stored = []*nostr.Event{event(30617, 100), event(30617, 300), issue(100, "30617:aa:x"), issue(300, "30617:aa:x"),
-			issue(90, "30617:aa:new")}
+		r := p.reconciles(1, issue(100, "30617:aa:x"), event(30617, 100), event(30617, 300), issue(300, "30617:aa:x"), issue(90, "30617:aa:new"))
 		since := nostr.Timestamp(200)
 		confirmed := repos("30617:aa:x")
 		confirmed.First = true
 		p.run(session.Start{Since: &since, Confirmed: confirmed})
-		if _, n := p.count(); n != 2 || p.offer(0).Source != proto.SourceReconnect {
-			t.Fatalf("%d events offered, want the two since then", n)
+		if p.came(2); p.offer(0).Source != proto.SourceReconnect {
+			t.Errorf("offered as %+v", p.offer(0))
 		}
 		p.want(3, repos("30617:aa:x", "30617:aa:new"))
-		p.came(3)
+		p.came(3) // with the old issue of the new repository
 		p.stop()
-		if got := p.session.Confirmed(); len(got.Full) != 2 {
-			t.Fatalf("confirmed %v", got)
+		if got := p.session.Confirmed(); len(got.Full) != 2 || r.opened > 0 {
+			t.Errorf("confirmed %v, %d sessions of NIP-77", got, r.opened)
 		}
 	})
 }
