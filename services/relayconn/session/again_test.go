@@ -136,21 +136,24 @@ func TestNoRoomForThePast(t *testing.T) {
 	})
 }
 
-// TestRelayThatIgnoresTimes: events that are beyond until are nothing new, and no reason to end the
-// connection or to call a batch failed.
-func TestRelayThatIgnoresTimes(t *testing.T) {
-	bubble(t, func(t *testing.T, p *play) {
+// TestRelayThatIgnores until or limit: events that are beyond until are nothing new, a page that does
+// not end is ended, and neither is a reason to end the connection or to call a batch failed.
+func TestRelayThatIgnores(t *testing.T) {
+	type row struct{ pages, events int }
+	each(t, map[string]row{"until": {2, 40}, "limit": {1, 60}}, func(t *testing.T, p *play, tc row) { // 60 are too many for pages of three
 		p.mute = true
 		var told strings.Builder
 		p.session.Log = logTo(&told)
 		p.begin()
-		for range 2 { // pages
+		for range tc.pages {
 			sub := p.latest()
-			for i := range 40 { // below what is endless, for pages of three
+			for i := range tc.events {
 				p.sends(sub, event(30617, nostr.Timestamp(1000-i)))
 			}
-			p.eose(sub)
-			sleep(rules.Calm)
+			if tc.pages > 1 {
+				p.eose(sub)
+			}
+			sleep(rules.Calm + time.Second)
 		}
 		p.complete(0)
 		if text := told.String(); strings.Count(text, "does not heed since, until or limit") != 1 || strings.Contains(text, "what it should not") {
