@@ -1,6 +1,7 @@
 package fetch_test
 
 import (
+	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -166,6 +167,7 @@ type hostile struct {
 	endless                string
 	trickle                string // a little at a time after the content, until the client goes
 	zipped                 bool   // the pack, and what has no end
+	limits                 fetch.Limits
 }
 
 func (h hostile) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -220,6 +222,8 @@ func TestHostileServers(t *testing.T) {
 	pack := string(w.Pack("main"))
 	hole := string(w.PackOf(id, w.Git("rev-parse", "main^{tree}")))
 	adv := advertisement(id, "side-band-64k ofs-delta allow-reachable-sha1-in-want")
+	const nak = "0008NAK\n"
+	half, greeting := nak+band(1, pack[:40]), gittest.Pkt("# service=git-upload-pack\n")
 	small := limits
 	small.MaxBytes = 100_000
 	short := limits
@@ -229,39 +233,38 @@ func TestHostileServers(t *testing.T) {
 	slow.SetWindow(100 * time.Millisecond)
 	for name, tc := range map[string]struct {
 		server hostile
-		limits fetch.Limits
 		cause  fetch.Cause
 	}{
-		"HTML":                    {hostile{refs: "<html>", refsType: "text/html"}, limits, fetch.CauseNotGit},
-		"forbidden":               {hostile{refsStatus: 403}, limits, fetch.CauseForbidden},
-		"other service":           {hostile{refs: gittest.Pkt("# service=git-receive-pack\n") + "0000"}, limits, fetch.CauseNotGit},
-		"empty repository":        {hostile{refs: gittest.Pkt("# service=git-upload-pack\n") + "0000"}, limits, fetch.CauseNoSuchObject},
-		"no answer to wants":      {hostile{refs: adv}, limits, fetch.CauseNoSuchObject},
-		"refuses":                 {hostile{refs: adv, pack: gittest.Pkt("ERR upload-pack: not our ref " + id)}, limits, fetch.CauseNoSuchObject},
-		"HTML for a pack":         {hostile{refs: adv, pack: "<html>", packType: "text/html"}, limits, fetch.CauseNotGit},
-		"NAK without end":         {hostile{refs: adv, endless: "0008NAK\n"}, limits, fetch.CauseNotGit},
-		"channel 3":               {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:20]) + band(3, "out of "+strings.Repeat("memory", 5000))}, limits, fetch.CauseServer},
-		"a hole in the history":   {hostile{refs: adv, pack: "0008NAK\n" + band(1, hole) + "0000"}, limits, fetch.CauseBadPack},
-		"a pack without our wish": {hostile{refs: adv, pack: "0008NAK\n" + band(1, string(w.Pack("main^"))) + "0000"}, limits, fetch.CauseNoSuchObject},
-		"words without end":       {hostile{refs: adv, pack: "0008NAK\n", endless: band(2, strings.Repeat("progress", 1000))}, small, fetch.CauseTooLarge},
-		"packed words":            {hostile{refs: adv, pack: "0008NAK\n", endless: band(2, strings.Repeat(" ", 60_000)), zipped: true}, small, fetch.CauseTooLarge}, // what counts is what comes out
-		"a pack without end":      {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), endless: band(1, strings.Repeat("x", 60_000))}, limits, fetch.CauseTooLarge},
-		"stalls":                  {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), stall: true}, short, netguard.CauseTimeout},
-		"words slowly":            {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), trickle: band(2, ".")}, slow, fetch.CauseTooSlow},
-		"references slowly":       {hostile{refs: strings.TrimSuffix(adv, "0000"), trickle: gittest.Pkt(strings.Repeat("1", 40) + " refs/heads/x\n")[:58]}, slow, fetch.CauseTooSlow},
-		"a pack, then nothing":    {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), stall: true}, slow, fetch.CauseTooSlow},
-		"without bands":           {hostile{refs: advertisement(id, ""), pack: "0008NAK\n" + pack}, limits, fetch.CauseNotGit},
-		"version 2, no section":   {hostile{refs: gittest.Pkt("version 2\n"), pack: gittest.Pkt("acknowledgments\n")}, limits, fetch.CauseNotGit},
+		"HTML":                    {hostile{refs: "<html>", refsType: "text/html"}, fetch.CauseNotGit},
+		"forbidden":               {hostile{refsStatus: 403}, fetch.CauseForbidden},
+		"other service":           {hostile{refs: gittest.Pkt("# service=git-receive-pack\n") + "0000"}, fetch.CauseNotGit},
+		"empty repository":        {hostile{refs: greeting + "0000"}, fetch.CauseNoSuchObject},
+		"no answer to wants":      {hostile{refs: adv}, fetch.CauseNoSuchObject},
+		"refuses":                 {hostile{refs: adv, pack: gittest.Pkt("ERR upload-pack: not our ref " + id + " \x1b[31m")}, fetch.CauseNoSuchObject},
+		"HTML for a pack":         {hostile{refs: adv, pack: "<html>", packType: "text/html"}, fetch.CauseNotGit},
+		"NAK without end":         {hostile{refs: adv, endless: nak}, fetch.CauseNotGit},
+		"channel 3":               {hostile{refs: adv, pack: nak + band(1, pack[:20]) + band(3, "out of "+strings.Repeat("memory", 5000))}, fetch.CauseServer},
+		"a hole in the history":   {hostile{refs: adv, pack: nak + band(1, hole) + "0000"}, fetch.CauseBadPack},
+		"a pack without our wish": {hostile{refs: adv, pack: nak + band(1, string(w.Pack("main^"))) + "0000"}, fetch.CauseNoSuchObject},
+		"words without end":       {hostile{refs: adv, pack: nak, endless: band(2, strings.Repeat("progress", 1000)), limits: small}, fetch.CauseTooLarge},
+		"packed words":            {hostile{refs: adv, pack: nak, endless: band(2, strings.Repeat(" ", 60_000)), zipped: true, limits: small}, fetch.CauseTooLarge}, // what counts is what comes out
+		"a pack without end":      {hostile{refs: adv, pack: half, endless: band(1, strings.Repeat("x", 60_000))}, fetch.CauseTooLarge},
+		"stalls":                  {hostile{refs: adv, pack: half, stall: true, limits: short}, netguard.CauseTimeout},
+		"words slowly":            {hostile{refs: adv, pack: half, trickle: band(2, "."), limits: slow}, fetch.CauseTooSlow},
+		"references slowly":       {hostile{refs: strings.TrimSuffix(adv, "0000"), trickle: gittest.Pkt(strings.Repeat("1", 40) + " refs/heads/x\n")[:58], limits: slow}, fetch.CauseTooSlow},
+		"a pack, then nothing":    {hostile{refs: adv, pack: half, stall: true, limits: slow}, fetch.CauseTooSlow},
+		"without bands":           {hostile{refs: advertisement(id, ""), pack: nak + pack}, fetch.CauseNotGit},
+		"version 2, no section":   {hostile{refs: gittest.Pkt("version 2\n"), pack: gittest.Pkt("acknowledgments\n")}, fetch.CauseNotGit},
 
-		"version 2": {hostile{refs: gittest.Pkt("# service=git-upload-pack\n") + gittest.Pkt("version 2\n"), pack: "000dpackfile\n" + band(2, "hello") + band(1, pack[:30]) + band(1, pack[30:]) + "0000"}, limits, ""},
-		"version 1": {hostile{refs: gittest.Pkt("# service=git-upload-pack\n") + "000eversion 1\n" + strings.TrimPrefix(adv, gittest.Pkt("# service=git-upload-pack\n")), pack: "0008NAK\n" + band(1, pack) + "0000"}, limits, ""},
+		"version 2": {hostile{refs: greeting + gittest.Pkt("version 2\n"), pack: "000dpackfile\n" + band(2, "hello") + band(1, pack[:30]) + band(1, pack[30:]) + "0000"}, ""},
+		"version 1": {hostile{refs: greeting + "000eversion 1\n" + strings.TrimPrefix(adv, greeting), pack: nak + band(1, pack) + "0000"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := httptest.NewServer(tc.server)
 			t.Cleanup(server.Close)
 			r := gittest.Repo(t, gittest.Store(t), "into")
-			result, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, []string{id}, tc.limits)
+			result, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, []string{id}, cmp.Or(tc.server.limits, limits))
 			if got := cause(t, err); got != tc.cause {
 				t.Fatalf("cause %q, want %q: %v", got, tc.cause, err)
 			}

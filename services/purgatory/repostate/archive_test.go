@@ -12,9 +12,8 @@ import (
 
 func archiving(t *testing.T, readOnly bool) config.Rules {
 	t.Helper()
-	r, err := config.Settings{
-		Service: config.Service{Domain: domain}, Policy: config.Policy{ArchiveWhitelist: []string{"x"}, ArchiveReadOnly: &readOnly},
-	}.Hosting()
+	s := config.Settings{Service: config.Service{Domain: domain}, Policy: config.Policy{ArchiveWhitelist: []string{"x"}, ArchiveReadOnly: &readOnly}}
+	r, err := s.Hosting()
 	if err != nil {
 		t.Fatal(err)
 	}
