@@ -2,10 +2,14 @@ package purgatory_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/test/fixture/gittest"
 )
 
@@ -114,4 +118,167 @@ func TestPullRequestsThatNobodySaw(t *testing.T) {
 	synced := pull("synced", bob, c3, alice, "x", server.URL+"/later.git")
 	w.in.waits("x", proto.SourceLive, synced)
 	w.released(synced)
+}
+
+// offer is a pull request that its author offers below /prs/ for the first of these repositories.
+func offer(t testing.TB, name, author, commit string, refs ...nostr.RepoRef) *nostr.Event {
+	ev := pullFor(name, author, commit, refs...)
+	ev.Tags = append(ev.Tags, nostr.Tag{"clone", "https://" + domain + nostr.PRsURLPath(npub(t, author), refs[0].Identifier)})
+	return finish(ev)
+}
+
+// prs is the address of a contributor's repository.
+func (w *world) prs(contributor, identifier string) string {
+	return w.door.URL + nostr.PRsURLPath(npub(w, contributor), identifier)
+}
+
+// contribution is a contributor's repository on disk.
+func (w *world) contribution(contributor, identifier string) *repository.Repo {
+	w.Helper()
+	repo, err := w.store.At(repository.Place{RepoRef: repo(contributor, identifier), PRs: true})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return repo
+}
+
+// offered is the commit that a contributor's repository names for an event; "" if it names none.
+func (w *world) offered(contributor, identifier, event string) string {
+	w.Helper()
+	out, err := gittest.Try(w, w.git, "ls-remote", w.prs(contributor, identifier), "refs/nostr/"+event)
+	if err != nil {
+		w.Fatalf("%v\n%s", err, out)
+	}
+	commit, _, _ := strings.Cut(out, "\t")
+	return commit
+}
+
+// TestContributorsPullRequest: event first and push first, for repositories that are here, under
+// the same identifier and another, in shards of several workers, and for one without an
+// announcement.
+func TestContributorsPullRequest(t *testing.T) {
+	w := newWorld(t, "--grasp06-enable")
+	start(t, "two", w.git, w.url, "--grasp06-enable").holds(t, 17)
+	var refs []nostr.RepoRef
+	for n := range 6 {
+		refs = append(refs, repo(alice, fmt.Sprint("repo", n)))
+		w.in.accept(announcement(t, "announcement", alice, refs[n].Identifier))
+	}
+	for name, repos := range map[string][]nostr.RepoRef{"for announced ones": refs, "for an unknown one": {repo(carol, "a b/c")}} {
+		for _, eventFirst := range []bool{true, false} {
+			what := fmt.Sprintf("%s, event first %v", name, eventFirst)
+			at := repos[0].Identifier
+			commit := w.work.Commit("a", what)
+			pr := offer(t, what, bob, commit, repos...)
+			if eventFirst {
+				w.in.waits(at, proto.SourceUser, pr)
+			}
+			eventually(t, what+" is pushed", func() bool {
+				_, err := gittest.Try(t, w.work.Dir, "push", w.prs(bob, at), "HEAD:refs/nostr/"+pr.ID)
+				return err == nil
+			})
+			if released := w.in.times(pr.ID) == 1; released != eventFirst {
+				t.Errorf("%s: when the push has ended its event is accepted: %t", what, released)
+			}
+			if !eventFirst {
+				w.in.waits(at, proto.SourceUser, pr)
+				w.released(pr)
+			}
+			if got := w.offered(bob, at, pr.ID); got != commit {
+				t.Errorf("%s: the reference is %q, want %s", what, got, commit)
+			}
+			for _, ref := range repos {
+				if ref.PubKey == alice {
+					w.names(alice, ref.Identifier, pr, commit)
+				}
+			}
+			clone := t.TempDir()
+			gittest.Git(t, clone, "init", "-q")
+			gittest.Git(t, clone, "fetch", "-q", w.prs(bob, at), commit)
+			gittest.Fsck(t, clone)
+		}
+	}
+	// One way only.
+	commit := w.work.Commit("a", "to an announced one")
+	pr := offer(t, "to an announced one", carol, commit, refs...)
+	w.in.waits(refs[0].Identifier, proto.SourceUser, pr)
+	w.pushes(alice, refs[0].Identifier, "HEAD:refs/nostr/"+pr.ID)
+	w.released(pr)
+	if w.contribution(carol, refs[0].Identifier).Exists() {
+		t.Error("a push to an announced repository is mirrored to the contributor's")
+	}
+}
+
+// TestContributionsThatAreNotTaken: what does not match its event is refused, or goes when that
+// comes, and leaves nothing behind.
+func TestContributionsThatAreNotTaken(t *testing.T) {
+	w := newWorld(t, "--grasp06-enable")
+	commit := w.work.Commit("a", "1")
+	x := repo(alice, "x")
+	w.in.accept(announcement(t, "announcement", alice, "x"))
+	good, otherCommit, otherSigner := offer(t, "good", bob, commit, x), offer(t, "another commit", bob, strings.Repeat("c", 40), x), offer(t, "another signer", carol, commit, x)
+	w.in.waits("x", proto.SourceUser, good, otherCommit, otherSigner)
+	push := func(refspec, refused string) {
+		t.Helper()
+		out, err := gittest.Try(t, w.work.Dir, "push", w.prs(bob, "x"), refspec)
+		if (err == nil) != (refused == "") || !strings.Contains(out, refused) {
+			t.Errorf("a push of %s: %v\n%s", refspec, err, out)
+		}
+	}
+	push("HEAD:refs/nostr/"+otherCommit.ID, "names commit cccc")
+	push("HEAD:refs/nostr/"+otherSigner.ID, "not signed by")
+	push("HEAD:refs/heads/main", "authorisation failed: refs/heads/main cannot be pushed here")
+	if w.contribution(bob, "x").Exists() {
+		t.Error("refused, and a repository is there")
+	}
+
+	// Pushed first, and then the event is another's.
+	late := offer(t, "late", carol, commit, x)
+	push("HEAD:refs/nostr/"+late.ID, "")
+	w.in.waits("x", proto.SourceUser, late)
+	eventually(t, "the repository is gone with what did not match", func() bool { return !w.contribution(bob, "x").Exists() })
+	if w.in.times(late.ID) != 0 {
+		t.Error("the event is released by a commit in another contributor's repository")
+	}
+
+	// Deleted by its author.
+	push("HEAD:refs/nostr/"+good.ID, "")
+	w.released(good)
+	push(":refs/nostr/"+good.ID, "delete its event")
+	w.in.accept(deletion(bob, "e", good.ID))
+	eventually(t, "it is gone with its event", func() bool { return !w.contribution(bob, "x").Exists() })
+}
+
+// TestContributionsThatNobodyClaims wait as long as any push without its event, and leave nothing
+// behind, nor does asking for them.
+func TestContributionsThatNobodyClaims(t *testing.T) {
+	w := newWorld(t, "--grasp06-enable", "--daily-address-git-bytes=2MiB")
+	w.work.Commit("a", "1")
+	for _, path := range []string{"never", "seen/before"} {
+		if out, err := gittest.Try(t, w.git, "ls-remote", w.prs(bob, path)); err != nil || out != "" {
+			t.Errorf("an unknown path: %v\n%s", err, out)
+		}
+		if out, err := gittest.Try(t, t.TempDir(), "clone", w.prs(bob, path), "clone"); err != nil || !strings.Contains(out, "empty repository") {
+			t.Errorf("a clone of an unknown path: %v\n%s", err, out)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(w.git, "_prs")); err == nil {
+		t.Error("asking has made something")
+	}
+	push := func(n int) (string, error) {
+		return gittest.Try(t, w.work.Dir, "push", w.prs(bob, fmt.Sprint("x", n)), fmt.Sprintf("HEAD:refs/nostr/%064x", n))
+	}
+	for n := range 2 {
+		if out, err := push(n); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	if out, err := push(2); err == nil || !strings.Contains(out, "rate-limited: as much git data of your address") {
+		t.Errorf("a third path of one client: %v\n%s", err, out)
+	}
+	w.restart("--grasp06-enable", "--purgatory-hold=1ms")
+	eventually(t, "what no event claims is gone", func() bool {
+		left, _ := os.ReadDir(filepath.Join(w.git, "_prs"))
+		return len(left) == 0
+	})
 }

@@ -1,6 +1,7 @@
 package purgatory_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,6 +17,7 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/test/fixture/gittest"
 )
 
@@ -330,5 +332,177 @@ func TestStopDuringAFetch(t *testing.T) {
 	}
 	if n := w.told.count("x failed"); n != 0 {
 		t.Errorf("told of %d failed fetches", n)
+	}
+}
+
+// TestFetchedBytesCountForTheirAuthor: what a server gives for an author's events is stored up to
+// the budget of that author, for all identifiers together, and takes nothing from others.
+func TestFetchedBytesCountForTheirAuthor(t *testing.T) {
+	w := newWorld(t, "--daily-author-git-bytes=250KiB")
+	root := t.TempDir()
+	commit := w.work.Commit("noise", gittest.Noise(500 << 10)[300<<10:])
+	w.work.Publish(root, "x.git")
+	server := gittest.Backend(t, root)
+	hold := func(owner, identifier string) (release func()) {
+		ann := announcement(t, owner[:2]+identifier, owner, identifier, server.URL+"/x.git")
+		w.in.waits(identifier, proto.SourceLive, ann, state("state", owner, identifier, 1001, commit))
+		return func() { w.released(ann) }
+	}
+	hold(alice, "first")()
+	hold(alice, "second")
+	w.told.await("second failed")
+	hold(bob, "third")()
+	if w.repo(alice, "second").Exists() && w.ref(alice, "second", mainBranch) != "" {
+		t.Error("an author stores more than the budget of a day")
+	}
+	if w.told.count("second fetched") != 0 {
+		t.Error("what is over the budget was fetched")
+	}
+}
+
+// TestPushedBytesCount for the author and for the client's address, before anything is stored. The
+// owner of a served repository has ten times the budget.
+func TestPushedBytesCount(t *testing.T) {
+	w := newWorld(t, "--daily-author-git-bytes=100KiB", "--daily-address-git-bytes=3MiB")
+	w.pushFirst()
+	for n := range 3 { // more than 100 KiB in all
+		w.pushState(alice, "x", nostr.Timestamp(1002+n), w.work.Commit("noise", gittest.Noise(60 << 10 * (n + 1))[60<<10*n:]))
+	}
+	pr := pull("pull", bob, w.work.Commit("noise", gittest.Noise(500 << 10)[300<<10:]), alice, "x")
+	w.in.waits("x", proto.SourceUser, pr)
+	w.refuses("rate-limited: as much git data of "+npub(t, bob), alice, "x", "main:refs/nostr/"+pr.ID)
+	unknown := func(n int) string { return fmt.Sprintf("main~1:refs/nostr/%064x", n) }
+	w.pushes(alice, "x", unknown(1))
+	w.pushes(alice, "x", unknown(2))
+	w.refuses("rate-limited: as much git data of your address", alice, "x", unknown(3))
+}
+
+// TestGitFolderThatCannotBeWritten is told by /readyz and to who pushes, who must not believe that
+// the announcement is gone.
+func TestGitFolderThatCannotBeWritten(t *testing.T) {
+	w := newWorld(t)
+	c1 := w.work.Commit("a", "1")
+	// What keeps root out, too: where repositories are made there is no folder any more.
+	workshop := filepath.Join(w.git, ".new")
+	if err := errors.Join(os.RemoveAll(workshop), os.WriteFile(workshop, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	why := "nothing can be written to the git folder (NGIT_GIT_DATA_PATH): not a directory"
+	eventually(t, "/readyz says why", func() bool { return w.Ready.Failing()["git folder"] == why })
+	w.in.waits("x", proto.SourceUser, announcement(t, "announcement", alice, "x"), state("state", alice, "x", 1001, c1))
+	w.refuses("remote: "+githttp.Unwritable, alice, "x", "main")
+	if err := errors.Join(os.Remove(workshop), os.Mkdir(workshop, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	w.pushes(alice, "x", "main")
+}
+
+// TestReadyOnceEveryRepositoryHasAWorker: once a worker is ready, every repository can be cloned
+// and pushed to.
+func TestReadyOnceEveryRepositoryHasAWorker(t *testing.T) {
+	t.Parallel()
+	n := open(t, "one", filepath.Join(t.TempDir(), "git"), "", nil)
+	workers, err := n.Bus.Bucket(t.Context(), proto.BucketWorkers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	idle := proto.ClaimKey(proto.GroupShards, "idle")
+	record := `{"name":"idle","address":"127.0.0.1:1","working":true}`
+	if _, err := workers.Create(t.Context(), idle, []byte(record)); err != nil {
+		t.Fatal(err)
+	}
+	w := run(t, "one", n)
+	if n := w.metric("purgatory_shards_held"); n == proto.Shards {
+		t.Fatal("nothing is left to the other worker")
+	}
+	if why := w.Ready.Failing()["purgatory"]; why != "the workers have not shared out the repositories yet" {
+		t.Errorf("while another worker's share has no holder: %q", why)
+	}
+	if err := workers.Delete(t.Context(), idle); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is ready", func() bool { return w.Ready.Failing()["purgatory"] == "" })
+	if n := w.metric("purgatory_shards_held"); n != proto.Shards {
+		t.Errorf("ready with %v shards", n)
+	}
+}
+
+// TestACrowdAddsNothingToAPush: whatever strangers announce and send for the owner's identifier, the
+// owner's push starts as many git processes in the owner's repository as before, and asks ingest as
+// often.
+func TestACrowdAddsNothingToAPush(t *testing.T) {
+	program, processes := counted(t, alice)
+	w := newWorldAlone(t, "--git-binary="+program, "--hunt-backoff-base=1h", "--hunt-backoff-max=1h")
+	w.pushFirst()
+	quiet := func() {
+		last, since := -1, time.Now()
+		eventually(t, "nothing is under way", func() bool {
+			if n := processes(); n != last {
+				last, since = n, time.Now()
+			}
+			return time.Since(since) > 3*time.Second
+		})
+	}
+	stranger := func(row, n int) string { return fmt.Sprintf("%032x%032x", row+1, n+1) }
+	push := func(at nostr.Timestamp) (steps [2]int) {
+		t.Helper()
+		st := state("state", alice, "x", at, w.work.Commit("a", fmt.Sprint(at)))
+		w.in.holds("x", st, proto.SourceUser, time.Hour)
+		quiet()
+		before := processes()
+		w.pushes(alice, "x", "main")
+		return [2]int{processes() - before, w.in.times(st.ID)}
+	}
+	at := nostr.Timestamp(1002)
+	alone := push(at)
+	for row, tc := range []struct {
+		crowd string
+		size  int
+		send  func(key string)
+	}{
+		{"who announce it", 1000, func(key string) { w.in.accept(announcement(t, "other", key, "x")) }},
+		{"who fill purgatory", 1000, func(key string) {
+			w.in.holds("x", announcement(t, "held", key, "x"), proto.SourceLive, time.Hour)
+			w.in.holds("x", state("held", key, "x", 1, strings.Repeat("9", 40)), proto.SourceLive, time.Hour)
+		}},
+		{"who offer pull requests", 300, func(key string) {
+			w.in.holds("x", pull("pull", key, strings.Repeat("8", 40), alice, "x"), proto.SourceLive, time.Hour)
+		}},
+		{"who name the owner as maintainer", 30, func(key string) {
+			fan := announcement(t, "fan", key, "x")
+			fan.Tags = append(fan.Tags, nostr.Tag{"maintainers", alice})
+			w.in.accept(finish(fan))
+		}},
+	} {
+		for n := range tc.size {
+			tc.send(stranger(row, n))
+		}
+		// One look for the objects that all of the pull requests name comes on top. What is still under
+		// way for the crowd may add to a push, but not to every one.
+		var among [2]int
+		for range 5 {
+			at++
+			if among = push(at); among[0] <= alone[0]+1 {
+				break
+			}
+		}
+		if among[0] > alone[0]+1 || among[1] != alone[1] {
+			t.Errorf("a push alone takes %d git processes and %d releases, and %d and %d among %d %s", alone[0], alone[1], among[0], among[1], tc.size, tc.crowd)
+		}
+	}
+}
+
+// counted returns a git that notes of every process that works in an owner's repositories, and how
+// many there were.
+func counted(t *testing.T, owner string) (program string, processes func() int) {
+	t.Helper()
+	notes := filepath.Join(t.TempDir(), "notes")
+	program = gittest.Script(t, fmt.Sprintf(`case "$GIT_DIR" in */%s/*) echo "$1" >> '%s' ;; esac; exec git "$@"`, npub(t, owner), notes))
+	return program, func() int {
+		data, err := os.ReadFile(notes)
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		return bytes.Count(data, []byte("\n"))
 	}
 }

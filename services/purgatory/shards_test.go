@@ -4,15 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repostate"
+	"tendril.dev/test/fixture/gittest"
 )
 
 func at(owner string) repository.Place { return placeOf(owner, "x") }
@@ -150,6 +156,139 @@ func TestPushesAreFair(t *testing.T) {
 		want := []string{"stranger", "stranger", "maintainer", "owner", "worker", "maintainer", "stranger", "maintainer"}
 		if len(order) != 45 || !slices.Equal(order[:8], want) {
 			t.Errorf("%d came, first %q, want %q", len(order), order[:8], want)
+		}
+	})
+}
+
+// TestQueue: a repository comes when its time has come, once however often it was added, each
+// identifier to one worker at a time, and again if it was added while it was worked on. What is
+// idle comes when nothing else is due; what was dropped does not come.
+func TestQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var q *queue
+		began := time.Now()
+		var got []string
+		q = newQueue(3, func(_ context.Context, work task) {
+			var places []string
+			for place, reach := range work.places {
+				places = append(places, fmt.Sprint(place.PubKey, reach))
+			}
+			slices.Sort(places)
+			q.mu.Lock()
+			got = append(got, fmt.Sprint(work.identifier, " ", strings.Join(places, ","), " ", time.Since(began)))
+			q.mu.Unlock()
+			time.Sleep(time.Second)
+		})
+		for range 3 {
+			q.add(placeOf("a", "x"), began, group)
+			q.add(placeOf("b", "x"), began, alone)
+		}
+		q.add(placeOf("a", "x"), began.Add(time.Minute), group) // the earlier time counts
+		q.add(placeOf("c", "x"), began.Add(time.Minute), alone)
+		q.add(placeOf("a", "y"), began.Add(10*time.Second), group)
+		q.add(placeOf("a", "y"), began.Add(5*time.Second), group)
+		q.add(placeOf("a", "z"), began.Add(time.Hour), group)
+		q.drop(func(identifier string) bool { return identifier == "z" })
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- q.run(ctx) }()
+		time.Sleep(500 * time.Millisecond)
+		q.add(placeOf("a", "x"), time.Now(), group) // while it is worked on
+		q.idle <- placeOf("d", "w")
+		time.Sleep(2 * time.Hour)
+		cancel()
+		<-ended
+		want := []string{"x a1,b0 0s", "w d2 500ms", "x a1 1s", "y a1 5s", "x c0 1m0s"}
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		if len(q.items) != 0 {
+			t.Errorf("%d items are left", len(q.items))
+		}
+	})
+}
+
+// TestScope: of a crowd that may change with a repository a few come at once, those that are served
+// first, and the rest later. Others are left alone.
+func TestScope(t *testing.T) {
+	t.Parallel()
+	const domain = "grasp.example.com"
+	key := func(n int) string { return fmt.Sprintf("%064x", n) }
+	announcement := func(owner string, maintainers ...string) *nostr.Event {
+		ev := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: owner, Tags: nostr.Tags{{"d", "x"}, append(nostr.Tag{"maintainers"}, maintainers...),
+			{"clone", "https://" + domain + "/x.git"}, {"relays", "wss://" + domain}}}
+		ev.ID = ev.GetID()
+		return ev
+	}
+	popular, stranger := key(4000), key(5)
+	waiting := []proto.Held{{Event: announcement(stranger), Identifier: "x"}}
+	for n := range 40 {
+		waiting = append(waiting, proto.Held{Event: announcement(key(100+n), popular), Identifier: "x"})
+	}
+	v := repostate.New("x", config.Rules{Home: domain}, []*nostr.Event{announcement(popular)}, waiting)
+	for _, tc := range []struct {
+		owner       string
+		reach       reach
+		scope, rest int
+	}{{stranger, group, 1, 0}, {popular, alone, 1, 0}, {popular, group, maxTouched, 41 - maxTouched}, {key(9), group, 1, 0}, {"", group, 0, 0}} {
+		scope, rest := scopeOf(v, task{identifier: "x", places: map[repository.Place]reach{placeOf(tc.owner, "x"): tc.reach}})
+		if len(scope) != tc.scope || len(rest) != tc.rest || tc.scope > 0 && scope[0].PubKey != tc.owner {
+			t.Errorf("%.4s: %v, and %d more", tc.owner, scope, len(rest))
+		}
+	}
+}
+
+// TestRoomForPushesWithoutEvents: one client leaves room for others in a repository.
+func TestRoomForPushesWithoutEvents(t *testing.T) {
+	t.Parallel()
+	const most = maxClientWaiting
+	for name, tc := range map[string]struct {
+		clients, each int // that wait
+		client        string
+		more          int
+		room          bool
+	}{
+		"nothing waits":          {0, 1, "a", most, true},
+		"too many at once":       {0, 1, "a", most + 1, false},
+		"the last of a client":   {1, most - 1, "0", 1, true},
+		"one more of the client": {1, most, "0", 1, false},
+		"one of another":         {1, most, "a", 1, true},
+		"the repository is full": {4, most, "a", 1, false},
+	} {
+		var waiting []repository.WaitingPush
+		for n := range tc.clients * tc.each {
+			waiting = append(waiting, repository.WaitingPush{Event: fmt.Sprint(n), Client: fmt.Sprint(n / tc.each)})
+		}
+		if err := roomFor(waiting, tc.client, tc.more); (err == nil) != tc.room {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestQuietRepositoriesAreLookedAt at the start and once a day, though nothing happens there: what
+// a killed process left is swept up when it is old.
+func TestQuietRepositoriesAreLookedAt(t *testing.T) {
+	t.Parallel()
+	store := gittest.Store(t)
+	repo := gittest.Repo(t, store, "quiet")
+	synctest.Test(t, func(t *testing.T) {
+		w := &worker{log: slog.New(slog.DiscardHandler), store: store, shards: newShards(), arrivals: make(chan int, 1), queue: newQueue(1, nil), chores: newQueue(1, nil)}
+		w.shards.Open(proto.ShardOf("quiet"), t.Context())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- w.survey(ctx) }()
+		w.arrivals <- proto.ShardOf("quiet")
+		began := time.Now()
+		for days := range time.Duration(2) {
+			if at := <-w.queue.idle; at != repo.Place || time.Since(began) != days*surveyEvery {
+				t.Errorf("%v is looked at after %v", at, time.Since(began))
+			}
+		}
+		close(w.chores.ended)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
 		}
 	})
 }
