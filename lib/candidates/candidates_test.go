@@ -38,7 +38,6 @@ const never = 24 * time.Hour
 // no verdict only where change gives it a time for that, or a test says that it has passed. Nothing
 // decides anything until a test does.
 func start(t *testing.T, queueBytes int64, change func(*Sender)) (b *bus.Bus, s *Sender, stop func()) {
-	t.Helper()
 	t.Parallel()
 	sizing := proto.DefaultSizing()
 	sizing.CandidateBytes = queueBytes
@@ -141,7 +140,6 @@ func ingest(t *testing.T, b *bus.Bus, decide func(m jetstream.Msg) bool) (taken 
 }
 
 func ingestFrom(t *testing.T, b *bus.Bus, stream, consumer string, decide func(m jetstream.Msg) bool) (taken *atomic.Int64) {
-	t.Helper()
 	lane, err := b.JS.Consumer(t.Context(), stream, consumer)
 	must(t, err)
 	taken = new(atomic.Int64)

@@ -14,13 +14,10 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
-
-	"tendril.dev/lib/nostr"
 )
 
 // last returns the last of a folder's files that match.
 func last(t *testing.T, dir, pattern string) string {
-	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, pattern))
 	if err != nil || len(names) == 0 {
 		t.Fatalf("no %s in %s: %v", pattern, dir, err)
@@ -30,7 +27,6 @@ func last(t *testing.T, dir, pattern string) string {
 
 // spoil changes the bytes of a file from an offset on.
 func spoil(t *testing.T, path string, from, count int) {
-	t.Helper()
 	b, err := os.ReadFile(path)
 	must(t, err)
 	for i := range min(count, len(b)-from) {
@@ -87,7 +83,7 @@ func TestDamageFoundInUse(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	db := open(t, dir)
-	var events []*nostr.Event
+	var events []*Event
 	for n, ev := range notes(0, 2000) {
 		ev.Content = strings.Repeat(fmt.Sprint(n), 200)
 		events = append(events, ev)
@@ -104,7 +100,7 @@ func TestDamageFoundInUse(t *testing.T) {
 		t.Fatalf("the damage was found at once: %v; the test wants some that is found later", db.Rebuilt())
 	}
 	v := db.View()
-	if _, err := drain(v.Query(t.Context(), nostr.Filter{Kinds: []int{1}})); err == nil {
+	if _, err := drain(v.Query(t.Context(), Filter{Kinds: []int{1}})); err == nil {
 		t.Error("a damaged index answers as if nothing were wrong")
 	}
 	select {

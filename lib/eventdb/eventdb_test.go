@@ -21,6 +21,15 @@ import (
 	"tendril.dev/proto"
 )
 
+type (
+	Event     = nostr.Event
+	Filter    = nostr.Filter
+	Tag       = nostr.Tag
+	TagMap    = nostr.TagMap
+	Tags      = nostr.Tags
+	Timestamp = nostr.Timestamp
+)
+
 // patience is how long a test waits for what should happen soon.
 const patience = 2 * time.Minute
 
@@ -38,44 +47,41 @@ func must(t testing.TB, errs ...error) {
 }
 
 func open(t testing.TB, dir string, opts ...Options) *DB {
-	t.Helper()
 	db, err := Open(dir, append(opts, Options{})[0])
 	must(t, err)
 	return db
 }
 
 func openBus(t testing.TB) *bus.Bus {
-	t.Helper()
 	b, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Sizing: proto.DefaultSizing(), Name: t.Name()})
 	must(t, err)
 	t.Cleanup(b.Close)
 	return b
 }
 
-func made(n int, kind int, created nostr.Timestamp, tags ...nostr.Tag) *nostr.Event {
-	return &nostr.Event{ID: fmt.Sprintf("%032x%032x", n, n), PubKey: me, Kind: kind, CreatedAt: created, Tags: tags, Sig: zeros}
+func made(n int, kind int, created Timestamp, tags ...Tag) *Event {
+	return &Event{ID: fmt.Sprintf("%032x%032x", n, n), PubKey: me, Kind: kind, CreatedAt: created, Tags: tags, Sig: zeros}
 }
 
-func project(n int, d string, created nostr.Timestamp) *nostr.Event {
-	return made(n, 30617, created, nostr.Tag{"d", d})
+func project(n int, d string, created Timestamp) *Event {
+	return made(n, 30617, created, Tag{"d", d})
 }
 
 // notes are small events, those from one number to before another.
-func notes(from, to int) (out []*nostr.Event) {
+func notes(from, to int) (out []*Event) {
 	for n := from; n < to; n++ {
-		out = append(out, made(n, 1, nostr.Timestamp(1000+n)))
+		out = append(out, made(n, 1, Timestamp(1000+n)))
 	}
 	return out
 }
 
-func sized(ev *nostr.Event, size int) *nostr.Event {
+func sized(ev *Event, size int) *Event {
 	ev.Content = strings.Repeat("x", size)
 	return ev
 }
 
 // apply applies events as the next ones of the log.
-func apply(t testing.TB, db *DB, events ...*nostr.Event) {
-	t.Helper()
+func apply(t testing.TB, db *DB, events ...*Event) {
 	var recs []Record
 	for n, ev := range events {
 		recs = append(recs, Record{Seq: db.Seq() + 1 + uint64(n), Event: ev})
@@ -84,8 +90,7 @@ func apply(t testing.TB, db *DB, events ...*nostr.Event) {
 }
 
 // memory is an index in memory with some events, until the test ends.
-func memory(t testing.TB, o Options, events ...*nostr.Event) *DB {
-	t.Helper()
+func memory(t testing.TB, o Options, events ...*Event) *DB {
 	db := open(t, "", o)
 	t.Cleanup(func() { must(t, db.Close()) })
 	apply(t, db, events...)
@@ -119,7 +124,7 @@ func drain[T any](all iter.Seq2[T, error]) (got []T, last error) {
 }
 
 // count is how many events a filter is answered with.
-func count(t testing.TB, v *View, f nostr.Filter) int {
+func count(t testing.TB, v *View, f Filter) int {
 	t.Helper()
 	got, err := drain(v.IDs(t.Context(), f))
 	must(t, err)
@@ -127,10 +132,10 @@ func count(t testing.TB, v *View, f nostr.Filter) int {
 }
 
 // holds checks that the index has exactly these events.
-func holds(t testing.TB, db *DB, events ...*nostr.Event) {
+func holds(t testing.TB, db *DB, events ...*Event) {
 	t.Helper()
 	v := db.View()
-	got, err := drain(v.IDs(t.Context(), nostr.Filter{}))
+	got, err := drain(v.IDs(t.Context(), Filter{}))
 	must(t, err, v.Close())
 	var want []Entry
 	for _, ev := range events {
@@ -145,8 +150,7 @@ func holds(t testing.TB, db *DB, events ...*nostr.Event) {
 }
 
 // write appends events to the log as ingest does, and gives the log's head.
-func write(t testing.TB, b *bus.Bus, events ...*nostr.Event) uint64 {
-	t.Helper()
+func write(t testing.TB, b *bus.Bus, events ...*Event) uint64 {
 	var msgs []*nats.Msg
 	for _, ev := range events {
 		msgs = append(msgs, &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: nostr.Encode(ev)})
@@ -158,7 +162,6 @@ func write(t testing.TB, b *bus.Bus, events ...*nostr.Event) uint64 {
 
 // followed is an index in a folder that follows the log until stop is called, or the test ends.
 func followed(t testing.TB, b *bus.Bus, dir string, log *slog.Logger) (db *DB, stop func()) {
-	t.Helper()
 	db = open(t, dir)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -189,14 +192,14 @@ func TestCrash(t *testing.T) {
 	defer db.Close()
 	rnd, reached := rand.New(rand.NewPCG(1, 1)), map[uint64]bool{}
 	for n := 1; n <= 1500; n++ {
-		apply(t, db, sized(made(n, 1, nostr.Timestamp(n), nostr.Tag{"t", "x"}), 7500))
+		apply(t, db, sized(made(n, 1, Timestamp(n), Tag{"t", "x"}), 7500))
 		if n%250 != 0 {
 			continue
 		}
 		after := open(t, "index", Options{files: fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: rnd.IntN(100), RNG: rnd})})
 		seq, v := after.Seq(), after.View()
 		reached[seq] = true
-		for _, f := range []nostr.Filter{{}, {Kinds: []int{1}}, {Tags: nostr.TagMap{"t": {"x"}}}, {Authors: []string{me}}} {
+		for _, f := range []Filter{{}, {Kinds: []int{1}}, {Tags: TagMap{"t": {"x"}}}, {Authors: []string{me}}} {
 			found := uint64(0)
 			for ev, err := range v.Query(t.Context(), f) {
 				if err != nil || ev.ID != made(int(seq-found), 1, 1).ID {
@@ -221,7 +224,7 @@ func TestClosingUnderOpenViews(t *testing.T) {
 	db, first := open(t, t.TempDir()), made(1, 1, 1)
 	apply(t, db, first)
 	early := db.View()
-	apply(t, db, made(2, 1, 11), made(4, 1, 11), made(3, 5, 12, nostr.Tag{"e", made(2, 1, 11).ID}))
+	apply(t, db, made(2, 1, 11), made(4, 1, 11), made(3, 5, 12, Tag{"e", made(2, 1, 11).ID}))
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
@@ -235,7 +238,7 @@ func TestClosingUnderOpenViews(t *testing.T) {
 		})
 	}
 	must(t, db.Close())
-	if n := count(t, early, nostr.Filter{}); n != 1 || early.Seq() != 1 {
+	if n := count(t, early, Filter{}); n != 1 || early.Seq() != 1 {
 		t.Errorf("an open view counts %d at %d after Close", n, early.Seq())
 	}
 	must(t, early.Close())
@@ -257,7 +260,7 @@ func TestApplyRefusesBadRecordsWhole(t *testing.T) {
 	good := made(1, 1, 1)
 	for name, recs := range map[string][]Record{
 		"no event":     {{Seq: 1, Event: good}, {Seq: 2}},
-		"bad id":       {{Seq: 1, Event: good}, {Seq: 2, Event: &nostr.Event{ID: "xyz", PubKey: me}}},
+		"bad id":       {{Seq: 1, Event: good}, {Seq: 2, Event: &Event{ID: "xyz", PubKey: me}}},
 		"not in order": {{Seq: 2, Event: good}, {Seq: 1, Event: good}},
 	} {
 		db := memory(t, Options{})
@@ -268,41 +271,41 @@ func TestApplyRefusesBadRecordsWhole(t *testing.T) {
 	}
 }
 
-func at(t nostr.Timestamp) *nostr.Timestamp { return &t }
+func at(t Timestamp) *Timestamp { return &t }
 
 // TestWithinBoundsWhatAQueryCosts: filters that match next to nothing end soon, and those of honest
 // clients do not notice.
 func TestWithinBoundsWhatAQueryCosts(t *testing.T) {
 	t.Parallel()
-	var events []*nostr.Event
+	var events []*Event
 	for n := range 4000 {
-		events = append(events, made(n, 1+n%2, nostr.Timestamp(n), nostr.Tag{"t", "popular"}, nostr.Tag{"long", "x"}))
+		events = append(events, made(n, 1+n%2, Timestamp(n), Tag{"t", "popular"}, Tag{"long", "x"}))
 	}
-	events = append(events, made(30_000, 7, 5, nostr.Tag{"t", "popular"}, nostr.Tag{"p", "rare"}))
+	events = append(events, made(30_000, 7, 5, Tag{"t", "popular"}, Tag{"p", "rare"}))
 	v := viewOf(t, memory(t, Options{}, events...))
 	var ids []string
 	for n := range 1100 {
 		ids = append(ids, made(n, 1, 1).ID)
 	}
-	strangers, popular := ids[:100], nostr.TagMap{"t": {"popular"}}
+	strangers, popular := ids[:100], TagMap{"t": {"popular"}}
 	withMe := append(slices.Clone(strangers[:99]), me)
 	const steps = 1000
 	for name, tc := range map[string]struct {
-		filter nostr.Filter
+		filter Filter
 		want   int
 		broad  bool
 	}{
-		"newest of a tag":                    {nostr.Filter{Tags: popular, Limit: 500}, 500, false},
-		"a rare kind of a prolific author":   {nostr.Filter{Authors: []string{me}, Kinds: []int{7}, Limit: 1}, 0, true},
-		"a rare tag beside a popular one":    {nostr.Filter{Tags: nostr.TagMap{"t": {"popular"}, "p": {"rare"}}, Limit: 1}, 1, false},
-		"a popular tag, other authors":       {nostr.Filter{Authors: strangers[:10], Tags: popular, Limit: 1}, 0, false},
-		"a popular tag of many strangers":    {nostr.Filter{Authors: strangers, Tags: popular, Limit: 1}, 0, true},
-		"a tag that has no index":            {nostr.Filter{Tags: nostr.TagMap{"long": {"y"}}, Limit: 1}, 0, true},
-		"everything":                         {nostr.Filter{}, steps, true},
-		"a hundred authors, one of them me":  {nostr.Filter{Authors: withMe, Kinds: []int{1, 2}, Limit: 100}, 100, false},
-		"more ids than may be looked for":    {nostr.Filter{IDs: ids}, 0, true},
-		"a second that two events have":      {nostr.Filter{Since: at(5), Until: at(5)}, 2, false},
-		"ids that are prefixes find nothing": {nostr.Filter{IDs: []string{"00", strings.Repeat("0", 63)}}, 0, false},
+		"newest of a tag":                    {Filter{Tags: popular, Limit: 500}, 500, false},
+		"a rare kind of a prolific author":   {Filter{Authors: []string{me}, Kinds: []int{7}, Limit: 1}, 0, true},
+		"a rare tag beside a popular one":    {Filter{Tags: TagMap{"t": {"popular"}, "p": {"rare"}}, Limit: 1}, 1, false},
+		"a popular tag, other authors":       {Filter{Authors: strangers[:10], Tags: popular, Limit: 1}, 0, false},
+		"a popular tag of many strangers":    {Filter{Authors: strangers, Tags: popular, Limit: 1}, 0, true},
+		"a tag that has no index":            {Filter{Tags: TagMap{"long": {"y"}}, Limit: 1}, 0, true},
+		"everything":                         {Filter{}, steps, true},
+		"a hundred authors, one of them me":  {Filter{Authors: withMe, Kinds: []int{1, 2}, Limit: 100}, 100, false},
+		"more ids than may be looked for":    {Filter{IDs: ids}, 0, true},
+		"a second that two events have":      {Filter{Since: at(5), Until: at(5)}, 2, false},
+		"ids that are prefixes find nothing": {Filter{IDs: []string{"00", strings.Repeat("0", 63)}}, 0, false},
 	} {
 		got, err := drain(v.Within(steps).IDs(t.Context(), tc.filter))
 		if errors.Is(err, ErrTooBroad) != tc.broad || !tc.broad && err != nil || len(got) != tc.want {
@@ -316,17 +319,17 @@ func TestWithinBoundsWhatAQueryCosts(t *testing.T) {
 func TestLargeEventsCountMore(t *testing.T) {
 	t.Parallel()
 	const events, size = 20, 100_000
-	var large []*nostr.Event
+	var large []*Event
 	for _, ev := range notes(0, events) {
 		large = append(large, sized(ev, size))
 	}
 	v := viewOf(t, memory(t, Options{}, large...))
 	const read, decoded = events * size / readPerStep, events * size / decodedPerStep
 	for least, ask := range map[int]func(v *View) error{
-		read:    func(v *View) error { _, err := drain(v.QueryRaw(t.Context(), nostr.Filter{})); return err },
-		decoded: func(v *View) error { _, err := drain(v.Query(t.Context(), nostr.Filter{})); return err },
+		read:    func(v *View) error { _, err := drain(v.QueryRaw(t.Context(), Filter{})); return err },
+		decoded: func(v *View) error { _, err := drain(v.Query(t.Context(), Filter{})); return err },
 		decoded + 1: func(v *View) error { // only looked at
-			_, err := drain(v.IDs(t.Context(), nostr.Filter{Tags: nostr.TagMap{"long": {"x"}}}))
+			_, err := drain(v.IDs(t.Context(), Filter{Tags: TagMap{"long": {"x"}}}))
 			return err
 		},
 	} {
@@ -355,7 +358,7 @@ func TestLongQueries(t *testing.T) {
 	} {
 		n := 0
 		var last error
-		for _, last = range asked.IDs(ctx, nostr.Filter{Kinds: []int{1}}) {
+		for _, last = range asked.IDs(ctx, Filter{Kinds: []int{1}}) {
 			n++
 			cancel()
 		}
@@ -375,15 +378,15 @@ func FuzzOddTags(f *testing.F) {
 	f.Add("d", "x", "y", "z")
 	f.Add("expiration", "1", "2", "3")
 	f.Fuzz(func(t *testing.T, name, value, other, d string) {
-		o := Options{Now: func() nostr.Timestamp { return 0 }}
-		ev := made(1, 30617, 5, nostr.Tag{"d", d}, nostr.Tag{name, value}, nostr.Tag{name}, nostr.Tag{})
+		o := Options{Now: func() Timestamp { return 0 }}
+		ev := made(1, 30617, 5, Tag{"d", d}, Tag{name, value}, Tag{name}, Tag{})
 		db := memory(t, o, ev)
 		v := viewOf(t, db)
 		stored, err := v.Event(ev.ID)
 		must(t, err)
-		for _, f := range []nostr.Filter{
-			{Tags: nostr.TagMap{name: {stored.Tags[1][1]}}}, {Tags: nostr.TagMap{name: {other}}}, {Tags: nostr.TagMap{name: {value, other}}},
-			{Tags: nostr.TagMap{"d": {stored.Tags.GetD()}, name: {stored.Tags[1][1]}}}, {Tags: nostr.TagMap{"d": {other}}},
+		for _, f := range []Filter{
+			{Tags: TagMap{name: {stored.Tags[1][1]}}}, {Tags: TagMap{name: {other}}}, {Tags: TagMap{name: {value, other}}},
+			{Tags: TagMap{"d": {stored.Tags.GetD()}, name: {stored.Tags[1][1]}}}, {Tags: TagMap{"d": {other}}},
 		} {
 			if n := count(t, v, f); (n == 1) != f.Matches(stored) {
 				t.Fatalf("%s: %d; it matches: %v", f.String(), n, f.Matches(stored))
@@ -392,7 +395,7 @@ func FuzzOddTags(f *testing.F) {
 		if got, err := v.Replaceable(30617, me, stored.Tags.GetD()); err != nil || got.ID != ev.ID {
 			t.Fatalf("holder: %v, %v", got, err)
 		}
-		deletion := made(3, 5, 6, nostr.Tag{"e", ev.ID})
+		deletion := made(3, 5, 6, Tag{"e", ev.ID})
 		apply(t, db, deletion)
 		never := memory(t, o)
 		must(t, never.Apply([]Record{{Seq: 2, Event: deletion}}))

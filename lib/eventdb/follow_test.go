@@ -9,7 +9,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -88,7 +87,6 @@ func TestBindDropsAnIndexOfAnotherLog(t *testing.T) {
 
 // remake deletes the log and makes an empty one.
 func remake(t *testing.T, b *bus.Bus, _ *DB) {
-	t.Helper()
 	stream, err := b.JS.Stream(t.Context(), proto.StreamEvents)
 	must(t, err, b.JS.DeleteStream(t.Context(), proto.StreamEvents))
 	_, err = b.JS.CreateStream(t.Context(), stream.CachedInfo().Config)
@@ -101,7 +99,7 @@ func remake(t *testing.T, b *bus.Bus, _ *DB) {
 func TestWhatLeavesTheLogLeavesTheIndex(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
-	removal := func(ev *nostr.Event, id string) uint64 {
+	removal := func(ev *Event, id string) uint64 {
 		head, err := b.PublishBatch(t.Context(), []*nats.Msg{{
 			Subject: proto.EventSubjectOf(ev).String(), Header: nats.Header{proto.HeaderRemoved: {id}},
 		}}, nil)

@@ -10,10 +10,10 @@ import (
 )
 
 // filters are bans that are named by what they match.
-type filters []nostr.Filter
+type filters []Filter
 
-func (fs filters) Reach() iter.Seq2[string, nostr.Filter] {
-	return func(yield func(string, nostr.Filter) bool) {
+func (fs filters) Reach() iter.Seq2[string, Filter] {
+	return func(yield func(string, Filter) bool) {
 		for _, f := range fs {
 			if !yield(f.String(), f) {
 				return
@@ -22,8 +22,8 @@ func (fs filters) Reach() iter.Seq2[string, nostr.Filter] {
 	}
 }
 
-func (fs filters) Banned(ev *nostr.Event) (string, bool) {
-	n := slices.IndexFunc(fs, func(f nostr.Filter) bool { return f.Matches(ev) })
+func (fs filters) Banned(ev *Event) (string, bool) {
+	n := slices.IndexFunc(fs, func(f Filter) bool { return f.Matches(ev) })
 	if n < 0 {
 		return "", false
 	}
@@ -34,24 +34,24 @@ func (fs filters) Banned(ev *nostr.Event) (string, bool) {
 // comes later. Nothing else is hidden, and all is served again without the bans.
 func TestHide(t *testing.T) {
 	t.Parallel()
-	naming := func(n, kind int, tag string, named ...*nostr.Event) *nostr.Event {
-		ev := made(n, kind, nostr.Timestamp(100+n), nostr.Tag{"e", made(99, 1, 1).ID}) // which is not here
+	naming := func(n, kind int, tag string, named ...*Event) *Event {
+		ev := made(n, kind, Timestamp(100+n), Tag{"e", made(99, 1, 1).ID}) // which is not here
 		for _, o := range named {
 			name := o.ID
 			if address, has := nostr.AddressOf(o); has {
 				name = address.String()
 			}
-			ev.Tags = append(ev.Tags, nostr.Tag{tag, name})
+			ev.Tags = append(ev.Tags, Tag{tag, name})
 		}
 		return ev
 	}
 	repo, other, odd := project(1, "x", 1), project(2, "y", 1), made(3, 1, 1)
 	issue := naming(4, 1621, "a", repo)
-	shown := []*nostr.Event{other, naming(7, 1621, "a", repo, other), naming(8, 1111, "q", issue, other), naming(9, 1984, "e", odd), naming(10, 5, "e", odd),
+	shown := []*Event{other, naming(7, 1621, "a", repo, other), naming(8, 1111, "q", issue, other), naming(9, 1984, "e", odd), naming(10, 5, "e", odd),
 		naming(11, 30618, "a", repo), made(12, 1, 1)}
-	hidden := []*nostr.Event{repo, odd, issue, naming(5, 1111, "E", issue), naming(6, 7, "q", odd, issue)}
+	hidden := []*Event{repo, odd, issue, naming(5, 1111, "E", issue), naming(6, 7, "q", odd, issue)}
 	o := Options{KeepDeleted: true} // event 10 deletes nothing then
-	bans := filters{{Kinds: []int{30617}, Tags: nostr.TagMap{"d": {"x"}}}, {IDs: []string{odd.ID}}}
+	bans := filters{{Kinds: []int{30617}, Tags: TagMap{"d": {"x"}}}, {IDs: []string{odd.ID}}}
 	for _, later := range []bool{false, true} {
 		t.Run(fmt.Sprint(later), func(t *testing.T) {
 			t.Parallel()
@@ -69,7 +69,7 @@ func TestHide(t *testing.T) {
 			}
 			holds(t, db, shown...)
 			v := viewOf(t, db)
-			if n := count(t, v.All(), nostr.Filter{}); n != len(shown)+len(hidden) {
+			if n := count(t, v.All(), Filter{}); n != len(shown)+len(hidden) {
 				t.Errorf("%d events are there", n)
 			}
 			of := map[string]int{}

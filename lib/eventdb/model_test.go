@@ -18,12 +18,12 @@ import (
 // model is the naive matcher that the index is compared with: a list, and NIP-01, 09 and 40 read
 // literally.
 type model struct {
-	events []*nostr.Event
-	gone   []*nostr.Event // every deletion request ever applied
-	now    nostr.Timestamp
+	events []*Event
+	gone   []*Event // every deletion request ever applied
+	now    Timestamp
 }
 
-func (m *model) apply(ev *nostr.Event) (stored bool) {
+func (m *model) apply(ev *Event) (stored bool) {
 	if nostr.IsEphemeralKind(ev.Kind) || m.deleted(ev) {
 		return false
 	}
@@ -49,10 +49,10 @@ func (m *model) apply(ev *nostr.Event) (stored bool) {
 
 // remove is an event that has left the log.
 func (m *model) remove(id string) {
-	m.events = slices.DeleteFunc(m.events, func(ev *nostr.Event) bool { return ev.ID == id })
+	m.events = slices.DeleteFunc(m.events, func(ev *Event) bool { return ev.ID == id })
 }
 
-func (m *model) deleted(ev *nostr.Event) bool {
+func (m *model) deleted(ev *Event) bool {
 	if ev.Kind == nostr.KindDeletion {
 		return false
 	}
@@ -72,7 +72,7 @@ func (m *model) deleted(ev *nostr.Event) bool {
 	return false
 }
 
-func (m *model) query(f nostr.Filter) (out []*nostr.Event) {
+func (m *model) query(f Filter) (out []*Event) {
 	if f.LimitZero {
 		return nil
 	}
@@ -81,7 +81,7 @@ func (m *model) query(f nostr.Filter) (out []*nostr.Event) {
 			out = append(out, ev)
 		}
 	}
-	slices.SortFunc(out, func(a, b *nostr.Event) int {
+	slices.SortFunc(out, func(a, b *Event) int {
 		return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt), strings.Compare(a.ID, b.ID))
 	})
 	if f.Limit > 0 && len(out) > f.Limit {
@@ -90,15 +90,15 @@ func (m *model) query(f nostr.Filter) (out []*nostr.Event) {
 	return out
 }
 
-func expired(ev *nostr.Event, now nostr.Timestamp) bool {
+func expired(ev *Event, now Timestamp) bool {
 	if tag := ev.Tags.Find("expiration"); tag != nil {
 		at, err := strconv.ParseInt(tag[1], 10, 64)
-		return err == nil && at > 0 && nostr.Timestamp(at) < now
+		return err == nil && at > 0 && Timestamp(at) < now
 	}
 	return false
 }
 
-func sameCoordinate(a, b *nostr.Event) bool {
+func sameCoordinate(a, b *Event) bool {
 	x, is := nostr.AddressOf(a)
 	y, _ := nostr.AddressOf(b)
 	return is && x == y
@@ -108,7 +108,7 @@ func sameCoordinate(a, b *nostr.Event) bool {
 type world struct {
 	rnd     *rand.Rand
 	authors []string
-	made    []*nostr.Event
+	made    []*Event
 }
 
 var (
@@ -129,8 +129,8 @@ func (w *world) hex() string {
 	return fmt.Sprintf("%016x%016x%016x%016x", w.rnd.Uint64(), w.rnd.Uint64(), w.rnd.Uint64(), w.rnd.Uint64())
 }
 
-func (w *world) time() nostr.Timestamp {
-	return nostr.Timestamp(min(1, w.rnd.IntN(50)) * (1000 + w.rnd.IntN(60)))
+func (w *world) time() Timestamp {
+	return Timestamp(min(1, w.rnd.IntN(50)) * (1000 + w.rnd.IntN(60)))
 }
 
 func pick[T any](w *world, list []T) T { return list[w.rnd.IntN(len(list))] }
@@ -149,23 +149,23 @@ func (w *world) address() string {
 	return strconv.Itoa(pick(w, []int{0, 10317, 30617, 30618})) + ":" + pick(w, w.authors) + ":" + pick(w, worldDs)
 }
 
-func (w *world) event() *nostr.Event {
+func (w *world) event() *Event {
 	if len(w.made) > 0 && w.rnd.IntN(20) == 0 {
 		return pick(w, w.made) // again
 	}
-	ev := &nostr.Event{ID: w.hex(), PubKey: pick(w, w.authors), Kind: pick(w, worldKinds), CreatedAt: w.time(), Content: "…", Sig: strings.Repeat("00", 64)}
+	ev := &Event{ID: w.hex(), PubKey: pick(w, w.authors), Kind: pick(w, worldKinds), CreatedAt: w.time(), Content: "…", Sig: strings.Repeat("00", 64)}
 	if nostr.IsAddressableKind(ev.Kind) || w.rnd.IntN(10) == 0 {
-		ev.Tags = append(ev.Tags, nostr.Tag{"d", pick(w, worldDs)})
+		ev.Tags = append(ev.Tags, Tag{"d", pick(w, worldDs)})
 	}
 	for range w.rnd.IntN(4) {
 		topic := pick(w, worldTopics)
-		ev.Tags = append(ev.Tags, pick(w, nostr.Tags{{"e", w.id()}, {"a", w.address()}, {"t", topic}, {"long-name", topic}}))
+		ev.Tags = append(ev.Tags, pick(w, Tags{{"e", w.id()}, {"a", w.address()}, {"t", topic}, {"long-name", topic}}))
 	}
 	if w.rnd.IntN(10) == 0 {
-		ev.Tags = append(ev.Tags, nostr.Tag{"expiration", strconv.Itoa(int(w.time()))})
+		ev.Tags = append(ev.Tags, Tag{"expiration", strconv.Itoa(int(w.time()))})
 	}
 	if w.rnd.IntN(50) == 0 && ev.Kind != nostr.KindDeletion {
-		ev.Tags = append(ev.Tags, nostr.Tag{"expiration", "never"}, nostr.Tag{"e"}, nostr.Tag{})
+		ev.Tags = append(ev.Tags, Tag{"expiration", "never"}, Tag{"e"}, Tag{})
 	}
 	w.made = append(w.made, ev)
 	return ev
@@ -183,8 +183,8 @@ func some[T any](w *world, one func() T) []T {
 	return out
 }
 
-func (w *world) filter() nostr.Filter {
-	var f nostr.Filter
+func (w *world) filter() Filter {
+	var f Filter
 	chance := func() bool { return w.rnd.IntN(3) == 0 }
 	if w.rnd.IntN(8) == 0 {
 		f.IDs = some(w, w.id)
@@ -201,7 +201,7 @@ func (w *world) filter() nostr.Filter {
 	} {
 		if w.rnd.IntN(6) == 0 {
 			if f.Tags == nil {
-				f.Tags = nostr.TagMap{}
+				f.Tags = TagMap{}
 			}
 			f.Tags[name] = some(w, value)
 		}
@@ -220,10 +220,10 @@ func (w *world) filter() nostr.Filter {
 }
 
 // compare asks index and model the same filter in every way the index can answer it.
-func compare(t *testing.T, v *View, m *model, f nostr.Filter) {
+func compare(t *testing.T, v *View, m *model, f Filter) {
 	t.Helper()
 	wanted := m.query(f)
-	entries := func(events []*nostr.Event) (out []Entry) {
+	entries := func(events []*Event) (out []Entry) {
 		for _, ev := range events {
 			e, _ := EntryOf(ev)
 			out = append(out, e)
@@ -258,7 +258,7 @@ func TestAgainstNaiveMatcher(t *testing.T) {
 			t.Parallel()
 			w := newWorld(rand.New(rand.NewPCG(seed, 7)))
 			m := &model{now: 1000}
-			dir, o := t.TempDir(), Options{Now: func() nostr.Timestamp { return m.now }}
+			dir, o := t.TempDir(), Options{Now: func() Timestamp { return m.now }}
 			var db *DB
 			var heard, stored []string
 			reopen := func() {
@@ -279,7 +279,7 @@ func TestAgainstNaiveMatcher(t *testing.T) {
 			seq, log := uint64(0), map[string]Record{} // by subject
 			var recent []Record
 			for round := range 60 {
-				m.now += nostr.Timestamp(w.rnd.IntN(2))
+				m.now += Timestamp(w.rnd.IntN(2))
 				heard, stored = nil, nil
 				batch := slices.Clone(recent[len(recent)-min(len(recent), w.rnd.IntN(5)):]) // some that were applied already
 				for range 1 + w.rnd.IntN(25) {
@@ -300,7 +300,7 @@ func TestAgainstNaiveMatcher(t *testing.T) {
 				}
 				must(t, db.Apply(batch))
 				stored = slices.DeleteFunc(stored, func(id string) bool {
-					return !slices.ContainsFunc(m.events, func(ev *nostr.Event) bool { return ev.ID == id })
+					return !slices.ContainsFunc(m.events, func(ev *Event) bool { return ev.ID == id })
 				})
 				if !slices.Equal(heard, stored) {
 					t.Fatalf("round %d: heard %q, want %q", round, heard, stored)
@@ -335,7 +335,7 @@ func checkLookUps(t *testing.T, w *world, db *DB, v *View, m *model) {
 		ev := w.event()
 		e, err := EntryOf(ev)
 		must(t, err)
-		present := slices.ContainsFunc(m.events, func(o *nostr.Event) bool { return o.ID == ev.ID && !expired(o, m.now) })
+		present := slices.ContainsFunc(m.events, func(o *Event) bool { return o.ID == ev.ID && !expired(o, m.now) })
 		want := error(nil)
 		if !present {
 			want = ErrNotFound
@@ -351,7 +351,7 @@ func checkLookUps(t *testing.T, w *world, db *DB, v *View, m *model) {
 		}
 		d := ev.Tags.GetD()
 		var served, holds string
-		if i := slices.IndexFunc(m.events, func(o *nostr.Event) bool { return sameCoordinate(o, ev) }); i >= 0 {
+		if i := slices.IndexFunc(m.events, func(o *Event) bool { return sameCoordinate(o, ev) }); i >= 0 {
 			if holds = m.events[i].ID; !expired(m.events[i], m.now) {
 				served = holds
 			}

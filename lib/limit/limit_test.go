@@ -1,4 +1,4 @@
-package limit_test
+package limit
 
 import (
 	"context"
@@ -9,12 +9,10 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"tendril.dev/lib/limit"
 )
 
 // acquire waits for places.
-func acquire(t *testing.T, f *limit.Fair, party string, n int64) (release func()) {
+func acquire(t *testing.T, f *Fair, party string, n int64) (release func()) {
 	t.Helper()
 	release, err := f.AcquireN(t.Context(), party, n)
 	if err != nil {
@@ -25,13 +23,13 @@ func acquire(t *testing.T, f *limit.Fair, party string, n int64) (release func()
 }
 
 // serve gets places in another goroutine and gives them back at once.
-func serve(t *testing.T, done *sync.WaitGroup, f *limit.Fair, party string, n int64) {
+func serve(t *testing.T, done *sync.WaitGroup, f *Fair, party string, n int64) {
 	done.Go(func() { acquire(t, f, party, n)() })
 	synctest.Wait()
 }
 
 // nothingHeld checks that all places are free and no party is remembered.
-func nothingHeld(t *testing.T, f *limit.Fair) {
+func nothingHeld(t *testing.T, f *Fair) {
 	t.Helper()
 	if taken, parties, _ := f.Counts(0); taken != 0 || parties != 0 {
 		t.Errorf("%d places of %d parties remain", taken, parties)
@@ -39,8 +37,7 @@ func nothingHeld(t *testing.T, f *limit.Fair) {
 }
 
 // served runs requests of parties in this order on one Fair and returns the order of service.
-func served(t *testing.T, f *limit.Fair, parties ...string) (order []string) {
-	t.Helper()
+func served(t *testing.T, f *Fair, parties ...string) (order []string) {
 	var mu sync.Mutex
 	var done sync.WaitGroup
 	for i, p := range parties {
@@ -72,7 +69,7 @@ func TestFairOrder(t *testing.T) {
 		"who holds its share keeps none away": {2, 1, "a a a b b c", "a b a b c a"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			if got := strings.Join(served(t, limit.NewFair(c.places, c.perParty), strings.Fields(c.ask)...), " "); got != c.want {
+			if got := strings.Join(served(t, NewFair(c.places, c.perParty), strings.Fields(c.ask)...), " "); got != c.want {
 				t.Errorf("%s: served %s, want %s", name, got, c.want)
 			}
 		})
@@ -82,12 +79,12 @@ func TestFairOrder(t *testing.T) {
 func TestFairWeights(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := limit.NewFair(10, 8)
+		f := NewFair(10, 8)
 		release := acquire(t, f, "a", 4)
 		_, share := f.Try("a", 5)
 		_, full := f.Try("b", 7)
 		_, ever := f.AcquireN(t.Context(), "b", 9)
-		if !errors.Is(share, limit.ErrShare) || !errors.Is(full, limit.ErrFull) || !errors.Is(ever, limit.ErrShare) {
+		if !errors.Is(share, ErrShare) || !errors.Is(full, ErrFull) || !errors.Is(ever, ErrShare) {
 			t.Errorf("more than a share: %v; more than is free: %v; more than a share may ever be: %v", share, full, ever)
 		}
 		var done sync.WaitGroup
@@ -106,7 +103,7 @@ func TestFairWeights(t *testing.T) {
 func TestFairEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := limit.NewFair(4, 4)
+		f := NewFair(4, 4)
 		release := acquire(t, f, "a", 2)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -128,7 +125,7 @@ func TestFairEnds(t *testing.T) {
 func TestWaitersAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := limit.NewFair(1, 1)
+		f := NewFair(1, 1)
 		release := acquire(t, f, "holder", 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		var done sync.WaitGroup
@@ -136,7 +133,7 @@ func TestWaitersAreBounded(t *testing.T) {
 			done.Go(func() { f.Acquire(ctx, "flood") })
 		}
 		synctest.Wait()
-		if _, err := f.Acquire(ctx, "flood"); !errors.Is(err, limit.ErrFull) {
+		if _, err := f.Acquire(ctx, "flood"); !errors.Is(err, ErrFull) {
 			t.Errorf("one more waits: %v", err)
 		}
 		serve(t, &done, f, "other", 1)
@@ -149,7 +146,7 @@ func TestWaitersAreBounded(t *testing.T) {
 func TestTurnYields(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := limit.NewFair(1, 1)
+		f := NewFair(1, 1)
 		long, err := f.Turn(t.Context(), "a")
 		if err != nil {
 			t.Fatal(err)
@@ -176,11 +173,11 @@ func TestTurnYields(t *testing.T) {
 // TestMakingRoom: who has most gives a place to one that has fewer.
 func TestMakingRoom(t *testing.T) {
 	t.Parallel()
-	f := limit.NewFair(3, 2)
+	f := NewFair(3, 2)
 	heavy := acquire(t, f, "heavy", 1)
 	acquire(t, f, "heavy", 1)
 	acquire(t, f, "light", 1)
-	if _, err := f.Try("new", 1); !errors.Is(err, limit.ErrFull) {
+	if _, err := f.Try("new", 1); !errors.Is(err, ErrFull) {
 		t.Fatal(err)
 	}
 	if who, more := f.Heaviest("new"); who != "heavy" || more != 2 {
@@ -198,7 +195,7 @@ func TestMakingRoom(t *testing.T) {
 func TestRates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := limit.NewRates(3, time.Minute)
+		r := NewRates(3, time.Minute)
 		for n := range 4 {
 			if ok, _ := r.Allow("a"); ok != (n < 3) {
 				t.Errorf("request %d: %v", n, ok)
@@ -227,11 +224,11 @@ func TestAddress(t *testing.T) {
 		"2001:db8:1:2:ffff::9": "2001:db8:1:2::/64",
 		"fe80::1%eth0":         "fe80::/64",
 	} {
-		if got := limit.Address(netip.MustParseAddr(addr)); got != want {
+		if got := Address(netip.MustParseAddr(addr)); got != want {
 			t.Errorf("%s: %s, want %s", addr, got, want)
 		}
 	}
-	if got := limit.Address(netip.Addr{}); got != "unknown" {
+	if got := Address(netip.Addr{}); got != "unknown" {
 		t.Errorf("no address: %s", got)
 	}
 }

@@ -1,4 +1,4 @@
-package limit_test
+package limit
 
 import (
 	"context"
@@ -11,12 +11,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/limit"
 	"tendril.dev/proto"
 )
 
 func openBus(t *testing.T) *bus.Bus {
-	t.Helper()
 	b, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Sizing: proto.DefaultSizing(), Name: t.Name()})
 	if err != nil {
 		t.Fatal(err)
@@ -25,9 +23,8 @@ func openBus(t *testing.T) *bus.Bus {
 	return b
 }
 
-func openUsage(t *testing.T, b *bus.Bus, now *time.Time) *limit.Usage {
-	t.Helper()
-	u, err := limit.OpenUsage(t.Context(), b, slog.New(slog.DiscardHandler), func() time.Time { return *now })
+func openUsage(t *testing.T, b *bus.Bus, now *time.Time) *Usage {
+	u, err := OpenUsage(t.Context(), b, slog.New(slog.DiscardHandler), func() time.Time { return *now })
 	if err == nil {
 		err = u.Load(t.Context())
 	}
@@ -42,13 +39,13 @@ func TestUsage(t *testing.T) {
 	t.Parallel()
 	b, now := openBus(t), time.Date(2026, 3, 1, 22, 0, 0, 0, time.UTC)
 	const mib = 1 << 20
-	author := limit.Charge{Party: limit.Party{What: limit.Events, Kind: limit.Author, Name: "alice"}, Most: 2 * mib}
-	relay := limit.Charge{Party: limit.Party{What: limit.Events, Kind: limit.Relay, Name: "wss://relay.example/ä"}, Most: 10 * mib}
-	free := limit.Charge{Party: limit.Party{What: limit.Events, Kind: limit.ClientAddress, Name: "2001:db8::/64"}}
+	author := Charge{Party: Party{What: Events, Kind: Author, Name: "alice"}, Most: 2 * mib}
+	relay := Charge{Party: Party{What: Events, Kind: Relay, Name: "wss://relay.example/ä"}, Most: 10 * mib}
+	free := Charge{Party: Party{What: Events, Kind: ClientAddress, Name: "2001:db8::/64"}}
 	u := openUsage(t, b, &now)
 	u.Add(mib, author, relay, free)
 	u.Add(mib, author, relay)
-	check := func(u *limit.Usage, factor, want int64, charges ...limit.Charge) {
+	check := func(u *Usage, factor, want int64, charges ...Charge) {
 		t.Helper()
 		left, party, until := u.Left(factor, charges...)
 		if left != want {
@@ -86,7 +83,7 @@ func TestUsage(t *testing.T) {
 func TestMarks(t *testing.T) {
 	t.Parallel()
 	why, failed := "", error(nil)
-	m, err := limit.NewMarks("test", slog.New(slog.DiscardHandler), prometheus.NewRegistry(),
+	m, err := NewMarks("test", slog.New(slog.DiscardHandler), prometheus.NewRegistry(),
 		func(context.Context) (string, error) { return "", nil }, func(context.Context) (string, error) { return why, failed })
 	if err != nil {
 		t.Fatal(err)
@@ -114,13 +111,13 @@ func TestLogMark(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if full, err := limit.Log(b, 0)(t.Context()); err != nil || full != "" {
+	if full, err := Log(b, 0)(t.Context()); err != nil || full != "" {
 		t.Errorf("of the store: %q, %v", full, err)
 	}
-	if full, err := limit.Log(b, 1000)(t.Context()); err != nil || !strings.Contains(full, "NGIT_LOG_MAX_BYTES") {
+	if full, err := Log(b, 1000)(t.Context()); err != nil || !strings.Contains(full, "NGIT_LOG_MAX_BYTES") {
 		t.Errorf("of the setting: %q, %v", full, err)
 	}
-	if full, err := limit.Disk(t.TempDir())(t.Context()); err != nil {
+	if full, err := Disk(t.TempDir())(t.Context()); err != nil {
 		t.Errorf("%q, %v", full, err)
 	}
 }

@@ -8,7 +8,6 @@ import (
 )
 
 func announce(t testing.TB, pubkey, identifier string, tags ...Tag) *Announcement {
-	t.Helper()
 	a, err := ParseAnnouncement(event(KindAnnouncement, pubkey, append(Tags{{"d", identifier}}, tags...)...))
 	if err != nil {
 		t.Fatal(err)

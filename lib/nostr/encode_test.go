@@ -1,4 +1,4 @@
-package nostr_test
+package nostr
 
 import (
 	"bytes"
@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	gonostr "github.com/nbd-wtf/go-nostr"
-
-	"tendril.dev/lib/nostr"
 )
 
 const small = `{"kind":2,"id":"i","pubkey":"p","created_at":1,"tags":[],"content":"c","sig":"s"}`
@@ -33,19 +31,19 @@ func TestParse(t *testing.T) {
 		with("[]", `{"a":"b"}`): "", with("[]", `["a"]`): "", with("[]", `[["a",5]]`): "", with(`"kind":2`, `"kind":`): "",
 	} {
 		data := []byte(json)
-		ev, err := nostr.Parse(data)
+		ev, err := Parse(data)
 		clear(data) // the event may not share its memory
 		switch {
 		case (err == nil) != (want != ""):
 			t.Errorf("%s: %v, %v", json, ev, err)
-		case err == nil && string(nostr.Encode(ev)) != want:
-			t.Errorf("%s: %s, want %s", json, nostr.Encode(ev), want)
+		case err == nil && string(Encode(ev)) != want:
+			t.Errorf("%s: %s, want %s", json, Encode(ev), want)
 		}
 	}
 }
 
 func TestEncodeBrokenText(t *testing.T) {
-	if got := string(nostr.Encode(&nostr.Event{Content: "a\xffb<&>", Tags: nostr.Tags{nil}})); !strings.Contains(got, `"tags":[[]],"content":"a\ufffdb<&>"`) {
+	if got := string(Encode(&Event{Content: "a\xffb<&>", Tags: Tags{nil}})); !strings.Contains(got, `"tags":[[]],"content":"a\ufffdb<&>"`) {
 		t.Error(got)
 	}
 }
@@ -55,13 +53,13 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(small))
 	f.Add([]byte(strings.Replace(small, "[]", `[["e","\ud83d",null],null,["\u2028\\"]]`, 1)))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		ev, err := nostr.Parse(data)
+		ev, err := Parse(data)
 		if err != nil {
 			return
 		}
-		written := nostr.Encode(ev)
-		again, err := nostr.Parse(written)
-		if err != nil || !bytes.Equal(nostr.Encode(again), written) || nostr.HasID(again) != nostr.HasID(ev) {
+		written := Encode(ev)
+		again, err := Parse(written)
+		if err != nil || !bytes.Equal(Encode(again), written) || HasID(again) != HasID(ev) {
 			t.Fatalf("%s is read again as %+v, %v", written, again, err)
 		}
 		if len(ev.Tags) > 0 && len(ev.Tags[0]) > 0 && !reflect.DeepEqual(again.Tags[0], ev.Tags[0]) {
@@ -73,31 +71,31 @@ func FuzzParse(f *testing.F) {
 // forgeries are what is done to an event, and whether its id is right after that. Its signature
 // speaks of the event only then.
 var forgeries = map[string]struct {
-	forge func(*nostr.Event)
+	forge func(*Event)
 	id    bool
 }{
-	"nothing":                   {func(*nostr.Event) {}, true},
-	"content":                   {func(ev *nostr.Event) { ev.Content += "!" }, false},
-	"tag":                       {func(ev *nostr.Event) { ev.Tags = append(ev.Tags, nostr.Tag{"x"}) }, false},
-	"upper-case id":             {func(ev *nostr.Event) { ev.ID = strings.Repeat("A", 64) }, false},
-	"short id":                  {func(ev *nostr.Event) { ev.ID = ev.ID[:62] }, false},
-	"another id":                {func(ev *nostr.Event) { ev.ID = strings.Repeat("ab", 32) }, false},
-	"no signature":              {func(ev *nostr.Event) { ev.Sig = "" }, true},
-	"signature of zeros":        {func(ev *nostr.Event) { ev.Sig = strings.Repeat("0", 128) }, true},
-	"signature beyond":          {func(ev *nostr.Event) { ev.Sig = strings.Repeat("f", 128) }, true},
-	"another author":            {func(ev *nostr.Event) { ev.PubKey = "79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798" }, false},
-	"an author without a point": {func(ev *nostr.Event) { ev.PubKey = strings.Repeat("f", 64) }, false},
+	"nothing":                   {func(*Event) {}, true},
+	"content":                   {func(ev *Event) { ev.Content += "!" }, false},
+	"tag":                       {func(ev *Event) { ev.Tags = append(ev.Tags, Tag{"x"}) }, false},
+	"upper-case id":             {func(ev *Event) { ev.ID = strings.Repeat("A", 64) }, false},
+	"short id":                  {func(ev *Event) { ev.ID = ev.ID[:62] }, false},
+	"another id":                {func(ev *Event) { ev.ID = strings.Repeat("ab", 32) }, false},
+	"no signature":              {func(ev *Event) { ev.Sig = "" }, true},
+	"signature of zeros":        {func(ev *Event) { ev.Sig = strings.Repeat("0", 128) }, true},
+	"signature beyond":          {func(ev *Event) { ev.Sig = strings.Repeat("f", 128) }, true},
+	"another author":            {func(ev *Event) { ev.PubKey = "79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798" }, false},
+	"an author without a point": {func(ev *Event) { ev.PubKey = strings.Repeat("f", 64) }, false},
 }
 
 func TestForgedEvents(t *testing.T) {
 	t.Parallel()
 	for name, f := range forgeries {
-		ev := nostr.Event{Kind: 1, Content: "hello\x00<&>\u2028é", Tags: nostr.Tags{{}, {"a", "\""}}}
+		ev := Event{Kind: 1, Content: "hello\x00<&>\u2028é", Tags: Tags{{}, {"a", "\""}}}
 		if err := ev.Sign(gonostr.GeneratePrivateKey()); err != nil {
 			t.Fatal(err)
 		}
 		f.forge(&ev)
-		if id, sig := nostr.HasID(&ev), nostr.Signed(&ev); id != f.id || id && sig != (name == "nothing") {
+		if id, sig := HasID(&ev), Signed(&ev); id != f.id || id && sig != (name == "nothing") {
 			t.Errorf("%s: id %v, signature %v", name, id, sig)
 		}
 	}

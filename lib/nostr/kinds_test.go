@@ -17,7 +17,6 @@ var (
 func key(digit byte) string { return strings.Repeat(string(digit), 64) }
 
 func npubOf(t testing.TB, pubkey string) string {
-	t.Helper()
 	npub, err := nip19.EncodePublicKey(pubkey)
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,6 @@ import (
 
 // follower is a replica that follows the log until it is killed.
 func (w *world) follower() (kill func()) {
-	w.t.Helper()
 	db, err := eventdb.Open("", eventdb.Options{})
 	must(w.t, err)
 	must(w.t, eventdb.Bind(w.t.Context(), w.JS, db, quiet))
@@ -42,7 +41,6 @@ func (w *world) follower() (kill func()) {
 
 // chaosTime is how long replicas come and go: a moment, or what TENDRIL_CHAOS says.
 func chaosTime(t *testing.T) time.Duration {
-	t.Helper()
 	text := os.Getenv("TENDRIL_CHAOS")
 	if text == "" {
 		return 2 * time.Second

@@ -43,7 +43,6 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	t.Helper()
 	t.Parallel()
 	sizing := proto.DefaultSizing()
 	sizing.MemoryOnly = true
@@ -61,7 +60,6 @@ func event(kind int, at int, content string, tags ...nostr.Tag) *nostr.Event {
 
 // accept appends events to the log, and gives what an index is to apply.
 func (w *world) accept(events ...*nostr.Event) (recs []eventdb.Record) {
-	w.t.Helper()
 	var msgs []*nats.Msg
 	for _, ev := range events {
 		msgs = append(msgs, &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: nostr.Encode(ev)})
@@ -82,7 +80,6 @@ type replica struct {
 
 // replica serves an index that has those records; it reads nothing by itself.
 func (w *world) replica(recs []eventdb.Record) replica {
-	w.t.Helper()
 	db, err := eventdb.Open("", eventdb.Options{})
 	must(w.t, err)
 	must(w.t, db.Apply(recs))
@@ -102,14 +99,12 @@ func (w *world) replica(recs []eventdb.Record) replica {
 }
 
 func (w *world) remote() *query.Remote {
-	w.t.Helper()
 	r, err := query.NewRemote(w.t.Context(), w.Bus, quiet)
 	must(w.t, err)
 	return r
 }
 
 func idOf(t testing.TB, ev *nostr.Event) (id [32]byte) {
-	t.Helper()
 	_, err := hex.Decode(id[:], []byte(ev.ID))
 	must(t, err)
 	return id
@@ -133,7 +128,6 @@ func has(t testing.TB, s query.Source, events ...*nostr.Event) []bool {
 }
 
 func gather[T any](t testing.TB, all iter.Seq2[T, error]) (list []T) {
-	t.Helper()
 	for x, err := range all {
 		must(t, err)
 		list = append(list, x)

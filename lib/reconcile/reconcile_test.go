@@ -1,4 +1,4 @@
-package reconcile_test
+package reconcile
 
 import (
 	"bytes"
@@ -16,7 +16,6 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip77/negentropy/storage/vector"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/reconcile"
 )
 
 func must(t testing.TB, err error) {
@@ -27,8 +26,8 @@ func must(t testing.TB, err error) {
 }
 
 // random makes n items, at most crowd of them in one second on average.
-func random(rnd *rand.Rand, n, crowd int) []reconcile.Item {
-	items := make([]reconcile.Item, n)
+func random(rnd *rand.Rand, n, crowd int) []Item {
+	items := make([]Item, n)
 	for i := range items {
 		items[i].CreatedAt = nostr.Timestamp(1_700_000_000 + rnd.IntN(n/crowd+1))
 		for at := 0; at < 32; at += 8 {
@@ -39,19 +38,19 @@ func random(rnd *rand.Rand, n, crowd int) []reconcile.Item {
 }
 
 // divided is a case: what both sides have, and each alone.
-type divided struct{ both, ours, theirs []reconcile.Item }
+type divided struct{ both, ours, theirs []Item }
 
 func divide(rnd *rand.Rand, both, ours, theirs, crowd int) (d divided) {
 	all := random(rnd, both+ours+theirs, crowd)
 	return divided{all[:both], all[both : both+ours], all[both+ours:]}
 }
 
-func packed(parts ...[]reconcile.Item) reconcile.Packed {
-	return reconcile.Pack(slices.Concat(parts...))
+func packed(parts ...[]Item) Packed {
+	return Pack(slices.Concat(parts...))
 }
 
 // goNostr is the other side.
-func goNostr(frame int, items reconcile.Packed) *negentropy.Negentropy {
+func goNostr(frame int, items Packed) *negentropy.Negentropy {
 	v := vector.New()
 	for _, i := range items {
 		v.Insert(i.CreatedAt, hex.EncodeToString(i.ID[:]))
@@ -60,7 +59,7 @@ func goNostr(frame int, items reconcile.Packed) *negentropy.Negentropy {
 	return negentropy.New(v, frame)
 }
 
-func ids(items []reconcile.Item) []string {
+func ids(items []Item) []string {
 	var out []string
 	for _, i := range items {
 		out = append(out, hex.EncodeToString(i.ID[:]))
@@ -70,14 +69,14 @@ func ids(items []reconcile.Item) []string {
 }
 
 // each runs a test for every division and some limits of our side.
-func each(t *testing.T, run func(t *testing.T, c divided, limits reconcile.Limits)) {
+func each(t *testing.T, run func(t *testing.T, c divided, limits Limits)) {
 	t.Parallel()
 	for n, s := range [][4]int{
 		{0, 0, 0, 1}, {1, 0, 0, 1}, {0, 1, 0, 1}, {0, 0, 1, 1}, {0, 100, 0, 3}, {0, 0, 100, 3}, {31, 1, 0, 1}, {32, 0, 1, 40},
 		{1_200, 0, 0, 3}, {1_200, 10, 10, 3}, {1_000, 10, 10, 20_000}, {0, 400, 0, 3}, {0, 0, 400, 3}, {100, 100, 100, 100},
 	} {
-		for _, limits := range []reconcile.Limits{
-			reconcile.DefaultLimits, {Frame: reconcile.LeastFrame, Ranges: 100, Marks: 64}, {Frame: reconcile.DefaultFrame, Ranges: 20, Marks: 16},
+		for _, limits := range []Limits{
+			DefaultLimits, {Frame: LeastFrame, Ranges: 100, Marks: 64}, {Frame: DefaultFrame, Ranges: 20, Marks: 16},
 		} {
 			t.Run(fmt.Sprint(s, limits), func(t *testing.T) {
 				t.Parallel()
@@ -91,7 +90,7 @@ const mostRounds = 5_000
 
 // TestRespond lets go-nostr ask. It must learn exactly what it lacks and what we lack.
 func TestRespond(t *testing.T) {
-	each(t, func(t *testing.T, c divided, limits reconcile.Limits) {
+	each(t, func(t *testing.T, c divided, limits Limits) {
 		ours := packed(c.both, c.ours)
 		asking := goNostr(1<<20, packed(c.both, c.theirs))
 		var needs, haves []string
@@ -109,7 +108,7 @@ func TestRespond(t *testing.T) {
 		for rounds := 0; message != ""; rounds++ {
 			frame, err := hex.DecodeString(message)
 			must(t, err)
-			answer, err := reconcile.Respond(t.Context(), ours, frame, limits)
+			answer, err := Respond(t.Context(), ours, frame, limits)
 			must(t, err)
 			if rounds == mostRounds || len(answer) > limits.Frame {
 				t.Fatalf("no end, or an answer of %d bytes", len(answer))
@@ -125,7 +124,7 @@ func TestRespond(t *testing.T) {
 
 // TestContinue asks go-nostr.
 func TestContinue(t *testing.T) {
-	each(t, func(t *testing.T, c divided, limits reconcile.Limits) {
+	each(t, func(t *testing.T, c divided, limits Limits) {
 		ours, answering := packed(c.both, c.ours), goNostr(60_000, packed(c.both, c.theirs))
 		got, listed, err := ask(t.Context(), ours, limits, func(message []byte) ([]byte, error) {
 			answer, err := answering.Reconcile(hex.EncodeToString(message))
@@ -144,9 +143,9 @@ func TestContinue(t *testing.T) {
 // ask runs a session of the asking side to its end, and returns what it was told, and how many
 // of its own were in the ranges that were listed.
 func ask(
-	ctx context.Context, set reconcile.Set, limits reconcile.Limits, other func([]byte) ([]byte, error),
+	ctx context.Context, set Set, limits Limits, other func([]byte) ([]byte, error),
 ) (told [][32]byte, listed uint64, err error) {
-	message, err := reconcile.Start(ctx, set, limits)
+	message, err := Start(ctx, set, limits)
 	for rounds := 0; err == nil && message != nil; rounds++ {
 		if rounds == mostRounds || len(message) > limits.Frame {
 			return nil, 0, fmt.Errorf("no end, or a message of %d bytes", len(message))
@@ -156,15 +155,15 @@ func ask(
 			return nil, 0, err
 		}
 		var n uint64
-		message, n, err = reconcile.Continue(ctx, set, answer, limits, func(id [32]byte) error { told = append(told, id); return nil })
+		message, n, err = Continue(ctx, set, answer, limits, func(id [32]byte) error { told = append(told, id); return nil })
 		listed += n
 	}
 	return told, listed, err
 }
 
-func lacking(told [][32]byte, ours reconcile.Packed) (lacks []string) {
+func lacking(told [][32]byte, ours Packed) (lacks []string) {
 	for _, id := range told {
-		if !slices.ContainsFunc(ours, func(i reconcile.Item) bool { return i.ID == id }) {
+		if !slices.ContainsFunc(ours, func(i Item) bool { return i.ID == id }) {
 			lacks = append(lacks, hex.EncodeToString(id[:]))
 		}
 	}
@@ -181,16 +180,16 @@ func same(t *testing.T, what string, got, want []string) {
 
 // shifting is a set that becomes another one with every call.
 type shifting struct {
-	reconcile.Set
-	change func() reconcile.Set
+	Set
+	change func() Set
 }
 
-func (s *shifting) Sum(ctx context.Context, r reconcile.Range) (reconcile.Sum, error) {
+func (s *shifting) Sum(ctx context.Context, r Range) (Sum, error) {
 	s.Set = s.change()
 	return s.Set.Sum(ctx, r)
 }
 
-func (s *shifting) Items(ctx context.Context, r reconcile.Range) ([]reconcile.Item, error) {
+func (s *shifting) Items(ctx context.Context, r Range) ([]Item, error) {
 	s.Set = s.change()
 	return s.Set.Items(ctx, r)
 }
@@ -203,16 +202,16 @@ func TestSetsThatChange(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, 9))
 		c := divide(rnd, rnd.IntN(1_000), rnd.IntN(100), rnd.IntN(100), 1+rnd.IntN(50))
 		restless := random(rnd, 20, 2)
-		moving := func(steady reconcile.Packed) reconcile.Set {
-			return &shifting{change: func() reconcile.Set {
+		moving := func(steady Packed) Set {
+			return &shifting{change: func() Set {
 				return packed(steady, restless[rnd.IntN(len(restless)):])
 			}}
 		}
 		ours := packed(c.both, c.ours)
 		answering := moving(packed(c.both, c.theirs))
-		limits := reconcile.Limits{Frame: reconcile.LeastFrame + rnd.IntN(20_000), Ranges: 1 + rnd.IntN(200), Marks: 16 + rnd.IntN(100)}
+		limits := Limits{Frame: LeastFrame + rnd.IntN(20_000), Ranges: 1 + rnd.IntN(200), Marks: 16 + rnd.IntN(100)}
 		told, _, err := ask(t.Context(), moving(ours), limits, func(message []byte) ([]byte, error) {
-			return reconcile.Respond(t.Context(), answering, message, limits)
+			return Respond(t.Context(), answering, message, limits)
 		})
 		must(t, err)
 		extra := ids(restless)
@@ -249,16 +248,16 @@ func TestHostileMessages(t *testing.T) {
 		"ranges after the end": {slices.Concat([]byte{0x61}, infinite, []byte{0, 5, 0, 0}), nil},
 		"times that overflow":  {slices.Concat([]byte{0x61, 0xff}, bytes.Repeat([]byte{0xff}, 7), []byte{0x7f, 0, 0}, bytes.Repeat([]byte{0xff}, 8), []byte{0x7f, 0, 0}), nil},
 	} {
-		got, err := reconcile.Respond(t.Context(), set, c.message, reconcile.DefaultLimits)
-		if c.answer == nil && !errors.Is(err, reconcile.ErrMessage) || c.answer != nil && (err != nil || !bytes.Equal(got, c.answer)) {
+		got, err := Respond(t.Context(), set, c.message, DefaultLimits)
+		if c.answer == nil && !errors.Is(err, ErrMessage) || c.answer != nil && (err != nil || !bytes.Equal(got, c.answer)) {
 			t.Errorf("%s: %x, %v; want %x", name, got, err, c.answer)
 		}
 	}
 	looks := 0
-	counting := &shifting{change: func() reconcile.Set { looks++; return set }}
+	counting := &shifting{change: func() Set { looks++; return set }}
 	fingerprints := append([]byte{0x61}, bytes.Repeat(append([]byte{2, 0, 1}, make([]byte, 16)...), 20_000)...)
-	answer, err := reconcile.Respond(t.Context(), counting, fingerprints, reconcile.DefaultLimits)
-	if err != nil || len(answer) > reconcile.DefaultFrame || looks > 2200 {
+	answer, err := Respond(t.Context(), counting, fingerprints, DefaultLimits)
+	if err != nil || len(answer) > DefaultFrame || looks > 2200 {
 		t.Errorf("%d bytes, %d looks at the set, %v", len(answer), looks, err)
 	}
 }
@@ -270,26 +269,26 @@ func FuzzRespond(f *testing.F) {
 	for i := range items {
 		items[i].CreatedAt -= 1_700_000_000
 	}
-	set := reconcile.Pack(items)
-	first, err := reconcile.Start(context.Background(), set[:300], reconcile.DefaultLimits)
+	set := Pack(items)
+	first, err := Start(context.Background(), set[:300], DefaultLimits)
 	must(f, err)
 	f.Add(first)
 	f.Add([]byte{0x61, 0, 0, 2, 0})
 	f.Add(append([]byte{0x61, 50, 1, 0x7f, 1}, make([]byte, 16)...))
-	limits := reconcile.Limits{Frame: reconcile.LeastFrame, Ranges: 50, Marks: 64}
+	limits := Limits{Frame: LeastFrame, Ranges: 50, Marks: 64}
 	f.Fuzz(func(t *testing.T, message []byte) {
-		answer, err := reconcile.Respond(t.Context(), set, message, limits)
+		answer, err := Respond(t.Context(), set, message, limits)
 		if err == nil {
 			if len(answer) > limits.Frame {
 				t.Errorf("an answer of %d bytes", len(answer))
 			}
-			if _, _, err := reconcile.Continue(t.Context(), set, answer, limits, func([32]byte) error { return nil }); err != nil {
+			if _, _, err := Continue(t.Context(), set, answer, limits, func([32]byte) error { return nil }); err != nil {
 				t.Errorf("the answer cannot be read: %v", err)
 			}
-		} else if !errors.Is(err, reconcile.ErrMessage) {
+		} else if !errors.Is(err, ErrMessage) {
 			t.Error(err)
 		}
-		next, _, err := reconcile.Continue(t.Context(), set, message, limits, func([32]byte) error { return nil })
+		next, _, err := Continue(t.Context(), set, message, limits, func([32]byte) error { return nil })
 		if err == nil && len(next) > limits.Frame {
 			t.Errorf("a message of %d bytes", len(next))
 		}
