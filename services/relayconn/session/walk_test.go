@@ -212,15 +212,3 @@ func TestWhatIsIgnored(t *testing.T) {
 		}
 	}
 }
-
-// TestEndlessPage: it is enough after a while, and the walk ends.
-func TestEndlessPage(t *testing.T) {
-	t.Parallel()
-	w, n := session.NewWalk([]nostr.Filter{{}}, 5), 0
-	for enough := false; !enough && n < 1000; n++ {
-		_, enough = w.Saw(made(n, 7))
-	}
-	if n != 100 || w.Ended() || len(w.Gaps()) != 1 {
-		t.Errorf("enough after %d events on a page of 5, gaps %v", n, w.Gaps())
-	}
-}
