@@ -29,12 +29,9 @@ func TestRelease(t *testing.T) {
 		{"state without authority by now", accepts(announce(carol, "tree", 100)).hold(s), release(s), nil, isRejected("unauthorized", "invalid: author not authorized").and(dropped(s))},
 		{"pull request without repository by now", holdsAs(proto.PhaseWaiting, now, "tree", pr), release(pr), nil, orphan.and(dropped(pr))},
 		{"deleted by now", accepts(event(alice, 5, 200, tag("e", a.ID))).hold(a), release(a), nil, isRejected("deleted", "blocked: ").and(dropped(a))},
-		{"author blacklisted by now", holds(a), release(a), func(s *config.Settings) { s.EventBlacklist = []string{npub(alice)} },
-			banned.and(dropped(a))},
-		{"not whitelisted by now", holds(a), release(a), func(s *config.Settings) { s.RepositoryWhitelist = []string{"bush"} },
-			unlisted.and(dropped(a))},
-		{"our domain is another by now", holds(a), release(a), func(s *config.Settings) { s.Domain = "new.example.com" },
-			isRejected("service_not_listed", "invalid: ").and(dropped(a))},
+		{"author blacklisted by now", holds(a), release(a), func(s *config.Settings) { s.EventBlacklist = []string{npub(alice)} }, banned.and(dropped(a))},
+		{"not whitelisted by now", holds(a), release(a), func(s *config.Settings) { s.RepositoryWhitelist = []string{"bush"} }, unlisted.and(dropped(a))},
+		{"our domain is another by now", holds(a), release(a), func(s *config.Settings) { s.Domain = "new.example.com" }, isRejected("service_not_listed", "invalid: ").and(dropped(a))},
 	})
 }
 

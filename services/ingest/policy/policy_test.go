@@ -65,6 +65,7 @@ func tag(values ...string) nostr.Tag { return values }
 var (
 	atTree   = tag("a", repo(alice, "tree"))
 	commit   = tag("c", strings.Repeat("b", 40))
+	atBush   = tag("a", repo(alice, "bush"))
 	namesBob = tag("maintainers", bob)
 )
 
@@ -74,7 +75,6 @@ func repo(owner, identifier string) string { return "30617:" + owner + ":" + ide
 // nothing with what it stands for.
 type world struct {
 	accepted []*nostr.Event
-	expired  []*nostr.Event // accepted once
 	held     []*held.Entry
 	rejected map[string]string
 	hidden   map[string]string // names of bans by id
@@ -148,7 +148,7 @@ func (w *world) AcceptedAt(a nostr.Address) *nostr.Event {
 
 func (w *world) Superseded(ev *nostr.Event) bool {
 	address, ok := nostr.AddressOf(ev)
-	return ok && slices.ContainsFunc(slices.Concat(w.accepted, w.expired), func(other *nostr.Event) bool {
+	return ok && slices.ContainsFunc(w.accepted, func(other *nostr.Event) bool {
 		return isAt(other, address) && !nostr.Replaces(ev, other)
 	})
 }
@@ -362,17 +362,4 @@ func isParked(reason string, message string, missing ...string) want {
 	w := isRejected(reason, message)
 	w.park, w.missing = true, missing
 	return w
-}
-
-// TestAnOlderEventDoesNotTakeThePlaceOfAnExpiredOne: who reads the log later would have it, and who
-// has read it would not.
-func TestAnOlderEventDoesNotTakeThePlaceOfAnExpiredOne(t *testing.T) {
-	t.Parallel()
-	rules := rulesOf(t, settings(), policy.Bounds{})
-	w := &world{expired: []*nostr.Event{event(alice, 10317, 2000)}}
-	for at, want := range map[int64]proto.Outcome{1000: proto.Duplicate, 2000: proto.Duplicate, 3000: proto.Accepted} {
-		if d := rules.Decide(w, user(event(alice, 10317, at))); d.Outcome != want {
-			t.Errorf("at %d: %s; want %s", at, d.Outcome, want)
-		}
-	}
 }

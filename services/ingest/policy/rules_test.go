@@ -17,6 +17,7 @@ import (
 func TestKnown(t *testing.T) {
 	t.Parallel()
 	list := event(alice, 10317, 100)
+	refused := &world{rejected: map[string]string{list.ID: "previously expired"}}
 	a := announce(alice, "tree", 100)
 	note := event(bob, 1, 100, atTree)
 	ephemeral := event(bob, 20001, 100, atTree)
@@ -32,10 +33,8 @@ func TestKnown(t *testing.T) {
 	blacklisted := func(s *config.Settings) { s.EventBlacklist = []string{npub(alice)} }
 	run(t, []row{
 		{"blacklisted before known", accepts(list), user(list), blacklisted, banned},
-		{"names what a ban hides", &world{hidden: map[string]string{note.ID: "event." + note.ID}}, user(event(carol, 1, 100, tag("e", note.ID))), nil,
-			orphan}, // the ban has ended just now
-		{"names a blacklisted repository", nil, user(note), func(s *config.Settings) { s.RepositoryBlacklist = []string{"tree"} },
-			banned},
+		{"names what a ban hides", &world{hidden: map[string]string{note.ID: "event." + note.ID}}, user(event(carol, 1, 100, tag("e", note.ID))), nil, orphan}, // the ban has ended just now
+		{"names a blacklisted repository", nil, user(note), func(s *config.Settings) { s.RepositoryBlacklist = []string{"tree"} }, banned},
 		{"report on an author", accepts(a), user(event(bob, 1984, 100, tag("p", alice))), nil, isAccepted()},
 		{"report on an event", accepts(a, note), user(event(carol, 1984, 100, tag("e", note.ID))), nil, isAccepted()},
 		{"report on a stranger", accepts(a), user(event(bob, 1984, 100, tag("p", carol))), nil, orphan},
@@ -47,8 +46,8 @@ func TestKnown(t *testing.T) {
 		{"silent, submitted again: a new chance", silent(a), user(a), nil, isKnown(waiting(a))},
 		{"silent, imported again too", silent(a), imported(a), nil, isKnown(waiting(a))},
 		{"deleted by its author", accepts(a, request), user(note), nil, isRejected("deleted", "blocked: ")},
-		{"rejected before, from sync", &world{rejected: map[string]string{list.ID: "previously expired"}}, synced(list), nil, isForgotten("rejected_before", "previously expired")},
-		{"rejected before, by a user: decided again", &world{rejected: map[string]string{list.ID: "previously expired"}}, user(list), nil, isAccepted()},
+		{"rejected before, from sync", refused, synced(list), nil, isForgotten("rejected_before", "previously expired")},
+		{"rejected before, by a user: decided again", refused, user(list), nil, isAccepted()},
 		{"protected, by its author", accepts(a), user(protected), nil, isAccepted()},
 		{"protected, from sync", accepts(a), synced(protected), nil, isRejected("protected", "blocked: ")},
 		{"protected, of an import", accepts(a), imported(protected), nil, isAccepted()},
@@ -137,8 +136,7 @@ func TestVouching(t *testing.T) {
 		{"a maintainer's replaced, named by no other now", accepts(bobs), user(bobsNewer), nil, notListed},
 		{"a held maintainer's replaced", holds(alices).vouch(bobs), user(bobsNewer), nil, vouchedFor(bobsNewer).and(dropped(bobs))},
 		{"and those that it vouched for go", holds(alices).vouch(bobs, carols), user(bobsNewer), nil, vouchedFor(bobsNewer).and(dropped(bobs), dropped(carols))},
-		{"what vouched is deleted: all go, in a loop too", holds(alices).vouch(bobs, carols), user(event(alice, 5, 200, tag("e", alices.ID))), nil,
-			isAccepted(dropped(alices, "deleted by its author"), dropped(bobs), dropped(carols))},
+		{"what vouched is deleted: all go, in a loop too", holds(alices).vouch(bobs, carols), user(event(alice, 5, 200, tag("e", alices.ID))), nil, isAccepted(dropped(alices, "deleted by its author"), dropped(bobs), dropped(carols))},
 		{"but not while another vouches", holds(alices, announce(dave, tree, 100, maintainers(carol))).vouch(bobs, carols), user(event(alice, 5, 200, tag("e", alices.ID))), nil, isAccepted(dropped(alices, "deleted by its author"))},
 		{"what vouched is replaced and names no key", holds(alices).vouch(bobs), user(newer), nil, isHeld(newer).and(dropped(alices), dropped(bobs))},
 		{"what vouched is replaced by what is accepted and names the same: that is for the release",
@@ -216,7 +214,7 @@ func TestPullRequest(t *testing.T) {
 	t.Parallel()
 	a := announce(alice, "tree", 100)
 	pr := event(bob, 1618, 100, commit, atTree)
-	two := event(bob, 1618, 100, commit, tag("a", repo(alice, "bush")), atTree)
+	two := event(bob, 1618, 100, commit, atBush, atTree)
 	update := event(bob, 1619, 200, commit, tag("E", pr.ID))
 	lower := event(bob, 1619, 200, commit, tag("e", pr.ID))
 	issue := event(bob, 1621, 100, atTree)
@@ -281,10 +279,9 @@ func TestEverythingElse(t *testing.T) {
 	rows := []row{
 		{"names nothing", base(), user(note), nil, orphan},
 		{"names nothing, from sync", base(), synced(note), nil, isParked("orphan", "invalid: ", "named:"+note.ID)},
-		{"names what is not there, from sync", base(), synced(event(carol, 1, 100, tag("e", note.ID), tag("a", repo(bob, "bush")))), nil,
-			want{outcome: proto.Rejected, reason: "orphan", message: "invalid: ", remember: true, park: true}},
+		{"names what is not there, from sync", base(), synced(event(carol, 1, 100, tag("e", note.ID), tag("a", repo(bob, "bush")))), nil, want{outcome: proto.Rejected, reason: "orphan", message: "invalid: ", remember: true, park: true}},
 		{"held announcements do not count", holds(a), user(patch), nil, orphan},
-		{"identifier must match", base(), user(event(bob, 1621, 100, tag("a", repo(alice, "bush")))), nil, orphan},
+		{"identifier must match", base(), user(event(bob, 1621, 100, atBush)), nil, orphan},
 		{"author must match", base(), user(event(bob, 1621, 100, tag("a", repo(bob, "tree")))), nil, orphan},
 		{"named by an accepted event", base().accept(event(bob, 1111, 100, tag("q", note.ID))), user(note), nil, isAccepted()},
 		{"replaceable, named by address", base().accept(event(bob, 1111, 100, tag("a", "0:"+carol+":"))), user(profile), nil, isAccepted()},
@@ -305,19 +302,6 @@ func TestEverythingElse(t *testing.T) {
 		rows = append(rows, row{"of any kind", base(), user(event(carol, kind, 100, atTree)), nil, isAccepted()})
 	}
 	run(t, rows)
-}
-
-// At equal time the lower id wins.
-func TestEqualTime(t *testing.T) {
-	t.Parallel()
-	low, high := event(dave, 10317, 100, tag("g", "1")), event(dave, 10317, 100, tag("g", "2"))
-	if low.ID > high.ID {
-		low, high = high, low
-	}
-	run(t, []row{
-		{"higher id after lower", accepts(low), user(high), nil, isDuplicate()},
-		{"lower id after higher", accepts(high), user(low), nil, isAccepted()},
-	})
 }
 
 func imported(ev *nostr.Event) *policy.Candidate {
@@ -346,8 +330,7 @@ func TestArchive(t *testing.T) {
 		{"on the list", nil, synced(there), listed, isHeld(there)},
 		{"not on the list", nil, synced(bobs), listed, notListed},
 		{"at a service", nil, synced(atService), services, isHeld(atService)},
-		{"blacklisted all the same", nil, synced(there), func(s *config.Settings) { all(s); s.RepositoryBlacklist = []string{"tree"} },
-			banned},
+		{"blacklisted all the same", nil, synced(there), func(s *config.Settings) { all(s); s.RepositoryBlacklist = []string{"tree"} }, banned},
 		{"a newer one of an archived one", accepts(there), synced(newer), all, isAccepted()},
 		{"in the place of a held one", holds(there), synced(newer), all, isHeld(newer).and(dropped(there))},
 		{"a maintainer's of a hosted one", accepts(hosting), synced(bobs), all, isAccepted()},
@@ -355,8 +338,7 @@ func TestArchive(t *testing.T) {
 		{"moves away and is archived from then on", accepts(here).hold(s), synced(newer), all, isAccepted()},
 		{"moves away for good", accepts(here).hold(s), synced(newer), nil, isAccepted(dropped(s))},
 		{"an archived one that lists us now", accepts(there), synced(hereAgain), all, isHeld(hereAgain)},
-		{"lists us, and is on no list", nil, user(here), func(s *config.Settings) { all(s); s.RepositoryWhitelist = []string{"bush"} },
-			unlisted},
+		{"lists us, and is on no list", nil, user(here), func(s *config.Settings) { all(s); s.RepositoryWhitelist = []string{"bush"} }, unlisted},
 		{"lists us, named by an archived one, and is on no list", accepts(naming), user(bobsHere), func(s *config.Settings) { all(s); s.RepositoryWhitelist = []string{"bush"} }, unlisted},
 		{"released", holds(there), release(there), all, isAccepted(dropped(there))},
 		{"released, and not on the list any more", holds(there), release(there), services, isRejected("service_not_listed", "invalid: ").and(dropped(there))},
@@ -394,9 +376,9 @@ func TestOfferedPullRequests(t *testing.T) {
 	pr := event(bob, 1618, 100, commit, atTree, tag("clone", at(bob, "tree")))
 	update := event(bob, 1619, 200, commit, tag("E", pr.ID), atTree, tag("clone", at(bob, "tree")))
 	another := event(bob, 1618, 100, commit, atTree, tag("clone", at(carol, "tree")))
-	untagged := event(bob, 1618, 100, commit, tag("a", repo(alice, "bush")), tag("clone", at(bob, "tree")))
+	untagged := event(bob, 1618, 100, commit, atBush, tag("clone", at(bob, "tree")))
 	withoutCommit := event(bob, 1618, 100, atTree, tag("clone", at(bob, "tree")))
-	both := event(bob, 1618, 100, commit, tag("a", repo(alice, "bush")), atTree, tag("clone", at(bob, "tree")))
+	both := event(bob, 1618, 100, commit, atBush, atTree, tag("clone", at(bob, "tree")))
 	run(t, []row{
 		{"offered here", nil, user(pr), on, isHeld(pr)},
 		{"an update without its pull request", nil, user(update), on, isHeld(update)},
