@@ -88,32 +88,26 @@ func TestStart(t *testing.T) {
 	for name, tc := range map[string]struct {
 		before func(l *life)
 		at     int // minutes after noon
-		quick  bool
-		since  int // minutes after noon
+		since  int // minutes after noon; 0: a fresh start
 	}{
 		"never connected":                      {before: func(l *life) { l.connected = time.Time{} }, at: 1},
-		"away for as long as may be":           {before: func(l *life) { end(l, 60, whole) }, at: 75, quick: true, since: 45},
+		"away for as long as may be":           {before: func(l *life) { end(l, 60, whole) }, at: 75, since: 45},
 		"away for longer":                      {before: func(l *life) { end(l, 60, whole) }, at: 76},
-		"crashed: the last tick counts":        {before: caughtUp, at: 40, quick: true, since: 15},
+		"crashed: the last tick counts":        {before: caughtUp, at: 40, since: 15},
 		"nothing was confirmed":                {before: func(l *life) { end(l, 60, whole); l.confirmed = session.Set{} }, at: 61},
-		"a fresh start with something missing": {before: func(l *life) { end(l, 60, session.Status{Missing: after(10)}) }, at: 61, quick: true, since: -5},
-		"missing something that was caught up": {before: func(l *life) { caughtUp(l); end(l, 60, session.Status{Missing: after(40)}) }, at: 61, quick: true, since: 15},
-		"a reconnect that was cut off":         {before: func(l *life) { end(l, 60, whole); l.start(after(70)); end(l, 80, session.Status{}) }, at: 81, quick: true, since: 45},
-		"a reconnect that caught up":           {before: func(l *life) { end(l, 60, whole); l.start(after(70)); end(l, 80, whole) }, at: 81, quick: true, since: 65},
-		"a daily start that was cut off":       {before: func(l *life) { caughtUp(l); note(l, session.Status{Days: 1}); end(l, 62, session.Status{Days: 1}) }, at: 63, quick: true, since: 47},
+		"a fresh start with something missing": {before: func(l *life) { end(l, 60, session.Status{Missing: after(10)}) }, at: 61, since: -5},
+		"missing something that was caught up": {before: func(l *life) { caughtUp(l); end(l, 60, session.Status{Missing: after(40)}) }, at: 61, since: 15},
+		"a reconnect that was cut off":         {before: func(l *life) { end(l, 60, whole); l.start(after(70)); end(l, 80, session.Status{}) }, at: 81, since: 45},
+		"a reconnect that caught up":           {before: func(l *life) { end(l, 60, whole); l.start(after(70)); end(l, 80, whole) }, at: 81, since: 65},
+		"a daily start that was cut off":       {before: func(l *life) { caughtUp(l); note(l, session.Status{Days: 1}); end(l, 62, session.Status{Days: 1}) }, at: 63, since: 47},
 	} {
 		l, _ := newLife(quiet)
 		l.confirmed, l.state = confirmed, open(t, b)
 		tc.before(l)
 		connected := l.connected
 		got := l.start(after(tc.at))
-		switch {
-		case (got.Since != nil) != tc.quick:
-			t.Errorf("%s: %+v", name, got)
-		case tc.quick && !got.Since.Time().Equal(after(tc.since)):
-			t.Errorf("%s: since %v, want %v", name, got.Since.Time().UTC(), after(tc.since))
-		case tc.quick && !got.Live.Equal(connected):
-			t.Errorf("%s: live until %v", name, got.Live)
+		if quick := tc.since != 0; (got.Since != nil) != quick || quick && (!got.Since.Time().Equal(after(tc.since)) || !got.Live.Equal(connected)) {
+			t.Errorf("%s: %+v, since %v", name, got, got.Since)
 		}
 	}
 }
@@ -136,23 +130,24 @@ func TestWait(t *testing.T) {
 	if least, most := waits(health.Health{}, soon, true, false); least != 0 || most < 8*time.Second || most >= 9*time.Second {
 		t.Errorf("what was claimed a second ago is spread from %v to %v", least, most)
 	}
+	at := func(seconds int) time.Time { return noon.Add(time.Duration(seconds) * time.Second) }
 	for name, tc := range map[string]struct {
-		health           health.Health
-		now              time.Time
-		first, bootstrap bool
-		want             time.Duration
+		next, limited, now int // seconds after noon
+		first, bootstrap   bool
+		want               time.Duration
 	}{
-		"bootstrap":                  {health.Health{NextAttempt: after(9)}, soon, true, true, 0},
-		"bootstrap, failed":          {health.Health{NextAttempt: after(9)}, noon, false, true, 9 * time.Minute},
-		"claimed long ago":           {health.Health{}, noon.Add(10 * time.Second), true, false, 0},
-		"claimed, but not its time":  {health.Health{NextAttempt: after(3)}, noon, true, false, 3 * time.Minute},
-		"dropped":                    {health.Health{NextAttempt: noon}, soon, false, false, 0},
-		"failed":                     {health.Health{NextAttempt: after(3)}, noon, false, false, 3 * time.Minute},
-		"wants quiet":                {health.Health{NextAttempt: noon, Limited: after(1)}, noon, false, false, time.Minute},
-		"wants quiet, shorter by it": {health.Health{NextAttempt: after(2), Limited: after(1)}, noon, false, false, 2 * time.Minute},
+		"bootstrap":                  {next: 9, now: 1, first: true, bootstrap: true},
+		"bootstrap, failed":          {next: 9, bootstrap: true, want: 9},
+		"claimed long ago":           {now: 10, first: true},
+		"claimed, but not its time":  {next: 30, first: true, want: 30},
+		"dropped":                    {now: 1},
+		"failed":                     {next: 3, want: 3},
+		"wants quiet":                {limited: 1, want: 1},
+		"wants quiet, shorter by it": {next: 2, limited: 1, want: 2},
 	} {
-		if least, most := waits(tc.health, tc.now, tc.first, tc.bootstrap); least != tc.want || most != tc.want {
-			t.Errorf("%s: %v to %v, want %v", name, least, most, tc.want)
+		h := health.Health{NextAttempt: at(tc.next), Limited: at(tc.limited)}
+		if least, most := waits(h, at(tc.now), tc.first, tc.bootstrap); least != tc.want*time.Second || most != least {
+			t.Errorf("%s: %v to %v, want %d s", name, least, most, tc.want)
 		}
 	}
 }

@@ -15,10 +15,8 @@ import (
 )
 
 // TestHeapAtEverydaySize: half of the everyday size, 500 repositories with 25,000 root events, each
-// on
-// 5 of 50 relays, all connected and confirmed, in less than 32 MiB of live heap. The worker asks an
-// index that is there
-// before. What is measured holds the 50 servers' ends of the connections too.
+// on 5 of 50 relays, all connected and confirmed, in less than 32 MiB of live heap. The worker asks
+// an index that is there before. What is measured holds the 50 servers' ends of the connections too.
 func TestHeapAtEverydaySize(t *testing.T) {
 	if testing.Short() {
 		t.Skip("50 relays")
@@ -55,7 +53,6 @@ func TestHeapAtEverydaySize(t *testing.T) {
 	eventually(t, "the index has all root events", func() bool { return index.Accepted.Seq() >= repos*roots })
 	before := liveHeap()
 	w := startWorker(t, b, "a", node.Service{Name: "relayconn", Run: Run, Asks: true}, "--sync-page-limit=10")
-	eventually(t, "all are connected and confirmed", func() bool { return w.metric(t, "ngit_sync_relays_connected_total") == relays })
 	for _, r := range all {
 		eventually(t, "it is confirmed", func() bool {
 			s := state(t, b, r.Name)
