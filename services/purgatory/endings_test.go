@@ -80,7 +80,7 @@ func TestAnOwnerComesBack(t *testing.T) {
 			if got := w.ref(alice, "x", mainBranch); got != commit {
 				t.Fatalf("main is %q, want %q", got, commit)
 			}
-			w.in.waits("x", proto.SourceUser, again(first, 2000))
+			w.in.waits("x", again(first, 2000))
 			w.released(again(first, 2000))
 			w.told.await("x returned")
 			if w.ended(alice, "x") {
@@ -311,7 +311,7 @@ func TestWhatAnOwnerDeletedIsNotServedAgain(t *testing.T) {
 	w.in.accept(announcement(t, "carol's", carol, "x"))
 	stranger := state("bob's state", bob, "x", 2001, commit)
 	third := state("carol's state", carol, "x", 2002, commit)
-	w.in.waits("x", proto.SourceUser, stranger, third)
+	w.in.waits("x", stranger, third)
 
 	// What is held after them has been decided when this is.
 	w.work = gittest.NewWork(t)

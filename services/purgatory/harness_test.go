@@ -250,7 +250,7 @@ func (w *world) refuses(why, owner, identifier string, refs ...string) {
 func (w *world) pushState(owner, identifier string, at nostr.Timestamp, commit string) *nostr.Event {
 	w.Helper()
 	st := state(fmt.Sprint("state ", at), owner, identifier, at, commit)
-	w.in.waits(identifier, proto.SourceUser, st)
+	w.in.waits(identifier, st)
 	w.pushes(owner, identifier, "main")
 	return st
 }
@@ -490,11 +490,18 @@ func (in *ingest) drop(key string) {
 	in.commit(m)
 }
 
-// waits writes events into purgatory for an hour.
-func (in *ingest) waits(identifier string, source proto.Source, events ...*nostr.Event) {
+// waits writes events into purgatory that a user has sent, and syncs those of a relay, for an hour.
+func (in *ingest) waits(identifier string, events ...*nostr.Event) {
 	in.Helper()
 	for _, ev := range events {
-		in.holds(identifier, ev, source, time.Hour)
+		in.holds(identifier, ev, proto.SourceUser, time.Hour)
+	}
+}
+
+func (in *ingest) syncs(identifier string, events ...*nostr.Event) {
+	in.Helper()
+	for _, ev := range events {
+		in.holds(identifier, ev, proto.SourceLive, time.Hour)
 	}
 }
 

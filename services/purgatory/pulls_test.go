@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/test/fixture/gittest"
 )
@@ -41,7 +40,7 @@ func TestPullRequestOfSeveralIdentifiers(t *testing.T) {
 	w.in.accept(abroad("announcement", carol, "z", 1000))
 	w.in.accept(announcement(t, "a stranger's", carol, "y"))
 	pr := pullFor("pull", bob, c1, repo(alice, "x"), repo(alice, "y"), repo(carol, "z"), repo(alice, "nothing"))
-	w.in.waits("x", proto.SourceUser, pr)
+	w.in.waits("x", pr)
 	w.pushes(alice, "x", "main:refs/nostr/"+pr.ID)
 	w.released(pr)
 	repositories := []string{"x", "y", "z"}
@@ -50,7 +49,7 @@ func TestPullRequestOfSeveralIdentifiers(t *testing.T) {
 	}
 	c2 := w.work.Commit("a", "2")
 	update := event("update", nostr.KindPRUpdate, bob, 2001, nostr.Tag{"E", pr.ID}, nostr.Tag{"c", c2})
-	w.in.waits("x", proto.SourceUser, update)
+	w.in.waits("x", update)
 	w.pushes(alice, "x", "main:refs/nostr/"+update.ID)
 	w.released(update)
 	for _, identifier := range repositories {
@@ -76,7 +75,7 @@ func TestAPullRequestsCommitIsPushedToAnotherIdentifier(t *testing.T) {
 		w.in.accept(announcement(t, "announcement", alice, identifier))
 	}
 	pr := pullFor("pull", bob, c1, repo(alice, "x"), repo(alice, "y"))
-	w.in.waits("x", proto.SourceUser, pr)
+	w.in.waits("x", pr)
 	w.refuses("names commit "+c1, alice, "y", w.work.Commit("a", "2")+":refs/nostr/"+pr.ID)
 	w.pushes(alice, "y", c1+":refs/nostr/"+pr.ID)
 	w.released(pr)
@@ -116,7 +115,7 @@ func TestPullRequestsThatNobodySaw(t *testing.T) {
 	c3 := w.work.Commit("a", "3") // of one that comes by a relay, while nothing else happens
 	w.work.Publish(root, "later.git")
 	synced := pull("synced", bob, c3, alice, "x", server.URL+"/later.git")
-	w.in.waits("x", proto.SourceLive, synced)
+	w.in.syncs("x", synced)
 	w.released(synced)
 }
 
@@ -171,7 +170,7 @@ func TestContributorsPullRequest(t *testing.T) {
 			commit := w.work.Commit("a", what)
 			pr := offer(t, what, bob, commit, repos...)
 			if eventFirst {
-				w.in.waits(at, proto.SourceUser, pr)
+				w.in.waits(at, pr)
 			}
 			eventually(t, what+" is pushed", func() bool {
 				_, err := gittest.Try(t, w.work.Dir, "push", w.prs(bob, at), "HEAD:refs/nostr/"+pr.ID)
@@ -181,7 +180,7 @@ func TestContributorsPullRequest(t *testing.T) {
 				t.Errorf("%s: when the push has ended its event is accepted: %t", what, released)
 			}
 			if !eventFirst {
-				w.in.waits(at, proto.SourceUser, pr)
+				w.in.waits(at, pr)
 				w.released(pr)
 			}
 			if got := w.offered(bob, at, pr.ID); got != commit {
@@ -201,7 +200,7 @@ func TestContributorsPullRequest(t *testing.T) {
 	// One way only.
 	commit := w.work.Commit("a", "to an announced one")
 	pr := offer(t, "to an announced one", carol, commit, refs...)
-	w.in.waits(refs[0].Identifier, proto.SourceUser, pr)
+	w.in.waits(refs[0].Identifier, pr)
 	w.pushes(alice, refs[0].Identifier, "HEAD:refs/nostr/"+pr.ID)
 	w.released(pr)
 	if w.contribution(carol, refs[0].Identifier).Exists() {
@@ -217,7 +216,7 @@ func TestContributionsThatAreNotTaken(t *testing.T) {
 	x := repo(alice, "x")
 	w.in.accept(announcement(t, "announcement", alice, "x"))
 	good, otherCommit, otherSigner := offer(t, "good", bob, commit, x), offer(t, "another commit", bob, strings.Repeat("c", 40), x), offer(t, "another signer", carol, commit, x)
-	w.in.waits("x", proto.SourceUser, good, otherCommit, otherSigner)
+	w.in.waits("x", good, otherCommit, otherSigner)
 	push := func(refspec, refused string) {
 		t.Helper()
 		out, err := gittest.Try(t, w.work.Dir, "push", w.prs(bob, "x"), refspec)
@@ -235,7 +234,7 @@ func TestContributionsThatAreNotTaken(t *testing.T) {
 	// Pushed first, and then the event is another's.
 	late := offer(t, "late", carol, commit, x)
 	push("HEAD:refs/nostr/"+late.ID, "")
-	w.in.waits("x", proto.SourceUser, late)
+	w.in.waits("x", late)
 	eventually(t, "the repository is gone with what did not match", func() bool { return !w.contribution(bob, "x").Exists() })
 	if w.in.times(late.ID) != 0 {
 		t.Error("the event is released by a commit in another contributor's repository")

@@ -27,7 +27,7 @@ func TestHunt(t *testing.T) {
 	w := newWorld(t)
 	c1, url := published(t)
 	ann, st := announcement(t, "announcement", alice, "my repo/ü", "http://127.0.0.1:1/gone.git", url), state("state", alice, "my repo/ü", 1001, c1)
-	w.in.waits("my repo/ü", proto.SourceLive, ann, st)
+	w.in.syncs("my repo/ü", ann, st)
 	w.released(ann)
 	w.released(st)
 	clone := filepath.Join(t.TempDir(), "clone")
@@ -93,7 +93,7 @@ func TestPush(t *testing.T) {
 	c1 := w.work.Commit("a", "1")
 	w.refuses("not found", alice, "x", "main")
 	ann := announcement(t, "announcement", alice, "x")
-	w.in.waits("x", proto.SourceUser, ann)
+	w.in.waits("x", ann)
 	w.refuses("no state event for this repository", alice, "x", "main")
 	w.told.await("x refused")
 	st := w.pushState(alice, "x", 1001, c1)
@@ -107,7 +107,7 @@ func TestPush(t *testing.T) {
 	}
 	next := state("next", alice, "x", 1002, w.work.Commit("a", "2"))
 	w.in.set(func() { w.in.refuse[next.ID] = true })
-	w.in.waits("x", proto.SourceUser, next)
+	w.in.waits("x", next)
 	w.refuses("does not count any more", alice, "x", "main")
 	if got := w.ref(alice, "x", mainBranch); got != c1 {
 		t.Errorf("main is %s after a push that was refused", got)
@@ -123,12 +123,12 @@ func TestPushedCommitWaitsForItsPullRequest(t *testing.T) {
 	w.in.accept(announcement(t, "stranger", carol, "x"))
 	pr, wrong := pull("pull", bob, c1, alice, "x"), pull("wrong", bob, strings.Repeat("d", 40), alice, "x")
 	w.pushes(alice, "x", "main:refs/nostr/"+pr.ID, "main:refs/nostr/"+wrong.ID)
-	w.in.waits("x", proto.SourceUser, pr, wrong)
+	w.in.waits("x", pr, wrong)
 	w.released(pr)
 	eventually(t, "what does not match is gone", func() bool { return w.ref(alice, "x", "refs/nostr/"+wrong.ID) == "" })
 	c2 := w.work.Commit("a", "2")
 	update := event("update", nostr.KindPRUpdate, bob, 2001, nostr.Tag{"E", pr.ID}, nostr.Tag{"c", c2})
-	w.in.waits("x", proto.SourceUser, update)
+	w.in.waits("x", update)
 	w.pushes(alice, "x", "main:refs/nostr/"+update.ID)
 	w.released(update)
 	if w.ref(alice, "x", "refs/nostr/"+update.ID) != c2 || w.ref(carol, "x", "refs/nostr/"+update.ID) != "" {
@@ -141,7 +141,7 @@ func TestPushedCommitWaitsForItsPullRequest(t *testing.T) {
 func TestExpiry(t *testing.T) {
 	w := newWorld(t)
 	ann, pr := announcement(t, "announcement", alice, "x"), pull("pull", bob, strings.Repeat("d", 40), alice, "x")
-	w.in.waits("x", proto.SourceUser, ann, pr)
+	w.in.waits("x", ann, pr)
 	eventually(t, "a repository is there to push to", func() bool { return w.repo(alice, "x").Exists() })
 	w.in.holds("x", ann, proto.SourceUser, time.Millisecond)
 	w.in.holds("x", pr, proto.SourceUser, time.Millisecond)
@@ -149,7 +149,7 @@ func TestExpiry(t *testing.T) {
 	w.told.await("x expired 30617")
 	w.told.await("x expired 1618")
 	// Revived, as ingest does it when a state comes.
-	w.in.holds("x", ann, proto.SourceUser, time.Hour)
+	w.in.waits("x", ann)
 	eventually(t, "the repository is made again", func() bool { return w.repo(alice, "x").Exists() })
 	key, err := proto.HeldKeyOf("x", ann).Key()
 	if err != nil {
@@ -193,7 +193,7 @@ func TestAPlaceholderIsNoData(t *testing.T) {
 	w := newWorld(t, "--purgatory-hold=2s")
 	w.work.Commit("a", "1")
 	ann := announcement(t, "announcement", alice, "x")
-	w.in.waits("x", proto.SourceUser, ann)
+	w.in.waits("x", ann)
 	id := strings.Repeat("e", 64)
 	w.pushes(alice, "x", "main:refs/nostr/"+id)
 	eventually(t, "the placeholder is gone", func() bool { return w.ref(alice, "x", "refs/nostr/"+id) == "" })
@@ -237,11 +237,11 @@ func TestHandOver(t *testing.T) {
 		all.Go(func() {
 			w, identifier := *w, fmt.Sprint("repo", p)
 			w.work = gittest.NewWork(t)
-			w.in.waits(identifier, proto.SourceUser, announcement(t, "announcement", alice, identifier))
+			w.in.waits(identifier, announcement(t, "announcement", alice, identifier))
 			for n := range pushes {
 				last[p] = w.work.Commit("a", fmt.Sprint(n))
 				st := state("state", alice, identifier, nostr.Timestamp(1001+n), last[p])
-				w.in.waits(identifier, proto.SourceUser, st)
+				w.in.waits(identifier, st)
 				eventually(t, "a push is taken", func() bool {
 					out, err := w.push(alice, identifier, "main")
 					if err != nil && strings.Contains(out, "does not count") {
@@ -284,7 +284,7 @@ func TestStopDuringAPush(t *testing.T) {
 	c1 := w.work.Commit("a", "1")
 	w.in.accept(announcement(t, "announcement", alice, "x"))
 	st := state("state", alice, "x", 1001, c1)
-	w.in.waits("x", proto.SourceUser, st)
+	w.in.waits("x", st)
 	pause := make(chan struct{})
 	w.in.set(func() { w.in.pause = pause })
 	pushed := make(chan string, 1)
@@ -323,7 +323,7 @@ func TestStopDuringAFetch(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(server.Close)
-	w.in.waits("x", proto.SourceLive, announcement(t, "announcement", alice, "x", server.URL+"/x.git"), state("state", alice, "x", 1001, strings.Repeat("d", 40)))
+	w.in.syncs("x", announcement(t, "announcement", alice, "x", server.URL+"/x.git"), state("state", alice, "x", 1001, strings.Repeat("d", 40)))
 	<-asked
 	eventually(t, "the request is counted", func() bool { return w.metric("purgatory_domain_in_flight") == 1 })
 	w.stop()
@@ -345,7 +345,7 @@ func TestFetchedBytesCountForTheirAuthor(t *testing.T) {
 	server := gittest.Backend(t, root)
 	hold := func(owner, identifier string) (release func()) {
 		ann := announcement(t, owner[:2]+identifier, owner, identifier, server.URL+"/x.git")
-		w.in.waits(identifier, proto.SourceLive, ann, state("state", owner, identifier, 1001, commit))
+		w.in.syncs(identifier, ann, state("state", owner, identifier, 1001, commit))
 		return func() { w.released(ann) }
 	}
 	hold(alice, "first")()
@@ -369,7 +369,7 @@ func TestPushedBytesCount(t *testing.T) {
 		w.pushState(alice, "x", nostr.Timestamp(1002+n), w.work.Commit("noise", gittest.Noise(60 << 10 * (n + 1))[60<<10*n:]))
 	}
 	pr := pull("pull", bob, w.work.Commit("noise", gittest.Noise(500 << 10)[300<<10:]), alice, "x")
-	w.in.waits("x", proto.SourceUser, pr)
+	w.in.waits("x", pr)
 	w.refuses("rate-limited: as much git data of "+npub(t, bob), alice, "x", "main:refs/nostr/"+pr.ID)
 	unknown := func(n int) string { return fmt.Sprintf("main~1:refs/nostr/%064x", n) }
 	w.pushes(alice, "x", unknown(1))
@@ -389,7 +389,7 @@ func TestGitFolderThatCannotBeWritten(t *testing.T) {
 	}
 	why := "nothing can be written to the git folder (NGIT_GIT_DATA_PATH): not a directory"
 	eventually(t, "/readyz says why", func() bool { return w.Ready.Failing()["git folder"] == why })
-	w.in.waits("x", proto.SourceUser, announcement(t, "announcement", alice, "x"), state("state", alice, "x", 1001, c1))
+	w.in.waits("x", announcement(t, "announcement", alice, "x"), state("state", alice, "x", 1001, c1))
 	w.refuses("remote: "+githttp.Unwritable, alice, "x", "main")
 	if err := errors.Join(os.Remove(workshop), os.Mkdir(workshop, 0o755)); err != nil {
 		t.Fatal(err)
@@ -447,7 +447,7 @@ func TestACrowdAddsNothingToAPush(t *testing.T) {
 	push := func(at nostr.Timestamp) (steps [2]int) {
 		t.Helper()
 		st := state("state", alice, "x", at, w.work.Commit("a", fmt.Sprint(at)))
-		w.in.holds("x", st, proto.SourceUser, time.Hour)
+		w.in.waits("x", st)
 		quiet()
 		before := processes()
 		w.pushes(alice, "x", "main")
@@ -462,11 +462,10 @@ func TestACrowdAddsNothingToAPush(t *testing.T) {
 	}{
 		{"who announce it", 1000, func(key string) { w.in.accept(announcement(t, "other", key, "x")) }},
 		{"who fill purgatory", 1000, func(key string) {
-			w.in.holds("x", announcement(t, "held", key, "x"), proto.SourceLive, time.Hour)
-			w.in.holds("x", state("held", key, "x", 1, strings.Repeat("9", 40)), proto.SourceLive, time.Hour)
+			w.in.syncs("x", announcement(t, "held", key, "x"), state("held", key, "x", 1, strings.Repeat("9", 40)))
 		}},
 		{"who offer pull requests", 300, func(key string) {
-			w.in.holds("x", pull("pull", key, strings.Repeat("8", 40), alice, "x"), proto.SourceLive, time.Hour)
+			w.in.syncs("x", pull("pull", key, strings.Repeat("8", 40), alice, "x"))
 		}},
 		{"who name the owner as maintainer", 30, func(key string) {
 			fan := announcement(t, "fan", key, "x")
