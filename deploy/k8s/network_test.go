@@ -2,7 +2,10 @@ package manifests
 
 import (
 	"net/netip"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	core "k8s.io/api/core/v1"
@@ -28,70 +31,51 @@ func TestNetworkPolicies(t *testing.T) {
 	}
 	for _, o := range overlays(t) {
 		peers := map[string]peer{
-			"an operator":     {pod: labels.Set{"tendril.dev/operator": "true"}, namespace: own},
-			"another pod":     {pod: labels.Set{"app": "x"}, namespace: own},
-			"ingress":         outside("ingress-nginx", nil),
-			"monitoring":      outside("monitoring", labels.Set{"tendril.dev/monitoring": "true"}),
-			"DNS":             outside("kube-system", nil),
-			"an impostor":     {pod: labels.Set{"app.kubernetes.io/name": "tendril", "app.kubernetes.io/component": "ingest"}, namespace: labels.Set{"kubernetes.io/metadata.name": "x"}},
-			"a public relay":  {address: netip.MustParseAddr("1.1.1.1")},
-			"a public relay6": {address: netip.MustParseAddr("2606:4700::1111")},
-			"metadata":        {address: netip.MustParseAddr("169.254.169.254")},
-			"the API server":  {address: netip.MustParseAddr("10.96.0.1")},
-			"a private6":      {address: netip.MustParseAddr("fd00::1")},
+			"operator":   {pod: labels.Set{"tendril.dev/operator": "true"}, namespace: own},
+			"other":      {pod: labels.Set{"app": "x"}, namespace: own},
+			"ingress":    outside("ingress-nginx", nil),
+			"monitoring": outside("monitoring", labels.Set{"tendril.dev/monitoring": "true"}),
+			"dns":        outside("kube-system", nil),
+			"impostor":   {pod: labels.Set{"app.kubernetes.io/name": "tendril", "app.kubernetes.io/component": "ingest"}, namespace: labels.Set{"kubernetes.io/metadata.name": "x"}},
+			"relay":      {address: netip.MustParseAddr("1.1.1.1")},
+			"relay6":     {address: netip.MustParseAddr("2606:4700::1111")},
+			"metadata":   {address: netip.MustParseAddr("169.254.169.254")},
+			"api":        {address: netip.MustParseAddr("10.96.0.1")},
+			"private6":   {address: netip.MustParseAddr("fd00::1")},
 		}
 		for _, w := range o.workloads {
 			peers[w.name] = peer{pod: w.pod.Labels, namespace: own, ports: w.container().Ports}
 		}
-		services := []string{"gateway", "ingest", "purgatory", "discovery", "relayconn"}
-		check := func(from, to string, port int32, want bool) {
+		// ">" means that the first may connect to the second, "!" that it may not.
+		check := func(rows string, names ...string) {
 			t.Helper()
-			a, b := peers[from], peers[to]
-			if got := allowed(t, o.policies, true, a, b, port) && allowed(t, o.policies, false, b, a, port); got != want {
-				t.Errorf("%s: %s may connect to port %d of %s: %v, want %v", o.name, from, port, to, got, want)
+			for row := range strings.FieldsSeq(strings.NewReplacer(names...).Replace(rows)) {
+				part := regexp.MustCompile(`^(.+)([>!])(.+):(\d+)$`).FindStringSubmatch(row)
+				port, err := strconv.Atoi(part[4])
+				must(t, err)
+				a, b := peers[part[1]], peers[part[3]]
+				if got := allowed(t, o.policies, true, a, b, int32(port)) && allowed(t, o.policies, false, b, a, int32(port)); got != (part[2] == ">") {
+					t.Errorf("%s: %s is %v", o.name, row, got)
+				}
 			}
 		}
-		for _, from := range services {
-			check(from, "nats", 4222, true)
-			check(from, "DNS", 53, true)
-			check(from, "nats", 6222, false)
-			check(from, "nats", 8222, false)
-			check(from, "purgatory", 7336, from == "gateway" || from == "purgatory")
-			check(from, "gateway", 7334, false)
-			for _, to := range services {
-				check(from, to, 7335, false)
-			}
-			out := from == "relayconn" || from == "purgatory"
-			check(from, "a public relay", 443, out)
-			check(from, "a public relay6", 7777, out)
-			for _, last := range []string{"10.255.255.255", "100.127.255.255", "127.255.255.255", "172.31.255.255", "192.168.255.255", "198.19.255.255"} {
-				peers[last] = peer{address: netip.MustParseAddr(last)}
-				check(from, last, 443, false)
-			}
-			for _, to := range []string{"metadata", "the API server", "a private6", "another pod", "monitoring"} {
-				check(from, to, 443, false)
-			}
-			check("monitoring", from, 7335, true)
-			check("another pod", from, 7335, false)
+		for _, last := range strings.Fields("10.255.255.255 100.127.255.255 127.255.255.255 172.31.255.255 192.168.255.255 198.19.255.255") {
+			peers[last] = peer{address: netip.MustParseAddr(last)}
 		}
-		check("nats", "nats", 6222, true)
-		check("nats", "nats", 4222, false)
-		check("nats", "DNS", 53, true)
-		check("nats", "a public relay", 443, false)
-		check("an operator", "nats", 4222, true)
-		check("an operator", "DNS", 53, true)
-		check("an operator", "nats", 6222, false)
-		check("an operator", "purgatory", 7336, false)
-		check("an operator", "a public relay", 443, false)
-		check("ingress", "gateway", 7334, true)
-		check("ingress", "gateway", 7335, false)
-		check("monitoring", "nats", 8222, true)
-		for _, from := range []string{"ingress", "monitoring", "another pod", "an impostor", "DNS", "a public relay"} {
-			check(from, "nats", 4222, false)
-			check(from, "nats", 6222, false)
-			check(from, "purgatory", 7336, false)
+		for _, service := range []string{"gateway", "ingest", "purgatory", "discovery", "relayconn"} {
+			check(`IT>nats:4222 IT>dns:53 IT!nats:6222 IT!nats:8222 IT!gateway:7334 IT!gateway:7335 IT!ingest:7335 IT!purgatory:7335 IT!discovery:7335
+				IT!relayconn:7335 IT!10.255.255.255:443 IT!100.127.255.255:443 IT!127.255.255.255:443 IT!172.31.255.255:443 IT!192.168.255.255:443
+				IT!198.19.255.255:443 IT!metadata:443 IT!api:443 IT!private6:443 IT!other:443 IT!monitoring:443 monitoring>IT:7335 other!IT:7335`, "IT", service)
 		}
-		check("a public relay", "gateway", 7334, true)
+		check(`gateway>purgatory:7336 purgatory>purgatory:7336 ingest!purgatory:7336 discovery!purgatory:7336 relayconn!purgatory:7336
+			relayconn>relay:443 purgatory>relay:443 gateway!relay:443 ingest!relay:443 discovery!relay:443
+			relayconn>relay6:7777 purgatory>relay6:7777 gateway!relay6:7777 ingest!relay6:7777 discovery!relay6:7777
+			nats>nats:6222 nats!nats:4222 nats>dns:53 nats!relay:443
+			operator>nats:4222 operator>dns:53 operator!nats:6222 operator!purgatory:7336 operator!relay:443
+			ingress>gateway:7334 ingress!gateway:7335 monitoring>nats:8222 relay>gateway:7334`)
+		for _, stranger := range []string{"ingress", "monitoring", "other", "impostor", "dns", "relay"} {
+			check("IT!nats:4222 IT!nats:6222 IT!purgatory:7336", "IT", stranger)
+		}
 	}
 }
 
