@@ -70,7 +70,12 @@ func (m *management) authorise(ctx context.Context, q proto.ManageRequest, now t
 	if !ok || wrong != nil || len(data) > maxAuth || ev.UnmarshalJSON(data) != nil {
 		return "", errors.New("the header Authorization holds no event (NIP-98)")
 	}
-	tag := func(name string) string { return ev.Tags.Find(name).Value() }
+	tag := func(name string) string {
+		if t := ev.Tags.Find(name); len(t) > 1 {
+			return t[1]
+		}
+		return ""
+	}
 	payload := sha256.Sum256(q.Body)
 	switch {
 	case ev.Kind != gonostr.KindHTTPAuth:

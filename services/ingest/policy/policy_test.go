@@ -175,7 +175,7 @@ func (w *world) Vouched(ev *nostr.Event) bool {
 		names = append(names, a.String())
 	}
 	return w.find(func(other *nostr.Event) bool {
-		return policy.Vouches(other.Kind) && slices.ContainsFunc(other.Tags, func(t nostr.Tag) bool { return slices.Contains(names, t.Value()) })
+		return policy.Vouches(other.Kind) && slices.ContainsFunc(other.Tags, func(t nostr.Tag) bool { return len(t) > 1 && slices.Contains(names, t[1]) })
 	}) != nil
 }
 
