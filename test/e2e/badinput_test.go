@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"tendril.dev/lib/nostr"
 	"tendril.dev/test/world"
 )
 
@@ -61,25 +60,4 @@ func TestSecondInstance(t *testing.T) {
 		t.Errorf("a second instance ends with %v and %q", err, out)
 	}
 	wantHeld(t, p, world.NewPerson().Announce("x", "x", nil, nil))
-}
-
-// TestDeletionsOfNothing: deletion requests whose tags name nothing, from a client and from a
-// relay, are events like any other, and what comes after them is accepted.
-func TestDeletionsOfNothing(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	synced := s.Guest.Sign(5, "", nostr.Tag{"a", s.Owner.Address(world.Project)}, nostr.Tag{"e", ""})
-	s.Second.Publish(synced)
-	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.First.URL})
-	for _, tags := range []nostr.Tags{{{"e", "zz"}}, {{"e", ""}}, {{"e"}}, {{"a", ":::"}}, {{"e", strings.Repeat("A", 64)}, {"k"}}} {
-		if ok, message := submit(t, p, s.Guest.Sign(5, "", tags...)); !ok {
-			t.Errorf("%v is answered %q", tags, message)
-		}
-	}
-	world.Serves(t, p.Relay(), s.Issue)
-	world.Serves(t, p.Relay(), synced)
-	late := s.NewIssue("after all that")
-	if ok, message := submit(t, p, late); !ok {
-		t.Errorf("an issue is answered %q", message)
-	}
 }

@@ -11,26 +11,6 @@ import (
 
 // What the field's clients send and expect, where it differs from what one would write oneself.
 
-// TestMaintainersOfHostedRepositories are welcome though they are not on the whitelist.
-func TestMaintainersOfHostedRepositories(t *testing.T) {
-	t.Parallel()
-	ann, bob, eve := world.NewPerson(), world.NewPerson(), world.NewPerson()
-	p := world.Start(t, map[string]string{"NGIT_REPOSITORY_WHITELIST": ann.Npub})
-	work := world.NewWorkTree(t)
-	wantHeld(t, p, ann.Announce("ours", "ours", nil, nil, nostr.Tag{"maintainers", bob.PubKey}), ann.State("ours", work.Refs(), "refs/heads/main"))
-	world.Git(t, work.Dir, "push", "-q", p.URL+"/"+ann.Npub+"/ours.git", "main")
-	if ok, message := submit(t, p, eve.Announce("ours", "ours", nil, nil)); ok || !strings.HasPrefix(message, "blocked:") {
-		t.Errorf("a stranger's announcement is answered %v %q", ok, message)
-	}
-	if ok, message := submit(t, p, bob.Announce("ours", "ours", nil, nil, nostr.Tag{"maintainers", ann.PubKey})); !ok {
-		t.Errorf("a maintainer's announcement is answered %q", message)
-	}
-	world.Await(t, "the maintainer's repository can be cloned", func() bool {
-		out, err := world.TryGit(t, work.Dir, "ls-remote", p.URL+"/"+bob.Npub+"/ours.git", "refs/heads/main")
-		return err == nil && strings.HasPrefix(out, work.Refs()["refs/heads/main"])
-	})
-}
-
 // TestPullRequestToAMaintainerBySync: pull requests that tag only a maintainer who has announced
 // nothing here come in from a foreign relay. One that a user has brought too early is brought back
 // by the owner's announcement.

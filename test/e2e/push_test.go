@@ -24,33 +24,9 @@ func wantHeld(t *testing.T, p *world.Tendril, events ...*nostr.Event) {
 	world.Held(t, p.Relay(), events...)
 }
 
-// TestUserAnnouncesAndPushes: what a user announces waits until they push with plain git, and is
-// served the moment the push has ended.
-func TestUserAnnouncesAndPushes(t *testing.T) {
-	t.Parallel()
-	p := world.Start(t, nil)
-	ann, work := world.NewPerson(), world.NewWorkTree(t)
-	announcement := ann.Announce("mine", "mine", nil, nil)
-	state := ann.State("mine", work.Refs(), "refs/heads/main")
-	wantHeld(t, p, announcement, state)
-	if got := world.Fetch(t, p.Relay(), nostr.Filter{Authors: []string{ann.PubKey}}); len(got) != 0 {
-		t.Fatalf("held events are served: %v", got)
-	}
-	if ok, message := submit(t, p, announcement); !ok || message != waits {
-		t.Errorf("sent again it is answered %v %q", ok, message)
-	}
-	world.Git(t, work.Dir, "push", "-q", p.URL+"/"+ann.Npub+"/mine.git", "main")
-	// No waiting here: the push's answer is the promise that both are served.
-	if got := world.Fetch(t, p.Relay(), nostr.Filter{Authors: []string{ann.PubKey}}); len(got) != 2 {
-		t.Fatalf("after the push %d events are served, want announcement and state", len(got))
-	}
-	if ok, message := submit(t, p, announcement); !ok || !strings.HasPrefix(message, "duplicate:") {
-		t.Errorf("sent once more it is answered %v %q", ok, message)
-	}
-}
-
-// TestPartOfAStateIsRefused, and the whole of it is served at once.
-func TestPartOfAStateIsRefused(t *testing.T) {
+// TestUserPushes: what a user announces waits until all that the state names is pushed with plain
+// git, and is served the moment the push has ended. A part of it is refused.
+func TestUserPushes(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)
 	ann, work := world.NewPerson(), world.NewWorkTree(t)
@@ -58,6 +34,10 @@ func TestPartOfAStateIsRefused(t *testing.T) {
 	announcement := ann.Announce("mine", "mine", nil, nil)
 	state := ann.State("mine", work.Refs(), "refs/heads/main")
 	wantHeld(t, p, announcement, state)
+	wantHeld(t, p, announcement) // sent again
+	if got := world.Fetch(t, p.Relay(), nostr.Filter{Authors: []string{ann.PubKey}}); len(got) != 0 {
+		t.Fatalf("held events are served: %v", got)
+	}
 	remote := p.URL + "/" + ann.Npub + "/mine.git"
 
 	out, err := world.TryGit(t, work.Dir, "push", remote, "main")
@@ -68,6 +48,9 @@ func TestPartOfAStateIsRefused(t *testing.T) {
 	// No waiting here: the push's answer is the promise that both are served.
 	if got := world.Fetch(t, p.Relay(), nostr.Filter{Authors: []string{ann.PubKey}}); len(got) != 2 {
 		t.Fatalf("after the push %d events are served, want announcement and state", len(got))
+	}
+	if ok, message := submit(t, p, announcement); !ok || !strings.HasPrefix(message, "duplicate:") {
+		t.Errorf("sent once more it is answered %v %q", ok, message)
 	}
 
 	// The next version: a state first, then the push that it allows; and one that nothing allows.
