@@ -50,6 +50,7 @@ func (w *world) run(t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
+	synctest.Wait()
 	return func() {
 		cancel()
 		if err := <-done; err != nil {
