@@ -411,6 +411,22 @@ func (f *Follower) CatchUp(ctx context.Context) error {
 // Followers are several of one stream, of a filter each. Each keeps the order of its own messages.
 type Followers []*Follower
 
+// Seq is the sequence up to which all of them have read what they know to be stored; 0: there are
+// none.
+func (all Followers) Seq() (seq uint64) {
+	for _, f := range all {
+		seq = max(seq, f.Seq())
+	}
+	for _, f := range all {
+		f.mu.Lock()
+		if f.at < max(f.told, f.goal) {
+			seq = min(seq, f.at)
+		}
+		f.mu.Unlock()
+	}
+	return seq
+}
+
 // Run runs all of them.
 func (all Followers) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)

@@ -56,7 +56,7 @@ type Targets struct {
 	changed bool                    // relays
 	lists   map[string]*list        // root events, by reference of the repository
 	wanted  map[string]*Wanted      // of claimed relays, by name
-	seq     uint64                  // of the log, up to which root events are followed
+	roots   bus.Followers           // of the log, for each kind of root events
 }
 
 // list is the root events of one repository. They are asked for once, and followed in the log.
@@ -82,8 +82,10 @@ func NewTargets(js jetstream.JetStream, events query.Source, window time.Duratio
 
 // Run follows the stream, and the root events, until ctx ends.
 func (t *Targets) Run(ctx context.Context) error {
-	t.seq = t.events.Seq() // what is asked for later has everything up to there
-	roots := query.Hear(t.js, t.events, rootKinds, t.hear)
+	roots := query.Hear(t.js, t.events, rootKinds, t.hear) // what is asked for later has the events before
+	t.mu.Lock()
+	t.roots = roots
+	t.mu.Unlock()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return t.stream.Run(ctx) })
 	group.Go(func() error { return roots.Run(ctx) })
@@ -148,7 +150,6 @@ func (t *Targets) hear(accepted []eventdb.Record) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, r := range accepted {
-		t.seq = max(t.seq, r.Seq)
 		id := strings.Clone(r.Event.ID)
 		for _, ref := range nostr.RootRefs(r.Event) {
 			l := t.lists[ref.String()]
@@ -420,7 +421,7 @@ func (w *Wanted) Now() (now session.Wanted, known bool) {
 	defer w.targets.mu.Unlock()
 	if w.dirty && w.read && w.rootsKnown() {
 		items := w.some(func(repo) bool { return true })
-		w.now, w.dirty = &session.Wanted{Items: items, Mark: session.Mark{Target: w.seq, Log: w.targets.seq}}, false
+		w.now, w.dirty = &session.Wanted{Items: items, Mark: session.Mark{Target: w.seq, Log: w.targets.roots.Seq()}}, false
 	}
 	if w.now == nil {
 		return session.Wanted{}, false
@@ -443,7 +444,7 @@ func (w *Wanted) Confirmed(mark session.Mark) session.Mark {
 	w.targets.mu.Lock()
 	defer w.targets.mu.Unlock()
 	if w.now != nil && mark == w.now.Mark && !w.dirty && mark != (session.Mark{}) {
-		mark.Log = max(mark.Log, w.targets.seq) // what came since is not wanted of this relay
+		mark.Log = max(mark.Log, w.targets.roots.Seq()) // what came since is not wanted of this relay
 	}
 	return mark
 }

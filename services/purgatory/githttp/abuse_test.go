@@ -2,6 +2,10 @@ package githttp_test
 
 import (
 	"bufio"
+	"bytes"
+	"compress/zlib"
+	"crypto/sha1"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -79,6 +83,42 @@ func TestAnswersOverUnreadRequests(t *testing.T) {
 				t.Error("the connection stays open")
 			}
 		})
+	}
+}
+
+// packThatClaims writes a pack that says it has that many objects, of one of a kind (2 tree, 3 blob).
+func packThatClaims(n int, kind byte, content []byte) []byte {
+	pack := binary.BigEndian.AppendUint32([]byte("PACK\x00\x00\x00\x02"), uint32(n))
+	size := uint64(len(content))
+	pack = binary.AppendUvarint(append(pack, 0x80|kind<<4|byte(size&15)), size>>4)
+	b := bytes.NewBuffer(pack)
+	z := zlib.NewWriter(b)
+	z.Write(content)
+	z.Close()
+	sum := sha1.Sum(b.Bytes())
+	return append(b.Bytes(), sum[:]...)
+}
+
+// TestBombs: a pack that is small on the wire and large, or endless, for who believes it is
+// refused, and nothing of it stays.
+func TestBombs(t *testing.T) {
+	t.Parallel()
+	small := "ce013625030ba8dba906f756967f9e9ca394464a" // "hello\n"
+	for name, pack := range map[string][]byte{
+		"a tree of zeros":               packThatClaims(1, 2, make([]byte, 64<<20)),
+		"2^32-1 objects":                []byte("PACK\x00\x00\x00\x02\xff\xff\xff\xff0000000000000000000000"),
+		"20 million objects in nothing": packThatClaims(20_000_000, 3, []byte("hello\n")),
+	} {
+		h := serve(t, githttp.Options{})
+		r := h.repo("bomb")
+		if _, answer := h.push("bomb", pack, creates("refs/tags/bomb", small, "report-status")); !strings.Contains(answer, "ng refs/tags/bomb") {
+			t.Errorf("%s: answer %q", name, answer)
+		}
+		gittest.Untouched(t, r)
+		if err := gittest.Take(t, r, pack, small); !errors.Is(err, repository.ErrBadPack) {
+			t.Errorf("%s, fetched: %v", name, err)
+		}
+		gittest.Untouched(t, r)
 	}
 }
 
