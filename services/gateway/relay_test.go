@@ -222,6 +222,9 @@ func TestLimitsOfAConnection(t *testing.T) {
 	if len(refused) != 1 || !strings.HasPrefix(refused[0], `["OK","`+third.ID+`",false,"rate-limited: at most 2`) {
 		t.Errorf("refused: %s", refused)
 	}
+	if !strings.Contains(sys.metrics(t), `ngit_events_rejected_total{kind="1",reason="rate_limited"} 1`) {
+		t.Error("it is not counted as rejected")
+	}
 
 	c.hears(`["EOSE","a"]`, `["REQ","a",{"limit":0,"#t":["%s"]}]`, strings.Repeat("x", 2000-34))
 	c.hears(`["NOTICE","invalid: message larger than 2000 bytes"]`, `["REQ","a",{"limit":0,"#t":["%s"]}]`, strings.Repeat("x", 2000))

@@ -21,11 +21,11 @@ func (c *connection) offer(m message) {
 	r, ev := c.relay, m.event
 	kind := obs.KindLabel(ev.Kind)
 	r.Metrics.events.WithLabelValues(kind).Inc()
-	if refusal := c.tooFast(); refusal != "" {
-		c.answer(m.refusal(refusal))
-		return
+	reason, refusal := "rate_limited", c.tooFast()
+	if refusal == "" {
+		reason, refusal = check(ev, c.proofs.keys, time.Now(), r.Future)
 	}
-	if reason, refusal := check(ev, c.proofs.keys, time.Now(), r.Future); refusal != "" {
+	if refusal != "" {
 		r.Metrics.rejected.WithLabelValues(kind, reason).Inc()
 		r.Log.Info("event rejected", "event", ev.ID, "kind", ev.Kind, "author", ev.PubKey, "client", c.client, "reason", reason)
 		if strings.HasPrefix(refusal, authRequired) {
