@@ -26,6 +26,9 @@ type Reading struct {
 	// Behind is a follower of the same stream: a message is handed on only after that one has read
 	// as far. nil: none.
 	Behind *Follower
+	// Every is how often a reader that keeps up asks for messages at most. Each request costs the
+	// server a count of all subjects of the filter, however few messages it brings.
+	Every time.Duration
 	// Idle is called whenever everything was read that is there. Nothing else is called meanwhile.
 	Idle func()
 }
@@ -129,6 +132,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	}
 	defer sub.Unsubscribe()
 	pause, since, left := retryFirst, time.Now(), true // the end is asked for when nothing is left to read
+	asked, caught := time.Time{}, false
 	for ctx.Err() == nil {
 		var count int
 		var err error
@@ -141,7 +145,15 @@ func (f *Follower) Run(ctx context.Context) error {
 			continue
 		}
 		if left = false; err == nil {
+			if wait := time.Until(asked.Add(f.what.Every)); wait > 0 && caught {
+				select {
+				case <-ctx.Done():
+				case <-time.After(wait):
+				}
+			}
+			asked = time.Now()
 			count, left, err = f.fetch(ctx)
+			caught = !left
 		}
 		failed, isRead := errors.AsType[readError](err)
 		switch {

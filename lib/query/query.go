@@ -12,6 +12,7 @@ import (
 	"iter"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -54,6 +55,9 @@ type Source interface {
 	IDs(ctx context.Context, f nostr.Filter) iter.Seq2[[32]byte, error]
 }
 
+// hearEvery is how long what is heard may gather while much is accepted.
+const hearEvery = 100 * time.Millisecond
+
 // Hear makes followers that tell fn of the events that are accepted from now on, of some kinds: each
 // once, those of a kind in the order of the log, after answers of the source have them.
 func Hear(js jetstream.JetStream, s Source, kinds []int, fn func([]eventdb.Record)) (all bus.Followers) {
@@ -78,7 +82,7 @@ func Hear(js jetstream.JetStream, s Source, kinds []int, fn func([]eventdb.Recor
 	}
 	after := s.Seq()
 	for _, kind := range kinds {
-		reading := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(kind), After: after}
+		reading := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(kind), After: after, Every: hearEvery}
 		all = append(all, bus.NewFollower(js, reading, slog.New(slog.DiscardHandler), read))
 	}
 	return all
