@@ -154,7 +154,8 @@ func look(r *reader) (*report, error) {
 	return all, r.err
 }
 
-// relays are the relays of which the bus knows something, or those that a pattern of keys names, by name.
+// relays are the relays of which the bus knows something, or those that a pattern of keys names, by
+// name.
 func (r *reader) relays(holders map[string]string, keys string) []relayRow {
 	all := []relayRow{}
 	for key, s := range bucket[proto.RelayState](r, proto.BucketRelays, keys) {

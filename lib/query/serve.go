@@ -85,7 +85,7 @@ func Answer(ctx context.Context, conn *nats.Conn, log *slog.Logger, name, descri
 	if stopErr := service.Stop(); stopErr != nil {
 		log.Debug("stopping to answer questions", "service", name, "error", stopErr)
 	}
-	// Stop lets the subscriptions go on for a moment: who holds all places lets no further answer begin.
+	// Subscriptions deliver for a moment after Stop. With all places taken, no further answer begins.
 	for _, places := range all {
 		for range atOnce {
 			places <- struct{}{}

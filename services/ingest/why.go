@@ -21,8 +21,8 @@ const (
 	maxTold     = 20
 )
 
-// refusals is what this replica refused lately, the last at the end. Most of it no stream remembers: any client
-// could fill the disk with it.
+// refusals is what this replica refused lately, the last at the end. Most of it is in no stream:
+// any client could fill the disk with it.
 type refusals struct {
 	mu  sync.Mutex
 	all []proto.Refusal

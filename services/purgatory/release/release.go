@@ -89,8 +89,9 @@ type Result struct {
 }
 
 // Release aligns repositories of an identifier and releases what is complete. The caller has the
-// locks of those in scope; no others are changed. It may be called at any time and again; an error leaves nothing behind that a later call does not put right. The
-// result counts beside an error too, which is of some repositories and does not hold up the others.
+// locks of those in scope; no others are changed. It may be called at any time and again; an error
+// leaves nothing behind that a later call does not put right. The result counts beside an error too,
+// which is of some repositories and does not hold up the others.
 func (r *Releaser) Release(ctx context.Context, v repostate.View, scope []repository.Place) (out Result, err error) {
 	p := &pass{Releaser: r, v: v, out: &out, repos: map[string]*repository.Repo{}, has: map[string]map[string]bool{}, trial: map[string]bool{}}
 	for range rounds {
