@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -205,14 +206,14 @@ func TestPushesWithoutEvents(t *testing.T) {
 	}
 	p.Change(map[string]string{"NGIT_PURGATORY_HOLD": "45s"})
 	p.Restart()
-	world.Await(t, "the rubbish is named no more", func() bool {
+	fixture.Await(t, "the rubbish is named no more", func() bool {
 		return world.Git(t, filepath.Join(git, n.who.Npub, home+".git"), "for-each-ref", "refs/nostr") == ""
 	})
 	repository := filepath.Join(git, n.who.Npub, home+".git")
 	world.Git(t, repository, "fsck", "--full", "--strict")
 	age(t, repository, 48*time.Hour)
 	n.unhurt(1) // after a push housekeeping looks whether it is due
-	world.Await(t, "the rubbish is off the disk", func() bool { return world.Disk(t, git) < before+1<<20 })
+	fixture.Await(t, "the rubbish is off the disk", func() bool { return world.Disk(t, git) < before+1<<20 })
 	world.Git(t, repository, "fsck", "--full", "--strict")
 	n.unhurt(1)
 }
@@ -252,7 +253,7 @@ func TestCopiesOfAPopularRepository(t *testing.T) {
 		}
 	}
 	n.unhurt(1)
-	world.Await(t, "all of them are served", func() bool {
+	fixture.Await(t, "all of them are served", func() bool {
 		return world.Count(t, p.Relay(), nostr.Filter{Kinds: []int{30617}, Tags: nostr.TagMap{"d": {home}}}) == 1+copies
 	})
 	world.Git(t, filepath.Join(git, last.Npub, home+".git"), "fsck", "--full", "--strict")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -71,10 +72,10 @@ func TestHuntFlood(t *testing.T) {
 	bad := world.NewRelay(t, flood...)
 	p := start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": bad.URL})
 	bus := world.Listen(t, p.NATS)
-	world.Await(t, "all of the flood is held", func() bool {
+	fixture.Await(t, "all of the flood is held", func() bool {
 		return world.HeldEvents(t, p) >= len(flood)
 	})
-	world.Await(t, "the trickling servers are asked", func() bool { return asked[0].Load() > 0 })
+	fixture.Await(t, "the trickling servers are asked", func() bool { return asked[0].Load() > 0 })
 
 	// Another person's repository has to be fetched from a server with another name.
 	ann, work, git := world.NewPerson(), world.NewWorkTree(t), world.NewGitServer(t)
@@ -152,7 +153,7 @@ func TestSyncFillsTheQueue(t *testing.T) {
 	moved := n.who.SignAt(nostr.Now()+1, 30617, "", n.who.Announce(home, home, nil, relays).Tags...)
 	n.submit(moved, "")
 	n.unhurt(3)
-	world.Await(t, "the flood has come too", func() bool {
+	fixture.Await(t, "the flood has come too", func() bool {
 		return world.Count(t, p.Relay(), nostr.Filter{Authors: []string{mallory.PubKey}}) == 1600
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -44,7 +45,7 @@ func TestServicesApart(t *testing.T) {
 	s.Second.Publish(late)
 	world.Serves(t, world.RelayAt(other), late)
 	attempt := 0
-	world.Await(t, "a push is taken by the writer and the worker that are left", func() bool {
+	fixture.Await(t, "a push is taken by the writer and the worker that are left", func() bool {
 		attempt++
 		return mine.Push(t, other, attempt-1, func(ev *nostr.Event) error { return world.TrySubmit(t, world.RelayAt(other), ev) }) == nil
 	})

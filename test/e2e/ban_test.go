@@ -16,6 +16,7 @@ import (
 	gonostr "github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/outside"
 	"tendril.dev/test/world"
 )
@@ -130,7 +131,7 @@ func (m *moderation) command(args ...string) string {
 func (m *moderation) until(what string, ok func() bool) {
 	m.Helper()
 	began := time.Now()
-	world.Await(m.T, what, ok)
+	fixture.Await(m.T, what, ok)
 	m.Logf("%4d ms: %s", time.Since(began).Milliseconds(), what)
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -33,7 +34,7 @@ func TestContributor(t *testing.T) {
 	}
 	named := func(remote string, ev *nostr.Event, tip string) {
 		t.Helper()
-		world.Await(t, remote+" names "+tip, func() bool {
+		fixture.Await(t, remote+" names "+tip, func() bool {
 			return strings.Contains(world.Git(t, work.Dir, "ls-remote", remote), tip+"\trefs/nostr/"+ev.ID)
 		})
 	}

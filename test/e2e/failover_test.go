@@ -19,6 +19,7 @@ import (
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -119,7 +120,7 @@ func TestFollowersReachTheHeadAfterFailovers(t *testing.T) {
 	took := time.Since(last)
 	published := awaitTargets(within, t, b)
 	stored := uint64(0)
-	world.Await(t, "the cluster says how much it has", func() bool {
+	fixture.Await(t, "the cluster says how much it has", func() bool {
 		stream, err := b.JS.Stream(t.Context(), proto.StreamRejected)
 		if err == nil {
 			stored = stream.CachedInfo().State.Msgs

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -41,7 +42,7 @@ func TestAnOwnerGivesUp(t *testing.T) {
 			t.Fatalf("want %q (%v)", want, err)
 		}
 	}
-	world.Await(t, "the repository is listed as hosted", func() bool {
+	fixture.Await(t, "the repository is listed as hosted", func() bool {
 		out, err := repo("list", "--state=hosted")
 		return err == nil && strings.Contains(out, name+"  hosted")
 	})
@@ -58,7 +59,7 @@ func TestAnOwnerGivesUp(t *testing.T) {
 		if got := world.Fetch(t, relay, nostr.Filter{Kinds: []int{30617}}); len(got) != 0 {
 			t.Fatalf("the announcement is still served: %v", got)
 		}
-		world.Await(t, "the repository is listed", func() bool {
+		fixture.Await(t, "the repository is listed", func() bool {
 			out, err := repo("list")
 			return err == nil && strings.Contains(out, name) && strings.Contains(out, "deleted by its owner")
 		})
@@ -82,7 +83,7 @@ func TestAnOwnerGivesUp(t *testing.T) {
 	if got, want := world.Git(t, copied, "rev-parse", "HEAD"), world.Git(t, work.Dir, "rev-parse", "HEAD"); got != want {
 		t.Fatalf("it came back at %s, want %s", got, want)
 	}
-	world.Await(t, "it is not listed any more", func() bool {
+	fixture.Await(t, "it is not listed any more", func() bool {
 		out, err := repo("list", "--state=ended")
 		return err == nil && out == "no repositories\n"
 	})
@@ -93,7 +94,7 @@ func TestAnOwnerGivesUp(t *testing.T) {
 	if out, err := repo("show", name); err == nil || !strings.Contains(out, "nothing of "+name+" is here") {
 		t.Fatalf("it is shown: %s", out)
 	}
-	world.Await(t, "its events are gone", func() bool {
+	fixture.Await(t, "its events are gone", func() bool {
 		return len(world.Fetch(t, relay, nostr.Filter{Kinds: []int{30618, 1621}})) == 0
 	})
 	if _, err := os.Stat(filepath.Join(volume, owner.Npub)); !os.IsNotExist(err) {

@@ -9,6 +9,7 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -68,7 +69,7 @@ func ingestKilled(t *testing.T, standby bool) {
 	url := world.RelayAt(door.URL())
 	issues := nostr.Filter{Kinds: []int{1621}}
 	for had := 0; had < n; had = world.Count(t, url, issues) {
-		world.Await(t, fmt.Sprintf("more than %d are served", had), func() bool { return world.Count(t, url, issues) > had })
+		fixture.Await(t, fmt.Sprintf("more than %d are served", had), func() bool { return world.Count(t, url, issues) > had })
 	}
 	logged, _ := readLog(t, js, "grasp.event.1621.>")
 	once(t, "the log has", events, logged)

@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"tendril.dev/lib/logins"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -43,7 +44,7 @@ func TestPasswordsAreRotated(t *testing.T) {
 	}
 	bus.Reload()
 	for _, name := range world.Services {
-		world.Await(t, name+" has come back with its new password", func() bool { return bus.Connections(name+"-2") == 1 })
+		fixture.Await(t, name+" has come back with its new password", func() bool { return bus.Connections(name+"-2") == 1 })
 		if n := bus.Connections(name); n != 0 {
 			t.Errorf("%d connections with the old password of %s", n, name)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -227,7 +228,7 @@ func TestEveryMetricOfThePage(t *testing.T) {
 	})
 	// A git server is known by its host, without its port.
 	wanted := metricsOfThePage(s.Second.URL, "127.0.0.1", ann.Npub+"/mine")
-	world.Await(t, "every metric is there and has moved", func() bool {
+	fixture.Await(t, "every metric is there and has moved", func() bool {
 		all := scrape(t, p.URL)
 		missing = nil
 		for _, w := range wanted {

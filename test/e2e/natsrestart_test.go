@@ -13,6 +13,7 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -110,7 +111,7 @@ func wantOwners(t *testing.T, url string, relays int) {
 		t.Fatal(err)
 	}
 	for group, want := range map[string]int{proto.GroupRelays: relays, proto.GroupShards: proto.Shards} {
-		world.Await(t, "every one of "+group+" has an owner that lives", func() bool {
+		fixture.Await(t, "every one of "+group+" has an owner that lives", func() bool {
 			claims, err := world.Claims(ctx, js, group)
 			for _, c := range claims {
 				var w proto.Worker

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -102,7 +103,7 @@ func TestReconcile(t *testing.T) {
 func (s *source) follow(t *testing.T, url string, moved func() int64, few int, publish func(...*nostr.Event)) {
 	served := func(p *world.Tendril) {
 		t.Helper()
-		world.Await(t, fmt.Sprintf("%d comments are served", s.written), func() bool {
+		fixture.Await(t, fmt.Sprintf("%d comments are served", s.written), func() bool {
 			return world.Count(t, p.Relay(), nostr.Filter{Kinds: []int{1111}}) == s.written
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/outside"
 	"tendril.dev/test/world"
 )
@@ -55,7 +56,7 @@ func TestForeignRelays(t *testing.T) {
 	announcement := again(ann.Announce("mine", "mine", []string{git.Host("mine", work)}, relays))
 	first.Publish(announcement, again(ann.State("mine", work.Refs(), "refs/heads/main")))
 	world.Serves(t, p.Relay(), announcement)
-	world.Await(t, "every hostile relay was asked for something", func() bool {
+	fixture.Await(t, "every hostile relay was asked for something", func() bool {
 		for _, h := range bad {
 			if h.Traffic().Messages == 0 {
 				return false
@@ -74,7 +75,7 @@ func TestForeignRelays(t *testing.T) {
 		for i, ev := range events {
 			ids[i] = ev.ID
 		}
-		world.Await(t, "all events of "+url+" are served", func() bool {
+		fixture.Await(t, "all events of "+url+" are served", func() bool {
 			return world.Count(t, p.Relay(), nostr.Filter{IDs: ids}) == len(ids)
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -103,7 +104,7 @@ func TestKillNineLosesNothing(t *testing.T) {
 		})
 		time.Sleep(time.Duration(300+rand.IntN(900)) * time.Millisecond) // any moment
 		if round == rounds-1 {
-			world.Await(t, "something of every kind is acknowledged", func() bool {
+			fixture.Await(t, "something of every kind is acknowledged", func() bool {
 				mu.Lock()
 				defer mu.Unlock()
 				return t.Failed() || len(served) > 0 && len(held) > 0 && len(pushed) > 0

@@ -12,6 +12,7 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/nettest"
 	"tendril.dev/test/world"
 )
@@ -40,7 +41,7 @@ func (w *working) goOn(times int) {
 	w.t.Helper()
 	before := w.meter.Tallies()
 	for _, what := range world.UsersDo {
-		world.Await(w.t, what+" goes on", func() bool { return w.meter.Tallies()[what].Requests >= before[what].Requests+times })
+		fixture.Await(w.t, what+" goes on", func() bool { return w.meter.Tallies()[what].Requests >= before[what].Requests+times })
 	}
 }
 
@@ -125,7 +126,7 @@ func (c *cluster) holder(identifier string) (holder *world.Replica) {
 	c.t.Helper()
 	js, done := world.JetStream(c.t, c.nats)
 	defer done()
-	world.Await(c.t, "a worker holds "+identifier, func() bool {
+	fixture.Await(c.t, "a worker holds "+identifier, func() bool {
 		claims, err := world.Claims(world.Context(c.t), js, proto.GroupShards)
 		if err != nil {
 			c.t.Fatal(err)
@@ -163,7 +164,7 @@ func (c *cluster) slowly(p *world.Repo) (wait func()) {
 			c.t.Errorf("the slow clone: %v\n%s", err, out)
 		}
 	})
-	world.Await(c.t, "both are under way", func() bool { return pushed() > 100_000 && cloned() > 100_000 })
+	fixture.Await(c.t, "both are under way", func() bool { return pushed() > 100_000 && cloned() > 100_000 })
 	return both.Wait
 }
 

@@ -11,6 +11,7 @@ import (
 	gonostr "github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -35,11 +36,11 @@ func TestStory(t *testing.T) {
 	s.First.Shut(false)
 
 	// As long as the git server is away, announcement and state wait, and are not served.
-	world.Await(t, "announcement and state are held", func() bool {
+	fixture.Await(t, "announcement and state are held", func() bool {
 		return bus.Heard("grasp.held.", s.Announcement.ID) && bus.Heard("grasp.held.", s.State.ID)
 	})
 	held := len(bus.Said())
-	world.Await(t, "their git data is looked for in vain", func() bool { _, heard := bus.HeardAfter(held, "grasp.git.", "503"); return heard })
+	fixture.Await(t, "their git data is looked for in vain", func() bool { _, heard := bus.HeardAfter(held, "grasp.git.", "503"); return heard })
 	if got := world.Fetch(t, p.Relay(), nostr.Filter{Kinds: []int{30617, 30618}}); len(got) != 0 {
 		t.Fatalf("held events are served: %v", got)
 	}
@@ -74,11 +75,11 @@ func TestStory(t *testing.T) {
 func (s *scene) checkLayers(t *testing.T) {
 	t.Helper()
 	for _, tag := range []string{"a", "A", "q", "e", "E"} {
-		world.Await(t, "the second relay is asked by #"+tag, func() bool {
+		fixture.Await(t, "the second relay is asked by #"+tag, func() bool {
 			return slices.ContainsFunc(s.Second.Asked(), func(f nostr.Filter) bool { return f.Tags[tag] != nil })
 		})
 	}
-	world.Await(t, "layer 1, three live filters of layer 2 and three of layer 3 are open at the second relay", func() bool { return s.Second.Listening() >= 7 })
+	fixture.Await(t, "layer 1, three live filters of layer 2 and three of layer 3 are open at the second relay", func() bool { return s.Second.Listening() >= 7 })
 	for _, f := range s.Second.Asked() {
 		if len(f.Tags) == 0 && len(f.Kinds) == 0 {
 			t.Errorf("asked for everything: %v", f)
@@ -90,7 +91,7 @@ func (s *scene) checkLayers(t *testing.T) {
 // connection is a quick one.
 func (s *scene) synced(t *testing.T, bus *world.Listener) {
 	t.Helper()
-	world.Await(t, "the second relay is synced", func() bool {
+	fixture.Await(t, "the second relay is synced", func() bool {
 		for _, said := range bus.Said() {
 			var state struct {
 				URL      string    `json:"url"`
@@ -134,7 +135,7 @@ func (s *scene) checkTranscript(t *testing.T, bus *world.Listener) {
 	}
 	at := 0
 	for _, step := range order {
-		world.Await(t, fmt.Sprintf("it is said, after %d messages, that %s", at, step.what), func() bool {
+		fixture.Await(t, fmt.Sprintf("it is said, after %d messages, that %s", at, step.what), func() bool {
 			found, heard := bus.HeardAfter(at, step.subject, step.text)
 			if heard {
 				at = found + 1
@@ -143,6 +144,6 @@ func (s *scene) checkTranscript(t *testing.T, bus *world.Listener) {
 		})
 	}
 	for _, subject := range []string{"grasp.relay.", "grasp.verdict.", "grasp.git." + world.Project + ".released"} {
-		world.Await(t, "something is said on "+subject, func() bool { return bus.Heard(subject, "") })
+		fixture.Await(t, "something is said on "+subject, func() bool { return bus.Heard(subject, "") })
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/nettest"
 	"tendril.dev/test/world"
 )
@@ -30,7 +31,7 @@ func TestWhy(t *testing.T) {
 	tells := func(subject string, wanted ...string) {
 		t.Helper()
 		var out string
-		world.Await(t, "the story of "+subject+" has "+strings.Join(wanted, " and "), func() bool {
+		fixture.Await(t, "the story of "+subject+" has "+strings.Join(wanted, " and "), func() bool {
 			out = tool(t, p, "why", subject)
 			for _, want := range wanted {
 				if !strings.Contains(out, want) {
@@ -78,7 +79,7 @@ func TestTap(t *testing.T) {
 	}
 	t.Cleanup(func() { tap.Process.Kill() })
 	guest := world.NewPerson()
-	world.Await(t, "a rejected issue is told", func() bool {
+	fixture.Await(t, "a rejected issue is told", func() bool {
 		world.Submit(t, p.Relay(), guest.Sign(1621, "an issue", nostr.Tag{"a", guest.Address("nothing")}))
 		return strings.Contains(out.text(), " → nothing ("+guest.Npub[:12]+"…) issue ")
 	})

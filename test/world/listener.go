@@ -12,6 +12,7 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 )
 
 // Listener is someone who runs `nats sub 'grasp.>'`.
@@ -31,7 +32,7 @@ type Said struct {
 // Listen subscribes to everything.
 func Listen(t testing.TB, url string) *Listener {
 	t.Helper()
-	conn, err := nats.Connect(url, nats.Timeout(patience))
+	conn, err := nats.Connect(url, nats.Timeout(fixture.Patience))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +77,7 @@ func (l *Listener) HeardAfter(before int, subject, text string) (at int, heard b
 // JetStream connects to the bus at a URL. Call done after use.
 func JetStream(t testing.TB, url string) (js jetstream.JetStream, done func()) {
 	t.Helper()
-	conn, err := nats.Connect(url, nats.Timeout(patience))
+	conn, err := nats.Connect(url, nats.Timeout(fixture.Patience))
 	if err != nil {
 		t.Fatal(err)
 	}

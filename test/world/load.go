@@ -105,7 +105,7 @@ func (m *Meter) Run(t testing.TB, stop <-chan struct{}, actions []Action) {
 	all.Wait()
 }
 
-// request makes one request and tries again until it succeeds or patience is over.
+// request makes one request and tries again until it succeeds or its time is over.
 func (m *Meter) request(t testing.TB, a Action) {
 	began, pause, failed, moved := time.Now(), firstPause, false, 0
 	for attempt := 0; ; attempt++ {

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/nettest"
 )
 
@@ -124,7 +125,7 @@ func (n *NATS) Start() {
 		n.t.Fatal(err)
 	}
 	address, route := "", ""
-	Await(n.t, "NATS says where it listens", func() bool {
+	fixture.Await(n.t, "NATS says where it listens", func() bool {
 		files, err := filepath.Glob(filepath.Join(ports, "*.ports"))
 		if err != nil || len(files) == 0 {
 			return false

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/outside"
 )
 
@@ -35,7 +36,7 @@ func Serves(t testing.TB, url string, events ...*nostr.Event) {
 	s := Dial(t, url)
 	defer s.Close()
 	for _, ev := range events {
-		Await(t, fmt.Sprintf("an event of kind %d is served: %s", ev.Kind, ev), func() bool {
+		fixture.Await(t, fmt.Sprintf("an event of kind %d is served: %s", ev.Kind, ev), func() bool {
 			got, err := s.Query(nostr.Filter{IDs: []string{ev.ID}})
 			if err != nil || len(got) == 1 && got[0].String() != ev.String() {
 				t.Fatalf("served %s, %v; want %s", got, err, ev)

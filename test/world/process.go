@@ -16,11 +16,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
-)
 
-// patience is how long anything that should happen may take on a slow machine: longer than any of
-// [Settings], so that Tendril gives up first and says why.
-const patience = 3 * time.Minute
+	"tendril.dev/test/fixture"
+)
 
 // Services are the services.
 var Services = []string{"ingest", "purgatory", "discovery", "relayconn", "gateway"}
@@ -122,7 +120,7 @@ func (r *Replica) Observation() string {
 func (r *Replica) listens(at *regexp.Regexp) string {
 	r.t.Helper()
 	var found []string
-	Await(r.t, r.Name+" listens", func() bool {
+	fixture.Await(r.t, r.Name+" listens", func() bool {
 		found = at.FindStringSubmatch(r.out.String())
 		return found != nil
 	})
@@ -133,7 +131,7 @@ func (r *Replica) listens(at *regexp.Regexp) string {
 func (r *Replica) AwaitReady() {
 	r.t.Helper()
 	at := r.Observation() + "/readyz"
-	Await(r.t, r.Name+" is ready", func() bool {
+	fixture.Await(r.t, r.Name+" is ready", func() bool {
 		resp, err := http.Get(at)
 		if err != nil {
 			return false
@@ -184,7 +182,7 @@ func (r *Replica) Ended() error {
 	case err := <-r.done:
 		r.done <- err
 		return err
-	case <-time.After(patience):
+	case <-time.After(fixture.Patience):
 		r.t.Fatalf("%s does not end", r.Name)
 	}
 	return nil
@@ -226,7 +224,7 @@ var (
 func (p *Tendril) Restart() {
 	p.t.Helper()
 	p.Replica = begin(p.t, "tendril", p.Dir, p.env, "up")
-	Await(p.t, "tendril is ready", func() bool {
+	fixture.Await(p.t, "tendril is ready", func() bool {
 		if !p.Running() {
 			p.t.Fatalf("tendril ended: %v\n%s", p.Ended(), p.out)
 		}
@@ -274,26 +272,14 @@ func Folder(t testing.TB) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		Await(t, "the test's folder can be removed", func() bool { return os.RemoveAll(dir) == nil })
+		fixture.Await(t, "the test's folder can be removed", func() bool { return os.RemoveAll(dir) == nil })
 	})
 	return dir
 }
 
-// Await waits until ok, and ends the test if that takes too long.
-func Await(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("still not: %s", what)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-}
-
 // Context ends with the test, or when anything has taken too long.
 func Context(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/fiatjaf/khatru"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/outside"
 )
 
@@ -67,7 +68,7 @@ func (r *Relay) Publish(events ...*nostr.Event) {
 func (r *Relay) HangUp() {
 	r.t.Helper()
 	r.Relay.HangUp()
-	Await(r.t, "no client listens", func() bool { return r.Listening() == 0 })
+	fixture.Await(r.t, "no client listens", func() bool { return r.Listening() == 0 })
 }
 
 // Khatru is a relay of which nothing but the address is ours.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 )
 
 // Waits is how an event is answered that waits for git data.
@@ -133,7 +134,7 @@ func CloneIs(t testing.TB, url, head string) string {
 // which it may be while they share the keys again, and nothing else.
 func GitOnceMoved(t testing.TB, dir string, args ...string) {
 	t.Helper()
-	Await(t, "git "+args[0]+" finds a worker", func() bool {
+	fixture.Await(t, "git "+args[0]+" finds a worker", func() bool {
 		out, err := TryGit(t, dir, args...)
 		if err != nil && !strings.Contains(out, "moving to another worker") && !strings.Contains(out, "error: 503") {
 			t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, out)

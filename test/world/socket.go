@@ -12,6 +12,7 @@ import (
 	"github.com/coder/websocket"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 )
 
 // Socket is a bare WebSocket to a relay, for what a decent client would not send.
@@ -39,7 +40,7 @@ func TryDial(t testing.TB, url string) (*Socket, error) { return TryDialFrom(t, 
 
 // TryDialFrom is DialFrom for what may be refused.
 func TryDialFrom(t testing.TB, url, address string) (*Socket, error) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.Patience)
 	defer cancel()
 	header := http.Header{}
 	if address != "" {
@@ -101,7 +102,7 @@ func (s *Socket) SendText(text string) {
 }
 
 func (s *Socket) trySendText(text string) error {
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.t.Context(), fixture.Patience)
 	defer cancel()
 	return s.ws.Write(ctx, websocket.MessageText, []byte(text))
 }
@@ -129,7 +130,7 @@ func (s *Socket) TryNext() (m []any, err error) {
 }
 
 func (s *Socket) read() ([]byte, error) {
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.t.Context(), fixture.Patience)
 	defer cancel()
 	_, data, err := s.ws.Read(ctx)
 	return data, err

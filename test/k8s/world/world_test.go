@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -31,7 +32,7 @@ func TestWorld(t *testing.T) {
 	go func() { defer close(users); do("load") }()
 	do("flow?events=150&rate=50")
 	var status world.Status
-	world.Await(t, "users do everything at least once", func() bool {
+	fixture.Await(t, "users do everything at least once", func() bool {
 		_, said := world.Get(t, control.URL+"/status")
 		if err := json.Unmarshal([]byte(said), &status); err != nil {
 			t.Fatal(err)
