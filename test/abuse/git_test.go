@@ -244,10 +244,10 @@ func TestCopiesOfAPopularRepository(t *testing.T) {
 	git := filepath.Join(p.Dir, "data", "git")
 	before := world.Disk(t, git)
 	const copies = 100
-	var last *world.Person
+	var last *fixture.Person
 	for i := range copies {
-		last = world.NewPerson()
-		announcement := last.Announce(home, home, nil, nil, nostr.Tag{"maintainers", n.who.PubKey})
+		last = fixture.NewPerson()
+		announcement := last.Announce(home, n.who.PubKey)
 		if ok, message := world.SubmitFrom(t, p.Relay(), stranger(i), announcement); !ok {
 			t.Fatalf("an announcement is refused: %s", message)
 		}

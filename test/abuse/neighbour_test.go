@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -17,7 +18,7 @@ const waits = "purgatory: won't be served until git data arrives"
 type neighbour struct {
 	t       *testing.T
 	at      *world.Tendril
-	who     *world.Person
+	who     *fixture.Person
 	work    *world.WorkTree
 	address string // of the user's machine
 	days    int
@@ -33,8 +34,8 @@ const (
 // moveIn makes a neighbour whose repository is served.
 func moveIn(t *testing.T, p *world.Tendril) *neighbour {
 	t.Helper()
-	n := &neighbour{t: t, at: p, who: world.NewPerson(), work: world.NewWorkTree(t), address: homeSweet}
-	n.submit(n.who.Announce(home, home, nil, nil), waits)
+	n := &neighbour{t: t, at: p, who: fixture.NewPerson(), work: world.NewWorkTree(t), address: homeSweet}
+	n.submit(n.who.Announce(home), waits)
 	n.day()
 	n.longest = 0 // quiet days do not count
 	return n
@@ -75,9 +76,9 @@ func (n *neighbour) day() {
 	n.days++
 	tip := n.work.Commit(fmt.Sprintf("day %d", n.days))
 	tags := nostr.Tags{{"d", home}, {"refs/heads/main", tip}, {"HEAD", "ref: refs/heads/main"}}
-	n.submit(n.who.SignAt(nostr.Now()+nostr.Timestamp(n.days), 30618, "", tags...), waits)
+	n.submit(n.who.At(nostr.Now()+nostr.Timestamp(n.days)).Sign(30618, "", tags...), waits)
 	n.git(n.work.Dir, "push", "-q", n.url(), "main")
-	n.submit(n.who.Sign(1621, fmt.Sprintf("thoughts of day %d", n.days), nostr.Tag{"a", n.who.Address(home)}), "")
+	n.submit(n.who.Sign(1621, fmt.Sprintf("thoughts of day %d", n.days), n.who.Repo(home)), "")
 	if refs := n.git(n.work.Dir, "ls-remote", n.url(), "refs/heads/main"); !strings.HasPrefix(refs, tip) {
 		n.t.Fatalf("after the push the branch is %q, want %s", refs, tip)
 	}
@@ -100,8 +101,8 @@ func (n *neighbour) unhurt(days int) {
 // newcomer is a user who comes now: announces, pushes, and is served.
 func newcomer(t *testing.T, p *world.Tendril, address string) {
 	t.Helper()
-	n := &neighbour{t: t, at: p, who: world.NewPerson(), work: world.NewWorkTree(t), address: address}
-	n.submit(n.who.Announce(home, home, nil, nil), waits)
+	n := &neighbour{t: t, at: p, who: fixture.NewPerson(), work: world.NewWorkTree(t), address: address}
+	n.submit(n.who.Announce(home), waits)
 	n.day()
 	t.Logf("a newcomer's longest wait: %v for %s", n.longest.Round(time.Millisecond), n.slowest)
 }

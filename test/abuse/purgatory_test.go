@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
 // stuffed signs an announcement of so many bytes.
-func stuffed(who *world.Person, identifier string, bytes int) *nostr.Event {
-	return who.Announce(identifier, identifier, nil, nil, nostr.Tag{"description", strings.Repeat("x", bytes)})
+func stuffed(who *fixture.Person, identifier string, bytes int) *nostr.Event {
+	return who.Announce(identifier, strings.Repeat("x", bytes))
 }
 
 // TestPurgatoryFloods: announcements that will never have git data do not close purgatory to
@@ -35,9 +36,9 @@ func TestPurgatoryFloods(t *testing.T) {
 			t.Parallel()
 			p := start(t, map[string]string{"NGIT_PURGATORY_MAX_BYTES": c.mostBytes})
 			n := moveIn(t, p)
-			keys := make([]*world.Person, c.keys)
+			keys := make([]*fixture.Person, c.keys)
 			for i := range keys {
-				keys[i] = world.NewPerson()
+				keys[i] = fixture.NewPerson()
 			}
 			var mu sync.Mutex
 			answers := map[string]int{}

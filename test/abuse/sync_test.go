@@ -64,10 +64,10 @@ func TestHuntFlood(t *testing.T) {
 	}
 	var flood []*nostr.Event
 	for i := range 110 {
-		who, identifier := world.NewPerson(), fmt.Sprintf("trickle-%d", i)
+		who, identifier := fixture.NewPerson(), fmt.Sprintf("trickle-%d", i)
 		url := fmt.Sprintf("http://127.0.0.1:%d/%s.git", ports[i%4], identifier)
-		flood = append(flood, who.Announce(identifier, identifier, []string{url}, nil),
-			who.State(identifier, map[string]string{"refs/heads/main": randomHex(20)}, "refs/heads/main"))
+		flood = append(flood, who.Announce(identifier, url),
+			who.State(identifier, map[string]string{"refs/heads/main": randomHex(20)}))
 	}
 	bad := world.NewRelay(t, flood...)
 	p := start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": bad.URL})
@@ -78,9 +78,9 @@ func TestHuntFlood(t *testing.T) {
 	fixture.Await(t, "the trickling servers are asked", func() bool { return asked[0].Load() > 0 })
 
 	// Another person's repository has to be fetched from a server with another name.
-	ann, work, git := world.NewPerson(), world.NewWorkTree(t), world.NewGitServer(t)
+	ann, work, git := fixture.NewPerson(), world.NewWorkTree(t), world.NewGitServer(t)
 	url := strings.Replace(git.Host("ann", work), "127.0.0.1", "localhost", 1)
-	announcement, state := ann.Announce("hers", "hers", []string{url}, nil), ann.State("hers", work.Refs(), "refs/heads/main")
+	announcement, state := ann.Announce("hers", url), ann.State("hers", work.Refs())
 	began := time.Now()
 	bad.Publish(announcement, state)
 	world.Serves(t, p.Relay(), state)
@@ -95,40 +95,40 @@ func TestHuntFlood(t *testing.T) {
 func TestOneAnnouncementStopsDiscovery(t *testing.T) {
 	t.Parallel()
 	p := start(t, map[string]string{"NGIT_EVENTS_PER_MINUTE": "10000", "NGIT_EVENTS_PER_MINUTE_PER_IP": "10000"})
-	mallory := world.NewPerson()
+	mallory := fixture.NewPerson()
 	elsewhere, later := world.NewRelay(t), world.NewRelay(t)
 	if later.URL < elsewhere.URL { // what came later in their order got nothing
 		elsewhere, later = later, elsewhere
 	}
-	people := make([]*world.Person, 41)
+	people := make([]*fixture.Person, 41)
 	for i := range people {
-		people[i] = world.NewPerson()
+		people[i] = fixture.NewPerson()
 	}
 	// Each of them names the next, and hundreds more: together more than a message on the bus
 	// holds.
-	names := func(next int) nostr.Tag {
-		tag := nostr.Tag{"maintainers"}
+	names := func(next int) []string {
+		list := []string{elsewhere.URL}
 		if next < len(people) {
-			tag = append(tag, people[next].PubKey)
+			list = append(list, people[next].PubKey)
 		}
-		for len(tag) < 480 {
-			tag = append(tag, randomHex(32))
+		for len(list) < 480 {
+			list = append(list, randomHex(32))
 		}
-		return tag
+		return list
 	}
 	s := world.DialFrom(t, p.Relay(), stranger(1))
-	if ok, message := s.Submit(mallory.Announce("vast", "vast", nil, []string{elsewhere.URL}, names(0))); !ok {
+	if ok, message := s.Submit(mallory.Announce("vast", names(0)...)); !ok {
 		t.Fatal(message)
 	}
 	for i, who := range people {
-		if ok, message := s.Submit(who.Announce("vast", "vast", nil, []string{elsewhere.URL}, names(i+1))); !ok {
+		if ok, message := s.Submit(who.Announce("vast", names(i+1)...)); !ok {
 			t.Fatal(message)
 		}
 	}
 	n := moveIn(t, p)
-	issue := world.NewPerson().Sign(1621, "from elsewhere", nostr.Tag{"a", n.who.Address(home)})
+	issue := fixture.NewPerson().Sign(1621, "from elsewhere", n.who.Repo(home))
 	later.Publish(issue)
-	moved := n.who.SignAt(nostr.Now()+1, 30617, "", n.who.Announce(home, home, nil, []string{later.URL}).Tags...)
+	moved := n.who.At(nostr.Now()+1).Sign(30617, "", n.who.Announce(home, later.URL).Tags...)
 	n.submit(moved, "")
 	world.Serves(t, p.Relay(), issue)
 	n.unhurt(1)
@@ -140,17 +140,17 @@ func TestSyncFillsTheQueue(t *testing.T) {
 	t.Parallel()
 	p := start(t, map[string]string{"NGIT_CANDIDATE_QUEUE_BYTES": "1048576"})
 	n := moveIn(t, p)
-	mallory := world.NewPerson()
+	mallory := fixture.NewPerson()
 	filling := strings.Repeat("x", 30_000)
 	var relays []string
 	for range 4 {
 		var flood []*nostr.Event
 		for range 400 {
-			flood = append(flood, mallory.Sign(1621, filling, nostr.Tag{"a", n.who.Address(home)}, nostr.Tag{"r", randomHex(8)}))
+			flood = append(flood, mallory.Sign(1621, filling, n.who.Repo(home), nostr.Tag{"r", randomHex(8)}))
 		}
 		relays = append(relays, world.NewRelay(t, flood...).URL)
 	}
-	moved := n.who.SignAt(nostr.Now()+1, 30617, "", n.who.Announce(home, home, nil, relays).Tags...)
+	moved := n.who.At(nostr.Now()+1).Sign(30617, "", n.who.Announce(home, relays...).Tags...)
 	n.submit(moved, "")
 	n.unhurt(3)
 	fixture.Await(t, "the flood has come too", func() bool {

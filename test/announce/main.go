@@ -31,7 +31,7 @@ import (
 	gonostr "github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/test/outside"
+	"tendril.dev/test/fixture"
 )
 
 func main() {
@@ -51,13 +51,13 @@ func main() {
 		// A GRASP server has relay and repositories on one port: ws becomes http, wss https.
 		clone = append(clone, strings.Replace(relay, "ws", "http", 1)+"/"+who.Npub+"/"+url.PathEscape(*identifier)+".git")
 	}
-	refs := map[string]string{}
+	refs := map[string]string{"HEAD": "ref: " + git(*dir, "symbolic-ref", "HEAD")}
 	for line := range strings.Lines(git(*dir, "for-each-ref", "--format=%(refname) %(objectname)", "refs/heads", "refs/tags")) {
 		name, id, _ := strings.Cut(strings.TrimSpace(line), " ")
 		refs[name] = id
 	}
 	announcement := who.Sign(30617, "", nostr.Tag{"d", *identifier}, nostr.Tag{"name", *identifier}, clone, append(nostr.Tag{"relays"}, relays...))
-	state := who.State(*identifier, refs, git(*dir, "symbolic-ref", "HEAD"))
+	state := who.State(*identifier, refs)
 	taken := true
 	for _, event := range []*nostr.Event{announcement, state} {
 		answer, ok, err := send(relays[0], event)
@@ -113,12 +113,12 @@ func send(relay string, event *nostr.Event) (answer string, ok bool, err error) 
 }
 
 // key reads the work tree's key, or makes it.
-func key(path string) *outside.Person {
+func key(path string) *fixture.Person {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		data = []byte(gonostr.GeneratePrivateKey())
 		err = os.WriteFile(path, data, 0o600)
 	}
 	check(err)
-	return outside.PersonOf(string(data))
+	return fixture.PersonOf(string(data))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/gobwas/ws"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -22,7 +23,7 @@ import (
 type pair struct {
 	first  *world.Tendril
 	second *play
-	who    *world.Person
+	who    *fixture.Person
 	repo   string // that events are about
 }
 
@@ -31,7 +32,7 @@ const home = "home" // the repository
 // newPair starts both, the second with a source whose events it syncs too if cold.
 func newPair(t *testing.T, s *stage, cold bool) *pair {
 	at := freeAddress(t)
-	p := &pair{who: world.NewPerson(), repo: home}
+	p := &pair{who: fixture.NewPerson(), repo: home}
 	p.first = world.Start(t, settings(map[string]string{"NGIT_DOMAIN": at, "NGIT_BIND_ADDRESS": at}))
 	more := map[string]string{}
 	spec := s.spec(*eventCount)
@@ -45,7 +46,7 @@ func newPair(t *testing.T, s *stage, cold bool) *pair {
 	// resolves.
 	clone := "http://" + at + "/" + p.who.Npub + "/" + home + ".git"
 	for _, ev := range []*nostr.Event{
-		p.who.Announce(home, home, []string{clone}, []string{"ws://" + at}), p.who.State(home, s.work.Refs(), "refs/heads/main"),
+		p.who.Announce(home, clone, "ws://"+at), p.who.State(home, s.work.Refs()),
 	} {
 		if ok, message := world.Submit(t, p.first.Relay(), ev); !ok {
 			t.Fatal(message)
@@ -81,7 +82,7 @@ func (p *pair) ready(t *testing.T) {
 }
 
 func (p *pair) issue(n int) *nostr.Event {
-	return p.who.Sign(1621, fmt.Sprint("issue ", n, " of ", time.Now().UnixNano()), nostr.Tag{"a", p.who.Address(p.repo)})
+	return p.who.Sign(1621, fmt.Sprint("issue ", n, " of ", time.Now().UnixNano()), p.who.Repo(p.repo))
 }
 
 // liveLatency measures how long it takes from the moment an event is sent to one Tendril until a

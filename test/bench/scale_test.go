@@ -69,9 +69,7 @@ func (s *stage) spread(t *testing.T) *spread {
 			sp.repos[url]++
 			sp.roots[url] += spec.Roots / spec.Repositories
 		}
-		announced := p.AnnouncementTags(world.Domain, id, id, []string{git.URL + "/" + id + ".git"}, listed)
-		lines = append(lines, []byte(p.SignAt(at, nostr.KindAnnouncement, "", announced...).String()),
-			[]byte(p.SignAt(at+1, nostr.KindState, "", outside.StateTags(id, refs, "refs/heads/main")...).String()))
+		lines = append(lines, []byte(p.At(at).Announce(id, append(listed, git.URL+"/"+id+".git")...).String()), []byte(p.At(at+1).State(id, refs).String()))
 		at += 2
 	}
 	if err := f.Load(lines...); err != nil {

@@ -85,8 +85,8 @@ func (s *stage) source(t testing.TB, spec corpus.Spec, relays int, args ...strin
 	for i := range spec.Repositories {
 		p, id := corpus.Owner(i), corpus.Identifier(i)
 		if err := f.Load(
-			[]byte(p.Announce(id, id, []string{s.git.URL + "/" + id + ".git"}, f.Relays).String()),
-			[]byte(p.State(id, refs, "refs/heads/main").String()),
+			[]byte(p.Announce(id, append(f.Relays, s.git.URL+"/"+id+".git")...).String()),
+			[]byte(p.State(id, refs).String()),
 		); err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,7 @@ import (
 	"sync"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/test/outside"
+	"tendril.dev/test/fixture"
 )
 
 // Spec says what a set has.
@@ -37,13 +37,13 @@ const (
 )
 
 // person has a key that follows from its number.
-func person(who ...any) *outside.Person {
+func person(who ...any) *fixture.Person {
 	sum := sha256.Sum256([]byte("corpus " + fmt.Sprint(who...)))
-	return outside.PersonOf(hex.EncodeToString(sum[:]))
+	return fixture.PersonOf(hex.EncodeToString(sum[:]))
 }
 
 // Owner is who announces a repository of a set.
-func Owner(repository int) *outside.Person { return person("owner ", repository) }
+func Owner(repository int) *fixture.Person { return person("owner ", repository) }
 
 // Identifier is that of a repository of a set.
 func Identifier(repository int) string { return fmt.Sprint("repo-", repository) }
@@ -51,14 +51,14 @@ func Identifier(repository int) string { return fmt.Sprint("repo-", repository) 
 // maker makes the events of a spec.
 type maker struct {
 	spec    Spec
-	owners  []*outside.Person
-	authors []*outside.Person
+	owners  []*fixture.Person
+	authors []*fixture.Person
 }
 
 // newMaker knows the people of so many threads, beginning with one. A key takes longer to make than
 // an event.
 func newMaker(spec Spec, first, count int) *maker {
-	m := &maker{spec: spec, authors: make([]*outside.Person, authors)}
+	m := &maker{spec: spec, authors: make([]*fixture.Person, authors)}
 	for i := range spec.Repositories {
 		m.owners = append(m.owners, Owner(i))
 	}
@@ -84,12 +84,10 @@ func (m *maker) thread(n int) (lines [][]byte) {
 		tags = append(tags, nostr.Tag{"c", m.spec.Commit})
 	}
 	at := nostr.Timestamp(begin + n*(1+m.spec.Comments))
-	root := m.authors[n%authors].SignAt(at, kind, strings.Repeat(fmt.Sprintf("Body %d/%d. ", repository, n), 12), tags...)
+	root := m.authors[n%authors].At(at).Sign(kind, strings.Repeat(fmt.Sprintf("Body %d/%d. ", repository, n), 12), tags...)
 	lines = append(lines, []byte(root.String()))
 	for k := range m.spec.Comments {
-		comment := m.authors[(n+k+1)%authors].SignAt(at+nostr.Timestamp(k)+1, 1111, "A reply to it.",
-			nostr.Tag{"E", root.ID}, nostr.Tag{"K", fmt.Sprint(kind)}, nostr.Tag{"P", root.PubKey},
-			nostr.Tag{"e", root.ID}, nostr.Tag{"k", fmt.Sprint(kind)}, nostr.Tag{"p", root.PubKey}, nostr.Tag{"A", address})
+		comment := m.authors[(n+k+1)%authors].At(at+nostr.Timestamp(k)+1).Sign(1111, "A reply to it.", nostr.Tag{"E", root.ID}, nostr.Tag{"K", fmt.Sprint(kind)}, nostr.Tag{"P", root.PubKey}, nostr.Tag{"e", root.ID}, nostr.Tag{"k", fmt.Sprint(kind)}, nostr.Tag{"p", root.PubKey}, nostr.Tag{"A", address})
 		lines = append(lines, []byte(comment.String()))
 	}
 	return lines

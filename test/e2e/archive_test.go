@@ -8,13 +8,14 @@ import (
 	"testing"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
 // published is a repository at the foreign GRASP server, and everything that belongs to it.
 type published struct {
 	identifier, escaped string
-	owner               *world.Person
+	owner               *fixture.Person
 	work                *world.WorkTree
 	events              []*nostr.Event
 	refs                map[string]string // that a clone has, refs/nostr/ included
@@ -24,12 +25,12 @@ type published struct {
 // a pull request whose commit is only there.
 func publish(t *testing.T, at *world.Tendril, domain, identifier, escaped string) *published {
 	t.Helper()
-	r := &published{identifier: identifier, escaped: escaped, owner: world.NewPerson(), work: world.NewWorkTree(t)}
-	guest := world.NewPerson()
+	r := &published{identifier: identifier, escaped: escaped, owner: fixture.NewPerson(), work: world.NewWorkTree(t)}
+	guest := fixture.NewPerson()
 	world.Git(t, r.work.Dir, "tag", "-a", "v1", "-m", "version 1")
 	world.Git(t, r.work.Dir, "branch", "old")
-	announcement := r.owner.Sign(30617, "", r.owner.AnnouncementTags(domain, identifier, escaped, nil, nil)...)
-	state := r.owner.State(identifier, r.work.Refs(), "refs/heads/main")
+	announcement := r.owner.On(domain).Announce(identifier)
+	state := r.owner.State(identifier, r.work.Refs())
 	wantHeld(t, at, announcement, state)
 	remote := at.URL + r.path()
 	world.Git(t, r.work.Dir, "push", "-q", remote, "main", "old", "v1")
@@ -37,12 +38,12 @@ func publish(t *testing.T, at *world.Tendril, domain, identifier, escaped string
 
 	world.Git(t, r.work.Dir, "checkout", "-q", "-b", "fix")
 	tip := r.work.Commit("a fix")
-	pull := guest.Sign(1618, "please", nostr.Tag{"a", r.owner.Address(identifier)}, nostr.Tag{"c", tip}, nostr.Tag{"clone", "http://" + domain + r.path()})
+	pull := guest.Pull("please", tip, r.owner.Repo(identifier), nostr.Tag{"clone", "http://" + domain + r.path()})
 	wantHeld(t, at, pull)
 	world.Git(t, r.work.Dir, "push", "-q", remote, "fix:refs/nostr/"+pull.ID)
 	r.refs["refs/nostr/"+pull.ID] = tip
-	issue := guest.Sign(1621, "it does not work", nostr.Tag{"a", r.owner.Address(identifier)})
-	comment := r.owner.Sign(1111, "it does", nostr.Tag{"E", issue.ID}, nostr.Tag{"K", "1621"}, nostr.Tag{"e", issue.ID}, nostr.Tag{"k", "1621"})
+	issue := guest.Sign(1621, "it does not work", r.owner.Repo(identifier))
+	comment := r.owner.Comment("it does", issue, issue)
 	for _, ev := range []*nostr.Event{issue, comment} {
 		if ok, message := submit(t, at, ev); !ok {
 			t.Fatalf("kind %d is refused: %s", ev.Kind, message)

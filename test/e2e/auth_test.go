@@ -8,6 +8,7 @@ import (
 	gonostr "github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -16,24 +17,24 @@ import (
 // publishes a protected event (NIP-70).
 func TestAuthentication(t *testing.T) {
 	t.Parallel()
-	ann, guest, work, git := world.NewPerson(), world.NewPerson(), world.NewWorkTree(t), world.NewGitServer(t)
+	ann, guest, work, git := fixture.NewPerson(), fixture.NewPerson(), world.NewWorkTree(t), world.NewGitServer(t)
 	guarded := world.NewKhatru(t, true)
 	guarded.Guard()
-	announcement := ann.Announce("mine", "mine", []string{git.Host("mine", work)}, []string{guarded.URL})
-	issue := guest.Sign(1621, "found elsewhere", nostr.Tag{"a", ann.Address("mine")})
-	guarded.Publish(announcement, ann.State("mine", work.Refs(), "refs/heads/main"), issue)
+	announcement := ann.Announce("mine", git.Host("mine", work), guarded.URL)
+	issue := guest.Sign(1621, "found elsewhere", ann.Repo("mine"))
+	guarded.Publish(announcement, ann.State("mine", work.Refs()), issue)
 
 	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": guarded.URL})
 	world.Serves(t, p.Relay(), announcement)
 	world.Serves(t, p.Relay(), issue)
-	live := guest.Sign(1621, "found live", nostr.Tag{"a", ann.Address("mine")})
+	live := guest.Sign(1621, "found live", ann.Repo("mine"))
 	guarded.Publish(live)
 	world.Serves(t, p.Relay(), live)
 	if readers, operator := guarded.Readers(), information(t, p).PubKey; !slices.Equal(readers, []string{operator}) {
 		t.Errorf("the relay was read by %v, want the operator, %s", readers, operator)
 	}
 
-	protected := guest.Sign(1621, "only here", nostr.Tag{"a", ann.Address("mine")}, nostr.Tag{"-"})
+	protected := guest.Sign(1621, "only here", ann.Repo("mine"), nostr.Tag{"-"})
 	client, err := gonostr.RelayConnect(t.Context(), p.Relay())
 	if err != nil {
 		t.Fatal(err)
@@ -41,11 +42,11 @@ func TestAuthentication(t *testing.T) {
 	if err := client.Publish(t.Context(), *protected); err == nil || !strings.Contains(err.Error(), "auth-required: ") {
 		t.Fatalf("a protected event without authentication: %v", err)
 	}
-	client.URL = "wss://" + world.Domain // as clients know it that did not find it by its address
-	as := func(who *world.Person) {
+	client.URL = "wss://" + fixture.Domain // as clients know it that did not find it by its address
+	as := func(who *fixture.Person) {
 		t.Helper()
 		err := client.Auth(t.Context(), func(ev *nostr.Event) error {
-			*ev = *who.SignAt(ev.CreatedAt, ev.Kind, ev.Content, ev.Tags...)
+			*ev = *who.At(ev.CreatedAt).Sign(ev.Kind, ev.Content, ev.Tags...)
 			return nil
 		})
 		if err != nil {

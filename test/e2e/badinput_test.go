@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -59,5 +60,5 @@ func TestSecondInstance(t *testing.T) {
 	if err == nil || !strings.Contains(out, "NGIT_RELAY_DATA_PATH") {
 		t.Errorf("a second instance ends with %v and %q", err, out)
 	}
-	wantHeld(t, p, world.NewPerson().Announce("x", "x", nil, nil))
+	wantHeld(t, p, fixture.NewPerson().Announce("x"))
 }

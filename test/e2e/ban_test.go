@@ -17,7 +17,6 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/test/fixture"
-	"tendril.dev/test/outside"
 	"tendril.dev/test/world"
 )
 
@@ -30,7 +29,7 @@ func TestBan(t *testing.T) {
 	t.Run("one process", func(t *testing.T) {
 		t.Parallel()
 		p := world.Start(t, settings)
-		moderate(t, outside.PersonOf(secret), []string{p.URL}, map[string]string{"NGIT_NATS_URL": p.NATS})
+		moderate(t, fixture.PersonOf(secret), []string{p.URL}, map[string]string{"NGIT_NATS_URL": p.NATS})
 	})
 	t.Run("services apart", func(t *testing.T) {
 		t.Parallel()
@@ -44,7 +43,7 @@ func TestBan(t *testing.T) {
 		}
 		env := map[string]string{"NGIT_NATS_URL": nats.URL}
 		maps.Copy(env, nats.As("operator", nil))
-		moderate(t, outside.PersonOf(secret), doors, env)
+		moderate(t, fixture.PersonOf(secret), doors, env)
 	})
 }
 
@@ -53,16 +52,16 @@ type moderation struct {
 	*testing.T
 	doors    []string
 	env      map[string]string
-	operator *world.Person
+	operator *fixture.Person
 	relay    *world.Relay
 	repo     *world.Repo // of an owner who is banned
 	issue    *nostr.Event
-	guest    *world.Person
+	guest    *fixture.Person
 }
 
-func moderate(t *testing.T, operator *world.Person, doors []string, env map[string]string) {
+func moderate(t *testing.T, operator *fixture.Person, doors []string, env map[string]string) {
 	relay := world.NewRelay(t)
-	m := &moderation{T: t, doors: doors, env: env, operator: operator, relay: relay, guest: world.NewPerson()}
+	m := &moderation{T: t, doors: doors, env: env, operator: operator, relay: relay, guest: fixture.NewPerson()}
 	m.repo = world.Host(t, doors[0], "tree", world.Hosting{Relays: []string{relay.URL}})
 	good := world.Host(t, doors[0], "bush", world.Hosting{Relays: []string{relay.URL}})
 	m.issue = m.newIssue(m.repo, "an issue")
@@ -70,7 +69,7 @@ func moderate(t *testing.T, operator *world.Person, doors []string, env map[stri
 		t.Fatal(message)
 	}
 	note := m.newIssue(good, "of both")
-	note.Tags = append(note.Tags, nostr.Tag{"a", m.repo.Owner.Address("tree")})
+	note.Tags = append(note.Tags, m.repo.Owner.Repo("tree"))
 	note = m.guest.Sign(1621, "of both", note.Tags...)
 	world.Submit(t, world.RelayAt(doors[0]), note)
 	heard := m.newIssue(m.repo, "from the relay")
@@ -85,7 +84,7 @@ func moderate(t *testing.T, operator *world.Person, doors []string, env map[stri
 	}
 	m.command("ban", m.issue.ID)
 	m.everywhere("an event is banned", func(door string) bool { return !m.served(door, m.issue) && m.served(door, m.repo.Announcement) })
-	if ok, message := world.Submit(t, world.RelayAt(doors[0]), m.guest.Sign(1111, "comment", nostr.Tag{"E", m.issue.ID}, nostr.Tag{"e", m.issue.ID})); ok ||
+	if ok, message := world.Submit(t, world.RelayAt(doors[0]), m.guest.Comment("comment", m.issue, m.issue)); ok ||
 		message != "blocked: this event is not welcome here" {
 		t.Errorf("a comment on a banned event is answered %v, %q", ok, message)
 	}
@@ -114,7 +113,7 @@ func moderate(t *testing.T, operator *world.Person, doors []string, env map[stri
 }
 
 func (m *moderation) newIssue(r *world.Repo, text string) *nostr.Event {
-	return m.guest.Sign(1621, text, nostr.Tag{"a", r.Owner.Address(r.Name)})
+	return m.guest.Sign(1621, text, r.Owner.Repo(r.Name))
 }
 
 // command runs tendril.
@@ -241,15 +240,15 @@ func (m *moderation) manage(auth *nostr.Event, body string) (status int, answer 
 	return res.StatusCode, string(bytes.TrimSpace(text))
 }
 
-func authorise(by *world.Person, at nostr.Timestamp, url, method, body string) *nostr.Event {
+func authorise(by *fixture.Person, at nostr.Timestamp, url, method, body string) *nostr.Event {
 	payload := sha256.Sum256([]byte(body))
-	return by.SignAt(at, 27235, "", nostr.Tag{"u", url}, nostr.Tag{"method", method}, nostr.Tag{"payload", hex.EncodeToString(payload[:])})
+	return by.At(at).Sign(27235, "", nostr.Tag{"u", url}, nostr.Tag{"method", method}, nostr.Tag{"payload", hex.EncodeToString(payload[:])})
 }
 
 // byClient: the operator's client bans (NIP-86), and no other does.
 func (m *moderation) byClient() {
 	m.Helper()
-	const url = "http://" + world.Domain + "/"
+	const url = "http://" + fixture.Domain + "/"
 	ban := fmt.Sprintf(`{"method":"banpubkey","params":["%s","by client"]}`, m.repo.Owner.PubKey)
 	now := nostr.Now()
 	forged := authorise(m.operator, now, url, "POST", ban)
@@ -301,7 +300,7 @@ func (m *moderation) reported() {
 	relay := world.RelayAt(m.doors[0])
 	about := m.guest.Sign(1984, "look", nostr.Tag{"e", m.issue.ID, "spam"}, nostr.Tag{"p", m.guest.PubKey})
 	author := m.guest.Sign(1984, "him", nostr.Tag{"p", m.repo.Owner.PubKey, "impersonation"})
-	for ev, want := range map[*nostr.Event]bool{about: true, author: true, m.guest.Sign(1984, "", nostr.Tag{"p", world.NewPerson().PubKey, "spam"}): false} {
+	for ev, want := range map[*nostr.Event]bool{about: true, author: true, m.guest.Sign(1984, "", nostr.Tag{"p", fixture.NewPerson().PubKey, "spam"}): false} {
 		if ok, message := world.Submit(m.T, relay, ev); ok != want {
 			m.Errorf("a report is answered %v, %q", ok, message)
 		}

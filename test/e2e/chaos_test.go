@@ -17,6 +17,7 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/outside"
 	"tendril.dev/test/world"
 )
@@ -83,7 +84,7 @@ type chaos struct {
 	nats     string
 	volume   string
 	settings map[string]string
-	owner    *world.Person
+	owner    *fixture.Person
 	relays   []*world.Relay
 	js       jetstream.JetStream
 	over     atomic.Bool // no more events are published
@@ -110,13 +111,13 @@ type victim struct {
 
 func newChaos(t *testing.T) *chaos {
 	work, git, bus := world.NewWorkTree(t), world.NewGitServer(t), world.StartNATS(t)
-	c := &chaos{t: t, began: time.Now(), nats: bus.URL, volume: world.Folder(t), owner: world.NewPerson(), did: map[string]int{}}
+	c := &chaos{t: t, began: time.Now(), nats: bus.URL, volume: world.Folder(t), owner: fixture.NewPerson(), did: map[string]int{}}
 	var urls []string
 	for n := range 6 {
 		r := world.NewRelayThat(t, outside.Behaviour{Page: 100, NoNegentropy: n%2 == 0})
 		c.relays, urls = append(c.relays, r), append(urls, r.URL)
 	}
-	announcement, state := c.owner.Announce("mine", "mine", []string{git.Host("mine", work)}, urls), c.owner.State("mine", work.Refs(), "refs/heads/main")
+	announcement, state := c.owner.Announce("mine", append(urls, git.Host("mine", work))...), c.owner.State("mine", work.Refs())
 	c.give(0, announcement, state)
 	for n := range chaosPast {
 		ev := c.issue(nostr.Now() - nostr.Timestamp(100_000-50*n))
@@ -153,7 +154,7 @@ func newChaos(t *testing.T) *chaos {
 // issue makes a new issue, which no relay has yet.
 func (c *chaos) issue(at nostr.Timestamp) *nostr.Event {
 	c.t.Helper()
-	ev := c.owner.SignAt(at, 1621, fmt.Sprint("issue ", len(c.events)), nostr.Tag{"a", c.owner.Address("mine")})
+	ev := c.owner.At(at).Sign(1621, fmt.Sprint("issue ", len(c.events)), c.owner.Repo("mine"))
 	c.events = append(c.events, ev)
 	return ev
 }

@@ -16,15 +16,14 @@ import (
 func TestContributor(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, map[string]string{"NGIT_GRASP06_ENABLE": "true"})
-	mine, guest := world.Host(t, p.URL, "mine", world.Hosting{}), world.NewPerson()
+	mine, guest := world.Host(t, p.URL, "mine", world.Hosting{}), fixture.NewPerson()
 	owner, work, hosted := mine.Owner, mine.Work, mine.URL()
 	if d := information(t, p); !slices.Contains(d.Grasps, "GRASP-06") {
 		t.Errorf("the information document says %+v", d)
 	}
 
 	offer := func(identifier, tip string) *nostr.Event {
-		return guest.Sign(1618, "please", nostr.Tag{"a", owner.Address(identifier)}, nostr.Tag{"c", tip},
-			nostr.Tag{"clone", "http://" + world.Domain + "/prs/" + guest.Npub + "/" + identifier + ".git"})
+		return guest.Pull("please", tip, owner.Repo(identifier), nostr.Tag{"clone", "http://" + fixture.Domain + "/prs/" + guest.Npub + "/" + identifier + ".git"})
 	}
 	push := func(identifier string, refs ...string) (string, error) {
 		t.Helper()

@@ -74,7 +74,7 @@ func TestFollowersReachTheHeadAfterFailovers(t *testing.T) {
 	var rejected, log atomic.Uint64 // last acknowledged sequences
 	sending, endSending := context.WithCancel(ctx)
 	var senders sync.WaitGroup
-	owner := world.NewPerson()
+	owner := fixture.NewPerson()
 	senders.Go(func() { send(sending, b, &rejected, nil, rejectedMessage) })
 	senders.Go(func() {
 		send(sending, b, &log, nil, func(n int) *nats.Msg {
@@ -82,7 +82,7 @@ func TestFollowersReachTheHeadAfterFailovers(t *testing.T) {
 				return eventMessage(n)
 			}
 			name := fmt.Sprintf("p%d", n)
-			return logMessage(owner.Announce(name, name, nil, []string{"wss://" + name + ".example"}))
+			return logMessage(owner.Announce(name, "wss://"+name+".example"))
 		})
 	})
 	own := clusterBus(t, nodes, sizing, false)

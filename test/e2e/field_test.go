@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/outside"
 	"tendril.dev/test/world"
 )
@@ -17,13 +18,13 @@ import (
 func TestPullRequestToAMaintainerBySync(t *testing.T) {
 	t.Parallel()
 	git, work := world.NewGitServer(t), world.NewWorkTree(t)
-	ann, bob, guest := world.NewPerson(), world.NewPerson(), world.NewPerson()
+	ann, bob, guest := fixture.NewPerson(), fixture.NewPerson(), fixture.NewPerson()
 	refs := work.Refs()
 	mine := git.Host("mine", work)
 	tip := work.Commit("a fix")
 	fork := git.Host("fork", work)
 	ask := func(content string) *nostr.Event {
-		return guest.Sign(1618, content, nostr.Tag{"a", bob.Address("ours")}, nostr.Tag{"c", tip}, nostr.Tag{"clone", fork})
+		return guest.Pull(content, tip, bob.Repo("ours"), nostr.Tag{"clone", fork})
 	}
 	early, later := ask("early"), ask("later")
 	relay := world.NewRelayThat(t, outside.Behaviour{}, early)
@@ -31,8 +32,8 @@ func TestPullRequestToAMaintainerBySync(t *testing.T) {
 	if ok, message := submit(t, p, early); ok {
 		t.Fatalf("a pull request without a repository is answered %q", message)
 	}
-	relay.Publish(ann.Announce("ours", "ours", []string{mine}, []string{relay.URL}, nostr.Tag{"maintainers", bob.PubKey}),
-		ann.State("ours", refs, "refs/heads/main"))
+	relay.Publish(ann.Announce("ours", mine, relay.URL, bob.PubKey),
+		ann.State("ours", refs))
 	world.Serves(t, p.Relay(), early)
 	relay.Publish(later)
 	world.Serves(t, p.Relay(), later)

@@ -23,10 +23,10 @@ func TestAnOwnerGivesUp(t *testing.T) {
 	}
 	door := replicas["gateway"].URL()
 	relay := world.RelayAt(door)
-	guest, gone := world.NewPerson(), world.Host(t, door, "gone", world.Hosting{})
+	guest, gone := fixture.NewPerson(), world.Host(t, door, "gone", world.Hosting{})
 	owner, work, announcement, url := gone.Owner, gone.Work, gone.Announcement, gone.URL()
 	name := owner.Npub + "/gone"
-	issue := guest.Sign(1621, "an issue", nostr.Tag{"a", owner.Address("gone")})
+	issue := guest.Sign(1621, "an issue", owner.Repo("gone"))
 	if ok, message := world.Submit(t, relay, issue); !ok {
 		t.Fatalf("the issue: %s", message)
 	}
@@ -53,7 +53,7 @@ func TestAnOwnerGivesUp(t *testing.T) {
 
 	giveUp := func(at nostr.Timestamp) {
 		t.Helper()
-		if ok, message := world.Submit(t, relay, owner.SignAt(at, 5, "", nostr.Tag{"e", announcement.ID})); !ok {
+		if ok, message := world.Submit(t, relay, owner.At(at).Sign(5, "", nostr.Tag{"e", announcement.ID})); !ok {
 			t.Fatalf("the deletion request: %s", message)
 		}
 		if got := world.Fetch(t, relay, nostr.Filter{Kinds: []int{30617}}); len(got) != 0 {
@@ -73,7 +73,7 @@ func TestAnOwnerGivesUp(t *testing.T) {
 	tell("is kept until", "restore", name)
 	tell("never: cancelled by an operator", "show", name)
 
-	announcement = owner.SignAt(announcement.CreatedAt+2, 30617, "", announcement.Tags...)
+	announcement = owner.At(announcement.CreatedAt+2).Sign(30617, "", announcement.Tags...)
 	if ok, message := world.Submit(t, relay, announcement); !ok {
 		t.Fatalf("the new announcement: %s", message)
 	}

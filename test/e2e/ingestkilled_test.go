@@ -28,13 +28,13 @@ func TestIngestKilledDuringSync(t *testing.T) {
 
 func ingestKilled(t *testing.T, standby bool) {
 	const n = 20_000
-	owner, work, git := world.NewPerson(), world.NewWorkTree(t), world.NewGitServer(t)
+	owner, work, git := fixture.NewPerson(), world.NewWorkTree(t), world.NewGitServer(t)
 	events := make([]*nostr.Event, n)
 	for i := range events {
-		events[i] = owner.SignAt(nostr.Now()-nostr.Timestamp(n-i), 1621, fmt.Sprint("issue ", i), nostr.Tag{"a", owner.Address("mine")})
+		events[i] = owner.At(nostr.Now()-nostr.Timestamp(n-i)).Sign(1621, fmt.Sprint("issue ", i), owner.Repo("mine"))
 	}
 	relay := world.NewRelay(t, events...)
-	relay.Publish(owner.Announce("mine", "mine", []string{git.Host("mine", work)}, []string{relay.URL}), owner.State("mine", work.Refs(), "refs/heads/main"))
+	relay.Publish(owner.Announce("mine", git.Host("mine", work), relay.URL), owner.State("mine", work.Refs()))
 	bus, volume := world.StartNATS(t), world.Folder(t)
 	settings := map[string]string{
 		"NGIT_SYNC_BOOTSTRAP_RELAY_URL": relay.URL, "NGIT_WORKER_TTL": "10s", "NGIT_CANDIDATE_ACK_WAIT": "2s", "NGIT_LOG_LEVEL": "info",

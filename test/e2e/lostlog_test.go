@@ -51,7 +51,7 @@ func TestLostLog(t *testing.T) {
 	gateway := world.StartReplica(t, "gateway", bus.URL, volume, nil)
 	ingest.AwaitReady()
 	gateway.AwaitReady()
-	ev := world.NewPerson().Sign(1621, "in the log")
+	ev := fixture.NewPerson().Sign(1621, "in the log")
 	putInLog(t, bus.URL, ev)
 	world.Serves(t, world.RelayAt(gateway.URL()), ev)
 	fixture.Await(t, "ingest has read it too", func() bool {

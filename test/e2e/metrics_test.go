@@ -152,18 +152,18 @@ func TestEveryMetricOfThePage(t *testing.T) {
 	s := newScene(t)
 	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.First.URL + ",ws://127.0.0.1:1",
 		"NGIT_REJECTED_HOT_CACHE_DURATION_SECS": "3600"})
-	ann, work := world.NewPerson(), world.NewWorkTree(t)
+	ann, work := fixture.NewPerson(), world.NewWorkTree(t)
 	remote := p.URL + "/" + ann.Npub + "/mine.git"
 
 	// A user: too early, then announced; a state that a newer one overtakes; pushes that are
 	// refused and taken; a clone, a fetch, and something that waits still.
-	early := ann.State("mine", work.Refs(), "refs/heads/main")
+	early := ann.State("mine", work.Refs())
 	if ok, message := submit(t, p, early); ok || !strings.Contains(message, "no announcement") {
 		t.Errorf("a state before its announcement: %v %s", ok, message)
 	}
-	wantHeld(t, p, ann.Announce("mine", "mine", nil, nil))
-	wantHeld(t, p, ann.SignAt(nostr.Now()-60, 30618, "", nostr.Tag{"d", "mine"}, nostr.Tag{"refs/heads/main", strings.Repeat("a", 40)}),
-		ann.State("mine", work.Refs(), "refs/heads/main"))
+	wantHeld(t, p, ann.Announce("mine"))
+	wantHeld(t, p, ann.At(nostr.Now()-60).Sign(30618, "", nostr.Tag{"d", "mine"}, nostr.Tag{"refs/heads/main", strings.Repeat("a", 40)}),
+		ann.State("mine", work.Refs()))
 	if out, err := world.TryGit(t, work.Dir, "push", "-q", remote, "main:refs/heads/other"); err == nil {
 		t.Errorf("a push that no state allows: %s", out)
 	}
@@ -171,18 +171,17 @@ func TestEveryMetricOfThePage(t *testing.T) {
 	clone := filepath.Join(t.TempDir(), "clone")
 	world.Git(t, t.TempDir(), "clone", "-q", remote, clone)
 	work.Commit("more")
-	wantHeld(t, p, ann.SignAt(nostr.Now()+1, 30618, "", nostr.Tag{"d", "mine"}, nostr.Tag{"HEAD", "ref: refs/heads/main"},
-		nostr.Tag{"refs/heads/main", work.Refs()["refs/heads/main"]}))
+	wantHeld(t, p, ann.At(nostr.Now()+1).Sign(30618, "", nostr.Tag{"d", "mine"}, nostr.Tag{"HEAD", "ref: refs/heads/main"}, nostr.Tag{"refs/heads/main", work.Refs()["refs/heads/main"]}))
 	world.Git(t, work.Dir, "push", "-q", remote, "main")
 	world.Git(t, clone, "fetch", "-q")
-	wantHeld(t, p, ann.Announce("waiting", "waiting", nil, nil))
+	wantHeld(t, p, ann.Announce("waiting"))
 	if ok, message := submit(t, p, s.Guest.Sign(7777, "what is this")); ok {
 		t.Errorf("an event about nothing here: %s", message)
 	}
-	if ok, _ := submit(t, p, ann.State("nothing", work.Refs(), "refs/heads/main")); ok {
+	if ok, _ := submit(t, p, ann.State("nothing", work.Refs())); ok {
 		t.Error("a state of no repository is taken")
 	}
-	if ok, _ := submit(t, p, s.Guest.Sign(1621, "about nothing", nostr.Tag{"a", ann.Address("nothing")})); ok {
+	if ok, _ := submit(t, p, s.Guest.Sign(1621, "about nothing", ann.Repo("nothing"))); ok {
 		t.Error("an issue of no repository is taken")
 	}
 
@@ -207,7 +206,7 @@ func TestEveryMetricOfThePage(t *testing.T) {
 	world.Serves(t, p.Relay(), live)
 	s.Second.Shut(true)
 	s.Second.HangUp()
-	missed := s.Guest.SignAt(nostr.Timestamp(time.Now().Add(-5*time.Minute).Unix()), 1621, "missed", nostr.Tag{"a", s.Owner.Address(world.Project)})
+	missed := s.Guest.At(nostr.Timestamp(time.Now().Add(-5*time.Minute).Unix())).Sign(1621, "missed", s.Owner.Repo(world.Project))
 	s.Second.Publish(missed)
 	s.Second.Shut(false)
 	world.Serves(t, p.Relay(), missed)

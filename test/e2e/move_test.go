@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -52,28 +53,27 @@ func exported(t *testing.T, path string) (ids []string) {
 func TestExportAndImport(t *testing.T) {
 	t.Parallel()
 	old, empty := world.Start(t, nil), world.Start(t, nil)
-	owner, guest := world.NewPerson(), world.NewPerson()
+	owner, guest := fixture.NewPerson(), fixture.NewPerson()
 	work := world.NewWorkTree(t)
 	world.Git(t, work.Dir, "tag", "-a", "v1", "-m", "version 1")
 	for _, name := range []string{"mine", "with space"} {
-		escaped := strings.ReplaceAll(name, " ", "%20")
-		wantHeld(t, old, owner.Announce(name, escaped, nil, nil), owner.State(name, work.Refs(), "refs/heads/main"))
-		world.Git(t, work.Dir, "push", "-q", "--follow-tags", old.URL+"/"+owner.Npub+"/"+escaped+".git", "main", "v1")
+		wantHeld(t, old, owner.Announce(name), owner.State(name, work.Refs()))
+		world.Git(t, work.Dir, "push", "-q", "--follow-tags", old.URL+nostr.RepositoryURLPath(owner.Npub, name), "main", "v1")
 	}
-	address := nostr.Tag{"a", owner.Address("mine")}
+	address := owner.Repo("mine")
 	issue := guest.Sign(1621, "broken", address)
-	comment := guest.Sign(1111, "nor here", nostr.Tag{"E", issue.ID}, nostr.Tag{"K", "1621"}, nostr.Tag{"e", issue.ID}, nostr.Tag{"k", "1621"})
-	for _, ev := range []*nostr.Event{issue, comment, owner.Sign(10317, "", nostr.Tag{"g", "wss://" + world.Domain})} {
+	comment := guest.Comment("nor here", issue, issue)
+	for _, ev := range []*nostr.Event{issue, comment, owner.Sign(10317, "", nostr.Tag{"g", "wss://" + fixture.Domain})} {
 		if ok, message := submit(t, old, ev); !ok {
 			t.Fatal(message)
 		}
 	}
 	world.Git(t, work.Dir, "checkout", "-q", "-b", "fix")
 	tip := work.Commit("a fix")
-	pull := guest.Sign(1618, "please", address, nostr.Tag{"c", tip})
+	pull := guest.Pull("please", tip, address)
 	wantHeld(t, old, pull)
 	world.Git(t, work.Dir, "push", "-q", old.URL+"/"+owner.Npub+"/mine.git", "fix:refs/nostr/"+pull.ID)
-	waiting := owner.Announce("later", "later", nil, nil)
+	waiting := owner.Announce("later")
 	wantHeld(t, old, waiting)
 
 	dir := t.TempDir()

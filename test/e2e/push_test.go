@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -29,10 +30,10 @@ func wantHeld(t *testing.T, p *world.Tendril, events ...*nostr.Event) {
 func TestUserPushes(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)
-	ann, work := world.NewPerson(), world.NewWorkTree(t)
+	ann, work := fixture.NewPerson(), world.NewWorkTree(t)
 	world.Git(t, work.Dir, "tag", "v0.1")
-	announcement := ann.Announce("mine", "mine", nil, nil)
-	state := ann.State("mine", work.Refs(), "refs/heads/main")
+	announcement := ann.Announce("mine")
+	state := ann.State("mine", work.Refs())
 	wantHeld(t, p, announcement, state)
 	wantHeld(t, p, announcement) // sent again
 	if got := world.Fetch(t, p.Relay(), nostr.Filter{Authors: []string{ann.PubKey}}); len(got) != 0 {
@@ -59,8 +60,7 @@ func TestUserPushes(t *testing.T) {
 	if err == nil || !strings.Contains(out, "authorisation failed") {
 		t.Errorf("a push without a state: %v\n%s", err, out)
 	}
-	next := ann.SignAt(nostr.Now()+1, 30618, "", nostr.Tag{"d", "mine"}, nostr.Tag{"HEAD", "ref: refs/heads/main"},
-		nostr.Tag{"refs/heads/main", work.Refs()["refs/heads/main"]})
+	next := ann.At(nostr.Now()+1).Sign(30618, "", nostr.Tag{"d", "mine"}, nostr.Tag{"HEAD", "ref: refs/heads/main"}, nostr.Tag{"refs/heads/main", work.Refs()["refs/heads/main"]})
 	wantHeld(t, p, next)
 	world.Git(t, work.Dir, "push", "-q", remote, "main", ":v0.1")
 	got := world.Fetch(t, p.Relay(), nostr.Filter{Kinds: []int{30618}, Authors: []string{ann.PubKey}})
@@ -78,8 +78,8 @@ func TestUserPushes(t *testing.T) {
 func TestRefusedPushes(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)
-	ann, bob, work := world.NewPerson(), world.NewPerson(), world.NewWorkTree(t)
-	wantHeld(t, p, ann.Announce("mine", "mine", nil, nil))
+	ann, bob, work := fixture.NewPerson(), fixture.NewPerson(), world.NewWorkTree(t)
+	wantHeld(t, p, ann.Announce("mine"))
 	remote := p.URL + "/" + ann.Npub + "/mine.git"
 	refused := func(want string, args ...string) {
 		t.Helper()
@@ -89,7 +89,7 @@ func TestRefusedPushes(t *testing.T) {
 		}
 	}
 	refused("authorisation failed: no state event for this repository", "main")
-	if ok, message := submit(t, p, bob.State("mine", work.Refs(), "refs/heads/main")); ok || message != "invalid: author not authorized for this repository" {
+	if ok, message := submit(t, p, bob.State("mine", work.Refs())); ok || message != "invalid: author not authorized for this repository" {
 		t.Errorf("a stranger's state is answered %v %q", ok, message)
 	}
 	refused("authorisation failed: no state event for this repository", "main")
@@ -108,11 +108,11 @@ func TestRefusedPushes(t *testing.T) {
 func TestMaintainerPushes(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)
-	ann, bob, work := world.NewPerson(), world.NewPerson(), world.NewWorkTree(t)
-	wantHeld(t, p, ann.Announce("ours", "ours", nil, nil, nostr.Tag{"maintainers", bob.PubKey}), bob.Announce("ours", "ours", nil, nil))
-	wantHeld(t, p, bob.State("ours", work.Refs(), "refs/heads/main"))
+	ann, bob, work := fixture.NewPerson(), fixture.NewPerson(), world.NewWorkTree(t)
+	wantHeld(t, p, ann.Announce("ours", bob.PubKey), bob.Announce("ours"))
+	wantHeld(t, p, bob.State("ours", work.Refs()))
 	world.Git(t, work.Dir, "push", "-q", p.URL+"/"+ann.Npub+"/ours.git", "main")
-	for _, who := range []*world.Person{ann, bob} {
+	for _, who := range []*fixture.Person{ann, bob} {
 		out := world.Git(t, work.Dir, "ls-remote", p.URL+"/"+who.Npub+"/ours.git")
 		if !strings.Contains(out, work.Refs()["refs/heads/main"]+"\trefs/heads/main") {
 			t.Errorf("%s's repository has\n%s", who.Npub, out)
@@ -128,14 +128,14 @@ func TestMaintainerPushes(t *testing.T) {
 func TestOddIdentifiers(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)
-	ann, work := world.NewPerson(), world.NewWorkTree(t)
+	ann, work := fixture.NewPerson(), world.NewWorkTree(t)
 	for _, identifier := range []string{"with space", "a/b", "..", "../../etc/passwd", "🌱 tendril", "-x", ".hidden", "a:b", "%2e%2e", "x.git", strings.Repeat("a", 200)} {
 		escaped := url.PathEscape(identifier)
 		if identifier == ".." {
 			escaped = "%2E%2E"
 		}
-		announcement := ann.Announce(identifier, escaped, nil, nil)
-		wantHeld(t, p, announcement, ann.State(identifier, work.Refs(), "refs/heads/main"))
+		announcement := ann.Announce(identifier)
+		wantHeld(t, p, announcement, ann.State(identifier, work.Refs()))
 		remote := p.URL + "/" + ann.Npub + "/" + escaped + ".git"
 		world.Git(t, work.Dir, "push", "-q", remote, "main")
 		copied := filepath.Join(t.TempDir(), "copy")
@@ -154,7 +154,7 @@ func TestOddIdentifiers(t *testing.T) {
 	for identifier, why := range map[string]string{
 		strings.Repeat("a", 300): "longer than", strings.Repeat("🌱", 20): "longer than", "new\nline": "control", "": "identifier",
 	} {
-		ok, message := submit(t, p, ann.Announce(identifier, url.PathEscape(identifier), nil, nil))
+		ok, message := submit(t, p, ann.Announce(identifier))
 		if ok || !strings.HasPrefix(message, "invalid: ") || !strings.Contains(message, why) {
 			t.Errorf("%.20q is answered %v %q, want invalid: …%s…", identifier, ok, message, why)
 		}

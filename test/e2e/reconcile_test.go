@@ -14,7 +14,7 @@ import (
 
 // source is a relay that has a repository with issues and comments.
 type source struct {
-	owner, guest *world.Person
+	owner, guest *fixture.Person
 	work         *world.WorkTree
 	issues       []*nostr.Event
 	written      int // comments
@@ -23,15 +23,14 @@ type source struct {
 // comment writes a comment on one of the issues, each a second after the one before.
 func (s *source) comment() *nostr.Event {
 	s.written++
-	root := s.issues[s.written%len(s.issues)].ID
-	return s.guest.SignAt(s.issues[0].CreatedAt+nostr.Timestamp(s.written), 1111, fmt.Sprint("comment ", s.written),
-		nostr.Tag{"E", root}, nostr.Tag{"K", "1621"}, nostr.Tag{"e", root}, nostr.Tag{"k", "1621"})
+	root := s.issues[s.written%len(s.issues)]
+	return s.guest.At(s.issues[0].CreatedAt+nostr.Timestamp(s.written)).Comment(fmt.Sprint("comment ", s.written), root, root)
 }
 
 // has makes everything but the announcement and its state, with so many comments.
 func (s *source) has(comments int) (events []*nostr.Event) {
 	for n := range 10 {
-		s.issues = append(s.issues, s.guest.SignAt(nostr.Now()-20_000, 1621, fmt.Sprint("issue ", n), nostr.Tag{"a", s.owner.Address("mine")}))
+		s.issues = append(s.issues, s.guest.At(nostr.Now()-20_000).Sign(1621, fmt.Sprint("issue ", n), s.owner.Repo("mine")))
 	}
 	events = append(events, s.issues...)
 	for range comments {
@@ -53,7 +52,7 @@ func TestReconcile(t *testing.T) {
 	t.Parallel()
 	const many, few = 5000, 40
 	scene := func(t *testing.T) *source {
-		return &source{owner: world.NewPerson(), guest: world.NewPerson(), work: world.NewWorkTree(t)}
+		return &source{owner: fixture.NewPerson(), guest: fixture.NewPerson(), work: world.NewWorkTree(t)}
 	}
 	t.Run("khatru", func(t *testing.T) {
 		t.Parallel()
@@ -61,8 +60,8 @@ func TestReconcile(t *testing.T) {
 		url, to, moved := through(t)
 		relay := world.NewKhatru(t, true)
 		to("http" + strings.TrimPrefix(relay.URL, "ws"))
-		relay.Publish(s.owner.Announce("mine", "mine", []string{git.Host("mine", s.work)}, []string{world.RelayAt(url)}),
-			s.owner.State("mine", s.work.Refs(), "refs/heads/main"))
+		relay.Publish(s.owner.Announce("mine", git.Host("mine", s.work), world.RelayAt(url)),
+			s.owner.State("mine", s.work.Refs()))
 		relay.Publish(s.has(many)...)
 		s.follow(t, url, moved, few, relay.Publish)
 	})
@@ -74,8 +73,8 @@ func TestReconcile(t *testing.T) {
 		p := world.Start(t, map[string]string{"NGIT_DOMAIN": strings.TrimPrefix(url, "http://")})
 		to(p.URL)
 		clone := fmt.Sprintf("%s/%s/mine.git", url, s.owner.Npub)
-		wantHeld(t, p, s.owner.Announce("mine", "mine", []string{clone}, []string{world.RelayAt(url)}),
-			s.owner.State("mine", s.work.Refs(), "refs/heads/main"))
+		wantHeld(t, p, s.owner.Announce("mine", clone, world.RelayAt(url)),
+			s.owner.State("mine", s.work.Refs()))
 		world.Git(t, s.work.Dir, "push", "-q", p.URL+"/"+s.owner.Npub+"/mine.git", "main")
 		publish := func(events ...*nostr.Event) {
 			for some := range slices.Chunk(events, 100) {

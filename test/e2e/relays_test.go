@@ -18,13 +18,12 @@ import (
 func TestForeignRelays(t *testing.T) {
 	t.Parallel()
 	const each = 120
-	ann, guest, work, git := world.NewPerson(), world.NewPerson(), world.NewWorkTree(t), world.NewGitServer(t)
+	ann, guest, work, git := fixture.NewPerson(), fixture.NewPerson(), world.NewWorkTree(t), world.NewGitServer(t)
 	written := 0
 	issues := func(n int) (events []*nostr.Event) {
 		for range n {
 			written++
-			events = append(events, guest.SignAt(nostr.Now()-nostr.Timestamp(100_000-50*written), 1621, fmt.Sprint("issue ", written),
-				nostr.Tag{"a", ann.Address("mine")}))
+			events = append(events, guest.At(nostr.Now()-nostr.Timestamp(100_000-50*written)).Sign(1621, fmt.Sprint("issue ", written), ann.Repo("mine")))
 		}
 		return events
 	}
@@ -52,9 +51,9 @@ func TestForeignRelays(t *testing.T) {
 
 	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": first.URL})
 	// Newer than what the other Tendril has, though no second may have passed.
-	again := func(ev *nostr.Event) *nostr.Event { return ann.SignAt(ev.CreatedAt+1, ev.Kind, ev.Content, ev.Tags...) }
-	announcement := again(ann.Announce("mine", "mine", []string{git.Host("mine", work)}, relays))
-	first.Publish(announcement, again(ann.State("mine", work.Refs(), "refs/heads/main")))
+	ann = ann.At(nostr.Now() + 1)
+	announcement := ann.Announce("mine", append(relays, git.Host("mine", work))...)
+	first.Publish(announcement, ann.State("mine", work.Refs()))
 	world.Serves(t, p.Relay(), announcement)
 	fixture.Await(t, "every hostile relay was asked for something", func() bool {
 		for _, h := range bad {
@@ -66,7 +65,7 @@ func TestForeignRelays(t *testing.T) {
 	})
 	s := world.Dial(t, p.Relay())
 	for n := range 20 {
-		if ok, message := s.Submit(ann.Sign(1621, fmt.Sprint("meanwhile ", n), nostr.Tag{"a", ann.Address("mine")})); !ok {
+		if ok, message := s.Submit(ann.Sign(1621, fmt.Sprint("meanwhile ", n), ann.Repo("mine"))); !ok {
 			t.Fatalf("a user's event is answered %q", message)
 		}
 	}
@@ -97,10 +96,10 @@ func TestForeignRelays(t *testing.T) {
 }
 
 // anotherTendril has the same repository, and events that a user published there.
-func anotherTendril(t *testing.T, ann *world.Person, work *world.WorkTree, events []*nostr.Event) (*world.Tendril, []*nostr.Event) {
+func anotherTendril(t *testing.T, ann *fixture.Person, work *world.WorkTree, events []*nostr.Event) (*world.Tendril, []*nostr.Event) {
 	t.Helper()
 	p := world.Start(t, nil)
-	wantHeld(t, p, ann.Announce("mine", "mine", nil, nil), ann.State("mine", work.Refs(), "refs/heads/main"))
+	wantHeld(t, p, ann.Announce("mine"), ann.State("mine", work.Refs()))
 	world.Git(t, work.Dir, "push", "-q", p.URL+"/"+ann.Npub+"/mine.git", "main")
 	for _, ev := range events {
 		if ok, message := submit(t, p, ev); !ok {

@@ -23,14 +23,14 @@ func TestRestartKeepsEverything(t *testing.T) {
 	bus := world.Listen(t, p.NATS)
 	all := []*nostr.Event{s.Announcement, s.State, s.Issue, s.Patch, s.Comment, s.OnComment, s.Pull}
 	world.Serves(t, p.Relay(), all...)
-	ann, work := world.NewPerson(), world.NewWorkTree(t)
-	wantHeld(t, p, ann.Announce("waits", "waits", nil, nil), ann.State("waits", work.Refs(), "refs/heads/main"))
+	ann, work := fixture.NewPerson(), world.NewWorkTree(t)
+	wantHeld(t, p, ann.Announce("waits"), ann.State("waits", work.Refs()))
 	s.synced(t, bus)
 	if err := p.Stop(); err != nil {
 		t.Fatalf("the stop: %v", err)
 	}
 
-	missed := s.Guest.SignAt(nostr.Now()-5, 1621, "while you were down", nostr.Tag{"a", s.Owner.Address(world.Project)})
+	missed := s.Guest.At(nostr.Now()-5).Sign(1621, "while you were down", s.Owner.Repo(world.Project))
 	s.Second.Publish(missed)
 	before := len(s.Second.Asked())
 	p.Restart()
@@ -63,7 +63,7 @@ func TestKillNineLosesNothing(t *testing.T) {
 			writers.Go(func() { // issues, as fast as one connection can
 				url := p.Relay()
 				for i := range 10_000 {
-					ev := ann.Sign(1621, fmt.Sprint(round, n, i), nostr.Tag{"a", ann.Address("mine")})
+					ev := ann.Sign(1621, fmt.Sprint(round, n, i), ann.Repo("mine"))
 					if err := world.TrySubmit(t, url, ev); err == world.ErrHungUp {
 						return
 					} else if err != nil {
@@ -80,7 +80,7 @@ func TestKillNineLosesNothing(t *testing.T) {
 			url, front := p.Relay(), p.URL
 			for i := range 1000 {
 				name := fmt.Sprintf("repo-%d-%d", round, i)
-				for _, ev := range []*nostr.Event{ann.Announce(name, name, nil, nil), ann.State(name, work.Refs(), "refs/heads/main")} {
+				for _, ev := range []*nostr.Event{ann.Announce(name), ann.State(name, work.Refs())} {
 					if err := world.TrySubmit(t, url, ev); err == world.ErrHungUp {
 						return
 					} else if err != nil {

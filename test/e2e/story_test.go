@@ -58,7 +58,7 @@ func TestStory(t *testing.T) {
 	late := s.NewIssue("another one")
 	s.Second.Publish(late)
 	world.Serves(t, p.Relay(), late)
-	answer := s.Owner.Sign(1111, "answered", nostr.Tag{"E", late.ID}, nostr.Tag{"K", "1621"}, nostr.Tag{"e", late.ID}, nostr.Tag{"k", "1621"})
+	answer := s.Owner.Comment("answered", late, late)
 	s.Second.Publish(answer)
 	world.Serves(t, p.Relay(), answer)
 

@@ -19,13 +19,13 @@ import (
 // page of a repository that waits says it to its owner.
 func TestWhy(t *testing.T) {
 	t.Parallel()
-	git, work, owner := world.NewGitServer(t), world.NewWorkTree(t), world.NewPerson()
+	git, work, owner := world.NewGitServer(t), world.NewWorkTree(t), fixture.NewPerson()
 	clone, refusing := git.Host("tree", work), "ws://"+nettest.Refusing(t)
 	git.Shut(true)
 	relay := world.NewRelay(t)
 	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": relay.URL})
-	announcement := owner.Announce("tree", "tree", []string{clone}, []string{relay.URL, refusing})
-	state := owner.State("tree", work.Refs(), "refs/heads/main")
+	announcement := owner.Announce("tree", clone, relay.URL, refusing)
+	state := owner.State("tree", work.Refs())
 	relay.Publish(announcement, state)
 	commit := work.Refs()["refs/heads/main"]
 	tells := func(subject string, wanted ...string) {
@@ -50,7 +50,7 @@ func TestWhy(t *testing.T) {
 		t.Errorf("the page of what waits:\n%s", html)
 	}
 
-	orphan := owner.Sign(1621, "an issue", nostr.Tag{"a", owner.Address("nothing")})
+	orphan := owner.Sign(1621, "an issue", owner.Repo("nothing"))
 	elsewhere := owner.Sign(30617, "", nostr.Tag{"d", "other"}, nostr.Tag{"clone", "https://other.example/x.git"}, nostr.Tag{"relays", "wss://other.example"})
 	for _, ev := range []*nostr.Event{orphan, elsewhere} {
 		if ok, message := world.Submit(t, p.Relay(), ev); ok {
@@ -78,9 +78,9 @@ func TestTap(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { tap.Process.Kill() })
-	guest := world.NewPerson()
+	guest := fixture.NewPerson()
 	fixture.Await(t, "a rejected issue is told", func() bool {
-		world.Submit(t, p.Relay(), guest.Sign(1621, "an issue", nostr.Tag{"a", guest.Address("nothing")}))
+		world.Submit(t, p.Relay(), guest.Sign(1621, "an issue", guest.Repo("nothing")))
 		return strings.Contains(out.text(), " → nothing ("+guest.Npub[:12]+"…) issue ")
 	})
 	tap.Process.Signal(syscall.SIGINT)

@@ -6,17 +6,7 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/test/fixture"
-	"tendril.dev/test/outside"
 )
-
-// Person has a key and signs events.
-type Person = outside.Person
-
-// NewPerson makes a person with a key of their own.
-func NewPerson() *Person { return outside.NewPerson() }
-
-// Domain is what the tests' Tendril calls itself.
-const Domain = outside.Domain
 
 // Fetch returns what a relay has for a filter.
 func Fetch(t testing.TB, url string, f nostr.Filter) []*nostr.Event {

@@ -27,7 +27,7 @@ var Services = []string{"ingest", "purgatory", "discovery", "relayconn", "gatewa
 // long something may take so long that a slow machine does not meet them.
 func Settings() map[string]string {
 	return map[string]string{
-		"NGIT_DOMAIN": Domain, "NGIT_BIND_ADDRESS": "127.0.0.1:0", "NGIT_NATS_LISTEN": "127.0.0.1:0", "NGIT_ALLOW_PRIVATE_NETWORKS": "true",
+		"NGIT_DOMAIN": fixture.Domain, "NGIT_BIND_ADDRESS": "127.0.0.1:0", "NGIT_NATS_LISTEN": "127.0.0.1:0", "NGIT_ALLOW_PRIVATE_NETWORKS": "true",
 		"NGIT_SYNC_BATCH_WINDOW_MS": "100", "NGIT_SYNC_STARTUP_JITTER_MS": "0", "NGIT_SYNC_BASE_BACKOFF_SECS": "1", "NGIT_SYNC_DISCONNECT_CHECK_INTERVAL_SECS": "1",
 		"NGIT_HUNT_SYNC_DELAY": "50ms", "NGIT_HUNT_USER_DELAY": "3m", "NGIT_HUNT_INTERVAL": "50ms", "NGIT_HUNT_BACKOFF_BASE": "200ms", "NGIT_HUNT_BACKOFF_MAX": "1s",
 		"NGIT_SYNC_DOMAIN_RATE_LIMIT": "10000", "NGIT_LOG_LEVEL": "debug", "NGIT_EVENTS_PER_MINUTE": "10000", "NGIT_EVENTS_PER_MINUTE_PER_IP": "10000", "NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP": "100000",

@@ -17,7 +17,7 @@ const Waits = "purgatory: won't be served until git data arrives"
 type Repo struct {
 	t                   testing.TB
 	door                string
-	Owner               *Person
+	Owner               *fixture.Person
 	Name                string
 	Work                *WorkTree
 	Announcement, State *nostr.Event
@@ -27,10 +27,10 @@ type Repo struct {
 
 // Hosting says more about a repository that is hosted.
 type Hosting struct {
-	Owner  *Person  // nil: a new one
-	Domain string   // what the Tendril calls itself; empty: [Domain]
-	Relays []string // that the announcement lists
-	Noise  int      // bytes that nothing can compress
+	Owner  *fixture.Person // nil: a new one
+	Domain string          // what the Tendril calls itself; empty: [Domain]
+	Relays []string        // that the announcement lists
+	Noise  int             // bytes that nothing can compress
 }
 
 // Host announces a repository at a front door and pushes it.
@@ -38,7 +38,7 @@ func Host(t testing.TB, door, name string, how Hosting) *Repo {
 	t.Helper()
 	r := &Repo{t: t, door: door, Owner: how.Owner, Name: name, Work: NewWorkTree(t)}
 	if r.Owner == nil {
-		r.Owner = NewPerson()
+		r.Owner = fixture.NewPerson()
 	}
 	if how.Noise > 0 {
 		r.Work.AddNoise(how.Noise)
@@ -46,20 +46,15 @@ func Host(t testing.TB, door, name string, how Hosting) *Repo {
 	}
 	domain := how.Domain
 	if domain == "" {
-		domain = Domain
+		domain = fixture.Domain
 	}
-	r.Announcement = r.Owner.Sign(30617, "", r.Owner.AnnouncementTags(domain, name, EscapePath(name), nil, how.Relays)...)
+	r.Announcement = r.Owner.On(domain).Announce(name, how.Relays...)
 	Held(t, RelayAt(door), r.Announcement)
 	r.NewState()
 	Held(t, RelayAt(door), r.State)
 	GitOnceMoved(t, r.Work.Dir, "push", "-q", r.URL(), "main")
 	r.Pushed = r.Work.Refs()["refs/heads/main"]
 	return r
-}
-
-// EscapePath is an identifier as it stands in a path.
-func EscapePath(identifier string) string {
-	return strings.ReplaceAll(identifier, " ", "%20")
 }
 
 // Held submits events that must wait for git data.
@@ -77,7 +72,7 @@ func (r *Repo) URL() string { return r.At(r.door) }
 
 // At is where git finds the repository by an address of the front door.
 func (r *Repo) At(door string) string {
-	return door + "/" + r.Owner.Npub + "/" + EscapePath(r.Name) + ".git"
+	return door + nostr.RepositoryURLPath(r.Owner.Npub, r.Name)
 }
 
 // NewState signs what the branches are now, newer than the state before, though no second may have
@@ -87,7 +82,7 @@ func (r *Repo) NewState() *nostr.Event {
 	if r.State != nil {
 		at = max(at, r.State.CreatedAt+1)
 	}
-	r.State = r.Owner.SignAt(at, 30618, "", r.Owner.State(r.Name, r.Work.Refs(), "refs/heads/main").Tags...)
+	r.State = r.Owner.At(at).State(r.Name, r.Work.Refs())
 	return r.State
 }
 

@@ -1,19 +1,19 @@
 package world
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 )
 
 // Scene is a repository that was announced elsewhere: the announcement and its state lie on one
 // relay, the conversation on another, the data on a git server.
 type Scene struct {
-	Owner, Guest          *Person
+	Owner, Guest          *fixture.Person
 	Work, fork            *WorkTree
 	Git                   *GitServer
 	First, Second         *Relay
@@ -30,30 +30,32 @@ const Project = "tendril-demo"
 // NewScene makes one with relays and a git server of its own.
 func NewScene(t testing.TB) *Scene {
 	t.Helper()
-	return SceneAt(t, Domain, NewGitServer(t), NewRelay(t), NewRelay(t))
+	return SceneAt(t, fixture.Domain, NewGitServer(t), NewRelay(t), NewRelay(t))
 }
 
 // SceneAt makes one for the Tendril of a domain.
 func SceneAt(t testing.TB, domain string, git *GitServer, first, second *Relay) *Scene {
 	t.Helper()
-	s := &Scene{Owner: NewPerson(), Guest: NewPerson(), Work: NewWorkTree(t), Git: git, First: first, Second: second}
+	s := &Scene{Owner: fixture.NewPerson(), Guest: fixture.NewPerson(), Work: NewWorkTree(t), Git: git, First: first, Second: second}
 	s.tagged = s.Work.Commit("second")
 	Git(t, s.Work.Dir, "tag", "-a", "v1", "-m", "version 1")
 	Git(t, s.Work.Dir, "branch", "old")
 	Git(t, s.Work.Dir, "checkout", "-q", "-b", "trunk")
 	s.head = s.Work.Commit("third")
 	url := s.Git.Host("origin", s.Work)
-	s.Announcement = s.Owner.Sign(30617, "", s.Owner.AnnouncementTags(domain, Project, Project, []string{url}, []string{second.URL})...)
-	s.State = s.Owner.State(Project, s.Work.Refs(), "refs/heads/trunk")
+	s.Announcement = s.Owner.On(domain).Announce(Project, url, second.URL)
+	refs := s.Work.Refs()
+	refs["HEAD"] = "ref: refs/heads/trunk"
+	s.State = s.Owner.State(Project, refs)
 	s.First.Publish(s.Announcement, s.State)
 
-	address := s.Owner.Address(Project)
-	s.Issue = s.Guest.Sign(1621, "it does not work", nostr.Tag{"a", address}, nostr.Tag{"p", s.Owner.PubKey}, nostr.Tag{"subject", "broken"})
-	s.Patch = s.Guest.Sign(1617, "From: …", nostr.Tag{"a", address}, nostr.Tag{"t", "root"})
+	about := s.Owner.Repo(Project)
+	s.Issue = s.Guest.Sign(1621, "it does not work", about, nostr.Tag{"p", s.Owner.PubKey}, nostr.Tag{"subject", "broken"})
+	s.Patch = s.Guest.Sign(1617, "From: …", about, nostr.Tag{"t", "root"})
 	// The comment names the issue only, so that it can be found by layer 3 alone; the answer names
 	// the comment and the issue as its root.
-	s.Comment = s.Guest.Sign(1111, "nor here", CommentTags(s.Issue, s.Issue)...)
-	s.OnComment = s.Owner.Sign(1111, "fixed", CommentTags(s.Issue, s.Comment)...)
+	s.Comment = s.Guest.Comment("nor here", s.Issue, s.Issue)
+	s.OnComment = s.Owner.Comment("fixed", s.Issue, s.Comment)
 	s.Unrelated = s.Guest.Sign(1, "good morning")
 	// The pull request's commit is in the guest's fork, on the same git server under another name.
 	s.fork = &WorkTree{t: t, Dir: filepath.Join(t.TempDir(), "fork")}
@@ -64,14 +66,9 @@ func SceneAt(t testing.TB, domain string, git *GitServer, first, second *Relay) 
 	Git(t, s.fork.Dir, "checkout", "-q", "-b", "fix")
 	Git(t, s.fork.Dir, "commit", "-q", "--allow-empty", "-m", "a fix")
 	s.pullTip = Git(t, s.fork.Dir, "rev-parse", "HEAD")
-	s.Pull = s.Guest.Sign(1618, "please", nostr.Tag{"a", address}, nostr.Tag{"c", s.pullTip}, nostr.Tag{"clone", s.Git.Host("fork", s.fork)})
+	s.Pull = s.Guest.Pull("please", s.pullTip, about, nostr.Tag{"clone", s.Git.Host("fork", s.fork)})
 	s.Second.Publish(s.Issue, s.Patch, s.Comment, s.OnComment, s.Unrelated, s.Pull)
 	return s
-}
-
-// CommentTags are those of a comment on an event in the thread of a root.
-func CommentTags(root, parent *nostr.Event) nostr.Tags {
-	return nostr.Tags{{"E", root.ID}, {"K", fmt.Sprint(root.Kind)}, {"e", parent.ID}, {"k", fmt.Sprint(parent.Kind)}}
 }
 
 // Events are all that should be served in the end.
@@ -81,7 +78,7 @@ func (s *Scene) Events() []*nostr.Event {
 
 // NewIssue makes another issue, which no relay has yet.
 func (s *Scene) NewIssue(content string) *nostr.Event {
-	return s.Guest.Sign(1621, content, nostr.Tag{"a", s.Owner.Address(Project)})
+	return s.Guest.Sign(1621, content, s.Owner.Repo(Project))
 }
 
 // CheckClone clones from a front door as anyone would: commits, branches, the annotated tag, HEAD as

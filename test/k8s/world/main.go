@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/outside"
 	"tendril.dev/test/world"
 )
@@ -46,9 +47,9 @@ type World struct {
 
 	relays []*world.Relay
 	git    *world.GitServer
-	shared *world.Repo   // the users' repository, which all relays are asked for
-	owner  *world.Person // of it
-	guest  *world.Person
+	shared *world.Repo     // the users' repository, which all relays are asked for
+	owner  *fixture.Person // of it
+	guest  *fixture.Person
 
 	mu        sync.Mutex
 	users     *world.Users
@@ -58,7 +59,7 @@ type World struct {
 }
 
 func newWorld(t testing.TB, host, gateway, domain string) *World {
-	return &World{t: t, host: host, gateway: gateway, domain: domain, owner: world.NewPerson(), guest: world.NewPerson(), git: world.GitServerIn(t)}
+	return &World{t: t, host: host, gateway: gateway, domain: domain, owner: fixture.NewPerson(), guest: fixture.NewPerson(), git: world.GitServerIn(t)}
 }
 
 // serve starts relays and git server; what ends later is sent to failed. Port 0 is any.

@@ -157,10 +157,9 @@ func (w *World) publish(t testing.TB, events, rate int) {
 			time.Sleep(time.Until(began.Add(time.Duration(n) * time.Second / time.Duration(rate))))
 			at = nostr.Now()
 		}
-		ev := w.guest.SignAt(at, gonostr.KindComment, "comment "+strconv.Itoa(n), nostr.Tag{"A", address}, nostr.Tag{"K", "30617"},
-			nostr.Tag{"P", w.owner.PubKey}, nostr.Tag{"a", address}, nostr.Tag{"k", "30617"}, nostr.Tag{"p", w.owner.PubKey})
+		ev := w.guest.At(at).Sign(gonostr.KindComment, "comment "+strconv.Itoa(n), nostr.Tag{"A", address}, nostr.Tag{"K", "30617"}, nostr.Tag{"P", w.owner.PubKey}, nostr.Tag{"a", address}, nostr.Tag{"k", "30617"}, nostr.Tag{"p", w.owner.PubKey})
 		if n%200 == 0 {
-			ev = w.guest.SignAt(at, 1621, "issue "+strconv.Itoa(n), nostr.Tag{"a", address})
+			ev = w.guest.At(at).Sign(1621, "issue "+strconv.Itoa(n), nostr.Tag{"a", address})
 		}
 		w.relays[n%len(w.relays)].Publish(ev)
 		w.mu.Lock()

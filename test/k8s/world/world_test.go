@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { world.Main(m) }
 func TestWorld(t *testing.T) {
 	t.Parallel()
 	tendril := world.Start(t, nil)
-	w := newWorld(t, "127.0.0.1", tendril.URL, world.Domain)
+	w := newWorld(t, "127.0.0.1", tendril.URL, fixture.Domain)
 	w.serve(3, 0, 0, make(chan error, 4))
 	control := httptest.NewServer(w.control())
 	t.Cleanup(control.Close)
