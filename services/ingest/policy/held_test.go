@@ -1,83 +1,77 @@
 package policy_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"tendril.dev/lib/config"
-	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/policy"
+	"tendril.dev/test/fixture"
 )
 
 func TestRelease(t *testing.T) {
-	t.Parallel()
-	a := announce(alice, "tree", 100)
-	s, older, bobs := state(alice, "tree", 200), state(alice, "tree", 150), state(bob, "tree", 150)
-	pr := event(bob, 1618, 100, commit, atTree)
-	run(t, []row{
-		{"announcement", holds(a), release(a), nil, isAccepted(dropped(a))},
-		{"state", accepts(a).hold(s), release(s), nil, isAccepted(dropped(s))},
-		{"state, and older ones of its author with it", accepts(a).hold(s, older, bobs), release(s), nil, isAccepted(dropped(s), dropped(older, "superseded"))},
-		{"older state alone", accepts(a).hold(s, older), release(older), nil, isAccepted(dropped(older))},
-		{"pull request", accepts(a).holdAs(proto.PhaseWaiting, now, "tree", pr), release(pr), nil, isAccepted(dropped(pr))},
-		{"accepted already", accepts(a), release(a), nil, isDuplicate()},
-		{"not held any more", nil, release(a), nil, isForgotten("not_held", "invalid: ")},
-		{"superseded state", accepts(a, s).hold(older), release(older), nil, isDuplicate(dropped(older, "superseded"))},
-		{"state without authority by now", accepts(announce(carol, "tree", 100)).hold(s), release(s), nil, isRejected("unauthorized", "invalid: author not authorized").and(dropped(s))},
-		{"pull request without repository by now", holdsAs(proto.PhaseWaiting, now, "tree", pr), release(pr), nil, orphan.and(dropped(pr))},
-		{"deleted by now", accepts(event(alice, 5, 200, tag("e", a.ID))).hold(a), release(a), nil, isRejected("deleted", "blocked: ").and(dropped(a))},
-		{"author blacklisted by now", holds(a), release(a), func(s *config.Settings) { s.EventBlacklist = []string{npub(alice)} }, banned.and(dropped(a))},
-		{"not whitelisted by now", holds(a), release(a), func(s *config.Settings) { s.RepositoryWhitelist = []string{"bush"} }, unlisted.and(dropped(a))},
-		{"our domain is another by now", holds(a), release(a), func(s *config.Settings) { s.Domain = "new.example.com" }, isRejected("service_not_listed", "invalid: ").and(dropped(a))},
-	})
+	run(t, `
+		a = alice here 100
+		s = alice state 200
+		older = alice state 150
+		bobs = bob state 150
+		pr = bob 1618 100 c=COMMIT a=alice/tree
+		carols = carol here 100
+		deletion = alice 5 200 e=a
+
+		announcement | waiting a | release a | accepted drops a
+		state | accepted a waiting s | release s | accepted drops s
+		state, and older ones of its author with it | accepted a waiting s older bobs | release s | accepted drops older superseded, s
+		older state alone | accepted a waiting s older | release older | accepted drops older
+		pull request | accepted a waiting 0s pr | release pr | accepted drops pr
+		accepted already | accepted a | release a | duplicate
+		not held any more | | release a | rejected not_held invalid forgotten
+		superseded state | accepted a s waiting older | release older | duplicate drops older superseded
+		state without authority by now | accepted carols waiting s | release s | rejected unauthorized invalid misses d:tree drops s | invalid: author not authorized
+		pull request without repository by now | waiting 0s pr | release pr | rejected orphan invalid misses 30617:alice:tree, d:tree drops pr
+		deleted by now | accepted deletion waiting a | release a | rejected deleted blocked drops a
+		author blacklisted by now | waiting a --event-blacklist=@alice | release a | rejected blacklisted blocked drops a
+		not whitelisted by now | waiting a --repository-whitelist=bush | release a | rejected not_whitelisted blocked misses d:tree drops a
+		our domain is another by now | waiting a --domain=new.example.com | release a | rejected service_not_listed invalid misses d:tree drops a
+	`)
 }
 
 func TestExpireAndExtend(t *testing.T) {
-	t.Parallel()
-	a, s, other := announce(alice, "tree", 100), state(alice, "tree", 200), announce(carol, "tree", 100)
-	over, extended := now, now.Add(10*time.Minute)
-	early := expire(s)
-	early.Reason = "superseded by another author's state"
-	done := isDone()
-	const expired = "previously expired"
-	run(t, []row{
-		{"announcement falls silent", holdsAs(proto.PhaseWaiting, over, "tree", a), expire(a), nil, isDone(a.ID[:8] + " silent 24h0m0s")},
-		{"silent announcement goes", silent(a), expire(a), nil, isDone().and(dropped(a, expired))},
-		{"its states go with it", silent(a).hold(s), expire(a), nil, isDone().and(dropped(a, expired), dropped(s, expired))},
-		{"but not while another owner's announcement stays", silent(a).hold(s, other), expire(a), nil, isDone().and(dropped(a, expired))},
-		{"state goes", accepts(a).holdAs(proto.PhaseWaiting, over, "tree", s), expire(s), nil, isDone().and(dropped(s, expired))},
-		{"a clock that was restarted is not over", accepts(a).holdAs(proto.PhaseWaiting, extended, "tree", s), expire(s), nil, done},
-		{"clocks may differ a little", accepts(a).holdAs(proto.PhaseWaiting, now.Add(4*time.Second), "tree", s), expire(s), nil, isDone().and(dropped(s, expired))},
-		{"with a reason it goes at once", accepts(a).holdAs(proto.PhaseWaiting, extended, "tree", s), early, nil, isDone().and(dropped(s, early.Reason))},
-		{"not held", nil, expire(s), nil, done},
-		{"extend", holdsAs(proto.PhaseWaiting, over, "tree", s), action(proto.ActionExtend, s), nil, isDone(waiting(s))},
-		{"extend a silent announcement: revived", silent(a), action(proto.ActionExtend, a), nil, isDone(waiting(a))},
-	})
+	run(t, `
+		a = alice here 100
+		s = alice state 200
+		other = carol here 100
+
+		announcement falls silent | waiting 0s a | expire a | done a silent 24h0m0s
+		silent announcement goes | silent a | expire a | done drops a previously expired
+		its states go with it | silent a waiting s | expire a | done drops a previously expired, s previously expired
+		but not while another owner's announcement stays | silent a waiting s other | expire a | done drops a previously expired
+		state goes | accepted a waiting 0s s | expire s | done drops s previously expired
+		a clock that was restarted is not over | accepted a waiting 10m s | expire s | done
+		clocks may differ a little | accepted a waiting 4s s | expire s | done drops s previously expired
+		with a reason it goes at once | accepted a waiting 10m s | expire s superseded by another's | done drops s superseded by another's
+		not held | | expire s | done
+		extend | waiting 0s s | extend s | done s
+		extend a silent announcement: revived | silent a | extend a | done a
+	`)
 }
 
 func TestArrivals(t *testing.T) {
 	t.Parallel()
-	a := announce(alice, "tree", 100)
-	comment := event(bob, 1111, 100, tag("e", a.ID), atTree)
-	for _, tc := range []struct {
-		name    string
-		ev      *nostr.Event
-		outcome proto.Outcome
-		want    []string
-	}{
-		{"accepted announcement", a, proto.Accepted, []string{"d:tree", a.ID, repo(alice, "tree")}},
-		{"held announcement", a, proto.HeldBack, []string{"d:tree"}},
-		{"comment", comment, proto.Accepted, []string{comment.ID, "named:" + a.ID, "named:" + repo(alice, "tree")}},
-		{"held state", state(alice, "tree", 1), proto.HeldBack, nil},
-		{"deletion", event(bob, 5, 100, tag("e", a.ID)), proto.Accepted, nil},
-		{"rejected", a, proto.Rejected, nil},
-		{"duplicate", a, proto.Duplicate, nil},
-	} {
-		if got := policy.Arrivals(tc.ev, tc.outcome); !slices.Equal(got, tc.want) {
-			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
+	s := script{}
+	s["a"] = event("alice here 100")
+	s["comment"], s["deletion"], s["state"] = s.event("bob 1111 100 e=a a=alice/tree"), s.event("bob 5 100 e=a"), event("alice state 1")
+	for _, row := range fixture.Rows(`
+		a        | accepted  | 30617:alice:tree a d:tree
+		a        | held      | d:tree
+		comment  | accepted  | comment named:30617:alice:tree named:a
+		state    | held      |
+		deletion | accepted  |
+		a        | rejected  |
+		a        | duplicate |
+	`) {
+		if got := strings.Join(s.named(policy.Arrivals(s[row[0]], proto.Outcome(row[1]))), " "); got != row[2] {
+			t.Errorf("%v: %q", row, got)
 		}
 	}
 }
@@ -85,87 +79,87 @@ func TestArrivals(t *testing.T) {
 // An orphan may name any number of events; what is remembered of it is bounded.
 func TestMissingIsBounded(t *testing.T) {
 	t.Parallel()
-	var tags []nostr.Tag
-	for range 3000 {
-		tags = append(tags, tag("a", repo(person(len(tags)+10), strings.Repeat("x", len(tags)))))
+	line := "bob 1 100"
+	for n := range 3000 {
+		line += " a=30617:" + person(n+10) + ":" + strings.Repeat("x", n)
 	}
-	p := rulesOf(t, settings(), policy.Bounds{})
-	d := p.Decide(&world{}, synced(event(bob, 1, 100, tags...)))
-	if d.Outcome != proto.Rejected {
-		t.Fatalf("%+v", d.Outcome)
-	}
-	bytes := 0
+	d, bytes := rulesOf(t, policy.Bounds{}).Decide(&world{}, synced(event(line))), 0
 	for _, key := range d.Missing {
 		bytes += len(key)
 	}
-	if len(d.Missing) == 0 || len(d.Missing) > 64 || bytes > 64*512 {
-		t.Errorf("%d keys of %d bytes", len(d.Missing), bytes)
+	if d.Outcome != proto.Rejected || len(d.Missing) == 0 || len(d.Missing) > 64 || bytes > 64*512 {
+		t.Errorf("%s, %d keys of %d bytes", d.Outcome, len(d.Missing), bytes)
 	}
 }
 
 // TestRemove: with a repository goes what was accepted for it alone, by any author.
 func TestRemove(t *testing.T) {
-	t.Parallel()
-	a, gone := announce(alice, "tree", 100), announceElsewhere(alice, "tree", 200)
-	s, bobs := state(alice, "tree", 100), state(bob, "tree", 100)
-	issue := event(bob, 1621, 100, atTree)
-	both := event(bob, 1621, 100, atTree, tag("a", repo(carol, "tree")))
-	comment := event(carol, 1111, 100, tag("E", issue.ID))
-	pr := event(bob, 1618, 100, commit, atTree)
-	quoting := event(bob, 1618, 100, commit, atTree, tag("q", repo(carol, "tree")))
-	deletion := event(bob, 5, 200, tag("e", issue.ID))
-	expiring := event(alice, 30618, 100, tag("d", "tree"), tag("expiration", "2000000000"))
-	list := event(bob, 10317, 100)
-	remove := func(ev *nostr.Event) *policy.Candidate { return action(proto.ActionRemove, ev) }
-	stays, goes := isDone(), want{outcome: proto.Done, removes: true}
-	here := "https://" + domain + "/prs/" + npub(bob) + "/tree.git"
-	offered := event(bob, 1618, 100, commit, atTree, tag("clone", here))
-	archives := func(s *config.Settings) { s.ArchiveAll = true }
-	run(t, []row{
-		{"state of an archived repository", accepts(gone, s), remove(s), archives, stays},
-		{"pull request that is offered below /prs/", accepts(offered), remove(offered), nil, stays},
-		{"what is not accepted", nil, remove(s), nil, stays},
-		{"held, not accepted", holds(a, s), remove(s), nil, stays},
-		{"state without any announcement", accepts(s), remove(s), nil, goes},
-		{"state of a hosted repository", accepts(a, s), remove(s), nil, stays},
-		{"state of a repository that waits", accepts(s).hold(a), remove(s), nil, stays},
-		{"state of one that has moved away", accepts(gone, s), remove(s), nil, goes},
-		{"state of another's repository", accepts(announce(carol, "tree", 100), s), remove(s), nil, goes},
-		{"a maintainer's state of one that waits", holds(announce(alice, "tree", 100, namesBob)).accept(bobs), remove(bobs), nil, stays},
-		{"a maintainer's state of one that has moved away", accepts(announceElsewhere(alice, "tree", 100, namesBob), bobs), remove(bobs), nil, goes},
-		{"a maintainer's maintainer's state", accepts(announce(alice, "tree", 100, tag("maintainers", carol)), announceElsewhere(carol, "tree", 100, namesBob), bobs), remove(bobs), nil, stays},
-		{"issue of nothing", accepts(issue), remove(issue), nil, goes},
-		{"issue of a repository that is here", accepts(a, issue), remove(issue), nil, stays},
-		{"issue of another's repository too", accepts(announce(carol, "tree", 100), both), remove(both), nil, stays},
-		{"issue that a comment names", accepts(issue, comment), remove(issue), nil, stays},
-		{"issue of a repository that waits", accepts(issue).hold(a), remove(issue), nil, stays},
-		{"issue of a maintainer of a repository that is here", accepts(announce(carol, "tree", 100, tag("maintainers", alice)), issue), remove(issue), nil, stays},
-		{"issue that only a deletion request names", accepts(issue, deletion), remove(issue), nil, goes},
-		{"pull request of nothing", accepts(pr), remove(pr), nil, goes},
-		{"pull request for a maintainer's maintainer", accepts(announce(carol, "tree", 100, namesBob), announceElsewhere(bob, "tree", 100, tag("maintainers", alice)), pr), remove(pr), nil, stays},
-		{"pull request that quotes one that waits", holds(announce(carol, "tree", 100)).accept(quoting), remove(quoting), nil, stays},
-		{"state that expires by itself", accepts(expiring), remove(expiring), nil, stays},
-		{"announcement", accepts(gone), remove(gone), nil, stays},
-		{"deletion request", accepts(deletion), remove(deletion), nil, stays},
-		{"grasp list", accepts(list), remove(list), nil, stays},
-	})
+	run(t, `
+		a = alice here 100
+		gone = alice elsewhere 200
+		goneNamesBob = alice elsewhere 100 maintainers=bob
+		namesBob = alice here 100 maintainers=bob
+		namesCarol = alice here 100 maintainers=carol
+		carols = carol here 100
+		carolNamesAlice = carol here 100 maintainers=alice
+		carolNamesBob = carol here 100 maintainers=bob
+		carolGoneNamesBob = carol elsewhere 100 maintainers=bob
+		bobGoneNamesAlice = bob elsewhere 100 maintainers=alice
+		s = alice state 100
+		bobs = bob state 100
+		issue = bob 1621 100 a=alice/tree
+		both = bob 1621 100 a=alice/tree a=carol/tree
+		comment = carol 1111 100 E=issue
+		pr = bob 1618 100 c=COMMIT a=alice/tree
+		quoting = bob 1618 100 c=COMMIT a=alice/tree q=carol/tree
+		offered = bob 1618 100 c=COMMIT a=alice/tree clone=https://git.example.com/prs/@bob/tree.git
+		deletion = bob 5 200 e=issue
+		expiring = alice 30618 100 d=tree expiration=2000000000
+		list = bob 10317 100
+
+		state of an archived repository | accepted gone s --archive-all | remove s | done
+		pull request that is offered below /prs/ | accepted offered | remove offered | done
+		what is not accepted | | remove s | done
+		held, not accepted | waiting a s | remove s | done
+		state without any announcement | accepted s | remove s | done removed
+		state of a hosted repository | accepted a s | remove s | done
+		state of a repository that waits | accepted s waiting a | remove s | done
+		state of one that has moved away | accepted gone s | remove s | done removed
+		state of another's repository | accepted carols s | remove s | done removed
+		a maintainer's state of one that waits | waiting namesBob accepted bobs | remove bobs | done
+		a maintainer's state of one that has moved away | accepted goneNamesBob bobs | remove bobs | done removed
+		a maintainer's maintainer's state | accepted namesCarol carolGoneNamesBob bobs | remove bobs | done
+		issue of nothing | accepted issue | remove issue | done removed
+		issue of a repository that is here | accepted a issue | remove issue | done
+		issue of another's repository too | accepted carols both | remove both | done
+		issue that a comment names | accepted issue comment | remove issue | done
+		issue of a repository that waits | accepted issue waiting a | remove issue | done
+		issue of a maintainer of a repository that is here | accepted carolNamesAlice issue | remove issue | done
+		issue that only a deletion request names | accepted issue deletion | remove issue | done removed
+		pull request of nothing | accepted pr | remove pr | done removed
+		pull request for a maintainer's maintainer | accepted carolNamesBob bobGoneNamesAlice pr | remove pr | done
+		pull request that quotes one that waits | waiting carols accepted quoting | remove quoting | done
+		state that expires by itself | accepted expiring | remove expiring | done
+		announcement | accepted gone | remove gone | done
+		deletion request | accepted deletion | remove deletion | done
+		grasp list | accepted list | remove list | done
+	`)
 }
 
 // TestSizes: what is larger than events of its kind may be is refused, from wherever it comes.
 func TestSizes(t *testing.T) {
 	t.Parallel()
-	rules := rulesOf(t, settings(), policy.Bounds{})
-	w, tags := accepts(announce(alice, "tree", 50), announce(alice, "bush", 50)), append(announce(alice, "bush", 1).Tags, commit, atTree)
-	for kind, most := range map[int]int{30617: 64 << 10, 30618: 512 << 10, 1618: 256 << 10, 5: 128 << 10, 1617: 512 << 10, 1: 128 << 10, 10317: 16 << 10} {
+	rules, w := rulesOf(t, policy.Bounds{}), accepts(event("alice here 50"), event("alice here:bush 50"))
+	for kind, most := range map[string]int{"30617": 64 << 10, "30618": 512 << 10, "1618": 256 << 10, "5": 128 << 10, "1617": 512 << 10, "1": 128 << 10, "10317": 16 << 10} {
 		for _, bytes := range []int{most, most + 1} {
-			ev := event(alice, kind, 100, tags...)
+			ev := event("alice " + kind + " 100 d=bush clone=https://git.example.com/@alice/bush.git relays=wss://git.example.com c=COMMIT a=alice/tree")
 			ev.Content = strings.Repeat("x", bytes-len(ev.String()))
 			ev.ID = ev.GetID()
 			c := synced(ev)
 			c.Raw = []byte(ev.String())
 			d := rules.Decide(w, c)
 			if (bytes > most) != (d.Reason == "invalid" && d.Remember && strings.HasPrefix(d.Message, "invalid: ")) || len(c.Raw) != bytes || bytes == most && d.Outcome == proto.Rejected {
-				t.Errorf("kind %d of %d bytes: %s %q", kind, bytes, d.Outcome, d.Message)
+				t.Errorf("kind %s of %d bytes: %s %q", kind, bytes, d.Outcome, d.Message)
 			}
 		}
 	}
@@ -175,34 +169,24 @@ func TestSizes(t *testing.T) {
 // same; it can only be refused to an author who holds too much already.
 func TestOwnersHaveRoom(t *testing.T) {
 	t.Parallel()
-	bounds := policy.Bounds{Bytes: 100, Reserved: 100_000, Author: policy.Load{Events: 2}, Client: policy.Load{Events: 1}}
-	rules := rulesOf(t, settings(), bounds)
-	served := announce(alice, "tree", 50, namesBob)
-	from := func(ev *nostr.Event) *policy.Candidate {
-		c := user(ev)
+	rules := rulesOf(t, policy.Bounds{Bytes: 100, Reserved: 100_000, Author: policy.Load{Events: 2}, Client: policy.Load{Events: 1}})
+	w := accepts(event("alice here 50 maintainers=bob")).hold(proto.PhaseWaiting, now, event("carol here 100"))
+	for _, row := range fixture.Rows(`
+		alice state 100     |
+		alice state 101     |
+		bob state 100       |
+		alice state 102     | rate-limited: too much of this author
+		dave here 100       | rate-limited: too much waits
+		carol state 100     | rate-limited: too much waits
+		alice here:bush 100 | rate-limited: too much waits
+	`) {
+		c := user(event(row[0]))
 		c.Client = "192.0.2.1"
-		return c
-	}
-	w := accepts(served).hold(announce(carol, "tree", 100))
-	for _, ev := range []*nostr.Event{state(alice, "tree", 100), state(alice, "tree", 101), state(bob, "tree", 100)} {
-		d := rules.Decide(w, from(ev))
-		if d.Outcome != proto.HeldBack || !d.Hold[0].Reserved || d.Hold[0].Client != "192.0.2.1" {
-			t.Fatalf("%.4s…: %s %q", ev.PubKey, d.Outcome, d.Message)
+		d := rules.Decide(w, c)
+		if held := d.Outcome == proto.HeldBack && d.Hold[0].Reserved && d.Hold[0].Client == c.Client; held != (row[1] == "") || d.Remember || len(d.Drop) > 0 || !strings.HasPrefix(d.Message, row[1]) {
+			t.Errorf("%v: %s %q, drops %d", row, d.Outcome, d.Message, len(d.Drop))
 		}
 		w.held = append(w.held, d.Hold...)
-	}
-	for name, tc := range map[string]struct {
-		ev   *nostr.Event
-		want string
-	}{
-		"an owner with too much": {state(alice, "tree", 102), "rate-limited: too much of this author"},
-		"a stranger":             {announce(dave, "tree", 100), "rate-limited: too much waits"},
-		"a stranger's state":     {state(carol, "tree", 100), "rate-limited: too much waits"},
-		"an owner elsewhere":     {announce(alice, "bush", 100), "rate-limited: too much waits"},
-	} {
-		if d := rules.Decide(w, from(tc.ev)); d.Remember || len(d.Drop) > 0 || !strings.HasPrefix(d.Message, tc.want) {
-			t.Errorf("%s: %s %q, drops %d; want %q", name, d.Outcome, d.Message, len(d.Drop), tc.want)
-		}
 	}
 }
 
@@ -211,16 +195,15 @@ func TestOwnersHaveRoom(t *testing.T) {
 // taken for it.
 func TestWhatMakesRoomTakesItsOwnAlong(t *testing.T) {
 	t.Parallel()
-	rules := rulesOf(t, settings(), policy.Bounds{Bytes: 6000})
-	first := announce(alice, "tree", 100, namesBob)
-	vouched, states := announceElsewhere(bob, "tree", 100), state(alice, "tree", 100)
-	w := silent(first).vouch(vouched).hold(states)
-	d := rules.Decide(w, user(announce(carol, "bush", 100, tag("description", strings.Repeat("x", 1000)))))
+	rules := rulesOf(t, policy.Bounds{Bytes: 6000})
+	silent := func() *world { return new(world).hold(proto.PhaseSilent, now, event("alice here 100 maintainers=bob")) }
+	w := silent().hold(proto.PhaseVouched, now, event("bob elsewhere 100")).hold(proto.PhaseWaiting, now, event("alice state 100"))
+	d := rules.Decide(w, user(event("carol here:bush 100 description="+strings.Repeat("x", 1000))))
 	if d.Outcome != proto.HeldBack || len(d.Drop) != 3 {
-		t.Fatalf("%s %q drops %d", d.Outcome, d.Message, len(d.Drop))
+		t.Errorf("%s %q drops %d", d.Outcome, d.Message, len(d.Drop))
 	}
-	d = rules.Decide(silent(first), user(event(alice, 30618, 100, tag("d", "tree"), tag("t", strings.Repeat("x", 4000)))))
+	d = rules.Decide(silent(), user(event("alice 30618 100 d=tree t="+strings.Repeat("x", 4000))))
 	if d.Outcome != proto.Rejected || d.Remember || len(d.Drop) != 0 {
-		t.Fatalf("%s %q drops %d", d.Outcome, d.Message, len(d.Drop))
+		t.Errorf("%s %q drops %d", d.Outcome, d.Message, len(d.Drop))
 	}
 }

@@ -1,9 +1,11 @@
 package policy_test
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,60 +18,189 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/policy"
+	"tendril.dev/test/fixture"
 )
 
-const domain = "git.example.com"
-
 var (
-	now = time.Unix(1_800_000_000, 0).UTC()
+	must = fixture.Must
+	now  = time.Unix(1_800_000_000, 0).UTC()
 
-	alice, bob, carol, dave = person(1), person(2), person(3), person(4)
+	// keys puts keys in the place of names, names does the reverse.
+	keys, names = replacers()
 )
 
 func person(n int) string { return fmt.Sprintf("%064x", n) }
 
-func npub(pubkey string) string {
-	s, err := nip19.EncodePublicKey(pubkey)
-	if err != nil {
-		panic(err)
+func replacers() (*strings.Replacer, []string) {
+	pairs, names := []string{"COMMIT", strings.Repeat("b", 40)}, []string{"held  purgatory", "held", "duplicate  duplicate", "duplicate", " waiting 30m0s", ""}
+	for i, name := range []string{"alice", "bob", "carol", "dave"} {
+		npub, err := nip19.EncodePublicKey(person(i + 1))
+		if err != nil {
+			panic(err)
+		}
+		pairs = append(pairs, "@"+name, npub, name+"/", "30617:"+person(i+1)+":", name, person(i+1))
+		names = append(names, person(i+1), name)
 	}
-	return s
+	return strings.NewReplacer(pairs...), names
 }
 
-func event(author string, kind int, at int64, tags ...nostr.Tag) *nostr.Event {
-	ev := &nostr.Event{PubKey: author, Kind: kind, CreatedAt: nostr.Timestamp(at), Tags: tags, Sig: strings.Repeat("0", 128)}
+// kinds are events that are often made: their kinds and first tags.
+var kinds = map[string]string{
+	"here":      "30617 d=ID clone=https://git.example.com/@AUTHOR/ID.git relays=wss://git.example.com",
+	"elsewhere": "30617 d=ID clone=https://other.example.org/x.git relays=wss://other.example.org",
+	"state":     "30618 d=ID refs/heads/main=aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+}
+
+// script is the events of a test by their names.
+type script map[string]*nostr.Event
+
+// event makes an event of its author, kind, time and tags, as "carol 1 100 e=note p=alice,bob -". Kind
+// "here" is an announcement that lists us, "elsewhere" one that does not, and "state" a state, each of
+// the repository tree, or of that after a colon. In a tag alice is her key, @alice her npub, alice/tree
+// the address of her announcement, and the name of an event its id; "content" is an event's JSON.
+func (s script) event(line string) *nostr.Event {
+	f := strings.Fields(line)
+	kind, identifier, _ := strings.Cut(f[1], ":")
+	words := strings.Fields(strings.NewReplacer("ID", cmp.Or(identifier, "tree"), "AUTHOR", f[0]).Replace(cmp.Or(kinds[kind], kind)))
+	number, err := strconv.Atoi(words[0])
+	at, failed := strconv.Atoi(f[2])
+	if err != nil || failed != nil {
+		panic(line)
+	}
+	ev := &nostr.Event{PubKey: keys.Replace(f[0]), Kind: number, CreatedAt: nostr.Timestamp(at), Sig: strings.Repeat("0", 128)}
+	for _, word := range append(words[1:], f[3:]...) {
+		name, values, has := strings.Cut(word, "=")
+		if name == "content" {
+			ev.Content = s[values].String()
+			continue
+		}
+		tag := nostr.Tag{name}
+		for _, value := range strings.Split(values, ",") {
+			if other := s[value]; other != nil {
+				tag = append(tag, other.ID)
+			} else if has {
+				tag = append(tag, keys.Replace(value))
+			}
+		}
+		ev.Tags = append(ev.Tags, tag)
+	}
 	ev.ID = ev.GetID()
 	return ev
 }
 
-// announce lists us; extra tags come on top.
-func announce(author, identifier string, at int64, extra ...nostr.Tag) *nostr.Event {
-	return event(author, 30617, at, append([]nostr.Tag{
-		{"d", identifier}, {"clone", "https://" + domain + "/" + npub(author) + "/" + identifier + ".git"}, {"relays", "wss://" + domain},
-	}, extra...)...)
+func event(line string) *nostr.Event { return script(nil).event(line) }
+
+// run checks decisions. A script names events, "a = alice here 100", and has rows: the name; what is
+// known; the candidate; the decision; and how its message begins, where that matters.
+func run(t *testing.T, text string) {
+	t.Helper()
+	t.Parallel()
+	s := script{}
+	for _, row := range fixture.Rows(text) {
+		if name, line, is := strings.Cut(row[0], " = "); is {
+			s[name] = s.event(line)
+			continue
+		}
+		t.Run(row[0], func(t *testing.T) {
+			t.Parallel()
+			w, flags := s.known(row[1])
+			d := rulesOf(t, policy.Bounds{}, flags...).Decide(w, s.candidate(row[2]))
+			if got := s.said(d); got != row[3] || !strings.HasPrefix(d.Message, strings.Join(row[4:], "")) {
+				t.Errorf("%s, want %s; the message is %q", got, row[3], d.Message)
+			}
+		})
+	}
 }
 
-// announceElsewhere does not list us.
-func announceElsewhere(author, identifier string, at int64, extra ...nostr.Tag) *nostr.Event {
-	return event(author, 30617, at, append([]nostr.Tag{
-		{"d", identifier}, {"clone", "https://other.example.org/x.git"}, {"relays", "wss://other.example.org"},
-	}, extra...)...)
+// known reads events, which come after a word that says how they are known, and flags. A duration is
+// how long the held ones after it still wait.
+func (s script) known(text string) (w *world, flags []string) {
+	w = &world{}
+	how, wait := "", time.Duration(0)
+	for _, word := range strings.Fields(text) {
+		ev := s[word]
+		if left, err := time.ParseDuration(word); err == nil {
+			wait = left
+		} else if strings.HasPrefix(word, "--") {
+			flags = append(flags, keys.Replace(word))
+		} else if ev == nil {
+			how, wait = word, map[string]time.Duration{"waiting": time.Minute}[word]
+		} else if how == "accepted" {
+			w.accepted = append(w.accepted, ev)
+		} else if how == "refused" {
+			w.rejected = map[string]string{ev.ID: "previously expired"}
+		} else if how == "hidden" {
+			w.hidden = map[string]string{ev.ID: "event." + ev.ID}
+		} else {
+			w.hold(proto.Phase(how), now.Add(wait), ev)
+		}
+	}
+	return w, flags
 }
 
-func state(author, identifier string, at int64) *nostr.Event {
-	return event(author, 30618, at, nostr.Tag{"d", identifier}, nostr.Tag{"refs/heads/main", strings.Repeat("a", 40)})
+// candidate reads how an event comes, its name, and the reason of an action.
+func (s script) candidate(text string) *policy.Candidate {
+	how, rest, _ := strings.Cut(text, " ")
+	name, reason, _ := strings.Cut(rest, " ")
+	switch ev := s[name]; how {
+	case "user":
+		return user(ev)
+	case "synced":
+		return synced(ev)
+	case "imported":
+		return &policy.Candidate{Event: ev, Lane: proto.LaneSyncHistoric, Source: proto.SourceImport}
+	default:
+		return &policy.Candidate{Event: ev, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: proto.Action(how), Reason: reason}
+	}
 }
 
-func tag(values ...string) nostr.Tag { return values }
+// said is a decision in words: the outcome, its reason, the prefix of the message, what is held, until
+// when unless that is as usual, what is dropped, and what that is remembered by. Only what is rejected
+// is remembered, unless the words say otherwise.
+func (s script) said(d policy.Decision) string {
+	prefix, _, _ := strings.Cut(d.Message, ":")
+	says := fmt.Sprint(d.Outcome, " ", d.Reason, " ", prefix)
+	for word, is := range map[string]bool{" forgotten": d.Remember != (d.Outcome == proto.Rejected), " removed": d.Removes, " parked": d.Park} {
+		if is {
+			says += word
+		}
+	}
+	var hold, drop, next []string
+	for _, e := range d.Hold {
+		hold = append(hold, fmt.Sprint(e.Event.ID, " ", e.Phase, " ", e.ExpiresAt.Sub(now), " "))
+		if e.Event.Tags.GetD() == "" {
+			hold[len(hold)-1] += "at " + e.Identifier
+		}
+	}
+	for _, x := range d.Drop {
+		drop = append(drop, x.Entry.Event.ID+" "+x.Remember)
+	}
+	for _, c := range d.Next {
+		if c.Action == proto.ActionRelease && len(c.Raw) > 0 {
+			next = append(next, c.Event.ID)
+		}
+	}
+	for i, list := range [][]string{hold, d.Missing, drop, next} {
+		if len(list) > 0 {
+			says += " " + []string{"", "misses ", "drops ", "next "}[i] + strings.Join(s.named(list), ", ")
+		}
+	}
+	return strings.Join(strings.Fields(s.named([]string{says})[0]), " ")
+}
 
-var (
-	atTree   = tag("a", repo(alice, "tree"))
-	commit   = tag("c", strings.Repeat("b", 40))
-	atBush   = tag("a", repo(alice, "bush"))
-	namesBob = tag("maintainers", bob)
-)
-
-func repo(owner, identifier string) string { return "30617:" + owner + ":" + identifier }
+// named puts names in the place of ids and keys, and sorts.
+func (s script) named(list []string) (found []string) {
+	pairs := slices.Clone(names)
+	for name, ev := range s {
+		pairs = append(pairs, ev.ID, name)
+	}
+	back := strings.NewReplacer(pairs...)
+	for _, item := range list {
+		found = append(found, strings.TrimSpace(back.Replace(item)))
+	}
+	slices.Sort(found)
+	return found
+}
 
 // world is what is known, as plain lists. It answers by looking through them, so that it shares
 // nothing with what it stands for.
@@ -80,36 +211,14 @@ type world struct {
 	hidden   map[string]string // names of bans by id
 }
 
-func (w *world) accept(evs ...*nostr.Event) *world { w.accepted = append(w.accepted, evs...); return w }
+func accepts(evs ...*nostr.Event) *world { return &world{accepted: evs} }
 
-func accepts(evs ...*nostr.Event) *world { return new(world).accept(evs...) }
-func holds(evs ...*nostr.Event) *world   { return new(world).hold(evs...) }
-func vouches(evs ...*nostr.Event) *world { return new(world).vouch(evs...) }
-
-func silent(ev *nostr.Event) *world {
-	return holdsAs(proto.PhaseSilent, now, ev.Tags.GetD(), ev)
-}
-
-func holdsAs(phase proto.Phase, expires time.Time, identifier string, ev *nostr.Event) *world {
-	return new(world).holdAs(phase, expires, identifier, ev)
-}
-
-func (w *world) hold(evs ...*nostr.Event) *world {
-	for _, ev := range evs {
-		w.holdAs(proto.PhaseWaiting, now.Add(time.Minute), ev.Tags.GetD(), ev)
+// hold holds an event under its identifier, or under that of the repository that it tags.
+func (w *world) hold(phase proto.Phase, expires time.Time, ev *nostr.Event) *world {
+	identifier := ev.Tags.GetD()
+	if tag := ev.Tags.Find("a"); identifier == "" && tag != nil {
+		identifier = tag[1][strings.LastIndexByte(tag[1], ':')+1:]
 	}
-	return w
-}
-
-// vouch holds announcements as maintainers' that list us nowhere.
-func (w *world) vouch(evs ...*nostr.Event) *world {
-	for _, ev := range evs {
-		w.holdAs(proto.PhaseVouched, now, ev.Tags.GetD(), ev)
-	}
-	return w
-}
-
-func (w *world) holdAs(phase proto.Phase, expires time.Time, identifier string, ev *nostr.Event) *world {
 	e, err := held.NewEntry(proto.Held{Event: ev, Identifier: identifier, Source: proto.SourceUser, Phase: phase, HeldAt: now.Add(-time.Hour), ExpiresAt: expires})
 	if err != nil {
 		panic(err)
@@ -157,7 +266,7 @@ func (w *world) Announced(identifier string) *held.Directory {
 	all := new(world)
 	for _, ev := range w.accepted {
 		if ev.Kind == 30617 {
-			all.holdAs("", time.Time{}, ev.Tags.GetD(), ev)
+			all.hold("", time.Time{}, ev)
 		}
 	}
 	return all.Held()
@@ -197,24 +306,14 @@ func (w *world) Wrote(pubkey string) bool {
 
 func (w *world) RejectedBefore(id string) (string, bool) { m, ok := w.rejected[id]; return m, ok }
 
-func settings() config.Settings {
-	var s config.Settings
-	s.Domain = domain
-	s.HoldDuration, s.SilentDuration, s.MaxFutureSeconds = 30*time.Minute, 24*time.Hour, 900
-	return s
-}
-
 // rulesOf are the rules of some settings, at the time that now says.
-func rulesOf(t *testing.T, s config.Settings, bounds policy.Bounds) *policy.Policy {
+func rulesOf(t *testing.T, bounds policy.Bounds, flags ...string) *policy.Policy {
 	t.Helper()
-	banned, err := bans.New(s.Policy, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, err := config.Process().Parse(append([]string{"--domain=git.example.com"}, flags...))
+	banned, failed := bans.New(s.Policy, slog.New(slog.DiscardHandler))
+	must(t, err, failed)
 	p, err := policy.New(s, banned, bounds, func() time.Time { return now })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p
 }
 
@@ -224,142 +323,4 @@ func user(ev *nostr.Event) *policy.Candidate {
 
 func synced(ev *nostr.Event) *policy.Candidate {
 	return &policy.Candidate{Event: ev, Lane: proto.LaneSyncHistoric, Source: proto.SourceStartup, Relay: "wss://other.example.org"}
-}
-
-func action(a proto.Action, ev *nostr.Event) *policy.Candidate {
-	return &policy.Candidate{Event: ev, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: a}
-}
-
-func release(ev *nostr.Event) *policy.Candidate { return action(proto.ActionRelease, ev) }
-func expire(ev *nostr.Event) *policy.Candidate  { return action(proto.ActionExpire, ev) }
-
-// want is what a decision should be. Empty fields of it must be empty in the decision too, but for
-// the message, whose beginning it is.
-type want struct {
-	outcome  proto.Outcome
-	message  string
-	reason   string
-	park     bool
-	remember bool
-	missing  []string
-	hold     []string // "<short id> <phase> <time until it expires>"
-	drop     []string // "<short id> <what it is remembered by>"
-	removes  bool
-
-	under string   // the identifier of what is held; "": any
-	next  []string // ids of what is decided next; nil: any
-}
-
-type row struct {
-	name      string
-	world     *world
-	candidate *policy.Candidate
-	settings  func(*config.Settings)
-	want      want
-}
-
-func run(t *testing.T, rows []row) {
-	t.Helper()
-	for _, r := range rows {
-		t.Run(r.name, func(t *testing.T) {
-			t.Parallel()
-			s := settings()
-			if r.settings != nil {
-				r.settings(&s)
-			}
-			p := rulesOf(t, s, policy.Bounds{})
-			w := r.world
-			if w == nil {
-				w = &world{}
-			}
-			check(t, p.Decide(w, r.candidate), r.want)
-		})
-	}
-}
-
-func check(t *testing.T, d policy.Decision, w want) {
-	t.Helper()
-	got := want{outcome: d.Outcome, message: d.Message, reason: d.Reason, park: d.Park, remember: d.Remember, removes: d.Removes}
-	if w.message != "" && strings.HasPrefix(d.Message, w.message) {
-		got.message = w.message
-	}
-	if w.missing != nil {
-		got.missing = d.Missing
-	}
-	for _, e := range d.Hold {
-		got.hold = append(got.hold, fmt.Sprintf("%s %s %s", e.Event.ID[:8], e.Phase, e.ExpiresAt.Sub(now)))
-	}
-	if w.under != "" {
-		got.under = d.Hold[0].Identifier
-	}
-	for _, c := range d.Next {
-		if w.next != nil && c.Action == proto.ActionRelease && len(c.Raw) > 0 {
-			got.next = append(got.next, c.Event.ID)
-		}
-	}
-	for _, x := range d.Drop {
-		got.drop = append(got.drop, dropped(x.Entry.Event, x.Remember))
-	}
-	for _, list := range [][]string{got.hold, got.drop, w.hold, w.drop} {
-		slices.Sort(list)
-	}
-	if got, want := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", w); got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
-}
-
-func waiting(ev *nostr.Event) string { return ev.ID[:8] + " waiting 30m0s" }
-
-func dropped(ev *nostr.Event, remember ...string) string {
-	return strings.TrimSpace(ev.ID[:8] + " " + strings.Join(remember, ""))
-}
-
-func isHeld(evs ...*nostr.Event) want {
-	w := want{outcome: proto.HeldBack, message: proto.MessagePurgatory}
-	for _, ev := range evs {
-		w.hold = append(w.hold, waiting(ev))
-	}
-	return w
-}
-
-func isAccepted(drops ...string) want { return want{outcome: proto.Accepted, drop: drops} }
-
-// and adds what is dropped.
-func (w want) and(drops ...string) want { w.drop = drops; return w }
-
-func (w want) before(ev *nostr.Event) want { w.next = []string{ev.ID}; return w }
-
-func (w want) at(identifier string) want { w.under = identifier; return w }
-
-func isDone(hold ...string) want { return want{outcome: proto.Done, hold: hold} }
-
-// isKnown is the answer to what is held already.
-func isKnown(hold ...string) want {
-	return want{outcome: proto.Duplicate, message: proto.MessagePurgatory, hold: hold}
-}
-
-func isForgotten(reason, message string) want {
-	return want{outcome: proto.Rejected, reason: reason, message: message}
-}
-
-func isDuplicate(drops ...string) want {
-	return want{outcome: proto.Duplicate, message: "duplicate: ", drop: drops}
-}
-
-func isRejected(reason string, message string) want {
-	return want{outcome: proto.Rejected, reason: reason, message: message, remember: true}
-}
-
-var (
-	orphan    = isRejected("orphan", "invalid: ")
-	banned    = isRejected("blacklisted", "blocked: ")
-	unlisted  = isRejected("not_whitelisted", "blocked: ")
-	invalid   = isRejected("invalid", "invalid: ")
-	notListed = isParked("service_not_listed", "invalid: ", "d:tree")
-)
-
-func isParked(reason string, message string, missing ...string) want {
-	w := isRejected(reason, message)
-	w.park, w.missing = true, missing
-	return w
 }

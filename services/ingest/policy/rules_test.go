@@ -3,11 +3,9 @@ package policy_test
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/policy"
 )
@@ -15,337 +13,342 @@ import (
 // The tables follow the order in which the policy checks.
 
 func TestKnown(t *testing.T) {
-	t.Parallel()
-	list := event(alice, 10317, 100)
-	refused := &world{rejected: map[string]string{list.ID: "previously expired"}}
-	a := announce(alice, "tree", 100)
-	note := event(bob, 1, 100, atTree)
-	ephemeral := event(bob, 20001, 100, atTree)
-	protected := event(bob, 1, 100, atTree, tag("-"))
-	heldProtected := announce(bob, "tree", 100, tag("-"))
-	repost := event(carol, 6, 100, atTree)
-	repost.Content = protected.String()
-	repost.ID = repost.GetID()
-	expired := event(bob, 1, 100, atTree, tag("expiration", "1799999999"))
-	request := event(bob, 5, 200, tag("e", note.ID))
-	ahead := event(bob, 1, now.Unix()+901, atTree)
-	justAhead := event(bob, 1, now.Unix()+900, atTree)
-	blacklisted := func(s *config.Settings) { s.EventBlacklist = []string{npub(alice)} }
-	run(t, []row{
-		{"blacklisted before known", accepts(list), user(list), blacklisted, banned},
-		{"names what a ban hides", &world{hidden: map[string]string{note.ID: "event." + note.ID}}, user(event(carol, 1, 100, tag("e", note.ID))), nil, orphan}, // the ban has ended just now
-		{"names a blacklisted repository", nil, user(note), func(s *config.Settings) { s.RepositoryBlacklist = []string{"tree"} }, banned},
-		{"report on an author", accepts(a), user(event(bob, 1984, 100, tag("p", alice))), nil, isAccepted()},
-		{"report on an event", accepts(a, note), user(event(carol, 1984, 100, tag("e", note.ID))), nil, isAccepted()},
-		{"report on a stranger", accepts(a), user(event(bob, 1984, 100, tag("p", carol))), nil, orphan},
-		{"a report vouches for nothing", accepts(event(bob, 1984, 100, tag("e", note.ID))), user(note), nil, orphan},
-		{"accepted", accepts(list), user(list), nil, isDuplicate()},
-		{"accepted, and left behind as held", accepts(a).hold(a), user(a), nil, isDuplicate(dropped(a))},
-		{"held", holds(a), user(a), nil, isKnown()},
-		{"silent, from sync", silent(a), synced(a), nil, isKnown()},
-		{"silent, submitted again: a new chance", silent(a), user(a), nil, isKnown(waiting(a))},
-		{"silent, imported again too", silent(a), imported(a), nil, isKnown(waiting(a))},
-		{"deleted by its author", accepts(a, request), user(note), nil, isRejected("deleted", "blocked: ")},
-		{"rejected before, from sync", refused, synced(list), nil, isForgotten("rejected_before", "previously expired")},
-		{"rejected before, by a user: decided again", refused, user(list), nil, isAccepted()},
-		{"protected, by its author", accepts(a), user(protected), nil, isAccepted()},
-		{"protected, from sync", accepts(a), synced(protected), nil, isRejected("protected", "blocked: ")},
-		{"protected, of an import", accepts(a), imported(protected), nil, isAccepted()},
-		{"a repost of one", accepts(a), synced(repost), nil, isRejected("protected", "blocked: ")},
-		{"protected, and held", holds(heldProtected), release(heldProtected), nil, isAccepted(dropped(heldProtected))},
-		{"expired", accepts(a), user(expired), nil, isRejected("expired", "invalid: ")},
-		{"ephemeral", accepts(a), user(ephemeral), nil, isForgotten("ephemeral", "invalid: ")},
-		{"just not too far ahead", accepts(a), user(justAhead), nil, isAccepted()},
-		{"ahead, from sync: not remembered", accepts(a), synced(ahead), nil, isForgotten("future", "invalid: ")},
-	})
+	run(t, `
+		list = alice 10317 100
+		a = alice here 100
+		note = bob 1 100 a=alice/tree
+		naming = carol 1 100 e=note
+		onAlice = bob 1984 100 p=alice
+		onNote = carol 1984 100 e=note
+		bobOnNote = bob 1984 100 e=note
+		onCarol = bob 1984 100 p=carol
+		ephemeral = bob 20001 100 a=alice/tree
+		protected = bob 1 100 a=alice/tree -
+		heldProtected = bob here 100 -
+		repost = carol 6 100 a=alice/tree content=protected
+		expired = bob 1 100 a=alice/tree expiration=1799999999
+		request = bob 5 200 e=note
+		ahead = bob 1 1800000901 a=alice/tree
+		justAhead = bob 1 1800000900 a=alice/tree
+
+		blacklisted before known | accepted list --event-blacklist=@alice | user list | rejected blacklisted blocked
+		names what a ban hides, which has ended just now | hidden note | user naming | rejected orphan invalid misses named:naming, note
+		names a blacklisted repository | --repository-blacklist=tree | user note | rejected blacklisted blocked
+		report on an author | accepted a | user onAlice | accepted
+		report on an event | accepted a note | user onNote | accepted
+		report on a stranger | accepted a | user onCarol | rejected orphan invalid misses named:onCarol
+		a report vouches for nothing | accepted bobOnNote | user note | rejected orphan invalid misses 30617:alice:tree, named:note
+		accepted | accepted list | user list | duplicate
+		accepted, and left behind as held | accepted a waiting a | user a | duplicate drops a
+		held | waiting a | user a | duplicate purgatory
+		silent, from sync | silent a | synced a | duplicate purgatory
+		silent, submitted again: a new chance | silent a | user a | duplicate purgatory a
+		silent, imported again too | silent a | imported a | duplicate purgatory a
+		deleted by its author | accepted a request | user note | rejected deleted blocked
+		rejected before, from sync | refused list | synced list | rejected rejected_before previously expired forgotten
+		rejected before, by a user: decided again | refused list | user list | accepted
+		protected, by its author | accepted a | user protected | accepted
+		protected, from sync | accepted a | synced protected | rejected protected blocked
+		protected, of an import | accepted a | imported protected | accepted
+		a repost of one | accepted a | synced repost | rejected protected blocked
+		protected, and held | waiting heldProtected | release heldProtected | accepted drops heldProtected
+		expired | accepted a | user expired | rejected expired invalid
+		ephemeral | accepted a | user ephemeral | rejected ephemeral invalid forgotten
+		just not too far ahead | accepted a | user justAhead | accepted
+		ahead, from sync: not remembered | accepted a | synced ahead | rejected future invalid forgotten
+	`)
 }
 
 func TestAnnouncement(t *testing.T) {
-	t.Parallel()
-	a, newer, older := announce(alice, "tree", 100), announce(alice, "tree", 200), announce(alice, "tree", 50)
-	gone := announceElsewhere(alice, "tree", 200)
-	bobs := announceElsewhere(bob, "tree", 100)
-	naming := announce(alice, "tree", 100, namesBob)
-	s, other := state(alice, "tree", 150), announce(carol, "tree", 100)
-	cloneOnly := event(alice, 30617, 100, tag("d", "tree"), tag("clone", "https://"+domain+"/"+npub(alice)+"/tree.git"), tag("relays", "wss://x.org"))
-	relayOnly := event(alice, 30617, 100, tag("d", "tree"), tag("clone", "https://x.org/tree.git"), tag("relays", "wss://"+domain))
-	wrongOwner := event(alice, 30617, 100, tag("d", "tree"), tag("clone", "https://"+domain+"/"+npub(bob)+"/tree.git"), tag("relays", "wss://"+domain))
-	list := func(white, black string) func(*config.Settings) {
-		return func(s *config.Settings) {
-			if white != "" {
-				s.RepositoryWhitelist = []string{white}
-			}
-			if black != "" {
-				s.RepositoryBlacklist = []string{black}
-			}
-		}
-	}
-	run(t, []row{
-		{"without d", nil, user(event(alice, 30617, 100)), nil, invalid},
-		{"new and listing us", nil, user(a), nil, isHeld(a)},
-		{"listing us only to clone", nil, user(cloneOnly), nil, notListed},
-		{"listing us only as relay", nil, user(relayOnly), nil, notListed},
-		{"listing another owner's repository", nil, user(wrongOwner), nil, notListed},
-		{"repository blacklisted", nil, user(a), list("", npub(alice)+"/tree"), banned},
-		{"blacklist before whitelist", nil, user(a), list("tree", npub(alice)), banned},
-		{"a maintainer's is blacklisted too", accepts(naming), user(bobs), list("", npub(bob)), banned},
-		{"whitelisted", nil, user(a), list(npub(alice)+"/tree", ""), isHeld(a)},
-		{"not whitelisted", nil, user(a), list(npub(bob), ""), unlisted},
-		{"replaces an accepted one", accepts(a), user(newer), nil, isAccepted()},
-		{"older than the accepted one", accepts(a), user(older), nil, isDuplicate()},
-		{"replaces a held one", holds(a), user(newer), nil, isHeld(newer).and(dropped(a))},
-		{"older than the held one", holds(a), user(older), nil, isDuplicate()},
-		{"not listing us, and of no maintainer", nil, user(bobs), nil, notListed},
-		{"a maintainer's, named by an accepted one", accepts(naming), user(bobs), nil, isAccepted()},
-		{"replaces one that lists us nowhere: held for its data", accepts(announceElsewhere(alice, "tree", 50)), user(a), nil, isHeld(a)},
-		{"drops us after it was accepted: hosting ends", accepts(a).hold(s), user(gone), nil, isAccepted(dropped(s))},
-		{"drops us while held: what never had data vouches for nothing", holds(a, s), user(gone), nil, notListed.and(dropped(a), dropped(s))},
-		{"states stay while another owner's announcement does", holds(a, s, other), user(gone), nil, notListed.and(dropped(a))},
-		{"and when hosting ends", accepts(a, other).hold(s), user(gone), nil, isAccepted()},
-		{"drops us, but older than what is held", holds(newer, s), user(announceElsewhere(alice, "tree", 100)), nil, isDuplicate()},
-	})
-}
+	run(t, `
+		bare = alice 30617 100
+		a = alice here 100
+		newer = alice here 200
+		older = alice here 50
+		gone = alice elsewhere 200
+		goneBefore = alice elsewhere 100
+		goneFirst = alice elsewhere 50
+		bobs = bob elsewhere 100
+		naming = alice here 100 maintainers=bob
+		s = alice state 150
+		other = carol here 100
+		cloneOnly = alice 30617 100 d=tree clone=https://git.example.com/@alice/tree.git relays=wss://x.org
+		relayOnly = alice 30617 100 d=tree clone=https://x.org/tree.git relays=wss://git.example.com
+		wrongOwner = alice 30617 100 d=tree clone=https://git.example.com/@bob/tree.git relays=wss://git.example.com
 
-func vouchedFor(ev *nostr.Event) want {
-	return want{outcome: proto.HeldBack, message: proto.MessagePurgatory, hold: []string{ev.ID[:8] + " vouched 24h30m0s"}}
+		without d | | user bare | rejected invalid invalid
+		new and listing us | | user a | held a
+		listing us only to clone | | user cloneOnly | rejected service_not_listed invalid parked misses d:tree
+		listing us only as relay | | user relayOnly | rejected service_not_listed invalid parked misses d:tree
+		listing another owner's repository | | user wrongOwner | rejected service_not_listed invalid parked misses d:tree
+		repository blacklisted | --repository-blacklist=@alice/tree | user a | rejected blacklisted blocked
+		blacklist before whitelist | --repository-whitelist=tree --repository-blacklist=@alice | user a | rejected blacklisted blocked
+		a maintainer's is blacklisted too | accepted naming --repository-blacklist=@bob | user bobs | rejected blacklisted blocked
+		whitelisted | --repository-whitelist=@alice/tree | user a | held a
+		not whitelisted | --repository-whitelist=@bob | user a | rejected not_whitelisted blocked misses d:tree
+		replaces an accepted one | accepted a | user newer | accepted
+		older than the accepted one | accepted a | user older | duplicate
+		replaces a held one | waiting a | user newer | held newer drops a
+		older than the held one | waiting a | user older | duplicate
+		not listing us, and of no maintainer | | user bobs | rejected service_not_listed invalid parked misses d:tree
+		a maintainer's, named by an accepted one | accepted naming | user bobs | accepted
+		replaces one that lists us nowhere: held for its data | accepted goneFirst | user a | held a
+		drops us after it was accepted: hosting ends | accepted a waiting s | user gone | accepted drops s
+		drops us while held: what never had data vouches for nothing | waiting a s | user gone | rejected service_not_listed invalid parked misses d:tree drops a, s
+		states stay while another owner's announcement does | waiting a s other | user gone | rejected service_not_listed invalid parked misses d:tree drops a
+		and when hosting ends | accepted a other waiting s | user gone | accepted
+		drops us, but older than what is held | waiting newer s | user goneBefore | duplicate
+	`)
 }
 
 // TestVouching: only git data that came here makes anybody else's announcement acceptable.
 func TestVouching(t *testing.T) {
-	t.Parallel()
-	const tree = "tree"
-	maintainers := func(who ...string) nostr.Tag { return append(nostr.Tag{"maintainers"}, who...) }
-	alices, newer := announce(alice, tree, 100, maintainers(bob)), announce(alice, tree, 300)
-	bobs := announceElsewhere(bob, tree, 100, maintainers(carol))
-	bobsNewer := announceElsewhere(bob, tree, 200)
-	carols := announceElsewhere(carol, tree, 100, maintainers(bob))
-	daves := announceElsewhere(dave, tree, 100)
-	left := announceElsewhere(alice, tree, 200, maintainers(bob))
-	silent := func(evs ...*nostr.Event) *world {
-		return vouches(evs...).holdAs(proto.PhaseSilent, now, tree, alices)
-	}
-	whitelist := func(s *config.Settings) { s.RepositoryWhitelist = []string{npub(alice)} }
-	run(t, []row{
-		{"A1 held, A2 elsewhere: refused, and A1 is gone", holds(alices), user(left), nil, notListed.and(dropped(alices))},
-		{"named by a held one only", holds(alices), user(bobs), nil, vouchedFor(bobs)},
-		{"named by a maintainer of a held one", holds(alices).vouch(bobs), user(carols), nil, vouchedFor(carols)},
-		{"named by those who are not vouched for themselves", vouches(bobs), user(carols), nil, notListed},
-		{"named by a loop of those", vouches(bobs), user(announceElsewhere(carol, tree, 200, maintainers(bob))), nil, notListed},
-		{"not named", holds(alices), user(daves), nil, notListed},
-		{"who left us names others still", accepts(left), user(bobs), nil, isAccepted()},
-		{"a maintainer's replaced, named by no other now", accepts(bobs), user(bobsNewer), nil, notListed},
-		{"a held maintainer's replaced", holds(alices).vouch(bobs), user(bobsNewer), nil, vouchedFor(bobsNewer).and(dropped(bobs))},
-		{"and those that it vouched for go", holds(alices).vouch(bobs, carols), user(bobsNewer), nil, vouchedFor(bobsNewer).and(dropped(bobs), dropped(carols))},
-		{"what vouched is deleted: all go, in a loop too", holds(alices).vouch(bobs, carols), user(event(alice, 5, 200, tag("e", alices.ID))), nil, isAccepted(dropped(alices, "deleted by its author"), dropped(bobs), dropped(carols))},
-		{"but not while another vouches", holds(alices, announce(dave, tree, 100, maintainers(carol))).vouch(bobs, carols), user(event(alice, 5, 200, tag("e", alices.ID))), nil, isAccepted(dropped(alices, "deleted by its author"))},
-		{"what vouched is replaced and names no key", holds(alices).vouch(bobs), user(newer), nil, isHeld(newer).and(dropped(alices), dropped(bobs))},
-		{"what vouched is replaced by what is accepted and names the same: that is for the release",
-			accepts(alices).hold(announce(bob, tree, 100, maintainers(carol))).vouch(carols),
-			user(announceElsewhere(bob, tree, 200, maintainers(carol))), nil, isAccepted(dropped(announce(bob, tree, 100, maintainers(carol))))},
-		{"what vouched expires", silent(bobs), expire(alices), nil, isDone().and(dropped(alices, "previously expired"), dropped(bobs))},
-		{"its own time over, it is kept with what vouches", holds(alices).vouch(bobs), expire(bobs), nil, isDone(bobs.ID[:8] + " vouched 24h30m0s")},
-		{"or goes, and may come again", vouches(bobs), expire(bobs), nil, isRejected("service_not_listed", "invalid: ").and(dropped(bobs))},
-		{"released once an accepted one names it", accepts(alices).vouch(bobs), release(bobs), nil, isAccepted(dropped(bobs))},
-		{"not before", holds(alices).vouch(bobs), release(bobs), nil, isDone(bobs.ID[:8] + " vouched 24h30m0s")},
-		{"no state starts its clock or makes it wait for data", holds(alices).vouch(bobs), user(state(bob, tree, 200)), nil, isHeld(state(bob, tree, 200), alices)},
+	run(t, `
+		alices = alice here 100 maintainers=bob
+		newer = alice here 300
+		left = alice elsewhere 200 maintainers=bob
+		deletion = alice 5 200 e=alices
+		bobs = bob elsewhere 100 maintainers=carol
+		bobsNewer = bob elsewhere 200
+		bobsHere = bob here 100
+		bobsState = bob state 200
+		bobNames = bob here 100 maintainers=carol
+		bobLeft = bob elsewhere 200 maintainers=carol
+		carols = carol elsewhere 100 maintainers=bob
+		carolsNewer = carol elsewhere 200 maintainers=bob
+		daves = dave elsewhere 100
+		daveNames = dave here 100 maintainers=carol
 
-		{"the whitelist does not matter to maintainers of what is hosted", accepts(alices), user(announce(bob, tree, 100)), whitelist, isHeld(announce(bob, tree, 100))},
-		{"nor while what is hosted waits for data", holds(alices), user(announce(bob, tree, 100)), whitelist, isHeld(announce(bob, tree, 100))},
-		{"nor at the release", accepts(alices).hold(announce(bob, tree, 100)), release(announce(bob, tree, 100)), whitelist, isAccepted(dropped(announce(bob, tree, 100)))},
-		{"but to maintainers of what is elsewhere", accepts(left), user(announce(bob, tree, 100)), whitelist, unlisted},
-		{"a release is followed by those whom it names", holds(alices).vouch(bobs, carols), release(alices), nil, isAccepted(dropped(alices)).before(bobs)},
-	})
+		A1 held, A2 elsewhere: refused, and A1 is gone | waiting alices | user left | rejected service_not_listed invalid parked misses d:tree drops alices
+		named by a held one only | waiting alices | user bobs | held bobs vouched 24h30m0s
+		named by a maintainer of a held one | waiting alices vouched bobs | user carols | held carols vouched 24h30m0s
+		named by those who are not vouched for themselves | vouched bobs | user carols | rejected service_not_listed invalid parked misses d:tree
+		named by a loop of those | vouched bobs | user carolsNewer | rejected service_not_listed invalid parked misses d:tree
+		not named | waiting alices | user daves | rejected service_not_listed invalid parked misses d:tree
+		who left us names others still | accepted left | user bobs | accepted
+		a maintainer's replaced, named by no other now | accepted bobs | user bobsNewer | rejected service_not_listed invalid parked misses d:tree
+		a held maintainer's replaced | waiting alices vouched bobs | user bobsNewer | held bobsNewer vouched 24h30m0s drops bobs
+		and those that it vouched for go | waiting alices vouched bobs carols | user bobsNewer | held bobsNewer vouched 24h30m0s drops bobs, carols
+		what vouched is deleted: all go, in a loop too | waiting alices vouched bobs carols | user deletion | accepted drops alices deleted by its author, bobs, carols
+		but not while another vouches | waiting alices daveNames vouched bobs carols | user deletion | accepted drops alices deleted by its author
+		what vouched is replaced and names no key | waiting alices vouched bobs | user newer | held newer drops alices, bobs
+		what vouched is replaced by what is accepted and names the same: that is for the release | accepted alices waiting bobNames vouched carols | user bobLeft | accepted drops bobNames next carols
+		what vouched expires | vouched bobs silent alices | expire alices | done drops alices previously expired, bobs
+		its own time over, it is kept with what vouches | waiting alices vouched bobs | expire bobs | done bobs vouched 24h30m0s
+		or goes, and may come again | vouched bobs | expire bobs | rejected service_not_listed invalid misses d:tree drops bobs
+		released once an accepted one names it | accepted alices vouched bobs | release bobs | accepted drops bobs
+		not before | waiting alices vouched bobs | release bobs | done bobs vouched 24h30m0s
+		no state starts its clock or makes it wait for data | waiting alices vouched bobs | user bobsState | held alices, bobsState
+		the whitelist does not matter to maintainers of what is hosted | accepted alices --repository-whitelist=@alice | user bobsHere | held bobsHere
+		nor while what is hosted waits for data | waiting alices --repository-whitelist=@alice | user bobsHere | held bobsHere
+		nor at the release | accepted alices waiting bobsHere --repository-whitelist=@alice | release bobsHere | accepted drops bobsHere
+		but to maintainers of what is elsewhere | accepted left --repository-whitelist=@alice | user bobsHere | rejected not_whitelisted blocked misses d:tree
+		a release is followed by those whom it names | waiting alices vouched bobs carols | release alices | accepted drops alices next bobs
+	`)
 }
 
 // TestACrowdIsNotVouchedIn: one held announcement that names hundreds of keys lets none of them in.
 func TestACrowdIsNotVouchedIn(t *testing.T) {
 	t.Parallel()
-	rules := rulesOf(t, settings(), policy.Bounds{})
-	names := nostr.Tag{"maintainers"}
+	rules := rulesOf(t, policy.Bounds{})
+	var crowd []string
 	for n := range 500 {
-		names = append(names, person(100+n))
+		crowd = append(crowd, person(100+n))
 	}
-	w := holds(announce(alice, "tree", 100, names))
-	for n := range 500 {
-		ev := announceElsewhere(person(100+n), "tree", 100)
-		d := rules.Decide(w, user(ev))
+	w := new(world).hold(proto.PhaseWaiting, now, event("alice here 100 maintainers="+strings.Join(crowd, ",")))
+	for n, key := range crowd {
+		d := rules.Decide(w, user(event(key+" elsewhere 100")))
 		if d.Outcome != proto.HeldBack {
 			t.Fatalf("%d: %s", n, d.Outcome)
 		}
 		w.held = append(w.held, d.Hold...)
 	}
-	d := rules.Decide(w, user(event(alice, 5, 200, atTree)))
-	if len(d.Drop) != 501 {
+	if d := rules.Decide(w, user(event("alice 5 200 a=alice/tree"))); len(d.Drop) != 501 {
 		t.Errorf("%d go with what vouched for them; want all", len(d.Drop))
 	}
 }
 
 func TestState(t *testing.T) {
-	t.Parallel()
-	a := announce(alice, "tree", 100)
-	naming := announce(alice, "tree", 100, namesBob)
-	bobNamesCarol := announceElsewhere(bob, "tree", 100, tag("maintainers", carol))
-	carolNamesAlice := announceElsewhere(carol, "tree", 100, tag("maintainers", alice))
-	s, older := state(alice, "tree", 200), state(alice, "tree", 150)
-	carols := state(carol, "tree", 200)
-	bad := event(alice, 30618, 100, tag("d", "tree"), tag("refs/heads/..", strings.Repeat("a", 40)))
-	worse := event(alice, 30618, 100, tag("d", "tree"), tag("refs/heads/main", "zzz"))
-	none := isParked("no_announcement", "invalid: no announcement exists for this repository", "d:tree")
-	stranger := isParked("unauthorized", "invalid: author not authorized for this repository", "d:tree")
-	silent := silent(a)
-	run(t, []row{
-		{"without d", nil, user(event(alice, 30618, 100)), nil, invalid},
-		{"illegal name", accepts(a), user(bad), nil, invalid},
-		{"a made-up value is held like any other", accepts(a), user(worse), nil, isHeld(worse)},
-		{"no announcement", nil, user(s), nil, none},
-		{"owner's, accepted announcement", accepts(a), user(s), nil, isHeld(s)},
-		{"owner's, held announcement: its clock restarts", holds(a), user(s), nil, isHeld(s, a)},
-		{"owner's, silent announcement: revived", silent, user(s), nil, isHeld(s, a)},
-		{"stranger's", accepts(a), user(carols), nil, stranger},
-		{"maintainer's maintainer's, through accepted and held", holds(naming).accept(bobNamesCarol), user(carols), nil, isHeld(carols, naming)},
-		{"a loop of maintainers ends", accepts(naming, bobNamesCarol, carolNamesAlice), user(state(dave, "tree", 200)), nil, stranger},
-		{"another's held announcement keeps its clock", accepts(a).hold(announce(bob, "tree", 100)), user(s), nil, isHeld(s)},
-		{"older than the accepted state", accepts(a, s), user(older), nil, isRejected("superseded", "invalid: superseded")},
-		{"older than a held state: it may be the one whose data comes", accepts(a).hold(s), user(older), nil, isHeld(older)},
-	})
+	run(t, `
+		a = alice here 100
+		naming = alice here 100 maintainers=bob
+		bobNamesCarol = bob elsewhere 100 maintainers=carol
+		carolNamesAlice = carol elsewhere 100 maintainers=alice
+		bobs = bob here 100
+		s = alice state 200
+		older = alice state 150
+		carols = carol state 200
+		daves = dave state 200
+		bare = alice 30618 100
+		bad = alice 30618 100 d=tree refs/heads/..=aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+		worse = alice 30618 100 d=tree refs/heads/main=zzz
+
+		without d | | user bare | rejected invalid invalid
+		illegal name | accepted a | user bad | rejected invalid invalid
+		a made-up value is held like any other | accepted a | user worse | held worse
+		no announcement | | user s | rejected no_announcement invalid parked misses d:tree | invalid: no announcement exists for this repository
+		owner's, accepted announcement | accepted a | user s | held s
+		owner's, held announcement: its clock restarts | waiting a | user s | held a, s
+		owner's, silent announcement: revived | silent a | user s | held a, s
+		stranger's | accepted a | user carols | rejected unauthorized invalid parked misses d:tree | invalid: author not authorized for this repository
+		maintainer's maintainer's, through accepted and held | waiting naming accepted bobNamesCarol | user carols | held carols, naming
+		a loop of maintainers ends | accepted naming bobNamesCarol carolNamesAlice | user daves | rejected unauthorized invalid parked misses d:tree
+		another's held announcement keeps its clock | accepted a waiting bobs | user s | held s
+		older than the accepted state | accepted a s | user older | rejected superseded invalid | invalid: superseded
+		older than a held state: it may be the one whose data comes | accepted a waiting s | user older | held older
+	`)
 }
 
 func TestPullRequest(t *testing.T) {
-	t.Parallel()
-	a := announce(alice, "tree", 100)
-	pr := event(bob, 1618, 100, commit, atTree)
-	two := event(bob, 1618, 100, commit, atBush, atTree)
-	update := event(bob, 1619, 200, commit, tag("E", pr.ID))
-	lower := event(bob, 1619, 200, commit, tag("e", pr.ID))
-	issue := event(bob, 1621, 100, atTree)
-	prs := &world{}
-	naming := announce(alice, "tree", 100, tag("maintainers", carol))
-	carols := event(bob, 1618, 100, commit, tag("a", repo(carol, "tree")))
-	elsewhereFirst := event(bob, 1618, 100, commit, tag("a", repo(dave, "bush")), tag("a", repo(carol, "tree")))
-	all := accepts(naming, pr, announceElsewhere(dave, "bush", 100), announceElsewhere(carol, "tree", 100))
-	run(t, []row{
-		{"without c", accepts(a), user(event(bob, 1618, 100, atTree)), nil, invalid},
-		{"without a", accepts(a), user(event(bob, 1618, 100, commit)), nil, invalid},
-		{"accepted repository", accepts(a), user(pr), nil, isHeld(pr)},
-		{"held repository does not count", holds(a), user(pr), nil, orphan},
-		{"unknown repository, from sync", prs, synced(pr), nil, isParked("orphan", "invalid: ", repo(alice, "tree"), policy.MissingAnnouncement("tree"))},
-		{"one of two repositories", accepts(a), user(two), nil, isHeld(two)},
-		{"repository of a maintainer who announces elsewhere", accepts(naming, announceElsewhere(carol, "tree", 100)), user(carols), nil, isHeld(carols)},
-		{"of one whom only a held announcement names", holds(naming), user(carols), nil, orphan},
-		{"update of an accepted one", accepts(a, pr), user(update), nil, isHeld(update)},
-		{"update by e", accepts(a, pr), user(lower), nil, isHeld(lower)},
-		{"update of a held one", accepts(a).holdAs(proto.PhaseWaiting, now, "tree", pr), synced(update), nil, isParked("orphan", "invalid: ", pr.ID)},
-		{"update of no pull request", accepts(a, issue), user(event(bob, 1619, 200, commit, tag("E", issue.ID))), nil, orphan},
-		{"update without its pull request", accepts(a), user(event(bob, 1619, 200, commit)), nil, invalid},
-		{"belongs where it is served", all, user(two), nil, isHeld(two).at("tree")},
-		{"an update where its pull request does", all, user(update), nil, isHeld(update).at("tree")},
-		{"a maintainer's where the owner's does", all, user(carols), nil, isHeld(carols).at("tree")},
-		{"before one that is elsewhere", all, user(elsewhereFirst), nil, isHeld(elsewhereFirst).at("tree")},
-	})
+	run(t, `
+		a = alice here 100
+		pr = bob 1618 100 c=COMMIT a=alice/tree
+		two = bob 1618 100 c=COMMIT a=alice/bush a=alice/tree
+		noCommit = bob 1618 100 a=alice/tree
+		noAddress = bob 1618 100 c=COMMIT
+		update = bob 1619 200 c=COMMIT E=pr
+		lower = bob 1619 200 c=COMMIT e=pr
+		lone = bob 1619 200 c=COMMIT
+		issue = bob 1621 100 a=alice/tree
+		ofIssue = bob 1619 200 c=COMMIT E=issue
+		naming = alice here 100 maintainers=carol
+		bush = dave elsewhere:bush 100
+		carolsTree = carol elsewhere 100
+		carols = bob 1618 100 c=COMMIT a=carol/tree
+		elsewhereFirst = bob 1618 100 c=COMMIT a=dave/bush a=carol/tree
+
+		without c | accepted a | user noCommit | rejected invalid invalid
+		without a | accepted a | user noAddress | rejected invalid invalid
+		accepted repository | accepted a | user pr | held pr at tree
+		held repository does not count | waiting a | user pr | rejected orphan invalid misses 30617:alice:tree, d:tree
+		unknown repository, from sync | | synced pr | rejected orphan invalid parked misses 30617:alice:tree, d:tree
+		one of two repositories | accepted a | user two | held two at tree
+		repository of a maintainer who announces elsewhere | accepted naming carolsTree | user carols | held carols at tree
+		of one whom only a held announcement names | waiting naming | user carols | rejected orphan invalid misses 30617:carol:tree, d:tree
+		update of an accepted one | accepted a pr | user update | held update at tree
+		update by e | accepted a pr | user lower | held lower at tree
+		update of a held one | accepted a waiting 0s pr | synced update | rejected orphan invalid parked misses pr
+		update of no pull request | accepted a issue | user ofIssue | rejected orphan invalid misses issue
+		update without its pull request | accepted a | user lone | rejected invalid invalid
+		belongs where it is served | accepted naming pr bush carolsTree | user two | held two at tree
+		an update where its pull request does | accepted naming pr bush carolsTree | user update | held update at tree
+		a maintainer's where the owner's does | accepted naming pr bush carolsTree | user carols | held carols at tree
+		before one that is elsewhere | accepted naming pr bush carolsTree | user elsewhereFirst | held elsewhereFirst at tree
+	`)
 }
 
 func TestDeletion(t *testing.T) {
-	t.Parallel()
-	a, s := announce(alice, "tree", 100), state(alice, "tree", 150)
-	pr := event(bob, 1618, 100, commit, atTree)
-	byID := event(alice, 5, 200, tag("e", a.ID))
-	byAddress := event(alice, 5, 200, atTree)
-	early := event(alice, 5, 99, atTree)
-	keep := func(s *config.Settings) { s.IgnoreDeletions = true }
-	const by = "deleted by its author"
-	run(t, []row{
-		{"of nothing known: stored", nil, user(byID), nil, isAccepted()},
-		{"held, by id", holds(a), user(byID), nil, isAccepted(dropped(a, by))},
-		{"held, by address", holds(a), user(byAddress), nil, isAccepted(dropped(a, by))},
-		{"held, by address of an earlier time", holds(a), user(early), nil, isAccepted()},
-		{"held, by another author", holds(a), user(event(bob, 5, 200, tag("e", a.ID), atTree)), nil, isAccepted()},
-		{"a held pull request", holdsAs(proto.PhaseWaiting, now, "tree", pr), user(event(bob, 5, 200, tag("e", pr.ID))), nil, isAccepted(dropped(pr, by))},
-		{"with it go the states", holds(a, s), user(byID), nil, isAccepted(dropped(a, by), dropped(s))},
-		{"states of a deleted accepted announcement go", accepts(a).hold(s), user(byAddress), nil, isAccepted(dropped(s))},
-		{"unless deletions are disrespected", accepts(a).hold(s), user(byAddress), keep, isAccepted()},
-		{"which held ones are not protected by", holds(a), user(byID), keep, isAccepted(dropped(a, by))},
-		{"a held state by address", accepts(a).hold(s), user(event(alice, 5, 200, tag("a", "30618:"+alice+":tree"))), nil, isAccepted(dropped(s, by))},
-	})
+	run(t, `
+		a = alice here 100
+		s = alice state 150
+		pr = bob 1618 100 c=COMMIT a=alice/tree
+		byID = alice 5 200 e=a
+		byAddress = alice 5 200 a=alice/tree
+		early = alice 5 99 a=alice/tree
+		bobs = bob 5 200 e=a a=alice/tree
+		ofPR = bob 5 200 e=pr
+		ofState = alice 5 200 a=30618:alice:tree
+
+		of nothing known: stored | | user byID | accepted
+		held, by id | waiting a | user byID | accepted drops a deleted by its author
+		held, by address | waiting a | user byAddress | accepted drops a deleted by its author
+		held, by address of an earlier time | waiting a | user early | accepted
+		held, by another author | waiting a | user bobs | accepted
+		a held pull request | waiting 0s pr | user ofPR | accepted drops pr deleted by its author
+		with it go the states | waiting a s | user byID | accepted drops a deleted by its author, s
+		states of a deleted accepted announcement go | accepted a waiting s | user byAddress | accepted drops s
+		unless deletions are disrespected | accepted a waiting s --deletion-request-disrespector | user byAddress | accepted
+		which held ones are not protected by | waiting a --deletion-request-disrespector | user byID | accepted drops a deleted by its author
+		a held state by address | accepted a waiting s | user ofState | accepted drops s deleted by its author
+	`)
 }
 
 func TestEverythingElse(t *testing.T) {
-	t.Parallel()
-	a := announce(alice, "tree", 100)
-	patch := event(bob, 1617, 100, atTree)
-	note := event(carol, 1, 100)
-	profile, metadata := event(carol, 0, 100), event(carol, 30023, 100, tag("d", "post"))
-	request, grasps := event(dave, 5, 100, tag("e", note.ID)), event(dave, 10317, 100, tag("e", note.ID))
-	base := func() *world { return accepts(a, patch) }
-	rows := []row{
-		{"names nothing", base(), user(note), nil, orphan},
-		{"names nothing, from sync", base(), synced(note), nil, isParked("orphan", "invalid: ", "named:"+note.ID)},
-		{"names what is not there, from sync", base(), synced(event(carol, 1, 100, tag("e", note.ID), tag("a", repo(bob, "bush")))), nil, want{outcome: proto.Rejected, reason: "orphan", message: "invalid: ", remember: true, park: true}},
-		{"held announcements do not count", holds(a), user(patch), nil, orphan},
-		{"identifier must match", base(), user(event(bob, 1621, 100, atBush)), nil, orphan},
-		{"author must match", base(), user(event(bob, 1621, 100, tag("a", repo(bob, "tree")))), nil, orphan},
-		{"named by an accepted event", base().accept(event(bob, 1111, 100, tag("q", note.ID))), user(note), nil, isAccepted()},
-		{"replaceable, named by address", base().accept(event(bob, 1111, 100, tag("a", "0:"+carol+":"))), user(profile), nil, isAccepted()},
-		{"addressable, named by address", base().accept(event(bob, 1111, 100, tag("A", "30023:"+carol+":post"))), user(metadata), nil, isAccepted()},
-		{"a deletion request vouches for nothing", base().accept(request), user(note), nil, orphan},
-		{"nor does a grasp list", base().accept(grasps), user(note), nil, orphan},
-		{"nor does naming one", base().accept(request, grasps), user(event(dave, 1, 100, tag("e", request.ID), tag("a", "10317:"+dave+":"))), nil, orphan},
-		{"replaceable, older", base().accept(event(carol, 0, 150), event(bob, 1111, 100, tag("a", "0:"+carol+":"))), user(profile), nil, isDuplicate()},
-		{"user grasp list, from anyone", nil, user(event(dave, 10317, 100)), nil, isAccepted()},
-	}
-	for _, name := range []string{"a", "A", "q"} {
-		rows = append(rows, row{"names an accepted address by " + name, base(), user(event(carol, 1, 100, tag(name, repo(alice, "tree")))), nil, isAccepted()})
-	}
-	for _, name := range []string{"e", "E", "q"} {
-		rows = append(rows, row{"names an accepted id by " + name, base(), user(event(carol, 1, 100, tag(name, patch.ID))), nil, isAccepted()})
-	}
-	for _, kind := range []int{1, 1617, 1630} {
-		rows = append(rows, row{"of any kind", base(), user(event(carol, kind, 100, atTree)), nil, isAccepted()})
-	}
-	run(t, rows)
-}
+	run(t, `
+		a = alice here 100
+		patch = bob 1617 100 a=alice/tree
+		note = carol 1 100
+		astray = carol 1 100 e=note a=bob/bush
+		ofBush = bob 1621 100 a=alice/bush
+		ofBobs = bob 1621 100 a=bob/tree
+		profile = carol 0 100
+		newProfile = carol 0 150
+		post = carol 30023 100 d=post
+		request = dave 5 100 e=note
+		grasps = dave 10317 100 e=note
+		plainGrasps = dave 10317 100
+		quoting = bob 1111 100 q=note
+		ofProfile = bob 1111 100 a=0:carol:
+		ofPost = bob 1111 100 A=30023:carol:post
+		ofRequest = dave 1 100 e=request a=10317:dave:
+		byLowerA = carol 1 100 a=alice/tree
+		byUpperA = carol 1 100 A=alice/tree
+		byQ = carol 1 100 q=alice/tree
+		byLowerE = carol 1 100 e=patch
+		byUpperE = carol 1 100 E=patch
+		byQID = carol 1 100 q=patch
+		carolsPatch = carol 1617 100 a=alice/tree
+		status = carol 1630 100 a=alice/tree
 
-func imported(ev *nostr.Event) *policy.Candidate {
-	return &policy.Candidate{Event: ev, Lane: proto.LaneSyncHistoric, Source: proto.SourceImport}
+		names nothing | accepted a patch | user note | rejected orphan invalid misses named:note
+		names nothing, from sync | accepted a patch | synced note | rejected orphan invalid parked misses named:note
+		names what is not there, from sync | accepted a patch | synced astray | rejected orphan invalid parked misses 30617:bob:bush, named:astray, note
+		held announcements do not count | waiting a | user patch | rejected orphan invalid misses 30617:alice:tree, named:patch
+		identifier must match | accepted a patch | user ofBush | rejected orphan invalid misses 30617:alice:bush, named:ofBush
+		author must match | accepted a patch | user ofBobs | rejected orphan invalid misses 30617:bob:tree, named:ofBobs
+		named by an accepted event | accepted a patch quoting | user note | accepted
+		replaceable, named by address | accepted a patch ofProfile | user profile | accepted
+		addressable, named by address | accepted a patch ofPost | user post | accepted
+		a deletion request vouches for nothing | accepted a patch request | user note | rejected orphan invalid misses named:note
+		nor does a grasp list | accepted a patch grasps | user note | rejected orphan invalid misses named:note
+		nor does naming one | accepted a patch request grasps | user ofRequest | rejected orphan invalid misses 10317:dave:, named:ofRequest, request
+		replaceable, older | accepted a patch newProfile ofProfile | user profile | duplicate
+		user grasp list, from anyone | | user plainGrasps | accepted
+		names an accepted address by a | accepted a patch | user byLowerA | accepted
+		names an accepted address by A | accepted a patch | user byUpperA | accepted
+		names an accepted address by q | accepted a patch | user byQ | accepted
+		names an accepted id by e | accepted a patch | user byLowerE | accepted
+		names an accepted id by E | accepted a patch | user byUpperE | accepted
+		names an accepted id by q | accepted a patch | user byQID | accepted
+		a patch | accepted a patch | user carolsPatch | accepted
+		a status | accepted a patch | user status | accepted
+	`)
 }
 
 // TestArchive: lists us, then a maintainer's, then archived (GRASP-05), then rejected.
 func TestArchive(t *testing.T) {
-	t.Parallel()
-	archive := func(set func(*config.Policy)) func(*config.Settings) {
-		return func(s *config.Settings) { set(&s.Policy) }
-	}
-	all := archive(func(p *config.Policy) { p.ArchiveAll = true })
-	listed := archive(func(p *config.Policy) { p.ArchiveWhitelist = []string{npub(alice) + "/tree", "bush"} })
-	services := archive(func(p *config.Policy) { p.ArchiveServices = []string{"grasp.example.org"} })
+	run(t, `
+		there = alice elsewhere 100
+		newer = alice elsewhere 200
+		naming = alice elsewhere 300 maintainers=bob
+		here = alice here 100
+		hereAgain = alice here 200
+		hosting = alice here 100 maintainers=bob
+		bobs = bob elsewhere 100
+		bobsHere = bob here 200
+		atService = alice 30617 100 d=tree clone=https://grasp.example.org/@alice/tree.git
+		s = alice state 150
 
-	there, newer := announceElsewhere(alice, "tree", 100), announceElsewhere(alice, "tree", 200)
-	here, hereAgain := announce(alice, "tree", 100), announce(alice, "tree", 200)
-	bobs, naming := announceElsewhere(bob, "tree", 100), announceElsewhere(alice, "tree", 300, namesBob)
-	hosting := announce(alice, "tree", 100, namesBob)
-	bobsHere := announce(bob, "tree", 200)
-	atService := event(alice, 30617, 100, tag("d", "tree"), tag("clone", "https://grasp.example.org/"+npub(alice)+"/tree.git"))
-	s := state(alice, "tree", 150)
-	run(t, []row{
-		{"archived", nil, synced(there), all, isHeld(there)},
-		{"on the list", nil, synced(there), listed, isHeld(there)},
-		{"not on the list", nil, synced(bobs), listed, notListed},
-		{"at a service", nil, synced(atService), services, isHeld(atService)},
-		{"blacklisted all the same", nil, synced(there), func(s *config.Settings) { all(s); s.RepositoryBlacklist = []string{"tree"} }, banned},
-		{"a newer one of an archived one", accepts(there), synced(newer), all, isAccepted()},
-		{"in the place of a held one", holds(there), synced(newer), all, isHeld(newer).and(dropped(there))},
-		{"a maintainer's of a hosted one", accepts(hosting), synced(bobs), all, isAccepted()},
-		{"named by a held one only", holds(hosting), synced(bobs), all, isHeld(bobs)},
-		{"moves away and is archived from then on", accepts(here).hold(s), synced(newer), all, isAccepted()},
-		{"moves away for good", accepts(here).hold(s), synced(newer), nil, isAccepted(dropped(s))},
-		{"an archived one that lists us now", accepts(there), synced(hereAgain), all, isHeld(hereAgain)},
-		{"lists us, and is on no list", nil, user(here), func(s *config.Settings) { all(s); s.RepositoryWhitelist = []string{"bush"} }, unlisted},
-		{"lists us, named by an archived one, and is on no list", accepts(naming), user(bobsHere), func(s *config.Settings) { all(s); s.RepositoryWhitelist = []string{"bush"} }, unlisted},
-		{"released", holds(there), release(there), all, isAccepted(dropped(there))},
-		{"released, and not on the list any more", holds(there), release(there), services, isRejected("service_not_listed", "invalid: ").and(dropped(there))},
-		{"a state of an archived one", holds(there), synced(s), all, isHeld(s, there)},
-		{"a maintainer's goes with the one that names it", holds(bobs, hosting), release(hosting), all, isAccepted(dropped(hosting)).before(bobs)},
-		{"and is a maintainer's", accepts(hosting).hold(bobs), release(bobs), all, isAccepted(dropped(bobs))},
-	})
+		archived | --archive-all | synced there | held there
+		on the list | --archive-whitelist=@alice/tree,bush | synced there | held there
+		not on the list | --archive-whitelist=@alice/tree,bush | synced bobs | rejected service_not_listed invalid parked misses d:tree
+		at a service | --archive-grasp-services=grasp.example.org | synced atService | held atService
+		blacklisted all the same | --archive-all --repository-blacklist=tree | synced there | rejected blacklisted blocked
+		a newer one of an archived one | accepted there --archive-all | synced newer | accepted
+		in the place of a held one | waiting there --archive-all | synced newer | held newer drops there
+		a maintainer's of a hosted one | accepted hosting --archive-all | synced bobs | accepted
+		named by a held one only | waiting hosting --archive-all | synced bobs | held bobs
+		moves away and is archived from then on | accepted here waiting s --archive-all | synced newer | accepted
+		moves away for good | accepted here waiting s | synced newer | accepted drops s
+		an archived one that lists us now | accepted there --archive-all | synced hereAgain | held hereAgain
+		lists us, and is on no list | --archive-all --repository-whitelist=bush | user here | rejected not_whitelisted blocked misses d:tree
+		lists us, named by an archived one, and is on no list | accepted naming --archive-all --repository-whitelist=bush | user bobsHere | rejected not_whitelisted blocked misses d:tree
+		released | waiting there --archive-all | release there | accepted drops there
+		released, and not on the list any more | waiting there --archive-grasp-services=grasp.example.org | release there | rejected service_not_listed invalid misses d:tree drops there
+		a state of an archived one | waiting there --archive-all | synced s | held s, there
+		a maintainer's goes with the one that names it | waiting bobs hosting --archive-all | release hosting | accepted drops hosting next bobs
+		and is a maintainer's | accepted hosting waiting bobs --archive-all | release bobs | accepted drops bobs
+	`)
 }
 
 // TestRulesChangeWithTheLists, and not with their order: what was rejected by others is decided
@@ -368,28 +371,25 @@ func TestRulesChangeWithTheLists(t *testing.T) {
 // TestOfferedPullRequests: what its author offers below /prs/ (GRASP-06) is for any repository, and
 // waits under the identifier where its commit is pushed.
 func TestOfferedPullRequests(t *testing.T) {
-	t.Parallel()
-	on := func(s *config.Settings) { s.ContributorPRs = true }
-	at := func(author, identifier string) string {
-		return "https://" + domain + "/prs/" + npub(author) + "/" + identifier + ".git"
-	}
-	pr := event(bob, 1618, 100, commit, atTree, tag("clone", at(bob, "tree")))
-	update := event(bob, 1619, 200, commit, tag("E", pr.ID), atTree, tag("clone", at(bob, "tree")))
-	another := event(bob, 1618, 100, commit, atTree, tag("clone", at(carol, "tree")))
-	untagged := event(bob, 1618, 100, commit, atBush, tag("clone", at(bob, "tree")))
-	withoutCommit := event(bob, 1618, 100, atTree, tag("clone", at(bob, "tree")))
-	both := event(bob, 1618, 100, commit, atBush, atTree, tag("clone", at(bob, "tree")))
-	run(t, []row{
-		{"offered here", nil, user(pr), on, isHeld(pr)},
-		{"an update without its pull request", nil, user(update), on, isHeld(update)},
-		{"while it is off", nil, user(pr), nil, orphan},
-		{"in another author's place", nil, user(another), on, orphan},
-		{"for an identifier that it does not tag", nil, user(untagged), on, orphan},
-		{"without a commit", nil, user(withoutCommit), on, invalid},
-		{"released", holdsAs(proto.PhaseWaiting, now.Add(time.Minute), "tree", pr), release(pr), on, isAccepted(dropped(pr))},
-		{"released, and it is off since", holdsAs(proto.PhaseWaiting, now.Add(time.Minute), "tree", pr), release(pr), nil, orphan.and(dropped(pr))},
-		{"of two, where its commit is pushed", accepts(announce(alice, "bush", 100)), user(both), on, isHeld(both).at("tree")},
-	})
+	run(t, `
+		bush = alice here:bush 100
+		pr = bob 1618 100 c=COMMIT a=alice/tree clone=https://git.example.com/prs/@bob/tree.git
+		update = bob 1619 200 c=COMMIT E=pr a=alice/tree clone=https://git.example.com/prs/@bob/tree.git
+		another = bob 1618 100 c=COMMIT a=alice/tree clone=https://git.example.com/prs/@carol/tree.git
+		untagged = bob 1618 100 c=COMMIT a=alice/bush clone=https://git.example.com/prs/@bob/tree.git
+		noCommit = bob 1618 100 a=alice/tree clone=https://git.example.com/prs/@bob/tree.git
+		both = bob 1618 100 c=COMMIT a=alice/bush a=alice/tree clone=https://git.example.com/prs/@bob/tree.git
+
+		offered here | --grasp06-enable | user pr | held pr at tree
+		an update without its pull request | --grasp06-enable | user update | held update at tree
+		while it is off | | user pr | rejected orphan invalid misses 30617:alice:tree, d:tree
+		in another author's place | --grasp06-enable | user another | rejected orphan invalid misses 30617:alice:tree, d:tree
+		for an identifier that it does not tag | --grasp06-enable | user untagged | rejected orphan invalid misses 30617:alice:bush, d:bush
+		without a commit | --grasp06-enable | user noCommit | rejected invalid invalid
+		released | waiting pr --grasp06-enable | release pr | accepted drops pr
+		released, and it is off since | waiting pr | release pr | rejected orphan invalid misses 30617:alice:tree, d:tree drops pr
+		of two, where its commit is pushed | accepted bush --grasp06-enable | user both | held both at tree
+	`)
 }
 
 // counting counts how often held events are looked for.
@@ -407,18 +407,12 @@ func (k *counting) Held() *held.Directory {
 // that are never held.
 func TestRepeatedTagsCostNothing(t *testing.T) {
 	t.Parallel()
-	rules := rulesOf(t, settings(), policy.Bounds{})
-	var tags nostr.Tags
+	line := "alice 5 1000"
 	for range 1000 {
-		tags = append(tags, nostr.Tag{"a", "30618:" + alice + ":x"}, nostr.Tag{"a", "30023:" + alice + ":x"})
+		line += " a=30618:alice:x a=30023:alice:x"
 	}
 	k := &counting{Knowledge: &world{}}
-	request := &nostr.Event{Kind: 5, PubKey: alice, CreatedAt: 1000, Tags: tags}
-	request.ID = request.GetID()
-	if d := rules.Decide(k, user(request)); d.Outcome != proto.Accepted {
-		t.Fatalf("%+v", d)
-	}
-	if k.looks > 2 {
-		t.Errorf("%d looks through what is held", k.looks)
+	if d := rulesOf(t, policy.Bounds{}).Decide(k, user(event(line))); d.Outcome != proto.Accepted || k.looks > 2 {
+		t.Errorf("%+v after %d looks through what is held", d, k.looks)
 	}
 }
