@@ -105,9 +105,11 @@ type Why struct {
 	Ref   string `json:"ref,omitempty"`   // 30617:<pubkey>:<identifier>
 }
 
-// WhyAnswer is what one replica remembers, the last refusal first.
+// WhyAnswer is what one replica remembers, the last refusal first, and the ban that hides what is
+// asked about, if one does. Its reason is what clients are told. Without a time it is by the settings.
 type WhyAnswer struct {
 	Refusals []Refusal `json:"refusals,omitempty"`
+	Ban      *Ban      `json:"ban,omitempty"`
 }
 
 // Refusal is an event that was refused.

@@ -59,7 +59,8 @@ type teller struct {
 	*reader
 	story
 	now  time.Time
-	home string // URL of this server
+	home string     // URL of this server
+	ban  *proto.Ban // that hides what is asked about; nil: none does
 }
 
 // say adds a line, with what can be done about it.
@@ -124,7 +125,21 @@ func (t *teller) tell(subject string) error {
 	} else {
 		t.event(what.Event)
 	}
+	t.banned()
 	return t.err
+}
+
+// banned tells of the ban, last of what is so now: its remedy comes before every other.
+func (t *teller) banned() {
+	b := t.ban
+	if b == nil {
+		return
+	}
+	since, remedy := "since "+clock(b.At), "tendril unban "+b.What
+	if b.At.IsZero() {
+		since, remedy = "by the settings", "take it out of NGIT_REPOSITORY_BLACKLIST or NGIT_EVENT_BLACKLIST"
+	}
+	t.say(time.Time{}, "operator", remedy, "banned %s (%s): %s", since, b.What, b.Reason)
 }
 
 // homeIn is the URL of this server, as its processes tell it.
@@ -141,20 +156,24 @@ func homeIn(progress *nats.Subscription) string {
 
 // event tells the story of an event.
 func (t *teller) event(id string) {
-	for _, ev := range t.events(nostr.Filter{IDs: []string{id}}) {
-		t.logged(ev)
+	served, author := t.events(nostr.Filter{IDs: []string{id}}), ""
+	for _, ev := range served {
+		t.logged(proto.EventSubjectOf(ev), true)
 	}
 	t.read(proto.StreamEvents, proto.AnyEventWith(id), func(m bus.Message) {
+		at, _ := proto.ParseEventSubject(m.Subject)
+		author = at.PubKey
+		if len(served) == 0 {
+			t.logged(at, false)
+		}
 		if m.Header.Get(proto.HeaderRemoved) == id {
 			t.say(m.Time, "log", "send it again when a repository that it belongs to is hosted here", "removed: nothing that is hosted here needed it any more, or it was purged")
 		}
 	})
 	t.read(proto.StreamRejected, proto.AnyRejectedWith(id), t.rejection)
-	for _, ev := range t.events(nostr.Filter{Kinds: []int{nostr.KindDeletion}, Tags: nostr.TagMap{"e": {id}}}) {
-		t.say(ev.CreatedAt.Time(), "log", "", "%s asks for its deletion (event %s)", repostate.Npub(ev.PubKey), ev.ID)
-	}
 	for _, h := range bucket[proto.Held](t.reader, proto.BucketHeld, "*.*.*."+proto.ShortID(id)) {
 		t.held(h)
+		author = h.Event.PubKey
 		var owners []string
 		for _, ev := range t.events(nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Tags: nostr.TagMap{"d": {h.Identifier}}}) {
 			owners = append(owners, ev.PubKey)
@@ -170,17 +189,24 @@ func (t *teller) event(id string) {
 			t.stands(nostr.RepoRef{PubKey: owner, Identifier: h.Identifier})
 		}
 	}
-	if len(t.Lines) == 0 {
+	for _, ev := range t.events(nostr.Filter{Kinds: []int{nostr.KindDeletion}, Tags: nostr.TagMap{"e": {id}}}) {
+		// The author of an addressable event may be unknown: "".
+		if len(served) == 0 && strings.HasPrefix(ev.PubKey, author) {
+			t.say(ev.CreatedAt.Time(), "log", "nothing: an event that its author has deleted does not come back", "%s asks for its deletion (event %s)", repostate.Npub(ev.PubKey), ev.ID)
+		}
+	}
+	if len(t.Lines) == 0 && t.ban == nil {
 		t.say(time.Time{}, "all", "publish it to this relay; the answer OK says why it is not taken. What the front door refuses (signature, rate) stands only in its log: event rejected "+id,
-			"never seen: it is not in the log, not held, and was not refused lately")
+			"never seen: it is not in the log (a newer version may have taken its place there), not held, and was not refused lately")
 	}
 }
 
 // repository tells the story of a repository.
 func (t *teller) repository(ref nostr.RepoRef) {
-	for _, ev := range t.events(nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Authors: []string{ref.PubKey}, Tags: nostr.TagMap{"d": {ref.Identifier}}}) {
-		t.logged(ev)
-	}
+	d := nostr.TagMap{"d": {ref.Identifier}}
+	served := t.events(nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Authors: []string{ref.PubKey}, Tags: d})
+	at := proto.EventSubjectOf(&nostr.Event{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey, Tags: nostr.Tags{{"d", ref.Identifier}}})
+	t.logged(at, len(served) > 0)
 	for _, h := range t.heldOf(ref.Identifier) {
 		if h.Event.Kind != nostr.KindAnnouncement || h.Event.PubKey == ref.PubKey {
 			t.held(h)
@@ -196,19 +222,25 @@ func (t *teller) repository(ref nostr.RepoRef) {
 	for key, level := range relays {
 		t.say(time.Time{}, "discovery", "", "%s is asked for it (%s)", key, level)
 	}
-	if len(t.Lines) == 0 {
+	if len(t.Lines) == 0 && t.ban == nil {
 		t.say(time.Time{}, "all", "its owner must publish an announcement (kind 30617) that lists this server in clone and relays", "no announcement of it has come here")
 	}
 	t.stands(ref)
 }
 
-// logged tells when an accepted event came into the log, and from where.
-func (t *teller) logged(ev *nostr.Event) {
-	if m, found := t.last(proto.StreamEvents, proto.EventSubjectOf(ev).String()); found {
-		from := source(m.Header.Get(proto.HeaderSource), m.Header.Get(proto.HeaderRelay), "")
-		t.say(m.Time, "log", "nothing: it is accepted, and served unless it is banned (tendril bans)",
-			"accepted: kind %d by %s, from %s, sequence %d", ev.Kind, repostate.Npub(ev.PubKey), from, m.Seq)
+// logged tells when an accepted event came into the log, and from where. What is not served is
+// banned, deleted or expired.
+func (t *teller) logged(at proto.EventSubject, served bool) {
+	m, found := t.last(proto.StreamEvents, at.String())
+	if !found || len(m.Data) == 0 { // it was removed
+		return
 	}
+	remedy := "nothing: it is accepted and served"
+	if !served {
+		remedy, t.Remedy = "", "nothing: its time is over" // unless a line says why it is not served
+	}
+	from := source(m.Header.Get(proto.HeaderSource), m.Header.Get(proto.HeaderRelay), "")
+	t.say(m.Time, "log", remedy, "accepted: kind %d by %s, from %s, sequence %d", at.Kind, repostate.Npub(at.PubKey), from, m.Seq)
 }
 
 // source says where an event came from.
@@ -255,6 +287,7 @@ func (t *teller) refused(question proto.Why) {
 		for _, r := range a.Refusals {
 			t.refusal(r)
 		}
+		t.ban = cmp.Or(a.Ban, t.ban)
 	}
 }
 

@@ -38,6 +38,10 @@ func TestStory(t *testing.T) {
 		}, "2026-01-02 11:00:00 ingest refused: event x, kind 1621, from wss://r.example: invalid: author not authorized for this repository; it misses d:tree" +
 			" 2026-01-02 11:59:59 ingest refused: event x, kind 1621, from wss://r.example: invalid: no announcement exists for this repository; it misses d:tree" +
 			" → publish the announcement of the repository (kind 30617) first, then this event again"},
+		"banned by the settings": {func(t *teller) {
+			t.ban = &proto.Ban{What: "tree", Reason: "blocked: x"}
+			t.banned()
+		}, "now operator banned by the settings (tree): blocked: x → take it out of NGIT_REPOSITORY_BLACKLIST or NGIT_EVENT_BLACKLIST"},
 		"taken back": {func(t *teller) {
 			t.rejection(bus.Message{Time: before})
 		}, "→"},

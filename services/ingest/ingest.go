@@ -52,7 +52,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	group.Go(func() error {
 		return query.Answer(ctx, n.Bus.Conn, n.Log, proto.ServiceQuery, "events that need not be fetched, and requests of the operator's client", questions)
 	})
-	group.Go(func() error { return refused.answer(ctx, n.Bus.Conn, n.Log) })
+	group.Go(func() error { return refused.answer(ctx, n) })
 	group.Go(func() error { w.Marks.Run(ctx); return nil })
 	group.Go(func() error { w.Usage.Run(ctx); return nil })
 	group.Go(func() error { return w.Run(ctx) })

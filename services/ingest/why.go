@@ -1,16 +1,17 @@
 package ingest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/nats-io/nats.go"
 
+	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
@@ -55,18 +56,18 @@ func (r *refusals) find(q proto.Why) (found []proto.Refusal) {
 }
 
 // answer answers operators until ctx ends.
-func (r *refusals) answer(ctx context.Context, conn *nats.Conn, log *slog.Logger) error {
-	sub, err := conn.Subscribe(proto.SubjectWhy, func(m *nats.Msg) {
+func (r *refusals) answer(ctx context.Context, n *node.Node) error {
+	sub, err := n.Bus.Conn.Subscribe(proto.SubjectWhy, func(m *nats.Msg) {
 		var q proto.Why
 		if json.Unmarshal(m.Data, &q) != nil {
 			return
 		}
-		data, err := json.Marshal(proto.WhyAnswer{Refusals: r.find(q)})
+		data, err := json.Marshal(proto.WhyAnswer{Refusals: r.find(q), Ban: banOf(n, q)})
 		if err == nil {
 			err = m.Respond(data)
 		}
 		if err != nil {
-			log.Debug("an operator could not be answered", "error", err)
+			n.Log.Debug("an operator could not be answered", "error", err)
 		}
 	})
 	if err != nil {
@@ -75,4 +76,21 @@ func (r *refusals) answer(ctx context.Context, conn *nats.Conn, log *slog.Logger
 	<-ctx.Done()
 	_ = sub.Unsubscribe() // it fails only where the connection has ended
 	return nil
+}
+
+// banOf is the ban that hides what is asked about; nil: none does.
+func banOf(n *node.Node, q proto.Why) *proto.Ban {
+	view := n.Index.View()
+	defer view.Close()
+	name, _ := view.Hidden(q.Event)
+	ban := n.Bans.Named(cmp.Or(name, "event."+q.Event))
+	if ref, err := nostr.ParseRepoRef(q.Ref); err == nil {
+		ban = n.Bans.Repository(ref)
+	}
+	if ban == nil {
+		return nil
+	}
+	told := ban.Ban
+	told.What, told.Reason = ban.String(), ban.Message()
+	return &told
 }

@@ -78,6 +78,9 @@ func moderate(t *testing.T, operator *fixture.Person, doors []string, env map[st
 	for _, what := range []string{m.repo.Owner.Npub, m.repo.Owner.Npub + "/tree", "tree"} {
 		m.command("ban", what, "--reason=spam, sorry")
 		m.isBanned(what, good)
+		m.until(what+": its issue is banned with it", func() bool {
+			return strings.Contains(m.command("why", m.issue.ID), "→ tendril unban "+what+"\n")
+		})
 		m.until(what+": the good repository stays", func() bool { return m.served(doors[0], good.Announcement) && m.served(doors[0], note) })
 		m.command("unban", what)
 		m.isBack(what)

@@ -64,6 +64,9 @@ func TestWhy(t *testing.T) {
 	world.GitOnceMoved(t, work.Dir, "push", "-q", page, "main")
 	tells(state.ID, "accepted: kind 30618", "→ nothing: it is accepted")
 	tells(page, " is hosted: 1 references")
+	world.Submit(t, p.Relay(), owner.Sign(5, "", nostr.Tag{"e", announcement.ID}))
+	tells(name, "accepted: kind 30617", "deleted by its owner")
+	tells(announcement.ID, " asks for its deletion", "→ nothing: an event that its author")
 }
 
 // TestTap: each step is one line, from now on, until the command is interrupted.
