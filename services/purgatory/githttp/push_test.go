@@ -104,7 +104,8 @@ func TestOtherFailuresOfTheAuthorityTellNothing(t *testing.T) {
 	}
 }
 
-// Not parallel: gittest.CrampedStore.
+// TestFullDiskIsToldToTheUserAndNothingStaysOnIt, whether git meets it or what is read in before. Not
+// parallel: gittest.CrampedStore.
 func TestFullDiskIsToldToTheUserAndNothingStaysOnIt(t *testing.T) {
 	var log bytes.Buffer
 	h := serveFrom(t, gittest.CrampedStore(t, 256), githttp.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -112,8 +113,11 @@ func TestFullDiskIsToldToTheUserAndNothingStaysOnIt(t *testing.T) {
 	w := gittest.NewWork(t)
 	w.Commit("a", gittest.Noise(600<<10)) // on its way in it is no file of git's, so that only git meets the limit
 	out := h.failing(w, "push", h.at("full"), "main")
+	spools := filepath.Join(h.authority.store.Root, ".new")
+	must(t, errors.Join(os.Remove(spools), os.Symlink("/sys", spools))) // which takes no file, not even of root
+	out += h.failing(w, "push", h.at("full"), "main")
 	h.Close()
-	if !strings.Contains(out, "[remote rejected] main -> main ("+githttp.Unwritable+")") || !strings.Contains(log.String(), "File too large") {
+	if strings.Count(out, "[remote rejected] main -> main ("+githttp.Unwritable+")") != 2 || !strings.Contains(log.String(), "File too large") || !strings.Contains(log.String(), "for what arrives") {
 		t.Errorf("the terminal says:\n%s\nthe log:\n%s", out, &log)
 	}
 	if size, err := r.Bytes(); err != nil || size > 64<<10 {

@@ -142,15 +142,17 @@ func inTime(t *testing.T, test func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) { test(t, newWorld()) })
 }
 
-// TestSeveralServersEachBringAPart, and no more are asked than needed.
+// TestSeveralServersEachBringAPart: first those that the owner's people name, then the others in their
+// order, and no more are asked than needed.
 func TestSeveralServersEachBringAPart(t *testing.T) {
 	inTime(t, func(t *testing.T, w *world) {
 		w.set("x", "alice", []string{"1", "2", "3"}, "http://a/x", "http://b/x", "http://c/x", "http://d/x")
 		w.has = map[string][]string{"http://a/x": {"1"}, "http://c/x": {"2", "3"}, "http://d/x": {"1", "2", "3"}}
+		w.missing["x"][0].Near = w.urls["x"][1:2]
 		defer w.run(t)()
 		w.Add("x", 500*time.Millisecond)
 		time.Sleep(5 * time.Second)
-		if want := []string{"x o http://a/x", "x o http://b/x", "x o http://c/x"}; !slices.Equal(w.requests(), want) {
+		if want := []string{"x o http://b/x", "x o http://a/x", "x o http://c/x"}; !slices.Equal(w.requests(), want) {
 			t.Errorf("asked %v, want %v", w.requests(), want)
 		}
 		if w.Len() != 0 {

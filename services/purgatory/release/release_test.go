@@ -300,20 +300,23 @@ func TestTheNewestCompleteStateCounts(t *testing.T) {
 }
 
 // TestSiblingsFollow: the state of an author who speaks for several repositories is applied in all
-// of them, objects are copied, and the held announcements of those are released; a repository of
-// other people is left alone.
+// of them, its parts that came to one are copied to the others, and the held announcements of those
+// are released; a repository of other people is left alone.
 func TestSiblingsFollow(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.work.Commit("a", "1")
+	w.work.Git("checkout", "--quiet", "--orphan", "dev")
+	c2 := w.work.Commit("b", "2")
 	w.announce("alice", alice, bob)
 	w.announce("bob", bob)
 	w.announce("carol", carol)
-	w.state("state", bob, mainBranch, c1)
+	w.state("state", bob, mainBranch, c1, devBranch, c2)
 	w.give(bob, "main")
+	w.give(alice, "dev")
 	w.release()
 	w.wantAsked("release alice", "release bob", "release state")
-	w.wantRefs(alice, mainBranch, c1)
-	w.wantRefs(bob, mainBranch, c1)
+	w.wantRefs(alice, mainBranch, c1, devBranch, c2)
+	w.wantRefs(bob, mainBranch, c1, devBranch, c2)
 	w.wantRefs(carol)
 	if has, err := w.repo(carol).HasObjects(); has || err != nil {
 		t.Errorf("a stranger's repository got the data (%v)", err)

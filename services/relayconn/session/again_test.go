@@ -139,9 +139,14 @@ func TestNoRoomForThePast(t *testing.T) {
 // TestRelayThatIgnores until or limit: events that are beyond until are nothing new, a page that does
 // not end is ended, and neither is a reason to end the connection or to call a batch failed.
 func TestRelayThatIgnores(t *testing.T) {
-	type row struct{ pages, events int }
-	each(t, map[string]row{"until": {2, 40}, "limit": {1, 60}}, func(t *testing.T, p *play, tc row) { // 60 are too many for pages of three
-		p.mute = true
+	type row struct {
+		pages, events int // 60 are too many for pages of three
+		known         bool
+	}
+	each(t, map[string]row{"until": {2, 40, false}, "limit": {1, 60, false}, "limit, and sends nothing new": {1, 60, true}}, func(t *testing.T, p *play, tc row) {
+		if p.mute = true; tc.known {
+			p.session.Intake = faster{p.session.Intake}
+		}
 		var told strings.Builder
 		p.session.Log = logTo(&told)
 		p.begin()
