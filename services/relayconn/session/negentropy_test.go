@@ -6,9 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+	"unsafe"
+	"weak"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
@@ -32,6 +36,7 @@ type reconciling struct {
 	reqs    [][]nostr.Filter                          // historic ones that do not ask by id
 	away    func() bool                               // ingest does not answer
 	endless bool                                      // there is always something left to say
+	asking  weak.Pointer[byte]                        // the text of an id that was asked for last
 }
 
 // reconciles has the relay of a play reconcile these events, of which the first so many are known.
@@ -72,7 +77,8 @@ func (r *reconciling) Req(ctx context.Context, sub string, filters []nostr.Filte
 			shown := asked
 			shown.IDs = []string{}
 			for _, id := range asked.IDs {
-				if r.fetched[id]++; !r.hidden[id] {
+				r.asking = weak.Make(unsafe.StringData(id))
+				if r.fetched[strings.Clone(id)]++; !r.hidden[id] {
 					shown.IDs = append(shown.IDs, id)
 				}
 			}
@@ -102,7 +108,9 @@ func (r *reconciling) NegMsg(ctx context.Context, sub string, frame []byte) (err
 		}
 		m.Frame, err = reconcile.Respond(ctx, set, frame, reconcile.DefaultLimits)
 	})
-	m.Sub = sub
+	if m.Kind != wire.Notice {
+		m.Sub = sub
+	}
 	go r.say(ctx, m)
 	return err
 }
@@ -254,6 +262,9 @@ func TestNamedNotDelivered(t *testing.T) {
 		if st := r.status(); st.Connection != session.Incomplete || st.Repos != 0 {
 			t.Errorf("status %+v", st)
 		}
+		if runtime.GC(); r.asking.Value() != nil {
+			t.Error("what does not come stays in memory")
+		}
 		r.inSync(1, 2*time.Minute)
 		if after, _, fetched := r.askedFor(); after != sessions || len(fetched) != 125 {
 			t.Errorf("reconciled again: %d sessions, %d events fetched", after-sessions, len(fetched))
@@ -334,14 +345,16 @@ func TestOddNegentropy(t *testing.T) {
 				return nil
 			}
 		}, false},
-		"it forgets":     {says(wire.NegErr, "closed: took too long", func(n int) bool { return n%2 == 0 }), false},
-		"it wants quiet": {says(wire.NegErr, "rate-limited: later", func(n int) bool { return n == 1 }), false},
-		"garbage":        {says(wire.NegMsg, "", always), true},
-		"refused":        {says(wire.NegErr, "error: not here", always), true},
-		"closed":         {says(wire.Closed, "error: not here", always), true},
-		"silence":        {says("", "", always), true},
-		"a notice":       {says(wire.Notice, "unknown command", always), true},
-		"no end":         {func(r *reconciling) { r.endless = true }, true},
+		"it forgets":              {says(wire.NegErr, "closed: took too long", func(n int) bool { return n%2 == 0 }), false},
+		"it wants quiet":          {says(wire.NegErr, "rate-limited: later", func(n int) bool { return n == 1 }), false},
+		"it wants quiet for ever": {says(wire.NegErr, "rate-limited: too many requests", always), true},
+		"and says so by a notice": {says(wire.Notice, "rate-limited: later", always), true},
+		"garbage":                 {says(wire.NegMsg, "", always), true},
+		"refused":                 {says(wire.NegErr, "error: not here", always), true},
+		"closed":                  {says(wire.Closed, "error: not here", always), true},
+		"silence":                 {says("", "", always), true},
+		"a notice":                {says(wire.Notice, "unknown command", always), true},
+		"no end":                  {func(r *reconciling) { r.endless = true }, true},
 		"ingest is away for a moment": {func(r *reconciling) {
 			began := time.Now()
 			r.away = func() bool { return time.Since(began) < 3*time.Second }

@@ -243,7 +243,11 @@ func (t *task) split(s *Session) {
 func (t *task) failed(s *Session, _ time.Time, why string) {
 	s.warn("incomplete", "historic sync is incomplete; it is tried again", "reason", why)
 	b := t.batch
-	b.running, b.broken, b.again = b.running-1, append(b.broken, t), b.again || t.Fetches()
+	if b.running--; t.Fetches() { // which is of no more use; a relay may name a million ids
+		b.again = true
+	} else {
+		b.broken = append(b.broken, t)
+	}
 }
 
 // tendPast ends batches that have come to their end, and begins with those that have waited long

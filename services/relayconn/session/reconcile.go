@@ -24,7 +24,7 @@ const (
 	serviceTime = 20 * time.Second
 	// roomWait is how long a session waits that found no room.
 	roomWait = time.Second
-	// mostRefused is how often a relay may refuse the only session.
+	// mostRefused is how often in a row a relay may refuse the only session, or want quiet.
 	mostRefused = 3
 	// besides is what a message has beside the values of a wide filter.
 	besides = 8192
@@ -120,7 +120,7 @@ type search struct {
 	about   query.Reconciliation
 	state   state
 	message []byte // what to say, or was said last; every message says all that is in question
-	refused int    // how often the relay took no session though none was open
+	refused int    // how often the relay wanted quiet, or took no session though none was open, since it answered last
 	said    int    // messages
 	bytes   int    // of all messages, both ways
 	here    uint64 // events known here
@@ -367,7 +367,7 @@ func (r *reconciler) answer(ctx context.Context, x *search, m wire.Message, now 
 	if x.state != said {
 		return nil // it was not asked
 	}
-	r.heard, r.spoken = now, true
+	r.heard, r.spoken, x.refused = now, true, 0
 	r.s.heard(x, now)
 	if len(m.Frame) == 0 {
 		return r.unable(ctx, "its message is not one of NIP-77")
@@ -403,7 +403,10 @@ func (r *reconciler) refused(ctx context.Context, x *search, reason string, now 
 	switch {
 	case why.Proof && !x.proved:
 		x.proved, r.hold = true, later(r.hold, now.Add(proofWait))
-	case why.Quiet && !why.Proof: // when it may be asked again
+	case why.Quiet && !why.Proof:
+		if x.refused++; x.refused > mostRefused {
+			return r.cannot(ctx, x, reason)
+		}
 	case sessions.MatchString(reason):
 		return r.fewer(ctx, x, reason, now)
 	case events.MatchString(reason):
@@ -466,12 +469,12 @@ func (r *reconciler) notice(ctx context.Context, text string, now time.Time) (ou
 }
 
 // silent gives up a session that the relay does not answer.
-func (r *reconciler) silent(ctx context.Context, x *search) error {
-	if r.s.quiet.After(x.asked) && !x.endless() {
-		x.state = ready // it came too early
-		return r.close(ctx, x)
+func (r *reconciler) silent(ctx context.Context, x *search, now time.Time) error {
+	why := "it does not answer"
+	if r.s.quiet.After(x.asked) {
+		why = "rate-limited, and it does not answer"
 	}
-	return r.cannot(ctx, x, "it does not answer")
+	return errors.Join(r.close(ctx, x), r.refused(ctx, x, why, now))
 }
 
 // tooMuch reports whether a session about everything is not worth it. A relay that lacks much of

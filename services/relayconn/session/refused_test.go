@@ -108,6 +108,26 @@ func TestWrongRequestIsBlamed(t *testing.T) {
 	})
 }
 
+// TestOneHang of a relay halves what is asked at once, however much that is and whenever it was
+// asked.
+func TestOneHang(t *testing.T) {
+	each(t, map[string]time.Duration{"a notice": session.Doubtful, "silence": 2 * time.Minute}, func(t *testing.T, p *play, wait time.Duration) {
+		p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 7000, 40
+		p.begin()
+		p.muted(true)
+		p.wants(2000)
+		time.Sleep(time.Second)
+		p.wants(4000)
+		if wait == session.Doubtful {
+			p.notice("zu viele")
+		}
+		sleep(wait + 2*time.Second)
+		if n := len(p.pastAsked()); n != 9 { // of 40 beside 15 that are live
+			t.Errorf("%d are asked for at once", n)
+		}
+	})
+}
+
 // TestOneWarningForEachCause, however often it happens, and on however many connections.
 func TestOneWarningForEachCause(t *testing.T) {
 	var log strings.Builder

@@ -211,7 +211,7 @@ func (s *Session) expire(ctx context.Context, now time.Time) error {
 		}
 		a, ok := o.(asking)
 		if !ok {
-			if err := s.rec.silent(ctx, o.(*search)); err != nil {
+			if err := s.rec.silent(ctx, o.(*search), now); err != nil {
 				return err
 			}
 			continue
@@ -234,20 +234,22 @@ func (s *Session) expire(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// unanswered takes a request that the relay does not answer for one that it has refused.
+// unanswered takes a request that the relay does not answer for one that it has refused. However
+// many of those that were open together it does not answer, that halves what is asked at once once.
 func (s *Session) unanswered(ctx context.Context, a asking, why string, now time.Time) error {
 	live, past := s.count()
 	doubted := !a.req().doubted.IsZero()
 	if doubted || isLive(a) {
 		s.warn("unanswered", "the relay does not answer a request, which counts as a refusal; fewer are open at once")
 	}
-	if doubted {
+	if a.req().order > s.lowered {
 		s.limits.Refused((live + past + 1) / 2)
+		s.lowered = s.asks
+	}
+	if doubted {
 		a.again(s, now, now, why)
-	} else if s.limits.Refused(live + past); isLive(a) {
-		a.again(s, now.Add(s.Rules.Cooldown), now, why)
 	} else {
-		a.failed(s, now, why)
+		a.failed(s, now, why) // of what is live as of the past
 	}
 	if past > 0 || isLive(a) {
 		return nil

@@ -93,11 +93,12 @@ type Start struct {
 // Session is the state of one connection.
 type Session struct {
 	Options
-	limits wire.Limits
-	quiet  time.Time        // nothing is asked before, because the relay wants quiet
-	open   map[string]asked // at the relay, by the names of subscriptions
-	asks   int
-	nextID int
+	limits  wire.Limits
+	quiet   time.Time        // nothing is asked before, because the relay wants quiet
+	open    map[string]asked // at the relay, by the names of subscriptions
+	asks    int
+	lowered int // asks when the relay's silence lowered the limits last
+	nextID  int
 
 	lives     []*live
 	batches   []*batch
