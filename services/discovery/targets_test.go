@@ -97,6 +97,8 @@ func TestTargets(t *testing.T) {
 		"held":                  {nil, []*nostr.Event{vouching}, []string{"r.example a1:x state a1 b0"}},
 		"our own relay":         {[]*nostr.Event{announce(alice, "x", 5, "ws://GIT.example.com:80/", "wss://git.example.com:443")}, nil, nil},
 		"moved away":            {[]*nostr.Event{x, elsewhere(alice, "x", 6, "wss://r.example")}, nil, nil},
+		"moved away and back":   {[]*nostr.Event{elsewhere(alice, "x", 6)}, []*nostr.Event{announce(alice, "x", 7, "wss://r.example")}, []string{"r.example a1:x state a1"}},
+		"moved away since":      {[]*nostr.Event{elsewhere(alice, "x", 6)}, []*nostr.Event{x}, nil},
 		"expired":               {[]*nostr.Event{with(announce(alice, "x", 5, "wss://r.example"), "expiration", fmt.Sprint(now-1))}, nil, nil},
 		"deleted by address":    {[]*nostr.Event{x, deletion(alice, 5, "a", ref(alice, "x"))}, nil, nil},
 		"deleted by a stranger": {[]*nostr.Event{x, deletion(bob, 9, "a", ref(alice, "x")), deletion(bob, 9, "e", x.ID)}, nil, []string{"r.example a1:x full"}},
@@ -105,6 +107,7 @@ func TestTargets(t *testing.T) {
 			[]string{"r.example a1:x full", "s.example b0:x full"}},
 		"a maintainer's maintainer":    {[]*nostr.Event{vouching, with(elsewhere(bob, "x", 5, "wss://s.example"), "maintainers", carol)}, nil, []string{"r.example a1:x full", "r.example c0:x full", "s.example b0:x full"}},
 		"a maintainer who waits":       {[]*nostr.Event{vouching}, []*nostr.Event{announce(bob, "x", 5, "wss://s.example")}, []string{"r.example a1:x full", "r.example b0:x full", "s.example b0:x state b0"}},
+		"a maintainer who comes":       {[]*nostr.Event{vouching, elsewhere(bob, "x", 5)}, []*nostr.Event{announce(bob, "x", 6, "wss://s.example")}, []string{"r.example a1:x full", "s.example b0:x state b0"}},
 		"moved away, with maintainers": {[]*nostr.Event{vouching, with(elsewhere(alice, "x", 6, "wss://r.example"), "maintainers", bob)}, nil, nil},
 		"one relay under two names":    {[]*nostr.Event{announce(alice, "x", 5, "ws://r.example:443", "wss://R.example/")}, nil, []string{"r.example a1:x full"}},
 	} {

@@ -64,8 +64,8 @@ func (all *announcements) wants(now time.Time) (wants []*want) {
 // group is the announcements of one identifier, by owner.
 type group struct {
 	served map[string]*announcement
-	// waiting are the held announcements of owners who have none that is served, and known the
-	// newest of each owner, served or held.
+	// waiting are the held announcements of owners of whom none is served that is as new, and known
+	// the newest of each owner, served or held.
 	waiting, known map[string]*announcement
 }
 
@@ -79,7 +79,7 @@ func (g *group) addHeld(held []*announcement) {
 		if a.replaces(g.known[owner]) {
 			g.known[owner] = a
 		}
-		if g.served[owner] == nil && a.replaces(g.waiting[owner]) {
+		if a.replaces(g.served[owner]) && a.replaces(g.waiting[owner]) {
 			g.waiting[owner] = a
 		}
 	}
