@@ -28,9 +28,11 @@ const (
 	laneBytes = 8 << 20
 	overhead  = 1 << 10
 	// busyWith is how many packs of a lane without a verdict are enough for ingest to do: while
-	// there are as many, further events gather in packs, each for fillFor at most.
-	busyWith = 4
-	fillFor  = 10 * time.Millisecond
+	// there are as many, further events gather in packs, each for fillFor at most. Events of the
+	// past always gather, and for pastFills times as long, because each commit waits for the disk.
+	busyWith  = 4
+	fillFor   = 10 * time.Millisecond
+	pastFills = 5
 	// resendAfter is how long verdicts are waited for the first time, and maxResendAfter how long at
 	// most: each time is twice the one before. They are waited for no longer than giveUpAfter.
 	resendAfter    = 15 * time.Second
@@ -102,6 +104,9 @@ type lane struct {
 	room  *limit.Fair   // bytes, by client or relay
 	open  map[key]*pack // that are being filled
 	under int           // packs that wait for verdicts
+	// A pack is filled for fillFor while so many of the lane are under way.
+	enough  int
+	fillFor time.Duration
 }
 
 // New makes a sender with an inbox of its own, which it listens to from now on; Run does the rest.
@@ -176,7 +181,10 @@ func (s *Sender) lane(name proto.Lane) *lane {
 	defer s.mu.Unlock()
 	l := s.lanes[name]
 	if l == nil {
-		l = &lane{room: limit.NewFair(laneBytes, laneBytes), open: map[key]*pack{}}
+		l = &lane{room: limit.NewFair(laneBytes, laneBytes), open: map[key]*pack{}, enough: busyWith, fillFor: s.fillFor}
+		if name == proto.LaneSyncHistoric {
+			l.enough, l.fillFor = 0, pastFills*s.fillFor
+		}
 		s.lanes[name] = l
 	}
 	return l

@@ -66,10 +66,10 @@ func (s *Sender) fill(l *lane, k key, line []byte, done func(proto.Verdict, erro
 	p.done = append(p.done, done)
 	p.size += len(line) + 1 // and a line break
 	switch {
-	case len(p.lines) == proto.MaxPackEvents || p.size >= s.mostBytes() || l.under < busyWith:
+	case len(p.lines) == proto.MaxPackEvents || p.size >= s.mostBytes() || l.under < l.enough:
 		s.send(p)
 	case fresh:
-		time.AfterFunc(s.fillFor, func() {
+		time.AfterFunc(l.fillFor, func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if l.open[k] == p {
@@ -171,7 +171,7 @@ func (s *Sender) judged(msg *nats.Msg) {
 func (s *Sender) take(ref string) {
 	l := s.waiting[ref].of
 	delete(s.waiting, ref)
-	if l.under--; l.under < busyWith {
+	if l.under--; l.under < l.enough {
 		for _, p := range l.open {
 			s.send(p)
 		}
