@@ -56,37 +56,28 @@ func (b budget) charges(p payer) (all []limit.Charge) {
 	return all
 }
 
-// refresh reads what other workers have counted.
-func (b budget) refresh(ctx context.Context, p payer) error {
-	return b.usage.Refresh(ctx, b.charges(p)...)
-}
-
-// check reports why so many bytes cannot be stored, as a *repostate.Refused.
-func (b budget) check(p payer, bytes int64) error {
+// check reads what all workers have counted, and returns how many bytes may be stored; that these
+// are too few is a *repostate.Refused.
+func (b budget) check(ctx context.Context, p payer, bytes int64) (left int64, err error) {
 	if full := b.marks.Full(); full != "" && !p.served {
-		return &repostate.Refused{Reason: "error: this service is full: " + full}
+		return 0, &repostate.Refused{Reason: "error: this service is full: " + full}
 	}
-	if left, party, free := b.usage.Left(p.factor(), b.charges(p)...); max(bytes, 1) > left {
+	charges, factor := b.charges(p), int64(1)
+	if p.served {
+		factor = served
+	}
+	if err := b.usage.Refresh(ctx, charges...); err != nil {
+		return 0, err
+	}
+	left, party, free := b.usage.Left(factor, charges...)
+	if max(bytes, 1) > left {
 		whose := "your address"
 		if party.Kind == limit.Author {
 			whose = npub(party.Name)
 		}
-		return &repostate.Refused{Reason: fmt.Sprintf("rate-limited: as much git data of %s is stored as may be in a day; there is room again at %s", whose, free.Format(time.RFC3339))}
+		err = &repostate.Refused{Reason: fmt.Sprintf("rate-limited: as much git data of %s is stored as may be in a day; there is room again at %s", whose, free.Format(time.RFC3339))}
 	}
-	return nil
-}
-
-func (p payer) factor() int64 {
-	if p.served {
-		return served
-	}
-	return 1
-}
-
-// left is how many bytes may be stored, after check.
-func (b budget) left(p payer) int64 {
-	left, _, _ := b.usage.Left(p.factor(), b.charges(p)...)
-	return left
+	return left, err
 }
 
 // spend counts bytes that are stored, also those of a fetch that failed.

@@ -25,9 +25,11 @@ const (
 // caller has its lock.
 func (w *worker) lookAfter(ctx context.Context, hosted bool, at repository.Place) error {
 	repo, err := w.store.At(at)
-	if err == nil && repo.Exists() && hosted {
+	switch {
+	case err != nil || !repo.Exists():
+	case hosted:
 		err = w.welcome(repo)
-	} else if err == nil && repo.Exists() {
+	default:
 		err = w.end(ctx, repo)
 	}
 	if err != nil {
@@ -59,7 +61,7 @@ func (w *worker) end(ctx context.Context, repo *repository.Repo) error {
 		return err
 	}
 	if len(refs.ByName) == 0 {
-		return w.removeRepository(ctx, repo, "an empty repository is removed")
+		return w.removeRepository(ctx, repo)
 	}
 	how, err := w.howItEnds(ctx, repo)
 	switch {
@@ -174,7 +176,7 @@ func (w *worker) remove(ctx context.Context, repo *repository.Repo, atOnce bool)
 		err = w.mustGo(ctx, repo, atOnce) // its owner may have come back just now
 	}
 	if err == nil {
-		err = w.removeRepository(ctx, repo, "a repository is removed")
+		err = w.removeRepository(ctx, repo)
 	}
 	if err != nil {
 		return err
@@ -201,13 +203,13 @@ func (w *worker) mustGo(ctx context.Context, repo *repository.Repo, atOnce bool)
 }
 
 // removeRepository takes a repository off the disk. The caller has its lock.
-func (w *worker) removeRepository(ctx context.Context, repo *repository.Repo, message string) error {
+func (w *worker) removeRepository(ctx context.Context, repo *repository.Repo) error {
 	if err := repo.Remove(ctx); err != nil {
 		return err
 	}
 	w.releaser.Forget(func(other repository.Place) bool { return other == repo.Place })
 	w.statuses.Delete(repo.Place)
-	w.log.Info(message, "repository", repo.RepoRef)
+	w.log.Info("a repository is removed", "repository", repo.RepoRef)
 	return nil
 }
 

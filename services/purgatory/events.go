@@ -146,24 +146,17 @@ func (w *worker) awaited(id string) {
 }
 
 // read gathers what is known of an identifier at this moment, accepted pull requests of those ids
-// too.
-func (w *worker) read(ctx context.Context, identifier string, pulls []string) (repostate.View, []*held.Entry, error) {
-	entries, err := w.readAll(ctx, identifier)
-	if err != nil {
-		return repostate.View{}, nil, err
-	}
-	v, err := w.known(ctx, identifier, entries, pulls)
-	return v, entries, err
-}
-
-// readAll waits until everything is read that there is now, and returns what is held of an
-// identifier. That is read before what is accepted: an event that leaves purgatory while we look is
+// too. What is held is read before what is accepted: an event that leaves purgatory while we look is
 // seen in at least one of the two.
-func (w *worker) readAll(ctx context.Context, identifier string) ([]*held.Entry, error) {
-	if err := w.holdings.CatchUp(ctx); err != nil {
-		return nil, fmt.Errorf("read what is held: %w", err)
+func (w *worker) read(ctx context.Context, identifier string, pulls []string) (v repostate.View, entries []*held.Entry, err error) {
+	if err = w.holdings.CatchUp(ctx); err != nil {
+		return v, nil, fmt.Errorf("read what is held: %w", err)
 	}
-	return w.holdings.OfIdentifier(identifier), w.CatchUp(ctx)
+	entries = w.holdings.OfIdentifier(identifier)
+	if err = w.CatchUp(ctx); err == nil {
+		v, err = w.known(ctx, identifier, entries, pulls)
+	}
+	return v, entries, err
 }
 
 // CatchUp waits until everything is read that is accepted now.
@@ -329,7 +322,7 @@ func (w *worker) isOwed(ctx context.Context, v repostate.View, of func(owner str
 		return false, err
 	}
 	return slices.ContainsFunc(v.Tagged(repostate.PullRequest{PullRequest: pr}), func(owner string) bool {
-		repo, err := w.store.Repo(nostr.RepoRef{PubKey: owner, Identifier: v.Identifier})
+		repo, err := w.store.At(placeOf(owner, v.Identifier))
 		return err == nil && of(owner) && !repo.IsNamed(release.PrefixNostr+ev.ID, pr.Commit)
 	}), nil
 }

@@ -48,18 +48,14 @@ func (w *worker) fetchWithin(ctx context.Context, identifier, url string, want r
 	if err == nil && !repo.Exists() { // one of many that are made little by little
 		err = w.makeRepository(ctx, repo)
 	}
-	from := payer{author: want.Payer, served: want.Served}
+	from, limits := payer{author: want.Payer, served: want.Served}, w.limits
 	if err == nil {
-		err = w.budget.refresh(ctx, from)
-	}
-	if err == nil {
-		err = w.budget.check(from, 0)
+		limits.MaxBytes, err = w.budget.check(ctx, from, 0)
 	}
 	if err != nil {
 		return result, err
 	}
-	limits := w.limits
-	limits.MaxBytes = min(limits.MaxBytes, w.budget.left(from))
+	limits.MaxBytes = min(limits.MaxBytes, w.limits.MaxBytes)
 	domain := w.metrics.domain(hunt.HostOf(url))
 	w.metrics.inFlight.WithLabelValues(domain).Inc()
 	defer w.metrics.inFlight.WithLabelValues(domain).Dec()

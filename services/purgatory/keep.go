@@ -13,9 +13,8 @@ const (
 	// surveyEvery is how often all repositories are looked at though nothing happened: what a killed
 	// process left is swept up only when it is so old that no living one can own it.
 	surveyEvery = 24 * time.Hour
-	// firstHousekeeping and housekeepingEvery are when it is looked whether a repository must be
-	// cleaned up, though nothing was written to it.
-	firstHousekeeping = time.Minute
+	// housekeepingEvery is how often it is looked whether a repository must be cleaned up, though
+	// nothing was written to it.
 	housekeepingEvery = time.Hour
 )
 
@@ -63,7 +62,6 @@ func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
 		if !at.PRs {
 			w.statuses.LoadOrStore(at, proto.RepoStatus{Ref: at.RepoRef.String()})
 		}
-		w.chores.add(at, time.Now().Add(firstHousekeeping), alone)
 		found = append(found, at)
 	}
 	for _, at := range found {

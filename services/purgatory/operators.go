@@ -103,13 +103,17 @@ func (w *worker) carryOut(ctx context.Context, verb proto.RepoVerb, ref nostr.Re
 	if err != nil {
 		return s, err
 	}
-	switch verb {
-	case proto.RepoShow:
-		s, err = w.showRepo(ctx, repo)
-	case proto.RepoRestore:
-		s, err = w.restoreRepo(ctx, repo)
-	case proto.RepoRemove:
-		s, err = w.removeNow(ctx, repo)
+	if verb == proto.RepoShow {
+		return w.showRepo(ctx, repo)
+	}
+	unlock, err := w.shards.Write(ctx, repo.Place)
+	if err == nil {
+		defer unlock()
+		if verb == proto.RepoRestore {
+			s, err = w.restoreRepo(ctx, repo)
+		} else {
+			s, err = w.removeNow(ctx, repo)
+		}
 	}
 	if errors.Is(err, errStays) {
 		err = fmt.Errorf("%s is hosted: only its owner can give it up", readable(ref))
@@ -178,12 +182,8 @@ func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (s proto.R
 
 // restoreRepo cancels the removal of a repository: it is kept until its owner comes back, or an
 // operator removes it. It is not served: that its owner gave it up is for its owner to take back.
+// The caller has its lock.
 func (w *worker) restoreRepo(ctx context.Context, repo *repository.Repo) (s proto.RepoStatus, err error) {
-	unlock, err := w.shards.Write(ctx, repo.Place)
-	if err != nil {
-		return s, err
-	}
-	defer unlock()
 	hosted, err := w.announcedNow(ctx, repo.RepoRef)
 	if err != nil {
 		return s, err
@@ -202,17 +202,12 @@ func (w *worker) restoreRepo(ctx context.Context, repo *repository.Repo) (s prot
 	return s, nil
 }
 
-// removeNow removes a repository that is not hosted, and tells what it was.
+// removeNow removes a repository that is not hosted, and tells what it was. The caller has its lock.
 func (w *worker) removeNow(ctx context.Context, repo *repository.Repo) (proto.RepoStatus, error) {
 	status, err := w.showRepo(ctx, repo)
 	if err != nil {
 		return status, err
 	}
-	unlock, err := w.shards.Write(ctx, repo.Place)
-	if err != nil {
-		return status, err
-	}
-	defer unlock()
 	if err := w.remove(ctx, repo, true); err != nil {
 		return status, err
 	}

@@ -58,7 +58,7 @@ func (a authority) Repository(ctx context.Context, ref nostr.RepoRef) (*reposito
 	if a.prs || err != nil {
 		return repo, err
 	}
-	hosted, err := a.announced(ctx, ref, a.holdings.OfIdentifier(ref.Identifier))
+	hosted, err := a.announced(ctx, ref)
 	if err == nil && !(hosted && repo.Exists()) {
 		err = a.makeRepository(ctx, repo)
 	}
@@ -96,7 +96,7 @@ func ensure(ctx context.Context, repo *repository.Repo) error {
 
 // announced reports whether a repository is here by what its owner has announced; what
 // others announce of that identifier does not count. It costs little: any client may ask.
-func (w *worker) announced(ctx context.Context, ref nostr.RepoRef, entries []*held.Entry) (bool, error) {
+func (w *worker) announced(ctx context.Context, ref nostr.RepoRef) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	var have []*nostr.Event
@@ -107,7 +107,7 @@ func (w *worker) announced(ctx context.Context, ref nostr.RepoRef, entries []*he
 	case !errors.Is(err, query.ErrNotFound):
 		return false, fmt.Errorf("read the announcement of %s: %w", ref, err)
 	}
-	entries = slices.DeleteFunc(slices.Clone(entries), func(e *held.Entry) bool {
+	entries := slices.DeleteFunc(w.holdings.OfIdentifier(ref.Identifier), func(e *held.Entry) bool {
 		return e.Event.Kind != nostr.KindAnnouncement || e.Event.PubKey != ref.PubKey
 	})
 	return w.view(ref.Identifier, have, entries).Hosts(ref.PubKey), nil
@@ -180,10 +180,7 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 func (a authority) Authorize(ctx context.Context, push githttp.PushRequest) error {
 	d, err := a.decide(ctx, push)
 	if err == nil {
-		err = a.budget.refresh(ctx, d.payer)
-	}
-	if err == nil {
-		err = a.budget.check(d.payer, push.PackBytes)
+		_, err = a.budget.check(ctx, d.payer, push.PackBytes)
 	}
 	return a.refusal(a.place(push.Ref), err)
 }
@@ -230,8 +227,7 @@ func (a authority) take(ctx context.Context, at repository.Place, push githttp.P
 	if len(d.unknown) > 0 {
 		stored = max(stored, leastUnknown)
 	}
-	err = a.budget.check(d.payer, stored)
-	if err == nil {
+	if _, err = a.budget.check(ctx, d.payer, stored); err == nil {
 		err = noteWaiting(d.repo, push.Client, d.unknown)
 	}
 	if err != nil {
@@ -252,7 +248,6 @@ func (a authority) take(ctx context.Context, at repository.Place, push githttp.P
 	}
 	a.tell(at.Identifier, proto.GitPushed, proto.GitNotice{Owner: npub(at.PubKey), Objects: some(objects)})
 	a.log.Info("pushed", "repository", at, "references", len(push.Changes))
-	a.chores.add(at, time.Now(), alone)
 	return nil
 }
 

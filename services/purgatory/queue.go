@@ -16,18 +16,17 @@ import (
 type queue struct {
 	atOnce int // identifiers
 	work   func(context.Context, task)
-	due    chan *item
 	idle   chan repository.Place // to be looked at when nothing else is due
-	ended  chan struct{}         // closed when nothing is worked on any more
+	wake   chan struct{}         // for the workers: something is due
 	mu     sync.Mutex
 	items  map[string]*item
+	due    []*item
 }
 
 // item is what must be done for one identifier.
 type item struct {
 	identifier string
 	looks      map[repository.Place]look
-	pulls      []string    // ids of pull requests that came
 	timer      *time.Timer // of the earliest look
 	busy       bool        // it is due, or worked on
 }
@@ -37,6 +36,7 @@ type item struct {
 type look struct {
 	at    time.Time
 	reach reach
+	pulls []string // ids of pull requests that came
 }
 
 // reach is what a look at a repository is about.
@@ -52,11 +52,11 @@ const (
 type task struct {
 	identifier string
 	places     map[repository.Place]reach
-	pulls      []string // ids of pull requests that came: their repositories must be looked at
+	pulls      []string // ids of pull requests that came, in order
 }
 
 func newQueue(atOnce int, work func(context.Context, task)) *queue {
-	return &queue{atOnce: atOnce, work: work, due: make(chan *item), idle: make(chan repository.Place), ended: make(chan struct{}), items: map[string]*item{}}
+	return &queue{atOnce: atOnce, work: work, idle: make(chan repository.Place), wake: make(chan struct{}, atOnce), items: map[string]*item{}}
 }
 
 // itself stands for an identifier, without any of its repositories.
@@ -68,21 +68,16 @@ func placeOf(owner, identifier string) repository.Place {
 
 // run works on what is due until ctx ends.
 func (q *queue) run(ctx context.Context) error {
-	defer close(q.ended)
 	var workers sync.WaitGroup
 	for range q.atOnce {
 		workers.Go(func() {
 			for ctx.Err() == nil {
-				select {
-				case it := <-q.due:
-					q.look(ctx, it)
+				if q.look(ctx) {
 					continue
-				default:
 				}
 				select {
 				case <-ctx.Done():
-				case it := <-q.due:
-					q.look(ctx, it)
+				case <-q.wake:
 				case place := <-q.idle:
 					q.add(place, time.Now(), within)
 				}
@@ -104,19 +99,18 @@ func (q *queue) add(place repository.Place, at time.Time, reach reach, pulls ...
 		it.timer = time.AfterFunc(time.Hour, func() { q.fire(it) })
 		q.items[place.Identifier] = it
 	}
-	if before, is := it.looks[place]; is {
-		reach = max(reach, before.reach)
-		if before.at.Before(at) {
-			at = before.at
-		}
+	before, is := it.looks[place]
+	if is && before.at.Before(at) {
+		at = before.at
 	}
-	it.looks[place] = look{at, reach}
-	for _, id := range pulls {
-		if !slices.Contains(it.pulls, id) {
-			it.pulls = append(it.pulls, id)
-		}
-	}
+	it.looks[place] = look{at, max(reach, before.reach), union(before.pulls, pulls)}
 	q.schedule(it)
+}
+
+func union(a, b []string) []string {
+	both := slices.Concat(a, b)
+	slices.Sort(both)
+	return slices.Compact(both)
 }
 
 // schedule sets the timer of an item that is not worked on; q.mu is held.
@@ -135,30 +129,34 @@ func (q *queue) schedule(it *item) {
 	}
 }
 
-// fire hands an item to a worker that is free.
+// fire makes an item due.
 func (q *queue) fire(it *item) {
 	q.mu.Lock()
-	passed := it.busy || q.items[it.identifier] != it
-	it.busy = true
-	q.mu.Unlock()
-	if passed {
+	defer q.mu.Unlock()
+	if it.busy || q.items[it.identifier] != it {
 		return
 	}
+	it.busy = true
+	q.due = append(q.due, it)
 	select {
-	case q.due <- it:
-	case <-q.ended:
+	case q.wake <- struct{}{}:
+	default: // no worker can sleep
 	}
 }
 
-// look works on what is due of an item.
-func (q *queue) look(ctx context.Context, it *item) {
+// look works on what is due of the item that waits longest, and reports whether there was one.
+func (q *queue) look(ctx context.Context) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	t := task{identifier: it.identifier, places: map[repository.Place]reach{}, pulls: it.pulls}
-	it.pulls = nil
+	if len(q.due) == 0 {
+		return false
+	}
+	it := q.due[0]
+	q.due = q.due[1:]
+	t := task{identifier: it.identifier, places: map[repository.Place]reach{}}
 	for place, l := range it.looks {
 		if !l.at.After(time.Now()) {
-			t.places[place] = l.reach
+			t.places[place], t.pulls = l.reach, union(t.pulls, l.pulls)
 			delete(it.looks, place)
 		}
 	}
@@ -167,6 +165,7 @@ func (q *queue) look(ctx context.Context, it *item) {
 	q.mu.Lock()
 	it.busy = false
 	q.schedule(it)
+	return true
 }
 
 // drop forgets the identifiers for which which is true.

@@ -285,7 +285,6 @@ func TestQuietRepositoriesAreLookedAt(t *testing.T) {
 				t.Errorf("%v is looked at after %v", at, time.Since(began))
 			}
 		}
-		close(w.chores.ended)
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)

@@ -76,7 +76,7 @@ func newPlace(t *testing.T) *place {
 	p.pull = event(t, 1618, p.about, nostr.Tag{"c", p.tip})
 	p.log(event(t, 30617, nostr.Tag{"d", "mine"}, nostr.Tag{"clone", "http://" + domain + "/" + npub + "/mine.git"}, nostr.Tag{"relays", "ws://" + domain}),
 		event(t, 30618, nostr.Tag{"d", "mine"}, nostr.Tag{"refs/heads/main", p.head}, nostr.Tag{"HEAD", "ref: refs/heads/main"}), p.pull)
-	_, err = p.repo.SetRefs(t.Context(), map[string]string{"refs/heads/main": p.head}, nil, "refs/heads/main")
+	err = p.repo.SetRefs(t.Context(), map[string]string{"refs/heads/main": p.head}, nil, "refs/heads/main")
 	must(t, err)
 	must(t, p.repo.SetRef(t.Context(), "refs/nostr/"+p.pull.ID, p.tip))
 	p.git("repack", "-adq")

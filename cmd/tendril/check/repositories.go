@@ -224,8 +224,7 @@ func (i *identifier) states(ctx context.Context, owner string, repo *repository.
 		}
 		differs := cmp.Or(repostate.Difference(s.Refs, have), "HEAD or a symbolic reference")
 		i.found(PartReferences, repo, "they are not what the state "+s.Event.ID+" says: "+differs, "they are set", func() error {
-			_, err := repo.SetRefs(ctx, s.Refs, s.Symbolic, s.Head)
-			return err
+			return repo.SetRefs(ctx, s.Refs, s.Symbolic, s.Head)
 		})
 		return nil
 	}

@@ -19,11 +19,11 @@ import (
 
 // Limits bound one fetch.
 type Limits struct {
-	Timeout  time.Duration // of all requests together (NGIT_FETCH_TIMEOUT); zero: only the context's
-	MaxBytes int64         // of the packs (NGIT_MAX_FETCH_BYTES); zero: 2 GiB
+	Timeout  time.Duration // of all requests together (NGIT_FETCH_TIMEOUT)
+	MaxBytes int64         // of the packs (NGIT_MAX_FETCH_BYTES)
 	// MinRate is the lowest rate in bytes a second at which a server may send
-	// (NGIT_FETCH_MIN_RATE); zero: any. A server may think for two windows before it sends, and then
-	// each must bring its bytes.
+	// (NGIT_FETCH_MIN_RATE). A server may think for two windows before it sends, and then each must
+	// bring its bytes.
 	MinRate int64
 
 	window time.Duration // zero: 30 s
@@ -48,13 +48,10 @@ const (
 // that says why nothing came, and nothing that the server sent is kept: no stranger fills the disk,
 // or makes a repository look as if its data had come, with objects that were not asked for.
 func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *repository.Repo, want []string, l Limits) (Result, error) {
-	if l.Timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, l.Timeout)
-		defer cancel()
-	}
+	ctx, cancel := context.WithTimeout(ctx, l.Timeout)
+	defer cancel()
 	l.window = cmp.Or(l.window, 30*time.Second)
-	f := &fetching{client: guard.HTTPClient(), limits: l, left: cmp.Or(l.MaxBytes, 2<<30), into: into}
+	f := &fetching{client: guard.HTTPClient(), limits: l, left: l.MaxBytes, into: into}
 	missing, err := into.Missing(ctx, want)
 	if f.missing = missing; err == nil && len(missing) > 0 {
 		err = f.run(ctx, url)

@@ -229,7 +229,7 @@ func TestHostileServers(t *testing.T) {
 	short := limits
 	short.Timeout = 300 * time.Millisecond
 	slow := limits
-	slow.Timeout, slow.MinRate = 0, 1<<20
+	slow.MinRate = 1 << 20
 	slow.SetWindow(100 * time.Millisecond)
 	for name, tc := range map[string]struct {
 		server hostile

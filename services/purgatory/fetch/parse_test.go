@@ -70,7 +70,6 @@ func TestPace(t *testing.T) {
 		"it thinks long":      {1, trickle(59 * time.Second), 89 * time.Second},
 		"too few bytes":       {1000, trickle(2 * time.Second), time.Minute},
 		"just enough of them": {1000, trickle(900 * time.Millisecond), 0},
-		"no lowest rate":      {0, trickle(time.Hour), 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			began, lasted := time.Now(), atomic.Int64{}

@@ -110,9 +110,6 @@ type pace struct {
 }
 
 func (l Limits) pace(cut func()) *pace {
-	if l.MinRate <= 0 {
-		cut = func() {}
-	}
 	return &pace{timer: time.AfterFunc(2*l.window, cut), window: l.window, least: l.MinRate * int64(l.window) / int64(time.Second)}
 }
 

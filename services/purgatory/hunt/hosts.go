@@ -19,8 +19,9 @@ const (
 	brokenTime = 12 * time.Hour
 	// quarter is the part of all requests at once that one party may have.
 	quarter = 4
-	// manyParties is how many are kept before those are forgotten that had no request for memory.
-	manyParties = 4096
+	// manyParties is how many are kept before those are forgotten that had no request for memory,
+	// broken hosts too.
+	manyParties = 4 * 4096
 	memory      = 10 * time.Minute
 )
 
@@ -131,10 +132,7 @@ func (h *Hunter) begin(r request, now time.Time) {
 	server := h.party(r.server)
 	server.recent = append(server.recent, now)
 	if len(h.parties) > manyParties {
-		full := len(h.parties) > 4*manyParties
-		maps.DeleteFunc(h.parties, func(_ string, p *party) bool {
-			return p.running == 0 && now.Sub(p.last) >= memory && (full || now.After(p.broken))
-		})
+		maps.DeleteFunc(h.parties, func(_ string, p *party) bool { return p.running == 0 && now.Sub(p.last) >= memory })
 	}
 }
 

@@ -253,10 +253,9 @@ func (one *hunt) keep(wants []repostate.Want, of func(owner string) bool) {
 // attempts before: first each its near URLs, then each all others. Where these are too many, it
 // begins somewhere among them, so that each gets its turn.
 func (h *Hunter) attempt(identifier string, one *hunt, wants []repostate.Want, sources []repostate.Source) {
-	near := func(w repostate.Want) []repostate.Source { return w.Near }
+	near := slices.Clone[[]repostate.Source]
 	if len(wants)*len(sources) > maxRequests {
-		wants, sources = rotated(wants), rotated(sources)
-		near = func(w repostate.Want) []repostate.Source { return rotated(w.Near) }
+		wants, sources, near = rotated(wants), rotated(sources), rotated[repostate.Source]
 	}
 	tried := 0
 	ask := func(w repostate.Want, source repostate.Source) bool {
@@ -275,7 +274,7 @@ func (h *Hunter) attempt(identifier string, one *hunt, wants []repostate.Want, s
 		}
 	}
 	for _, w := range wants {
-		for _, source := range near(w) {
+		for _, source := range near(w.Near) {
 			if !ask(w, source) {
 				return
 			}

@@ -153,7 +153,7 @@ func (p *pass) alignStates(ctx context.Context, owner string) error {
 		if !complete {
 			continue
 		}
-		_, err = repo.SetRefs(ctx, state.Refs, state.Symbolic, state.Head)
+		err = repo.SetRefs(ctx, state.Refs, state.Symbolic, state.Head)
 		switch {
 		case p.isBroken(err):
 			continue
@@ -171,7 +171,7 @@ func (p *pass) alignStates(ctx context.Context, owner string) error {
 		return nil
 	}
 	// The state that these references follow was refused, and no other counts.
-	if _, err := repo.SetRefs(ctx, nil, nil, ""); err != nil {
+	if err := repo.SetRefs(ctx, nil, nil, ""); err != nil {
 		return fmt.Errorf("remove the references of a refused state from %s: %w", repo.RepoRef, err)
 	}
 	p.trial[owner] = false

@@ -332,7 +332,7 @@ func TestRefusedReleaseIsTakenBack(t *testing.T) {
 	w.give(alice, "main")
 	w.refuse = first.ID
 	// As a push leaves them:
-	if _, err := w.repo(alice).SetRefs(t.Context(), map[string]string{mainBranch: c1}, nil, ""); err != nil {
+	if err := w.repo(alice).SetRefs(t.Context(), map[string]string{mainBranch: c1}, nil, ""); err != nil {
 		t.Fatal(err)
 	}
 	if result := w.release(); len(result.Released) != 0 {

@@ -225,7 +225,7 @@ func TestHalfAHistoryIsNotNamed(t *testing.T) {
 	if err := other.Share(t.Context(), half, []string{id}); !errors.Is(err, repository.ErrBroken) {
 		t.Errorf("shared: %v", err)
 	}
-	if _, err := half.SetRefs(t.Context(), refs{"refs/heads/main": id}, nil, ""); !errors.Is(err, repository.ErrBroken) {
+	if err := half.SetRefs(t.Context(), refs{"refs/heads/main": id}, nil, ""); !errors.Is(err, repository.ErrBroken) {
 		t.Errorf("a branch is set: %v", err)
 	}
 	if err := half.SetRef(t.Context(), "refs/nostr/"+strings.Repeat("e", 64), id); !errors.Is(err, repository.ErrBroken) {

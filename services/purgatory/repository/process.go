@@ -81,7 +81,18 @@ func (r *Repo) writing(args ...string) *Command { return &Command{repo: r, args:
 
 // Messages are the last lines that git wrote to its standard error, without the repository's path
 // and control characters. Call it after Run.
-func (c *Command) Messages() string { return c.messages.text(c.repo.Path) }
+func (c *Command) Messages() string {
+	said := strings.ReplaceAll(strings.ToValidUTF8(string(c.messages), "?"), c.repo.Path, ".") // which only the operator should see
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\r':
+			return '\n'
+		case unicode.IsControl(r):
+			return -1
+		}
+		return r
+	}, said))
+}
 
 // Error is a git command that failed.
 type Error struct {
@@ -212,20 +223,6 @@ func (t *tail) Write(p []byte) (int, error) {
 	kept := append(*t, p...)
 	*t = bytes.Clone(kept[max(0, len(kept)-maxMessages):])
 	return len(p), nil
-}
-
-// text returns the lines without the path, which only the operator should see.
-func (t tail) text(path string) string {
-	s := strings.ReplaceAll(strings.ToValidUTF8(string(t), "?"), path, ".")
-	return strings.TrimSpace(strings.Map(func(c rune) rune {
-		switch {
-		case c == '\n' || c == '\r':
-			return '\n'
-		case unicode.IsControl(c):
-			return -1
-		}
-		return c
-	}, s))
 }
 
 // environment is all that git gets to see of ours, with the configuration that rules every command.

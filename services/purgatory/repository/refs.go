@@ -104,24 +104,24 @@ func (r *Repo) IsNamed(name, id string) bool {
 // Where no branch is left, HEAD is what git init makes it. Other references are left alone. Only
 // where a name that goes is the folder of one that comes, or the other way round, all that goes
 // does so in a transaction before: git cannot do both at once. A symbolic reference to a branch
-// that is not wanted is left out; no client could see it. It says whether anything changed.
+// that is not wanted is left out; no client could see it.
 //
 // It fails, and leaves the references as they were, if an object is not there with all that it
 // reaches (ErrBroken). What no repository could ever have, a branch that names something that is no
 // commit for example, is ErrUnfit: its author must not hold up others.
-func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, head string) (changed bool, err error) {
+func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, head string) error {
 	for name := range joined(want, symbolic) {
 		if !isBranchOrTag(name) || nostr.CheckRefName(name) != nil {
-			return false, fmt.Errorf("%w: %q is no branch or tag", ErrUnfit, name)
+			return fmt.Errorf("%w: %q is no branch or tag", ErrUnfit, name)
 		}
 	}
 	now, err := r.Refs()
 	if err != nil {
-		return false, err
+		return err
 	}
 	deletions, updates, follow := planRefs(now, want, symbolic)
 	if len(follow) > maxSymbolic {
-		return false, fmt.Errorf("%w: there are more than %d symbolic references", ErrUnfit, maxSymbolic)
+		return fmt.Errorf("%w: there are more than %d symbolic references", ErrUnfit, maxSymbolic)
 	}
 	switch {
 	case want[head] != "" || want[symbolic[head]] != "":
@@ -133,7 +133,7 @@ func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, he
 		delete(follow, "HEAD")
 	}
 	if err := r.connected(ctx, updates); err != nil {
-		return false, err
+		return err
 	}
 	steps := [][]refChange{slices.Concat(deletions, updates)}
 	if clash(deletions, updates) {
@@ -141,17 +141,15 @@ func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, he
 	}
 	for _, changes := range steps {
 		if err := r.transaction(ctx, changes); err != nil {
-			return changed, err
+			return err
 		}
-		changed = changed || len(changes) > 0
 	}
 	for _, name := range slices.Sorted(maps.Keys(follow)) {
 		if err := r.writing("symbolic-ref", name, follow[name]).Run(ctx); err != nil {
-			return changed, err
+			return err
 		}
-		changed = true
 	}
-	return changed, nil
+	return nil
 }
 
 // refChange is one reference in a transaction.

@@ -317,7 +317,7 @@ func TestNothingIsWrittenAfterTheLease(t *testing.T) {
 	ctx := t.Context()
 	for name, write := range map[string]func() error{
 		"a pack":       func() error { return gittest.Take(t, before, w.Pack("main"), third) },
-		"references":   func() error { _, err := before.SetRefs(ctx, refs{"refs/heads/main": first}, nil, ""); return err },
+		"references":   func() error { return before.SetRefs(ctx, refs{"refs/heads/main": first}, nil, "") },
 		"a reference":  func() error { return before.SetRef(ctx, "refs/tags/x", first) },
 		"a deletion":   func() error { return before.DeleteRef(ctx, "refs/heads/main") },
 		"housekeeping": func() error { return before.Gc(ctx) },
