@@ -174,6 +174,7 @@ type Front struct {
 	AuthRequired         string   `env:"NGIT_AUTH_REQUIRED" oneof:"none, read, write or both" default:"none" help:"What clients may do only after they have authenticated (NIP-42), with any key: none, read, write or both. Git and web pages never need it. Servers that cannot authenticate cannot sync from a relay that requires it for reading."`
 	MaxConnections       int      `env:"NGIT_MAX_CONNECTIONS" default:"4096" min:"1" max:"10000000" help:"Most WebSocket connections at once. Beyond it the client with the most of them loses one to a client with fewer."`
 	MaxConnectionsPerIP  int      `env:"NGIT_MAX_CONNECTIONS_PER_IP" default:"256" min:"1" max:"10000000" help:"Most WebSocket connections at once from one address."`
+	EventsPerMinute      int      `env:"NGIT_EVENTS_PER_MINUTE" default:"60" min:"1" max:"10000000" help:"Most events a minute that one connection may send."`
 	EventsPerMinutePerIP int      `env:"NGIT_EVENTS_PER_MINUTE_PER_IP" default:"240" min:"1" max:"10000000" help:"Most events a minute that one address may send, over all its connections."`
 
 	// Constants.

@@ -14,7 +14,7 @@ type plan struct {
 	empty bool
 	ids   [][]byte // look these keys up; conditions is not used
 	// conditions must all hold. Each is a list of ranges, of which one must have the event. If the
-	// first has more than maxMerged ranges it is the only one, otherwise all together have no more
+	// first has more than MaxMerged ranges it is the only one, otherwise all together have no more
 	// than that.
 	conditions [][][]byte
 	kinds      []int // sorted; check the posting's kind, if not nil
@@ -74,7 +74,7 @@ func (p *plan) choose(all [][][]byte) {
 	})
 	open := 0
 	for i, c := range all {
-		if open += len(c); i > 0 && open > maxMerged {
+		if open += len(c); i > 0 && open > MaxMerged {
 			p.load = true
 			return
 		}

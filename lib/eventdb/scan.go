@@ -20,9 +20,9 @@ type match struct {
 	event *nostr.Event
 }
 
-// maxMerged bounds the Pebble iterators that are open at once for one filter. A filter with more
+// MaxMerged bounds the Pebble iterators that are open at once for one filter. A filter with more
 // values is gathered range by range.
-const maxMerged = 64
+const MaxMerged = 64
 
 // What a query costs is counted in steps: of an iterator from one index entry to another.
 const (
@@ -78,7 +78,7 @@ func (s *scanner) scan(fn func(*match) (more bool, err error)) (err error) {
 	case s.plan.empty:
 	case s.plan.ids != nil:
 		err = s.gather(fn, s.lookUp)
-	case len(s.plan.conditions[0]) > maxMerged:
+	case len(s.plan.conditions[0]) > MaxMerged:
 		err = s.gather(fn, s.walk)
 	default:
 		err = s.intersect(fn)

@@ -8,6 +8,7 @@ require (
 	github.com/nbd-wtf/go-nostr v0.52.3
 	github.com/prometheus/client_golang v1.25.0
 	github.com/tidwall/gjson v1.18.0
+	golang.org/x/time v0.16.0
 	tendril.dev/lib v0.0.0
 	tendril.dev/proto v0.0.0
 	tendril.dev/test/fixture v0.0.0
@@ -78,7 +79,6 @@ require (
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
-	golang.org/x/time v0.16.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 )
 

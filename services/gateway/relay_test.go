@@ -177,7 +177,7 @@ func TestOrderOfEventsIsKept(t *testing.T) {
 		defer mu.Unlock()
 		order = append(order, ev.Content)
 		return accept(nil)
-	})
+	}, "--events-per-minute=100")
 	c := sys.dial(t)
 	var want []string
 	for i := range 100 {
@@ -196,7 +196,7 @@ func TestOrderOfEventsIsKept(t *testing.T) {
 
 func TestLimitsOfAConnection(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--max-subscriptions=2", "--events-per-minute-per-ip=2", "--max-message-bytes=2000")
+	sys := start(t, nil, "--max-subscriptions=2", "--events-per-minute=2", "--events-per-minute-per-ip=3", "--max-message-bytes=2000")
 	c := sys.dial(t)
 	for _, id := range []string{"a", "b"} {
 		c.hears(`["EOSE","`+id+`"]`, `["REQ","%s",{"limit":0}]`, id)
@@ -219,10 +219,14 @@ func TestLimitsOfAConnection(t *testing.T) {
 			refused = append(refused, answer)
 		}
 	}
-	if len(refused) != 1 || !strings.HasPrefix(refused[0], `["OK","`+third.ID+`",false,"rate-limited: at most 2`) {
+	if len(refused) != 1 || !strings.HasPrefix(refused[0], `["OK","`+third.ID+`",false,"rate-limited: at most 2 events a minute from one connection`) {
 		t.Errorf("refused: %s", refused)
 	}
-	if !strings.Contains(sys.metrics(t), `ngit_events_rejected_total{kind="1",reason="rate_limited"} 1`) {
+	other := sys.dial(t)
+	other.say(`["EVENT",%s]`, third)
+	other.want(`["OK","` + third.ID + `",true,`)
+	other.hears(`["OK","`+third.ID+`",false,"rate-limited: at most 3 events a minute from one address; try again in 2`, `["EVENT",%s]`, third)
+	if !strings.Contains(sys.metrics(t), `ngit_events_rejected_total{kind="1",reason="rate_limited"} 2`) {
 		t.Error("it is not counted as rejected")
 	}
 

@@ -132,7 +132,7 @@ func TestHeaders(t *testing.T) {
 		w.WriteHeader(http.StatusNotFound)
 	})
 	resp, _ := raw(t, addr, "GET /"+npub+"/r.git/info/refs HTTP/1.1\r\nHost: git.example.com\r\nX-Forwarded-For: 10.0.0.1\r\nGrasp-Client: 6.6.6.6\r\nGit-Protocol: version=2\r\n"+
-		"Connection: close, X-Hop\r\nX-Hop: 1\r\nTe: gzip\r\n\r\n")
+		"Connection: close, X-Hop, Grasp-Client\r\nX-Hop: 1\r\nTe: gzip\r\n\r\n")
 	h := <-got
 	if h.Get("Host") != "git.example.com" || h.Get("X-Forwarded-For") != "" || h.Get(proto.HeaderClient) != "192.0.2.7" || len(h.Values(proto.HeaderClient)) != 1 || h.Get("Git-Protocol") != "version=2" {
 		t.Errorf("the worker got %v", h)

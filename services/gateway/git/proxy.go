@@ -143,6 +143,8 @@ func rewrite(r *httputil.ProxyRequest) {
 	r.Out.URL.Path, r.Out.URL.RawPath = r.In.URL.Path, r.In.URL.EscapedPath()
 	r.Out.URL.RawQuery, r.Out.URL.ForceQuery = r.In.URL.RawQuery, r.In.URL.ForceQuery
 	r.Out.Host = r.In.Host
+	// Set again: a Connection header that names it makes it a hop header.
+	r.Out.Header.Set(proto.HeaderClient, r.In.Header.Get(proto.HeaderClient))
 	if _, ok := r.In.Header["User-Agent"]; !ok {
 		r.Out.Header.Set("User-Agent", "")
 	}

@@ -53,6 +53,7 @@ func document(s config.Settings, owner, icon string) map[string]any {
 			"max_connections_per_ip":             s.MaxConnectionsPerIP,
 			"max_http_connections_per_ip":        s.MaxHTTPConnectionsPerIP, // of any kind
 			"max_reconciled_events":              s.MaxReconciledEvents,
+			"max_events_per_minute":              s.EventsPerMinute, // from one connection
 			"max_events_per_minute_per_ip":       s.EventsPerMinutePerIP,
 			"max_subscriptions_per_ip":           s.MaxSubscriptionsPerIP, // and sessions of NIP-77
 			"max_kept_bytes_per_ip":              s.ClientBytesPerIP,      // of these, and events that wait

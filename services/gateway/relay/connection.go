@@ -14,8 +14,10 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+	"golang.org/x/time/rate"
 
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/limit"
 )
 
 // connection is one client. Messages are read one after the other by serve; each REQ, COUNT and
@@ -32,6 +34,7 @@ type connection struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup // all goroutines of the connection
 	scans  chan struct{}  // subscriptions that are answered from the index
+	events *limit.Rates   // that it may send
 	kept   atomic.Int64   // bytes of the clients' memory
 	heard  atomic.Int64   // when the last message came, in nanoseconds since 1970
 	ended  atomic.Bool    // end was called
@@ -41,7 +44,8 @@ type connection struct {
 
 	// Of serve's goroutine alone:
 	proofs *proofs
-	asked  bool // the client has heard the challenge
+	asked  bool           // the client has heard the challenge
+	slow   rate.Sometimes // logs that it sends too much
 
 	mu       sync.Mutex // guards what follows
 	stopping bool
@@ -67,6 +71,8 @@ func newConnection(r *Relay, client string, leave func()) *connection {
 		said:   make(chan struct{}),
 		open:   map[string]*question{},
 		proofs: newProofs(r.Domain),
+		events: limit.NewRates(r.Limits.EventsPerMinute, time.Minute),
+		slow:   rate.Sometimes{Interval: time.Minute},
 	}
 	c.heard.Store(time.Now().UnixNano())
 	c.ctx, c.cancel = context.WithCancel(context.Background())

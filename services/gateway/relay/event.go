@@ -15,19 +15,29 @@ import (
 	"tendril.dev/proto"
 )
 
+// tooMany is the reason for the events that a client sends too fast.
+const tooMany = "rate_limited"
+
 // offer takes an event to ingest. Events of a connection are handed on in the order in which they
 // came, because a state may follow its announcement. The answer comes when ingest has decided.
 func (c *connection) offer(m message) {
 	r, ev := c.relay, m.event
 	kind := obs.KindLabel(ev.Kind)
 	r.Metrics.events.WithLabelValues(kind).Inc()
-	reason, refusal := "rate_limited", c.tooFast()
+	reason, refusal := tooMany, c.tooFast()
 	if refusal == "" {
 		reason, refusal = check(ev, c.proofs.keys, time.Now(), r.Future)
 	}
 	if refusal != "" {
 		r.Metrics.rejected.WithLabelValues(kind, reason).Inc()
-		r.Log.Info("event rejected", "event", ev.ID, "kind", ev.Kind, "author", ev.PubKey, "client", c.client, "reason", reason)
+		told := func() {
+			r.Log.Info("event rejected", "event", ev.ID, "kind", ev.Kind, "author", ev.PubKey, "client", c.client, "reason", reason)
+		}
+		if reason == tooMany {
+			c.slow.Do(told) // or one client could fill the log
+		} else {
+			told()
+		}
 		if strings.HasPrefix(refusal, authRequired) {
 			c.challenge()
 		}
@@ -50,13 +60,18 @@ func (c *connection) offer(m message) {
 	})
 }
 
-// tooFast takes one from the events that the client may send, or says why not.
+// tooFast takes one from the events that the connection and its address may send, or says why not.
 func (c *connection) tooFast() (refusal string) {
-	if ok, wait := c.relay.events.Allow(c.client); !ok {
-		return fmt.Sprintf("rate-limited: at most %d events a minute from one address; try again in %s",
-			c.relay.Limits.EventsPerMinutePerIP, wait.Round(time.Second)+time.Second)
+	most, of := c.relay.Limits.EventsPerMinute, "connection"
+	ok, wait := c.events.Allow("")
+	if ok {
+		most, of = c.relay.Limits.EventsPerMinutePerIP, "address"
+		ok, wait = c.relay.events.Allow(c.client)
 	}
-	return ""
+	if ok {
+		return ""
+	}
+	return fmt.Sprintf("rate-limited: at most %d events a minute from one %s; try again in %s", most, of, wait.Round(time.Second)+time.Second)
 }
 
 // decision is what became of an event: its verdict, or why there is none.

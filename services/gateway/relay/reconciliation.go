@@ -30,7 +30,12 @@ func (c *connection) negMsg(m message) {
 	case !q.busy.CompareAndSwap(false, true):
 		q.refuse(m.refusal("invalid: a message came before the last one was answered"))
 	default:
-		c.task(func() { q.reconcile(m.frame) })
+		forget, err := c.keep(m.size)
+		if err != nil {
+			q.refuse(m.refusal(c.relay.why(err)))
+			return
+		}
+		c.task(func() { defer forget(); q.reconcile(m.frame) })
 	}
 }
 

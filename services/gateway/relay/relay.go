@@ -66,9 +66,12 @@ const (
 	// event and the frames, they are mostly one chunk of an answer (config.AnswerChunk).
 	batchBytes = 30 << 10
 	// openQuestion is what a subscription, session or count takes of the memory beside its bytes,
-	// and openDelivery an event that waits: there could be millions of small ones, and the process
-	// would run out of memory.
+	// openValue each value under which the hub finds it, openRange each iterator of the index while
+	// it is answered, and openDelivery an event that waits: there could be millions of small ones,
+	// and the process would run out of memory.
 	openQuestion = 1 << 10
+	openValue    = 256
+	openRange    = 16 << 10
 	openDelivery = 256
 	// mostCounted is where a count stops and says that it is approximate. A count may have to keep
 	// that many matches and ids.

@@ -60,7 +60,11 @@ func (c *connection) afford(m message) (back func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("rate-limited: at most %d subscriptions from one address; close some", c.relay.Limits.MaxSubscriptionsPerIP)
 	}
-	forget, err := c.keep(m.size + openQuestion)
+	size := m.size + openQuestion
+	for _, f := range m.filters {
+		size += openValue * len(keysOf(f))
+	}
+	forget, err := c.keep(size)
 	if err != nil {
 		one()
 		return nil, errors.New(c.relay.why(err))
@@ -162,6 +166,15 @@ func (s *subscription) sendStored() error {
 	c, r := s.conn, s.conn.relay
 	ctx, cancel := context.WithTimeout(s.ctx, scanTime)
 	defer cancel()
+	ranges := 0
+	for _, f := range s.asked.filters {
+		ranges += min(len(keysOf(f)), eventdb.MaxMerged)
+	}
+	forget, err := c.keep(ranges * openRange)
+	if err != nil {
+		return err
+	}
+	defer forget()
 	turn, err := r.Work.Turn(ctx, c.client)
 	if err != nil {
 		return err
