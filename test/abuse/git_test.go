@@ -33,9 +33,7 @@ func open(t *testing.T, p *world.Tendril, from, path string, length int, body st
 	t.Helper()
 	host := strings.TrimPrefix(p.URL, "http://")
 	c, err := net.Dial("tcp", host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { c.Close() })
 	service := path[strings.LastIndex(path, "/")+1:]
 	fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: %s\r\nX-Forwarded-For: %s\r\nContent-Type: application/x-%s-request\r\nContent-Length: %d\r\n\r\n%s",
@@ -184,10 +182,10 @@ func TestPushesWithoutEvents(t *testing.T) {
 	base := work.Refs()["refs/heads/main"]
 	const pushes = 24
 	for i := range pushes {
-		world.Git(t, work.Dir, "reset", "-q", "--hard", base) // no push brings what another was refused
+		work.Git("reset", "-q", "--hard", base) // no push brings what another was refused
 		work.AddNoise(4 << 20)
 		work.Commit(fmt.Sprintf("rubbish %d", i))
-		out, err := world.TryGit(t, work.Dir, "-c", "http.extraHeader=X-Forwarded-For: "+stranger(i%2), "push", n.url(), "+HEAD:refs/nostr/"+randomHex(32))
+		out, err := work.TryGit("-c", "http.extraHeader=X-Forwarded-For: "+stranger(i%2), "push", n.url(), "+HEAD:refs/nostr/"+randomHex(32))
 		if err != nil {
 			refused++
 			if refused == 1 {
@@ -201,9 +199,7 @@ func TestPushesWithoutEvents(t *testing.T) {
 		t.Error("two strangers may push as much as they like")
 	}
 	n.unhurt(2)
-	if err := p.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, p.Stop())
 	p.Change(map[string]string{"NGIT_PURGATORY_HOLD": "45s"})
 	p.Restart()
 	fixture.Await(t, "the rubbish is named no more", func() bool {
@@ -223,9 +219,7 @@ func age(t *testing.T, repository string, by time.Duration) {
 	t.Helper()
 	then := time.Now().Add(-by)
 	files, err := filepath.Glob(filepath.Join(repository, "objects", "pack", "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for _, file := range append(files, filepath.Join(repository, "config"), filepath.Join(repository, "last-gc")) {
 		if err := os.Chtimes(file, then, then); err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
@@ -247,17 +241,16 @@ func TestCopiesOfAPopularRepository(t *testing.T) {
 	var last *fixture.Person
 	for i := range copies {
 		last = fixture.NewPerson()
-		announcement := last.Announce(home, n.who.PubKey)
-		if ok, message := world.SubmitFrom(t, p.Relay(), stranger(i), announcement); !ok {
+		if ok, message := world.DialFrom(t, p.Relay(), stranger(i)).Submit(last.Announce(home, n.who.PubKey)); !ok {
 			t.Fatalf("an announcement is refused: %s", message)
 		}
 	}
 	n.unhurt(1)
 	fixture.Await(t, "all of them are served", func() bool {
-		return world.Count(t, p.Relay(), nostr.Filter{Kinds: []int{30617}, Tags: nostr.TagMap{"d": {home}}}) == 1+copies
+		return p.Count(nostr.Filter{Kinds: []int{30617}, Tags: nostr.TagMap{"d": {home}}}) == 1+copies
 	})
 	world.Git(t, filepath.Join(git, last.Npub, home+".git"), "fsck", "--full", "--strict")
-	world.Git(t, t.TempDir(), "clone", "-q", p.URL+"/"+last.Npub+"/"+home+".git", ".")
+	world.Git(t, t.TempDir(), "clone", "-q", p.Repo(last, home), ".")
 	after := world.Disk(t, git)
 	t.Logf("on disk with one repository %d bytes, with %d copies %d: %.3f times", before, copies, after, float64(after)/float64(before))
 	if float64(after) > 1.2*float64(before) {

@@ -12,8 +12,6 @@ import (
 	"tendril.dev/test/world"
 )
 
-const waits = "purgatory: won't be served until git data arrives"
-
 // neighbour is a normal user with a repository that is served here.
 type neighbour struct {
 	t       *testing.T
@@ -31,18 +29,25 @@ const (
 	homeSweet = "192.0.2.1"
 )
 
+// settle makes a user who announces, pushes, and is served.
+func settle(t *testing.T, p *world.Tendril, address string) *neighbour {
+	t.Helper()
+	n := &neighbour{t: t, at: p, who: fixture.NewPerson(), work: world.NewWorkTree(t), address: address}
+	n.submit(n.who.Announce(home), world.Waits)
+	n.day()
+	return n
+}
+
 // moveIn makes a neighbour whose repository is served.
 func moveIn(t *testing.T, p *world.Tendril) *neighbour {
 	t.Helper()
-	n := &neighbour{t: t, at: p, who: fixture.NewPerson(), work: world.NewWorkTree(t), address: homeSweet}
-	n.submit(n.who.Announce(home), waits)
-	n.day()
+	n := settle(t, p, homeSweet)
 	n.longest = 0 // quiet days do not count
 	return n
 }
 
 // url is where the neighbour's repository is.
-func (n *neighbour) url() string { return n.at.URL + "/" + n.who.Npub + "/" + home + ".git" }
+func (n *neighbour) url() string { return n.at.Repo(n.who, home) }
 
 // git runs git as the neighbour.
 func (n *neighbour) git(dir string, args ...string) string {
@@ -57,7 +62,9 @@ func (n *neighbour) submit(ev *nostr.Event, want string) {
 	n.t.Helper()
 	began := time.Now()
 	defer n.waited(fmt.Sprintf("an event of kind %d", ev.Kind), began)
-	ok, message := world.SubmitFrom(n.t, n.at.Relay(), n.address, ev)
+	s := world.DialFrom(n.t, n.at.Relay(), n.address)
+	defer s.Close()
+	ok, message := s.Submit(ev)
 	if !ok || message != want {
 		n.t.Fatalf("the neighbour's event of kind %d is answered %v %q, want true %q", ev.Kind, ok, message, want)
 	}
@@ -75,8 +82,7 @@ func (n *neighbour) day() {
 	n.t.Helper()
 	n.days++
 	tip := n.work.Commit(fmt.Sprintf("day %d", n.days))
-	tags := nostr.Tags{{"d", home}, {"refs/heads/main", tip}, {"HEAD", "ref: refs/heads/main"}}
-	n.submit(n.who.At(nostr.Now()+nostr.Timestamp(n.days)).Sign(30618, "", tags...), waits)
+	n.submit(n.who.At(nostr.Now()+nostr.Timestamp(n.days)).State(home, map[string]string{"refs/heads/main": tip}), world.Waits)
 	n.git(n.work.Dir, "push", "-q", n.url(), "main")
 	n.submit(n.who.Sign(1621, fmt.Sprintf("thoughts of day %d", n.days), n.who.Repo(home)), "")
 	if refs := n.git(n.work.Dir, "ls-remote", n.url(), "refs/heads/main"); !strings.HasPrefix(refs, tip) {
@@ -98,11 +104,9 @@ func (n *neighbour) unhurt(days int) {
 	n.t.Logf("the neighbour's longest wait in %d days: %v for %s", days, n.longest.Round(time.Millisecond), n.slowest)
 }
 
-// newcomer is a user who comes now: announces, pushes, and is served.
+// newcomer is a user who comes now.
 func newcomer(t *testing.T, p *world.Tendril, address string) {
 	t.Helper()
-	n := &neighbour{t: t, at: p, who: fixture.NewPerson(), work: world.NewWorkTree(t), address: address}
-	n.submit(n.who.Announce(home), waits)
-	n.day()
+	n := settle(t, p, address)
 	t.Logf("a newcomer's longest wait: %v for %s", n.longest.Round(time.Millisecond), n.slowest)
 }

@@ -56,7 +56,7 @@ func servicesApart(t *testing.T, s *stage) {
 		}
 	}
 	before := a.cpu(t)
-	took := a.synced(t, s, spec, world.RelayAt(gateway.URL()))
+	took := a.synced(t, s, spec, gateway.Door())
 	total := a.cpu(t) - before
 	s.add(fmt.Sprintf("services apart: cold sync of %d events", spec.Size()), fmt.Sprintf("%.0f events/s", float64(spec.Size())/took.Seconds()), "", s.limits.String())
 	s.add("… CPU of all processes", fmt.Sprintf("%.1f s", total.Seconds()), "≤ 20 s for 100,000", "")
@@ -75,13 +75,13 @@ func servicesApart(t *testing.T, s *stage) {
 }
 
 // synced waits until everything is served.
-func (a *apart) synced(t *testing.T, s *stage, spec corpus.Spec, relay string) time.Duration {
+func (a *apart) synced(t *testing.T, s *stage, spec corpus.Spec, door world.Door) time.Duration {
 	js, done := world.JetStream(t, a.nats.Direct())
 	defer done()
 	began, told := time.Now(), time.Now()
 	for n := 0; n < spec.Size(); time.Sleep(50 * time.Millisecond) {
 		if logged := length(t, js); int(logged) >= spec.Size() {
-			n = world.Count(t, relay, nostr.Filter{Kinds: kinds})
+			n = door.Count(nostr.Filter{Kinds: kinds})
 		} else if time.Since(told) > 2*time.Second {
 			told = time.Now()
 			s.say("apart: %d of %d in the log", logged, spec.Size())

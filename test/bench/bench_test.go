@@ -5,7 +5,10 @@ package bench
 import (
 	"testing"
 
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
+
+var must = fixture.Must
 
 func TestMain(m *testing.M) { world.Main(m) }

@@ -25,9 +25,7 @@ type client struct {
 func dial(t testing.TB, url string) *client {
 	t.Helper()
 	conn, _, _, err := ws.Dial(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return &client{conn: conn, in: bufio.NewReaderSize(conn, 256<<10)}
 }

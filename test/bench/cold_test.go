@@ -38,9 +38,7 @@ func (s *stage) played(t *testing.T) *play {
 // restart measures how long a Tendril that has everything takes from its start until it is ready.
 func restart(t *testing.T, s *stage) {
 	p := s.played(t)
-	if err := p.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Stop())
 	began := time.Now()
 	p.Restart()
 	s.add(fmt.Sprintf("restart with %d events, until ready", p.total), fmt.Sprintf("%.2f s", time.Since(began).Seconds()), "≤ 1.5 s", s.limits.String())

@@ -28,9 +28,7 @@ func dailySync(t *testing.T, s *stage) {
 
 	const missing = 100
 	more := corpus.Threads(s.spec(*eventCount), *eventCount/2, missing/2)
-	if err := p.feed.Load(more...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.feed.Load(more...))
 	p.total += len(more)
 	found, cpu := p.again(t, nil)
 	if n := p.served(t); n != p.total {
@@ -42,21 +40,14 @@ func dailySync(t *testing.T, s *stage) {
 // again restarts the process and waits until it has asked the relay for everything.
 func (p *play) again(t *testing.T, more map[string]string) (outside.Traffic, time.Duration) {
 	t.Helper()
-	if err := p.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.feed.Reset(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Stop())
+	must(t, p.feed.Reset())
 	p.Change(more)
 	p.Restart()
 	deadline := time.Now().Add(longest)
 	for {
 		time.Sleep(50 * time.Millisecond)
-		r, err := p.feed.Report()
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := report(t, p.feed)
 		if sum := r.Total(); !sum.Last.IsZero() && time.Since(sum.Last) > settled && p.confirmed(t) {
 			return sum, used(t, p.PID()).cpu
 		}
@@ -73,22 +64,14 @@ func (p *play) confirmed(t *testing.T) bool {
 	js, done := world.JetStream(t, p.NATS)
 	defer done()
 	relays, err := js.KeyValue(world.Context(t), proto.BucketRelays)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	keys, err := relays.Keys(world.Context(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, key := range keys {
 		entry, err := relays.Get(world.Context(t), key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var state proto.RelayState
-		if err := json.Unmarshal(entry.Value(), &state); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(entry.Value(), &state))
 		if state.URL == p.feed.Relays[0] {
 			return state.Connection == allSynced && state.Repos == repositories && state.Roots == p.total/2
 		}

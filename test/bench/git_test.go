@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"tendril.dev/lib/nostr"
 	"tendril.dev/test/world"
 )
 
@@ -19,16 +18,13 @@ const gitRounds = 15
 // thing by turns here and there.
 func gitBeside(t *testing.T, s *stage) {
 	p := world.Start(t, map[string]string{"NGIT_EVENTS_PER_MINUTE_PER_IP": "100000", "NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP": "100000"})
-	r := world.Host(t, p.URL, "measured", world.Hosting{})
+	r := p.Host("measured", world.Hosting{})
 	for i := range 50 {
 		r.Work.AddNoise(100 << 10)
 		r.Work.Commit(fmt.Sprint(i))
 	}
-	submit := func(ev *nostr.Event) error { return world.TrySubmit(t, p.Relay(), ev) }
-	if err := r.Push(t, p.URL, 0, submit); err != nil {
-		t.Fatal(err)
-	}
-	here := r.URL()
+	must(t, r.Push(t, p.Door, 0, p.TrySubmit))
+	here := r.At(p.Door)
 	git := world.NewGitServer(t)
 	there := git.Host(r.Name, r.Work)
 	git.Allow(r.Name)
@@ -40,7 +36,7 @@ func gitBeside(t *testing.T, s *stage) {
 			for url, took := range map[string]*[]time.Duration{here: &ours, there: &gits} {
 				command := args(url)
 				began := time.Now()
-				world.Git(t, r.Work.Dir, command...)
+				r.Work.Git(command...)
 				*took = append(*took, time.Since(began))
 			}
 		}
@@ -59,9 +55,7 @@ func gitBeside(t *testing.T, s *stage) {
 	}
 	compare("push of one small commit", 1.3, func() {
 		r.Work.Commit("small " + rand.Text())
-		if err := submit(r.NewState()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.TrySubmit(r.NewState()))
 	}, func(url string) []string { return []string{"push", "-q", url, "main"} })
 	compare("ls-remote", 1.05, func() {}, func(url string) []string { return []string{"ls-remote", "-q", url} })
 	compare("clone of 5 MB", 1.05, func() {}, clone())

@@ -32,9 +32,7 @@ func measureLimits(t *testing.T) (l limits) {
 	lines := corpus.Threads(corpus.Spec{Repositories: 1}, 0, 50)
 	events := make([]nostr.Event, len(lines))
 	for i, line := range lines {
-		if err := events[i].UnmarshalJSON(line); err != nil {
-			t.Fatal(err)
-		}
+		must(t, events[i].UnmarshalJSON(line))
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -48,9 +46,7 @@ func measureLimits(t *testing.T) (l limits) {
 	l.verified, l.share = float64(n)/cpu.Seconds(), cpu.Seconds()/time.Since(began).Seconds()
 
 	file, err := os.Create(filepath.Join(t.TempDir(), "synced"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer file.Close()
 	block := make([]byte, 4096)
 	began, n = time.Now(), 0
@@ -58,9 +54,7 @@ func measureLimits(t *testing.T) (l limits) {
 		if _, err := file.Write(block); err != nil {
 			t.Fatal(err)
 		}
-		if err := file.Sync(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, file.Sync())
 	}
 	l.synced = float64(n) / time.Since(began).Seconds()
 	return l

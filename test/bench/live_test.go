@@ -45,18 +45,10 @@ func newPair(t *testing.T, s *stage, cold bool) *pair {
 	// Both are listed. The first is its own domain, and the second is a domain that does not
 	// resolves.
 	clone := "http://" + at + "/" + p.who.Npub + "/" + home + ".git"
-	for _, ev := range []*nostr.Event{
-		p.who.Announce(home, clone, "ws://"+at), p.who.State(home, s.work.Refs()),
-	} {
-		if ok, message := world.Submit(t, p.first.Relay(), ev); !ok {
-			t.Fatal(message)
-		}
-	}
-	world.Git(t, s.work.Dir, "push", "-q", clone, "main")
+	p.first.Accepts(p.who.Announce(home, clone, "ws://"+at), p.who.State(home, s.work.Refs()))
+	s.work.Git("push", "-q", clone, "main")
 	if cold { // not before everything is ready
-		if err := f.Shut(true); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.Shut(true))
 	}
 	p.second = &play{world.Start(t, settings(more)), f, spec.Size()}
 	return p
@@ -65,9 +57,7 @@ func newPair(t *testing.T, s *stage, cold bool) *pair {
 // freeAddress is an address of this machine that nothing listens on at the moment.
 func freeAddress(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	return l.Addr().String()
 }
@@ -75,10 +65,8 @@ func freeAddress(t *testing.T) string {
 // ready waits until events come through live.
 func (p *pair) ready(t *testing.T) {
 	first := p.issue(0)
-	if ok, message := world.Submit(t, p.first.Relay(), first); !ok {
-		t.Fatal(message)
-	}
-	world.Serves(t, p.second.Relay(), first)
+	p.first.Accepts(first)
+	p.second.Serves(first)
 }
 
 func (p *pair) issue(n int) *nostr.Event {
@@ -116,9 +104,7 @@ func liveLatency(t *testing.T, s *stage) {
 		defer over()
 		r = busy.second.sync(t, s, "live")
 	})
-	if err := busy.second.feed.Shut(false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, busy.second.feed.Shut(false))
 	d := busy.publish(t, rate, issues, syncing)
 	running.Wait()
 	s.add(fmt.Sprintf("… 50/s during a cold sync of %d", busy.second.total), d.String(), "p99 ≤ 60ms",
@@ -151,9 +137,7 @@ func (p *pair) issues(n int) []*nostr.Event {
 func (p *pair) publish(t *testing.T, rate int, issues []*nostr.Event, ctx context.Context) delays {
 	t.Helper()
 	subscriber, publisher := dial(t, p.second.Relay()), dial(t, p.first.Relay())
-	if err := subscriber.send(ws.OpText, fmt.Appendf(nil, `["REQ","live",{"kinds":[1621],"#a":[%q],"limit":0}]`, p.who.Address(p.repo))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, subscriber.send(ws.OpText, fmt.Appendf(nil, `["REQ","live",{"kinds":[1621],"#a":[%q],"limit":0}]`, p.who.Address(p.repo))))
 	if err := subscriber.next(); err != nil || !bytes.HasPrefix(subscriber.text, []byte(`["EOSE"`)) {
 		t.Fatalf("subscribed: %.200s, %v", subscriber.text, err)
 	}
@@ -175,9 +159,7 @@ func (p *pair) publish(t *testing.T, rate int, issues []*nostr.Event, ctx contex
 	for ; sent < n && ctx.Err() == nil; sent++ {
 		due[sent] = began.Add(time.Duration(sent) * time.Second / time.Duration(rate))
 		time.Sleep(time.Until(due[sent]))
-		if err := publisher.send(ws.OpText, texts[sent]); err != nil {
-			t.Fatal(err)
-		}
+		must(t, publisher.send(ws.OpText, texts[sent]))
 	}
 	answers(sent)
 	events(sent)

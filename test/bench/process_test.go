@@ -25,18 +25,14 @@ func used(t testing.TB, pid int) (u usage) {
 	t.Helper()
 	u.cpu, u.children = cpuTimes(t, fmt.Sprintf("/proc/%d/stat", pid))
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, into := range map[string]*int64{"VmHWM:": &u.peak, "RssFile:": &u.files} {
 		_, size, found := strings.Cut(string(status), name)
 		if !found {
 			t.Fatal("/proc does not say how much memory is resident")
 		}
 		kib, err := strconv.ParseInt(strings.Fields(size)[0], 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		*into = kib << 10
 	}
 	return u
@@ -55,9 +51,7 @@ func cpuTimes(t testing.TB, path string) (own, children time.Duration) {
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	for i, into := range []*time.Duration{&own, &own, &children, &children} {
 		n, err := strconv.ParseInt(fields[11+i], 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		*into += time.Duration(n) * tick
 	}
 	return own, children

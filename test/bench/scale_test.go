@@ -13,7 +13,6 @@ import (
 	"tendril.dev/proto"
 	"tendril.dev/test/bench/feed"
 	"tendril.dev/test/corpus"
-	"tendril.dev/test/outside"
 	"tendril.dev/test/world"
 )
 
@@ -38,23 +37,7 @@ func (s *stage) spread(t *testing.T) *spread {
 	t.Helper()
 	spec := corpus.Spec{Repositories: scaleRepositories, Roots: scaleRoots}
 	relays := scaleRelays + 1
-	f, err := feed.Start(world.Program(t, "test/bench/source"), "-relays", fmt.Sprint(relays), "-copies", fmt.Sprint(scaleCopies))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := f.Stop(); err != nil {
-			t.Errorf("the source ended: %v", err)
-		}
-	})
-	s.say("the set of %d roots is made, unless TENDRIL_BENCH_DIR has it", spec.Roots)
-	path, err := corpus.File(spec, s.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.LoadFile(path); err != nil {
-		t.Fatal(err)
-	}
+	f := s.feed(t, spec, relays, "-copies", fmt.Sprint(scaleCopies))
 	sp := &spread{spec: spec, feed: f, repos: map[string]int{}, roots: map[string]int{}}
 	git, refs := newOneForAll(t, s.work), s.work.Refs()
 	// A relay shows no more of one second than it does of one page, so each event has its own.
@@ -72,9 +55,7 @@ func (s *stage) spread(t *testing.T) *spread {
 		lines = append(lines, []byte(p.At(at).Announce(id, append(listed, git.URL+"/"+id+".git")...).String()), []byte(p.At(at+1).State(id, refs).String()))
 		at += 2
 	}
-	if err := f.Load(lines...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Load(lines...))
 	return sp
 }
 
@@ -94,7 +75,7 @@ func scale(t *testing.T, s *stage) {
 	sp := s.spread(t)
 	p := world.Start(t, sp.settings())
 	ended := saveProfile(t, "scale", p.Output())
-	r := sp.sync(t, s, "scale", p.NATS, p.Relay())
+	r := sp.sync(t, s, "scale", p.NATS, p.Door)
 	ended()
 	u := used(t, p.PID())
 	s.add(fmt.Sprintf("%d repositories, %d roots, %d relays, cold, to all in sync", sp.spec.Repositories, sp.spec.Roots, len(sp.repos)),
@@ -120,24 +101,20 @@ func (r times) String() string {
 
 // sync waits until everything is served, and every relay is in sync and has confirmed all that it
 // has.
-func (sp *spread) sync(t *testing.T, s *stage, name, bus, relay string) (r times) {
+func (sp *spread) sync(t *testing.T, s *stage, name, bus string, door world.Door) (r times) {
 	t.Helper()
 	js, done := world.JetStream(t, bus)
 	defer done()
 	synced := sp.watch(t, js)
 	total := sp.spec.Roots + 2*sp.spec.Repositories // with announcements and states
 	deadline := time.Now().Add(longest)
-	report, err := sp.feed.Report()
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, began, told := report.CPU, sp.began(t, deadline), time.Now()
+	before, began, told := report(t, sp.feed).CPU, sp.began(t, deadline), time.Now()
 	for ; r.all == 0; time.Sleep(100 * time.Millisecond) {
 		logged, relays, since := int(length(t, js)), synced(), time.Since(began)
 		if r.logged == 0 && logged >= total {
 			r.logged = since
 		}
-		if r.logged > 0 && r.served == 0 && world.CountAll(t, relay, nostr.Filter{Kinds: []int{1617, 1621}}) == sp.spec.Roots {
+		if r.logged > 0 && r.served == 0 && door.Count(nostr.Filter{Kinds: []int{1617, 1621}}) == sp.spec.Roots {
 			r.served = time.Since(began)
 		}
 		if r.served > 0 && relays == len(sp.repos) {
@@ -151,10 +128,7 @@ func (sp *spread) sync(t *testing.T, s *stage, name, bus, relay string) (r times
 			t.Fatalf("after %v: %d in the log, %d relays in sync", since, logged, relays)
 		}
 	}
-	after, err := sp.feed.Report()
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := report(t, sp.feed)
 	r.sent, r.source = after.Total().Sent, after.CPU-before
 	return r
 }
@@ -163,7 +137,7 @@ func (sp *spread) sync(t *testing.T, s *stage, name, bus, relay string) (r times
 func (sp *spread) began(t *testing.T, deadline time.Time) time.Time {
 	t.Helper()
 	for ; time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if at := sp.report(t).Connected; !at.IsZero() {
+		if at := report(t, sp.feed).Total().Connected; !at.IsZero() {
 			return at
 		}
 	}
@@ -171,27 +145,14 @@ func (sp *spread) began(t *testing.T, deadline time.Time) time.Time {
 	return time.Time{}
 }
 
-func (sp *spread) report(t *testing.T) outside.Traffic {
-	t.Helper()
-	report, err := sp.feed.Report()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return report.Total()
-}
-
 // watch follows what the workers write down about relays. The function that it returns counts those
 // that are in sync with all that they have.
 func (sp *spread) watch(t *testing.T, js jetstream.JetStream) (synced func() int) {
 	t.Helper()
 	relays, err := js.KeyValue(t.Context(), proto.BucketRelays)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	watcher, err := relays.WatchAll(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { watcher.Stop() }) // an error says that the server is gone
 	var mu sync.Mutex
 	done := map[string]bool{} // by URL

@@ -46,9 +46,7 @@ func newStage(t *testing.T) *stage {
 	if s.dir == "" {
 		s.dir = t.TempDir()
 	}
-	if err := os.MkdirAll(s.dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(s.dir, 0o755))
 	for i := range repositories {
 		s.git.Host(corpus.Identifier(i), s.work)
 	}
@@ -62,34 +60,37 @@ func (s *stage) spec(events int) corpus.Spec {
 	}
 }
 
-// source starts relays that have the announcements, states and all events of a spec.
-func (s *stage) source(t testing.TB, spec corpus.Spec, relays int, args ...string) *feed.Feed {
+// feed starts relays that have the events of a spec, but for announcements and states.
+func (s *stage) feed(t testing.TB, spec corpus.Spec, relays int, args ...string) *feed.Feed {
 	t.Helper()
 	f, err := feed.Start(world.Program(t, "test/bench/source"), append([]string{"-relays", fmt.Sprint(relays)}, args...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := f.Stop(); err != nil {
 			t.Errorf("the source ended: %v", err)
 		}
 	})
 	path, err := corpus.File(spec, s.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.LoadFile(path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err, f.LoadFile(path))
+	return f
+}
+
+// report is what the relays of a source did.
+func report(t testing.TB, f *feed.Feed) feed.Report {
+	t.Helper()
+	r, err := f.Report()
+	must(t, err)
+	return r
+}
+
+// source starts relays that have the announcements, states and all events of a spec.
+func (s *stage) source(t testing.TB, spec corpus.Spec, relays int, args ...string) *feed.Feed {
+	t.Helper()
+	f := s.feed(t, spec, relays, args...)
 	refs := s.work.Refs()
 	for i := range spec.Repositories {
 		p, id := corpus.Owner(i), corpus.Identifier(i)
-		if err := f.Load(
-			[]byte(p.Announce(id, append(f.Relays, s.git.URL+"/"+id+".git")...).String()),
-			[]byte(p.State(id, refs).String()),
-		); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.Load([]byte(p.Announce(id, append(f.Relays, s.git.URL+"/"+id+".git")...).String()), []byte(p.State(id, refs).String())))
 	}
 	return f
 }
@@ -133,10 +134,7 @@ var kinds = []int{1111, 1617, 1618, 1621}
 // sync waits until everything is served that was not when began was read.
 func (p *play) sync(t testing.TB, s *stage, name string) result {
 	t.Helper()
-	before, err := p.feed.Report()
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := report(t, p.feed)
 	used0 := used(t, p.PID())
 	profiled := saveProfile(t, name, p.Output())
 	js, done := world.JetStream(t, p.NATS)
@@ -161,10 +159,7 @@ func (p *play) sync(t testing.TB, s *stage, name string) result {
 	}
 	ended := time.Now()
 	u := used(t, p.PID())
-	after, err := p.feed.Report()
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := report(t, p.feed)
 	profiled()
 	sum := after.Total()
 	return result{
@@ -176,7 +171,7 @@ func (p *play) sync(t testing.TB, s *stage, name string) result {
 // served is how many events of the set's kinds are served.
 func (p *play) served(t testing.TB) int {
 	t.Helper()
-	return world.CountAll(t, p.Relay(), nostr.Filter{Kinds: kinds})
+	return p.Count(nostr.Filter{Kinds: kinds})
 }
 
 // length is how many events are in the log.
@@ -185,9 +180,7 @@ func length(t testing.TB, js jetstream.JetStream) uint64 {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	log, err := js.Stream(ctx, proto.StreamEvents)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return log.CachedInfo().State.Msgs
 }
 

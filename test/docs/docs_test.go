@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"tendril.dev/test/fixture"
 )
 
 const root = "../.."
@@ -19,14 +21,10 @@ func read(t *testing.T) map[string]string {
 	pages := map[string]string{}
 	for _, pattern := range []string{"*.md", "docs/*.md", "docs/decisions/*.md", "deploy/k8s/*.md"} {
 		paths, err := filepath.Glob(filepath.Join(root, pattern))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		for _, path := range paths {
 			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, err)
 			pages[filepath.Clean(path)] = string(text)
 		}
 	}
@@ -97,9 +95,7 @@ func TestEverySettingExists(t *testing.T) {
 	t.Parallel()
 	name := regexp.MustCompile(`NGIT_[A-Z0-9_]+`)
 	example, err := os.ReadFile(filepath.Join(root, ".env.example"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	settings := append(name.FindAllString(string(example), -1), others...)
 	for path, page := range read(t) {
 		for _, setting := range name.FindAllString(page, -1) {

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"encoding/json"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,54 +13,46 @@ import (
 
 // published is a repository at the foreign GRASP server, and everything that belongs to it.
 type published struct {
-	identifier, escaped string
-	owner               *fixture.Person
-	work                *world.WorkTree
-	events              []*nostr.Event
-	refs                map[string]string // that a clone has, refs/nostr/ included
+	identifier string
+	owner      *fixture.Person
+	work       *world.WorkTree
+	events     []*nostr.Event
+	refs       map[string]string // that a clone has, refs/nostr/ included
 }
 
 // publish announces a repository at a GRASP server, pushes it, and adds an issue with a comment and
 // a pull request whose commit is only there.
-func publish(t *testing.T, at *world.Tendril, domain, identifier, escaped string) *published {
+func publish(t *testing.T, at *world.Tendril, identifier string) *published {
 	t.Helper()
-	r := &published{identifier: identifier, escaped: escaped, owner: fixture.NewPerson(), work: world.NewWorkTree(t)}
+	r := &published{identifier: identifier, owner: at.Person(), work: world.NewWorkTree(t)}
 	guest := fixture.NewPerson()
-	world.Git(t, r.work.Dir, "tag", "-a", "v1", "-m", "version 1")
-	world.Git(t, r.work.Dir, "branch", "old")
-	announcement := r.owner.On(domain).Announce(identifier)
+	r.work.Git("tag", "-a", "v1", "-m", "version 1")
+	r.work.Git("branch", "old")
+	announcement := r.owner.Announce(identifier)
 	state := r.owner.State(identifier, r.work.Refs())
-	wantHeld(t, at, announcement, state)
-	remote := at.URL + r.path()
-	world.Git(t, r.work.Dir, "push", "-q", remote, "main", "old", "v1")
+	at.Holds(announcement, state)
+	remote := at.Repo(r.owner, identifier)
+	r.work.Git("push", "-q", remote, "main", "old", "v1")
 	r.refs = r.work.Refs()
 
-	world.Git(t, r.work.Dir, "checkout", "-q", "-b", "fix")
+	r.work.Git("checkout", "-q", "-b", "fix")
 	tip := r.work.Commit("a fix")
-	pull := guest.Pull("please", tip, r.owner.Repo(identifier), nostr.Tag{"clone", "http://" + domain + r.path()})
-	wantHeld(t, at, pull)
-	world.Git(t, r.work.Dir, "push", "-q", remote, "fix:refs/nostr/"+pull.ID)
+	pull := guest.Pull("please", tip, r.owner.Repo(identifier), nostr.Tag{"clone", "http://" + at.Domain + nostr.RepositoryURLPath(r.owner.Npub, identifier)})
+	at.Holds(pull)
+	r.work.Git("push", "-q", remote, "fix:refs/nostr/"+pull.ID)
 	r.refs["refs/nostr/"+pull.ID] = tip
 	issue := guest.Sign(1621, "it does not work", r.owner.Repo(identifier))
 	comment := r.owner.Comment("it does", issue, issue)
-	for _, ev := range []*nostr.Event{issue, comment} {
-		if ok, message := submit(t, at, ev); !ok {
-			t.Fatalf("kind %d is refused: %s", ev.Kind, message)
-		}
-	}
+	at.Accepts(issue, comment)
 	r.events = []*nostr.Event{announcement, state, pull, issue, comment}
 	return r
 }
 
-func (r *published) path() string { return "/" + r.owner.Npub + "/" + r.escaped + ".git" }
-
 // isWholeAt checks that everything of the repository can be read and cloned at a server.
 func (r *published) isWholeAt(t *testing.T, p *world.Tendril) {
 	t.Helper()
-	world.Serves(t, p.Relay(), r.events...)
-	dir := t.TempDir()
-	world.Git(t, dir, "clone", "-q", p.URL+r.path(), "copy")
-	copied := filepath.Join(dir, "copy")
+	p.Serves(r.events...)
+	copied := world.CloneIs(t, p.Repo(r.owner, r.identifier), r.refs["refs/heads/main"])
 	remote := world.Git(t, copied, "ls-remote", "origin")
 	for name, id := range r.refs {
 		if !strings.Contains(remote, id+"\t"+name) {
@@ -69,10 +60,6 @@ func (r *published) isWholeAt(t *testing.T, p *world.Tendril) {
 		}
 		world.Git(t, copied, "fetch", "-q", "origin", id)
 	}
-	if head := world.Git(t, copied, "rev-parse", "HEAD"); head != r.refs["refs/heads/main"] {
-		t.Errorf("HEAD is %s", head)
-	}
-	world.Git(t, copied, "fsck", "--full")
 }
 
 // TestArchive keeps what another GRASP server hosts (GRASP-05): three repositories are archived
@@ -84,13 +71,10 @@ func TestArchive(t *testing.T) {
 	domain := strings.TrimPrefix(balancer.URL, "http://")
 	foreign := world.Start(t, map[string]string{"NGIT_DOMAIN": domain})
 	balancer.Add(foreign.URL)
-	repos := []*published{
-		publish(t, foreign, domain, "first", "first"), publish(t, foreign, domain, "my repo/ü", "my%20repo%2F%C3%BC"),
-		publish(t, foreign, domain, "third", "third"),
-	}
+	repos := []*published{publish(t, foreign, "first"), publish(t, foreign, "my repo/ü"), publish(t, foreign, "third")}
 	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": "ws://" + domain, "NGIT_ARCHIVE_GRASP_SERVICES": domain})
 	for _, r := range repos {
-		world.Serves(t, p.Relay(), r.events...)
+		p.Serves(r.events...)
 	}
 	foreign.Kill()
 	for _, r := range repos {
@@ -101,25 +85,19 @@ func TestArchive(t *testing.T) {
 	}
 
 	r := repos[0]
-	readOnly := func(when string) {
+	readOnly := func() {
 		t.Helper()
-		out, err := world.TryGit(t, r.work.Dir, "push", p.URL+r.path(), "fix:refs/heads/main")
-		if err == nil || !strings.Contains(out, "read-only archive") {
-			t.Errorf("a push when %s: %v\n%s", when, err, out)
-		}
-		t.Logf("git push %s\n%s", r.path(), out)
+		r.work.Fails("read-only archive", "push", p.Repo(r.owner, r.identifier), "fix:refs/heads/main")
 	}
-	readOnly("it is archived")
+	readOnly()
 
-	if err := p.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Stop())
 	p.Change(map[string]string{"NGIT_ARCHIVE_GRASP_SERVICES": "", "NGIT_SYNC_BOOTSTRAP_RELAY_URL": ""})
 	p.Restart()
 	for _, r := range repos {
 		r.isWholeAt(t, p)
 	}
-	readOnly("it is archived no more")
+	readOnly()
 	if d := information(t, p); slices.Contains(d.Grasps, "GRASP-05") || d.Curation != "" {
 		t.Errorf("the information document still says %+v", d)
 	}

@@ -25,20 +25,18 @@ func TestAuthentication(t *testing.T) {
 	guarded.Publish(announcement, ann.State("mine", work.Refs()), issue)
 
 	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": guarded.URL})
-	world.Serves(t, p.Relay(), announcement)
-	world.Serves(t, p.Relay(), issue)
+	p.Serves(announcement)
+	p.Serves(issue)
 	live := guest.Sign(1621, "found live", ann.Repo("mine"))
 	guarded.Publish(live)
-	world.Serves(t, p.Relay(), live)
+	p.Serves(live)
 	if readers, operator := guarded.Readers(), information(t, p).PubKey; !slices.Equal(readers, []string{operator}) {
 		t.Errorf("the relay was read by %v, want the operator, %s", readers, operator)
 	}
 
 	protected := guest.Sign(1621, "only here", ann.Repo("mine"), nostr.Tag{"-"})
 	client, err := gonostr.RelayConnect(t.Context(), p.Relay())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := client.Publish(t.Context(), *protected); err == nil || !strings.Contains(err.Error(), "auth-required: ") {
 		t.Fatalf("a protected event without authentication: %v", err)
 	}
@@ -61,5 +59,5 @@ func TestAuthentication(t *testing.T) {
 	if err := client.Publish(t.Context(), *protected); err != nil {
 		t.Fatalf("a protected event by its author: %v", err)
 	}
-	world.Serves(t, p.Relay(), protected)
+	p.Serves(protected)
 }

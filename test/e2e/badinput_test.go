@@ -16,15 +16,11 @@ import (
 func TestBadSettings(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { taken.Close() })
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, nil, 0o600))
 	for _, tc := range []struct{ name, setting, value, want string }{
 		{"a port in use", "NGIT_BIND_ADDRESS", taken.Addr().String(), "address already in use"},
 		{"a NATS port in use", "NGIT_NATS_LISTEN", taken.Addr().String(), "address already in use"},
@@ -60,5 +56,5 @@ func TestSecondInstance(t *testing.T) {
 	if err == nil || !strings.Contains(out, "NGIT_RELAY_DATA_PATH") {
 		t.Errorf("a second instance ends with %v and %q", err, out)
 	}
-	wantHeld(t, p, fixture.NewPerson().Announce("x"))
+	p.Holds(fixture.NewPerson().Announce("x"))
 }

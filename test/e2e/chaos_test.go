@@ -142,8 +142,8 @@ func newChaos(t *testing.T) *chaos {
 		c.run(v)
 	}
 	for _, v := range c.gateways() {
-		url := v.process.Load().URL()
-		world.Serves(t, world.RelayAt(url), announcement, state)
+		door := v.process.Load().Door()
+		door.Serves(announcement, state)
 		s := subscribe(t, v.name, nostr.Filter{Kinds: []int{1621}, Limit: chaosLimit}, func() (string, bool) { return v.process.Load().Listens() })
 		t.Cleanup(func() { s.end() })
 		c.subscribers = append(c.subscribers, s)
@@ -294,13 +294,13 @@ func (c *chaos) served() {
 	c.t.Helper()
 	began := time.Now()
 	for _, v := range c.gateways() {
-		url := world.RelayAt(v.process.Load().URL())
+		door := v.process.Load().Door()
 		for deadline := time.Now().Add(chaosPatience); ; time.Sleep(100 * time.Millisecond) {
-			if world.Count(c.t, url, nostr.Filter{Kinds: []int{1621}}) == len(c.events) || time.Now().After(deadline) {
+			if door.Count(nostr.Filter{Kinds: []int{1621}}) == len(c.events) || time.Now().After(deadline) {
 				break
 			}
 		}
-		once(c.t, v.name+" serves", c.events, world.Fetch(c.t, url, nostr.Filter{Kinds: []int{1621}, Limit: chaosLimit}))
+		once(c.t, v.name+" serves", c.events, door.Fetch(nostr.Filter{Kinds: []int{1621}, Limit: chaosLimit}))
 	}
 	c.logf("both gateways serve all, %.1f s after the last disturbance", time.Since(began).Seconds())
 }

@@ -52,9 +52,7 @@ func TestFollowersReachTheHeadAfterFailovers(t *testing.T) {
 		followers = append(followers, track(ctx, &running, t, clusterBus(t, nodes, sizing, false)))
 	}
 	db, err := eventdb.Open("", eventdb.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	indexed := clusterBus(t, nodes, sizing, false)
 	following, endFollowing := context.WithCancel(context.Background())
@@ -120,7 +118,7 @@ func TestFollowersReachTheHeadAfterFailovers(t *testing.T) {
 	took := time.Since(last)
 	published := awaitTargets(within, t, b)
 	stored := uint64(0)
-	fixture.Await(t, "the cluster says how much it has", func() bool {
+	await(t, "the cluster says how much it has", func() bool {
 		stream, err := b.JS.Stream(t.Context(), proto.StreamRejected)
 		if err == nil {
 			stored = stream.CachedInfo().State.Msgs
@@ -185,9 +183,7 @@ func clusterBus(t *testing.T, nodes []*world.NATS, sizing proto.Sizing, provisio
 		URL: clusterURL(nodes), Sizing: sizing, Provisions: provisions, Waiting: func(string) {},
 		Needs: []string{proto.StreamRejected, proto.StreamTargets, proto.StreamEvents},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(b.Close)
 	return b
 }

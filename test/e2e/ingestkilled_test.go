@@ -66,14 +66,14 @@ func ingestKilled(t *testing.T, standby bool) {
 	if !standby {
 		start("ingest")
 	}
-	url := world.RelayAt(door.URL())
+	at := door.Door()
 	issues := nostr.Filter{Kinds: []int{1621}}
-	for had := 0; had < n; had = world.Count(t, url, issues) {
-		fixture.Await(t, fmt.Sprintf("more than %d are served", had), func() bool { return world.Count(t, url, issues) > had })
+	for had := 0; had < n; had = at.Count(issues) {
+		await(t, fmt.Sprintf("more than %d are served", had), func() bool { return at.Count(issues) > had })
 	}
 	logged, _ := readLog(t, js, "grasp.event.1621.>")
 	once(t, "the log has", events, logged)
-	once(t, "the gateway serves", events, served(t, url, issues))
+	once(t, "the gateway serves", events, served(at, issues))
 }
 
 // hears gives what is closed when so many issues were written to the log.
@@ -94,18 +94,15 @@ func hears(t *testing.T, js jetstream.JetStream, n int) <-chan struct{} {
 func accepted(t *testing.T, js jetstream.JetStream) int {
 	t.Helper()
 	stream, err := js.Stream(t.Context(), proto.StreamEvents)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return int(stream.CachedInfo().State.Msgs)
 }
 
 // served is what a relay has for a filter, in pages; no two of the events are of one second.
-func served(t *testing.T, url string, f nostr.Filter) (events []*nostr.Event) {
-	t.Helper()
+func served(door world.Door, f nostr.Filter) (events []*nostr.Event) {
 	f.Limit = 500
 	for {
-		page := world.Fetch(t, url, f)
+		page := door.Fetch(f)
 		if len(page) == 0 {
 			return events
 		}

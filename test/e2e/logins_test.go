@@ -8,7 +8,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"tendril.dev/lib/logins"
-	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -17,21 +16,15 @@ import (
 func TestPasswordsAreRotated(t *testing.T) {
 	t.Parallel()
 	bus, volume := world.GuardedNATS(t), world.Folder(t)
-	settings := map[string]string{"NGIT_EVENT_TIMEOUT": "3m"}
-	var replicas []*world.Replica
-	for _, name := range world.Services {
-		replicas = append(replicas, world.StartReplica(t, name, bus.URL, volume, bus.As(name, settings)))
-	}
-	door := replicas[len(replicas)-1].URL()
+	replicas := bus.StartAs(volume, map[string]string{"NGIT_EVENT_TIMEOUT": "3m"}, world.Services...)
+	door := replicas[len(replicas)-1].Door()
 	old := map[string]logins.Login{}
 	for _, name := range world.Services {
 		old[name] = login(t, bus, name)
 	}
 
 	users := work(t, door)
-	if err := logins.Rotate(bus.Folder); err != nil {
-		t.Fatal(err)
-	}
+	must(t, logins.Rotate(bus.Folder))
 	bus.Reload()
 	users.goOn(2)
 	for _, name := range world.Services {
@@ -39,12 +32,10 @@ func TestPasswordsAreRotated(t *testing.T) {
 			t.Errorf("%s has lost its connection when passwords were added", name)
 		}
 	}
-	if err := logins.Retire(bus.Folder); err != nil {
-		t.Fatal(err)
-	}
+	must(t, logins.Retire(bus.Folder))
 	bus.Reload()
 	for _, name := range world.Services {
-		fixture.Await(t, name+" has come back with its new password", func() bool { return bus.Connections(name+"-2") == 1 })
+		await(t, name+" has come back with its new password", func() bool { return bus.Connections(name+"-2") == 1 })
 		if n := bus.Connections(name); n != 0 {
 			t.Errorf("%d connections with the old password of %s", n, name)
 		}
@@ -63,18 +54,12 @@ func TestPasswordsAreRotated(t *testing.T) {
 		}
 	}
 	users.users.CheckPushes(t)
-	for i := len(replicas) - 1; i >= 0; i-- {
-		if err := replicas[i].Stop(); err != nil {
-			t.Errorf("%s ends with %v", replicas[i].Name, err)
-		}
-	}
+	world.Stop(t, replicas)
 }
 
 func login(t *testing.T, bus *world.Guarded, user string) logins.Login {
 	t.Helper()
 	l, err := logins.Read(logins.LoginFile(bus.Folder, user))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return l
 }

@@ -25,7 +25,7 @@ func TestWaitingCanBeSeenAndStopped(t *testing.T) {
 	r := world.StartReplica(t, "gateway", bus.URL, world.Folder(t), nil)
 	says := func(what string) {
 		t.Helper()
-		fixture.Await(t, "/readyz says "+what, func() bool {
+		await(t, "/readyz says "+what, func() bool {
 			res, body := world.Get(t, r.Observation()+"/readyz")
 			return res.StatusCode == http.StatusServiceUnavailable && strings.Contains(body, what)
 		})
@@ -53,8 +53,8 @@ func TestLostLog(t *testing.T) {
 	gateway.AwaitReady()
 	ev := fixture.NewPerson().Sign(1621, "in the log")
 	putInLog(t, bus.URL, ev)
-	world.Serves(t, world.RelayAt(gateway.URL()), ev)
-	fixture.Await(t, "ingest has read it too", func() bool {
+	gateway.Door().Serves(ev)
+	await(t, "ingest has read it too", func() bool {
 		_, body := world.Get(t, ingest.Observation()+"/metrics")
 		return regexp.MustCompile(`(?m)^tendril_index_sequence [1-9]`).MatchString(body)
 	})

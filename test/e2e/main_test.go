@@ -6,7 +6,10 @@ package e2e
 import (
 	"testing"
 
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
+
+var must, await = fixture.Must, fixture.Await
 
 func TestMain(m *testing.M) { world.Main(m) }

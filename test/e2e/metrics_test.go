@@ -29,9 +29,7 @@ func scrape(t *testing.T, url string) map[string][]series {
 	_, body := world.Get(t, url+"/metrics")
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all := map[string][]series{}
 	for name, family := range families {
 		for _, m := range family.Metric {
@@ -46,150 +44,118 @@ func scrape(t *testing.T, url string) map[string][]series {
 	return all
 }
 
-// wantMetric is a metric of docs/metrics.md: its labels, and values of them that must have moved
-// from zero after the traffic of the test. still: it may be zero then.
-type wantMetric struct {
-	name   string
-	labels []string
-	values []string // of the labels, "kind=30617 reason=…" each; empty: any
-	still  bool
-}
+// metricsOfThePage are all metrics that dashboards use, with those that docs/metrics.md names without
+// a name: the name, the labels, "still" if it may be zero after the traffic of the test, and values
+// of the labels that must have moved from zero.
+const metricsOfThePage = `
+	ngit_sync_relay_connected                  | relay                    |       | relay=RELAY
+	ngit_sync_relay_status                     | relay                    |       | relay=RELAY
+	ngit_sync_relay_failures                   | relay                    | still |
+	ngit_sync_connection_attempts_total        | relay result             |       | relay=RELAY result=success; result=failure
+	ngit_sync_events_total                     | source                   |       | source=direct; source=live; source=startup; source=reconnect
+	ngit_sync_events_synced_total              |                          |       |
+	ngit_sync_gap_events_total                 | relay                    |       | relay=RELAY
+	ngit_sync_relays_tracked_total             |                          |       |
+	ngit_sync_relays_connected_total           |                          |       |
+	ngit_sync_relays_dead_total                |                          | still |
+	ngit_sync_naughty_relays_total             |                          | still |
+	ngit_sync_rejected_hot_cache_current       |                          |       |
+	ngit_sync_rejected_cold_index_current      |                          |       |
+	ngit_sync_rejected_invalidated_total       |                          |       |
+	ngit_events_received_total                 | kind                     |       | kind=30617; kind=30618; kind=other
+	ngit_events_stored_total                   | kind                     |       | kind=30617; kind=1621
+	ngit_events_rejected_total                 | kind reason              |       | kind=1621
+	ngit_git_operations_total                  | operation result status  |       | operation=info_refs status=success; operation=upload_pack status=success; operation=receive_pack status=success; operation=clone result=ok status=success; operation=fetch result=ok status=success; operation=push result=ok status=success; operation=push status=error
+	ngit_git_operation_duration_seconds        | operation                |       | operation=clone; operation=receive_pack
+	ngit_git_bytes_total                       | direction                |       | direction=in; direction=out
+	ngit_git_push_authorization_total          | result                   |       | result=allowed; result=denied
+	ngit_git_top_repos_bytes                   | repo                     |       | repo=REPO
+	ngit_repositories_total                    |                          |       |
+	ngit_websocket_connections_active          |                          |       |
+	ngit_websocket_connections_total           |                          |       |
+	ngit_websocket_connection_duration_seconds |                          |       |
+	ngit_websocket_messages_received_total     | type                     |       | type=EVENT; type=REQ; type=CLOSE; type=COUNT; type=other
+	ngit_websocket_messages_sent_total         | type                     |       | type=EVENT; type=EOSE; type=OK; type=NOTICE; type=COUNT
+	ngit_websocket_unique_ips                  |                          |       |
+	ngit_websocket_flagged_abusers             |                          | still |
+	ngit_build_info                            | commit goversion version |       |
+	ngit_uptime_seconds                        |                          |       |
+	purgatory_sync_queue_size                  |                          | still |
+	purgatory_sync_attempts_total              | result                   |       | result=ok
+	purgatory_sync_oids_fetched_total          |                          |       |
+	purgatory_domain_in_flight                 | domain                   | still |
+	purgatory_domain_requests_total            | domain result            |       | domain=DOMAIN result=ok
+	purgatory_held                             | kind                     |       | kind=30617
+	purgatory_released_total                   | kind                     |       | kind=30617; kind=30618; kind=1618
+	purgatory_expired_total                    | kind                     |       | kind=30618
+	purgatory_wait_seconds                     |                          |       |
+	ngit_ingest_event_to_served_seconds        |                          |       |
+	purgatory_shards_held                      |                          |       |
+	tendril_projection_lag                     | projection               | still | projection=index; projection=ingest_held; projection=ingest_rejected; projection=discovery_held; projection=discovery_targets; projection=purgatory_held; projection=relayconn_targets
+	ngit_ingest_commit_events                  |                          |       |
+	ngit_ingest_commit_duration_seconds        |                          |       |
+	ngit_ingest_candidates_pending             | lane                     | still | lane=user; lane=release; lane=sync
+`
 
-func (w wantMetric) missing(all map[string][]series) string {
-	found := all[w.name]
+// missing says what is wrong with a metric of the page.
+func missing(want []string, all map[string][]series) string {
+	found := all[want[0]]
 	if len(found) == 0 {
-		return w.name + " is not there"
+		return want[0] + " is not there"
 	}
 	for _, s := range found {
-		if got := slices.Sorted(maps.Keys(s.labels)); !slices.Equal(got, w.labels) {
-			return fmt.Sprintf("%s has the labels %v, want %v", w.name, got, w.labels)
+		if got := slices.Sorted(maps.Keys(s.labels)); !slices.Equal(got, strings.Fields(want[1])) {
+			return fmt.Sprintf("%s has the labels %v, want %s", want[0], got, want[1])
 		}
 	}
-	values := w.values
-	if len(values) == 0 {
-		values = []string{""}
-	}
-	for _, want := range values {
+	for values := range strings.SplitSeq(want[3], ";") {
 		if !slices.ContainsFunc(found, func(s series) bool {
-			for _, pair := range strings.Fields(want) {
+			for _, pair := range strings.Fields(values) {
 				name, value, _ := strings.Cut(pair, "=")
 				if s.labels[name] != value {
 					return false
 				}
 			}
-			return w.still || s.value != 0
+			return want[2] == "still" || s.value != 0
 		}) {
-			return fmt.Sprintf("%s{%s} has not moved", w.name, want)
+			return fmt.Sprintf("%s{%s} has not moved", want[0], values)
 		}
 	}
 	return ""
-}
-
-// metricsOfThePage are all metrics that dashboards use, with those that it names without a name.
-// relay is the URL of a relay that is connected.
-func metricsOfThePage(relay, domain, repo string) []wantMetric {
-	of := func(labels ...string) []string { return labels }
-	relayLabel := of("relay")
-	return []wantMetric{
-		{name: "ngit_sync_relay_connected", labels: relayLabel, values: of("relay=" + relay)},
-		{name: "ngit_sync_relay_status", labels: relayLabel, values: of("relay=" + relay)},
-		{name: "ngit_sync_relay_failures", labels: relayLabel, still: true},
-		{name: "ngit_sync_connection_attempts_total", labels: of("relay", "result"), values: of("relay="+relay+" result=success", "result=failure")},
-		{name: "ngit_sync_events_total", labels: of("source"), values: of("source=direct", "source=live", "source=startup", "source=reconnect")},
-		{name: "ngit_sync_events_synced_total"},
-		{name: "ngit_sync_gap_events_total", labels: relayLabel, values: of("relay=" + relay)},
-		{name: "ngit_sync_relays_tracked_total"},
-		{name: "ngit_sync_relays_connected_total"},
-		{name: "ngit_sync_relays_dead_total", still: true},
-		{name: "ngit_sync_naughty_relays_total", still: true},
-		{name: "ngit_sync_rejected_hot_cache_current"},
-		{name: "ngit_sync_rejected_cold_index_current"},
-		{name: "ngit_sync_rejected_invalidated_total"},
-		{name: "ngit_events_received_total", labels: of("kind"), values: of("kind=30617", "kind=30618", "kind=other")},
-		{name: "ngit_events_stored_total", labels: of("kind"), values: of("kind=30617", "kind=1621")},
-		{name: "ngit_events_rejected_total", labels: of("kind", "reason"), values: of("kind=1621")},
-		{name: "ngit_git_operations_total", labels: of("operation", "result", "status"), values: of(
-			"operation=info_refs status=success", "operation=upload_pack status=success", "operation=receive_pack status=success",
-			"operation=clone result=ok status=success", "operation=fetch result=ok status=success", "operation=push result=ok status=success",
-			"operation=push status=error")},
-		{name: "ngit_git_operation_duration_seconds", labels: of("operation"), values: of("operation=clone", "operation=receive_pack")},
-		{name: "ngit_git_bytes_total", labels: of("direction"), values: of("direction=in", "direction=out")},
-		{name: "ngit_git_push_authorization_total", labels: of("result"), values: of("result=allowed", "result=denied")},
-		{name: "ngit_git_top_repos_bytes", labels: of("repo"), values: of("repo=" + repo)},
-		{name: "ngit_repositories_total"},
-		{name: "ngit_websocket_connections_active"},
-		{name: "ngit_websocket_connections_total"},
-		{name: "ngit_websocket_connection_duration_seconds"},
-		{name: "ngit_websocket_messages_received_total", labels: of("type"), values: of("type=EVENT", "type=REQ", "type=CLOSE", "type=COUNT", "type=other")},
-		{name: "ngit_websocket_messages_sent_total", labels: of("type"), values: of("type=EVENT", "type=EOSE", "type=OK", "type=NOTICE", "type=COUNT")},
-		{name: "ngit_websocket_unique_ips"},
-		{name: "ngit_websocket_flagged_abusers", still: true},
-		{name: "ngit_build_info", labels: of("commit", "goversion", "version")},
-		{name: "ngit_uptime_seconds"},
-		{name: "purgatory_sync_queue_size", still: true},
-		{name: "purgatory_sync_attempts_total", labels: of("result"), values: of("result=ok")},
-		{name: "purgatory_sync_oids_fetched_total"},
-		{name: "purgatory_domain_in_flight", labels: of("domain"), still: true},
-		{name: "purgatory_domain_requests_total", labels: of("domain", "result"), values: of("domain=" + domain + " result=ok")},
-		{name: "purgatory_held", labels: of("kind"), values: of("kind=30617")},
-		{name: "purgatory_released_total", labels: of("kind"), values: of("kind=30617", "kind=30618", "kind=1618")},
-		{name: "purgatory_expired_total", labels: of("kind"), values: of("kind=30618")},
-		{name: "purgatory_wait_seconds"},
-		{name: "ngit_ingest_event_to_served_seconds"},
-		{name: "purgatory_shards_held"},
-		{name: "tendril_projection_lag", labels: of("projection"), still: true, values: of("projection=index", "projection=ingest_held",
-			"projection=ingest_rejected", "projection=discovery_held", "projection=discovery_targets", "projection=purgatory_held", "projection=relayconn_targets")},
-		{name: "ngit_ingest_commit_events"},
-		{name: "ngit_ingest_commit_duration_seconds"},
-		{name: "ngit_ingest_candidates_pending", labels: of("lane"), still: true, values: of("lane=user", "lane=release", "lane=sync")},
-	}
 }
 
 // TestEveryMetricOfThePage: after some of everything that a server goes through, each metric of
 // docs/metrics.md is there with its labels and has moved. None can vanish unseen.
 func TestEveryMetricOfThePage(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
+	s := world.NewScene(t)
 	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.First.URL + ",ws://127.0.0.1:1",
 		"NGIT_REJECTED_HOT_CACHE_DURATION_SECS": "3600"})
 	ann, work := fixture.NewPerson(), world.NewWorkTree(t)
-	remote := p.URL + "/" + ann.Npub + "/mine.git"
+	remote := p.Repo(ann, "mine")
 
 	// A user: too early, then announced; a state that a newer one overtakes; pushes that are
 	// refused and taken; a clone, a fetch, and something that waits still.
-	early := ann.State("mine", work.Refs())
-	if ok, message := submit(t, p, early); ok || !strings.Contains(message, "no announcement") {
-		t.Errorf("a state before its announcement: %v %s", ok, message)
-	}
-	wantHeld(t, p, ann.Announce("mine"))
-	wantHeld(t, p, ann.At(nostr.Now()-60).Sign(30618, "", nostr.Tag{"d", "mine"}, nostr.Tag{"refs/heads/main", strings.Repeat("a", 40)}),
-		ann.State("mine", work.Refs()))
-	if out, err := world.TryGit(t, work.Dir, "push", "-q", remote, "main:refs/heads/other"); err == nil {
-		t.Errorf("a push that no state allows: %s", out)
-	}
-	world.Git(t, work.Dir, "push", "-q", remote, "main")
+	p.Refuses("invalid: no announcement", ann.State("mine", work.Refs()))
+	p.Holds(ann.Announce("mine"), ann.At(nostr.Now()-60).State("mine", map[string]string{"refs/heads/main": strings.Repeat("a", 40)}), ann.State("mine", work.Refs()))
+	work.Fails("", "push", "-q", remote, "main:refs/heads/other") // no state allows it
+	work.Git("push", "-q", remote, "main")
 	clone := filepath.Join(t.TempDir(), "clone")
 	world.Git(t, t.TempDir(), "clone", "-q", remote, clone)
 	work.Commit("more")
-	wantHeld(t, p, ann.At(nostr.Now()+1).Sign(30618, "", nostr.Tag{"d", "mine"}, nostr.Tag{"HEAD", "ref: refs/heads/main"}, nostr.Tag{"refs/heads/main", work.Refs()["refs/heads/main"]}))
-	world.Git(t, work.Dir, "push", "-q", remote, "main")
+	p.Holds(ann.At(nostr.Now()+1).State("mine", work.Refs()))
+	work.Git("push", "-q", remote, "main")
 	world.Git(t, clone, "fetch", "-q")
-	wantHeld(t, p, ann.Announce("waiting"))
-	if ok, message := submit(t, p, s.Guest.Sign(7777, "what is this")); ok {
-		t.Errorf("an event about nothing here: %s", message)
-	}
-	if ok, _ := submit(t, p, ann.State("nothing", work.Refs())); ok {
-		t.Error("a state of no repository is taken")
-	}
-	if ok, _ := submit(t, p, s.Guest.Sign(1621, "about nothing", ann.Repo("nothing"))); ok {
-		t.Error("an issue of no repository is taken")
+	p.Holds(ann.Announce("waiting"))
+	for _, ev := range []*nostr.Event{s.Guest.Sign(7777, "what is this"), ann.State("nothing", work.Refs()), s.Guest.Sign(1621, "about nothing", ann.Repo("nothing"))} {
+		p.Refuses("", ev)
 	}
 
 	// A nostr client, with everything that it may say.
-	socket := world.Dial(t, p.Relay())
+	socket := p.Dial()
 	socket.Send("REQ", "a", map[string]any{"kinds": []int{30617}})
 	socket.Send("COUNT", "b", map[string]any{"kinds": []int{30617}})
-	socket.SendText(`["WHAT"]`)
+	socket.Send("WHAT")
 	for said := map[any]bool{}; !said["NOTICE"] || !said["COUNT"] || !said["EOSE"] || !said["EVENT"]; {
 		said[socket.Next()[0]] = true
 	}
@@ -200,16 +166,16 @@ func TestEveryMetricOfThePage(t *testing.T) {
 	}()
 	// Another relay: what is there, what comes live, and what it keeps back until the connection is
 	// made again.
-	world.Serves(t, p.Relay(), s.Pull)
+	p.Serves(s.Pull)
 	live := s.NewIssue("live")
 	s.Second.Publish(live)
-	world.Serves(t, p.Relay(), live)
+	p.Serves(live)
 	s.Second.Shut(true)
 	s.Second.HangUp()
 	missed := s.Guest.At(nostr.Timestamp(time.Now().Add(-5*time.Minute).Unix())).Sign(1621, "missed", s.Owner.Repo(world.Project))
 	s.Second.Publish(missed)
 	s.Second.Shut(false)
-	world.Serves(t, p.Relay(), missed)
+	p.Serves(missed)
 
 	for name, all := range scrape(t, p.URL) {
 		for _, s := range all {
@@ -219,22 +185,22 @@ func TestEveryMetricOfThePage(t *testing.T) {
 			}
 		}
 	}
-	var missing []string
+	var wrong []string
 	t.Cleanup(func() {
-		if len(missing) > 0 {
-			t.Logf("metrics that were looked for in vain:\n%s", strings.Join(missing, "\n"))
+		if len(wrong) > 0 {
+			t.Logf("metrics that were looked for in vain:\n%s", strings.Join(wrong, "\n"))
 		}
 	})
 	// A git server is known by its host, without its port.
-	wanted := metricsOfThePage(s.Second.URL, "127.0.0.1", ann.Npub+"/mine")
-	fixture.Await(t, "every metric is there and has moved", func() bool {
+	wanted := fixture.Rows(strings.NewReplacer("RELAY", s.Second.URL, "DOMAIN", "127.0.0.1", "REPO", ann.Npub+"/mine").Replace(metricsOfThePage))
+	await(t, "every metric is there and has moved", func() bool {
 		all := scrape(t, p.URL)
-		missing = nil
-		for _, w := range wanted {
-			if m := w.missing(all); m != "" {
-				missing = append(missing, m)
+		wrong = nil
+		for _, want := range wanted {
+			if m := missing(want, all); m != "" {
+				wrong = append(wrong, m)
 			}
 		}
-		return len(missing) == 0
+		return len(wrong) == 0
 	})
 }

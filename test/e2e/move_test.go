@@ -19,7 +19,7 @@ import (
 // tool runs the program beside a running one and gives what it prints.
 func tool(t *testing.T, p *world.Tendril, args ...string) string {
 	t.Helper()
-	out, err := world.RunToEnd(t, p.Dir, map[string]string{"NGIT_NATS_LISTEN": strings.TrimPrefix(p.NATS, "nats://")}, args...)
+	out, err := p.Tool(args...)
 	if err != nil {
 		t.Fatalf("tendril %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
@@ -31,14 +31,10 @@ func tool(t *testing.T, p *world.Tendril, args ...string) string {
 func exported(t *testing.T, path string) (ids []string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for line := range strings.Lines(string(text)) {
 		var ev nostr.Event
-		if err := json.Unmarshal([]byte(line), &ev); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(line), &ev))
 		if ok, err := ev.CheckSignature(); !ok || err != nil {
 			t.Errorf("an exported event is not as it was signed: %s", line)
 		}
@@ -55,26 +51,22 @@ func TestExportAndImport(t *testing.T) {
 	old, empty := world.Start(t, nil), world.Start(t, nil)
 	owner, guest := fixture.NewPerson(), fixture.NewPerson()
 	work := world.NewWorkTree(t)
-	world.Git(t, work.Dir, "tag", "-a", "v1", "-m", "version 1")
+	work.Git("tag", "-a", "v1", "-m", "version 1")
 	for _, name := range []string{"mine", "with space"} {
-		wantHeld(t, old, owner.Announce(name), owner.State(name, work.Refs()))
-		world.Git(t, work.Dir, "push", "-q", "--follow-tags", old.URL+nostr.RepositoryURLPath(owner.Npub, name), "main", "v1")
+		old.Holds(owner.Announce(name), owner.State(name, work.Refs()))
+		work.Git("push", "-q", "--follow-tags", old.URL+nostr.RepositoryURLPath(owner.Npub, name), "main", "v1")
 	}
 	address := owner.Repo("mine")
 	issue := guest.Sign(1621, "broken", address)
 	comment := guest.Comment("nor here", issue, issue)
-	for _, ev := range []*nostr.Event{issue, comment, owner.Sign(10317, "", nostr.Tag{"g", "wss://" + fixture.Domain})} {
-		if ok, message := submit(t, old, ev); !ok {
-			t.Fatal(message)
-		}
-	}
-	world.Git(t, work.Dir, "checkout", "-q", "-b", "fix")
+	old.Accepts(issue, comment, owner.Sign(10317, "", nostr.Tag{"g", "wss://" + fixture.Domain}))
+	work.Git("checkout", "-q", "-b", "fix")
 	tip := work.Commit("a fix")
 	pull := guest.Pull("please", tip, address)
-	wantHeld(t, old, pull)
-	world.Git(t, work.Dir, "push", "-q", old.URL+"/"+owner.Npub+"/mine.git", "fix:refs/nostr/"+pull.ID)
+	old.Holds(pull)
+	work.Git("push", "-q", old.Repo(owner, "mine"), "fix:refs/nostr/"+pull.ID)
 	waiting := owner.Announce("later")
-	wantHeld(t, old, waiting)
+	old.Holds(waiting)
 
 	dir := t.TempDir()
 	events, repositories, refused := filepath.Join(dir, "events.jsonl"), filepath.Join(dir, "git"), filepath.Join(dir, "refused.jsonl")
@@ -136,8 +128,8 @@ func checked(t *testing.T, p *world.Tendril, args ...string) (status int, out st
 	out, err := world.RunToEnd(t, p.Dir, env, append([]string{"check", "-q"}, args...)...)
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		status = exit.ExitCode()
-	} else if err != nil {
-		t.Fatal(err)
+	} else {
+		must(t, err)
 	}
 	t.Logf("$ tendril check %s; echo $?\n%s%d", strings.Join(args, " "), out, status)
 	return status, out
@@ -153,9 +145,7 @@ func checkAndRepair(t *testing.T, p *world.Tendril, npub, pull string) {
 	if status, out := checked(t, p, "--repair"); status != 2 || !strings.Contains(out, "needs the system stopped") {
 		t.Error("what runs is repaired")
 	}
-	if err := p.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Stop())
 	if status, out := checked(t, p); status != 0 || !strings.Contains(out, "8 events in the log, 1 index, 3 repositories") {
 		t.Errorf("stopped it is not clean")
 	}
@@ -168,9 +158,7 @@ func checkAndRepair(t *testing.T, p *world.Tendril, npub, pull string) {
 	if err != nil || len(tables) == 0 {
 		t.Fatalf("no files of an index: %v", err)
 	}
-	if err := os.WriteFile(tables[0], []byte("broken"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(tables[0], []byte("broken"), 0o600))
 	status, out := checked(t, p)
 	for _, want := range []string{
 		"index: index-up: its files are damaged", "refs/heads/main (--repair: they are set)", "refs/nostr/" + pull + " does not name the commit",
@@ -203,12 +191,8 @@ func set(ids []string) map[string]bool {
 func reverse(t *testing.T, path string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	slices.Reverse(lines)
-	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600))
 }

@@ -13,7 +13,6 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -31,17 +30,16 @@ func TestNATSRestarts(t *testing.T) {
 }
 
 func natsRestarts(t *testing.T, by syscall.Signal) {
-	s := newScene(t)
+	s := world.NewScene(t)
 	bus, volume := world.StartNATS(t), world.Folder(t)
 	settings := map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.First.URL, "NGIT_WORKER_TTL": "15s", "NGIT_CANDIDATE_ACK_WAIT": "2s"}
 	var replicas []*world.Replica
 	for _, name := range []string{"gateway", "discovery", "relayconn", "purgatory", "ingest"} { // the others wait for ingest
 		replicas = append(replicas, world.StartReplica(t, name, bus.URL, volume, settings))
 	}
-	door := replicas[0].URL()
-	relay := world.RelayAt(door)
-	world.Serves(t, relay, s.Announcement, s.State, s.Issue)
-	idle := world.Dial(t, relay)
+	door := replicas[0].Door()
+	door.Serves(s.Announcement, s.State, s.Issue)
+	idle := door.Dial()
 	last := s.NewIssue("the last one")
 	idle.Send("REQ", "idle", map[string]any{"ids": []string{last.ID}})
 	if m := idle.Next(); m[0] != "EOSE" {
@@ -82,9 +80,9 @@ func natsRestarts(t *testing.T, by syscall.Signal) {
 		}
 	}
 	users.users.CheckPushes(t)
-	world.Serves(t, relay, synced...)
+	door.Serves(synced...)
 	for ids := range slices.Chunk(users.users.Acked(), 100) {
-		if n := world.Count(t, relay, nostr.Filter{IDs: ids}); n != len(ids) {
+		if n := door.Count(nostr.Filter{IDs: ids}); n != len(ids) {
 			t.Errorf("of %d events that were acknowledged %d are served", len(ids), n)
 		}
 	}
@@ -107,11 +105,9 @@ func wantOwners(t *testing.T, url string, relays int) {
 	defer done()
 	ctx := world.Context(t)
 	workers, err := js.KeyValue(ctx, proto.BucketWorkers)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for group, want := range map[string]int{proto.GroupRelays: relays, proto.GroupShards: proto.Shards} {
-		fixture.Await(t, "every one of "+group+" has an owner that lives", func() bool {
+		await(t, "every one of "+group+" has an owner that lives", func() bool {
 			claims, err := world.Claims(ctx, js, group)
 			for _, c := range claims {
 				var w proto.Worker

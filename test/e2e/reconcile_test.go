@@ -40,10 +40,10 @@ func (s *source) has(comments int) (events []*nostr.Event) {
 }
 
 // through counts the bytes between a relay, whose address is given to to, and who asks it.
-func through(t *testing.T) (url string, to func(string), moved func() int64) {
+func through(t *testing.T) (door world.Door, to func(string), moved func() int64) {
 	b := world.NewBalancer(t)
-	url, moved = b.Slow(t, 64, 0)
-	return url, b.Add, moved
+	door, moved = b.Slow(t, 64, 0)
+	return door, b.Add, moved
 }
 
 // TestReconcile: what a relay has and what is known here is compared by NIP-77 when all is asked
@@ -57,28 +57,26 @@ func TestReconcile(t *testing.T) {
 	t.Run("khatru", func(t *testing.T) {
 		t.Parallel()
 		s, git := scene(t), world.NewGitServer(t)
-		url, to, moved := through(t)
+		at, to, moved := through(t)
 		relay := world.NewKhatru(t, true)
 		to("http" + strings.TrimPrefix(relay.URL, "ws"))
-		relay.Publish(s.owner.Announce("mine", git.Host("mine", s.work), world.RelayAt(url)),
+		relay.Publish(s.owner.Announce("mine", git.Host("mine", s.work), at.Relay()),
 			s.owner.State("mine", s.work.Refs()))
 		relay.Publish(s.has(many)...)
-		s.follow(t, url, moved, few, relay.Publish)
+		s.follow(t, at, moved, few, relay.Publish)
 	})
 	t.Run("Tendril", func(t *testing.T) {
 		t.Parallel()
 		s := scene(t)
-		url, to, moved := through(t)
+		at, to, moved := through(t)
 		// This is its own address, so that it does not follow itself.
-		p := world.Start(t, map[string]string{"NGIT_DOMAIN": strings.TrimPrefix(url, "http://")})
+		p := world.Start(t, map[string]string{"NGIT_DOMAIN": strings.TrimPrefix(at.URL, "http://")})
 		to(p.URL)
-		clone := fmt.Sprintf("%s/%s/mine.git", url, s.owner.Npub)
-		wantHeld(t, p, s.owner.Announce("mine", clone, world.RelayAt(url)),
-			s.owner.State("mine", s.work.Refs()))
-		world.Git(t, s.work.Dir, "push", "-q", p.URL+"/"+s.owner.Npub+"/mine.git", "main")
+		p.Holds(s.owner.Announce("mine", at.Repo(s.owner, "mine"), at.Relay()), s.owner.State("mine", s.work.Refs()))
+		s.work.Git("push", "-q", p.Repo(s.owner, "mine"), "main")
 		publish := func(events ...*nostr.Event) {
 			for some := range slices.Chunk(events, 100) {
-				c := world.Dial(t, p.Relay())
+				c := p.Dial()
 				for _, ev := range some {
 					c.Send("EVENT", ev)
 				}
@@ -93,28 +91,26 @@ func TestReconcile(t *testing.T) {
 		events := s.has(many)
 		publish(events[:len(s.issues)]...)
 		publish(events[len(s.issues):]...)
-		s.follow(t, url, moved, few, publish)
+		s.follow(t, at, moved, few, publish)
 	})
 }
 
 // follow syncs a Tendril with the relay by REQ, and later once more by NIP-77, when so many
 // comments more are there.
-func (s *source) follow(t *testing.T, url string, moved func() int64, few int, publish func(...*nostr.Event)) {
+func (s *source) follow(t *testing.T, at world.Door, moved func() int64, few int, publish func(...*nostr.Event)) {
 	served := func(p *world.Tendril) {
 		t.Helper()
-		fixture.Await(t, fmt.Sprintf("%d comments are served", s.written), func() bool {
-			return world.Count(t, p.Relay(), nostr.Filter{Kinds: []int{1111}}) == s.written
+		await(t, fmt.Sprintf("%d comments are served", s.written), func() bool {
+			return p.Count(nostr.Filter{Kinds: []int{1111}}) == s.written
 		})
 	}
 	before := settled(moved)
 	f := world.Start(t, map[string]string{
-		"NGIT_SYNC_BOOTSTRAP_RELAY_URL": world.RelayAt(url), "NGIT_SYNC_RECONNECT_WINDOW": "0s", "NGIT_SYNC_DISABLE_NEGENTROPY": "true",
+		"NGIT_SYNC_BOOTSTRAP_RELAY_URL": at.Relay(), "NGIT_SYNC_RECONNECT_WINDOW": "0s", "NGIT_SYNC_DISABLE_NEGENTROPY": "true",
 	})
 	served(f)
 	byREQ := settled(moved) - before
-	if err := f.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Stop())
 	var more []*nostr.Event
 	for range few {
 		more = append(more, s.comment())

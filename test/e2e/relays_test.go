@@ -54,8 +54,8 @@ func TestForeignRelays(t *testing.T) {
 	ann = ann.At(nostr.Now() + 1)
 	announcement := ann.Announce("mine", append(relays, git.Host("mine", work))...)
 	first.Publish(announcement, ann.State("mine", work.Refs()))
-	world.Serves(t, p.Relay(), announcement)
-	fixture.Await(t, "every hostile relay was asked for something", func() bool {
+	p.Serves(announcement)
+	await(t, "every hostile relay was asked for something", func() bool {
 		for _, h := range bad {
 			if h.Traffic().Messages == 0 {
 				return false
@@ -63,7 +63,7 @@ func TestForeignRelays(t *testing.T) {
 		}
 		return true
 	})
-	s := world.Dial(t, p.Relay())
+	s := p.Dial()
 	for n := range 20 {
 		if ok, message := s.Submit(ann.Sign(1621, fmt.Sprint("meanwhile ", n), ann.Repo("mine"))); !ok {
 			t.Fatalf("a user's event is answered %q", message)
@@ -74,8 +74,8 @@ func TestForeignRelays(t *testing.T) {
 		for i, ev := range events {
 			ids[i] = ev.ID
 		}
-		fixture.Await(t, "all events of "+url+" are served", func() bool {
-			return world.Count(t, p.Relay(), nostr.Filter{IDs: ids}) == len(ids)
+		await(t, "all events of "+url+" are served", func() bool {
+			return p.Count(nostr.Filter{IDs: ids}) == len(ids)
 		})
 	}
 	// What comes now comes live, from those that were not given up meanwhile.
@@ -83,9 +83,9 @@ func TestForeignRelays(t *testing.T) {
 	first.Publish(late[0])
 	like.Publish(late[1])
 	for _, ev := range late {
-		world.Serves(t, p.Relay(), ev)
+		p.Serves(ev)
 	}
-	for _, ev := range world.Fetch(t, p.Relay(), nostr.Filter{Authors: []string{guest.PubKey}}) {
+	for _, ev := range p.Fetch(nostr.Filter{Authors: []string{guest.PubKey}}) {
 		if ok, err := ev.CheckSignature(); !ok || !ev.CheckID() || strings.HasSuffix(ev.Content, "forged") {
 			t.Errorf("served: %s, %v", ev, err)
 		}
@@ -99,12 +99,10 @@ func TestForeignRelays(t *testing.T) {
 func anotherTendril(t *testing.T, ann *fixture.Person, work *world.WorkTree, events []*nostr.Event) (*world.Tendril, []*nostr.Event) {
 	t.Helper()
 	p := world.Start(t, nil)
-	wantHeld(t, p, ann.Announce("mine"), ann.State("mine", work.Refs()))
-	world.Git(t, work.Dir, "push", "-q", p.URL+"/"+ann.Npub+"/mine.git", "main")
+	p.Holds(ann.Announce("mine"), ann.State("mine", work.Refs()))
+	work.Git("push", "-q", p.Repo(ann, "mine"), "main")
 	for _, ev := range events {
-		if ok, message := submit(t, p, ev); !ok {
-			t.Fatal(message)
-		}
+		p.Accepts(ev)
 	}
 	return p, events
 }

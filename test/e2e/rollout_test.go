@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,9 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/nettest"
 	"tendril.dev/test/world"
 )
@@ -27,9 +24,9 @@ type working struct {
 }
 
 // work lets users of a new repository work at a front door.
-func work(t *testing.T, door string) *working {
+func work(t *testing.T, door world.Door) *working {
 	t.Helper()
-	shared := world.Host(t, door, "shared", world.Hosting{Noise: 200_000})
+	shared := door.Host("shared", world.Hosting{Noise: 200_000})
 	w := &working{t: t, users: world.NewUsers(t, shared, world.Hosting{Noise: 100_000}), stop: make(chan struct{}), ended: make(chan error, 1)}
 	go func() { w.ended <- w.users.Run(t, &w.meter, 60*time.Millisecond, w.stop) }()
 	w.goOn(2)
@@ -41,7 +38,7 @@ func (w *working) goOn(times int) {
 	w.t.Helper()
 	before := w.meter.Tallies()
 	for _, what := range world.UsersDo {
-		fixture.Await(w.t, what+" goes on", func() bool { return w.meter.Tallies()[what].Requests >= before[what].Requests+times })
+		await(w.t, what+" goes on", func() bool { return w.meter.Tallies()[what].Requests >= before[what].Requests+times })
 	}
 }
 
@@ -91,7 +88,7 @@ func (c *cluster) start(name string) {
 	r := world.StartReplica(c.t, name, c.nats, c.volume, settings)
 	r.AwaitReady()
 	if name == "gateway" {
-		c.balancer.Add(r.URL())
+		c.balancer.Add(r.Door().URL)
 	}
 	c.replicas[name] = append(c.replicas[name], r)
 	c.workers[r] = settings["NGIT_WORKER_NAME"]
@@ -105,7 +102,7 @@ func (c *cluster) replace(name string, before func() *world.Replica) {
 	leaving := before()
 	c.remove(leaving)
 	if name == "gateway" {
-		c.balancer.Remove(leaving.URL())
+		c.balancer.Remove(leaving.Door().URL)
 	}
 	began := time.Now()
 	if err := leaving.Stop(); err != nil {
@@ -126,11 +123,9 @@ func (c *cluster) holder(identifier string) (holder *world.Replica) {
 	c.t.Helper()
 	js, done := world.JetStream(c.t, c.nats)
 	defer done()
-	fixture.Await(c.t, "a worker holds "+identifier, func() bool {
+	await(c.t, "a worker holds "+identifier, func() bool {
 		claims, err := world.Claims(world.Context(c.t), js, proto.GroupShards)
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		must(c.t, err)
 		for _, r := range c.replicas["purgatory"] {
 			if c.workers[r] == claims[proto.ShardName(proto.ShardOf(identifier))].Worker {
 				holder = r
@@ -150,12 +145,7 @@ func (c *cluster) slowly(p *world.Repo) (wait func()) {
 	dir := c.t.TempDir()
 	var both sync.WaitGroup
 	both.Go(func() {
-		if err := p.Push(c.t, pushing, 0, func(ev *nostr.Event) error {
-			if ok, message := world.Submit(c.t, world.RelayAt(c.balancer.URL), ev); !ok {
-				return errors.New(message)
-			}
-			return nil
-		}); err != nil {
+		if err := p.Push(c.t, pushing, 0, c.balancer.TrySubmit); err != nil {
 			c.t.Errorf("the slow push: %v", err)
 		}
 	})
@@ -164,7 +154,7 @@ func (c *cluster) slowly(p *world.Repo) (wait func()) {
 			c.t.Errorf("the slow clone: %v\n%s", err, out)
 		}
 	})
-	fixture.Await(c.t, "both are under way", func() bool { return pushed() > 100_000 && cloned() > 100_000 })
+	await(c.t, "both are under way", func() bool { return pushed() > 100_000 && cloned() > 100_000 })
 	return both.Wait
 }
 
@@ -175,8 +165,8 @@ func (c *cluster) slowly(p *world.Repo) (wait func()) {
 func TestRollout(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, map[string]string{"NGIT_WORKER_TTL": "10m", "NGIT_GIT_HANDOVER_WAIT": "2m"})
-	large := world.Host(t, c.balancer.URL, "large", world.Hosting{Noise: 600_000})
-	users := work(t, c.balancer.URL)
+	large := c.balancer.Host("large", world.Hosting{Noise: 600_000})
+	users := work(t, c.balancer.Door)
 	for _, name := range []string{"ingest", "purgatory", "discovery", "relayconn", "gateway"} {
 		for range 2 {
 			wait := func() {}
@@ -208,7 +198,7 @@ func TestKilledProcesses(t *testing.T) {
 	// So long that no live process is taken for dead on a slow machine: what such a worker had
 	// under way would fail too.
 	c := newCluster(t, map[string]string{"NGIT_WORKER_TTL": "8s", "NGIT_CANDIDATE_ACK_WAIT": "5s", "NGIT_GIT_HANDOVER_WAIT": "2m"})
-	users := work(t, c.balancer.URL)
+	users := work(t, c.balancer.Door)
 	for _, name := range []string{"purgatory", "ingest"} { // the oldest ingest is the writer
 		victim := c.oldest(name)
 		victim.Kill()

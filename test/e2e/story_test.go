@@ -1,149 +1,89 @@
 package e2e
 
 import (
-	"encoding/json"
-	"fmt"
-	"slices"
-	"strings"
+	"maps"
 	"testing"
-	"time"
 
-	gonostr "github.com/nbd-wtf/go-nostr"
-
-	"tendril.dev/lib/nostr"
 	"tendril.dev/test/fixture"
+	"tendril.dev/test/outside"
 	"tendril.dev/test/world"
 )
 
-// scene is [world.Scene] with what is looked at here.
-type scene struct{ *world.Scene }
-
-func newScene(t *testing.T) *scene {
+// apart runs every service as a process of its own, twice, around a NATS that is not ours and
+// permits each only what it needs.
+func apart(t *testing.T, place *world.Place, more map[string]string) (first, second []*world.Replica) {
 	t.Helper()
-	return &scene{world.NewScene(t)}
+	nats, volume := world.GuardedNATS(t), world.Folder(t)
+	settings := map[string]string{"NGIT_WORKER_TTL": "8s", "NGIT_CANDIDATE_ACK_WAIT": "5s"}
+	maps.Copy(settings, more)
+	first, second = nats.StartAs(volume, settings, world.Services...), nats.StartAs(volume, settings, world.Services...)
+	place.TB, place.Door, place.Other, place.Volume = t, first[4].Door(), second[4].Door(), volume
+	place.Tool = func(args ...string) (string, error) {
+		return world.RunToEnd(t, volume, nats.As("operator", map[string]string{"NGIT_NATS_URL": nats.URL}), args...)
+	}
+	return first, second
 }
 
-// TestStory is the one thread through all rooms: one relay found, one event accepted, its git data
-// hunted, released and cloned; and the conversation about it, past and present, from a second relay
-// that was not known before.
-func TestStory(t *testing.T) {
+// TestStories tells all stories in one process, and with services apart. There they go on when one
+// of each is killed.
+func TestStories(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
-	s.Git.Shut(true)
-	s.First.Shut(true)
-	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.First.URL})
-	bus := world.Listen(t, p.NATS)
-	s.First.Shut(false)
-
-	// As long as the git server is away, announcement and state wait, and are not served.
-	fixture.Await(t, "announcement and state are held", func() bool {
-		return bus.Heard("grasp.held.", s.Announcement.ID) && bus.Heard("grasp.held.", s.State.ID)
+	meet := func(t *testing.T) (*world.Place, map[string]string) {
+		place := &world.Place{Git: world.NewGitServer(t), First: world.NewRelayThat(t, outside.Behaviour{}), Second: world.NewRelay(t)}
+		place.Operator = fixture.NewPerson()
+		return place, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": place.First.URL, "NGIT_RELAY_OWNER_NSEC": place.Operator.Secret}
+	}
+	tell := func(t *testing.T, place *world.Place) {
+		for _, story := range world.Stories {
+			t.Run(story.Name, func(t *testing.T) { story.Tell(place.In(t)) })
+		}
+	}
+	t.Run("one process", func(t *testing.T) {
+		t.Parallel()
+		place, settings := meet(t)
+		p := world.Start(t, settings)
+		place.Door, place.Other, place.Tool, place.Volume, place.Bus = p.Door, p.Door, p.Tool, p.Dir+"/data/git", world.Listen(t, p.NATS)
+		tell(t, place)
+		if err := p.Stop(); err != nil {
+			t.Errorf("the stop: %v", err)
+		}
 	})
-	held := len(bus.Said())
-	fixture.Await(t, "their git data is looked for in vain", func() bool { _, heard := bus.HeardAfter(held, "grasp.git.", "503"); return heard })
-	if got := world.Fetch(t, p.Relay(), nostr.Filter{Kinds: []int{30617, 30618}}); len(got) != 0 {
-		t.Fatalf("held events are served: %v", got)
-	}
-	s.Git.Shut(false)
-
-	world.Serves(t, p.Relay(), s.Announcement)
-	world.Serves(t, p.Relay(), s.State)
-	world.Serves(t, p.Relay(), s.Issue, s.Patch, s.Comment, s.OnComment, s.Pull)
-	if got := world.Fetch(t, p.Relay(), nostr.Filter{IDs: []string{s.Unrelated.ID}}); len(got) != 0 {
-		t.Error("what has nothing to do with the repository is served")
-	}
-
-	// What is published now comes live; a comment on it comes by layer 3, whose root was not there
-	// when the connection was made.
-	late := s.NewIssue("another one")
-	s.Second.Publish(late)
-	world.Serves(t, p.Relay(), late)
-	answer := s.Owner.Comment("answered", late, late)
-	s.Second.Publish(answer)
-	world.Serves(t, p.Relay(), answer)
-
-	s.CheckClone(t, p.URL)
-	s.checkLayers(t)
-	s.checkTranscript(t, bus)
-	if err := p.Stop(); err != nil {
-		t.Errorf("the stop: %v", err)
-	}
-}
-
-// checkLayers looks at what the second relay was asked: all three layers, nothing without bounds,
-// and live subscriptions that stay.
-func (s *scene) checkLayers(t *testing.T) {
-	t.Helper()
-	for _, tag := range []string{"a", "A", "q", "e", "E"} {
-		fixture.Await(t, "the second relay is asked by #"+tag, func() bool {
-			return slices.ContainsFunc(s.Second.Asked(), func(f nostr.Filter) bool { return f.Tags[tag] != nil })
+	t.Run("services apart", func(t *testing.T) {
+		t.Parallel()
+		place, settings := meet(t)
+		first, second := apart(t, place, settings)
+		tell(t, place)
+		// The world may reach the front door: probes are answered there too, metrics are not.
+		door, watched := place.Door.URL, first[4].Observation()
+		for url, want := range map[string]int{
+			door + "/healthz": 200, door + "/readyz": 200, door + "/metrics": 404, watched + "/metrics": 200, watched + "/healthz": 200,
+		} {
+			if res, _ := world.Get(t, url); res.StatusCode != want {
+				t.Errorf("%s answers %d, want %d", url, res.StatusCode, want)
+			}
+		}
+		mine := place.Host("after", world.Hosting{Relays: []string{place.Second.URL}})
+		world.CloneIs(t, mine.At(place.Other), mine.Pushed)
+		for _, r := range first {
+			r.Kill()
+		}
+		late := mine.Owner.Sign(1621, "after the crash", mine.Owner.Repo("after"))
+		place.Second.Publish(late)
+		place.Other.Serves(late)
+		attempt := 0
+		await(t, "a push is taken by the writer and the worker that are left", func() bool {
+			attempt++
+			return mine.Push(t, place.Other, attempt-1, place.Other.TrySubmit) == nil
 		})
-	}
-	fixture.Await(t, "layer 1, three live filters of layer 2 and three of layer 3 are open at the second relay", func() bool { return s.Second.Listening() >= 7 })
-	for _, f := range s.Second.Asked() {
-		if len(f.Tags) == 0 && len(f.Kinds) == 0 {
-			t.Errorf("asked for everything: %v", f)
-		}
-	}
-}
-
-// synced waits until everything is confirmed that the second relay was asked for, so that the next
-// connection is a quick one.
-func (s *scene) synced(t *testing.T, bus *world.Listener) {
-	t.Helper()
-	fixture.Await(t, "the second relay is synced", func() bool {
-		for _, said := range bus.Said() {
-			var state struct {
-				URL      string    `json:"url"`
-				Complete time.Time `json:"complete_until"`
-				Repos    int       `json:"repos"`
-				Roots    int       `json:"roots"`
-			}
-			if strings.HasPrefix(said.Subject, "grasp.relay.") && json.Unmarshal([]byte(said.Data), &state) == nil &&
-				gonostr.NormalizeURL(state.URL) == gonostr.NormalizeURL(s.Second.URL) && !state.Complete.IsZero() && state.Repos == 1 && state.Roots == 3 {
-				return true
-			}
-		}
-		return false
+		place.Other.Serves(mine.State)
+		world.Stop(t, second)
 	})
 }
 
-// checkQuick: since it was asked so many filters, the second relay was not asked for the whole past
-// of the repository again.
-func (s *scene) checkQuick(t *testing.T, before int) {
-	t.Helper()
-	for _, f := range s.Second.Asked()[before:] {
-		if f.Since == nil && !f.LimitZero && len(f.Tags["a"])+len(f.Tags["A"])+len(f.Tags["q"]) > 0 && len(f.Tags["e"])+len(f.Tags["E"]) == 0 && f.Tags["q"] == nil {
-			t.Errorf("after a short absence the relay was asked for the whole past: %v", f)
-		}
-	}
-}
-
-// checkTranscript: a listener on the bus has seen all of it happen, in order.
-func (s *scene) checkTranscript(t *testing.T, bus *world.Listener) {
-	t.Helper()
-	order := []struct{ what, subject, text string }{
-		{"the announcement is found", "grasp.candidate.sync.historic", s.Announcement.ID},
-		{"the announcement is held", "grasp.held.", s.Announcement.ID},
-		{"the git server fails", "grasp.git." + world.Project + ".failed", "503"},
-		{"the git server delivers", "grasp.git." + world.Project + ".fetched", "origin.git"},
-		{"its release is asked for", "grasp.candidate.release", s.Announcement.ID},
-		{"it is in the log", "grasp.event.30617." + s.Owner.PubKey, s.Announcement.ID},
-		{"the repository is wanted from a relay", "grasp.wanted.127", `"level":"full"`},
-		{"the issue is found there", "grasp.candidate.sync.", s.Issue.ID},
-		{"it is in the log", "grasp.event.1621." + s.Guest.PubKey, s.Issue.ID},
-	}
-	at := 0
-	for _, step := range order {
-		fixture.Await(t, fmt.Sprintf("it is said, after %d messages, that %s", at, step.what), func() bool {
-			found, heard := bus.HeardAfter(at, step.subject, step.text)
-			if heard {
-				at = found + 1
-			}
-			return heard
-		})
-	}
-	for _, subject := range []string{"grasp.relay.", "grasp.verdict.", "grasp.git." + world.Project + ".released"} {
-		fixture.Await(t, "something is said on "+subject, func() bool { return bus.Heard(subject, "") })
-	}
+// TestPurge: what an operator purges is removed by services apart, of which each has its login.
+func TestPurge(t *testing.T) {
+	t.Parallel()
+	place := &world.Place{}
+	apart(t, place, map[string]string{"NGIT_DELETION_GRACE": "3s"})
+	world.Purge(place)
 }

@@ -1,12 +1,7 @@
 package e2e
 
 import (
-	"bytes"
-	"os"
-	"os/exec"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 
 	"tendril.dev/lib/nostr"
@@ -31,7 +26,7 @@ func TestWhy(t *testing.T) {
 	tells := func(subject string, wanted ...string) {
 		t.Helper()
 		var out string
-		fixture.Await(t, "the story of "+subject+" has "+strings.Join(wanted, " and "), func() bool {
+		await(t, "the story of "+subject+" has "+strings.Join(wanted, " and "), func() bool {
 			out = tool(t, p, "why", subject)
 			for _, want := range wanted {
 				if !strings.Contains(out, want) {
@@ -41,7 +36,7 @@ func TestWhy(t *testing.T) {
 			return true
 		})
 	}
-	name, page := owner.Npub+"/tree", p.URL+"/"+owner.Npub+"/tree.git"
+	name, page := owner.Npub+"/tree", p.Repo(owner, "tree")
 	tells(state.ID, "held (waiting): event "+state.ID, "from "+relay.URL, "misses "+commit, clone+": ", "→ push commit "+commit)
 	tells(name, "held (waiting): event "+announcement.ID, strings.TrimPrefix(relay.URL, "ws://")+" is asked for it", " is held: 0 references")
 	tells(refusing, "failures in a row; the last answer: ", "→ the relay answers: ", "connection refused")
@@ -51,12 +46,9 @@ func TestWhy(t *testing.T) {
 	}
 
 	orphan := owner.Sign(1621, "an issue", owner.Repo("nothing"))
-	elsewhere := owner.Sign(30617, "", nostr.Tag{"d", "other"}, nostr.Tag{"clone", "https://other.example/x.git"}, nostr.Tag{"relays", "wss://other.example"})
-	for _, ev := range []*nostr.Event{orphan, elsewhere} {
-		if ok, message := world.Submit(t, p.Relay(), ev); ok {
-			t.Fatalf("accepted: %s", message)
-		}
-	}
+	elsewhere := owner.On("other.example").Announce("other")
+	p.Refuses("", orphan)
+	p.Refuses("", elsewhere)
 	tells(orphan.ID, "refused: event "+orphan.ID, "from the client ", "→ it belongs to nothing")
 	tells(owner.Npub+"/other", "refused: event "+elsewhere.ID, "→ the announcement lists another domain")
 	tells(strings.Repeat("ab", 32), "never seen", "→ publish it")
@@ -64,7 +56,7 @@ func TestWhy(t *testing.T) {
 	world.GitOnceMoved(t, work.Dir, "push", "-q", page, "main")
 	tells(state.ID, "accepted: kind 30618", "→ nothing: it is accepted")
 	tells(page, " is hosted: 1 references")
-	world.Submit(t, p.Relay(), owner.Sign(5, "", nostr.Tag{"e", announcement.ID}))
+	p.Accepts(owner.Sign(5, "", nostr.Tag{"e", announcement.ID}))
 	tells(name, "accepted: kind 30617", "deleted by its owner")
 	tells(announcement.ID, " asks for its deletion", "→ nothing: an event that its author")
 }
@@ -73,39 +65,13 @@ func TestWhy(t *testing.T) {
 func TestTap(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)
-	tap := exec.Command(world.Binary(t), "tap", "--kind=1621")
-	var out locked
-	tap.Stdout, tap.Stderr, tap.Dir = &out, &out, t.TempDir()
-	tap.Env = append(os.Environ(), "NGIT_NATS_LISTEN="+strings.TrimPrefix(p.NATS, "nats://"))
-	if err := tap.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { tap.Process.Kill() })
+	tap := world.Begin(t, t.TempDir(), map[string]string{"NGIT_NATS_LISTEN": strings.TrimPrefix(p.NATS, "nats://")}, "tap", "--kind=1621")
 	guest := fixture.NewPerson()
-	fixture.Await(t, "a rejected issue is told", func() bool {
-		world.Submit(t, p.Relay(), guest.Sign(1621, "an issue", guest.Repo("nothing")))
-		return strings.Contains(out.text(), " → nothing ("+guest.Npub[:12]+"…) issue ")
+	await(t, "a rejected issue is told", func() bool {
+		p.Submit(guest.Sign(1621, "an issue", guest.Repo("nothing")))
+		return strings.Contains(tap.Output(), " → nothing ("+guest.Npub[:12]+"…) issue ")
 	})
-	tap.Process.Signal(syscall.SIGINT)
-	if err := tap.Wait(); err != nil || strings.Contains(out.text(), "\x1b") {
-		t.Errorf("it ends with %v:\n%s", err, out.text())
+	if err := tap.Interrupt(); err != nil || strings.Contains(tap.Output(), "\x1b") {
+		t.Errorf("it ends with %v:\n%s", err, tap.Output())
 	}
-}
-
-// locked is a buffer that a process writes to.
-type locked struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *locked) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *locked) text() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

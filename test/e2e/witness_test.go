@@ -152,8 +152,6 @@ func readLog(t *testing.T, js jetstream.JetStream, subjects string) (events []*n
 		}
 		events, seqs = append(events, ev), append(seqs, m.Seq)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return events, seqs
 }

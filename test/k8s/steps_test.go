@@ -16,9 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"tendril.dev/lib/bans"
 	"tendril.dev/lib/logins"
-	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/test/outside"
 	"tendril.dev/test/world"
@@ -33,10 +31,10 @@ const (
 	settle = 10 * time.Second
 )
 
-// story tells the end-to-end story through the gateway's Service.
+// story tells the stories that need no operator through the gateway's Service.
 func (r *run) story() {
 	began := time.Now()
-	r.task("story", 7*time.Minute)
+	r.task("story", 12*time.Minute)
 	r.measured("the story", time.Since(began))
 }
 
@@ -332,45 +330,26 @@ func (r *run) reload(login logins.Login, letIn bool) {
 	}
 }
 
-// ban bans an owner and lifts that, and measures when each gateway follows.
+// ban tells that story at all gateways, and does what the operator does from this machine. It prints
+// when each gateway follows.
 func (r *run) ban() {
-	ctx, cancel := context.WithTimeout(r.ctx, 5*time.Minute)
+	ctx, cancel := context.WithTimeout(r.ctx, 15*time.Minute)
 	defer cancel()
-	js, err := jetstream.New(r.nats)
-	r.must(err)
-	var doors []string
+	place := world.Place{TB: r.T}
 	for _, p := range of(r.pods(), "gateway") {
-		doors = append(doors, "ws"+strings.TrimPrefix(r.forwardPort(ctx, "pod/"+p.name, "7334"), "nats"))
+		place.Other = world.At(r.T, "http"+strings.TrimPrefix(r.forwardPort(ctx, "pod/"+p.name, "7334"), "nats"))
+		place.Other.Domain = r.o.domain()
+		if place.URL == "" {
+			place.Door = place.Other
+		}
+		r.await("the gateway can be reached", time.Minute, func() error { _, err := world.TryDial(r.T, place.Other.Relay()); return err })
 	}
-	var announced []*nostr.Event
-	r.await("a repository is served", time.Minute, func() (err error) {
-		s, err := world.TryDial(r.T, doors[0])
-		if err != nil {
-			return err
-		}
-		defer s.Close()
-		if announced, err = s.Query(nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Limit: 1}); err == nil && len(announced) == 0 {
-			err = errors.New("none is")
-		}
-		return err
-	})
-	owner := bans.Subject{PubKey: announced[0].PubKey}
-	follow := func(what string, served bool) {
-		began := time.Now()
-		for _, door := range doors {
-			r.await("a gateway follows: "+what, time.Minute, func() error {
-				if n := world.Count(r.T, door, nostr.Filter{Authors: []string{owner.PubKey}}); (n > 0) != served {
-					return fmt.Errorf("%d events are served", n)
-				}
-				return nil
-			})
-		}
-		r.measured(what+", at all gateways", time.Since(began))
+	bus := r.forward(ctx, "service/nats")
+	place.Tool = func(args ...string) (string, error) {
+		return r.try(append([]string{"env", "NGIT_NATS_URL=" + bus, "NGIT_NATS_LOGIN_FILE=" + logins.LoginFile(r.loginsFolder(), proto.UserOperator), filepath.Join(r.dir, "tendril")}, args...)...)
 	}
-	r.must(bans.Put(ctx, js, owner, proto.Ban{Reason: "a test", At: time.Now().UTC()}))
-	follow("an author is banned", false)
-	r.must(bans.Lift(ctx, js, owner))
-	follow("an author is not banned any more", true)
+	r.await("NATS can be reached", time.Minute, func() error { _, err := place.Tool("bans"); return err })
+	world.Ban(&place)
 }
 
 // forward forwards a port of this machine to a NATS server.

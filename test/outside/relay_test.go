@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 )
 
 // TestQueryIsWhatAWalkWouldFind: the index answers as if every event had been looked at.
@@ -19,23 +20,16 @@ func TestQueryIsWhatAWalkWouldFind(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	var all []*nostr.Event
 	var raws [][]byte
+	digit := func(n int) string { return fmt.Sprint(rnd.IntN(n)) }
 	for range 200 {
-		ev := &nostr.Event{
-			PubKey: strings.Repeat(fmt.Sprint(rnd.IntN(4)), 64), CreatedAt: nostr.Timestamp(1000 + rnd.IntN(100)), Kind: 1617 + rnd.IntN(5),
-			Tags: nostr.Tags{{"e", fmt.Sprint(rnd.IntN(6))}, {"a", fmt.Sprint(rnd.IntN(3))}, {"e", fmt.Sprint(rnd.IntN(6))}, {"long", "x"}},
-			Sig:  strings.Repeat("0", 128), Content: fmt.Sprint("event ", rnd.Uint64()),
-		}
-		ev.ID = ev.GetID()
+		ev := fixture.Unsigned(strings.Repeat(digit(4), 64)).At(nostr.Timestamp(1000+rnd.IntN(100))).Sign(1617+rnd.IntN(5), fmt.Sprint("event ", rnd.Uint64()),
+			nostr.Tag{"e", digit(6)}, nostr.Tag{"a", digit(3)}, nostr.Tag{"e", digit(6)}, nostr.Tag{"long", "x"})
 		all, raws = append(all, ev), append(raws, []byte(ev.String()))
 	}
 	r := NewRelay(Behaviour{})
-	if err := Load(raws[:150], func(*nostr.Event) []*Relay { return []*Relay{r} }); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, Load(raws[:150], func(*nostr.Event) []*Relay { return []*Relay{r} }))
 	for _, ev := range all[150:] {
-		if err := r.Publish(ev, ev); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, r.Publish(ev, ev))
 	}
 	slices.SortFunc(all, func(a, b *nostr.Event) int {
 		return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt), cmp.Compare(a.ID, b.ID))
@@ -43,22 +37,22 @@ func TestQueryIsWhatAWalkWouldFind(t *testing.T) {
 	at := func() *nostr.Timestamp { ts := nostr.Timestamp(1000 + rnd.IntN(100)); return &ts }
 	for range 500 {
 		f := nostr.Filter{Tags: nostr.TagMap{}, Limit: 1 + rnd.IntN(60)}
-		for _, part := range []struct {
-			one int // of so many filters have it
-			add func()
-		}{
-			{4, func() { f.Kinds = []int{1617 + rnd.IntN(5), 1617 + rnd.IntN(5)} }},
-			{4, func() { f.Authors = []string{strings.Repeat(fmt.Sprint(rnd.IntN(5)), 64)} }},
-			{8, func() {
+		for part := range 7 {
+			switch rnd.IntN(4)*7 + part { // a quarter of the filters has each part
+			case 0:
+				f.Kinds = []int{1617 + rnd.IntN(5), 1617 + rnd.IntN(5)}
+			case 1:
+				f.Authors = []string{strings.Repeat(digit(5), 64)}
+			case 2:
 				f.IDs = []string{all[rnd.IntN(len(all))].ID, all[rnd.IntN(len(all))].ID, strings.Repeat("f", 64)}
-			}},
-			{2, func() { f.Tags["e"] = []string{fmt.Sprint(rnd.IntN(7)), fmt.Sprint(rnd.IntN(7))} }},
-			{3, func() { f.Tags["a"] = []string{fmt.Sprint(rnd.IntN(4))} }},
-			{2, func() { f.Since = at() }},
-			{2, func() { f.Until = at() }},
-		} {
-			if rnd.IntN(part.one) == 0 {
-				part.add()
+			case 3:
+				f.Tags["e"] = []string{digit(7), digit(7)}
+			case 4:
+				f.Tags["a"] = []string{digit(4)}
+			case 5:
+				f.Since = at()
+			case 6:
+				f.Until = at()
 			}
 		}
 		var want, got []string

@@ -3,11 +3,11 @@ package outside
 import (
 	"bytes"
 	"cmp"
-	"container/heap"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"sort"
 	"strconv"
 	"sync"
 
@@ -158,24 +158,24 @@ func (f *filter) matches(e *entry) bool {
 func (s *store) query(f *filter, most int) (found []*entry) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	merge := merged(s.lists(f), f.Until)
-	for len(found) < most && len(merge) > 0 {
-		e := merge[0][0]
-		for len(merge) > 0 && merge[0][0] == e { // an event may be in several lists
-			if merge[0] = merge[0][1:]; len(merge[0]) == 0 {
-				heap.Pop(&merge)
-			} else {
-				heap.Fix(&merge, 0)
+	for _, list := range s.lists(f) {
+		from, matching := 0, 0
+		if f.Until != nil {
+			from = sort.Search(len(list), func(i int) bool { return list[i].item.CreatedAt <= *f.Until })
+		}
+		for _, e := range list[from:] {
+			if matching == most || f.Since != nil && e.item.CreatedAt < *f.Since {
+				break
+			}
+			if f.matches(e) {
+				found = append(found, e)
+				matching++
 			}
 		}
-		if f.Since != nil && e.item.CreatedAt < *f.Since {
-			break
-		}
-		if f.matches(e) {
-			found = append(found, e)
-		}
 	}
-	return found
+	slices.SortFunc(found, newest)
+	found = slices.Compact(found) // an event may be in several lists
+	return found[:min(len(found), most)]
 }
 
 // lists returns the shortest lists that all matching events are in.
@@ -193,38 +193,4 @@ func (s *store) lists(f *filter) [][]*entry {
 		}
 	}
 	return best
-}
-
-// merging is a heap of lists, the one with the newest event on top. None is empty.
-type merging [][]*entry
-
-// merged begins each list at the newest event that is not after until.
-func merged(lists [][]*entry, until *nostr.Timestamp) merging {
-	var m merging
-	for _, list := range lists {
-		if until != nil {
-			at, _ := slices.BinarySearchFunc(list, *until, func(e *entry, until nostr.Timestamp) int {
-				if e.item.CreatedAt > until {
-					return -1
-				}
-				return 1
-			})
-			list = list[at:]
-		}
-		if len(list) > 0 {
-			m = append(m, list)
-		}
-	}
-	heap.Init(&m)
-	return m
-}
-
-func (m merging) Len() int           { return len(m) }
-func (m merging) Less(i, j int) bool { return newest(m[i][0], m[j][0]) < 0 }
-func (m merging) Swap(i, j int)      { m[i], m[j] = m[j], m[i] }
-func (m *merging) Push(x any)        { *m = append(*m, x.([]*entry)) }
-func (m *merging) Pop() any {
-	last := (*m)[len(*m)-1]
-	*m = (*m)[:len(*m)-1]
-	return last
 }

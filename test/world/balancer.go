@@ -1,6 +1,7 @@
 package world
 
 import (
+	"errors"
 	"io"
 	"net"
 	"slices"
@@ -9,40 +10,26 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"tendril.dev/test/fixture/nettest"
 )
 
 // Balancer stands before front doors as a Service of Kubernetes does: a new connection goes to the
 // next of those that are in it, one that is open stays where it is.
 type Balancer struct {
-	URL string // http://127.0.0.1:port
-
-	listener net.Listener
-	open     sync.WaitGroup
+	Door
 
 	mu    sync.Mutex
 	doors []string // host:port
 	next  int
-	conns map[net.Conn]bool
 }
 
-// NewBalancer makes one without front doors. It ends with the test.
+// NewBalancer makes one without front doors. It ends with the test, after what is behind it: start
+// that later.
 func NewBalancer(t testing.TB) *Balancer {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := &Balancer{URL: "http://" + listener.Addr().String(), listener: listener, conns: map[net.Conn]bool{}}
-	b.open.Go(b.accept)
-	t.Cleanup(func() {
-		listener.Close()
-		b.mu.Lock()
-		for c := range b.conns {
-			c.Close()
-		}
-		b.mu.Unlock()
-		b.open.Wait()
-	})
+	b := &Balancer{}
+	b.Door = At(t, "http://"+nettest.Front(t, b.dial))
 	return b
 }
 
@@ -60,99 +47,59 @@ func (b *Balancer) Remove(url string) {
 	b.doors = slices.DeleteFunc(b.doors, func(door string) bool { return door == strings.TrimPrefix(url, "http://") })
 }
 
-func (b *Balancer) accept() {
-	for {
-		client, err := b.listener.Accept()
-		if err != nil {
-			return
-		}
-		b.mu.Lock()
-		var door net.Conn
-		if len(b.doors) > 0 {
-			b.next++
-			// Under the lock, so that none is on its way to a front door that Remove takes out.
-			door, err = net.Dial("tcp", b.doors[b.next%len(b.doors)])
-		}
-		if door == nil || err != nil {
-			b.mu.Unlock()
-			client.Close()
-			continue
-		}
-		b.conns[client], b.conns[door] = true, true
-		b.mu.Unlock()
-		b.open.Go(func() { b.pass(client, door) })
-	}
-}
-
-// pass passes on what both say, each end by itself.
-func (b *Balancer) pass(client, door net.Conn) {
-	var both sync.WaitGroup
-	both.Go(func() { oneWay(client, door) })
-	both.Go(func() { oneWay(door, client) })
-	both.Wait()
+// dial connects to the next front door: under the lock, so that no connection is on its way to one
+// that Remove takes out.
+func (b *Balancer) dial() (net.Conn, error) {
 	b.mu.Lock()
-	delete(b.conns, client)
-	delete(b.conns, door)
-	b.mu.Unlock()
-	client.Close()
-	door.Close()
-}
-
-func oneWay(to, from net.Conn) {
-	if _, err := io.Copy(to, from); err != nil {
-		// A connection that broke breaks on the other side too.
-		to.Close()
-		from.Close()
-		return
+	defer b.mu.Unlock()
+	if len(b.doors) == 0 {
+		return nil, errors.New("there is no front door")
 	}
-	to.(*net.TCPConn).CloseWrite()
+	b.next++
+	return net.Dial("tcp", b.doors[b.next%len(b.doors)])
 }
 
-// Slow listens for connections that pass on what clients send, and what they take, in pieces: chunk
-// bytes, and then a pause. moved is how many bytes have been passed on. It ends with the test.
-func (b *Balancer) Slow(t testing.TB, chunk int, pause time.Duration) (url string, moved func() int64) {
+// Slow is the same, by connections that pass on what clients send, and what they take, in pieces:
+// chunk bytes, and then a pause. moved is how many bytes have been passed on.
+func (b *Balancer) Slow(t testing.TB, chunk int, pause time.Duration) (door Door, moved func() int64) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var open sync.WaitGroup
 	var bytes atomic.Int64
-	open.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			door, err := net.Dial("tcp", strings.TrimPrefix(b.URL, "http://"))
-			if err != nil {
-				client.Close()
-				continue
-			}
-			open.Go(func() {
-				defer client.Close()
-				defer door.Close()
-				var both sync.WaitGroup
-				both.Go(func() { trickle(client, door, chunk, pause, &bytes) })
-				both.Go(func() { trickle(door, client, chunk, pause, &bytes) })
-				both.Wait()
-			})
-		}
-	})
-	t.Cleanup(func() { listener.Close(); open.Wait() })
-	return "http://" + listener.Addr().String(), bytes.Load
+	return At(t, "http://"+nettest.Front(t, func() (net.Conn, error) {
+		conn, err := b.dial()
+		return &slow{conn, chunk, pause, &bytes}, err
+	})), bytes.Load
 }
 
-func trickle(to, from net.Conn, chunk int, pause time.Duration, moved *atomic.Int64) {
-	for {
-		n, err := io.CopyN(to, from, int64(chunk))
-		moved.Add(n)
-		if n == int64(chunk) {
-			time.Sleep(pause)
-		}
+// slow is a connection that moves a chunk of bytes at a time.
+type slow struct {
+	net.Conn
+	chunk int
+	pause time.Duration
+	moved *atomic.Int64
+}
+
+func (s *slow) Read(p []byte) (int, error) {
+	n, err := io.ReadAtLeast(s.Conn, p[:min(len(p), s.chunk)], 1)
+	s.wait(n)
+	return n, err
+}
+
+func (s *slow) Write(p []byte) (written int, err error) {
+	for some := range slices.Chunk(p, s.chunk) {
+		n, err := s.Conn.Write(some)
+		written += n
 		if err != nil {
-			to.(*net.TCPConn).CloseWrite()
-			return
+			return written, err
 		}
+		s.wait(n)
+	}
+	return written, nil
+}
+
+// wait counts what was moved. A full chunk is followed by a pause.
+func (s *slow) wait(n int) {
+	s.moved.Add(int64(n))
+	if n == s.chunk {
+		time.Sleep(s.pause)
 	}
 }

@@ -33,9 +33,7 @@ func build(t testing.TB, dir, pkg, name string) string {
 	}
 	if built.dir == "" {
 		dir, err := os.MkdirTemp("", "tendril-test-")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		built.dir, built.programs = dir, map[string]string{}
 	}
 	program := filepath.Join(built.dir, name)
@@ -54,9 +52,7 @@ func build(t testing.TB, dir, pkg, name string) string {
 func root(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for {
 		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
 			return dir

@@ -49,11 +49,28 @@ type WorkTree struct {
 	Dir string
 }
 
+// Git runs git there.
+func (w *WorkTree) Git(args ...string) string { w.t.Helper(); return Git(w.t, w.Dir, args...) }
+
+// TryGit runs git there, which may fail.
+func (w *WorkTree) TryGit(args ...string) (string, error) {
+	w.t.Helper()
+	return TryGit(w.t, w.Dir, args...)
+}
+
+// Fails runs git there, which must fail and tell the user this.
+func (w *WorkTree) Fails(want string, args ...string) {
+	w.t.Helper()
+	if out, err := w.TryGit(args...); err == nil || !strings.Contains(out, want) {
+		w.t.Errorf("git %s: %v, want %q on the terminal:\n%s", strings.Join(args, " "), err, want, out)
+	}
+}
+
 // NewWorkTree makes a repository with one commit on main.
 func NewWorkTree(t testing.TB) *WorkTree {
 	t.Helper()
 	w := &WorkTree{t: t, Dir: t.TempDir()}
-	Git(t, w.Dir, "init", "-q", "-b", "main")
+	w.Git("init", "-q", "-b", "main")
 	w.Commit("first")
 	return w
 }
@@ -62,12 +79,10 @@ func NewWorkTree(t testing.TB) *WorkTree {
 // commit's id.
 func (w *WorkTree) Commit(message string) string {
 	w.t.Helper()
-	if err := os.WriteFile(filepath.Join(w.Dir, "file.txt"), []byte(message+"\n"), 0o600); err != nil {
-		w.t.Fatal(err)
-	}
-	Git(w.t, w.Dir, "add", ".")
-	Git(w.t, w.Dir, "commit", "-q", "-m", message)
-	return Git(w.t, w.Dir, "rev-parse", "HEAD")
+	must(w.t, os.WriteFile(filepath.Join(w.Dir, "file.txt"), []byte(message+"\n"), 0o600))
+	w.Git("add", ".")
+	w.Git("commit", "-q", "-m", message)
+	return w.Git("rev-parse", "HEAD")
 }
 
 // AddNoise adds so many random bytes, which nothing can compress, to the next commit.
@@ -75,16 +90,14 @@ func (w *WorkTree) AddNoise(bytes int) {
 	w.t.Helper()
 	noise := make([]byte, bytes)
 	rand.Read(noise)
-	if err := os.WriteFile(filepath.Join(w.Dir, "noise.bin"), noise, 0o600); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, os.WriteFile(filepath.Join(w.Dir, "noise.bin"), noise, 0o600))
 }
 
 // Refs are the branches and tags, by their full names.
 func (w *WorkTree) Refs() map[string]string {
 	w.t.Helper()
 	refs := map[string]string{}
-	for line := range strings.Lines(Git(w.t, w.Dir, "for-each-ref", "--format=%(refname) %(objectname)", "refs/heads", "refs/tags")) {
+	for line := range strings.Lines(w.Git("for-each-ref", "--format=%(refname) %(objectname)", "refs/heads", "refs/tags")) {
 		name, id, _ := strings.Cut(strings.TrimSpace(line), " ")
 		refs[name] = id
 	}
@@ -116,9 +129,7 @@ func NewGitServer(t testing.TB) *GitServer {
 func GitServerIn(t testing.TB) *GitServer {
 	t.Helper()
 	git, err := exec.LookPath("git")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dir := t.TempDir()
 	return &GitServer{t: t, dir: dir, backend: &cgi.Handler{Path: git, Args: []string{"http-backend"}, Dir: dir, Env: []string{
 		"GIT_PROJECT_ROOT=" + dir, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=" + os.DevNull,
@@ -146,9 +157,7 @@ func (g *GitServer) Requests() int64 { return g.requests.Load() }
 func (g *GitServer) Host(name string, w *WorkTree) string {
 	g.t.Helper()
 	bare := filepath.Join(g.dir, name+".git")
-	if err := os.CopyFS(bare, os.DirFS(filepath.Join(w.Dir, ".git"))); err != nil {
-		g.t.Fatal(err)
-	}
+	must(g.t, os.CopyFS(bare, os.DirFS(filepath.Join(w.Dir, ".git"))))
 	Git(g.t, bare, "config", "core.bare", "true")
 	Git(g.t, bare, "config", "uploadpack.allowAnySHA1InWant", "true")
 	return g.URL + "/" + name + ".git"
@@ -193,8 +202,6 @@ func Disk(t testing.TB, dir string) (bytes int64) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return bytes
 }

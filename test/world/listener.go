@@ -33,9 +33,7 @@ type Said struct {
 func Listen(t testing.TB, url string) *Listener {
 	t.Helper()
 	conn, err := nats.Connect(url, nats.Timeout(fixture.Patience))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(conn.Close)
 	l := &Listener{Conn: conn}
 	if _, err := conn.Subscribe("grasp.>", func(m *nats.Msg) {
@@ -45,9 +43,7 @@ func Listen(t testing.TB, url string) *Listener {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := conn.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, conn.Flush())
 	return l
 }
 
@@ -78,9 +74,7 @@ func (l *Listener) HeardAfter(before int, subject, text string) (at int, heard b
 func JetStream(t testing.TB, url string) (js jetstream.JetStream, done func()) {
 	t.Helper()
 	conn, err := nats.Connect(url, nats.Timeout(fixture.Patience))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if js, err = jetstream.New(conn); err != nil {
 		t.Fatal(err)
 	}
@@ -93,13 +87,9 @@ func HeldEvents(t testing.TB, p *Tendril) (n int) {
 	js, done := JetStream(t, p.NATS)
 	defer done()
 	held, err := js.KeyValue(Context(t), "grasp-held")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	keys, err := held.ListKeys(Context(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for key := range keys.Keys() {
 		if key != "mark" { // the writer's
 			n++

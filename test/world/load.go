@@ -32,7 +32,7 @@ type Action struct {
 const (
 	firstPause = 250 * time.Millisecond
 	longest    = 4 * time.Second
-	giveUp     = 2 * time.Minute
+	tryFor     = 2 * time.Minute
 	oneAttempt = time.Minute
 )
 
@@ -125,7 +125,7 @@ func (m *Meter) request(t testing.TB, a Action) {
 		}
 		failed = true
 		m.count(a.Name, func(t *Tally) { t.note(err) })
-		if time.Since(began) > giveUp {
+		if time.Since(began) > tryFor {
 			m.count(a.Name, func(t *Tally) { t.Requests++; t.Failed++; t.GaveUp++ })
 			return
 		}

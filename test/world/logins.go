@@ -24,9 +24,7 @@ type Guarded struct {
 func GuardedNATS(t testing.TB, users ...string) *Guarded {
 	t.Helper()
 	folder := Folder(t)
-	if err := logins.Init(folder, append(logins.Default(), users...)...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, logins.Init(folder, append(logins.Default(), users...)...))
 	g := &Guarded{NATS: nettest.NewNATS(t, filepath.Join(folder, logins.UsersFile)), Folder: folder, t: t}
 	t.Cleanup(func() {
 		for _, line := range g.Refused() {
@@ -50,6 +48,15 @@ func (g *Guarded) Reload() {
 // account, or to another one.
 func isAnswer(line string) bool {
 	return strings.Contains(line, `Publish Violation - Subject "_INBOX.`) || strings.Contains(line, `Publish Violation - Subject "_R_.`)
+}
+
+// StartAs starts services in processes of their own, each with its login.
+func (g *Guarded) StartAs(gitVolume string, settings map[string]string, services ...string) (all []*Replica) {
+	g.t.Helper()
+	for _, name := range services {
+		all = append(all, StartReplica(g.t, name, g.URL, gitVolume, g.As(name, settings)))
+	}
+	return all
 }
 
 // As adds the login of a user to settings of a process.

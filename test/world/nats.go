@@ -2,7 +2,6 @@ package world
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -15,12 +14,8 @@ import (
 	"syscall"
 	"testing"
 
-	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/nettest"
 )
-
-// errAway: the server is not there.
-var errAway = errors.New("the server is away")
 
 // NATS is a NATS server in a process of its own. Clients reach it through a [nettest.Front], so
 // that it comes back at the same address.
@@ -39,32 +34,38 @@ type NATS struct {
 // StartNATS starts a server that ends with the test.
 func StartNATS(t testing.TB) *NATS {
 	t.Helper()
-	n := &NATS{dir: Folder(t), t: t}
-	n.URL = "nats://" + nettest.Front(t, n.dial)
-	t.Cleanup(func() { n.End(syscall.SIGKILL) })
-	n.Start()
-	return n
+	return StartCluster(t, 1)[0]
 }
 
 // StartCluster starts servers that form a cluster and end with the test.
-func StartCluster(t testing.TB, size int) []*NATS {
+func StartCluster(t testing.TB, size int) (all []*NATS) {
 	t.Helper()
-	var all []*NATS
 	var routes []string
 	for range size {
 		n := &NATS{dir: Folder(t), t: t}
-		n.URL = "nats://" + nettest.Front(t, n.dial)
-		routes = append(routes, "nats-route://"+nettest.Front(t, n.dialRoute))
+		n.URL = "nats://" + n.front(&n.address)
+		routes = append(routes, strconv.Quote("nats-route://"+n.front(&n.route)))
 		t.Cleanup(func() { n.End(syscall.SIGKILL) })
 		all = append(all, n)
 	}
 	for i, n := range all {
-		n.cluster = fmt.Sprintf("server_name: n%d\ncluster { name: test, listen: \"127.0.0.1:-1\", no_advertise: true, pool_size: -1, routes: [%q] }\n",
-			i, strings.Join(slices.Delete(slices.Clone(routes), i, i+1), `", "`))
-		n.cluster = strings.ReplaceAll(n.cluster, `\"`, `"`)
+		if size > 1 {
+			n.cluster = fmt.Sprintf("server_name: n%d\ncluster { name: test, listen: \"127.0.0.1:-1\", no_advertise: true, pool_size: -1, routes: [%s] }\n",
+				i, strings.Join(slices.Delete(slices.Clone(routes), i, i+1), ", "))
+		}
 		n.Start()
 	}
 	return all
+}
+
+// front is an address at which the process can be reached while it listens at another.
+func (n *NATS) front(at *string) string {
+	return nettest.Front(n.t, func() (net.Conn, error) {
+		n.mu.Lock()
+		address := *at
+		n.mu.Unlock()
+		return net.Dial("tcp", address) // fails if there is none
+	})
 }
 
 // PID is the id of the process; the server must not have ended.
@@ -82,50 +83,19 @@ func (n *NATS) Direct() string {
 	return "nats://" + n.address
 }
 
-// dial connects to the process.
-func (n *NATS) dial() (net.Conn, error) {
-	n.mu.Lock()
-	address := n.address
-	n.mu.Unlock()
-	return dial(address)
-}
-
-// dialRoute connects to the process as another server of its cluster.
-func (n *NATS) dialRoute() (net.Conn, error) {
-	n.mu.Lock()
-	route := n.route
-	n.mu.Unlock()
-	return dial(route)
-}
-
-func dial(address string) (net.Conn, error) {
-	if address == "" {
-		return nil, errAway
-	}
-	return net.Dial("tcp", address)
-}
-
 // Start starts the server, with what it has on disk.
 func (n *NATS) Start() {
 	n.t.Helper()
 	ports, config := filepath.Join(n.dir, "ports"), filepath.Join(n.dir, "nats.conf")
-	if err := os.RemoveAll(ports); err != nil {
-		n.t.Fatal(err)
-	}
-	if err := os.Mkdir(ports, 0o700); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, os.RemoveAll(ports))
+	must(n.t, os.Mkdir(ports, 0o700))
 	text := "listen: 127.0.0.1:-1\nports_file_dir: " + strconv.Quote(ports) +
 		"\njetstream { store_dir: " + strconv.Quote(filepath.Join(n.dir, "store")) + ", sync_interval: always }\n" + n.cluster
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, os.WriteFile(config, []byte(text), 0o600))
 	cmd := exec.Command(natsServer(n.t), "-c", config)
-	if err := cmd.Start(); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, cmd.Start())
 	address, route := "", ""
-	fixture.Await(n.t, "NATS says where it listens", func() bool {
+	await(n.t, "NATS says where it listens", func() bool {
 		files, err := filepath.Glob(filepath.Join(ports, "*.ports"))
 		if err != nil || len(files) == 0 {
 			return false
@@ -149,9 +119,7 @@ func (n *NATS) Start() {
 // LoseDisk takes away what the server has on disk. It must have ended.
 func (n *NATS) LoseDisk() {
 	n.t.Helper()
-	if err := os.RemoveAll(filepath.Join(n.dir, "store")); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, os.RemoveAll(filepath.Join(n.dir, "store")))
 }
 
 // End ends the server by a signal; what it had in memory is gone.

@@ -20,6 +20,8 @@ import (
 	"tendril.dev/test/fixture"
 )
 
+var must, await = fixture.Must, fixture.Await
+
 // Services are the services.
 var Services = []string{"ingest", "purgatory", "discovery", "relayconn", "gateway"}
 
@@ -51,9 +53,7 @@ func begin(t testing.TB, name, dir string, env map[string]string, args ...string
 	r := &Replica{Name: name, Dir: dir, cmd: exec.Command(Binary(t), args...), out: &output{}, done: make(chan error, 1), t: t}
 	r.cmd.Dir, r.cmd.Env = dir, environment(env)
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.out
-	if err := r.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.cmd.Start())
 	go func() { r.done <- r.cmd.Wait() }()
 	t.Cleanup(func() {
 		r.Kill()
@@ -90,18 +90,28 @@ func StartRun(t testing.TB, services []string, nats, gitVolume string, more map[
 	return begin(t, strings.Join(services, " "), Folder(t), env, append([]string{"run"}, services...)...)
 }
 
+// Stop stops processes as Kubernetes does, the last first. All must end well.
+func Stop(t testing.TB, all []*Replica) {
+	t.Helper()
+	for _, r := range slices.Backward(all) {
+		if err := r.Stop(); err != nil {
+			t.Errorf("%s ends with %v", r.Name, err)
+		}
+	}
+}
+
 var (
 	gatewayAt     = regexp.MustCompile(`msg=listening.* address=(127\.0\.0\.1:\d+) domain=`)
 	observationAt = regexp.MustCompile(`msg=listening service=observation address=(127\.0\.0\.1:\d+)`)
 )
 
-// URL is where a gateway listens; it waits until it does.
-func (r *Replica) URL() string {
+// Door is the front door that a gateway is; it waits until that is open.
+func (r *Replica) Door() Door {
 	r.t.Helper()
-	return r.listens(gatewayAt)
+	return At(r.t, r.listens(gatewayAt))
 }
 
-// Listens is URL without waiting; false: it does not listen yet, or has ended, and the port may be
+// Listens is Door without waiting; false: it does not listen yet, or has ended, and the port may be
 // another process's.
 func (r *Replica) Listens() (url string, ok bool) {
 	found := gatewayAt.FindStringSubmatch(r.out.String())
@@ -120,7 +130,7 @@ func (r *Replica) Observation() string {
 func (r *Replica) listens(at *regexp.Regexp) string {
 	r.t.Helper()
 	var found []string
-	fixture.Await(r.t, r.Name+" listens", func() bool {
+	await(r.t, r.Name+" listens", func() bool {
 		found = at.FindStringSubmatch(r.out.String())
 		return found != nil
 	})
@@ -131,7 +141,7 @@ func (r *Replica) listens(at *regexp.Regexp) string {
 func (r *Replica) AwaitReady() {
 	r.t.Helper()
 	at := r.Observation() + "/readyz"
-	fixture.Await(r.t, r.Name+" is ready", func() bool {
+	await(r.t, r.Name+" is ready", func() bool {
 		resp, err := http.Get(at)
 		if err != nil {
 			return false
@@ -169,9 +179,7 @@ func (r *Replica) Stop() error { return r.end(syscall.SIGTERM) }
 
 func (r *Replica) end(by syscall.Signal) error {
 	r.t.Helper()
-	if err := r.cmd.Process.Signal(by); err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, r.cmd.Process.Signal(by))
 	return r.Ended()
 }
 
@@ -191,22 +199,16 @@ func (r *Replica) Ended() error {
 // Tendril is a running `tendril up`.
 type Tendril struct {
 	*Replica
-	URL  string // http://127.0.0.1:port
+	Door
 	NATS string // nats://127.0.0.1:port
 	env  map[string]string
 }
-
-// Relay is the WebSocket URL.
-func (p *Tendril) Relay() string { return RelayAt(p.URL) }
-
-// RelayAt is the WebSocket URL of a front door.
-func RelayAt(url string) string { return "ws" + strings.TrimPrefix(url, "http") }
 
 // Start starts Tendril in a folder of its own with more settings, and waits until it says that it
 // listens.
 func Start(t testing.TB, more map[string]string) *Tendril {
 	t.Helper()
-	p := &Tendril{Replica: &Replica{Dir: Folder(t), t: t}, env: Settings()}
+	p := &Tendril{Replica: &Replica{Dir: Folder(t)}, Door: At(t, ""), env: Settings()}
 	maps.Copy(p.env, more)
 	p.Restart()
 	return p
@@ -222,26 +224,41 @@ var (
 
 // Restart starts the process (again), on other ports.
 func (p *Tendril) Restart() {
-	p.t.Helper()
-	p.Replica = begin(p.t, "tendril", p.Dir, p.env, "up")
-	fixture.Await(p.t, "tendril is ready", func() bool {
+	p.tb.Helper()
+	p.Replica = begin(p.tb, "tendril", p.Dir, p.env, "up")
+	await(p.tb, "tendril is ready", func() bool {
 		if !p.Running() {
-			p.t.Fatalf("tendril ended: %v\n%s", p.Ended(), p.out)
+			p.tb.Fatalf("tendril ended: %v\n%s", p.Ended(), p.out)
 		}
 		return strings.Contains(p.out.String(), "version ")
 	})
 	p.URL = listening.FindStringSubmatch(p.out.String())[1]
+	p.Domain = p.env["NGIT_DOMAIN"]
 	p.NATS = natsAt.FindStringSubmatch(p.out.String())[1]
 }
 
-// Stop asks the process to stop as Ctrl-C does, and gives how it ended.
-func (p *Tendril) Stop() error { return p.end(syscall.SIGINT) }
+// Tool runs the program beside the process, and gives all that it printed.
+func (p *Tendril) Tool(args ...string) (string, error) {
+	return RunToEnd(p.tb, p.Dir, map[string]string{"NGIT_NATS_LISTEN": strings.TrimPrefix(p.NATS, "nats://")}, args...)
+}
+
+// Stop is Interrupt.
+func (p *Tendril) Stop() error { return p.Interrupt() }
+
+// Begin runs the program with this environment.
+func Begin(t testing.TB, dir string, env map[string]string, args ...string) *Replica {
+	t.Helper()
+	return begin(t, "tendril "+args[0], dir, env, args...)
+}
+
+// Interrupt asks the process to stop as Ctrl-C does, and gives how it ended.
+func (r *Replica) Interrupt() error { return r.end(syscall.SIGINT) }
 
 // RunToEnd runs the program with this environment until it ends by itself, and gives all that it
 // printed.
 func RunToEnd(t testing.TB, dir string, env map[string]string, args ...string) (string, error) {
 	t.Helper()
-	r := begin(t, "tendril "+args[0], dir, env, args...)
+	r := Begin(t, dir, env, args...)
 	err := r.Ended()
 	return r.Output(), err
 }
@@ -268,11 +285,9 @@ func (o *output) String() string {
 // its killed parent for a moment, over which that of the testing package stumbles.
 func Folder(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "tendril-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
-		fixture.Await(t, "the test's folder can be removed", func() bool { return os.RemoveAll(dir) == nil })
+		await(t, "the test's folder can be removed", func() bool { return os.RemoveAll(dir) == nil })
 	})
 	return dir
 }
@@ -288,20 +303,14 @@ func Context(t testing.TB) context.Context {
 func Get(t testing.TB, url string, header ...string) (*http.Response, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(Context(t), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return resp, string(body)
 }

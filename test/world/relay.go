@@ -16,7 +16,6 @@ import (
 	"github.com/fiatjaf/khatru"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/test/fixture"
 	"tendril.dev/test/outside"
 )
 
@@ -37,9 +36,7 @@ func NewRelay(t testing.TB, events ...*nostr.Event) *Relay {
 func NewRelayThat(t testing.TB, is outside.Behaviour, events ...*nostr.Event) *Relay {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r := RelayOf(t, "ws://"+l.Addr().String(), outside.NewRelay(is))
 	done := make(chan error, 1)
 	go func() { done <- r.Serve(l) }()
@@ -68,7 +65,7 @@ func (r *Relay) Publish(events ...*nostr.Event) {
 func (r *Relay) HangUp() {
 	r.t.Helper()
 	r.Relay.HangUp()
-	fixture.Await(r.t, "no client listens", func() bool { return r.Listening() == 0 })
+	await(r.t, "no client listens", func() bool { return r.Listening() == 0 })
 }
 
 // Khatru is a relay of which nothing but the address is ours.
@@ -85,9 +82,7 @@ type Khatru struct {
 func NewKhatru(t testing.TB, negentropy bool, events ...*nostr.Event) *Khatru {
 	t.Helper()
 	store := &slicestore.SliceStore{MaxLimit: math.MaxInt}
-	if err := store.Init(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, store.Init())
 	k := &Khatru{relay: khatru.NewRelay(), t: t, readers: map[string]bool{}}
 	k.relay.Negentropy, k.relay.Log = negentropy, log.New(io.Discard, "", 0)
 	locked := func(do func(context.Context, *nostr.Event) error) func(context.Context, *nostr.Event) error {

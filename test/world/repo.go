@@ -10,13 +10,9 @@ import (
 	"tendril.dev/test/fixture"
 )
 
-// Waits is how an event is answered that waits for git data.
-const Waits = "purgatory: won't be served until git data arrives"
-
 // Repo is a person's repository, on this machine and at a Tendril.
 type Repo struct {
-	t                   testing.TB
-	door                string
+	Door
 	Owner               *fixture.Person
 	Name                string
 	Work                *WorkTree
@@ -28,52 +24,30 @@ type Repo struct {
 // Hosting says more about a repository that is hosted.
 type Hosting struct {
 	Owner  *fixture.Person // nil: a new one
-	Domain string          // what the Tendril calls itself; empty: [Domain]
 	Relays []string        // that the announcement lists
 	Noise  int             // bytes that nothing can compress
 }
 
-// Host announces a repository at a front door and pushes it.
-func Host(t testing.TB, door, name string, how Hosting) *Repo {
-	t.Helper()
-	r := &Repo{t: t, door: door, Owner: how.Owner, Name: name, Work: NewWorkTree(t)}
+// Host announces a repository and pushes it.
+func (d Door) Host(name string, how Hosting) *Repo {
+	d.tb.Helper()
+	r := &Repo{Door: d, Owner: how.Owner, Name: name, Work: NewWorkTree(d.tb)}
 	if r.Owner == nil {
-		r.Owner = fixture.NewPerson()
+		r.Owner = d.Person()
 	}
 	if how.Noise > 0 {
 		r.Work.AddNoise(how.Noise)
 		r.Work.Commit("with data")
 	}
-	domain := how.Domain
-	if domain == "" {
-		domain = fixture.Domain
-	}
-	r.Announcement = r.Owner.On(domain).Announce(name, how.Relays...)
-	Held(t, RelayAt(door), r.Announcement)
-	r.NewState()
-	Held(t, RelayAt(door), r.State)
-	GitOnceMoved(t, r.Work.Dir, "push", "-q", r.URL(), "main")
+	r.Announcement = r.Owner.Announce(name, how.Relays...)
+	d.Holds(r.Announcement, r.NewState())
+	GitOnceMoved(d.tb, r.Work.Dir, "push", "-q", r.At(d), "main")
 	r.Pushed = r.Work.Refs()["refs/heads/main"]
 	return r
 }
 
-// Held submits events that must wait for git data.
-func Held(t testing.TB, relay string, events ...*nostr.Event) {
-	t.Helper()
-	for _, ev := range events {
-		if ok, message := Submit(t, relay, ev); !ok || message != Waits {
-			t.Fatalf("kind %d is answered %v %q, want true %q", ev.Kind, ok, message, Waits)
-		}
-	}
-}
-
-// URL is where git finds the repository; At is the same by another address.
-func (r *Repo) URL() string { return r.At(r.door) }
-
-// At is where git finds the repository by an address of the front door.
-func (r *Repo) At(door string) string {
-	return door + nostr.RepositoryURLPath(r.Owner.Npub, r.Name)
-}
+// At is where git finds the repository by a front door.
+func (r *Repo) At(door Door) string { return door.Repo(r.Owner, r.Name) }
 
 // NewState signs what the branches are now, newer than the state before, though no second may have
 // passed.
@@ -88,7 +62,7 @@ func (r *Repo) NewState() *nostr.Event {
 
 // Push commits and pushes. Submit publishes the state; an attempt counts from 0, and after the first
 // commits nothing.
-func (r *Repo) Push(t testing.TB, door string, attempt int, submit func(*nostr.Event) error) error {
+func (r *Repo) Push(t testing.TB, door Door, attempt int, submit func(*nostr.Event) error) error {
 	if attempt == 0 {
 		r.commits++
 		r.Work.Commit(fmt.Sprint("commit ", r.commits))
@@ -129,7 +103,7 @@ func CloneIs(t testing.TB, url, head string) string {
 // which it may be while they share the keys again, and nothing else.
 func GitOnceMoved(t testing.TB, dir string, args ...string) {
 	t.Helper()
-	fixture.Await(t, "git "+args[0]+" finds a worker", func() bool {
+	await(t, "git "+args[0]+" finds a worker", func() bool {
 		out, err := TryGit(t, dir, args...)
 		if err != nil && !strings.Contains(out, "moving to another worker") && !strings.Contains(out, "error: 503") {
 			t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, out)

@@ -30,20 +30,21 @@ const Project = "tendril-demo"
 // NewScene makes one with relays and a git server of its own.
 func NewScene(t testing.TB) *Scene {
 	t.Helper()
-	return SceneAt(t, fixture.Domain, NewGitServer(t), NewRelay(t), NewRelay(t))
+	return SceneAt(At(t, ""), NewGitServer(t), NewRelay(t), NewRelay(t))
 }
 
-// SceneAt makes one for the Tendril of a domain.
-func SceneAt(t testing.TB, domain string, git *GitServer, first, second *Relay) *Scene {
+// SceneAt makes one for the Tendril of a front door.
+func SceneAt(d Door, git *GitServer, first, second *Relay) *Scene {
+	t := d.tb
 	t.Helper()
-	s := &Scene{Owner: fixture.NewPerson(), Guest: fixture.NewPerson(), Work: NewWorkTree(t), Git: git, First: first, Second: second}
+	s := &Scene{Owner: d.Person(), Guest: d.Person(), Work: NewWorkTree(t), Git: git, First: first, Second: second}
 	s.tagged = s.Work.Commit("second")
-	Git(t, s.Work.Dir, "tag", "-a", "v1", "-m", "version 1")
-	Git(t, s.Work.Dir, "branch", "old")
-	Git(t, s.Work.Dir, "checkout", "-q", "-b", "trunk")
+	s.Work.Git("tag", "-a", "v1", "-m", "version 1")
+	s.Work.Git("branch", "old")
+	s.Work.Git("checkout", "-q", "-b", "trunk")
 	s.head = s.Work.Commit("third")
 	url := s.Git.Host("origin", s.Work)
-	s.Announcement = s.Owner.On(domain).Announce(Project, url, second.URL)
+	s.Announcement = s.Owner.Announce(Project, url, second.URL)
 	refs := s.Work.Refs()
 	refs["HEAD"] = "ref: refs/heads/trunk"
 	s.State = s.Owner.State(Project, refs)
@@ -60,12 +61,10 @@ func SceneAt(t testing.TB, domain string, git *GitServer, first, second *Relay) 
 	// The pull request's commit is in the guest's fork, on the same git server under another name.
 	s.fork = &WorkTree{t: t, Dir: filepath.Join(t.TempDir(), "fork")}
 	// A copy, not a clone: git clones a folder by a shell, which the image of the outside world lacks.
-	if err := os.CopyFS(s.fork.Dir, os.DirFS(s.Work.Dir)); err != nil {
-		t.Fatal(err)
-	}
-	Git(t, s.fork.Dir, "checkout", "-q", "-b", "fix")
-	Git(t, s.fork.Dir, "commit", "-q", "--allow-empty", "-m", "a fix")
-	s.pullTip = Git(t, s.fork.Dir, "rev-parse", "HEAD")
+	must(t, os.CopyFS(s.fork.Dir, os.DirFS(s.Work.Dir)))
+	s.fork.Git("checkout", "-q", "-b", "fix")
+	s.fork.Git("commit", "-q", "--allow-empty", "-m", "a fix")
+	s.pullTip = s.fork.Git("rev-parse", "HEAD")
 	s.Pull = s.Guest.Pull("please", s.pullTip, about, nostr.Tag{"clone", s.Git.Host("fork", s.fork)})
 	s.Second.Publish(s.Issue, s.Patch, s.Comment, s.OnComment, s.Unrelated, s.Pull)
 	return s
@@ -83,9 +82,9 @@ func (s *Scene) NewIssue(content string) *nostr.Event {
 
 // CheckClone clones from a front door as anyone would: commits, branches, the annotated tag, HEAD as
 // the state says, and the pull request's commit under its event.
-func (s *Scene) CheckClone(t testing.TB, door string) {
+func (s *Scene) CheckClone(t testing.TB, door Door) {
 	t.Helper()
-	copied := CloneIs(t, door+"/"+s.Owner.Npub+"/"+Project+".git", s.head)
+	copied := CloneIs(t, door.Repo(s.Owner, Project), s.head)
 	if got := Git(t, copied, "branch", "--show-current"); got != "trunk" {
 		t.Errorf("the branch is %q, want trunk", got)
 	}

@@ -3,7 +3,6 @@ package world
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"testing"
@@ -21,17 +20,12 @@ type Socket struct {
 	ws *websocket.Conn
 }
 
-// Dial opens a socket.
-func Dial(t testing.TB, url string) *Socket { return DialFrom(t, url, "") }
-
 // DialFrom opens a socket as from an address, for a Tendril that trusts its proxy. An empty address
 // says nothing of where it comes from.
 func DialFrom(t testing.TB, url, address string) *Socket {
 	t.Helper()
 	s, err := TryDialFrom(t, url, address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -79,9 +73,7 @@ func (s *Socket) keepAlive(ctx context.Context) {
 // Send sends a message of these elements.
 func (s *Socket) Send(elements ...any) {
 	s.t.Helper()
-	if err := s.TrySend(elements...); err != nil {
-		s.t.Fatalf("send: %v", err)
-	}
+	must(s.t, s.TrySend(elements...))
 }
 
 // TrySend is Send on a connection that may have been closed.
@@ -90,30 +82,16 @@ func (s *Socket) TrySend(elements ...any) error {
 	if err != nil {
 		return err
 	}
-	return s.trySendText(string(data))
-}
-
-// SendText sends anything.
-func (s *Socket) SendText(text string) {
-	s.t.Helper()
-	if err := s.trySendText(text); err != nil {
-		s.t.Fatalf("send: %v", err)
-	}
-}
-
-func (s *Socket) trySendText(text string) error {
 	ctx, cancel := context.WithTimeout(s.t.Context(), fixture.Patience)
 	defer cancel()
-	return s.ws.Write(ctx, websocket.MessageText, []byte(text))
+	return s.ws.Write(ctx, websocket.MessageText, data)
 }
 
 // Next is the next message.
 func (s *Socket) Next() []any {
 	s.t.Helper()
 	m, err := s.TryNext()
-	if err != nil {
-		s.t.Fatalf("receive: %v", err)
-	}
+	must(s.t, err)
 	return m
 }
 
@@ -140,9 +118,7 @@ func (s *Socket) read() ([]byte, error) {
 func (s *Socket) Submit(ev *nostr.Event) (ok bool, message string) {
 	s.t.Helper()
 	ok, message, err := s.TrySubmit(ev)
-	if err != nil {
-		s.t.Fatalf("submit: %v", err)
-	}
+	must(s.t, err)
 	return ok, message
 }
 
@@ -197,91 +173,4 @@ func EventID(m []any) (id string) {
 		}
 	}
 	return id
-}
-
-// Submit sends an event as a user does, on a connection of its own, and gives what the OK says.
-func Submit(t testing.TB, url string, ev *nostr.Event) (ok bool, message string) {
-	t.Helper()
-	return SubmitFrom(t, url, "", ev)
-}
-
-// SubmitFrom is Submit as from an address ([DialFrom]).
-func SubmitFrom(t testing.TB, url, address string, ev *nostr.Event) (ok bool, message string) {
-	t.Helper()
-	s := DialFrom(t, url, address)
-	defer s.Close()
-	return s.Submit(ev)
-}
-
-// ErrHungUp is what TrySubmit says when the connection ended before the OK.
-var ErrHungUp = errors.New("the connection ended")
-
-// TrySubmit is Submit for a relay that may die at any moment. An error is [ErrHungUp], or why the
-// event was refused.
-func TrySubmit(t testing.TB, url string, ev *nostr.Event) error {
-	s, err := TryDial(t, url)
-	if err != nil {
-		return ErrHungUp
-	}
-	defer s.Close()
-	ok, message, err := s.TrySubmit(ev)
-	switch {
-	case err != nil:
-		return ErrHungUp
-	case !ok:
-		return errors.New(message)
-	}
-	return nil
-}
-
-// Count asks a relay how many events match (NIP-45). The test fails if the relay does not know
-// exactly, as ours does not of 100,000 and more; for those there is [CountAll].
-func Count(t testing.TB, url string, filter any) int {
-	t.Helper()
-	n, exact := count(t, url, filter)
-	if !exact {
-		t.Fatalf("about %d events match %v; the relay stopped counting", n, filter)
-	}
-	return n
-}
-
-// CountAll asks a relay how many events match, however many: where it does not count so far, in
-// smaller pieces of time.
-func CountAll(t testing.TB, url string, filter nostr.Filter) int {
-	t.Helper()
-	n, exact := count(t, url, filter)
-	if exact {
-		return n
-	}
-	from, to := nostr.Timestamp(0), nostr.Timestamp(1<<32)
-	if filter.Since != nil {
-		from = *filter.Since
-	}
-	if filter.Until != nil {
-		to = *filter.Until
-	}
-	if from == to {
-		t.Fatalf("%d events and more of one second match %v; the relay stopped counting", n, filter)
-	}
-	middle := from + (to-from)/2
-	after := middle + 1
-	older, newer := filter, filter
-	older.Since, older.Until = &from, &middle
-	newer.Since, newer.Until = &after, &to
-	return CountAll(t, url, older) + CountAll(t, url, newer)
-}
-
-// count asks for one count, and whether it is exact.
-func count(t testing.TB, url string, filter any) (n int, exact bool) {
-	t.Helper()
-	s := Dial(t, url)
-	defer s.Close()
-	s.Send("COUNT", "n", filter)
-	m := s.Next()
-	if m[0] != "COUNT" {
-		t.Fatalf("COUNT is answered %v", m)
-	}
-	answer := m[2].(map[string]any)
-	approximate, _ := answer["approximate"].(bool)
-	return int(answer["count"].(float64)), !approximate
 }

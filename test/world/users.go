@@ -24,7 +24,7 @@ import (
 // to what others publish.
 type Users struct {
 	t       testing.TB
-	door    string
+	door    Door
 	shared  *Repo
 	pushers []*Repo
 
@@ -37,9 +37,9 @@ type Users struct {
 // NewUsers makes users of a repository, who push to repositories of their own.
 func NewUsers(t testing.TB, shared *Repo, how Hosting) *Users {
 	t.Helper()
-	u := &Users{t: t, door: shared.door, shared: shared, seen: map[string]bool{}}
+	u := &Users{t: t, door: shared.Door, shared: shared, seen: map[string]bool{}}
 	for _, name := range []string{"pushed-one", "pushed-two"} {
-		u.pushers = append(u.pushers, Host(t, u.door, name, how))
+		u.pushers = append(u.pushers, u.door.Host(name, how))
 	}
 	return u
 }
@@ -53,7 +53,7 @@ var UsersDo = []string{"clone", "fetch", "push", "publish", "ask", "NIP-11"}
 func (u *Users) Run(t testing.TB, m *Meter, pace time.Duration, stop <-chan struct{}) error {
 	t.Helper()
 	dir, copied := t.TempDir(), filepath.Join(t.TempDir(), "copy")
-	GitOnceMoved(t, dir, "clone", "-q", u.shared.URL(), copied)
+	GitOnceMoved(t, dir, "clone", "-q", u.shared.At(u.door), copied)
 	asker := &client{u: u}
 	actions := []Action{
 		{"ask", pace / 2, func(t testing.TB, _ int) error { return asker.do(t, u.ask) }},
@@ -62,7 +62,7 @@ func (u *Users) Run(t testing.TB, m *Meter, pace time.Duration, stop <-chan stru
 	}
 	for range 2 {
 		actions = append(actions, Action{"clone", pace, func(t testing.TB, _ int) error {
-			return git(t, dir, "clone", "-q", u.shared.URL(), rand.Text())
+			return git(t, dir, "clone", "-q", u.shared.At(u.door), rand.Text())
 		}})
 	}
 	clients := []*client{asker}
@@ -112,7 +112,7 @@ func (u *Users) Acked() []string {
 func (u *Users) CheckPushes(t testing.TB) {
 	t.Helper()
 	for _, p := range u.pushers {
-		CloneIs(t, p.URL(), p.Pushed)
+		CloneIs(t, p.At(u.door), p.Pushed)
 		t.Logf("the newest of %d commits pushed to %s is HEAD of a whole clone", p.commits, p.Name)
 	}
 }
@@ -128,7 +128,7 @@ func (u *Users) ask(s *Socket) error {
 
 // information asks for the relay information document, on a connection of its own.
 func (u *Users) information(t testing.TB, _ int) error {
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, u.door, nil)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, u.door.URL, nil)
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ type client struct {
 // do uses the connection, which an error ends. If the relay said goodbye the error wraps [ErrMoved].
 func (c *client) do(t testing.TB, use func(*Socket) error) (err error) {
 	if c.open == nil {
-		if c.open, err = TryDial(c.u.t, RelayAt(c.u.door)); err != nil {
+		if c.open, err = TryDial(c.u.t, c.u.door.Relay()); err != nil {
 			return fmt.Errorf("connect: %w", err)
 		}
 	}
@@ -219,7 +219,7 @@ func (u *Users) listen(t testing.TB) (end func()) {
 }
 
 func (u *Users) connection(ctx context.Context, since nostr.Timestamp) error {
-	s, err := TryDial(u.t, RelayAt(u.door))
+	s, err := TryDial(u.t, u.door.Relay())
 	if err != nil {
 		return err
 	}

@@ -42,8 +42,9 @@ func main() {
 
 // World is everything in this pod.
 type World struct {
-	t                     testing.TB // of what outlives a task
-	host, gateway, domain string
+	t    testing.TB // of what outlives a task
+	host string
+	door world.Door
 
 	relays []*world.Relay
 	git    *world.GitServer
@@ -59,7 +60,9 @@ type World struct {
 }
 
 func newWorld(t testing.TB, host, gateway, domain string) *World {
-	return &World{t: t, host: host, gateway: gateway, domain: domain, owner: fixture.NewPerson(), guest: fixture.NewPerson(), git: world.GitServerIn(t)}
+	door := world.At(t, gateway)
+	door.Domain = domain
+	return &World{t: t, host: host, door: door, owner: door.Person(), guest: door.Person(), git: world.GitServerIn(t)}
 }
 
 // serve starts relays and git server; what ends later is sent to failed. Port 0 is any.

@@ -16,6 +16,7 @@ import (
 	gonostr "github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/world"
 )
 
@@ -51,9 +52,7 @@ func (t *task) Cleanup(do func()) {
 
 func (t *task) TempDir() string {
 	dir, err := os.MkdirTemp("", "world-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
@@ -123,20 +122,18 @@ func (w *World) run(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// story is the one thread through all rooms. A user announces a repository that lists all relays
-// and pushes it; on one of these relays lies the announcement of a repository whose data lies on a
-// git server, which is found, hunted and served with what is said about it.
+// story: a user announces a repository that lists all relays, which the Tendril knows by that, and
+// pushes it. Then come all stories that need no operator.
 func (w *World) story(t testing.TB) {
-	scene := world.SceneAt(w.t, w.domain, w.git, w.relays[0], w.relays[1%len(w.relays)])
-	t.Logf("abroad: an announcement, its state and what is said about it lie on two relays, the data on a git server")
-	w.shared = world.Host(w.t, w.gateway, "shared", world.Hosting{Owner: w.owner, Domain: w.domain, Relays: w.urls()})
-	world.CloneIs(t, w.shared.URL(), w.shared.Pushed)
+	w.shared = w.door.Host("shared", world.Hosting{Owner: w.owner, Relays: w.urls()})
+	world.CloneIs(t, w.shared.At(w.door), w.shared.Pushed)
 	t.Logf("user: announced with %d relays, and pushed; a clone is whole", len(w.relays))
-	began := time.Now()
-	world.Serves(t, world.RelayAt(w.gateway), scene.Events()...)
-	scene.CheckClone(t, w.gateway)
-	t.Logf("abroad: announcement and state found on relay 1, git data hunted, conversation synced, clone is whole (after %v)",
-		time.Since(began).Round(time.Second))
+	place := world.Place{Door: w.door, Other: w.door, Git: w.git, First: w.relays[0], Second: w.relays[1%len(w.relays)]}
+	for _, story := range world.Stories {
+		began := time.Now()
+		story.Tell(place.In(t))
+		t.Logf("%s (%v)", story.Name, time.Since(began).Round(time.Second))
+	}
 }
 
 func (w *World) urls() (urls []string) {
@@ -172,7 +169,7 @@ func (w *World) publish(t testing.TB, events, rate int) {
 // load lets users work until the task is ended.
 func (w *World) load(t testing.TB) {
 	if w.users == nil {
-		w.users = world.NewUsers(w.t, w.shared, world.Hosting{Domain: w.domain})
+		w.users = world.NewUsers(w.t, w.shared, world.Hosting{})
 	}
 	stop, meter := make(chan struct{}), &world.Meter{}
 	w.mu.Lock()
@@ -218,7 +215,7 @@ func (w *World) served(t testing.TB) {
 
 // notServed returns those of the events that the front door does not serve.
 func (w *World) notServed(t testing.TB, ids []string) (missing []string, err error) {
-	s, err := world.TryDial(t, world.RelayAt(w.gateway))
+	s, err := world.TryDial(t, w.door.Relay())
 	if err != nil {
 		return nil, err
 	}

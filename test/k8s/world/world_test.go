@@ -34,9 +34,7 @@ func TestWorld(t *testing.T) {
 	var status world.Status
 	fixture.Await(t, "users do everything at least once", func() bool {
 		_, said := world.Get(t, control.URL+"/status")
-		if err := json.Unmarshal([]byte(said), &status); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, json.Unmarshal([]byte(said), &status))
 		for _, action := range world.UsersDo {
 			if status.Clients[action].Requests == 0 {
 				return false
