@@ -87,7 +87,8 @@ type RepoStatus struct {
 type Waits struct {
 	Until   time.Time `json:"until,omitzero"`    // when the first event that waits goes
 	Next    time.Time `json:"next,omitzero"`     // when git servers are asked again
-	Missing []string  `json:"missing,omitempty"` // ids of objects, at most a few
+	Named   int       `json:"named,omitempty"`   // how many objects the events name; 0: no state event has come
+	Missing []string  `json:"missing,omitempty"` // ids of those that are not here, at most a few
 	Asked   []Asked   `json:"asked,omitempty"`   // the last answers of git servers
 }
 

@@ -354,7 +354,10 @@ func (t *teller) stands(ref nostr.RepoRef) {
 	if s.Waits == nil {
 		return
 	}
-	if missing := s.Waits.Missing; len(missing) > 0 {
+	switch missing := s.Waits.Missing; {
+	case s.Waits.Named == 0:
+		t.say(now, from, "", "%s waits: no state event (kind 30618) says yet which commits are missing", name)
+	case len(missing) > 0:
 		push := fmt.Sprintf("push commit %s: git push %s%s --all", missing[0], t.home, nostr.RepositoryURLPath(repostate.Npub(ref.PubKey), ref.Identifier))
 		t.say(now, from, push, "%s misses %s", name, strings.Join(missing, ", "))
 	}

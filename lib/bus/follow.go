@@ -368,6 +368,16 @@ func (f *Follower) Advance(seq uint64) {
 // Ready is closed when everything was read that the stream had when Run began.
 func (f *Follower) Ready() <-chan struct{} { return f.ready }
 
+// CaughtUp is an error until Ready is closed.
+func (f *Follower) CaughtUp() error {
+	select {
+	case <-f.ready:
+		return nil
+	default:
+		return fmt.Errorf("reading stream %s", f.what.Stream)
+	}
+}
+
 // Wait waits until everything up to a sequence was read, for at most 30 s. Its error says what it
 // waited for.
 func (f *Follower) Wait(ctx context.Context, seq uint64) error {

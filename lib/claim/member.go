@@ -222,6 +222,14 @@ func (m *Member) endLease() {
 	}
 }
 
+// Alive is an error while the heartbeat does not get through: then no work on claims goes on.
+func (m *Member) Alive() error {
+	if m.currentLease().Err() != nil {
+		return errors.New("the worker's heartbeat does not get through; it works on no claims")
+	}
+	return nil
+}
+
 func (m *Member) currentLease() context.Context {
 	m.mu.Lock()
 	defer m.mu.Unlock()

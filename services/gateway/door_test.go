@@ -135,7 +135,8 @@ func TestPagesOfWhatIsNotServed(t *testing.T) {
 		{nil, []string{npub + "/r", archived + "/r"}, []row{
 			{npub + "/r.git", 200, "git data is awaited"}, {npub + "/r.git", 200, "2026-01-02 03:04:05 UTC"}, {npub + "/r.git", 200, "<code>&lt;c0ffee&gt;</code>"},
 			{npub + "/r.git", 200, "<code>https://g.example/r</code>: 404 &lt;b&gt;"}, {npub + "/r.git", 200, "git push https://git.example.com/" + npub + "/r.git --all"}, {npub + "/r.git/", 200, "https://git.example.com/" + npub + "/r.git"},
-			{npub + "/%72.git", 200, "<bdi>r</bdi>"}, {npub + "/other.git", 404, "Not here"}, {"prs/" + npub + "/r.git", 404, "Not here"},
+			{npub + "/%72.git", 200, `<meta name="go-import" content="git.example.com/` + npub + `/r.git git https://git.example.com/`},
+			{npub + "/other.git", 404, "Not here"}, {"prs/" + npub + "/r.git", 404, "Not here"},
 			{archived + "/r.git", 200, "does not list this service"}, {"", 200, "None yet"},
 		}},
 		{nil, []string{}, []row{{archived + "/r.git", 404, "Not here"}}},

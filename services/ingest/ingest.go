@@ -1,8 +1,8 @@
 package ingest
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 
 	"golang.org/x/sync/errgroup"
 
@@ -37,16 +37,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		group.Go(func() error { return stream.Run(ctx) })
 	}
 	// A standby is ready too: ready means that it could write.
-	n.Ready.Add("projections", func() error {
-		for name, read := range map[string]<-chan struct{}{"held events": w.Held.Ready(), "rejections": w.Rejected.Ready()} {
-			select {
-			case <-read:
-			default:
-				return fmt.Errorf("reading %s", name)
-			}
-		}
-		return nil
-	})
+	n.Ready.Add("projections", func() error { return cmp.Or(w.Held.CaughtUp(), w.Rejected.CaughtUp()) })
 	questions := (&known.Known{Index: n.Index, Held: w.Held, Rejected: w.Rejected}).Questions()
 	questions[proto.SubjectManage] = query.Asked((&management{n}).manage)
 	group.Go(func() error {

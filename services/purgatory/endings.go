@@ -80,7 +80,7 @@ func (w *worker) end(ctx context.Context, repo *repository.Repo) error {
 		w.log.Info("the hosting of a repository has ended", "repository", ref, "reason", how.note.Reason, "kept_until", how.until)
 		w.tell(ref.Identifier, proto.GitEnded, proto.GitNotice{Owner: npub(ref.PubKey), Event: how.note.Announcement, Reason: how.note.Reason})
 	}
-	w.queue.add(repo.Place, how.until, alone)
+	w.later(repo.Place, how.until)
 	return nil
 }
 

@@ -2,7 +2,6 @@ package purgatory
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -14,32 +13,27 @@ import (
 )
 
 // fetch asks one git server for what one repository misses, and tells how that went.
-func (w *worker) fetch(ctx context.Context, identifier, url string, want repostate.Want) (outcome hunt.Outcome, answer string) {
+func (w *worker) fetch(ctx context.Context, identifier, url string, want repostate.Want) (failed netguard.Cause, answer string) {
 	ctx, done, err := w.shards.During(ctx, identifier)
 	if err != nil {
-		return hunt.Failed, "" // another worker's now
+		return fetch.CauseCanceled, "" // another worker's now
 	}
 	defer done()
 	began := time.Now()
 	result, err := w.fetchWithin(ctx, identifier, url, want)
 	if err != nil && ctx.Err() != nil {
-		return hunt.Failed, "" // cut off by our own stop: no failure of the server
+		return fetch.CauseCanceled, "" // cut off by our own stop: no failure of the server
 	}
 	notice := proto.GitNotice{Owner: npub(want.Owner), URL: url, Bytes: result.Bytes, Millis: time.Since(began).Milliseconds()}
 	if err == nil {
 		notice.Objects = some(result.Got)
 		w.tell(identifier, proto.GitFetched, notice)
 		w.log.Info("fetched", "identifier", identifier, "url", url, "objects", len(result.Got), "bytes", result.Bytes, "millis", notice.Millis)
-		return hunt.Brought, fmt.Sprintf("brought %d bytes", result.Bytes)
-	}
-	failed, ok := errors.AsType[*fetch.Error](err)
-	if ok && (failed.Cause == netguard.CauseDNS || failed.Cause == netguard.CauseTLS) {
-		outcome = hunt.Broken
+		return "", fmt.Sprintf("brought %d bytes", result.Bytes)
 	}
 	notice.Reason, notice.Objects = err.Error(), some(want.Objects)
 	w.tell(identifier, proto.GitFailed, notice)
-	w.log.Warn("fetch failed", "identifier", identifier, "url", url, "reason", err)
-	return outcome, notice.Reason
+	return fetch.Classify(err), notice.Reason
 }
 
 // fetchWithin is fetch.Fetch within the budget of who pays.

@@ -1,7 +1,7 @@
 package purgatory
 
 import (
-	"errors"
+	"cmp"
 	"strconv"
 	"sync"
 
@@ -54,13 +54,7 @@ func newMetrics(reg prometheus.Registerer, w *worker) *metrics {
 
 // fetched counts a fetch.
 func (m *metrics) fetched(domain string, r fetch.Result, err error) {
-	result := "ok"
-	var failed *fetch.Error
-	if errors.As(err, &failed) {
-		result = string(failed.Cause)
-	} else if err != nil {
-		result = "error"
-	}
+	result := cmp.Or(string(fetch.Classify(err)), "ok")
 	m.attempts.WithLabelValues(result).Inc()
 	m.requests.WithLabelValues(domain, result).Inc()
 	if err == nil {

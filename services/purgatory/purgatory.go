@@ -1,6 +1,7 @@
 package purgatory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -134,16 +135,17 @@ func Run(ctx context.Context, n *node.Node) error {
 	}
 	w.metrics = newMetrics(n.Metrics, w)
 	server.serve(w, directory)
-	var reads, shared atomic.Bool
+	var shared atomic.Bool
 	n.Ready.Add("purgatory", func() error {
+		err := cmp.Or(ctx.Err(), w.holdings.CaughtUp(), member.Alive())
 		switch {
-		case !reads.Load():
-			return errors.New("reading what waits for git data")
-		case !shared.Load() && !w.allServed(directory):
-			return errors.New("the workers have not shared out the repositories yet")
+		case err != nil:
+		case shared.Load() || w.allServed(directory):
+			shared.Store(true) // later a shard may be without a worker for a while; that is no news of this one
+		default:
+			err = errors.New("the workers have not shared out the repositories yet")
 		}
-		shared.Store(true) // later a shard may be without a worker for a while; that is no news of this one
-		return nil
+		return err
 	})
 	n.Ready.Add("git folder", w.store.Writable)
 	n.Count(w.countRepos)
@@ -159,7 +161,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	defer context.AfterFunc(lasting, stop)()
 	asked := make(chan time.Time, 1)
 	defer context.AfterFunc(ctx, func() { asked <- time.Now() })()
-	err = w.work(working, member, &reads)
+	err = w.work(working, member)
 	// All shards are with others now. What is under way, clones and pushes that are being read in,
 	// ends here; pushes are passed on then.
 	until := time.Now()
@@ -176,7 +178,7 @@ func Run(ctx context.Context, n *node.Node) error {
 func (w *worker) allServed(directory *claim.Directory) bool {
 	for shard := range proto.Shards {
 		holder, held := directory.Holder(proto.ShardName(shard))
-		if !held || holder.Name == w.node.Worker && w.shards.of(shard) == nil {
+		if !held || holder.Name == w.node.Worker && w.shards.of(shard) == notHeld {
 			return false
 		}
 	}
@@ -199,7 +201,7 @@ func (w *worker) newHunter(directory *claim.Directory) (*hunt.Hunter, error) {
 }
 
 // work runs the parts of the worker until ctx ends and every push that was under way is released.
-func (w *worker) work(ctx context.Context, member *claim.Member, reads *atomic.Bool) error {
+func (w *worker) work(ctx context.Context, member *claim.Member) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{w.hearing.Run, w.hunter.Run, w.survey, w.answerOperators, w.queue.run, w.chores.run} {
 		group.Go(func() error { return run(ctx) })
@@ -217,8 +219,6 @@ func (w *worker) work(ctx context.Context, member *claim.Member, reads *atomic.B
 			names = append(names, proto.ShardName(n))
 		}
 		wanted <- names
-		reads.Store(true)
-		defer reads.Store(false)
 		member.Work(ctx, wanted, w.hold)
 		return nil
 	})

@@ -80,8 +80,9 @@ func TestARewrittenEntryIsNoNewEvent(t *testing.T) {
 	hold("x", proto.SourceLive, 1002) // a new event
 	eventually(t, "it is hunted for what is new", func() bool { return w.told.count("x failed") == 2 })
 	logs, err := os.ReadFile(w.git + ".log")
-	if warning := `level=WARN msg="fetch failed" service=purgatory identifier=x url=` + gone.URL + `/x reason="it answered 404`; err != nil || !strings.Contains(string(logs), warning) {
-		t.Errorf("the log does not say %s (%v)", warning, err)
+	warning := `level=WARN msg="fetch failed" service=purgatory identifier=x url=` + gone.URL + `/x reason="it answered 404 Not Found" attempt=1 again_in=1h0m0s`
+	if err != nil || !strings.Contains(string(logs), warning) || strings.Count(string(logs), `WARN msg="fetch failed"`) != 1 {
+		t.Errorf("the log does not say once %s (%v):\n%s", warning, err, logs)
 	}
 }
 

@@ -300,13 +300,12 @@ func (a authority) lockFor(ctx context.Context, at repository.Place, push githtt
 	return unlock, err
 }
 
-// refusal tells that a push is not allowed, and returns what its user is told.
+// refusal tells the bus that a push is not allowed, and returns what its user is told.
 func (w *worker) refusal(at repository.Place, err error) error {
 	refused, ok := errors.AsType[*repostate.Refused](err)
 	if !ok {
 		return err
 	}
-	w.log.Info("push refused", "repository", at, "reason", refused.Reason)
 	w.tell(at.Identifier, proto.GitRefused, proto.GitNotice{Owner: npub(at.PubKey), Reason: refused.Reason})
 	return githttp.Refuse(refused.Reason)
 }

@@ -92,7 +92,7 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 	}
 	// This look may have taken the place of the one at which the next attempt begins.
 	if next, _ := w.hunter.State(t.identifier); !next.IsZero() {
-		w.queue.add(itself(t.identifier), next, alone)
+		w.later(itself(t.identifier), next)
 	}
 	return errors.Join(failed, w.expire(ctx, t.identifier))
 }
@@ -121,7 +121,7 @@ func (w *worker) enter(ctx context.Context, t *task, hunted, attempt bool) (v re
 		}
 	}
 	for _, at := range rest {
-		w.queue.add(at, time.Now(), alone)
+		w.later(at, time.Now())
 	}
 	var unlocks []func()
 	unlock = func() {
@@ -258,9 +258,9 @@ func (w *worker) expire(ctx context.Context, identifier string) error {
 	for _, e := range w.holdings.OfIdentifier(identifier) {
 		switch {
 		case now.Before(e.ExpiresAt):
-			w.queue.add(itself(identifier), e.ExpiresAt, alone)
+			w.later(itself(identifier), e.ExpiresAt)
 		case isSpared(e) || len(over) == expireAtOnce:
-			w.queue.add(itself(identifier), now.Add(w.node.Settings.HuntInterval), alone)
+			w.later(itself(identifier), now.Add(w.node.Settings.HuntInterval))
 		default:
 			over, events = append(over, e), append(events, e.Event)
 		}
@@ -278,7 +278,7 @@ func (w *worker) expire(ctx context.Context, identifier string) error {
 	for _, e := range over {
 		if now := w.holdings.ByKey(e.Key); now != nil && now.Phase == e.Phase {
 			// Its clock was restarted meanwhile, or ingest's is behind.
-			w.queue.add(itself(identifier), time.Now().Add(w.node.Settings.HuntBackoffBase), alone)
+			w.later(itself(identifier), time.Now().Add(w.node.Settings.HuntBackoffBase))
 			continue
 		}
 		if e.Phase == proto.PhaseWaiting { // the end of the silence is no news

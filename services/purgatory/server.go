@@ -1,6 +1,7 @@
 package purgatory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,11 +31,7 @@ func (w *worker) listen() (*server, error) {
 	if err != nil {
 		return nil, node.ListenError("NGIT_GIT_LISTEN", s.GitListen, err)
 	}
-	sv := &server{listener: listener, address: s.GitAdvertise, log: w.log}
-	if sv.address == "" {
-		sv.address = listener.Addr().String()
-	}
-	return sv, nil
+	return &server{listener: listener, address: cmp.Or(s.GitAdvertise, listener.Addr().String()), log: w.log}, nil
 }
 
 // serve begins to answer. directory tells who holds what this worker does not hold any more.

@@ -1,6 +1,7 @@
 package purgatory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -28,6 +29,13 @@ type shard struct {
 	tenure  context.Context // ends when the shard is to be let go: it takes no more writers
 	end     context.CancelFunc
 }
+
+// notHeld stands for every shard that is not held: its lease has ended.
+var notHeld = func() *shard {
+	ended, end := context.WithCancel(context.Background())
+	end()
+	return &shard{lease: ended}
+}()
 
 func newShards() *shards { return &shards{held: map[int]*shard{}, locks: map[repository.Place]*lock{}} }
 
@@ -169,30 +177,20 @@ func (h *shards) acquire(at repository.Place, take func(*lock) (release func(), 
 // Lease returns the context of what is written of an identifier. It ends with the lease of the
 // shard: another worker may write from then on. Of a shard that is not held it has ended.
 func (h *shards) Lease(identifier string) context.Context {
-	if s := h.of(proto.ShardOf(identifier)); s != nil {
-		return s.lease
-	}
-	ended, end := context.WithCancel(context.Background())
-	end()
-	return ended
+	return h.of(proto.ShardOf(identifier)).lease
 }
 
 // Opened is since when the identifier's shard is held.
-func (h *shards) Opened(identifier string) time.Time {
-	if s := h.of(proto.ShardOf(identifier)); s != nil {
-		return s.opened
-	}
-	return time.Time{}
-}
+func (h *shards) Opened(identifier string) time.Time { return h.of(proto.ShardOf(identifier)).opened }
 
 // Holds reports whether the identifier's shard is held, be it for reading only.
-func (h *shards) Holds(identifier string) bool { return h.of(proto.ShardOf(identifier)) != nil }
+func (h *shards) Holds(identifier string) bool { return h.of(proto.ShardOf(identifier)) != notHeld }
 
-// of is a shard that is held, or nil.
+// of is a shard that is held, or notHeld.
 func (h *shards) of(n int) *shard {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.held[n]
+	return cmp.Or(h.held[n], notHeld)
 }
 
 // Count is how many shards are held.

@@ -48,10 +48,11 @@ func (w *worker) waits(ctx context.Context, ref nostr.RepoRef) *proto.Waits {
 		return nil
 	}
 	slices.Sort(objects)
-	if objects = slices.Compact(objects); repo.Exists() && len(objects) > 0 {
-		if missing, err := repo.Missing(ctx, objects); err == nil {
-			told.Missing = some(missing)
-		}
+	objects = slices.Compact(objects)
+	told.Named = len(objects)
+	if objects, err = repo.Missing(ctx, objects); err != nil {
+		return nil
 	}
+	told.Missing = some(objects)
 	return told
 }

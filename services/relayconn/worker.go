@@ -1,6 +1,7 @@
 package relayconn
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -57,6 +58,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return err
 	}
+	n.Ready.Add("relayconn", func() error { return cmp.Or(all.stream.CaughtUp(), member.Alive()) })
 	n.Projection("relayconn_targets", proto.StreamTargets, all.stream.Seq)
 	// Intake and sender outlive the sessions, so that verdicts still come while they end.
 	sending, stopSending := context.WithCancel(context.WithoutCancel(ctx))

@@ -26,7 +26,7 @@ const documentType = "application/nostr+json"
 func document(s config.Settings, owner, icon string) map[string]any {
 	d := map[string]any{
 		"name": s.DisplayName(), "description": s.RelayDescription, "icon": icon, "pubkey": owner,
-		"supported_nips":           []int{1, 9, 11, 34, 40, 42, 45, 70, 77},
+		"supported_nips":           []int{1, 9, 11, 34, 40, 42, 45, 56, 70, 77, 86},
 		"supported_grasps":         grasps(s),
 		"repo_acceptance_criteria": criteria(s),
 		"software":                 "https://tendril.dev",

@@ -45,7 +45,7 @@ func TestDocument(t *testing.T) {
 	var raw map[string]any
 	must(t, json.Unmarshal(body, &raw))
 	for name, want := range map[string]string{
-		"curation": "null", "supported_nips": "[1,9,11,34,40,42,45,70,77]", "supported_grasps": `["GRASP-01","GRASP-02"]`,
+		"curation": "null", "supported_nips": "[1,9,11,34,40,42,45,56,70,77,86]", "supported_grasps": `["GRASP-01","GRASP-02"]`,
 	} {
 		if got, _ := json.Marshal(raw[name]); string(got) != want {
 			t.Errorf("%s: %s", name, got)

@@ -60,7 +60,7 @@ func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *reposit
 		missing, err = into.Missing(context.WithoutCancel(ctx), want)
 	}
 	if err != nil {
-		return f.result, &Error{Cause: classify(err), Err: err}
+		return f.result, &Error{Cause: Classify(err), Err: err}
 	}
 	f.result.Got = without(want, missing...)
 	return f.result, nil
@@ -98,7 +98,7 @@ func (f *fetching) run(ctx context.Context, url string) error {
 	server, err := f.discover(ctx, url, version2)
 	if err == nil && server.byID {
 		err = f.insist(ctx, server, ask, haves)
-		if classify(err) != CauseNoSuchObject || len(ask) == 1 {
+		if Classify(err) != CauseNoSuchObject || len(ask) == 1 {
 			return err
 		}
 		server, err = f.discover(ctx, url, "")
@@ -157,9 +157,9 @@ func (e *Error) Error() string { return e.Err.Error() }
 // Unwrap returns what happened.
 func (e *Error) Unwrap() error { return e.Err }
 
-// classify finds the cause of an error. A deadline that has passed, and a limit that was met, come
+// Classify finds the cause of an error; "": it is nil. A deadline that has passed, and a limit that was met, come
 // before all that followed from them.
-func classify(err error) Cause {
+func Classify(err error) Cause {
 	known, ok := errors.AsType[*Error](err)
 	switch {
 	case err == nil:

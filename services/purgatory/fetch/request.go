@@ -294,7 +294,7 @@ type packReader struct{ from io.Reader }
 // without a type.
 func (p *packReader) Read(b []byte) (int, error) {
 	n, err := p.from.Read(b)
-	if err != nil && !errors.Is(err, io.EOF) && classify(err) == CauseOurs {
+	if err != nil && !errors.Is(err, io.EOF) && Classify(err) == CauseOurs {
 		err = &Error{Cause: CauseServer, Err: errors.New("the pack breaks off: " + told(err.Error()))}
 	}
 	return n, err

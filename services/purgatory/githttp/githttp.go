@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -112,6 +113,9 @@ type Options struct {
 	Metrics *Metrics
 }
 
+// pushRefused is in the log for every push that is not taken, where a ban hides the repository too.
+const pushRefused = "push refused"
+
 // retryAfter is how soon what failed for now may be asked for again, in seconds.
 const retryAfter = "10"
 
@@ -202,13 +206,13 @@ func (x *exchange) find() (err error) {
 }
 
 func (x *exchange) serve(service string) {
-	isPost := service == uploadPack || service == receivePack
+	isPost, allowed := service == uploadPack || service == receivePack, "GET, HEAD"
+	if isPost {
+		allowed = "POST"
+	}
 	switch want := "application/x-" + service + "-request"; {
-	case isPost && x.r.Method != http.MethodPost:
-		x.w.Header().Set("Allow", "POST")
-		http.Error(x.w, "method not allowed", http.StatusMethodNotAllowed)
-	case !isPost && x.r.Method != http.MethodGet && x.r.Method != http.MethodHead:
-		x.w.Header().Set("Allow", "GET, HEAD")
+	case !slices.Contains(strings.Split(allowed, ", "), x.r.Method):
+		x.w.Header().Set("Allow", allowed)
 		http.Error(x.w, "method not allowed", http.StatusMethodNotAllowed)
 	case isPost && x.r.Header.Get("Content-Type") != want:
 		http.Error(x.w, "the Content-Type is not "+want, http.StatusUnsupportedMediaType)
@@ -284,6 +288,9 @@ func (x *exchange) fail(err error) (result string) {
 	f := x.understand(err)
 	if f.log != nil {
 		x.log.Error("a git request failed", "error", f.log)
+	}
+	if f.result == resultRefused && strings.HasSuffix(x.r.URL.String(), receivePack) {
+		x.log.Info(pushRefused, "client", x.client, "reason", err)
 	}
 	if x.begun {
 		return f.result

@@ -217,11 +217,12 @@ func (p *receiving) answer(err error) (result string) {
 		}
 	}
 	label := "error"
-	switch {
-	case p.received:
-		label = "allowed"
-	case result == resultRefused:
+	if result == resultRefused {
 		label = "denied"
+		p.log.Info(pushRefused, "client", p.client, "reason", err)
+	}
+	if p.received {
+		label = "allowed"
 	}
 	p.Metrics.pushes.WithLabelValues(label).Inc()
 	if err := p.send(report, message); err != nil {

@@ -284,7 +284,8 @@ func TestClientThatSendsTooSlowlyIsCutOff(t *testing.T) {
 // TestLargePushes are asked about before they are read, and bounded; through a proxy too, as the
 // front door is one.
 func TestLargePushes(t *testing.T) {
-	h, r, w := begin(t, githttp.Options{MaxPushBytes: 4 << 20})
+	var logs bytes.Buffer
+	h, r, w := begin(t, githttp.Options{MaxPushBytes: 4 << 20, Log: slog.New(slog.NewTextHandler(&logs, nil))})
 	var asked, took []githttp.PushRequest
 	h.authority.authorize = func(push githttp.PushRequest) error {
 		asked = append(asked, push)
@@ -308,6 +309,9 @@ func TestLargePushes(t *testing.T) {
 	for _, want := range []string{"remote: the push is larger than 4194304 bytes", "remote: not you"} {
 		if out := h.failing(w, "push", front.URL+path("x"), "main"); !strings.Contains(out, want) || strings.Contains(out, "RPC failed") || len(took) != 1 {
 			t.Errorf("the terminal does not say %q:\n%s", want, out)
+		}
+		if line := ` client="" reason="` + strings.TrimPrefix(want, "remote: "); strings.Count(logs.String(), line) != 1 {
+			t.Errorf("no line of the log has %s:\n%s", line, &logs)
 		}
 		h.authority.authorize = func(githttp.PushRequest) error { return githttp.Refuse("not you") }
 	}

@@ -2,6 +2,7 @@ package hunt
 
 import (
 	"cmp"
+	"log/slog"
 	"maps"
 	"net/url"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"golang.org/x/net/publicsuffix"
 
+	"tendril.dev/lib/netguard"
 	"tendril.dev/services/purgatory/repostate"
 )
 
@@ -17,6 +19,8 @@ const (
 	window = time.Minute
 	// brokenTime is how long a host is left alone whose name or TLS is broken.
 	brokenTime = 12 * time.Hour
+	// warnEvery is how often the log warns of a host that keeps failing by one cause.
+	warnEvery = 24 * time.Hour
 	// quarter is the part of all requests at once that one party may have.
 	quarter = 4
 	// manyParties is how many are kept before those are forgotten that had no request for memory,
@@ -38,12 +42,7 @@ type Limits struct {
 	AtOnce  int              // requests at once to all hosts together
 }
 
-func (l Limits) of(host string) Limit {
-	if limit, ok := l.Hosts[host]; ok {
-		return limit
-	}
-	return l.Default
-}
+func (l Limits) of(host string) Limit { return cmp.Or(l.Hosts[host], l.Default) }
 
 // HostOf is the host name in a URL, or its IP address, without the port; in lower case, without a
 // dot at the end. It is what limits are counted by.
@@ -78,6 +77,7 @@ type party struct {
 	last    time.Time   // a request of the party began or ended
 	recent  []time.Time // requests begun within the window, oldest first
 	broken  time.Time   // of a host: up to when it is left alone
+	warned  map[netguard.Cause]time.Time
 }
 
 // share is a worker's part of the limits of hosts: they hold for all workers together.
@@ -104,7 +104,7 @@ func (s share) of(limit int) int {
 func (h *Hunter) party(name string) *party {
 	p := h.parties[name]
 	if p == nil {
-		p = &party{}
+		p = &party{warned: map[netguard.Cause]time.Time{}}
 		h.parties[name] = p
 	}
 	return p
@@ -136,16 +136,23 @@ func (h *Hunter) begin(r request, now time.Time) {
 	}
 }
 
-// end counts the end of a request.
-func (h *Hunter) end(r request, outcome Outcome) {
+// end counts the end of a request. level is that of its failure in the log: a host is a warning
+// once in warnEvery for each cause.
+func (h *Hunter) end(r request, failed netguard.Cause) (level slog.Level) {
 	h.running--
 	now := time.Now()
 	for _, name := range []string{r.server, r.domain, r.by} {
 		h.party(name).running--
 		h.party(name).last = now
 	}
-	if outcome == Broken {
-		h.party(r.server).broken = now.Add(brokenTime)
+	server := h.party(r.server)
+	if failed == netguard.CauseDNS || failed == netguard.CauseTLS {
+		server.broken = now.Add(brokenTime)
 		h.Log.Warn("a git server is left alone: its name or its TLS is broken", "host", r.host, "for", brokenTime)
 	}
+	if now.Sub(server.warned[failed]) < warnEvery {
+		return slog.LevelDebug
+	}
+	server.warned[failed] = now
+	return slog.LevelWarn
 }

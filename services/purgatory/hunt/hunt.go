@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"tendril.dev/lib/netguard"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repostate"
 )
@@ -33,16 +34,6 @@ const (
 	attemptsInVain = 17
 )
 
-// Outcome is how a fetch ended.
-type Outcome int
-
-// Outcomes.
-const (
-	Failed  Outcome = iota // nothing came
-	Brought                // something that was wanted came, or nothing was missing any more
-	Broken                 // the name or the TLS of the server is broken
-)
-
 // Options are the rules of a hunter and what it works with.
 type Options struct {
 	Base, Max time.Duration // back-off between attempts: Base, doubled each time, at most Max
@@ -50,8 +41,10 @@ type Options struct {
 	// Share says among how many workers the limits of servers are divided, and which of them this
 	// one is, from 0.
 	Share func() (place, workers int)
-	// Fetch asks one server for what one repository misses; answer is for people.
-	Fetch func(ctx context.Context, identifier, url string, want repostate.Want) (o Outcome, answer string)
+	// Fetch asks one server for what one repository misses. failed is why nothing came that was
+	// wanted; "": something did, or nothing was missing any more. answer is for people; "": this
+	// worker did not let the server answer.
+	Fetch func(ctx context.Context, identifier, url string, want repostate.Want) (failed netguard.Cause, answer string)
 	// Look asks for a call of Seek for an identifier at a time; something may have come to the
 	// owner's repository, if one is named. It must not block.
 	Look func(identifier, owner string, at time.Time)
@@ -349,8 +342,8 @@ func (h *Hunter) request(s *search, i int, now time.Time) {
 	h.startAfter(window) // the host may be asked again
 	want := s.want
 	h.fetches.Go(func() {
-		outcome, answer := h.Fetch(h.ctx, s.identifier, r.url, want)
-		h.ended(s, r, outcome, answer)
+		failed, answer := h.Fetch(h.ctx, s.identifier, r.url, want)
+		h.ended(s, r, failed, answer)
 	})
 }
 
@@ -364,17 +357,20 @@ func (h *Hunter) startAfter(wait time.Duration) {
 }
 
 // ended takes note of the end of a request.
-func (h *Hunter) ended(s *search, r request, outcome Outcome, answer string) {
+func (h *Hunter) ended(s *search, r request, failed netguard.Cause, answer string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.end(r, outcome)
+	level := h.end(r, failed)
 	// What came, by this fetch or another, is looked at before the search goes on.
 	s.asking = ""
-	if s.stale = outcome == Brought; s.stale {
+	if s.stale = failed == ""; s.stale {
 		h.Look(s.identifier, s.want.Owner, time.Now())
 	}
 	h.start()
 	if one := h.hunts[s.identifier]; one != nil {
+		if failed != "" && answer != "" {
+			h.Log.Log(h.ctx, level, "fetch failed", "identifier", s.identifier, "url", r.url, "reason", answer, "attempt", one.attempts+1, "again_in", h.backoff(one.attempts))
+		}
 		told := proto.Asked{At: time.Now(), URL: r.url, Answer: answer}
 		one.asked = append(one.asked[max(0, len(one.asked)-maxAsked+1):], told)
 		h.pause(s.identifier, one)
@@ -393,8 +389,10 @@ func (h *Hunter) pause(identifier string, one *hunt) {
 		}
 	}
 	one.open = false
+	one.next = time.Now().Add(h.backoff(one.attempts))
 	one.attempts++
-	// 20 s, 40 s, 80 s, then 120 s each.
-	one.next = time.Now().Add(min(h.Base<<min(one.attempts-1, 16), h.Max))
 	h.Look(identifier, "", one.next)
 }
+
+// backoff is the pause after so many attempts and one more: 20 s, 40 s, 80 s, then 120 s each.
+func (h *Hunter) backoff(attempts int) time.Duration { return min(h.Base<<min(attempts, 16), h.Max) }

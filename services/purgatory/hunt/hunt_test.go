@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"tendril.dev/lib/netguard"
 	"tendril.dev/services/purgatory/hunt"
 	"tendril.dev/services/purgatory/repostate"
 )
@@ -72,12 +73,12 @@ func (w *world) look(identifier, owner string) {
 	w.Seek(identifier, wants, sources, of, all)
 }
 
-func (w *world) fetch(ctx context.Context, identifier, url string, want repostate.Want) (outcome hunt.Outcome, answer string) {
+func (w *world) fetch(ctx context.Context, identifier, url string, want repostate.Want) (failed netguard.Cause, answer string) {
 	w.mu.Lock()
 	left := slices.ContainsFunc(w.missing[identifier], func(m repostate.Want) bool { return m.Owner == want.Owner })
 	w.mu.Unlock()
 	if !left {
-		return hunt.Brought, ""
+		return "", ""
 	}
 	takes := 100 * time.Millisecond
 	if w.takes != nil {
@@ -86,23 +87,24 @@ func (w *world) fetch(ctx context.Context, identifier, url string, want repostat
 	select {
 	case <-time.After(takes):
 	case <-ctx.Done():
-		return hunt.Failed, ""
+		return netguard.CauseTimeout, ""
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asked = append(w.asked, identifier+" "+want.Owner+" "+url)
 	if w.broken[url] {
-		return hunt.Broken, ""
+		return netguard.CauseDNS, ""
 	}
+	failed = netguard.CauseOther
 	for i, m := range w.missing[identifier] {
 		left := slices.DeleteFunc(slices.Clone(m.Objects), func(id string) bool { return slices.Contains(w.has[url], id) })
 		if m.Owner == want.Owner && len(left) < len(m.Objects) {
-			outcome = hunt.Brought
+			failed = ""
 			w.missing[identifier][i].Objects = left
 		}
 	}
 	w.missing[identifier] = slices.DeleteFunc(w.missing[identifier], func(m repostate.Want) bool { return len(m.Objects) == 0 })
-	return outcome, ""
+	return failed, ""
 }
 
 // set says what an identifier misses, and the URLs that its author names.

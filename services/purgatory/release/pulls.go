@@ -51,8 +51,9 @@ func (p *pass) alignPullRequests(ctx context.Context) (ready []*nostr.Event) {
 // and reports whether it is named there then. Beyond maxNamed that is for the next time.
 func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRequest) (named bool, err error) {
 	repo := p.repo(owner)
-	if repo == nil || repo.IsNamed(PrefixNostr+pr.Event.ID, pr.Commit) || !slices.Contains(p.owners, owner) {
-		return repo != nil && repo.IsNamed(PrefixNostr+pr.Event.ID, pr.Commit), nil
+	named = repo != nil && repo.IsNamed(PrefixNostr+pr.Event.ID, pr.Commit)
+	if repo == nil || named || !slices.Contains(p.owners, owner) {
+		return named, nil
 	}
 	there, err := p.gather(ctx, owner, p.pullSources(pr), []string{pr.Commit})
 	if !there && err == nil {

@@ -247,12 +247,11 @@ func (r *Repo) transaction(ctx context.Context, changes []refChange) error {
 		if err := nostr.CheckRefName(c.name); err != nil || !strings.HasPrefix(c.name, "refs/") {
 			return fmt.Errorf("%w: %q is no name for a reference", ErrUnfit, c.name)
 		}
-		b.WriteString("option no-deref\x00")
+		change := "update " + c.name + "\x00" + c.to
 		if c.to == "" {
-			b.WriteString("delete " + c.name + "\x00\x00")
-		} else {
-			b.WriteString("update " + c.name + "\x00" + c.to + "\x00\x00")
+			change = "delete " + c.name
 		}
+		b.WriteString("option no-deref\x00" + change + "\x00\x00")
 	}
 	b.WriteString("prepare\x00commit\x00")
 	_, err := r.writing("update-ref", "--stdin", "-z").ask(ctx, b.String())
