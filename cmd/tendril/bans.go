@@ -58,14 +58,16 @@ func (c *banCommand) Run() error {
 func (c *unbanCommand) Run() error {
 	return c.withBans(func(r *reader, set *bans.Set) error {
 		for _, what := range c.What {
-			name := printable(what.String())
-			if set.Find(what.Subject) == nil {
+			name, ban := printable(what.String()), set.Find(what.Subject)
+			if ban == nil {
 				return fmt.Errorf("%s is not banned; `tendril bans` lists what is", name)
 			}
 			if err := bans.Lift(r.ctx, r.JS, what.Subject); err != nil {
 				return err
 			}
-			fmt.Printf("%s %s is not banned any more\n", what.Kind(), name)
+			if err := c.print(ban.Ban, func(w io.Writer) { fmt.Fprintf(w, "%s %s is not banned any more\n", what.Kind(), name) }); err != nil {
+				return err
+			}
 		}
 		return nil
 	})

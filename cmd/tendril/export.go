@@ -28,7 +28,13 @@ type exports struct {
 
 	GitDataPath string `env:"NGIT_GIT_DATA_PATH" name:"git-data-path" default:"./data/git" help:"Folder of the git repositories."`
 	GitBinary   string `env:"NGIT_GIT_BINARY" name:"git-binary" default:"git" help:"The git program."`
-	running     `embed:""`
+	asks        `embed:""`
+
+	done struct { // what --json prints, on standard error: standard output may have the events
+		Events       int `json:"events"`
+		Held         int `json:"held"`
+		Repositories int `json:"repositories"`
+	}
 }
 
 // Run implements the command.
@@ -47,7 +53,7 @@ func (e *exports) Run() (err error) {
 		return err
 	}
 	return e.do(0, func(r *reader) error {
-		shown := newProgress(e.Quiet)
+		shown := newProgress(e.Quiet || e.JSON)
 		defer shown.end()
 		err := e.events(r, shown)
 		if err == nil && e.From != "" {
@@ -59,6 +65,9 @@ func (e *exports) Run() (err error) {
 		}
 		if r.ctx.Err() != nil {
 			return errors.New("interrupted: the export is not whole")
+		}
+		if e.JSON {
+			err = errors.Join(err, printJSON(os.Stderr, e.done))
 		}
 		return err
 	})
@@ -72,12 +81,11 @@ func (e *exports) events(r *reader, shown *progress) error {
 		return err
 	}
 	defer out.close()
-	held, events := 0, 0
 	if e.Held {
 		for _, h := range bucket[proto.Held](r, proto.BucketHeld, ">") {
 			if h.Event != nil { // it is not the writer's mark
 				out.Write(append(nostr.Encode(h.Event), '\n')) // the first error stays
-				held++
+				e.done.Held++
 			}
 		}
 	}
@@ -90,7 +98,7 @@ func (e *exports) events(r *reader, shown *progress) error {
 		var line bytes.Buffer
 		json.Compact(&line, m.Data)
 		out.Write(append(line.Bytes(), '\n'))
-		events++
+		e.done.Events++
 	})
 	if r.err != nil {
 		return r.err
@@ -98,9 +106,9 @@ func (e *exports) events(r *reader, shown *progress) error {
 	if err := out.finish(); err != nil {
 		return err
 	}
-	shown.result("%s written to %s", check.Count(events+held, "event", "events"), e.Output)
+	shown.result("%s written to %s", check.Count(e.done.Events+e.done.Held, "event", "events"), e.Output)
 	if e.Held {
-		shown.result("of these, %d waiting for git data", held)
+		shown.result("of these, %d waiting for git data", e.done.Held)
 	}
 	return nil
 }
@@ -129,7 +137,8 @@ func (e *exports) copy(r *reader, repos []gittree.Repo, shown *progress) error {
 			failed = append(failed, fmt.Errorf("%s: %w", repo.Name, err))
 		}
 	}
-	shown.result("%s copied to %s", check.Count(len(repos)-absent-len(failed), "repository", "repositories"), e.Git)
+	e.done.Repositories = len(repos) - absent - len(failed)
+	shown.result("%s copied to %s", check.Count(e.done.Repositories, "repository", "repositories"), e.Git)
 	if absent > 0 {
 		shown.result("%s announced, but not hosted at %s", check.Count(absent, "repository is", "repositories are"), e.From)
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -201,8 +202,9 @@ type loginsCommand struct {
 
 // loginsFolder is what the commands work on.
 type loginsFolder struct {
-	Folder string   `arg:"" help:"Folder of the logins: users.conf and a file USER.login for each user."`
-	Users  []string `arg:"" optional:"" name:"user" help:"Only these users."`
+	Folder   string   `arg:"" help:"Folder of the logins: users.conf and a file USER.login for each user."`
+	Users    []string `arg:"" optional:"" name:"user" help:"Only these users."`
+	printing `embed:""`
 }
 
 type (
@@ -228,11 +230,11 @@ func (c *loginsRetire) Run() error {
 
 // do does it and says what was done. Passwords are never printed.
 func (f loginsFolder) do(do func(folder string, users ...string) error, done string) error {
-	err := do(f.Folder, f.Users...)
-	if err == nil {
-		fmt.Println(filepath.Join(f.Folder, logins.UsersFile), done)
+	if err := do(f.Folder, f.Users...); err != nil {
+		return err
 	}
-	return err
+	file := filepath.Join(f.Folder, logins.UsersFile)
+	return f.print([]string{file, done}, func(w io.Writer) { fmt.Fprintln(w, file, done) })
 }
 
 type version struct{}

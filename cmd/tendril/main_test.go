@@ -314,6 +314,10 @@ func TestCommandsOnARunningSystem(t *testing.T) {
 		{"import .", here, 1, "read .: is a directory"},
 		{"repo list --json", here, 0, "[]\n"},
 		{"export -o copy.jsonl", here, 0, "0 events written to copy.jsonl\n"},
+		{"export -o copy.jsonl --json", here, 0, "{\n  \"events\": 0,\n"},
+		{"logins init more --json", nil, 0, "[\n  \"more/users.conf\",\n"},
+		{"ban tree", here, 0, "identifier tree is banned\n"},
+		{"unban tree --json", here, 0, "{\n  \"what\": \"tree\","},
 		{"export", []string{listen, "NGIT_NATS_PASSWORD=hunter3"}, 1, "tendril: NGIT_NATS_PASSWORD is wrong: "},
 	} {
 		code, said := start(t, dir, c.env, strings.Fields(c.args)...).ends()

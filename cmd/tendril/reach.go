@@ -32,13 +32,18 @@ type running struct {
 
 // asks is what a question to a running system needs.
 type asks struct {
-	JSON    bool `name:"json" help:"Print JSON."`
-	running `embed:""`
+	printing `embed:""`
+	running  `embed:""`
+}
+
+// printing is how an answer is printed.
+type printing struct {
+	JSON bool `name:"json" help:"Print JSON."`
 }
 
 // print prints an answer, for machines or for people.
-func (a asks) print(value any, text func(io.Writer)) error {
-	if a.JSON {
+func (p printing) print(value any, text func(io.Writer)) error {
+	if p.JSON {
 		return printJSON(os.Stdout, value)
 	}
 	text(os.Stdout)

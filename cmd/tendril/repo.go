@@ -93,7 +93,7 @@ func (r *reader) repos(verb proto.RepoVerb, ref string) ([]proto.RepoStatus, err
 		return nil, err
 	}
 	defer answers.Unsubscribe()
-	if err := r.Conn.PublishMsg(&nats.Msg{Subject: proto.RepoSubject(verb), Reply: inbox, Data: question}); err != nil {
+	if err := r.Conn.PublishRequest(proto.RepoSubject(verb), inbox, question); err != nil {
 		return nil, err
 	}
 	all, missing, pause := []proto.RepoStatus{}, proto.Shards, listPause // none is [] in JSON, not null

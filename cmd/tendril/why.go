@@ -212,16 +212,12 @@ func (t *teller) repository(ref nostr.RepoRef) {
 			t.held(h)
 		}
 	}
-	relays := map[string]proto.Level{}
 	t.read(proto.StreamTargets, proto.AnyWanted, func(m bus.Message) {
 		var w proto.Wanted
 		if key, of, err := proto.ParseWantedSubject(m.Subject); err == nil && of == ref.String() && json.Unmarshal(m.Data, &w) == nil {
-			relays[key] = w.Level
+			t.say(time.Time{}, "discovery", "", "%s is asked for it (%s)", key, w.Level)
 		}
 	})
-	for key, level := range relays {
-		t.say(time.Time{}, "discovery", "", "%s is asked for it (%s)", key, level)
-	}
 	if len(t.Lines) == 0 && t.ban == nil {
 		t.say(time.Time{}, "all", "its owner must publish an announcement (kind 30617) that lists this server in clone and relays", "no announcement of it has come here")
 	}
@@ -272,7 +268,7 @@ func (t *teller) refused(question proto.Why) {
 	data, _ := json.Marshal(question)
 	answers, err := t.Conn.SubscribeSync(t.Conn.NewInbox())
 	if err == nil {
-		err = t.Conn.PublishMsg(&nats.Msg{Subject: proto.SubjectWhy, Reply: answers.Subject, Data: data})
+		err = t.Conn.PublishRequest(proto.SubjectWhy, answers.Subject, data)
 	}
 	t.err = err
 	waiting, cancel := context.WithTimeout(t.ctx, time.Second)

@@ -155,6 +155,9 @@ func TestAnswersToEvents(t *testing.T) {
 	// A malformed message is answered and nothing else comes of it.
 	c.hears(`["NOTICE","invalid: `, `{`)
 	c.hears(`["OK","`+forged.ID+`",false,"invalid: `, `["EVENT",{"id":"%s"}]`, forged.ID)
+	if !strings.Contains(sys.metrics(t), `ngit_events_rejected_total{kind="other",reason="malformed"} 1`) {
+		t.Error("it is not counted")
+	}
 	c.hears(`["CLOSED","x","invalid: `, `["REQ","x",{"kinds":["1"]}]`)
 	must(t, c.ws.Write(t.Context(), websocket.MessageBinary, []byte(`["REQ","x",{}]`)))
 	c.want(`["NOTICE","invalid: messages are text`)

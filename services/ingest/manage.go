@@ -107,11 +107,11 @@ func (m *management) isOurs(address string) bool {
 	return err == nil && strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && nostr.OnDomain(address, m.Settings.Domain)
 }
 
-var methods = []string{"supportedmethods", "banpubkey", "unbanpubkey", "allowpubkey", "listbannedpubkeys", "banevent", "unbanevent", "allowevent",
-	"listbannedevents", "changerelayname", "changerelaydescription", "changerelayicon"}
+var methods = []string{"supportedmethods", "banpubkey", "unbanpubkey", "allowpubkey", "listbannedpubkeys", "listallowedpubkeys", "banevent", "unbanevent", "allowevent",
+	"listbannedevents", "listallowedevents", "changerelayname", "changerelaydescription", "changerelayicon"}
 
-// do carries a request out. There is no list of allowed authors or events: to allow one lifts its
-// ban.
+// do carries a request out. To allow an author or an event lifts its ban: who is not banned is
+// allowed, and the lists of the allowed are empty.
 func (m *management) do(ctx context.Context, r nip86.Request, by string, now time.Time) (result any, err error) {
 	param := func(n int) string {
 		if n >= len(r.Params) {
@@ -127,7 +127,7 @@ func (m *management) do(ctx context.Context, r nip86.Request, by string, now tim
 	switch r.Method {
 	case "supportedmethods":
 		return methods, nil
-	case "listbannedpubkeys", "listbannedevents":
+	case "listbannedpubkeys", "listbannedevents", "listallowedpubkeys", "listallowedevents":
 		listed := []any{}
 		for b := range m.Bans.All() {
 			switch r.Method + " " + b.Kind() {

@@ -182,12 +182,13 @@ func TestDeathIsTold(t *testing.T) {
 // failures, so that the next back-off begins at the base.
 func TestWhatASessionSays(t *testing.T) {
 	t.Parallel()
-	l, _ := newLife(quiet)
+	var text bytes.Buffer
+	l, _ := newLife(slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	for _, outcome := range []proto.Outcome{proto.Accepted, proto.HeldBack} {
 		l.Judged(&nostr.Event{}, proto.SourceLive, false, proto.Verdict{Outcome: outcome})
 	}
-	if n := testutil.ToFloat64(l.Metrics.synced); n != 1 {
-		t.Errorf("%v events count as served", n)
+	if n := testutil.ToFloat64(l.Metrics.synced); n != 1 || strings.Count(text.String(), `level=DEBUG msg="live event"`) != 2 {
+		t.Errorf("%v events count as served:\n%s", n, &text)
 	}
 	l.health.Failures, l.health.Recovering = 9, true
 	l.health = l.health.Opened(noon)

@@ -324,11 +324,14 @@ func (l *life) note() (begun bool) {
 // Status implements session.Observer.
 func (l *life) Status(s session.Status) { l.told.Store(&s) }
 
-// Judged counts an event that is served now and was not before, and tells a gap: one that should
-// have come live but was found by a later sync.
+// Judged counts an event that is served now and was not before, logs a live one, and tells a gap:
+// one that should have come live but was found by a later sync.
 func (l *life) Judged(ev *nostr.Event, source proto.Source, gap bool, v proto.Verdict) {
 	if v.Outcome == proto.Accepted {
 		l.Metrics.synced.Inc()
+	}
+	if source == proto.SourceLive {
+		l.log.Debug("live event", "id", ev.ID, "kind", ev.Kind, "outcome", v.Outcome, "message", v.Message)
 	}
 	if !gap {
 		return

@@ -229,11 +229,12 @@ func (m *moderation) byClient() {
 	for _, c := range fixture.Rows(strings.ReplaceAll(`
 		{"method":"listbannedpubkeys","params":[]}               | {"result":[{"pubkey":"OWNER","reason":"by client"}]}
 		{"method":"listbannedevents"}                            | {"result":[]}
+		{"method":"listallowedpubkeys"}                          | {"result":[]}
 		{"method":"changerelayname","params":["A new name"]}     | {"result":true}
 		{"method":"changerelayicon","params":["javascript:1"]}   | the first parameter is too long, or not a URL
 		{"method":"blockip","params":["1.2.3.4"]}                | is not supported
 		{"method":"banevent","params":["x"]}                     | not 64 lower-case hex digits
-		{"method":"supportedmethods","params":[]}                | "unbanpubkey"
+		{"method":"supportedmethods","params":[]}                | "listallowedpubkeys"
 		{"method":"unbanpubkey","params":["OWNER"]}              | {"result":true}
 		{"method":"unbanpubkey", "params":["OWNER"]}             | {"result":true}`, "OWNER", m.repo.Owner.PubKey)) {
 		m.asks(http.StatusOK, c[1], m.authorise(m.Operator, "/", "POST", c[0]), c[0])

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,8 @@ import (
 
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/limit"
+	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/obs"
 )
 
 // connection is one client. Messages are read one after the other by serve; each REQ, COUNT and
@@ -245,10 +248,10 @@ func (c *connection) handle(data []byte) {
 	}
 	switch {
 	case err != nil:
-		c.answer(m.refusal(err.Error()))
+		c.refuse(m, "malformed", err.Error())
 	case c.unauthenticated(m):
 		c.challenge()
-		c.answer(m.refusal(authRequired + "authenticate (NIP-42) first"))
+		c.refuse(m, "auth_required", authRequired+"authenticate (NIP-42) first")
 	case m.verb == "EVENT":
 		c.offer(m)
 	case m.verb == "REQ":
@@ -262,6 +265,19 @@ func (c *connection) handle(data []byte) {
 	case m.verb == "AUTH":
 		c.authenticate(m)
 	}
+}
+
+// refuse answers a message that is not looked at further. An event is counted, and has a line in the
+// log while the client is within its rate.
+func (c *connection) refuse(m message, reason, why string) {
+	if m.verb == "EVENT" {
+		ev := cmp.Or(m.event, &nostr.Event{ID: m.id, Kind: -1}) // its kind could not be read
+		c.relay.Metrics.rejected.WithLabelValues(obs.KindLabel(ev.Kind), reason).Inc()
+		if c.tooFast() == "" {
+			c.relay.Log.Info("event rejected", "event", ev.ID, "kind", ev.Kind, "author", ev.PubKey, "client", c.client, "reason", why)
+		}
+	}
+	c.answer(m.refusal(why))
 }
 
 // parse reads a message. A longer one is read when it is the client's turn: the longest keep a
