@@ -178,8 +178,12 @@ func TestLiveWithoutVerdict(t *testing.T) {
 		p.with(func() { p.hold, p.fail, p.stored = true, candidates.ErrNoVerdict, []*nostr.Event{ev} })
 		p.sends("l3", ev)
 		sleep(time.Second)
-		if st := p.status(); !st.Missing.IsZero() {
-			t.Errorf("missing before it is lost: %+v", st)
+		if st := p.status(); !st.CaughtUp {
+			t.Errorf("missing before it is late: %+v", st)
+		}
+		sleep(10 * time.Second)
+		if st := p.status(); !st.Missing.Equal(came) || st.CaughtUp {
+			t.Errorf("late: %+v, want missing since %v", st, came)
 		}
 		for range 2 { // ingest stays away: what is asked again has no verdict either
 			p.release(candidates.ErrNoVerdict)
@@ -201,6 +205,12 @@ func TestLiveWithoutVerdict(t *testing.T) {
 				t.Errorf("judged %v", p.judged)
 			}
 		})
+		p.holds(true)
+		p.sends("l3", issue(nostr.Now(), "30617:aa:000"))
+		sleep(time.Minute)
+		p.release(nil)
+		synctest.Wait()
+		p.complete(1)
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -100,12 +101,12 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 	if !a.Matches(m.Event) {
 		return s.odd(fmt.Sprintf("event %.64q does not match subscription %s", m.Event.ID, m.Sub))
 	}
-	e := ending{why: cause{source: proto.SourceLive}, came: now}
+	e := ending{why: cause{source: proto.SourceLive}, came: now, waiting: &s.unjudged}
 	switch a := a.(type) {
 	case *live:
 		e.live = a
 	case *task:
-		e.batch, e.why = a.batch, a.cause(m.Event)
+		e.batch, e.why, e.waiting = a.batch, a.cause(m.Event), &a.batch.waiting
 		fresh, enough := a.Saw(m.Event)
 		if enough {
 			if err := s.ended(ctx, a, now); err != nil {
@@ -121,8 +122,8 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 		return s.nothing(ctx)
 	case known: // of the past that we expect, and it is asked for only so far
 		return nil
-	case e.batch != nil:
-		e.batch.waiting.Add(1)
+	case e.waiting.Add(1) == 1 && e.live != nil:
+		s.unjudgedAt = now
 	}
 	waited, err := s.Intake.Take(ctx, intake.Arrival{
 		Event: m.Event, Lane: cmp.Or(lanes[e.why.source], proto.LaneSyncHistoric), Source: e.why.source,
@@ -177,15 +178,16 @@ func (s *Session) quieten(now time.Time, why string) {
 // ending is how an event ended that came for a batch or live.
 type ending struct {
 	intake.Result
-	why   cause
-	batch *batch
-	live  *live
-	came  time.Time
+	why     cause
+	batch   *batch
+	live    *live
+	came    time.Time
+	waiting *atomic.Int64 // events of the batch, or live ones, without a verdict
 }
 
 // ends are the endings that the session has not looked at; others bring them.
 type ends struct {
-	changed chan struct{} // of capacity 1: has something to receive when a batch may have ended too
+	changed chan struct{} // of capacity 1: has something to receive when nothing waits any more too
 	mu      sync.Mutex
 	odd     []ending // without a verdict, or of a live event that was known
 }
@@ -199,7 +201,7 @@ func (s *Session) judged(e ending) {
 		s.ends.mu.Lock()
 		s.ends.odd = append(s.ends.odd, e)
 		s.ends.mu.Unlock()
-	} else if e.batch == nil || e.batch.waiting.Add(-1) > 0 {
+	} else if e.waiting.Add(-1) > 0 {
 		return
 	}
 	select {
@@ -242,13 +244,11 @@ func (s *Session) hearEnds(ctx context.Context, now time.Time) error {
 				s.makeUp(l)
 			}
 		}
-		if b := e.batch; b != nil {
-			if lost {
-				s.warn("lost", "historic sync is incomplete; it is tried again", "reason", "events without a verdict")
-				b.again = true
-			}
-			b.waiting.Add(-1)
+		if b := e.batch; lost && b != nil {
+			s.warn("lost", "historic sync is incomplete; it is tried again", "reason", "events without a verdict")
+			b.again = true
 		}
+		e.waiting.Add(-1)
 	}
 	return nil
 }

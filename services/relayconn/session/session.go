@@ -12,6 +12,7 @@ import (
 	"context"
 	"log/slog"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -122,6 +123,9 @@ type Session struct {
 	challenge     string // of the relay, which wants to know who reads (NIP-42)
 	prove, proved bool   // it has refused something without; we have answered
 
+	unjudged   atomic.Int64 // live events without a verdict
+	unjudgedAt time.Time    // since when there has always been one
+
 	answered bool      // the relay has sent an EOSE
 	resumed  time.Time // when an event had waited for room last; the relay was not read meanwhile
 	invalid  int
@@ -138,6 +142,9 @@ const (
 	uselessRate, uselessBurst = 5000, 20_000
 	// seldom is how often it is looked what has become due while events come.
 	seldom = time.Millisecond
+	// lateVerdict is how long a live event waits for its verdict before it counts as missing: a
+	// worker that dies meanwhile leaves it to its successor.
+	lateVerdict = 10 * time.Second
 )
 
 // New makes a session; Run begins it.
@@ -286,7 +293,7 @@ func (s *Session) next(now time.Time) time.Time {
 	if s.spent {
 		return now
 	}
-	due := []time.Time{s.quiet, s.hold, s.rec.hold, s.consolidateBy, s.quietUntil()}
+	due := []time.Time{s.quiet, s.hold, s.rec.hold, s.consolidateBy, s.quietUntil(), s.unjudgedAt.Add(lateVerdict)}
 	for _, a := range s.open {
 		due = append(due, s.patience(a))
 	}

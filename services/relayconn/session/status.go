@@ -36,7 +36,7 @@ type Status struct {
 	// not go further back than this connection.
 	CaughtUp bool
 	// Missing is since when what comes live is not all there, because the relay closed a live
-	// subscription, or because there was no verdict; zero: it is all there.
+	// subscription, or because there is no verdict; zero: it is all there.
 	Missing time.Time
 	// Answered: the relay has sent an EOSE on this connection.
 	Answered bool
@@ -115,6 +115,9 @@ func (s *Session) report(c Connection) {
 		mark, s.confirmed = s.wanted.Mark, s.wanted.Items
 	}
 	missing := past.missing
+	if s.unjudged.Load() > 0 && time.Since(s.unjudgedAt) >= lateVerdict {
+		missing = earlier(missing, s.unjudgedAt)
+	}
 	for _, l := range s.lives {
 		missing = earlier(missing, l.missing)
 	}

@@ -102,6 +102,10 @@ func (c *Conn) Read(ctx context.Context, fn func(Message) error) error {
 			}
 			continue
 		case err != nil:
+			// What breaks the protocol of WebSocket has no type.
+			if websocket.CloseStatus(err) < 0 && netguard.Classify(err) == netguard.CauseOther {
+				err = &netguard.ProtocolError{Err: err}
+			}
 			return fmt.Errorf("read from relay: %w", err)
 		}
 		garbage = 0
@@ -134,8 +138,6 @@ func (c *Conn) next() (Message, error) {
 	}
 	c.count.Add(1)
 	switch {
-	case errors.Is(err, websocket.ErrMessageTooBig):
-		return Message{}, &netguard.ProtocolError{Err: err}
 	case err != nil:
 		return Message{}, err
 	case int64(len(data)) > c.most:

@@ -155,7 +155,7 @@ func TestConversation(t *testing.T) {
 func TestHostileMessages(t *testing.T) {
 	t.Parallel()
 	text, binary := websocket.MessageText, websocket.MessageBinary
-	for message, typ := range map[string]websocket.MessageType{`["NOTICE","` + strings.Repeat("x", 2000) + `"]`: text, "garbage": text, `["EOSE","a"]`: binary} {
+	for message, typ := range map[string]websocket.MessageType{`["NOTICE","` + strings.Repeat("x", 2000) + `"]`: text, "garbage": text, `["EOSE","a"]`: binary, "an opcode that is none": 3} {
 		t.Run(message[:7], func(t *testing.T) {
 			t.Parallel()
 			conn := dial(t, func(ctx context.Context, ws *websocket.Conn) {
