@@ -228,7 +228,7 @@ func (l *life) nextDay(now time.Time) time.Time {
 func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) error {
 	l.Status(l.status)
 	l.gaps.Clear()
-	document := make(chan wire.Document, 1)
+	document := make(chan wire.Stated, 1)
 	s := session.New(session.Options{
 		Rules: l.Rules.Session, Asker: conn, Wanted: func() session.Wanted { now, _ := l.target.Now(); return now },
 		Intake: l.Intake.Open(l.url), Observer: l, Document: document, Log: l.log,

@@ -17,7 +17,6 @@ import (
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/netguard"
-	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/wire"
@@ -106,14 +105,15 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 	case *live:
 		e.live = a
 	case *task:
-		e.batch, e.why, e.waiting = a.batch, a.cause(m.Event), &a.batch.waiting
+		e.batch, e.why, e.waiting = a.batch, a.batch.cause, &a.batch.waiting
 		fresh, enough := a.Saw(m.Event)
 		if enough {
 			if err := s.ended(ctx, a, now); err != nil {
 				return err
 			}
 		}
-		if !fresh { // it came with the page before
+		// It came with the page before, or was found where the relay was asked for everything.
+		if !fresh || a.Fetches() && !asksFor(a.batch.groups, m.Event) {
 			return s.nothing(ctx)
 		}
 	}
@@ -133,16 +133,6 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 		s.resumed = time.Now()
 	}
 	return err
-}
-
-// cause is why an event comes. One that was fetched by its id and that no filter asks for was never
-// to come live: the relay was asked for everything.
-func (t *task) cause(ev *nostr.Event) cause {
-	why := t.batch.cause
-	if t.Fetches() && !why.liveUntil.IsZero() && !asksFor(t.batch.groups, ev) {
-		why.liveUntil = time.Time{}
-	}
-	return why
 }
 
 // nothing notes a message that brought nothing. A relay that floods us with them is read more

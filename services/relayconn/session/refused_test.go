@@ -54,8 +54,8 @@ func notice(text string) wire.Message { return wire.Message{Kind: wire.Notice, R
 
 // states has the information document of the relay say how many subscriptions it takes.
 func (p *play) states(subscriptions int) {
-	document := make(chan wire.Document, 1)
-	document <- wire.Document{Limits: wire.Stated{Subscriptions: subscriptions}}
+	document := make(chan wire.Stated, 1)
+	document <- wire.Stated{Subscriptions: subscriptions}
 	p.session.Document = document
 }
 

@@ -71,7 +71,7 @@ type Options struct {
 	// Negentropy is what the relay is asked by NIP-77 with; nil: it is not.
 	Negentropy *Negentropy
 	Observer   Observer
-	Document   <-chan wire.Document // what the relay tells about itself, once; nil: nothing
+	Document   <-chan wire.Stated // what the relay tells about itself, once; nil: nothing
 	// Warned is of which causes the operator has been warned. It goes from one session with the
 	// relay to the next, and only one session may have it at a time; nil: of none.
 	Warned map[string]bool
@@ -192,9 +192,7 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 		case <-daily:
 			s.dayDue = true
 		case d := <-s.Document:
-			if s.limits.Said(d.Limits); !s.rec.off && !s.rec.spoken && !d.Supports(77) {
-				err = s.rec.unable(ctx, "its information document does not name NIP-77")
-			}
+			s.limits.Said(d)
 		case r := <-s.rec.results:
 			err = s.rec.told(ctx, r, time.Now())
 		case <-s.ends.changed:
