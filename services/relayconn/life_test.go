@@ -161,9 +161,7 @@ func TestDeathIsTold(t *testing.T) {
 		l, reg := newLife(slog.New(slog.NewTextHandler(&text, nil)))
 		fail := func(err error) {
 			l.health = l.health.Failed(time.Now(), err)
-			if err := l.pause(t.Context(), l.wait(time.Now(), false, false)+time.Second); err != nil {
-				t.Fatal(err)
-			}
+			l.pause(t.Context(), l.wait(time.Now(), false, false)+time.Second)
 		}
 		for begin := time.Now(); time.Since(begin) < 48*time.Hour; {
 			fail(errGone)
@@ -211,9 +209,10 @@ func TestDayIsNotForgotten(t *testing.T) {
 	due := time.Now().Add(-time.Minute).UTC().Round(0)
 	l.daily = due
 	l.ended(t.Context(), time.Now(), errGone)
+	l.Env.Rules.Health.Naughty = 48 * time.Hour
 	next := successor(l)
-	if start := next.start(time.Now()); start.Since == nil || !next.daily.Equal(due) || !l.daily.Equal(due) {
-		t.Errorf("the successor begins with %+v, due %v", start, next.daily)
+	if start := next.start(time.Now()); start.Since == nil || !next.daily.Equal(due) || !l.daily.Equal(due) || !next.health.Recovering {
+		t.Errorf("the successor begins with %+v, due %v, healthy %v", start, next.daily, !next.health.Recovering)
 	}
 	if note(next, session.Status{}) || !note(next, session.Status{Days: 1}) {
 		t.Error("it is not told when the day begins")
@@ -221,6 +220,9 @@ func TestDayIsNotForgotten(t *testing.T) {
 	next.save(t.Context())
 	if at := next.state.value.NextDaily; time.Until(at) < 22*time.Hour || time.Until(at) > 25*time.Hour {
 		t.Errorf("after it has begun the next is written to be due at %v", at)
+	}
+	if next.state.kept != 48*time.Hour {
+		t.Errorf("the state is kept for %v, and the relay naughty for longer", next.state.kept)
 	}
 }
 

@@ -81,7 +81,7 @@ type life struct {
 // Run keeps the connection to the relay of that name until ctx ends.
 func (e *Env) Run(ctx context.Context, name string) error {
 	l := &life{Env: e, name: name, claimed: time.Now(), warned: map[string]bool{}, log: e.Log.With("relay", name)}
-	l.state = &stateKeeper{js: e.JS, kv: e.States, key: name, kept: stateKept, log: l.log}
+	l.state = &stateKeeper{js: e.JS, kv: e.States, key: name, log: l.log}
 	if err := l.state.read(ctx); err != nil {
 		return err
 	}
@@ -98,8 +98,9 @@ func (e *Env) Run(ctx context.Context, name string) error {
 // resume takes up what the last holder of the claim wrote down.
 func (l *life) resume(now time.Time) {
 	s := l.state.value
+	l.state.kept = max(stateKept, l.Rules.Health.Naughty, l.Rules.Health.Max)
 	l.health = health.Health{
-		Rules: l.Rules.Health, Failures: s.Failures, Recovering: s.Failures > 0, FailingSince: s.FailingSince, Naughty: s.NaughtyUntil, NextAttempt: s.NextAttempt, LastError: s.LastError,
+		Rules: l.Rules.Health, Failures: s.Failures, Recovering: s.Failures > 0 || s.LastError != "", FailingSince: s.FailingSince, Naughty: s.NaughtyUntil, NextAttempt: s.NextAttempt, LastError: s.LastError,
 	}
 	l.seen = l.health.State(now)
 	l.connected, l.complete, l.daily = s.LastConnected, s.CompleteUntil, s.NextDaily
@@ -119,28 +120,22 @@ func (l *life) run(ctx context.Context) error {
 		l.log.Warn("what was confirmed before is asked for again", "error", err)
 		l.status.Confirmed = session.Mark{}
 	}
-	first := true
-	for {
-		bootstrap := false
+	first, bootstrap := true, false
+	for ctx.Err() == nil {
 		l.url, bootstrap = l.target.Relay()
 		if l.url == "" || nostr.RelayURL(l.url).OnDomain(l.Domain) {
 			// Not a target any more, or ourselves: the claim will be taken back.
 			select {
 			case <-l.target.Changed:
-				continue
 			case <-ctx.Done():
-				return nil
 			}
+			continue
 		}
-		if err := l.pause(ctx, l.wait(time.Now(), first, bootstrap)); err != nil {
-			return nil
-		}
+		l.pause(ctx, l.wait(time.Now(), first, bootstrap))
 		first = false
 		l.attempt(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
 	}
+	return nil
 }
 
 // wait is how long to stay away from the relay. When the claim is new bootstrap relays connect at
@@ -157,7 +152,7 @@ func (l *life) wait(now time.Time, first, bootstrap bool) time.Duration {
 }
 
 // pause waits, and keeps metrics in step meanwhile.
-func (l *life) pause(ctx context.Context, wait time.Duration) error {
+func (l *life) pause(ctx context.Context, wait time.Duration) {
 	due := time.NewTimer(wait)
 	defer due.Stop()
 	tick := time.NewTicker(l.Rules.CheckEvery)
@@ -170,9 +165,9 @@ func (l *life) pause(ctx context.Context, wait time.Duration) error {
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return
 		case <-due.C:
-			return nil
+			return
 		case <-tick.C:
 		}
 	}

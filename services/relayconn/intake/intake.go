@@ -90,7 +90,7 @@ type Arrival struct {
 type Result struct {
 	// Event is the event as it was brought first. Who waits for the end need not keep a copy.
 	Event   *nostr.Event
-	Verdict proto.Verdict
+	Verdict proto.Verdict // none if the event is stored already
 	// Known: the event is stored already, or was on its way when it was brought once more. Who
 	// brought it first hears the verdict without that.
 	Known bool
@@ -256,7 +256,7 @@ func (s *Stream) Take(ctx context.Context, a Arrival) (waited bool, err error) {
 		q.entries <- entry{queued, s.relay, a.Lane, a.Source, release}
 	}
 	if ended {
-		a.Done(Result{Event: a.Event, Verdict: proto.Verdict{ID: a.Event.ID, Kind: a.Event.Kind, Outcome: proto.Duplicate}, Known: true})
+		a.Done(Result{Event: a.Event, Known: true})
 	}
 	return waited, err
 }
@@ -347,7 +347,7 @@ func (i *Intake) decide(ctx context.Context, e entry, stored bool) {
 		return
 	case stored:
 		i.known.Inc()
-		i.end(p, Result{Verdict: proto.Verdict{ID: p.event.ID, Kind: p.event.Kind, Outcome: proto.Duplicate}, Known: true})
+		i.end(p, Result{Known: true})
 		return
 	case offered:
 	case !i.o.Signed(p.event):

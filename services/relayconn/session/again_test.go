@@ -80,6 +80,7 @@ func TestWithdrawnFailureIsNotAskedAgain(t *testing.T) {
 		if p.complete(2); p.asks() != asked {
 			t.Errorf("%d requests", p.asks()-asked)
 		}
+		p.lives(1) // nor does it come live for ever
 	})
 }
 

@@ -15,6 +15,9 @@ const (
 	// missedMargin is how much earlier than it went missing the past is asked for: clocks differ,
 	// and events come late.
 	missedMargin = 15 * time.Minute
+	// trimAfter is how long live filters may ask for what was withdrawn. Strangers' announcements
+	// come and go, and to rebuild the filters costs a look at the past of all.
+	trimAfter = time.Hour
 )
 
 // live is one live subscription. It is open, or asked for and not answered, if its request is among
@@ -213,10 +216,11 @@ func (s *Session) tendLive(ctx context.Context, now time.Time) error {
 	if looked {
 		s.limits.Probe()
 	}
-	if !full {
+	trim := !s.trimAt.IsZero() && !now.Before(s.trimAt)
+	if !full && !trim {
 		return nil
 	}
-	if groups := s.liveGroups(); len(s.pieces(groups)) < len(s.lives)-1 {
+	if groups := s.liveGroups(); trim || len(s.pieces(groups)) < len(s.lives)-1 {
 		return s.consolidate(ctx, groups, now)
 	}
 	return nil
@@ -248,6 +252,7 @@ func (s *Session) liveGroups() []Group {
 // consolidate makes the many live filters of layers 2 and 3 few full ones. Batches go on, from
 // where each walk stands.
 func (s *Session) consolidate(ctx context.Context, groups []Group, now time.Time) error {
+	s.trimAt = time.Time{}
 	missing, err := s.closeLive(ctx, false)
 	if err != nil {
 		return err

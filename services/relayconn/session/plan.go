@@ -10,6 +10,9 @@ import (
 // under way is not tried again.
 func (s *Session) want(w Wanted) {
 	w.Items.First = true
+	if s.trimAt.IsZero() && !Diff(s.wanted.Items, w.Items, Set{}).Empty() {
+		s.trimAt = time.Now().Add(trimAfter)
+	}
 	s.wanted = w
 	s.confirmed = Only(s.confirmed, w.Items)
 	s.batches = slices.DeleteFunc(s.batches, func(b *batch) bool { return b.found() && b.idle() && Only(b.items, w.Items).Empty() })
@@ -56,9 +59,7 @@ func (s *Session) request(ctx context.Context, now time.Time) error {
 	if err := s.openLive(ctx, w.groups, false, time.Time{}, now); err != nil {
 		return err
 	}
-	if !w.items.Empty() {
-		s.add(w)
-	}
+	s.add(w)
 	return nil
 }
 

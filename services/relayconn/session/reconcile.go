@@ -403,7 +403,7 @@ func (r *reconciler) refused(ctx context.Context, x *search, reason string, now 
 	switch {
 	case why.Proof && !x.proved:
 		x.proved, r.hold = true, later(r.hold, now.Add(proofWait))
-	case why.Quiet && !why.Proof:
+	case why.Quiet:
 		if x.refused++; x.refused > mostRefused {
 			return r.cannot(ctx, x, reason)
 		}

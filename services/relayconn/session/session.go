@@ -102,6 +102,7 @@ type Session struct {
 	nextID  int
 
 	lives     []*live
+	trimAt    time.Time // when live filters are rebuilt without what was withdrawn; zero: nothing was
 	batches   []*batch
 	queue     []*task   // not asked yet
 	hold      time.Time // nothing of the past is asked before
@@ -291,7 +292,7 @@ func (s *Session) next(now time.Time) time.Time {
 	if s.spent {
 		return now
 	}
-	due := []time.Time{s.quiet, s.hold, s.rec.hold, s.consolidateBy, s.quietUntil(), s.unjudgedAt.Add(lateVerdict)}
+	due := []time.Time{s.quiet, s.hold, s.rec.hold, s.consolidateBy, s.quietUntil(), s.unjudgedAt.Add(lateVerdict), s.trimAt}
 	for _, a := range s.open {
 		due = append(due, s.patience(a))
 	}

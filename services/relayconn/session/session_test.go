@@ -44,7 +44,7 @@ func TestFreshStart(t *testing.T) {
 			t.Fatalf("with the verdict, not settled: %+v", st)
 		}
 		sleep(rules.Calm)
-		if st := p.status(); st.Connection != session.Connected {
+		if st := p.status(); st.Connection != session.Connected || !st.Answered {
 			t.Fatalf("settled: %+v", st)
 		}
 		if c := p.offer(7); c.Source != proto.SourceStartup || c.Lane != proto.LaneSyncHistoric || c.Relay != "wss://r.example.com" {
