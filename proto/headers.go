@@ -34,7 +34,7 @@ const (
 // Source says how an event reached us.
 type Source string
 
-// The sources of events; operations.md counts `ngit_sync_events_total` by them.
+// The sources of events, by which `ngit_sync_events_total` counts (docs/metrics.md).
 const (
 	SourceUser      Source = "direct"    // submitted by a client of our own relay
 	SourceLive      Source = "live"      // a live subscription

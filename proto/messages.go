@@ -11,7 +11,7 @@ import (
 // Outcome is how a candidate ended.
 type Outcome string
 
-// The outcomes. They map to NIP-01 OK messages as policy.md says: all but Rejected are OK true.
+// The outcomes. In OK messages (NIP-01) all but Rejected are OK true.
 const (
 	Accepted  Outcome = "accepted"  // in the log
 	HeldBack  Outcome = "held"      // in purgatory
@@ -109,7 +109,7 @@ type ManageAnswer struct {
 	Body   []byte `json:"body"`
 }
 
-// Phase is where a held event stands (purgatory.md).
+// Phase is where a held event stands.
 type Phase string
 
 // The phases of a held event.
@@ -146,7 +146,7 @@ type RejectedEvent struct {
 	Rules string `json:"rules,omitempty"`
 }
 
-// Level is how much of a repository is wanted (sync.md).
+// Level is how much of a repository is wanted.
 type Level string
 
 // The levels of a repository.
@@ -202,8 +202,8 @@ type Wanted struct {
 type RelayState struct {
 	URL            string    `json:"url"`
 	Worker         string    `json:"worker"`
-	Connection     int       `json:"connection"` // sync.md: 0 disconnected … 4 connected_historic_sync_failures
-	Health         int       `json:"health"`     // sync.md: 1 healthy … 5 rate_limited
+	Connection     int       `json:"connection"` // 0 disconnected … 4 connected_historic_sync_failures
+	Health         int       `json:"health"`     // 1 healthy … 5 rate_limited
 	Failures       int       `json:"failures,omitempty"`
 	LastError      string    `json:"last_error,omitempty"`
 	LastConnected  time.Time `json:"last_connected,omitzero"`

@@ -50,10 +50,10 @@ const (
 type Sizing struct {
 	Replicas       int           // of every stream and bucket: 1 or 3
 	CandidateBytes int64         // bound of each queue of candidates; a full queue pushes back
-	RejectedMaxAge time.Duration // how long rejected ids are remembered (policy.md: 7 days)
+	RejectedMaxAge time.Duration // how long rejected ids are remembered
 	WorkerTTL      time.Duration // a worker that does not beat for so long is dead
 	ClaimWait      time.Duration // how long a candidate may be in the writer's hands before it is handed out again
-	MemoryOnly     bool          // nothing outlives the process (NGIT_DATABASE_BACKEND=memory)
+	MemoryOnly     bool          // keeps nothing on disk (NGIT_DATABASE_BACKEND=memory)
 }
 
 // DefaultSizing is what a laptop needs.

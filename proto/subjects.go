@@ -79,7 +79,7 @@ const (
 	// SubjectManage is where ingest is asked to do what an operator's client wants (NIP-86), see
 	// [ManageRequest].
 	SubjectManage = "grasp.manage"
-	// ServiceEvents is the name of that micro service.
+	// ServiceEvents is the name of the micro service that answers SubjectQueryEvents.
 	ServiceEvents = "grasp-events"
 	// SubjectWhy is where operators ask every ingest replica what it has refused lately, see [Why].
 	SubjectWhy = "grasp.why"

@@ -38,7 +38,7 @@ type grammar struct {
 	Status  shows          `cmd:"" help:"Show how a running system stands: relays, shards, held events, queues, and how far its processes are behind."`
 	Why     whys           `cmd:"" help:"Tell the story of an event, a repository or a relay: accepted, held, asked for, refused, and what can be done."`
 	Tap     taps           `cmd:"" help:"Show what happens, one line a step: relay, author, event, verdict, git data."`
-	Repo    repoCommand    `cmd:"" help:"List, show, restore and remove repositories that are not hosted any more, in a running system."`
+	Repo    repoCommand    `cmd:"" help:"List and show the repositories of a running system; restore or remove those that are not hosted any more."`
 	Ban     banCommand     `cmd:"" help:"Ban authors, repositories, identifiers or events in a running system, at once: what is stored is not served any more, and nothing new is taken."`
 	Unban   unbanCommand   `cmd:"" help:"End bans: what was not removed is served again."`
 	Bans    bansCommand    `cmd:"" help:"List what is banned. The blacklist settings are not among it."`

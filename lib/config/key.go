@@ -39,7 +39,7 @@ var passing = sync.OnceValues(func() (Key, error) { return readKey(gonostr.Gener
 
 // LoadKey returns the operator's key. It is, in this order: NGIT_RELAY_OWNER_NSEC; the file
 // .relay-owner.nsec in dir, the working directory, where another GRASP server has left it; a key
-// that is generated once and kept in the relay data folder. Where nothing outlives the process,
+// that is generated once and kept in the relay data folder. Where nothing is kept on disk,
 // that last one is in memory only.
 func (s Settings) LoadKey(dir string) (Key, error) {
 	key, err := s.FindKey(dir)

@@ -57,7 +57,7 @@ const DefaultGitDataPath = "./data/git"
 type Storage struct {
 	GitDataPath     string `env:"NGIT_GIT_DATA_PATH" filled:"a folder, like ./data/git" main:"Folder of git repositories." placeholder:"FOLDER" default:"./data/git" help:"Folder of the git repositories."`
 	RelayDataPath   string `env:"NGIT_RELAY_DATA_PATH" filled:"a folder, like ./data/relay" main:"Folder of events." placeholder:"FOLDER" default:"./data/relay" help:"Folder of the event log and its index."`
-	DatabaseBackend string `env:"NGIT_DATABASE_BACKEND" default:"file" help:"'memory': nothing outlives the process, except a git folder that NGIT_GIT_DATA_PATH names. Any other value: the folders."`
+	DatabaseBackend string `env:"NGIT_DATABASE_BACKEND" default:"file" help:"'memory': keep nothing on disk, except a git folder that NGIT_GIT_DATA_PATH names. Any other value: use the folders."`
 
 	// Constants.
 	IndexCacheBytes int64 `env:"NGIT_INDEX_CACHE_BYTES" type:"bytes" constant:"64MiB"`
@@ -74,7 +74,7 @@ type Bus struct {
 	NATSReplicas  int           `env:"NGIT_NATS_REPLICAS" oneof:"1, 3 or 5" default:"1" help:"Replicas of streams and buckets: 1, 3 or 5."`
 	NATSListen    string        `env:"NGIT_NATS_LISTEN" address:"127.0.0.1:4222, or none" default:"127.0.0.1:4222" help:"Where the embedded NATS listens for operators ('nats sub'). 'none': nowhere."`
 	NATSPassword  string        `env:"NGIT_NATS_PASSWORD" secret:"" placeholder:"PASSWORD" help:"Password of the user 'operator' at the embedded NATS, who may read everything and write bans alone ('tendril repo' aside), and of 'import', by which 'tendril import' offers events; no other user is let in. Empty: every connection may do everything."`
-	ForgetLog     string        `env:"NGIT_FORGET_LOG" help:"What is given up, as the message names it that ends the start: the time at which an event log was made, or the domain under which the git folder was served before. Both with a comma between."`
+	ForgetLog     string        `env:"NGIT_FORGET_LOG" help:"Accepts a lost log or a changed domain: copy the time or the old domain from the error that stopped the start. Comma-separated."`
 	WorkerTTL     time.Duration `env:"NGIT_WORKER_TTL" default:"10s" min:"1s" max:"1h" help:"A worker whose heartbeat is older than this is dead and its claims are free."`
 
 	// Constants.

@@ -80,7 +80,7 @@ type DB struct {
 type Options struct {
 	// Cache is the size of Pebble's block cache in bytes; 0: 64 MiB.
 	Cache int64
-	// KeepDeleted keeps the events that deletion requests name (policy.md, kind 5). The requests are
+	// KeepDeleted keeps the events that deletion requests (kind 5) name. The requests are
 	// stored as any event.
 	KeepDeleted bool
 	// ForgottenLog names logs that the operator gives up, by the times at which they were made (RFC

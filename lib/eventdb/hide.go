@@ -12,7 +12,7 @@ import (
 	"tendril.dev/lib/nostr"
 )
 
-// Bans are what an operator does not want to be served (policy.md, Moderation).
+// Bans are what an operator does not want to be served.
 type Bans interface {
 	// Reach gives the name of each ban and a filter. The filters match those events, and only those,
 	// that Banned reports.

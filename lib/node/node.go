@@ -222,7 +222,7 @@ func (n *Node) openBus(ctx context.Context, waiting func(what string), newLog fu
 	return nil
 }
 
-// folder is one of those in the relay data folder; empty: nothing outlives the process.
+// folder is one of those in the relay data folder; empty: it keeps nothing on disk.
 func (n *Node) folder(name string) string {
 	if n.Settings.DatabaseBackend == "memory" {
 		return ""

@@ -105,3 +105,27 @@ func TestEverySettingExists(t *testing.T) {
 		}
 	}
 }
+
+// TestEveryTestExists: a page names tests that there are.
+func TestEveryTestExists(t *testing.T) {
+	t.Parallel()
+	var all strings.Builder
+	err := filepath.WalkDir(root, func(path string, _ os.DirEntry, err error) error {
+		if !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		all.Write(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, page := range read(t) {
+		for _, name := range regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(page, -1) {
+			if !strings.Contains(all.String(), "func "+name+"(") {
+				t.Errorf("%s names %s, which is no test", path, name)
+			}
+		}
+	}
+}

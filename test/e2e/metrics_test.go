@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -177,7 +178,12 @@ func TestEveryMetricOfThePage(t *testing.T) {
 	s.Second.Shut(false)
 	p.Serves(missed)
 
+	page, err := os.ReadFile("../../docs/metrics.md")
+	fixture.Must(t, err)
 	for name, all := range scrape(t, p.URL) {
+		if before, _, _ := strings.Cut(name, "_"); (before == "ngit" || before == "tendril") && !strings.Contains(string(page), "`"+name+"`") {
+			t.Errorf("docs/metrics.md has no %s", name)
+		}
 		for _, s := range all {
 			// The repositories with the most traffic are what one metric names.
 			if labels := fmt.Sprint(s.labels); name != "ngit_git_top_repos_bytes" && (strings.Contains(labels, ann.PubKey) || strings.Contains(labels, ann.Npub)) {

@@ -41,7 +41,7 @@ type Intake interface {
 	Take(ctx context.Context, a intake.Arrival) (waited bool, err error)
 }
 
-// Rules are the numbers that a session keeps to, all of them settings.
+// Rules are the numbers that a session keeps to.
 type Rules struct {
 	PageLimit       int           // of a historic REQ
 	AtOnce          int           // historic subscriptions open at once at most
