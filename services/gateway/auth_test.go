@@ -29,7 +29,7 @@ func answer(t *testing.T, challenge, secret string) nostr.Event {
 // TestProtectedEvents: only their authenticated authors publish them (NIP-70).
 func TestProtectedEvents(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil)
+	sys := start(t)
 	author, other := gonostr.GeneratePrivateKey(), gonostr.GeneratePrivateKey()
 	protected := nostr.Event{Kind: 1621, CreatedAt: nostr.Now(), Tags: nostr.Tags{{"-"}}}
 	must(t, protected.Sign(author))
@@ -72,7 +72,7 @@ func TestAuthRequired(t *testing.T) {
 	} {
 		t.Run(required, func(t *testing.T) {
 			t.Parallel()
-			sys := start(t, nil, "--auth-required="+required)
+			sys := start(t, "--auth-required="+required)
 			conn := sys.dial(t)
 			var challenge string
 			if c.read || c.write {
@@ -113,7 +113,7 @@ func TestAuthRequired(t *testing.T) {
 // TestAuthIsPaced as events are: to check a signature costs as much.
 func TestAuthIsPaced(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--auth-required=write", "--events-per-minute-per-ip=2")
+	sys := start(t, "--auth-required=write", "--events-per-minute-per-ip=2")
 	c := sys.dial(t)
 	challenge := c.challenged()
 	for _, want := range []string{`true,""`, `true,""`, `false,"rate-limited: `} {

@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 	gonostr "github.com/nbd-wtf/go-nostr"
@@ -18,6 +17,7 @@ import (
 
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 )
 
 func (sys *system) ask(t testing.TB, method, path, accept string) (*http.Response, string) {
@@ -50,7 +50,7 @@ func repository(t testing.TB, identifier string, tags ...nostr.Tag) (announcemen
 
 func TestPages(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--relay-name=<Seeds>")
+	sys := start(t, "--relay-name=<Seeds>")
 	friend := strings.Repeat("b", 64)
 	announcement, state, npub := repository(t, "a/b", nostr.Tag{"name", "<script>alert(1)</script>"}, nostr.Tag{"description", "A & B"},
 		nostr.Tag{"maintainers", friend}, nostr.Tag{"web", "javascript:alert(1)", "https://project.example"})
@@ -100,15 +100,17 @@ func TestPages(t *testing.T) {
 	if resp, page = sys.ask(t, "HEAD", "/", ""); resp.StatusCode != http.StatusOK || page != "" {
 		t.Errorf("HEAD: %s %q", resp.Status, page)
 	}
-	for path, want := range map[string]int{
-		"/" + npub + "/none.git": 404, "/" + stranger + "/x.git": 404, "/prs/" + npub + "/a%2Fb.git": 404, "/" + stranger: 404, "/npub1xxx/a.git": 404,
-		"/../etc/passwd": 404, "//": 404, "/" + npub + "/%00.git": 404,
-		"/" + npub: 200, "/" + npub + "/": 200, // the author's repositories
-		// An identifier is one segment in what we print, but a slash in it may be written as such too.
-		"/" + npub + "/a/b.git": 200, "/" + npub + "/a/b": 200,
+	names := strings.NewReplacer("NPUB", npub, "STRANGER", stranger)
+	for want, paths := range map[int]string{
+		404: "/NPUB/none.git /STRANGER/x.git /prs/NPUB/a%2Fb.git /STRANGER /npub1xxx/a.git /../etc/passwd // /NPUB/%00.git",
+		// The author's repositories. And an identifier is one segment in what we print, but a slash
+		// in it may be written as such too.
+		200: "/NPUB /NPUB/ /NPUB/a/b.git /NPUB/a/b",
 	} {
-		if resp, page := sys.ask(t, "GET", path, ""); resp.StatusCode != want || !strings.Contains(page, "<html") {
-			t.Errorf("%s: %s", path, resp.Status)
+		for path := range strings.FieldsSeq(names.Replace(paths)) {
+			if resp, page := sys.ask(t, "GET", path, ""); resp.StatusCode != want || !strings.Contains(page, "<html") {
+				t.Errorf("%s: %s", path, resp.Status)
+			}
 		}
 	}
 }
@@ -122,39 +124,43 @@ func TestPagesOfWhatIsNotServed(t *testing.T) {
 	elsewhere := signed(t, nostr.Event{Kind: 30617, Tags: nostr.Tags{{"d", "r"}, {"clone", "https://a.example/r.git"}, {"relays", "wss://a.example"}}})
 	archived, err := nip19.EncodePublicKey(elsewhere.PubKey)
 	must(t, err)
-	type row struct {
-		path   string
-		status int
-		says   string
-	}
+	names := strings.NewReplacer("NPUB", npub, "ARCHIVED", archived)
 	for _, c := range []struct {
-		args  []string
+		args  string
 		keeps []string // repositories that a worker keeps
-		rows  []row
+		pages string   // a path, its status, and what its page says
 	}{
-		{nil, []string{npub + "/r", archived + "/r"}, []row{
-			{npub + "/r.git", 200, "git data is awaited"}, {npub + "/r.git", 200, "2026-01-02 03:04:05 UTC"}, {npub + "/r.git", 200, "<code>&lt;c0ffee&gt;</code>"},
-			{npub + "/r.git", 200, "<code>https://g.example/r</code>: 404 &lt;b&gt;"}, {npub + "/r.git", 200, "git push https://git.example.com/" + npub + "/r.git --all"}, {npub + "/r.git/", 200, "https://git.example.com/" + npub + "/r.git"},
-			{npub + "/%72.git", 200, `<meta name="go-import" content="git.example.com/` + npub + `/r.git git https://git.example.com/`},
-			{npub + "/other.git", 404, "Not here"}, {"prs/" + npub + "/r.git", 404, "Not here"},
-			{archived + "/r.git", 200, "does not list this service"}, {"", 200, "None yet"},
-		}},
-		{nil, []string{}, []row{{archived + "/r.git", 404, "Not here"}}},
-		{nil, nil, []row{{npub + "/r.git", 503, "try again later"}}},
-		{[]string{"--grasp06-enable"}, nil, []row{
-			{"prs/" + npub + "/r.git", 200, "https://git.example.com/prs/" + npub + "/r.git"}, {"prs/npub1xxx/r.git", 404, "Not here"}}},
-		{[]string{"--archive-whitelist=r"}, nil, []row{
-			{archived + "/r.git", 200, "a copy of\nit that cannot be pushed to"}, {"", 200, "(archive)"}}},
-		{[]string{"--archive-all", "--archive-read-only=false"}, nil, []row{{archived + "/r.git", 200, "a copy of\nit."}}},
+		{"", []string{npub + "/r", archived + "/r"}, `
+			NPUB/r.git     | 200 | git data is awaited
+			NPUB/r.git     | 200 | 2026-01-02 03:04:05 UTC
+			NPUB/r.git     | 200 | <code>&lt;c0ffee&gt;</code>
+			NPUB/r.git     | 200 | <code>https://g.example/r</code>: 404 &lt;b&gt;
+			NPUB/r.git     | 200 | git push https://git.example.com/NPUB/r.git --all
+			NPUB/r.git/    | 200 | https://git.example.com/NPUB/r.git
+			NPUB/%72.git   | 200 | <meta name="go-import" content="git.example.com/NPUB/r.git git https://git.example.com/
+			NPUB/other.git | 404 | Not here
+			prs/NPUB/r.git | 404 | Not here
+			ARCHIVED/r.git | 200 | does not list this service
+			               | 200 | None yet`},
+		{"", []string{}, "ARCHIVED/r.git | 404 | Not here"},
+		{"", nil, "NPUB/r.git | 503 | try again later"},
+		{"--grasp06-enable", nil, `
+			prs/NPUB/r.git     | 200 | https://git.example.com/prs/NPUB/r.git
+			prs/npub1xxx/r.git | 404 | Not here`},
+		{"--archive-whitelist=r", nil, `
+			ARCHIVED/r.git | 200 | a copy of it that cannot be pushed to
+			               | 200 | (archive)`},
+		{"--archive-all --archive-read-only=false", nil, "ARCHIVED/r.git | 200 | a copy of it."},
 	} {
-		sys := start(t, nil, c.args...)
+		sys := start(t, strings.Fields(c.args)...)
 		sys.store(t, elsewhere)
 		if c.keeps != nil {
 			sys.hold(t, c.keeps...)
 		}
-		for _, r := range c.rows {
-			if resp, page := sys.ask(t, "GET", "/"+r.path, ""); resp.StatusCode != r.status || !strings.Contains(page, r.says) {
-				t.Errorf("%v, /%s: %s\n%s", c.args, r.path, resp.Status, page)
+		for _, r := range fixture.Rows(names.Replace(c.pages)) {
+			resp, page := sys.ask(t, "GET", "/"+r[0], "")
+			if fmt.Sprint(resp.StatusCode) != r[1] || !strings.Contains(strings.Join(strings.Fields(page), " "), r[2]) {
+				t.Errorf("%s, /%s: %s\n%s", c.args, r[0], resp.Status, page)
 			}
 		}
 	}
@@ -163,7 +169,7 @@ func TestPagesOfWhatIsNotServed(t *testing.T) {
 // TestGitIsToldWhatIsWrongWithAnAddress in plain text: git shows no pages.
 func TestGitIsToldWhatIsWrongWithAnAddress(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil)
+	sys := start(t)
 	for path, want := range map[string]string{
 		"/npub1xyz/a.git": "the path does not start with a legal npub",
 		"/alice/a.git":    "the path does not start with an npub",
@@ -196,23 +202,30 @@ func (sys *system) hold(t testing.TB, repositories ...string) {
 
 func TestCORSOnEveryAnswer(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil)
+	sys := start(t)
 	_, _, npub := repository(t, "r")
-	git := "/" + npub + "/r.git/info/refs?service=git-upload-pack"
-	for _, c := range []struct {
-		method, path, accept string
-		want                 int
-	}{
-		{"GET", "/", "", 200}, {"GET", "/", "application/nostr+json", 200}, {"POST", "/", "", 405}, {"OPTIONS", "/", "", 204},
-		{"GET", "/healthz", "", 200}, {"GET", "/readyz", "", 200}, {"GET", "/metrics", "", 200}, {"POST", "/metrics", "", 405},
-		{"GET", "/icon.png", "", 200}, {"GET", "/favicon.ico", "", 200}, {"GET", "/" + npub + "/r.git", "", 503},
-		{"GET", "/nowhere", "", 404}, {"DELETE", "/nowhere", "", 405}, {"OPTIONS", git, "", 204}, {"GET", git, "", 503}, {"PUT", git, "", 503},
-	} {
-		resp, _ := sys.ask(t, c.method, c.path, c.accept)
+	for _, c := range fixture.Rows(strings.ReplaceAll(`
+		GET     | /             |                        | 200
+		GET     | /             | application/nostr+json | 200
+		POST    | /             |                        | 405
+		OPTIONS | /             |                        | 204
+		GET     | /healthz      |                        | 200
+		GET     | /readyz       |                        | 200
+		GET     | /metrics      |                        | 200
+		POST    | /metrics      |                        | 405
+		GET     | /icon.png     |                        | 200
+		GET     | /favicon.ico  |                        | 200
+		GET     | /nowhere      |                        | 404
+		DELETE  | /nowhere      |                        | 405
+		GET     | /NPUB/r.git   |                        | 503
+		OPTIONS | /NPUB/r.git/info/refs?service=git-upload-pack | | 204
+		GET     | /NPUB/r.git/info/refs?service=git-upload-pack | | 503
+		PUT     | /NPUB/r.git/info/refs?service=git-upload-pack | | 503`, "NPUB", npub)) {
+		resp, _ := sys.ask(t, c[0], c[1], c[2])
 		h := resp.Header
-		if resp.StatusCode != c.want || h.Get("Access-Control-Allow-Origin") != "*" || h.Get("Access-Control-Allow-Methods") != "GET, POST, OPTIONS" ||
+		if fmt.Sprint(resp.StatusCode) != c[3] || h.Get("Access-Control-Allow-Origin") != "*" || h.Get("Access-Control-Allow-Methods") != "GET, POST, OPTIONS" ||
 			h.Get("Access-Control-Allow-Headers") != allowedHeaders {
-			t.Errorf("%s %s: %s %v", c.method, c.path, resp.Status, h)
+			t.Errorf("%s %s: %s %v", c[0], c[1], resp.Status, h)
 		}
 	}
 	// OPTIONS *, a WebSocket, and what is one too many.
@@ -235,7 +248,7 @@ func TestCORSOnEveryAnswer(t *testing.T) {
 // once; the relay does not wait for that.
 func TestFrontDoorIsAnnouncedWithItsWorkers(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil)
+	sys := start(t)
 	if url := sys.Announced(node.FrontDoor); url != "" {
 		t.Errorf("announced as %s while no shard has a worker", url)
 	}
@@ -258,21 +271,14 @@ func TestStopCutsOffWhoeverIsTooSlow(t *testing.T) {
 		}
 	}))
 	defer worker.Close()
-	sys := start(t, nil, "--shutdown-wait=1s")
+	sys := start(t, "--shutdown-wait=1s")
 	sys.shards.at(worker.Listener.Addr().String())
 	_, _, npub := repository(t, "r")
 	resp, err := http.Post("http://"+sys.addr+"/"+npub+"/r.git/git-upload-pack", "", http.NoBody) // its body is not read until the gateway has ended
 	must(t, err)
 	defer resp.Body.Close()
 	sys.stop()
-	select {
-	case err := <-sys.ended:
-		if err != nil {
-			t.Errorf("the stop failed: %v", err)
-		}
-	case <-time.After(patience):
-		t.Fatal("the gateway waits for ever")
-	}
+	must(t, fixture.Receive(t, "the gateway ends", sys.ended))
 	if _, err := io.Copy(io.Discard, resp.Body); err == nil {
 		t.Error("an answer without end came to its end")
 	}
@@ -286,7 +292,7 @@ func TestStopCutsOffWhoeverIsTooSlow(t *testing.T) {
 // connection ends after it.
 func TestStopBetweenTwoRequests(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--shutdown-wait=10m")
+	sys := start(t, "--shutdown-wait=10m")
 	conn, answers := dial(t, sys.addr)
 	ask := func() *http.Response {
 		t.Helper()

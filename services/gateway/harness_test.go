@@ -23,9 +23,12 @@ import (
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 )
 
-const patience = time.Minute
+const patience = fixture.Patience
+
+var must, eventually = fixture.Must, fixture.Await
 
 // system is a gateway in a node of its own, with a writer that accepts what it is offered.
 type system struct {
@@ -35,22 +38,6 @@ type system struct {
 	ended    chan error
 	stop     context.CancelFunc
 	warnings <-chan string
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
 }
 
 // holders sends every shard to the worker at one address.
@@ -96,21 +83,20 @@ func (h heard) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// decide is what the writer of the tests does with a candidate; nil: it accepts.
+// decide is what the writer of the tests does with a candidate.
 type decide func(ev *nostr.Event) *proto.Verdict
 
 func accept(*nostr.Event) *proto.Verdict { return &proto.Verdict{Outcome: proto.Accepted} }
 
-// start runs a gateway with some settings.
-func start(t testing.TB, judge decide, args ...string) *system {
+// start runs a gateway with some settings. What it is offered is accepted.
+func start(t testing.TB, args ...string) *system { return judged(t, accept, args...) }
+
+func judged(t testing.TB, judge decide, args ...string) *system {
 	t.Helper()
 	s, err := config.Process().Parse(append([]string{"--domain=git.example.com", "--bind-address=127.0.0.1:0", "--nats-listen=none",
 		"--database-backend=memory", "--events-per-minute-per-ip=1000000",
 		"--git-handover-wait=0s"}, args...))
 	must(t, err)
-	if judge == nil {
-		judge = accept
-	}
 	// However little time the gateway has to stop, the node around it has enough.
 	front := s
 	s.ShutdownWait = patience

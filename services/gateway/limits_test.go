@@ -20,7 +20,7 @@ import (
 // TestIngestLearnsWhoSubmitted: the client key goes with the candidate.
 func TestIngestLearnsWhoSubmitted(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--trusted-proxies=127.0.0.0/8")
+	sys := start(t, "--trusted-proxies=127.0.0.0/8")
 	heard, err := sys.Bus.Conn.SubscribeSync(proto.LaneUser.Subject())
 	must(t, err)
 	c := sys.from(t, "6.6.6.6, 2001:db8:1:2::9")
@@ -33,7 +33,7 @@ func TestIngestLearnsWhoSubmitted(t *testing.T) {
 
 func TestSubscriptionsOfAClient(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--max-subscriptions-per-ip=3", "--trusted-proxies=127.0.0.1")
+	sys := start(t, "--max-subscriptions-per-ip=3", "--trusted-proxies=127.0.0.1")
 	first, second, other := sys.from(t, "192.0.2.1"), sys.from(t, "192.0.2.1"), sys.from(t, "192.0.2.2")
 	for i, c := range []*client{first, first, second} {
 		c.hears(`["EOSE","`, `["REQ","%d",{"limit":0}]`, i)
@@ -51,7 +51,7 @@ func TestSubscriptionsOfAClient(t *testing.T) {
 
 func TestFiltersOfAClient(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--client-bytes=1048576", "--client-bytes-per-ip=1048576", "--max-message-bytes=300000", "--trusted-proxies=127.0.0.1")
+	sys := start(t, "--client-bytes=1048576", "--client-bytes-per-ip=1048576", "--max-message-bytes=300000", "--trusted-proxies=127.0.0.1")
 	open := func(c *client, id int, want string) {
 		t.Helper()
 		c.hears(fmt.Sprintf(want, id), `["REQ","%d",{"limit":0,"#t":["%s"]}]`, id, strings.Repeat("x", 250_000))
@@ -77,7 +77,7 @@ func TestFiltersOfAClient(t *testing.T) {
 // TestSlowReaderIsDisconnected by the bytes of the events that wait for it.
 func TestSlowReaderIsDisconnected(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--client-bytes-per-ip=1048576", "--trusted-proxies=127.0.0.1")
+	sys := start(t, "--client-bytes-per-ip=1048576", "--trusted-proxies=127.0.0.1")
 	slow, quick := sys.from(t, "192.0.2.1"), sys.from(t, "192.0.2.2")
 	for _, c := range []*client{slow, quick} {
 		c.hears(`["EOSE","s"]`, `["REQ","s",{"kinds":[1621],"limit":0}]`)
@@ -101,7 +101,7 @@ func TestSlowReaderIsDisconnected(t *testing.T) {
 // TestMessageThatDoesNotEnd: a client that stops in the middle of a message holds nothing for ever.
 func TestMessageThatDoesNotEnd(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--message-time=3s") // longer than it takes to send what follows
+	sys := start(t, "--message-time=3s") // longer than it takes to send what follows
 	c := sys.dial(t)
 	w, err := c.ws.Writer(t.Context(), websocket.MessageText)
 	must(t, err)
@@ -116,7 +116,7 @@ func TestMessageThatDoesNotEnd(t *testing.T) {
 // TestLargeMessagesOfAClient: those that one client never ends leave room for the others'.
 func TestLargeMessagesOfAClient(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--message-time=10m", "--trusted-proxies=127.0.0.1")
+	sys := start(t, "--message-time=10m", "--trusted-proxies=127.0.0.1")
 	for range 40 { // each wants 512 KiB, and one client may have 16 MiB
 		w, err := sys.from(t, "192.0.2.1").ws.Writer(t.Context(), websocket.MessageText)
 		must(t, err)
@@ -132,7 +132,7 @@ func TestLargeMessagesOfAClient(t *testing.T) {
 func TestConnectionsOfAnyKind(t *testing.T) {
 	t.Parallel()
 	const most = 20
-	sys := start(t, nil, fmt.Sprintf("--max-http-connections-per-ip=%d", most))
+	sys := start(t, fmt.Sprintf("--max-http-connections-per-ip=%d", most))
 	// WebSockets stay, and one more than there may be is turned away with a reason.
 	for range most {
 		eventually(t, "a WebSocket is open", func() bool { // the connection before has not quite ended
@@ -161,7 +161,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	for _, limit := range []string{"--max-http-connections=5", "--max-http-connections-per-ip=5"} {
 		t.Run(limit, func(t *testing.T) {
 			t.Parallel()
-			idleMakeRoom(t, start(t, nil, limit))
+			idleMakeRoom(t, start(t, limit))
 		})
 	}
 }
@@ -184,7 +184,7 @@ func idleMakeRoom(t *testing.T, sys *system) {
 // client.
 func TestProxiesAreNoClients(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--max-http-connections-per-ip=2", "--trusted-proxies=127.0.0.1")
+	sys := start(t, "--max-http-connections-per-ip=2", "--trusted-proxies=127.0.0.1")
 	for n := range 5 {
 		c := sys.from(t, fmt.Sprintf("192.0.2.%d", n+1))
 		c.hears(`["EOSE","s"]`, `["REQ","s",{"limit":0}]`)
@@ -194,7 +194,7 @@ func TestProxiesAreNoClients(t *testing.T) {
 // TestAnswersThatNobodyReads: a client that asks again and again and reads no answer is cut off.
 func TestAnswersThatNobodyReads(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--answer-stall=1s", "--max-connections-per-ip=1")
+	sys := start(t, "--answer-stall=1s", "--max-connections-per-ip=1")
 	sys.dial(t).say(`["CLOSE","x"]`) // so that there may be no further WebSocket
 	for _, request := range []string{
 		"OPTIONS / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -216,7 +216,7 @@ func TestAnswersThatNobodyReads(t *testing.T) {
 // what the operator's tools ask, and what is made already, is not counted.
 func TestPagesAreBoundedByClient(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--git-requests-per-minute-per-ip=3")
+	sys := start(t, "--git-requests-per-minute-per-ip=3")
 	refused := map[string]int{}
 	for range 8 {
 		for _, path := range []string{"/", "/metrics", "/nothing"} {
@@ -243,7 +243,7 @@ func TestGitShowsWhyItIsRefused(t *testing.T) {
 		http.NotFound(w, r)
 	}))
 	defer worker.Close()
-	sys := start(t, nil, "--git-requests-per-minute-per-ip=1", "--trusted-proxies=127.0.0.1")
+	sys := start(t, "--git-requests-per-minute-per-ip=1", "--trusted-proxies=127.0.0.1")
 	sys.shards.at(worker.Listener.Addr().String())
 	_, _, npub := repository(t, "r")
 	url := "http://" + sys.addr + "/" + npub + "/r.git"

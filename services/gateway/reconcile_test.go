@@ -13,6 +13,7 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip77/negentropy/storage/vector"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 )
 
 // asking is go-nostr's side of a session.
@@ -72,7 +73,7 @@ func (c *client) reconcile(id string, f nostr.Filter, events []*nostr.Event) (ne
 // sync, and sets that have nothing, little and much in common.
 func TestReconcile(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil)
+	sys := start(t)
 	const repo = "30617:aa:thing"
 	root := strings.Repeat("7", 64)
 	var all []*nostr.Event
@@ -137,7 +138,7 @@ func without(events, others []*nostr.Event) (ids []string) {
 // TestReconcileRefusals are told in NIP-77's words, and end the session that they are about.
 func TestReconcileRefusals(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--max-reconciled-events=1000", "--max-subscriptions-per-ip=4",
+	sys := start(t, "--max-reconciled-events=1000", "--max-subscriptions-per-ip=4",
 		"--max-filter-steps=50000")
 	var events []*nostr.Event
 	for n := range 1_001 {
@@ -145,25 +146,32 @@ func TestReconcileRefusals(t *testing.T) {
 	}
 	sys.store(t, events...)
 	c := sys.dial(t)
-	const empty = "6100000200" // the list of no ids of everything
-	refused := func(say, want string) { t.Helper(); c.hears(want, "%s", say) }
-	refused(`["NEG-MSG","s","61"]`, `["NEG-ERR","s","closed: there is no session`)
-	refused(`["NEG-OPEN","s",{"kinds":[2]},"zz"]`, `["NEG-ERR","s","invalid: a message of NIP-77`)
-	refused(`["NEG-OPEN","s",{"kinds":"x"},"61"]`, `["NEG-ERR","s","invalid: kinds must be`)
-	refused(`["NEG-OPEN","s",{"kinds":[2]},"61ff"]`, `["NEG-ERR","s","invalid: not a negentropy message`)
-	refused(`["NEG-MSG","s","61"]`, `["NEG-ERR","s","closed: `)
-	refused(`["NEG-OPEN","s",{"kinds":[2]},"6200"]`, `["NEG-MSG","s","61"]`)
-	refused(`["NEG-OPEN","s",{"#a":["x"]},"`+empty+`"]`, `["NEG-ERR","s","blocked: too many events match, at most 1000 are reconciled`)
-	refused(`["NEG-OPEN","s",{"kinds":[2]},"`+empty+`"]`, `["NEG-MSG","s","61`)
-	refused(`["NEG-OPEN","t",{"kinds":[2]},"61"]`, `["NEG-MSG","t","61"]`)
-	refused(`["NEG-OPEN","t",{"kinds":[2]},"61"]`, `["NEG-MSG","t","61"]`) // in place of the other
-	refused(`["NEG-OPEN","u",{"kinds":[2]},"61"]`, `["NEG-MSG","u","61"]`)
+	refused := func(rows string) {
+		t.Helper()
+		for _, row := range fixture.Rows(rows) {
+			c.hears(row[1], "%s", row[0])
+		}
+	}
+	// 6100000200 is the list of no ids of everything. The second session t takes the place of the
+	// first.
+	refused(`
+		["NEG-MSG","s","61"]                          | ["NEG-ERR","s","closed: there is no session
+		["NEG-OPEN","s",{"kinds":[2]},"zz"]           | ["NEG-ERR","s","invalid: a message of NIP-77
+		["NEG-OPEN","s",{"kinds":"x"},"61"]           | ["NEG-ERR","s","invalid: kinds must be
+		["NEG-OPEN","s",{"kinds":[2]},"61ff"]         | ["NEG-ERR","s","invalid: not a negentropy message
+		["NEG-MSG","s","61"]                          | ["NEG-ERR","s","closed:
+		["NEG-OPEN","s",{"kinds":[2]},"6200"]         | ["NEG-MSG","s","61"]
+		["NEG-OPEN","s",{"#a":["x"]},"6100000200"]    | ["NEG-ERR","s","blocked: too many events match, at most 1000 are reconciled
+		["NEG-OPEN","s",{"kinds":[2]},"6100000200"]   | ["NEG-MSG","s","61
+		["NEG-OPEN","t",{"kinds":[2]},"61"]           | ["NEG-MSG","t","61"]
+		["NEG-OPEN","t",{"kinds":[2]},"61"]           | ["NEG-MSG","t","61"]
+		["NEG-OPEN","u",{"kinds":[2]},"61"]           | ["NEG-MSG","u","61"]`)
 	other := sys.dial(t)
 	other.hears(`["NEG-MSG","s","61"]`, `["NEG-OPEN","s",{"kinds":[2]},"61"]`)
 	other.hears(`["NEG-ERR","t","blocked: at most 4 subscriptions from one address`, `["NEG-OPEN","t",{"kinds":[2]},"61"]`)
 	c.say(`["NEG-CLOSE","t"]`)
 	c.say(`["NEG-CLOSE","u"]`)
-	refused(`["NEG-MSG","t","61"]`, `["NEG-ERR","t","closed: there is no session`)
+	refused(`["NEG-MSG","t","61"] | ["NEG-ERR","t","closed: there is no session`)
 	other.hears(`["NEG-MSG","t","61"]`, `["NEG-OPEN","t",{"kinds":[2]},"61"]`)
 	// Subscriptions of the same ids are another matter.
 	c.hears(`["EVENT","s",`, `["REQ","s",{"limit":1}]`)
@@ -174,7 +182,7 @@ func TestReconcileRefusals(t *testing.T) {
 // have their REQs answered, and what the idlers keep has a bound.
 func TestReconcileBesideIdlers(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--trusted-proxies=127.0.0.1", "--client-bytes=1048576", "--client-bytes-per-ip=262144")
+	sys := start(t, "--trusted-proxies=127.0.0.1", "--client-bytes=1048576", "--client-bytes-per-ip=262144")
 	var events []*nostr.Event
 	for n := range 1_000 {
 		events = append(events, fake(n, 1621, nostr.Tag{"a", "x"}))

@@ -17,17 +17,13 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/git"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/nettest"
 )
 
 const npub = "npub180cvv07tjdrrgpa0j7j7tmnyl2yr6yr7l8j4s3evf6u64th6gkwsyjh6w6"
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, eventually = fixture.Must, fixture.Await
 
 // shards sends every shard to one address, and remembers what it was asked.
 type shards struct {
@@ -223,7 +219,7 @@ func TestRequestBreaksOff(t *testing.T) {
 	}
 }
 
-const patience = time.Minute
+const patience = fixture.Patience
 
 // elsewhere is a worker that holds nothing.
 var elsewhere = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -266,25 +262,7 @@ func ask(t *testing.T, addr, service string, body io.Reader) <-chan answered {
 	return done
 }
 
-func await(t *testing.T, done <-chan answered) answered {
-	t.Helper()
-	select {
-	case a := <-done:
-		return a
-	case <-time.After(patience):
-		t.Fatal("no answer")
-		return answered{}
-	}
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
-}
+func await(t *testing.T, done <-chan answered) answered { return fixture.Receive(t, "an answer", done) }
 
 // TestWaitsForAWorker: while a shard has no worker, or only one that does not hold it any more,
 // requests of any kind wait. None of a large push is read meanwhile, so that it is sent to the next

@@ -2,25 +2,20 @@ package pages
 
 import (
 	"encoding/json"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"net/http/httptest"
-
 	"github.com/nbd-wtf/go-nostr/nip11"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/config"
+	"tendril.dev/test/fixture"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = fixture.Must
 
 func settings(t *testing.T, args ...string) config.Settings {
 	t.Helper()
@@ -51,9 +46,9 @@ func TestDocument(t *testing.T) {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
-	for _, limit := range []string{"max_subscriptions", "default_limit", "max_filters", "max_filter_values", "max_connections", "max_connections_per_ip", "max_event_tags", "max_http_connections_per_ip", "max_events_per_minute_per_ip",
-		"max_subscriptions_per_ip", "max_reconciled_events", "max_git_requests_per_ip", "max_git_requests_per_minute_per_ip", "max_push_bytes",
-		"max_kept_bytes_per_ip"} {
+	for limit := range strings.FieldsSeq(`max_subscriptions default_limit max_filters max_filter_values max_connections max_connections_per_ip max_event_tags
+		max_http_connections_per_ip max_events_per_minute_per_ip max_subscriptions_per_ip max_reconciled_events max_git_requests_per_ip
+		max_git_requests_per_minute_per_ip max_push_bytes max_kept_bytes_per_ip`) {
 		if n, _ := raw["limitation"].(map[string]any)[limit].(float64); n <= 0 {
 			t.Errorf("limitation %s is %v", limit, n)
 		}
@@ -65,35 +60,32 @@ func TestWordsFollowTheSettings(t *testing.T) {
 	t.Parallel()
 	npub, err := nip19.EncodePublicKey(strings.Repeat("a", 64))
 	must(t, err)
-	const (
-		base     = "GRASP-01,GRASP-02"
-		criteria = "Any repository is hosted whose announcement names git.example.com in its clone and relays tags and whose git data arrives within 30 minutes"
-		listed   = "Repositories that the operator has put on a list are hosted whose announcement names git.example.com in its clone and relays tags and whose git data arrives within "
-		only     = "Only repositories on a list of the operator's are hosted."
-		never    = "Repositories that the operator has excluded are never hosted."
-		signed   = "Nothing is kept that is signed by authors whom the operator has excluded."
-		unless   = ", unless the operator has excluded it or its author."
-		though   = ", though they do not list this service."
-	)
-	for args, want := range map[string]struct{ criteria, curation, grasps string }{
-		"--relay-name=Mine":                                                     {criteria + unless, "", base},
-		"--repository-whitelist=x --purgatory-hold=90s":                         {listed + "1m30s" + unless, only, base},
-		"--repository-blacklist=x":                                              {criteria + unless, never, base},
-		"--event-blacklist=" + npub:                                             {criteria + unless, signed, base},
-		"--event-blacklist=" + npub + " --repository-whitelist=x":               {listed + "30 minutes" + unless, only + " " + signed, base},
-		"--archive-all":                                                         {criteria + unless, "All repositories are archived, read-only" + though, base + ",GRASP-05"},
-		"--archive-whitelist=tree --archive-read-only=false":                    {criteria + unless, "Repositories on a list of the operator's are archived, and can be pushed to" + though, base + ",GRASP-05"},
-		"--archive-grasp-services=a.example,b.example --repository-blacklist=x": {criteria + unless, never + " Repositories that are hosted by a.example, b.example are archived, read-only" + though, base + ",GRASP-05"},
-		"--grasp06-enable":                                                      {criteria + unless, "", base + ",GRASP-06"},
-	} {
-		d := document(settings(t, strings.Fields(args)...), "", "")
+	words := strings.NewReplacer("NPUB", npub,
+		"ANY", "Any repository is hosted whose announcement names git.example.com in its clone and relays tags and whose git data arrives within 30 minutes, UNLESS",
+		"LISTED", "Repositories that the operator has put on a list are hosted whose announcement names git.example.com in its clone and relays tags and whose git data arrives within",
+		"ONLY", "Only repositories on a list of the operator's are hosted.", "NEVER", "Repositories that the operator has excluded are never hosted.",
+		"SIGNED", "Nothing is kept that is signed by authors whom the operator has excluded.", "THOUGH", "though they do not list this service.")
+	for _, c := range fixture.Rows(`
+		--relay-name=Mine                                                     | ANY | | GRASP-01,GRASP-02
+		--repository-whitelist=x --purgatory-hold=90s                         | LISTED 1m30s, UNLESS | ONLY | GRASP-01,GRASP-02
+		--repository-blacklist=x                                              | ANY | NEVER | GRASP-01,GRASP-02
+		--event-blacklist=NPUB                                                | ANY | SIGNED | GRASP-01,GRASP-02
+		--event-blacklist=NPUB --repository-whitelist=x                       | LISTED 30 minutes, UNLESS | ONLY SIGNED | GRASP-01,GRASP-02
+		--archive-all                                                         | ANY | All repositories are archived, read-only, THOUGH | GRASP-01,GRASP-02,GRASP-05
+		--archive-whitelist=tree --archive-read-only=false                    | ANY | Repositories on a list of the operator's are archived, and can be pushed to, THOUGH | GRASP-01,GRASP-02,GRASP-05
+		--archive-grasp-services=a.example,b.example --repository-blacklist=x | ANY | NEVER Repositories that are hosted by a.example, b.example are archived, read-only, THOUGH | GRASP-01,GRASP-02,GRASP-05
+		--grasp06-enable                                                      | ANY | | GRASP-01,GRASP-02,GRASP-06`) {
+		for i, text := range c {
+			c[i] = strings.ReplaceAll(words.Replace(text), "UNLESS", "unless the operator has excluded it or its author.")
+		}
+		d := document(settings(t, strings.Fields(c[0])...), "", "")
 		curation, _ := d["curation"].(string)
 		grasps := strings.Join(d["supported_grasps"].([]string), ",")
-		if d["repo_acceptance_criteria"] != want.criteria || curation != want.curation || grasps != want.grasps {
-			t.Errorf("%s:\n%s\n%s\n%s", args, d["repo_acceptance_criteria"], curation, grasps)
+		if d["repo_acceptance_criteria"] != c[1] || curation != c[2] || grasps != c[3] {
+			t.Errorf("%s:\n%s\n%s\n%s", c[0], d["repo_acceptance_criteria"], curation, grasps)
 		}
-		if name := "git.example.com grasp relay"; d["name"] != name && (d["name"] != "Mine" || args != "--relay-name=Mine") {
-			t.Errorf("%s: name %s", args, d["name"])
+		if name := "git.example.com grasp relay"; d["name"] != name && (d["name"] != "Mine" || c[0] != "--relay-name=Mine") {
+			t.Errorf("%s: name %s", c[0], d["name"])
 		}
 	}
 }

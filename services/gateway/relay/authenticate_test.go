@@ -9,67 +9,56 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip42"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 )
 
-const minute = nostr.Timestamp(60)
+// change sets those fields of an event that JSON names. The id is that of the event with another
+// author too.
+func change(t *testing.T, ev *nostr.Event, fields string) {
+	t.Helper()
+	must(t, ev.UnmarshalJSON([]byte("{"+fields+"}")))
+	if strings.Contains(fields, "pubkey") {
+		ev.ID = ev.GetID()
+	}
+}
 
+// TestProve: the fields of an answer are changed before and after it is signed.
 func TestProve(t *testing.T) {
 	t.Parallel()
-	now := time.Unix(1_700_000_000, 0)
-	at, ours := nostr.Timestamp(now.Unix()), nostr.Tag{"relay", "wss://git.example.com"}
-	for name, c := range map[string]struct {
-		relay  string // "": wss://git.example.com
-		tags   nostr.Tags
-		change func(ev *nostr.Event)
-		forge  func(ev *nostr.Event) // after it was signed
-		want   string
-	}{
-		"as clients write it":          {},
-		"with a slash":                 {relay: "wss://git.example.com/"},
-		"without encryption":           {relay: "ws://git.example.com"},
-		"another relay":                {relay: "wss://relay.example.com", want: "invalid: the event does not name this relay"},
-		"another port":                 {relay: "wss://git.example.com:7334", want: "invalid: the event does not name this relay"},
-		"a host that begins like ours": {relay: "wss://git.example.com.evil.example", want: "invalid: the event does not name this relay"},
-		"no tags":                      {tags: nostr.Tags{}, want: "invalid: the event does not name the challenge"},
-		"tags without values":          {tags: nostr.Tags{{"challenge"}, {"relay"}}, want: "invalid: the event does not name the challenge"},
-		"another challenge":            {tags: nostr.Tags{ours, {"challenge", "x"}}, want: "invalid: the event does not name the challenge"},
-		"no challenge":                 {tags: nostr.Tags{ours, {"challenge", ""}}, want: "invalid: the event does not name the challenge"},
-		"another kind":                 {change: func(ev *nostr.Event) { ev.Kind = 1 }, want: "invalid: AUTH takes an event of kind 22242"},
-		"ten minutes old":              {change: func(ev *nostr.Event) { ev.CreatedAt = at - 10*minute }},
-		"ten minutes ahead":            {change: func(ev *nostr.Event) { ev.CreatedAt = at + 10*minute }},
-		"older":                        {change: func(ev *nostr.Event) { ev.CreatedAt = at - 10*minute - 1 }, want: "invalid: created_at"},
-		"farther":                      {change: func(ev *nostr.Event) { ev.CreatedAt = at + 10*minute + 1 }, want: "invalid: created_at"},
-		"the end of time":              {change: func(ev *nostr.Event) { ev.CreatedAt = 1<<63 - 1 }, want: "invalid: created_at"},
-		"another's id":                 {forge: func(ev *nostr.Event) { ev.ID = strings.Repeat("0", 64) }, want: "invalid: the id"},
-		"another's signature":          {forge: func(ev *nostr.Event) { ev.Sig = strings.Repeat("0", 128) }, want: "invalid: the signature"},
-		"signed by another author":     {forge: func(ev *nostr.Event) { ev.PubKey = strings.Repeat("f", 64); ev.ID = ev.GetID() }, want: "invalid: the signature"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if c.relay == "" {
-				c.relay = "wss://git.example.com"
-			}
-			s := newProofs("git.example.com")
-			ev := nip42.CreateUnsignedAuthEvent(s.challenge, "", c.relay)
-			ev.CreatedAt = at
-			if c.tags != nil {
-				ev.Tags = c.tags
-			}
-			if c.change != nil {
-				c.change(&ev)
-			}
-			must(t, ev.Sign(gonostr.GeneratePrivateKey()))
-			if c.forge != nil {
-				c.forge(&ev)
-			}
-			got := s.prove(&ev, now)
-			if !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
-				t.Errorf("%q, want %q", got, c.want)
-			}
-			if proved := c.want == ""; s.keys[ev.PubKey] != proved || len(s.keys) > 0 != proved {
-				t.Errorf("keys %v", s.keys)
-			}
-		})
+	words := strings.NewReplacer("F64", strings.Repeat("f", 64), "ZERO64", strings.Repeat("0", 64))
+	for _, row := range fixture.Rows(`
+		as clients write it | wss://git.example.com | | |
+		with a slash | wss://git.example.com/ | | |
+		without encryption | ws://git.example.com | | |
+		another relay | wss://relay.example.com | | | invalid: the event does not name this relay
+		another port | wss://git.example.com:7334 | | | invalid: the event does not name this relay
+		a host that begins like ours | wss://git.example.com.evil.example | | | invalid: the event does not name this relay
+		no tags | | "tags":[] | | invalid: the event does not name the challenge
+		tags without values | | "tags":[["challenge"],["relay"]] | | invalid: the event does not name the challenge
+		another challenge | | "tags":[["relay","wss://git.example.com"],["challenge","x"]] | | invalid: the event does not name the challenge
+		no challenge | | "tags":[["relay","wss://git.example.com"],["challenge",""]] | | invalid: the event does not name the challenge
+		another kind | | "kind":1 | | invalid: AUTH takes an event of kind 22242
+		ten minutes old | wss://git.example.com | "created_at":1699999400 | |
+		ten minutes ahead | wss://git.example.com | "created_at":1700000600 | |
+		older | wss://git.example.com | "created_at":1699999399 | | invalid: created_at
+		farther | wss://git.example.com | "created_at":1700000601 | | invalid: created_at
+		the end of time | wss://git.example.com | "created_at":9223372036854775807 | | invalid: created_at
+		another's id | wss://git.example.com | | "id":"ZERO64" | invalid: the id
+		another's signature | wss://git.example.com | | "sig":"ZERO64ZERO64" | invalid: the signature
+		signed by another author | wss://git.example.com | | "pubkey":"F64" | invalid: the signature`) {
+		s, now, want := newProofs("git.example.com"), time.Unix(1_700_000_000, 0), row[4]
+		ev := nip42.CreateUnsignedAuthEvent(s.challenge, "", row[1])
+		ev.CreatedAt = nostr.Timestamp(now.Unix())
+		change(t, &ev, row[2])
+		must(t, ev.Sign(gonostr.GeneratePrivateKey()))
+		change(t, &ev, words.Replace(row[3]))
+		got := s.prove(&ev, now)
+		if !strings.HasPrefix(got, want) || want == "" && got != "" {
+			t.Errorf("%s: %q, want %q", row[0], got, want)
+		}
+		if proved := want == ""; s.keys[ev.PubKey] != proved || len(s.keys) > 0 != proved {
+			t.Errorf("%s: keys %v", row[0], s.keys)
+		}
 	}
 }
 

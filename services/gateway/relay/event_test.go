@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -9,46 +8,36 @@ import (
 	gonostr "github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 )
 
+// TestCheck: the fields of a note are changed before and after it is signed.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
-	at := nostr.Timestamp(now.Unix())
-	expires := func(when any) nostr.Tags { return nostr.Tags{{"expiration", fmt.Sprint(when)}} }
-	for name, c := range map[string]struct {
-		event  nostr.Event
-		change func(*nostr.Event)
-		want   string
-	}{
-		"good":                          {event: nostr.Event{Kind: 1}},
-		"farther":                       {event: nostr.Event{Kind: 1, CreatedAt: at + 901}, want: "invalid: created_at is more than 15m0s in the future"},
-		"the end of time":               {event: nostr.Event{Kind: 1, CreatedAt: 1<<63 - 1}, want: "invalid: created_at"},
-		"first ephemeral":               {event: nostr.Event{Kind: 20000}, want: "invalid: ephemeral"},
-		"last ephemeral":                {event: nostr.Event{Kind: 29999}, want: "invalid: ephemeral"},
-		"in its last second":            {event: nostr.Event{Kind: 1, Tags: expires(at)}},
-		"expired":                       {event: nostr.Event{Kind: 1, Tags: expires(at - 1)}, want: "invalid: the event has expired"},
-		"expires, it does not say when": {event: nostr.Event{Kind: 1, Tags: expires("soon")}},
-		"protected":                     {event: nostr.Event{Kind: 1, Tags: nostr.Tags{{"-"}}}, want: "auth-required: "},
-		"repost of a protected one":     {event: nostr.Event{Kind: 6, Content: `{"tags":[["-"]],"id":"x"}`}, want: "blocked: a repost"},
-		"another content":               {event: nostr.Event{Kind: 1}, change: func(ev *nostr.Event) { ev.Content = "x" }, want: "invalid: the id"},
-		"another signature":             {event: nostr.Event{Kind: 1}, change: func(ev *nostr.Event) { ev.Sig = strings.Repeat("0", 128) }, want: "invalid: the signature"},
-		"another author": {event: nostr.Event{Kind: 1}, change: func(ev *nostr.Event) {
-			ev.PubKey = strings.Repeat("f", 64) // not even a point of the curve
-			ev.ID = ev.GetID()
-		}, want: "invalid: the signature"},
-	} {
-		ev := c.event
-		if ev.CreatedAt == 0 {
-			ev.CreatedAt = at
-		}
+	// No point of the curve has the coordinate F64.
+	words := strings.NewReplacer("F64", strings.Repeat("f", 64), "ZERO128", strings.Repeat("0", 128))
+	for _, row := range fixture.Rows(`
+		good | | |
+		farther | "created_at":1700000901 | | invalid: created_at is more than 15m0s in the future
+		the end of time | "created_at":9223372036854775807 | | invalid: created_at
+		first ephemeral | "kind":20000 | | invalid: ephemeral
+		last ephemeral | "kind":29999 | | invalid: ephemeral
+		in its last second | "tags":[["expiration","1700000000"]] | |
+		expired | "tags":[["expiration","1699999999"]] | | invalid: the event has expired
+		expires, it does not say when | "tags":[["expiration","soon"]] | |
+		protected | "tags":[["-"]] | | auth-required:
+		repost of a protected one | "kind":6,"content":"{\"tags\":[[\"-\"]],\"id\":\"x\"}" | | blocked: a repost
+		another content | | "content":"x" | invalid: the id
+		another signature | | "sig":"ZERO128" | invalid: the signature
+		another author | | "pubkey":"F64" | invalid: the signature`) {
+		ev, want := nostr.Event{Kind: 1, CreatedAt: nostr.Timestamp(now.Unix())}, row[3]
+		change(t, &ev, row[1])
 		must(t, ev.Sign(gonostr.GeneratePrivateKey()))
-		if c.change != nil {
-			c.change(&ev)
-		}
+		change(t, &ev, words.Replace(row[2]))
 		reason, got := check(&ev, nil, now, 15*time.Minute)
-		if !strings.HasPrefix(got, c.want) || c.want == "" && got != "" || (reason == "") != (got == "") {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
+		if !strings.HasPrefix(got, want) || want == "" && got != "" || (reason == "") != (got == "") {
+			t.Errorf("%s: %q, want %q", row[0], got, want)
 		}
 	}
 }

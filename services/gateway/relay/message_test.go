@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 )
 
 var limits = bounds{filters: 3, values: 5, defaultLimit: 500, maxLimit: 5000}
@@ -17,14 +18,13 @@ var (
 	sig = strings.Repeat("0", 128)
 )
 
-func eventJSON(changes ...string) string {
+// eventJSON is an event with another value of a field; "": it lacks the field.
+func eventJSON(field, other string) string {
 	fields := map[string]string{
 		"id": `"` + a64 + `"`, "pubkey": `"` + b64 + `"`, "created_at": "1700000000", "kind": "1",
 		"tags": `[["e","x"],["-"]]`, "content": `"hé \"llo\""`, "sig": `"` + sig + `"`,
 	}
-	for i := 0; i < len(changes); i += 2 {
-		fields[changes[i]] = changes[i+1]
-	}
+	fields[field] = other
 	var parts []string
 	for name, value := range fields {
 		if value != "" {
@@ -89,69 +89,78 @@ func TestOtherMessages(t *testing.T) {
 	}
 }
 
+// TestRefusals: a message is refused in a message of a type that begins so. Besides messages the
+// rows have filters of a REQ, and events with another value of one field.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
-	req := func(filter string) string { return `["REQ","s",` + filter + `]` }
-	ev := func(changes ...string) string { return `["EVENT",` + eventJSON(changes...) + `]` }
-	const notice, closed, negErr, ok = `["NOTICE","`, `["CLOSED","s","`, `["NEG-ERR","s","`, `["OK","`
-	for given, want := range map[string]string{
-		``:                                     notice + "invalid: a message must be a JSON array",
-		`{}`:                                   notice + "invalid: a message must be a JSON array",
-		`[]`:                                   notice + "invalid: a message must begin with its type",
-		"[\"NOTICE\xff\"]":                     notice + "invalid: a message must be UTF-8",
-		`[1]`:                                  notice + "invalid: a message must begin with its type",
-		`["event"]`:                            notice + "invalid: unknown type",
-		`["AUTH",{}]`:                          notice + "invalid: an event's id",
-		`["AUTH",{"id":"` + a64 + `"}]`:        ok + a64 + `",false,"invalid: an event's pubkey`,
-		`["` + strings.Repeat("é", 999) + `"]`: notice + "invalid: unknown type",
-		`["REQ"]`:                              notice + "invalid: REQ needs",
-		`["REQ",""]`:                           notice + "invalid: a subscription id must not be empty",
-		`["REQ",1,{}]`:                         notice + "invalid: a subscription id must be a string",
-		`["REQ","` + strings.Repeat("x", 251) + `",{}]`: notice + "invalid: a subscription id has at most 250",
-		`["CLOSE","s","b"]`:                             closed + "invalid: CLOSE takes",
-		`["REQ","s"]`:                                   closed + "invalid: REQ needs at least one filter",
-		`["REQ","s",{},{},{},{}]`:                       closed + "invalid: more than 3 filters",
-		req(`{"kinds":[1,2,3],"#e":["a","b","c"]}`):     closed + "invalid: 6 values",
-		req(`[]`): closed + "invalid: a filter must be a JSON object",
-		req(`{"ids":["` + strings.ToUpper(a64) + `"]}`): closed + "invalid: ids must be 64",
-		req(`{"ids":"` + a64 + `"}`):                    closed + "invalid: ids must be a list",
-		req(`{"ids":[null]}`):                           closed + "invalid: ids must be a list",
-		req(`{"IDs":["` + a64 + `"]}`):                  closed + "unsupported: filters with",
-		req(`{"authors":["npub1x"]}`):                   closed + "invalid: authors must be 64",
-		req(`{"kinds":[-1]}`):                           closed + "invalid: kinds",
-		req(`{"kinds":1}`):                              closed + "invalid: kinds",
-		req(`{"since":-1}`):                             closed + "invalid: since",
-		req(`{"until":1e9}`):                            closed + "invalid: until",
-		req(`{"limit":-1}`):                             closed + "invalid: limit",
-		req(`{"search":"x"}`):                           closed + "unsupported: search",
-		req(`{"#ee":["x"]}`):                            closed + "unsupported: filters with",
-		req(`{"#e":[1]}`):                               closed + "invalid: #e must be a list",
-		req(`{"limit":1,"limit":2}`):                    closed + `invalid: \"limit\" stands twice`,
-		`["EVENT"]`:                                     notice + "invalid: EVENT takes",
-		`["EVENT",[]]`:                                  notice + "invalid: an event must be a JSON object",
-		ev("id", ""):                                    notice + "invalid: an event's id",
-		ev("id", `"`+strings.ToUpper(a64)+`"`):          notice + "invalid: an event's id",
-		ev("pubkey", ""):                                ok + a64 + `",false,"invalid: an event's pubkey`,
-		ev("sig", `"`+strings.Repeat("g", 128)+`"`):     ok + a64 + `",false,"invalid: an event's sig`,
-		ev("created_at", "-1"):                          ok + a64 + `",false,"invalid: an event's created_at`,
-		ev("kind", "65536"):                             ok + a64 + `",false,"invalid: an event's kind`,
-		ev("content", "null"):                           ok + a64 + `",false,"invalid: an event's content`,
-		ev("tags", "null"):                              ok + a64 + `",false,"invalid: an event's tags`,
-		ev("tags", `[[]]`):                              ok + a64 + `",false,"invalid: a tag`,
-		ev("tags", "["+strings.Repeat(`["a"],`, 10_000)+`["a"]]`):          ok + a64 + `",false,"invalid: an event has at most`,
-		`["EVENT",` + strings.TrimSuffix(eventJSON(), "}") + `,"kind":1}]`: ok + a64 + `",false,"invalid: \"kind\" stands twice`,
-		`["NEG-OPEN","s"]`:                   negErr + "invalid: NEG-OPEN takes a subscription id, one filter and a message",
-		`["NEG-OPEN","s",{"x":1},"61"]`:      negErr + "unsupported: filters with",
-		`["NEG-OPEN","s",{"kinds":[1]},"6"]`: negErr + "invalid: a message of NIP-77 must be",
-		`["NEG-CLOSE","s",1]`:                negErr + "invalid: NEG-CLOSE takes one subscription id",
-	} {
+	words := strings.NewReplacer("A64", a64, "UP64", strings.ToUpper(a64), "G128", strings.Repeat("g", 128), "E999", strings.Repeat("é", 999),
+		"X251", strings.Repeat("x", 251), "BYTE", "\xff", "TAGS", strings.Repeat(`["a"],`, 10_000))
+	begins := map[string]string{"NOTICE": `["NOTICE","`, "CLOSED": `["CLOSED","s","`, "NEG-ERR": `["NEG-ERR","s","`, "OK": `["OK","` + a64 + `",false,"`}
+	for _, row := range fixture.Rows(`
+		                                            | NOTICE invalid: a message must be a JSON array
+		{}                                          | NOTICE invalid: a message must be a JSON array
+		[]                                          | NOTICE invalid: a message must begin with its type
+		["NOTICEBYTE"]                              | NOTICE invalid: a message must be UTF-8
+		[1]                                         | NOTICE invalid: a message must begin with its type
+		["event"]                                   | NOTICE invalid: unknown type
+		["AUTH",{}]                                 | NOTICE invalid: an event's id
+		["AUTH",{"id":"A64"}]                       | OK invalid: an event's pubkey
+		["E999"]                                    | NOTICE invalid: unknown type
+		["REQ"]                                     | NOTICE invalid: REQ needs
+		["REQ",""]                                  | NOTICE invalid: a subscription id must not be empty
+		["REQ",1,{}]                                | NOTICE invalid: a subscription id must be a string
+		["REQ","X251",{}]                           | NOTICE invalid: a subscription id has at most 250
+		["CLOSE","s","b"]                           | CLOSED invalid: CLOSE takes
+		["REQ","s"]                                 | CLOSED invalid: REQ needs at least one filter
+		["REQ","s",{},{},{},{}]                     | CLOSED invalid: more than 3 filters
+		filter {"kinds":[1,2,3],"#e":["a","b","c"]} | CLOSED invalid: 6 values
+		filter []                                   | CLOSED invalid: a filter must be a JSON object
+		filter {"ids":["UP64"]}                     | CLOSED invalid: ids must be 64
+		filter {"ids":"A64"}                        | CLOSED invalid: ids must be a list
+		filter {"ids":[null]}                       | CLOSED invalid: ids must be a list
+		filter {"IDs":["A64"]}                      | CLOSED unsupported: filters with
+		filter {"authors":["npub1x"]}               | CLOSED invalid: authors must be 64
+		filter {"kinds":[-1]}                       | CLOSED invalid: kinds
+		filter {"kinds":1}                          | CLOSED invalid: kinds
+		filter {"since":-1}                         | CLOSED invalid: since
+		filter {"until":1e9}                        | CLOSED invalid: until
+		filter {"limit":-1}                         | CLOSED invalid: limit
+		filter {"search":"x"}                       | CLOSED unsupported: search
+		filter {"#ee":["x"]}                        | CLOSED unsupported: filters with
+		filter {"#e":[1]}                           | CLOSED invalid: #e must be a list
+		filter {"limit":1,"limit":2}                | CLOSED invalid: \"limit\" stands twice
+		["EVENT"]                                   | NOTICE invalid: EVENT takes
+		["EVENT",[]]                                | NOTICE invalid: an event must be a JSON object
+		event id                                    | NOTICE invalid: an event's id
+		event id "UP64"                             | NOTICE invalid: an event's id
+		event pubkey                                | OK invalid: an event's pubkey
+		event sig "G128"                            | OK invalid: an event's sig
+		event created_at -1                         | OK invalid: an event's created_at
+		event kind 65536                            | OK invalid: an event's kind
+		event content null                          | OK invalid: an event's content
+		event tags null                             | OK invalid: an event's tags
+		event tags [[]]                             | OK invalid: a tag
+		event tags [TAGS["a"]]                      | OK invalid: an event has at most
+		event kind 1,"kind":1                       | OK invalid: \"kind\" stands twice
+		["NEG-OPEN","s"]                            | NEG-ERR invalid: NEG-OPEN takes a subscription id, one filter and a message
+		["NEG-OPEN","s",{"x":1},"61"]               | NEG-ERR unsupported: filters with
+		["NEG-OPEN","s",{"kinds":[1]},"6"]          | NEG-ERR invalid: a message of NIP-77 must be
+		["NEG-CLOSE","s",1]                         | NEG-ERR invalid: NEG-CLOSE takes one subscription id`) {
+		given := words.Replace(row[0])
+		if filter, is := strings.CutPrefix(given, "filter "); is {
+			given = `["REQ","s",` + filter + `]`
+		} else if field, is := strings.CutPrefix(given, "event "); is {
+			name, value, _ := strings.Cut(field, " ")
+			given = `["EVENT",` + eventJSON(name, value) + `]`
+		}
+		kind, reason, _ := strings.Cut(row[1], " ")
 		m, err := limits.parse([]byte(given))
 		if err == nil {
 			t.Errorf("%.200s: taken as %+v", given, m)
 			continue
 		}
 		answer := string(m.refusal(err.Error()))
-		if !strings.HasPrefix(answer, want) || !json.Valid([]byte(answer)) || len(answer) > 400 {
+		if want := begins[kind] + reason; !strings.HasPrefix(answer, want) || !json.Valid([]byte(answer)) || len(answer) > 400 {
 			t.Errorf("%.200s:\n got %.300s\nwant %s…", given, answer, want)
 		}
 	}
@@ -165,7 +174,7 @@ func TestEncode(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{`["EVENT",` + eventJSON() + `]`, `["REQ","s",{"ids":["` + a64 + `"],"#e":["x"],"limit":3,"since":1},{}]`,
+	for _, seed := range []string{`["EVENT",` + eventJSON("", "") + `]`, `["REQ","s",{"ids":["` + a64 + `"],"#e":["x"],"limit":3,"since":1},{}]`,
 		`["COUNT","é",{"kinds":[1]}]`, `["CLOSE","x"]`, `["EVENT",{"id":"` + a64 + `","tags":[[]]}]`, `[null,{}]`, "[\"\\ud800\"]"} {
 		f.Add([]byte(seed))
 	}

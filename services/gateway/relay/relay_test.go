@@ -22,12 +22,7 @@ import (
 	"tendril.dev/test/fixture"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = fixture.Must
 
 type bench struct {
 	index *eventdb.DB
@@ -196,25 +191,17 @@ func TestWhatWaitsIsForgotten(t *testing.T) {
 	if open < 2*openQuestion+3*openValue {
 		t.Errorf("two subscriptions take %d bytes", open)
 	}
-	nothingWaits := func(most int64) {
-		t.Helper()
-		for deadline := time.Now().Add(time.Minute); kept() != most && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		}
-		if kept() != most {
-			t.Fatalf("%d bytes wait", kept())
-		}
-	}
 	for seq := range uint64(3) {
 		b.store(seq + 1)
 		b.want(`["EVENT",`, "")
 		b.want(`["EVENT",`, "")
 	}
-	nothingWaits(open)
+	fixture.Await(t, "the events are forgotten", func() bool { return kept() == open })
 	b.ws.CloseNow()
 	for seq := range uint64(100) {
 		b.store(seq + 10)
 	}
-	nothingWaits(0)
+	fixture.Await(t, "all is forgotten", func() bool { return kept() == 0 })
 }
 
 // TestWorkIsSharedByClients: a client whose index work is under way does not keep its own answers
