@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
@@ -21,27 +20,16 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/gittest"
 )
 
-const (
-	key    = "0000000000000000000000000000000000000000000000000000000000000003"
-	domain = "grasp.test"
+var (
+	must  = fixture.Must
+	owner = fixture.PersonOf(strings.Repeat("03", 32)).At(1000)
+	about = owner.Repo("mine") // names the repository
+	issue = owner.Sign(1621, "", about)
 )
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func event(t testing.TB, kind int, tags ...nostr.Tag) *nostr.Event {
-	t.Helper()
-	ev := &nostr.Event{Kind: kind, CreatedAt: 1000, Tags: tags}
-	must(t, ev.Sign(key))
-	return ev
-}
 
 // place is a system without services: a log, an index of it, and a git folder.
 type place struct {
@@ -51,9 +39,8 @@ type place struct {
 	root  string
 	repo  *repository.Repo
 	pull  *nostr.Event
-	about nostr.Tag // that names the repository
-	head  string    // what main is
-	tip   string    // of the pull request
+	head  string // what main is
+	tip   string // of the pull request
 }
 
 // newPlace is one with a repository of a branch and a pull request, all as it should be.
@@ -63,19 +50,14 @@ func newPlace(t *testing.T) *place {
 	must(t, err)
 	t.Cleanup(b.Close)
 	p := &place{T: t, bus: b, index: filepath.Join(t.TempDir(), "index-up"), root: t.TempDir()}
-	owner := event(t, 1).PubKey
-	npub, err := nip19.EncodePublicKey(owner)
-	must(t, err)
-	p.about = nostr.Tag{"a", "30617:" + owner + ":mine"}
-	p.repo, err = p.store(false).Repo(nostr.RepoRef{PubKey: owner, Identifier: "mine"})
+	p.repo, err = p.store(false).Repo(nostr.RepoRef{PubKey: owner.PubKey, Identifier: "mine"})
 	must(t, err)
 	must(t, p.repo.Ensure(t.Context()))
 	tree := p.git("hash-object", "-t", "tree", "-w", "--stdin")
 	p.head = p.git("commit-tree", "-m", "first", tree)
 	p.tip = p.git("commit-tree", "-m", "a fix", "-p", p.head, tree)
-	p.pull = event(t, 1618, p.about, nostr.Tag{"c", p.tip})
-	p.log(event(t, 30617, nostr.Tag{"d", "mine"}, nostr.Tag{"clone", "http://" + domain + "/" + npub + "/mine.git"}, nostr.Tag{"relays", "ws://" + domain}),
-		event(t, 30618, nostr.Tag{"d", "mine"}, nostr.Tag{"refs/heads/main", p.head}, nostr.Tag{"HEAD", "ref: refs/heads/main"}), p.pull)
+	p.pull = owner.Pull("", p.tip, about)
+	p.log(owner.Announce("mine"), owner.State("mine", map[string]string{"refs/heads/main": p.head}), p.pull)
 	err = p.repo.SetRefs(t.Context(), map[string]string{"refs/heads/main": p.head}, nil, "refs/heads/main")
 	must(t, err)
 	must(t, p.repo.SetRef(t.Context(), "refs/nostr/"+p.pull.ID, p.tip))
@@ -130,7 +112,7 @@ func (p *place) check(repair bool) (findings []string, report *Report) {
 	store := p.store(!repair)
 	report = NewReport(repair)
 	must(p, Run(p.Context(), report, System{
-		Bus: p.bus, Rules: repository.Rules{Rules: config.Rules{Home: domain}, Store: store}, Store: store,
+		Bus: p.bus, Rules: repository.Rules{Rules: config.Rules{Home: fixture.Domain}, Store: store}, Store: store,
 		Indexes: []string{p.index}, Temp: p.TempDir(), Progress: func(string, int, int) {},
 	}))
 	for _, f := range report.Findings {
@@ -139,91 +121,78 @@ func (p *place) check(repair bool) (findings []string, report *Report) {
 	return findings, report
 }
 
-// TestEachDamageIsFoundAndMended spoils one thing after the other.
+// TestEachDamageIsFoundAndMended: a row is what is done to a place, by steps and by a script in the
+// folder of its repository; how the findings begin; and whether a check after --repair is clean.
 func TestEachDamageIsFoundAndMended(t *testing.T) {
 	t.Parallel()
-	const state, refsNostr = "references: they are not what the state", "references: refs/nostr/"
-	for _, c := range []struct {
-		name   string
-		spoil  func(p *place)
-		want   []string // prefixes
-		mended bool     // a check after --repair is clean
-	}{
-		{"nothing", func(*place) {}, nil, true},
-		{"a branch moved", func(p *place) { p.git("update-ref", "refs/heads/main", p.tip) }, []string{state}, true},
-		{"HEAD elsewhere", func(p *place) { p.git("symbolic-ref", "HEAD", "refs/heads/x") }, []string{state}, true},
-		{"a pull request's commit is not named", func(p *place) { p.git("update-ref", "-d", "refs/nostr/"+p.pull.ID) }, []string{refsNostr}, true},
-		{"another commit is", func(p *place) { p.git("update-ref", "refs/nostr/"+p.pull.ID, p.head) }, []string{refsNostr}, true},
-		{"a commit is named for an issue", func(p *place) {
-			issue := event(p, 1621, p.about)
-			p.log(issue)
-			p.git("update-ref", "refs/nostr/"+issue.ID, p.head)
-		}, []string{refsNostr}, true},
-		{"a commit waits for its event", func(p *place) { p.git("update-ref", "refs/nostr/"+strings.Repeat("1", 64), p.head) }, nil, true},
-		{"its objects are gone", func(p *place) {
-			must(p, os.RemoveAll(filepath.Join(p.repo.Path, "objects")))
-			must(p, os.Mkdir(filepath.Join(p.repo.Path, "objects"), 0o755))
-		}, []string{"objects: 1 objects are gone", "objects: git fsck"}, false},
-		{"a pack is broken", func(p *place) {
-			packs, _ := filepath.Glob(filepath.Join(p.repo.Path, "objects", "pack", "*.pack"))
-			content, err := os.ReadFile(packs[0])
-			must(p, err)
-			content[len(content)-1] ^= 0xff
-			must(p, os.Chmod(packs[0], 0o644))
-			must(p, os.WriteFile(packs[0], content, 0o644))
-		}, []string{"objects: 1 objects are gone", "objects: git fsck"}, false},
-		{"an empty repository without an announcement", func(p *place) {
-			other, err := p.store(false).Repo(nostr.RepoRef{PubKey: p.repo.PubKey, Identifier: "other"})
-			must(p, err)
-			must(p, other.Ensure(p.Context()))
-		}, []string{"disk: no announcement names this repository, and it is empty"}, true},
-		{"a repository without an announcement", func(p *place) { p.git("clone", "-q", "--bare", ".", p.beside("other.git")) },
-			[]string{"disk: no announcement names"}, true},
-		{"something else on the disk", func(p *place) { must(p, os.Mkdir(filepath.Join(p.root, "notes"), 0o755)) }, []string{"disk: it lies in the git folder"}, false},
-		{"the repository is gone", func(p *place) { must(p, os.RemoveAll(p.repo.Path)) }, []string{"disk: it is announced and not on the disk"}, false},
-		{"its owner gave it up", func(p *place) {
-			p.log(event(p, 5, p.about))
-			must(p, p.repo.SetEnded(repository.Ended{Announcement: strings.Repeat("a", 64), Reason: "deleted", Since: time.Now()}))
-		}, nil, true},
-		{"its owner gave it up a moment ago", func(p *place) { p.log(event(p, 5, p.about)) }, nil, true},
-		{"an event was changed in the log", func(p *place) {
-			ev := event(p, 1621)
-			p.publish(&nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: []byte(strings.Replace(ev.String(), `"content":""`, `"content":"other"`, 1))})
-			p.makeIndex()
-		}, []string{"log: the id is not that of the event"}, false},
-		{"an event has left the log", func(p *place) {
-			issue := event(p, 1621, p.about)
-			p.log(issue)
-			p.makeIndex()
-			p.publish(&nats.Msg{Subject: proto.EventSubjectOf(issue).String(), Header: nats.Header{proto.HeaderRemoved: {issue.ID}}})
-		}, nil, true},
-		{"the index lags", func(p *place) { p.log(event(p, 1621, p.about)) }, nil, true},
-		{"a file of the index is broken", func(p *place) {
-			tables, _ := filepath.Glob(filepath.Join(p.index, "*.sst"))
-			must(p, os.Truncate(tables[0], 10))
-		}, []string{"index: its files are damaged"}, true},
-		{"the index has another event", func(p *place) {
-			db, err := eventdb.Open(p.index, eventdb.Options{})
-			must(p, err)
-			must(p, db.Apply([]eventdb.Record{{Seq: 4, Event: event(p, 1621)}}))
-			must(p, db.Close())
-			p.publish(&nats.Msg{Subject: proto.SubjectEventsMark, Data: []byte("{}")}) // of the same sequence
-		}, []string{"index: "}, true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
+	for _, row := range fixture.Rows(`
+		nothing                                       | | | | mended
+		a branch moved                                | | git update-ref refs/heads/main TIP | STATE | mended
+		HEAD elsewhere                                | | git symbolic-ref HEAD refs/heads/x | STATE | mended
+		a pull request's commit is not named          | | git update-ref -d refs/nostr/PULL | REFS | mended
+		another commit is                             | | git update-ref refs/nostr/PULL MAIN | REFS | mended
+		a commit is named for an issue                | issue | git update-ref refs/nostr/ISSUE MAIN | REFS | mended
+		a commit waits for its event                  | | git update-ref refs/nostr/ISSUE MAIN | | mended
+		its objects are gone                          | | rm -r objects; mkdir objects | objects: 1 objects are gone; objects: git fsck |
+		a pack is broken                              | | for f in objects/pack/*.pack; do chmod 644 $f; echo >> $f; done | objects: 1 objects are gone; objects: git fsck |
+		an empty repository without an announcement   | other | | disk: no announcement names this repository, and it is empty | mended
+		a repository without an announcement          | | git clone -q --bare . ../other.git | disk: no announcement names | mended
+		something else on the disk                    | | mkdir ../../notes | disk: it lies in the git folder |
+		the repository is gone                        | | rm -r ../mine.git | disk: it is announced and not on the disk |
+		its owner gave it up                          | deletion ended | | | mended
+		its owner gave it up a moment ago             | deletion | | | mended
+		an event was changed in the log               | forged index | | log: the id is not that of the event |
+		an event has left the log                     | issue index removal | | | mended
+		the index lags                                | issue | | | mended
+		a file of the index is broken                 | | for f in INDEX/*.sst; do echo > $f; done | index: its files are damaged | mended
+		the index has another event of the sequence   | indexed mark | | index: | mended`) {
+		t.Run(row[0], func(t *testing.T) {
 			t.Parallel()
 			p := newPlace(t)
-			c.spoil(p)
+			subject := proto.EventSubjectOf(issue).String()
+			steps := map[string]func(){
+				"issue": func() { p.log(issue) }, "deletion": func() { p.log(owner.Sign(5, "", about)) }, "index": p.makeIndex,
+				"forged": func() {
+					p.publish(&nats.Msg{Subject: subject, Data: []byte(strings.Replace(issue.String(), `"content":""`, `"content":"other"`, 1))})
+				},
+				"removal": func() {
+					p.publish(&nats.Msg{Subject: subject, Header: nats.Header{proto.HeaderRemoved: {issue.ID}}})
+				},
+				"mark": func() { p.publish(&nats.Msg{Subject: proto.SubjectEventsMark, Data: []byte("{}")}) },
+				"ended": func() {
+					must(t, p.repo.SetEnded(repository.Ended{Announcement: strings.Repeat("a", 64), Reason: "deleted", Since: time.Now()}))
+				},
+				"other": func() {
+					other, err := p.store(false).Repo(nostr.RepoRef{PubKey: owner.PubKey, Identifier: "other"})
+					must(t, err, other.Ensure(t.Context()))
+				},
+				"indexed": func() {
+					db, err := eventdb.Open(p.index, eventdb.Options{})
+					must(t, err)
+					must(t, db.Apply([]eventdb.Record{{Seq: 4, Event: issue}}), db.Close())
+				},
+			}
+			for step := range strings.FieldsSeq(row[1]) {
+				steps[step]()
+			}
+			words := strings.NewReplacer("TIP", p.tip, "MAIN", p.head, "PULL", p.pull.ID, "ISSUE", issue.ID, "INDEX", p.index,
+				"STATE", "references: they are not what the state", "REFS", "references: refs/nostr/")
+			damage := exec.Command("sh", "-c", words.Replace(row[2]))
+			damage.Dir = p.repo.Path
+			if out, err := damage.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			want := slices.DeleteFunc(strings.Split(words.Replace(row[3]), "; "), func(finding string) bool { return finding == "" })
 			before := contents(t, p.root, p.index)
 			found, report := p.check(false)
-			if !slices.EqualFunc(found, c.want, strings.HasPrefix) || report.Clean() != (len(c.want) == 0) {
-				t.Fatalf("found %q, want %q", found, c.want)
+			if !slices.EqualFunc(found, want, strings.HasPrefix) || report.Clean() != (len(want) == 0) {
+				t.Fatalf("found %q, want %q", found, want)
 			}
 			if after := contents(t, p.root, p.index); !maps.Equal(before, after) {
 				t.Errorf("the check has changed something: %v after %v", after, before)
 			}
 			p.check(true)
-			if after, report := p.check(false); report.Clean() != c.mended {
+			if after, report := p.check(false); report.Clean() != (row[4] != "") {
 				t.Errorf("clean after the repair: %t: %q", report.Clean(), after)
 			}
 		})
@@ -286,20 +255,19 @@ func TestObjectsComeFromACopy(t *testing.T) {
 // TestLook: what is wrong with one message of the log.
 func TestLook(t *testing.T) {
 	t.Parallel()
-	ev := event(t, 1621)
-	subject, raw, id := proto.EventSubjectOf(ev).String(), ev.String(), strings.Repeat("b", 64)
-	for name, c := range map[string]struct{ subject, data, removed, wrong string }{
-		"genuine":              {subject, raw, "", ""},
-		"another content":      {subject, strings.Replace(raw, `"content":""`, `"content":"x"`, 1), "", "the id is not that of the event"},
-		"another subject":      {"grasp.event.1.x.y", raw, "", "belongs at grasp.event.1621."},
-		"no event":             {subject, "hello", "", "not an event"},
-		"a removal":            {subject, "", id, ""},
-		"a removal with data":  {subject, "{}", id, "is not empty"},
-		"a removal of nothing": {subject, "", "x", "it removes what is no event"},
-	} {
-		m := bus.Message{Subject: c.subject, Data: []byte(c.data), Header: nats.Header{proto.HeaderRemoved: {c.removed}}}
-		if err := look(m); c.wrong == "" && err != nil || c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)) {
-			t.Errorf("%s: %v, want %q", name, err, c.wrong)
+	words := strings.NewReplacer("SUBJECT", proto.EventSubjectOf(issue).String(), "EVENT", issue.String(), "ID", issue.ID,
+		"FORGED", strings.Replace(issue.String(), `"content":""`, `"content":"x"`, 1))
+	for _, c := range fixture.Rows(`
+		genuine              | SUBJECT           | EVENT  |    |
+		another content      | SUBJECT           | FORGED |    | the id is not that of the event
+		another subject      | grasp.event.1.x.y | EVENT  |    | belongs at grasp.event.1621.
+		no event             | SUBJECT           | hello  |    | not an event
+		a removal            | SUBJECT           |        | ID |
+		a removal with data  | SUBJECT           | {}     | ID | is not empty
+		a removal of nothing | SUBJECT           |        | x  | it removes what is no event`) {
+		m := bus.Message{Subject: words.Replace(c[1]), Data: []byte(words.Replace(c[2])), Header: nats.Header{proto.HeaderRemoved: {words.Replace(c[3])}}}
+		if err := look(m); c[4] == "" && err != nil || c[4] != "" && (err == nil || !strings.Contains(err.Error(), c[4])) {
+			t.Errorf("%s: %v, want %q", c[0], err, c[4])
 		}
 	}
 }

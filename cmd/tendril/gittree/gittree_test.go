@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/gittest"
 )
 
@@ -19,12 +20,7 @@ const npub = "npub1sg6plzptd64u62a878hep2kev88swjh3tw00gjsfl8f237lmu63q0uf63m"
 
 var pull = "refs/nostr/" + strings.Repeat("1", 64)
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = fixture.Must
 
 // bare makes root/name, a bare repository with two branches, a tag and a pull request.
 func bare(t testing.TB, root, name string) (path string) {

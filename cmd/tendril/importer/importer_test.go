@@ -19,22 +19,18 @@ import (
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 )
 
-const key = "0000000000000000000000000000000000000000000000000000000000000003"
+var author = fixture.PersonOf(strings.Repeat("03", 32))
 
-// event signs an event that is accepted only where what it names in its e tags is.
-func event(t *testing.T, kind int, content string, names ...*nostr.Event) *nostr.Event {
-	t.Helper()
-	ev := &nostr.Event{Kind: kind, CreatedAt: 1000, Content: content, Tags: nostr.Tags{}}
+// event is one that is accepted only where what it names in its e tags is.
+func event(kind int, content string, names ...*nostr.Event) *nostr.Event {
+	at, tags := nostr.Timestamp(1000), nostr.Tags{}
 	for _, named := range names {
-		ev.Tags = append(ev.Tags, nostr.Tag{"e", named.ID})
-		ev.CreatedAt = max(ev.CreatedAt, named.CreatedAt+1)
+		tags, at = append(tags, nostr.Tag{"e", named.ID}), max(at, named.CreatedAt+1)
 	}
-	if err := ev.Sign(key); err != nil {
-		t.Fatal(err)
-	}
-	return ev
+	return author.At(at).Sign(kind, content, tags...)
 }
 
 func file(events ...*nostr.Event) string {
@@ -101,11 +97,11 @@ func (g *ingest) release() {
 
 // thread is an announcement, an issue of its repository and so many comments, each on the one
 // before.
-func thread(t *testing.T, comments int) []*nostr.Event {
-	announcement := event(t, 30617, "")
-	events := []*nostr.Event{announcement, event(t, 1621, "", announcement)}
+func thread(comments int) []*nostr.Event {
+	announcement := event(30617, "")
+	events := []*nostr.Event{announcement, event(1621, "", announcement)}
 	for i := range comments {
-		events = append(events, event(t, 1111, fmt.Sprint(i), events[len(events)-1]))
+		events = append(events, event(1111, fmt.Sprint(i), events[len(events)-1]))
 	}
 	return events
 }
@@ -129,11 +125,11 @@ func run(t *testing.T, ctx context.Context, offer func(context.Context, candidat
 // offered twice.
 func TestAnyOrder(t *testing.T) {
 	t.Parallel()
-	events := thread(t, 50)
+	events := thread(50)
 	reversed, shuffled := slices.Clone(events), slices.Clone(events)
 	slices.Reverse(reversed)
 	rand.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
-	orphan := event(t, 1, "good morning", event(t, 1, "it is not here"))
+	orphan := event(1, "good morning", event(1, "it is not here"))
 	for name, events := range map[string][]*nostr.Event{"oldest first": events, "newest first": reversed, "shuffled": shuffled} {
 		g := newIngest()
 		g.data = true
@@ -159,9 +155,9 @@ func TestAnyOrder(t *testing.T) {
 // TestWhatIsNoEvent is refused with its line, and never offered.
 func TestWhatIsNoEvent(t *testing.T) {
 	t.Parallel()
-	good := event(t, 1, "good")
+	good := event(1, "good")
 	spaced, _ := json.MarshalIndent(good, "", "")
-	forged, renamed, blocked := *good, *good, event(t, 1, "no")
+	forged, renamed, blocked := *good, *good, event(1, "no")
 	forged.Sig = strings.Repeat("0", 128)
 	renamed.Content = "another"
 	short := strings.Replace(good.String(), good.PubKey, "abc", 1)
@@ -196,8 +192,8 @@ func TestWhatIsNoEvent(t *testing.T) {
 // TestGitDataIsPushedInBetween: what depends on a held announcement is accepted in the same run.
 func TestGitDataIsPushedInBetween(t *testing.T) {
 	t.Parallel()
-	pull := event(t, 1618, "a pull request")
-	events := file(append(thread(t, 3), event(t, 30618, ""), pull)...)
+	pull := event(1618, "a pull request")
+	events := file(append(thread(3), event(30618, ""), pull)...)
 	if counts, _, err := run(t, t.Context(), newIngest().Offer, nil, strings.NewReader(events)); err != nil || counts != (Counts{Lines: 7, Accepted: 1, Held: 2, Refused: 4}) {
 		t.Errorf("without git data: %+v, %v", counts, err)
 	}
@@ -218,7 +214,7 @@ func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	var events []*nostr.Event
 	for i := range 3000 {
-		events = append(events, event(t, 1, fmt.Sprint(i)))
+		events = append(events, event(1, fmt.Sprint(i)))
 	}
 	in := file(events...)
 	for _, at := range []int{1, 700, 2999} {
@@ -244,7 +240,7 @@ func TestInterrupt(t *testing.T) {
 
 func TestFailures(t *testing.T) {
 	t.Parallel()
-	in := file(event(t, 1, "a"), event(t, 1, "b"))
+	in := file(event(1, "a"), event(1, "b"))
 	ends := newIngest()
 	ends.stop = func(offered int) error {
 		if offered == 2 {

@@ -8,28 +8,27 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"tendril.dev/test/fixture"
 )
 
 func TestLines(t *testing.T) {
 	t.Parallel()
-	none, long := "<"+errNoEvent.Error()+">", "<"+errTooLong.Error()+">"
 	pad := func(n int) string { return `{"content":"` + strings.Repeat("x", n-14) + `"}` }
-	for _, c := range []struct {
-		name, in string
-		want     []string
-	}{
-		{"nothing", "", nil},
-		{"no end of the last line", "{}\n{\"a\":[]}", []string{`1 {}`, `2 {"a":[]}`}},
-		{"a byte order mark, CRLF, spaces, empty lines", "\xef\xbb\xbf{}\r\n\r\n \t{\"a\":1} \n\n", []string{`1 {}`, `3 {"a":1}`}},
-		{"messages", `["EVENT",{"a":1}]` + "\n" + `["EVENT", "sub", {"a":2}]`, []string{`1 {"a":1}`, `2 {"a":2}`}},
-		{"other messages", `["EOSE","sub"]` + "\n" + `["EVENT"]` + "\n" + `["OK",{}]` + "\n" + `["EVENT","x"]`, []string{"1 " + none, "2 " + none, "3 " + none, "4 " + none}},
-		{"not JSON", "hello\n[\n{", []string{"1 " + none, "2 " + none, "3 " + none}},
-		{"as long as may be", pad(maxLine-1) + "\n{}", []string{"1 " + pad(maxLine-1), "2 {}"}},
-		{"too long", pad(maxLine+1) + "\n{}", []string{"1 " + long, "2 {}"}},
-		{"much too long", strings.Repeat("x", 3*maxLine) + "\n{}\n" + strings.Repeat("y", 2*maxLine), []string{"1 " + long, "2 {}", "3 " + long}},
-	} {
+	words := strings.NewReplacer(`\n`, "\n", `\r`, "\r", `\t`, "\t", "BOM", "\xef\xbb\xbf", "NONE", errNoEvent.Error(), "LONG", errTooLong.Error(),
+		"FITS", pad(maxLine-1), "OVER", pad(maxLine+1), "HUGE", strings.Repeat("x", 3*maxLine))
+	for _, c := range fixture.Rows(`
+		nothing                                      |                                            |
+		no end of the last line                      | {}\n{"a":[]}                               | 1 {} 2 {"a":[]}
+		a byte order mark, CRLF, spaces, empty lines | BOM{}\r\n\r\n \t{"a":1} \n\n               | 1 {} 3 {"a":1}
+		messages                                     | ["EVENT",{"a":1}]\n["EVENT", "sub", {"a":2}] | 1 {"a":1} 2 {"a":2}
+		other messages                               | ["EOSE","sub"]\n["EVENT"]\n["OK",{}]\n["EVENT","x"] | 1 <NONE> 2 <NONE> 3 <NONE> 4 <NONE>
+		not JSON                                     | hello\n[\n{                                | 1 <NONE> 2 <NONE> 3 <NONE>
+		as long as may be                            | FITS\n{}                                   | 1 FITS 2 {}
+		too long                                     | OVER\n{}                                   | 1 <LONG> 2 {}
+		much too long                                | HUGE\n{}\nHUGE                             | 1 <LONG> 2 {} 3 <LONG>`) {
 		var got []string
-		if err := Lines(strings.NewReader(c.in), func(line Line) {
+		if err := Lines(strings.NewReader(words.Replace(c[1])), func(line Line) {
 			text := string(line.Event)
 			if line.Wrong != nil {
 				text = "<" + line.Wrong.Error() + ">"
@@ -38,8 +37,8 @@ func TestLines(t *testing.T) {
 		}); err != nil {
 			t.Error(err)
 		}
-		if fmt.Sprint(got) != fmt.Sprint(c.want) {
-			t.Errorf("%s: %.200q, want %.200q", c.name, got, c.want)
+		if got, want := strings.Join(got, " "), words.Replace(c[2]); got != want {
+			t.Errorf("%s: %.200q, want %.200q", c[0], got, want)
 		}
 	}
 	broken := errors.New("broken")

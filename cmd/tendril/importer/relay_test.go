@@ -16,6 +16,7 @@ import (
 	"github.com/coder/websocket"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 )
 
 // relay answers each REQ with its newest events, most of them at once.
@@ -107,43 +108,46 @@ func TestRelay(t *testing.T) {
 		say(ws, "EVENT", id, nostr.Event{ID: strings.Repeat("a", 64), CreatedAt: 1})
 		return true
 	}
-	for name, c := range map[string]struct {
-		relay    *relay
-		want     string // error
-		requests int64
-	}{
-		"nothing":           {&relay{most: 500}, "", 1},
-		"less than a page":  {&relay{events: past(20, 3), most: 500}, "", 0},
-		"pages":             {&relay{events: past(1100, 3), most: 500}, "", 0},
-		"small pages":       {&relay{events: past(300, 3), most: 17}, "", 0},
-		"hangs up":          {&relay{events: past(300, 3), most: 40, instead: hangsUp}, "", 0},
-		"asks for patience": {&relay{events: past(300, 3), most: 40, instead: patience}, "", 0},
-		"says odd things":   {&relay{events: past(20, 3), most: 500, instead: odd}, "", 0},
-		"refused":           {&relay{instead: closed}, `it does not answer: "auth-required: members only"`, 1},
-		"gone":              {&relay{instead: gone}, "EOF", tries},
-		"a crowded second":  {&relay{events: past(90, 30), most: 20}, "may have more events than it shows: those created from 2023-11-14T22:13:20Z to 2023-11-14T22:13:20Z, ", 0},
-	} {
-		t.Run(name, func(t *testing.T) {
+	instead := map[string]func(int, string, *websocket.Conn) bool{"hangs up": hangsUp, "asks for patience": patience, "says odd things": odd, "refused": closed, "gone": gone}
+	// How many events it has, how many of one second, how many it sends at once; how often it is
+	// asked; the error.
+	for _, c := range fixture.Rows(`
+		nothing           | 0 1 500    | 1 |
+		less than a page  | 20 3 500   |   |
+		pages             | 1100 3 500 |   |
+		small pages       | 300 3 17   |   |
+		hangs up          | 300 3 40   |   |
+		asks for patience | 300 3 40   |   |
+		says odd things   | 20 3 500   |   |
+		refused           | 0 1 0      | 1 | it does not answer: "auth-required: members only"
+		gone              | 0 1 0      | 5 | EOF
+		a crowded second  | 90 30 20   |   | may have more events than it shows: those created from 2023-11-14T22:13:20Z to 2023-11-14T22:13:20Z,`) {
+		t.Run(c[0], func(t *testing.T) {
 			t.Parallel()
-			s := httptest.NewServer(c.relay)
+			var n, together int
+			there := &relay{instead: instead[c[0]]}
+			_, err := fmt.Sscan(c[1], &n, &together, &there.most)
+			fixture.Must(t, err)
+			there.events = past(n, together)
+			s := httptest.NewServer(there)
 			defer s.Close()
 			r := NewRelay("ws" + strings.TrimPrefix(s.URL, "http"))
 			r.pause = time.Millisecond
-			came := 0
-			err := r.Lines(func(line Line) {
-				if came++; c.want == "" && !bytes.Equal(line.Event, nostr.Encode(c.relay.events[came-1])) {
+			came, want := 0, c[3]
+			err = r.Lines(func(line Line) {
+				if came++; want == "" && !bytes.Equal(line.Event, nostr.Encode(there.events[came-1])) {
 					t.Errorf("%d: %s came", came, line.Event)
 				}
 			})
 			err = errors.Join(err, r.Missing())
-			if c.want == "" && (err != nil || came != len(c.relay.events)) {
-				t.Errorf("%d of %d came: %v", came, len(c.relay.events), err)
+			if want == "" && (err != nil || came != n) {
+				t.Errorf("%d of %d came: %v", came, n, err)
 			}
-			if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "the relay ws://")) {
-				t.Errorf("%v, want %s", err, c.want)
+			if want != "" && (err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "the relay ws://")) {
+				t.Errorf("%v, want %s", err, want)
 			}
-			if n := c.relay.requests.Load(); c.requests > 0 && n != c.requests {
-				t.Errorf("it was asked %d times, want %d", n, c.requests)
+			if asked := fmt.Sprint(there.requests.Load()); c[2] != "" && asked != c[2] {
+				t.Errorf("it was asked %s times, want %s", asked, c[2])
 			}
 		})
 	}
