@@ -14,6 +14,7 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/gittest"
 )
 
@@ -29,11 +30,8 @@ func TestExportedEvents(t *testing.T) {
 		_, err := b.JS.PublishMsg(t.Context(), m)
 		must(t, err)
 	}
-	event := func(kind int, content string) *nostr.Event {
-		ev := &nostr.Event{Kind: kind, CreatedAt: 1000, Content: content, Tags: nostr.Tags{{"d", "x"}}}
-		must(t, ev.Sign(strings.Repeat("03", 32)))
-		return ev
-	}
+	author := fixture.NewPerson().At(1000)
+	event := func(kind int, content string) *nostr.Event { return author.Sign(kind, content, nostr.Tag{"d", "x"}) }
 	stored := func(ev *nostr.Event) *nats.Msg {
 		return &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: []byte(strings.Replace(ev.String(), `"kind":`, "\"kind\":\n ", 1))}
 	}

@@ -49,6 +49,8 @@ type pushed struct {
 // afterInterrupt is how long the import waits for verdicts on what it has offered already.
 const afterInterrupt = 10 * time.Second
 
+var errInterrupted = errors.New("interrupted: run it again to go on; what is here already is counted as known then")
+
 // Run implements the command.
 func (i *imports) Run() error {
 	i.shown = newProgress(i.Quiet)
@@ -72,8 +74,17 @@ func (i *imports) Run() error {
 	if err := hasStream(context.Background(), b, proto.StreamSync); err != nil {
 		return err
 	}
-	// Until everything is read nothing is offered, and a signal ends the process.
-	if err := m.Read(lines); err != nil {
+	ctx, stop := untilSignal()
+	defer stop()
+	// Until everything is read nothing is offered: a signal ends the command at once.
+	read := make(chan error, 1)
+	go func() { read <- m.Read(lines) }()
+	select {
+	case err = <-read:
+	case <-ctx.Done():
+		err = errInterrupted
+	}
+	if err != nil {
 		return err
 	}
 	refused := bufio.NewWriter(io.Discard)
@@ -85,7 +96,7 @@ func (i *imports) Run() error {
 		defer file.Close()
 		refused.Reset(file)
 	}
-	counts, err := i.offer(b, m)
+	counts, err := i.offer(ctx, b, m)
 	i.shown.end()
 	return errors.Join(i.conclude(counts), err, m.WriteRefused(refused), refused.Flush())
 }
@@ -121,9 +132,7 @@ func (i *imports) open() (lines func(func(importer.Line)) error, err error) {
 
 // offer offers what was read, until the first signal. The sender goes on for a while then: what was
 // offered gets its verdict.
-func (i *imports) offer(b *bus.Bus, m *importer.Import) (importer.Counts, error) {
-	ctx, stop := untilSignal()
-	defer stop()
+func (i *imports) offer(ctx context.Context, b *bus.Bus, m *importer.Import) (importer.Counts, error) {
 	sender, err := candidates.New(b.Conn, discard)
 	if err != nil {
 		return importer.Counts{}, err
@@ -135,7 +144,7 @@ func (i *imports) offer(b *bus.Bus, m *importer.Import) (importer.Counts, error)
 	m.Offer = sender.Offer
 	counts, err := m.Run(ctx)
 	if ctx.Err() != nil {
-		err = errors.New("interrupted: run it again to go on; what is here already is counted as known then")
+		err = errInterrupted
 	}
 	end()
 	<-ended

@@ -6,7 +6,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,6 +20,7 @@ import (
 	"time"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/nettest"
 )
 
@@ -32,12 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = fixture.Must
 
 // program is `tendril` in a process and a folder of its own.
 type program struct {
@@ -137,68 +135,69 @@ func TestUpFromStartToStop(t *testing.T) {
 // TestWrongUseIsOneSentence: each failure is one sentence, and the exit code is for scripts.
 func TestWrongUseIsOneSentence(t *testing.T) {
 	t.Parallel()
-	const (
-		noServer = "no NATS server answers at nats://127.0.0.1:1: nothing runs there, or it is elsewhere (NGIT_NATS_URL; NGIT_NATS_LISTEN of `tendril up`)\n"
-		alone    = "NGIT_NATS_URL is not set: a service that runs alone needs a NATS server that the others share (`tendril up` embeds one)\n"
-		noDomain = "NGIT_DOMAIN is not set: want the public host name of this server, like git.example.com\n"
-	)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	must(t, os.WriteFile(file, []byte("{}\n"), 0o600))
 	nowhere, empty := []string{"NGIT_NATS_URL=nats://127.0.0.1:1"}, []string{"NGIT_NATS_URL=" + nettest.NewNATS(t, "").URL}
 	running := t.TempDir()
 	port := strings.TrimPrefix(start(t, running, domain, "up").line("listening on "), "http://")
-	for _, c := range []struct {
-		env  []string
-		args string
-		code int
-		want string // what is said behind the name of the program begins so
-	}{
-		{nil, "up", 1, noDomain},
-		{domain, "up --git-processes=0", 1, `NGIT_GIT_PROCESSES is "0": want 1 to 100000` + "\n"},
-		{with("NGIT_ARCHIVE_READ_ONLY=true"), "up", 1, `NGIT_ARCHIVE_READ_ONLY is "true": nothing is archived: want NGIT_ARCHIVE_ALL`},
-		{domain, "up --domian=x", 1, `unknown flag --domian, did you mean "--domain"? (see "tendril up --help")` + "\n"},
-		{nil, "up --domain", 1, "--domain has no value: want --domain=…\n"},
-		{domain, "up --relay-data-path=" + file, 1, `NGIT_RELAY_DATA_PATH is "` + file + `": not a directory; want a folder that this user may write to` + "\n"},
-		{with("NGIT_GIT_DATA_PATH=" + file), "up", 1, `purgatory: NGIT_GIT_DATA_PATH is "` + file + `"`},
-		{domain, "up --nats-url=nats://127.0.0.1:1", 1, "connect to NATS nats://127.0.0.1:1: nats: no servers available for connection\n"},
-		{domain, "up --relay-data-path=" + filepath.Join(running, "data", "relay"), 1,
-			`NGIT_RELAY_DATA_PATH is "` + filepath.Join(running, "data", "relay") + `": another process works in this folder; stop it, or give each a folder of its own` + "\n"},
-		{with("NGIT_BIND_ADDRESS=" + port), "up", 1, `gateway: NGIT_BIND_ADDRESS is "` + port + `": `},
-		{with("NGIT_NATS_LISTEN=" + port), "up", 1, `NGIT_NATS_LISTEN is "` + port + `": `},
-		{nil, "run ingest", 1, noDomain},
-		{domain, "run --log-level=debug", 1, `expected "<service> ..." (see "tendril run --help")` + "\n"},
-		{domain, "run gateway ingset", 1, `<service> ... must be one of "ingest","purgatory","discovery","relayconn","gateway" but got "ingset"`},
-		{domain, "run gateway discovery", 1, alone},
-		{domain, "serve", 1, `unexpected argument serve (see "tendril --help")` + "\n"},
-		{nil, "repo", 1, `expected one of "list", "show", "restore", "remove" (see "tendril repo --help")` + "\n"},
-		{nil, "repo show tree", 1, `<repository>: "tree" is no repository: want npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier> (see "tendril repo show --help")` + "\n"},
-		{nil, "logins init", 1, `expected "<folder>" (see "tendril logins init --help")` + "\n"},
-		{nowhere, "status", 1, noServer},
-		{nil, "status --nats-listen=none", 1, "NGIT_NATS_LISTEN is \"none\": the NATS of `tendril up` listens nowhere"},
-		{empty, "status", 1, "NATS at " + strings.TrimPrefix(empty[0], "NGIT_NATS_URL=") + " has no streams of Tendril: none has run with it\n"},
-		{empty, "export -o out.jsonl", 1, "NATS at "},
-		{empty, "export --git copies", 1, `NGIT_GIT_DATA_PATH is "./data/git": list repositories: open`},
-		{empty, "export --from https://x", 1, "--from says where repositories are copied from; want --git too"},
-		{empty, "import file", 1, "NATS at "},
-		{empty, "import none.jsonl", 1, "open none.jsonl: no such file"},
-		{empty, "import https://relay.example.com", 1, "https://relay.example.com is no URL of a relay, and no file; want ws:// or wss://"},
-		{empty, "import file --refused ./file", 1, `--refused is "./file", which is the file that is read`},
-		{empty, "import file --git none", 1, "list repositories: open " + filepath.Join(dir, "none") + ": no such file"},
-		{nil, "check --repiar", 2, "unknown flag --repiar"},
-		{nil, "check", 2, "could not check: " + noDomain},
-		{domain, "check", 2, `could not check: NGIT_RELAY_DATA_PATH is "./data/relay": there is no log in it`},
-		{with(nowhere...), "check", 2, "could not check: " + noServer},
-	} {
-		t.Run(c.args, func(t *testing.T) {
+	env := map[string][]string{
+		"domain": domain, "nowhere": nowhere, "empty": empty, "domain, nowhere": with(nowhere...), "domain, read-only": with("NGIT_ARCHIVE_READ_ONLY=true"),
+		"domain, folder": with("NGIT_GIT_DATA_PATH=" + file), "domain, port": with("NGIT_BIND_ADDRESS=" + port), "domain, bus": with("NGIT_NATS_LISTEN=" + port),
+	}
+	words := strings.NewReplacer("FILE", file, "FOLDER", filepath.Join(running, "data", "relay"), "PORT", port, "DIR", dir, "«", "`", "»", "`",
+		"NO-SERVER", "no NATS server answers at nats://127.0.0.1:1: nothing runs there, or it is elsewhere (NGIT_NATS_URL; NGIT_NATS_LISTEN of `tendril up`)", "EMPTY", strings.TrimPrefix(empty[0], "NGIT_NATS_URL="),
+		"NO-DOMAIN", "NGIT_DOMAIN is not set: want the public host name of this server, like git.example.com")
+	// The settings, the arguments, the exit code, and what is said behind the name of the program.
+	// "…": what is said begins so.
+	for _, c := range fixture.Rows(words.Replace(`
+		                  | up                                   | 1 | NO-DOMAIN
+		domain            | up --git-processes=0                 | 1 | NGIT_GIT_PROCESSES is "0": want 1 to 100000
+		domain, read-only | up                                   | 1 | NGIT_ARCHIVE_READ_ONLY is "true": nothing is archived: want NGIT_ARCHIVE_ALL…
+		domain            | up --domian=x                        | 1 | unknown flag --domian, did you mean "--domain"? (see "tendril up --help")
+		                  | up --domain                          | 1 | --domain has no value: want --domain=……
+		domain            | up --relay-data-path=FILE            | 1 | NGIT_RELAY_DATA_PATH is "FILE": not a directory; want a folder that this user may write to
+		domain, folder    | up                                   | 1 | purgatory: NGIT_GIT_DATA_PATH is "FILE"…
+		domain            | up --nats-url=nats://127.0.0.1:1     | 1 | connect to NATS nats://127.0.0.1:1: nats: no servers available for connection
+		domain            | up --relay-data-path=FOLDER          | 1 | NGIT_RELAY_DATA_PATH is "FOLDER": another process works in this folder; stop it, or give each a folder of its own
+		domain, port      | up                                   | 1 | gateway: NGIT_BIND_ADDRESS is "PORT": …
+		domain, bus       | up                                   | 1 | NGIT_NATS_LISTEN is "PORT": …
+		                  | run ingest                           | 1 | NO-DOMAIN
+		domain            | run --log-level=debug                | 1 | expected "<service> ..." (see "tendril run --help")
+		domain            | run gateway ingset                   | 1 | <service> ... must be one of "ingest","purgatory","discovery","relayconn","gateway" but got "ingset"…
+		domain            | run gateway discovery                | 1 | NGIT_NATS_URL is not set: a service that runs alone needs a NATS server that the others share («tendril up» embeds one)
+		domain            | serve                                | 1 | unexpected argument serve (see "tendril --help")
+		                  | repo                                 | 1 | expected one of "list", "show", "restore", "remove" (see "tendril repo --help")
+		                  | repo show tree                       | 1 | <repository>: "tree" is no repository: want npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier> (see "tendril repo show --help")
+		                  | logins init                          | 1 | expected "<folder>" (see "tendril logins init --help")
+		nowhere           | status                               | 1 | NO-SERVER
+		                  | status --nats-listen=none            | 1 | NGIT_NATS_LISTEN is "none": the NATS of «tendril up» listens nowhere…
+		empty             | status                               | 1 | NATS at EMPTY has no streams of Tendril: none has run with it
+		empty             | export -o out.jsonl                  | 1 | NATS at …
+		empty             | export --git copies                  | 1 | NGIT_GIT_DATA_PATH is "./data/git": list repositories: open…
+		empty             | export --from https://x              | 1 | --from says where repositories are copied from; want --git too…
+		empty             | import file                          | 1 | NATS at …
+		empty             | import none.jsonl                    | 1 | open none.jsonl: no such file…
+		empty             | import https://relay.example.com     | 1 | https://relay.example.com is no URL of a relay, and no file; want ws:// or wss://…
+		empty             | import file --refused ./file         | 1 | --refused is "./file", which is the file that is read…
+		empty             | import file --git none               | 1 | list repositories: open DIR/none: no such file…
+		                  | check --repiar                       | 2 | unknown flag --repiar…
+		                  | check                                | 2 | could not check: NO-DOMAIN
+		domain            | check                                | 2 | could not check: NGIT_RELAY_DATA_PATH is "./data/relay": there is no log in it…
+		domain, nowhere   | check                                | 2 | could not check: NO-SERVER`)) {
+		t.Run(c[1], func(t *testing.T) {
 			folder := dir
-			if strings.HasPrefix(c.args, "up") {
+			if strings.HasPrefix(c[1], "up") {
 				folder = t.TempDir()
 			}
-			code, said := start(t, folder, c.env, strings.Fields(c.args)...).ends()
-			sentence := strings.Join(slices.Collect(strings.Lines(said))[strings.Count(said, "\n")-1:], "")
-			if code != c.code || !strings.HasPrefix(sentence, "tendril: "+c.want) || strings.HasSuffix(c.want, "\n") && sentence != said {
-				t.Errorf("exit code %d, want %d; said\n%swant\n%s", code, c.code, said, c.want)
+			code, said := start(t, folder, env[c[0]], strings.Fields(c[1])...).ends()
+			want, begins := strings.CutSuffix("tendril: "+c[3], "…")
+			if !begins {
+				want += "\n"
+			}
+			sentence := said[strings.LastIndex("\n"+strings.TrimSuffix(said, "\n"), "\n"):]
+			if fmt.Sprint(code) != c[2] || !strings.HasPrefix(sentence, want) || !begins && want != said {
+				t.Errorf("exit code %d, want %s; said\n%swant\n%s", code, c[2], said, want)
 			}
 		})
 	}
@@ -302,30 +301,42 @@ func TestCommandsOnARunningSystem(t *testing.T) {
 	listen := "NGIT_NATS_LISTEN=" + strings.TrimPrefix(url, "nats://")
 	here := []string{listen, "NGIT_NATS_PASSWORD=hunter2"}
 	must(t, os.WriteFile(filepath.Join(dir, "events.jsonl"), []byte("{}\n"), 0o600))
-	for _, c := range []struct {
-		args string
-		env  []string
-		code int
-		want string // separated by |
-	}{
-		{"status", here, 0, "domain        git.example.com\n|NATS          " + url + "|of at most |writer one, for |held          0 events, |clients       0 connections\n|one             64\n"},
-		{"import events.jsonl --refused refused.jsonl", here, 0, "1  refused\n"},
-		{"import events.jsonl --refused refused.jsonl", here, 0, "        1  lines read\n"}, // once more into the same file
-		{"import .", here, 1, "read .: is a directory"},
-		{"repo list --json", here, 0, "[]\n"},
-		{"export -o copy.jsonl", here, 0, "0 events written to copy.jsonl\n"},
-		{"export -o copy.jsonl --json", here, 0, "{\n  \"events\": 0,\n"},
-		{"logins init more --json", nil, 0, "[\n  \"more/users.conf\",\n"},
-		{"ban tree", here, 0, "identifier tree is banned\n"},
-		{"unban tree --json", here, 0, "{\n  \"what\": \"tree\","},
-		{"export", []string{listen, "NGIT_NATS_PASSWORD=hunter3"}, 1, "tendril: NGIT_NATS_PASSWORD is wrong: "},
-	} {
-		code, said := start(t, dir, c.env, strings.Fields(c.args)...).ends()
-		for want := range strings.SplitSeq(c.want, "|") {
-			if code != c.code || !strings.Contains(said, want) {
-				t.Errorf("%s: %d, want %d and %q:\n%s", c.args, code, c.code, want, said)
+	// The arguments, the exit code, and what is said; the second import is into the same file.
+	for _, c := range fixture.Rows(`
+		status                                      | 0 | domain        git.example.com & NATS          URL & of at most & writer one, for & held          0 events, & clients       0 connections & one             64
+		import events.jsonl --refused refused.jsonl | 0 | 1  refused
+		import events.jsonl --refused refused.jsonl | 0 | 1  lines read
+		import .                                    | 1 | read .: is a directory
+		repo list --json                            | 0 | []
+		export -o copy.jsonl                        | 0 | 0 events written to copy.jsonl
+		export -o copy.jsonl --json                 | 0 | { & "events": 0,
+		logins init more --json                     | 0 | [ & "more/users.conf",
+		ban tree                                    | 0 | identifier tree is banned
+		unban tree --json                           | 0 | { & "what": "tree",
+		export --nats-password=hunter3              | 1 | tendril: NGIT_NATS_PASSWORD is wrong:`) {
+		code, said := start(t, dir, here, strings.Fields(c[0])...).ends()
+		for want := range strings.SplitSeq(strings.ReplaceAll(c[2], "URL", url), " & ") {
+			if fmt.Sprint(code) != c[1] || !strings.Contains(said, want) {
+				t.Errorf("%s: %d, want %s and %q:\n%s", c[0], code, c[1], want, said)
 			}
 		}
+	}
+	// An import that is interrupted while it reads says so, offers nothing, and leaves no file.
+	pipe, scratch := filepath.Join(t.TempDir(), "pipe"), t.TempDir()
+	must(t, syscall.Mkfifo(pipe, 0o600))
+	reads := start(t, dir, append(here, "TMPDIR="+scratch), "import", pipe, "--refused", "none.jsonl")
+	in, err := os.OpenFile(pipe, os.O_WRONLY, 0)
+	must(t, err)
+	defer in.Close()
+	_, err = in.WriteString(strings.Repeat("{}\n", 1<<19)) // more than fits into the pipe
+	must(t, err)
+	reads.signal(syscall.SIGINT)
+	if code, said := reads.ends(); code != 1 || said != "tendril: "+errInterrupted.Error()+"\n" {
+		t.Errorf("interrupted: %d, %s", code, said)
+	}
+	left, err := os.ReadDir(scratch)
+	if _, missing := os.Stat(filepath.Join(dir, "none.jsonl")); err != nil || len(left) > 0 || !errors.Is(missing, fs.ErrNotExist) {
+		t.Errorf("left behind: %v, %v, %v", left, err, missing)
 	}
 	if why, err := os.ReadFile(filepath.Join(dir, "refused.jsonl")); err != nil || !strings.HasPrefix(string(why), `{"line":1,"kind":0,"reason":"invalid: not an event`) {
 		t.Errorf("refused: %s, %v", why, err)

@@ -41,24 +41,21 @@ func TestRepoName(t *testing.T) {
 
 func TestRepoList(t *testing.T) {
 	t.Parallel()
-	hour := noon.Add(-time.Hour)
-	of := func(name string) string { return "30617:" + owner + ":" + name }
-	all := []proto.RepoStatus{
-		{Ref: of("a"), State: proto.RepoHosted, Bytes: 10, References: 9, Changed: hour},
-		{Ref: of("b"), State: proto.RepoHeld, Since: noon, Until: noon.Add(time.Hour)},
-		{Ref: of("c"), State: proto.RepoEnded, Bytes: 2048, References: 1, Changed: noon, Reason: "deleted", Since: hour, Until: noon.Add(167 * time.Hour)},
-		{Ref: of("d"), State: proto.RepoEnded, Reason: "moved", Since: hour.Add(1), Kept: true},
-		{Ref: ref + "\x1b[2J", State: proto.RepoEnded, Since: hour.Add(2), Until: hour},
-		{Ref: "30617:" + strings.Repeat("b1", 32) + ":a"},
-	}
+	all := from[[]proto.RepoStatus](t, strings.NewReplacer("OWNER", owner, "OTHER", strings.Repeat("b1", 32)).Replace(`[
+		{"ref":"30617:OWNER:a","state":"hosted","bytes":10,"references":9,"changed":"2026-01-02T11:00:00Z"},
+		{"ref":"30617:OWNER:b","state":"held","since":"2026-01-02T12:00:00Z","until":"2026-01-02T13:00:00Z"},
+		{"ref":"30617:OWNER:c","state":"ended","bytes":2048,"references":1,"changed":"2026-01-02T12:00:00Z","reason":"deleted","since":"2026-01-02T11:00:00Z","until":"2026-01-09T11:00:00Z"},
+		{"ref":"30617:OWNER:d","state":"ended","reason":"moved","since":"2026-01-02T11:00:01Z","kept":true},
+		{"ref":"30617:OWNER:tree\u001b[2J","state":"ended","since":"2026-01-02T11:00:02Z","until":"2026-01-02T11:00:00Z"},
+		{"ref":"30617:OTHER:a"}]`))
 	const head = "REPOSITORY STATE SIZE REFS LAST PUSH SINCE UNTIL "
 	for want, c := range map[string]repoList{
 		"no repositories": {Text: "zzz"},
 		head + npub + "/a hosted 10 B 9 2026-01-02 11:00:00 - -":                                                                                  {Text: "/a", Owner: npub},
 		head + npub + "/b held 0 B 0 - 2026-01-02 12:00:00 2026-01-02 13:00:00":                                                                   {State: proto.RepoHeld},
 		head + npub + "/c ended 2.0 KiB 1 2026-01-02 12:00:00 2026-01-02 11:00:00 2026-01-09 11:00:00, in 167h0m0s: deleted by its owner":         {Text: "/c"},
-		head + npub + "/d ended 0 B 0 - 2026-01-02 11:00:00 never: cancelled by an operator: its owner's announcement does not list this service": {Text: "/d"},
-		head + ref + "?[2J ended 0 B 0 - 2026-01-02 11:00:00 now: it is not announced, and the log does not say that its owner gave it up":        {Text: "tree"},
+		head + npub + "/d ended 0 B 0 - 2026-01-02 11:00:01 never: cancelled by an operator: its owner's announcement does not list this service": {Text: "/d"},
+		head + ref + "?[2J ended 0 B 0 - 2026-01-02 11:00:02 now: it is not announced, and the log does not say that its owner gave it up":        {Text: "tree"},
 	} {
 		var b strings.Builder
 		c.Sort = "name"

@@ -1,22 +1,22 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/logins"
-	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/nettest"
 )
 
-const patience = 1 * time.Minute
+const patience = fixture.Patience
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
@@ -34,6 +34,13 @@ func marshal(t *testing.T, value any) []byte {
 	return raw
 }
 
+// from reads a value from JSON.
+func from[T any](t *testing.T, text string) (v T) {
+	t.Helper()
+	must(t, json.Unmarshal([]byte(text), &v))
+	return v
+}
+
 // TestLook: what is on the bus is in the report. The login that may write nothing is enough for it.
 func TestLook(t *testing.T) {
 	t.Parallel()
@@ -45,37 +52,31 @@ func TestLook(t *testing.T) {
 	})
 	must(t, err)
 	defer b.Close()
-	states := map[string]proto.RelayState{
-		"a.example":      {URL: "wss://a.example", Connection: 3, Health: 1, Repos: 7, Roots: 9, CompleteUntil: noon},
-		"b.example_8080": {URL: "wss://b.example:8080", Connection: 4, Health: 3, Failures: 2, LastError: "refused"},
-	}
-	shard := func(name string) string { return proto.ClaimKey(proto.GroupShards, name) }
-	relay := func(name string) string { return proto.ClaimKey(proto.GroupRelays, name) }
 	held := func(identifier string, kind int) string {
 		key, err := proto.HeldKey{Identifier: identifier, Kind: kind, ShortID: strings.Repeat("a", proto.ShortIDLength)}.Key()
 		must(t, err)
 		return key
 	}
-	for _, m := range []struct {
-		bucket, key string // without a bucket a subject
-		value       any
-	}{
-		{proto.BucketClaims, relay("a.example"), proto.Claim{Worker: "r1"}}, {proto.BucketClaims, relay("b.example_8080"), proto.Claim{Worker: "gone"}},
-		{proto.BucketClaims, shard(proto.ShardName(7)), proto.Claim{Worker: "p1"}}, {proto.BucketClaims, shard(proto.ShardName(8)), proto.Claim{Worker: "gone"}},
-		{proto.BucketWorkers, relay("r1"), proto.Worker{Name: "r1"}}, {proto.BucketWorkers, shard("p1"), proto.Worker{Name: "p1"}},
-		{proto.BucketRelays, "a.example", states["a.example"]}, {proto.BucketRelays, "b.example_8080", states["b.example_8080"]},
-		{proto.BucketHeld, held("tree", 30617), proto.Held{Identifier: "tree", Event: &nostr.Event{Kind: 30617}, Phase: proto.PhaseWaiting}},
-		{proto.BucketHeld, held("tree", 30618), proto.Held{Identifier: "tree", Event: &nostr.Event{Kind: 30618}, Phase: proto.PhaseWaiting}},
-		{proto.BucketHeld, held("stone", 30617), proto.Held{Identifier: "stone", Event: &nostr.Event{Kind: 30617}, Phase: proto.PhaseSilent}},
-		{proto.BucketHeld, proto.HeldMarkKey, proto.WriterMark{Writer: "one"}},
-		{"", proto.SubjectEventsMark, proto.WriterMark{Writer: "one", At: noon}}, {"", proto.LaneUser.Subject(), struct{}{}},
-		{"", proto.EventSubject{Kind: 1, PubKey: strings.Repeat("a", 64), Slot: "_"}.String(), struct{}{}},
-	} {
-		subject := m.key
-		if m.bucket != "" {
-			subject = proto.KVSubject(m.bucket, m.key)
-		}
-		_, err := b.JS.Publish(within(t), subject, marshal(t, m.value))
+	words := strings.NewReplacer("TREE17", held("tree", 30617), "TREE18", held("tree", 30618), "STONE", held("stone", 30617), "AUTHOR", strings.Repeat("a", 64),
+		"STATE-A", `"url":"wss://a.example","connection":3,"repos":7,"roots":9,"complete_until":"2026-01-02T12:00:00Z"`,
+		"STATE-B", `"url":"wss://b.example:8080","connection":4,"failures":2,"last_error":"refused"`)
+	for _, m := range fixture.Rows(words.Replace(`
+		$KV.grasp-claims.relayconn.a.example      | {"worker":"r1"}
+		$KV.grasp-claims.relayconn.b.example_8080 | {"worker":"gone"}
+		$KV.grasp-claims.purgatory.07             | {"worker":"p1"}
+		$KV.grasp-claims.purgatory.08             | {"worker":"gone"}
+		$KV.grasp-workers.relayconn.r1            | {"name":"r1"}
+		$KV.grasp-workers.purgatory.p1            | {"name":"p1"}
+		$KV.grasp-relays.a.example                | {STATE-A,"health":1}
+		$KV.grasp-relays.b.example_8080           | {STATE-B,"health":3}
+		$KV.grasp-held.TREE17                     | {"identifier":"tree","phase":"waiting","event":{"kind":30617}}
+		$KV.grasp-held.TREE18                     | {"identifier":"tree","phase":"waiting","event":{"kind":30618}}
+		$KV.grasp-held.STONE                      | {"identifier":"stone","phase":"silent","event":{"kind":30617}}
+		$KV.grasp-held.mark                       | {"writer":"one"}
+		grasp.mark.events                         | {"writer":"one","at":"2026-01-02T12:00:00Z"}
+		grasp.candidate.user                      | {}
+		grasp.event.1.AUTHOR._                    | {}`)) {
+		_, err := b.JS.Publish(within(t), m[0], []byte(m[1]))
 		must(t, err)
 	}
 	telling := time.NewTicker(50 * time.Millisecond)
@@ -93,21 +94,16 @@ func TestLook(t *testing.T) {
 	defer operator.Close()
 	got, err := look(&reader{Bus: operator, ctx: within(t)})
 	must(t, err)
-	for _, c := range []struct{ got, want any }{
-		{got.Relays, []relayRow{
-			{"a.example", "connected", "healthy", "r1", states["a.example"]},
-			{"b.example:8080", "connected_historic_sync_failures", "degraded", "", states["b.example_8080"]},
-		}},
-		{got.Shards, map[string]int{"p1": 1, none: 63}},
-		{got.Held, heldState{3, map[string]int{"waiting announcement": 1, "waiting state": 1, "silent announcement": 1}, 1}},
-		{got.Writer, proto.WriterMark{Writer: "one", At: noon}},
-		{got.Streams[proto.StreamUser].Messages, uint64(1)},
-		{got.Streams[proto.StreamEvents].Last, uint64(2)},
-		{got.Processes[0].Process, "gateway one"},
-	} {
-		if !reflect.DeepEqual(c.got, c.want) {
-			t.Errorf("got  %+v\nwant %+v", c.got, c.want)
-		}
+	want := from[report](t, words.Replace(`{
+		"relays": [{"relay":"a.example","state":"connected","health":"healthy","worker":"r1",STATE-A},
+			{"relay":"b.example:8080","state":"connected_historic_sync_failures","health":"degraded",STATE-B}],
+		"shards": {"p1":1,"none":63}, "writer": {"writer":"one","at":"2026-01-02T12:00:00Z"},
+		"held": {"events":3,"by":{"waiting announcement":1,"waiting state":1,"silent announcement":1},"hunts":1}}`))
+	if told := (report{Relays: got.Relays, Shards: got.Shards, Writer: got.Writer, Held: got.Held}); !bytes.Equal(marshal(t, told), marshal(t, want)) {
+		t.Errorf("got  %+v\nwant %+v", told, want)
+	}
+	if user, log := got.Streams[proto.StreamUser].Messages, got.Streams[proto.StreamEvents].Last; user != 1 || log != 2 || got.Processes[0].Process != "gateway one" {
+		t.Errorf("%d candidates, the log ends at %d; %+v", user, log, got.Processes)
 	}
 	must(t, operator.Conn.Flush())
 	if n := operator.Refused(); n != 0 || operator.Conn.NumSubscriptions() > 1 { // one is for answers
@@ -123,28 +119,19 @@ func TestLook(t *testing.T) {
 
 func TestWriteReport(t *testing.T) {
 	t.Parallel()
-	r := report{
-		At: noon, URL: "nats://127.0.0.1:4222",
-		Processes: []proto.Progress{
-			{
-				Process: "gateway g1", Version: "v1", Domain: "x.example", Started: noon.Add(-time.Minute), Read: []proto.Reading{{Name: "index", Stream: "GRASP_EVENTS", Seq: 30}},
-				Counts: map[string]int64{"clients": 3}, Disks: []proto.Disk{{Folder: "./data", Free: 1 << 30, Bytes: 5 << 30}},
-			},
-			{
-				Process: "up u1", Version: "v1", Domain: "x.example", Started: noon.Add(-time.Hour), Read: []proto.Reading{{Name: "index", Stream: "GRASP_EVENTS", Seq: 34}},
-				Counts:   map[string]int64{"clients": 4, "log_max_bytes": 1 << 30, "repositories_hosted": 2},
-				Troubles: map[string]string{"full": "the log has 2 MiB"},
-			},
-		},
-		Streams: map[string]streamState{proto.StreamEvents: {12, 34, 5 << 20}, proto.StreamRejected: {3, 3, 0}, proto.StreamUser: {5, 5, 900}},
-		Bans:    2, Writer: proto.WriterMark{Writer: "w\x1b[2J", At: noon.Add(-time.Minute)},
-		Held: heldState{3, map[string]int{"waiting announcement": 2, "silent kind 9": 1}, 1},
-		Relays: []relayRow{
-			{"a.example", "connected", "healthy", "r1", proto.RelayState{Repos: 7, Roots: 9, Subscriptions: 2, CompleteUntil: noon}},
-			{"b.example", "disconnected", "dead", "", proto.RelayState{Failures: 8, URL: "wss://b.example", LastError: "open WebSocket to wss://b.example: " + strings.Repeat("no\n", 50)}},
-		},
-		Shards: map[string]int{"p1": 2, none: 1},
-	}
+	r := from[report](t, `{
+		"at": "2026-01-02T12:00:00Z", "nats": "nats://127.0.0.1:4222", "bans": 2, "writer": {"writer":"w\u001b[2J","at":"2026-01-02T11:59:00Z"},
+		"processes": [
+			{"process":"gateway g1","version":"v1","domain":"x.example","started":"2026-01-02T11:59:00Z","read":[{"name":"index","stream":"GRASP_EVENTS","seq":30}],
+				"counts":{"clients":3},"disks":[{"folder":"./data","free":1073741824,"bytes":5368709120}]},
+			{"process":"up u1","version":"v1","domain":"x.example","started":"2026-01-02T11:00:00Z","read":[{"name":"index","stream":"GRASP_EVENTS","seq":34}],
+				"counts":{"clients":4,"log_max_bytes":1073741824,"repositories_hosted":2},"troubles":{"full":"the log has 2 MiB"}}],
+		"streams": {"GRASP_EVENTS":{"messages":12,"last_sequence":34,"bytes":5242880}, "GRASP_REJECTED":{"messages":3},
+			"GRASP_CANDIDATES_USER":{"messages":5,"bytes":900}},
+		"held": {"events":3,"by":{"waiting announcement":2,"silent kind 9":1},"hunts":1}, "shards": {"p1":2,"none":1},
+		"relays": [
+			{"relay":"a.example","state":"connected","health":"healthy","worker":"r1","repos":7,"roots":9,"subscriptions":2,"complete_until":"2026-01-02T12:00:00Z"},
+			{"relay":"b.example","state":"disconnected","health":"dead","failures":8,"url":"wss://b.example","last_error":"open WebSocket to wss://b.example: `+strings.Repeat(`no\n`, 50)+`"}]}`)
 	var b strings.Builder
 	r.write(&b)
 	want := `domain        x.example
