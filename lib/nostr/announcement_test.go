@@ -1,34 +1,28 @@
-package nostr
+package nostr_test
 
 import (
-	"fmt"
 	"reflect"
 	"strings"
 	"testing"
+
+	. "tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 )
 
 func announce(t testing.TB, pubkey, identifier string, tags ...Tag) *Announcement {
 	a, err := ParseAnnouncement(event(KindAnnouncement, pubkey, append(Tags{{"d", identifier}}, tags...)...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return a
 }
 
 // As ngit writes them.
 func TestParseAnnouncement(t *testing.T) {
 	t.Parallel()
-	clone := []string{"https://a.example/" + npubOf(t, alice) + "/x.git", "https://b.example/x.git", "ssh://git@b.example/x.git"}
-	ev := event(KindAnnouncement, alice,
-		Tag{"d", "x"}, Tag{"name", "The X"}, Tag{"description", "does x"},
-		Tag{"clone", clone[0], clone[1]}, Tag{"clone", clone[2], ""},
-		Tag{"web", "https://x.example"}, Tag{"relays", "wss://A.example/", "wss://b.example"}, Tag{"relays", "wss://c.example"},
-		Tag{"maintainers", bob, alice, "rubbish", bob}, Tag{"maintainers", carol, strings.ToUpper(dave)},
-		Tag{"relays"}, Tag{})
+	clone := strings.Fields(words.Replace("https://a.example/NPUB/x.git https://b.example/x.git ssh://git@b.example/x.git"))
+	ev := written("30617", "ALICE", "d,x;name,The X;description,does x;clone,https://a.example/NPUB/x.git,https://b.example/x.git;clone,ssh://git@b.example/x.git,;"+
+		"web,https://x.example;relays,wss://A.example/,wss://b.example;relays,wss://c.example;maintainers,BOB,ALICE,rubbish,BOB;maintainers,CAROL,DAVE;relays;")
 	got, err := ParseAnnouncement(ev)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	want := &Announcement{
 		Event: ev, Ref: RepoRef{alice, "x"}, Name: "The X", Description: "does x",
 		Web: []string{"https://x.example"}, Clone: clone, Relays: []string{"wss://A.example/", "wss://b.example", "wss://c.example"},
@@ -43,30 +37,19 @@ func TestParseAnnouncement(t *testing.T) {
 }
 
 func TestParseAnnouncementRefuses(t *testing.T) {
-	many := func(name, value string, n int) Tag {
-		tag := Tag{name}
-		for i := range n {
-			tag = append(tag, fmt.Sprintf(value, i))
-		}
-		return tag
-	}
-	relays := func(n int) Tag { return many("relays", "wss://r%d.example", n) }
-	d := Tag{"d", "x"}
-	repo := func(tags ...Tag) *Event { return event(KindAnnouncement, alice, append(Tags{d}, tags...)...) }
-	check(t, ParseAnnouncement, []refusal{
-		{"nothing but a d", repo(), ""},
-		{"as many as may be", repo(relays(400), many("clone", "https://c%d.example", 200),
-			many("maintainers", "%064x", 400)), ""},
-		{"wrong kind", event(KindState, alice, d), "kind 30618"},
-		{"no d", event(KindAnnouncement, alice), "missing or empty"},
-		{"control characters in d", event(KindAnnouncement, alice, Tag{"d", "a\rb"}), "control"},
-		{"author", event(KindAnnouncement, "../../etc", d), "author"},
-		{"too many relays", repo(relays(MaxListed + 1)), "more than 1000"},
-		{"too many relays in two tags", repo(relays(600), relays(600)), "more than 1000"},
-		{"too many web pages", repo(many("web", "https://r%d.example", MaxURLs+1)), "web"},
-		{"too many together", repo(relays(400), many("clone", "https://c%d.example", 200),
-			many("maintainers", "%064x", 401)), "more than 1000 maintainers, relays and clone URLs"},
-	}...)
+	check(t, ParseAnnouncement, `
+		nothing but a d             | 30617 | ALICE        | d,x                                        |
+		as many as may be           | 30617 | ALICE        | d,x;relays400;clone200;maintainers400      |
+		wrong kind                  | 30618 | ALICE        | d,x                                        | kind 30618
+		no d                        | 30617 | ALICE        |                                            | missing or empty
+		control characters in d     | 30617 | ALICE        | d,aCRb                                     | control
+		author                      | 30617 | ../../etc    | d,x                                        | author
+		too many relays             | 30617 | ALICE        | d,x;relays1001                             | more than 1000
+		too many relays in two tags | 30617 | ALICE        | d,x;relays600;relays600                    | more than 1000
+		too many web pages          | 30617 | ALICE        | d,x;webs                                   | web
+		too many together           | 30617 | ALICE        | d,x;relays400;clone200;maintainers400,BOB  | more than 1000 maintainers, relays and clone URLs`,
+		"relays400", "relays"+many(",wss://r%d.example", 400), "relays600", "relays"+many(",wss://r%d.example", 600), "relays1001", "relays"+many(",wss://r%d.example", MaxListed+1),
+		"clone200", "clone"+many(",https://c%d.example", 200), "maintainers400", "maintainers"+many(",%064x", 400), "webs", "web"+many(",https://r%d.example", MaxURLs+1), "CR", "\r")
 }
 
 func TestRelayURLs(t *testing.T) {

@@ -1,10 +1,13 @@
-package nostr
+package nostr_test
 
 import (
+	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr/nip19"
+	. "tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 )
 
 // Keys, ids and objects of the tests; each is told apart by its digit.
@@ -12,20 +15,42 @@ var (
 	alice, bob, carol, dave = key('a'), key('b'), key('c'), key('d')
 	commit1, commit2        = strings.Repeat("1", 40), strings.Repeat("2", 40)
 	sha256Commit            = strings.Repeat("3", 64)
+
+	// words stand for them in tables.
+	words = strings.NewReplacer("ALICE", alice, "BOB", bob, "CAROL", carol, "DAVE", strings.ToUpper(dave), "COMMIT1", commit1, "COMMIT2", commit2, "SHA256", sha256Commit,
+		"NPUB", npubOf(alice), "OTHER", npubOf(bob), "ID1", key('1'), "ID2", key('2'), "ID3", key('3'), "ID4", key('4'), "ID5", key('5'), "ID6", key('6'))
 )
 
 func key(digit byte) string { return strings.Repeat(string(digit), 64) }
 
-func npubOf(t testing.TB, pubkey string) string {
-	npub, err := nip19.EncodePublicKey(pubkey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return npub
-}
+func npubOf(pubkey string) string { return fixture.Unsigned(pubkey).Npub }
 
 func event(kind int, pubkey string, tags ...Tag) *Event {
 	return &Event{ID: key('e'), PubKey: pubkey, Kind: kind, CreatedAt: 1000, Tags: tags}
+}
+
+// written is an event that a table has as its kind, its author and its tags, with ";" between two
+// tags and "," between the values of one.
+func written(kind, pubkey, tags string) *Event {
+	number, _ := strconv.Atoi(kind)
+	ev := event(number, words.Replace(pubkey))
+	for tag := range strings.SplitSeq(words.Replace(tags), ";") {
+		values := Tag{}
+		if tag != "" {
+			values = strings.Split(tag, ",")
+		}
+		ev.Tags = append(ev.Tags, values)
+	}
+	return ev
+}
+
+// many writes a text so many times, each with its number.
+func many(text string, count int) string {
+	var b strings.Builder
+	for i := range count {
+		fmt.Fprintf(&b, text, i)
+	}
+	return b.String()
 }
 
 // mentions checks that err is an error that contains the text; an empty text asks for no error.
@@ -36,21 +61,15 @@ func mentions(t *testing.T, what string, err error, text string) {
 	}
 }
 
-// refusal is an event, and what the error says; "": it is taken.
-type refusal struct {
-	name  string
-	ev    *Event
-	wrong string
-}
-
-func check[T any](t *testing.T, parse func(*Event) (*T, error), cases ...refusal) {
+// check parses the events of a table. Its last field is what the error says; empty: it is taken.
+func check[T any](t *testing.T, parse func(*Event) (*T, error), table string, lists ...string) {
 	t.Helper()
 	t.Parallel()
-	for _, c := range cases {
-		parsed, err := parse(c.ev)
-		mentions(t, c.name, err, c.wrong)
+	for _, c := range fixture.Rows(strings.NewReplacer(lists...).Replace(table)) {
+		parsed, err := parse(written(c[1], c[2], c[3]))
+		mentions(t, c[0], err, c[4])
 		if (parsed == nil) != (err != nil) {
-			t.Errorf("%s: %v with error %v", c.name, parsed, err)
+			t.Errorf("%s: %v with error %v", c[0], parsed, err)
 		}
 	}
 }

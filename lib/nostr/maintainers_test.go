@@ -1,44 +1,51 @@
-package nostr
+package nostr_test
 
 import (
-	"maps"
-	"slices"
+	"strings"
 	"testing"
+
+	. "tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 )
 
-// trust is an announcement by the owner that names maintainers.
-func trust(t testing.TB, owner string, maintainers ...string) *Announcement {
-	return announce(t, owner, "x", append(Tag{"maintainers"}, maintainers...))
-}
-
+// TestMaintainerSets: a>bc is an announcement by a that names b and c; with "+" it is newer, with
+// "-" its id is lower. After them stands the set of each owner.
 func TestMaintainerSets(t *testing.T) {
 	t.Parallel()
-	newer := trust(t, alice, carol)
-	newer.Event.CreatedAt++
-	lower := trust(t, alice, carol)
-	lower.Event.ID = key('1')
-	for _, c := range []struct {
-		name          string
-		announcements []*Announcement
-		sets          map[string]string // owner → set, as their letters
-	}{
-		{"no announcement", nil, map[string]string{alice: ""}},
-		{"alone", []*Announcement{trust(t, alice)}, map[string]string{alice: "a", bob: ""}},
-		{"one maintainer who announced nothing", []*Announcement{trust(t, alice, bob)}, map[string]string{alice: "ab", bob: ""}},
-		{"trust is not mutual", []*Announcement{trust(t, alice, bob), trust(t, bob)}, map[string]string{alice: "ab", bob: "b"}},
-		{"a chain", []*Announcement{trust(t, alice, bob), trust(t, bob, carol), trust(t, carol, dave)}, map[string]string{alice: "abcd", bob: "bcd", carol: "cd"}},
-		{"a chain with a missing link", []*Announcement{trust(t, alice, bob), trust(t, carol, dave)}, map[string]string{alice: "ab", carol: "cd"}},
-		{"a loop", []*Announcement{trust(t, alice, bob), trust(t, bob, carol), trust(t, carol, alice)}, map[string]string{alice: "abc", bob: "abc", carol: "abc"}},
-		{"a newer announcement takes trust back", []*Announcement{newer, trust(t, alice, bob)}, map[string]string{alice: "ac"}},
-		{"at the same second the lower id counts", []*Announcement{trust(t, alice, bob), lower}, map[string]string{alice: "ac"}},
-	} {
-		for owner, want := range c.sets {
-			got := ""
-			for _, key := range slices.Sorted(maps.Keys(MaintainerSet(owner, c.announcements))) {
-				got += key[:1]
+	for _, c := range fixture.Rows(`
+		no announcement                         |                | a=
+		alone                                   | a>             | a=a b=
+		one maintainer who announced nothing    | a>b            | a=ab b=
+		trust is not mutual                     | a>b b>         | a=ab b=b
+		a chain                                 | a>b b>c c>d    | a=abcd b=bcd c=cd
+		a chain with a missing link             | a>b c>d        | a=ab c=cd
+		a loop                                  | a>b b>c c>a    | a=abc b=abc c=abc
+		a newer announcement takes trust back   | a>c+ a>b       | a=ac
+		at the same second the lower id counts  | a>b a>c-       | a=ac`) {
+		var announcements []*Announcement
+		for text := range strings.FieldsSeq(c[1]) {
+			maintainers := Tag{"maintainers"}
+			for _, letter := range strings.Trim(text[2:], "+-") {
+				maintainers = append(maintainers, key(byte(letter)))
 			}
-			if got != want {
-				t.Errorf("%s: the set of %s is %q, want %q", c.name, owner[:1], got, want)
+			a := announce(t, key(text[0]), "x", maintainers)
+			switch text[len(text)-1] {
+			case '+':
+				a.Event.CreatedAt++
+			case '-':
+				a.Event.ID = key('1')
+			}
+			announcements = append(announcements, a)
+		}
+		for set := range strings.FieldsSeq(c[2]) {
+			got := set[:2]
+			for letter := range strings.SplitSeq("abcd", "") {
+				if MaintainerSet(key(set[0]), announcements)[key(letter[0])] {
+					got += letter
+				}
+			}
+			if got != set {
+				t.Errorf("%s: %s, want %s", c[0], got, set)
 			}
 		}
 	}

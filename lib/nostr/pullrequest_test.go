@@ -1,54 +1,39 @@
-package nostr
+package nostr_test
 
 import (
-	"reflect"
-	"strings"
+	"fmt"
 	"testing"
+
+	. "tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 )
 
 func TestParsePullRequest(t *testing.T) {
 	t.Parallel()
-	a := Tag{"a", RepoRef{alice, "x"}.String()}
-	c := Tag{"c", commit1}
-	repos := []RepoRef{{alice, "x"}}
-	for _, test := range []struct {
-		name string
-		ev   *Event
-		want PullRequest
-	}{
-		{"pull request", event(KindPR, bob, a, c, Tag{"clone", "https://b.example/x.git", "ssh://b.example/x.git"}, Tag{"branch-name", "fix"}),
-			PullRequest{Commit: commit1, Repos: repos, Clone: []string{"https://b.example/x.git", "ssh://b.example/x.git"}}},
-		{"pull request that tags an event", event(KindPR, bob, a, c, Tag{"e", key('1')}),
-			PullRequest{Commit: commit1, Repos: repos}},
-		{"update", event(KindPRUpdate, bob, a, c, Tag{"e", key('2')}, Tag{"E", key('1')}, Tag{"P", bob}),
-			PullRequest{Commit: commit1, Repos: repos, Root: key('1'), Update: true}},
-		{"update by e alone", event(KindPRUpdate, bob, Tag{"c", sha256Commit}, Tag{"e", "short"}, Tag{"e", key('2')}, Tag{"e", key('3')}),
-			PullRequest{Commit: sha256Commit, Root: key('2'), Update: true}},
-		{"update by a marked e", event(KindPRUpdate, bob, c, Tag{"e", key('2')}, Tag{"e", key('3'), "", "root"}),
-			PullRequest{Commit: commit1, Root: key('3'), Update: true}},
-	} {
-		test.want.Event = test.ev
-		if got, err := ParsePullRequest(test.ev); err != nil || !reflect.DeepEqual(*got, test.want) {
-			t.Errorf("%s: got  %+v, %v\nwant %+v", test.name, got, err, test.want)
+	for _, c := range fixture.Rows(`
+		pull request                    | 1618 | a,30617:ALICE:x;c,COMMIT1;clone,https://b.example/x.git,ssh://b.example/x.git;branch-name,fix | COMMIT1 [30617:ALICE:x] [https://b.example/x.git ssh://b.example/x.git] false
+		pull request that tags an event | 1618 | a,30617:ALICE:x;c,COMMIT1;e,ID1               | COMMIT1 [30617:ALICE:x] [] false
+		update                          | 1619 | a,30617:ALICE:x;c,COMMIT1;e,ID2;E,ID1;P,BOB   | COMMIT1 [30617:ALICE:x] [] true ID1
+		update by e alone               | 1619 | c,SHA256;e,short;e,ID2;e,ID3                  | SHA256 [] [] true ID2
+		update by a marked e            | 1619 | c,COMMIT1;e,ID2;e,ID3,,root                   | COMMIT1 [] [] true ID3`) {
+		ev := written(c[1], "BOB", c[2])
+		pr, err := ParsePullRequest(ev)
+		fixture.Must(t, err)
+		if got, want := fmt.Sprintf("%s %v %v %t %s", pr.Commit, pr.Repos, pr.Clone, pr.Update, pr.Root), words.Replace(c[3]); got != want && got != want+" " || pr.Event != ev {
+			t.Errorf("%s: got  %s\nwant %s", c[0], got, want)
 		}
 	}
 }
 
 func TestParsePullRequestRefuses(t *testing.T) {
-	a, c := Tag{"a", RepoRef{alice, "x"}.String()}, Tag{"c", commit1}
-	tooMany := Tag{"clone"}
-	for range MaxURLs + 1 {
-		tooMany = append(tooMany, "https://b.example/x.git")
-	}
-	check(t, ParsePullRequest, []refusal{
-		{"wrong kind", event(KindPatch, bob, a, c), "kind 1617"},
-		{"author", event(KindPR, "", a, c), "author"},
-		{"no commit", event(KindPR, bob, a), "c tag"},
-		{"not a commit", event(KindPR, bob, a, Tag{"c", "main"}), "c tag"},
-		{"the null commit", event(KindPR, bob, a, Tag{"c", strings.Repeat("0", 40)}), "c tag"},
-		{"no repository", event(KindPR, bob, c, Tag{"a", "30618:" + alice + ":x"}), "a tag"},
-		{"update of nothing", event(KindPRUpdate, bob, a, c), "E tag"},
-		{"update of rubbish", event(KindPRUpdate, bob, a, c, Tag{"E", "rubbish"}, Tag{"e"}), "E tag"},
-		{"too many clone URLs", event(KindPR, bob, a, c, tooMany), "clone"},
-	}...)
+	check(t, ParsePullRequest, `
+		wrong kind          | 1617 | BOB | a,30617:ALICE:x;c,COMMIT1              | kind 1617
+		author              | 1618 |     | a,30617:ALICE:x;c,COMMIT1              | author
+		no commit           | 1618 | BOB | a,30617:ALICE:x                        | c tag
+		not a commit        | 1618 | BOB | a,30617:ALICE:x;c,main                 | c tag
+		the null commit     | 1618 | BOB | a,30617:ALICE:x;c,0000000000000000000000000000000000000000 | c tag
+		no repository       | 1618 | BOB | c,COMMIT1;a,30618:ALICE:x              | a tag
+		update of nothing   | 1619 | BOB | a,30617:ALICE:x;c,COMMIT1              | E tag
+		update of rubbish   | 1619 | BOB | a,30617:ALICE:x;c,COMMIT1;E,rubbish;e  | E tag
+		too many clone URLs | 1618 | BOB | c,COMMIT1;a,30617:ALICE:x;cloneMANY    | clone`, "MANY", many(",https://b.example/%d.git", MaxURLs+1))
 }

@@ -1,10 +1,12 @@
-package nostr
+package nostr_test
 
 import (
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+
+	. "tendril.dev/lib/nostr"
 )
 
 func TestParseAddress(t *testing.T) {
@@ -16,10 +18,8 @@ func TestParseAddress(t *testing.T) {
 			t.Errorf("ParseAddress(%q) = %v, %v", want, got, err)
 		}
 	}
-	for _, s := range []string{
-		"", ":", "30617", "30617:", "30617:A", ":A:x", "+1:A:x", "01:A:x", "65536:A:x", "-1:A:x", "999999999999999999999:A:x", "30617:aaa:x", "30617:BA:x", "1e3:A:x", " 30617:A:x",
-		"30617::x", "030617:A:x", "10317:A", "10317:A:x", "10317:A::", "1:A:", "20001:A:x", "40000:A:x",
-	} {
+	for _, s := range append(strings.Fields(`: 30617 30617: 30617:A :A:x +1:A:x 01:A:x 65536:A:x -1:A:x 999999999999999999999:A:x 30617:aaa:x 30617:BA:x 1e3:A:x
+		30617::x 030617:A:x 10317:A 10317:A:x 10317:A:: 1:A: 20001:A:x 40000:A:x`), "", " 30617:A:x") {
 		s = strings.ReplaceAll(strings.ReplaceAll(s, "BA", strings.ToUpper(alice)), "A:", alice+":")
 		if got, err := ParseAddress(s); err == nil {
 			t.Errorf("ParseAddress(%q) = %v, want an error", s, got)
@@ -31,11 +31,7 @@ func TestReferencesOf(t *testing.T) {
 	t.Parallel()
 	address := Address{KindAnnouncement, alice, "x"}
 	list := Address{KindUserGraspList, bob, ""}
-	ev := event(KindComment, carol,
-		Tag{"e", key('1')}, Tag{"E", key('2')}, Tag{"q", key('3')}, Tag{"e", key('2')},
-		Tag{"a", address.String()}, Tag{"A", list.String()}, Tag{"q", Address{KindState, alice, "x"}.String()},
-		Tag{"p", key('4')}, Tag{"e", "short"}, Tag{"e", strings.ToUpper(alice)}, Tag{"a", key('5')},
-		Tag{"e", address.String()}, Tag{"ee", key('6')}, Tag{"e"}, Tag{})
+	ev := written("1111", "CAROL", "e,ID1;E,ID2;q,ID3;e,ID2;a,30617:ALICE:x;A,10317:BOB:;q,30618:ALICE:x;p,ID4;e,short;e,DAVE;a,ID5;e,30617:ALICE:x;ee,ID6;e;")
 	got := ReferencesOf(ev)
 	want := References{
 		IDs:       []string{key('1'), key('2'), key('3')},

@@ -1,60 +1,75 @@
-package nostr
+package nostr_test
 
 import (
 	"slices"
 	"strings"
 	"testing"
+
+	. "tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 )
 
 func TestListsService(t *testing.T) {
 	t.Parallel()
-	npubs := strings.NewReplacer("N", npubOf(t, alice), "O", npubOf(t, bob))
-	const home = "grasp.example"
 	check := func(domain, id, clone, relay string, want bool) {
 		t.Helper()
 		if clone[0] == '/' {
-			clone = "https://" + home + npubs.Replace(clone)
+			clone = "https://grasp.example" + words.Replace(clone)
 		}
 		a := announce(t, alice, id, Tag{"clone", "https://a.example/x", clone}, Tag{"relays", "wss://a.example", relay})
 		if got := a.ListsService(domain); got != want {
 			t.Errorf("%s lists %q at %s and %s: %v", domain, id, clone, relay, got)
 		}
 	}
-	for _, c := range []struct {
-		id, clone string
-		want      bool
-	}{
-		{"x", "/N/x.git", true}, {"x", "HTTP://Grasp.Example.:443//", true}, {"x", " wss://grasp.example:80/x ", true}, {"x", "/N%2Fx.git", true}, {"x", "/N/x", true},
-		{"x", "/N/x.git?a", true}, {"x", "/some/repo.git", true}, {"100%", "/N/100%.git", true}, {"a/ä", "/N/a%2f%c3%a4.git/", true}, {"a/c", "/N/a/c.git", true},
-		{"a%20b", "/N/a%2520b.git", true}, {"a%20b", "/N/a%20b.git", true},
-		{"x", "https://grasp.example:7000/x", false}, {"x", "https://not-grasp.example/x", false}, {"x", "https://grasp.example@a.example/x", false},
-		{"x", "ssh://grasp.example/x", false}, {"x", "/O/x.git", false}, {"y", "/N/x.git", false}, {"X", "/N/x.git", false}, {"x", "/O/%78.git", false}, {"x", "/prs/N/x.git", false},
-	} {
-		check(home, c.id, c.clone, "wss://"+home, c.want)
+	// The service, the identifier, the clone URL and the relay; and whether that lists it.
+	for _, c := range fixture.Rows(`
+		grasp.example      | x      | /NPUB/x.git                     | wss://grasp.example       | yes
+		grasp.example      | x      | HTTP://Grasp.Example.:443//     | wss://grasp.example       | yes
+		grasp.example      | x      | SPACEwss://grasp.example:80/xSPACE | wss://grasp.example    | yes
+		grasp.example      | x      | /NPUB%2Fx.git                   | wss://grasp.example       | yes
+		grasp.example      | x      | /NPUB/x                         | wss://grasp.example       | yes
+		grasp.example      | x      | /NPUB/x.git?a                   | wss://grasp.example       | yes
+		grasp.example      | x      | /some/repo.git                  | wss://grasp.example       | yes
+		grasp.example      | 100%   | /NPUB/100%.git                  | wss://grasp.example       | yes
+		grasp.example      | a/ä    | /NPUB/a%2f%c3%a4.git/           | wss://grasp.example       | yes
+		grasp.example      | a/c    | /NPUB/a/c.git                   | wss://grasp.example       | yes
+		grasp.example      | a%20b  | /NPUB/a%2520b.git               | wss://grasp.example       | yes
+		grasp.example      | a%20b  | /NPUB/a%20b.git                 | wss://grasp.example       | yes
+		grasp.example      | x      | https://grasp.example:7000/x    | wss://grasp.example       |
+		grasp.example      | x      | https://not-grasp.example/x     | wss://grasp.example       |
+		grasp.example      | x      | https://grasp.example@a.example/x | wss://grasp.example     |
+		grasp.example      | x      | ssh://grasp.example/x           | wss://grasp.example       |
+		grasp.example      | x      | /OTHER/x.git                    | wss://grasp.example       |
+		grasp.example      | y      | /NPUB/x.git                     | wss://grasp.example       |
+		grasp.example      | X      | /NPUB/x.git                     | wss://grasp.example       |
+		grasp.example      | x      | /OTHER/%78.git                  | wss://grasp.example       |
+		grasp.example      | x      | /prs/NPUB/x.git                 | wss://grasp.example       |
+		grasp.example      | x      | /NPUB/x.git                     | SPACEgrasp.exampleSPACE   | yes
+		grasp.example      | x      | /NPUB/x.git                     | WSS://Grasp.example.:443/ | yes
+		grasp.example      | x      | /NPUB/x.git                     | http://grasp.example:443// | yes
+		grasp.example      | x      | /NPUB/x.git                     | wss://grasp.example:7000  |
+		grasp.example      | x      | /NPUB/x.git                     | nostr://grasp.example     |
+		grasp.example      | x      | /NPUB/x.git                     | wss://grasp.example.evil  |
+		grasp.example      | x      | /NPUB/x.git                     | wss://u@grasp.example     |
+		[::1]:7000         | x      | http://[0:0::1]:7000/x          | ws://[::1]:7000           | yes
+		grasp.example:7000 | x      | /NPUB/x.git                     | wss://grasp.example       |
+		grasp.example:port | x      | /NPUB/x.git                     | wss://grasp.example       |`) {
+		check(c[0], c[1], strings.ReplaceAll(c[2], "SPACE", " "), strings.ReplaceAll(c[3], "SPACE", " "), c[4] != "")
 	}
-	for relay, want := range map[string]bool{
-		" grasp.example ": true, "WSS://Grasp.example.:443/": true, "http://grasp.example:443//": true, "wss://grasp.example:7000": false, "nostr://grasp.example": false,
-		"wss://grasp.example.evil": false, "wss://u@grasp.example": false,
-	} {
-		check(home, "x", "/N/x.git", relay, want)
-	}
-	check("[::1]:7000", "x", "http://[0:0::1]:7000/x", "ws://[::1]:7000", true)
-	check("grasp.example:7000", "x", "/N/x.git", "wss://grasp.example", false)
-	check("grasp.example:port", "x", "/N/x.git", "wss://grasp.example", false)
 	for _, id := range []string{"x", "a b", "a/b", "..", "%", "ä", "x.git", "-", "info/refs", "a?b#c"} {
-		check("Grasp.Example", id, RepositoryURLPath("N", id), "wss://"+home, true)
+		check("Grasp.Example", id, RepositoryURLPath("NPUB", id), "wss://grasp.example", true)
 	}
 }
 
 func TestPRServiceIdentifiers(t *testing.T) {
 	t.Parallel()
-	npub := npubOf(t, bob)
+	npub := npubOf(bob)
 	ref := Tag{"a", RepoRef{alice, "a b"}.String()}
 	at := func(identifier string) string { return "https://grasp.example" + PRsURLPath(npub, identifier) }
 	other := Tag{"a", RepoRef{alice, "%41"}.String()}
 	for clone, want := range map[string][]string{
 		at("a b"): {"a b"}, "https://grasp.example:443/prs/" + npub + "/%61%20b.git": {"a b"}, "wss://grasp.example/prs/" + npub + "/a b.git/": {"a b"},
-		"https://grasp.example" + PRsURLPath(npubOf(t, alice), "a b"): nil, "https://grasp.example" + RepositoryURLPath(npub, "a b"): nil,
+		"https://grasp.example" + PRsURLPath(npubOf(alice), "a b"): nil, "https://grasp.example" + RepositoryURLPath(npub, "a b"): nil,
 		"https://other.example" + PRsURLPath(npub, "a b"): nil, at("a b") + "?x=y": nil, at("none"): nil, at("%41"): {"%41"},
 		"https://grasp.example/prs/../prs/" + npub + "/a%20b.git": nil,
 	} {
@@ -70,16 +85,18 @@ func TestPRServiceIdentifiers(t *testing.T) {
 
 func TestOnDomain(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		url, domain string
-		want        bool
-	}{
-		{"wss://us.example/any/path", "US.example", true}, {"ws://us.example:443", "us.example", true}, {"https://us.example:80", "us.example:443", true},
-		{"https://us.example:7000", "us.example", false}, {"ws://us.example:7000", "us.example:7000", true},
-		{"https://them.example/us.example", "us.example", false}, {"us.example", "us.example", false}, {"", "", false}, {"wss://", "", false},
-	} {
-		if got := RelayURL(c.url).OnDomain(c.domain); got != c.want {
-			t.Errorf("OnDomain(%q, %q) = %v", c.url, c.domain, got)
+	for _, c := range fixture.Rows(`
+		wss://us.example/any/path       | US.example      | yes
+		ws://us.example:443             | us.example      | yes
+		https://us.example:80           | us.example:443  | yes
+		https://us.example:7000         | us.example      |
+		ws://us.example:7000            | us.example:7000 | yes
+		https://them.example/us.example | us.example      |
+		us.example                      | us.example      |
+		                                |                 |
+		wss://                          |                 |`) {
+		if got := RelayURL(c[0]).OnDomain(c[1]); got != (c[2] != "") {
+			t.Errorf("OnDomain(%q, %q) = %v", c[0], c[1], got)
 		}
 	}
 }
@@ -103,31 +120,24 @@ func TestNormalizeDomain(t *testing.T) {
 
 func TestParseRepositoryPath(t *testing.T) {
 	t.Parallel()
-	npub := npubOf(t, alice)
-	for _, c := range []struct {
-		path string
-		want RepositoryPath
-	}{
-		{"/" + npub + "/x.git", RepositoryPath{alice, "x", false, ""}},
-		{"/" + npub + "/x.git/", RepositoryPath{alice, "x", false, ""}},
-		{"/" + npub + "/x.git//info/refs", RepositoryPath{alice, "x", false, "info/refs"}},
-		{"/prs/" + npub + "/a%2Fb.git//git-upload-pack/", RepositoryPath{alice, "a/b", true, "git-upload-pack"}},
-		{"/" + npub + "/x.git/info/refs", RepositoryPath{alice, "x", false, "info/refs"}},
-		{"/" + npub + "/x.git/git-upload-pack", RepositoryPath{alice, "x", false, "git-upload-pack"}},
-		{"/" + npub + "/a%2Fb.git", RepositoryPath{alice, "a/b", false, ""}},
-		{"/" + npub + "/a/b.git", RepositoryPath{alice, "a/b", false, ""}},
-		{"/" + npub + "/x.git.git/info/refs", RepositoryPath{alice, "x.git", false, "info/refs"}},
-		{"/" + npub + "/%2E%2E.git", RepositoryPath{alice, "..", false, ""}},
-	} {
-		if got, err := ParseRepositoryPath(c.path); err != nil || got != c.want {
-			t.Errorf("ParseRepositoryPath(%q) = %+v, %v", c.path, got, err)
+	for _, c := range fixture.Rows(`
+		/NPUB/x.git                              | x     | false |
+		/NPUB/x.git/                             | x     | false |
+		/NPUB/x.git//info/refs                   | x     | false | info/refs
+		/prs/NPUB/a%2Fb.git//git-upload-pack/    | a/b   | true  | git-upload-pack
+		/NPUB/x.git/info/refs                    | x     | false | info/refs
+		/NPUB/x.git/git-upload-pack              | x     | false | git-upload-pack
+		/NPUB/a%2Fb.git                          | a/b   | false |
+		/NPUB/a/b.git                            | a/b   | false |
+		/NPUB/x.git.git/info/refs                | x.git | false | info/refs
+		/NPUB/%2E%2E.git                         | ..    | false |`) {
+		got, err := ParseRepositoryPath(words.Replace(c[0]))
+		if want := (RepositoryPath{alice, c[1], c[2] == "true", c[3]}); err != nil || got != want {
+			t.Errorf("ParseRepositoryPath(%q) = %+v, %v", c[0], got, err)
 		}
 	}
-	for _, path := range []string{
-		"", "/", "/x.git", "/" + npub, "/" + npub + "/", "/" + npub + "/.git", "/" + npub + "/x", "/" + npub + "/x.git/objects/info",
-		"/" + npub + "/a%00b.git", "/" + npub + "/a%zz.git", "/" + npub[:20] + "/x.git", "/prs/x.git", "/NPUB1/x.git", "//" + npub + "/x.git",
-		"/other/" + npub + "/x.git", "/" + npub + "q/x.git",
-	} {
+	for path := range strings.SplitSeq(words.Replace("|/|/x.git|/NPUB|/NPUB/|/NPUB/.git|/NPUB/x|/NPUB/x.git/objects/info|/NPUB/a%00b.git|/NPUB/a%zz.git|"+
+		"/npub1w3/x.git|/prs/x.git|/NPUB1/x.git|//NPUB/x.git|/other/NPUB/x.git|/NPUBq/x.git"), "|") {
 		if got, err := ParseRepositoryPath(path); err == nil {
 			t.Errorf("ParseRepositoryPath(%q) = %+v, want an error", path, got)
 		}

@@ -1,27 +1,22 @@
-package nostr
+package nostr_test
 
 import (
-	"fmt"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+
+	. "tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 )
 
 // As ngit writes them, and with what else may stand there.
 func TestParseState(t *testing.T) {
 	t.Parallel()
-	ev := event(KindState, alice,
-		Tag{"d", "x"}, Tag{"HEAD", "ref: refs/heads/main"},
-		Tag{"refs/heads/main", commit1, commit2[:7]}, Tag{"refs/heads/next", commit2}, Tag{"refs/heads/also", commit1},
-		Tag{"refs/heads/current", "ref: refs/heads/next"},
-		Tag{"refs/tags/v1", sha256Commit}, Tag{"refs/tags/v1^{}", strings.Repeat("9", 40)},
-		Tag{"refs/heads/main", commit1},
-		Tag{"refs/nostr/" + key('1'), "anything"}, Tag{"refs/pull/1/head", "anything"}, Tag{"alt", "state"}, Tag{})
+	ev := written("30618", "ALICE", "d,x;HEAD,ref: refs/heads/main;refs/heads/main,COMMIT1,2222222;refs/heads/next,COMMIT2;refs/heads/also,COMMIT1;"+
+		"refs/heads/current,ref: refs/heads/next;refs/tags/v1,SHA256;refs/tags/v1^{},9999999999999999999999999999999999999999;refs/heads/main,COMMIT1;refs/nostr/ID1,anything;refs/pull/1/head,anything;alt,state;")
 	got, err := ParseState(ev)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	want := &State{
 		Event: ev, Identifier: "x", Head: "refs/heads/main",
 		Refs: map[string]string{
@@ -38,51 +33,50 @@ func TestParseState(t *testing.T) {
 }
 
 func TestParseStateRefuses(t *testing.T) {
-	state := func(tags ...Tag) *Event { return event(KindState, alice, append(Tags{{"d", "x"}}, tags...)...) }
-	manyRefs := func(n int) *Event {
-		ev := state()
-		for i := range n {
-			ev.Tags = append(ev.Tags, Tag{fmt.Sprintf("refs/heads/b%d", i), commit1})
-		}
-		return ev
-	}
-	check(t, ParseState, []refusal{
-		{"no references", state(), ""},
-		{"as many as may be", manyRefs(MaxRefs), ""},
-		{"too many", manyRefs(MaxRefs + 1), "more than 10000"},
-		{"wrong kind", event(KindAnnouncement, alice, Tag{"d", "x"}), "kind 30617"},
-		{"no d", event(KindState, alice), "missing or empty"},
-		{"author", event(KindState, "..", Tag{"d", "x"}), "author"},
-		{"name leaves the folder", state(Tag{"refs/heads/../../config", commit1}), `contains ".."`},
-		{"name is a lock", state(Tag{"refs/heads/main.lock", commit1}), ".lock"},
-		{"peeled branch", state(Tag{"refs/heads/main^{}", commit1}), "contains '^'"},
-		{"peeled illegal tag", state(Tag{"refs/tags/a b^{}", commit1}), "contains ' '"},
-		{"two values", state(Tag{"refs/heads/main", commit1}, Tag{"refs/heads/main", commit2}), "two values"},
-		{"two HEADs", state(Tag{"HEAD", "ref: refs/heads/a"}, Tag{"HEAD", "ref: refs/heads/b"}), "two values"},
-		{"HEAD at a commit", state(Tag{"HEAD", commit1}), ""},
-		{"a branch below a branch", state(Tag{"refs/heads/a", commit1}, Tag{"refs/heads/a/b/c", commit1}), "cannot stand"},
-		{"a branch below a symbolic one", state(Tag{"refs/heads/a/b", commit1}, Tag{"refs/heads/a", "ref: refs/heads/c"}), "cannot stand"},
-	}...)
+	check(t, ParseState, `
+		no references                  | 30618 | ALICE | d,x                                                        |
+		as many as may be              | 30618 | ALICE | d,xREFS                                                    |
+		too many                       | 30618 | ALICE | d,xREFS;refs/heads/more,COMMIT1                            | more than 10000
+		wrong kind                     | 30617 | ALICE | d,x                                                        | kind 30617
+		no d                           | 30618 | ALICE |                                                            | missing or empty
+		author                         | 30618 | ..    | d,x                                                        | author
+		name leaves the folder         | 30618 | ALICE | d,x;refs/heads/../../config,COMMIT1                        | contains ".."
+		name is a lock                 | 30618 | ALICE | d,x;refs/heads/main.lock,COMMIT1                           | .lock
+		peeled branch                  | 30618 | ALICE | d,x;refs/heads/main^{},COMMIT1                             | contains '^'
+		peeled illegal tag             | 30618 | ALICE | d,x;refs/tags/a b^{},COMMIT1                               | contains ' '
+		two values                     | 30618 | ALICE | d,x;refs/heads/main,COMMIT1;refs/heads/main,COMMIT2        | two values
+		two HEADs                      | 30618 | ALICE | d,x;HEAD,ref: refs/heads/a;HEAD,ref: refs/heads/b          | two values
+		HEAD at a commit               | 30618 | ALICE | d,x;HEAD,COMMIT1                                           |
+		a branch below a branch        | 30618 | ALICE | d,x;refs/heads/a,COMMIT1;refs/heads/a/b/c,COMMIT1          | cannot stand
+		a branch below a symbolic one  | 30618 | ALICE | d,x;refs/heads/a/b,COMMIT1;refs/heads/a,ref: refs/heads/c  | cannot stand`,
+		"REFS", many(";refs/heads/b%d,COMMIT1", MaxRefs))
 }
 
 // TestImpossibleStates are taken, and known for what they are: they are not hunted for.
 func TestImpossibleStates(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		tag        Tag
-		impossible bool
-		head       string
-	}{
-		{Tag{"refs/heads/x"}, true, ""}, {Tag{"refs/heads/x", commit1[:39]}, true, ""}, {Tag{"refs/tags/x", "commit1"}, true, ""}, {Tag{"refs/heads/x", "--upload-pack=x"}, true, ""},
-		{Tag{"refs/heads/x", "ref: refs/tags/v1"}, true, ""}, {Tag{"refs/heads/x", "ref: refs/heads/../x"}, true, ""}, {Tag{"refs/heads/x", "refs/heads/main"}, true, ""},
-		{Tag{"refs/heads/x", strings.Repeat("0", 40)}, true, ""}, {Tag{"refs/tags/v1^{}", "ref: refs/heads/main"}, true, ""},
-		{Tag{"HEAD", "main"}, true, ""}, {Tag{"HEAD", "ref: refs/../../x"}, true, ""}, {Tag{"HEAD", commit1}, false, ""},
-		{Tag{"HEAD", "ref: refs/heads/main"}, false, "refs/heads/main"}, {Tag{"HEAD", "refs/heads/main"}, false, "refs/heads/main"},
-		{Tag{"HEAD", "ref:  refs/heads/main"}, false, "refs/heads/main"}, {Tag{"refs/heads/x", strings.ToUpper(commit2)}, false, ""},
-	} {
-		s, err := ParseState(event(KindState, alice, Tag{"d", "x"}, Tag{"refs/heads/main", commit1}, c.tag))
-		if err != nil || s.Satisfiable() == c.impossible || s.Head != c.head || s.Refs["refs/heads/main"] != commit1 || slices.Contains(s.Impossible, c.tag[0]) != c.impossible {
-			t.Errorf("%q: %+v, %v", c.tag, s, err)
+	for _, c := range fixture.Rows(`
+		refs/heads/x                                          | impossible |
+		refs/heads/x,111111111111111111111111111111111111111  | impossible |
+		refs/tags/x,commit1                                   | impossible |
+		refs/heads/x,--upload-pack=x                          | impossible |
+		refs/heads/x,ref: refs/tags/v1                        | impossible |
+		refs/heads/x,ref: refs/heads/../x                     | impossible |
+		refs/heads/x,refs/heads/main                          | impossible |
+		refs/heads/x,0000000000000000000000000000000000000000 | impossible |
+		refs/tags/v1^{},ref: refs/heads/main                  | impossible |
+		HEAD,main                                             | impossible |
+		HEAD,ref: refs/../../x                                | impossible |
+		HEAD,COMMIT1                                          |            |
+		HEAD,ref: refs/heads/main                             |            | refs/heads/main
+		HEAD,refs/heads/main                                  |            | refs/heads/main
+		HEAD,ref:  refs/heads/main                            |            | refs/heads/main
+		refs/heads/x,AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA |            |`) {
+		s, err := ParseState(written("30618", "ALICE", "d,x;refs/heads/main,COMMIT1;"+c[0]))
+		fixture.Must(t, err)
+		name, _, _ := strings.Cut(c[0], ",")
+		if impossible := c[1] != ""; s.Satisfiable() == impossible || s.Head != c[2] || s.Refs["refs/heads/main"] != commit1 || slices.Contains(s.Impossible, name) != impossible {
+			t.Errorf("%s: %+v", c[0], s)
 		}
 	}
 }
