@@ -12,6 +12,7 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 )
 
 const author = "79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798"
@@ -27,13 +28,7 @@ func open(t *testing.T, o bus.Options) *bus.Bus {
 	return b
 }
 
-// must ends the test at an error.
-func must(t testing.TB, errs ...error) {
-	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-}
+var must = fixture.Must
 
 func event(slot string) *nats.Msg {
 	return &nats.Msg{Subject: "grasp.event.1." + author + "." + slot, Data: []byte(`{}`)}

@@ -16,6 +16,7 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 )
 
 // reader is a follower and the sequences that it has read.
@@ -165,7 +166,7 @@ func TestFollowOfAStreamThatLacks(t *testing.T) {
 			f := follow(t, b, targets, nil)
 			<-f.Ready()
 			publish(t, b, "grasp.target.a.example", 5, 10)
-			await(t, "it is read", func() bool { return f.Seq() >= 5 })
+			fixture.Await(t, "it is read", func() bool { return f.Seq() >= 5 })
 			f.has(t, seqs(1, 5))
 		})
 	}

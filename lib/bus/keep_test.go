@@ -6,28 +6,14 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/nettest"
 )
-
-// patience is how long a test waits for what should happen soon.
-const patience = 2 * time.Minute
-
-func await(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("still not: %s", what)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
 
 // complete reports whether everything is there that proto declares.
 func complete(ctx context.Context, b *bus.Bus) bool {
@@ -55,7 +41,7 @@ func TestMemoryIsMadeAgain(t *testing.T) {
 	user := open(t, bus.Options{URL: nats.URL, Needs: []string{proto.StreamEvents, proto.StreamUser}, Sizing: sizing})
 	f := follow(t, user, bus.Reading{Stream: proto.StreamEvents}, nil)
 	publish := func(slot string) (seq uint64) {
-		await(t, "an event is stored", func() bool {
+		fixture.Await(t, "an event is stored", func() bool {
 			ack, err := maker.JS.PublishMsg(t.Context(), event(slot))
 			if err == nil {
 				seq = ack.Sequence
@@ -68,7 +54,7 @@ func TestMemoryIsMadeAgain(t *testing.T) {
 	nats.Stop()
 	nats.Start()
 	last := publish("b")
-	await(t, "all is there again", func() bool { return complete(t.Context(), maker) })
+	fixture.Await(t, "all is there again", func() bool { return complete(t.Context(), maker) })
 	must(t, f.Wait(t.Context(), last))
 	if f.stop(); len(f.seqs) != 2 {
 		t.Errorf("%d messages were read, want 2", len(f.seqs))
@@ -101,9 +87,9 @@ func TestWhoDoesNotProvisionWaits(t *testing.T) {
 		}
 		opened <- err
 	}()
-	await(t, "it waits for the server", says("connect to NATS"))
+	fixture.Await(t, "it waits for the server", says("connect to NATS"))
 	nats.Start()
-	await(t, "it waits for the log", says(proto.StreamEvents))
+	fixture.Await(t, "it waits for the log", says(proto.StreamEvents))
 	maker := open(t, bus.Options{URL: nats.URL, Provisions: true})
 	must(t, <-opened)
 	if !complete(t.Context(), maker) {
@@ -129,13 +115,8 @@ func TestLostDiskIsTold(t *testing.T) {
 			b := open(t, bus.Options{Dir: t.TempDir(), Needs: []string{proto.StreamEvents}})
 			lose(t, b)
 			must(t, b.Conn.ForceReconnect())
-			select {
-			case err := <-b.Lost():
-				if !strings.Contains(err.Error(), proto.StreamEvents) {
-					t.Errorf("told %v", err)
-				}
-			case <-time.After(patience):
-				t.Fatal("not told")
+			if err := fixture.Receive(t, "it is told", b.Lost()); !strings.Contains(err.Error(), proto.StreamEvents) {
+				t.Errorf("told %v", err)
 			}
 			if _, err := b.JS.Stream(t.Context(), proto.StreamUser); name == "gone" && !errors.Is(err, jetstream.ErrStreamNotFound) {
 				t.Errorf("a stream in memory was made beside a log that is lost: %v", err)

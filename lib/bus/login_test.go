@@ -22,6 +22,7 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/logins"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/nettest"
 )
 
@@ -67,9 +68,9 @@ func TestLoginThatComesTooEarly(t *testing.T) {
 	srv, dir := guarded(t)
 	b := open(t, bus.Options{URL: srv.URL, Provisions: true, LoginFile: logins.LoginFile(dir, proto.UserIngest)})
 	must(t, logins.Rotate(dir), b.Conn.ForceReconnect())
-	await(t, "it tries more often than nats.go by itself would", func() bool { return srv.Unknown() > 4 })
+	fixture.Await(t, "it tries more often than nats.go by itself would", func() bool { return srv.Unknown() > 4 })
 	srv.Reload()
-	await(t, "the new login is taken", func() bool { return srv.Connections("ingest-2") == 1 })
+	fixture.Await(t, "the new login is taken", func() bool { return srv.Connections("ingest-2") == 1 })
 	must(t, logins.Retire(dir))
 	srv.Reload()
 	if _, err := bus.LastSeq(t.Context(), b.JS, proto.StreamEvents); err != nil || srv.Connections("ingest-2") != 1 || b.Refused() != 0 {
@@ -80,7 +81,7 @@ func TestLoginThatComesTooEarly(t *testing.T) {
 	}
 	_, err := b.Conn.SubscribeSync("grasp.git.>")
 	must(t, err)
-	await(t, "all are counted", func() bool { return b.Refused() == 4 })
+	fixture.Await(t, "all are counted", func() bool { return b.Refused() == 4 })
 }
 
 // TestEmbeddedWithPassword: operators and `tendril import` need it; this process needs none and may
@@ -94,7 +95,7 @@ func TestEmbeddedWithPassword(t *testing.T) {
 		" ": "", "operator hunter3": "", "tendril hunter2": "", "ingest hunter2": "", "operator hunter2": "none", "import hunter2": proto.LaneSyncHistoric,
 	} {
 		user, password, _ := strings.Cut(login, " ")
-		other, err := bus.Look(bus.Options{URL: b.ClientURL(), Password: password, Role: user}, patience)
+		other, err := bus.Look(bus.Options{URL: b.ClientURL(), Password: password, Role: user}, fixture.Patience)
 		if lane == "" {
 			if !errors.Is(err, nats.ErrAuthorization) {
 				t.Errorf("%s: %v", login, err)

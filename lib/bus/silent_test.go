@@ -6,12 +6,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/nettest"
 )
 
@@ -36,17 +36,11 @@ func TestSilentServerIsGivenUp(t *testing.T) {
 				}
 				return &silenced{Conn: conn, off: off, closed: make(chan struct{})}, nil
 			})
-			b, err := bus.Open(t.Context(), bus.Options{URL: "nats://" + address, Provisions: true, Sizing: proto.DefaultSizing()})
-			must(t, err)
-			t.Cleanup(b.Close)
+			b := open(t, bus.Options{URL: "nats://" + address, Provisions: true})
 			if !silentAtOnce {
 				reconnected := b.Conn.StatusChanged(nats.CONNECTED)
 				close(off)
-				select {
-				case <-reconnected:
-				case <-time.After(time.Minute):
-					t.Fatal("the client still waits for the silent server")
-				}
+				fixture.Receive(t, "the client gives the silent server up", reconnected)
 			}
 			if _, err := b.JS.Stream(t.Context(), proto.StreamEvents); err != nil || attempts.Load() < 2 {
 				t.Errorf("after attempt %d: %v", attempts.Load(), err)

@@ -19,17 +19,10 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 )
 
-func must(t testing.TB, errs ...error) {
-	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// patience is how long a test waits for what should happen soon.
-const patience = time.Minute
+var must, eventually = fixture.Must, fixture.Await
 
 // never is longer than any test lives.
 const never = 24 * time.Hour
@@ -84,9 +77,7 @@ func nothingLeft(t *testing.T, s *Sender) {
 }
 
 func event(n int) *nostr.Event {
-	ev := &nostr.Event{PubKey: strings.Repeat("ab", 32), Kind: 1, CreatedAt: nostr.Timestamp(n), Content: strings.Repeat("x", 200), Sig: strings.Repeat("0", 128)}
-	ev.ID = ev.GetID()
-	return ev
+	return fixture.Unsigned(strings.Repeat("ab", 32)).At(nostr.Timestamp(n+1)).Sign(1, strings.Repeat("x", 200))
 }
 
 // offer offers one live candidate, see offerTo.
@@ -111,27 +102,7 @@ func offerTo(t *testing.T, s *Sender, lane proto.Lane, n int) <-chan ending {
 	return ends
 }
 
-func ended(t *testing.T, ends <-chan ending) ending {
-	t.Helper()
-	select {
-	case e := <-ends:
-		return e
-	case <-time.After(patience):
-		t.Fatal("no end in time")
-		return ending{}
-	}
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
+func ended(t *testing.T, ends <-chan ending) ending { return fixture.Receive(t, "an end", ends) }
 
 // ingest takes live packs from their queue and answers those that decide says yes to. It returns
 // how many it has taken.
@@ -372,7 +343,7 @@ func TestHistoricEventsTravelInPacks(t *testing.T) {
 		relay := -1
 		for _, line := range lines {
 			ev, bad := nostr.Parse(line)
-			i := int(ev.CreatedAt)
+			i := int(ev.CreatedAt) - 1
 			if err = errors.Join(err, bad); err != nil || i <= last[i%2] || relay >= 0 && relay != i%2 {
 				t.Errorf("event %d follows %d in a pack of relay %d, %v", i, last[i%2], relay, err)
 			}

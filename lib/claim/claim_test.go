@@ -14,19 +14,21 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/nettest"
 )
 
 const (
 	// short is a TTL as short as the server's expiry allows.
 	short = 2 * time.Second
-	// patience is how long a test waits for what should happen soon.
-	patience = 2 * time.Minute
 	// long is a TTL that no test lives to see the end of: what passes on to another was let go.
-	long = 10 * patience
+	long = 10 * fixture.Patience
 )
 
-var quiet = slog.New(slog.DiscardHandler)
+var (
+	quiet = slog.New(slog.DiscardHandler)
+	must  = fixture.Must
+)
 
 // server is a NATS server that may be started again. It sees who works on what, and fails the test
 // if two do at once.
@@ -55,13 +57,6 @@ func (s *server) connect() *bus.Bus {
 	return b
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // work works on a key until ctx ends.
 func (s *server) work(ctx context.Context, worker, key string) error {
 	s.mu.Lock()
@@ -87,18 +82,13 @@ func (s *server) owners() map[string]string {
 // await waits until something holds of how many keys each worker has.
 func (s *server) await(what string, ok func(share map[string]int) bool) {
 	s.t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	fixture.Await(s.t, what, func() bool {
 		share := map[string]int{}
 		for _, worker := range s.owners() {
 			share[worker]++
 		}
-		if ok(share) {
-			return
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("%s: still %v", what, share)
-		}
-	}
+		return ok(share)
+	})
 }
 
 // has waits until a worker has so many keys.

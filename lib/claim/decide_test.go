@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 )
 
 func alive(names ...string) map[string]proto.Worker {
@@ -36,23 +37,22 @@ func keyFor(t *testing.T, want string, workers ...string) string {
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	keys := strings.NewReplacer("A", keyFor(t, "a", "a", "b"), "B", keyFor(t, "b", "a", "b"))
-	for name, row := range map[string]string{
-		"alone it takes everything":                  "a|A B|||A B||",
-		"it takes only its own":                      "a b|A B|||A||",
-		"it leaves what another holds":               "a b|A|A:b||||",
-		"a dead worker's claim is free":              "a|A|A:b||A||",
-		"so is its own that it does not work on":     "a b|A|A:a||A||",
-		"a key that prefers a newcomer is left":      "a b|A B||A B||B|",
-		"but not before the newcomer works":          "a b-|A B||A B|||",
-		"what prefers a worker that stops is taken":  "a b-|B|||B||",
-		"once that has let it go":                    "a b-|B|B:b||||",
-		"what is not wanted is left":                 "a|A||A B||B|",
-		"a dead claim that is not wanted is removed": "a b||A:c||||A",
-		"so is its own that could not be let go":     "a b|B|B:a||||B",
-		"but not a live one":                         "a b||A:b||||",
-	} {
+	for _, row := range fixture.Rows(keys.Replace(`
+		alone it takes everything                  | a    | A B |     |     | A B |   |
+		it takes only its own                      | a b  | A B |     |     | A   |   |
+		it leaves what another holds               | a b  | A   | A:b |     |     |   |
+		a dead worker's claim is free              | a    | A   | A:b |     | A   |   |
+		so is its own that it does not work on     | a b  | A   | A:a |     | A   |   |
+		a key that prefers a newcomer is left      | a b  | A B |     | A B |     | B |
+		but not before the newcomer works          | a b- | A B |     | A B |     |   |
+		what prefers a worker that stops is taken  | a b- | B   |     |     | B   |   |
+		once that has let it go                    | a b- | B   | B:b |     |     |   |
+		what is not wanted is left                 | a    | A   |     | A B |     | B |
+		a dead claim that is not wanted is removed | a b  |     | A:c |     |     |   | A
+		so is its own that could not be let go     | a b  | B   | B:a |     |     |   | B
+		but not a live one                         | a b  |     | A:b |     |     |   |`)) {
 		var fields [7][]string
-		for i, text := range strings.Split(keys.Replace(row), "|") {
+		for i, text := range row[1:] {
 			fields[i] = slices.Sorted(strings.FieldsSeq(text))
 		}
 		s := situation{self: "a", workers: map[string]proto.Worker{}, wanted: map[string]bool{}, claims: map[string]claimed{}, mine: map[string]bool{}}
@@ -71,7 +71,7 @@ func TestDecide(t *testing.T) {
 			s.mine[key] = true
 		}
 		if d := decide(s); !slices.Equal(d.take, fields[4]) || !slices.Equal(d.leave, fields[5]) || !slices.Equal(d.clear, fields[6]) {
-			t.Errorf("%s: %+v, want to take, leave and clear %v", name, d, fields[4:])
+			t.Errorf("%s: %+v, want to take, leave and clear %v", row[0], d, fields[4:])
 		}
 	}
 }
