@@ -14,36 +14,42 @@ import (
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 )
 
 // TestKeyFileOfAnotherServer: it is taken before a key of ours, as nsec or hex, also where nothing
 // outlives the process; the environment goes before it, and a broken one stops the start.
 func TestKeyFileOfAnotherServer(t *testing.T) {
 	t.Parallel()
-	secret, other := gonostr.GeneratePrivateKey(), gonostr.GeneratePrivateKey()
-	nsec, failed := nip19.EncodePrivateKey(secret)
-	want, err := gonostr.GetPublicKey(secret)
-	if err = errors.Join(err, failed); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		file, environ string
-		want          string // the file or the setting that the error names; empty: the key is found
-	}{
-		{nsec, "", ""}, {nsec + "\n", "", ""}, {"  " + strings.ToUpper(secret) + "\r\n", "", ""}, {other, nsec, ""}, {other, secret, ""},
-		{nsec, "xyz", "NGIT_RELAY_OWNER_NSEC"}, {nsec, nsec[:20], "NGIT_RELAY_OWNER_NSEC"}, {nsec, strings.Repeat("f", 64), "NGIT_RELAY_OWNER_NSEC"},
-		{"", "", config.BroughtKeyFile}, {"nsec1half", "", config.BroughtKeyFile}, {secret[:40], "", config.BroughtKeyFile},
-	} {
+	secret := gonostr.GeneratePrivateKey()
+	nsec, err := nip19.EncodePrivateKey(secret)
+	must(t, err)
+	words := strings.NewReplacer("NSEC", nsec, "HEX", secret, "CAPS", strings.ToUpper(secret), "OTHER", gonostr.GeneratePrivateKey(), "HALF", secret[:40],
+		"F64", strings.Repeat("f", 64), "LF", "\n", "CR", "\r", "SP", "  ")
+	// What is in the file and in the environment, and what the error names; empty: the key is found.
+	for _, row := range fixture.Rows(`
+		NSEC         |       |
+		NSECLF       |       |
+		SPCAPSCRLF   |       |
+		OTHER        | NSEC  |
+		OTHER        | HEX   |
+		NSEC         | xyz   | NGIT_RELAY_OWNER_NSEC
+		NSEC         | nsec1 | NGIT_RELAY_OWNER_NSEC
+		NSEC         | F64   | NGIT_RELAY_OWNER_NSEC
+		             |       | .relay-owner.nsec
+		nsec1half    |       | .relay-owner.nsec
+		HALF         |       | .relay-owner.nsec`) {
+		file, environ, want := words.Replace(row[0]), words.Replace(row[1]), row[2]
 		for _, backend := range []string{"file", "memory"} {
 			dir := t.TempDir()
-			must(t, os.WriteFile(filepath.Join(dir, config.BroughtKeyFile), []byte(c.file), 0o600))
-			s := config.Settings{Storage: config.Storage{DatabaseBackend: backend, RelayDataPath: t.TempDir()}, Service: config.Service{RelayOwnerNsec: c.environ}}
+			must(t, os.WriteFile(filepath.Join(dir, config.BroughtKeyFile), []byte(file), 0o600))
+			s := config.Settings{Storage: config.Storage{DatabaseBackend: backend, RelayDataPath: t.TempDir()}, Service: config.Service{RelayOwnerNsec: environ}}
 			key, err := s.LoadKey(dir)
-			if c.want == "" && (err != nil || key.Public != want) {
-				t.Errorf("%q, %q: %s, %v", c.file, c.environ, key.Public, err)
+			if want == "" && (err != nil || key.Public != fixture.PersonOf(secret).PubKey) {
+				t.Errorf("%q: %s, %v", row, key.Public, err)
 			}
-			if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || c.file+c.environ != "" && strings.Contains(err.Error(), c.file+c.environ)) {
-				t.Errorf("%q, %q: %v", c.file, c.environ, err)
+			if want != "" && (err == nil || !strings.Contains(err.Error(), want) || file+environ != "" && strings.Contains(err.Error(), file+environ)) {
+				t.Errorf("%q: %v", row, err)
 			}
 		}
 	}

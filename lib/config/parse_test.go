@@ -12,7 +12,11 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"tendril.dev/test/fixture"
 )
+
+var must = fixture.Must
 
 const (
 	npub = "npub180cvv07tjdrrgpa0j7j7tmnyl2yr6yr7l8j4s3evf6u64th6gkwsyjh6w6"
@@ -33,56 +37,57 @@ func TestValues(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "settings")
 	must(t, os.WriteFile(file, []byte("NGIT_RELAY_NAME=named\n"), 0o600))
-	for name, row := range map[string]string{ // flags, environment, file, setting, value
-		"flag over environment": "--relay-name=flag|NGIT_RELAY_NAME=env||RelayName|flag",
-		"environment over file": "|NGIT_RELAY_NAME=env|NGIT_RELAY_NAME=file|RelayName|env",
-		"empty is unset":        "|NGIT_RELAY_NAME=|NGIT_RELAY_NAME=file|RelayName|file",
-		"a named file":          "--env-file=" + file + "|NGIT_ENV_FILE=/nowhere|NGIT_RELAY_NAME=file|RelayName|named",
-		"named elsewhere":       "|NGIT_ENV_FILE=" + file + "|NGIT_RELAY_NAME=file|RelayName|named",
-		"default":               "|||GitDataPath" + "|" + DefaultGitDataPath,
-		"a list":                "|NGIT_REPOSITORY_WHITELIST=" + npub + ", " + npub + "/tree ,bush||RepositoryWhitelist|[" + npub + " " + npub + "/tree bush]",
-		"a domain":              "--domain=Git.Example.com/|||Domain|git.example.com",
-		"a secret":              "|NGIT_RELAY_OWNER_NSEC=" + nsec + "||RelayOwnerNsec" + "|" + nsec,
-		"default time":          "|||WorkerTTL|10s",
-		"constant":              "|||BatchSize|500",
-		"flag and value":        "--metrics-enabled false --sync-max-backoff-secs 60|||MaxBackoffSeconds|60",
-		"switch and value":      "--sync-disable-negentropy --metrics-enabled false|||MetricsEnabled|false",
-		"switch alone":          "--metrics-enabled|||MetricsEnabled|true",
-		"switched off":          "--no-metrics-enabled|||MetricsEnabled|false",
-		"switch with =":         "--metrics-enabled=false|||MetricsEnabled|false",
-		"switch by yes":         "--metrics-enabled=yes|||MetricsEnabled|true",
-		"switch in caps":        "|NGIT_ALLOW_PRIVATE_NETWORKS=TRUE||AllowPrivate|true",
-		"switch by digit":       "|NGIT_ALLOW_PRIVATE_NETWORKS=1||AllowPrivate|true",
-		"switch by off":         "|NGIT_METRICS_ENABLED=off||MetricsEnabled|false",
-		"switch by 0":           "|NGIT_METRICS_ENABLED=0||MetricsEnabled|false",
-		"size":                  "|NGIT_MAX_PUSH_BYTES=64MiB||MaxPushBytes|67108864",
-		"size in bytes":         "|NGIT_MAX_PUSH_BYTES=1048576||MaxPushBytes|1048576",
-		"size with a space":     "|NGIT_MAX_PUSH_BYTES=3 GiB||MaxPushBytes|3221225472",
-		"size in powers of 10":  "|NGIT_MAX_PUSH_BYTES=5MB||MaxPushBytes|5000000",
-		"spaces":                "||NGIT_RELAY_NAME=My GRASP relay|RelayName|My GRASP relay",
-		"export":                "||# a comment\n  export NGIT_RELAY_NAME = b |RelayName|b",
-		"single quotes":         `||NGIT_RELAY_NAME='b "c" $HOME # d'|RelayName|b "c" $HOME # d`,
-		"double quotes":         `||NGIT_RELAY_NAME="b 'c' \"d\" \$HOME # e"|RelayName|b 'c' "d" $HOME # e`,
-		"comment":               "||NGIT_RELAY_NAME=b # c|RelayName|b",
-		"no comment":            "||NGIT_RELAY_NAME=b#c|RelayName|b#c",
-		"apostrophe":            "||NGIT_RELAY_NAME=Alice's relay|RelayName|Alice's relay",
-		"variable":              "|HOME=/home/ann|NGIT_RELAY_NAME=$HOME/x|RelayName|/home/ann/x",
-		"in braces":             "|HOME=/home/ann|NGIT_RELAY_NAME=\"${HOME}/x\"|RelayName|/home/ann/x",
-		"earlier line":          "||A=b\nNGIT_RELAY_NAME=${A}c|RelayName|bc",
-		"two lines":             "||NGIT_RELAY_NAME=\"two\nlines\"|RelayName|two\nlines",
-		"a URL":                 "||NGIT_RELAY_NAME=nats://u:p=w@host:4222?x=#y|RelayName|nats://u:p=w@host:4222?x=#y",
-		"also named":            "|NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS=true|NGIT_BASE_PATH=/\nNGIT_PRIVATE_MODE=false|AllowPrivate|true",
-		"empty list":            "||NGIT_REPOSITORY_WHITELIST= # nobody yet|RepositoryWhitelist|[]",
-		"level":                 "|NGIT_LOG_LEVEL=debug,hyper=info||LogLevel|debug,hyper=info",
-		"left out":              "|NGIT_REPOSITORY_BLACKLIST=npub1spam..., spam-repo,alice/x/y||RepositoryBlacklist|[spam-repo alice/x/y]",
-		"left out too":          "|NGIT_EVENT_BLACKLIST=npub1spam...," + npub + "||EventBlacklist|[" + npub + "]",
-		"mark":                  "||\ufeffNGIT_RELAY_NAME=b|RelayName|b",
-		"CRLF":                  "||# x\r\n\r\nNGIT_RELAY_NAME=b\r\nNGIT_RELAY_ICON=\r\n|RelayName|b",
-	} {
-		c := strings.Split(row, "|")
-		s, err := parse(t, strings.Fields(c[0]), []string{"NGIT_DOMAIN=a.example", c[1]}, c[2])
-		if got := fmt.Sprint(reflect.ValueOf(s).FieldByName(c[3])); err != nil || got != c[4] {
-			t.Errorf("%s: %q, %v; want %q", name, got, err, c[4])
+	words := strings.NewReplacer("«npub»", npub, "«nsec»", nsec, "«file»", file, "«data»", DefaultGitDataPath, "«mark»", "\ufeff")
+	breaks := strings.NewReplacer("⏎", "\n", "␍", "\r")
+	// Flags, environment, file, setting and value.
+	for _, c := range fixture.Rows(words.Replace(`
+		flag over environment | --relay-name=flag | NGIT_RELAY_NAME=env   |                               | RelayName           | flag
+		environment over file |                   | NGIT_RELAY_NAME=env   | NGIT_RELAY_NAME=file          | RelayName           | env
+		empty is unset        |                   | NGIT_RELAY_NAME=      | NGIT_RELAY_NAME=file          | RelayName           | file
+		a named file          | --env-file=«file» | NGIT_ENV_FILE=/nowhere | NGIT_RELAY_NAME=file         | RelayName           | named
+		named elsewhere       |                   | NGIT_ENV_FILE=«file»  | NGIT_RELAY_NAME=file          | RelayName           | named
+		default               |                   |                       |                               | GitDataPath         | «data»
+		a list                |                   | NGIT_REPOSITORY_WHITELIST=«npub», «npub»/tree ,bush | | RepositoryWhitelist | [«npub» «npub»/tree bush]
+		a domain              | --domain=Git.Example.com/ |               |                               | Domain              | git.example.com
+		a secret              |                   | NGIT_RELAY_OWNER_NSEC=«nsec» |                        | RelayOwnerNsec      | «nsec»
+		default time          |                   |                       |                               | WorkerTTL           | 10s
+		constant              |                   |                       |                               | BatchSize           | 500
+		flag and value        | --metrics-enabled false --sync-max-backoff-secs 60 | |                    | MaxBackoffSeconds   | 60
+		switch and value      | --sync-disable-negentropy --metrics-enabled false | |                     | MetricsEnabled      | false
+		switch alone          | --metrics-enabled |                       |                               | MetricsEnabled      | true
+		switched off          | --no-metrics-enabled |                    |                               | MetricsEnabled      | false
+		switch with =         | --metrics-enabled=false |                 |                               | MetricsEnabled      | false
+		switch by yes         | --metrics-enabled=yes |                   |                               | MetricsEnabled      | true
+		switch in caps        |                   | NGIT_ALLOW_PRIVATE_NETWORKS=TRUE |                    | AllowPrivate        | true
+		switch by digit       |                   | NGIT_ALLOW_PRIVATE_NETWORKS=1 |                       | AllowPrivate        | true
+		switch by off         |                   | NGIT_METRICS_ENABLED=off |                            | MetricsEnabled      | false
+		switch by 0           |                   | NGIT_METRICS_ENABLED=0 |                              | MetricsEnabled      | false
+		size                  |                   | NGIT_MAX_PUSH_BYTES=64MiB |                           | MaxPushBytes        | 67108864
+		size in bytes         |                   | NGIT_MAX_PUSH_BYTES=1048576 |                         | MaxPushBytes        | 1048576
+		size with a space     |                   | NGIT_MAX_PUSH_BYTES=3 GiB |                           | MaxPushBytes        | 3221225472
+		size in powers of 10  |                   | NGIT_MAX_PUSH_BYTES=5MB |                             | MaxPushBytes        | 5000000
+		spaces                |                   |                       | NGIT_RELAY_NAME=My GRASP relay | RelayName          | My GRASP relay
+		export                |                   |                       | # a comment⏎  export NGIT_RELAY_NAME = b ⏎ | RelayName | b
+		single quotes         |                   |                       | NGIT_RELAY_NAME='b "c" $HOME # d' | RelayName       | b "c" $HOME # d
+		double quotes         |                   |                       | NGIT_RELAY_NAME="b 'c' \"d\" \$HOME # e" | RelayName | b 'c' "d" $HOME # e
+		comment               |                   |                       | NGIT_RELAY_NAME=b # c         | RelayName           | b
+		no comment            |                   |                       | NGIT_RELAY_NAME=b#c           | RelayName           | b#c
+		apostrophe            |                   |                       | NGIT_RELAY_NAME=Alice's relay | RelayName           | Alice's relay
+		variable              |                   | HOME=/home/ann        | NGIT_RELAY_NAME=$HOME/x       | RelayName           | /home/ann/x
+		in braces             |                   | HOME=/home/ann        | NGIT_RELAY_NAME="${HOME}/x"   | RelayName           | /home/ann/x
+		earlier line          |                   |                       | A=b⏎NGIT_RELAY_NAME=${A}c     | RelayName           | bc
+		two lines             |                   |                       | NGIT_RELAY_NAME="two⏎lines"   | RelayName           | two⏎lines
+		a URL                 |                   |                       | NGIT_RELAY_NAME=nats://u:p=w@host:4222?x=#y | RelayName | nats://u:p=w@host:4222?x=#y
+		also named            |                   | NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS=true | NGIT_BASE_PATH=/⏎NGIT_PRIVATE_MODE=false | AllowPrivate | true
+		empty list            |                   |                       | NGIT_REPOSITORY_WHITELIST= # nobody yet | RepositoryWhitelist | []
+		level                 |                   | NGIT_LOG_LEVEL=debug,hyper=info |                     | LogLevel            | debug,hyper=info
+		left out              |                   | NGIT_REPOSITORY_BLACKLIST=npub1spam..., spam-repo,alice/x/y | | RepositoryBlacklist | [spam-repo alice/x/y]
+		left out too          |                   | NGIT_EVENT_BLACKLIST=npub1spam...,«npub» |            | EventBlacklist      | [«npub»]
+		mark                  |                   |                       | «mark»NGIT_RELAY_NAME=b       | RelayName           | b
+		CRLF                  |                   |                       | # x␍⏎␍⏎NGIT_RELAY_NAME=b␍⏎NGIT_RELAY_ICON=␍⏎ | RelayName | b`)) {
+		s, err := parse(t, strings.Fields(c[1]), []string{"NGIT_DOMAIN=a.example", c[2]}, breaks.Replace(c[3]))
+		if got := fmt.Sprint(reflect.ValueOf(s).FieldByName(c[4])); err != nil || got != breaks.Replace(c[5]) {
+			t.Errorf("%s: %q, %v; want %q", c[0], got, err, c[5])
 		}
 	}
 }
@@ -143,43 +148,43 @@ func TestWarnings(t *testing.T) {
 
 func TestWrongValuesGiveOneSentence(t *testing.T) {
 	t.Parallel()
-	for set, want := range map[string]string{
-		"NGIT_DOMAIN=https://a.example":                   `NGIT_DOMAIN is "https://a.example": want the public host name of this server without a scheme, like git.example.com, with a port if it is not 80 or 443`,
-		"NGIT_BIND_ADDRESS=7334":                          `NGIT_BIND_ADDRESS is "7334": want host:port, like 127.0.0.1:7334`,
-		"NGIT_NATS_REPLICAS=2":                            `NGIT_NATS_REPLICAS is "2": want 1, 3 or 5`,
-		"NGIT_NATS_REPLICAS=3":                            `NGIT_NATS_REPLICAS is "3": want 1 without NGIT_NATS_URL, for the embedded NATS is a single server`,
-		"NGIT_NATS_LISTEN=4222":                           `NGIT_NATS_LISTEN is "4222": want host:port, like 127.0.0.1:4222, or none`,
-		"NGIT_SYNC_BASE_BACKOFF_SECS=0":                   `NGIT_SYNC_BASE_BACKOFF_SECS is "0": want 1 to 86400 seconds`,
-		"NGIT_SYNC_BASE_BACKOFF_SECS=7200":                `NGIT_SYNC_BASE_BACKOFF_SECS is "7200": want at most NGIT_SYNC_MAX_BACKOFF_SECS, which is 3600`,
-		"NGIT_WORKER_TTL=10":                              `NGIT_WORKER_TTL is "10": want a time with its unit, like 500ms, 30s, 5m or 24h`,
-		"NGIT_WORKER_TTL=10ms":                            `NGIT_WORKER_TTL is "10ms": want 1s to 1h`,
-		"NGIT_MAX_CONNECTIONS=many":                       `NGIT_MAX_CONNECTIONS is "many": want a whole number`,
-		"NGIT_MAX_CONNECTIONS=9223372036854775807":        `NGIT_MAX_CONNECTIONS is "9223372036854775807": want 1 to 10000000`,
-		"NGIT_MAX_PUSH_BYTES=1.5XB":                       `NGIT_MAX_PUSH_BYTES is "1.5XB": want a size, like 64MiB or 2GiB, or a number of bytes`,
-		"NGIT_MAX_PUSH_BYTES=9999TiB":                     `NGIT_MAX_PUSH_BYTES is "10994016766132224": want 1KiB to 1024TiB`,
-		"NGIT_SYNC_DOMAIN_LIMITS=a.example:0:1":           `NGIT_SYNC_DOMAIN_LIMITS is "a.example:0:1": want domain:concurrent:rate, like github.com:10:60, comma-separated`,
-		"NGIT_FORGET_LOG=a b://":                          `NGIT_FORGET_LOG is "a b://": want the time or the domain that the message names by which the start ended`,
-		"NGIT_NATS_CERT=a.pem":                            `NGIT_NATS_CERT is "a.pem": want its key in NGIT_NATS_KEY as well`,
-		"NGIT_NATS_KEY=a.pem":                             `NGIT_NATS_KEY is "a.pem": want its certificate in NGIT_NATS_CERT as well`,
-		"NGIT_NATS_PASSWORD=" + strings.Repeat("x", 73):   `NGIT_NATS_PASSWORD is too long (its value is not shown): want at most 72 bytes`,
-		"NGIT_METRICS_ENABLED=perhaps":                    `NGIT_METRICS_ENABLED is "perhaps": want true or false`,
-		"NGIT_LOG_LEVEL=loud":                             `NGIT_LOG_LEVEL is "loud": want trace, debug, info, warn, error or off, or a filter that begins so, like debug,hyper=info`,
-		"NGIT_SYNC_BOOTSTRAP_RELAY_URL=ftp://a.example":   `NGIT_SYNC_BOOTSTRAP_RELAY_URL is "ftp://a.example": relay URL: the scheme is not ws or wss; want relays like wss://relay.example.com, comma-separated`,
-		"NGIT_REPOSITORY_WHITELIST=npub1x":                `NGIT_REPOSITORY_WHITELIST is "npub1x": not a legal npub; want npub, npub/identifier or identifier, comma-separated`,
-		"NGIT_REPOSITORY_WHITELIST=" + npub + "/":         `NGIT_REPOSITORY_WHITELIST is "` + npub + `/": the identifier (d tag) is missing or empty; want npub, npub/identifier or identifier, comma-separated`,
-		"NGIT_PRIVATE_MODE=true":                          `NGIT_PRIVATE_MODE is "true": private services (GRASP-08) are not supported: everyone can read what is here; unset it`,
-		"NGIT_PRIVATE_MEMBERS=" + npub:                    `NGIT_PRIVATE_MEMBERS is "` + npub + `": private services (GRASP-08) are not supported: everyone can read what is here; unset it`,
-		"NGIT_BASE_PATH=/grasp":                           `NGIT_BASE_PATH is "/grasp": a path below the domain is not supported; want / or nothing`,
-		"NGIT_RELAY_OWNER_NSEC=nsec1secret":               `NGIT_RELAY_OWNER_NSEC is not a secret key (its value is not shown): want nsec1… or 64 hex digits, or nothing for a generated key`,
-		"NGIT_NATS_URL=http://user:password@host.example": `NGIT_NATS_URL is not the URL of a NATS server (its value is not shown): want nats://host:4222, or several, comma-separated`,
-		"NGIT_ARCHIVE_READ_ONLY=true":                     `NGIT_ARCHIVE_READ_ONLY is "true": nothing is archived: want NGIT_ARCHIVE_ALL, NGIT_ARCHIVE_WHITELIST or NGIT_ARCHIVE_GRASP_SERVICES too, or unset it`,
-		"NGIT_ARCHIVE_GRASP_SERVICES=https://a.example":   `NGIT_ARCHIVE_GRASP_SERVICES is "https://a.example": want the domains of GRASP services without a scheme, like git.example.com, comma-separated`,
-		"NGIT_ARCHIVE_GRASP_SERVICES=Git.Example.com:443": `NGIT_ARCHIVE_GRASP_SERVICES is "Git.Example.com:443": that is NGIT_DOMAIN: what lists this service is hosted, not archived; take it out`,
-		"NGIT_TRUSTED_PROXIES=localhost":                  `NGIT_TRUSTED_PROXIES is "localhost": want addresses and networks, like 127.0.0.1 or 10.0.0.0/8, comma-separated`,
-	} {
-		_, err := parse(t, nil, []string{set}, "NGIT_DOMAIN=git.example.com\n")
-		if wrong, is := errors.AsType[*Error](err); !is || wrong.Error() != want {
-			t.Errorf("%s:\n got %v\nwant %s", set, err, want)
+	words := strings.NewReplacer("NPUB", npub, "LONG", strings.Repeat("x", 73))
+	for _, c := range fixture.Rows(words.Replace(`
+		NGIT_DOMAIN=https://a.example                   | NGIT_DOMAIN is "https://a.example": want the public host name of this server without a scheme, like git.example.com, with a port if it is not 80 or 443
+		NGIT_BIND_ADDRESS=7334                          | NGIT_BIND_ADDRESS is "7334": want host:port, like 127.0.0.1:7334
+		NGIT_NATS_REPLICAS=2                            | NGIT_NATS_REPLICAS is "2": want 1, 3 or 5
+		NGIT_NATS_REPLICAS=3                            | NGIT_NATS_REPLICAS is "3": want 1 without NGIT_NATS_URL, for the embedded NATS is a single server
+		NGIT_NATS_LISTEN=4222                           | NGIT_NATS_LISTEN is "4222": want host:port, like 127.0.0.1:4222, or none
+		NGIT_SYNC_BASE_BACKOFF_SECS=0                   | NGIT_SYNC_BASE_BACKOFF_SECS is "0": want 1 to 86400 seconds
+		NGIT_SYNC_BASE_BACKOFF_SECS=7200                | NGIT_SYNC_BASE_BACKOFF_SECS is "7200": want at most NGIT_SYNC_MAX_BACKOFF_SECS, which is 3600
+		NGIT_WORKER_TTL=10                              | NGIT_WORKER_TTL is "10": want a time with its unit, like 500ms, 30s, 5m or 24h
+		NGIT_WORKER_TTL=10ms                            | NGIT_WORKER_TTL is "10ms": want 1s to 1h
+		NGIT_MAX_CONNECTIONS=many                       | NGIT_MAX_CONNECTIONS is "many": want a whole number
+		NGIT_MAX_CONNECTIONS=9223372036854775807        | NGIT_MAX_CONNECTIONS is "9223372036854775807": want 1 to 10000000
+		NGIT_MAX_PUSH_BYTES=1.5XB                       | NGIT_MAX_PUSH_BYTES is "1.5XB": want a size, like 64MiB or 2GiB, or a number of bytes
+		NGIT_MAX_PUSH_BYTES=9999TiB                     | NGIT_MAX_PUSH_BYTES is "10994016766132224": want 1KiB to 1024TiB
+		NGIT_SYNC_DOMAIN_LIMITS=a.example:0:1           | NGIT_SYNC_DOMAIN_LIMITS is "a.example:0:1": want domain:concurrent:rate, like github.com:10:60, comma-separated
+		NGIT_FORGET_LOG=a b://                          | NGIT_FORGET_LOG is "a b://": want the time or the domain that the message names by which the start ended
+		NGIT_NATS_CERT=a.pem                            | NGIT_NATS_CERT is "a.pem": want its key in NGIT_NATS_KEY as well
+		NGIT_NATS_KEY=a.pem                             | NGIT_NATS_KEY is "a.pem": want its certificate in NGIT_NATS_CERT as well
+		NGIT_NATS_PASSWORD=LONG                         | NGIT_NATS_PASSWORD is too long (its value is not shown): want at most 72 bytes
+		NGIT_METRICS_ENABLED=perhaps                    | NGIT_METRICS_ENABLED is "perhaps": want true or false
+		NGIT_LOG_LEVEL=loud                             | NGIT_LOG_LEVEL is "loud": want trace, debug, info, warn, error or off, or a filter that begins so, like debug,hyper=info
+		NGIT_SYNC_BOOTSTRAP_RELAY_URL=ftp://a.example   | NGIT_SYNC_BOOTSTRAP_RELAY_URL is "ftp://a.example": relay URL: the scheme is not ws or wss; want relays like wss://relay.example.com, comma-separated
+		NGIT_REPOSITORY_WHITELIST=npub1x                | NGIT_REPOSITORY_WHITELIST is "npub1x": not a legal npub; want npub, npub/identifier or identifier, comma-separated
+		NGIT_REPOSITORY_WHITELIST=NPUB/                 | NGIT_REPOSITORY_WHITELIST is "NPUB/": the identifier (d tag) is missing or empty; want npub, npub/identifier or identifier, comma-separated
+		NGIT_PRIVATE_MODE=true                          | NGIT_PRIVATE_MODE is "true": private services (GRASP-08) are not supported: everyone can read what is here; unset it
+		NGIT_PRIVATE_MEMBERS=NPUB                       | NGIT_PRIVATE_MEMBERS is "NPUB": private services (GRASP-08) are not supported: everyone can read what is here; unset it
+		NGIT_BASE_PATH=/grasp                           | NGIT_BASE_PATH is "/grasp": a path below the domain is not supported; want / or nothing
+		NGIT_RELAY_OWNER_NSEC=nsec1secret               | NGIT_RELAY_OWNER_NSEC is not a secret key (its value is not shown): want nsec1… or 64 hex digits, or nothing for a generated key
+		NGIT_NATS_URL=http://user:password@host.example | NGIT_NATS_URL is not the URL of a NATS server (its value is not shown): want nats://host:4222, or several, comma-separated
+		NGIT_ARCHIVE_READ_ONLY=true                     | NGIT_ARCHIVE_READ_ONLY is "true": nothing is archived: want NGIT_ARCHIVE_ALL, NGIT_ARCHIVE_WHITELIST or NGIT_ARCHIVE_GRASP_SERVICES too, or unset it
+		NGIT_ARCHIVE_GRASP_SERVICES=https://a.example   | NGIT_ARCHIVE_GRASP_SERVICES is "https://a.example": want the domains of GRASP services without a scheme, like git.example.com, comma-separated
+		NGIT_ARCHIVE_GRASP_SERVICES=Git.Example.com:443 | NGIT_ARCHIVE_GRASP_SERVICES is "Git.Example.com:443": that is NGIT_DOMAIN: what lists this service is hosted, not archived; take it out
+		NGIT_TRUSTED_PROXIES=localhost                  | NGIT_TRUSTED_PROXIES is "localhost": want addresses and networks, like 127.0.0.1 or 10.0.0.0/8, comma-separated`)) {
+		_, err := parse(t, nil, []string{c[0]}, "NGIT_DOMAIN=git.example.com\n")
+		if wrong, is := errors.AsType[*Error](err); !is || wrong.Error() != c[1] {
+			t.Errorf("%s:\n got %v\nwant %s", c[0], err, c[1])
 		}
 	}
 	for args, want := range map[string]string{
@@ -305,34 +310,26 @@ func FuzzParse(f *testing.F) {
 // TestArchiveSettingsThatContradictEachOtherStopTheStart, and those that do not are understood.
 func TestArchiveSettingsThatContradictEachOtherStopTheStart(t *testing.T) {
 	t.Parallel()
-	for set, want := range map[string]string{ // the error, or what is archived, and how
-		"":                             "false true 0",
-		"NGIT_ARCHIVE_READ_ONLY=false": "false false 0",
-		"NGIT_ARCHIVE_ALL=true":        "true true 0",
-		"NGIT_ARCHIVE_ALL=1 NGIT_ARCHIVE_READ_ONLY=1":                    "true true 0",
-		"NGIT_ARCHIVE_ALL=1 NGIT_ARCHIVE_READ_ONLY=0":                    "true false 0",
-		"NGIT_ARCHIVE_ALL=1 NGIT_ARCHIVE_WHITELIST=tree":                 "true true 1",
-		"NGIT_ARCHIVE_WHITELIST=tree NGIT_REPOSITORY_WHITELIST=bush":     "true true 0",
-		"NGIT_ARCHIVE_GRASP_SERVICES=a.example,b.example:8080":           "true true 0",
-		"NGIT_ARCHIVE_ALL=1 NGIT_ARCHIVE_GRASP_SERVICES=a.example":       `NGIT_ARCHIVE_GRASP_SERVICES is "a.example": NGIT_ARCHIVE_ALL archives everything, not only what these host; unset one of the two`,
-		"NGIT_ARCHIVE_WHITELIST=x NGIT_ARCHIVE_GRASP_SERVICES=a.example": `NGIT_ARCHIVE_GRASP_SERVICES is "a.example": NGIT_ARCHIVE_WHITELIST says what is archived, too; unset one of the two`,
-		"NGIT_ARCHIVE_WHITELIST=x,y NGIT_REPOSITORY_BLACKLIST=y":         `NGIT_ARCHIVE_WHITELIST is "y": NGIT_REPOSITORY_BLACKLIST names it too, and that is never kept; take it out of one of the two`,
-	} {
-		s, err := parse(t, nil, strings.Fields(set), "NGIT_DOMAIN=git.example.com\n")
+	// The error, or what is archived, and how.
+	for _, c := range fixture.Rows(`
+		                                                               | false true 0
+		NGIT_ARCHIVE_READ_ONLY=false                                   | false false 0
+		NGIT_ARCHIVE_ALL=true                                          | true true 0
+		NGIT_ARCHIVE_ALL=1 NGIT_ARCHIVE_READ_ONLY=1                    | true true 0
+		NGIT_ARCHIVE_ALL=1 NGIT_ARCHIVE_READ_ONLY=0                    | true false 0
+		NGIT_ARCHIVE_ALL=1 NGIT_ARCHIVE_WHITELIST=tree                 | true true 1
+		NGIT_ARCHIVE_WHITELIST=tree NGIT_REPOSITORY_WHITELIST=bush     | true true 0
+		NGIT_ARCHIVE_GRASP_SERVICES=a.example,b.example:8080           | true true 0
+		NGIT_ARCHIVE_ALL=1 NGIT_ARCHIVE_GRASP_SERVICES=a.example       | NGIT_ARCHIVE_GRASP_SERVICES is "a.example": NGIT_ARCHIVE_ALL archives everything, not only what these host; unset one of the two
+		NGIT_ARCHIVE_WHITELIST=x NGIT_ARCHIVE_GRASP_SERVICES=a.example | NGIT_ARCHIVE_GRASP_SERVICES is "a.example": NGIT_ARCHIVE_WHITELIST says what is archived, too; unset one of the two
+		NGIT_ARCHIVE_WHITELIST=x,y NGIT_REPOSITORY_BLACKLIST=y         | NGIT_ARCHIVE_WHITELIST is "y": NGIT_REPOSITORY_BLACKLIST names it too, and that is never kept; take it out of one of the two`) {
+		s, err := parse(t, nil, strings.Fields(c[0]), "NGIT_DOMAIN=git.example.com\n")
 		got := fmt.Sprint(s.Archives(), s.IsArchiveReadOnly(), len(s.Warnings))
 		if err != nil {
 			got = err.Error()
 		}
-		if got != want {
-			t.Errorf("%s:\n got %s\nwant %s", set, got, want)
+		if got != c[1] {
+			t.Errorf("%s:\n got %s\nwant %s", c[0], got, c[1])
 		}
-	}
-}
-
-// must ends the test at an error.
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

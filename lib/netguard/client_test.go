@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"tendril.dev/test/fixture"
 )
 
 // serve runs an HTTP server on loopback; its port is part of the URL.
@@ -31,8 +33,7 @@ func portOf(t *testing.T, server *httptest.Server) string {
 	return port
 }
 
-// patience is how long a test waits for what should happen soon.
-const patience = 5 * time.Minute
+const patience = fixture.Patience
 
 // get fetches a page. What takes longer than its time is an error of the test's own, which no cause
 // stands for.
@@ -102,12 +103,18 @@ func TestRedirects(t *testing.T) {
 	})
 	client := guardOf(t, map[string]string{"inner.example": "127.0.0.2", "git.example": "127.0.0.1"}).HTTPClient()
 	ports := strings.NewReplacer("PUBLIC", portOf(t, server), "HIDDEN", portOf(t, hidden))
-	for path, reason := range map[string]string{ // without a reason it arrives
-		"/": "", "/hops/5": "", "/hops/6": "after 5 redirects", "/to?url=http://git.example:PUBLIC": "",
-		"/to?url=http://127.0.0.2:HIDDEN": "not a public address", "/to?url=http://inner.example:HIDDEN": "not a public address",
-		"/to?url=http://169.254.169.254/latest": "not a public address", "/to?url=file:///etc/passwd": "scheme file",
-		"/to?url=gopher://127.0.0.1:6379/x": "scheme gopher", "/to?url=http://u:p@git.example:PUBLIC": "credentials",
-	} {
+	for _, row := range fixture.Rows(`
+		/                                      |
+		/hops/5                                |
+		/hops/6                                | after 5 redirects
+		/to?url=http://git.example:PUBLIC      |
+		/to?url=http://127.0.0.2:HIDDEN        | not a public address
+		/to?url=http://inner.example:HIDDEN    | not a public address
+		/to?url=http://169.254.169.254/latest  | not a public address
+		/to?url=file:///etc/passwd             | scheme file
+		/to?url=gopher://127.0.0.1:6379/x      | scheme gopher
+		/to?url=http://u:p@git.example:PUBLIC  | credentials`) {
+		path, reason := row[0], row[1] // without a reason it arrives
 		_, body, err := get(t, client, server.URL+ports.Replace(path))
 		if arrives := reason == ""; arrives && (err != nil || body != "arrived") ||
 			!arrives && (!errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), reason) || Classify(err) != CauseRefused) {

@@ -12,7 +12,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"tendril.dev/test/fixture"
 )
+
+var must = fixture.Must
 
 // proxied counts what reaches the proxy that the environment of these tests names: nothing may.
 var proxied atomic.Int64
@@ -112,12 +116,4 @@ func TestEveryNameOfThisMachineIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn.Close()
-}
-
-// must ends the test at an error.
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -6,10 +6,13 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/coder/websocket"
+
+	"tendril.dev/test/fixture"
 )
 
 // quiet takes the log of servers whose clients misbehave on purpose.
@@ -35,16 +38,17 @@ func relay(w http.ResponseWriter, r *http.Request) {
 
 func TestDialWebSocketCauses(t *testing.T) {
 	t.Parallel()
-	status := func(code int) string {
-		return serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }).URL
-	}
-	redirect := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, "ws://169.254.169.254/", http.StatusFound)
-	})
-	halfway := serve(t, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Connection", "Upgrade")
-		w.Header().Set("Upgrade", "websocket")
-		w.WriteHeader(http.StatusSwitchingProtocols)
+	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		code, err := strconv.Atoi(r.URL.Path[1:])
+		must(t, err)
+		switch code {
+		case http.StatusFound:
+			w.Header().Set("Location", "ws://169.254.169.254/")
+		case http.StatusSwitchingProtocols:
+			w.Header().Set("Connection", "Upgrade")
+			w.Header().Set("Upgrade", "websocket")
+		}
+		w.WriteHeader(code)
 	})
 	closedPort, _ := listen(t, "127.0.0.1", func(conn net.Conn) { conn.Close() })
 	ssh, _ := listen(t, "127.0.0.1", func(conn net.Conn) {
@@ -54,36 +58,33 @@ func TestDialWebSocketCauses(t *testing.T) {
 	})
 	secure, _ := serveTLS(t, relay)
 	guard := guardOf(t, nil)
-	for _, c := range []struct {
-		name, url string
-		want      Cause
-	}{
-		{"a web page", status(200), CauseProtocol},
-		{"forbidden", status(403), CauseOther},
-		{"not found", status(404), CauseOther},
-		{"not implemented", status(501), CauseOther},
-		{"too many requests", status(429), CauseOther},
-		{"a gateway without its relay", status(502), CauseOther},
-		{"half an upgrade", halfway.URL, CauseProtocol},
-		{"redirect into our network", redirect.URL, CauseRefused},
-		{"no such name", "wss://nowhere.example", CauseDNS},
-		{"one who hangs up", "ws://127.0.0.1:" + closedPort, CauseConnect},
-		{"one who hangs up on TLS", "wss://127.0.0.1:" + closedPort, CauseConnect},
-		{"unknown authority", strings.Replace(secure.URL, "https", "wss", 1), CauseTLS},
-		{"SSH", "ws://127.0.0.1:" + ssh, CauseProtocol},
-		{"SSH to TLS", "wss://127.0.0.1:" + ssh, CauseTLS},
-		{"this machine", "ws://127.0.0.3:80", CauseRefused},
-	} {
-		t.Run(c.name, func(t *testing.T) {
+	words := strings.NewReplacer("SERVER", server.URL, "CLOSED", "127.0.0.1:"+closedPort, "SSH", "127.0.0.1:"+ssh, "SECURE", secure.Listener.Addr().String())
+	for _, c := range fixture.Rows(words.Replace(`
+		a web page                  | SERVER/200            | protocol
+		forbidden                   | SERVER/403            | other
+		not found                   | SERVER/404            | other
+		not implemented             | SERVER/501            | other
+		too many requests           | SERVER/429            | other
+		a gateway without its relay | SERVER/502            | other
+		half an upgrade             | SERVER/101            | protocol
+		redirect into our network   | SERVER/302            | refused
+		no such name                | wss://nowhere.example | dns
+		one who hangs up            | ws://CLOSED           | connect
+		one who hangs up on TLS     | wss://CLOSED          | connect
+		unknown authority           | wss://SECURE          | tls
+		another protocol            | ws://SSH              | protocol
+		another protocol for TLS    | wss://SSH             | tls
+		this machine                | ws://127.0.0.3:80     | refused`)) {
+		t.Run(c[0], func(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			_, err := guard.DialWebSocket(ctx, c.url, nil)
-			if got := Classify(err); got != c.want {
-				t.Fatalf("%v is %q, want %q", err, got, c.want)
+			_, err := guard.DialWebSocket(ctx, c[1], nil)
+			if got := Classify(err); string(got) != c[2] {
+				t.Fatalf("%v is %q, want %q", err, got, c[2])
 			}
 			// One line of a table must have room for the reason.
-			if said := err.Error(); !strings.HasPrefix(said, "open WebSocket to "+c.url+": ") || strings.Contains(said, "WebSocket dial") || strings.Contains(said, "Get ") {
+			if said := err.Error(); !strings.HasPrefix(said, "open WebSocket to "+c[1]+": ") || strings.Contains(said, "WebSocket dial") || strings.Contains(said, "Get ") {
 				t.Errorf("the reason comes behind the libraries' steps: %v", err)
 			}
 		})

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
@@ -9,6 +10,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -16,14 +19,10 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip77/negentropy/storage/vector"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = fixture.Must
 
 // random makes n items, at most crowd of them in one second on average.
 func random(rnd *rand.Rand, n, crowd int) []Item {
@@ -224,33 +223,40 @@ func TestSetsThatChange(t *testing.T) {
 func TestHostileMessages(t *testing.T) {
 	t.Parallel()
 	set := packed(random(rand.New(rand.NewPCG(1, 1)), 1000, 3))
-	infinite := []byte{0, 0}
-	for name, c := range map[string]struct {
-		message []byte
-		answer  []byte // nil: refused
-	}{
-		"nothing":              {nil, nil},
-		"a later version":      {[]byte{0x62, 1, 2, 3}, []byte{0x61}},
-		"an earlier version":   {[]byte{0x60}, []byte{0x61}},
-		"no version":           {[]byte{0x71}, nil},
-		"no range":             {[]byte{0x61}, []byte{0x61}},
-		"skip":                 {slices.Concat([]byte{0x61}, infinite, []byte{0}), []byte{0x61}},
-		"cut off bound":        {[]byte{0x61, 0x80}, nil},
-		"cut off mode":         {slices.Concat([]byte{0x61}, infinite), nil},
-		"unknown mode":         {slices.Concat([]byte{0x61}, infinite, []byte{3}), nil},
-		"cut off fingerprint":  {slices.Concat([]byte{0x61}, infinite, []byte{1, 1, 2, 3}), nil},
-		"long id of a bound":   {slices.Concat([]byte{0x61, 1, 33}, make([]byte, 40)), nil},
-		"endless number":       {slices.Concat([]byte{0x61}, bytes.Repeat([]byte{0xff}, 1000)), nil},
-		"number beyond 64 bit": {slices.Concat([]byte{0x61}, bytes.Repeat([]byte{0x83}, 9), []byte{0x7f, 0, 0}), nil},
-		"ids that are not there": {slices.Concat([]byte{0x61}, infinite, []byte{2},
-			[]byte{0x81, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f}), nil},
-		"descending bounds":    {[]byte{0x61, 10, 1, 9, 0, 1, 1, 8, 0}, nil},
-		"ranges after the end": {slices.Concat([]byte{0x61}, infinite, []byte{0, 5, 0, 0}), nil},
-		"times that overflow":  {slices.Concat([]byte{0x61, 0xff}, bytes.Repeat([]byte{0xff}, 7), []byte{0x7f, 0, 0}, bytes.Repeat([]byte{0xff}, 8), []byte{0x7f, 0, 0}), nil},
-	} {
-		got, err := Respond(t.Context(), set, c.message, DefaultLimits)
-		if c.answer == nil && !errors.Is(err, ErrMessage) || c.answer != nil && (err != nil || !bytes.Equal(got, c.answer)) {
-			t.Errorf("%s: %x, %v; want %x", name, got, err, c.answer)
+	// Numbers are hex digits. "ff*9" is one that comes 9 times; 0000 is the bound at the end of time.
+	read := func(text string) (message []byte) {
+		for part := range strings.FieldsSeq(text) {
+			digits, times, _ := strings.Cut(part, "*")
+			count, _ := strconv.Atoi(cmp.Or(times, "1"))
+			b, err := hex.DecodeString(digits)
+			must(t, err)
+			message = append(message, bytes.Repeat(b, count)...)
+		}
+		return message
+	}
+	// Without an answer it is refused.
+	for _, c := range fixture.Rows(`
+		nothing                |                                  |
+		a later version        | 62 010203                        | 61
+		an earlier version     | 60                               | 61
+		no version             | 71                               |
+		no range               | 61                               | 61
+		skip                   | 61 0000 00                       | 61
+		cut off bound          | 61 80                            |
+		cut off mode           | 61 0000                          |
+		unknown mode           | 61 0000 03                       |
+		cut off fingerprint    | 61 0000 01 010203                |
+		long id of a bound     | 61 01 21 00*40                   |
+		endless number         | 61 ff*1000                       |
+		number beyond 64 bit   | 61 83*9 7f 0000                  |
+		ids that are not there | 61 0000 02 81 ff*7 7f            |
+		descending bounds      | 61 0a0109 00 0101 08 00          |
+		ranges after the end   | 61 0000 00 05 00 00              |
+		times that overflow    | 61 ff*8 7f 0000 ff*8 7f 0000     |`) {
+		want := read(c[2])
+		got, err := Respond(t.Context(), set, read(c[1]), DefaultLimits)
+		if want == nil && !errors.Is(err, ErrMessage) || want != nil && (err != nil || !bytes.Equal(got, want)) {
+			t.Errorf("%s: %x, %v; want %x", c[0], got, err, want)
 		}
 	}
 	looks := 0
