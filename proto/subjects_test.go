@@ -1,6 +1,7 @@
 package proto
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -15,26 +16,27 @@ var (
 func TestEventSubjectIsIdentity(t *testing.T) {
 	t.Parallel()
 	other := strings.Repeat("f", 64)
-	of := func(id string, kind int, pubkey, d string) EventSubject {
-		return EventSubjectOf(&nostr.Event{ID: id, Kind: kind, PubKey: pubkey, Tags: nostr.Tags{{"d", d}}})
+	names := strings.NewReplacer("author", author, "other", other)
+	of := func(id string, fields []string) EventSubject {
+		kind, _ := strconv.Atoi(fields[0])
+		return EventSubjectOf(&nostr.Event{ID: id, Kind: kind, PubKey: fields[1], Tags: nostr.Tags{{"d", fields[2]}}})
 	}
-	for name, c := range map[string]struct {
-		a, b EventSubject
-		same bool
-	}{
-		"regular events by id":              {of(someID, 1621, author, ""), of(other, 1621, author, ""), false},
-		"replaceable events of one author":  {of(someID, 10317, author, ""), of(other, 10317, author, ""), true},
-		"metadata is replaceable":           {of(someID, 0, author, ""), of(other, 0, author, ""), true},
-		"replaceable events of two authors": {of(someID, 10317, author, ""), of(other, 10317, other, ""), false},
-		"addressable events of one d":       {of(someID, 30617, author, "x"), of(other, 30617, author, "x"), true},
-		"addressable events of two d":       {of(someID, 30617, author, "x"), of(other, 30617, author, "y"), false},
-		"addressable events of two kinds":   {of(someID, 30617, author, "x"), of(other, 30618, author, "x"), false},
+	for name, row := range map[string]string{ // kind, author and d of both, and whether they have one subject
+		"regular events by id":              "1621 author - 1621 author - false",
+		"replaceable events of one author":  "10317 author - 10317 author - true",
+		"metadata is replaceable":           "0 author - 0 author - true",
+		"replaceable events of two authors": "10317 author - 10317 other - false",
+		"addressable events of one d":       "30617 author x 30617 author x true",
+		"addressable events of two d":       "30617 author x 30617 author y false",
+		"addressable events of two kinds":   "30617 author x 30618 author x false",
 	} {
-		if got := c.a == c.b; got != c.same {
-			t.Errorf("%s: same subject %v, want %v", name, got, c.same)
+		c := strings.Fields(names.Replace(row))
+		a, b := of(someID, c), of(other, c[3:])
+		if got := a == b; got != (c[6] == "true") {
+			t.Errorf("%s: same subject %v, want %s", name, got, c[6])
 		}
-		if back, err := ParseEventSubject(c.a.String()); err != nil || back != c.a || !validKey(c.a.String()) {
-			t.Errorf("%s: %q parses to %v, %v", name, c.a, back, err)
+		if back, err := ParseEventSubject(a.String()); err != nil || back != a || !validKey(a.String()) {
+			t.Errorf("%s: %q parses to %v, %v", name, a, back, err)
 		}
 	}
 }

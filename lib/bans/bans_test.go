@@ -18,6 +18,7 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 )
 
 var (
@@ -25,7 +26,7 @@ var (
 	someID     = strings.Repeat("1", 64)
 )
 
-func npub(key string) string { return encoded(nip19.EncodePublicKey(key)) }
+func npub(key string) string { return fixture.Unsigned(key).Npub }
 
 func encoded(s string, err error) string {
 	if err != nil {
@@ -34,18 +35,29 @@ func encoded(s string, err error) string {
 	return s
 }
 
+// TestSubjects: without a key a name is refused.
 func TestSubjects(t *testing.T) {
 	t.Parallel()
-	tree := "repository." + alice + "/tree"
-	odd := "repository." + alice + "/a=2Eb=2F=C3=BC=20=2A=3E"
-	for name, key := range map[string]string{ // without a key it is refused
-		npub(alice): "author." + alice, "nostr:" + encoded(nip19.EncodeProfile(alice, nil)): "author." + alice,
-		npub(alice) + "/a.b/ü *>": odd, "30617:" + alice + ":a.b/ü *>": odd, encoded(nip19.EncodeEntity(alice, 30617, "tree", nil)): tree,
-		"tree": "identifier.tree", "a/b": "identifier.a=2Fb", someID: "event." + someID,
-		encoded(nip19.EncodeNote(someID)): "event." + someID, encoded(nip19.EncodeEvent(someID, nil, "")): "event." + someID,
-		"  note1.x": "", encoded(nip19.EncodeEntity(alice, 30618, "tree", nil)): "", npub(alice) + "/": "", npub(alice) + "x": "", "": "", "a\nb": "",
-		encoded(nip19.EncodeNote(someID)) + "/x": "",
-	} {
+	words := strings.NewReplacer("NPROFILE", encoded(nip19.EncodeProfile(alice, nil)), "NPUB", npub(alice), "NOTE", encoded(nip19.EncodeNote(someID)), "NEVENT", encoded(nip19.EncodeEvent(someID, nil, "")),
+		"NADDR", encoded(nip19.EncodeEntity(alice, 30617, "tree", nil)), "NSTATE", encoded(nip19.EncodeEntity(alice, 30618, "tree", nil)), "ALICE", alice, "ID", someID)
+	for _, c := range fixture.Rows(words.Replace(`
+		NPUB                | author.ALICE
+		nostr:NPROFILE      | author.ALICE
+		NPUB/a.b/ü *>       | repository.ALICE/a=2Eb=2F=C3=BC=20=2A=3E
+		30617:ALICE:a.b/ü *> | repository.ALICE/a=2Eb=2F=C3=BC=20=2A=3E
+		NADDR               | repository.ALICE/tree
+		tree                | identifier.tree
+		a/b                 | identifier.a=2Fb
+		ID                  | event.ID
+		NOTE                | event.ID
+		NEVENT              | event.ID
+		note1.x             |
+		NSTATE              |
+		NPUB/               |
+		NPUBx               |
+		                    |
+		NOTE/x              |`)) {
+		name, key := c[0], c[1]
 		got, err := Parse(name)
 		if key == "" {
 			if err == nil {
@@ -58,6 +70,9 @@ func TestSubjects(t *testing.T) {
 		if err := errors.Join(err, wrong, failed); err != nil || got.Name() != key || again != got || back != got {
 			t.Errorf("%q: %+v at %s, and back %+v, %+v, %v", name, got, got.Name(), again, back, err)
 		}
+	}
+	if got, err := Parse("a\nb"); err == nil {
+		t.Errorf("two lines are %+v", got)
 	}
 }
 
@@ -90,16 +105,12 @@ func put(s Subject, b proto.Ban) bus.Message {
 func of(t *testing.T, p config.Policy) *Set {
 	t.Helper()
 	s, err := New(p, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return s
 }
 
 func event(author string, kind int, tags ...nostr.Tag) *nostr.Event {
-	ev := &nostr.Event{PubKey: author, Kind: kind, Tags: tags}
-	ev.ID = ev.GetID()
-	return ev
+	return fixture.Unsigned(author).Sign(kind, "", tags...)
 }
 
 // TestWhatIsBanned: the filters of a ban match those events that it is on. An event is written as
@@ -193,9 +204,7 @@ func TestWhatRemovesFirst(t *testing.T) {
 func TestBucket(t *testing.T) {
 	t.Parallel()
 	b, err := bus.Open(t.Context(), bus.Options{Sizing: proto.DefaultSizing()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(b.Close)
 	tree, note := Subject{PubKey: alice, Identifier: "tree"}, Subject{Event: someID}
 	err = errors.Join(
@@ -205,9 +214,7 @@ func TestBucket(t *testing.T) {
 		t.Errorf("%v; used twice: %v", err, again)
 	}
 	s, err := Open(t.Context(), b.JS, config.Policy{}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	if got := s.Find(tree); got == nil || !got.Purge || !strings.HasPrefix(got.Reason, "two lines [31m é") || len(got.Reason) > maxReason || got.What != tree.String() {
 		t.Errorf("%+v", got)
 	}

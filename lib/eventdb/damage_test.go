@@ -10,10 +10,11 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"tendril.dev/test/fixture"
 )
 
 // last returns the last of a folder's files that match.
@@ -103,13 +104,8 @@ func TestDamageFoundInUse(t *testing.T) {
 	if _, err := drain(v.Query(t.Context(), Filter{Kinds: []int{1}})); err == nil {
 		t.Error("a damaged index answers as if nothing were wrong")
 	}
-	select {
-	case err := <-db.Failed():
-		if !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "rebuilt from the log") {
-			t.Error(err)
-		}
-	case <-time.After(patience):
-		t.Fatal("the damage is not told")
+	if err := fixture.Receive(t, "the damage is told", db.Failed()); !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "rebuilt from the log") {
+		t.Error(err)
 	}
 	_ = v.Close()
 	must(t, db.Close())
@@ -142,13 +138,9 @@ func TestAFullDiskEndsTheProcess(t *testing.T) {
 			_ = db.Apply([]Record{{Seq: uint64(n), Event: sized(made(n, 1, 1), 4000)}}) // it may block: the process ends meanwhile
 		}
 	}()
-	select {
-	case err := <-db.Failed():
-		if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "in index cannot be written (is the disk full?); make room") {
-			t.Error(err)
-		}
-	case <-time.After(patience):
-		t.Fatal("a full disk is not told")
+	err := fixture.Receive(t, "a full disk is told", db.Failed())
+	if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "in index cannot be written (is the disk full?); make room") {
+		t.Error(err)
 	}
 	full.Store(false)
 	<-done

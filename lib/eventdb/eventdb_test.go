@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/nats-io/nats.go"
@@ -19,6 +18,7 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 )
 
 type (
@@ -30,21 +30,13 @@ type (
 	Timestamp = nostr.Timestamp
 )
 
-// patience is how long a test waits for what should happen soon.
-const patience = 2 * time.Minute
-
 var (
 	quiet = slog.New(slog.DiscardHandler)
 	me    = strings.Repeat("2", 64)
 	zeros = strings.Repeat("0", 128) // a signature
 )
 
-func must(t testing.TB, errs ...error) {
-	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-}
+var must = fixture.Must
 
 func open(t testing.TB, dir string, opts ...Options) *DB {
 	db, err := Open(dir, append(opts, Options{})[0])
@@ -178,7 +170,7 @@ func followed(t testing.TB, b *bus.Bus, dir string, log *slog.Logger) (db *DB, s
 
 func waitFor(t testing.TB, db *DB, seq uint64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), fixture.Patience)
 	defer cancel()
 	must(t, db.WaitFor(ctx, seq))
 }
@@ -287,29 +279,27 @@ func TestWithinBoundsWhatAQueryCosts(t *testing.T) {
 	for n := range 1100 {
 		ids = append(ids, made(n, 1, 1).ID)
 	}
-	strangers, popular := ids[:100], TagMap{"t": {"popular"}}
-	withMe := append(slices.Clone(strangers[:99]), me)
+	list := func(values ...string) string { return `["` + strings.Join(values, `","`) + `"]` }
+	words := strings.NewReplacer("MANY-IDS", list(ids...), "STRANGERS", list(ids[:100]...), "TEN", list(ids[:10]...), "WITH-ME", list(append(ids[:99:99], me)...), "ME", list(me),
+		"POPULAR", `"#t":["popular"]`, "ZEROS", zeros[:63])
 	const steps = 1000
-	for name, tc := range map[string]struct {
-		filter Filter
-		want   int
-		broad  bool
-	}{
-		"newest of a tag":                    {Filter{Tags: popular, Limit: 500}, 500, false},
-		"a rare kind of a prolific author":   {Filter{Authors: []string{me}, Kinds: []int{7}, Limit: 1}, 0, true},
-		"a rare tag beside a popular one":    {Filter{Tags: TagMap{"t": {"popular"}, "p": {"rare"}}, Limit: 1}, 1, false},
-		"a popular tag, other authors":       {Filter{Authors: strangers[:10], Tags: popular, Limit: 1}, 0, false},
-		"a popular tag of many strangers":    {Filter{Authors: strangers, Tags: popular, Limit: 1}, 0, true},
-		"a tag that has no index":            {Filter{Tags: TagMap{"long": {"y"}}, Limit: 1}, 0, true},
-		"everything":                         {Filter{}, steps, true},
-		"a hundred authors, one of them me":  {Filter{Authors: withMe, Kinds: []int{1, 2}, Limit: 100}, 100, false},
-		"more ids than may be looked for":    {Filter{IDs: ids}, 0, true},
-		"a second that two events have":      {Filter{Since: at(5), Until: at(5)}, 2, false},
-		"ids that are prefixes find nothing": {Filter{IDs: []string{"00", strings.Repeat("0", 63)}}, 0, false},
-	} {
-		got, err := drain(v.Within(steps).IDs(t.Context(), tc.filter))
-		if errors.Is(err, ErrTooBroad) != tc.broad || !tc.broad && err != nil || len(got) != tc.want {
-			t.Errorf("%s: %d answers, %v; want %d, too broad: %v", name, len(got), err, tc.want, tc.broad)
+	for _, c := range fixture.Rows(`
+		newest of a tag                    | {POPULAR,"limit":500}                        | 500  |
+		a rare kind of a prolific author   | {"authors":ME,"kinds":[7],"limit":1}         | 0    | too broad
+		a rare tag beside a popular one    | {POPULAR,"#p":["rare"],"limit":1}            | 1    |
+		a popular tag, other authors       | {POPULAR,"authors":TEN,"limit":1}            | 0    |
+		a popular tag of many strangers    | {POPULAR,"authors":STRANGERS,"limit":1}      | 0    | too broad
+		a tag that has no index            | {"#long":["y"],"limit":1}                    | 0    | too broad
+		everything                         | {}                                           | 1000 | too broad
+		a hundred authors, one of them me  | {"authors":WITH-ME,"kinds":[1,2],"limit":100} | 100 |
+		more ids than may be looked for    | {"ids":MANY-IDS}                             | 0    | too broad
+		a second that two events have      | {"since":5,"until":5}                        | 2    |
+		ids that are prefixes find nothing | {"ids":["00","ZEROS"]}                       | 0    |`) {
+		var filter Filter
+		must(t, filter.UnmarshalJSON([]byte(words.Replace(c[1]))))
+		got, err := drain(v.Within(steps).IDs(t.Context(), filter))
+		if broad := c[3] != ""; errors.Is(err, ErrTooBroad) != broad || !broad && err != nil || fmt.Sprint(len(got)) != c[2] {
+			t.Errorf("%s: %d answers, %v; want %s, too broad: %v", c[0], len(got), err, c[2], broad)
 		}
 	}
 }

@@ -13,22 +13,16 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = fixture.Must
 
 func entry(t testing.TB, identifier string, kind int, content string) *Entry {
 	t.Helper()
-	ev := &nostr.Event{PubKey: strings.Repeat("a", 64), Kind: kind, CreatedAt: 100, Content: content, Tags: nostr.Tags{{"d", identifier}}, Sig: strings.Repeat("0", 128)}
-	ev.ID = ev.GetID()
 	e, err := NewEntry(proto.Held{
-		Event: ev, Identifier: identifier, Source: proto.SourceUser, Phase: proto.PhaseWaiting,
-		HeldAt: time.Unix(100, 0).UTC(), ExpiresAt: time.Unix(200, 0).UTC(),
+		Event: fixture.Unsigned(strings.Repeat("a", 64)).At(100).Sign(kind, content, nostr.Tag{"d", identifier}), Identifier: identifier,
+		Source: proto.SourceUser, Phase: proto.PhaseWaiting, HeldAt: time.Unix(100, 0).UTC(), ExpiresAt: time.Unix(200, 0).UTC(),
 	})
 	must(t, err)
 	return e
@@ -120,9 +114,7 @@ func TestEntrySurvivesItsEncoding(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	e := entry(f, "tree", 30617, "")
 	data, err := e.Encode()
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	f.Add(e.Key, data)
 	f.Fuzz(func(t *testing.T, key string, data []byte) {
 		e, err := Decode(key, data)

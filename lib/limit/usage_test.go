@@ -12,25 +12,20 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 )
 
 func openBus(t *testing.T) *bus.Bus {
 	b, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Sizing: proto.DefaultSizing(), Name: t.Name()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(b.Close)
 	return b
 }
 
 func openUsage(t *testing.T, b *bus.Bus, now *time.Time) *Usage {
 	u, err := OpenUsage(t.Context(), b, slog.New(slog.DiscardHandler), func() time.Time { return *now })
-	if err == nil {
-		err = u.Load(t.Context())
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
+	fixture.Must(t, u.Load(t.Context()))
 	return u
 }
 
@@ -58,20 +53,14 @@ func TestUsage(t *testing.T) {
 	check(u, 1, 0, relay, author)
 	check(u, 10, 18*mib, relay, author)
 	check(u, 1, 8*mib, relay, free)
-	if err := u.Save(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, u.Save(t.Context()))
 	again := openUsage(t, b, &now)
 	check(again, 1, 0, relay, author)
 	again.Add(mib, relay)
-	if err := again.Save(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, again.Save(t.Context()))
 	check(openUsage(t, b, &now), 1, 7*mib, relay) // two have saved
 	u.Add(mib, relay)
-	if err := errors.Join(u.Save(t.Context()), again.Refresh(t.Context(), relay)); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, u.Save(t.Context()), again.Refresh(t.Context(), relay))
 	check(again, 1, 6*mib, relay)
 	now = now.Add(3 * time.Hour)
 	check(again, 1, 2*mib, relay, author)
@@ -85,9 +74,7 @@ func TestMarks(t *testing.T) {
 	why, failed := "", error(nil)
 	m, err := NewMarks("test", slog.New(slog.DiscardHandler), prometheus.NewRegistry(),
 		func(context.Context) (string, error) { return "", nil }, func(context.Context) (string, error) { return why, failed })
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	look := func(want string) {
 		t.Helper()
 		if m.Look(t.Context()); m.Full() != want {

@@ -14,14 +14,10 @@ import (
 
 	"tendril.dev/lib/logins"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 )
 
-func must(t *testing.T, errs ...error) {
-	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-}
+var must = fixture.Must
 
 // folder has the logins of a new deployment.
 func folder(t *testing.T) (dir string) {

@@ -1,18 +1,17 @@
 package node
 
 import (
-	"context"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/nettest"
 )
 
@@ -20,18 +19,15 @@ func TestLag(t *testing.T) {
 	t.Parallel()
 	n := open(t, settings(t))
 	defer n.Close()
-	if _, err := n.Bus.JS.Publish(context.Background(), proto.SubjectEventsMark, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, err := n.Bus.JS.Publish(t.Context(), proto.SubjectEventsMark, nil)
+	must(t, err)
 	n.Projection("index", proto.StreamEvents, func() uint64 { return 0 })
 	n.Projection("ahead", proto.StreamEvents, func() uint64 { return 101 }) // of an end that is a moment old
 	n.Projection("unknown", "GONE", func() uint64 { return 1 })
 	want := "# HELP tendril_projection_lag How far a projection of this process is behind the end of its stream, in sequences.\n" +
 		"# TYPE tendril_projection_lag gauge\ntendril_projection_lag{projection=\"ahead\"} 0\ntendril_projection_lag{projection=\"index\"} 1\n"
 	n.lag.look(t.Context())
-	if err := testutil.CollectAndCompare(n.lag.behind, strings.NewReader(want)); err != nil {
-		t.Error(err)
-	}
+	must(t, testutil.CollectAndCompare(n.lag.behind, strings.NewReader(want)))
 }
 
 func TestObservation(t *testing.T) {
@@ -58,8 +54,6 @@ func TestObservation(t *testing.T) {
 		t.Error("the front door has metrics too")
 	}
 	nats.Stop()
-	for n.Bus.Conn.IsConnected() {
-		time.Sleep(time.Millisecond)
-	}
+	fixture.Await(t, "the connection is lost", func() bool { return !n.Bus.Conn.IsConnected() })
 	get("/readyz", http.StatusServiceUnavailable, "not connected to NATS")
 }

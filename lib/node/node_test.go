@@ -12,7 +12,10 @@ import (
 	"testing"
 
 	"tendril.dev/lib/config"
+	"tendril.dev/test/fixture"
 )
+
+var must = fixture.Must
 
 func settings(t *testing.T, args ...string) config.Settings {
 	t.Helper()
@@ -146,13 +149,5 @@ func TestMemoryLeavesNoGitFolder(t *testing.T) {
 	err := n.Close()
 	if _, missing := os.Stat(named); n.Settings.GitDataPath != named || errors.Join(err, missing) != nil {
 		t.Errorf("a folder that was named: %s, %v, %v", n.Settings.GitDataPath, err, missing)
-	}
-}
-
-// must ends the test at an error.
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

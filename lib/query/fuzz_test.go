@@ -9,23 +9,18 @@ import (
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 )
 
 // FuzzQuestions: every question is refused, or answered within bounds; a page that is not the last
 // gets on.
 func FuzzQuestions(f *testing.F) {
 	db, err := eventdb.Open("", eventdb.Options{})
-	if err != nil {
-		f.Fatal(err)
-	}
-	var recs []eventdb.Record
+	fixture.Must(f, err)
+	author := fixture.Unsigned(strings.Repeat("a1", 32))
 	for n := range 50 {
-		ev := &nostr.Event{ID: fmt.Sprintf("%064x", n), PubKey: strings.Repeat("a1", 32), Kind: 1621, CreatedAt: nostr.Timestamp(n / 10), Content: strings.Repeat("x", n*200),
-			Sig: strings.Repeat("0", 128), Tags: nostr.Tags{{"a", fmt.Sprint(n % 3)}}}
-		recs = append(recs, eventdb.Record{Seq: uint64(n + 1), Event: ev})
-	}
-	if err := db.Apply(recs); err != nil {
-		f.Fatal(err)
+		ev := author.At(nostr.Timestamp(1+n/10)).Sign(1621, strings.Repeat("x", n*200), nostr.Tag{"a", fmt.Sprint(n % 3)})
+		fixture.Must(f, db.Apply([]eventdb.Record{{Seq: uint64(n + 1), Event: ev}}))
 	}
 	f.Cleanup(func() { db.Close() })
 	x := &Index{DB: db}

@@ -23,18 +23,15 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 )
 
-const patience = time.Minute
+const patience = fixture.Patience
 
-var quiet = slog.New(slog.DiscardHandler)
-
-func must(t testing.TB, errs ...error) {
-	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-}
+var (
+	quiet = slog.New(slog.DiscardHandler)
+	must  = fixture.Must
+)
 
 // world is a bus with a log.
 type world struct {
@@ -52,10 +49,10 @@ func newWorld(t *testing.T) *world {
 	return &world{b, t}
 }
 
+var author = fixture.Unsigned(strings.Repeat("a1", 32))
+
 func event(kind int, at int, content string, tags ...nostr.Tag) *nostr.Event {
-	ev := &nostr.Event{PubKey: strings.Repeat("a1", 32), Kind: kind, CreatedAt: nostr.Timestamp(at), Tags: tags, Content: content, Sig: strings.Repeat("0", 128)}
-	ev.ID = ev.GetID()
-	return ev
+	return author.At(nostr.Timestamp(at)).Sign(kind, content, tags...)
 }
 
 // accept appends events to the log, and gives what an index is to apply.
@@ -167,13 +164,12 @@ func TestBothWaysOfAskingAreOne(t *testing.T) {
 	if got := has(t, remote, asked...); !slices.Equal(got, local) || slices.Contains(local, false) == false || !slices.Contains(local, true) {
 		t.Error("the two do not have the same events")
 	}
-	until, since := nostr.Timestamp(1020), nostr.Timestamp(1015)
 	pages := 0
-	for _, f := range []nostr.Filter{
-		{}, {Kinds: []int{1621}}, {Kinds: []int{30617, 30618}}, {Kinds: []int{5}}, {Tags: nostr.TagMap{"a": {"1", "3"}}, Kinds: []int{1621}},
-		{Until: &until}, {Since: &since, Kinds: []int{1}}, {Limit: 7}, {Limit: 700}, {LimitZero: true}, {Limit: -1}, {Kinds: []int{42}},
-		{IDs: []string{large.ID}}, {Authors: []string{large.PubKey}, Limit: 3}, {Search: "nothing"},
-	} {
+	for filter := range strings.FieldsSeq(strings.NewReplacer("LARGE", large.ID, "AUTHOR", large.PubKey).Replace(`
+		{} {"kinds":[1621]} {"kinds":[30617,30618]} {"kinds":[5]} {"#a":["1","3"],"kinds":[1621]} {"until":1020} {"since":1015,"kinds":[1]} {"limit":7}
+		{"limit":700} {"limit":0} {"limit":-1} {"kinds":[42]} {"ids":["LARGE"]} {"authors":["AUTHOR"],"limit":3} {"search":"nothing"}`)) {
+		var f nostr.Filter
+		must(t, f.UnmarshalJSON([]byte(filter)))
 		want, got := gather(t, x.Query(t.Context(), f)), gather(t, remote.Query(patient(t), f))
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%v: %d events on the bus, %d in the index, or others", f, len(got), len(want))
@@ -236,11 +232,7 @@ func TestNoAnswer(t *testing.T) {
 	go remote.Run(t.Context())
 	until := func(ready bool) {
 		t.Helper()
-		for end := time.Now().Add(patience); (remote.Answered() == nil) != ready; time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("ready: %v, want %v", remote.Answered(), ready)
-			}
-		}
+		fixture.Await(t, fmt.Sprint("ready: ", ready), func() bool { return (remote.Answered() == nil) == ready })
 	}
 	until(false)
 	x := w.replica(recs)
