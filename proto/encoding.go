@@ -20,7 +20,8 @@ const MaxEncodedLength = 1024
 // so it is unambiguous.
 const emptyToken = "="
 
-// ErrEncoding is wrapped by every error of the encoders and decoders of this package.
+// ErrEncoding is wrapped by every error of the encoders and decoders of this package: the text is
+// too long, empty where it may not be, or not what an encoder writes. The text beside it is empty.
 var ErrEncoding = errors.New("not a valid encoding")
 
 // EncodeRelay turns a relay's identity, "host[:port][/path]", into a name for subjects and keys.

@@ -15,7 +15,8 @@ const (
 	MaxPackEvents = 128
 )
 
-// ErrPack is wrapped by every error of [SplitPack].
+// ErrPack is wrapped by every error of [SplitPack]: the pack has more events, or more bytes, than a
+// pack may. No line is returned.
 var ErrPack = errors.New("not a pack of events")
 
 // JoinPack makes a pack of events. No line may contain a line break.

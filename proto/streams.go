@@ -46,7 +46,7 @@ const (
 	ConsumerSync    = "ingest-sync"    //
 )
 
-// Sizing is what differs between deployments.
+// Sizing is what differs between deployments. Every figure must be set, see [DefaultSizing].
 type Sizing struct {
 	Replicas       int           // of every stream and bucket: 1 or 3
 	CandidateBytes int64         // bound of each queue of candidates; a full queue pushes back

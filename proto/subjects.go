@@ -13,7 +13,8 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// ErrSubject is wrapped by every error of a subject or key parser.
+// ErrSubject is wrapped by every error of a subject or key parser: the text was made by none of the
+// builders of this package. What is returned beside it means nothing.
 var ErrSubject = errors.New("not a subject of this form")
 
 // notOf says that a subject or key is not of a form.

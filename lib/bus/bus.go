@@ -20,33 +20,51 @@ import (
 	"tendril.dev/proto"
 )
 
-// Options says which bus to open.
+// Options says which bus to open. A process that provisions, or embeds its server, must set Sizing.
+// Every other field may be zero.
 type Options struct {
-	Name   string // of this connection, seen in the server's reports
+	// Name is that of this connection in the server's reports; empty: none.
+	Name string
+	// Sizing says how streams are made. It has no default here: see proto.DefaultSizing.
 	Sizing proto.Sizing
-	Log    *slog.Logger
+	// Log is told what the connection and the embedded server meet with; nil: nothing is.
+	Log *slog.Logger
 
-	URL       string // of a NATS server; empty: one is embedded
-	LoginFile string // "user:password" for URL, read at every connect
-	Creds     string // credentials file for URL
-	CA        string // file of the certificates that the server's must be signed by; empty: the system's
-	Cert, Key string // files of our own certificate, for a server that wants one
-	Role      string // whose inboxes to use where no login says it; empty: anybody's
+	// URL is that of a NATS server, or several with commas between; empty: one is embedded.
+	URL string
+	// LoginFile has "user:password" for URL, and is read at every connect; empty: no login.
+	LoginFile string
+	// Creds is a file of NATS credentials for URL; empty: none.
+	Creds string
+	// CA is a file of certificates by one of which the server's must be signed; empty: the system's.
+	CA string
+	// Cert and Key are the files of our own certificate, for a server that wants one; empty: none.
+	Cert, Key string
+	// Role says whose inboxes to use where no login says it; empty: anybody's.
+	Role string
 
-	Dir      string // the embedded server's store; empty: in memory (with proto.Sizing.MemoryOnly) or a temporary folder
-	Listen   string // where the embedded server listens for operators, "host:port"; empty or "none": nowhere
-	Password string // of the user "operator" there, who may read everything; empty: everybody may do everything
+	// Dir is where the embedded server stores; empty: a temporary folder, which goes with the server.
+	// With proto.Sizing.MemoryOnly no stream is there.
+	Dir string
+	// Listen is where the embedded server listens for operators, "host:port"; empty or "none":
+	// nowhere.
+	Listen string
+	// Password is that of the user "operator" there, who may read everything; empty: everybody may do
+	// everything.
+	Password string
 
 	// Provisions: this process makes or updates every stream, bucket and consumer, and makes those
 	// again that are in memory when NATS has lost them. One that embeds its server does so anyway.
+	// false: it makes nothing.
 	Provisions bool
-	// Needs are the streams and buckets' streams that must be there before Open returns.
+	// Needs are the streams and buckets' streams that must be there before Open returns; nil: none.
 	Needs []string
 	// Waiting is told what Open waits for. Open waits as long as it takes, for the NATS server too.
 	// nil: a NATS server that is not there is an error, and so is what cannot be provisioned within
 	// two minutes.
 	Waiting func(what string)
-	// NewLog is asked before a log is made because there is none. An error refuses it. nil: none.
+	// NewLog is asked before a log is made because there is none. An error refuses it. nil: it is
+	// made.
 	NewLog func() error
 }
 

@@ -53,7 +53,8 @@ var ErrNoVerdict = errors.New("no verdict")
 var ErrEnded = errors.New("the sender of candidates has ended")
 
 // Later is the error of a synced event that was refused because its relay has stored as much as it
-// may today, or because the service is full. The relay should be read again from Until on.
+// may today, or because the service is full. Nothing of it was stored. The relay should be read
+// again from Until on.
 type Later struct{ Until time.Time }
 
 func (l *Later) Error() string { return "refused until " + l.Until.UTC().Format(time.RFC3339) }

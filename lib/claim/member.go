@@ -23,12 +23,18 @@ import (
 	"tendril.dev/proto"
 )
 
-// Options say who joins what.
+// Options say who joins what. How long a silent worker is believed to live is WorkerTTL of the
+// bus's proto.Sizing.
 type Options struct {
-	Group   string // of workers that share the same keys: proto.GroupRelays, proto.GroupShards
-	Worker  string // name; no other process has it, and no other start of this one
-	Address string // host:port of the worker's internal HTTP, if others must reach it
-	Log     *slog.Logger
+	// Group is of workers that share the same keys: proto.GroupRelays, proto.GroupShards. It must be
+	// set.
+	Group string
+	// Worker is the name. No other process has it, and no other start of this one. It must be set.
+	Worker string
+	// Address is host:port of the worker's internal HTTP; empty: no other process must reach it.
+	Address string
+	// Log is told what goes wrong with the claims. It must be set.
+	Log *slog.Logger
 }
 
 // Member is a worker that has joined its group.

@@ -26,7 +26,8 @@ func (s *Source) setsConstants() bool {
 	return !s.product && (testProgram != "" || testing.Testing())
 }
 
-// Error is a wrong value of a setting, as one sentence for the operator.
+// Error is a wrong value of a setting, as one sentence for the operator. The settings that come
+// beside it must not be used.
 type Error struct {
 	Setting string // NGIT_X
 	Value   string // as it was given; "": none, or one that must not be printed

@@ -76,19 +76,20 @@ type DB struct {
 	gone   atomic.Bool // the files are closed
 }
 
-// Options say how an index is opened. The zero value is of use.
+// Options say how an index is opened. The zero value may be used.
 type Options struct {
 	// Cache is the size of Pebble's block cache in bytes; 0: 64 MiB.
 	Cache int64
-	// KeepDeleted keeps the events that deletion requests (kind 5) name. The requests are
-	// stored as any event.
+	// KeepDeleted keeps the events that deletion requests (kind 5) name. The requests are stored as
+	// any event. false: what they name leaves the index and does not come back.
 	KeepDeleted bool
 	// ForgottenLog names logs that the operator gives up, by the times at which they were made (RFC
-	// 3339, commas between): see [DB.LogGone].
+	// 3339, commas between): see [DB.LogGone]. Empty: none.
 	ForgottenLog string
 	// Log is told when damaged files are removed, and why the process ends when Pebble cannot go on.
+	// nil: nothing is told.
 	Log *slog.Logger
-	// Now is the clock that decides which events have expired (NIP-40).
+	// Now is the clock that decides which events have expired (NIP-40); nil: that of the machine.
 	Now func() nostr.Timestamp
 
 	memTable uint64 // bytes that are gathered in memory before they are written out

@@ -26,7 +26,7 @@ import (
 // Options say how a Guard goes out. The zero value is safe.
 type Options struct {
 	// AllowPrivate lets every address through: loopback, private, link-local. For tests and closed
-	// networks.
+	// networks. false: public addresses alone.
 	AllowPrivate bool
 	// DialTimeout bounds name resolution and connecting together; 0: 10 s.
 	DialTimeout time.Duration
@@ -78,7 +78,9 @@ func New(o Options) *Guard {
 	return g
 }
 
-// ErrRefused is every error about what the guard does not let through.
+// ErrRefused is wrapped by every error about what the guard does not let through: an address that
+// is not public, the scheme or the credentials of a URL, a redirect to one of these, or one
+// redirect too many. Nothing was sent there.
 var ErrRefused = errors.New("refused by the network guard")
 
 func (g *Guard) control(_, address string, _ syscall.RawConn) error {
@@ -168,7 +170,8 @@ func (n named) RoundTrip(req *http.Request) (*http.Response, error) {
 	return n.Transport.RoundTrip(req)
 }
 
-// ErrTooLarge is what a body gives that goes beyond its limit.
+// ErrTooLarge ends the reading of a body by [LimitBody] that goes beyond its limit. What was read
+// is the body as far as the limit.
 var ErrTooLarge = errors.New("body is too large")
 
 // LimitBody lets max bytes of r through. If there are more, reading ends with an error that is

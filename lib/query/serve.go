@@ -26,7 +26,8 @@ const (
 	answerTime = 15 * time.Second
 )
 
-// ErrQuestion is the answer to what is no question.
+// ErrQuestion is the answer to a message that is not the JSON of a question. Nothing was looked up,
+// and the same message would be refused again.
 var ErrQuestion = errors.New("not a question that can be answered")
 
 // Answerer answers the questions of a subject: the asker gets what it sends, in one message or

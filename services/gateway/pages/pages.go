@@ -50,7 +50,7 @@ type Holder interface {
 	Hosts(ctx context.Context, at nostr.RepositoryPath, client string) (here bool, waits *proto.Waits, err error)
 }
 
-// Options is what the pages need.
+// Options is what the pages need. Every field must be set.
 type Options struct {
 	Settings config.Settings
 	Owner    string // the operator's public key, 64 hex digits
