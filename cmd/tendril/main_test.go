@@ -48,7 +48,7 @@ type program struct {
 // start starts `tendril args`. The environment holds no setting but env; every port is any port.
 func start(t *testing.T, dir string, env []string, args ...string) *program {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*fixture.Patience)
 	t.Cleanup(cancel)
 	p := &program{T: t, Cmd: exec.CommandContext(ctx, os.Args[0], args...)}
 	p.Dir = dir
