@@ -19,18 +19,13 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 )
 
-const patience = 3 * time.Minute
-
-var quiet = slog.New(slog.DiscardHandler)
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var (
+	quiet            = slog.New(slog.DiscardHandler)
+	must, eventually = fixture.Must, fixture.Await
+)
 
 func openBus(t testing.TB) *bus.Bus {
 	t.Helper()
@@ -71,17 +66,6 @@ func start(t testing.TB, b *bus.Bus, bootstrap ...nostr.RelayURL) (*discovery, f
 	end := run(t, d.run)
 	eventually(t, "it is ready", func() bool { return d.ready() == nil })
 	return d, end
-}
-
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
 }
 
 // accept appends events to the log, as ingest does.

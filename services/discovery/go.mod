@@ -9,6 +9,7 @@ require (
 	golang.org/x/sync v0.24.0
 	tendril.dev/lib v0.0.0
 	tendril.dev/proto v0.0.0
+	tendril.dev/test/fixture v0.0.0
 )
 
 require (

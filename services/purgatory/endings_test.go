@@ -30,9 +30,7 @@ import (
 func (w *world) ended(owner, identifier string) bool {
 	w.Helper()
 	note, err := w.repo(owner, identifier).Ended()
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	return note != nil
 }
 
@@ -158,9 +156,7 @@ func TestNobodyWasThere(t *testing.T) {
 	w := newWorld(t)
 	commit := w.pushFirst()
 	lost := w.repo(alice, "unknown")
-	if err := lost.Ensure(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lost.Ensure(t.Context()))
 	gittest.Git(t, w.work.Dir, "push", lost.Path, "main")
 	w.stop() // for the next one to find
 	w.in.accept(deletion(alice, "e", announcement(t, "announcement", alice, "x").ID))
@@ -187,9 +183,7 @@ func TestNobodyWasThere(t *testing.T) {
 	}
 	w.stop()
 	w.in.accept(abroad("old", alice, "x", 2500))
-	if err := os.Remove(filepath.Join(w.git, ".belongs")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filepath.Join(w.git, ".belongs")))
 	w.restart("--deletion-grace=0s")
 	noEnd(repo(alice, "x"))
 	if w.told.count("x removed")+w.told.count("unknown") > 0 || w.ended(alice, "x") {
@@ -336,9 +330,7 @@ func (w *world) ask(verb proto.RepoVerb, ref string) (a proto.RepoAnswer) {
 	w.Helper()
 	inbox := proto.RepoAnswerSubject(strconv.FormatInt(time.Now().UnixNano(), 36))
 	sub, err := w.Bus.Conn.SubscribeSync(inbox)
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	defer sub.Unsubscribe()
 	eventually(w, "operators are answered", func() bool {
 		err = w.Bus.Conn.PublishRequest(proto.RepoSubject(verb), inbox, []byte(`{"ref":"`+ref+`"}`))
@@ -351,9 +343,7 @@ func (w *world) ask(verb proto.RepoVerb, ref string) (a proto.RepoAnswer) {
 		}
 		return !errors.Is(err, nats.ErrNoResponders)
 	})
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	return a
 }
 
@@ -414,9 +404,7 @@ func TestAnOperatorAsks(t *testing.T) {
 		t.Errorf("listed when it was restored: %+v", s)
 	}
 	path := w.repo(alice, "x").Path
-	if err := errors.Join(os.WriteFile(filepath.Join(path, "packed-refs"), []byte("garbage\x00\n"), 0o644), os.RemoveAll(filepath.Join(path, "objects"))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(path, "packed-refs"), []byte("garbage\x00\n"), 0o644), os.RemoveAll(filepath.Join(path, "objects")))
 	if s := one(proto.RepoShow); s.Reason != "deleted" || s.Damage == "" {
 		t.Errorf("damaged: %+v", s)
 	}

@@ -30,13 +30,15 @@ import (
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/gittest"
 )
 
+var must, eventually = fixture.Must, fixture.Await
+
 const (
-	domain = "git.example.com"
-	// patience is how long a test waits for what would otherwise never come.
-	patience = 3 * time.Minute
+	domain   = "git.example.com"
+	patience = fixture.Patience
 	// workerTTL is longer than any test waits.
 	workerTTL = 10 * patience
 )
@@ -63,17 +65,11 @@ func open(t testing.TB, name, gitFolder, url string, services []node.Service, fl
 		flags = append(flags, "--nats-listen=127.0.0.1:0")
 	}
 	s, err := config.Process().Parse(flags)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	logs, err := os.OpenFile(gitFolder+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n, err := node.Open(t.Context(), "purgatory", s, slog.New(slog.NewTextHandler(logs, nil)), false, services...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
 }
 
@@ -152,15 +148,11 @@ func newWorldAlone(t *testing.T, flags ...string) *world {
 	git := filepath.Join(t.TempDir(), "git")
 	w := &world{TB: t, git: git, work: gittest.NewWork(t), worker: start(t, "one", git, "", flags...)}
 	store, err := repository.NewStore(repository.Options{Root: git})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w.url, w.store, w.in, w.told = w.Bus.ClientURL(), store, playIngest(t, w.Bus), listen(t, w.Bus)
 	// The door passes every request on to the worker that holds the shard, as the front door does.
 	directory, err := claim.Watch(context.Background(), w.Bus, proto.GroupShards, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(directory.Close)
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -201,9 +193,7 @@ func (w *world) address(owner, identifier string) string {
 func (w *world) repo(owner, identifier string) *repository.Repo {
 	w.Helper()
 	repo, err := w.store.Repo(nostr.RepoRef{PubKey: owner, Identifier: identifier})
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	return repo
 }
 
@@ -214,9 +204,7 @@ func (w *world) ref(owner, identifier, name string) string {
 		return ""
 	}
 	refs, err := repo.Refs()
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	return refs.ByName[name]
 }
 
@@ -278,9 +266,7 @@ var (
 func npub(t testing.TB, pubkey string) string {
 	t.Helper()
 	s, err := nip19.EncodePublicKey(pubkey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -367,13 +353,9 @@ func playIngest(t testing.TB, b *bus.Bus) *ingest {
 		TB: t, bus: b, held: map[string]proto.Held{}, accepted: map[string]int{}, asked: map[string]int{}, refuse: map[string]bool{},
 	}
 	consumer, err := b.JS.Consumer(t.Context(), proto.StreamRelease, proto.ConsumerRelease)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	consume, err := consumer.Consume(in.decide)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		consume.Stop()
 		<-consume.Closed()
@@ -509,9 +491,7 @@ func (in *ingest) syncs(identifier string, events ...*nostr.Event) {
 func (in *ingest) holds(identifier string, ev *nostr.Event, source proto.Source, wait time.Duration) {
 	in.Helper()
 	key, err := proto.HeldKeyOf(identifier, ev).Key()
-	if err != nil {
-		in.Fatal(err)
-	}
+	must(in, err)
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.put(key, proto.Held{Event: ev, Identifier: identifier, Source: source, Phase: proto.PhaseWaiting, HeldAt: time.Now(), ExpiresAt: time.Now().Add(wait)})
@@ -575,9 +555,7 @@ func listen(t testing.TB, b *bus.Bus) *notices {
 		defer n.mu.Unlock()
 		n.told = append(n.told, fmt.Sprintf("%s %s %d %s", identifier, verb, notice.Kind, notice.Reason))
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = sub.Unsubscribe() })
 	return n
 }
@@ -592,16 +570,4 @@ func (n *notices) count(prefix string) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(slices.DeleteFunc(slices.Clone(n.told), func(s string) bool { return !strings.HasPrefix(s, prefix) }))
-}
-
-// eventually waits until what holds, or fails the test.
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
 }

@@ -135,9 +135,7 @@ func (w *world) prs(contributor, identifier string) string {
 func (w *world) contribution(contributor, identifier string) *repository.Repo {
 	w.Helper()
 	repo, err := w.store.At(repository.Place{RepoRef: repo(contributor, identifier), PRs: true})
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	return repo
 }
 

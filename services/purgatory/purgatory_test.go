@@ -153,9 +153,7 @@ func TestExpiry(t *testing.T) {
 	w.in.waits("x", ann)
 	eventually(t, "the repository is made again", func() bool { return w.repo(alice, "x").Exists() })
 	key, err := proto.HeldKeyOf("x", ann).Key()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w.in.set(func() { w.in.drop(key) })
 	eventually(t, "the repository of what was deleted is removed", func() bool { return !w.repo(alice, "x").Exists() })
 	if n := w.metric("purgatory_expired_total"); n != 2 {
@@ -217,9 +215,7 @@ func TestWhatHappenedMeanwhile(t *testing.T) {
 	past, path := time.Now().Add(-2*time.Hour), w.repo(alice, "x").Path
 	left := filepath.Join(path, "objects", "tmp_objdir-incoming-1")
 	err := errors.Join(os.Chtimes(filepath.Join(path, "refs/nostr", id), past, past), os.Mkdir(left, 0o755), w.repo(bob, "empty").Ensure(t.Context()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w.restart()
 	eventually(t, "the commit without an event is removed", func() bool { return w.ref(alice, "x", "refs/nostr/"+id) == "" })
 	eventually(t, "the empty repository is removed", func() bool { return !w.repo(bob, "empty").Exists() })
@@ -385,16 +381,12 @@ func TestGitFolderThatCannotBeWritten(t *testing.T) {
 	c1 := w.work.Commit("a", "1")
 	// What keeps root out, too: where repositories are made there is no folder any more.
 	workshop := filepath.Join(w.git, ".new")
-	if err := errors.Join(os.RemoveAll(workshop), os.WriteFile(workshop, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(workshop), os.WriteFile(workshop, nil, 0o600))
 	why := "nothing can be written to the git folder (NGIT_GIT_DATA_PATH): not a directory"
 	eventually(t, "/readyz says why", func() bool { return w.Ready.Failing()["git folder"] == why })
 	w.in.waits("x", announcement(t, "announcement", alice, "x"), state("state", alice, "x", 1001, c1))
 	w.refuses("remote: "+githttp.Unwritable, alice, "x", "main")
-	if err := errors.Join(os.Remove(workshop), os.Mkdir(workshop, 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(workshop), os.Mkdir(workshop, 0o755))
 	w.pushes(alice, "x", "main")
 }
 
@@ -404,9 +396,7 @@ func TestReadyOnceEveryRepositoryHasAWorker(t *testing.T) {
 	t.Parallel()
 	n := open(t, "one", filepath.Join(t.TempDir(), "git"), "", nil)
 	workers, err := n.Bus.Bucket(t.Context(), proto.BucketWorkers)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	idle := proto.ClaimKey(proto.GroupShards, "idle")
 	record := `{"name":"idle","address":"127.0.0.1:1","working":true}`
 	if _, err := workers.Create(t.Context(), idle, []byte(record)); err != nil {
@@ -419,9 +409,7 @@ func TestReadyOnceEveryRepositoryHasAWorker(t *testing.T) {
 	if why := w.Ready.Failing()["purgatory"]; why != "the workers have not shared out the repositories yet" {
 		t.Errorf("while another worker's share has no holder: %q", why)
 	}
-	if err := workers.Delete(t.Context(), idle); err != nil {
-		t.Fatal(err)
-	}
+	must(t, workers.Delete(t.Context(), idle))
 	eventually(t, "it is ready", func() bool { return w.Ready.Failing()["purgatory"] == "" })
 	if n := w.metric("purgatory_shards_held"); n != proto.Shards {
 		t.Errorf("ready with %v shards", n)

@@ -33,13 +33,9 @@ func after(minutes int) time.Time { return noon.Add(time.Duration(minutes) * tim
 func open(t *testing.T, b *bus.Bus) *stateKeeper {
 	t.Helper()
 	kv, err := b.Bucket(t.Context(), proto.BucketRelays)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := &stateKeeper{js: b.JS, kv: kv, key: "r.example.com", kept: stateKept, log: quiet}
-	if err := s.read(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.read(t.Context()))
 	return s
 }
 
@@ -247,9 +243,7 @@ func TestStateIsFenced(t *testing.T) {
 	write(a, "a", 1, false)
 	write(lost, "a", 2, false) // the answer to this was lost
 	write(a, "a", 3, false)
-	if err := a.kv.Delete(t.Context(), "r.example.com"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.kv.Delete(t.Context(), "r.example.com"))
 	write(a, "a", 4, false)
 	b := open(t, nats)
 	if b.value.Repos != 4 {
@@ -272,9 +266,7 @@ func TestAStateGoesByItself(t *testing.T) {
 		s := open(t, b)
 		s.kept = time.Second
 		for n := range updates + 1 {
-			if err := put(t, s, "a", n); err != nil {
-				t.Fatal(err)
-			}
+			must(t, put(t, s, "a", n))
 		}
 		eventually(t, "it has gone", func() bool {
 			_, err := s.kv.Get(t.Context(), "r.example.com")
@@ -283,8 +275,6 @@ func TestAStateGoesByItself(t *testing.T) {
 		if err := put(t, s, "a", 9); err != nil {
 			t.Errorf("after it has gone: %v", err)
 		}
-		if err := s.kv.Purge(t.Context(), "r.example.com"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.kv.Purge(t.Context(), "r.example.com"))
 	}
 }

@@ -156,9 +156,7 @@ func (w *world) issue(t *testing.T, refs ...string) (id string, seq uint64) {
 	ev.ID = ev.GetID()
 	w.accepted[ev.ID] = refs
 	ack, err := w.JS.Publish(t.Context(), proto.EventSubjectOf(ev).String(), []byte(ev.String()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return ev.ID, ack.Sequence
 }
 

@@ -28,11 +28,13 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/session"
+	"tendril.dev/test/fixture"
 )
 
+var must, eventually = fixture.Must, fixture.Await
+
 const (
-	// patience is how long a test waits for what would otherwise never come.
-	patience = 3 * time.Minute
+	patience = fixture.Patience
 	// workerTTL is longer than any test waits: what passes on to another worker was let go.
 	workerTTL = 10 * patience
 	key       = "0000000000000000000000000000000000000000000000000000000000000001"
@@ -70,9 +72,7 @@ func serve(t testing.TB, fn http.HandlerFunc) (url string) {
 func nameOf(t testing.TB, url string) string {
 	t.Helper()
 	name, err := proto.EncodeRelay(nostr.RelayURL(url).Key())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return name
 }
 
@@ -172,9 +172,7 @@ func openBusFor(t testing.TB, ttl time.Duration) *bus.Bus {
 	sizing := proto.DefaultSizing()
 	sizing.MemoryOnly, sizing.WorkerTTL = true, ttl
 	b, err := bus.Open(t.Context(), bus.Options{Sizing: sizing, Name: t.Name(), Listen: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(b.Close)
 	return b
 }
@@ -202,13 +200,9 @@ func startWorker(t testing.TB, b *bus.Bus, name string, service node.Service, fl
 		fmt.Sprint("--sync-base-backoff-secs=", patience.Seconds()), "--shutdown-wait=" + patience.String(),
 	}, flags...)
 	s, err := config.Process().Parse(flags)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n, err := node.Open(t.Context(), "relayconn", s, slog.New(slog.DiscardHandler), false, service)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx, service) }()
@@ -239,9 +233,7 @@ func (w process) metric(t testing.TB, name string, labels ...string) float64 {
 func metric(t testing.TB, g prometheus.Gatherer, name string, labels ...string) float64 {
 	t.Helper()
 	families, err := g.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			if f.GetName() == name && !slices.ContainsFunc(labels, func(l string) bool { return !strings.Contains(m.String(), l) }) {
@@ -259,18 +251,14 @@ func aim(t testing.TB, b *bus.Bus, url string, to proto.Target, from ...proto.Ta
 	said := map[string][]byte{}
 	for _, f := range from {
 		messages, err := f.Messages(nostr.RelayURL(url).Key())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for subject := range messages {
 			said[subject] = nil
 		}
 	}
 	if to.Exists() {
 		messages, err := to.Messages(nostr.RelayURL(url).Key())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		maps.Copy(said, messages)
 	}
 	var batch []*nats.Msg
@@ -278,9 +266,7 @@ func aim(t testing.TB, b *bus.Bus, url string, to proto.Target, from ...proto.Ta
 		batch = append(batch, &nats.Msg{Subject: subject, Data: said[subject]})
 	}
 	revision, err := b.PublishBatch(t.Context(), batch, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return revision
 }
 
@@ -314,17 +300,13 @@ func newIngest(t testing.TB, b *bus.Bus) *ingest {
 	i := &ingest{js: b.JS, known: map[string]bool{}}
 	for stream, lane := range map[string]string{proto.StreamLive: proto.ConsumerLive, proto.StreamSync: proto.ConsumerSync} {
 		consumer, err := b.JS.Consumer(t.Context(), stream, lane)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		running, err := consumer.Consume(func(m jetstream.Msg) {
 			if err := errors.Join(i.answer(m), m.Ack()); err != nil {
 				t.Error(err)
 			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(running.Stop)
 	}
 	return i
@@ -400,9 +382,7 @@ func holder(t testing.TB, b *bus.Bus, name string) string {
 func entry[T any](t testing.TB, b *bus.Bus, bucket, key string) (value T) {
 	t.Helper()
 	kv, err := b.Bucket(t.Context(), bucket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	e, err := kv.Get(t.Context(), key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return value
@@ -410,28 +390,13 @@ func entry[T any](t testing.TB, b *bus.Bus, bucket, key string) (value T) {
 	if err == nil {
 		err = json.Unmarshal(e.Value(), &value)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return value
-}
-
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
 }
 
 func event(t testing.TB, kind int, content string, ago time.Duration, tags ...nostr.Tag) *nostr.Event {
 	t.Helper()
 	ev := &nostr.Event{Kind: kind, CreatedAt: nostr.Timestamp(time.Now().Add(-ago).Unix()), Tags: tags, Content: content}
-	if err := ev.Sign(key); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ev.Sign(key))
 	return ev
 }

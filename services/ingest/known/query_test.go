@@ -23,14 +23,10 @@ import (
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/known"
+	"tendril.dev/test/fixture"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = fixture.Must
 
 func event(kind, n int) *nostr.Event {
 	ev := &nostr.Event{PubKey: strings.Repeat("a", 64), Kind: kind, CreatedAt: nostr.Timestamp(n), Tags: nostr.Tags{{"d", fmt.Sprint(n)}}, Sig: strings.Repeat("0", 128)}

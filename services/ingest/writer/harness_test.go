@@ -24,21 +24,15 @@ import (
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 )
 
-const domain = "git.example.com"
+const domain, patience = "git.example.com", fixture.Patience
 
-// patience is how long a test waits for what should happen soon.
-const patience = 3 * time.Minute
-
-var quiet = slog.New(slog.DiscardHandler)
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var (
+	quiet            = slog.New(slog.DiscardHandler)
+	must, eventually = fixture.Must, fixture.Await
+)
 
 func testSettings() (s config.Settings) {
 	s.Domain = domain
@@ -125,18 +119,6 @@ func standby(t testing.TB, b *bus.Bus, name string, prepare ...func(*Writer)) *r
 }
 
 func (r *replica) isWriting() bool { return testutil.ToFloat64(r.metrics.writer) == 1 }
-
-// eventually waits until what holds, or fails the test.
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
 
 // person is the public key of an author.
 type person string

@@ -19,6 +19,7 @@ import (
 
 	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/gittest"
 )
 
@@ -45,7 +46,7 @@ func TestClientThatReadsNothingIsCutOff(t *testing.T) {
 	must(t, r.SetRef(t.Context(), "refs/heads/main", id))
 	body := gittest.Pkt("want "+id+" ofs-delta\n") + "0009done\n"
 	h.open(path("x")+"/git-upload-pack", "git-upload-pack", "", len(body), body)
-	h.until("it is cut off", func() bool { return h.operations("upload_pack", "slow") == 1 })
+	fixture.Await(t, "it is cut off", func() bool { return h.operations("upload_pack", "slow") == 1 })
 }
 
 // TestAnswersOverUnreadRequests come at once and close the connection, however slowly the rest of

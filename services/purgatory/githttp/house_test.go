@@ -19,15 +19,11 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/gittest"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = fixture.Must
 
 type pushing = func(ctx context.Context, push githttp.PushRequest, receive func(context.Context) error) error
 
@@ -197,13 +193,4 @@ func (h *house) failing(w *gittest.Work, args ...string) string {
 		h.Errorf("git %s succeeds", strings.Join(args, " "))
 	}
 	return out
-}
-
-func (h *house) until(what string, holds func() bool) {
-	h.Helper()
-	for deadline := time.Now().Add(3 * time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			h.Fatalf("not in time: %s", what)
-		}
-	}
 }

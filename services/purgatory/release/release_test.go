@@ -19,8 +19,11 @@ import (
 	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repostate"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/gittest"
 )
+
+var must = fixture.Must
 
 const domain = "grasp.example.com"
 
@@ -135,9 +138,7 @@ func (w *world) view() repostate.View {
 func (w *world) release(owners ...string) release.Result {
 	w.Helper()
 	result, err := w.tryRelease(owners...)
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	return result
 }
 
@@ -195,9 +196,7 @@ func (w *world) accept(ev *nostr.Event) {
 func (w *world) repo(owner string) *repository.Repo {
 	w.Helper()
 	repo, err := w.store.Repo(nostr.RepoRef{PubKey: owner, Identifier: "x"})
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	return repo
 }
 
@@ -206,18 +205,14 @@ func (w *world) repo(owner string) *repository.Repo {
 func (w *world) give(owner string, revisions ...string) {
 	w.Helper()
 	repo := w.repo(owner)
-	if err := repo.Ensure(w.Context()); err != nil {
-		w.Fatal(err)
-	}
+	must(w, repo.Ensure(w.Context()))
 	gittest.Fill(w, repo, w.work.Pack(revisions...))
 }
 
 func (w *world) refs(owner string) map[string]string {
 	w.Helper()
 	refs, err := w.repo(owner).Refs()
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	return refs.ByName
 }
 
@@ -284,9 +279,7 @@ func TestTheNewestCompleteStateCounts(t *testing.T) {
 	w.state("young", alice, mainBranch, c3)
 	w.state("stranger", carol, mainBranch, c1)
 	w.give(alice, c2)
-	if err := w.repo(alice).SetRef(t.Context(), "refs/heads/stale", c1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.repo(alice).SetRef(t.Context(), "refs/heads/stale", c1))
 	w.release()
 	w.wantAsked("release announcement", "release middle", "release pull", "expire old")
 	w.wantRefs(alice, devBranch, c1, mainBranch, c2, nostrPrefix+pull.ID, c2)
@@ -372,9 +365,7 @@ func TestBrokenSiblingStandsInNobodysWay(t *testing.T) {
 	w.accept(w.announce("mallory", bob))
 	w.give(alice, "main")
 	w.give(bob, "main")
-	if err := os.WriteFile(filepath.Join(w.repo(bob).Path, "HEAD"), []byte("nonsense"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(w.repo(bob).Path, "HEAD"), []byte("nonsense"), 0o644))
 	w.state("mallory's", bob, mainBranch, c1)
 	w.state("alice's", alice, mainBranch, c1)
 	w.state("impossible", alice, mainBranch, w.work.Git("rev-parse", "HEAD:a")) // a branch that names a file

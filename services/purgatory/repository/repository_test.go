@@ -16,15 +16,11 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/gittest"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = fixture.Must
 
 // begin makes a repository and a work tree.
 func begin(t *testing.T) (*repository.Repo, *gittest.Work) {

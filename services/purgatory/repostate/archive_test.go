@@ -14,9 +14,7 @@ func archiving(t *testing.T, readOnly bool) config.Rules {
 	t.Helper()
 	s := config.Settings{Service: config.Service{Domain: domain}, Policy: config.Policy{ArchiveWhitelist: []string{"x"}, ArchiveReadOnly: &readOnly}}
 	r, err := s.Hosting()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r
 }
 

@@ -15,9 +15,7 @@ import (
 func offer(t *testing.T, commit string, identifiers ...string) *nostr.Event {
 	t.Helper()
 	npub, err := nip19.EncodePublicKey(friend)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tags, clone := nostr.Tags{{"c", commit}}, nostr.Tag{"clone"}
 	for _, identifier := range identifiers {
 		tags = append(tags, nostr.Tag{"a", "30617:" + owner + ":" + identifier})

@@ -23,9 +23,7 @@ var (
 func lastOf(t *testing.T, at string) *nostr.Event {
 	t.Helper()
 	npub, err := nip19.EncodePublicKey(alice)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ev := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: alice, Tags: nostr.Tags{
 		{"d", "tree"}, {"clone", "https://" + at + "/" + npub + "/tree.git"}, {"relays", "wss://" + at}}}
 	ev.ID = ev.GetID()

@@ -14,7 +14,10 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repostate"
+	"tendril.dev/test/fixture"
 )
+
+var must = fixture.Must
 
 const (
 	owner  = "1111111111111111111111111111111111111111111111111111111111111111"
@@ -34,9 +37,7 @@ func event(kind int, pubkey string, at nostr.Timestamp, tags ...nostr.Tag) *nost
 func announcement(t *testing.T, pubkey string, at nostr.Timestamp, maintainers ...string) *nostr.Event {
 	t.Helper()
 	npub, err := nip19.EncodePublicKey(pubkey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return event(nostr.KindAnnouncement, pubkey, at, nostr.Tag{"d", "x"}, append(nostr.Tag{"maintainers"}, maintainers...),
 		nostr.Tag{"clone", "https://" + domain + "/" + npub + "/x.git", "https://git.example.org/" + pubkey[:1] + ".git", "ssh://git@example.org/x"},
 		nostr.Tag{"relays", "wss://" + domain})
@@ -210,9 +211,7 @@ func TestTrustAgreesWithTheProtocol(t *testing.T) {
 			}
 			ev := announcement(t, key(n), 1, maintainers...)
 			a, err := nostr.ParseAnnouncement(ev)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			events, all = append(events, ev), append(all, a)
 		}
 		for n := range 8 {

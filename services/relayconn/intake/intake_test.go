@@ -18,16 +18,17 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/intake"
+	"tendril.dev/test/fixture"
 )
+
+var must = fixture.Must
 
 const key = "0000000000000000000000000000000000000000000000000000000000000001"
 
 func event(t testing.TB, content string) *nostr.Event {
 	t.Helper()
 	ev := &nostr.Event{Kind: 1621, CreatedAt: 1_700_000_000, Content: content, Tags: nostr.Tags{{"a", "30617:aa:x"}}}
-	if err := ev.Sign(key); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ev.Sign(key))
 	return ev
 }
 
@@ -442,9 +443,7 @@ func TestEveryArrivalEndsOnce(t *testing.T) {
 	}
 	bringing.Wait()
 	end()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-done)
 	if _, err := in.Open("wss://late").Take(t.Context(), intake.Arrival{Event: originals[0]}); !errors.Is(err, intake.ErrEnded) {
 		t.Errorf("taken after the end: %v", err)
 	}

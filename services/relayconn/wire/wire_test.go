@@ -15,7 +15,10 @@ import (
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/wire"
+	"tendril.dev/test/fixture"
 )
+
+var must = fixture.Must
 
 func TestParse(t *testing.T) {
 	t.Parallel()
@@ -47,9 +50,7 @@ func TestParse(t *testing.T) {
 func TestParseEvent(t *testing.T) {
 	t.Parallel()
 	ev := &nostr.Event{Kind: 1621, CreatedAt: 1_700_000_000, Content: "A line of text.", Tags: nostr.Tags{{"a", "30617:x:tendril"}, {"subject", "an issue"}}}
-	if err := ev.Sign("0000000000000000000000000000000000000000000000000000000000000001"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ev.Sign("0000000000000000000000000000000000000000000000000000000000000001"))
 	raw := ev.String()
 	for message, sub := range map[string]string{
 		`["EVENT","h1",` + raw + `]`:                                               "h1",
@@ -107,9 +108,7 @@ func dial(t *testing.T, fn func(ctx context.Context, ws *websocket.Conn)) *wire.
 	}))
 	t.Cleanup(srv.Close)
 	conn, err := wire.Dial(t.Context(), netguard.New(netguard.Options{AllowPrivate: true}), "ws"+strings.TrimPrefix(srv.URL, "http"), 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(conn.Close)
 	return conn
 }
