@@ -148,7 +148,7 @@ func TestStory(t *testing.T) {
 	accept(t, b, first)
 	release()
 	becomes(t, b, "boot.example", "r.example a1:x full")
-	accept(t, b, with(announce(alice, "x", 2, "wss://s.example"), "maintainers", bob))
+	accept(t, b, announce(alice, "x", 2, "wss://s.example", bob))
 	becomes(t, b, "boot.example", "s.example a1:x full", "s.example b0:x full")
 	accept(t, b, elsewhere(alice, "x", 3, "wss://s.example"))
 	becomes(t, b, "boot.example")
@@ -235,7 +235,7 @@ func TestAReleaseLeavesNoGap(t *testing.T) {
 	for n := range 100 {
 		ev := announce(alice, fmt.Sprintf("p%02d", n), 1, fmt.Sprintf("wss://r%02d.example", n))
 		release := hold(t, b, ev)
-		accept(t, b, ev, finish(&nostr.Event{PubKey: bob, Kind: 1, CreatedAt: nostr.Timestamp(n)}))
+		accept(t, b, ev, fixture.Unsigned(bob).At(nostr.Timestamp(n+1)).Sign(1, ""))
 		release()
 		want = append(want, fmt.Sprintf("r%02d.example a1:p%02d full", n, n))
 	}

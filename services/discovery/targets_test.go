@@ -7,12 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr/nip19"
-
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 )
 
 const domain = "git.example.com"
@@ -23,36 +22,19 @@ var (
 	carol = strings.Repeat("c0", 32)
 )
 
-// announce makes an announcement that lists our service and other relays.
-func announce(author, d string, created nostr.Timestamp, relays ...string) *nostr.Event {
-	npub, err := nip19.EncodePublicKey(author)
-	if err != nil {
-		panic(err)
-	}
-	return finish(&nostr.Event{PubKey: author, Kind: nostr.KindAnnouncement, CreatedAt: created, Tags: nostr.Tags{
-		{"d", d}, {"clone", fmt.Sprintf("https://%s/%s/%s.git", domain, npub, d)}, append(nostr.Tag{"relays", "wss://" + domain}, relays...),
-	}})
+// announce makes an announcement that lists our service and more: other relays, maintainers.
+func announce(author, d string, created nostr.Timestamp, more ...string) *nostr.Event {
+	return fixture.Unsigned(author).At(created).On(domain).Announce(d, more...)
 }
 
 // elsewhere makes an announcement that does not list us.
-func elsewhere(author, d string, created nostr.Timestamp, relays ...string) *nostr.Event {
-	return finish(&nostr.Event{PubKey: author, Kind: nostr.KindAnnouncement, CreatedAt: created, Tags: nostr.Tags{
-		{"d", d}, {"clone", "https://other.example/x.git"}, append(nostr.Tag{"relays"}, relays...),
-	}})
-}
-
-func with(ev *nostr.Event, tag ...string) *nostr.Event {
-	ev.Tags = append(ev.Tags, tag)
-	return finish(ev)
+func elsewhere(author, d string, created nostr.Timestamp, relay string, maintainers ...string) *nostr.Event {
+	return fixture.Unsigned(author).At(created).Sign(nostr.KindAnnouncement, "",
+		nostr.Tag{"d", d}, nostr.Tag{"clone", "https://other.example/x.git"}, nostr.Tag{"relays", relay}, append(nostr.Tag{"maintainers"}, maintainers...))
 }
 
 func deletion(author string, created nostr.Timestamp, tag ...string) *nostr.Event {
-	return finish(&nostr.Event{PubKey: author, Kind: nostr.KindDeletion, CreatedAt: created, Tags: nostr.Tags{tag}})
-}
-
-func finish(ev *nostr.Event) *nostr.Event {
-	ev.ID, ev.Sig = ev.GetID(), strings.Repeat("0", 128)
-	return ev
+	return fixture.Unsigned(author).At(created).Sign(nostr.KindDeletion, "", tag)
 }
 
 func ref(author, d string) string { return "30617:" + author + ":" + d }
@@ -83,46 +65,50 @@ func lines(all map[string]proto.Target) (lines []string) {
 	return lines
 }
 
+// TestTargets: what is accepted; what waits; the targets.
 func TestTargets(t *testing.T) {
 	t.Parallel()
-	now := nostr.Timestamp(time.Now().Unix())
-	x := announce(alice, "x", 5, "wss://r.example")
-	vouching := with(announce(alice, "x", 5, "wss://r.example"), "maintainers", bob)
-	for name, tc := range map[string]struct {
-		accepted []*nostr.Event
-		held     []*nostr.Event
-		want     []string
-	}{
-		"nothing":               {},
-		"held":                  {nil, []*nostr.Event{vouching}, []string{"r.example a1:x state a1 b0"}},
-		"our own relay":         {[]*nostr.Event{announce(alice, "x", 5, "ws://GIT.example.com:80/", "wss://git.example.com:443")}, nil, nil},
-		"moved away":            {[]*nostr.Event{x, elsewhere(alice, "x", 6, "wss://r.example")}, nil, nil},
-		"moved away and back":   {[]*nostr.Event{elsewhere(alice, "x", 6)}, []*nostr.Event{announce(alice, "x", 7, "wss://r.example")}, []string{"r.example a1:x state a1"}},
-		"moved away since":      {[]*nostr.Event{elsewhere(alice, "x", 6)}, []*nostr.Event{x}, nil},
-		"expired":               {[]*nostr.Event{with(announce(alice, "x", 5, "wss://r.example"), "expiration", fmt.Sprint(now-1))}, nil, nil},
-		"deleted by address":    {[]*nostr.Event{x, deletion(alice, 5, "a", ref(alice, "x"))}, nil, nil},
-		"deleted by a stranger": {[]*nostr.Event{x, deletion(bob, 9, "a", ref(alice, "x")), deletion(bob, 9, "e", x.ID)}, nil, []string{"r.example a1:x full"}},
-		"deleted and back":      {[]*nostr.Event{x, deletion(alice, 5, "a", ref(alice, "x")), announce(alice, "x", 6, "wss://s.example")}, nil, []string{"s.example a1:x full"}},
-		"a maintainer's": {[]*nostr.Event{vouching, elsewhere(bob, "x", 5, "wss://s.example")}, nil,
-			[]string{"r.example a1:x full", "s.example b0:x full"}},
-		"a maintainer's maintainer":    {[]*nostr.Event{vouching, with(elsewhere(bob, "x", 5, "wss://s.example"), "maintainers", carol)}, nil, []string{"r.example a1:x full", "r.example c0:x full", "s.example b0:x full"}},
-		"a maintainer who waits":       {[]*nostr.Event{vouching}, []*nostr.Event{announce(bob, "x", 5, "wss://s.example")}, []string{"r.example a1:x full", "r.example b0:x full", "s.example b0:x state b0"}},
-		"a maintainer who comes":       {[]*nostr.Event{vouching, elsewhere(bob, "x", 5)}, []*nostr.Event{announce(bob, "x", 6, "wss://s.example")}, []string{"r.example a1:x full", "s.example b0:x state b0"}},
-		"moved away, with maintainers": {[]*nostr.Event{vouching, with(elsewhere(alice, "x", 6, "wss://r.example"), "maintainers", bob)}, nil, nil},
-		"one relay under two names":    {[]*nostr.Event{announce(alice, "x", 5, "ws://r.example:443", "wss://R.example/")}, nil, []string{"r.example a1:x full"}},
-	} {
-		t.Run(name, func(t *testing.T) {
+	const r, s = "wss://r.example", "wss://s.example"
+	x, expired := announce(alice, "x", 5, r), announce(alice, "x", 5, r)
+	expired.Tags = append(expired.Tags, nostr.Tag{"expiration", fmt.Sprint(time.Now().Unix() - 1)})
+	events := map[string]*nostr.Event{
+		"x": x, "expired": expired, "newer": announce(alice, "x", 6, s), "names-bob": announce(alice, "x", 5, r, bob),
+		"ours": announce(alice, "x", 5, "ws://GIT.example.com:80/", "wss://git.example.com:443"), "twice": announce(alice, "x", 5, "ws://r.example:443", "wss://R.example/"),
+		"gone": elsewhere(alice, "x", 6, r), "gone-names-bob": elsewhere(alice, "x", 6, r, bob),
+		"back": announce(alice, "x", 7, r), "bobs-nowhere": elsewhere(bob, "x", 5, ""), "bobs-back": announce(bob, "x", 6, s),
+		"bobs": elsewhere(bob, "x", 5, s), "bobs-names-carol": elsewhere(bob, "x", 5, s, carol), "bobs-here": announce(bob, "x", 5, s),
+		"deleted": deletion(alice, 5, "a", ref(alice, "x")), "by-bob": deletion(bob, 9, "a", ref(alice, "x")), "by-id": deletion(bob, 9, "e", x.ID),
+	}
+	for _, row := range fixture.Rows(`
+		nothing | | |
+		held | | names-bob | r.example a1:x state a1 b0
+		our own relay | ours | |
+		moved away | x gone | |
+		moved away and back | gone | back | r.example a1:x state a1
+		moved away since | gone | x |
+		expired | expired | |
+		deleted by address | x deleted | |
+		deleted by a stranger | x by-bob by-id | | r.example a1:x full
+		deleted and back | x deleted newer | | s.example a1:x full
+		a maintainer's | names-bob bobs | | r.example a1:x full, s.example b0:x full
+		a maintainer's maintainer | names-bob bobs-names-carol | | r.example a1:x full, r.example c0:x full, s.example b0:x full
+		a maintainer who waits | names-bob | bobs-here | r.example a1:x full, r.example b0:x full, s.example b0:x state b0
+		a maintainer who comes | names-bob bobs-nowhere | bobs-back | r.example a1:x full, s.example b0:x state b0
+		moved away, with maintainers | names-bob gone-names-bob | |
+		one relay under two names | twice | | r.example a1:x full
+	`) {
+		t.Run(row[0], func(t *testing.T) {
 			t.Parallel()
 			all := newAnnouncements(config.Rules{Home: domain})
-			for _, ev := range tc.accepted {
-				all.accept(ev)
+			for _, name := range strings.Fields(row[1]) {
+				all.accept(events[name])
 			}
-			for i, ev := range tc.held {
-				all.hold(fmt.Sprint(i), entry(t, ev, "c", i))
+			for _, name := range strings.Fields(row[2]) {
+				all.hold(name, entry(t, events[name], "c", 0))
 			}
 			got, refused := targets(all.wants(time.Now()), nil, defaultLimits)
-			if !slices.Equal(lines(got), tc.want) || refused != 0 {
-				t.Errorf("targets are %q, want %q; %d refused", lines(got), tc.want, refused)
+			if said := strings.Join(lines(got), ", "); said != row[3] || refused != 0 {
+				t.Errorf("targets are %q, want %q; %d refused", said, row[3], refused)
 			}
 		})
 	}
@@ -161,13 +147,13 @@ func TestStrangersAreBounded(t *testing.T) {
 		t.Errorf("targets are\n\t%q, want\n\t%q", lines(got), want)
 	}
 
-	many := nostr.Tag{"maintainers"}
+	many := []string{"wss://r.example"}
 	for n := range 400 {
 		many = append(many, fmt.Sprintf("%064x", n))
 	}
 	all = newAnnouncements(config.Rules{Home: domain})
-	all.accept(with(announce(alice, "x", 1, "wss://r.example"), many...))
-	all.hold("1", entry(t, with(announce(bob, "y", 1, "wss://r.example"), many...), "c", 1))
+	all.accept(announce(alice, "x", 1, many...))
+	all.hold("1", entry(t, announce(bob, "y", 1, many...), "c", 1))
 	got, _ = targets(all.wants(time.Now()), nil, defaultLimits)
 	if r := got["r.example"]; len(r.Repos) != maxMaintainers+1 || len(r.Repos[ref(bob, "y")].Authors) != maxMaintainers {
 		t.Errorf("%d repositories, %d maintainers", len(r.Repos), len(r.Repos[ref(bob, "y")].Authors))

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 )
 
 var start = time.Unix(1_800_000_000, 0)
@@ -30,66 +32,77 @@ func one(author string, kib int, ends int, change ...func(*held.Entry)) *held.En
 	return e
 }
 
-func silent(e *held.Entry)                 { e.Phase = proto.PhaseSilent }
-func reserved(e *held.Entry)               { e.Reserved = true }
-func client(name string) func(*held.Entry) { return func(e *held.Entry) { e.Client = name } }
-func relay(name string) func(*held.Entry)  { return func(e *held.Entry) { e.Relay = name } }
+// entries reads a list of "author KiB end" with more words on each; "4* 1000" is one of that size by
+// each of four authors.
+func entries(text string) (list []*held.Entry) {
+	for item := range strings.SplitSeq(text, ",") {
+		var author string
+		var n, kib, ends int
+		if _, err := fmt.Sscan(item, &author, &kib, &ends); err == nil {
+			n = 1
+		} else {
+			author = ""
+			fmt.Sscanf(strings.TrimSpace(item), "%d* %d", &n, &kib)
+		}
+		says := func(word string) bool { return strings.Contains(item, word) }
+		for i := range n {
+			list = append(list, one(cmp.Or(author, fmt.Sprint(i)), kib, ends+i, func(e *held.Entry) {
+				if e.Reserved = says("reserved"); says("silent") {
+					e.Phase = proto.PhaseSilent
+				}
+				if says("client") {
+					e.Client = "c"
+				}
+				if says("relay") {
+					e.Relay = "c"
+				}
+			}))
+		}
+	}
+	return list
+}
 
+// TestAdmit: what is held; what comes; whose place that takes; which of the held ones have to go, or
+// the refusal.
 func TestAdmit(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
 	bounds := Bounds{Bytes: 4 * mib, Reserved: mib, Author: Load{3, mib}, Client: Load{4, 2 * mib}, Relay: Load{100, 3 * mib}}
-	alike := func(n, kib int, change ...func(*held.Entry)) (list []*held.Entry) {
-		for i := range n {
-			list = append(list, one(fmt.Sprint(i), kib, i, change...))
-		}
-		return list
-	}
-	heavy := one("a", 900, 50)
-	for name, c := range map[string]struct {
-		held    []*held.Entry
-		new     *held.Entry
-		leaving []int
-		full    string
-		drop    []int // of held
-	}{
-		"into nothing":                                                   {nil, one("a", 10, 1), nil, "", nil},
-		"an author with as many as may be":                               {[]*held.Entry{one("a", 1, 1), one("a", 1, 2), one("a", 1, 3)}, one("a", 1, 4), nil, fullForAuthor, nil},
-		"one of whom is replaced":                                        {[]*held.Entry{one("a", 1, 1), one("a", 1, 2), one("a", 1, 3)}, one("a", 1, 4), []int{1}, "", nil},
-		"an author's silent ones make room, oldest first":                {[]*held.Entry{one("a", 1, 3, silent), one("a", 1, 2, silent), one("a", 1, 1)}, one("a", 1, 4), nil, "", []int{1}},
-		"an author with too many bytes":                                  {[]*held.Entry{one("a", 900, 1)}, one("a", 200, 4), nil, fullForAuthor, nil},
-		"a client with as many as may be, by many keys: its oldest goes": {alike(4, 1, client("c")), one("9", 1, 9, client("c")), nil, "", []int{0}},
-		"but not any number":                                             {alike(3, 1000, relay("c")), one("9", 1010, 9, relay("c")), nil, "", []int{0}},
-		"a full one: silent ones of all go, oldest first": {append(alike(4, 1000), one("7", 40, 9, silent), one("8", 40, 8, silent)),
-			one("9", 30, 9), nil, "", []int{5}},
-		"then the oldest of the heaviest author": {append(alike(30, 105), one("a", 500, 40), one("a", 400, 39)),
-			one("99", 50, 99), nil, "", []int{31}},
-		"or of the heaviest client, whose keys cost nothing": {append(alike(4, 510), alike(4, 500, client("c"))...),
-			one("99", 100, 99), nil, "", []int{4}},
-		"among the light the oldest":         {alike(40, 102), one("99", 100, 99), nil, "", []int{0}},
-		"the newcomer, if no other has more": {alike(40, 102), one("99", 500, 99), nil, fullInAll, nil},
-		"whose older ones go otherwise":      {append(alike(33, 97), heavy), one("a", 110, 99), nil, "", []int{33}},
-		"owners have room of their own":      {alike(4, 1020), one("9", 500, 9, reserved), nil, "", nil},
-		"where strangers do not make room":   {append(alike(4, 1000), one("9", 500, 0, reserved, silent)), one("a", 200, 9), nil, "", []int{0}},
-	} {
-		t.Run(name, func(t *testing.T) {
+	for _, row := range fixture.Rows(`
+		into nothing | | a 10 1 | | []
+		an author with as many as may be | a 1 1, a 1 2, a 1 3 | a 1 4 | | rate-limited: too much of this author
+		one of whom is replaced | a 1 1, a 1 2, a 1 3 | a 1 4 | the second's | []
+		an author's silent ones make room, oldest first | a 1 3 silent, a 1 2 silent, a 1 1 | a 1 4 | | [1]
+		an author with too many bytes | a 900 1 | a 200 4 | | rate-limited: too much of this author
+		a client with as many as may be, by many keys: its oldest goes | 4* 1 client | 9 1 9 client | | [0]
+		but not any number | 3* 1000 relay | 9 1010 9 relay | | [0]
+		a full one: silent ones of all go, oldest first | 4* 1000, 7 40 9 silent, 8 40 8 silent | 9 30 9 | | [5]
+		then the oldest of the heaviest author | 30* 105, a 500 40, a 400 39 | 99 50 99 | | [31]
+		or of the heaviest client, whose keys cost nothing | 4* 510, 4* 500 client | 99 100 99 | | [4]
+		among the light the oldest | 40* 102 | 99 100 99 | | [0]
+		the newcomer, if no other has more | 40* 102 | 99 500 99 | | rate-limited: too much waits
+		whose older ones go otherwise | 33* 97, a 900 50 | a 110 99 | | [33]
+		owners have room of their own | 4* 1020 | 9 500 9 reserved | | []
+		where strangers do not make room | 4* 1000, 9 500 0 reserved silent | a 200 9 | | [0]
+	`) {
+		t.Run(row[0], func(t *testing.T) {
 			t.Parallel()
-			l := NewRoom()
-			for _, e := range c.held {
+			l, has := NewRoom(), entries(row[1])
+			for _, e := range has {
 				l.Add(e)
 			}
 			before := l.loads[party{pool: openPool}]
 			var leaving []*held.Entry
-			for _, i := range c.leaving {
-				leaving = append(leaving, c.held[i])
+			if row[3] != "" {
+				leaving = has[1:2]
 			}
-			drop, full := l.Admit(bounds, c.new, leaving)
-			var got []int
+			drop, full := l.Admit(bounds, entries(row[2])[0], leaving)
+			gone := []int{}
 			for _, e := range drop {
-				got = append(got, slices.Index(c.held, e))
+				gone = append(gone, slices.Index(has, e))
 			}
-			if full != c.full || !slices.Equal(got, c.drop) {
-				t.Errorf("full %q, drops %v; want %q, %v", full, got, c.full, c.drop)
+			if got := cmp.Or(full, fmt.Sprint(gone)); !strings.HasPrefix(got, row[4]) || full != "" && len(gone) > 0 {
+				t.Errorf("%s, drops %v; want %s", got, gone, row[4])
 			}
 			if l.loads[party{pool: openPool}] != before {
 				t.Error("the decision has changed the room")
