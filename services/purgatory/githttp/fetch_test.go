@@ -17,6 +17,7 @@ import (
 
 	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/gittest"
 )
 
@@ -125,49 +126,49 @@ func TestAnswersToRequestsOfEveryKind(t *testing.T) {
 		"unheard":    errors.New("secret-host: no responders"),
 		"elsewhere":  githttp.ErrElsewhere,
 	}
-	here := path("kinds")
-	const uploads, receives = "application/x-git-upload-pack-advertisement", "application/x-git-receive-pack-advertisement"
-	const refs, notFound = "/info/refs?service=git-upload-pack", "repository not found: no announcement of it is served or held here"
-	upload := "application/x-git-upload-pack-request"
-	for name, tc := range map[string]struct {
-		method, path string
-		header       []string
-		status       int
-		contentType  string
-		body         string
-	}{
-		"refs":              {"GET", here + refs, nil, 200, uploads, "001e# service=git-upload-pack\n0000"},
-		"allow by id":       {"GET", here + refs, nil, 200, uploads, "allow-tip-sha1-in-want allow-reachable-sha1-in-want"},
-		"version 2":         {"GET", here + refs, []string{"Git-Protocol", "foo=bar:version=2"}, 200, uploads, "000eversion 2\n"},
-		"odd version":       {"GET", here + refs, []string{"Git-Protocol", "version=2;touch x"}, 200, uploads, "001e# service=git-upload-pack\n0000"},
-		"refs for pushing":  {"GET", here + "/info/refs?service=git-receive-pack", []string{"Git-Protocol", "version=2"}, 200, receives, "001f# service=git-receive-pack\n0000"},
-		"dumb":              {"GET", here + "/info/refs", nil, 403, "", "dumb HTTP protocol"},
-		"unknown":           {"GET", path("unknown") + refs, nil, 404, "", notFound},
-		"PRs":               {"GET", "/prs" + here + "/HEAD", nil, 404, "", notFound},
-		"no npub":           {"GET", "/etc/passwd.git/HEAD", nil, 404, "", "not found"},
-		"unwritable":        {"GET", path("unwritable") + refs, nil, 503, "", githttp.Unwritable},
-		"not to be known":   {"GET", path("unheard") + refs, nil, 503, "", "this repository cannot be looked up now, try again later"},
-		"elsewhere":         {"GET", path("elsewhere") + refs, nil, 421, "", ""},
-		"POST to refs":      {"POST", here + refs, nil, 405, "", "method"},
-		"no type":           {"POST", here + "/git-upload-pack", nil, 415, "", "Content-Type"},
-		"odd encoding":      {"POST", here + "/git-upload-pack", []string{"Content-Type", upload, "Content-Encoding", "br"}, 400, "", "bad request: the Content-Encoding"},
-		"gzip that is none": {"POST", here + "/git-upload-pack", []string{"Content-Type", upload, "Content-Encoding", "gzip"}, 400, "", "bad request: the body is not gzip"},
-		"garbage pushed":    {"POST", here + "/git-receive-pack", []string{"Content-Type", "application/x-git-receive-pack-request"}, 400, "", "bad request: the commands are not pkt-lines"},
-		"garbage":           {"POST", here + "/git-upload-pack", []string{"Content-Type", upload}, 400, "", "bad request: "},
-	} {
+	words := strings.NewReplacer("KINDS", path("kinds"), "UNKNOWN", path("unknown"), "UNWRITABLE", path("unwritable"), "UNHEARD", path("unheard"), "ELSEWHERE", path("elsewhere"),
+		"REFS", "info/refs?service=git-upload-pack", `\n`, "\n", "SENT", "Content-Type=application/x-git-upload-pack-request")
+	// The request; header fields; the status; the Content-Type's service; what the body has.
+	for _, row := range fixture.Rows(`
+		GET KINDS/REFS | | 200 | upload-pack | 001e# service=git-upload-pack\n0000
+		GET KINDS/REFS | | 200 | upload-pack | allow-tip-sha1-in-want allow-reachable-sha1-in-want
+		GET KINDS/REFS | Git-Protocol=foo=bar:version=2 | 200 | upload-pack | 000eversion 2\n
+		GET KINDS/REFS | Git-Protocol=version=2;touch x | 200 | upload-pack | 001e# service=git-upload-pack\n0000
+		GET KINDS/info/refs?service=git-receive-pack | Git-Protocol=version=2 | 200 | receive-pack | 001f# service=git-receive-pack\n0000
+		GET KINDS/info/refs | | 403 | | dumb HTTP protocol
+		GET UNKNOWN/REFS | | 404 | | repository not found: no announcement of it is served or held here
+		GET /prsKINDS/HEAD | | 404 | | repository not found: no announcement of it is served or held here
+		GET /etc/passwd.git/HEAD | | 404 | | not found
+		GET UNWRITABLE/REFS | | 503 | | the repository cannot be written now, try again later
+		GET UNHEARD/REFS | | 503 | | this repository cannot be looked up now, try again later
+		GET ELSEWHERE/REFS | | 421 | |
+		POST KINDS/REFS | | 405 | | method
+		POST KINDS/git-upload-pack | | 415 | | Content-Type
+		POST KINDS/git-upload-pack | SENT, Content-Encoding=br | 400 | | bad request: the Content-Encoding
+		POST KINDS/git-upload-pack | SENT, Content-Encoding=gzip | 400 | | bad request: the body is not gzip
+		POST KINDS/git-receive-pack | Content-Type=application/x-git-receive-pack-request | 400 | | bad request: the commands are not pkt-lines
+		POST KINDS/git-upload-pack | SENT | 400 | | bad request:
+	`) {
 		var sent io.Reader
-		if tc.method == "POST" {
+		method, at, _ := strings.Cut(words.Replace(row[0]), " ")
+		if method == "POST" {
 			sent = strings.NewReader("zzzz")
 		}
-		status, header, body := h.send(tc.method, h.URL+tc.path, sent, tc.header...)
-		if status != tc.status || !strings.Contains(body, tc.body) || strings.Contains(body, os.TempDir()) || strings.Contains(body, "secret") {
-			t.Errorf("%s: %d %q, want %d and %q in it", name, status, body, tc.status, tc.body)
+		var fields []string
+		for field := range strings.SplitSeq(words.Replace(row[1]), ", ") {
+			if name, value, is := strings.Cut(field, "="); is {
+				fields = append(fields, name, value)
+			}
 		}
-		if got := header.Get("Content-Type"); tc.contentType != "" && got != tc.contentType {
-			t.Errorf("%s: Content-Type %q", name, got)
+		status, header, body := h.send(method, h.URL+at, sent, fields...)
+		if strconv.Itoa(status) != row[2] || !strings.Contains(body, words.Replace(row[4])) || strings.Contains(body, os.TempDir()) || strings.Contains(body, "secret") {
+			t.Errorf("%v: %d %q", row, status, body)
+		}
+		if got := header.Get("Content-Type"); row[3] != "" && got != "application/x-git-"+row[3]+"-advertisement" {
+			t.Errorf("%v: Content-Type %q", row, got)
 		}
 		if !strings.Contains(header.Get("Cache-Control"), "no-cache") || (status == 503) != (header.Get("Retry-After") != "") {
-			t.Errorf("%s: %v", name, header)
+			t.Errorf("%v: %v", row, header)
 		}
 	}
 	w := gittest.NewWork(t)

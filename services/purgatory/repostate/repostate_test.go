@@ -143,43 +143,43 @@ func TestAuthorise(t *testing.T) {
 	waiting := state(friend, 5, "refs/heads/main", c2, "refs/tags/v1", c1)
 	before := state(friend, 2, "refs/heads/main", c2)
 	stranger := state(other, 9, "refs/heads/evil", c2)
-	full := view(list{announcement(t, owner, 1, friend), accepted}, held(waiting, before, stranger))
-	bare := view(nil, held(announcement(t, owner, 1)))
-	strangers := view(nil, held(announcement(t, owner, 1), stranger))
-	main := map[string]string{"refs/heads/main": c1}
-	for _, tc := range []struct {
-		name    string
-		d       repostate.View
-		refs    map[string]string
-		changes []repostate.Change
-		state   string
-		refusal string
-	}{
-		{"exactly the newest", full, main, []repostate.Change{{"refs/heads/main", "", c2}, {"refs/tags/v1", "", c1}}, waiting.ID, ""},
-		{"only a part of it", full, main, []repostate.Change{{"refs/heads/main", "", c2}}, "", "names refs/tags/v1 too"},
-		{"a stranger's", full, nil, []repostate.Change{{"refs/heads/evil", "", c2}}, "", "refs/tags/v1; publish a new one (kind 30618) first"},
-		{"no state at all", bare, nil, []repostate.Change{{"refs/heads/main", "", c1}}, "", "no state event for this repository"},
-		{"only a stranger's", strangers, nil, []repostate.Change{{"refs/heads/evil", "", c2}}, "", "by others"},
-		{"another namespace", full, main, []repostate.Change{{"refs/notes/x", "", c1}}, "", "only refs/heads/"},
-		{"another tip of a known event", bare, nil, []repostate.Change{{"refs/nostr/" + pr.ID, "", c2}}, "", "names commit " + c1},
-		{"a tip of a known event without a commit", bare, nil, []repostate.Change{{"refs/nostr/" + note.ID, "", c1}}, "", "event " + note.ID + " is no pull request and names no commit"},
-		{"a name that is no id", bare, nil, []repostate.Change{{"refs/nostr/main", "", c1}}, "", "64 hex"},
-		{"deleting a tip", bare, nil, []repostate.Change{{"refs/nostr/" + pr.ID, "", ""}}, "", "cannot be deleted"},
-		{"good branches with a bad tip", full, main, []repostate.Change{{"refs/heads/main", "", c2}, {"refs/tags/v1", "", c1}, {"refs/nostr/x", "", c1}}, "", "64 hex"},
-	} {
-		s, err := tc.d.Authorise(repostate.Push{Owner: owner, Refs: tc.refs, Changes: tc.changes, Event: func(id string) (*nostr.Event, error) {
+	views := map[string]repostate.View{
+		"full":      view(list{announcement(t, owner, 1, friend), accepted}, held(waiting, before, stranger)),
+		"bare":      view(nil, held(announcement(t, owner, 1))),
+		"strangers": view(nil, held(announcement(t, owner, 1), stranger)),
+	}
+	ids := strings.NewReplacer("C1", c1, "C2", c2, "PR", pr.ID, "NOTE", note.ID)
+	// What there is; the changes; the refusal, "": it is taken for the state that waits.
+	for _, row := range fixture.Rows(`
+		full      | refs/heads/main=C2 refs/tags/v1=C1                  |
+		full      | refs/heads/main=C2                                  | names refs/tags/v1 too
+		full      | refs/heads/evil=C2                                  | differs in refs/heads/evil, refs/heads/main, refs/tags/v1; publish a new one (kind 30618) first
+		bare      | refs/heads/main=C1                                  | no state event for this repository
+		strangers | refs/heads/evil=C2                                  | by others
+		full      | refs/notes/x=C1                                     | only refs/heads/
+		bare      | refs/nostr/PR=C2                                    | names commit C1
+		bare      | refs/nostr/NOTE=C1                                  | event NOTE is no pull request and names no commit
+		bare      | refs/nostr/main=C1                                  | 64 hex
+		bare      | refs/nostr/PR=                                      | cannot be deleted
+		full      | refs/heads/main=C2 refs/tags/v1=C1 refs/nostr/x=C1  | 64 hex
+	`) {
+		push := repostate.Push{Owner: owner, Event: func(id string) (*nostr.Event, error) {
 			return map[string]*nostr.Event{pr.ID: pr, note.ID: note}[id], nil
-		}})
-		var refused *repostate.Refused
-		switch {
-		case tc.refusal != "":
-			if !errors.As(err, &refused) || !strings.Contains(refused.Reason, tc.refusal) || !strings.HasPrefix(refused.Reason, "authorisation failed: ") {
-				t.Errorf("%s: %v, want a refusal with %q", tc.name, err, tc.refusal)
-			}
-		case err != nil:
-			t.Errorf("%s: %v", tc.name, err)
-		case tc.state == "" && s != nil || tc.state != "" && (s == nil || s.Event.ID != tc.state):
-			t.Errorf("%s: allowed by %v, want %v", tc.name, s, tc.state)
+		}}
+		if row[0] == "full" {
+			push.Refs = map[string]string{"refs/heads/main": c1}
+		}
+		for _, change := range strings.Fields(ids.Replace(row[1])) {
+			name, value, _ := strings.Cut(change, "=")
+			push.Changes = append(push.Changes, repostate.Change{Name: name, New: value})
+		}
+		s, err := views[row[0]].Authorise(push)
+		refused, is := errors.AsType[*repostate.Refused](err)
+		switch want := ids.Replace(row[2]); {
+		case want == "" && (err != nil || s == nil || s.Event.ID != waiting.ID):
+			t.Errorf("%v: %v, allowed by %v", row, err, s)
+		case want != "" && (!is || !strings.HasPrefix(refused.Reason, "authorisation failed: ") || !strings.Contains(refused.Reason, want)):
+			t.Errorf("%v: %v", row, err)
 		}
 	}
 }
