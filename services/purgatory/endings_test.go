@@ -56,7 +56,7 @@ func again(ev *nostr.Event, at nostr.Timestamp) *nostr.Event {
 // stays; a new announcement brings it back with its references as they were.
 func TestAnOwnerComesBack(t *testing.T) {
 	t.Parallel()
-	first := announcement(t, "announcement", alice, "x")
+	first := announcement("announcement", alice, "x")
 	for name, ending := range map[string]*nostr.Event{
 		"deleted by address": deletion(alice, "a", alicesX),
 		"deleted by id":      deletion(alice, "e", first.ID),
@@ -75,9 +75,7 @@ func TestAnOwnerComesBack(t *testing.T) {
 			}
 			w.refuses("not found", alice, "x", "main:other")
 			w.restart() // the next worker of the shard goes on
-			if got := w.ref(alice, "x", mainBranch); got != commit {
-				t.Fatalf("main is %q, want %q", got, commit)
-			}
+			w.isAt(alice, "x", commit)
 			w.in.waits("x", again(first, 2000))
 			w.released(again(first, 2000))
 			w.told.await("x returned")
@@ -99,8 +97,8 @@ func TestAnEndedRepositoryIsRemoved(t *testing.T) {
 	w := newWorld(t, "--deletion-grace=24h")
 	alicesRef, bobsRef := alicesX, repo(bob, "x").String()
 	shared := w.pushFirst()
-	w.in.accept(announcement(t, "bob's", bob, "x"))
-	w.in.accept(announcement(t, "carol's", carol, "x"))
+	w.announced(bob, "x")
+	w.announced(carol, "x")
 	bobs, carols := w.pushState(bob, "x", 1002, shared), w.pushState(carol, "x", 1002, shared)
 	alices := w.pushState(alice, "x", 1003, w.work.Commit("only", gittest.Noise(4096)))
 	one, both := issue("issue", nostr.Tag{"a", alicesRef}), issue("of both", nostr.Tag{"a", alicesRef}, nostr.Tag{"q", bobsRef})
@@ -159,7 +157,7 @@ func TestNobodyWasThere(t *testing.T) {
 	must(t, lost.Ensure(t.Context()))
 	gittest.Git(t, w.work.Dir, "push", lost.Path, "main")
 	w.stop() // for the next one to find
-	w.in.accept(deletion(alice, "e", announcement(t, "announcement", alice, "x").ID))
+	w.in.accept(deletion(alice, "e", announcement("announcement", alice, "x").ID))
 	w.restart()
 	w.told.await("x ended")
 	noEnd := func(ref nostr.RepoRef) {
@@ -172,15 +170,11 @@ func TestNobodyWasThere(t *testing.T) {
 	}
 	noEnd(lost.RepoRef)
 	w.stop()
-	w.in.accept(again(announcement(t, "announcement", alice, "x"), 2000))
+	w.in.accept(again(announcement("announcement", alice, "x"), 2000))
 	w.restart("--deletion-grace=0s")
 	w.told.await("x returned")
-	if got := w.ref(alice, "x", mainBranch); got != commit {
-		t.Errorf("main of the one that came back is %q, want %q", got, commit)
-	}
-	if got := w.ref(alice, "unknown", mainBranch); got != commit {
-		t.Errorf("main of the unknown one is %q, want %q", got, commit)
-	}
+	w.isAt(alice, "x", commit)
+	w.isAt(alice, "unknown", commit)
 	w.stop()
 	w.in.accept(abroad("old", alice, "x", 2500))
 	must(t, os.Remove(filepath.Join(w.git, ".belongs")))
@@ -207,7 +201,7 @@ func TestNothingIsRemovedOnOldNews(t *testing.T) {
 	w.in.accept(deletion(alice, "a", ref))
 	w.told.await("x ended")
 	w.stop() // its index stays where it is
-	w.in.accept(again(announcement(t, "announcement", alice, "x"), 2000))
+	w.in.accept(again(announcement("announcement", alice, "x"), 2000))
 	asks := []node.Service{{Name: "purgatory", Run: purgatory.Run, Asks: true}}
 	two := run(t, "two", open(t, "two", w.git, w.url, asks, "--deletion-grace=0s"))
 	two.holds(t, proto.Shards)
@@ -219,9 +213,7 @@ func TestNothingIsRemovedOnOldNews(t *testing.T) {
 		if asked := w.in.requests(); asked["remove issue"]+asked["remove state 1001"] > 0 || w.told.count("x removed") > 0 {
 			t.Errorf("%s: ingest was asked %v", when, asked)
 		}
-		if got := w.ref(alice, "x", mainBranch); got != commit {
-			t.Errorf("%s: main is %q", when, got)
-		}
+		w.isAt(alice, "x", commit)
 	}
 	refuses("no index answers")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -265,7 +257,7 @@ func TestAnOwnerComesBackDuringTheRemoval(t *testing.T) {
 			}
 			w.in.accept(deletion(alice, "a", ref))
 			w.told.await("x ended")
-			back := again(announcement(t, "announcement", alice, "x"), 2000)
+			back := again(announcement("announcement", alice, "x"), 2000)
 			w.in.after("remove issue", removed, func() { w.in.append(back) })
 			if a := w.ask(proto.RepoRemove, ref); !strings.Contains(a.Error, "only its owner") {
 				t.Errorf("%+v", a)
@@ -301,8 +293,8 @@ func TestWhatAnOwnerDeletedIsNotServedAgain(t *testing.T) {
 	w.in.accept(deletion(alice, "a", alicesX))
 	w.told.await("x ended")
 
-	w.in.accept(announcement(t, "bob's", bob, "x"))
-	w.in.accept(announcement(t, "carol's", carol, "x"))
+	w.announced(bob, "x")
+	w.announced(carol, "x")
 	stranger := state("bob's state", bob, "x", 2001, commit)
 	third := state("carol's state", carol, "x", 2002, commit)
 	w.in.waits("x", stranger, third)
@@ -352,7 +344,7 @@ func (w *world) ask(verb proto.RepoVerb, ref string) (a proto.RepoAnswer) {
 func TestAnOperatorAsks(t *testing.T) {
 	w := newWorld(t)
 	w.pushFirst()
-	first, ref := announcement(t, "announcement", alice, "x"), alicesX
+	first, ref := announcement("announcement", alice, "x"), alicesX
 	one := func(verb proto.RepoVerb) proto.RepoStatus {
 		t.Helper()
 		a := w.ask(verb, ref)

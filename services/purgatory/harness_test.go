@@ -20,7 +20,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/claim"
@@ -187,7 +186,7 @@ func (w *world) restart(flags ...string) {
 }
 
 func (w *world) address(owner, identifier string) string {
-	return w.door.URL + nostr.RepositoryURLPath(npub(w, owner), identifier)
+	return w.door.URL + nostr.RepositoryURLPath(npub(owner), identifier)
 }
 
 func (w *world) repo(owner, identifier string) *repository.Repo {
@@ -206,6 +205,14 @@ func (w *world) ref(owner, identifier, name string) string {
 	refs, err := repo.Refs()
 	must(w, err)
 	return refs.ByName[name]
+}
+
+// isAt sees what a repository's branch main names.
+func (w *world) isAt(owner, identifier, commit string) {
+	w.Helper()
+	if got := w.ref(owner, identifier, mainBranch); got != commit {
+		w.Errorf("main of %s is %q, want %q", identifier, got, commit)
+	}
 }
 
 func (w *world) released(ev *nostr.Event) {
@@ -243,12 +250,17 @@ func (w *world) pushState(owner, identifier string, at nostr.Timestamp, commit s
 	return st
 }
 
+// announced accepts the announcement of a repository here.
+func (w *world) announced(owner, identifier string) {
+	w.in.accept(announcement("announcement", owner, identifier))
+}
+
 // pushFirst accepts the announcement of alice's repository x, pushes a first commit to its branch
 // main, and returns the commit.
 func (w *world) pushFirst() (commit string) {
 	w.Helper()
 	commit = w.work.Commit("a", "1")
-	w.in.accept(announcement(w, "announcement", alice, "x"))
+	w.announced(alice, "x")
 	w.pushState(alice, "x", 1001, commit)
 	return commit
 }
@@ -263,12 +275,7 @@ var (
 	alicesX = repo(alice, "x").String()
 )
 
-func npub(t testing.TB, pubkey string) string {
-	t.Helper()
-	s, err := nip19.EncodePublicKey(pubkey)
-	must(t, err)
-	return s
-}
+func npub(pubkey string) string { return fixture.Unsigned(pubkey).Npub }
 
 func finish(ev *nostr.Event) *nostr.Event {
 	ev.ID, ev.Sig = ev.GetID(), strings.Repeat("0", 128)
@@ -285,8 +292,8 @@ func repo(owner, identifier string) nostr.RepoRef {
 	return nostr.RepoRef{PubKey: owner, Identifier: identifier}
 }
 
-func announcement(t testing.TB, name, owner, identifier string, clone ...string) *nostr.Event {
-	ours := "https://" + domain + nostr.RepositoryURLPath(npub(t, owner), identifier)
+func announcement(name, owner, identifier string, clone ...string) *nostr.Event {
+	ours := "https://" + domain + nostr.RepositoryURLPath(npub(owner), identifier)
 	return event(name, nostr.KindAnnouncement, owner, 1000, nostr.Tag{"d", identifier}, append(nostr.Tag{"clone", ours}, clone...), nostr.Tag{"relays", "wss://" + domain})
 }
 

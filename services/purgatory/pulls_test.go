@@ -13,8 +13,8 @@ import (
 )
 
 // maintained is an announcement of a repository here that names a maintainer.
-func maintained(t testing.TB, name, owner, identifier, maintainer string) *nostr.Event {
-	ev := announcement(t, name, owner, identifier)
+func maintained(name, owner, identifier, maintainer string) *nostr.Event {
+	ev := announcement(name, owner, identifier)
 	ev.Tags = append(ev.Tags, nostr.Tag{"maintainers", maintainer})
 	return finish(ev)
 }
@@ -34,11 +34,11 @@ func TestPullRequestOfSeveralIdentifiers(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.work.Commit("a", "1")
 	for _, identifier := range []string{"x", "y"} {
-		w.in.accept(announcement(t, "announcement", alice, identifier))
+		w.announced(alice, identifier)
 	}
-	w.in.accept(maintained(t, "announcement", alice, "z", carol))
+	w.in.accept(maintained("announcement", alice, "z", carol))
 	w.in.accept(abroad("announcement", carol, "z", 1000))
-	w.in.accept(announcement(t, "a stranger's", carol, "y"))
+	w.announced(carol, "y")
 	pr := pullFor("pull", bob, c1, repo(alice, "x"), repo(alice, "y"), repo(carol, "z"), repo(alice, "nothing"))
 	w.in.waits("x", pr)
 	w.pushes(alice, "x", "main:refs/nostr/"+pr.ID)
@@ -72,7 +72,7 @@ func TestAPullRequestsCommitIsPushedToAnotherIdentifier(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.work.Commit("a", "1")
 	for _, identifier := range []string{"x", "y"} {
-		w.in.accept(announcement(t, "announcement", alice, identifier))
+		w.announced(alice, identifier)
 	}
 	pr := pullFor("pull", bob, c1, repo(alice, "x"), repo(alice, "y"))
 	w.in.waits("x", pr)
@@ -90,7 +90,7 @@ func TestPullRequestsThatNobodySaw(t *testing.T) {
 	root := t.TempDir()
 	c1 := w.work.Commit("a", "1")
 	for _, identifier := range []string{"x", "y"} {
-		w.in.accept(announcement(t, "announcement", alice, identifier))
+		w.announced(alice, identifier)
 	}
 	w.pushState(alice, "x", 1001, c1)
 	eventually(t, "there is a repository y", func() bool { return w.repo(alice, "y").Exists() })
@@ -110,7 +110,7 @@ func TestPullRequestsThatNobodySaw(t *testing.T) {
 	}
 	w.names(alice, "y", hunted, c2)
 	w.names(alice, "x", late, c1)
-	w.in.accept(announcement(t, "announcement", carol, "x"))
+	w.announced(carol, "x")
 	w.names(carol, "x", late, c1)
 	c3 := w.work.Commit("a", "3") // of one that comes by a relay, while nothing else happens
 	w.work.Publish(root, "later.git")
@@ -120,15 +120,15 @@ func TestPullRequestsThatNobodySaw(t *testing.T) {
 }
 
 // offer is a pull request that its author offers below /prs/ for the first of these repositories.
-func offer(t testing.TB, name, author, commit string, refs ...nostr.RepoRef) *nostr.Event {
+func offer(name, author, commit string, refs ...nostr.RepoRef) *nostr.Event {
 	ev := pullFor(name, author, commit, refs...)
-	ev.Tags = append(ev.Tags, nostr.Tag{"clone", "https://" + domain + nostr.PRsURLPath(npub(t, author), refs[0].Identifier)})
+	ev.Tags = append(ev.Tags, nostr.Tag{"clone", "https://" + domain + nostr.PRsURLPath(npub(author), refs[0].Identifier)})
 	return finish(ev)
 }
 
 // prs is the address of a contributor's repository.
 func (w *world) prs(contributor, identifier string) string {
-	return w.door.URL + nostr.PRsURLPath(npub(w, contributor), identifier)
+	return w.door.URL + nostr.PRsURLPath(npub(contributor), identifier)
 }
 
 // contribution is a contributor's repository on disk.
@@ -159,14 +159,14 @@ func TestContributorsPullRequest(t *testing.T) {
 	var refs []nostr.RepoRef
 	for n := range 6 {
 		refs = append(refs, repo(alice, fmt.Sprint("repo", n)))
-		w.in.accept(announcement(t, "announcement", alice, refs[n].Identifier))
+		w.announced(alice, refs[n].Identifier)
 	}
 	for name, repos := range map[string][]nostr.RepoRef{"for announced ones": refs, "for an unknown one": {repo(carol, "a b/c")}} {
 		for _, eventFirst := range []bool{true, false} {
 			what := fmt.Sprintf("%s, event first %v", name, eventFirst)
 			at := repos[0].Identifier
 			commit := w.work.Commit("a", what)
-			pr := offer(t, what, bob, commit, repos...)
+			pr := offer(what, bob, commit, repos...)
 			if eventFirst {
 				w.in.waits(at, pr)
 			}
@@ -197,7 +197,7 @@ func TestContributorsPullRequest(t *testing.T) {
 	}
 	// One way only.
 	commit := w.work.Commit("a", "to an announced one")
-	pr := offer(t, "to an announced one", carol, commit, refs...)
+	pr := offer("to an announced one", carol, commit, refs...)
 	w.in.waits(refs[0].Identifier, pr)
 	w.pushes(alice, refs[0].Identifier, "HEAD:refs/nostr/"+pr.ID)
 	w.released(pr)
@@ -212,8 +212,8 @@ func TestContributionsThatAreNotTaken(t *testing.T) {
 	w := newWorld(t, "--grasp06-enable")
 	commit := w.work.Commit("a", "1")
 	x := repo(alice, "x")
-	w.in.accept(announcement(t, "announcement", alice, "x"))
-	good, otherCommit, otherSigner := offer(t, "good", bob, commit, x), offer(t, "another commit", bob, strings.Repeat("c", 40), x), offer(t, "another signer", carol, commit, x)
+	w.announced(alice, "x")
+	good, otherCommit, otherSigner := offer("good", bob, commit, x), offer("another commit", bob, strings.Repeat("c", 40), x), offer("another signer", carol, commit, x)
 	w.in.waits("x", good, otherCommit, otherSigner)
 	push := func(refspec, refused string) {
 		t.Helper()
@@ -230,7 +230,7 @@ func TestContributionsThatAreNotTaken(t *testing.T) {
 	}
 
 	// Pushed first, and then the event is another's.
-	late := offer(t, "late", carol, commit, x)
+	late := offer("late", carol, commit, x)
 	push("HEAD:refs/nostr/"+late.ID, "")
 	w.in.waits("x", late)
 	eventually(t, "the repository is gone with what did not match", func() bool { return !w.contribution(bob, "x").Exists() })

@@ -26,7 +26,7 @@ import (
 func TestHunt(t *testing.T) {
 	w := newWorld(t)
 	c1, url := published(t)
-	ann, st := announcement(t, "announcement", alice, "my repo/ü", "http://127.0.0.1:1/gone.git", url), state("state", alice, "my repo/ü", 1001, c1)
+	ann, st := announcement("announcement", alice, "my repo/ü", "http://127.0.0.1:1/gone.git", url), state("state", alice, "my repo/ü", 1001, c1)
 	w.in.syncs("my repo/ü", ann, st)
 	w.released(ann)
 	w.released(st)
@@ -62,7 +62,7 @@ func TestARewrittenEntryIsNoNewEvent(t *testing.T) {
 	t.Cleanup(gone.Close)
 	nowhere := strings.Repeat("1", 40)
 	hold := func(identifier string, source proto.Source, at nostr.Timestamp) {
-		w.in.holds(identifier, announcement(t, "announcement", alice, identifier, gone.URL+"/"+identifier), source, time.Hour)
+		w.in.holds(identifier, announcement("announcement", alice, identifier, gone.URL+"/"+identifier), source, time.Hour)
 		w.in.holds(identifier, state("state", alice, identifier, at, nowhere), source, time.Hour)
 	}
 	tries := func() float64 { return w.metric("purgatory_domain_requests_total", "127.0.0.1") }
@@ -93,7 +93,7 @@ func TestPush(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.work.Commit("a", "1")
 	w.refuses("not found", alice, "x", "main")
-	ann := announcement(t, "announcement", alice, "x")
+	ann := announcement("announcement", alice, "x")
 	w.in.waits("x", ann)
 	w.refuses("no state event for this repository", alice, "x", "main")
 	w.told.await("x refused")
@@ -110,9 +110,7 @@ func TestPush(t *testing.T) {
 	w.in.set(func() { w.in.refuse[next.ID] = true })
 	w.in.waits("x", next)
 	w.refuses("does not count any more", alice, "x", "main")
-	if got := w.ref(alice, "x", mainBranch); got != c1 {
-		t.Errorf("main is %s after a push that was refused", got)
-	}
+	w.isAt(alice, "x", c1)
 }
 
 // TestPushedCommitWaitsForItsPullRequest, which is then released at once; an update goes where its
@@ -120,8 +118,8 @@ func TestPush(t *testing.T) {
 func TestPushedCommitWaitsForItsPullRequest(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.work.Commit("a", "1")
-	w.in.accept(announcement(t, "announcement", alice, "x"))
-	w.in.accept(announcement(t, "stranger", carol, "x"))
+	w.announced(alice, "x")
+	w.announced(carol, "x")
 	pr, wrong := pull("pull", bob, c1, alice, "x"), pull("wrong", bob, strings.Repeat("d", 40), alice, "x")
 	w.pushes(alice, "x", "main:refs/nostr/"+pr.ID, "main:refs/nostr/"+wrong.ID)
 	w.in.waits("x", pr, wrong)
@@ -141,7 +139,7 @@ func TestPushedCommitWaitsForItsPullRequest(t *testing.T) {
 // the end is told once, however often it is due.
 func TestExpiry(t *testing.T) {
 	w := newWorld(t)
-	ann, pr := announcement(t, "announcement", alice, "x"), pull("pull", bob, strings.Repeat("d", 40), alice, "x")
+	ann, pr := announcement("announcement", alice, "x"), pull("pull", bob, strings.Repeat("d", 40), alice, "x")
 	w.in.waits("x", ann, pr)
 	eventually(t, "a repository is there to push to", func() bool { return w.repo(alice, "x").Exists() })
 	w.in.holds("x", ann, proto.SourceUser, time.Millisecond)
@@ -169,8 +167,8 @@ func TestOverdueAtTheStart(t *testing.T) {
 	w := newWorld(t)
 	w.stop()
 	c1, url := published(t)
-	ann, st := announcement(t, "announcement", alice, "x", url), state("state", alice, "x", 1001, c1)
-	lost := announcement(t, "lost", bob, "lost", url+"nowhere")
+	ann, st := announcement("announcement", alice, "x", url), state("state", alice, "x", 1001, c1)
+	lost := announcement("lost", bob, "lost", url+"nowhere")
 	other := state("other", bob, "lost", 1001, strings.Repeat("1", 40))
 	for _, ev := range []*nostr.Event{ann, st, lost, other} {
 		w.in.holds(ev.Tags.GetD(), ev, proto.SourceUser, -time.Hour)
@@ -191,7 +189,7 @@ func TestOverdueAtTheStart(t *testing.T) {
 func TestAPlaceholderIsNoData(t *testing.T) {
 	w := newWorld(t, "--purgatory-hold=2s")
 	w.work.Commit("a", "1")
-	ann := announcement(t, "announcement", alice, "x")
+	ann := announcement("announcement", alice, "x")
 	w.in.waits("x", ann)
 	id := strings.Repeat("e", 64)
 	w.pushes(alice, "x", "main:refs/nostr/"+id)
@@ -208,7 +206,7 @@ func TestAPlaceholderIsNoData(t *testing.T) {
 func TestWhatHappenedMeanwhile(t *testing.T) {
 	w := newWorld(t)
 	w.work.Commit("a", "1")
-	w.in.accept(announcement(t, "announcement", alice, "x"))
+	w.announced(alice, "x")
 	id := strings.Repeat("e", 64)
 	w.pushes(alice, "x", "main:refs/nostr/"+id)
 	w.stop()
@@ -234,7 +232,7 @@ func TestHandOver(t *testing.T) {
 		all.Go(func() {
 			w, identifier := *w, fmt.Sprint("repo", p)
 			w.work = gittest.NewWork(t)
-			w.in.waits(identifier, announcement(t, "announcement", alice, identifier))
+			w.in.waits(identifier, announcement("announcement", alice, identifier))
 			for n := range pushes {
 				last[p] = w.work.Commit("a", fmt.Sprint(n))
 				st := state("state", alice, identifier, nostr.Timestamp(1001+n), last[p])
@@ -264,9 +262,7 @@ func TestHandOver(t *testing.T) {
 	all.Wait()
 	two.holds(t, proto.Shards)
 	for p := range people {
-		if got := w.ref(alice, fmt.Sprint("repo", p), mainBranch); got != last[p] {
-			t.Errorf("repo%d is at %s, want %s", p, got, last[p])
-		}
+		w.isAt(alice, fmt.Sprint("repo", p), last[p])
 	}
 	w.in.set(func() {
 		if most := slices.Max(slices.Collect(maps.Values(w.in.accepted))); most != 1 {
@@ -279,7 +275,7 @@ func TestHandOver(t *testing.T) {
 func TestStopDuringAPush(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.work.Commit("a", "1")
-	w.in.accept(announcement(t, "announcement", alice, "x"))
+	w.announced(alice, "x")
 	st := state("state", alice, "x", 1001, c1)
 	w.in.waits("x", st)
 	pause := make(chan struct{})
@@ -320,7 +316,7 @@ func TestStopDuringAFetch(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(server.Close)
-	w.in.syncs("x", announcement(t, "announcement", alice, "x", server.URL+"/x.git"), state("state", alice, "x", 1001, strings.Repeat("d", 40)))
+	w.in.syncs("x", announcement("announcement", alice, "x", server.URL+"/x.git"), state("state", alice, "x", 1001, strings.Repeat("d", 40)))
 	<-asked
 	eventually(t, "the request is counted", func() bool { return w.metric("purgatory_domain_in_flight") == 1 })
 	w.stop()
@@ -341,7 +337,7 @@ func TestFetchedBytesCountForTheirAuthor(t *testing.T) {
 	w.work.Publish(root, "x.git")
 	server := gittest.Backend(t, root)
 	hold := func(owner, identifier string) (release func()) {
-		ann := announcement(t, owner[:2]+identifier, owner, identifier, server.URL+"/x.git")
+		ann := announcement(owner[:2]+identifier, owner, identifier, server.URL+"/x.git")
 		w.in.syncs(identifier, ann, state("state", owner, identifier, 1001, commit))
 		return func() { w.released(ann) }
 	}
@@ -367,7 +363,7 @@ func TestPushedBytesCount(t *testing.T) {
 	}
 	pr := pull("pull", bob, w.work.Commit("noise", gittest.Noise(500 << 10)[300<<10:]), alice, "x")
 	w.in.waits("x", pr)
-	w.refuses("rate-limited: as much git data of "+npub(t, bob), alice, "x", "main:refs/nostr/"+pr.ID)
+	w.refuses("rate-limited: as much git data of "+npub(bob), alice, "x", "main:refs/nostr/"+pr.ID)
 	unknown := func(n int) string { return fmt.Sprintf("main~1:refs/nostr/%064x", n) }
 	w.pushes(alice, "x", unknown(1))
 	w.pushes(alice, "x", unknown(2))
@@ -384,7 +380,7 @@ func TestGitFolderThatCannotBeWritten(t *testing.T) {
 	must(t, os.RemoveAll(workshop), os.WriteFile(workshop, nil, 0o600))
 	why := "nothing can be written to the git folder (NGIT_GIT_DATA_PATH): not a directory"
 	eventually(t, "/readyz says why", func() bool { return w.Ready.Failing()["git folder"] == why })
-	w.in.waits("x", announcement(t, "announcement", alice, "x"), state("state", alice, "x", 1001, c1))
+	w.in.waits("x", announcement("announcement", alice, "x"), state("state", alice, "x", 1001, c1))
 	w.refuses("remote: "+githttp.Unwritable, alice, "x", "main")
 	must(t, os.Remove(workshop), os.Mkdir(workshop, 0o755))
 	w.pushes(alice, "x", "main")
@@ -449,15 +445,15 @@ func TestACrowdAddsNothingToAPush(t *testing.T) {
 		size  int
 		send  func(key string)
 	}{
-		{"who announce it", 1000, func(key string) { w.in.accept(announcement(t, "other", key, "x")) }},
+		{"who announce it", 1000, func(key string) { w.announced(key, "x") }},
 		{"who fill purgatory", 1000, func(key string) {
-			w.in.syncs("x", announcement(t, "held", key, "x"), state("held", key, "x", 1, strings.Repeat("9", 40)))
+			w.in.syncs("x", announcement("held", key, "x"), state("held", key, "x", 1, strings.Repeat("9", 40)))
 		}},
 		{"who offer pull requests", 300, func(key string) {
 			w.in.syncs("x", pull("pull", key, strings.Repeat("8", 40), alice, "x"))
 		}},
 		{"who name the owner as maintainer", 30, func(key string) {
-			fan := announcement(t, "fan", key, "x")
+			fan := announcement("fan", key, "x")
 			fan.Tags = append(fan.Tags, nostr.Tag{"maintainers", alice})
 			w.in.accept(finish(fan))
 		}},
@@ -485,7 +481,7 @@ func TestACrowdAddsNothingToAPush(t *testing.T) {
 func counted(t *testing.T, owner string) (program string, processes func() int) {
 	t.Helper()
 	notes := filepath.Join(t.TempDir(), "notes")
-	program = gittest.Script(t, fmt.Sprintf(`case "$GIT_DIR" in */%s/*) echo "$1" >> '%s' ;; esac; exec git "$@"`, npub(t, owner), notes))
+	program = gittest.Script(t, fmt.Sprintf(`case "$GIT_DIR" in */%s/*) echo "$1" >> '%s' ;; esac; exec git "$@"`, npub(owner), notes))
 	return program, func() int {
 		data, err := os.ReadFile(notes)
 		if err != nil && !os.IsNotExist(err) {

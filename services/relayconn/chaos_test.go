@@ -101,7 +101,7 @@ func newChaos(t *testing.T, workers int) *chaos {
 func (c *chaos) tell(r *foreign, ago time.Duration) {
 	content := fmt.Sprint("event-", len(c.contents))
 	c.contents = append(c.contents, content)
-	r.publish(event(c.t, 30617, content, ago))
+	r.publish(event(30617, content, ago))
 }
 
 func (c *chaos) join() {

@@ -21,7 +21,7 @@ func TestStory(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
 	judge := newIngest(t, b)
-	r := newForeign(t, event(t, 30617, "announced", time.Hour), event(t, 1621, "issue", 2*time.Hour, nostr.Tag{"a", "30617:aa:x"}), event(t, 1, "other", time.Hour))
+	r := newForeign(t, event(30617, "announced", time.Hour), event(1621, "issue", 2*time.Hour, nostr.Tag{"a", "30617:aa:x"}), event(1, "other", time.Hour))
 	w := newWorker(t, b, "a")
 	want := wanting(r.URL, "30617:aa:x")
 	revision := aim(t, b, r.URL, want)
@@ -31,8 +31,8 @@ func TestStory(t *testing.T) {
 		return s.Connection == int(session.Connected) && s.Confirmed == revision && s.Repos == 1 && s.Worker == "a" && s.URL == r.URL &&
 			s.Health == 1 && !s.CompleteUntil.IsZero() && !s.NextDaily.IsZero() && s.DisconnectedAt.IsZero()
 	})
-	r.publish(event(t, 1621, "live issue", 0, nostr.Tag{"a", "30617:aa:x"}))
-	r.publish(event(t, 30618, "live state", 0, nostr.Tag{"d", "x"}))
+	r.publish(event(1621, "live issue", 0, nostr.Tag{"a", "30617:aa:x"}))
+	r.publish(event(30618, "live state", 0, nostr.Tag{"d", "x"}))
 	eventually(t, "what is live comes", func() bool { return judge.has("live sync.live live issue", "live sync.live live state") })
 	if taken := judge.all(); len(taken) != 4 { // "other" is not among them
 		t.Errorf("taken %v", taken)
@@ -63,7 +63,7 @@ func TestHandover(t *testing.T) {
 	const window = 15 * time.Minute
 	began, b := time.Now(), openBus(t)
 	newIngest(t, b)
-	r := newForeign(t, event(t, 1621, "issue", 48*time.Hour, nostr.Tag{"a", "30617:aa:x"}))
+	r := newForeign(t, event(1621, "issue", 48*time.Hour, nostr.Tag{"a", "30617:aa:x"}))
 	workers := map[string]process{"a": newWorker(t, b, "a")}
 	revision := aim(t, b, r.URL, wanting(r.URL, "30617:aa:x"))
 	stands := func(s proto.RelayState) bool {
@@ -123,7 +123,7 @@ func missing(t *testing.T, ago time.Duration, then func(*foreign), taken string,
 	aim(t, b, r.URL, wanting(r.URL, "30617:aa:x"))
 	connected(t, b, r)
 	r.look(func() {
-		r.events = append(r.events, event(t, 1621, "missed", ago, nostr.Tag{"a", "30617:aa:x"}))
+		r.events = append(r.events, event(1621, "missed", ago, nostr.Tag{"a", "30617:aa:x"}))
 	})
 	then(r)
 	eventually(t, "it is heard", func() bool { return judge.has(taken) })

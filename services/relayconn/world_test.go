@@ -31,13 +31,15 @@ import (
 	"tendril.dev/test/fixture"
 )
 
-var must, eventually = fixture.Must, fixture.Await
+var (
+	must, eventually = fixture.Must, fixture.Await
+	person           = fixture.NewPerson()
+)
 
 const (
 	patience = fixture.Patience
 	// workerTTL is longer than any test waits: what passes on to another worker was let go.
 	workerTTL = 10 * patience
-	key       = "0000000000000000000000000000000000000000000000000000000000000001"
 )
 
 // foreign is a small relay: what NIP-01 asks for, and an eye on what is asked of it.
@@ -394,9 +396,6 @@ func entry[T any](t testing.TB, b *bus.Bus, bucket, key string) (value T) {
 	return value
 }
 
-func event(t testing.TB, kind int, content string, ago time.Duration, tags ...nostr.Tag) *nostr.Event {
-	t.Helper()
-	ev := &nostr.Event{Kind: kind, CreatedAt: nostr.Timestamp(time.Now().Add(-ago).Unix()), Tags: tags, Content: content}
-	must(t, ev.Sign(key))
-	return ev
+func event(kind int, content string, ago time.Duration, tags ...nostr.Tag) *nostr.Event {
+	return person.At(nostr.Timestamp(time.Now().Add(-ago).Unix())).Sign(kind, content, tags...)
 }
