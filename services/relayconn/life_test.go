@@ -44,30 +44,30 @@ func put(t *testing.T, s *stateKeeper, worker string, repos int) error {
 	return s.put(t.Context(), proto.RelayState{Worker: worker, Repos: repos})
 }
 
-// newLife is a life of a relay of which nothing is wanted. Its state is not kept.
-func newLife(log *slog.Logger) (*life, *prometheus.Registry) {
+// newRelayWorker works for a relay of which nothing is wanted. Its state is not kept.
+func newRelayWorker(log *slog.Logger) (*relayWorker, *prometheus.Registry) {
 	reg := prometheus.NewRegistry()
 	rules := Rules{
 		Health:          health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, Dead: 24 * time.Hour, Naughty: 12 * time.Hour},
 		ReconnectWindow: 15 * time.Minute, DailyMin: 23 * time.Hour, DailyMax: 25 * time.Hour, CheckEvery: 2 * time.Second,
 	}
 	targets := NewTargets(nil, &world{}, 0, nil, quiet)
-	l := &life{Env: &Env{Rules: rules, Metrics: NewMetrics(reg), Log: log}, name: "r.example.com", log: log, target: targets.Of("r.example.com"), state: &stateKeeper{}}
+	l := &relayWorker{Env: &Env{Rules: rules, Metrics: NewMetrics(reg), Log: log}, name: "r.example.com", log: log, target: targets.Of("r.example.com"), state: &stateKeeper{}}
 	l.resume(noon)
 	return l, reg
 }
 
-// successor takes the claim of a life over, and has confirmed what that has.
-func successor(l *life) *life {
-	next := &life{Env: l.Env, name: l.name, state: l.state, target: l.target, log: quiet, warned: map[string]bool{}, confirmed: session.Set{First: true}}
+// successor takes the claim over, and has confirmed what that has.
+func successor(l *relayWorker) *relayWorker {
+	next := &relayWorker{Env: l.Env, name: l.name, state: l.state, target: l.target, log: quiet, warned: map[string]bool{}, confirmed: session.Set{First: true}}
 	next.resume(time.Now())
 	return next
 }
 
-// note has the session say how it stands.
-func note(l *life, st session.Status) (begun bool) {
+// takeStatus has the session say how it stands.
+func takeStatus(l *relayWorker, st session.Status) (begun bool) {
 	l.Status(st)
-	return l.note()
+	return l.takeStatus()
 }
 
 // TestStart: what a next connection asks for depends on what the ones before have come to an end
@@ -75,29 +75,33 @@ func note(l *life, st session.Status) (begun bool) {
 func TestStart(t *testing.T) {
 	t.Parallel()
 	b, confirmed := openBus(t), session.Set{First: true}
-	caughtUp := func(l *life) { l.status.CaughtUp = true; l.held(after(30)) }
-	end := func(l *life, minutes int, st session.Status) {
+	caughtUp := func(l *relayWorker) { l.status.CaughtUp = true; l.markConnected(after(30)) }
+	end := func(l *relayWorker, minutes int, st session.Status) {
 		l.status = st
 		l.ended(t.Context(), after(minutes), errGone)
 	}
 	whole := session.Status{CaughtUp: true}
 	for name, tc := range map[string]struct {
-		before func(l *life)
+		before func(l *relayWorker)
 		at     int // minutes after noon
 		since  int // minutes after noon; 0: a fresh start
 	}{
-		"never connected":                      {before: func(l *life) { l.connected = time.Time{} }, at: 1},
-		"away for as long as may be":           {before: func(l *life) { end(l, 60, whole) }, at: 75, since: 45},
-		"away for longer":                      {before: func(l *life) { end(l, 60, whole) }, at: 76},
+		"never connected":                      {before: func(l *relayWorker) { l.connected = time.Time{} }, at: 1},
+		"away for as long as may be":           {before: func(l *relayWorker) { end(l, 60, whole) }, at: 75, since: 45},
+		"away for longer":                      {before: func(l *relayWorker) { end(l, 60, whole) }, at: 76},
 		"crashed: the last tick counts":        {before: caughtUp, at: 40, since: 15},
-		"nothing was confirmed":                {before: func(l *life) { end(l, 60, whole); l.confirmed = session.Set{} }, at: 61},
-		"a fresh start with something missing": {before: func(l *life) { end(l, 60, session.Status{Missing: after(10)}) }, at: 61, since: -5},
-		"missing something that was caught up": {before: func(l *life) { caughtUp(l); end(l, 60, session.Status{Missing: after(40)}) }, at: 61, since: 15},
-		"a reconnect that was cut off":         {before: func(l *life) { end(l, 60, whole); l.start(after(70)); end(l, 80, session.Status{}) }, at: 81, since: 45},
-		"a reconnect that caught up":           {before: func(l *life) { end(l, 60, whole); l.start(after(70)); end(l, 80, whole) }, at: 81, since: 65},
-		"a daily start that was cut off":       {before: func(l *life) { caughtUp(l); note(l, session.Status{Days: 1}); end(l, 62, session.Status{Days: 1}) }, at: 63, since: 47},
+		"nothing was confirmed":                {before: func(l *relayWorker) { end(l, 60, whole); l.confirmed = session.Set{} }, at: 61},
+		"a fresh start with something missing": {before: func(l *relayWorker) { end(l, 60, session.Status{Missing: after(10)}) }, at: 61, since: -5},
+		"missing something that was caught up": {before: func(l *relayWorker) { caughtUp(l); end(l, 60, session.Status{Missing: after(40)}) }, at: 61, since: 15},
+		"a reconnect that was cut off":         {before: func(l *relayWorker) { end(l, 60, whole); l.start(after(70)); end(l, 80, session.Status{}) }, at: 81, since: 45},
+		"a reconnect that caught up":           {before: func(l *relayWorker) { end(l, 60, whole); l.start(after(70)); end(l, 80, whole) }, at: 81, since: 65},
+		"a daily start that was cut off": {before: func(l *relayWorker) {
+			caughtUp(l)
+			takeStatus(l, session.Status{Days: 1})
+			end(l, 62, session.Status{Days: 1})
+		}, at: 63, since: 47},
 	} {
-		l, _ := newLife(quiet)
+		l, _ := newRelayWorker(quiet)
 		l.confirmed, l.state = confirmed, open(t, b)
 		tc.before(l)
 		connected := l.connected
@@ -114,7 +118,7 @@ func TestWait(t *testing.T) {
 	t.Parallel()
 	rules := Rules{StartupJitter: 10 * time.Second}
 	waits := func(h health.Health, now time.Time, first, bootstrap bool) (least, most time.Duration) {
-		l := &life{Env: &Env{Rules: rules, Started: noon.Add(-time.Hour)}, claimed: noon, health: h}
+		l := &relayWorker{Env: &Env{Rules: rules, Started: noon.Add(-time.Hour)}, claimed: noon, health: h}
 		least = time.Hour
 		for range 300 {
 			w := l.wait(now, first, bootstrap)
@@ -154,7 +158,7 @@ func TestDeathIsTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var text bytes.Buffer
-		l, reg := newLife(slog.New(slog.NewTextHandler(&text, nil)))
+		l, reg := newRelayWorker(slog.New(slog.NewTextHandler(&text, nil)))
 		fail := func(err error) {
 			l.health = l.health.Failed(time.Now(), err)
 			l.pause(t.Context(), l.wait(time.Now(), false, false)+time.Second)
@@ -177,7 +181,7 @@ func TestDeathIsTold(t *testing.T) {
 func TestWhatASessionSays(t *testing.T) {
 	t.Parallel()
 	var text bytes.Buffer
-	l, _ := newLife(slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	l, _ := newRelayWorker(slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	for _, outcome := range []proto.Outcome{proto.Accepted, proto.HeldBack} {
 		l.Judged(&nostr.Event{}, proto.SourceLive, false, proto.Verdict{Outcome: outcome})
 	}
@@ -187,7 +191,7 @@ func TestWhatASessionSays(t *testing.T) {
 	l.health.Failures, l.health.Recovering = 9, true
 	l.health = l.health.Opened(noon)
 	for _, answered := range []bool{false, true} {
-		if note(l, session.Status{Connection: session.Syncing, Answered: answered}); (l.health.Failures == 0) != answered {
+		if takeStatus(l, session.Status{Connection: session.Syncing, Answered: answered}); (l.health.Failures == 0) != answered {
 			t.Errorf("answered %v, %d failures", answered, l.health.Failures)
 		}
 	}
@@ -200,7 +204,7 @@ func TestWhatASessionSays(t *testing.T) {
 // the connection ends first or another worker takes over.
 func TestDayIsNotForgotten(t *testing.T) {
 	t.Parallel()
-	l, _ := newLife(quiet)
+	l, _ := newRelayWorker(quiet)
 	l.state = open(t, openBus(t))
 	due := time.Now().Add(-time.Minute).UTC().Round(0)
 	l.daily = due
@@ -210,7 +214,7 @@ func TestDayIsNotForgotten(t *testing.T) {
 	if start := next.start(time.Now()); start.Since == nil || !next.daily.Equal(due) || !l.daily.Equal(due) || !next.health.Recovering {
 		t.Errorf("the successor begins with %+v, due %v, healthy %v", start, next.daily, !next.health.Recovering)
 	}
-	if note(next, session.Status{}) || !note(next, session.Status{Days: 1}) {
+	if takeStatus(next, session.Status{}) || !takeStatus(next, session.Status{Days: 1}) {
 		t.Error("it is not told when the day begins")
 	}
 	next.save(t.Context())

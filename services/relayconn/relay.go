@@ -53,11 +53,11 @@ type Env struct {
 	Log        *slog.Logger
 }
 
-// life keeps the connection to one relay for as long as this worker has the claim on it: it
+// relayWorker keeps the connection to one relay for as long as this worker has the claim on it: it
 // connects, waits out failures, begins sessions as fresh starts or quick reconnects, and writes
 // down how it stands, so that a successor goes on there. It belongs to the goroutine of run, and
-// while that talks to the one of tend. It is the session's observer.
-type life struct {
+// during a session to that of saveStatePeriodically. It is the session's observer.
+type relayWorker struct {
 	*Env
 	name    string // as in subjects and keys
 	claimed time.Time
@@ -73,95 +73,95 @@ type life struct {
 	confirmed session.Set
 	daily     time.Time // when the next daily start is due; it stays until that has begun
 	status    session.Status
-	told      atomic.Pointer[session.Status] // by the session, last
+	reported  atomic.Pointer[session.Status] // by the session, last
 	warned    map[string]bool                // of what the operator has been warned since the last fresh start
 	gaps      sync.Map                       // sources of which a gap was told on this connection
 }
 
 // Run keeps the connection to the relay of that name until ctx ends.
 func (e *Env) Run(ctx context.Context, name string) error {
-	l := &life{Env: e, name: name, claimed: time.Now(), warned: map[string]bool{}, log: e.Log.With("relay", name)}
-	l.state = &stateKeeper{js: e.JS, kv: e.States, key: name, log: l.log}
-	if err := l.state.read(ctx); err != nil {
+	w := &relayWorker{Env: e, name: name, claimed: time.Now(), warned: map[string]bool{}, log: e.Log.With("relay", name)}
+	w.state = &stateKeeper{js: e.JS, kv: e.States, key: name, log: w.log}
+	if err := w.state.read(ctx); err != nil {
 		return err
 	}
-	l.resume(time.Now())
-	l.target = e.Targets.Of(name)
+	w.resume(time.Now())
+	w.target = e.Targets.Of(name)
 	defer e.Metrics.forget(name)
 
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return l.target.Run(ctx) })
-	group.Go(func() error { return l.run(ctx) })
+	group.Go(func() error { return w.target.Run(ctx) })
+	group.Go(func() error { return w.run(ctx) })
 	return group.Wait()
 }
 
 // resume takes up what the last holder of the claim wrote down.
-func (l *life) resume(now time.Time) {
-	s := l.state.value
-	l.state.kept = max(stateKept, l.Rules.Health.Naughty, l.Rules.Health.Max)
-	l.health = health.Health{
-		Rules: l.Rules.Health, Failures: s.Failures, Recovering: s.Failures > 0 || s.LastError != "", FailingSince: s.FailingSince, Naughty: s.NaughtyUntil, NextAttempt: s.NextAttempt, LastError: s.LastError,
+func (w *relayWorker) resume(now time.Time) {
+	s := w.state.value
+	w.state.kept = max(stateKept, w.Rules.Health.Naughty, w.Rules.Health.Max)
+	w.health = health.Health{
+		Rules: w.Rules.Health, Failures: s.Failures, Recovering: s.Failures > 0 || s.LastError != "", FailingSince: s.FailingSince, Naughty: s.NaughtyUntil, NextAttempt: s.NextAttempt, LastError: s.LastError,
 	}
-	l.seen = l.health.State(now)
-	l.connected, l.complete, l.daily = s.LastConnected, s.CompleteUntil, s.NextDaily
-	l.status.Confirmed = session.Mark{Target: s.Confirmed, Log: s.ConfirmedLog}
+	w.seen = w.health.State(now)
+	w.connected, w.complete, w.daily = s.LastConnected, s.CompleteUntil, s.NextDaily
+	w.status.Confirmed = session.Mark{Target: s.Confirmed, Log: s.ConfirmedLog}
 }
 
-func (l *life) run(ctx context.Context) error {
-	for known := false; !known; _, known = l.target.Now() {
+func (w *relayWorker) run(ctx context.Context) error {
+	for known := false; !known; _, known = w.target.Now() {
 		select {
-		case <-l.target.Changed:
+		case <-w.target.Changed:
 		case <-ctx.Done():
 			return nil
 		}
 	}
 	var err error
-	if l.confirmed, err = l.target.Past(ctx, l.status.Confirmed); err != nil && ctx.Err() == nil {
-		l.log.Warn("what was confirmed before is asked for again", "error", err)
-		l.status.Confirmed = session.Mark{}
+	if w.confirmed, err = w.target.Past(ctx, w.status.Confirmed); err != nil && ctx.Err() == nil {
+		w.log.Warn("what was confirmed before is asked for again", "error", err)
+		w.status.Confirmed = session.Mark{}
 	}
 	first, bootstrap := true, false
 	for ctx.Err() == nil {
-		l.url, bootstrap = l.target.Relay()
-		if l.url == "" || nostr.RelayURL(l.url).OnDomain(l.Domain) {
+		w.url, bootstrap = w.target.Relay()
+		if w.url == "" || nostr.RelayURL(w.url).OnDomain(w.Domain) {
 			// Not a target any more, or ourselves: the claim will be taken back.
 			select {
-			case <-l.target.Changed:
+			case <-w.target.Changed:
 			case <-ctx.Done():
 			}
 			continue
 		}
-		l.pause(ctx, l.wait(time.Now(), first, bootstrap))
+		w.pause(ctx, w.wait(time.Now(), first, bootstrap))
 		first = false
-		l.attempt(ctx)
+		w.attempt(ctx)
 	}
 	return nil
 }
 
 // wait is how long to stay away from the relay. When the claim is new bootstrap relays connect at
 // once and the others spread out, so that a restart or a hand-over of many is no stampede.
-func (l *life) wait(now time.Time, first, bootstrap bool) time.Duration {
+func (w *relayWorker) wait(now time.Time, first, bootstrap bool) time.Duration {
 	if first && bootstrap {
 		return 0
 	}
-	wait := max(l.health.NextAttempt.Sub(now), l.health.Limited.Sub(now), 0)
-	if first && l.Rules.StartupJitter > 0 {
-		wait = max(wait, l.claimed.Add(rand.N(l.Rules.StartupJitter)).Sub(now))
+	wait := max(w.health.NextAttempt.Sub(now), w.health.Limited.Sub(now), 0)
+	if first && w.Rules.StartupJitter > 0 {
+		wait = max(wait, w.claimed.Add(rand.N(w.Rules.StartupJitter)).Sub(now))
 	}
 	return wait
 }
 
 // pause waits, and keeps metrics in step meanwhile.
-func (l *life) pause(ctx context.Context, wait time.Duration) {
+func (w *relayWorker) pause(ctx context.Context, wait time.Duration) {
 	due := time.NewTimer(wait)
 	defer due.Stop()
-	tick := time.NewTicker(l.Rules.CheckEvery)
+	tick := time.NewTicker(w.Rules.CheckEvery)
 	defer tick.Stop()
 	for {
 		now := time.Now()
-		l.observe(now)
-		if now.Sub(l.connected) > l.Rules.ReconnectWindow {
-			l.confirmed = session.Set{} // the next connection is a fresh start
+		w.observe(now)
+		if now.Sub(w.connected) > w.Rules.ReconnectWindow {
+			w.confirmed = session.Set{} // the next connection is a fresh start
 		}
 		select {
 		case <-ctx.Done():
@@ -174,72 +174,72 @@ func (l *life) pause(ctx context.Context, wait time.Duration) {
 }
 
 // attempt connects and talks until the connection ends.
-func (l *life) attempt(ctx context.Context) {
-	l.status = session.Status{Connection: session.Connecting, Confirmed: l.status.Confirmed}
-	l.observe(time.Now())
-	dial, cancel := context.WithTimeout(ctx, l.Rules.Health.Base)
-	conn, err := wire.Dial(dial, l.Guard, l.url, l.Rules.MaxMessage)
+func (w *relayWorker) attempt(ctx context.Context) {
+	w.status = session.Status{Connection: session.Connecting, Confirmed: w.status.Confirmed}
+	w.observe(time.Now())
+	dial, cancel := context.WithTimeout(ctx, w.Rules.Health.Base)
+	conn, err := wire.Dial(dial, w.Guard, w.url, w.Rules.MaxMessage)
 	cancel()
 	now := time.Now()
 	if err != nil {
 		if ctx.Err() == nil {
-			l.failed(ctx, now, err)
+			w.failed(ctx, now, err)
 		}
 		return
 	}
 	defer conn.Close()
-	l.Metrics.count(l.name, l.Metrics.attempts, "success")
-	l.health = l.health.Opened(now)
-	start := l.start(now)
-	l.log.Info("connected", "url", l.url, "quick", start.Since != nil)
-	err = l.talk(ctx, conn, start)
-	l.ended(ctx, time.Now(), err)
+	w.Metrics.count(w.name, w.Metrics.attempts, "success")
+	w.health = w.health.Opened(now)
+	start := w.start(now)
+	w.log.Info("connected", "url", w.url, "quick", start.Since != nil)
+	err = w.runSession(ctx, conn, start)
+	w.ended(ctx, time.Now(), err)
 }
 
 // start prepares the session on a connection that was opened. A relay that was away for no longer
 // than the window gets a quick reconnect, if anything is confirmed.
-func (l *life) start(now time.Time) session.Start {
-	start := session.Start{Delay: max(0, l.Rules.StartupDelay-now.Sub(l.Started))}
-	quick := now.Sub(l.connected) <= l.Rules.ReconnectWindow && !l.confirmed.Empty()
+func (w *relayWorker) start(now time.Time) session.Start {
+	start := session.Start{Delay: max(0, w.Rules.StartupDelay-now.Sub(w.Started))}
+	quick := now.Sub(w.connected) <= w.Rules.ReconnectWindow && !w.confirmed.Empty()
 	if quick {
-		since := nostr.Timestamp(cmp.Or(l.complete, l.connected).Add(-l.Rules.ReconnectWindow).Unix())
-		start.Since, start.Live, start.Confirmed, start.Mark = &since, l.connected, l.confirmed, l.status.Confirmed
+		since := nostr.Timestamp(cmp.Or(w.complete, w.connected).Add(-w.Rules.ReconnectWindow).Unix())
+		start.Since, start.Live, start.Confirmed, start.Mark = &since, w.connected, w.confirmed, w.status.Confirmed
 	} else {
-		l.status.Confirmed, l.complete = session.Mark{}, time.Time{}
-		clear(l.warned)
+		w.status.Confirmed, w.complete = session.Mark{}, time.Time{}
+		clear(w.warned)
 	}
-	if !quick || l.daily.IsZero() {
-		l.daily = l.nextDay(now)
+	if !quick || w.daily.IsZero() {
+		w.daily = w.nextDay(now)
 	}
-	l.connected = now
+	w.connected = now
 	return start
 }
 
-func (l *life) nextDay(now time.Time) time.Time {
-	return now.Add(l.Rules.DailyMin + rand.N(max(0, l.Rules.DailyMax-l.Rules.DailyMin)+1))
+func (w *relayWorker) nextDay(now time.Time) time.Time {
+	return now.Add(w.Rules.DailyMin + rand.N(max(0, w.Rules.DailyMax-w.Rules.DailyMin)+1))
 }
 
-// talk runs a session on a connection until either ends.
-func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) error {
-	l.Status(l.status)
-	l.gaps.Clear()
+// runSession runs a session on a connection until either ends.
+func (w *relayWorker) runSession(ctx context.Context, conn *wire.Conn, start session.Start) error {
+	w.Status(w.status)
+	w.gaps.Clear()
 	document := make(chan wire.Stated, 1)
 	s := session.New(session.Options{
-		Rules: l.Rules.Session, Asker: conn, Wanted: func() session.Wanted { now, _ := l.target.Now(); return now },
-		Intake: l.Intake.Open(l.url), Observer: l, Document: document, Log: l.log,
-		Negentropy: l.Negentropy, Warned: l.warned,
+		Rules: w.Rules.Session, Asker: conn, Wanted: func() session.Wanted { now, _ := w.target.Now(); return now },
+		Intake: w.Intake.Open(w.url), Observer: w, Document: document, Log: w.log,
+		Negentropy: w.Negentropy, Warned: w.warned,
 		Authenticate: func(ctx context.Context, challenge string) error {
 			// Nothing that the relay says gets into what is signed but its challenge.
-			ev := nip42.CreateUnsignedAuthEvent(challenge, "", l.url)
-			if err := l.Sign(&ev); err != nil {
+			ev := nip42.CreateUnsignedAuthEvent(challenge, "", w.url)
+			if err := w.Sign(&ev); err != nil {
 				return err
 			}
 			return conn.Auth(ctx, ev)
 		},
 	})
-	l.confirmed = session.Set{} // the session's now
-	replace(l.target.Changed, struct{}{})
-	day := time.NewTimer(time.Until(l.daily))
+	w.confirmed = session.Set{} // the session's now
+	replace(w.target.Changed, struct{}{})
+	day := time.NewTimer(time.Until(w.daily))
 	defer day.Stop()
 	messages := make(chan wire.Message)
 	var lost error // why reading has ended
@@ -258,29 +258,29 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 	})
 	group.Go(func() error { return conn.KeepAlive(ctx) })
 	group.Go(func() error { // beside the start, which does not wait for it
-		d, err := wire.FetchDocument(ctx, l.Guard.HTTPClient(), l.url)
+		d, err := wire.FetchDocument(ctx, w.Guard.HTTPClient(), w.url)
 		if err == nil {
 			document <- d
 		}
 		return nil
 	})
-	group.Go(func() error { return l.tend(ctx, day) })
+	group.Go(func() error { return w.saveStatePeriodically(ctx, day) })
 	group.Go(func() error {
-		if err := s.Run(ctx, start, messages, l.target.Changed, day.C); err != nil || ctx.Err() != nil {
+		if err := s.Run(ctx, start, messages, w.target.Changed, day.C); err != nil || ctx.Err() != nil {
 			return err
 		}
 		return lost
 	})
 	err := group.Wait()
-	l.confirmed = s.Confirmed()
-	l.note()
+	w.confirmed = s.Confirmed()
+	w.takeStatus()
 	return err
 }
 
-// tend keeps what is known of the relay in step, and says when a day is over. It never waits for the
-// session, which may be waiting for room for what came.
-func (l *life) tend(ctx context.Context, day *time.Timer) error {
-	tick := time.NewTicker(l.Rules.CheckEvery)
+// saveStatePeriodically keeps what is known of the relay in step, and says when a day is over. It
+// never waits for the session, which may be waiting for room for what came.
+func (w *relayWorker) saveStatePeriodically(ctx context.Context, day *time.Timer) error {
+	tick := time.NewTicker(w.Rules.CheckEvery)
 	defer tick.Stop()
 	saved, savedAt := session.Status{}, time.Time{}
 	for {
@@ -288,135 +288,135 @@ func (l *life) tend(ctx context.Context, day *time.Timer) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
-			if l.note() {
-				day.Reset(time.Until(l.daily))
+			if w.takeStatus() {
+				day.Reset(time.Until(w.daily))
 			}
-			l.held(now)
-			l.observe(now)
+			w.markConnected(now)
+			w.observe(now)
 			// A successor must find the last connection young enough, so it is written down from
 			// time to time though nothing changed.
-			if (l.status != saved || now.Sub(savedAt) > l.Rules.ReconnectWindow/3) && l.save(ctx) {
-				saved, savedAt = l.status, now
+			if (w.status != saved || now.Sub(savedAt) > w.Rules.ReconnectWindow/3) && w.save(ctx) {
+				saved, savedAt = w.status, now
 			}
 		}
 	}
 }
 
-// note takes in what the session has said of itself, and reports whether a daily start has begun.
-// One that is due stays so until then, on any connection and by any worker.
-func (l *life) note() (begun bool) {
-	st := *l.told.Load()
-	if begun = st.Days != l.status.Days; begun {
-		l.complete, l.daily = time.Time{}, l.nextDay(time.Now())
+// takeStatus takes in what the session has said of itself, and reports whether a daily start has
+// begun. One that is due stays so until then, on any connection and by any worker.
+func (w *relayWorker) takeStatus() (begun bool) {
+	st := *w.reported.Load()
+	if begun = st.Days != w.status.Days; begun {
+		w.complete, w.daily = time.Time{}, w.nextDay(time.Now())
 	}
-	if st.Answered && !l.status.Answered {
-		l.health = l.health.Answered()
+	if st.Answered && !w.status.Answered {
+		w.health = w.health.Answered()
 	}
-	l.status, l.health.Limited = st, st.Limited
+	w.status, w.health.Limited = st, st.Limited
 	return begun
 }
 
 // Status implements session.Observer.
-func (l *life) Status(s session.Status) { l.told.Store(&s) }
+func (w *relayWorker) Status(s session.Status) { w.reported.Store(&s) }
 
 // Judged counts an event that is served now and was not before, logs a live one, and tells a gap:
 // one that should have come live but was found by a later sync.
-func (l *life) Judged(ev *nostr.Event, source proto.Source, gap bool, v proto.Verdict) {
+func (w *relayWorker) Judged(ev *nostr.Event, source proto.Source, gap bool, v proto.Verdict) {
 	if v.Outcome == proto.Accepted {
-		l.Metrics.synced.Inc()
+		w.Metrics.synced.Inc()
 	}
 	if source == proto.SourceLive {
-		l.log.Debug("live event", "id", ev.ID, "kind", ev.Kind, "outcome", v.Outcome, "message", v.Message)
+		w.log.Debug("live event", "id", ev.ID, "kind", ev.Kind, "outcome", v.Outcome, "message", v.Message)
 	}
 	if !gap {
 		return
 	}
-	l.Metrics.count(l.name, l.Metrics.gaps)
-	if _, told := l.gaps.LoadOrStore(source, true); told {
+	w.Metrics.count(w.name, w.Metrics.gaps)
+	if _, told := w.gaps.LoadOrStore(source, true); told {
 		return
 	}
 	level := slog.LevelWarn
 	if source == proto.SourceDaily {
 		level = slog.LevelError
 	}
-	l.log.Log(context.Background(), level, "an event that should have come live was found later", "source", source, "id", ev.ID, "kind", ev.Kind)
+	w.log.Log(context.Background(), level, "an event that should have come live was found later", "source", source, "id", ev.ID, "kind", ev.Kind)
 }
 
-func (l *life) failed(ctx context.Context, now time.Time, err error) {
-	l.health = l.health.Failed(now, err)
-	l.Metrics.count(l.name, l.Metrics.attempts, "failure")
-	l.tell("connection failed", now, err)
-	l.status = session.Status{Confirmed: l.status.Confirmed}
-	l.save(ctx)
+func (w *relayWorker) failed(ctx context.Context, now time.Time, err error) {
+	w.health = w.health.Failed(now, err)
+	w.Metrics.count(w.name, w.Metrics.attempts, "failure")
+	w.logDisconnect("connection failed", now, err)
+	w.status = session.Status{Confirmed: w.status.Confirmed}
+	w.save(ctx)
 }
 
-func (l *life) ended(ctx context.Context, now time.Time, err error) {
+func (w *relayWorker) ended(ctx context.Context, now time.Time, err error) {
 	// What was confirmed on this connection has come live until now, or until something went
 	// missing, unless there was something to catch up with first.
-	l.held(now)
-	l.complete = cmp.Or(l.complete, l.status.Missing, now)
+	w.markConnected(now)
+	w.complete = cmp.Or(w.complete, w.status.Missing, now)
 	if ctx.Err() != nil {
-		l.health = l.health.Left(now)
-		l.log.Info("connection closed", "url", l.url)
+		w.health = w.health.Left(now)
+		w.log.Info("connection closed", "url", w.url)
 	} else {
-		l.health = l.health.Dropped(now, err)
-		l.tell("disconnected", now, err)
+		w.health = w.health.Dropped(now, err)
+		w.logDisconnect("disconnected", now, err)
 	}
-	l.status = session.Status{Confirmed: l.status.Confirmed}
-	l.save(context.WithoutCancel(ctx))
+	w.status = session.Status{Confirmed: w.status.Confirmed}
+	w.save(context.WithoutCancel(ctx))
 }
 
-// held notes that the connection stands. Only once it has caught up with what it missed, a next one
-// need not go back as far as it did.
-func (l *life) held(now time.Time) {
-	if l.connected = now; l.status.CaughtUp {
-		l.complete = now
+// markConnected notes that the connection stands. Only once it has caught up with what it missed,
+// a next one need not go back as far as it did.
+func (w *relayWorker) markConnected(now time.Time) {
+	if w.connected = now; w.status.CaughtUp {
+		w.complete = now
 	}
 }
 
-// tell says why there is no connection, and for how long the relay is left alone now.
-func (l *life) tell(what string, now time.Time, err error) {
-	l.log.Warn(what, "url", l.url, "attempt", l.health.Failures, "again_in", max(0, l.health.NextAttempt.Sub(now)).Round(time.Second),
-		"naughty", !l.health.Naughty.IsZero(), "cause", netguard.Classify(err), "error", err)
+// logDisconnect says why there is no connection, and for how long the relay is left alone now.
+func (w *relayWorker) logDisconnect(what string, now time.Time, err error) {
+	w.log.Warn(what, "url", w.url, "attempt", w.health.Failures, "again_in", max(0, w.health.NextAttempt.Sub(now)).Round(time.Second),
+		"naughty", !w.health.Naughty.IsZero(), "cause", netguard.Classify(err), "error", err)
 }
 
 // save writes down how the relay stands, and says whether it could.
-func (l *life) save(ctx context.Context) bool {
+func (w *relayWorker) save(ctx context.Context) bool {
 	now := time.Now()
-	l.observe(now)
-	confirmed := l.target.Confirmed(l.status.Confirmed)
+	w.observe(now)
+	confirmed := w.target.Confirmed(w.status.Confirmed)
 	s := proto.RelayState{
-		URL: l.url, Worker: l.Worker, Connection: int(l.status.Connection), Health: int(l.seen),
-		Failures: l.health.Failures, FailingSince: l.health.FailingSince, LastError: l.health.LastError, NaughtyUntil: l.health.Naughty,
-		NextAttempt: l.health.NextAttempt, NextDaily: l.daily, LastConnected: l.connected, CompleteUntil: l.complete,
-		Confirmed: confirmed.Target, ConfirmedLog: confirmed.Log, Repos: l.status.Repos, Roots: l.status.Roots, Subscriptions: l.status.Subscriptions,
+		URL: w.url, Worker: w.Worker, Connection: int(w.status.Connection), Health: int(w.seen),
+		Failures: w.health.Failures, FailingSince: w.health.FailingSince, LastError: w.health.LastError, NaughtyUntil: w.health.Naughty,
+		NextAttempt: w.health.NextAttempt, NextDaily: w.daily, LastConnected: w.connected, CompleteUntil: w.complete,
+		Confirmed: confirmed.Target, ConfirmedLog: confirmed.Log, Repos: w.status.Repos, Roots: w.status.Roots, Subscriptions: w.status.Subscriptions,
 	}
-	if s.NextAttempt.Before(l.health.Limited) {
-		s.NextAttempt = l.health.Limited
+	if s.NextAttempt.Before(w.health.Limited) {
+		s.NextAttempt = w.health.Limited
 	}
-	if l.status.Connection == session.Disconnected {
-		s.DisconnectedAt = l.connected
+	if w.status.Connection == session.Disconnected {
+		s.DisconnectedAt = w.connected
 	}
-	err := l.state.put(ctx, s)
+	err := w.state.put(ctx, s)
 	if err != nil && ctx.Err() == nil {
-		l.log.Warn("the relay's state could not be written", "error", err)
+		w.log.Warn("the relay's state could not be written", "error", err)
 	}
 	return err == nil
 }
 
 // observe keeps health and metrics in step with the time, and tells what only time brings about.
-func (l *life) observe(now time.Time) {
-	l.health = l.health.Held(now)
-	state := l.health.State(now)
-	if state == health.Dead && l.seen != health.Dead {
-		l.log.Error("the relay is dead: it has been failing without a break", "since", l.health.FailingSince)
+func (w *relayWorker) observe(now time.Time) {
+	w.health = w.health.Held(now)
+	state := w.health.State(now)
+	if state == health.Dead && w.seen != health.Dead {
+		w.log.Error("the relay is dead: it has been failing without a break", "since", w.health.FailingSince)
 	}
-	l.seen = state
-	if !l.health.Naughty.IsZero() && !now.Before(l.health.Naughty) {
-		l.log.Info("the relay's time on the naughty list is over")
-		l.health.Naughty = time.Time{}
+	w.seen = state
+	if !w.health.Naughty.IsZero() && !now.Before(w.health.Naughty) {
+		w.log.Info("the relay's time on the naughty list is over")
+		w.health.Naughty = time.Time{}
 	}
-	l.Metrics.set(l.name, snapshot{
-		label: l.url, connection: l.status.Connection, health: state, failures: l.health.Failures, naughty: !l.health.Naughty.IsZero(),
+	w.Metrics.set(w.name, snapshot{
+		label: w.url, connection: w.status.Connection, health: state, failures: w.health.Failures, naughty: !w.health.Naughty.IsZero(),
 	})
 }
