@@ -43,10 +43,11 @@ func (c *banCommand) Run() error {
 	return c.do(c.Wait, func(r *reader) error {
 		for _, what := range c.What {
 			ban := proto.Ban{What: what.String(), Reason: c.Reason, At: time.Now().UTC(), Purge: c.Purge}
-			if err := bans.Put(r.ctx, r.JS, what.Subject, ban); err != nil {
-				return err
+			err := bans.Put(r.ctx, r.JS, what.Subject, ban)
+			if err == nil {
+				err = c.print(ban, func(w io.Writer) { fmt.Fprintf(w, "%s %s is banned\n", what.Kind(), printable(ban.What)) })
 			}
-			if err := c.print(ban, func(w io.Writer) { fmt.Fprintf(w, "%s %s is banned\n", what.Kind(), printable(ban.What)) }); err != nil {
+			if err != nil {
 				return err
 			}
 		}
@@ -62,10 +63,11 @@ func (c *unbanCommand) Run() error {
 			if ban == nil {
 				return fmt.Errorf("%s is not banned; `tendril bans` lists what is", name)
 			}
-			if err := bans.Lift(r.ctx, r.JS, what.Subject); err != nil {
-				return err
+			err := bans.Lift(r.ctx, r.JS, what.Subject)
+			if err == nil {
+				err = c.print(ban.Ban, func(w io.Writer) { fmt.Fprintf(w, "%s %s is not banned any more\n", what.Kind(), name) })
 			}
-			if err := c.print(ban.Ban, func(w io.Writer) { fmt.Fprintf(w, "%s %s is not banned any more\n", what.Kind(), name) }); err != nil {
+			if err != nil {
 				return err
 			}
 		}

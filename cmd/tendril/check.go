@@ -115,8 +115,10 @@ func open(ctx context.Context, s config.Settings, folders indexFolders) (*bus.Bu
 	if _, err := os.Stat(dir); err != nil {
 		return nil, fmt.Errorf("NGIT_RELAY_DATA_PATH is %q: there is no log in it (%w)", s.RelayDataPath, err)
 	}
-	noLog := func() error { return errors.New("there is no log") } // a check makes none
-	return bus.Open(ctx, bus.Options{Name: "tendril check", Sizing: node.Sizing(s), Dir: dir, Listen: "none", NewLog: noLog})
+	return bus.Open(ctx, bus.Options{
+		Name: "tendril check", Sizing: node.Sizing(s), Dir: dir, Listen: "none",
+		NewLog: func() error { return errors.New("there is no log") }, // a check makes none
+	})
 }
 
 // noWorkers returns an error while a process may be working on the folders.

@@ -71,14 +71,17 @@ func (i *imports) Run() error {
 		return err
 	}
 	defer b.Close()
-	if err := hasStream(context.Background(), b, proto.StreamSync); err != nil {
-		return err
-	}
 	ctx, stop := untilSignal()
 	defer stop()
 	// Until everything is read nothing is offered: a signal ends the command at once.
 	read := make(chan error, 1)
-	go func() { read <- m.Read(lines) }()
+	go func() {
+		err := hasStream(ctx, b, proto.StreamSync)
+		if err == nil {
+			err = m.Read(lines)
+		}
+		read <- err
+	}()
 	select {
 	case err = <-read:
 	case <-ctx.Done():
@@ -103,12 +106,7 @@ func (i *imports) Run() error {
 
 // open opens what is read: a relay, standard input or a file, which the end of the process closes.
 func (i *imports) open() (lines func(func(importer.Line)) error, err error) {
-	if i.Server == "" {
-		i.Server = "http://" + i.BindAddress
-		if strings.HasPrefix(i.BindAddress, ":") {
-			i.Server = "http://127.0.0.1" + i.BindAddress
-		}
-	}
+	i.Server = cmp.Or(i.Server, strings.Replace("http://"+i.BindAddress, "//:", "//127.0.0.1:", 1))
 	switch {
 	case strings.HasPrefix(i.File, "ws://"), strings.HasPrefix(i.File, "wss://"):
 		i.relay = importer.NewRelay(i.File)
@@ -124,7 +122,7 @@ func (i *imports) open() (lines func(func(importer.Line)) error, err error) {
 		return nil, err
 	}
 	read, err := file.Stat()
-	if written, missing := os.Stat(i.Refused); missing == nil && os.SameFile(read, written) {
+	if written, _ := os.Stat(i.Refused); os.SameFile(read, written) {
 		return nil, fmt.Errorf("--refused is %q, which is the file that is read; want another one", i.Refused)
 	}
 	return func(each func(importer.Line)) error { return importer.Lines(file, each) }, err
@@ -177,14 +175,15 @@ func (i *imports) push(ctx context.Context, pulls map[string]bool) error {
 
 // conclude prints what came of an import. Its error is why the command failed.
 func (i *imports) conclude(c importer.Counts) (err error) {
-	if p := i.pushed; p != nil && len(p.Failed) > 0 {
+	p := i.pushed
+	if p != nil && len(p.Failed) > 0 {
 		err = fmt.Errorf("%s could not be pushed", check.Count(len(p.Failed), "repository", "repositories"))
 	}
 	if i.JSON {
 		return cmp.Or(printJSON(os.Stdout, struct {
 			importer.Counts
 			Pushed *pushed `json:"git,omitempty"`
-		}{c, i.pushed}), err)
+		}{c, p}), err)
 	}
 	line := func(n int, what string) { fmt.Printf("%9d  %s\n", n, what) }
 	line(c.Lines, "lines read")
@@ -198,7 +197,7 @@ func (i *imports) conclude(c importer.Counts) (err error) {
 	if c.Left > 0 {
 		line(c.Left, "not decided")
 	}
-	if p := i.pushed; p != nil {
+	if p != nil {
 		line(p.Repositories, "repositories pushed, or as they should be")
 		line(p.Empty, "repositories without branches and tags")
 		line(p.Pulls, "commits of pull requests pushed")
