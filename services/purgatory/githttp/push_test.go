@@ -315,6 +315,11 @@ func TestLargePushes(t *testing.T) {
 		}
 		h.authority.authorize = func(githttp.PushRequest) error { return githttp.Refuse("not you") }
 	}
+	h.authority.away = map[string]error{"x": githttp.Refuse("banned")}
+	h.failing(w, "push", front.URL+path("x"), "main")
+	if h.failing(w, "fetch", front.URL+path("x")); strings.Count(logs.String(), `msg="push refused"`) != 3 {
+		t.Errorf("not one line for each push:\n%s", &logs)
+	}
 	gittest.NothingLeft(t, r)
 }
 
