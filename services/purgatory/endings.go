@@ -60,6 +60,13 @@ func (w *worker) end(ctx context.Context, repo *repository.Repo) error {
 	if err != nil {
 		return err
 	}
+	waiting, err := repo.Waiting()
+	if err != nil {
+		return err
+	}
+	for _, placeholder := range waiting {
+		delete(refs.ByName, release.PrefixNostr+placeholder.Event)
+	}
 	if len(refs.ByName) == 0 {
 		return w.removeRepository(ctx, repo)
 	}

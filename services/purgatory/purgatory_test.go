@@ -91,7 +91,7 @@ func TestARewrittenEntryIsNoNewEvent(t *testing.T) {
 // put them.
 func TestPush(t *testing.T) {
 	w := newWorld(t)
-	c1 := w.work.Commit("a", "1")
+	c1 := w.work.Commit("a", gittest.Noise(100<<10)) // of which the beginning is authorised too
 	w.refuses("not found", alice, "x", "main")
 	ann := announcement("announcement", alice, "x")
 	w.in.waits("x", ann)
@@ -103,7 +103,7 @@ func TestPush(t *testing.T) {
 	}
 	w.told.await("x pushed")
 	asked := w.in.requests()
-	if asked["extend announcement"] != 2 && asked["extend announcement"] != 1 || asked["extend state 1001"] != 1 {
+	if asked["extend announcement"] < 2 || asked["extend state 1001"] != 2 {
 		t.Errorf("the clocks of what the push used: %v", asked)
 	}
 	next := state("next", alice, "x", 1002, w.work.Commit("a", "2"))
@@ -197,6 +197,7 @@ func TestAPlaceholderIsNoData(t *testing.T) {
 	if n := w.in.times(ann.ID); n != 0 {
 		t.Error("the announcement is released by a placeholder")
 	}
+	w.pushes(alice, "x", "main:refs/nostr/"+id)
 	w.in.holds("x", ann, proto.SourceUser, time.Millisecond)
 	eventually(t, "the repository is removed with what the placeholder brought", func() bool { return !w.repo(alice, "x").Exists() })
 }

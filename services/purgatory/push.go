@@ -58,7 +58,7 @@ func (a authority) Repository(ctx context.Context, ref nostr.RepoRef) (*reposito
 	if a.prs || err != nil {
 		return repo, err
 	}
-	hosted, err := a.announced(ctx, ref)
+	hosted, err := a.Hosts(ctx, ref)
 	if err == nil && !(hosted && repo.Exists()) {
 		err = a.makeRepository(ctx, repo)
 	}
@@ -94,9 +94,9 @@ func ensure(ctx context.Context, repo *repository.Repo) error {
 	return githttp.Unavailable(githttp.Unwritable, err)
 }
 
-// announced reports whether a repository is here by what its owner has announced; what
+// Hosts reports whether a repository is here by what its owner has announced; what
 // others announce of that identifier does not count. It costs little: any client may ask.
-func (w *worker) announced(ctx context.Context, ref nostr.RepoRef) (bool, error) {
+func (w *worker) Hosts(ctx context.Context, ref nostr.RepoRef) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	var have []*nostr.Event
@@ -113,7 +113,7 @@ func (w *worker) announced(ctx context.Context, ref nostr.RepoRef) (bool, error)
 	return w.view(ref.Identifier, have, entries).Hosts(ref.PubKey), nil
 }
 
-// announcedNow is announced after everything is read that there is now.
+// announcedNow is Hosts after everything is read that there is now.
 func (w *worker) announcedNow(ctx context.Context, ref nostr.RepoRef) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
@@ -175,14 +175,31 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 	return d, err
 }
 
-// Authorize implements githttp.Authority. It only reads: it takes no lock, for the answer may be
-// out of date by the time the pack is here either way, and Push decides again under the lock.
+// Authorize implements githttp.Authority. It restarts the clocks of what the push uses, which may
+// take long to come. It takes no lock, for the answer may be out of date by the time the pack is here
+// either way, and Push decides again under the lock.
 func (a authority) Authorize(ctx context.Context, push githttp.PushRequest) error {
 	d, err := a.decide(ctx, push)
 	if err == nil {
 		_, err = a.budget.check(ctx, d.payer, push.PackBytes)
 	}
+	if err == nil {
+		err = a.keep(ctx, push.Ref, d)
+	}
 	return a.refusal(a.place(push.Ref), err)
+}
+
+// keep restarts the clocks of what a push uses: the owner's announcement and the state.
+func (a authority) keep(ctx context.Context, ref nostr.RepoRef, d decision) error {
+	var used []*nostr.Event
+	for _, e := range d.entries {
+		owners := e.Event.Kind == nostr.KindAnnouncement && e.Event.PubKey == ref.PubKey
+		if !a.prs && (owners || d.state != nil && e.Event.ID == d.state.Event.ID) {
+			used = append(used, e.Event)
+		}
+	}
+	_, err := release.Ask(ctx, a.sender, proto.ActionExtend, "", used...)
+	return err
 }
 
 // Push implements githttp.Authority: it authorises, restarts the clocks of what the push uses,
@@ -213,14 +230,7 @@ func (a authority) take(ctx context.Context, at repository.Place, push githttp.P
 	if err := ensure(ctx, d.repo); err != nil {
 		return err
 	}
-	var used []*nostr.Event
-	for _, e := range d.entries {
-		owners := e.Event.Kind == nostr.KindAnnouncement && e.Event.PubKey == at.PubKey
-		if !a.prs && (owners || d.state != nil && e.Event.ID == d.state.Event.ID) {
-			used = append(used, e.Event)
-		}
-	}
-	if _, err := release.Ask(ctx, a.sender, proto.ActionExtend, "", used...); err != nil {
+	if err := a.keep(ctx, push.Ref, d); err != nil {
 		return fmt.Errorf("keep what the push uses from expiring: %w", err)
 	}
 	stored := push.PackBytes

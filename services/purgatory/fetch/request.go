@@ -145,6 +145,9 @@ func checkResponse(response *http.Response, contentType string) error {
 // (gitprotocol-http, gitprotocol-pack, gitprotocol-v2).
 func readAdvertisement(r io.Reader, missing []string) (*server, error) {
 	s := &server{advertised: map[string]bool{}}
+	for _, id := range missing {
+		s.advertised[id] = false
+	}
 	lines := pktline.NewScanner(r)
 	for first, greeted := true, false; lines.Scan(); {
 		line, words, _ := strings.Cut(strings.TrimSuffix(string(lines.Bytes()), "\n"), "\x00")
@@ -170,7 +173,8 @@ func readAdvertisement(r io.Reader, missing []string) (*server, error) {
 				return s, notGit("it does not speak side-band-64k")
 			}
 		}
-		if first, greeted = false, false; slices.Contains(missing, id) {
+		first, greeted = false, false
+		if _, is := s.advertised[id]; is {
 			s.advertised[id] = true
 		}
 	}

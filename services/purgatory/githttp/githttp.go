@@ -30,9 +30,10 @@ type Authority interface {
 	// one, and made by Push.
 	Repository(ctx context.Context, ref nostr.RepoRef) (*repository.Repo, error)
 
-	// Authorize reports whether a push would be allowed now, before its pack is read. It changes
-	// nothing. What Refuse and Unavailable say is told to the user's terminal; of any other error the
-	// user only learns that there was one.
+	// Authorize reports whether a push would be allowed now. It is asked before its pack is read, and
+	// from time to time while that comes, so that what allows the push does not expire meanwhile. What
+	// Refuse and Unavailable say is told to the user's terminal; of any other error the user only
+	// learns that there was one.
 	Authorize(ctx context.Context, push PushRequest) error
 
 	// Push runs under the repository's lock: it authorises the commands, calls receive (at most

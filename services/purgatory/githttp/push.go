@@ -81,7 +81,14 @@ func (x *exchange) push() {
 func (p *receiving) carryOut(body io.Reader) (result string) {
 	ctx := p.r.Context()
 	asked := PushRequest{Ref: p.ref, Changes: p.request.commands, Client: p.client}
-	p.arrived = p.repo.Store.Spool(p.disk, p.client, func() error { return p.authority.Authorize(ctx, asked) })
+	var answered time.Time
+	p.arrived = p.repo.Store.Spool(p.disk, p.client, func() error {
+		if time.Since(answered) < p.Stall {
+			return nil
+		}
+		answered = time.Now()
+		return p.authority.Authorize(ctx, asked)
+	})
 	defer p.arrived.Close()
 	var err error
 	if p.request.sendsPack() {

@@ -146,7 +146,7 @@ func (p *pass) alignStates(ctx context.Context, owner string) error {
 		return nil
 	}
 	for _, state := range p.v.StatesFor(owner) {
-		complete, err := p.gather(ctx, owner, p.sources(state.Event.PubKey), state.Objects())
+		complete, err := p.gather(ctx, owner, p.sources(state.Event.PubKey), state.Objects(), true)
 		if err != nil {
 			return err
 		}
@@ -192,10 +192,10 @@ func (p *pass) sources(author string) []string {
 	return owners[:min(len(owners), maxSources)]
 }
 
-// gather brings objects into an owner's repository from the sources, and reports whether all are
-// there then. Nothing is brought if some of them are nowhere. What is there but not whole counts as
-// not there.
-func (p *pass) gather(ctx context.Context, owner string, sources, objects []string) (complete bool, err error) {
+// gather brings objects into an owner's repository from the sources, which may be of one maintainer
+// group with it, and reports whether all are there then. Nothing is brought if some of them are
+// nowhere. What is there but not whole counts as not there.
+func (p *pass) gather(ctx context.Context, owner string, sources, objects []string, group bool) (complete bool, err error) {
 	missing, err := p.missing(ctx, owner, objects)
 	if err != nil {
 		return false, err
@@ -220,7 +220,7 @@ func (p *pass) gather(ctx context.Context, owner string, sources, objects []stri
 		return false, nil
 	}
 	for _, source := range from {
-		err := p.repos[owner].Share(ctx, p.repos[source], bring[source])
+		err := p.repos[owner].Share(ctx, p.repos[source], bring[source], group)
 		if p.isBroken(err) {
 			return false, nil
 		}

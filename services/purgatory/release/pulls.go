@@ -55,7 +55,7 @@ func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRe
 	if repo == nil || named || !slices.Contains(p.owners, owner) {
 		return named, nil
 	}
-	there, err := p.gather(ctx, owner, p.pullSources(pr), []string{pr.Commit})
+	there, err := p.gather(ctx, owner, p.pullSources(pr), []string{pr.Commit}, false)
 	if !there && err == nil {
 		there = p.fromElsewhere(ctx, owner, pr)
 	}
@@ -106,10 +106,14 @@ func (p *pass) fromElsewhere(ctx context.Context, owner string, pr repostate.Pul
 		if err != nil || at == p.place(owner) || !from.IsNamed(PrefixNostr+pr.Event.ID, pr.Commit) {
 			continue
 		}
-		if ended, err := from.Ended(); ended != nil || err != nil {
-			continue // its owner gave it up
+		hosted := at.PRs
+		if !hosted {
+			hosted, err = p.Events.Hosts(ctx, at.RepoRef)
 		}
-		if err := p.repos[owner].Share(ctx, from, []string{pr.Commit}); err != nil {
+		if hosted && err == nil {
+			err = p.repos[owner].Share(ctx, from, []string{pr.Commit}, false)
+		}
+		if !hosted || err != nil {
 			p.Log.Debug("a commit could not be copied", "from", at, "to", p.place(owner), "error", err)
 			continue
 		}

@@ -58,6 +58,8 @@ type Events interface {
 	Held(id string) *nostr.Event
 	// Unknown returns the ids of events that are neither.
 	Unknown(ctx context.Context, ids []string) ([]string, error)
+	// Hosts reports whether a repository of any identifier is hosted now.
+	Hosts(ctx context.Context, ref nostr.RepoRef) (bool, error)
 }
 
 // NamedFor returns the repositories in which references are named for an event, as far as they were

@@ -61,8 +61,10 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// CatchUp, Accepted, Held and Unknown implement release.Events.
+// CatchUp, Hosts, Accepted, Held and Unknown implement release.Events.
 func (w *world) CatchUp(context.Context) error { return nil }
+
+func (w *world) Hosts(context.Context, nostr.RepoRef) (bool, error) { return true, nil }
 
 func (w *world) Accepted(_ context.Context, id string) (*nostr.Event, error) {
 	return w.find(&w.accepted, id), nil
@@ -294,7 +296,8 @@ func TestTheNewestCompleteStateCounts(t *testing.T) {
 
 // TestSiblingsFollow: the state of an author who speaks for several repositories is applied in all
 // of them, its parts that came to one are copied to the others, and the held announcements of those
-// are released; a repository of other people is left alone.
+// are released; a repository of other people is left alone, and gets of them no more than the commit
+// of a pull request for both.
 func TestSiblingsFollow(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.work.Commit("a", "1")
@@ -313,6 +316,11 @@ func TestSiblingsFollow(t *testing.T) {
 	w.wantRefs(carol)
 	if has, err := w.repo(carol).HasObjects(); has || err != nil {
 		t.Errorf("a stranger's repository got the data (%v)", err)
+	}
+	w.pull("pull", carol, c1, bob, carol)
+	w.release()
+	if absent, err := w.repo(carol).Missing(t.Context(), []string{c1, c2}); err != nil || !slices.Equal(absent, []string{c2}) {
+		t.Errorf("a stranger's repository lacks %v of %s and %s (%v)", absent, c1, c2, err)
 	}
 }
 

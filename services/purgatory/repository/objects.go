@@ -167,20 +167,18 @@ func (r *Repo) Take(ctx context.Context, pack *Spool, wanted []string) error {
 	return syncFolders(to, r.in("objects"))
 }
 
-// Share brings objects, with all that they reach, from a repository of the same maintainer group.
-// The packs of the other are linked where this one is empty, so that both are on the disk once;
-// later git copies what is missing. ErrBroken: the other lacks a part.
-//
-// The caller knows that the two belong together: objects of a repository are never shown through
-// one of another group.
-func (r *Repo) Share(ctx context.Context, from *Repo, ids []string) error {
+// Share brings objects, with all that they reach, from another repository. Where the caller knows
+// that both are of one maintainer group, and this one is empty, the packs of the other are linked, so
+// that they are on the disk once; else git copies what is missing: no other object of a repository is
+// ever shown through one of another group. ErrBroken: the other lacks a part.
+func (r *Repo) Share(ctx context.Context, from *Repo, ids []string, group bool) error {
 	if err := r.mayWrite(ctx); err != nil {
 		return err
 	}
 	folder := r.in("objects", packFolder)
 	has, err := r.HasObjects()
 	err = cmp.Or(err, os.MkdirAll(folder, 0o755))
-	if err == nil && !has {
+	if err == nil && !has && group {
 		err = r.linkPacks(from)
 	}
 	var missing []string

@@ -148,7 +148,7 @@ func TestMaintainersShareWhatTheyHaveInCommon(t *testing.T) {
 	group := []*repository.Repo{first}
 	share := func() {
 		for _, r := range group[1:] {
-			must(t, r.Share(t.Context(), first, []string{tip}))
+			must(t, r.Share(t.Context(), first, []string{tip}, true))
 			set(t, r, tip)
 		}
 	}
@@ -200,11 +200,11 @@ func TestShareBringsOnlyWhatIsReachable(t *testing.T) {
 	other := w.Commit("b", "b")
 	gittest.Fill(t, from, w.Pack("main", "other", "v1"))
 	for range 2 { // again changes nothing
-		must(t, to.Share(t.Context(), from, []string{tag, second, tag}))
+		must(t, to.Share(t.Context(), from, []string{tag, second, tag}, false))
 		has(t, to, true, first, second, tag)
 		has(t, to, false, other)
 	}
-	if err := to.Share(t.Context(), from, []string{strings.Repeat("5", 40)}); !errors.Is(err, repository.ErrBroken) {
+	if err := to.Share(t.Context(), from, []string{strings.Repeat("5", 40)}, true); !errors.Is(err, repository.ErrBroken) {
 		t.Errorf("what is nowhere: %v", err)
 	}
 	gittest.Fsck(t, to.Path)
@@ -222,7 +222,7 @@ func TestHalfAHistoryIsNotNamed(t *testing.T) {
 	// As if a part had been lost: git checks what we take.
 	gittest.Input(t, half.Path, w.PackOf(id), "unpack-objects", "-q")
 	has(t, half, true, id)
-	if err := other.Share(t.Context(), half, []string{id}); !errors.Is(err, repository.ErrBroken) {
+	if err := other.Share(t.Context(), half, []string{id}, true); !errors.Is(err, repository.ErrBroken) {
 		t.Errorf("shared: %v", err)
 	}
 	if err := half.SetRefs(t.Context(), refs{"refs/heads/main": id}, nil, ""); !errors.Is(err, repository.ErrBroken) {

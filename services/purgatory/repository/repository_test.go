@@ -317,7 +317,7 @@ func TestNothingIsWrittenAfterTheLease(t *testing.T) {
 		"a reference":  func() error { return before.SetRef(ctx, "refs/tags/x", first) },
 		"a deletion":   func() error { return before.DeleteRef(ctx, "refs/heads/main") },
 		"housekeeping": func() error { return before.Gc(ctx) },
-		"sharing":      func() error { return before.Share(ctx, other, []string{third}) },
+		"sharing":      func() error { return before.Share(ctx, other, []string{third}, true) },
 		"a sweep":      before.Sweep,
 		"removal":      func() error { return before.Remove(ctx) },
 		"a push":       func() error { return before.ReceivePack(false, 1<<20).Run(ctx) },

@@ -33,7 +33,7 @@ type Spool struct {
 }
 
 // Spool makes a spool. room divides the disk among clients; nil: there is no bound. allowed is asked
-// before anything goes to disk; nil: it may. Their errors end the writing.
+// before anything goes to disk, and before more does; nil: it may. Their errors end the writing.
 func (s *Store) Spool(room *limit.Fair, client string, allowed func() error) *Spool {
 	return &Spool{store: s, room: room, client: client, allowed: allowed}
 }
@@ -59,7 +59,7 @@ func (s *Spool) Write(p []byte) (n int, err error) {
 
 // grow makes room on disk. No other process sees the file, and it is gone when it is closed.
 func (s *Spool) grow(n int64) error {
-	if s.file == nil && s.allowed != nil {
+	if s.allowed != nil {
 		if err := s.allowed(); err != nil {
 			return err
 		}
