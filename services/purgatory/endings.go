@@ -44,7 +44,7 @@ func (w *worker) welcome(repo *repository.Repo) error {
 	if note == nil || err != nil {
 		return err
 	}
-	if err := repo.ForgetEnded(); err != nil {
+	if err := repo.SetEnded(nil); err != nil {
 		return err
 	}
 	w.touch(repo.Place, within) // it was not kept in line meanwhile
@@ -80,7 +80,7 @@ func (w *worker) end(ctx context.Context, repo *repository.Repo) error {
 		}
 		return nil
 	case !how.noted:
-		if err := repo.SetEnded(*how.note); err != nil {
+		if err := repo.SetEnded(how.note); err != nil {
 			return err
 		}
 		ref := repo.RepoRef

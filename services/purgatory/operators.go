@@ -193,7 +193,7 @@ func (w *worker) restoreRepo(ctx context.Context, repo *repository.Repo) (s prot
 		return s, err // it is here, or has no end
 	}
 	how.note.Kept = true
-	if err := repo.SetEnded(*how.note); err != nil {
+	if err := repo.SetEnded(how.note); err != nil {
 		return s, err
 	}
 	w.log.Info("an operator has cancelled the removal of a repository", "repository", repo.RepoRef)

@@ -1,6 +1,7 @@
 package purgatory_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -115,8 +116,27 @@ func TestPullRequestsThatNobodySaw(t *testing.T) {
 	c3 := w.work.Commit("a", "3") // of one that comes by a relay, while nothing else happens
 	w.work.Publish(root, "later.git")
 	synced := pull("synced", bob, c3, alice, "x", server.URL+"/later.git")
+	packs := filepath.Join(w.repo(alice, "x").Path, "objects", "pack") // cannot be read for a while
+	err := errors.Join(os.Rename(packs, packs+"s"), os.WriteFile(packs, nil, 0o600))
 	w.in.syncs("x", synced)
+	eventually(t, "it is not known what is missing", func() bool {
+		logs, _ := os.ReadFile(w.git + ".log")
+		return strings.Contains(string(logs), "missing objects could not be looked for")
+	})
+	if err = errors.Join(err, os.Remove(packs), os.Rename(packs+"s", packs)); err != nil {
+		t.Fatal(err)
+	}
 	w.released(synced)
+	crowd := pullFor("crowd", bob, c1, repo(alice, "x")) // of whom a few are looked at at once
+	for n := range 20 {
+		crowd.Tags = append(crowd.Tags, nostr.Tag{"a", repo(fmt.Sprintf("%064d", n), "x").String()})
+		w.in.accept(announcement(t, "announcement", fmt.Sprintf("%064d", n), "x"))
+		eventually(t, "there is a repository", func() bool { return w.repo(fmt.Sprintf("%064d", n), "x").Exists() })
+	}
+	w.in.accept(finish(crowd))
+	for n := range 20 {
+		w.names(fmt.Sprintf("%064d", n), "x", crowd, c1)
+	}
 }
 
 // offer is a pull request that its author offers below /prs/ for the first of these repositories.

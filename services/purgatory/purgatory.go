@@ -232,15 +232,20 @@ func (w *worker) hold(ctx context.Context, name string) error {
 		return err
 	}
 	ours := func(identifier string) bool { return proto.ShardOf(identifier) == n }
-	waiting := slices.DeleteFunc(w.holdings.Identifiers(), func(identifier string) bool { return !ours(identifier) })
-	for _, identifier := range waiting {
-		w.hunter.Add(identifier, w.node.Settings.HuntSyncDelay) // before anything that is overdue can expire
-	}
-	w.shards.Open(n, claim.Lease(ctx))
-	for _, identifier := range waiting {
-		for _, entry := range w.holdings.OfIdentifier(identifier) {
-			w.touchFor(entry)
+	for opened := false; ; opened = true {
+		for _, identifier := range w.holdings.Identifiers() {
+			if !ours(identifier) {
+				continue
+			}
+			w.hunter.Add(identifier, w.node.Settings.HuntSyncDelay) // before anything that is overdue can expire
+			for _, entry := range w.holdings.OfIdentifier(identifier) {
+				w.touchFor(entry)
+			}
 		}
+		if opened {
+			break
+		}
+		w.shards.Open(n, claim.Lease(ctx)) // from here on changed hears of what comes; what came before is in the second round
 	}
 	select {
 	case w.arrivals <- n:
@@ -261,7 +266,7 @@ func (w *worker) hold(ctx context.Context, name string) error {
 	return nil
 }
 
-func (w *worker) later(at repository.Place, when time.Time) { w.queue.add(at, when, alone) }
+func (w *worker) later(at repository.Place, when time.Time) { w.queue.add(at, when, within) }
 
 // lookAt asks for a look at what is hunted for: an owner's repository, or all of an identifier.
 func (w *worker) lookAt(identifier, owner string, at time.Time) {

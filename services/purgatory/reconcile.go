@@ -113,7 +113,7 @@ func (w *worker) enter(ctx context.Context, t *task, hunted, attempt bool) (v re
 		if err != nil {
 			return v, nil, nil, nil, err
 		}
-		if t.pulls = append(t.pulls, owed...); len(owed) > 0 {
+		if t.pulls = union(t.pulls, owed); len(owed) > 0 {
 			if v, err = w.known(ctx, t.identifier, w.holdings.OfIdentifier(t.identifier), t.pulls); err != nil {
 				return v, nil, nil, nil, err
 			}
@@ -121,7 +121,7 @@ func (w *worker) enter(ctx context.Context, t *task, hunted, attempt bool) (v re
 		}
 	}
 	for _, at := range rest {
-		w.later(at, time.Now())
+		w.queue.add(at, time.Now(), alone, t.pulls...)
 	}
 	var unlocks []func()
 	unlock = func() {
@@ -134,7 +134,7 @@ func (w *worker) enter(ctx context.Context, t *task, hunted, attempt bool) (v re
 		if free {
 			unlocks = append(unlocks, unlock)
 		} else {
-			w.queue.add(at, time.Now().Add(w.node.Settings.HuntInterval), max(group, t.places[at]))
+			w.queue.add(at, time.Now().Add(w.node.Settings.HuntInterval), max(group, t.places[at]), t.pulls...)
 		}
 		return !free
 	})
@@ -158,8 +158,9 @@ func scopeOf(v repostate.View, t task) (scope, rest []repository.Place) {
 		}
 	}
 	with := v.Group(wide)
+	_, all := t.places[itself(t.identifier)] // else the pull requests are for those that were put off
 	for _, pr := range v.PullRequests {
-		if !slices.Contains(t.pulls, pr.Event.ID) {
+		if !all || !slices.Contains(t.pulls, pr.Event.ID) {
 			continue
 		}
 		with = append(with, v.Tagged(pr)...)
@@ -222,15 +223,19 @@ func (w *worker) seek(ctx context.Context, v repostate.View, of func(owner strin
 			continue
 		}
 		repo, err := w.store.At(placeOf(want.Owner, v.Identifier))
+		var missing []string
 		if err == nil {
-			want.Objects, err = repo.Missing(ctx, want.Objects)
+			missing, err = repo.Missing(ctx, want.Objects)
 		}
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err != nil:
+		case err != nil: // they may be missing
 			w.log.Error("missing objects could not be looked for", "identifier", v.Identifier, "owner", want.Owner, "error", err)
-		case len(want.Objects) > 0:
+		default:
+			want.Objects = missing
+		}
+		if len(want.Objects) > 0 {
 			wants = append(wants, want)
 		}
 	}

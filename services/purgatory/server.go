@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -68,10 +67,7 @@ func (s *server) Shutdown(deadline time.Time) error {
 	err := s.Server.Shutdown(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.log.Warn("git requests that were under way are cut off")
-		return nil
+		err = nil
 	}
-	if err != nil {
-		return fmt.Errorf("stop serving git: %w", err)
-	}
-	return nil
+	return err
 }

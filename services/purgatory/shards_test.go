@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -162,7 +163,8 @@ func TestPushesAreFair(t *testing.T) {
 
 // TestQueue: a repository comes when its time has come, once however often it was added, each
 // identifier to one worker at a time, and again if it was added while it was worked on. What is
-// idle comes when nothing else is due; what was dropped does not come.
+// idle comes when nothing else is due; what was dropped does not come. Pull requests come with the
+// repository for which they were added, and what is due costs no goroutine.
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -176,16 +178,16 @@ func TestQueue(t *testing.T) {
 			}
 			slices.Sort(places)
 			q.mu.Lock()
-			got = append(got, fmt.Sprint(work.identifier, " ", strings.Join(places, ","), " ", time.Since(began)))
+			got = append(got, fmt.Sprint(work.identifier, " ", strings.Join(places, ","), work.pulls, " ", time.Since(began)))
 			q.mu.Unlock()
 			time.Sleep(time.Second)
 		})
 		for range 3 {
-			q.add(placeOf("a", "x"), began, group)
-			q.add(placeOf("b", "x"), began, alone)
+			q.add(placeOf("a", "x"), began, group, "p")
+			q.add(placeOf("b", "x"), began, alone, "o")
 		}
 		q.add(placeOf("a", "x"), began.Add(time.Minute), group) // the earlier time counts
-		q.add(placeOf("c", "x"), began.Add(time.Minute), alone)
+		q.add(placeOf("c", "x"), began.Add(time.Minute), alone, "late")
 		q.add(placeOf("a", "y"), began.Add(10*time.Second), group)
 		q.add(placeOf("a", "y"), began.Add(5*time.Second), group)
 		q.add(placeOf("a", "z"), began.Add(time.Hour), group)
@@ -199,12 +201,20 @@ func TestQueue(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		cancel()
 		<-ended
-		want := []string{"x a1,b0 0s", "w d2 500ms", "x a1 1s", "y a1 5s", "x c0 1m0s"}
+		want := []string{"x a1,b0[o p] 0s", "w d2[] 500ms", "x a1[] 1s", "y a1[] 5s", "x c0[late] 1m0s"}
 		if !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 		if len(q.items) != 0 {
 			t.Errorf("%d items are left", len(q.items))
+		}
+		crowd := newQueue(1, nil)
+		for n := range 5000 {
+			crowd.add(itself(fmt.Sprint(n)), began, alone)
+		}
+		synctest.Wait()
+		if n := runtime.NumGoroutine(); n > 5000 {
+			t.Errorf("%d goroutines wait with what is due", n)
 		}
 	})
 }

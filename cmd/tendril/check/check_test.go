@@ -160,7 +160,7 @@ func TestEachDamageIsFoundAndMended(t *testing.T) {
 				},
 				"mark": func() { p.publish(&nats.Msg{Subject: proto.SubjectEventsMark, Data: []byte("{}")}) },
 				"ended": func() {
-					must(t, p.repo.SetEnded(repository.Ended{Announcement: strings.Repeat("a", 64), Reason: "deleted", Since: time.Now()}))
+					must(t, p.repo.SetEnded(&repository.Ended{Announcement: strings.Repeat("a", 64), Reason: "deleted", Since: time.Now()}))
 				},
 				"other": func() {
 					other, err := p.store(false).Repo(nostr.RepoRef{PubKey: owner.PubKey, Identifier: "other"})

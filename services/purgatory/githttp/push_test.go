@@ -276,7 +276,7 @@ func TestClientThatSendsTooSlowlyIsCutOff(t *testing.T) {
 		if status != 200 || !strings.Contains(answer, "ng refs/heads/main the request came too slowly: less than 32768 bytes in 1m0s") {
 			t.Errorf("answer %d %q", status, answer)
 		}
-		if took := time.Since(began); took < 5*stall || took > 6*stall || asked != 2 {
+		if took := time.Since(began); took < 5*stall || took > 6*stall || asked < 2 {
 			t.Errorf("cut off after %v, asked about %d times", took, asked)
 		}
 		if h.operations("receive_pack", "slow") != 1 {

@@ -59,7 +59,8 @@ type request struct {
 	url, host string
 	server    string // the host
 	domain    string // the owner of a registrable domain has any number of hosts below it
-	by        string // on whose behalf the server is asked: a client or an author
+	author    string // on whose behalf the server is asked,
+	by        string // and the client, where it is known
 }
 
 func newRequest(s repostate.Source) request {
@@ -68,7 +69,7 @@ func newRequest(s repostate.Source) request {
 	if err != nil {
 		domain = host
 	}
-	return request{url: s.URL, host: host, server: "server " + host, domain: "domain " + domain, by: "by " + cmp.Or(s.Client, s.Author)}
+	return request{url: s.URL, host: host, server: "server " + host, domain: "domain " + domain, author: "author " + s.Author, by: "by " + cmp.Or(s.Client, s.Author)}
 }
 
 // party is one for whom requests are counted.
@@ -118,17 +119,22 @@ func (h *Hunter) mayAsk(r request, part share, now time.Time) bool {
 		p.recent = p.recent[1:]
 	}
 	most := max(1, h.Limits.AtOnce/quarter)
-	return h.party(r.domain).running < most && h.party(r.by).running < most &&
+	return h.party(r.domain).running < most && h.party(r.by).running < most && h.party(r.author).running < most &&
 		!now.Before(p.broken) && p.running < part.of(limit.Concurrent) && len(p.recent) < part.of(limit.Rate)
 }
 
-// begin counts a request for its parties.
-func (h *Hunter) begin(r request, now time.Time) {
-	h.running++
-	for _, name := range []string{r.server, r.domain, r.by} {
-		h.party(name).running++
-		h.party(name).last = now
+// count counts a request for its parties.
+func (h *Hunter) count(r request, more int, now time.Time) {
+	h.running += more
+	for _, name := range []string{r.server, r.domain, r.by, r.author} {
+		p := h.party(name)
+		p.running, p.last = p.running+more, now
 	}
+}
+
+// begin counts the beginning of a request.
+func (h *Hunter) begin(r request, now time.Time) {
+	h.count(r, 1, now)
 	server := h.party(r.server)
 	server.recent = append(server.recent, now)
 	if len(h.parties) > manyParties {
@@ -139,12 +145,8 @@ func (h *Hunter) begin(r request, now time.Time) {
 // end counts the end of a request. level is that of its failure in the log: a host is a warning
 // once in warnEvery for each cause.
 func (h *Hunter) end(r request, failed netguard.Cause) (level slog.Level) {
-	h.running--
 	now := time.Now()
-	for _, name := range []string{r.server, r.domain, r.by} {
-		h.party(name).running--
-		h.party(name).last = now
-	}
+	h.count(r, -1, now)
 	server := h.party(r.server)
 	if failed == netguard.CauseDNS || failed == netguard.CauseTLS {
 		server.broken = now.Add(brokenTime)

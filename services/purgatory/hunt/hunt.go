@@ -4,7 +4,7 @@
 // which goes on beside the attempts.
 //
 // It is polite: so many requests at once and in any minute to one host. It is fair: no domain, and
-// no party on whose behalf servers are asked (the author of an announcement, or the client that
+// no party on whose behalf servers are asked (the author of an announcement, and the client that
 // submitted it), has more than a quarter of all requests at once. Owners who are served come before
 // strangers. The party that had no request for the longest time is next. It is driven by triggers
 // (something is missing, a request ends, the minute moves on) and never polls.
@@ -101,7 +101,7 @@ func New(o Options) *Hunter {
 func (h *Hunter) Run(ctx context.Context) error {
 	h.mu.Lock()
 	h.ctx = ctx
-	h.start()
+	h.start(h.hunts)
 	h.mu.Unlock()
 	<-ctx.Done()
 	h.mu.Lock()
@@ -220,7 +220,7 @@ func (h *Hunter) Seek(identifier string, wants []repostate.Want, sources []repos
 		h.Look(identifier, "", one.next)
 		return
 	}
-	h.start()
+	h.start(map[string]*hunt{identifier: one}) // what else could begin has begun
 	h.pause(identifier, one)
 }
 
@@ -288,16 +288,16 @@ func rotated[T any](list []T) []T {
 	return slices.Concat(list[at:], list[:at])
 }
 
-// start makes every request that may be made now, first those of owners who are served, then those
+// start makes every request of hunts that may be made now, first those of owners who are served, then those
 // whose parties had none for the longest time. h.mu is held.
-func (h *Hunter) start() {
+func (h *Hunter) start(hunts map[string]*hunt) {
 	place, workers := h.Share()
 	for h.ctx != nil && h.ctx.Err() == nil && h.running < h.Limits.AtOnce {
 		now := time.Now()
 		part := share{place, workers, now.Unix() / int64(window/time.Second)}
 		var best *search
 		var at int
-		for _, one := range h.hunts {
+		for _, one := range hunts {
 			for _, s := range one.lanes {
 				if s.isBusy() {
 					continue
@@ -324,11 +324,14 @@ func (h *Hunter) before(s *search, r request, other *search, o request) bool {
 	if s.want.Served != other.want.Served {
 		return s.want.Served
 	}
-	last := func(name string) time.Time { return h.party(name).last }
-	latest := func(r request) time.Time {
-		return slices.MaxFunc([]time.Time{last(r.by), last(r.domain)}, time.Time.Compare)
+	last := func(names ...string) (at int64) {
+		for _, name := range names {
+			at = max(at, h.party(name).last.UnixMicro())
+		}
+		return at
 	}
-	return cmp.Or(latest(r).Compare(latest(o)), last(r.by).Compare(last(o.by)), cmp.Compare(s.joined, other.joined)) < 0
+	return cmp.Or(cmp.Compare(last(r.by, r.author, r.domain), last(o.by, o.author, o.domain)),
+		cmp.Compare(last(r.by, r.author), last(o.by, o.author)), cmp.Compare(s.joined, other.joined)) < 0
 }
 
 // request makes a request of a search.
@@ -352,7 +355,7 @@ func (h *Hunter) startAfter(wait time.Duration) {
 	time.AfterFunc(wait, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.start()
+		h.start(h.hunts)
 	})
 }
 
@@ -366,7 +369,7 @@ func (h *Hunter) ended(s *search, r request, failed netguard.Cause, answer strin
 	if s.stale = failed == ""; s.stale {
 		h.Look(s.identifier, s.want.Owner, time.Now())
 	}
-	h.start()
+	h.start(h.hunts)
 	if one := h.hunts[s.identifier]; one != nil {
 		if failed != "" && answer != "" {
 			h.Log.Log(h.ctx, level, "fetch failed", "identifier", s.identifier, "url", r.url, "reason", answer, "attempt", one.attempts+1, "again_in", h.backoff(one.attempts))

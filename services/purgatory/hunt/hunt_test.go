@@ -114,7 +114,8 @@ func (w *world) set(identifier, author string, objects []string, urls ...string)
 	w.missing[identifier] = []repostate.Want{{Owner: "o", Waits: true, Objects: objects}}
 	w.urls[identifier] = nil
 	for _, url := range urls {
-		w.urls[identifier] = append(w.urls[identifier], repostate.Source{URL: url, Author: author})
+		author, client, _ := strings.Cut(author, " by ")
+		w.urls[identifier] = append(w.urls[identifier], repostate.Source{URL: url, Author: author, Client: client})
 	}
 }
 
@@ -317,7 +318,7 @@ func TestABrokenHostIsLeftAlone(t *testing.T) {
 func TestAFloodDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	keys := func(n int) string { return fmt.Sprint("key", n) }
-	one := func(int) string { return "one" }
+	one := func(n int) string { return fmt.Sprint("one by client", n) }
 	for _, tc := range []struct {
 		name   string
 		flood  int

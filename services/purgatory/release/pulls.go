@@ -21,7 +21,7 @@ const PrefixNostr = "refs/nostr/"
 
 // alignPullRequests names the commits of pull requests and updates that are there, in every
 // repository that they are for and that may be changed, and returns those of the held ones that are
-// named everywhere.
+// named in one, and in every one that is served: any number of strangers may announce others.
 func (p *pass) alignPullRequests(ctx context.Context) (ready []*nostr.Event) {
 	for _, pr := range p.v.PullRequests {
 		tagged := p.v.Tagged(pr)
@@ -30,12 +30,13 @@ func (p *pass) alignPullRequests(ctx context.Context) (ready []*nostr.Event) {
 			continue
 		}
 		// A commit that is not there yet is not named anywhere: nothing else need be looked at.
-		everywhere := len(tagged) > 0
+		everywhere, somewhere := true, false
 		for _, owner := range tagged {
 			named, err := p.nameCommit(ctx, owner, pr)
 			p.do(err)
-			everywhere = everywhere && named
+			everywhere, somewhere = everywhere && (named || p.v.Holds(owner)), somewhere || named
 		}
+		everywhere = everywhere && somewhere
 		switch {
 		case !pr.Held && !everywhere:
 			p.out.Owed = true
@@ -50,9 +51,9 @@ func (p *pass) alignPullRequests(ctx context.Context) (ready []*nostr.Event) {
 // nameCommit names the commit of a pull request in an owner's repository, if that may be changed,
 // and reports whether it is named there then. Beyond maxNamed that is for the next time.
 func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRequest) (named bool, err error) {
-	repo := p.repo(owner)
-	named = repo != nil && repo.IsNamed(PrefixNostr+pr.Event.ID, pr.Commit)
-	if repo == nil || named || !slices.Contains(p.owners, owner) {
+	name, repo := PrefixNostr+pr.Event.ID, p.repo(owner)
+	named = repo != nil && repo.IsNamed(name, pr.Commit)
+	if named || repo == nil || !slices.Contains(p.owners, owner) {
 		return named, nil
 	}
 	there, err := p.gather(ctx, owner, p.pullSources(pr), []string{pr.Commit}, false)
@@ -67,7 +68,7 @@ func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRe
 		return false, nil
 	}
 	p.named++
-	err = repo.SetRef(ctx, PrefixNostr+pr.Event.ID, pr.Commit)
+	err = repo.SetRef(ctx, name, pr.Commit)
 	if p.isBroken(err) {
 		return false, nil
 	}

@@ -122,7 +122,7 @@ func (r *Releaser) commit(ctx context.Context, ready, lost []*nostr.Event, out *
 		out.Seq = max(out.Seq, v.Seq)
 		served, err := r.served(ctx, ev, v)
 		if err != nil {
-			return nil, fmt.Errorf("release: %w", err)
+			return nil, err
 		}
 		if served {
 			out.Released = append(out.Released, ev)

@@ -349,19 +349,20 @@ func TestIngestAway(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.work.Commit("a", "1")
 	w.accept(w.announce("announcement", alice))
-	state := w.state("state", alice, mainBranch, c1)
+	w.announce("a stranger's", bob, alice)
+	state, pr := w.state("state", alice, mainBranch, c1), w.pull("pull", carol, c1, alice)
 	w.give(alice, "main")
 	w.away = true
-	if _, err := w.tryRelease(); !errors.Is(err, candidates.ErrNoVerdict) {
+	if _, err := w.tryRelease(alice); !errors.Is(err, candidates.ErrNoVerdict) {
 		t.Fatalf("result without ingest: %v", err)
 	}
-	w.wantRefs(alice, mainBranch, c1)
+	w.wantRefs(alice, mainBranch, c1, nostrPrefix+pr.ID, c1)
 	w.away, w.lose = false, state.ID
 	w.r = &release.Releaser{Store: w.store, Offerer: w, Events: w, Log: w.r.Log}
-	if result := w.release(); len(result.Released) != 1 || result.Released[0].ID != state.ID {
+	if result := w.release(alice); len(result.Released) != 2 || result.Released[0].ID != state.ID {
 		t.Errorf("result %+v", result)
 	}
-	w.wantRefs(alice, mainBranch, c1)
+	w.wantRefs(alice, mainBranch, c1, nostrPrefix+pr.ID, c1)
 }
 
 // TestBrokenSiblingStandsInNobodysWay: what is wrong with one owner's repository is told, and

@@ -111,10 +111,7 @@ func (r *Repo) gc(ctx context.Context, keep int64) error {
 // what references let go of must not be served for ever.
 func (r *Repo) hidesGarbage(ctx context.Context) (bool, error) {
 	packs, err := r.packs()
-	if err != nil || !slices.ContainsFunc(packs, func(p pack) bool { return !p.cruft && p.bytes >= bigPack }) {
-		return false, err
-	}
-	packed := 0
+	packed, big := 0, false
 	for _, p := range packs {
 		if p.cruft {
 			continue
@@ -123,7 +120,10 @@ func (r *Repo) hidesGarbage(ctx context.Context) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		packed += count
+		packed, big = packed+count, big || p.bytes >= bigPack
+	}
+	if err != nil || !big {
+		return false, err
 	}
 	c := r.reading("rev-list", "--objects", "--all", "--count")
 	c.low = true

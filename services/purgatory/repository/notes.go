@@ -95,11 +95,8 @@ type Ended struct {
 	Kept bool `json:"kept,omitempty"`
 }
 
-// SetEnded notes durably that the hosting has ended.
-func (r *Repo) SetEnded(e Ended) error { return note(r.in(endedFile), e, true) }
-
-// ForgetEnded removes the note: the repository is hosted again. One that is not there is no error.
-func (r *Repo) ForgetEnded() error { return note(r.in(endedFile), nil, false) }
+// SetEnded notes durably that the hosting has ended, or, with nil, that it has not.
+func (r *Repo) SetEnded(e *Ended) error { return note(r.in(endedFile), e, e != nil) }
 
 // Ended returns what SetEnded has noted, nil if nothing is. A note that makes no sense counts as
 // none: it is made again, and the repository is kept longer.

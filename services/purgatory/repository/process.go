@@ -103,10 +103,8 @@ type Error struct {
 
 // Error is one line: the command, how it ended, what it said.
 func (e *Error) Error() string {
-	if e.Messages == "" {
-		return fmt.Sprintf("git %s: %v", e.Command, e.Err)
-	}
-	return fmt.Sprintf("git %s: %v: %s", e.Command, e.Err, strings.ReplaceAll(e.Messages, "\n", "; "))
+	said := fmt.Sprintf("git %s: %v: %s", e.Command, e.Err, strings.ReplaceAll(e.Messages, "\n", "; "))
+	return strings.TrimSuffix(said, ": ")
 }
 
 // Unwrap returns the cause.

@@ -224,10 +224,10 @@ func TestNotes(t *testing.T) {
 	end := &repository.Ended{Announcement: strings.Repeat("ab", 32), Reason: "deleted", Since: time.Unix(1000, 5).UTC(), Kept: true}
 	waits := []repository.WaitingPush{{Event: strings.Repeat("a", 64), Client: "2001:db8::/64"}, {Event: strings.Repeat("c", 64)}}
 	is("new", false, nil)
-	must(t, errors.Join(r.SetArchive(true), r.SetEnded(*end), r.SetWaiting(waits)))
+	must(t, errors.Join(r.SetArchive(true), r.SetEnded(end), r.SetWaiting(waits)))
 	is("noted", true, end, waits...)
 	for range 2 {
-		must(t, errors.Join(r.SetArchive(false), r.ForgetEnded(), r.SetWaiting(nil)))
+		must(t, errors.Join(r.SetArchive(false), r.SetEnded(nil), r.SetWaiting(nil)))
 		is("forgotten", false, nil)
 	}
 	if left := files(t, r.Path); len(left) != 4 {

@@ -172,6 +172,9 @@ func (v View) Hosts(owner string) bool {
 	return is
 }
 
+// Holds reports whether the announcement of an owner's repository waits.
+func (v View) Holds(owner string) bool { return v.newest[owner].Held }
+
 // Serves reports whether a repository is served that someone owns, or is a maintainer of: its
 // announcement is accepted.
 func (v View) Serves(key string) bool {
