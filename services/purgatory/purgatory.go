@@ -232,6 +232,7 @@ func (w *worker) hold(ctx context.Context, name string) error {
 		return err
 	}
 	ours := func(identifier string) bool { return proto.ShardOf(identifier) == n }
+	// Changed hears of what comes from Open on. What came before is in the second round.
 	for opened := false; ; opened = true {
 		for _, identifier := range w.holdings.Identifiers() {
 			if !ours(identifier) {
@@ -245,7 +246,7 @@ func (w *worker) hold(ctx context.Context, name string) error {
 		if opened {
 			break
 		}
-		w.shards.Open(n, claim.Lease(ctx)) // from here on changed hears of what comes; what came before is in the second round
+		w.shards.Open(n, claim.Lease(ctx))
 	}
 	select {
 	case w.arrivals <- n:

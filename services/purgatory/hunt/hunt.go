@@ -288,8 +288,8 @@ func rotated[T any](list []T) []T {
 	return slices.Concat(list[at:], list[:at])
 }
 
-// start makes every request of hunts that may be made now, first those of owners who are served, then those
-// whose parties had none for the longest time. h.mu is held.
+// start makes every request of hunts that may be made now, first those of owners who are served,
+// then those whose parties had none for the longest time. h.mu is held.
 func (h *Hunter) start(hunts map[string]*hunt) {
 	place, workers := h.Share()
 	for h.ctx != nil && h.ctx.Err() == nil && h.running < h.Limits.AtOnce {

@@ -79,10 +79,10 @@ func (r *Repo) reading(args ...string) *Command { return &Command{repo: r, args:
 // writing prepares one that changes the repository.
 func (r *Repo) writing(args ...string) *Command { return &Command{repo: r, args: args, writes: true} }
 
-// Messages are the last lines that git wrote to its standard error, without the repository's path
-// and control characters. Call it after Run.
+// Messages are the last lines that git wrote to its standard error, without the repository's path,
+// which only the operator should see, and control characters. Call it after Run.
 func (c *Command) Messages() string {
-	said := strings.ReplaceAll(strings.ToValidUTF8(string(c.messages), "?"), c.repo.Path, ".") // which only the operator should see
+	said := strings.ReplaceAll(strings.ToValidUTF8(string(c.messages), "?"), c.repo.Path, ".")
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n' || r == '\r':
