@@ -350,7 +350,7 @@ func TestAFloodDelaysNoOther(t *testing.T) {
 					w.set(id, tc.author(n), []string{"1"}, fmt.Sprintf(tc.url, n%max(tc.host, 2)))
 					w.Add(id, 0)
 				}
-				time.Sleep(10 * time.Minute) // the flood is in full flow
+				time.Sleep(11 * time.Minute) // the flood is in full flow
 				w.set("normal", "normal", []string{"1"}, "http://git.example.org/x")
 				w.mu.Lock()
 				w.missing["normal"][0].Served = tc.served
