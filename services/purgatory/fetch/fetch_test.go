@@ -141,8 +141,8 @@ func TestRedirectsAreFollowedForAllRequests(t *testing.T) {
 	front.Handle("GET /elsewhere/info/refs", http.RedirectHandler(backend.URL+"/real.git/HEAD", http.StatusFound))
 	server := httptest.NewServer(front)
 	t.Cleanup(server.Close)
-	r := gittest.Repo(t, gittest.Store(t), "into")
 	for path, want := range map[string]fetch.Cause{"/elsewhere": fetch.CauseNotGit, "/moved.git": ""} {
+		r := gittest.Repo(t, gittest.Store(t), "into")
 		if _, err := fetch.Fetch(t.Context(), guard(), server.URL+path, r, []string{id}, limits); cause(t, err) != want {
 			t.Errorf("%s: %v", path, err)
 		}
