@@ -130,7 +130,7 @@ func TestPullRequestsThatNobodySaw(t *testing.T) {
 	crowd := pullFor("crowd", bob, c1, repo(alice, "x")) // of whom a few are looked at at once
 	for n := range 20 {
 		crowd.Tags = append(crowd.Tags, nostr.Tag{"a", repo(fmt.Sprintf("%064d", n), "x").String()})
-		w.in.accept(announcement(t, "announcement", fmt.Sprintf("%064d", n), "x"))
+		w.announced(fmt.Sprintf("%064d", n), "x")
 		eventually(t, "there is a repository", func() bool { return w.repo(fmt.Sprintf("%064d", n), "x").Exists() })
 	}
 	w.in.accept(finish(crowd))
