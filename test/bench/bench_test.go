@@ -1,5 +1,5 @@
-// Package bench measures the built program as a whole. Figures of single parts are in the benchmarks
-// of their packages.
+// Package bench measures the built program as a whole. Figures of single parts are in the
+// benchmarks of their packages.
 package bench
 
 import (

@@ -30,8 +30,9 @@ const (
 
 // TestFollowersReachTheHeadAfterFailovers: nodes of a NATS cluster are killed one after the other,
 // while messages are stored. Followers of a stream, an index of the log, and one that waits for
-// each of its own messages have everything that was acknowledged within 15 s after the last kill, in
-// order and once. Two replicas of discovery have published a target for every announcement by then.
+// each of its own messages have everything that was acknowledged within 15 s after the last kill,
+// in order and once. Two replicas of discovery have published a target for every announcement by
+// then.
 func TestFollowersReachTheHeadAfterFailovers(t *testing.T) {
 	t.Parallel()
 	rounds, pause := 2, 4*time.Second

@@ -11,8 +11,8 @@ import (
 	"tendril.dev/test/world"
 )
 
-// TestPasswordsAreRotated: all services get new passwords and lose the old ones while users work. No
-// event is lost or refused, and every service goes on in the same process.
+// TestPasswordsAreRotated: all services get new passwords and lose the old ones while users work.
+// No event is lost or refused, and every service goes on in the same process.
 func TestPasswordsAreRotated(t *testing.T) {
 	t.Parallel()
 	bus, volume := world.GuardedNATS(t), world.Folder(t)

@@ -45,9 +45,9 @@ func scrape(t *testing.T, url string) map[string][]series {
 	return all
 }
 
-// metricsOfThePage are all metrics that dashboards use, with those that docs/metrics.md names without
-// a name: the name, the labels, "still" if it may be zero after the traffic of the test, and values
-// of the labels that must have moved from zero.
+// metricsOfThePage are all metrics that dashboards use, with those that docs/metrics.md names
+// without a name: the name, the labels, "still" if it may be zero after the traffic of the test,
+// and values of the labels that must have moved from zero.
 const metricsOfThePage = `
 	ngit_sync_relay_connected                  | relay                    |       | relay=RELAY
 	ngit_sync_relay_status                     | relay                    |       | relay=RELAY

@@ -16,9 +16,9 @@ import (
 	"tendril.dev/test/world"
 )
 
-// TestNATSRestarts: the single NATS server is ended and started again, while a foreign relay has new
-// events and users work. No service ends; nothing is lost; every relay and shard has one owner; a
-// subscription that was open before goes on.
+// TestNATSRestarts: the single NATS server is ended and started again, while a foreign relay has
+// new events and users work. No service ends; nothing is lost; every relay and shard has one owner;
+// a subscription that was open before goes on.
 func TestNATSRestarts(t *testing.T) {
 	t.Parallel()
 	for name, by := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "terminated": syscall.SIGTERM} {

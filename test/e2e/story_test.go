@@ -4,6 +4,7 @@ import (
 	"maps"
 	"testing"
 
+	"tendril.dev/proto"
 	"tendril.dev/test/fixture"
 	"tendril.dev/test/outside"
 	"tendril.dev/test/world"
@@ -14,9 +15,19 @@ import (
 func apart(t *testing.T, place *world.Place, more map[string]string) (first, second []*world.Replica) {
 	t.Helper()
 	nats, volume := world.GuardedNATS(t), world.Folder(t)
-	settings := map[string]string{"NGIT_WORKER_TTL": "8s", "NGIT_CANDIDATE_ACK_WAIT": "5s"}
+	settings := map[string]string{"NGIT_WORKER_TTL": "20s", "NGIT_CANDIDATE_ACK_WAIT": "5s"}
 	maps.Copy(settings, more)
 	first, second = nats.StartAs(volume, settings, world.Services...), nats.StartAs(volume, settings, world.Services...)
+	await(t, "the shards are shared out, so that none moves during a push", func() bool {
+		shards := func(r *world.Replica) (n float64) {
+			for _, held := range scrape(t, r.Observation())["purgatory_shards_held"] {
+				n += held.value
+			}
+			return n
+		}
+		one, other := shards(first[1]), shards(second[1])
+		return one > 0 && other > 0 && one+other == proto.Shards
+	})
 	place.TB, place.Door, place.Other, place.Volume = t, first[4].Door(), second[4].Door(), volume
 	place.Tool = func(args ...string) (string, error) {
 		return world.RunToEnd(t, volume, nats.As("operator", map[string]string{"NGIT_NATS_URL": nats.URL}), args...)

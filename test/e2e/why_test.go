@@ -10,8 +10,8 @@ import (
 	"tendril.dev/test/world"
 )
 
-// TestWhy: an operator is told why an event, a repository or a relay is as it is, and what to do. The
-// page of a repository that waits says it to its owner.
+// TestWhy: an operator is told why an event, a repository or a relay is as it is, and what to do.
+// The page of a repository that waits says it to its owner.
 func TestWhy(t *testing.T) {
 	t.Parallel()
 	git, work, owner := world.NewGitServer(t), world.NewWorkTree(t), fixture.NewPerson()

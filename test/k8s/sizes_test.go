@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// sizes measures what each service needs: idle, in a cold sync of many events that lie on the relays
-// before anything is announced, and when as many more are published.
+// sizes measures what each service needs: idle, in a cold sync of many events that lie on the
+// relays before anything is announced, and when as many more are published.
 func (r *run) sizes() {
 	r.use("idle, for a minute", func() { time.Sleep(time.Minute) })
 	r.task(fmt.Sprintf("stock?events=%d", r.o.events), 15*time.Minute)

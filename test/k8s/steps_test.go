@@ -148,8 +148,8 @@ func (r *run) oneOwner(since time.Time) {
 	}
 }
 
-// overlap is how long two addresses were connected to one relay at most, since a time. Spans that are
-// open end now.
+// overlap is how long two addresses were connected to one relay at most, since a time. Spans that
+// are open end now.
 func overlap(spans []outside.Span, since, now time.Time) (worst time.Duration) {
 	for i, a := range spans {
 		for _, b := range spans[i+1:] {
@@ -173,9 +173,9 @@ func overlap(spans []outside.Span, since, now time.Time) (worst time.Duration) {
 	return worst
 }
 
-// underLoad lets users work, and events flow, while something happens. Then everything is served that
-// was acknowledged, and every user's request has succeeded, sooner or later. It returns how many
-// failed at the first try.
+// underLoad lets users work, and events flow, while something happens. Then everything is served
+// that was acknowledged, and every user's request has succeeded, sooner or later. It returns how
+// many failed at the first try.
 func (r *run) underLoad(what string, events int, happens func()) (failed int) {
 	users, flow := r.begin("load"), func(time.Duration) error { return nil }
 	if events > 0 {
@@ -237,8 +237,8 @@ func (r *run) rollout() {
 	}
 }
 
-// rollTo gives each Deployment, whose name is the empty word, to a command, and waits until only that
-// image runs.
+// rollTo gives each Deployment, whose name is the empty word, to a command, and waits until only
+// that image runs.
 func (r *run) rollTo(image string, command ...string) {
 	for _, d := range deployments {
 		args := slices.Clone(command)
@@ -330,8 +330,8 @@ func (r *run) reload(login logins.Login, letIn bool) {
 	}
 }
 
-// ban tells that story at all gateways, and does what the operator does from this machine. It prints
-// when each gateway follows.
+// ban tells that story at all gateways, and does what the operator does from this machine. It
+// prints when each gateway follows.
 func (r *run) ban() {
 	ctx, cancel := context.WithTimeout(r.ctx, 15*time.Minute)
 	defer cancel()
@@ -405,9 +405,9 @@ func (r *run) leader() string {
 	return "nats-0"
 }
 
-// node turns the node of the NATS server that leads the log off under load, without a word, as a loss
-// of power does. Then the operator says that the node is off (docs/kubernetes.md), and all of its pods
-// are replaced elsewhere.
+// node turns the node of the NATS server that leads the log off under load, without a word, as a
+// loss of power does. Then the operator says that the node is off (docs/kubernetes.md), and all of
+// its pods are replaced elsewhere.
 func (r *run) node() {
 	command := strings.Fields(os.Getenv("K8S_NODE_OFF"))
 	if len(command) == 0 {

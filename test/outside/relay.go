@@ -1,3 +1,4 @@
+// Package outside is relays that a Tendril meets. Nothing in it knows of tests: programs use it too.
 package outside
 
 import (
@@ -29,9 +30,9 @@ type Behaviour struct {
 	Trick         Trick // what a hostile relay does in place of an answer; nil: it is not hostile
 }
 
-// Relay treats clients as strfry does, the relay that most of the field's events are on: its limits,
-// its words and its order of doing things. It is not strfry. Events are in memory and answers are
-// encoded beforehand, so that it is never what a client waits for.
+// Relay treats clients as strfry does, the relay that most of the field's events are on: its
+// limits, its words and its order of doing things. It is not strfry. Events are in memory and
+// answers are encoded beforehand, so that it is never what a client waits for.
 type Relay struct {
 	is    Behaviour
 	store *store

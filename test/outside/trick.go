@@ -97,8 +97,8 @@ type stage struct {
 	writing sync.Mutex
 }
 
-// playTrick does the trick for every message of a client, each in a goroutine of its own: what takes
-// for ever does not keep the next message from being read.
+// playTrick does the trick for every message of a client, each in a goroutine of its own: what
+// takes for ever does not keep the next message from being read.
 func (c *connection) playTrick(trick Trick) {
 	s := &stage{connection: c}
 	var all sync.WaitGroup

@@ -37,8 +37,8 @@ func newModeration(p *Place) (m *moderation, both *nostr.Event) {
 	return m, both
 }
 
-// Ban: what an operator bans is gone at every front door, for every way to ask; unban brings it
-// back.
+// Ban tells that what an operator bans is gone at every front door, for every way to ask. Unban
+// brings it back.
 func Ban(p *Place) {
 	if p.Tool == nil {
 		return
@@ -69,8 +69,8 @@ func Ban(p *Place) {
 	m.reported()
 }
 
-// Purge: a purge removes what is banned, and unban does not bring it back. It takes as long as the
-// Tendril waits before it removes what was deleted.
+// Purge tells that a purge removes what is banned, and unban does not bring it back. It takes as
+// long as the Tendril waits before it removes what was deleted.
 func Purge(p *Place) {
 	m, both := newModeration(p)
 	name := m.repo.Owner.Npub + "/tree"
@@ -131,7 +131,7 @@ func (m *moderation) reconciled(door Door, ev *nostr.Event) bool {
 	return strings.Contains(fmt.Sprint(s.Next()), ev.ID)
 }
 
-// isBanned: nothing of the repository is to be seen, and nothing is taken for it.
+// isBanned: nothing of the repository is shown, and nothing is taken for it.
 func (m *moderation) isBanned(what string) {
 	m.Helper()
 	const reason = "blocked: spam, sorry"

@@ -20,7 +20,7 @@ type Door struct {
 // At is the front door at a URL of a Tendril with [fixture.Domain].
 func At(t testing.TB, url string) Door { return Door{url, fixture.Domain, t} }
 
-// Person is somebody whose repositories are here.
+// Person makes a person whose repositories are here.
 func (d Door) Person() *fixture.Person { return fixture.NewPerson().On(d.Domain) }
 
 // Relay is the WebSocket URL.

@@ -184,7 +184,8 @@ func Names(t testing.TB, dir string) (names []string) {
 	return names
 }
 
-// Disk is how many bytes the files below a folder hold, each counted once however many names it has.
+// Disk is how many bytes the files below a folder hold, each counted once however many names it
+// has.
 func Disk(t testing.TB, dir string) (bytes int64) {
 	t.Helper()
 	seen := map[uint64]bool{}

@@ -50,7 +50,8 @@ type Tally struct {
 const maxErrors = 20
 
 // Meter does again and again what users do, as a normal client would: what fails is tried again for
-// a while. It counts what failed at the first try, and what never succeeded. Its zero value is ready.
+// a while. It counts what failed at the first try, and what never succeeded. Its zero value is
+// ready.
 type Meter struct {
 	mu      sync.Mutex
 	tallies map[string]*Tally

@@ -60,8 +60,8 @@ func (r *Repo) NewState() *nostr.Event {
 	return r.State
 }
 
-// Push commits and pushes. Submit publishes the state; an attempt counts from 0, and after the first
-// commits nothing.
+// Push commits and pushes. Submit publishes the state; an attempt counts from 0, and after the
+// first commits nothing.
 func (r *Repo) Push(t testing.TB, door Door, attempt int, submit func(*nostr.Event) error) error {
 	if attempt == 0 {
 		r.commits++
@@ -99,8 +99,8 @@ func CloneIs(t testing.TB, url, head string) string {
 	return copied
 }
 
-// GitOnceMoved runs git, again for as long as it is told that the repository is between two workers,
-// which it may be while they share the keys again, and nothing else.
+// GitOnceMoved runs git, again for as long as it is told that the repository is between two
+// workers, which it may be while they share the keys again, and nothing else.
 func GitOnceMoved(t testing.TB, dir string, args ...string) {
 	t.Helper()
 	await(t, "git "+args[0]+" finds a worker", func() bool {

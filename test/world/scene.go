@@ -80,8 +80,8 @@ func (s *Scene) NewIssue(content string) *nostr.Event {
 	return s.Guest.Sign(1621, content, s.Owner.Repo(Project))
 }
 
-// CheckClone clones from a front door as anyone would: commits, branches, the annotated tag, HEAD as
-// the state says, and the pull request's commit under its event.
+// CheckClone clones from a front door as anyone would: commits, branches, the annotated tag, HEAD
+// as the state says, and the pull request's commit under its event.
 func (s *Scene) CheckClone(t testing.TB, door Door) {
 	t.Helper()
 	copied := CloneIs(t, door.Repo(s.Owner, Project), s.head)

@@ -27,8 +27,8 @@ type Place struct {
 	Bus      *Listener       // nil: nothing is listened to
 }
 
-// Stories are what every Tendril does. A place tells them one after the other. Each has identifiers of
-// its own, because refusals mention what others have under the same identifier.
+// Stories are what every Tendril does. A place tells them one after the other. Each has identifiers
+// of its own, because refusals mention what others have under the same identifier.
 var Stories = []struct {
 	Name string
 	Tell func(p *Place)

@@ -20,8 +20,8 @@ import (
 	"tendril.dev/lib/nostr"
 )
 
-// Users are people at work at a front door: they clone, fetch, push, publish and ask, and one listens
-// to what others publish.
+// Users are people at work at a front door: they clone, fetch, push, publish and ask, and one
+// listens to what others publish.
 type Users struct {
 	t       testing.TB
 	door    Door
@@ -47,8 +47,8 @@ func NewUsers(t testing.TB, shared *Repo, how Hosting) *Users {
 // UsersDo is what users do.
 var UsersDo = []string{"clone", "fetch", "push", "publish", "ask", "NIP-11"}
 
-// Run lets users work until stop is closed. It fails if the one who listens has missed an event. At a
-// pace of a second they stay within what the front door allows one address, which is 240 events a
+// Run lets users work until stop is closed. It fails if the one who listens has missed an event. At
+// a pace of a second they stay within what the front door allows one address, which is 240 events a
 // minute, 60 of them on one connection, and 600 git requests.
 func (u *Users) Run(t testing.TB, m *Meter, pace time.Duration, stop <-chan struct{}) error {
 	t.Helper()
@@ -153,7 +153,8 @@ type client struct {
 	moved string // the event that was sent when the relay said goodbye
 }
 
-// do uses the connection, which an error ends. If the relay said goodbye the error wraps [ErrMoved].
+// do uses the connection, which an error ends. If the relay said goodbye the error wraps
+// [ErrMoved].
 func (c *client) do(t testing.TB, use func(*Socket) error) (err error) {
 	if c.open == nil {
 		if c.open, err = TryDial(c.u.t, c.u.door.Relay()); err != nil {
@@ -177,8 +178,8 @@ func (c *client) hangUp() {
 	}
 }
 
-// publish sends an event and waits for its OK. A relay that says goodbye instead cannot have read the
-// event.
+// publish sends an event and waits for its OK. A relay that says goodbye instead cannot have read
+// the event.
 func (c *client) publish(t testing.TB, ev *nostr.Event) error {
 	return c.record(ev, c.do(t, func(s *Socket) error {
 		ok, message, err := s.TrySubmit(ev)

@@ -143,8 +143,8 @@ func (w *World) urls() (urls []string) {
 	return urls
 }
 
-// publish publishes events about the users' repository on the relays, so many a second; at a rate of
-// 0 all at once, with times in the past.
+// publish publishes events about the users' repository on the relays, so many a second; at a rate
+// of 0 all at once, with times in the past.
 func (w *World) publish(t testing.TB, events, rate int) {
 	address := w.owner.Address("shared")
 	began, now := time.Now(), nostr.Now()
