@@ -27,7 +27,8 @@ const (
 	// HeaderRemoved is the id of an event that has left the log, on the empty message that stands
 	// in its place: nothing that is hosted here needed it any more ([ActionRemove]).
 	HeaderRemoved = "Grasp-Removed"
-	// HeaderTraceParent is W3C trace context.
+	// HeaderTraceParent is W3C trace context: on a pack, one for each line, with commas between and
+	// nothing for an event without.
 	HeaderTraceParent = "traceparent"
 )
 

@@ -129,7 +129,8 @@ type Held struct {
 	Reserved   bool         `json:"reserved,omitempty"` // in the room of owners and maintainers of served repositories
 	Phase      Phase        `json:"phase"`
 	HeldAt     time.Time    `json:"held_at"`
-	ExpiresAt  time.Time    `json:"expires_at"` // of this phase
+	ExpiresAt  time.Time    `json:"expires_at"`      // of this phase
+	Trace      string       `json:"trace,omitempty"` // see HeaderTraceParent
 }
 
 // RejectedEvent is a message of GRASP_REJECTED: enough to not fetch or judge the event again.

@@ -68,16 +68,11 @@ func (b *Bus) connect(o Options, more ...nats.Option) error {
 func (b *Bus) connectOptions(o Options) []nats.Option {
 	told, reported := "", map[string]bool{}
 	return []nats.Option{
-		nats.Name(o.Name),
-		nats.MaxReconnects(-1),
+		nats.Name(o.Name), nats.MaxReconnects(-1),
 		// A login that is refused may be one that a rotation has brought here before it reached the
 		// server: it is tried again for ever, like a server that is away.
-		nats.IgnoreAuthErrorAbort(),
-		nats.ReconnectWait(reconnectPause),
-		nats.ReconnectJitter(reconnectPause, reconnectPause),
-		nats.PingInterval(pingEvery),
-		nats.MaxPingsOutstanding(pingsOut),
-		nats.FlusherTimeout(writeTimeout),
+		nats.IgnoreAuthErrorAbort(), nats.ReconnectWait(reconnectPause), nats.ReconnectJitter(reconnectPause, reconnectPause), nats.PingInterval(pingEvery),
+		nats.MaxPingsOutstanding(pingsOut), nats.FlusherTimeout(writeTimeout),
 		// Each request for a batch makes a queue: the default of 65,536 places takes half a megabyte.
 		nats.SyncQueueLen(4 * batchMessages),
 		// What is written while NATS is away fails at once. Kept back and sent to a server that has

@@ -71,6 +71,7 @@ type Candidate struct {
 	Client string       // client key of the submitter, see proto.HeaderClient; of users' events
 	Action proto.Action // on the release lane
 	Reason string       // that goes with the action
+	Trace  string       // W3C trace context; empty: none
 	// Done is called once, with the verdict or an error, from another goroutine. It must not block.
 	Done func(proto.Verdict, error)
 }
@@ -170,7 +171,7 @@ func (s *Sender) Offer(ctx context.Context, c Candidate) error {
 		return ErrEnded
 	}
 	k := key{c.Lane, c.Source, c.Relay, c.Client, c.Action, c.Reason}
-	s.fill(l, k, line, func(v proto.Verdict, err error) {
+	s.fill(l, k, line, c.Trace, func(v proto.Verdict, err error) {
 		leave()
 		c.Done(v, err)
 	})

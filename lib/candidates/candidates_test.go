@@ -314,14 +314,15 @@ func TestEveryCandidateEndsOnce(t *testing.T) {
 }
 
 // TestHistoricEventsTravelInPacks: in few messages, in their order, a relay's own, within the
-// bounds.
+// bounds, each with its own trace context if it has one.
 func TestHistoricEventsTravelInPacks(t *testing.T) {
 	b, s, _ := start(t, 64<<20, func(s *Sender) { s.fillFor = never }) // a pack waits until it is full
 	const n = 2500
+	trace := func(i int) string { return strings.Repeat("x", i%5*13) }
 	var ends sync.WaitGroup
 	for i := range n {
 		ends.Add(1)
-		c := Candidate{Event: event(i), Lane: proto.LaneSyncHistoric, Relay: []string{"wss://a.example", "wss://b.example"}[i%2], Done: func(v proto.Verdict, err error) {
+		c := Candidate{Event: event(i), Lane: proto.LaneSyncHistoric, Relay: []string{"wss://a.example", "wss://b.example"}[i%2], Trace: trace(i), Done: func(v proto.Verdict, err error) {
 			if err != nil || v.ID != event(i).ID {
 				t.Errorf("candidate %d ended with %+v, %v", i, v, err)
 			}
@@ -340,11 +341,11 @@ func TestHistoricEventsTravelInPacks(t *testing.T) {
 	last := map[int]int{0: -1, 1: -1}
 	packs := ingestFrom(t, b, proto.StreamSync, proto.ConsumerSync, func(m jetstream.Msg) bool {
 		lines, err := proto.SplitPack(m.Data())
-		relay := -1
-		for _, line := range lines {
+		relay, traces := -1, strings.Split(m.Headers().Get(proto.HeaderTraceParent)+",", ",")
+		for at, line := range lines {
 			ev, bad := nostr.Parse(line)
 			i := int(ev.CreatedAt) - 1
-			if err = errors.Join(err, bad); err != nil || i <= last[i%2] || relay >= 0 && relay != i%2 {
+			if err = errors.Join(err, bad); err != nil || i <= last[i%2] || relay >= 0 && relay != i%2 || traces[at] != trace(i) {
 				t.Errorf("event %d follows %d in a pack of relay %d, %v", i, last[i%2], relay, err)
 			}
 			relay, last[i%2] = i%2, i

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -29,6 +30,7 @@ type pack struct {
 	of    *lane
 	lines [][]byte // until it is sent
 	size  int      // bytes of its message
+	trace []string // one for each line, up to the last that has one
 	done  []func(proto.Verdict, error)
 
 	ref   string
@@ -51,7 +53,7 @@ func (s *Sender) mostBytes() int {
 
 // fill puts a candidate into a pack, and sends the pack if it is full or ingest has little to do.
 // The caller holds the lock.
-func (s *Sender) fill(l *lane, k key, line []byte, done func(proto.Verdict, error)) {
+func (s *Sender) fill(l *lane, k key, line []byte, trace string, done func(proto.Verdict, error)) {
 	p := l.open[k]
 	if p != nil && p.size+len(line) > s.mostBytes() {
 		s.send(p)
@@ -62,9 +64,12 @@ func (s *Sender) fill(l *lane, k key, line []byte, done func(proto.Verdict, erro
 		p = &pack{key: k, of: l}
 		l.open[k] = p
 	}
+	if trace != "" {
+		p.trace = append(append(p.trace, make([]string, len(p.lines)-len(p.trace))...), trace)
+	}
 	p.lines = append(p.lines, line)
 	p.done = append(p.done, done)
-	p.size += len(line) + 1 // and a line break
+	p.size += len(line) + 1 + len(trace) // and a line break; headers count too
 	switch {
 	case len(p.lines) == proto.MaxPackEvents || p.size >= s.mostBytes() || l.under < l.enough:
 		s.send(p)
@@ -98,10 +103,11 @@ func (s *Sender) publish(p *pack) {
 	if !s.conn.IsConnected() {
 		return // all are sent when it is
 	}
-	h := make(nats.Header, 7)
+	h := make(nats.Header, 8)
 	for name, value := range map[string]string{
 		proto.HeaderSource: string(p.source), proto.HeaderRelay: p.relay, proto.HeaderClient: p.client,
 		proto.HeaderAction: string(p.action), proto.HeaderReason: p.reason, proto.HeaderReply: s.inbox, proto.HeaderRef: p.ref,
+		proto.HeaderTraceParent: strings.Join(p.trace, ","),
 	} {
 		if value != "" {
 			h[name] = []string{value}

@@ -83,9 +83,7 @@ func assign(wanted map[string]bool, workers map[string]proto.Worker) map[string]
 
 // bound is how many of the keys one of the workers should have at most: 25% over the mean, and
 // never fewer than it takes to share them all out.
-func bound(keys, workers int) int {
-	return max(keys*5/(workers*4), (keys+workers-1)/workers)
-}
+func bound(keys, workers int) int { return max(keys*5/(workers*4), (keys+workers-1)/workers) }
 
 // preferred is the worker with the highest hash for the key (rendezvous hashing): when a worker
 // comes or goes, only its own keys move.

@@ -52,9 +52,7 @@ func (r Rules) Lists(a *nostr.Announcement) bool { return a.ListsService(r.Home)
 // Archives reports whether the repository is kept though its announcement does not list this
 // service: everything is archived, or the repository is on the list, or its announcement has a
 // clone URL at one of the services that are archived.
-func (r Rules) Archives(a *nostr.Announcement) bool {
-	return r.archives(a) && !r.Lists(a)
-}
+func (r Rules) Archives(a *nostr.Announcement) bool { return r.archives(a) && !r.Lists(a) }
 
 func (r Rules) archives(a *nostr.Announcement) bool {
 	if r.all || r.archived.Has(a.Ref) {

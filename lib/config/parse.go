@@ -22,9 +22,7 @@ import (
 var testProgram string
 
 // setsConstants reports whether constants can be set.
-func (s *Source) setsConstants() bool {
-	return !s.product && (testProgram != "" || testing.Testing())
-}
+func (s *Source) setsConstants() bool { return !s.product && (testProgram != "" || testing.Testing()) }
 
 // Error is a wrong value of a setting, as one sentence for the operator. The settings that come
 // beside it must not be used.
@@ -66,12 +64,8 @@ func NewParser(grammar any, src *Source, options ...kong.Option) (*kong.Kong, er
 	all := []kong.Option{
 		kong.Vars{"version": "tendril " + obs.Version()},
 		kong.PostBuild(func(k *kong.Kong) error { ourFlags(k, src.setsConstants()); return nil }),
-		kong.Resolvers(kong.ResolverFunc(src.resolve)),
-		kong.ExplicitGroups(groups),
-		kong.ConfigureHelp(helpOptions),
-		kong.Help(shortHelp),
-		kong.NamedMapper("bytes", mapper{}),
-		kong.TypeMapper(reflect.TypeFor[bool](), boolMapper{}),
+		kong.Resolvers(kong.ResolverFunc(src.resolve)), kong.ExplicitGroups(groups), kong.ConfigureHelp(helpOptions), kong.Help(shortHelp),
+		kong.NamedMapper("bytes", mapper{}), kong.TypeMapper(reflect.TypeFor[bool](), boolMapper{}),
 	}
 	for _, t := range []reflect.Type{
 		reflect.TypeFor[string](), reflect.TypeFor[[]string](), reflect.TypeFor[int](), reflect.TypeFor[int64](), reflect.TypeFor[time.Duration](),

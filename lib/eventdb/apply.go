@@ -330,8 +330,7 @@ func decode(raw []byte) (*nostr.Event, error) {
 // store takes an event in.
 func (c *change) store(r Record, e Entry, author id) error {
 	posting := e.appendPosting(make([]byte, 0, postingLen+len(r.Raw)))
-	err := errors.Join(
-		c.put(keyID(e.ID), binary.BigEndian.AppendUint64(slices.Clip(posting), uint64(e.CreatedAt))),
+	err := errors.Join(c.put(keyID(e.ID), binary.BigEndian.AppendUint64(slices.Clip(posting), uint64(e.CreatedAt))),
 		c.put(e.key(), append(posting, r.Raw...)))
 	if err != nil {
 		return err

@@ -21,6 +21,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -46,6 +47,8 @@ type Record struct {
 	Raw   []byte // its JSON as logged; nil: made from Event
 	// Removed is the id of an event that has left the log (proto.HeaderRemoved). Event is nil then.
 	Removed string
+	Trace   string    // W3C trace context; empty: none
+	At      time.Time // of its commit
 }
 
 // DB is the index. It is safe for concurrent use.
@@ -352,9 +355,7 @@ func Lock(dir string) (unlock func() error, err error) {
 // and merging of files, so all of this is about doing that less often and in larger pieces.
 func (db *DB) tuned() *pebble.Options {
 	po := &pebble.Options{
-		FS:    db.opts.files,
-		Cache: db.cache,
-		Lock:  db.lock,
+		FS: db.opts.files, Cache: db.cache, Lock: db.lock,
 		EventListener: &pebble.EventListener{
 			DataCorruption: func(info pebble.DataCorruptionInfo) {
 				db.fail(fmt.Errorf("%s: %w", info.Path, info.Details), true)
@@ -366,9 +367,7 @@ func (db *DB) tuned() *pebble.Options {
 				}
 			},
 		},
-		DisableWAL:         true,
-		FormatMajorVersion: pebble.FormatNewest,
-		Logger:             pebbleLog{db},
+		DisableWAL: true, FormatMajorVersion: pebble.FormatNewest, Logger: pebbleLog{db},
 		// One is filled while the last one is written out, so twice this is the most memory that
 		// they take.
 		MemTableSize: db.opts.memTable,

@@ -130,9 +130,7 @@ func keyID(eid id) []byte { return append([]byte{tableID}, eid[:]...) }
 
 // The prefixes of postings are appended to what a caller has.
 
-func appendAuthor(b []byte, author id) []byte {
-	return append(append(b, tableAuthor), author[:]...)
-}
+func appendAuthor(b []byte, author id) []byte { return append(append(b, tableAuthor), author[:]...) }
 
 func appendKind(b []byte, kind uint16) []byte {
 	return binary.BigEndian.AppendUint16(append(b, tableKind), kind)

@@ -82,9 +82,7 @@ func (f *Fair) Try(name string, n int64) (release func(), err error) { return f.
 
 // TryOver is Try for a caller that has just made another party give up as many places: it succeeds
 // before those are released. The error is [ErrShare].
-func (f *Fair) TryOver(name string, n int64) (release func(), err error) {
-	return f.try(name, n, true)
-}
+func (f *Fair) TryOver(name string, n int64) (release func(), err error) { return f.try(name, n, true) }
 
 func (f *Fair) try(name string, n int64, over bool) (release func(), err error) {
 	f.mu.Lock()
@@ -290,10 +288,7 @@ type Turn struct {
 // Turn waits for a place. The caller must call [Turn.Pause] in the end.
 func (f *Fair) Turn(ctx context.Context, party string) (*Turn, error) {
 	t := &Turn{fair: f, party: party}
-	if err := t.Resume(ctx); err != nil {
-		return nil, err
-	}
-	return t, nil
+	return t, t.Resume(ctx)
 }
 
 // Pause gives the place up while the work waits for something else, or has ended.

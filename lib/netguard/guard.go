@@ -67,13 +67,8 @@ func New(o Options) *Guard {
 	// No proxy is taken from the environment: it would resolve names on our behalf. HTTP/2 is left
 	// out because WebSocket upgrades need a connection of their own.
 	g.transport = &http.Transport{
-		DialContext:            g.connect,
-		DialTLSContext:         g.connectTLS,
-		MaxIdleConns:           64,
-		MaxIdleConnsPerHost:    2,
-		IdleConnTimeout:        idleTimeout,
-		ResponseHeaderTimeout:  headerTimeout,
-		MaxResponseHeaderBytes: maxHeaderBytes,
+		DialContext: g.connect, DialTLSContext: g.connectTLS, MaxIdleConns: 64, MaxIdleConnsPerHost: 2,
+		IdleConnTimeout: idleTimeout, ResponseHeaderTimeout: headerTimeout, MaxResponseHeaderBytes: maxHeaderBytes,
 	}
 	return g
 }

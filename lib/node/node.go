@@ -56,6 +56,8 @@ type Node struct {
 	// process serves them on a port of its own. Then the front door has no /metrics, as it may be
 	// open to the world.
 	AtFront *http.ServeMux
+	// Trace makes the service's spans.
+	Trace *obs.Tracer
 	// Worker is this process's name in claims. Each start has another.
 	Worker string
 
@@ -69,6 +71,7 @@ type shared struct {
 	scratch   string   // the git folder of a process that nothing outlives; empty: none
 	addresses sync.Map // URLs by name
 	servers   []*http.Server
+	traces    *obs.Traces
 	overdue   atomic.Bool // a service still runs although the graceful stop is over
 	lag       *lag
 	head      uint64 // of the log, when the index was opened
@@ -135,6 +138,7 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger,
 	if apart && s.NATSURL == "" {
 		return n, &config.Error{Setting: "NGIT_NATS_URL", Reason: "is not set: a service that runs alone needs a NATS server that the others share (`tendril up` embeds one)"}
 	}
+	n.traces = obs.OpenTraces(log)
 	waiting, err := n.observe(apart)
 	if err != nil {
 		return n, err
@@ -320,6 +324,7 @@ func (n *Node) Close() (err error) {
 	for _, server := range n.servers {
 		err = errors.Join(err, server.Close())
 	}
+	n.traces.Close()
 	return err
 }
 
@@ -345,12 +350,9 @@ const minCandidateBytes = 2 << 20
 // Sizing turns settings into what the streams are made with.
 func Sizing(s config.Settings) proto.Sizing {
 	return proto.Sizing{
-		Replicas:       s.NATSReplicas,
-		CandidateBytes: max(s.CandidateBytes, minCandidateBytes),
-		RejectedMaxAge: time.Duration(s.RejectedColdSeconds) * time.Second,
-		WorkerTTL:      s.WorkerTTL,
-		ClaimWait:      s.CandidateWait,
-		MemoryOnly:     s.DatabaseBackend == "memory",
+		Replicas: s.NATSReplicas, CandidateBytes: max(s.CandidateBytes, minCandidateBytes),
+		RejectedMaxAge: time.Duration(s.RejectedColdSeconds) * time.Second, WorkerTTL: s.WorkerTTL, ClaimWait: s.CandidateWait,
+		MemoryOnly: s.DatabaseBackend == "memory",
 	}
 }
 

@@ -235,7 +235,7 @@ func (n *Node) start(ctx context.Context, s Service, failed chan<- error) *runni
 		return fmt.Errorf("%s: %w", s.Name, err)
 	}}
 	scoped := *n
-	scoped.Log = n.Log.With("service", s.Name)
+	scoped.Log, scoped.Trace = n.Log.With("service", s.Name), n.traces.Of(s.Name, n.Worker)
 	go func() {
 		defer close(r.done)
 		err := s.Run(own, &scoped)

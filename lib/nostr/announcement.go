@@ -32,10 +32,7 @@ func ParseAnnouncement(ev *Event) (*Announcement, error) {
 		return nil, errors.New("the author is not a public key of 64 lower-case hex digits")
 	}
 	a := &Announcement{
-		Event:       ev,
-		Ref:         RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()},
-		Name:        tagValue(ev.Tags, "name"),
-		Description: tagValue(ev.Tags, "description"),
+		Event: ev, Ref: RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()}, Name: tagValue(ev.Tags, "name"), Description: tagValue(ev.Tags, "description"),
 	}
 	if err := CheckIdentifier(a.Ref.Identifier); err != nil {
 		return nil, err

@@ -8,16 +8,9 @@ import (
 // Kinds of NIP-34, and the ones next to them that a git relay knows by number (NIP-22 comment,
 // NIP-09 deletion, NIP-56 report).
 const (
-	KindPatch         = 1617
-	KindPR            = 1618
-	KindPRUpdate      = 1619
-	KindIssue         = 1621
-	KindAnnouncement  = 30617
-	KindState         = 30618
-	KindUserGraspList = 10317
-	KindComment       = 1111
-	KindDeletion      = 5
-	KindReport        = 1984
+	KindPatch, KindPR, KindPRUpdate, KindIssue     = 1617, 1618, 1619, 1621
+	KindAnnouncement, KindState, KindUserGraspList = 30617, 30618, 10317
+	KindComment, KindDeletion, KindReport          = 1111, 5, 1984
 )
 
 // Bounds of one event. An event that goes beyond is refused whole: a part of it would not be what

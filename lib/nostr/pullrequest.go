@@ -36,10 +36,7 @@ func ParsePullRequest(ev *Event) (*PullRequest, error) {
 		return nil, errors.New("the author is not a public key of 64 lower-case hex digits")
 	}
 	pr := &PullRequest{
-		Event:  ev,
-		Commit: tagValue(ev.Tags, "c"),
-		Repos:  RootRefs(ev),
-		Update: ev.Kind == KindPRUpdate,
+		Event: ev, Commit: tagValue(ev.Tags, "c"), Repos: RootRefs(ev), Update: ev.Kind == KindPRUpdate,
 	}
 	if !IsObjectID(pr.Commit) {
 		return nil, errors.New("the c tag must name the commit by 40 or 64 lower-case hex digits")

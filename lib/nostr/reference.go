@@ -69,9 +69,7 @@ func ParseAddress(s string) (Address, error) {
 }
 
 // String writes the address as it stands in `a` tags.
-func (a Address) String() string {
-	return strconv.Itoa(a.Kind) + ":" + a.PubKey + ":" + a.Identifier
-}
+func (a Address) String() string { return strconv.Itoa(a.Kind) + ":" + a.PubKey + ":" + a.Identifier }
 
 // Repo is the repository that the address names, and false where it names something other than an
 // announcement.

@@ -8,10 +8,7 @@ import (
 // Bounds of reference names beyond git's own rules. Git keeps a reference in a file of its name
 // (and locks it by another with ".lock" behind it), so that a longer name would pass here and fail
 // on disk.
-const (
-	maxRefName      = 1024
-	maxRefComponent = 240
-)
+const maxRefName, maxRefComponent = 1024, 240
 
 // CheckRefName says what is wrong with the full name of a git reference, by the rules of git
 // check-ref-format(1) and two bounds of length. It does not ask for any prefix, but for at least

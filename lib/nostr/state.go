@@ -9,12 +9,7 @@ import (
 	"strings"
 )
 
-const (
-	headsPrefix    = "refs/heads/"
-	tagsPrefix     = "refs/tags/"
-	peeledSuffix   = "^{}"
-	symbolicPrefix = "ref: "
-)
+const headsPrefix, tagsPrefix, peeledSuffix, symbolicPrefix = "refs/heads/", "refs/tags/", "^{}", "ref: "
 
 // State is a repository state (NIP-34, kind 30618): what the branches and tags of a repository are.
 type State struct {
@@ -147,9 +142,7 @@ func (s *State) names(ref string) bool {
 
 // Objects are the objects that must be there before the state can be served, each once, in order of
 // their ids.
-func (s *State) Objects() []string {
-	return slices.Compact(slices.Sorted(maps.Values(s.Refs)))
-}
+func (s *State) Objects() []string { return slices.Compact(slices.Sorted(maps.Values(s.Refs))) }
 
 // BranchesAndTags returns those of some references that a state event speaks of: what is below
 // refs/heads/ and refs/tags/, by full name.

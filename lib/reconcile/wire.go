@@ -18,11 +18,7 @@ const (
 )
 
 // How a range is spoken of.
-const (
-	modeSkip        = 0
-	modeFingerprint = 1
-	modeIDs         = 2
-)
+const modeSkip, modeFingerprint, modeIDs = 0, 1, 2
 
 // ErrMessage is the error of a message from the other side that breaks the rules of the protocol.
 // The session with it is of no more use; nothing of the set has changed.

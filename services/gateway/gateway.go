@@ -120,7 +120,7 @@ func newDoor(n *node.Node, shards git.Shards, ingest relay.Offerer) (*door, erro
 		relay: relay.New(relay.Options{
 			Limits: s.Front, Domain: s.Domain, Future: time.Duration(s.MaxFutureSeconds) * time.Second,
 			Index: n.Index, Ingest: ingest, Connections: sockets, Work: work,
-			Metrics: relay.NewMetrics(n.Metrics, sockets, s.AbuseThreshold, rejected), Log: n.Log,
+			Metrics: relay.NewMetrics(n.Metrics, sockets, s.AbuseThreshold, rejected), Log: n.Log, Trace: n.Trace,
 		}),
 		pages: shown, git: proxy, observation: n.AtFront, clients: clients, stall: s.AnswerStall,
 		bus: n.Bus.Conn, log: n.Log, perMinute: s.GitRequestsPerMinute,

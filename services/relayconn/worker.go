@@ -31,7 +31,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return err
 	}
-	in := intake.New(intake.Options{Offerer: sender, Stored: n.Accepted, Metrics: n.Metrics})
+	in := intake.New(intake.Options{Offerer: sender, Stored: n.Accepted, Metrics: n.Metrics, Trace: n.Trace})
 	rules := rulesOf(n.Settings.Sync)
 	guard := netguard.New(netguard.Options{AllowPrivate: n.Settings.AllowPrivate, DialTimeout: rules.Health.Base})
 	defer guard.CloseIdleConnections()

@@ -24,9 +24,9 @@ func (c *connection) offer(m message) {
 	r, ev := c.relay, m.event
 	kind := obs.KindLabel(ev.Kind)
 	r.Metrics.events.WithLabelValues(kind).Inc()
-	reason, refusal := tooMany, c.tooFast()
+	now, reason, refusal := time.Now(), tooMany, c.tooFast()
 	if refusal == "" {
-		reason, refusal = check(ev, c.proofs.keys, time.Now(), r.Future)
+		reason, refusal = check(ev, c.proofs.keys, now, r.Future)
 	}
 	if refusal != "" {
 		r.Metrics.rejected.WithLabelValues(kind, reason).Inc()
@@ -47,7 +47,7 @@ func (c *connection) offer(m message) {
 	ctx, cancel := context.WithTimeout(c.ctx, r.Limits.EventTimeout)
 	decided := make(chan decision, 1)
 	err := r.Ingest.Offer(ctx, candidates.Candidate{
-		Event: ev, Lane: proto.LaneUser, Source: proto.SourceUser, Client: c.client,
+		Event: ev, Lane: proto.LaneUser, Source: proto.SourceUser, Client: c.client, Trace: r.Trace.Span("", "receive", ev, now, "relay", ""),
 		Done: func(v proto.Verdict, err error) { decided <- decision{v, err} },
 	})
 	if err != nil {

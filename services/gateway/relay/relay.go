@@ -22,6 +22,7 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/limit"
+	"tendril.dev/lib/obs"
 	"tendril.dev/lib/reconcile"
 )
 
@@ -48,6 +49,7 @@ type Options struct {
 	Work        *limit.Fair // over messages and the index
 	Metrics     *Metrics
 	Log         *slog.Logger
+	Trace       *obs.Tracer
 }
 
 // Bounds that have no setting.
@@ -88,6 +90,7 @@ type Relay struct {
 	Options
 	bounds bounds
 	hub    *hub
+	began  time.Time
 	frames reconcile.Limits
 
 	// What clients share, by address.
@@ -107,7 +110,7 @@ type Relay struct {
 func New(o Options) *Relay {
 	processors := int64(runtime.GOMAXPROCS(0))
 	r := &Relay{
-		Options: o,
+		Options: o, began: time.Now(),
 		bounds: bounds{
 			filters: o.Limits.MaxFilters, values: o.Limits.MaxFilterValues,
 			defaultLimit: o.Limits.DefaultLimit, maxLimit: o.Limits.MaxLimit,
@@ -125,7 +128,14 @@ func New(o Options) *Relay {
 }
 
 // Feed takes in what the index has just stored. It does not block.
-func (r *Relay) Feed(recs []eventdb.Record) { r.hub.feed(recs) }
+func (r *Relay) Feed(recs []eventdb.Record) {
+	for i := range recs {
+		if x := &recs[i]; x.Trace != "" && x.At.After(r.began) { // what a new index reads was served before
+			r.Trace.Span(x.Trace, "serve", x.Event, x.At, "outcome", "served")
+		}
+	}
+	r.hub.feed(recs)
+}
 
 // Run delivers live events until ctx ends.
 func (r *Relay) Run(ctx context.Context) { r.hub.run(ctx) }

@@ -26,7 +26,7 @@ func (p *Policy) hold(k Knowledge, c *Candidate, identifier string, phase proto.
 	}
 	reserved := p.bounds.Reserved > 0 && p.isServed(k, nostr.RepoRef{PubKey: c.Event.PubKey, Identifier: identifier})
 	entry, err := held.NewEntry(proto.Held{
-		Event: c.Event, Identifier: identifier, Source: c.Source, Relay: c.Relay, Client: c.Client,
+		Event: c.Event, Identifier: identifier, Source: c.Source, Relay: c.Relay, Client: c.Client, Trace: c.Trace,
 		Reserved: reserved, HeldAt: p.now().UTC(),
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
 package writer
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -121,7 +122,8 @@ func (t *term) decide(b *batch, x decided) error {
 		e := dropped.Entry
 		t.draft.Drop(e)
 		if e.Event.ID == c.Event.ID && !e.HeldAt.IsZero() && (x.arrived.IsZero() || e.HeldAt.Before(x.arrived)) {
-			x.arrived = e.HeldAt // it waited in purgatory before the candidate that releases it came
+			// It waited in purgatory before the candidate that releases it came.
+			x.arrived, c.Trace = e.HeldAt, cmp.Or(e.Trace, c.Trace)
 		}
 		switch dropped.Remember {
 		case "":
@@ -185,6 +187,9 @@ func (t *term) answer(b *batch) {
 	for i := range b.decided {
 		x := &b.decided[i]
 		t.metrics.decided(x, now)
+		if parent := x.candidate.Trace; parent != "" {
+			t.Trace.Span(parent, "ingest", x.candidate.Event, x.arrived, "outcome", string(x.decision.Outcome))
+		}
 		if x.pack == nil {
 			continue
 		}

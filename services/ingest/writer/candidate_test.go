@@ -51,7 +51,7 @@ func TestParse(t *testing.T) {
 	data := text(someEvent())
 	all := header(
 		proto.HeaderSource, "daily", proto.HeaderRelay, "wss://r.example.org", proto.HeaderReply, "grasp.verdict.Inbox1",
-		proto.HeaderRef, "7", proto.HeaderTraceParent, "00-11", proto.HeaderAction, "release", proto.HeaderClient, "192.0.2.1",
+		proto.HeaderRef, "7", proto.HeaderTraceParent, "00-11,00-22", proto.HeaderAction, "release", proto.HeaderClient, "192.0.2.1",
 	)
 	c, err := parse("grasp.candidate.sync.daily", all, []byte(data))
 	if err != nil || c.Relay != "wss://r.example.org" || c.reply != "grasp.verdict.Inbox1" || c.ref != "7" || c.Trace != "00-11" || c.Event.ID != someEvent().ID || string(c.Raw) != data {

@@ -56,7 +56,8 @@ func (t *term) commitEvents(ctx context.Context, b *batch) error {
 	if len(b.logged) == 0 {
 		return nil
 	}
-	at := time.Now().UTC().Format(time.RFC3339Nano)
+	now := time.Now()
+	at := now.UTC().Format(time.RFC3339Nano)
 	msgs, records := make([]*nats.Msg, len(b.logged)), make([]eventdb.Record, len(b.logged))
 	for i, n := range b.logged {
 		x := &b.decided[n]
@@ -67,6 +68,7 @@ func (t *term) commitEvents(ctx context.Context, b *batch) error {
 		}
 		if c.Trace != "" {
 			header.Set(proto.HeaderTraceParent, c.Trace)
+			records[i].Trace, records[i].At = c.Trace, now
 		}
 		msgs[i] = &nats.Msg{Subject: proto.EventSubjectOf(c.Event).String(), Header: header}
 		if x.decision.Removes { // an empty message takes the event's place

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -53,9 +54,12 @@ func readPack(m jetstream.Msg) *pack {
 	if err != nil {
 		lines, factsErr = [][]byte{nil}, err
 	}
+	traces := header.Get(proto.HeaderTraceParent)
 	p.events, p.verdicts = make([]*policy.Candidate, len(lines)), make([]proto.Verdict, len(lines))
 	for i, data := range lines {
 		c, err := facts, factsErr
+		c.Trace, traces, _ = strings.Cut(traces, ",")
+		c.Trace = strings.Clone(bounded(c.Trace)) // the header may be long, and one event be kept
 		if err == nil {
 			c.Event, c.Raw, err = readEvent(data)
 		}
@@ -74,7 +78,6 @@ func readFacts(subject string, header nats.Header) (c policy.Candidate, err erro
 	c = policy.Candidate{
 		Source: proto.Source(header.Get(proto.HeaderSource)),
 		Relay:  bounded(header.Get(proto.HeaderRelay)),
-		Trace:  bounded(header.Get(proto.HeaderTraceParent)),
 	}
 	if c.Lane, err = proto.ParseLane(subject); err != nil {
 		return c, err

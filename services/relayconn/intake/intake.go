@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -22,6 +23,7 @@ import (
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/obs"
 	"tendril.dev/proto"
 )
 
@@ -74,6 +76,7 @@ type Options struct {
 	// once, but for one, and two at least.
 	Workers int
 	Metrics prometheus.Registerer // nil: what is counted is not shown
+	Trace   *obs.Tracer
 }
 
 // Arrival is an event that has come from a relay.
@@ -81,6 +84,7 @@ type Arrival struct {
 	Event  *nostr.Event // not verified; not to be changed any more
 	Lane   proto.Lane
 	Source proto.Source
+	Came   time.Time
 	// Done is called once, unless the arrival was not taken, from any goroutine. It must not block,
 	// nor keep Event alive: others may have brought the same.
 	Done func(Result)
@@ -140,6 +144,7 @@ type entry struct {
 	relay   string
 	lane    proto.Lane
 	source  proto.Source
+	came    time.Time
 	release func() // gives the room back
 }
 
@@ -253,7 +258,7 @@ func (s *Stream) Take(ctx context.Context, a Arrival) (waited bool, err error) {
 	if queued == nil {
 		release()
 	} else {
-		q.entries <- entry{queued, s.relay, a.Lane, a.Source, release}
+		q.entries <- entry{queued, s.relay, a.Lane, a.Source, a.Came, release}
 	}
 	if ended {
 		a.Done(Result{Event: a.Event, Known: true})
@@ -361,7 +366,7 @@ func (i *Intake) decide(ctx context.Context, e entry, stored bool) {
 	p.offered = true
 	i.mu.Unlock()
 	err := i.o.Offerer.Offer(ctx, candidates.Candidate{
-		Event: p.event, Lane: e.lane, Source: e.source, Relay: e.relay,
+		Event: p.event, Lane: e.lane, Source: e.source, Relay: e.relay, Trace: i.o.Trace.Span("", "receive", p.event, e.came, "relay", e.relay),
 		Done: func(v proto.Verdict, err error) { i.end(p, Result{Verdict: v, Err: err}) },
 	})
 	if err != nil {

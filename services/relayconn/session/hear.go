@@ -126,7 +126,7 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 		s.unjudgedAt = now
 	}
 	waited, err := s.Intake.Take(ctx, intake.Arrival{
-		Event: m.Event, Lane: cmp.Or(lanes[e.why.source], proto.LaneSyncHistoric), Source: e.why.source,
+		Event: m.Event, Lane: cmp.Or(lanes[e.why.source], proto.LaneSyncHistoric), Source: e.why.source, Came: now,
 		Done: func(r intake.Result) { e.Result = r; s.judged(e) },
 	})
 	if waited {
