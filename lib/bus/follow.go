@@ -23,9 +23,9 @@ type Reading struct {
 	Stream string
 	Filter string // subject; empty: all
 	After  uint64 // begin behind this sequence; 0: with the first message
-	// Behind is a follower of the same stream: a message is handed on only after that one has read
-	// as far. nil: none.
-	Behind *Follower
+	// Wait is called with the sequence of the last of some messages before these are handed on. Its
+	// error has them wait. nil: they do not.
+	Wait func(ctx context.Context, seq uint64) error
 	// Every is how often a reader that keeps up asks for messages at most. Each request costs the
 	// server a count of all subjects of the filter, however few messages it brings.
 	Every time.Duration
@@ -246,8 +246,8 @@ func (f *Follower) rest(ctx context.Context) {
 // more.
 func (f *Follower) fetch(ctx context.Context) (count int, left bool, err error) {
 	batch, left, err := f.ask(ctx, f.Seq()+1)
-	if err == nil && len(batch) > 0 && f.what.Behind != nil {
-		err = f.what.Behind.Wait(ctx, batch[len(batch)-1].Seq)
+	if err == nil && len(batch) > 0 && f.what.Wait != nil {
+		err = f.what.Wait(ctx, batch[len(batch)-1].Seq)
 	}
 	if err != nil || len(batch) == 0 {
 		return 0, left, err

@@ -135,7 +135,7 @@ func TestFollowBehind(t *testing.T) {
 	b := open(t, bus.Options{Dir: t.TempDir()})
 	goOn := make(chan struct{})
 	first := follow(t, b, bus.Reading{Stream: proto.StreamTargets, Filter: "grasp.target.a.>"}, func() { <-goOn })
-	second := follow(t, b, bus.Reading{Stream: proto.StreamTargets, Filter: "grasp.target.b.>", Behind: first.Follower}, func() {
+	second := follow(t, b, bus.Reading{Stream: proto.StreamTargets, Filter: "grasp.target.b.>", Wait: first.Wait}, func() {
 		if first.Seq() < 2 {
 			t.Error("it does not wait")
 		}

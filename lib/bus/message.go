@@ -127,6 +127,12 @@ func (m Message) Deletes() bool {
 	return m.Header.Get(proto.KVOperation) != "" || m.Header.Get(jetstream.MarkerReasonHeader) != ""
 }
 
+// Deletion is the header of a message that says that a key of a bucket is gone, and itself goes
+// after a time.
+func Deletion(kept time.Duration) nats.Header {
+	return nats.Header{proto.KVOperation: {proto.KVDelete}, jetstream.MsgTTLHeader: {kept.String()}}
+}
+
 // LastSeq is the stream's last sequence as its leader knows it now.
 func LastSeq(ctx context.Context, js jetstream.JetStream, stream string) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)

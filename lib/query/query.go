@@ -70,9 +70,6 @@ func Hear(js jetstream.JetStream, s Source, kinds []int, fn func([]eventdb.Recor
 				recs = append(recs, eventdb.Record{Seq: m.Seq, Event: ev, Raw: m.Data})
 			}
 		}
-		if err := s.Reached(context.Background(), messages[len(messages)-1].Seq); err != nil {
-			return err
-		}
 		if len(recs) > 0 {
 			telling.Lock()
 			defer telling.Unlock()
@@ -82,7 +79,7 @@ func Hear(js jetstream.JetStream, s Source, kinds []int, fn func([]eventdb.Recor
 	}
 	after := s.Seq()
 	for _, kind := range kinds {
-		reading := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(kind), After: after, Every: hearEvery}
+		reading := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(kind), After: after, Every: hearEvery, Wait: s.Reached}
 		all = append(all, bus.NewFollower(js, reading, slog.New(slog.DiscardHandler), read))
 	}
 	return all

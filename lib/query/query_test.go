@@ -271,6 +271,20 @@ func TestBadQuestions(t *testing.T) {
 	}
 }
 
+// late is a source that has not applied the log that far when it is asked first.
+type late struct {
+	query.Source
+	asked bool
+}
+
+func (l *late) Reached(ctx context.Context, seq uint64) error {
+	if !l.asked {
+		l.asked = true
+		return errors.New("not yet")
+	}
+	return l.Source.Reached(ctx, seq)
+}
+
 // TestWhatHasLeftTheLogIsNotHeard: an empty message stands in its place, and nothing is told of it.
 func TestWhatHasLeftTheLogIsNotHeard(t *testing.T) {
 	w := newWorld(t)
@@ -281,7 +295,7 @@ func TestWhatHasLeftTheLogIsNotHeard(t *testing.T) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	for name, s := range map[string]query.Source{"the index": x.Index, "the bus": remote} {
+	for name, s := range map[string]query.Source{"the index": &late{Source: x.Index}, "the bus": remote} {
 		hearing := query.Hear(w.JS, s, []int{1621}, func(recs []eventdb.Record) {
 			for _, r := range recs {
 				heard <- name + ": " + r.Event.Content

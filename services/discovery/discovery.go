@@ -98,7 +98,7 @@ func newDiscovery(b *bus.Bus, rules config.Rules, bootstrap []nostr.RelayURL, ke
 	announcements := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(nostr.KindAnnouncement)}
 	d.accepted = bus.Followers{bus.NewFollower(b.JS, announcements, log, bus.Each(d.takeAccepted))}
 	if !keepAll {
-		deletions := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(nostr.KindDeletion), Behind: d.accepted[0]}
+		deletions := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(nostr.KindDeletion), Wait: d.accepted[0].Wait}
 		d.accepted = append(d.accepted, bus.NewFollower(b.JS, deletions, log, bus.Each(d.takeAccepted)))
 	}
 	d.held = bus.NewFollower(b.JS, bus.Reading{Stream: proto.KVStream(proto.BucketHeld)}, log, bus.Each(d.takeHeld))
