@@ -132,6 +132,7 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 		if configs[i].Name == KVStream(BucketWorkers) {
 			configs[i].MaxAge = s.WorkerTTL
 			configs[i].SubjectDeleteMarkerTTL = time.Hour
+			configs[i].AllowRollup = true // or NATS makes no such markers
 		}
 	}
 	return configs
@@ -222,7 +223,6 @@ func bucket(name, description string, storage jetstream.StorageType, destination
 		Storage:           storage,
 		MaxMsgsPerSubject: 1,
 		Discard:           jetstream.DiscardNew,
-		AllowRollup:       true,
 		DenyDelete:        true,
 		AllowDirect:       true,
 		AllowMsgTTL:       true,

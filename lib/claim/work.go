@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
@@ -183,7 +184,8 @@ func (w *work) begin(lease context.Context, key string, revision uint64) {
 func (w *work) letGo(key string, revision uint64) {
 	ctx, cancel := context.WithTimeout(context.Background(), casTimeout)
 	defer cancel()
-	err := w.claims.Purge(ctx, proto.ClaimKey(w.o.Group, key), jetstream.LastRevision(revision), jetstream.PurgeTTL(markerKept))
+	m := &nats.Msg{Subject: proto.KVSubject(proto.BucketClaims, proto.ClaimKey(w.o.Group, key)), Header: bus.Deletion(markerKept)}
+	_, err := w.bus.JS.PublishMsg(ctx, m, jetstream.WithExpectLastSequencePerSubject(revision))
 	if err != nil && !bus.IsConflict(err) {
 		w.o.Log.Warn("a claim could not be let go; it is taken up again, or expires with its worker", "key", key, "error", err)
 	}

@@ -205,6 +205,11 @@ func TestNoReplyReachesTheLog(t *testing.T) {
 		_, err := core.Publish(t.Context(), subject, []byte("mine"))
 		must(t, err)
 	}
+	for _, bucket := range []string{proto.BucketHeld, proto.BucketRelays, proto.BucketClaims, proto.BucketUsage, proto.BucketBans} {
+		if _, err := core.PublishMsg(t.Context(), &nats.Msg{Subject: proto.KVSubject(bucket, "x"), Header: nats.Header{"Nats-Rollup": {"all"}}}); err == nil {
+			t.Errorf("a message empties %s", bucket)
+		}
+	}
 	for _, user := range []string{proto.UserGateway, proto.UserPurgatory, proto.UserDiscovery, proto.UserRelayconn, proto.UserImport} {
 		conn := s.connect(t, user)
 		for _, evil := range []string{"grasp.event.1.a.evil", proto.KVSubject(proto.BucketHeld, "00.evil.1.a")} {

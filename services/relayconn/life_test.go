@@ -279,6 +279,6 @@ func TestAStateGoesByItself(t *testing.T) {
 		if err := put(t, s, "a", 9); err != nil {
 			t.Errorf("after it has gone: %v", err)
 		}
-		must(t, s.kv.Purge(t.Context(), "r.example.com"))
+		must(t, s.kv.Delete(t.Context(), "r.example.com"))
 	}
 }
