@@ -106,10 +106,9 @@ type Policy struct {
 	DailyAddressGitBytes int64         `env:"NGIT_DAILY_ADDRESS_GIT_BYTES" type:"bytes" default:"8GiB" min:"0" max:"1024TiB" help:"Most bytes of git data that are stored from one client address in a day. 0: no limit."`
 
 	// Constants.
-	RejectedHotEvents int           `env:"NGIT_REJECTED_HOT_CACHE_EVENTS" constant:"20000"`
-	HeldBytes         int           `env:"NGIT_PURGATORY_MAX_BYTES" type:"bytes" constant:"128MiB"`
-	SilentDuration    time.Duration `env:"NGIT_PURGATORY_SILENT" constant:"24h"`
-	MaxFutureSeconds  int           `env:"NGIT_MAX_FUTURE_SECS" constant:"900"`
+	HeldBytes        int           `env:"NGIT_PURGATORY_MAX_BYTES" type:"bytes" constant:"128MiB"`
+	SilentDuration   time.Duration `env:"NGIT_PURGATORY_SILENT" constant:"24h"`
+	MaxFutureSeconds int           `env:"NGIT_MAX_FUTURE_SECS" constant:"900"`
 }
 
 // Sync says how other relays are followed.

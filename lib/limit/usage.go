@@ -145,7 +145,8 @@ func (u *Usage) Left(factor int64, charges ...Charge) (left int64, of Party, fre
 	return left, of, time.Unix((u.day+1)*24*60*60, 0).UTC()
 }
 
-// Add counts n bytes. They are saved by [Usage.Run], or by [Usage.Save].
+// Add counts n bytes; n is less than 0 for what was counted and not stored. They are saved by
+// [Usage.Run], or by [Usage.Save].
 func (u *Usage) Add(n int64, charges ...Charge) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -191,7 +192,7 @@ func (u *Usage) Save(ctx context.Context) error {
 	var parties []Party
 	u.mu.Lock()
 	for p, a := range u.used {
-		if a.more > 0 && a.saved+a.more >= leastSaved {
+		if a.more != 0 && a.saved+max(a.more, 0) >= leastSaved {
 			parties = append(parties, p)
 		}
 	}

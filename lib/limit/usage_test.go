@@ -59,7 +59,9 @@ func TestUsage(t *testing.T) {
 	again.Add(mib, relay)
 	fixture.Must(t, again.Save(t.Context()))
 	check(openUsage(t, b, &now), 1, 7*mib, relay) // two have saved
-	u.Add(mib, relay)
+	u.Add(3*mib, relay)
+	fixture.Must(t, u.Save(t.Context()))
+	u.Add(-2*mib, relay) // what was not stored
 	fixture.Must(t, u.Save(t.Context()), again.Refresh(t.Context(), relay))
 	check(again, 1, 6*mib, relay)
 	now = now.Add(3 * time.Hour)

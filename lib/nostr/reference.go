@@ -132,13 +132,12 @@ func ReferencesOf(ev *Event) References {
 	return References{IDs: ids.items, Addresses: addresses.items}
 }
 
-// NamesOf returns what [ReferencesOf] does as it is written in the tags, ids before addresses: an
+// NamesOf returns what [ReferencesOf] does as it is written in the tags, addresses before ids: an
 // address has one spelling.
-func NamesOf(ev *Event) []string {
+func NamesOf(ev *Event) (names []string) {
 	refs := ReferencesOf(ev)
-	names := refs.IDs
 	for _, address := range refs.Addresses {
 		names = append(names, address.String())
 	}
-	return names
+	return append(names, refs.IDs...)
 }

@@ -43,7 +43,7 @@ func TestReferencesOf(t *testing.T) {
 	if got := RootRefs(ev); !slices.Equal(got, []RepoRef{{alice, "x"}}) {
 		t.Errorf("RootRefs = %v", got)
 	}
-	names := []string{key('1'), key('2'), key('3'), address.String(), list.String(), want.Addresses[2].String()}
+	names := append([]string{address.String(), list.String(), want.Addresses[2].String()}, want.IDs...)
 	if got := NamesOf(ev); !slices.Equal(got, names) {
 		t.Errorf("NamesOf = %v, want %v", got, names)
 	}

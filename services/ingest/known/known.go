@@ -61,9 +61,8 @@ func (k *Known) Questions() map[string]query.Answerer {
 }
 
 // list answers a filter with the ids of all that matches, in arrays of [proto.Place]; an empty
-// one is the end. The filter's limit is dropped.
+// one is the end.
 func (k *Known) list(ctx context.Context, f nostr.Filter, send func(any) error) error {
-	f.Limit, f.LimitZero = 0, false
 	g, err := k.gather(ctx, f)
 	if err != nil {
 		return err
@@ -81,7 +80,7 @@ func (k *Known) list(ctx context.Context, f nostr.Filter, send func(any) error) 
 }
 
 // step answers one step of a reconciliation: what to say to the relay, and what of its events is
-// missing here. The filter's limit is dropped.
+// missing here.
 func (k *Known) step(ctx context.Context, q proto.ReconcileQuery, send func(any) error) error {
 	if len(q.Message) > maxMessage {
 		return fmt.Errorf("%w: the relay's message has more than %d bytes", query.ErrQuestion, maxMessage)
@@ -128,7 +127,6 @@ func (k *Known) goOn(ctx context.Context, set reconcile.Packed, message []byte, 
 // set returns what is known for a filter at a sequence or later. It may be as old as keptFor:
 // missing looks at what is there now.
 func (k *Known) set(ctx context.Context, f nostr.Filter, seq uint64) (reconcile.Packed, error) {
-	f.Limit, f.LimitZero = 0, false
 	name, now := f.String(), time.Now()
 	k.mu.Lock()
 	if now.Sub(k.since) > keptFor {
@@ -153,18 +151,15 @@ func (k *Known) set(ctx context.Context, f nostr.Filter, seq uint64) (reconcile.
 }
 
 // gather reads what is known for a filter, whether it is served or hidden by a ban. Held events are
-// read first: what is accepted in the meantime is in one of both.
+// read first: what is accepted in the meantime is in one of both. The filter's limit is dropped.
 func (k *Known) gather(ctx context.Context, f nostr.Filter) (g gathered, err error) {
+	f.Limit, f.LimitZero = 0, false
 	var others []reconcile.Item
 	for _, e := range k.Held.All() {
-		if !f.Matches(e.Event) {
-			continue
-		}
 		item := reconcile.Item{CreatedAt: e.Event.CreatedAt}
-		if _, err := hex.Decode(item.ID[:], []byte(e.Event.ID)); err != nil {
-			return g, fmt.Errorf("held event %q: %w", e.Event.ID, err)
+		if f.Matches(e.Event) && nostr.ReadHex(item.ID[:], e.Event.ID) {
+			others = append(others, item)
 		}
-		others = append(others, item)
 	}
 	// The tags of rejected events are not kept. By tags alone every one of them would match, and all
 	// that the relay does not have would have to be said.

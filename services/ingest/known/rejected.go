@@ -20,15 +20,20 @@ import (
 	"tendril.dev/proto"
 )
 
-// maxReason bounds the answer that is kept for every id, in bytes.
-const maxReason = 200
+const (
+	// maxReason bounds the answer that is kept for every id, in bytes.
+	maxReason = 200
+	// mostKept is how many entries, and keys that they miss, are remembered: 140 MB of memory, 250 MB
+	// of the stream, and what one commit can take back where all miss the same.
+	mostKept = 500_000
+)
 
 // Rejected is the rejected ids of the last days, as of a sequence of GRASP_REJECTED, which it
 // follows while [bus.Follower.Run] runs. It is safe for concurrent use.
 //
-// It may grow to millions of entries, so that an entry holds bytes instead of hex, its missing keys
-// as hashes (two keys that share one cost a second decision, nothing else), and its answer, which
-// is nearly always one of a few, shared with the others.
+// It may grow to hundreds of thousands of entries, so that an entry holds bytes instead of hex, its
+// missing keys as hashes (two keys that share one cost a second decision, nothing else), and its
+// answer, which is nearly always one of a few, shared with the others.
 type Rejected struct {
 	*bus.Follower
 	log    *slog.Logger
@@ -41,6 +46,7 @@ type Rejected struct {
 	entries map[key]*entry
 	waiting map[uint64][]key // by hash of what is missing, in order of coming
 	queue   []*entry         // in order of time; those that are gone are still among them
+	missed  int              // keys that all entries miss
 }
 
 type key [16]byte // the first half of an id
@@ -62,38 +68,32 @@ func NewRejected(js jetstream.JetStream, log *slog.Logger, maxAge time.Duration,
 		log: log, maxAge: maxAge, rules: rules, seed: maphash.MakeSeed(),
 		entries: map[key]*entry{}, waiting: map[uint64][]key{},
 	}
-	x.Follower = bus.NewFollower(js, bus.Reading{Stream: proto.StreamRejected}, log, x.read)
+	x.Follower = bus.NewFollower(js, bus.Reading{Stream: proto.StreamRejected}, log, bus.Each(x.take))
 	return x
 }
 
-func (x *Rejected) read(messages []bus.Message) error {
-	for _, m := range messages {
-		if err := x.take(m); err != nil {
-			x.log.Error("a rejection cannot be read", "error", err)
-		}
+func (x *Rejected) take(m bus.Message) {
+	if err := x.read(m); err != nil {
+		x.log.Error("a rejection cannot be read", "error", err)
 	}
-	return nil
 }
 
 // Apply takes a message in that the writer has stored. It is skipped when it is read from the
 // stream.
 func (x *Rejected) Apply(m bus.Message) {
-	_ = x.read([]bus.Message{m})
+	x.take(m)
 	x.Advance(m.Seq)
 }
 
 // Encode writes the message of GRASP_REJECTED that remembers a rejection.
-func (x *Rejected) Encode(r proto.RejectedEvent) ([]byte, error) {
+func (x *Rejected) Encode(r proto.RejectedEvent) []byte {
 	r.Rules, r.Reason = x.rules, r.Reason[:min(len(r.Reason), maxReason)]
-	data, err := json.Marshal(r)
-	if err != nil {
-		return nil, fmt.Errorf("write rejection of %s: %w", r.ID, err)
-	}
-	return data, nil
+	data, _ := json.Marshal(r) // texts and numbers
+	return data
 }
 
-// take takes one message in. One without payload takes back what its subject said before.
-func (x *Rejected) take(m bus.Message) error {
+// read takes one message in. One without payload takes back what its subject said before.
+func (x *Rejected) read(m bus.Message) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if m.Seq <= x.seq {
@@ -110,10 +110,7 @@ func (x *Rejected) take(m bus.Message) error {
 	if err != nil {
 		return err
 	}
-	k, err := shortKey(s.ShortID)
-	if err != nil {
-		return err
-	}
+	k := shortKey(s.ShortID)
 	x.remove(k)
 	if len(m.Data) == 0 {
 		return nil
@@ -134,7 +131,7 @@ func (x *Rejected) take(m bus.Message) error {
 			e.missing, x.waiting[h] = append(e.missing, h), append(x.waiting[h], k)
 		}
 	}
-	x.entries[k], x.queue = e, append(x.queue, e)
+	x.entries[k], x.queue, x.missed = e, append(x.queue, e), x.missed+len(e.missing)
 	return nil
 }
 
@@ -147,6 +144,7 @@ func (x *Rejected) remove(k key) {
 		return
 	}
 	delete(x.entries, k)
+	x.missed -= len(e.missing)
 	for _, h := range e.missing {
 		list := x.waiting[h]
 		switch i := slices.Index(list, k); {
@@ -163,17 +161,24 @@ func (x *Rejected) remove(k key) {
 // Find returns id, kind and reason of an event; false if it was not rejected, or so long ago that it
 // is forgotten.
 func (x *Rejected) Find(id string, now time.Time) (r proto.RejectedEvent, before bool) {
-	k, err := shortKey(proto.ShortID(id))
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	e := x.entries[k]
-	if err != nil || e == nil || now.Sub(e.at) >= x.maxAge {
+	e := x.entries[shortKey(proto.ShortID(id))]
+	if e == nil || now.Sub(e.at) >= x.maxAge {
 		return r, false
 	}
 	return proto.RejectedEvent{ID: e.hexID(), Kind: int(e.kind), Reason: e.reason.Value()}, true
 }
 
 func (e *entry) hexID() string { return hex.EncodeToString(e.id[:]) }
+
+// Full reports whether no more should be remembered. What is not is fetched again, and loses
+// nothing.
+func (x *Rejected) Full() bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return len(x.queue)+x.missed >= mostKept
+}
 
 // Waiting returns the ids of what was rejected because it missed this key.
 func (x *Rejected) Waiting(missing string) (ids []string) {
@@ -212,9 +217,7 @@ func (x *Rejected) Len() int {
 	return len(x.entries)
 }
 
-func shortKey(shortID string) (k key, err error) {
-	if !nostr.ReadHex(k[:], shortID) {
-		return k, fmt.Errorf("short id %q: %w", shortID, proto.ErrSubject)
-	}
-	return k, nil
+func shortKey(shortID string) (k key) {
+	nostr.ReadHex(k[:], shortID)
+	return k
 }

@@ -38,9 +38,7 @@ type log struct {
 func (l *log) add(at time.Time, records ...proto.RejectedEvent) {
 	l.t.Helper()
 	for _, r := range records {
-		data, err := l.x.Encode(r)
-		must(l.t, err)
-		l.read(r, data, at)
+		l.read(r, l.x.Encode(r), at)
 	}
 }
 
@@ -98,6 +96,21 @@ func TestWhatIsMissing(t *testing.T) {
 	}
 }
 
+// TestFull: what is remembered has a bound, in entries and the keys that they miss now.
+func TestFull(t *testing.T) {
+	t.Parallel()
+	l, keys := &log{t: t, x: empty("")}, strings.Split(strings.Repeat("x", 600), "")
+	for n := range keys {
+		keys[n] += fmt.Sprint(n)
+	}
+	for n := range 1150 {
+		l.add(begun, record(max(0, n-300), keys...)) // the first again and again
+		if full := l.x.Full(); n == 1100 && full || n == 1149 && !full {
+			t.Errorf("full with %d: %t", n, full)
+		}
+	}
+}
+
 func TestWhatIsNoRejectionIsNotRead(t *testing.T) {
 	t.Parallel()
 	l := &log{t: t, x: empty("now")}
@@ -105,10 +118,7 @@ func TestWhatIsNoRejectionIsNotRead(t *testing.T) {
 	l.read(record(1), nil, begun)
 	l.seq = 0
 	l.add(begun, record(1)) // the follower reads what the writer has applied already
-	good, err := l.x.Encode(record(1))
-	must(t, err)
-	others, err := empty("then").Encode(record(1))
-	must(t, err)
+	good, others := l.x.Encode(record(1)), empty("then").Encode(record(1))
 	for i, m := range []bus.Message{
 		{Subject: "grasp.rejected.x", Data: good}, {Subject: subjectOf(record(1)), Data: []byte("{")}, {Subject: subjectOf(record(1)), Data: []byte("{}")},
 		{Subject: subjectOf(record(2)), Data: good}, {Subject: subjectOf(record(1)), Data: []byte(strings.Replace(string(good), record(1).PubKey, "zz", 1))},

@@ -41,9 +41,8 @@ func (p *Policy) announcement(k Knowledge, c *Candidate) (d Decision) {
 	switch {
 	case lists && !p.mayBeHosted(k, a.Ref):
 		// Another announcement of the identifier may name its author as a maintainer.
-		d = rejected("not_whitelisted", "blocked: this repository is not on the list of those that are hosted here")
-		d.Missing = []string{MissingAnnouncement(identifier)}
-		return d
+		return healable("not_whitelisted", "blocked: this repository is not on the list of those that are hosted here",
+			MissingAnnouncement(identifier))
 	case lists && hosted == "":
 		return p.hold(k, c, identifier, proto.PhaseWaiting, replaced...)
 	case hosted != "", archived && kept, len(k.Announced(identifier).Naming(identifier, a.Ref.PubKey)) > 0:

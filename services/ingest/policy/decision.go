@@ -1,8 +1,6 @@
 package policy
 
 import (
-	"time"
-
 	"tendril.dev/lib/bans"
 	"tendril.dev/lib/held"
 	"tendril.dev/proto"
@@ -14,11 +12,11 @@ type Decision struct {
 	Message string // of the OK, with its NIP-01 prefix
 
 	// Set where Outcome is Rejected.
-	Reason   string    // for metrics: one word of a bounded set, where messages are sentences
-	Missing  []string  // keys that would heal the rejection, see [Arrivals]
-	Remember bool      // keep its id, so that it is not fetched again
-	Park     bool      // keep it whole for a while: what it misses may be about to come
-	RetryAt  time.Time // when it may be offered again; zero: that is not known
+	Reason   string   // for metrics: one word of a bounded set, where messages are sentences
+	Missing  []string // keys that would heal the rejection, see [Arrivals]
+	Remember bool     // keep its id, so that it is not fetched again
+	Park     bool     // keep it whole for a while: what it misses may be about to come
+	RetryAt  int64    // when it may be offered again, in seconds since 1970; 0: that is not known
 
 	// Changes of the held events; an entry is never in both.
 	Hold []*held.Entry // to be written
@@ -54,9 +52,9 @@ const (
 const messageNewer = "duplicate: a newer event is in its place, or one as old of lower id"
 
 // MayChange reports whether a rejection is for something that may change: what the event misses may
-// come, and what is crowded may have room again.
+// come, and what is crowded or over a budget may have room again.
 func (d Decision) MayChange() bool {
-	return d.Outcome == proto.Rejected && (len(d.Missing) > 0 || d.Reason == "crowded")
+	return d.Outcome == proto.Rejected && (len(d.Missing) > 0 || d.Reason == "crowded" || d.RetryAt > 0)
 }
 
 // drop adds entries to what is deleted; nil is none. remember is the reason to remember them by, or "".

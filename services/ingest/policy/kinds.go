@@ -148,7 +148,7 @@ func (p *Policy) referenced(k Knowledge, c *Candidate) Decision {
 	if k.Vouched(c.Event) {
 		return accepted()
 	}
-	return p.orphan(k, c, missingOf(c.Event, refs))
+	return p.orphan(k, c, missingOf(c.Event))
 }
 
 // maxReported bounds how many of the authors that a report names are looked at.
@@ -202,16 +202,12 @@ const (
 
 // missingOf returns what would make an orphan acceptable: any event or address that it names, or to
 // be named itself.
-func missingOf(ev *nostr.Event, refs nostr.References) []string {
+func missingOf(ev *nostr.Event) []string {
 	missing := []string{namedKey + ev.ID}
 	if address, ok := nostr.AddressOf(ev); ok {
 		missing = append(missing, namedKey+address.String())
 	}
-	for _, address := range refs.Addresses {
-		missing = append(missing, address.String())
-	}
-	missing = append(missing, refs.IDs...)
-	missing = slices.DeleteFunc(missing, func(key string) bool { return len(key) > maxMissingBytes })
+	missing = slices.DeleteFunc(append(missing, nostr.NamesOf(ev)...), func(key string) bool { return len(key) > maxMissingBytes })
 	return missing[:min(len(missing), maxMissing)]
 }
 

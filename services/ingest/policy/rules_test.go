@@ -85,7 +85,7 @@ func TestAnnouncement(t *testing.T) {
 		blacklist before whitelist | --repository-whitelist=tree --repository-blacklist=@alice | user a | rejected blacklisted blocked
 		a maintainer's is blacklisted too | accepted naming --repository-blacklist=@bob | user bobs | rejected blacklisted blocked
 		whitelisted | --repository-whitelist=@alice/tree | user a | held a
-		not whitelisted | --repository-whitelist=@bob | user a | rejected not_whitelisted blocked misses d:tree
+		not whitelisted | --repository-whitelist=@bob | user a | rejected not_whitelisted blocked parked misses d:tree
 		replaces an accepted one | accepted a | user newer | accepted
 		older than the accepted one | accepted a | user older | duplicate
 		replaces a held one | waiting a | user newer | held newer drops a
@@ -142,7 +142,7 @@ func TestVouching(t *testing.T) {
 		the whitelist does not matter to maintainers of what is hosted | accepted alices --repository-whitelist=@alice | user bobsHere | held bobsHere
 		nor while what is hosted waits for data | waiting alices --repository-whitelist=@alice | user bobsHere | held bobsHere
 		nor at the release | accepted alices waiting bobsHere --repository-whitelist=@alice | release bobsHere | accepted drops bobsHere
-		but to maintainers of what is elsewhere | accepted left --repository-whitelist=@alice | user bobsHere | rejected not_whitelisted blocked misses d:tree
+		but to maintainers of what is elsewhere | accepted left --repository-whitelist=@alice | user bobsHere | rejected not_whitelisted blocked parked misses d:tree
 		a release is followed by those whom it names | waiting alices vouched bobs carols | release alices | accepted drops alices next bobs
 	`)
 }
@@ -225,6 +225,7 @@ func TestPullRequest(t *testing.T) {
 		one of two repositories | accepted a | user two | held two at tree
 		repository of a maintainer who announces elsewhere | accepted naming carolsTree | user carols | held carols at tree
 		of one whom only a held announcement names | waiting naming | user carols | rejected orphan invalid misses 30617:carol:tree, d:tree
+		of one whom an accepted announcement names, who has none | accepted naming | user carols | held carols at tree
 		update of an accepted one | accepted a pr | user update | held update at tree
 		update by e | accepted a pr | user lower | held lower at tree
 		update of a held one | accepted a waiting 0s pr | synced update | rejected orphan invalid parked misses pr
@@ -341,8 +342,8 @@ func TestArchive(t *testing.T) {
 		moves away and is archived from then on | accepted here waiting s --archive-all | synced newer | accepted
 		moves away for good | accepted here waiting s | synced newer | accepted drops s
 		an archived one that lists us now | accepted there --archive-all | synced hereAgain | held hereAgain
-		lists us, and is on no list | --archive-all --repository-whitelist=bush | user here | rejected not_whitelisted blocked misses d:tree
-		lists us, named by an archived one, and is on no list | accepted naming --archive-all --repository-whitelist=bush | user bobsHere | rejected not_whitelisted blocked misses d:tree
+		lists us, and is on no list | --archive-all --repository-whitelist=bush | user here | rejected not_whitelisted blocked parked misses d:tree
+		lists us, named by an archived one, and is on no list | accepted naming --archive-all --repository-whitelist=bush | user bobsHere | rejected not_whitelisted blocked parked misses d:tree
 		released | waiting there --archive-all | release there | accepted drops there
 		released, and not on the list any more | waiting there --archive-grasp-services=grasp.example.org | release there | rejected service_not_listed invalid misses d:tree drops there
 		a state of an archived one | waiting there --archive-all | synced s | held s, there

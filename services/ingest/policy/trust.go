@@ -78,23 +78,29 @@ func (p *Policy) isServed(k Knowledge, ref nostr.RepoRef) bool {
 	return reaches(k, ref, accepts|andOwn, func(e *held.Entry) bool { return p.hosting.Keeps(e.Announcement) }) == yes
 }
 
-// maxOfServed bounds how many repositories of an event are looked at.
+// maxOfServed bounds how many repositories, and other events, of an event are looked at.
 const maxOfServed = 10
 
 // OfServed reports whether an event is one of an owner or maintainer of a served repository, for
-// that repository: its announcement or state, or an event that names the repository.
+// that repository: its announcement or state, or an event that names the repository, or an accepted
+// event of it.
 func (p *Policy) OfServed(k Knowledge, ev *nostr.Event) bool {
-	refs := reposOf(ev)
-	if ev.Kind == nostr.KindAnnouncement || ev.Kind == nostr.KindState {
-		refs = []nostr.RepoRef{{Identifier: ev.Tags.GetD()}}
+	refs, ids := reposOf(ev), nostr.ReferencesOf(ev).IDs
+	for _, id := range ids[:min(len(ids), maxOfServed)] {
+		if named := k.Accepted(id); named != nil {
+			refs = append(refs, reposOf(named)...)
+		}
 	}
 	return slices.ContainsFunc(refs[:min(len(refs), maxOfServed)], func(ref nostr.RepoRef) bool {
 		return p.isServed(k, nostr.RepoRef{PubKey: ev.PubKey, Identifier: ref.Identifier})
 	})
 }
 
-// reposOf are the repositories that an event names.
+// reposOf are the repositories that an event names, or that it is the announcement or state of.
 func reposOf(ev *nostr.Event) (refs []nostr.RepoRef) {
+	if ev.Kind == nostr.KindAnnouncement || ev.Kind == nostr.KindState {
+		return []nostr.RepoRef{{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()}}
+	}
 	for _, address := range nostr.ReferencesOf(ev).Addresses {
 		if ref, is := address.Repo(); is {
 			refs = append(refs, ref)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"tendril.dev/lib/limit"
 	"tendril.dev/lib/obs"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/policy"
@@ -39,7 +40,9 @@ type decided struct {
 	arrived   time.Time
 	candidate *policy.Candidate
 	decision  policy.Decision
-	seq       uint64 // in the log, once it is there
+	charges   []limit.Charge // who pays
+	bytes     int64          // that each of them pays for
+	seq       uint64         // in the log, once it is there
 }
 
 // gather waits until there is something to decide, and decides what is there, until the batch is
@@ -108,20 +111,22 @@ func (t *term) decidePack(b *batch, p *pack) error {
 // says that the draft is not certain any more.
 func (t *term) decide(b *batch, x decided) error {
 	c := x.candidate
-	d := t.afford(c, t.policy.Decide(t.draft, c))
+	d := t.afford(&x, t.policy.Decide(t.draft, c))
 	if err := t.draft.failure(); err != nil {
 		if cause := context.Cause(t.draft.ctx); cause != nil {
 			return cause
 		}
 		t.Log.Error("an event cannot be decided", "event", c.Event.ID, "kind", c.Event.Kind, "error", err)
-		d = policy.Decision{Outcome: proto.Rejected, Reason: "undecidable", RetryAt: t.draft.now.Add(undecidedAgain),
+		x.charges = nil
+		d = policy.Decision{Outcome: proto.Rejected, Reason: "undecidable", RetryAt: t.draft.now.Add(undecidedAgain).Unix(),
 			Message: "error: the event could not be decided; try again later"}
 	}
+	t.Usage.Add(x.bytes, x.charges...)
 	x.decision = d
 	for _, dropped := range d.Drop {
 		e := dropped.Entry
 		t.draft.Drop(e)
-		if e.Event.ID == c.Event.ID && !e.HeldAt.IsZero() && (x.arrived.IsZero() || e.HeldAt.Before(x.arrived)) {
+		if e.Event.ID == c.Event.ID && (x.arrived.IsZero() || e.HeldAt.Before(x.arrived)) {
 			// It waited in purgatory before the candidate that releases it came.
 			x.arrived, c.Trace = e.HeldAt, cmp.Or(e.Trace, c.Trace)
 		}
@@ -169,15 +174,17 @@ func (t *term) reject(c *policy.Candidate, d policy.Decision) {
 	t.Log.Log(t.draft.ctx, level, "event rejected", "event", c.Event.ID, "kind", c.Event.Kind, "author", c.Event.PubKey,
 		"lane", c.Lane, "client", c.Client, "relay", c.Relay, "reason", d.Message)
 	t.refused(c.Event, proto.Refusal{At: t.draft.now, Client: c.Client, Relay: c.Relay, Reason: sentence(d.Message)})
-	if c.Source == proto.SourceImport {
-		return
-	}
-	if d.Remember && (c.Lane != proto.LaneUser || d.Park) {
+	if t.remembers(c, d) {
 		t.draft.Reject(c.Event, c.Relay, d.Message, d.Missing)
 	}
-	if d.Park {
+	if d.Park && c.Source != proto.SourceImport {
 		t.park.add(c, t.draft.now)
 	}
+}
+
+// remembers reports whether the id of what is rejected is kept.
+func (t *term) remembers(c *policy.Candidate, d policy.Decision) bool {
+	return d.Remember && c.Source != proto.SourceImport && (c.Lane != proto.LaneUser || d.Park) && !t.Rejected.Full()
 }
 
 // answer acknowledges the packs of a committed batch, and tells their senders how the events ended.
@@ -193,14 +200,11 @@ func (t *term) answer(b *batch) {
 		if x.pack == nil {
 			continue
 		}
-		v := proto.Verdict{
+		x.pack.verdicts[x.n] = proto.Verdict{
 			ID: x.candidate.Event.ID, Kind: x.candidate.Event.Kind,
-			Outcome: x.decision.Outcome, Message: sentence(x.decision.Message), Seq: x.seq, Retry: x.decision.MayChange(),
+			Outcome: x.decision.Outcome, Message: sentence(x.decision.Message), Seq: x.seq,
+			Retry: x.decision.MayChange(), RetryAt: x.decision.RetryAt,
 		}
-		if !x.decision.RetryAt.IsZero() {
-			v.Retry, v.RetryAt = true, x.decision.RetryAt.Unix()
-		}
-		x.pack.verdicts[x.n] = v
 	}
 	for _, p := range b.packs {
 		if err := p.msg.Ack(); err != nil {
@@ -222,11 +226,8 @@ func (t *term) tell(p *pack) {
 	if p.reply == "" {
 		return
 	}
-	data, err := json.Marshal(proto.Verdicts{Ref: p.ref, Verdicts: p.verdicts})
-	if err == nil {
-		err = t.Bus.Conn.Publish(p.reply, data)
-	}
-	if err != nil {
+	data, _ := json.Marshal(proto.Verdicts{Ref: p.ref, Verdicts: p.verdicts}) // texts and numbers
+	if err := t.Bus.Conn.Publish(p.reply, data); err != nil {
 		t.Log.Warn("verdicts cannot be sent", "count", len(p.verdicts), "error", err)
 	}
 }

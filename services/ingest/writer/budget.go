@@ -39,11 +39,22 @@ func (w *Writer) charges(c *policy.Candidate) (charges []limit.Charge) {
 	return charges
 }
 
-// afford makes those who bring an event pay for it, if it will be stored, or refuses it. A refusal
-// is not remembered: the event is welcome when the budget is free again.
-func (t *term) afford(c *policy.Candidate, d policy.Decision) policy.Decision {
+// rejectedBytes is about what a rejection takes that is remembered, and each key that it misses.
+const rejectedBytes = 512
+
+// afford notes who pays for an event that will be stored, or refuses it. For a rejection that is
+// remembered the address or the relay pays. A refusal is not remembered: the event is welcome when
+// the budget is free again.
+func (t *term) afford(x *decided, d policy.Decision) policy.Decision {
+	c := x.candidate
 	charges, bytes := t.charges(c), int64(len(c.Raw))
-	if len(charges) == 0 || d.Outcome != proto.Accepted && d.Outcome != proto.HeldBack {
+	switch {
+	case len(charges) == 0:
+		return d
+	case d.Outcome == proto.Accepted, d.Outcome == proto.HeldBack:
+	case t.remembers(c, d):
+		charges, bytes = charges[1:], int64(rejectedBytes*(1+len(d.Missing)))
+	default:
 		return d
 	}
 	full := t.Marks.Full() != ""
@@ -54,13 +65,13 @@ func (t *term) afford(c *policy.Candidate, d policy.Decision) policy.Decision {
 	}
 	switch {
 	case bytes > left:
-		return policy.Decision{Outcome: proto.Rejected, Reason: "over_budget", RetryAt: free,
+		return policy.Decision{Outcome: proto.Rejected, Reason: "over_budget", RetryAt: free.Unix(),
 			Message: fmt.Sprintf("rate-limited: this %s has stored as much as it may today; it may store more from %s on",
 				party.Kind, free.Format(time.RFC3339))}
 	case full:
-		return policy.Decision{Outcome: proto.Rejected, Reason: "full", RetryAt: time.Now().Add(fullAgain).UTC(),
+		return policy.Decision{Outcome: proto.Rejected, Reason: "full", RetryAt: time.Now().Add(fullAgain).Unix(),
 			Message: "error: this service is full"}
 	}
-	t.Usage.Add(bytes, charges...)
+	x.bytes, x.charges = bytes, charges
 	return d
 }

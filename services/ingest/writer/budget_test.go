@@ -2,11 +2,13 @@ package writer
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -86,10 +88,37 @@ func TestOneRelayCannotFillTheLog(t *testing.T) {
 	if n := r.Rejected.Len(); n != 0 {
 		t.Errorf("%d are remembered", n)
 	}
+	rejection := proto.RejectedEvent{PubKey: string(owner)}
+	for n := range 60 {
+		rejection.Missing = append(rejection.Missing, fmt.Sprintf("%064x", n))
+	}
+	var astray []nostr.Tag
+	for _, id := range rejection.Missing {
+		astray = append(astray, nostr.Tag{"e", id})
+	}
+	orphan := func(n int, relay string, remembered int) {
+		t.Helper()
+		s.ask(proto.Rejected, proto.LaneSyncHistoric, owner.event(1, int64(n), "", astray...), proto.HeaderRelay, relay)
+		if got := r.Rejected.Len(); got > remembered {
+			t.Errorf("%d rejections are remembered, want %d", got, remembered)
+		}
+	}
+	for n := range 4 { // of what is left, no more than 100 KiB, each takes 31
+		orphan(n, "wss://hostile.example", 3)
+	}
+	if s.verdicts[len(s.verdicts)-1].RetryAt == 0 {
+		t.Error("the relay is not read later")
+	}
 	s.ask(proto.Accepted, proto.LaneSyncHistoric, large(owner, 59), proto.HeaderRelay, "wss://other.example")
 	for i := range 60 {
 		s.ask(proto.Accepted, proto.LaneSyncHistoric, large(owner, 60+i), proto.HeaderRelay, "wss://bootstrap.example")
 	}
+	before := r.Rejected.Len()
+	for n := range 9000 {
+		rejection.ID = fmt.Sprintf("%032x%032x", n, n)
+		r.Rejected.Apply(bus.Message{Seq: uint64(100 + n), Subject: proto.RejectedSubject{ShortID: proto.ShortID(rejection.ID)}.String(), Data: r.Rejected.Encode(rejection)})
+	}
+	orphan(9, "wss://other.example", before+9000)
 }
 
 // TestAboveAHighWaterMark only owners and maintainers of served repositories add data, until there
@@ -109,14 +138,18 @@ func TestAboveAHighWaterMark(t *testing.T) {
 		r.Marks.Look(t.Context())
 	}
 	s, owner := newSender(t, b), newPerson(1)
-	issue := newPerson(2).issue(owner, "tree", 1)
-	s.serve(owner.announcement("tree", 100))
+	announcement, issue := owner.announcement("tree", 100), newPerson(2).issue(owner, "tree", 1)
+	s.serve(announcement)
 	look("the log is too large")
 	if v := s.ask(proto.Rejected, proto.LaneUser, issue); v.Message != "error: this service is full" {
 		t.Errorf("a stranger: %+v", v)
 	}
 	s.ask(proto.HeldBack, proto.LaneUser, owner.state("tree", 300))
-	s.ask(proto.Accepted, proto.LaneUser, owner.issue(owner, "tree", 2))
+	own := owner.issue(owner, "tree", 2)
+	s.ask(proto.Accepted, proto.LaneUser, own)
+	for _, named := range []*nostr.Event{own, announcement} {
+		s.ask(proto.Accepted, proto.LaneUser, owner.event(1111, 400, "", nostr.Tag{"e", named.ID}))
+	}
 	look("")
 	s.ask(proto.Accepted, proto.LaneUser, issue)
 }

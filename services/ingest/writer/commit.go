@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
@@ -35,14 +34,15 @@ func (t *term) commit(ctx context.Context, b *batch) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
 	start := time.Now()
-	if err := t.commitEvents(ctx, b); err != nil {
-		return err
+	err := t.commitEvents(ctx, b)
+	if err == nil {
+		t.afterEvents()
+		err = t.commitHeld(ctx, len(b.logged) == 0)
 	}
-	t.afterEvents()
-	if err := t.commitHeld(ctx, len(b.logged) == 0); err != nil {
-		return err
+	if err == nil {
+		err = t.commitRejections(ctx)
 	}
-	if err := t.commitRejections(ctx); err != nil {
+	if err != nil {
 		return err
 	}
 	t.metrics.batchSize.Observe(float64(len(b.decided)))
@@ -134,10 +134,9 @@ func (t *term) commitHeld(ctx context.Context, confirm bool) (err error) {
 		if entry == nil && t.Held.ByKey(key) == nil {
 			continue // held and gone within one batch
 		}
-		m := &nats.Msg{Subject: proto.KVSubject(proto.BucketHeld, key), Header: nats.Header{}}
+		m := &nats.Msg{Subject: proto.KVSubject(proto.BucketHeld, key)}
 		if entry == nil {
-			m.Header.Set(proto.KVOperation, proto.KVDelete)
-			m.Header.Set(jetstream.MsgTTLHeader, deletionKept.String())
+			m.Header = bus.Deletion(deletionKept)
 		} else if m.Data, err = entry.Encode(); err != nil {
 			return err
 		}
@@ -164,16 +163,14 @@ func (w *Writer) mark(subject string) []*nats.Msg {
 
 // commitRejections remembers what was rejected, and takes back what may heal. No head is expected:
 // the term was confirmed just before, and a rejection is no more than a fetch less.
-func (t *term) commitRejections(ctx context.Context) (err error) {
+func (t *term) commitRejections(ctx context.Context) error {
 	now := time.Now()
 	var msgs []*nats.Msg
 	for _, id := range slices.Sorted(maps.Keys(t.draft.rejections)) {
 		r := t.draft.rejections[id]
 		m := new(nats.Msg)
 		if r != nil {
-			if m.Data, err = t.Rejected.Encode(*r); err != nil {
-				return err
-			}
+			m.Data = t.Rejected.Encode(*r)
 		} else if before, is := t.Rejected.Find(id, now); is {
 			r = &before
 			t.metrics.invalidated.Inc()

@@ -335,14 +335,9 @@ func (d *draft) Forget(id string) {
 // ids.
 func (d *draft) Arrived(keys []string) (ids []string) {
 	for _, key := range keys {
-		for _, id := range d.w.Rejected.Waiting(key) {
-			if _, said := d.rejections[id]; !said { // what was rejected again misses something else
-				ids = append(ids, id)
-				d.Forget(id)
-			}
-		}
-		for _, id := range d.missing[key] {
-			if r := d.rejections[id]; r != nil && slices.Contains(r.Missing, key) {
+		for _, id := range slices.Concat(d.w.Rejected.Waiting(key), d.missing[key]) {
+			// What was rejected again may miss something else.
+			if r, said := d.rejections[id]; !said || r != nil && slices.Contains(r.Missing, key) {
 				ids = append(ids, id)
 				d.Forget(id)
 			}

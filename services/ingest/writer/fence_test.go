@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
@@ -178,6 +179,12 @@ func TestAFencedBatchIsDecidedAgain(t *testing.T) {
 			eventually(t, "both are in the log", func() bool { return len(logIDs(t, b)) == 2 && r.Held.Len() == 0 })
 			if n := testutil.ToFloat64(r.metrics.fenced); n != 1 || len(s.wait(3)) != 3 {
 				t.Errorf("%v commits were refused, %d verdicts", n, len(s.verdicts))
+			}
+			armed.Store(true)
+			list := manyGrasps(9, 1)[0]
+			s.ask(proto.Accepted, proto.LaneUser, list)
+			if left, _, _ := r.Usage.Left(1, limit.Charge{Party: limit.Party{What: limit.Events, Kind: limit.Author, Name: list.PubKey}, Most: 1000}); left != 1000-int64(len(nostr.Encode(list))) {
+				t.Errorf("%d of 1000 bytes are left", left)
 			}
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -110,11 +111,7 @@ func readEvent(data []byte) (*nostr.Event, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	decides := false
-	switch ev.Kind {
-	case nostr.KindDeletion, nostr.KindAnnouncement, nostr.KindState, nostr.KindPR, nostr.KindPRUpdate:
-		decides = true
-	}
+	decides := slices.Contains([]int{nostr.KindDeletion, nostr.KindAnnouncement, nostr.KindState, nostr.KindPR, nostr.KindPRUpdate}, ev.Kind)
 	switch {
 	case !nostr.IsHex64(ev.PubKey):
 		return nil, nil, errors.New("the public key is not 64 lower-case hex digits")

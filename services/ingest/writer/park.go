@@ -4,16 +4,17 @@ import (
 	"slices"
 	"time"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/ingest/policy"
 )
 
 // park keeps rejected events whole for a short time, in case what they miss arrives.
 type park struct {
 	duration time.Duration
-	most     int
 
 	byID   map[string]*parked
 	oldest []*parked // in order of their end; those taken are still among them
+	memory int64     // of oldest
 	count  int       // that were ever parked
 }
 
@@ -23,9 +24,12 @@ type parked struct {
 	n         int // which it was
 }
 
-// newPark makes a park that keeps at most so many events, each for at most that time.
-func newPark(duration time.Duration, most int) *park {
-	return &park{duration: duration, most: most, byID: map[string]*parked{}}
+// mostParked bounds what a park takes in memory.
+const mostParked = 64 << 20
+
+// newPark makes a park that keeps events for at most that time.
+func newPark(duration time.Duration) *park {
+	return &park{duration: duration, byID: map[string]*parked{}}
 }
 
 // add parks an event. A full park lets its oldest go.
@@ -33,12 +37,12 @@ func (p *park) add(c *policy.Candidate, now time.Time) {
 	if p.byID[c.Event.ID] != nil {
 		return
 	}
-	if len(p.oldest) >= max(1, p.most) {
-		p.dropOldest()
-	}
 	p.count++
 	e := &parked{c, now.Add(p.duration), p.count}
-	p.oldest, p.byID[c.Event.ID] = append(p.oldest, e), e
+	p.oldest, p.byID[c.Event.ID], p.memory = append(p.oldest, e), e, p.memory+nostr.Memory(c.Event)
+	for p.memory > mostParked {
+		p.dropOldest()
+	}
 }
 
 // maxTaken bounds what is taken at once, so that one arrival is never more than a moment's work.
@@ -68,8 +72,10 @@ func (p *park) expire(now time.Time) {
 }
 
 func (p *park) dropOldest() {
-	if id := p.oldest[0].candidate.Event.ID; p.byID[id] == p.oldest[0] {
+	e := p.oldest[0]
+	if id := e.candidate.Event.ID; p.byID[id] == e {
 		delete(p.byID, id)
 	}
-	p.oldest = p.oldest[1:]
+	p.oldest[0] = nil // the array would keep it
+	p.oldest, p.memory = p.oldest[1:], p.memory-nostr.Memory(e.candidate.Event)
 }

@@ -57,7 +57,7 @@ func New(ctx context.Context, n *node.Node, refused func(*nostr.Event, proto.Ref
 	w = &Writer{
 		Node: n, Held: held.NewSet(n.Bus.JS, n.Log, nil), refused: refused,
 		Rejected: known.NewRejected(n.Bus.JS, n.Log, time.Duration(s.RejectedColdSeconds)*time.Second, policy.Rules(s.Policy)),
-		park:     newPark(time.Duration(s.RejectedHotSeconds)*time.Second, s.RejectedHotEvents),
+		park:     newPark(time.Duration(s.RejectedHotSeconds) * time.Second),
 
 		beforeCommit: func() {}, afterEvents: func() {},
 	}
@@ -196,6 +196,11 @@ func (t *term) run(ctx context.Context) error {
 		if err != nil {
 			for _, p := range b.packs {
 				p.giveBack()
+			}
+			for _, x := range b.decided {
+				if x.seq == 0 { // it is not in the log
+					t.Usage.Add(-x.bytes, x.charges...)
+				}
 			}
 			t.healed = append(b.healed, t.healed...) // they are decided in the next term
 			return err

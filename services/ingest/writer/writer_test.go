@@ -151,7 +151,7 @@ func TestAnImportLeavesNothingBehind(t *testing.T) {
 	s.ask(proto.Rejected, proto.LaneSyncHistoric, issue) // an orphan from a relay
 	imports(proto.Rejected, state, true)
 	imports(proto.Rejected, guest.event(30617, 100, ""), false) // no d: wrong for good
-	if got := readStream(t, b, proto.StreamRejected); len(got) != 1 || len(r.park.byID) != 1 {
+	if got := readStream(t, b, proto.StreamRejected); len(got) != 1 || len(r.park.byID) != 1 || !strings.Contains(string(got[0].Data), policy.Rules(r.Settings.Policy)) {
 		t.Errorf("%d are remembered and %d parked, want the relay's orphan alone", len(got), len(r.park.byID))
 	}
 	imports(proto.HeldBack, announcement, false)
@@ -192,10 +192,11 @@ func TestForgedEventsDecideNothing(t *testing.T) {
 // oldest goes; and what one arrival sets off is bounded.
 func TestPark(t *testing.T) {
 	t.Parallel()
-	p, began := newPark(2*time.Minute, 3000), time.Unix(1_800_000_000, 0)
+	p, began := newPark(2*time.Minute), time.Unix(1_800_000_000, 0)
+	large := strings.Repeat("x", 10<<10)
 	add := func(at time.Time, ids ...int) {
 		for _, id := range ids {
-			p.add(&policy.Candidate{Event: &nostr.Event{ID: fmt.Sprint(id)}}, at)
+			p.add(&policy.Candidate{Event: &nostr.Event{ID: fmt.Sprint(id), Content: large}}, at)
 		}
 	}
 	var all []int
@@ -221,5 +222,5 @@ func TestPark(t *testing.T) {
 	p.expire(began.Add(2 * time.Minute))
 	want(0)
 	add(began, all...)
-	want(1024, "2000", "2001")
+	want(1024, "1880", "1881")
 }
