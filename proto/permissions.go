@@ -186,7 +186,7 @@ func operator() Permissions {
 		Subscribe: []string{">"},
 	}
 	for _, cfg := range Streams(DefaultSizing()) {
-		if !Passing(cfg.Name) {
+		if !IsCandidateStream(cfg.Name) {
 			// The last two answer consumers that push, as `nats kv watch` makes them, in both forms
 			// that servers have.
 			p.Publish = append(p.Publish, api("CONSUMER.CREATE", cfg.Name, ">"), api("CONSUMER.MSG.NEXT", cfg.Name, "*"),

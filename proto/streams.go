@@ -82,7 +82,7 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 		lane(StreamLive, "new events of other relays that wait for ingest's decision", s.CandidateBytes, LaneSyncLive),
 		{
 			Name:               StreamEvents,
-			RePublish:          told(">", toldStored+StreamEvents),
+			RePublish:          republish(">", storedPrefix+StreamEvents),
 			Description:        "the log: every accepted event",
 			Subjects:           []string{prefixEvent + ">", SubjectEventsMark},
 			Storage:            file,
@@ -94,7 +94,7 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 		},
 		{
 			Name:               StreamRejected,
-			RePublish:          told(">", toldStored+StreamRejected),
+			RePublish:          republish(">", storedPrefix+StreamRejected),
 			Description:        "ids of rejected events and why",
 			Subjects:           []string{prefixRejected + ">"},
 			Storage:            file,
@@ -105,7 +105,7 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 		},
 		{
 			Name:               StreamTargets,
-			RePublish:          told(">", toldStored+StreamTargets),
+			RePublish:          republish(">", storedPrefix+StreamTargets),
 			Description:        "which relay should be asked for what",
 			Subjects:           []string{AnyTarget, AnyWanted},
 			Storage:            file,
@@ -138,10 +138,10 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 	return configs
 }
 
-// Passing reports whether a stream holds only what concerns processes that run now: candidates.
-// Such streams are always in memory. Where a NATS server has lost them, they are made again, and
-// nothing that was acknowledged is lost.
-func Passing(stream string) bool {
+// IsCandidateStream reports whether a stream holds candidates, which concern only processes that run
+// now. Such streams are always in memory. Where a NATS server has lost them, they are made again,
+// and nothing that was acknowledged is lost.
+func IsCandidateStream(stream string) bool {
 	_, passing := Consumers(Sizing{})[stream]
 	return passing
 }
@@ -226,15 +226,15 @@ func bucket(name, description string, storage jetstream.StorageType, destination
 		DenyDelete:        true,
 		AllowDirect:       true,
 		AllowMsgTTL:       true,
-		RePublish:         told(KVSubject(name, ">"), destination),
+		RePublish:         republish(KVSubject(name, ">"), destination),
 	}
 }
 
-// toldStored begins the subjects on which the streams that are no buckets tell, without the data,
+// storedPrefix begins the subjects on which the streams that are no buckets tell, without the data,
 // what they have stored.
-const toldStored = "grasp.stored."
+const storedPrefix = "grasp.stored."
 
-func told(source, destination string) *jetstream.RePublish {
+func republish(source, destination string) *jetstream.RePublish {
 	return &jetstream.RePublish{Source: source, Destination: destination + ".>", HeadersOnly: source == ">"}
 }
 
@@ -250,5 +250,5 @@ func StoredSubject(stream, filter string) string {
 			return strings.TrimSuffix(cfg.RePublish.Destination, ">") + rest
 		}
 	}
-	return toldStored + stream + "." + filter
+	return storedPrefix + stream + "." + filter
 }

@@ -25,17 +25,17 @@ func (s *subject) UnmarshalText(text []byte) (err error) {
 
 type (
 	banCommand struct {
-		What   []subject `arg:"" help:"An author (npub1…), a repository (npub1…/identifier), an identifier, or an event id."`
-		Reason string    `help:"What clients and git users are told."`
-		Purge  bool      `help:"Remove what is stored when the grace period (NGIT_DELETION_GRACE) is over."`
-		asks   `embed:""`
+		What     []subject `arg:"" help:"An author (npub1…), a repository (npub1…/identifier), an identifier, or an event id."`
+		Reason   string    `help:"What clients and git users are told."`
+		Purge    bool      `help:"Remove what is stored when the grace period (NGIT_DELETION_GRACE) is over."`
+		busFlags `embed:""`
 	}
 	unbanCommand struct {
-		What []subject `arg:"" help:"What was banned: npub1…, npub1…/identifier, an identifier, or an event id."`
-		asks `embed:""`
+		What     []subject `arg:"" help:"What was banned: npub1…, npub1…/identifier, an identifier, or an event id."`
+		busFlags `embed:""`
 	}
-	bansCommand    struct{ asks }
-	reportsCommand struct{ asks }
+	bansCommand    struct{ busFlags }
+	reportsCommand struct{ busFlags }
 )
 
 // Run implements the command.
@@ -76,7 +76,7 @@ func (c *unbanCommand) Run() error {
 }
 
 // withBans does something with what is banned in a running system.
-func (a asks) withBans(do func(*reader, *bans.Set) error) error {
+func (a busFlags) withBans(do func(*reader, *bans.Set) error) error {
 	return a.do(a.Wait, func(r *reader) error {
 		set, err := bans.Open(r.ctx, r.JS, config.Policy{}, discard)
 		if err != nil {

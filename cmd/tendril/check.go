@@ -18,8 +18,8 @@ import (
 	"tendril.dev/services/purgatory/repository"
 )
 
-// checks is `tendril check`.
-type checks struct {
+// checkCommand is `tendril check`.
+type checkCommand struct {
 	Repair bool `help:"Mend what can be mended from the log. Only while no process works on the folders."`
 	Fsck   bool `default:"true" negatable:"" help:"Let git look through all objects, which takes longest."`
 	JSON   bool `name:"json" help:"Print JSON."`
@@ -35,7 +35,7 @@ type exitStatus struct {
 }
 
 // Run implements the command. Its exit status is for scripts: 1: findings, 2: it could not check.
-func (c *checks) Run(src *config.Source) error {
+func (c *checkCommand) Run(src *config.Source) error {
 	report := check.NewReport(c.Repair)
 	err := c.check(src, report)
 	switch {
@@ -54,7 +54,7 @@ func (c *checks) Run(src *config.Source) error {
 	return nil
 }
 
-func (c *checks) check(src *config.Source, report *check.Report) error {
+func (c *checkCommand) check(src *config.Source, report *check.Report) error {
 	settings, err := c.Complete(src)
 	if err != nil {
 		return err

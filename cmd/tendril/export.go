@@ -18,8 +18,8 @@ import (
 	"tendril.dev/services/purgatory/repostate"
 )
 
-// exports is `tendril export`.
-type exports struct {
+// exportCommand is `tendril export`.
+type exportCommand struct {
 	Output string `short:"o" default:"-" placeholder:"FILE" help:"Write the events to this file instead of standard output. It appears when it is whole."`
 	Held   bool   `help:"Also the events that wait for their git data, before the others."`
 	Git    string `placeholder:"DIR" help:"Also copy the repositories to this folder: a bare one each, <npub>/<identifier>.git, that needs nothing else. Copies that are there are brought up to date."`
@@ -28,7 +28,7 @@ type exports struct {
 
 	GitDataPath string `env:"NGIT_GIT_DATA_PATH" name:"git-data-path" default:"./data/git" help:"Folder of the git repositories."`
 	GitBinary   string `env:"NGIT_GIT_BINARY" name:"git-binary" default:"git" help:"The git program."`
-	asks        `embed:""`
+	busFlags    `embed:""`
 
 	done struct { // what --json prints, on standard error: standard output may have the events
 		Events       int `json:"events"`
@@ -38,7 +38,7 @@ type exports struct {
 }
 
 // Run implements the command.
-func (e *exports) Run() (err error) {
+func (e *exportCommand) Run() (err error) {
 	var repos []gittree.Repo
 	switch {
 	case e.From != "" && e.Git == "":
@@ -75,7 +75,7 @@ func (e *exports) Run() (err error) {
 
 // events writes the events: first those that are held, because what is released meanwhile is in the
 // log then, and then those of the log, in its order.
-func (e *exports) events(r *reader, shown *progress) error {
+func (e *exportCommand) events(r *reader, shown *progress) error {
 	out, err := openOutput(e.Output)
 	if err != nil {
 		return err
@@ -114,7 +114,7 @@ func (e *exports) events(r *reader, shown *progress) error {
 }
 
 // announced are the announced repositories at the server. It may not host all of them.
-func (e *exports) announced(r *reader) (repos []gittree.Repo) {
+func (e *exportCommand) announced(r *reader) (repos []gittree.Repo) {
 	for _, ev := range r.events(nostr.Filter{Kinds: []int{nostr.KindAnnouncement}}) {
 		repos = append(repos, gittree.Repo{Name: strings.TrimPrefix(nostr.RepositoryURLPath(repostate.Npub(ev.PubKey), ev.Tags.GetD()), "/")}.On(e.From))
 	}
@@ -122,7 +122,7 @@ func (e *exports) announced(r *reader) (repos []gittree.Repo) {
 }
 
 // copy brings the copies of repositories up to date, also where some cannot be copied.
-func (e *exports) copy(r *reader, repos []gittree.Repo, shown *progress) error {
+func (e *exportCommand) copy(r *reader, repos []gittree.Repo, shown *progress) error {
 	var failed []error
 	absent := 0
 	for n, repo := range repos {

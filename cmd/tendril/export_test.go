@@ -63,7 +63,7 @@ func TestExportedEvents(t *testing.T) {
 	publish(&nats.Msg{Subject: stored(gone).Subject, Header: nats.Header{proto.HeaderRemoved: {gone.ID}}})
 
 	dir := t.TempDir()
-	e := exports{Output: filepath.Join(dir, "events"), Held: true, Quiet: true, From: "https://h/"}
+	e := exportCommand{Output: filepath.Join(dir, "events"), Held: true, Quiet: true, From: "https://h/"}
 	r := &reader{Bus: b, ctx: within(t)}
 	must(t, e.events(r, newProgress(true)))
 	if got, err := os.ReadFile(e.Output); err != nil || string(got) != want {
@@ -93,7 +93,7 @@ func TestCopy(t *testing.T) {
 	must(t, err)
 	repos = append(repos, gittree.Repo{Name: npub + "/x.git"}.On("http://127.0.0.1:1"))
 	for dir, failed := range map[string]int{out: 2, filepath.Join(broken, "out"): 4} {
-		e := exports{Git: dir, GitBinary: "git"}
+		e := exportCommand{Git: dir, GitBinary: "git"}
 		err := e.copy(&reader{ctx: t.Context()}, repos, newProgress(true))
 		if err == nil || !strings.HasPrefix(err.Error(), fmt.Sprint(failed, " repositories could not be copied: ")) {
 			t.Errorf("to %s: %v", dir, err)

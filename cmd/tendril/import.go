@@ -19,8 +19,8 @@ import (
 	"tendril.dev/proto"
 )
 
-// imports is `tendril import`.
-type imports struct {
+// importCommand is `tendril import`.
+type importCommand struct {
 	File    string `arg:"" placeholder:"FILE" help:"Events, the JSON of one on each line; - for standard input; the ws(s):// URL of a relay for all that it serves."`
 	Git     string `placeholder:"DIR" help:"Also push the bare repositories of this folder, <npub>/<identifier>.git, as their owners would."`
 	Server  string `placeholder:"URL" help:"Where to push them: the http(s) URL of the front door. Default: NGIT_BIND_ADDRESS."`
@@ -52,7 +52,7 @@ const afterInterrupt = 10 * time.Second
 var errInterrupted = errors.New("interrupted: run it again to go on; what is here already is counted as known then")
 
 // Run implements the command.
-func (i *imports) Run() error {
+func (i *importCommand) Run() error {
 	i.shown = newProgress(i.Quiet)
 	defer i.shown.end()
 	lines, err := i.open()
@@ -105,7 +105,7 @@ func (i *imports) Run() error {
 }
 
 // open opens what is read: a relay, standard input or a file, which the end of the process closes.
-func (i *imports) open() (lines func(func(importer.Line)) error, err error) {
+func (i *importCommand) open() (lines func(func(importer.Line)) error, err error) {
 	i.Server = cmp.Or(i.Server, strings.Replace("http://"+i.BindAddress, "//:", "//127.0.0.1:", 1))
 	switch {
 	case strings.HasPrefix(i.File, "ws://"), strings.HasPrefix(i.File, "wss://"):
@@ -130,7 +130,7 @@ func (i *imports) open() (lines func(func(importer.Line)) error, err error) {
 
 // offer offers what was read, until the first signal. The sender goes on for a while then: what was
 // offered gets its verdict.
-func (i *imports) offer(ctx context.Context, b *bus.Bus, m *importer.Import) (importer.Counts, error) {
+func (i *importCommand) offer(ctx context.Context, b *bus.Bus, m *importer.Import) (importer.Counts, error) {
 	sender, err := candidates.New(b.Conn, discard)
 	if err != nil {
 		return importer.Counts{}, err
@@ -153,7 +153,7 @@ func (i *imports) offer(ctx context.Context, b *bus.Bus, m *importer.Import) (im
 }
 
 // push pushes repositories as their owners would push them: every check of a push holds.
-func (i *imports) push(ctx context.Context, pulls map[string]bool) error {
+func (i *importCommand) push(ctx context.Context, pulls map[string]bool) error {
 	for n, r := range i.repos {
 		i.shown.at("repositories", n, len(i.repos))
 		count, err := gittree.Git(i.GitBinary).Push(ctx, r.At, r.On(i.Server).At, pulls)
@@ -174,7 +174,7 @@ func (i *imports) push(ctx context.Context, pulls map[string]bool) error {
 }
 
 // conclude prints what came of an import. Its error is why the command failed.
-func (i *imports) conclude(c importer.Counts) (err error) {
+func (i *importCommand) conclude(c importer.Counts) (err error) {
 	p := i.pushed
 	if p != nil && len(p.Failed) > 0 {
 		err = fmt.Errorf("%s could not be pushed", check.Count(len(p.Failed), "repository", "repositories"))

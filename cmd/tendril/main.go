@@ -34,19 +34,19 @@ import (
 
 type grammar struct {
 	Up      up             `cmd:"" help:"Run all services in one process, with an embedded NATS unless NGIT_NATS_URL names another."`
-	Run     runs           `cmd:"" help:"Run some of the services, for a system of several processes around one NATS server (NGIT_NATS_URL)."`
-	Status  shows          `cmd:"" help:"Show how a running system stands: relays, shards, held events, queues, and how far its processes are behind."`
-	Why     whys           `cmd:"" help:"Tell the story of an event, a repository or a relay: accepted, held, asked for, refused, and what can be done."`
-	Tap     taps           `cmd:"" help:"Show what happens, one line a step: relay, author, event, verdict, git data."`
+	Run     runCommand     `cmd:"" help:"Run some of the services, for a system of several processes around one NATS server (NGIT_NATS_URL)."`
+	Status  statusCommand  `cmd:"" help:"Show how a running system stands: relays, shards, held events, queues, and how far its processes are behind."`
+	Why     whyCommand     `cmd:"" help:"Tell the story of an event, a repository or a relay: accepted, held, asked for, refused, and what can be done."`
+	Tap     tapCommand     `cmd:"" help:"Show what happens, one line a step: relay, author, event, verdict, git data."`
 	Repo    repoCommand    `cmd:"" help:"List and show the repositories of a running system; restore or remove those that are not hosted any more."`
 	Ban     banCommand     `cmd:"" help:"Ban authors, repositories, identifiers or events in a running system, at once: what is stored is not served any more, and nothing new is taken."`
 	Unban   unbanCommand   `cmd:"" help:"End bans: what was not removed is served again."`
 	Bans    bansCommand    `cmd:"" help:"List what is banned. The blacklist settings are not among it."`
 	Reports reportsCommand `cmd:"" help:"List the reports (NIP-56) about authors, events and repositories, the newest first, and whether these are banned."`
 	Logins  loginsCommand  `cmd:"" help:"Make and rotate the logins of a NATS server that several processes share."`
-	Export  exports        `cmd:"" help:"Write the events of a running system as JSON lines, and copies of its repositories."`
-	Import  imports        `cmd:"" help:"Offer events of a file to a running system, and push the repositories that belong to them."`
-	Check   checks         `cmd:"" help:"Check that the log, the indexes and the repositories fit together. Exit status 0: clean, 1: findings, 2: could not check."`
+	Export  exportCommand  `cmd:"" help:"Write the events of a running system as JSON lines, and copies of its repositories."`
+	Import  importCommand  `cmd:"" help:"Offer events of a file to a running system, and push the repositories that belong to them."`
+	Check   checkCommand   `cmd:"" help:"Check that the log, the indexes and the repositories fit together. Exit status 0: clean, 1: findings, 2: could not check."`
 	Version version        `cmd:"" help:"Print the version, the commit and the Go version."`
 	Help    struct{}       `cmd:"" help:"Print the help of a command: tendril help COMMAND."`
 
@@ -123,15 +123,15 @@ func services() []node.Service {
 // serviceName is one argument. (A []string would be one argument with commas, as settings have it.)
 type serviceName string
 
-// runs is `tendril run`: one service or several in a process, which meet others on a shared NATS.
-type runs struct {
+// runCommand is `tendril run`: one service or several in a process, which meet others on a shared NATS.
+type runCommand struct {
 	Services []serviceName `arg:"" name:"service" enum:"ingest,purgatory,discovery,relayconn,gateway" help:"Services to run: ingest, purgatory, discovery, relayconn, gateway."`
 
 	config.Settings `embed:""`
 }
 
 // Run implements the command.
-func (r *runs) Run(src *config.Source) error {
+func (r *runCommand) Run(src *config.Source) error {
 	settings, err := r.Complete(src)
 	if err != nil {
 		return err

@@ -30,8 +30,8 @@ type running struct {
 	config.Bus `embed:"" group:"Bus"`
 }
 
-// asks is what a question to a running system needs.
-type asks struct {
+// busFlags is what a question to a running system needs.
+type busFlags struct {
 	printing `embed:""`
 	running  `embed:""`
 }

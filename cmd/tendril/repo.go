@@ -31,16 +31,16 @@ type repoCommand struct {
 }
 
 type oneRepo struct {
-	Repo repoName `arg:"" name:"repository" help:"npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>."`
-	asks `embed:""`
+	Repo     repoName `arg:"" name:"repository" help:"npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>."`
+	busFlags `embed:""`
 }
 
 type repoList struct {
-	Text  string          `arg:"" optional:"" help:"Only those whose npub1…/identifier has this text."`
-	State proto.RepoState `enum:"hosted,held,ended," default:"" placeholder:"STATE" help:"Only those that are hosted, held or ended."`
-	Owner string          `placeholder:"NPUB" help:"Only those of this owner."`
-	Sort  string          `enum:"name,size,push,since" default:"name" help:"By name, or the largest, the last push or the longest wait first: name, size, push, since."`
-	asks  `embed:""`
+	Text     string          `arg:"" optional:"" help:"Only those whose npub1…/identifier has this text."`
+	State    proto.RepoState `enum:"hosted,held,ended," default:"" placeholder:"STATE" help:"Only those that are hosted, held or ended."`
+	Owner    string          `placeholder:"NPUB" help:"Only those of this owner."`
+	Sort     string          `enum:"name,size,push,since" default:"name" help:"By name, or the largest, the last push or the longest wait first: name, size, push, since."`
+	busFlags `embed:""`
 }
 
 type (
@@ -49,9 +49,9 @@ type (
 )
 
 type repoRemove struct {
-	Repos []repoName `arg:"" name:"repository" help:"npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>."`
-	Yes   bool       `short:"y" help:"Do not ask for confirmation. Without it the command asks, if it runs on a terminal and without --json."`
-	asks  `embed:""`
+	Repos    []repoName `arg:"" name:"repository" help:"npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>."`
+	Yes      bool       `short:"y" help:"Do not ask for confirmation. Without it the command asks, if it runs on a terminal and without --json."`
+	busFlags `embed:""`
 }
 
 // repoName is a repository on the command line.
@@ -199,7 +199,7 @@ func confirmed(answers *bufio.Scanner, out io.Writer, name string) bool {
 }
 
 // one asks for one repository and prints the answer.
-func (c *asks) one(verb proto.RepoVerb, name repoName, text func(io.Writer, proto.RepoStatus)) error {
+func (c *busFlags) one(verb proto.RepoVerb, name repoName, text func(io.Writer, proto.RepoStatus)) error {
 	wait := c.Wait
 	if verb == proto.RepoRemove {
 		wait = removeTime

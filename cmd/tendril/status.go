@@ -29,14 +29,14 @@ const (
 	tellEvery = time.Second + 200*time.Millisecond
 )
 
-// shows is `tendril status`.
-type shows struct {
-	Watch bool `help:"Stay, and print again every two seconds; with --json one object a line."`
-	asks  `embed:""`
+// statusCommand is `tendril status`.
+type statusCommand struct {
+	Watch    bool `help:"Stay, and print again every two seconds; with --json one object a line."`
+	busFlags `embed:""`
 }
 
 // Run implements the command.
-func (s *shows) Run() error {
+func (s *statusCommand) Run() error {
 	if !s.Watch {
 		return s.do(s.Wait, func(r *reader) error {
 			report, err := look(r)

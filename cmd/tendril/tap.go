@@ -20,13 +20,13 @@ import (
 	"tendril.dev/services/relayconn/session"
 )
 
-// taps is `tendril tap`.
-type taps struct {
-	Repo   string `placeholder:"TEXT" help:"Only repositories whose npub1…/identifier has this text."`
-	Relay  string `placeholder:"TEXT" help:"Only what comes from relays, clients or git servers whose address has this text."`
-	Author string `placeholder:"NPUB" help:"Only events of this author, and repositories of this owner."`
-	Kind   []int  `placeholder:"KIND" help:"Only events of these kinds."`
-	asks   `embed:""`
+// tapCommand is `tendril tap`.
+type tapCommand struct {
+	Repo     string `placeholder:"TEXT" help:"Only repositories whose npub1…/identifier has this text."`
+	Relay    string `placeholder:"TEXT" help:"Only what comes from relays, clients or git servers whose address has this text."`
+	Author   string `placeholder:"NPUB" help:"Only events of this author, and repositories of this owner."`
+	Kind     []int  `placeholder:"KIND" help:"Only events of these kinds."`
+	busFlags `embed:""`
 }
 
 // step is one thing that happened on the bus.
@@ -43,7 +43,7 @@ type step struct {
 }
 
 // Run implements the command. Its subscriptions end with it.
-func (c *taps) Run() error {
+func (c *tapCommand) Run() error {
 	return c.do(0, func(r *reader) error {
 		t := &tap{map[string]step{}, map[string]proto.RelayState{}}
 		messages := make(chan *nats.Msg, 1<<16)
@@ -156,7 +156,7 @@ func repoOf(ev *nostr.Event) string {
 }
 
 // wants reports whether a step is asked for.
-func (c *taps) wants(s step) bool {
+func (c *tapCommand) wants(s step) bool {
 	author := s.Author == c.Author || strings.HasPrefix(s.Repo, c.Author)
 	return author && strings.Contains(s.Repo, c.Repo) && strings.Contains(s.From, c.Relay) && (len(c.Kind) == 0 || slices.Contains(c.Kind, s.Kind))
 }
@@ -166,7 +166,7 @@ var bad = []string{"rejected", "failed", "refused", "expired", "disconnected", "
 
 // write writes a step if it is asked for: 14:02:07 wss://relay.example → hello (npub1…) issue
 // 3f32e9 accepted, 3 ms.
-func (c *taps) write(out io.Writer, s step, coloured bool) {
+func (c *tapCommand) write(out io.Writer, s step, coloured bool) {
 	if !c.wants(s) {
 		return
 	}

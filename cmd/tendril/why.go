@@ -21,14 +21,14 @@ import (
 	"tendril.dev/services/purgatory/repostate"
 )
 
-// whys is `tendril why`.
-type whys struct {
-	Subject string `arg:"" help:"An event (64 hex digits, note1…, nevent1…), a repository (npub1…/identifier, naddr1…, its http(s) address) or a relay (wss://…)."`
-	asks    `embed:""`
+// whyCommand is `tendril why`.
+type whyCommand struct {
+	Subject  string `arg:"" help:"An event (64 hex digits, note1…, nevent1…), a repository (npub1…/identifier, naddr1…, its http(s) address) or a relay (wss://…)."`
+	busFlags `embed:""`
 }
 
 // Run implements the command.
-func (w *whys) Run() error {
+func (w *whyCommand) Run() error {
 	return w.do(w.Wait, func(r *reader) error {
 		t := &teller{reader: r, now: time.Now()}
 		if err := t.tell(w.Subject); err != nil {

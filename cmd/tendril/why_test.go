@@ -108,18 +108,18 @@ func TestTap(t *testing.T) {
 		"12:00:00 wss://r.example → disconnected",
 	}
 	for name, c := range map[string]struct {
-		taps taps
-		want string // numbers of lines
+		tapCommand tapCommand
+		want       string // numbers of lines
 	}{
-		"all": {taps{}, "01234"}, "repository": {taps{Repo: "/tree"}, "02"}, "relay": {taps{Relay: "r.example"}, "034"},
-		"author": {taps{Author: npub}, "02"}, "kind": {taps{Kind: []int{9, 1}}, "1"},
+		"all": {tapCommand{}, "01234"}, "repository": {tapCommand{Repo: "/tree"}, "02"}, "relay": {tapCommand{Relay: "r.example"}, "034"},
+		"author": {tapCommand{Author: npub}, "02"}, "kind": {tapCommand{Kind: []int{9, 1}}, "1"},
 	} {
 		heard, now := &tap{map[string]step{}, map[string]proto.RelayState{}}, time.Date(2026, 1, 2, 12, 0, 0, 0, time.Local)
 		var got strings.Builder
 		want := ""
 		for _, m := range messages {
 			for _, s := range heard.hear(m, now) {
-				c.taps.write(&got, s, false)
+				c.tapCommand.write(&got, s, false)
 			}
 			now = now.Add(3 * time.Millisecond)
 		}
@@ -131,7 +131,7 @@ func TestTap(t *testing.T) {
 		}
 	}
 	var coloured strings.Builder
-	if (&taps{}).write(&coloured, step{What: "rejected"}, true); !strings.Contains(coloured.String(), "\x1b[31mrejected\x1b[0m") {
+	if (&tapCommand{}).write(&coloured, step{What: "rejected"}, true); !strings.Contains(coloured.String(), "\x1b[31mrejected\x1b[0m") {
 		t.Errorf("%q", coloured.String())
 	}
 }

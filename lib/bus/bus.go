@@ -182,7 +182,7 @@ func (b *Bus) Bucket(ctx context.Context, name string) (kv jetstream.KeyValue, e
 	err = newWaiting(Options{Waiting: func(string) {}, Log: slog.New(slog.DiscardHandler)}).until(ctx, func(ctx context.Context) error {
 		kv, err = b.JS.KeyValue(ctx, name)
 		return err
-	}, func(err error) bool { return Passes(err) || errors.Is(err, jetstream.ErrBucketNotFound) })
+	}, func(err error) bool { return IsTransient(err) || errors.Is(err, jetstream.ErrBucketNotFound) })
 	if err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", name, err)
 	}

@@ -95,7 +95,7 @@ func NewFollower(js jetstream.JetStream, r Reading, log *slog.Logger, read func(
 	return &Follower{js: js, log: log, what: r, read: read, at: r.After, look: true, wake: make(chan struct{}, 1), ready: make(chan struct{})}
 }
 
-// Each makes a function that takes one message one that takes several.
+// Each adapts a function of one message to a batch.
 func Each(take func(Message)) func([]Message) error {
 	return func(messages []Message) error {
 		for _, m := range messages {

@@ -95,9 +95,9 @@ func IsConflict(err error) bool {
 	return ok && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == wrongLastSequence)
 }
 
-// Passes reports whether an error of the bus may be gone at the next attempt: the bus is away,
+// IsTransient reports whether an error of the bus may be gone at the next attempt: the bus is away,
 // busy, or just coming up.
-func Passes(err error) bool {
+func IsTransient(err error) bool {
 	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
 		return api.Code == http.StatusServiceUnavailable || api.ErrorCode == noPlace
 	}

@@ -97,11 +97,11 @@ func (b *Bus) prepare(ctx context.Context, o Options, wait *waiting) error {
 			if err != nil {
 				return fmt.Errorf("look for stream %s: %w", name, err)
 			}
-			if !proto.Passing(name) {
+			if !proto.IsCandidateStream(name) {
 				made[name] = stream.CachedInfo().Created
 			}
 			return nil
-		}, func(err error) bool { return Passes(err) || errors.Is(err, jetstream.ErrStreamNotFound) })
+		}, func(err error) bool { return IsTransient(err) || errors.Is(err, jetstream.ErrStreamNotFound) })
 		if err != nil {
 			return err
 		}
@@ -151,7 +151,7 @@ func (b *Bus) lookAgain(wait *waiting, made map[string]time.Time) error {
 			}
 			return nil
 		}, func(err error) bool {
-			return Passes(err) || errors.Is(err, jetstream.ErrStreamNotFound) && time.Since(began) < goneFor
+			return IsTransient(err) || errors.Is(err, jetstream.ErrStreamNotFound) && time.Since(began) < goneFor
 		})
 		if err != nil {
 			return err
@@ -163,7 +163,7 @@ func (b *Bus) lookAgain(wait *waiting, made map[string]time.Time) error {
 // provision makes or updates everything that proto declares.
 func (b *Bus) provision(ctx context.Context, o Options, wait *waiting) error {
 	patiently := func(what string, do func(ctx context.Context) error) error {
-		if err := wait.until(ctx, do, Passes); err != nil {
+		if err := wait.until(ctx, do, IsTransient); err != nil {
 			return fmt.Errorf("make %s: %w", what, err)
 		}
 		return nil

@@ -125,7 +125,7 @@ func New(conn *nats.Conn, log *slog.Logger) (*Sender, error) {
 		return nil, fmt.Errorf("open JetStream: %w", err)
 	}
 	// Before anything is offered, so that no verdict can come too early.
-	if s.verdicts, err = conn.Subscribe(s.inbox, s.judged); err != nil {
+	if s.verdicts, err = conn.Subscribe(s.inbox, s.onVerdicts); err != nil {
 		return nil, fmt.Errorf("subscribe to verdicts: %w", err)
 	}
 	return s, nil
@@ -171,7 +171,7 @@ func (s *Sender) Offer(ctx context.Context, c Candidate) error {
 		return ErrEnded
 	}
 	k := key{c.Lane, c.Source, c.Relay, c.Client, c.Action, c.Reason}
-	s.fill(l, k, line, c.Trace, func(v proto.Verdict, err error) {
+	s.addToPack(l, k, line, c.Trace, func(v proto.Verdict, err error) {
 		leave()
 		c.Done(v, err)
 	})

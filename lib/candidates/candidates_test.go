@@ -243,7 +243,7 @@ func TestTheRoomIsBoundedInBytes(t *testing.T) {
 	}
 	offerTo(t, s, proto.LaneSyncHistoric, 0)
 	for range 2 { // the second is another's
-		s.judged(&nats.Msg{Data: []byte(`{"ref":"1","verdicts":[{}]}`)})
+		s.onVerdicts(&nats.Msg{Data: []byte(`{"ref":"1","verdicts":[{}]}`)})
 	}
 	<-first
 	if refused(t.Context()) || !refused(t.Context()) {

@@ -51,9 +51,9 @@ func (s *Sender) mostBytes() int {
 	return proto.MaxPackBytes
 }
 
-// fill puts a candidate into a pack, and sends the pack if it is full or ingest has little to do.
-// The caller holds the lock.
-func (s *Sender) fill(l *lane, k key, line []byte, trace string, done func(proto.Verdict, error)) {
+// addToPack puts a candidate into a pack, and sends the pack if it is full or ingest has little to
+// do. The caller holds the lock.
+func (s *Sender) addToPack(l *lane, k key, line []byte, trace string, done func(proto.Verdict, error)) {
 	p := l.open[k]
 	if p != nil && p.size+len(line) > s.mostBytes() {
 		s.send(p)
@@ -153,8 +153,8 @@ func (s *Sender) resend(now time.Time, all bool) {
 	}
 }
 
-// judged hears how the events of a pack ended.
-func (s *Sender) judged(msg *nats.Msg) {
+// onVerdicts hears how the events of a pack ended.
+func (s *Sender) onVerdicts(msg *nats.Msg) {
 	var vs proto.Verdicts
 	if err := json.Unmarshal(msg.Data, &vs); err != nil {
 		s.log.Error("verdicts cannot be read", "error", err)

@@ -92,7 +92,7 @@ func Join(ctx context.Context, b *bus.Bus, o Options) (*Member, error) {
 	if m.directory, err = Watch(ctx, b, o.Group, o.Log); err != nil {
 		return nil, fmt.Errorf("join the workers: %w", err)
 	}
-	for err = m.beat(); err != nil && ctx.Err() == nil && (bus.Passes(err) || bus.IsConflict(err)); err = m.beat() {
+	for err = m.beat(); err != nil && ctx.Err() == nil && (bus.IsTransient(err) || bus.IsConflict(err)); err = m.beat() {
 		o.Log.Warn("the worker's record cannot be written yet", "group", o.Group, "error", err)
 		select {
 		case <-time.After(m.ttl / 10):

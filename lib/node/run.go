@@ -43,17 +43,17 @@ func Serve(name string, s config.Settings, apart bool, services ...Service) erro
 	if closed := n.Close(); err == nil {
 		err = closed
 	}
-	if err == nil && context.Cause(ctx) == errAgain {
+	if err == nil && context.Cause(ctx) == errReload {
 		return again()
 	}
 	return err
 }
 
-// errAgain ends a process that is to begin again with the settings as they are now.
-var errAgain = errors.New("SIGHUP")
+// errReload ends a process that is to begin again with the settings as they are now.
+var errReload = errors.New("SIGHUP")
 
 // untilSignal returns a context that ends with the first SIGINT or SIGTERM; the next signal then
-// ends the process. SIGHUP ends it with [errAgain], unless the settings are wrong now.
+// ends the process. SIGHUP ends it with [errReload], unless the settings are wrong now.
 func untilSignal(s config.Settings, log *slog.Logger) context.Context {
 	ctx, end := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 4) // a stop right behind a SIGHUP is not lost
@@ -62,7 +62,7 @@ func untilSignal(s config.Settings, log *slog.Logger) context.Context {
 		for {
 			var cause error
 			if <-signals == syscall.SIGHUP {
-				cause = errAgain
+				cause = errReload
 				_, err := config.Process().Parse(os.Args[1:])
 				if s.DatabaseBackend == "memory" {
 					err = errors.New("with NGIT_DATABASE_BACKEND=memory everything would be lost")
@@ -71,7 +71,7 @@ func untilSignal(s config.Settings, log *slog.Logger) context.Context {
 					log.Error("SIGHUP: the process goes on with its old settings", "error", err)
 					continue
 				}
-				log.Info("SIGHUP: the process stops and begins again with the settings as they are now")
+				log.Info("SIGHUP: restarting with the new settings")
 			}
 			signal.Stop(signals)
 			end(cause)

@@ -330,9 +330,10 @@ func (r *run) reload(login logins.Login, letIn bool) {
 	}
 }
 
-// ban tells that story at all gateways, and does what the operator does from this machine. It
-// prints when each gateway follows.
+// ban tells that story at all gateways with three relay workers, and does what the operator does
+// from this machine. It prints when each gateway follows.
 func (r *run) ban() {
+	r.scaleTo(3)
 	ctx, cancel := context.WithTimeout(r.ctx, 15*time.Minute)
 	defer cancel()
 	place := world.Place{TB: r.T}
@@ -350,6 +351,7 @@ func (r *run) ban() {
 	}
 	r.await("NATS can be reached", time.Minute, func() error { _, err := place.Tool("bans"); return err })
 	world.Ban(&place)
+	r.scaleTo(2) // as the overlay has it
 }
 
 // forward forwards a port of this machine to a NATS server.
