@@ -226,9 +226,16 @@ func (t *Targets) askOne(ctx context.Context, ref string, l *list) error {
 	defer cancel()
 	t.order.Lock() // what is asked for and what is heard follow each other
 	defer t.order.Unlock()
+	due := func(due bool) {
+		t.mu.Lock()
+		l.due = due
+		t.mu.Unlock()
+	}
+	due(false) // before the look: what makes it due meanwhile asks for another
 	var ids []string
 	for id, err := range t.events.IDs(ctx, nostr.Filter{Kinds: rootKinds, Tags: nostr.TagMap{"a": {ref}}}) {
 		if err != nil {
+			due(true)
 			return err
 		}
 		ids = append(ids, hex.EncodeToString(id[:]))
@@ -237,7 +244,7 @@ func (t *Targets) askOne(ctx context.Context, ref string, l *list) error {
 	defer t.mu.Unlock()
 	ids = sortIDs(ids)
 	changed := !l.read || !slices.Equal(ids, l.ids)
-	if l.read, l.due = true, false; changed {
+	if l.read = true; changed {
 		l.ids = ids
 		for w := range l.users {
 			w.tell()
