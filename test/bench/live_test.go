@@ -50,7 +50,7 @@ func newPair(t *testing.T, s *stage, cold bool) *pair {
 	if cold { // not before everything is ready
 		must(t, f.Shut(true))
 	}
-	p.second = &play{world.Start(t, settings(more)), f, spec.Size()}
+	p.second = &play{Tendril: world.Start(t, settings(more)), feed: f, total: spec.Size()}
 	return p
 }
 

@@ -80,6 +80,7 @@ func requests(t *testing.T, s *stage) {
 		ask(t, p.Relay(), nostr.KindComment, 8, page)
 	})
 	d := live.publish(t, rate, issues, reading)
+	p.own += len(d)
 	readers.Wait()
 	s.add(fmt.Sprintf("… live event of another client meanwhile, %d/s", rate), d.String(), "p99 ≤ 50ms", "")
 }

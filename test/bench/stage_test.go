@@ -111,6 +111,7 @@ type play struct {
 	*world.Tendril
 	feed  *feed.Feed
 	total int // events that it should serve, without announcements and states
+	own   int // issues besides, which a row has published here and the feed does not have
 }
 
 // result is what a sync took.
@@ -189,7 +190,7 @@ func (s *stage) start(t testing.TB, f *feed.Feed, spec corpus.Spec, more map[str
 	t.Helper()
 	env := settings(more)
 	env["NGIT_SYNC_BOOTSTRAP_RELAY_URL"] = f.Relays[0]
-	return &play{world.Start(t, env), f, spec.Size()}
+	return &play{Tendril: world.Start(t, env), feed: f, total: spec.Size()}
 }
 
 // profilesAt is where the process says that it serves profiles.
