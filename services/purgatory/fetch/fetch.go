@@ -157,8 +157,8 @@ func (e *Error) Error() string { return e.Err.Error() }
 // Unwrap returns what happened.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Classify finds the cause of an error; "": it is nil. A deadline that has passed, and a limit that was met, come
-// before all that followed from them.
+// Classify finds the cause of an error; "": it is nil. A deadline that has passed, and a limit that
+// was met, come before all that followed from them.
 func Classify(err error) Cause {
 	known, ok := errors.AsType[*Error](err)
 	switch {

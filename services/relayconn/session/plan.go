@@ -59,7 +59,9 @@ func (s *Session) request(ctx context.Context, now time.Time) error {
 	if err := s.openLive(ctx, w.groups, false, time.Time{}, now); err != nil {
 		return err
 	}
-	s.add(w)
+	if !w.items.Empty() {
+		s.add(w)
+	}
 	return nil
 }
 
