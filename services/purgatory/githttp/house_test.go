@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -66,6 +67,7 @@ type house struct {
 	authority *authority
 	registry  *prometheus.Registry
 	client    *http.Client // nil: the server's
+	answering sync.RWMutex // a request holds it to read
 }
 
 func serve(t testing.TB, o githttp.Options) *house { return serveFrom(t, gittest.Store(t), o) }
@@ -74,9 +76,22 @@ func serveFrom(t testing.TB, store *repository.Store, o githttp.Options) *house 
 	t.Helper()
 	h := &house{TB: t, registry: prometheus.NewPedanticRegistry(), authority: &authority{store: store, push: takeAll}}
 	h.authority.authorize = func(githttp.PushRequest) error { return nil }
-	h.Server = httptest.NewServer(githttp.New(h.authority, complete(o, h.registry)))
+	handler := githttp.New(h.authority, complete(o, h.registry))
+	h.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.answering.RLock()
+		defer h.answering.RUnlock()
+		handler.ServeHTTP(w, r)
+	}))
 	t.Cleanup(h.Server.Close)
 	return h
+}
+
+// between does something while no request is answered: a client has its answer before the server
+// has written its log.
+func (h *house) between(do func()) {
+	h.answering.Lock()
+	defer h.answering.Unlock()
+	do()
 }
 
 // begin is that for a test with a repository "x" and a work tree.

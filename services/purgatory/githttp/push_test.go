@@ -311,19 +311,25 @@ func TestLargePushes(t *testing.T) {
 	}
 	w.Commit("noise", noise[3<<20:])
 	for _, want := range []string{"remote: the push is larger than 4194304 bytes", "remote: not you"} {
-		if out := h.failing(w, "push", front.URL+path("x"), "main"); !strings.Contains(out, want) || strings.Contains(out, "RPC failed") || len(took) != 1 {
-			t.Errorf("the terminal does not say %q:\n%s", want, out)
-		}
-		if line := ` client="" reason="` + strings.TrimPrefix(want, "remote: "); strings.Count(logs.String(), line) != 1 {
-			t.Errorf("no line of the log has %s:\n%s", line, &logs)
-		}
-		h.authority.authorize = func(githttp.PushRequest) error { return githttp.Refuse("not you") }
+		out := h.failing(w, "push", front.URL+path("x"), "main")
+		h.between(func() {
+			if !strings.Contains(out, want) || strings.Contains(out, "RPC failed") || len(took) != 1 {
+				t.Errorf("the terminal does not say %q:\n%s", want, out)
+			}
+			if line := ` client="" reason="` + strings.TrimPrefix(want, "remote: "); strings.Count(logs.String(), line) != 1 {
+				t.Errorf("no line of the log has %s:\n%s", line, &logs)
+			}
+			h.authority.authorize = func(githttp.PushRequest) error { return githttp.Refuse("not you") }
+		})
 	}
-	h.authority.away = map[string]error{"x": githttp.Refuse("banned")}
+	h.between(func() { h.authority.away = map[string]error{"x": githttp.Refuse("banned")} })
 	h.failing(w, "push", front.URL+path("x"), "main")
-	if h.failing(w, "fetch", front.URL+path("x")); strings.Count(logs.String(), `msg="push refused"`) != 3 {
-		t.Errorf("not one line for each push:\n%s", &logs)
-	}
+	h.failing(w, "fetch", front.URL+path("x"))
+	h.between(func() {
+		if strings.Count(logs.String(), `msg="push refused"`) != 3 {
+			t.Errorf("not one line for each push:\n%s", &logs)
+		}
+	})
 	gittest.NothingLeft(t, r)
 }
 
