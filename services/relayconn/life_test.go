@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
@@ -48,8 +49,8 @@ func put(t *testing.T, s *stateKeeper, worker string, repos int) error {
 func newRelayWorker(log *slog.Logger) (*relayWorker, *prometheus.Registry) {
 	reg := prometheus.NewRegistry()
 	rules := Rules{
-		Health:          health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, Dead: 24 * time.Hour, Naughty: 12 * time.Hour},
-		ReconnectWindow: 15 * time.Minute, DailyMin: 23 * time.Hour, DailyMax: 25 * time.Hour, CheckEvery: 2 * time.Second,
+		Health: health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, Dead: 24 * time.Hour, Naughty: 12 * time.Hour},
+		Sync:   config.Sync{ReconnectWindow: 15 * time.Minute, DailyMin: 23 * time.Hour, DailyMax: 25 * time.Hour, CheckSeconds: 2},
 	}
 	targets := NewTargets(nil, &world{}, 0, nil, quiet)
 	l := &relayWorker{Env: &Env{Rules: rules, Metrics: NewMetrics(reg), Log: log}, name: "r.example.com", log: log, target: targets.Of("r.example.com"), state: &stateKeeper{}}
@@ -116,7 +117,7 @@ func TestStart(t *testing.T) {
 // on, whenever the process was started, and nobody is tried before its time.
 func TestWait(t *testing.T) {
 	t.Parallel()
-	rules := Rules{StartupJitter: 10 * time.Second}
+	rules := Rules{Sync: config.Sync{StartupJitterMillis: 10_000}}
 	waits := func(h health.Health, now time.Time, first, bootstrap bool) (least, most time.Duration) {
 		l := &relayWorker{Env: &Env{Rules: rules, Started: noon.Add(-time.Hour)}, claimed: noon, health: h}
 		least = time.Hour

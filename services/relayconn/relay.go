@@ -13,6 +13,7 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip42"
 	"golang.org/x/sync/errgroup"
 
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -22,16 +23,11 @@ import (
 	"tendril.dev/services/relayconn/wire"
 )
 
-// Rules are the numbers that concern a connection's life, all of them settings.
+// Rules are the numbers that concern a connection's life: settings, and what follows from them.
 type Rules struct {
-	Session            session.Rules
-	Health             health.Rules
-	ReconnectWindow    time.Duration // away for no longer: quick reconnect
-	DailyMin, DailyMax time.Duration
-	StartupJitter      time.Duration
-	StartupDelay       time.Duration
-	CheckEvery         time.Duration
-	MaxMessage         int64 // bytes
+	config.Sync
+	Session session.Rules
+	Health  health.Rules
 }
 
 // Env is what all relays of a worker share.
@@ -145,8 +141,8 @@ func (w *relayWorker) wait(now time.Time, first, bootstrap bool) time.Duration {
 		return 0
 	}
 	wait := max(w.health.NextAttempt.Sub(now), w.health.Limited.Sub(now), 0)
-	if first && w.Rules.StartupJitter > 0 {
-		wait = max(wait, w.claimed.Add(rand.N(w.Rules.StartupJitter)).Sub(now))
+	if jitter := millis(w.Rules.StartupJitterMillis); first && jitter > 0 {
+		wait = max(wait, w.claimed.Add(rand.N(jitter)).Sub(now))
 	}
 	return wait
 }
@@ -155,7 +151,7 @@ func (w *relayWorker) wait(now time.Time, first, bootstrap bool) time.Duration {
 func (w *relayWorker) pause(ctx context.Context, wait time.Duration) {
 	due := time.NewTimer(wait)
 	defer due.Stop()
-	tick := time.NewTicker(w.Rules.CheckEvery)
+	tick := time.NewTicker(seconds(w.Rules.CheckSeconds))
 	defer tick.Stop()
 	for {
 		now := time.Now()
@@ -178,7 +174,7 @@ func (w *relayWorker) attempt(ctx context.Context) {
 	w.status = session.Status{Connection: session.Connecting, Confirmed: w.status.Confirmed}
 	w.observe(time.Now())
 	dial, cancel := context.WithTimeout(ctx, w.Rules.Health.Base)
-	conn, err := wire.Dial(dial, w.Guard, w.url, w.Rules.MaxMessage)
+	conn, err := wire.Dial(dial, w.Guard, w.url, w.Rules.MaxEventBytes)
 	cancel()
 	now := time.Now()
 	if err != nil {
@@ -199,7 +195,7 @@ func (w *relayWorker) attempt(ctx context.Context) {
 // start prepares the session on a connection that was opened. A relay that was away for no longer
 // than the window gets a quick reconnect, if anything is confirmed.
 func (w *relayWorker) start(now time.Time) session.Start {
-	start := session.Start{Delay: max(0, w.Rules.StartupDelay-now.Sub(w.Started))}
+	start := session.Start{Delay: max(0, seconds(w.Rules.StartupDelaySeconds)-now.Sub(w.Started))}
 	quick := now.Sub(w.connected) <= w.Rules.ReconnectWindow && !w.confirmed.Empty()
 	if quick {
 		since := nostr.Timestamp(cmp.Or(w.complete, w.connected).Add(-w.Rules.ReconnectWindow).Unix())
@@ -280,7 +276,7 @@ func (w *relayWorker) runSession(ctx context.Context, conn *wire.Conn, start ses
 // saveStatePeriodically keeps what is known of the relay in step, and says when a day is over. It
 // never waits for the session, which may be waiting for room for what came.
 func (w *relayWorker) saveStatePeriodically(ctx context.Context, day *time.Timer) error {
-	tick := time.NewTicker(w.Rules.CheckEvery)
+	tick := time.NewTicker(seconds(w.Rules.CheckSeconds))
 	defer tick.Stop()
 	saved, savedAt := session.Status{}, time.Time{}
 	for {

@@ -242,7 +242,8 @@ func (t *Targets) askOne(ctx context.Context, ref string, l *list) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	ids = sortIDs(ids)
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
 	changed := !l.read || !slices.Equal(ids, l.ids)
 	if l.read = true; changed {
 		l.ids = ids
@@ -251,12 +252,6 @@ func (t *Targets) askOne(ctx context.Context, ref string, l *list) error {
 		}
 	}
 	return nil
-}
-
-// sortIDs returns the ids sorted and each once; it may reorder its argument.
-func sortIDs(ids []string) []string {
-	slices.Sort(ids)
-	return slices.Clip(slices.Compact(ids))
 }
 
 // newer are the root events that the log has after a sequence.
@@ -475,6 +470,7 @@ func (w *Wanted) Past(ctx context.Context, mark session.Mark) (session.Set, erro
 
 // some is what is wanted of some of the repositories; the lock is held.
 func (w *Wanted) some(which func(repo) bool) (s session.Set) {
+	var roots []session.Set
 	for ref, r := range w.repos {
 		switch {
 		case !which(r):
@@ -482,11 +478,11 @@ func (w *Wanted) some(which func(repo) bool) (s session.Set) {
 			s.State = append(s.State, session.State(ref, r.Authors))
 		default:
 			s.Full = append(s.Full, ref)
-			s.Roots = append(s.Roots, w.targets.lists[ref].ids...)
+			roots = append(roots, session.Set{Roots: slices.Clone(w.targets.lists[ref].ids)})
 		}
 	}
 	slices.Sort(s.Full)
 	slices.Sort(s.State)
-	s.Roots = sortIDs(s.Roots) // an event may belong to several repositories
+	s.Roots = session.Union(roots...).Roots
 	return s
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/claim"
@@ -35,9 +36,8 @@ func Run(ctx context.Context, n *node.Node) error {
 	rules := rulesOf(n.Settings.Sync)
 	guard := netguard.New(netguard.Options{AllowPrivate: n.Settings.AllowPrivate, DialTimeout: rules.Health.Base})
 	defer guard.CloseIdleConnections()
-	window := time.Duration(n.Settings.Sync.BatchWindowMillis) * time.Millisecond
 	names := make(chan []string, 1)
-	all := NewTargets(n.Bus.JS, n.Accepted, window, names, n.Log)
+	all := NewTargets(n.Bus.JS, n.Accepted, millis(n.Settings.Sync.BatchWindowMillis), names, n.Log)
 	env := &Env{
 		Rules: rules, Domain: n.Settings.Domain, Worker: n.Worker, Started: time.Now(), JS: n.Bus.JS, States: states,
 		Guard: guard, Intake: in, Targets: all, Metrics: metrics, Log: n.Log,
@@ -51,7 +51,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	}
 	if !n.Settings.Sync.DisableNegentropy {
 		env.Negentropy = &session.Negentropy{
-			Service: query.Reconciler{Conn: n.Bus.Conn}, Room: session.NewRoom(), Seq: n.Accepted.Seq, Walks: session.NewWalks(),
+			Service: query.Reconciler{Conn: n.Bus.Conn}, Room: semaphore.NewWeighted(session.RoomBytes), Seq: n.Accepted.Seq, Walks: &session.Walks{},
 		}
 	}
 	member, err := claim.Join(ctx, n.Bus, claim.Options{Group: proto.GroupRelays, Worker: n.Worker, Log: n.Log})
@@ -75,11 +75,14 @@ func Run(ctx context.Context, n *node.Node) error {
 	return group.Wait()
 }
 
+func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
+
+func millis(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+
 // rulesOf turns settings into the numbers that sessions and relays are kept to.
 func rulesOf(s config.Sync) Rules {
-	seconds := func(n int) time.Duration { return time.Duration(n) * time.Second }
-	millis := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	return Rules{
+		Sync: s,
 		Session: session.Rules{
 			PageLimit: s.PageSize, AtOnce: s.BatchesAtOnce, MaxFilters: s.MaxFilters, Calm: millis(s.BatchWindowMillis) + time.Second,
 			Silence: s.SilenceTimeout, ConsolidateWait: s.ConsolidateWait, Cooldown: s.RateLimitCooldown,
@@ -88,7 +91,5 @@ func rulesOf(s config.Sync) Rules {
 			Base: seconds(s.BaseBackoffSeconds), Max: seconds(s.MaxBackoffSeconds), Stable: s.StableAfter, Dead: s.DeadAfter,
 			Naughty: time.Duration(s.NaughtyHours) * time.Hour,
 		},
-		ReconnectWindow: s.ReconnectWindow, DailyMin: s.DailyMin, DailyMax: s.DailyMax,
-		StartupJitter: millis(s.StartupJitterMillis), StartupDelay: seconds(s.StartupDelaySeconds), CheckEvery: seconds(s.CheckSeconds), MaxMessage: s.MaxEventBytes,
 	}
 }

@@ -113,7 +113,7 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 			}
 		}
 		// It came with the page before, or was found where the relay was asked for everything.
-		if !fresh || a.Fetches() && !asksFor(a.batch.groups, m.Event) {
+		if !fresh || a.fetches && !asksFor(a.batch.groups, m.Event) {
 			return s.nothing(ctx)
 		}
 	}

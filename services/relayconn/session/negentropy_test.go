@@ -10,9 +10,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unsafe"
 	"weak"
+
+	"golang.org/x/sync/semaphore"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
@@ -50,7 +53,7 @@ func (p *play) reconciles(here int, stored ...*nostr.Event) *reconciling {
 		r.accepted[ev.ID] = true
 	}
 	r.session.Asker = r
-	r.session.Negentropy = &session.Negentropy{Service: r, Room: session.NewRoom(), Seq: func() uint64 { return 0 }, Walks: session.NewWalks()}
+	r.session.Negentropy = &session.Negentropy{Service: r, Room: semaphore.NewWeighted(session.RoomBytes), Seq: func() uint64 { return 0 }, Walks: &session.Walks{}}
 	return r
 }
 
@@ -417,6 +420,37 @@ func TestShared(t *testing.T) {
 			t.Errorf("%d events were fetched from the second relay", len(fetched))
 		}
 		first.stop()
+	})
+}
+
+// TestLeft: what is left to another connection at different times is reconciled together afterwards.
+func TestLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		events := tagged(20)
+		first, second := newPlay(t).reconciles(20, events...), newPlay(t).reconciles(20, events...)
+		second.session.Negentropy.Walks, first.mute = first.session.Negentropy.Walks, true
+		first.begin()
+		second.begin()
+		for n := 1; n <= 3; n++ {
+			first.wants(n)
+			second.wants(n)
+			sleep(time.Second)
+		}
+		second.inSync(3, time.Minute)
+		var asked []int // references in each session about them
+		second.with(func() {
+			for _, f := range second.filters {
+				if refs := f.Tags["a"]; refs != nil {
+					asked = append(asked, len(refs))
+				}
+			}
+		})
+		if !slices.Equal(asked, []int{3}) {
+			t.Errorf("the second relay was asked for %v references at a time", asked)
+		}
+		first.stop()
+		second.stop()
 	})
 }
 

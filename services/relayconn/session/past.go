@@ -54,7 +54,8 @@ type work struct {
 type batch struct {
 	work
 	lead     *Lead      // other connections leave the items to this batch; nil: they do not
-	waitBy   time.Time  // until when it leaves the items to another connection at most
+	waitFor  []*Lead    // of other connections, to which it leaves the items
+	waitBy   time.Time  // until when it does so at most; zero: it does not
 	running  int        // tasks and units that have not ended
 	broken   []*task    // that failed; each goes on where it stood
 	ids      [][32]byte // to be fetched
@@ -94,10 +95,10 @@ func (s *Session) add(w work) *batch {
 	b, now := &batch{work: w}, time.Now()
 	var rest Set
 	if !s.rec.off && b.found() {
-		if b.lead, b.items, rest = s.rec.Walks.Take(w.items, now); !rest.Empty() {
+		var others []*Lead
+		if b.lead, others, b.items, rest = s.rec.Walks.Take(w.items, now); !rest.Empty() {
 			b.groups = Groups(b.items)
-			late := work{items: rest, groups: Groups(rest), cause: w.cause, reconcile: true}
-			s.batches = append(s.batches, &batch{work: late, waitBy: now.Add(longestWait), at: now.Add(lookAgain)})
+			s.leave(rest, others, w.cause, now)
 		}
 	}
 	if b.found() || rest.Empty() {
@@ -105,6 +106,17 @@ func (s *Session) add(w work) *batch {
 		s.start(b)
 	}
 	return b
+}
+
+// leave leaves items to others for a while. What is left to any of them is reconciled together.
+func (s *Session) leave(items Set, others []*Lead, why cause, now time.Time) {
+	n := slices.IndexFunc(s.batches, func(b *batch) bool { return !b.waitBy.IsZero() && b.cause == why })
+	if n < 0 {
+		n = len(s.batches)
+		s.batches = append(s.batches, &batch{work: work{cause: why, reconcile: true}, waitBy: now.Add(longestWait), at: now.Add(lookAgain)})
+	}
+	b := s.batches[n]
+	b.items, b.waitFor = Union(b.items, items), append(b.waitFor, others...)
 }
 
 // start chooses the way of a batch.
@@ -160,7 +172,7 @@ func (s *Session) askPast(ctx context.Context, now time.Time) error {
 	}
 	live, open := s.count()
 	for ; open < s.limits.Past(live, s.Rules.AtOnce); open++ {
-		if len(s.queue) == 0 || !s.queue[0].Fetches() {
+		if len(s.queue) == 0 || !s.queue[0].fetches {
 			s.fetchNext()
 		}
 		if len(s.queue) == 0 {
@@ -206,7 +218,7 @@ func (s *Session) ended(ctx context.Context, t *task, now time.Time) error {
 		t.failed(s, now, fmt.Sprintf("the relay names events by NIP-77 and does not deliver them (%d)", n))
 		return nil
 	}
-	for _, gap := range t.Gaps() {
+	for _, gap := range t.Gaps {
 		from, to := gap.From.Time().UTC(), gap.To.Time().UTC()
 		switch {
 		case from != to:
@@ -243,7 +255,7 @@ func (t *task) split(s *Session) {
 func (t *task) failed(s *Session, _ time.Time, why string) {
 	s.warn("incomplete", "historic sync is incomplete; it is tried again", "reason", why)
 	b := t.batch
-	if b.running--; t.Fetches() { // which is of no more use; a relay may name a million ids
+	if b.running--; t.fetches { // which is of no more use; a relay may name a million ids
 		b.again = true
 	} else {
 		b.broken = append(b.broken, t)
@@ -258,7 +270,7 @@ func (s *Session) tendPast(_ context.Context, now time.Time) error {
 	for _, b := range s.batches {
 		switch {
 		case !b.idle() || now.Before(b.at):
-		case now.Before(b.waitBy) && s.rec.Walks.Busy(b.items, now):
+		case now.Before(b.waitBy) && s.rec.Walks.Busy(b.waitFor, now):
 			b.at = now.Add(lookAgain)
 		default:
 			s.tryAgain(b)
@@ -294,6 +306,9 @@ func (s *Session) finished(b *batch, now time.Time) (done bool) {
 // has waited begins, and so does one of which events were lost, or not delivered though named.
 func (s *Session) tryAgain(b *batch) {
 	broken := b.broken
+	if !b.waitBy.IsZero() {
+		b.groups, b.waitFor, b.waitBy = Groups(b.items), nil, time.Time{}
+	}
 	if b.at, b.broken = (time.Time{}), nil; b.again || b.byREQ || broken == nil {
 		b.named = nil
 		s.start(b)

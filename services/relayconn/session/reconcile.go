@@ -64,14 +64,12 @@ type Negentropy struct {
 }
 
 const (
-	roomBytes = 16 << 20
+	// RoomBytes is the room that all connections of a process share.
+	RoomBytes = 16 << 20
 	// A question takes so much room at least, and copies times the relay's message: that lies in
 	// memory as it came, as it goes over the bus, and as ids in the answer.
 	questionBytes, copies = 1 << 20, 4
 )
-
-// NewRoom returns the room that all connections of a process share.
-func NewRoom() *semaphore.Weighted { return semaphore.NewWeighted(roomBytes) }
 
 // reconciler finds out by NIP-77 which events of a relay are missing here, on one connection. What
 // to say is worked out by ingest, which knows what is accepted, held and rejected. Every message
@@ -224,7 +222,7 @@ func (r *reconciler) close(ctx context.Context, x *search) error {
 // ingest asks ingest what to say to a message of the relay, or at first to none, while others go
 // on. It reports whether there is room; else nothing is said for a while.
 func (r *reconciler) ingest(ctx context.Context, x *search, message []byte) bool {
-	size := int64(min(max(copies*len(message), questionBytes), roomBytes))
+	size := int64(min(max(copies*len(message), questionBytes), RoomBytes))
 	if !r.Room.TryAcquire(size) {
 		r.hold = later(r.hold, time.Now().Add(roomWait))
 		return false

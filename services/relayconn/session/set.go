@@ -66,28 +66,16 @@ func both(a, b []string) []string { return pick(a, b, true) }
 
 // pick is those elements of a that b has, or those that it has not; a itself if these are all.
 func pick(a, b []string, has bool) []string {
-	if len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) { // they share their memory
-		if has {
-			return a
+	out := slices.DeleteFunc(slices.Clone(a), func(e string) bool {
+		for len(b) > 0 && b[0] < e {
+			b = b[1:]
 		}
-		return nil
-	}
-	picked := func(e string) bool {
-		i, found := slices.BinarySearch(b, e)
-		b = b[i:]
-		return found == has
-	}
-	n := slices.IndexFunc(a, func(e string) bool { return !picked(e) })
-	if n < 0 {
+		return (len(b) > 0 && b[0] == e) != has
+	})
+	if len(out) == len(a) {
 		return a
 	}
-	out := slices.Clone(a[:n])
-	for _, e := range a[n+1:] {
-		if picked(e) {
-			out = append(out, e)
-		}
-	}
-	return slices.Clip(out)
+	return slices.Clone(out) // which takes no more memory than it needs
 }
 
 // plus is what a or b has; one of them itself if the other adds nothing.
@@ -99,7 +87,12 @@ func plus(a, b []string) []string {
 	case len(a) == 0:
 		return b
 	}
-	out := slices.Concat(a, added)
-	slices.Sort(out)
-	return out
+	out := make([]string, 0, len(a)+len(added))
+	for _, e := range added {
+		for ; len(a) > 0 && a[0] < e; a = a[1:] {
+			out = append(out, a[0])
+		}
+		out = append(out, e)
+	}
+	return append(out, a...)
 }

@@ -58,7 +58,7 @@ type Observer interface {
 // standing is how the batches stand.
 type standing struct {
 	working  bool      // a batch is under way for the first time
-	pending  bool      // one that the diff has found is
+	pending  bool      // one that the diff has found is, and is not left to another connection
 	failed   bool      // a batch has failed and has not ended since
 	complete bool      // all items that were asked for have come
 	caughtUp bool      // what a start asks for has come
@@ -71,7 +71,7 @@ func (s *Session) standings() standing {
 		first := b.failures == 0
 		st.working, st.failed = st.working || first, st.failed || !first
 		if b.found() {
-			st.complete, st.pending = false, st.pending || first
+			st.complete, st.pending = false, st.pending || first && b.waitBy.IsZero()
 		} else {
 			st.caughtUp = false
 		}

@@ -28,6 +28,9 @@ type Gap struct{ From, To nostr.Timestamp }
 // everything has come, and what a relay did not show. It goes back through the past, or asks for
 // ids until all have come.
 type Walk struct {
+	// Gaps are the times of which the relay may not have shown everything.
+	Gaps []Gap
+
 	filters []nostr.Filter
 	limit   int
 	until   nostr.Timestamp // the second at which the next page begins; 0: now
@@ -38,7 +41,6 @@ type Walk struct {
 	most    int             // the most events that any page had
 	shows   int             // events of one filter that the relay has shown at once, at least
 	suspect nostr.Timestamp // a second that may be crowded: if there is anything older, it is
-	gaps    []Gap
 
 	known map[uint64]nostr.Timestamp // when those were made that came on pages before, and may come again
 	page  map[uint64]seen            // what came on this page of the time asked for
@@ -76,9 +78,6 @@ func NewFetch(ids []string) *Walk {
 	return w
 }
 
-// Fetches reports whether events are asked for by their ids.
-func (w *Walk) Fetches() bool { return w.fetches }
-
 // Filters are what to ask for next, in one REQ.
 func (w *Walk) Filters() []nostr.Filter {
 	if w.fetches {
@@ -100,9 +99,6 @@ func (w *Walk) spans(at nostr.Timestamp) bool {
 	since := w.filters[0].Since
 	return (w.until == 0 || at <= w.until) && (since == nil || at >= *since)
 }
-
-// Gaps are the times of which the relay may not have shown everything.
-func (w *Walk) Gaps() []Gap { return w.gaps }
 
 // Missing is how many events that are asked for by id have not come.
 func (w *Walk) Missing() int {
@@ -164,7 +160,7 @@ func (w *Walk) Ended() (more bool) {
 	if w.fresh > 0 {
 		w.brought++
 		if w.suspect != 0 {
-			w.gaps, w.suspect = append(w.gaps, Gap{w.suspect, w.suspect}), 0
+			w.Gaps, w.suspect = append(w.Gaps, Gap{w.suspect, w.suspect}), 0
 		}
 	}
 	to, full := w.whole()
@@ -174,7 +170,7 @@ func (w *Walk) Ended() (more bool) {
 	case w.until == 0 || to < w.until:
 	default: // one second has filled the page, and may hold more than the relay shows
 		if w.suspect, to = w.until, w.until-1; len(w.page) >= w.limit || w.brought > 1 {
-			w.gaps, w.suspect = append(w.gaps, Gap{w.until, w.until}), 0
+			w.Gaps, w.suspect = append(w.Gaps, Gap{w.until, w.until}), 0
 		}
 	}
 	w.until = to
@@ -248,6 +244,6 @@ func (w *Walk) giveUp() (more bool) {
 	if gap.To == 0 {
 		gap.To = nostr.Now()
 	}
-	w.gaps = append(w.gaps, gap)
+	w.Gaps = append(w.Gaps, gap)
 	return false
 }

@@ -123,8 +123,8 @@ func TestEverythingComes(t *testing.T) {
 					perSecond[ev.CreatedAt]++
 				}
 				for _, ev := range events {
-					if at := ev.CreatedAt; !got[ev.ID] && (perSecond[at] < most || !slices.Contains(w.Gaps(), session.Gap{From: at, To: at})) {
-						t.Fatalf("round %d: an event of %d is missing (limit %d, cap %d, %d in that second, gaps %v)", round, at, limit, most, perSecond[at], w.Gaps())
+					if at := ev.CreatedAt; !got[ev.ID] && (perSecond[at] < most || !slices.Contains(w.Gaps, session.Gap{From: at, To: at})) {
+						t.Fatalf("round %d: an event of %d is missing (limit %d, cap %d, %d in that second, gaps %v)", round, at, limit, most, perSecond[at], w.Gaps)
 					}
 				}
 				all, there = all+sent, there+len(events)
@@ -160,7 +160,7 @@ func TestCrowdedSecondsAreRecorded(t *testing.T) {
 		w := session.NewWalk([]nostr.Filter{{}}, 10)
 		walk(t, w, func(filters []nostr.Filter) []*nostr.Event { return relay(events, filters[0], tc.most) })
 		gaps := ""
-		for _, gap := range w.Gaps() {
+		for _, gap := range w.Gaps {
 			if gaps += fmt.Sprint(gap.From); gap.To != gap.From {
 				t.Errorf("%s: gap %v", name, gap)
 			}
@@ -206,7 +206,7 @@ func TestWhatIsIgnored(t *testing.T) {
 			}
 			return relay(events, f, tc.most)
 		})
-		gaps := w.Gaps()
+		gaps := w.Gaps
 		if n := len(gaps); len(got) != tc.fresh || n != 1 && !tc.perhaps || n == 1 && gaps[0].From != tc.since {
 			t.Errorf("%s: %d events, want %d; gaps %v", name, len(got), tc.fresh, gaps)
 		}

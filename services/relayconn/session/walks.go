@@ -21,14 +21,11 @@ const (
 // Walks knows which connection of a worker walks through the past of which references and root
 // events. Relays have much in common: what one of them is bringing need not come from the others as
 // well. Those wait, and find out afterwards what they have beyond it. Nothing depends on what a
-// relay brought. It is safe for concurrent use.
+// relay brought. It is safe for concurrent use, and its zero value has no walk.
 type Walks struct {
 	mu  sync.Mutex
 	led map[string]*Lead // by item
 }
-
-// NewWalks returns walks of which none is under way.
-func NewWalks() *Walks { return &Walks{led: map[string]*Lead{}} }
 
 // Lead is the walk of one connection through the past of some items. A nil Lead is none.
 type Lead struct {
@@ -37,19 +34,22 @@ type Lead struct {
 	whole bool      // it has ended and brought all that the relay has
 }
 
-// Take returns a lead for those items that no other connection walks or has walked through; rest is
-// the others.
-func (w *Walks) Take(s Set, now time.Time) (lead *Lead, mine, rest Set) {
+// Take returns a lead for those items that no other connection walks or has walked through. The rest
+// is that of the others.
+func (w *Walks) Take(s Set, now time.Time) (lead *Lead, others []*Lead, mine, rest Set) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.led) >= mostLed {
-		clear(w.led)
+	if w.led == nil || len(w.led) >= mostLed {
+		w.led = map[string]*Lead{}
 	}
 	lead = &Lead{walks: w, until: now.Add(leadPatience)}
 	take := func(items []string) (mine, rest []string) {
 		for _, item := range items {
 			if l := w.led[item]; l != nil && (l.whole || now.Before(l.until)) {
 				rest = append(rest, item)
+				if !slices.Contains(others, l) {
+					others = append(others, l)
+				}
 				continue
 			}
 			mine = append(mine, item)
@@ -68,16 +68,14 @@ func (w *Walks) Take(s Set, now time.Time) (lead *Lead, mine, rest Set) {
 	} else if mine.Empty() {
 		rest = s
 	}
-	return lead, mine, rest
+	return lead, others, mine, rest
 }
 
-// Busy reports whether another connection is walking through one of the items, or what it has
-// brought may not be known yet.
-func (w *Walks) Busy(s Set, now time.Time) bool {
+// Busy reports whether one of the walks is under way, or what it has brought may not be known yet.
+func (w *Walks) Busy(leads []*Lead, now time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	busy := func(item string) bool { return w.led[item].busy(now) }
-	return slices.ContainsFunc(s.Full, busy) || slices.ContainsFunc(s.Roots, busy)
+	return slices.ContainsFunc(leads, func(l *Lead) bool { return l.busy(now) })
 }
 
 func (l *Lead) busy(now time.Time) bool { return l != nil && now.Before(l.until) }
