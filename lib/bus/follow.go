@@ -26,8 +26,7 @@ type Reading struct {
 	// Wait is called with the sequence of the last of some messages before these are handed on. Its
 	// error has them wait. nil: they do not.
 	Wait func(ctx context.Context, seq uint64) error
-	// Every is how often a reader that keeps up asks for messages at most. Each request costs the
-	// server a count of all subjects of the filter, however few messages it brings.
+	// Every is how often a reader that keeps up asks for messages at most.
 	Every time.Duration
 	// Idle is called whenever everything was read that is there. Nothing else is called meanwhile.
 	Idle func()
@@ -43,10 +42,12 @@ const (
 	// told of each message as well, but such a notice can be lost.
 	endEvery = 2500 * time.Millisecond
 	// stalledAfter is how long a follower is behind without reading anything until it asks the
-	// stream's leader for at most leaderMessages. The replica that answers otherwise may have
-	// stopped.
-	stalledAfter   = 5 * time.Second
-	leaderMessages = 100
+	// stream's leader. The replica that answers otherwise may have stopped.
+	stalledAfter = 5 * time.Second
+	// oneByOne is how many messages the leader is asked for one by one. That is cheaper than a batch
+	// where there are few: for each batch the server counts all subjects of the filter, which takes
+	// 100 ms in a stream of a million.
+	oneByOne = 32
 	// waitMost bounds every wait for a follower. A wait asks for the stream's end every waitLook.
 	waitMost = 30 * time.Second
 	waitLook = 250 * time.Millisecond
@@ -76,10 +77,8 @@ type Follower struct {
 	leader bool          // the leader is asked
 	wake   chan struct{} // of capacity 1: there may be something to read, or to ask
 
-	ready     chan struct{} // closed when everything was read that was there at the start
-	readyOnce sync.Once
-
 	mu    sync.Mutex
+	ready bool          // everything was read that was there at the start
 	at    uint64        // everything up to here is read
 	told  uint64        // sequence of the last message that is known to be stored
 	look  bool          // the stream's end must be asked for
@@ -92,7 +91,7 @@ type Follower struct {
 // least one; its error ends Run.
 func NewFollower(js jetstream.JetStream, r Reading, log *slog.Logger, read func([]Message) error) *Follower {
 	r.Filter = cmp.Or(r.Filter, ">")
-	return &Follower{js: js, log: log, what: r, read: read, at: r.After, look: true, wake: make(chan struct{}, 1), ready: make(chan struct{})}
+	return &Follower{js: js, log: log, what: r, read: read, at: r.After, look: true, wake: make(chan struct{}, 1)}
 }
 
 // Each adapts a function of one message to a batch.
@@ -134,8 +133,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	pause, since, left := retryFirst, time.Now(), true // the end is asked for when nothing is left to read
 	asked, caught := time.Time{}, false
 	for ctx.Err() == nil {
-		var count int
-		var err error
+		count, err := 0, error(nil)
 		if !left {
 			err = f.lookAtEnd(ctx)
 		}
@@ -152,7 +150,7 @@ func (f *Follower) Run(ctx context.Context) error {
 				}
 			}
 			asked = time.Now()
-			count, left, err = f.fetch(ctx)
+			count, left, err = f.fetch(ctx, caught)
 			caught = !left
 		}
 		failed, isRead := errors.AsType[readError](err)
@@ -220,7 +218,9 @@ func (f *Follower) behind() bool {
 
 // rest tells that everything was read, and waits until there may be more.
 func (f *Follower) rest(ctx context.Context) {
-	f.readyOnce.Do(func() { close(f.ready) })
+	f.mu.Lock()
+	f.ready = true
+	f.mu.Unlock()
 	if f.what.Idle != nil {
 		f.what.Idle()
 	}
@@ -242,10 +242,10 @@ func (f *Follower) rest(ctx context.Context) {
 	}
 }
 
-// fetch asks for the messages behind those that were read, and hands on what comes. left: there are
-// more.
-func (f *Follower) fetch(ctx context.Context) (count int, left bool, err error) {
-	batch, left, err := f.ask(ctx, f.Seq()+1)
+// fetch asks for the messages behind those that were read, which are few if it was caught up, and
+// hands on what comes. left: there are more.
+func (f *Follower) fetch(ctx context.Context, caught bool) (count int, left bool, err error) {
+	batch, left, err := f.ask(ctx, f.Seq()+1, caught)
 	if err == nil && len(batch) > 0 && f.what.Wait != nil {
 		err = f.what.Wait(ctx, batch[len(batch)-1].Seq)
 	}
@@ -259,14 +259,14 @@ func (f *Follower) fetch(ctx context.Context) (count int, left bool, err error) 
 	return len(batch), left, nil
 }
 
-// ask asks for messages from a sequence on. left: there are more of them.
-func (f *Follower) ask(ctx context.Context, from uint64) (got []Message, left bool, err error) {
-	for f.leader {
+// ask asks for messages from a sequence on, of which there may be few. left: there are more of them.
+func (f *Follower) ask(ctx context.Context, from uint64, few bool) (got []Message, left bool, err error) {
+	for f.leader || few {
 		m, found, err := Next(ctx, f.js, f.what.Stream, f.what.Filter, from)
 		if err != nil || !found {
 			return got, false, err
 		}
-		if got = append(got, m); len(got) == leaderMessages {
+		if got = append(got, m); len(got) == oneByOne {
 			return got, true, nil
 		}
 		from = m.Seq + 1
@@ -365,17 +365,14 @@ func (f *Follower) Advance(seq uint64) {
 	f.reached(seq)
 }
 
-// Ready is closed when everything was read that the stream had when Run began.
-func (f *Follower) Ready() <-chan struct{} { return f.ready }
-
-// CaughtUp is an error until Ready is closed.
+// CaughtUp is an error until everything was read that the stream had when Run began.
 func (f *Follower) CaughtUp() error {
-	select {
-	case <-f.ready:
-		return nil
-	default:
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.ready {
 		return fmt.Errorf("reading stream %s", f.what.Stream)
 	}
+	return nil
 }
 
 // Wait waits until everything up to a sequence was read, for at most 30 s. Its error says what it

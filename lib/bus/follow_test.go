@@ -26,6 +26,12 @@ type reader struct {
 	seqs []uint64
 }
 
+// caughtUp waits until what was there at the start was read.
+func (r *reader) caughtUp(t testing.TB) {
+	t.Helper()
+	fixture.Await(t, "what was there is read", func() bool { return r.CaughtUp() == nil })
+}
+
 // follow runs a follower until the test ends, or stop is called. Before a batch is noted, first is
 // called, unless it is nil.
 func follow(t *testing.T, b *bus.Bus, what bus.Reading, first func()) *reader {
@@ -93,7 +99,7 @@ func TestFollowHandsOnEveryMessageInOrder(t *testing.T) {
 	for _, what := range []bus.Reading{{}, {After: 2500}, {Filter: "grasp.target.a.*"}, {Filter: "grasp.target.none.*"}} {
 		what.Stream = proto.StreamTargets
 		f := follow(t, b, what, nil)
-		if <-f.Ready(); f.Seq() != 3000 {
+		if f.caughtUp(t); f.Seq() != 3000 {
 			t.Errorf("it has read up to %d, want 3000", f.Seq())
 		}
 		all = append(all, f)
@@ -164,7 +170,7 @@ func TestFollowOfAStreamThatLacks(t *testing.T) {
 				t.Fatal(err)
 			}
 			f := follow(t, b, targets, nil)
-			<-f.Ready()
+			f.caughtUp(t)
 			publish(t, b, "grasp.target.a.example", 5, 10)
 			fixture.Await(t, "it is read", func() bool { return f.Seq() >= 5 })
 			f.has(t, seqs(1, 5))
@@ -178,7 +184,7 @@ func TestWaitSaysWhatItWaitedFor(t *testing.T) {
 	b := open(t, bus.Options{Dir: t.TempDir()})
 	publish(t, b, "grasp.target.a.example", 3, 10)
 	f := follow(t, b, targets, nil)
-	<-f.Ready()
+	f.caughtUp(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	err := f.Wait(ctx, 4)

@@ -27,7 +27,7 @@ func TestFollowReadsWhatWasLostOnTheWay(t *testing.T) {
 	address := strings.TrimPrefix(own.ClientURL(), "nats://")
 	front := nettest.Front(t, func() (net.Conn, error) { return lossy(address, lost) })
 	f := follow(t, open(t, bus.Options{URL: "nats://" + front}), targets, nil)
-	<-f.Ready()
+	f.caughtUp(t)
 	f.has(t, seqs(1, 1500))
 	if answers.Load() <= 1500 {
 		t.Errorf("%d answers: none was lost", answers.Load())

@@ -139,13 +139,11 @@ func Follow(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logge
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	go func() { stop(watchLog(ctx, js, db)) }()
-	if err := f.Run(ctx); err != nil {
-		return err
+	err := f.Run(ctx)
+	if why := context.Cause(ctx); err == nil && errors.Is(why, ErrOtherLog) {
+		err = why
 	}
-	if err := context.Cause(ctx); errors.Is(err, ErrOtherLog) {
-		return err
-	}
-	return nil
+	return err
 }
 
 // watchLog returns [ErrOtherLog] when the log is not the one that the index was made from, and

@@ -56,7 +56,7 @@ type Source interface {
 }
 
 // hearEvery is how long what is heard may gather while much is accepted.
-const hearEvery = 100 * time.Millisecond
+const hearEvery = 500 * time.Millisecond
 
 // Hear makes followers that tell fn of the events that are accepted from now on, of some kinds: each
 // once, those of a kind in the order of the log, after answers of the source have them.
