@@ -10,6 +10,7 @@ import (
 	_ "net/http/pprof" // at NGIT_PROFILE_ADDRESS, which test programs set
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"slices"
 	"syscall"
 	"time"
@@ -30,6 +31,9 @@ func Serve(name string, s config.Settings, apart bool, services ...Service) erro
 	log, err := obs.NewLogger(os.Stderr, s.LogLevel, s.LogFormat)
 	if err != nil {
 		return err
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50) // a cold sync takes a fifth less memory, and no more time that was measurable
 	}
 	ctx := untilSignal(s, log)
 	n, err := Open(ctx, name, s, log, apart, services...)
