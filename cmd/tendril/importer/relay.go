@@ -68,7 +68,7 @@ func (r *Relay) Lines(each func(Line)) error {
 // shown. Such a relay shows fewer at once than were made in one second, or ignores what it is asked
 // for.
 func (r *Relay) Missing() error {
-	gaps := r.walk.Gaps()
+	gaps := r.walk.Gaps
 	if len(gaps) == 0 {
 		return nil
 	}
