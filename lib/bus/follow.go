@@ -130,8 +130,8 @@ func (f *Follower) Run(ctx context.Context) error {
 		return fmt.Errorf("follow stream %s: %w", f.what.Stream, err)
 	}
 	defer sub.Unsubscribe()
-	pause, since, left := retryFirst, time.Now(), true // the end is asked for when nothing is left to read
-	asked, caught := time.Time{}, false
+	// The end is asked for when nothing is left to read.
+	pause, since, asked, left, caught := retryFirst, time.Now(), time.Time{}, true, false
 	for ctx.Err() == nil {
 		count, err := 0, error(nil)
 		if !left {
@@ -151,7 +151,7 @@ func (f *Follower) Run(ctx context.Context) error {
 			}
 			asked = time.Now()
 			count, left, err = f.fetch(ctx, caught)
-			caught = !left
+			caught = err == nil && !left
 		}
 		failed, isRead := errors.AsType[readError](err)
 		switch {
@@ -278,7 +278,7 @@ func (f *Follower) ask(ctx context.Context, from uint64, few bool) (got []Messag
 	if err != nil {
 		return nil, false, fmt.Errorf("ask for messages of %s: %w", f.what.Stream, err)
 	}
-	before := uint64(0)
+	var before uint64
 	for m, err := range messages {
 		if errors.Is(err, jetstreamext.ErrNoMessages) {
 			return nil, false, nil

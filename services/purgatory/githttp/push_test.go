@@ -213,8 +213,8 @@ func TestGzipIsUnpackedAndBounded(t *testing.T) {
 	if status, answer := send("git-upload-pack", strings.NewReader(wants+"0009done\n")); status != 200 || !strings.HasPrefix(answer, "0008NAK\nPACK") {
 		t.Errorf("a fetch: %d %q", status, answer)
 	}
-	// 50 MB of haves in 50 kB.
-	haves := strings.NewReader(strings.Repeat("0032have "+strings.Repeat("8", 40)+"\n", 1_000_000))
+	// 20 MB of haves in 20 kB.
+	haves := strings.NewReader(strings.Repeat("0032have "+strings.Repeat("8", 40)+"\n", 400_000))
 	if status, answer := send("git-upload-pack", io.MultiReader(strings.NewReader(wants), haves)); status != 413 {
 		t.Errorf("a bomb: %d %.100q", status, answer)
 	}
