@@ -144,6 +144,7 @@ func (f *Follower) Run(ctx context.Context) error {
 		}
 		if left = false; err == nil {
 			if wait := time.Until(asked.Add(f.what.Every)); wait > 0 && caught {
+				caught = false // by then there are many
 				select {
 				case <-ctx.Done():
 				case <-time.After(wait):
@@ -321,7 +322,7 @@ func (f *Follower) lookAtEnd(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	told := uint64(0)
+	var told uint64
 	if at < goal {
 		m, found, err := Next(ctx, f.js, f.what.Stream, f.what.Filter, at+1)
 		if err != nil {
