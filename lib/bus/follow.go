@@ -131,7 +131,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	}
 	defer sub.Unsubscribe()
 	// The end is asked for when nothing is left to read.
-	pause, since, asked, left, caught := retryFirst, time.Now(), time.Time{}, true, false
+	pause, since, asked, left, few := retryFirst, time.Now(), time.Time{}, true, false
 	for ctx.Err() == nil {
 		count, err := 0, error(nil)
 		if !left {
@@ -143,16 +143,16 @@ func (f *Follower) Run(ctx context.Context) error {
 			continue
 		}
 		if left = false; err == nil {
-			if wait := time.Until(asked.Add(f.what.Every)); wait > 0 && caught {
-				caught = false // by then there are many
+			if wait := time.Until(asked.Add(f.what.Every)); wait > 0 && few {
+				few = false // messages gather meanwhile
 				select {
 				case <-ctx.Done():
 				case <-time.After(wait):
 				}
 			}
 			asked = time.Now()
-			count, left, err = f.fetch(ctx, caught)
-			caught = err == nil && !left
+			count, left, err = f.fetch(ctx, few)
+			few = err == nil && !left
 		}
 		failed, isRead := errors.AsType[readError](err)
 		switch {
@@ -243,10 +243,10 @@ func (f *Follower) rest(ctx context.Context) {
 	}
 }
 
-// fetch asks for the messages behind those that were read, which are few if it was caught up, and
-// hands on what comes. left: there are more.
-func (f *Follower) fetch(ctx context.Context, caught bool) (count int, left bool, err error) {
-	batch, left, err := f.ask(ctx, f.Seq()+1, caught)
+// fetch asks for the messages behind those that were read, of which there may be few, and hands on
+// what comes. left: there are more.
+func (f *Follower) fetch(ctx context.Context, few bool) (count int, left bool, err error) {
+	batch, left, err := f.ask(ctx, f.Seq()+1, few)
 	if err == nil && len(batch) > 0 && f.what.Wait != nil {
 		err = f.what.Wait(ctx, batch[len(batch)-1].Seq)
 	}
