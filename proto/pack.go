@@ -12,7 +12,7 @@ import (
 // Bounds of a pack. A single event may be larger than MaxPackBytes; it goes alone.
 const (
 	MaxPackBytes  = 256 << 10
-	MaxPackEvents = 128
+	MaxPackEvents = 256
 )
 
 // ErrPack is wrapped by every error of [SplitPack]: the pack has more events, or more bytes, than a
