@@ -11,8 +11,8 @@ import (
 
 // Bounds of a pack. A single event may be larger than MaxPackBytes; it goes alone.
 const (
-	MaxPackBytes  = 256 << 10
-	MaxPackEvents = 256
+	MaxPackBytes  = 512 << 10
+	MaxPackEvents = 320
 )
 
 // ErrPack is wrapped by every error of [SplitPack]: the pack has more events, or more bytes, than a

@@ -26,8 +26,6 @@ type Reading struct {
 	// Wait is called with the sequence of the last of some messages before these are handed on. Its
 	// error has them wait. nil: they do not.
 	Wait func(ctx context.Context, seq uint64) error
-	// Every is how often a reader that keeps up asks for messages at most.
-	Every time.Duration
 	// Idle is called whenever everything was read that is there. Nothing else is called meanwhile.
 	Idle func()
 }
@@ -131,7 +129,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	}
 	defer sub.Unsubscribe()
 	// The end is asked for when nothing is left to read.
-	pause, since, asked, left, few := retryFirst, time.Now(), time.Time{}, true, false
+	pause, since, left, few := retryFirst, time.Now(), true, false
 	for ctx.Err() == nil {
 		count, err := 0, error(nil)
 		if !left {
@@ -143,14 +141,6 @@ func (f *Follower) Run(ctx context.Context) error {
 			continue
 		}
 		if left = false; err == nil {
-			if wait := time.Until(asked.Add(f.what.Every)); wait > 0 && few {
-				few = false // messages gather meanwhile
-				select {
-				case <-ctx.Done():
-				case <-time.After(wait):
-				}
-			}
-			asked = time.Now()
 			count, left, err = f.fetch(ctx, few)
 			few = err == nil && !left
 		}
@@ -431,18 +421,12 @@ func (f *Follower) CatchUp(ctx context.Context) error {
 // Followers are several of one stream, of a filter each. Each keeps the order of its own messages.
 type Followers []*Follower
 
-// Seq is the sequence up to which all of them have read what they know to be stored; 0: there are
-// none.
-func (all Followers) Seq() (seq uint64) {
+// Seq is the sequence up to which all of them, at least one, have read. Where little is stored that
+// they read it may be 2.5 s old.
+func (all Followers) Seq() uint64 {
+	seq := all[0].Seq()
 	for _, f := range all {
-		seq = max(seq, f.Seq())
-	}
-	for _, f := range all {
-		f.mu.Lock()
-		if f.at < max(f.told, f.goal) {
-			seq = min(seq, f.at)
-		}
-		f.mu.Unlock()
+		seq = min(seq, f.Seq())
 	}
 	return seq
 }

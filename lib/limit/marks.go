@@ -30,15 +30,13 @@ type Look func(context.Context) (full string, err error)
 const lookEvery = 5 * time.Second
 
 // NewMarks makes the marks of what a service stores. [Marks.Run] looks at them.
-func NewMarks(what string, log *slog.Logger, metrics prometheus.Registerer, looks ...Look) (*Marks, error) {
+func NewMarks(what string, log *slog.Logger, metrics prometheus.Registerer, looks ...Look) *Marks {
 	m := &Marks{log: log, looks: looks, gauge: prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "ngit_full", ConstLabels: prometheus.Labels{"store": what}, Help: "1 above a high-water mark: only owners and maintainers of served repositories may add data.",
 	})}
 	m.full.Store(new(string))
-	if err := metrics.Register(m.gauge); err != nil {
-		return nil, fmt.Errorf("register metrics: %w", err)
-	}
-	return m, nil
+	metrics.MustRegister(m.gauge)
+	return m
 }
 
 // Run looks at the marks until ctx ends.

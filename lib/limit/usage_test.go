@@ -74,9 +74,8 @@ func TestUsage(t *testing.T) {
 func TestMarks(t *testing.T) {
 	t.Parallel()
 	why, failed := "", error(nil)
-	m, err := NewMarks("test", slog.New(slog.DiscardHandler), prometheus.NewRegistry(),
+	m := NewMarks("test", slog.New(slog.DiscardHandler), prometheus.NewRegistry(),
 		func(context.Context) (string, error) { return "", nil }, func(context.Context) (string, error) { return why, failed })
-	fixture.Must(t, err)
 	look := func(want string) {
 		t.Helper()
 		if m.Look(t.Context()); m.Full() != want {

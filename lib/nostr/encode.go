@@ -48,6 +48,7 @@ func Memory(ev *Event) int64 {
 // are no UTF-8 become U+FFFD.
 func Encode(ev *Event) []byte {
 	w := jwriter.Writer{NoEscapeHTML: true}
+	w.Buffer.Buf = make([]byte, 0, eventOverhead+len(ev.Content)) // mostly enough
 	field := func(name, value string) {
 		w.RawString(name)
 		w.String(value)

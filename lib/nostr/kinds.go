@@ -2,6 +2,7 @@ package nostr
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -63,19 +64,23 @@ func tagValue(tags Tags, name string) string {
 	return ""
 }
 
+// fewItems are found by comparing one by one.
+const fewItems = 8
+
 // distinct collects values in the order of their first appearance.
 type distinct[T comparable] struct {
 	items []T
-	have  map[T]bool
+	later map[T]bool // those behind the first few
 }
 
 func (d *distinct[T]) add(v T) {
-	if d.have[v] {
+	if d.later[v] || slices.Contains(d.items[:min(len(d.items), fewItems)], v) {
 		return
 	}
-	if d.have == nil {
-		d.have = map[T]bool{}
+	if d.items = append(d.items, v); len(d.items) > fewItems {
+		if d.later == nil {
+			d.later = map[T]bool{}
+		}
+		d.later[v] = true
 	}
-	d.have[v] = true
-	d.items = append(d.items, v)
 }

@@ -43,7 +43,7 @@ func Example() {
 	for issue, err := range remote.Query(ctx, nostr.Filter{Kinds: []int{1621}}) {
 		fmt.Println(issue.Content, err)
 	}
-	_, err = query.Event(ctx, remote, event(1, 1, "").ID)
+	_, err = query.First(ctx, remote, nostr.Filter{IDs: []string{event(1, 1, "").ID}})
 	fmt.Println(err)
 	// Output:
 	// it does not build <nil>

@@ -11,7 +11,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -55,53 +55,56 @@ type Source interface {
 	IDs(ctx context.Context, f nostr.Filter) iter.Seq2[[32]byte, error]
 }
 
-// hearEvery is how long what is heard may gather while much is accepted.
-const hearEvery = 500 * time.Millisecond
+// Hearing tells of accepted events while it runs.
+type Hearing struct {
+	Run func(context.Context) error
+	Seq func() uint64 // of the log, up to which everything was told
+}
 
-// Hear makes followers that tell fn of the events that are accepted from now on, of some kinds: each
-// once, those of a kind in the order of the log, after answers of the source have them.
-func Hear(js jetstream.JetStream, s Source, kinds []int, fn func([]eventdb.Record)) (all bus.Followers) {
-	var telling sync.Mutex
+// Behind so few messages more may gather for so long.
+const fewHeard, hearEvery = 500, 500 * time.Millisecond
+
+// Hear tells fn of the events that are accepted from now on, of some kinds: each once, those of a
+// kind in the order of the log, after answers of the source have them. fn must be quick, because an
+// index that applies the log waits for it. It may ask the source.
+func Hear(js jetstream.JetStream, s Source, kinds []int, fn func([]eventdb.Record)) Hearing {
+	if x, is := s.(*Index); is {
+		others := func(r eventdb.Record) bool { return !slices.Contains(kinds, r.Event.Kind) }
+		x.DB.Subscribe(func(recs []eventdb.Record) {
+			if recs = slices.DeleteFunc(slices.Clone(recs), others); len(recs) > 0 {
+				fn(recs)
+			}
+		})
+		return Hearing{func(ctx context.Context) error { <-ctx.Done(); return nil }, x.Seq}
+	}
 	read := func(messages []bus.Message) error {
 		var recs []eventdb.Record
 		for _, m := range messages {
 			// An empty message stands where an event stood that has left the log.
 			if ev, err := nostr.Parse(m.Data); err == nil {
-				recs = append(recs, eventdb.Record{Seq: m.Seq, Event: ev, Raw: m.Data})
+				recs = append(recs, eventdb.Record{Seq: m.Seq, Event: ev})
 			}
 		}
 		if len(recs) > 0 {
-			telling.Lock()
-			defer telling.Unlock()
 			fn(recs)
+		}
+		if len(messages) < fewHeard {
+			time.Sleep(hearEvery)
 		}
 		return nil
 	}
-	after := s.Seq()
+	var all bus.Followers
 	for _, kind := range kinds {
-		reading := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(kind), After: after, Every: hearEvery, Wait: s.Reached}
+		reading := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(kind), After: s.Seq(), Wait: s.Reached}
 		all = append(all, bus.NewFollower(js, reading, slog.New(slog.DiscardHandler), read))
 	}
-	return all
+	return Hearing{all.Run, all.Seq}
 }
 
-// Querier is the part of a [Source] that gives events.
-type Querier interface {
-	Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error]
-}
-
-// Event returns the event with an id; [ErrNotFound]: there is none.
-func Event(ctx context.Context, s Querier, id string) (*nostr.Event, error) {
-	return first(s.Query(ctx, nostr.Filter{IDs: []string{id}, Limit: 1}))
-}
-
-// Addressable returns the event at an address of an addressable kind; [ErrNotFound]: there is none.
-func Addressable(ctx context.Context, s Querier, kind int, pubkey, d string) (*nostr.Event, error) {
-	return first(s.Query(ctx, nostr.Filter{Kinds: []int{kind}, Authors: []string{pubkey}, Tags: nostr.TagMap{"d": {d}}, Limit: 1}))
-}
-
-func first(events iter.Seq2[*nostr.Event, error]) (*nostr.Event, error) {
-	for ev, err := range events {
+// First returns the newest event that matches; [ErrNotFound]: there is none.
+func First(ctx context.Context, s Source, f nostr.Filter) (*nostr.Event, error) {
+	f.Limit = 1
+	for ev, err := range s.Query(ctx, f) {
 		return ev, err
 	}
 	return nil, ErrNotFound

@@ -188,19 +188,19 @@ func TestBothWaysOfAskingAreOne(t *testing.T) {
 	}
 	for _, s := range []query.Source{x, remote} {
 		for _, want := range []*nostr.Event{large, escaped} {
-			if ev, err := query.Event(patient(t), s, want.ID); err != nil || ev.String() != want.String() {
+			if ev, err := query.First(patient(t), s, nostr.Filter{IDs: []string{want.ID}}); err != nil || ev.String() != want.String() {
 				t.Errorf("by id: %v", err)
 			}
 		}
 		for _, ev := range []*nostr.Event{unknown, hidden} {
-			if _, err := query.Event(patient(t), s, ev.ID); !errors.Is(err, query.ErrNotFound) {
+			if _, err := query.First(patient(t), s, nostr.Filter{IDs: []string{ev.ID}}); !errors.Is(err, query.ErrNotFound) {
 				t.Errorf("by the id of one that is unknown or banned: %v", err)
 			}
 		}
 		if ids := gather(t, s.IDs(patient(t), nostr.Filter{IDs: []string{hidden.ID}})); len(ids) != 1 || !has(t, s, hidden)[0] {
 			t.Error("a banned event is said not to be here: it would be fetched again")
 		}
-		if _, err := query.Addressable(patient(t), s, 30617, unknown.PubKey, "none"); !errors.Is(err, query.ErrNotFound) {
+		if _, err := query.First(patient(t), s, nostr.Filter{Kinds: []int{30617}, Tags: nostr.TagMap{"d": {"none"}}}); !errors.Is(err, query.ErrNotFound) {
 			t.Errorf("by an unknown address: %v", err)
 		}
 	}
@@ -295,7 +295,7 @@ func TestWhatHasLeftTheLogIsNotHeard(t *testing.T) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	for name, s := range map[string]query.Source{"the index": &late{Source: x.Index}, "the bus": remote} {
+	for name, s := range map[string]query.Source{"the index": x.Index, "an index that is late": &late{Source: x.Index}, "the bus": remote} {
 		hearing := query.Hear(w.JS, s, []int{1621}, func(recs []eventdb.Record) {
 			for _, r := range recs {
 				heard <- name + ": " + r.Event.Content
@@ -311,10 +311,10 @@ func TestWhatHasLeftTheLogIsNotHeard(t *testing.T) {
 		Subject: proto.EventSubjectOf(gone).String(), Header: nats.Header{proto.HeaderRemoved: {gone.ID}},
 	}}, nil)
 	must(t, err)
-	must(t, x.DB.Apply(append([]eventdb.Record{{Seq: seq, Removed: gone.ID}}, w.accept(event(1621, 2, "stays"))...)))
-	got := []string{<-heard, <-heard}
+	must(t, x.DB.Apply(append([]eventdb.Record{{Seq: seq, Removed: gone.ID}}, w.accept(event(1, 2, "of another kind"), event(1621, 3, "stays"))...)))
+	got := []string{<-heard, <-heard, <-heard}
 	slices.Sort(got)
-	if want := []string{"the bus: stays", "the index: stays"}; !slices.Equal(got, want) || len(heard) > 0 {
+	if want := []string{"an index that is late: stays", "the bus: stays", "the index: stays"}; !slices.Equal(got, want) || len(heard) > 0 {
 		t.Errorf("heard %q and %d more, want %q", got, len(heard), want)
 	}
 }

@@ -6,17 +6,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
-
-// Reconciliation is what stays the same during a session with a relay.
-type Reconciliation struct {
-	Filter nostr.Filter
-	// Seq is the sequence of the log that must have been read before a step is answered: the last
-	// of what the asker knows to be accepted.
-	Seq uint64
-}
 
 // Step is what to do next.
 type Step struct {
@@ -27,20 +18,21 @@ type Step struct {
 
 // Reconciler asks the service grasp.query.reconcile which of a relay's events are not known here,
 // step by step, while another process speaks with the relay (NIP-77). The asker needs no index and
-// keeps nothing but the filter: what is accepted, held or rejected is looked up by ingest.
+// keeps nothing but the filter, and the sequence of the log that must have been read before a step
+// is answered: what is accepted, held or rejected is looked up by ingest.
 // [ErrRefused]: the filter is none, or the relay's message breaks the rules of the protocol. After
 // any other error but [ErrTooMany] the step may be asked again.
 type Reconciler struct{ Conn *nats.Conn }
 
 // Begin makes the first message for a relay, and tells how many events of the filter are known.
-func (s Reconciler) Begin(ctx context.Context, session Reconciliation) (first []byte, known uint64, err error) {
+func (s Reconciler) Begin(ctx context.Context, session proto.ReconcileQuery) (first []byte, known uint64, err error) {
 	a, err := s.ask(ctx, session, nil)
 	return a.Message, a.Known, err
 }
 
 // Continue reads what a relay has answered. It is for the caller to bound how often: a relay can
 // keep a session going for ever.
-func (s Reconciler) Continue(ctx context.Context, session Reconciliation, answer []byte) (Step, error) {
+func (s Reconciler) Continue(ctx context.Context, session proto.ReconcileQuery, answer []byte) (Step, error) {
 	if len(answer) == 0 {
 		return Step{}, fmt.Errorf("reconcile: %w: an empty message", ErrRefused)
 	}
@@ -52,9 +44,9 @@ func (s Reconciler) Continue(ctx context.Context, session Reconciliation, answer
 	return step, err
 }
 
-func (s Reconciler) ask(ctx context.Context, session Reconciliation, message []byte) (a proto.ReconcileAnswer, err error) {
-	q := proto.ReconcileQuery{Filter: session.Filter, Message: message, Seq: session.Seq}
-	if err := request(ctx, s.Conn, proto.SubjectQueryReconcile, q, &a); err != nil {
+func (s Reconciler) ask(ctx context.Context, session proto.ReconcileQuery, message []byte) (a proto.ReconcileAnswer, err error) {
+	session.Message = message
+	if err := request(ctx, s.Conn, proto.SubjectQueryReconcile, session, &a); err != nil {
 		return proto.ReconcileAnswer{}, fmt.Errorf("reconcile: %w", err)
 	}
 	return a, nil

@@ -35,10 +35,7 @@ func (w *worker) openBudget(ctx context.Context) error {
 		return fmt.Errorf("open the stored bytes of the day: %w", err)
 	}
 	s := w.node.Settings
-	marks, err := limit.NewMarks("git", w.log, w.node.Metrics, limit.Disk(s.GitDataPath))
-	if err != nil {
-		return err
-	}
+	marks := limit.NewMarks("git", w.log, w.node.Metrics, limit.Disk(s.GitDataPath))
 	go marks.Run(ctx)
 	go usage.Run(ctx)
 	w.node.Ready.Note("git full", marks.Full)

@@ -212,7 +212,7 @@ func (w *worker) known(ctx context.Context, identifier string, entries []*held.E
 func (w *worker) Accepted(ctx context.Context, id string) (*nostr.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	ev, err := query.Event(ctx, w.events, id)
+	ev, err := query.First(ctx, w.events, nostr.Filter{IDs: []string{id}})
 	if errors.Is(err, query.ErrNotFound) {
 		return nil, nil
 	}

@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"tendril.dev/lib/bus"
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/held"
@@ -36,7 +35,7 @@ type worker struct {
 	node     *node.Node
 	log      *slog.Logger
 	events   query.Source
-	hearing  bus.Followers
+	hearing  query.Hearing
 	store    *repository.Store
 	rules    repository.Rules
 	sender   *candidates.Sender

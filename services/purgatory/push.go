@@ -100,7 +100,9 @@ func (w *worker) Hosts(ctx context.Context, ref nostr.RepoRef) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	var have []*nostr.Event
-	ev, err := query.Addressable(ctx, w.events, nostr.KindAnnouncement, ref.PubKey, ref.Identifier)
+	ev, err := query.First(ctx, w.events, nostr.Filter{
+		Kinds: []int{nostr.KindAnnouncement}, Authors: []string{ref.PubKey}, Tags: nostr.TagMap{"d": {ref.Identifier}},
+	})
 	switch {
 	case err == nil:
 		have = append(have, ev)

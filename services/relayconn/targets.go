@@ -50,19 +50,19 @@ type Targets struct {
 	stream *bus.Follower
 	wake   chan struct{} // of capacity 1: root events must be asked for
 
-	order   sync.Mutex // held while root events are asked for or heard of
 	mu      sync.Mutex
 	relays  map[string]proto.Target // by name
 	changed bool                    // relays
 	lists   map[string]*list        // root events, by reference of the repository
 	wanted  map[string]*Wanted      // of claimed relays, by name
-	roots   bus.Followers           // of the log, for each kind of root events
+	roots   query.Hearing           // of root events
 }
 
 // list is the root events of one repository. They are asked for once, and followed in the log.
 type list struct {
 	users map[*Wanted]bool
 	ids   []string // sorted
+	heard []string // ids that were accepted since they were asked for last
 	read  bool     // they were asked for
 	due   bool     // they must be asked for, again if read
 }
@@ -76,19 +76,16 @@ func NewTargets(js jetstream.JetStream, events query.Source, window time.Duratio
 		js: js, events: events, window: window, log: log, names: names, wake: make(chan struct{}, 1),
 		relays: map[string]proto.Target{}, lists: map[string]*list{}, wanted: map[string]*Wanted{},
 	}
+	t.roots = query.Hear(js, events, rootKinds, t.hear) // what is asked for later has the events before
 	t.stream = bus.NewFollower(js, bus.Reading{Stream: proto.StreamTargets, Filter: proto.AnyTarget, Idle: t.idle}, log, bus.Each(t.takeRelay))
 	return t
 }
 
 // Run follows the stream, and the root events, until ctx ends.
 func (t *Targets) Run(ctx context.Context) error {
-	roots := query.Hear(t.js, t.events, rootKinds, t.hear) // what is asked for later has the events before
-	t.mu.Lock()
-	t.roots = roots
-	t.mu.Unlock()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return t.stream.Run(ctx) })
-	group.Go(func() error { return roots.Run(ctx) })
+	group.Go(func() error { return t.roots.Run(ctx) })
 	group.Go(func() error { return t.ask(ctx) })
 	return group.Wait()
 }
@@ -145,8 +142,6 @@ func replace[T any](to chan T, value T) {
 
 // hear takes in root events that were accepted.
 func (t *Targets) hear(accepted []eventdb.Record) {
-	t.order.Lock()
-	defer t.order.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, r := range accepted {
@@ -156,6 +151,7 @@ func (t *Targets) hear(accepted []eventdb.Record) {
 			if l == nil {
 				continue
 			}
+			l.heard = append(l.heard, id)
 			if n, has := slices.BinarySearch(l.ids, id); !has {
 				l.ids = slices.Insert(l.ids, n, id)
 				for w := range l.users {
@@ -224,24 +220,22 @@ func (t *Targets) askDue(ctx context.Context) error {
 func (t *Targets) askOne(ctx context.Context, ref string, l *list) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	t.order.Lock() // what is asked for and what is heard follow each other
-	defer t.order.Unlock()
-	due := func(due bool) {
-		t.mu.Lock()
-		l.due = due
-		t.mu.Unlock()
-	}
-	due(false) // before the look: what makes it due meanwhile asks for another
+	t.mu.Lock()
+	l.due, l.heard = false, nil // what makes it due from now on asks for another
+	t.mu.Unlock()
 	var ids []string
 	for id, err := range t.events.IDs(ctx, nostr.Filter{Kinds: rootKinds, Tags: nostr.TagMap{"a": {ref}}}) {
 		if err != nil {
-			due(true)
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			l.due = true
 			return err
 		}
 		ids = append(ids, hex.EncodeToString(id[:]))
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	ids = append(ids, l.heard...)
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
 	changed := !l.read || !slices.Equal(ids, l.ids)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
@@ -99,6 +100,7 @@ type world struct {
 	accepted map[string][]string // root events and the repositories that they name
 	asked    int
 	failing  bool
+	answered func() // after an answer; nil: nothing
 }
 
 func newWorld(t *testing.T) *world {
@@ -115,6 +117,9 @@ func (w *world) worker(window time.Duration) *Targets {
 
 // Seq implements query.Source, and so do the following.
 func (w *world) Seq() uint64 {
+	if w.Bus == nil {
+		return 0
+	}
 	seq, _ := bus.LastSeq(context.Background(), w.JS, proto.StreamEvents)
 	return seq
 }
@@ -140,6 +145,9 @@ func (w *world) IDs(_ context.Context, f nostr.Filter) iter.Seq2[[32]byte, error
 			if slices.Contains(refs, f.Tags["a"][0]) && !yield(id, nil) {
 				return
 			}
+		}
+		if w.answered != nil {
+			w.answered()
 		}
 	}
 }
@@ -250,6 +258,25 @@ func TestUnknownRootEventsAreWaitedFor(t *testing.T) {
 	w.failing = false
 	w.mu.Unlock()
 	eventually(t, "it is known", func() bool { return wants(f, "xy", old, other) })
+}
+
+// TestWhatIsHeardWhileItIsAskedFor: an answer that was made before does not hide it.
+func TestWhatIsHeardWhileItIsAskedFor(t *testing.T) {
+	t.Parallel()
+	known, gone, meanwhile := strings.Repeat("a", 64), strings.Repeat("b", 64), strings.Repeat("c", 64)
+	ref := nostr.RepoRef{PubKey: author, Identifier: "r"}.String()
+	w := &world{accepted: map[string][]string{known: {ref}}}
+	all, l := NewTargets(nil, w, 0, nil, quiet), &list{users: map[*Wanted]bool{}}
+	all.lists[ref] = l
+	hear := func(id string) {
+		all.hear([]eventdb.Record{{Event: &nostr.Event{ID: id, Tags: nostr.Tags{{"a", ref}}}}})
+	}
+	hear(gone) // and it has left the log since
+	w.answered = func() { hear(meanwhile) }
+	must(t, all.askOne(t.Context(), ref, l))
+	if want := []string{known, meanwhile}; !slices.Equal(l.ids, want) {
+		t.Errorf("the root events are %v, want %v", l.ids, want)
+	}
 }
 
 // TestWhatWasConfirmed: a successor takes for confirmed what the mark says, and nothing that came

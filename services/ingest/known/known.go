@@ -5,6 +5,7 @@ package known
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"slices"
@@ -43,7 +44,7 @@ type Known struct {
 	Rejected *Rejected
 
 	mu    sync.Mutex
-	kept  map[string]gathered // by filter
+	kept  map[[32]byte]gathered // by hash of the filter
 	bytes int
 	since time.Time
 }
@@ -56,7 +57,7 @@ type gathered struct {
 
 // Questions are answered by every replica.
 func (k *Known) Questions() map[string]query.Answerer {
-	k.kept = map[string]gathered{}
+	k.kept = map[[32]byte]gathered{}
 	return map[string]query.Answerer{proto.SubjectQueryIDs: query.Asked(k.list), proto.SubjectQueryReconcile: query.Asked(k.step)}
 }
 
@@ -127,7 +128,7 @@ func (k *Known) goOn(ctx context.Context, set reconcile.Packed, message []byte, 
 // set returns what is known for a filter at a sequence or later. It may be as old as keptFor:
 // missing looks at what is there now.
 func (k *Known) set(ctx context.Context, f nostr.Filter, seq uint64) (reconcile.Packed, error) {
-	name, now := f.String(), time.Now()
+	name, now := sha256.Sum256([]byte(f.String())), time.Now()
 	k.mu.Lock()
 	if now.Sub(k.since) > keptFor {
 		k.bytes, k.since = 0, now
@@ -144,7 +145,7 @@ func (k *Known) set(ctx context.Context, f nostr.Filter, seq uint64) (reconcile.
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if size := cap(g.items)*reconcile.ItemBytes + len(name); k.bytes+size < keptBytes {
+	if size := cap(g.items) * reconcile.ItemBytes; k.bytes+size < keptBytes {
 		k.kept[name], k.bytes = g, k.bytes+size
 	}
 	return g.items, nil

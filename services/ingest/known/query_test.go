@@ -131,7 +131,7 @@ func TestList(t *testing.T) {
 
 // differing runs a session over the bus with a relay that has these events, as a relay worker does,
 // and returns what is missing here, how many events the relay does not have, and how many are known.
-func differing(t *testing.T, b *bus.Bus, session query.Reconciliation, relay []*nostr.Event) (ids []string, alone, count uint64, steps int) {
+func differing(t *testing.T, b *bus.Bus, session proto.ReconcileQuery, relay []*nostr.Event) (ids []string, alone, count uint64, steps int) {
 	t.Helper()
 	v := vector.New()
 	for _, ev := range relay {
@@ -182,7 +182,7 @@ func TestReconcile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ids, alone, count, steps := differing(t, b, query.Reconciliation{Filter: c.filter, Seq: 5001}, c.relay)
+			ids, alone, count, steps := differing(t, b, proto.ReconcileQuery{Filter: c.filter, Seq: 5001}, c.relay)
 			var want []string
 			for _, ev := range c.missing {
 				want = append(want, ev.ID)
@@ -199,7 +199,7 @@ func TestReconcileRefusals(t *testing.T) {
 	t.Parallel()
 	b, _ := serve(t)
 	for says, message := range map[string][]byte{"": {0x61, 0xff}, "empty": nil, "bytes": make([]byte, 700<<10), "the bus takes": make([]byte, 800<<10)} {
-		_, err := query.Reconciler{Conn: b.Conn}.Continue(t.Context(), query.Reconciliation{}, message)
+		_, err := query.Reconciler{Conn: b.Conn}.Continue(t.Context(), proto.ReconcileQuery{}, message)
 		if !errors.Is(err, query.ErrRefused) || !strings.Contains(err.Error(), says) {
 			t.Errorf("a message of %d bytes: %v", len(message), err)
 		}
@@ -218,7 +218,7 @@ func TestReconcileRefusals(t *testing.T) {
 func TestReconcileAsEventsAreAccepted(t *testing.T) {
 	t.Parallel()
 	b, index := serve(t)
-	session := query.Reconciliation{Filter: nostr.Filter{Authors: []string{strings.Repeat("a", 64)}}}
+	session := proto.ReconcileQuery{Filter: nostr.Filter{Authors: []string{strings.Repeat("a", 64)}}}
 	if _, _, n, _ := differing(t, b, session, nil); n != 4505 {
 		t.Fatalf("%d known", n)
 	}
@@ -230,7 +230,7 @@ func TestReconcileAsEventsAreAccepted(t *testing.T) {
 	session.Seq = 6001
 	go func() {
 		// Another question is answered meanwhile, so the next one is with the service too.
-		_, _, err := query.Reconciler{Conn: b.Conn}.Begin(t.Context(), query.Reconciliation{Filter: session.Filter})
+		_, _, err := query.Reconciler{Conn: b.Conn}.Begin(t.Context(), proto.ReconcileQuery{Filter: session.Filter})
 		if err = errors.Join(err, index.Apply(records(6001, event(1621, 30_002)))); err != nil {
 			t.Error(err)
 		}

@@ -128,10 +128,7 @@ func TestAboveAHighWaterMark(t *testing.T) {
 	b := openBus(t)
 	var full atomic.Pointer[string]
 	r := start(t, b, "writer", func(w *Writer) {
-		marks, err := limit.NewMarks("test", quiet, w.Metrics, func(context.Context) (string, error) { return *full.Load(), nil })
-		if w.Marks = marks; err != nil {
-			t.Error(err)
-		}
+		w.Marks = limit.NewMarks("test", quiet, w.Metrics, func(context.Context) (string, error) { return *full.Load(), nil })
 	})
 	look := func(why string) {
 		full.Store(&why)

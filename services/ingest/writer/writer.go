@@ -79,8 +79,8 @@ func New(ctx context.Context, n *node.Node, refused func(*nostr.Event, proto.Ref
 	if s.DatabaseBackend != "memory" {
 		looks = append(looks, limit.Disk(s.RelayDataPath))
 	}
-	w.Marks, err = limit.NewMarks("log", n.Log, n.Metrics, looks...)
-	return w, err
+	w.Marks = limit.NewMarks("log", n.Log, n.Metrics, looks...)
+	return w, nil
 }
 
 // Run stands by for the claim on the log, and writes while it is ours, until ctx ends. The claim

@@ -118,7 +118,7 @@ func (r *reconciling) NegMsg(ctx context.Context, sub string, frame []byte) (err
 	return err
 }
 
-func (r *reconciling) Begin(ctx context.Context, s query.Reconciliation) (first []byte, known uint64, err error) {
+func (r *reconciling) Begin(ctx context.Context, s proto.ReconcileQuery) (first []byte, known uint64, err error) {
 	r.with(func() {
 		set := r.set(s.Filter, true)
 		first, err = reconcile.Start(ctx, set, reconcile.DefaultLimits)
@@ -131,7 +131,7 @@ func (r *reconciling) Begin(ctx context.Context, s query.Reconciliation) (first 
 
 // Continue takes a moment, so that every session that begins at the same time has been told what is
 // known here before anything is fetched.
-func (r *reconciling) Continue(ctx context.Context, s query.Reconciliation, answer []byte) (step query.Step, err error) {
+func (r *reconciling) Continue(ctx context.Context, s proto.ReconcileQuery, answer []byte) (step query.Step, err error) {
 	time.Sleep(time.Millisecond)
 	r.with(func() {
 		var listed, told uint64

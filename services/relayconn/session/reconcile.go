@@ -12,6 +12,7 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
+	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/wire"
 )
 
@@ -49,8 +50,8 @@ const (
 
 // Service works out what to say to the relay; query.Reconciler is one.
 type Service interface {
-	Begin(ctx context.Context, session query.Reconciliation) (first []byte, known uint64, err error)
-	Continue(ctx context.Context, session query.Reconciliation, answer []byte) (query.Step, error)
+	Begin(ctx context.Context, session proto.ReconcileQuery) (first []byte, known uint64, err error)
+	Continue(ctx context.Context, session proto.ReconcileQuery, answer []byte) (query.Step, error)
 }
 
 // Negentropy is what asking by NIP-77 needs.
@@ -115,7 +116,7 @@ type search struct {
 	request // whose id is empty while no session is open
 	*unit
 	n       int // of the filter
-	about   query.Reconciliation
+	about   proto.ReconcileQuery
 	state   state
 	message []byte // what to say, or was said last; every message says all that is in question
 	refused int    // how often the relay wanted quiet, or took no session though none was open, since it answered last
@@ -159,7 +160,7 @@ func (r *reconciler) begin() {
 	u := r.units[0]
 	r.units = slices.Delete(r.units, 0, 1)
 	for n, f := range u.group {
-		r.active = append(r.active, &search{unit: u, n: n, about: query.Reconciliation{Filter: f, Seq: r.Seq()}})
+		r.active = append(r.active, &search{unit: u, n: n, about: proto.ReconcileQuery{Filter: f, Seq: r.Seq()}})
 	}
 }
 

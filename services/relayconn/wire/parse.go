@@ -2,67 +2,56 @@ package wire
 
 import (
 	"encoding/hex"
-	"encoding/json"
 	"errors"
+	"unicode/utf8"
 
-	"github.com/tidwall/gjson"
+	"github.com/mailru/easyjson/jlexer"
 
 	"tendril.dev/lib/nostr"
 )
 
 var errShape = errors.New("parse message: not JSON of the shape of NIP-01")
 
-// mostParts is how many elements of a message are looked at: no message that is known has more. So
-// a message of a million elements costs no more than its bytes.
-const mostParts = 4
-
 // Parse reads one message. A verb that is none of our business gives an empty Kind. The message
 // shares no memory with data.
-func Parse(data []byte) (Message, error) {
-	var parts []gjson.Result
-	if message := gjson.ParseBytes(data); message.IsArray() && json.Valid(data) {
-		message.ForEach(func(_, v gjson.Result) bool {
-			parts = append(parts, v)
-			return len(parts) <= mostParts
-		})
+func Parse(data []byte) (m Message, err error) {
+	l := jlexer.Lexer{Data: data}
+	text := func() string {
+		defer l.WantComma()
+		return l.String()
 	}
-	whole := true
-	text := func(i int) string {
-		if whole = whole && i < len(parts) && parts[i].Type == gjson.String; !whole {
-			return ""
+	l.Delim('[')
+	switch m.Kind = Kind(text()); m.Kind {
+	case Event:
+		m.Sub, m.Event = text(), new(nostr.Event)
+		m.Event.UnmarshalEasyJSON(&l)
+		l.WantComma()
+	case NegMsg:
+		m.Sub = text()
+		if m.Frame, err = hex.DecodeString(text()); err != nil {
+			m.Frame = nil
 		}
-		return parts[i].Str
-	}
-	m := Message{Kind: Kind(text(0))}
-	switch m.Kind {
-	case Event, NegMsg:
-		m.Sub = text(1)
-		whole = whole && len(parts) == 3
 	case EOSE:
-		m.Sub = text(1)
+		m.Sub = text()
 	case Closed, NegErr:
-		if m.Sub = text(1); len(parts) > 2 {
-			m.Reason = text(2)
+		if m.Sub = text(); !l.IsDelim(']') {
+			m.Reason = text()
 		}
 	case Notice, Auth:
-		m.Reason = text(1)
+		m.Reason = text()
 	default:
 		m = Message{}
 	}
-	switch {
-	case !whole:
+	for !l.IsDelim(']') { // what else it has
+		l.SkipRecursive()
+		l.WantComma()
+	}
+	l.Delim(']')
+	l.Consumed()
+	if !l.Ok() || !utf8.Valid(data) {
 		return Message{}, errShape
-	case m.Kind == Event:
-		ev, err := nostr.Parse(data[parts[2].Index : parts[2].Index+len(parts[2].Raw)])
-		if err != nil {
-			return Message{}, err
-		}
-		m.Event = ev
-	case m.Kind == NegMsg:
-		if frame, err := hex.DecodeString(parts[2].Str); err == nil {
-			m.Frame = frame
-		}
-	case m.Kind == Auth && len(m.Reason) > maxReason: // no challenge is so long
+	}
+	if m.Kind == Auth && len(m.Reason) > maxReason { // no challenge is so long
 		return Message{}, nil
 	}
 	m.Reason = m.Reason[:min(len(m.Reason), maxReason)]

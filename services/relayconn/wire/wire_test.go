@@ -27,7 +27,7 @@ func TestParse(t *testing.T) {
 		`["EOSE","a"]`: "EOSE a  ", `["CLOSED","a","rate-limited: x"]`: "CLOSED a rate-limited: x ", `["CLOSED","a"]`: "CLOSED a  ",
 		`["AUTH","today"]`: "AUTH  today ", `["AUTH","` + long + `"]`: "   ", `["NOTICE","hi"]`: "NOTICE  hi ", `["NOTICE","` + long + `"]`: "NOTICE  " + long[1:] + " ",
 		`["NEG-ERR","a","blocked: x",500]`: "NEG-ERR a blocked: x ", `["NEG-ERR","a"]`: "NEG-ERR a  ", `["NEG-MSG","a","61fF"]`: "NEG-MSG a  61ff",
-		`["NEG-MSG","a","6"]`: "NEG-MSG a  ", `["NEG-MSG","a","6x"]`: "NEG-MSG a  ", `["NEG-MSG","a",61]`: "NEG-MSG a  ", `["OK","a",true]`: "   ",
+		`["NEG-MSG","a","6"]`: "NEG-MSG a  ", `["NEG-MSG","a","6x"]`: "NEG-MSG a  ", `["OK","a",true]`: "   ",
 		`["COUNT",` + strings.Repeat("1,", 100000) + `1]`: "   ",
 	} {
 		m, err := wire.Parse([]byte(in))
@@ -36,7 +36,7 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for _, in := range []string{
-		`["NEG-MSG","a"]`, `["NEG-MSG",1,"61"]`, `["NEG-ERR"]`, `["AUTH",1]`, `["AUTH"]`, `["EVENT","a",{},1]`, `["EVENT","a"]`, `["EVENT",1,{}]`,
+		`["NEG-MSG","a"]`, `["NEG-MSG",1,"61"]`, `["NEG-MSG","a",61]`, `["NEG-ERR"]`, `["AUTH",1]`, `["AUTH"]`, `["EVENT","a"]`, `["EVENT",1,{}]`,
 		`["EVENT","a","text"]`, `["EOSE"]`, `["CLOSED","a",1]`, `[1]`, `[]`, `{"a":"EOSE","b":"a"}`, `null`, ``, `["EOSE","a"`,
 	} {
 		if got, err := wire.Parse([]byte(in)); err == nil {
@@ -56,6 +56,7 @@ func TestParseEvent(t *testing.T) {
 		`["EVENT","h1",` + raw + `]`:                                               "h1",
 		` [ "EVENT" , "h1" , ` + raw + " ] \r\n":                                   "h1",
 		`["EVENT","",` + raw + `]`:                                                 "",
+		`["EVENT","h1",` + raw + `,[1],{"a":2},null]`:                              "h1",
 		`["EVENT","h\"\u0031é",` + raw + `]`:                                       `h"1é`,
 		`["\u0045VENT","h1",` + raw + `]`:                                          "h1",
 		`["EVENT","h1",` + strings.Replace(raw, `"kind":`, "\"kind\":\n", 1) + `]`: "h1",
@@ -69,9 +70,8 @@ func TestParseEvent(t *testing.T) {
 	}
 	for _, message := range []string{
 		`["EVENT","a",` + raw + `]]`, `["EVENT","a",` + raw + `],`, `["EVENT","a",` + raw, `["EVENT","a" ` + raw + `]`, `["EVENT" "a",` + raw + `]`,
-		`["EVENT","a",` + raw + `,` + raw + `]`, `["EVENT","a",]`, `["EVENT","a",null,null]`, `["EVENT","a` + "\n" + `",` + raw + `]`, `"EVENT","a",` + raw + `]`,
+		`["EVENT","a",]`, `"EVENT","a",` + raw + `]`, `["EVENT","a",` + raw + `,[1,]]`,
 		`["EVENT","a",` + strings.Replace(raw, "A line", "\xff line", 1) + `]`, `["EVENT",` + raw + `]`,
-		`["EVENT","a",` + strings.Replace(raw, "A line", "A\x13 line", 1) + `]`,
 	} {
 		if m, err := wire.Parse([]byte(message)); err == nil {
 			t.Errorf("%.60s: taken for %+v", message, m)
