@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -61,7 +60,7 @@ type Targets struct {
 // list is the root events of one repository. They are asked for once, and followed in the log.
 type list struct {
 	users map[*Wanted]bool
-	ids   []string // sorted
+	ids   []string // sorted; never changed, so that sets share them
 	heard []string // ids that were accepted since they were asked for last
 	read  bool     // they were asked for
 	due   bool     // they must be asked for, again if read
@@ -144,19 +143,22 @@ func replace[T any](to chan T, value T) {
 func (t *Targets) hear(accepted []eventdb.Record) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	heard := map[*list][]string{}
 	for _, r := range accepted {
-		id := strings.Clone(r.Event.ID)
 		for _, ref := range nostr.RootRefs(r.Event) {
-			l := t.lists[ref.String()]
-			if l == nil {
-				continue
+			if l := t.lists[ref.String()]; l != nil {
+				heard[l] = append(heard[l], r.Event.ID)
 			}
-			l.heard = append(l.heard, id)
-			if n, has := slices.BinarySearch(l.ids, id); !has {
-				l.ids = slices.Insert(l.ids, n, id)
-				for w := range l.users {
-					w.tellLater()
-				}
+		}
+	}
+	for l, ids := range heard {
+		l.heard = append(l.heard, ids...)
+		slices.Sort(ids)
+		all := session.Union(session.Set{Roots: l.ids}, session.Set{Roots: ids}).Roots
+		if len(all) > len(l.ids) {
+			l.ids = all
+			for w := range l.users {
+				w.tellLater()
 			}
 		}
 	}
@@ -458,7 +460,7 @@ func (w *Wanted) Past(ctx context.Context, mark session.Mark) (session.Set, erro
 	defer w.targets.mu.Unlock()
 	past := w.some(func(r repo) bool { return r.seq <= mark.Target })
 	past.First = true
-	past.Roots = slices.DeleteFunc(past.Roots, func(id string) bool { return newer[id] })
+	past.Roots = slices.DeleteFunc(slices.Clone(past.Roots), func(id string) bool { return newer[id] })
 	return past, nil
 }
 
@@ -472,7 +474,7 @@ func (w *Wanted) some(which func(repo) bool) (s session.Set) {
 			s.State = append(s.State, session.State(ref, r.Authors))
 		default:
 			s.Full = append(s.Full, ref)
-			roots = append(roots, session.Set{Roots: slices.Clone(w.targets.lists[ref].ids)})
+			roots = append(roots, session.Set{Roots: w.targets.lists[ref].ids})
 		}
 	}
 	slices.Sort(s.Full)

@@ -66,16 +66,17 @@ func both(a, b []string) []string { return pick(a, b, true) }
 
 // pick is those elements of a that b has, or those that it has not; a itself if these are all.
 func pick(a, b []string, has bool) []string {
-	out := slices.DeleteFunc(slices.Clone(a), func(e string) bool {
+	leaves := func(e string) bool {
 		for len(b) > 0 && b[0] < e {
 			b = b[1:]
 		}
 		return (len(b) > 0 && b[0] == e) != has
-	})
-	if len(out) == len(a) {
+	}
+	first := slices.IndexFunc(a, leaves)
+	if first < 0 {
 		return a
 	}
-	return slices.Clone(out) // which takes no more memory than it needs
+	return slices.Concat(a[:first], slices.DeleteFunc(slices.Clone(a[first+1:]), leaves))
 }
 
 // plus is what a or b has; one of them itself if the other adds nothing.
