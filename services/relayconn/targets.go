@@ -54,16 +54,21 @@ type Targets struct {
 	changed bool                    // relays
 	lists   map[string]*list        // root events, by reference of the repository
 	wanted  map[string]*Wanted      // of claimed relays, by name
-	roots   query.Hearing           // of root events
+	hearing query.Hearing           // of root events
+	later   bool                    // fold is called when the window is over
+	seq     uint64                  // see seen
+	shared  session.Set             // root events of the repositories that were asked for last
 }
 
 // list is the root events of one repository. They are asked for once, and followed in the log.
 type list struct {
 	users map[*Wanted]bool
 	ids   []string // sorted; never changed, so that sets share them
-	heard []string // ids that were accepted since they were asked for last
 	read  bool     // they were asked for
 	due   bool     // they must be asked for, again if read
+
+	heard  []string // ids that were accepted since they were asked for last
+	folded int      // of heard
 }
 
 // NewTargets makes Targets that have read nothing yet. The names (as proto.EncodeRelay writes them)
@@ -75,7 +80,7 @@ func NewTargets(js jetstream.JetStream, events query.Source, window time.Duratio
 		js: js, events: events, window: window, log: log, names: names, wake: make(chan struct{}, 1),
 		relays: map[string]proto.Target{}, lists: map[string]*list{}, wanted: map[string]*Wanted{},
 	}
-	t.roots = query.Hear(js, events, rootKinds, t.hear) // what is asked for later has the events before
+	t.hearing = query.Hear(js, events, rootKinds, t.hear) // what is asked for later has the events before
 	t.stream = bus.NewFollower(js, bus.Reading{Stream: proto.StreamTargets, Filter: proto.AnyTarget, Idle: t.idle}, log, bus.Each(t.takeRelay))
 	return t
 }
@@ -84,7 +89,7 @@ func NewTargets(js jetstream.JetStream, events query.Source, window time.Duratio
 func (t *Targets) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return t.stream.Run(ctx) })
-	group.Go(func() error { return t.roots.Run(ctx) })
+	group.Go(func() error { return t.hearing.Run(ctx) })
 	group.Go(func() error { return t.ask(ctx) })
 	return group.Wait()
 }
@@ -143,25 +148,48 @@ func replace[T any](to chan T, value T) {
 func (t *Targets) hear(accepted []eventdb.Record) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	heard := map[*list][]string{}
 	for _, r := range accepted {
 		for _, ref := range nostr.RootRefs(r.Event) {
 			if l := t.lists[ref.String()]; l != nil {
-				heard[l] = append(heard[l], r.Event.ID)
+				l.heard = append(l.heard, r.Event.ID)
+				if !t.later {
+					t.later = true
+					time.AfterFunc(t.window, t.fold)
+				}
 			}
 		}
 	}
-	for l, ids := range heard {
-		l.heard = append(l.heard, ids...)
-		slices.Sort(ids)
-		all := session.Union(session.Set{Roots: l.ids}, session.Set{Roots: ids}).Roots
-		if len(all) > len(l.ids) {
-			l.ids = all
-			for w := range l.users {
-				w.tellLater()
-			}
-		}
+}
+
+// fold takes what was heard into the lists.
+func (t *Targets) fold() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.later = false
+	for _, l := range t.lists {
+		ids := slices.Sorted(slices.Values(l.heard[l.folded:]))
+		l.folded = len(l.heard)
+		t.set(l, session.Union(session.Set{Roots: l.ids}, session.Set{Roots: slices.Compact(ids)}).Roots)
 	}
+}
+
+// set replaces the root events of a repository; the lock is held.
+func (t *Targets) set(l *list, ids []string) {
+	if l.read && slices.Equal(ids, l.ids) {
+		return
+	}
+	l.ids, t.shared = ids, session.Set{}
+	for w := range l.users {
+		w.tell()
+	}
+}
+
+// seen is the sequence of the log up to which the lists have all; the lock is held.
+func (t *Targets) seen() uint64 {
+	if !t.later {
+		t.seq = t.hearing.Seq()
+	}
+	return t.seq
 }
 
 // ask asks for root events whenever there is something to ask, until ctx ends.
@@ -223,7 +251,7 @@ func (t *Targets) askOne(ctx context.Context, ref string, l *list) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	t.mu.Lock()
-	l.due, l.heard = false, nil // what makes it due from now on asks for another
+	l.due, l.heard, l.folded = false, nil, 0 // what makes it due from now on asks for another
 	t.mu.Unlock()
 	var ids []string
 	for id, err := range t.events.IDs(ctx, nostr.Filter{Kinds: rootKinds, Tags: nostr.TagMap{"a": {ref}}}) {
@@ -239,14 +267,8 @@ func (t *Targets) askOne(ctx context.Context, ref string, l *list) error {
 	defer t.mu.Unlock()
 	ids = append(ids, l.heard...)
 	slices.Sort(ids)
-	ids = slices.Compact(ids)
-	changed := !l.read || !slices.Equal(ids, l.ids)
-	if l.read = true; changed {
-		l.ids = ids
-		for w := range l.users {
-			w.tell()
-		}
-	}
+	t.set(l, slices.Compact(ids))
+	l.read = true
 	return nil
 }
 
@@ -288,7 +310,6 @@ type Wanted struct {
 	repos map[string]repo // by reference
 	seq   uint64          // of the last message that was taken in
 	read  bool            // all messages were read that were there at the beginning
-	later bool            // Changed is sent on when the window is over
 	dirty bool            // something else may be wanted than now says
 	now   *session.Wanted // nil: it was not worked out yet
 }
@@ -388,20 +409,6 @@ func (w *Wanted) tell() {
 	replace(w.Changed, struct{}{})
 }
 
-// tellLater tells so when the window is over; the lock is held.
-func (w *Wanted) tellLater() {
-	if w.dirty = true; w.later {
-		return
-	}
-	w.later = true
-	time.AfterFunc(w.targets.window, func() {
-		w.targets.mu.Lock()
-		defer w.targets.mu.Unlock()
-		w.later = false
-		w.tell()
-	})
-}
-
 // Relay is the relay's URL and whether it is one of the bootstrap relays; an empty URL says that it
 // is no target.
 func (w *Wanted) Relay() (url string, bootstrap bool) {
@@ -419,7 +426,7 @@ func (w *Wanted) Now() (now session.Wanted, known bool) {
 	defer w.targets.mu.Unlock()
 	if w.dirty && w.read && w.rootsKnown() {
 		items := w.some(func(repo) bool { return true })
-		w.now, w.dirty = &session.Wanted{Items: items, Mark: session.Mark{Target: w.seq, Log: w.targets.roots.Seq()}}, false
+		w.now, w.dirty = &session.Wanted{Items: items, Mark: session.Mark{Target: w.seq, Log: w.targets.seen()}}, false
 	}
 	if w.now == nil {
 		return session.Wanted{}, false
@@ -442,7 +449,7 @@ func (w *Wanted) Confirmed(mark session.Mark) session.Mark {
 	w.targets.mu.Lock()
 	defer w.targets.mu.Unlock()
 	if w.now != nil && mark == w.now.Mark && !w.dirty && mark != (session.Mark{}) {
-		mark.Log = max(mark.Log, w.targets.roots.Seq()) // what came since is not wanted of this relay
+		mark.Log = max(mark.Log, w.targets.seen()) // what came since is not wanted of this relay
 	}
 	return mark
 }
@@ -466,7 +473,7 @@ func (w *Wanted) Past(ctx context.Context, mark session.Mark) (session.Set, erro
 
 // some is what is wanted of some of the repositories; the lock is held.
 func (w *Wanted) some(which func(repo) bool) (s session.Set) {
-	var roots []session.Set
+	var lists []session.Set
 	for ref, r := range w.repos {
 		switch {
 		case !which(r):
@@ -474,11 +481,15 @@ func (w *Wanted) some(which func(repo) bool) (s session.Set) {
 			s.State = append(s.State, session.State(ref, r.Authors))
 		default:
 			s.Full = append(s.Full, ref)
-			roots = append(roots, session.Set{Roots: w.targets.lists[ref].ids})
+			lists = append(lists, session.Set{Roots: w.targets.lists[ref].ids})
 		}
 	}
 	slices.Sort(s.Full)
 	slices.Sort(s.State)
-	s.Roots = session.Union(roots...).Roots
+	t := w.targets // relays mostly have the same repositories
+	if !slices.Equal(t.shared.Full, s.Full) {
+		t.shared = session.Set{Full: s.Full, Roots: session.Union(lists...).Roots}
+	}
+	s.Roots = t.shared.Roots
 	return s
 }

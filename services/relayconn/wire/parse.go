@@ -10,8 +10,6 @@ import (
 	"tendril.dev/lib/nostr"
 )
 
-var errShape = errors.New("parse message: not JSON of the shape of NIP-01")
-
 // Parse reads one message. A verb that is none of our business gives an empty Kind. The message
 // shares no memory with data.
 func Parse(data []byte) (m Message, err error) {
@@ -49,10 +47,7 @@ func Parse(data []byte) (m Message, err error) {
 	l.Delim(']')
 	l.Consumed()
 	if !l.Ok() || !utf8.Valid(data) {
-		return Message{}, errShape
-	}
-	if m.Kind == Auth && len(m.Reason) > maxReason { // no challenge is so long
-		return Message{}, nil
+		return Message{}, errors.New("parse message: not JSON of the shape of NIP-01")
 	}
 	m.Reason = m.Reason[:min(len(m.Reason), maxReason)]
 	return m, nil

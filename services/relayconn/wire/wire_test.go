@@ -25,7 +25,7 @@ func TestParse(t *testing.T) {
 	long := strings.Repeat("x", 501)
 	for in, want := range map[string]string{ // verb, subscription, reason, frame
 		`["EOSE","a"]`: "EOSE a  ", `["CLOSED","a","rate-limited: x"]`: "CLOSED a rate-limited: x ", `["CLOSED","a"]`: "CLOSED a  ",
-		`["AUTH","today"]`: "AUTH  today ", `["AUTH","` + long + `"]`: "   ", `["NOTICE","hi"]`: "NOTICE  hi ", `["NOTICE","` + long + `"]`: "NOTICE  " + long[1:] + " ",
+		`["AUTH","today"]`: "AUTH  today ", `["AUTH","` + long + `"]`: "AUTH  " + long[1:] + " ", `["NOTICE","hi"]`: "NOTICE  hi ", `["NOTICE","` + long + `"]`: "NOTICE  " + long[1:] + " ",
 		`["NEG-ERR","a","blocked: x",500]`: "NEG-ERR a blocked: x ", `["NEG-ERR","a"]`: "NEG-ERR a  ", `["NEG-MSG","a","61fF"]`: "NEG-MSG a  61ff",
 		`["NEG-MSG","a","6"]`: "NEG-MSG a  ", `["NEG-MSG","a","6x"]`: "NEG-MSG a  ", `["OK","a",true]`: "   ",
 		`["COUNT",` + strings.Repeat("1,", 100000) + `1]`: "   ",
