@@ -61,12 +61,12 @@ type Hearing struct {
 	Seq func() uint64 // of the log, up to which everything was told
 }
 
-// Behind so few messages more may gather for so long.
-const fewHeard, hearEvery = 500, 500 * time.Millisecond
+// hearEvery is how long messages may gather when all before were read.
+const hearEvery = 500 * time.Millisecond
 
 // Hear tells fn of the events that are accepted from now on, of some kinds: each once, those of a
-// kind in the order of the log, after answers of the source have them. fn must be quick, because an
-// index that applies the log waits for it. It may ask the source.
+// kind in the order of the log, after answers of the source have them. Several goroutines may call
+// fn. It must be quick, because an index that applies the log waits for it; it may ask the source.
 func Hear(js jetstream.JetStream, s Source, kinds []int, fn func([]eventdb.Record)) Hearing {
 	if x, is := s.(*Index); is {
 		others := func(r eventdb.Record) bool { return !slices.Contains(kinds, r.Event.Kind) }
@@ -88,14 +88,12 @@ func Hear(js jetstream.JetStream, s Source, kinds []int, fn func([]eventdb.Recor
 		if len(recs) > 0 {
 			fn(recs)
 		}
-		if len(messages) < fewHeard {
-			time.Sleep(hearEvery)
-		}
 		return nil
 	}
+	gather := func() { time.Sleep(hearEvery) }
 	var all bus.Followers
 	for _, kind := range kinds {
-		reading := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(kind), After: s.Seq(), Wait: s.Reached}
+		reading := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(kind), After: s.Seq(), Wait: s.Reached, Idle: gather}
 		all = append(all, bus.NewFollower(js, reading, slog.New(slog.DiscardHandler), read))
 	}
 	return Hearing{all.Run, all.Seq}
