@@ -98,6 +98,7 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 		"candidateLive":     LaneSyncLive.Subject(),
 		"candidateHistoric": LaneSyncHistoric.Subject(),
 		"candidateDaily":    LaneSyncDaily.Subject(),
+		"candidateImport":   LaneImport.Subject(),
 		"event":             EventSubjectOf(ev).String(),
 		"eventsMark":        SubjectEventsMark,
 		"rejected":          RejectedSubject{1621, ShortID(someID)}.String(),
@@ -165,7 +166,7 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 			headers[h] = true
 		}
 	}
-	want := []string{HeaderSource, HeaderRelay, HeaderClient, HeaderReply, HeaderRef, HeaderAction, HeaderReason, HeaderAcceptedAt, HeaderRemoved, HeaderTraceParent}
+	want := []string{HeaderSource, HeaderRelay, HeaderClient, HeaderReply, HeaderRef, HeaderAction, HeaderReason, HeaderRemoved, HeaderTraceParent}
 	if got := slices.Sorted(maps.Keys(headers)); !slices.Equal(slices.Sorted(slices.Values(want)), got) {
 		t.Errorf("headers: the code has %q, asyncapi.yaml %q", want, got)
 	}

@@ -22,8 +22,6 @@ const (
 	HeaderAction = "Grasp-Action"
 	// HeaderReason is the sentence that goes with an action or a rejection.
 	HeaderReason = "Grasp-Reason"
-	// HeaderAcceptedAt is the time of the commit, RFC 3339 with nanoseconds, on events of the log.
-	HeaderAcceptedAt = "Grasp-Accepted-At"
 	// HeaderRemoved is the id of an event that has left the log, on the empty message that stands
 	// in its place: nothing that is hosted here needed it any more ([ActionRemove]).
 	HeaderRemoved = "Grasp-Removed"

@@ -122,8 +122,8 @@ func gateway() Permissions {
 }
 
 func purgatory() Permissions {
-	return service(UserPurgatory, follow(KVStream(BucketHeld), ">"), offer(StreamRelease, LaneRelease), joinGroup(GroupShards), getKey(BucketUsage, ">"),
-		publish(SubjectQueryEvents, KVSubject(BucketUsage, ">"), AnyGit, RepoAnswerSubject("*")), Permissions{Subscribe: askRepos()})
+	return service(UserPurgatory, follow(KVStream(BucketHeld), ">"), offer(StreamRelease, LaneRelease), joinGroup(GroupShards), getKey(BucketUsage, "git.>"),
+		publish(SubjectQueryEvents, KVSubject(BucketUsage, "git.>"), AnyGit, RepoAnswerSubject("*")), Permissions{Subscribe: askRepos()})
 }
 
 func discovery() Permissions {
@@ -135,8 +135,8 @@ func relayconn() Permissions {
 		joinGroup(GroupRelays), getKey(BucketRelays, ">"), publish(KVSubject(BucketRelays, ">"), SubjectQueryEvents, SubjectQueryReconcile))
 }
 
-// importer may offer events as relayconn does, and hear how they ended.
-func importer() Permissions { return permissions(UserImport, offer(StreamSync, LaneSyncHistoric)) }
+// importer may offer events on a lane of its own, and hear how they ended.
+func importer() Permissions { return permissions(UserImport, offer(StreamSync, LaneImport)) }
 
 // ingest makes every stream, bucket and durable consumer, writes the log and what belongs to it,
 // and answers queries. It may also restore the streams from a backup.

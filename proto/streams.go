@@ -67,6 +67,9 @@ func DefaultSizing() Sizing {
 	}
 }
 
+// rejectedBytes bounds the stream of rejections; the oldest go.
+const rejectedBytes = 256 << 20
+
 // Streams returns every stream of the contract, buckets included: a bucket is a stream, and ours
 // are declared as such because ingest writes grasp-held in atomic batches and because their changes
 // are republished where people listen.
@@ -78,7 +81,7 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 	configs := []jetstream.StreamConfig{
 		lane(StreamUser, "events of users that wait for ingest's decision", s.CandidateBytes, LaneUser),
 		lane(StreamRelease, "what purgatory asks of ingest", s.CandidateBytes, LaneRelease),
-		lane(StreamSync, "older events of other relays that wait for ingest's decision", s.CandidateBytes, LaneSyncHistoric, LaneSyncDaily),
+		lane(StreamSync, "older events of other relays that wait for ingest's decision", s.CandidateBytes, LaneSyncHistoric, LaneSyncDaily, LaneImport),
 		lane(StreamLive, "new events of other relays that wait for ingest's decision", s.CandidateBytes, LaneSyncLive),
 		{
 			Name:               StreamEvents,
@@ -87,6 +90,7 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 			Subjects:           []string{prefixEvent + ">", SubjectEventsMark},
 			Storage:            file,
 			MaxMsgsPerSubject:  1,
+			Duplicates:         time.Second, // ids are there for a chain of messages, not to find duplicates
 			DenyDelete:         true,
 			DenyPurge:          true,
 			AllowAtomicPublish: true,
@@ -99,6 +103,7 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 			Subjects:           []string{prefixRejected + ">"},
 			Storage:            file,
 			MaxMsgsPerSubject:  1,
+			MaxBytes:           rejectedBytes,
 			MaxAge:             s.RejectedMaxAge,
 			AllowAtomicPublish: true,
 			AllowDirect:        true,

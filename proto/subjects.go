@@ -90,8 +90,8 @@ const (
 	HeldMarkKey = "mark"
 )
 
-// Lane is one of the ways to ingest, each with its own subject; see [Streams]. They are served in
-// this order, the last two alike.
+// Lane is one of the ways to ingest, each with its own subject; see [Streams]. User, release and
+// live are urgent and take turns; the others are bulk.
 type Lane string
 
 // The lanes.
@@ -101,6 +101,7 @@ const (
 	LaneSyncLive     Lane = "sync.live"
 	LaneSyncHistoric Lane = "sync.historic"
 	LaneSyncDaily    Lane = "sync.daily"
+	LaneImport       Lane = "import" // what an operator's file has, see `tendril import`
 )
 
 // Subject is where candidates of the lane are published.
@@ -109,7 +110,7 @@ func (l Lane) Subject() string { return prefixCandidate + string(l) }
 // ParseLane reads the lane from a candidate's subject.
 func ParseLane(subject string) (Lane, error) {
 	switch l := Lane(strings.TrimPrefix(subject, prefixCandidate)); l {
-	case LaneUser, LaneRelease, LaneSyncLive, LaneSyncHistoric, LaneSyncDaily:
+	case LaneUser, LaneRelease, LaneSyncLive, LaneSyncHistoric, LaneSyncDaily, LaneImport:
 		return l, nil
 	}
 	return "", notOf("candidate", subject)

@@ -47,11 +47,19 @@ func TestBatchIsAtomicAndFenced(t *testing.T) {
 			t.Errorf("a batch of %d on an old head: %v, want ErrHeadMoved", len(batch), err)
 		}
 	}
+	// The second message of this chain expects the head as it is, behind another's message.
+	before := uint64(2)
+	if _, err = b.PublishChain(t.Context(), []*nats.Msg{event("d"), event("e")}, &before); !errors.Is(err, bus.ErrHeadMoved) {
+		t.Errorf("a chain on an old head: %v, want ErrHeadMoved", err)
+	}
 	if got, err := bus.LastSeq(t.Context(), b.JS, proto.StreamEvents); err != nil || got != 3 {
 		t.Errorf("after the refusal the head is %d, %v; want 3", got, err)
 	}
 	if last, err = b.PublishBatch(t.Context(), []*nats.Msg{event("d")}, &last); err != nil || last != 4 {
 		t.Errorf("a batch of one on the head: %d, %v", last, err)
+	}
+	if last, err = b.PublishChain(t.Context(), []*nats.Msg{event("e"), event("f")}, &last); err != nil || last != 6 {
+		t.Errorf("a chain on the head: %d, %v", last, err)
 	}
 }
 

@@ -53,9 +53,9 @@ func (b *Bus) connect(o Options, more ...nats.Option) error {
 		return connectError(o, user, err)
 	}
 	if user != "" && proto.AccountOf(user) != proto.AccountCore {
-		b.JS, err = jetstream.NewWithAPIPrefix(b.Conn, proto.CoreAPI)
+		b.JS, err = jetstream.NewWithAPIPrefix(b.Conn, proto.CoreAPI, jetstream.WithPublishAsyncTimeout(commitTimeout))
 	} else {
-		b.JS, err = jetstream.New(b.Conn)
+		b.JS, err = jetstream.New(b.Conn, jetstream.WithPublishAsyncTimeout(commitTimeout))
 	}
 	if err != nil {
 		return fmt.Errorf("open JetStream: %w", err)

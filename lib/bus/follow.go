@@ -107,15 +107,29 @@ func Read(ctx context.Context, js jetstream.JetStream, r Reading, read func(Mess
 	return NewFollower(js, r, slog.New(slog.DiscardHandler), Each(read)).ReadAll(ctx)
 }
 
-// ReadAll reads what the stream has now, and returns. Run goes on from there.
+// ReadAll reads what the stream has now, and returns. It fails when nothing comes for 30 s. Run goes
+// on from there.
 func (f *Follower) ReadAll(ctx context.Context) error {
-	own, stop := context.WithCancel(ctx)
-	defer stop()
-	idle := f.what.Idle
-	f.what.Idle = stop
-	defer func() { f.what.Idle = idle; f.wantEnd() }()
-	return cmp.Or(f.Run(own), ctx.Err())
+	own, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	silent := time.AfterFunc(waitMost, func() { stop(fmt.Errorf("read stream %s: nothing came for %s", f.what.Stream, waitMost)) })
+	defer silent.Stop()
+	idle, read := f.what.Idle, f.read
+	f.what.Idle = func() { stop(errReadAll) }
+	f.read = func(messages []Message) error {
+		silent.Reset(waitMost)
+		return read(messages)
+	}
+	defer func() { f.what.Idle, f.read = idle, read; f.wantEnd() }()
+	err := cmp.Or(f.Run(own), context.Cause(own))
+	if errors.Is(err, errReadAll) {
+		return nil
+	}
+	return err
 }
+
+// errReadAll ends ReadAll when all was read.
+var errReadAll = errors.New("all was read")
 
 // readError is an error of the function that takes the messages.
 type readError struct{ error }

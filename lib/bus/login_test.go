@@ -92,7 +92,7 @@ func TestEmbeddedWithPassword(t *testing.T) {
 	_, err := b.PublishBatch(t.Context(), []*nats.Msg{event("a")}, nil)
 	must(t, err)
 	for login, lane := range map[string]proto.Lane{ // and where it may publish
-		" ": "", "operator hunter3": "", "tendril hunter2": "", "ingest hunter2": "", "operator hunter2": "none", "import hunter2": proto.LaneSyncHistoric,
+		" ": "", "operator hunter3": "", "tendril hunter2": "", "ingest hunter2": "", "operator hunter2": "none", "import hunter2": proto.LaneImport,
 	} {
 		user, password, _ := strings.Cut(login, " ")
 		other, err := bus.Look(bus.Options{URL: b.ClientURL(), Password: password, Role: user}, fixture.Patience)
@@ -104,7 +104,7 @@ func TestEmbeddedWithPassword(t *testing.T) {
 		}
 		must(t, err)
 		defer other.Close()
-		if _, err := other.JS.Publish(t.Context(), proto.LaneSyncHistoric.Subject(), []byte("{}")); (err == nil) != (lane == proto.LaneSyncHistoric) {
+		if _, err := other.JS.Publish(t.Context(), proto.LaneImport.Subject(), []byte("{}")); (err == nil) != (lane == proto.LaneImport) {
 			t.Errorf("%s offers an event: %v", login, err)
 		}
 	}

@@ -97,7 +97,6 @@ type Sender struct {
 	mu      sync.Mutex
 	lanes   map[proto.Lane]*lane
 	waiting map[string]*pack // by ref: sent, without verdicts
-	last    uint64           // ref
 	ended   bool
 }
 
@@ -184,7 +183,7 @@ func (s *Sender) lane(name proto.Lane) *lane {
 	l := s.lanes[name]
 	if l == nil {
 		l = &lane{room: limit.NewFair(laneBytes, laneBytes), open: map[key]*pack{}, enough: busyWith, fillFor: s.fillFor}
-		if name == proto.LaneSyncHistoric {
+		if name == proto.LaneSyncHistoric || name == proto.LaneImport {
 			l.enough, l.fillFor = 0, pastFills*s.fillFor
 		}
 		s.lanes[name] = l

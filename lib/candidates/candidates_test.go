@@ -242,8 +242,16 @@ func TestTheRoomIsBoundedInBytes(t *testing.T) {
 		t.Fatalf("%d events are under way", fit)
 	}
 	offerTo(t, s, proto.LaneSyncHistoric, 0)
+	s.mu.Lock()
+	var ref string
+	for name, p := range s.waiting {
+		if p.lane == proto.LaneUser {
+			ref = name
+		}
+	}
+	s.mu.Unlock()
 	for range 2 { // the second is another's
-		s.onVerdicts(&nats.Msg{Data: []byte(`{"ref":"1","verdicts":[{}]}`)})
+		s.onVerdicts(&nats.Msg{Data: fmt.Appendf(nil, `{"ref":%q,"verdicts":[{}]}`, ref)})
 	}
 	<-first
 	if refused(t.Context()) || !refused(t.Context()) {

@@ -4,12 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
 
 	"tendril.dev/proto"
 )
@@ -90,8 +90,7 @@ func (s *Sender) send(p *pack) {
 	delete(p.of.open, p.key)
 	p.of.under++
 	p.data, p.lines = proto.JoinPack(p.lines), nil
-	s.last++
-	p.ref = strconv.FormatUint(s.last, 36)
+	p.ref = nuid.Next() // a verdict of another's pack, that names our inbox, must not end it
 	p.pause, p.until = s.resendAfter, time.Now().Add(s.giveUpAfter)
 	s.waiting[p.ref] = p
 	s.publish(p)

@@ -56,7 +56,7 @@ func made(n int, kind int, created Timestamp, tags ...Tag) *Event {
 }
 
 func project(n int, d string, created Timestamp) *Event {
-	return made(n, 30617, created, Tag{"d", d})
+	return made(n, 30030, created, Tag{"d", d})
 }
 
 // notes are small events, those from one number to before another.

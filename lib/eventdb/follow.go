@@ -195,17 +195,31 @@ func (db *DB) applyLog(messages []bus.Message, log *slog.Logger) error {
 			_, err = parseID(r.Removed)
 		} else {
 			r.Raw = m.Data
-			r.Event, err = decode(m.Data)
+			if r.Event, err = decode(m.Data); err == nil {
+				err = genuine(m.Subject, r.Event)
+			}
 		}
 		if err != nil {
-			// Ingest wrote it, so this is a bug somewhere; but one bad message must not stop every
-			// index there is.
+			// One bad message must not stop every index.
 			log.Error("the log holds a message that is no event", "seq", m.Seq, "subject", m.Subject, "error", err)
 			continue
 		}
 		recs = append(recs, r)
 	}
 	return db.apply(recs, messages[len(messages)-1].Seq)
+}
+
+// genuine checks that an event has the place in the log that is its own, and its signature if it
+// decides about other people's data: a login of the core account can have JetStream answer onto a
+// subject of the log (docs/security.md).
+func genuine(subject string, ev *nostr.Event) error {
+	switch {
+	case proto.EventSubjectOf(ev).String() != subject:
+		return errors.New("the event is on the subject of another")
+	case nostr.Decides(ev.Kind) && !(nostr.HasID(ev) && nostr.Signed(ev)):
+		return errors.New("the id or the signature is not that of the event")
+	}
+	return nil
 }
 
 // WaitFor waits until the index has applied the log up to seq and has told its subscribers, for at

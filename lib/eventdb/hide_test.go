@@ -51,7 +51,7 @@ func TestHide(t *testing.T) {
 		naming(11, 30618, "a", repo), made(12, 1, 1)}
 	hidden := []*Event{repo, odd, issue, naming(5, 1111, "E", issue), naming(6, 7, "q", odd, issue)}
 	o := Options{KeepDeleted: true} // event 10 deletes nothing then
-	bans := filters{{Kinds: []int{30617}, Tags: TagMap{"d": {"x"}}}, {IDs: []string{odd.ID}}}
+	bans := filters{{Kinds: []int{30030}, Tags: TagMap{"d": {"x"}}}, {IDs: []string{odd.ID}}}
 	for _, later := range []bool{false, true} {
 		t.Run(fmt.Sprint(later), func(t *testing.T) {
 			t.Parallel()
@@ -86,7 +86,7 @@ func TestHide(t *testing.T) {
 			if of[bans[0].String()] < 3 || of[bans[1].String()] < 1 {
 				t.Errorf("hidden by each ban: %v", of)
 			}
-			_, err := v.Replaceable(30617, me, "x")
+			_, err := v.Replaceable(30030, me, "x")
 			if deleted, badDeletion := v.Deleted(odd); err != ErrNotFound || deleted || badDeletion != nil {
 				t.Errorf("at its address: %v; deleted: %v, %v", err, deleted, badDeletion)
 			}

@@ -75,11 +75,11 @@ func TestWhoMayPublish(t *testing.T) {
 		"gateway": "grasp.candidate.user grasp.manage",
 		"purgatory": "grasp.candidate.release grasp.git.repo.pushed grasp.repo.answer.x $KV.grasp-claims.purgatory.00 " +
 			"$KV.grasp-workers.purgatory.a",
-		"relayconn": "grasp.candidate.sync.live grasp.candidate.sync.daily $KV.grasp-relays.r.example.com " +
+		"relayconn": "grasp.candidate.sync.live grasp.candidate.sync.historic grasp.candidate.sync.daily $KV.grasp-relays.r.example.com " +
 			"$KV.grasp-claims.relayconn.r.example.com $KV.grasp-workers.relayconn.a",
-		"relayconn import": "grasp.candidate.sync.historic",
+		"import": "grasp.candidate.import",
 		"ingest": "grasp.event.1.a.b grasp.mark.events grasp.rejected.1.a grasp.verdict.someone $KV.grasp-held.00.a.1.b " +
-			"$KV.grasp-held.mark $JS.API.STREAM.CREATE.GRASP_EVENTS $JS.API.STREAM.UPDATE.GRASP_EVENTS " +
+			"$KV.grasp-held.mark $KV.grasp-usage.events.author.YQ $JS.API.STREAM.CREATE.GRASP_EVENTS $JS.API.STREAM.UPDATE.GRASP_EVENTS " +
 			"$JS.API.STREAM.RESTORE.GRASP_EVENTS $JS.API.CONSUMER.CREATE.GRASP_CANDIDATES_USER.ingest-user " +
 			"$JS.API.CONSUMER.CREATE.GRASP_CANDIDATES_LIVE.ingest-live " +
 			"$JS.API.CONSUMER.MSG.NEXT.GRASP_CANDIDATES_SYNC.ingest-sync " +
@@ -112,7 +112,7 @@ func TestWhoMayPublish(t *testing.T) {
 			"$JS.API.CONSUMER.RESET.GRASP_CANDIDATES_USER.ingest-user " +
 			"$JS.API.CONSUMER.LEADER.STEPDOWN.GRASP_CANDIDATES_LIVE.ingest-live " +
 			"$JS.API.CONSUMER.DELETE.GRASP_EVENTS.any _INBOX.gateway.x _INBOX.relayconn.x other",
-		"ingest purgatory":                    "$KV.grasp-usage.events.author.YQ",
+		"ingest purgatory":                    "$KV.grasp-usage.git.author.YQ",
 		"ingest operator":                     "$KV.grasp-bans.author.a",
 		"operator ingest":                     "$JS.API.INFO",
 		everyone:                              "$JS.API.STREAM.INFO.GRASP_EVENTS $JS.API.STREAM.MSG.GET.GRASP_EVENTS",

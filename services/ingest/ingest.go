@@ -26,6 +26,9 @@ func Run(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return err
 	}
+	if mark == 0 {
+		n.Log.Warn("the log has no high-water mark, because the NATS server states no limit; set NGIT_LOG_MAX_BYTES")
+	}
 	n.Count(func(figures map[string]int64) { figures["log_max_bytes"] = mark })
 	n.Ready.Note("full", w.Marks.Full)
 	n.Ready.Add("writer", w.Troubled)

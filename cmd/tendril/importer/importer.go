@@ -223,7 +223,7 @@ func (m *Import) pass(ctx context.Context, order int8) error {
 		if err == nil {
 			out.Add(1)
 			err = m.Offer(ctx, candidates.Candidate{
-				Raw: raw, Lane: proto.LaneSyncHistoric, Source: proto.SourceImport,
+				Raw: raw, Lane: proto.LaneImport, Source: proto.SourceImport,
 				Done: func(v proto.Verdict, err error) {
 					defer out.Done()
 					if err := m.decide(r, v, err); err != nil {

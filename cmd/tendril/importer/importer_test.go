@@ -60,7 +60,7 @@ func (g *ingest) Offer(_ context.Context, c candidates.Candidate) error {
 		}
 	}
 	var ev nostr.Event
-	if err := json.Unmarshal(c.Raw, &ev); err != nil || c.Lane != proto.LaneSyncHistoric || c.Source != proto.SourceImport {
+	if err := json.Unmarshal(c.Raw, &ev); err != nil || c.Lane != proto.LaneImport || c.Source != proto.SourceImport {
 		return fmt.Errorf("%s on %s from %s: %w", c.Raw, c.Lane, c.Source, err)
 	}
 	go c.Done(g.judge(&ev), nil)

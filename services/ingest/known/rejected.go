@@ -23,8 +23,9 @@ import (
 const (
 	// maxReason bounds the answer that is kept for every id, in bytes.
 	maxReason = 200
-	// mostKept is how many entries, and keys that they miss, are remembered: 140 MB of memory, 250 MB
-	// of the stream, and what one commit can take back where all miss the same.
+	// mostKept is how many entries, and keys that they miss, are remembered: 140 MB of memory, and what
+	// one commit can take back where all miss the same. The oldest go: they are fetched again, and
+	// lose nothing.
 	mostKept = 500_000
 )
 
@@ -100,7 +101,7 @@ func (x *Rejected) read(m bus.Message) error {
 		return nil
 	}
 	x.seq = m.Seq
-	for len(x.queue) > 0 && m.Time.Sub(x.queue[0].at) >= x.maxAge {
+	for len(x.queue) > 0 && (m.Time.Sub(x.queue[0].at) >= x.maxAge || len(x.queue)+x.missed >= mostKept) {
 		if k := x.queue[0].key(); x.entries[k] == x.queue[0] {
 			x.remove(k)
 		}
@@ -171,14 +172,6 @@ func (x *Rejected) Find(id string, now time.Time) (r proto.RejectedEvent, before
 }
 
 func (e *entry) hexID() string { return hex.EncodeToString(e.id[:]) }
-
-// Full reports whether no more should be remembered. What is not is fetched again, and loses
-// nothing.
-func (x *Rejected) Full() bool {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	return len(x.queue)+x.missed >= mostKept
-}
 
 // Waiting returns the ids of what was rejected because it missed this key.
 func (x *Rejected) Waiting(missing string) (ids []string) {

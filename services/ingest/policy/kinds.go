@@ -28,7 +28,10 @@ func (p *Policy) state(k Knowledge, c *Candidate) Decision {
 	switch d.Outcome {
 	case proto.HeldBack:
 		for _, e := range spokenFor(k, ref) {
-			d.Hold = append(d.Hold, p.restarted(e))
+			// Not with each of many states: an entry is written whole.
+			if again := p.restarted(e); again.Phase != e.Phase || again.ExpiresAt.Sub(e.ExpiresAt) > p.settings.HoldDuration/20 {
+				d.Hold = append(d.Hold, again)
+			}
 		}
 	case proto.Accepted:
 		address, _ := nostr.AddressOf(c.Event)

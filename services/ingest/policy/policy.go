@@ -134,7 +134,8 @@ func (p *Policy) Decide(k Knowledge, c *Candidate) (d Decision) {
 		}
 	case proto.ActionRemove:
 		_, accepted := k.AcceptedKind(c.Event.ID)
-		d.Outcome, d.Removes = proto.Done, c.Purge || accepted && !p.isNeeded(k, c)
+		purged := c.Purge && k.HiddenBy(c.Event.ID) != "" // it is there, and still banned
+		d.Outcome, d.Removes = proto.Done, purged || accepted && !p.isNeeded(k, c)
 	default:
 		d = p.judge(k, c, entry)
 	}

@@ -148,7 +148,7 @@ func (s script) candidate(text string) *policy.Candidate {
 	case "synced":
 		return synced(ev)
 	case "imported":
-		return &policy.Candidate{Event: ev, Lane: proto.LaneSyncHistoric, Source: proto.SourceImport}
+		return &policy.Candidate{Event: ev, Lane: proto.LaneImport, Source: proto.SourceImport}
 	default:
 		return &policy.Candidate{Event: ev, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: proto.Action(how), Reason: reason}
 	}

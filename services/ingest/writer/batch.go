@@ -46,13 +46,14 @@ type decided struct {
 }
 
 // gather waits until there is something to decide, and decides what is there, until the batch is
-// full or nothing waits any more. Parked and held events whose time has come are decided behind the
-// pack with the event that they waited for; the log does not depend on where a batch ends.
+// full or nothing of its class waits any more. Parked and held events whose time has come are decided
+// behind the pack with the event that they waited for; the log does not depend on where a batch ends.
+// A backlog of them is of the older class.
 func (t *term) gather(ctx context.Context) (*batch, error) {
 	b := new(batch)
 	var p *pack
-	if len(t.healed) == 0 {
-		p = t.lanes.first(ctx)
+	if backlog := len(t.healed) > commitSize; backlog || len(t.healed) == 0 {
+		p = t.lanes.first(ctx, backlog)
 	}
 	t.draft.begin(ctx)
 	for {
@@ -61,7 +62,7 @@ func (t *term) gather(ctx context.Context) (*batch, error) {
 				return b, err
 			}
 		}
-		for len(t.healed) > 0 && !t.full(b) {
+		for len(t.healed) > 0 && (t.lanes.older || len(t.healed) <= commitSize) && !t.full(b) {
 			c := t.healed[0]
 			t.healed = t.healed[1:]
 			c.Again = true
@@ -86,14 +87,20 @@ func (t *term) gather(ctx context.Context) (*batch, error) {
 func (t *term) full(b *batch) bool {
 	most := t.Settings.BatchSize
 	if t.lanes.older && time.Since(t.lanes.urgentAt) < urgentFor {
-		most = max(1, most/2)
+		most = max(1, most/olderShare)
 	}
 	return len(b.decided) >= most || b.bytes >= commitBytes
 }
 
+// decidePack decides the events of a pack until the batch is full. The rest of the pack comes first
+// in the next batch of its class; a pack is answered with its last event.
 func (t *term) decidePack(b *batch, p *pack) error {
-	b.packs = append(b.packs, p)
-	for n, c := range p.events {
+	t.lanes.rest[t.lanes.older] = p
+	for ; p.next < len(p.events); p.next++ {
+		if t.full(b) {
+			return nil
+		}
+		n, c := p.next, p.events[p.next]
 		if c == nil {
 			t.Log.Warn("malformed candidate", "lane", p.lane, "error", p.verdicts[n].Message)
 			t.metrics.rejections.WithLabelValues(obs.KindLabel(-1), "malformed").Inc()
@@ -103,6 +110,8 @@ func (t *term) decidePack(b *batch, p *pack) error {
 			return err
 		}
 	}
+	delete(t.lanes.rest, t.lanes.older)
+	b.packs = append(b.packs, p)
 	return nil
 }
 
@@ -159,7 +168,11 @@ func (t *term) decide(b *batch, x decided) error {
 	b.bytes += len(c.Raw)
 	b.decided = append(b.decided, x)
 	t.healed = append(t.healed, d.Next...)
-	t.healed = append(t.healed, t.park.take(t.draft.Arrived(policy.Arrivals(c.Event, d.Outcome)))...)
+	outcome := d.Outcome
+	if _, accepted := t.draft.AcceptedKind(c.Event.ID); accepted {
+		outcome = proto.Accepted // a duplicate too: a crash may have kept what it heals from being told
+	}
+	t.healed = append(t.healed, t.park.take(t.draft.Arrived(policy.Arrivals(c.Event, outcome)))...)
 	return t.draft.failure()
 }
 
@@ -184,7 +197,7 @@ func (t *term) reject(c *policy.Candidate, d policy.Decision) {
 
 // remembers reports whether the id of what is rejected is kept.
 func (t *term) remembers(c *policy.Candidate, d policy.Decision) bool {
-	return d.Remember && c.Source != proto.SourceImport && (c.Lane != proto.LaneUser || d.Park) && !t.Rejected.Full()
+	return d.Remember && c.Source != proto.SourceImport && (c.Lane != proto.LaneUser || d.Park)
 }
 
 // answer acknowledges the packs of a committed batch, and tells their senders how the events ended.

@@ -64,7 +64,7 @@ func TestParse(t *testing.T) {
 		want    policy.Candidate
 	}{
 		{"grasp.candidate.sync.daily", all, policy.Candidate{Lane: proto.LaneSyncDaily, Source: proto.SourceDaily}},
-		{"grasp.candidate.sync.historic", header(proto.HeaderSource, "import"), policy.Candidate{Lane: proto.LaneSyncHistoric, Source: proto.SourceImport}},
+		{"grasp.candidate.import", all, policy.Candidate{Lane: proto.LaneImport, Source: proto.SourceImport}},
 		{"grasp.candidate.user", all, policy.Candidate{Lane: proto.LaneUser, Source: proto.SourceUser, Client: "192.0.2.1"}},
 	} {
 		c, err := parse(tc.subject, tc.header, []byte(data))

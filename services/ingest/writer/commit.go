@@ -57,12 +57,11 @@ func (t *term) commitEvents(ctx context.Context, b *batch) error {
 		return nil
 	}
 	now := time.Now()
-	at := now.UTC().Format(time.RFC3339Nano)
 	msgs, records := make([]*nats.Msg, len(b.logged)), make([]eventdb.Record, len(b.logged))
 	for i, n := range b.logged {
 		x := &b.decided[n]
 		c := x.candidate
-		header := nats.Header{proto.HeaderSource: {string(c.Source)}, proto.HeaderAcceptedAt: {at}}
+		header := nats.Header{proto.HeaderSource: {string(c.Source)}}
 		if c.Relay != "" {
 			header.Set(proto.HeaderRelay, c.Relay)
 		}
@@ -79,11 +78,11 @@ func (t *term) commitEvents(ctx context.Context, b *batch) error {
 		msgs[i].Data = c.Raw
 		records[i].Event, records[i].Raw = c.Event, c.Raw
 	}
-	most := bus.MaxBatch
+	store := t.Bus.PublishBatch
 	if len(msgs) <= fewEvents && t.Bus.Sizing().Replicas == 1 {
-		most = 1
+		store = t.Bus.PublishChain
 	}
-	seqs, err := t.publish(ctx, msgs, most, &t.head)
+	seqs, err := publish(ctx, store, msgs, &t.head)
 	if err != nil {
 		return fmt.Errorf("events on head %d: %w", t.head, err)
 	}
@@ -96,15 +95,15 @@ func (t *term) commitEvents(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// fewEvents is how many events are stored one by one, each on the head that the one before leaves:
-// for an atomic batch a server without replicas makes a directory and waits for the disk six times.
-const fewEvents = 6
+// fewEvents is how many events are stored as a chain and not as a batch, where the server has no
+// replicas. A crash may keep the first of them only; the others are decided again.
+const fewEvents = 24
 
-// publish stores messages in batches of so many, each on the head of the one before if there is a
-// head, and returns their sequences.
-func (w *Writer) publish(ctx context.Context, msgs []*nats.Msg, most int, head *uint64) (seqs []uint64, err error) {
-	for part := range slices.Chunk(msgs, most) {
-		last, err := w.Bus.PublishBatch(ctx, part, head)
+// publish stores messages, as many at once as a batch may have, each part on the head of the one
+// before if there is a head, and returns their sequences.
+func publish(ctx context.Context, store func(context.Context, []*nats.Msg, *uint64) (uint64, error), msgs []*nats.Msg, head *uint64) (seqs []uint64, err error) {
+	for part := range slices.Chunk(msgs, bus.MaxBatch) {
+		last, err := store(ctx, part, head)
 		if err != nil {
 			return nil, err
 		}
@@ -145,7 +144,7 @@ func (t *term) commitHeld(ctx context.Context, confirm bool) (err error) {
 	if confirm && len(msgs) == 0 {
 		keys, msgs = []string{proto.HeldMarkKey}, t.mark(proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey))
 	}
-	seqs, err := t.publish(ctx, msgs, bus.MaxBatch, &t.heldHead)
+	seqs, err := publish(ctx, t.Bus.PublishBatch, msgs, &t.heldHead)
 	if err != nil {
 		return fmt.Errorf("changes of held events on head %d: %w", t.heldHead, err)
 	}
@@ -180,7 +179,7 @@ func (t *term) commitRejections(ctx context.Context) error {
 		m.Subject = proto.RejectedSubject{Kind: r.Kind, ShortID: proto.ShortID(id)}.String()
 		msgs = append(msgs, m)
 	}
-	seqs, err := t.publish(ctx, msgs, bus.MaxBatch, nil)
+	seqs, err := publish(ctx, t.Bus.PublishBatch, msgs, nil)
 	if err != nil {
 		return fmt.Errorf("remember %d rejections: %w", len(msgs), err)
 	}

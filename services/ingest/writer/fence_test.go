@@ -27,7 +27,7 @@ func TestPausedWriterCannotCommit(t *testing.T) {
 		accepted []*nostr.Event
 		other    *nostr.Event
 	}{
-		"log and held events": {manyGrasps(100, 6), held}, "held events only": {nil, held}, "rejections only": {nil, orphan},
+		"log and held events": {manyGrasps(100, 12), held}, "held events only": {nil, held}, "rejections only": {nil, orphan},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -20,6 +20,8 @@ const (
 	// is committed should fit into the next one.
 	urgentAhead, olderAhead = 32, 8
 	fetchBytes              = 2 << 20
+	// olderShare is which part of a batch older events may fill while urgent ones come.
+	olderShare = 4
 	// urgentFor is for how long after an urgent event the next one is expected.
 	urgentFor = 2 * time.Second
 )
@@ -41,16 +43,17 @@ const laneUser, laneOlder = 0, len(sources) - 1
 // turns, pack by pack.
 type lanes struct {
 	fetched   [len(sources)]chan *pack
-	arrived   chan struct{} // of capacity 1: a lane has a pack
-	older     bool          // the class of the batch at hand, or of the last one
-	urgentAt  time.Time     // when an urgent pack was taken
+	rest      map[bool]*pack // by class, older or not: what a batch had no room for
+	arrived   chan struct{}  // of capacity 1: a lane has a pack
+	older     bool           // the class of the batch at hand, or of the last one
+	urgentAt  time.Time      // when an urgent pack was taken
 	turn      int
 	consuming []jetstream.ConsumeContext
 	end       context.CancelFunc
 }
 
 func newLanes() *lanes {
-	l := &lanes{arrived: make(chan struct{}, 1), older: true, end: func() {}}
+	l := &lanes{rest: map[bool]*pack{}, arrived: make(chan struct{}, 1), older: true, end: func() {}}
 	for i := range l.fetched {
 		l.fetched[i] = make(chan *pack, urgentAhead)
 	}
@@ -113,6 +116,9 @@ func (l *lanes) close() {
 	for _, c := range l.consuming {
 		<-c.Closed()
 	}
+	for _, p := range l.rest {
+		p.giveBack()
+	}
 	for _, lane := range l.fetched {
 		for len(lane) > 0 {
 			(<-lane).giveBack()
@@ -124,13 +130,15 @@ func (l *lanes) close() {
 // an answer is over.
 func (p *pack) giveBack() { _ = p.msg.Nak() }
 
-// first returns the first pack of a batch, which it waits for; nil: ctx has ended, or nothing has
-// come for a while.
-func (l *lanes) first(ctx context.Context) *pack {
+// first chooses the class of a batch and returns its first pack, which it waits for unless other
+// older events wait. nil: these are next, ctx has ended, or nothing has come for a while.
+func (l *lanes) first(ctx context.Context, others bool) *pack {
 	tired := time.After(sweepEvery)
 	for {
 		for range 2 { // the class that had not the last batch comes first
-			l.older = !l.older
+			if l.older = !l.older; l.older && others {
+				return nil
+			}
 			if p := l.next(); p != nil {
 				return p
 			}
@@ -147,6 +155,9 @@ func (l *lanes) first(ctx context.Context) *pack {
 
 // next returns one more pack for the batch; nil: none of its class waits.
 func (l *lanes) next() *pack {
+	if p := l.rest[l.older]; p != nil {
+		return p
+	}
 	class := l.fetched[:laneOlder]
 	if l.older {
 		class = l.fetched[laneOlder:]

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -33,6 +32,7 @@ type pack struct {
 	lane     proto.Lane
 	reply    string              // verdict subject, valid, or "": no one waits
 	ref      string              // the sender's own token
+	next     int                 // of events: the first one without a decision
 	events   []*policy.Candidate // at least one; nil: it is none, and has its verdict
 	verdicts []proto.Verdict     // one for each event
 }
@@ -93,9 +93,10 @@ func readFacts(subject string, header nats.Header) (c policy.Candidate, err erro
 		default:
 			return c, fmt.Errorf("%s is %q, want release, expire, extend or remove", proto.HeaderAction, c.Action)
 		}
+	case proto.LaneImport:
+		c.Source = proto.SourceImport
 	default:
-		imported := c.Source == proto.SourceImport && c.Lane == proto.LaneSyncHistoric
-		if !c.Source.Synced() && !imported {
+		if !c.Source.Synced() {
 			return c, fmt.Errorf("%s is %q, want one of the sources of this lane", proto.HeaderSource, c.Source)
 		}
 	}
@@ -111,7 +112,6 @@ func readEvent(data []byte) (*nostr.Event, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	decides := slices.Contains([]int{nostr.KindDeletion, nostr.KindAnnouncement, nostr.KindState, nostr.KindPR, nostr.KindPRUpdate}, ev.Kind)
 	switch {
 	case !nostr.IsHex64(ev.PubKey):
 		return nil, nil, errors.New("the public key is not 64 lower-case hex digits")
@@ -123,7 +123,7 @@ func readEvent(data []byte) (*nostr.Event, []byte, error) {
 		return nil, nil, errors.New("created_at is not a time that fits 32 bits")
 	case !nostr.HasID(ev):
 		return nil, nil, errors.New("the id is not that of the event")
-	case decides && !nostr.Signed(ev):
+	case nostr.Decides(ev.Kind) && !nostr.Signed(ev):
 		return nil, nil, errors.New("the signature is not its author's")
 	}
 	raw := nostr.Encode(ev)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -90,6 +91,13 @@ func (w *Writer) Run(ctx context.Context) error {
 	member, err := claim.Join(ctx, w.Bus, claim.Options{Group: proto.GroupWriter, Worker: w.Worker, Log: w.Log})
 	if err != nil {
 		return err
+	}
+	// A replica that has still to read the log does not take the claim from one that writes.
+	head, err := bus.LastSeq(ctx, w.Bus.JS, proto.StreamEvents)
+	if err != nil {
+		return err
+	}
+	for ctx.Err() == nil && w.Index.WaitFor(ctx, head) != nil {
 	}
 	wanted := make(chan []string, 1)
 	wanted <- []string{proto.KeyLog}
@@ -202,7 +210,9 @@ func (t *term) run(ctx context.Context) error {
 					t.Usage.Add(-x.bytes, x.charges...)
 				}
 			}
-			t.healed = append(b.healed, t.healed...) // they are decided in the next term
+			// What was parked is decided in the next term. The next writer looks itself for what is
+			// released or purged: by then a ban may have ended.
+			t.healed = slices.DeleteFunc(append(b.healed, t.healed...), func(c *policy.Candidate) bool { return c.Lane == proto.LaneRelease })
 			return err
 		}
 		t.trouble.Store(nil)
