@@ -109,14 +109,14 @@ func New(s config.Settings, banned *bans.Set, bounds Bounds, now func() time.Tim
 
 // Rules is a short form of the settings that decide what is accepted. What was rejected by other
 // ones must be decided again. The order within a list makes no difference.
-func Rules(s config.Policy) string {
+func Rules(s config.Settings) string {
 	lists := [][]string{
 		s.RepositoryWhitelist, s.RepositoryBlacklist, s.EventBlacklist, s.ArchiveWhitelist, s.ArchiveServices,
 	}
 	for i, list := range lists {
 		lists[i] = slices.Sorted(slices.Values(list))
 	}
-	hash := sha256.Sum256(fmt.Appendf(nil, "%q %v %v", lists, s.ArchiveAll, s.ContributorPRs))
+	hash := sha256.Sum256(fmt.Appendf(nil, "%q %q %v", lists, s.Domain, []bool{s.ArchiveAll, s.ContributorPRs, s.IgnoreDeletions}))
 	return hex.EncodeToString(hash[:8])
 }
 

@@ -352,20 +352,22 @@ func TestArchive(t *testing.T) {
 	`)
 }
 
-// TestRulesChangeWithTheLists, and not with their order: what was rejected by others is decided
-// again.
-func TestRulesChangeWithTheLists(t *testing.T) {
+// TestRulesChangeWithTheSettings, and not with the order of a list: what was rejected by others is
+// decided again.
+func TestRulesChangeWithTheSettings(t *testing.T) {
 	t.Parallel()
 	bushes := []string{"bush", "shrub"}
 	seen := map[string]bool{}
 	for _, p := range []config.Policy{
-		{}, {ArchiveAll: true}, {ContributorPRs: true}, {RepositoryWhitelist: bushes}, {RepositoryBlacklist: bushes}, {EventBlacklist: bushes},
+		{}, {IgnoreDeletions: true}, {ArchiveAll: true}, {ContributorPRs: true}, {RepositoryWhitelist: bushes}, {RepositoryBlacklist: bushes}, {EventBlacklist: bushes},
 		{ArchiveServices: bushes}, {ArchiveWhitelist: bushes}, {ArchiveWhitelist: []string{"shrub", "bush"}},
 	} {
-		seen[policy.Rules(p)] = true
+		for _, domain := range []string{"git.example.com", "git.example.org"} {
+			seen[policy.Rules(config.Settings{Service: config.Service{Domain: domain}, Policy: p})] = true
+		}
 	}
-	if len(seen) != 8 {
-		t.Errorf("%d different rules, want 8", len(seen))
+	if len(seen) != 18 {
+		t.Errorf("%d different rules, want 18", len(seen))
 	}
 }
 

@@ -53,7 +53,7 @@ func decideAll(t *testing.T, bounds policy.Bounds, candidates []message, next fu
 	b := openBus(t)
 	rules, err := policy.New(testSettings(), noBans(t), bounds, time.Now)
 	must(t, err)
-	r := standby(t, b, "batching", func(w *Writer) { w.policy = &paced{rules, w, next} })
+	r := standby(t, b, "batching", testSettings(), func(w *Writer) { w.policy = &paced{rules, w, next} })
 	w := &term{Writer: r.Writer, lanes: newLanes()}
 	must(t, w.begin(r.ctx))
 	w.lanes.fetched[laneUser] = make(chan *pack, len(candidates)+1)

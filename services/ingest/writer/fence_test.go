@@ -43,7 +43,7 @@ func staleCommit(t *testing.T, accepted []*nostr.Event, other *nostr.Event) {
 	pause, paused := make(chan struct{}), make(chan struct{})
 	var once atomic.Bool
 	// It writes without a claim: as one that stood still under SIGSTOP until its claim was another's.
-	first := standby(t, b, "first", func(w *Writer) {
+	first := standby(t, b, "first", testSettings(), func(w *Writer) {
 		w.beforeCommit = func() {
 			if once.CompareAndSwap(false, true) {
 				close(paused)
@@ -106,7 +106,7 @@ func TestCrashBetweenCommitsHeals(t *testing.T) {
 			b := openBus(t, true)
 			crashed, dead := make(chan struct{}), make(chan struct{})
 			var armed atomic.Bool
-			first := standby(t, b, "first", func(w *Writer) {
+			first := standby(t, b, "first", testSettings(), func(w *Writer) {
 				w.afterEvents = func() {
 					if armed.Load() {
 						close(crashed)

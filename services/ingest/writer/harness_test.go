@@ -74,7 +74,12 @@ type replica struct {
 // start runs a replica. prepare may set it up before anything happens.
 func start(t testing.TB, b *bus.Bus, name string, prepare ...func(*Writer)) *replica {
 	t.Helper()
-	r := standby(t, b, name, prepare...)
+	return startWith(t, b, name, testSettings(), prepare...)
+}
+
+func startWith(t testing.TB, b *bus.Bus, name string, settings config.Settings, prepare ...func(*Writer)) *replica {
+	t.Helper()
+	r := standby(t, b, name, settings, prepare...)
 	r.running.Go(func() {
 		if err := r.Run(r.ctx); err != nil && r.ctx.Err() == nil {
 			t.Errorf("%s: %v", name, err)
@@ -84,12 +89,12 @@ func start(t testing.TB, b *bus.Bus, name string, prepare ...func(*Writer)) *rep
 }
 
 // standby is a replica whose projections follow the streams, and that does not ask for the claim.
-func standby(t testing.TB, b *bus.Bus, name string, prepare ...func(*Writer)) *replica {
+func standby(t testing.TB, b *bus.Bus, name string, settings config.Settings, prepare ...func(*Writer)) *replica {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	index, err := eventdb.Open("", eventdb.Options{})
 	must(t, err)
-	n := &node.Node{Settings: testSettings(), Bus: b, Index: index, Bans: noBans(t), Log: quiet, Metrics: prometheus.NewRegistry(), Worker: name}
+	n := &node.Node{Settings: settings, Bus: b, Index: index, Bans: noBans(t), Log: quiet, Metrics: prometheus.NewRegistry(), Worker: name}
 	w, err := New(ctx, n, func(*nostr.Event, proto.Refusal) {})
 	must(t, err)
 	for _, set := range prepare {

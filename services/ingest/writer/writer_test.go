@@ -150,7 +150,7 @@ func TestAnImportLeavesNothingBehind(t *testing.T) {
 	s.ask(proto.Rejected, proto.LaneSyncHistoric, issue) // an orphan from a relay
 	imports(proto.Rejected, state, true)
 	imports(proto.Rejected, guest.event(30617, 100, ""), false) // no d: wrong for good
-	if got := readStream(t, b, proto.StreamRejected); len(got) != 1 || len(r.park.byID) != 1 || !strings.Contains(string(got[0].Data), policy.Rules(r.Settings.Policy)) {
+	if got := readStream(t, b, proto.StreamRejected); len(got) != 1 || len(r.park.byID) != 1 || !strings.Contains(string(got[0].Data), policy.Rules(r.Settings)) {
 		t.Errorf("%d are remembered and %d parked, want the relay's orphan alone", len(got), len(r.park.byID))
 	}
 	imports(proto.HeldBack, announcement, false)
@@ -159,6 +159,21 @@ func TestAnImportLeavesNothingBehind(t *testing.T) {
 	eventually(t, "the relay's orphan is accepted", func() bool { return len(logIDs(t, b)) == 2 })
 	imports(proto.Duplicate, issue, false)
 	imports(proto.HeldBack, state, false)
+}
+
+// TestRejectedByOtherSettings: what a relay brings once more is decided again when the settings have
+// changed by which it was rejected.
+func TestRejectedByOtherSettings(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	s, announcement := newSender(t, b), newPerson(1).announcement("tree", 100)
+	listing := testSettings()
+	listing.RepositoryWhitelist = []string{"bush"}
+	before := startWith(t, b, "before", listing)
+	s.ask(proto.Rejected, proto.LaneSyncHistoric, announcement)
+	before.stop()
+	start(t, b, "after")
+	s.ask(proto.HeldBack, proto.LaneSyncHistoric, announcement)
 }
 
 // TestForgedEventsDecideNothing: a login that may publish synced events cannot make up events of
