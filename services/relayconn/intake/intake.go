@@ -41,9 +41,10 @@ var (
 )
 
 const (
-	// recentIDs is how many ids of stored events are remembered: relays that have the same bring it
-	// at about the same time, not at the very same.
-	recentIDs = 1 << 15
+	// recentIDs is how many ids of stored events are remembered, and recentFor for how long: relays
+	// that have the same bring it at about the same time, not at the very same. What has left the log
+	// since can come again after that.
+	recentIDs, recentFor = 1 << 15, 5 * time.Minute
 	// liveRoom and pastRoom are the bytes, as they lie in memory, that all connections may have
 	// taken in together and not handed on; streamRoom is what one connection may have of either. A
 	// larger event waits until it is alone.
@@ -393,22 +394,24 @@ func (i *Intake) end(p *pending, r Result) {
 	}
 }
 
-// recent remembers the last ids that were added, at least half of recentIDs and at most all of
+// recent remembers when ids were added: the last ones, at least half of recentIDs and at most all of
 // them.
-type recent struct{ young, old map[[32]byte]struct{} }
+type recent struct{ young, old map[[32]byte]time.Time }
 
 func (s *recent) add(id [32]byte) {
 	if s.has(id) {
 		return
 	}
 	if s.young == nil || len(s.young) >= recentIDs/2 {
-		s.young, s.old = map[[32]byte]struct{}{}, s.young
+		s.young, s.old = map[[32]byte]time.Time{}, s.young
 	}
-	s.young[id] = struct{}{}
+	s.young[id] = time.Now()
 }
 
 func (s *recent) has(id [32]byte) bool {
-	_, young := s.young[id]
-	_, old := s.old[id]
-	return young || old
+	added, young := s.young[id]
+	if !young {
+		added = s.old[id]
+	}
+	return time.Since(added) < recentFor
 }

@@ -200,7 +200,8 @@ func failed(r intake.Result) bool { return r.Err != nil }
 
 // TestManyRelays: what they bring at once is asked about, verified and offered once, and all hear
 // the verdict. What is stored is neither verified nor offered. What one of them brings a second time
-// is known at once, so that it takes no room, and later all of it is.
+// is known at once, so that it takes no room, and later all of it is. What has left the log comes
+// again.
 func TestManyRelays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -239,6 +240,12 @@ func TestManyRelays(t *testing.T) {
 			if n != 1 {
 				t.Errorf("signature %.8s was checked %d times", sig, n)
 			}
+		}
+		clear(p.stored)
+		time.Sleep(6 * time.Minute)
+		p.bring(t, past, "much later", events...)
+		if n := len(p.contents()); n != len(events) || p.Known(events[0].ID) {
+			t.Errorf("%d of %d events that are not stored any more are offered", n, len(events))
 		}
 	})
 }
