@@ -77,17 +77,6 @@ func narrow(f nostr.Filter) (parts Group) {
 	return parts
 }
 
-// Fewest is how many filters ask for everything in the sets together, which have nothing in common;
-// many authors may take more.
-func Fewest(sets ...Set) int {
-	var full, state, roots int
-	for _, s := range sets {
-		full, state, roots = full+len(s.Full), state+len(s.State), roots+len(s.Roots)
-	}
-	chunks := func(n int) int { return (n + perFilter - 1) / perFilter }
-	return 3*chunks(full) + chunks(state) + 3*chunks(roots)
-}
-
 // states returns filters for each hundred state-only repositories: their identifiers, by anyone who
 // maintains one of them, a hundred of these in each. What this lets in too much is ingest's to
 // refuse.

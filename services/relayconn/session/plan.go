@@ -78,7 +78,7 @@ func (s *Session) crowded() bool {
 	if have == 0 || have+more <= s.Rules.MaxFilters {
 		return false
 	}
-	fewest := Fewest(append(s.asked(), s.confirmed)...)
+	fewest := len(slices.Concat(s.liveGroups()...))
 	return fewest+more <= s.Rules.MaxFilters || have-fewest >= (s.Rules.MaxFilters+3)/4
 }
 

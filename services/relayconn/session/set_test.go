@@ -63,15 +63,15 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// TestHundreds: a filter names at most a hundred, every item is named, and the number of filters is
-// as foretold.
+// TestHundreds: a filter names at most a hundred, every item is named, and there are no more filters
+// than that takes.
 func TestHundreds(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{0, 1, 99, 100, 101, 250} {
 		s := session.Set{Full: refs(n), Roots: roots(n), State: states(n)}
 		filters := slices.Concat(session.Groups(s)...)
-		if len(filters) != session.Fewest(s) || session.Fewest(s) != 7*((n+99)/100) {
-			t.Errorf("%d items: %d filters, foretold %d", n, len(filters), session.Fewest(s))
+		if len(filters) != 7*((n+99)/100) {
+			t.Errorf("%d items of each: %d filters", n, len(filters))
 		}
 		named := map[string]int{}
 		for _, f := range filters {
