@@ -46,6 +46,7 @@ type play struct {
 	stored   []*nostr.Event // what the relay has
 	mute     bool           // the relay answers no historic request
 	deaf     bool           // and no live one
+	adds     []wire.Message // what the relay says behind an answer
 	accepted map[string]bool
 	current  session.Wanted
 }
@@ -93,7 +94,7 @@ func (p *play) Req(ctx context.Context, sub string, filters []nostr.Filter) erro
 			}
 		}
 	}
-	go p.say(ctx, append(answer, wire.Message{Kind: wire.EOSE, Sub: sub})...)
+	go p.say(ctx, append(append(answer, wire.Message{Kind: wire.EOSE, Sub: sub}), p.adds...)...)
 	return nil
 }
 

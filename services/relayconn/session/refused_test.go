@@ -21,6 +21,7 @@ type capped struct {
 	*play
 	subscriptions, filters int
 	refuse                 wire.Message
+	late                   bool // it answers what it refuses, and refuses it then
 	refused                int
 }
 
@@ -31,10 +32,15 @@ func (c *capped) Req(ctx context.Context, sub string, filters []nostr.Filter) er
 			over, c.log, c.refused = true, append(c.log, sub), c.refused+1
 		}
 	})
-	if !over {
+	if c.with(func() { c.adds = nil }); !over {
 		return c.play.Req(ctx, sub, filters)
 	}
 	m := c.refuse
+	if c.late {
+		c.with(func() { c.adds = []wire.Message{m} })
+		defer c.with(func() { delete(c.asked, sub) })
+		return c.play.Req(ctx, sub, filters)
+	}
 	if m.Kind == wire.Closed {
 		m.Sub = sub
 	}
@@ -160,21 +166,24 @@ func TestRelaysThatRefuse(t *testing.T) {
 		refuse wire.Message
 		within time.Duration // for the past
 		says   bool          // its information document says what it takes
+		late   bool          // it sends EOSE before it refuses
 	}
 	each(t, map[string]row{
-		"strfry":           {20, notice("ERROR: too many concurrent REQs"), 10 * time.Minute, false},
-		"nostr-rs-relay":   {32, notice("Subscription error: Maximum concurrent subscription count reached"), 10 * time.Minute, false},
-		"khatru":           {20, closes("rate-limited: there are too many open subscriptions"), 20 * time.Minute, false},
-		"throttled":        {20, closes("Throttled, come back later"), 20 * time.Minute, false},
-		"a foreign tongue": {20, notice("zu viele Abonnements"), 30 * time.Minute, false},
-		"it says so":       {20, closes("error: too many subscriptions"), 10 * time.Minute, true},
-		"silence":          {20, wire.Message{}, 30 * time.Minute, false},
+		"strfry":            {20, notice("ERROR: too many concurrent REQs"), 10 * time.Minute, false, false},
+		"EOSE, then NOTICE": {20, notice("ERROR: too many concurrent REQs"), 10 * time.Minute, false, true},
+		"nostr-rs-relay":    {32, notice("Subscription error: Maximum concurrent subscription count reached"), 10 * time.Minute, false, false},
+		"khatru":            {20, closes("rate-limited: there are too many open subscriptions"), 20 * time.Minute, false, false},
+		"throttled":         {20, closes("Throttled, come back later"), 20 * time.Minute, false, false},
+		"a foreign tongue":  {20, notice("zu viele Abonnements"), 30 * time.Minute, false, false},
+		"it says so":        {20, closes("error: too many subscriptions"), 10 * time.Minute, true, false},
+		"silence":           {20, wire.Message{}, 30 * time.Minute, false, false},
 	}, func(t *testing.T, p *play, tc row) {
 		const repositories = 12_000 // more than forty subscriptions
 		var log strings.Builder
 		p.session.Log = logTo(&log)
 		p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 7000, 16
 		relay := p.caps(tc.most, 100, tc.refuse)
+		relay.late = tc.late
 		if tc.says {
 			p.states(tc.most)
 		}

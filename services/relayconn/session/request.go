@@ -124,7 +124,9 @@ func (s *Session) refused(ctx context.Context, a asking, why wire.Refusal, reaso
 // asked again when one of these has ended. If the past has none, some of what is live ends.
 func (s *Session) oneTooMany(ctx context.Context, a asking, reason string, now time.Time) error {
 	lives, open := s.count()
-	s.limits.Refused(lives + open)
+	if s.limits.Refused(lives + open); a.req().answered {
+		s.limits.TookBack(lives + open)
+	}
 	at := now.Add(s.Rules.Cooldown)
 	t, past := a.(*task)
 	if !past {

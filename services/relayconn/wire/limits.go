@@ -38,6 +38,10 @@ func (a *Limits) Refused(open int) {
 	}
 }
 
+// TookBack notes that the relay has answered a subscription and refused it then, while so many were
+// open: it never had more. strfry sends EOSE before it looks how many there are.
+func (a *Limits) TookBack(open int) { a.stood = min(a.stood, open) }
+
 // Probe has a few more subscriptions asked for than the relay took when it refused one.
 func (a *Limits) Probe() {
 	if a.refused > 0 {
