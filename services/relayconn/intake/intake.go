@@ -268,8 +268,8 @@ func (s *Stream) Take(ctx context.Context, a Arrival) (waited bool, err error) {
 }
 
 // join has an arrival wait for the end of its event, which must be queued if it is new, or has only
-// come as one of the past so far. The arrival ends at once if the event is stored, or waits for this
-// stream already.
+// come as one of the past so far. The arrival ends at once if the event is stored, or if it is live
+// and this stream waits already. One of the past hears the verdict: its batch may be another.
 func (s *Stream) join(k key, a Arrival, live bool) (queue *pending, ended bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -284,7 +284,7 @@ func (s *Stream) join(k key, a Arrival, live bool) (queue *pending, ended bool, 
 		s.pending[k] = p
 	default:
 		s.copies.Inc()
-		ended = slices.ContainsFunc(p.waiters, func(w waiter) bool { return w.stream == s })
+		ended = live && slices.ContainsFunc(p.waiters, func(w waiter) bool { return w.stream == s })
 	}
 	if !ended {
 		p.waiters = append(p.waiters, waiter{s, a.Done})
