@@ -2,6 +2,7 @@ package relayconn
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -202,11 +203,16 @@ func TestWhatASessionSays(t *testing.T) {
 }
 
 // TestDayIsNotForgotten: a daily start that is due stays due until the session has begun it, though
-// the connection ends first or another worker takes over.
+// the connection ends first or another worker takes over. After the lease nothing is written.
 func TestDayIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	l, _ := newRelayWorker(quiet)
 	l.state = open(t, openBus(t))
+	over, end := context.WithCancel(t.Context())
+	end()
+	if l.ended(over, time.Now(), errGone); l.state.revision != 0 {
+		t.Error("the state is written after the lease")
+	}
 	due := time.Now().Add(-time.Minute).UTC().Round(0)
 	l.daily = due
 	l.ended(t.Context(), time.Now(), errGone)
@@ -228,7 +234,8 @@ func TestDayIsNotForgotten(t *testing.T) {
 }
 
 // TestStateIsFenced: a worker that has lost the claim cannot write over its successor, but a worker
-// finds back into its own entry. The successor may have been told an older entry than the last.
+// finds back into its own entry. The successor may have been told an older entry than the last. An
+// entry that a worker without a claim has left behind is written over at the second try.
 func TestStateIsFenced(t *testing.T) {
 	t.Parallel()
 	nats := openBus(t)
@@ -261,6 +268,9 @@ func TestStateIsFenced(t *testing.T) {
 	if s := open(t, nats); s.value.Repos != 7 || s.value.Worker != "b" {
 		t.Fatalf("the entry is %+v", s.value)
 	}
+	write(b, "b", 9, false)
+	write(a, "a", 10, true)
+	write(a, "a", 11, false)
 }
 
 // TestAStateGoesByItself when it was not written for its time, whether it was new or an update.

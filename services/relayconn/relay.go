@@ -13,6 +13,7 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip42"
 	"golang.org/x/sync/errgroup"
 
+	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nostr"
@@ -359,7 +360,7 @@ func (w *relayWorker) ended(ctx context.Context, now time.Time, err error) {
 		w.logDisconnect("disconnected", now, err)
 	}
 	w.status = session.Status{Confirmed: w.status.Confirmed}
-	w.save(context.WithoutCancel(ctx))
+	w.save(claim.Lease(ctx)) // also when the claim is to pass on
 }
 
 // markConnected notes that the connection stands. Only once it has caught up with what it missed,

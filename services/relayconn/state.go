@@ -25,6 +25,7 @@ type stateKeeper struct {
 	value    proto.RelayState
 	wrote    bool // this keeper
 	revision uint64
+	foreign  uint64 // revision of another worker's entry that kept this one from writing; 0: none did
 }
 
 const putTimeout = 5 * time.Second
@@ -52,10 +53,11 @@ func (s *stateKeeper) read(ctx context.Context) error {
 	return nil
 }
 
-// put writes the entry. If it was written meanwhile, it
-// is written on that if it was by this worker, whose answer was lost; if it was deleted; and before
-// the first write, by any worker: where the bucket has replicas, the read at the beginning may
-// have come from one that did not have the last write of the worker before yet.
+// put writes the entry. If another write came in between, it writes once more on that one in these
+// cases: the entry is gone; this worker wrote it and did not get the answer; this is its first
+// write, because a replica of the bucket may have answered read with an older entry; or the entry
+// is another worker's and was the same at the last put: the claim is here, so that is a late write
+// of a worker that has lost it. Else the error is a conflict, and nothing was written.
 func (s *stateKeeper) put(ctx context.Context, v proto.RelayState) error {
 	ctx, cancel := context.WithTimeout(ctx, putTimeout)
 	defer cancel()
@@ -64,8 +66,8 @@ func (s *stateKeeper) put(ctx context.Context, v proto.RelayState) error {
 		if err := s.read(ctx); err != nil {
 			return err
 		}
-		if s.wrote && s.revision > 0 && s.value.Worker != v.Worker {
-			s.revision = before
+		if s.wrote && s.revision > 0 && s.value.Worker != v.Worker && s.revision != s.foreign {
+			s.foreign, s.revision = s.revision, before
 		} else {
 			err = s.write(ctx, v)
 		}
