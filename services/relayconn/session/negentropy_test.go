@@ -423,6 +423,26 @@ func TestShared(t *testing.T) {
 	})
 }
 
+// TestWalksAreForgotten some time after they have ended.
+func TestWalksAreForgotten(t *testing.T) {
+	t.Parallel()
+	var walks session.Walks
+	now, items := time.Now(), repos("30617:aa:000")
+	for _, step := range []struct {
+		hours int
+		ends  bool
+		mine  int
+	}{{0, true, 1}, {0, false, 0}, {3, false, 1}} {
+		lead, _, mine, _ := walks.Take(items, now.Add(time.Duration(step.hours)*time.Hour))
+		if len(mine.Full) != step.mine {
+			t.Errorf("after %d hours %d items are walked through", step.hours, len(mine.Full))
+		}
+		if step.ends {
+			lead.End(true)
+		}
+	}
+}
+
 // TestLeft: what is left to another connection at different times is reconciled together afterwards.
 func TestLeft(t *testing.T) {
 	t.Parallel()

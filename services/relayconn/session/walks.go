@@ -1,6 +1,7 @@
 package session
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -11,8 +12,9 @@ const (
 	leadPatience = 15 * time.Second
 	// indexed is how long it may take until what came last is known to ingest's index.
 	indexed = time.Second
-	// mostLed is how many items are remembered. One that is forgotten is asked for once more.
-	mostLed = 1 << 17
+	// mostLed is how many items are remembered, and ledFor for how long after their walk at least. One
+	// that is forgotten is asked for once more.
+	mostLed, ledFor = 1 << 17, time.Hour
 	// fewestShared is how many root events are left to another connection. Of fewer a REQ is
 	// shorter than what finds out that nothing is missing.
 	fewestShared = 50
@@ -23,8 +25,9 @@ const (
 // well. Those wait, and find out afterwards what they have beyond it. Nothing depends on what a
 // relay brought. It is safe for concurrent use, and its zero value has no walk.
 type Walks struct {
-	mu  sync.Mutex
-	led map[string]*Lead // by item
+	mu     sync.Mutex
+	led    map[string]*Lead // by item
+	tidied time.Time
 }
 
 // Lead is the walk of one connection through the past of some items. A nil Lead is none.
@@ -41,6 +44,10 @@ func (w *Walks) Take(s Set, now time.Time) (lead *Lead, others []*Lead, mine, re
 	defer w.mu.Unlock()
 	if w.led == nil || len(w.led) >= mostLed {
 		w.led = map[string]*Lead{}
+	}
+	if now.Sub(w.tidied) > ledFor {
+		maps.DeleteFunc(w.led, func(_ string, l *Lead) bool { return now.Sub(l.until) > ledFor })
+		w.tidied = now
 	}
 	lead = &Lead{walks: w, until: now.Add(leadPatience)}
 	take := func(items []string) (mine, rest []string) {
