@@ -114,6 +114,19 @@ func TestStart(t *testing.T) {
 	}
 }
 
+// TestNothingIsReadForAFreshStart: what was confirmed long ago is of no use, and is not worked out.
+func TestNothingIsReadForAFreshStart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := newRelayWorker(quiet) // without a bus to read from
+		l.connected, l.status.Confirmed = time.Now().Add(-time.Hour), session.Mark{Target: 1}
+		l.target.read = true
+		l.target.tell()
+		go l.run(t.Context())
+		synctest.Wait()
+	})
+}
+
 // TestWait: bootstrap relays connect at once when they are claimed, the others spread out from then
 // on, whenever the process was started, and nobody is tried before its time.
 func TestWait(t *testing.T) {

@@ -112,10 +112,12 @@ func (w *relayWorker) run(ctx context.Context) error {
 			return nil
 		}
 	}
-	var err error
-	if w.confirmed, err = w.target.Past(ctx, w.status.Confirmed); err != nil && ctx.Err() == nil {
-		w.log.Warn("what was confirmed before is asked for again", "error", err)
-		w.status.Confirmed = session.Mark{}
+	if time.Since(w.connected) <= w.Rules.ReconnectWindow { // else the next connection is a fresh start
+		var err error
+		if w.confirmed, err = w.target.Past(ctx, w.status.Confirmed); err != nil && ctx.Err() == nil {
+			w.log.Warn("what was confirmed before is asked for again", "error", err)
+			w.status.Confirmed = session.Mark{}
+		}
 	}
 	first, bootstrap := true, false
 	for ctx.Err() == nil {
