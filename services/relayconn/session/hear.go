@@ -1,7 +1,6 @@
 package session
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,6 +51,7 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 		case wire.EOSE:
 			s.answered = true
 			s.heard(a, now)
+			a.req().ended = true
 			if t, ok := a.(*task); ok {
 				return s.ended(ctx, t, now)
 			}
@@ -87,9 +87,6 @@ func (s *Session) heard(a asked, now time.Time) {
 	s.limits.Stood(standing)
 }
 
-// lanes are the lanes of what is not asked for by the past of a start.
-var lanes = map[proto.Source]proto.Lane{proto.SourceLive: proto.LaneSyncLive, proto.SourceDaily: proto.LaneSyncDaily}
-
 // hearEvent takes in an event, if it was asked for and is not known.
 func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) error {
 	a, ok := s.open[m.Sub].(asking)
@@ -100,11 +97,17 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 	if !a.Matches(m.Event) {
 		return s.odd(fmt.Sprintf("event %.64q does not match subscription %s", m.Event.ID, m.Sub))
 	}
+	lane := proto.LaneSyncHistoric // also of what a relay sends that does not heed limit 0
 	e := ending{why: cause{source: proto.SourceLive}, came: now, waiting: &s.unjudged}
 	switch a := a.(type) {
 	case *live:
-		e.live = a
+		if e.live = a; a.ended {
+			lane = proto.LaneSyncLive
+		}
 	case *task:
+		if a.batch.cause.source == proto.SourceDaily {
+			lane = proto.LaneSyncDaily
+		}
 		e.batch, e.why, e.waiting = a.batch, a.batch.cause, &a.batch.waiting
 		fresh, enough := a.Saw(m.Event)
 		if enough {
@@ -126,7 +129,7 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 		s.unjudgedAt = now
 	}
 	waited, err := s.Intake.Take(ctx, intake.Arrival{
-		Event: m.Event, Lane: cmp.Or(lanes[e.why.source], proto.LaneSyncHistoric), Source: e.why.source, Came: now,
+		Event: m.Event, Lane: lane, Source: e.why.source, Came: now,
 		Done: func(r intake.Result) { e.Result = r; s.judged(e) },
 	})
 	if waited {

@@ -86,3 +86,22 @@ func TestWhatIsMissedWhileClosedComes(t *testing.T) {
 		}
 	})
 }
+
+// TestStoredEventsAreNotLive: what a relay sends before EOSE, though the limit is 0, is of the past.
+func TestStoredEventsAreNotLive(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
+		p.deaf = true
+		p.begin()
+		p.sends("l1", event(30617, 5))
+		p.eose("l1")
+		synctest.Wait()
+		p.sends("l1", event(30617, 6))
+		synctest.Wait()
+		p.came(2)
+		for i, want := range []proto.Lane{proto.LaneSyncHistoric, proto.LaneSyncLive} {
+			if lane := p.offer(i).Lane; lane != want {
+				t.Errorf("event %d is offered on lane %s, want %s", i, lane, want)
+			}
+		}
+	})
+}

@@ -27,6 +27,7 @@ type request struct {
 	asked    time.Time // last
 	heard    time.Time // the last message; until the first one, when it was asked
 	answered bool      // there was a message
+	ended    bool      // there was an EOSE
 	doubted  time.Time // when a NOTICE came since that may be a refusal of it; zero: none did
 	proved   bool      // it was refused to those who have not authenticated
 }
