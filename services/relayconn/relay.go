@@ -86,10 +86,11 @@ func (e *Env) Run(ctx context.Context, name string) error {
 	w.target = e.Targets.Of(name)
 	defer e.Metrics.forget(name)
 
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return w.target.Run(ctx) })
-	group.Go(func() error { return w.run(ctx) })
-	return group.Wait()
+	defer w.target.Close()
+	if w.target.Open(ctx) == nil { // else ctx has ended
+		w.run(ctx)
+	}
+	return nil
 }
 
 // resume takes up what the last holder of the claim wrote down.
@@ -104,12 +105,12 @@ func (w *relayWorker) resume(now time.Time) {
 	w.status.Confirmed = session.Mark{Target: s.Confirmed, Log: s.ConfirmedLog}
 }
 
-func (w *relayWorker) run(ctx context.Context) error {
+func (w *relayWorker) run(ctx context.Context) {
 	for known := false; !known; _, known = w.target.Now() {
 		select {
 		case <-w.target.Changed:
 		case <-ctx.Done():
-			return nil
+			return
 		}
 	}
 	if time.Since(w.connected) <= w.Rules.ReconnectWindow { // else the next connection is a fresh start
@@ -134,7 +135,6 @@ func (w *relayWorker) run(ctx context.Context) error {
 		first = false
 		w.attempt(ctx)
 	}
-	return nil
 }
 
 // wait is how long to stay away from the relay. When the claim is new bootstrap relays connect at

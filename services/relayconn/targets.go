@@ -67,8 +67,7 @@ type list struct {
 	read  bool     // they were asked for
 	due   bool     // they must be asked for, again if read
 
-	heard  []string // ids that were accepted since they were asked for last
-	folded int      // of heard
+	heard []string // ids that were accepted since they were asked for last
 }
 
 // NewTargets makes Targets that have read nothing yet. The names (as proto.EncodeRelay writes them)
@@ -85,10 +84,16 @@ func NewTargets(js jetstream.JetStream, events query.Source, window time.Duratio
 	return t
 }
 
-// Run follows the stream, and the root events, until ctx ends.
+// Run follows the stream, and the root events, until ctx ends. No relay is claimed before its name
+// was sent. What is wanted of it is read then; what comes is followed for all relays together.
 func (t *Targets) Run(ctx context.Context) error {
+	if err := t.stream.ReadAll(ctx); err != nil {
+		return nil // ctx has ended
+	}
+	wants := bus.Reading{Stream: proto.StreamTargets, Filter: proto.AnyWanted, After: t.stream.Seq()}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return t.stream.Run(ctx) })
+	group.Go(func() error { return bus.NewFollower(t.js, wants, t.log, bus.Each(t.takeWanted)).Run(ctx) })
 	group.Go(func() error { return t.hearing.Run(ctx) })
 	group.Go(func() error { return t.ask(ctx) })
 	return group.Wait()
@@ -100,11 +105,7 @@ func (t *Targets) takeRelay(m bus.Message) {
 	var relay proto.Target
 	key, err := proto.ParseTargetSubject(m.Subject)
 	name, _ := proto.EncodeRelay(key)
-	if err == nil && len(m.Data) > 0 {
-		err = json.Unmarshal(m.Data, &relay)
-	}
-	if err != nil {
-		t.log.Error("a target cannot be read", "subject", m.Subject, "error", err)
+	if !t.parse(m, err, &relay) {
 		return
 	}
 	t.mu.Lock()
@@ -116,6 +117,18 @@ func (t *Targets) takeRelay(m bus.Message) {
 	if w := t.wanted[name]; w != nil {
 		w.tell()
 	}
+}
+
+// parse reads the JSON of a message, if it has any. err is that of its subject. What cannot be read
+// is logged.
+func (t *Targets) parse(m bus.Message, err error, said any) bool {
+	if err == nil && len(m.Data) > 0 {
+		err = json.Unmarshal(m.Data, said)
+	}
+	if err != nil {
+		t.log.Error("what discovery wants cannot be read", "subject", m.Subject, "error", err)
+	}
+	return err == nil
 }
 
 // idle is called when everything was read that is there. Until then the list of names would be half
@@ -167,8 +180,7 @@ func (t *Targets) fold() {
 	defer t.mu.Unlock()
 	t.later = false
 	for _, l := range t.lists {
-		ids := slices.Sorted(slices.Values(l.heard[l.folded:]))
-		l.folded = len(l.heard)
+		ids := slices.Sorted(slices.Values(l.heard))
 		t.set(l, session.Union(session.Set{Roots: l.ids}, session.Set{Roots: slices.Compact(ids)}).Roots)
 	}
 }
@@ -251,7 +263,7 @@ func (t *Targets) askOne(ctx context.Context, ref string, l *list) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	t.mu.Lock()
-	l.due, l.heard, l.folded = false, nil, 0 // what makes it due from now on asks for another
+	l.due, l.heard = false, nil // what makes it due from now on asks for another
 	t.mu.Unlock()
 	var ids []string
 	for id, err := range t.events.IDs(ctx, nostr.Filter{Kinds: rootKinds, Tags: nostr.TagMap{"a": {ref}}}) {
@@ -304,10 +316,9 @@ type Wanted struct {
 
 	targets *Targets
 	name    string
-	stream  *bus.Follower
 
 	// The lock of the targets guards the following.
-	repos map[string]repo // by reference
+	repos map[string]repo // by reference; until all were read, also those of which nothing is wanted
 	seq   uint64          // of the last message that was taken in
 	read  bool            // all messages were read that were there at the beginning
 	dirty bool            // something else may be wanted than now says
@@ -320,21 +331,33 @@ type repo struct {
 	seq uint64
 }
 
-// Of returns what is wanted of the relay of that name. Nothing is known before Run.
+// Of returns what is wanted of the relay of that name. Nothing is known before Open.
 func (t *Targets) Of(name string) *Wanted {
-	w := &Wanted{Changed: make(chan struct{}, 1), targets: t, name: name, repos: map[string]repo{}}
-	reading := bus.Reading{Stream: proto.StreamTargets, Filter: proto.AnyWantedOf(name), Idle: w.idle}
-	w.stream = bus.NewFollower(t.js, reading, t.log, bus.Each(w.take))
-	return w
+	return &Wanted{Changed: make(chan struct{}, 1), targets: t, name: name, repos: map[string]repo{}}
 }
 
-// Run follows what is wanted of the relay until ctx ends.
-func (w *Wanted) Run(ctx context.Context) error {
+// Open reads what is wanted of the relay now. It is followed from then on, until Close. The error is
+// that of ctx.
+func (w *Wanted) Open(ctx context.Context) error {
 	t := w.targets
 	t.mu.Lock()
 	t.wanted[w.name] = w
 	t.mu.Unlock()
-	err := w.stream.Run(ctx)
+	reading := bus.Reading{Stream: proto.StreamTargets, Filter: proto.AnyWantedOf(w.name)}
+	if err := bus.Read(ctx, t.js, reading, t.takeWanted); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.DeleteFunc(w.repos, func(_ string, r repo) bool { return r.Level == "" })
+	w.read = true
+	w.tell()
+	return nil
+}
+
+// Close ends what Open has begun. What is wanted stays as it was.
+func (w *Wanted) Close() {
+	t := w.targets
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.wanted[w.name] == w {
@@ -344,36 +367,26 @@ func (w *Wanted) Run(ctx context.Context) error {
 		t.unuse(w, ref)
 	}
 	clear(w.repos)
-	w.read = false // what is wanted stays as it was
-	return err
+	w.read = false
 }
 
-// idle is called when everything was read that is there.
-func (w *Wanted) idle() {
-	w.targets.mu.Lock()
-	defer w.targets.mu.Unlock()
-	if !w.read {
-		w.read = true
-		w.tell()
-	}
-}
-
-// take takes in what a message says of a repository. Without a level nothing is wanted of it any
-// more.
-func (w *Wanted) take(m bus.Message) {
-	t, r := w.targets, repo{seq: m.Seq}
-	_, ref, err := proto.ParseWantedSubject(m.Subject)
-	if err == nil && len(m.Data) > 0 {
-		err = json.Unmarshal(m.Data, &r.Wanted)
-	}
-	if err != nil {
-		t.log.Error("a target cannot be read", "subject", m.Subject, "error", err)
+// takeWanted takes in what a message says of a repository, if the relay is claimed. Without a level
+// nothing is wanted of it any more.
+func (t *Targets) takeWanted(m bus.Message) {
+	r := repo{seq: m.Seq}
+	key, ref, err := proto.ParseWantedSubject(m.Subject)
+	name, _ := proto.EncodeRelay(key)
+	if !t.parse(m, err, &r.Wanted) {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	w.seq = m.Seq
-	if w.repos[ref] = r; r.Level == "" {
+	w := t.wanted[name]
+	if w == nil || m.Seq <= w.repos[ref].seq { // it is not claimed, or was read when it was
+		return
+	}
+	w.seq = max(w.seq, m.Seq)
+	if w.repos[ref] = r; w.read && r.Level == "" {
 		delete(w.repos, ref)
 	}
 	if r.Level == proto.LevelFull {

@@ -168,11 +168,13 @@ func (w *world) issue(t *testing.T, refs ...string) (id string, seq uint64) {
 	return ev.ID, ack.Sequence
 }
 
-// follow follows what is wanted of a relay, and waits until that is known.
+// follow claims a relay, as is done once there are names, and waits until it is known what is wanted.
 func follow(t *testing.T, all *Targets, name string) *Wanted {
 	t.Helper()
+	eventually(t, "there are names", func() bool { return all.stream.CaughtUp() == nil })
 	f := all.Of(name)
-	while(t, f.Run)
+	must(t, f.Open(t.Context()))
+	t.Cleanup(f.Close)
 	eventually(t, "it is known what is wanted", func() bool { _, known := f.Now(); return known })
 	return f
 }
@@ -205,7 +207,10 @@ func TestWhatIsWanted(t *testing.T) {
 	raise(t, w.Bus, "r.example", "x", "y?")
 	raise(t, w.Bus, "s.example", "x")
 	raise(t, w.Bus, "r.example.com", "y") // another relay, whose name begins alike
-	r, s := follow(t, w.Targets, "r.example"), follow(t, w.Targets, "s.example")
+	r := follow(t, w.Targets, "r.example")
+	subscriptions := w.Conn.NumSubscriptions()
+	s := follow(t, w.Targets, "s.example")
+	eventually(t, "nothing more is followed", func() bool { return w.Conn.NumSubscriptions() == subscriptions })
 	if !wants(r, "x", old) || !wants(s, "x", old) {
 		t.Fatalf("at first %+v, %+v", now(r).Items, now(s).Items)
 	}
