@@ -233,7 +233,7 @@ func (s *Session) hearEnds(ctx context.Context, now time.Time) error {
 		}
 		if l := e.live; lost && l != nil { // missing like those that did not come
 			s.warn("unjudged", "events that came live had no verdict; they are asked for again", "since", e.came)
-			if l.missing, l.held = earlier(l.missing, e.came), false; !slices.Contains(s.lives, l) {
+			if l.missing = earlier(l.missing, e.came); !slices.Contains(s.lives, l) {
 				s.makeUp(l)
 			}
 		}

@@ -26,7 +26,6 @@ type live struct {
 	request
 	groups   []Group
 	first    bool      // of layer 1, which consolidation leaves alone
-	held     bool      // nothing has been missing on it since it was open
 	missing  time.Time // since when events have not come on it, or had no verdict; zero: they come
 	reopenAt time.Time // of one that is closed
 	owed     *batch    // the past that was asked for instead
@@ -66,7 +65,7 @@ func (l *live) split(s *Session) {
 	s.forget(l)
 	for _, groups := range s.pieces(l.groups) {
 		part := s.newLive(groups, l.first)
-		part.held, part.missing = l.held, earlier(l.missing, l.asked)
+		part.missing = earlier(l.missing, l.asked)
 	}
 }
 
@@ -197,7 +196,6 @@ func (s *Session) tendLive(ctx context.Context, now time.Time) error {
 		case s.isOpen(l):
 			if l.answered {
 				s.makeUp(l)
-				l.held = l.held || l.missing.IsZero()
 			}
 			continue
 		case !now.Before(l.missing.Add(lookEvery)) && s.makeUp(l):
@@ -233,10 +231,7 @@ func (s *Session) makeUp(l *live) bool {
 		return false
 	}
 	since := nostr.Timestamp(l.missing.Add(-missedMargin).Unix())
-	why := cause{source: proto.SourceReconnect, missing: l.missing}
-	if l.held {
-		why.liveUntil = l.missing
-	}
+	why := cause{source: proto.SourceReconnect, missing: l.missing, liveUntil: l.missing}
 	l.owed = s.add(work{groups: l.groups, cause: why, since: &since})
 	l.missing = time.Time{}
 	return true

@@ -70,11 +70,6 @@ func (w *Walks) Take(s Set, now time.Time) (lead *Lead, others []*Lead, mine, re
 	if len(rest.Roots) < fewestShared {
 		mine.Roots, rest.Roots = s.Roots, nil
 	}
-	if rest.Empty() { // the one that is all shares the memory of s
-		mine = s
-	} else if mine.Empty() {
-		rest = s
-	}
 	return lead, others, mine, rest
 }
 
