@@ -81,7 +81,7 @@ func Classify(err error) Cause {
 	// An alert of the other side has no type of its own outside QUIC; crypto/tls wraps it so.
 	case !broken && (as[*handshakeError](err) || isOp && (op.Op == "remote error" || op.Op == "local error")):
 		return CauseTLS
-	case isDial && answer.status >= http.StatusBadRequest: // a proxy whose backend restarts says so
+	case isDial && answer.status >= http.StatusMultipleChoices: // a proxy whose backend restarts says so
 		return CauseOther
 	case isDial && answer.status > 0, as[*ProtocolError](err), as[textproto.ProtocolError](err):
 		return CauseProtocol

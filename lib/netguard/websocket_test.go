@@ -68,6 +68,7 @@ func TestDialWebSocketCauses(t *testing.T) {
 		a gateway without its relay | SERVER/502            | other
 		half an upgrade             | SERVER/101            | protocol
 		redirect into our network   | SERVER/302            | refused
+		a redirect to nowhere       | SERVER/308            | other
 		no such name                | wss://nowhere.example | dns
 		one who hangs up            | ws://CLOSED           | connect
 		one who hangs up on TLS     | wss://CLOSED          | connect
