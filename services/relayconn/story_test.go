@@ -168,7 +168,7 @@ func TestRelaysThatCannotBeHad(t *testing.T) {
 	for _, url := range []string{page, garbage} {
 		eventually(t, "it is naughty", func() bool {
 			s := state(t, b, nameOf(t, url))
-			return time.Until(s.NaughtyUntil) > 11*time.Hour && time.Until(s.NextAttempt) > 11*time.Hour && s.Failures == 1
+			return time.Until(s.NaughtyUntil) > 11*time.Hour && time.Until(s.NextAttempt) > 11*time.Hour && s.Failures == 0 && s.Health == 3
 		})
 	}
 	eventually(t, "the naughty ones are counted", func() bool { return w.metric(t, "ngit_sync_naughty_relays_total") == 2 })

@@ -41,7 +41,7 @@ type Rules struct {
 // tried.
 type Health struct {
 	Rules
-	Failures int // in a row, without an answer between them
+	Failures int // that may pass, in a row, without an answer between them
 	// Recovering: it has failed, and no connection has been stable since.
 	Recovering bool
 	// FailingSince is since when it has been failing by what may pass, without a connection or a
@@ -64,13 +64,15 @@ func (h Health) Failed(now time.Time, err error) Health {
 	return h.blame(now, err)
 }
 
-// count counts a failure. One that is the relay's own does not count towards its death.
+// count counts a failure that may pass. One that is the relay's own counts neither towards its death
+// nor towards the back-off.
 func (h Health) count(now time.Time, err error) Health {
-	h.Failures++
 	h.Recovering = true
 	if netguard.Classify(err).Lasting() {
 		h.FailingSince = time.Time{}
-	} else if h.FailingSince.IsZero() {
+		return h
+	}
+	if h.Failures++; h.FailingSince.IsZero() {
 		h.FailingSince = now
 	}
 	return h
@@ -145,7 +147,7 @@ func (h Health) State(now time.Time) State {
 		return RateLimited
 	case !h.Connected.IsZero() && (!h.Recovering || now.Sub(h.Connected) >= h.Stable):
 		return Healthy
-	case !h.Connected.IsZero() || h.Failures == 0 || h.FailingSince.IsZero() && h.Naughty.IsZero():
+	case !h.Connected.IsZero() || !h.Recovering || h.FailingSince.IsZero() && h.Naughty.IsZero():
 		return Disconnected
 	case h.dead(now):
 		return Dead

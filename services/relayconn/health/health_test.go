@@ -66,21 +66,21 @@ func TestStory(t *testing.T) {
 			1s drop degraded 3 20s
 			20s fail degraded 4 40s`,
 		"a failure of its own is kept for half a day": `
-			0s unknown degraded 1 12h
-			12h open disconnected 1 -
+			0s unknown degraded 0 12h
+			12h open disconnected 0 -
 			1h babble disconnected 0 12h`,
 		"failures of its own are not the way to death": `
-			0s unknown degraded 1 12h
-			12h unknown degraded 2 12h
-			12h unknown degraded 3 12h
-			12h fail degraded 4 40s
-			23h59m59s look degraded 4 -
-			1s look dead 4 -
-			0s unknown degraded 5 12h`,
+			0s unknown degraded 0 12h
+			12h unknown degraded 0 12h
+			12h unknown degraded 0 12h
+			12h fail degraded 1 5s
+			23h59m59s look degraded 1 -
+			1s look dead 1 -
+			0s unknown degraded 1 12h`,
 		"nor are breaches of protocol": `
 			0s open healthy 0 -
-			1s babble degraded 1 12h
-			25h look degraded 1 -`,
+			1s babble degraded 0 12h
+			25h look degraded 0 -`,
 		"we leave": `
 			0s fail degraded 1 5s
 			5s open disconnected 1 -
