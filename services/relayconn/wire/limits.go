@@ -132,12 +132,13 @@ var (
 	quiet   = regexp.MustCompile(`(?i)\brate\b|rate.?limit|throttl|too many requests|too fast|slow down`)
 	limited = regexp.MustCompile(`(?i)rate.?limit(ed|ing|er)?|too many requests`)
 	smaller = regexp.MustCompile(`(?i)filter|too large|too big`)
+	open    = regexp.MustCompile(`(?i)\bopen\b`) // filters: subscriptions, in the words of some
 	fewer   = regexp.MustCompile(`(?i)too many|maximum|concurrent|\blimit|\breached|exceed|throttl`)
 )
 
 // ReadRefusal reads such a text.
 func ReadRefusal(text string) Refusal {
-	small := smaller.MatchString(text)
+	small := smaller.MatchString(text) && !open.MatchString(text)
 	return Refusal{
 		Proof:   strings.HasPrefix(text, "auth-required:"),
 		Quiet:   quiet.MatchString(text),

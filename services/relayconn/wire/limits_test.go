@@ -18,6 +18,7 @@ func TestWords(t *testing.T) {
 		"ERROR: too many concurrent REQs":                 "{false false true false}",
 		"error: too many subscriptions":                   "{false false true false}",
 		"invalid: too many filters":                       "{false false false true}",
+		"Maximum number of open filters reached":          "{false false true false}",
 		"error: REQ too large":                            "{false false false true}",
 		"auth-required: members only":                     "{true false false false}",
 		"":                                                "{false false false false}",
