@@ -224,17 +224,20 @@ func TestWhatIngestDoesNotTake(t *testing.T) {
 	type row struct {
 		prepare func(p *play)
 		after   time.Duration // it is taken
+		told    int           // how often the operator is told that it is left out
 	}
 	each(t, map[string]row{
 		"no verdict": {func(p *play) {
 			p.fail = candidates.ErrNoVerdict
 			time.AfterFunc(time.Second, func() { p.with(func() { p.fail = nil }) })
-		}, time.Minute},
-		"the relay has brought too much": {over("relay"), 8 * time.Hour},
-		"an author has brought too much": {over("author"), 0},
-		"it is too large for the bus":    {func(p *play) { p.fail = fmt.Errorf("send candidate: %w", nats.ErrMaxPayload) }, 0},
+		}, time.Minute, 0},
+		"the relay has brought too much": {over("relay"), 8 * time.Hour, 0},
+		"an author has brought too much": {over("author"), 0, 0},
+		"it is too large for the bus":    {func(p *play) { p.fail = fmt.Errorf("send candidate: %w", nats.ErrMaxPayload) }, 0, 1},
 	}, func(t *testing.T, p *play, tc row) {
 		tc.prepare(p)
+		var log strings.Builder
+		p.session.Log = logTo(&log)
 		p.stored = issues("30617:aa:000", 1)
 		p.begin()
 		p.wants(1)
@@ -249,8 +252,8 @@ func TestWhatIngestDoesNotTake(t *testing.T) {
 		}
 		sleep(2 * time.Minute)
 		p.complete(1)
-		if _, offered := p.count(); offered != want {
-			t.Errorf("offered %d times", offered)
+		if _, offered := p.count(); offered != want || strings.Count(log.String(), "left out") != tc.told {
+			t.Errorf("offered %d times; %s", offered, log.String())
 		}
 	})
 }

@@ -219,6 +219,7 @@ func (s *Session) hearEnds(ctx context.Context, now time.Time) error {
 		case errors.Is(e.Err, intake.ErrForged):
 			err = s.odd(fmt.Sprintf("event %.64q: %v", e.Event.ID, e.Err))
 		case errors.Is(e.Err, nats.ErrMaxPayload): // it will never fit, so there is nothing to wait for
+			s.warn("large", "an event is too large for the bus and is left out", "id", e.Event.ID)
 		case errors.As(e.Err, &full) && strings.HasPrefix(e.Verdict.Message, "rate-limited: this "+limit.Author+" "):
 			// it comes with a daily sync; else one author would stop every relay
 		default:

@@ -84,7 +84,7 @@ func (s *Session) pieces(groups []Group) (pieces [][]Group) {
 	most, bytes := s.limits.Filters(), s.limits.Bytes()
 	n, size := 0, 0
 	for _, g := range groups {
-		for part := range slices.Chunk(g, most) {
+		for part := range s.together(g) {
 			if b := part.Bytes(); len(pieces) == 0 || n+len(part) > most || size+b > bytes {
 				pieces, n, size = append(pieces, nil), 0, 0
 			}

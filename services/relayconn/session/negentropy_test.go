@@ -379,6 +379,9 @@ func TestOddNegentropy(t *testing.T) {
 		if _, reqs, fetched := r.askedFor(); (len(fetched) < 40) != tc.byREQ && !r.endless {
 			t.Errorf("asked by REQ for %v, %d events fetched by id", reqs, len(fetched))
 		}
+		if slices.ContainsFunc(r.statuses, func(st session.Status) bool { return st.Connection == session.Incomplete }) && !tc.byREQ {
+			t.Error("the sync was told to have failed")
+		}
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"iter"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -142,11 +143,7 @@ func size(groups []Group) (bytes int) {
 // room.
 func (s *Session) walk(b *batch, groups []Group) {
 	for _, g := range groups {
-		most := s.limits.Filters()
-		if !s.limits.Together(g.Bytes()) {
-			most = 1
-		}
-		for filters := range slices.Chunk(g, most) {
+		for filters := range s.together(g) {
 			filters = slices.Clone(filters)
 			for i := range filters {
 				filters[i].Since = b.since
@@ -154,6 +151,15 @@ func (s *Session) walk(b *batch, groups []Group) {
 			s.queue = append(s.queue, b.task(NewWalk(filters, s.limits.Page(s.Rules.PageLimit))))
 		}
 	}
+}
+
+// together cuts a group into what may go in one REQ each.
+func (s *Session) together(g Group) iter.Seq[Group] {
+	most := s.limits.Filters()
+	if !s.limits.Together(g.Bytes()) {
+		most = 1
+	}
+	return slices.Chunk(g, most)
 }
 
 func (b *batch) task(w *Walk) *task {

@@ -21,7 +21,7 @@ const (
 	sessionsAtOnce = 8
 	// sessionSilence is how long a relay may take to answer in one of its sessions.
 	sessionSilence = 10 * time.Second
-	// serviceTime is how long ingest may take to answer.
+	// serviceTime is how long ingest may take to answer, and is left alone when it did not.
 	serviceTime = 20 * time.Second
 	// roomWait is how long a session waits that found no room.
 	roomWait = time.Second
@@ -260,9 +260,10 @@ func (r *reconciler) told(ctx context.Context, a result, now time.Time) error {
 	case errors.Is(a.err, query.ErrRefused):
 		return r.unable(ctx, "its message breaks the rules of the protocol: "+a.err.Error())
 	case a.err != nil: // which is not the relay's fault
-		r.s.warn("reconcile", "ingest does not say what is known here; historic sync is tried again", "error", a.err)
-		x.batch.again = true
-		return r.end(ctx, x, false)
+		r.s.warn("reconcile", "ingest does not say what is known here; it is asked again", "error", a.err)
+		r.hold = later(r.hold, now.Add(serviceTime))
+		x.state = ready // to say the same again, if anything
+		return r.close(ctx, x)
 	}
 	if x.everything {
 		x.ids = append(x.ids, a.step.Missing...)

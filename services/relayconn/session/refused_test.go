@@ -58,10 +58,10 @@ func closes(reason string) wire.Message { return wire.Message{Kind: wire.Closed,
 
 func notice(text string) wire.Message { return wire.Message{Kind: wire.Notice, Reason: text} }
 
-// states has the information document of the relay say how many subscriptions it takes.
-func (p *play) states(subscriptions int) {
+// states has the information document of the relay say what it takes.
+func (p *play) states(limits wire.Stated) {
 	document := make(chan wire.Stated, 1)
-	document <- wire.Stated{Subscriptions: subscriptions}
+	document <- limits
 	p.session.Document = document
 }
 
@@ -185,7 +185,7 @@ func TestRelaysThatRefuse(t *testing.T) {
 		relay := p.caps(tc.most, 100, tc.refuse)
 		relay.late = tc.late
 		if tc.says {
-			p.states(tc.most)
+			p.states(wire.Stated{Subscriptions: tc.most})
 		}
 		for i := range repositories / 100 {
 			p.stored = append(p.stored, issue(nostr.Timestamp(1000+i), fmt.Sprintf("30617:aa:%03d", 100*i)))
@@ -261,6 +261,28 @@ func TestFiltersThatARelayDoesNotTakeTogether(t *testing.T) {
 	})
 }
 
+// TestLongFilters: no REQ, live or of the past, is longer than the relay says that it takes.
+func TestLongFilters(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
+		p.states(wire.Stated{Bytes: 30_000})
+		p.begin()
+		p.muted(true)
+		var refs []string
+		for n := range 100 {
+			refs = append(refs, fmt.Sprintf("30617:aa:%0200d", n))
+		}
+		p.want(1, repos(refs...))
+		p.lives(1 + 3)
+		p.with(func() {
+			for sub, filters := range p.asked {
+				if n := session.Group(filters).Bytes(); n > 30_000 {
+					t.Errorf("%s takes %d bytes", sub, n)
+				}
+			}
+		})
+	})
+}
+
 // TestNextPageIsAskedBeforeVerdicts: a walk goes on while nothing of the pages before has a
 // verdict, and is confirmed only when everything has.
 func TestNextPageIsAskedBeforeVerdicts(t *testing.T) {
@@ -289,7 +311,7 @@ func TestRequestsYieldToLive(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
 		p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 700, 16
 		relay := p.caps(8, 100, closes("error: too many subscriptions"))
-		p.states(8)
+		p.states(wire.Stated{Subscriptions: 8})
 		p.begin()
 		p.muted(true)
 		p.want(1, manyRepos(0, 400))
