@@ -26,6 +26,7 @@ type announcement struct {
 	created     nostr.Timestamp
 	expires     nostr.Timestamp // NIP-40; 0: never
 	relays      []nostr.RelayURL
+	cut         int // further relays that it lists
 	maintainers []string
 	// hosted: it lists our service or is archived. One that is neither may be a maintainer's, which
 	// counts, or tell where a repository went, which does not.
@@ -180,8 +181,12 @@ func (all *announcements) read(parsed *nostr.Announcement, most int) *announceme
 		}
 	}
 	for _, url := range parsed.RelayURLs() {
-		if len(a.relays) < most && !url.OnDomain(all.rules.Domain()) {
+		switch {
+		case url.OnDomain(all.rules.Domain()):
+		case len(a.relays) < most:
 			a.relays = append(a.relays, url)
+		default:
+			a.cut++
 		}
 	}
 	for _, m := range parsed.Maintainers {

@@ -230,7 +230,7 @@ func (d *discovery) publish(ctx context.Context) (all int, err error) {
 			return all, err
 		}
 		wanted, refused := targets(wants, d.bootstrap, d.limits)
-		d.tellRefused(refused)
+		d.tellRefused(refused + counts.cut)
 		sent, err := d.publisher.publish(ctx, wanted, asOf)
 		if all += sent; sent > 0 {
 			d.log.Info("targets published", "relays", len(wanted), "changes", sent, "repositories", counts.served, "held", counts.held)
@@ -244,8 +244,9 @@ func (d *discovery) publish(ctx context.Context) (all int, err error) {
 	return all, fmt.Errorf("%w, %d times", errOvertaken, attempts)
 }
 
-// counts is how many repositories there are.
-type counts struct{ served, held int }
+// counts is how many repositories there are, and how many relays single announcements list beyond
+// what one may ask for.
+type counts struct{ served, held, cut int }
 
 // want works out what is wanted by all that the log and purgatory have by now. What is released
 // goes to the log first and from purgatory then, so the log is read last, while what is known of
@@ -266,7 +267,13 @@ func (d *discovery) want(ctx context.Context) ([]*want, counts, error) {
 	defer d.mu.Unlock()
 	now := *d.all
 	now.held = waiting
-	return now.wants(time.Now()), counts{served: len(d.all.byID), held: len(waiting)}, nil
+	n := counts{served: len(now.byID), held: len(waiting)}
+	for _, all := range []map[string]*announcement{now.byID, waiting} {
+		for _, a := range all {
+			n.cut += a.cut
+		}
+	}
+	return now.wants(time.Now()), n, nil
 }
 
 // tellRefused logs once when more relays are listed than the limits allow.
@@ -274,7 +281,7 @@ func (d *discovery) tellRefused(refused int) {
 	d.metrics.refused.Set(float64(refused))
 	if refused > 0 && !d.over {
 		d.log.Warn("announcements list more relays than are asked",
-			"most_of_served", d.limits.served, "most_of_held_alone", d.limits.held, "not_asked", refused)
+			"most_of_served", d.limits.served, "most_of_held_alone", d.limits.held, "most_of_one", maxServedRelays, "most_of_one_held", maxHeldRelays, "not_asked", refused)
 	}
 	d.over = refused > 0
 }

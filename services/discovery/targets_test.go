@@ -77,6 +77,7 @@ func TestTargets(t *testing.T) {
 		"gone": elsewhere(alice, "x", 6, r), "gone-names-bob": elsewhere(alice, "x", 6, r, bob),
 		"back": announce(alice, "x", 7, r), "bobs-nowhere": elsewhere(bob, "x", 5, ""), "bobs-back": announce(bob, "x", 6, s),
 		"bobs": elsewhere(bob, "x", 5, s), "bobs-names-carol": elsewhere(bob, "x", 5, s, carol), "bobs-here": announce(bob, "x", 5, s),
+		"bobs-here-carol": announce(bob, "x", 5, s, carol), "names-bob-newer": announce(alice, "x", 6, s, bob),
 		"deleted": deletion(alice, 5, "a", ref(alice, "x")), "by-bob": deletion(bob, 9, "a", ref(alice, "x")), "by-id": deletion(bob, 9, "e", x.ID),
 	}
 	for _, row := range fixture.Rows(`
@@ -93,6 +94,8 @@ func TestTargets(t *testing.T) {
 		a maintainer's | names-bob bobs | | r.example a1:x full, s.example b0:x full
 		a maintainer's maintainer | names-bob bobs-names-carol | | r.example a1:x full, r.example c0:x full, s.example b0:x full
 		a maintainer who waits | names-bob | bobs-here | r.example a1:x full, r.example b0:x full, s.example b0:x state b0
+		a maintainer who waits names nobody | names-bob | bobs-here-carol | r.example a1:x full, r.example b0:x full, s.example b0:x state b0 c0
+		nor does what waits | x | names-bob-newer | r.example a1:x full, s.example a1:x state a1 b0
 		a maintainer who comes | names-bob bobs-nowhere | bobs-back | r.example a1:x full, s.example b0:x state b0
 		moved away, with maintainers | names-bob gone-names-bob | |
 		one relay under two names | twice | | r.example a1:x full
@@ -127,8 +130,8 @@ func TestStrangersAreBounded(t *testing.T) {
 	all.accept(announce(alice, "x", 1, relays("a", 60)...))
 	all.hold("1", entry(t, announce(bob, "y", 1, relays("b", 60)...), "c", 1))
 	got, refused := targets(all.wants(time.Now()), nil, defaultLimits)
-	if len(got) != maxServedRelays+maxHeldRelays || refused != 0 {
-		t.Errorf("%d targets, %d refused", len(got), refused)
+	if len(got) != maxServedRelays+maxHeldRelays || refused != 0 || all.held["1"].cut != 60-maxHeldRelays {
+		t.Errorf("%d targets, %d refused, %d cut", len(got), refused, all.held["1"].cut)
 	}
 
 	// Of the relays that are allowed each party gets its share, and the first of each comes first.

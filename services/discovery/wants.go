@@ -93,7 +93,7 @@ func (g *group) wants() (wants []*want) {
 		}
 	}
 	trusted := map[string]bool{}
-	for _, m := range g.maintainers(hosts, math.MaxInt, math.MaxInt) {
+	for _, m := range maintainers(g.served, hosts, math.MaxInt, math.MaxInt) {
 		trusted[m] = true
 	}
 	full := func(ref nostr.RepoRef, by *announcement) {
@@ -107,15 +107,16 @@ func (g *group) wants() (wants []*want) {
 			continue
 		}
 		// Events may name a maintainer who has no announcement here. They belong to this
-		// repository, so its relays are asked for them.
-		for _, m := range g.maintainers([]string{owner}, maxMaintainers, maxLooks) {
+		// repository, so its relays are asked for them. As at ingest only served announcements say
+		// who is one.
+		for _, m := range maintainers(g.served, []string{owner}, maxMaintainers, maxLooks) {
 			if g.served[m] == nil {
 				full(nostr.RepoRef{PubKey: m, Identifier: a.ref.Identifier}, a)
 			}
 		}
 	}
 	for owner, a := range g.waiting {
-		authors := g.maintainers([]string{owner}, maxMaintainers, maxLooks)
+		authors := maintainers(g.known, []string{owner}, maxMaintainers, maxLooks)
 		slices.Sort(authors)
 		wants = append(wants, &want{
 			ref: a.ref.String(), relays: a.relays, party: a.origin, heldAt: a.heldAt,
@@ -126,9 +127,9 @@ func (g *group) wants() (wants []*want) {
 }
 
 // maintainers walks from the sources, which count, to the keys that their announcements name, and
-// on, nearest first. It ends after so many keys, and after so many looks at one: strangers may make
-// that a long way.
-func (g *group) maintainers(sources []string, most, looks int) (list []string) {
+// on, nearest first; by has the announcements. It ends after so many keys, and after so many looks
+// at one: strangers may make that a long way.
+func maintainers(by map[string]*announcement, sources []string, most, looks int) (list []string) {
 	seen := map[string]bool{}
 	add := func(key string) {
 		if !seen[key] && len(list) < most {
@@ -140,7 +141,7 @@ func (g *group) maintainers(sources []string, most, looks int) (list []string) {
 		add(s)
 	}
 	for next := 0; next < len(list); next++ {
-		a := g.known[list[next]]
+		a := by[list[next]]
 		if a == nil {
 			continue
 		}
