@@ -77,21 +77,7 @@ func (w *Walks) Take(s Set, now time.Time) (lead *Lead, others []*Lead, mine, re
 func (w *Walks) Busy(leads []*Lead, now time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.ContainsFunc(leads, func(l *Lead) bool { return l.busy(now) })
-}
-
-func (l *Lead) busy(now time.Time) bool { return l != nil && now.Before(l.until) }
-
-// Quiet reports whether there is no walk but own.
-func (w *Walks) Quiet(own *Lead, now time.Time) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, l := range w.led {
-		if l != own && l.busy(now) {
-			return false
-		}
-	}
-	return true
+	return slices.ContainsFunc(leads, func(l *Lead) bool { return now.Before(l.until) })
 }
 
 // Heard notes that the walk gets on.
