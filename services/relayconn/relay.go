@@ -345,8 +345,7 @@ func (w *relayWorker) failed(ctx context.Context, now time.Time, err error) {
 	w.health = w.health.Failed(now, err)
 	w.Metrics.count(w.name, w.Metrics.attempts, "failure")
 	w.logDisconnect("connection failed", now, err)
-	w.status = session.Status{Confirmed: w.status.Confirmed}
-	w.save(ctx)
+	w.saveEnd(ctx)
 }
 
 func (w *relayWorker) ended(ctx context.Context, now time.Time, err error) {
@@ -361,8 +360,13 @@ func (w *relayWorker) ended(ctx context.Context, now time.Time, err error) {
 		w.health = w.health.Dropped(now, err)
 		w.logDisconnect("disconnected", now, err)
 	}
+	w.saveEnd(ctx)
+}
+
+// saveEnd writes down that there is no connection, also when the claim is to pass on.
+func (w *relayWorker) saveEnd(ctx context.Context) {
 	w.status = session.Status{Confirmed: w.status.Confirmed}
-	w.save(claim.Lease(ctx)) // also when the claim is to pass on
+	w.save(claim.Lease(ctx))
 }
 
 // markConnected notes that the connection stands. Only once it has caught up with what it missed,

@@ -150,9 +150,6 @@ const (
 
 // New makes a session; Run begins it.
 func New(o Options) *Session {
-	if o.Warned == nil {
-		o.Warned = map[string]bool{}
-	}
 	return &Session{Options: o, open: map[string]asked{}, useless: rate.NewLimiter(uselessRate, uselessBurst), ends: ends{changed: make(chan struct{}, 1)}}
 }
 

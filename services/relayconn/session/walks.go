@@ -1,7 +1,6 @@
 package session
 
 import (
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -12,8 +11,8 @@ const (
 	leadPatience = 15 * time.Second
 	// indexed is how long it may take until what came last is known to ingest's index.
 	indexed = time.Second
-	// mostLed is how many items are remembered, and ledFor for how long after their walk at least. One
-	// that is forgotten is asked for once more.
+	// All items are forgotten after ledFor, or when there are mostLed. One that is forgotten is asked
+	// for once more.
 	mostLed, ledFor = 1 << 17, time.Hour
 	// fewestShared is how many root events are left to another connection. Of fewer a REQ is
 	// shorter than what finds out that nothing is missing.
@@ -25,9 +24,9 @@ const (
 // well. Those wait, and find out afterwards what they have beyond it. Nothing depends on what a
 // relay brought. It is safe for concurrent use, and its zero value has no walk.
 type Walks struct {
-	mu     sync.Mutex
-	led    map[string]*Lead // by item
-	tidied time.Time
+	mu    sync.Mutex
+	led   map[string]*Lead // by item
+	began time.Time        // when led was empty
 }
 
 // Lead is the walk of one connection through the past of some items. A nil Lead is none.
@@ -42,12 +41,8 @@ type Lead struct {
 func (w *Walks) Take(s Set, now time.Time) (lead *Lead, others []*Lead, mine, rest Set) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.led == nil || len(w.led) >= mostLed {
-		w.led = map[string]*Lead{}
-	}
-	if now.Sub(w.tidied) > ledFor {
-		maps.DeleteFunc(w.led, func(_ string, l *Lead) bool { return now.Sub(l.until) > ledFor })
-		w.tidied = now
+	if len(w.led) >= mostLed || now.Sub(w.began) > ledFor {
+		w.led, w.began = map[string]*Lead{}, now
 	}
 	lead = &Lead{walks: w, until: now.Add(leadPatience)}
 	take := func(items []string) (mine, rest []string) {
