@@ -50,7 +50,7 @@ func put(t *testing.T, s *stateKeeper, worker string, repos int) error {
 func newRelayWorker(log *slog.Logger) (*relayWorker, *prometheus.Registry) {
 	reg := prometheus.NewRegistry()
 	rules := Rules{
-		Health: health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, Dead: 24 * time.Hour, Naughty: 12 * time.Hour},
+		Health: health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, DeadAfter: 24 * time.Hour, NaughtyFor: 12 * time.Hour},
 		Sync:   config.Sync{ReconnectWindow: 15 * time.Minute, DailyMin: 23 * time.Hour, DailyMax: 25 * time.Hour, CheckSeconds: 2},
 	}
 	targets := NewTargets(nil, &world{}, 0, nil, quiet)
@@ -229,7 +229,7 @@ func TestDayIsNotForgotten(t *testing.T) {
 	due := time.Now().Add(-time.Minute).UTC().Round(0)
 	l.daily = due
 	l.ended(t.Context(), time.Now(), errGone)
-	l.Env.Rules.Health.Naughty = 48 * time.Hour
+	l.Env.Rules.Health.NaughtyFor = 48 * time.Hour
 	next := successor(l)
 	if start := next.start(time.Now()); start.Since == nil || !next.daily.Equal(due) || !l.daily.Equal(due) || !next.health.Recovering {
 		t.Errorf("the successor begins with %+v, due %v, healthy %v", start, next.daily, !next.health.Recovering)

@@ -96,9 +96,9 @@ func (e *Env) Run(ctx context.Context, name string) error {
 // resume takes up what the last holder of the claim wrote down.
 func (w *relayWorker) resume(now time.Time) {
 	s := w.state.value
-	w.state.kept = max(stateKept, w.Rules.Health.Naughty, w.Rules.Health.Max)
+	w.state.kept = max(stateKept, w.Rules.Health.NaughtyFor, w.Rules.Health.Max)
 	w.health = health.Health{
-		Rules: w.Rules.Health, Failures: s.Failures, Recovering: s.Failures > 0 || s.LastError != "", FailingSince: s.FailingSince, Naughty: s.NaughtyUntil, NextAttempt: s.NextAttempt, LastError: s.LastError,
+		Rules: w.Rules.Health, Failures: s.Failures, Recovering: s.Failures > 0 || s.LastError != "", FailingSince: s.FailingSince, NaughtyUntil: s.NaughtyUntil, NextAttempt: s.NextAttempt, LastError: s.LastError,
 	}
 	w.seen = w.health.State(now)
 	w.connected, w.complete, w.daily = s.LastConnected, s.CompleteUntil, s.NextDaily
@@ -380,7 +380,7 @@ func (w *relayWorker) markConnected(now time.Time) {
 // logDisconnect says why there is no connection, and for how long the relay is left alone now.
 func (w *relayWorker) logDisconnect(what string, now time.Time, err error) {
 	w.log.Warn(what, "url", w.url, "attempt", w.health.Failures, "again_in", max(0, w.health.NextAttempt.Sub(now)).Round(time.Second),
-		"naughty", !w.health.Naughty.IsZero(), "cause", netguard.Classify(err), "error", err)
+		"naughty", !w.health.NaughtyUntil.IsZero(), "cause", netguard.Classify(err), "error", err)
 }
 
 // save writes down how the relay stands, and says whether it could.
@@ -390,7 +390,7 @@ func (w *relayWorker) save(ctx context.Context) bool {
 	confirmed := w.target.Confirmed(w.status.Confirmed)
 	s := proto.RelayState{
 		URL: w.url, Worker: w.Worker, Connection: int(w.status.Connection), Health: int(w.seen),
-		Failures: w.health.Failures, FailingSince: w.health.FailingSince, LastError: w.health.LastError, NaughtyUntil: w.health.Naughty,
+		Failures: w.health.Failures, FailingSince: w.health.FailingSince, LastError: w.health.LastError, NaughtyUntil: w.health.NaughtyUntil,
 		NextAttempt: w.health.NextAttempt, NextDaily: w.daily, LastConnected: w.connected, CompleteUntil: w.complete,
 		Confirmed: confirmed.Target, ConfirmedLog: confirmed.Log, Repos: w.status.Repos, Roots: w.status.Roots, Subscriptions: w.status.Subscriptions,
 	}
@@ -415,11 +415,11 @@ func (w *relayWorker) observe(now time.Time) {
 		w.log.Error("the relay is dead: it has been failing without a break", "since", w.health.FailingSince)
 	}
 	w.seen = state
-	if !w.health.Naughty.IsZero() && !now.Before(w.health.Naughty) {
+	if !w.health.NaughtyUntil.IsZero() && !now.Before(w.health.NaughtyUntil) {
 		w.log.Info("the relay's time on the naughty list is over")
-		w.health.Naughty = time.Time{}
+		w.health.NaughtyUntil = time.Time{}
 	}
 	w.Metrics.set(w.name, snapshot{
-		label: w.url, connection: w.status.Connection, health: state, failures: w.health.Failures, naughty: !w.health.Naughty.IsZero(),
+		label: w.url, connection: w.status.Connection, health: state, failures: w.health.Failures, naughty: !w.health.NaughtyUntil.IsZero(),
 	})
 }

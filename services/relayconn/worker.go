@@ -88,8 +88,8 @@ func rulesOf(s config.Sync) Rules {
 			Silence: s.SilenceTimeout, ConsolidateWait: s.ConsolidateWait, Cooldown: s.RateLimitCooldown,
 		},
 		Health: health.Rules{
-			Base: seconds(s.BaseBackoffSeconds), Max: seconds(s.MaxBackoffSeconds), Stable: s.StableAfter, Dead: s.DeadAfter,
-			Naughty: time.Duration(s.NaughtyHours) * time.Hour,
+			Base: seconds(s.BaseBackoffSeconds), Max: seconds(s.MaxBackoffSeconds), Stable: s.StableAfter, DeadAfter: s.DeadAfter,
+			NaughtyFor: time.Duration(s.NaughtyHours) * time.Hour,
 		},
 	}
 }

@@ -31,10 +31,10 @@ func (s State) String() string {
 
 // Rules are the delays, all of them settings.
 type Rules struct {
-	Base, Max time.Duration // back-off
-	Stable    time.Duration // a connection that held so long is healthy
-	Dead      time.Duration // failing so long without a break; then tried once in that time
-	Naughty   time.Duration // after a failure that is the relay's own
+	Base, Max  time.Duration // back-off
+	Stable     time.Duration // a connection that held so long is healthy
+	DeadAfter  time.Duration // failing so long without a break; then tried once in that time
+	NaughtyFor time.Duration // after a failure that is the relay's own
 }
 
 // Health is how one relay has been behaving. With nothing but its rules it is a relay that was never
@@ -47,7 +47,7 @@ type Health struct {
 	// FailingSince is since when it has been failing by what may pass, without a connection or a
 	// failure of its own in between; zero: it is not.
 	FailingSince time.Time
-	Naughty      time.Time // on the naughty list until
+	NaughtyUntil time.Time // on the naughty list until
 	Limited      time.Time // rate limited until
 	Connected    time.Time // since; zero: not connected
 	NextAttempt  time.Time
@@ -59,7 +59,7 @@ func (h Health) Failed(now time.Time, err error) Health {
 	h = h.count(now, err)
 	h.NextAttempt = now.Add(h.Backoff(h.Failures))
 	if h.dead(now) {
-		h.NextAttempt = now.Add(h.Dead)
+		h.NextAttempt = now.Add(h.DeadAfter)
 	}
 	return h.blame(now, err)
 }
@@ -79,7 +79,7 @@ func (h Health) count(now time.Time, err error) Health {
 }
 
 func (h Health) dead(now time.Time) bool {
-	return !h.FailingSince.IsZero() && now.Sub(h.FailingSince) >= h.Dead
+	return !h.FailingSince.IsZero() && now.Sub(h.FailingSince) >= h.DeadAfter
 }
 
 // blame notes why there is no connection. A relay whose failure is its own and will not pass soon
@@ -90,8 +90,8 @@ func (h Health) blame(now time.Time, err error) Health {
 		h.LastError = err.Error()
 	}
 	if netguard.Classify(err).Lasting() {
-		h.Naughty = now.Add(h.Rules.Naughty)
-		h.NextAttempt = h.Naughty // which is longer than any back-off
+		h.NaughtyUntil = now.Add(h.Rules.NaughtyFor)
+		h.NextAttempt = h.NaughtyUntil // which is longer than any back-off
 	}
 	return h
 }
@@ -99,7 +99,7 @@ func (h Health) blame(now time.Time, err error) Health {
 // Opened notes a connection. It ends a row of failures as far as death is concerned; the back-off
 // remembers them until the relay has answered.
 func (h Health) Opened(now time.Time) Health {
-	h.Connected, h.FailingSince, h.Naughty = now, time.Time{}, time.Time{}
+	h.Connected, h.FailingSince, h.NaughtyUntil = now, time.Time{}, time.Time{}
 	return h
 }
 
@@ -147,7 +147,7 @@ func (h Health) State(now time.Time) State {
 		return RateLimited
 	case !h.Connected.IsZero() && (!h.Recovering || now.Sub(h.Connected) >= h.Stable):
 		return Healthy
-	case !h.Connected.IsZero() || !h.Recovering || h.FailingSince.IsZero() && h.Naughty.IsZero():
+	case !h.Connected.IsZero() || !h.Recovering || h.FailingSince.IsZero() && h.NaughtyUntil.IsZero():
 		return Disconnected
 	case h.dead(now):
 		return Dead

@@ -12,7 +12,7 @@ import (
 	"tendril.dev/services/relayconn/health"
 )
 
-var rules = health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, Dead: 24 * time.Hour, Naughty: 12 * time.Hour}
+var rules = health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, DeadAfter: 24 * time.Hour, NaughtyFor: 12 * time.Hour}
 
 func TestBackoff(t *testing.T) {
 	t.Parallel()

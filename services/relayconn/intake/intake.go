@@ -28,11 +28,11 @@ import (
 )
 
 var (
-	// ErrEnded: the intake's Run has ended. An event that was on its way then may have been decided
-	// or not.
+	// ErrEnded is the error of Take after the end of Run, and of what was not offered by then: ingest
+	// does not have the event by this intake.
 	ErrEnded = errors.New("the intake has ended")
-	// ErrForged is wrapped by the errors that say why an event is not what it claims to be. The
-	// relay has not checked it, or has made it up.
+	// ErrForged is wrapped by the errors of an event whose id or signature is not right. It was not
+	// offered. The relay has not checked it, or has made it up.
 	ErrForged = errors.New("not a genuine event")
 
 	errForm      = fmt.Errorf("%w: its id, public key or signature is not lower-case hex of the right length", ErrForged)
@@ -70,14 +70,13 @@ type Store interface {
 // Options are what an intake needs.
 type Options struct {
 	Offerer Offerer
-	Stored  Store // nil: nothing is asked
-	// Signed is nostr.Signed if nil. It is asked only when the id is right.
-	Signed func(*nostr.Event) bool
-	// Workers is how many events of the past are verified at once; 0: as many as run goroutines at
-	// once, but for one, and two at least.
+	Stored  Store                   // nil: nothing is asked, and everything is offered
+	Signed  func(*nostr.Event) bool // checks a signature whose id is right; nil: nostr.Signed
+	// Workers is how many goroutines verify the past; 0: as many as run at once, but for one, and
+	// two at least.
 	Workers int
 	Metrics prometheus.Registerer // nil: what is counted is not shown
-	Trace   *obs.Tracer
+	Trace   *obs.Tracer           // nil: nothing is traced
 }
 
 // Arrival is an event that has come from a relay.

@@ -32,7 +32,7 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 		if why.Quiet {
 			s.quieten(now, m.Reason)
 		}
-		s.prove = s.prove || why.Proof
+		s.authNeeded = s.authNeeded || why.Proof
 	}
 	var err error
 	switch a := s.open[m.Sub].(type) {
@@ -67,7 +67,7 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 			s.challenge = m.Reason
 		}
 	}
-	return errors.Join(err, s.nothing(ctx))
+	return errors.Join(err, s.chargeUseless(ctx))
 }
 
 // heard notes an answer to a request, which is open therefore.
@@ -91,11 +91,11 @@ func (s *Session) heard(a asked, now time.Time) {
 func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) error {
 	a, ok := s.open[m.Sub].(asking)
 	if !ok {
-		return s.nothing(ctx)
+		return s.chargeUseless(ctx)
 	}
 	s.heard(a, now)
 	if !a.Matches(m.Event) {
-		return s.odd(fmt.Sprintf("event %.64q does not match subscription %s", m.Event.ID, m.Sub))
+		return s.chargeInvalid(fmt.Sprintf("event %.64q does not match subscription %s", m.Event.ID, m.Sub))
 	}
 	lane := proto.LaneSyncHistoric // also of what a relay sends that does not heed limit 0
 	e := ending{why: cause{source: proto.SourceLive}, came: now, waiting: &s.unjudged}
@@ -117,12 +117,12 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 		}
 		// It came with the page before, or was found where the relay was asked for everything.
 		if !fresh || a.fetches && !asksFor(a.batch.groups, m.Event) {
-			return s.nothing(ctx)
+			return s.chargeUseless(ctx)
 		}
 	}
 	switch known := s.Intake.Known(m.Event.ID); {
 	case known && e.live != nil:
-		return s.nothing(ctx)
+		return s.chargeUseless(ctx)
 	case known: // of the past that we expect, and it is asked for only so far
 		return nil
 	case e.waiting.Add(1) == 1 && e.live != nil:
@@ -138,9 +138,9 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 	return err
 }
 
-// nothing notes a message that brought nothing. A relay that floods us with them is read more
+// chargeUseless notes a message that brought nothing. A relay that floods us with them is read more
 // slowly, at its own cost: what it owes us does not get more time.
-func (s *Session) nothing(ctx context.Context) error {
+func (s *Session) chargeUseless(ctx context.Context) error {
 	wait := s.useless.Reserve().Delay()
 	if wait == 0 {
 		return nil
@@ -153,8 +153,8 @@ func (s *Session) nothing(ctx context.Context) error {
 	return nil
 }
 
-// odd counts what a relay should not have sent.
-func (s *Session) odd(what string) error {
+// chargeInvalid counts what a relay should not have sent.
+func (s *Session) chargeInvalid(what string) error {
 	s.warn("odd", "the relay sends what it should not", "what", what)
 	if s.invalid++; s.invalid > maxInvalid {
 		return &netguard.ProtocolError{Err: fmt.Errorf("%d events that it should not have sent, the last: %s", s.invalid, what)}
@@ -182,7 +182,7 @@ type ending struct {
 type ends struct {
 	changed chan struct{} // of capacity 1: has something to receive when nothing waits any more too
 	mu      sync.Mutex
-	odd     []ending // without a verdict, or of a live event that was known
+	list    []ending // without a verdict, or of a live event that was known
 }
 
 // judged hears how an event ended, on any goroutine.
@@ -192,7 +192,7 @@ func (s *Session) judged(e ending) {
 	}
 	if e.Err != nil || e.Known && e.live != nil {
 		s.ends.mu.Lock()
-		s.ends.odd = append(s.ends.odd, e)
+		s.ends.list = append(s.ends.list, e)
 		s.ends.mu.Unlock()
 	} else if e.waiting.Add(-1) > 0 {
 		return
@@ -207,21 +207,22 @@ func (s *Session) judged(e ending) {
 // asked for again, and after one that is over the relay's budget the past waits.
 func (s *Session) hearEnds(ctx context.Context, now time.Time) error {
 	s.ends.mu.Lock()
-	list := s.ends.odd
-	s.ends.odd = nil
+	list := s.ends.list
+	s.ends.list = nil
 	s.ends.mu.Unlock()
 	for _, e := range list {
 		var err error
 		lost, full := false, (*candidates.Later)(nil)
 		switch {
 		case e.Err == nil:
-			err = s.nothing(ctx)
+			err = s.chargeUseless(ctx)
 		case errors.Is(e.Err, intake.ErrForged):
-			err = s.odd(fmt.Sprintf("event %.64q: %v", e.Event.ID, e.Err))
+			err = s.chargeInvalid(fmt.Sprintf("event %.64q: %v", e.Event.ID, e.Err))
 		case errors.Is(e.Err, nats.ErrMaxPayload): // it will never fit, so there is nothing to wait for
 			s.warn("large", "an event is too large for the bus and is left out", "id", e.Event.ID)
 		case errors.As(e.Err, &full) && strings.HasPrefix(e.Verdict.Message, "rate-limited: this "+limit.Author+" "):
-			// it comes with a daily sync; else one author would stop every relay
+			// The past does not wait for it, or one author could stop every relay. The daily sync
+			// brings the event.
 		default:
 			lost = true
 		}
@@ -251,10 +252,10 @@ func (s *Session) hearEnds(ctx context.Context, now time.Time) error {
 // something without.
 func (s *Session) authenticate(ctx context.Context, _ time.Time) error {
 	challenge := s.challenge
-	if !s.prove || s.proved || challenge == "" || s.Authenticate == nil {
+	if !s.authNeeded || s.authSent || challenge == "" || s.Authenticate == nil {
 		return nil
 	}
-	s.proved = true
+	s.authSent = true
 	if err := s.Authenticate(ctx, challenge); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("authenticate to the relay: %w", err)
 	}

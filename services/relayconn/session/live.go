@@ -102,7 +102,7 @@ func (s *Session) pieces(groups []Group) (pieces [][]Group) {
 func (s *Session) openLive(ctx context.Context, groups []Group, first bool, missing, now time.Time) error {
 	pieces := s.pieces(groups)
 	for live, past := s.count(); past > s.limits.Past(live+len(pieces), max(1, past)); past-- {
-		if err := s.takeBack(ctx, s.latest(isPast).(*task)); err != nil {
+		if err := s.requeue(ctx, s.latest(isPast).(*task)); err != nil {
 			return err
 		}
 	}

@@ -63,7 +63,7 @@ type batch struct {
 	named    map[[32]byte]struct{}
 	again    bool      // it begins again from the start, because an event will never have a verdict
 	byREQ    bool      // and not by NIP-77, because the relay did not deliver what it named
-	crowded  bool      // it missed some of a second by REQ, which NIP-77 names
+	missed   bool      // REQ did not show all events of a second: it begins again by NIP-77, which does
 	failures int       // how often it has failed
 	at       time.Time // when it begins, or is tried again; zero: it is under way
 
@@ -128,7 +128,7 @@ func (s *Session) start(b *batch) {
 	} else {
 		s.walk(b, b.groups)
 	}
-	b.again, b.byREQ, s.spent = false, false, true
+	b.again, b.byREQ, s.recheck = false, false, true
 }
 
 // size is about how many bytes groups take.
@@ -198,8 +198,8 @@ func (s *Session) askPast(ctx context.Context, now time.Time) error {
 // first puts a task before all others.
 func (s *Session) first(t *task) { s.queue = slices.Insert(s.queue, 0, t) }
 
-// takeBack takes a request back that is asked again when there is room.
-func (s *Session) takeBack(ctx context.Context, t *task) error {
+// requeue takes a request back that is asked again when there is room.
+func (s *Session) requeue(ctx context.Context, t *task) error {
 	t.tries-- // this was no try
 	t.Again()
 	s.first(t)
@@ -230,7 +230,7 @@ func (s *Session) ended(ctx context.Context, t *task, now time.Time) error {
 		case from != to:
 			s.warn("ignored", "the relay does not heed since, until or limit; what it has not sent by itself is missing", "from", from, "to", to)
 		case !b.cause.missing.IsZero() && b.since != nil && !s.rec.off:
-			b.crowded = true
+			b.missed = true
 		default:
 			s.warn("crowded second", "the relay has more events in one second than it shows", "second", from)
 		}
@@ -271,7 +271,7 @@ func (t *task) failed(s *Session, _ time.Time, why string) {
 // tendPast ends batches that have come to their end, and begins with those that have waited long
 // enough.
 func (s *Session) tendPast(_ context.Context, now time.Time) error {
-	s.spent = false
+	s.recheck = false
 	s.batches = slices.DeleteFunc(s.batches, func(b *batch) bool { return s.finished(b, now) })
 	for _, b := range s.batches {
 		switch {
@@ -292,8 +292,8 @@ func (s *Session) finished(b *batch, now time.Time) (done bool) {
 	if b.running > 0 || len(b.ids) > 0 || b.idle() || b.waiting.Load() > 0 {
 		return false
 	}
-	if b.crowded {
-		b.crowded, b.since, b.again, b.broken = false, nil, true, nil
+	if b.missed {
+		b.missed, b.since, b.again, b.broken = false, nil, true, nil
 		s.start(b)
 		return false
 	}
@@ -366,7 +366,7 @@ func (s *Session) fetchNext() {
 				b.ids = nil
 			}
 			s.toFetch -= len(some)
-			s.spent = true
+			s.recheck = true
 			var ids []string
 			for _, id := range some {
 				if name := hex.EncodeToString(id[:]); !s.Intake.Known(name) { // else another relay was faster

@@ -122,8 +122,8 @@ type search struct {
 	refused int    // how often the relay wanted quiet, or took no session though none was open, since it answered last
 	said    int    // messages
 	bytes   int    // of all messages, both ways
-	here    uint64 // events known here
-	alone   uint64 // of these, those that the relay has turned out to lack
+	known   uint64 // events known here
+	lacking uint64 // of these, those that the relay has turned out not to have
 }
 
 // result is an answer of ingest.
@@ -270,7 +270,7 @@ func (r *reconciler) told(ctx context.Context, a result, now time.Time) error {
 	} else {
 		x.named += r.s.nameIDs(x.batch, a.step.Missing)
 	}
-	x.here, x.alone = max(x.here, a.known), x.alone+a.step.Alone
+	x.known, x.lacking = max(x.known, a.known), x.lacking+a.step.Alone
 	x.state, x.message = ready, a.step.Message
 	switch {
 	case a.first && a.known == 0 && x.splits == 0 || x.tooMuch():
@@ -287,7 +287,7 @@ func (r *reconciler) told(ctx context.Context, a result, now time.Time) error {
 // what follows from it: ids to fetch, and filters to be asked for by REQ.
 func (r *reconciler) end(ctx context.Context, x *search, byREQ bool) error {
 	u := x.unit
-	u.byREQ[x.n], r.s.spent = u.byREQ[x.n] || byREQ, true
+	u.byREQ[x.n], r.s.recheck = u.byREQ[x.n] || byREQ, true
 	r.active = slices.DeleteFunc(r.active, func(o *search) bool { return o == x })
 	if u.left--; u.left > 0 {
 		return r.close(ctx, x)
@@ -480,7 +480,7 @@ func (r *reconciler) silent(ctx context.Context, x *search, now time.Time) error
 // tooMuch reports whether a session about everything is not worth it. A relay that lacks much of
 // what is known here may not show all that it has.
 func (x *search) tooMuch() bool {
-	return x.everything && (x.bytes > size(x.batch.groups)/everythingSaves || len(x.ids) > fullAt || x.alone > x.here/everythingSaves)
+	return x.everything && (x.bytes > size(x.batch.groups)/everythingSaves || len(x.ids) > fullAt || x.lacking > x.known/everythingSaves)
 }
 
 // endless reports whether the relay draws a search out.

@@ -108,7 +108,7 @@ func (s *Session) refused(ctx context.Context, a asking, why wire.Refusal, reaso
 	case why.Quiet:
 		a.again(s, now, now, reason)
 	case why.Smaller && !r.answered && len(a.Filters()) > 1:
-		s.limits.Less(len(a.Filters()))
+		s.limits.FewerFilters(len(a.Filters()))
 		s.warn("split", "the relay takes no REQ as large as this; they are made smaller", "reason", reason, "filters", s.limits.Filters())
 		a.split(s)
 	default:
@@ -161,7 +161,7 @@ func (s *Session) notice(ctx context.Context, text string, now time.Time) error 
 		live := s.latest(func(a asking) bool { return isLive(a) && now.Before(a.req().asked.Add(s.Rules.Silence)) })
 		blamed = s.latest(func(a asking) bool { return isPast(a) && isUnanswered(a) })
 		if live != nil && blamed != nil { // it may be either
-			if err := s.takeBack(ctx, blamed.(*task)); err != nil {
+			if err := s.requeue(ctx, blamed.(*task)); err != nil {
 				return err
 			}
 		}

@@ -41,15 +41,15 @@ type Intake interface {
 	Take(ctx context.Context, a intake.Arrival) (waited bool, err error)
 }
 
-// Rules are the numbers that a session keeps to.
+// Rules are the numbers that a session keeps to. None has a default, and none may be 0.
 type Rules struct {
-	PageLimit       int           // of a historic REQ
-	AtOnce          int           // historic subscriptions open at once at most
-	MaxFilters      int           // more live filters than this are consolidated
+	PageLimit       int           // most events of a page, for each filter of a REQ
+	AtOnce          int           // most historic subscriptions that are open at once
+	MaxFilters      int           // most live filters of layers 2 and 3; more are consolidated
 	Calm            time.Duration // syncing becomes connected when nothing was pending for so long
-	Silence         time.Duration // a historic subscription that is silent for so long has failed
-	ConsolidateWait time.Duration // consolidation waits so long for pending batches
-	Cooldown        time.Duration // quiet after the relay told us that we ask too much
+	Silence         time.Duration // a subscription without an answer for so long has failed
+	ConsolidateWait time.Duration // consolidation waits at most so long for pending batches
+	Cooldown        time.Duration // nothing is asked for so long after the relay wanted quiet
 }
 
 // Mark names what was wanted at a time: the repositories up to a sequence of GRASP_TARGETS, with
@@ -62,18 +62,19 @@ type Wanted struct {
 	Mark  Mark
 }
 
-// Options are what a session needs.
+// Options are what a session needs. Where nothing else is said, a field must be set.
 type Options struct {
 	Rules  Rules
 	Wanted func() Wanted // what should be asked for now
 	Asker  Asker
 	Intake Intake
-	// Negentropy is what the relay is asked by NIP-77 with; nil: it is not.
+	// Negentropy is what the relay is asked by NIP-77 with; nil: it is asked by REQ alone.
 	Negentropy *Negentropy
 	Observer   Observer
-	Document   <-chan wire.Stated // what the relay tells about itself, once; nil: nothing
+	// Document gives what the relay tells about itself, at most once; nil: it tells nothing.
+	Document <-chan wire.Stated
 	// Warned is of which causes the operator has been warned. It goes from one session with the
-	// relay to the next, and only one session may have it at a time; nil: of none.
+	// relay to the next, and only one session may have it at a time.
 	Warned map[string]bool
 	// Authenticate answers the relay's challenge (NIP-42); fs.ErrNotExist: there is no key to do so.
 	// Nil: it is not answered.
@@ -109,7 +110,7 @@ type Session struct {
 	confirmed Set
 	rec       *reconciler
 	toFetch   int  // events that wait to be fetched by id
-	spent     bool // a batch may have ended, though nothing has come
+	recheck   bool // batches must be looked at, though nothing has come: one may have ended
 
 	wanted Wanted
 	due    work // what the diff found and could not be asked for yet
@@ -121,8 +122,9 @@ type Session struct {
 	quietSince    time.Time // no batch has been pending since; zero: one is
 	status        Status
 
-	challenge     string // of the relay, which wants to know who reads (NIP-42)
-	prove, proved bool   // it has refused something without; we have answered
+	challenge  string // of the relay, which wants to know who reads (NIP-42)
+	authNeeded bool   // it has refused something to those who have not authenticated
+	authSent   bool   // we have answered its challenge
 
 	unjudged   atomic.Int64 // live events without a verdict
 	unjudgedAt time.Time    // since when there has always been one
@@ -286,7 +288,7 @@ func (s *Session) pump(ctx context.Context, now time.Time) error {
 
 // next is when something becomes due by itself.
 func (s *Session) next(now time.Time) time.Time {
-	if s.spent {
+	if s.recheck {
 		return now
 	}
 	due := []time.Time{s.quiet, s.hold, s.rec.hold, s.consolidateBy, s.quietUntil(), s.unjudgedAt.Add(lateVerdict), s.trimAt}

@@ -25,15 +25,15 @@ const (
 // relay brought. It is safe for concurrent use, and its zero value has no walk.
 type Walks struct {
 	mu    sync.Mutex
-	led   map[string]*Lead // by item
-	began time.Time        // when led was empty
+	leads map[string]*Lead // by item
+	began time.Time        // when leads was empty
 }
 
 // Lead is the walk of one connection through the past of some items. A nil Lead is none.
 type Lead struct {
-	walks *Walks
-	until time.Time // when it is lost, unless it gets on, or known to the index if it has ended
-	whole bool      // it has ended and brought all that the relay has
+	walks    *Walks
+	until    time.Time // when it is lost, unless it gets on, or known to the index if it has ended
+	complete bool      // it has ended and brought all that the relay has
 }
 
 // Take returns a lead for those items that no other connection walks or has walked through. The rest
@@ -41,13 +41,13 @@ type Lead struct {
 func (w *Walks) Take(s Set, now time.Time) (lead *Lead, others []*Lead, mine, rest Set) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.led) >= mostLed || now.Sub(w.began) > ledFor {
-		w.led, w.began = map[string]*Lead{}, now
+	if len(w.leads) >= mostLed || now.Sub(w.began) > ledFor {
+		w.leads, w.began = map[string]*Lead{}, now
 	}
 	lead = &Lead{walks: w, until: now.Add(leadPatience)}
 	take := func(items []string) (mine, rest []string) {
 		for _, item := range items {
-			if l := w.led[item]; l != nil && (l.whole || now.Before(l.until)) {
+			if l := w.leads[item]; l != nil && (l.complete || now.Before(l.until)) {
 				rest = append(rest, item)
 				if !slices.Contains(others, l) {
 					others = append(others, l)
@@ -55,7 +55,7 @@ func (w *Walks) Take(s Set, now time.Time) (lead *Lead, others []*Lead, mine, re
 				continue
 			}
 			mine = append(mine, item)
-			w.led[item] = lead
+			w.leads[item] = lead
 		}
 		return mine, rest
 	}
@@ -84,18 +84,18 @@ func (l *Lead) Heard(now time.Time) {
 
 // End notes that the walk has ended, and whether it has brought all that the relay has. Where it
 // has not, another connection may ask for it.
-func (l *Lead) End(whole bool) {
+func (l *Lead) End(complete bool) {
 	switch {
 	case l == nil:
-	case whole:
+	case complete:
 		l.set(time.Now().Add(indexed), true)
 	default:
 		l.set(time.Time{}, false)
 	}
 }
 
-func (l *Lead) set(until time.Time, whole bool) {
+func (l *Lead) set(until time.Time, complete bool) {
 	l.walks.mu.Lock()
 	defer l.walks.mu.Unlock()
-	l.until, l.whole = until, whole
+	l.until, l.complete = until, complete
 }

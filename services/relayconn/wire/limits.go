@@ -49,8 +49,8 @@ func (a *Limits) Probe() {
 	}
 }
 
-// Less notes that the relay takes no REQ of so many filters.
-func (a *Limits) Less(filters int) { a.filters = filters / 2 }
+// FewerFilters notes that the relay takes no REQ of so many filters: from now on one has half.
+func (a *Limits) FewerFilters(filters int) { a.filters = filters / 2 }
 
 // room is how many subscriptions the relay takes; 0: that is not known.
 func (a *Limits) room() int {
