@@ -94,7 +94,7 @@ func TestTargets(t *testing.T) {
 		a maintainer's | names-bob bobs | | r.example a1:x full, s.example b0:x full
 		a maintainer's maintainer | names-bob bobs-names-carol | | r.example a1:x full, r.example c0:x full, s.example b0:x full
 		a maintainer who waits | names-bob | bobs-here | r.example a1:x full, r.example b0:x full, s.example b0:x state b0
-		a maintainer who waits names nobody | names-bob | bobs-here-carol | r.example a1:x full, r.example b0:x full, s.example b0:x state b0 c0
+		whom a maintainer who waits names | names-bob | bobs-here-carol | r.example a1:x full, r.example b0:x full, s.example b0:x state b0 c0
 		nor does what waits | x | names-bob-newer | r.example a1:x full, s.example a1:x state a1 b0
 		a maintainer who comes | names-bob bobs-nowhere | bobs-back | r.example a1:x full, s.example b0:x state b0
 		moved away, with maintainers | names-bob gone-names-bob | |

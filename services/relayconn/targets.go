@@ -336,8 +336,8 @@ func (t *Targets) Of(name string) *Wanted {
 	return &Wanted{Changed: make(chan struct{}, 1), targets: t, name: name, repos: map[string]repo{}}
 }
 
-// Open reads what is wanted of the relay now. It is followed from then on, until Close. The error is
-// that of ctx.
+// Open reads what is wanted of the relay now. It is followed from then on, until Close. The error
+// is that of ctx.
 func (w *Wanted) Open(ctx context.Context) error {
 	t := w.targets
 	t.mu.Lock()

@@ -168,7 +168,8 @@ func (w *world) issue(t *testing.T, refs ...string) (id string, seq uint64) {
 	return ev.ID, ack.Sequence
 }
 
-// follow claims a relay, as is done once there are names, and waits until it is known what is wanted.
+// follow claims a relay, as is done once there are names, and waits until it is known what is
+// wanted.
 func follow(t *testing.T, all *Targets, name string) *Wanted {
 	t.Helper()
 	eventually(t, "there are names", func() bool { return all.stream.CaughtUp() == nil })

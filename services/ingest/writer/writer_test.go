@@ -161,8 +161,8 @@ func TestAnImportLeavesNothingBehind(t *testing.T) {
 	imports(proto.HeldBack, state, false)
 }
 
-// TestRejectedByOtherSettings: what a relay brings once more is decided again when the settings have
-// changed by which it was rejected.
+// TestRejectedByOtherSettings: what was rejected by settings that have changed since is decided
+// again when a relay brings it once more.
 func TestRejectedByOtherSettings(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)

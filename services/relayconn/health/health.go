@@ -64,8 +64,8 @@ func (h Health) Failed(now time.Time, err error) Health {
 	return h.blame(now, err)
 }
 
-// count counts a failure that may pass. One that is the relay's own counts neither towards its death
-// nor towards the back-off.
+// count counts a failure that may pass. One that is the relay's own counts neither towards its
+// death nor towards the back-off.
 func (h Health) count(now time.Time, err error) Health {
 	h.Recovering = true
 	if netguard.Classify(err).Lasting() {

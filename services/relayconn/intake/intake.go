@@ -393,8 +393,8 @@ func (i *Intake) end(p *pending, r Result) {
 	}
 }
 
-// recent remembers when ids were added: the last ones, at least half of recentIDs and at most all of
-// them.
+// recent remembers when ids were added: the last ones, at least half of recentIDs and at most all
+// of them.
 type recent struct{ young, old map[[32]byte]time.Time }
 
 func (s *recent) add(id [32]byte) {

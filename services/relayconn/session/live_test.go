@@ -87,7 +87,7 @@ func TestWhatIsMissedWhileClosedComes(t *testing.T) {
 	})
 }
 
-// TestStoredEventsAreNotLive: what a relay sends before EOSE, though the limit is 0, is of the past.
+// TestStoredEventsAreNotLive: what comes before EOSE is of the past, though the limit is 0.
 func TestStoredEventsAreNotLive(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
 		p.deaf = true

@@ -63,8 +63,8 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// TestHundreds: a filter names at most a hundred, every item is named, and there are no more filters
-// than that takes.
+// TestHundreds: a filter names at most a hundred, every item is named, and there are no more
+// filters than that takes.
 func TestHundreds(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{0, 1, 99, 100, 101, 250} {
