@@ -93,7 +93,7 @@ func TestUrgentOvertakesABacklog(t *testing.T) {
 // again, nor behind all of a pack of older ones.
 func TestUrgentOvertakesWhatHeals(t *testing.T) {
 	t.Parallel()
-	r := standby(t, openBus(t), "a")
+	r := standby(t, openBus(t), "a", testSettings())
 	w := &term{Writer: r.Writer, lanes: newLanes()}
 	must(t, w.begin(r.ctx))
 	for _, ev := range manyGrasps(100, 3*commitSize) {
