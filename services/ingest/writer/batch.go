@@ -15,8 +15,7 @@ import (
 )
 
 const (
-	// commitSize is about how many events a batch has at most: what its last pack has comes on top.
-	// So it fits one atomic batch of JetStream.
+	// commitSize is how many events a batch has at most.
 	commitSize = 500
 	// commitBytes is the same in bytes.
 	commitBytes = 4 << 20
@@ -46,9 +45,8 @@ type decided struct {
 }
 
 // gather waits until there is something to decide, and decides what is there, until the batch is
-// full or nothing of its class waits any more. Parked and held events whose time has come are decided
-// behind the pack with the event that they waited for; the log does not depend on where a batch ends.
-// A backlog of them is of the older class.
+// full or nothing of its class waits any more. What a pack heals is decided behind it: how packs are
+// cut into batches does not change the result. A backlog of it is of the older class.
 func (t *term) gather(ctx context.Context) (*batch, error) {
 	b := new(batch)
 	var p *pack
@@ -116,8 +114,7 @@ func (t *term) decidePack(b *batch, p *pack) error {
 }
 
 // decide decides one candidate and takes the decision into the draft, for those that come after it.
-// An event that cannot be decided is refused for now, and stands in the way of no other. An error
-// says that the draft is not certain any more.
+// An event that cannot be decided is refused for now. After an error the draft is of no more use.
 func (t *term) decide(b *batch, x decided) error {
 	c := x.candidate
 	d := t.afford(&x, t.policy.Decide(t.draft, c))
@@ -177,8 +174,7 @@ func (t *term) decide(b *batch, x decided) error {
 }
 
 // reject remembers and parks what was rejected. What a user submitted, and what no arrival can
-// heal, is not remembered: nothing fetches it, and remembering it would let any client fill the
-// disk. Of an import nothing is kept: it can be offered again when it is right.
+// heal, is not remembered: nothing fetches it. Of an import nothing is kept.
 func (t *term) reject(c *policy.Candidate, d policy.Decision) {
 	level := slog.LevelDebug
 	if c.Lane == proto.LaneUser {

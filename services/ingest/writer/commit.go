@@ -23,12 +23,10 @@ const commitTimeout = 15 * time.Second
 // commit writes a batch to the streams, and takes it into all projections. A commit that has begun
 // is finished, term or no term: the heads decide whether it may.
 //
-// The log comes first, then the held events, then the rejected ids; each is atomic, the three
-// together are not. A crash in between loses nothing, because no candidate was acknowledged: all of
-// them come back and are decided on what is there. An event that the log has is a duplicate then,
-// and its held entry, which the crash left behind, is dropped with that answer, or when the next
-// term begins (see [term.heal]). The other way round, an entry deleted before its event is in the
-// log, a crash would lose an event whose git data is there.
+// The log comes first, then the held events, then the rejections. A crash in between loses nothing:
+// no candidate was acknowledged, so all come again and are decided on what is there. An event that
+// the log has is a duplicate then, and the entry that the crash left behind is dropped with that
+// answer or by [term.heal]. In another order a crash could lose an event whose git data is there.
 func (t *term) commit(ctx context.Context, b *batch) error {
 	t.beforeCommit()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
@@ -82,12 +80,14 @@ func (t *term) commitEvents(ctx context.Context, b *batch) error {
 	if len(msgs) <= fewEvents && t.Bus.Sizing().Replicas == 1 {
 		store = t.Bus.PublishChain
 	}
-	seqs, err := publish(ctx, store, msgs, &t.head)
+	last, err := store(ctx, msgs, &t.head)
 	if err != nil {
 		return fmt.Errorf("events on head %d: %w", t.head, err)
 	}
-	for i, seq := range seqs {
-		records[i].Seq, b.decided[b.logged[i]].seq = seq, seq
+	t.head = last
+	for i, n := range b.logged {
+		seq := last - uint64(len(msgs)-1-i)
+		records[i].Seq, b.decided[n].seq = seq, seq
 	}
 	if err := t.Index.Feed(records); err != nil {
 		return fmt.Errorf("take %d committed events into the index: %w", len(records), err)
@@ -99,11 +99,11 @@ func (t *term) commitEvents(ctx context.Context, b *batch) error {
 // replicas. A crash may keep the first of them only; the others are decided again.
 const fewEvents = 24
 
-// publish stores messages, as many at once as a batch may have, each part on the head of the one
-// before if there is a head, and returns their sequences.
-func publish(ctx context.Context, store func(context.Context, []*nats.Msg, *uint64) (uint64, error), msgs []*nats.Msg, head *uint64) (seqs []uint64, err error) {
+// publish stores messages in batches, each on the head of the one before if there is a head, and
+// returns their sequences.
+func (w *Writer) publish(ctx context.Context, msgs []*nats.Msg, head *uint64) (seqs []uint64, err error) {
 	for part := range slices.Chunk(msgs, bus.MaxBatch) {
-		last, err := store(ctx, part, head)
+		last, err := w.Bus.PublishBatch(ctx, part, head)
 		if err != nil {
 			return nil, err
 		}
@@ -118,8 +118,7 @@ func publish(ctx context.Context, store func(context.Context, []*nats.Msg, *uint
 }
 
 // deletionKept is how long the bucket keeps the message that says that an entry is gone: long
-// enough for every follower that was cut off to hear of it. Without an end each event that was ever
-// held would leave a message for good.
+// enough for every follower that was cut off to hear of it.
 const deletionKept = 24 * time.Hour
 
 // commitHeld changes the held events, if their head is still the one that the changes were decided
@@ -144,7 +143,7 @@ func (t *term) commitHeld(ctx context.Context, confirm bool) (err error) {
 	if confirm && len(msgs) == 0 {
 		keys, msgs = []string{proto.HeldMarkKey}, t.mark(proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey))
 	}
-	seqs, err := publish(ctx, t.Bus.PublishBatch, msgs, &t.heldHead)
+	seqs, err := t.publish(ctx, msgs, &t.heldHead)
 	if err != nil {
 		return fmt.Errorf("changes of held events on head %d: %w", t.heldHead, err)
 	}
@@ -161,7 +160,7 @@ func (w *Writer) mark(subject string) []*nats.Msg {
 }
 
 // commitRejections remembers what was rejected, and takes back what may heal. No head is expected:
-// the term was confirmed just before, and a rejection is no more than a fetch less.
+// the term was confirmed just before, and a surplus rejection only skips a fetch.
 func (t *term) commitRejections(ctx context.Context) error {
 	now := time.Now()
 	var msgs []*nats.Msg
@@ -179,7 +178,7 @@ func (t *term) commitRejections(ctx context.Context) error {
 		m.Subject = proto.RejectedSubject{Kind: r.Kind, ShortID: proto.ShortID(id)}.String()
 		msgs = append(msgs, m)
 	}
-	seqs, err := publish(ctx, t.Bus.PublishBatch, msgs, nil)
+	seqs, err := t.publish(ctx, msgs, nil)
 	if err != nil {
 		return fmt.Errorf("remember %d rejections: %w", len(msgs), err)
 	}

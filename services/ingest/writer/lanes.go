@@ -61,8 +61,8 @@ func newLanes() *lanes {
 	return l
 }
 
-// openLanes begins to fetch. broken is called when a lane has no consumer any more: NATS has lost
-// it, and the client library would not ask again, or only after half a minute.
+// openLanes begins to fetch. broken is called when NATS has lost a lane's consumer: the client
+// library would ask again after half a minute, if at all.
 func openLanes(ctx context.Context, b *bus.Bus, counts *metrics, broken func(error)) (*lanes, error) {
 	l := newLanes()
 	ctx, l.end = context.WithCancel(context.WithoutCancel(ctx))
@@ -106,8 +106,8 @@ func (l *lanes) put(ctx context.Context, lane int, p *pack) {
 	}
 }
 
-// close stops fetching and gives back what was fetched. It is given back only when the server
-// knows that nothing is fetched any more, or the server would deliver it to this process again.
+// close stops fetching and then gives back what was fetched: before, the server would deliver it to
+// this process again.
 func (l *lanes) close() {
 	for _, c := range l.consuming {
 		c.Drain()
