@@ -114,7 +114,6 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 		"claim":             KVSubject(BucketClaims, ClaimKey("g", "n")),
 		"worker":            KVSubject(BucketWorkers, ClaimKey("g", "w")),
 		"queryIds":          SubjectQueryIDs,
-		"queryReconcile":    SubjectQueryReconcile,
 		"progress":          SubjectProgress,
 		"queryEvents":       SubjectQueryEvents,
 		"why":               SubjectWhy,

@@ -259,7 +259,7 @@ type WriterMark struct {
 	At     time.Time `json:"at"`
 }
 
-// ReconcileQuery asks grasp.query.reconcile what to say to a relay next in a session of NIP-77. The
+// ReconcileQuery asks grasp.query.ids what to say to a relay next in a session of NIP-77. The
 // set is what is known for the filter: accepted, held, or rejected lately. Nothing is kept between
 // two queries, so that each may be answered by another replica.
 type ReconcileQuery struct {

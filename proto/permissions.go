@@ -132,7 +132,7 @@ func discovery() Permissions {
 
 func relayconn() Permissions {
 	return service(UserRelayconn, follow(StreamTargets, ">"), offer(StreamLive, LaneSyncLive), offer(StreamSync, LaneSyncHistoric, LaneSyncDaily),
-		joinGroup(GroupRelays), getKey(BucketRelays, ">"), publish(KVSubject(BucketRelays, ">"), SubjectQueryEvents, SubjectQueryReconcile))
+		joinGroup(GroupRelays), getKey(BucketRelays, ">"), publish(KVSubject(BucketRelays, ">"), SubjectQueryEvents, SubjectQueryIDs))
 }
 
 // importer may offer events on a lane of its own, and hear how they ended.
@@ -149,7 +149,7 @@ func ingest() Permissions {
 			// subject of every message that it sends, as one that may be answered.
 			jsAck + ">",
 		},
-		Subscribe: slices.Concat([]string{SubjectQueryEvents, SubjectQueryIDs, SubjectQueryReconcile, SubjectWhy, SubjectManage},
+		Subscribe: slices.Concat([]string{SubjectQueryEvents, SubjectQueryIDs, SubjectWhy, SubjectManage},
 			describe(ServiceEvents), describe(ServiceQuery)),
 		Answers: true,
 	}
@@ -182,7 +182,7 @@ func operator() Permissions {
 		Publish: append(askRepos(),
 			jsAPI+"INFO", jsAPI+"STREAM.NAMES", jsAPI+"STREAM.LIST", api("STREAM.INFO", "*"), api("STREAM.MSG.GET", "*"),
 			api("DIRECT.GET", "*"), api("DIRECT.GET", "*", ">"), api("CONSUMER.NAMES", "*"), api("CONSUMER.LIST", "*"), api("CONSUMER.INFO", "*", "*"),
-			SubjectQueryIDs, SubjectQueryReconcile, SubjectQueryEvents, SubjectWhy, microAPI+">", KVSubject(BucketBans, ">")),
+			SubjectQueryIDs, SubjectQueryEvents, SubjectWhy, microAPI+">", KVSubject(BucketBans, ">")),
 		Subscribe: []string{">"},
 	}
 	for _, cfg := range Streams(DefaultSizing()) {

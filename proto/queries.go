@@ -38,9 +38,7 @@ type EventsAnswer struct {
 	After *Place `json:"after,omitempty"`
 }
 
-// Place is where an event stands among the answers to a filter. An answer of grasp.query.ids is a
-// stream of messages, each a JSON array of the places of events that need not be fetched: they are
-// accepted, held, or were rejected lately. An empty array ends it.
+// Place is where an event stands among the answers to a filter.
 type Place struct {
 	CreatedAt nostr.Timestamp `json:"created_at"`
 	ID        string          `json:"id"`

@@ -64,12 +64,10 @@ const (
 	// SubjectEventsMark is where a new writer marks the log GRASP_EVENTS; the mark moves the head,
 	// which fences every older writer.
 	SubjectEventsMark = "grasp.mark.events"
-	// SubjectQueryIDs is the micro service that answers with the ids (known, held, rejected) for a
-	// filter.
+	// SubjectQueryIDs is the micro service that does the asking side of a reconciliation with a relay
+	// (NIP-77), one message at a time, over the ids that are accepted, held or rejected: see
+	// [ReconcileQuery].
 	SubjectQueryIDs = "grasp.query.ids"
-	// SubjectQueryReconcile is the micro service that does the asking side of a reconciliation with
-	// a relay (NIP-77), one message at a time: see [ReconcileQuery].
-	SubjectQueryReconcile = "grasp.query.reconcile"
 	// ServiceQuery is the name of that micro service.
 	ServiceQuery = "grasp-query"
 	// SubjectProgress is where every process tells each second how far it has read, see [Progress].

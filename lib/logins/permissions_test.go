@@ -89,7 +89,7 @@ func TestWhoMayPublish(t *testing.T) {
 		"discovery":                    "grasp.target.r.example.com",
 		"discovery relayconn operator": "$JS.API.STREAM.MSG.GET.GRASP_TARGETS",
 		services:                       "grasp.progress",
-		"operator": "grasp.query.ids grasp.why grasp.repo.list grasp.repo.remove $JS.API.STREAM.SNAPSHOT.GRASP_EVENTS " +
+		"operator": "grasp.why grasp.repo.list grasp.repo.remove $JS.API.STREAM.SNAPSHOT.GRASP_EVENTS " +
 			"$JS.API.STREAM.LIST $JS.API.STREAM.NAMES $JS.API.STREAM.MSG.GET.GRASP_CANDIDATES_USER " +
 			"$JS.API.CONSUMER.CREATE.GRASP_EVENTS.any $JS.API.CONSUMER.CREATE.GRASP_TARGETS.any " +
 			"$JS.API.CONSUMER.CREATE.GRASP_REJECTED.any $JS.API.CONSUMER.CREATE.KV_grasp-held.any " +
@@ -118,7 +118,7 @@ func TestWhoMayPublish(t *testing.T) {
 		everyone:                              "$JS.API.STREAM.INFO.GRASP_EVENTS $JS.API.STREAM.MSG.GET.GRASP_EVENTS",
 		"ingest purgatory discovery operator": "$JS.API.DIRECT.GET.KV_grasp-held.>",
 		"gateway purgatory operator":          "$JS.API.DIRECT.GET.KV_grasp-claims.$KV.grasp-claims.purgatory.00",
-		"relayconn operator":                  "$JS.API.DIRECT.GET.KV_grasp-relays.$KV.grasp-relays.r.example.com",
+		"relayconn operator":                  "grasp.query.ids $JS.API.DIRECT.GET.KV_grasp-relays.$KV.grasp-relays.r.example.com",
 	} {
 		for _, subject := range strings.Fields(subjects) {
 			for _, user := range strings.Fields(all) {

@@ -16,7 +16,7 @@ type Step struct {
 	Alone   uint64     // how many events of the filter it has turned out not to have
 }
 
-// Reconciler asks the service grasp.query.reconcile which of a relay's events are not known here,
+// Reconciler asks the service grasp.query.ids which of a relay's events are not known here,
 // step by step, while another process speaks with the relay (NIP-77). The asker needs no index and
 // keeps nothing but the filter, and the sequence of the log that must have been read before a step
 // is answered: what is accepted, held or rejected is looked up by ingest.
@@ -46,7 +46,7 @@ func (s Reconciler) Continue(ctx context.Context, session proto.ReconcileQuery, 
 
 func (s Reconciler) ask(ctx context.Context, session proto.ReconcileQuery, message []byte) (a proto.ReconcileAnswer, err error) {
 	session.Message = message
-	if err := request(ctx, s.Conn, proto.SubjectQueryReconcile, session, &a); err != nil {
+	if err := request(ctx, s.Conn, proto.SubjectQueryIDs, session, &a); err != nil {
 		return proto.ReconcileAnswer{}, fmt.Errorf("reconcile: %w", err)
 	}
 	return a, nil

@@ -1,6 +1,6 @@
 // Package known says which events of a relay need not be fetched: those that are accepted or held,
-// and those that were rejected within the last days. The micro service grasp.query.ids lists them,
-// and grasp.query.reconcile finds out step by step which of a relay's are not among them (NIP-77).
+// and those that were rejected within the last days. The micro service grasp.query.ids finds out step
+// by step which of a relay's are not among them (NIP-77).
 package known
 
 import (
@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -24,8 +23,6 @@ const (
 	// maxMessage is the largest message of a relay, in bytes: what it may name as missing fits into
 	// an answer.
 	maxMessage = 600 << 10
-	// chunk is how many ids of a list are in a message, about 200 KiB.
-	chunk = 2000
 	// mostPacked is how many events of a filter there may be.
 	mostPacked = 250_000
 	// keptBytes and keptFor bound the sets that are kept for the next steps of a session, and for
@@ -58,26 +55,7 @@ type gathered struct {
 // Questions are answered by every replica.
 func (k *Known) Questions() map[string]query.Answerer {
 	k.kept = map[[32]byte]gathered{}
-	return map[string]query.Answerer{proto.SubjectQueryIDs: query.Asked(k.list), proto.SubjectQueryReconcile: query.Asked(k.step)}
-}
-
-// list answers a filter with the ids of all that matches, in arrays of [proto.Place]; an empty
-// one is the end.
-func (k *Known) list(ctx context.Context, f nostr.Filter, send func(any) error) error {
-	g, err := k.gather(ctx, f)
-	if err != nil {
-		return err
-	}
-	for part := range slices.Chunk(g.items, chunk) {
-		ids := make([]proto.Place, len(part))
-		for i, item := range part {
-			ids[i] = proto.Place{ID: hex.EncodeToString(item.ID[:]), CreatedAt: item.CreatedAt}
-		}
-		if err := send(ids); err != nil {
-			return err
-		}
-	}
-	return send([]proto.Place{})
+	return map[string]query.Answerer{proto.SubjectQueryIDs: query.Asked(k.step)}
 }
 
 // step answers one step of a reconciliation: what to say to the relay, and what of its events is

@@ -83,48 +83,28 @@ func serve(t *testing.T) (*bus.Bus, *eventdb.DB) {
 	})
 	// The service is there once it answers; until then NATS has no responder.
 	for err := nats.ErrNoResponders; err != nil && t.Context().Err() == nil; {
-		_, err = b.Conn.Request(proto.SubjectQueryReconcile, []byte(`{}`), time.Second)
+		_, err = b.Conn.Request(proto.SubjectQueryIDs, []byte(`{}`), time.Second)
 	}
 	return b, index
 }
 
-func TestList(t *testing.T) {
+// TestWhatIsKnown: how many events are known for a filter.
+func TestWhatIsKnown(t *testing.T) {
 	t.Parallel()
 	b, _ := serve(t)
-	for _, tc := range []struct {
-		filter       string
-		want, chunks int
-		failure      string
-	}{
-		{`{}`, 4500 + 2 + 3, 3, ""},
-		{`{"kinds":[1621],"limit":10}`, 4500, 3, ""}, // all of them: a limit would make reconciliation fetch the rest
-		{`{"kinds":[1621],"since":100,"until":109}`, 10, 1, ""},
-		{`{"ids":["` + event(30618, 2).ID + `","` + event(7, 3).ID + `"]}`, 2, 1, ""},
-		{`{"kinds":[7],"authors":["` + strings.Repeat("a", 64) + `"],"since":2,"until":3}`, 2, 1, ""},
-		{`{"kinds":[7],"authors":["` + strings.Repeat("b", 64) + `"]}`, 0, 0, ""},
-		{`{"kinds":[42]}`, 0, 0, ""},
-		{`{"kinds":"x"}`, 0, 0, "not a question"},
+	for filter, want := range map[string]uint64{
+		`{}`:                          4500 + 2 + 3,
+		`{"kinds":[1621],"limit":10}`: 4500, // a limit would make reconciliation fetch the rest
+		`{"kinds":[1621],"since":100,"until":109}`:                                        10,
+		`{"ids":["` + event(30618, 2).ID + `","` + event(7, 3).ID + `"]}`:                 2,
+		`{"kinds":[7],"authors":["` + strings.Repeat("a", 64) + `"],"since":2,"until":3}`: 2,
+		`{"kinds":[7],"authors":["` + strings.Repeat("b", 64) + `"]}`:                     0,
+		`{"kinds":[42]}`: 0,
 	} {
-		sub, err := b.Conn.SubscribeSync(nats.NewInbox())
-		must(t, err)
-		must(t, b.Conn.PublishRequest(proto.SubjectQueryIDs, sub.Subject, []byte(tc.filter)))
-		var places []proto.Place
-		ids, chunks, failure := map[string]bool{}, -1, ""
-		for chunks = -1; chunks < 0 || len(places) > 0; chunks++ {
-			m, err := sub.NextMsg(time.Minute)
-			must(t, err)
-			if failure = m.Header.Get("Nats-Service-Error"); failure != "" {
-				chunks = 0
-				break
-			}
-			places = nil
-			must(t, json.Unmarshal(m.Data, &places))
-			for _, at := range places {
-				ids[at.ID] = true
-			}
-		}
-		if len(ids) != tc.want || chunks != tc.chunks || !strings.Contains(failure, tc.failure) || (failure == "") != (tc.failure == "") {
-			t.Errorf("%s: %d ids in %d messages, %q; want %d in %d", tc.filter, len(ids), chunks, failure, tc.want, tc.chunks)
+		var session proto.ReconcileQuery
+		must(t, json.Unmarshal([]byte(filter), &session.Filter))
+		if _, _, count, _ := differing(t, b, session, nil); count != want {
+			t.Errorf("%s: %d are known, want %d", filter, count, want)
 		}
 	}
 }
@@ -205,7 +185,7 @@ func TestReconcileRefusals(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", "[", `{"filter":7}`, `{"message":"%"}`} {
-		msg, err := b.Conn.Request(proto.SubjectQueryReconcile, []byte(bad), time.Minute)
+		msg, err := b.Conn.Request(proto.SubjectQueryIDs, []byte(bad), time.Minute)
 		if err != nil || msg.Header.Get("Nats-Service-Error-Code") != proto.QueryBad {
 			t.Errorf("%q: %v, %v", bad, msg, err)
 		}

@@ -190,13 +190,10 @@ func (x *Rejected) Matching(f nostr.Filter, now time.Time) (items []reconcile.It
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	for _, e := range x.entries {
-		switch {
-		case f.Since != nil && e.createdAt < *f.Since, f.Until != nil && e.createdAt > *f.Until:
-		case f.Kinds != nil && !slices.Contains(f.Kinds, int(e.kind)):
-		case now.Sub(e.at) >= x.maxAge:
-		case f.IDs != nil && !slices.Contains(f.IDs, e.hexID()):
-		case f.Authors != nil && !slices.Contains(f.Authors, hex.EncodeToString(e.pubkey[:])):
-		default:
+		if f.Kinds != nil && !slices.Contains(f.Kinds, int(e.kind)) || now.Sub(e.at) >= x.maxAge {
+			continue // most, without an event being made of them
+		}
+		if f.Matches(&nostr.Event{ID: e.hexID(), PubKey: hex.EncodeToString(e.pubkey[:]), CreatedAt: e.createdAt, Kind: int(e.kind)}) {
 			items = append(items, reconcile.Item{CreatedAt: e.createdAt, ID: e.id})
 		}
 	}

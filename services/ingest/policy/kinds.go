@@ -28,10 +28,7 @@ func (p *Policy) state(k Knowledge, c *Candidate) Decision {
 	switch d.Outcome {
 	case proto.HeldBack:
 		for _, e := range spokenFor(k, ref) {
-			// Not with each of many states: an entry is written whole.
-			if again := p.restarted(e); again.Phase != e.Phase || again.ExpiresAt.Sub(e.ExpiresAt) > p.settings.HoldDuration/20 {
-				d.Hold = append(d.Hold, again)
-			}
+			d.Hold = append(d.Hold, p.restarted(e))
 		}
 	case proto.Accepted:
 		address, _ := nostr.AddressOf(c.Event)

@@ -221,7 +221,6 @@ func (t *term) answer(b *batch) {
 		}
 		t.tell(p)
 	}
-	t.Log.Debug("batch committed", "candidates", len(b.decided), "logged", len(b.logged), "head", t.head)
 }
 
 // maxSentence is the longest sentence of a verdict, in bytes. A pack has few enough events for all

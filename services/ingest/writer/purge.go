@@ -14,9 +14,8 @@ import (
 const (
 	// purgeEvery is how often banned events are looked for whose time is over.
 	purgeEvery = 5 * time.Second
-	// purgeAtOnce and purgeBytes bound how many of them are removed in one go.
-	purgeAtOnce = 5000
-	purgeBytes  = 16 << 20
+	// purgeAtOnce bounds how many of them are removed in one go.
+	purgeAtOnce = commitSize
 )
 
 // purge has banned events removed that an operator wants removed, when their time is over, and
@@ -39,20 +38,20 @@ func (t *term) purge(now time.Time) error {
 			continue
 		}
 		ids, err := view.HiddenBy(b.Name())
-		found, count, bytes := map[bool][]*policy.Candidate{}, 0, 0 // true: those that go last
+		found, count := map[bool][]*policy.Candidate{}, 0 // true: those that go last
 		for _, id := range ids {
 			var ev *nostr.Event
 			if ev, err = view.All().Event(id); errors.Is(err, eventdb.ErrNotFound) || err == nil && ev.Kind == nostr.KindDeletion {
 				err = nil
 				continue
 			}
-			if err != nil || count == purgeAtOnce || bytes > purgeBytes {
+			if err != nil || count == purgeAtOnce {
 				break
 			}
 			c := policy.Release(ev)
 			c.Action, c.Purge = proto.ActionRemove, true
 			last := ev.Kind == nostr.KindAnnouncement || ev.Kind == nostr.KindState
-			found[last], count, bytes = append(found[last], c), count+1, bytes+len(c.Raw)
+			found[last], count = append(found[last], c), count+1
 		}
 		if err != nil {
 			return fmt.Errorf("look for what is banned: %w", err)
@@ -62,7 +61,7 @@ func (t *term) purge(now time.Time) error {
 		}
 		if len(found[false]) > 0 {
 			t.Log.Info("what was banned is removed", "ban", b.What, "events", len(found[false]))
-			t.healed = append(t.healed, found[false]...)
+			t.healed, t.purgedAt = append(t.healed, found[false]...), time.Time{} // more may be left
 			return nil
 		}
 	}
