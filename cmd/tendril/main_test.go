@@ -239,6 +239,7 @@ func TestSIGHUP(t *testing.T) {
 	set("NGIT_RELAY_NAME=two names")
 	p.signal(syscall.SIGHUP)
 	p.line("stopping")
+	p.signal(syscall.SIGHUP) // once more changes nothing
 	page, err := http.Get(p.line("listening on "))
 	must(t, err)
 	defer page.Body.Close()

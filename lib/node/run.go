@@ -56,8 +56,9 @@ func Serve(name string, s config.Settings, apart bool, services ...Service) erro
 // errReload ends a process that is to begin again with the settings as they are now.
 var errReload = errors.New("SIGHUP")
 
-// untilSignal returns a context that ends with the first SIGINT or SIGTERM; the next signal then
-// ends the process. SIGHUP ends it with [errReload], unless the settings are wrong now.
+// untilSignal returns a context that ends with the first SIGINT or SIGTERM; the next one ends the
+// process. SIGHUP ends it with [errReload], unless the settings are wrong now; a second one changes
+// nothing.
 func untilSignal(s config.Settings, log *slog.Logger) context.Context {
 	ctx, end := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 4) // a stop right behind a SIGHUP is not lost
@@ -77,7 +78,7 @@ func untilSignal(s config.Settings, log *slog.Logger) context.Context {
 				}
 				log.Info("SIGHUP: restarting with the new settings")
 			}
-			signal.Stop(signals)
+			signal.Reset(os.Interrupt, syscall.SIGTERM)
 			end(cause)
 			return
 		}
@@ -85,8 +86,10 @@ func untilSignal(s config.Settings, log *slog.Logger) context.Context {
 	return ctx
 }
 
-// again makes this process begin again. It returns only an error.
+// again makes this process begin again. It returns only an error. SIGHUP is ignored until the new
+// program listens to it.
 func again() error {
+	signal.Ignore(syscall.SIGHUP)
 	program, err := os.Executable()
 	if err == nil {
 		err = syscall.Exec(program, os.Args, os.Environ())
