@@ -248,6 +248,11 @@ func TestSIGHUP(t *testing.T) {
 	}
 	set("NGIT_GIT_PROCESSES=0")
 	stays(p, "want 1 to 100000")
+	set("")
+	p = start(t, dir, domain, "up")
+	p.line("listening on ")
+	set("NGIT_RELAY_ICON=none.png")
+	stays(p, "NGIT_RELAY_ICON is ")
 	p = start(t, t.TempDir(), with("NGIT_DATABASE_BACKEND=memory"), "up")
 	p.line("listening on ")
 	stays(p, "everything would be lost")

@@ -115,12 +115,10 @@ func (s Service) check() error {
 const maxPassword = 72
 
 func (b Bus) check() error {
-	if b.ForgetLog != "" {
-		for given := range strings.SplitSeq(b.ForgetLog, ",") {
-			_, noTime := time.Parse(time.RFC3339Nano, given)
-			if _, err := nostr.NormalizeDomain(given); err != nil && noTime != nil {
-				return &Error{"NGIT_FORGET_LOG", b.ForgetLog, "want the time or the domain that the message names by which the start ended"}
-			}
+	for _, given := range b.ForgetLog {
+		_, noTime := time.Parse(time.RFC3339Nano, given)
+		if _, err := nostr.NormalizeDomain(given); err != nil && noTime != nil {
+			return &Error{"NGIT_FORGET_LOG", given, "want the time or the domain that is in the error that stopped the start"}
 		}
 	}
 	switch {

@@ -80,6 +80,8 @@ func TestValues(t *testing.T) {
 		a URL                 |                   |                       | NGIT_RELAY_NAME=nats://u:p=w@host:4222?x=#y | RelayName | nats://u:p=w@host:4222?x=#y
 		also named            |                   | NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS=true | NGIT_BASE_PATH=/⏎NGIT_PRIVATE_MODE=false | AllowPrivate | true
 		empty list            |                   |                       | NGIT_REPOSITORY_WHITELIST= # nobody yet | RepositoryWhitelist | []
+		spaces in a list      |                   | NGIT_FORGET_LOG=a.example , b.example |              | ForgetLog           | [a.example b.example]
+		twice                 |                   |                       | NGIT_RELAY_NAME=a⏎NGIT_RELAY_NAME=b | RelayName     | b
 		level                 |                   | NGIT_LOG_LEVEL=debug,hyper=info |                     | LogLevel            | debug,hyper=info
 		left out              |                   | NGIT_REPOSITORY_BLACKLIST=npub1spam..., spam-repo,alice/x/y | | RepositoryBlacklist | [spam-repo alice/x/y]
 		left out too          |                   | NGIT_EVENT_BLACKLIST=npub1spam...,«npub» |            | EventBlacklist      | [«npub»]
@@ -164,7 +166,7 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 		NGIT_MAX_PUSH_BYTES=1.5XB                       | NGIT_MAX_PUSH_BYTES is "1.5XB": want a size, like 64MiB or 2GiB, or a number of bytes
 		NGIT_MAX_PUSH_BYTES=9999TiB                     | NGIT_MAX_PUSH_BYTES is "10994016766132224": want 1KiB to 1024TiB
 		NGIT_SYNC_DOMAIN_LIMITS=a.example:0:1           | NGIT_SYNC_DOMAIN_LIMITS is "a.example:0:1": want domain:concurrent:rate, like github.com:10:60, comma-separated
-		NGIT_FORGET_LOG=a b://                          | NGIT_FORGET_LOG is "a b://": want the time or the domain that the message names by which the start ended
+		NGIT_FORGET_LOG=a.example, b://                 | NGIT_FORGET_LOG is "b://": want the time or the domain that is in the error that stopped the start
 		NGIT_NATS_CERT=a.pem                            | NGIT_NATS_CERT is "a.pem": want its key in NGIT_NATS_KEY as well
 		NGIT_NATS_KEY=a.pem                             | NGIT_NATS_KEY is "a.pem": want its certificate in NGIT_NATS_CERT as well
 		NGIT_NATS_PASSWORD=LONG                         | NGIT_NATS_PASSWORD is too long (its value is not shown): want at most 72 bytes

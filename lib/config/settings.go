@@ -74,7 +74,7 @@ type Bus struct {
 	NATSReplicas  int           `env:"NGIT_NATS_REPLICAS" oneof:"1, 3 or 5" default:"1" help:"Replicas of streams and buckets: 1, 3 or 5."`
 	NATSListen    string        `env:"NGIT_NATS_LISTEN" address:"127.0.0.1:4222, or none" default:"127.0.0.1:4222" help:"Where the embedded NATS listens for operators ('nats sub'). 'none': nowhere."`
 	NATSPassword  string        `env:"NGIT_NATS_PASSWORD" secret:"" placeholder:"PASSWORD" help:"Password of the user 'operator' at the embedded NATS, who may read everything and write bans alone ('tendril repo' aside), and of 'import', by which 'tendril import' offers events; no other user is let in. Empty: every connection may do everything."`
-	ForgetLog     string        `env:"NGIT_FORGET_LOG" help:"Accepts a lost log or a changed domain: copy the time or the old domain from the error that stopped the start. Comma-separated."`
+	ForgetLog     []string      `env:"NGIT_FORGET_LOG" help:"Accepts a lost log or a changed domain: copy the time or the old domain from the error that stopped the start. Comma-separated."`
 	WorkerTTL     time.Duration `env:"NGIT_WORKER_TTL" default:"10s" min:"1s" max:"1h" help:"A worker whose heartbeat is older than this is dead and its claims are free."`
 
 	// Constants.

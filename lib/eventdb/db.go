@@ -87,8 +87,8 @@ type Options struct {
 	// any event. false: what they name leaves the index and does not come back.
 	KeepDeleted bool
 	// ForgottenLog names logs that the operator gives up, by the times at which they were made (RFC
-	// 3339, commas between): see [DB.LogGone]. Empty: none.
-	ForgottenLog string
+	// 3339): see [DB.LogGone].
+	ForgottenLog []string
 	// Log is told when damaged files are removed, and why the process ends when Pebble cannot go on.
 	// nil: nothing is told.
 	Log *slog.Logger

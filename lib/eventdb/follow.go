@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -89,7 +88,7 @@ func lookForEvents(ctx context.Context, js jetstream.JetStream, db *DB) error {
 // operator may say that this is meant ([Options.ForgottenLog]).
 func (db *DB) LogGone() error {
 	made, _, err := db.madeFrom()
-	if err != nil || made == "" || slices.Contains(strings.Split(db.opts.ForgottenLog, ","), made) {
+	if err != nil || made == "" || slices.Contains(db.opts.ForgottenLog, made) {
 		return err
 	}
 	view := db.View().All()

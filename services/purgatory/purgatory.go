@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -100,7 +99,7 @@ func takeFolder(ctx context.Context, n *node.Node, domain string) (repository.Be
 		}
 		log = stream.CachedInfo().Created.UTC().Format(time.RFC3339Nano)
 	}
-	return repository.TakeFolder(n.Settings.GitDataPath, log, domain, strings.Split(n.Settings.ForgetLog, ","))
+	return repository.TakeFolder(n.Settings.GitDataPath, log, domain, n.Settings.ForgetLog)
 }
 
 // Run runs one worker until ctx ends; its shards are handed over then.
