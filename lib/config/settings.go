@@ -177,24 +177,24 @@ type Front struct {
 	EventsPerMinutePerIP int      `env:"NGIT_EVENTS_PER_MINUTE_PER_IP" default:"240" min:"1" max:"10000000" help:"Most events a minute that one address may send, over all its connections."`
 
 	// Constants.
-	MaxHTTPConnections      int           `env:"NGIT_MAX_HTTP_CONNECTIONS" constant:"8192"`
-	MaxHTTPConnectionsPerIP int           `env:"NGIT_MAX_HTTP_CONNECTIONS_PER_IP" constant:"512"`
-	MaxSubscriptions        int           `env:"NGIT_MAX_SUBSCRIPTIONS" constant:"500"`
-	MaxSubscriptionsPerIP   int           `env:"NGIT_MAX_SUBSCRIPTIONS_PER_IP" constant:"4000"`
-	MaxFilters              int           `env:"NGIT_MAX_FILTERS" constant:"20"`
-	MaxFilterValues         int           `env:"NGIT_MAX_FILTER_VALUES" constant:"2000"`
-	MaxFilterSteps          int           `env:"NGIT_MAX_FILTER_STEPS" constant:"2000000"`
-	ClientBytes             int64         `env:"NGIT_CLIENT_BYTES" type:"bytes" constant:"512MiB"`
-	ClientBytesPerIP        int64         `env:"NGIT_CLIENT_BYTES_PER_IP" type:"bytes" constant:"64MiB"`
-	MaxReconciledEvents     int           `env:"NGIT_MAX_RECONCILED_EVENTS" constant:"250000"`
-	MaxMessageBytes         int64         `env:"NGIT_MAX_MESSAGE_BYTES" constant:"524288"`
-	MessageTime             time.Duration `env:"NGIT_MESSAGE_TIME" constant:"1m"`
-	MaxLimit                int           `env:"NGIT_MAX_LIMIT" constant:"5000"`
-	DefaultLimit            int           `env:"NGIT_DEFAULT_LIMIT" constant:"500"`
-	EventTimeout            time.Duration `env:"NGIT_EVENT_TIMEOUT" constant:"10s"`
-	GitRequestsPerIP        int           `env:"NGIT_GIT_REQUESTS_PER_IP" constant:"128"`
-	GitRequestsPerMinute    int           `env:"NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP" constant:"600"`
-	AnswerStall             time.Duration `env:"NGIT_ANSWER_STALL" constant:"2m"`
+	OtherConnections      int           `env:"NGIT_OTHER_CONNECTIONS" constant:"4096"`
+	OtherConnectionsPerIP int           `env:"NGIT_OTHER_CONNECTIONS_PER_IP" constant:"256"`
+	MaxSubscriptions      int           `env:"NGIT_MAX_SUBSCRIPTIONS" constant:"500"`
+	MaxSubscriptionsPerIP int           `env:"NGIT_MAX_SUBSCRIPTIONS_PER_IP" constant:"4000"`
+	MaxFilters            int           `env:"NGIT_MAX_FILTERS" constant:"20"`
+	MaxFilterValues       int           `env:"NGIT_MAX_FILTER_VALUES" constant:"2000"`
+	MaxFilterSteps        int           `env:"NGIT_MAX_FILTER_STEPS" constant:"2000000"`
+	ClientBytes           int64         `env:"NGIT_CLIENT_BYTES" type:"bytes" constant:"512MiB"`
+	ClientBytesPerIP      int64         `env:"NGIT_CLIENT_BYTES_PER_IP" type:"bytes" constant:"64MiB"`
+	MaxReconciledEvents   int           `env:"NGIT_MAX_RECONCILED_EVENTS" constant:"250000"`
+	MaxMessageBytes       int64         `env:"NGIT_MAX_MESSAGE_BYTES" constant:"524288"`
+	MessageTime           time.Duration `env:"NGIT_MESSAGE_TIME" constant:"1m"`
+	MaxLimit              int           `env:"NGIT_MAX_LIMIT" constant:"5000"`
+	DefaultLimit          int           `env:"NGIT_DEFAULT_LIMIT" constant:"500"`
+	EventTimeout          time.Duration `env:"NGIT_EVENT_TIMEOUT" constant:"10s"`
+	GitRequestsPerIP      int           `env:"NGIT_GIT_REQUESTS_PER_IP" constant:"128"`
+	GitRequestsPerMinute  int           `env:"NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP" constant:"600"`
+	AnswerStall           time.Duration `env:"NGIT_ANSWER_STALL" constant:"2m"`
 }
 
 // Observe says how we are watched.

@@ -32,6 +32,7 @@ type door struct {
 	observation http.Handler
 	clients     proxies
 	stall       time.Duration // for clients that send nothing
+	manageTime  time.Duration // for a whole request of NIP-86
 	bus         *nats.Conn
 	log         *slog.Logger
 	stopping    atomic.Bool // connections end with the request that is under way or comes next
@@ -135,10 +136,9 @@ func (d *door) passToGit(w http.ResponseWriter, r *http.Request, at nostr.Reposi
 
 const (
 	// managementType is the content type of requests by which an operator's client manages the relay
-	// (NIP-86), maxManagement their largest size in bytes, and manageTime the longest time for one.
+	// (NIP-86), and maxManagement their largest size in bytes.
 	managementType = "application/nostr+json+rpc"
 	maxManagement  = 64 << 10
-	manageTime     = 10 * time.Second
 )
 
 // manage passes a request of NIP-86 on to ingest, which checks who sends it.
@@ -146,13 +146,14 @@ func (d *door) manage(w http.ResponseWriter, r *http.Request, client string) {
 	if !d.admits(w, client) {
 		return
 	}
+	ctx, cancel := context.WithTimeout(r.Context(), d.manageTime)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { r.Body.Close() })()
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxManagement))
 	if err != nil {
-		http.Error(w, "the request is too large, or not whole", http.StatusBadRequest)
+		http.Error(w, "the request is too large, or not whole in time", http.StatusBadRequest)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), manageTime)
-	defer cancel()
 	var answer proto.ManageAnswer
 	question, err := json.Marshal(proto.ManageRequest{Authorization: r.Header.Get("Authorization"), Body: body})
 	if err == nil {

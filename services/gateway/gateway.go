@@ -52,8 +52,8 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 	if err != nil {
 		return node.ListenError("NGIT_BIND_ADDRESS", n.Settings.BindAddress, err)
 	}
-	connections := newBounded(listener,
-		limit.NewFair(int64(front.MaxHTTPConnections), int64(front.MaxHTTPConnectionsPerIP)), door.clients.trusts, front.AnswerStall)
+	places := limit.NewFair(int64(front.MaxConnections+front.OtherConnections), int64(front.MaxConnectionsPerIP+front.OtherConnectionsPerIP))
+	connections := newBounded(listener, places, door.clients.trusts, front.AnswerStall)
 	// What connections need outlives ctx: they are served until the last of them is closed.
 	lasting, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
@@ -122,7 +122,7 @@ func newDoor(n *node.Node, shards git.Shards, ingest relay.Offerer) (*door, erro
 			Index: n.Index, Ingest: ingest, Connections: sockets, Work: work,
 			Metrics: relay.NewMetrics(n.Metrics, sockets, s.AbuseThreshold, rejected), Log: n.Log, Trace: n.Trace,
 		}),
-		pages: shown, git: proxy, observation: n.AtFront, clients: clients, stall: s.AnswerStall,
+		pages: shown, git: proxy, observation: n.AtFront, clients: clients, stall: s.AnswerStall, manageTime: s.EventTimeout,
 		bus: n.Bus.Conn, log: n.Log, perMinute: s.GitRequestsPerMinute,
 		requests: limit.NewRates(s.GitRequestsPerMinute, time.Minute),
 		atOnce:   limit.NewFair(math.MaxInt64, int64(s.GitRequestsPerIP)),

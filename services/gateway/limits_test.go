@@ -1,20 +1,24 @@
 package gateway
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/test/fixture"
 )
 
 // TestIngestLearnsWhoSubmitted: the client key goes with the candidate.
@@ -132,7 +136,7 @@ func TestLargeMessagesOfAClient(t *testing.T) {
 func TestConnectionsOfAnyKind(t *testing.T) {
 	t.Parallel()
 	const most = 20
-	sys := start(t, fmt.Sprintf("--max-http-connections-per-ip=%d", most))
+	sys := start(t, fmt.Sprintf("--max-connections-per-ip=%d", most), "--other-connections-per-ip=0")
 	// WebSockets stay, and one more than there may be is turned away with a reason.
 	for range most {
 		eventually(t, "a WebSocket is open", func() bool { // the connection before has not quite ended
@@ -158,10 +162,10 @@ func TestConnectionsOfAnyKind(t *testing.T) {
 // been idle longest is closed.
 func TestIdleConnectionsMakeRoom(t *testing.T) {
 	t.Parallel()
-	for _, limit := range []string{"--max-http-connections=5", "--max-http-connections-per-ip=5"} {
-		t.Run(limit, func(t *testing.T) {
+	for _, of := range []string{"", "-per-ip"} {
+		t.Run("connections"+of, func(t *testing.T) {
 			t.Parallel()
-			idleMakeRoom(t, start(t, limit))
+			idleMakeRoom(t, start(t, "--max-connections"+of+"=3", "--other-connections"+of+"=2"))
 		})
 	}
 }
@@ -180,11 +184,41 @@ func idleMakeRoom(t *testing.T, sys *system) {
 	socket.hears(`["EOSE","s"]`, `["REQ","s",{"limit":0}]`)
 }
 
+// TestSlowRequestsMakeRoom: where all connections have a request that does not end, the client with
+// most loses one to a newcomer. A request to manage the relay has a time for the whole.
+func TestSlowRequestsMakeRoom(t *testing.T) {
+	t.Parallel()
+	const most = 5
+	arrived := make(chan bool, most)
+	worker := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		arrived <- true
+		<-r.Context().Done()
+	}))
+	t.Cleanup(worker.Close)
+	sys := start(t, "--max-connections=3", "--other-connections=2", "--event-timeout=1s", "--shutdown-wait=1s")
+	sys.shards.at(worker.Listener.Addr().String())
+	_, _, npub := repository(t, "r")
+	for range most {
+		c, _ := dial(t, sys.addr)
+		fmt.Fprintf(c, "GET /%s/r.git/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: x\r\n\r\n", npub)
+		fixture.Receive(t, "the request is under way", arrived)
+	}
+	newcomer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	c, err := newcomer.DialContext(t.Context(), "tcp", sys.addr)
+	must(t, err)
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(patience))
+	fmt.Fprint(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/nostr+json+rpc\r\nContent-Length: 9\r\n\r\n{")
+	if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != http.StatusBadRequest {
+		t.Errorf("%v, %v", resp, err)
+	}
+}
+
 // TestProxiesAreNoClients: what comes through a trusted proxy is not bounded as if it were one
 // client.
 func TestProxiesAreNoClients(t *testing.T) {
 	t.Parallel()
-	sys := start(t, "--max-http-connections-per-ip=2", "--trusted-proxies=127.0.0.1")
+	sys := start(t, "--max-connections-per-ip=2", "--other-connections-per-ip=0", "--trusted-proxies=127.0.0.1")
 	for n := range 5 {
 		c := sys.from(t, fmt.Sprintf("192.0.2.%d", n+1))
 		c.hears(`["EOSE","s"]`, `["REQ","s",{"limit":0}]`)

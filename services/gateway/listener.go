@@ -13,9 +13,9 @@ import (
 	"tendril.dev/lib/limit"
 )
 
-// farewells is how many connections that are one too many get an answer at once; others are closed
+// refusals is how many connections that are one too many get an answer at once; others are closed
 // without.
-const farewells = 64
+const refusals = 64
 
 // bounded is a listener that lets only so many connections in, in all and of one client. It is for
 // HTTP connections of any kind, before anything of them is read.
@@ -26,15 +26,15 @@ type bounded struct {
 	proxy func(netip.Addr) bool
 	stall time.Duration // for a client to take a chunk of an answer
 
-	leaving *limit.Fair // connections that are one too many
+	refusals *limit.Fair // connections that are one too many
 
 	mu   sync.Mutex
-	idle map[*connection]time.Time // connections without a request, and since when
+	open map[*connection]time.Time // since when each has no request; zero: it has one
 }
 
 func newBounded(l net.Listener, places *limit.Fair, proxy func(netip.Addr) bool, stall time.Duration) *bounded {
-	return &bounded{Listener: l, places: places, proxy: proxy, stall: stall, leaving: limit.NewFair(farewells, farewells),
-		idle: map[*connection]time.Time{}}
+	return &bounded{Listener: l, places: places, proxy: proxy, stall: stall, refusals: limit.NewFair(refusals, refusals),
+		open: map[*connection]time.Time{}}
 }
 
 // connection is one that was let in.
@@ -86,11 +86,11 @@ func (b *bounded) Accept() (net.Conn, error) {
 		}
 		client := b.client(conn)
 		back, refused := b.places.Try(client, 1)
-		if errors.Is(refused, limit.ErrShare) && b.closeIdle(client) || errors.Is(refused, limit.ErrFull) && b.closeIdle("") {
+		if b.makeRoom(client, refused) {
 			back, refused = b.places.Try(client, 1)
 		}
 		if refused != nil {
-			if back, err = b.leaving.Try("", 1); err != nil {
+			if back, err = b.refusals.Try("", 1); err != nil {
 				conn.Close()
 				continue
 			}
@@ -116,20 +116,38 @@ func (b *bounded) watch(conn net.Conn, state http.ConnState) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if state == http.StateNew || state == http.StateIdle {
-		b.idle[c] = time.Now()
-	} else {
-		delete(b.idle, c)
+	switch state {
+	case http.StateNew, http.StateIdle:
+		b.open[c] = time.Now()
+	case http.StateClosed:
+		delete(b.open, c)
+	default:
+		b.open[c] = time.Time{}
 	}
 }
 
-// closeIdle closes the connection of a client, or "" for all, that has been idle longest, if there
-// is one.
-func (b *bounded) closeIdle(client string) bool {
+// makeRoom closes a connection for one of a client that was refused: the one that has been idle
+// longest, of the client itself if it holds its share. Where all are taken and none is idle, the
+// client that has most loses one with a request, if it has more than this client then has. It
+// reports false if it closes none.
+func (b *bounded) makeRoom(client string, refused error) bool {
+	switch {
+	case errors.Is(refused, limit.ErrShare):
+		return b.closeOne(client, true)
+	case !errors.Is(refused, limit.ErrFull):
+		return false
+	}
+	heaviest, more := b.places.Heaviest(client)
+	return b.closeOne("", true) || more > 1 && b.closeOne(heaviest, false)
+}
+
+// closeOne closes the connection of a client, or "" for all, that has been idle longest, or else any
+// with a request. It reports false if there is none.
+func (b *bounded) closeOne(client string, idle bool) bool {
 	b.mu.Lock()
 	var first *connection
-	for c, since := range b.idle {
-		if (client == "" || c.client == client) && c.refused == nil && (first == nil || since.Before(b.idle[first])) {
+	for c, since := range b.open {
+		if (client == "" || c.client == client) && c.refused == nil && since.IsZero() != idle && (first == nil || since.Before(b.open[first])) {
 			first = c
 		}
 	}

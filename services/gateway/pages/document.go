@@ -51,7 +51,7 @@ func document(s config.Settings, owner, icon string) map[string]any {
 			"max_filter_steps":                   s.MaxFilterSteps, // looked at in the index
 			"max_connections":                    s.MaxConnections,
 			"max_connections_per_ip":             s.MaxConnectionsPerIP,
-			"max_http_connections_per_ip":        s.MaxHTTPConnectionsPerIP, // of any kind
+			"max_http_connections_per_ip":        s.MaxConnectionsPerIP + s.OtherConnectionsPerIP, // of any kind
 			"max_reconciled_events":              s.MaxReconciledEvents,
 			"max_events_per_minute":              s.EventsPerMinute, // from one connection
 			"max_events_per_minute_per_ip":       s.EventsPerMinutePerIP,
