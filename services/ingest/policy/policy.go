@@ -210,7 +210,7 @@ func (p *Policy) refuse(c *Candidate) (d Decision) {
 		return rejected("protected", "blocked: protected events (NIP-70) are taken only from their authors")
 	case nostr.IsEphemeralKind(c.Event.Kind):
 		return forgotten("ephemeral", "invalid: ephemeral events are not stored")
-	case c.Event.CreatedAt.Time().After(p.now().Add(time.Duration(p.settings.MaxFutureSeconds) * time.Second)):
+	case int64(c.Event.CreatedAt) > p.now().Unix()+int64(p.settings.MaxFutureSeconds):
 		return forgotten("future", "invalid: created_at is too far in the future")
 	}
 	return d

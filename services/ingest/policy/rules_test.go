@@ -29,6 +29,7 @@ func TestKnown(t *testing.T) {
 		expired = bob 1 100 a=alice/tree expiration=1799999999
 		request = bob 5 200 e=note
 		ahead = bob 1 1800000901 a=alice/tree
+		farAhead = bob 1 9223372036854775807 a=alice/tree
 		justAhead = bob 1 1800000900 a=alice/tree
 
 		blacklisted before known | accepted list --event-blacklist=@alice | user list | rejected blacklisted blocked
@@ -55,6 +56,7 @@ func TestKnown(t *testing.T) {
 		expired | accepted a | user expired | rejected expired invalid
 		ephemeral | accepted a | user ephemeral | rejected ephemeral invalid forgotten
 		just not too far ahead | accepted a | user justAhead | accepted
+		at the end of time | accepted a | user farAhead | rejected future invalid forgotten
 		ahead, from sync: not remembered | accepted a | synced ahead | rejected future invalid forgotten
 	`)
 }
