@@ -118,7 +118,7 @@ func newDoor(n *node.Node, shards git.Shards, ingest relay.Offerer) (*door, erro
 	n.Count(func(figures map[string]int64) { figures["clients"], _, _ = sockets.Counts(0) })
 	return &door{
 		relay: relay.New(relay.Options{
-			Limits: s.Front, Domain: s.Domain, Future: time.Duration(s.MaxFutureSeconds) * time.Second,
+			Limits: s.Front, Domain: s.Domain,
 			Index: n.Index, Ingest: ingest, Connections: sockets, Work: work,
 			Metrics: relay.NewMetrics(n.Metrics, sockets, s.AbuseThreshold, rejected), Log: n.Log, Trace: n.Trace,
 		}),

@@ -131,8 +131,6 @@ func TestAnswersToEvents(t *testing.T) {
 	forged := signed(t, nostr.Event{Kind: 1})
 	forged.Sig = signed(t, nostr.Event{Kind: 1, Content: "another"}).Sig
 	c.hears(`["OK","`+forged.ID+`",false,"invalid: the signature`, `["EVENT",%s]`, forged)
-	early := signed(t, nostr.Event{Kind: 1, CreatedAt: nostr.Now() + 5000})
-	c.hears(`["OK","`+early.ID+`",false,"invalid: created_at`, `["EVENT",%s]`, early)
 	for content, want := range map[string]string{
 		"é\n\"x\"": `true,""]`, "held": `true,"purgatory: won't be served until git data arrives"]`,
 		"duplicate": `true,"duplicate: known"]`, "rejected": `false,"blocked: orphan"]`,
@@ -165,6 +163,9 @@ func TestNoDecisionInTime(t *testing.T) {
 	c := sys.dial(t)
 	ev := signed(t, nostr.Event{Kind: 1})
 	c.hears(`["OK","`+ev.ID+`",false,"error: no decision`, `["EVENT",%s]`, ev)
+	if !strings.Contains(sys.metrics(t), `ngit_events_rejected_total{kind="1",reason="undecided"} 1`) {
+		t.Error("it is not counted")
+	}
 }
 
 func TestOrderOfEventsIsKept(t *testing.T) {

@@ -20,7 +20,6 @@ import (
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/obs"
 )
 
 // connection is one client. Messages are read one after the other by serve; each REQ, COUNT and
@@ -219,9 +218,11 @@ func (c *connection) read(r io.Reader) (data []byte, room func(), err error) {
 	room = func() {}
 	data, err = io.ReadAll(io.LimitReader(r, min(smallMessage, most+1)))
 	if err == nil && len(data) == smallMessage {
+		late.Stop() // the client waits for us
 		if room, err = c.relay.inbound.AcquireN(c.ctx, c.client, most); err != nil {
 			return nil, nil, fmt.Errorf("wait for room for a message: %w", err)
 		}
+		late.Reset(limits.MessageTime)
 		whole := bytes.NewBuffer(data)
 		_, err = whole.ReadFrom(io.LimitReader(r, most+1-smallMessage))
 		data = whole.Bytes()
@@ -267,15 +268,14 @@ func (c *connection) handle(data []byte) {
 	}
 }
 
-// refuse answers a message that is not looked at further. An event is counted, and has a line in the
-// log while the client is within its rate.
+// refuse answers a message that is not looked at further.
 func (c *connection) refuse(m message, reason, why string) {
 	if m.verb == "EVENT" {
 		ev := cmp.Or(m.event, &nostr.Event{ID: m.id, Kind: -1}) // its kind could not be read
-		c.relay.Metrics.rejected.WithLabelValues(obs.KindLabel(ev.Kind), reason).Inc()
-		if c.tooFast() == "" {
-			c.relay.Log.Info("event rejected", "event", ev.ID, "kind", ev.Kind, "author", ev.PubKey, "client", c.client, "reason", why)
+		if c.tooFast() != "" {
+			reason = tooMany
 		}
+		c.reject(ev, reason, why)
 	}
 	c.answer(m.refusal(why))
 }

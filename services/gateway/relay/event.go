@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -9,7 +10,7 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip70"
 
 	"tendril.dev/lib/candidates"
-	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/obs"
 	"tendril.dev/proto"
@@ -21,23 +22,14 @@ const tooMany = "rate_limited"
 // offer takes an event to ingest. Events of a connection are handed on in the order in which they
 // came, because a state may follow its announcement. The answer comes when ingest has decided.
 func (c *connection) offer(m message) {
-	r, ev := c.relay, m.event
-	kind := obs.KindLabel(ev.Kind)
-	r.Metrics.events.WithLabelValues(kind).Inc()
-	now, reason, refusal := time.Now(), tooMany, c.tooFast()
+	r, ev, now := c.relay, m.event, time.Now()
+	r.Metrics.events.WithLabelValues(obs.KindLabel(ev.Kind)).Inc()
+	reason, refusal := tooMany, c.tooFast()
 	if refusal == "" {
-		reason, refusal = check(ev, c.proofs.keys, now, r.Future)
+		reason, refusal = check(ev, c.proofs.keys)
 	}
 	if refusal != "" {
-		r.Metrics.rejected.WithLabelValues(kind, reason).Inc()
-		told := func() {
-			r.Log.Info("event rejected", "event", ev.ID, "kind", ev.Kind, "author", ev.PubKey, "client", c.client, "reason", reason)
-		}
-		if reason == tooMany {
-			c.slow.Do(told) // or one client could fill the log
-		} else {
-			told()
-		}
+		c.reject(ev, reason, refusal)
 		if strings.HasPrefix(refusal, authRequired) {
 			c.challenge()
 		}
@@ -55,9 +47,32 @@ func (c *connection) offer(m message) {
 	}
 	c.task(func() {
 		defer cancel()
-		ok, text := r.await(ctx, decided)
-		c.say("OK", ev.ID, ok, text)
+		v, err := r.await(ctx, decided)
+		if c.ctx.Err() != nil {
+			return // the client has gone
+		}
+		if err != nil {
+			v.Outcome, reason, v.Message = proto.Rejected, "undecided", "error: no decision in time; the event may still be accepted, and may be sent again"
+			if errors.Is(err, limit.ErrFull) {
+				reason, v.Message = tooMany, r.why(err)
+			}
+			c.reject(ev, reason, fmt.Sprintf("%s (%v)", v.Message, err))
+		}
+		c.say("OK", ev.ID, v.OK(), v.Message)
 	})
+}
+
+// reject counts and logs an event that is refused here. reason is its name in the metrics.
+func (c *connection) reject(ev *nostr.Event, reason, why string) {
+	c.relay.Metrics.rejected.WithLabelValues(obs.KindLabel(ev.Kind), reason).Inc()
+	tell := func() {
+		c.relay.Log.Info("event rejected", "event", ev.ID, "kind", ev.Kind, "author", ev.PubKey, "client", c.client, "reason", why)
+	}
+	if reason == tooMany {
+		c.slow.Do(tell) // or one client could fill the log
+	} else {
+		tell()
+	}
 }
 
 // tooFast takes one from the events that the connection and its address may send, or says why not.
@@ -80,13 +95,10 @@ type decision struct {
 	err     error
 }
 
-// await returns what an OK message says about an event that was offered.
-func (r *Relay) await(ctx context.Context, decided <-chan decision) (ok bool, text string) {
+// await returns what became of an event that was offered.
+func (r *Relay) await(ctx context.Context, decided <-chan decision) (proto.Verdict, error) {
 	select {
 	case d := <-decided:
-		if d.err != nil {
-			return false, undecided
-		}
 		if d.verdict.Seq > 0 {
 			// Who was told OK may ask for the event at once. If our index is far behind, the OK is
 			// true all the same.
@@ -94,35 +106,23 @@ func (r *Relay) await(ctx context.Context, decided <-chan decision) (ok bool, te
 				r.Log.Debug("the index is behind a verdict", "error", err)
 			}
 		}
-		return d.verdict.OK(), d.verdict.Message
+		return d.verdict, d.err
 	case <-ctx.Done():
-		return false, undecided
+		return proto.Verdict{}, ctx.Err()
 	}
 }
 
-const undecided = "error: no decision in time; the event may still be accepted, and may be sent again"
-
-// check is what the edge checks of an event whose fields have the right form: what needs no
-// knowledge of other events. refusal begins with a prefix of NIP-01 or NIP-42; "": there is none.
-// reason is its name in the metrics. by are the keys that the client has proved to hold; future is
-// how far ahead of now an event may be.
-func check(ev *nostr.Event, by map[string]bool, now time.Time, future time.Duration) (reason, refusal string) {
+// check is what only the edge can check of an event whose fields have the right form: whether a
+// protected one comes from its author, and the id and the signature. The rest is for ingest.
+// refusal begins with a prefix of NIP-01 or NIP-42; "": there is none. reason is its name in the
+// metrics. by are the keys that the client has proved to hold.
+func check(ev *nostr.Event, by map[string]bool) (reason, refusal string) {
 	protected := nip70.IsProtected(*ev) && !by[ev.PubKey]
-	// The second of the expiration is still alive (NIP-40).
-	expires := eventdb.Expiration(ev)
 	switch {
-	case nostr.IsEphemeralKind(ev.Kind):
-		return "ephemeral", "invalid: ephemeral events are not stored"
-	case int64(ev.CreatedAt) > now.Add(future).Unix():
-		return "future", fmt.Sprintf("invalid: created_at is more than %s in the future", future)
-	case expires != 0 && int64(expires) < now.Unix():
-		return "expired", "invalid: the event has expired"
 	case protected && len(by) > 0:
 		return "protected", "restricted: a protected event (NIP-70) is published by its author"
 	case protected:
 		return "protected", authRequired + "a protected event (NIP-70) is taken from its author, who must authenticate (NIP-42)"
-	case nip70.HasEmbeddedProtected(*ev):
-		return "protected", "blocked: a repost of a protected event (NIP-70)"
 	case !nostr.HasID(ev):
 		return "malformed", "invalid: the id does not fit the event"
 	case !nostr.Signed(ev):

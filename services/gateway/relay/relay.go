@@ -40,10 +40,9 @@ type Offerer interface {
 
 // Options is what a relay needs.
 type Options struct {
-	Limits      config.Front  // the settings of the front door
-	Domain      string        // of the service: host, and port if it is not a default one; must be set
-	Future      time.Duration // how far ahead of our clock an event may be; 0: not at all
-	Index       Index         // must be set, as all that follow
+	Limits      config.Front // the settings of the front door
+	Domain      string       // of the service: host, and port if it is not a default one; must be set
+	Index       Index        // must be set, as all that follow
 	Ingest      Offerer
 	Connections *limit.Fair // of WebSockets
 	Work        *limit.Fair // over messages and the index

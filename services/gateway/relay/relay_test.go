@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/coder/websocket"
@@ -45,7 +46,7 @@ func connect(t *testing.T, set ...func(*Relay)) *bench {
 		Limits: config.Front{MaxSubscriptions: 10, MaxFilters: 10, MaxFilterValues: 10, MaxMessageBytes: 10_000, MaxLimit: 100,
 			DefaultLimit: 100, MaxFilterSteps: 100, EventTimeout: 10 * time.Second,
 			EventsPerMinute: 10, EventsPerMinutePerIP: 10, MaxSubscriptionsPerIP: 10, ClientBytes: 1 << 20, ClientBytesPerIP: 1 << 20, MessageTime: time.Minute},
-		Future: time.Minute, Index: b.index, Connections: connections, Work: limit.NewFair(1, 1),
+		Index: b.index, Connections: connections, Work: limit.NewFair(1, 1),
 		Metrics: metrics, Log: log,
 	})
 	for _, set := range set {
@@ -89,6 +90,22 @@ func (b *bench) store(seq uint64) {
 	raw, err := ev.MarshalJSON()
 	must(b.t, err)
 	must(b.t, b.index.Apply([]eventdb.Record{{Seq: seq, Event: ev, Raw: raw}}))
+}
+
+// TestWaitForRoom: while the relay lets a client wait, the time for its message stands still.
+func TestWaitForRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := New(Options{Limits: config.Front{MessageTime: time.Minute, MaxMessageBytes: allInbound / 4, EventsPerMinute: 1, EventsPerMinutePerIP: 1}})
+		c := newConnection(r, "192.0.2.1", func() { t.Error("the connection ends") })
+		defer c.cancel()
+		leave, err := r.inbound.Try(c.client, 1)
+		must(t, err)
+		time.AfterFunc(2*time.Minute, leave)
+		if data, _, err := c.read(strings.NewReader(strings.Repeat(" ", smallMessage+1))); err != nil || len(data) != smallMessage+1 {
+			t.Errorf("%d bytes, %v", len(data), err)
+		}
+	})
 }
 
 // TestHubThatLagsDoublesNothing lets the hub deliver late: what the stored part had is not sent
