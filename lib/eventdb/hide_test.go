@@ -64,11 +64,15 @@ func TestHide(t *testing.T) {
 			if later && heard != len(shown) {
 				t.Errorf("subscribers heard of %d events, want %d", heard, len(shown))
 			}
+			before := viewOf(t, db)
 			if !later {
 				must(t, db.Hide(bans))
 			}
 			holds(t, db, shown...)
 			v := viewOf(t, db)
+			if n := count(t, before, Filter{}); !later && n != len(shown) {
+				t.Errorf("a view from before serves %d", n)
+			}
 			if n := count(t, v.All(), Filter{}); n != len(shown)+len(hidden) {
 				t.Errorf("%d events are there", n)
 			}

@@ -11,20 +11,21 @@ import (
 )
 
 // View is a consistent snapshot of the index: it stays at one sequence of the log however the index
-// moves on. It is safe for concurrent use, and must be closed.
+// moves on. But what is banned later is hidden at once. It is safe for concurrent use, and must be closed.
 type View struct {
 	db     *DB
 	reads  reader // of a snapshot, or of nothing: the index is closed
 	now    nostr.Timestamp
-	hidden *hidden // never nil
-	within int     // steps that a query may take; 0: no bound
+	hidden *hidden // when it was made; never nil
+	hides  func() *hidden
+	within int // steps that a query may take; 0: no bound
 	yield  func(context.Context) error
 }
 
 // View takes a snapshot. It never fails: a view of a closed index answers everything with
 // [ErrClosed].
 func (db *DB) View() *View {
-	v := &View{db: db, now: db.opts.Now()}
+	v := &View{db: db, now: db.opts.Now(), hides: db.hidden.Load}
 	if db.enter() {
 		v.reads = reader{db.pebble.NewSnapshot(), db.sieve}
 	}
@@ -58,6 +59,7 @@ func (v *View) Yielding(yield func(context.Context) error) *View {
 func (v *View) All() *View {
 	all := *v
 	all.hidden = &hidden{}
+	all.hides = func() *hidden { return all.hidden }
 	return &all
 }
 
@@ -106,10 +108,12 @@ func (v *View) find(eventID string) (Entry, error) {
 	return e, err
 }
 
-// serves is false for what has expired or is hidden.
+// serves is false for what has expired, or is hidden or was when the view was made: what was banned
+// and removed since is not among what is hidden now.
 func (v *View) serves(e Entry) bool {
-	_, hides := (*v.hidden)[e.ID]
-	return !hides && !e.expired(v.now)
+	_, hid := (*v.hidden)[e.ID]
+	_, hides := (*v.hides())[e.ID]
+	return !hid && !hides && !e.expired(v.now)
 }
 
 // Replaceable returns the event that holds a coordinate: of a replaceable kind (d is ignored) or an

@@ -12,7 +12,9 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip77/negentropy"
 	"github.com/nbd-wtf/go-nostr/nip77/negentropy/storage/vector"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
 	"tendril.dev/test/fixture"
 )
 
@@ -108,6 +110,25 @@ func TestReconcile(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestBanReachesSessions: it ends one that keeps what is banned now.
+func TestBanReachesSessions(t *testing.T) {
+	t.Parallel()
+	sys := start(t)
+	ev := fake(1, 1621)
+	sys.store(t, ev)
+	c := sys.dial(t)
+	c.hears(`["NEG-MSG","s"`, `["NEG-OPEN","s",{},"%s"]`, asks(nil).Start())
+	must(t, bans.Put(t.Context(), sys.Bus.JS, bans.Subject{Event: ev.ID}, proto.Ban{}))
+	eventually(t, "it is hidden", func() bool {
+		v := sys.Index.View()
+		defer v.Close()
+		_, hidden := v.Hidden(ev.ID)
+		return hidden
+	})
+	c.hears(`["NEG-ERR","s","closed: what is banned`, `["NEG-MSG","s","%s"]`, asks(nil).Start())
+	c.hears(`["NEG-MSG","s","61000002`, `["NEG-OPEN","s",{},"%s"]`, asks(nil).Start())
 }
 
 // matching returns the events that a REQ would be answered with.

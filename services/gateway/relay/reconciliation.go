@@ -60,12 +60,17 @@ func (q *question) reconcile(frame []byte) {
 			"blocked: too many events match, at most %d are reconciled for a filter; narrow it by time", most), most))
 	case errors.Is(err, eventdb.ErrTooBroad):
 		q.refuse(q.asked.refusal("blocked: too many events to look through; narrow the filter by time, author or tag"))
+	case errors.Is(err, errBans):
+		q.refuse(q.asked.refusal("closed: what is banned here has changed; open a new session"))
 	case errors.Is(err, context.DeadlineExceeded):
 		q.refuse(q.asked.refusal("closed: the answer could not be worked out in time"))
 	default:
 		q.refuse(q.asked.refusal(r.why(err)))
 	}
 }
+
+// errBans ends a session whose events are kept when other events are banned.
+var errBans = errors.New("what is banned has changed")
 
 // respond works an answer out when it is the client's turn. The events of the filter are kept to the
 // end of the session, or gathered for each message where there is no memory for them: reconcile
@@ -74,7 +79,7 @@ func (q *question) respond(frame []byte) ([]byte, error) {
 	c, r := q.conn, q.conn.relay
 	ctx, cancel := context.WithTimeout(q.ctx, reconcileTime)
 	defer cancel()
-	if !q.kept {
+	if q.kept == nil {
 		done, err := r.gathering.Acquire(ctx, c.client)
 		if err != nil {
 			return nil, err
@@ -86,15 +91,18 @@ func (q *question) respond(frame []byte) ([]byte, error) {
 		return nil, err
 	}
 	defer turn.Pause()
-	if !q.kept {
-		view := r.Index.View()
-		defer view.Close()
+	view := r.Index.View()
+	defer view.Close()
+	if q.kept != nil && !view.HidesAs(q.kept) {
+		return nil, errBans
+	}
+	if q.kept == nil {
 		bounded := view.Within(r.Limits.MaxFilterSteps).Yielding(turn.Yield)
 		if q.items, err = bounded.Packed(ctx, q.asked.filters[0], r.Limits.MaxReconciledEvents); err != nil {
 			return nil, err
 		}
 		if forget, err := c.keep(cap(q.items) * reconcile.ItemBytes); err == nil {
-			q.kept = true
+			q.kept = view
 			q.onEnd(forget)
 		} else {
 			defer func() { q.items = nil }()

@@ -25,7 +25,7 @@ type question struct {
 	// Of a session:
 	busy  atomic.Bool // a message is being answered; that alone uses what follows
 	items reconcile.Packed
-	kept  bool // items are what matches its filter
+	kept  *eventdb.View // items are what it gave for the filter; it is closed. nil: they are not kept
 }
 
 // ask opens a question, or answers why there is no room for it. One of the same name has been
