@@ -115,6 +115,35 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// TestMaintainersOnPages: they are found by their authors, however many others have announced a
+// repository of this name since.
+func TestMaintainersOnPages(t *testing.T) {
+	t.Parallel()
+	sys := start(t)
+	announced := func(n int, maintainer string) *nostr.Event {
+		ev := fake(n, nostr.KindAnnouncement, nostr.Tag{"d", "x"}, nostr.Tag{"maintainers", maintainer})
+		ev.PubKey = fmt.Sprintf("%064x", n)
+		ev.ID = ev.GetID()
+		return ev
+	}
+	chain := []*nostr.Event{announced(1, fmt.Sprintf("%064x", 2)), announced(2, fmt.Sprintf("%064x", 3)), announced(3, fmt.Sprintf("%064x", 1))}
+	announcement, _, npub := repository(t, "x", nostr.Tag{"maintainers", chain[0].PubKey})
+	sys.store(t, append(chain, announcement)...)
+	var others []*nostr.Event
+	for n := range 500 {
+		others = append(others, announced(n+10, strings.Repeat("b", 64)))
+	}
+	sys.store(t, others...)
+	_, page := sys.ask(t, "GET", "/"+npub+"/x.git", "text/html")
+	for n, ev := range append(chain, others[0]) {
+		named, err := nip19.EncodePublicKey(ev.PubKey)
+		must(t, err)
+		if strings.Contains(page, named) != (n < len(chain)) {
+			t.Errorf("the maintainers of the page are wrong about %d", n)
+		}
+	}
+}
+
 // TestPagesOfWhatIsNotServed: a repository that is held, or was archived by earlier settings, has a
 // page as long as a worker keeps it; one that is archived is listed and says so; an address for
 // contributions can be cloned, with the feature on.

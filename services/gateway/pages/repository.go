@@ -16,13 +16,13 @@ import (
 
 // Bounds of what a page shows or looks at. Strangers write all of it.
 const (
-	maxListed        = 100
-	maxLookedAt      = 1000
-	maxRefs          = 200
-	maxAnnouncements = 500
-	maxLinks         = 10
-	maxName          = 120
-	maxText          = 2000
+	maxListed      = 100
+	maxLookedAt    = 1000
+	maxRefs        = 200
+	maxMaintainers = 500
+	maxLinks       = 10
+	maxName        = 120
+	maxText        = 2000
 )
 
 // Why there is nothing to show of a repository.
@@ -142,24 +142,31 @@ func nostrURL(npub, relay, identifier string) string {
 	return "nostr://" + npub + "/" + url.QueryEscape(strings.TrimPrefix(relay, "wss://")) + "/" + nostr.EncodeIdentifier(identifier)
 }
 
-// maintainersOf is the recursive maintainer set, sorted, from what is accepted.
+// maintainersOf is everyone who speaks for a repository: the owner, whom the owner's announcement
+// names as maintainers, whom their accepted announcements name, and so on.
 func maintainersOf(ctx context.Context, v *eventdb.View, a *nostr.Announcement) ([]string, error) {
-	all := []*nostr.Announcement{a}
-	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Tags: nostr.TagMap{"d": {a.Ref.Identifier}}, Limit: maxAnnouncements}
-	for ev, err := range v.Query(ctx, filter) {
-		if err != nil {
-			return nil, fmt.Errorf("look up maintainers: %w", err)
+	set, known := []string{a.Ref.PubKey}, map[string]bool{a.Ref.PubKey: true}
+	for named := a.Maintainers; ; {
+		from := len(set)
+		for _, m := range named {
+			if !known[m] && len(set) < maxMaintainers {
+				set, known[m] = append(set, m), true
+			}
 		}
-		if other, err := nostr.ParseAnnouncement(ev); err == nil && other.Ref != a.Ref {
-			all = append(all, other)
+		if from == len(set) {
+			return set, nil
+		}
+		named = nil
+		filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Authors: set[from:], Tags: nostr.TagMap{"d": {a.Ref.Identifier}}}
+		for ev, err := range v.Query(ctx, filter) {
+			if err != nil {
+				return nil, fmt.Errorf("look up maintainers: %w", err)
+			}
+			if other, err := nostr.ParseAnnouncement(ev); err == nil {
+				named = append(named, other.Maintainers...)
+			}
 		}
 	}
-	var set []string
-	for m := range nostr.MaintainerSet(a.Ref.PubKey, all) {
-		set = append(set, m)
-	}
-	slices.Sort(set)
-	return set, nil
 }
 
 // addState adds the references of the newest accepted state of any maintainer.

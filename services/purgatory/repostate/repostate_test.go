@@ -221,18 +221,34 @@ func TestTrustAgreesWithTheProtocol(t *testing.T) {
 		for n := range 8 {
 			var owners []string
 			for owner := range 8 {
-				if nostr.MaintainerSet(key(owner), all)[key(n)] {
+				if speakers(key(owner), all)[key(n)] {
 					owners = append(owners, key(owner))
 				}
 			}
 			if got := v.OwnersFor(key(n)); !slices.Equal(got, owners) {
 				t.Fatalf("%d speaks for %v, want %v", n, got, owners)
 			}
-			if states, want := v.StatesFor(key(n)), nostr.MaintainerSet(key(n), all); len(states) != len(want) {
+			if states, want := v.StatesFor(key(n)), speakers(key(n), all); len(states) != len(want) {
 				t.Fatalf("%d states for %d, want %v", len(states), n, want)
 			}
 		}
 	}
+}
+
+// speakers are whom the owner names, whom they name, and so on.
+func speakers(owner string, all []*nostr.Announcement) map[string]bool {
+	set := map[string]bool{owner: true}
+	for before := 0; before < len(set); {
+		before = len(set)
+		for _, a := range all {
+			for _, m := range a.Maintainers {
+				if set[a.Ref.PubKey] {
+					set[m] = true
+				}
+			}
+		}
+	}
+	return set
 }
 
 func urls(list []repostate.Source) (urls []string) {
