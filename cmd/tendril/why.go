@@ -16,6 +16,7 @@ import (
 
 	"tendril.dev/lib/bans"
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repostate"
@@ -148,10 +149,7 @@ func homeIn(progress *nats.Subscription) string {
 	if m, err := progress.NextMsg(tellEvery); err == nil {
 		_ = json.Unmarshal(m.Data, &p)
 	}
-	if strings.HasPrefix(p.Domain, "127.") || strings.HasPrefix(p.Domain, "localhost") { // without TLS
-		return "http://" + p.Domain
-	}
-	return "https://" + p.Domain
+	return config.Service{Domain: p.Domain}.URL("http")
 }
 
 // event tells the story of an event.

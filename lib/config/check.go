@@ -288,6 +288,20 @@ func (s Service) DisplayName() string {
 	return s.Domain + " grasp relay"
 }
 
+// URL is the URL of the service, without a path. scheme is "http" or "ws"; it becomes "https" or
+// "wss" unless the domain is this machine's own, which is served without TLS.
+func (s Service) URL(scheme string) string {
+	host := s.Domain
+	if h, _, err := net.SplitHostPort(s.Domain); err == nil {
+		host = h
+	}
+	ip, _ := netip.ParseAddr(strings.Trim(host, "[]"))
+	if host != "localhost" && !strings.HasSuffix(host, ".localhost") && !ip.IsLoopback() {
+		scheme += "s"
+	}
+	return scheme + "://" + s.Domain
+}
+
 // Archives reports whether repositories are archived that do not list this service (GRASP-05).
 func (p Policy) Archives() bool {
 	return p.ArchiveAll || len(p.ArchiveWhitelist) > 0 || len(p.ArchiveServices) > 0

@@ -73,3 +73,17 @@ func check[T any](t *testing.T, parse func(*Event) (*T, error), table string, li
 		}
 	}
 }
+
+// TestReplaces: the newer event, or at the same second the one with the lower id.
+func TestReplaces(t *testing.T) {
+	t.Parallel()
+	low, high, newer := &Event{ID: "1"}, &Event{ID: "2"}, &Event{ID: "3", CreatedAt: 1}
+	order := []*Event{nil, high, low, newer}
+	for i, a := range order {
+		for j, b := range order {
+			if Replaces(a, b) != (i > j) {
+				t.Errorf("%d of %d", i, j)
+			}
+		}
+	}
+}

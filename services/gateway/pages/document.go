@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"image/png"
-	"net"
 	"net/url"
 	"os"
 	"strings"
@@ -163,19 +162,5 @@ func icon(s config.Settings) (address string, body []byte, err error) {
 		return "", nil, &config.Error{Setting: "NGIT_RELAY_ICON", Value: given,
 			Reason: reason + "; want a PNG file, or a URL like https://example.com/icon.png"}
 	}
-	return serviceURL("http", s.Domain) + IconPath, body, nil
-}
-
-// serviceURL returns the URL of a service by its domain, without a path. scheme is "http" or "ws";
-// it becomes "https" or "wss" unless the domain is this machine's own, which is served without TLS.
-func serviceURL(scheme, domain string) string {
-	host := domain
-	if h, _, err := net.SplitHostPort(domain); err == nil {
-		host = h
-	}
-	ip := net.ParseIP(strings.Trim(host, "[]"))
-	if host == "localhost" || strings.HasSuffix(host, ".localhost") || ip != nil && ip.IsLoopback() {
-		return scheme + "://" + domain
-	}
-	return scheme + "s://" + domain
+	return s.URL("http") + IconPath, body, nil
 }

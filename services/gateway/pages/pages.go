@@ -94,7 +94,7 @@ func New(o Options) (*Pages, error) {
 		Options: o,
 		site: site{
 			Criteria: criteria(s),
-			Relay:    serviceURL("ws", s.Domain), Base: serviceURL("http", s.Domain), Host: s.Domain,
+			Relay:    s.URL("ws"), Base: s.URL("http"), Host: s.Domain,
 			Style: template.CSS(style), Script: template.JS(script),
 		},
 		rules: rules, pages: template.Must(template.New("pages").Parse(source)),
