@@ -192,7 +192,7 @@ func (i *importCommand) conclude(c importer.Counts) (err error) {
 	line(c.Known, "known already, or a newer one is in their place")
 	line(c.Refused, "refused")
 	if c.Invalid > 0 {
-		line(c.Invalid, "of these are no genuine events")
+		line(c.Invalid, "of these: invalid id or signature")
 	}
 	if c.Left > 0 {
 		line(c.Left, "not decided")

@@ -36,7 +36,7 @@ import (
 type grammar struct {
 	Up      up             `cmd:"" help:"Run all services in one process, with an embedded NATS unless NGIT_NATS_URL names another."`
 	Run     runCommand     `cmd:"" help:"Run some of the services, for a system of several processes around one NATS server (NGIT_NATS_URL)."`
-	Status  statusCommand  `cmd:"" help:"Show how a running system stands: relays, shards, held events, queues, and how far its processes are behind."`
+	Status  statusCommand  `cmd:"" help:"Show the state of a running system: relays, shards, held events, queues, and how far its processes are behind."`
 	Why     whyCommand     `cmd:"" help:"Tell the story of an event, a repository or a relay: accepted, held, asked for, refused, and what can be done."`
 	Tap     tapCommand     `cmd:"" help:"Show what happens, one line a step: relay, author, event, verdict, git data."`
 	Repo    repoCommand    `cmd:"" help:"List and show the repositories of a running system; restore or remove those that are not hosted any more."`

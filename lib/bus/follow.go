@@ -20,13 +20,14 @@ import (
 
 // Reading says what to follow.
 type Reading struct {
-	Stream string
+	Stream string // its name; must be set
 	Filter string // subject; empty: all
 	After  uint64 // begin behind this sequence; 0: with the first message
 	// Wait is called with the sequence of the last of some messages before these are handed on. Its
 	// error has them wait. nil: they do not.
 	Wait func(ctx context.Context, seq uint64) error
 	// Idle is called whenever everything was read that is there. Nothing else is called meanwhile.
+	// nil: nothing is.
 	Idle func()
 }
 

@@ -317,9 +317,13 @@ func (s Settings) archive() error {
 	if s.ArchiveReadOnly != nil && *s.ArchiveReadOnly && !s.Archives() {
 		return &Error{"NGIT_ARCHIVE_READ_ONLY", "true", "nothing is archived: want NGIT_ARCHIVE_ALL, NGIT_ARCHIVE_WHITELIST or NGIT_ARCHIVE_GRASP_SERVICES too, or unset it"}
 	}
+	never, _ := ParseList("", s.RepositoryBlacklist) // the malformed are left out
 	for _, entry := range s.ArchiveWhitelist {
-		if slices.Contains(s.RepositoryBlacklist, entry) {
-			return &Error{"NGIT_ARCHIVE_WHITELIST", entry, "NGIT_REPOSITORY_BLACKLIST names it too, and that is never kept; take it out of one of the two"}
+		archived, _ := ParseList("", []string{entry}) // checked
+		for ref := range archived.entries {
+			if never.Has(ref) {
+				return &Error{"NGIT_ARCHIVE_WHITELIST", entry, "NGIT_REPOSITORY_BLACKLIST names it too, and that is never kept; take it out of one of the two"}
+			}
 		}
 	}
 	all := strings.Join(s.ArchiveServices, ",")

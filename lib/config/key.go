@@ -34,7 +34,7 @@ type Key struct {
 // Sign signs an event in the operator's name.
 func (k Key) Sign(ev *nostr.Event) error { return ev.Sign(k.secret) }
 
-// passing is the key of a process that leaves nothing behind.
+// passing is the key of a process that keeps nothing on disk.
 var passing = sync.OnceValues(func() (Key, error) { return readKey(gonostr.GeneratePrivateKey()) })
 
 // LoadKey returns the operator's key. It is, in this order: NGIT_RELAY_OWNER_NSEC; the file

@@ -313,7 +313,7 @@ func FuzzParse(f *testing.F) {
 func TestArchiveSettingsThatContradictEachOtherStopTheStart(t *testing.T) {
 	t.Parallel()
 	// The error, or what is archived, and how.
-	for _, c := range fixture.Rows(`
+	for _, c := range fixture.Rows(strings.ReplaceAll(`
 		                                                               | false true 0
 		NGIT_ARCHIVE_READ_ONLY=false                                   | false false 0
 		NGIT_ARCHIVE_ALL=true                                          | true true 0
@@ -324,7 +324,10 @@ func TestArchiveSettingsThatContradictEachOtherStopTheStart(t *testing.T) {
 		NGIT_ARCHIVE_GRASP_SERVICES=a.example,b.example:8080           | true true 0
 		NGIT_ARCHIVE_ALL=1 NGIT_ARCHIVE_GRASP_SERVICES=a.example       | NGIT_ARCHIVE_GRASP_SERVICES is "a.example": NGIT_ARCHIVE_ALL archives everything, not only what these host; unset one of the two
 		NGIT_ARCHIVE_WHITELIST=x NGIT_ARCHIVE_GRASP_SERVICES=a.example | NGIT_ARCHIVE_GRASP_SERVICES is "a.example": NGIT_ARCHIVE_WHITELIST says what is archived, too; unset one of the two
-		NGIT_ARCHIVE_WHITELIST=x,y NGIT_REPOSITORY_BLACKLIST=y         | NGIT_ARCHIVE_WHITELIST is "y": NGIT_REPOSITORY_BLACKLIST names it too, and that is never kept; take it out of one of the two`) {
+		NGIT_ARCHIVE_WHITELIST=x,y NGIT_REPOSITORY_BLACKLIST=y         | NGIT_ARCHIVE_WHITELIST is "y": NGIT_REPOSITORY_BLACKLIST names it too, and that is never kept; take it out of one of the two
+		NGIT_ARCHIVE_WHITELIST=NPUB/y NGIT_REPOSITORY_BLACKLIST=y      | NGIT_ARCHIVE_WHITELIST is "NPUB/y": NGIT_REPOSITORY_BLACKLIST names it too, and that is never kept; take it out of one of the two
+		NGIT_ARCHIVE_WHITELIST=NPUB/y NGIT_REPOSITORY_BLACKLIST=NPUB   | NGIT_ARCHIVE_WHITELIST is "NPUB/y": NGIT_REPOSITORY_BLACKLIST names it too, and that is never kept; take it out of one of the two
+		NGIT_ARCHIVE_WHITELIST=y,NPUB NGIT_REPOSITORY_BLACKLIST=NPUB/y | true true 0`, "NPUB", npub)) {
 		s, err := parse(t, nil, strings.Fields(c[0]), "NGIT_DOMAIN=git.example.com\n")
 		got := fmt.Sprint(s.Archives(), s.IsArchiveReadOnly(), len(s.Warnings))
 		if err != nil {

@@ -68,12 +68,12 @@ type Bus struct {
 	NATSURL       string        `env:"NGIT_NATS_URL" main:"NATS server. Empty: one is embedded." placeholder:"URL" help:"URL of a NATS server with JetStream. Empty: one is embedded."`
 	NATSLoginFile string        `env:"NGIT_NATS_LOGIN_FILE" placeholder:"FILE" help:"Login for NATS: a file with one line, user:password. It is read again at every connect, so that a new password needs no restart. 'tendril logins' makes such files."`
 	NATSCreds     string        `env:"NGIT_NATS_CREDS" help:"Credentials file for NATS."`
-	NATSCA        string        `env:"NGIT_NATS_CA" placeholder:"FILE" help:"Certificates (PEM) of which one must have signed that of the NATS server; the connection is then always encrypted. Empty: those of the system, with a URL tls://…."`
+	NATSCA        string        `env:"NGIT_NATS_CA" placeholder:"FILE" help:"Certificates (PEM) of authorities that may sign that of the NATS server; the connection is then always encrypted. Empty: those of the system, for a URL tls://…."`
 	NATSCert      string        `env:"NGIT_NATS_CERT" placeholder:"FILE" help:"Own certificate (PEM) for a NATS server that wants one."`
 	NATSKey       string        `env:"NGIT_NATS_KEY" placeholder:"FILE" help:"Key (PEM) of NGIT_NATS_CERT."`
 	NATSReplicas  int           `env:"NGIT_NATS_REPLICAS" oneof:"1, 3 or 5" default:"1" help:"Replicas of streams and buckets: 1, 3 or 5."`
 	NATSListen    string        `env:"NGIT_NATS_LISTEN" address:"127.0.0.1:4222, or none" default:"127.0.0.1:4222" help:"Where the embedded NATS listens for operators ('nats sub'). 'none': nowhere."`
-	NATSPassword  string        `env:"NGIT_NATS_PASSWORD" secret:"" placeholder:"PASSWORD" help:"Password of the user 'operator' at the embedded NATS, who may read everything and write bans alone ('tendril repo' aside), and of 'import', by which 'tendril import' offers events; no other user is let in. Empty: every connection may do everything."`
+	NATSPassword  string        `env:"NGIT_NATS_PASSWORD" secret:"" placeholder:"PASSWORD" help:"Password of the user 'operator' at the embedded NATS, who may read everything, write bans and use 'tendril repo', and of the user 'import', for 'tendril import'; other users are refused. Empty: no password, and every connection may do everything."`
 	ForgetLog     []string      `env:"NGIT_FORGET_LOG" help:"Accepts a lost log or a changed domain: copy the time or the old domain from the error that stopped the start. Comma-separated."`
 	WorkerTTL     time.Duration `env:"NGIT_WORKER_TTL" default:"10s" min:"1s" max:"1h" help:"A worker whose heartbeat is older than this is dead and its claims are free."`
 
@@ -89,7 +89,7 @@ type Policy struct {
 	RepositoryBlacklist  []string      `env:"NGIT_REPOSITORY_BLACKLIST" main:"Never host these repositories." placeholder:"LIST" help:"Never host these: npub, npub/identifier or identifier, comma-separated. Malformed entries are warned of and left out."`
 	EventBlacklist       []string      `env:"NGIT_EVENT_BLACKLIST" help:"Accept nothing signed by these npubs, comma-separated. Malformed entries are warned of and left out."`
 	IgnoreDeletions      bool          `env:"NGIT_DELETION_REQUEST_DISRESPECTOR" help:"Store deletion requests but keep the accepted events that they name."`
-	RejectedHotSeconds   int           `env:"NGIT_REJECTED_HOT_CACHE_DURATION_SECS" default:"120" min:"0" max:"315360000" help:"How long a rejected event that may heal is kept whole, in seconds."`
+	RejectedHotSeconds   int           `env:"NGIT_REJECTED_HOT_CACHE_DURATION_SECS" default:"120" min:"0" max:"315360000" help:"How long a rejected event is kept whole, in seconds, in case what it misses arrives."`
 	RejectedColdSeconds  int           `env:"NGIT_REJECTED_COLD_INDEX_EXPIRY_SECS" default:"604800" min:"1" max:"315360000" help:"How long the id of a rejected event is remembered, in seconds."`
 	HoldDuration         time.Duration `env:"NGIT_PURGATORY_HOLD" default:"30m" min:"1ms" max:"8760h" help:"How long an event waits in purgatory for its git data."`
 	ArchiveAll           bool          `env:"NGIT_ARCHIVE_ALL" help:"Archive every repository that is seen (GRASP-05), also those whose announcement does not list this service."`
@@ -171,10 +171,10 @@ type Git struct {
 type Front struct {
 	TrustedProxies       []string `env:"NGIT_TRUSTED_PROXIES" main:"Reverse proxies before this server." placeholder:"LIST" also:"NGIT_TRUSTED_PROXY_CIDRS" help:"Reverse proxies whose X-Forwarded-For is believed: addresses and networks like 10.0.0.0/8, comma-separated."`
 	AuthRequired         string   `env:"NGIT_AUTH_REQUIRED" oneof:"none, read, write or both" default:"none" help:"What clients may do only after they have authenticated (NIP-42), with any key: none, read, write or both. Git and web pages never need it. Servers that cannot authenticate cannot sync from a relay that requires it for reading."`
-	MaxConnections       int      `env:"NGIT_MAX_CONNECTIONS" default:"4096" min:"1" max:"10000000" help:"Most WebSocket connections at once. Beyond it the client with the most of them loses one to a client with fewer."`
-	MaxConnectionsPerIP  int      `env:"NGIT_MAX_CONNECTIONS_PER_IP" default:"256" min:"1" max:"10000000" help:"Most WebSocket connections at once from one address."`
-	EventsPerMinute      int      `env:"NGIT_EVENTS_PER_MINUTE" default:"60" min:"1" max:"10000000" help:"Most events a minute that one connection may send."`
-	EventsPerMinutePerIP int      `env:"NGIT_EVENTS_PER_MINUTE_PER_IP" default:"240" min:"1" max:"10000000" help:"Most events a minute that one address may send, over all its connections."`
+	MaxConnections       int      `env:"NGIT_MAX_CONNECTIONS" default:"4096" min:"1" max:"10000000" help:"WebSocket connections at once. Above it, the client with the most loses one to a client with fewer."`
+	MaxConnectionsPerIP  int      `env:"NGIT_MAX_CONNECTIONS_PER_IP" default:"256" min:"1" max:"10000000" help:"WebSocket connections at once per address."`
+	EventsPerMinute      int      `env:"NGIT_EVENTS_PER_MINUTE" default:"60" min:"1" max:"10000000" help:"Events per minute per connection."`
+	EventsPerMinutePerIP int      `env:"NGIT_EVENTS_PER_MINUTE_PER_IP" default:"240" min:"1" max:"10000000" help:"Events per minute per address, over all its connections."`
 
 	// Constants.
 	OtherConnections      int           `env:"NGIT_OTHER_CONNECTIONS" constant:"4096"`

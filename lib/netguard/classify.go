@@ -32,8 +32,8 @@ const (
 // soon (the naughty list).
 func (c Cause) Lasting() bool { return c == CauseDNS || c == CauseTLS || c == CauseProtocol }
 
-// ProtocolError marks an error as the other side's breach of the protocol. Callers that speak a
-// protocol over a guarded connection wrap what they find wrong in it, for Classify.
+// ProtocolError marks an error as the other side's breach of the protocol, for [Classify]: a caller
+// wraps in it what it has read and cannot be right. The connection worked until then.
 type ProtocolError struct{ Err error }
 
 // Error is the error that was marked.

@@ -68,7 +68,7 @@ type Node struct {
 // shared is what all services of a process have in common.
 type shared struct {
 	process   string   // its name, as Open was told
-	scratch   string   // the git folder of a process that nothing outlives; empty: none
+	scratch   string   // the git folder of a process that keeps nothing on disk; empty: none
 	addresses sync.Map // URLs by name
 	servers   []*http.Server
 	traces    *obs.Traces
@@ -331,7 +331,7 @@ func (n *Node) Close() (err error) {
 	return err
 }
 
-// makeScratch gives a process that nothing outlives a git folder of its own, unless the operator
+// makeScratch gives a process that keeps nothing on disk a git folder of its own, unless the operator
 // has named one. Processes that share a NATS server share a git folder too: for them nothing is
 // made.
 func (n *Node) makeScratch() (err error) {

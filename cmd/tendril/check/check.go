@@ -26,6 +26,7 @@ import (
 
 // System is what is looked at.
 type System struct {
+	// Bus, Rules and Store must be set.
 	Bus *bus.Bus
 	// Rules say which repositories are kept here.
 	Rules repository.Rules
@@ -37,11 +38,13 @@ type System struct {
 	Running bool
 	// IgnoreDeletions is NGIT_DELETION_REQUEST_DISRESPECTOR, which the indexes were made under.
 	IgnoreDeletions bool
-	// Temp is where an index of the log and copies of the others are made.
+	// Temp is where an index of the log and copies of the others are made; empty: the folder for
+	// temporary files.
 	Temp string
 	// WithoutFsck: git does not look through the objects.
 	WithoutFsck bool
-	Progress    func(step string, done, of int)
+	// Progress is told how far each step is: of is 0 where that is not known. It must be set.
+	Progress func(step string, done, of int)
 }
 
 var discard = slog.New(slog.DiscardHandler)

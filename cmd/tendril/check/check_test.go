@@ -137,7 +137,7 @@ func TestEachDamageIsFoundAndMended(t *testing.T) {
 		a pack is broken                              | | for f in objects/pack/*.pack; do chmod 644 $f; echo >> $f; done | objects: 1 objects are gone; objects: git fsck |
 		an empty repository without an announcement   | other | | disk: no announcement names this repository, and it is empty | mended
 		a repository without an announcement          | | git clone -q --bare . ../other.git | disk: no announcement names | mended
-		something else on the disk                    | | mkdir ../../notes | disk: it lies in the git folder |
+		something else on the disk                    | | mkdir ../../notes | disk: unknown file in the git folder |
 		the repository is gone                        | | rm -r ../mine.git | disk: it is announced and not on the disk |
 		its owner gave it up                          | deletion ended | | | mended
 		its owner gave it up a moment ago             | deletion | | | mended

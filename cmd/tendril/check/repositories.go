@@ -51,7 +51,7 @@ func (c *checker) checkRepositories(ctx context.Context) error {
 		return err
 	}
 	for _, name := range strange {
-		c.found(Finding{Part: PartDisk, What: name, Problem: "it lies in the git folder, and Tendril did not put it there; move it elsewhere"})
+		c.found(Finding{Part: PartDisk, What: name, Problem: "unknown file in the git folder; move it elsewhere"})
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))

@@ -36,7 +36,7 @@ type Counts struct {
 	Held     int `json:"held"`     // wait for their git data
 	Known    int `json:"known"`    // were here before, or a newer event is in their place
 	Refused  int `json:"refused"`  // by the rules, or because what they belong to is not here
-	Invalid  int `json:"invalid"`  // of the refused, those that are no genuine events
+	Invalid  int `json:"invalid"`  // of the refused, those with an invalid id or signature, or that are no events
 	Left     int `json:"left"`     // were not decided, because the import was interrupted
 }
 
@@ -47,7 +47,7 @@ type Import struct {
 	// Push pushes branches and tags; with pulls it pushes the commits of these pull requests
 	// instead, by the ids of their events. nil: there is no git data.
 	Push func(ctx context.Context, pulls map[string]bool) error
-	// Progress is told how far each step is.
+	// Progress is told how far each step is: of is 0 where that is not known. It must be set.
 	Progress func(step string, done, of int)
 
 	file    *os.File // the events, one after the other
@@ -114,7 +114,7 @@ func (m *Import) Read(lines func(each func(Line)) error) (err error) {
 		m.Progress("events read", n, 0)
 	})
 	if err = errors.Join(err, group.Wait(), out.Flush()); err == nil && n > 0 && at == 0 {
-		err = errors.New("no line of the input holds an event; want the JSON of one on each line, not compressed, and no list of all")
+		err = errors.New("no line of the input is an event; want one event as JSON on each line, not compressed, and no JSON array around them")
 	}
 	slices.SortFunc(m.records, func(a, b *record) int {
 		return cmp.Or(cmp.Compare(a.order, b.order), cmp.Compare(a.made, b.made), cmp.Compare(a.line, b.line))

@@ -29,11 +29,11 @@ type bannedError struct{ *bans.Ban }
 func (e *bannedError) Error() string { return e.Message() }
 
 const (
-	// again is the pause before it is tried again to pass a request on.
-	again = 50 * time.Millisecond
-	// beat is how often it is looked whether the worker that has a request still lives, and whether
-	// the repository is banned now.
-	beat = 500 * time.Millisecond
+	// retryPause is the pause before it is tried again to pass a request on.
+	retryPause = 50 * time.Millisecond
+	// watchEvery is how often it is looked whether the worker that has a request still lives, and
+	// whether the repository is banned now.
+	watchEvery = 500 * time.Millisecond
 )
 
 // courier brings requests to the worker that holds their shard, as an http.RoundTripper. Where
@@ -69,7 +69,7 @@ func (c *courier) RoundTrip(r *http.Request) (*http.Response, error) {
 		select {
 		case <-r.Context().Done():
 			return nil, context.Cause(r.Context())
-		case <-time.After(again):
+		case <-time.After(retryPause):
 		}
 		if time.Now().After(end) {
 			return nil, failure
@@ -84,7 +84,7 @@ func (c *courier) send(r *http.Request, worker proto.Worker) (resp *http.Respons
 	// worker and us.
 	ctx, cancel := context.WithCancelCause(context.Background())
 	context.AfterFunc(r.Context(), func() { cancel(context.Cause(r.Context())) })
-	go c.outlive(ctx, worker, r.Context().Value(repoKey{}).(nostr.RepoRef), cancel)
+	go c.watchWorker(ctx, worker, r.Context().Value(repoKey{}).(nostr.RepoRef), cancel)
 	out := r.Clone(ctx)
 	out.URL.Host = worker.Address
 	hasBody := r.Body != nil && r.Body != http.NoBody
@@ -120,12 +120,11 @@ func (c *courier) banned(ref nostr.RepoRef) error {
 	return nil
 }
 
-// outlive ends a request when its worker is no longer live, or its repository is banned, until ctx
-// ends. A worker whose node has
-// lost its power closes no connection. One that gave its shards away is live until all it had under
-// way is finished.
-func (c *courier) outlive(ctx context.Context, worker proto.Worker, ref nostr.RepoRef, end context.CancelCauseFunc) {
-	tick := time.NewTicker(beat)
+// watchWorker ends a request when its worker is no longer live, or its repository is banned, until
+// ctx ends. A worker whose node has lost its power closes no connection. One that gave its shards
+// away is live until all it had under way is finished.
+func (c *courier) watchWorker(ctx context.Context, worker proto.Worker, ref nostr.RepoRef, end context.CancelCauseFunc) {
+	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
 		select {

@@ -40,7 +40,7 @@ type connection struct {
 	kept   atomic.Int64   // bytes of the clients' memory
 	heard  atomic.Int64   // when the last message came, in nanoseconds since 1970
 	ended  atomic.Bool    // end was called
-	said   chan struct{}  // closed when the goodbye is over
+	closed chan struct{}  // closed when the WebSocket is
 
 	writing sync.Mutex // held while messages are written
 
@@ -70,7 +70,7 @@ func newConnection(r *Relay, client string, leave func()) *connection {
 		relay: r, client: client, leave: leave, socket: &socket{},
 		scans:  make(chan struct{}, scansAtOnce),
 		queued: make(chan struct{}, 1),
-		said:   make(chan struct{}),
+		closed: make(chan struct{}),
 		open:   map[string]*question{},
 		proofs: newProofs(r.Domain),
 		events: limit.NewRates(r.Limits.EventsPerMinute, time.Minute),
@@ -81,8 +81,8 @@ func newConnection(r *Relay, client string, leave func()) *connection {
 	return c
 }
 
-// end ends the connection with a goodbye. What it made the relay keep is forgotten at once. It does
-// not block, and may be called again.
+// end ends the connection with a code and a reason. What it made the relay keep is forgotten at
+// once. It does not block, and may be called again.
 func (c *connection) end(code websocket.StatusCode, reason string) {
 	if c.ended.Swap(true) {
 		return
@@ -91,7 +91,7 @@ func (c *connection) end(code websocket.StatusCode, reason string) {
 	c.cancel()
 	c.leave()
 	go func() {
-		defer close(c.said)
+		defer close(c.closed)
 		c.forgetAll()
 		c.ws.Close(code, reason)
 	}()
@@ -120,7 +120,7 @@ func (c *connection) forgetAll() {
 func (c *connection) serve() {
 	defer func() {
 		if c.ended.Load() {
-			<-c.said
+			<-c.closed
 		}
 		c.abandon()
 		c.forgetAll()
@@ -134,7 +134,7 @@ func (c *connection) serve() {
 		c.challenge()
 	}
 	for {
-		// Not c.ctx: its end would cut the socket before a goodbye is said. What ends the connection
+		// Not c.ctx: its end would cut the socket before the reason is sent. What ends the connection
 		// closes the socket too.
 		kind, r, err := c.ws.Reader(context.Background())
 		if err != nil {

@@ -167,12 +167,12 @@ func timestamp(name string, raw gjson.Result) (*nostr.Timestamp, error) {
 
 func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 
-// eachField gives the fields of an object to fn until it refuses one. None may stand twice.
+// eachField gives the fields of an object to fn until it refuses one. None may come twice.
 func eachField(object gjson.Result, fn func(name string, value gjson.Result) error) (err error) {
 	seen := map[string]bool{}
 	object.ForEach(func(name, value gjson.Result) bool {
 		if seen[name.Str] {
-			err = invalid("%s stands twice", clip(name.Str))
+			err = invalid("duplicate field %s", clip(name.Str))
 		} else {
 			err = fn(name.Str, value)
 		}

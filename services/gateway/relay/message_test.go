@@ -128,7 +128,7 @@ func TestRefusals(t *testing.T) {
 		filter {"search":"x"}                       | CLOSED unsupported: search
 		filter {"#ee":["x"]}                        | CLOSED unsupported: filters with
 		filter {"#e":[1]}                           | CLOSED invalid: #e must be a list
-		filter {"limit":1,"limit":2}                | CLOSED invalid: \"limit\" stands twice
+		filter {"limit":1,"limit":2}                | CLOSED invalid: duplicate field \"limit\"
 		["EVENT"]                                   | NOTICE invalid: EVENT takes
 		["EVENT",[]]                                | NOTICE invalid: an event must be a JSON object
 		event id                                    | NOTICE invalid: an event's id
@@ -141,7 +141,7 @@ func TestRefusals(t *testing.T) {
 		event tags null                             | OK invalid: an event's tags
 		event tags [[]]                             | OK invalid: a tag
 		event tags [TAGS["a"]]                      | OK invalid: an event has at most
-		event kind 1,"kind":1                       | OK invalid: \"kind\" stands twice
+		event kind 1,"kind":1                       | OK invalid: duplicate field \"kind\"
 		["NEG-OPEN","s"]                            | NEG-ERR invalid: NEG-OPEN takes a subscription id, one filter and a message
 		["NEG-OPEN","s",{"x":1},"61"]               | NEG-ERR unsupported: filters with
 		["NEG-OPEN","s",{"kinds":[1]},"6"]          | NEG-ERR invalid: a message of NIP-77 must be

@@ -38,17 +38,18 @@ type Offerer interface {
 	Offer(ctx context.Context, c candidates.Candidate) error
 }
 
-// Options is what a relay needs.
+// Options is what a relay needs. Limits are used as they are: what is 0 there allows nothing. All
+// else must be set.
 type Options struct {
-	Limits      config.Front // the settings of the front door
-	Domain      string       // of the service: host, and port if it is not a default one; must be set
-	Index       Index        // must be set, as all that follow
+	Limits      config.Front
+	Domain      string // of the service: host, and port if it is not a default one
+	Index       Index
 	Ingest      Offerer
 	Connections *limit.Fair // of WebSockets
-	Work        *limit.Fair // over messages and the index
+	Work        *limit.Fair // over messages and the index; one place for each processor
 	Metrics     *Metrics
 	Log         *slog.Logger
-	Trace       *obs.Tracer
+	Trace       *obs.Tracer // nil: no spans
 }
 
 // Bounds that have no setting.
@@ -173,7 +174,7 @@ func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, client string) {
 	}
 	if !r.enter(c) {
 		c.end(websocket.StatusGoingAway, "the relay is stopping")
-		<-c.said
+		<-c.closed
 		return
 	}
 	defer r.remove(c)
@@ -182,9 +183,9 @@ func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, client string) {
 	c.serve()
 }
 
-// admit takes n places of what clients share. Where all are taken, the client that has most loses a
-// connection, if it has more than this client then has: that with most weight. So a few strangers
-// do not keep all others out.
+// admit takes n places of what clients share. Where all are taken, the client that has most loses
+// its connection with most weight, if it has more than this client then has. So a few strangers do
+// not keep all others out.
 func (r *Relay) admit(to *limit.Fair, client string, n int64, weight func(*connection) int64) (leave func(), err error) {
 	leave, err = to.Try(client, n)
 	if !errors.Is(err, limit.ErrFull) {
