@@ -27,7 +27,6 @@ type exportCommand struct {
 	Quiet  bool   `short:"q" help:"Print no progress."`
 
 	GitDataPath string `env:"NGIT_GIT_DATA_PATH" name:"git-data-path" default:"./data/git" help:"Folder of the git repositories."`
-	GitBinary   string `env:"NGIT_GIT_BINARY" name:"git-binary" default:"git" help:"The git program."`
 	busFlags    `embed:""`
 
 	done struct { // what --json prints, on standard error: standard output may have the events
@@ -127,7 +126,7 @@ func (e *exportCommand) copy(r *reader, repos []gittree.Repo, shown *progress) e
 	absent := 0
 	for n, repo := range repos {
 		shown.at("repositories", n, len(repos))
-		err := gittree.Git(e.GitBinary).Mirror(r.ctx, repo.At, filepath.Join(e.Git, repo.Name))
+		err := gittree.Mirror(r.ctx, repo.At, filepath.Join(e.Git, repo.Name))
 		switch {
 		case r.ctx.Err() != nil:
 			return r.ctx.Err()

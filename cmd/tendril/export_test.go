@@ -93,7 +93,7 @@ func TestCopy(t *testing.T) {
 	must(t, err)
 	repos = append(repos, gittree.Repo{Name: npub + "/x.git"}.On("http://127.0.0.1:1"))
 	for dir, failed := range map[string]int{out: 2, filepath.Join(broken, "out"): 4} {
-		e := exportCommand{Git: dir, GitBinary: "git"}
+		e := exportCommand{Git: dir}
 		err := e.copy(&reader{ctx: t.Context()}, repos, newProgress(true))
 		if err == nil || !strings.HasPrefix(err.Error(), fmt.Sprint(failed, " repositories could not be copied: ")) {
 			t.Errorf("to %s: %v", dir, err)

@@ -29,7 +29,6 @@ type importCommand struct {
 	Quiet   bool   `short:"q" help:"Print no progress."`
 
 	BindAddress string `env:"NGIT_BIND_ADDRESS" name:"bind-address" default:"127.0.0.1:7334" help:"Where the front door listens."`
-	GitBinary   string `env:"NGIT_GIT_BINARY" name:"git-binary" default:"git" help:"The git program."`
 	running     `embed:""`
 
 	relay  *importer.Relay
@@ -156,7 +155,7 @@ func (i *importCommand) offer(ctx context.Context, b *bus.Bus, m *importer.Impor
 func (i *importCommand) push(ctx context.Context, pulls map[string]bool) error {
 	for n, r := range i.repos {
 		i.shown.at("repositories", n, len(i.repos))
-		count, err := gittree.Git(i.GitBinary).Push(ctx, r.At, r.On(i.Server).At, pulls)
+		count, err := gittree.Push(ctx, r.At, r.On(i.Server).At, pulls)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()

@@ -309,7 +309,7 @@ func TestCommandsOnARunningSystem(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(dir, "events.jsonl"), []byte("{}\n"), 0o600))
 	// The arguments, the exit code, and what is said; the second import is into the same file.
 	for _, c := range fixture.Rows(`
-		status                                      | 0 | domain        git.example.com & NATS          URL & of at most & writer one, for & held          0 events, & clients       0 connections & one             64
+		status                                      | 0 | domain        git.example.com & NATS          URL & of at most & writer one, since 2 & held          0 events, & clients       0 connections & one             64
 		import events.jsonl --refused refused.jsonl | 0 | 1  refused
 		import events.jsonl --refused refused.jsonl | 0 | 1  lines read
 		import .                                    | 1 | read .: is a directory

@@ -20,6 +20,7 @@ import (
 	"tendril.dev/lib/bans"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 // repoCommand is what operators do about repositories.
@@ -38,7 +39,7 @@ type oneRepo struct {
 type repoList struct {
 	Text     string          `arg:"" optional:"" help:"Only those whose npub1…/identifier has this text."`
 	State    proto.RepoState `enum:"hosted,held,ended," default:"" placeholder:"STATE" help:"Only those that are hosted, held or ended."`
-	Owner    string          `placeholder:"NPUB" help:"Only those of this owner."`
+	Owner    string          `placeholder:"NPUB" help:"Only those of this owner: npub or 64 hex digits."`
 	Sort     string          `enum:"name,size,push,since" default:"name" help:"By name, or the largest, the last push or the longest wait first: name, size, push, since."`
 	busFlags `embed:""`
 }
@@ -144,6 +145,9 @@ func (c *repoList) Run() error {
 
 // choose leaves out what is not asked for, and sorts the rest.
 func (c *repoList) choose(list []proto.RepoStatus) []proto.RepoStatus {
+	if nostr.IsHex64(c.Owner) {
+		c.Owner = repostate.Npub(c.Owner)
+	}
 	list = slices.DeleteFunc(list, func(s proto.RepoStatus) bool {
 		name := nameRepo(s.Ref)
 		return c.State != "" && s.State != c.State || !strings.Contains(name, c.Text) || !strings.HasPrefix(name, c.Owner)
@@ -184,7 +188,7 @@ func (c *repoRemove) Run() (failed error) {
 			continue
 		}
 		failed = errors.Join(failed, c.one(proto.RepoRemove, repo, func(w io.Writer, s proto.RepoStatus) {
-			fmt.Fprintf(w, "%s is removed (references: %d), with what only it needed of the events and of the shared git objects\n", nameRepo(s.Ref), s.References)
+			fmt.Fprintf(w, "%s is removed (references: %d), with the events that only it needed\n", nameRepo(s.Ref), s.References)
 		}))
 	}
 	return failed

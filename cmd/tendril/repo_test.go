@@ -64,7 +64,7 @@ func TestRepoList(t *testing.T) {
 		}
 	}
 	for sort, want := range map[string]string{"name": "abcd", "size": "cabd", "push": "cabd", "since": "acdb"} {
-		c, got := repoList{Sort: sort, Owner: npub}, ""
+		c, got := repoList{Sort: sort, Owner: owner}, ""
 		for _, s := range c.choose(slices.Clone(all)) {
 			got += s.Ref[len(s.Ref)-1:]
 		}

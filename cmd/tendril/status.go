@@ -37,24 +37,20 @@ type statusCommand struct {
 
 // Run implements the command.
 func (s *statusCommand) Run() error {
-	if !s.Watch {
-		return s.do(s.Wait, func(r *reader) error {
-			report, err := look(r)
-			if err != nil {
-				return err
-			}
-			return s.print(report, report.write)
-		})
-	}
 	return s.do(0, func(r *reader) error {
-		for r.ctx.Err() == nil {
+		for {
 			ctx, cancel := context.WithTimeout(r.ctx, s.Wait)
 			report, err := look(&reader{Bus: r.Bus, ctx: ctx})
 			cancel()
 			switch {
-			case r.ctx.Err() != nil:
+			case s.Watch && r.ctx.Err() != nil:
+				return nil
+			case !s.Watch && err != nil:
+				return err
 			case err != nil:
 				fmt.Fprintf(os.Stderr, "tendril: %v\n", err)
+			case !s.Watch:
+				return s.print(report, report.write)
 			case s.JSON:
 				json.NewEncoder(os.Stdout).Encode(report)
 			default:
@@ -65,7 +61,6 @@ func (s *statusCommand) Run() error {
 			}
 			time.Sleep(againAfter)
 		}
-		return nil
 	})
 }
 
@@ -134,6 +129,9 @@ func look(r *reader) (*report, error) {
 		r.err = json.Unmarshal(m.Data, &all.Writer)
 	}
 	holders := r.holders()
+	if all.Writer.Writer != holders[proto.ClaimKey(proto.GroupWriter, proto.KeyLog)] {
+		all.Writer = proto.WriterMark{} // it has stopped, and no other has begun
+	}
 	for shard := range proto.Shards {
 		worker := holders[proto.ClaimKey(proto.GroupShards, proto.ShardName(shard))]
 		all.Shards[cmp.Or(worker, none)]++
@@ -236,8 +234,8 @@ func (r *report) summary() (lines [][]any) {
 	line("bans", "%d", r.Bans)
 	line("NATS", "%s", r.URL)
 	log := r.Streams[proto.StreamEvents]
-	line("log", "%d messages (%s of at most %s), last sequence %d; writer %s, for %s", log.Messages, size(log.Bytes), size(most), log.Last,
-		cmp.Or(r.Writer.Writer, none), ago(r.At, r.Writer.At))
+	line("log", "%d messages (%s of at most %s), last sequence %d; writer %s, since %s", log.Messages, size(log.Bytes), size(most), log.Last,
+		cmp.Or(r.Writer.Writer, none), clock(r.Writer.At))
 	line("rejected", "%d ids remembered", r.Streams[proto.StreamRejected].Messages)
 	held := fmt.Sprintf("%d events, hunts for %d identifiers", r.Held.Events, r.Held.Hunts)
 	for _, what := range slices.Sorted(maps.Keys(r.Held.By)) {

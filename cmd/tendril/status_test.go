@@ -97,7 +97,7 @@ func TestLook(t *testing.T) {
 	want := from[report](t, words.Replace(`{
 		"relays": [{"relay":"a.example","state":"connected","health":"healthy","worker":"r1",STATE-A},
 			{"relay":"b.example:8080","state":"connected_historic_sync_failures","health":"degraded",STATE-B}],
-		"shards": {"p1":1,"none":63}, "writer": {"writer":"one","at":"2026-01-02T12:00:00Z"},
+		"shards": {"p1":1,"none":63}, "writer": {},
 		"held": {"events":3,"by":{"waiting announcement":1,"waiting state":1,"silent announcement":1},"hunts":1}}`))
 	if told := (report{Relays: got.Relays, Shards: got.Shards, Writer: got.Writer, Held: got.Held}); !bytes.Equal(marshal(t, told), marshal(t, want)) {
 		t.Errorf("got  %+v\nwant %+v", told, want)
@@ -143,7 +143,7 @@ repositories  2 hosted, 0 held, 0 ended
 clients       7 connections
 bans          2
 NATS          nats://127.0.0.1:4222
-log           12 messages (5.0 MiB of at most 1.0 GiB), last sequence 34; writer w?[2J, for 1m0s
+log           12 messages (5.0 MiB of at most 1.0 GiB), last sequence 34; writer w?[2J, since 2026-01-02 11:59:00
 rejected      3 ids remembered
 held          3 events, hunts for 1 identifiers, 1 silent kind 9, 2 waiting announcement
 

@@ -29,7 +29,13 @@ type Reading struct {
 	// Idle is called whenever everything was read that is there. Nothing else is called meanwhile.
 	// nil: nothing is.
 	Idle func()
+	// Within is how long there may be something to read that does not come; then Run gives an error.
+	// 0: it tries for ever.
+	Within time.Duration
 }
+
+// ReadWithin is [Reading.Within] for commands that someone waits for.
+const ReadWithin = 30 * time.Second
 
 const (
 	// batchMessages and batchBytes are the most that one request for messages brings.
@@ -170,6 +176,8 @@ func (f *Follower) Run(ctx context.Context) error {
 			continue
 		case err == nil && !f.behind():
 			continue
+		case f.what.Within > 0 && time.Since(since) > f.what.Within:
+			return fmt.Errorf("read stream %s: nothing came after sequence %d for %s (%v)", f.what.Stream, f.Seq(), f.what.Within, err)
 		case err != nil:
 			f.log.Debug("a stream cannot be read", "stream", f.what.Stream, "error", err)
 		}

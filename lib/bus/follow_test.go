@@ -178,6 +178,17 @@ func TestFollowOfAStreamThatLacks(t *testing.T) {
 	}
 }
 
+// TestReadWithin: what cannot be read ends a read with a sentence.
+func TestReadWithin(t *testing.T) {
+	t.Parallel()
+	b := open(t, bus.Options{Dir: t.TempDir()})
+	must(t, b.JS.DeleteStream(t.Context(), proto.StreamTargets))
+	err := bus.Read(t.Context(), b.JS, bus.Reading{Stream: proto.StreamTargets, Within: 50 * time.Millisecond}, func(bus.Message) {})
+	if err == nil || !strings.HasPrefix(err.Error(), "read stream GRASP_TARGETS: nothing came after sequence 0 for 50ms (") {
+		t.Errorf("it says %v", err)
+	}
+}
+
 // TestWaitSaysWhatItWaitedFor: a wait for a message that does not come ends with a sentence.
 func TestWaitSaysWhatItWaitedFor(t *testing.T) {
 	t.Parallel()

@@ -106,7 +106,7 @@ func (c *checker) readLog(ctx context.Context) error {
 	group.Go(func() error { return c.follow(ctx, c.truth, last) })
 	var looking errgroup.Group
 	looking.SetLimit(runtime.GOMAXPROCS(0))
-	err = bus.Read(ctx, c.Bus.JS, bus.Reading{Stream: proto.StreamEvents}, func(m bus.Message) {
+	err = bus.Read(ctx, c.Bus.JS, bus.Reading{Stream: proto.StreamEvents, Within: bus.ReadWithin}, func(m bus.Message) {
 		c.Progress("events", int(m.Seq), int(max(m.Seq, last)))
 		if m.Subject == proto.SubjectEventsMark {
 			return
@@ -142,18 +142,21 @@ func look(m bus.Message) error {
 	return nil
 }
 
-// follow brings an index up to a sequence of the log.
-func (c *checker) follow(ctx context.Context, db *eventdb.DB, seq uint64) error {
+// follow brings an index up to a sequence of the log, unless it gets no further.
+func (c *checker) follow(ctx context.Context, db *eventdb.DB, seq uint64) (err error) {
 	following, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() {
 		defer stop()
 		ended <- eventdb.Follow(following, c.Bus.JS, db, discard)
 	}()
-	for following.Err() == nil && db.WaitFor(following, seq) != nil {
+	for before := db.Seq(); ; before = db.Seq() {
+		if err = db.WaitFor(following, seq); err == nil || db.Seq() == before {
+			break
+		}
 	}
 	stop()
-	return cmp.Or(unasked(<-ended), ctx.Err())
+	return cmp.Or(unasked(<-ended), ctx.Err(), err)
 }
 
 // checkIndex compares the index in a folder with the log. It opens a copy and brings that up to

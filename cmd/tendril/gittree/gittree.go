@@ -76,9 +76,6 @@ func identifierOf(name string) string {
 	return name
 }
 
-// Git runs git with a clean environment. It is the name or path of the program.
-type Git string
-
 // NotFound reports whether git says that a server has no such repository.
 func NotFound(err error) bool { return err != nil && strings.Contains(err.Error(), "' not found") }
 
@@ -110,10 +107,10 @@ var (
 	busyTries = 24
 )
 
-// run runs a command in a repository and gives what it printed.
-func (g Git) run(ctx context.Context, dir string, args ...string) (string, error) {
+// run runs a git command in a repository, with a clean environment, and gives what it printed.
+func run(ctx context.Context, dir string, args ...string) (string, error) {
 	for try := 1; ; try++ {
-		cmd := exec.CommandContext(ctx, string(g), append(safe[:len(safe):len(safe)], args...)...)
+		cmd := exec.CommandContext(ctx, "git", append(safe[:len(safe):len(safe)], args...)...)
 		cmd.Dir, cmd.Env, cmd.WaitDelay = dir, environment(), 5*time.Second
 		var out, said bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &said
@@ -147,7 +144,7 @@ func oneLine(said string) string {
 
 // Mirror makes the repository at path have exactly the references of another, an absolute path or a
 // URL, and all that they reach as its own. One that is not there is made.
-func (g Git) Mirror(ctx context.Context, from, path string) (err error) {
+func Mirror(ctx context.Context, from, path string) (err error) {
 	if _, missing := os.Stat(path); missing != nil {
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			return err
@@ -157,26 +154,26 @@ func (g Git) Mirror(ctx context.Context, from, path string) (err error) {
 				os.RemoveAll(path)
 			}
 		}()
-		if err := g.initBare(ctx, path); err != nil {
+		if err := initBare(ctx, path); err != nil {
 			return err
 		}
 	}
 	// For a path git starts another git, which gets none of this configuration.
 	const pack = "--upload-pack=git -c 'safe.directory=*' upload-pack"
-	if _, err := g.run(ctx, path, "fetch", "--quiet", "--force", "--prune", "--no-tags", "--no-write-fetch-head", "--update-head-ok",
+	if _, err := run(ctx, path, "fetch", "--quiet", "--force", "--prune", "--no-tags", "--no-write-fetch-head", "--update-head-ok",
 		pack, "--", from, "+refs/*:refs/*"); err != nil {
 		return err
 	}
-	listed, err := g.run(ctx, path, "ls-remote", "--symref", pack, "--", from, "HEAD")
+	listed, err := run(ctx, path, "ls-remote", "--symref", pack, "--", from, "HEAD")
 	if branch, is := strings.CutPrefix(listed, "ref: "); is {
 		branch, _, _ = strings.Cut(branch, "\t")
-		_, err = g.run(ctx, path, "symbolic-ref", "HEAD", branch)
+		_, err = run(ctx, path, "symbolic-ref", "HEAD", branch)
 	}
 	return err
 }
 
-func (g Git) initBare(ctx context.Context, path string) error {
-	_, err := g.run(ctx, path, "init", "--quiet", "--bare", "--template=", ".")
+func initBare(ctx context.Context, path string) error {
+	_, err := run(ctx, path, "init", "--quiet", "--bare", "--template=", ".")
 	return err
 }
 
@@ -184,13 +181,13 @@ func (g Git) initBare(ctx context.Context, path string) error {
 // there are: branches and tags, of which the server has these and no others afterwards, or with
 // pulls the commits of these pull requests, by the ids of their events. Without any, nothing is
 // pushed.
-func (g Git) Push(ctx context.Context, from, url string, pulls map[string]bool) (count int, err error) {
+func Push(ctx context.Context, from, url string, pulls map[string]bool) (count int, err error) {
 	const nostrRefs = "refs/nostr/"
 	prefixes := []string{"refs/heads/", "refs/tags/"}
 	if pulls != nil {
 		prefixes = []string{nostrRefs}
 	}
-	listed, err := g.run(ctx, from, append([]string{"for-each-ref", "--format=%(objectname) %(refname) %(symref)"}, prefixes...)...)
+	listed, err := run(ctx, from, append([]string{"for-each-ref", "--format=%(objectname) %(refname) %(symref)"}, prefixes...)...)
 	if err != nil {
 		return 0, err
 	}
@@ -210,7 +207,7 @@ func (g Git) Push(ctx context.Context, from, url string, pulls map[string]bool) 
 		return 0, err
 	}
 	defer os.RemoveAll(temp)
-	err = errors.Join(g.initBare(ctx, temp),
+	err = errors.Join(initBare(ctx, temp),
 		os.WriteFile(filepath.Join(temp, "packed-refs"), []byte(refs.String()), 0o600),
 		os.WriteFile(filepath.Join(temp, "objects", "info", "alternates"), []byte(filepath.Join(from, "objects")+"\n"), 0o600))
 	if err != nil {
@@ -224,6 +221,6 @@ func (g Git) Push(ctx context.Context, from, url string, pulls map[string]bool) 
 	for _, prefix := range prefixes {
 		args = append(args, prefix+"*:"+prefix+"*")
 	}
-	_, err = g.run(ctx, temp, args...)
+	_, err = run(ctx, temp, args...)
 	return count, err
 }

@@ -78,9 +78,9 @@ func TestADamagedCopyIsNotTheRepositoryAround(t *testing.T) {
 	around.Commit("file", "mine")
 	before := refsOf(t, around.Dir)
 	copied := filepath.Join(around.Dir, "copies", npub, "x.git")
-	must(t, Git("git").Mirror(t.Context(), from, copied))
+	must(t, Mirror(t.Context(), from, copied))
 	must(t, os.WriteFile(filepath.Join(copied, "HEAD"), nil, 0o644))
-	if err := Git("git").Mirror(t.Context(), from, copied); err == nil {
+	if err := Mirror(t.Context(), from, copied); err == nil {
 		t.Error("a damaged copy was brought up to date")
 	}
 	if now := refsOf(t, around.Dir); now != before {
@@ -114,7 +114,7 @@ func TestMirror(t *testing.T) {
 		}},
 	} {
 		c.change()
-		if err := Git("git").Mirror(t.Context(), from, path); err != nil {
+		if err := Mirror(t.Context(), from, path); err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
 		if got, want := refsOf(t, path), refsOf(t, from); got != want {
@@ -130,16 +130,16 @@ func TestMirror(t *testing.T) {
 	}
 	before := refsOf(t, path)
 	lack(t, from, "refs/heads/new")
-	if err := Git("git").Mirror(t.Context(), from, path); err == nil || refsOf(t, path) != before {
+	if err := Mirror(t.Context(), from, path); err == nil || refsOf(t, path) != before {
 		t.Errorf("a repository that lacks an object is copied: %v", err)
 	}
 	empty := filepath.Join(dir, "empty.git")
 	gittest.Git(t, dir, "init", "-q", "--bare", empty)
-	if err := Git("git").Mirror(t.Context(), empty, filepath.Join(dir, "out", "empty.git")); err != nil {
+	if err := Mirror(t.Context(), empty, filepath.Join(dir, "out", "empty.git")); err != nil {
 		t.Errorf("an empty repository: %v", err)
 	}
 	none := filepath.Join(dir, "out", "none.git")
-	if err := Git("git").Mirror(t.Context(), filepath.Join(dir, "none.git"), none); err == nil || !strings.Contains(err.Error(), "none.git") {
+	if err := Mirror(t.Context(), filepath.Join(dir, "none.git"), none); err == nil || !strings.Contains(err.Error(), "none.git") {
 		t.Errorf("what is not there: %v", err)
 	}
 	if _, err := os.Stat(none); err == nil {
@@ -159,7 +159,7 @@ func TestPush(t *testing.T) {
 	gittest.Git(t, from, "symbolic-ref", "refs/heads/alias", "refs/heads/main")
 	server := gittest.Backend(t, dir).URL
 	push := func(url string, pulls map[string]bool) (int, error) {
-		return Git("git").Push(t.Context(), from, server+url, pulls)
+		return Push(t.Context(), from, server+url, pulls)
 	}
 	for _, c := range []struct {
 		change []string
@@ -193,7 +193,7 @@ func TestPush(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Git("git").Push(ended, from, server+"/to.git", nil); !errors.Is(err, context.Canceled) {
+	if _, err := Push(ended, from, server+"/to.git", nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("after an interrupt: %v", err)
 	}
 }
@@ -216,7 +216,7 @@ func TestAServerWithoutRoomIsAskedAgain(t *testing.T) {
 			backend.ServeHTTP(w, r)
 		}))
 		defer server.Close()
-		err := Git("git").Mirror(t.Context(), server.URL+"/x.git", filepath.Join(t.TempDir(), "x.git"))
+		err := Mirror(t.Context(), server.URL+"/x.git", filepath.Join(t.TempDir(), "x.git"))
 		if (err != nil) != fails || fails && asked.Load() != int64(busyTries) {
 			t.Errorf("%d refusals: %v after %d requests", refusals, err, asked.Load())
 		}
