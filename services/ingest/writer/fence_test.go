@@ -189,3 +189,16 @@ func TestAFencedBatchIsDecidedAgain(t *testing.T) {
 		})
 	}
 }
+
+// TestNotReadyWithoutClaims: a replica whose heartbeat does not get through could not write.
+func TestNotReadyWithoutClaims(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, true)
+	r := start(t, b, "one")
+	eventually(t, "the heartbeat is there", func() bool {
+		_, found, err := bus.Last(t.Context(), b.JS, proto.KVStream(proto.BucketWorkers), proto.KVSubject(proto.BucketWorkers, ">"))
+		return err == nil && found
+	})
+	must(t, b.JS.DeleteStream(t.Context(), proto.KVStream(proto.BucketWorkers)))
+	eventually(t, "it is not ready", func() bool { return r.Ready.Failing()["claims"] != "" })
+}

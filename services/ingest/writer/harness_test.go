@@ -23,6 +23,7 @@ import (
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/obs"
 	"tendril.dev/proto"
 	"tendril.dev/test/fixture"
 )
@@ -94,7 +95,7 @@ func standby(t testing.TB, b *bus.Bus, name string, settings config.Settings, pr
 	ctx, cancel := context.WithCancel(context.Background())
 	index, err := eventdb.Open("", eventdb.Options{})
 	must(t, err)
-	n := &node.Node{Settings: settings, Bus: b, Index: index, Bans: noBans(t), Log: quiet, Metrics: prometheus.NewRegistry(), Worker: name}
+	n := &node.Node{Settings: settings, Bus: b, Index: index, Bans: noBans(t), Log: quiet, Metrics: prometheus.NewRegistry(), Ready: &obs.Readiness{}, Worker: name}
 	w, err := New(ctx, n, func(*nostr.Event, proto.Refusal) {})
 	must(t, err)
 	for _, set := range prepare {

@@ -92,6 +92,7 @@ func (w *Writer) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	w.Ready.Add("claims", member.Alive)
 	// A replica that has still to read the log does not take the claim from one that writes.
 	head, err := bus.LastSeq(ctx, w.Bus.JS, proto.StreamEvents)
 	if err != nil {
