@@ -120,18 +120,20 @@ func TestPages(t *testing.T) {
 func TestMaintainersOnPages(t *testing.T) {
 	t.Parallel()
 	sys := start(t)
-	announced := func(n int, maintainer string) *nostr.Event {
-		ev := fake(n, nostr.KindAnnouncement, nostr.Tag{"d", "x"}, nostr.Tag{"maintainers", maintainer})
-		ev.PubKey = fmt.Sprintf("%064x", n)
-		ev.ID = ev.GetID()
+	secret := func(n int) string { return fmt.Sprintf("%064x", n) }
+	announced := func(n, maintainer int) *nostr.Event {
+		key, err := gonostr.GetPublicKey(secret(maintainer))
+		must(t, err)
+		ev := fake(n, nostr.KindAnnouncement, nostr.Tag{"d", "x"}, nostr.Tag{"maintainers", key})
+		must(t, ev.Sign(secret(n)))
 		return ev
 	}
-	chain := []*nostr.Event{announced(1, fmt.Sprintf("%064x", 2)), announced(2, fmt.Sprintf("%064x", 3)), announced(3, fmt.Sprintf("%064x", 1))}
+	chain := []*nostr.Event{announced(1, 2), announced(2, 3), announced(3, 1)}
 	announcement, _, npub := repository(t, "x", nostr.Tag{"maintainers", chain[0].PubKey})
 	sys.store(t, append(chain, announcement)...)
 	var others []*nostr.Event
 	for n := range 500 {
-		others = append(others, announced(n+10, strings.Repeat("b", 64)))
+		others = append(others, announced(n+10, 9))
 	}
 	sys.store(t, others...)
 	_, page := sys.ask(t, "GET", "/"+npub+"/x.git", "text/html")

@@ -89,7 +89,7 @@ func TestReconcile(t *testing.T) {
 	for name, f := range map[string]nostr.Filter{
 		"everything":      {},
 		"layer 2, a":      {Tags: nostr.TagMap{"a": {repo, "30617:bb:x"}}},
-		"layer 2, states": {Kinds: []int{30618}, Tags: nostr.TagMap{"d": {"1", "6", "1996", "1001"}}, Authors: []string{strings.Repeat("a", 64)}},
+		"layer 2, states": {Kinds: []int{30618}, Tags: nostr.TagMap{"d": {"1", "6", "1996", "1001"}}, Authors: []string{all[0].PubKey}},
 		"layer 3, e":      {Tags: nostr.TagMap{"e": {root}}},
 		"layer 3, E":      {Tags: nostr.TagMap{"E": {root}}, Since: &since, Until: &until},
 		"nothing":         {Kinds: []int{4711}},
