@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -42,7 +42,26 @@ type program struct {
 	*exec.Cmd
 	*testing.T
 	lines  *bufio.Scanner
-	stderr bytes.Buffer
+	stderr errorOutput
+}
+
+// errorOutput can be read while the program writes it.
+type errorOutput struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (o *errorOutput) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.text = append(o.text, p...)
+	return len(p), nil
+}
+
+func (o *errorOutput) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return string(o.text)
 }
 
 // start starts `tendril args`. The environment holds no setting but env; every port is any port.
@@ -225,10 +244,11 @@ func TestSIGHUP(t *testing.T) {
 	}
 	stays := func(p *program, why string) {
 		t.Helper()
+		const want = "goes on with its old settings"
 		p.signal(syscall.SIGHUP)
+		fixture.Await(t, "it goes on", func() bool { return strings.Contains(p.stderr.String(), want) })
 		p.signal(syscall.SIGTERM)
 		p.line("stopping")
-		const want = "goes on with its old settings"
 		if code, said := p.ends(); code != 0 || !strings.Contains(said, want) || !strings.Contains(said, why) {
 			t.Errorf("exit code %d, and it did not say %q and %q:\n%s", code, want, why, said)
 		}
