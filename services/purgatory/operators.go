@@ -139,8 +139,8 @@ func (w *worker) status(ctx context.Context, repo *repository.Repo, hosted bool)
 	if s.Reason == "" && w.node.Bans.Repository(repo.RepoRef) != nil {
 		s.Reason = repostate.Banned
 	}
-	for _, e := range w.holdings.OfIdentifier(repo.Identifier) {
-		if hosted && e.Event.Kind == nostr.KindAnnouncement && e.Event.PubKey == repo.PubKey {
+	for _, e := range w.heldAt(repo.RepoRef) {
+		if hosted {
 			s.State, s.Since, s.Until = proto.RepoHeld, e.HeldAt, e.ExpiresAt
 		}
 	}

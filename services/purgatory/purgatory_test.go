@@ -93,6 +93,9 @@ func TestPush(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.work.Commit("a", gittest.Noise(100<<10)) // of which the beginning is authorised too
 	w.refuses("not found", alice, "x", "main")
+	if n := w.walks.Load(); n > 0 {
+		t.Errorf("a request for what is not here reads %d times what anybody has announced", n)
+	}
 	ann := announcement("announcement", alice, "x")
 	w.in.waits("x", ann)
 	w.refuses("no state event for this repository", alice, "x", "main")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"tendril.dev/lib/held"
@@ -94,11 +95,35 @@ func ensure(ctx context.Context, repo *repository.Repo) error {
 	return githttp.Unavailable(githttp.Unwritable, err)
 }
 
-// Hosts reports whether a repository is here by what its owner has announced; what
-// others announce of that identifier does not count. It costs little: any client may ask.
+// Hosts reports whether a repository is here by what its owner has announced. What others announce
+// of that identifier is not read: any client may ask.
 func (w *worker) Hosts(ctx context.Context, ref nostr.RepoRef) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
+	return w.hosts(ctx, ref, w.heldAt(ref))
+}
+
+// announcedNow is Hosts after everything is read that there is now. What is held is read first, as
+// in read.
+func (w *worker) announcedNow(ctx context.Context, ref nostr.RepoRef) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	if err := w.holdings.CatchUp(ctx); err != nil {
+		return false, fmt.Errorf("read what is held: %w", err)
+	}
+	waiting := w.heldAt(ref)
+	if err := w.CatchUp(ctx); err != nil {
+		return false, err
+	}
+	return w.hosts(ctx, ref, waiting)
+}
+
+// heldAt are the held announcements of a repository.
+func (w *worker) heldAt(ref nostr.RepoRef) []*held.Entry {
+	return w.holdings.At(nostr.Address{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey, Identifier: ref.Identifier})
+}
+
+func (w *worker) hosts(ctx context.Context, ref nostr.RepoRef, waiting []*held.Entry) (bool, error) {
 	var have []*nostr.Event
 	ev, err := query.First(ctx, w.events, nostr.Filter{
 		Kinds: []int{nostr.KindAnnouncement}, Authors: []string{ref.PubKey}, Tags: nostr.TagMap{"d": {ref.Identifier}},
@@ -109,18 +134,7 @@ func (w *worker) Hosts(ctx context.Context, ref nostr.RepoRef) (bool, error) {
 	case !errors.Is(err, query.ErrNotFound):
 		return false, fmt.Errorf("read the announcement of %s: %w", ref, err)
 	}
-	entries := slices.DeleteFunc(w.holdings.OfIdentifier(ref.Identifier), func(e *held.Entry) bool {
-		return e.Event.Kind != nostr.KindAnnouncement || e.Event.PubKey != ref.PubKey
-	})
-	return w.view(ref.Identifier, have, entries).Hosts(ref.PubKey), nil
-}
-
-// announcedNow is Hosts after everything is read that there is now.
-func (w *worker) announcedNow(ctx context.Context, ref nostr.RepoRef) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
-	defer cancel()
-	v, _, err := w.read(ctx, ref.Identifier, nil)
-	return v.Hosts(ref.PubKey), err
+	return w.view(ref.Identifier, have, waiting).Hosts(ref.PubKey), nil
 }
 
 // decision is what allows a push.
@@ -299,13 +313,12 @@ func roomFor(waiting []repository.WaitingPush, client string, more int) error {
 		"publish the pull request's event first, then push: what has its event is not counted", maxWaiting, maxClientWaiting)}
 }
 
-// lockFor waits until a push may write. What it may do is decided when it holds the lock.
+// lockFor waits until a push may write. What it may do is decided when it holds the lock. A push
+// that moves no branch or tag counts as a stranger's: anybody may send one, and it is not refused at
+// once.
 func (a authority) lockFor(ctx context.Context, at repository.Place, push githttp.PushRequest) (unlock func(), err error) {
-	isStranger := func() bool {
-		d, err := a.decide(ctx, push)
-		return err != nil || len(d.unknown) > 0 || !a.prs && d.state == nil
-	}
-	unlock, err = a.shards.WriteFor(ctx, push.Client, isStranger, at)
+	stranger := !slices.ContainsFunc(push.Changes, func(c repostate.Change) bool { return !strings.HasPrefix(c.Name, release.PrefixNostr) })
+	unlock, err = a.shards.WriteFor(ctx, push.Client, stranger, at)
 	if errors.Is(err, limit.ErrFull) {
 		return nil, githttp.Unavailable("too many push to this repository at once, try again later", nil)
 	}

@@ -3,7 +3,6 @@ package purgatory
 import (
 	"cmp"
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -118,14 +117,8 @@ func (h *shards) TryWrite(at repository.Place) (unlock func(), ok bool) {
 }
 
 // WriteFor is Write for a client's push. Clients come one after the other, whatever each of them
-// sends. isStranger is asked where the repository is not free: strangers, whose push no state
-// allows, all together count as one client, so that others wait for one of them at most.
-func (h *shards) WriteFor(ctx context.Context, client string, isStranger func() bool, at repository.Place) (unlock func(), err error) {
-	unlock, err = h.acquire(at, func(l *lock) (func(), error) { return l.writer.Try("client "+client, 1) })
-	if err == nil || errors.Is(err, githttp.ErrElsewhere) {
-		return unlock, err
-	}
-	stranger := isStranger()
+// sends. All strangers together count as one client, so that others wait for one of them at most.
+func (h *shards) WriteFor(ctx context.Context, client string, stranger bool, at repository.Place) (unlock func(), err error) {
 	return h.acquire(at, func(l *lock) (func(), error) {
 		if !stranger {
 			return l.writer.Acquire(ctx, "client "+client)
