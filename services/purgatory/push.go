@@ -151,6 +151,8 @@ type decision struct {
 // decide decides a push by what is known of its identifier and by the references as they are. It
 // changes nothing. A *repostate.Refused says why a push is not allowed.
 func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d decision, err error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
 	if d.view, d.entries, err = a.read(ctx, push.Ref.Identifier, nil); err != nil {
 		return d, err
 	}

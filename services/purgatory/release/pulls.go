@@ -32,6 +32,9 @@ func (p *pass) alignPullRequests(ctx context.Context) (ready []*nostr.Event) {
 		// A commit that is not there yet is not named anywhere: nothing else need be looked at.
 		everywhere, somewhere := true, false
 		for _, owner := range tagged {
+			if p.v.Holds(owner) && !slices.Contains(p.owners, owner) {
+				continue
+			}
 			named, err := p.nameCommit(ctx, owner, pr)
 			p.do(err)
 			everywhere, somewhere = everywhere && (named || p.v.Holds(owner)), somewhere || named

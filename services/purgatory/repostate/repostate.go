@@ -59,14 +59,15 @@ type View struct {
 	States        []State // newest first
 	PullRequests  []PullRequest
 
-	// What follows from these is worked out once, for there may be thousands of each.
+	// What follows from these is worked out once, and for single people when it is asked for: there
+	// may be thousands of each.
 	newest map[string]Announcement // of each owner
 	hosted []string                // owners
-	hosts  map[string]bool         // owner → whether the announcement does not list us
+	hosts  map[string]bool         // hosted owner → whether the repository is archived
 	rules  Rules
 	naming map[string][]string // maintainer → owners whose announcements name him or her
 	owners map[string][]string // author → OwnersFor, as far as asked
-	speaks map[string][]State  // owner → the states that count for the owner's repository
+	speaks map[string][]State  // owner → StatesFor, as far as asked
 }
 
 // New makes a view from accepted announcements and states, from accepted pull requests whose
@@ -94,7 +95,7 @@ func New(identifier string, rules Rules, accepted []*nostr.Event, held []proto.H
 	return v
 }
 
-// conclude works out what follows from announcements and states, which are sorted.
+// conclude works out what follows from announcements, which are sorted.
 func (v *View) conclude() {
 	v.newest, v.hosted, v.hosts = map[string]Announcement{}, nil, map[string]bool{}
 	v.naming, v.owners, v.speaks = map[string][]string{}, map[string][]string{}, map[string][]State{}
@@ -110,14 +111,6 @@ func (v *View) conclude() {
 		}
 		for _, maintainer := range a.Maintainers {
 			v.naming[maintainer] = append(v.naming[maintainer], owner)
-		}
-	}
-	for _, s := range v.States {
-		if !s.Satisfiable() {
-			continue // it waits and expires; no repository can ever be made to match it
-		}
-		for _, owner := range v.OwnersFor(s.Event.PubKey) {
-			v.speaks[owner] = append(v.speaks[owner], s)
 		}
 	}
 }
@@ -180,7 +173,8 @@ func (v View) Holds(owner string) bool { return v.newest[owner].Held }
 func (v View) Serves(key string) bool {
 	owners := v.OwnersFor(key)
 	return slices.ContainsFunc(v.Announcements, func(a Announcement) bool {
-		return !a.Held && (a.Ref.PubKey == key || slices.Contains(owners, a.Ref.PubKey))
+		_, speaks := slices.BinarySearch(owners, a.Ref.PubKey)
+		return !a.Held && (speaks || a.Ref.PubKey == key)
 	})
 }
 
@@ -188,8 +182,8 @@ func (v View) Serves(key string) bool {
 // (GRASP-05).
 func (v View) IsArchived(owner string) bool { return v.hosts[owner] }
 
-// OwnersFor are the owners of hosted repositories for which the author of a state speaks
-// (nostr.AuthorizedOwners), in order of their keys.
+// OwnersFor are the owners of hosted repositories for which the author of a state speaks: those
+// whose recursive maintainer set contains the author. They are in order of their keys.
 func (v View) OwnersFor(author string) []string {
 	if owners, asked := v.owners[author]; asked {
 		return owners
@@ -216,8 +210,22 @@ func reach(start []string, next func(string) []string) []string {
 }
 
 // StatesFor are the states by authors who speak for an owner's hosted repository, newest first.
-// Those that no repository can ever match (nostr.State.Satisfiable) are not among them.
-func (v View) StatesFor(owner string) []State { return v.speaks[owner] }
+// Those that no repository can ever match (nostr.State.Satisfiable) are not among them: they wait
+// and expire.
+func (v View) StatesFor(owner string) []State {
+	states, asked := v.speaks[owner]
+	if asked {
+		return states
+	}
+	people := v.People([]string{owner})
+	for _, s := range v.States {
+		if _, speaks := slices.BinarySearch(people, s.Event.PubKey); speaks && s.Satisfiable() {
+			states = append(states, s)
+		}
+	}
+	v.speaks[owner] = states
+	return states
+}
 
 // Want is what one repository misses.
 type Want struct {
@@ -313,7 +321,7 @@ func (v View) Group(people []string) []string {
 	authors := map[string]bool{}
 	for _, key := range people {
 		add(key)
-		for _, s := range v.speaks[key] {
+		for _, s := range v.StatesFor(key) {
 			authors[s.Event.PubKey] = true
 		}
 	}
@@ -411,7 +419,7 @@ func (v View) Superseded(applied map[string]State) (lost []State) {
 			if by, is := applied[owner]; is {
 				return newer(by.Event, s.Event) >= 0
 			}
-			return !slices.ContainsFunc(v.speaks[owner], func(other State) bool {
+			return !slices.ContainsFunc(v.StatesFor(owner), func(other State) bool {
 				return !other.Held && newer(other.Event, s.Event) < 0
 			})
 		})

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
@@ -63,6 +64,30 @@ type list = []*nostr.Event
 
 func view(accepted list, waiting []proto.Held) repostate.View {
 	return repostate.New("x", config.Rules{Home: domain}, accepted, waiting)
+}
+
+// TestACrowdIsReadInTime: what everybody of a crowd says for everybody of it is not worked out for
+// one look at one of them.
+func TestACrowdIsReadInTime(t *testing.T) {
+	t.Parallel()
+	read := func(group int) time.Duration {
+		const crowd = 1500
+		key := func(n int) string { return fmt.Sprintf("%064x", n) }
+		var events list
+		for n := range crowd {
+			next := n - n%group + (n+1)%group // a ring of so many maintainers
+			events = append(events, announcement(t, key(n), 1, key(next)), state(key(n), 2, "refs/heads/main", c1))
+		}
+		began := time.Now()
+		v := view(nil, held(events...))
+		if got := len(v.StatesFor(key(7))); got != group || !v.Hosts(key(7)) {
+			t.Errorf("%d states for one of a group of %d", got, group)
+		}
+		return time.Since(began)
+	}
+	if small, large := read(10), read(1500); large > 4*small {
+		t.Errorf("a crowd of one group is read in %v, and one of many groups in %v", large, small)
+	}
 }
 
 func TestHosted(t *testing.T) {
