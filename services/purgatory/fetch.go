@@ -2,6 +2,7 @@ package purgatory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -33,6 +34,9 @@ func (w *worker) fetch(ctx context.Context, identifier, url string, want reposta
 	}
 	notice.Reason, notice.Objects = err.Error(), some(want.Objects)
 	w.tell(identifier, proto.GitFailed, notice)
+	if _, unpaid := errors.AsType[*repostate.Refused](err); unpaid {
+		return fetch.CauseOurs, "" // the server was not asked
+	}
 	return fetch.Classify(err), notice.Reason
 }
 
