@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"tendril.dev/lib/netguard"
 	"tendril.dev/services/purgatory/repository"
@@ -185,12 +184,4 @@ func Classify(err error) Cause {
 	default:
 		return cause
 	}
-}
-
-// told cleans and bounds what a server said.
-func told(words string) string {
-	words = words[:min(len(words), 200)]
-	return strings.Join(strings.FieldsFunc(strings.ToValidUTF8(words, "?"), func(c rune) bool {
-		return unicode.IsSpace(c) || !unicode.IsPrint(c)
-	}), " ")
 }

@@ -1,7 +1,6 @@
 package release
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -173,35 +172,34 @@ func (p *pass) checkTips(ctx context.Context, repo *repository.Repo, check func(
 			tips[event] = id
 		}
 	}
-	var still []repository.WaitingPush
+	unknown, err := p.Events.Unknown(ctx, slices.Collect(maps.Keys(tips)))
+	if err != nil {
+		return nil, err
+	}
 	remove := map[string]string{} // event → why
+	for _, event := range unknown {
+		remove[event] = "its event has not come, or is gone"
+	}
+	var still []repository.WaitingPush
 	for _, w := range waiting {
-		commit, is := tips[w.Event]
-		if !is {
+		_, absent := remove[w.Event]
+		if until := placed(repo, w.Event).Add(p.Hold); absent && time.Now().Before(until) {
+			p.Later(repo.Place, until)
+			still = append(still, w)
+			delete(remove, w.Event)
+		}
+		if absent || tips[w.Event] == "" {
 			continue
 		}
 		ev, err := Find(ctx, p.Events, w.Event)
 		if err != nil {
 			return nil, err
 		}
-		if until := placed(repo, w.Event).Add(p.Hold); ev == nil && time.Now().Before(until) {
-			p.Later(repo.Place, until)
-			still, left = append(still, w), append(left, w.Event)
-			delete(tips, w.Event)
-			continue
-		}
 		if ev == nil {
-			remove[w.Event] = "its event has not come"
-		} else if mismatch := check(ev, commit); mismatch != nil {
+			still = append(still, w) // it has gone at this moment
+		} else if mismatch := check(ev, tips[w.Event]); mismatch != nil {
 			remove[w.Event] = mismatch.Error()
 		}
-	}
-	unknown, err := p.Events.Unknown(ctx, slices.Collect(maps.Keys(tips)))
-	if err != nil {
-		return nil, err
-	}
-	for _, event := range unknown {
-		remove[event] = cmp.Or(remove[event], "its event is gone")
 	}
 	for event, why := range remove {
 		if err := repo.DeleteRef(ctx, PrefixNostr+event); err != nil {
@@ -215,8 +213,7 @@ func (p *pass) checkTips(ctx context.Context, repo *repository.Repo, check func(
 			return nil, err
 		}
 	}
-	left = slices.AppendSeq(left, maps.Keys(tips))
-	slices.Sort(left)
+	left = slices.Sorted(maps.Keys(tips))
 	if p.tips.Store(repo.Place, left); len(left) == 0 {
 		p.tips.Delete(repo.Place)
 	}

@@ -94,6 +94,13 @@ func (c *Command) Messages() string {
 	}, said))
 }
 
+// OneLine makes one bounded line of words that others chose, without control characters.
+func OneLine(words string) string {
+	const most = 300
+	line := strings.ToValidUTF8(words[:min(len(words), most)], "?")
+	return strings.Join(strings.FieldsFunc(line, func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsPrint(c) }), " ")
+}
+
 // Error is a git command that failed.
 type Error struct {
 	Command  string // the subcommand: "index-pack"
