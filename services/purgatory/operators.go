@@ -157,7 +157,7 @@ func (w *worker) status(ctx context.Context, repo *repository.Repo, hosted bool)
 
 // showRepo tells all about a repository.
 func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (s proto.RepoStatus, err error) {
-	hosted, err := w.announcedNow(ctx, repo.RepoRef)
+	hosted, err := w.hosts(ctx, repo.RepoRef, true)
 	if err == nil {
 		s, _, err = w.status(ctx, repo, hosted)
 	}
@@ -184,7 +184,7 @@ func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (s proto.R
 // operator removes it. It is not served: that its owner gave it up is for its owner to take back.
 // The caller has its lock.
 func (w *worker) restoreRepo(ctx context.Context, repo *repository.Repo) (s proto.RepoStatus, err error) {
-	hosted, err := w.announcedNow(ctx, repo.RepoRef)
+	hosted, err := w.hosts(ctx, repo.RepoRef, true)
 	if err != nil {
 		return s, err
 	}

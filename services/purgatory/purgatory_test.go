@@ -200,6 +200,9 @@ func TestAPlaceholderIsNoData(t *testing.T) {
 	if n := w.in.times(ann.ID); n != 0 {
 		t.Error("the announcement is released by a placeholder")
 	}
+	if n := w.in.requests()["extend announcement"]; n > 0 {
+		t.Errorf("a placeholder restarted the announcement's clock %d times", n)
+	}
 	w.pushes(alice, "x", "main:refs/nostr/"+id)
 	w.in.holds("x", ann, proto.SourceUser, time.Millisecond)
 	eventually(t, "the repository is removed with what the placeholder brought", func() bool { return !w.repo(alice, "x").Exists() })

@@ -76,7 +76,7 @@ func (w *worker) makeRepository(ctx context.Context, repo *repository.Repo) erro
 	defer unlock()
 	// Looked at again under the lock: it may just have been removed because its announcement is
 	// over.
-	hosted, err := w.announcedNow(ctx, repo.RepoRef)
+	hosted, err := w.hosts(ctx, repo.RepoRef, true)
 	if err == nil && !hosted {
 		err = githttp.ErrNotFound
 	}
@@ -98,43 +98,40 @@ func ensure(ctx context.Context, repo *repository.Repo) error {
 // Hosts reports whether a repository is here by what its owner has announced. What others announce
 // of that identifier is not read: any client may ask.
 func (w *worker) Hosts(ctx context.Context, ref nostr.RepoRef) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
-	defer cancel()
-	return w.hosts(ctx, ref, w.heldAt(ref))
+	return w.hosts(ctx, ref, false)
 }
 
-// announcedNow is Hosts after everything is read that there is now. What is held is read first, as
-// in read.
-func (w *worker) announcedNow(ctx context.Context, ref nostr.RepoRef) (bool, error) {
+// hosts is Hosts, now: after everything is read that there is at this moment. What is held is read
+// first, as in read.
+func (w *worker) hosts(ctx context.Context, ref nostr.RepoRef, now bool) (hosts bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	if err := w.holdings.CatchUp(ctx); err != nil {
-		return false, fmt.Errorf("read what is held: %w", err)
+	if now {
+		err = w.holdings.CatchUp(ctx)
 	}
 	waiting := w.heldAt(ref)
-	if err := w.CatchUp(ctx); err != nil {
-		return false, err
+	if now && err == nil {
+		err = w.events.CatchUp(ctx)
 	}
-	return w.hosts(ctx, ref, waiting)
+	var have []*nostr.Event
+	if err == nil {
+		have = make([]*nostr.Event, 1)
+		have[0], err = query.First(ctx, w.events, nostr.Filter{
+			Kinds: []int{nostr.KindAnnouncement}, Authors: []string{ref.PubKey}, Tags: nostr.TagMap{"d": {ref.Identifier}},
+		})
+	}
+	if errors.Is(err, query.ErrNotFound) {
+		have, err = nil, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read the announcement of %s: %w", ref, err)
+	}
+	return w.view(ref.Identifier, have, waiting).Hosts(ref.PubKey), nil
 }
 
 // heldAt are the held announcements of a repository.
 func (w *worker) heldAt(ref nostr.RepoRef) []*held.Entry {
 	return w.holdings.At(nostr.Address{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey, Identifier: ref.Identifier})
-}
-
-func (w *worker) hosts(ctx context.Context, ref nostr.RepoRef, waiting []*held.Entry) (bool, error) {
-	var have []*nostr.Event
-	ev, err := query.First(ctx, w.events, nostr.Filter{
-		Kinds: []int{nostr.KindAnnouncement}, Authors: []string{ref.PubKey}, Tags: nostr.TagMap{"d": {ref.Identifier}},
-	})
-	switch {
-	case err == nil:
-		have = append(have, ev)
-	case !errors.Is(err, query.ErrNotFound):
-		return false, fmt.Errorf("read the announcement of %s: %w", ref, err)
-	}
-	return w.view(ref.Identifier, have, waiting).Hosts(ref.PubKey), nil
 }
 
 // decision is what allows a push.
@@ -207,12 +204,12 @@ func (a authority) Authorize(ctx context.Context, push githttp.PushRequest) erro
 	return a.refusal(a.place(push.Ref), err)
 }
 
-// keep restarts the clocks of what a push uses: the owner's announcement and the state.
+// keep restarts the clocks of what a push uses: the state, and the owner's announcement, unless
+// nothing is known of the events that the push is for.
 func (a authority) keep(ctx context.Context, ref nostr.RepoRef, d decision) error {
 	var used []*nostr.Event
-	for _, e := range d.entries {
-		owners := e.Event.Kind == nostr.KindAnnouncement && e.Event.PubKey == ref.PubKey
-		if !a.prs && (owners || d.state != nil && e.Event.ID == d.state.Event.ID) {
+	for _, e := range slices.Concat(a.heldAt(ref), d.waiting) {
+		if !a.prs && (d.state != nil || len(d.waiting) > 0) && (e.Event.Kind == nostr.KindAnnouncement || e.Event.Kind == nostr.KindState) {
 			used = append(used, e.Event)
 		}
 	}

@@ -70,11 +70,9 @@ func newRequest(s repostate.Source) request {
 	if err != nil {
 		domain = host
 	}
-	endpoint := "endpoint"
-	if u, err := url.Parse(s.URL); err == nil {
-		endpoint += " " + u.Scheme + " " + u.Host
-	}
-	return request{url: s.URL, host: host, server: "server " + host, endpoint: endpoint, domain: "domain " + domain, author: "author " + s.Author, by: "by " + cmp.Or(s.Client, s.Author)}
+	scheme, rest, _ := strings.Cut(s.URL, "://")
+	authority, _, _ := strings.Cut(rest, "/")
+	return request{url: s.URL, host: host, server: "server " + host, endpoint: scheme + " " + authority, domain: "domain " + domain, author: "author " + s.Author, by: "by " + cmp.Or(s.Client, s.Author)}
 }
 
 // party is one for whom requests are counted.

@@ -73,14 +73,8 @@ func (r *Releaser) NamedFor(event string) (places []repository.Place) {
 	return places
 }
 
-// Forget forgets repositories.
-func (r *Releaser) Forget(which func(at repository.Place) bool) {
-	for at := range r.tips.Range {
-		if which(at.(repository.Place)) {
-			r.tips.Delete(at)
-		}
-	}
-}
+// Forget forgets a repository that is removed.
+func (r *Releaser) Forget(at repository.Place) { r.tips.Delete(at) }
 
 // Result is what came of a call of Release.
 type Result struct {
