@@ -196,6 +196,9 @@ func (w *worker) remove(ctx context.Context, repo *repository.Repo, atOnce bool)
 // mustGo decides on all that is known at this moment whether a repository must be removed; errStays:
 // it must not. Where that cannot be known within lookTime it is another error, and nothing is removed.
 func (w *worker) mustGo(ctx context.Context, repo *repository.Repo, atOnce bool) error {
+	if err := w.shards.Lease(repo.Identifier).Err(); err != nil {
+		return err // another worker decides from now on
+	}
 	stays, err := w.hosts(ctx, repo.RepoRef, true)
 	if err == nil && !stays && !atOnce {
 		var how ending

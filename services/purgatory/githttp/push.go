@@ -202,7 +202,7 @@ func (p *receiving) receive(ctx context.Context) error {
 	if err := report.Error(); err != nil || len(report.CommandStatuses) != len(p.request.commands) {
 		return fmt.Errorf("%w: %v", errNotApplied, err)
 	}
-	return nil
+	return p.repo.SyncFolders()
 }
 
 // answer tells the client what became of its push: from what the Authority said in the end, or why

@@ -1,6 +1,7 @@
 package repository
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -258,5 +259,17 @@ func (r *Repo) transaction(ctx context.Context, changes []refChange) error {
 	if says(err, "trying to write non-commit object") {
 		return fmt.Errorf("%w: a branch would name what is no commit", ErrUnfit)
 	}
-	return err
+	return cmp.Or(err, r.SyncFolders())
+}
+
+// SyncFolders puts to the disk which packs and references there are: git syncs files, and not the
+// folders in which they get their names.
+func (r *Repo) SyncFolders() error {
+	err := errors.Join(syncFolders(r.Path, r.in("objects")), ignoreGone(syncFolders(r.in("objects", packFolder))))
+	return errors.Join(err, filepath.WalkDir(r.in("refs"), func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() {
+			err = syncFolders(path)
+		}
+		return ignoreGone(err)
+	}))
 }
