@@ -312,7 +312,7 @@ func statesOf(identifier string) nostr.Filter {
 // not know of: it is not hosted, or it is an archive, which may be one by settings of earlier.
 // Those of contributors have no states.
 func (w *worker) keptBeside(ctx context.Context, ref nostr.RepoRef) (bool, error) {
-	v, _, err := w.read(ctx, ref.Identifier, nil)
+	v, err := w.read(ctx, ref.Identifier, nil)
 	for other, failed := range w.store.Places(ctx, nostr.RepoRef{Identifier: ref.Identifier}) {
 		if err = errors.Join(err, failed); err != nil {
 			return true, err

@@ -148,15 +148,15 @@ func (w *worker) awaited(id string) {
 // read gathers what is known of an identifier at this moment, accepted pull requests of those ids
 // too. What is held is read before what is accepted: an event that leaves purgatory while we look is
 // seen in at least one of the two.
-func (w *worker) read(ctx context.Context, identifier string, pulls []string) (v repostate.View, entries []*held.Entry, err error) {
+func (w *worker) read(ctx context.Context, identifier string, pulls []string) (v repostate.View, err error) {
 	if err = w.holdings.CatchUp(ctx); err != nil {
-		return v, nil, fmt.Errorf("read what is held: %w", err)
+		return v, fmt.Errorf("read what is held: %w", err)
 	}
-	entries = w.holdings.OfIdentifier(identifier)
+	entries := w.holdings.OfIdentifier(identifier)
 	if err = w.CatchUp(ctx); err == nil {
 		v, err = w.known(ctx, identifier, entries, pulls)
 	}
-	return v, entries, err
+	return v, err
 }
 
 // CatchUp waits until everything is read that is accepted now.
@@ -182,19 +182,15 @@ func (w *worker) view(identifier string, have []*nostr.Event, entries []*held.En
 // known is read from what this worker has read so far.
 func (w *worker) known(ctx context.Context, identifier string, entries []*held.Entry, pulls []string) (repostate.View, error) {
 	var have []*nostr.Event
-	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement, nostr.KindState}, Tags: nostr.TagMap{"d": {identifier}}}
-	for ev, err := range w.events.Query(ctx, filter) {
-		if err != nil {
-			return repostate.View{}, fmt.Errorf("read what is accepted of %q: %w", identifier, err)
-		}
-		have = append(have, ev)
+	filters := []nostr.Filter{{Kinds: []int{nostr.KindAnnouncement, nostr.KindState}, Tags: nostr.TagMap{"d": {identifier}}}}
+	for some := range slices.Chunk(pulls, valuesAtOnce) {
+		filters = append(filters, nostr.Filter{IDs: some})
 	}
-	for _, id := range pulls {
-		ev, err := w.Accepted(ctx, id)
-		if err != nil {
-			return repostate.View{}, fmt.Errorf("read pull request %s: %w", id, err)
-		}
-		if ev != nil {
+	for _, filter := range filters {
+		for ev, err := range w.events.Query(ctx, filter) {
+			if err != nil {
+				return repostate.View{}, fmt.Errorf("read what is accepted of %q: %w", identifier, err)
+			}
 			have = append(have, ev)
 		}
 	}

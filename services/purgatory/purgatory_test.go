@@ -278,6 +278,24 @@ func TestHandOver(t *testing.T) {
 	})
 }
 
+// TestHandOverWhileIngestIsSlow: what only waits for a release does not keep shards from moving.
+func TestHandOverWhileIngestIsSlow(t *testing.T) {
+	w := newWorld(t)
+	pause := make(chan struct{})
+	defer close(pause)
+	w.in.set(func() { w.in.pause = pause })
+	c1, url := published(t)
+	for n := range 4 {
+		identifier := fmt.Sprint("slow", n)
+		w.in.syncs(identifier, announcement("announcement", alice, identifier, url), state("state", alice, identifier, 1001, c1))
+	}
+	eventually(t, "releases wait for ingest", func() bool {
+		stream, err := w.Bus.JS.Stream(t.Context(), proto.StreamRelease)
+		return err == nil && stream.CachedInfo().State.Msgs > 2
+	})
+	start(t, "two", w.git, w.url).holds(t, 33) // all that fall to a worker of that name
+}
+
 // TestStopDuringAPush: the push that is under way is released and answered, then the worker ends.
 func TestStopDuringAPush(t *testing.T) {
 	w := newWorld(t)

@@ -137,10 +137,9 @@ func (w *worker) heldAt(ref nostr.RepoRef) []*held.Entry {
 // decision is what allows a push.
 type decision struct {
 	view    repostate.View
-	entries []*held.Entry
 	repo    *repository.Repo
 	state   *repostate.State // that allows its branches and tags
-	waiting []*held.Entry    // that it brings the data of
+	waiting []proto.Held     // what it brings the data of
 	unknown []string         // ids of events that have not come
 	payer   payer
 }
@@ -150,7 +149,7 @@ type decision struct {
 func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d decision, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	if d.view, d.entries, err = a.read(ctx, push.Ref.Identifier, nil); err != nil {
+	if d.view, err = a.read(ctx, push.Ref.Identifier, nil); err != nil {
 		return d, err
 	}
 	find := func(id string) (*nostr.Event, error) {
@@ -158,7 +157,7 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 		if err == nil && ev == nil {
 			d.unknown = append(d.unknown, id)
 		} else if entry := a.holdings.ByID(id); entry != nil {
-			d.waiting = append(d.waiting, entry)
+			d.waiting = append(d.waiting, entry.Held)
 		}
 		return ev, err
 	}
@@ -181,10 +180,9 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 	}
 	if d.state != nil {
 		d.payer.author = push.Ref.PubKey // who has invited the author of the state
-		is := func(e *held.Entry) bool { return e.Event.ID == d.state.Event.ID }
-		if i := slices.IndexFunc(d.entries, is); i >= 0 {
-			d.waiting = append(d.waiting, d.entries[i])
-		}
+	}
+	if d.state != nil && d.state.Held {
+		d.waiting = append(d.waiting, proto.Held{Event: d.state.Event, Identifier: push.Ref.Identifier})
 	}
 	d.payer.served = d.view.Serves(d.payer.author)
 	return d, err
@@ -208,10 +206,13 @@ func (a authority) Authorize(ctx context.Context, push githttp.PushRequest) erro
 // nothing is known of the events that the push is for.
 func (a authority) keep(ctx context.Context, ref nostr.RepoRef, d decision) error {
 	var used []*nostr.Event
-	for _, e := range slices.Concat(a.heldAt(ref), d.waiting) {
-		if !a.prs && (d.state != nil || len(d.waiting) > 0) && (e.Event.Kind == nostr.KindAnnouncement || e.Event.Kind == nostr.KindState) {
+	for _, e := range a.heldAt(ref) {
+		if !a.prs && (d.state != nil || len(d.waiting) > 0) {
 			used = append(used, e.Event)
 		}
+	}
+	if d.state != nil && d.state.Held {
+		used = append(used, d.state.Event)
 	}
 	_, err := release.Ask(ctx, a.sender, proto.ActionExtend, "", used...)
 	return err
@@ -340,7 +341,7 @@ func (w *worker) refusal(at repository.Place, err error) error {
 func (a authority) releasePushed(ctx context.Context, at repository.Place, d decision) error {
 	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
-	_, failed := a.release(ctx, d.view, d.entries, []repository.Place{at})
+	_, failed := a.release(ctx, d.view, []repository.Place{at})
 	if failed != nil {
 		a.log.Warn("not all events of a push could be released", "repository", at, "error", failed)
 	}

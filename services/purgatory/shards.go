@@ -160,6 +160,10 @@ func (h *shards) acquire(at repository.Place, take func(*lock) (release func(), 
 		s.writers.Done()
 	}
 	release, err := take(l)
+	if err == nil && s.tenure.Err() != nil { // it waited, and the shard is to be let go
+		release()
+		err = githttp.ErrElsewhere
+	}
 	if err != nil {
 		leave()
 		return nil, err

@@ -25,7 +25,8 @@ import (
 func at(owner string) repository.Place { return placeOf(owner, "x") }
 
 // TestOneWriterAndHandOver: writers of one repository come one after the other, those of others do
-// not wait, and a shard is let go only when nothing is written any more.
+// not wait, and a shard is let go only when nothing is written any more. A writer that waits then is
+// for the next worker.
 func TestOneWriterAndHandOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -36,14 +37,19 @@ func TestOneWriterAndHandOver(t *testing.T) {
 		for n := range proto.Shards {
 			h.Open(n, t.Context())
 		}
-		var writers, most atomic.Int32
+		var writers, most, written, elsewhere atomic.Int32
 		for range 5 {
 			go func() {
 				unlock, err := h.Write(t.Context(), at("a"))
+				if errors.Is(err, githttp.ErrElsewhere) {
+					elsewhere.Add(1)
+					return
+				}
 				if err != nil {
 					t.Error(err)
 					return
 				}
+				written.Add(1)
 				most.Store(max(most.Load(), writers.Add(1)))
 				time.Sleep(time.Second)
 				writers.Add(-1)
@@ -61,9 +67,10 @@ func TestOneWriterAndHandOver(t *testing.T) {
 		if _, err := h.Write(impatient, at("a")); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a writer that gives up: %v", err)
 		}
+		time.Sleep(2500 * time.Millisecond)
 		began := time.Now()
 		go func() {
-			time.Sleep(time.Second)
+			time.Sleep(100 * time.Millisecond)
 			if _, err := h.Write(t.Context(), at("a")); !errors.Is(err, githttp.ErrElsewhere) {
 				t.Errorf("writing in a shard that is being let go: %v", err)
 			}
@@ -72,8 +79,11 @@ func TestOneWriterAndHandOver(t *testing.T) {
 			}
 		}()
 		h.Close(proto.ShardOf("x"))
-		if took := time.Since(began); took < 4*time.Second || writers.Load() != 0 {
-			t.Errorf("let go after %v with %d writers", took, writers.Load())
+		if took := time.Since(began); took < 400*time.Millisecond || took > time.Second || writers.Load() != 0 || written.Load() != 3 {
+			t.Errorf("let go after %v with %d writers, when %d had written", took, writers.Load(), written.Load())
+		}
+		if synctest.Wait(); elsewhere.Load() != 2 {
+			t.Errorf("%d writers are for the next worker", elsewhere.Load())
 		}
 		if most.Load() != 1 || h.Holds("x") || h.Count() != proto.Shards-1 {
 			t.Errorf("%d writers at once, still held: %t", most.Load(), h.Holds("x"))
