@@ -106,7 +106,7 @@ func (w *worker) carryOut(ctx context.Context, verb proto.RepoVerb, ref nostr.Re
 	if verb == proto.RepoShow {
 		return w.showRepo(ctx, repo)
 	}
-	unlock, err := w.shards.Write(ctx, repo.Place)
+	unlock, err := w.shards.Write(ctx, theWorker, false, repo.Place)
 	if err == nil {
 		defer unlock()
 		if verb == proto.RepoRestore {

@@ -69,7 +69,7 @@ func (a authority) Repository(ctx context.Context, ref nostr.RepoRef) (*reposito
 // makeRepository makes a repository that is announced but not on disk yet: a client was quicker
 // than we, or the disk is a new one. githttp.ErrNotFound: it is not announced.
 func (w *worker) makeRepository(ctx context.Context, repo *repository.Repo) error {
-	unlock, err := w.shards.Write(ctx, repo.Place)
+	unlock, err := w.shards.Write(ctx, theWorker, false, repo.Place)
 	if err != nil {
 		return err
 	}
@@ -313,12 +313,11 @@ func roomFor(waiting []repository.WaitingPush, client string, more int) error {
 		"publish the pull request's event first, then push: what has its event is not counted", maxWaiting, maxClientWaiting)}
 }
 
-// lockFor waits until a push may write. What it may do is decided when it holds the lock. A push
-// that moves no branch or tag counts as a stranger's: anybody may send one, and it is not refused at
-// once.
+// lockFor waits until a push may write. What it may do is decided when it holds the lock. Anybody may
+// push what moves no branch or tag; what does without a state is refused at once.
 func (a authority) lockFor(ctx context.Context, at repository.Place, push githttp.PushRequest) (unlock func(), err error) {
 	stranger := !slices.ContainsFunc(push.Changes, func(c repostate.Change) bool { return !strings.HasPrefix(c.Name, release.PrefixNostr) })
-	unlock, err = a.shards.WriteFor(ctx, push.Client, stranger, at)
+	unlock, err = a.shards.Write(ctx, "client "+push.Client, stranger, at)
 	if errors.Is(err, limit.ErrFull) {
 		return nil, githttp.Unavailable("too many push to this repository at once, try again later", nil)
 	}

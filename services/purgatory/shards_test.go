@@ -31,7 +31,7 @@ func TestOneWriterAndHandOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newShards()
-		if _, err := h.Write(t.Context(), at("a")); !errors.Is(err, githttp.ErrElsewhere) {
+		if _, err := h.Write(t.Context(), theWorker, false, at("a")); !errors.Is(err, githttp.ErrElsewhere) {
 			t.Fatalf("writing in a shard that is not held: %v", err)
 		}
 		for n := range proto.Shards {
@@ -40,7 +40,7 @@ func TestOneWriterAndHandOver(t *testing.T) {
 		var writers, most, written, elsewhere atomic.Int32
 		for range 5 {
 			go func() {
-				unlock, err := h.Write(t.Context(), at("a"))
+				unlock, err := h.Write(t.Context(), theWorker, false, at("a"))
 				if errors.Is(err, githttp.ErrElsewhere) {
 					elsewhere.Add(1)
 					return
@@ -64,14 +64,14 @@ func TestOneWriterAndHandOver(t *testing.T) {
 		unlock()
 		impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if _, err := h.Write(impatient, at("a")); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := h.Write(impatient, theWorker, false, at("a")); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a writer that gives up: %v", err)
 		}
 		time.Sleep(2500 * time.Millisecond)
 		began := time.Now()
 		go func() {
 			time.Sleep(100 * time.Millisecond)
-			if _, err := h.Write(t.Context(), at("a")); !errors.Is(err, githttp.ErrElsewhere) {
+			if _, err := h.Write(t.Context(), theWorker, false, at("a")); !errors.Is(err, githttp.ErrElsewhere) {
 				t.Errorf("writing in a shard that is being let go: %v", err)
 			}
 			if !h.Holds("x") {
@@ -105,7 +105,7 @@ func TestLease(t *testing.T) {
 	if err != nil || h.Lease("x").Err() != nil || during.Err() != nil {
 		t.Fatalf("a shard that is held: %v", err)
 	}
-	unlock, err := h.Write(t.Context(), at("a"))
+	unlock, err := h.Write(t.Context(), theWorker, false, at("a"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestPushesAreFair(t *testing.T) {
 		}
 		push := func(name, client string, stranger bool) {
 			come(name, func() (func(), error) {
-				return h.WriteFor(t.Context(), client, stranger, at("a"))
+				return h.Write(t.Context(), "client "+client, stranger, at("a"))
 			})
 		}
 		for n := range 20 {
@@ -161,7 +161,7 @@ func TestPushesAreFair(t *testing.T) {
 			push("maintainer", "m", false)
 		}
 		push("owner", "o", false)
-		come("worker", func() (func(), error) { return h.Write(t.Context(), at("a")) })
+		come("worker", func() (func(), error) { return h.Write(t.Context(), theWorker, false, at("a")) })
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		want := []string{"stranger", "maintainer", "owner", "worker", "maintainer", "stranger", "maintainer"}
