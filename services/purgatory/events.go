@@ -95,7 +95,8 @@ func (w *worker) heardPull(ev *nostr.Event) {
 	}
 	refs, err := w.reposOf(ctx, pr)
 	if err != nil {
-		w.log.Error("an accepted pull request could not be applied", "event", ev.ID, "error", err)
+		w.log.Error("an accepted pull request could not be applied; trying again", "event", ev.ID, "error", err)
+		time.AfterFunc(w.node.Settings.HuntBackoffMax, func() { w.heardPull(ev) })
 	}
 	for _, ref := range refs[:min(len(refs), maxFollowed)] {
 		if w.shards.Holds(ref.Identifier) {
@@ -308,7 +309,8 @@ func (w *worker) owedPulls(ctx context.Context, v repostate.View, of func(owner 
 	return owed, err
 }
 
-// isOwed reports whether a pull request is not named in some owner's repository that it is for.
+// isOwed reports whether a pull request is not named in some owner's repository that it is for, or
+// lets a held announcement go.
 func (w *worker) isOwed(ctx context.Context, v repostate.View, of func(owner string) bool, ev *nostr.Event) (bool, error) {
 	pr, err := nostr.ParsePullRequest(ev)
 	if err != nil {
@@ -319,6 +321,6 @@ func (w *worker) isOwed(ctx context.Context, v repostate.View, of func(owner str
 	}
 	return slices.ContainsFunc(v.Tagged(repostate.PullRequest{PullRequest: pr}), func(owner string) bool {
 		repo, err := w.store.At(placeOf(owner, v.Identifier))
-		return err == nil && of(owner) && !repo.IsNamed(release.PrefixNostr+ev.ID, pr.Commit)
+		return err == nil && of(owner) && (v.Holds(owner) || !repo.IsNamed(release.PrefixNostr+ev.ID, pr.Commit))
 	}), nil
 }

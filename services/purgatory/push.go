@@ -142,6 +142,7 @@ type decision struct {
 	waiting []proto.Held     // what it brings the data of
 	unknown []string         // ids of events that have not come
 	payer   payer
+	bytes   int64 // that count for the payer
 }
 
 // decide decides a push by what is known of its identifier and by the references as they are. It
@@ -156,6 +157,8 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 		ev, err := release.Find(ctx, a, id)
 		if err == nil && ev == nil {
 			d.unknown = append(d.unknown, id)
+			d.bytes = max(push.PackBytes, leastUnknown)
+			err = roomFor(nil, push.Client, len(d.unknown))
 		} else if entry := a.holdings.ByID(id); entry != nil {
 			d.waiting = append(d.waiting, entry.Held)
 		}
@@ -174,7 +177,7 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 	default:
 		d.state, err = d.view.Authorise(p)
 	}
-	d.payer.client = cmp.Or(push.Client, "unknown")
+	d.payer.client, d.bytes = cmp.Or(push.Client, "unknown"), max(d.bytes, push.PackBytes)
 	if len(d.waiting) > 0 {
 		d.payer.author = d.waiting[0].Event.PubKey
 	}
@@ -188,18 +191,27 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 	return d, err
 }
 
-// Authorize implements githttp.Authority. It restarts the clocks of what the push uses, which may
-// take long to come. It takes no lock, for the answer may be out of date by the time the pack is here
-// either way, and Push decides again under the lock.
+// Authorize implements githttp.Authority. It takes no lock, for the answer may be out of date by the
+// time the pack is here either way, and Push decides again under the lock.
 func (a authority) Authorize(ctx context.Context, push githttp.PushRequest) error {
-	d, err := a.decide(ctx, push)
+	_, err := a.allow(ctx, push)
+	return a.refusal(a.place(push.Ref), err)
+}
+
+// allow decides a push, sees that there is room for it, and restarts the clocks of what it uses, which
+// may take long to come.
+func (a authority) allow(ctx context.Context, push githttp.PushRequest) (d decision, err error) {
+	if ban := a.node.Bans.Repository(push.Ref); ban != nil {
+		return d, &repostate.Refused{Reason: ban.Message()}
+	}
+	d, err = a.decide(ctx, push)
 	if err == nil {
-		_, err = a.budget.check(ctx, d.payer, push.PackBytes)
+		_, err = a.budget.check(ctx, d.payer, d.bytes)
 	}
 	if err == nil {
 		err = a.keep(ctx, push.Ref, d)
 	}
-	return a.refusal(a.place(push.Ref), err)
+	return d, err
 }
 
 // keep restarts the clocks of what a push uses: the state, and the owner's announcement, unless
@@ -233,33 +245,19 @@ func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive f
 
 // take is Push under the lock.
 func (a authority) take(ctx context.Context, at repository.Place, push githttp.PushRequest, receive func(ctx context.Context) error) error {
-	d, err := a.decide(ctx, push)
-	if ban := a.node.Bans.Repository(push.Ref); ban != nil {
-		err = &repostate.Refused{Reason: ban.Message()}
+	d, err := a.allow(ctx, push)
+	if err == nil {
+		err = ensure(ctx, d.repo) // it may have been removed and announced again since the request came in
+	}
+	if err == nil {
+		err = noteWaiting(d.repo, push.Client, d.unknown)
 	}
 	if err != nil {
 		return err
 	}
 	// The client may go in the middle of it: what was moved is brought in line in any case.
 	defer func() { a.queue.add(at, time.Now(), group) }()
-	// It may have been removed and announced again since the request came in.
-	if err := ensure(ctx, d.repo); err != nil {
-		return err
-	}
-	if err := a.keep(ctx, push.Ref, d); err != nil {
-		return fmt.Errorf("keep what the push uses from expiring: %w", err)
-	}
-	stored := push.PackBytes
-	if len(d.unknown) > 0 {
-		stored = max(stored, leastUnknown)
-	}
-	if _, err = a.budget.check(ctx, d.payer, stored); err == nil {
-		err = noteWaiting(d.repo, push.Client, d.unknown)
-	}
-	if err != nil {
-		return err
-	}
-	a.budget.spend(d.payer, stored)
+	a.budget.spend(d.payer, d.bytes)
 	if err := receive(ctx); err != nil {
 		return err
 	}

@@ -124,15 +124,9 @@ func (h *Hunter) mayAsk(r request, part share, now time.Time) bool {
 	for len(p.recent) > 0 && now.Sub(p.recent[0]) >= window {
 		p.recent = p.recent[1:]
 	}
-	if len(p.recent) >= part.of(limit.Rate) {
-		if len(p.recent) > 0 {
-			h.wake(p.recent[0].Add(window))
-		}
-		return false
-	}
 	most := max(1, h.Limits.AtOnce/quarter)
 	return h.party(r.domain).running < most && h.party(r.by).running < most && h.party(r.author).running < most &&
-		!h.isBroken(r, now) && p.running < part.of(limit.Concurrent)
+		!h.isBroken(r, now) && p.running < part.of(limit.Concurrent) && len(p.recent) < part.of(limit.Rate)
 }
 
 // count counts a request for its parties.

@@ -62,8 +62,7 @@ type Hunter struct {
 	parties map[string]*party
 	running int // requests under way
 	joined  uint64
-	timer   *time.Timer // calls start at waking
-	waking  time.Time
+	timer   *time.Timer // calls start when nothing else has for a window: hosts may be asked again
 	fetches sync.WaitGroup
 }
 
@@ -101,6 +100,7 @@ func New(o Options) *Hunter {
 	h.timer = time.AfterFunc(window, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
+		h.timer.Reset(window)
 		h.start(h.hunts)
 	})
 	return h
@@ -313,17 +313,6 @@ func (h *Hunter) start(hunts map[string]*hunt) {
 		}
 		h.request(best, at, now)
 	}
-	if workers > 1 && len(h.hunts) > 0 {
-		h.wake(time.Now().Truncate(window).Add(window))
-	}
-}
-
-// wake has start called at a time, or before.
-func (h *Hunter) wake(at time.Time) {
-	if now := time.Now(); !h.waking.After(now) || at.Before(h.waking) {
-		h.waking = at
-		h.timer.Reset(at.Sub(now))
-	}
 }
 
 // before reports whether one request of a search comes before that of another.
@@ -349,6 +338,7 @@ func (h *Hunter) request(s *search, i int, now time.Time) {
 	h.joined++
 	s.joined = h.joined
 	h.begin(r, now)
+	h.timer.Reset(window)
 	want := s.want
 	h.fetches.Go(func() {
 		failed, answer := h.Fetch(h.ctx, s.identifier, r.url, want)

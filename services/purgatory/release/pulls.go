@@ -84,13 +84,7 @@ func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRe
 // it is for, and those for whom its author speaks.
 func (p *pass) pullSources(pr repostate.PullRequest) []string {
 	tagged := p.v.Tagged(pr)
-	sources := slices.Clone(tagged[:min(len(tagged), maxSources)])
-	for _, owner := range p.sources(pr.Event.PubKey) {
-		if !slices.Contains(sources, owner) {
-			sources = append(sources, owner)
-		}
-	}
-	return sources
+	return slices.Concat(tagged[:min(len(tagged), maxSources)], p.sources(pr.Event.PubKey))
 }
 
 // fromElsewhere copies the commit of a pull request from a repository of another identifier that it

@@ -80,11 +80,11 @@ func New(identifier string, rules Rules, accepted []*nostr.Event, held []proto.H
 		// Held and accepted at once is what a release looks like between its two commits: then it
 		// is accepted.
 		seen[ev.ID] = true
-		v.add(ev, nil)
+		v.add(proto.Held{Event: ev}, false)
 	}
 	for _, h := range held {
 		if !seen[h.Event.ID] {
-			v.add(h.Event, &h)
+			v.add(h, true)
 		}
 	}
 	slices.SortFunc(v.States, func(a, b State) int { return newer(a.Event, b.Event) })
@@ -122,24 +122,20 @@ func newer(a, b *nostr.Event) int {
 	return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt), cmp.Compare(a.ID, b.ID))
 }
 
-func (v *View) add(ev *nostr.Event, h *proto.Held) {
-	silent, client := false, ""
-	if h != nil {
-		silent, client = h.Phase == proto.PhaseSilent, h.Client
-	}
-	switch ev.Kind {
+func (v *View) add(h proto.Held, held bool) {
+	switch h.Event.Kind {
 	case nostr.KindAnnouncement:
-		if a, err := nostr.ParseAnnouncement(ev); err == nil && a.Ref.Identifier == v.Identifier {
-			v.Announcements = append(v.Announcements, Announcement{a, h != nil, silent, client})
+		if a, err := nostr.ParseAnnouncement(h.Event); err == nil && a.Ref.Identifier == v.Identifier {
+			v.Announcements = append(v.Announcements, Announcement{a, held, h.Phase == proto.PhaseSilent, h.Client})
 		}
 	case nostr.KindState:
-		if s, err := nostr.ParseState(ev); err == nil && s.Identifier == v.Identifier {
-			v.States = append(v.States, State{s, h != nil})
+		if s, err := nostr.ParseState(h.Event); err == nil && s.Identifier == v.Identifier {
+			v.States = append(v.States, State{s, held})
 		}
 	case nostr.KindPR, nostr.KindPRUpdate:
-		if pr, err := nostr.ParsePullRequest(ev); err == nil {
+		if pr, err := nostr.ParsePullRequest(h.Event); err == nil {
 			v.PullRequests = append(v.PullRequests, PullRequest{
-				PullRequest: pr, Held: h != nil, Client: client, Offered: pr.PRServiceIdentifiers(v.Domain),
+				PullRequest: pr, Held: held, Client: h.Client, Offered: pr.PRServiceIdentifiers(v.Domain),
 			})
 		}
 	}
@@ -264,7 +260,7 @@ func (v View) Wants() (list []Want) {
 		if !s.Held || !s.Satisfiable() || len(owners) == 0 {
 			continue
 		}
-		owner := owners[0]
+		owner := v.first(owners)
 		if slices.Contains(owners, s.Event.PubKey) {
 			owner = s.Event.PubKey
 		}
@@ -272,7 +268,7 @@ func (v View) Wants() (list []Want) {
 	}
 	for _, pr := range v.PullRequests {
 		if owners := v.Tagged(pr); len(owners) > 0 {
-			add(owners[0], pr.Event.PubKey, pr.Held, []string{pr.Commit}, pr.sources())
+			add(v.first(owners), pr.Event.PubKey, pr.Held, []string{pr.Commit}, pr.sources())
 		}
 	}
 	for _, w := range by {
@@ -284,6 +280,12 @@ func (v View) Wants() (list []Want) {
 		return cmp.Or(cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Payer, b.Payer))
 	})
 	return list
+}
+
+// first is the first of some owners who is served, or the first of all: strangers may announce others'
+// people as theirs.
+func (v View) first(owners []string) string {
+	return owners[max(0, slices.IndexFunc(owners, func(owner string) bool { return !v.Holds(owner) }))]
 }
 
 // Tagged are the owners of hosted repositories of this identifier that a pull request is for: those
@@ -313,20 +315,16 @@ func (v View) Tagged(pr PullRequest) []string {
 // share a held pull request with one of these. They are in order of their keys.
 func (v View) Group(people []string) []string {
 	group := map[string]bool{}
-	add := func(author string) {
-		for _, owner := range v.OwnersFor(author) {
-			group[owner] = true
-		}
-	}
-	authors := map[string]bool{}
 	for _, key := range people {
-		add(key)
+		authors := []string{key}
 		for _, s := range v.StatesFor(key) {
-			authors[s.Event.PubKey] = true
+			authors = append(authors, s.Event.PubKey)
 		}
-	}
-	for author := range authors {
-		add(author)
+		for _, author := range authors {
+			for _, owner := range v.OwnersFor(author) {
+				group[owner] = true
+			}
+		}
 	}
 	shared := map[string]bool{}
 	for _, pr := range v.PullRequests {
