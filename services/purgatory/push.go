@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
@@ -235,7 +234,10 @@ func (a authority) keep(ctx context.Context, ref nostr.RepoRef, d decision) erro
 // Other repositories of the maintainers follow.
 func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive func(ctx context.Context) error) error {
 	at := a.place(push.Ref)
-	unlock, err := a.lockFor(ctx, at, push)
+	// Anybody may push what moves no branch or tag. What does without a state is refused at once, when it
+	// holds the lock.
+	stranger := !slices.ContainsFunc(push.Changes, func(c repostate.Change) bool { return !strings.HasPrefix(c.Name, release.PrefixNostr) })
+	unlock, err := a.shards.Write(ctx, "client "+push.Client, stranger, at)
 	if err != nil {
 		return err
 	}
@@ -309,17 +311,6 @@ func roomFor(waiting []repository.WaitingPush, client string, more int) error {
 	}
 	return &repostate.Refused{Reason: fmt.Sprintf("pushed without its event: at most %d references of this repository may wait for their events, and %d of one address; "+
 		"publish the pull request's event first, then push: what has its event is not counted", maxWaiting, maxClientWaiting)}
-}
-
-// lockFor waits until a push may write. What it may do is decided when it holds the lock. Anybody may
-// push what moves no branch or tag; what does without a state is refused at once.
-func (a authority) lockFor(ctx context.Context, at repository.Place, push githttp.PushRequest) (unlock func(), err error) {
-	stranger := !slices.ContainsFunc(push.Changes, func(c repostate.Change) bool { return !strings.HasPrefix(c.Name, release.PrefixNostr) })
-	unlock, err = a.shards.Write(ctx, "client "+push.Client, stranger, at)
-	if errors.Is(err, limit.ErrFull) {
-		return nil, githttp.Unavailable("too many push to this repository at once, try again later", nil)
-	}
-	return unlock, err
 }
 
 // refusal tells the bus that a push is not allowed, and returns what its user is told.

@@ -256,16 +256,14 @@ func (w *worker) touch(place repository.Place, reach reach) {
 func (w *worker) expire(ctx context.Context, identifier string) error {
 	now, opened := time.Now(), w.shards.Opened(identifier)
 	_, hunted := w.hunter.State(identifier)
-	isSpared := func(e *held.Entry) bool {
-		return !hunted && e.Phase == proto.PhaseWaiting && !e.ExpiresAt.After(opened) && now.Sub(opened) <= lastChance
-	}
 	var over []*held.Entry
 	var events []*nostr.Event
 	for _, e := range w.holdings.OfIdentifier(identifier) {
 		switch {
 		case now.Before(e.ExpiresAt):
 			w.later(itself(identifier), e.ExpiresAt)
-		case isSpared(e) || len(over) == expireAtOnce:
+		case len(over) == expireAtOnce,
+			!hunted && e.Phase == proto.PhaseWaiting && !e.ExpiresAt.After(opened) && now.Sub(opened) <= lastChance:
 			w.later(itself(identifier), now.Add(w.node.Settings.HuntInterval))
 		default:
 			over, events = append(over, e), append(events, e.Event)

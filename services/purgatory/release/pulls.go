@@ -35,7 +35,7 @@ func (p *pass) alignPullRequests(ctx context.Context) (ready []*nostr.Event) {
 				continue
 			}
 			named, err := p.nameCommit(ctx, owner, pr)
-			p.do(err)
+			p.note(p.place(owner), err)
 			everywhere, somewhere = everywhere && (named || p.v.Holds(owner)), somewhere || named
 		}
 		everywhere = everywhere && somewhere
@@ -75,7 +75,7 @@ func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRe
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("name the commit of %s in %s: %w", pr.Event.ID, repo.RepoRef, err)
+		return false, fmt.Errorf("name the commit of %s: %w", pr.Event.ID, err)
 	}
 	return true, nil
 }
@@ -129,7 +129,7 @@ func (p *pass) alignContribution(ctx context.Context, at repository.Place) error
 		return err
 	}
 	if err := repo.Sweep(); err != nil {
-		return fmt.Errorf("%s: %w", at, err)
+		return err
 	}
 	left, err := p.checkTips(ctx, repo, func(ev *nostr.Event, commit string) error {
 		return repostate.CheckContribution(ev, repo.RepoRef, commit, p.v.Domain)
@@ -197,7 +197,7 @@ func (p *pass) checkTips(ctx context.Context, repo *repository.Repo, check func(
 	}
 	for event, why := range remove {
 		if err := repo.DeleteRef(ctx, PrefixNostr+event); err != nil {
-			return nil, fmt.Errorf("remove %s%s from %s: %w", PrefixNostr, event, repo.Place, err)
+			return nil, fmt.Errorf("remove %s%s: %w", PrefixNostr, event, err)
 		}
 		p.Log.Info("a pushed commit is removed", "repository", repo.Place, "event", event, "reason", why)
 		delete(tips, event)
