@@ -95,8 +95,7 @@ func (w *worker) heardPull(ev *nostr.Event) {
 	}
 	refs, err := w.reposOf(ctx, pr)
 	if err != nil {
-		w.log.Error("an accepted pull request could not be applied; trying again", "event", ev.ID, "error", err)
-		time.AfterFunc(w.node.Settings.HuntBackoffMax, func() { w.heardPull(ev) })
+		w.log.Error("an accepted pull request could not be applied", "event", ev.ID, "error", err)
 	}
 	for _, ref := range refs[:min(len(refs), maxFollowed)] {
 		if w.shards.Holds(ref.Identifier) {
@@ -274,7 +273,7 @@ func (w *worker) reposOf(ctx context.Context, pr *nostr.PullRequest) ([]nostr.Re
 // happened while no worker held the shard, and what is for a repository that is new.
 func (w *worker) owedPulls(ctx context.Context, v repostate.View, of func(owner string) bool) (owed []string, err error) {
 	var addresses, roots []string
-	for _, pubkey := range v.People(slices.DeleteFunc(slices.Clone(v.Hosted()), func(owner string) bool { return !of(owner) })) {
+	for _, pubkey := range v.People(slices.DeleteFunc(slices.Clone(v.Hosted), func(owner string) bool { return !of(owner) })) {
 		addresses = append(addresses, nostr.RepoRef{PubKey: pubkey, Identifier: v.Identifier}.String())
 	}
 	seen := map[string]bool{}
@@ -287,11 +286,13 @@ func (w *worker) owedPulls(ctx context.Context, v repostate.View, of func(owner 
 				if ev.Kind == nostr.KindPR {
 					roots = append(roots, ev.ID)
 				}
-				is := !seen[ev.ID] && len(owed) < maxOwed
-				if seen[ev.ID] = true; is {
-					if is, err = w.isOwed(ctx, v, of, ev); err != nil {
-						return err
-					}
+				if seen[ev.ID] || len(owed) == maxOwed {
+					continue
+				}
+				seen[ev.ID] = true
+				is, err := w.isOwed(ctx, v, of, ev)
+				if err != nil {
+					return err
 				}
 				if is {
 					owed = append(owed, ev.ID)

@@ -49,18 +49,27 @@ const (
 type worker struct {
 	*node.Node
 	stop  func()
-	walks *atomic.Int32
+	asked *asked
 }
 
-// countedSource counts the questions for whatever anybody has announced.
+// asked counts questions for accepted events.
+type asked struct {
+	walks atomic.Int32 // for whatever anybody has announced
+	looks atomic.Int32 // for one event
+}
+
+// countedSource counts the questions.
 type countedSource struct {
 	query.Source
-	walks *atomic.Int32
+	*asked
 }
 
 func (s countedSource) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error] {
 	if len(f.Authors)+len(f.IDs) == 0 && slices.Contains(f.Kinds, nostr.KindAnnouncement) {
 		s.walks.Add(1)
+	}
+	if len(f.IDs) == 1 {
+		s.looks.Add(1)
 	}
 	return s.Source.Query(ctx, f)
 }
@@ -100,14 +109,14 @@ func run(t testing.TB, name string, n *node.Node) worker {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	walks := &atomic.Int32{}
+	asked := &asked{}
 	serve := func(ctx context.Context, n *node.Node) error {
 		counted := *n
-		counted.Accepted = countedSource{n.Accepted, walks}
+		counted.Accepted = countedSource{n.Accepted, asked}
 		return purgatory.Run(ctx, &counted)
 	}
 	go func() { done <- n.Run(ctx, node.Service{Name: "purgatory", Run: serve}) }()
-	w := worker{Node: n, walks: walks, stop: sync.OnceFunc(func() {
+	w := worker{Node: n, asked: asked, stop: sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -93,7 +93,7 @@ func TestPush(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.work.Commit("a", gittest.Noise(100<<10)) // of which the beginning is authorised too
 	w.refuses("not found", alice, "x", "main")
-	if n := w.walks.Load(); n > 0 {
+	if n := w.asked.walks.Load(); n > 0 {
 		t.Errorf("a request for what is not here reads %d times what anybody has announced", n)
 	}
 	ann := announcement("announcement", alice, "x")
@@ -114,6 +114,15 @@ func TestPush(t *testing.T) {
 	w.in.waits("x", next)
 	w.refuses("does not count any more", alice, "x", "main")
 	w.isAt(alice, "x", c1)
+	var many []string
+	for n := range 500 {
+		many = append(many, fmt.Sprintf("main:refs/nostr/%064x", n))
+	}
+	before := w.asked.looks.Load()
+	w.refuses("may wait for their events", alice, "x", many...)
+	if n := w.asked.looks.Load() - before; n > 100 {
+		t.Errorf("for a push of %d unknown events %d are looked for", len(many), n)
+	}
 }
 
 // TestPushedCommitWaitsForItsPullRequest, which is then released at once; an update goes where its

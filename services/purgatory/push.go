@@ -11,7 +11,6 @@ import (
 
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/release"
@@ -113,14 +112,9 @@ func (w *worker) hosts(ctx context.Context, ref nostr.RepoRef, now bool) (hosts 
 		err = w.events.CatchUp(ctx)
 	}
 	var have []*nostr.Event
-	if err == nil {
-		have = make([]*nostr.Event, 1)
-		have[0], err = query.First(ctx, w.events, nostr.Filter{
-			Kinds: []int{nostr.KindAnnouncement}, Authors: []string{ref.PubKey}, Tags: nostr.TagMap{"d": {ref.Identifier}},
-		})
-	}
-	if errors.Is(err, query.ErrNotFound) {
-		have, err = nil, nil
+	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Authors: []string{ref.PubKey}, Tags: nostr.TagMap{"d": {ref.Identifier}}}
+	for ev, failed := range w.events.Query(ctx, filter) {
+		have, err = append(have, ev), errors.Join(err, failed)
 	}
 	if err != nil {
 		return false, fmt.Errorf("read the announcement of %s: %w", ref, err)
@@ -216,11 +210,12 @@ func (a authority) allow(ctx context.Context, push githttp.PushRequest) (d decis
 // keep restarts the clocks of what a push uses: the state, and the owner's announcement, unless
 // nothing is known of the events that the push is for.
 func (a authority) keep(ctx context.Context, ref nostr.RepoRef, d decision) error {
+	if a.prs || d.state == nil && len(d.waiting) == 0 {
+		return nil
+	}
 	var used []*nostr.Event
 	for _, e := range a.heldAt(ref) {
-		if !a.prs && (d.state != nil || len(d.waiting) > 0) {
-			used = append(used, e.Event)
-		}
+		used = append(used, e.Event)
 	}
 	if d.state != nil && d.state.Held {
 		used = append(used, d.state.Event)

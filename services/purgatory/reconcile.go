@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -31,8 +30,7 @@ const (
 	lastChance = 5 * time.Minute
 )
 
-// tryReconcile is reconcile, again later if it fails. While the bus is away that is no news of any
-// one identifier.
+// tryReconcile is reconcile, again later if it fails.
 func (w *worker) tryReconcile(ctx context.Context, t task) {
 	ctx, done, err := w.shards.During(ctx, t.identifier)
 	if err != nil {
@@ -43,11 +41,7 @@ func (w *worker) tryReconcile(ctx context.Context, t task) {
 	if err == nil || ctx.Err() != nil {
 		return
 	}
-	level := slog.LevelError
-	if !w.node.Bus.Conn.IsConnected() {
-		level = slog.LevelDebug
-	}
-	w.log.Log(ctx, level, "a repository could not be brought in line with its events; trying again", "identifier", t.identifier, "error", err)
+	w.log.Warn("a repository could not be brought in line with its events; trying again", "identifier", t.identifier, "error", err)
 	at := time.Now().Add(w.node.Settings.HuntBackoffBase)
 	w.queue.add(itself(t.identifier), at, alone, t.pulls...)
 	for place, reach := range t.places {
@@ -85,9 +79,6 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 	}
 	if at, _ := w.hunter.State(t.identifier); result.Owed && len(t.pulls) > 0 && !hunted && at.IsZero() {
 		w.hunter.Add(t.identifier, w.node.Settings.HuntSyncDelay)
-	}
-	for _, ev := range result.Expired {
-		v = v.Without(ev.ID)
 	}
 	if hunted {
 		w.seek(ctx, v, func(owner string) bool { return attempt || slices.Contains(scope, placeOf(owner, t.identifier)) }, attempt)

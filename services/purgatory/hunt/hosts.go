@@ -70,9 +70,9 @@ func newRequest(s repostate.Source) request {
 	if err != nil {
 		domain = host
 	}
-	scheme, rest, _ := strings.Cut(s.URL, "://")
-	authority, _, _ := strings.Cut(rest, "/")
-	return request{url: s.URL, host: host, server: "server " + host, endpoint: scheme + " " + authority, domain: "domain " + domain, author: "author " + s.Author, by: "by " + cmp.Or(s.Client, s.Author)}
+	_, rest, _ := strings.Cut(s.URL, "://")
+	endpoint, _, _ := strings.Cut(rest, "/")
+	return request{url: s.URL, host: host, server: "server " + host, endpoint: "endpoint " + endpoint, domain: "domain " + domain, author: "author " + s.Author, by: "by " + cmp.Or(s.Client, s.Author)}
 }
 
 // party is one for whom requests are counted.

@@ -255,25 +255,24 @@ func (one *hunt) keep(wants []repostate.Want, of func(owner string) bool) {
 }
 
 // attempt gives the searches of a hunt their requests, but for those that they have left from the
-// attempts before: first their near URLs, then all others. Where these are too many, each begins
-// somewhere among them, so that each gets its turn.
+// attempts before: first their near URLs, then all others. Where these are too many, it begins somewhere
+// among them, so that each gets its turn.
 func (h *Hunter) attempt(identifier string, one *hunt, wants []repostate.Want, sources []repostate.Source) {
-	left, most := maxRequests, min(maxURLs, max(1, maxRequests/max(1, len(wants))))
-	for _, w := range rotated(wants, maxRequests) {
+	most := min(maxURLs, max(1, maxRequests/max(1, len(wants))))
+	for _, w := range rotated(wants, maxRequests)[:min(len(wants), maxRequests)] {
 		s := one.lanes[laneOf(w)]
 		if s == nil {
 			h.joined++
 			s = &search{identifier: identifier, want: w, joined: h.joined}
 			one.lanes[laneOf(w)] = s
 		}
-		for _, source := range slices.Concat(rotated(w.Near, most), rotated(sources, most)) {
-			if left == 0 || len(s.todo) >= most {
+		for _, source := range slices.Concat(w.Near, rotated(sources, most)) {
+			if len(s.todo) >= most {
 				break
 			}
 			known := source.URL == s.asking || slices.ContainsFunc(s.todo, func(r request) bool { return r.url == source.URL })
 			if r := newRequest(source); !known && !h.isBroken(r, time.Now()) {
 				s.todo = append(s.todo, r)
-				left--
 			}
 		}
 	}

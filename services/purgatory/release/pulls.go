@@ -51,16 +51,22 @@ func (p *pass) alignPullRequests(ctx context.Context) (ready []*nostr.Event) {
 }
 
 // nameCommit names the commit of a pull request in an owner's repository, if that may be changed,
-// and reports whether it is named there then. Beyond maxNamed that is for the next time.
+// and reports whether it is named there then. Beyond maxNamed that is for the next time. A commit that
+// is copied, with any history, counts for the author of the pull request.
 func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRequest) (named bool, err error) {
 	name, repo := PrefixNostr+pr.Event.ID, p.repo(owner)
 	named = repo != nil && repo.IsNamed(name, pr.Commit)
 	if named || repo == nil || !slices.Contains(p.owners, owner) {
 		return named, nil
 	}
-	there, err := p.gather(ctx, owner, p.pullSources(pr), []string{pr.Commit}, false)
-	if !there && err == nil {
-		there = p.fromElsewhere(ctx, owner, pr)
+	missing, err := p.missing(ctx, owner, []string{pr.Commit})
+	there := len(missing) == 0
+	if err == nil && !there {
+		err = p.Events.Paid(ctx, repo, pr.Event.PubKey, p.v.Serves(pr.Event.PubKey), func() (err error) {
+			there, err = p.gather(ctx, owner, p.pullSources(pr), missing, false)
+			there = there || err == nil && p.fromElsewhere(ctx, owner, pr)
+			return err
+		})
 	}
 	if !there || err != nil {
 		return false, err

@@ -265,11 +265,14 @@ func (r *Repo) transaction(ctx context.Context, changes []refChange) error {
 // SyncFolders puts to the disk which packs and references there are: git syncs files, and not the
 // folders in which they get their names.
 func (r *Repo) SyncFolders() error {
-	err := errors.Join(syncFolders(r.Path, r.in("objects")), ignoreGone(syncFolders(r.in("objects", packFolder))))
-	return errors.Join(err, filepath.WalkDir(r.in("refs"), func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && entry.IsDir() {
+	return filepath.WalkDir(r.Path, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil || !entry.IsDir():
+		case filepath.Dir(path) == r.in("objects") && entry.Name() != packFolder:
+			return filepath.SkipDir
+		default:
 			err = syncFolders(path)
 		}
 		return ignoreGone(err)
-	}))
+	})
 }

@@ -58,11 +58,13 @@ type View struct {
 	Announcements []Announcement
 	States        []State // newest first
 	PullRequests  []PullRequest
+	// Hosted are the owners whose repository is here, in order of their keys: the announcement that
+	// counts lists us or is archived, and is accepted or waits.
+	Hosted []string
 
 	// What follows from these is worked out once, and for single people when it is asked for: there
 	// may be thousands of each.
 	newest map[string]Announcement // of each owner
-	hosted []string                // owners
 	hosts  map[string]bool         // hosted owner → whether the repository is archived
 	rules  Rules
 	naming map[string][]string // maintainer → owners whose announcements name him or her
@@ -97,7 +99,7 @@ func New(identifier string, rules Rules, accepted []*nostr.Event, held []proto.H
 
 // conclude works out what follows from announcements, which are sorted.
 func (v *View) conclude() {
-	v.newest, v.hosted, v.hosts = map[string]Announcement{}, nil, map[string]bool{}
+	v.newest, v.Hosted, v.hosts = map[string]Announcement{}, nil, map[string]bool{}
 	v.naming, v.owners, v.speaks = map[string][]string{}, map[string][]string{}, map[string][]State{}
 	for _, a := range v.Announcements {
 		owner := a.Ref.PubKey
@@ -106,7 +108,7 @@ func (v *View) conclude() {
 		}
 		v.newest[owner] = a
 		if !a.Silent && v.rules.Keeps(a.Announcement) {
-			v.hosted = append(v.hosted, owner)
+			v.Hosted = append(v.Hosted, owner)
 			v.hosts[owner] = v.rules.Archives(a.Announcement)
 		}
 		for _, maintainer := range a.Maintainers {
@@ -150,10 +152,6 @@ func (v View) Without(ids ...string) View {
 	v.conclude()
 	return v
 }
-
-// Hosted are the owners whose repository is here, in order of their keys: the announcement that
-// counts lists us or is archived, and is accepted or waits.
-func (v View) Hosted() []string { return v.hosted }
 
 // Hosts reports whether an owner's repository is here.
 func (v View) Hosts(owner string) bool {
@@ -245,13 +243,13 @@ type Source struct{ URL, Author, Client string }
 // first come to, the author's own where there is one, and by whom they count for. Which of them are
 // missing is for git to say.
 func (v View) Wants() (list []Want) {
-	by := map[[2]string]*Want{}
 	add := func(owner, payer string, waits bool, objects []string, clone []Source) {
-		w := by[[2]string{owner, payer}]
-		if w == nil {
-			w = &Want{Owner: owner, Payer: payer, Served: v.Serves(payer), Near: v.near(owner)}
-			by[[2]string{owner, payer}] = w
+		i := slices.IndexFunc(list, func(w Want) bool { return w.Owner == owner && w.Payer == payer })
+		if i < 0 {
+			i = len(list)
+			list = append(list, Want{Owner: owner, Payer: payer, Served: v.Serves(payer), Near: v.near(owner)})
 		}
+		w := &list[i]
 		w.Waits = w.Waits || waits
 		w.Objects, w.Near = append(w.Objects, objects...), append(w.Near, clone...)
 	}
@@ -271,10 +269,10 @@ func (v View) Wants() (list []Want) {
 			add(v.first(owners), pr.Event.PubKey, pr.Held, []string{pr.Commit}, pr.sources())
 		}
 	}
-	for _, w := range by {
+	for i := range list {
+		w := &list[i]
 		slices.Sort(w.Objects)
 		w.Objects, w.Near = slices.Compact(w.Objects), v.elsewhere(w.Near)
-		list = append(list, *w)
 	}
 	slices.SortFunc(list, func(a, b Want) int {
 		return cmp.Or(cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Payer, b.Payer))
@@ -293,7 +291,7 @@ func (v View) first(owners []string) string {
 // identifier. An update that names none is for all.
 func (v View) Tagged(pr PullRequest) []string {
 	if len(pr.Repos) == 0 {
-		return v.hosted
+		return v.Hosted
 	}
 	var owners, others []string
 	for _, ref := range pr.Repos {

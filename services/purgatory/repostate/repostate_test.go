@@ -96,7 +96,7 @@ func TestHosted(t *testing.T) {
 	silent := held(announcement(t, other, 4))
 	silent[0].Phase = proto.PhaseSilent
 	v := view(list{announcement(t, owner, 1, friend)}, append(held(announcement(t, friend, 2)), silent...))
-	if got := v.Hosted(); !slices.Equal(got, []string{owner, friend}) {
+	if got := v.Hosted; !slices.Equal(got, []string{owner, friend}) {
 		t.Errorf("hosted %v", got)
 	}
 	left := view(list{announcement(t, other, 1), elsewhere}, nil)
@@ -118,6 +118,10 @@ func TestWants(t *testing.T) {
 	wants := v.Wants()
 	if len(wants) != 2 || wants[0].Owner != owner || !slices.Equal(wants[0].Objects, []string{c2}) || wants[1].Owner != friend || !slices.Equal(wants[1].Objects, []string{c1}) {
 		t.Fatalf("wants %+v", wants)
+	}
+	both := event(nostr.KindPR, other, 9, nostr.Tag{"a", "30617:" + friend + ":x"}, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c2})
+	if got := view(list{announcement(t, owner, 1)}, held(announcement(t, friend, 2), both)).Wants(); len(got) != 1 || got[0].Owner != owner {
+		t.Errorf("what is for an owner who is served too should first come there: %+v", got)
 	}
 	if got := urls(wants[0].Near); !slices.Equal(got, []string{"https://git.example.org/1.git", "https://git.example.org/2.git", "https://fork.example.org/x.git"}) {
 		t.Errorf("near %v", got)
