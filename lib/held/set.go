@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -74,6 +75,11 @@ func (s *Set) ByID(id string) *Entry { return look(s, func(d *Directory) *Entry 
 // ByKey returns the entry of that key, or nil.
 func (s *Set) ByKey(key string) *Entry {
 	return look(s, func(d *Directory) *Entry { return d.byKey[key] })
+}
+
+// At returns the held events at an address.
+func (s *Set) At(address nostr.Address) []*Entry {
+	return look(s, func(d *Directory) []*Entry { return d.At(address) })
 }
 
 // OfIdentifier returns the held events of an identifier, in order of their keys.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"tendril.dev/lib/limit"
+	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repostate"
 )
 
@@ -75,6 +76,21 @@ func (b budget) check(ctx context.Context, p payer, bytes int64) (left int64, er
 		err = &repostate.Refused{Reason: fmt.Sprintf("rate-limited: as much git data of %s is stored as may be in a day; there is room again at %s", whose, free.Format(time.RFC3339))}
 	}
 	return left, err
+}
+
+// Paid implements release.Events.
+func (w *worker) Paid(ctx context.Context, into *repository.Repo, author string, served bool, copy func() error) error {
+	from := payer{author: author, served: served}
+	if _, err := w.budget.check(ctx, from, 0); err != nil {
+		return nil // nothing is copied: a later look may
+	}
+	before, err := into.Bytes()
+	if err == nil {
+		err = copy()
+		after, _ := into.Bytes()
+		w.budget.spend(from, max(0, after-before))
+	}
+	return err
 }
 
 // spend counts bytes that are stored, also those of a fetch that failed.

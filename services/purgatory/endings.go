@@ -196,7 +196,10 @@ func (w *worker) remove(ctx context.Context, repo *repository.Repo, atOnce bool)
 // mustGo decides on all that is known at this moment whether a repository must be removed; errStays:
 // it must not. Where that cannot be known within lookTime it is another error, and nothing is removed.
 func (w *worker) mustGo(ctx context.Context, repo *repository.Repo, atOnce bool) error {
-	stays, err := w.announcedNow(ctx, repo.RepoRef)
+	if err := w.shards.Lease(repo.Identifier).Err(); err != nil {
+		return err // another worker decides from now on
+	}
+	stays, err := w.hosts(ctx, repo.RepoRef, true)
 	if err == nil && !stays && !atOnce {
 		var how ending
 		how, err = w.howItEnds(ctx, repo)
@@ -214,7 +217,7 @@ func (w *worker) removeRepository(ctx context.Context, repo *repository.Repo) er
 	if err := repo.Remove(ctx); err != nil {
 		return err
 	}
-	w.releaser.Forget(func(other repository.Place) bool { return other == repo.Place })
+	w.releaser.Forget(repo.Place)
 	w.statuses.Delete(repo.Place)
 	w.log.Info("a repository is removed", "repository", repo.RepoRef)
 	return nil
@@ -309,7 +312,7 @@ func statesOf(identifier string) nostr.Filter {
 // not know of: it is not hosted, or it is an archive, which may be one by settings of earlier.
 // Those of contributors have no states.
 func (w *worker) keptBeside(ctx context.Context, ref nostr.RepoRef) (bool, error) {
-	v, _, err := w.read(ctx, ref.Identifier, nil)
+	v, err := w.read(ctx, ref.Identifier, nil)
 	for other, failed := range w.store.Places(ctx, nostr.RepoRef{Identifier: ref.Identifier}) {
 		if err = errors.Join(err, failed); err != nil {
 			return true, err

@@ -148,15 +148,15 @@ func (w *worker) awaited(id string) {
 // read gathers what is known of an identifier at this moment, accepted pull requests of those ids
 // too. What is held is read before what is accepted: an event that leaves purgatory while we look is
 // seen in at least one of the two.
-func (w *worker) read(ctx context.Context, identifier string, pulls []string) (v repostate.View, entries []*held.Entry, err error) {
+func (w *worker) read(ctx context.Context, identifier string, pulls []string) (v repostate.View, err error) {
 	if err = w.holdings.CatchUp(ctx); err != nil {
-		return v, nil, fmt.Errorf("read what is held: %w", err)
+		return v, fmt.Errorf("read what is held: %w", err)
 	}
-	entries = w.holdings.OfIdentifier(identifier)
+	entries := w.holdings.OfIdentifier(identifier)
 	if err = w.CatchUp(ctx); err == nil {
 		v, err = w.known(ctx, identifier, entries, pulls)
 	}
-	return v, entries, err
+	return v, err
 }
 
 // CatchUp waits until everything is read that is accepted now.
@@ -182,19 +182,15 @@ func (w *worker) view(identifier string, have []*nostr.Event, entries []*held.En
 // known is read from what this worker has read so far.
 func (w *worker) known(ctx context.Context, identifier string, entries []*held.Entry, pulls []string) (repostate.View, error) {
 	var have []*nostr.Event
-	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement, nostr.KindState}, Tags: nostr.TagMap{"d": {identifier}}}
-	for ev, err := range w.events.Query(ctx, filter) {
-		if err != nil {
-			return repostate.View{}, fmt.Errorf("read what is accepted of %q: %w", identifier, err)
-		}
-		have = append(have, ev)
+	filters := []nostr.Filter{{Kinds: []int{nostr.KindAnnouncement, nostr.KindState}, Tags: nostr.TagMap{"d": {identifier}}}}
+	for some := range slices.Chunk(pulls, valuesAtOnce) {
+		filters = append(filters, nostr.Filter{IDs: some})
 	}
-	for _, id := range pulls {
-		ev, err := w.Accepted(ctx, id)
-		if err != nil {
-			return repostate.View{}, fmt.Errorf("read pull request %s: %w", id, err)
-		}
-		if ev != nil {
+	for _, filter := range filters {
+		for ev, err := range w.events.Query(ctx, filter) {
+			if err != nil {
+				return repostate.View{}, fmt.Errorf("read what is accepted of %q: %w", identifier, err)
+			}
 			have = append(have, ev)
 		}
 	}
@@ -277,7 +273,7 @@ func (w *worker) reposOf(ctx context.Context, pr *nostr.PullRequest) ([]nostr.Re
 // happened while no worker held the shard, and what is for a repository that is new.
 func (w *worker) owedPulls(ctx context.Context, v repostate.View, of func(owner string) bool) (owed []string, err error) {
 	var addresses, roots []string
-	for _, pubkey := range v.People(slices.DeleteFunc(slices.Clone(v.Hosted()), func(owner string) bool { return !of(owner) })) {
+	for _, pubkey := range v.People(slices.DeleteFunc(slices.Clone(v.Hosted), func(owner string) bool { return !of(owner) })) {
 		addresses = append(addresses, nostr.RepoRef{PubKey: pubkey, Identifier: v.Identifier}.String())
 	}
 	seen := map[string]bool{}
@@ -290,11 +286,13 @@ func (w *worker) owedPulls(ctx context.Context, v repostate.View, of func(owner 
 				if ev.Kind == nostr.KindPR {
 					roots = append(roots, ev.ID)
 				}
-				is := !seen[ev.ID] && len(owed) < maxOwed
-				if seen[ev.ID] = true; is {
-					if is, err = w.isOwed(ctx, v, of, ev); err != nil {
-						return err
-					}
+				if seen[ev.ID] || len(owed) == maxOwed {
+					continue
+				}
+				seen[ev.ID] = true
+				is, err := w.isOwed(ctx, v, of, ev)
+				if err != nil {
+					return err
 				}
 				if is {
 					owed = append(owed, ev.ID)
@@ -312,7 +310,8 @@ func (w *worker) owedPulls(ctx context.Context, v repostate.View, of func(owner 
 	return owed, err
 }
 
-// isOwed reports whether a pull request is not named in some owner's repository that it is for.
+// isOwed reports whether a pull request is not named in some owner's repository that it is for, or
+// lets a held announcement go.
 func (w *worker) isOwed(ctx context.Context, v repostate.View, of func(owner string) bool, ev *nostr.Event) (bool, error) {
 	pr, err := nostr.ParsePullRequest(ev)
 	if err != nil {
@@ -323,6 +322,6 @@ func (w *worker) isOwed(ctx context.Context, v repostate.View, of func(owner str
 	}
 	return slices.ContainsFunc(v.Tagged(repostate.PullRequest{PullRequest: pr}), func(owner string) bool {
 		repo, err := w.store.At(placeOf(owner, v.Identifier))
-		return err == nil && of(owner) && !repo.IsNamed(release.PrefixNostr+ev.ID, pr.Commit)
+		return err == nil && of(owner) && (v.Holds(owner) || !repo.IsNamed(release.PrefixNostr+ev.ID, pr.Commit))
 	}), nil
 }

@@ -2,6 +2,7 @@ package purgatory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -24,15 +25,17 @@ func (w *worker) fetch(ctx context.Context, identifier, url string, want reposta
 	if err != nil && ctx.Err() != nil {
 		return fetch.CauseCanceled, "" // cut off by our own stop: no failure of the server
 	}
-	notice := proto.GitNotice{Owner: npub(want.Owner), URL: url, Bytes: result.Bytes, Millis: time.Since(began).Milliseconds()}
+	notice := proto.GitNotice{Owner: npub(want.Owner), URL: url, Bytes: result.Bytes, Millis: time.Since(began).Milliseconds(), Objects: some(result.Got)}
 	if err == nil {
-		notice.Objects = some(result.Got)
 		w.tell(identifier, proto.GitFetched, notice)
 		w.log.Info("fetched", "identifier", identifier, "url", url, "objects", len(result.Got), "bytes", result.Bytes, "millis", notice.Millis)
 		return "", fmt.Sprintf("brought %d bytes", result.Bytes)
 	}
 	notice.Reason, notice.Objects = err.Error(), some(want.Objects)
 	w.tell(identifier, proto.GitFailed, notice)
+	if _, unpaid := errors.AsType[*repostate.Refused](err); unpaid {
+		return fetch.CauseOurs, "" // the server was not asked
+	}
 	return fetch.Classify(err), notice.Reason
 }
 

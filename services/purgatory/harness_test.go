@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +28,7 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory"
 	"tendril.dev/services/purgatory/repository"
@@ -45,7 +48,30 @@ const (
 // worker is the service in a node of its own.
 type worker struct {
 	*node.Node
-	stop func()
+	stop  func()
+	asked *asked
+}
+
+// asked counts questions for accepted events.
+type asked struct {
+	walks atomic.Int32 // for whatever anybody has announced
+	looks atomic.Int32 // for one event
+}
+
+// countedSource counts the questions.
+type countedSource struct {
+	query.Source
+	*asked
+}
+
+func (s countedSource) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error] {
+	if len(f.Authors)+len(f.IDs) == 0 && slices.Contains(f.Kinds, nostr.KindAnnouncement) {
+		s.walks.Add(1)
+	}
+	if len(f.IDs) == 1 {
+		s.looks.Add(1)
+	}
+	return s.Source.Query(ctx, f)
 }
 
 // open opens the node of a worker on the git folder; url is the NATS server of another, or empty. Of
@@ -83,8 +109,14 @@ func run(t testing.TB, name string, n *node.Node) worker {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- n.Run(ctx, node.Service{Name: "purgatory", Run: purgatory.Run}) }()
-	w := worker{Node: n, stop: sync.OnceFunc(func() {
+	asked := &asked{}
+	serve := func(ctx context.Context, n *node.Node) error {
+		counted := *n
+		counted.Accepted = countedSource{n.Accepted, asked}
+		return purgatory.Run(ctx, &counted)
+	}
+	go func() { done <- n.Run(ctx, node.Service{Name: "purgatory", Run: serve}) }()
+	w := worker{Node: n, asked: asked, stop: sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -39,12 +39,13 @@ func (w *worker) survey(ctx context.Context) error {
 		for len(w.arrivals) > 0 {
 			shards[<-w.arrivals] = true
 		}
-		for err := w.lookThrough(ctx, shards); err != nil && ctx.Err() == nil; err = w.lookThrough(ctx, shards) {
-			w.log.Error("the repositories could not be looked through", "error", err)
-			select {
-			case <-ctx.Done():
-			case <-time.After(w.node.Settings.HuntBackoffBase):
-			}
+		if err := w.lookThrough(ctx, shards); err != nil && ctx.Err() == nil {
+			w.log.Error("the repositories could not be looked through; trying again", "error", err)
+			time.AfterFunc(w.node.Settings.HuntBackoffBase, func() {
+				for n := range shards {
+					w.arrivals <- n
+				}
+			})
 		}
 	}
 }

@@ -106,7 +106,7 @@ func (w *worker) carryOut(ctx context.Context, verb proto.RepoVerb, ref nostr.Re
 	if verb == proto.RepoShow {
 		return w.showRepo(ctx, repo)
 	}
-	unlock, err := w.shards.Write(ctx, repo.Place)
+	unlock, err := w.shards.Write(ctx, theWorker, false, repo.Place)
 	if err == nil {
 		defer unlock()
 		if verb == proto.RepoRestore {
@@ -139,8 +139,8 @@ func (w *worker) status(ctx context.Context, repo *repository.Repo, hosted bool)
 	if s.Reason == "" && w.node.Bans.Repository(repo.RepoRef) != nil {
 		s.Reason = repostate.Banned
 	}
-	for _, e := range w.holdings.OfIdentifier(repo.Identifier) {
-		if hosted && e.Event.Kind == nostr.KindAnnouncement && e.Event.PubKey == repo.PubKey {
+	for _, e := range w.heldAt(repo.RepoRef) {
+		if hosted {
 			s.State, s.Since, s.Until = proto.RepoHeld, e.HeldAt, e.ExpiresAt
 		}
 	}
@@ -157,7 +157,7 @@ func (w *worker) status(ctx context.Context, repo *repository.Repo, hosted bool)
 
 // showRepo tells all about a repository.
 func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (s proto.RepoStatus, err error) {
-	hosted, err := w.announcedNow(ctx, repo.RepoRef)
+	hosted, err := w.hosts(ctx, repo.RepoRef, true)
 	if err == nil {
 		s, _, err = w.status(ctx, repo, hosted)
 	}
@@ -184,7 +184,7 @@ func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (s proto.R
 // operator removes it. It is not served: that its owner gave it up is for its owner to take back.
 // The caller has its lock.
 func (w *worker) restoreRepo(ctx context.Context, repo *repository.Repo) (s proto.RepoStatus, err error) {
-	hosted, err := w.announcedNow(ctx, repo.RepoRef)
+	hosted, err := w.hosts(ctx, repo.RepoRef, true)
 	if err != nil {
 		return s, err
 	}

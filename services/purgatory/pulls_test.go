@@ -83,6 +83,19 @@ func TestAPullRequestsCommitIsPushedToAnotherIdentifier(t *testing.T) {
 	w.names(alice, "x", pr, c1)
 }
 
+// TestAnAcceptedPullRequestIsData: its commit releases an announcement that waits, also when no event
+// of the identifier comes any more.
+func TestAnAcceptedPullRequestIsData(t *testing.T) {
+	w := newWorld(t)
+	pr := pull("pull", bob, w.work.Commit("a", "1"), alice, "x")
+	w.in.accept(pr)
+	ann := announcement("announcement", alice, "x")
+	w.in.waits("x", ann)
+	w.pushes(alice, "x", "main:refs/nostr/"+pr.ID)
+	w.restart()
+	w.released(ann)
+}
+
 // TestPullRequestsThatNobodySaw: what was accepted or deleted while no worker held the shard, and
 // what is for a repository that is announced later, is found. The commit comes from a repository of
 // another identifier, or from where the pull request says that it is.

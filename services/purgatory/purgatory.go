@@ -255,10 +255,8 @@ func (w *worker) hold(ctx context.Context, name string) error {
 	w.hunter.Drop(ours)
 	w.queue.drop(ours)
 	w.chores.drop(ours)
-	forgets := func(at repository.Place) bool { return ours(at.Identifier) }
-	w.releaser.Forget(forgets)
 	for at := range w.statuses.Range {
-		if forgets(at.(repository.Place)) {
+		if ours(at.(repository.Place).Identifier) {
 			w.statuses.Delete(at)
 		}
 	}

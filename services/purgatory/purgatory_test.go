@@ -93,6 +93,9 @@ func TestPush(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.work.Commit("a", gittest.Noise(100<<10)) // of which the beginning is authorised too
 	w.refuses("not found", alice, "x", "main")
+	if n := w.asked.walks.Load(); n > 0 {
+		t.Errorf("a request for what is not here reads %d times what anybody has announced", n)
+	}
 	ann := announcement("announcement", alice, "x")
 	w.in.waits("x", ann)
 	w.refuses("no state event for this repository", alice, "x", "main")
@@ -111,6 +114,15 @@ func TestPush(t *testing.T) {
 	w.in.waits("x", next)
 	w.refuses("does not count any more", alice, "x", "main")
 	w.isAt(alice, "x", c1)
+	var many []string
+	for n := range 500 {
+		many = append(many, fmt.Sprintf("main:refs/nostr/%064x", n))
+	}
+	before := w.asked.looks.Load()
+	w.refuses("may wait for their events", alice, "x", many...)
+	if n := w.asked.looks.Load() - before; n > 100 {
+		t.Errorf("for a push of %d unknown events %d are looked for", len(many), n)
+	}
 }
 
 // TestPushedCommitWaitsForItsPullRequest, which is then released at once; an update goes where its
@@ -197,6 +209,9 @@ func TestAPlaceholderIsNoData(t *testing.T) {
 	if n := w.in.times(ann.ID); n != 0 {
 		t.Error("the announcement is released by a placeholder")
 	}
+	if n := w.in.requests()["extend announcement"]; n > 0 {
+		t.Errorf("a placeholder restarted the announcement's clock %d times", n)
+	}
 	w.pushes(alice, "x", "main:refs/nostr/"+id)
 	w.in.holds("x", ann, proto.SourceUser, time.Millisecond)
 	eventually(t, "the repository is removed with what the placeholder brought", func() bool { return !w.repo(alice, "x").Exists() })
@@ -270,6 +285,24 @@ func TestHandOver(t *testing.T) {
 			t.Errorf("an event was accepted %d times", most)
 		}
 	})
+}
+
+// TestHandOverWhileIngestIsSlow: what only waits for a release does not keep shards from moving.
+func TestHandOverWhileIngestIsSlow(t *testing.T) {
+	w := newWorld(t)
+	pause := make(chan struct{})
+	defer close(pause)
+	w.in.set(func() { w.in.pause = pause })
+	c1, url := published(t)
+	for n := range 4 {
+		identifier := fmt.Sprint("slow", n)
+		w.in.syncs(identifier, announcement("announcement", alice, identifier, url), state("state", alice, identifier, 1001, c1))
+	}
+	eventually(t, "releases wait for ingest", func() bool {
+		stream, err := w.Bus.JS.Stream(t.Context(), proto.StreamRelease)
+		return err == nil && stream.CachedInfo().State.Msgs > 2
+	})
+	start(t, "two", w.git, w.url).holds(t, 33) // all that fall to a worker of that name
 }
 
 // TestStopDuringAPush: the push that is under way is released and answered, then the worker ends.

@@ -6,12 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/release"
@@ -68,14 +67,14 @@ func (a authority) Repository(ctx context.Context, ref nostr.RepoRef) (*reposito
 // makeRepository makes a repository that is announced but not on disk yet: a client was quicker
 // than we, or the disk is a new one. githttp.ErrNotFound: it is not announced.
 func (w *worker) makeRepository(ctx context.Context, repo *repository.Repo) error {
-	unlock, err := w.shards.Write(ctx, repo.Place)
+	unlock, err := w.shards.Write(ctx, theWorker, false, repo.Place)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	// Looked at again under the lock: it may just have been removed because its announcement is
 	// over.
-	hosted, err := w.announcedNow(ctx, repo.RepoRef)
+	hosted, err := w.hosts(ctx, repo.RepoRef, true)
 	if err == nil && !hosted {
 		err = githttp.ErrNotFound
 	}
@@ -94,58 +93,67 @@ func ensure(ctx context.Context, repo *repository.Repo) error {
 	return githttp.Unavailable(githttp.Unwritable, err)
 }
 
-// Hosts reports whether a repository is here by what its owner has announced; what
-// others announce of that identifier does not count. It costs little: any client may ask.
+// Hosts reports whether a repository is here by what its owner has announced. What others announce
+// of that identifier is not read: any client may ask.
 func (w *worker) Hosts(ctx context.Context, ref nostr.RepoRef) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
-	defer cancel()
-	var have []*nostr.Event
-	ev, err := query.First(ctx, w.events, nostr.Filter{
-		Kinds: []int{nostr.KindAnnouncement}, Authors: []string{ref.PubKey}, Tags: nostr.TagMap{"d": {ref.Identifier}},
-	})
-	switch {
-	case err == nil:
-		have = append(have, ev)
-	case !errors.Is(err, query.ErrNotFound):
-		return false, fmt.Errorf("read the announcement of %s: %w", ref, err)
-	}
-	entries := slices.DeleteFunc(w.holdings.OfIdentifier(ref.Identifier), func(e *held.Entry) bool {
-		return e.Event.Kind != nostr.KindAnnouncement || e.Event.PubKey != ref.PubKey
-	})
-	return w.view(ref.Identifier, have, entries).Hosts(ref.PubKey), nil
+	return w.hosts(ctx, ref, false)
 }
 
-// announcedNow is Hosts after everything is read that there is now.
-func (w *worker) announcedNow(ctx context.Context, ref nostr.RepoRef) (bool, error) {
+// hosts is Hosts, now: after everything is read that there is at this moment. What is held is read
+// first, as in read.
+func (w *worker) hosts(ctx context.Context, ref nostr.RepoRef, now bool) (hosts bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	v, _, err := w.read(ctx, ref.Identifier, nil)
-	return v.Hosts(ref.PubKey), err
+	if now {
+		err = w.holdings.CatchUp(ctx)
+	}
+	waiting := w.heldAt(ref)
+	if now && err == nil {
+		err = w.events.CatchUp(ctx)
+	}
+	var have []*nostr.Event
+	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Authors: []string{ref.PubKey}, Tags: nostr.TagMap{"d": {ref.Identifier}}}
+	for ev, failed := range w.events.Query(ctx, filter) {
+		have, err = append(have, ev), errors.Join(err, failed)
+	}
+	if err != nil {
+		return false, fmt.Errorf("read the announcement of %s: %w", ref, err)
+	}
+	return w.view(ref.Identifier, have, waiting).Hosts(ref.PubKey), nil
+}
+
+// heldAt are the held announcements of a repository.
+func (w *worker) heldAt(ref nostr.RepoRef) []*held.Entry {
+	return w.holdings.At(nostr.Address{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey, Identifier: ref.Identifier})
 }
 
 // decision is what allows a push.
 type decision struct {
 	view    repostate.View
-	entries []*held.Entry
 	repo    *repository.Repo
 	state   *repostate.State // that allows its branches and tags
-	waiting []*held.Entry    // that it brings the data of
+	waiting []proto.Held     // what it brings the data of
 	unknown []string         // ids of events that have not come
 	payer   payer
+	bytes   int64 // that count for the payer
 }
 
 // decide decides a push by what is known of its identifier and by the references as they are. It
 // changes nothing. A *repostate.Refused says why a push is not allowed.
 func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d decision, err error) {
-	if d.view, d.entries, err = a.read(ctx, push.Ref.Identifier, nil); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	if d.view, err = a.read(ctx, push.Ref.Identifier, nil); err != nil {
 		return d, err
 	}
 	find := func(id string) (*nostr.Event, error) {
 		ev, err := release.Find(ctx, a, id)
 		if err == nil && ev == nil {
 			d.unknown = append(d.unknown, id)
+			d.bytes = max(push.PackBytes, leastUnknown)
+			err = roomFor(nil, push.Client, len(d.unknown))
 		} else if entry := a.holdings.ByID(id); entry != nil {
-			d.waiting = append(d.waiting, entry)
+			d.waiting = append(d.waiting, entry.Held)
 		}
 		return ev, err
 	}
@@ -162,43 +170,55 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 	default:
 		d.state, err = d.view.Authorise(p)
 	}
-	d.payer.client = cmp.Or(push.Client, "unknown")
+	d.payer.client, d.bytes = cmp.Or(push.Client, "unknown"), max(d.bytes, push.PackBytes)
 	if len(d.waiting) > 0 {
 		d.payer.author = d.waiting[0].Event.PubKey
 	}
 	if d.state != nil {
 		d.payer.author = push.Ref.PubKey // who has invited the author of the state
-		is := func(e *held.Entry) bool { return e.Event.ID == d.state.Event.ID }
-		if i := slices.IndexFunc(d.entries, is); i >= 0 {
-			d.waiting = append(d.waiting, d.entries[i])
-		}
+	}
+	if d.state != nil && d.state.Held {
+		d.waiting = append(d.waiting, proto.Held{Event: d.state.Event, Identifier: push.Ref.Identifier})
 	}
 	d.payer.served = d.view.Serves(d.payer.author)
 	return d, err
 }
 
-// Authorize implements githttp.Authority. It restarts the clocks of what the push uses, which may
-// take long to come. It takes no lock, for the answer may be out of date by the time the pack is here
-// either way, and Push decides again under the lock.
+// Authorize implements githttp.Authority. It takes no lock, for the answer may be out of date by the
+// time the pack is here either way, and Push decides again under the lock.
 func (a authority) Authorize(ctx context.Context, push githttp.PushRequest) error {
-	d, err := a.decide(ctx, push)
+	_, err := a.allow(ctx, push)
+	return a.refusal(a.place(push.Ref), err)
+}
+
+// allow decides a push, sees that there is room for it, and restarts the clocks of what it uses, which
+// may take long to come.
+func (a authority) allow(ctx context.Context, push githttp.PushRequest) (d decision, err error) {
+	if ban := a.node.Bans.Repository(push.Ref); ban != nil {
+		return d, &repostate.Refused{Reason: ban.Message()}
+	}
+	d, err = a.decide(ctx, push)
 	if err == nil {
-		_, err = a.budget.check(ctx, d.payer, push.PackBytes)
+		_, err = a.budget.check(ctx, d.payer, d.bytes)
 	}
 	if err == nil {
 		err = a.keep(ctx, push.Ref, d)
 	}
-	return a.refusal(a.place(push.Ref), err)
+	return d, err
 }
 
-// keep restarts the clocks of what a push uses: the owner's announcement and the state.
+// keep restarts the clocks of what a push uses: the state, and the owner's announcement, unless
+// nothing is known of the events that the push is for.
 func (a authority) keep(ctx context.Context, ref nostr.RepoRef, d decision) error {
+	if a.prs || d.state == nil && len(d.waiting) == 0 {
+		return nil
+	}
 	var used []*nostr.Event
-	for _, e := range d.entries {
-		owners := e.Event.Kind == nostr.KindAnnouncement && e.Event.PubKey == ref.PubKey
-		if !a.prs && (owners || d.state != nil && e.Event.ID == d.state.Event.ID) {
-			used = append(used, e.Event)
-		}
+	for _, e := range a.heldAt(ref) {
+		used = append(used, e.Event)
+	}
+	if d.state != nil && d.state.Held {
+		used = append(used, d.state.Event)
 	}
 	_, err := release.Ask(ctx, a.sender, proto.ActionExtend, "", used...)
 	return err
@@ -209,7 +229,10 @@ func (a authority) keep(ctx context.Context, ref nostr.RepoRef, d decision) erro
 // Other repositories of the maintainers follow.
 func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive func(ctx context.Context) error) error {
 	at := a.place(push.Ref)
-	unlock, err := a.lockFor(ctx, at, push)
+	// Anybody may push what moves no branch or tag. What does without a state is refused at once, when it
+	// holds the lock.
+	stranger := !slices.ContainsFunc(push.Changes, func(c repostate.Change) bool { return !strings.HasPrefix(c.Name, release.PrefixNostr) })
+	unlock, err := a.shards.Write(ctx, "client "+push.Client, stranger, at)
 	if err != nil {
 		return err
 	}
@@ -219,33 +242,19 @@ func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive f
 
 // take is Push under the lock.
 func (a authority) take(ctx context.Context, at repository.Place, push githttp.PushRequest, receive func(ctx context.Context) error) error {
-	d, err := a.decide(ctx, push)
-	if ban := a.node.Bans.Repository(push.Ref); ban != nil {
-		err = &repostate.Refused{Reason: ban.Message()}
+	d, err := a.allow(ctx, push)
+	if err == nil {
+		err = ensure(ctx, d.repo) // it may have been removed and announced again since the request came in
+	}
+	if err == nil {
+		err = noteWaiting(d.repo, push.Client, d.unknown)
 	}
 	if err != nil {
 		return err
 	}
 	// The client may go in the middle of it: what was moved is brought in line in any case.
 	defer func() { a.queue.add(at, time.Now(), group) }()
-	// It may have been removed and announced again since the request came in.
-	if err := ensure(ctx, d.repo); err != nil {
-		return err
-	}
-	if err := a.keep(ctx, push.Ref, d); err != nil {
-		return fmt.Errorf("keep what the push uses from expiring: %w", err)
-	}
-	stored := push.PackBytes
-	if len(d.unknown) > 0 {
-		stored = max(stored, leastUnknown)
-	}
-	if _, err = a.budget.check(ctx, d.payer, stored); err == nil {
-		err = noteWaiting(d.repo, push.Client, d.unknown)
-	}
-	if err != nil {
-		return err
-	}
-	a.budget.spend(d.payer, stored)
+	a.budget.spend(d.payer, d.bytes)
 	if err := receive(ctx); err != nil {
 		return err
 	}
@@ -299,19 +308,6 @@ func roomFor(waiting []repository.WaitingPush, client string, more int) error {
 		"publish the pull request's event first, then push: what has its event is not counted", maxWaiting, maxClientWaiting)}
 }
 
-// lockFor waits until a push may write. What it may do is decided when it holds the lock.
-func (a authority) lockFor(ctx context.Context, at repository.Place, push githttp.PushRequest) (unlock func(), err error) {
-	isStranger := func() bool {
-		d, err := a.decide(ctx, push)
-		return err != nil || len(d.unknown) > 0 || !a.prs && d.state == nil
-	}
-	unlock, err = a.shards.WriteFor(ctx, push.Client, isStranger, at)
-	if errors.Is(err, limit.ErrFull) {
-		return nil, githttp.Unavailable("too many push to this repository at once, try again later", nil)
-	}
-	return unlock, err
-}
-
 // refusal tells the bus that a push is not allowed, and returns what its user is told.
 func (w *worker) refusal(at repository.Place, err error) error {
 	refused, ok := errors.AsType[*repostate.Refused](err)
@@ -328,7 +324,7 @@ func (w *worker) refusal(at repository.Place, err error) error {
 func (a authority) releasePushed(ctx context.Context, at repository.Place, d decision) error {
 	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
-	_, failed := a.release(ctx, d.view, d.entries, []repository.Place{at})
+	_, failed := a.release(ctx, d.view, []repository.Place{at})
 	if failed != nil {
 		a.log.Warn("not all events of a push could be released", "repository", at, "error", failed)
 	}

@@ -168,7 +168,7 @@ func (q *queue) look(ctx context.Context) bool {
 	return true
 }
 
-// drop forgets the identifiers for which which is true.
+// drop forgets those identifiers that which picks.
 func (q *queue) drop(which func(identifier string) bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

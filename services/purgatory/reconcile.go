@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -31,21 +30,18 @@ const (
 	lastChance = 5 * time.Minute
 )
 
-// tryReconcile is reconcile, again later if it fails. While the bus is away that is no news of any
-// one identifier.
+// tryReconcile is reconcile, again later if it fails.
 func (w *worker) tryReconcile(ctx context.Context, t task) {
-	if !w.shards.Holds(t.identifier) {
-		return
+	ctx, done, err := w.shards.During(ctx, t.identifier)
+	if err != nil {
+		return // another worker's
 	}
-	err := w.reconcile(ctx, t)
+	defer done()
+	err = w.reconcile(ctx, t)
 	if err == nil || ctx.Err() != nil {
 		return
 	}
-	level := slog.LevelError
-	if !w.node.Bus.Conn.IsConnected() {
-		level = slog.LevelDebug
-	}
-	w.log.Log(ctx, level, "events that wait for git data could not be processed", "identifier", t.identifier, "error", err)
+	w.log.Warn("a repository could not be brought in line with its events; trying again", "identifier", t.identifier, "error", err)
 	at := time.Now().Add(w.node.Settings.HuntBackoffBase)
 	w.queue.add(itself(t.identifier), at, alone, t.pulls...)
 	for place, reach := range t.places {
@@ -59,7 +55,7 @@ func (w *worker) tryReconcile(ctx context.Context, t task) {
 // are left alone: any number of strangers may announce it.
 func (w *worker) reconcile(ctx context.Context, t task) error {
 	hunted, attempt := w.hunter.Wanted(t.identifier)
-	v, entries, scope, unlock, err := w.enter(ctx, &t, hunted, attempt)
+	v, scope, unlock, err := w.enter(ctx, &t, hunted, attempt)
 	if err != nil {
 		return err
 	}
@@ -70,7 +66,7 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 			failed = errors.Join(failed, w.lookAfter(ctx, v.Hosts(at.PubKey), at))
 		}
 	}
-	result, err := w.release(ctx, v, entries, scope)
+	result, err := w.release(ctx, v, scope)
 	failed = errors.Join(failed, err)
 	for _, at := range scope {
 		repo, err := w.store.At(at)
@@ -83,9 +79,6 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 	}
 	if at, _ := w.hunter.State(t.identifier); result.Owed && len(t.pulls) > 0 && !hunted && at.IsZero() {
 		w.hunter.Add(t.identifier, w.node.Settings.HuntSyncDelay)
-	}
-	for _, ev := range result.Expired {
-		v = v.Without(ev.ID)
 	}
 	if hunted {
 		w.seek(ctx, v, func(owner string) bool { return attempt || slices.Contains(scope, placeOf(owner, t.identifier)) }, attempt)
@@ -102,20 +95,20 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 // accepted pull requests whose commits are not named in all of its repositories: what happened while
 // no worker held the shard, and what is for a repository that is new. When an attempt to hunt begins
 // these are all repositories of the identifier.
-func (w *worker) enter(ctx context.Context, t *task, hunted, attempt bool) (v repostate.View, entries []*held.Entry, scope []repository.Place, unlock func(), err error) {
+func (w *worker) enter(ctx context.Context, t *task, hunted, attempt bool) (v repostate.View, scope []repository.Place, unlock func(), err error) {
 	if v, err = w.known(ctx, t.identifier, w.holdings.OfIdentifier(t.identifier), t.pulls); err != nil {
-		return v, nil, nil, nil, err
+		return v, nil, nil, err
 	}
 	scope, rest := scopeOf(v, *t)
 	if hunted || slices.Contains(slices.Collect(maps.Values(t.places)), within) {
 		of := func(owner string) bool { return attempt || slices.Contains(scope, placeOf(owner, t.identifier)) }
 		owed, err := w.owedPulls(ctx, v, of)
 		if err != nil {
-			return v, nil, nil, nil, err
+			return v, nil, nil, err
 		}
 		if t.pulls = union(t.pulls, owed); len(owed) > 0 {
 			if v, err = w.known(ctx, t.identifier, w.holdings.OfIdentifier(t.identifier), t.pulls); err != nil {
-				return v, nil, nil, nil, err
+				return v, nil, nil, err
 			}
 			scope, rest = scopeOf(v, *t)
 		}
@@ -138,10 +131,10 @@ func (w *worker) enter(ctx context.Context, t *task, hunted, attempt bool) (v re
 		}
 		return !free
 	})
-	if v, entries, err = w.read(ctx, t.identifier, t.pulls); err != nil {
+	if v, err = w.read(ctx, t.identifier, t.pulls); err != nil {
 		unlock()
 	}
-	return v, entries, scope, unlock, err
+	return v, scope, unlock, err
 }
 
 // scopeOf are the repositories that a task is about, and those that are too many for now. Those that
@@ -188,18 +181,17 @@ func scopeOf(v repostate.View, t task) (scope, rest []repository.Place) {
 
 // release releases what is complete in the repositories of a scope, waits until that is served, and
 // tells about it.
-func (w *worker) release(ctx context.Context, v repostate.View, entries []*held.Entry, scope []repository.Place) (release.Result, error) {
+func (w *worker) release(ctx context.Context, v repostate.View, scope []repository.Place) (release.Result, error) {
+	since := map[string]time.Time{}
+	for _, e := range w.holdings.OfIdentifier(v.Identifier) {
+		since[e.Event.ID] = e.HeldAt
+	}
 	result, failed := w.releaser.Release(ctx, v, scope)
 	if err := w.events.Reached(ctx, result.Seq); err != nil {
 		return result, errors.Join(failed, err)
 	}
 	for _, ev := range result.Released {
-		var waited time.Duration
-		for _, e := range entries {
-			if e.Event.ID == ev.ID {
-				waited = time.Since(e.HeldAt)
-			}
-		}
+		waited := time.Since(cmp.Or(since[ev.ID], time.Now()))
 		w.metrics.released.WithLabelValues(strconv.Itoa(ev.Kind)).Inc()
 		w.metrics.waited.Observe(waited.Seconds())
 		w.tell(v.Identifier, proto.GitReleased, proto.GitNotice{Event: ev.ID, Kind: ev.Kind})
@@ -255,16 +247,14 @@ func (w *worker) touch(place repository.Place, reach reach) {
 func (w *worker) expire(ctx context.Context, identifier string) error {
 	now, opened := time.Now(), w.shards.Opened(identifier)
 	_, hunted := w.hunter.State(identifier)
-	isSpared := func(e *held.Entry) bool {
-		return !hunted && e.Phase == proto.PhaseWaiting && !e.ExpiresAt.After(opened) && now.Sub(opened) <= lastChance
-	}
 	var over []*held.Entry
 	var events []*nostr.Event
 	for _, e := range w.holdings.OfIdentifier(identifier) {
 		switch {
 		case now.Before(e.ExpiresAt):
 			w.later(itself(identifier), e.ExpiresAt)
-		case isSpared(e) || len(over) == expireAtOnce:
+		case len(over) == expireAtOnce,
+			!hunted && e.Phase == proto.PhaseWaiting && !e.ExpiresAt.After(opened) && now.Sub(opened) <= lastChance:
 			w.later(itself(identifier), now.Add(w.node.Settings.HuntInterval))
 		default:
 			over, events = append(over, e), append(events, e.Event)

@@ -3,7 +3,6 @@ package purgatory
 import (
 	"cmp"
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -103,34 +102,16 @@ const (
 	theStrangers = "the strangers"
 )
 
-// Write waits until this worker is the only writer of a repository. unlock must be called when it is
-// done, and Write not before that again: two writers would wait for each other.
-// githttp.ErrElsewhere: it may not write.
-func (h *shards) Write(ctx context.Context, at repository.Place) (unlock func(), err error) {
-	return h.acquire(at, func(l *lock) (func(), error) { return l.writer.Acquire(ctx, theWorker) })
-}
-
-// TryWrite is Write where the repository is free; ok is false where it is not. It may be called
-// while other repositories are locked.
-func (h *shards) TryWrite(at repository.Place) (unlock func(), ok bool) {
-	unlock, err := h.acquire(at, func(l *lock) (func(), error) { return l.writer.Try(theWorker, 1) })
-	return unlock, err == nil
-}
-
-// WriteFor is Write for a client's push. Clients come one after the other, whatever each of them
-// sends. isStranger is asked where the repository is not free: strangers, whose push no state
-// allows, all together count as one client, so that others wait for one of them at most.
-func (h *shards) WriteFor(ctx context.Context, client string, isStranger func() bool, at repository.Place) (unlock func(), err error) {
-	unlock, err = h.acquire(at, func(l *lock) (func(), error) { return l.writer.Try("client "+client, 1) })
-	if err == nil || errors.Is(err, githttp.ErrElsewhere) {
-		return unlock, err
-	}
-	stranger := isStranger()
+// Write waits until a party, this worker or a client, is the only writer of a repository. unlock must
+// be called when it is done, and Write not before that again: two writers would wait for each other.
+// Clients come one after the other, whatever each of them sends. All strangers together count as one
+// client, so that others wait for one of them at most. githttp.ErrElsewhere: it may not write.
+func (h *shards) Write(ctx context.Context, party string, stranger bool, at repository.Place) (unlock func(), err error) {
 	return h.acquire(at, func(l *lock) (func(), error) {
 		if !stranger {
-			return l.writer.Acquire(ctx, "client "+client)
+			return l.writer.Acquire(ctx, party)
 		}
-		next, err := l.strangers.Acquire(ctx, client)
+		next, err := l.strangers.Acquire(ctx, party)
 		if err != nil {
 			return nil, err
 		}
@@ -141,6 +122,13 @@ func (h *shards) WriteFor(ctx context.Context, client string, isStranger func() 
 		}
 		return func() { release(); next() }, nil
 	})
+}
+
+// TryWrite is Write where the repository is free; ok is false where it is not. It may be called
+// while other repositories are locked.
+func (h *shards) TryWrite(at repository.Place) (unlock func(), ok bool) {
+	unlock, err := h.acquire(at, func(l *lock) (func(), error) { return l.writer.Try(theWorker, 1) })
+	return unlock, err == nil
 }
 
 // acquire takes the lock of a repository by what take does, and counts the writer.
@@ -167,6 +155,10 @@ func (h *shards) acquire(at repository.Place, take func(*lock) (release func(), 
 		s.writers.Done()
 	}
 	release, err := take(l)
+	if err == nil && s.tenure.Err() != nil { // it waited, and the shard is to be let go
+		release()
+		err = githttp.ErrElsewhere
+	}
 	if err != nil {
 		leave()
 		return nil, err

@@ -25,25 +25,31 @@ import (
 func at(owner string) repository.Place { return placeOf(owner, "x") }
 
 // TestOneWriterAndHandOver: writers of one repository come one after the other, those of others do
-// not wait, and a shard is let go only when nothing is written any more.
+// not wait, and a shard is let go only when nothing is written any more. A writer that waits then is
+// for the next worker.
 func TestOneWriterAndHandOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newShards()
-		if _, err := h.Write(t.Context(), at("a")); !errors.Is(err, githttp.ErrElsewhere) {
+		if _, err := h.Write(t.Context(), theWorker, false, at("a")); !errors.Is(err, githttp.ErrElsewhere) {
 			t.Fatalf("writing in a shard that is not held: %v", err)
 		}
 		for n := range proto.Shards {
 			h.Open(n, t.Context())
 		}
-		var writers, most atomic.Int32
+		var writers, most, written, elsewhere atomic.Int32
 		for range 5 {
 			go func() {
-				unlock, err := h.Write(t.Context(), at("a"))
+				unlock, err := h.Write(t.Context(), theWorker, false, at("a"))
+				if errors.Is(err, githttp.ErrElsewhere) {
+					elsewhere.Add(1)
+					return
+				}
 				if err != nil {
 					t.Error(err)
 					return
 				}
+				written.Add(1)
 				most.Store(max(most.Load(), writers.Add(1)))
 				time.Sleep(time.Second)
 				writers.Add(-1)
@@ -58,13 +64,14 @@ func TestOneWriterAndHandOver(t *testing.T) {
 		unlock()
 		impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if _, err := h.Write(impatient, at("a")); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := h.Write(impatient, theWorker, false, at("a")); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a writer that gives up: %v", err)
 		}
+		time.Sleep(2500 * time.Millisecond)
 		began := time.Now()
 		go func() {
-			time.Sleep(time.Second)
-			if _, err := h.Write(t.Context(), at("a")); !errors.Is(err, githttp.ErrElsewhere) {
+			time.Sleep(100 * time.Millisecond)
+			if _, err := h.Write(t.Context(), theWorker, false, at("a")); !errors.Is(err, githttp.ErrElsewhere) {
 				t.Errorf("writing in a shard that is being let go: %v", err)
 			}
 			if !h.Holds("x") {
@@ -72,8 +79,11 @@ func TestOneWriterAndHandOver(t *testing.T) {
 			}
 		}()
 		h.Close(proto.ShardOf("x"))
-		if took := time.Since(began); took < 4*time.Second || writers.Load() != 0 {
-			t.Errorf("let go after %v with %d writers", took, writers.Load())
+		if took := time.Since(began); took < 400*time.Millisecond || took > time.Second || writers.Load() != 0 || written.Load() != 3 {
+			t.Errorf("let go after %v with %d writers, when %d had written", took, writers.Load(), written.Load())
+		}
+		if synctest.Wait(); elsewhere.Load() != 2 {
+			t.Errorf("%d writers are for the next worker", elsewhere.Load())
 		}
 		if most.Load() != 1 || h.Holds("x") || h.Count() != proto.Shards-1 {
 			t.Errorf("%d writers at once, still held: %t", most.Load(), h.Holds("x"))
@@ -95,7 +105,7 @@ func TestLease(t *testing.T) {
 	if err != nil || h.Lease("x").Err() != nil || during.Err() != nil {
 		t.Fatalf("a shard that is held: %v", err)
 	}
-	unlock, err := h.Write(t.Context(), at("a"))
+	unlock, err := h.Write(t.Context(), theWorker, false, at("a"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +150,7 @@ func TestPushesAreFair(t *testing.T) {
 		}
 		push := func(name, client string, stranger bool) {
 			come(name, func() (func(), error) {
-				return h.WriteFor(t.Context(), client, func() bool { return stranger }, at("a"))
+				return h.Write(t.Context(), "client "+client, stranger, at("a"))
 			})
 		}
 		for n := range 20 {
@@ -151,12 +161,12 @@ func TestPushesAreFair(t *testing.T) {
 			push("maintainer", "m", false)
 		}
 		push("owner", "o", false)
-		come("worker", func() (func(), error) { return h.Write(t.Context(), at("a")) })
+		come("worker", func() (func(), error) { return h.Write(t.Context(), theWorker, false, at("a")) })
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		want := []string{"stranger", "stranger", "maintainer", "owner", "worker", "maintainer", "stranger", "maintainer"}
-		if len(order) != 45 || !slices.Equal(order[:8], want) {
-			t.Errorf("%d came, first %q, want %q", len(order), order[:8], want)
+		want := []string{"stranger", "maintainer", "owner", "worker", "maintainer", "stranger", "maintainer"}
+		if len(order) != 45 || !slices.Equal(order[:7], want) {
+			t.Errorf("%d came, first %q, want %q", len(order), order[:7], want)
 		}
 	})
 }

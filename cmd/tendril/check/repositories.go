@@ -123,7 +123,7 @@ func (i *identifier) look(ctx context.Context, owners []string) error {
 		return err
 	}
 	i.known = repostate.New(i.name, i.Rules, accepted, holding)
-	for _, owner := range slices.Compact(slices.Sorted(slices.Values(append(i.known.Hosted(), owners...)))) {
+	for _, owner := range slices.Compact(slices.Sorted(slices.Values(append(i.known.Hosted, owners...)))) {
 		repo, err := i.Store.Repo(nostr.RepoRef{PubKey: owner, Identifier: i.name})
 		if err == nil && i.known.Hosts(owner) {
 			err = i.hosted(ctx, owner, repo)

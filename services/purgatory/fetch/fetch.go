@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"tendril.dev/lib/netguard"
 	"tendril.dev/services/purgatory/repository"
@@ -113,7 +112,7 @@ func (f *fetching) run(ctx context.Context, url string) error {
 // insist asks for objects. One that the server refuses spoils the whole request, so the others are
 // asked for again without it.
 func (f *fetching) insist(ctx context.Context, s *server, ask, haves []string) error {
-	var err error = &Error{Cause: CauseNoSuchObject, Err: errors.New("the server gives none of the wanted objects")}
+	err := failed(CauseNoSuchObject, "the server gives none of the wanted objects")
 	for refusals := 0; len(ask) > 0 && refusals <= maxRefusals; refusals++ {
 		err = f.request(ctx, s, ask, haves)
 		refusal, is := errors.AsType[*Error](err)
@@ -185,12 +184,4 @@ func Classify(err error) Cause {
 	default:
 		return cause
 	}
-}
-
-// told cleans and bounds what a server said.
-func told(words string) string {
-	words = words[:min(len(words), 200)]
-	return strings.Join(strings.FieldsFunc(strings.ToValidUTF8(words, "?"), func(c rune) bool {
-		return unicode.IsSpace(c) || !unicode.IsPrint(c)
-	}), " ")
 }

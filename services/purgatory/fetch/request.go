@@ -18,6 +18,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/sideband"
 
 	"tendril.dev/lib/netguard"
+	"tendril.dev/services/purgatory/repository"
 )
 
 const (
@@ -52,7 +53,7 @@ func (f *fetching) discover(ctx context.Context, url, protocol string) (*server,
 		final.RawQuery, final.Fragment = "", ""
 		base, ok := strings.CutSuffix(final.String(), "/info/refs")
 		if !ok || service != "git-upload-pack" {
-			return notGit("it redirects to %s", told(response.Request.URL.String()))
+			return notGit("it redirects to %s", repository.OneLine(response.Request.URL.String()))
 		}
 		s, err = readAdvertisement(body, f.missing)
 		s.base = base
@@ -133,10 +134,10 @@ var causes = map[int]Cause{
 // checkResponse makes an error of every answer but the one that was hoped for.
 func checkResponse(response *http.Response, contentType string) error {
 	if response.StatusCode != http.StatusOK {
-		return &Error{Cause: cmp.Or(causes[response.StatusCode], CauseServer), Err: errors.New("it answered " + told(response.Status))}
+		return failed(cmp.Or(causes[response.StatusCode], CauseServer), "it answered %s", repository.OneLine(response.Status))
 	}
 	if got := response.Header.Get("Content-Type"); got != contentType {
-		return notGit("it answered with the Content-Type %q", told(got))
+		return notGit("it answered with the Content-Type %q", repository.OneLine(got))
 	}
 	return nil
 }
@@ -182,15 +183,17 @@ func readAdvertisement(r io.Reader, missing []string) (*server, error) {
 }
 
 // notGit is an answer that is not what git's protocol asks for.
-func notGit(format string, args ...any) error {
-	return &Error{Cause: CauseNotGit, Err: fmt.Errorf(format, args...)}
+func notGit(format string, args ...any) error { return failed(CauseNotGit, format, args...) }
+
+func failed(cause Cause, format string, args ...any) error {
+	return &Error{Cause: cause, Err: fmt.Errorf(format, args...)}
 }
 
 // badLines is the error of a scanner that stopped where it should not have.
 func badLines(err error, otherwise string) error {
 	switch spoken, ok := errors.AsType[*pktline.ErrorLine](err); {
 	case ok:
-		return &Error{Cause: CauseServer, Err: errors.New("it says: " + told(spoken.Text))}
+		return failed(CauseServer, "it says: %s", repository.OneLine(spoken.Text))
 	case err == nil, errors.Is(err, io.EOF):
 		return notGit("%s", otherwise)
 	case errors.Is(err, pktline.ErrInvalidPktLen):
@@ -282,7 +285,7 @@ var refusing = regexp.MustCompile(`not our ref ?([0-9a-f]{40})?|not a valid|unad
 // often an object that it does not give.
 func refusal(err error) error {
 	if err == nil {
-		return &Error{Cause: CauseNoSuchObject, Err: errors.New("it answers nothing")}
+		return failed(CauseNoSuchObject, "it answers nothing")
 	}
 	err = badLines(err, "its answer to what is wanted ends too soon")
 	if found := refusing.FindStringSubmatch(err.Error()); found != nil {
@@ -299,7 +302,7 @@ type packReader struct{ from io.Reader }
 func (p *packReader) Read(b []byte) (int, error) {
 	n, err := p.from.Read(b)
 	if err != nil && !errors.Is(err, io.EOF) && Classify(err) == CauseOurs {
-		err = &Error{Cause: CauseServer, Err: errors.New("the pack breaks off: " + told(err.Error()))}
+		err = failed(CauseServer, "the pack breaks off: %s", repository.OneLine(err.Error()))
 	}
 	return n, err
 }

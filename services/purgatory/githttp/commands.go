@@ -7,7 +7,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/format/pktline"
@@ -16,6 +15,7 @@ import (
 
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repostate"
 )
 
@@ -147,23 +147,13 @@ func (p *receiving) send(report *packp.ReportStatus, message string) error {
 func refusalReport(commands []repostate.Change, reason string) *packp.ReportStatus {
 	report := packp.NewReportStatus()
 	report.UnpackStatus = "ok"
-	line := oneLine(reason)
+	line := repository.OneLine(reason)
+	if line == "" || line == "ok" { // "ok" would be git's word for the opposite
+		line = "refused"
+	}
 	for _, c := range commands {
 		report.CommandStatuses = append(report.CommandStatuses,
 			&packp.CommandStatus{ReferenceName: plumbing.ReferenceName(c.Name), Status: line})
 	}
 	return report
-}
-
-// oneLine makes a reason fit behind a reference.
-func oneLine(reason string) string {
-	const most = 300
-	line := strings.Join(strings.FieldsFunc(reason, func(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) }), " ")
-	if len(line) > most {
-		line = strings.ToValidUTF8(line[:most], "") + "…"
-	}
-	if line == "" || line == "ok" {
-		return "refused"
-	}
-	return line
 }

@@ -27,9 +27,8 @@ const (
 	// drainBytes is how much more than the largest push is read, and thrown away, so that its
 	// client sees why it was refused.
 	drainBytes = 64 << 20
-	// soonest and latest are the pauses between two looks at who holds a repository that moves.
-	soonest = 10 * time.Millisecond
-	latest  = 500 * time.Millisecond
+	// lookEvery is the pause between two looks at who holds a repository that moves.
+	lookEvery = 100 * time.Millisecond
 	// maxOtherReason bounds what is read of another worker's refusal.
 	maxOtherReason = 1 << 10
 	// emptyPacket is what git itself sends to keep a connection alive: a side-band packet without
@@ -119,7 +118,7 @@ func (p *receiving) carryOut(body io.Reader) (result string) {
 func (p *receiving) decide(ctx context.Context, asked PushRequest) (others *http.Response, err error) {
 	defer p.keepAlive()()
 	inTime := time.After(p.HandOver)
-	for pause := soonest; ; pause = min(2*pause, latest) {
+	for {
 		err := p.authority.Push(ctx, asked, p.receive)
 		if !errors.Is(err, ErrElsewhere) {
 			return nil, err
@@ -130,7 +129,7 @@ func (p *receiving) decide(ctx context.Context, asked PushRequest) (others *http
 			}
 		}
 		select {
-		case <-time.After(pause):
+		case <-time.After(lookEvery):
 		case <-inTime:
 			return nil, Refuse(moving)
 		case <-ctx.Done():
@@ -202,7 +201,7 @@ func (p *receiving) receive(ctx context.Context) error {
 	if err := report.Error(); err != nil || len(report.CommandStatuses) != len(p.request.commands) {
 		return fmt.Errorf("%w: %v", errNotApplied, err)
 	}
-	return nil
+	return p.repo.SyncFolders()
 }
 
 // answer tells the client what became of its push: from what the Authority said in the end, or why

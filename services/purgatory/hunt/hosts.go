@@ -58,6 +58,7 @@ func HostOf(rawURL string) string {
 type request struct {
 	url, host string
 	server    string // the host
+	endpoint  string // its port too: TLS may be broken at one, and anybody may name others
 	domain    string // the owner of a registrable domain has any number of hosts below it
 	author    string // on whose behalf the server is asked,
 	by        string // and the client, where it is known
@@ -69,7 +70,9 @@ func newRequest(s repostate.Source) request {
 	if err != nil {
 		domain = host
 	}
-	return request{url: s.URL, host: host, server: "server " + host, domain: "domain " + domain, author: "author " + s.Author, by: "by " + cmp.Or(s.Client, s.Author)}
+	_, rest, _ := strings.Cut(s.URL, "://")
+	endpoint, _, _ := strings.Cut(rest, "/")
+	return request{url: s.URL, host: host, server: "server " + host, endpoint: "endpoint " + endpoint, domain: "domain " + domain, author: "author " + s.Author, by: "by " + cmp.Or(s.Client, s.Author)}
 }
 
 // party is one for whom requests are counted.
@@ -77,7 +80,7 @@ type party struct {
 	running int
 	last    time.Time   // a request of the party began or ended
 	recent  []time.Time // requests begun within the window, oldest first
-	broken  time.Time   // of a host: up to when it is left alone
+	broken  time.Time   // of a host or an endpoint: up to when it is left alone
 	warned  map[netguard.Cause]time.Time
 }
 
@@ -101,14 +104,17 @@ func (s share) of(limit int) int {
 	return 0
 }
 
-// party finds or adds a party.
+// party finds a party. One that had no request is not kept.
 func (h *Hunter) party(name string) *party {
-	p := h.parties[name]
-	if p == nil {
-		p = &party{warned: map[netguard.Cause]time.Time{}}
-		h.parties[name] = p
+	if p := h.parties[name]; p != nil {
+		return p
 	}
-	return p
+	return &party{warned: map[netguard.Cause]time.Time{}}
+}
+
+// isBroken reports whether a server is left alone.
+func (h *Hunter) isBroken(r request, now time.Time) bool {
+	return now.Before(h.party(r.server).broken) || now.Before(h.party(r.endpoint).broken)
 }
 
 // mayAsk reports whether a request may begin: its host is sound and below its limits, and no party
@@ -120,15 +126,15 @@ func (h *Hunter) mayAsk(r request, part share, now time.Time) bool {
 	}
 	most := max(1, h.Limits.AtOnce/quarter)
 	return h.party(r.domain).running < most && h.party(r.by).running < most && h.party(r.author).running < most &&
-		!now.Before(p.broken) && p.running < part.of(limit.Concurrent) && len(p.recent) < part.of(limit.Rate)
+		!h.isBroken(r, now) && p.running < part.of(limit.Concurrent) && len(p.recent) < part.of(limit.Rate)
 }
 
 // count counts a request for its parties.
 func (h *Hunter) count(r request, more int, now time.Time) {
 	h.running += more
-	for _, name := range []string{r.server, r.domain, r.by, r.author} {
+	for _, name := range []string{r.server, r.endpoint, r.domain, r.by, r.author} {
 		p := h.party(name)
-		p.running, p.last = p.running+more, now
+		p.running, p.last, h.parties[name] = p.running+more, now, p
 	}
 }
 
@@ -142,15 +148,21 @@ func (h *Hunter) begin(r request, now time.Time) {
 	}
 }
 
-// end counts the end of a request. level is that of its failure in the log: a host is a warning
-// once in warnEvery for each cause.
-func (h *Hunter) end(r request, failed netguard.Cause) (level slog.Level) {
+// end counts the end of a request; asked is false if the host has heard nothing of it. level is that
+// of its failure in the log: a host is a warning once in warnEvery for each cause.
+func (h *Hunter) end(r request, failed netguard.Cause, asked bool) (level slog.Level) {
 	now := time.Now()
 	h.count(r, -1, now)
-	server := h.party(r.server)
+	server, broken := h.party(r.server), h.party(r.endpoint)
+	if !asked {
+		server.recent = server.recent[:max(0, len(server.recent)-1)]
+	}
+	if failed == netguard.CauseDNS {
+		broken = server
+	}
 	if failed == netguard.CauseDNS || failed == netguard.CauseTLS {
-		server.broken = now.Add(brokenTime)
-		h.Log.Warn("a git server is left alone: its name or its TLS is broken", "host", r.host, "for", brokenTime)
+		broken.broken = now.Add(brokenTime)
+		h.Log.Warn("a git server is left alone: its name or its TLS is broken", "url", r.url, "for", brokenTime)
 	}
 	if now.Sub(server.warned[failed]) < warnEvery {
 		return slog.LevelDebug

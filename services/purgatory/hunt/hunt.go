@@ -28,6 +28,8 @@ const (
 	// maxRequests bounds the requests of one attempt. Anybody may announce an identifier, with as
 	// many URLs as will fit, so that there can be more of them than are ever asked.
 	maxRequests = 1000
+	// maxURLs bounds those that one search has at a time; in its next attempt it has others.
+	maxURLs = 32
 	// maxAsked is how many answers of git servers are remembered for an identifier.
 	maxAsked = 20
 	// attemptsInVain is after how many a hunt ends that no held event waits for: about 30 minutes.
@@ -60,7 +62,7 @@ type Hunter struct {
 	parties map[string]*party
 	running int // requests under way
 	joined  uint64
-	minute  time.Time // when start is called because the minute moves on
+	timer   *time.Timer // calls start when nothing else has for a window: hosts may be asked again
 	fetches sync.WaitGroup
 }
 
@@ -94,7 +96,14 @@ func (s *search) isBusy() bool { return s.asking != "" || s.stale }
 
 // New makes a hunter.
 func New(o Options) *Hunter {
-	return &Hunter{Options: o, hunts: map[string]*hunt{}, parties: map[string]*party{}}
+	h := &Hunter{Options: o, hunts: map[string]*hunt{}, parties: map[string]*party{}}
+	h.timer = time.AfterFunc(window, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.timer.Reset(window)
+		h.start(h.hunts)
+	})
+	return h
 }
 
 // Run hunts until ctx ends. Fetches under way end with it.
@@ -106,6 +115,7 @@ func (h *Hunter) Run(ctx context.Context) error {
 	<-ctx.Done()
 	h.mu.Lock()
 	clear(h.hunts) // nothing starts any more
+	h.timer.Stop()
 	h.mu.Unlock()
 	h.fetches.Wait()
 	return nil
@@ -122,8 +132,10 @@ func (h *Hunter) Add(identifier string, delay time.Duration) {
 		one = &hunt{next: at, lanes: map[lane]*search{}}
 		h.hunts[identifier] = one
 	}
-	// When the attempt that is under way was due says nothing about the next one.
-	if one.open || at.Before(one.next) {
+	if one.open { // the next attempt would follow after the back-off at the earliest
+		one.next = time.Now().Add(h.backoff(0))
+	}
+	if at.Before(one.next) {
 		one.next = at
 	}
 	one.attempts, one.open, one.renewed = 0, false, true
@@ -137,7 +149,7 @@ func (h *Hunter) Len() int {
 	return len(h.hunts)
 }
 
-// Drop forgets the identifiers for which which is true.
+// Drop forgets those identifiers that which picks.
 func (h *Hunter) Drop(which func(identifier string) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -243,48 +255,35 @@ func (one *hunt) keep(wants []repostate.Want, of func(owner string) bool) {
 }
 
 // attempt gives the searches of a hunt their requests, but for those that they have left from the
-// attempts before: first each its near URLs, then each all others. Where these are too many, it
-// begins somewhere among them, so that each gets its turn.
+// attempts before: first their near URLs, then all others. Where these are too many, it begins somewhere
+// among them, so that each gets its turn.
 func (h *Hunter) attempt(identifier string, one *hunt, wants []repostate.Want, sources []repostate.Source) {
-	near := slices.Clone[[]repostate.Source]
-	if len(wants)*len(sources) > maxRequests {
-		wants, sources, near = rotated(wants), rotated(sources), rotated[repostate.Source]
-	}
-	tried := 0
-	ask := func(w repostate.Want, source repostate.Source) bool {
+	most := min(maxURLs, max(1, maxRequests/max(1, len(wants))))
+	for _, w := range rotated(wants, maxRequests)[:min(len(wants), maxRequests)] {
 		s := one.lanes[laneOf(w)]
-		known := source.URL == s.asking || slices.ContainsFunc(s.todo, func(r request) bool { return r.url == source.URL })
-		if r := newRequest(source); !known && !time.Now().Before(h.party(r.server).broken) {
-			s.todo = append(s.todo, r)
-		}
-		tried++
-		return tried < maxRequests
-	}
-	for _, w := range wants {
-		if one.lanes[laneOf(w)] == nil {
+		if s == nil {
 			h.joined++
-			one.lanes[laneOf(w)] = &search{identifier: identifier, want: w, joined: h.joined}
+			s = &search{identifier: identifier, want: w, joined: h.joined}
+			one.lanes[laneOf(w)] = s
 		}
-	}
-	for _, w := range wants {
-		for _, source := range near(w.Near) {
-			if !ask(w, source) {
-				return
+		for _, source := range slices.Concat(w.Near, rotated(sources, most)) {
+			if len(s.todo) >= most {
+				break
 			}
-		}
-	}
-	for _, source := range sources {
-		for _, w := range wants {
-			if !ask(w, source) {
-				return
+			known := source.URL == s.asking || slices.ContainsFunc(s.todo, func(r request) bool { return r.url == source.URL })
+			if r := newRequest(source); !known && !h.isBroken(r, time.Now()) {
+				s.todo = append(s.todo, r)
 			}
 		}
 	}
 }
 
-// rotated is a list that begins somewhere in its middle.
-func rotated[T any](list []T) []T {
-	at := rand.IntN(len(list) + 1)
+// rotated is a list that begins somewhere in its middle, if it is longer than most.
+func rotated[T any](list []T, most int) []T {
+	if len(list) <= most {
+		return list
+	}
+	at := rand.IntN(len(list))
 	return slices.Concat(list[at:], list[:at])
 }
 
@@ -313,10 +312,6 @@ func (h *Hunter) start(hunts map[string]*hunt) {
 		}
 		h.request(best, at, now)
 	}
-	if next := time.Now().Truncate(window).Add(window); workers > 1 && len(h.hunts) > 0 && !h.minute.Equal(next) {
-		h.minute = next
-		h.startAfter(time.Until(next))
-	}
 }
 
 // before reports whether one request of a search comes before that of another.
@@ -342,7 +337,7 @@ func (h *Hunter) request(s *search, i int, now time.Time) {
 	h.joined++
 	s.joined = h.joined
 	h.begin(r, now)
-	h.startAfter(window) // the host may be asked again
+	h.timer.Reset(window)
 	want := s.want
 	h.fetches.Go(func() {
 		failed, answer := h.Fetch(h.ctx, s.identifier, r.url, want)
@@ -350,20 +345,11 @@ func (h *Hunter) request(s *search, i int, now time.Time) {
 	})
 }
 
-// startAfter calls start after a time.
-func (h *Hunter) startAfter(wait time.Duration) {
-	time.AfterFunc(wait, func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.start(h.hunts)
-	})
-}
-
 // ended takes note of the end of a request.
 func (h *Hunter) ended(s *search, r request, failed netguard.Cause, answer string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	level := h.end(r, failed)
+	level := h.end(r, failed, answer != "")
 	// What came, by this fetch or another, is looked at before the search goes on.
 	s.asking = ""
 	if s.stale = failed == ""; s.stale {

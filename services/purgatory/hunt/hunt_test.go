@@ -27,15 +27,15 @@ type world struct {
 	mu      sync.Mutex
 	missing map[string][]repostate.Want
 	urls    map[string][]repostate.Source
-	has     map[string][]string // URL → objects
-	broken  map[string]bool     // URL
-	asked   []string            // "identifier owner URL"
+	has     map[string][]string       // URL → objects
+	broken  map[string]netguard.Cause // URL
+	asked   []string                  // "identifier owner URL"
 }
 
 func newWorld() *world {
 	return &world{
 		limit: hunt.Limit{Concurrent: 5, Rate: 30}, atOnce: 16, share: func() (place, workers int) { return 0, 1 },
-		missing: map[string][]repostate.Want{}, urls: map[string][]repostate.Source{}, has: map[string][]string{}, broken: map[string]bool{},
+		missing: map[string][]repostate.Want{}, urls: map[string][]repostate.Source{}, has: map[string][]string{}, broken: map[string]netguard.Cause{},
 	}
 }
 
@@ -91,9 +91,12 @@ func (w *world) fetch(ctx context.Context, identifier, url string, want repostat
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if strings.Contains(url, "/unpaid/") {
+		return netguard.CauseOther, ""
+	}
 	w.asked = append(w.asked, identifier+" "+want.Owner+" "+url)
-	if w.broken[url] {
-		return netguard.CauseDNS, ""
+	if w.broken[url] != "" {
+		return w.broken[url], "broken"
 	}
 	failed = netguard.CauseOther
 	for i, m := range w.missing[identifier] {
@@ -104,7 +107,7 @@ func (w *world) fetch(ctx context.Context, identifier, url string, want repostat
 		}
 	}
 	w.missing[identifier] = slices.DeleteFunc(w.missing[identifier], func(m repostate.Want) bool { return len(m.Objects) == 0 })
-	return failed, ""
+	return failed, "answered"
 }
 
 // set says what an identifier misses, and the URLs that its author names.
@@ -198,6 +201,40 @@ func TestBackoffUntilSomeServerHasIt(t *testing.T) {
 	})
 }
 
+// TestAnEventDuringAnAttempt does not put off the next one.
+func TestAnEventDuringAnAttempt(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		w.takes = func(string) time.Duration { return 10 * time.Second }
+		w.set("x", "alice", []string{"1"}, "http://a/x")
+		defer w.run(t)()
+		w.Add("x", 0)
+		time.Sleep(5 * time.Second)
+		w.Add("x", 3*time.Minute)
+		time.Sleep(35 * time.Second)
+		if n := len(w.requests()); n < 2 {
+			t.Errorf("%d requests in 40 s", n)
+		}
+	})
+}
+
+// TestWhatIsNotAskedCostsNoRequest: one whose budget is used up does not use up a host's limit too.
+func TestWhatIsNotAskedCostsNoRequest(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		w.limit = hunt.Limit{Concurrent: 5, Rate: 2}
+		defer w.run(t)()
+		for n := range 50 {
+			w.set(fmt.Sprint(n), "poor", []string{"1"}, fmt.Sprint("http://busy/unpaid/", n))
+			w.Add(fmt.Sprint(n), 0)
+		}
+		w.set("x", "alice", []string{"1"}, "http://busy/x")
+		w.Add("x", time.Second)
+		time.Sleep(5 * time.Second)
+		if len(w.requests()) != 1 {
+			t.Errorf("asked %v", w.requests())
+		}
+	})
+}
+
 // TestWhatCameMeanwhileCostsNoRequest: an identifier that a push completes while it waits for a
 // busy host does not use one of the requests of that host.
 func TestWhatCameMeanwhileCostsNoRequest(t *testing.T) {
@@ -242,11 +279,18 @@ func TestACrowdsRequestsAreBounded(t *testing.T) {
 	inTime(t, func(t *testing.T, w *world) {
 		w.limit = hunt.Limit{Concurrent: 1000, Rate: 1_000_000}
 		w.crowd(400)
+		w.set("one", "alice", []string{"1"}, strings.Fields(strings.Repeat("http://one/%d ", 500))...)
+		for n := range w.urls["one"] {
+			w.urls["one"][n].URL = fmt.Sprint("http://one/", n)
+		}
 		defer w.run(t)()
 		w.Add("x", 0)
+		w.Add("one", 0)
 		time.Sleep(15 * time.Second)
-		if asked := w.requests(); len(asked) > 1000 {
-			t.Errorf("%d requests in the first attempt, want 1000 at most", len(asked))
+		asked := w.requests()
+		one := slices.DeleteFunc(slices.Clone(asked), func(r string) bool { return !strings.HasPrefix(r, "one ") })
+		if len(asked)-len(one) > 1000 || len(one) > 32 {
+			t.Errorf("in the first attempt %d requests for a crowd and %d for one, want 1000 and 32 at most", len(asked)-len(one), len(one))
 		}
 		time.Sleep(10 * time.Minute)
 		served := map[string]bool{}
@@ -284,33 +328,49 @@ func TestTriedURLsSurviveTheAttempts(t *testing.T) {
 	})
 }
 
-// TestABrokenHostIsLeftAlone for 12 hours, by all identifiers.
+// TestABrokenHostIsLeftAlone for 12 hours, by all identifiers: the whole host where its name is broken,
+// and no other port of it where TLS is.
 func TestABrokenHostIsLeftAlone(t *testing.T) {
-	inTime(t, func(t *testing.T, w *world) {
-		for _, id := range []string{"x", "y"} {
-			w.set(id, id, []string{"1"}, "http://broken/"+id, "http://sound/"+id)
-			w.broken["http://broken/"+id] = true
-		}
-		defer w.run(t)()
-		w.Add("x", 0)
-		w.Add("y", time.Hour)
-		count := func(host string) (n int) {
-			for _, r := range w.requests() {
-				if strings.Contains(r, "//"+host+"/") {
-					n++
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		cause  netguard.Cause
+		broken string
+		others string // is on the same host
+		alone  bool   // the others are left alone too
+	}{
+		"name":          {netguard.CauseDNS, "http://broken/", "http://broken:8080/", true},
+		"TLS":           {netguard.CauseTLS, "https://host:22/", "https://host/", false},
+		"TLS of a port": {netguard.CauseTLS, "https://host:8443/", "https://host:9443/", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, func(t *testing.T, w *world) {
+				for _, id := range []string{"x", "y"} {
+					w.set(id, id, []string{"1"}, tc.broken+id, tc.others+id, "http://sound/"+id)
+					w.broken[tc.broken+id] = tc.cause
 				}
-			}
-			return n
-		}
-		time.Sleep(11 * time.Hour)
-		if count("broken") != 1 || count("sound") < 100 {
-			t.Errorf("asked the broken host %d times, the other one %d times", count("broken"), count("sound"))
-		}
-		time.Sleep(2 * time.Hour)
-		if count("broken") != 2 {
-			t.Errorf("asked the broken host %d times in 13 hours", count("broken"))
-		}
-	})
+				defer w.run(t)()
+				w.Add("x", 0)
+				w.Add("y", time.Hour)
+				count := func(at string) (n int) {
+					for _, r := range w.requests() {
+						if strings.Contains(r, " "+at) {
+							n++
+						}
+					}
+					return n
+				}
+				others := func() bool { return count(tc.others) > 100 == !tc.alone }
+				time.Sleep(11 * time.Hour)
+				if count(tc.broken) != 1 || count("http://sound/") < 100 || !others() {
+					t.Errorf("asked what is broken %d times, what is beside it %d times, and a sound host %d times", count(tc.broken), count(tc.others), count("http://sound/"))
+				}
+				time.Sleep(2 * time.Hour)
+				if count(tc.broken) != 2 {
+					t.Errorf("asked the broken host %d times in 13 hours", count(tc.broken))
+				}
+			})
+		})
+	}
 }
 
 // TestAFloodDelaysNoOther: while strangers announce much, the repository of another owner is hunted

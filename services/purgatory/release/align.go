@@ -35,8 +35,12 @@ type pass struct {
 	failed  error                       // of single repositories
 }
 
-// do notes what goes wrong in a repository. The others go on.
-func (p *pass) do(err error) { p.failed = errors.Join(p.failed, err) }
+// note notes what goes wrong in a repository, if anything does. The others go on.
+func (p *pass) note(at repository.Place, err error) {
+	if err != nil {
+		p.failed = errors.Join(p.failed, fmt.Errorf("%s: %w", at, err))
+	}
+}
 
 func (p *pass) place(owner string) repository.Place {
 	return repository.Place{RepoRef: nostr.RepoRef{PubKey: owner, Identifier: p.v.Identifier}}
@@ -48,20 +52,20 @@ func (p *pass) align(ctx context.Context, scope []repository.Place) (ready []*no
 	p.applied, p.offered, p.named, p.owners, p.failed = map[string]repostate.State{}, map[string]bool{}, 0, nil, nil
 	for _, at := range scope {
 		if at.PRs {
-			p.do(p.alignContribution(ctx, at))
+			p.note(at, p.alignContribution(ctx, at))
 		} else if p.v.Hosts(at.PubKey) {
 			p.owners = append(p.owners, at.PubKey)
-			p.do(p.open(ctx, at.PubKey))
+			p.note(at, p.open(ctx, at.PubKey))
 		}
 	}
 	for _, owner := range p.owners {
-		p.do(p.alignStates(ctx, owner))
+		p.note(p.place(owner), p.alignStates(ctx, owner))
 	}
 	prs := p.alignPullRequests(ctx)
 	for _, owner := range p.owners {
 		if repo := p.repos[owner]; repo != nil {
 			_, err := p.checkTips(ctx, repo, repostate.CheckCommit)
-			p.do(err)
+			p.note(repo.Place, err)
 		}
 	}
 	ready = p.announcements(ctx)
@@ -75,11 +79,10 @@ func (p *pass) open(ctx context.Context, owner string) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(repo.Ensure(ctx), repo.Sweep(), repo.SetArchive(p.v.IsArchived(owner))); err != nil {
-		return fmt.Errorf("%s: %w", repo.RepoRef, err)
+	if err = errors.Join(repo.Ensure(ctx), repo.Sweep(), repo.SetArchive(p.v.IsArchived(owner))); err == nil {
+		p.repos[owner] = repo
 	}
-	p.repos[owner] = repo
-	return nil
+	return err
 }
 
 // repo returns a repository, to be read if it is none of those that may be changed; nil: it is not
@@ -110,7 +113,7 @@ func (p *pass) announcements(ctx context.Context) (ready []*nostr.Event) {
 		}
 		named = append(named, p.pullCommits()[owner]...)
 		missing, err := p.missing(ctx, owner, named)
-		p.do(err)
+		p.note(p.place(owner), err)
 		if err == nil && len(missing) < len(named) {
 			ready = append(ready, a.Event)
 		}
@@ -161,7 +164,7 @@ func (p *pass) alignStates(ctx context.Context, owner string) error {
 			p.Log.Warn("a state cannot be applied", "repository", repo.RepoRef, "event", state.Event.ID, "error", err)
 			continue
 		case err != nil:
-			return fmt.Errorf("apply state %s to %s: %w", state.Event.ID, repo.RepoRef, err)
+			return fmt.Errorf("apply state %s: %w", state.Event.ID, err)
 		}
 		p.trial[owner] = state.Held
 		p.applied[owner] = state
@@ -172,7 +175,7 @@ func (p *pass) alignStates(ctx context.Context, owner string) error {
 	}
 	// The state that these references follow was refused, and no other counts.
 	if err := repo.SetRefs(ctx, nil, nil, ""); err != nil {
-		return fmt.Errorf("remove the references of a refused state from %s: %w", repo.RepoRef, err)
+		return fmt.Errorf("remove the references of a refused state: %w", err)
 	}
 	p.trial[owner] = false
 	return nil
@@ -181,15 +184,9 @@ func (p *pass) alignStates(ctx context.Context, owner string) error {
 // sources are the owners in whose repositories the objects of an author's event may be: those for
 // whom the author speaks, the author and those who may be changed now first.
 func (p *pass) sources(author string) []string {
-	owners := slices.Clone(p.v.OwnersFor(author))
-	order := func(owner string) int {
-		if owner == author || slices.Contains(p.owners, owner) {
-			return 0
-		}
-		return 1
-	}
-	slices.SortStableFunc(owners, func(a, b string) int { return order(a) - order(b) })
-	return owners[:min(len(owners), maxSources)]
+	owners := p.v.OwnersFor(author)
+	first := slices.DeleteFunc(slices.Clone(owners), func(owner string) bool { return owner != author && !slices.Contains(p.owners, owner) })
+	return slices.Concat(first, owners[:min(len(owners), maxSources)])
 }
 
 // gather brings objects into an owner's repository from the sources, which may be of one maintainer
@@ -225,7 +222,7 @@ func (p *pass) gather(ctx context.Context, owner string, sources, objects []stri
 			return false, nil
 		}
 		if err != nil {
-			return false, fmt.Errorf("%s, from %s: %w", p.repos[owner].Place, p.repos[source].Place, err)
+			return false, fmt.Errorf("from %s: %w", p.repos[source].Place, err)
 		}
 	}
 	for _, id := range objects {
@@ -254,7 +251,7 @@ func (p *pass) missing(ctx context.Context, key string, wanted []string) ([]stri
 		p.has[key] = known
 		refs, err := repo.Refs()
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", repo.Place, err)
+			return nil, err
 		}
 		for _, id := range refs.ByName {
 			known[id] = true
@@ -267,7 +264,7 @@ func (p *pass) missing(ctx context.Context, key string, wanted []string) ([]stri
 	})
 	absent, err := repo.Missing(ctx, ask)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", repo.Place, err)
+		return nil, err
 	}
 	for _, id := range ask {
 		known[id] = true

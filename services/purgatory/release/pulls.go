@@ -1,7 +1,6 @@
 package release
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -32,8 +31,11 @@ func (p *pass) alignPullRequests(ctx context.Context) (ready []*nostr.Event) {
 		// A commit that is not there yet is not named anywhere: nothing else need be looked at.
 		everywhere, somewhere := true, false
 		for _, owner := range tagged {
+			if p.v.Holds(owner) && !slices.Contains(p.owners, owner) {
+				continue
+			}
 			named, err := p.nameCommit(ctx, owner, pr)
-			p.do(err)
+			p.note(p.place(owner), err)
 			everywhere, somewhere = everywhere && (named || p.v.Holds(owner)), somewhere || named
 		}
 		everywhere = everywhere && somewhere
@@ -49,16 +51,22 @@ func (p *pass) alignPullRequests(ctx context.Context) (ready []*nostr.Event) {
 }
 
 // nameCommit names the commit of a pull request in an owner's repository, if that may be changed,
-// and reports whether it is named there then. Beyond maxNamed that is for the next time.
+// and reports whether it is named there then. Beyond maxNamed that is for the next time. A commit that
+// is copied, with any history, counts for the author of the pull request.
 func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRequest) (named bool, err error) {
 	name, repo := PrefixNostr+pr.Event.ID, p.repo(owner)
 	named = repo != nil && repo.IsNamed(name, pr.Commit)
 	if named || repo == nil || !slices.Contains(p.owners, owner) {
 		return named, nil
 	}
-	there, err := p.gather(ctx, owner, p.pullSources(pr), []string{pr.Commit}, false)
-	if !there && err == nil {
-		there = p.fromElsewhere(ctx, owner, pr)
+	missing, err := p.missing(ctx, owner, []string{pr.Commit})
+	there := len(missing) == 0
+	if err == nil && !there {
+		err = p.Events.Paid(ctx, repo, pr.Event.PubKey, p.v.Serves(pr.Event.PubKey), func() (err error) {
+			there, err = p.gather(ctx, owner, p.pullSources(pr), missing, false)
+			there = there || err == nil && p.fromElsewhere(ctx, owner, pr)
+			return err
+		})
 	}
 	if !there || err != nil {
 		return false, err
@@ -73,7 +81,7 @@ func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRe
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("name the commit of %s in %s: %w", pr.Event.ID, repo.RepoRef, err)
+		return false, fmt.Errorf("name the commit of %s: %w", pr.Event.ID, err)
 	}
 	return true, nil
 }
@@ -82,13 +90,7 @@ func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRe
 // it is for, and those for whom its author speaks.
 func (p *pass) pullSources(pr repostate.PullRequest) []string {
 	tagged := p.v.Tagged(pr)
-	sources := slices.Clone(tagged[:min(len(tagged), maxSources)])
-	for _, owner := range p.sources(pr.Event.PubKey) {
-		if !slices.Contains(sources, owner) {
-			sources = append(sources, owner)
-		}
-	}
-	return sources
+	return slices.Concat(tagged[:min(len(tagged), maxSources)], p.sources(pr.Event.PubKey))
 }
 
 // fromElsewhere copies the commit of a pull request from a repository of another identifier that it
@@ -133,7 +135,7 @@ func (p *pass) alignContribution(ctx context.Context, at repository.Place) error
 		return err
 	}
 	if err := repo.Sweep(); err != nil {
-		return fmt.Errorf("%s: %w", at, err)
+		return err
 	}
 	left, err := p.checkTips(ctx, repo, func(ev *nostr.Event, commit string) error {
 		return repostate.CheckContribution(ev, repo.RepoRef, commit, p.v.Domain)
@@ -170,39 +172,38 @@ func (p *pass) checkTips(ctx context.Context, repo *repository.Repo, check func(
 			tips[event] = id
 		}
 	}
-	var still []repository.WaitingPush
+	unknown, err := p.Events.Unknown(ctx, slices.Collect(maps.Keys(tips)))
+	if err != nil {
+		return nil, err
+	}
 	remove := map[string]string{} // event → why
+	for _, event := range unknown {
+		remove[event] = "its event has not come, or is gone"
+	}
+	var still []repository.WaitingPush
 	for _, w := range waiting {
-		commit, is := tips[w.Event]
-		if !is {
+		_, absent := remove[w.Event]
+		if until := placed(repo, w.Event).Add(p.Hold); absent && time.Now().Before(until) {
+			p.Later(repo.Place, until)
+			still = append(still, w)
+			delete(remove, w.Event)
+		}
+		if absent || tips[w.Event] == "" {
 			continue
 		}
 		ev, err := Find(ctx, p.Events, w.Event)
 		if err != nil {
 			return nil, err
 		}
-		if until := placed(repo, w.Event).Add(p.Hold); ev == nil && time.Now().Before(until) {
-			p.Later(repo.Place, until)
-			still, left = append(still, w), append(left, w.Event)
-			delete(tips, w.Event)
-			continue
-		}
 		if ev == nil {
-			remove[w.Event] = "its event has not come"
-		} else if mismatch := check(ev, commit); mismatch != nil {
+			still = append(still, w) // it has gone at this moment
+		} else if mismatch := check(ev, tips[w.Event]); mismatch != nil {
 			remove[w.Event] = mismatch.Error()
 		}
 	}
-	unknown, err := p.Events.Unknown(ctx, slices.Collect(maps.Keys(tips)))
-	if err != nil {
-		return nil, err
-	}
-	for _, event := range unknown {
-		remove[event] = cmp.Or(remove[event], "its event is gone")
-	}
 	for event, why := range remove {
 		if err := repo.DeleteRef(ctx, PrefixNostr+event); err != nil {
-			return nil, fmt.Errorf("remove %s%s from %s: %w", PrefixNostr, event, repo.Place, err)
+			return nil, fmt.Errorf("remove %s%s: %w", PrefixNostr, event, err)
 		}
 		p.Log.Info("a pushed commit is removed", "repository", repo.Place, "event", event, "reason", why)
 		delete(tips, event)
@@ -212,8 +213,7 @@ func (p *pass) checkTips(ctx context.Context, repo *repository.Repo, check func(
 			return nil, err
 		}
 	}
-	left = slices.AppendSeq(left, maps.Keys(tips))
-	slices.Sort(left)
+	left = slices.Sorted(maps.Keys(tips))
 	if p.tips.Store(repo.Place, left); len(left) == 0 {
 		p.tips.Delete(repo.Place)
 	}

@@ -58,6 +58,8 @@ type Events interface {
 	Held(id string) *nostr.Event
 	// Unknown returns the ids of events that are neither.
 	Unknown(ctx context.Context, ids []string) ([]string, error)
+	// Paid copies into a repository if an author may store more, for whom it counts; else it does nothing.
+	Paid(ctx context.Context, into *repository.Repo, author string, served bool, copy func() error) error
 	// Hosts reports whether a repository of any identifier is hosted now.
 	Hosts(ctx context.Context, ref nostr.RepoRef) (bool, error)
 }
@@ -73,14 +75,8 @@ func (r *Releaser) NamedFor(event string) (places []repository.Place) {
 	return places
 }
 
-// Forget forgets repositories.
-func (r *Releaser) Forget(which func(at repository.Place) bool) {
-	for at := range r.tips.Range {
-		if which(at.(repository.Place)) {
-			r.tips.Delete(at)
-		}
-	}
-}
+// Forget forgets a repository that is removed.
+func (r *Releaser) Forget(at repository.Place) { r.tips.Delete(at) }
 
 // Result is what came of a call of Release.
 type Result struct {

@@ -50,6 +50,8 @@ type world struct {
 	refuse   string // id
 	lose     string // id of which the first verdict was lost, so that the second says duplicate
 	away     bool
+	poor     string // the author for whom nothing may be copied
+	paid     int64
 	asked    []string // what was asked of ingest
 	at       nostr.Timestamp
 }
@@ -61,8 +63,19 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// CatchUp, Hosts, Accepted, Held and Unknown implement release.Events.
+// CatchUp, Paid, Hosts, Accepted, Held and Unknown implement release.Events.
 func (w *world) CatchUp(context.Context) error { return nil }
+
+func (w *world) Paid(_ context.Context, into *repository.Repo, author string, _ bool, copy func() error) error {
+	if author == w.poor {
+		return nil
+	}
+	before, err := into.Bytes()
+	must(w, errors.Join(err, copy()))
+	after, err := into.Bytes()
+	w.paid += after - before
+	return err
+}
 
 func (w *world) Hosts(context.Context, nostr.RepoRef) (bool, error) { return true, nil }
 
@@ -147,7 +160,7 @@ func (w *world) release(owners ...string) release.Result {
 func (w *world) tryRelease(owners ...string) (release.Result, error) {
 	view := w.view()
 	if len(owners) == 0 {
-		owners = view.Hosted()
+		owners = view.Hosted
 	}
 	var scope []repository.Place
 	for _, owner := range owners {
@@ -317,8 +330,18 @@ func TestSiblingsFollow(t *testing.T) {
 	if has, err := w.repo(carol).HasObjects(); has || err != nil {
 		t.Errorf("a stranger's repository got the data (%v)", err)
 	}
+	w.poor = carol
+	w.pull("unpaid", carol, c1, bob, carol)
+	w.release()
+	if absent, err := w.repo(carol).Missing(t.Context(), []string{c1}); err != nil || len(absent) == 0 {
+		t.Errorf("a commit is copied for an author who may store nothing more (%v)", err)
+	}
+	w.poor = ""
 	w.pull("pull", carol, c1, bob, carol)
 	w.release()
+	if size, err := w.repo(carol).Bytes(); err != nil || size == 0 || w.paid != size {
+		t.Errorf("a copy of %d bytes counts as %d (%v)", size, w.paid, err)
+	}
 	if absent, err := w.repo(carol).Missing(t.Context(), []string{c1, c2}); err != nil || !slices.Equal(absent, []string{c2}) {
 		t.Errorf("a stranger's repository lacks %v of %s and %s (%v)", absent, c1, c2, err)
 	}

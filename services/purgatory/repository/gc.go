@@ -78,7 +78,7 @@ func (r *Repo) Gc(ctx context.Context) error {
 		err = r.gc(ctx, 0)
 	}
 	if err == nil {
-		err = writeDurably(r.in(gcFile), "")
+		err = r.note(gcFile, "", true)
 	} else if r.mayWrite(ctx) == nil {
 		// Where the disk is full, packs that git did not finish are what fills it.
 		err = errors.Join(err, r.sweepFolder("objects/pack", 0))

@@ -2,6 +2,7 @@ package repository
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -40,6 +41,14 @@ func note(path string, value any, keep bool) error {
 	return err
 }
 
+// note is that for a note of a repository, which is another worker's after the lease.
+func (r *Repo) note(name string, value any, keep bool) error {
+	if err := r.mayWrite(context.Background()); err != nil {
+		return err
+	}
+	return note(r.in(name), value, keep)
+}
+
 // noted reads a note. Where there is none, or one that makes no sense, the value stays as it is.
 func noted(path string, value any) error {
 	content, err := os.ReadFile(path)
@@ -60,7 +69,7 @@ func (r *Repo) SetArchive(is bool) error {
 	if is == r.IsArchive() {
 		return nil
 	}
-	return note(r.in(archiveFile), true, is)
+	return r.note(archiveFile, true, is)
 }
 
 // Rules say which repositories are here: those of the settings, and those that were archived by
@@ -96,7 +105,7 @@ type Ended struct {
 }
 
 // SetEnded notes durably that the hosting has ended, or, with nil, that it has not.
-func (r *Repo) SetEnded(e *Ended) error { return note(r.in(endedFile), e, e != nil) }
+func (r *Repo) SetEnded(e *Ended) error { return r.note(endedFile, e, e != nil) }
 
 // Ended returns what SetEnded has noted, nil if nothing is. A note that makes no sense counts as
 // none: it is made again, and the repository is kept longer.
@@ -120,7 +129,7 @@ func (r *Repo) Waiting() (all []WaitingPush, err error) { return all, noted(r.in
 // SetWaiting notes durably which references wait and who pushes them. One is noted before it is
 // there. The caller has the lock of the repository.
 func (r *Repo) SetWaiting(all []WaitingPush) error {
-	return note(r.in(waitingFile), all, len(all) > 0)
+	return r.note(waitingFile, all, len(all) > 0)
 }
 
 // Belongs is what is noted in a folder of repositories.
@@ -147,6 +156,10 @@ func TakeFolder(root, log, domain string, given []string) (b Belongs, err error)
 		return b, fmt.Errorf("read to which system the git folder belongs: %w", err)
 	}
 	if b.Since.IsZero() || len(b.Domains) == 0 {
+		if _, err := os.Lstat(path); err == nil {
+			return b, fmt.Errorf("NGIT_GIT_DATA_PATH is %q: its file %s is damaged, and does not say to which system the repositories belong: nothing was changed; "+
+				"want that file from a backup", root, belongsFile)
+		}
 		b = Belongs{Log: log, Domains: []string{domain}, Since: time.Now().UTC()}
 		return b, note(path, b, true)
 	}

@@ -23,7 +23,7 @@ const (
 	// ended.
 	afterTerm = 3 * time.Second
 	// maxTime bounds the wait for a process and its run where nothing else does.
-	maxTime = 24 * time.Hour
+	maxTime = time.Hour
 	// maxMessages bounds what is kept of git's standard error: its last bytes, where the reason
 	// stands.
 	maxMessages = 4 << 10
@@ -94,6 +94,13 @@ func (c *Command) Messages() string {
 	}, said))
 }
 
+// OneLine makes one bounded line of words that others chose, without control characters.
+func OneLine(words string) string {
+	const most = 300
+	line := strings.ToValidUTF8(words[:min(len(words), most)], "?")
+	return strings.Join(strings.FieldsFunc(line, func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsPrint(c) }), " ")
+}
+
 // Error is a git command that failed.
 type Error struct {
 	Command  string // the subcommand: "index-pack"
@@ -110,9 +117,9 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Run waits for a free process, runs the command and waits for its end. When ctx, the lease of what
-// writes, or the command's time ends, the process and all that it started are asked to end, and
-// killed soon after. A failure is an *Error.
+// Run waits for a free process, runs the command and waits for its end. When ctx or the command's time
+// ends, the process and all that it started are asked to end, and killed soon after; when the lease of
+// what writes ends, they are killed at once. A failure is an *Error.
 func (c *Command) Run(ctx context.Context) error {
 	if err := c.run(ctx); err != nil {
 		return &Error{Command: c.args[0], Messages: c.Messages(), Err: err}
@@ -149,7 +156,12 @@ func (c *Command) run(ctx context.Context) error {
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = afterTerm
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.Cancel = func() error {
+		if errors.Is(context.Cause(ctx), ErrLease) { // another worker may write at any moment
+			return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		}
+		return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
+	}
 	if err = cmd.Start(); err == nil {
 		c.bound(cmd.Process.Pid)
 		close(bounded)

@@ -1,6 +1,7 @@
 package repository
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -258,5 +259,20 @@ func (r *Repo) transaction(ctx context.Context, changes []refChange) error {
 	if says(err, "trying to write non-commit object") {
 		return fmt.Errorf("%w: a branch would name what is no commit", ErrUnfit)
 	}
-	return err
+	return cmp.Or(err, r.SyncFolders())
+}
+
+// SyncFolders puts to the disk which packs and references there are: git syncs files, and not the
+// folders in which they get their names.
+func (r *Repo) SyncFolders() error {
+	return filepath.WalkDir(r.Path, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil || !entry.IsDir():
+		case filepath.Dir(path) == r.in("objects") && entry.Name() != packFolder:
+			return filepath.SkipDir
+		default:
+			err = syncFolders(path)
+		}
+		return ignoreGone(err)
+	})
 }

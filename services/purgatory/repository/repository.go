@@ -81,7 +81,6 @@ func NewStore(o Options) (*Store, error) {
 	o.Git = cmp.Or(o.Git, "git")
 	o.Processes = cmp.Or(o.Processes, 32)
 	o.Memory = cmp.Or(o.Memory, 4<<30)
-	o.PackTime = cmp.Or(o.PackTime, 30*time.Minute)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	own := int64(max(1, o.Processes/4))
 	clients := max(1, int64(o.Processes)-own)

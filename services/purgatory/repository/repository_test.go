@@ -280,6 +280,10 @@ func TestAFolderBelongsToOneSystem(t *testing.T) {
 			t.Errorf("%s: the file has changed to %q", step.name, after)
 		}
 	}
+	must(t, os.WriteFile(filepath.Join(root, ".belongs"), []byte(`{"log":"`), 0o644))
+	if _, err := repository.TakeFolder(root, one, a, nil); err == nil || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("a damaged file: %v", err)
+	}
 }
 
 // leased makes a repository whose lease ends with the context.
@@ -320,6 +324,7 @@ func TestNothingIsWrittenAfterTheLease(t *testing.T) {
 		"sharing":      func() error { return before.Share(ctx, other, []string{third}, true) },
 		"a sweep":      before.Sweep,
 		"removal":      func() error { return before.Remove(ctx) },
+		"a note":       func() error { return before.SetWaiting([]repository.WaitingPush{{Event: "e"}}) },
 		"a push":       func() error { return before.ReceivePack(false, 1<<20).Run(ctx) },
 	} {
 		if err := write(); !errors.Is(err, repository.ErrLease) {
@@ -334,22 +339,27 @@ func TestNothingIsWrittenAfterTheLease(t *testing.T) {
 	gittest.Fsck(t, next.Path)
 }
 
-// TestTheEndOfALeaseStopsGit in the middle of its work.
+// TestTheEndOfALeaseStopsGit in the middle of its work, and at once, though it does not want to end.
 func TestTheEndOfALeaseStopsGit(t *testing.T) {
 	began := filepath.Join(t.TempDir(), "began")
-	slow := gittest.Script(t, fmt.Sprintf("case \"$1\" in index-pack) touch %s; sleep 3600;; esac\nexec git \"$@\"", began))
+	slow := gittest.Script(t, fmt.Sprintf("case \"$1\" in index-pack) trap '' TERM; touch %s; sleep 3600;; esac\nexec git \"$@\"", began))
 	lease, end := context.WithCancel(t.Context())
 	r := leased(t, filepath.Join(t.TempDir(), "git"), slow, lease)
 	w := gittest.NewWork(t)
 	id := w.Commit("a", "1")
+	ended := make(chan time.Time, 1)
 	go func() {
 		for _, err := os.Stat(began); err != nil; _, err = os.Stat(began) {
 			time.Sleep(time.Millisecond)
 		}
+		ended <- time.Now()
 		end()
 	}()
 	if err := gittest.Take(t, r, w.Pack("main"), id); !errors.Is(err, repository.ErrLease) {
 		t.Errorf("the pack: %v", err)
+	}
+	if took := time.Since(<-ended); took > 2*time.Second {
+		t.Errorf("git wrote for %v after the lease", took)
 	}
 	gittest.Untouched(t, r)
 }

@@ -27,8 +27,8 @@ func TestArchivesAreHereAndReadOnly(t *testing.T) {
 	pr := event(nostr.KindPR, friend, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c2})
 	for _, readOnly := range []bool{true, false} {
 		v := repostate.New("x", archiving(t, readOnly), nil, held(there, waiting, pr))
-		if !slices.Equal(v.Hosted(), []string{owner}) || !v.IsArchived(owner) {
-			t.Errorf("hosted %v, archived %v", v.Hosted(), v.IsArchived(owner))
+		if !slices.Equal(v.Hosted, []string{owner}) || !v.IsArchived(owner) {
+			t.Errorf("hosted %v, archived %v", v.Hosted, v.IsArchived(owner))
 		}
 		wants := v.Wants()
 		if len(wants) != 2 || !slices.Equal(wants[0].Objects, []string{c1}) || !slices.Equal(wants[1].Objects, []string{c2}) || len(v.Sources()) != 1 {

@@ -58,15 +58,18 @@ type View struct {
 	Announcements []Announcement
 	States        []State // newest first
 	PullRequests  []PullRequest
+	// Hosted are the owners whose repository is here, in order of their keys: the announcement that
+	// counts lists us or is archived, and is accepted or waits.
+	Hosted []string
 
-	// What follows from these is worked out once, for there may be thousands of each.
+	// What follows from these is worked out once, and for single people when it is asked for: there
+	// may be thousands of each.
 	newest map[string]Announcement // of each owner
-	hosted []string                // owners
-	hosts  map[string]bool         // owner → whether the announcement does not list us
+	hosts  map[string]bool         // hosted owner → whether the repository is archived
 	rules  Rules
 	naming map[string][]string // maintainer → owners whose announcements name him or her
 	owners map[string][]string // author → OwnersFor, as far as asked
-	speaks map[string][]State  // owner → the states that count for the owner's repository
+	speaks map[string][]State  // owner → StatesFor, as far as asked
 }
 
 // New makes a view from accepted announcements and states, from accepted pull requests whose
@@ -79,11 +82,11 @@ func New(identifier string, rules Rules, accepted []*nostr.Event, held []proto.H
 		// Held and accepted at once is what a release looks like between its two commits: then it
 		// is accepted.
 		seen[ev.ID] = true
-		v.add(ev, nil)
+		v.add(proto.Held{Event: ev}, false)
 	}
 	for _, h := range held {
 		if !seen[h.Event.ID] {
-			v.add(h.Event, &h)
+			v.add(h, true)
 		}
 	}
 	slices.SortFunc(v.States, func(a, b State) int { return newer(a.Event, b.Event) })
@@ -94,9 +97,9 @@ func New(identifier string, rules Rules, accepted []*nostr.Event, held []proto.H
 	return v
 }
 
-// conclude works out what follows from announcements and states, which are sorted.
+// conclude works out what follows from announcements, which are sorted.
 func (v *View) conclude() {
-	v.newest, v.hosted, v.hosts = map[string]Announcement{}, nil, map[string]bool{}
+	v.newest, v.Hosted, v.hosts = map[string]Announcement{}, nil, map[string]bool{}
 	v.naming, v.owners, v.speaks = map[string][]string{}, map[string][]string{}, map[string][]State{}
 	for _, a := range v.Announcements {
 		owner := a.Ref.PubKey
@@ -105,19 +108,11 @@ func (v *View) conclude() {
 		}
 		v.newest[owner] = a
 		if !a.Silent && v.rules.Keeps(a.Announcement) {
-			v.hosted = append(v.hosted, owner)
+			v.Hosted = append(v.Hosted, owner)
 			v.hosts[owner] = v.rules.Archives(a.Announcement)
 		}
 		for _, maintainer := range a.Maintainers {
 			v.naming[maintainer] = append(v.naming[maintainer], owner)
-		}
-	}
-	for _, s := range v.States {
-		if !s.Satisfiable() {
-			continue // it waits and expires; no repository can ever be made to match it
-		}
-		for _, owner := range v.OwnersFor(s.Event.PubKey) {
-			v.speaks[owner] = append(v.speaks[owner], s)
 		}
 	}
 }
@@ -129,24 +124,20 @@ func newer(a, b *nostr.Event) int {
 	return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt), cmp.Compare(a.ID, b.ID))
 }
 
-func (v *View) add(ev *nostr.Event, h *proto.Held) {
-	silent, client := false, ""
-	if h != nil {
-		silent, client = h.Phase == proto.PhaseSilent, h.Client
-	}
-	switch ev.Kind {
+func (v *View) add(h proto.Held, held bool) {
+	switch h.Event.Kind {
 	case nostr.KindAnnouncement:
-		if a, err := nostr.ParseAnnouncement(ev); err == nil && a.Ref.Identifier == v.Identifier {
-			v.Announcements = append(v.Announcements, Announcement{a, h != nil, silent, client})
+		if a, err := nostr.ParseAnnouncement(h.Event); err == nil && a.Ref.Identifier == v.Identifier {
+			v.Announcements = append(v.Announcements, Announcement{a, held, h.Phase == proto.PhaseSilent, h.Client})
 		}
 	case nostr.KindState:
-		if s, err := nostr.ParseState(ev); err == nil && s.Identifier == v.Identifier {
-			v.States = append(v.States, State{s, h != nil})
+		if s, err := nostr.ParseState(h.Event); err == nil && s.Identifier == v.Identifier {
+			v.States = append(v.States, State{s, held})
 		}
 	case nostr.KindPR, nostr.KindPRUpdate:
-		if pr, err := nostr.ParsePullRequest(ev); err == nil {
+		if pr, err := nostr.ParsePullRequest(h.Event); err == nil {
 			v.PullRequests = append(v.PullRequests, PullRequest{
-				PullRequest: pr, Held: h != nil, Client: client, Offered: pr.PRServiceIdentifiers(v.Domain),
+				PullRequest: pr, Held: held, Client: h.Client, Offered: pr.PRServiceIdentifiers(v.Domain),
 			})
 		}
 	}
@@ -162,10 +153,6 @@ func (v View) Without(ids ...string) View {
 	return v
 }
 
-// Hosted are the owners whose repository is here, in order of their keys: the announcement that
-// counts lists us or is archived, and is accepted or waits.
-func (v View) Hosted() []string { return v.hosted }
-
 // Hosts reports whether an owner's repository is here.
 func (v View) Hosts(owner string) bool {
 	_, is := v.hosts[owner]
@@ -180,7 +167,8 @@ func (v View) Holds(owner string) bool { return v.newest[owner].Held }
 func (v View) Serves(key string) bool {
 	owners := v.OwnersFor(key)
 	return slices.ContainsFunc(v.Announcements, func(a Announcement) bool {
-		return !a.Held && (a.Ref.PubKey == key || slices.Contains(owners, a.Ref.PubKey))
+		_, speaks := slices.BinarySearch(owners, a.Ref.PubKey)
+		return !a.Held && (speaks || a.Ref.PubKey == key)
 	})
 }
 
@@ -188,8 +176,8 @@ func (v View) Serves(key string) bool {
 // (GRASP-05).
 func (v View) IsArchived(owner string) bool { return v.hosts[owner] }
 
-// OwnersFor are the owners of hosted repositories for which the author of a state speaks
-// (nostr.AuthorizedOwners), in order of their keys.
+// OwnersFor are the owners of hosted repositories for which the author of a state speaks: those
+// whose recursive maintainer set contains the author. They are in order of their keys.
 func (v View) OwnersFor(author string) []string {
 	if owners, asked := v.owners[author]; asked {
 		return owners
@@ -216,8 +204,22 @@ func reach(start []string, next func(string) []string) []string {
 }
 
 // StatesFor are the states by authors who speak for an owner's hosted repository, newest first.
-// Those that no repository can ever match (nostr.State.Satisfiable) are not among them.
-func (v View) StatesFor(owner string) []State { return v.speaks[owner] }
+// Those that no repository can ever match (nostr.State.Satisfiable) are not among them: they wait
+// and expire.
+func (v View) StatesFor(owner string) []State {
+	states, asked := v.speaks[owner]
+	if asked {
+		return states
+	}
+	people := v.People([]string{owner})
+	for _, s := range v.States {
+		if _, speaks := slices.BinarySearch(people, s.Event.PubKey); speaks && s.Satisfiable() {
+			states = append(states, s)
+		}
+	}
+	v.speaks[owner] = states
+	return states
+}
 
 // Want is what one repository misses.
 type Want struct {
@@ -241,13 +243,13 @@ type Source struct{ URL, Author, Client string }
 // first come to, the author's own where there is one, and by whom they count for. Which of them are
 // missing is for git to say.
 func (v View) Wants() (list []Want) {
-	by := map[[2]string]*Want{}
 	add := func(owner, payer string, waits bool, objects []string, clone []Source) {
-		w := by[[2]string{owner, payer}]
-		if w == nil {
-			w = &Want{Owner: owner, Payer: payer, Served: v.Serves(payer), Near: v.near(owner)}
-			by[[2]string{owner, payer}] = w
+		i := slices.IndexFunc(list, func(w Want) bool { return w.Owner == owner && w.Payer == payer })
+		if i < 0 {
+			i = len(list)
+			list = append(list, Want{Owner: owner, Payer: payer, Served: v.Serves(payer), Near: v.near(owner)})
 		}
+		w := &list[i]
 		w.Waits = w.Waits || waits
 		w.Objects, w.Near = append(w.Objects, objects...), append(w.Near, clone...)
 	}
@@ -256,7 +258,7 @@ func (v View) Wants() (list []Want) {
 		if !s.Held || !s.Satisfiable() || len(owners) == 0 {
 			continue
 		}
-		owner := owners[0]
+		owner := v.first(owners)
 		if slices.Contains(owners, s.Event.PubKey) {
 			owner = s.Event.PubKey
 		}
@@ -264,13 +266,13 @@ func (v View) Wants() (list []Want) {
 	}
 	for _, pr := range v.PullRequests {
 		if owners := v.Tagged(pr); len(owners) > 0 {
-			add(owners[0], pr.Event.PubKey, pr.Held, []string{pr.Commit}, pr.sources())
+			add(v.first(owners), pr.Event.PubKey, pr.Held, []string{pr.Commit}, pr.sources())
 		}
 	}
-	for _, w := range by {
+	for i := range list {
+		w := &list[i]
 		slices.Sort(w.Objects)
 		w.Objects, w.Near = slices.Compact(w.Objects), v.elsewhere(w.Near)
-		list = append(list, *w)
 	}
 	slices.SortFunc(list, func(a, b Want) int {
 		return cmp.Or(cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Payer, b.Payer))
@@ -278,12 +280,18 @@ func (v View) Wants() (list []Want) {
 	return list
 }
 
+// first is the first of some owners who is served, or the first of all: strangers may announce others'
+// people as theirs.
+func (v View) first(owners []string) string {
+	return owners[max(0, slices.IndexFunc(owners, func(owner string) bool { return !v.Holds(owner) }))]
+}
+
 // Tagged are the owners of hosted repositories of this identifier that a pull request is for: those
 // that it tags, and those whose recursive maintainer set contains an author whom it tags for this
 // identifier. An update that names none is for all.
 func (v View) Tagged(pr PullRequest) []string {
 	if len(pr.Repos) == 0 {
-		return v.hosted
+		return v.Hosted
 	}
 	var owners, others []string
 	for _, ref := range pr.Repos {
@@ -305,20 +313,16 @@ func (v View) Tagged(pr PullRequest) []string {
 // share a held pull request with one of these. They are in order of their keys.
 func (v View) Group(people []string) []string {
 	group := map[string]bool{}
-	add := func(author string) {
-		for _, owner := range v.OwnersFor(author) {
-			group[owner] = true
-		}
-	}
-	authors := map[string]bool{}
 	for _, key := range people {
-		add(key)
-		for _, s := range v.speaks[key] {
-			authors[s.Event.PubKey] = true
+		authors := []string{key}
+		for _, s := range v.StatesFor(key) {
+			authors = append(authors, s.Event.PubKey)
 		}
-	}
-	for author := range authors {
-		add(author)
+		for _, author := range authors {
+			for _, owner := range v.OwnersFor(author) {
+				group[owner] = true
+			}
+		}
 	}
 	shared := map[string]bool{}
 	for _, pr := range v.PullRequests {
@@ -411,7 +415,7 @@ func (v View) Superseded(applied map[string]State) (lost []State) {
 			if by, is := applied[owner]; is {
 				return newer(by.Event, s.Event) >= 0
 			}
-			return !slices.ContainsFunc(v.speaks[owner], func(other State) bool {
+			return !slices.ContainsFunc(v.StatesFor(owner), func(other State) bool {
 				return !other.Held && newer(other.Event, s.Event) < 0
 			})
 		})

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
@@ -65,13 +66,37 @@ func view(accepted list, waiting []proto.Held) repostate.View {
 	return repostate.New("x", config.Rules{Home: domain}, accepted, waiting)
 }
 
+// TestACrowdIsReadInTime: what everybody of a crowd says for everybody of it is not worked out for
+// one look at one of them.
+func TestACrowdIsReadInTime(t *testing.T) {
+	t.Parallel()
+	read := func(group int) time.Duration {
+		const crowd = 1500
+		key := func(n int) string { return fmt.Sprintf("%064x", n) }
+		var events list
+		for n := range crowd {
+			next := n - n%group + (n+1)%group // a ring of so many maintainers
+			events = append(events, announcement(t, key(n), 1, key(next)), state(key(n), 2, "refs/heads/main", c1))
+		}
+		began := time.Now()
+		v := view(nil, held(events...))
+		if got := len(v.StatesFor(key(7))); got != group || !v.Hosts(key(7)) {
+			t.Errorf("%d states for one of a group of %d", got, group)
+		}
+		return time.Since(began)
+	}
+	if small, large := read(10), read(1500); large > 4*small {
+		t.Errorf("a crowd of one group is read in %v, and one of many groups in %v", large, small)
+	}
+}
+
 func TestHosted(t *testing.T) {
 	t.Parallel()
 	elsewhere := event(nostr.KindAnnouncement, other, 5, nostr.Tag{"d", "x"}, nostr.Tag{"clone", "https://git.example.org/3.git"})
 	silent := held(announcement(t, other, 4))
 	silent[0].Phase = proto.PhaseSilent
 	v := view(list{announcement(t, owner, 1, friend)}, append(held(announcement(t, friend, 2)), silent...))
-	if got := v.Hosted(); !slices.Equal(got, []string{owner, friend}) {
+	if got := v.Hosted; !slices.Equal(got, []string{owner, friend}) {
 		t.Errorf("hosted %v", got)
 	}
 	left := view(list{announcement(t, other, 1), elsewhere}, nil)
@@ -93,6 +118,10 @@ func TestWants(t *testing.T) {
 	wants := v.Wants()
 	if len(wants) != 2 || wants[0].Owner != owner || !slices.Equal(wants[0].Objects, []string{c2}) || wants[1].Owner != friend || !slices.Equal(wants[1].Objects, []string{c1}) {
 		t.Fatalf("wants %+v", wants)
+	}
+	both := event(nostr.KindPR, other, 9, nostr.Tag{"a", "30617:" + friend + ":x"}, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c2})
+	if got := view(list{announcement(t, owner, 1)}, held(announcement(t, friend, 2), both)).Wants(); len(got) != 1 || got[0].Owner != owner {
+		t.Errorf("what is for an owner who is served too should first come there: %+v", got)
 	}
 	if got := urls(wants[0].Near); !slices.Equal(got, []string{"https://git.example.org/1.git", "https://git.example.org/2.git", "https://fork.example.org/x.git"}) {
 		t.Errorf("near %v", got)

@@ -42,7 +42,7 @@ func TestTagged(t *testing.T) {
 		}
 	}
 	v := view(accepted, nil)
-	if got, want := v.People(v.Hosted()), []string{owner, friend, other, deputy, away}; !slices.Equal(got, want) {
+	if got, want := v.People(v.Hosted), []string{owner, friend, other, deputy, away}; !slices.Equal(got, want) {
 		t.Errorf("people %v, want %v", got, want)
 	}
 }
