@@ -27,7 +27,6 @@ import (
 	"tendril.dev/proto"
 	"tendril.dev/services/discovery"
 	"tendril.dev/services/gateway"
-	"tendril.dev/services/gateway/pages"
 	"tendril.dev/services/ingest"
 	"tendril.dev/services/purgatory"
 	"tendril.dev/services/relayconn"
@@ -117,7 +116,7 @@ func services() []node.Service {
 		{Name: "purgatory", Run: purgatory.Run, Asks: true},
 		{Name: "discovery", Run: discovery.Run, Asks: true},
 		{Name: "relayconn", Run: relayconn.Run, Asks: true},
-		{Name: "gateway", Run: gateway.Run, Check: pages.Check},
+		{Name: "gateway", Run: gateway.Run},
 	}
 }
 

@@ -271,8 +271,6 @@ func TestSIGHUP(t *testing.T) {
 	set("")
 	p = start(t, dir, domain, "up")
 	p.line("listening on ")
-	set("NGIT_RELAY_ICON=none.png")
-	stays(p, "NGIT_RELAY_ICON is ")
 	p = start(t, t.TempDir(), with("NGIT_DATABASE_BACKEND=memory"), "up")
 	p.line("listening on ")
 	stays(p, "everything would be lost")

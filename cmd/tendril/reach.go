@@ -124,7 +124,7 @@ type reader struct {
 // read hands every message of a subject of a stream to each; of an empty subject, all.
 func (r *reader) read(stream, subject string, each func(bus.Message)) {
 	if r.err == nil {
-		r.err = bus.Read(r.ctx, r.JS, bus.Reading{Stream: stream, Filter: subject, Within: bus.ReadWithin}, each)
+		r.err = bus.Read(r.ctx, r.JS, bus.Reading{Stream: stream, Filter: subject}, each)
 	}
 }
 

@@ -123,7 +123,7 @@ func TestOneWriterWinsInACluster(t *testing.T) {
 	}
 	for round, decided := 0, 0; decided < 30; round++ {
 		head := headOf()
-		won, unheard := race(t, 6, func(err error) bool { return errors.Is(err, bus.ErrHeadMoved) }, func(n int) error {
+		won, unheard := race(t, 6, func(err error) bool { return bus.IsConflict(err) }, func(n int) error {
 			msgs := []*nats.Msg{{Subject: fmt.Sprintf("s.%d.%d", round, n)}}
 			if n%3 == 2 {
 				msgs = append(msgs, &nats.Msg{Subject: fmt.Sprintf("s.%d.%d.more", round, n)})

@@ -30,12 +30,9 @@ type Reading struct {
 	// nil: nothing is.
 	Idle func()
 	// Within is how long there may be something to read that does not come; then Run gives an error.
-	// 0: it tries for ever.
+	// 0: Run tries for ever, and ReadAll for 30 s.
 	Within time.Duration
 }
-
-// ReadWithin is [Reading.Within] for commands that someone waits for.
-const ReadWithin = 30 * time.Second
 
 const (
 	// batchMessages and batchBytes are the most that one request for messages brings.
@@ -117,28 +114,15 @@ func Read(ctx context.Context, js jetstream.JetStream, r Reading, read func(Mess
 // ReadAll reads what the stream has now, and returns. It fails when nothing comes for 30 s. Run goes
 // on from there.
 func (f *Follower) ReadAll(ctx context.Context) error {
-	own, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	silent := time.AfterFunc(waitMost, func() { stop(fmt.Errorf("read stream %s: nothing came for %s", f.what.Stream, waitMost)) })
-	defer silent.Stop()
-	idle, read := f.what.Idle, f.read
-	f.what.Idle = func() { stop(errReadAll) }
-	f.read = func(messages []Message) error {
-		silent.Reset(waitMost)
-		return read(messages)
-	}
-	defer func() { f.what.Idle, f.read = idle, read; f.wantEnd() }()
-	err := cmp.Or(f.Run(own), context.Cause(own))
-	if errors.Is(err, errReadAll) {
-		return nil
-	}
-	return err
+	own, stop := context.WithCancel(ctx)
+	defer stop()
+	before := f.what
+	f.what.Idle, f.what.Within = stop, cmp.Or(before.Within, waitMost)
+	defer func() { f.what = before; f.wantEnd() }()
+	return cmp.Or(f.Run(own), ctx.Err())
 }
 
-// errReadAll ends ReadAll when all was read.
-var errReadAll = errors.New("all was read")
-
-// readError is an error of the function that takes the messages.
+// readError is an error of the function that takes the messages, or of a stream that has lost some.
 type readError struct{ error }
 
 // Run follows until ctx ends or read returns an error. While the bus is away, or has no such
@@ -333,6 +317,10 @@ func (f *Follower) lookAtEnd(ctx context.Context) (err error) {
 	if look {
 		if goal, err = LastSeq(ctx, f.js, f.what.Stream); err != nil {
 			return err
+		}
+		if goal < at {
+			return readError{fmt.Errorf("stream %s ends at %d and was read up to %d: NATS has an earlier state of it now, or another stream "+
+				"(docs/running.md, When NATS has lost its disk)", f.what.Stream, goal, at)}
 		}
 	}
 	var told uint64

@@ -30,16 +30,12 @@ const (
 	askTimeout = 5 * time.Second
 )
 
-// ErrHeadMoved: the stream's last sequence is not the one that the batch was decided on. Nothing
-// was stored.
-var ErrHeadMoved = errors.New("the head of the stream has moved")
-
 // PublishBatch stores all messages in their stream, or none, in one commit (and, with sync always,
 // one fsync). If expect is not nil, the commit goes through only if the stream's last sequence is
-// *expect; otherwise the error wraps [ErrHeadMoved]. It returns the sequence of the last message;
-// those before it have the sequences before. The messages' headers are changed; several messages
-// may share one. All must belong to one stream that allows atomic publishing; at least one and at
-// most [MaxBatch].
+// *expect; otherwise the error is one of [IsConflict], and nothing is stored. It returns the sequence
+// of the last message; those before it have the sequences before. The messages' headers are changed;
+// several messages may share one. All must belong to one stream that allows atomic publishing; at
+// least one and at most [MaxBatch].
 //
 // After any other error (a timeout, a lost connection) the batch may or may not have been stored:
 // read the stream before going on.
@@ -64,7 +60,7 @@ func (b *Bus) PublishBatch(ctx context.Context, msgs []*nats.Msg, expect *uint64
 	}
 	ack, err := jetstreamext.PublishMsgBatch(ctx, b.JS, msgs, jetstreamext.BatchFlowControl{})
 	if err != nil {
-		return 0, fmt.Errorf("commit batch of %d: %w", len(msgs), headMoved(err))
+		return 0, fmt.Errorf("commit batch of %d: %w", len(msgs), err)
 	}
 	return ack.Sequence, nil
 }
@@ -73,9 +69,14 @@ func (b *Bus) PublishBatch(ctx context.Context, msgs []*nats.Msg, expect *uint64
 // the sequence of the last. They are sent together, so each costs one wait for the disk, where an
 // atomic batch on a file without replicas costs six: a chain of a few is faster. Each message names
 // the sequence and the id of the one before, so that none can follow another writer's message: if
-// one is refused, all behind it are. The error wraps [ErrHeadMoved] if the head was not *expect.
+// one is refused, all behind it are. The error is one of [IsConflict] if the head was not *expect.
 // After any error the first messages of the chain may be stored. expect may be nil for one message.
 func (b *Bus) PublishChain(ctx context.Context, msgs []*nats.Msg, expect *uint64) (last uint64, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("store %d messages: %w", len(msgs), err)
+		}
+	}()
 	chain, before := nuid.Next(), ""
 	acks := make([]jetstream.PubAckFuture, len(msgs))
 	for i, m := range msgs {
@@ -88,34 +89,23 @@ func (b *Bus) PublishChain(ctx context.Context, msgs []*nats.Msg, expect *uint64
 		if before != "" {
 			m.Header.Set(jetstream.ExpectedLastMsgIDHeader, before)
 		}
-		if len(msgs) > 1 {
-			before = chain + strconv.Itoa(i)
-			m.Header.Set(jetstream.MsgIDHeader, before)
-		}
+		before = chain + strconv.Itoa(i)
+		m.Header.Set(jetstream.MsgIDHeader, before)
 		if acks[i], err = b.JS.PublishMsgAsync(m); err != nil {
-			return 0, fmt.Errorf("store message %d of %d: %w", i+1, len(msgs), err)
+			return 0, err
 		}
 	}
-	for i, ack := range acks {
+	for _, ack := range acks {
 		select {
 		case a := <-ack.Ok():
 			last = a.Sequence
 		case err = <-ack.Err():
+			return 0, err
 		case <-ctx.Done():
-			err = ctx.Err()
-		}
-		if err != nil {
-			return 0, fmt.Errorf("store message %d of %d: %w", i+1, len(msgs), headMoved(err))
+			return 0, ctx.Err()
 		}
 	}
 	return last, nil
-}
-
-func headMoved(err error) error {
-	if IsConflict(err) {
-		return fmt.Errorf("%w: %w", ErrHeadMoved, err)
-	}
-	return err
 }
 
 // wrongLastSequence and noPlace are codes of errors for which the library has no name. Where a

@@ -16,8 +16,6 @@ import (
 )
 
 const (
-	// lookEvery is how often it is looked whether the log is still the same.
-	lookEvery = 2500 * time.Millisecond
 	// waitMost bounds every wait for the index.
 	waitMost = 30 * time.Second
 )
@@ -30,11 +28,6 @@ const layout = "7"
 func (db *DB) rules() string {
 	return fmt.Sprintf("layout %s, deletions disrespected %t", layout, db.opts.KeepDeleted)
 }
-
-// ErrOtherLog ends [Follow] when NATS has another log than the index was made from. The index was
-// not changed; at the next start it is rebuilt.
-var ErrOtherLog = errors.New("NATS has another log now, or an earlier state of it: it is not the one that the index was made from " +
-	"(docs/running.md, When NATS has lost its disk)")
 
 // Bind makes sure that the index belongs to the log that js has now: an index of another log, of a
 // later state of this one, or made under other rules is dropped and starts from nothing. Call it
@@ -52,7 +45,11 @@ func Bind(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger)
 	}
 	other := known != "" && known != made
 	if other {
-		if err := lookForEvents(ctx, js, db); err != nil {
+		_, found, err := bus.Next(ctx, js, proto.StreamEvents, proto.AnyEvent, 1)
+		if err == nil && !found {
+			err = db.LogGone()
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -66,21 +63,6 @@ func Bind(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger)
 		log.Info("the event index was made by another version of Tendril or under other settings, and is rebuilt from the log", "log_seq", head)
 	}
 	return db.reset(db.rules(), made)
-}
-
-// lookForEvents returns an error when the log has no event, and the index is of one that had some.
-func lookForEvents(ctx context.Context, js jetstream.JetStream, db *DB) error {
-	stream, err := js.Stream(ctx, proto.StreamEvents)
-	if err == nil {
-		_, err = stream.GetLastMsgForSubject(ctx, proto.AnyEvent)
-	}
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return db.LogGone()
-	}
-	if err != nil {
-		return fmt.Errorf("look for events in the log: %w", err)
-	}
-	return nil
 }
 
 // LogGone is asked when there is no log, or one without events. It gives an error when the index
@@ -125,8 +107,8 @@ func lookAtLog(ctx context.Context, js jetstream.JetStream) (made string, head u
 
 // Follow binds the index to the log, applies the log from where the index stands, and then follows
 // it until ctx ends. What a writer of this process feeds by [DB.Feed] is not read again. It fails
-// if the index does, and if the log was replaced meanwhile ([ErrOtherLog]): what was told to
-// subscribers cannot be taken back.
+// if the index does, and if the log has lost what was read: what was told to subscribers cannot be
+// taken back.
 func Follow(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger) error {
 	if err := Bind(ctx, js, db, log); err != nil {
 		return err
@@ -135,37 +117,7 @@ func Follow(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logge
 	f := bus.NewFollower(js, reading, log, func(messages []bus.Message) error { return db.applyLog(messages, log) })
 	db.follower.Store(f)
 	defer db.follower.Store(nil)
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	go func() { stop(watchLog(ctx, js, db)) }()
-	err := f.Run(ctx)
-	if why := context.Cause(ctx); err == nil && errors.Is(why, ErrOtherLog) {
-		err = why
-	}
-	return err
-}
-
-// watchLog returns [ErrOtherLog] when the log is not the one that the index was made from, and
-// another error when ctx ends.
-func watchLog(ctx context.Context, js jetstream.JetStream, db *DB) error {
-	known, _, err := db.madeFrom()
-	if err != nil {
-		return err
-	}
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		seq := db.Seq() // before the log's head is asked for: a writer in this process moves both
-		made, head, err := lookAtLog(ctx, js)
-		if err == nil && (made != known || head < seq) {
-			return ErrOtherLog
-		}
-	}
+	return f.Run(ctx)
 }
 
 // Feed is [DB.Apply] for a writer that has just committed the records on the very head of the log

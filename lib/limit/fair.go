@@ -11,7 +11,6 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -268,12 +267,7 @@ func (f *Fair) release(name string, n int64) {
 }
 
 func (f *Fair) releaser(name string, n int64) func() {
-	var released atomic.Bool
-	return func() {
-		if !released.Swap(true) {
-			f.release(name, n)
-		}
-	}
+	return sync.OnceFunc(func() { f.release(name, n) })
 }
 
 // Turn is one place, for work that lasts long and lets others go first now and then. Only one

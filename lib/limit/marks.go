@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
@@ -31,11 +33,10 @@ const lookEvery = 5 * time.Second
 
 // NewMarks makes the marks of what a service stores. [Marks.Run] looks at them.
 func NewMarks(what string, log *slog.Logger, metrics prometheus.Registerer, looks ...Look) *Marks {
-	m := &Marks{log: log, looks: looks, gauge: prometheus.NewGauge(prometheus.GaugeOpts{
+	m := &Marks{log: log, looks: looks, gauge: promauto.With(metrics).NewGauge(prometheus.GaugeOpts{
 		Name: "ngit_full", ConstLabels: prometheus.Labels{"store": what}, Help: "1 above a high-water mark: only owners and maintainers of served repositories may add data.",
 	})}
 	m.full.Store(new(string))
-	metrics.MustRegister(m.gauge)
 	return m
 }
 
@@ -62,9 +63,7 @@ func (m *Marks) Look(ctx context.Context) {
 			m.log.Warn("a high-water mark cannot be looked at", "error", err)
 			return
 		}
-		if why == "" {
-			why = full
-		}
+		why = cmp.Or(why, full)
 	}
 	before := m.Full()
 	m.full.Store(&why)

@@ -82,9 +82,6 @@ type shared struct {
 type Service struct {
 	Name string
 	Run  func(ctx context.Context, n *Node) error
-	// Check says what of the settings would end Run at its start, as config cannot: a file that is
-	// missing, for example. nil: nothing would.
-	Check func(config.Settings) error
 	// Provisions: a process with this service makes the streams, buckets and consumers. All others
 	// wait until those are there that their services need.
 	Provisions bool

@@ -10,7 +10,6 @@ import (
 	_ "net/http/pprof" // at NGIT_PROFILE_ADDRESS, which test programs set
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"slices"
 	"syscall"
 	"time"
@@ -32,10 +31,7 @@ func Serve(name string, s config.Settings, apart bool, services ...Service) erro
 	if err != nil {
 		return err
 	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50) // a cold sync takes a fifth less memory, for a tenth more CPU at most
-	}
-	ctx := untilSignal(s, log, services)
+	ctx := untilSignal(s, log)
 	n, err := Open(ctx, name, s, log, apart, services...)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -59,7 +55,7 @@ var errReload = errors.New("SIGHUP")
 // untilSignal returns a context that ends with the first SIGINT or SIGTERM; the next one ends the
 // process. SIGHUP ends it with [errReload], unless the settings are wrong now; a second one changes
 // nothing.
-func untilSignal(s config.Settings, log *slog.Logger, services []Service) context.Context {
+func untilSignal(s config.Settings, log *slog.Logger) context.Context {
 	ctx, end := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 4) // a stop right behind a SIGHUP is not lost
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -68,12 +64,7 @@ func untilSignal(s config.Settings, log *slog.Logger, services []Service) contex
 			var cause error
 			if <-signals == syscall.SIGHUP {
 				cause = errReload
-				next, err := config.Process().Parse(os.Args[1:])
-				for _, service := range services {
-					if err == nil && service.Check != nil {
-						err = service.Check(next)
-					}
-				}
+				_, err := config.Process().Parse(os.Args[1:])
 				if s.DatabaseBackend == "memory" {
 					err = errors.New("with NGIT_DATABASE_BACKEND=memory everything would be lost")
 				}

@@ -29,11 +29,7 @@ const (
 // Decides reports whether events of a kind decide about other people's data, so that ingest and every
 // index check their signatures themselves.
 func Decides(kind int) bool {
-	switch kind {
-	case KindDeletion, KindAnnouncement, KindState, KindPR, KindPRUpdate:
-		return true
-	}
-	return false
+	return slices.Contains([]int{KindDeletion, KindAnnouncement, KindState, KindPR, KindPRUpdate}, kind)
 }
 
 // IsHex64 reports whether s is 64 lower-case hex digits: an event id or a public key (NIP-01).

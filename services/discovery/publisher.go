@@ -164,7 +164,7 @@ func batches(changes []*nats.Msg) func(yield func([]*nats.Msg) bool) {
 // write stores a batch and notes what is said then.
 func (p *publisher) write(ctx context.Context, batch []*nats.Msg) error {
 	last, err := p.bus.PublishBatch(ctx, batch, nil)
-	if errors.Is(err, bus.ErrHeadMoved) {
+	if bus.IsConflict(err) {
 		return errors.Join(p.lookAgain(ctx, batch), errOvertaken)
 	}
 	if err != nil {

@@ -106,7 +106,7 @@ func (c *checker) readLog(ctx context.Context) error {
 	group.Go(func() error { return c.follow(ctx, c.truth, last) })
 	var looking errgroup.Group
 	looking.SetLimit(runtime.GOMAXPROCS(0))
-	err = bus.Read(ctx, c.Bus.JS, bus.Reading{Stream: proto.StreamEvents, Within: bus.ReadWithin}, func(m bus.Message) {
+	err = bus.Read(ctx, c.Bus.JS, bus.Reading{Stream: proto.StreamEvents}, func(m bus.Message) {
 		c.Progress("events", int(m.Seq), int(max(m.Seq, last)))
 		if m.Subject == proto.SubjectEventsMark {
 			return

@@ -136,12 +136,6 @@ const IconPath = "/icon.png"
 //go:embed icon.png
 var ownIcon []byte
 
-// Check says what is wrong with the icon.
-func Check(s config.Settings) error {
-	_, _, err := icon(s)
-	return err
-}
-
 // icon is the relay's icon (NGIT_RELAY_ICON): the URL that the document names, and what is served
 // at IconPath; nil: it is elsewhere.
 func icon(s config.Settings) (address string, body []byte, err error) {

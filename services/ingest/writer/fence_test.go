@@ -1,7 +1,6 @@
 package writer
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -80,7 +79,7 @@ func staleCommit(t *testing.T, accepted []*nostr.Event, other *nostr.Event) {
 	}
 	wantHeads("after the second writer's commit")
 	goOn()
-	if err := <-ended; !errors.Is(err, bus.ErrHeadMoved) || first.isWriting() {
+	if err := <-ended; !bus.IsConflict(err) || first.isWriting() {
 		t.Errorf("the stale term ended with %v", err)
 	}
 	wantHeads("after the stale commit")

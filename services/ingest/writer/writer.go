@@ -135,7 +135,7 @@ func (w *Writer) write(ctx context.Context) error {
 		w.Log.Info("writing the log", "head", t.head, "held", w.Held.Len())
 		err = t.run(ctx)
 	}
-	if errors.Is(err, bus.ErrHeadMoved) {
+	if bus.IsConflict(err) {
 		w.metrics.fenced.Inc()
 	}
 	if errors.Is(err, context.Canceled) {
