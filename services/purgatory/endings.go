@@ -65,7 +65,7 @@ func (w *worker) end(ctx context.Context, repo *repository.Repo) error {
 		return err
 	}
 	for _, placeholder := range waiting {
-		delete(refs.ByName, release.PrefixNostr+placeholder.Event)
+		delete(refs.ByName, repostate.PrefixNostr+placeholder.Event)
 	}
 	if len(refs.ByName) == 0 {
 		return w.removeRepository(ctx, repo)

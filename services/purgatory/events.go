@@ -15,7 +15,6 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repostate"
 )
 
@@ -322,6 +321,6 @@ func (w *worker) isOwed(ctx context.Context, v repostate.View, of func(owner str
 	}
 	return slices.ContainsFunc(v.Tagged(repostate.PullRequest{PullRequest: pr}), func(owner string) bool {
 		repo, err := w.store.At(placeOf(owner, v.Identifier))
-		return err == nil && of(owner) && (v.Holds(owner) || !repo.IsNamed(release.PrefixNostr+ev.ID, pr.Commit))
+		return err == nil && of(owner) && (v.Holds(owner) || !repo.IsNamed(repostate.PrefixNostr+ev.ID, pr.Commit))
 	}), nil
 }

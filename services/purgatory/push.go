@@ -231,7 +231,7 @@ func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive f
 	at := a.place(push.Ref)
 	// Anybody may push what moves no branch or tag. What does without a state is refused at once, when it
 	// holds the lock.
-	stranger := !slices.ContainsFunc(push.Changes, func(c repostate.Change) bool { return !strings.HasPrefix(c.Name, release.PrefixNostr) })
+	stranger := !slices.ContainsFunc(push.Changes, func(c repostate.Change) bool { return !strings.HasPrefix(c.Name, repostate.PrefixNostr) })
 	unlock, err := a.shards.Write(ctx, "client "+push.Client, stranger, at)
 	if err != nil {
 		return err

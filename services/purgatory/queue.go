@@ -44,8 +44,8 @@ type reach int
 
 const (
 	alone  reach = iota // the repository alone
-	group               // and those that may change with it
-	within              // and accepted pull requests of before, which may be for these
+	group               // also those that may change with it
+	within              // and in these accepted pull requests of before, which may not be named there yet
 )
 
 // task is what must be done now.

@@ -246,7 +246,7 @@ func (w *worker) touch(place repository.Place, reach reach) {
 // no worker ran, is hunted once before.
 func (w *worker) expire(ctx context.Context, identifier string) error {
 	now, opened := time.Now(), w.shards.Opened(identifier)
-	_, hunted := w.hunter.State(identifier)
+	_, exhausted := w.hunter.State(identifier)
 	var over []*held.Entry
 	var events []*nostr.Event
 	for _, e := range w.holdings.OfIdentifier(identifier) {
@@ -254,7 +254,7 @@ func (w *worker) expire(ctx context.Context, identifier string) error {
 		case now.Before(e.ExpiresAt):
 			w.later(itself(identifier), e.ExpiresAt)
 		case len(over) == expireAtOnce,
-			!hunted && e.Phase == proto.PhaseWaiting && !e.ExpiresAt.After(opened) && now.Sub(opened) <= lastChance:
+			!exhausted && e.Phase == proto.PhaseWaiting && !e.ExpiresAt.After(opened) && now.Sub(opened) <= lastChance:
 			w.later(itself(identifier), now.Add(w.node.Settings.HuntInterval))
 		default:
 			over, events = append(over, e), append(events, e.Event)

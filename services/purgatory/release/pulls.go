@@ -15,9 +15,6 @@ import (
 	"tendril.dev/services/purgatory/repostate"
 )
 
-// PrefixNostr begins the names under which the commits of pull requests are named.
-const PrefixNostr = "refs/nostr/"
-
 // alignPullRequests names the commits of pull requests and updates that are there, in every
 // repository that they are for and that may be changed, and returns those of the held ones that are
 // named in one, and in every one that is served: any number of strangers may announce others.
@@ -54,7 +51,7 @@ func (p *pass) alignPullRequests(ctx context.Context) (ready []*nostr.Event) {
 // and reports whether it is named there then. Beyond maxNamed that is for the next time. A commit that
 // is copied, with any history, counts for the author of the pull request.
 func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRequest) (named bool, err error) {
-	name, repo := PrefixNostr+pr.Event.ID, p.repo(owner)
+	name, repo := repostate.PrefixNostr+pr.Event.ID, p.repo(owner)
 	named = repo != nil && repo.IsNamed(name, pr.Commit)
 	if named || repo == nil || !slices.Contains(p.owners, owner) {
 		return named, nil
@@ -106,7 +103,7 @@ func (p *pass) fromElsewhere(ctx context.Context, owner string, pr repostate.Pul
 	}
 	for _, at := range places {
 		from, err := p.Store.At(at)
-		if err != nil || at == p.place(owner) || !from.IsNamed(PrefixNostr+pr.Event.ID, pr.Commit) {
+		if err != nil || at == p.place(owner) || !from.IsNamed(repostate.PrefixNostr+pr.Event.ID, pr.Commit) {
 			continue
 		}
 		hosted := at.PRs
@@ -168,7 +165,7 @@ func (p *pass) checkTips(ctx context.Context, repo *repository.Repo, check func(
 	}
 	tips := map[string]string{}
 	for name, id := range refs.ByName {
-		if event, is := strings.CutPrefix(name, PrefixNostr); is {
+		if event, is := strings.CutPrefix(name, repostate.PrefixNostr); is {
 			tips[event] = id
 		}
 	}
@@ -202,8 +199,8 @@ func (p *pass) checkTips(ctx context.Context, repo *repository.Repo, check func(
 		}
 	}
 	for event, why := range remove {
-		if err := repo.DeleteRef(ctx, PrefixNostr+event); err != nil {
-			return nil, fmt.Errorf("remove %s%s: %w", PrefixNostr, event, err)
+		if err := repo.DeleteRef(ctx, repostate.PrefixNostr+event); err != nil {
+			return nil, fmt.Errorf("remove %s%s: %w", repostate.PrefixNostr, event, err)
 		}
 		p.Log.Info("a pushed commit is removed", "repository", repo.Place, "event", event, "reason", why)
 		delete(tips, event)
@@ -223,7 +220,7 @@ func (p *pass) checkTips(ctx context.Context, repo *repository.Repo, check func(
 // placed is when a reference under refs/nostr/ was pushed; what has no file of its own is as old as
 // can be.
 func placed(repo *repository.Repo, event string) (at time.Time) {
-	if info, err := os.Lstat(filepath.Join(repo.Path, filepath.FromSlash(PrefixNostr), event)); err == nil {
+	if info, err := os.Lstat(filepath.Join(repo.Path, filepath.FromSlash(repostate.PrefixNostr), event)); err == nil {
 		at = info.ModTime()
 	}
 	return at

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// lookTime bounds how long git may take to say what references there are.
-const lookTime = 2 * time.Minute
+// advertiseTime bounds how long git may take to say what references there are.
+const advertiseTime = 2 * time.Minute
 
 // UploadPack is `git upload-pack --stateless-rpc`: it answers a fetch, or, with advertise, says
 // what there is to fetch. protocol is the value of a Git-Protocol header, which the caller has
@@ -38,7 +38,7 @@ func (r *Repo) serve(service string, advertise bool) *Command {
 	c.serves = true
 	if advertise {
 		c.args = append(c.args, "--advertise-refs")
-		c.Time = lookTime
+		c.Time = advertiseTime
 	}
 	c.args = append(c.args, ".")
 	return c

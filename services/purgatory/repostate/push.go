@@ -11,8 +11,8 @@ import (
 	"tendril.dev/lib/nostr"
 )
 
-// prefixNostr is where contributors push the tips of pull requests.
-const prefixNostr = "refs/nostr/"
+// PrefixNostr is where contributors push the tips of pull requests.
+const PrefixNostr = "refs/nostr/"
 
 // Change is one reference that a push moves. Old is empty where it is created, New where it is
 // deleted.
@@ -58,7 +58,7 @@ func (v View) Authorise(p Push) (*State, error) {
 			} else {
 				after[c.Name] = c.New
 			}
-		case strings.HasPrefix(c.Name, prefixNostr):
+		case strings.HasPrefix(c.Name, PrefixNostr):
 			if err := p.checkNostr(c, CheckCommit); err != nil {
 				return nil, err
 			}
@@ -86,7 +86,7 @@ func (v View) AuthoriseContributions(p Push) error {
 }
 
 func (p Push) checkNostr(c Change, check func(ev *nostr.Event, commit string) error) error {
-	id, below := strings.CutPrefix(c.Name, prefixNostr)
+	id, below := strings.CutPrefix(c.Name, PrefixNostr)
 	switch {
 	case !below:
 		return refused("%s cannot be pushed here: only refs/nostr/<event-id> can, the commit of a pull request", c.Name)
