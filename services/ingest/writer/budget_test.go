@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"tendril.dev/lib/bus"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -88,13 +87,9 @@ func TestOneRelayCannotFillTheLog(t *testing.T) {
 	if n := r.Rejected.Len(); n != 0 {
 		t.Errorf("%d are remembered", n)
 	}
-	rejection := proto.RejectedEvent{PubKey: string(owner)}
-	for n := range 60 {
-		rejection.Missing = append(rejection.Missing, fmt.Sprintf("%064x", n))
-	}
 	var astray []nostr.Tag
-	for _, id := range rejection.Missing {
-		astray = append(astray, nostr.Tag{"e", id})
+	for n := range 60 {
+		astray = append(astray, nostr.Tag{"e", fmt.Sprintf("%064x", n)})
 	}
 	orphan := func(n int, relay string, remembered int) {
 		t.Helper()
@@ -113,12 +108,6 @@ func TestOneRelayCannotFillTheLog(t *testing.T) {
 	for i := range 60 {
 		s.ask(proto.Accepted, proto.LaneSyncHistoric, large(owner, 60+i), proto.HeaderRelay, "wss://bootstrap.example")
 	}
-	before := r.Rejected.Len()
-	for n := range 9000 {
-		rejection.ID = fmt.Sprintf("%032x%032x", n, n)
-		r.Rejected.Apply(bus.Message{Seq: uint64(100 + n), Subject: proto.RejectedSubject{ShortID: proto.ShortID(rejection.ID)}.String(), Data: r.Rejected.Encode(rejection)})
-	}
-	orphan(9, "wss://other.example", before+9000)
 }
 
 // TestAboveAHighWaterMark only owners and maintainers of served repositories add data, until there
