@@ -23,6 +23,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	gonostr "github.com/nbd-wtf/go-nostr"
+
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
@@ -300,17 +302,37 @@ func (w *world) pushFirst() (commit string) {
 const mainBranch = "refs/heads/main"
 
 var (
-	alice = strings.Repeat("a1", 32)
-	bob   = strings.Repeat("b0", 32)
-	carol = strings.Repeat("ca", 32)
+	secrets = map[string]string{} // by public key
+
+	alice, bob, carol = person("01"), person("02"), person("08")
+	many              = crowd(20)
 
 	alicesX = repo(alice, "x").String()
 )
 
 func npub(pubkey string) string { return fixture.Unsigned(pubkey).Npub }
 
+// person makes a key. Those of alice, bob and carol are in this order.
+func person(secret string) (pubkey string) {
+	secret = strings.Repeat(secret, 32)
+	pubkey, _ = gonostr.GetPublicKey(secret)
+	secrets[pubkey] = secret
+	return pubkey
+}
+
+func crowd(n int) (pubkeys []string) {
+	for i := range n {
+		pubkeys = append(pubkeys, person(fmt.Sprint(10+i)))
+	}
+	return pubkeys
+}
+
+// finish signs an event of a person.
 func finish(ev *nostr.Event) *nostr.Event {
 	ev.ID, ev.Sig = ev.GetID(), strings.Repeat("0", 128)
+	if secret := secrets[ev.PubKey]; secret != "" {
+		_ = ev.Sign(secret)
+	}
 	return ev
 }
 

@@ -141,14 +141,14 @@ func TestPullRequestsThatNobodySaw(t *testing.T) {
 	}
 	w.released(synced)
 	crowd := pullFor("crowd", bob, c1, repo(alice, "x")) // of whom a few are looked at at once
-	for n := range 20 {
-		crowd.Tags = append(crowd.Tags, nostr.Tag{"a", repo(fmt.Sprintf("%064d", n), "x").String()})
-		w.announced(fmt.Sprintf("%064d", n), "x")
-		eventually(t, "there is a repository", func() bool { return w.repo(fmt.Sprintf("%064d", n), "x").Exists() })
+	for _, one := range many {
+		crowd.Tags = append(crowd.Tags, nostr.Tag{"a", repo(one, "x").String()})
+		w.announced(one, "x")
+		eventually(t, "there is a repository", func() bool { return w.repo(one, "x").Exists() })
 	}
 	w.in.accept(finish(crowd))
-	for n := range 20 {
-		w.names(fmt.Sprintf("%064d", n), "x", crowd, c1)
+	for _, one := range many {
+		w.names(one, "x", crowd, c1)
 	}
 }
 
