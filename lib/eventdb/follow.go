@@ -15,10 +15,8 @@ import (
 	"tendril.dev/proto"
 )
 
-const (
-	// waitMost bounds every wait for the index.
-	waitMost = 30 * time.Second
-)
+// waitMost bounds every wait for the index.
+const waitMost = 30 * time.Second
 
 // layout names how the index is laid out and what it means. Change it with either, and every index
 // is rebuilt from the log.

@@ -11,7 +11,8 @@ import (
 )
 
 // View is a consistent snapshot of the index: it stays at one sequence of the log however the index
-// moves on. But what is banned later is hidden at once. It is safe for concurrent use, and must be closed.
+// moves on. But what is banned later is hidden at once. It is safe for concurrent use, and must be
+// closed.
 type View struct {
 	db     *DB
 	reads  reader // of a snapshot, or of nothing: the index is closed

@@ -43,7 +43,10 @@ func (w *worker) survey(ctx context.Context) error {
 			w.log.Error("the repositories could not be looked through; trying again", "error", err)
 			time.AfterFunc(w.node.Settings.HuntBackoffBase, func() {
 				for n := range shards {
-					w.arrivals <- n
+					select {
+					case w.arrivals <- n:
+					case <-ctx.Done():
+					}
 				}
 			})
 		}

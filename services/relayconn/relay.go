@@ -87,10 +87,11 @@ func (e *Env) Run(ctx context.Context, name string) error {
 	defer e.Metrics.forget(name)
 
 	defer w.target.Close()
-	if w.target.Open(ctx) == nil { // else ctx has ended
+	err := w.target.Open(ctx)
+	if err == nil {
 		w.run(ctx)
 	}
-	return nil
+	return err
 }
 
 // resume takes up what the last holder of the claim wrote down.

@@ -88,7 +88,7 @@ func NewTargets(js jetstream.JetStream, events query.Source, window time.Duratio
 // was sent. What is wanted of it is read then; what comes is followed for all relays together.
 func (t *Targets) Run(ctx context.Context) error {
 	if err := t.stream.ReadAll(ctx); err != nil {
-		return nil // ctx has ended
+		return err
 	}
 	wants := bus.Reading{Stream: proto.StreamTargets, Filter: proto.AnyWanted, After: t.stream.Seq()}
 	group, ctx := errgroup.WithContext(ctx)
@@ -337,7 +337,7 @@ func (t *Targets) Of(name string) *Wanted {
 }
 
 // Open reads what is wanted of the relay now. It is followed from then on, until Close. The error
-// is that of ctx.
+// is that of ctx, or that nothing came for 30 s.
 func (w *Wanted) Open(ctx context.Context) error {
 	t := w.targets
 	t.mu.Lock()

@@ -255,8 +255,8 @@ func (one *hunt) keep(wants []repostate.Want, of func(owner string) bool) {
 }
 
 // attempt gives the searches of a hunt their requests, but for those that they have left from the
-// attempts before: first their near URLs, then all others. Where these are too many, it begins somewhere
-// among them, so that each gets its turn.
+// attempts before: first their near URLs, then all others. Where these are too many, it begins
+// somewhere among them, so that each gets its turn.
 func (h *Hunter) attempt(identifier string, one *hunt, wants []repostate.Want, sources []repostate.Source) {
 	most := min(maxURLs, max(1, maxRequests/max(1, len(wants))))
 	for _, w := range rotated(wants, maxRequests)[:min(len(wants), maxRequests)] {

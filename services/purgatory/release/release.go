@@ -58,7 +58,8 @@ type Events interface {
 	Held(id string) *nostr.Event
 	// Unknown returns the ids of events that are neither.
 	Unknown(ctx context.Context, ids []string) ([]string, error)
-	// Paid copies into a repository if an author may store more, for whom it counts; else it does nothing.
+	// Paid copies into a repository if an author may store more, for whom it counts; else it does
+	// nothing.
 	Paid(ctx context.Context, into *repository.Repo, author string, served bool, copy func() error) error
 	// Hosts reports whether a repository of any identifier is hosted now.
 	Hosts(ctx context.Context, ref nostr.RepoRef) (bool, error)
