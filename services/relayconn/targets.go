@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -65,9 +67,8 @@ type list struct {
 	users map[*Wanted]bool
 	ids   []string // sorted; never changed, so that sets share them
 	read  bool     // they were asked for
-	due   bool     // they must be asked for, again if read
-
-	heard []string // ids that were accepted since they were asked for last
+	due   bool     // they must be asked for, or are being asked for
+	heard []string // ids that were accepted since and may not be in ids
 }
 
 // NewTargets makes Targets that have read nothing yet. The names (as proto.EncodeRelay writes them)
@@ -180,8 +181,15 @@ func (t *Targets) fold() {
 	defer t.mu.Unlock()
 	t.later = false
 	for _, l := range t.lists {
-		ids := slices.Sorted(slices.Values(l.heard))
-		t.set(l, session.Union(session.Set{Roots: l.ids}, session.Set{Roots: slices.Compact(ids)}).Roots)
+		ids := slices.Compact(slices.Sorted(slices.Values(l.heard)))
+		joined := strings.Join(ids, "") // what is compared one after the other lies side by side
+		for i := range ids {
+			ids[i] = joined[64*i:][:64]
+		}
+		if !l.due { // else the answer may not have it
+			l.heard = nil
+		}
+		t.set(l, session.Union(session.Set{Roots: l.ids}, session.Set{Roots: ids}).Roots)
 	}
 }
 
@@ -243,13 +251,9 @@ func (t *Targets) askDue(ctx context.Context) error {
 	if err := t.events.CatchUp(ctx); err != nil {
 		return err
 	}
-	due := map[string]*list{}
 	t.mu.Lock()
-	for ref, l := range t.lists {
-		if l.due {
-			due[ref] = l
-		}
-	}
+	due := maps.Clone(t.lists)
+	maps.DeleteFunc(due, func(_ string, l *list) bool { return !l.due })
 	t.mu.Unlock()
 	for ref, l := range due {
 		if err := t.askOne(ctx, ref, l); err != nil {
@@ -263,14 +267,11 @@ func (t *Targets) askOne(ctx context.Context, ref string, l *list) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	t.mu.Lock()
-	l.due, l.heard = false, nil // what makes it due from now on asks for another
+	l.heard = nil // the answer has it, if it is still accepted
 	t.mu.Unlock()
 	var ids []string
 	for id, err := range t.events.IDs(ctx, nostr.Filter{Kinds: rootKinds, Tags: nostr.TagMap{"a": {ref}}}) {
 		if err != nil {
-			t.mu.Lock()
-			defer t.mu.Unlock()
-			l.due = true
 			return err
 		}
 		ids = append(ids, hex.EncodeToString(id[:]))
@@ -280,7 +281,7 @@ func (t *Targets) askOne(ctx context.Context, ref string, l *list) error {
 	ids = append(ids, l.heard...)
 	slices.Sort(ids)
 	t.set(l, slices.Compact(ids))
-	l.read = true
+	l.read, l.due, l.heard = true, false, nil
 	return nil
 }
 
@@ -438,7 +439,7 @@ func (w *Wanted) Now() (now session.Wanted, known bool) {
 	w.targets.mu.Lock()
 	defer w.targets.mu.Unlock()
 	if w.dirty && w.read && w.rootsKnown() {
-		items := w.some(func(repo) bool { return true })
+		items := w.some(math.MaxUint64)
 		w.now, w.dirty = &session.Wanted{Items: items, Mark: session.Mark{Target: w.seq, Log: w.targets.seen()}}, false
 	}
 	if w.now == nil {
@@ -478,18 +479,18 @@ func (w *Wanted) Past(ctx context.Context, mark session.Mark) (session.Set, erro
 	}
 	w.targets.mu.Lock()
 	defer w.targets.mu.Unlock()
-	past := w.some(func(r repo) bool { return r.seq <= mark.Target })
+	past := w.some(mark.Target)
 	past.First = true
 	past.Roots = slices.DeleteFunc(slices.Clone(past.Roots), func(id string) bool { return newer[id] })
 	return past, nil
 }
 
-// some is what is wanted of some of the repositories; the lock is held.
-func (w *Wanted) some(which func(repo) bool) (s session.Set) {
+// some is what is wanted of the repositories up to a sequence; the lock is held.
+func (w *Wanted) some(seq uint64) (s session.Set) {
 	var lists []session.Set
 	for ref, r := range w.repos {
 		switch {
-		case !which(r):
+		case r.seq > seq:
 		case r.Level == proto.LevelStateOnly:
 			s.State = append(s.State, session.State(ref, r.Authors))
 		default:

@@ -149,10 +149,17 @@ func (p *pair) publish(t *testing.T, rate int, issues []*nostr.Event, ctx contex
 	due, sent := make([]time.Time, n), 0
 	arrived := map[string]time.Time{}
 	var reading sync.WaitGroup
-	answers := drain(&reading, publisher, nil)
-	events := drain(&reading, subscriber, func(text []byte) {
-		if _, rest, found := bytes.Cut(text, []byte(`"id":"`)); found && len(rest) > 64 {
-			arrived[string(rest[:64])] = time.Now()
+	answers := drain(t, &reading, publisher, func(text []byte) {
+		if !bytes.Contains(text, []byte(`",true,`)) {
+			t.Errorf("not accepted: %.200s", text)
+		}
+	})
+	events := drain(t, &reading, subscriber, func(text []byte) {
+		_, rest, found := bytes.Cut(text, []byte(`"id":"`))
+		if id := fmt.Sprintf("%.64s", rest); !found || !arrived[id].IsZero() {
+			t.Errorf("not an event, or once more: %.200s", text)
+		} else {
+			arrived[id] = time.Now()
 		}
 	})
 	began := time.Now()
@@ -181,17 +188,20 @@ func (p *pair) publish(t *testing.T, rate int, issues []*nostr.Event, ctx contex
 const lastWait = time.Minute
 
 // drain reads what comes until as many messages have come as expect is told, or for a while after.
-func drain(all *sync.WaitGroup, c *client, each func(text []byte)) (expect func(n int)) {
+func drain(t *testing.T, all *sync.WaitGroup, c *client, each func(text []byte)) (expect func(n int)) {
 	var mu sync.Mutex
 	come, want := 0, -1
 	all.Go(func() {
 		for {
-			if c.next() != nil {
-				return // it was long enough
+			if err := c.next(); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				if come != want {
+					t.Errorf("%d of %d messages came: %v", come, want, err)
+				}
+				return
 			}
-			if each != nil {
-				each(c.text)
-			}
+			each(c.text)
 			mu.Lock()
 			come++
 			over := come == want

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
@@ -166,7 +167,7 @@ type Intake struct {
 	mu      sync.Mutex
 	over    bool
 	pending map[key]*pending
-	stored  recent
+	stored  *lru.Cache[[32]byte, time.Time] // and when that was known
 
 	verified      *prometheus.CounterVec
 	copies, known prometheus.Counter
@@ -181,8 +182,9 @@ func New(o Options) *Intake {
 	metrics, opts := promauto.With(o.Metrics), func(name, help string) prometheus.CounterOpts {
 		return prometheus.CounterOpts{Name: "ngit_sync_" + name, Help: help}
 	}
+	stored, _ := lru.New[[32]byte, time.Time](recentIDs) // it fails for a size below 1 only
 	return &Intake{
-		o: o, live: newQueue(liveRoom), past: newQueue(pastRoom), pending: map[key]*pending{},
+		stored: stored, o: o, live: newQueue(liveRoom), past: newQueue(pastRoom), pending: map[key]*pending{},
 		verified: metrics.NewCounterVec(opts("events_verified_total", "Events from relays that were verified, and how: genuine, or with a wrong id or signature."), []string{"result"}),
 		copies:   metrics.NewCounter(opts("event_copies_total", "Events from relays that were on their way from another relay already, and were not verified and offered again.")),
 		known:    metrics.NewCounter(opts("events_known_total", "Events from relays that were found to be accepted already; they were not verified and offered again.")),
@@ -226,12 +228,12 @@ func (i *Intake) Open(relay string) *Stream { return &Stream{i, relay} }
 // that it need not be taken in.
 func (i *Intake) Known(id string) bool {
 	var bin [32]byte
-	if !nostr.ReadHex(bin[:], id) {
-		return false
-	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.stored.has(bin)
+	return nostr.ReadHex(bin[:], id) && i.wasStored(bin)
+}
+
+func (i *Intake) wasStored(id [32]byte) bool {
+	since, _ := i.stored.Peek(id)
+	return time.Since(since) < recentFor
 }
 
 // Take takes in an event. It blocks while there is no room, until ctx ends, and says whether
@@ -276,7 +278,7 @@ func (s *Stream) join(k key, a Arrival, live bool) (queue *pending, ended bool, 
 	switch {
 	case s.over:
 		return nil, false, ErrEnded
-	case p == nil && s.stored.has(k.id):
+	case p == nil && s.wasStored(k.id):
 		return nil, true, nil
 	case p == nil:
 		p, again = &pending{key: k, event: a.Event}, false
@@ -383,7 +385,7 @@ func (i *Intake) end(p *pending, r Result) {
 	}
 	delete(i.pending, p.key)
 	if r.Known || r.Err == nil && r.Verdict.Outcome == proto.Accepted {
-		i.stored.add(p.key.id)
+		i.stored.Add(p.key.id, time.Now())
 	}
 	i.mu.Unlock()
 	r.Event = p.event
@@ -391,26 +393,4 @@ func (i *Intake) end(p *pending, r Result) {
 		r.Known = r.Known || n > 0 && r.Err == nil
 		w.done(r)
 	}
-}
-
-// recent remembers when ids were added: the last ones, at least half of recentIDs and at most all
-// of them.
-type recent struct{ young, old map[[32]byte]time.Time }
-
-func (s *recent) add(id [32]byte) {
-	if s.has(id) {
-		return
-	}
-	if s.young == nil || len(s.young) >= recentIDs/2 {
-		s.young, s.old = map[[32]byte]time.Time{}, s.young
-	}
-	s.young[id] = time.Now()
-}
-
-func (s *recent) has(id [32]byte) bool {
-	added, young := s.young[id]
-	if !young {
-		added = s.old[id]
-	}
-	return time.Since(added) < recentFor
 }

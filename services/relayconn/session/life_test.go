@@ -52,8 +52,8 @@ func TestConfirmedRevision(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
 		p.mute = true
 		since := nostr.Timestamp(200)
-		p.run(session.Start{Since: &since, Confirmed: repos("30617:aa:x"), Mark: session.Mark{Target: 3}})
-		if st := p.status(); st.Confirmed.Target != 3 || st.CaughtUp || st.Repos != 1 {
+		p.run(session.Start{Since: &since, Confirmed: repos("30617:aa:gone", "30617:aa:x"), Mark: session.Mark{Target: 3}})
+		if st := p.status(); st.Confirmed.Target != 3 || st.CaughtUp || st.Repos != 2 {
 			t.Fatalf("at the start %+v", st)
 		}
 		for _, f := range p.open(false) {
@@ -62,8 +62,8 @@ func TestConfirmedRevision(t *testing.T) {
 			}
 		}
 		p.want(5, repos("30617:aa:x", "30617:aa:y"))
-		if st := p.status(); st.Confirmed.Target != 3 {
-			t.Fatalf("while something is pending %+v", st)
+		if st := p.status(); st.Confirmed.Target != 3 || st.Repos != 1 {
+			t.Fatalf("while something is pending, and something is not wanted any more, %+v", st)
 		}
 		p.want(6, repos("30617:aa:x"))
 		p.muted(false)

@@ -362,9 +362,7 @@ func (s *Session) fetchNext() {
 	for _, b := range s.batches {
 		for len(b.ids) > 0 {
 			some := b.ids[:min(len(b.ids), s.limits.Page(perFetch))]
-			if b.ids = b.ids[len(some):]; len(b.ids) == 0 {
-				b.ids = nil
-			}
+			b.ids = b.ids[len(some):]
 			s.toFetch -= len(some)
 			s.recheck = true
 			var ids []string

@@ -10,12 +10,15 @@ import (
 // under way is not tried again.
 func (s *Session) want(w Wanted) {
 	w.Items.First = true
-	if s.trimAt.IsZero() && !Diff(s.wanted.Items, w.Items, Set{}).Empty() {
+	gone := !Diff(s.wanted.Items, w.Items, Set{}).Empty()
+	if gone && s.trimAt.IsZero() {
 		s.trimAt = time.Now().Add(trimAfter)
 	}
+	if gone || !s.wanted.Items.First { // what was confirmed at the beginning may not be wanted
+		s.confirmed = Only(s.confirmed, w.Items)
+		s.batches = slices.DeleteFunc(s.batches, func(b *batch) bool { return b.found() && b.idle() && Only(b.items, w.Items).Empty() })
+	}
 	s.wanted = w
-	s.confirmed = Only(s.confirmed, w.Items)
-	s.batches = slices.DeleteFunc(s.batches, func(b *batch) bool { return b.found() && b.idle() && Only(b.items, w.Items).Empty() })
 	s.plan(startup)
 }
 

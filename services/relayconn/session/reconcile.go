@@ -139,10 +139,10 @@ func newReconciler(s *Session) *reconciler {
 	return &reconciler{Negentropy: s.Negentropy, s: s, results: make(chan result), atOnce: sessionsAtOnce, off: s.Negentropy == nil}
 }
 
-// add has a batch reconciled: by one session about everything, if that may be and its filters are
-// many, else by wide filters.
+// add has a batch reconciled: by one session about everything, if that may be, its filters are many
+// and nothing else is under way, else by wide filters.
 func (r *reconciler) add(b *batch, everything bool) {
-	everything = everything && size(b.groups) >= worthEverything && !r.narrow
+	everything = everything && size(b.groups) >= worthEverything && !r.narrow && r.Walks.Quiet(b.lead, time.Now())
 	groups := b.groups
 	if everything {
 		groups = []Group{{{}}}

@@ -75,26 +75,35 @@ func (w *Walks) Busy(leads []*Lead, now time.Time) bool {
 	return slices.ContainsFunc(leads, func(l *Lead) bool { return now.Before(l.until) })
 }
 
-// Heard notes that the walk gets on.
-func (l *Lead) Heard(now time.Time) {
-	if l != nil {
-		l.set(now.Add(leadPatience), false)
+// Quiet reports whether there is no walk but own.
+func (w *Walks) Quiet(own *Lead, now time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, l := range w.leads {
+		if l != own && now.Before(l.until) {
+			return false
+		}
 	}
+	return true
 }
+
+// Heard notes that the walk gets on.
+func (l *Lead) Heard(now time.Time) { l.set(now.Add(leadPatience), false) }
 
 // End notes that the walk has ended, and whether it has brought all that the relay has. Where it
 // has not, another connection may ask for it.
 func (l *Lead) End(complete bool) {
-	switch {
-	case l == nil:
-	case complete:
-		l.set(time.Now().Add(indexed), true)
-	default:
-		l.set(time.Time{}, false)
+	until := time.Time{}
+	if complete {
+		until = time.Now().Add(indexed)
 	}
+	l.set(until, complete)
 }
 
 func (l *Lead) set(until time.Time, complete bool) {
+	if l == nil {
+		return
+	}
 	l.walks.mu.Lock()
 	defer l.walks.mu.Unlock()
 	l.until, l.complete = until, complete
