@@ -183,8 +183,8 @@ func (t *Targets) fold() {
 	for _, l := range t.lists {
 		ids := slices.Compact(slices.Sorted(slices.Values(l.heard)))
 		joined := strings.Join(ids, "") // what is compared one after the other lies side by side
-		for i := range ids {
-			ids[i] = joined[64*i:][:64]
+		for i, id := range ids {
+			ids[i], joined = joined[:len(id)], joined[len(id):]
 		}
 		if !l.due { // else the answer may not have it
 			l.heard = nil

@@ -283,6 +283,11 @@ func TestWhatIsHeardWhileItIsAskedFor(t *testing.T) {
 	if want := []string{known, meanwhile}; !slices.Equal(l.ids, want) {
 		t.Errorf("the root events are %v, want %v", l.ids, want)
 	}
+	hear("no id") // as a message of the log may have
+	all.fold()
+	if want := []string{known, meanwhile, "no id"}; !slices.Equal(l.ids, want) {
+		t.Errorf("the root events are %v, want %v", l.ids, want)
+	}
 }
 
 // TestWhatWasConfirmed: a successor takes for confirmed what the mark says, and nothing that came

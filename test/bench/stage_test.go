@@ -96,8 +96,8 @@ func (s *stage) source(t testing.TB, spec corpus.Spec, relays int, args ...strin
 	return f
 }
 
-// settings are as in production, with the pace of garbage of make run, but for delays that would only
-// be waited out and limits that one machine, which is every stranger at once, would meet.
+// settings are as in production, with the GOGC of make run, but for delays that would only be
+// waited out and limits that one machine, which is every stranger at once, would meet.
 func settings(more map[string]string) map[string]string {
 	env := map[string]string{"GOGC": cmp.Or(os.Getenv("GOGC"), "50"), "NGIT_LOG_LEVEL": "info", "NGIT_SYNC_BATCH_WINDOW_MS": "1000", "NGIT_PROFILE_ADDRESS": "127.0.0.1:0",
 		"NGIT_EVENTS_PER_MINUTE": "1000000", "NGIT_EVENTS_PER_MINUTE_PER_IP": "1000000"}

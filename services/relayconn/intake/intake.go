@@ -167,7 +167,7 @@ type Intake struct {
 	mu      sync.Mutex
 	over    bool
 	pending map[key]*pending
-	stored  *lru.Cache[[32]byte, time.Time] // and when that was known
+	stored  *lru.Cache[[32]byte, time.Time] // ids, and when each was found
 
 	verified      *prometheus.CounterVec
 	copies, known prometheus.Counter

@@ -66,18 +66,21 @@ func TestFailedWalkGoesOn(t *testing.T) {
 }
 
 // TestWithdrawnFailureIsNotAskedAgain: what is not wanted any more keeps no relay from being
-// complete.
+// complete, whether it fails before or after that.
 func TestWithdrawnFailureIsNotAskedAgain(t *testing.T) {
-	bubble(t, func(t *testing.T, p *play) {
+	each(t, map[string]bool{"fails before": false, "fails after": true}, func(t *testing.T, p *play, after bool) {
 		p.begin()
 		p.muted(true)
 		p.want(1, repos("30617:aa:x"))
+		if after {
+			p.want(2, repos())
+		}
 		p.closeHistoric("error: no")
 		p.muted(false)
-		p.want(2, repos())
+		p.want(3, repos())
 		asked := p.asks()
 		sleep(time.Hour)
-		if p.complete(2); p.asks() != asked {
+		if p.complete(3); p.asks() != asked {
 			t.Errorf("%d requests", p.asks()-asked)
 		}
 		p.lives(1) // nor does it come live for ever

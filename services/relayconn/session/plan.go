@@ -16,8 +16,8 @@ func (s *Session) want(w Wanted) {
 	}
 	if gone || !s.wanted.Items.First { // what was confirmed at the beginning may not be wanted
 		s.confirmed = Only(s.confirmed, w.Items)
-		s.batches = slices.DeleteFunc(s.batches, func(b *batch) bool { return b.found() && b.idle() && Only(b.items, w.Items).Empty() })
 	}
+	s.batches = slices.DeleteFunc(s.batches, func(b *batch) bool { return b.found() && b.idle() && Only(b.items, w.Items).Empty() })
 	s.wanted = w
 	s.plan(startup)
 }

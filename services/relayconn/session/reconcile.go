@@ -140,7 +140,7 @@ func newReconciler(s *Session) *reconciler {
 }
 
 // add has a batch reconciled: by one session about everything, if that may be, its filters are many
-// and nothing else is under way, else by wide filters.
+// and no other walk is under way, else by wide filters.
 func (r *reconciler) add(b *batch, everything bool) {
 	everything = everything && size(b.groups) >= worthEverything && !r.narrow && r.Walks.Quiet(b.lead, time.Now())
 	groups := b.groups
