@@ -228,13 +228,14 @@ func (w *relayWorker) runSession(ctx context.Context, conn *wire.Conn, start ses
 		Rules: w.Rules.Session, Asker: conn, Wanted: func() session.Wanted { now, _ := w.target.Now(); return now },
 		Intake: w.Intake.Open(w.url), Observer: w, Document: document, Log: w.log,
 		Negentropy: w.Negentropy, Warned: w.warned,
-		Authenticate: func(ctx context.Context, challenge string) error {
+		Authenticate: func(challenge string) error {
 			// Nothing that the relay says gets into what is signed but its challenge.
 			ev := nip42.CreateUnsignedAuthEvent(challenge, "", w.url)
-			if err := w.Sign(&ev); err != nil {
-				return err
+			err := w.Sign(&ev)
+			if err == nil {
+				conn.Auth(ev)
 			}
-			return conn.Auth(ctx, ev)
+			return err
 		},
 	})
 	w.confirmed = session.Set{} // the session's now

@@ -92,9 +92,7 @@ func (r *Relay) page(each func(Line)) (err error) {
 		}
 	}
 	id := fmt.Sprint("page-", r.came)
-	if err := r.conn.Req(ctx, id, r.walk.Filters()); err != nil {
-		return err
-	}
+	r.conn.Req(id, r.walk.Filters())
 	err = r.conn.Read(ctx, func(m wire.Message) error {
 		if m.Sub != id {
 			return nil
@@ -104,7 +102,8 @@ func (r *Relay) page(each func(Line)) (err error) {
 	if !errors.Is(err, errEnded) {
 		return err
 	}
-	return r.conn.Unsubscribe(ctx, id)
+	r.conn.Unsubscribe(id)
+	return nil
 }
 
 // hear takes a message about the page.

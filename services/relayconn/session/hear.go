@@ -34,40 +34,39 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 		}
 		s.authNeeded = s.authNeeded || why.Proof
 	}
-	var err error
 	switch a := s.open[m.Sub].(type) {
 	case *search:
 		switch m.Kind {
 		case wire.NegMsg:
-			err = s.rec.answer(ctx, a, m, now)
+			s.rec.answer(ctx, a, m, now)
 		case wire.NegErr, wire.Closed:
-			err = s.rec.refused(ctx, a, m.Reason, now)
+			s.rec.refused(a, m.Reason, now)
 		}
 	case asking:
 		switch m.Kind {
 		case wire.Closed:
 			delete(s.open, m.Sub)
-			err = s.refused(ctx, a, wire.ReadRefusal(m.Reason), m.Reason, now)
+			s.refused(a, wire.ReadRefusal(m.Reason), m.Reason, now)
 		case wire.EOSE:
 			s.answered = true
 			s.heard(a, now)
 			a.req().ended = true
 			if t, ok := a.(*task); ok {
-				return s.ended(ctx, t, now)
+				s.ended(t, now)
+				return nil
 			}
 		}
 	default: // it is about no request that is open
 		switch m.Kind {
 		case wire.Notice:
-			ours := false
-			if ours, err = s.rec.notice(ctx, m.Reason, now); !ours && err == nil {
-				err = s.notice(ctx, m.Reason, now)
+			if !s.rec.notice(m.Reason, now) {
+				s.notice(m.Reason, now)
 			}
 		case wire.Auth:
 			s.challenge = m.Reason
 		}
 	}
-	return errors.Join(err, s.chargeUseless(ctx))
+	return s.chargeUseless(ctx)
 }
 
 // heard notes an answer to a request, which is open therefore.
@@ -111,9 +110,7 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 		e.batch, e.why, e.waiting = a.batch, a.batch.cause, &a.batch.waiting
 		fresh, enough := a.Saw(m.Event)
 		if enough {
-			if err := s.ended(ctx, a, now); err != nil {
-				return err
-			}
+			s.ended(a, now)
 		}
 		// It came with the page before, or was found where the relay was asked for everything.
 		if !fresh || a.fetches && !asksFor(a.batch.groups, m.Event) {
@@ -250,13 +247,13 @@ func (s *Session) hearEnds(ctx context.Context, now time.Time) error {
 
 // authenticate answers the relay's challenge (NIP-42) once a connection, if the relay has refused
 // something without.
-func (s *Session) authenticate(ctx context.Context, _ time.Time) error {
+func (s *Session) authenticate() error {
 	challenge := s.challenge
 	if !s.authNeeded || s.authSent || challenge == "" || s.Authenticate == nil {
 		return nil
 	}
 	s.authSent = true
-	if err := s.Authenticate(ctx, challenge); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := s.Authenticate(challenge); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("authenticate to the relay: %w", err)
 	}
 	return nil

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"context"
 	"slices"
 	"time"
 
@@ -98,41 +97,54 @@ func (s *Session) pieces(groups []Group) (pieces [][]Group) {
 
 // openLive subscribes to what comes from now on, of which events are missing since a time. first is
 // true for layer 1, which is opened though the relay may have no room. Requests for the past make
-// room for it.
-func (s *Session) openLive(ctx context.Context, groups []Group, first bool, missing, now time.Time) error {
+// room for it, and so does what was replaced.
+func (s *Session) openLive(groups []Group, first bool, missing, now time.Time) {
 	pieces := s.pieces(groups)
+	if live, _ := s.count(); !s.limits.Live(live+len(pieces)-1) && s.closeReplaced(now) {
+		missing = earlier(missing, now)
+	}
 	for live, past := s.count(); past > s.limits.Past(live+len(pieces), max(1, past)); past-- {
-		if err := s.requeue(ctx, s.latest(isPast).(*task)); err != nil {
-			return err
-		}
+		s.requeue(s.latest(isPast).(*task))
 	}
 	for _, piece := range pieces {
 		l := s.newLive(piece, first)
 		if l.missing = missing; !s.room(l) {
 			s.wait(l, now)
-		} else if err := s.ask(ctx, l, now); err != nil {
-			return err
+		} else {
+			s.ask(l, now)
 		}
 	}
-	return nil
 }
 
-// closeLive ends what is live, with layer 1 or without. It returns since when events are missing on
-// any of it; zero: none are.
-func (s *Session) closeLive(ctx context.Context, layer1 bool) (missing time.Time, err error) {
-	for _, l := range slices.Clone(s.lives) {
+// replaceLive forgets what is live, with layer 1 or without. What of it is open stays so until what
+// is opened in its place is open too, or nothing would come meanwhile. It returns since when events
+// are missing on any of it; zero: none are.
+func (s *Session) replaceLive(layer1 bool) (missing time.Time) {
+	s.lives = slices.DeleteFunc(s.lives, func(l *live) bool {
 		if l.first && !layer1 {
-			continue
+			return false
 		}
 		missing = earlier(missing, l.missing)
-		s.forget(l)
-		if s.isOpen(l) {
-			if err := s.stop(ctx, l); err != nil {
-				return missing, err
-			}
+		return true
+	})
+	return missing
+}
+
+// closeReplaced ends what was replaced, and reports whether there was any. From now on events are
+// missing on what is not open yet.
+func (s *Session) closeReplaced(now time.Time) (closed bool) {
+	for _, a := range s.open {
+		if l, is := a.(*live); is && !slices.Contains(s.lives, l) {
+			closed = true
+			s.stop(l)
 		}
 	}
-	return missing, nil
+	for _, l := range s.lives {
+		if closed && s.isOpen(l) && !l.answered {
+			l.missing = earlier(l.missing, now)
+		}
+	}
+	return closed
 }
 
 func (s *Session) isOpen(l *live) bool {
@@ -155,19 +167,17 @@ func (s *Session) wait(l *live, now time.Time) {
 
 // makeRoom closes what was opened last, but for layer 1, until there is room for the past, and
 // reports whether it has closed anything.
-func (s *Session) makeRoom(ctx context.Context, now time.Time) (made bool, err error) {
+func (s *Session) makeRoom(now time.Time) (made bool) {
 	for n, _ := s.count(); n > 1 && !s.limits.Live(n-1); n-- {
 		last, _ := s.latest(func(a asking) bool { return isLive(a) && !a.(*live).first }).(*live)
 		if last == nil {
 			break
 		}
-		if err := s.stop(ctx, last); err != nil {
-			return made, err
-		}
+		s.stop(last)
 		s.wait(last, now)
 		made = true
 	}
-	return made, nil
+	return made
 }
 
 // allOpen reports whether nothing is being opened. While something is, nothing else may be asked
@@ -175,20 +185,15 @@ func (s *Session) makeRoom(ctx context.Context, now time.Time) (made bool, err e
 // between, in any order in which a relay does what it is asked. Nothing waits for one on which
 // events are missing: what falls in between is made up for once it is open.
 func (s *Session) allOpen() bool {
-	for _, a := range s.open {
-		if l, is := a.(*live); is && !l.answered && l.missing.IsZero() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(s.lives, func(l *live) bool { return s.isOpen(l) && !l.answered && l.missing.IsZero() })
 }
 
 // tendLive asks for what is missing, and opens again what is closed, if there is room. From time to
 // time the past is asked for in place of what stays closed; then the relay may have one more
 // subscription than it was thought to take.
-func (s *Session) tendLive(ctx context.Context, now time.Time) error {
+func (s *Session) tendLive(now time.Time) {
 	if now.Before(s.quiet) {
-		return nil
+		return
 	}
 	looked, full := false, false
 	for _, l := range s.lives {
@@ -206,22 +211,21 @@ func (s *Session) tendLive(ctx context.Context, now time.Time) error {
 		case !s.room(l):
 			l.reopenAt, full = now.Add(s.Rules.Cooldown), true
 		default:
-			if err := s.ask(ctx, l, now); err != nil {
-				return err
-			}
+			s.ask(l, now)
 		}
 	}
 	if looked {
 		s.limits.Probe()
 	}
 	trim := !s.trimAt.IsZero() && !now.Before(s.trimAt)
-	if !full && !trim {
-		return nil
+	if full || trim {
+		if groups := s.liveGroups(); trim || len(s.pieces(groups)) < len(s.lives)-1 {
+			s.consolidate(groups, now)
+		}
 	}
-	if groups := s.liveGroups(); trim || len(s.pieces(groups)) < len(s.lives)-1 {
-		return s.consolidate(ctx, groups, now)
+	if s.allOpen() {
+		s.closeReplaced(now)
 	}
-	return nil
 }
 
 // makeUp plans to ask for what did not come live, if anything, unless that is under way for the
@@ -246,11 +250,7 @@ func (s *Session) liveGroups() []Group {
 
 // consolidate makes the many live filters of layers 2 and 3 few full ones. Batches go on, from
 // where each walk stands.
-func (s *Session) consolidate(ctx context.Context, groups []Group, now time.Time) error {
+func (s *Session) consolidate(groups []Group, now time.Time) {
 	s.trimAt = time.Time{}
-	missing, err := s.closeLive(ctx, false)
-	if err != nil {
-		return err
-	}
-	return s.openLive(ctx, groups, false, earlier(missing, now), now)
+	s.openLive(groups, false, s.replaceLive(false), now)
 }

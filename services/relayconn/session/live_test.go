@@ -1,11 +1,14 @@
 package session_test
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/wire"
 )
 
 // TestDayClosesWhatItReplaces, also while that is being opened.
@@ -83,6 +86,45 @@ func TestWhatIsMissedWhileClosedComes(t *testing.T) {
 		})
 		if st := p.status(); !wasBehind || !st.CaughtUp {
 			t.Errorf("it was told to be behind: %v; in the end %+v", wasBehind, st)
+		}
+	})
+}
+
+// TestConsolidationLeavesNoGap: what is live stays so until what replaces it is open, or until the
+// relay has no room for both. Only then is the past asked for.
+func TestConsolidationLeavesNoGap(t *testing.T) {
+	type relay struct {
+		room         int // subscriptions that it says it takes; 0: it does not say
+		refuses      bool
+		open, missed int
+	}
+	each(t, map[string]relay{
+		"room":                   {open: 2},
+		"no room":                {room: 8, open: 1, missed: 1},
+		"it refuses what is new": {refuses: true, open: 2, missed: 1},
+	}, func(t *testing.T, p *play, relay relay) {
+		p.states(wire.Stated{Subscriptions: relay.room})
+		p.begin()
+		ev := issue(nostr.Now(), "30617:aa:000")
+		for n := 1; n <= 5; n++ {
+			p.deafened(n == 5)
+			p.wants(n)
+		}
+		if now := p.listens(ev); len(now) != relay.open {
+			t.Fatalf("while it is consolidated the repository comes live on %v", now)
+		}
+		p.with(func() { p.stored = issues("30617:aa:000", 1) })
+		if relay.refuses {
+			p.closed(p.latest(), "error: too many concurrent REQs")
+		}
+		p.deafened(false)
+		for n := range 30 {
+			p.eose(fmt.Sprint("l", n))
+		}
+		sleep(time.Second)
+		p.came(relay.missed)
+		if now := p.listens(ev); len(now) != 1 {
+			t.Errorf("after it the repository comes live on %v", now)
 		}
 	})
 }

@@ -68,7 +68,7 @@ func (r *reconciling) set(f nostr.Filter, here bool) (set reconcile.Packed) {
 	return reconcile.Pack(set)
 }
 
-func (r *reconciling) Req(ctx context.Context, sub string, filters []nostr.Filter) error {
+func (r *reconciling) Req(sub string, filters []nostr.Filter) {
 	r.with(func() {
 		asked := filters[0]
 		switch {
@@ -88,15 +88,15 @@ func (r *reconciling) Req(ctx context.Context, sub string, filters []nostr.Filte
 			filters = []nostr.Filter{shown}
 		}
 	})
-	return r.play.Req(ctx, sub, filters)
+	r.play.Req(sub, filters)
 }
 
-func (r *reconciling) NegOpen(ctx context.Context, sub string, f nostr.Filter, frame []byte) error {
+func (r *reconciling) NegOpen(sub string, f nostr.Filter, frame []byte) {
 	r.with(func() { r.filters[sub] = f; r.opened++ })
-	return r.NegMsg(ctx, sub, frame)
+	r.NegMsg(sub, frame)
 }
 
-func (r *reconciling) NegMsg(ctx context.Context, sub string, frame []byte) (err error) {
+func (r *reconciling) NegMsg(sub string, frame []byte) {
 	m := wire.Message{Kind: wire.NegMsg}
 	r.with(func() {
 		r.frames++
@@ -109,13 +109,15 @@ func (r *reconciling) NegMsg(ctx context.Context, sub string, frame []byte) (err
 		if r.partial > 0 && f.Tags == nil && f.Kinds == nil {
 			set = set[:r.partial]
 		}
-		m.Frame, err = reconcile.Respond(ctx, set, frame, reconcile.DefaultLimits)
+		var err error
+		if m.Frame, err = reconcile.Respond(r.ctx, set, frame, reconcile.DefaultLimits); err != nil {
+			r.t.Error(err)
+		}
 	})
 	if m.Kind != wire.Notice {
 		m.Sub = sub
 	}
-	go r.say(ctx, m)
-	return err
+	go r.say(r.ctx, m)
 }
 
 func (r *reconciling) Begin(ctx context.Context, s proto.ReconcileQuery) (first []byte, known uint64, err error) {

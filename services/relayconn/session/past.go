@@ -169,60 +169,53 @@ func (b *batch) task(w *Walk) *task {
 
 // askPast puts as many of the tasks that wait to the relay as may be open at once. What was named
 // is fetched before more is found.
-func (s *Session) askPast(ctx context.Context, now time.Time) error {
+func (s *Session) askPast(ctx context.Context, now time.Time) {
 	if now.Before(s.hold) || !s.mayAsk(now) {
-		return nil
+		return
 	}
-	if err := s.rec.ask(ctx, now); err != nil {
-		return err
-	}
+	s.rec.ask(ctx, now)
 	live, open := s.count()
 	for ; open < s.limits.Past(live, s.Rules.AtOnce); open++ {
 		if len(s.queue) == 0 || !s.queue[0].fetches {
 			s.fetchNext()
 		}
 		if len(s.queue) == 0 {
-			return nil
+			return
 		}
 		t := s.queue[0]
 		s.queue = slices.Delete(s.queue, 0, 1) // which lets go of the task
 		t.tries++
 		t.id = s.name("h")
-		if err := s.ask(ctx, t, now); err != nil {
-			return err
-		}
+		s.ask(t, now)
 	}
-	return nil
 }
 
 // first puts a task before all others.
 func (s *Session) first(t *task) { s.queue = slices.Insert(s.queue, 0, t) }
 
 // requeue takes a request back that is asked again when there is room.
-func (s *Session) requeue(ctx context.Context, t *task) error {
+func (s *Session) requeue(t *task) {
 	t.tries-- // this was no try
 	t.Again()
 	s.first(t)
-	return s.stop(ctx, t)
+	s.stop(t)
 }
 
 // ended notes the end of an answer, mostly by EOSE: the next one must be asked for, or the task has
 // ended.
-func (s *Session) ended(ctx context.Context, t *task, now time.Time) error {
-	if err := s.stop(ctx, t); err != nil {
-		return err
-	}
+func (s *Session) ended(t *task, now time.Time) {
+	s.stop(t)
 	t.tries = 0
 	t.batch.lead.Heard(t.heard)
 	if t.Ended() {
 		s.first(t)
-		return nil
+		return
 	}
 	b := t.batch
 	if n := t.Missing(); n > 0 {
 		b.byREQ = true
 		t.failed(s, now, fmt.Sprintf("the relay names events by NIP-77 and does not deliver them (%d)", n))
-		return nil
+		return
 	}
 	for _, gap := range t.Gaps {
 		from, to := gap.From.Time().UTC(), gap.To.Time().UTC()
@@ -236,7 +229,6 @@ func (s *Session) ended(ctx context.Context, t *task, now time.Time) error {
 		}
 	}
 	b.running--
-	return nil
 }
 
 // again asks for a page once more, but not for ever.
@@ -270,7 +262,7 @@ func (t *task) failed(s *Session, _ time.Time, why string) {
 
 // tendPast ends batches that have come to their end, and begins with those that have waited long
 // enough.
-func (s *Session) tendPast(_ context.Context, now time.Time) error {
+func (s *Session) tendPast(now time.Time) {
 	s.recheck = false
 	s.batches = slices.DeleteFunc(s.batches, func(b *batch) bool { return s.finished(b, now) })
 	for _, b := range s.batches {
@@ -282,7 +274,6 @@ func (s *Session) tendPast(_ context.Context, now time.Time) error {
 			s.tryAgain(b)
 		}
 	}
-	return nil
 }
 
 // finished ends a batch whose tasks have ended and whose events have their verdicts, and reports
@@ -329,17 +320,15 @@ func (s *Session) tryAgain(b *batch) {
 }
 
 // forgetPast forgets all work and what has come of it.
-func (s *Session) forgetPast(ctx context.Context) error {
+func (s *Session) forgetPast() {
 	for _, a := range s.open {
 		if t, ok := a.(*task); ok {
-			if err := s.stop(ctx, t); err != nil {
-				return err
-			}
+			s.stop(t)
 		}
 	}
 	s.release()
 	s.batches, s.queue, s.toFetch, s.confirmed = nil, nil, 0, Set{}
-	return s.rec.restart(ctx)
+	s.rec.restart()
 }
 
 // release lets other connections ask for what is being asked for on this one, which has ended.

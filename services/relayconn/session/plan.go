@@ -1,7 +1,6 @@
 package session
 
 import (
-	"context"
 	"slices"
 	"time"
 )
@@ -30,42 +29,37 @@ func (s *Session) plan(why cause) {
 }
 
 // addNew asks for what was planned, as soon as the relay and consolidation allow it.
-func (s *Session) addNew(ctx context.Context, now time.Time) error {
+func (s *Session) addNew(now time.Time) {
 	if s.due.items.Empty() {
 		s.consolidateBy = time.Time{}
-		return nil
+		return
 	}
 	pending := s.standings().pending
 	// This is asked with every message, and whether consolidation is needed takes longer to find
 	// out than that it waits.
 	if !s.mayAsk(now) || pending && now.Before(s.consolidateBy) {
-		return nil
+		return
 	}
 	if s.crowded() {
 		if pending && s.consolidateBy.IsZero() {
 			s.consolidateBy = now.Add(s.Rules.ConsolidateWait)
-			return nil
+			return
 		}
-		if err := s.consolidate(ctx, s.liveGroups(), now); err != nil {
-			return err
-		}
+		s.consolidate(s.liveGroups(), now)
 	}
-	return s.request(ctx, now)
+	s.request(now)
 }
 
 // request asks for what was planned, live and of the past.
-func (s *Session) request(ctx context.Context, now time.Time) error {
+func (s *Session) request(now time.Time) {
 	w := s.due
 	s.due, s.consolidateBy = work{}, time.Time{}
 	// Of what is found later, one by one, hardly anything is known.
 	w.reconcile, s.fresh = s.fresh, false
-	if err := s.openLive(ctx, w.groups, false, time.Time{}, now); err != nil {
-		return err
-	}
+	s.openLive(w.groups, false, time.Time{}, now)
 	if !w.items.Empty() {
 		s.add(w)
 	}
-	return nil
 }
 
 // crowded reports whether the live filters of layers 2 and 3 should be made fewer before those that

@@ -29,6 +29,7 @@ type play struct {
 	changed  chan struct{}
 	daily    chan time.Time
 	session  *session.Session
+	ctx      context.Context // of the session that runs
 	end      context.CancelFunc
 	done     chan error
 
@@ -76,13 +77,13 @@ func (p *play) offer(i int) candidates.Candidate {
 	return p.offered[i]
 }
 
-func (p *play) Req(ctx context.Context, sub string, filters []nostr.Filter) error {
+func (p *play) Req(sub string, filters []nostr.Filter) {
 	p.Lock()
 	defer p.Unlock()
 	p.asked[sub] = filters
 	p.log = append(p.log, sub)
 	if p.mute && !filters[0].LimitZero || p.deaf && filters[0].LimitZero {
-		return nil
+		return
 	}
 	var answer []wire.Message
 	for _, f := range filters {
@@ -94,8 +95,7 @@ func (p *play) Req(ctx context.Context, sub string, filters []nostr.Filter) erro
 			}
 		}
 	}
-	go p.say(ctx, append(append(answer, wire.Message{Kind: wire.EOSE, Sub: sub}), p.adds...)...)
-	return nil
+	go p.say(p.ctx, append(append(answer, wire.Message{Kind: wire.EOSE, Sub: sub}), p.adds...)...)
 }
 
 // say has the relay say something, as long as the connection stands.
@@ -115,16 +115,11 @@ func sleep(d time.Duration) {
 	synctest.Wait()
 }
 
-func (p *play) Unsubscribe(_ context.Context, sub string) error {
-	p.Lock()
-	defer p.Unlock()
-	delete(p.asked, sub)
-	return nil
-}
+func (p *play) Unsubscribe(sub string) { p.with(func() { delete(p.asked, sub) }) }
 
-func (p *play) NegOpen(context.Context, string, nostr.Filter, []byte) error { return nil }
-func (p *play) NegMsg(context.Context, string, []byte) error                { return nil }
-func (p *play) NegClose(context.Context, string) error                      { return nil }
+func (p *play) NegOpen(string, nostr.Filter, []byte) {}
+func (p *play) NegMsg(string, []byte)                {}
+func (p *play) NegClose(string)                      {}
 
 func (p *play) Offer(_ context.Context, c candidates.Candidate) error {
 	p.Lock()
@@ -352,7 +347,7 @@ func (p *play) closed(sub, reason string) {
 
 func (p *play) run(start session.Start) {
 	ctx, end := context.WithCancel(p.t.Context())
-	p.end = end
+	p.ctx, p.end = ctx, end
 	go func() { p.done <- p.session.Run(ctx, start, p.messages, p.changed, p.daily) }()
 	synctest.Wait()
 }

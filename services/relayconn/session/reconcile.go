@@ -165,18 +165,17 @@ func (r *reconciler) begin() {
 }
 
 // restart forgets everything.
-func (r *reconciler) restart(ctx context.Context) (err error) {
+func (r *reconciler) restart() {
 	for _, x := range r.active {
-		err = errors.Join(err, r.close(ctx, x))
+		r.close(x)
 	}
 	r.units, r.active = nil, nil
-	return err
 }
 
 // ask begins with units and says what can be said.
-func (r *reconciler) ask(ctx context.Context, now time.Time) error {
+func (r *reconciler) ask(ctx context.Context, now time.Time) {
 	if now.Before(r.hold) {
-		return nil
+		return
 	}
 	full := r.s.toFetch >= fullAt
 	for len(r.units) > 0 && len(r.active) < 2*r.atOnce && !full {
@@ -189,35 +188,33 @@ func (r *reconciler) ask(ctx context.Context, now time.Time) error {
 		case x.state != ready || full || x.id == "" && r.count() >= r.atOnce:
 		case !r.spoken && n > 0: // many relays do not reconcile, so one session is tried first
 		default:
-			if err := r.say(ctx, x, now); err != nil {
-				return err
-			}
+			r.say(x, now)
 		}
 	}
-	return nil
 }
 
 // say says what must be said, in a session that is open or in a new one.
-func (r *reconciler) say(ctx context.Context, x *search, now time.Time) error {
+func (r *reconciler) say(x *search, now time.Time) {
 	x.state, x.asked, x.heard = said, now, now
 	x.said++
 	x.bytes += 2 * len(x.message) // it goes over the wire as hex digits
 	if x.id != "" {
-		return r.s.Asker.NegMsg(ctx, x.id, x.message)
+		r.s.Asker.NegMsg(x.id, x.message)
+		return
 	}
 	x.id, x.answered = r.s.name("n"), false
 	r.s.open[x.id] = x
-	return r.s.Asker.NegOpen(ctx, x.id, x.about.Filter, x.message)
+	r.s.Asker.NegOpen(x.id, x.about.Filter, x.message)
 }
 
 // close closes the session of a search at the relay.
-func (r *reconciler) close(ctx context.Context, x *search) error {
+func (r *reconciler) close(x *search) {
 	id := x.id
 	if x.id = ""; id == "" {
-		return nil
+		return
 	}
 	delete(r.s.open, id)
-	return r.s.Asker.NegClose(ctx, id)
+	r.s.Asker.NegClose(id)
 }
 
 // ingest asks ingest what to say to a message of the relay, or at first to none, while others go
@@ -248,23 +245,28 @@ func (r *reconciler) ingest(ctx context.Context, x *search, message []byte) bool
 }
 
 // told takes in an answer of ingest.
-func (r *reconciler) told(ctx context.Context, a result, now time.Time) error {
+func (r *reconciler) told(a result, now time.Time) {
 	x := a.search
 	switch {
 	case !slices.Contains(r.active, x): // it has ended
-		return nil
+	case a.err == nil:
+		r.learned(x, a)
 	case errors.Is(a.err, query.ErrTooMany):
-		return r.smaller(ctx, x, now)
+		r.smaller(x, now)
 	case errors.Is(a.err, query.ErrRefused) && a.first:
-		return r.end(ctx, x, true) // the filter is too large for the bus
+		r.end(x, true) // the filter is too large for the bus
 	case errors.Is(a.err, query.ErrRefused):
-		return r.unable(ctx, "its message breaks the rules of the protocol: "+a.err.Error())
-	case a.err != nil: // which is not the relay's fault
+		r.unable("its message breaks the rules of the protocol: " + a.err.Error())
+	default: // which is not the relay's fault
 		r.s.warn("reconcile", "ingest does not say what is known here; it is asked again", "error", a.err)
 		r.hold = later(r.hold, now.Add(serviceTime))
 		x.state = ready // to say the same again, if anything
-		return r.close(ctx, x)
+		r.close(x)
 	}
+}
+
+// learned takes in what follows from what the relay said.
+func (r *reconciler) learned(x *search, a result) {
 	if x.everything {
 		x.ids = append(x.ids, a.step.Missing...)
 	} else {
@@ -274,23 +276,23 @@ func (r *reconciler) told(ctx context.Context, a result, now time.Time) error {
 	x.state, x.message = ready, a.step.Message
 	switch {
 	case a.first && a.known == 0 && x.splits == 0 || x.tooMuch():
-		return r.end(ctx, x, true) // REQ is the shorter way
+		r.end(x, true) // REQ is the shorter way
 	case len(x.message) == 0:
-		return r.end(ctx, x, false)
+		r.end(x, false)
 	case x.endless():
-		return r.cannot(ctx, x, "a session with it does not come to an end")
+		r.cannot(x, "a session with it does not come to an end")
 	}
-	return nil
 }
 
 // end ends a search, whose filter must be asked for by REQ or not. The last search of a unit says
 // what follows from it: ids to fetch, and filters to be asked for by REQ.
-func (r *reconciler) end(ctx context.Context, x *search, byREQ bool) error {
+func (r *reconciler) end(x *search, byREQ bool) {
 	u := x.unit
 	u.byREQ[x.n], r.s.recheck = u.byREQ[x.n] || byREQ, true
 	r.active = slices.DeleteFunc(r.active, func(o *search) bool { return o == x })
+	r.close(x)
 	if u.left--; u.left > 0 {
-		return r.close(ctx, x)
+		return
 	}
 	switch {
 	case u.everything && byREQ:
@@ -301,13 +303,12 @@ func (r *reconciler) end(ctx context.Context, x *search, byREQ bool) error {
 		r.s.walk(u.batch, u.group.Narrow(u.byREQ))
 	}
 	u.batch.running--
-	return r.close(ctx, x)
 }
 
 // smaller goes on with two halves of the time, because too many events match the filter. Both have
 // the second at which it is cut, because there are relays that take since for the moment after
 // which, not from which, events are wanted.
-func (r *reconciler) smaller(ctx context.Context, x *search, now time.Time) error {
+func (r *reconciler) smaller(x *search, now time.Time) {
 	older := &search{unit: x.unit, n: x.n, about: x.about}
 	from, to := nostr.Timestamp(0), nostr.Timestamp(now.Unix())
 	if since := x.about.Filter.Since; since != nil {
@@ -322,65 +323,63 @@ func (r *reconciler) smaller(ctx context.Context, x *search, now time.Time) erro
 	cut := from + (to-from)/2
 	switch {
 	case x.everything:
-		return r.cannot(ctx, x, "")
+		r.cannot(x, "")
 	case x.splits < mostSplits && to-from >= shortest:
 		x.splits++
 		x.left++
 		x.about.Filter.Since, older.about.Filter.Until = &cut, &cut
 		x.state, x.message, x.said = ready, nil, 0
 		r.active = slices.Insert(r.active, slices.Index(r.active, x)+1, older)
-		return r.close(ctx, x)
+		r.close(x)
 	case !r.spoken:
-		return r.unable(ctx, "it takes no filter, however short the time")
+		r.unable("it takes no filter, however short the time")
+	default:
+		r.s.warn("too many to reconcile", "the relay reconciles too few events at once; what is left is asked for by REQ")
+		r.end(x, true)
 	}
-	r.s.warn("too many to reconcile", "the relay reconciles too few events at once; what is left is asked for by REQ")
-	return r.end(ctx, x, true)
 }
 
 // cannot notes that a session has failed, by which the relay shows that it does not reconcile,
 // unless it is one about everything.
-func (r *reconciler) cannot(ctx context.Context, x *search, why string) error {
+func (r *reconciler) cannot(x *search, why string) {
 	if x.everything {
 		r.narrow = true
-		return r.end(ctx, x, true)
+		r.end(x, true)
+		return
 	}
-	return r.unable(ctx, why)
+	r.unable(why)
 }
 
 // unable notes that the relay does not reconcile. All is asked for by REQ from now on.
-func (r *reconciler) unable(ctx context.Context, why string) error {
+func (r *reconciler) unable(why string) {
 	r.off = true
 	r.s.warn("unable", "the relay does not reconcile (NIP-77); REQ is used", "reason", why[:min(len(why), 300)])
 	for len(r.units)+len(r.active) > 0 {
 		if len(r.active) == 0 {
 			r.begin()
 		}
-		if err := r.end(ctx, r.active[0], true); err != nil {
-			return err
-		}
+		r.end(r.active[0], true)
 	}
-	return nil
 }
 
 // answer takes in what the relay answered, and asks ingest what to say to that.
-func (r *reconciler) answer(ctx context.Context, x *search, m wire.Message, now time.Time) error {
+func (r *reconciler) answer(ctx context.Context, x *search, m wire.Message, now time.Time) {
 	if x.state != said {
-		return nil // it was not asked
+		return // it was not asked
 	}
 	r.heard, r.spoken, x.refused = now, true, 0
 	r.s.heard(x, now)
-	if len(m.Frame) == 0 {
-		return r.unable(ctx, "its message is not one of NIP-77")
-	}
 	x.bytes += 2 * len(m.Frame)
 	switch {
+	case len(m.Frame) == 0:
+		r.unable("its message is not one of NIP-77")
 	case r.ingest(ctx, x, m.Frame):
-		return nil
 	case x.endless():
-		return r.end(ctx, x, true)
+		r.end(x, true)
+	default:
+		x.state = ready // to say the same again
+		r.close(x)
 	}
-	x.state = ready // to say the same again
-	return r.close(ctx, x)
 }
 
 // Relays have words of their own for what they do not take. NIP-77 has the prefixes `blocked:` and
@@ -393,10 +392,10 @@ var (
 )
 
 // refused takes in that the relay has ended a session.
-func (r *reconciler) refused(ctx context.Context, x *search, reason string, now time.Time) error {
+func (r *reconciler) refused(x *search, reason string, now time.Time) {
 	delete(r.s.open, x.id)
 	if x.id = ""; x.state == working {
-		return nil // what comes of what it said before opens another session
+		return // what comes of what it said before opens another session
 	}
 	x.state = ready
 	why := wire.ReadRefusal(reason)
@@ -405,17 +404,16 @@ func (r *reconciler) refused(ctx context.Context, x *search, reason string, now 
 		x.proved, r.hold = true, later(r.hold, now.Add(proofWait))
 	case why.Quiet:
 		if x.refused++; x.refused > mostRefused {
-			return r.cannot(ctx, x, reason)
+			r.cannot(x, reason)
 		}
 	case sessions.MatchString(reason):
-		return r.fewer(ctx, x, reason, now)
+		r.fewer(x, reason, now)
 	case events.MatchString(reason):
-		return r.smaller(ctx, x, now)
+		r.smaller(x, now)
 	case strings.HasPrefix(strings.ToLower(reason), "closed") && r.spoken && !x.endless(): // it has forgotten the session
 	default:
-		return r.cannot(ctx, x, reason)
+		r.cannot(x, reason)
 	}
-	return nil
 }
 
 // count counts the sessions that are open.
@@ -430,22 +428,22 @@ func (r *reconciler) count() (n int) {
 
 // fewer notes that a session was one too many: from now on there are no more at once than are open
 // now. If none are, all wait, but not for ever.
-func (r *reconciler) fewer(ctx context.Context, x *search, reason string, now time.Time) error {
+func (r *reconciler) fewer(x *search, reason string, now time.Time) {
 	open := r.count()
 	if r.atOnce = max(1, min(r.atOnce, open)); open > 0 {
 		x.said-- // it will be said when there is room
-		return nil
+		return
 	}
 	if x.refused++; x.refused > mostRefused {
-		return r.unable(ctx, reason)
+		r.unable(reason)
+		return
 	}
 	r.hold = later(r.hold, now.Add(r.s.Rules.Cooldown))
-	return nil
 }
 
 // notice takes in a NOTICE of the relay, and reports whether it is about a session. It does not say
 // which one: it may be any that the relay has not answered.
-func (r *reconciler) notice(ctx context.Context, text string, now time.Time) (ours bool, err error) {
+func (r *reconciler) notice(text string, now time.Time) (ours bool) {
 	var unanswered []*search
 	for _, x := range r.active {
 		if x.state == said && !x.answered {
@@ -455,26 +453,29 @@ func (r *reconciler) notice(ctx context.Context, text string, now time.Time) (ou
 	about := negentropy.MatchString(text)
 	switch {
 	case len(unanswered) == 0:
-		return false, nil
+		return false
 	case about && sessions.MatchString(text):
 		for _, x := range unanswered {
 			x.state = ready
-			err = errors.Join(err, r.close(ctx, x))
+			r.close(x)
 		}
-		return true, errors.Join(err, r.fewer(ctx, unanswered[0], text, now))
+		r.fewer(unanswered[0], text, now)
 	case about || !r.spoken && confused.MatchString(text):
-		return true, r.cannot(ctx, unanswered[0], text)
+		r.cannot(unanswered[0], text)
+	default:
+		return false
 	}
-	return false, nil
+	return true
 }
 
 // silent gives up a session that the relay does not answer.
-func (r *reconciler) silent(ctx context.Context, x *search, now time.Time) error {
+func (r *reconciler) silent(x *search, now time.Time) {
 	why := "it does not answer"
 	if r.s.quiet.After(x.asked) {
 		why = "rate-limited, and it does not answer"
 	}
-	return errors.Join(r.close(ctx, x), r.refused(ctx, x, why, now))
+	r.close(x)
+	r.refused(x, why, now)
 }
 
 // tooMuch reports whether a session about everything is not worth it. A relay that lacks much of

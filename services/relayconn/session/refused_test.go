@@ -1,7 +1,6 @@
 package session_test
 
 import (
-	"context"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -25,7 +24,7 @@ type capped struct {
 	refused                int
 }
 
-func (c *capped) Req(ctx context.Context, sub string, filters []nostr.Filter) error {
+func (c *capped) Req(sub string, filters []nostr.Filter) {
 	over := len(filters) > c.filters
 	c.with(func() {
 		if _, again := c.asked[sub]; over || !again && len(c.asked) >= c.subscriptions {
@@ -33,19 +32,20 @@ func (c *capped) Req(ctx context.Context, sub string, filters []nostr.Filter) er
 		}
 	})
 	if c.with(func() { c.adds = nil }); !over {
-		return c.play.Req(ctx, sub, filters)
+		c.play.Req(sub, filters)
+		return
 	}
 	m := c.refuse
 	if c.late {
 		c.with(func() { c.adds = []wire.Message{m} })
 		defer c.with(func() { delete(c.asked, sub) })
-		return c.play.Req(ctx, sub, filters)
+		c.play.Req(sub, filters)
+		return
 	}
 	if m.Kind == wire.Closed {
 		m.Sub = sub
 	}
-	go c.say(ctx, m)
-	return nil
+	go c.say(c.ctx, m)
 }
 
 func (p *play) caps(subscriptions, filters int, refuse wire.Message) *capped {
@@ -340,7 +340,7 @@ func TestAuthentication(t *testing.T) {
 		relay, answers := p.caps(0, 100, closes("auth-required: members only")), 0
 		var told strings.Builder
 		p.session.Log = logTo(&told)
-		p.session.Authenticate = func(_ context.Context, challenge string) error {
+		p.session.Authenticate = func(challenge string) error {
 			if answers++; tc.keyless {
 				return fs.ErrNotExist
 			}

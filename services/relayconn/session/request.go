@@ -1,7 +1,6 @@
 package session
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -51,18 +50,18 @@ type asking interface {
 }
 
 // ask asks the relay.
-func (s *Session) ask(ctx context.Context, a asking, now time.Time) error {
+func (s *Session) ask(a asking, now time.Time) {
 	r := a.req()
 	s.asks++
 	*r = request{id: r.id, proved: r.proved, order: s.asks, asked: now, heard: now}
 	s.open[r.id] = a
-	return s.Asker.Req(ctx, r.id, a.Filters())
+	s.Asker.Req(r.id, a.Filters())
 }
 
 // stop takes a request back.
-func (s *Session) stop(ctx context.Context, a asking) error {
+func (s *Session) stop(a asking) {
 	delete(s.open, a.req().id)
-	return s.Asker.Unsubscribe(ctx, a.req().id)
+	s.Asker.Unsubscribe(a.req().id)
 }
 
 // latest is the request that was asked last of those that count; nil: there is none.
@@ -97,14 +96,14 @@ func (s *Session) count() (lives, past int) {
 }
 
 // refused reacts to the refusal of a request, which is not open any more.
-func (s *Session) refused(ctx context.Context, a asking, why wire.Refusal, reason string, now time.Time) error {
+func (s *Session) refused(a asking, why wire.Refusal, reason string, now time.Time) {
 	r := a.req()
 	switch {
 	case why.Proof && !r.proved:
 		r.proved = true
 		a.again(s, now.Add(proofWait), now, reason)
 	case why.Fewer:
-		return s.oneTooMany(ctx, a, reason, now)
+		s.oneTooMany(a, reason, now)
 	case why.Quiet:
 		a.again(s, now, now, reason)
 	case why.Smaller && !r.answered && len(a.Filters()) > 1:
@@ -118,12 +117,11 @@ func (s *Session) refused(ctx context.Context, a asking, why wire.Refusal, reaso
 		}
 		a.failed(s, now, reason)
 	}
-	return nil
 }
 
 // oneTooMany notes that the relay takes no more subscriptions than are open now. What it refused is
 // asked again when one of these has ended. If the past has none, some of what is live ends.
-func (s *Session) oneTooMany(ctx context.Context, a asking, reason string, now time.Time) error {
+func (s *Session) oneTooMany(a asking, reason string, now time.Time) {
 	lives, open := s.count()
 	if s.limits.Refused(lives + open); a.req().answered {
 		s.limits.TookBack(lives + open)
@@ -131,39 +129,37 @@ func (s *Session) oneTooMany(ctx context.Context, a asking, reason string, now t
 	at := now.Add(s.Rules.Cooldown)
 	t, past := a.(*task)
 	if !past {
+		if s.closeReplaced(now) {
+			at = now
+		}
 		a.again(s, at, now, reason)
-		return nil
+		return
 	}
 	if open > 0 {
 		t.tries-- // it will be one when there is room
-		at = now
-	} else if made, err := s.makeRoom(ctx, now); err != nil {
-		return err
-	} else if made {
+	}
+	if open > 0 || s.makeRoom(now) {
 		at = now
 	}
 	t.again(s, at, now, reason)
-	return nil
 }
 
 // notice takes in a NOTICE, which does not say for which request it is. A refusal is most likely
 // for the one that was asked last. What else is not answered is given up soon.
-func (s *Session) notice(ctx context.Context, text string, now time.Time) error {
+func (s *Session) notice(text string, now time.Time) {
 	s.Log.Debug("notice", "text", text)
 	why := wire.ReadRefusal(text)
 	var blamed asking
 	switch {
 	case why.Quiet:
 		s.quieten(now, text)
-		return nil
+		return
 	case why.Fewer: // strfry sends EOSE before it looks how many there are
 		why = wire.Refusal{Fewer: true}
 		live := s.latest(func(a asking) bool { return isLive(a) && now.Before(a.req().asked.Add(s.Rules.Silence)) })
 		blamed = s.latest(func(a asking) bool { return isPast(a) && isUnanswered(a) })
 		if live != nil && blamed != nil { // it may be either
-			if err := s.requeue(ctx, blamed.(*task)); err != nil {
-				return err
-			}
+			s.requeue(blamed.(*task))
 		}
 		if live != nil {
 			blamed = live
@@ -177,12 +173,10 @@ func (s *Session) notice(ctx context.Context, text string, now time.Time) error 
 		}
 	}
 	if blamed == nil {
-		return nil
+		return
 	}
-	if err := s.stop(ctx, blamed); err != nil {
-		return err
-	}
-	return s.refused(ctx, blamed, why, text, now)
+	s.stop(blamed)
+	s.refused(blamed, why, text, now)
 }
 
 // patience is when a request is given up: the relay is silent, or drips, or may have refused it;
@@ -207,21 +201,17 @@ func (s *Session) patience(a asked) time.Time {
 
 // expire gives up what the relay does not answer, or not to its end. What it has not begun to
 // answer was most likely refused, whether it said so or not.
-func (s *Session) expire(ctx context.Context, now time.Time) error {
+func (s *Session) expire(now time.Time) {
 	for _, o := range s.open {
 		if until := s.patience(o); until.IsZero() || now.Before(until) {
 			continue
 		}
 		a, ok := o.(asking)
 		if !ok {
-			if err := s.rec.silent(ctx, o.(*search), now); err != nil {
-				return err
-			}
+			s.rec.silent(o.(*search), now)
 			continue
 		}
-		if err := s.stop(ctx, a); err != nil {
-			return err
-		}
+		s.stop(a)
 		r, why := a.req(), fmt.Sprintf("no end of the answer after %v", now.Sub(a.req().asked))
 		switch {
 		case s.quiet.After(r.heard):
@@ -229,17 +219,14 @@ func (s *Session) expire(ctx context.Context, now time.Time) error {
 		case r.answered:
 			a.failed(s, now, why)
 		default:
-			if err := s.unanswered(ctx, a, why, now); err != nil {
-				return err
-			}
+			s.unanswered(a, why, now)
 		}
 	}
-	return nil
 }
 
 // unanswered takes a request that the relay does not answer for one that it has refused. However
 // many of those that were open together it does not answer, that halves what is asked at once once.
-func (s *Session) unanswered(ctx context.Context, a asking, why string, now time.Time) error {
+func (s *Session) unanswered(a asking, why string, now time.Time) {
 	live, past := s.count()
 	doubted := !a.req().doubted.IsZero()
 	if doubted || isLive(a) {
@@ -254,9 +241,7 @@ func (s *Session) unanswered(ctx context.Context, a asking, why string, now time
 	} else {
 		a.failed(s, now, why) // of what is live as of the past
 	}
-	if past > 0 || isLive(a) {
-		return nil
+	if past == 0 && !isLive(a) {
+		s.makeRoom(now)
 	}
-	_, err := s.makeRoom(ctx, now)
-	return err
 }

@@ -23,14 +23,14 @@ import (
 	"tendril.dev/services/relayconn/wire"
 )
 
-// Asker puts requests to the relay; *wire.Conn is one.
+// Asker puts requests to the relay; *wire.Conn is one. If it cannot, the messages end.
 type Asker interface {
-	Req(ctx context.Context, sub string, filters []nostr.Filter) error
-	Unsubscribe(ctx context.Context, sub string) error
+	Req(sub string, filters []nostr.Filter)
+	Unsubscribe(sub string)
 	// NegOpen, NegMsg and NegClose are for sessions of NIP-77.
-	NegOpen(ctx context.Context, sub string, filter nostr.Filter, message []byte) error
-	NegMsg(ctx context.Context, sub string, message []byte) error
-	NegClose(ctx context.Context, sub string) error
+	NegOpen(sub string, filter nostr.Filter, message []byte)
+	NegMsg(sub string, message []byte)
+	NegClose(sub string)
 }
 
 // Intake verifies events and offers them to ingest; *intake.Stream is one.
@@ -78,7 +78,7 @@ type Options struct {
 	Warned map[string]bool
 	// Authenticate answers the relay's challenge (NIP-42); fs.ErrNotExist: there is no key to do so.
 	// Nil: it is not answered.
-	Authenticate func(ctx context.Context, challenge string) error
+	Authenticate func(challenge string) error
 	Log          *slog.Logger
 }
 
@@ -164,10 +164,11 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 	defer s.release()
 	s.hold = time.Now().Add(start.Delay)
 	s.rec = newReconciler(s)
-	err := s.begin(ctx, start)
+	s.begin(start)
 	wake := time.NewTimer(0)
 	defer wake.Stop()
 	looked, lately := time.Time{}, false
+	var err error
 	for err == nil && ctx.Err() == nil {
 		now := time.Now()
 		if lately && now.Sub(looked) < seldom {
@@ -194,7 +195,7 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 		case d := <-s.Document:
 			s.limits.Said(d)
 		case r := <-s.rec.results:
-			err = s.rec.told(ctx, r, time.Now())
+			s.rec.told(r, time.Now())
 		case <-s.ends.changed:
 			err = s.hearEnds(ctx, time.Now())
 		case <-wake.C:
@@ -216,72 +217,60 @@ func (s *Session) name(prefix string) string {
 var startup = cause{source: proto.SourceStartup}
 
 // begin opens layer 1, and with a quick reconnect what was confirmed before.
-func (s *Session) begin(ctx context.Context, start Start) error {
+func (s *Session) begin(start Start) {
 	now := time.Now()
 	if s.fresh = start.Since == nil; !s.fresh {
 		s.confirmed, s.status.Confirmed = start.Confirmed, start.Mark
 	}
-	if err := s.openFirst(ctx, startup, now); err != nil {
-		return err
-	}
+	s.openFirst(startup, now)
 	if groups := Groups(s.confirmed); len(groups) > 0 {
-		if err := s.openLive(ctx, s.liveGroups(), false, time.Time{}, now); err != nil {
-			return err
-		}
+		s.openLive(s.liveGroups(), false, time.Time{}, now)
 		s.add(work{groups: groups, cause: cause{source: proto.SourceReconnect, liveUntil: start.Live}, since: start.Since})
 	}
 	s.report(Syncing)
-	return nil
 }
 
 // openFirst opens layer 1, and asks for its past if that is not confirmed.
-func (s *Session) openFirst(ctx context.Context, why cause, now time.Time) error {
+func (s *Session) openFirst(why cause, now time.Time) {
 	layer1 := Set{First: true}
 	groups := Groups(layer1)
-	if err := s.openLive(ctx, groups, true, time.Time{}, now); err != nil {
-		return err
-	}
+	s.openLive(groups, true, time.Time{}, now)
 	if !s.confirmed.First {
 		s.add(work{items: layer1, groups: groups, cause: why, reconcile: s.fresh})
 	}
-	return nil
 }
 
 // restart is the daily fresh start: everything is asked for again on the connection that stands.
-func (s *Session) restart(ctx context.Context, now time.Time) error {
+func (s *Session) restart(now time.Time) {
 	s.dayDue, s.fresh = false, true
 	s.days++
-	if err := s.forgetPast(ctx); err != nil {
-		return err
-	}
-	if _, err := s.closeLive(ctx, true); err != nil {
-		return err
-	}
+	s.forgetPast()
+	s.replaceLive(true)
 	s.consolidateBy, s.status.Confirmed = time.Time{}, Mark{}
 	daily := cause{source: proto.SourceDaily, liveUntil: now}
-	if err := s.openFirst(ctx, daily, now); err != nil {
-		return err
-	}
+	s.openFirst(daily, now)
 	s.plan(daily)
-	return s.request(ctx, now)
+	s.request(now)
 }
 
 // pump does what has become due, and reports the state. It is called after every message, so it
 // looks at what is open and not at everything that is wanted.
 func (s *Session) pump(ctx context.Context, now time.Time) error {
 	if s.dayDue && !now.Before(s.quiet) {
-		if err := s.restart(ctx, now); err != nil {
-			return err
-		}
+		s.restart(now)
 	}
 	// First what makes room at the relay. The past before what is new: where there is always
 	// something new, the past would never come. At last the past of what is new, because nothing
 	// may come that would bring us here again.
-	for _, do := range []func(context.Context, time.Time) error{s.authenticate, s.expire, s.tendLive, s.tendPast, s.askPast, s.addNew, s.askPast} {
-		if err := do(ctx, now); err != nil {
-			return err
-		}
+	if err := s.authenticate(); err != nil {
+		return err
 	}
+	s.expire(now)
+	s.tendLive(now)
+	s.tendPast(now)
+	s.askPast(ctx, now)
+	s.addNew(now)
+	s.askPast(ctx, now)
 	s.report(s.connection(now))
 	return nil
 }

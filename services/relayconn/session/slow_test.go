@@ -1,7 +1,6 @@
 package session_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -63,7 +62,7 @@ func (r *slow) heed(wait time.Duration, do func(n int)) {
 	}()
 }
 
-func (r *slow) Req(_ context.Context, sub string, filters []nostr.Filter) error {
+func (r *slow) Req(sub string, filters []nostr.Filter) {
 	live := filters[0].LimitZero
 	r.heed(r.late(live, !live), func(n int) {
 		if r.refuses(n) {
@@ -75,17 +74,15 @@ func (r *slow) Req(_ context.Context, sub string, filters []nostr.Filter) error 
 		}
 		r.out <- wire.Message{Kind: wire.EOSE, Sub: sub}
 	})
-	return nil
 }
 
-func (r *slow) Unsubscribe(_ context.Context, sub string) error {
+func (r *slow) Unsubscribe(sub string) {
 	r.heed(r.late(false, false), func(int) {
 		if filters := r.asked[sub]; len(filters) > 0 && filters[0].LimitZero {
 			r.closes++
 		}
 		delete(r.asked, sub)
 	})
-	return nil
 }
 
 // TestNothingIsLostAtSlowRelays: however late, and in any order, a relay does what it is

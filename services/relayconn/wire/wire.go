@@ -60,13 +60,15 @@ const (
 	keptInput = 16 << 10
 )
 
-// Conn is a connection to a relay. One goroutine may read while others write.
+// Conn is a connection to a relay. One goroutine may read while others write. What cannot be written
+// ends the connection, and Read says why.
 type Conn struct {
 	ws    *websocket.Conn
 	most  int64        // bytes of a message
 	busy  atomic.Bool  // a message is being handled, so nothing is read, a pong neither
 	count atomic.Int64 // messages that came
 	input bytes.Buffer // the message that is being read
+	lost  atomic.Pointer[error]
 }
 
 // Dial connects. ctx bounds the opening only; maxMessage is the largest message taken, in bytes.
@@ -96,6 +98,8 @@ func (c *Conn) Read(ctx context.Context, fn func(Message) error) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case err != nil && c.lost.Load() != nil:
+			return fmt.Errorf("write to relay: %w", *c.lost.Load())
 		case errors.Is(err, errGarbage):
 			if garbage++; garbage == maxGarbage {
 				return &netguard.ProtocolError{Err: fmt.Errorf("%d messages in a row that are no use, the last: %w", garbage, err)}
@@ -153,46 +157,46 @@ func (c *Conn) next() (Message, error) {
 }
 
 // Req opens a subscription.
-func (c *Conn) Req(ctx context.Context, sub string, filters []nostr.Filter) error {
-	return c.send(ctx, gonostr.ReqEnvelope{SubscriptionID: sub, Filters: filters})
+func (c *Conn) Req(sub string, filters []nostr.Filter) {
+	c.send(gonostr.ReqEnvelope{SubscriptionID: sub, Filters: filters})
 }
 
 // Unsubscribe closes a subscription.
-func (c *Conn) Unsubscribe(ctx context.Context, sub string) error {
-	return c.send(ctx, gonostr.CloseEnvelope(sub))
+func (c *Conn) Unsubscribe(sub string) {
+	c.send(gonostr.CloseEnvelope(sub))
 }
 
 // Auth answers the relay's challenge (NIP-42).
-func (c *Conn) Auth(ctx context.Context, ev nostr.Event) error {
-	return c.send(ctx, gonostr.AuthEnvelope{Event: ev})
+func (c *Conn) Auth(ev nostr.Event) {
+	c.send(gonostr.AuthEnvelope{Event: ev})
 }
 
 // NegOpen opens a session of reconciliation (NIP-77).
-func (c *Conn) NegOpen(ctx context.Context, sub string, filter nostr.Filter, message []byte) error {
-	return c.send(ctx, nip77.OpenEnvelope{SubscriptionID: sub, Filter: filter, Message: hex.EncodeToString(message)})
+func (c *Conn) NegOpen(sub string, filter nostr.Filter, message []byte) {
+	c.send(nip77.OpenEnvelope{SubscriptionID: sub, Filter: filter, Message: hex.EncodeToString(message)})
 }
 
 // NegMsg goes on with a session.
-func (c *Conn) NegMsg(ctx context.Context, sub string, message []byte) error {
-	return c.send(ctx, nip77.MessageEnvelope{SubscriptionID: sub, Message: hex.EncodeToString(message)})
+func (c *Conn) NegMsg(sub string, message []byte) {
+	c.send(nip77.MessageEnvelope{SubscriptionID: sub, Message: hex.EncodeToString(message)})
 }
 
 // NegClose ends a session.
-func (c *Conn) NegClose(ctx context.Context, sub string) error {
-	return c.send(ctx, nip77.CloseEnvelope{SubscriptionID: sub})
+func (c *Conn) NegClose(sub string) {
+	c.send(nip77.CloseEnvelope{SubscriptionID: sub})
 }
 
-func (c *Conn) send(ctx context.Context, m json.Marshaler) error {
+func (c *Conn) send(m json.Marshaler) {
 	data, err := m.MarshalJSON()
+	if err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
+		defer cancel()
+		err = c.ws.Write(ctx, websocket.MessageText, data)
+	}
 	if err != nil {
-		return fmt.Errorf("encode a message: %w", err)
+		c.lost.CompareAndSwap(nil, &err)
+		c.Close()
 	}
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-	defer cancel()
-	if err := c.ws.Write(ctx, websocket.MessageText, data); err != nil {
-		return fmt.Errorf("write to relay: %w", err)
-	}
-	return nil
 }
 
 // KeepAlive pings until ctx ends; a relay that does not answer, and says nothing else either, is

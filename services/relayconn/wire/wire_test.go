@@ -128,14 +128,12 @@ func TestConversation(t *testing.T) {
 			_ = ws.Write(ctx, websocket.MessageText, []byte(`["EOSE","a"]`))
 		}
 	})
-	ctx, since := t.Context(), nostr.Timestamp(7)
-	if err := errors.Join(
-		conn.Req(ctx, "a", []nostr.Filter{{Kinds: []int{1}, LimitZero: true}}), conn.Unsubscribe(ctx, "a"),
-		conn.NegOpen(ctx, "n1", nostr.Filter{Since: &since, Tags: nostr.TagMap{"e": {"x\"y"}}}, []byte{0x61, 0}),
-		conn.NegMsg(ctx, "n1", []byte{0x61, 0xab}), conn.NegClose(ctx, "n1"),
-	); err != nil {
-		t.Fatal(err)
-	}
+	since := nostr.Timestamp(7)
+	conn.Req("a", []nostr.Filter{{Kinds: []int{1}, LimitZero: true}})
+	conn.Unsubscribe("a")
+	conn.NegOpen("n1", nostr.Filter{Since: &since, Tags: nostr.TagMap{"e": {"x\"y"}}}, []byte{0x61, 0})
+	conn.NegMsg("n1", []byte{0x61, 0xab})
+	conn.NegClose("n1")
 	for _, want := range []string{
 		`["REQ","a",{"kinds":[1],"limit":0}]`, `["CLOSE","a"]`, `["NEG-OPEN","n1",{"since":7,"#e":["x\"y"]},"6100"]`, `["NEG-MSG","n1","61ab"]`, `["NEG-CLOSE","n1"]`,
 	} {
@@ -146,6 +144,11 @@ func TestConversation(t *testing.T) {
 	enough := errors.New("enough")
 	if err := conn.Read(t.Context(), func(wire.Message) error { return enough }); !errors.Is(err, enough) {
 		t.Errorf("read ends with %v", err)
+	}
+	conn.Close()
+	conn.Req("b", []nostr.Filter{{}})
+	if err := conn.Read(t.Context(), func(wire.Message) error { return nil }); err == nil || !strings.HasPrefix(err.Error(), "write to relay: ") {
+		t.Errorf("read ends with %v after a request that cannot be written", err)
 	}
 }
 
