@@ -112,6 +112,14 @@ func (g Group) Bytes() (n int) {
 	return n
 }
 
+// filters counts the filters of groups.
+func filters(groups []Group) (n int) {
+	for _, g := range groups {
+		n += len(g)
+	}
+	return n
+}
+
 // Matches reports whether an event is what one of the filters asks for.
 func (g Group) Matches(ev *nostr.Event) bool {
 	return slices.ContainsFunc(g, func(f nostr.Filter) bool { return f.Matches(ev) })

@@ -76,7 +76,13 @@ func pick(a, b []string, has bool) []string {
 	if first < 0 {
 		return a
 	}
-	return slices.Concat(a[:first], slices.DeleteFunc(slices.Clone(a[first+1:]), leaves))
+	out := slices.Clone(a[:first])
+	for _, e := range a[first+1:] {
+		if !leaves(e) {
+			out = append(out, e)
+		}
+	}
+	return out
 }
 
 // plus is what a or b has; one of them itself if the other adds nothing.
