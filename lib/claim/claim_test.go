@@ -227,6 +227,32 @@ func TestClaimsOnWhatIsGoneGoToo(t *testing.T) {
 	})
 }
 
+// TestWorkEndsWithTheBucketOfClaims, because who holds what is not known any more.
+func TestWorkEndsWithTheBucketOfClaims(t *testing.T) {
+	t.Parallel()
+	s := serve(t, short)
+	b := s.connect()
+	m, err := Join(t.Context(), b, Options{Group: "test", Worker: "one", Log: quiet})
+	must(t, err)
+	wanted, ended := make(chan []string, 1), make(chan error, 1)
+	wanted <- some("relay", 20)
+	go func() {
+		ended <- m.Work(t.Context(), wanted, func(ctx context.Context, key string) error { return s.work(ctx, "one", key) })
+		m.Leave()
+	}()
+	fixture.Await(t, "the claims are heard of", func() bool { return len(m.directory.held()) == 20 })
+	must(t, b.JS.DeleteStream(t.Context(), proto.KVStream(proto.BucketClaims)))
+	s.connect() // which makes it again
+	select {
+	case err := <-ended:
+		if err == nil || len(s.owners()) > 0 {
+			t.Errorf("ended with %v, and works on %v", err, s.owners())
+		}
+	case <-time.After(fixture.Patience):
+		t.Error("it works on")
+	}
+}
+
 // TestLeavingWorkerHoldsNothingUp: a worker that stops gives up each key as soon as its work on
 // that has ended. The others have it at once, though the worker is still there and busy with
 // another.

@@ -33,7 +33,8 @@ const (
 
 // Work claims its share of the keys that wanted names (each value is the whole list) and runs do
 // for every claim until the claim is given up, which ends do's context; the claim goes to another
-// only after do has returned. It returns when ctx has ended and everything is let go.
+// only after do has returned. It returns when ctx has ended, or the group cannot be followed, and
+// everything is let go.
 //
 // Two workers never work on one key. A claim is taken by compare-and-set, from none or from a
 // worker whose record has expired. The work by it runs under the lease, which ends at most nine
@@ -41,13 +42,15 @@ const (
 // expire.
 //
 // What fails is tried again after the next heartbeat.
-func (m *Member) Work(ctx context.Context, wanted <-chan []string, do func(ctx context.Context, key string) error) {
+func (m *Member) Work(ctx context.Context, wanted <-chan []string, do func(ctx context.Context, key string) error) error {
 	w := &work{Member: m, do: do, jobs: map[string]context.CancelFunc{}, ended: make(chan string), writing: make(chan struct{}, atOnce)}
 	defer w.finish()
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
+		case err := <-m.directory.Failed:
+			return err
 		case keys, open := <-wanted:
 			if !open {
 				wanted = nil

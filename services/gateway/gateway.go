@@ -35,10 +35,11 @@ func Run(ctx context.Context, n *node.Node) error {
 		return err
 	}
 	defer shards.Close() // when the last connection has ended
-	return serve(ctx, n, shards)
+	return serve(ctx, n, shards, shards.Failed)
 }
 
-func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
+// serve ends too when lost has an error: who has which repository is not known then.
+func serve(ctx context.Context, n *node.Node, shards git.Shards, lost <-chan error) error {
 	front := n.Settings.Front
 	ingest, err := candidates.New(n.Bus.Conn, n.Log)
 	if err != nil {
@@ -87,6 +88,7 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 	case <-ctx.Done():
 		err = nil
 	case err = <-failed:
+	case err = <-lost:
 	}
 	return errors.Join(err, stop(server, door, connections, n.StopWait(), n.Log))
 }

@@ -113,7 +113,7 @@ func judged(t testing.TB, judge decide, args ...string) *system {
 		done <- n.Run(ctx, node.Service{Name: "gateway", Run: func(ctx context.Context, n *node.Node) error {
 			context.AfterFunc(ctx, stop)
 			n.Settings = front
-			sys.ended <- serve(gatewayCtx, n, sys.shards)
+			sys.ended <- serve(gatewayCtx, n, sys.shards, nil)
 			<-ctx.Done()
 			return nil
 		}})

@@ -217,8 +217,7 @@ func (w *worker) work(ctx context.Context, member *claim.Member) error {
 			names = append(names, proto.ShardName(n))
 		}
 		wanted <- names
-		member.Work(ctx, wanted, w.hold)
-		return nil
+		return member.Work(ctx, wanted, w.hold)
 	})
 	return group.Wait()
 }

@@ -68,8 +68,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	group.Go(func() error { return all.Run(ctx) })
 	group.Go(func() error {
 		defer stopSending()
-		member.Work(ctx, names, env.Run)
-		return nil
+		return member.Work(ctx, names, env.Run)
 	})
 	defer member.Leave()
 	return group.Wait()

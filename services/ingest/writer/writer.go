@@ -102,9 +102,8 @@ func (w *Writer) Run(ctx context.Context) error {
 	}
 	wanted := make(chan []string, 1)
 	wanted <- []string{proto.KeyLog}
-	member.Work(ctx, wanted, func(ctx context.Context, _ string) error { return w.write(ctx) })
-	member.Leave()
-	return nil
+	defer member.Leave()
+	return member.Work(ctx, wanted, func(ctx context.Context, _ string) error { return w.write(ctx) })
 }
 
 // term is one time of being the writer. It ends when ctx ends or when a commit fails: then nothing
