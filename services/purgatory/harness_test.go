@@ -205,6 +205,7 @@ func newWorldAlone(t *testing.T, flags ...string) *world {
 			t.Error(err)
 		}
 		proxy.ServeHTTP(rw, r)
+		r.Body.Close() // now: net/http fails if it finds the rest of the body after the answer
 	}))
 	t.Cleanup(w.door.Close)
 	w.holds(t, proto.Shards)
