@@ -247,6 +247,7 @@ func (w *relayWorker) runSession(ctx context.Context, conn *wire.Conn, start ses
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer close(messages) // what the relay says last is heard: it may be why it goes
+		defer conn.Close()    // which ends what is being written: the session waits for that
 		lost = conn.Read(ctx, func(m wire.Message) error {
 			select {
 			case messages <- m:
