@@ -34,8 +34,9 @@ type Directory struct {
 	log     *slog.Logger
 	stop    context.CancelFunc
 	changed chan struct{} // of capacity 1: something may be different
-	// Failed has why the group cannot be followed any more: what is known of it is not true then.
-	Failed chan error
+	// Ended has how the following of a bucket ended: with an error, after which what is known of the
+	// group is not true, or nil, after Close.
+	Ended chan error
 	// silence is how long a worker is believed to live since its last heartbeat was heard here. The
 	// bucket tells of a death sooner, but not to a follower that was away at that time.
 	silence time.Duration
@@ -48,7 +49,7 @@ type Directory struct {
 // Watch reads who holds what, and follows it until Close: the end of ctx ends the reading only.
 func Watch(ctx context.Context, b *bus.Bus, group string, log *slog.Logger) (*Directory, error) {
 	d := &Directory{
-		group: group, log: log, changed: make(chan struct{}, 1), Failed: make(chan error, 2), silence: 2 * b.Sizing().WorkerTTL,
+		group: group, log: log, changed: make(chan struct{}, 1), Ended: make(chan error, 2), silence: 2 * b.Sizing().WorkerTTL,
 		workers: map[string]heard{}, claims: map[string]claimed{},
 	}
 	var lasting context.Context
@@ -86,11 +87,7 @@ func (d *Directory) follow(ctx, lasting context.Context, b *bus.Bus, bucket stri
 	if err := f.ReadAll(ctx); err != nil {
 		return fmt.Errorf("read bucket %s: %w", bucket, err)
 	}
-	go func() {
-		if err := f.Run(lasting); err != nil {
-			d.Failed <- fmt.Errorf("follow bucket %s: %w", bucket, err)
-		}
-	}()
+	go func() { d.Ended <- f.Run(lasting) }()
 	return nil
 }
 

@@ -189,8 +189,11 @@ func (m *Member) beat() error {
 
 // put writes a value at the revision that its key has; 0: there must be none.
 func put(ctx context.Context, bucket jetstream.KeyValue, key string, value any, revision uint64) (uint64, error) {
-	data, _ := json.Marshal(value) // a claim or a worker, which have nothing that JSON does not
-	if revision == 0 {
+	data, err := json.Marshal(value)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("encode %s: %w", key, err)
+	case revision == 0:
 		return bucket.Create(ctx, key, data)
 	}
 	return bucket.Update(ctx, key, data, revision)

@@ -49,7 +49,7 @@ func (m *Member) Work(ctx context.Context, wanted <-chan []string, do func(ctx c
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-m.directory.Failed:
+		case err := <-m.directory.Ended:
 			return err
 		case keys, open := <-wanted:
 			if !open {

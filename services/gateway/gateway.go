@@ -35,7 +35,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		return err
 	}
 	defer shards.Close() // when the last connection has ended
-	return serve(ctx, n, shards, shards.Failed)
+	return serve(ctx, n, shards, shards.Ended)
 }
 
 // serve ends too when lost has an error: who has which repository is not known then.

@@ -112,8 +112,8 @@ func (g Group) Bytes() (n int) {
 	return n
 }
 
-// filters counts the filters of groups.
-func filters(groups []Group) (n int) {
+// countFilters counts the filters of groups.
+func countFilters(groups []Group) (n int) {
 	for _, g := range groups {
 		n += len(g)
 	}

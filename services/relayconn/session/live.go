@@ -28,6 +28,7 @@ type live struct {
 	missing  time.Time // since when events have not come on it, or had no verdict; zero: they come
 	reopenAt time.Time // of one that is closed
 	owed     *batch    // the past that was asked for instead
+	replaced bool      // others are opened in its place, and it is closed when they are open
 }
 
 // Filters ask for what comes from now on, and depend on no clock.
@@ -116,15 +117,15 @@ func (s *Session) openLive(groups []Group, first bool, missing, now time.Time) {
 	}
 }
 
-// replaceLive forgets what is live, with layer 1 or without. What of it is open stays so until what
-// is opened in its place is open too, or nothing would come meanwhile. It returns since when events
-// are missing on any of it; zero: none are.
+// replaceLive forgets the live subscriptions, with layer 1 or without. They stay open at the relay
+// until closeReplaced, so that events come until those in their place are open. It returns since
+// when events are missing on any of them; zero: none are.
 func (s *Session) replaceLive(layer1 bool) (missing time.Time) {
 	s.lives = slices.DeleteFunc(s.lives, func(l *live) bool {
 		if l.first && !layer1 {
 			return false
 		}
-		missing = earlier(missing, l.missing)
+		missing, l.replaced = earlier(missing, l.missing), true
 		return true
 	})
 	return missing
@@ -134,7 +135,7 @@ func (s *Session) replaceLive(layer1 bool) (missing time.Time) {
 // missing on what is not open yet.
 func (s *Session) closeReplaced(now time.Time) (closed bool) {
 	for _, a := range s.open {
-		if l, is := a.(*live); is && !slices.Contains(s.lives, l) {
+		if l, is := a.(*live); is && l.replaced {
 			closed = true
 			s.stop(l)
 		}

@@ -296,9 +296,6 @@ func (s *Session) finished(b *batch, now time.Time) (done bool) {
 	}
 	b.release(true)
 	s.confirmed = Union(s.confirmed, Only(b.items, s.wanted.Items))
-	if all := Only(s.wanted.Items, s.confirmed); all.First == s.confirmed.First && Diff(s.confirmed, all, Set{}).Empty() {
-		s.confirmed = all // whose lists all connections share
-	}
 	return true
 }
 

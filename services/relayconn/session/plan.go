@@ -66,16 +66,16 @@ func (s *Session) request(now time.Time) {
 // are due are added. Where even the fewest are too many, that is done only when it saves a good
 // part, not with every addition.
 func (s *Session) crowded() bool {
-	have, more := 0, filters(s.due.groups)
+	have, more := 0, countFilters(s.due.groups)
 	for _, l := range s.lives {
 		if !l.first {
-			have += filters(l.groups)
+			have += countFilters(l.groups)
 		}
 	}
 	if have == 0 || have+more <= s.Rules.MaxFilters {
 		return false
 	}
-	fewest := filters(s.liveGroups())
+	fewest := countFilters(s.liveGroups())
 	return fewest+more <= s.Rules.MaxFilters || have-fewest >= (s.Rules.MaxFilters+3)/4
 }
 

@@ -259,12 +259,12 @@ func (s *Session) pump(ctx context.Context, now time.Time) error {
 	if s.dayDue && !now.Before(s.quiet) {
 		s.restart(now)
 	}
-	// First what makes room at the relay. The past before what is new: where there is always
-	// something new, the past would never come. At last the past of what is new, because nothing
-	// may come that would bring us here again.
 	if err := s.authenticate(); err != nil {
 		return err
 	}
+	// First what makes room at the relay. The past before what is new: where there is always
+	// something new, the past would never come. At last the past of what is new, because nothing
+	// may come that would bring us here again.
 	s.expire(now)
 	s.tendLive(now)
 	s.tendPast(now)

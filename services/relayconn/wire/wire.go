@@ -60,15 +60,15 @@ const (
 	keptInput = 16 << 10
 )
 
-// Conn is a connection to a relay. One goroutine may read while others write. What cannot be written
-// ends the connection, and Read says why.
+// Conn is a connection to a relay. One goroutine may read while others write. If something cannot
+// be written, the connection ends, and Read says why.
 type Conn struct {
 	ws    *websocket.Conn
-	most  int64        // bytes of a message
-	busy  atomic.Bool  // a message is being handled, so nothing is read, a pong neither
-	count atomic.Int64 // messages that came
-	input bytes.Buffer // the message that is being read
-	lost  atomic.Pointer[error]
+	most  int64                 // bytes of a message
+	busy  atomic.Bool           // a message is being handled, so nothing is read, a pong neither
+	count atomic.Int64          // messages that came
+	input bytes.Buffer          // the message that is being read
+	lost  atomic.Pointer[error] // why something could not be written; nil: all could
 }
 
 // Dial connects. ctx bounds the opening only; maxMessage is the largest message taken, in bytes.
