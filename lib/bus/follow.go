@@ -15,6 +15,7 @@ import (
 	"github.com/synadia-io/orbit.go/jetstreamext"
 	"golang.org/x/sync/errgroup"
 
+	"tendril.dev/lib/backoff"
 	"tendril.dev/proto"
 )
 
@@ -134,7 +135,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	}
 	defer sub.Unsubscribe()
 	// The end is asked for when nothing is left to read.
-	pause, since, left, few := retryFirst, time.Now(), true, false
+	failures, since, left, few := 0, time.Now(), true, false
 	for ctx.Err() == nil {
 		count, err := 0, error(nil)
 		if !left {
@@ -142,7 +143,7 @@ func (f *Follower) Run(ctx context.Context) error {
 		}
 		if err == nil && !left && !f.behind() {
 			f.rest(ctx)
-			pause, since = retryFirst, time.Now()
+			failures, since = 0, time.Now()
 			continue
 		}
 		if left = false; err == nil {
@@ -156,7 +157,7 @@ func (f *Follower) Run(ctx context.Context) error {
 		case isRead:
 			return failed.error
 		case count > 0:
-			pause, since, f.leader = retryFirst, time.Now(), false
+			failures, since, f.leader = 0, time.Now(), false
 			continue
 		case err == nil && !f.behind():
 			continue
@@ -169,14 +170,12 @@ func (f *Follower) Run(ctx context.Context) error {
 			f.leader = true
 			f.log.Warn("a stream is not read on; its leader is asked", "stream", f.what.Stream, "read", f.Seq())
 		}
+		failures++
+		pause := backoff.After(failures, retryFirst, retryMost)
 		if pause == retryMost {
 			f.wantEnd() // a message that was told of may be gone
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-			pause = min(2*pause, retryMost)
-		}
+		_ = backoff.Sleep(ctx, pause) // the loop looks at ctx
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
+	"tendril.dev/lib/backoff"
 	"tendril.dev/proto"
 )
 
@@ -35,9 +36,9 @@ type pack struct {
 
 	ref   string
 	data  []byte
-	at    time.Time     // when to send it again
-	pause time.Duration // after it was sent last
-	until time.Time     // when to give it up
+	at    time.Time // when to send it again
+	sent  int       // how many times it was sent without a verdict, since the queue refused it last
+	until time.Time // when to give it up
 }
 
 // messageRoom is what is left for headers and the client's own framing below the largest message.
@@ -91,14 +92,14 @@ func (s *Sender) send(p *pack) {
 	p.of.under++
 	p.data, p.lines = proto.JoinPack(p.lines), nil
 	p.ref = nuid.Next() // a verdict of another's pack, that names our inbox, must not end it
-	p.pause, p.until = s.resendAfter, time.Now().Add(s.giveUpAfter)
+	p.sent, p.until = 1, time.Now().Add(s.giveUpAfter)
 	s.waiting[p.ref] = p
 	s.publish(p)
 }
 
 // publish sends a pack. The caller holds the lock.
 func (s *Sender) publish(p *pack) {
-	p.at = time.Now().Add(p.pause)
+	p.at = time.Now().Add(backoff.After(p.sent, s.resendAfter, max(maxResendAfter, s.resendAfter)))
 	if !s.conn.IsConnected() {
 		return // all are sent when it is
 	}
@@ -131,7 +132,7 @@ func (s *Sender) refused(_ jetstream.JetStream, msg *nats.Msg, err error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if p := s.waiting[msg.Header.Get(proto.HeaderRef)]; p != nil {
-			p.pause, p.at = s.resendAfter, time.Now().Add(s.refusedPause)
+			p.sent, p.at = 1, time.Now().Add(s.refusedPause)
 		}
 	}()
 }
@@ -146,7 +147,7 @@ func (s *Sender) resend(now time.Time, all bool) {
 			s.take(ref)
 			go p.finish(nil, ErrNoVerdict)
 		case all || !now.Before(p.at):
-			p.pause = min(2*p.pause, max(maxResendAfter, s.resendAfter))
+			p.sent++
 			s.publish(p)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"tendril.dev/lib/backoff"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/session"
@@ -59,7 +60,7 @@ func (r *Relay) Lines(each func(Line)) error {
 			return fmt.Errorf("read the relay %s: %w", r.url, err)
 		}
 		r.walk.Again()
-		time.Sleep(r.pause << (failed - 1))
+		time.Sleep(backoff.After(failed, r.pause, time.Minute))
 	}
 	return nil
 }

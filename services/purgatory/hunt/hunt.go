@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"tendril.dev/lib/backoff"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repostate"
@@ -384,4 +385,4 @@ func (h *Hunter) pause(identifier string, one *hunt) {
 }
 
 // backoff is the pause after so many attempts and one more: 20 s, 40 s, 80 s, then 120 s each.
-func (h *Hunter) backoff(attempts int) time.Duration { return min(h.Base<<min(attempts, 16), h.Max) }
+func (h *Hunter) backoff(attempts int) time.Duration { return backoff.After(attempts+1, h.Base, h.Max) }

@@ -5,6 +5,7 @@ package health
 import (
 	"time"
 
+	"tendril.dev/lib/backoff"
 	"tendril.dev/lib/netguard"
 )
 
@@ -157,11 +158,5 @@ func (h Health) State(now time.Time) State {
 
 // Backoff is base · 2^(failures−1), at most Max.
 func (r Rules) Backoff(failures int) time.Duration {
-	wait := r.Base
-	for range failures - 1 {
-		if wait *= 2; wait >= r.Max {
-			return r.Max
-		}
-	}
-	return min(wait, r.Max)
+	return backoff.After(max(failures, 1), r.Base, r.Max)
 }

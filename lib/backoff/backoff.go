@@ -1,0 +1,37 @@
+// Package backoff has the rule by which everything waits that tries again after a failure.
+package backoff
+
+import (
+	"context"
+	"time"
+)
+
+// After is the wait after so many failures in a row: first after one, twice as long after each
+// further one, at most longest. Without a failure there is no wait.
+func After(failures int, first, longest time.Duration) time.Duration {
+	if failures <= 0 {
+		return 0
+	}
+	wait := min(first, longest)
+	for range failures - 1 {
+		if wait > longest/2 {
+			return longest
+		}
+		if wait *= 2; wait <= 0 {
+			return 0
+		}
+	}
+	return wait
+}
+
+// Sleep waits for d, or until ctx ends. It returns the cause of that end, nil after d.
+func Sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
