@@ -28,7 +28,7 @@ func (w *worker) lookAfter(ctx context.Context, hosted bool, at repository.Place
 	switch {
 	case err != nil || !repo.Exists():
 	case hosted:
-		err = w.welcome(repo)
+		err = w.clearEnded(repo)
 	default:
 		err = w.end(ctx, repo)
 	}
@@ -38,8 +38,8 @@ func (w *worker) lookAfter(ctx context.Context, hosted bool, at repository.Place
 	return nil
 }
 
-// welcome is for a repository that is hosted. If it was not for a while, nothing of that is left.
-func (w *worker) welcome(repo *repository.Repo) error {
+// clearEnded is for a repository that is hosted. If it was not for a while, its note goes.
+func (w *worker) clearEnded(repo *repository.Repo) error {
 	note, err := repo.Ended()
 	if note == nil || err != nil {
 		return err
@@ -47,7 +47,7 @@ func (w *worker) welcome(repo *repository.Repo) error {
 	if err := repo.SetEnded(nil); err != nil {
 		return err
 	}
-	w.touch(repo.Place, within) // it was not kept in line meanwhile
+	w.enqueue(repo.Place, groupAndAcceptedPRs) // it was not kept in line meanwhile
 	w.log.Info("a repository is hosted again", "repository", repo.RepoRef, "away_since", note.Since)
 	w.tell(repo.Identifier, proto.GitReturned, proto.GitNotice{Owner: npub(repo.PubKey)})
 	return nil
@@ -75,7 +75,7 @@ func (w *worker) end(ctx context.Context, repo *repository.Repo) error {
 	case err != nil || how.until.IsZero():
 		return err
 	case how.isOver():
-		if err := w.remove(ctx, repo, false); !errors.Is(err, errStays) {
+		if err := w.remove(ctx, repo, false); !errors.Is(err, errStillHosted) {
 			return err
 		}
 		return nil
@@ -166,8 +166,8 @@ func (w *worker) count(ctx context.Context, filters ...nostr.Filter) (n int, err
 	return n, nil
 }
 
-// errStays: the repository is hosted, or what the log says has changed while its events were removed.
-var errStays = errors.New("the repository is hosted")
+// errStillHosted: the repository is hosted, or what the log says has changed while its events were removed.
+var errStillHosted = errors.New("the repository is hosted")
 
 // remove removes a repository that is not hosted, and what was accepted for it alone. At once: an
 // operator has asked for it, so that neither its time nor how its hosting has ended matters. The
@@ -180,7 +180,7 @@ func (w *worker) remove(ctx context.Context, repo *repository.Repo, atOnce bool)
 	ref := repo.RepoRef
 	removed, err := w.removeEvents(ctx, repo, atOnce)
 	if err == nil {
-		err = w.mustGo(ctx, repo, atOnce) // its owner may have come back just now
+		err = w.confirmRemoval(ctx, repo, atOnce) // its owner may have come back just now
 	}
 	if err == nil {
 		err = w.removeRepository(ctx, repo)
@@ -193,9 +193,9 @@ func (w *worker) remove(ctx context.Context, repo *repository.Repo, atOnce bool)
 	return nil
 }
 
-// mustGo decides on all that is known at this moment whether a repository must be removed; errStays:
+// confirmRemoval decides on all that is known at this moment whether a repository must be removed; errStillHosted:
 // it must not. Where that cannot be known within lookTime it is another error, and nothing is removed.
-func (w *worker) mustGo(ctx context.Context, repo *repository.Repo, atOnce bool) error {
+func (w *worker) confirmRemoval(ctx context.Context, repo *repository.Repo, atOnce bool) error {
 	if err := w.shards.Lease(repo.Identifier).Err(); err != nil {
 		return err // another worker decides from now on
 	}
@@ -206,8 +206,8 @@ func (w *worker) mustGo(ctx context.Context, repo *repository.Repo, atOnce bool)
 		stays = !how.isOver()
 	}
 	if err == nil && stays {
-		w.touch(repo.Place, group)
-		err = errStays
+		w.enqueue(repo.Place, maintainerGroup)
+		err = errStillHosted
 	}
 	return err
 }
@@ -233,7 +233,7 @@ func (w *worker) removeEvents(ctx context.Context, repo *repository.Repo, atOnce
 	var part []*nostr.Event
 	bytes := 0
 	remove := func() error {
-		if err := w.mustGo(ctx, repo, atOnce); err != nil {
+		if err := w.confirmRemoval(ctx, repo, atOnce); err != nil {
 			return err
 		}
 		verdicts, err := release.Ask(ctx, w.sender, proto.ActionRemove, "", part...)
@@ -258,7 +258,7 @@ func (w *worker) removeEvents(ctx context.Context, repo *repository.Repo, atOnce
 			if err = errors.Join(err, failed); err != nil {
 				return removed, fmt.Errorf("look for the events of %s: %w", ref, err)
 			}
-			if !w.mayGo(ref, ev) {
+			if !w.removable(ref, ev) {
 				continue
 			}
 			part = append(part, ev)
@@ -275,10 +275,10 @@ func (w *worker) removeEvents(ctx context.Context, repo *repository.Repo, atOnce
 	return removed, err
 }
 
-// mayGo reports whether ingest must be asked for the removal of an event. What names another
+// removable reports whether ingest must be asked for the removal of an event. What names another
 // repository that is on the disk stays as long as that: its owner may have given it up too, and
 // come back to it, which ingest does not know of.
-func (w *worker) mayGo(of nostr.RepoRef, ev *nostr.Event) bool {
+func (w *worker) removable(of nostr.RepoRef, ev *nostr.Event) bool {
 	switch ev.Kind {
 	case nostr.KindAnnouncement, nostr.KindDeletion, nostr.KindUserGraspList:
 		return false // ingest keeps these

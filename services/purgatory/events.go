@@ -49,20 +49,20 @@ func (w *worker) changed(c held.Change) {
 	}
 	for _, entry := range []*held.Entry{c.Before, c.Entry} {
 		if entry != nil {
-			w.touchFor(entry)
+			w.enqueueFor(entry)
 		}
 	}
 }
 
-// touchFor has the repositories looked at that a held event is for.
-func (w *worker) touchFor(e *held.Entry) {
+// enqueueFor has the repositories looked at that a held event is for.
+func (w *worker) enqueueFor(e *held.Entry) {
 	switch e.Event.Kind {
 	case nostr.KindAnnouncement:
-		w.touch(placeOf(e.Event.PubKey, e.Identifier), within)
+		w.enqueue(placeOf(e.Event.PubKey, e.Identifier), groupAndAcceptedPRs)
 	case nostr.KindState:
-		w.touch(placeOf(e.Event.PubKey, e.Identifier), group)
+		w.enqueue(placeOf(e.Event.PubKey, e.Identifier), maintainerGroup)
 	default:
-		w.queue.add(itself(e.Identifier), time.Now(), alone, e.Event.ID)
+		w.queue.addIdentifier(e.Identifier, time.Now(), e.Event.ID)
 	}
 }
 
@@ -74,7 +74,7 @@ func (w *worker) heard(recs []eventdb.Record) {
 		w.awaited(r.Event.ID)
 		switch r.Event.Kind {
 		case nostr.KindAnnouncement:
-			w.touch(placeOf(r.Event.PubKey, r.Event.Tags.GetD()), within)
+			w.enqueue(placeOf(r.Event.PubKey, r.Event.Tags.GetD()), groupAndAcceptedPRs)
 		case nostr.KindPR, nostr.KindPRUpdate:
 			w.heardPull(r.Event)
 		case nostr.KindDeletion:
@@ -98,7 +98,7 @@ func (w *worker) heardPull(ev *nostr.Event) {
 	}
 	for _, ref := range refs[:min(len(refs), maxFollowed)] {
 		if w.shards.Holds(ref.Identifier) {
-			w.queue.add(itself(ref.Identifier), time.Now(), alone, ev.ID)
+			w.queue.addIdentifier(ref.Identifier, time.Now(), ev.ID)
 		}
 	}
 }
@@ -110,17 +110,17 @@ func (w *worker) heardDeletion(ev *nostr.Event) {
 	for tag := range ev.Tags.FindAll("e") {
 		w.awaited(tag[1])
 	}
-	w.touchAll(nostr.RepoRef{PubKey: ev.PubKey})
+	w.enqueueAll(nostr.RepoRef{PubKey: ev.PubKey})
 }
 
-// touchAll has the repositories looked at of an owner, or an identifier.
-func (w *worker) touchAll(which nostr.RepoRef) {
+// enqueueAll has the repositories looked at of an owner, or an identifier.
+func (w *worker) enqueueAll(which nostr.RepoRef) {
 	for at, err := range w.store.Places(context.Background(), which) {
 		if err != nil {
 			w.log.Error("the repositories of a deletion or a ban could not be looked through", "which", which, "error", err)
 			return
 		}
-		w.touch(at, group)
+		w.enqueue(at, maintainerGroup)
 	}
 }
 
@@ -133,14 +133,14 @@ func (w *worker) heardBan(what bans.Subject) {
 	if w.awaited(what.Event); what.Event != "" {
 		return
 	}
-	time.AfterFunc(banSettles, func() { w.touchAll(nostr.RepoRef{PubKey: what.PubKey, Identifier: what.Identifier}) })
+	time.AfterFunc(banSettles, func() { w.enqueueAll(nostr.RepoRef{PubKey: what.PubKey, Identifier: what.Identifier}) })
 }
 
 // awaited hears that an event is known now, or not any more: references may be named for it, in
 // any repository.
 func (w *worker) awaited(id string) {
 	for _, at := range w.releaser.NamedFor(id) {
-		w.touch(at, group)
+		w.enqueue(at, maintainerGroup)
 	}
 }
 

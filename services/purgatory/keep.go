@@ -70,7 +70,8 @@ func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
 	}
 	for _, at := range found {
 		select {
-		case w.queue.idle <- at:
+		case <-w.queue.keys.Idle():
+			w.queue.addRepository(at, time.Now(), groupAndAcceptedPRs)
 		case <-ctx.Done():
 			return nil
 		}
@@ -78,26 +79,25 @@ func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
 	return nil
 }
 
-// cleanUp lets git clean up repositories where that is due: something was written to them, or an hour
+// cleanUp lets git clean up a repository where that is due: something was written to it, or an hour
 // is over. What goes wrong is for the next time.
-func (w *worker) cleanUp(ctx context.Context, t task) {
-	during, done, err := w.shards.During(ctx, t.identifier)
+func (w *worker) cleanUp(ctx context.Context, at repository.Place) error {
+	during, done, err := w.shards.During(ctx, at.Identifier)
 	if err != nil {
-		return // another worker's
+		return nil // another worker's
 	}
 	defer done()
-	for at := range t.places {
-		repo, err := w.store.At(at)
-		if err != nil || !repo.Exists() {
-			continue
-		}
-		due, err := repo.NeedsGc(time.Now())
-		if err == nil && due {
-			err = repo.Gc(during)
-		}
-		if err != nil && during.Err() == nil {
-			w.log.Error("housekeeping failed; it is tried again later", "repository", at, "error", err)
-		}
-		w.chores.add(at, time.Now().Add(housekeepingEvery), alone)
+	repo, err := w.store.At(at)
+	if err != nil || !repo.Exists() {
+		return nil
 	}
+	due, err := repo.NeedsGc(time.Now())
+	if err == nil && due {
+		err = repo.Gc(during)
+	}
+	if err != nil && during.Err() == nil {
+		w.log.Error("housekeeping failed; it is tried again later", "repository", at, "error", err)
+	}
+	w.chores.AddAt(at, time.Now().Add(housekeepingEvery))
+	return nil
 }

@@ -115,7 +115,7 @@ func (w *worker) carryOut(ctx context.Context, verb proto.RepoVerb, ref nostr.Re
 			s, err = w.removeNow(ctx, repo)
 		}
 	}
-	if errors.Is(err, errStays) {
+	if errors.Is(err, errStillHosted) {
 		err = fmt.Errorf("%s is hosted: only its owner can give it up", readable(ref))
 	}
 	if errors.Is(err, githttp.ErrElsewhere) {

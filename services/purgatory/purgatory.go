@@ -27,6 +27,7 @@ import (
 	"tendril.dev/services/purgatory/hunt"
 	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/workqueue"
 )
 
 // worker is one replica.
@@ -43,10 +44,10 @@ type worker struct {
 	shards   *shards
 	hunter   *hunt.Hunter
 	queue    *queue
-	chores   *queue             // of housekeeping
-	arrivals chan int           // shards that came, and whose repositories were not looked through yet
-	belongs  repository.Belongs // our domains, those of earlier too
-	statuses sync.Map           // repository.Place → proto.RepoStatus, of when it was last looked at
+	chores   *workqueue.Queue[repository.Place] // of housekeeping
+	arrivals chan int                           // shards that came, and whose repositories were not looked through yet
+	belongs  repository.Belongs                 // our domains, those of earlier too
+	statuses sync.Map                           // repository.Place → proto.RepoStatus, of when it was last looked at
 	releaser *release.Releaser
 	metrics  *metrics
 	limits   fetch.Limits
@@ -81,7 +82,8 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 		shards: ours, arrivals: make(chan int, proto.Shards), belongs: belongs,
 		limits: fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
 	}
-	w.queue, w.chores = newQueue(reconcilers, w.tryReconcile), newQueue(1, w.cleanUp)
+	w.queue = newQueue(reconcilers, s.HuntBackoffBase, maxReconcileBackOff, w.tryReconcile)
+	w.chores = workqueue.New(workqueue.Options[repository.Place]{Workers: 1, Work: w.cleanUp, BackOff: housekeepingEvery, MaxBackOff: housekeepingEvery})
 	w.hearing = query.Hear(n.Bus.JS, n.Accepted, []int{nostr.KindAnnouncement, nostr.KindPR, nostr.KindPRUpdate, nostr.KindDeletion}, w.heard)
 	n.Bans.OnChange(w.heardBan)
 	w.holdings = held.NewSet(n.Bus.JS, n.Log, w.changed)
@@ -201,7 +203,7 @@ func (w *worker) newHunter(directory *claim.Directory) (*hunt.Hunter, error) {
 // work runs the parts of the worker until ctx ends and every push that was under way is released.
 func (w *worker) work(ctx context.Context, member *claim.Member) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{w.hearing.Run, w.hunter.Run, w.survey, w.answerOperators, w.queue.run, w.chores.run} {
+	for _, run := range []func(context.Context) error{w.hearing.Run, w.hunter.Run, w.survey, w.answerOperators, w.queue.keys.Run, w.chores.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
 	group.Go(func() error {
@@ -237,7 +239,7 @@ func (w *worker) hold(ctx context.Context, name string) error {
 			}
 			w.hunter.Add(identifier, w.node.Settings.HuntSyncDelay) // before anything that is overdue can expire
 			for _, entry := range w.holdings.OfIdentifier(identifier) {
-				w.touchFor(entry)
+				w.enqueueFor(entry)
 			}
 		}
 		if opened {
@@ -253,7 +255,7 @@ func (w *worker) hold(ctx context.Context, name string) error {
 	w.shards.Close(n)
 	w.hunter.Drop(ours)
 	w.queue.drop(ours)
-	w.chores.drop(ours)
+	w.chores.Drop(func(at repository.Place) bool { return ours(at.Identifier) })
 	for at := range w.statuses.Range {
 		if ours(at.(repository.Place).Identifier) {
 			w.statuses.Delete(at)
@@ -262,9 +264,15 @@ func (w *worker) hold(ctx context.Context, name string) error {
 	return nil
 }
 
-func (w *worker) later(at repository.Place, when time.Time) { w.queue.add(at, when, within) }
+func (w *worker) later(at repository.Place, when time.Time) {
+	w.queue.addRepository(at, when, groupAndAcceptedPRs)
+}
 
 // lookAt asks for a look at what is hunted for: an owner's repository, or all of an identifier.
 func (w *worker) lookAt(identifier, owner string, at time.Time) {
-	w.queue.add(placeOf(owner, identifier), at, group)
+	if owner == "" {
+		w.queue.addIdentifier(identifier, at)
+		return
+	}
+	w.queue.addRepository(placeOf(owner, identifier), at, maintainerGroup)
 }

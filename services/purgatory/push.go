@@ -253,7 +253,7 @@ func (a authority) take(ctx context.Context, at repository.Place, push githttp.P
 		return err
 	}
 	// The client may go in the middle of it: what was moved is brought in line in any case.
-	defer func() { a.queue.add(at, time.Now(), group) }()
+	defer func() { a.queue.addRepository(at, time.Now(), maintainerGroup) }()
 	a.budget.spend(d.payer, d.bytes)
 	if err := receive(ctx); err != nil {
 		return err
@@ -330,7 +330,7 @@ func (a authority) releasePushed(ctx context.Context, at repository.Place, d dec
 	}
 	for _, e := range d.waiting {
 		if e.Identifier != at.Identifier && a.shards.Holds(e.Identifier) {
-			a.queue.add(itself(e.Identifier), time.Now(), alone, e.Event.ID) // it may take the commit from here
+			a.queue.addIdentifier(e.Identifier, time.Now(), e.Event.ID) // it may take the commit from here
 		}
 		served, err := a.Accepted(ctx, e.Event.ID)
 		switch {

@@ -8,32 +8,27 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/workqueue"
 )
 
-// queue is the identifiers that must be worked on, each when its time has come and by one at a
-// time, with the repositories that must be looked at. What is added while an identifier is worked
-// on comes again afterwards.
+// queue is the identifiers that must be reconciled, one worker for each at a time. Why an identifier
+// is in it lies beside the key: which repositories must be looked at, and when.
 type queue struct {
-	atOnce int // identifiers
-	work   func(context.Context, task)
-	idle   chan repository.Place // to be looked at when nothing else is due
-	wake   chan struct{}         // for the workers: something is due
+	keys *workqueue.Queue[string]
+
 	mu     sync.Mutex
-	items  map[string]*item
-	due    []*item
+	causes map[string]*causes // by identifier
 }
 
-// item is what must be done for one identifier.
-type item struct {
-	identifier string
-	looks      map[repository.Place]look
-	timer      *time.Timer // of the earliest look
-	busy       bool        // it is due, or worked on
+// causes are why an identifier is in the queue.
+type causes struct {
+	identifier   *cause // its held events, its hunt and its pull requests; nil: none of these
+	repositories map[repository.Place]*cause
 }
 
-// look is when a repository must be looked at, and what else with it. A repository without owner
-// stands for the identifier itself.
-type look struct {
+// cause is when something must be looked at, and what else with it. Who looks adds it again for
+// what is due later.
+type cause struct {
 	at    time.Time
 	reach reach
 	pulls []string // ids of pull requests that came
@@ -43,68 +38,79 @@ type look struct {
 type reach int
 
 const (
-	alone  reach = iota // the repository alone
-	group               // also those that may change with it
-	within              // and in these accepted pull requests of before, which may not be named there yet
+	repoOnly            reach = iota // the repository alone
+	maintainerGroup                  // also those that may change with it
+	groupAndAcceptedPRs              // and accepted pull requests of before, which may not be named there yet
 )
 
-// task is what must be done now.
+// task is what must be done now for an identifier.
 type task struct {
-	identifier string
-	places     map[repository.Place]reach
-	pulls      []string // ids of pull requests that came, in order
+	identifier     string
+	identifierOnly bool // what concerns no repository alone: held events, the hunt, pull requests that came
+	places         map[repository.Place]reach
+	pulls          []string // ids of pull requests that came, in order
 }
 
-func newQueue(atOnce int, work func(context.Context, task)) *queue {
-	return &queue{atOnce: atOnce, work: work, idle: make(chan repository.Place), wake: make(chan struct{}, atOnce), items: map[string]*item{}}
+// newQueue makes a queue whose tasks are done by work. A task that fails comes again, with what was
+// added meanwhile.
+func newQueue(workers int, backOff, most time.Duration, work func(context.Context, task) error) *queue {
+	q := &queue{causes: map[string]*causes{}}
+	q.keys = workqueue.New(workqueue.Options[string]{
+		Workers: workers, BackOff: backOff, MaxBackOff: most,
+		Work: func(ctx context.Context, identifier string) error {
+			t, due := q.take(identifier)
+			if !due { // it was taken sooner
+				return nil
+			}
+			err := work(ctx, t)
+			if err != nil {
+				q.putBack(t)
+			}
+			return err
+		},
+	})
+	return q
 }
-
-// itself stands for an identifier, without any of its repositories.
-func itself(identifier string) repository.Place { return placeOf("", identifier) }
 
 func placeOf(owner, identifier string) repository.Place {
 	return repository.Place{RepoRef: nostr.RepoRef{PubKey: owner, Identifier: identifier}}
 }
 
-// run works on what is due until ctx ends.
-func (q *queue) run(ctx context.Context) error {
-	var workers sync.WaitGroup
-	for range q.atOnce {
-		workers.Go(func() {
-			for ctx.Err() == nil {
-				if q.look(ctx) {
-					continue
-				}
-				select {
-				case <-ctx.Done():
-				case <-q.wake:
-				case place := <-q.idle:
-					q.add(place, time.Now(), within)
-				}
-			}
-		})
-	}
-	workers.Wait()
-	return nil
+// addRepository asks for a look at a repository.
+func (q *queue) addRepository(place repository.Place, at time.Time, reach reach, pulls ...string) {
+	q.mu.Lock()
+	of := q.of(place.Identifier)
+	of.repositories[place] = of.repositories[place].with(at, reach, pulls)
+	q.mu.Unlock()
+	q.keys.AddAt(place.Identifier, at)
 }
 
-// add asks for a look. Of several times the earliest counts: who looks adds it again for what is
-// due later.
-func (q *queue) add(place repository.Place, at time.Time, reach reach, pulls ...string) {
+// addIdentifier asks for a look at what concerns no repository alone.
+func (q *queue) addIdentifier(identifier string, at time.Time, pulls ...string) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	it := q.items[place.Identifier]
-	if it == nil {
-		it = &item{identifier: place.Identifier, looks: map[repository.Place]look{}}
-		it.timer = time.AfterFunc(time.Hour, func() { q.fire(it) })
-		q.items[place.Identifier] = it
+	of := q.of(identifier)
+	of.identifier = of.identifier.with(at, repoOnly, pulls)
+	q.mu.Unlock()
+	q.keys.AddAt(identifier, at)
+}
+
+// of are the causes of an identifier. The caller holds q.mu.
+func (q *queue) of(identifier string) *causes {
+	if q.causes[identifier] == nil {
+		q.causes[identifier] = &causes{repositories: map[repository.Place]*cause{}}
 	}
-	before, is := it.looks[place]
-	if is && before.at.Before(at) {
-		at = before.at
+	return q.causes[identifier]
+}
+
+// with is a cause and another one together: of the times the earlier counts.
+func (c *cause) with(at time.Time, reach reach, pulls []string) *cause {
+	if c == nil {
+		return &cause{at, reach, union(pulls, nil)}
 	}
-	it.looks[place] = look{at, max(reach, before.reach), union(before.pulls, pulls)}
-	q.schedule(it)
+	if c.at.Before(at) {
+		at = c.at
+	}
+	return &cause{at, max(reach, c.reach), union(c.pulls, pulls)}
 }
 
 func union(a, b []string) []string {
@@ -113,69 +119,66 @@ func union(a, b []string) []string {
 	return slices.Compact(both)
 }
 
-// schedule sets the timer of an item that is not worked on; q.mu is held.
-func (q *queue) schedule(it *item) {
-	if it.busy {
-		return
-	}
-	wait := time.Hour
-	for _, l := range it.looks {
-		wait = min(wait, time.Until(l.at))
-	}
-	it.timer.Reset(wait)
-	if len(it.looks) == 0 {
-		it.timer.Stop()
-		delete(q.items, it.identifier)
-	}
-}
-
-// fire makes an item due.
-func (q *queue) fire(it *item) {
+// take takes what is due of an identifier, and asks for a look when the next of its causes is.
+func (q *queue) take(identifier string) (t task, due bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if it.busy || q.items[it.identifier] != it {
-		return
+	of := q.causes[identifier]
+	if of == nil {
+		return t, false
 	}
-	it.busy = true
-	q.due = append(q.due, it)
-	select {
-	case q.wake <- struct{}{}:
-	default: // no worker can sleep
+	t = task{identifier: identifier, places: map[repository.Place]reach{}}
+	now := time.Now()
+	var next time.Time
+	isDue := func(c *cause) bool {
+		if c.at.After(now) {
+			if next.IsZero() || c.at.Before(next) {
+				next = c.at
+			}
+			return false
+		}
+		t.pulls = union(t.pulls, c.pulls)
+		return true
 	}
-}
-
-// look works on what is due of the item that waits longest, and reports whether there was one.
-func (q *queue) look(ctx context.Context) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.due) == 0 {
-		return false
+	if of.identifier != nil && isDue(of.identifier) {
+		t.identifierOnly, of.identifier = true, nil
 	}
-	it := q.due[0]
-	q.due = q.due[1:]
-	t := task{identifier: it.identifier, places: map[repository.Place]reach{}}
-	for place, l := range it.looks {
-		if !l.at.After(time.Now()) {
-			t.places[place], t.pulls = l.reach, union(t.pulls, l.pulls)
-			delete(it.looks, place)
+	for place, c := range of.repositories {
+		if isDue(c) {
+			t.places[place] = c.reach
+			delete(of.repositories, place)
 		}
 	}
-	q.mu.Unlock()
-	q.work(ctx, t)
-	q.mu.Lock()
-	it.busy = false
-	q.schedule(it)
-	return true
+	if of.identifier == nil && len(of.repositories) == 0 {
+		delete(q.causes, identifier)
+	}
+	if !next.IsZero() {
+		q.keys.AddAt(identifier, next)
+	}
+	return t, t.identifierOnly || len(t.places) > 0
 }
 
-// drop forgets those identifiers that which picks.
+// putBack puts back a task that failed. It is due; the queue's back-off says when it is taken.
+func (q *queue) putBack(t task) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	of, now := q.of(t.identifier), time.Now()
+	if t.identifierOnly || len(t.pulls) > 0 {
+		of.identifier = of.identifier.with(now, repoOnly, t.pulls)
+	}
+	for place, reach := range t.places {
+		of.repositories[place] = of.repositories[place].with(now, reach, nil)
+	}
+}
+
+// drop forgets the identifiers that which picks.
 func (q *queue) drop(which func(identifier string) bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for identifier, it := range q.items {
+	for identifier := range q.causes {
 		if which(identifier) {
-			clear(it.looks)
-			q.schedule(it)
+			delete(q.causes, identifier)
 		}
 	}
+	q.keys.Drop(which)
 }

@@ -24,29 +24,28 @@ const (
 	// maxTouched bounds the repositories that are changed in one go: many announcements may
 	// name the same maintainer, but others need not wait for them.
 	maxTouched = 16
+	// maxReconcileBackOff is the longest wait of an identifier that cannot be reconciled, if nothing new
+	// comes for it.
+	maxReconcileBackOff = 10 * time.Minute
 	// expireAtOnce bounds how many expiries are asked for in one go.
 	expireAtOnce = 200
-	// lastChance is how long what is overdue when a worker takes a shard is hunted before it expires.
-	lastChance = 5 * time.Minute
+	// takeoverGrace is how long what is overdue when a worker takes a shard is hunted before it expires.
+	takeoverGrace = 5 * time.Minute
 )
 
-// tryReconcile is reconcile, again later if it fails.
-func (w *worker) tryReconcile(ctx context.Context, t task) {
+// tryReconcile is reconcile while this worker holds the shard. On error the queue tries again.
+func (w *worker) tryReconcile(ctx context.Context, t task) error {
 	ctx, done, err := w.shards.During(ctx, t.identifier)
 	if err != nil {
-		return // another worker's
+		return nil // another worker's
 	}
 	defer done()
 	err = w.reconcile(ctx, t)
 	if err == nil || ctx.Err() != nil {
-		return
+		return nil
 	}
 	w.log.Warn("a repository could not be brought in line with its events; trying again", "identifier", t.identifier, "error", err)
-	at := time.Now().Add(w.node.Settings.HuntBackoffBase)
-	w.queue.add(itself(t.identifier), at, alone, t.pulls...)
-	for place, reach := range t.places {
-		w.queue.add(place, at, reach)
-	}
+	return err
 }
 
 // reconcile brings what must be looked at of an identifier in line with its events: it keeps or
@@ -81,11 +80,11 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 		w.hunter.Add(t.identifier, w.node.Settings.HuntSyncDelay)
 	}
 	if hunted {
-		w.seek(ctx, v, func(owner string) bool { return attempt || slices.Contains(scope, placeOf(owner, t.identifier)) }, attempt)
+		w.updateHunt(ctx, v, func(owner string) bool { return attempt || slices.Contains(scope, placeOf(owner, t.identifier)) }, attempt)
 	}
 	// This look may have taken the place of the one at which the next attempt begins.
 	if next, _ := w.hunter.State(t.identifier); !next.IsZero() {
-		w.later(itself(t.identifier), next)
+		w.queue.addIdentifier(t.identifier, next)
 	}
 	return errors.Join(failed, w.expire(ctx, t.identifier))
 }
@@ -100,7 +99,7 @@ func (w *worker) enter(ctx context.Context, t *task, hunted, attempt bool) (v re
 		return v, nil, nil, err
 	}
 	scope, rest := scopeOf(v, *t)
-	if hunted || slices.Contains(slices.Collect(maps.Values(t.places)), within) {
+	if hunted || slices.Contains(slices.Collect(maps.Values(t.places)), groupAndAcceptedPRs) {
 		of := func(owner string) bool { return attempt || slices.Contains(scope, placeOf(owner, t.identifier)) }
 		owed, err := w.owedPulls(ctx, v, of)
 		if err != nil {
@@ -114,7 +113,7 @@ func (w *worker) enter(ctx context.Context, t *task, hunted, attempt bool) (v re
 		}
 	}
 	for _, at := range rest {
-		w.queue.add(at, time.Now(), alone, t.pulls...)
+		w.queue.addRepository(at, time.Now(), repoOnly, t.pulls...)
 	}
 	var unlocks []func()
 	unlock = func() {
@@ -127,7 +126,7 @@ func (w *worker) enter(ctx context.Context, t *task, hunted, attempt bool) (v re
 		if free {
 			unlocks = append(unlocks, unlock)
 		} else {
-			w.queue.add(at, time.Now().Add(w.node.Settings.HuntInterval), max(group, t.places[at]), t.pulls...)
+			w.queue.addRepository(at, time.Now().Add(w.node.Settings.HuntInterval), max(maintainerGroup, t.places[at]), t.pulls...)
 		}
 		return !free
 	})
@@ -143,17 +142,14 @@ func scopeOf(v repostate.View, t task) (scope, rest []repository.Place) {
 	rank := map[repository.Place]int{} // 1 for those that the task names, 2 for those that may change with these
 	var wide []string
 	for at, reach := range t.places {
-		if at.PubKey == "" {
-			continue
-		}
-		if rank[at] = 1; reach >= group && !at.PRs {
+		if rank[at] = 1; reach >= maintainerGroup && !at.PRs {
 			wide = append(wide, at.PubKey)
 		}
 	}
 	with := v.Group(wide)
-	_, all := t.places[itself(t.identifier)] // else the pull requests are for those that were put off
 	for _, pr := range v.PullRequests {
-		if !all || !slices.Contains(t.pulls, pr.Event.ID) {
+		// Without a look at the identifier they are for those repositories that were put off.
+		if !t.identifierOnly || !slices.Contains(t.pulls, pr.Event.ID) {
 			continue
 		}
 		with = append(with, v.Tagged(pr)...)
@@ -201,14 +197,14 @@ func (w *worker) release(ctx context.Context, v repostate.View, scope []reposito
 		w.expired(v.Identifier, ev, release.Superseded)
 	}
 	for _, at := range scope {
-		w.chores.add(at, time.Now(), alone)
+		w.chores.Add(at)
 	}
 	return result, failed
 }
 
-// seek tells the hunter what repositories of an identifier miss and where that may be: those of
+// updateHunt tells the hunter what repositories of an identifier miss and where that may be: those of
 // some owners, or all if an attempt begins.
-func (w *worker) seek(ctx context.Context, v repostate.View, of func(owner string) bool, all bool) {
+func (w *worker) updateHunt(ctx context.Context, v repostate.View, of func(owner string) bool, all bool) {
 	var wants []repostate.Want
 	for _, want := range v.Wants() {
 		if !of(want.Owner) {
@@ -234,10 +230,10 @@ func (w *worker) seek(ctx context.Context, v repostate.View, of func(owner strin
 	w.hunter.Seek(v.Identifier, wants, v.Sources(), of, all)
 }
 
-// touch has a repository looked at.
-func (w *worker) touch(place repository.Place, reach reach) {
+// enqueue has a repository looked at.
+func (w *worker) enqueue(place repository.Place, reach reach) {
 	if w.shards.Holds(place.Identifier) && (!place.PRs || w.node.Settings.ContributorPRs) {
-		w.queue.add(place, time.Now(), reach)
+		w.queue.addRepository(place, time.Now(), reach)
 	}
 }
 
@@ -252,10 +248,10 @@ func (w *worker) expire(ctx context.Context, identifier string) error {
 	for _, e := range w.holdings.OfIdentifier(identifier) {
 		switch {
 		case now.Before(e.ExpiresAt):
-			w.later(itself(identifier), e.ExpiresAt)
+			w.queue.addIdentifier(identifier, e.ExpiresAt)
 		case len(over) == expireAtOnce,
-			!exhausted && e.Phase == proto.PhaseWaiting && !e.ExpiresAt.After(opened) && now.Sub(opened) <= lastChance:
-			w.later(itself(identifier), now.Add(w.node.Settings.HuntInterval))
+			!exhausted && e.Phase == proto.PhaseWaiting && !e.ExpiresAt.After(opened) && now.Sub(opened) <= takeoverGrace:
+			w.queue.addIdentifier(identifier, now.Add(w.node.Settings.HuntInterval))
 		default:
 			over, events = append(over, e), append(events, e.Event)
 		}
@@ -273,7 +269,7 @@ func (w *worker) expire(ctx context.Context, identifier string) error {
 	for _, e := range over {
 		if now := w.holdings.ByKey(e.Key); now != nil && now.Phase == e.Phase {
 			// Its clock was restarted meanwhile, or ingest's is behind.
-			w.later(itself(identifier), time.Now().Add(w.node.Settings.HuntBackoffBase))
+			w.queue.addIdentifier(identifier, time.Now().Add(w.node.Settings.HuntBackoffBase))
 			continue
 		}
 		if e.Phase == proto.PhaseWaiting { // the end of the silence is no news

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -171,64 +169,6 @@ func TestPushesAreFair(t *testing.T) {
 	})
 }
 
-// TestQueue: a repository comes when its time has come, once however often it was added, each
-// identifier to one worker at a time, and again if it was added while it was worked on. What is
-// idle comes when nothing else is due; what was dropped does not come. Pull requests come with the
-// repository for which they were added, and what is due costs no goroutine.
-func TestQueue(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var q *queue
-		began := time.Now()
-		var got []string
-		q = newQueue(3, func(_ context.Context, work task) {
-			var places []string
-			for place, reach := range work.places {
-				places = append(places, fmt.Sprint(place.PubKey, reach))
-			}
-			slices.Sort(places)
-			q.mu.Lock()
-			got = append(got, fmt.Sprint(work.identifier, " ", strings.Join(places, ","), work.pulls, " ", time.Since(began)))
-			q.mu.Unlock()
-			time.Sleep(time.Second)
-		})
-		for range 3 {
-			q.add(placeOf("a", "x"), began, group, "p")
-			q.add(placeOf("b", "x"), began, alone, "o")
-		}
-		q.add(placeOf("a", "x"), began.Add(time.Minute), group) // the earlier time counts
-		q.add(placeOf("c", "x"), began.Add(time.Minute), alone, "late")
-		q.add(placeOf("a", "y"), began.Add(10*time.Second), group)
-		q.add(placeOf("a", "y"), began.Add(5*time.Second), group)
-		q.add(placeOf("a", "z"), began.Add(time.Hour), group)
-		q.drop(func(identifier string) bool { return identifier == "z" })
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- q.run(ctx) }()
-		time.Sleep(500 * time.Millisecond)
-		q.add(placeOf("a", "x"), time.Now(), group) // while it is worked on
-		q.idle <- placeOf("d", "w")
-		time.Sleep(2 * time.Hour)
-		cancel()
-		<-ended
-		want := []string{"x a1,b0[o p] 0s", "w d2[] 500ms", "x a1[] 1s", "y a1[] 5s", "x c0[late] 1m0s"}
-		if !slices.Equal(got, want) {
-			t.Errorf("got %q, want %q", got, want)
-		}
-		if len(q.items) != 0 {
-			t.Errorf("%d items are left", len(q.items))
-		}
-		crowd := newQueue(1, nil)
-		for n := range 5000 {
-			crowd.add(itself(fmt.Sprint(n)), began, alone)
-		}
-		synctest.Wait()
-		if n := runtime.NumGoroutine(); n > 5000 {
-			t.Errorf("%d goroutines wait with what is due", n)
-		}
-	})
-}
-
 // TestScope: of a crowd that may change with a repository a few come at once, those that are served
 // first, and the rest later. Others are left alone.
 func TestScope(t *testing.T) {
@@ -251,7 +191,9 @@ func TestScope(t *testing.T) {
 		owner       string
 		reach       reach
 		scope, rest int
-	}{{stranger, group, 1, 0}, {popular, alone, 1, 0}, {popular, group, maxTouched, 41 - maxTouched}, {key(9), group, 1, 0}, {"", group, 0, 0}} {
+	}{
+		{stranger, maintainerGroup, 1, 0}, {popular, repoOnly, 1, 0}, {popular, maintainerGroup, maxTouched, 41 - maxTouched}, {key(9), maintainerGroup, 1, 0},
+	} {
 		scope, rest := scopeOf(v, task{identifier: "x", places: map[repository.Place]reach{placeOf(tc.owner, "x"): tc.reach}})
 		if len(scope) != tc.scope || len(rest) != tc.rest || tc.scope > 0 && scope[0].PubKey != tc.owner {
 			t.Errorf("%.4s: %v, and %d more", tc.owner, scope, len(rest))
@@ -293,21 +235,29 @@ func TestQuietRepositoriesAreLookedAt(t *testing.T) {
 	store := gittest.Store(t)
 	repo := gittest.Repo(t, store, "quiet")
 	synctest.Test(t, func(t *testing.T) {
-		w := &worker{log: slog.New(slog.DiscardHandler), store: store, shards: newShards(), arrivals: make(chan int, 1), queue: newQueue(1, nil), chores: newQueue(1, nil)}
+		looks := make(chan task)
+		looked := func(_ context.Context, t task) error {
+			looks <- t
+			return nil
+		}
+		w := &worker{log: slog.New(slog.DiscardHandler), store: store, shards: newShards(), arrivals: make(chan int, 1), queue: newQueue(1, time.Second, time.Second, looked)}
 		w.shards.Open(proto.ShardOf("quiet"), t.Context())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- w.survey(ctx) }()
+		go func() { done <- w.queue.keys.Run(ctx) }()
 		w.arrivals <- proto.ShardOf("quiet")
 		began := time.Now()
 		for days := range time.Duration(2) {
-			if at := <-w.queue.idle; at != repo.Place || time.Since(began) != days*surveyEvery {
-				t.Errorf("%v is looked at after %v", at, time.Since(began))
+			if look := <-looks; look.places[repo.Place] != groupAndAcceptedPRs || time.Since(began) != days*surveyEvery {
+				t.Errorf("%v after %v", look, time.Since(began))
 			}
 		}
 		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
+		for range 2 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
 		}
 	})
 }
