@@ -14,6 +14,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"tendril.dev/lib/backoff"
 )
 
 // Options say how a queue works.
@@ -215,13 +217,7 @@ func (q *Queue[K]) done(key K, err error) {
 		return
 	}
 	q.failures[key]++
-	q.addAt(key, time.Now().Add(q.backOff(q.failures[key])))
-}
-
-// backOff is the wait after so many failures in a row.
-func (q *Queue[K]) backOff(failures int) time.Duration {
-	const doublings = 16 // of which none overflows
-	return min(q.BackOff<<min(failures-1, doublings), q.MaxBackOff)
+	q.addAt(key, time.Now().Add(backoff.After(q.failures[key], q.BackOff, q.MaxBackOff)))
 }
 
 // delay is a key that becomes dirty at a time.
