@@ -14,24 +14,24 @@ import (
 	"tendril.dev/services/purgatory/repostate"
 )
 
-// subject is what is banned, on the command line.
-type subject struct{ bans.Subject }
+// banSubject is the subject of a ban on the command line.
+type banSubject struct{ bans.Subject }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (s *subject) UnmarshalText(text []byte) (err error) {
+func (s *banSubject) UnmarshalText(text []byte) (err error) {
 	s.Subject, err = bans.Parse(string(text))
 	return err
 }
 
 type (
 	banCommand struct {
-		What     []subject `arg:"" help:"An author (npub1…), a repository (npub1…/identifier), an identifier, or an event id."`
-		Reason   string    `help:"What clients and git users are told."`
-		Purge    bool      `help:"Remove what is stored when the grace period (NGIT_DELETION_GRACE) is over."`
+		What     []banSubject `arg:"" help:"An author (npub1…), a repository (npub1…/identifier, its address, naddr1…), an event (64 hex digits, note1…, nevent1…), or identifier:NAME, the repositories of that name of every owner."`
+		Reason   string       `help:"What clients and git users are told."`
+		Purge    bool         `help:"Remove what is stored when the grace period (NGIT_DELETION_GRACE) is over."`
 		busFlags `embed:""`
 	}
 	unbanCommand struct {
-		What     []subject `arg:"" help:"What was banned: npub1…, npub1…/identifier, an identifier, or an event id."`
+		What     []banSubject `arg:"" help:"What was banned, as tendril bans or tendril ban name it."`
 		busFlags `embed:""`
 	}
 	bansCommand    struct{ busFlags }

@@ -29,7 +29,7 @@ type exportCommand struct {
 	GitDataPath string `env:"NGIT_GIT_DATA_PATH" name:"git-data-path" default:"./data/git" help:"Folder of the git repositories."`
 	busFlags    `embed:""`
 
-	done struct { // what --json prints, on standard error: standard output may have the events
+	done struct { // what --json prints
 		Events       int `json:"events"`
 		Held         int `json:"held"`
 		Repositories int `json:"repositories"`
@@ -40,6 +40,8 @@ type exportCommand struct {
 func (e *exportCommand) Run() (err error) {
 	var repos []gittree.Repo
 	switch {
+	case e.JSON && e.Output == "-":
+		err = errors.New("--json prints the summary on standard output, where the events go; want --output FILE for the events")
 	case e.From != "" && e.Git == "":
 		err = errors.New("--from says where repositories are copied from; want --git too, the folder to copy them to")
 	case e.Git != "" && e.From == "":
@@ -66,7 +68,7 @@ func (e *exportCommand) Run() (err error) {
 			return errors.New("interrupted: the export is not whole")
 		}
 		if e.JSON {
-			err = errors.Join(err, printJSON(os.Stderr, e.done))
+			err = errors.Join(err, printJSON(os.Stdout, e.done))
 		}
 		return err
 	})

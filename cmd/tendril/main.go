@@ -50,7 +50,7 @@ type grammar struct {
 	Version version        `cmd:"" help:"Print the version, the commit and the Go version."`
 	Help    struct{}       `cmd:"" help:"Print the help of a command: tendril help COMMAND."`
 
-	Completion kongcompletion.Completion `cmd:"" help:"Print what sets up completion for bash, zsh or fish."`
+	Completion completion `cmd:"" help:"Print the code that sets up completion: source <(tendril completion bash)."`
 
 	HelpAll     config.HelpAll   `help:"Print help with all settings and exit."`
 	VersionFlag kong.VersionFlag `name:"version" help:"Print the version and exit."`
@@ -238,6 +238,16 @@ func (f loginsFolder) do(do func(folder string, users ...string) error, done str
 }
 
 type version struct{}
+
+// completion is `tendril completion`.
+type completion struct {
+	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
+}
+
+// Run implements the command. What it prints is code alone, so that a shell can source it.
+func (c completion) Run(ctx *kong.Context) error {
+	return (&kongcompletion.Completion{Shell: c.Shell, Code: true}).Run(ctx)
+}
 
 // Run implements the command.
 func (version) Run() error {

@@ -187,7 +187,7 @@ func TestWrongUseIsOneSentence(t *testing.T) {
 		domain            | run gateway discovery                | 1 | NGIT_NATS_URL is not set: a service that runs alone needs a NATS server that the others share («tendril up» embeds one)
 		domain            | serve                                | 1 | unexpected argument serve (see "tendril --help")
 		                  | repo                                 | 1 | expected one of "list", "show", "restore", "remove" (see "tendril repo --help")
-		                  | repo show tree                       | 1 | <repository>: "tree" is no repository: want npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier> (see "tendril repo show --help")
+		                  | repo show tree                       | 1 | <repository>: "tree" is no repository: want npub1…/identifier, its address, naddr1… or 30617:<pubkey>:<identifier> (see "tendril repo show --help")
 		                  | logins init                          | 1 | expected "<folder>" (see "tendril logins init --help")
 		nowhere           | status                               | 1 | NO-SERVER
 		                  | status --nats-listen=none            | 1 | NGIT_NATS_LISTEN is "none": the NATS of «tendril up» listens nowhere…
@@ -294,12 +294,24 @@ func TestVersionAndHelp(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
 		"version": "\ngo      go1.", "--version": "tendril ", "": "Usage: tendril <command>",
-		"help repo show": "Usage: tendril repo show <repository>", "completion bash -c": "complete ",
+		"help repo show": "Usage: tendril repo show <repository>", "completion fish": "complete ",
 		"up --help-all": "\n  How clients are treated.",
 	} {
 		if code, said := start(t, t.TempDir(), nil, strings.Fields(args)...).ends(); code != 0 || !strings.Contains(said, want) {
 			t.Errorf("%s: %d, %s", args, code, said)
 		}
+	}
+}
+
+// TestCompletionIsSourced: a shell can source what the command prints, and it sets up completion.
+func TestCompletionIsSourced(t *testing.T) {
+	t.Parallel()
+	code, printed := start(t, t.TempDir(), nil, "completion", "bash").ends()
+	script := filepath.Join(t.TempDir(), "completion")
+	must(t, os.WriteFile(script, []byte(printed), 0o600))
+	said, err := exec.Command("bash", "-euc", "source "+script+"; complete -p tendril").CombinedOutput()
+	if code != 0 || err != nil || !strings.Contains(string(said), " tendril\n") {
+		t.Errorf("%d, %v\n%s\nfrom\n%s", code, err, said, printed)
 	}
 }
 
@@ -334,9 +346,12 @@ func TestCommandsOnARunningSystem(t *testing.T) {
 		repo list --json                            | 0 | []
 		export -o copy.jsonl                        | 0 | 0 events written to copy.jsonl
 		export -o copy.jsonl --json                 | 0 | { & "events": 0,
+		export --json                               | 1 | want --output FILE
 		logins init more --json                     | 0 | [ & "more/users.conf",
-		ban tree                                    | 0 | identifier tree is banned
-		unban tree --json                           | 0 | { & "what": "tree",
+		ban tree                                    | 1 | write identifier:tree
+		ban https://git.example.com/tree.git       | 1 | is not understood: its path has no npub
+		ban identifier:tree                             | 0 | identifier identifier:tree is banned
+		unban identifier:tree --json                      | 0 | { & "what": "identifier:tree",
 		export --nats-password=hunter3              | 1 | tendril: NGIT_NATS_PASSWORD is wrong:`) {
 		code, said := start(t, dir, here, strings.Fields(c[0])...).ends()
 		for want := range strings.SplitSeq(strings.ReplaceAll(c[2], "URL", url), " & ") {

@@ -17,8 +17,8 @@ import (
 	"github.com/nats-io/nuid"
 	"golang.org/x/term"
 
-	"tendril.dev/lib/bans"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/subject"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repostate"
 )
@@ -32,7 +32,7 @@ type repoCommand struct {
 }
 
 type oneRepo struct {
-	Repo     repoName `arg:"" name:"repository" help:"npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>."`
+	Repo     repoName `arg:"" name:"repository" help:"npub1…/identifier, its address (https://… or nostr://…), naddr1… or 30617:<pubkey>:<identifier>."`
 	busFlags `embed:""`
 }
 
@@ -50,7 +50,7 @@ type (
 )
 
 type repoRemove struct {
-	Repos    []repoName `arg:"" name:"repository" help:"npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>."`
+	Repos    []repoName `arg:"" name:"repository" help:"npub1…/identifier, its address (https://… or nostr://…), naddr1… or 30617:<pubkey>:<identifier>."`
 	Yes      bool       `short:"y" help:"Do not ask for confirmation. Without it the command asks, if it runs on a terminal and without --json."`
 	busFlags `embed:""`
 }
@@ -60,11 +60,12 @@ type repoName struct{ nostr.RepoRef }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (r *repoName) UnmarshalText(text []byte) error {
-	s, err := bans.Parse(string(text))
-	if err != nil || s.Kind() != "repository" {
-		return fmt.Errorf("%.200q is no repository: want npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>", text)
+	named, err := subject.Parse(string(text))
+	ref, isRepository := named.Ref()
+	if err != nil || !isRepository {
+		return fmt.Errorf("%.200q is no repository: want npub1…/identifier, its address, naddr1… or 30617:<pubkey>:<identifier>", text)
 	}
-	r.RepoRef = nostr.RepoRef{PubKey: s.PubKey, Identifier: s.Identifier}
+	r.RepoRef = ref
 	return nil
 }
 
@@ -74,7 +75,7 @@ func nameRepo(ref string) string {
 	if err != nil {
 		return ref
 	}
-	return bans.Subject{PubKey: parsed.PubKey, Identifier: parsed.Identifier}.String()
+	return parsed.Name()
 }
 
 const (
@@ -158,7 +159,9 @@ func (c *repoList) choose(list []proto.RepoStatus) []proto.RepoStatus {
 		"push":  func(a, b proto.RepoStatus) int { return b.Changed.Compare(a.Changed) },
 		"since": func(a, b proto.RepoStatus) int { return a.Since.Compare(b.Since) },
 	}[c.Sort]
-	slices.SortFunc(list, func(a, b proto.RepoStatus) int { return cmp.Or(by(a, b), strings.Compare(a.Ref, b.Ref)) })
+	slices.SortFunc(list, func(a, b proto.RepoStatus) int {
+		return cmp.Or(by(a, b), strings.Compare(nameRepo(a.Ref), nameRepo(b.Ref)))
+	})
 	return list
 }
 

@@ -7,24 +7,23 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
-	"tendril.dev/lib/bans"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/subject"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repostate"
 )
 
 // whyCommand is `tendril why`.
 type whyCommand struct {
-	Subject  string `arg:"" help:"An event (64 hex digits, note1…, nevent1…), a repository (npub1…/identifier, naddr1…, its http(s) address) or a relay (wss://…)."`
+	Subject  string `arg:"" help:"An event (64 hex digits, note1…, nevent1…), a repository (npub1…/identifier, naddr1…, its address https://… or nostr://…) or a relay (wss://…)."`
 	busFlags `embed:""`
 }
 
@@ -96,35 +95,33 @@ func (t *teller) write(w io.Writer) {
 }
 
 // tell finds out what is asked about.
-func (t *teller) tell(subject string) error {
-	t.Subject = subject
-	u, err := url.Parse(subject)
-	web := err == nil && u.Host != ""
-	if web && strings.HasPrefix(u.Scheme, "ws") {
-		return t.relay(subject)
+func (t *teller) tell(text string) error {
+	named, err := subject.Parse(text)
+	if err != nil {
+		return err
 	}
-	what, err := bans.Parse(subject)
-	if web {
-		at, failed := nostr.ParseRepositoryPath(strings.TrimSuffix(u.EscapedPath(), "/"))
-		what, err = bans.Subject{PubKey: at.PubKey, Identifier: at.Identifier}, failed
+	t.Subject = named.String()
+	ref, asked := nostr.RepoRef{}, proto.Why{Event: named.Event}
+	switch named.Kind {
+	case subject.Relay:
+		return t.relay(named.Relay)
+	case subject.Repository:
+		ref, _ = named.Ref()
+		asked.Ref = ref.String()
+	case subject.Author, subject.Identifier:
+		return fmt.Errorf("%s is an %s: why tells of one event, repository or relay; `tendril repo list %s` lists repositories", named, named.Kind,
+			cmp.Or(named.Identifier, named.String()))
 	}
-	progress, failed := t.Conn.SubscribeSync(proto.SubjectProgress)
-	if failed != nil {
-		return failed
-	}
-	ref, asked := nostr.RepoRef{PubKey: what.PubKey, Identifier: what.Identifier}, proto.Why{Event: what.Event}
-	if err != nil || what.Event == "" && what.Kind() != "repository" {
-		return fmt.Errorf("%.200q is no event, repository or relay: want 64 hex digits, note1…, nevent1…, npub1…/identifier, naddr1…, https://…/<npub>/<identifier>.git or wss://…", subject)
-	}
-	if what.Event == "" {
-		t.Subject, asked.Ref = what.String(), ref.String()
+	progress, err := t.Conn.SubscribeSync(proto.SubjectProgress)
+	if err != nil {
+		return fmt.Errorf("listen to the processes: %w", err)
 	}
 	t.refused(asked)
 	t.home = homeIn(progress)
-	if what.Event == "" {
+	if named.Kind == subject.Repository {
 		t.repository(ref)
 	} else {
-		t.event(what.Event)
+		t.event(named.Event)
 	}
 	t.banned()
 	return t.err
@@ -311,9 +308,29 @@ func remedyFor(reason string) string {
 // held tells of an event that waits for git data.
 func (t *teller) held(h proto.Held) {
 	ev := h.Event
-	t.say(h.HeldAt, "purgatory", "publish a state event (kind 30618), and push what it says", "held (%s): event %s, kind %d by %s, from %s",
+	t.say(h.HeldAt, "purgatory", t.awaits(h), "held (%s): event %s, kind %d by %s, from %s",
 		h.Phase, ev.ID, ev.Kind, repostate.Npub(ev.PubKey), source(string(h.Source), h.Relay, h.Client))
 	t.say(h.ExpiresAt, "purgatory", "", "the time of event %s is over", ev.ID)
+}
+
+// pushAll pushes every branch and tag. A push of all branches with --all leaves the tags out.
+const pushAll = "git push %s 'refs/heads/*' 'refs/tags/*'"
+
+// awaits is what a person can do about a held event.
+func (t *teller) awaits(h proto.Held) string {
+	address := t.home + nostr.RepositoryURLPath(repostate.Npub(h.Event.PubKey), h.Identifier)
+	switch h.Event.Kind {
+	case nostr.KindState:
+		return "push the branches and tags that it names: " + fmt.Sprintf(pushAll, address)
+	case nostr.KindPR, nostr.KindPRUpdate:
+		pr, err := nostr.ParsePullRequest(h.Event)
+		if err != nil || len(pr.Repos) == 0 {
+			return "push its commit to refs/nostr/" + h.Event.ID + " of a repository that it names"
+		}
+		address = t.home + nostr.RepositoryURLPath(repostate.Npub(pr.Repos[0].PubKey), pr.Repos[0].Identifier)
+		return fmt.Sprintf("push its commit: git push %s %s:refs/nostr/%s", address, pr.Commit, h.Event.ID)
+	}
+	return "publish a state event (kind 30618), and push what it names: " + fmt.Sprintf(pushAll, address)
 }
 
 // heldOf is what is held of an identifier.
@@ -352,7 +369,8 @@ func (t *teller) stands(ref nostr.RepoRef) {
 	case s.Waits.Named == 0:
 		t.say(now, from, "", "%s waits: no state event (kind 30618) says yet which commits are missing", name)
 	case len(missing) > 0:
-		push := fmt.Sprintf("push commit %s: git push %s%s --all", missing[0], t.home, nostr.RepositoryURLPath(repostate.Npub(ref.PubKey), ref.Identifier))
+		address := t.home + nostr.RepositoryURLPath(repostate.Npub(ref.PubKey), ref.Identifier)
+		push := fmt.Sprintf("push commit %s: "+pushAll, missing[0], address)
 		t.say(now, from, push, "%s misses %s", name, strings.Join(missing, ", "))
 	}
 	for _, a := range s.Waits.Asked {
@@ -364,18 +382,13 @@ func (t *teller) stands(ref nostr.RepoRef) {
 }
 
 // relay tells the story of a relay.
-func (t *teller) relay(address string) error {
-	u, err := nostr.NormalizeRelayURL(address)
-	if err != nil {
-		return err
-	}
-	t.Subject = string(u)
-	subject, err := proto.TargetSubject(u.Key())
+func (t *teller) relay(u nostr.RelayURL) error {
+	target, err := proto.TargetSubject(u.Key())
 	if err != nil {
 		return err
 	}
 	token, _ := proto.EncodeRelay(u.Key())
-	if m, found := t.last(proto.StreamTargets, subject); !found || len(m.Data) == 0 {
+	if m, found := t.last(proto.StreamTargets, target); !found || len(m.Data) == 0 {
 		t.say(time.Time{}, "discovery", "list it in the relays tag of an announcement, or as NGIT_SYNC_BOOTSTRAP_RELAY_URL",
 			"it is not synced from: no announcement that is hosted or held here lists it")
 	} else {
@@ -407,6 +420,7 @@ func (t *teller) connection(r relayRow) {
 		}
 	}
 	if r.Failures > 0 {
-		t.say(time.Time{}, from, "the relay answers: "+r.LastError, "%d failures in a row; the last answer: %s", r.Failures, r.LastError)
+		t.say(time.Time{}, from, "nothing: it is tried again; the last attempt ended so: "+r.LastError,
+			"%d failures in a row; the last attempt ended so: %s", r.Failures, r.LastError)
 	}
 }

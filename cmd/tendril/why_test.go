@@ -51,9 +51,9 @@ func TestStory(t *testing.T) {
 			}})
 		}, "2026-01-02 11:00:00 relayconn connected 2026-01-02 11:00:00 relayconn fails since" +
 			" now relayconn disconnected, degraded; worker w1; 0 repositories and 0 root events confirmed, 0 subscriptions" +
-			" now relayconn 2 failures in a row; the last answer: no TLS" +
+			" now relayconn 2 failures in a row; the last attempt ended so: no TLS" +
 			" 2026-01-02 13:00:00 relayconn left alone until here: the failure is its own (name, TLS or protocol) 2026-01-02 13:00:00 relayconn tried again" +
-			" → the relay answers: no TLS"},
+			" → nothing: it is tried again; the last attempt ended so: no TLS"},
 	} {
 		told := &teller{now: noon}
 		c.tell(told)
@@ -61,6 +61,25 @@ func TestStory(t *testing.T) {
 		var b strings.Builder
 		if told.write(&b); strings.Join(strings.Fields(b.String()), " ") != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s", name, b.String(), c.want)
+		}
+	}
+}
+
+// TestWhatAHeldEventAwaits: a person is told what moves an event of each kind on, as a command that
+// works.
+func TestWhatAHeldEventAwaits(t *testing.T) {
+	t.Parallel()
+	address := "http://127.0.0.1:7334/" + npub + "/tree.git"
+	pull := nostr.Tags{{"a", ref}, {"c", strings.Repeat("c", 40)}}
+	for want, ev := range map[string]*nostr.Event{
+		"publish a state event (kind 30618), and push":                                                    {Kind: nostr.KindAnnouncement},
+		"push the branches and tags that it names: git push " + address + " 'refs/heads/*' 'refs/tags/*'": {Kind: nostr.KindState},
+		"push its commit: git push " + address + " " + pull[1][1] + ":refs/nostr/1d":                      {Kind: nostr.KindPR, ID: "1d", Tags: pull},
+	} {
+		ev.PubKey = owner
+		told := &teller{home: "http://127.0.0.1:7334"}
+		if got := told.awaits(proto.Held{Event: ev, Identifier: "tree"}); !strings.HasPrefix(got, want) {
+			t.Errorf("kind %d: %q, want %q", ev.Kind, got, want)
 		}
 	}
 }

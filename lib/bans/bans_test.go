@@ -35,7 +35,7 @@ func encoded(s string, err error) string {
 	return s
 }
 
-// TestSubjects: without a key a name is refused.
+// TestSubjects: every form has the key of its ban; what has none of the forms is refused.
 func TestSubjects(t *testing.T) {
 	t.Parallel()
 	words := strings.NewReplacer("NPROFILE", encoded(nip19.EncodeProfile(alice, nil)), "NPUB", npub(alice), "NOTE", encoded(nip19.EncodeNote(someID)), "NEVENT", encoded(nip19.EncodeEvent(someID, nil, "")),
@@ -46,8 +46,13 @@ func TestSubjects(t *testing.T) {
 		NPUB/a.b/ü *>       | repository.ALICE/a=2Eb=2F=C3=BC=20=2A=3E
 		30617:ALICE:a.b/ü *> | repository.ALICE/a=2Eb=2F=C3=BC=20=2A=3E
 		NADDR               | repository.ALICE/tree
-		tree                | identifier.tree
-		a/b                 | identifier.a=2Fb
+		https://x.example/NPUB/tree.git | repository.ALICE/tree
+		NPUB/tree.git       | repository.ALICE/tree
+		identifier:tree     | identifier.tree
+		identifier:a/b      | identifier.a=2Fb
+		tree                |
+		a/b                 |
+		wss://x.example     |
 		ID                  | event.ID
 		NOTE                | event.ID
 		NEVENT              | event.ID
@@ -154,7 +159,7 @@ func TestWhatIsBanned(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		all["alice:1"].ID: "alice:1", npub(alice): ofAlice, npub(alice) + "/tree": "alice:30617:tree alice:30618:tree",
-		"tree": "alice:30617:tree alice:30618:tree bob:30618:tree",
+		"identifier:tree": "alice:30617:tree alice:30618:tree bob:30618:tree",
 	} {
 		subject, err := Parse(name)
 		s, told := of(t, config.Policy{}), []Subject{}

@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"strings"
 
-	gonostr "github.com/nbd-wtf/go-nostr"
-	"github.com/nbd-wtf/go-nostr/nip19"
-
 	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/subject"
 	"tendril.dev/proto"
 )
 
@@ -22,60 +20,30 @@ type Subject struct {
 	Repositories bool
 }
 
-// Parse reads a subject as people write it: npub1…, npub1…/identifier, naddr1…,
-// 30617:<pubkey>:<identifier>, an event id, note1…, nevent1…, or an identifier.
-func Parse(name string) (s Subject, err error) {
-	name = strings.TrimPrefix(strings.TrimSpace(name), "nostr:")
-	if nostr.IsHex64(name) {
-		return Subject{Event: name}, nil
+// Of is what a ban is on whose subject a person named. A relay has no ban of this kind.
+func Of(named subject.Subject) (Subject, error) {
+	if named.Kind == subject.Relay {
+		return Subject{}, fmt.Errorf("%s is a relay: authors, repositories, identifiers and events can be banned", named)
 	}
-	if ref, err := nostr.ParseRepoRef(name); err == nil {
-		return Subject{PubKey: ref.PubKey, Identifier: ref.Identifier}, nil
-	}
-	encoded, identifier, slash := strings.Cut(name, "/")
-	prefix, _, _ := strings.Cut(encoded, "1")
-	switch prefix {
-	case "npub", "nprofile", "naddr", "note", "nevent":
-	default:
-		return Subject{Identifier: name}, nostr.CheckIdentifier(name)
-	}
-	kind, value, err := nip19.Decode(encoded)
-	switch v := value.(type) {
-	case string:
-		if s.PubKey = v; kind == "note" {
-			s = Subject{Event: v}
-		}
-	case gonostr.ProfilePointer:
-		s.PubKey = v.PublicKey
-	case gonostr.EventPointer:
-		s.Event = v.ID
-	case gonostr.EntityPointer:
-		if v.Kind == nostr.KindAnnouncement {
-			s = Subject{PubKey: v.PublicKey, Identifier: v.Identifier}
-		}
-	}
-	if err == nil && (slash && (s.PubKey == "" || s.Identifier != "") || s == (Subject{})) {
-		err = errors.New("it names no author, repository or event")
-	}
-	if slash && err == nil {
-		s.Identifier, err = identifier, nostr.CheckIdentifier(identifier)
-	}
-	if err != nil {
-		return Subject{}, fmt.Errorf("%.200q cannot be banned: %w; want npub1…, npub1…/identifier, an identifier or an event id", name, err)
-	}
-	return s, nil
+	return Subject{Event: named.Event, PubKey: named.PubKey, Identifier: named.Identifier}, nil
 }
 
-// String is the subject as people write it.
-func (s Subject) String() string {
-	npub, _ := nip19.EncodePublicKey(s.PubKey) // of a key that is none it is empty
-	switch {
-	case s.PubKey == "":
-		return cmp.Or(s.Event, s.Identifier)
-	case s.Identifier == "":
-		return npub
+// Parse reads a subject in any form of lib/subject.
+func Parse(text string) (Subject, error) {
+	named, err := subject.Parse(text)
+	if err != nil {
+		return Subject{}, err
 	}
-	return npub + "/" + s.Identifier
+	return Of(named)
+}
+
+// String is the subject as people write it. Parse reads it back.
+func (s Subject) String() string {
+	named := subject.Subject{Kind: subject.Kind(s.Kind()), Event: s.Event, PubKey: s.PubKey, Identifier: s.Identifier}
+	if s.Repositories {
+		named.Kind = subject.Author
+	}
+	return named.String()
 }
 
 // Kind says in a word what the subject is.

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+
+	"github.com/nbd-wtf/go-nostr/nip19"
 )
 
 // RepoRef names a repository of one owner: the address of its announcement,
@@ -32,8 +34,21 @@ func ParseRepoRef(s string) (RepoRef, error) {
 // String writes the reference as it stands in `a` tags.
 func (r RepoRef) String() string { return "30617:" + r.PubKey + ":" + r.Identifier }
 
-// LogValue makes logs of every format say the reference as String does.
-func (r RepoRef) LogValue() slog.Value { return slog.StringValue(r.String()) }
+// Name writes the reference as people read it in logs, commands and pages: `npub1…/identifier`. An
+// owner that is no public key stands as it is.
+func (r RepoRef) Name() string {
+	npub, err := nip19.EncodePublicKey(r.PubKey)
+	if err != nil {
+		npub = r.PubKey
+	}
+	if strings.HasSuffix(r.Identifier, ".git") { // npub1…/x.git is the address of x
+		return npub + "/" + EncodeIdentifier(r.Identifier) + ".git"
+	}
+	return npub + "/" + r.Identifier
+}
+
+// LogValue makes logs of every format name the repository as commands do.
+func (r RepoRef) LogValue() slog.Value { return slog.StringValue(r.Name()) }
 
 // Address is the reference as an Address of kind 30617.
 func (r RepoRef) Address() Address {

@@ -166,7 +166,7 @@ func TestPagesOfWhatIsNotServed(t *testing.T) {
 			NPUB/r.git     | 200 | 2026-01-02 03:04:05 UTC
 			NPUB/r.git     | 200 | <code>&lt;c0ffee&gt;</code>
 			NPUB/r.git     | 200 | <code>https://g.example/r</code>: 404 &lt;b&gt;
-			NPUB/r.git     | 200 | git push https://git.example.com/NPUB/r.git --all
+			NPUB/r.git     | 200 | git push https://git.example.com/NPUB/r.git &#39;refs/heads/*&#39; &#39;refs/tags/*&#39;
 			NPUB/r.git/    | 200 | https://git.example.com/NPUB/r.git
 			NPUB/%72.git   | 200 | <meta name="go-import" content="git.example.com/NPUB/r.git git https://git.example.com/
 			NPUB/other.git | 404 | Not here

@@ -39,7 +39,7 @@ func TestWhy(t *testing.T) {
 	name, page := owner.Npub+"/tree", p.Repo(owner, "tree")
 	tells(state.ID, "held (waiting): event "+state.ID, "from "+relay.URL, "misses "+commit, clone+": ", "→ push commit "+commit)
 	tells(name, "held (waiting): event "+announcement.ID, strings.TrimPrefix(relay.URL, "ws://")+" is asked for it", " is held: 0 references")
-	tells(refusing, "failures in a row; the last answer: ", "→ the relay answers: ", "connection refused")
+	tells(refusing, "failures in a row; the last attempt ended so: ", "→ nothing: it is tried again; the last attempt ended so: ", "connection refused")
 	tells("wss://nowhere.example", "it is not synced from")
 	if _, html := world.Get(t, page); !strings.Contains(html, commit) || !strings.Contains(html, clone) || !strings.Contains(html, "git push ") || !strings.Contains(html, "Waits until") {
 		t.Errorf("the page of what waits:\n%s", html)

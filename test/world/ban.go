@@ -48,7 +48,7 @@ func Ban(p *Place) {
 		heard := m.newIssue(m.repo, "from the relay")
 		m.until("the relay is synced from", func() bool { p.Second.Publish(heard); return p.Has(heard) })
 	}
-	for _, what := range []string{m.repo.Owner.Npub, m.repo.Owner.Npub + "/tree", "tree"} {
+	for _, what := range []string{m.repo.Owner.Npub, m.repo.Owner.Npub + "/tree", "identifier:tree"} {
 		m.command("ban", what, "--reason=spam, sorry")
 		m.isBanned(what)
 		m.until(what+": its issue is banned with it", func() bool {
