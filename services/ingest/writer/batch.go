@@ -25,92 +25,62 @@ const (
 
 // batch is what one commit decides.
 type batch struct {
-	packs   []*pack
+	class   class
+	packs   []*pack // that are decided to their end
 	decided []decided
-	logged  []int // of decided, in order: what the log gets, events and removals
-	healed  []*policy.Candidate
+	logged  []int               // of decided, in order: what the log gets, events and removals
+	again   []*policy.Candidate // the rechecks among them
 	bytes   int
 }
 
 // decided is one candidate and what came of it.
 type decided struct {
-	pack      *pack // nil: a parked or held event that was decided again
-	n         int   // of the pack's events
-	arrived   time.Time
-	candidate *policy.Candidate
-	decision  policy.Decision
-	charges   []limit.Charge // who pays
-	bytes     int64          // that each of them pays for
-	seq       uint64         // in the log, once it is there
+	work
+	arrived  time.Time
+	decision policy.Decision
+	charges  []limit.Charge // who pays
+	bytes    int64          // that each of them pays for
+	stored   bool           // what they pay for is on disk
+	seq      uint64         // in the log, once it is there
 }
 
 // gather waits until there is something to decide, and decides what is there, until the batch is
-// full or nothing of its class waits any more. What a pack heals is decided behind it: how packs are
-// cut into batches does not change the result. A backlog of it is of the older class.
+// full or no work of its class is left. nil: nothing has come for a while.
 func (t *term) gather(ctx context.Context) (*batch, error) {
-	b := new(batch)
-	var p *pack
-	if backlog := len(t.healed) > commitSize; backlog || len(t.healed) == 0 {
-		p = t.lanes.first(ctx, backlog)
+	c, x, more := t.scheduler.next(ctx)
+	if !more {
+		return nil, context.Cause(ctx)
 	}
 	t.draft.begin(ctx)
-	for {
-		if p != nil {
-			if err := t.decidePack(b, p); err != nil {
-				return b, err
-			}
+	b := &batch{class: c}
+	for more {
+		if err := t.decideWork(b, x); err != nil {
+			return b, err
 		}
-		for len(t.healed) > 0 && (t.lanes.older || len(t.healed) <= commitSize) && !t.full(b) {
-			c := t.healed[0]
-			t.healed = t.healed[1:]
-			c.Again = true
-			b.healed = append(b.healed, c)
-			if err := t.decide(b, decided{candidate: c}); err != nil {
-				return b, err
-			}
+		if len(b.decided) >= t.scheduler.most(c, t.Settings.BatchSize) || b.bytes >= commitBytes {
+			break
 		}
-		if ctx.Err() != nil {
-			return b, context.Cause(ctx)
-		}
-		if t.full(b) {
-			return b, nil
-		}
-		if p = t.lanes.next(); p == nil {
-			return b, nil
-		}
+		x, more = t.scheduler.more(c)
 	}
+	return b, context.Cause(ctx)
 }
 
-// full reports whether a batch has enough. While urgent events come, one of older events is short.
-func (t *term) full(b *batch) bool {
-	most := t.Settings.BatchSize
-	if t.lanes.older && time.Since(t.lanes.urgentAt) < urgentFor {
-		most = max(1, most/olderShare)
+// decideWork decides an event of a pack, or a recheck.
+func (t *term) decideWork(b *batch, x work) error {
+	if x.ends() {
+		b.packs = append(b.packs, x.pack)
 	}
-	return len(b.decided) >= most || b.bytes >= commitBytes
-}
-
-// decidePack decides the events of a pack until the batch is full. The rest of the pack comes first
-// in the next batch of its class; a pack is answered with its last event.
-func (t *term) decidePack(b *batch, p *pack) error {
-	t.lanes.rest[t.lanes.older] = p
-	for ; p.next < len(p.events); p.next++ {
-		if t.full(b) {
-			return nil
-		}
-		n, c := p.next, p.events[p.next]
-		if c == nil {
-			t.Log.Warn("malformed candidate", "lane", p.lane, "error", p.verdicts[n].Message)
-			t.metrics.rejections.WithLabelValues(obs.KindLabel(-1), "malformed").Inc()
-			continue
-		}
-		if err := t.decide(b, decided{pack: p, n: n, arrived: p.arrived, candidate: c}); err != nil {
-			return err
-		}
+	switch {
+	case x.candidate == nil:
+		t.Log.Warn("malformed candidate", "lane", x.pack.lane, "error", x.pack.verdicts[x.n].Message)
+		t.metrics.rejections.WithLabelValues(obs.KindLabel(-1), "malformed").Inc()
+		return nil
+	case x.pack == nil:
+		x.candidate.Again = true
+		b.again = append(b.again, x.candidate)
+		return t.decide(b, decided{work: x})
 	}
-	delete(t.lanes.rest, t.lanes.older)
-	b.packs = append(b.packs, p)
-	return nil
+	return t.decide(b, decided{work: x, arrived: x.pack.arrived})
 }
 
 // decide decides one candidate and takes the decision into the draft, for those that come after it.
@@ -164,12 +134,12 @@ func (t *term) decide(b *batch, x decided) error {
 	}
 	b.bytes += len(c.Raw)
 	b.decided = append(b.decided, x)
-	t.healed = append(t.healed, d.Next...)
+	t.rechecks.add(b.class, d.Next...)
 	outcome := d.Outcome
 	if _, accepted := t.draft.AcceptedKind(c.Event.ID); accepted {
 		outcome = proto.Accepted // a duplicate too: a crash may have kept what it heals from being told
 	}
-	t.healed = append(t.healed, t.park.take(t.draft.Arrived(policy.Arrivals(c.Event, outcome)))...)
+	t.rechecks.add(b.class, t.park.take(t.draft.Arrived(policy.Arrivals(c.Event, outcome)))...)
 	return t.draft.failure()
 }
 

@@ -54,9 +54,9 @@ func decideAll(t *testing.T, bounds policy.Bounds, candidates []message, next fu
 	rules, err := policy.New(testSettings(), noBans(t), bounds, time.Now)
 	must(t, err)
 	r := standby(t, b, "batching", testSettings(), func(w *Writer) { w.policy = &paced{rules, w, next} })
-	w := &term{Writer: r.Writer, lanes: newLanes()}
+	w := &term{Writer: r.Writer, scheduler: newScheduler(newLanes(), &r.rechecks)}
 	must(t, w.begin(r.ctx))
-	w.lanes.fetched[laneUser] = make(chan *pack, len(candidates)+1)
+	w.scheduler.fetched[laneUser] = make(chan *pack, len(candidates)+1)
 	say := func(what string, about ...any) { outcome = append(outcome, what+" "+fmt.Sprintln(about...)) }
 	begun, s := r.Index.Seq(), newSender(t, b)
 	last := message{subject: proto.LaneUser.Subject(), data: encode(t, manyGrasps(99, 1)[0])}
@@ -66,7 +66,7 @@ func decideAll(t *testing.T, bounds policy.Bounds, candidates []message, next fu
 			m.header = nats.Header{}
 		}
 		m.header.Set(proto.HeaderReply, s.sub.Subject)
-		w.lanes.put(r.ctx, laneUser, readPack(&m))
+		w.scheduler.put(r.ctx, laneUser, readPack(&m))
 		if i == len(candidates)-1 { // what heals comes before the last one
 			r.running.Go(func() { _ = w.run(r.ctx) })
 			s.wait(len(candidates))

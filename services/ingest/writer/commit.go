@@ -34,10 +34,13 @@ func (t *term) commit(ctx context.Context, b *batch) error {
 	start := time.Now()
 	err := t.commitEvents(ctx, b)
 	if err == nil {
+		b.paidFor(proto.Accepted)
 		t.afterEvents()
 		err = t.commitHeld(ctx, len(b.logged) == 0)
 	}
 	if err == nil {
+		b.paidFor(proto.HeldBack)
+		t.afterHeld()
 		err = t.commitRejections(ctx)
 	}
 	if err != nil {
@@ -46,6 +49,16 @@ func (t *term) commit(ctx context.Context, b *batch) error {
 	t.metrics.batchSize.Observe(float64(len(b.decided)))
 	t.metrics.batchDuration.Observe(time.Since(start).Seconds())
 	return nil
+}
+
+// paidFor notes that the events of an outcome are on disk: what they cost is not given back if a
+// later step fails.
+func (b *batch) paidFor(outcome proto.Outcome) {
+	for i := range b.decided {
+		if b.decided[i].decision.Outcome == outcome {
+			b.decided[i].stored = true
+		}
+	}
 }
 
 // commitEvents appends the accepted events and the removals, if the log's head is still the one
@@ -198,7 +211,7 @@ func (t *term) heal(ctx context.Context) error {
 		case policy.Over(t.draft, e):
 			t.draft.Drop(e)
 		case e.Phase == proto.PhaseVouched:
-			t.healed = append(t.healed, policy.Release(e.Event))
+			t.rechecks.add(bulk, policy.Release(e.Event))
 		}
 	}
 	if err := t.draft.failure(); err != nil {

@@ -1,6 +1,7 @@
 package writer
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -186,6 +187,51 @@ func TestAFencedBatchIsDecidedAgain(t *testing.T) {
 				t.Errorf("%d of 1000 bytes are left", left)
 			}
 		})
+	}
+}
+
+// TestTwoWritersBegin: another writer begins between the two marks of one that begins. One of them
+// has both heads afterwards, and the other has neither.
+func TestTwoWritersBegin(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	second := &term{Writer: standby(t, b, "second", testSettings()).Writer}
+	first := &term{Writer: standby(t, b, "first", testSettings(), func(w *Writer) {
+		w.betweenMarks = func() { must(t, second.begin(t.Context())) }
+	}).Writer}
+	if err := first.begin(t.Context()); !errors.Is(err, errOvertaken) {
+		t.Errorf("the first began: %v", err)
+	}
+	for stream, head := range map[string]uint64{proto.StreamEvents: second.head, proto.KVStream(proto.BucketHeld): second.heldHead} {
+		if last, err := bus.LastSeq(t.Context(), b.JS, stream); err != nil || last != head {
+			t.Errorf("the head of %s is %d, and the second's is %d; %v", stream, last, head, err)
+		}
+	}
+}
+
+// TestHeldEventsStayPaidFor: where only the rejections of a batch cannot be stored, what is held by
+// then stays paid for.
+func TestHeldEventsStayPaidFor(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	var armed atomic.Bool
+	r := start(t, b, "one", func(w *Writer) {
+		w.afterHeld = func() {
+			if armed.CompareAndSwap(true, false) {
+				must(t, b.JS.DeleteStream(t.Context(), proto.StreamRejected))
+			}
+		}
+	})
+	s, alice := newSender(t, b), newPerson(1)
+	s.ask(proto.HeldBack, proto.LaneUser, newPerson(9).announcement("other", 100)) // it writes
+	announcement, orphan := alice.announcement("tree", 100), newPerson(2).issue(newPerson(3), "tree", 1)
+	armed.Store(true)
+	s.raw(proto.LaneSyncLive, joined(t, []*nostr.Event{announcement, orphan}))
+	eventually(t, "the rejection cannot be stored", func() bool { return r.trouble.Load() != nil })
+	alices := limit.Charge{Party: limit.Party{What: limit.Events, Kind: limit.Author, Name: string(alice)}, Most: 10_000}
+	left, _, _ := r.Usage.Left(1, alices)
+	if want := 10_000 - int64(len(nostr.Encode(announcement))); left != want {
+		t.Errorf("%d bytes are left to the author, want %d", left, want)
 	}
 }
 

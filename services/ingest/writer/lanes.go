@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -15,49 +14,42 @@ import (
 )
 
 const (
-	// urgentAhead and olderAhead are how many packs of a lane are read and wait for their decision,
+	// urgentAhead and bulkAhead are how many packs of a lane are read and wait for their decision,
 	// and fetchBytes how much more of it is on its way. All that is urgent and comes while a batch
 	// is committed should fit into the next one.
-	urgentAhead, olderAhead = 32, 8
-	fetchBytes              = 2 << 20
-	// olderShare is which part of a batch older events may fill while urgent ones come.
-	olderShare = 4
-	// urgentFor is for how long after an urgent event the next one is expected.
-	urgentFor = 2 * time.Second
+	urgentAhead, bulkAhead = 32, 8
+	fetchBytes             = 2 << 20
 )
 
-// sources are the lanes: their streams and consumers. Those before the last are urgent: someone
-// waits for their events as they happen.
-var sources = [...]struct{ name, stream, consumer string }{
-	{"user", proto.StreamUser, proto.ConsumerUser}, {"release", proto.StreamRelease, proto.ConsumerRelease},
-	{"live", proto.StreamLive, proto.ConsumerLive}, {"sync", proto.StreamSync, proto.ConsumerSync},
+// sources are the lanes: their streams, consumers and classes.
+var sources = [...]struct {
+	name, stream, consumer string
+	class                  class
+}{
+	{"user", proto.StreamUser, proto.ConsumerUser, urgent}, {"release", proto.StreamRelease, proto.ConsumerRelease, urgent},
+	{"live", proto.StreamLive, proto.ConsumerLive, urgent}, {"sync", proto.StreamSync, proto.ConsumerSync, bulk},
 }
 
-const laneUser, laneOlder = 0, len(sources) - 1
+const laneUser, laneRelease, laneLive, laneSync = 0, 1, 2, 3
 
 // lanes are the packs that were fetched and wait for their decision. Fetching and reading go on
 // while a batch is decided and committed; the bounds of each lane push back into its stream.
-//
-// A batch holds packs of one class, urgent or older. Where both wait they alternate, so that an
-// urgent event waits for one short commit of older ones at most, see [term.full]. Urgent lanes take
-// turns, pack by pack.
 type lanes struct {
 	fetched   [len(sources)]chan *pack
-	rest      map[bool]*pack // by class, older or not: what a batch had no room for
-	arrived   chan struct{}  // of capacity 1: a lane has a pack
-	older     bool           // the class of the batch at hand, or of the last one
-	urgentAt  time.Time      // when an urgent pack was taken
-	turn      int
+	arrived   chan struct{} // of capacity 1: a lane has a pack
 	consuming []jetstream.ConsumeContext
 	end       context.CancelFunc
 }
 
 func newLanes() *lanes {
-	l := &lanes{rest: map[bool]*pack{}, arrived: make(chan struct{}, 1), older: true, end: func() {}}
-	for i := range l.fetched {
-		l.fetched[i] = make(chan *pack, urgentAhead)
+	l := &lanes{arrived: make(chan struct{}, 1), end: func() {}}
+	for i, source := range sources {
+		ahead := urgentAhead
+		if source.class == bulk {
+			ahead = bulkAhead
+		}
+		l.fetched[i] = make(chan *pack, ahead)
 	}
-	l.fetched[laneOlder] = make(chan *pack, olderAhead)
 	return l
 }
 
@@ -116,9 +108,6 @@ func (l *lanes) close() {
 	for _, c := range l.consuming {
 		<-c.Closed()
 	}
-	for _, p := range l.rest {
-		p.giveBack()
-	}
 	for _, lane := range l.fetched {
 		for len(lane) > 0 {
 			(<-lane).giveBack()
@@ -130,48 +119,35 @@ func (l *lanes) close() {
 // an answer is over.
 func (p *pack) giveBack() { _ = p.msg.Nak() }
 
-// first chooses the class of a batch and returns its first pack, which it waits for unless other
-// older events wait. nil: these are next, ctx has ended, or nothing has come for a while.
-func (l *lanes) first(ctx context.Context, others bool) *pack {
-	tired := time.After(sweepEvery)
-	for {
-		for range 2 { // the class that had not the last batch comes first
-			if l.older = !l.older; l.older && others {
-				return nil
-			}
-			if p := l.next(); p != nil {
-				return p
-			}
-		}
+// take returns the next pack of a class; nil: none waits. Lanes of one class take turns by chance,
+// so that none of them holds the others back.
+func (l *lanes) take(c class) *pack {
+	if c == bulk {
 		select {
-		case <-l.arrived:
-		case <-tired:
-			return nil
-		case <-ctx.Done():
+		case p := <-l.fetched[laneSync]:
+			return p
+		default:
 			return nil
 		}
+	}
+	select {
+	case p := <-l.fetched[laneUser]:
+		return p
+	case p := <-l.fetched[laneRelease]:
+		return p
+	case p := <-l.fetched[laneLive]:
+		return p
+	default:
+		return nil
 	}
 }
 
-// next returns one more pack for the batch; nil: none of its class waits.
-func (l *lanes) next() *pack {
-	if p := l.rest[l.older]; p != nil {
-		return p
-	}
-	class := l.fetched[:laneOlder]
-	if l.older {
-		class = l.fetched[laneOlder:]
-	}
-	for range class {
-		l.turn++
-		select {
-		case p := <-class[l.turn%len(class)]:
-			if !l.older {
-				l.urgentAt = time.Now()
-			}
-			return p
-		default:
+// waits reports whether a pack of a class has been fetched.
+func (l *lanes) waits(c class) bool {
+	for i, source := range sources {
+		if source.class == c && len(l.fetched[i]) > 0 {
+			return true
 		}
 	}
-	return nil
+	return false
 }

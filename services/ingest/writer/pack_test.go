@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -86,36 +85,6 @@ func TestUrgentOvertakesABacklog(t *testing.T) {
 			}
 			history.wait(packs * size)
 		})
-	}
-}
-
-// TestUrgentOvertakesWhatHeals: a user does not wait behind a backlog of events that are decided
-// again, nor behind all of a pack of older ones.
-func TestUrgentOvertakesWhatHeals(t *testing.T) {
-	t.Parallel()
-	r := standby(t, openBus(t), "a", testSettings())
-	w := &term{Writer: r.Writer, lanes: newLanes()}
-	must(t, w.begin(r.ctx))
-	for _, ev := range manyGrasps(100, 3*commitSize) {
-		w.healed = append(w.healed, policy.Release(ev))
-	}
-	put := func(lane int, name proto.Lane, data []byte) {
-		w.lanes.put(r.ctx, lane, readPack(&message{subject: name.Subject(), header: header(proto.HeaderSource, string(proto.SourceDaily)), data: data}))
-	}
-	put(laneOlder, proto.LaneSyncDaily, joined(t, manyGrasps(10, 20)))
-	w.Settings.BatchSize = 20
-	var got []string
-	for n := range 6 {
-		put(laneUser, proto.LaneUser, encode(t, manyGrasps(n, 1)[0]))
-		b, err := w.gather(r.ctx)
-		must(t, err)
-		got = append(got, fmt.Sprint(b.decided[0].candidate.Lane, len(b.decided)))
-		if n == 1 {
-			w.healed = nil
-		}
-	}
-	if want := []string{"user1", "release5", "user2", "sync.daily5", "user2", "sync.daily5"}; !slices.Equal(got, want) {
-		t.Errorf("batches of %v, want %v", got, want)
 	}
 }
 

@@ -22,13 +22,13 @@ const (
 // banned ones that wait for git data dropped. Announcements and states go last: what hangs on them
 // is found by them. Deletion requests stay, unserved: what they have deleted stays deleted.
 func (t *term) purge(now time.Time) error {
-	if now.Sub(t.purgedAt) < purgeEvery || len(t.healed) > 0 {
+	if now.Sub(t.purgedAt) < purgeEvery || t.rechecks.len() > 0 {
 		return nil
 	}
 	t.purgedAt = now
 	for _, e := range t.Held.All() {
 		if t.Bans.Event(e.Event) != nil {
-			t.healed = append(t.healed, policy.Release(e.Event)) // which refuses it
+			t.rechecks.add(bulk, policy.Release(e.Event)) // which refuses it
 		}
 	}
 	view := t.Index.View()
@@ -61,7 +61,8 @@ func (t *term) purge(now time.Time) error {
 		}
 		if len(found[false]) > 0 {
 			t.Log.Info("what was banned is removed", "ban", b.What, "events", len(found[false]))
-			t.healed, t.purgedAt = append(t.healed, found[false]...), time.Time{} // more may be left
+			t.rechecks.add(bulk, found[false]...)
+			t.purgedAt = time.Time{} // more may be left
 			return nil
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -46,10 +45,12 @@ type Writer struct {
 	bootstrap []nostr.RelayURL
 	refused   func(*nostr.Event, proto.Refusal) // hears of every event that is rejected
 	trouble   atomic.Pointer[trouble]
-	healed    []*policy.Candidate // parked and held events that are decided again, before anything else
+	rechecks  rechecks
 
 	beforeCommit func() // for tests: a pause here is a writer that stands still between decision and commit
 	afterEvents  func() // for tests: between the commits of the log and of the held events
+	afterHeld    func() // for tests: between the commits of the held events and of the rejections
+	betweenMarks func() // for tests: a writer begins, and has marked the log alone
 }
 
 // New makes a writer, by the settings. refused hears of every event that is rejected.
@@ -60,7 +61,7 @@ func New(ctx context.Context, n *node.Node, refused func(*nostr.Event, proto.Ref
 		Rejected: known.NewRejected(n.Bus.JS, n.Log, time.Duration(s.RejectedColdSeconds)*time.Second, policy.Rules(s)),
 		park:     newPark(time.Duration(s.RejectedHotSeconds) * time.Second),
 
-		beforeCommit: func() {}, afterEvents: func() {},
+		beforeCommit: func() {}, afterEvents: func() {}, afterHeld: func() {}, betweenMarks: func() {},
 	}
 	bounds := policy.DefaultBounds
 	bounds.Bytes = s.HeldBytes
@@ -110,7 +111,7 @@ func (w *Writer) Run(ctx context.Context) error {
 // is certain but what the streams say, and the next term begins by reading them.
 type term struct {
 	*Writer
-	lanes          *lanes
+	scheduler      *scheduler
 	draft          *draft
 	head, heldHead uint64    // of the log and of the held events' stream, behind the last commit
 	purgedAt       time.Time // when banned events whose time is over were last looked for
@@ -127,14 +128,17 @@ func (w *Writer) write(ctx context.Context) error {
 	defer t.end()
 	err := t.begin(ctx)
 	if err == nil {
-		t.lanes, err = openLanes(ctx, w.Bus, w.metrics, broken)
+		var l *lanes
+		if l, err = openLanes(ctx, w.Bus, w.metrics, broken); err == nil {
+			t.scheduler = newScheduler(l, &w.rechecks)
+		}
 	}
 	if err == nil {
 		w.metrics.writer.Set(1)
 		w.Log.Info("writing the log", "head", t.head, "held", w.Held.Len())
 		err = t.run(ctx)
 	}
-	if bus.IsConflict(err) {
+	if bus.IsConflict(err) || errors.Is(err, errOvertaken) {
 		w.metrics.fenced.Inc()
 	}
 	if errors.Is(err, context.Canceled) {
@@ -151,18 +155,20 @@ func (w *Writer) write(ctx context.Context) error {
 }
 
 // begin makes this replica the only one that can commit, and brings its projections to the heads.
-// The marks move both heads: a commit that was decided on an earlier one, by a writer that was
-// paused or cut off, is refused from now on. What expired in purgatory must not come in again
-// because the rejections have not been read yet that say so.
-func (t *term) begin(ctx context.Context) error {
-	for subject, head := range map[string]*uint64{
-		proto.SubjectEventsMark: &t.head, proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey): &t.heldHead,
-	} {
-		last, err := t.Bus.PublishBatch(ctx, t.mark(subject), nil)
-		if err != nil {
-			return fmt.Errorf("mark %s: %w", subject, err)
-		}
-		*head = last
+//
+//  1. It marks the log. A commit that was decided on an earlier head, by a writer that was paused or
+//     cut off, is refused from now on.
+//  2. It marks the held events, for the same reason, unless another writer has marked the log since.
+//     Without that look, of two writers that begin at once each could win one head, and both fail.
+//  3. It reads both streams up to its marks, and all rejections: what expired in purgatory must not
+//     come in again because the rejections have not been read yet that say so.
+func (t *term) begin(ctx context.Context) (err error) {
+	if t.head, err = t.Bus.PublishBatch(ctx, t.mark(proto.SubjectEventsMark), nil); err != nil {
+		return fmt.Errorf("mark the log: %w", err)
+	}
+	t.betweenMarks()
+	if err := t.markHeld(ctx); err != nil {
+		return fmt.Errorf("mark the held events: %w", err)
 	}
 	if err := errors.Join(t.Index.WaitFor(ctx, t.head), t.Held.Wait(ctx, t.heldHead), t.Rejected.CatchUp(ctx)); err != nil {
 		return fmt.Errorf("catch up: %w", err)
@@ -174,9 +180,36 @@ func (t *term) begin(ctx context.Context) error {
 	return t.heal(ctx)
 }
 
+// markHeld moves the head of the held events, for the writer that has marked the log last. The mark
+// expects the head that was there before the log was looked at: a writer whose mark of the log has
+// been overtaken since then cannot take the held events from the one that overtook it.
+func (t *term) markHeld(ctx context.Context) error {
+	for {
+		before, err := bus.LastSeq(ctx, t.Bus.JS, proto.KVStream(proto.BucketHeld))
+		if err != nil {
+			return err
+		}
+		last, err := bus.LastSeq(ctx, t.Bus.JS, proto.StreamEvents)
+		if err != nil {
+			return err
+		}
+		if last != t.head {
+			return fmt.Errorf("the log's head is %d, not %d: %w", last, t.head, errOvertaken)
+		}
+		mark := t.mark(proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey))
+		t.heldHead, err = t.Bus.PublishBatch(ctx, mark, &before)
+		if !bus.IsConflict(err) {
+			return err
+		}
+	}
+}
+
+// errOvertaken ends a term that another writer has overtaken before it began.
+var errOvertaken = errors.New("another writer has begun")
+
 func (t *term) end() {
-	if t.lanes != nil {
-		t.lanes.close()
+	if t.scheduler != nil {
+		t.scheduler.close()
 		t.metrics.writer.Set(0)
 		t.Log.Info("standing by")
 	}
@@ -195,29 +228,36 @@ func (t *term) run(ctx context.Context) error {
 		t.metrics.hot.Set(float64(len(t.park.byID)))
 		t.metrics.cold.Set(float64(t.Rejected.Len()))
 		b, err := t.gather(ctx)
-		if err == nil && len(b.packs)+len(b.decided) == 0 {
+		if b == nil {
+			if err != nil {
+				return err
+			}
 			continue
 		}
 		if err == nil {
 			err = t.commit(ctx, b)
 		}
 		if err != nil {
-			for _, p := range b.packs {
-				p.giveBack()
-			}
-			for _, x := range b.decided {
-				if x.seq == 0 { // it is not in the log
-					t.Usage.Add(-x.bytes, x.charges...)
-				}
-			}
-			// What was parked is decided in the next term. The next writer looks itself for what is
-			// released or purged: by then a ban may have ended.
-			t.healed = slices.DeleteFunc(append(b.healed, t.healed...), func(c *policy.Candidate) bool { return c.Lane == proto.LaneRelease })
+			t.undo(b)
 			return err
 		}
 		t.trouble.Store(nil)
 		t.answer(b)
 	}
+}
+
+// undo gives back what a batch had taken whose commit failed: packs, rechecks, and what was charged
+// for events that are not stored.
+func (t *term) undo(b *batch) {
+	for _, p := range b.packs {
+		p.giveBack()
+	}
+	for _, x := range b.decided {
+		if !x.stored {
+			t.Usage.Add(-x.bytes, x.charges...)
+		}
+	}
+	t.rechecks.restore(b.class, b.again)
 }
 
 // Failures that follow each other this often and this closely are one that does not go away.
