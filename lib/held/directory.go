@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"tendril.dev/lib/authority"
 	"tendril.dev/lib/nostr"
 )
 
@@ -16,18 +17,18 @@ type Directory struct {
 	byID         map[string]*Entry
 	byIdentifier map[string]map[string]*Entry // identifier -> key
 	byAddress    map[nostr.Address][]*Entry
-	announced    map[string][]*Entry // announcements by identifier
-	naming       map[nostr.RepoRef][]*Entry
+	announced    map[string][]*Entry        // announcements by identifier
+	naming       map[nostr.RepoRef][]*Entry // announcements by a key that they list
+	led          map[nostr.RepoRef][]*Entry // announcements by their only lead, where that is not their author
 
-	// First says which of the announcements that name a key come before the others; nil: none does.
-	First func(*Entry) bool
 }
 
 // NewDirectory makes an empty one.
 func NewDirectory() *Directory {
 	return &Directory{
 		byKey: map[string]*Entry{}, byID: map[string]*Entry{}, byIdentifier: map[string]map[string]*Entry{},
-		byAddress: map[nostr.Address][]*Entry{}, announced: map[string][]*Entry{}, naming: map[nostr.RepoRef][]*Entry{},
+		byAddress: map[nostr.Address][]*Entry{}, announced: map[string][]*Entry{},
+		naming: map[nostr.RepoRef][]*Entry{}, led: map[nostr.RepoRef][]*Entry{},
 	}
 }
 
@@ -47,13 +48,13 @@ func (d *Directory) Add(e *Entry) {
 		return
 	}
 	d.announced[e.Identifier] = append(d.announced[e.Identifier], e)
-	first := d.First != nil && d.First(e)
-	for _, maintainer := range e.Announcement.Maintainers {
-		name := nostr.RepoRef{PubKey: maintainer, Identifier: e.Identifier}
-		if d.naming[name] = append(d.naming[name], e); first {
-			list := d.naming[name]
-			d.naming[name] = slices.Concat([]*Entry{e}, list[:len(list)-1])
-		}
+	for _, key := range e.Announcement.Listed {
+		name := nostr.RepoRef{PubKey: key, Identifier: e.Identifier}
+		d.naming[name] = append(d.naming[name], e)
+	}
+	if lead, is := authority.LeadOf(e.Announcement); is {
+		name := nostr.RepoRef{PubKey: lead, Identifier: e.Identifier}
+		d.led[name] = append(d.led[name], e)
 	}
 }
 
@@ -79,8 +80,11 @@ func (d *Directory) Remove(key string) *Entry {
 		return e
 	}
 	removeFrom(d.announced, e.Identifier, e)
-	for _, maintainer := range e.Announcement.Maintainers {
-		removeFrom(d.naming, nostr.RepoRef{PubKey: maintainer, Identifier: e.Identifier}, e)
+	for _, key := range e.Announcement.Listed {
+		removeFrom(d.naming, nostr.RepoRef{PubKey: key, Identifier: e.Identifier}, e)
+	}
+	if lead, is := authority.LeadOf(e.Announcement); is {
+		removeFrom(d.led, nostr.RepoRef{PubKey: lead, Identifier: e.Identifier}, e)
 	}
 	return e
 }
@@ -109,8 +113,7 @@ func (d *Directory) Announcements(identifier string) []*Entry {
 	return slices.Clip(d.announced[identifier])
 }
 
-// Naming returns the held announcements of an identifier that name this key among their
-// maintainers.
+// Naming returns the held announcements of an identifier that list this key as a maintainer.
 func (d *Directory) Naming(identifier, pubkey string) []*Entry {
 	return slices.Clip(d.naming[nostr.RepoRef{PubKey: pubkey, Identifier: identifier}])
 }

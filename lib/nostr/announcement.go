@@ -17,13 +17,12 @@ type Announcement struct {
 	// of them is connected to.
 	Web, Clone, Relays []string
 
-	// Maintainers are the public keys (64 hex digits) that the owner trusts with the repository,
-	// each once, without the owner.
-	Maintainers []string
+	Roles
 }
 
 // ParseAnnouncement reads an announcement. It needs a legal identifier; the tags relays, clone, web
 // and maintainers may hold several values and may stand several times, up to MaxURLs and MaxListed.
+// Role records count like maintainers.
 func ParseAnnouncement(ev *Event) (*Announcement, error) {
 	if ev.Kind != KindAnnouncement {
 		return nil, fmt.Errorf("kind %d is not a repository announcement", ev.Kind)
@@ -32,7 +31,8 @@ func ParseAnnouncement(ev *Event) (*Announcement, error) {
 		return nil, errors.New("the author is not a public key of 64 lower-case hex digits")
 	}
 	a := &Announcement{
-		Event: ev, Ref: RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()}, Name: tagValue(ev.Tags, "name"), Description: tagValue(ev.Tags, "description"),
+		Event: ev, Ref: RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()},
+		Name: tagValue(ev.Tags, "name"), Description: tagValue(ev.Tags, "description"),
 	}
 	if err := CheckIdentifier(a.Ref.Identifier); err != nil {
 		return nil, err
@@ -41,21 +41,23 @@ func ParseAnnouncement(ev *Event) (*Announcement, error) {
 	if a.Web, err = tagValues(ev.Tags, "web", MaxURLs); err != nil {
 		return nil, err
 	}
-	var named []string
+	var maintainers []string
 	room := MaxListed
-	for name, values := range map[string]*[]string{"clone": &a.Clone, "relays": &a.Relays, "maintainers": &named} {
-		if *values, err = tagValues(ev.Tags, name, room); err != nil {
+	for _, tag := range ev.Tags {
+		if isRoleTag(tag) {
+			room--
+		}
+	}
+	for name, values := range map[string]*[]string{"clone": &a.Clone, "relays": &a.Relays, "maintainers": &maintainers} {
+		if room >= 0 {
+			*values, err = tagValues(ev.Tags, name, room)
+		}
+		if room < 0 || err != nil {
 			return nil, fmt.Errorf("the announcement names more than %d maintainers, relays and clone URLs", MaxListed)
 		}
 		room -= len(*values)
 	}
-	var maintainers distinct[string]
-	for _, pubkey := range named {
-		if IsHex64(pubkey) && pubkey != ev.PubKey {
-			maintainers.add(pubkey)
-		}
-	}
-	a.Maintainers = maintainers.items
+	a.Roles = rolesOf(ev.PubKey, ev.Tags, maintainers)
 	return a, nil
 }
 

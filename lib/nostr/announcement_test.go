@@ -26,7 +26,7 @@ func TestParseAnnouncement(t *testing.T) {
 	want := &Announcement{
 		Event: ev, Ref: RepoRef{alice, "x"}, Name: "The X", Description: "does x",
 		Web: []string{"https://x.example"}, Clone: clone, Relays: []string{"wss://A.example/", "wss://b.example", "wss://c.example"},
-		Maintainers: []string{bob, carol},
+		Roles: Roles{Active: true, Listed: []string{bob, carol}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -47,9 +47,11 @@ func TestParseAnnouncementRefuses(t *testing.T) {
 		too many relays             | 30617 | ALICE        | d,x;relays1001                             | more than 1000
 		too many relays in two tags | 30617 | ALICE        | d,x;relays600;relays600                    | more than 1000
 		too many web pages          | 30617 | ALICE        | d,x;webs                                   | web
+		too many role records       | 30617 | ALICE        | d,x;records1001                            | more than 1000
 		too many together           | 30617 | ALICE        | d,x;relays400;clone200;maintainers400,BOB  | more than 1000 maintainers, relays and clone URLs`,
 		"relays400", "relays"+many(",wss://r%d.example", 400), "relays600", "relays"+many(",wss://r%d.example", 600), "relays1001", "relays"+many(",wss://r%d.example", MaxListed+1),
-		"clone200", "clone"+many(",https://c%d.example", 200), "maintainers400", "maintainers"+many(",%064x", 400), "webs", "web"+many(",https://r%d.example", MaxURLs+1), "CR", "\r")
+		"clone200", "clone"+many(",https://c%d.example", 200), "maintainers400", "maintainers"+many(",%064x", 400), "webs", "web"+many(",https://r%d.example", MaxURLs+1), "CR", "\r",
+		"records1001", strings.Repeat(";m", MaxListed+1)[1:])
 }
 
 func TestRelayURLs(t *testing.T) {
@@ -81,7 +83,7 @@ func FuzzParseAnnouncement(f *testing.F) {
 				t.Fatalf("relay %q became %q, %v", u, again, err)
 			}
 		}
-		for _, m := range a.Maintainers {
+		for _, m := range a.Listed {
 			if !IsHex64(m) || m == alice {
 				t.Fatalf("maintainer %q", m)
 			}

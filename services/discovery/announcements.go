@@ -189,7 +189,7 @@ func (all *announcements) read(parsed *nostr.Announcement, most int) *announceme
 			a.cut++
 		}
 	}
-	for _, m := range parsed.Maintainers {
+	for _, m := range parsed.Listed {
 		a.maintainers = append(a.maintainers, strings.Clone(m))
 	}
 	return a

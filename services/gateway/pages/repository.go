@@ -146,7 +146,7 @@ func nostrURL(npub, relay, identifier string) string {
 // names as maintainers, whom their accepted announcements name, and so on.
 func maintainersOf(ctx context.Context, v *eventdb.View, a *nostr.Announcement) ([]string, error) {
 	set, known := []string{a.Ref.PubKey}, map[string]bool{a.Ref.PubKey: true}
-	for named := a.Maintainers; ; {
+	for named := a.Listed; ; {
 		from := len(set)
 		for _, m := range named {
 			if !known[m] && len(set) < maxMaintainers {
@@ -163,7 +163,7 @@ func maintainersOf(ctx context.Context, v *eventdb.View, a *nostr.Announcement) 
 				return nil, fmt.Errorf("look up maintainers: %w", err)
 			}
 			if other, err := nostr.ParseAnnouncement(ev); err == nil {
-				named = append(named, other.Maintainers...)
+				named = append(named, other.Listed...)
 			}
 		}
 	}

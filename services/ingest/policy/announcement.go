@@ -98,7 +98,7 @@ func (p *Policy) conclude(k Knowledge, c *Candidate, d *Decision) {
 	if brings == nil {
 		return
 	}
-	for _, maintainer := range brings.Maintainers {
+	for _, maintainer := range brings.Listed {
 		for _, e := range k.Held().At(nostr.RepoRef{PubKey: maintainer, Identifier: brings.Ref.Identifier}.Address()) {
 			if !d.dropped[e.Key] && (e.Phase == proto.PhaseVouched || p.hosting.Archives(e.Announcement)) {
 				d.Next = append(d.Next, Release(e.Event))
@@ -160,10 +160,10 @@ func vouchedFor(k Knowledge, entries []*held.Entry, brings *nostr.Announcement) 
 		queue = append(queue, brings)
 	}
 	for steps := 0; len(queue) > 0; queue = queue[1:] {
-		if steps += len(queue[0].Maintainers); steps > maxSteps {
+		if steps += len(queue[0].Listed); steps > maxSteps {
 			return nil, false
 		}
-		for _, maintainer := range queue[0].Maintainers {
+		for _, maintainer := range queue[0].Listed {
 			if a := waiting[maintainer]; a != nil && !keys[maintainer] {
 				keys[maintainer] = true
 				queue = append(queue, a)

@@ -40,8 +40,7 @@ type Knowledge interface {
 	// would have it.
 	Superseded(*nostr.Event) bool
 	// Announced is at least the accepted announcements of an identifier, as entries without a
-	// phase. Of those that name a key as a maintainer, those that list us come first. It must not
-	// be changed.
+	// phase. It must not be changed.
 	Announced(identifier string) *held.Directory
 	// Deleted reports whether an accepted deletion request of its author names the event.
 	Deleted(*nostr.Event) bool

@@ -81,7 +81,6 @@ func (d *draft) begin(ctx context.Context) {
 	expired := !d.now.Before(d.until.Time())
 	if len(d.read) > keptIdentifiers || expired || !d.view.HidesAs(before) { // what is banned has changed
 		d.announcements = announcements{held.NewDirectory(), map[string]bool{}, math.MaxUint32}
-		d.announced.First = func(e *held.Entry) bool { return e.Announcement.ListsService(d.w.Settings.Domain) }
 	}
 }
 

@@ -111,7 +111,7 @@ func (v *View) conclude() {
 			v.Hosted = append(v.Hosted, owner)
 			v.hosts[owner] = v.rules.Archives(a.Announcement)
 		}
-		for _, maintainer := range a.Maintainers {
+		for _, maintainer := range a.Listed {
 			v.naming[maintainer] = append(v.naming[maintainer], owner)
 		}
 	}
@@ -348,7 +348,7 @@ func (v View) maintainers(owner string) []string {
 	if !v.announces(owner) {
 		return nil
 	}
-	return v.newest[owner].Maintainers
+	return v.newest[owner].Listed
 }
 
 // Sources are where git data may be found: the clone URLs of all announcements and of the pull

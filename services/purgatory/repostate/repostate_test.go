@@ -270,7 +270,7 @@ func speakers(owner string, all []*nostr.Announcement) map[string]bool {
 	for before := 0; before < len(set); {
 		before = len(set)
 		for _, a := range all {
-			for _, m := range a.Maintainers {
+			for _, m := range a.Listed {
 				if set[a.Ref.PubKey] {
 					set[m] = true
 				}
