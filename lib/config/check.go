@@ -263,6 +263,14 @@ func (f Front) AuthToRead() bool { return f.AuthRequired == "read" || f.AuthRequ
 // AuthToWrite reports whether they must before they may publish.
 func (f Front) AuthToWrite() bool { return f.AuthRequired == "write" || f.AuthRequired == "both" }
 
+// FilterLimits are the limit of a filter that names none, and the largest limit of a filter.
+func (f Front) FilterLimits() (byDefault, largest int) {
+	if f.FilterLimit > 0 {
+		return f.FilterLimit, f.FilterLimit
+	}
+	return f.DefaultLimit, f.MaxLimit
+}
+
 // Proxies reads NGIT_TRUSTED_PROXIES: addresses and networks, without zones.
 func (f Front) Proxies() ([]netip.Prefix, error) {
 	var proxies []netip.Prefix

@@ -257,8 +257,8 @@ func TestDeclaration(t *testing.T) {
 			count++
 		}
 	}
-	if count > 70 {
-		t.Errorf("%d settings: want at most 70", count)
+	if count > 85 {
+		t.Errorf("%d settings: want at most 85", count)
 	}
 }
 

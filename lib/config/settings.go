@@ -43,6 +43,9 @@ type Service struct {
 	RelayIcon        string `env:"NGIT_RELAY_ICON" placeholder:"FILE|URL" help:"Icon of the relay: a PNG file, which is served at /icon.png, or an http(s) URL, which is named instead. Empty: one that comes with the program."`
 	RelayDescription string `env:"NGIT_RELAY_DESCRIPTION" default:"Git repositories with nostr announcements: a GRASP server." help:"Description in the relay information document."`
 	RelayOwnerNsec   string `env:"NGIT_RELAY_OWNER_NSEC" main:"Secret key of the operator." secret:"" placeholder:"NSEC" help:"Secret key of the operator, nsec1… or 64 hex digits; its public key is named in the relay information document. Empty: the file .relay-owner.nsec in the working directory, or else a key file that is generated in the relay data folder."`
+	RelayContact     string `env:"NGIT_RELAY_CONTACT" placeholder:"ADDRESS" help:"Contact of the operator in the relay information document: mailto:… or https://…."`
+	RelayTerms       string `env:"NGIT_RELAY_TERMS_OF_SERVICE" placeholder:"URL" help:"Terms of service in the relay information document, an http(s) URL."`
+	RelayBanner      string `env:"NGIT_RELAY_BANNER" placeholder:"URL" help:"Banner in the relay information document, an http(s) URL of a picture."`
 	AllowPrivate     bool   `env:"NGIT_ALLOW_PRIVATE_NETWORKS" also:"NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS" help:"Allow connections to loopback, private and link-local addresses. For tests and closed networks."`
 	EnvFile          string `env:"NGIT_ENV_FILE" main:"File of settings. Empty: .env, if there is one." placeholder:"FILE" help:"File of settings, NAME=value a line; flags and the environment come before it. Empty: .env in the working directory, if there is one."`
 
@@ -91,6 +94,7 @@ type Policy struct {
 	IgnoreDeletions      bool          `env:"NGIT_DELETION_REQUEST_DISRESPECTOR" help:"Store deletion requests but keep the accepted events that they name."`
 	RejectedHotSeconds   int           `env:"NGIT_REJECTED_HOT_CACHE_DURATION_SECS" default:"120" min:"0" max:"315360000" help:"How long a rejected event is kept whole, in seconds, in case what it misses arrives."`
 	RejectedColdSeconds  int           `env:"NGIT_REJECTED_COLD_INDEX_EXPIRY_SECS" default:"604800" min:"1" max:"315360000" help:"How long the id of a rejected event is remembered, in seconds."`
+	LargestEvent         int64         `env:"NGIT_RELAY_MAX_EVENT_SIZE_BYTES" name:"relay-max-event-size-bytes" type:"bytes" default:"192KiB" min:"1KiB" max:"512KiB" help:"Largest event of a kind that has no bound of its own. A patch or a state has at most 512KiB."`
 	HoldDuration         time.Duration `env:"NGIT_PURGATORY_HOLD" default:"30m" min:"1ms" max:"8760h" help:"How long an event waits in purgatory for its git data."`
 	ArchiveAll           bool          `env:"NGIT_ARCHIVE_ALL" help:"Archive every repository that is seen (GRASP-05), also those whose announcement does not list this service."`
 	ArchiveWhitelist     []string      `env:"NGIT_ARCHIVE_WHITELIST" help:"Archive these (GRASP-05), though they do not list this service: npub, npub/identifier or identifier, comma-separated."`
@@ -175,19 +179,20 @@ type Front struct {
 	MaxConnectionsPerIP  int      `env:"NGIT_MAX_CONNECTIONS_PER_IP" default:"256" min:"1" max:"10000000" help:"WebSocket connections at once per address."`
 	EventsPerMinute      int      `env:"NGIT_EVENTS_PER_MINUTE" default:"60" min:"1" max:"10000000" help:"Events per minute per connection."`
 	EventsPerMinutePerIP int      `env:"NGIT_EVENTS_PER_MINUTE_PER_IP" default:"240" min:"1" max:"10000000" help:"Events per minute per address, over all its connections."`
+	MaxSubscriptions     int      `env:"NGIT_RELAY_MAX_SUBSCRIPTIONS" default:"500" min:"1" max:"100000" help:"Subscriptions at once per connection."`
+	FilterLimit          int      `env:"NGIT_RELAY_FILTER_LIMIT" default:"0" min:"0" max:"100000" help:"Most stored events that a filter brings, and as many where it names no limit. 0: 5000, and 500 where it names none."`
 
 	// Constants.
 	OtherConnections      int           `env:"NGIT_OTHER_CONNECTIONS" constant:"4096"`
 	OtherConnectionsPerIP int           `env:"NGIT_OTHER_CONNECTIONS_PER_IP" constant:"256"`
-	MaxSubscriptions      int           `env:"NGIT_MAX_SUBSCRIPTIONS" constant:"500"`
 	MaxSubscriptionsPerIP int           `env:"NGIT_MAX_SUBSCRIPTIONS_PER_IP" constant:"4000"`
 	MaxFilters            int           `env:"NGIT_MAX_FILTERS" constant:"20"`
-	MaxFilterValues       int           `env:"NGIT_MAX_FILTER_VALUES" constant:"2000"`
+	MaxFilterValues       int           `env:"NGIT_MAX_FILTER_VALUES" constant:"8192"`
 	MaxFilterSteps        int           `env:"NGIT_MAX_FILTER_STEPS" constant:"2000000"`
 	ClientBytes           int64         `env:"NGIT_CLIENT_BYTES" type:"bytes" constant:"512MiB"`
 	ClientBytesPerIP      int64         `env:"NGIT_CLIENT_BYTES_PER_IP" type:"bytes" constant:"64MiB"`
 	MaxReconciledEvents   int           `env:"NGIT_MAX_RECONCILED_EVENTS" constant:"250000"`
-	MaxMessageBytes       int64         `env:"NGIT_MAX_MESSAGE_BYTES" constant:"524288"`
+	MaxMessageBytes       int64         `env:"NGIT_MAX_MESSAGE_BYTES" constant:"1048576"`
 	MessageTime           time.Duration `env:"NGIT_MESSAGE_TIME" constant:"1m"`
 	MaxLimit              int           `env:"NGIT_MAX_LIMIT" constant:"5000"`
 	DefaultLimit          int           `env:"NGIT_DEFAULT_LIMIT" constant:"500"`

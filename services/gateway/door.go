@@ -50,6 +50,7 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Access-Control-Allow-Methods", "GET, POST, OPTIONS")
 	h.Set("Access-Control-Allow-Headers",
 		"Content-Type, Accept, Accept-Encoding, Authorization, Content-Encoding, Git-Protocol, Range, X-Requested-With")
+	h.Set("Access-Control-Expose-Headers", "WWW-Authenticate")
 	r.Header.Del(proto.HeaderClient) // only the gateway says who a client is
 	refused, _ := r.Context().Value(refusalKey{}).(error)
 	// Only git's bodies are read: what else is still to come is no next request.

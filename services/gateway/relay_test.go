@@ -196,7 +196,7 @@ func TestOrderOfEventsIsKept(t *testing.T) {
 
 func TestLimitsOfAConnection(t *testing.T) {
 	t.Parallel()
-	sys := start(t, "--max-subscriptions=2", "--events-per-minute=2", "--events-per-minute-per-ip=3", "--max-message-bytes=2000")
+	sys := start(t, "--relay-max-subscriptions=2", "--events-per-minute=2", "--events-per-minute-per-ip=3", "--max-message-bytes=2000")
 	c := sys.dial(t)
 	for _, id := range []string{"a", "b"} {
 		c.hears(`["EOSE","`+id+`"]`, `["REQ","%s",{"limit":0}]`, id)

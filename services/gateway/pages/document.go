@@ -8,6 +8,7 @@ import (
 	"image/png"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,9 +24,12 @@ const documentType = "application/nostr+json"
 // document makes the relay information document (NIP-11, with GRASP-01's additions). owner is the
 // operator's public key, 64 hex digits; icon is a URL.
 func document(s config.Settings, owner, icon string) map[string]any {
+	defaultLimit, maxLimit := s.FilterLimits()
 	d := map[string]any{
-		"name": s.DisplayName(), "description": s.RelayDescription, "icon": icon, "pubkey": owner,
-		"supported_nips":           []int{1, 9, 11, 34, 40, 42, 45, 56, 70, 77, 86},
+		"name": s.DisplayName(), "description": s.RelayDescription, "icon": icon,
+		// Clients compare either with the key of a CI coordinator.
+		"pubkey": owner, "self": owner,
+		"supported_nips":           nips(s),
 		"supported_grasps":         grasps(s),
 		"repo_acceptance_criteria": criteria(s),
 		"software":                 "https://tendril.dev",
@@ -33,8 +37,8 @@ func document(s config.Settings, owner, icon string) map[string]any {
 		"limitation": map[string]any{
 			"max_message_length":     s.MaxMessageBytes,
 			"max_subscriptions":      s.MaxSubscriptions,
-			"max_limit":              s.MaxLimit,
-			"default_limit":          s.DefaultLimit,
+			"max_limit":              maxLimit,
+			"default_limit":          defaultLimit,
 			"max_subid_length":       relay.MaxSubscriptionID,
 			"max_event_tags":         relay.MaxEventTags,
 			"created_at_upper_limit": s.MaxFutureSeconds,
@@ -59,12 +63,26 @@ func document(s config.Settings, owner, icon string) map[string]any {
 			"max_git_requests_per_ip":            s.GitRequestsPerIP,      // at once
 			"max_git_requests_per_minute_per_ip": s.GitRequestsPerMinute,
 			"max_push_bytes":                     s.MaxPushBytes, // of one push
+			"max_event_bytes":                    s.LargestEvent, // of a kind without a bound of its own
 		},
 	}
-	if c := curation(s); c != "" {
-		d["curation"] = c
+	for name, text := range map[string]string{
+		"curation": curation(s), "contact": s.RelayContact, "terms_of_service": s.RelayTerms, "banner": s.RelayBanner,
+	} {
+		if text != "" {
+			d[name] = text
+		}
 	}
 	return d
+}
+
+// nips are the NIPs that the settings leave on, in order.
+func nips(s config.Settings) []int {
+	all := []int{1, 9, 11, 34, 40, 42, 45, 56, 70, 77, 86, 98}
+	if s.IgnoreDeletions {
+		all = slices.DeleteFunc(all, func(nip int) bool { return nip == 9 })
+	}
+	return all
 }
 
 // grasps are the parts of GRASP that the settings turn on.
@@ -79,31 +97,28 @@ func grasps(s config.Settings) []string {
 	return all
 }
 
-// criteria says in a sentence which repositories are hosted.
+// criteria says in a sentence which repositories are hosted. Clients read it by words: that of an
+// open service begins with "Anyone may" and has none of whitelist, allowlist, invite, approval,
+// curated and selected; that of a restricted one says whitelist.
 func criteria(s config.Settings) string {
-	who := "Any repository is hosted"
+	who := "Anyone may host a repository here"
 	if len(s.RepositoryWhitelist) > 0 {
-		who = "Repositories that the operator has put on a list are hosted"
+		who = "Repositories on the operator's whitelist are hosted here"
 	}
 	within := s.HoldDuration.String()
 	if s.HoldDuration%time.Minute == 0 {
 		within = fmt.Sprintf("%d minutes", s.HoldDuration/time.Minute)
 	}
-	return fmt.Sprintf("%s whose announcement names %s in its clone and relays tags and whose git data arrives within %s, unless the operator has excluded it or its author.",
-		who, s.Domain, within)
+	return fmt.Sprintf("%s: the announcement names %s in its clone and relays tags, and git data arrives within %s. "+
+		"The operator may exclude repositories and authors.", who, s.Domain, within)
 }
 
-// curation says how the operator's lists restrict or widen what is kept; nothing if there are none.
+// curation says how the operator's lists narrow or widen what is kept; empty without such lists.
+// Lists of excluded authors and repositories are no curation: every relay keeps spam out.
 func curation(s config.Settings) string {
 	var rules []string
 	if len(s.RepositoryWhitelist) > 0 {
-		rules = append(rules, "Only repositories on a list of the operator's are hosted.")
-	}
-	if len(s.RepositoryBlacklist) > 0 {
-		rules = append(rules, "Repositories that the operator has excluded are never hosted.")
-	}
-	if len(s.EventBlacklist) > 0 {
-		rules = append(rules, "Nothing is kept that is signed by authors whom the operator has excluded.")
+		rules = append(rules, "Only repositories on the operator's whitelist are hosted.")
 	}
 	if sentence := archived(s); sentence != "" {
 		rules = append(rules, sentence)
@@ -118,7 +133,7 @@ func archived(s config.Settings) string {
 	case s.ArchiveAll:
 		what = "All repositories"
 	case len(s.ArchiveWhitelist) > 0:
-		what = "Repositories on a list of the operator's"
+		what = "Repositories on the operator's whitelist"
 	case len(s.ArchiveServices) > 0:
 		what = "Repositories that are hosted by " + strings.Join(s.ArchiveServices, ", ")
 	default:

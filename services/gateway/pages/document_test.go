@@ -2,6 +2,7 @@ package pages
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -26,7 +27,8 @@ func settings(t *testing.T, args ...string) config.Settings {
 
 func TestDocument(t *testing.T) {
 	t.Parallel()
-	s := settings(t, "--relay-name=Example", "--max-limit=777")
+	s := settings(t, "--relay-name=Example", "--relay-filter-limit=777", "--relay-contact=mailto:a@example.com",
+		"--relay-banner=https://example.com/b.png", "--relay-terms-of-service=https://example.com/terms")
 	body, err := json.Marshal(document(s, strings.Repeat("a", 64), "https://git.example.com/icon.png"))
 	must(t, err)
 	var read nip11.RelayInformationDocument
@@ -34,13 +36,15 @@ func TestDocument(t *testing.T) {
 		t.Fatalf("a nostr client cannot read it: %v", err)
 	}
 	if read.Name != "Example" || read.PubKey != strings.Repeat("a", 64) || read.Limitation.MaxLimit != 777 || read.Limitation.MaxSubidLength != 250 ||
-		read.Limitation.MaxMessageLength != 524288 || read.Limitation.CreatedAtUpperLimit != 900 || read.Version == "" {
+		read.Limitation.MaxMessageLength != 1<<20 || read.Limitation.CreatedAtUpperLimit != 900 || read.Version == "" {
 		t.Errorf("document: %s", body)
 	}
 	var raw map[string]any
 	must(t, json.Unmarshal(body, &raw))
 	for name, want := range map[string]string{
-		"curation": "null", "supported_nips": "[1,9,11,34,40,42,45,56,70,77,86]", "supported_grasps": `["GRASP-01","GRASP-02"]`,
+		"curation": "null", "supported_nips": "[1,9,11,34,40,42,45,56,70,77,86,98]", "supported_grasps": `["GRASP-01","GRASP-02"]`,
+		"self": `"` + strings.Repeat("a", 64) + `"`, "contact": `"mailto:a@example.com"`, "banner": `"https://example.com/b.png"`,
+		"terms_of_service": `"https://example.com/terms"`,
 	} {
 		if got, _ := json.Marshal(raw[name]); string(got) != want {
 			t.Errorf("%s: %s", name, got)
@@ -48,7 +52,7 @@ func TestDocument(t *testing.T) {
 	}
 	for limit := range strings.FieldsSeq(`max_subscriptions default_limit max_filters max_filter_values max_connections max_connections_per_ip max_event_tags
 		max_http_connections_per_ip max_events_per_minute_per_ip max_subscriptions_per_ip max_reconciled_events max_git_requests_per_ip
-		max_git_requests_per_minute_per_ip max_push_bytes max_kept_bytes_per_ip`) {
+		max_git_requests_per_minute_per_ip max_push_bytes max_kept_bytes_per_ip max_event_bytes`) {
 		if n, _ := raw["limitation"].(map[string]any)[limit].(float64); n <= 0 {
 			t.Errorf("limitation %s is %v", limit, n)
 		}
@@ -61,32 +65,46 @@ func TestWordsFollowTheSettings(t *testing.T) {
 	npub, err := nip19.EncodePublicKey(strings.Repeat("a", 64))
 	must(t, err)
 	words := strings.NewReplacer("NPUB", npub,
-		"ANY", "Any repository is hosted whose announcement names git.example.com in its clone and relays tags and whose git data arrives within 30 minutes, UNLESS",
-		"LISTED", "Repositories that the operator has put on a list are hosted whose announcement names git.example.com in its clone and relays tags and whose git data arrives within",
-		"ONLY", "Only repositories on a list of the operator's are hosted.", "NEVER", "Repositories that the operator has excluded are never hosted.",
-		"SIGNED", "Nothing is kept that is signed by authors whom the operator has excluded.", "THOUGH", "though they do not list this service.")
+		"ANY", "Anyone may host a repository here: NAMED 30 minutes", "LISTED", "Repositories on the operator's whitelist are hosted here: NAMED",
+		"ONLY", "Only repositories on the operator's whitelist are hosted.", "THOUGH", "though they do not list this service.")
 	for _, c := range fixture.Rows(`
 		--relay-name=Mine                                                     | ANY | | GRASP-01,GRASP-02
-		--repository-whitelist=x --purgatory-hold=90s                         | LISTED 1m30s, UNLESS | ONLY | GRASP-01,GRASP-02
-		--repository-blacklist=x                                              | ANY | NEVER | GRASP-01,GRASP-02
-		--event-blacklist=NPUB                                                | ANY | SIGNED | GRASP-01,GRASP-02
-		--event-blacklist=NPUB --repository-whitelist=x                       | LISTED 30 minutes, UNLESS | ONLY SIGNED | GRASP-01,GRASP-02
+		--repository-whitelist=x --purgatory-hold=90s                         | LISTED 1m30s | ONLY | GRASP-01,GRASP-02
+		--repository-blacklist=x                                              | ANY | | GRASP-01,GRASP-02
+		--event-blacklist=NPUB                                                | ANY | | GRASP-01,GRASP-02
+		--event-blacklist=NPUB --repository-whitelist=x                       | LISTED 30 minutes | ONLY | GRASP-01,GRASP-02
 		--archive-all                                                         | ANY | All repositories are archived, read-only, THOUGH | GRASP-01,GRASP-02,GRASP-05
-		--archive-whitelist=tree --archive-read-only=false                    | ANY | Repositories on a list of the operator's are archived, and can be pushed to, THOUGH | GRASP-01,GRASP-02,GRASP-05
-		--archive-grasp-services=a.example,b.example --repository-blacklist=x | ANY | NEVER Repositories that are hosted by a.example, b.example are archived, read-only, THOUGH | GRASP-01,GRASP-02,GRASP-05
+		--archive-whitelist=tree --archive-read-only=false                    | ANY | Repositories on the operator's whitelist are archived, and can be pushed to, THOUGH | GRASP-01,GRASP-02,GRASP-05
+		--archive-grasp-services=a.example,b.example --repository-blacklist=x | ANY | Repositories that are hosted by a.example, b.example are archived, read-only, THOUGH | GRASP-01,GRASP-02,GRASP-05
 		--grasp06-enable                                                      | ANY | | GRASP-01,GRASP-02,GRASP-06`) {
 		for i, text := range c {
-			c[i] = strings.ReplaceAll(words.Replace(text), "UNLESS", "unless the operator has excluded it or its author.")
+			c[i] = words.Replace(text)
 		}
+		c[1] = strings.ReplaceAll(c[1], "NAMED", "the announcement names git.example.com in its clone and relays tags, and git data arrives within") +
+			". The operator may exclude repositories and authors."
 		d := document(settings(t, strings.Fields(c[0])...), "", "")
 		curation, _ := d["curation"].(string)
 		grasps := strings.Join(d["supported_grasps"].([]string), ",")
 		if d["repo_acceptance_criteria"] != c[1] || curation != c[2] || grasps != c[3] {
 			t.Errorf("%s:\n%s\n%s\n%s", c[0], d["repo_acceptance_criteria"], curation, grasps)
 		}
+		for _, word := range strings.Fields("whitelist allowlist invite approval curated selected") {
+			if strings.HasPrefix(c[1], "Anyone may ") && strings.Contains(strings.ToLower(fmt.Sprint(d["repo_acceptance_criteria"])), word) {
+				t.Errorf("%s: an open service says %q, and clients take it for a restricted one", c[0], word)
+			}
+		}
 		if name := "git.example.com grasp relay"; d["name"] != name && (d["name"] != "Mine" || c[0] != "--relay-name=Mine") {
 			t.Errorf("%s: name %s", c[0], d["name"])
 		}
+	}
+}
+
+// TestDeletionsThatAreNotHonoured: the document does not promise NIP-09 then.
+func TestDeletionsThatAreNotHonoured(t *testing.T) {
+	t.Parallel()
+	d := document(settings(t, "--deletion-request-disrespector"), "", "")
+	if got := fmt.Sprint(d["supported_nips"]); got != "[1 11 34 40 42 45 56 70 77 86 98]" {
+		t.Errorf("supported_nips: %s", got)
 	}
 }
 

@@ -109,11 +109,12 @@ type Relay struct {
 // New makes a relay without connections. Run must run, and Feed be told of events, for live ones.
 func New(o Options) *Relay {
 	processors := int64(runtime.GOMAXPROCS(0))
+	defaultLimit, maxLimit := o.Limits.FilterLimits()
 	r := &Relay{
 		Options: o, began: time.Now(),
 		bounds: bounds{
 			filters: o.Limits.MaxFilters, values: o.Limits.MaxFilterValues,
-			defaultLimit: o.Limits.DefaultLimit, maxLimit: o.Limits.MaxLimit,
+			defaultLimit: defaultLimit, maxLimit: maxLimit,
 		},
 		frames:      reconcile.LimitsFor(o.Limits.MaxMessageBytes),
 		events:      limit.NewRates(o.Limits.EventsPerMinutePerIP, time.Minute),

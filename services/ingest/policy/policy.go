@@ -199,7 +199,7 @@ func (p *Policy) known(k Knowledge, c *Candidate, entry *held.Entry) (d Decision
 
 // refuse answers for events that can be refused by looking at nothing else.
 func (p *Policy) refuse(c *Candidate) (d Decision) {
-	expires, most := eventdb.Expiration(c.Event), cmp.Or(maxBytes[c.Event.Kind], maxOther)
+	expires, most := eventdb.Expiration(c.Event), cmp.Or(maxBytes[c.Event.Kind], int(p.settings.LargestEvent))
 	switch {
 	case len(c.Raw) > most:
 		return invalid(fmt.Errorf("an event of this kind may have %d bytes at most, and this one has %d", most, len(c.Raw)))
@@ -233,10 +233,8 @@ func (p *Policy) byKind(k Knowledge, c *Candidate) Decision {
 	return p.referenced(k, c)
 }
 
-// maxOther bounds an event whose kind has no bound of its own, in bytes of its JSON.
-const maxOther = 128 << 10
-
-// maxBytes are the bounds of other kinds. A state may have what fits the front door's largest
+// maxBytes are the bounds of kinds that have their own, in bytes of an event's JSON. The setting
+// NGIT_RELAY_MAX_EVENT_SIZE_BYTES bounds the others. A state may have what fits the front door's largest
 // message, some 5,000 references with names as clients write them; a pull request the longest
 // description that other forges allow, 64 Ki characters, in any script.
 var maxBytes = map[int]int{
