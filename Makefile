@@ -19,7 +19,7 @@ FUZZTIME ?= 10000x
 BENCH    ?= .
 CHAOS    ?= 1m
 RUNS     ?= 1
-CHAOSTESTS ?= TestChaos|TestNoStaleAnswer|TestFollowersReachTheHeadAfterFailovers
+CHAOSTESTS ?= TestChaos|TestTwoDisturbances|TestNoStaleAnswer|TestFollowersReachTheHeadAfterFailovers
 ROWS     ?=
 EVENTS   ?= 100000
 

@@ -217,8 +217,10 @@ type RelayState struct {
 	CompleteUntil time.Time `json:"complete_until,omitzero"`
 	// Confirmed is the sequence in GRASP_TARGETS up to which all repositories are confirmed that
 	// were wanted, and ConfirmedLog the sequence of the log up to which their root events are.
-	Confirmed     uint64 `json:"confirmed,omitempty"`
-	ConfirmedLog  uint64 `json:"confirmed_log,omitempty"`
+	Confirmed    uint64 `json:"confirmed,omitempty"`
+	ConfirmedLog uint64 `json:"confirmed_log,omitempty"`
+	// Rules is a hash of the settings and of the form of the filters for which it is confirmed.
+	Rules         string `json:"rules,omitempty"`
 	Repos         int    `json:"repos,omitempty"`         // confirmed repositories
 	Roots         int    `json:"roots,omitempty"`         // confirmed root events
 	Subscriptions int    `json:"subscriptions,omitempty"` // open on the connection

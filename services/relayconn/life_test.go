@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -54,7 +55,7 @@ func newRelayWorker(log *slog.Logger) (*relayWorker, *prometheus.Registry) {
 		Sync:   config.Sync{ReconnectWindow: 15 * time.Minute, DailyMin: 23 * time.Hour, DailyMax: 25 * time.Hour, CheckSeconds: 2},
 	}
 	targets := NewTargets(nil, &world{}, 0, nil, quiet)
-	l := &relayWorker{Env: &Env{Rules: rules, Metrics: NewMetrics(reg), Log: log}, name: "r.example.com", log: log, target: targets.Of("r.example.com"), state: &stateKeeper{}}
+	l := &relayWorker{Env: &Env{Rules: rules, Lease: claim.Lease, Metrics: NewMetrics(reg), Log: log}, name: "r.example.com", log: log, target: targets.Of("r.example.com"), state: &stateKeeper{}}
 	l.resume(noon)
 	return l, reg
 }

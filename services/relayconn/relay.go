@@ -13,7 +13,6 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip42"
 	"golang.org/x/sync/errgroup"
 
-	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nostr"
@@ -31,15 +30,32 @@ type Rules struct {
 	Health  health.Rules
 }
 
+// Connection is a connection to a relay; *wire.Conn is one.
+type Connection interface {
+	session.Asker
+	Read(ctx context.Context, fn func(wire.Message) error) error
+	KeepAlive(ctx context.Context) error
+	Auth(ev nostr.Event)
+	Close()
+}
+
 // Env is what all relays of a worker share.
 type Env struct {
-	Rules   Rules
-	Domain  string // our own: never connected to
+	Rules  Rules
+	Domain string // our own: never connected to
+	// Hash stands for the settings that decide what is accepted, and for the form of filters. What
+	// was confirmed with another one is asked for again.
+	Hash    string
 	Worker  string
 	Started time.Time // of the process; the startup delay counts from it
 	JS      jetstream.JetStream
 	States  jetstream.KeyValue // grasp-relays
-	Guard   *netguard.Guard
+	// Dial connects to a relay. ctx bounds the opening only.
+	Dial func(ctx context.Context, url string) (Connection, error)
+	// Document fetches what a relay says of itself (NIP-11).
+	Document func(ctx context.Context, url string) (wire.Stated, error)
+	// Lease gives the context in which the end of the work may still be written: claim.Lease.
+	Lease   func(context.Context) context.Context
 	Intake  *intake.Intake
 	Targets *Targets
 	// Sign signs with the operator's key; fs.ErrNotExist: there is none here.
@@ -103,7 +119,9 @@ func (w *relayWorker) resume(now time.Time) {
 	}
 	w.seen = w.health.State(now)
 	w.connected, w.complete, w.daily = s.LastConnected, s.CompleteUntil, s.NextDaily
-	w.status.Confirmed = session.Mark{Target: s.Confirmed, Log: s.ConfirmedLog}
+	if s.Rules == w.Hash {
+		w.status.Confirmed = session.Mark{Target: s.Confirmed, Log: s.ConfirmedLog}
+	}
 }
 
 func (w *relayWorker) run(ctx context.Context) {
@@ -178,7 +196,7 @@ func (w *relayWorker) attempt(ctx context.Context) {
 	w.status = session.Status{Connection: session.Connecting, Confirmed: w.status.Confirmed}
 	w.observe(time.Now())
 	dial, cancel := context.WithTimeout(ctx, w.Rules.Health.Base)
-	conn, err := wire.Dial(dial, w.Guard, w.url, w.Rules.MaxEventBytes)
+	conn, err := w.Dial(dial, w.url)
 	cancel()
 	now := time.Now()
 	if err != nil {
@@ -220,7 +238,7 @@ func (w *relayWorker) nextDay(now time.Time) time.Time {
 }
 
 // runSession runs a session on a connection until either ends.
-func (w *relayWorker) runSession(ctx context.Context, conn *wire.Conn, start session.Start) error {
+func (w *relayWorker) runSession(ctx context.Context, conn Connection, start session.Start) error {
 	w.Status(w.status)
 	w.gaps.Clear()
 	document := make(chan wire.Stated, 1)
@@ -260,7 +278,7 @@ func (w *relayWorker) runSession(ctx context.Context, conn *wire.Conn, start ses
 	})
 	group.Go(func() error { return conn.KeepAlive(ctx) })
 	group.Go(func() error { // beside the start, which does not wait for it
-		d, err := wire.FetchDocument(ctx, w.Guard.HTTPClient(), w.url)
+		d, err := w.Document(ctx, w.url)
 		if err == nil {
 			document <- d
 		}
@@ -369,7 +387,7 @@ func (w *relayWorker) ended(ctx context.Context, now time.Time, err error) {
 // saveEnd writes down that there is no connection, also when the claim is to pass on.
 func (w *relayWorker) saveEnd(ctx context.Context) {
 	w.status = session.Status{Confirmed: w.status.Confirmed}
-	w.save(claim.Lease(ctx))
+	w.save(w.Lease(ctx))
 }
 
 // markConnected notes that the connection stands. Only once it has caught up with what it missed,
@@ -395,7 +413,7 @@ func (w *relayWorker) save(ctx context.Context) bool {
 		URL: w.url, Worker: w.Worker, Connection: int(w.status.Connection), Health: int(w.seen),
 		Failures: w.health.Failures, FailingSince: w.health.FailingSince, LastError: w.health.LastError, NaughtyUntil: w.health.NaughtyUntil,
 		NextAttempt: w.health.NextAttempt, NextDaily: w.daily, LastConnected: w.connected, CompleteUntil: w.complete,
-		Confirmed: confirmed.Target, ConfirmedLog: confirmed.Log, Repos: w.status.Repos, Roots: w.status.Roots, Subscriptions: w.status.Subscriptions,
+		Confirmed: confirmed.Target, ConfirmedLog: confirmed.Log, Rules: w.Hash, Repos: w.status.Repos, Roots: w.status.Roots, Subscriptions: w.status.Subscriptions,
 	}
 	if s.NextAttempt.Before(w.health.Limited) {
 		s.NextAttempt = w.health.Limited

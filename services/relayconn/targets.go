@@ -60,6 +60,8 @@ type Targets struct {
 	later   bool                    // fold is called when the window is over
 	seq     uint64                  // see seen
 	shared  session.Set             // root events of the repositories that were asked for last
+
+	newerRoots func(ctx context.Context, seq uint64) (map[string]bool, error) // readNewer
 }
 
 // list is the root events of one repository. They are asked for once, and followed in the log.
@@ -80,6 +82,7 @@ func NewTargets(js jetstream.JetStream, events query.Source, window time.Duratio
 		js: js, events: events, window: window, log: log, names: names, wake: make(chan struct{}, 1),
 		relays: map[string]proto.Target{}, lists: map[string]*list{}, wanted: map[string]*Wanted{},
 	}
+	t.newerRoots = t.readNewer
 	t.hearing = query.Hear(js, events, rootKinds, t.hear) // what is asked for later has the events before
 	t.stream = bus.NewFollower(js, bus.Reading{Stream: proto.StreamTargets, Filter: proto.AnyTarget, Idle: t.idle}, log, bus.Each(t.takeRelay))
 	return t
@@ -285,8 +288,8 @@ func (t *Targets) askOne(ctx context.Context, ref string, l *list) error {
 	return nil
 }
 
-// newer are the root events that the log has after a sequence.
-func (t *Targets) newer(ctx context.Context, seq uint64) (map[string]bool, error) {
+// readNewer reads which root events the log has after a sequence.
+func (t *Targets) readNewer(ctx context.Context, seq uint64) (map[string]bool, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	newer := map[string]bool{}
@@ -473,7 +476,7 @@ func (w *Wanted) Past(ctx context.Context, mark session.Mark) (session.Set, erro
 	if mark == (session.Mark{}) {
 		return session.Set{}, nil
 	}
-	newer, err := w.targets.newer(ctx, mark.Log)
+	newer, err := w.targets.newerRoots(ctx, mark.Log)
 	if err != nil {
 		return session.Set{}, err
 	}

@@ -19,6 +19,7 @@ import (
 	"tendril.dev/services/relayconn/health"
 	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/session"
+	"tendril.dev/services/relayconn/wire"
 )
 
 // Run runs one worker until ctx ends; its claims are handed over then.
@@ -39,8 +40,14 @@ func Run(ctx context.Context, n *node.Node) error {
 	names := make(chan []string, 1)
 	all := NewTargets(n.Bus.JS, n.Accepted, millis(n.Settings.Sync.BatchWindowMillis), names, n.Log)
 	env := &Env{
-		Rules: rules, Domain: n.Settings.Domain, Worker: n.Worker, Started: time.Now(), JS: n.Bus.JS, States: states,
-		Guard: guard, Intake: in, Targets: all, Metrics: metrics, Log: n.Log,
+		Rules: rules, Domain: n.Settings.Domain, Hash: n.Settings.RulesHash() + session.Shape(), Worker: n.Worker, Started: time.Now(), JS: n.Bus.JS, States: states,
+		Dial: func(ctx context.Context, url string) (Connection, error) {
+			return wire.Dial(ctx, guard, url, rules.MaxEventBytes)
+		},
+		Document: func(ctx context.Context, url string) (wire.Stated, error) {
+			return wire.FetchDocument(ctx, guard.HTTPClient(), url)
+		},
+		Lease: claim.Lease, Intake: in, Targets: all, Metrics: metrics, Log: n.Log,
 		Sign: func(ev *nostr.Event) error {
 			key, err := n.Settings.FindKey(".") // as it is now: the gateway may just have made it
 			if err != nil {

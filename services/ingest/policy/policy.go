@@ -9,10 +9,7 @@ package policy
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr/nip70"
@@ -104,19 +101,6 @@ func New(s config.Settings, banned *bans.Set, bounds Bounds, now func() time.Tim
 	p := &Policy{settings: s, hosting: rules, bans: banned, bounds: bounds, now: now}
 	p.hosted, err = config.ParseList("NGIT_REPOSITORY_WHITELIST", s.RepositoryWhitelist)
 	return p, err
-}
-
-// Rules is a short form of the settings that decide what is accepted. What was rejected by other
-// ones must be decided again. The order within a list makes no difference.
-func Rules(s config.Settings) string {
-	lists := [][]string{
-		s.RepositoryWhitelist, s.RepositoryBlacklist, s.EventBlacklist, s.ArchiveWhitelist, s.ArchiveServices,
-	}
-	for i, list := range lists {
-		lists[i] = slices.Sorted(slices.Values(list))
-	}
-	hash := sha256.Sum256(fmt.Appendf(nil, "%q %q %v", lists, s.Domain, []bool{s.ArchiveAll, s.ContributorPRs, s.IgnoreDeletions}))
-	return hex.EncodeToString(hash[:8])
 }
 
 // Decide decides one candidate. It is pure but for the clock, which it reads for expirations and

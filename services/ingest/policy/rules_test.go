@@ -365,7 +365,7 @@ func TestRulesChangeWithTheSettings(t *testing.T) {
 		{ArchiveServices: bushes}, {ArchiveWhitelist: bushes}, {ArchiveWhitelist: []string{"shrub", "bush"}},
 	} {
 		for _, domain := range []string{"git.example.com", "git.example.org"} {
-			seen[policy.Rules(config.Settings{Service: config.Service{Domain: domain}, Policy: p})] = true
+			seen[config.Settings{Service: config.Service{Domain: domain}, Policy: p}.RulesHash()] = true
 		}
 	}
 	if len(seen) != 18 {

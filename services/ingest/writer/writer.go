@@ -58,7 +58,7 @@ func New(ctx context.Context, n *node.Node, refused func(*nostr.Event, proto.Ref
 	s := n.Settings
 	w = &Writer{
 		Node: n, Held: held.NewSet(n.Bus.JS, n.Log, nil), refused: refused,
-		Rejected: known.NewRejected(n.Bus.JS, n.Log, time.Duration(s.RejectedColdSeconds)*time.Second, policy.Rules(s)),
+		Rejected: known.NewRejected(n.Bus.JS, n.Log, time.Duration(s.RejectedColdSeconds)*time.Second, s.RulesHash()),
 		park:     newPark(time.Duration(s.RejectedHotSeconds) * time.Second),
 
 		beforeCommit: func() {}, afterEvents: func() {}, afterHeld: func() {}, betweenMarks: func() {},

@@ -295,7 +295,7 @@ func (s *Session) finished(b *batch, now time.Time) (done bool) {
 		return false
 	}
 	b.release(true)
-	s.confirmed = Union(s.confirmed, Only(b.items, s.wanted.Items))
+	s.setConfirmed(Union(s.confirmed, Only(b.items, s.wanted.Items)))
 	return true
 }
 
@@ -327,7 +327,8 @@ func (s *Session) forgetPast() {
 		}
 	}
 	s.release()
-	s.batches, s.queue, s.toFetch, s.confirmed = nil, nil, 0, Set{}
+	s.batches, s.queue, s.toFetch = nil, nil, 0
+	s.setConfirmed(Set{})
 	s.rec.restart()
 }
 

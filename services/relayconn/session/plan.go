@@ -13,9 +13,10 @@ func (s *Session) want(w Wanted) {
 	if gone && s.trimAt.IsZero() {
 		s.trimAt = time.Now().Add(trimAfter)
 	}
-	if gone || !s.wanted.Items.First { // what was confirmed at the beginning may not be wanted
+	if gone || s.wanted.Mark == (Mark{}) { // what was confirmed at the beginning may not be wanted
 		s.confirmed = Only(s.confirmed, w.Items)
 	}
+	s.compare = true
 	s.batches = slices.DeleteFunc(s.batches, func(b *batch) bool { return b.found() && b.idle() && Only(b.items, w.Items).Empty() })
 	s.wanted = w
 	s.plan(startup)

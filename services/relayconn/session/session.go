@@ -107,7 +107,9 @@ type Session struct {
 	batches   []*batch
 	queue     []*task   // not asked yet
 	hold      time.Time // nothing of the past is asked before
-	confirmed Set
+	confirmed Set       // the union of what batches have confirmed; see setConfirmed
+	all       bool      // all that is wanted is confirmed, unless compare says that this is not known
+	compare   bool
 	rec       *reconciler
 	toFetch   int  // events that wait to be fetched by id
 	recheck   bool // batches must be looked at, though nothing has come: one may have ended
@@ -152,7 +154,10 @@ const (
 
 // New makes a session; Run begins it.
 func New(o Options) *Session {
-	return &Session{Options: o, open: map[string]asked{}, useless: rate.NewLimiter(uselessRate, uselessBurst), ends: ends{changed: make(chan struct{}, 1)}}
+	return &Session{
+		Options: o, open: map[string]asked{}, useless: rate.NewLimiter(uselessRate, uselessBurst), ends: ends{changed: make(chan struct{}, 1)},
+		wanted: Wanted{Items: Set{First: true}},
+	}
 }
 
 // Confirmed is what was asked for and came. Call it after Run has returned.
@@ -220,7 +225,8 @@ var startup = cause{source: proto.SourceStartup}
 func (s *Session) begin(start Start) {
 	now := time.Now()
 	if s.fresh = start.Since == nil; !s.fresh {
-		s.confirmed, s.status.Confirmed = start.Confirmed, start.Mark
+		s.setConfirmed(start.Confirmed)
+		s.status.Confirmed = start.Mark
 	}
 	s.openFirst(startup, now)
 	if groups := Groups(s.confirmed); len(groups) > 0 {

@@ -28,9 +28,10 @@ func (s Set) Empty() bool { return !s.First && s.Repos() == 0 && len(s.Roots) ==
 func (s Set) Repos() int { return len(s.Full) + len(s.State) }
 
 // Diff is the three-way diff: what is wanted and neither pending nor confirmed. It is the only
-// place where it is decided what layers 2 and 3 ask for.
+// place where it is decided what is asked for.
 func Diff(wanted, pending, confirmed Set) Set {
 	return Set{
+		First: wanted.First && !confirmed.First && !pending.First,
 		Full:  minus(minus(wanted.Full, confirmed.Full), pending.Full),
 		State: minus(minus(wanted.State, confirmed.State), pending.State),
 		Roots: minus(minus(wanted.Roots, confirmed.Roots), pending.Roots),

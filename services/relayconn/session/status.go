@@ -60,18 +60,17 @@ type standing struct {
 	working  bool      // a batch is under way for the first time
 	pending  bool      // one that the diff has found is, and is not left to another connection
 	failed   bool      // a batch has failed and has not ended since
-	complete bool      // all items that were asked for have come
 	caughtUp bool      // what a start asks for has come
 	missing  time.Time // since when the past is asked for in place of what did not come live; zero: it is not
 }
 
 func (s *Session) standings() standing {
-	st := standing{complete: true, caughtUp: true}
+	st := standing{caughtUp: true}
 	for _, b := range s.batches {
 		first := b.failures == 0
 		st.working, st.failed = st.working || first, st.failed || !first
 		if b.found() {
-			st.complete, st.pending = false, st.pending || first && b.waitBy.IsZero()
+			st.pending = st.pending || first && b.waitBy.IsZero()
 		} else {
 			st.caughtUp = false
 		}
@@ -107,12 +106,26 @@ func (s *Session) quietUntil() time.Time {
 	return s.quietSince.Add(s.Rules.Calm)
 }
 
+// allConfirmed reports whether batches have confirmed all that is wanted. It is called with every
+// message, so it compares only what has changed since the last call.
+func (s *Session) allConfirmed() bool {
+	if s.compare {
+		s.compare = false
+		if s.all = Diff(s.wanted.Items, Set{}, s.confirmed).Empty(); s.all {
+			s.confirmed = s.wanted.Items // which is the same, and is in memory once
+		}
+	}
+	return s.all
+}
+
+// setConfirmed says what batches have confirmed, of what is wanted.
+func (s *Session) setConfirmed(confirmed Set) { s.confirmed, s.compare = confirmed, true }
+
 // report tells the observer of a status that is not the one told before.
 func (s *Session) report(c Connection) {
 	mark, past := s.status.Confirmed, s.standings()
-	if s.wanted.Mark != (Mark{}) && s.due.items.Empty() && past.complete {
-		// All that is wanted is confirmed. So it is in memory once.
-		mark, s.confirmed = s.wanted.Mark, s.wanted.Items
+	if s.wanted.Mark != (Mark{}) && s.allConfirmed() {
+		mark = s.wanted.Mark
 	}
 	missing := past.missing
 	if s.unjudged.Load() > 0 && time.Since(s.unjudgedAt) >= lateVerdict {

@@ -59,7 +59,7 @@ func (w *Walks) Take(s Set, now time.Time) (lead *Lead, others []*Lead, mine, re
 		}
 		return mine, rest
 	}
-	mine = Set{State: s.State}
+	mine = Set{First: s.First, State: s.State} // of which there is one, or few, for each relay
 	mine.Full, rest.Full = take(s.Full)
 	mine.Roots, rest.Roots = take(s.Roots)
 	if len(rest.Roots) < fewestShared {
