@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -522,5 +523,56 @@ func counted(t *testing.T, owner string) (program string, processes func() int) 
 			t.Fatal(err)
 		}
 		return bytes.Count(data, []byte("\n"))
+	}
+}
+
+// TestAPushOfWhatIsDoneAlready: a client publishes its state first. What that names is here, so it is
+// released and applied before the push comes, which then expects references as they were.
+func TestAPushOfWhatIsDoneAlready(t *testing.T) {
+	w := newWorld(t)
+	c1 := w.pushFirst()
+	const tag = "refs/tags/v1"
+	zero := githttp.ZeroID
+	push := func(capabilities string, commands ...string) string {
+		w.Helper()
+		commands[0] += "\x00report-status " + capabilities
+		answer, err := http.Post(w.address(alice, "x")+"/git-receive-pack", "application/x-git-receive-pack-request",
+			strings.NewReader(gittest.Pkt(commands...)+string(w.work.Pack("main"))))
+		must(w, err)
+		defer answer.Body.Close()
+		content, err := io.ReadAll(answer.Body)
+		must(w, err)
+		return string(content)
+	}
+	tagged := event("tagged", nostr.KindState, alice, 1002, nostr.Tag{"d", "x"}, nostr.Tag{mainBranch, c1}, nostr.Tag{tag, c1}, nostr.Tag{"HEAD", "ref: refs/heads/main"})
+	w.in.syncs("x", tagged)
+	w.released(tagged)
+	for _, capabilities := range []string{"", "atomic"} {
+		for range 2 { // a client pushes to each of several addresses of one server
+			if answer := push(capabilities, zero+" "+c1+" "+tag); !strings.Contains(answer, "ok "+tag) {
+				t.Errorf("a tag that is there already: %q", answer)
+			}
+		}
+	}
+	if answer := push("", zero+" "+c1+" "+tag, zero+" "+c1+" refs/tags/v2"); !strings.Contains(answer, "ok "+tag) || !strings.Contains(answer, "ng refs/tags/v2 authorisation failed") {
+		t.Errorf("a tag that is there and one that nothing allows: %q", answer)
+	}
+	if answer := push("atomic", zero+" "+c1+" "+tag, zero+" "+c1+" refs/tags/v2"); !strings.Contains(answer, "ng "+tag) || !strings.Contains(answer, "ng refs/tags/v2") {
+		t.Errorf("the same, all or nothing: %q", answer)
+	}
+	untagged := state("untagged", alice, "x", 1003, c1)
+	w.in.syncs("x", untagged)
+	w.released(untagged)
+	for _, capabilities := range []string{"", "atomic"} {
+		if answer := push(capabilities, c1+" "+zero+" "+tag, zero+" "+c1+" "+mainBranch); !strings.Contains(answer, "ok "+tag) || !strings.Contains(answer, "ok "+mainBranch) {
+			t.Errorf("a tag that has gone already: %q", answer)
+		}
+	}
+	// One that moved elsewhere meanwhile is refused, and no other.
+	c2 := w.work.Commit("a", "2")
+	next := event("next", nostr.KindState, alice, 1004, nostr.Tag{"d", "x"}, nostr.Tag{mainBranch, c2}, nostr.Tag{tag, c2})
+	w.in.waits("x", next)
+	if answer := push("", zero+" "+c2+" "+mainBranch, zero+" "+c2+" "+tag); !strings.Contains(answer, "ng "+mainBranch) || !strings.Contains(answer, "ok "+tag) {
+		t.Errorf("a branch that moved elsewhere: %q", answer)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -129,17 +130,17 @@ func (w *worker) heldAt(ref nostr.RepoRef) []*held.Entry {
 
 // decision is what allows a push.
 type decision struct {
+	repostate.Decision
 	view    repostate.View
 	repo    *repository.Repo
-	state   *repostate.State // that allows its branches and tags
-	waiting []proto.Held     // what it brings the data of
-	unknown []string         // ids of events that have not come
+	waiting []proto.Held // what it brings the data of
+	unknown []string     // ids of events that have not come
 	payer   payer
 	bytes   int64 // that count for the payer
 }
 
 // decide decides a push by what is known of its identifier and by the references as they are. It
-// changes nothing. A *repostate.Refused says why a push is not allowed.
+// changes nothing. A *repostate.Refused says why nothing of the push is allowed.
 func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d decision, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
@@ -162,23 +163,24 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 	if err == nil && d.repo.Exists() {
 		refs, err = d.repo.Refs()
 	}
-	p := repostate.Push{Owner: push.Ref.PubKey, Refs: nostr.BranchesAndTags(refs.ByName), Changes: push.Changes, Event: find}
+	p := repostate.Push{Owner: push.Ref.PubKey, Refs: refs.ByName, Changes: push.Changes, Event: find}
 	switch {
 	case err != nil:
 	case a.prs:
-		err = d.view.AuthoriseContributions(p)
+		d.Decision, err = d.view.AuthoriseContributions(p)
 	default:
-		d.state, err = d.view.Authorise(p)
+		d.Decision, err = d.view.Authorise(p)
 	}
+	err = cmp.Or(err, d.Err(push.Atomic))
 	d.payer.client, d.bytes = cmp.Or(push.Client, "unknown"), max(d.bytes, push.PackBytes)
 	if len(d.waiting) > 0 {
 		d.payer.author = d.waiting[0].Event.PubKey
 	}
-	if d.state != nil {
+	if d.State != nil {
 		d.payer.author = push.Ref.PubKey // who has invited the author of the state
 	}
-	if d.state != nil && d.state.Held {
-		d.waiting = append(d.waiting, proto.Held{Event: d.state.Event, Identifier: push.Ref.Identifier})
+	if d.State != nil && d.State.Held {
+		d.waiting = append(d.waiting, proto.Held{Event: d.State.Event, Identifier: push.Ref.Identifier})
 	}
 	d.payer.served = d.view.Serves(d.payer.author)
 	return d, err
@@ -198,7 +200,7 @@ func (a authority) allow(ctx context.Context, push githttp.PushRequest) (d decis
 		return d, &repostate.Refused{Reason: ban.Message()}
 	}
 	d, err = a.decide(ctx, push)
-	if err == nil {
+	if err == nil && len(d.Allowed) > 0 {
 		_, err = a.budget.check(ctx, d.payer, d.bytes)
 	}
 	if err == nil {
@@ -210,15 +212,15 @@ func (a authority) allow(ctx context.Context, push githttp.PushRequest) (d decis
 // keep restarts the clocks of what a push uses: the state, and the owner's announcement, unless
 // nothing is known of the events that the push is for.
 func (a authority) keep(ctx context.Context, ref nostr.RepoRef, d decision) error {
-	if a.prs || d.state == nil && len(d.waiting) == 0 {
+	if a.prs || d.State == nil && len(d.waiting) == 0 {
 		return nil
 	}
 	var used []*nostr.Event
 	for _, e := range a.heldAt(ref) {
 		used = append(used, e.Event)
 	}
-	if d.state != nil && d.state.Held {
-		used = append(used, d.state.Event)
+	if d.State != nil && d.State.Held {
+		used = append(used, d.State.Event)
 	}
 	_, err := release.Ask(ctx, a.sender, proto.ActionExtend, "", used...)
 	return err
@@ -227,49 +229,67 @@ func (a authority) keep(ctx context.Context, ref nostr.RepoRef, d decision) erro
 // Push implements githttp.Authority: it authorises, restarts the clocks of what the push uses,
 // receives, and releases what is complete in that repository then. It returns when that is served.
 // Other repositories of the maintainers follow.
-func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive func(ctx context.Context) error) error {
+func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error) {
 	at := a.place(push.Ref)
 	// Anybody may push what moves no branch or tag. What does without a state is refused at once, when it
 	// holds the lock.
 	stranger := !slices.ContainsFunc(push.Changes, func(c repostate.Change) bool { return !strings.HasPrefix(c.Name, repostate.PrefixNostr) })
 	unlock, err := a.shards.Write(ctx, "client "+push.Client, stranger, at)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer unlock()
-	return a.refusal(at, a.take(ctx, at, push, receive))
+	refused, err := a.take(ctx, at, push, receive)
+	return refused, a.refusal(at, err)
 }
 
-// take is Push under the lock.
-func (a authority) take(ctx context.Context, at repository.Place, push githttp.PushRequest, receive func(ctx context.Context) error) error {
+// take is Push under the lock. The references are read again: what the client wants may have been done
+// since it saw them.
+func (a authority) take(ctx context.Context, at repository.Place, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error) {
 	d, err := a.allow(ctx, push)
-	if err == nil {
-		err = ensure(ctx, d.repo) // it may have been removed and announced again since the request came in
-	}
-	if err == nil {
-		err = noteWaiting(d.repo, push.Client, d.unknown)
-	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	// The client may go in the middle of it: what was moved is brought in line in any case.
-	defer func() { a.queue.addRepository(at, time.Now(), maintainerGroup) }()
-	a.budget.spend(d.payer, d.bytes)
-	if err := receive(ctx); err != nil {
-		return err
+	refused := githttp.Refusals(d.Refused)
+	if len(d.Allowed) > 0 {
+		ofGit, err := a.receive(ctx, at, push, d, receive)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(refused, ofGit)
+		if len(ofGit) > 0 {
+			d.waiting = nil // their data may not be whole
+		}
 	}
-	if err := a.releasePushed(context.WithoutCancel(ctx), at, d); err != nil {
-		return err
+	if len(d.Allowed)+len(d.waiting) > 0 {
+		if err := a.releasePushed(context.WithoutCancel(ctx), at, d); err != nil {
+			return nil, err
+		}
 	}
 	var objects []string
 	for _, change := range push.Changes {
-		if change.New != "" {
+		if change.New != "" && refused[change.Name] == "" {
 			objects = append(objects, change.New)
 		}
 	}
 	a.tell(at.Identifier, proto.GitPushed, proto.GitNotice{Owner: npub(at.PubKey), Objects: some(objects)})
-	a.log.Info("pushed", "repository", at, "references", len(push.Changes))
-	return nil
+	a.log.Info("pushed", "repository", at, "references", len(push.Changes), "done already", len(d.Done), "refused", len(refused))
+	return refused, nil
+}
+
+// receive lets git carry out what is allowed, and gives what git refuses of it.
+func (a authority) receive(ctx context.Context, at repository.Place, push githttp.PushRequest, d decision, receive githttp.Receive) (githttp.Refusals, error) {
+	err := ensure(ctx, d.repo) // it may have been removed and announced again since the request came in
+	if err == nil {
+		err = noteWaiting(d.repo, push.Client, d.unknown)
+	}
+	if err != nil {
+		return nil, err
+	}
+	// The client may go in the middle of it: what was moved is brought in line in any case.
+	defer func() { a.queue.addRepository(at, time.Now(), maintainerGroup) }()
+	a.budget.spend(d.payer, d.bytes)
+	return receive(ctx, d.Allowed)
 }
 
 // noteWaiting notes durably who pushes references whose events have not come, before these are

@@ -1,17 +1,13 @@
 package githttp
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"io"
 	"slices"
 	"strings"
 
-	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/format/pktline"
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp/sideband"
 
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nostr"
@@ -33,6 +29,8 @@ type pushRequest struct {
 	commands []repostate.Change
 	report   bool // the client reads a report
 	sideband bool // it reads side-band-64k
+	atomic   bool // it wants all or nothing
+	shallow  bool // it has only a part of the history
 }
 
 // readPush reads the commands of a push (gitprotocol-pack, "Reference Update Request") and leaves
@@ -53,6 +51,7 @@ func readPush(r io.Reader) (*pushRequest, error) {
 		text := strings.TrimSuffix(string(lines.Bytes()), "\n")
 		if len(p.commands) == 0 {
 			if id, shallow := strings.CutPrefix(text, "shallow "); shallow && isHex40(id) {
+				p.shallow = true
 				continue
 			}
 			var capabilities string
@@ -60,6 +59,7 @@ func readPush(r io.Reader) (*pushRequest, error) {
 			spoken := strings.Fields(capabilities)
 			p.report = slices.Contains(spoken, "report-status") || slices.Contains(spoken, "report-status-v2")
 			p.sideband = slices.Contains(spoken, "side-band-64k")
+			p.atomic = slices.Contains(spoken, "atomic")
 		}
 		command, err := parseCommand(text)
 		switch {
@@ -104,12 +104,14 @@ func parseCommand(line string) (c repostate.Change, err error) {
 
 func isHex40(s string) bool { return s == ZeroID || len(s) == 40 && nostr.IsObjectID(s) }
 
-// encode writes the commands for receive-pack. The capabilities are ours and not the
-// client's: all or nothing, and a plain report, from which we make the answer.
-func (p *pushRequest) encode() string {
+// encodeCommands writes commands for receive-pack, with a plain report, from which we make the answer.
+func encodeCommands(commands []repostate.Change, atomic bool) string {
 	var b strings.Builder
-	capabilities := "\x00 report-status atomic quiet"
-	for _, c := range p.commands {
+	capabilities := "\x00 report-status quiet"
+	if atomic {
+		capabilities += " atomic"
+	}
+	for _, c := range commands {
 		b.WriteString(pktLine(cmp.Or(c.Old, ZeroID) + " " + cmp.Or(c.New, ZeroID) + " " + c.Name + capabilities))
 		capabilities = ""
 	}
@@ -121,39 +123,63 @@ func (p *pushRequest) sendsPack() bool {
 	return slices.ContainsFunc(p.commands, func(c repostate.Change) bool { return c.New != "" })
 }
 
-// send writes a report and words for the user's terminal, in the form that the client asked for.
-func (p *receiving) send(report *packp.ReportStatus, message string) error {
-	var plain, whole bytes.Buffer
+// send writes what became of each command and words for the user's terminal, in the form that the
+// client asked for.
+func (p *receiving) send(refused Refusals, message string) error {
+	var whole strings.Builder
+	if p.request.sideband && message != "" {
+		sideBand(&whole, 2, strings.TrimRight(message, "\n")+"\n")
+	}
 	if p.request.report {
-		if err := report.Encode(&plain); err != nil {
-			return err
+		report := p.request.reportOf(refused)
+		if p.request.sideband {
+			sideBand(&whole, 1, report)
+		} else {
+			whole.WriteString(report)
 		}
 	}
 	if p.request.sideband {
-		mux := sideband.NewMuxer(sideband.Sideband64k, &whole) // a buffer takes everything
-		if message != "" {
-			_, _ = mux.WriteChannel(sideband.ProgressMessage, []byte(strings.TrimRight(message, "\n")+"\n"))
-		}
-		_, _ = mux.Write(plain.Bytes())
 		whole.WriteString("0000")
-	} else {
-		whole = plain
 	}
-	_, err := p.Write(whole.Bytes())
+	_, err := io.WriteString(p, whole.String())
 	return cmp.Or(err, p.begin())
 }
 
-// refusalReport says of every command that it was not carried out.
-func refusalReport(commands []repostate.Change, reason string) *packp.ReportStatus {
-	report := packp.NewReportStatus()
-	report.UnpackStatus = "ok"
-	line := repository.OneLine(reason)
-	if line == "" || line == "ok" { // "ok" would be git's word for the opposite
-		line = "refused"
+// reportOf is the report of a push (gitprotocol-pack, "Report Status").
+func (p *pushRequest) reportOf(refused Refusals) string {
+	var b strings.Builder
+	b.WriteString(pktLine("unpack ok\n"))
+	for _, c := range p.commands {
+		reason, is := refused[c.Name]
+		if !is {
+			b.WriteString(pktLine("ok " + c.Name + "\n"))
+			continue
+		}
+		line := repository.OneLine(reason)
+		if line == "" || line == "ok" { // "ok" would be git's word for the opposite
+			line = "refused"
+		}
+		b.WriteString(pktLine("ng " + c.Name + " " + line + "\n"))
 	}
-	for _, c := range commands {
-		report.CommandStatuses = append(report.CommandStatuses,
-			&packp.CommandStatus{ReferenceName: plumbing.ReferenceName(c.Name), Status: line})
+	return b.String() + "0000"
+}
+
+// sideBand writes content on a channel of side-band-64k. A packet has at most 65,520 bytes, its length
+// and the channel included.
+func sideBand(b *strings.Builder, channel byte, content string) {
+	const most = 65520 - 4 - 1
+	for len(content) > 0 {
+		n := min(len(content), most)
+		b.WriteString(pktLine(string(channel) + content[:n]))
+		content = content[n:]
 	}
-	return report
+}
+
+// refuseAll says of every command that it was not carried out.
+func (p *pushRequest) refuseAll(reason string) Refusals {
+	refused := Refusals{}
+	for _, c := range p.commands {
+		refused[c.Name] = reason
+	}
+	return refused
 }

@@ -103,8 +103,8 @@ func FuzzReadPush(f *testing.F) {
 			return
 		}
 		// What git is given says the same again.
-		again, err := readPush(strings.NewReader(p.encode()))
-		if err != nil || fmt.Sprint(again.commands) != fmt.Sprint(p.commands) {
+		again, err := readPush(strings.NewReader(encodeCommands(p.commands, p.atomic)))
+		if err != nil || fmt.Sprint(again.commands) != fmt.Sprint(p.commands) || again.atomic != p.atomic {
 			t.Fatalf("%+v became %+v, %v", p.commands, again, err)
 		}
 	})

@@ -30,23 +30,31 @@ type Authority interface {
 	// one, and made by Push.
 	Repository(ctx context.Context, ref nostr.RepoRef) (*repository.Repo, error)
 
-	// Authorize reports whether a push would be allowed now. It is asked before its pack is read, and
-	// from time to time while that comes, so that what allows the push does not expire meanwhile. What
-	// Refuse and Unavailable say is told to the user's terminal; of any other error the user only
+	// Authorize reports whether any of a push would be allowed now. It is asked before its pack is read,
+	// and from time to time while that comes, so that what allows the push does not expire meanwhile.
+	// What Refuse and Unavailable say is told to the user's terminal; of any other error the user only
 	// learns that there was one.
 	Authorize(ctx context.Context, push PushRequest) error
 
-	// Push runs under the repository's lock: it authorises the commands, calls receive (at most
-	// once; it runs receive-pack, and returns nil if every command was applied, else none was),
-	// then releases. Its errors are told as those of Authorize. ErrElsewhere: nothing was done; the
+	// Push runs under the repository's lock: it authorises the commands, calls receive at most once for
+	// those that are to be carried out, then releases. Commands that are not among the refused are done.
+	// On an error none is. Its errors are told as those of Authorize. ErrElsewhere: nothing was done; the
 	// push is passed on to the worker that holds the repository now, or tried here again.
-	Push(ctx context.Context, push PushRequest, receive func(ctx context.Context) error) error
+	Push(ctx context.Context, push PushRequest, receive Receive) (Refusals, error)
 }
+
+// Receive runs receive-pack for some of the commands of a push. It gives those that git refuses; on an
+// error nothing was applied.
+type Receive func(ctx context.Context, commands []repostate.Change) (Refusals, error)
+
+// Refusals map references of a push that were not moved to the reasons.
+type Refusals map[string]string
 
 // PushRequest is what a client asks to push.
 type PushRequest struct {
 	Ref       nostr.RepoRef
 	Changes   []repostate.Change
+	Atomic    bool   // all or nothing
 	Client    string // the client key from the front door (proto.HeaderClient), empty if it is not known
 	PackBytes int64  // length of the pack as it came; 0 for Authorize, and for a push that sends none
 }

@@ -26,7 +26,7 @@ import (
 
 var must = fixture.Must
 
-type pushing = func(ctx context.Context, push githttp.PushRequest, receive func(context.Context) error) error
+type pushing = func(ctx context.Context, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error)
 
 // authority serves the repositories of a store and takes pushes as its functions say.
 type authority struct {
@@ -47,17 +47,17 @@ func (a *authority) Authorize(_ context.Context, push githttp.PushRequest) error
 	return a.authorize(push)
 }
 
-func (a *authority) Push(ctx context.Context, push githttp.PushRequest, receive func(context.Context) error) error {
+func (a *authority) Push(ctx context.Context, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error) {
 	return a.push(ctx, push, receive)
 }
 
 // takeAll is an authority's word for pushes that it allows, refuse for those that it does not.
-func takeAll(ctx context.Context, _ githttp.PushRequest, receive func(context.Context) error) error {
-	return receive(ctx)
+func takeAll(ctx context.Context, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error) {
+	return receive(ctx, push.Changes)
 }
 
 func refuse(err error) pushing {
-	return func(context.Context, githttp.PushRequest, func(context.Context) error) error { return err }
+	return func(context.Context, githttp.PushRequest, githttp.Receive) (githttp.Refusals, error) { return nil, err }
 }
 
 // house is a server of repositories and what a test asks of it.

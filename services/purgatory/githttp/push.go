@@ -3,6 +3,7 @@ package githttp
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 	"tendril.dev/lib/netguard"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 const (
@@ -38,18 +40,14 @@ const (
 	moving = "the repository is moving to another worker; push again in a moment"
 )
 
-// errNotApplied is a push that git did not take; its report says why.
-var errNotApplied = errors.New("git did not apply the push")
-
 // receiving is a push on its way into the repository.
 type receiving struct {
 	*exchange
 	request  *pushRequest
 	spoken   []byte // the request as it came, up to its pack
 	arrived  *repository.Spool
-	received bool                // the Authority allowed it
-	report   *packp.ReportStatus // nil until receive-pack has spoken
-	said     string              // what git said beside its report
+	received bool   // the Authority allowed it
+	said     string // what git said beside its report
 }
 
 // push answers POST git-receive-pack.
@@ -79,7 +77,7 @@ func (x *exchange) push() {
 // Authority is done, so that "done" on the user's terminal means committed.
 func (p *receiving) carryOut(body io.Reader) (result string) {
 	ctx := p.r.Context()
-	asked := PushRequest{Ref: p.ref, Changes: p.request.commands, Client: p.client}
+	asked := PushRequest{Ref: p.ref, Changes: p.request.commands, Atomic: p.request.atomic, Client: p.client}
 	var answered time.Time
 	p.arrived = p.repo.Store.Spool(p.disk, p.client, func() error {
 		if time.Since(answered) < p.Stall {
@@ -98,12 +96,13 @@ func (p *receiving) carryOut(body io.Reader) (result string) {
 	}
 	drain(body) // an answer may begin from here on
 	asked.PackBytes = p.arrived.Size()
+	var refused Refusals
 	var others *http.Response
 	if err == nil {
-		others, err = p.decide(ctx, asked)
+		refused, others, err = p.decide(ctx, asked)
 	}
 	if others == nil {
-		return p.answer(err)
+		return p.answer(refused, err)
 	}
 	defer others.Body.Close()
 	if _, err := io.Copy(p, others.Body); err != nil {
@@ -115,25 +114,25 @@ func (p *receiving) carryOut(body io.Reader) (result string) {
 // decide lets the Authority decide a push that has been read in, and keeps its client alive
 // meanwhile. If the repository has moved, the push is passed on to the worker that holds it now:
 // the client, which has sent everything, need not know.
-func (p *receiving) decide(ctx context.Context, asked PushRequest) (others *http.Response, err error) {
+func (p *receiving) decide(ctx context.Context, asked PushRequest) (refused Refusals, others *http.Response, err error) {
 	defer p.keepAlive()()
 	inTime := time.After(p.HandOver)
 	for {
-		err := p.authority.Push(ctx, asked, p.receive)
+		refused, err := p.authority.Push(ctx, asked, p.receive)
 		if !errors.Is(err, ErrElsewhere) {
-			return nil, err
+			return refused, nil, err
 		}
 		if address, held := p.Holder(p.ref.Identifier); held {
 			if others, err := p.passOn(ctx, address); others != nil || err != nil {
-				return others, err
+				return nil, others, err
 			}
 		}
 		select {
 		case <-time.After(lookEvery):
 		case <-inTime:
-			return nil, Refuse(moving)
+			return nil, nil, Refuse(moving)
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, nil, ctx.Err()
 		}
 	}
 }
@@ -162,16 +161,16 @@ func (p *receiving) keepAlive() (stop func()) {
 	return func() { close(done); running.Wait() }
 }
 
-// receive runs receive-pack, and gives nil if it applied every command.
-func (p *receiving) receive(ctx context.Context) error {
+// receive runs receive-pack for commands of the push (Receive).
+func (p *receiving) receive(ctx context.Context, commands []repostate.Change) (Refusals, error) {
 	p.received = true
 	if err := p.repo.Sweep(); err != nil {
-		return err
+		return nil, err
 	}
 	var out bytes.Buffer
 	c := p.repo.ReceivePack(false, p.MaxPushBytes)
 	c.Client, c.Patience, c.Pack = p.client, p.Patience, p.arrived.Size()
-	c.Stdin = io.MultiReader(strings.NewReader(p.request.encode()), p.arrived.Reader(0))
+	c.Stdin = io.MultiReader(strings.NewReader(encodeCommands(commands, p.request.atomic)), p.arrived.Reader(0))
 	c.Stdout = &out
 	err := c.Run(ctx)
 	p.said = c.Messages()
@@ -179,48 +178,70 @@ func (p *receiving) receive(ctx context.Context) error {
 		err = errors.Join(err, p.repo.Sweep()) // it may have been killed
 	}
 	if errors.Is(err, repository.ErrTooLong) {
-		return Refuse("the push takes too long to check; push less at once")
+		return nil, Refuse("the push takes too long to check; push less at once")
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	report := packp.NewReportStatus()
 	if err := report.Decode(&out); err != nil {
-		return fmt.Errorf("read the report of git: %w", err)
+		return nil, fmt.Errorf("read the report of git: %w", err)
 	}
 	if report.UnpackStatus != "ok" {
-		failed := &repository.Error{Command: "receive-pack", Messages: report.UnpackStatus + "\n" + p.said, Err: report.Error()}
-		if repository.Unwritable(failed) {
-			return failed
-		}
-		if strings.Contains(report.UnpackStatus, "abnormal exit") { // index-pack was ended by a limit, or is at fault
-			return Refuse("git cannot check the pack within the limits on its memory and time: " + p.said)
+		return nil, p.notUnpacked(report.UnpackStatus)
+	}
+	refused := Refusals{}
+	for _, c := range commands {
+		refused[c.Name] = "git says nothing of it"
+	}
+	for _, status := range report.CommandStatuses {
+		name := string(status.ReferenceName)
+		if refused[name] = status.Status; status.Status == "ok" {
+			delete(refused, name)
 		}
 	}
-	p.report = report
-	if err := report.Error(); err != nil || len(report.CommandStatuses) != len(p.request.commands) {
-		return fmt.Errorf("%w: %v", errNotApplied, err)
-	}
-	return p.repo.SyncFolders()
+	return refused, p.repo.SyncFolders()
 }
 
-// answer tells the client what became of its push: from what the Authority said in the end, or why
-// it was not asked.
-func (p *receiving) answer(err error) (result string) {
-	if err == nil && p.report == nil {
-		err = errors.New("the push was neither refused nor received")
-	}
-	report, message, result := p.report, p.said, resultOK
+// notUnpacked is why git refuses the pack: a limit if one was reached, else what git says.
+func (p *receiving) notUnpacked(status string) error {
+	failed := &repository.Error{Command: "receive-pack", Messages: status + "\n" + p.said, Err: errors.New(status)}
+	limit, reached := repository.LimitReached(failed)
 	switch {
-	case errors.Is(err, errNotApplied):
-		result = resultRefused
+	case reached:
+		return Refuse("git cannot check the pack within the limit on its " + limit + "; push less at once")
+	case repository.Unwritable(failed):
+		return failed
+	case p.request.shallow && strings.Contains(p.said, "did not receive expected object"):
+		return Refuse("shallow update not allowed: the history of what is pushed has no beginning here; run git fetch --unshallow, then push again")
+	}
+	var reasons []string
+	for line := range strings.Lines(p.said) {
+		line = strings.TrimSpace(line)
+		if reason, is := strings.CutPrefix(line, "error: "); is {
+			reasons = append(reasons, reason)
+		} else if reason, is := strings.CutPrefix(line, "fatal: "); is {
+			reasons = append(reasons, reason)
+		}
+	}
+	return Refuse("git refuses the pack: " + cmp.Or(strings.Join(reasons, "; "), status))
+}
+
+// answer tells the client what became of its push: what was refused of it, or why nothing was done.
+func (p *receiving) answer(refused Refusals, err error) (result string) {
+	message, result := p.said, resultOK
+	switch {
 	case err != nil:
 		f := p.understand(err)
 		result, message = f.result, f.sentence
-		report = refusalReport(p.request.commands, message)
+		refused = p.request.refuseAll(message)
 		if f.log != nil {
 			p.log.Warn("a push failed", "error", f.log)
 		}
+	case len(refused) > 0:
+		result = resultRefused
+		message = strings.TrimSpace(repostate.Reasons(refused) + "\n" + message)
+		err = errors.New(repostate.Reasons(refused))
 	}
 	label := "error"
 	if result == resultRefused {
@@ -231,7 +252,7 @@ func (p *receiving) answer(err error) (result string) {
 		label = "allowed"
 	}
 	p.Metrics.pushes.WithLabelValues(label).Inc()
-	if err := p.send(report, message); err != nil {
+	if err := p.send(refused, message); err != nil {
 		return resultGone
 	}
 	return result
@@ -276,5 +297,12 @@ func (p *receiving) passOn(ctx context.Context, address string) (*http.Response,
 		return nil, nil
 	}
 	reason, _ := io.ReadAll(io.LimitReader(answer.Body, maxOtherReason))
-	return nil, Refuse(strings.TrimSpace(string(reason)))
+	result := resultRefused
+	switch answer.StatusCode {
+	case http.StatusServiceUnavailable:
+		result = resultBusy
+	case http.StatusTooManyRequests:
+		result = resultLimited
+	}
+	return nil, &failure{result, strings.TrimSpace(string(reason)), answer.StatusCode, nil}
 }

@@ -34,13 +34,13 @@ import (
 func TestPushIsTakenWhenItIsAuthorised(t *testing.T) {
 	h, r, w := begin(t, githttp.Options{})
 	var asked githttp.PushRequest
-	h.authority.push = func(ctx context.Context, push githttp.PushRequest, receive func(context.Context) error) error {
+	h.authority.push = func(ctx context.Context, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error) {
 		asked = push
-		err := receive(ctx)
+		refused, err := receive(ctx, push.Changes)
 		if err == nil && push.Changes[0].New != "" && h.refs(r)[push.Changes[0].Name] != push.Changes[0].New {
 			t.Error("the references are not there when receive returns")
 		}
-		return err
+		return refused, err
 	}
 	first := w.Commit("a", "a")
 	w.Git("push", h.at("x"), "main")
@@ -92,10 +92,10 @@ func TestOtherFailuresOfTheAuthorityTellNothing(t *testing.T) {
 	w.Commit("a", "a")
 	for name, push := range map[string]pushing{
 		"before": refuse(errors.New("secret-host: no responders")),
-		"after": func(ctx context.Context, _ githttp.PushRequest, receive func(context.Context) error) error {
-			return errors.Join(receive(ctx), errors.New("secret-host: not committed"))
+		"after": func(ctx context.Context, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error) {
+			_, err := receive(ctx, push.Changes)
+			return nil, errors.Join(err, errors.New("secret-host: not committed"))
 		},
-		"never": refuse(nil),
 	} {
 		h.authority.push = push
 		if out := h.failing(w, "push", h.at("x"), "main:refs/heads/"+name); !strings.Contains(out, "[remote rejected]") || strings.Contains(out, "secret") {
@@ -125,19 +125,76 @@ func TestFullDiskIsToldToTheUserAndNothingStaysOnIt(t *testing.T) {
 	}
 }
 
-func TestWhatGitRefusesIsRefusedWhole(t *testing.T) {
+// TestWhatGitRefuses: each reference has git's own result, unless the push asked for all or nothing.
+func TestWhatGitRefuses(t *testing.T) {
 	h, r, w := begin(t, githttp.Options{})
 	first := w.Commit("a", "a")
 	w.Git("push", h.at("x"), "main")
 	second := w.Commit("b", "b")
 	// One command is right, the other expects main where it is not.
-	status, answer := h.push("x", w.Pack("main"), creates("refs/heads/dev", second, "report-status side-band-64k"), second+" "+second+" refs/heads/main")
+	commands := func(capabilities string) []string {
+		return []string{creates("refs/heads/dev", second, capabilities), second + " " + second + " refs/heads/main"}
+	}
+	status, answer := h.push("x", w.Pack("main"), commands("report-status side-band-64k atomic")...)
 	if status != 200 || !strings.Contains(answer, "ng refs/heads/main") || !strings.Contains(answer, "ng refs/heads/dev") || h.operations("receive_pack", "refused") != 1 {
 		t.Errorf("answer %d %q", status, answer)
 	}
 	if got := h.refs(r); len(got) != 1 || got["refs/heads/main"] != first {
 		t.Errorf("references %v", got)
 	}
+	status, answer = h.push("x", w.Pack("main"), commands("report-status side-band-64k")...)
+	if status != 200 || !strings.Contains(answer, "ng refs/heads/main failed to update ref") || !strings.Contains(answer, "ok refs/heads/dev") {
+		t.Errorf("answer %d %q", status, answer)
+	}
+	if got := h.refs(r); len(got) != 2 || got["refs/heads/main"] != first || got["refs/heads/dev"] != second {
+		t.Errorf("references %v", got)
+	}
+}
+
+// TestEveryReferenceHasItsLine, however many there are, taken or refused.
+func TestEveryReferenceHasItsLine(t *testing.T) {
+	h, r, w := begin(t, githttp.Options{})
+	id := w.Commit("a", "a")
+	const tags = 700 // each line of the report has 200 bytes: that is more than two packets of it
+	var create strings.Builder
+	for n := range tags {
+		fmt.Fprintf(&create, "create refs/tags/%s-%d %s\n", strings.Repeat("long", 45), n, id)
+	}
+	gittest.Input(t, w.Dir, []byte(create.String()), "update-ref", "--stdin")
+	h.authority.push = refuse(githttp.Refuse("authorisation failed: no state event names these references"))
+	out := h.failing(w, "push", "--tags", h.at("x"))
+	if n := strings.Count(out, "[remote rejected]"); n != tags || strings.Contains(out, "hung up") {
+		t.Errorf("%d references are told to be refused: %.300s", n, out)
+	}
+	h.authority.push = takeAll
+	out = w.Git("push", "--porcelain", "--tags", h.at("x"))
+	if n := strings.Count(out, "[new tag]"); n != tags || len(h.refs(r)) != tags {
+		t.Errorf("%d references are told, %d are there: %.300s", n, len(h.refs(r)), out)
+	}
+}
+
+// TestGitsOwnWords: what git refuses is told as git says it, and no limit is named that was not
+// reached.
+func TestGitsOwnWords(t *testing.T) {
+	h, r, w := begin(t, githttp.Options{})
+	w.Commit("a", "a")
+	w.Commit("b", "b")
+	source := t.TempDir()
+	w.Publish(source, "x.git")
+	shallow := &gittest.Work{TB: t, Dir: filepath.Join(t.TempDir(), "clone")}
+	gittest.Git(t, t.TempDir(), "clone", "--quiet", "--depth=1", "file://"+filepath.Join(source, "x.git"), shallow.Dir)
+	out := h.failing(shallow, "push", h.at("x"), "main")
+	if !strings.Contains(out, "shallow update not allowed") || !strings.Contains(out, "git fetch --unshallow") || strings.Contains(out, "limit") {
+		t.Errorf("of a shallow push is said:\n%s", out)
+	}
+	bad := strings.TrimSpace(string(gittest.Input(t, w.Dir, []byte("tree "+w.Git("rev-parse", "main^{tree}")+"\nauthor nobody 0 +0000\ncommitter nobody 0 +0000\n\nx\n"),
+		"hash-object", "-t", "commit", "-w", "--literally", "--stdin")))
+	w.Git("update-ref", "refs/heads/bad", bad)
+	out = h.failing(w, "push", h.at("x"), "bad")
+	if !strings.Contains(out, bad) || !strings.Contains(out, "missingEmail") || strings.Contains(out, "limit") {
+		t.Errorf("of a commit without an email is said:\n%s", out)
+	}
+	gittest.Untouched(t, r)
 }
 
 // TestPushOfBadPacksIsRefused, as strictly as those of strangers' servers (package repository).
@@ -222,9 +279,9 @@ func TestGzipIsUnpackedAndBounded(t *testing.T) {
 
 func TestClientThatWaitsIsKeptAlive(t *testing.T) {
 	h, _, w := begin(t, githttp.Options{KeepAlive: 10 * time.Millisecond})
-	h.authority.push = func(ctx context.Context, _ githttp.PushRequest, receive func(context.Context) error) error {
+	h.authority.push = func(ctx context.Context, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error) {
 		time.Sleep(50 * time.Millisecond)
-		return receive(ctx)
+		return receive(ctx, push.Changes)
 	}
 	id := w.Commit("a", "a")
 	status, answer := h.push("x", w.Pack("main"), creates("refs/heads/main", id, "report-status side-band-64k"))
@@ -242,9 +299,9 @@ func TestClientThatSendsTooSlowlyIsCutOff(t *testing.T) {
 	commands := gittest.Pkt(creates("refs/heads/main", strings.Repeat("7", 40), "report-status"))
 	asked := 0
 	a := &authority{store: gittest.Store(t), authorize: func(githttp.PushRequest) error { asked++; return nil }}
-	a.push = func(context.Context, githttp.PushRequest, func(context.Context) error) error {
+	a.push = func(context.Context, githttp.PushRequest, githttp.Receive) (githttp.Refusals, error) {
 		t.Error("the authority was asked to lock for a client that does not send")
-		return nil
+		return nil, nil
 	}
 	gittest.Repo(t, a.store, "slow")
 	synctest.Test(t, func(t *testing.T) {
@@ -295,9 +352,9 @@ func TestLargePushes(t *testing.T) {
 		asked = append(asked, push)
 		return nil
 	}
-	h.authority.push = func(ctx context.Context, push githttp.PushRequest, receive func(context.Context) error) error {
+	h.authority.push = func(ctx context.Context, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error) {
 		took = append(took, push)
-		return receive(ctx)
+		return receive(ctx, push.Changes)
 	}
 	to, err := url.Parse(h.URL)
 	must(t, err)

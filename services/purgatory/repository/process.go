@@ -274,3 +274,20 @@ func says(err error, words string) bool {
 	failure, ok := errors.AsType[*Error](err)
 	return ok && strings.Contains(failure.Messages, words)
 }
+
+// limits are what git says, itself or of a process that it started, where one of its limits is reached.
+var limits = []struct{ words, limit string }{
+	{"out of memory", "memory"}, {"malloc failed", "memory"}, {"over limit", "memory"}, {"Cannot allocate memory", "memory"},
+	{"died of signal 24", "time"}, {"died of signal 9", "time"}, // SIGXCPU; SIGKILL: of the hard limit
+	{"died of signal 25", "size"}, // SIGXFSZ
+}
+
+// LimitReached reports whether a git command failed on one of its limits, and on which.
+func LimitReached(err error) (limit string, reached bool) {
+	for _, l := range limits {
+		if says(err, l.words) {
+			return l.limit, true
+		}
+	}
+	return "", false
+}

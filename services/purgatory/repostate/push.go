@@ -1,6 +1,7 @@
 package repostate
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,10 +22,44 @@ type Change struct{ Name, Old, New string }
 // Push is what a push asks for.
 type Push struct {
 	Owner   string
-	Refs    map[string]string // of the repository before the push, refs/heads and refs/tags
+	Refs    map[string]string // of the repository before the push
 	Changes []Change
 	// Event returns an event that is known, or nil.
 	Event func(id string) (*nostr.Event, error)
+}
+
+// Decision is what may become of each change of a push.
+type Decision struct {
+	Allowed []Change
+	// Done are the changes whose target is there already: the data was found before the push came. They
+	// need no state event, and succeed whatever the client believes that there was before.
+	Done []Change
+	// Refused maps the other references to reasons, in words for the user's terminal.
+	Refused map[string]string
+	// State allows the branches and tags. Of a push that is done it is the state that they follow, or
+	// nil.
+	State *State
+}
+
+// Err is the error of a push of which nothing is done, or that asked for all or nothing; nil: some of
+// it is.
+func (d Decision) Err(atomic bool) error {
+	if len(d.Refused) == 0 || !atomic && len(d.Allowed)+len(d.Done) > 0 {
+		return nil
+	}
+	return &Refused{Reasons(d.Refused)}
+}
+
+// Reasons are why references are refused: a few, each once, in the order of the names.
+func Reasons(refused map[string]string) string {
+	const most = 8
+	var reasons []string
+	for _, name := range slices.Sorted(maps.Keys(refused)) {
+		if reason := refused[name]; !slices.Contains(reasons, reason) && len(reasons) < most {
+			reasons = append(reasons, reason)
+		}
+	}
+	return strings.Join(reasons, "\n")
 }
 
 // Refused is why a push is not allowed, in words for the user's terminal.
@@ -37,69 +72,97 @@ func refused(format string, args ...any) error {
 	return &Refused{"authorisation failed: " + fmt.Sprintf(format, args...)}
 }
 
-// Authorise decides a push. It gives the state that allows its branches and tags, nil if it has
-// none. Nothing can be pushed to an archive that is read-only.
-func (v View) Authorise(p Push) (*State, error) {
+// Authorise decides a push: branches and tags together, every other reference for itself. The error
+// is a *Refused for a repository to which nothing can be pushed, like an archive that is read-only.
+func (v View) Authorise(p Push) (d Decision, err error) {
 	if !v.Hosts(p.Owner) {
-		return nil, refused("the repository is not hosted here any more")
+		return d, refused("the repository is not hosted here any more")
 	}
 	if v.IsArchived(p.Owner) && v.rules.ReadOnly() {
-		return nil, refused("this repository is a read-only archive: its announcement does not list this server; push to a server that it lists")
+		return d, refused("this repository is a read-only archive: its announcement does not list this server; push to a server that it lists")
+	}
+	d, aligning, err := p.decide(CheckCommit)
+	if err != nil {
+		return d, err
 	}
 	after := map[string]string{}
-	maps.Copy(after, p.Refs)
-	aligns := false
-	for _, c := range p.Changes {
-		switch {
-		case strings.HasPrefix(c.Name, "refs/heads/"), strings.HasPrefix(c.Name, "refs/tags/"):
-			aligns = true
-			if c.New == "" {
-				delete(after, c.Name)
-			} else {
-				after[c.Name] = c.New
-			}
-		case strings.HasPrefix(c.Name, PrefixNostr):
-			if err := p.checkNostr(c, CheckCommit); err != nil {
-				return nil, err
-			}
-		default:
-			return nil, refused("%s cannot be pushed: only refs/heads/, refs/tags/ and refs/nostr/<event-id> can", c.Name)
+	maps.Copy(after, nostr.BranchesAndTags(p.Refs))
+	for _, c := range aligning {
+		if after[c.Name] = c.New; c.New == "" {
+			delete(after, c.Name)
 		}
 	}
-	if !aligns {
-		return nil, nil
+	done := func(c Change) bool { return isBranchOrTag(c.Name) }
+	if len(aligning) == 0 && !slices.ContainsFunc(d.Done, done) {
+		return d, nil
 	}
-	return v.stateEqual(p.Owner, after)
+	d.State, err = v.stateEqual(p.Owner, after)
+	unauthorised, _ := errors.AsType[*Refused](err)
+	for _, c := range aligning {
+		if unauthorised != nil {
+			d.Refused[c.Name] = unauthorised.Reason
+		} else {
+			d.Allowed = append(d.Allowed, c)
+		}
+	}
+	return d, nil
 }
 
 // AuthoriseContributions decides a push to a contributor's repository (GRASP-06): only commits of
 // the contributor's own pull requests can be named there.
-func (v View) AuthoriseContributions(p Push) error {
+func (v View) AuthoriseContributions(p Push) (Decision, error) {
 	at := nostr.RepoRef{PubKey: p.Owner, Identifier: v.Identifier}
-	for _, c := range p.Changes {
-		err := p.checkNostr(c, func(ev *nostr.Event, commit string) error { return CheckContribution(ev, at, commit, v.Domain) })
-		if err != nil {
-			return err
-		}
+	d, aligning, err := p.decide(func(ev *nostr.Event, commit string) error { return CheckContribution(ev, at, commit, v.Domain) })
+	for _, c := range aligning {
+		d.Refused[c.Name] = refused("%s cannot be pushed here: only refs/nostr/<event-id> can, the commit of a pull request", c.Name).Error()
 	}
-	return nil
+	return d, err
 }
 
-func (p Push) checkNostr(c Change, check func(ev *nostr.Event, commit string) error) error {
-	id, below := strings.CutPrefix(c.Name, PrefixNostr)
+// decide decides what needs no state. aligning are the branches and tags that are not done already.
+func (p Push) decide(check func(ev *nostr.Event, commit string) error) (d Decision, aligning []Change, err error) {
+	d.Refused = map[string]string{}
+	for _, c := range p.Changes {
+		switch {
+		case !isBranchOrTag(c.Name) && !strings.HasPrefix(c.Name, PrefixNostr):
+			d.Refused[c.Name] = refused("%s cannot be pushed: only refs/heads/, refs/tags/ and refs/nostr/<event-id> can", c.Name).Error()
+		case p.Refs[c.Name] == c.New:
+			d.Done = append(d.Done, c)
+		case isBranchOrTag(c.Name):
+			aligning = append(aligning, c)
+		default:
+			not, err := p.checkNostr(c, check)
+			if err != nil {
+				return d, nil, err
+			}
+			if not != nil {
+				d.Refused[c.Name] = not.Error()
+			} else {
+				d.Allowed = append(d.Allowed, c)
+			}
+		}
+	}
+	return d, aligning, nil
+}
+
+func isBranchOrTag(name string) bool {
+	return strings.HasPrefix(name, "refs/heads/") || strings.HasPrefix(name, "refs/tags/")
+}
+
+// checkNostr says why a reference below refs/nostr/ cannot be pushed. err: it cannot be told.
+func (p Push) checkNostr(c Change, check func(ev *nostr.Event, commit string) error) (not, err error) {
+	id := strings.TrimPrefix(c.Name, PrefixNostr)
 	switch {
-	case !below:
-		return refused("%s cannot be pushed here: only refs/nostr/<event-id> can, the commit of a pull request", c.Name)
 	case !nostr.IsHex64(id):
-		return refused("%s is not named for an event id of 64 hex digits", c.Name)
+		return refused("%s is not named for an event id of 64 hex digits", c.Name), nil
 	case c.New == "":
-		return refused("%s cannot be deleted by a push; delete its event", c.Name)
+		return refused("%s cannot be deleted by a push; delete its event", c.Name), nil
 	}
 	ev, err := p.Event(id)
 	if err != nil || ev == nil {
-		return err
+		return nil, err
 	}
-	return check(ev, c.New)
+	return check(ev, c.New), nil
 }
 
 // CheckCommit says why a commit cannot be named for an event, as a *Refused: only a pull request or
@@ -137,7 +200,7 @@ func (v View) stateEqual(owner string, after map[string]string) (*State, error) 
 	}
 	switch {
 	case newest != nil && isPart(after, newest.Refs):
-		return nil, refused("the newest state event (%.8s…) names %s too; push everything that it names in one push: git push <remote> 'refs/heads/*' 'refs/tags/*'",
+		return nil, refused("the newest state event (%.8s…) names %s too; push everything that it names in one push: git push <url> 'refs/heads/*' 'refs/tags/*'",
 			newest.Event.ID, Difference(newest.Refs, after))
 	case newest != nil:
 		return nil, refused("no state event names exactly these references; the newest (%.8s…) differs in %s; publish a new one (kind 30618) first", newest.Event.ID, Difference(newest.Refs, after))

@@ -1,6 +1,7 @@
 package repostate_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -189,8 +190,7 @@ func TestAuthorise(t *testing.T) {
 		bare      | refs/nostr/PR=C2                                    | names commit C1
 		bare      | refs/nostr/NOTE=C1                                  | event NOTE is no pull request and names no commit
 		bare      | refs/nostr/main=C1                                  | 64 hex
-		bare      | refs/nostr/PR=                                      | cannot be deleted
-		full      | refs/heads/main=C2 refs/tags/v1=C1 refs/nostr/x=C1  | 64 hex
+		full      | refs/heads/main=C2 refs/tags/v1=C1 refs/nostr/x=C1  |
 	`) {
 		push := repostate.Push{Owner: owner, Event: func(id string) (*nostr.Event, error) {
 			return map[string]*nostr.Event{pr.ID: pr, note.ID: note}[id], nil
@@ -202,13 +202,68 @@ func TestAuthorise(t *testing.T) {
 			name, value, _ := strings.Cut(change, "=")
 			push.Changes = append(push.Changes, repostate.Change{Name: name, New: value})
 		}
-		s, err := views[row[0]].Authorise(push)
+		d, err := views[row[0]].Authorise(push)
+		s := d.State
+		err = cmp.Or(err, d.Err(false))
 		refused, is := errors.AsType[*repostate.Refused](err)
 		switch want := ids.Replace(row[2]); {
 		case want == "" && (err != nil || s == nil || s.Event.ID != waiting.ID):
 			t.Errorf("%v: %v, allowed by %v", row, err, s)
 		case want != "" && (!is || !strings.HasPrefix(refused.Reason, "authorisation failed: ") || !strings.Contains(refused.Reason, want)):
 			t.Errorf("%v: %v", row, err)
+		}
+	}
+}
+
+// TestAuthoriseEachReference: branches and tags are decided together, others each for itself, and what
+// is there already needs no state.
+func TestAuthoriseEachReference(t *testing.T) {
+	t.Parallel()
+	pr := event(nostr.KindPR, friend, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c1})
+	full := view(list{announcement(t, owner, 1), state(owner, 3, "refs/heads/main", c1)}, held(state(owner, 5, "refs/heads/main", c2, "refs/tags/v1", c1)))
+	bare := view(list{announcement(t, owner, 1)}, nil)
+	ids := strings.NewReplacer("C1", c1, "C2", c2, "PR", pr.ID)
+	// What is there; what is pushed; which commands are allowed (+), done (=) and refused (-), in their
+	// order.
+	for _, row := range fixture.Rows(`
+		full | refs/heads/main=C1                   | refs/heads/main=C2 refs/tags/v1=C1 refs/nostr/x=C1  | ++-
+		full | refs/heads/main=C1                   | refs/heads/main=C2 refs/nostr/PR=C1                 | -+
+		full | refs/heads/main=C2                   | refs/heads/main=C2 refs/tags/v1=C1                  | =+
+		full | refs/heads/main=C2                   | refs/tags/v2=C1 refs/heads/main=C2                  | -=
+		bare | refs/heads/main=C2 refs/tags/v1=C1   | refs/heads/main=C2 refs/tags/v1=C1 refs/tags/v0=    | ===
+		bare | refs/nostr/PR=C1 refs/heads/main=C1  | refs/nostr/PR=C1 refs/heads/main= refs/notes/x=     | =--
+		bare | refs/nostr/PR=C1                     | refs/nostr/PR=                                      | -
+		bare |                                      | refs/nostr/PR=                                      | =
+	`) {
+		parse := func(refs string) (changes []repostate.Change) {
+			for change := range strings.FieldsSeq(ids.Replace(refs)) {
+				name, value, _ := strings.Cut(change, "=")
+				changes = append(changes, repostate.Change{Name: name, Old: strings.Repeat("0", 39) + "1", New: value})
+			}
+			return changes
+		}
+		there := map[string]string{}
+		for _, c := range parse(row[1]) {
+			there[c.Name] = c.New
+		}
+		push := repostate.Push{Owner: owner, Refs: there, Changes: parse(row[2]), Event: func(string) (*nostr.Event, error) { return pr, nil }}
+		d, err := map[string]repostate.View{"full": full, "bare": bare}[row[0]].Authorise(push)
+		if err != nil {
+			t.Errorf("%v: %v", row, err)
+		}
+		got := ""
+		for _, c := range push.Changes {
+			switch {
+			case slices.Contains(d.Done, c):
+				got += "="
+			case slices.Contains(d.Allowed, c):
+				got += "+"
+			case d.Refused[c.Name] != "":
+				got += "-"
+			}
+		}
+		if got != row[3] || (d.Err(true) != nil) != strings.Contains(got, "-") {
+			t.Errorf("%v: decided %s, atomic: %v", row, got, d.Err(true))
 		}
 	}
 }
