@@ -25,10 +25,23 @@ const (
 	// HeaderRemoved is the id of an event that has left the log, on the empty message that stands
 	// in its place: nothing that is hosted here needed it any more ([ActionRemove]).
 	HeaderRemoved = "Grasp-Removed"
+	// HeaderFloor is on a deletion request that names a version of an addressable event by its id. It
+	// is where that version stood, a [Floor] as JSON, once for each address: older versions do not come
+	// back. The log may not have the deleted version any more, and never had one that was held.
+	HeaderFloor = "Grasp-Floor"
 	// HeaderTraceParent is W3C trace context: on a pack, one for each line, with commas between and
 	// nothing for an event without.
 	HeaderTraceParent = "traceparent"
 )
+
+// Floor is the place of a deleted version of an addressable or replaceable event, whose author is
+// that of the deletion request. What is older, or as old with a higher id, does not come back.
+type Floor struct {
+	Kind       int    `json:"kind"`
+	Identifier string `json:"d,omitempty"`
+	CreatedAt  int64  `json:"created_at"`
+	ID         string `json:"id"`
+}
 
 // Source says how an event reached us.
 type Source string

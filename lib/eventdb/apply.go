@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
 )
 
 // Apply applies records of the log in ascending sequence, all of them or, on an error, none.
@@ -125,9 +126,41 @@ func (c *change) add(r Record) error {
 		return err
 	}
 	if ev.Kind == nostr.KindDeletion && !c.db.opts.KeepDeleted {
-		return c.carryOut(ev, author)
+		return errors.Join(c.carryOut(ev, author), c.setFloors(r.Floors, author))
 	}
 	return nil
+}
+
+// setFloors notes where versions stood that their author has deleted by their ids.
+func (c *change) setFloors(floors []proto.Floor, author id) error {
+	for _, f := range floors {
+		at := coordinateOf(f.Kind, author, f.Identifier)
+		eid, err := parseID(f.ID)
+		if at == nil || err != nil {
+			continue // a header that names nothing
+		}
+		e := Entry{CreatedAt: nostr.Timestamp(f.CreatedAt), ID: eid}
+		below, err := c.belowFloor(at, e)
+		if err == nil && !below {
+			err = c.put(at.key(tableFloor), e.appendPlace(nil))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// belowFloor reports whether an event is a version that was deleted by its id, or is older.
+func (r reader) belowFloor(at coordinate, e Entry) (bool, error) {
+	value, found, err := r.get(at.key(tableFloor))
+	if err != nil || !found {
+		return false, err
+	}
+	if len(value) != placeLen {
+		return false, fmt.Errorf("floor of %d bytes", len(value))
+	}
+	return e.Compare(placeOf(value)) >= 0, nil
 }
 
 // takeCoordinate decides between the holder of a coordinate and a newcomer: the newer wins, at
@@ -240,7 +273,8 @@ func coordinateAt(s string, author id) coordinate {
 	return coordinateOf(address.Kind, author, address.Identifier)
 }
 
-// isDeleted reports whether a stored deletion request covers the event.
+// isDeleted reports whether a stored deletion request covers the event, or a newer version by its id:
+// what its author has deleted keeps its place against older versions.
 func (r reader) isDeleted(ev *nostr.Event, e Entry, author id) (bool, error) {
 	if ev.Kind == nostr.KindDeletion {
 		return false, nil
@@ -253,7 +287,10 @@ func (r reader) isDeleted(ev *nostr.Event, e Entry, author id) (bool, error) {
 		return false, nil
 	}
 	until, known, err := r.deletedTo(at)
-	return known && ev.CreatedAt <= until, err
+	if err != nil || known && ev.CreatedAt <= until {
+		return err == nil, err
+	}
+	return r.belowFloor(at, e)
 }
 
 // deletedTo is the latest time up to which a deletion request covers a coordinate, if one does.

@@ -28,6 +28,7 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
 )
 
 var (
@@ -47,8 +48,10 @@ type Record struct {
 	Raw   []byte // its JSON as logged; nil: made from Event
 	// Removed is the id of an event that has left the log (proto.HeaderRemoved). Event is nil then.
 	Removed string
-	Trace   string    // W3C trace context; empty: none
-	At      time.Time // of its commit
+	// Floors are the places of deleted versions, of a deletion request (proto.HeaderFloor).
+	Floors []proto.Floor
+	Trace  string    // W3C trace context; empty: none
+	At     time.Time // of its commit
 }
 
 // DB is the index. It is safe for concurrent use.

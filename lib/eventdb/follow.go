@@ -2,6 +2,7 @@ package eventdb
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,7 +21,7 @@ const waitMost = 30 * time.Second
 
 // layout names how the index is laid out and what it means. Change it with either, and every index
 // is rebuilt from the log.
-const layout = "7"
+const layout = "8"
 
 // rules are what two indexes of one log must have in common to be the same.
 func (db *DB) rules() string {
@@ -145,7 +146,8 @@ func (db *DB) applyLog(messages []bus.Message, log *slog.Logger) error {
 		} else {
 			r.Raw = m.Data
 			if r.Event, err = decode(m.Data); err == nil {
-				err = genuine(m.Subject, r.Event)
+				r.Floors, err = readFloors(m.Header[proto.HeaderFloor])
+				err = errors.Join(err, genuine(m.Subject, r.Event))
 			}
 		}
 		if err != nil {
@@ -156,6 +158,18 @@ func (db *DB) applyLog(messages []bus.Message, log *slog.Logger) error {
 		recs = append(recs, r)
 	}
 	return db.apply(recs, messages[len(messages)-1].Seq)
+}
+
+// readFloors reads the floors of a deletion request.
+func readFloors(values []string) (floors []proto.Floor, err error) {
+	for _, value := range values {
+		var f proto.Floor
+		if err := json.Unmarshal([]byte(value), &f); err != nil {
+			return nil, fmt.Errorf("read a floor: %w", err)
+		}
+		floors = append(floors, f)
+	}
+	return floors, nil
 }
 
 // genuine checks that an event has the place in the log that is its own, and its signature if it

@@ -22,6 +22,7 @@ import (
 //	r <kind> <pubkey> <hash of d>        → place            who holds the coordinate
 //	d <pubkey> <id>                      → nothing          deletion request by id
 //	c <kind> <pubkey> <hash of d>        → created_at       deletion request by coordinate, up to this time
+//	f <kind> <pubkey> <hash of d>        → place            newest version that was deleted by its id
 //	m <name>                             → what the index knows of itself
 //
 // A place is the inverted created_at and the id, 40 bytes, so that bytewise order is NIP-01's:
@@ -41,6 +42,7 @@ const (
 	tableHolder    = 'r'
 	tableDeletedID = 'd'
 	tableDeletedTo = 'c'
+	tableFloor     = 'f'
 	tableMeta      = 'm'
 )
 

@@ -29,7 +29,7 @@ const (
 )
 
 // sieveTables are the tables whose keys are in the sieve.
-var sieveTables = []byte{tableID, tableHolder, tableDeletedID, tableDeletedTo}
+var sieveTables = []byte{tableID, tableHolder, tableDeletedID, tableDeletedTo, tableFloor}
 
 // readSieve makes a sieve of what the index holds.
 func readSieve(p *pebble.DB) (*sieve, error) {

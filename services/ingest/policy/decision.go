@@ -22,6 +22,9 @@ type Decision struct {
 	Hold []*held.Entry // to be written
 	Drop []Dropped     // to be deleted
 
+	// Floors are where versions stood that a deletion request names by their ids, see proto.HeaderFloor.
+	Floors []proto.Floor
+
 	// Removes: the event was accepted, and leaves the log.
 	Removes bool
 

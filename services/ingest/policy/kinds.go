@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"cmp"
+	"maps"
 	"math"
 	"slices"
 
@@ -97,6 +99,7 @@ func (p *Policy) identifierOf(k Knowledge, pr *nostr.PullRequest) (identifier st
 // log (NIP-09).
 func (p *Policy) deletion(k Knowledge, c *Candidate) Decision {
 	d, request := accepted(), c.Event
+	floors := map[nostr.Address]*nostr.Event{}
 	leaves, seen := map[string]string{}, map[string]bool{} // each tag once: anybody may write one ten thousand times
 	for _, tag := range request.Tags {
 		if len(tag) < 2 || seen[tag[0]+" "+tag[1]] {
@@ -119,7 +122,11 @@ func (p *Policy) deletion(k Knowledge, c *Candidate) Decision {
 		for _, e := range entries {
 			if e != nil && asked(e.Event) {
 				d.drop(rememberDeleted, e)
+				raise(floors, e.Event, tag[0])
 			}
+		}
+		if have != nil && asked(have) {
+			raise(floors, have, tag[0])
 		}
 		if have != nil && have.Kind == nostr.KindAnnouncement && asked(have) {
 			leaves[have.ID] = have.Tags.GetD()
@@ -127,8 +134,21 @@ func (p *Policy) deletion(k Knowledge, c *Candidate) Decision {
 	}
 	if !p.settings.IgnoreDeletions { // otherwise accepted announcements stay
 		d.leaves = leaves
+		for _, address := range slices.SortedFunc(maps.Keys(floors), func(a, b nostr.Address) int { return cmp.Compare(a.String(), b.String()) }) {
+			ev := floors[address]
+			d.Floors = append(d.Floors, proto.Floor{Kind: address.Kind, Identifier: address.Identifier, CreatedAt: int64(ev.CreatedAt), ID: ev.ID})
+		}
 	}
 	return d
+}
+
+// raise keeps the newest version at each address that a deletion request names by its id. One that it
+// names by the address is below the request's time, and needs no floor.
+func raise(floors map[nostr.Address]*nostr.Event, ev *nostr.Event, tag string) {
+	address, has := nostr.AddressOf(ev)
+	if before := floors[address]; tag == "e" && has && (before == nil || nostr.Replaces(ev, before)) {
+		floors[address] = ev
+	}
 }
 
 // referenced decides everything that has no rule of its own: it must name, or be named by, what is

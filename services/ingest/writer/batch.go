@@ -120,6 +120,7 @@ func (t *term) decide(b *batch, x decided) error {
 	switch d.Outcome {
 	case proto.Accepted:
 		t.draft.Accept(c.Event)
+		t.draft.raise(c.Event.PubKey, d.Floors)
 		t.draft.Forget(c.Event.ID)
 	case proto.HeldBack:
 		t.draft.Forget(c.Event.ID)

@@ -86,6 +86,14 @@ func (t *term) commitEvents(ctx context.Context, b *batch) error {
 			records[i].Removed = c.Event.ID
 			continue
 		}
+		for _, floor := range x.decision.Floors {
+			text, err := json.Marshal(floor)
+			if err != nil {
+				return fmt.Errorf("write the floor of a deletion request: %w", err)
+			}
+			header.Add(proto.HeaderFloor, string(text))
+		}
+		records[i].Floors = x.decision.Floors
 		msgs[i].Data = c.Raw
 		records[i].Event, records[i].Raw = c.Event, c.Raw
 	}

@@ -51,6 +51,7 @@ type changes struct {
 	events  map[string]*nostr.Event        // accepted; nil: it was there, and is replaced or removed
 	at      map[nostr.Address]*nostr.Event // nil: nothing is there; what was read is kept too
 	named   map[string][]string            // ids of accepted events by the ids and addresses that they name
+	floors  map[nostr.Address]*nostr.Event // newest versions that are deleted by their ids
 	deletes map[string]nostr.Timestamp     // of a deleted author and id, or address: up to this time
 
 	entries map[string]*held.Entry // by key; nil: gone
@@ -75,7 +76,7 @@ func (d *draft) begin(ctx context.Context) {
 	d.ctx, d.now, d.view = ctx, time.Now(), d.w.Index.View()
 	d.changes = changes{
 		events: map[string]*nostr.Event{}, at: map[nostr.Address]*nostr.Event{}, named: map[string][]string{},
-		deletes: map[string]nostr.Timestamp{}, entries: map[string]*held.Entry{},
+		deletes: map[string]nostr.Timestamp{}, floors: map[nostr.Address]*nostr.Event{}, entries: map[string]*held.Entry{},
 		rejections: map[string]*proto.RejectedEvent{}, missing: map[string][]string{},
 	}
 	expired := !d.now.Before(d.until.Time())
@@ -195,7 +196,7 @@ func (d *draft) announce(ev *nostr.Event) {
 
 func (d *draft) Deleted(ev *nostr.Event) bool {
 	deleted, err := d.view.Deleted(ev)
-	return d.found(err) && deleted || d.asks(ev)
+	return d.found(err) && deleted || d.asks(ev) || d.belowFloor(ev)
 }
 
 // vouchSteps bounds what is looked at of the accepted events that name one in one way, in steps
@@ -361,6 +362,24 @@ func (c *changes) delete(request *nostr.Event) {
 			}
 		}
 	}
+}
+
+// raise notes where versions stood that a deletion request of the batch names by their ids.
+func (c *changes) raise(author string, floors []proto.Floor) {
+	for _, f := range floors {
+		address := nostr.Address{Kind: f.Kind, PubKey: author, Identifier: f.Identifier}
+		ev := &nostr.Event{ID: f.ID, PubKey: author, Kind: f.Kind, CreatedAt: nostr.Timestamp(f.CreatedAt)}
+		if before := c.floors[address]; before == nil || nostr.Replaces(ev, before) {
+			c.floors[address] = ev
+		}
+	}
+}
+
+// belowFloor reports whether a newer version of ev was deleted in the batch.
+func (c *changes) belowFloor(ev *nostr.Event) bool {
+	address, has := nostr.AddressOf(ev)
+	floor := c.floors[address]
+	return has && floor != nil && !nostr.Replaces(ev, floor)
 }
 
 // asks reports whether a deletion request of the batch asks for the deletion of ev. Deletion
