@@ -149,7 +149,7 @@ type Git struct {
 	MaxPushBytes     int64    `env:"NGIT_MAX_PUSH_BYTES" type:"bytes" default:"4GiB" min:"1KiB" max:"1024TiB" help:"Largest push taken."`
 	GitProcesses     int      `env:"NGIT_GIT_PROCESSES" default:"32" min:"1" max:"100000" help:"Most git processes at once in a worker; more wait."`
 	DomainConcurrent int      `env:"NGIT_SYNC_DOMAIN_CONCURRENT" default:"5" min:"1" max:"10000" help:"Most requests at once to one git server."`
-	DomainRateLimit  int      `env:"NGIT_SYNC_DOMAIN_RATE_LIMIT" default:"30" min:"1" max:"1000000" help:"Most requests to one git server in any 60 seconds."`
+	DomainRateLimit  int      `env:"NGIT_SYNC_DOMAIN_RATE_LIMIT" default:"60" min:"1" max:"1000000" help:"Most requests to one git server in any 60 seconds."`
 	DomainLimits     []string `env:"NGIT_SYNC_DOMAIN_LIMITS" help:"Limits of single git servers, domain:concurrent:rate, comma-separated."`
 
 	// Constants.
@@ -161,7 +161,8 @@ type Git struct {
 	HuntBackoffBase  time.Duration `env:"NGIT_HUNT_BACKOFF_BASE" constant:"20s"`
 	HuntBackoffMax   time.Duration `env:"NGIT_HUNT_BACKOFF_MAX" constant:"2m"`
 	HuntsAtOnce      int           `env:"NGIT_HUNTS_AT_ONCE" constant:"32"`
-	FetchTimeout     time.Duration `env:"NGIT_FETCH_TIMEOUT" constant:"5m"`
+	FetchTimeout     time.Duration `env:"NGIT_FETCH_TIMEOUT" constant:"1h"`
+	FetchSilence     time.Duration `env:"NGIT_FETCH_SILENCE" constant:"2m"`
 	FetchMinRate     int64         `env:"NGIT_FETCH_MIN_RATE" constant:"1024"`
 	GitProcessMemory int64         `env:"NGIT_GIT_PROCESS_MEMORY" type:"bytes" constant:"4GiB"`
 	GitPackTime      time.Duration `env:"NGIT_GIT_PACK_TIME" constant:"30m"`

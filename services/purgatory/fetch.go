@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"tendril.dev/lib/netguard"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/fetch"
 	"tendril.dev/services/purgatory/hunt"
@@ -14,29 +13,34 @@ import (
 )
 
 // fetch asks one git server for what one repository misses, and tells how that went.
-func (w *worker) fetch(ctx context.Context, identifier, url string, want repostate.Want) (failed netguard.Cause, answer string) {
+func (w *worker) fetch(ctx context.Context, identifier string, from repostate.Source, want repostate.Want) hunt.Outcome {
+	url := from.URL
 	ctx, done, err := w.shards.During(ctx, identifier)
 	if err != nil {
-		return fetch.CauseCanceled, "" // another worker's now
+		return hunt.Outcome{Failed: fetch.CauseCanceled} // another worker's now
 	}
 	defer done()
 	began := time.Now()
 	result, err := w.fetchWithin(ctx, identifier, url, want)
 	if err != nil && ctx.Err() != nil {
-		return fetch.CauseCanceled, "" // cut off by our own stop: no failure of the server
+		return hunt.Outcome{Failed: fetch.CauseCanceled} // cut off by our own stop: no failure of the server
 	}
 	notice := proto.GitNotice{Owner: npub(want.Owner), URL: url, Bytes: result.Bytes, Millis: time.Since(began).Milliseconds(), Objects: some(result.Got)}
 	if err == nil {
 		w.tell(identifier, proto.GitFetched, notice)
 		w.log.Info("fetched", "identifier", identifier, "url", url, "objects", len(result.Got), "bytes", result.Bytes, "millis", notice.Millis)
-		return "", fmt.Sprintf("brought %d bytes", result.Bytes)
+		return hunt.Outcome{Answer: fmt.Sprintf("brought %d bytes", result.Bytes), Requests: result.Requests}
 	}
 	notice.Reason, notice.Objects = err.Error(), some(want.Objects)
 	w.tell(identifier, proto.GitFailed, notice)
 	if _, unpaid := errors.AsType[*repostate.Refused](err); unpaid {
-		return fetch.CauseOurs, "" // the server was not asked
+		return hunt.Outcome{Failed: fetch.CauseOurs} // the server was not asked
 	}
-	return fetch.Classify(err), notice.Reason
+	failure := fetch.FailureOf(err)
+	return hunt.Outcome{
+		Failed: failure.Cause, Answer: notice.Reason, Requests: result.Requests,
+		Pause: failure.Cause == fetch.CauseRateLimited, RetryAfter: failure.RetryAfter,
+	}
 }
 
 // fetchWithin is fetch.Fetch within the budget of who pays.

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/obs"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/fetch"
@@ -80,7 +82,10 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 	w := &worker{
 		node: n, log: n.Log, events: n.Accepted, store: store, rules: repository.Rules{Rules: hosted, Store: store}, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
 		shards: ours, arrivals: make(chan int, proto.Shards), belongs: belongs,
-		limits: fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
+		limits: fetch.Limits{
+			Timeout: s.FetchTimeout, Silence: s.FetchSilence, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate, Misses: fetch.NewMisses(),
+			Agent: fmt.Sprintf("git/%s (tendril/%s)", store.GitVersion(), strings.ReplaceAll(obs.Version(), " ", "-")),
+		},
 	}
 	w.queue = newQueue(reconcilers, s.HuntBackoffBase, maxReconcileBackOff, w.tryReconcile)
 	w.chores = workqueue.New(workqueue.Options[repository.Place]{Workers: 1, Work: w.cleanUp, BackOff: housekeepingEvery, MaxBackOff: housekeepingEvery})

@@ -9,9 +9,8 @@ import (
 	"strconv"
 	"time"
 
-	"tendril.dev/lib/held"
-	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/hunt"
 	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repostate"
@@ -27,10 +26,6 @@ const (
 	// maxReconcileBackOff is the longest wait of an identifier that cannot be reconciled, if nothing new
 	// comes for it.
 	maxReconcileBackOff = 10 * time.Minute
-	// expireAtOnce bounds how many expiries are asked for in one go.
-	expireAtOnce = 200
-	// takeoverGrace is how long what is overdue when a worker takes a shard is hunted before it expires.
-	takeoverGrace = 5 * time.Minute
 )
 
 // tryReconcile is reconcile while this worker holds the shard. On error the queue tries again.
@@ -76,17 +71,17 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 		}
 		failed = errors.Join(failed, err)
 	}
-	if at, _ := w.hunter.State(t.identifier); result.Owed && len(t.pulls) > 0 && !hunted && at.IsZero() {
+	if at := w.hunter.Status(t.identifier).Next; result.Owed && len(t.pulls) > 0 && !hunted && at.IsZero() {
 		w.hunter.Add(t.identifier, w.node.Settings.HuntSyncDelay)
 	}
 	if hunted {
 		w.updateHunt(ctx, v, func(owner string) bool { return attempt || slices.Contains(scope, placeOf(owner, t.identifier)) }, attempt)
 	}
 	// This look may have taken the place of the one at which the next attempt begins.
-	if next, _ := w.hunter.State(t.identifier); !next.IsZero() {
+	if next := w.hunter.Status(t.identifier).Next; !next.IsZero() {
 		w.queue.addIdentifier(t.identifier, next)
 	}
-	return errors.Join(failed, w.expire(ctx, t.identifier))
+	return errors.Join(failed, w.expire(ctx, v))
 }
 
 // enter locks the repositories that a task is about and reads what is known then. Those that a push
@@ -227,7 +222,10 @@ func (w *worker) updateHunt(ctx context.Context, v repostate.View, of func(owner
 			wants = append(wants, want)
 		}
 	}
-	w.hunter.Seek(v.Identifier, wants, v.Sources(), of, all)
+	clock := w.clock(v.Identifier)
+	w.hunter.Seek(v.Identifier, hunt.Found{
+		Wants: wants, Sources: v.Sources(), Of: of, All: all, Rare: clock.isRare(v, w.holdings.OfIdentifier(v.Identifier)),
+	})
 }
 
 // enqueue has a repository looked at.
@@ -235,53 +233,4 @@ func (w *worker) enqueue(place repository.Place, reach reach) {
 	if w.shards.Holds(place.Identifier) && (!place.PRs || w.node.Settings.ContributorPRs) {
 		w.queue.addRepository(place, time.Now(), reach)
 	}
-}
-
-// expire asks ingest to end the time of held events of an identifier that are overdue: a waiting
-// announcement falls silent, the others go. What was overdue when the worker took the shard, because
-// no worker ran, is hunted once before.
-func (w *worker) expire(ctx context.Context, identifier string) error {
-	now, opened := time.Now(), w.shards.Opened(identifier)
-	_, exhausted := w.hunter.State(identifier)
-	var over []*held.Entry
-	var events []*nostr.Event
-	for _, e := range w.holdings.OfIdentifier(identifier) {
-		switch {
-		case now.Before(e.ExpiresAt):
-			w.queue.addIdentifier(identifier, e.ExpiresAt)
-		case len(over) == expireAtOnce,
-			!exhausted && e.Phase == proto.PhaseWaiting && !e.ExpiresAt.After(opened) && now.Sub(opened) <= takeoverGrace:
-			w.queue.addIdentifier(identifier, now.Add(w.node.Settings.HuntInterval))
-		default:
-			over, events = append(over, e), append(events, e.Event)
-		}
-	}
-	if len(over) == 0 {
-		return nil
-	}
-	_, err := release.Ask(ctx, w.sender, proto.ActionExpire, "", events...)
-	if err == nil {
-		err = w.holdings.CatchUp(ctx)
-	}
-	if err != nil {
-		return err
-	}
-	for _, e := range over {
-		if now := w.holdings.ByKey(e.Key); now != nil && now.Phase == e.Phase {
-			// Its clock was restarted meanwhile, or ingest's is behind.
-			w.queue.addIdentifier(identifier, time.Now().Add(w.node.Settings.HuntBackoffBase))
-			continue
-		}
-		if e.Phase == proto.PhaseWaiting { // the end of the silence is no news
-			w.expired(e.Identifier, e.Event, "no git data came in time")
-		}
-		w.log.Info("expired", "identifier", e.Identifier, "kind", e.Event.Kind, "event", e.Event.ID, "phase", e.Phase)
-	}
-	return nil
-}
-
-// expired tells that an event has left purgatory unserved.
-func (w *worker) expired(identifier string, ev *nostr.Event, reason string) {
-	w.metrics.expired.WithLabelValues(strconv.Itoa(ev.Kind)).Inc()
-	w.tell(identifier, proto.GitExpired, proto.GitNotice{Event: ev.ID, Kind: ev.Kind, Reason: reason})
 }

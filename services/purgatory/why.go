@@ -21,7 +21,7 @@ func (w *worker) waits(ctx context.Context, ref nostr.RepoRef) *proto.Waits {
 		return nil
 	}
 	told := &proto.Waits{Asked: w.hunter.Asked(ref.Identifier)}
-	told.Next, _ = w.hunter.State(ref.Identifier)
+	told.Next = w.hunter.Status(ref.Identifier).Next
 	var objects []string
 	waits := func(ev *nostr.Event, needs ...string) {
 		if e := w.holdings.ByID(ev.ID); e != nil && (told.Until.IsZero() || e.ExpiresAt.Before(told.Until)) {

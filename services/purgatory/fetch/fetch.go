@@ -19,26 +19,32 @@ import (
 // Limits bound one fetch.
 type Limits struct {
 	Timeout  time.Duration // of all requests together (NGIT_FETCH_TIMEOUT)
+	Silence  time.Duration // without a byte (NGIT_FETCH_SILENCE); 0: as long as Timeout
 	MaxBytes int64         // of the packs (NGIT_MAX_FETCH_BYTES)
-	// MinRate is the lowest rate in bytes a second at which a server may send
-	// (NGIT_FETCH_MIN_RATE). A server may think for two windows before it sends, and then each must
-	// bring its bytes.
+	// MinRate is the lowest rate in bytes a second at which a server may send, over a minute
+	// (NGIT_FETCH_MIN_RATE). A server may think before it sends a pack, but not longer than maxThinking.
 	MinRate int64
+	// Agent names us to servers. Optional.
+	Agent string
+	// Misses is what servers lacked before. Optional.
+	Misses *Misses
 
-	window time.Duration // zero: 30 s
+	window time.Duration // zero: a minute
 }
 
 // Result is what a fetch brought.
 type Result struct {
-	Bytes int64    // of packs
-	Got   []string // those of the wanted ids that are there now, in the order of want
+	Bytes    int64    // of packs
+	Requests int      // that the server got
+	Got      []string // those of the wanted ids that are there now, in the order of want
 }
 
 const (
 	// maxHaves bounds how many of our tips a server is told, so that it sends only what is new.
 	maxHaves = 256
-	// maxRefusals is how many wanted objects a server may refuse, one by one.
-	maxRefusals = 5
+	// maxRequests bounds the requests of one fetch. What is left then is for the next one, which knows
+	// what the server lacks.
+	maxRequests = 48
 )
 
 // Fetch asks the git server at url for the wanted objects that are not there yet, and stores what
@@ -49,7 +55,7 @@ const (
 func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *repository.Repo, want []string, l Limits) (Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.Timeout)
 	defer cancel()
-	l.window = cmp.Or(l.window, 30*time.Second)
+	l.window, l.Silence = cmp.Or(l.window, time.Minute), cmp.Or(l.Silence, l.Timeout)
 	f := &fetching{client: guard.HTTPClient(), limits: l, left: l.MaxBytes, into: into}
 	missing, err := into.Missing(ctx, want)
 	if f.missing = missing; err == nil && len(missing) > 0 {
@@ -59,7 +65,7 @@ func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *reposit
 		missing, err = into.Missing(context.WithoutCancel(ctx), want)
 	}
 	if err != nil {
-		return f.result, &Error{Cause: Classify(err), Err: err}
+		return f.result, &Error{Cause: Classify(err), Err: err, RetryAfter: FailureOf(err).RetryAfter}
 	}
 	f.result.Got = without(want, missing...)
 	return f.result, nil
@@ -76,52 +82,134 @@ type fetching struct {
 	into    *repository.Repo
 	missing []string // what it is for
 	left    int64    // bytes of packs that may still come
+	haves   []string // tips of ours
+	pace    *pace    // of the request under way
+	lacks   []string // what the server turned out not to have
 	result  Result
 }
 
-// run asks for all of the missing objects if the server gives any that it has, else for those that
-// it advertises. A server of version 2 does not advertise, and is asked in an older version too, in
-// which it does, when it lacks many of them.
+// run asks for all of the missing objects, by id, in the version of the protocol in which git gives any
+// object that it has. A server that refuses some of them is asked for its list of references: what it
+// lists is fetched together, and the rest little by little.
 func (f *fetching) run(ctx context.Context, url string) error {
 	refs, err := f.into.Refs()
 	if err != nil {
 		return err
 	}
-	var haves []string
 	for name, id := range refs.ByName {
-		if len(haves) < maxHaves && !strings.HasPrefix(name, "refs/nostr/") {
-			haves = append(haves, id)
+		if len(f.haves) < maxHaves && !strings.HasPrefix(name, "refs/nostr/") {
+			f.haves = append(f.haves, id)
 		}
 	}
 	ask := slices.DeleteFunc(slices.Clone(f.missing), func(id string) bool { return len(id) != 40 })
-	server, err := f.discover(ctx, url, version2)
-	if err == nil && server.byID {
-		err = f.insist(ctx, server, ask, haves)
-		if Classify(err) != CauseNoSuchObject || len(ask) == 1 {
+	var listing *server
+	if known, is := f.limits.Misses.of(url, time.Now()); is {
+		if listing, err = f.discover(ctx, url, ""); err != nil {
 			return err
 		}
-		server, err = f.discover(ctx, url, "")
+		if ask = f.unknown(ask, listing, known); len(ask) == 0 {
+			return failed(CauseNoSuchObject, "it lists the same as before, when it had none of the wanted objects")
+		}
 	}
+	server, err := f.discover(ctx, url, version2)
 	if err != nil {
 		return err
 	}
-	offered := slices.DeleteFunc(ask, func(id string) bool { return !server.advertised[id] })
-	return f.insist(ctx, server, offered, haves)
+	if server.byID {
+		if err = f.request(ctx, server, ask); !refuses(err) {
+			return err
+		}
+	}
+	if listing == nil {
+		var problem error
+		if listing, problem = f.discover(ctx, url, ""); problem != nil {
+			return cmp.Or(err, problem)
+		}
+	}
+	return f.listed(ctx, url, server, listing, ask, err)
 }
 
-// insist asks for objects. One that the server refuses spoils the whole request, so the others are
-// asked for again without it.
-func (f *fetching) insist(ctx context.Context, s *server, ask, haves []string) error {
-	err := failed(CauseNoSuchObject, "the server gives none of the wanted objects")
-	for refusals := 0; len(ask) > 0 && refusals <= maxRefusals; refusals++ {
-		err = f.request(ctx, s, ask, haves)
-		refusal, is := errors.AsType[*Error](err)
-		if !is || !slices.Contains(ask, refusal.refused) {
-			break
+// unknown are those objects of which it is not known that the server lacks them.
+func (f *fetching) unknown(ask []string, listing *server, known missing) []string {
+	if listing.protocol != "" || listing.references != known.references {
+		return ask
+	}
+	lacks := map[string]bool{}
+	for _, id := range known.objects {
+		lacks[id] = true
+	}
+	return slices.DeleteFunc(slices.Clone(ask), func(id string) bool { return lacks[id] })
+}
+
+// listed asks for what a server lists, together, and then for the rest if it gives objects by id. It
+// notes what the server lacks.
+func (f *fetching) listed(ctx context.Context, url string, server, listing *server, ask []string, refusal error) error {
+	offered := slices.DeleteFunc(slices.Clone(ask), func(id string) bool { return !listing.advertised[id] })
+	rest := without(ask, offered...)
+	err := refusal
+	if len(offered) > 0 {
+		if err = f.bring(ctx, listing, offered); err != nil && !refuses(err) {
+			return err
 		}
-		ask = without(ask, refusal.refused)
+	}
+	came := err == nil && len(offered) > 0
+	switch {
+	case len(rest) == 0:
+	case server.byID && (len(offered) > 0 || len(rest) > 1):
+		if problem := f.bring(ctx, server, rest); !came {
+			err = problem
+		}
+	default:
+		f.lacks = append(f.lacks, rest...)
+	}
+	if listing.protocol == "" {
+		f.limits.Misses.add(url, listing.references, f.lacks, time.Now())
+	}
+	if err == nil && !came && len(offered)+len(rest) > 0 && f.result.Bytes == 0 {
+		err = failed(CauseNoSuchObject, "the server gives none of the wanted objects")
 	}
 	return err
+}
+
+// bring asks for objects. Whatever the words in which a server refuses, an object that it lacks hides no
+// other: where it names that object, the others are asked for without it, and else each half for itself. It
+// fails only if nothing came.
+func (f *fetching) bring(ctx context.Context, s *server, ask []string) error {
+	err := failed(CauseNoSuchObject, "the server gives none of the wanted objects")
+	for len(ask) > 0 && f.result.Requests < maxRequests {
+		if err = f.request(ctx, s, ask); !refuses(err) {
+			return err
+		}
+		refusal, _ := errors.AsType[*Error](err)
+		switch {
+		case slices.Contains(ask, refusal.refused):
+			f.lacks, ask = append(f.lacks, refusal.refused), without(ask, refusal.refused)
+		case len(ask) == 1:
+			if refusal.Cause == CauseNoSuchObject {
+				f.lacks = append(f.lacks, ask...)
+			}
+			return err
+		default:
+			half := len(ask) / 2
+			first := f.bring(ctx, s, ask[:half])
+			if first != nil && !refuses(first) {
+				return first
+			}
+			second := f.bring(ctx, s, ask[half:])
+			if first == nil || second == nil {
+				return nil
+			}
+			return second
+		}
+	}
+	return err
+}
+
+// refuses reports whether an error may be about single objects.
+func refuses(err error) bool {
+	failure, is := errors.AsType[*Error](err)
+	return is && Classify(err) == failure.Cause &&
+		slices.Contains([]Cause{CauseNoSuchObject, CauseServer, CauseNotGit, CauseNotFound, CauseForbidden}, failure.Cause)
 }
 
 // Cause is why a fetch brought nothing: a label for metrics, one of those below.
@@ -131,7 +219,7 @@ type Cause = netguard.Cause
 const (
 	CauseNotFound     Cause = "not_found"      // 404, 410
 	CauseForbidden    Cause = "forbidden"      // 401, 403
-	CauseRateLimited  Cause = "rate_limited"   // 429
+	CauseRateLimited  Cause = "rate_limited"   // 429, or a text like it
 	CauseServer       Cause = "server"         // any other status that is not 200, or an error that the server told
 	CauseNotGit       Cause = "not_git"        // what answers does not speak git's protocol
 	CauseNoSuchObject Cause = "no_such_object" // the server has, or gives, none of what is wanted
@@ -146,6 +234,8 @@ const (
 type Error struct {
 	Cause Cause
 	Err   error
+	// RetryAfter is how long the server wants to be left alone, of CauseRateLimited.
+	RetryAfter time.Duration
 
 	refused string // the object that the server does not give, where it says so
 }
@@ -155,6 +245,17 @@ func (e *Error) Error() string { return e.Err.Error() }
 
 // Unwrap returns what happened.
 func (e *Error) Unwrap() error { return e.Err }
+
+// FailureOf is what is known of an error.
+func FailureOf(err error) Error {
+	failure := Error{Cause: Classify(err), Err: err}
+	for inner := err; inner != nil; inner = errors.Unwrap(inner) {
+		if known, is := errors.AsType[*Error](inner); is {
+			failure.RetryAfter = max(failure.RetryAfter, known.RetryAfter)
+		}
+	}
+	return failure
+}
 
 // Classify finds the cause of an error; "": it is nil. A deadline that has passed, and a limit that
 // was met, come before all that followed from them.

@@ -7,10 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"net/http"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,6 +28,10 @@ const (
 	maxAdvertisement = 64 << 20
 	// maxAnswers bounds the lines before a pack: one ACK or NAK, which some servers repeat.
 	maxAnswers = 64
+	// maxThinking is how long a server may prepare a pack, while it says something now and then.
+	maxThinking = 10 * time.Minute
+	// maxComplaint is how much is read of an answer that is an error.
+	maxComplaint = 4 << 10
 	// version2 is the Git-Protocol header of the version in which git gives any object that it has.
 	version2 = "version=2"
 )
@@ -39,6 +45,7 @@ type server struct {
 	protocol     string // version2, or "": it speaks an older one
 	byID         bool   // it gives objects that it does not advertise
 	advertised   map[string]bool
+	references   uint64 // hash of its list of references, in an older version
 	capabilities []string
 }
 
@@ -68,8 +75,9 @@ func (f *fetching) exchange(ctx context.Context, url, protocol string, body []by
 	ctx, cut := context.WithCancelCause(ctx)
 	defer cut(nil)
 	p := f.limits.pace(func() { cut(errSlow) })
+	f.pace = p
 	defer func() {
-		p.timer.Stop()
+		p.stop()
 		if err != nil && errors.Is(context.Cause(ctx), errSlow) {
 			err = &Error{Cause: CauseTooSlow, Err: errSlow}
 		}
@@ -82,6 +90,9 @@ func (f *fetching) exchange(ctx context.Context, url, protocol string, body []by
 	if err != nil {
 		return notGit("its URL cannot be asked: %w", err)
 	}
+	if f.limits.Agent != "" {
+		request.Header.Set("User-Agent", f.limits.Agent)
+	}
 	request.Header.Set("Accept", contentType)
 	if protocol != "" {
 		request.Header.Set("Git-Protocol", protocol)
@@ -89,6 +100,7 @@ func (f *fetching) exchange(ctx context.Context, url, protocol string, body []by
 	if body != nil {
 		request.Header.Set("Content-Type", "application/x-git-upload-pack-request")
 	}
+	f.result.Requests++
 	response, err := f.client.Do(request)
 	if err != nil {
 		return err
@@ -98,28 +110,50 @@ func (f *fetching) exchange(ctx context.Context, url, protocol string, body []by
 		return err
 	}
 	p.from = response.Body
+	if body == nil {
+		p.sends()
+	}
 	return read(response, netguard.LimitBody(p, max))
 }
 
-// pace is the body of an answer, whose request ends if the server is too slow.
+// pace is the body of an answer, whose request ends if the server is silent for too long, thinks for too
+// long, or sends too slowly.
 type pace struct {
-	from   io.Reader
-	timer  *time.Timer
-	window time.Duration
-	least  int64 // bytes that a window must bring
-	came   int64 // in this one
+	from    io.Reader
+	limits  Limits
+	silence *time.Timer // since the last byte
+	window  *time.Timer // in which enough must come, once it sends; until then, in which it must begin
+	sending bool
+	came    int64 // in this window
 }
 
 func (l Limits) pace(cut func()) *pace {
-	return &pace{timer: time.AfterFunc(2*l.window, cut), window: l.window, least: l.MinRate * int64(l.window) / int64(time.Second)}
+	return &pace{limits: l, silence: time.AfterFunc(l.Silence, cut), window: time.AfterFunc(max(maxThinking, l.window), cut)}
+}
+
+func (p *pace) stop() {
+	p.silence.Stop()
+	p.window.Stop()
+}
+
+// sends begins the first window: what was asked for comes from now on.
+func (p *pace) sends() {
+	if !p.sending {
+		p.sending, p.came = true, 0
+		p.window.Reset(p.limits.window)
+	}
 }
 
 // Read reads some of the body. The next window begins when this one has brought its bytes.
 func (p *pace) Read(b []byte) (int, error) {
 	n, err := p.from.Read(b)
-	if p.came += int64(n); p.came >= p.least {
+	if n > 0 {
+		p.silence.Reset(p.limits.Silence)
+	}
+	least := p.limits.MinRate * int64(p.limits.window) / int64(time.Second)
+	if p.came += int64(n); p.sending && p.came >= least {
 		p.came = 0
-		p.timer.Reset(p.window)
+		p.window.Reset(p.limits.window)
 	}
 	return n, err
 }
@@ -131,15 +165,35 @@ var causes = map[int]Cause{
 	http.StatusTooManyRequests: CauseRateLimited,
 }
 
+// tooOften is how servers say that they are asked too often, where the status does not.
+var tooOften = regexp.MustCompile(`(?i)rate.?limit|too many requests|slow down|abuse detection`)
+
 // checkResponse makes an error of every answer but the one that was hoped for.
 func checkResponse(response *http.Response, contentType string) error {
 	if response.StatusCode != http.StatusOK {
-		return failed(cmp.Or(causes[response.StatusCode], CauseServer), "it answered %s", repository.OneLine(response.Status))
+		cause := cmp.Or(causes[response.StatusCode], CauseServer)
+		complaint, _ := io.ReadAll(io.LimitReader(response.Body, maxComplaint))
+		later := retryAfter(response.Header.Get("Retry-After"), time.Now())
+		if later > 0 && response.StatusCode == http.StatusServiceUnavailable || tooOften.Match(complaint) {
+			cause = CauseRateLimited
+		}
+		return &Error{Cause: cause, Err: fmt.Errorf("it answered %s", repository.OneLine(response.Status)), RetryAfter: later}
 	}
 	if got := response.Header.Get("Content-Type"); got != contentType {
 		return notGit("it answered with the Content-Type %q", repository.OneLine(got))
 	}
 	return nil
+}
+
+// retryAfter reads the header of that name: seconds, or a date.
+func retryAfter(header string, now time.Time) time.Duration {
+	if seconds, err := strconv.ParseUint(header, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	if at, err := http.ParseTime(header); err == nil {
+		return max(0, at.Sub(now))
+	}
+	return 0
 }
 
 // readAdvertisement reads what a server says of itself, in any version of the protocol
@@ -150,8 +204,12 @@ func readAdvertisement(r io.Reader, missing []string) (*server, error) {
 		s.advertised[id] = false
 	}
 	lines := pktline.NewScanner(r)
+	var list maphash.Hash
+	list.SetSeed(seed)
+	defer func() { s.references = list.Sum64() }()
 	for first, greeted := true, false; lines.Scan(); {
 		line, words, _ := strings.Cut(strings.TrimSuffix(string(lines.Bytes()), "\n"), "\x00")
+		list.WriteString(line + "\n")
 		id, _, isRef := strings.Cut(line, " ")
 		switch {
 		case first && line == "version 2":
@@ -192,6 +250,8 @@ func failed(cause Cause, format string, args ...any) error {
 // badLines is the error of a scanner that stopped where it should not have.
 func badLines(err error, otherwise string) error {
 	switch spoken, ok := errors.AsType[*pktline.ErrorLine](err); {
+	case ok && tooOften.MatchString(spoken.Text):
+		return failed(CauseRateLimited, "it says: %s", repository.OneLine(spoken.Text))
 	case ok:
 		return failed(CauseServer, "it says: %s", repository.OneLine(spoken.Text))
 	case err == nil, errors.Is(err, io.EOF):
@@ -207,7 +267,8 @@ func badLines(err error, otherwise string) error {
 func (s *server) encode(want, have []string) []byte {
 	var b bytes.Buffer
 	line := func(text string) { fmt.Fprintf(&b, "%04x%s\n", len(text)+5, text) }
-	words, said := []string{"ofs-delta", "thin-pack", "no-progress"}, " side-band-64k"
+	// Progress is asked for: a server that says nothing for long is given up.
+	words, said := []string{"ofs-delta", "thin-pack"}, " side-band-64k"
 	if s.protocol == version2 {
 		line("command=fetch")
 		b.WriteString("0001") // the packet between the parts of a command
@@ -239,11 +300,11 @@ func (s *server) encode(want, have []string) []byte {
 
 // request asks for objects and stores the pack that comes, if it has something of what is missing.
 // The pack is read in whole before git sees it, so that no process waits for a slow server.
-func (f *fetching) request(ctx context.Context, s *server, ask, haves []string) error {
+func (f *fetching) request(ctx context.Context, s *server, ask []string) error {
 	pack := f.into.Store.Spool(nil, "", nil)
 	defer pack.Close()
-	err := f.exchange(ctx, s.base+"/git-upload-pack", s.protocol, s.encode(ask, haves), f.left, func(_ *http.Response, body io.Reader) error {
-		content, err := openPack(bufio.NewReaderSize(body, 64<<10))
+	err := f.exchange(ctx, s.base+"/git-upload-pack", s.protocol, s.encode(ask, f.haves), f.left, func(_ *http.Response, body io.Reader) error {
+		content, err := openPack(bufio.NewReaderSize(body, 64<<10), f.pace.sends)
 		if err == nil {
 			_, err = io.Copy(pack, content)
 		}
@@ -258,14 +319,14 @@ func (f *fetching) request(ctx context.Context, s *server, ask, haves []string) 
 }
 
 // openPack reads the server's ACK or NAK, or the name of the section, and gives the pack behind it.
-func openPack(r *bufio.Reader) (io.Reader, error) {
+func openPack(r *bufio.Reader, sends func()) (io.Reader, error) {
 	for range maxAnswers {
 		head, err := r.Peek(5)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return nil, err
 		}
 		if len(head) == 5 && head[4] <= byte(sideband.ErrorMessage) {
-			return &packReader{sideband.NewDemuxer(sideband.Sideband64k, r)}, nil
+			return &packReader{from: sideband.NewDemuxer(sideband.Sideband64k, r), sends: sends}, nil
 		}
 		lines := pktline.NewScanner(r)
 		if !lines.Scan() || len(lines.Bytes()) == 0 {
@@ -279,7 +340,8 @@ func openPack(r *bufio.Reader) (io.Reader, error) {
 	return nil, notGit("it sends ACK and NAK without end")
 }
 
-var refusing = regexp.MustCompile(`not our ref ?([0-9a-f]{40})?|not a valid|unadvertised`)
+// named finds the object in the words of git, and of JGit.
+var named = regexp.MustCompile(`(?:not our ref|want) ?([0-9a-f]{40})`)
 
 // refusal understands a server that ended the conversation. What it says, or hangs up over, is most
 // often an object that it does not give.
@@ -287,20 +349,36 @@ func refusal(err error) error {
 	if err == nil {
 		return failed(CauseNoSuchObject, "it answers nothing")
 	}
+	spoken, is := errors.AsType[*pktline.ErrorLine](err)
 	err = badLines(err, "its answer to what is wanted ends too soon")
-	if found := refusing.FindStringSubmatch(err.Error()); found != nil {
-		return &Error{Cause: CauseNoSuchObject, Err: err, refused: found[1]}
+	if !is || Classify(err) == CauseRateLimited {
+		return err
 	}
-	return err
+	refused := &Error{Cause: CauseNoSuchObject, Err: err}
+	if found := named.FindStringSubmatch(spoken.Text); found != nil {
+		refused.refused = found[1]
+	}
+	return refused
 }
 
 // packReader is a pack without its wrapping.
-type packReader struct{ from io.Reader }
+type packReader struct {
+	from  io.Reader
+	sends func() // is called when something of the pack has come
+	begun bool
+}
 
 // Read reads some of the pack. The demuxer gives a server's last words, of any length, as an error
 // without a type.
 func (p *packReader) Read(b []byte) (int, error) {
+	if !p.begun && len(b) > 0 {
+		b = b[:1] // the demuxer waits until it has filled what it is given
+	}
 	n, err := p.from.Read(b)
+	if n > 0 && !p.begun {
+		p.begun = true
+		p.sends()
+	}
 	if err != nil && !errors.Is(err, io.EOF) && Classify(err) == CauseOurs {
 		err = failed(CauseServer, "the pack breaks off: %s", repository.OneLine(err.Error()))
 	}

@@ -2,9 +2,8 @@ package hunt
 
 import (
 	"cmp"
-	"log/slog"
-	"maps"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,33 +18,33 @@ const (
 	window = time.Minute
 	// brokenTime is how long a host is left alone whose name or TLS is broken.
 	brokenTime = 12 * time.Hour
+	// pauseTime is how long a host is left alone that says that it is asked too often, or as long as
+	// it says, but not longer than maxPause.
+	pauseTime = time.Minute
+	maxPause  = time.Hour
 	// warnEvery is how often the log warns of a host that keeps failing by one cause.
 	warnEvery = 24 * time.Hour
-	// quarter is the part of all requests at once that one party may have.
-	quarter = 4
-	// manyParties is how many are kept before those are forgotten that had no request for memory,
-	// broken hosts too.
-	manyParties = 4 * 4096
-	memory      = 10 * time.Minute
+	// maxEndpoints bounds how many broken ports of one host are remembered.
+	maxEndpoints = 64
+	// visit is how many requests to a server count as one: it introduces itself, and gives a pack.
+	visit = 2
 )
 
 // Limit is what one host is asked at most.
 type Limit struct {
-	Concurrent int // requests at once
-	Rate       int // requests in any 60 seconds
+	Concurrent int // fetches at once
+	Rate       int // fetches in any 60 seconds
 }
 
 // Limits are the limits of all hosts.
 type Limits struct {
 	Default Limit
 	Hosts   map[string]Limit // overrides, by HostOf
-	AtOnce  int              // requests at once to all hosts together
+	AtOnce  int              // fetches at once from all hosts together
 }
 
-func (l Limits) of(host string) Limit { return cmp.Or(l.Hosts[host], l.Default) }
-
 // HostOf is the host name in a URL, or its IP address, without the port; in lower case, without a
-// dot at the end. It is what limits are counted by.
+// dot at the end. Limits are counted by host.
 func HostOf(rawURL string) string {
 	u, err := url.Parse(rawURL)
 	if err != nil {
@@ -54,119 +53,128 @@ func HostOf(rawURL string) string {
 	return strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
 }
 
-// request is one server that may be asked, with the names of those for whom it counts.
+// request is a URL that may be asked.
 type request struct {
-	url, host string
-	server    string // the host
-	endpoint  string // its port too: TLS may be broken at one, and anybody may name others
-	domain    string // the owner of a registrable domain has any number of hosts below it
-	author    string // on whose behalf the server is asked,
-	by        string // and the client, where it is known
+	source   repostate.Source
+	host     string
+	endpoint string // its port too: TLS may be broken at one, and anybody may name others
 }
 
 func newRequest(s repostate.Source) request {
-	host := HostOf(s.URL)
-	domain, err := publicsuffix.EffectiveTLDPlusOne(host)
-	if err != nil {
-		domain = host
-	}
 	_, rest, _ := strings.Cut(s.URL, "://")
 	endpoint, _, _ := strings.Cut(rest, "/")
-	return request{url: s.URL, host: host, server: "server " + host, endpoint: "endpoint " + endpoint, domain: "domain " + domain, author: "author " + s.Author, by: "by " + cmp.Or(s.Client, s.Author)}
+	return request{source: s, host: HostOf(s.URL), endpoint: endpoint[strings.LastIndex(endpoint, "@")+1:]}
 }
 
-// party is one for whom requests are counted.
-type party struct {
-	running int
-	last    time.Time   // a request of the party began or ended
-	recent  []time.Time // requests begun within the window, oldest first
-	broken  time.Time   // of a host or an endpoint: up to when it is left alone
-	warned  map[netguard.Cause]time.Time
+// domainOf is the registrable domain of a host: its owner has any number of hosts below it.
+func domainOf(host string) string {
+	domain, err := publicsuffix.EffectiveTLDPlusOne(host)
+	if err != nil {
+		return host
+	}
+	return domain
 }
 
 // share is a worker's part of the limits of hosts: they hold for all workers together.
-type share struct {
-	place, workers int
-	minute         int64
-}
+type share struct{ place, workers int }
 
 // of is what the worker has of a limit. Where there are more workers than it allows requests, so
 // many at a time as it allows have one, and with every minute others.
-func (s share) of(limit int) int {
+func (s share) of(limit int, now time.Time) int {
+	minute := int(now.Unix() / int64(window/time.Second))
 	switch {
 	case s.workers <= 1:
 		return limit
 	case limit >= s.workers:
 		return limit / s.workers
-	case (s.place+int(s.minute))%s.workers < limit:
+	case (s.place+minute)%s.workers < limit:
 		return 1
 	}
 	return 0
 }
 
-// party finds a party. One that had no request is not kept.
-func (h *Hunter) party(name string) *party {
-	if p := h.parties[name]; p != nil {
-		return p
-	}
-	return &party{warned: map[netguard.Cause]time.Time{}}
+// host is a host that is asked.
+type host struct {
+	name   string
+	limit  Limit
+	domain *gate
+	lines  [classes]line
+
+	running int
+	turn    uint64               // of its last request
+	inARow  int                  // requests for owners who are served since the last for a stranger
+	recent  []time.Time          // requests begun within the window, oldest first
+	paused  time.Time            // it said that it is asked too often: up to when it is left alone
+	broken  map[string]time.Time // its endpoints, "" for all: up to when they are left alone
+	warned  map[netguard.Cause]time.Time
+
+	wakes    time.Time // when it may be asked again
+	sleeping int       // its place among those that wait for that
+	idle     bool      // it is among those that may be forgotten
 }
 
-// isBroken reports whether a server is left alone.
-func (h *Hunter) isBroken(r request, now time.Time) bool {
-	return now.Before(h.party(r.server).broken) || now.Before(h.party(r.endpoint).broken)
+func (h *host) before(other *host) bool { return h.wakes.Before(other.wakes) }
+func (h *host) place() *int             { return &h.sleeping }
+
+// isBroken reports whether a request would meet a broken name or broken TLS.
+func (h *host) isBroken(r request, now time.Time) bool {
+	return now.Before(h.broken[""]) || now.Before(h.broken[r.endpoint])
 }
 
-// mayAsk reports whether a request may begin: its host is sound and below its limits, and no party
-// has a quarter of all requests at once.
-func (h *Hunter) mayAsk(r request, part share, now time.Time) bool {
-	limit, p := h.Limits.of(r.host), h.party(r.server)
-	for len(p.recent) > 0 && now.Sub(p.recent[0]) >= window {
-		p.recent = p.recent[1:]
+// mayBeAsked reports whether a request may begin now, or when it may at the earliest; zero: when a
+// request that runs has ended.
+func (h *host) mayBeAsked(part share, now time.Time) (ok bool, at time.Time) {
+	for len(h.recent) > 0 && now.Sub(h.recent[0]) >= window {
+		h.recent = h.recent[1:]
 	}
-	most := max(1, h.Limits.AtOnce/quarter)
-	return h.party(r.domain).running < most && h.party(r.by).running < most && h.party(r.author).running < most &&
-		!h.isBroken(r, now) && p.running < part.of(limit.Concurrent) && len(p.recent) < part.of(limit.Rate)
+	atOnce, rate := part.of(h.limit.Concurrent, now), part.of(h.limit.Rate, now)
+	switch {
+	case now.Before(h.paused):
+		return false, h.paused
+	case atOnce == 0 || rate == 0:
+		return false, now.Truncate(window).Add(window)
+	case len(h.recent) >= rate:
+		return false, h.recent[len(h.recent)-rate].Add(window)
+	}
+	return h.running < atOnce, time.Time{}
 }
 
-// count counts a request for its parties.
-func (h *Hunter) count(r request, more int, now time.Time) {
-	h.running += more
-	for _, name := range []string{r.server, r.endpoint, r.domain, r.by, r.author} {
-		p := h.party(name)
-		p.running, p.last, h.parties[name] = p.running+more, now, p
+// learn notes how a request ended that took so many exchanges with the server, and whether its
+// failure is a warning: once in warnEvery for each cause.
+func (h *host) learn(r request, out Outcome, now time.Time) (warn bool) {
+	switch {
+	case out.Answer == "": // it has heard nothing of it
+		h.recent = h.recent[:max(0, len(h.recent)-1)]
+		return false
+	case out.Pause:
+		h.paused = now.Add(min(max(out.RetryAfter, pauseTime), maxPause))
+	case out.Failed == netguard.CauseDNS:
+		h.breaks("", now)
+	case out.Failed == netguard.CauseTLS:
+		h.breaks(r.endpoint, now)
 	}
+	for more := out.Requests; more > visit; more -= visit {
+		h.recent = append(h.recent, now)
+	}
+	if out.Failed == "" || now.Sub(h.warned[out.Failed]) < warnEvery {
+		return false
+	}
+	if h.warned == nil {
+		h.warned = map[netguard.Cause]time.Time{}
+	}
+	h.warned[out.Failed] = now
+	return true
 }
 
-// begin counts the beginning of a request.
-func (h *Hunter) begin(r request, now time.Time) {
-	h.count(r, 1, now)
-	server := h.party(r.server)
-	server.recent = append(server.recent, now)
-	if len(h.parties) > manyParties {
-		maps.DeleteFunc(h.parties, func(_ string, p *party) bool { return p.running == 0 && now.Sub(p.last) >= memory })
+func (h *host) breaks(endpoint string, now time.Time) {
+	if h.broken == nil || len(h.broken) >= maxEndpoints {
+		h.broken = map[string]time.Time{}
 	}
+	h.broken[endpoint] = now.Add(brokenTime)
 }
 
-// end counts the end of a request; asked is false if the host has heard nothing of it. level is that
-// of its failure in the log: a host is a warning once in warnEvery for each cause.
-func (h *Hunter) end(r request, failed netguard.Cause, asked bool) (level slog.Level) {
-	now := time.Now()
-	h.count(r, -1, now)
-	server, broken := h.party(r.server), h.party(r.endpoint)
-	if !asked {
-		server.recent = server.recent[:max(0, len(server.recent)-1)]
-	}
-	if failed == netguard.CauseDNS {
-		broken = server
-	}
-	if failed == netguard.CauseDNS || failed == netguard.CauseTLS {
-		broken.broken = now.Add(brokenTime)
-		h.Log.Warn("a git server is left alone: its name or its TLS is broken", "url", r.url, "for", brokenTime)
-	}
-	if now.Sub(server.warned[failed]) < warnEvery {
-		return slog.LevelDebug
-	}
-	server.warned[failed] = now
-	return slog.LevelWarn
+// forgettable reports whether nothing is lost with a host but the memory of its faults.
+func (h *host) forgettable(now time.Time) bool {
+	recently := slices.ContainsFunc(h.recent, func(at time.Time) bool { return now.Sub(at) < window })
+	return h.running == 0 && !recently && cmp.Or(len(h.lines[0].pairs), len(h.lines[1].pairs)) == 0 && !now.Before(h.paused)
 }

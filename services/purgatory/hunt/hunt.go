@@ -1,20 +1,18 @@
 // Package hunt decides which git server is asked next for what. Everything is hunted per
 // identifier: an attempt asks one server after the other for what each repository misses, and the
-// next attempt follows after a back-off. Servers that are busy keep their requests in a queue,
-// which goes on beside the attempts.
+// next attempt follows after a back-off. What waits for a busy host goes on waiting beside the
+// attempts, in the host's queue.
 //
-// It is polite: so many requests at once and in any minute to one host. It is fair: no domain, and
-// no party on whose behalf servers are asked (the author of an announcement, and the client that
-// submitted it), has more than a quarter of all requests at once. Owners who are served come before
-// strangers. The party that had no request for the longest time is next. It is driven by triggers
-// (something is missing, a request ends, the minute moves on) and never polls.
+// It is polite: so many fetches at once and in any minute from one host, and none for a while after
+// the host says that these are too many. It is fair: no domain, and no author on whose behalf servers are
+// asked, has more than a quarter of all fetches at once. Owners who are served come before strangers,
+// three to one. What waits longest is next. It is driven by triggers (something is missing, a fetch
+// ends, the minute moves on) and never polls, and one choice costs the same whatever waits.
 package hunt
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -35,6 +33,12 @@ const (
 	maxAsked = 20
 	// attemptsInVain is after how many a hunt ends that no held event waits for: about 30 minutes.
 	attemptsInVain = 17
+	// rarely is the time between two attempts for what is kept though its time is over.
+	rarely = time.Hour
+	// maxRetries is how often one ticket waits again because its host was asked too often.
+	maxRetries = 10
+	// stepsAtOnce is how many steps are made before others get the lock.
+	stepsAtOnce = 8
 )
 
 // Options are the rules of a hunter and what it works with.
@@ -44,37 +48,58 @@ type Options struct {
 	// Share says among how many workers the limits of servers are divided, and which of them this
 	// one is, from 0.
 	Share func() (place, workers int)
-	// Fetch asks one server for what one repository misses. failed is why nothing came that was
-	// wanted; "": something did, or nothing was missing any more. answer is for people; "": this
-	// worker did not let the server answer.
-	Fetch func(ctx context.Context, identifier, url string, want repostate.Want) (failed netguard.Cause, answer string)
+	// Fetch asks one server for what one repository misses.
+	Fetch func(ctx context.Context, identifier string, from repostate.Source, want repostate.Want) Outcome
 	// Look asks for a call of Seek for an identifier at a time; something may have come to the
 	// owner's repository, if one is named. It must not block.
 	Look func(identifier, owner string, at time.Time)
 	Log  *slog.Logger
 }
 
+// Outcome is how a fetch ended.
+type Outcome struct {
+	// Failed is why nothing came that was wanted; "": something did, or nothing was missing any more.
+	Failed netguard.Cause
+	// Answer is for people; "": this worker did not let the server answer.
+	Answer string
+	// Requests is how many requests the server got.
+	Requests int
+	// Pause: the server says that it is asked too often, and perhaps for how long it must be left
+	// alone.
+	Pause      bool
+	RetryAfter time.Duration
+}
+
 // Hunter hunts what Seek tells it. It is safe for concurrent use.
 type Hunter struct {
 	Options
-	mu      sync.Mutex
-	ctx     context.Context // of the fetches; nil before Run
-	hunts   map[string]*hunt
-	parties map[string]*party
-	running int // requests under way
-	joined  uint64
-	timer   *time.Timer // calls start when nothing else has for a window: hosts may be asked again
+	wake    chan struct{} // something may be asked now
 	fetches sync.WaitGroup
+
+	mu       sync.Mutex
+	ctx      context.Context // of the fetches
+	hunts    map[string]*hunt
+	schedule *schedule
+	paused   []*hunt // whose attempts may have nothing left to ask
 }
 
 // hunt is what is hunted of one identifier.
 type hunt struct {
-	attempts int
-	next     time.Time // of the next attempt
-	open     bool      // an attempt is under way
-	renewed  bool      // an event came, and Wanted has not been called since
-	lanes    map[lane]*search
-	asked    []proto.Asked // the last answers
+	identifier string
+	attempts   int
+	next       time.Time // of the next attempt; zero: when a host has had its turn
+	open       bool      // an attempt is under way
+	asks       bool      // it has asked something
+	tried      bool      // all URLs of an attempt were asked
+	renewed    bool      // an event came, and Wanted has not been called since
+	rare       bool      // nothing waits for it but what is kept though its time is over
+	checked    bool      // it is in Hunter.paused
+	searches   map[lane]*search
+	pending    int // requests under way, and tickets that wait
+	waited     Waited
+	asked      []proto.Asked     // the last answers
+	turns      map[string]uint64 // of each URL, when it was last chosen; nil while all are
+	turn       uint64
 }
 
 // lane is what is asked for one request after the other: what one repository misses, for one who
@@ -85,41 +110,92 @@ func laneOf(w repostate.Want) lane { return lane{w.Owner, w.Payer} }
 
 // search is the hunt for what one repository misses.
 type search struct {
-	identifier string
-	want       repostate.Want
-	todo       []request
-	joined     uint64 // where it stands among those that wait
-	asking     string // URL of the request under way
-	stale      bool   // something came, and Seek has not been called since
+	of      *hunt
+	want    repostate.Want
+	tickets []*ticket
+	asking  string // URL of the request under way
+	stale   bool   // something came, and Seek has not been called since
+	gone    bool   // nothing is missing any more
 }
 
-func (s *search) isBusy() bool { return s.asking != "" || s.stale }
+func (s *search) isBusy() bool { return s.asking != "" || s.stale || s.gone }
+
+func (s *search) class() class {
+	if s.want.Served {
+		return served
+	}
+	return stranger
+}
 
 // New makes a hunter.
 func New(o Options) *Hunter {
-	h := &Hunter{Options: o, hunts: map[string]*hunt{}, parties: map[string]*party{}}
-	h.timer = time.AfterFunc(window, func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.timer.Reset(window)
-		h.start(h.hunts)
-	})
-	return h
+	return &Hunter{Options: o, wake: make(chan struct{}, 1), hunts: map[string]*hunt{}, schedule: newSchedule(o.Limits)}
 }
 
 // Run hunts until ctx ends. Fetches under way end with it.
 func (h *Hunter) Run(ctx context.Context) error {
 	h.mu.Lock()
 	h.ctx = ctx
-	h.start(h.hunts)
 	h.mu.Unlock()
-	<-ctx.Done()
+	timer := time.NewTimer(window)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		place, workers := h.Share()
+		more, wakes := true, time.Time{}
+		for more && ctx.Err() == nil {
+			more, wakes = h.step(share{place, workers})
+		}
+		wait := window // the number of workers may have changed
+		if !wakes.IsZero() {
+			wait = min(wait, max(0, time.Until(wakes)))
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-h.wake:
+		}
+	}
 	h.mu.Lock()
-	clear(h.hunts) // nothing starts any more
-	h.timer.Stop()
+	clear(h.hunts)
 	h.mu.Unlock()
 	h.fetches.Wait()
 	return nil
+}
+
+// triggered has the next requests chosen.
+func (h *Hunter) triggered() {
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+}
+
+// step makes some of the requests that can be made now, or ends attempts that can ask nothing more. The
+// lock is held for a few choices only. wakes is when a host may be asked again.
+func (h *Hunter) step(part share) (more bool, wakes time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	h.schedule.part = part
+	for range stepsAtOnce {
+		t, r, more := h.schedule.next(now)
+		switch {
+		case t != nil:
+			h.request(t, r, now)
+		case !more:
+			for range min(len(h.paused), stepsAtOnce) {
+				one := h.paused[0]
+				h.paused, one.checked = h.paused[1:], false
+				h.pause(one, now)
+			}
+			if first, any := h.schedule.asleep.first(); any {
+				wakes = first.wakes
+			}
+			return len(h.paused) > 0, wakes
+		}
+	}
+	return true, wakes
 }
 
 // Add notes that a new event waits: the attempts count from one again, and the next one comes
@@ -130,16 +206,17 @@ func (h *Hunter) Add(identifier string, delay time.Duration) {
 	at := time.Now().Add(delay)
 	one := h.hunts[identifier]
 	if one == nil {
-		one = &hunt{next: at, lanes: map[lane]*search{}}
+		one = &hunt{identifier: identifier, next: at, searches: map[lane]*search{}}
 		h.hunts[identifier] = one
 	}
 	if one.open { // the next attempt would follow after the back-off at the earliest
-		one.next = time.Now().Add(h.backoff(0))
+		one.next = time.Now().Add(h.backoff(one))
 	}
-	if at.Before(one.next) {
+	if at.Before(one.next) || one.next.IsZero() {
 		one.next = at
 	}
-	one.attempts, one.open, one.renewed = 0, false, true
+	one.attempts, one.open, one.renewed, one.rare, one.tried = 0, false, true, false, false
+	h.Log.Debug("hunt: queued", "identifier", identifier, "delay", delay)
 	h.Look(identifier, "", one.next)
 }
 
@@ -154,10 +231,40 @@ func (h *Hunter) Len() int {
 func (h *Hunter) Drop(which func(identifier string) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for identifier := range h.hunts {
+	for identifier, one := range h.hunts {
 		if which(identifier) {
-			delete(h.hunts, identifier)
+			h.drop(one)
 		}
+	}
+	h.triggered()
+}
+
+func (h *Hunter) drop(one *hunt) {
+	for at := range one.searches {
+		h.dropSearch(one, at)
+	}
+	delete(h.hunts, one.identifier)
+}
+
+func (h *Hunter) dropSearch(one *hunt, at lane) {
+	s, now := one.searches[at], time.Now()
+	for _, t := range s.tickets {
+		h.schedule.leave(t, now)
+		one.count(-1, now)
+	}
+	s.tickets, s.gone = nil, true
+	delete(one.searches, at)
+}
+
+// count counts what an identifier waits for.
+func (one *hunt) count(more int, now time.Time) {
+	before := one.pending
+	one.pending += more
+	switch {
+	case before == 0 && one.pending > 0:
+		one.waited.begin(now)
+	case before > 0 && one.pending == 0:
+		one.waited.end(now)
 	}
 }
 
@@ -172,28 +279,37 @@ func (h *Hunter) Wanted(identifier string) (seek, all bool) {
 		return false, false
 	}
 	one.renewed = false
-	all = !one.open && !time.Now().Before(one.next)
-	return all || len(one.lanes) > 0, all
+	all = one.isDue(time.Now())
+	return all || len(one.searches) > 0, all
 }
 
-// State tells when the next attempt for an identifier begins, zero if one is under way or nothing
-// is hunted, and whether an attempt was made and has nothing left to ask.
-func (h *Hunter) State(identifier string) (next time.Time, exhausted bool) {
+func (one *hunt) isDue(now time.Time) bool {
+	return !one.open && !one.next.IsZero() && !now.Before(one.next)
+}
+
+// Status is how the hunt for an identifier stands.
+type Status struct {
+	// Next is when the next attempt begins; zero: one is under way, or waits for its turn at a host.
+	Next time.Time
+	// Tried: all that can be asked was asked once, since the last new event; or nothing is hunted.
+	Tried bool
+	// Waited is the times that do not count.
+	Waited Waited
+}
+
+// Status tells how the hunt for an identifier stands.
+func (h *Hunter) Status(identifier string) Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	one := h.hunts[identifier]
 	if one == nil {
-		return time.Time{}, true
+		return Status{Tried: true}
 	}
+	s := Status{Tried: one.tried && !one.open, Waited: one.waited}
 	if !one.open {
-		next = one.next
+		s.Next = one.next
 	}
-	for _, s := range one.lanes {
-		if s.isBusy() || len(s.todo) > 0 {
-			return next, false
-		}
-	}
-	return next, one.attempts > 0
+	return s
 }
 
 // Asked returns the last answers for an identifier.
@@ -206,183 +322,254 @@ func (h *Hunter) Asked(identifier string) []proto.Asked {
 	return nil
 }
 
-// Seek tells what repositories of an identifier miss now and where that may be; of says for whose
-// repositories that is told. all: for all of them. Then the hunt ends if nothing is missing, and an
-// attempt begins if it is time for one.
-func (h *Hunter) Seek(identifier string, wants []repostate.Want, sources []repostate.Source, of func(owner string) bool, all bool) {
+// Found is what a look at the repositories of an identifier has found.
+type Found struct {
+	Wants   []repostate.Want   // what they miss
+	Sources []repostate.Source // where that may be
+	// Of says for whose repositories that is told.
+	Of func(owner string) bool
+	// All: for all of them.
+	All bool
+	// Rare: nothing waits but what is kept though its time is over.
+	Rare bool
+}
+
+// Seek tells what repositories of an identifier miss now and where that may be. If that is all, the
+// hunt ends if nothing is missing, and an attempt begins if it is time for one.
+func (h *Hunter) Seek(identifier string, f Found) {
+	one, begins := h.begins(identifier, f)
+	if !begins {
+		return
+	}
+	// Which URLs are next is worked out without the lock: there may be very many.
+	plan, turns := planOf(f, one.turns, one.turn+1)
+	for _, of := range plan {
+		h.mu.Lock()
+		if h.hunts[identifier] == one {
+			h.add(one, of)
+		}
+		h.mu.Unlock()
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	one := h.hunts[identifier]
-	if one == nil {
-		return
+	if h.hunts[identifier] == one {
+		one.turns, one.turn = turns, one.turn+1
+		h.mayPause(one)
 	}
-	one.keep(wants, of)
-	waits := slices.ContainsFunc(wants, func(w repostate.Want) bool { return w.Waits })
+}
+
+// begins takes in what was found, and reports whether an attempt begins.
+func (h *Hunter) begins(identifier string, f Found) (one *hunt, begins bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if one = h.hunts[identifier]; one == nil {
+		return nil, false
+	}
+	now := time.Now()
+	h.keep(one, f.Wants, f.Of, now)
+	waits := slices.ContainsFunc(f.Wants, func(w repostate.Want) bool { return w.Waits })
 	switch {
-	case all && (len(wants) == 0 || !waits && one.attempts >= attemptsInVain):
+	case f.All && (len(f.Wants) == 0 || !waits && one.attempts >= attemptsInVain):
 		if !one.renewed {
-			delete(h.hunts, identifier)
+			h.Log.Debug("hunt: done", "identifier", identifier, "missing", len(f.Wants))
+			h.drop(one)
 		}
-		return
-	case all && !one.open && !time.Now().Before(one.next):
-		one.open = true
-		h.attempt(identifier, one, wants, sources)
-	case !all && len(one.lanes) == 0 && (one.open || one.attempts > 0):
+	case f.All && one.isDue(now):
+		one.open, one.asks, one.rare = true, false, f.Rare
+		h.Log.Debug("hunt: attempt begins", "identifier", identifier, "attempt", one.attempts+1)
+		begins = true
+	case !f.All && len(one.searches) == 0 && (one.open || one.attempts > 0 || one.next.IsZero()):
 		// Nothing is missing any more of what the attempts were about: all of it is looked at.
-		one.open, one.next = false, time.Now()
+		one.open, one.next = false, now
 		h.Look(identifier, "", one.next)
-		return
+	default:
+		h.mayPause(one)
 	}
-	h.start(map[string]*hunt{identifier: one}) // what else could begin has begun
-	h.pause(identifier, one)
+	h.triggered()
+	return one, begins
 }
 
 // keep drops the searches for what is not missing any more, and lets the others go on.
-func (one *hunt) keep(wants []repostate.Want, of func(owner string) bool) {
+func (h *Hunter) keep(one *hunt, wants []repostate.Want, of func(owner string) bool, now time.Time) {
 	still := map[lane]repostate.Want{}
 	for _, w := range wants {
 		still[laneOf(w)] = w
 	}
-	for at, s := range one.lanes {
+	for at, s := range one.searches {
 		w, is := still[at]
 		switch {
 		case !of(at.owner):
 		case is:
+			if w.Served != s.want.Served {
+				for _, t := range s.tickets {
+					h.schedule.leave(t, now)
+				}
+			}
 			s.want, s.stale = w, false
+			h.resume(s, now)
 		default:
-			delete(one.lanes, at)
+			h.dropSearch(one, at)
 		}
 	}
 }
 
-// attempt gives the searches of a hunt their requests, but for those that they have left from the
-// attempts before: first their near URLs, then all others. Where these are too many, it begins
-// somewhere among them, so that each gets its turn.
-func (h *Hunter) attempt(identifier string, one *hunt, wants []repostate.Want, sources []repostate.Source) {
-	most := min(maxURLs, max(1, maxRequests/max(1, len(wants))))
-	for _, w := range rotated(wants, maxRequests)[:min(len(wants), maxRequests)] {
-		s := one.lanes[laneOf(w)]
-		if s == nil {
-			h.joined++
-			s = &search{identifier: identifier, want: w, joined: h.joined}
-			one.lanes[laneOf(w)] = s
-		}
-		for _, source := range slices.Concat(w.Near, rotated(sources, most)) {
-			if len(s.todo) >= most {
-				break
-			}
-			known := source.URL == s.asking || slices.ContainsFunc(s.todo, func(r request) bool { return r.url == source.URL })
-			if r := newRequest(source); !known && !h.isBroken(r, time.Now()) {
-				s.todo = append(s.todo, r)
-			}
-		}
+// resume puts back the tickets of a search that waited aside because it was busy.
+func (h *Hunter) resume(s *search, now time.Time) {
+	if s.isBusy() {
+		return
+	}
+	for _, t := range s.tickets {
+		h.schedule.enqueue(t, now)
 	}
 }
 
-// rotated is a list that begins somewhere in its middle, if it is longer than most.
-func rotated[T any](list []T, most int) []T {
-	if len(list) <= most {
-		return list
+// add gives a search its requests, but for those that it has left from the attempts before.
+func (h *Hunter) add(one *hunt, p planned) {
+	now := time.Now()
+	s := one.searches[laneOf(p.want)]
+	if s == nil {
+		s = &search{of: one, want: p.want}
+		one.searches[laneOf(p.want)] = s
 	}
-	at := rand.IntN(len(list))
-	return slices.Concat(list[at:], list[:at])
+	known := map[string]bool{s.asking: true}
+	for _, t := range s.tickets {
+		for _, r := range t.requests {
+			known[r.source.URL] = true
+		}
+	}
+	for _, r := range p.requests {
+		if known[r.source.URL] || h.schedule.host(r.host, now).isBroken(r, now) {
+			continue
+		}
+		if h.schedule.add(s, r, now) {
+			one.count(1, now)
+		}
+	}
+	h.triggered()
 }
 
-// start makes every request of hunts that may be made now, first those of owners who are served,
-// then those whose parties had none for the longest time. h.mu is held.
-func (h *Hunter) start(hunts map[string]*hunt) {
-	place, workers := h.Share()
-	for h.ctx != nil && h.ctx.Err() == nil && h.running < h.Limits.AtOnce {
-		now := time.Now()
-		part := share{place, workers, now.Unix() / int64(window/time.Second)}
-		var best *search
-		var at int
-		for _, one := range hunts {
-			for _, s := range one.lanes {
-				if s.isBusy() {
-					continue
-				}
-				i := slices.IndexFunc(s.todo, func(r request) bool { return h.mayAsk(r, part, now) })
-				if i >= 0 && (best == nil || h.before(s, s.todo[i], best, best.todo[at])) {
-					best, at = s, i
-				}
-			}
-		}
-		if best == nil {
-			break
-		}
-		h.request(best, at, now)
+// request makes a request of a ticket, unless its host has turned out to be broken.
+func (h *Hunter) request(t *ticket, r request, now time.Time) {
+	s, host := t.search, t.pair.line.host
+	if len(t.requests) == 0 {
+		s.tickets = slices.DeleteFunc(s.tickets, func(other *ticket) bool { return other == t })
+		s.of.count(-1, now)
 	}
-}
-
-// before reports whether one request of a search comes before that of another.
-func (h *Hunter) before(s *search, r request, other *search, o request) bool {
-	if s.want.Served != other.want.Served {
-		return s.want.Served
+	if host.isBroken(r, now) {
+		h.schedule.leave(t, now) // another may come from a gate
+		h.resume(s, now)
+		h.mayPause(s.of)
+		return
 	}
-	last := func(names ...string) (at int64) {
-		for _, name := range names {
-			at = max(at, h.party(name).last.UnixMicro())
-		}
-		return at
-	}
-	return cmp.Or(cmp.Compare(last(r.by, r.author, r.domain), last(o.by, o.author, o.domain)),
-		cmp.Compare(last(r.by, r.author), last(o.by, o.author)), cmp.Compare(s.joined, other.joined)) < 0
-}
-
-// request makes a request of a search.
-func (h *Hunter) request(s *search, i int, now time.Time) {
-	r := s.todo[i]
-	s.todo = slices.Delete(s.todo, i, i+1)
-	s.asking = r.url
-	h.joined++
-	s.joined = h.joined
-	h.begin(r, now)
-	h.timer.Reset(window)
-	want := s.want
+	s.asking, s.of.asks = r.source.URL, true
+	s.of.count(1, now)
+	h.schedule.begin(t, now)
+	class, author, since := t.pair.line.class, t.pair.author, t.since
+	t.since = h.schedule.turn // what it has left waits from now on
+	want, ctx := s.want, h.ctx
 	h.fetches.Go(func() {
-		failed, answer := h.Fetch(h.ctx, s.identifier, r.url, want)
-		h.ended(s, r, failed, answer)
+		out := h.Fetch(ctx, s.of.identifier, r.source, want)
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		now := time.Now()
+		warn := host.learn(r, out, now)
+		h.schedule.end(host, class, author, now)
+		if out.Pause {
+			t.since = since // it has not had its turn
+		}
+		h.ended(s, t, r, out, warn, now)
 	})
 }
 
 // ended takes note of the end of a request.
-func (h *Hunter) ended(s *search, r request, failed netguard.Cause, answer string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	level := h.end(r, failed, answer != "")
-	// What came, by this fetch or another, is looked at before the search goes on.
+func (h *Hunter) ended(s *search, t *ticket, r request, out Outcome, warn bool, now time.Time) {
+	defer h.triggered()
+	one := s.of
+	h.tell(one, r, out, warn)
 	s.asking = ""
-	if s.stale = failed == ""; s.stale {
-		h.Look(s.identifier, s.want.Owner, time.Now())
-	}
-	h.start(h.hunts)
-	if one := h.hunts[s.identifier]; one != nil {
-		if failed != "" && answer != "" {
-			h.Log.Log(h.ctx, level, "fetch failed", "identifier", s.identifier, "url", r.url, "reason", answer, "attempt", one.attempts+1, "again_in", h.backoff(one.attempts))
+	if !s.gone && out.Pause && t.retries < maxRetries {
+		t.retries++
+		t.requests = append([]request{r}, t.requests...)
+		if !slices.Contains(s.tickets, t) {
+			s.tickets = append(s.tickets, t)
+			one.count(1, now)
 		}
-		told := proto.Asked{At: time.Now(), URL: r.url, Answer: answer}
-		one.asked = append(one.asked[max(0, len(one.asked)-maxAsked+1):], told)
-		h.pause(s.identifier, one)
+	}
+	one.count(-1, now)
+	// What came, by this fetch or another, is looked at before the search goes on.
+	if s.stale = out.Failed == ""; s.stale {
+		h.Look(one.identifier, s.want.Owner, now)
+	}
+	if h.hunts[one.identifier] == one {
+		h.resume(s, now)
+		one.asked = append(one.asked[max(0, len(one.asked)-maxAsked+1):], proto.Asked{At: now, URL: r.source.URL, Answer: out.Answer})
+		h.mayPause(one)
 	}
 }
 
+func (h *Hunter) tell(one *hunt, r request, out Outcome, warn bool) {
+	identifier, url := one.identifier, r.source.URL
+	switch {
+	case out.Failed == "" || out.Answer == "":
+		h.Log.Debug("hunt: URL asked", "identifier", identifier, "url", url, "answer", out.Answer)
+		return
+	case out.Failed == netguard.CauseDNS || out.Failed == netguard.CauseTLS:
+		h.Log.Warn("a git server is left alone: its name or its TLS is broken", "url", url, "for", brokenTime)
+	case out.Pause:
+		h.Log.Info("a git server is left alone for a while: it is asked too often", "url", url, "for", min(max(out.RetryAfter, pauseTime), maxPause))
+	}
+	level := slog.LevelDebug
+	if warn {
+		level = slog.LevelWarn
+	}
+	h.Log.Log(context.Background(), level, "fetch failed", "identifier", identifier, "url", url, "reason", out.Answer,
+		"attempt", one.attempts+1, "again_in", h.backoff(one))
+}
+
+// mayPause has it looked at whether an attempt has nothing left to ask, when all has begun that can.
+func (h *Hunter) mayPause(one *hunt) {
+	if !one.checked {
+		one.checked = true
+		h.paused = append(h.paused, one)
+	}
+	h.triggered()
+}
+
 // pause ends an attempt that can ask nothing more at the moment: the next one follows after the
-// back-off, also while requests wait for busy hosts.
-func (h *Hunter) pause(identifier string, one *hunt) {
-	if !one.open || h.ctx == nil {
+// back-off, also while requests wait for busy hosts. Where all of them wait, it follows when one of
+// these hosts has had its turn.
+func (h *Hunter) pause(one *hunt, now time.Time) {
+	if h.hunts[one.identifier] != one {
 		return
 	}
-	for _, s := range one.lanes {
+	for _, s := range one.searches {
 		if s.isBusy() {
 			return
 		}
 	}
+	ended := one.open
 	one.open = false
-	one.next = time.Now().Add(h.backoff(one.attempts))
-	one.attempts++
-	h.Look(identifier, "", one.next)
+	switch {
+	case ended && !one.asks && one.pending > 0:
+		one.next = time.Time{}
+	case ended, one.next.IsZero() && one.asks:
+		one.next = now.Add(h.backoff(one))
+		one.attempts++
+		h.Log.Debug("hunt: back-off", "identifier", one.identifier, "attempt", one.attempts, "next", one.next.Sub(now))
+	}
+	if !one.tried && one.pending == 0 && one.attempts > 0 {
+		one.tried = true
+		h.Look(one.identifier, "", now) // what was overdue and waited for this attempt goes
+	}
+	if !one.next.IsZero() {
+		h.Look(one.identifier, "", one.next)
+	}
 }
 
-// backoff is the pause after so many attempts and one more: 20 s, 40 s, 80 s, then 120 s each.
-func (h *Hunter) backoff(attempts int) time.Duration { return backoff.After(attempts+1, h.Base, h.Max) }
+// backoff is the pause after the attempts so far and one more: 20 s, 40 s, 80 s, then 120 s each.
+func (h *Hunter) backoff(one *hunt) time.Duration {
+	if one.rare {
+		return rarely
+	}
+	return backoff.After(one.attempts+1, h.Base, h.Max)
+}

@@ -29,12 +29,14 @@ type world struct {
 	urls    map[string][]repostate.Source
 	has     map[string][]string       // URL → objects
 	broken  map[string]netguard.Cause // URL
+	busy    map[string]hunt.Outcome   // host → what it says to everything
 	asked   []string                  // "identifier owner URL"
+	askedAt []time.Time
 }
 
 func newWorld() *world {
 	return &world{
-		limit: hunt.Limit{Concurrent: 5, Rate: 30}, atOnce: 16, share: func() (place, workers int) { return 0, 1 },
+		limit: hunt.Limit{Concurrent: 5, Rate: 60}, atOnce: 16, share: func() (place, workers int) { return 0, 1 },
 		missing: map[string][]repostate.Want{}, urls: map[string][]repostate.Source{}, has: map[string][]string{}, broken: map[string]netguard.Cause{},
 	}
 }
@@ -70,15 +72,16 @@ func (w *world) look(identifier, owner string) {
 	wants, sources := slices.Clone(w.missing[identifier]), w.urls[identifier]
 	w.mu.Unlock()
 	wants = slices.DeleteFunc(wants, func(want repostate.Want) bool { return !of(want.Owner) })
-	w.Seek(identifier, wants, sources, of, all)
+	w.Seek(identifier, hunt.Found{Wants: wants, Sources: sources, Of: of, All: all})
 }
 
-func (w *world) fetch(ctx context.Context, identifier, url string, want repostate.Want) (failed netguard.Cause, answer string) {
+func (w *world) fetch(ctx context.Context, identifier string, from repostate.Source, want repostate.Want) hunt.Outcome {
+	url := from.URL
 	w.mu.Lock()
 	left := slices.ContainsFunc(w.missing[identifier], func(m repostate.Want) bool { return m.Owner == want.Owner })
 	w.mu.Unlock()
 	if !left {
-		return "", ""
+		return hunt.Outcome{}
 	}
 	takes := 100 * time.Millisecond
 	if w.takes != nil {
@@ -87,27 +90,31 @@ func (w *world) fetch(ctx context.Context, identifier, url string, want repostat
 	select {
 	case <-time.After(takes):
 	case <-ctx.Done():
-		return netguard.CauseTimeout, ""
+		return hunt.Outcome{Failed: netguard.CauseTimeout}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if strings.Contains(url, "/unpaid/") {
-		return netguard.CauseOther, ""
+		return hunt.Outcome{Failed: netguard.CauseOther}
 	}
 	w.asked = append(w.asked, identifier+" "+want.Owner+" "+url)
+	w.askedAt = append(w.askedAt, time.Now())
 	if w.broken[url] != "" {
-		return w.broken[url], "broken"
+		return hunt.Outcome{Failed: w.broken[url], Answer: "broken", Requests: 1}
 	}
-	failed = netguard.CauseOther
+	if out, is := w.busy[hunt.HostOf(url)]; is {
+		return out
+	}
+	out := hunt.Outcome{Failed: netguard.CauseOther, Answer: "answered", Requests: 2}
 	for i, m := range w.missing[identifier] {
 		left := slices.DeleteFunc(slices.Clone(m.Objects), func(id string) bool { return slices.Contains(w.has[url], id) })
 		if m.Owner == want.Owner && len(left) < len(m.Objects) {
-			failed = ""
+			out.Failed = ""
 			w.missing[identifier][i].Objects = left
 		}
 	}
 	w.missing[identifier] = slices.DeleteFunc(w.missing[identifier], func(m repostate.Want) bool { return len(m.Objects) == 0 })
-	return failed, "answered"
+	return out
 }
 
 // set says what an identifier misses, and the URLs that its author names.

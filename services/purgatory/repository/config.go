@@ -57,8 +57,8 @@ var uploadConfiguration = []string{
 	"lsrefs.unborn=advertise",
 }
 
-// checkGit runs git, and returns the branch that HEAD of a new repository follows.
-func checkGit(git string) (branch string, err error) {
+// checkGit runs git, and returns its version, and the branch that HEAD of a new repository follows.
+func checkGit(git string) (version, branch string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	ask := func(args ...string) (string, error) {
@@ -71,17 +71,18 @@ func checkGit(git string) (branch string, err error) {
 		}
 		return strings.TrimSpace(string(out)), nil
 	}
-	version, err := ask("version")
+	version, err = ask("version")
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	var major, minor int
 	if _, err := fmt.Sscanf(version, "git version %d.%d", &major, &minor); err != nil {
-		return "", errors.New("it does not say which version of git it is")
+		return "", "", errors.New("it does not say which version of git it is")
 	}
 	if major < leastMajor || (major == leastMajor && minor < leastMinor) {
-		return "", fmt.Errorf("it is git %d.%d: want %d.%d or newer", major, minor, leastMajor, leastMinor)
+		return "", "", fmt.Errorf("it is git %d.%d: want %d.%d or newer", major, minor, leastMajor, leastMinor)
 	}
 	branch, err = ask("var", "GIT_DEFAULT_BRANCH")
-	return headsPrefix + branch, err
+	version, _, _ = strings.Cut(strings.TrimPrefix(version, "git version "), " ")
+	return version, headsPrefix + branch, err
 }

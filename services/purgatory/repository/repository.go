@@ -63,7 +63,8 @@ type Options struct {
 // Store is all repositories below one root. It is safe for use by many goroutines.
 type Store struct {
 	Options
-	branch string // that HEAD of a new repository follows, by its full name
+	version string // of git
+	branch  string // that HEAD of a new repository follows, by its full name
 
 	probes   singleflight.Group // of the last look whether the root can be written to:
 	probed   time.Time
@@ -74,6 +75,9 @@ type Store struct {
 	// has least comes next.
 	own, clients *limit.Fair
 }
+
+// GitVersion is the version of the git program, as in 2.43.0.
+func (s *Store) GitVersion() string { return s.version }
 
 // NewStore opens the root, checks that git runs and is not too old, and sweeps up what processes
 // left behind that were killed. Its errors name the setting that has to change.
@@ -90,7 +94,7 @@ func NewStore(o Options) (*Store, error) {
 		s.Git, err = filepath.Abs(git)
 	}
 	if err == nil {
-		s.branch, err = checkGit(s.Git)
+		s.version, s.branch, err = checkGit(s.Git)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("NGIT_GIT_BINARY is %q: want a git program that can be run (%w)", o.Git, err)
