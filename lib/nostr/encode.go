@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"unicode/utf8"
 
+	"github.com/mailru/easyjson/jlexer"
 	"github.com/mailru/easyjson/jwriter"
 )
 
@@ -15,15 +16,73 @@ var errEncoding = errors.New("not valid UTF-8")
 // What is stored and served of an event is [Encode] of it, never the bytes that a stranger sent: so
 // every reader of JSON finds the same event in it. The event shares no memory with data.
 func Parse(data []byte) (*Event, error) {
-	ev := new(Event)
 	err := errEncoding
 	if utf8.Valid(data) {
-		err = ev.UnmarshalJSON(data)
+		l := jlexer.Lexer{Data: data}
+		ev := Read(&l)
+		l.Consumed()
+		if err = l.Error(); err == nil {
+			return ev, nil
+		}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read event: %w", err)
+	return nil, fmt.Errorf("read event: %w", err)
+}
+
+// Read reads an event from within other JSON. Fields that NIP-01 does not know are left out, as are
+// those that are null: go-nostr would refuse the event. The error is the lexer's.
+func Read(l *jlexer.Lexer) *Event {
+	ev := new(Event)
+	l.Delim('{')
+	for !l.IsDelim('}') {
+		name := l.UnsafeFieldName(false)
+		l.WantColon()
+		switch {
+		case l.IsNull():
+			l.Skip()
+		case name == "id":
+			ev.ID = l.String()
+		case name == "pubkey":
+			ev.PubKey = l.String()
+		case name == "created_at":
+			ev.CreatedAt = Timestamp(l.Int64())
+		case name == "kind":
+			ev.Kind = l.Int()
+		case name == "tags":
+			ev.Tags = readTags(l)
+		case name == "content":
+			ev.Content = l.String()
+		case name == "sig":
+			ev.Sig = l.String()
+		default:
+			l.SkipRecursive()
+		}
+		l.WantComma()
 	}
-	return ev, nil
+	l.Delim('}')
+	return ev
+}
+
+func readTags(l *jlexer.Lexer) Tags {
+	tags := Tags{}
+	l.Delim('[')
+	for !l.IsDelim(']') {
+		var tag Tag
+		if l.IsNull() {
+			l.Skip()
+		} else {
+			tag = make(Tag, 0, 4)
+			l.Delim('[')
+			for !l.IsDelim(']') {
+				tag = append(tag, l.String())
+				l.WantComma()
+			}
+			l.Delim(']')
+		}
+		tags = append(tags, tag)
+		l.WantComma()
+	}
+	l.Delim(']')
+	return tags
 }
 
 // eventOverhead is about how many bytes an event takes beside its text and the headers of its tags

@@ -24,6 +24,7 @@ type Metrics struct {
 	attempts, gaps              *prometheus.CounterVec
 	connected, status, failures *prometheus.GaugeVec
 	synced                      prometheus.Counter
+	notTaken                    *prometheus.CounterVec
 
 	mu     sync.Mutex
 	relays map[string]snapshot // by name
@@ -50,6 +51,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		attempts:  counter("connection_attempts_total", "Attempts to connect to relays.", "relay", "result"),
 		gaps:      counter("gap_events_total", "Events that should have come live but were found later.", "relay"),
+		notTaken:  counter("events_not_taken_total", "What relays sent and ingest did not get, or rejected, and why.", "reason"),
 		connected: gauge("connected", "0 disconnected, 1 connecting, 2 syncing, 3 connected, 4 connected with failures of historic sync."),
 		status:    gauge("status", "1 healthy, 2 disconnected, 3 degraded, 4 dead, 5 rate limited."),
 		failures:  gauge("failures", "Failed connections in a row."),

@@ -362,6 +362,9 @@ func (w *relayWorker) Judged(ev *nostr.Event, source proto.Source, gap bool, v p
 	w.log.Log(context.Background(), level, "an event that should have come live was found later", "source", source, "id", ev.ID, "kind", ev.Kind)
 }
 
+// NotTaken counts what the relay sent and ingest did not get, or rejected.
+func (w *relayWorker) NotTaken(reason string) { w.Metrics.notTaken.WithLabelValues(reason).Inc() }
+
 func (w *relayWorker) failed(ctx context.Context, now time.Time, err error) {
 	w.health = w.health.Failed(now, err)
 	w.Metrics.count(w.name, w.Metrics.attempts, "failure")

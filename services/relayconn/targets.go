@@ -383,6 +383,10 @@ func (t *Targets) takeWanted(m bus.Message) {
 	if !t.parse(m, err, &r.Wanted) {
 		return
 	}
+	if r.Level != "" && r.Level != proto.LevelFull && r.Level != proto.LevelStateOnly {
+		t.log.Error("what discovery wants has a level that is not known; nothing is asked for", "subject", m.Subject, "level", r.Level)
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	w := t.wanted[name]
@@ -496,7 +500,7 @@ func (w *Wanted) some(seq uint64) (s session.Set) {
 		case r.seq > seq:
 		case r.Level == proto.LevelStateOnly:
 			s.State = append(s.State, session.State(ref, r.Authors))
-		default:
+		case r.Level == proto.LevelFull:
 			s.Full = append(s.Full, ref)
 			lists = append(lists, session.Set{Roots: w.targets.lists[ref].ids})
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"golang.org/x/time/rate"
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/limit"
@@ -24,8 +25,12 @@ import (
 // hear takes in one message of the relay.
 func (s *Session) hear(ctx context.Context, m wire.Message) error {
 	now := time.Now()
-	if m.Kind == wire.Event {
+	switch m.Kind {
+	case wire.Event:
 		return s.hearEvent(ctx, m, now)
+	case wire.Dropped:
+		s.notTaken(m.Reason, "a message that cannot be used")
+		return s.chargeUseless(ctx)
 	}
 	if s.open[m.Sub] != nil && (m.Kind == wire.Closed || m.Kind == wire.NegErr) {
 		why := wire.ReadRefusal(m.Reason)
@@ -94,7 +99,7 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 	}
 	s.heard(a, now)
 	if !a.Matches(m.Event) {
-		return s.chargeInvalid(fmt.Sprintf("event %.64q does not match subscription %s", m.Event.ID, m.Sub))
+		return s.chargeUnasked(fmt.Sprintf("event %.64q does not match subscription %s", m.Event.ID, m.Sub))
 	}
 	lane := proto.LaneSyncHistoric // also of what a relay sends that does not heed limit 0
 	e := ending{why: cause{source: proto.SourceLive}, came: now, waiting: &s.unjudged}
@@ -137,8 +142,10 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 
 // chargeUseless notes a message that brought nothing. A relay that floods us with them is read more
 // slowly, at its own cost: what it owes us does not get more time.
-func (s *Session) chargeUseless(ctx context.Context) error {
-	wait := s.useless.Reserve().Delay()
+func (s *Session) chargeUseless(ctx context.Context) error { return slowDown(ctx, s.useless) }
+
+func slowDown(ctx context.Context, limiter *rate.Limiter) error {
+	wait := limiter.Reserve().Delay()
 	if wait == 0 {
 		return nil
 	}
@@ -150,13 +157,28 @@ func (s *Session) chargeUseless(ctx context.Context) error {
 	return nil
 }
 
-// chargeInvalid counts what a relay should not have sent.
-func (s *Session) chargeInvalid(what string) error {
-	s.warn("odd", "the relay sends what it should not", "what", what)
-	if s.invalid++; s.invalid > maxInvalid {
-		return &netguard.ProtocolError{Err: fmt.Errorf("%d events that it should not have sent, the last: %s", s.invalid, what)}
+// notTaken counts what the relay sent and ingest does not get.
+func (s *Session) notTaken(reason, what string) {
+	s.warn("not taken: "+reason, "something that the relay sent is not taken", "reason", reason, "what", what)
+	s.Observer.NotTaken(reason)
+}
+
+// chargeUnasked counts what the relay sent by itself.
+func (s *Session) chargeUnasked(what string) error {
+	s.notTaken("not asked for", what)
+	if s.unasked++; s.unasked > maxUnasked {
+		return &netguard.ProtocolError{Err: fmt.Errorf("%d events that were not asked for, the last: %s", s.unasked, what)}
 	}
 	return nil
+}
+
+// chargeForged notes an event with a wrong id or signature. Its relay is read more slowly, and is
+// not excluded for it: one stranger could hide a whole relay that does not verify.
+func (s *Session) chargeForged(ctx context.Context, what string) error {
+	s.notTaken("not genuine", what)
+	err := slowDown(ctx, s.forged)
+	s.resumed = time.Now() // it was we who did not read
+	return err
 }
 
 // quieten asks nothing more for a while.
@@ -184,6 +206,9 @@ type ends struct {
 
 // judged hears how an event ended, on any goroutine.
 func (s *Session) judged(e ending) {
+	if e.Err == nil && !e.Known && e.Verdict.Outcome == proto.Rejected {
+		s.Observer.NotTaken("rejected")
+	}
 	if e.Err == nil && !e.Known && (e.Verdict.Outcome == proto.Accepted || e.Verdict.Outcome == proto.HeldBack) {
 		s.Observer.Judged(e.Event, e.why.source, e.Event.CreatedAt.Time().Before(e.why.liveUntil), e.Verdict)
 	}
@@ -214,9 +239,9 @@ func (s *Session) hearEnds(ctx context.Context, now time.Time) error {
 		case e.Err == nil:
 			err = s.chargeUseless(ctx)
 		case errors.Is(e.Err, intake.ErrForged):
-			err = s.chargeInvalid(fmt.Sprintf("event %.64q: %v", e.Event.ID, e.Err))
+			err = s.chargeForged(ctx, fmt.Sprintf("event %.64q: %v", e.Event.ID, e.Err))
 		case errors.Is(e.Err, nats.ErrMaxPayload): // it will never fit, so there is nothing to wait for
-			s.warn("large", "an event is too large for the bus and is left out", "id", e.Event.ID)
+			s.notTaken(wire.TooLarge, "event "+e.Event.ID)
 		case errors.As(e.Err, &full) && strings.HasPrefix(e.Verdict.Message, "rate-limited: this "+limit.Author+" "):
 			// The past does not wait for it, or one author could stop every relay. The daily sync
 			// brings the event.

@@ -49,6 +49,7 @@ type play struct {
 	deaf     bool           // and no live one
 	adds     []wire.Message // what the relay says behind an answer
 	accepted map[string]bool
+	notTaken map[string]int
 	current  session.Wanted
 }
 
@@ -168,6 +169,8 @@ func (p *play) Judged(_ *nostr.Event, source proto.Source, gap bool, _ proto.Ver
 	p.judged = append(p.judged, told)
 }
 
+func (p *play) NotTaken(reason string) { p.with(func() { p.notTaken[reason]++ }) }
+
 func (p *play) status() session.Status {
 	p.Lock()
 	defer p.Unlock()
@@ -213,7 +216,7 @@ func (p *play) open(live bool) []nostr.Filter {
 var rules = session.Rules{PageLimit: 3, AtOnce: 4, MaxFilters: 12, Calm: 6 * time.Second, Silence: time.Minute, ConsolidateWait: time.Minute, Cooldown: 65 * time.Second}
 
 func newPlay(t *testing.T) *play {
-	p := &play{t: t, messages: make(chan wire.Message), changed: make(chan struct{}), daily: make(chan time.Time), asked: map[string][]nostr.Filter{}, accepted: map[string]bool{}, done: make(chan error, 1)}
+	p := &play{t: t, messages: make(chan wire.Message), changed: make(chan struct{}), daily: make(chan time.Time), asked: map[string][]nostr.Filter{}, accepted: map[string]bool{}, notTaken: map[string]int{}, done: make(chan error, 1)}
 	in := intake.New(intake.Options{Offerer: p, Stored: p})
 	go in.Run(t.Context())
 	p.session = session.New(session.Options{

@@ -133,15 +133,18 @@ type Session struct {
 
 	answered bool      // the relay has sent an EOSE
 	resumed  time.Time // when an event had waited for room last; the relay was not read meanwhile
-	invalid  int
+	unasked  int
 	useless  *rate.Limiter
+	forged   *rate.Limiter
 	ends     ends
 }
 
 const (
-	// maxInvalid is how many events with a wrong id or signature, or that were not asked for, a relay
-	// may send on one connection.
-	maxInvalid = 100
+	// maxUnasked is how many events that were not asked for a relay may send on one connection.
+	maxUnasked = 100
+	// forgedRate and forgedBurst bound how many events a second with a wrong id or signature are
+	// looked at: with more, the relay is read more slowly.
+	forgedRate, forgedBurst = 100, 200
 	// uselessRate and uselessBurst bound how many messages a second are taken that bring nothing:
 	// with more, the relay is read more slowly.
 	uselessRate, uselessBurst = 5000, 20_000
@@ -155,7 +158,8 @@ const (
 // New makes a session; Run begins it.
 func New(o Options) *Session {
 	return &Session{
-		Options: o, open: map[string]asked{}, useless: rate.NewLimiter(uselessRate, uselessBurst), ends: ends{changed: make(chan struct{}, 1)},
+		Options: o, open: map[string]asked{}, useless: rate.NewLimiter(uselessRate, uselessBurst), forged: rate.NewLimiter(forgedRate, forgedBurst),
+		ends:   ends{changed: make(chan struct{}, 1)},
 		wanted: Wanted{Items: Set{First: true}},
 	}
 }

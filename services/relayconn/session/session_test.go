@@ -144,22 +144,43 @@ func TestHostileRelay(t *testing.T) {
 	})
 }
 
-// TestForgeriesEndTheConnection as what was not asked for does, though they are found later.
-func TestForgeriesEndTheConnection(t *testing.T) {
-	each(t, map[string]int{"not asked for": 1, "forged": 30617}, func(t *testing.T, p *play, kind int) {
+// TestWhatWasNotAskedForEndsTheConnection.
+func TestWhatWasNotAskedForEndsTheConnection(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
 		p.begin()
 		for n := range 101 {
 			if len(p.done) > 0 {
 				t.Fatalf("ended with %v after %d", <-p.done, n)
 			}
-			ev := event(kind, nostr.Timestamp(n))
-			ev.Sig = fmt.Sprintf("%0128x", n)
-			p.sends("l1", ev)
+			p.sends("l1", event(1, nostr.Timestamp(n)))
 			synctest.Wait()
 		}
 		if err := <-p.done; netguard.Classify(err) != netguard.CauseProtocol {
 			t.Errorf("ended with %v", err)
 		}
 		p.end = nil
+	})
+}
+
+// TestForgeriesSlowARelay and do not exclude it: one stranger could hide a whole relay that does not
+// verify what it is given.
+func TestForgeriesSlowARelay(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
+		p.begin()
+		begin, good := time.Now(), event(30617, 1)
+		for n := range 1000 {
+			ev := event(30617, nostr.Timestamp(n+2))
+			ev.Sig = fmt.Sprintf("%0128x", n)
+			p.sends("l1", ev)
+		}
+		p.sends("l1", good)
+		if took := time.Since(begin); took < 5*time.Second {
+			t.Errorf("a thousand forged events were read in %v", took)
+		}
+		sleep(time.Minute)
+		p.came(1)
+		if p.notTaken["not genuine"] != 1000 || len(p.done) > 0 {
+			t.Errorf("not taken: %v", p.notTaken)
+		}
 	})
 }

@@ -53,6 +53,8 @@ type Observer interface {
 	// Judged is called for every event of this relay that was new to the service. A gap is one that
 	// should have come live before.
 	Judged(ev *nostr.Event, source proto.Source, gap bool, v proto.Verdict)
+	// NotTaken is called for every message or event of the relay that ingest did not get, or rejected.
+	NotTaken(reason string)
 }
 
 // standing is how the batches stand.

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/services/relayconn/wire"
 )
 
 const (
@@ -55,12 +56,15 @@ type seen struct {
 	sides uint64
 }
 
+// A REQ has no more filters than there are sides.
+const _ = uint(64 - wire.MostFilters)
+
 var seed = maphash.MakeSeed()
 
 // keyOf stands for an event. An id that is none is found out when it is verified.
 func keyOf(id string) uint64 { return maphash.String(seed, id) }
 
-// NewWalk begins a walk for at most 64 filters of the same time, with pages of at most limit events
+// NewWalk begins a walk for at most [wire.MostFilters] filters of the same time, with pages of at most limit events
 // of each.
 func NewWalk(filters []nostr.Filter, limit int) *Walk {
 	w := &Walk{filters: filters, limit: limit, known: map[uint64]nostr.Timestamp{}}

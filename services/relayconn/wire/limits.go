@@ -12,9 +12,12 @@ const (
 	// filtersPerReq is how many live filters one subscription carries, and bytesPerReq about how
 	// long a REQ may become: many relays take no more, and few say what they take. A relay that
 	// says how long a REQ may be gets more filters in one.
-	filtersPerReq, moreFilters, fewestFilters, mostFilters = 10, 20, 3, 100
-	bytesPerReq, fewestBytes, mostBytes                    = 64 << 10, 16 << 10, 256 << 10
+	filtersPerReq, moreFilters, fewestFilters = 10, 20, 3
+	bytesPerReq, fewestBytes, mostBytes       = 64 << 10, 16 << 10, 256 << 10
 )
+
+// MostFilters is how many filters one REQ carries at most, whatever the relay says.
+const MostFilters = 64
 
 // Limits is how much a relay lets us ask on one connection. The zero value is of one that has
 // refused nothing yet.
@@ -101,7 +104,7 @@ func (a *Limits) Filters() int {
 	case a.filters > 0:
 		return a.filters
 	case a.said.Filters > 0:
-		return min(max(a.said.Filters, fewestFilters), mostFilters)
+		return min(max(a.said.Filters, fewestFilters), MostFilters)
 	case a.said.Bytes > bytesPerReq:
 		return moreFilters
 	}

@@ -21,8 +21,8 @@ func Parse(data []byte) (m Message, err error) {
 	l.Delim('[')
 	switch m.Kind = Kind(text()); m.Kind {
 	case Event:
-		m.Sub, m.Event = text(), new(nostr.Event)
-		m.Event.UnmarshalEasyJSON(&l)
+		m.Sub = text()
+		m.Event = nostr.Read(&l)
 		l.WantComma()
 	case NegMsg:
 		m.Sub = text()

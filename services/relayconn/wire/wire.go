@@ -34,6 +34,14 @@ const (
 	NegMsg Kind = "NEG-MSG"
 	NegErr Kind = "NEG-ERR"
 	Auth   Kind = "AUTH" // the relay's challenge (NIP-42)
+	// Dropped stands for a message that cannot be used; its Reason is one of the following.
+	Dropped Kind = "dropped"
+)
+
+// Reasons for which a message is dropped.
+const (
+	Unreadable = "unreadable" // it is no message of NIP-01
+	TooLarge   = "too large"
 )
 
 // Message is one message of a relay.
@@ -104,6 +112,12 @@ func (c *Conn) Read(ctx context.Context, fn func(Message) error) error {
 			if garbage++; garbage == maxGarbage {
 				return &netguard.ProtocolError{Err: fmt.Errorf("%d messages in a row that are no use, the last: %w", garbage, err)}
 			}
+			if m.Kind = Dropped; m.Reason == "" {
+				m.Reason = Unreadable
+			}
+			if err := fn(m); err != nil {
+				return err
+			}
 			continue
 		case err != nil:
 			// What breaks the protocol of WebSocket has no type.
@@ -145,7 +159,7 @@ func (c *Conn) next() (Message, error) {
 	case err != nil:
 		return Message{}, err
 	case int64(len(data)) > c.most:
-		return Message{}, fmt.Errorf("%w: more than %d bytes", errGarbage, c.most)
+		return Message{Reason: TooLarge}, fmt.Errorf("%w: more than %d bytes", errGarbage, c.most)
 	case typ != websocket.MessageText:
 		return Message{}, fmt.Errorf("%w: not text", errGarbage)
 	}
