@@ -34,8 +34,8 @@ func TestStory(t *testing.T) {
 		}, "2026-01-02 11:00:00 a first?[2J now b second 2026-01-02 13:00:00 c third → wait"},
 		"a rejection, then another": {func(t *teller) {
 			t.rejection(rejected("invalid: no announcement exists for this repository", noon.Add(-time.Second)))
-			t.rejection(rejected("invalid: author not authorized for this repository", before))
-		}, "2026-01-02 11:00:00 ingest refused: event x, kind 1621, from wss://r.example: invalid: author not authorized for this repository; it misses d:tree" +
+			t.rejection(rejected("restricted: author not authorized for this repository", before))
+		}, "2026-01-02 11:00:00 ingest refused: event x, kind 1621, from wss://r.example: restricted: author not authorized for this repository; it misses d:tree" +
 			" 2026-01-02 11:59:59 ingest refused: event x, kind 1621, from wss://r.example: invalid: no announcement exists for this repository; it misses d:tree" +
 			" → publish the announcement of the repository (kind 30617) first, then this event again"},
 		"banned by the settings": {func(t *teller) {

@@ -74,6 +74,20 @@ func Speaks(all Announcements, key string, counts func(Coordinate) bool) bool {
 	return false
 }
 
+// Deciding are the authors whose announcements decide for which coordinates a key speaks, the key
+// first, at most so many. Some of these announcements may be missing.
+func Deciding(all Announcements, key string, most int) (authors []string) {
+	w := walk{all: all}
+	w.coordinates(key, func(Coordinate) bool { return true })
+	in := map[string]bool{}
+	for _, author := range w.looked {
+		if !in[author] && len(authors) < most {
+			in[author], authors = true, append(authors, author)
+		}
+	}
+	return authors
+}
+
 // Coordinates yields the coordinates for which a key is confirmed: roots, the nearest first, and
 // after each root the owners whose lead it is.
 //
@@ -82,19 +96,23 @@ func Speaks(all Announcements, key string, counts func(Coordinate) bool) bool {
 func Coordinates(all Announcements, key string) iter.Seq[Coordinate] {
 	return func(yield func(Coordinate) bool) {
 		w := walk{all: all}
-		seen, queue := map[string]bool{key: true}, []string{key}
-		for ; len(queue) > 0; queue = queue[1:] {
-			a := w.by(queue[0])
-			if a == nil {
-				continue
-			}
-			if isRoot(a) && w.group(queue[0]).Has(key) && !w.following(a, yield) {
-				return
-			}
-			for _, next := range a.Listed {
-				if !seen[next] {
-					seen[next], queue = true, append(queue, next)
-				}
+		w.coordinates(key, yield)
+	}
+}
+
+func (w *walk) coordinates(key string, yield func(Coordinate) bool) {
+	seen, queue := map[string]bool{key: true}, []string{key}
+	for ; len(queue) > 0; queue = queue[1:] {
+		a := w.by(queue[0])
+		if a == nil {
+			continue
+		}
+		if isRoot(a) && w.group(queue[0]).Has(key) && !w.following(a, yield) {
+			return
+		}
+		for _, next := range a.Listed {
+			if !seen[next] {
+				seen[next], queue = true, append(queue, next)
 			}
 		}
 	}
@@ -236,8 +254,8 @@ func (w *walk) root(owner string) (root string, nobody Nobody) {
 func (w *walk) group(owner string) (g Group) {
 	begin := len(w.looked)
 	defer func() {
-		slices.Sort(w.looked[begin:])
-		g.Looked = slices.Compact(slices.Clone(w.looked[begin:]))
+		g.Looked = slices.Sorted(slices.Values(w.looked[begin:]))
+		g.Looked = slices.Compact(g.Looked)
 	}()
 	g.Owner = owner
 	if g.Root, g.Nobody = w.root(owner); g.Root == "" {

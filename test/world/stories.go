@@ -93,7 +93,7 @@ func refusedPushes(p *Place) {
 	p.Holds(ann.Announce("refused"))
 	remote := p.Repo(ann, "refused")
 	work.Fails("authorisation failed: no state event for this repository", "push", remote, "main")
-	p.Refuses("invalid: author not authorized for this repository", bob.State("refused", work.Refs()))
+	p.Refuses("restricted: author not authorized for this repository", bob.State("refused", work.Refs()))
 	work.Fails("authorisation failed: no state event for this repository", "push", remote, "main")
 	work.Fails("only refs/heads/, refs/tags/ and refs/nostr/<event-id> can", "push", remote, "main:refs/secret/x")
 	work.Fails("64 hex digits", "push", remote, "main:refs/nostr/nonsense")
@@ -107,7 +107,7 @@ func refusedPushes(p *Place) {
 // repositories.
 func maintainerPushes(p *Place) {
 	ann, bob, work := p.Person(), p.Person(), NewWorkTree(p)
-	events := []*nostr.Event{ann.Announce("ours", bob.PubKey), bob.Announce("ours"), bob.State("ours", work.Refs())}
+	events := []*nostr.Event{ann.Announce("ours", bob.PubKey), bob.Announce("ours", ann.PubKey), bob.State("ours", work.Refs())}
 	p.Holds(events...)
 	work.Git("push", "-q", p.Repo(ann, "ours"), "main")
 	for _, who := range []*fixture.Person{ann, bob} {

@@ -4,21 +4,26 @@ import (
 	"maps"
 	"slices"
 
+	"tendril.dev/lib/authority"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
-// announcement decides kind 30617. What does not list us replaces what its author held until now,
-// which vouches for nothing: it never had git data here. If it replaces one by which we host the
-// repository, the log learns where that went, and our hosting ends, unless it is archived from then
-// on. Otherwise it counts as a maintainer's where accepted announcements of others say so. One that
-// is archived is held for its git data, unless it replaces one that is; any other waits with the
-// held ones whose authors name its own.
+// announcement decides kind 30617. What replaces an accepted announcement of its author is accepted
+// at once, whatever either lists: one can always leave, or change roles, and only the repository
+// waits for data. If the repository was hosted here, the log learns where it went, and our hosting
+// ends, unless it is archived from then on. What lists us is held for its git data. What does not
+// vouches for nothing that its author held until now: that never had git data here. It counts as a
+// maintainer's where an accepted announcement of another author lists its author. One that is
+// archived is held for its git data. Any other waits with a held one that lists its author.
 func (p *Policy) announcement(k Knowledge, c *Candidate) (d Decision) {
 	a, err := nostr.ParseAnnouncement(c.Event)
 	if err != nil {
 		return invalid(err)
+	}
+	if isPrivate(c.Event) {
+		return rejected("private", messagePrivate)
 	}
 	identifier, address := a.Ref.Identifier, a.Ref.Address()
 	var replaced []*held.Entry
@@ -31,43 +36,67 @@ func (p *Policy) announcement(k Knowledge, c *Candidate) (d Decision) {
 			replaced = append(replaced, e)
 		}
 	}
-	hosted, kept := "", false // the id of the accepted one that it replaces, if that lists us
+	replacedID, hosted := "", false // the accepted one that it replaces, and whether that lists us
 	for _, e := range k.Announced(identifier).At(address) {
-		if kept = p.hosting.Keeps(e.Announcement); p.hosting.Lists(e.Announcement) {
-			hosted = e.Event.ID
-		}
+		replacedID, hosted = e.Event.ID, p.hosting.Lists(e.Announcement)
 	}
 	lists, archived := p.hosting.Lists(a), p.hosting.Archives(a)
+	unlisted := lists && !p.mayBeHosted(k, a)
 	switch {
-	case lists && !p.mayBeHosted(k, a.Ref):
-		// Another announcement of the identifier may name its author as a maintainer.
-		return healable("not_whitelisted", "blocked: this repository is not on the list of those that are hosted here",
-			MissingAnnouncement(identifier))
-	case lists && hosted == "":
-		return p.hold(k, c, identifier, proto.PhaseWaiting, replaced...)
-	case hosted != "", archived && kept, len(k.Announced(identifier).Naming(identifier, a.Ref.PubKey)) > 0:
+	case replacedID != "":
 		d = accepted()
-		if hosted != "" && !lists && !archived {
-			d.leaves = map[string]string{hosted: identifier}
+		if hosted && (!lists || unlisted) && !archived {
+			d.leaves = map[string]string{replacedID: identifier}
 		}
+	case lists && !unlisted:
+		return p.hold(k, c, identifier, proto.PhaseWaiting, replaced...)
+	case isListed(k, a.Ref):
+		d = accepted()
 	case archived:
 		return p.hold(k, c, identifier, proto.PhaseWaiting, replaced...)
-	case reaches(k, a.Ref, holds, func(e *held.Entry) bool { return e.Phase != proto.PhaseVouched }) == yes:
+	case isVouchedFor(k, a.Ref):
 		d = p.hold(k, c, identifier, proto.PhaseVouched, replaced...)
+	case unlisted:
+		d = healable("not_whitelisted", "blocked: this repository is not on the list of those that are hosted here",
+			missingInvitation(a.Ref))
 	default:
 		d = healable("service_not_listed", "invalid: the announcement must list this service in its clone and relays tags",
-			MissingAnnouncement(identifier))
+			missingInvitation(a.Ref))
 	}
 	d.drop("", replaced...)
 	return d
 }
 
-// mayBeHosted reports whether the whitelist allows a repository. That of a maintainer of one that
-// is hosted here is always allowed; to be archived makes no maintainer welcome.
-func (p *Policy) mayBeHosted(k Knowledge, ref nostr.RepoRef) bool {
-	return p.hosted.Empty() || p.hosted.Has(ref) || reaches(k, ref, accepts|holds, func(e *held.Entry) bool {
-		return (e.Phase == inLog || e.Phase == proto.PhaseWaiting) && p.hosting.Lists(e.Announcement)
-	}) == yes
+// messagePrivate answers an announcement of a private repository.
+const messagePrivate = "restricted: this service is public; a private repository needs a GRASP-08 service"
+
+// isPrivate reports whether an announcement is of a private repository (GRASP-08).
+func isPrivate(ev *nostr.Event) bool {
+	for tag := range ev.Tags.FindAll("private") {
+		if tag[1] == "true" {
+			return true
+		}
+	}
+	return false
+}
+
+// mayBeHosted reports whether the whitelist allows a repository. The author, counted with this
+// announcement, may be a confirmed maintainer of one that is hosted here: that is always allowed.
+// To be archived makes no maintainer welcome.
+func (p *Policy) mayBeHosted(k Knowledge, a *nostr.Announcement) bool {
+	if p.hosted.Empty() || p.hosted.Has(a.Ref) {
+		return true
+	}
+	isHere := func(e *held.Entry) bool {
+		return e.Announcement != nil && (e.Phase == inLog || e.Phase == proto.PhaseWaiting) && p.hosting.Lists(e.Announcement)
+	}
+	identifier := a.Ref.Identifier
+	all := authority.With(announced(k, identifier), a)
+	return authority.Speaks(all, a.Ref.PubKey, func(c authority.Coordinate) bool {
+		at := nostr.RepoRef{PubKey: c.Owner, Identifier: identifier}.Address()
+		return c.Owner != a.Ref.PubKey &&
+			(slices.ContainsFunc(k.Announced(identifier).At(at), isHere) || slices.ContainsFunc(k.Held().At(at), isHere))
+	})
 }
 
 // conclude adds to a decision what follows from it for other held events. With an announcement that
@@ -107,28 +136,20 @@ func (p *Policy) conclude(k Knowledge, c *Candidate, d *Decision) {
 	}
 }
 
-// dropWith drops what is held of an identifier only because of announcements that are gone.
+// dropWith drops what is held of an identifier only because of announcements that are gone: those
+// that are held for others' sake and that nothing else lists, and the states where nothing announces
+// the identifier any more.
 func (d *Decision) dropWith(k Knowledge, identifier, remember string, gone map[string]bool, brings *nostr.Announcement) {
-	announcements := k.Held().Announcements(identifier)
-	if len(announcements) > maxSteps+len(gone) {
-		return // enough remain, and which of them are vouched for is not certain
+	if brings != nil && brings.Ref.Identifier != identifier {
+		brings = nil
 	}
-	var remain []*held.Entry
-	for _, e := range slices.Concat(announcements, d.Hold) {
-		if e.Announcement != nil && e.Identifier == identifier && !gone[e.Event.ID] {
-			remain = append(remain, e)
-		}
+	for _, e := range d.leftAlone(k, identifier, gone, brings) {
+		d.drop("", e)
+		gone[e.Event.ID] = true
 	}
-	vouched, certain := vouchedFor(k, remain, brings)
-	announced := brings != nil && brings.Ref.Identifier == identifier && len(d.leaves) == 0
-	for _, e := range remain {
-		if e.Phase == proto.PhaseVouched && certain && !vouched[e.Event.PubKey] {
-			d.drop("", e)
-			gone[e.Event.ID] = true
-			continue
-		}
-		announced = true
-	}
+	announced := brings != nil && len(d.leaves) == 0 || slices.ContainsFunc(d.Hold, func(e *held.Entry) bool {
+		return e.Announcement != nil && e.Identifier == identifier && !gone[e.Event.ID]
+	})
 	if announced || isAnnounced(k, identifier, gone) {
 		return
 	}
@@ -139,36 +160,69 @@ func (d *Decision) dropWith(k Knowledge, identifier, remember string, gone map[s
 	}
 }
 
-// vouchedFor returns the authors of held announcements of an identifier who are maintainers: those
-// whom an accepted announcement names, or a held one that waits for git data of its own, or brings,
-// and those whom these name. certain is false where there are too many.
-func vouchedFor(k Knowledge, entries []*held.Entry, brings *nostr.Announcement) (keys map[string]bool, certain bool) {
-	keys = map[string]bool{}
-	var queue []*nostr.Announcement
-	waiting := map[string]*nostr.Announcement{} // by author, until they are vouched for
-	for _, e := range entries {
-		author := e.Event.PubKey
-		if e.Phase == proto.PhaseVouched {
-			waiting[author] = e.Announcement
-			keys[author] = len(k.Announced(e.Identifier).Naming(e.Identifier, author)) > 0 // its release comes
-		}
-		if e.Phase != proto.PhaseVouched || keys[author] {
-			queue = append(queue, e.Announcement)
-		}
-	}
-	if brings != nil {
-		queue = append(queue, brings)
-	}
-	for steps := 0; len(queue) > 0; queue = queue[1:] {
-		if steps += len(queue[0].Listed); steps > maxSteps {
-			return nil, false
-		}
-		for _, maintainer := range queue[0].Listed {
-			if a := waiting[maintainer]; a != nil && !keys[maintainer] {
-				keys[maintainer] = true
-				queue = append(queue, a)
+// leftAlone are the announcements that are held for others' sake and stood only with those that are
+// gone. It looks at what these list, and at what that lists in turn; two of them do not keep each
+// other.
+func (d *Decision) leftAlone(k Knowledge, identifier string, gone map[string]bool, brings *nostr.Announcement) (alone []*held.Entry) {
+	refOf := func(key string) nostr.RepoRef { return nostr.RepoRef{PubKey: key, Identifier: identifier} }
+	doubtful := map[string]*held.Entry{} // by author
+	var authors []string
+	doubt := func(keys []string) {
+		for _, key := range keys {
+			for _, e := range k.Held().At(refOf(key).Address()) {
+				if e.Phase == proto.PhaseVouched && !gone[e.Event.ID] && doubtful[key] == nil {
+					doubtful[key], authors = e, append(authors, key)
+				}
 			}
 		}
 	}
-	return keys, true
+	for id := range gone {
+		if a := announcementOf(k, id); a != nil && a.Ref.Identifier == identifier {
+			doubt(a.Listed)
+		}
+	}
+	for next := 0; next < len(authors); next++ {
+		doubt(doubtful[authors[next]].Announcement.Listed)
+	}
+	stands := func(key string) bool {
+		return brings != nil && brings.Lists(key) || isListed(k, refOf(key)) ||
+			slices.ContainsFunc(slices.Concat(k.Held().Naming(identifier, key), d.Hold), func(e *held.Entry) bool {
+				return e.Announcement != nil && e.Identifier == identifier && e.Announcement.Lists(key) &&
+					!gone[e.Event.ID] && doubtful[e.Event.PubKey] != e
+			})
+	}
+	var standing []string
+	for _, key := range authors {
+		if stands(key) {
+			standing = append(standing, key)
+		}
+	}
+	for ; len(standing) > 0; standing = standing[1:] {
+		if e := doubtful[standing[0]]; e != nil {
+			standing = append(standing, e.Announcement.Listed...)
+			delete(doubtful, standing[0])
+		}
+	}
+	for _, key := range authors {
+		if e := doubtful[key]; e != nil {
+			alone = append(alone, e)
+		}
+	}
+	return alone
+}
+
+// announcementOf reads the announcement of that id, held or accepted, or nil.
+func announcementOf(k Knowledge, id string) *nostr.Announcement {
+	if e := k.Held().ByID(id); e != nil {
+		return e.Announcement
+	}
+	ev := k.Accepted(id)
+	if ev == nil || ev.Kind != nostr.KindAnnouncement {
+		return nil
+	}
+	a, err := nostr.ParseAnnouncement(ev)
+	if err != nil {
+		return nil
+	}
+	return a
 }

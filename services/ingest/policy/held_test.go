@@ -27,12 +27,12 @@ func TestRelease(t *testing.T) {
 		accepted already | accepted a | release a | duplicate
 		not held any more | | release a | rejected not_held invalid forgotten
 		superseded state | accepted a s waiting older | release older | duplicate drops older superseded
-		state without authority by now | accepted carols waiting s | release s | rejected unauthorized invalid misses d:tree drops s | invalid: author not authorized
-		pull request without repository by now | waiting 0s pr | release pr | rejected orphan invalid misses 30617:alice:tree, d:tree drops pr
+		state without authority by now | accepted carols waiting s | release s | rejected unauthorized restricted misses by:30617:alice:tree drops s | restricted: author not authorized
+		pull request without repository by now | waiting 0s pr | release pr | rejected orphan restricted misses 30617:alice:tree, d:tree drops pr
 		deleted by now | accepted deletion waiting a | release a | rejected deleted blocked drops a
 		author blacklisted by now | waiting a --event-blacklist=@alice | release a | rejected blacklisted blocked drops a
-		not whitelisted by now | waiting a --repository-whitelist=bush | release a | rejected not_whitelisted blocked misses d:tree drops a
-		our domain is another by now | waiting a --domain=new.example.com | release a | rejected service_not_listed invalid misses d:tree drops a
+		not whitelisted by now | waiting a --repository-whitelist=bush | release a | rejected not_whitelisted blocked misses listed:30617:alice:tree drops a
+		our domain is another by now | waiting a --domain=new.example.com | release a | rejected service_not_listed invalid misses listed:30617:alice:tree drops a
 	`)
 }
 
@@ -59,11 +59,11 @@ func TestExpireAndExtend(t *testing.T) {
 func TestArrivals(t *testing.T) {
 	t.Parallel()
 	s := script{}
-	s["a"] = event("alice here 100")
+	s["a"] = event("alice here 100 maintainers=bob")
 	s["comment"], s["deletion"], s["state"] = s.event("bob 1111 100 e=a a=alice/tree"), s.event("bob 5 100 e=a"), event("alice state 1")
 	for _, row := range fixture.Rows(`
-		a        | accepted  | 30617:alice:tree a d:tree
-		a        | held      | d:tree
+		a        | accepted  | 30617:alice:tree a by:30617:alice:tree d:tree listed:30617:bob:tree
+		a        | held      | by:30617:alice:tree d:tree listed:30617:bob:tree
 		comment  | accepted  | comment named:30617:alice:tree named:a
 		state    | held      |
 		deletion | accepted  |
@@ -103,6 +103,12 @@ func TestRemove(t *testing.T) {
 		carols = carol here 100
 		carolNamesAlice = carol here 100 maintainers=alice
 		carolNamesBob = carol here 100 maintainers=bob
+		bobAcceptsAlice = bob elsewhere 100 maintainers=alice
+		bobAcceptsCarol = bob elsewhere 100 maintainers=carol
+		aliceAcceptsBob = alice elsewhere 100 maintainers=bob
+		carolAcceptsAlice = carol elsewhere 100 maintainers=alice,bob
+		bobAcceptsBoth = bob elsewhere 100 maintainers=carol,alice
+		aliceAcceptsCarol = alice elsewhere 100 maintainers=carol
 		carolGoneNamesBob = carol elsewhere 100 maintainers=bob
 		bobGoneNamesAlice = bob elsewhere 100 maintainers=alice
 		s = alice state 100
@@ -126,18 +132,19 @@ func TestRemove(t *testing.T) {
 		state of a repository that waits | accepted s waiting a | remove s | done
 		state of one that has moved away | accepted gone s | remove s | done removed
 		state of another's repository | accepted carols s | remove s | done removed
-		a maintainer's state of one that waits | waiting namesBob accepted bobs | remove bobs | done
+		a maintainer's state of one that waits | waiting namesBob accepted bobs bobAcceptsAlice | remove bobs | done
+		an invited one's state of one that waits | waiting namesBob accepted bobs | remove bobs | done removed
 		a maintainer's state of one that has moved away | accepted goneNamesBob bobs | remove bobs | done removed
-		a maintainer's maintainer's state | accepted namesCarol carolGoneNamesBob bobs | remove bobs | done
+		a maintainer's maintainer's state | accepted namesCarol carolAcceptsAlice bobAcceptsCarol bobs | remove bobs | done
 		issue of nothing | accepted issue | remove issue | done removed
 		issue of a repository that is here | accepted a issue | remove issue | done
 		issue of another's repository too | accepted carols both | remove both | done
 		issue that a comment names | accepted issue comment | remove issue | done
 		issue of a repository that waits | accepted issue waiting a | remove issue | done
-		issue of a maintainer of a repository that is here | accepted carolNamesAlice issue | remove issue | done
+		issue of a maintainer of a repository that is here | accepted carolNamesAlice aliceAcceptsCarol issue | remove issue | done
 		issue that only a deletion request names | accepted issue deletion | remove issue | done removed
 		pull request of nothing | accepted pr | remove pr | done removed
-		pull request for a maintainer's maintainer | accepted carolNamesBob bobGoneNamesAlice pr | remove pr | done
+		pull request for a maintainer's maintainer | accepted carolNamesBob bobAcceptsBoth aliceAcceptsBob pr | remove pr | done
 		pull request that quotes one that waits | waiting carols accepted quoting | remove quoting | done
 		state that expires by itself | accepted expiring | remove expiring | done
 		announcement | accepted gone | remove gone | done
@@ -170,7 +177,8 @@ func TestSizes(t *testing.T) {
 func TestOwnersHaveRoom(t *testing.T) {
 	t.Parallel()
 	rules := rulesOf(t, policy.Bounds{Bytes: 100, Reserved: 100_000, Author: policy.Load{Events: 2}, Client: policy.Load{Events: 1}})
-	w := accepts(event("alice here 50 maintainers=bob")).hold(proto.PhaseWaiting, now, event("carol here 100"))
+	w := accepts(event("alice here 50 maintainers=bob"), event("bob elsewhere 50 maintainers=alice")).
+		hold(proto.PhaseWaiting, now, event("carol here 100"))
 	for _, row := range fixture.Rows(`
 		alice state 100     |
 		alice state 101     |

@@ -6,30 +6,31 @@ import (
 	"math"
 	"slices"
 
+	"tendril.dev/lib/authority"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
-// state decides kind 30618: the author must speak for some announcement of the identifier, then it
-// waits for its objects. The clocks of the held announcements that it speaks for restart. Older
-// held states of the author go with one that is released: the log holds a newer one from then on.
+// state decides kind 30618: the author must be a confirmed maintainer of some coordinate of the
+// identifier, then it waits for its objects. The clocks of the held announcements of these
+// coordinates restart. Older held states of the author go with one that is released: the log holds
+// a newer one from then on. States of other authors stay, older ones too: they count when this
+// author leaves, is removed, or deletes the state.
 func (p *Policy) state(k Knowledge, c *Candidate) Decision {
 	s, err := nostr.ParseState(c.Event)
 	if err != nil {
 		return invalid(err)
 	}
-	ref, missing := nostr.RepoRef{PubKey: c.Event.PubKey, Identifier: s.Identifier}, MissingAnnouncement(s.Identifier)
-	if reaches(k, ref, accepts|holds|andOwn, func(*held.Entry) bool { return true }) != yes {
-		if isAnnounced(k, s.Identifier, nil) {
-			return healable("unauthorized", "invalid: author not authorized for this repository", missing)
-		}
-		return healable("no_announcement", "invalid: no announcement exists for this repository", missing)
+	all := announced(k, s.Identifier)
+	all.WithSilent = true // the state would revive them
+	if !authority.Speaks(all, c.Event.PubKey, nil) {
+		return p.withoutAuthority(k, s)
 	}
 	d := p.hold(k, c, s.Identifier, proto.PhaseWaiting)
 	switch d.Outcome {
 	case proto.HeldBack:
-		for _, e := range spokenFor(k, ref) {
+		for _, e := range spokenFor(k, all, c.Event.PubKey) {
 			d.Hold = append(d.Hold, p.restarted(e))
 		}
 	case proto.Accepted:
@@ -41,6 +42,19 @@ func (p *Policy) state(k Knowledge, c *Candidate) Decision {
 		}
 	}
 	return d
+}
+
+// withoutAuthority rejects a state whose author speaks for no coordinate of the identifier. It is
+// decided again when an announcement comes on which that depends, as the author's acceptance is.
+func (p *Policy) withoutAuthority(k Knowledge, s *nostr.State) Decision {
+	if !isAnnounced(k, s.Identifier, nil) {
+		return healable("no_announcement", "invalid: no announcement exists for this repository", MissingAnnouncement(s.Identifier))
+	}
+	var missing []string
+	for _, key := range authority.Deciding(announced(k, s.Identifier), s.Event.PubKey, maxMissing) {
+		missing = append(missing, announcedByKey+nostr.RepoRef{PubKey: key, Identifier: s.Identifier}.String())
+	}
+	return healable("unauthorized", "restricted: author not authorized for this repository", missing...)
 }
 
 // pullRequest decides kinds 1618 and 1619: they wait for their commit, under an identifier where it
@@ -209,7 +223,7 @@ func (p *Policy) orphan(k Knowledge, c *Candidate, missing []string) Decision {
 			return blocked(ban)
 		}
 	}
-	d := healable("orphan", "invalid: the event neither names nor is named by anything that is accepted here", missing...)
+	d := healable("orphan", "restricted: the event neither names nor is named by anything that is accepted here", missing...)
 	d.Park = c.Source.Synced()
 	return d
 }
@@ -233,19 +247,30 @@ func missingOf(ev *nostr.Event) []string {
 
 // Prefixes of missing keys. A key without prefix is an event id or an address that is not accepted.
 const (
-	announcementKey = "d:"     // an announcement of this identifier, accepted or held
-	namedKey        = "named:" // an accepted event that names this id or address
+	announcementKey = "d:"      // an announcement of this identifier, accepted or held
+	announcedByKey  = "by:"     // another announcement at this address, accepted or held
+	listedKey       = "listed:" // an announcement, accepted or held, that lists the author of this address
+	namedKey        = "named:"  // an accepted event that names this id or address
 )
 
 // MissingAnnouncement is the missing key of any announcement of an identifier.
 func MissingAnnouncement(identifier string) string { return announcementKey + identifier }
+
+// missingInvitation is the missing key of an announcement by another that lists the author of this.
+func missingInvitation(ref nostr.RepoRef) string { return listedKey + ref.String() }
 
 // Arrivals returns the keys that arrive with an event that was accepted or held: what was rejected
 // because it missed one of them deserves another decision.
 func Arrivals(ev *nostr.Event, outcome proto.Outcome) []string {
 	var keys []string
 	if ev.Kind == nostr.KindAnnouncement && (outcome == proto.Accepted || outcome == proto.HeldBack) {
-		keys = append(keys, MissingAnnouncement(ev.Tags.GetD()))
+		identifier := ev.Tags.GetD()
+		keys = append(keys, MissingAnnouncement(identifier), announcedByKey+nostr.RepoRef{PubKey: ev.PubKey, Identifier: identifier}.String())
+		if a, err := nostr.ParseAnnouncement(ev); err == nil {
+			for _, listed := range a.Listed {
+				keys = append(keys, missingInvitation(nostr.RepoRef{PubKey: listed, Identifier: identifier}))
+			}
+		}
 	}
 	if outcome != proto.Accepted || !Vouches(ev.Kind) {
 		return keys

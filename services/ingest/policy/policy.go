@@ -174,7 +174,7 @@ func (p *Policy) known(k Knowledge, c *Candidate, entry *held.Entry) (d Decision
 	case d.Outcome != "" || !k.Superseded(c.Event):
 		return d
 	case c.Event.Kind == nostr.KindState && entry == nil:
-		return rejected("superseded", "invalid: superseded by a state event of the same author that is newer, or as old and of lower id")
+		return duplicate("duplicate: superseded by a newer event")
 	}
 	d = duplicate(messageNewer)
 	d.drop(rememberSuperseded, entry)

@@ -33,12 +33,12 @@ func TestKnown(t *testing.T) {
 		justAhead = bob 1 1800000900 a=alice/tree
 
 		blacklisted before known | accepted list --event-blacklist=@alice | user list | rejected blacklisted blocked
-		names what a ban hides, which has ended just now | hidden note | user naming | rejected orphan invalid misses named:naming, note
+		names what a ban hides, which has ended just now | hidden note | user naming | rejected orphan restricted misses named:naming, note
 		names a blacklisted repository | --repository-blacklist=tree | user note | rejected blacklisted blocked
 		report on an author | accepted a | user onAlice | accepted
 		report on an event | accepted a note | user onNote | accepted
-		report on a stranger | accepted a | user onCarol | rejected orphan invalid misses named:onCarol
-		a report vouches for nothing | accepted bobOnNote | user note | rejected orphan invalid misses 30617:alice:tree, named:note
+		report on a stranger | accepted a | user onCarol | rejected orphan restricted misses named:onCarol
+		a report vouches for nothing | accepted bobOnNote | user note | rejected orphan restricted misses 30617:alice:tree, named:note
 		accepted | accepted list | user list | duplicate
 		accepted, and left behind as held | accepted a waiting a | user a | duplicate drops a
 		held | waiting a | user a | duplicate purgatory
@@ -75,29 +75,32 @@ func TestAnnouncement(t *testing.T) {
 		s = alice state 150
 		other = carol here 100
 		cloneOnly = alice 30617 100 d=tree clone=https://git.example.com/@alice/tree.git relays=wss://x.org
+		private = alice here 100 private=true
 		relayOnly = alice 30617 100 d=tree clone=https://x.org/tree.git relays=wss://git.example.com
 		wrongOwner = alice 30617 100 d=tree clone=https://git.example.com/@bob/tree.git relays=wss://git.example.com
 
 		without d | | user bare | rejected invalid invalid
 		new and listing us | | user a | held a
-		listing us only to clone | | user cloneOnly | rejected service_not_listed invalid parked misses d:tree
-		listing us only as relay | | user relayOnly | rejected service_not_listed invalid parked misses d:tree
-		listing another owner's repository | | user wrongOwner | rejected service_not_listed invalid parked misses d:tree
+		listing us only to clone | | user cloneOnly | rejected service_not_listed invalid parked misses listed:30617:alice:tree
+		listing us only as relay | | user relayOnly | rejected service_not_listed invalid parked misses listed:30617:alice:tree
+		listing another owner's repository | | user wrongOwner | rejected service_not_listed invalid parked misses listed:30617:alice:tree
 		repository blacklisted | --repository-blacklist=@alice/tree | user a | rejected blacklisted blocked
 		blacklist before whitelist | --repository-whitelist=tree --repository-blacklist=@alice | user a | rejected blacklisted blocked
 		a maintainer's is blacklisted too | accepted naming --repository-blacklist=@bob | user bobs | rejected blacklisted blocked
 		whitelisted | --repository-whitelist=@alice/tree | user a | held a
-		not whitelisted | --repository-whitelist=@bob | user a | rejected not_whitelisted blocked parked misses d:tree
+		not whitelisted | --repository-whitelist=@bob | user a | rejected not_whitelisted blocked parked misses listed:30617:alice:tree
 		replaces an accepted one | accepted a | user newer | accepted
 		older than the accepted one | accepted a | user older | duplicate
 		replaces a held one | waiting a | user newer | held newer drops a
 		older than the held one | waiting a | user older | duplicate
-		not listing us, and of no maintainer | | user bobs | rejected service_not_listed invalid parked misses d:tree
+		not listing us, and of no maintainer | | user bobs | rejected service_not_listed invalid parked misses listed:30617:bob:tree
 		a maintainer's, named by an accepted one | accepted naming | user bobs | accepted
-		replaces one that lists us nowhere: held for its data | accepted goneFirst | user a | held a
+		replaces one that lists us nowhere: only the repository waits | accepted goneFirst | user a | accepted
+		leaves, whatever the whitelist says, and hosting ends | accepted a waiting s --repository-whitelist=@bob | user newer | accepted drops s
+		private | | user private | rejected private restricted | restricted: this service is public; a private repository needs a GRASP-08 service
 		drops us after it was accepted: hosting ends | accepted a waiting s | user gone | accepted drops s
-		drops us while held: what never had data vouches for nothing | waiting a s | user gone | rejected service_not_listed invalid parked misses d:tree drops a, s
-		states stay while another owner's announcement does | waiting a s other | user gone | rejected service_not_listed invalid parked misses d:tree drops a
+		drops us while held: what never had data vouches for nothing | waiting a s | user gone | rejected service_not_listed invalid parked misses listed:30617:alice:tree drops a, s
+		states stay while another owner's announcement does | waiting a s other | user gone | rejected service_not_listed invalid parked misses listed:30617:alice:tree drops a
 		and when hosting ends | accepted a other waiting s | user gone | accepted
 		drops us, but older than what is held | waiting newer s | user goneBefore | duplicate
 	`)
@@ -113,6 +116,8 @@ func TestVouching(t *testing.T) {
 		bobs = bob elsewhere 100 maintainers=carol
 		bobsNewer = bob elsewhere 200
 		bobsHere = bob here 100
+		bobAccepts = bob here 100 maintainers=alice
+		bobAcceptsElsewhere = bob elsewhere 100 maintainers=alice
 		bobsState = bob state 200
 		bobNames = bob here 100 maintainers=carol
 		bobLeft = bob elsewhere 200 maintainers=carol
@@ -121,14 +126,12 @@ func TestVouching(t *testing.T) {
 		daves = dave elsewhere 100
 		daveNames = dave here 100 maintainers=carol
 
-		A1 held, A2 elsewhere: refused, and A1 is gone | waiting alices | user left | rejected service_not_listed invalid parked misses d:tree drops alices
+		A1 held, A2 elsewhere: refused, and A1 is gone | waiting alices | user left | rejected service_not_listed invalid parked misses listed:30617:alice:tree drops alices
 		named by a held one only | waiting alices | user bobs | held bobs vouched 24h30m0s
 		named by a maintainer of a held one | waiting alices vouched bobs | user carols | held carols vouched 24h30m0s
-		named by those who are not vouched for themselves | vouched bobs | user carols | rejected service_not_listed invalid parked misses d:tree
-		named by a loop of those | vouched bobs | user carolsNewer | rejected service_not_listed invalid parked misses d:tree
-		not named | waiting alices | user daves | rejected service_not_listed invalid parked misses d:tree
+		not named | waiting alices | user daves | rejected service_not_listed invalid parked misses listed:30617:dave:tree
 		who left us names others still | accepted left | user bobs | accepted
-		a maintainer's replaced, named by no other now | accepted bobs | user bobsNewer | rejected service_not_listed invalid parked misses d:tree
+		what replaces an accepted one is accepted, named by another or not | accepted bobs | user bobsNewer | accepted
 		a held maintainer's replaced | waiting alices vouched bobs | user bobsNewer | held bobsNewer vouched 24h30m0s drops bobs
 		and those that it vouched for go | waiting alices vouched bobs carols | user bobsNewer | held bobsNewer vouched 24h30m0s drops bobs, carols
 		what vouched is deleted: all go, in a loop too | waiting alices vouched bobs carols | user deletion | accepted drops alices deleted by its author, bobs, carols
@@ -137,14 +140,16 @@ func TestVouching(t *testing.T) {
 		what vouched is replaced by what is accepted and names the same: that is for the release | accepted alices waiting bobNames vouched carols | user bobLeft | accepted drops bobNames next carols
 		what vouched expires | vouched bobs silent alices | expire alices | done drops alices previously expired, bobs
 		its own time over, it is kept with what vouches | waiting alices vouched bobs | expire bobs | done bobs vouched 24h30m0s
-		or goes, and may come again | vouched bobs | expire bobs | rejected service_not_listed invalid misses d:tree drops bobs
+		or goes, and may come again | vouched bobs | expire bobs | rejected service_not_listed invalid misses listed:30617:bob:tree drops bobs
 		released once an accepted one names it | accepted alices vouched bobs | release bobs | accepted drops bobs
 		not before | waiting alices vouched bobs | release bobs | done bobs vouched 24h30m0s
-		no state starts its clock or makes it wait for data | waiting alices vouched bobs | user bobsState | held alices, bobsState
-		the whitelist does not matter to maintainers of what is hosted | accepted alices --repository-whitelist=@alice | user bobsHere | held bobsHere
-		nor while what is hosted waits for data | waiting alices --repository-whitelist=@alice | user bobsHere | held bobsHere
-		nor at the release | accepted alices waiting bobsHere --repository-whitelist=@alice | release bobsHere | accepted drops bobsHere
-		but to maintainers of what is elsewhere | accepted left --repository-whitelist=@alice | user bobsHere | rejected not_whitelisted blocked parked misses d:tree
+		no state starts its clock or makes it wait for data | waiting alices vouched bobAcceptsElsewhere | user bobsState | held alices, bobsState
+		the whitelist does not matter to maintainers of what is hosted | accepted alices --repository-whitelist=@alice | user bobAccepts | held bobAccepts
+		nor while what is hosted waits for data | waiting alices --repository-whitelist=@alice | user bobAccepts | held bobAccepts
+		nor at the release | accepted alices waiting bobAccepts --repository-whitelist=@alice | release bobAccepts | accepted drops bobAccepts
+		what lists us and is on no list accepts an invitation like what does not list us | accepted left --repository-whitelist=@alice | user bobsHere | accepted
+		and waits with a held one | waiting alices --repository-whitelist=@alice | user bobsHere | held bobsHere vouched 24h30m0s
+		or is refused | --repository-whitelist=@alice | user bobsHere | rejected not_whitelisted blocked parked misses listed:30617:bob:tree
 		a release is followed by those whom it names | waiting alices vouched bobs carols | release alices | accepted drops alices next bobs
 	`)
 }
@@ -174,11 +179,20 @@ func TestState(t *testing.T) {
 	run(t, `
 		a = alice here 100
 		naming = alice here 100 maintainers=bob
-		bobNamesCarol = bob elsewhere 100 maintainers=carol
-		carolNamesAlice = carol elsewhere 100 maintainers=alice
+		bobNamesCarol = bob elsewhere 100 maintainers=alice,carol
+		carolNamesBob = carol elsewhere 100 maintainers=bob
+		carolLeft = carol elsewhere 100 m=carol,1,2 m=bob
 		bobs = bob here 100
+		bobsState = bob state 200
+		twoLeads = alice here 100 M=alice M=bob
+		aliceFollows = alice here 100 M=bob
+		bobLeads = bob elsewhere 100 M=bob m=alice
+		bobLeadsAlone = bob elsewhere 100 M=bob
+		moderator = alice here 100 o=alice
+		void = alice here 100 m=alice,soon
 		s = alice state 200
 		older = alice state 150
+		bobsOlder = bob state 50
 		carols = carol state 200
 		daves = dave state 200
 		bare = alice 30618 100
@@ -192,11 +206,23 @@ func TestState(t *testing.T) {
 		owner's, accepted announcement | accepted a | user s | held s
 		owner's, held announcement: its clock restarts | waiting a | user s | held a, s
 		owner's, silent announcement: revived | silent a | user s | held a, s
-		stranger's | accepted a | user carols | rejected unauthorized invalid parked misses d:tree | invalid: author not authorized for this repository
-		maintainer's maintainer's, through accepted and held | waiting naming accepted bobNamesCarol | user carols | held carols, naming
-		a loop of maintainers ends | accepted naming bobNamesCarol carolNamesAlice | user daves | rejected unauthorized invalid parked misses d:tree
+		stranger's | accepted a | user carols | rejected unauthorized restricted parked misses by:30617:carol:tree | restricted: author not authorized for this repository
+		invited, without an announcement | accepted naming | user bobsState | rejected unauthorized restricted parked misses by:30617:bob:tree | restricted: author not authorized for this repository
+		invited, with an announcement of its own: for its own repository | waiting naming accepted bobs | user bobsState | held bobsState
+		maintainer's maintainer's, through accepted and held | waiting naming accepted bobNamesCarol carolNamesBob | user carols | held carols, naming
+		through what is silent, which it revives | silent naming accepted bobNamesCarol carolNamesBob | user carols | held carols, naming
+		one that has left | accepted naming bobNamesCarol carolLeft | user carols | rejected unauthorized restricted parked misses by:30617:alice:tree, by:30617:bob:tree, by:30617:carol:tree
+		a loop of maintainers ends | accepted naming bobNamesCarol carolNamesBob | user daves | rejected unauthorized restricted parked misses by:30617:dave:tree
+		two leads | accepted twoLeads | user s | rejected unauthorized restricted parked misses by:30617:alice:tree, by:30617:bob:tree
+		the lead's announcement is missing | accepted aliceFollows | user s | rejected unauthorized restricted parked misses by:30617:alice:tree, by:30617:bob:tree
+		the lead confirms the owner | accepted aliceFollows bobLeads | user s | held s
+		the lead does not | accepted aliceFollows bobLeadsAlone | user s | rejected unauthorized restricted parked misses by:30617:alice:tree, by:30617:bob:tree
+		the lead's state is for the owner's repository | waiting aliceFollows accepted bobLeadsAlone | user bobsState | held aliceFollows, bobsState
+		a moderator only | accepted moderator | user s | rejected unauthorized restricted parked misses by:30617:alice:tree
+		a void record of the own role | accepted void | user s | rejected unauthorized restricted parked misses by:30617:alice:tree
 		another's held announcement keeps its clock | accepted a waiting bobs | user s | held s
-		older than the accepted state | accepted a s | user older | rejected superseded invalid | invalid: superseded
+		older than the accepted state | accepted a s | user older | duplicate | duplicate: superseded by a newer event
+		older than another's accepted one | waiting naming accepted bobNamesCarol carols s | user bobsOlder | held bobsOlder, naming
 		older than a held state: it may be the one whose data comes | accepted a waiting s | user older | held older
 	`)
 }
@@ -215,23 +241,23 @@ func TestPullRequest(t *testing.T) {
 		ofIssue = bob 1619 200 c=COMMIT E=issue
 		naming = alice here 100 maintainers=carol
 		bush = dave elsewhere:bush 100
-		carolsTree = carol elsewhere 100
+		carolsTree = carol elsewhere 100 maintainers=alice
 		carols = bob 1618 100 c=COMMIT a=carol/tree
 		elsewhereFirst = bob 1618 100 c=COMMIT a=dave/bush a=carol/tree
 
 		without c | accepted a | user noCommit | rejected invalid invalid
 		without a | accepted a | user noAddress | rejected invalid invalid
 		accepted repository | accepted a | user pr | held pr at tree
-		held repository does not count | waiting a | user pr | rejected orphan invalid misses 30617:alice:tree, d:tree
-		unknown repository, from sync | | synced pr | rejected orphan invalid parked misses 30617:alice:tree, d:tree
+		held repository does not count | waiting a | user pr | rejected orphan restricted misses 30617:alice:tree, d:tree
+		unknown repository, from sync | | synced pr | rejected orphan restricted parked misses 30617:alice:tree, d:tree
 		one of two repositories | accepted a | user two | held two at tree
 		repository of a maintainer who announces elsewhere | accepted naming carolsTree | user carols | held carols at tree
-		of one whom only a held announcement names | waiting naming | user carols | rejected orphan invalid misses 30617:carol:tree, d:tree
-		of one whom an accepted announcement names, who has none | accepted naming | user carols | held carols at tree
+		of one whom only a held announcement names | waiting naming | user carols | rejected orphan restricted misses 30617:carol:tree, d:tree
+		of one who is invited and has no announcement | accepted naming | user carols | rejected orphan restricted misses 30617:carol:tree, d:tree
 		update of an accepted one | accepted a pr | user update | held update at tree
 		update by e | accepted a pr | user lower | held lower at tree
-		update of a held one | accepted a waiting 0s pr | synced update | rejected orphan invalid parked misses pr
-		update of no pull request | accepted a issue | user ofIssue | rejected orphan invalid misses issue
+		update of a held one | accepted a waiting 0s pr | synced update | rejected orphan restricted parked misses pr
+		update of no pull request | accepted a issue | user ofIssue | rejected orphan restricted misses issue
 		update without its pull request | accepted a | user lone | rejected invalid invalid
 		belongs where it is served | accepted naming pr bush carolsTree | user two | held two at tree
 		an update where its pull request does | accepted naming pr bush carolsTree | user update | held update at tree
@@ -293,18 +319,18 @@ func TestEverythingElse(t *testing.T) {
 		carolsPatch = carol 1617 100 a=alice/tree
 		status = carol 1630 100 a=alice/tree
 
-		names nothing | accepted a patch | user note | rejected orphan invalid misses named:note
-		names nothing, from sync | accepted a patch | synced note | rejected orphan invalid parked misses named:note
-		names what is not there, from sync | accepted a patch | synced astray | rejected orphan invalid parked misses 30617:bob:bush, named:astray, note
-		held announcements do not count | waiting a | user patch | rejected orphan invalid misses 30617:alice:tree, named:patch
-		identifier must match | accepted a patch | user ofBush | rejected orphan invalid misses 30617:alice:bush, named:ofBush
-		author must match | accepted a patch | user ofBobs | rejected orphan invalid misses 30617:bob:tree, named:ofBobs
+		names nothing | accepted a patch | user note | rejected orphan restricted misses named:note
+		names nothing, from sync | accepted a patch | synced note | rejected orphan restricted parked misses named:note
+		names what is not there, from sync | accepted a patch | synced astray | rejected orphan restricted parked misses 30617:bob:bush, named:astray, note
+		held announcements do not count | waiting a | user patch | rejected orphan restricted misses 30617:alice:tree, named:patch
+		identifier must match | accepted a patch | user ofBush | rejected orphan restricted misses 30617:alice:bush, named:ofBush
+		author must match | accepted a patch | user ofBobs | rejected orphan restricted misses 30617:bob:tree, named:ofBobs
 		named by an accepted event | accepted a patch quoting | user note | accepted
 		replaceable, named by address | accepted a patch ofProfile | user profile | accepted
 		addressable, named by address | accepted a patch ofPost | user post | accepted
-		a deletion request vouches for nothing | accepted a patch request | user note | rejected orphan invalid misses named:note
-		nor does a grasp list | accepted a patch grasps | user note | rejected orphan invalid misses named:note
-		nor does naming one | accepted a patch request grasps | user ofRequest | rejected orphan invalid misses 10317:dave:, named:ofRequest, request
+		a deletion request vouches for nothing | accepted a patch request | user note | rejected orphan restricted misses named:note
+		nor does a grasp list | accepted a patch grasps | user note | rejected orphan restricted misses named:note
+		nor does naming one | accepted a patch request grasps | user ofRequest | rejected orphan restricted misses 10317:dave:, named:ofRequest, request
 		replaceable, older | accepted a patch newProfile ofProfile | user profile | duplicate
 		user grasp list, from anyone | | user plainGrasps | accepted
 		names an accepted address by a | accepted a patch | user byLowerA | accepted
@@ -334,7 +360,7 @@ func TestArchive(t *testing.T) {
 
 		archived | --archive-all | synced there | held there
 		on the list | --archive-whitelist=@alice/tree,bush | synced there | held there
-		not on the list | --archive-whitelist=@alice/tree,bush | synced bobs | rejected service_not_listed invalid parked misses d:tree
+		not on the list | --archive-whitelist=@alice/tree,bush | synced bobs | rejected service_not_listed invalid parked misses listed:30617:bob:tree
 		at a service | --archive-grasp-services=grasp.example.org | synced atService | held atService
 		blacklisted all the same | --archive-all --repository-blacklist=tree | synced there | rejected blacklisted blocked
 		a newer one of an archived one | accepted there --archive-all | synced newer | accepted
@@ -343,11 +369,11 @@ func TestArchive(t *testing.T) {
 		named by a held one only | waiting hosting --archive-all | synced bobs | held bobs
 		moves away and is archived from then on | accepted here waiting s --archive-all | synced newer | accepted
 		moves away for good | accepted here waiting s | synced newer | accepted drops s
-		an archived one that lists us now | accepted there --archive-all | synced hereAgain | held hereAgain
-		lists us, and is on no list | --archive-all --repository-whitelist=bush | user here | rejected not_whitelisted blocked parked misses d:tree
-		lists us, named by an archived one, and is on no list | accepted naming --archive-all --repository-whitelist=bush | user bobsHere | rejected not_whitelisted blocked parked misses d:tree
+		an archived one that lists us now | accepted there --archive-all | synced hereAgain | accepted
+		lists us, and is on no list | --archive-all --repository-whitelist=bush | user here | rejected not_whitelisted blocked parked misses listed:30617:alice:tree
+		lists us, is on no list, and accepts an invitation | accepted naming --archive-all --repository-whitelist=bush | user bobsHere | accepted
 		released | waiting there --archive-all | release there | accepted drops there
-		released, and not on the list any more | waiting there --archive-grasp-services=grasp.example.org | release there | rejected service_not_listed invalid misses d:tree drops there
+		released, and not on the list any more | waiting there --archive-grasp-services=grasp.example.org | release there | rejected service_not_listed invalid misses listed:30617:alice:tree drops there
 		a state of an archived one | waiting there --archive-all | synced s | held s, there
 		a maintainer's goes with the one that names it | waiting bobs hosting --archive-all | release hosting | accepted drops hosting next bobs
 		and is a maintainer's | accepted hosting waiting bobs --archive-all | release bobs | accepted drops bobs
@@ -387,12 +413,12 @@ func TestOfferedPullRequests(t *testing.T) {
 
 		offered here | --grasp06-enable | user pr | held pr at tree
 		an update without its pull request | --grasp06-enable | user update | held update at tree
-		while it is off | | user pr | rejected orphan invalid misses 30617:alice:tree, d:tree
-		in another author's place | --grasp06-enable | user another | rejected orphan invalid misses 30617:alice:tree, d:tree
-		for an identifier that it does not tag | --grasp06-enable | user untagged | rejected orphan invalid misses 30617:alice:bush, d:bush
+		while it is off | | user pr | rejected orphan restricted misses 30617:alice:tree, d:tree
+		in another author's place | --grasp06-enable | user another | rejected orphan restricted misses 30617:alice:tree, d:tree
+		for an identifier that it does not tag | --grasp06-enable | user untagged | rejected orphan restricted misses 30617:alice:bush, d:bush
 		without a commit | --grasp06-enable | user noCommit | rejected invalid invalid
 		released | waiting pr --grasp06-enable | release pr | accepted drops pr
-		released, and it is off since | waiting pr | release pr | rejected orphan invalid misses 30617:alice:tree, d:tree drops pr
+		released, and it is off since | waiting pr | release pr | rejected orphan restricted misses 30617:alice:tree, d:tree drops pr
 		of two, where its commit is pushed | accepted bush --grasp06-enable | user both | held both at tree
 	`)
 }

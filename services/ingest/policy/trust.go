@@ -3,87 +3,45 @@ package policy
 import (
 	"slices"
 
+	"tendril.dev/lib/authority"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
-// Who speaks for whom is asked backwards: from a key to those who name it as a maintainer, to those
-// who name these, and so on. Anybody may announce an identifier and name anybody, so that nothing
-// here walks all announcements of one, and every walk has an end.
-
-// maxSteps bounds one walk, in announcements that are looked at. Who cannot be reached within it is
-// not reached.
-const maxSteps = 4096
+// Package authority says who speaks for whom. Here is which announcements it is asked about: those
+// that are accepted, those that are held, or both.
 
 // inLog is the phase of announcements that are accepted and not held.
 const inLog proto.Phase = ""
 
-// where says which announcements a walk looks at.
-type where int
-
-const (
-	accepts where = 1 << iota
-	holds
-	andOwn // also those of the key that it begins with
-)
-
-// answer is what a walk came to.
-type answer int
-
-const (
-	no answer = iota
-	yes
-	unsure // the walk was too long to tell
-)
-
-// reaches answers whether a key is in the recursive maintainer set of an announcement that counts.
-// It looks at the nearest first.
-func reaches(k Knowledge, from nostr.RepoRef, in where, counts func(*held.Entry) bool) answer {
-	var places []*held.Directory
-	if in&accepts != 0 {
-		places = append(places, k.Announced(from.Identifier))
-	}
-	if in&holds != 0 {
-		places = append(places, k.Held())
-	}
-	for _, place := range places {
-		if in&andOwn != 0 && slices.ContainsFunc(place.At(from.Address()), counts) {
-			return yes
-		}
-	}
-	seen, queue, steps := map[string]bool{from.PubKey: true}, []string{from.PubKey}, 0
-	for ; len(queue) > 0; queue = queue[1:] {
-		for _, place := range places {
-			for _, e := range place.Naming(from.Identifier, queue[0]) {
-				owner := e.Event.PubKey
-				if steps++; steps > maxSteps {
-					return unsure
-				}
-				if owner != from.PubKey && counts(e) {
-					return yes
-				}
-				if !seen[owner] {
-					seen[owner], queue = true, append(queue, owner)
-				}
-			}
-		}
-	}
-	return no
+// announced are the announcements of an identifier that count, accepted and held.
+func announced(k Knowledge, identifier string) held.Announcements {
+	return held.Announcements{Identifier: identifier, In: []*held.Directory{k.Announced(identifier), k.Held()}}
 }
 
-// isServed reports whether a key owns or maintains a repository of this identifier that is served
-// here, hosted or archived.
+// isHosted reports whether the accepted announcement of an owner is of a repository that is hosted
+// or archived here.
+func (p *Policy) isHosted(k Knowledge, ref nostr.RepoRef) bool {
+	return slices.ContainsFunc(k.Announced(ref.Identifier).At(ref.Address()), func(e *held.Entry) bool {
+		return p.hosting.Keeps(e.Announcement)
+	})
+}
+
+// isServed reports whether a key owns a repository of this identifier that is served here, hosted or
+// archived, or is a confirmed maintainer of one.
 func (p *Policy) isServed(k Knowledge, ref nostr.RepoRef) bool {
-	return reaches(k, ref, accepts|andOwn, func(e *held.Entry) bool { return p.hosting.Keeps(e.Announcement) }) == yes
+	return p.isHosted(k, ref) || authority.Speaks(announced(k, ref.Identifier), ref.PubKey, func(c authority.Coordinate) bool {
+		return p.isHosted(k, nostr.RepoRef{PubKey: c.Owner, Identifier: ref.Identifier})
+	})
 }
 
 // maxOfServed bounds how many repositories, and other events, of an event are looked at.
 const maxOfServed = 10
 
-// OfServed reports whether an event is one of an owner or maintainer of a served repository, for
-// that repository: its announcement or state, or an event that names the repository, or an accepted
-// event of it.
+// OfServed reports whether an event is one of an owner or confirmed maintainer of a served
+// repository, for that repository: its announcement or state, or an event that names the
+// repository, or an accepted event of it.
 func (p *Policy) OfServed(k Knowledge, ev *nostr.Event) bool {
 	refs, ids := reposOf(ev), nostr.ReferencesOf(ev).IDs
 	for _, id := range ids[:min(len(ids), maxOfServed)] {
@@ -117,27 +75,49 @@ func isAnnounced(k Knowledge, identifier string, without map[string]bool) bool {
 		slices.ContainsFunc(k.Announced(identifier).Announcements(identifier), stays)
 }
 
-// maxRevived bounds how many held announcements one state event can restart: thousands of them may
-// name a busy maintainer, whose states must not become thousands of writes.
+// maxRevived bounds how many held announcements one state event can restart.
 const maxRevived = 64
 
-// spokenFor returns the held announcements that list us or are archived and for which a key speaks,
-// its own first.
-func spokenFor(k Knowledge, ref nostr.RepoRef) (entries []*held.Entry) {
-	reaches(k, ref, accepts|holds|andOwn, func(e *held.Entry) bool {
-		if e.Phase != inLog && e.Phase != proto.PhaseVouched {
-			entries = append(entries, e)
+// spokenFor returns the held announcements of repositories that wait or are silent and for which a
+// key is a confirmed maintainer.
+func spokenFor(k Knowledge, all held.Announcements, key string) (entries []*held.Entry) {
+	for c := range authority.Coordinates(all, key) {
+		for _, e := range k.Held().At(nostr.RepoRef{PubKey: c.Owner, Identifier: all.Identifier}.Address()) {
+			if e.Announcement != nil && e.Phase != proto.PhaseVouched {
+				entries = append(entries, e)
+			}
 		}
-		return len(entries) == maxRevived
-	})
+		if len(entries) >= maxRevived {
+			break
+		}
+	}
 	return entries
 }
 
 // speaksHere reports whether a key owns a repository of the identifier that is hosted or archived
-// here, or waits, or is in the recursive maintainer set of one. Where a walk is too long to tell,
-// it does.
+// here, or waits, or is a confirmed maintainer of one.
 func (p *Policy) speaksHere(k Knowledge, ref nostr.RepoRef) bool {
-	return reaches(k, ref, accepts|holds|andOwn, func(e *held.Entry) bool {
-		return e.Phase != proto.PhaseVouched && (e.Phase != inLog || p.hosting.Keeps(e.Announcement))
-	}) != no
+	isHere := func(c authority.Coordinate) bool {
+		at := nostr.RepoRef{PubKey: c.Owner, Identifier: ref.Identifier}
+		return p.isHosted(k, at) || slices.ContainsFunc(k.Held().At(at.Address()), func(e *held.Entry) bool {
+			return e.Announcement != nil && e.Phase != proto.PhaseVouched
+		})
+	}
+	return isHere(authority.Coordinate{Owner: ref.PubKey}) || authority.Speaks(announced(k, ref.Identifier), ref.PubKey, isHere)
+}
+
+// isListed reports whether an accepted announcement of the identifier by another author lists a
+// key: one step, which is how an invitation is accepted.
+func isListed(k Knowledge, ref nostr.RepoRef) bool {
+	return slices.ContainsFunc(k.Announced(ref.Identifier).Naming(ref.Identifier, ref.PubKey), func(e *held.Entry) bool {
+		return e.Event.PubKey != ref.PubKey
+	})
+}
+
+// isVouchedFor reports whether a held announcement of another author lists a key: one step. What is
+// held for others' sake vouches too; it goes with the last that does not, see dropWith.
+func isVouchedFor(k Knowledge, ref nostr.RepoRef) bool {
+	return slices.ContainsFunc(k.Held().Naming(ref.Identifier, ref.PubKey), func(e *held.Entry) bool {
+		return e.Event.PubKey != ref.PubKey
+	})
 }
