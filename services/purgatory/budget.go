@@ -79,7 +79,7 @@ func (b budget) check(ctx context.Context, p payer, bytes int64) (left int64, er
 }
 
 // Paid implements release.Events.
-func (w *worker) Paid(ctx context.Context, into *repository.Repo, author string, served bool, copy func() error) error {
+func (w *worker) Paid(ctx context.Context, into *repository.Locked, author string, served bool, copy func() error) error {
 	from := payer{author: author, served: served}
 	if _, err := w.budget.check(ctx, from, 0); err != nil {
 		return nil // nothing is copied: a later look may

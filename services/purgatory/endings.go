@@ -21,25 +21,23 @@ const (
 	removeBytes  = 1 << 20
 )
 
-// lookAfter looks after a repository that may not be hosted any more, or may be hosted again. The
-// caller has its lock.
-func (w *worker) lookAfter(ctx context.Context, hosted bool, at repository.Place) error {
-	repo, err := w.store.At(at)
+// lookAfter looks after a repository that may not be hosted any more, or may be hosted again.
+func (w *worker) lookAfter(ctx context.Context, hosted bool, repo *repository.Locked) (err error) {
 	switch {
-	case err != nil || !repo.Exists():
+	case !repo.Exists():
 	case hosted:
 		err = w.clearEnded(repo)
 	default:
 		err = w.end(ctx, repo)
 	}
 	if err != nil {
-		return fmt.Errorf("look after %s: %w", at, err)
+		return fmt.Errorf("look after %s: %w", repo.Place, err)
 	}
 	return nil
 }
 
 // clearEnded is for a repository that is hosted. If it was not for a while, its note goes.
-func (w *worker) clearEnded(repo *repository.Repo) error {
+func (w *worker) clearEnded(repo *repository.Locked) error {
 	note, err := repo.Ended()
 	if note == nil || err != nil {
 		return err
@@ -55,7 +53,7 @@ func (w *worker) clearEnded(repo *repository.Repo) error {
 
 // end is for a repository that is not hosted. One that never got data goes at once. Another is kept
 // for a while if its owner has ended the hosting, and when that time is over it is removed.
-func (w *worker) end(ctx context.Context, repo *repository.Repo) error {
+func (w *worker) end(ctx context.Context, repo *repository.Locked) error {
 	refs, err := repo.Refs()
 	if err != nil {
 		return err
@@ -70,7 +68,7 @@ func (w *worker) end(ctx context.Context, repo *repository.Repo) error {
 	if len(refs.ByName) == 0 {
 		return w.removeRepository(ctx, repo)
 	}
-	how, err := w.howItEnds(ctx, repo)
+	how, err := w.howItEnds(ctx, repo.Repo)
 	switch {
 	case err != nil || how.until.IsZero():
 		return err
@@ -170,13 +168,12 @@ func (w *worker) count(ctx context.Context, filters ...nostr.Filter) (n int, err
 var errStillHosted = errors.New("the repository is hosted")
 
 // remove removes a repository that is not hosted, and what was accepted for it alone. At once: an
-// operator has asked for it, so that neither its time nor how its hosting has ended matters. The
-// caller has its lock.
+// operator has asked for it, so that neither its time nor how its hosting has ended matters.
 //
 // Events go first. Whether anything still needs them is decided by ingest, on the head of the log;
 // while they go the note stays, so that a removal that breaks off is begun again by the worker that
 // has the shard then.
-func (w *worker) remove(ctx context.Context, repo *repository.Repo, atOnce bool) error {
+func (w *worker) remove(ctx context.Context, repo *repository.Locked, atOnce bool) error {
 	ref := repo.RepoRef
 	removed, err := w.removeEvents(ctx, repo, atOnce)
 	if err == nil {
@@ -195,14 +192,14 @@ func (w *worker) remove(ctx context.Context, repo *repository.Repo, atOnce bool)
 
 // confirmRemoval decides on all that is known at this moment whether a repository must be removed; errStillHosted:
 // it must not. Where that cannot be known within lookTime it is another error, and nothing is removed.
-func (w *worker) confirmRemoval(ctx context.Context, repo *repository.Repo, atOnce bool) error {
-	if err := w.shards.Lease(repo.Identifier).Err(); err != nil {
+func (w *worker) confirmRemoval(ctx context.Context, repo *repository.Locked, atOnce bool) error {
+	if err := repo.MayWrite(ctx); err != nil {
 		return err // another worker decides from now on
 	}
 	stays, err := w.hosts(ctx, repo.RepoRef, true)
 	if err == nil && !stays && !atOnce {
 		var how ending
-		how, err = w.howItEnds(ctx, repo)
+		how, err = w.howItEnds(ctx, repo.Repo)
 		stays = !how.isOver()
 	}
 	if err == nil && stays {
@@ -212,8 +209,8 @@ func (w *worker) confirmRemoval(ctx context.Context, repo *repository.Repo, atOn
 	return err
 }
 
-// removeRepository takes a repository off the disk. The caller has its lock.
-func (w *worker) removeRepository(ctx context.Context, repo *repository.Repo) error {
+// removeRepository takes a repository off the disk.
+func (w *worker) removeRepository(ctx context.Context, repo *repository.Locked) error {
 	if err := repo.Remove(ctx); err != nil {
 		return err
 	}
@@ -228,7 +225,7 @@ func (w *worker) removeRepository(ctx context.Context, repo *repository.Repo) er
 // who spoke for it alone. States stay as long as another repository of the identifier is kept for
 // its owner: they may be that one's. Before each part it is decided again that the repository must
 // be removed: its owner may have come back.
-func (w *worker) removeEvents(ctx context.Context, repo *repository.Repo, atOnce bool) (removed int, err error) {
+func (w *worker) removeEvents(ctx context.Context, repo *repository.Locked, atOnce bool) (removed int, err error) {
 	ref := repo.RepoRef
 	var part []*nostr.Event
 	bytes := 0

@@ -23,6 +23,7 @@ import (
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory"
+	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/test/fixture/gittest"
 )
 
@@ -154,7 +155,7 @@ func TestNobodyWasThere(t *testing.T) {
 	w := newWorld(t)
 	commit := w.pushFirst()
 	lost := w.repo(alice, "unknown")
-	must(t, lost.Ensure(t.Context()))
+	gittest.Do(t, lost, func(repo *repository.Locked) error { return repo.Ensure(t.Context()) })
 	gittest.Git(t, w.work.Dir, "push", lost.Path, "main")
 	w.stop() // for the next one to find
 	w.in.accept(deletion(alice, "e", announcement("announcement", alice, "x").ID))

@@ -9,6 +9,7 @@ import (
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/fetch"
 	"tendril.dev/services/purgatory/hunt"
+	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repostate"
 )
 
@@ -49,18 +50,23 @@ func (w *worker) fetchWithin(ctx context.Context, identifier, url string, want r
 	if err == nil && !repo.Exists() { // one of many that are made little by little
 		err = w.makeRepository(ctx, repo)
 	}
-	from, limits := payer{author: want.Payer, served: want.Served}, w.limits
+	var into *repository.Leased
 	if err == nil {
-		limits.MaxBytes, err = w.budget.check(ctx, from, 0)
+		into, err = repo.Lease()
 	}
 	if err != nil {
+		return result, err
+	}
+	defer into.Done()
+	from, limits := payer{author: want.Payer, served: want.Served}, w.limits
+	if limits.MaxBytes, err = w.budget.check(ctx, from, 0); err != nil {
 		return result, err
 	}
 	limits.MaxBytes = min(limits.MaxBytes, w.limits.MaxBytes)
 	domain := w.metrics.domain(hunt.HostOf(url))
 	w.metrics.inFlight.WithLabelValues(domain).Inc()
 	defer w.metrics.inFlight.WithLabelValues(domain).Dec()
-	result, err = fetch.Fetch(ctx, w.guard, url, repo, want.Objects, limits)
+	result, err = fetch.Fetch(ctx, w.guard, url, into, want.Objects, limits)
 	w.budget.spend(from, result.Bytes)
 	if err == nil || ctx.Err() == nil {
 		w.metrics.fetched(domain, result, err)

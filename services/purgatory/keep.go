@@ -93,11 +93,21 @@ func (w *worker) cleanUp(ctx context.Context, at repository.Place) error {
 	}
 	due, err := repo.NeedsGc(time.Now())
 	if err == nil && due {
-		err = repo.Gc(during)
+		err = tidy(during, repo)
 	}
 	if err != nil && during.Err() == nil {
 		w.log.Error("housekeeping failed; it is tried again later", "repository", at, "error", err)
 	}
 	w.chores.AddAt(at, time.Now().Add(housekeepingEvery))
 	return nil
+}
+
+// tidy lets git clean up one repository.
+func tidy(ctx context.Context, repo *repository.Repo) error {
+	leased, err := repo.Lease()
+	if err != nil {
+		return err
+	}
+	defer leased.Done()
+	return leased.Gc(ctx)
 }

@@ -12,7 +12,6 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repostate"
 )
@@ -106,19 +105,18 @@ func (w *worker) carryOut(ctx context.Context, verb proto.RepoVerb, ref nostr.Re
 	if verb == proto.RepoShow {
 		return w.showRepo(ctx, repo)
 	}
-	unlock, err := w.shards.Write(ctx, theWorker, false, repo.Place)
-	if err == nil {
-		defer unlock()
+	err = repo.WithLock(ctx, func(repo *repository.Locked) (err error) {
 		if verb == proto.RepoRestore {
 			s, err = w.restoreRepo(ctx, repo)
 		} else {
 			s, err = w.removeNow(ctx, repo)
 		}
-	}
+		return err
+	})
 	if errors.Is(err, errStillHosted) {
 		err = fmt.Errorf("%s is hosted: only its owner can give it up", readable(ref))
 	}
-	if errors.Is(err, githttp.ErrElsewhere) {
+	if errors.Is(err, repository.ErrElsewhere) {
 		err = fmt.Errorf("%s is being handed over to another worker; ask again", readable(ref))
 	}
 	return s, err
@@ -182,13 +180,12 @@ func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (s proto.R
 
 // restoreRepo cancels the removal of a repository: it is kept until its owner comes back, or an
 // operator removes it. It is not served: that its owner gave it up is for its owner to take back.
-// The caller has its lock.
-func (w *worker) restoreRepo(ctx context.Context, repo *repository.Repo) (s proto.RepoStatus, err error) {
+func (w *worker) restoreRepo(ctx context.Context, repo *repository.Locked) (s proto.RepoStatus, err error) {
 	hosted, err := w.hosts(ctx, repo.RepoRef, true)
 	if err != nil {
 		return s, err
 	}
-	s, how, err := w.status(ctx, repo, hosted)
+	s, how, err := w.status(ctx, repo.Repo, hosted)
 	if err != nil || how.note == nil {
 		return s, err // it is here, or has no end
 	}
@@ -202,9 +199,9 @@ func (w *worker) restoreRepo(ctx context.Context, repo *repository.Repo) (s prot
 	return s, nil
 }
 
-// removeNow removes a repository that is not hosted, and tells what it was. The caller has its lock.
-func (w *worker) removeNow(ctx context.Context, repo *repository.Repo) (proto.RepoStatus, error) {
-	status, err := w.showRepo(ctx, repo)
+// removeNow removes a repository that is not hosted, and tells what it was.
+func (w *worker) removeNow(ctx context.Context, repo *repository.Locked) (proto.RepoStatus, error) {
+	status, err := w.showRepo(ctx, repo.Repo)
 	if err != nil {
 		return status, err
 	}

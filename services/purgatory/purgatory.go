@@ -70,7 +70,7 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 	ours := newShards()
 	store, err := repository.NewStore(repository.Options{
 		Root: s.GitDataPath, Git: s.GitBinary, Processes: s.GitProcesses, Memory: s.GitProcessMemory, PackTime: s.GitPackTime,
-		Lease: ours.Lease, Log: n.Log,
+		Enter: ours.Enter, Log: n.Log,
 	})
 	if err != nil {
 		return nil, err

@@ -19,6 +19,7 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/githttp"
+	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/test/fixture/gittest"
 )
 
@@ -229,7 +230,8 @@ func TestWhatHappenedMeanwhile(t *testing.T) {
 	w.stop()
 	past, path := time.Now().Add(-2*time.Hour), w.repo(alice, "x").Path
 	left := filepath.Join(path, "objects", "tmp_objdir-incoming-1")
-	err := errors.Join(os.Chtimes(filepath.Join(path, "refs/nostr", id), past, past), os.Mkdir(left, 0o755), w.repo(bob, "empty").Ensure(t.Context()))
+	err := errors.Join(os.Chtimes(filepath.Join(path, "refs/nostr", id), past, past), os.Mkdir(left, 0o755))
+	gittest.Do(t, w.repo(bob, "empty"), func(repo *repository.Locked) error { return repo.Ensure(t.Context()) })
 	must(t, err)
 	w.restart()
 	eventually(t, "the commit without an event is removed", func() bool { return w.ref(alice, "x", "refs/nostr/"+id) == "" })

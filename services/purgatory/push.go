@@ -49,7 +49,7 @@ const (
 // a moment ago may be ahead of it.
 func (a authority) Repository(ctx context.Context, ref nostr.RepoRef) (*repository.Repo, error) {
 	if !a.shards.Holds(ref.Identifier) {
-		return nil, githttp.ErrElsewhere
+		return nil, repository.ErrElsewhere
 	}
 	if ban := a.node.Bans.Repository(ref); ban != nil {
 		return nil, githttp.Refuse(ban.Message())
@@ -68,25 +68,22 @@ func (a authority) Repository(ctx context.Context, ref nostr.RepoRef) (*reposito
 // makeRepository makes a repository that is announced but not on disk yet: a client was quicker
 // than we, or the disk is a new one. githttp.ErrNotFound: it is not announced.
 func (w *worker) makeRepository(ctx context.Context, repo *repository.Repo) error {
-	unlock, err := w.shards.Write(ctx, theWorker, false, repo.Place)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	// Looked at again under the lock: it may just have been removed because its announcement is
-	// over.
-	hosted, err := w.hosts(ctx, repo.RepoRef, true)
-	if err == nil && !hosted {
-		err = githttp.ErrNotFound
-	}
-	if err != nil {
-		return err
-	}
-	return ensure(ctx, repo)
+	return repo.WithLock(ctx, func(repo *repository.Locked) error {
+		// Looked at again under the lock: it may just have been removed because its announcement is
+		// over.
+		hosted, err := w.hosts(ctx, repo.RepoRef, true)
+		if err == nil && !hosted {
+			err = githttp.ErrNotFound
+		}
+		if err != nil {
+			return err
+		}
+		return ensure(ctx, repo)
+	})
 }
 
 // ensure makes a repository that is not there.
-func ensure(ctx context.Context, repo *repository.Repo) error {
+func ensure(ctx context.Context, repo *repository.Locked) error {
 	err := repo.Ensure(ctx)
 	if err == nil || ctx.Err() != nil || errors.Is(err, repository.ErrBusy) {
 		return err
@@ -231,28 +228,33 @@ func (a authority) keep(ctx context.Context, ref nostr.RepoRef, d decision) erro
 // Other repositories of the maintainers follow.
 func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error) {
 	at := a.place(push.Ref)
-	// Anybody may push what moves no branch or tag. What does without a state is refused at once, when it
-	// holds the lock.
-	stranger := !slices.ContainsFunc(push.Changes, func(c repostate.Change) bool { return !strings.HasPrefix(c.Name, repostate.PrefixNostr) })
-	unlock, err := a.shards.Write(ctx, "client "+push.Client, stranger, at)
+	repo, err := a.store.At(at)
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
-	refused, err := a.take(ctx, at, push, receive)
+	// Anybody may push what moves no branch or tag. What does without a state is refused at once, when it
+	// holds the lock.
+	stranger := !slices.ContainsFunc(push.Changes, func(c repostate.Change) bool { return !strings.HasPrefix(c.Name, repostate.PrefixNostr) })
+	into, err := repo.LockFor(ctx, push.Client, stranger)
+	if err != nil {
+		return nil, err
+	}
+	defer into.Done()
+	refused, err := a.take(ctx, into, push, receive)
 	return refused, a.refusal(at, err)
 }
 
 // take is Push under the lock. The references are read again: what the client wants may have been done
 // since it saw them.
-func (a authority) take(ctx context.Context, at repository.Place, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error) {
+func (a authority) take(ctx context.Context, repo *repository.Locked, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error) {
+	at := repo.Place
 	d, err := a.allow(ctx, push)
 	if err != nil {
 		return nil, err
 	}
 	refused := githttp.Refusals(d.Refused)
 	if len(d.Allowed) > 0 {
-		ofGit, err := a.receive(ctx, at, push, d, receive)
+		ofGit, err := a.receive(ctx, repo, push, d, receive)
 		if err != nil {
 			return nil, err
 		}
@@ -262,7 +264,7 @@ func (a authority) take(ctx context.Context, at repository.Place, push githttp.P
 		}
 	}
 	if len(d.Allowed)+len(d.waiting) > 0 {
-		if err := a.releasePushed(context.WithoutCancel(ctx), at, d); err != nil {
+		if err := a.releasePushed(context.WithoutCancel(ctx), repo, d); err != nil {
 			return nil, err
 		}
 	}
@@ -278,23 +280,23 @@ func (a authority) take(ctx context.Context, at repository.Place, push githttp.P
 }
 
 // receive lets git carry out what is allowed, and gives what git refuses of it.
-func (a authority) receive(ctx context.Context, at repository.Place, push githttp.PushRequest, d decision, receive githttp.Receive) (githttp.Refusals, error) {
-	err := ensure(ctx, d.repo) // it may have been removed and announced again since the request came in
+func (a authority) receive(ctx context.Context, repo *repository.Locked, push githttp.PushRequest, d decision, receive githttp.Receive) (githttp.Refusals, error) {
+	err := ensure(ctx, repo) // it may have been removed and announced again since the request came in
 	if err == nil {
-		err = noteWaiting(d.repo, push.Client, d.unknown)
+		err = noteWaiting(repo, push.Client, d.unknown)
 	}
 	if err != nil {
 		return nil, err
 	}
 	// The client may go in the middle of it: what was moved is brought in line in any case.
-	defer func() { a.queue.addRepository(at, time.Now(), maintainerGroup) }()
+	defer func() { a.queue.addRepository(repo.Place, time.Now(), maintainerGroup) }()
 	a.budget.spend(d.payer, d.bytes)
-	return receive(ctx, d.Allowed)
+	return receive(ctx, repo, d.Allowed)
 }
 
 // noteWaiting notes durably who pushes references whose events have not come, before these are
 // there. A *repostate.Refused says that there is no room for them.
-func noteWaiting(repo *repository.Repo, client string, events []string) error {
+func noteWaiting(repo *repository.Locked, client string, events []string) error {
 	if len(events) == 0 {
 		return nil
 	}
@@ -341,10 +343,11 @@ func (w *worker) refusal(at repository.Place, err error) error {
 // releasePushed releases what a push satisfied, and says whether the events that it brings the data
 // of are served then. A pull request may be held still, until other repositories that it is for
 // have the commit.
-func (a authority) releasePushed(ctx context.Context, at repository.Place, d decision) error {
+func (a authority) releasePushed(ctx context.Context, repo *repository.Locked, d decision) error {
+	at := repo.Place
 	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
-	_, failed := a.release(ctx, d.view, []repository.Place{at})
+	_, failed := a.release(ctx, d.view, []*repository.Locked{repo})
 	if failed != nil {
 		a.log.Warn("not all events of a push could be released", "repository", at, "error", failed)
 	}

@@ -55,27 +55,26 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 	}
 	defer unlock()
 	var failed error
-	for _, at := range scope {
-		if _, due := t.places[at]; due && !at.PRs {
-			failed = errors.Join(failed, w.lookAfter(ctx, v.Hosts(at.PubKey), at))
+	for _, repo := range scope {
+		if _, due := t.places[repo.Place]; due && !repo.PRs {
+			failed = errors.Join(failed, w.lookAfter(ctx, v.Hosts(repo.PubKey), repo))
 		}
 	}
 	result, err := w.release(ctx, v, scope)
 	failed = errors.Join(failed, err)
-	for _, at := range scope {
-		repo, err := w.store.At(at)
-		if err == nil && !at.PRs && repo.Exists() {
-			var s proto.RepoStatus
-			s, _, err = w.status(ctx, repo, v.Hosts(at.PubKey))
-			w.statuses.Store(at, s)
+	for _, repo := range scope {
+		if repo.PRs || !repo.Exists() {
+			continue
 		}
+		s, _, err := w.status(ctx, repo.Repo, v.Hosts(repo.PubKey))
+		w.statuses.Store(repo.Place, s)
 		failed = errors.Join(failed, err)
 	}
 	if at := w.hunter.Status(t.identifier).Next; result.Owed && len(t.pulls) > 0 && !hunted && at.IsZero() {
 		w.hunter.Add(t.identifier, w.node.Settings.HuntSyncDelay)
 	}
 	if hunted {
-		w.updateHunt(ctx, v, func(owner string) bool { return attempt || slices.Contains(scope, placeOf(owner, t.identifier)) }, attempt)
+		w.updateHunt(ctx, v, func(owner string) bool { return attempt || isAmong(scope, placeOf(owner, t.identifier)) }, attempt)
 	}
 	// This look may have taken the place of the one at which the next attempt begins.
 	if next := w.hunter.Status(t.identifier).Next; !next.IsZero() {
@@ -89,7 +88,7 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 // accepted pull requests whose commits are not named in all of its repositories: what happened while
 // no worker held the shard, and what is for a repository that is new. When an attempt to hunt begins
 // these are all repositories of the identifier.
-func (w *worker) enter(ctx context.Context, t *task, hunted, attempt bool) (v repostate.View, scope []repository.Place, unlock func(), err error) {
+func (w *worker) enter(ctx context.Context, t *task, hunted, attempt bool) (v repostate.View, locked []*repository.Locked, unlock func(), err error) {
 	if v, err = w.known(ctx, t.identifier, w.holdings.OfIdentifier(t.identifier), t.pulls); err != nil {
 		return v, nil, nil, err
 	}
@@ -110,25 +109,33 @@ func (w *worker) enter(ctx context.Context, t *task, hunted, attempt bool) (v re
 	for _, at := range rest {
 		w.queue.addRepository(at, time.Now(), repoOnly, t.pulls...)
 	}
-	var unlocks []func()
 	unlock = func() {
-		for _, unlock := range unlocks {
-			unlock()
+		for _, repo := range locked {
+			repo.Done()
 		}
 	}
-	scope = slices.DeleteFunc(scope, func(at repository.Place) bool {
-		unlock, free := w.shards.TryWrite(at)
-		if free {
-			unlocks = append(unlocks, unlock)
+	for _, at := range scope {
+		var repo *repository.Repo
+		if repo, err = w.store.At(at); err != nil {
+			break
+		}
+		if l, free := repo.TryLock(); free {
+			locked = append(locked, l)
 		} else {
 			w.queue.addRepository(at, time.Now().Add(w.node.Settings.HuntInterval), max(maintainerGroup, t.places[at]), t.pulls...)
 		}
-		return !free
-	})
-	if v, err = w.read(ctx, t.identifier, t.pulls); err != nil {
+	}
+	if err == nil {
+		v, err = w.read(ctx, t.identifier, t.pulls)
+	}
+	if err != nil {
 		unlock()
 	}
-	return v, scope, unlock, err
+	return v, locked, unlock, err
+}
+
+func isAmong(repos []*repository.Locked, at repository.Place) bool {
+	return slices.ContainsFunc(repos, func(repo *repository.Locked) bool { return repo.Place == at })
 }
 
 // scopeOf are the repositories that a task is about, and those that are too many for now. Those that
@@ -172,7 +179,7 @@ func scopeOf(v repostate.View, t task) (scope, rest []repository.Place) {
 
 // release releases what is complete in the repositories of a scope, waits until that is served, and
 // tells about it.
-func (w *worker) release(ctx context.Context, v repostate.View, scope []repository.Place) (release.Result, error) {
+func (w *worker) release(ctx context.Context, v repostate.View, scope []*repository.Locked) (release.Result, error) {
 	since := map[string]time.Time{}
 	for _, e := range w.holdings.OfIdentifier(v.Identifier) {
 		since[e.Event.ID] = e.HeldAt
@@ -191,8 +198,8 @@ func (w *worker) release(ctx context.Context, v repostate.View, scope []reposito
 	for _, ev := range result.Expired {
 		w.expired(v.Identifier, ev, release.Superseded)
 	}
-	for _, at := range scope {
-		w.chores.Add(at)
+	for _, repo := range scope {
+		w.chores.Add(repo.Place)
 	}
 	return result, failed
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,22 +15,33 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repostate"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/gittest"
 )
 
-func at(owner string) repository.Place { return placeOf(owner, "x") }
+// reposOf gives repositories of an identifier in a store whose locks follow the shards, by their
+// owners. It is called outside of a bubble: it starts git.
+func reposOf(t *testing.T, h *shards) func(owner string) *repository.Repo {
+	store := gittest.Store(t)
+	store.Enter = h.Enter
+	return func(owner string) *repository.Repo {
+		repo, err := store.At(placeOf(strings.Repeat(owner, 64), "x"))
+		fixture.Must(t, err)
+		return repo
+	}
+}
 
 // TestOneWriterAndHandOver: writers of one repository come one after the other, those of others do
 // not wait, and a shard is let go only when nothing is written any more. A writer that waits then is
 // for the next worker.
 func TestOneWriterAndHandOver(t *testing.T) {
 	t.Parallel()
+	h := newShards()
+	at := reposOf(t, h)
 	synctest.Test(t, func(t *testing.T) {
-		h := newShards()
-		if _, err := h.Write(t.Context(), theWorker, false, at("a")); !errors.Is(err, githttp.ErrElsewhere) {
+		if _, err := at("a").Lock(t.Context()); !errors.Is(err, repository.ErrElsewhere) {
 			t.Fatalf("writing in a shard that is not held: %v", err)
 		}
 		for n := range proto.Shards {
@@ -38,8 +50,8 @@ func TestOneWriterAndHandOver(t *testing.T) {
 		var writers, most, written, elsewhere atomic.Int32
 		for range 5 {
 			go func() {
-				unlock, err := h.Write(t.Context(), theWorker, false, at("a"))
-				if errors.Is(err, githttp.ErrElsewhere) {
+				locked, err := at("a").Lock(t.Context())
+				if errors.Is(err, repository.ErrElsewhere) {
 					elsewhere.Add(1)
 					return
 				}
@@ -51,25 +63,25 @@ func TestOneWriterAndHandOver(t *testing.T) {
 				most.Store(max(most.Load(), writers.Add(1)))
 				time.Sleep(time.Second)
 				writers.Add(-1)
-				unlock()
+				locked.Done()
 			}()
 		}
 		synctest.Wait()
-		unlock, others := h.TryWrite(at("b"))
-		if _, same := h.TryWrite(at("a")); same || !others {
+		locked, others := at("b").TryLock()
+		if _, same := at("a").TryLock(); same || !others {
 			t.Fatalf("free while one writes: the same repository %t, another %t", same, others)
 		}
-		unlock()
+		locked.Done()
 		impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if _, err := h.Write(impatient, theWorker, false, at("a")); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := at("a").Lock(impatient); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a writer that gives up: %v", err)
 		}
 		time.Sleep(2500 * time.Millisecond)
 		began := time.Now()
 		go func() {
 			time.Sleep(100 * time.Millisecond)
-			if _, err := h.Write(t.Context(), theWorker, false, at("a")); !errors.Is(err, githttp.ErrElsewhere) {
+			if _, err := at("a").Lock(t.Context()); !errors.Is(err, repository.ErrElsewhere) {
 				t.Errorf("writing in a shard that is being let go: %v", err)
 			}
 			if !h.Holds("x") {
@@ -89,39 +101,45 @@ func TestOneWriterAndHandOver(t *testing.T) {
 	})
 }
 
-// TestLease: what is written ends with the lease, or when the shard is another's; what may be begun
-// again elsewhere ends as soon as the shard is to be let go.
+// TestLease: what is written ends with the lease, also if the same worker has the shard again then;
+// what may be begun again elsewhere ends as soon as the shard is to be let go.
 func TestLease(t *testing.T) {
 	t.Parallel()
 	h := newShards()
-	if h.Lease("x").Err() == nil {
-		t.Error("a shard that is not held may be written")
+	repo := reposOf(t, h)("a")
+	if _, err := repo.Lease(); !errors.Is(err, repository.ErrElsewhere) {
+		t.Errorf("a shard that is not held may be written: %v", err)
 	}
 	lease, end := context.WithCancel(t.Context())
 	h.Open(proto.ShardOf("x"), lease)
 	during, done, err := h.During(t.Context(), "x")
-	if err != nil || h.Lease("x").Err() != nil || during.Err() != nil {
-		t.Fatalf("a shard that is held: %v", err)
-	}
-	unlock, err := h.Write(t.Context(), theWorker, false, at("a"))
-	if err != nil {
-		t.Fatal(err)
+	fixture.Must(t, err)
+	leased, err := repo.Lease()
+	fixture.Must(t, err)
+	locked, err := repo.Lock(t.Context())
+	fixture.Must(t, err)
+	mayWrite := func() error { return errors.Join(leased.MayWrite(t.Context()), locked.MayWrite(t.Context())) }
+	if err := mayWrite(); err != nil || during.Err() != nil {
+		t.Fatalf("a shard that is held: %v, %v", err, during.Err())
 	}
 	closed := make(chan struct{})
 	go func() { h.Close(proto.ShardOf("x")); close(closed) }()
 	<-during.Done()
 	done()
-	if h.Lease("x").Err() != nil {
-		t.Error("a write that is under way is cut off though the lease lasts")
+	if err := mayWrite(); err != nil {
+		t.Errorf("a write that is under way is cut off though the lease lasts: %v", err)
 	}
 	end()
-	if h.Lease("x").Err() == nil {
+	if leased.MayWrite(t.Context()) != repository.ErrLease || locked.MayWrite(t.Context()) != repository.ErrLease {
 		t.Error("a write goes on though the lease has ended")
 	}
-	unlock()
+	leased.Done()
+	locked.Done()
+	locked.Done() // again does nothing
 	<-closed
-	if h.Lease("x").Err() == nil {
-		t.Error("a shard that was let go may be written")
+	h.Open(proto.ShardOf("x"), t.Context())
+	if err := locked.SetWaiting(nil); !errors.Is(err, repository.ErrLease) {
+		t.Errorf("a lock of the lease before: %v", err)
 	}
 }
 
@@ -129,26 +147,27 @@ func TestLease(t *testing.T) {
 // other client at most, however many came before; and a stranger comes in between too.
 func TestPushesAreFair(t *testing.T) {
 	t.Parallel()
+	h := newShards()
+	at := reposOf(t, h)
 	synctest.Test(t, func(t *testing.T) {
-		h := newShards()
 		h.Open(proto.ShardOf("x"), t.Context())
 		var order []string
-		come := func(name string, take func() (unlock func(), err error)) {
+		come := func(name string, take func() (*repository.Locked, error)) {
 			go func() {
-				unlock, err := take()
+				locked, err := take()
 				if err != nil {
 					t.Error(err)
 					return
 				}
 				order = append(order, name)
 				time.Sleep(time.Second)
-				unlock()
+				locked.Done()
 			}()
 			synctest.Wait()
 		}
 		push := func(name, client string, stranger bool) {
-			come(name, func() (func(), error) {
-				return h.Write(t.Context(), "client "+client, stranger, at("a"))
+			come(name, func() (*repository.Locked, error) {
+				return at("a").LockFor(t.Context(), client, stranger)
 			})
 		}
 		for n := range 20 {
@@ -159,7 +178,7 @@ func TestPushesAreFair(t *testing.T) {
 			push("maintainer", "m", false)
 		}
 		push("owner", "o", false)
-		come("worker", func() (func(), error) { return h.Write(t.Context(), theWorker, false, at("a")) })
+		come("worker", func() (*repository.Locked, error) { return at("a").Lock(t.Context()) })
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		want := []string{"stranger", "maintainer", "owner", "worker", "maintainer", "stranger", "maintainer"}

@@ -2,6 +2,7 @@ package check
 
 import (
 	"bytes"
+	"errors"
 	"io/fs"
 	"maps"
 	"os"
@@ -52,15 +53,16 @@ func newPlace(t *testing.T) *place {
 	p := &place{T: t, bus: b, index: filepath.Join(t.TempDir(), "index-up"), root: t.TempDir()}
 	p.repo, err = p.store(false).Repo(nostr.RepoRef{PubKey: owner.PubKey, Identifier: "mine"})
 	must(t, err)
-	must(t, p.repo.Ensure(t.Context()))
+	gittest.Do(t, p.repo, func(repo *repository.Locked) error { return repo.Ensure(t.Context()) })
 	tree := p.git("hash-object", "-t", "tree", "-w", "--stdin")
 	p.head = p.git("commit-tree", "-m", "first", tree)
 	p.tip = p.git("commit-tree", "-m", "a fix", "-p", p.head, tree)
 	p.pull = owner.Pull("", p.tip, about)
 	p.log(owner.Announce("mine"), owner.State("mine", map[string]string{"refs/heads/main": p.head}), p.pull)
-	err = p.repo.SetRefs(t.Context(), map[string]string{"refs/heads/main": p.head}, nil, "refs/heads/main")
-	must(t, err)
-	must(t, p.repo.SetRef(t.Context(), "refs/nostr/"+p.pull.ID, p.tip))
+	gittest.Do(t, p.repo, func(repo *repository.Locked) error {
+		return errors.Join(repo.SetRefs(t.Context(), map[string]string{"refs/heads/main": p.head}, nil, "refs/heads/main"),
+			repo.SetRef(t.Context(), "refs/nostr/"+p.pull.ID, p.tip))
+	})
 	p.git("repack", "-adq")
 	p.makeIndex()
 	return p
@@ -160,11 +162,14 @@ func TestEachDamageIsFoundAndMended(t *testing.T) {
 				},
 				"mark": func() { p.publish(&nats.Msg{Subject: proto.SubjectEventsMark, Data: []byte("{}")}) },
 				"ended": func() {
-					must(t, p.repo.SetEnded(&repository.Ended{Announcement: strings.Repeat("a", 64), Reason: "deleted", Since: time.Now()}))
+					gittest.Do(t, p.repo, func(repo *repository.Locked) error {
+						return repo.SetEnded(&repository.Ended{Announcement: strings.Repeat("a", 64), Reason: "deleted", Since: time.Now()})
+					})
 				},
 				"other": func() {
 					other, err := p.store(false).Repo(nostr.RepoRef{PubKey: owner.PubKey, Identifier: "other"})
-					must(t, err, other.Ensure(t.Context()))
+					must(t, err)
+					gittest.Do(t, other, func(repo *repository.Locked) error { return repo.Ensure(t.Context()) })
 				},
 				"indexed": func() {
 					db, err := eventdb.Open(p.index, eventdb.Options{})

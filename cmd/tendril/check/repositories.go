@@ -137,9 +137,13 @@ func (i *identifier) look(ctx context.Context, owners []string) error {
 	return nil
 }
 
-// found notes a problem of a repository. mend says in words what do does.
-func (i *identifier) found(part string, repo *repository.Repo, problem, mend string, do func() error) {
-	i.findings = append(i.findings, Finding{Part: part, What: repo.RepoRef.String(), Problem: problem, Mend: mend, mend: do})
+// found notes a problem of a repository. mend says in words what do does under the lock.
+func (i *identifier) found(part string, repo *repository.Repo, problem, mend string, do func(*repository.Locked) error) {
+	f := Finding{Part: part, What: repo.RepoRef.String(), Problem: problem, Mend: mend}
+	if do != nil {
+		f.mend = func() error { return repo.WithLock(context.Background(), do) }
+	}
+	i.findings = append(i.findings, f)
 }
 
 // orphan looks at a repository on the disk that is not announced, unless purgatory keeps it.
@@ -149,7 +153,7 @@ func (i *identifier) orphan(ctx context.Context, repo *repository.Repo) error {
 		return err
 	}
 	if !has {
-		i.found(PartDisk, repo, "no announcement names this repository, and it is empty", "it is removed", func() error { return repo.Remove(ctx) })
+		i.found(PartDisk, repo, "no announcement names this repository, and it is empty", "it is removed", func(repo *repository.Locked) error { return repo.Remove(ctx) })
 		return nil
 	}
 	// Purgatory keeps it for a while or without an end (`tendril repo list`) if its owner once
@@ -161,13 +165,13 @@ func (i *identifier) orphan(ctx context.Context, repo *repository.Repo) error {
 	announcement := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: repo.PubKey, Tags: nostr.Tags{{"d", i.name}}}
 	_, kept, err := bus.Last(ctx, i.Bus.JS, proto.StreamEvents, proto.EventSubjectOf(announcement).String())
 	if err == nil && !kept {
-		i.found(PartDisk, repo, "no announcement names this repository", "it is moved into "+repository.OrphansFolder, func() error { return putAside(repo) })
+		i.found(PartDisk, repo, "no announcement names this repository", "it is moved into "+repository.OrphansFolder, putAside)
 	}
 	return err
 }
 
 // putAside moves a repository out of the way.
-func putAside(repo *repository.Repo) error {
+func putAside(repo *repository.Locked) error {
 	owner := filepath.Dir(repo.Path)
 	to := filepath.Join(filepath.Dir(owner), repository.OrphansFolder, filepath.Base(owner), filepath.Base(repo.Path))
 	return errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Rename(repo.Path, to))
@@ -177,9 +181,10 @@ func putAside(repo *repository.Repo) error {
 func (i *identifier) hosted(ctx context.Context, owner string, repo *repository.Repo) error {
 	served := slices.ContainsFunc(i.known.Announcements, func(a repostate.Announcement) bool { return a.Ref.PubKey == owner && !a.Held })
 	if !repo.Exists() && served {
-		i.found(PartDisk, repo, "it is announced and not on the disk", "it is made; its data must come from a back-up or a clone URL", func() error { return repo.Ensure(ctx) })
+		create := func(repo *repository.Locked) error { return repo.Ensure(ctx) }
+		i.found(PartDisk, repo, "it is announced and not on the disk", "it is made; its data must come from a back-up or a clone URL", create)
 		if i.repair {
-			if err := repo.Ensure(ctx); err != nil { // its references are next
+			if err := repo.WithLock(ctx, create); err != nil { // its references are next
 				return err
 			}
 		}
@@ -223,7 +228,7 @@ func (i *identifier) states(ctx context.Context, owner string, repo *repository.
 			continue
 		}
 		differs := cmp.Or(repostate.Difference(s.Refs, have), "HEAD or a symbolic reference")
-		i.found(PartReferences, repo, "they are not what the state "+s.Event.ID+" says: "+differs, "they are set", func() error {
+		i.found(PartReferences, repo, "they are not what the state "+s.Event.ID+" says: "+differs, "they are set", func(repo *repository.Locked) error {
 			return repo.SetRefs(ctx, s.Refs, s.Symbolic, s.Head)
 		})
 		return nil
@@ -271,7 +276,7 @@ func (i *identifier) pullRequests(ctx context.Context, repo *repository.Repo, re
 		case err != nil:
 			return err
 		case len(missing) == 0:
-			i.found(PartReferences, repo, name+" does not name the commit of its pull request", "it is set", func() error { return repo.SetRef(ctx, name, pr.Commit) })
+			i.found(PartReferences, repo, name+" does not name the commit of its pull request", "it is set", func(repo *repository.Locked) error { return repo.SetRef(ctx, name, pr.Commit) })
 		case isOnlyFor(pr, repo.RepoRef):
 			i.found(PartObjects, repo, fmt.Sprintf("the commit %s of the pull request %s is gone", pr.Commit, ev.ID), "", nil)
 		}
@@ -291,7 +296,7 @@ func (i *identifier) pullRequests(ctx context.Context, repo *repository.Repo, re
 			return err
 		}
 		if pr, err := nostr.ParsePullRequest(ev); err != nil || pr.Commit != id {
-			i.found(PartReferences, repo, name+" names a commit that its event does not", "it is removed", func() error { return repo.DeleteRef(ctx, name) })
+			i.found(PartReferences, repo, name+" names a commit that its event does not", "it is removed", func(repo *repository.Locked) error { return repo.DeleteRef(ctx, name) })
 		}
 	}
 	return nil

@@ -52,7 +52,7 @@ const (
 // the error is nil if anything that was wanted came, or nothing was missing. Else it is an *Error
 // that says why nothing came, and nothing that the server sent is kept: no stranger fills the disk,
 // or makes a repository look as if its data had come, with objects that were not asked for.
-func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *repository.Repo, want []string, l Limits) (Result, error) {
+func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *repository.Leased, want []string, l Limits) (Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.Timeout)
 	defer cancel()
 	l.window, l.Silence = cmp.Or(l.window, time.Minute), cmp.Or(l.Silence, l.Timeout)
@@ -79,7 +79,7 @@ func without(ids []string, others ...string) []string {
 type fetching struct {
 	client  *http.Client
 	limits  Limits
-	into    *repository.Repo
+	into    *repository.Leased
 	missing []string // what it is for
 	left    int64    // bytes of packs that may still come
 	haves   []string // tips of ours

@@ -84,11 +84,11 @@ func TestFetchByID(t *testing.T) {
 			r := gittest.Repo(t, gittest.Store(t), "into")
 			for i, id := range tc.has {
 				gittest.Fill(t, r, w.Pack(id))
-				if err := r.SetRef(t.Context(), fmt.Sprintf("refs/heads/b%d", i), id); err != nil {
+				if err := r.WithLock(t.Context(), func(r *repository.Locked) error { return r.SetRef(t.Context(), fmt.Sprintf("refs/heads/b%d", i), id) }); err != nil {
 					t.Fatal(err)
 				}
 			}
-			result, err := fetch.Fetch(t.Context(), guard(), server.URL+"/"+tc.path, r, tc.want, limits)
+			result, err := fetch.Fetch(t.Context(), guard(), server.URL+"/"+tc.path, gittest.Lease(t, r), tc.want, limits)
 			if got := cause(t, err); got != tc.cause {
 				t.Fatalf("cause %q, want %q: %v", got, tc.cause, err)
 			}
@@ -122,9 +122,9 @@ func TestUpdatesAreSmall(t *testing.T) {
 	w.Publish(root, "a.git")
 	url := gittest.Backend(t, root).URL + "/a.git"
 	r := gittest.Repo(t, gittest.Store(t), "into")
-	whole, err := fetch.Fetch(t.Context(), guard(), url, r, []string{first}, limits)
-	known := r.SetRef(t.Context(), "refs/heads/main", first)
-	update, failed := fetch.Fetch(t.Context(), guard(), url, r, []string{second}, limits)
+	whole, err := fetch.Fetch(t.Context(), guard(), url, gittest.Lease(t, r), []string{first}, limits)
+	known := r.WithLock(t.Context(), func(r *repository.Locked) error { return r.SetRef(t.Context(), "refs/heads/main", first) })
+	update, failed := fetch.Fetch(t.Context(), guard(), url, gittest.Lease(t, r), []string{second}, limits)
 	if err := errors.Join(err, known, failed); err != nil || update.Bytes > whole.Bytes/20 {
 		t.Errorf("%d bytes after %d, %v", update.Bytes, whole.Bytes, err)
 	}
@@ -143,7 +143,7 @@ func TestRedirectsAreFollowedForAllRequests(t *testing.T) {
 	t.Cleanup(server.Close)
 	for path, want := range map[string]fetch.Cause{"/elsewhere": fetch.CauseNotGit, "/moved.git": ""} {
 		r := gittest.Repo(t, gittest.Store(t), "into")
-		if _, err := fetch.Fetch(t.Context(), guard(), server.URL+path, r, []string{id}, limits); cause(t, err) != want {
+		if _, err := fetch.Fetch(t.Context(), guard(), server.URL+path, gittest.Lease(t, r), []string{id}, limits); cause(t, err) != want {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
@@ -264,7 +264,7 @@ func TestHostileServers(t *testing.T) {
 			server := httptest.NewServer(tc.server)
 			t.Cleanup(server.Close)
 			r := gittest.Repo(t, gittest.Store(t), "into")
-			result, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, []string{id}, cmp.Or(tc.server.limits, limits))
+			result, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", gittest.Lease(t, r), []string{id}, cmp.Or(tc.server.limits, limits))
 			if got := cause(t, err); got != tc.cause {
 				t.Fatalf("cause %q, want %q: %v", got, tc.cause, err)
 			}
@@ -288,14 +288,14 @@ func TestFullDiskIsOursAndNothingStaysOnIt(t *testing.T) {
 	w.Publish(root, "a.git", "uploadpack.allowReachableSHA1InWant", "true")
 	server := gittest.Backend(t, root)
 	r := gittest.Repo(t, gittest.CrampedStore(t, 256), "into")
-	_, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, []string{large}, limits)
+	_, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", gittest.Lease(t, r), []string{large}, limits)
 	if cause(t, err) != fetch.CauseOurs || !repository.Unwritable(err) {
 		t.Errorf("error %v", err)
 	}
 	if size, err := r.Bytes(); err != nil || size > 64<<10 {
 		t.Errorf("%d bytes are left, %v", size, err)
 	}
-	if _, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, []string{small}, limits); err != nil {
+	if _, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", gittest.Lease(t, r), []string{small}, limits); err != nil {
 		t.Errorf("what there is room for: %v", err)
 	}
 }
@@ -320,7 +320,7 @@ func TestServersThatCannotBeReached(t *testing.T) {
 		"other scheme":    {t.Context(), guard(), "ftp://example.com/a.git", fetch.CauseOurs},
 		"we gave up":      {canceled, guard(), closed, fetch.CauseCanceled},
 	} {
-		_, err := fetch.Fetch(tc.ctx, tc.guard, tc.url+"/a.git", r, ids(1), limits)
+		_, err := fetch.Fetch(tc.ctx, tc.guard, tc.url+"/a.git", gittest.Lease(t, r), ids(1), limits)
 		if got := cause(t, err); got != tc.cause {
 			t.Errorf("%s: cause %q, want %q: %v", name, got, tc.cause, err)
 		}

@@ -43,7 +43,7 @@ func TestClientThatReadsNothingIsCutOff(t *testing.T) {
 	h, r, w := begin(t, githttp.Options{Stall: 10 * time.Millisecond})
 	id := w.Commit("a", gittest.Noise(20<<20)) // more than sockets take
 	gittest.Fill(t, r, w.Pack("main"))
-	must(t, r.SetRef(t.Context(), "refs/heads/main", id))
+	gittest.Do(t, r, func(r *repository.Locked) error { return r.SetRef(t.Context(), "refs/heads/main", id) })
 	body := gittest.Pkt("want "+id+" ofs-delta\n") + "0009done\n"
 	h.open(path("x")+"/git-upload-pack", "git-upload-pack", "", len(body), body)
 	fixture.Await(t, "it is cut off", func() bool { return h.operations("upload_pack", "slow") == 1 })

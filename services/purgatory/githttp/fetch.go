@@ -60,7 +60,7 @@ func (x *exchange) advertise(service string) {
 	var c *repository.Command
 	switch service {
 	case receivePack: // knows no version 2
-		c = x.shown.ReceivePack(true, x.MaxPushBytes)
+		c = x.shown.AdvertisePush(x.MaxPushBytes)
 	case uploadPack:
 		c = x.shown.UploadPack(true, protocol)
 		if protocol == "version=2" {

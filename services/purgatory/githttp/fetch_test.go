@@ -85,7 +85,7 @@ func TestClonesInEveryProtocolVersionAndShape(t *testing.T) {
 		git("", "init", "--quiet", "empty")
 		git("empty", "fetch", "--quiet", "--depth=1", h.at(identifier), first) // reachable, no tip
 		git("empty", "fetch", "--quiet", h.at(identifier), last)
-		must(t, r.SetRef(t.Context(), "refs/heads/main", first))
+		gittest.Do(t, r, func(r *repository.Locked) error { return r.SetRef(t.Context(), "refs/heads/main", first) })
 		if out := h.failing(gittest.NewWork(t), "-c", "protocol.version=0", "fetch", h.at(identifier), last); !strings.Contains(out, "not our ref") {
 			t.Errorf("an unreachable object was served: %s", out)
 		}
@@ -124,7 +124,7 @@ func TestAnswersToRequestsOfEveryKind(t *testing.T) {
 	h.authority.away = map[string]error{
 		"unwritable": fmt.Errorf("make: %w", githttp.Unavailable(githttp.Unwritable, errors.New("secret-disk"))),
 		"unheard":    errors.New("secret-host: no responders"),
-		"elsewhere":  githttp.ErrElsewhere,
+		"elsewhere":  repository.ErrElsewhere,
 	}
 	words := strings.NewReplacer("KINDS", path("kinds"), "UNKNOWN", path("unknown"), "UNWRITABLE", path("unwritable"), "UNHEARD", path("unheard"), "ELSEWHERE", path("elsewhere"),
 		"REFS", "info/refs?service=git-upload-pack", `\n`, "\n", "SENT", "Content-Type=application/x-git-upload-pack-request")
@@ -193,7 +193,7 @@ func TestRemovedMeanwhile(t *testing.T) {
 	r := h.repo("x")
 	h.client = &http.Client{Transport: &http.Transport{ExpectContinueTimeout: time.Minute}}
 	// The body is read when the server wants it, which is after it has found the repository.
-	body := onFirstRead{strings.NewReader("0014command=ls-refs\n0000"), sync.OnceFunc(func() { must(t, r.Remove(t.Context())) })}
+	body := onFirstRead{strings.NewReader("0014command=ls-refs\n0000"), sync.OnceFunc(func() { gittest.Do(t, r, func(r *repository.Locked) error { return r.Remove(t.Context()) }) })}
 	status, answer := h.post("x", "git-upload-pack", body, "Expect", "100-continue", "Git-Protocol", "version=2")
 	if want := "repository not found: no announcement of it is served or held here\n"; status != 404 || answer != want {
 		t.Errorf("%d %q, want 404 %q", status, answer, want)

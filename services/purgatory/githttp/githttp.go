@@ -24,7 +24,7 @@ import (
 
 // Authority decides what is served and which pushes are taken.
 type Authority interface {
-	// Repository finds the repository of a request. ErrNotFound is answered by 404, ErrElsewhere by
+	// Repository finds the repository of a request. ErrNotFound is answered by 404, repository.ErrElsewhere by
 	// 421, any other error by 503: a client must not believe that a repository is gone which only
 	// cannot be read at the moment. One below /prs need not be on disk: it is served as an empty
 	// one, and made by Push.
@@ -38,14 +38,14 @@ type Authority interface {
 
 	// Push runs under the repository's lock: it authorises the commands, calls receive at most once for
 	// those that are to be carried out, then releases. Commands that are not among the refused are done.
-	// On an error none is. Its errors are told as those of Authorize. ErrElsewhere: nothing was done; the
-	// push is passed on to the worker that holds the repository now, or tried here again.
+	// On an error none is. Its errors are told as those of Authorize. repository.ErrElsewhere: nothing
+	// was done; the push is passed on to the worker that holds the repository now, or tried here again.
 	Push(ctx context.Context, push PushRequest, receive Receive) (Refusals, error)
 }
 
 // Receive runs receive-pack for some of the commands of a push. It gives those that git refuses; on an
 // error nothing was applied.
-type Receive func(ctx context.Context, commands []repostate.Change) (Refusals, error)
+type Receive func(ctx context.Context, into *repository.Locked, commands []repostate.Change) (Refusals, error)
 
 // Refusals map references of a push that were not moved to the reasons.
 type Refusals map[string]string
@@ -74,10 +74,10 @@ var (
 	ErrNotFound error = errNotFound
 	errNotFound       = &failure{resultError, "repository not found: no announcement of it is served or held here", http.StatusNotFound, nil}
 
-	// ErrElsewhere is a repository that another worker holds. The request is answered by 421
+	// errElsewhere is a repository that another worker holds. The request is answered by 421
 	// (Misdirected Request, RFC 9110), which is never for a client: the front door sends it to that
 	// worker.
-	ErrElsewhere error = &failure{resultError, "another worker holds the repository", http.StatusMisdirectedRequest, nil}
+	errElsewhere = &failure{resultError, "another worker holds the repository", http.StatusMisdirectedRequest, nil}
 )
 
 // Unwritable is the reason where the disk takes nothing.
@@ -274,6 +274,8 @@ func (x *exchange) understand(err error) *failure {
 	switch {
 	case is:
 		return known
+	case errors.Is(err, repository.ErrElsewhere):
+		return errElsewhere
 	case errors.Is(err, limit.ErrShare):
 		return &failure{resultLimited, "too many git requests from your address at once, try again later", http.StatusTooManyRequests, nil}
 	case errors.Is(err, limit.ErrFull):

@@ -20,13 +20,17 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repostate"
 	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/gittest"
 )
 
 var must = fixture.Must
 
-type pushing = func(ctx context.Context, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error)
+// receiver is githttp.Receive under the lock that Push has taken.
+type receiver = func(ctx context.Context, commands []repostate.Change) (githttp.Refusals, error)
+
+type pushing = func(ctx context.Context, push githttp.PushRequest, receive receiver) (githttp.Refusals, error)
 
 // authority serves the repositories of a store and takes pushes as its functions say.
 type authority struct {
@@ -48,16 +52,27 @@ func (a *authority) Authorize(_ context.Context, push githttp.PushRequest) error
 }
 
 func (a *authority) Push(ctx context.Context, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error) {
-	return a.push(ctx, push, receive)
+	repo, err := a.store.Repo(push.Ref)
+	if err != nil {
+		return nil, err
+	}
+	locked, err := repo.Lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer locked.Done()
+	return a.push(ctx, push, func(ctx context.Context, commands []repostate.Change) (githttp.Refusals, error) {
+		return receive(ctx, locked, commands)
+	})
 }
 
 // takeAll is an authority's word for pushes that it allows, refuse for those that it does not.
-func takeAll(ctx context.Context, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error) {
+func takeAll(ctx context.Context, push githttp.PushRequest, receive receiver) (githttp.Refusals, error) {
 	return receive(ctx, push.Changes)
 }
 
 func refuse(err error) pushing {
-	return func(context.Context, githttp.PushRequest, githttp.Receive) (githttp.Refusals, error) { return nil, err }
+	return func(context.Context, githttp.PushRequest, receiver) (githttp.Refusals, error) { return nil, err }
 }
 
 // house is a server of repositories and what a test asks of it.

@@ -119,7 +119,7 @@ func (p *receiving) decide(ctx context.Context, asked PushRequest) (refused Refu
 	inTime := time.After(p.HandOver)
 	for {
 		refused, err := p.authority.Push(ctx, asked, p.receive)
-		if !errors.Is(err, ErrElsewhere) {
+		if !errors.Is(err, repository.ErrElsewhere) {
 			return refused, nil, err
 		}
 		if address, held := p.Holder(p.ref.Identifier); held {
@@ -162,20 +162,20 @@ func (p *receiving) keepAlive() (stop func()) {
 }
 
 // receive runs receive-pack for commands of the push (Receive).
-func (p *receiving) receive(ctx context.Context, commands []repostate.Change) (Refusals, error) {
+func (p *receiving) receive(ctx context.Context, repo *repository.Locked, commands []repostate.Change) (Refusals, error) {
 	p.received = true
-	if err := p.repo.Sweep(); err != nil {
+	if err := repo.Sweep(); err != nil {
 		return nil, err
 	}
 	var out bytes.Buffer
-	c := p.repo.ReceivePack(false, p.MaxPushBytes)
+	c := repo.ReceivePack(p.MaxPushBytes)
 	c.Client, c.Patience, c.Pack = p.client, p.Patience, p.arrived.Size()
 	c.Stdin = io.MultiReader(strings.NewReader(encodeCommands(commands, p.request.atomic)), p.arrived.Reader(0))
 	c.Stdout = &out
 	err := c.Run(ctx)
 	p.said = c.Messages()
 	if err != nil {
-		err = errors.Join(err, p.repo.Sweep()) // it may have been killed
+		err = errors.Join(err, repo.Sweep()) // it may have been killed
 	}
 	if errors.Is(err, repository.ErrTooLong) {
 		return nil, Refuse("the push takes too long to check; push less at once")
@@ -200,7 +200,7 @@ func (p *receiving) receive(ctx context.Context, commands []repostate.Change) (R
 			delete(refused, name)
 		}
 	}
-	return refused, p.repo.SyncFolders()
+	return refused, repo.SyncFolders()
 }
 
 // notUnpacked is why git refuses the pack: a limit if one was reached, else what git says.

@@ -26,6 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tendril.dev/services/purgatory/githttp"
+	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repostate"
 	"tendril.dev/test/fixture/gittest"
 	"tendril.dev/test/fixture/nettest"
@@ -34,7 +35,7 @@ import (
 func TestPushIsTakenWhenItIsAuthorised(t *testing.T) {
 	h, r, w := begin(t, githttp.Options{})
 	var asked githttp.PushRequest
-	h.authority.push = func(ctx context.Context, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error) {
+	h.authority.push = func(ctx context.Context, push githttp.PushRequest, receive receiver) (githttp.Refusals, error) {
 		asked = push
 		refused, err := receive(ctx, push.Changes)
 		if err == nil && push.Changes[0].New != "" && h.refs(r)[push.Changes[0].Name] != push.Changes[0].New {
@@ -92,7 +93,7 @@ func TestOtherFailuresOfTheAuthorityTellNothing(t *testing.T) {
 	w.Commit("a", "a")
 	for name, push := range map[string]pushing{
 		"before": refuse(errors.New("secret-host: no responders")),
-		"after": func(ctx context.Context, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error) {
+		"after": func(ctx context.Context, push githttp.PushRequest, receive receiver) (githttp.Refusals, error) {
 			_, err := receive(ctx, push.Changes)
 			return nil, errors.Join(err, errors.New("secret-host: not committed"))
 		},
@@ -279,7 +280,7 @@ func TestGzipIsUnpackedAndBounded(t *testing.T) {
 
 func TestClientThatWaitsIsKeptAlive(t *testing.T) {
 	h, _, w := begin(t, githttp.Options{KeepAlive: 10 * time.Millisecond})
-	h.authority.push = func(ctx context.Context, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error) {
+	h.authority.push = func(ctx context.Context, push githttp.PushRequest, receive receiver) (githttp.Refusals, error) {
 		time.Sleep(50 * time.Millisecond)
 		return receive(ctx, push.Changes)
 	}
@@ -299,7 +300,7 @@ func TestClientThatSendsTooSlowlyIsCutOff(t *testing.T) {
 	commands := gittest.Pkt(creates("refs/heads/main", strings.Repeat("7", 40), "report-status"))
 	asked := 0
 	a := &authority{store: gittest.Store(t), authorize: func(githttp.PushRequest) error { asked++; return nil }}
-	a.push = func(context.Context, githttp.PushRequest, githttp.Receive) (githttp.Refusals, error) {
+	a.push = func(context.Context, githttp.PushRequest, receiver) (githttp.Refusals, error) {
 		t.Error("the authority was asked to lock for a client that does not send")
 		return nil, nil
 	}
@@ -352,7 +353,7 @@ func TestLargePushes(t *testing.T) {
 		asked = append(asked, push)
 		return nil
 	}
-	h.authority.push = func(ctx context.Context, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error) {
+	h.authority.push = func(ctx context.Context, push githttp.PushRequest, receive receiver) (githttp.Refusals, error) {
 		took = append(took, push)
 		return receive(ctx, push.Changes)
 	}
@@ -427,7 +428,7 @@ func TestPushIsPassedOn(t *testing.T) {
 		to := holders[(looks.Add(1)-1)%4]
 		return to, to != ""
 	}})
-	first.authority.push = refuse(githttp.ErrElsewhere)
+	first.authority.push = refuse(repository.ErrElsewhere)
 	first.authority.store = next.authority.store // one disk
 
 	w := gittest.NewWork(t)
@@ -452,7 +453,7 @@ func TestPushIsPassedOn(t *testing.T) {
 	}
 
 	late := serve(t, githttp.Options{HandOver: 50 * time.Millisecond, Holder: func(string) (string, bool) { return "", false }})
-	late.authority.push = refuse(githttp.ErrElsewhere)
+	late.authority.push = refuse(repository.ErrElsewhere)
 	late.repo("moves")
 	if out := late.failing(w, "push", late.at("moves"), "main"); !strings.Contains(out, "moving to another worker; push again in a moment") {
 		t.Errorf("no worker takes it:\n%s", out)

@@ -24,15 +24,16 @@ type pass struct {
 	v   repostate.View
 	out *Result
 
-	owners  []string                    // of the repositories that may be changed
-	repos   map[string]*repository.Repo // by owner; nil: it is not there
-	has     map[string]map[string]bool  // owner → object, of those that were asked for
-	commits map[string][]string         // pullCommits, once they were asked for
-	applied map[string]repostate.State  // owner → the state that counts there
-	trial   map[string]bool             // owners whose references follow a state that is not accepted yet
-	offered map[string]bool             // ids of held events whose commit is in a contributor's repository
-	named   int                         // references below refs/nostr/ that were set
-	failed  error                       // of single repositories
+	owners  []string                      // of the repositories that may be changed
+	repos   map[string]*repository.Repo   // by owner; nil: it is not there
+	locked  map[string]*repository.Locked // those of them that may be changed
+	has     map[string]map[string]bool    // owner → object, of those that were asked for
+	commits map[string][]string           // pullCommits, once they were asked for
+	applied map[string]repostate.State    // owner → the state that counts there
+	trial   map[string]bool               // owners whose references follow a state that is not accepted yet
+	offered map[string]bool               // ids of held events whose commit is in a contributor's repository
+	named   int                           // references below refs/nostr/ that were set
+	failed  error                         // of single repositories
 }
 
 // note notes what goes wrong in a repository, if anything does. The others go on.
@@ -48,14 +49,14 @@ func (p *pass) place(owner string) repository.Place {
 
 // align makes references what the states and pull requests say, and gives the events that are ready
 // to be released, in the order of their release.
-func (p *pass) align(ctx context.Context, scope []repository.Place) (ready []*nostr.Event) {
+func (p *pass) align(ctx context.Context, scope []*repository.Locked) (ready []*nostr.Event) {
 	p.applied, p.offered, p.named, p.owners, p.failed = map[string]repostate.State{}, map[string]bool{}, 0, nil, nil
-	for _, at := range scope {
-		if at.PRs {
-			p.note(at, p.alignContribution(ctx, at))
-		} else if p.v.Hosts(at.PubKey) {
-			p.owners = append(p.owners, at.PubKey)
-			p.note(at, p.open(ctx, at.PubKey))
+	for _, repo := range scope {
+		if repo.PRs {
+			p.note(repo.Place, p.alignContribution(ctx, repo))
+		} else if p.v.Hosts(repo.PubKey) {
+			p.owners = append(p.owners, repo.PubKey)
+			p.note(repo.Place, p.open(ctx, repo))
 		}
 	}
 	for _, owner := range p.owners {
@@ -63,7 +64,7 @@ func (p *pass) align(ctx context.Context, scope []repository.Place) (ready []*no
 	}
 	prs := p.alignPullRequests(ctx)
 	for _, owner := range p.owners {
-		if repo := p.repos[owner]; repo != nil {
+		if repo := p.locked[owner]; repo != nil {
 			_, err := p.checkTips(ctx, repo, repostate.CheckCommit)
 			p.note(repo.Place, err)
 		}
@@ -74,13 +75,10 @@ func (p *pass) align(ctx context.Context, scope []repository.Place) (ready []*no
 }
 
 // open makes an owner's repository if it is not there, and removes what killed pushes left.
-func (p *pass) open(ctx context.Context, owner string) error {
-	repo, err := p.Store.At(p.place(owner))
-	if err != nil {
-		return err
-	}
-	if err = errors.Join(repo.Ensure(ctx), repo.Sweep(), repo.SetArchive(p.v.IsArchived(owner))); err == nil {
-		p.repos[owner] = repo
+func (p *pass) open(ctx context.Context, repo *repository.Locked) error {
+	err := errors.Join(repo.Ensure(ctx), repo.Sweep(), repo.SetArchive(p.v.IsArchived(repo.PubKey)))
+	if err == nil {
+		p.repos[repo.PubKey], p.locked[repo.PubKey] = repo.Repo, repo
 	}
 	return err
 }
@@ -144,7 +142,7 @@ func (p *pass) states(leaving []*nostr.Event) (ready []*nostr.Event) {
 // who speaks for it whose objects are all there, after they were brought together from the other
 // repositories for which its author speaks. A state that no repository can have counts nowhere.
 func (p *pass) alignStates(ctx context.Context, owner string) error {
-	repo := p.repos[owner]
+	repo := p.locked[owner]
 	if repo == nil {
 		return nil
 	}
@@ -217,7 +215,7 @@ func (p *pass) gather(ctx context.Context, owner string, sources, objects []stri
 		return false, nil
 	}
 	for _, source := range from {
-		err := p.repos[owner].Share(ctx, p.repos[source], bring[source], group)
+		err := p.locked[owner].Share(ctx, p.repos[source], bring[source], group)
 		if p.isBroken(err) {
 			return false, nil
 		}

@@ -56,10 +56,14 @@ func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRe
 	if named || repo == nil || !slices.Contains(p.owners, owner) {
 		return named, nil
 	}
+	into := p.locked[owner]
+	if into == nil {
+		return false, nil
+	}
 	missing, err := p.missing(ctx, owner, []string{pr.Commit})
 	there := len(missing) == 0
 	if err == nil && !there {
-		err = p.Events.Paid(ctx, repo, pr.Event.PubKey, p.v.Serves(pr.Event.PubKey), func() (err error) {
+		err = p.Events.Paid(ctx, into, pr.Event.PubKey, p.v.Serves(pr.Event.PubKey), func() (err error) {
 			there, err = p.gather(ctx, owner, p.pullSources(pr), missing, false)
 			there = there || err == nil && p.fromElsewhere(ctx, owner, pr)
 			return err
@@ -73,7 +77,7 @@ func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRe
 		return false, nil
 	}
 	p.named++
-	err = repo.SetRef(ctx, name, pr.Commit)
+	err = into.SetRef(ctx, name, pr.Commit)
 	if p.isBroken(err) {
 		return false, nil
 	}
@@ -111,7 +115,7 @@ func (p *pass) fromElsewhere(ctx context.Context, owner string, pr repostate.Pul
 			hosted, err = p.Events.Hosts(ctx, at.RepoRef)
 		}
 		if hosted && err == nil {
-			err = p.repos[owner].Share(ctx, from, []string{pr.Commit}, false)
+			err = p.locked[owner].Share(ctx, from, []string{pr.Commit}, false)
 		}
 		if !hosted || err != nil {
 			p.Log.Debug("a commit could not be copied", "from", at, "to", p.place(owner), "error", err)
@@ -126,10 +130,9 @@ func (p *pass) fromElsewhere(ctx context.Context, owner string, pr repostate.Pul
 // alignContribution looks at the repository in which a contributor offers pull requests of the
 // identifier (GRASP-06). What does not match its event goes, and so does a repository without any
 // reference; the commit of a held event that matches is offered to the announced repositories.
-func (p *pass) alignContribution(ctx context.Context, at repository.Place) error {
-	repo, err := p.Store.At(at)
-	if err != nil || !repo.Exists() {
-		return err
+func (p *pass) alignContribution(ctx context.Context, repo *repository.Locked) error {
+	if !repo.Exists() {
+		return nil
 	}
 	if err := repo.Sweep(); err != nil {
 		return err
@@ -146,7 +149,7 @@ func (p *pass) alignContribution(ctx context.Context, at repository.Place) error
 	if err := repo.Remove(ctx); err != nil {
 		return err
 	}
-	p.Log.Info("a contributor's repository without a pull request is removed", "repository", at)
+	p.Log.Info("a contributor's repository without a pull request is removed", "repository", repo.Place)
 	return nil
 }
 
@@ -154,7 +157,7 @@ func (p *pass) alignContribution(ctx context.Context, at repository.Place) error
 // which those are named that stay. One that was pushed before its event has a note: it waits for
 // that, and check compares the two when it is known. Any other was compared before it was made, and
 // goes when its event is deleted.
-func (p *pass) checkTips(ctx context.Context, repo *repository.Repo, check func(ev *nostr.Event, commit string) error) (left []string, err error) {
+func (p *pass) checkTips(ctx context.Context, repo *repository.Locked, check func(ev *nostr.Event, commit string) error) (left []string, err error) {
 	waiting, err := repo.Waiting()
 	if err != nil {
 		return nil, err
@@ -180,7 +183,7 @@ func (p *pass) checkTips(ctx context.Context, repo *repository.Repo, check func(
 	var still []repository.WaitingPush
 	for _, w := range waiting {
 		_, absent := remove[w.Event]
-		if until := placed(repo, w.Event).Add(p.Hold); absent && time.Now().Before(until) {
+		if until := placed(repo.Repo, w.Event).Add(p.Hold); absent && time.Now().Before(until) {
 			p.Later(repo.Place, until)
 			still = append(still, w)
 			delete(remove, w.Event)

@@ -60,7 +60,7 @@ type Events interface {
 	Unknown(ctx context.Context, ids []string) ([]string, error)
 	// Paid copies into a repository if an author may store more, for whom it counts; else it does
 	// nothing.
-	Paid(ctx context.Context, into *repository.Repo, author string, served bool, copy func() error) error
+	Paid(ctx context.Context, into *repository.Locked, author string, served bool, copy func() error) error
 	// Hosts reports whether a repository of any identifier is hosted now.
 	Hosts(ctx context.Context, ref nostr.RepoRef) (bool, error)
 }
@@ -87,12 +87,12 @@ type Result struct {
 	Seq      uint64         // of the log; what was released is visible in projections that have reached it
 }
 
-// Release aligns repositories of an identifier and releases what is complete. The caller has the
-// locks of those in scope; no others are changed. It may be called at any time and again; an error
+// Release aligns repositories of an identifier and releases what is complete. Only those in scope are
+// changed. It may be called at any time and again; an error
 // leaves nothing behind that a later call does not put right. The result counts beside an error too,
 // which is of some repositories and does not hold up the others.
-func (r *Releaser) Release(ctx context.Context, v repostate.View, scope []repository.Place) (out Result, err error) {
-	p := &pass{Releaser: r, v: v, out: &out, repos: map[string]*repository.Repo{}, has: map[string]map[string]bool{}, trial: map[string]bool{}}
+func (r *Releaser) Release(ctx context.Context, v repostate.View, scope []*repository.Locked) (out Result, err error) {
+	p := &pass{Releaser: r, v: v, out: &out, repos: map[string]*repository.Repo{}, locked: map[string]*repository.Locked{}, has: map[string]map[string]bool{}, trial: map[string]bool{}}
 	for range rounds {
 		out.Owed = false
 		ready := p.align(ctx, scope)

@@ -66,7 +66,7 @@ func newWorld(t *testing.T) *world {
 // CatchUp, Paid, Hosts, Accepted, Held and Unknown implement release.Events.
 func (w *world) CatchUp(context.Context) error { return nil }
 
-func (w *world) Paid(_ context.Context, into *repository.Repo, author string, _ bool, copy func() error) error {
+func (w *world) Paid(_ context.Context, into *repository.Locked, author string, _ bool, copy func() error) error {
 	if author == w.poor {
 		return nil
 	}
@@ -162,9 +162,12 @@ func (w *world) tryRelease(owners ...string) (release.Result, error) {
 	if len(owners) == 0 {
 		owners = view.Hosted
 	}
-	var scope []repository.Place
+	var scope []*repository.Locked
 	for _, owner := range owners {
-		scope = append(scope, w.repo(owner).Place)
+		repo, err := w.repo(owner).Lock(w.Context())
+		must(w, err)
+		defer repo.Done()
+		scope = append(scope, repo)
 	}
 	return w.r.Release(w.Context(), view, scope)
 }
@@ -220,7 +223,7 @@ func (w *world) repo(owner string) *repository.Repo {
 func (w *world) give(owner string, revisions ...string) {
 	w.Helper()
 	repo := w.repo(owner)
-	must(w, repo.Ensure(w.Context()))
+	gittest.Do(w, repo, func(repo *repository.Locked) error { return repo.Ensure(w.Context()) })
 	gittest.Fill(w, repo, w.work.Pack(revisions...))
 }
 
@@ -294,7 +297,7 @@ func TestTheNewestCompleteStateCounts(t *testing.T) {
 	w.state("young", alice, mainBranch, c3)
 	w.state("stranger", carol, mainBranch, c1)
 	w.give(alice, c2)
-	must(t, w.repo(alice).SetRef(t.Context(), "refs/heads/stale", c1))
+	gittest.Do(t, w.repo(alice), func(repo *repository.Locked) error { return repo.SetRef(t.Context(), "refs/heads/stale", c1) })
 	w.release()
 	w.wantAsked("release announcement", "release middle", "release pull", "expire old")
 	w.wantRefs(alice, devBranch, c1, mainBranch, c2, nostrPrefix+pull.ID, c2)
@@ -356,9 +359,9 @@ func TestRefusedReleaseIsTakenBack(t *testing.T) {
 	w.give(alice, "main")
 	w.refuse = first.ID
 	// As a push leaves them:
-	if err := w.repo(alice).SetRefs(t.Context(), map[string]string{mainBranch: c1}, nil, ""); err != nil {
-		t.Fatal(err)
-	}
+	gittest.Do(t, w.repo(alice), func(repo *repository.Locked) error {
+		return repo.SetRefs(t.Context(), map[string]string{mainBranch: c1}, nil, "")
+	})
 	if result := w.release(); len(result.Released) != 0 {
 		t.Errorf("result %+v", result)
 	}

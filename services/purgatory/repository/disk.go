@@ -36,7 +36,9 @@ func (r *Repo) Exists() bool {
 // Ensure makes the bare repository if it is not there: HEAD, config and the two folders by which
 // git knows it. It appears whole or not at all, many may ask at once, and asking again changes
 // nothing.
-func (r *Repo) Ensure(ctx context.Context) error {
+func (l *Locked) Ensure(ctx context.Context) error { return l.ensure(ctx, l.MayWrite) }
+
+func (r *Repo) ensure(ctx context.Context, mayWrite func(context.Context) error) error {
 	if r.Exists() {
 		return nil
 	}
@@ -51,7 +53,7 @@ func (r *Repo) Ensure(ctx context.Context) error {
 	err = errors.Join(err, os.Chmod(temporary, 0o755),
 		writeDurably(filepath.Join(temporary, "config"), newConfig),
 		writeDurably(filepath.Join(temporary, "HEAD"), symbolicPrefix+r.Store.branch+"\n"),
-		r.mayWrite(ctx))
+		mayWrite(ctx))
 	if err != nil {
 		return err
 	}
@@ -72,36 +74,36 @@ func (r *Repo) Ensure(ctx context.Context) error {
 
 // Remove takes the repository away: out of sight at once, then off the disk. One that is not there
 // is no error.
-func (r *Repo) Remove(ctx context.Context) error {
-	if err := r.mayWrite(ctx); err != nil {
+func (l *Locked) Remove(ctx context.Context) error {
+	if err := l.MayWrite(ctx); err != nil {
 		return err
 	}
-	trash, err := os.MkdirTemp(filepath.Join(r.Store.Root, trashFolder), "repository-")
+	trash, err := os.MkdirTemp(filepath.Join(l.Store.Root, trashFolder), "repository-")
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(r.Path, filepath.Join(trash, "folder")); err != nil {
+	if err := os.Rename(l.Path, filepath.Join(trash, "folder")); err != nil {
 		return errors.Join(ignoreGone(err), os.Remove(trash))
 	}
-	os.Remove(filepath.Dir(r.Path)) // the owner's folder, if it was the last one in it
+	os.Remove(filepath.Dir(l.Path)) // the owner's folder, if it was the last one in it
 	return os.RemoveAll(trash)
 }
 
 // Sweep removes what killed processes left in the repository: packs in quarantine or unfinished,
-// which no reader sees, and lock files, which would keep references from changing for ever. The
-// caller has the lock of the repository: a push in quarantine is left over at any age. What
-// a living process could have made otherwise is left alone.
-func (r *Repo) Sweep() error {
-	err := r.mayWrite(context.Background())
+// which no reader sees, and lock files, which would keep references from changing for ever. A push in
+// quarantine is left over at any age: the caller is the only writer. What a living process could
+// have made otherwise is left alone.
+func (l *Locked) Sweep() error {
+	err := l.MayWrite(context.Background())
 	for _, folder := range []string{".", "objects", "objects/pack"} {
 		if err == nil {
-			err = r.sweepFolder(folder, staleFolder)
+			err = l.sweepFolder(folder, staleFolder)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	return filepath.WalkDir(r.in("refs"), func(path string, entry fs.DirEntry, err error) error {
+	return filepath.WalkDir(l.in("refs"), func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && strings.HasSuffix(path, ".lock") && olderThan(entry, staleFile) {
 			err = os.Remove(path)
 		}
@@ -110,8 +112,8 @@ func (r *Repo) Sweep() error {
 }
 
 // sweepFolder does that for one folder. What git did not finish must be of that age.
-func (r *Repo) sweepFolder(folder string, unfinished time.Duration) error {
-	entries, err := readDir(r.in(folder))
+func (l *Leased) sweepFolder(folder string, unfinished time.Duration) error {
+	entries, err := readDir(l.in(folder))
 	for _, entry := range entries {
 		name, age := entry.Name(), staleFile
 		switch {
@@ -124,7 +126,7 @@ func (r *Repo) sweepFolder(folder string, unfinished time.Duration) error {
 			continue
 		}
 		if olderThan(entry, age) {
-			err = errors.Join(err, os.RemoveAll(r.in(folder, name)))
+			err = errors.Join(err, os.RemoveAll(l.in(folder, name)))
 		}
 	}
 	return err

@@ -67,25 +67,25 @@ func newest(roots ...string) (at time.Time, err error) {
 // Gc does a repository's housekeeping with git's own means: packs are brought together, and objects
 // that nothing has reached for a day go. It may run beside pushes and fetches. ctx ends with the
 // claim on the repository.
-func (r *Repo) Gc(ctx context.Context) error {
+func (l *Leased) Gc(ctx context.Context) error {
 	began := time.Now()
 	hidden := false
-	err := r.gc(ctx, bigPack)
+	err := l.gc(ctx, bigPack)
 	if err == nil {
-		hidden, err = r.hidesGarbage(ctx)
+		hidden, err = l.hidesGarbage(ctx)
 	}
 	if hidden && err == nil {
-		err = r.gc(ctx, 0)
+		err = l.gc(ctx, 0)
 	}
 	if err == nil {
-		err = r.note(gcFile, "", true)
-	} else if r.mayWrite(ctx) == nil {
+		err = l.note(gcFile, "", true)
+	} else if l.MayWrite(ctx) == nil {
 		// Where the disk is full, packs that git did not finish are what fills it.
-		err = errors.Join(err, r.sweepFolder("objects/pack", 0))
+		err = errors.Join(err, l.sweepFolder("objects/pack", 0))
 	}
-	moved, looked := r.Moved()
+	moved, looked := l.Moved()
 	if err = errors.Join(err, looked); err == nil && moved.After(began) {
-		err = os.Chtimes(r.in(gcFile), began, began) // by a push meanwhile
+		err = os.Chtimes(l.in(gcFile), began, began) // by a push meanwhile
 	}
 	if err != nil {
 		return fmt.Errorf("housekeeping: %w", err)
@@ -94,9 +94,9 @@ func (r *Repo) Gc(ctx context.Context) error {
 }
 
 // gc lets git pack all objects into new packs but those of packs from a size on; 0: all.
-func (r *Repo) gc(ctx context.Context, keep int64) error {
+func (l *Leased) gc(ctx context.Context, keep int64) error {
 	// --force passes over the lock of a gc that was killed: the holder of the claim runs one only.
-	c := r.writing("gc", "--cruft", "--prune=24.hours.ago", "--quiet", "--force")
+	c := l.writing("gc", "--cruft", "--prune=24.hours.ago", "--quiet", "--force")
 	c.config = []string{
 		fmt.Sprintf("gc.bigPackThreshold=%d", keep),
 		"gc.packRefs=false", // when a reference came is told by the time of its file

@@ -41,12 +41,12 @@ func note(path string, value any, keep bool) error {
 	return err
 }
 
-// note is that for a note of a repository, which is another worker's after the lease.
-func (r *Repo) note(name string, value any, keep bool) error {
-	if err := r.mayWrite(context.Background()); err != nil {
+// note writes or removes a note of the repository, unless the lease has ended.
+func (l *Leased) note(name string, value any, keep bool) error {
+	if err := l.MayWrite(context.Background()); err != nil {
 		return err
 	}
-	return note(r.in(name), value, keep)
+	return note(l.in(name), value, keep)
 }
 
 // noted reads a note. Where there is none, or one that makes no sense, the value stays as it is.
@@ -65,11 +65,11 @@ func (r *Repo) IsArchive() bool {
 }
 
 // SetArchive marks the repository as an archive, durably, or takes the mark away.
-func (r *Repo) SetArchive(is bool) error {
-	if is == r.IsArchive() {
+func (l *Locked) SetArchive(is bool) error {
+	if is == l.IsArchive() {
 		return nil
 	}
-	return r.note(archiveFile, true, is)
+	return l.note(archiveFile, true, is)
 }
 
 // Rules say which repositories are here: those of the settings, and those that were archived by
@@ -105,7 +105,7 @@ type Ended struct {
 }
 
 // SetEnded notes durably that the hosting has ended, or, with nil, that it has not.
-func (r *Repo) SetEnded(e *Ended) error { return r.note(endedFile, e, e != nil) }
+func (l *Locked) SetEnded(e *Ended) error { return l.note(endedFile, e, e != nil) }
 
 // Ended returns what SetEnded has noted, nil if nothing is. A note that makes no sense counts as
 // none: it is made again, and the repository is kept longer.
@@ -127,9 +127,9 @@ type WaitingPush struct {
 func (r *Repo) Waiting() (all []WaitingPush, err error) { return all, noted(r.in(waitingFile), &all) }
 
 // SetWaiting notes durably which references wait and who pushes them. One is noted before it is
-// there. The caller has the lock of the repository.
-func (r *Repo) SetWaiting(all []WaitingPush) error {
-	return r.note(waitingFile, all, len(all) > 0)
+// there.
+func (l *Locked) SetWaiting(all []WaitingPush) error {
+	return l.note(waitingFile, all, len(all) > 0)
 }
 
 // Belongs is what is noted in a folder of repositories.

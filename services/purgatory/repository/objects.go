@@ -129,18 +129,18 @@ func (r *Repo) Fsck(ctx context.Context) error {
 // every object must lead to an object that is in the pack or in the repository (else ErrBadPack),
 // and one of the wanted objects must have come with it (else ErrUnwanted). Then it appears at once,
 // durably and whole, for the history of what is wanted is in it.
-func (r *Repo) Take(ctx context.Context, pack *Spool, wanted []string) error {
-	quarantine, err := os.MkdirTemp(r.in("objects"), quarantinePrefix+"pack-")
+func (l *Leased) Take(ctx context.Context, pack *Spool, wanted []string) error {
+	quarantine, err := os.MkdirTemp(l.in("objects"), quarantinePrefix+"pack-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(quarantine)
-	from, to := filepath.Join(quarantine, packFolder), r.in("objects", packFolder)
+	from, to := filepath.Join(quarantine, packFolder), l.in("objects", packFolder)
 	if err := errors.Join(os.Mkdir(from, 0o755), os.MkdirAll(to, 0o755)); err != nil {
 		return err
 	}
-	index := r.writing("index-pack", "--stdin", "--fix-thin", "--strict="+strings.Join(forgive(""), ","), "--threads=2", filepath.Join(from, "new.pack"))
-	index.Stdin, index.Pack, index.Time = pack.Reader(0), pack.Size(), r.Store.PackTime
+	index := l.writing("index-pack", "--stdin", "--fix-thin", "--strict="+strings.Join(forgive(""), ","), "--threads=2", filepath.Join(from, "new.pack"))
+	index.Stdin, index.Pack, index.Time = pack.Reader(0), pack.Size(), l.Store.PackTime
 	var hash strings.Builder
 	index.Stdout = &hash
 	err = index.Run(ctx)
@@ -150,11 +150,11 @@ func (r *Repo) Take(ctx context.Context, pack *Spool, wanted []string) error {
 	if err != nil {
 		return err
 	}
-	missing, err := r.missing(ctx, wanted, "GIT_OBJECT_DIRECTORY="+quarantine)
+	missing, err := l.missing(ctx, wanted, "GIT_OBJECT_DIRECTORY="+quarantine)
 	if err == nil && len(missing) == len(wanted) {
 		err = ErrUnwanted
 	}
-	if err = cmp.Or(err, r.mayWrite(ctx)); err != nil {
+	if err = cmp.Or(err, l.MayWrite(ctx)); err != nil {
 		return err
 	}
 	name := "pack-" + strings.TrimSpace(strings.TrimPrefix(hash.String(), "pack"))
@@ -164,31 +164,31 @@ func (r *Repo) Take(ctx context.Context, pack *Spool, wanted []string) error {
 			return fmt.Errorf("take a pack out of quarantine: %w", err)
 		}
 	}
-	return syncFolders(to, r.in("objects"))
+	return syncFolders(to, l.in("objects"))
 }
 
 // Share brings objects, with all that they reach, from another repository. Where the caller knows
 // that both are of one maintainer group, and this one is empty, the packs of the other are linked, so
 // that they are on the disk once; else git copies what is missing: no other object of a repository is
 // ever shown through one of another group. ErrBroken: the other lacks a part.
-func (r *Repo) Share(ctx context.Context, from *Repo, ids []string, group bool) error {
-	if err := r.mayWrite(ctx); err != nil {
+func (l *Locked) Share(ctx context.Context, from *Repo, ids []string, group bool) error {
+	if err := l.MayWrite(ctx); err != nil {
 		return err
 	}
-	folder := r.in("objects", packFolder)
-	has, err := r.HasObjects()
+	folder := l.in("objects", packFolder)
+	has, err := l.HasObjects()
 	err = cmp.Or(err, os.MkdirAll(folder, 0o755))
 	if err == nil && !has && group {
-		err = r.linkPacks(from)
+		err = l.linkPacks(from)
 	}
 	var missing []string
 	if err == nil {
-		missing, err = r.Missing(ctx, ids)
+		missing, err = l.Missing(ctx, ids)
 	}
 	if err == nil && len(missing) > 0 {
-		err = r.copyFrom(ctx, from, missing)
+		err = l.copyFrom(ctx, from, missing)
 	}
-	if err = cmp.Or(err, syncFolders(folder, r.in("objects"))); err != nil {
+	if err = cmp.Or(err, syncFolders(folder, l.in("objects"))); err != nil {
 		return fmt.Errorf("share objects: %w", err)
 	}
 	return nil
@@ -196,14 +196,14 @@ func (r *Repo) Share(ctx context.Context, from *Repo, ids []string, group bool) 
 
 // linkPacks makes the packs of another repository packs of this one too. Packs of what nothing
 // reaches there stay there, and so does a pack that the other's housekeeping is removing.
-func (r *Repo) linkPacks(from *Repo) error {
+func (l *Locked) linkPacks(from *Repo) error {
 	packs, err := from.packs()
 	for _, p := range packs {
 		for _, suffix := range packSuffixes {
 			if p.cruft {
 				break
 			}
-			err := os.Link(from.in("objects", packFolder, p.name+suffix), r.in("objects", packFolder, p.name+suffix))
+			err := os.Link(from.in("objects", packFolder, p.name+suffix), l.in("objects", packFolder, p.name+suffix))
 			if err != nil && !errors.Is(err, fs.ErrExist) && suffix != ".rev" {
 				break // git copies it: it has gone, or this file system cannot link
 			}
@@ -214,13 +214,13 @@ func (r *Repo) linkPacks(from *Repo) error {
 
 // copyFrom lets git pack objects of the other folder, with what they reach and no reference here
 // does. It needs no shell, as git fetch would between folders.
-func (r *Repo) copyFrom(ctx context.Context, from *Repo, ids []string) error {
-	refs, err := r.Refs()
+func (l *Locked) copyFrom(ctx context.Context, from *Repo, ids []string) error {
+	refs, err := l.Refs()
 	if err != nil {
 		return err
 	}
 	named := slices.Collect(maps.Values(refs.ByName))
-	c := r.writing("pack-objects", "--revs", "--delta-base-offset", "-q", r.in("objects", packFolder, "pack"))
+	c := l.writing("pack-objects", "--revs", "--delta-base-offset", "-q", l.in("objects", packFolder, "pack"))
 	// Git reads a path that begins with a quote as a C string.
 	path := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(from.in("objects"))
 	c.env = []string{"GIT_ALTERNATE_OBJECT_DIRECTORIES=\"" + path + "\""}

@@ -20,7 +20,7 @@ import (
 )
 
 // has fails the test unless all of the objects are there, or none of them.
-func has(t testing.TB, r *repository.Repo, want bool, ids ...string) {
+func has(t testing.TB, r *repository.Locked, want bool, ids ...string) {
 	t.Helper()
 	missing, err := r.Missing(t.Context(), ids)
 	if err != nil || want && len(missing) > 0 || !want && len(missing) < len(ids) {
@@ -31,7 +31,7 @@ func has(t testing.TB, r *repository.Repo, want bool, ids ...string) {
 func TestMissing(t *testing.T) {
 	r, w := begin(t)
 	id := w.Commit("a", "a")
-	gittest.Fill(t, r, w.Pack("main"))
+	gittest.Fill(t, r.Repo, w.Pack("main"))
 	none, long := strings.Repeat("1", 40), strings.Repeat("2", 64)
 	// A branch whose name looks like an object id must not be taken for one.
 	must(t, errors.Join(r.SetRef(t.Context(), "refs/heads/"+long, id), r.SetRef(t.Context(), "refs/heads/"+none, id)))
@@ -79,8 +79,8 @@ func TestOnlySoundPacksWithSomethingThatIsWantedAreTaken(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := gittest.Repo(t, gittest.Store(t), "taken")
-			err := gittest.Take(t, r, tc.pack, strings.Repeat("6", 40), tc.wanted)
+			r := gittest.Lock(t, gittest.Repo(t, gittest.Store(t), "taken"))
+			err := gittest.Take(t, r.Repo, tc.pack, strings.Repeat("6", 40), tc.wanted)
 			if !errors.Is(err, tc.err) {
 				t.Errorf("error %v", err)
 			}
@@ -89,7 +89,7 @@ func TestOnlySoundPacksWithSomethingThatIsWantedAreTaken(t *testing.T) {
 			}
 			has(t, r, tc.err == nil, tc.wanted)
 			if tc.err != nil {
-				gittest.Untouched(t, r)
+				gittest.Untouched(t, r.Repo)
 			} else {
 				must(t, r.Fsck(t.Context()))
 			}
@@ -104,25 +104,26 @@ func TestATakenPackMayBeThin(t *testing.T) {
 	second := w.Commit("a", strings.Repeat("line\n", 1000)+"more\n")
 	w.Git("checkout", "--quiet", "--orphan", "other")
 	other := w.Commit("b", "b")
-	must(t, gittest.Take(t, r, w.Pack(first), first))
-	if err := gittest.Take(t, r, w.Pack(other), first, second); !errors.Is(err, repository.ErrUnwanted) {
+	must(t, gittest.Take(t, r.Repo, w.Pack(first), first))
+	if err := gittest.Take(t, r.Repo, w.Pack(other), first, second); !errors.Is(err, repository.ErrUnwanted) {
 		t.Errorf("error %v", err)
 	}
 	has(t, r, false, other)
 	for range 2 { // again changes nothing
-		must(t, gittest.Take(t, r, w.Pack(second, "^"+first, other), second))
+		must(t, gittest.Take(t, r.Repo, w.Pack(second, "^"+first, other), second))
 	}
 	has(t, r, true, first, second, other)
 	gittest.Git(t, r.Path, "fsck", "--full", "--strict")
 }
 
 // maintained makes the empty repository of one of several maintainers.
-func maintained(t testing.TB, s *repository.Store, n int) *repository.Repo {
+func maintained(t testing.TB, s *repository.Store, n int) *repository.Locked {
 	t.Helper()
 	r, err := s.Repo(nostr.RepoRef{PubKey: fmt.Sprintf("%064x", n), Identifier: `of "many"`})
 	must(t, err)
-	must(t, r.Ensure(t.Context()))
-	return r
+	locked := gittest.Lock(t, r)
+	must(t, locked.Ensure(t.Context()))
+	return locked
 }
 
 // onDisk is how many KiB the files below a folder take up, each once, however often it is linked.
@@ -142,13 +143,13 @@ func TestMaintainersShareWhatTheyHaveInCommon(t *testing.T) {
 	w := gittest.NewWork(t)
 	tip := w.Commit("large", gittest.Noise(20<<20))
 	first := maintained(t, s, 1)
-	gittest.Fill(t, first, w.Pack("main"))
+	gittest.Fill(t, first.Repo, w.Pack("main"))
 	set(t, first, tip)
 	alone := onDisk(t, s.Root)
-	group := []*repository.Repo{first}
+	group := []*repository.Locked{first}
 	share := func() {
 		for _, r := range group[1:] {
-			must(t, r.Share(t.Context(), first, []string{tip}, true))
+			must(t, r.Share(t.Context(), first.Repo, []string{tip}, true))
 			set(t, r, tip)
 		}
 	}
@@ -169,7 +170,7 @@ func TestMaintainersShareWhatTheyHaveInCommon(t *testing.T) {
 	for n := range 10 {
 		before := tip
 		tip = w.Commit("small", fmt.Sprint(n))
-		gittest.Fill(t, first, w.Pack("main", "^"+before))
+		gittest.Fill(t, first.Repo, w.Pack("main", "^"+before))
 		set(t, first, tip)
 		share()
 	}
@@ -191,20 +192,20 @@ func TestShareBringsOnlyWhatIsReachable(t *testing.T) {
 	from, to := maintained(t, s, 1), maintained(t, s, 2)
 	w := gittest.NewWork(t)
 	first := w.Commit("a", "a")
-	gittest.Fill(t, to, w.Pack("main"))
+	gittest.Fill(t, to.Repo, w.Pack("main"))
 	set(t, to, first)
 	second := w.Commit("a", "aa")
 	w.Git("tag", "--annotate", "--message", "v1", "v1")
 	tag := w.Git("rev-parse", "v1")
 	w.Git("checkout", "--quiet", "-b", "other", first)
 	other := w.Commit("b", "b")
-	gittest.Fill(t, from, w.Pack("main", "other", "v1"))
+	gittest.Fill(t, from.Repo, w.Pack("main", "other", "v1"))
 	for range 2 { // again changes nothing
-		must(t, to.Share(t.Context(), from, []string{tag, second, tag}, false))
+		must(t, to.Share(t.Context(), from.Repo, []string{tag, second, tag}, false))
 		has(t, to, true, first, second, tag)
 		has(t, to, false, other)
 	}
-	if err := to.Share(t.Context(), from, []string{strings.Repeat("5", 40)}, true); !errors.Is(err, repository.ErrBroken) {
+	if err := to.Share(t.Context(), from.Repo, []string{strings.Repeat("5", 40)}, true); !errors.Is(err, repository.ErrBroken) {
 		t.Errorf("what is nowhere: %v", err)
 	}
 	gittest.Fsck(t, to.Path)
@@ -222,7 +223,7 @@ func TestHalfAHistoryIsNotNamed(t *testing.T) {
 	// As if a part had been lost: git checks what we take.
 	gittest.Input(t, half.Path, w.PackOf(id), "unpack-objects", "-q")
 	has(t, half, true, id)
-	if err := other.Share(t.Context(), half, []string{id}, true); !errors.Is(err, repository.ErrBroken) {
+	if err := other.Share(t.Context(), half.Repo, []string{id}, true); !errors.Is(err, repository.ErrBroken) {
 		t.Errorf("shared: %v", err)
 	}
 	if err := half.SetRefs(t.Context(), refs{"refs/heads/main": id}, nil, ""); !errors.Is(err, repository.ErrBroken) {
@@ -231,12 +232,12 @@ func TestHalfAHistoryIsNotNamed(t *testing.T) {
 	if err := half.SetRef(t.Context(), "refs/nostr/"+strings.Repeat("e", 64), id); !errors.Is(err, repository.ErrBroken) {
 		t.Errorf("a reference is set: %v", err)
 	}
-	gittest.Untouched(t, other)
+	gittest.Untouched(t, other.Repo)
 }
 
 // age makes all that nothing reaches as old as this: the table of times of a cruft pack is what git
 // goes by (gitformat-pack, "pack-*.mtimes files").
-func age(t testing.TB, r *repository.Repo, at time.Time) {
+func age(t testing.TB, r *repository.Locked, at time.Time) {
 	t.Helper()
 	tables, err := filepath.Glob(filepath.Join(r.Path, "objects/pack/*.mtimes"))
 	must(t, err)
@@ -265,10 +266,10 @@ func TestHousekeeping(t *testing.T) {
 	day := 25 * time.Hour
 	due("without data", time.Now().Add(day), false)
 	ids := []string{w.Commit("a", "")}
-	gittest.Fill(t, r, w.Pack("main"))
+	gittest.Fill(t, r.Repo, w.Pack("main"))
 	for i := range 59 {
 		ids = append(ids, w.Commit("a", strings.Repeat("a", i+1)))
-		gittest.Fill(t, r, w.Pack("main", "^"+ids[i]))
+		gittest.Fill(t, r.Repo, w.Pack("main", "^"+ids[i]))
 		due(fmt.Sprintf("with %d packs", i+2), time.Now(), i >= 49)
 	}
 	set(t, r, ids[30])
@@ -300,7 +301,7 @@ func TestWhatALargePackHidesGoesToo(t *testing.T) {
 	r, w := begin(t)
 	first := w.Commit("large", gittest.Noise(17<<20))
 	secret := w.Commit("secret", "hunter2")
-	gittest.Fill(t, r, w.Pack("main"))
+	gittest.Fill(t, r.Repo, w.Pack("main"))
 	set(t, r, secret)
 	set(t, r, first)
 	must(t, r.Gc(t.Context()))
@@ -314,15 +315,15 @@ func TestWhatALargePackHidesGoesToo(t *testing.T) {
 // TestHousekeepingOnAFullDiskLeavesNothing, though it is tried again and again. Not parallel:
 // gittest.CrampedStore.
 func TestHousekeepingOnAFullDiskLeavesNothing(t *testing.T) {
-	r := gittest.Repo(t, gittest.CrampedStore(t, 256), "packs")
+	r := gittest.Lock(t, gittest.Repo(t, gittest.CrampedStore(t, 256), "packs"))
 	w := gittest.NewWork(t)
 	id := w.Commit("a", "a")
-	gittest.Fill(t, r, w.Pack("main"))
+	gittest.Fill(t, r.Repo, w.Pack("main"))
 	noise := gittest.Noise(32 << 14)
 	for i := range 32 {
 		before := id
 		id = w.Commit("a", noise[i<<14:(i+1)<<14])
-		gittest.Fill(t, r, w.Pack("main", "^"+before))
+		gittest.Fill(t, r.Repo, w.Pack("main", "^"+before))
 	}
 	set(t, r, id)
 	before := files(t, filepath.Join(r.Path, "objects", "pack"))

@@ -132,5 +132,5 @@ func (s *Store) Strange() (names []string, err error) {
 // and none has. It is one for all, and must not be written to.
 func (s *Store) Empty(ctx context.Context) (*Repo, error) {
 	r := &Repo{Store: s, Path: filepath.Join(s.Root, emptyFolder)}
-	return r, r.Ensure(ctx)
+	return r, r.ensure(ctx, func(ctx context.Context) error { return ctx.Err() })
 }

@@ -66,9 +66,9 @@ type Command struct {
 	args     []string
 	env      []string
 	config   []string
-	writes   bool // it changes the repository, and is ended with the lease
-	serves   bool // it serves a client; else it is the worker's own work
-	low      bool // no client waits for it: it runs with a low priority
+	lease    context.Context // of a command that changes the repository: it is ended with that; else nil
+	serves   bool            // it serves a client; else it is the worker's own work
+	low      bool            // no client waits for it: it runs with a low priority
 	messages tail
 }
 
@@ -77,7 +77,9 @@ type Command struct {
 func (r *Repo) reading(args ...string) *Command { return &Command{repo: r, args: args} }
 
 // writing prepares one that changes the repository.
-func (r *Repo) writing(args ...string) *Command { return &Command{repo: r, args: args, writes: true} }
+func (l *Leased) writing(args ...string) *Command {
+	return &Command{repo: l.Repo, args: args, lease: l.lease}
+}
 
 // Messages are the last lines that git wrote to its standard error, without the repository's path,
 // which only the operator should see, and control characters. Call it after Run.
@@ -135,12 +137,12 @@ func (c *Command) run(ctx context.Context) error {
 	defer release()
 	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(c.Time, maxTime), ErrTooLong)
 	defer cancel()
-	if c.writes {
+	if c.lease != nil {
 		leased, end := context.WithCancelCause(ctx)
 		defer end(nil)
-		defer context.AfterFunc(c.repo.lease(), func() { end(ErrLease) })()
-		if err := c.repo.mayWrite(ctx); err != nil {
-			return err
+		defer context.AfterFunc(c.lease, func() { end(ErrLease) })()
+		if c.lease.Err() != nil {
+			return ErrLease
 		}
 		ctx = leased
 	}

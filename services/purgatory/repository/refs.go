@@ -110,13 +110,13 @@ func (r *Repo) IsNamed(name, id string) bool {
 // It fails, and leaves the references as they were, if an object is not there with all that it
 // reaches (ErrBroken). What no repository could ever have, a branch that names something that is no
 // commit for example, is ErrUnfit: its author must not hold up others.
-func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, head string) error {
+func (l *Locked) SetRefs(ctx context.Context, want, symbolic map[string]string, head string) error {
 	for name := range joined(want, symbolic) {
 		if !isBranchOrTag(name) || nostr.CheckRefName(name) != nil {
 			return fmt.Errorf("%w: %q is no branch or tag", ErrUnfit, name)
 		}
 	}
-	now, err := r.Refs()
+	now, err := l.Refs()
 	if err != nil {
 		return err
 	}
@@ -128,12 +128,12 @@ func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, he
 	case want[head] != "" || want[symbolic[head]] != "":
 		follow["HEAD"] = head
 	case !slices.ContainsFunc(slices.Collect(maps.Keys(want)), isBranch):
-		follow["HEAD"] = r.Store.branch
+		follow["HEAD"] = l.Store.branch
 	}
 	if follow["HEAD"] == now.Head {
 		delete(follow, "HEAD")
 	}
-	if err := r.connected(ctx, updates); err != nil {
+	if err := l.connected(ctx, updates); err != nil {
 		return err
 	}
 	steps := [][]refChange{slices.Concat(deletions, updates)}
@@ -141,12 +141,12 @@ func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, he
 		steps = [][]refChange{deletions, updates}
 	}
 	for _, changes := range steps {
-		if err := r.transaction(ctx, changes); err != nil {
+		if err := l.transaction(ctx, changes); err != nil {
 			return err
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(follow)) {
-		if err := r.writing("symbolic-ref", name, follow[name]).Run(ctx); err != nil {
+		if err := l.writing("symbolic-ref", name, follow[name]).Run(ctx); err != nil {
 			return err
 		}
 	}
@@ -207,17 +207,17 @@ func isBranch(name string) bool { return strings.HasPrefix(name, headsPrefix) }
 func isBranchOrTag(name string) bool { return isBranch(name) || strings.HasPrefix(name, tagsPrefix) }
 
 // SetRef makes one reference name an object that is there with all that it reaches.
-func (r *Repo) SetRef(ctx context.Context, name, id string) error {
+func (l *Locked) SetRef(ctx context.Context, name, id string) error {
 	change := []refChange{{name, id}}
-	if err := r.connected(ctx, change); err != nil {
+	if err := l.connected(ctx, change); err != nil {
 		return err
 	}
-	return r.transaction(ctx, change)
+	return l.transaction(ctx, change)
 }
 
 // DeleteRef removes one reference. One that is not there is no error.
-func (r *Repo) DeleteRef(ctx context.Context, name string) error {
-	return r.transaction(ctx, []refChange{{name: name}})
+func (l *Locked) DeleteRef(ctx context.Context, name string) error {
+	return l.transaction(ctx, []refChange{{name: name}})
 }
 
 // connected walks from objects to the end of all that they reach and no reference does. ErrBroken:
@@ -238,7 +238,7 @@ func (r *Repo) connected(ctx context.Context, changes []refChange) error {
 }
 
 // transaction applies all the changes or none.
-func (r *Repo) transaction(ctx context.Context, changes []refChange) error {
+func (l *Locked) transaction(ctx context.Context, changes []refChange) error {
 	if len(changes) == 0 {
 		return nil
 	}
@@ -255,20 +255,20 @@ func (r *Repo) transaction(ctx context.Context, changes []refChange) error {
 		b.WriteString("option no-deref\x00" + change + "\x00\x00")
 	}
 	b.WriteString("prepare\x00commit\x00")
-	_, err := r.writing("update-ref", "--stdin", "-z").ask(ctx, b.String())
+	_, err := l.writing("update-ref", "--stdin", "-z").ask(ctx, b.String())
 	if says(err, "trying to write non-commit object") {
 		return fmt.Errorf("%w: a branch would name what is no commit", ErrUnfit)
 	}
-	return cmp.Or(err, r.SyncFolders())
+	return cmp.Or(err, l.SyncFolders())
 }
 
 // SyncFolders puts to the disk which packs and references there are: git syncs files, and not the
 // folders in which they get their names.
-func (r *Repo) SyncFolders() error {
-	return filepath.WalkDir(r.Path, func(path string, entry fs.DirEntry, err error) error {
+func (l *Locked) SyncFolders() error {
+	return filepath.WalkDir(l.Path, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil || !entry.IsDir():
-		case filepath.Dir(path) == r.in("objects") && entry.Name() != packFolder:
+		case filepath.Dir(path) == l.in("objects") && entry.Name() != packFolder:
 			return filepath.SkipDir
 		default:
 			err = syncFolders(path)

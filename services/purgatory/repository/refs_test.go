@@ -18,7 +18,7 @@ import (
 type refs = map[string]string
 
 // set lets main name a commit, and fails the test if that cannot be.
-func set(t testing.TB, r *repository.Repo, id string) {
+func set(t testing.TB, r *repository.Locked, id string) {
 	t.Helper()
 	must(t, r.SetRefs(t.Context(), refs{"refs/heads/main": id}, nil, "refs/heads/main"))
 }
@@ -33,7 +33,7 @@ func TestSetRefsMakesThemExactlyWhatIsWanted(t *testing.T) {
 	pack := w.Pack("main", "v1")
 	event := "refs/nostr/" + strings.Repeat("e", 64)
 	main, dev, latest := "refs/heads/main", "refs/heads/dev", "refs/heads/latest"
-	unborn, err := gittest.Repo(t, gittest.Store(t), "new").Head()
+	unborn, err := gittest.Lock(t, gittest.Repo(t, gittest.Store(t), "new")).Head()
 	must(t, err)
 
 	gone, end := context.WithCancel(t.Context()) // by which no git can be started
@@ -67,8 +67,8 @@ func TestSetRefsMakesThemExactlyWhatIsWanted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := gittest.Repo(t, gittest.Store(t), "refs")
-			gittest.Fill(t, r, pack)
+			r := gittest.Lock(t, gittest.Repo(t, gittest.Store(t), "refs"))
+			gittest.Fill(t, r.Repo, pack)
 			must(t, r.SetRef(t.Context(), event, a))
 			for i, s := range steps {
 				must(t, r.SetRefs(t.Context(), s.want, s.symbolic, s.head))
@@ -94,7 +94,7 @@ func TestSetRefsIsAllOrNothing(t *testing.T) {
 	a := w.Commit("a", "a")
 	b := w.Commit("b", "b")
 	blob := w.Git("rev-parse", "main:a")
-	gittest.Fill(t, r, w.Pack("main"))
+	gittest.Fill(t, r.Repo, w.Pack("main"))
 	set(t, r, a)
 	many := refs{}
 	for i := range 300 {

@@ -6,20 +6,20 @@
 //     before a reference that we set names them;
 //   - no name that a stranger chose leaves the root folder or reaches a command line as an option.
 //
-// Repositories of one maintainer group share what they have in common ([Repo.Share]); no others do.
+// Repositories of one maintainer group share what they have in common ([Locked.Share]); no others do.
 //
 // Repositories are of git's SHA-1 object format; an object id of 64 digits is never there.
 package repository
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr/nip19"
@@ -49,9 +49,9 @@ type Options struct {
 	// 30 min.
 	PackTime time.Duration
 
-	// Lease returns the context under which an identifier's repositories may be written: when it ends,
-	// git processes that write are killed, and nothing is moved or removed. nil: they always may.
-	Lease func(identifier string) context.Context
+	// Enter is asked before an identifier's repositories are written to. Its error, ErrElsewhere, says
+	// that another process writes there. Default: this process may always write.
+	Enter func(identifier string) (Tenure, error)
 
 	// LookOnly is for those who only look: nothing is made in the root, and nothing swept up.
 	LookOnly bool
@@ -74,6 +74,9 @@ type Store struct {
 	// any number, never stop it. They share the rest: one client has a quarter of it at most, and who
 	// has least comes next.
 	own, clients *limit.Fair
+
+	locking sync.Mutex
+	locks   map[Place]*lock // of repositories that are locked or waited for
 }
 
 // GitVersion is the version of the git program, as in 2.43.0.
@@ -156,24 +159,4 @@ func (s *Store) At(place Place) (*Repo, error) {
 // in returns a path within the repository.
 func (r *Repo) in(elements ...string) string {
 	return filepath.Join(append([]string{r.Path}, elements...)...)
-}
-
-// ErrLease is a write that was not done, or was cut off, because another worker may write there
-// now.
-var ErrLease = errors.New("the lease of the repository has ended")
-
-// lease is the context under which the repository may be written.
-func (r *Repo) lease() context.Context {
-	if r.Store.Lease == nil || r.Identifier == "" { // the empty one belongs to no shard
-		return context.Background()
-	}
-	return r.Store.Lease(r.Identifier)
-}
-
-// mayWrite is asked before files are moved or removed.
-func (r *Repo) mayWrite(ctx context.Context) error {
-	if r.lease().Err() != nil {
-		return ErrLease
-	}
-	return context.Cause(ctx)
 }

@@ -23,9 +23,9 @@ import (
 var must = fixture.Must
 
 // begin makes a repository and a work tree.
-func begin(t *testing.T) (*repository.Repo, *gittest.Work) {
+func begin(t *testing.T) (*repository.Locked, *gittest.Work) {
 	t.Parallel()
-	return gittest.Repo(t, gittest.Store(t), "x"), gittest.NewWork(t)
+	return gittest.Lock(t, gittest.Repo(t, gittest.Store(t), "x")), gittest.NewWork(t)
 }
 
 // files lists every file below a folder, and every folder but the store's own.
@@ -55,7 +55,7 @@ func TestRepositoriesOfAnyIdentifierStayBelowTheRoot(t *testing.T) {
 	s := gittest.Store(t)
 	identifiers := []string{"plain", "a/b", "..", ".", "../..", "🌱 seed", "-x", "--upload-pack=touch", ".git", "a.git", "a%2Fb", "x\\y", "CON:"}
 	for _, identifier := range identifiers {
-		r := gittest.Repo(t, s, identifier)
+		r := gittest.Lock(t, gittest.Repo(t, s, identifier))
 		folder, err := filepath.Rel(s.Root, r.Path)
 		if err != nil || strings.Count(folder, "/") != 1 || !strings.HasPrefix(folder, "npub1") || !strings.HasSuffix(folder, ".git") {
 			t.Errorf("%q lies at %q (%v)", identifier, folder, err)
@@ -92,7 +92,8 @@ func TestPlaces(t *testing.T) {
 	elsewhere := repository.Place{RepoRef: nostr.RepoRef{PubKey: strings.Repeat("77", 32), Identifier: "x"}}
 	for _, at := range []repository.Place{hosted, offered, elsewhere} {
 		r, err := s.At(at)
-		must(t, errors.Join(err, r.Ensure(t.Context())))
+		must(t, err)
+		must(t, gittest.Lock(t, r).Ensure(t.Context()))
 	}
 	for only, want := range map[nostr.RepoRef][]repository.Place{
 		{}:                                 {hosted, elsewhere, offered},
@@ -133,8 +134,9 @@ func TestStoreSaysWhatIsWrongWithItsSettings(t *testing.T) {
 func TestEnsureIsSafeForManyAndRemoveTakesAllAway(t *testing.T) {
 	t.Parallel()
 	s := gittest.Store(t)
-	r, err := s.Repo(nostr.RepoRef{PubKey: gittest.Owner, Identifier: "busy"})
+	repo, err := s.Repo(nostr.RepoRef{PubKey: gittest.Owner, Identifier: "busy"})
 	must(t, err)
+	r := gittest.Lock(t, repo)
 	for range 3 {
 		errs := make(chan error)
 		for range 8 {
@@ -165,7 +167,7 @@ func TestEnsureIsSafeForManyAndRemoveTakesAllAway(t *testing.T) {
 func TestSweepRemovesWhatKilledProcessesLeft(t *testing.T) {
 	r, w := begin(t)
 	id := w.Commit("a", "a")
-	gittest.Fill(t, r, w.Pack("main"))
+	gittest.Fill(t, r.Repo, w.Pack("main"))
 	old := time.Now().Add(-48 * time.Hour)
 	for _, name := range files(t, r.Path) {
 		must(t, os.Chtimes(filepath.Join(r.Path, name), old, old))
@@ -212,7 +214,7 @@ func TestSweepRemovesWhatKilledProcessesLeft(t *testing.T) {
 // TestNotes: what is noted is there until it is forgotten, and what makes no sense is none.
 func TestNotes(t *testing.T) {
 	t.Parallel()
-	r := gittest.Repo(t, gittest.Store(t), "x")
+	r := gittest.Lock(t, gittest.Repo(t, gittest.Store(t), "x"))
 	is := func(when string, archive bool, want *repository.Ended, waits ...repository.WaitingPush) {
 		t.Helper()
 		note, err := r.Ended()
@@ -287,11 +289,13 @@ func TestAFolderBelongsToOneSystem(t *testing.T) {
 }
 
 // leased makes a repository whose lease ends with the context.
-func leased(t testing.TB, root, git string, lease context.Context) *repository.Repo {
+func leased(t testing.TB, root, git string, lease context.Context) *repository.Locked {
 	t.Helper()
-	s, err := repository.NewStore(repository.Options{Root: root, Git: git, Lease: func(string) context.Context { return lease }})
+	s, err := repository.NewStore(repository.Options{Root: root, Git: git, Enter: func(string) (repository.Tenure, error) {
+		return repository.Tenure{Lease: lease, Open: t.Context(), Leave: func() {}}, nil
+	}})
 	must(t, err)
-	return gittest.Repo(t, s, "x")
+	return gittest.Lock(t, gittest.Repo(t, s, "x"))
 }
 
 // TestNothingIsWrittenAfterTheLease: neither is anything moved or removed, nor a reference set;
@@ -303,29 +307,29 @@ func TestNothingIsWrittenAfterTheLease(t *testing.T) {
 	before := leased(t, root, "", lease)
 	w := gittest.NewWork(t)
 	first := w.Commit("a", "1")
-	must(t, gittest.Take(t, before, w.Pack("main"), first))
+	must(t, gittest.Take(t, before.Repo, w.Pack("main"), first))
 	set(t, before, first)
 	end()
 
 	next := leased(t, root, "", t.Context())
 	second := w.Commit("a", "2")
-	must(t, gittest.Take(t, next, w.Pack("main", "^"+first), second))
+	must(t, gittest.Take(t, next.Repo, w.Pack("main", "^"+first), second))
 	set(t, next, second)
 	other := maintained(t, next.Store, 1)
 	third := w.Commit("a", "3")
-	gittest.Fill(t, other, w.Pack("main"))
+	gittest.Fill(t, other.Repo, w.Pack("main"))
 	ctx := t.Context()
 	for name, write := range map[string]func() error{
-		"a pack":       func() error { return gittest.Take(t, before, w.Pack("main"), third) },
+		"a pack":       func() error { return gittest.Take(t, before.Repo, w.Pack("main"), third) },
 		"references":   func() error { return before.SetRefs(ctx, refs{"refs/heads/main": first}, nil, "") },
 		"a reference":  func() error { return before.SetRef(ctx, "refs/tags/x", first) },
 		"a deletion":   func() error { return before.DeleteRef(ctx, "refs/heads/main") },
 		"housekeeping": func() error { return before.Gc(ctx) },
-		"sharing":      func() error { return before.Share(ctx, other, []string{third}, true) },
+		"sharing":      func() error { return before.Share(ctx, other.Repo, []string{third}, true) },
 		"a sweep":      before.Sweep,
 		"removal":      func() error { return before.Remove(ctx) },
 		"a note":       func() error { return before.SetWaiting([]repository.WaitingPush{{Event: "e"}}) },
-		"a push":       func() error { return before.ReceivePack(false, 1<<20).Run(ctx) },
+		"a push":       func() error { return before.ReceivePack(1 << 20).Run(ctx) },
 	} {
 		if err := write(); !errors.Is(err, repository.ErrLease) {
 			t.Errorf("%s: %v", name, err)
@@ -355,13 +359,13 @@ func TestTheEndOfALeaseStopsGit(t *testing.T) {
 		ended <- time.Now()
 		end()
 	}()
-	if err := gittest.Take(t, r, w.Pack("main"), id); !errors.Is(err, repository.ErrLease) {
+	if err := gittest.Take(t, r.Repo, w.Pack("main"), id); !errors.Is(err, repository.ErrLease) {
 		t.Errorf("the pack: %v", err)
 	}
 	if took := time.Since(<-ended); took > 2*time.Second {
 		t.Errorf("git wrote for %v after the lease", took)
 	}
-	gittest.Untouched(t, r)
+	gittest.Untouched(t, r.Repo)
 }
 
 // TestGitIsBounded in its memory and its time, and what it starts, and tells no paths.
@@ -369,7 +373,7 @@ func TestGitIsBounded(t *testing.T) {
 	fake := gittest.Script(t, "case \"$1\" in upload-pack) read line; sh -c 'ulimit -d; ulimit -t'; printf '%05000d\\033[31m%s\\377\\r\\n' 7 \"$GIT_DIR\" >&2;; *) exec git \"$@\";; esac")
 	s, err := repository.NewStore(repository.Options{Root: t.TempDir(), Git: fake, Memory: 512 << 20})
 	must(t, err)
-	r := gittest.Repo(t, s, "x")
+	r := gittest.Lock(t, gittest.Repo(t, s, "x"))
 	var out bytes.Buffer
 	c := r.UploadPack(false, "")
 	c.Pack = 5 << 20

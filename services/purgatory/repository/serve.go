@@ -21,16 +21,25 @@ func (r *Repo) UploadPack(advertise bool, protocol string) *Command {
 	return c
 }
 
-// ReceivePack is `git receive-pack --stateless-rpc`: it takes a push, checked as strictly as
-// Take checks, of a pack of at most maxBytes; or, with advertise, says what there is now. A
-// push must be read from disk or memory, not from the network.
-func (r *Repo) ReceivePack(advertise bool, maxBytes int64) *Command {
-	c := r.serve("receive-pack", advertise)
-	if c.writes = !advertise; c.writes {
-		c.Time = r.Store.PackTime
-	}
-	c.config = slices.Concat(receiveConfiguration, []string{fmt.Sprintf("receive.maxInputSize=%d", maxBytes)})
+// AdvertisePush is `git receive-pack --stateless-rpc --advertise-refs`: it says what there is before
+// a push of a pack of at most maxBytes.
+func (r *Repo) AdvertisePush(maxBytes int64) *Command {
+	c := r.serve("receive-pack", true)
+	c.config = receiving(maxBytes)
 	return c
+}
+
+// ReceivePack is `git receive-pack --stateless-rpc`: it takes a push, checked as strictly as Take
+// checks, of a pack of at most maxBytes. The push must be read from disk or memory, not from the
+// network.
+func (l *Locked) ReceivePack(maxBytes int64) *Command {
+	c := l.serve("receive-pack", false)
+	c.lease, c.Time, c.config = l.lease, l.Store.PackTime, receiving(maxBytes)
+	return c
+}
+
+func receiving(maxBytes int64) []string {
+	return slices.Concat(receiveConfiguration, []string{fmt.Sprintf("receive.maxInputSize=%d", maxBytes)})
 }
 
 func (r *Repo) serve(service string, advertise bool) *Command {
