@@ -24,9 +24,9 @@ import (
 
 // Authority decides what is served and which pushes are taken.
 type Authority interface {
-	// Repository finds the repository of a request. ErrNotFound is answered by 404, repository.ErrElsewhere by
-	// 421, any other error by 503: a client must not believe that a repository is gone which only
-	// cannot be read at the moment. One below /prs need not be on disk: it is served as an empty
+	// Repository finds the repository of a request. ErrNotFound is answered by 404,
+	// repository.ErrElsewhere by 421, any other error by 503: a client must not believe that a
+	// repository is gone which only cannot be read at the moment. One below /prs need not be on disk: it is served as an empty
 	// one, and made by Push.
 	Repository(ctx context.Context, ref nostr.RepoRef) (*repository.Repo, error)
 
@@ -198,7 +198,8 @@ func (x *exchange) find() (err error) {
 		return ErrNotFound
 	}
 	if x.repo, err = x.authority.Repository(x.r.Context(), x.ref); err != nil {
-		if _, told := errors.AsType[*failure](err); !told && x.r.Context().Err() == nil {
+		_, told := errors.AsType[*failure](err)
+		if told = told || errors.Is(err, repository.ErrElsewhere); !told && x.r.Context().Err() == nil {
 			err = Unavailable("this repository cannot be looked up now, try again later", fmt.Errorf("look up the repository: %w", err))
 		}
 		return err
