@@ -89,7 +89,7 @@ func TestOneObjectHidesNoOther(t *testing.T) {
 			t.Cleanup(server.Close)
 			want := slices.Concat(commits[:5], lacks[:3], []string{tip}, lacks[3:], commits[5:])
 			r := gittest.Repo(t, gittest.Store(t), "into")
-			result, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, want, limits)
+			result, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", gittest.Lease(t, r), want, limits)
 			if err != nil || len(result.Got) != 11 {
 				t.Errorf("got %d of 11 in %d requests: %v", len(result.Got), result.Requests, err)
 			}
@@ -114,7 +114,7 @@ func TestListedObjectsComeTogether(t *testing.T) {
 	server := httptest.NewServer(o)
 	t.Cleanup(server.Close)
 	r := gittest.Repo(t, gittest.Store(t), "into")
-	result, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, append(ids(1), want...), limits)
+	result, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", gittest.Lease(t, r), append(ids(1), want...), limits)
 	if err != nil || len(result.Got) != 8 {
 		t.Errorf("got %d of 8: %v", len(result.Got), err)
 	}
@@ -139,7 +139,7 @@ func TestWhatAServerLackedIsNotAskedAgain(t *testing.T) {
 		func(asked []string) bool { return len(asked) > 3 },
 		func(asked []string) bool { return slices.Equal(asked, []string{"GET 0"}) },
 	} {
-		_, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, ids(3), with)
+		_, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", gittest.Lease(t, r), ids(3), with)
 		if asked := o.asked(); cause(t, err) != fetch.CauseNoSuchObject || !want(asked) {
 			t.Errorf("round %d: asked %v: %v", round, asked, err)
 		}
@@ -149,7 +149,7 @@ func TestWhatAServerLackedIsNotAskedAgain(t *testing.T) {
 	}
 	id := w.Commit("a", "2")
 	w.Git("push", "--quiet", root+"/a.git", "main")
-	result, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, append(ids(3), id), with)
+	result, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", gittest.Lease(t, r), append(ids(3), id), with)
 	if err != nil || !slices.Equal(result.Got, []string{id}) {
 		t.Errorf("after its list has changed: %v, %v", result.Got, err)
 	}
@@ -185,7 +185,7 @@ func TestAskedTooOften(t *testing.T) {
 			server := httptest.NewServer(tc.answer)
 			t.Cleanup(server.Close)
 			r := gittest.Repo(t, gittest.Store(t), "into")
-			result, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, ids(3), limits)
+			result, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", gittest.Lease(t, r), ids(3), limits)
 			if failure := fetch.FailureOf(err); failure.Cause != fetch.CauseRateLimited || failure.RetryAfter != tc.after {
 				t.Errorf("%q after %v: %v", failure.Cause, failure.RetryAfter, err)
 			}
