@@ -200,6 +200,7 @@ type Front struct {
 	EventTimeout          time.Duration `env:"NGIT_EVENT_TIMEOUT" constant:"10s"`
 	GitRequestsPerIP      int           `env:"NGIT_GIT_REQUESTS_PER_IP" constant:"128"`
 	GitRequestsPerMinute  int           `env:"NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP" constant:"600"`
+	PagesPerMinute        int           `env:"NGIT_PAGES_PER_MINUTE_PER_IP" constant:"600"`
 	AnswerStall           time.Duration `env:"NGIT_ANSWER_STALL" constant:"2m"`
 }
 

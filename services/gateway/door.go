@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,15 +32,28 @@ type door struct {
 	git         *git.Proxy
 	observation http.Handler
 	clients     proxies
+	behindProxy sync.Once     // warns of a proxy that is not trusted
 	stall       time.Duration // for clients that send nothing
 	manageTime  time.Duration // for a whole request of NIP-86
 	bus         *nats.Conn
 	log         *slog.Logger
 	stopping    atomic.Bool // connections end with the request that is under way or comes next
 
+	answers *answers
+	fetches allowance   // requests for git data
+	shown   allowance   // pages and metrics: a crawler does not use up what clones need
+	atOnce  *limit.Fair // of git
+}
+
+// allowance is how many requests of one kind a client may make in a minute.
+type allowance struct {
+	*limit.Rates
 	perMinute int
-	requests  *limit.Rates // of git, and of what costs as much: pages and the metrics
-	atOnce    *limit.Fair  // of git
+	what      string
+}
+
+func newAllowance(perMinute int, what string) allowance {
+	return allowance{limit.NewRates(perMinute, time.Minute), perMinute, what}
 }
 
 // ServeHTTP answers all requests. Every answer has the headers that open it to web pages of any
@@ -58,69 +72,91 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.Set("Connection", "close")
 	}
 	defer takeBody(w, r, d.stall).end(w)
+	d.warnOfProxy(r)
+	client, answer, route := limit.Address(d.clients.client(r)), &counted{ResponseWriter: w}, routeConnection
+	defer func() { d.answers.count(route, client, answer) }()
 	if refused != nil {
-		relay.TurnAway(w, refused)
+		relay.TurnAway(answer, refused)
 		return
 	}
 	if r.Method == http.MethodOptions {
-		w.WriteHeader(http.StatusNoContent)
+		route = routeOther
+		answer.WriteHeader(http.StatusNoContent)
 		return
 	}
-	d.serve(w, r, limit.Address(d.clients.client(r)))
+	route = d.serve(answer, r, client)
 }
 
-// serve looks at the path as it was sent. A ServeMux would tidy it up first, and an identifier may
-// hold what looks untidy.
-func (d *door) serve(w http.ResponseWriter, r *http.Request, client string) {
+// warnOfProxy warns once of a proxy on this machine that NGIT_TRUSTED_PROXIES does not name: all of
+// its clients would share one allowance.
+func (d *door) warnOfProxy(r *http.Request) {
+	peer := peerOf(r.RemoteAddr)
+	if !peer.IsLoopback() || r.Header.Get("X-Forwarded-For") == "" || d.clients.trusts(peer) {
+		return
+	}
+	d.behindProxy.Do(func() {
+		d.log.Warn("a proxy on this machine passes requests on, and all its clients share one allowance: "+
+			"set NGIT_TRUSTED_PROXIES to its address", "proxy", peer)
+	})
+}
+
+// serve answers a request, and returns which part of the front door did. It looks at the path as it
+// was sent: a ServeMux would tidy it up first, and an identifier may hold what looks untidy.
+func (d *door) serve(w http.ResponseWriter, r *http.Request, client string) (route string) {
 	path := r.URL.EscapedPath()
 	atRoot := path == "" || path == "/"
 	if atRoot && strings.EqualFold(strings.TrimSpace(r.Header.Get("Upgrade")), "websocket") {
 		d.relay.Serve(w, r, client)
-		return
+		return routeRelay
 	}
 	at, err := nostr.ParseRepositoryPath(path)
 	if err == nil && at.Service != "" {
 		d.passToGit(w, r, at, client)
-		return
+		return routeGit
 	}
 	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); atRoot && r.Method == http.MethodPost && strings.TrimSpace(kind) == managementType {
 		d.manage(w, r, client)
-		return
+		return routeManagement
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD, OPTIONS")
 		http.Error(w, "method not allowed: this address can only be read", http.StatusMethodNotAllowed)
-		return
+		return routeOther
 	}
 	switch path {
 	case "/healthz", "/readyz":
 		d.observation.ServeHTTP(w, r)
-		return
+		return routeHealth
 	case pages.IconPath, "/favicon.ico":
 		d.pages.Icon(w, r)
-		return
+		return routeIcon
 	}
+	route = routePage
 	switch {
 	case atRoot && pages.WantsDocument(r):
 		d.pages.Document(w)
-	case !d.admits(w, client):
+		return routeDocument
+	case !d.shown.admits(w, client):
 	case atRoot:
 		d.pages.Home(w, r, client)
 	case path == "/metrics":
 		d.observation.ServeHTTP(w, r)
+		return routeMetrics
 	case err == nil:
 		d.pages.Repository(w, r, at, client)
 	case strings.HasSuffix(r.URL.Path, "/info/refs") && strings.HasPrefix(r.URL.Query().Get("service"), "git-"):
 		// A git client shows what it is told only if that is plain text.
 		http.Error(w, "repository not found: "+err.Error()+"; repositories are at /<npub of the owner>/<identifier>.git", http.StatusNotFound)
+		return routeGit
 	default:
 		d.pages.Other(w, r, client)
 	}
+	return route
 }
 
 // passToGit passes a request on to the worker that holds the repository.
 func (d *door) passToGit(w http.ResponseWriter, r *http.Request, at nostr.RepositoryPath, client string) {
-	if !d.admits(w, client) {
+	if !d.fetches.admits(w, client) {
 		return
 	}
 	leave, err := d.atOnce.Try(client, 1)
@@ -144,7 +180,7 @@ const (
 
 // manage passes a request of NIP-86 on to ingest, which checks who sends it.
 func (d *door) manage(w http.ResponseWriter, r *http.Request, client string) {
-	if !d.admits(w, client) {
+	if !d.shown.admits(w, client) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), d.manageTime)
@@ -174,10 +210,10 @@ func (d *door) manage(w http.ResponseWriter, r *http.Request, client string) {
 }
 
 // admits counts a request of a client. If it is one too many, it answers and returns false.
-func (d *door) admits(w http.ResponseWriter, client string) bool {
-	ok, wait := d.requests.Allow(client)
+func (a allowance) admits(w http.ResponseWriter, client string) bool {
+	ok, wait := a.Allow(client)
 	if !ok {
-		tooMany(w, fmt.Sprintf("at most %d requests for git data and pages a minute from one address", d.perMinute), wait)
+		tooMany(w, fmt.Sprintf("at most %d requests for %s a minute from one address", a.perMinute, a.what), wait)
 	}
 	return ok
 }

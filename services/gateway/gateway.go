@@ -117,17 +117,19 @@ func newDoor(n *node.Node, shards git.Shards, ingest relay.Offerer) (*door, erro
 		return nil, err
 	}
 	sockets := limit.NewFair(int64(s.MaxConnections), int64(s.MaxConnectionsPerIP))
+	met := limit.NewMet(n.Log)
 	n.Count(func(figures map[string]int64) { figures["clients"], _, _ = sockets.Counts(0) })
 	return &door{
 		relay: relay.New(relay.Options{
 			Limits: s.Front, Domain: s.Domain,
 			Index: n.Index, Ingest: ingest, Connections: sockets, Work: work,
-			Metrics: relay.NewMetrics(n.Metrics, sockets, s.AbuseThreshold, rejected), Log: n.Log, Trace: n.Trace,
+			Metrics: relay.NewMetrics(n.Metrics, sockets, s.AbuseThreshold, rejected), Met: met, Log: n.Log, Trace: n.Trace,
 		}),
 		pages: shown, git: proxy, observation: n.AtFront, clients: clients, stall: s.AnswerStall, manageTime: s.EventTimeout,
-		bus: n.Bus.Conn, log: n.Log, perMinute: s.GitRequestsPerMinute,
-		requests: limit.NewRates(s.GitRequestsPerMinute, time.Minute),
-		atOnce:   limit.NewFair(math.MaxInt64, int64(s.GitRequestsPerIP)),
+		bus: n.Bus.Conn, log: n.Log, answers: newAnswers(n.Metrics, met),
+		fetches: newAllowance(s.GitRequestsPerMinute, "git data"),
+		shown:   newAllowance(s.PagesPerMinute, "pages"),
+		atOnce:  limit.NewFair(math.MaxInt64, int64(s.GitRequestsPerIP)),
 	}, nil
 }
 

@@ -38,6 +38,7 @@ type system struct {
 	ended    chan error
 	stop     context.CancelFunc
 	warnings <-chan string
+	met      <-chan string // where clients met limits
 }
 
 // holders sends every shard to the worker at one address.
@@ -57,10 +58,11 @@ type heard struct {
 	slog.Handler
 	address  chan string
 	warnings chan string // as many as it holds
+	met      chan string // as many as it holds
 }
 
 func listenToLog() heard {
-	return heard{slog.DiscardHandler, make(chan string, 1), make(chan string, 100)}
+	return heard{slog.DiscardHandler, make(chan string, 1), make(chan string, 100), make(chan string, 100)}
 }
 
 func (h heard) Enabled(context.Context, slog.Level) bool { return true }
@@ -71,6 +73,14 @@ func (h heard) Handle(_ context.Context, r slog.Record) error {
 		case h.warnings <- r.Message:
 		default:
 		}
+	}
+	if strings.HasPrefix(r.Message, "a client has met a limit") {
+		r.Attrs(func(a slog.Attr) bool {
+			if a.Key == "at" {
+				h.met <- a.Value.String()
+			}
+			return true
+		})
 	}
 	if r.Message == "listening" && r.Level == slog.LevelInfo {
 		r.Attrs(func(a slog.Attr) bool {
@@ -103,7 +113,7 @@ func judged(t testing.TB, judge decide, args ...string) *system {
 	h := listenToLog()
 	n, err := node.Open(context.Background(), "gateway", s, slog.New(h), false)
 	must(t, err)
-	sys := &system{Node: n, shards: &holders{}, ended: make(chan error, 1), warnings: h.warnings}
+	sys := &system{Node: n, shards: &holders{}, ended: make(chan error, 1), warnings: h.warnings, met: h.met}
 	ctx, cancel := context.WithCancel(context.Background())
 	gatewayCtx, stop := context.WithCancel(ctx)
 	sys.stop = stop

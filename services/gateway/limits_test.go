@@ -250,7 +250,7 @@ func TestAnswersThatNobodyReads(t *testing.T) {
 // what the operator's tools ask, and what is made already, is not counted.
 func TestPagesAreBoundedByClient(t *testing.T) {
 	t.Parallel()
-	sys := start(t, "--git-requests-per-minute-per-ip=3")
+	sys := start(t, "--pages-per-minute-per-ip=3")
 	refused := map[string]int{}
 	for range 8 {
 		for _, path := range []string{"/", "/metrics", "/nothing"} {
@@ -292,7 +292,48 @@ func TestGitShowsWhyItIsRefused(t *testing.T) {
 		return string(out)
 	}
 	git("192.0.2.1", "ls-remote", url)
-	if out := git("192.0.2.1", "ls-remote", url); !strings.Contains(out, "remote: rate-limited: at most 1 requests for git data and pages a minute from one address; try again in ") {
+	if out := git("192.0.2.1", "ls-remote", url); !strings.Contains(out, "remote: rate-limited: at most 1 requests for git data a minute from one address; try again in ") {
 		t.Errorf("git says: %s", out)
+	}
+	// What git has used up is no page's, the refusals are counted, and the log has one line of them.
+	git("192.0.2.1", "ls-remote", url)
+	page, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+sys.addr+"/", nil)
+	must(t, err)
+	page.Header.Set("X-Forwarded-For", "192.0.2.1")
+	resp, err := http.DefaultClient.Do(page)
+	must(t, err)
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("a page after git's requests: %s", resp.Status)
+	}
+	counts := map[string]float64{}
+	families, err := sys.Metrics.Gather()
+	must(t, err)
+	for _, family := range families {
+		if family.GetName() == "ngit_http_requests_total" {
+			for _, m := range family.GetMetric() {
+				counts[m.GetLabel()[1].GetValue()+" "+m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
+			}
+		}
+	}
+	if counts["git 429"] != 2 || counts["page 200"] != 1 || counts["git 404"] != 1 || len(sys.met) != 1 || <-sys.met != "git" {
+		t.Errorf("counted %v; %d lines more", counts, len(sys.met))
+	}
+}
+
+// TestAProxyThatIsNotTrusted: the operator is warned once that all its clients share one allowance.
+func TestAProxyThatIsNotTrusted(t *testing.T) {
+	t.Parallel()
+	sys := start(t)
+	for range 3 {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+sys.addr+"/", nil)
+		must(t, err)
+		req.Header.Set("X-Forwarded-For", "192.0.2.1")
+		resp, err := http.DefaultClient.Do(req)
+		must(t, err)
+		resp.Body.Close()
+	}
+	if warning := <-sys.warnings; !strings.Contains(warning, "NGIT_TRUSTED_PROXIES") || len(sys.warnings) > 0 {
+		t.Errorf("warned: %s, and %d more", warning, len(sys.warnings))
 	}
 }

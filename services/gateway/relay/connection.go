@@ -10,6 +10,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -277,7 +278,7 @@ func (c *connection) refuse(m message, reason, why string) {
 		}
 		c.reject(ev, reason, why)
 	}
-	c.answer(m.refusal(why))
+	c.tellRefusal(m, why)
 }
 
 // parse reads a message. A longer one is read when it is the client's turn: the longest keep a
@@ -306,6 +307,14 @@ func (c *connection) keep(n int) (forget func(), err error) {
 
 // say writes a message of the relay.
 func (c *connection) say(parts ...any) { c.answer(encode(parts...)) }
+
+// tellRefusal tells the client why a message is refused.
+func (c *connection) tellRefusal(m message, why string) {
+	if strings.HasPrefix(why, "rate-limited:") {
+		c.relay.Met.Tell(c.client, m.verb, why)
+	}
+	c.answer(m.refusal(why))
+}
 
 // answer writes a message of the relay. An error ends the connection by itself.
 func (c *connection) answer(message []byte) {

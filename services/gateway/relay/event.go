@@ -33,7 +33,7 @@ func (c *connection) offer(m message) {
 		if strings.HasPrefix(refusal, authRequired) {
 			c.challenge()
 		}
-		c.answer(m.refusal(refusal))
+		c.tellRefusal(m, refusal)
 		return
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, r.Limits.EventTimeout)

@@ -48,6 +48,7 @@ type Options struct {
 	Connections *limit.Fair // of WebSockets
 	Work        *limit.Fair // over messages and the index; one place for each processor
 	Metrics     *Metrics
+	Met         *limit.Met // hears of clients that meet a limit
 	Log         *slog.Logger
 	Trace       *obs.Tracer // nil: no spans
 }

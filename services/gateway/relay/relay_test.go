@@ -47,7 +47,7 @@ func connect(t *testing.T, set ...func(*Relay)) *bench {
 			DefaultLimit: 100, MaxFilterSteps: 100, EventTimeout: 10 * time.Second,
 			EventsPerMinute: 10, EventsPerMinutePerIP: 10, MaxSubscriptionsPerIP: 10, ClientBytes: 1 << 20, ClientBytesPerIP: 1 << 20, MessageTime: time.Minute},
 		Index: b.index, Connections: connections, Work: limit.NewFair(1, 1),
-		Metrics: metrics, Log: log,
+		Metrics: metrics, Met: limit.NewMet(log), Log: log,
 	})
 	for _, set := range set {
 		set(r)

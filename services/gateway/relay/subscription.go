@@ -35,12 +35,12 @@ func (c *connection) ask(m message) *question {
 	n := len(c.open)
 	c.mu.Unlock()
 	if n >= c.relay.Limits.MaxSubscriptions {
-		c.answer(m.refusal(fmt.Sprintf("error: too many subscriptions: at most %d at once on one connection; close some", n)))
+		c.tellRefusal(m, fmt.Sprintf("error: too many subscriptions: at most %d at once on one connection; close some", n))
 		return nil
 	}
 	back, err := c.afford(m)
 	if err != nil {
-		c.answer(m.refusal(err.Error()))
+		c.tellRefusal(m, err.Error())
 		return nil
 	}
 	q := &question{conn: c, asked: m, after: []func(){back}}
@@ -260,14 +260,14 @@ func (s *subscription) forget() {
 func (c *connection) count(m message) {
 	back, err := c.afford(m)
 	if err != nil {
-		c.answer(m.refusal(err.Error()))
+		c.tellRefusal(m, err.Error())
 		return
 	}
 	c.task(func() {
 		defer back()
 		n, approximate, err := c.relay.count(c.ctx, c.client, m)
 		if err != nil {
-			c.answer(m.refusal(c.relay.why(err)))
+			c.tellRefusal(m, c.relay.why(err))
 			return
 		}
 		c.say("COUNT", m.id, struct {
