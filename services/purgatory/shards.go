@@ -18,10 +18,15 @@ type shards struct {
 	held map[int]*shard
 }
 
+// handOverPatience is how long a hand-over waits for running work before it cuts that off: one slow
+// push does not keep the shard from everybody else.
+const handOverPatience = 30 * time.Second
+
 type shard struct {
 	opened  time.Time
 	writers sync.WaitGroup
-	lease   context.Context // ends when the claim on the shard does
+	lease   context.Context // ends when the claim on the shard does, or when the hand-over cuts work off
+	cut     context.CancelFunc
 	tenure  context.Context // ends when the shard is to be let go: it takes no more writers
 	end     context.CancelFunc
 }
@@ -39,20 +44,24 @@ func newShards() *shards { return &shards{held: map[int]*shard{}} }
 func (h *shards) Open(n int, lease context.Context) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := &shard{opened: time.Now(), lease: lease}
-	s.tenure, s.end = context.WithCancel(lease)
+	s := &shard{opened: time.Now()}
+	s.lease, s.cut = context.WithCancel(lease)
+	s.tenure, s.end = context.WithCancel(s.lease)
 	h.held[n] = s
 }
 
-// Close lets go of a shard, and returns when its writers have finished. It takes no new ones, but
-// is held until then: readers do not wait for them.
+// Close lets go of a shard, and returns when its writers have finished, or were cut off after
+// handOverPatience. It takes no new ones, but is held until then: readers do not wait for them.
 func (h *shards) Close(n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.held[n]
 	s.end()
 	h.mu.Unlock()
+	defer s.cut()
+	late := time.AfterFunc(handOverPatience, s.cut)
 	s.writers.Wait()
+	late.Stop()
 	h.mu.Lock()
 	delete(h.held, n)
 }

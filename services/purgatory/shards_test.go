@@ -188,6 +188,43 @@ func TestPushesAreFair(t *testing.T) {
 	})
 }
 
+// TestAHandOverCutsSlowWorkOff: a writer that does not end is cut off after a while, and then the shard
+// moves. One that ends in time is not.
+func TestAHandOverCutsSlowWorkOff(t *testing.T) {
+	t.Parallel()
+	h := newShards()
+	at := reposOf(t, h)
+	synctest.Test(t, func(t *testing.T) {
+		n := proto.ShardOf("x")
+		h.Open(n, t.Context())
+		slow, err := at("a").Lock(t.Context())
+		fixture.Must(t, err)
+		quick, err := at("b").Lock(t.Context())
+		fixture.Must(t, err)
+		began := time.Now()
+		go func() { // a push whose client has gone
+			during, end := slow.During(context.Background())
+			defer end()
+			<-during.Done()
+			if cause := context.Cause(during); !errors.Is(cause, repository.ErrLease) || time.Since(began) != handOverPatience {
+				t.Errorf("cut off after %v by %v", time.Since(began), cause)
+			}
+			slow.Done()
+		}()
+		go func() {
+			time.Sleep(handOverPatience - time.Second)
+			if err := quick.MayWrite(t.Context()); err != nil {
+				t.Error(err)
+			}
+			quick.Done()
+		}()
+		h.Close(n)
+		if waited := time.Since(began); waited != handOverPatience {
+			t.Errorf("the shard was let go after %v", waited)
+		}
+	})
+}
+
 // TestScope: of a crowd that may change with a repository a few come at once, those that are served
 // first, and the rest later. Others are left alone.
 func TestScope(t *testing.T) {

@@ -73,6 +73,16 @@ func (r *Repo) enter() (Tenure, error) {
 // ErrLease. Calling it again does nothing.
 func (l *Leased) Done() { l.leave() }
 
+// During returns a context that ends with the lease too, with ErrLease as its cause.
+func (l *Leased) During(ctx context.Context) (during context.Context, end func()) {
+	during, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(l.lease, func() { cancel(ErrLease) })
+	return during, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
 // MayWrite returns ErrLease when the lease has ended, or why ctx has. It is asked before files are
 // moved or removed.
 func (l *Leased) MayWrite(ctx context.Context) error {
