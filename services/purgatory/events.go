@@ -92,7 +92,7 @@ func (w *worker) heardPull(ev *nostr.Event) {
 	if err != nil {
 		return // ingest would not accept it
 	}
-	refs, err := w.reposOf(ctx, pr)
+	refs, err := w.Repos(ctx, pr)
 	if err != nil {
 		w.log.Error("an accepted pull request could not be applied", "event", ev.ID, "error", err)
 	}
@@ -196,7 +196,7 @@ func (w *worker) known(ctx context.Context, identifier string, entries []*held.E
 	v := w.view(identifier, have, entries)
 	var err error
 	for _, pr := range v.PullRequests {
-		if pr.Repos, err = w.reposOf(ctx, pr.PullRequest); err != nil {
+		if pr.Repos, err = w.Repos(ctx, pr.PullRequest); err != nil {
 			return v, err
 		}
 	}
@@ -248,9 +248,9 @@ func (w *worker) Unknown(ctx context.Context, ids []string) ([]string, error) {
 	return slices.Collect(maps.Keys(unknown)), nil
 }
 
-// reposOf are the repositories that a pull request or update is for; an update also those of its
+// Repos are the repositories that a pull request or update is for; an update also those of its
 // pull request.
-func (w *worker) reposOf(ctx context.Context, pr *nostr.PullRequest) ([]nostr.RepoRef, error) {
+func (w *worker) Repos(ctx context.Context, pr *nostr.PullRequest) ([]nostr.RepoRef, error) {
 	if !pr.Update {
 		return pr.Repos, nil
 	}
@@ -316,7 +316,7 @@ func (w *worker) isOwed(ctx context.Context, v repostate.View, of func(owner str
 	if err != nil {
 		return false, nil
 	}
-	if pr.Repos, err = w.reposOf(ctx, pr); err != nil {
+	if pr.Repos, err = w.Repos(ctx, pr); err != nil {
 		return false, err
 	}
 	return slices.ContainsFunc(v.Tagged(repostate.PullRequest{PullRequest: pr}), func(owner string) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"tendril.dev/proto"
@@ -66,10 +67,47 @@ func (w *worker) fetchWithin(ctx context.Context, identifier, url string, want r
 	domain := w.metrics.domain(hunt.HostOf(url))
 	w.metrics.inFlight.WithLabelValues(domain).Inc()
 	defer w.metrics.inFlight.WithLabelValues(domain).Dec()
-	result, err = fetch.Fetch(ctx, w.guard, url, into, want.Objects, limits)
+	result, err = w.fetchInto(ctx, into, url, want.Objects, limits)
 	w.budget.spend(from, result.Bytes)
+	w.releaser.Brought(into.Place, result.Got)
 	if err == nil || ctx.Err() == nil {
 		w.metrics.fetched(domain, result, err)
+	}
+	return result, err
+}
+
+// maxAgain bounds the commits that are fetched again in one go though they lie here.
+const maxAgain = 8
+
+// fetchInto fetches what is missing, and what lies there while no reference reaches it: commits of pull
+// requests, which count only when they come.
+func (w *worker) fetchInto(ctx context.Context, into *repository.Leased, url string, objects []string, limits fetch.Limits) (result fetch.Result, err error) {
+	missing, err := into.Missing(ctx, objects)
+	if err != nil {
+		return result, err
+	}
+	lying := slices.DeleteFunc(slices.Clone(objects), func(id string) bool { return slices.Contains(missing, id) })
+	if lying, err = into.Unreached(ctx, lying); err != nil {
+		return result, err
+	}
+	if len(missing) > 0 || len(lying) == 0 {
+		result, err = fetch.Fetch(ctx, w.guard, url, into, objects, limits)
+		result.Got = slices.DeleteFunc(result.Got, func(id string) bool { return slices.Contains(lying, id) })
+	}
+	limits.Again = true
+	for _, id := range lying[:min(len(lying), maxAgain)] {
+		if limits.MaxBytes -= result.Bytes; limits.MaxBytes <= 0 {
+			break
+		}
+		again, failed := fetch.Fetch(ctx, w.guard, url, into, []string{id}, limits)
+		result.Bytes, result.Requests = result.Bytes+again.Bytes, result.Requests+again.Requests
+		if failed == nil {
+			result.Got = append(result.Got, id)
+		}
+		err = failed
+	}
+	if len(result.Got) > 0 {
+		err = nil // a part came
 	}
 	return result, err
 }

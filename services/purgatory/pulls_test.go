@@ -83,6 +83,23 @@ func TestAPullRequestsCommitIsPushedToAnotherIdentifier(t *testing.T) {
 	w.names(alice, "x", pr, c1)
 }
 
+// TestACommitIsPushedWhereItsPullRequestNamesAnother repository: that is refused with what it names, and
+// where the event comes after the push, the reference goes.
+func TestACommitIsPushedWhereItsPullRequestNamesAnother(t *testing.T) {
+	w := newWorld(t)
+	c1 := w.work.Commit("a", "1")
+	w.announced(alice, "x")
+	w.announced(carol, "y")
+	pr, later := pull("pull", bob, c1, alice, "x"), pull("later", bob, c1, alice, "x")
+	w.in.waits("x", pr)
+	w.refuses("is not for this repository; its a tags name "+npub(alice)+"/x", carol, "y", c1+":refs/nostr/"+pr.ID)
+	w.pushes(carol, "y", c1+":refs/nostr/"+later.ID) // nothing is known of it yet
+	w.in.waits("x", later)
+	eventually(t, "the reference goes", func() bool { return w.ref(carol, "y", "refs/nostr/"+later.ID) == "" })
+	w.pushes(alice, "x", c1+":refs/nostr/"+pr.ID)
+	w.released(pr)
+}
+
 // TestAnAcceptedPullRequestIsData: its commit releases an announcement that waits, also when no event
 // of the identifier comes any more.
 func TestAnAcceptedPullRequestIsData(t *testing.T) {

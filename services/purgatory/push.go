@@ -161,6 +161,7 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 		refs, err = d.repo.Refs()
 	}
 	p := repostate.Push{Owner: push.Ref.PubKey, Refs: refs.ByName, Changes: push.Changes, Event: find}
+	p.Repos = func(pr *nostr.PullRequest) ([]nostr.RepoRef, error) { return a.Repos(ctx, pr) }
 	switch {
 	case err != nil:
 	case a.prs:
@@ -264,7 +265,9 @@ func (a authority) take(ctx context.Context, repo *repository.Locked, push githt
 		}
 	}
 	if len(d.Allowed)+len(d.waiting) > 0 {
-		if err := a.releasePushed(context.WithoutCancel(ctx), repo, d); err != nil {
+		during, end := repo.During(context.WithoutCancel(ctx))
+		defer end()
+		if err := a.releasePushed(during, repo, d); err != nil {
 			return nil, err
 		}
 	}
@@ -340,6 +343,27 @@ func (w *worker) refusal(at repository.Place, err error) error {
 	return githttp.Refuse(refused.Reason)
 }
 
+// releaseElsewhere releases a pull request that is held under another identifier, maybe another
+// worker's: its commit stands in a repository that it names, and that is all that it waits for. Where
+// it does not name the repository itself, that identifier may take the commit from here.
+func (a authority) releaseElsewhere(ctx context.Context, at repository.Place, e proto.Held) error {
+	pr, err := nostr.ParsePullRequest(e.Event)
+	if err == nil {
+		pr.Repos, err = a.Repos(ctx, pr)
+	}
+	if err != nil {
+		return fmt.Errorf("read what a pushed pull request is for: %w", err)
+	}
+	if !at.PRs && slices.Contains(pr.Repos, at.RepoRef) {
+		_, err = release.Ask(ctx, a.sender, proto.ActionRelease, "", e.Event)
+		return err
+	}
+	if a.shards.Holds(e.Identifier) {
+		a.queue.addIdentifier(e.Identifier, time.Now(), e.Event.ID)
+	}
+	return nil
+}
+
 // releasePushed releases what a push satisfied, and says whether the events that it brings the data
 // of are served then. A pull request may be held still, until other repositories that it is for
 // have the commit.
@@ -352,8 +376,10 @@ func (a authority) releasePushed(ctx context.Context, repo *repository.Locked, d
 		a.log.Warn("not all events of a push could be released", "repository", at, "error", failed)
 	}
 	for _, e := range d.waiting {
-		if e.Identifier != at.Identifier && a.shards.Holds(e.Identifier) {
-			a.queue.addIdentifier(e.Identifier, time.Now(), e.Event.ID) // it may take the commit from here
+		if e.Identifier != at.Identifier {
+			if err := a.releaseElsewhere(ctx, at, e); err != nil {
+				return err
+			}
 		}
 		served, err := a.Accepted(ctx, e.Event.ID)
 		switch {

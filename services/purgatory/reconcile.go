@@ -215,7 +215,7 @@ func (w *worker) updateHunt(ctx context.Context, v repostate.View, of func(owner
 		repo, err := w.store.At(placeOf(want.Owner, v.Identifier))
 		var missing []string
 		if err == nil {
-			missing, err = repo.Missing(ctx, want.Objects)
+			missing, err = w.missing(ctx, v, repo, want.Objects)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -233,6 +233,27 @@ func (w *worker) updateHunt(ctx context.Context, v repostate.View, of func(owner
 	w.hunter.Seek(v.Identifier, hunt.Found{
 		Wants: wants, Sources: v.Sources(), Of: of, All: all, Rare: clock.isRare(v, w.holdings.OfIdentifier(v.Identifier)),
 	})
+}
+
+// missing are objects that a repository lacks, and commits of pull requests that only lie there.
+func (w *worker) missing(ctx context.Context, v repostate.View, repo *repository.Repo, objects []string) ([]string, error) {
+	missing, err := repo.Missing(ctx, objects)
+	if err != nil || !repo.Exists() {
+		return missing, err
+	}
+	for _, pr := range v.PullRequests {
+		if !slices.Contains(objects, pr.Commit) || slices.Contains(missing, pr.Commit) {
+			continue
+		}
+		counts, err := w.releaser.Counts(ctx, repo, pr.Commit)
+		if err != nil {
+			return nil, err
+		}
+		if !counts {
+			missing = append(missing, pr.Commit)
+		}
+	}
+	return missing, nil
 }
 
 // enqueue has a repository looked at.

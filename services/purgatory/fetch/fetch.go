@@ -26,6 +26,8 @@ type Limits struct {
 	MinRate int64
 	// Agent names us to servers. Optional.
 	Agent string
+	// Again asks for objects that lie here too: they count only if they come.
+	Again bool
 	// Misses is what servers lacked before. Optional.
 	Misses *Misses
 
@@ -57,7 +59,10 @@ func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *reposit
 	defer cancel()
 	l.window, l.Silence = cmp.Or(l.window, time.Minute), cmp.Or(l.Silence, l.Timeout)
 	f := &fetching{client: guard.HTTPClient(), limits: l, left: l.MaxBytes, into: into}
-	missing, err := into.Missing(ctx, want)
+	missing, err := want, error(nil)
+	if !l.Again {
+		missing, err = into.Missing(ctx, want)
+	}
 	if f.missing = missing; err == nil && len(missing) > 0 {
 		err = f.run(ctx, url)
 	}

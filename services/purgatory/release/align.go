@@ -65,7 +65,9 @@ func (p *pass) align(ctx context.Context, scope []*repository.Locked) (ready []*
 	prs := p.alignPullRequests(ctx)
 	for _, owner := range p.owners {
 		if repo := p.locked[owner]; repo != nil {
-			_, err := p.checkTips(ctx, repo, repostate.CheckCommit)
+			_, err := p.checkTips(ctx, repo, func(ev *nostr.Event, commit string) error {
+				return p.v.CheckTip(ev, commit, owner, func(pr *nostr.PullRequest) ([]nostr.RepoRef, error) { return p.Events.Repos(ctx, pr) })
+			})
 			p.note(repo.Place, err)
 		}
 	}

@@ -2,6 +2,7 @@ package release
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -17,39 +18,46 @@ import (
 
 // alignPullRequests names the commits of pull requests and updates that are there, in every
 // repository that they are for and that may be changed, and returns those of the held ones that are
-// named in one, and in every one that is served: any number of strangers may announce others.
+// named in one that they name themselves. The others follow: any number of strangers may announce
+// repositories that list the same owner.
 func (p *pass) alignPullRequests(ctx context.Context) (ready []*nostr.Event) {
 	for _, pr := range p.v.PullRequests {
-		tagged := p.v.Tagged(pr)
+		tagged, direct := p.v.Tagged(pr), p.v.Named(pr)
 		offered := p.offered[pr.Event.ID]
 		if pr.Held && !offered && !slices.ContainsFunc(tagged, func(owner string) bool { return slices.Contains(p.owners, owner) }) {
 			continue
 		}
-		// A commit that is not there yet is not named anywhere: nothing else need be looked at.
-		everywhere, somewhere := true, false
-		for _, owner := range tagged {
+		everywhere, released := true, offered // what is offered by its author waits for no announced repository
+		for _, owner := range inOrder(tagged, direct) {
 			if p.v.Holds(owner) && !slices.Contains(p.owners, owner) {
 				continue
 			}
 			named, err := p.nameCommit(ctx, owner, pr)
 			p.note(p.place(owner), err)
-			everywhere, somewhere = everywhere && (named || p.v.Holds(owner)), somewhere || named
+			everywhere = everywhere && (named || p.v.Holds(owner))
+			// Who only lists an owner whom it names can neither delay it nor let it go.
+			released = released || named && (len(direct) == 0 || slices.Contains(direct, owner))
 		}
-		everywhere = everywhere && somewhere
 		switch {
 		case !pr.Held && !everywhere:
 			p.out.Owed = true
-		// What is offered by its author does not wait for announced repositories.
-		case pr.Held && (everywhere || offered):
+		case pr.Held && released:
 			ready = append(ready, pr.Event)
 		}
 	}
 	return ready
 }
 
+// inOrder are some owners, those of first before the others.
+func inOrder(owners, first []string) []string {
+	others := slices.DeleteFunc(slices.Clone(owners), func(owner string) bool { return slices.Contains(first, owner) })
+	return slices.Concat(first, others)
+}
+
 // nameCommit names the commit of a pull request in an owner's repository, if that may be changed,
 // and reports whether it is named there then. Beyond maxNamed that is for the next time. A commit that
-// is copied, with any history, counts for the author of the pull request.
+// is copied, with any history, counts for the author of the pull request where that names the
+// repository, else for its owner: it was the owner's wish that others' pull requests come here.
 func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRequest) (named bool, err error) {
 	name, repo := repostate.PrefixNostr+pr.Event.ID, p.repo(owner)
 	named = repo != nil && repo.IsNamed(name, pr.Commit)
@@ -61,10 +69,21 @@ func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRe
 		return false, nil
 	}
 	missing, err := p.missing(ctx, owner, []string{pr.Commit})
-	there := len(missing) == 0
-	if err == nil && !there {
-		err = p.Events.Paid(ctx, into, pr.Event.PubKey, p.v.Serves(pr.Event.PubKey), func() (err error) {
-			there, err = p.gather(ctx, owner, p.pullSources(pr), missing, false)
+	there := false
+	if lies := err == nil && len(missing) == 0; lies {
+		if there, err = p.Counts(ctx, repo, pr.Commit); err == nil && !there {
+			there, err = p.countsElsewhere(ctx, owner, pr)
+		}
+	} else if err == nil {
+		payer := owner
+		if slices.Contains(p.v.Named(pr), owner) {
+			payer = pr.Event.PubKey
+		}
+		err = p.Events.Paid(ctx, into, payer, p.v.Serves(payer), func() (err error) {
+			var from []string
+			if from, err = p.pullSources(ctx, owner, pr); err == nil {
+				there, err = p.gather(ctx, owner, from, missing, false)
+			}
 			there = there || err == nil && p.fromElsewhere(ctx, owner, pr)
 			return err
 		})
@@ -78,6 +97,9 @@ func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRe
 	}
 	p.named++
 	err = into.SetRef(ctx, name, pr.Commit)
+	if err == nil {
+		p.brought.Delete(commitAt{repo.Place, pr.Commit})
+	}
 	if p.isBroken(err) {
 		return false, nil
 	}
@@ -87,11 +109,41 @@ func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRe
 	return true, nil
 }
 
-// pullSources are the owners in whose repositories the commit of a pull request may be: those that
-// it is for, and those for whom its author speaks.
-func (p *pass) pullSources(pr repostate.PullRequest) []string {
+// pullSources are the owners of other repositories in which the commit of a pull request counts, of
+// those that it is for and those for whom its author speaks.
+func (p *pass) pullSources(ctx context.Context, owner string, pr repostate.PullRequest) (sources []string, err error) {
 	tagged := p.v.Tagged(pr)
-	return slices.Concat(tagged[:min(len(tagged), maxSources)], p.sources(pr.Event.PubKey))
+	for _, source := range slices.Concat(tagged[:min(len(tagged), maxSources)], p.sources(pr.Event.PubKey)) {
+		repo := p.repo(source)
+		if source == owner || repo == nil || slices.Contains(sources, source) {
+			continue
+		}
+		missing, err := p.missing(ctx, source, []string{pr.Commit})
+		if err != nil {
+			return nil, err
+		}
+		if len(missing) > 0 {
+			continue
+		}
+		counts, err := p.Counts(ctx, repo, pr.Commit)
+		if err != nil {
+			return nil, err
+		}
+		if counts {
+			sources = append(sources, source)
+		}
+	}
+	return sources, nil
+}
+
+// countsElsewhere reports whether the commit of a pull request, which lies in an owner's repository,
+// counts in another one from which it would be copied.
+func (p *pass) countsElsewhere(ctx context.Context, owner string, pr repostate.PullRequest) (bool, error) {
+	sources, err := p.pullSources(ctx, owner, pr)
+	if err != nil || len(sources) > 0 {
+		return err == nil, err
+	}
+	return p.fromElsewhere(ctx, owner, pr), nil
 }
 
 // fromElsewhere copies the commit of a pull request from a repository of another identifier that it
@@ -197,8 +249,13 @@ func (p *pass) checkTips(ctx context.Context, repo *repository.Locked, check fun
 		}
 		if ev == nil {
 			still = append(still, w) // it has gone at this moment
-		} else if mismatch := check(ev, tips[w.Event]); mismatch != nil {
-			remove[w.Event] = mismatch.Error()
+			continue
+		}
+		mismatch := check(ev, tips[w.Event])
+		if refused, is := errors.AsType[*repostate.Refused](mismatch); is {
+			remove[w.Event] = refused.Reason
+		} else if mismatch != nil {
+			return nil, mismatch
 		}
 	}
 	for event, why := range remove {

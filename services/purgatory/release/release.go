@@ -46,7 +46,9 @@ type Releaser struct {
 	Later func(at repository.Place, when time.Time)
 	Log   *slog.Logger
 
-	tips sync.Map // repository.Place → events for which references below refs/nostr/ are named, in order
+	// brought are commits that a fetch brought for a pull request, and that no reference names yet.
+	brought sync.Map // commitAt → nil
+	tips    sync.Map // repository.Place → events for which references below refs/nostr/ are named, in order
 }
 
 // Events are all accepted ones, and those that are held for any identifier.
@@ -58,6 +60,8 @@ type Events interface {
 	Held(id string) *nostr.Event
 	// Unknown returns the ids of events that are neither.
 	Unknown(ctx context.Context, ids []string) ([]string, error)
+	// Repos returns what a pull request or update is for; of an update also what its pull request is for.
+	Repos(ctx context.Context, pr *nostr.PullRequest) ([]nostr.RepoRef, error)
 	// Paid copies into a repository if an author may store more, for whom it counts; else it does
 	// nothing.
 	Paid(ctx context.Context, into *repository.Locked, author string, served bool, copy func() error) error
@@ -76,8 +80,40 @@ func (r *Releaser) NamedFor(event string) (places []repository.Place) {
 	return places
 }
 
-// Forget forgets a repository that is removed.
-func (r *Releaser) Forget(at repository.Place) { r.tips.Delete(at) }
+// commitAt is a commit in a repository.
+type commitAt struct {
+	repository.Place
+	commit string
+}
+
+// Brought hears that a fetch has brought objects for an event into a repository. Until a reference
+// names them, nothing else tells them from what only lies there. A worker that takes over fetches
+// them again.
+func (r *Releaser) Brought(at repository.Place, objects []string) {
+	for _, id := range objects {
+		r.brought.Store(commitAt{at, id}, nil)
+	}
+}
+
+// Forget forgets a repository that is removed, or another worker's.
+func (r *Releaser) Forget(at repository.Place) {
+	r.tips.Delete(at)
+	for of := range r.brought.Range {
+		if of.(commitAt).Place == at {
+			r.brought.Delete(of)
+		}
+	}
+}
+
+// Counts reports whether a commit is in a repository as data of a pull request: a reference reaches it,
+// or a fetch brought it for one. What only lies there may be what its owner has removed.
+func (r *Releaser) Counts(ctx context.Context, repo *repository.Repo, commit string) (bool, error) {
+	if _, brought := r.brought.Load(commitAt{repo.Place, commit}); brought {
+		return true, nil
+	}
+	unreached, err := repo.Unreached(ctx, []string{commit})
+	return err == nil && len(unreached) == 0, err
+}
 
 // Result is what came of a call of Release.
 type Result struct {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -47,8 +48,9 @@ type world struct {
 	mu       sync.Mutex
 	held     []*nostr.Event
 	accepted []*nostr.Event
-	refuse   string // id
-	lose     string // id of which the first verdict was lost, so that the second says duplicate
+	follows  []*nostr.Event // accepted pull requests whose commits are still to be named
+	refuse   string         // id
+	lose     string         // id of which the first verdict was lost, so that the second says duplicate
 	away     bool
 	poor     string // the author for whom nothing may be copied
 	paid     int64
@@ -81,6 +83,10 @@ func (w *world) Hosts(context.Context, nostr.RepoRef) (bool, error) { return tru
 
 func (w *world) Accepted(_ context.Context, id string) (*nostr.Event, error) {
 	return w.find(&w.accepted, id), nil
+}
+
+func (w *world) Repos(_ context.Context, pr *nostr.PullRequest) ([]nostr.RepoRef, error) {
+	return pr.Repos, nil
 }
 
 func (w *world) Held(id string) *nostr.Event { return w.find(&w.held, id) }
@@ -146,7 +152,7 @@ func (w *world) view() repostate.View {
 			accepted = append(accepted, ev)
 		}
 	}
-	return repostate.New("x", config.Rules{Home: domain}, accepted, entries)
+	return repostate.New("x", config.Rules{Home: domain}, append(accepted, w.follows...), entries)
 }
 
 // release releases what is complete in the repositories of some owners, of all if none is given.
@@ -225,6 +231,11 @@ func (w *world) give(owner string, revisions ...string) {
 	repo := w.repo(owner)
 	gittest.Do(w, repo, func(repo *repository.Locked) error { return repo.Ensure(w.Context()) })
 	gittest.Fill(w, repo, w.work.Pack(revisions...))
+	for _, revision := range revisions {
+		if !strings.HasPrefix(revision, "^") {
+			w.r.Brought(repo.Place, []string{gittest.Git(w, w.work.Dir, "rev-parse", revision+"^{commit}")})
+		}
+	}
 }
 
 func (w *world) refs(owner string) map[string]string {
@@ -281,6 +292,48 @@ func TestAStateOfNothingWaitsForItsAnnouncement(t *testing.T) {
 	if w.find(&w.accepted, announcement.ID) == nil {
 		t.Error("the announcement is not accepted")
 	}
+}
+
+// TestACommitThatOnlyLiesThereIsNoData: a commit that no reference reaches, and that nobody has brought
+// for the pull request, is not named, in no repository. One that a reference reaches is.
+func TestACommitThatOnlyLiesThereIsNoData(t *testing.T) {
+	w := newWorld(t)
+	c1 := w.work.Commit("a", "1")
+	secret := w.work.Commit("a", "secret")
+	for _, owner := range []string{alice, bob} {
+		w.accept(w.announce("announcement", owner))
+		w.give(owner, secret)
+	}
+	w.r.Forget(w.repo(alice).Place) // as after the worker's start
+	w.r.Forget(w.repo(bob).Place)
+	w.accept(w.state("state", alice, mainBranch, c1))
+	pull, old := w.pull("pull", carol, secret, alice, bob), w.pull("old", carol, c1, alice)
+	w.release()
+	w.wantAsked("release old")
+	w.wantRefs(alice, mainBranch, c1, nostrPrefix+old.ID, c1)
+	w.r.Brought(w.repo(bob).Place, []string{secret})
+	w.release()
+	w.wantAsked("release pull")
+	w.wantRefs(alice, mainBranch, c1, nostrPrefix+old.ID, c1, nostrPrefix+pull.ID, secret)
+}
+
+// TestAStrangersRepositoryDelaysNoPullRequest: who announces the identifier and lists its owner is not
+// waited for, and what is copied there does not count for the author.
+func TestAStrangersRepositoryDelaysNoPullRequest(t *testing.T) {
+	w := newWorld(t)
+	c1 := w.work.Commit("a", "1")
+	w.accept(w.announce("announcement", alice, bob))
+	w.accept(w.announce("stranger's", bob, alice))
+	w.give(alice, c1)
+	pull := w.pull("pull", carol, c1, alice)
+	w.poor = carol // nothing may be copied for her
+	w.release(alice)
+	w.wantAsked("release pull")
+	w.mu.Lock()
+	w.follows = append(w.follows, pull)
+	w.mu.Unlock()
+	w.release()
+	w.wantRefs(bob, nostrPrefix+pull.ID, c1)
 }
 
 // TestTheNewestCompleteStateCounts: newer ones wait for their objects, older ones are superseded, a

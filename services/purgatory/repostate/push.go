@@ -26,6 +26,9 @@ type Push struct {
 	Changes []Change
 	// Event returns an event that is known, or nil.
 	Event func(id string) (*nostr.Event, error)
+	// Repos returns what a pull request or update is for; of an update also what its pull request is
+	// for. Optional: without it what the event names itself.
+	Repos func(*nostr.PullRequest) ([]nostr.RepoRef, error)
 }
 
 // Decision is what may become of each change of a push.
@@ -81,7 +84,7 @@ func (v View) Authorise(p Push) (d Decision, err error) {
 	if v.IsArchived(p.Owner) && v.rules.ReadOnly() {
 		return d, refused("this repository is a read-only archive: its announcement does not list this server; push to a server that it lists")
 	}
-	d, aligning, err := p.decide(CheckCommit)
+	d, aligning, err := p.decide(func(ev *nostr.Event, commit string) error { return v.CheckTip(ev, commit, p.Owner, p.Repos) })
 	if err != nil {
 		return d, err
 	}
@@ -162,7 +165,40 @@ func (p Push) checkNostr(c Change, check func(ev *nostr.Event, commit string) er
 	if err != nil || ev == nil {
 		return nil, err
 	}
-	return check(ev, c.New), nil
+	not = check(ev, c.New)
+	if _, is := errors.AsType[*Refused](not); !is {
+		return nil, not
+	}
+	return not, nil
+}
+
+// CheckTip says why a commit cannot be named for an event in an owner's repository, as a *Refused: the
+// event must be a pull request or an update that names this commit, and be for this repository. There
+// it would never be released. repos is Push.Repos.
+func (v View) CheckTip(ev *nostr.Event, commit, owner string, repos func(*nostr.PullRequest) ([]nostr.RepoRef, error)) error {
+	parsed, err := parse(ev, commit)
+	if err != nil {
+		return err
+	}
+	if repos != nil {
+		parsed.Repos, err = repos(parsed)
+	}
+	if err != nil {
+		return fmt.Errorf("read what event %s is for: %w", ev.ID, err)
+	}
+	pr := PullRequest{PullRequest: parsed}
+	if slices.Contains(v.Tagged(pr), owner) {
+		return nil
+	}
+	const most = 3
+	var names []string
+	for _, ref := range pr.Repos[:min(len(pr.Repos), most)] {
+		names = append(names, Npub(ref.PubKey)+"/"+strings.ToValidUTF8(ref.Identifier, "?"))
+	}
+	if more := len(pr.Repos) - most; more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return refused("event %s is not for this repository; its a tags name %s", ev.ID, strings.Join(names, ", "))
 }
 
 // CheckCommit says why a commit cannot be named for an event, as a *Refused: only a pull request or

@@ -266,6 +266,9 @@ func (v View) Wants() (list []Want) {
 	}
 	for _, pr := range v.PullRequests {
 		if owners := v.Tagged(pr); len(owners) > 0 {
+			if named := v.Named(pr); len(named) > 0 {
+				owners = named
+			}
 			add(v.first(owners), pr.Event.PubKey, pr.Held, []string{pr.Commit}, pr.sources())
 		}
 	}
@@ -284,6 +287,16 @@ func (v View) Wants() (list []Want) {
 // people as theirs.
 func (v View) first(owners []string) string {
 	return owners[max(0, slices.IndexFunc(owners, func(owner string) bool { return !v.Holds(owner) }))]
+}
+
+// Named are the owners of hosted repositories of this identifier that a pull request names itself.
+func (v View) Named(pr PullRequest) (owners []string) {
+	for _, ref := range pr.Repos {
+		if ref.Identifier == v.Identifier && v.Hosts(ref.PubKey) && !slices.Contains(owners, ref.PubKey) {
+			owners = append(owners, ref.PubKey)
+		}
+	}
+	return owners
 }
 
 // Tagged are the owners of hosted repositories of this identifier that a pull request is for: those
