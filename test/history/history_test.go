@@ -255,8 +255,8 @@ func (s *story) fetch(f nostr.Filter) ([]*nostr.Event, error) {
 
 // step is the next thing that happens.
 func (s *story) step(n int) {
-	if n < identifiers { // in the beginning everything is announced
-		s.announce(s.people[0], fmt.Sprint("repo", n))
+	if n < 2*identifiers { // in the beginning everything is announced
+		s.announce(s.people[n%2], fmt.Sprint("repo", n/2))
 		return
 	}
 	switch roll := s.dice.IntN(100); {
@@ -376,7 +376,7 @@ func (s *story) pushState(owner *fixture.Person, identifier string, state *nostr
 		return errors.New("the gateway is away")
 	}
 	address := world.At(s.t, url).Repo(owner, identifier)
-	out, err := s.u.work.TryGit("ls-remote", "--branches", "--tags", "--refs", address)
+	out, err := s.u.work.TryGit("ls-remote", "--heads", "--tags", "--refs", address)
 	if err != nil {
 		return errors.New("ls-remote fails: " + lastLine(out))
 	}
