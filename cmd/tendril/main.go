@@ -79,6 +79,10 @@ func run(args []string) error {
 		return err
 	}
 	kongcompletion.Register(parser)
+	if slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--relay-owner-nsec") }) {
+		return errors.New("NGIT_RELAY_OWNER_NSEC must not be given as a flag, which every user of this machine can read: " +
+			"set it in the environment or in .env, or keep the key in a file or a systemd credential")
+	}
 	switch {
 	case len(args) == 0:
 		args = []string{"--help"}

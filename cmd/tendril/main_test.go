@@ -187,6 +187,7 @@ func TestWrongUseIsOneSentence(t *testing.T) {
 		domain            | run gateway discovery                | 1 | NGIT_NATS_URL is not set: a service that runs alone needs a NATS server that the others share («tendril up» embeds one)
 		domain            | serve                                | 1 | unexpected argument serve (see "tendril --help")
 		                  | repo                                 | 1 | expected one of "list", "show", "restore", "remove" (see "tendril repo --help")
+		                  | up --relay-owner-nsec=nsec1x         | 1 | NGIT_RELAY_OWNER_NSEC must not be given as a flag, which every user of this machine can read: set it in the environment or in .env, or keep the key in a file or a systemd credential
 		                  | repo show tree                       | 1 | <repository>: "tree" is no repository: want npub1…/identifier, its address, naddr1… or 30617:<pubkey>:<identifier> (see "tendril repo show --help")
 		                  | logins init                          | 1 | expected "<folder>" (see "tendril logins init --help")
 		nowhere           | status                               | 1 | NO-SERVER

@@ -21,6 +21,10 @@ const (
 	// that of other GRASP servers, in the working directory.
 	KeyFile        = "owner.nsec"
 	BroughtKeyFile = ".relay-owner.nsec"
+	// credentialsFolder is the variable in which systemd names the folder of a unit's credentials, and
+	// keyCredential the credential that holds the operator's key.
+	credentialsFolder = "CREDENTIALS_DIRECTORY"
+	keyCredential     = "relay_owner_nsec"
 	// groupOrder is what a secret key of secp256k1 is below; one is not 0 either.
 	groupOrder = "fffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141"
 )
@@ -37,7 +41,8 @@ func (k Key) Sign(ev *nostr.Event) error { return ev.Sign(k.secret) }
 // passing is the key of a process that keeps nothing on disk.
 var passing = sync.OnceValues(func() (Key, error) { return readKey(gonostr.GeneratePrivateKey()) })
 
-// LoadKey returns the operator's key. It is, in this order: NGIT_RELAY_OWNER_NSEC; the file
+// LoadKey returns the operator's key. It is, in this order: the systemd credential relay_owner_nsec;
+// NGIT_RELAY_OWNER_NSEC; the file
 // .relay-owner.nsec in dir, the working directory, where another GRASP server has left it; a key
 // that is generated once and kept in the relay data folder. Where nothing is kept on disk,
 // that last one is in memory only.
@@ -56,6 +61,11 @@ func (s Settings) LoadKey(dir string) (Key, error) {
 // FindKey returns the operator's key as LoadKey does, and generates none: without one its error is
 // [fs.ErrNotExist].
 func (s Settings) FindKey(dir string) (Key, error) {
+	if folder := os.Getenv(credentialsFolder); folder != "" {
+		if key, err := readKeyFile(filepath.Join(folder, keyCredential)); !errors.Is(err, fs.ErrNotExist) {
+			return key, err
+		}
+	}
 	if s.RelayOwnerNsec != "" {
 		key, err := readKey(s.RelayOwnerNsec)
 		if err != nil {

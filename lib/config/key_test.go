@@ -106,3 +106,18 @@ func TestOwnerIsGeneratedOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestTheCredentialComesFirst: the key of a systemd credential is taken before the environment and
+// files; a unit without that credential has its key from there.
+func TestTheCredentialComesFirst(t *testing.T) {
+	folder, secret, other := t.TempDir(), gonostr.GeneratePrivateKey(), gonostr.GeneratePrivateKey()
+	t.Setenv("CREDENTIALS_DIRECTORY", folder)
+	s := config.Settings{Service: config.Service{RelayOwnerNsec: other}}
+	if key, err := s.LoadKey(t.TempDir()); err != nil || key.Public != fixture.PersonOf(other).PubKey {
+		t.Errorf("without the credential: %s, %v", key.Public, err)
+	}
+	must(t, os.WriteFile(filepath.Join(folder, "relay_owner_nsec"), []byte(secret+"\n"), 0o400))
+	if key, err := s.LoadKey(t.TempDir()); err != nil || key.Public != fixture.PersonOf(secret).PubKey {
+		t.Errorf("with the credential: %s, %v", key.Public, err)
+	}
+}

@@ -91,7 +91,7 @@ func ourFlags(k *kong.Kong, constants bool) {
 			return true
 		}
 		flag.Name = flagName(env)
-		flag.Hidden = !flag.Tag.Has("main")
+		flag.Hidden = !flag.Tag.Has("main") || flag.Tag.Has("noflag")
 		if flag.Tag.Has("constant") {
 			flag.Default = flag.Tag.Get("constant")
 			flag.HasDefault = flag.Default != ""

@@ -72,7 +72,11 @@ Names that other GRASP servers have mean the same here: an existing ` + "`.env`"
 			if value != "" {
 				value = "`" + value + "`"
 			}
-			fmt.Fprintf(&b, "| `%s` | `--%s` | %s | %s |\n", f.name(), flagName(f.name()), value, f.meaning())
+			flag := "`--" + flagName(f.name()) + "`"
+			if f.Tag.Get("noflag") != "" {
+				flag = "none"
+			}
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.name(), flag, value, f.meaning())
 		}
 	}
 	return b.String()

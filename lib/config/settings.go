@@ -7,7 +7,7 @@
 // A setting is a field with kong's tags env (its name), default and help. The flag of NGIT_X_Y is
 // --x-y. Our own tags are: min and max (its range), oneof (its values), address (it is host:port,
 // like this), filled (it is not empty), main (--help shows it with this text; --help-all shows
-// all), secret (never printed) and also (names that other GRASP servers have for it). Sizes have
+// all), secret (never printed), noflag (no flag, and why) and also (names that other GRASP servers have for it). Sizes have
 // type:"bytes" and are written 64MiB.
 //
 // A field with the tag constant is no setting: its value is fixed. Only tests change constants, in
@@ -42,7 +42,7 @@ type Service struct {
 	RelayName        string `env:"NGIT_RELAY_NAME" main:"Name of the relay." placeholder:"NAME" help:"Name in the relay information document (NIP-11). Empty: '<domain> grasp relay'."`
 	RelayIcon        string `env:"NGIT_RELAY_ICON" placeholder:"FILE|URL" help:"Icon of the relay: a PNG file, which is served at /icon.png, or an http(s) URL, which is named instead. Empty: one that comes with the program."`
 	RelayDescription string `env:"NGIT_RELAY_DESCRIPTION" default:"Git repositories with nostr announcements: a GRASP server." help:"Description in the relay information document."`
-	RelayOwnerNsec   string `env:"NGIT_RELAY_OWNER_NSEC" main:"Secret key of the operator." secret:"" placeholder:"NSEC" help:"Secret key of the operator, nsec1… or 64 hex digits; its public key is named in the relay information document. Empty: the file .relay-owner.nsec in the working directory, or else a key file that is generated in the relay data folder."`
+	RelayOwnerNsec   string `env:"NGIT_RELAY_OWNER_NSEC" main:"Secret key of the operator." noflag:"every user of the machine could read it" secret:"" placeholder:"NSEC" help:"Secret key of the operator, nsec1… or 64 hex digits; its public key is named in the relay information document. The systemd credential relay_owner_nsec comes before it. Not set: the file .relay-owner.nsec in the working directory, or else a key file that is generated in the relay data folder."`
 	RelayContact     string `env:"NGIT_RELAY_CONTACT" placeholder:"ADDRESS" help:"Contact of the operator in the relay information document: mailto:… or https://…."`
 	RelayTerms       string `env:"NGIT_RELAY_TERMS_OF_SERVICE" placeholder:"URL" help:"Terms of service in the relay information document, an http(s) URL."`
 	RelayBanner      string `env:"NGIT_RELAY_BANNER" placeholder:"URL" help:"Banner in the relay information document, an http(s) URL of a picture."`

@@ -139,6 +139,8 @@ func (d *door) serve(w http.ResponseWriter, r *http.Request, client string) (rou
 	case !d.shown.admits(w, client):
 	case atRoot:
 		d.pages.Home(w, r, client)
+	case path == pages.NamesPath:
+		d.pages.Names(w, r, client)
 	case path == "/metrics":
 		d.observation.ServeHTTP(w, r)
 		return routeMetrics

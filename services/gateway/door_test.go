@@ -348,3 +348,30 @@ func TestStopBetweenTwoRequests(t *testing.T) {
 		t.Errorf("the stop: %v", err)
 	}
 }
+
+// TestNames: nostr.json names the service's key, and a repository by its path if it is served here.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	served, _, npub := repository(t, "r")
+	_, _, stranger := repository(t, "r")
+	sys := start(t)
+	sys.store(t, served)
+	key, err := sys.Settings.LoadKey(t.TempDir())
+	must(t, err)
+	const names = `{"names":{"_":"KEY"}}`
+	found := `"FOUND":{"filter":{"authors":["OWNER"],"kinds":[30617],"#d":["r"]},"relays":["wss://git.example.com"]}`
+	words := strings.NewReplacer("KEY", key.Public, "OWNER", served.PubKey)
+	for query, want := range map[string]string{
+		"": names, "?name=_": names, "?name=alice": `{"names":{}}`, "?path=names": names,
+		"?path=/" + npub + "/r.git": `{` + strings.Replace(found, "FOUND", "/"+npub+"/r.git", 1) + `,"names":{"_":"KEY"}}`,
+		"?path=" + npub + "/r":      `{"names":{"_":"KEY"},` + strings.Replace(found, "FOUND", npub+"/r", 1) + `}`,
+		"?path=/" + npub + "/x.git": names, "?path=/" + stranger + "/r.git": names, "?path=/prs/" + npub + "/r.git": names,
+		"?path=/" + npub + "/r.git/info/refs": names, "?path=%00": names,
+	} {
+		resp, body := sys.ask(t, "GET", "/.well-known/nostr.json"+query, "")
+		if resp.StatusCode != http.StatusOK || resp.Header.Get("Access-Control-Allow-Origin") != "*" ||
+			resp.Header.Get("Content-Type") != "application/json" || strings.TrimSpace(body) != words.Replace(want) {
+			t.Errorf("%s: %s %s\nwant %s", query, resp.Status, body, words.Replace(want))
+		}
+	}
+}

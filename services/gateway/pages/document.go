@@ -78,11 +78,9 @@ func document(s config.Settings, owner, icon string) map[string]any {
 
 // nips are the NIPs that the settings leave on, in order.
 func nips(s config.Settings) []int {
-	all := []int{1, 9, 11, 34, 40, 42, 45, 56, 70, 77, 86, 98}
-	if s.IgnoreDeletions {
-		all = slices.DeleteFunc(all, func(nip int) bool { return nip == 9 })
-	}
-	return all
+	return slices.DeleteFunc([]int{1, 5, 9, 11, 34, 40, 42, 45, 56, 70, 77, 86, 98}, func(nip int) bool {
+		return nip == 5 && !hasName(s) || nip == 9 && s.IgnoreDeletions
+	})
 }
 
 // grasps are the parts of GRASP that the settings turn on.

@@ -42,7 +42,7 @@ func TestDocument(t *testing.T) {
 	var raw map[string]any
 	must(t, json.Unmarshal(body, &raw))
 	for name, want := range map[string]string{
-		"curation": "null", "supported_nips": "[1,9,11,34,40,42,45,56,70,77,86,98]", "supported_grasps": `["GRASP-01","GRASP-02"]`,
+		"curation": "null", "supported_nips": "[1,5,9,11,34,40,42,45,56,70,77,86,98]", "supported_grasps": `["GRASP-01","GRASP-02"]`,
 		"self": `"` + strings.Repeat("a", 64) + `"`, "contact": `"mailto:a@example.com"`, "banner": `"https://example.com/b.png"`,
 		"terms_of_service": `"https://example.com/terms"`,
 	} {
@@ -99,11 +99,14 @@ func TestWordsFollowTheSettings(t *testing.T) {
 	}
 }
 
-// TestDeletionsThatAreNotHonoured: the document does not promise NIP-09 then.
-func TestDeletionsThatAreNotHonoured(t *testing.T) {
+// TestNIPsFollowTheSettings: the document promises no NIP that is off.
+func TestNIPsFollowTheSettings(t *testing.T) {
 	t.Parallel()
+	if got := fmt.Sprint(document(settings(t, "--domain=127.0.0.1:7334"), "", "")["supported_nips"]); strings.Contains(got, " 5 ") {
+		t.Errorf("NIP-05 at an IP address: %s", got)
+	}
 	d := document(settings(t, "--deletion-request-disrespector"), "", "")
-	if got := fmt.Sprint(d["supported_nips"]); got != "[1 11 34 40 42 45 56 70 77 86 98]" {
+	if got := fmt.Sprint(d["supported_nips"]); got != "[1 5 11 34 40 42 45 56 70 77 86 98]" {
 		t.Errorf("supported_nips: %s", got)
 	}
 }
