@@ -66,7 +66,7 @@ func Respond(ctx context.Context, set Set, message []byte, limits Limits) ([]byt
 
 // Start makes the first message of the side that asks.
 func Start(ctx context.Context, set Set, limits Limits) ([]byte, error) {
-	d := dialogue{set: set, limits: limits, out: newWriter()}
+	d := dialogue{set: set, limits: limits, out: newWriter(), asks: true}
 	err := d.split(ctx, Everything)
 	return d.out.out, err
 }
@@ -84,7 +84,7 @@ func Continue(
 	if len(message) == 0 || message[0] != version {
 		return nil, 0, broken("it is not of version 1")
 	}
-	d := dialogue{set: set, limits: limits, out: newWriter(), theirs: theirs}
+	d := dialogue{set: set, limits: limits, out: newWriter(), asks: true, theirs: theirs}
 	next, err = d.reconcile(ctx, message[1:])
 	if err != nil || len(next) == 1 {
 		return nil, d.listed, err
@@ -98,7 +98,8 @@ type dialogue struct {
 	limits Limits
 	out    *writer
 	marks  int                     // written
-	theirs func(id [32]byte) error // of the side that asks; nil: this is the one that answers
+	asks   bool                    // this is the side that asks
+	theirs func(id [32]byte) error // is told what the other side has; of the side that asks
 	listed uint64                  // items of the set in ranges that the other side has listed
 }
 
@@ -182,14 +183,14 @@ func (d *dialogue) list(ctx context.Context, in *reader, r Range) (stop bool, er
 		if err != nil {
 			return false, err
 		}
-		if d.theirs == nil {
+		if !d.asks {
 			continue
 		}
 		if err := d.theirs([32]byte(id)); err != nil {
 			return false, err
 		}
 	}
-	if d.theirs != nil {
+	if d.asks {
 		d.out.skip(r.To)
 		own, err := d.set.Items(ctx, r)
 		if err != nil {
@@ -215,13 +216,24 @@ func (d *dialogue) list(ctx context.Context, in *reader, r Range) (stop bool, er
 }
 
 // split writes a range as several smaller ones of the same size, or lists its ids if they are few.
+// The side that asks lists none: the answer to a list is a list of all that the other side has in the
+// range, which may be any number. To a fingerprint it lists few, or splits.
 func (d *dialogue) split(ctx context.Context, r Range) error {
 	items, err := d.set.Items(ctx, r)
 	if err != nil {
 		return fmt.Errorf("look at the set: %w", err)
 	}
 	if len(items) < listBelow {
-		d.out.ids(r.To, items)
+		if !d.asks {
+			d.out.ids(r.To, items)
+			return nil
+		}
+		var s Sum
+		for i := range items {
+			s.Add(&items[i].ID)
+		}
+		d.out.fingerprint(r.To, s)
+		d.marks++
 		return nil
 	}
 	for n, from := 1, 0; n <= parts; n++ {
@@ -238,4 +250,68 @@ func (d *dialogue) split(ctx context.Context, r Range) error {
 		from = at
 	}
 	return nil
+}
+
+// Split cuts an answer, which is a stranger's, into several of at most so many bytes, at least
+// LeastFrame. Together they say the same to [Continue]: a long list of ids becomes several of the
+// same range, each of which tells some of them.
+func Split(message []byte, most int) ([][]byte, error) {
+	if len(message) <= most || message[0] != version {
+		return [][]byte{message}, nil
+	}
+	const idBytes = len(Item{}.ID)
+	in, out := reader{rest: message[1:]}, newWriter()
+	var parts [][]byte
+	room := func() int { return (most - len(out.out) - rangeBytes/2) / idBytes }
+	cut := func(from Item) { // the next one begins where this one ends
+		parts, out = append(parts, out.out), newWriter()
+		if from != (Item{}) {
+			out.skip(from)
+		}
+	}
+	for from := (Item{}); len(in.rest) > 0; from = in.at {
+		to, err := in.bound()
+		if err != nil {
+			return nil, err
+		}
+		if in.at = to; room() < 1 {
+			cut(from)
+		}
+		mode, err := in.varint()
+		if err != nil {
+			return nil, err
+		}
+		switch mode {
+		case modeSkip:
+			out.skip(to)
+		case modeFingerprint:
+			mark, err := in.bytes(fingerprintLen)
+			if err != nil {
+				return nil, err
+			}
+			out.bound(to, modeFingerprint)
+			out.out = append(out.out, mark...)
+		case modeIDs:
+			count, err := in.count()
+			if err != nil {
+				return nil, err
+			}
+			for first := true; first || count > 0; first = false {
+				if !first {
+					cut(from)
+				}
+				n := min(count, room())
+				ids, err := in.bytes(uint64(n * idBytes))
+				if err != nil {
+					return nil, err
+				}
+				out.bound(to, modeIDs)
+				out.out = append(appendVarint(out.out, uint64(n)), ids...)
+				count -= n
+			}
+		default:
+			return nil, broken("a range has mode %d", mode)
+		}
+	}
+	return append(parts, out.out), nil
 }

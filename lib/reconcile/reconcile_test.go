@@ -300,3 +300,88 @@ func FuzzRespond(f *testing.F) {
 		}
 	})
 }
+
+// TestAnswersFit: a relay that bounds nothing has forty thousand events of which some are known here.
+// Its answers fit the limit all the same, because of what it is asked.
+func TestAnswersFit(t *testing.T) {
+	t.Parallel()
+	const most = 600 << 10
+	for _, known := range []int{1, 31, 1_000, 20_000} {
+		rnd := rand.New(rand.NewPCG(3, uint64(known)))
+		theirs := random(rnd, 40_000, 3)
+		ours, whole := packed(theirs[:known]), packed(theirs)
+		limits, found := LimitsFor(2*most), map[[32]byte]bool{}
+		limits.Frame, limits.Ranges = DefaultFrame, 1<<15
+		message, err := Start(t.Context(), ours, limits)
+		must(t, err)
+		rounds, largest := 0, 0
+		for ; message != nil; rounds++ {
+			answer, err := Respond(t.Context(), whole, message, Limits{Frame: 16 << 20, Ranges: 1 << 20, Marks: 1 << 20})
+			must(t, err)
+			largest = max(largest, len(answer))
+			message, _, err = Continue(t.Context(), ours, answer, limits, func(id [32]byte) error { found[id] = true; return nil })
+			must(t, err)
+			if rounds > 256 {
+				t.Fatal("no end")
+			}
+		}
+		for _, i := range theirs[known:] {
+			if !found[i.ID] {
+				t.Fatalf("%d known: an event is not found", known)
+			}
+		}
+		if largest > most {
+			t.Errorf("%d known: an answer has %d bytes", known, largest)
+		}
+		t.Logf("%d known: %d rounds, at most %d bytes", known, rounds, largest)
+	}
+}
+
+// TestSplit: parts of an answer say together what the answer says.
+func TestSplit(t *testing.T) {
+	t.Parallel()
+	rnd := rand.New(rand.NewPCG(4, 4))
+	theirs := random(rnd, 40_000, 3)
+	ours := packed(theirs[:20_000], random(rnd, 100, 3))
+	w := newWriter() // a range that is listed for a fingerprint, whatever its size, and one that is split
+	whole := packed(theirs)
+	w.ids(Between(whole[29_999], whole[30_000]), whole[:30_000])
+	d := dialogue{set: whole, limits: DefaultLimits, out: w}
+	must(t, d.split(t.Context(), Range{Between(whole[29_999], whole[30_000]), End}))
+	hear := func(message []byte) (ids []string, next []byte) {
+		next, _, err := Continue(t.Context(), ours, message, DefaultLimits, func(id [32]byte) error {
+			ids = append(ids, hex.EncodeToString(id[:]))
+			return nil
+		})
+		must(t, err)
+		return ids, next
+	}
+	parts, err := Split(w.out, 100<<10)
+	must(t, err)
+	var ids []string
+	var said []byte
+	for _, part := range parts {
+		if len(part) > 100<<10 {
+			t.Errorf("a part has %d bytes", len(part))
+		}
+		some, next := hear(part)
+		if ids = append(ids, some...); next != nil {
+			said = next
+		}
+	}
+	want, next := hear(w.out)
+	if len(parts) < 10 || !slices.Equal(ids, want) || !bytes.Equal(said, next) {
+		t.Errorf("%d parts tell %d ids, want %d; %x, want %x", len(parts), len(ids), len(want), said, next)
+	}
+	for n := range 200 {
+		broken := slices.Clone(w.out)
+		broken[rnd.IntN(len(broken))] ^= byte(1 + n)
+		if parts, err := Split(broken, 100<<10); err == nil {
+			for _, part := range parts {
+				if len(part) > 100<<10 {
+					t.Errorf("a part of a broken message has %d bytes", len(part))
+				}
+			}
+		}
+	}
+}

@@ -31,8 +31,9 @@ const (
 	keptFor   = 30 * time.Second
 )
 
-// asking bounds what one step says to a relay. The relay's message is bounded by maxMessage.
-var asking = reconcile.Limits{Frame: reconcile.DefaultFrame, Ranges: 1 << 15, Marks: reconcile.DefaultFrame}
+// asking bounds what one step says to a relay, so that its answer is not longer than maxMessage,
+// unless it lists more for a fingerprint than others do.
+var asking = reconcile.Limits{Frame: reconcile.DefaultFrame, Ranges: 1 << 15, Marks: reconcile.LimitsFor(2 * maxMessage).Marks}
 
 // Known is where ids come from.
 type Known struct {

@@ -159,7 +159,7 @@ func slowDown(ctx context.Context, limiter *rate.Limiter) error {
 
 // notTaken counts what the relay sent and ingest does not get.
 func (s *Session) notTaken(reason, what string) {
-	s.warn("not taken: "+reason, "something that the relay sent is not taken", "reason", reason, "what", what)
+	s.warn("not taken: "+reason, "something that the relay sent is left out", "reason", reason, "what", what)
 	s.Observer.NotTaken(reason)
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
+	"tendril.dev/lib/reconcile"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -70,6 +71,8 @@ const (
 	// A question takes so much room at least, and copies times the relay's message: that lies in
 	// memory as it came, as it goes over the bus, and as ids in the answer.
 	questionBytes, copies = 1 << 20, 4
+	// partBytes is how much of a relay's message goes to ingest at once.
+	partBytes = 512 << 10
 )
 
 // reconciler finds out by NIP-77 which events of a relay are missing here, on one connection. What
@@ -118,12 +121,14 @@ type search struct {
 	n       int // of the filter
 	about   proto.ReconcileQuery
 	state   state
-	message []byte // what to say, or was said last; every message says all that is in question
-	refused int    // how often the relay wanted quiet, or took no session though none was open, since it answered last
-	said    int    // messages
-	bytes   int    // of all messages, both ways
-	known   uint64 // events known here
-	lacking uint64 // of these, those that the relay has turned out not to have
+	message []byte   // what to say, or was said last
+	more    [][]byte // what to say after that; together they say all that is in question
+	parts   [][]byte // of the relay's answer, which ingest has not seen yet
+	refused int      // how often the relay wanted quiet, or took no session though none was open, since it answered last
+	said    int      // messages
+	bytes   int      // of all messages, both ways
+	known   uint64   // events known here
+	lacking uint64   // of these, those that the relay has turned out not to have
 }
 
 // result is an answer of ingest.
@@ -220,8 +225,12 @@ func (r *reconciler) close(x *search) {
 // ingest asks ingest what to say to a message of the relay, or at first to none, while others go
 // on. It reports whether there is room; else nothing is said for a while.
 func (r *reconciler) ingest(ctx context.Context, x *search, message []byte) bool {
-	size := int64(min(max(copies*len(message), questionBytes), RoomBytes))
-	if !r.Room.TryAcquire(size) {
+	size := max(copies*len(message), questionBytes)
+	for _, part := range x.parts {
+		size += len(part)
+	}
+	size = min(size, RoomBytes)
+	if !r.Room.TryAcquire(int64(size)) {
 		r.hold = later(r.hold, time.Now().Add(roomWait))
 		return false
 	}
@@ -235,7 +244,7 @@ func (r *reconciler) ingest(ctx context.Context, x *search, message []byte) bool
 			a.step, a.err = r.Service.Continue(limited, about, message)
 		}
 		cancel()
-		r.Room.Release(size)
+		r.Room.Release(int64(size))
 		select {
 		case r.results <- a:
 		case <-ctx.Done():
@@ -245,12 +254,12 @@ func (r *reconciler) ingest(ctx context.Context, x *search, message []byte) bool
 }
 
 // told takes in an answer of ingest.
-func (r *reconciler) told(a result, now time.Time) {
+func (r *reconciler) told(ctx context.Context, a result, now time.Time) {
 	x := a.search
 	switch {
 	case !slices.Contains(r.active, x): // it has ended
 	case a.err == nil:
-		r.learned(x, a)
+		r.learned(ctx, x, a)
 	case errors.Is(a.err, query.ErrTooMany):
 		r.smaller(x, now)
 	case errors.Is(a.err, query.ErrRefused) && a.first:
@@ -260,20 +269,45 @@ func (r *reconciler) told(a result, now time.Time) {
 	default: // which is not the relay's fault
 		r.s.warn("reconcile", "ingest does not say what is known here; it is asked again", "error", a.err)
 		r.hold = later(r.hold, now.Add(serviceTime))
-		x.state = ready // to say the same again, if anything
-		r.close(x)
+		r.sayAgain(x)
+	}
+}
+
+// sayAgain has a search say its last message again, in another session.
+func (r *reconciler) sayAgain(x *search) {
+	x.state, x.parts = ready, nil
+	r.close(x)
+}
+
+// askNext asks ingest about the next part of what the relay has answered.
+func (r *reconciler) askNext(ctx context.Context, x *search) {
+	part := x.parts[0]
+	if x.parts = x.parts[1:]; !r.ingest(ctx, x, part) {
+		r.sayAgain(x)
 	}
 }
 
 // learned takes in what follows from what the relay said.
-func (r *reconciler) learned(x *search, a result) {
+func (r *reconciler) learned(ctx context.Context, x *search, a result) {
 	if x.everything {
 		x.ids = append(x.ids, a.step.Missing...)
 	} else {
 		x.named += r.s.nameIDs(x.batch, a.step.Missing)
 	}
 	x.known, x.lacking = max(x.known, a.known), x.lacking+a.step.Alone
-	x.state, x.message = ready, a.step.Message
+	if len(a.step.Message) > 0 {
+		x.more = append(x.more, a.step.Message)
+	}
+	switch {
+	case len(x.parts) > 0 && !x.tooMuch():
+		r.askNext(ctx, x)
+		return
+	case len(x.more) > 0:
+		x.message, x.more = x.more[0], x.more[1:]
+	default:
+		x.message = nil
+	}
+	x.state = ready
 	switch {
 	case a.first && a.known == 0 && x.splits == 0 || x.tooMuch():
 		r.end(x, true) // REQ is the shorter way
@@ -328,7 +362,7 @@ func (r *reconciler) smaller(x *search, now time.Time) {
 		x.splits++
 		x.left++
 		x.about.Filter.Since, older.about.Filter.Until = &cut, &cut
-		x.state, x.message, x.said = ready, nil, 0
+		x.state, x.message, x.more, x.parts, x.said = ready, nil, nil, nil, 0
 		r.active = slices.Insert(r.active, slices.Index(r.active, x)+1, older)
 		r.close(x)
 	case !r.spoken:
@@ -373,12 +407,15 @@ func (r *reconciler) answer(ctx context.Context, x *search, m wire.Message, now 
 	switch {
 	case len(m.Frame) == 0:
 		r.unable("its message is not one of NIP-77")
-	case r.ingest(ctx, x, m.Frame):
 	case x.endless():
 		r.end(x, true)
 	default:
-		x.state = ready // to say the same again
-		r.close(x)
+		var err error
+		if x.parts, err = reconcile.Split(m.Frame, partBytes); err != nil {
+			r.unable(err.Error())
+			return
+		}
+		r.askNext(ctx, x)
 	}
 }
 

@@ -204,7 +204,7 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 		case d := <-s.Document:
 			s.limits.Said(d)
 		case r := <-s.rec.results:
-			s.rec.told(r, time.Now())
+			s.rec.told(ctx, r, time.Now())
 		case <-s.ends.changed:
 			err = s.hearEnds(ctx, time.Now())
 		case <-wake.C:

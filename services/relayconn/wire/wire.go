@@ -17,6 +17,7 @@ import (
 	"github.com/coder/websocket"
 	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip77"
+	"golang.org/x/sync/semaphore"
 
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nostr"
@@ -64,6 +65,9 @@ const (
 	// passOver is how much larger than what is taken a message may be to be passed over, as a
 	// factor. Beyond it the connection ends.
 	passOver = 16
+	// maxFrame is how long the text of a NEG-MSG may be. What goes beyond the limit of other messages
+	// waits for one of largeAtOnce places of the process, and must come within largeTime.
+	maxFrame, largeAtOnce, largeTime = 4 << 20, 4, 30 * time.Second
 	// keptInput is how large the memory may be that a connection keeps for its next message.
 	keptInput = 16 << 10
 )
@@ -76,6 +80,7 @@ type Conn struct {
 	busy  atomic.Bool           // a message is being handled, so nothing is read, a pong neither
 	count atomic.Int64          // messages that came
 	input bytes.Buffer          // the message that is being read
+	large bool                  // which has one of the places for large ones
 	lost  atomic.Pointer[error] // why something could not be written; nil: all could
 }
 
@@ -85,7 +90,7 @@ func Dial(ctx context.Context, guard *netguard.Guard, url string, maxMessage int
 	if err != nil {
 		return nil, err
 	}
-	ws.SetReadLimit(passOver * maxMessage)
+	ws.SetReadLimit(max(passOver*maxMessage, 2*maxFrame))
 	return &Conn{ws: ws, most: maxMessage}, nil
 }
 
@@ -101,7 +106,9 @@ func (c *Conn) Read(ctx context.Context, fn func(Message) error) error {
 	// it. The socket is closed instead.
 	defer context.AfterFunc(ctx, c.Close)()
 	garbage := 0
+	defer c.handled()
 	for {
+		c.handled()
 		m, err := c.next()
 		switch {
 		case ctx.Err() != nil:
@@ -150,16 +157,22 @@ func (c *Conn) next() (Message, error) {
 	}
 	c.input.Reset()
 	_, err = c.input.ReadFrom(io.LimitReader(r, c.most+1))
-	data := c.input.Bytes()
-	if err == nil && int64(len(data)) > c.most {
+	if err == nil && int64(c.input.Len()) > c.most && bytes.HasPrefix(c.input.Bytes(), []byte(`["NEG-MSG"`)) {
+		err = c.readLarge(r)
+	}
+	data, most := c.input.Bytes(), c.most
+	if c.large {
+		most = max(most, maxFrame)
+	}
+	if err == nil && int64(len(data)) > most {
 		_, err = io.Copy(io.Discard, r)
 	}
 	c.count.Add(1)
 	switch {
 	case err != nil:
 		return Message{}, err
-	case int64(len(data)) > c.most:
-		return Message{Reason: TooLarge}, fmt.Errorf("%w: more than %d bytes", errGarbage, c.most)
+	case int64(len(data)) > most:
+		return Message{Reason: TooLarge}, fmt.Errorf("%w: more than %d bytes", errGarbage, most)
 	case typ != websocket.MessageText:
 		return Message{}, fmt.Errorf("%w: not text", errGarbage)
 	}
@@ -168,6 +181,28 @@ func (c *Conn) next() (Message, error) {
 		return Message{}, fmt.Errorf("%w: %w", errGarbage, err)
 	}
 	return m, nil
+}
+
+// large bounds the messages of all connections that are larger than others may be.
+var large = semaphore.NewWeighted(largeAtOnce)
+
+// readLarge reads the rest of a NEG-MSG. It has its place until the message was handled.
+func (c *Conn) readLarge(r io.Reader) error {
+	if err := large.Acquire(context.Background(), 1); err != nil {
+		return err
+	}
+	c.large = true
+	defer time.AfterFunc(largeTime, c.Close).Stop()
+	_, err := c.input.ReadFrom(io.LimitReader(r, maxFrame+1-int64(c.input.Len())))
+	return err
+}
+
+// handled gives back the place of a large message.
+func (c *Conn) handled() {
+	if c.large {
+		c.large = false
+		large.Release(1)
+	}
 }
 
 // Req opens a subscription.

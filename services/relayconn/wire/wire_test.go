@@ -185,7 +185,7 @@ func TestTooLargeIsPassedOver(t *testing.T) {
 	t.Parallel()
 	notice := func(n int) []byte { return []byte(`["NOTICE","` + strings.Repeat("x", n) + `"]`) }
 	conn := dial(t, func(ctx context.Context, ws *websocket.Conn) {
-		for _, n := range []int{2000, 5, 15_000, 6, 17_000, 7} {
+		for _, n := range []int{2000, 5, 15_000, 6, 9 << 20, 7} {
 			ws.Write(ctx, websocket.MessageText, notice(n))
 		}
 		<-ctx.Done()
@@ -202,5 +202,27 @@ func TestTooLargeIsPassedOver(t *testing.T) {
 	}
 	if netguard.Classify(err) != netguard.CauseProtocol {
 		t.Errorf("read ends with %v", err)
+	}
+}
+
+// TestALargeAnswerOfNIP77 is read, where another message of its size is passed over.
+func TestALargeAnswerOfNIP77(t *testing.T) {
+	t.Parallel()
+	conn := dial(t, func(ctx context.Context, ws *websocket.Conn) {
+		for _, n := range []int{3 << 20, 4 << 20, 10} {
+			ws.Write(ctx, websocket.MessageText, []byte(`["NEG-MSG","n1","`+strings.Repeat("61", n/2)+`"]`))
+		}
+		<-ctx.Done()
+	})
+	var heard []int
+	enough := errors.New("enough")
+	conn.Read(t.Context(), func(m wire.Message) error {
+		if heard = append(heard, len(m.Frame)); len(m.Frame) == 5 {
+			return enough
+		}
+		return nil
+	})
+	if fmt.Sprint(heard) != fmt.Sprint([]int{3 << 19, 0, 5}) {
+		t.Errorf("heard frames of %v bytes", heard)
 	}
 }
