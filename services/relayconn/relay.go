@@ -87,8 +87,9 @@ type relayWorker struct {
 	daily     time.Time // when the next daily start is due; it stays until that has begun
 	status    session.Status
 	reported  atomic.Pointer[session.Status] // by the session, last
-	warned    map[string]bool                // of what the operator has been warned since the last fresh start
-	gaps      sync.Map                       // sources of which a gap was told on this connection
+	pauses    session.Pauses
+	warned    map[string]bool // of what the operator has been warned since the last fresh start
+	gaps      sync.Map        // sources of which a gap was told on this connection
 }
 
 // Run keeps the connection to the relay of that name until ctx ends.
@@ -245,7 +246,7 @@ func (w *relayWorker) runSession(ctx context.Context, conn Connection, start ses
 	s := session.New(session.Options{
 		Rules: w.Rules.Session, Asker: conn, Wanted: func() session.Wanted { now, _ := w.target.Now(); return now },
 		Intake: w.Intake.Open(w.url), Observer: w, Document: document, Log: w.log,
-		Negentropy: w.Negentropy, Warned: w.warned,
+		Negentropy: w.Negentropy, Warned: w.warned, Pauses: &w.pauses,
 		Authenticate: func(challenge string) error {
 			// Nothing that the relay says gets into what is signed but its challenge.
 			ev := nip42.CreateUnsignedAuthEvent(challenge, "", w.url)
@@ -396,8 +397,11 @@ func (w *relayWorker) saveEnd(ctx context.Context) {
 // markConnected notes that the connection stands. Only once it has caught up with what it missed,
 // a next one need not go back as far as it did.
 func (w *relayWorker) markConnected(now time.Time) {
-	if w.connected = now; w.status.CaughtUp {
+	switch w.connected = now; {
+	case w.status.CaughtUp:
 		w.complete = now
+	case w.complete.IsZero(): // a successor of a worker that was killed must know it too
+		w.complete = w.status.Missing
 	}
 }
 

@@ -363,9 +363,7 @@ func (c *pipe) Req(sub string, filters []nostr.Filter) {
 			time.AfterFunc(c.odd.early, func() {
 				c.mu.Lock()
 				defer c.mu.Unlock()
-				if c.subs[sub] != nil { // it is still open
-					c.say(answer...)
-				}
+				c.say(answer...) // a CLOSE does not reach what is on its way
 			})
 			return
 		}

@@ -166,7 +166,7 @@ func (t *Targets) hear(accepted []eventdb.Record) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, r := range accepted {
-		for _, ref := range nostr.RootRefs(r.Event) {
+		for _, ref := range nostr.ReferencesOf(r.Event).Addresses {
 			if l := t.lists[ref.String()]; l != nil {
 				l.heard = append(l.heard, r.Event.ID)
 				if !t.later {
@@ -273,11 +273,13 @@ func (t *Targets) askOne(ctx context.Context, ref string, l *list) error {
 	l.heard = nil // the answer has it, if it is still accepted
 	t.mu.Unlock()
 	var ids []string
-	for id, err := range t.events.IDs(ctx, nostr.Filter{Kinds: rootKinds, Tags: nostr.TagMap{"a": {ref}}}) {
-		if err != nil {
-			return err
+	for _, tag := range []string{"a", "A", "q"} {
+		for id, err := range t.events.IDs(ctx, nostr.Filter{Kinds: rootKinds, Tags: nostr.TagMap{tag: {ref}}}) {
+			if err != nil {
+				return err
+			}
+			ids = append(ids, hex.EncodeToString(id[:]))
 		}
-		ids = append(ids, hex.EncodeToString(id[:]))
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -142,7 +142,7 @@ func (w *world) IDs(_ context.Context, f nostr.Filter) iter.Seq2[[32]byte, error
 		for text, refs := range w.accepted {
 			var id [32]byte
 			nostr.ReadHex(id[:], text)
-			if slices.Contains(refs, f.Tags["a"][0]) && !yield(id, nil) {
+			if f.Tags["a"] != nil && slices.Contains(refs, f.Tags["a"][0]) && !yield(id, nil) {
 				return
 			}
 		}

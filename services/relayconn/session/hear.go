@@ -56,7 +56,12 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 			s.answered = true
 			s.heard(a, now)
 			a.req().ended = true
-			if t, ok := a.(*task); ok {
+			t, past := a.(*task)
+			switch {
+			case past && s.grace > 0:
+				t.endAt = now.Add(s.grace)
+				return nil
+			case past:
 				s.ended(t, now)
 				return nil
 			}
@@ -95,7 +100,7 @@ func (s *Session) heard(a asked, now time.Time) {
 func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) error {
 	a, ok := s.open[m.Sub].(asking)
 	if !ok {
-		return s.chargeUseless(ctx)
+		return s.hearLate(ctx, m, now)
 	}
 	s.heard(a, now)
 	if !a.Matches(m.Event) {
@@ -114,6 +119,9 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 		}
 		e.batch, e.why, e.waiting = a.batch, a.batch.cause, &a.batch.waiting
 		fresh, enough := a.Saw(m.Event)
+		if fresh && a.fetches {
+			a.batch.took(m.Event)
+		}
 		if enough {
 			s.ended(a, now)
 		}
@@ -181,10 +189,35 @@ func (s *Session) chargeForged(ctx context.Context, what string) error {
 	return err
 }
 
-// quieten asks nothing more for a while.
+// quieten asks nothing more for a while: twice as long each time in a row, up to an hour. What the
+// relay says during a pause is about what was asked before it.
 func (s *Session) quieten(now time.Time, why string) {
-	s.warn("quiet", "the relay wants quiet", "reason", why, "for", s.Rules.Cooldown)
-	s.quiet = now.Add(s.Rules.Cooldown)
+	s.quiet = s.Pauses.Begin(now, s.Rules.Cooldown)
+	s.warn("quiet", "the relay wants quiet", "reason", why, "until", s.quiet)
+}
+
+// Pauses are the times for which a relay wanted quiet, over all sessions with it.
+type Pauses struct {
+	until time.Time
+	last  time.Duration
+}
+
+// longestPause is the longest pause; calmAfter a pause without another one, the next is the first
+// again.
+const longestPause, calmAfter = time.Hour, 5 * time.Minute
+
+// Begin begins a pause, of which the first lasts as long as given, and returns its end.
+func (p *Pauses) Begin(now time.Time, first time.Duration) time.Time {
+	switch {
+	case now.Before(p.until):
+		return p.until
+	case now.Sub(p.until) >= calmAfter:
+		p.last = first
+	default:
+		p.last = min(2*p.last, longestPause)
+	}
+	p.until = now.Add(p.last)
+	return p.until
 }
 
 // ending is how an event ended that came for a batch or live.

@@ -50,6 +50,10 @@ func asksFor(groups []Group, ev *nostr.Event) bool {
 // again plans to open a subscription again that is not open.
 func (l *live) again(s *Session, at, now time.Time, why string) {
 	s.warn("closed", "a live subscription is not open at the relay", "reason", why)
+	if l.replaced {
+		s.missing(now)
+		return
+	}
 	if l.missing = earlier(l.missing, now); !l.answered {
 		l.missing = earlier(l.missing, l.asked)
 	}
@@ -60,8 +64,22 @@ func (l *live) failed(s *Session, now time.Time, why string) {
 	l.again(s, now.Add(s.Rules.Cooldown), now, why)
 }
 
+// missing notes on all that stands that events are missing since a time: what was replaced has ended,
+// and nobody looks at it any more.
+func (s *Session) missing(since time.Time) {
+	for _, l := range s.lives {
+		if !l.first && !l.answered {
+			l.missing = earlier(l.missing, since)
+		}
+	}
+}
+
 // split asks in smaller pieces for what is too much in one subscription for the relay.
 func (l *live) split(s *Session) {
+	if l.replaced {
+		s.missing(time.Now())
+		return
+	}
 	s.forget(l)
 	for _, groups := range s.pieces(l.groups) {
 		part := s.newLive(groups, l.first)

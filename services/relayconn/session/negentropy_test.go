@@ -201,7 +201,7 @@ func TestDailyByNegentropy(t *testing.T) {
 			t.Errorf("%d sessions, want one: of the other filters nothing is known; %d events were fetched, %d at once at most", sessions, len(fetched), r.largest)
 		}
 		for _, f := range slices.Concat(before...) { // layer 1, and what nothing is known of
-			if len(f.Tags["a"]) > 0 {
+			if len(f.Tags["a"]) > 0 && f.Until == nil { // what is older than all that was fetched is looked for
 				t.Errorf("asked by REQ for %v", f)
 			}
 		}
@@ -386,7 +386,7 @@ func TestOddNegentropy(t *testing.T) {
 		tc.relay(r)
 		r.begin()
 		r.wants(1)
-		r.inSync(1, 5*time.Minute)
+		r.inSync(1, 20*time.Minute)
 		if _, reqs, fetched := r.askedFor(); (len(fetched) < 40) != tc.byREQ && !r.endless {
 			t.Errorf("asked by REQ for %v, %d events fetched by id", reqs, len(fetched))
 		}

@@ -48,6 +48,9 @@ type work struct {
 	// reconcile has the relay asked by NIP-77 where it can be and something is known, though there
 	// is not much to ask for.
 	reconcile bool
+	// late: it looks for what was published long after it was made. NIP-77 finds all of it, also what is
+	// older than since.
+	late bool
 }
 
 // batch is work that has begun. It ends when all of its tasks have ended and everything that came
@@ -61,9 +64,14 @@ type batch struct {
 	broken   []*task    // that failed; each goes on where it stood
 	ids      [][32]byte // to be fetched
 	named    map[[32]byte]struct{}
-	again    bool      // it begins again from the start, because an event will never have a verdict
-	byREQ    bool      // and not by NIP-77, because the relay did not deliver what it named
-	missed   bool      // REQ did not show all events of a second: it begins again by NIP-77, which does
+	again    bool            // it begins again from the start, because an event will never have a verdict
+	byREQ    bool            // and not by NIP-77, because the relay did not deliver what it named
+	missed   bool            // REQ did not show all events of a second: it begins again by NIP-77, which does
+	crowded  bool            // which it has been once
+	fetched  int             // events that NIP-77 named and that came
+	oldest   nostr.Timestamp // of these; what is below has been asked for by REQ if below says so
+	below    bool
+	isLate   bool      // something came after an EOSE, for which it was begun again
 	failures int       // how often it has failed
 	at       time.Time // when it begins, or is tried again; zero: it is under way
 
@@ -82,12 +90,20 @@ func (b *batch) release(whole bool) {
 	b.lead = nil
 }
 
+// took notes an event that was fetched because NIP-77 had named it.
+func (b *batch) took(ev *nostr.Event) {
+	if b.fetched++; b.fetched == 1 || ev.CreatedAt < b.oldest {
+		b.oldest = ev.CreatedAt
+	}
+}
+
 // task is one way into the past for a batch, page by page.
 type task struct {
 	request
 	*Walk
 	batch *batch
-	tries int // of the current page
+	tries int       // of the current page
+	endAt time.Time // when a page ends that has had its EOSE; see the session's grace
 }
 
 // add begins with some work, as soon as there is room. What another connection of the worker is
@@ -123,7 +139,7 @@ func (s *Session) leave(items Set, others []*Lead, why cause, now time.Time) {
 // start chooses the way of a batch.
 func (s *Session) start(b *batch) {
 	worth := b.reconcile || b.again || size(b.groups) >= worthEverything
-	if !s.rec.off && b.since == nil && !b.byREQ && worth {
+	if !s.rec.off && (b.since == nil || b.late) && !b.byREQ && worth {
 		s.rec.add(b, true)
 	} else {
 		s.walk(b, b.groups)
@@ -205,7 +221,8 @@ func (s *Session) requeue(t *task) {
 // ended.
 func (s *Session) ended(t *task, now time.Time) {
 	s.stop(t)
-	t.tries = 0
+	s.remember(t, now)
+	t.tries, t.endAt = 0, time.Time{}
 	t.batch.lead.Heard(t.heard)
 	if t.Ended() {
 		s.first(t)
@@ -222,8 +239,8 @@ func (s *Session) ended(t *task, now time.Time) {
 		switch {
 		case from != to:
 			s.warn("ignored", "the relay does not heed since, until or limit; what it has not sent by itself is missing", "from", from, "to", to)
-		case !b.cause.missing.IsZero() && b.since != nil && !s.rec.off:
-			b.missed = true
+		case !b.crowded && !s.rec.off:
+			b.missed, b.crowded = true, true
 		default:
 			s.warn("crowded second", "the relay has more events in one second than it shows", "second", from)
 		}
@@ -294,9 +311,27 @@ func (s *Session) finished(b *batch, now time.Time) (done bool) {
 		b.release(false)
 		return false
 	}
+	// A relay may reconcile the newest events of a large set only. What is older shows a page by REQ.
+	if b.fetched >= s.Rules.PageLimit && !b.below {
+		b.below, s.recheck = true, true
+		s.walk(b, before(b.groups, b.oldest))
+		return false
+	}
 	b.release(true)
 	s.setConfirmed(Union(s.confirmed, Only(b.items, s.wanted.Items)))
 	return true
+}
+
+// before are groups that ask for what was made at a moment or earlier.
+func before(groups []Group, until nostr.Timestamp) (cut []Group) {
+	for _, g := range groups {
+		g = slices.Clone(g)
+		for i := range g {
+			g[i].Until = &until
+		}
+		cut = append(cut, g)
+	}
+	return cut
 }
 
 // tryAgain goes on with the tasks of a batch that failed, each from where it stood. A batch that

@@ -220,7 +220,7 @@ func newPlay(t *testing.T) *play {
 	in := intake.New(intake.Options{Offerer: p, Stored: p})
 	go in.Run(t.Context())
 	p.session = session.New(session.Options{
-		Rules: rules, Asker: p, Wanted: func() (w session.Wanted) { p.with(func() { w = p.current }); return w }, Intake: in.Open("wss://r.example.com"), Observer: p, Log: slog.New(slog.DiscardHandler), Warned: map[string]bool{},
+		Rules: rules, Asker: p, Wanted: func() (w session.Wanted) { p.with(func() { w = p.current }); return w }, Intake: in.Open("wss://r.example.com"), Observer: p, Log: slog.New(slog.DiscardHandler), Warned: map[string]bool{}, Pauses: &session.Pauses{},
 	})
 	return p
 }

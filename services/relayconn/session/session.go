@@ -76,6 +76,8 @@ type Options struct {
 	// Warned is of which causes the operator has been warned. It goes from one session with the
 	// relay to the next, and only one session may have it at a time.
 	Warned map[string]bool
+	// Pauses goes from one session to the next in the same way.
+	Pauses *Pauses
 	// Authenticate answers the relay's challenge (NIP-42); fs.ErrNotExist: there is no key to do so.
 	// Nil: it is not answered.
 	Authenticate func(challenge string) error
@@ -131,6 +133,9 @@ type Session struct {
 	unjudged   atomic.Int64 // live events without a verdict
 	unjudgedAt time.Time    // since when there has always been one
 
+	pageEnds map[string]pageEnd // pages that have ended lately, by the names of their requests
+	grace    time.Duration      // how long after its EOSE a page ends
+
 	answered bool      // the relay has sent an EOSE
 	resumed  time.Time // when an event had waited for room last; the relay was not read meanwhile
 	unasked  int
@@ -158,7 +163,7 @@ const (
 // New makes a session; Run begins it.
 func New(o Options) *Session {
 	return &Session{
-		Options: o, open: map[string]asked{}, useless: rate.NewLimiter(uselessRate, uselessBurst), forged: rate.NewLimiter(forgedRate, forgedBurst),
+		Options: o, open: map[string]asked{}, pageEnds: map[string]pageEnd{}, useless: rate.NewLimiter(uselessRate, uselessBurst), forged: rate.NewLimiter(forgedRate, forgedBurst),
 		ends:   ends{changed: make(chan struct{}, 1)},
 		wanted: Wanted{Items: Set{First: true}},
 	}
@@ -235,9 +240,25 @@ func (s *Session) begin(start Start) {
 	s.openFirst(startup, now)
 	if groups := Groups(s.confirmed); len(groups) > 0 {
 		s.openLive(s.liveGroups(), false, time.Time{}, now)
-		s.add(work{groups: groups, cause: cause{source: proto.SourceReconnect, liveUntil: start.Live}, since: start.Since})
+		why := cause{source: proto.SourceReconnect, liveUntil: start.Live}
+		s.add(work{groups: groups, cause: why, since: start.Since})
+		s.lookForLate(groups, why, *start.Since, now)
 	}
 	s.report(Syncing)
+}
+
+const (
+	// lateBy is how much earlier than usual a relay that does not reconcile is asked for what was
+	// published late: other servers hold events until their git data has come. lateAfter is when that
+	// begins; there is no hurry.
+	lateBy    = 2 * time.Hour
+	lateAfter = 10 * time.Second
+)
+
+// lookForLate plans to look for events that were published while we were away and made long before.
+func (s *Session) lookForLate(groups []Group, why cause, since nostr.Timestamp, now time.Time) {
+	since -= nostr.Timestamp(lateBy.Seconds())
+	s.batches = append(s.batches, &batch{work: work{groups: groups, cause: why, since: &since, late: true, reconcile: true}, at: now.Add(lateAfter)})
 }
 
 // openFirst opens layer 1, and asks for its past if that is not confirmed.
@@ -276,6 +297,7 @@ func (s *Session) pump(ctx context.Context, now time.Time) error {
 	// something new, the past would never come. At last the past of what is new, because nothing
 	// may come that would bring us here again.
 	s.expire(now)
+	s.endPages(now)
 	s.tendLive(now)
 	s.tendPast(now)
 	s.askPast(ctx, now)
@@ -293,6 +315,9 @@ func (s *Session) next(now time.Time) time.Time {
 	due := []time.Time{s.quiet, s.hold, s.rec.hold, s.consolidateBy, s.quietUntil(), s.unjudgedAt.Add(lateVerdict), s.trimAt}
 	for _, a := range s.open {
 		due = append(due, s.patience(a))
+		if t, is := a.(*task); is {
+			due = append(due, t.endAt)
+		}
 	}
 	for _, l := range s.lives {
 		due = append(due, l.reopenAt)

@@ -70,7 +70,7 @@ func (s *Session) standings() standing {
 	st := standing{caughtUp: true}
 	for _, b := range s.batches {
 		first := b.failures == 0
-		st.working, st.failed = st.working || first, st.failed || !first
+		st.working, st.failed = st.working || first && !b.late, st.failed || !first
 		if b.found() {
 			st.pending = st.pending || first && b.waitBy.IsZero()
 		} else {

@@ -36,6 +36,8 @@ type Walk struct {
 	limit   int
 	until   nostr.Timestamp // the second at which the next page begins; 0: now
 	fetches bool            // it asks for ids
+	// exclusive: the relay does not show the second of until itself.
+	exclusive bool
 
 	pages   int
 	brought int             // pages that had something new
@@ -92,6 +94,9 @@ func (w *Walk) Filters() []nostr.Filter {
 	for i := range filters {
 		if filters[i].Limit = w.limit; w.until != 0 {
 			until := w.until
+			if w.exclusive {
+				until++
+			}
 			filters[i].Until = &until
 		}
 	}
@@ -155,6 +160,11 @@ func (w *Walk) Ended() (more bool) {
 		w.next()
 		return w.Missing() > 0 && w.pages < fetchTries
 	}
+	if w.excludes() {
+		w.exclusive = true
+		w.Again()
+		return true
+	}
 	if w.endless() || w.pages >= maxPages || w.out > 0 && w.fresh == 0 {
 		return w.giveUp()
 	}
@@ -183,6 +193,25 @@ func (w *Walk) Ended() (more bool) {
 		return w.giveUp()
 	}
 	return to > 0 && w.spans(to)
+}
+
+// excludes reports whether the relay has left out the second of until: the page has nothing of it,
+// though the page before had. Then there may be more in that second.
+func (w *Walk) excludes() bool {
+	if w.until == 0 || w.exclusive {
+		return false
+	}
+	for _, e := range w.page {
+		if e.at == w.until {
+			return false
+		}
+	}
+	for _, at := range w.known {
+		if at == w.until {
+			return true
+		}
+	}
+	return false
 }
 
 // whole is the second down to which the page is whole, with which the next one begins, and whether

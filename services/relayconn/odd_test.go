@@ -1,0 +1,98 @@
+package relayconn
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
+)
+
+// crowd are events of which so many lie in each second: a repository and its issues.
+func crowd(n, perSecond int) (events []*nostr.Event) {
+	person, at := fixture.NewPerson(), midnight-40*86400
+	events = append(events, person.At(at).Sign(nostr.KindAnnouncement, "announcement", nostr.Tag{"d", "crowd"}))
+	ref := fmt.Sprintf("30617:%s:crowd", person.PubKey)
+	for i := range n {
+		events = append(events, person.At(at+60*nostr.Timestamp(i/perSecond+1)).Sign(nostr.KindIssue, fmt.Sprint("issue ", i), nostr.Tag{"a", ref}))
+	}
+	return events
+}
+
+// otherNames are a repository, and root events and comments that name it in other ways than most.
+func otherNames() (events []*nostr.Event) {
+	person := fixture.NewPerson().At(midnight - 86400)
+	sign := func(kind int, content string, tags ...nostr.Tag) *nostr.Event {
+		ev := person.Sign(kind, content, tags...)
+		events = append(events, ev)
+		return ev
+	}
+	sign(nostr.KindAnnouncement, "announcement", nostr.Tag{"d", "x"})
+	ref := fmt.Sprintf("30617:%s:x", person.PubKey)
+	for _, name := range []string{"A", "q"} {
+		root := sign(nostr.KindIssue, "issue by "+name, nostr.Tag{name, ref})
+		sign(1111, "comment on issue by "+name, nostr.Tag{"E", root.ID})
+	}
+	return events
+}
+
+// TestOddRelays: of relays that do not do as they are asked all is here ten minutes after the start,
+// without waiting for the daily one.
+func TestOddRelays(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		odd    odd
+		stored []*nostr.Event
+	}{
+		"until excludes its second":     {odd{noNIP77: true, page: 5, exclusive: true}, crowd(40, 4)},
+		"a second that fills a page":    {odd{}, crowd(60, 30)},
+		"roots by A and q":              {odd{noNIP77: true}, otherNames()},
+		"EOSE before the events":        {odd{noNIP77: true, early: 2 * time.Second}, crowd(35, 1)},
+		"EOSE twenty seconds before":    {odd{noNIP77: true, early: 20 * time.Second}, crowd(15, 1)},
+		"it reconciles its newest only": {odd{newest: 20}, crowd(60, 1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			simulate(t, row.odd, row.stored, func(m *simulation) {
+				m.begin()
+				if row.odd.newest > 0 {
+					m.mu.Lock()
+					m.take(row.stored[0])
+					m.take(row.stored[60])
+					m.mu.Unlock()
+				}
+				time.Sleep(10 * time.Minute)
+				if missing := m.missing(); len(missing) > 0 {
+					t.Errorf("%d events are missing: %q …", len(missing), missing[:min(3, len(missing))])
+				}
+			})
+		})
+	}
+}
+
+// TestPublishedLate: what is published while the connection is cut for two seconds comes, however long
+// before it was made: any time with NIP-77, two hours without.
+func TestPublishedLate(t *testing.T) {
+	t.Parallel()
+	stored := crowd(40, 1)
+	person := fixture.NewPerson()
+	for ago, noNIP77 := range map[nostr.Timestamp]bool{40 * 60: true, 110 * 60: true, 30 * 86400: false} {
+		t.Run(fmt.Sprint(ago, " s"), func(t *testing.T) {
+			t.Parallel()
+			simulate(t, odd{noNIP77: noNIP77}, stored, func(m *simulation) {
+				m.begin()
+				time.Sleep(10 * time.Minute)
+				m.mu.Lock()
+				m.hangUp()
+				m.mu.Unlock()
+				ref := fmt.Sprintf("30617:%s:crowd", stored[0].PubKey)
+				m.publish(person.At(nostr.Now()-ago).Sign(nostr.KindIssue, "late", nostr.Tag{"a", ref}))
+				time.Sleep(5 * time.Minute)
+				if missing := m.missing(); len(missing) > 0 {
+					t.Errorf("missing: %q", missing)
+				}
+			})
+		})
+	}
+}
