@@ -7,6 +7,9 @@ import (
 	"slices"
 	"time"
 
+	"tendril.dev/lib/netguard"
+	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/fetch"
 	"tendril.dev/services/purgatory/hunt"
@@ -23,7 +26,7 @@ func (w *worker) fetch(ctx context.Context, identifier string, from repostate.So
 	}
 	defer done()
 	began := time.Now()
-	result, err := w.fetchWithin(ctx, identifier, url, want)
+	result, err := w.fetchWithin(ctx, identifier, from, want)
 	if err != nil && ctx.Err() != nil {
 		return hunt.Outcome{Failed: fetch.CauseCanceled} // cut off by our own stop: no failure of the server
 	}
@@ -46,7 +49,7 @@ func (w *worker) fetch(ctx context.Context, identifier string, from repostate.So
 }
 
 // fetchWithin is fetch.Fetch within the budget of who pays.
-func (w *worker) fetchWithin(ctx context.Context, identifier, url string, want repostate.Want) (result fetch.Result, err error) {
+func (w *worker) fetchWithin(ctx context.Context, identifier string, source repostate.Source, want repostate.Want) (result fetch.Result, err error) {
 	repo, err := w.store.At(placeOf(want.Owner, identifier))
 	if err == nil && !repo.Exists() { // one of many that are made little by little
 		err = w.makeRepository(ctx, repo)
@@ -64,10 +67,17 @@ func (w *worker) fetchWithin(ctx context.Context, identifier, url string, want r
 		return result, err
 	}
 	limits.MaxBytes = min(limits.MaxBytes, w.limits.MaxBytes)
-	domain := w.metrics.domain(hunt.HostOf(url))
+	url, guard := source.URL, w.guard
+	if source.Here.Identifier != "" {
+		if url, err = w.forkAt(ctx, source.Here); err != nil {
+			return result, err
+		}
+		guard = w.inside
+	}
+	domain := w.metrics.domain(hunt.HostOf(source.URL))
 	w.metrics.inFlight.WithLabelValues(domain).Inc()
 	defer w.metrics.inFlight.WithLabelValues(domain).Dec()
-	result, err = w.fetchInto(ctx, into, url, want.Objects, limits)
+	result, err = w.fetchInto(ctx, guard, into, url, want.Objects, limits)
 	w.budget.spend(from, result.Bytes)
 	w.releaser.Brought(into.Place, result.Got)
 	if err == nil || ctx.Err() == nil {
@@ -81,7 +91,7 @@ const maxAgain = 8
 
 // fetchInto fetches what is missing, and what lies there while no reference reaches it: commits of pull
 // requests, which count only when they come.
-func (w *worker) fetchInto(ctx context.Context, into *repository.Leased, url string, objects []string, limits fetch.Limits) (result fetch.Result, err error) {
+func (w *worker) fetchInto(ctx context.Context, guard *netguard.Guard, into *repository.Leased, url string, objects []string, limits fetch.Limits) (result fetch.Result, err error) {
 	missing, err := into.Missing(ctx, objects)
 	if err != nil {
 		return result, err
@@ -91,7 +101,7 @@ func (w *worker) fetchInto(ctx context.Context, into *repository.Leased, url str
 		return result, err
 	}
 	if len(missing) > 0 || len(lying) == 0 {
-		result, err = fetch.Fetch(ctx, w.guard, url, into, objects, limits)
+		result, err = fetch.Fetch(ctx, guard, url, into, objects, limits)
 		result.Got = slices.DeleteFunc(result.Got, func(id string) bool { return slices.Contains(lying, id) })
 	}
 	limits.Again = true
@@ -99,7 +109,7 @@ func (w *worker) fetchInto(ctx context.Context, into *repository.Leased, url str
 		if limits.MaxBytes -= result.Bytes; limits.MaxBytes <= 0 {
 			break
 		}
-		again, failed := fetch.Fetch(ctx, w.guard, url, into, []string{id}, limits)
+		again, failed := fetch.Fetch(ctx, guard, url, into, []string{id}, limits)
 		result.Bytes, result.Requests = result.Bytes+again.Bytes, result.Requests+again.Requests
 		if failed == nil {
 			result.Got = append(result.Got, id)
@@ -110,4 +120,28 @@ func (w *worker) fetchInto(ctx context.Context, into *repository.Leased, url str
 		err = nil // a part came
 	}
 	return result, err
+}
+
+// forkAt is the address of a repository that is served here, at the worker that has it. What is held, was
+// given up or is banned is not there: nothing is copied from it.
+func (w *worker) forkAt(ctx context.Context, ref nostr.RepoRef) (url string, err error) {
+	ev, err := query.First(ctx, w.events, nostr.Filter{
+		Kinds: []int{nostr.KindAnnouncement}, Authors: []string{ref.PubKey}, Tags: nostr.TagMap{"d": {ref.Identifier}},
+	})
+	if err != nil && !errors.Is(err, query.ErrNotFound) {
+		return "", fmt.Errorf("look for the announcement of %s: %w", ref, err)
+	}
+	served := false
+	if err == nil && w.node.Bans.Event(ev) == nil {
+		a, err := nostr.ParseAnnouncement(ev)
+		served = err == nil && w.rules.Keeps(a)
+	}
+	if !served {
+		return "", &fetch.Error{Cause: fetch.CauseNotFound, Err: errors.New("no such repository is served here")}
+	}
+	holder, held := w.directory.Holder(proto.ShardName(proto.ShardOf(ref.Identifier)))
+	if !held {
+		return "", &fetch.Error{Cause: netguard.CauseConnect, Err: errors.New("no worker has it at the moment")}
+	}
+	return "http://" + holder.Address + nostr.RepositoryURLPath(npub(ref.PubKey), ref.Identifier), nil
 }

@@ -100,6 +100,35 @@ func TestACommitIsPushedWhereItsPullRequestNamesAnother(t *testing.T) {
 	w.released(pr)
 }
 
+// TestAPullRequestFromAForkHere: its commit is in a repository of another owner and identifier on this
+// same server, which is served. Nothing is copied from a repository that was given up.
+func TestAPullRequestFromAForkHere(t *testing.T) {
+	w := newWorld(t)
+	w.pushFirst()
+	fork := "https://" + domain + nostr.RepositoryURLPath(npub(bob), "fork")
+	w.announced(bob, "fork")
+	c2 := w.work.Commit("b", "2")
+	w.pushState(bob, "fork", 1001, c2)
+	pr := pull("pull", bob, c2, alice, "x", fork)
+	w.in.syncs("x", pr)
+	w.released(pr)
+	w.names(alice, "x", pr, c2)
+
+	c3 := w.work.Commit("b", "3")
+	w.pushState(bob, "fork", 1002, c3)
+	w.in.accept(abroad("moved", bob, "fork", 3000))
+	eventually(t, "the fork is given up", func() bool {
+		out, err := gittest.Try(t, w.work.Dir, "ls-remote", w.address(bob, "fork"))
+		return err != nil || !strings.Contains(out, c3)
+	})
+	late := pull("late", bob, c3, alice, "x", fork)
+	w.in.syncs("x", late)
+	w.told.await("x failed 0 no such repository is served here")
+	if w.ref(alice, "x", "refs/nostr/"+late.ID) != "" || w.in.times(late.ID) > 0 {
+		t.Error("a commit was copied from a repository that was given up")
+	}
+}
+
 // TestAnAcceptedPullRequestIsData: its commit releases an announcement that waits, also when no event
 // of the identifier comes any more.
 func TestAnAcceptedPullRequestIsData(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,26 +35,28 @@ import (
 
 // worker is one replica.
 type worker struct {
-	node     *node.Node
-	log      *slog.Logger
-	events   query.Source
-	hearing  query.Hearing
-	store    *repository.Store
-	rules    repository.Rules
-	sender   *candidates.Sender
-	guard    *netguard.Guard
-	holdings *held.Set
-	shards   *shards
-	hunter   *hunt.Hunter
-	queue    *queue
-	chores   *workqueue.Queue[repository.Place] // of housekeeping
-	arrivals chan int                           // shards that came, and whose repositories were not looked through yet
-	belongs  repository.Belongs                 // our domains, those of earlier too
-	statuses sync.Map                           // repository.Place → proto.RepoStatus, of when it was last looked at
-	releaser *release.Releaser
-	metrics  *metrics
-	limits   fetch.Limits
-	budget   budget
+	node      *node.Node
+	log       *slog.Logger
+	events    query.Source
+	hearing   query.Hearing
+	store     *repository.Store
+	rules     repository.Rules
+	sender    *candidates.Sender
+	guard     *netguard.Guard
+	inside    *netguard.Guard // for the addresses of other workers only
+	directory *claim.Directory
+	holdings  *held.Set
+	shards    *shards
+	hunter    *hunt.Hunter
+	queue     *queue
+	chores    *workqueue.Queue[repository.Place] // of housekeeping
+	arrivals  chan int                           // shards that came, and whose repositories were not looked through yet
+	belongs   repository.Belongs                 // our domains, those of earlier too
+	statuses  sync.Map                           // repository.Place → proto.RepoStatus, of when it was last looked at
+	releaser  *release.Releaser
+	metrics   *metrics
+	limits    fetch.Limits
+	budget    budget
 }
 
 // newWorker is a worker that reads nothing and is asked for nothing yet.
@@ -81,6 +84,7 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 	}
 	w := &worker{
 		node: n, log: n.Log, events: n.Accepted, store: store, rules: repository.Rules{Rules: hosted, Store: store}, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
+		inside: netguard.New(netguard.Options{AllowPrivate: true}),
 		shards: ours, arrivals: make(chan int, proto.Shards), belongs: belongs,
 		limits: fetch.Limits{
 			Timeout: s.FetchTimeout, Silence: s.FetchSilence, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate, Misses: fetch.NewMisses(),
@@ -116,6 +120,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		return err
 	}
 	defer w.guard.CloseIdleConnections()
+	defer w.inside.CloseIdleConnections()
 	if err := w.openBudget(ctx); err != nil {
 		return err
 	}
@@ -135,6 +140,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	// dead.
 	defer member.Leave()
 	directory := member.Directory()
+	w.directory = directory
 	if w.hunter, err = w.newHunter(directory); err != nil {
 		return err
 	}
@@ -193,6 +199,7 @@ func (w *worker) allServed(directory *claim.Directory) bool {
 func (w *worker) newHunter(directory *claim.Directory) (*hunt.Hunter, error) {
 	s := w.node.Settings
 	limits := hunt.Limits{AtOnce: s.HuntsAtOnce, Default: hunt.Limit{Concurrent: s.DomainConcurrent, Rate: s.DomainRateLimit}, Hosts: map[string]hunt.Limit{}}
+	limits.Hosts[hunt.HostOf("https://"+s.Domain)] = hunt.Limit{Concurrent: s.DomainConcurrent, Rate: math.MaxInt} // our own forks
 	overrides, err := s.ServerLimits()
 	for _, o := range overrides {
 		limits.Hosts[hunt.HostOf("https://"+o.Domain)] = hunt.Limit{Concurrent: o.Concurrent, Rate: o.Rate}

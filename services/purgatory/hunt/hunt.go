@@ -342,7 +342,7 @@ func (h *Hunter) Seek(identifier string, f Found) {
 		return
 	}
 	// Which URLs are next is worked out without the lock: there may be very many.
-	plan, turns := planOf(f, one.turns, one.turn+1)
+	plan, turns := planOf(identifier, f, one.turns, one.turn+1)
 	for _, of := range plan {
 		h.mu.Lock()
 		if h.hunts[identifier] == one {

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/repostate"
 )
 
@@ -17,7 +18,7 @@ type planned struct {
 // planOf chooses the URLs of an attempt: those that the owner's people name first, then all others. Where
 // there are too many, those that were chosen the longest time ago come first, so that each gets its turn.
 // turns says when that was, next is the same with this attempt; nil: none is left out.
-func planOf(f Found, turns map[string]uint64, turn uint64) (plan []planned, next map[string]uint64) {
+func planOf(identifier string, f Found, turns map[string]uint64, turn uint64) (plan []planned, next map[string]uint64) {
 	most := min(maxURLs, max(1, maxRequests/max(1, len(f.Wants))))
 	all := inTurn(f.Sources, turns)
 	next = map[string]uint64{}
@@ -35,7 +36,7 @@ func planOf(f Found, turns map[string]uint64, turn uint64) (plan []planned, next
 			} else {
 				s, others = others[0], others[1:]
 			}
-			if seen[s.URL] {
+			if seen[s.URL] || s.Here == (nostr.RepoRef{PubKey: w.Owner, Identifier: identifier}) {
 				continue
 			}
 			if seen[s.URL] = true; len(p.requests) == most {

@@ -6,6 +6,7 @@ package repostate
 import (
 	"cmp"
 	"maps"
+	"net/url"
 	"slices"
 
 	"tendril.dev/lib/nostr"
@@ -237,7 +238,12 @@ type Want struct {
 
 // Source is where git data may be found: a clone URL, and who named it first, author and client.
 // Client is empty where that did not come through the front door, or is accepted.
-type Source struct{ URL, Author, Client string }
+type Source struct {
+	URL, Author, Client string
+	// Here is the repository of ours that the URL names, of any identifier: a fork. It is not asked
+	// over the front door. Else it is zero.
+	Here nostr.RepoRef
+}
 
 // Wants are the objects that held states and pull requests name, by the repository that they should
 // first come to, the author's own where there is one, and by whom they count for. Which of them are
@@ -275,7 +281,7 @@ func (v View) Wants() (list []Want) {
 	for i := range list {
 		w := &list[i]
 		slices.Sort(w.Objects)
-		w.Objects, w.Near = slices.Compact(w.Objects), v.elsewhere(w.Near)
+		w.Objects, w.Near = slices.Compact(w.Objects), v.distinct(w.Near)
 	}
 	slices.SortFunc(list, func(a, b Want) int {
 		return cmp.Or(cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Payer, b.Payer))
@@ -365,23 +371,35 @@ func (v View) maintainers(owner string) []string {
 }
 
 // Sources are where git data may be found: the clone URLs of all announcements and of the pull
-// requests that wait, our own left out.
+// requests that wait. Their own repositories here are left out.
 func (v View) Sources() []Source {
 	var all []Source
 	for _, a := range v.Announcements {
-		all = append(all, a.sources()...)
+		all = append(all, v.sources(a)...)
 	}
 	for _, pr := range v.PullRequests {
 		all = append(all, pr.sources()...)
 	}
-	return v.elsewhere(all)
+	return v.distinct(all)
 }
 
-// elsewhere are those sources that are not ours, each URL once.
-func (v View) elsewhere(sources []Source) (list []Source) {
+// distinct are those sources where something may be, each URL once. An URL of ours counts if it names a
+// repository.
+func (v View) distinct(sources []Source) (list []Source) {
 	in := map[string]bool{}
 	for _, s := range sources {
-		if !in[s.URL] && !nostr.OnDomain(s.URL, v.Domain) {
+		if nostr.OnDomain(s.URL, v.Domain) {
+			u, err := url.Parse(s.URL)
+			if err != nil {
+				continue
+			}
+			path, err := nostr.ParseRepositoryPath(u.EscapedPath())
+			if err != nil || path.PRs {
+				continue
+			}
+			s.Here = nostr.RepoRef{PubKey: path.PubKey, Identifier: path.Identifier}
+		}
+		if !in[s.URL] {
 			in[s.URL] = true
 			list = append(list, s)
 		}
@@ -389,7 +407,10 @@ func (v View) elsewhere(sources []Source) (list []Source) {
 	return list
 }
 
-func (a Announcement) sources() []Source { return named(a.CloneURLs(), a.Ref.PubKey, a.Client) }
+// sources are the places that an announcement names. Its own repository here is none.
+func (v View) sources(a Announcement) []Source {
+	return slices.DeleteFunc(v.distinct(named(a.CloneURLs(), a.Ref.PubKey, a.Client)), func(s Source) bool { return s.Here == a.Ref })
+}
 
 func (pr PullRequest) sources() []Source {
 	return named(pr.CloneURLs(), pr.Event.PubKey, pr.Client)
@@ -397,7 +418,7 @@ func (pr PullRequest) sources() []Source {
 
 func named(urls []string, author, client string) (list []Source) {
 	for _, url := range urls {
-		list = append(list, Source{url, author, client})
+		list = append(list, Source{URL: url, Author: author, Client: client})
 	}
 	return list
 }
@@ -410,7 +431,7 @@ func (v View) near(owner string) (list []Source) {
 	people := append([]string{owner}, v.maintainers(owner)...)
 	for _, key := range people[:min(len(people), maxNear)] {
 		if v.announces(key) {
-			list = append(list, v.newest[key].sources()...)
+			list = append(list, v.sources(v.newest[key])...)
 		}
 	}
 	return list
