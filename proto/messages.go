@@ -142,6 +142,9 @@ type RejectedEvent struct {
 	Reason    string          `json:"reason"`
 	Missing   []string        `json:"missing,omitempty"` // what would heal it: event ids, addresses, "d:<identifier>" for an announcement
 	Relay     string          `json:"relay,omitempty"`
+	// Expired is how often the event waited for its git data in vain: with each time it is remembered
+	// for longer.
+	Expired int `json:"expired,omitempty"`
 	// Rules are the settings by which the event was rejected, in short: by other
 	// settings it may be welcome. Empty: there were none.
 	Rules string `json:"rules,omitempty"`

@@ -351,7 +351,8 @@ const minCandidateBytes = 2 << 20
 func Sizing(s config.Settings) proto.Sizing {
 	return proto.Sizing{
 		Replicas: s.NATSReplicas, CandidateBytes: max(s.CandidateBytes, minCandidateBytes),
-		RejectedMaxAge: time.Duration(s.RejectedColdSeconds) * time.Second, WorkerTTL: s.WorkerTTL, ClaimWait: s.CandidateWait,
+		RejectedMaxAge: time.Duration(s.RejectedColdSeconds)*time.Second + 48*time.Hour, // how often an event has expired is known for longer
+		WorkerTTL:      s.WorkerTTL, ClaimWait: s.CandidateWait,
 		MemoryOnly: s.DatabaseBackend == "memory",
 	}
 }

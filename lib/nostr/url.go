@@ -82,11 +82,12 @@ func (u RelayURL) Key() string {
 func (u RelayURL) OnDomain(domain string) bool { return OnDomain(string(u), domain) }
 
 // NormalizeCloneURL reads a URL that git data may be fetched from, and refuses everything but http
-// and https, as well as credentials, queries, fragments, illegal hosts and ports, control
+// and https, as well as passwords, queries, fragments, illegal hosts and ports, control
 // characters, and what is longer than 2048 bytes. Scheme and host come back in lower case, without
-// default port and trailing slash. Normalising twice changes nothing.
+// default port and trailing slash, and without a user name, which no public repository asks for.
+// Normalising twice changes nothing.
 func NormalizeCloneURL(s string) (normalized string, err error) {
-	u, err := parseURL(strings.Trim(s, " "), maxCloneURL)
+	u, err := parseURL(withoutUser(strings.Trim(s, " ")), maxCloneURL)
 	switch {
 	case err != nil:
 	case u.Scheme != "http" && u.Scheme != "https":
@@ -117,6 +118,17 @@ type hostedURL struct {
 	*url.URL
 	host string // lower-case name or IP address, IPv6 in brackets
 	port string // decimal without leading zeros; the scheme's own if none was written
+}
+
+// withoutUser is a URL without its user name. With a password it stays as it is.
+func withoutUser(s string) string {
+	scheme, rest, found := strings.Cut(s, "://")
+	authority, _, _ := strings.Cut(rest, "/")
+	user, _, named := strings.Cut(authority, "@")
+	if !found || !named || user == "" || strings.ContainsAny(user, ":?#") {
+		return s
+	}
+	return scheme + "://" + rest[len(user)+1:]
 }
 
 // parseURL reads an absolute URL with a legal host and without credentials.

@@ -23,6 +23,12 @@ import (
 const (
 	// maxReason bounds the answer that is kept for every id, in bytes.
 	maxReason = 200
+	// day is how long an event is remembered that waited for its git data in vain for the first time: a
+	// host may be down for an hour. The next time it is two days, then four, then seven.
+	day = 24 * time.Hour
+	// counted is how long it is known afterwards how often that was; peers are asked for everything once
+	// a day.
+	counted = 2 * day
 	// mostKept is how many entries, and keys that they miss, are remembered: 140 MB of memory, and what
 	// one commit can take back where all miss the same. The oldest go: they are fetched again, and
 	// lose nothing.
@@ -58,6 +64,7 @@ type entry struct {
 	createdAt nostr.Timestamp
 	at        time.Time
 	kind      uint16
+	expired   uint8 // how often it waited in vain
 	reason    unique.Handle[string]
 	missing   []uint64
 }
@@ -101,7 +108,7 @@ func (x *Rejected) read(m bus.Message) error {
 		return nil
 	}
 	x.seq = m.Seq
-	for len(x.queue) > 0 && (m.Time.Sub(x.queue[0].at) >= x.maxAge || len(x.queue)+x.missed >= mostKept) {
+	for len(x.queue) > 0 && (m.Time.Sub(x.queue[0].at) >= x.kept(x.queue[0]) || len(x.queue)+x.missed >= mostKept) {
 		if k := x.queue[0].key(); x.entries[k] == x.queue[0] {
 			x.remove(k)
 		}
@@ -123,7 +130,7 @@ func (x *Rejected) read(m bus.Message) error {
 	if r.Rules != x.rules {
 		return nil
 	}
-	e := &entry{createdAt: r.CreatedAt, at: m.Time, kind: uint16(r.Kind), reason: unique.Make(r.Reason[:min(len(r.Reason), maxReason)])}
+	e := &entry{createdAt: r.CreatedAt, at: m.Time, kind: uint16(r.Kind), expired: uint8(min(r.Expired, 255)), reason: unique.Make(r.Reason[:min(len(r.Reason), maxReason)])}
 	if !nostr.ReadHex(e.id[:], r.ID) || !nostr.ReadHex(e.pubkey[:], r.PubKey) || e.key() != k {
 		return errors.New("read rejection " + m.Subject + ": no such id or public key")
 	}
@@ -165,10 +172,37 @@ func (x *Rejected) Find(id string, now time.Time) (r proto.RejectedEvent, before
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	e := x.entries[shortKey(proto.ShortID(id))]
-	if e == nil || now.Sub(e.at) >= x.maxAge {
+	if e == nil || x.isOver(e, now) {
 		return r, false
 	}
 	return proto.RejectedEvent{ID: e.hexID(), Kind: int(e.kind), Reason: e.reason.Value()}, true
+}
+
+// isOver reports whether an event may be decided again: it is only known how often it has expired.
+func (x *Rejected) isOver(e *entry, now time.Time) bool {
+	lasts := x.maxAge
+	if e.expired > 0 {
+		lasts = min(lasts, day<<min(e.expired-1, 3), 7*day)
+	}
+	return now.Sub(e.at) >= lasts
+}
+
+// kept is how long an entry is kept.
+func (x *Rejected) kept(e *entry) time.Duration {
+	if e.expired > 0 {
+		return x.maxAge + counted
+	}
+	return x.maxAge
+}
+
+// Expired is how often an event waited for its git data in vain, as far as that is known.
+func (x *Rejected) Expired(id string) int {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if e := x.entries[shortKey(proto.ShortID(id))]; e != nil {
+		return int(e.expired)
+	}
+	return 0
 }
 
 func (e *entry) hexID() string { return hex.EncodeToString(e.id[:]) }
@@ -190,7 +224,7 @@ func (x *Rejected) Matching(f nostr.Filter, now time.Time) (items []reconcile.It
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	for _, e := range x.entries {
-		if f.Kinds != nil && !slices.Contains(f.Kinds, int(e.kind)) || now.Sub(e.at) >= x.maxAge {
+		if f.Kinds != nil && !slices.Contains(f.Kinds, int(e.kind)) || x.isOver(e, now) {
 			continue // most, without an event being made of them
 		}
 		if f.Matches(&nostr.Event{ID: e.hexID(), PubKey: hex.EncodeToString(e.pubkey[:]), CreatedAt: e.createdAt, Kind: int(e.kind)}) {

@@ -75,6 +75,28 @@ func TestRejectionsAreRememberedForAWeek(t *testing.T) {
 	}
 }
 
+// TestExpiryIsRememberedLongerEachTime: a host that was down for an hour costs a day.
+func TestExpiryIsRememberedLongerEachTime(t *testing.T) {
+	t.Parallel()
+	l, at := &log{t: t, x: empty("")}, begun
+	for times, days := range []int{1, 2, 4, 7, 7} {
+		if got := l.x.Expired(id(1)); got != times {
+			t.Fatalf("it has expired %d times, want %d", got, times)
+		}
+		r := record(1)
+		r.Expired = times + 1
+		l.add(at, r)
+		over := at.Add(time.Duration(days) * 24 * time.Hour)
+		_, before := l.x.Find(id(1), over.Add(-1))
+		_, still := l.x.Find(id(1), over)
+		if !before || still {
+			t.Errorf("after %d times it is remembered for %d days: %v, and longer: %v", times+1, days, before, still)
+		}
+		at = over.Add(24 * time.Hour)
+		l.add(at, record(2)) // time goes on
+	}
+}
+
 func TestWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	l := &log{t: t, x: empty("")}

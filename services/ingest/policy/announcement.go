@@ -115,8 +115,8 @@ func (p *Policy) conclude(k Knowledge, c *Candidate, d *Decision) {
 	for _, x := range d.Drop {
 		if e := x.Entry; e.Announcement != nil && (brings == nil || e.Event.ID != c.Event.ID) {
 			gone[e.Event.ID], left[e.Identifier] = true, ""
-			if x.Remember == rememberExpired {
-				left[e.Identifier] = rememberExpired
+			if x.Remember == RememberExpired {
+				left[e.Identifier] = RememberExpired
 			}
 		}
 	}

@@ -46,7 +46,7 @@ const Evicted = "evicted"
 
 // Reasons that held events are remembered by.
 const (
-	rememberExpired    = "previously expired"
+	RememberExpired    = "previously expired"
 	rememberSuperseded = "superseded"
 	rememberDeleted    = "deleted by its author"
 )

@@ -95,7 +95,7 @@ func (p *Policy) expire(k Knowledge, c *Candidate, entry *held.Entry) Decision {
 	case entry.Announcement != nil && entry.Phase == proto.PhaseWaiting:
 		d.Hold = []*held.Entry{p.begin(proto.PhaseSilent, *entry)}
 	default:
-		d.drop(cmp.Or(c.Reason, rememberExpired), entry)
+		d.drop(cmp.Or(c.Reason, RememberExpired), entry)
 	}
 	return d
 }

@@ -319,6 +319,9 @@ func (d *draft) Reject(ev *nostr.Event, relay, reason string, missing []string) 
 	d.rejections[ev.ID] = &proto.RejectedEvent{
 		ID: ev.ID, Kind: ev.Kind, PubKey: ev.PubKey, CreatedAt: ev.CreatedAt, Reason: reason, Missing: missing, Relay: relay,
 	}
+	if reason == policy.RememberExpired {
+		d.rejections[ev.ID].Expired = 1 + d.w.Rejected.Expired(ev.ID)
+	}
 	for _, key := range missing {
 		d.missing[key] = append(d.missing[key], ev.ID)
 	}
