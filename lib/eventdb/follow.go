@@ -146,7 +146,7 @@ func (db *DB) applyLog(messages []bus.Message, log *slog.Logger) error {
 		} else {
 			r.Raw = m.Data
 			if r.Event, err = decode(m.Data); err == nil {
-				r.Floors, err = readFloors(m.Header[proto.HeaderFloor])
+				r.Floors, err = ReadFloors(m.Header[proto.HeaderFloor])
 				err = errors.Join(err, genuine(m.Subject, r.Event))
 			}
 		}
@@ -160,8 +160,8 @@ func (db *DB) applyLog(messages []bus.Message, log *slog.Logger) error {
 	return db.apply(recs, messages[len(messages)-1].Seq)
 }
 
-// readFloors reads the floors of a deletion request.
-func readFloors(values []string) (floors []proto.Floor, err error) {
+// ReadFloors reads the floors of a deletion request, from the values of its header (proto.HeaderFloor).
+func ReadFloors(values []string) (floors []proto.Floor, err error) {
 	for _, value := range values {
 		var f proto.Floor
 		if err := json.Unmarshal([]byte(value), &f); err != nil {

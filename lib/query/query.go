@@ -82,7 +82,8 @@ func Hear(js jetstream.JetStream, s Source, kinds []int, fn func([]eventdb.Recor
 		for _, m := range messages {
 			// An empty message stands where an event stood that has left the log.
 			if ev, err := nostr.Parse(m.Data); err == nil {
-				recs = append(recs, eventdb.Record{Seq: m.Seq, Event: ev})
+				floors, _ := eventdb.ReadFloors(m.Header[proto.HeaderFloor]) // indexes log what is none
+				recs = append(recs, eventdb.Record{Seq: m.Seq, Event: ev, Floors: floors})
 			}
 		}
 		if len(recs) > 0 {

@@ -90,11 +90,16 @@ func lasts(v repostate.View, e *held.Entry) bool {
 // announcement falls silent, the others go.
 func (w *worker) expire(ctx context.Context, v repostate.View) error {
 	c := w.clock(v.Identifier)
-	var over []*held.Entry
-	var events []*nostr.Event
+	var over, ended []*held.Entry
+	var events, endedEvents []*nostr.Event
 	for _, e := range w.holdings.OfIdentifier(v.Identifier) {
 		s := c.standing(e, lasts(v, e))
+		if at, will := expiresAt(e.Event, c.now); will {
+			w.queue.addIdentifier(v.Identifier, at)
+		}
 		switch {
+		case isOver(e.Event, c.now) && e.Phase == proto.PhaseWaiting && len(ended) < expireAtOnce:
+			ended, endedEvents = append(ended, e), append(endedEvents, e.Event)
 		case !s.over && !s.again.IsZero():
 			w.queue.addIdentifier(v.Identifier, s.again)
 		case s.over && len(over) == expireAtOnce:
@@ -103,10 +108,13 @@ func (w *worker) expire(ctx context.Context, v repostate.View) error {
 			over, events = append(over, e), append(events, e.Event)
 		}
 	}
-	if len(over) == 0 {
+	if over = append(over, ended...); len(over) == 0 {
 		return nil
 	}
 	_, err := release.Ask(ctx, w.sender, proto.ActionExpire, "", events...)
+	if err == nil {
+		_, err = release.Ask(ctx, w.sender, proto.ActionExpire, repostate.Expired, endedEvents...)
+	}
 	if err == nil {
 		err = w.holdings.CatchUp(ctx)
 	}

@@ -51,7 +51,8 @@ func (w *worker) clearEnded(repo *repository.Locked) error {
 	return nil
 }
 
-// end is for a repository that is not hosted. One that never got data goes at once. Another is kept
+// end is for a repository that is not hosted. One that never got data, or of which no announcement was
+// ever accepted, goes at once: its announcement may have ended while the first push ran. Another is kept
 // for a while if its owner has ended the hosting, and when that time is over it is removed.
 func (w *worker) end(ctx context.Context, repo *repository.Locked) error {
 	refs, err := repo.Refs()
@@ -65,7 +66,7 @@ func (w *worker) end(ctx context.Context, repo *repository.Locked) error {
 	for _, placeholder := range waiting {
 		delete(refs.ByName, repostate.PrefixNostr+placeholder.Event)
 	}
-	if len(refs.ByName) == 0 {
+	if len(refs.ByName) == 0 || repo.IsUnproven() {
 		return w.removeRepository(ctx, repo)
 	}
 	how, err := w.howItEnds(ctx, repo.Repo)
@@ -117,7 +118,11 @@ func (w *worker) howItEnds(ctx context.Context, repo *repository.Repo) (how endi
 	if ban := w.node.Bans.Repository(repo.RepoRef); ban != nil && ban.Purge {
 		why = &repository.Ended{Reason: repostate.Banned}
 	}
-	if last != nil {
+	switch {
+	case last == nil && noted != nil && noted.Reason == repostate.Expired:
+		why = noted // an expired event leaves the log
+	case last == nil:
+	default:
 		deleted := 0
 		if !w.node.Settings.IgnoreDeletions {
 			if deleted, err = w.count(ctx, repostate.DeletionsOf(last)...); err != nil {
@@ -129,7 +134,7 @@ func (w *worker) howItEnds(ctx context.Context, repo *repository.Repo) (how endi
 		isHere := func(a *nostr.Announcement) bool {
 			return w.rules.Keeps(a) || slices.ContainsFunc(w.belongs.Domains, a.ListsService) || acceptedAt.Before(w.belongs.Since)
 		}
-		if reason := repostate.EndingOf(repo.RepoRef, isHere, last, deleted > 0); reason != "" {
+		if reason := repostate.EndingOf(repo.RepoRef, isHere, last, deleted > 0, isOver(last, time.Now())); reason != "" {
 			why = &repository.Ended{Announcement: last.ID, Reason: reason}
 		}
 	}

@@ -78,7 +78,7 @@ func (w *worker) heard(recs []eventdb.Record) {
 		case nostr.KindPR, nostr.KindPRUpdate:
 			w.heardPull(r.Event)
 		case nostr.KindDeletion:
-			w.heardDeletion(r.Event)
+			w.heardDeletion(r)
 		}
 	}
 }
@@ -104,11 +104,25 @@ func (w *worker) heardPull(ev *nostr.Event) {
 }
 
 // heardDeletion hears of an accepted deletion request. References that are named for what it
-// deletes go. It may name an announcement by its id alone, which tells no identifier; the disk
-// does.
-func (w *worker) heardDeletion(ev *nostr.Event) {
+// deletes go. What follows from announcements and states is looked at wherever their author spoke,
+// whether or not a repository of the author's is here.
+func (w *worker) heardDeletion(r eventdb.Record) {
+	ev := r.Event
 	for tag := range ev.Tags.FindAll("e") {
 		w.awaited(tag[1])
+	}
+	ended := func(kind int, identifier string) {
+		if kind == nostr.KindAnnouncement || kind == nostr.KindState {
+			w.enqueue(placeOf(ev.PubKey, identifier), maintainerGroup)
+		}
+	}
+	for _, f := range r.Floors {
+		ended(f.Kind, f.Identifier)
+	}
+	for tag := range ev.Tags.FindAll("a") {
+		if address, err := nostr.ParseAddress(tag[1]); err == nil && address.PubKey == ev.PubKey {
+			ended(address.Kind, address.Identifier)
+		}
 	}
 	w.enqueueAll(nostr.RepoRef{PubKey: ev.PubKey})
 }
@@ -319,6 +333,7 @@ func (w *worker) isOwed(ctx context.Context, v repostate.View, of func(owner str
 	if pr.Repos, err = w.Repos(ctx, pr); err != nil {
 		return false, err
 	}
+	w.awaitExpiration(v, repostate.PullRequest{PullRequest: pr})
 	return slices.ContainsFunc(v.Tagged(repostate.PullRequest{PullRequest: pr}), func(owner string) bool {
 		repo, err := w.store.At(placeOf(owner, v.Identifier))
 		return err == nil && of(owner) && (v.Holds(owner) || !repo.IsNamed(repostate.PrefixNostr+ev.ID, pr.Commit))

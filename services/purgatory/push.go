@@ -285,6 +285,9 @@ func (a authority) take(ctx context.Context, repo *repository.Locked, push githt
 // receive lets git carry out what is allowed, and gives what git refuses of it.
 func (a authority) receive(ctx context.Context, repo *repository.Locked, push githttp.PushRequest, d decision, receive githttp.Receive) (githttp.Refusals, error) {
 	err := ensure(ctx, repo) // it may have been removed and announced again since the request came in
+	if err == nil && !a.prs {
+		err = repo.SetHeld(d.view.Holds(repo.PubKey))
+	}
 	if err == nil {
 		err = noteWaiting(repo, push.Client, d.unknown)
 	}

@@ -49,6 +49,7 @@ type task struct {
 	identifierOnly bool // what concerns no repository alone: held events, the hunt, pull requests that came
 	places         map[repository.Place]reach
 	pulls          []string // ids of pull requests that came, in order
+	former         []string // keys that announcements listed which have ended
 }
 
 // newQueue makes a queue whose tasks are done by work. A task that fails comes again, with what was

@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"time"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/hunt"
 	"tendril.dev/services/purgatory/release"
@@ -80,6 +82,7 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 	if next := w.hunter.Status(t.identifier).Next; !next.IsZero() {
 		w.queue.addIdentifier(t.identifier, next)
 	}
+	w.awaitExpirations(v, scope)
 	return errors.Join(failed, w.expire(ctx, v))
 }
 
@@ -90,6 +93,9 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 // these are all repositories of the identifier.
 func (w *worker) enter(ctx context.Context, t *task, hunted, attempt bool) (v repostate.View, locked []*repository.Locked, unlock func(), err error) {
 	if v, err = w.known(ctx, t.identifier, w.holdings.OfIdentifier(t.identifier), t.pulls); err != nil {
+		return v, nil, nil, err
+	}
+	if t.former, err = w.formerlyListed(ctx, v, *t); err != nil {
 		return v, nil, nil, err
 	}
 	scope, rest := scopeOf(v, *t)
@@ -134,6 +140,30 @@ func (w *worker) enter(ctx context.Context, t *task, hunted, attempt bool) (v re
 	return v, locked, unlock, err
 }
 
+// formerlyListed are the keys that the last announcements of a task's owners listed who have none any
+// more. Such an owner may have been a confirmed maintainer of their repositories, whether or not the
+// owner's own is here: what the owner signed counts there no longer.
+func (w *worker) formerlyListed(ctx context.Context, v repostate.View, t task) (keys []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	for at, reach := range t.places {
+		if reach < maintainerGroup || at.PRs || slices.ContainsFunc(v.Announcements, func(a repostate.Announcement) bool { return a.Ref == at.RepoRef }) {
+			continue
+		}
+		last, _, err := w.lastAnnouncement(ctx, at.RepoRef)
+		if err != nil {
+			return nil, fmt.Errorf("read the last announcement of %s: %w", at, err)
+		}
+		if last == nil {
+			continue
+		}
+		if a, err := nostr.ParseAnnouncement(last); err == nil {
+			keys = append(keys, a.Listed...)
+		}
+	}
+	return keys, nil
+}
+
 func isAmong(repos []*repository.Locked, at repository.Place) bool {
 	return slices.ContainsFunc(repos, func(repo *repository.Locked) bool { return repo.Place == at })
 }
@@ -142,7 +172,7 @@ func isAmong(repos []*repository.Locked, at repository.Place) bool {
 // are served come first, then those that the task names itself.
 func scopeOf(v repostate.View, t task) (scope, rest []repository.Place) {
 	rank := map[repository.Place]int{} // 1 for those that the task names, 2 for those that may change with these
-	var wide []string
+	wide := slices.Clone(t.former)
 	for at, reach := range t.places {
 		if rank[at] = 1; reach >= maintainerGroup && !at.PRs {
 			wide = append(wide, at.PubKey)

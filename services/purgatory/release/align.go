@@ -78,7 +78,7 @@ func (p *pass) align(ctx context.Context, scope []*repository.Locked) (ready []*
 
 // open makes an owner's repository if it is not there, and removes what killed pushes left.
 func (p *pass) open(ctx context.Context, repo *repository.Locked) error {
-	err := errors.Join(repo.Ensure(ctx), repo.Sweep(), repo.SetArchive(p.v.IsArchived(repo.PubKey)))
+	err := errors.Join(repo.Ensure(ctx), repo.Sweep(), repo.SetArchive(p.v.IsArchived(repo.PubKey)), repo.SetHeld(p.v.Holds(repo.PubKey)))
 	if err == nil {
 		p.repos[repo.PubKey], p.locked[repo.PubKey] = repo.Repo, repo
 	}

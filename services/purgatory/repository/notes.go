@@ -18,6 +18,8 @@ import (
 const (
 	// archiveFile marks a repository that is kept though its announcement does not list us (GRASP-05).
 	archiveFile = "archive"
+	// unprovenFile marks a repository of which no announcement was ever accepted.
+	unprovenFile = "unproven"
 	// endedFile says since when and why a repository is not hosted any more.
 	endedFile = "ended"
 	// waitingFile names the references below refs/nostr/ that were pushed before their events.
@@ -70,6 +72,31 @@ func (l *Locked) SetArchive(is bool) error {
 		return nil
 	}
 	return l.note(archiveFile, true, is)
+}
+
+// IsUnproven reports whether no announcement of the repository was accepted since it was made: nobody
+// was told that it is kept.
+func (r *Repo) IsUnproven() bool {
+	_, err := os.Lstat(r.in(unprovenFile))
+	return err == nil
+}
+
+// SetHeld notes durably, before data comes, that only a held announcement is known of the repository,
+// or, when one is accepted, that the repository is proven. A repository that has references or has
+// ended was proven before.
+func (l *Locked) SetHeld(held bool) error {
+	unproven := l.IsUnproven()
+	if held && !unproven {
+		refs, err := l.Refs()
+		ended, failed := l.Ended()
+		if err = cmp.Or(err, failed); err != nil || len(refs.ByName) > 0 || ended != nil {
+			return err
+		}
+	}
+	if held == unproven {
+		return nil
+	}
+	return l.note(unprovenFile, true, held)
 }
 
 // Rules say which repositories are here: those of the settings, and those that were archived by

@@ -12,15 +12,17 @@ const (
 	Deleted = "deleted" // the owner has asked for the deletion of the announcement
 	Banned  = "banned"  // an operator has banned it, and wants its data removed
 	Moved   = "moved"   // the owner's newest announcement does not list us
+	Expired = "expired" // the time of the announcement is over (NIP-40)
 )
 
 // EndingOf reads why a repository is not hosted any more from the last announcement of it that was
-// ever accepted (nil: none), and from whether its author has asked for its deletion; "": the log does
+// ever accepted (nil: none), from whether its author has asked for its deletion, and from whether its
+// time is over; "": the log does
 // not say that its hosting has ended. Then nothing is ever removed: a log may be lost, or lie before
 // the repositories' time, and what it says may come back. isHere says whether an announcement is of a
 // repository that is here as long as it stands. One that lists a domain of earlier is: the service was
 // moved, not the repository. So is one that is archived, wherever it moves.
-func EndingOf(ref nostr.RepoRef, isHere func(*nostr.Announcement) bool, last *nostr.Event, deleted bool) (reason string) {
+func EndingOf(ref nostr.RepoRef, isHere func(*nostr.Announcement) bool, last *nostr.Event, deleted, expired bool) (reason string) {
 	if last == nil {
 		return ""
 	}
@@ -32,8 +34,10 @@ func EndingOf(ref nostr.RepoRef, isHere func(*nostr.Announcement) bool, last *no
 		return Deleted
 	case !isHere(a):
 		return Moved
+	case expired:
+		return Expired
 	}
-	return "" // it has expired, or the reason is not known
+	return "" // the reason is not known
 }
 
 // DeletionsOf finds the accepted requests by its author that delete an announcement: they name its

@@ -46,7 +46,7 @@ func TestEndingOf(t *testing.T) {
 		"the service has moved":  {before, false, ""},
 		"no announcement at all": {&nostr.Event{Kind: 1, PubKey: alice}, true, ""},
 	} {
-		if got := repostate.EndingOf(ref, isHere, tc.last, tc.deleted); got != tc.want {
+		if got := repostate.EndingOf(ref, isHere, tc.last, tc.deleted, false); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}

@@ -1,0 +1,57 @@
+package purgatory
+
+import (
+	"time"
+
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/nostr"
+	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repostate"
+)
+
+// expirationSettles is how long after an event's last second every index has it no more.
+const expirationSettles = 1500 * time.Millisecond
+
+// isOver reports whether the time of an event is over (NIP-40).
+func isOver(ev *nostr.Event, now time.Time) bool {
+	at := eventdb.Expiration(ev)
+	return at != 0 && now.After(at.Time().Add(time.Second))
+}
+
+// expiresAt is when an event has expired everywhere; false: it does not expire, or has done so.
+func expiresAt(ev *nostr.Event, now time.Time) (at time.Time, will bool) {
+	expiration := eventdb.Expiration(ev)
+	at = expiration.Time().Add(expirationSettles)
+	return at, expiration != 0 && at.After(now)
+}
+
+// awaitExpirations has repositories looked at when the time of an event is over from which they follow:
+// it ends then as if its author had deleted it, and nobody tells.
+func (w *worker) awaitExpirations(v repostate.View, scope []*repository.Locked) {
+	now := time.Now()
+	for _, a := range v.Announcements {
+		if at, will := expiresAt(a.Event, now); will && isAmong(scope, placeOf(a.Ref.PubKey, v.Identifier)) {
+			w.queue.addRepository(placeOf(a.Ref.PubKey, v.Identifier), at, maintainerGroup)
+		}
+	}
+	for _, s := range v.States {
+		if at, will := expiresAt(s.Event, now); will {
+			w.queue.addRepository(placeOf(s.Event.PubKey, v.Identifier), at, maintainerGroup)
+		}
+	}
+	for _, pr := range v.PullRequests {
+		w.awaitExpiration(v, pr)
+	}
+}
+
+// awaitExpiration is awaitExpirations for a pull request, whose commit is named in every repository that
+// it is for.
+func (w *worker) awaitExpiration(v repostate.View, pr repostate.PullRequest) {
+	at, will := expiresAt(pr.Event, time.Now())
+	if !will {
+		return
+	}
+	for _, owner := range v.Tagged(pr) {
+		w.queue.addRepository(placeOf(owner, v.Identifier), at, repoOnly)
+	}
+}

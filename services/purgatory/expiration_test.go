@@ -1,0 +1,68 @@
+package purgatory_test
+
+import (
+	"fmt"
+	"testing"
+
+	"tendril.dev/lib/nostr"
+)
+
+// expiring is an event whose time is over in so many seconds from now.
+func expiring(ev *nostr.Event, seconds nostr.Timestamp) *nostr.Event {
+	ev.Tags = append(ev.Tags, nostr.Tag{"expiration", fmt.Sprint(nostr.Now() + seconds)})
+	return finish(ev)
+}
+
+// TestAnAnnouncementEndsDuringItsFirstPush: the data of a repository of which no announcement was ever
+// accepted does not stay.
+func TestAnAnnouncementEndsDuringItsFirstPush(t *testing.T) {
+	w := newWorld(t)
+	commit := w.work.Commit("a", "1")
+	ann, st := announcement("announcement", alice, "x"), state("state", alice, "x", 1001, commit)
+	w.in.set(func() { w.in.refuse[ann.ID], w.in.refuse[st.ID] = true, true }) // as after their deletion
+	w.in.waits("x", ann, st)
+	if out, err := w.push(alice, "x", "main"); err == nil {
+		t.Errorf("a push whose events have ended is acknowledged:\n%s", out)
+	}
+	eventually(t, "the repository is removed", func() bool { return !w.repo(alice, "x").Exists() })
+}
+
+// TestWhatExpiresEnds: when the time of an announcement or of a pull request is over, nothing of it
+// stays behind that its deletion would not leave, though nobody tells.
+func TestWhatExpiresEnds(t *testing.T) {
+	w := newWorld(t)
+	commit := w.pushFirst()
+	for _, identifier := range []string{"y", "z"} {
+		w.announced(alice, identifier)
+	}
+	w.in.accept(expiring(pull("pull", bob, commit, alice, "x"), 4))
+	pr := expiring(pull("pushed", bob, commit, alice, "x"), 8)
+	w.in.waits("x", pr)
+	w.pushes(alice, "x", "main:refs/nostr/"+pr.ID)
+	w.in.accept(expiring(again(announcement("announcement", alice, "y"), 2000), 2))
+	w.in.accept(expiring(again(announcement("announcement", alice, "x"), 2000), 12))
+	eventually(t, "its reference goes with a pull request", func() bool { return w.ref(alice, "x", "refs/nostr/"+pr.ID) == "" })
+	eventually(t, "a repository without data goes", func() bool { return !w.repo(alice, "y").Exists() })
+	w.told.await("x ended 0 expired")
+	if !w.ended(alice, "x") || !w.repo(alice, "z").Exists() {
+		t.Error("it is not noted that the hosting has ended, or another's has")
+	}
+}
+
+// TestWhatAMaintainerDeletesIsFollowed, though no repository of the maintainer is here.
+func TestWhatAMaintainerDeletesIsFollowed(t *testing.T) {
+	w := newWorld(t)
+	first := w.work.Commit("a", "1")
+	w.in.accept(maintained("announcement", alice, "x", bob))
+	theirs := abroad("announcement", bob, "x", 1000)
+	theirs.Tags = append(theirs.Tags, nostr.Tag{"maintainers", alice})
+	w.in.accept(finish(theirs))
+	w.pushState(alice, "x", 1001, first)
+	second := w.work.Commit("a", "2")
+	st := state("state", bob, "x", 1002, second)
+	w.in.waits("x", st)
+	w.pushes(alice, "x", "main")
+	w.isAt(alice, "x", second)
+	w.in.accept(deletion(bob, "a", fmt.Sprintf("30618:%s:x", bob)))
+	eventually(t, "the branch follows the owner's state", func() bool { return w.ref(alice, "x", mainBranch) == first })
+}
