@@ -91,7 +91,7 @@ type Usage struct {
 type Ban struct {
 	What   string    `json:"what"`             // as people write it: npub, npub/identifier, identifier, event id
 	Reason string    `json:"reason,omitempty"` // what clients are told
-	By     string    `json:"by,omitempty"`     // npub of the operator's key (NIP-86); empty: by command
+	By     string    `json:"by,omitempty"`     // npub of the operator's key (NIP-86), or user@host of a command
 	At     time.Time `json:"at"`
 	Purge  bool      `json:"purge,omitempty"` // what is stored is removed when the grace period is over
 }

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"os"
+	"os/user"
 	"strings"
 	"time"
 
@@ -42,7 +44,7 @@ type (
 func (c *banCommand) Run() error {
 	return c.do(c.Wait, func(r *reader) error {
 		for _, what := range c.What {
-			ban := proto.Ban{What: what.String(), Reason: c.Reason, At: time.Now().UTC(), Purge: c.Purge}
+			ban := proto.Ban{What: what.String(), Reason: c.Reason, By: commandUser(), At: time.Now().UTC(), Purge: c.Purge}
 			err := bans.Put(r.ctx, r.JS, what.Subject, ban)
 			if err == nil {
 				err = c.print(ban, func(w io.Writer) { fmt.Fprintf(w, "%s %s is banned\n", what.Kind(), printable(ban.What)) })
@@ -63,7 +65,7 @@ func (c *unbanCommand) Run() error {
 			if ban == nil {
 				return fmt.Errorf("%s is not banned; `tendril bans` lists what is", name)
 			}
-			err := bans.Lift(r.ctx, r.JS, what.Subject)
+			err := bans.Lift(r.ctx, r.JS, what.Subject, commandUser())
 			if err == nil {
 				err = c.print(ban.Ban, func(w io.Writer) { fmt.Fprintf(w, "%s %s is not banned any more\n", what.Kind(), name) })
 			}
@@ -73,6 +75,18 @@ func (c *unbanCommand) Run() error {
 		}
 		return nil
 	})
+}
+
+// commandUser says who runs this command, for the log of the system: the user and the machine.
+func commandUser() string {
+	name, host := "unknown", "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil {
+		host = h
+	}
+	return name + "@" + host
 }
 
 // withBans does something with what is banned in a running system.

@@ -91,6 +91,7 @@ type Set struct {
 	bans    map[Subject]*Ban // by the bucket
 	info    map[string]string
 	changed []func(Subject)
+	audited []func(Subject, proto.Ban, bool)
 }
 
 // New makes a set that has the bans of the settings alone.
@@ -135,6 +136,7 @@ func (s *Set) read(m bus.Message) {
 	}
 	var b proto.Ban
 	err := json.Unmarshal(m.Data, &b)
+	by := b // of an end, who has lifted the ban
 	if m.Deletes() {
 		b, err = proto.Ban{}, nil
 	}
@@ -155,8 +157,11 @@ func (s *Set) read(m bus.Message) {
 	if delete(s.bans, subject); !m.Deletes() {
 		s.bans[subject] = &Ban{Subject: subject, Ban: b}
 	}
-	changed := s.changed
+	changed, audited := s.changed, s.audited
 	s.mu.Unlock()
+	for _, tell := range audited {
+		tell(subject, by, m.Deletes())
+	}
 	for _, tell := range changed {
 		tell(subject)
 	}
@@ -168,6 +173,14 @@ func (s *Set) OnChange(fn func(Subject)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.changed = append(slices.Clip(s.changed), fn)
+}
+
+// OnAudit has fn called with each ban that is set or lifted while the set follows the bucket, and with
+// who did that. fn must be quick.
+func (s *Set) OnAudit(fn func(subject Subject, by proto.Ban, lifted bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.audited = append(slices.Clip(s.audited), fn)
 }
 
 // find returns the ban of a subject; nil: there is none. s.mu is held.
@@ -277,13 +290,14 @@ func Put(ctx context.Context, js jetstream.JetStream, subject Subject, b proto.B
 	return write(ctx, js, key, b, nil)
 }
 
-// Lift ends the ban of a subject.
-func Lift(ctx context.Context, js jetstream.JetStream, subject Subject) error {
+// Lift ends the ban of a subject. by is who does so, for the log.
+func Lift(ctx context.Context, js jetstream.JetStream, subject Subject, by string) error {
 	key, err := subject.Key()
 	if err != nil {
 		return err
 	}
-	return write(ctx, js, key, proto.Ban{}, nats.Header{proto.KVOperation: {proto.KVDelete}})
+	lifted := proto.Ban{What: subject.String(), By: by, At: time.Now().UTC()}
+	return write(ctx, js, key, lifted, nats.Header{proto.KVOperation: {proto.KVDelete}})
 }
 
 // PutInfo changes what the relay says of itself: its name, description or icon.

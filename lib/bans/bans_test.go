@@ -3,6 +3,7 @@ package bans
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -177,6 +178,24 @@ func TestWhatIsBanned(t *testing.T) {
 		"alice:30617:bush alice:30617:tree alice:30618:tree bob:30617:bush bob:30618:tree", "blocked: this repository")
 }
 
+// TestAudit: who sets or lifts a ban is told, with the reason.
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	subject, err := Parse(npub(alice))
+	fixture.Must(t, err)
+	s, told := of(t, config.Policy{}), []string{}
+	s.OnAudit(func(what Subject, by proto.Ban, lifted bool) {
+		told = append(told, fmt.Sprint(what == subject, by.By, by.Reason, lifted))
+	})
+	s.read(put(subject, proto.Ban{By: "root@host", Reason: "spam"}))
+	lifted := put(subject, proto.Ban{})
+	lifted.Data, _ = json.Marshal(proto.Ban{By: "eve@host"})
+	s.read(lifted)
+	if want := []string{fmt.Sprint(true, "root@host", "spam", false), fmt.Sprint(true, "eve@host", "", true)}; !slices.Equal(told, want) || s.Find(subject) != nil {
+		t.Errorf("told %q, want %q", told, want)
+	}
+}
+
 // TestWhatRemovesFirst: of several bans the one counts that removes first.
 func TestWhatRemovesFirst(t *testing.T) {
 	t.Parallel()
@@ -233,7 +252,7 @@ func TestBucket(t *testing.T) {
 	told := make(chan Subject, 1)
 	s.OnChange(func(s Subject) { told <- s })
 	go s.Run(t.Context())
-	err = Lift(t.Context(), b.JS, tree)
+	err = Lift(t.Context(), b.JS, tree, "root@host")
 	if got := <-told; err != nil || got != tree || s.Find(tree) != nil {
 		t.Errorf("told of %s, %v", got, err)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/node"
@@ -35,6 +36,13 @@ func Run(ctx context.Context, n *node.Node) error {
 	n.Projection("ingest_held", proto.KVStream(proto.BucketHeld), w.Held.Seq)
 	n.Projection("ingest_rejected", proto.StreamRejected, w.Rejected.Seq)
 
+	n.Bans.OnAudit(func(subject bans.Subject, by proto.Ban, lifted bool) {
+		if lifted {
+			n.Log.Info("a ban is lifted", "kind", subject.Kind(), "what", subject.String(), "by", by.By)
+			return
+		}
+		n.Log.Info("banned", "kind", subject.Kind(), "what", subject.String(), "by", by.By, "reason", by.Reason, "purge", by.Purge)
+	})
 	group, ctx := errgroup.WithContext(ctx)
 	for _, stream := range []*bus.Follower{w.Held.Follower, w.Rejected.Follower} {
 		group.Go(func() error { return stream.Run(ctx) })

@@ -145,7 +145,7 @@ func (m *management) do(ctx context.Context, r nip86.Request, by string, now tim
 		if strings.HasPrefix(r.Method, "ban") {
 			return true, bans.Put(ctx, m.Bus.JS, subject, proto.Ban{Reason: param(1), By: by, At: now.UTC()})
 		}
-		return true, bans.Lift(ctx, m.Bus.JS, subject)
+		return true, bans.Lift(ctx, m.Bus.JS, subject, by)
 	case "changerelayname", "changerelaydescription", "changerelayicon":
 		what := strings.TrimPrefix(r.Method, "changerelay")
 		u, err := url.Parse(param(0))
