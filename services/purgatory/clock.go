@@ -72,10 +72,17 @@ func (c clock) standing(e *held.Entry, lasts bool) standing {
 
 // isRare reports whether an identifier has nothing to hunt for but what stays though its time is over.
 func (c clock) isRare(v repostate.View, entries []*held.Entry) bool {
-	waits := func(e *held.Entry) bool {
-		return e.Phase == proto.PhaseWaiting && !c.standing(e, lasts(v, e)).rare
+	rare := false
+	for _, e := range entries {
+		if e.Phase != proto.PhaseWaiting {
+			continue
+		}
+		if !c.standing(e, lasts(v, e)).rare {
+			return false
+		}
+		rare = true
 	}
-	return len(entries) > 0 && !slices.ContainsFunc(entries, waits)
+	return rare
 }
 
 // lasts reports whether a held event is the newest state of a repository that is served.

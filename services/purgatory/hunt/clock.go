@@ -14,6 +14,9 @@ type Waited struct {
 
 type span struct{ from, to time.Time }
 
+// WaitedBetween is one such time.
+func WaitedBetween(from, to time.Time) Waited { return Waited{spans: []span{{from, to}}} }
+
 // Now reports whether such a time goes on.
 func (w Waited) Now() bool { return !w.since.IsZero() }
 
