@@ -145,6 +145,22 @@ func (u *Usage) Left(factor int64, charges ...Charge) (left int64, of Party, fre
 	return left, of, time.Unix((u.day+1)*24*60*60, 0).UTC()
 }
 
+// Take counts n bytes if all of those who pay may still store them.
+func (u *Usage) Take(n, factor int64, charges ...Charge) (taken bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.turnDay()
+	for _, c := range charges {
+		if a := u.used[c.Party]; c.Most > 0 && a != nil && a.saved+a.more+n > c.Most*factor || c.Most > 0 && n > c.Most*factor {
+			return false
+		}
+	}
+	for _, c := range charges {
+		u.amountOf(c.Party).more += n
+	}
+	return true
+}
+
 // Add counts n bytes; n is less than 0 for what was counted and not stored. They are saved by
 // [Usage.Run], or by [Usage.Save].
 func (u *Usage) Add(n int64, charges ...Charge) {

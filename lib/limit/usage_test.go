@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -107,5 +109,27 @@ func TestLogMark(t *testing.T) {
 	}
 	if full, err := Disk(t.TempDir())(t.Context()); err != nil {
 		t.Errorf("%q, %v", full, err)
+	}
+}
+
+// TestTake: those who take at the same time share what is left.
+func TestTake(t *testing.T) {
+	t.Parallel()
+	u := &Usage{now: time.Now, used: map[Party]*amount{}}
+	author := Charge{Party{Git, Author, "a"}, 100}
+	address := Charge{Party{Git, ClientAddress, "b"}, 0}
+	var taken atomic.Int64
+	var running sync.WaitGroup
+	for range 30 {
+		running.Go(func() {
+			if u.Take(10, 2, author, address) {
+				taken.Add(10)
+			}
+		})
+	}
+	running.Wait()
+	left, _, _ := u.Left(2, author, address)
+	if taken.Load() != 200 || left != 0 || u.used[address.Party].more != 200 {
+		t.Errorf("taken %d, left %d, of the address %d", taken.Load(), left, u.used[address.Party].more)
 	}
 }

@@ -60,23 +60,51 @@ func (b budget) check(ctx context.Context, p payer, bytes int64) (left int64, er
 	if full := b.marks.Full(); full != "" && !p.served {
 		return 0, &repostate.Refused{Reason: "error: this service is full: " + full}
 	}
-	charges, factor := b.charges(p), int64(1)
-	if p.served {
-		factor = served
-	}
+	charges := b.charges(p)
 	if err := b.usage.Refresh(ctx, charges...); err != nil {
 		return 0, err
 	}
-	left, party, free := b.usage.Left(factor, charges...)
+	left, party, free := b.usage.Left(p.factor(), charges...)
 	if max(bytes, 1) > left {
-		whose := "your address"
-		if party.Kind == limit.Author {
-			whose = npub(party.Name)
-		}
-		err = &repostate.Refused{Reason: fmt.Sprintf("rate-limited: as much git data of %s is stored as may be in a day; there is room again at %s", whose, free.Format(time.RFC3339))}
+		err = usedUp(party, free)
 	}
 	return left, err
 }
+
+// factor multiplies the budgets of who pays.
+func (p payer) factor() int64 {
+	if p.served {
+		return served
+	}
+	return 1
+}
+
+func usedUp(party limit.Party, free time.Time) error {
+	whose := "your address"
+	if party.Kind == limit.Author {
+		whose = npub(party.Name)
+	}
+	return &repostate.Refused{Reason: fmt.Sprintf("rate-limited: as much git data of %s is stored, or on its way, as may be in a day; there is room again at %s", whose, free.Format(time.RFC3339))}
+}
+
+// take counts bytes before they are kept, or gives a *repostate.Refused: parallel pushes and fetches
+// share what is left.
+func (b budget) take(p payer, bytes int64) error {
+	if charges := b.charges(p); !b.usage.Take(bytes, p.factor(), charges...) {
+		_, party, free := b.usage.Left(p.factor(), charges...)
+		return usedUp(party, free)
+	}
+	return nil
+}
+
+// account is the budget of who pays for one fetch. It implements fetch.Account.
+type account struct {
+	budget
+	payer
+}
+
+// Take counts bytes that a server sends.
+func (a account) Take(bytes int64) error { return a.take(a.payer, bytes) }
 
 // Paid implements release.Events.
 func (w *worker) Paid(ctx context.Context, into *repository.Locked, author string, served bool, copy func() error) error {
@@ -93,5 +121,5 @@ func (w *worker) Paid(ctx context.Context, into *repository.Locked, author strin
 	return err
 }
 
-// spend counts bytes that are stored, also those of a fetch that failed.
+// spend counts bytes that are stored, and gives back, where they are less than 0, what is not.
 func (b budget) spend(p payer, bytes int64) { b.usage.Add(bytes, b.charges(p)...) }

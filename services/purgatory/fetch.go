@@ -63,10 +63,11 @@ func (w *worker) fetchWithin(ctx context.Context, identifier string, source repo
 	}
 	defer into.Done()
 	from, limits := payer{author: want.Payer, served: want.Served}, w.limits
-	if limits.MaxBytes, err = w.budget.check(ctx, from, 0); err != nil {
+	if _, err = w.budget.check(ctx, from, 0); err != nil {
 		return result, err
 	}
-	limits.MaxBytes = min(limits.MaxBytes, w.limits.MaxBytes)
+	// What a server sends counts although nothing of it may be of use: else it could send without end.
+	limits.Party, limits.Account = "author "+want.Payer, account{w.budget, from}
 	url, guard := source.URL, w.guard
 	if source.Here.Identifier != "" {
 		if url, err = w.forkAt(ctx, source.Here); err != nil {
@@ -78,7 +79,6 @@ func (w *worker) fetchWithin(ctx context.Context, identifier string, source repo
 	w.metrics.inFlight.WithLabelValues(domain).Inc()
 	defer w.metrics.inFlight.WithLabelValues(domain).Dec()
 	result, err = w.fetchInto(ctx, guard, into, url, want.Objects, limits)
-	w.budget.spend(from, result.Bytes)
 	w.releaser.Brought(into.Place, result.Got)
 	if err == nil || ctx.Err() == nil {
 		w.metrics.fetched(domain, result, err)

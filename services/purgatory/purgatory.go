@@ -73,6 +73,7 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 	ours := newShards()
 	store, err := repository.NewStore(repository.Options{
 		Root: s.GitDataPath, Git: s.GitBinary, Processes: s.GitProcesses, Memory: s.GitProcessMemory, PackTime: s.GitPackTime,
+		SpoolBytes: max(s.GitSpoolBytes, 2*s.MaxPushBytes), SpoolShare: max(s.GitSpoolBytes/4, s.MaxPushBytes),
 		Enter: ours.Enter, Log: n.Log,
 	})
 	if err != nil {

@@ -578,3 +578,37 @@ func TestAPushOfWhatIsDoneAlready(t *testing.T) {
 		t.Errorf("a branch that moved elsewhere: %q", answer)
 	}
 }
+
+// TestWhatCountsIsByHowMuchARepositoryGrew: a pack that is completed by objects that are here counts as
+// what is stored, and of a push that git refuses nothing counts.
+func TestWhatCountsIsByHowMuchARepositoryGrew(t *testing.T) {
+	w := newWorld(t, "--daily-author-git-bytes=1MiB")
+	w.pushFirst()
+	large := gittest.Noise(700 << 10)
+	w.pushState(alice, "x", 1002, w.work.Commit("noise", large))
+	bad := pull("bad", carol, strings.Repeat("7", 40), alice, "x")
+	w.in.waits("x", bad)
+	for range 3 { // more than the budget of a day in all
+		commands := gittest.Pkt(githttp.ZeroID + " " + strings.Repeat("7", 40) + " refs/nostr/" + bad.ID + "\x00report-status")
+		answer, err := http.Post(w.address(alice, "x")+"/git-receive-pack", "application/x-git-receive-pack-request",
+			strings.NewReader(commands+gittest.Noise(500<<10)))
+		must(t, err)
+		content, err := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		if err != nil || !strings.Contains(string(content), "ng refs/nostr/"+bad.ID) || strings.Contains(string(content), "rate-limited") {
+			t.Errorf("%q, %v", content, err)
+		}
+	}
+	for n := range 3 {
+		w.work.Git("checkout", "--quiet", "main")
+		pr := pull(fmt.Sprint("pull ", n), bob, w.work.Commit("noise", large+fmt.Sprint(n)), alice, "x")
+		w.work.Git("reset", "--quiet", "--hard", "HEAD~1")
+		w.in.waits("x", pr)
+		refs := pr.Tags[0][1] + ":refs/nostr/" + pr.ID
+		if n < 2 { // the second is let in by what is left, which it overdraws
+			w.pushes(alice, "x", refs)
+		} else {
+			w.refuses("rate-limited: as much git data of "+npub(bob), alice, "x", refs)
+		}
+	}
+}

@@ -294,10 +294,25 @@ func (a authority) receive(ctx context.Context, repo *repository.Locked, push gi
 	if err != nil {
 		return nil, err
 	}
+	before, err := d.repo.Bytes()
+	if err == nil {
+		err = a.budget.take(d.payer, d.bytes)
+	}
+	if err != nil {
+		return nil, err
+	}
 	// The client may go in the middle of it: what was moved is brought in line in any case.
 	defer func() { a.queue.addRepository(repo.Place, time.Now(), maintainerGroup) }()
-	a.budget.spend(d.payer, d.bytes)
-	return receive(ctx, repo, d.Allowed)
+	ofGit, err := receive(ctx, repo, d.Allowed)
+	// What counts is by how much the repository grew: a pack may be completed by objects that are here, and
+	// of a push that is refused nothing stays.
+	stored := int64(0)
+	if err == nil && len(ofGit) < len(d.Allowed) {
+		after, _ := d.repo.Bytes()
+		stored = max(d.bytes, after-before)
+	}
+	a.budget.spend(d.payer, stored-d.bytes)
+	return ofGit, err
 }
 
 // noteWaiting notes durably who pushes references whose events have not come, before these are

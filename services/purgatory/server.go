@@ -43,7 +43,7 @@ func (s *server) serve(w *worker, directory *claim.Directory) {
 	s.Handler = githttp.New(authority{w, false}, githttp.Options{
 		PRs:          prs,
 		Waits:        w.waits,
-		MaxPushBytes: limits.MaxPushBytes, Stall: limits.GitStall, SpoolBytes: limits.GitSpoolBytes,
+		MaxPushBytes: limits.MaxPushBytes, Stall: limits.GitStall,
 		Log: w.log, Metrics: githttp.NewMetrics(w.node.Metrics, w.node.Settings.TopRepos),
 		HandOver: w.node.Settings.GitHandOverWait,
 		Holder: func(identifier string) (string, bool) {

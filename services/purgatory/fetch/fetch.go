@@ -30,8 +30,18 @@ type Limits struct {
 	Again bool
 	// Misses is what servers lacked before. Optional.
 	Misses *Misses
+	// Party is to whom the spools of packs are charged.
+	Party string
+	// Account pays for what is kept. Optional.
+	Account Account
 
 	window time.Duration // zero: a minute
+}
+
+// Account pays for the bytes of packs.
+type Account interface {
+	// Take is asked before so many bytes more are kept. Its error ends the fetch.
+	Take(bytes int64) error
 }
 
 // Result is what a fetch brought.

@@ -301,12 +301,12 @@ func (s *server) encode(want, have []string) []byte {
 // request asks for objects and stores the pack that comes, if it has something of what is missing.
 // The pack is read in whole before git sees it, so that no process waits for a slow server.
 func (f *fetching) request(ctx context.Context, s *server, ask []string) error {
-	pack := f.into.Store.Spool(nil, "", nil)
+	pack := f.into.Store.Spool(f.limits.Party, nil)
 	defer pack.Close()
 	err := f.exchange(ctx, s.base+"/git-upload-pack", s.protocol, s.encode(ask, f.haves), f.left, func(_ *http.Response, body io.Reader) error {
 		content, err := openPack(bufio.NewReaderSize(body, 64<<10), f.pace.sends)
 		if err == nil {
-			_, err = io.Copy(pack, content)
+			_, err = io.Copy(&paid{pack, f.limits.Account, 0}, content)
 		}
 		return err
 	})
@@ -315,7 +315,40 @@ func (f *fetching) request(ctx context.Context, s *server, ask []string) error {
 	if err != nil {
 		return err
 	}
-	return f.into.Take(ctx, pack, f.missing)
+	before, err := f.into.Bytes()
+	if err != nil {
+		return err
+	}
+	if err := f.into.Take(ctx, pack, f.missing); err != nil {
+		return err
+	}
+	// A pack may be completed by objects that are here, and be larger then than what came.
+	after, err := f.into.Bytes()
+	if grown := after - before - pack.Size(); err == nil && grown > 0 && f.limits.Account != nil {
+		_ = f.limits.Account.Take(grown) // it is here by now: the next fetch is refused
+	}
+	return err
+}
+
+// paid writes what is paid for, in steps.
+type paid struct {
+	to      io.Writer
+	account Account
+	left    int64 // bytes that are paid for and not written yet
+}
+
+const paidStep = 64 << 10
+
+// Write pays before it writes.
+func (p *paid) Write(b []byte) (int, error) {
+	for p.account != nil && p.left < int64(len(b)) {
+		if err := p.account.Take(paidStep); err != nil {
+			return 0, err
+		}
+		p.left += paidStep
+	}
+	p.left -= int64(len(b))
+	return p.to.Write(b)
 }
 
 // openPack reads the server's ACK or NAK, or the name of the section, and gives the pack behind it.

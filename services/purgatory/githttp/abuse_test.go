@@ -3,6 +3,7 @@ package githttp_test
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"compress/zlib"
 	"crypto/sha1"
 	"encoding/binary"
@@ -138,5 +139,52 @@ func TestGitIsEndedWhenItTakesTooLong(t *testing.T) {
 	gittest.Untouched(t, r)
 	if err := gittest.Take(t, r, w.Pack("main"), id); !errors.Is(err, repository.ErrBadPack) || !errors.Is(err, repository.ErrTooLong) {
 		t.Errorf("fetched: %v", err)
+	}
+}
+
+// TestBodiesThatUnpackToMuchMore than was sent are refused, and unpacked no further.
+func TestBodiesThatUnpackToMuchMore(t *testing.T) {
+	t.Parallel()
+	h := serve(t, githttp.Options{})
+	r := h.repo("x")
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	_, err := io.WriteString(z, gittest.Pkt(creates("refs/nostr/"+strings.Repeat("1", 64), strings.Repeat("7", 40), "report-status")))
+	must(t, err)
+	_, err = io.CopyN(z, zeros{}, 256<<20)
+	must(t, errors.Join(err, z.Close()))
+	t.Logf("%d bytes for %d", packed.Len(), 256<<20)
+	status, answer := h.post("x", "git-receive-pack", &packed, "Content-Encoding", "gzip")
+	if status != 200 || !strings.Contains(answer, "unpacks to more than 10 times its size") {
+		t.Errorf("answer %d %q", status, answer)
+	}
+	if memory, disk := r.Store.Kept(); memory+disk != 0 {
+		t.Errorf("%d bytes of memory and %d of disk are never given back", memory, disk)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// TestCommandsInMemoryAreCharged to the client that sends them, before they are kept.
+func TestCommandsInMemoryAreCharged(t *testing.T) {
+	t.Parallel()
+	store, err := repository.NewStore(repository.Options{Root: t.TempDir(), MemoryBudget: 128 << 20})
+	must(t, err)
+	h := serveFrom(t, store, githttp.Options{})
+	h.repo("x")
+	var commands strings.Builder // 1.5 MiB, and no end of them
+	for n := range 9000 {
+		line := creates(fmt.Sprintf("refs/tags/%0100d", n), strings.Repeat("7", 40), "")
+		commands.WriteString(strings.TrimSuffix(gittest.Pkt(strings.TrimSuffix(line, "\x00")), "0000"))
+	}
+	// An eighth of the budget is for requests, and half of that for one client: 8 MiB.
+	status, answer := h.post("x", "git-receive-pack", strings.NewReader(commands.String()))
+	if status != 429 {
+		t.Errorf("%d bytes of commands: %d %q", commands.Len(), status, answer)
+	}
+	if memory, disk := store.Kept(); memory+disk != 0 {
+		t.Errorf("%d bytes of memory and %d of disk are never given back", memory, disk)
 	}
 }

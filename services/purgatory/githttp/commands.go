@@ -21,6 +21,32 @@ const (
 	maxCommandBytes = 4 << 20
 )
 
+// chargedCommands is what stands before a pack, which is kept in several forms until the push is
+// answered: as it came, as commands, for git and in the report.
+type chargedCommands struct {
+	from   io.Reader
+	memory *repository.Memory
+	free   int64 // bytes that are charged and not read yet
+}
+
+const (
+	formsOfCommands = 8
+	commandsStep    = 8 << 10
+)
+
+// Read reads no more than what is charged.
+func (c *chargedCommands) Read(p []byte) (int, error) {
+	if c.free == 0 {
+		if err := c.memory.Take(formsOfCommands * commandsStep); err != nil {
+			return 0, err
+		}
+		c.free = commandsStep
+	}
+	n, err := c.from.Read(p[:min(int64(len(p)), c.free)])
+	c.free -= int64(n)
+	return n, err
+}
+
 // ZeroID is how git writes that there is no object.
 const ZeroID = "0000000000000000000000000000000000000000"
 

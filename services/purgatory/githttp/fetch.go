@@ -84,7 +84,7 @@ func (x *exchange) advertise(service string) {
 
 // fetch answers POST git-upload-pack. Git begins when the whole request is here.
 func (x *exchange) fetch() {
-	request := x.repo.Store.Spool(x.disk, x.client, nil)
+	request := x.repo.Store.Spool(x.client, nil)
 	defer request.Close()
 	body, err := x.requestBody(maxNegotiation)
 	if err == nil {
@@ -111,7 +111,7 @@ func (x *exchange) fetch() {
 // pass answers by what git prints, at the pace of the client and not of git.
 func (x *exchange) pass(c *repository.Command) error {
 	ctx, cancel := context.WithCancel(x.r.Context())
-	spool := x.repo.Store.Spool(x.disk, x.client, nil)
+	spool := x.repo.Store.Spool(x.client, nil)
 	defer spool.Close()
 	between := &buffer{changed: sync.NewCond(new(sync.Mutex)), spool: spool}
 	c.Stdout, c.Client, c.Patience = between, x.client, x.Patience

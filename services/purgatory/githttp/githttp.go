@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -102,11 +103,6 @@ type Options struct {
 	// Default 30 s.
 	Patience time.Duration
 
-	// SpoolBytes is how much requests on their way in and answers on their way out may take on disk
-	// (NGIT_GIT_SPOOL_BYTES), at least twice MaxPushBytes. One client may have a quarter of it, and
-	// one push in any case.
-	SpoolBytes int64
-
 	// KeepAlive is how often a client that has sent its push and waits is told that we still work.
 	// Default 5 s.
 	KeepAlive time.Duration
@@ -132,16 +128,13 @@ const retryAfter = "10"
 type handler struct {
 	Options
 	authority Authority
-	disk      *limit.Fair // bytes of requests and answers
 }
 
 // New makes the handler for every path that nostr.ParseRepositoryPath reads.
 func New(a Authority, o Options) http.Handler {
 	o.Patience = cmp.Or(o.Patience, 30*time.Second)
-	o.SpoolBytes = max(o.SpoolBytes, 2*o.MaxPushBytes)
 	o.KeepAlive = cmp.Or(o.KeepAlive, 5*time.Second)
-	const step = repository.SpoolStep
-	return &handler{Options: o, authority: a, disk: limit.NewFair(o.SpoolBytes+step, max(o.SpoolBytes/4, o.MaxPushBytes+step))}
+	return &handler{Options: o, authority: a}
 }
 
 // exchange is one request, what it is about, and its answer.
@@ -158,7 +151,9 @@ type exchange struct {
 	repo      *repository.Repo
 	shown     *repository.Repo // what is read: repo, or an empty one in its place
 	log       *slog.Logger
-	whole     bool // the request has been read to its end
+	raw       io.Reader // the request as it comes, packed or not
+	received  int64     // bytes of it that were read
+	whole     bool      // the request has been read to its end
 
 	contentType string // of the answer
 	preamble    string // goes before its first byte
@@ -283,6 +278,8 @@ func (x *exchange) understand(err error) *failure {
 		return &failure{resultBusy, "too many git requests at once, try again later", http.StatusServiceUnavailable, nil}
 	case errors.Is(err, netguard.ErrTooLarge):
 		return &failure{resultRefused, "the request is too large", http.StatusRequestEntityTooLarge, nil}
+	case errors.Is(err, errInflated):
+		return &failure{resultRefused, errInflated.Error(), http.StatusRequestEntityTooLarge, nil}
 	case failed && strings.HasPrefix(ofGit.Messages, "fatal: protocol error"):
 		return &failure{resultError, "bad request: git cannot read it", http.StatusBadRequest, nil}
 	case x.r.Context().Err() != nil:

@@ -119,7 +119,7 @@ func begin(t *testing.T, o githttp.Options) (*house, *repository.Repo, *gittest.
 // complete gives options that a test does not set the values that they have as a rule.
 func complete(o githttp.Options, registry *prometheus.Registry) githttp.Options {
 	o.Metrics, o.Log = githttp.NewMetrics(registry, 2), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	o.MaxPushBytes, o.SpoolBytes = cmp.Or(o.MaxPushBytes, 4<<30), cmp.Or(o.SpoolBytes, 16<<30)
+	o.MaxPushBytes = cmp.Or(o.MaxPushBytes, 4<<30)
 	o.Stall, o.HandOver = cmp.Or(o.Stall, 30*time.Second), cmp.Or(o.HandOver, 30*time.Second)
 	if o.Holder == nil {
 		o.Holder = func(string) (string, bool) { return "", false }

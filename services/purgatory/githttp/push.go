@@ -58,7 +58,9 @@ func (x *exchange) push() {
 	var spoken bytes.Buffer
 	body := bufio.NewReaderSize(unpacked, 32<<10)
 	if err == nil {
-		p.request, err = readPush(io.TeeReader(body, &spoken))
+		memory := x.repo.Store.RequestMemory(x.client)
+		defer memory.Done()
+		p.request, err = readPush(io.TeeReader(&chargedCommands{from: body, memory: memory}, &spoken))
 	}
 	if err != nil {
 		x.end(err, "receive_pack")
@@ -66,7 +68,7 @@ func (x *exchange) push() {
 	}
 	p.spoken = spoken.Bytes()
 	if len(p.request.commands) == 0 {
-		drain(body)
+		x.drain()
 		x.end(x.begin(), "receive_pack")
 		return
 	}
@@ -79,7 +81,7 @@ func (p *receiving) carryOut(body io.Reader) (result string) {
 	ctx := p.r.Context()
 	asked := PushRequest{Ref: p.ref, Changes: p.request.commands, Atomic: p.request.atomic, Client: p.client}
 	var answered time.Time
-	p.arrived = p.repo.Store.Spool(p.disk, p.client, func() error {
+	p.arrived = p.repo.Store.Spool(p.client, func() error {
 		if time.Since(answered) < p.Stall {
 			return nil
 		}
@@ -94,7 +96,7 @@ func (p *receiving) carryOut(body io.Reader) (result string) {
 	if errors.Is(err, netguard.ErrTooLarge) {
 		err = Refuse(fmt.Sprintf("the push is larger than %d bytes", p.MaxPushBytes))
 	}
-	drain(body) // an answer may begin from here on
+	p.drain() // an answer may begin from here on
 	asked.PackBytes = p.arrived.Size()
 	var refused Refusals
 	var others *http.Response
@@ -169,7 +171,7 @@ func (p *receiving) receive(ctx context.Context, repo *repository.Locked, comman
 	}
 	var out bytes.Buffer
 	c := repo.ReceivePack(p.MaxPushBytes)
-	c.Client, c.Patience, c.Pack = p.client, p.Patience, p.arrived.Size()
+	c.Client, c.Patience, c.Pack, c.MaxFile = p.client, p.Patience, p.arrived.Size(), p.MaxPushBytes
 	c.Stdin = io.MultiReader(strings.NewReader(encodeCommands(commands, p.request.atomic)), p.arrived.Reader(0))
 	c.Stdout = &out
 	err := c.Run(ctx)

@@ -29,6 +29,7 @@ const (
 // netguard.ErrTooLarge.
 func (x *exchange) requestBody(max int64) (io.Reader, error) {
 	raw := clientBody{x, netguard.LimitBody(&timedBody{x: x}, max)}
+	x.raw = raw
 	switch encoding := strings.ToLower(x.r.Header.Get("Content-Encoding")); encoding {
 	case "", "identity":
 		return raw, nil
@@ -40,10 +41,35 @@ func (x *exchange) requestBody(max int64) (io.Reader, error) {
 		if err != nil {
 			return nil, err
 		}
-		return clientBody{x, netguard.LimitBody(unpacked, max)}, nil
+		return clientBody{x, netguard.LimitBody(&inflated{x: x, from: unpacked}, max)}, nil
 	default:
 		return nil, malformed("the Content-Encoding %q is not known", encoding)
 	}
+}
+
+// inflated is an unpacked body. Packs are compressed already, and lists of object ids hardly can be: what
+// unpacks to much more than was sent is not kept.
+type inflated struct {
+	x    *exchange
+	from io.Reader
+	size int64
+}
+
+// A body may unpack to inflatedOfAny bytes, and inflatedPerByte for each that was sent.
+const (
+	inflatedOfAny   = 1 << 20
+	inflatedPerByte = 10
+)
+
+var errInflated = fmt.Errorf("the request unpacks to more than %d times its size", inflatedPerByte)
+
+// Read reads unpacked bytes.
+func (b *inflated) Read(p []byte) (int, error) {
+	n, err := b.from.Read(p)
+	if b.size += int64(n); b.size > inflatedOfAny+inflatedPerByte*b.x.received {
+		return 0, errInflated
+	}
+	return n, err
 }
 
 // timedBody is the body of a request, each chunk of which must come in time.
@@ -64,6 +90,7 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	defer b.x.control.SetReadDeadline(time.Time{})
 	n, err := b.x.r.Body.Read(p[:min(len(p), b.left)])
 	b.left -= n
+	b.x.received += int64(n)
 	b.x.transferred("in", n)
 	b.x.whole = b.x.whole || errors.Is(err, io.EOF)
 	return n, err
@@ -80,7 +107,7 @@ func (c clientBody) Read(p []byte) (int, error) {
 	n, err := c.from.Read(p)
 	_, known := errors.AsType[*failure](err)
 	switch {
-	case err == nil, errors.Is(err, io.EOF), errors.Is(err, netguard.ErrTooLarge), known:
+	case err == nil, errors.Is(err, io.EOF), errors.Is(err, netguard.ErrTooLarge), errors.Is(err, errInflated), known:
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = c.x.tooSlow()
 	default:
@@ -94,9 +121,9 @@ func (x *exchange) tooSlow() error {
 	return &failure{resultSlow, fmt.Sprintf("the request came too slowly: less than %d bytes in %v", chunk, x.Stall), http.StatusRequestTimeout, nil}
 }
 
-// drain reads what the client still sends, so that it comes to read our answer. Where that does not
-// come to an end, the connection is closed after the answer.
-func drain(body io.Reader) { _, _ = io.Copy(io.Discard, body) }
+// drain reads what the client still sends, and unpacks nothing of it, so that the client comes to read our
+// answer. Where that does not come to an end, the connection is closed after the answer.
+func (x *exchange) drain() { _, _ = io.Copy(io.Discard, x.raw) }
 
 // packHeader begins a pack.
 var packHeader = []byte("PACK\x00\x00\x00\x02")

@@ -14,10 +14,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repostate"
-	"tendril.dev/test/fixture/gittest"
 )
 
 func TestBufferGivesBackWhatItWasGiven(t *testing.T) {
@@ -35,11 +34,14 @@ func TestBufferGivesBackWhatItWasGiven(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			disk, store := limit.NewFair(test.room, test.room), gittest.Store(t)
+			store, err := repository.NewStore(repository.Options{Root: t.TempDir(), SpoolBytes: 1 + test.room, SpoolShare: 1 + test.room})
+			if err != nil {
+				t.Fatal(err)
+			}
 			if test.noDisk {
 				os.RemoveAll(store.Root)
 			}
-			spool := store.Spool(disk, "", nil)
+			spool := store.Spool("", nil)
 			b := &buffer{changed: sync.NewCond(new(sync.Mutex)), spool: spool}
 			go func() {
 				_, err := io.Copy(struct{ io.Writer }{b}, struct{ io.Reader }{bytes.NewReader(content)})
@@ -50,8 +52,8 @@ func TestBufferGivesBackWhatItWasGiven(t *testing.T) {
 				t.Errorf("%d bytes came, %v", len(got), err)
 			}
 			spool.Close()
-			if taken, _, _ := disk.Counts(0); taken != 0 {
-				t.Errorf("%d are taken", taken)
+			if memory, disk := store.Kept(); memory+disk != 0 {
+				t.Errorf("%d bytes of memory and %d of disk are taken", memory, disk)
 			}
 		})
 	}

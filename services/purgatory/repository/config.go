@@ -23,8 +23,10 @@ var configuration = []string{
 	"gc.auto=0",
 	"protocol.allow=never",
 	"pack.threads=2",
-	"pack.windowMemory=256m",
-	"core.bigFileThreshold=64m", // larger ones are streamed, not kept in memory
+	"pack.windowMemory=32m",
+	"pack.deltaCacheSize=32m",
+	"core.deltaBaseCacheLimit=32m",
+	"core.bigFileThreshold=32m", // larger ones are streamed, not kept in memory
 }
 
 // forgiven are faults that old versions of git wrote into many an honest history. Every other fault

@@ -2,21 +2,31 @@ package repository
 
 import (
 	"errors"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // limitProcess bounds what a process may have, and whatever it starts later: the memory of its heap
-// and anonymous mappings, not of the packs that it maps; and its time on a processor; zero:
-// that has no bound.
-func limitProcess(pid int, memory int64, cpu time.Duration) error {
-	err := unix.Prlimit(pid, unix.RLIMIT_DATA, &unix.Rlimit{Cur: uint64(memory), Max: uint64(memory)}, nil)
-	if seconds := uint64(cpu / time.Second); err == nil && seconds > 0 {
-		err = unix.Prlimit(pid, unix.RLIMIT_CPU, &unix.Rlimit{Cur: seconds, Max: seconds}, nil)
+// and anonymous mappings, not of the packs that it maps; the size of a file that it writes; and its
+// time on a processor. Zero: there is no bound.
+func limitProcess(pid int, memory, file int64, processor time.Duration) (err error) {
+	for resource, most := range map[int]int64{
+		unix.RLIMIT_DATA: memory, unix.RLIMIT_FSIZE: file, unix.RLIMIT_CPU: int64(processor / time.Second),
+	} {
+		if most > 0 {
+			err = errors.Join(err, unix.Prlimit(pid, resource, &unix.Rlimit{Cur: uint64(most), Max: uint64(most)}, nil))
+		}
 	}
 	if errors.Is(err, unix.ESRCH) {
 		return nil
 	}
 	return err
+}
+
+// endsWithParent has the kernel kill a process when ours ends, however that ends.
+func endsWithParent(attr *syscall.SysProcAttr) *syscall.SysProcAttr {
+	attr.Pdeathsig = syscall.SIGKILL
+	return attr
 }

@@ -2,6 +2,11 @@
 
 package repository
 
-import "time"
+import (
+	"syscall"
+	"time"
+)
 
-func limitProcess(int, int64, time.Duration) error { return nil }
+func limitProcess(int, int64, int64, time.Duration) error { return nil }
+
+func endsWithParent(attr *syscall.SysProcAttr) *syscall.SysProcAttr { return attr }

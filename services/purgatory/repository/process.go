@@ -9,8 +9,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 	"unicode"
@@ -31,10 +33,18 @@ const (
 	// claim any size for its objects.
 	allocLimit = "2g"
 
-	// Git checks 6 MiB of an honest pack a second on one processor of today. What takes longer than
-	// these unpacks to far more than was sent.
+	// Git checks, and packs, 6 MiB of an honest pack a second on one processor of today. What takes longer
+	// than these unpacks to far more than was sent.
 	processorTimeOfAny = 10 * time.Second
 	processorTimeOfMiB = 2 * time.Second
+
+	// What git needs of memory: for references and single objects; to read objects and look for deltas;
+	// and for what it knows of each object, by the bytes of packs that it reads or checks. An object that
+	// is larger than core.bigFileThreshold is not kept whole.
+	memoryOfSmall   = 96 << 20
+	memoryOfObjects = 256 << 20
+	memoryPerRead   = 2
+	memoryPerCheck  = 8
 )
 
 var (
@@ -58,18 +68,22 @@ type Command struct {
 	// Time is how long the process may run, its wait not counted, before it is ended with
 	// ErrTooLong. Zero: maxTime.
 	Time time.Duration
-	// Pack is how many bytes of packs the process checks, by which its time on a processor is
-	// bounded. Zero: there is no bound.
+	// Pack is how many bytes of packs the process checks. Its memory and its time on a processor are
+	// bounded by them, or by the packs of the repository where it checks none.
 	Pack int64
+	// MaxFile bounds the files that the process writes, in bytes. Zero: nothing does.
+	MaxFile int64
 
-	repo     *Repo
-	args     []string
-	env      []string
-	config   []string
-	lease    context.Context // of a command that changes the repository: it is ended with that; else nil
-	serves   bool            // it serves a client; else it is the worker's own work
-	low      bool            // no client waits for it: it runs with a low priority
-	messages tail
+	repo      *Repo
+	args      []string
+	env       []string
+	config    []string
+	lease     context.Context // of a command that changes the repository: it is ended with that; else nil
+	serves    bool            // it serves a client; else it is the worker's own work
+	low       bool            // no client waits for it: it runs with a low priority
+	memory    int64           // that it may have, in bytes
+	processor time.Duration   // time that it may have on a processor; zero: any
+	messages  tail
 }
 
 // reading prepares a `git <args>` that changes nothing. Arguments are never taken from a request as
@@ -130,6 +144,7 @@ func (c *Command) Run(ctx context.Context) error {
 }
 
 func (c *Command) run(ctx context.Context) error {
+	c.measure()
 	release, err := c.acquire(ctx)
 	if err != nil {
 		return err
@@ -156,7 +171,7 @@ func (c *Command) run(ctx context.Context) error {
 	if c.Stdin != nil {
 		cmd.Stdin = &gate{c.Stdin, bounded}
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = endsWithParent(&syscall.SysProcAttr{Setpgid: true})
 	cmd.WaitDelay = afterTerm
 	cmd.Cancel = func() error {
 		if errors.Is(context.Cause(ctx), ErrLease) { // another worker may write at any moment
@@ -164,7 +179,7 @@ func (c *Command) run(ctx context.Context) error {
 		}
 		return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
 	}
-	if err = cmd.Start(); err == nil {
+	if err = start(cmd); err == nil {
 		c.bound(cmd.Process.Pid)
 		close(bounded)
 		err = cmd.Wait()
@@ -178,14 +193,30 @@ func (c *Command) run(ctx context.Context) error {
 	return err
 }
 
-// bound bounds the memory and the time of the process. What it starts itself, on what it reads, has
-// the same bounds.
-func (c *Command) bound(pid int) {
-	cpu := time.Duration(0)
-	if c.Pack > 0 {
-		cpu = processorTimeOfAny + time.Duration(c.Pack>>20)*processorTimeOfMiB
+// measure works out what the process may have.
+func (c *Command) measure() {
+	bytes, factor := c.Pack, int64(memoryPerCheck)
+	if bytes == 0 {
+		bytes, _ = c.repo.Bytes() // a repository that cannot be read is git's to complain about
+		factor = memoryPerRead
 	}
-	if err := limitProcess(pid, c.repo.Store.Memory, cpu); err != nil {
+	c.memory = memoryOfSmall
+	if !slices.Contains(smallCommands, c.args[0]) && !slices.Contains(c.args, "--advertise-refs") {
+		c.memory = memoryOfObjects + factor*bytes
+	}
+	c.memory = min(c.memory, c.repo.Store.Memory, c.pool().most)
+	if c.serves || c.Pack > 0 {
+		c.processor = processorTimeOfAny + time.Duration(bytes>>20)*processorTimeOfMiB
+	}
+}
+
+// smallCommands look at references and at the headers of objects.
+var smallCommands = []string{"update-ref", "symbolic-ref", "cat-file", "pack-refs"}
+
+// bound bounds the memory, the files and the time of the process. What it starts itself, on what it
+// reads, has the same bounds.
+func (c *Command) bound(pid int) {
+	if err := limitProcess(pid, c.memory, c.MaxFile, c.processor); err != nil {
 		c.repo.Store.Log.Warn("a git process has no bound", "error", err)
 	}
 	if c.low {
@@ -193,18 +224,41 @@ func (c *Command) bound(pid int) {
 	}
 }
 
-// acquire waits for one process, but not longer than the command has patience.
+func (c *Command) pool() *pool {
+	if c.serves {
+		return &c.repo.Store.clients
+	}
+	return &c.repo.Store.own
+}
+
+// acquire waits for one process and its memory, but not longer than the command has patience.
 func (c *Command) acquire(ctx context.Context) (release func(), err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(c.Patience, maxTime), ErrBusy)
 	defer cancel()
-	pool := c.repo.Store.own
-	if c.serves {
-		pool = c.repo.Store.clients
-	}
-	if release, err = pool.Acquire(ctx, c.Client); err != nil && ctx.Err() != nil {
+	release, err = c.pool().acquire(ctx, c.Client, c.memory)
+	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
 	return release, err
+}
+
+// starting starts all processes on one thread, which lasts as long as ours: Linux ends a child with the
+// thread that started it (PR_SET_PDEATHSIG), and Go may end others of its threads.
+var starting = sync.OnceValue(func() chan<- func() {
+	starts := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for start := range starts {
+			start()
+		}
+	}()
+	return starts
+})
+
+func start(cmd *exec.Cmd) error {
+	err := make(chan error, 1)
+	starting() <- func() { err <- cmd.Start() }
+	return <-err
 }
 
 // ask runs a command with small input and output, and gives what git printed.
@@ -279,7 +333,7 @@ func says(err error, words string) bool {
 
 // limits are what git says, itself or of a process that it started, where one of its limits is reached.
 var limits = []struct{ words, limit string }{
-	{"out of memory", "memory"}, {"malloc failed", "memory"}, {"over limit", "memory"}, {"Cannot allocate memory", "memory"},
+	{"out of memory", "memory"}, {"Out of memory", "memory"}, {"malloc failed", "memory"}, {"over limit", "memory"}, {"Cannot allocate memory", "memory"},
 	{"died of signal 24", "time"}, {"died of signal 9", "time"}, // SIGXCPU; SIGKILL: of the hard limit
 	{"died of signal 25", "size"}, // SIGXFSZ
 }

@@ -41,9 +41,18 @@ type Options struct {
 	// 32.
 	Processes int
 
-	// Memory is how many bytes of memory one git process may have (NGIT_GIT_PROCESS_MEMORY).
+	// Memory is how many bytes of memory one git process may have at most (NGIT_GIT_PROCESS_MEMORY).
 	// Default 4 GiB. It is enforced on Linux only.
 	Memory int64
+
+	// MemoryBudget is how many bytes all git work may have: processes, and what requests keep. Default
+	// half of what this process may have.
+	MemoryBudget int64
+
+	// SpoolBytes is how much requests on their way in, answers on their way out and packs that are fetched
+	// may take on disk (NGIT_GIT_SPOOL_BYTES). Default 16 GiB. One client may have SpoolShare of it,
+	// default a quarter.
+	SpoolBytes, SpoolShare int64
 
 	// PackTime is how long git may take to check and store one pack (NGIT_GIT_PACK_TIME). Default
 	// 30 min.
@@ -70,10 +79,9 @@ type Store struct {
 	probed   time.Time
 	writable error
 
-	// A quarter of the processes is for the worker's own work, so that clients, of whom there may be
-	// any number, never stop it. They share the rest: one client has a quarter of it at most, and who
-	// has least comes next.
-	own, clients *limit.Fair
+	own, clients pool
+	requests     *limit.Fair // bytes in memory of clients' requests
+	spools       *limit.Fair // bytes on disk of spools
 
 	locking sync.Mutex
 	locks   map[Place]*lock // of repositories that are locked or waited for
@@ -89,9 +97,11 @@ func NewStore(o Options) (*Store, error) {
 	o.Processes = cmp.Or(o.Processes, 32)
 	o.Memory = cmp.Or(o.Memory, 4<<30)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	own := int64(max(1, o.Processes/4))
-	clients := max(1, int64(o.Processes)-own)
-	s := &Store{Options: o, own: limit.NewFair(own, own), clients: limit.NewFair(clients, max(1, clients/4))}
+	o.MemoryBudget = cmp.Or(o.MemoryBudget, limit.Memory()/2)
+	o.SpoolBytes = cmp.Or(o.SpoolBytes, 16<<30)
+	o.SpoolShare = cmp.Or(o.SpoolShare, o.SpoolBytes/4)
+	s := &Store{Options: o}
+	s.divide()
 	git, err := exec.LookPath(o.Git)
 	if err == nil {
 		s.Git, err = filepath.Abs(git)

@@ -5,12 +5,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-
-	"tendril.dev/lib/limit"
+	"slices"
 )
 
 const (
-	// spoolMemory is how much of a spool is in memory. There may be as many as connections.
+	// spoolMemory is how much of a spool is in memory.
 	spoolMemory = 64 << 10
 	// SpoolStep is what a spool takes of the disk's room at a time.
 	SpoolStep = 1 << 20
@@ -21,21 +20,22 @@ const (
 // may use it at a time.
 type Spool struct {
 	store   *Store
-	room    *limit.Fair
 	client  string
 	allowed func() error
 
-	memory []byte
-	file   *os.File // for what came after that
-	size   int64
-	free   int64 // of the room that is taken
-	taken  []func()
+	charged *Memory
+	memory  []byte
+	file    *os.File // for what came after that
+	size    int64
+	free    int64 // of the room that is taken
+	taken   []func()
 }
 
-// Spool makes a spool. room divides the disk among clients; nil: there is no bound. allowed is asked
-// before anything goes to disk, and before more does; nil: it may. Their errors end the writing.
-func (s *Store) Spool(room *limit.Fair, client string, allowed func() error) *Spool {
-	return &Spool{store: s, room: room, client: client, allowed: allowed}
+// Spool makes a spool of a client's, or of whoever else is served: all share the memory and the disk
+// fairly. allowed is asked before anything goes to disk, and before more does; nil: it may. Their errors
+// end the writing.
+func (s *Store) Spool(client string, allowed func() error) *Spool {
+	return &Spool{store: s, client: client, allowed: allowed, charged: s.RequestMemory(client)}
 }
 
 // Size is the number of bytes written.
@@ -45,6 +45,13 @@ func (s *Spool) Size() int64 { return s.size }
 func (s *Spool) Write(p []byte) (n int, err error) {
 	defer func() { s.size += int64(n) }()
 	if s.size == int64(len(s.memory)) && len(s.memory)+len(p) <= spoolMemory {
+		for cap(s.memory) < len(s.memory)+len(p) { // it grows by steps, each of which is charged
+			more := max(cap(s.memory), 4<<10)
+			if err := s.charged.Take(int64(more)); err != nil {
+				return 0, err
+			}
+			s.memory = slices.Grow(s.memory, cap(s.memory)+more-len(s.memory))
+		}
 		s.memory = append(s.memory, p...)
 		return len(p), nil
 	}
@@ -64,8 +71,8 @@ func (s *Spool) grow(n int64) error {
 			return err
 		}
 	}
-	for s.room != nil && s.free < n {
-		release, err := s.room.Try(s.client, SpoolStep)
+	for s.free < n {
+		release, err := s.store.spools.Try(s.client, SpoolStep)
 		if err != nil {
 			return err
 		}
@@ -105,5 +112,6 @@ func (s *Spool) Close() {
 	for _, release := range s.taken {
 		release()
 	}
-	s.memory, s.file, s.size, s.free, s.taken = s.memory[:0], nil, 0, 0, nil
+	s.charged.Done()
+	s.memory, s.file, s.size, s.free, s.taken = nil, nil, 0, 0, nil
 }

@@ -1,0 +1,215 @@
+package repository_test
+
+import (
+	"bytes"
+	"compress/zlib"
+	"context"
+	"crypto/sha1"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/test/fixture"
+	"tendril.dev/test/fixture/gittest"
+)
+
+// deltaBomb is a pack of some kilobytes with an object of so many bytes: a blob of zeros, and a delta
+// that copies it again and again.
+func deltaBomb(size int) (pack []byte, id string) {
+	const base = 8 << 20
+	var b bytes.Buffer
+	b.WriteString("PACK")
+	binary.Write(&b, binary.BigEndian, []uint32{2, 2})
+	entry := func(kind byte, before, content []byte) {
+		n := uint64(len(content))
+		b.Write(binary.AppendUvarint([]byte{0x80 | kind<<4 | byte(n&15)}, n>>4))
+		b.Write(before)
+		z := zlib.NewWriter(&b)
+		z.Write(content)
+		z.Close()
+	}
+	at := b.Len()
+	entry(3, nil, make([]byte, base))
+	delta := binary.AppendUvarint(binary.AppendUvarint(nil, base), uint64(size))
+	for range size / base {
+		delta = append(delta, 0x80|0x40, base>>16&0xff) // copy: the third byte of the size is what is there
+	}
+	distance := b.Len() - at
+	var offset []byte // of git's own kind, the last seven bits last
+	for offset = []byte{byte(distance & 127)}; distance > 127; {
+		distance = distance>>7 - 1
+		offset = append([]byte{0x80 | byte(distance&127)}, offset...)
+	}
+	entry(6, offset, delta)
+	sum := sha1.Sum(b.Bytes())
+	h := sha1.New()
+	fmt.Fprintf(h, "blob %d\x00", size)
+	for range size / base {
+		h.Write(make([]byte, base))
+	}
+	return append(b.Bytes(), sum[:]...), fmt.Sprintf("%x", h.Sum(nil))
+}
+
+// TestABombTakesLittleMemory, when it comes and when it is asked for.
+func TestABombTakesLittleMemory(t *testing.T) {
+	t.Parallel()
+	const size, most = 512 << 20, 400 << 20
+	pack, id := deltaBomb(size)
+	largest := func() int64 {
+		var used syscall.Rusage
+		must(t, syscall.Getrusage(syscall.RUSAGE_CHILDREN, &used))
+		return used.Maxrss << 10
+	}
+	r := gittest.Repo(t, gittest.Store(t), "bomb")
+	err := gittest.Take(t, r, pack, id)
+	limit, reached := repository.LimitReached(err)
+	if !errors.Is(err, repository.ErrBadPack) || !reached || limit != "memory" {
+		t.Errorf("a pack of %d bytes: %v", len(pack), err)
+	}
+	gittest.Untouched(t, r)
+	t.Logf("a pack of %d bytes for %d; git took %d MiB at most", len(pack), size, largest()>>20)
+	if largest() > most {
+		t.Errorf("git took %d MiB", largest()>>20)
+	}
+	gittest.Fill(t, r, pack)
+	c := r.UploadPack(false, "")
+	c.Stdin, c.Stdout = strings.NewReader(gittest.Pkt("want "+id+"\n")+"0009done\n"), &bytes.Buffer{}
+	err = c.Run(t.Context())
+	if limit, reached := repository.LimitReached(err); !reached || limit != "memory" {
+		t.Errorf("a fetch of it: %v", err)
+	}
+}
+
+// TestProcessesShareOneBudget: as many run at once as there is memory for, whoever starts them.
+func TestProcessesShareOneBudget(t *testing.T) {
+	folder := t.TempDir()
+	fake := gittest.Script(t, fmt.Sprintf(`case "$1" in
+upload-pack) mkdir %[1]s/$$; ls %[1]s | grep -c '^[0-9]*$'; read line; rmdir %[1]s/$$;;
+*) exec git "$@";; esac`, folder))
+	// Clients have five eighths of it, one of them half of that: two processes of 256 MiB.
+	s, err := repository.NewStore(repository.Options{Root: t.TempDir(), Git: fake, MemoryBudget: 1700 << 20})
+	must(t, err)
+	r := gittest.Repo(t, s, "x")
+	var running sync.WaitGroup
+	for client := range 4 {
+		for range 4 {
+			running.Go(func() {
+				var out bytes.Buffer
+				c := r.UploadPack(false, "")
+				c.Client, c.Stdin, c.Stdout = fmt.Sprint(client), strings.NewReader("go\n"), &out
+				var n int
+				if err := c.Run(t.Context()); err != nil {
+					t.Error(err)
+				} else if _, err := fmt.Sscan(out.String(), &n); err != nil || n > 4 {
+					t.Errorf("%d processes at once, %v", n, err)
+				}
+			})
+		}
+	}
+	running.Wait()
+}
+
+// TestSpoolsShareOneBudget of memory and disk.
+func TestSpoolsShareOneBudget(t *testing.T) {
+	t.Parallel()
+	s, err := repository.NewStore(repository.Options{Root: t.TempDir(), MemoryBudget: 8 << 20, SpoolBytes: 4 << 20, SpoolShare: 2 << 20})
+	must(t, err)
+	spools := make([]*repository.Spool, 12)
+	refused := 0
+	for i := range spools {
+		spools[i] = s.Spool(fmt.Sprint(i%4), nil)
+		if _, err := spools[i].Write(make([]byte, 1<<20)); err != nil {
+			refused++
+		}
+	}
+	if _, disk := s.Kept(); disk > 5<<20 || refused < 6 {
+		t.Errorf("%d bytes on disk, %d refused", disk, refused)
+	}
+	small := make([]*repository.Spool, 100)
+	for i := range small {
+		small[i] = s.Spool("small", nil)
+		_, _ = small[i].Write(make([]byte, 60<<10))
+	}
+	if memory, _ := s.Kept(); memory > 1<<20 {
+		t.Errorf("%d bytes in memory", memory)
+	}
+	for _, spool := range append(spools, small...) {
+		spool.Close()
+	}
+	if memory, disk := s.Kept(); memory+disk != 0 {
+		t.Errorf("%d bytes of memory and %d of disk are never given back", memory, disk)
+	}
+}
+
+// TestGitEndsWithItsParent, though that is killed: it creates no reference afterwards. The parent is
+// this test again, in a process of its own.
+func TestGitEndsWithItsParent(t *testing.T) {
+	if root := os.Getenv("TENDRIL_TEST_ROOT"); root != "" {
+		s, err := repository.NewStore(repository.Options{Root: root, Git: os.Getenv("TENDRIL_TEST_GIT")})
+		must(t, err)
+		gittest.Do(t, gittest.Repo(t, s, "x"), func(r *repository.Locked) error {
+			c := r.ReceivePack(1 << 20)
+			c.Stdin = strings.NewReader("0000")
+			return c.Run(t.Context())
+		})
+		return
+	}
+	folder, root := t.TempDir(), filepath.Join(t.TempDir(), "git")
+	began, goOn := filepath.Join(folder, "began"), filepath.Join(folder, "go")
+	w := gittest.NewWork(t)
+	id := w.Commit("a", "1")
+	fake := gittest.Script(t, fmt.Sprintf(`case "$1" in
+receive-pack) echo $$ >%s.new; mv %[1]s.new %[1]s; while [ ! -e %s ]; do sleep 0.01; done; exec git update-ref refs/heads/late %s;;
+*) exec git "$@";; esac`, began, goOn, id))
+	parent := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestGitEndsWithItsParent$")
+	parent.Env = append(os.Environ(), "TENDRIL_TEST_ROOT="+root, "TENDRIL_TEST_GIT="+fake)
+	must(t, parent.Start())
+	var pid []byte
+	fixture.Await(t, "receive-pack runs", func() bool { pid, _ = os.ReadFile(began); return len(pid) > 0 })
+	s, err := repository.NewStore(repository.Options{Root: root})
+	must(t, err)
+	r, err := s.Repo(gittest.Repo(t, s, "x").RepoRef)
+	must(t, err)
+	gittest.Fill(t, r, w.Pack("main"))
+	must(t, parent.Process.Kill())
+	_ = parent.Wait()
+	must(t, os.WriteFile(goOn, nil, 0o600))
+	fixture.Await(t, "git has ended", func() bool {
+		status, err := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(string(pid)), "stat"))
+		return err != nil || strings.Contains(string(status), ") Z ")
+	})
+	if refs, err := r.Refs(); err != nil || len(refs.ByName) > 0 {
+		t.Errorf("after its parent was killed, git made %v, %v", refs.ByName, err)
+	}
+}
+
+// TestTheWholeGroupIsAskedToEnd, and what git has started may tidy up.
+func TestTheWholeGroupIsAskedToEnd(t *testing.T) {
+	folder := t.TempDir()
+	began, tidied := filepath.Join(folder, "began"), filepath.Join(folder, "tidied")
+	fake := gittest.Script(t, fmt.Sprintf(`case "$1" in
+upload-pack) sh -c 'trap "touch %s; exit" TERM; touch %s; while :; do sleep 0.01; done' & trap 'wait $!; exit 1' TERM; wait;;
+*) exec git "$@";; esac`, tidied, began))
+	s, err := repository.NewStore(repository.Options{Root: t.TempDir(), Git: fake})
+	must(t, err)
+	r := gittest.Repo(t, s, "x")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.UploadPack(false, "").Run(ctx) }()
+	fixture.Await(t, "git runs", func() bool { _, err := os.Stat(began); return err == nil })
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := os.Stat(tidied); err != nil {
+		t.Error("what git started was not asked to end")
+	}
+}
