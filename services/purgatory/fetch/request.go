@@ -306,7 +306,7 @@ func (f *fetching) request(ctx context.Context, s *server, ask []string) error {
 	err := f.exchange(ctx, s.base+"/git-upload-pack", s.protocol, s.encode(ask, f.haves), f.left, func(_ *http.Response, body io.Reader) error {
 		content, err := openPack(bufio.NewReaderSize(body, 64<<10), f.pace.sends)
 		if err == nil {
-			_, err = io.Copy(&paid{pack, f.limits.Account, 0}, content)
+			_, err = io.Copy(&paid{pack, f.limits.Account}, content)
 		}
 		return err
 	})
@@ -330,24 +330,19 @@ func (f *fetching) request(ctx context.Context, s *server, ask []string) error {
 	return err
 }
 
-// paid writes what is paid for, in steps.
+// paid writes what is paid for.
 type paid struct {
 	to      io.Writer
 	account Account
-	left    int64 // bytes that are paid for and not written yet
 }
-
-const paidStep = 64 << 10
 
 // Write pays before it writes.
 func (p *paid) Write(b []byte) (int, error) {
-	for p.account != nil && p.left < int64(len(b)) {
-		if err := p.account.Take(paidStep); err != nil {
+	if p.account != nil {
+		if err := p.account.Take(int64(len(b))); err != nil {
 			return 0, err
 		}
-		p.left += paidStep
 	}
-	p.left -= int64(len(b))
 	return p.to.Write(b)
 }
 

@@ -1,9 +1,11 @@
 package githttp_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -214,5 +216,25 @@ func TestFullHouseAsksToComeBack(t *testing.T) {
 	defer first.Body.Close()
 	if status, header, _ := h.send("GET", request.URL.String(), nil); status != http.StatusServiceUnavailable || header.Get("Retry-After") == "" {
 		t.Errorf("one more request is answered %d, %v", status, header)
+	}
+}
+
+// TestAWantOfWhatIsNotHere is told to the client, and is no error of ours.
+func TestAWantOfWhatIsNotHere(t *testing.T) {
+	var log bytes.Buffer
+	h, r, w := begin(t, githttp.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	w.Commit("a", "a")
+	w.Git("push", h.at("x"), "main")
+	wants := "want " + strings.Repeat("7", 40) + "\n"
+	_, v0 := h.post("x", "git-upload-pack", strings.NewReader(gittest.Pkt(wants)+"0009done\n"))
+	_, v2 := h.post("x", "git-upload-pack", strings.NewReader("0012command=fetch\n0001"+gittest.Pkt(wants, "done\n")), "Git-Protocol", "version=2")
+	for version, answer := range []string{v0, v2} {
+		if !strings.Contains(answer, "ERR upload-pack: not our ref "+strings.Repeat("7", 40)) {
+			t.Errorf("protocol %d: %q", version, answer)
+		}
+	}
+	h.between(func() {})
+	if h.Close(); strings.Contains(log.String(), "ERROR") || strings.Contains(log.String(), "WARN") {
+		t.Errorf("the log says, for %s:\n%s", r.Path, &log)
 	}
 }

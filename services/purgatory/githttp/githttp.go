@@ -267,6 +267,7 @@ var errLost = &failure{resultGone, "the connection was lost", http.StatusBadRequ
 func (x *exchange) understand(err error) *failure {
 	known, is := errors.AsType[*failure](err)
 	ofGit, failed := errors.AsType[*repository.Error](err)
+	limitOf, limited := repository.LimitReached(err)
 	switch {
 	case is:
 		return known
@@ -284,6 +285,10 @@ func (x *exchange) understand(err error) *failure {
 		return &failure{resultError, "bad request: git cannot read it", http.StatusBadRequest, nil}
 	case x.r.Context().Err() != nil:
 		return errLost
+	case failed && strings.Contains(ofGit.Messages, "not our ref"): // git has told the client which
+		return &failure{resultRefused, "bad request: an object that is wanted is not here", http.StatusNotFound, nil}
+	case limited:
+		return &failure{resultRefused, "git cannot answer this within the limit on its " + limitOf + "; ask for less at once", http.StatusRequestEntityTooLarge, nil}
 	case repository.Unwritable(err):
 		return &failure{resultError, Unwritable, http.StatusServiceUnavailable, err}
 	case !x.shown.Exists(): // it was removed meanwhile
