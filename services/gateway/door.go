@@ -33,6 +33,7 @@ type door struct {
 	observation http.Handler
 	clients     proxies
 	behindProxy sync.Once     // warns of a proxy that is not trusted
+	base        string        // http URL of the service
 	stall       time.Duration // for clients that send nothing
 	manageTime  time.Duration // for a whole request of NIP-86
 	bus         *nats.Conn
@@ -108,6 +109,9 @@ func (d *door) serve(w http.ResponseWriter, r *http.Request, client string) (rou
 	if atRoot && strings.EqualFold(strings.TrimSpace(r.Header.Get("Upgrade")), "websocket") {
 		d.relay.Serve(w, r, client)
 		return routeRelay
+	}
+	if answerAddress(w, r, d.base) {
+		return routeOther
 	}
 	at, err := nostr.ParseRepositoryPath(path)
 	if err == nil && at.Service != "" {

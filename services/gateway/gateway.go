@@ -125,7 +125,7 @@ func newDoor(n *node.Node, shards git.Shards, ingest relay.Offerer) (*door, erro
 			Index: n.Index, Ingest: ingest, Connections: sockets, Work: work,
 			Metrics: relay.NewMetrics(n.Metrics, sockets, s.AbuseThreshold, rejected), Met: met, Log: n.Log, Trace: n.Trace,
 		}),
-		pages: shown, git: proxy, observation: n.AtFront, clients: clients, stall: s.AnswerStall, manageTime: s.EventTimeout,
+		pages: shown, git: proxy, observation: n.AtFront, clients: clients, base: s.URL("http"), stall: s.AnswerStall, manageTime: s.EventTimeout,
 		bus: n.Bus.Conn, log: n.Log, answers: newAnswers(n.Metrics, met),
 		fetches: newAllowance(s.GitRequestsPerMinute, "git data"),
 		shown:   newAllowance(s.PagesPerMinute, "pages"),
