@@ -57,8 +57,12 @@ type grammar struct {
 }
 
 func main() {
-	err := run(os.Args[1:])
-	status := 0
+	status, err := 0, error(nil)
+	if program, unknown := os.Executable(); os.Getpid() == firstProcess && unknown == nil {
+		status, err = reap(program, os.Args)
+	} else {
+		err = run(os.Args[1:])
+	}
 	if err != nil {
 		status = 1
 	}
