@@ -140,6 +140,16 @@ func (s *State) names(ref string) bool {
 	return direct || symbolic
 }
 
+// IsSHA256 reports whether the state names an object by the id of git's SHA-256 object format.
+func (s *State) IsSHA256() bool {
+	for _, id := range s.Refs {
+		if len(id) == 64 {
+			return true
+		}
+	}
+	return false
+}
+
 // Objects are the objects that must be there before the state can be served, each once, in order of
 // their ids.
 func (s *State) Objects() []string { return slices.Compact(slices.Sorted(maps.Values(s.Refs))) }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"math"
 	"slices"
@@ -19,6 +20,9 @@ import (
 // author leaves, is removed, or deletes the state.
 func (p *Policy) state(k Knowledge, c *Candidate) Decision {
 	s, err := nostr.ParseState(c.Event)
+	if err == nil && s.IsSHA256() {
+		err = errors.New("repositories of git's SHA-256 object format are not hosted here; make it again with git init --object-format=sha1")
+	}
 	if err != nil {
 		return invalid(err)
 	}

@@ -198,9 +198,11 @@ func TestState(t *testing.T) {
 		bare = alice 30618 100
 		bad = alice 30618 100 d=tree refs/heads/..=aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
 		worse = alice 30618 100 d=tree refs/heads/main=zzz
+		longer = alice 30618 100 d=tree refs/heads/main=aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
 
 		without d | | user bare | rejected invalid invalid
 		illegal name | accepted a | user bad | rejected invalid invalid
+		of git's SHA-256 format | accepted a | user longer | rejected invalid invalid
 		a made-up value is held like any other | accepted a | user worse | held worse
 		no announcement | | user s | rejected no_announcement invalid parked misses d:tree | invalid: no announcement exists for this repository
 		owner's, accepted announcement | accepted a | user s | held s
