@@ -101,6 +101,7 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 		"candidateImport":   LaneImport.Subject(),
 		"event":             EventSubjectOf(ev).String(),
 		"eventsMark":        SubjectEventsMark,
+		"ephemeral":         EphemeralSubject(ev),
 		"rejected":          RejectedSubject{1621, ShortID(someID)}.String(),
 		"target":            target,
 		"wanted":            wanted,
@@ -172,7 +173,7 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 	candidate := doc.Components.Messages["Candidate"].Headers.Properties
 	for name, e := range map[string]struct{ want, got []string }{
 		"verb":      {texts(GitFetched, GitFailed, GitPushed, GitRefused, GitReleased, GitExpired, GitEnded, GitReturned, GitRemoved), doc.Channels["git"].Parameters["verb"].Enum},
-		"outcome":   {texts(Accepted, HeldBack, Duplicate, Rejected, Done), doc.Components.Schemas["Verdict"].Properties["outcome"].Enum},
+		"outcome":   {texts(Accepted, HeldBack, Duplicate, Rejected, Done, PassedOn), doc.Components.Schemas["Verdict"].Properties["outcome"].Enum},
 		"phase":     {texts(PhaseWaiting, PhaseSilent, PhaseVouched), doc.Components.Schemas["Held"].Properties["phase"].Enum},
 		"level":     {texts(LevelFull, LevelStateOnly), doc.Components.Schemas["Wanted"].Properties["level"].Enum},
 		"source":    {texts(SourceUser, SourceLive, SourceStartup, SourceReconnect, SourceDaily, SourceRelease, SourceImport), enumOf(candidate[HeaderSource])},

@@ -17,7 +17,8 @@ const (
 	HeldBack  Outcome = "held"      // in purgatory
 	Duplicate Outcome = "duplicate" // known already, or older than what replaced it
 	Rejected  Outcome = "rejected"
-	Done      Outcome = "done" // an expire, extend or remove action was carried out
+	Done      Outcome = "done"   // an expire, extend or remove action was carried out
+	PassedOn  Outcome = "passed" // ephemeral: told to subscribers, and not stored
 )
 
 // Messages of OK, which clients may rely on.

@@ -118,7 +118,8 @@ func service(user string, parts ...Permissions) Permissions {
 }
 
 func gateway() Permissions {
-	return service(UserGateway, offer(StreamUser, LaneUser), watchGroup(GroupShards), publish(SubjectManage))
+	return service(UserGateway, offer(StreamUser, LaneUser), watchGroup(GroupShards), publish(SubjectManage),
+		Permissions{Subscribe: []string{AnyEphemeral}})
 }
 
 func purgatory() Permissions {
@@ -143,7 +144,7 @@ func importer() Permissions { return permissions(UserImport, offer(StreamSync, L
 func ingest() Permissions {
 	p := Permissions{
 		Publish: []string{
-			AnyEvent, SubjectEventsMark, KVSubject(BucketHeld, ">"), prefixRejected + ">", VerdictSubject("*"), KVSubject(BucketUsage, ">"),
+			AnyEvent, AnyEphemeral, SubjectEventsMark, KVSubject(BucketHeld, ">"), prefixRejected + ">", VerdictSubject("*"), KVSubject(BucketUsage, ">"),
 			KVSubject(BucketBans, ">"), jsAPI + "INFO",
 			// For candidates. The whole space, because the server otherwise keeps in mind the reply
 			// subject of every message that it sends, as one that may be answered.

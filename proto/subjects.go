@@ -53,10 +53,14 @@ const (
 	prefixWanted    = "grasp.wanted."
 	prefixVerdict   = "grasp.verdict."
 	prefixGit       = "grasp.git."
+	prefixEphemeral = "grasp.ephemeral."
 
 	// AnyCandidate are the subjects of all candidates, AnyGit those of all notices of git data.
 	AnyCandidate = prefixCandidate + ">"
 	AnyGit       = prefixGit + ">"
+
+	// AnyEphemeral are the subjects of all ephemeral events.
+	AnyEphemeral = prefixEphemeral + ">"
 
 	// AnyEvent are the subjects of all accepted events.
 	AnyEvent = prefixEvent + ">"
@@ -164,6 +168,12 @@ func ParseEventSubject(subject string) (s EventSubject, err error) {
 		return s, notOf("event", subject)
 	}
 	return EventSubject{Kind: kind, PubKey: parts[1], Slot: parts[2]}, nil
+}
+
+// EphemeralSubject is where ingest tells every gateway of an ephemeral event that it lets through,
+// `grasp.ephemeral.<kind>.<pubkey>`. No stream keeps it.
+func EphemeralSubject(ev *nostr.Event) string {
+	return prefixEphemeral + strconv.Itoa(ev.Kind) + "." + ev.PubKey
 }
 
 // RejectedSubject is a subject of GRASP_REJECTED, `grasp.rejected.<kind>.<short id>`.

@@ -49,7 +49,7 @@ func TestProtectedEvents(t *testing.T) {
 	wrong := answer(t, challenge+"x", author)
 	c.hears(`["OK","`+wrong.ID+`",false,"invalid: `, `["AUTH",%s]`, wrong)
 	c.say(`["EVENT",%s]`, answer(t, challenge, author))
-	c.want(`["OK",`) // it is no event for others: ephemeral
+	c.want(`["OK",`) // ingest refuses it: it is for this relay alone
 	c.hears(`["NOTICE","invalid: `, `["AUTH","%s"]`, challenge)
 
 	proof := answer(t, challenge, author)

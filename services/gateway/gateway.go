@@ -60,6 +60,12 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards, lost <-chan err
 	defer release()
 	n.Index.Subscribe(door.relay.Feed)
 	go door.relay.Run(lasting)
+	deaf, err := door.relay.HearEphemeral(n.Bus.Conn)
+	if err != nil {
+		listener.Close()
+		return err
+	}
+	defer deaf()
 	failed := make(chan error, 2)
 	go func() { failed <- ingest.Run(lasting) }()
 

@@ -16,7 +16,7 @@ const (
 	maxQueuedBytes  = 64 << 20
 )
 
-// hub brings newly accepted events to the subscriptions that ask for them. Subscriptions are found
+// hub brings newly accepted and ephemeral events to the subscriptions that ask for them. Subscriptions are found
 // by what their filters name, so that an event is compared with few of them, and the index that
 // tells of events never waits for a reader. It is safe for concurrent use.
 type hub struct {
@@ -25,6 +25,8 @@ type hub struct {
 	mu    sync.RWMutex // guards named
 	named map[key]map[*entry]struct{}
 	count atomic.Int64 // of subscriptions
+
+	delivered uint64 // events so far; run's alone. Ephemeral ones have no sequence
 
 	queueMu sync.Mutex // guards what follows
 	queue   []eventdb.Record
@@ -51,7 +53,7 @@ type entry struct {
 // place is that of a subscription.
 type place struct {
 	deliver func(eventdb.Record)
-	last    uint64 // sequence of the last event delivered; run's alone
+	last    uint64 // number of the last event delivered; run's alone
 }
 
 func newHub(overrun func()) *hub {
@@ -136,6 +138,7 @@ func (h *hub) run(ctx context.Context) {
 }
 
 func (h *hub) deliver(r eventdb.Record) {
+	h.delivered++
 	ev := r.Event
 	met := map[key]struct{}{{}: {}, {condition: "ids", value: ev.ID}: {}, {condition: "authors", value: ev.PubKey}: {},
 		{condition: "kinds", kind: ev.Kind}: {}}
@@ -148,8 +151,8 @@ func (h *hub) deliver(r eventdb.Record) {
 	defer h.mu.RUnlock()
 	for k := range met {
 		for e := range h.named[k] {
-			if e.to.last < r.Seq && matches(e.filter, ev, met) {
-				e.to.last = r.Seq
+			if e.to.last < h.delivered && matches(e.filter, ev, met) {
+				e.to.last = h.delivered
 				e.to.deliver(r)
 			}
 		}

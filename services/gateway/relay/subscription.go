@@ -135,7 +135,7 @@ type subscription struct {
 
 // waiting is a live event for a subscription whose stored part is not sent yet.
 type waiting struct {
-	seq uint64
+	seq uint64 // 0: an ephemeral event, which no stored part has
 	delivery
 }
 
@@ -220,7 +220,7 @@ func (s *subscription) goLive(upTo uint64) {
 	defer s.mu.Unlock()
 	s.live, s.upTo = true, upTo
 	for _, d := range s.waiting {
-		if d.seq > upTo {
+		if d.seq == 0 || d.seq > upTo {
 			s.conn.enqueue(d.delivery)
 		} else {
 			d.forget() // the stored part had it
@@ -233,7 +233,7 @@ func (s *subscription) goLive(upTo uint64) {
 func (s *subscription) deliver(r eventdb.Record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended.Load() || s.live && r.Seq <= s.upTo {
+	if s.ended.Load() || s.live && r.Seq != 0 && r.Seq <= s.upTo {
 		return
 	}
 	d, ok := s.conn.reserve(s.question, r)

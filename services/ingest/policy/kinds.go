@@ -189,6 +189,17 @@ func (p *Policy) referenced(k Knowledge, c *Candidate) Decision {
 	return p.orphan(k, c, missingOf(c.Event))
 }
 
+// ephemeral decides kinds 20000 to 29999: one that would be accepted is passed on to subscribers.
+// Nothing of it is stored, held or remembered.
+func (p *Policy) ephemeral(k Knowledge, c *Candidate) Decision {
+	d := p.referenced(k, c)
+	if d.Outcome == proto.Accepted {
+		return Decision{Outcome: proto.PassedOn}
+	}
+	d.Remember, d.Park = false, false
+	return d
+}
+
 // maxReported bounds how many of the authors that a report names are looked at.
 const maxReported = 10
 

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"time"
 
+	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip70"
 
 	"tendril.dev/lib/bans"
@@ -191,8 +192,10 @@ func (p *Policy) refuse(c *Candidate) (d Decision) {
 		return rejected("expired", "invalid: the event has expired")
 	case isProtected(c):
 		return rejected("protected", "blocked: protected events (NIP-70) are taken only from their authors")
-	case nostr.IsEphemeralKind(c.Event.Kind):
-		return forgotten("ephemeral", "invalid: ephemeral events are not stored")
+	case c.Event.Kind == gonostr.KindClientAuthentication, c.Event.Kind == gonostr.KindHTTPAuth:
+		return forgotten("ephemeral", "invalid: a login or proof (kind 22242, 27235) is for one server, and is not passed on")
+	case nostr.IsEphemeralKind(c.Event.Kind) && c.Lane != proto.LaneUser:
+		return forgotten("ephemeral", "restricted: ephemeral events are taken from clients only")
 	case int64(c.Event.CreatedAt) > p.now().Unix()+int64(p.settings.MaxFutureSeconds):
 		return forgotten("future", "invalid: created_at is too far in the future")
 	}
@@ -213,6 +216,9 @@ func (p *Policy) byKind(k Knowledge, c *Candidate) Decision {
 		return accepted()
 	case nostr.KindReport:
 		return p.report(k, c)
+	}
+	if nostr.IsEphemeralKind(c.Event.Kind) {
+		return p.ephemeral(k, c)
 	}
 	return p.referenced(k, c)
 }

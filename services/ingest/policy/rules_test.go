@@ -23,6 +23,8 @@ func TestKnown(t *testing.T) {
 		bobOnNote = bob 1984 100 e=note
 		onCarol = bob 1984 100 p=carol
 		ephemeral = bob 20001 100 a=alice/tree
+		login = bob 22242 100 a=alice/tree
+		proof = bob 27235 100 a=alice/tree
 		protected = bob 1 100 a=alice/tree -
 		heldProtected = bob here 100 -
 		repost = carol 6 100 a=alice/tree content=protected
@@ -54,7 +56,14 @@ func TestKnown(t *testing.T) {
 		a repost of one | accepted a | synced repost | rejected protected blocked
 		protected, and held | waiting heldProtected | release heldProtected | accepted drops heldProtected
 		expired | accepted a | user expired | rejected expired invalid
-		ephemeral | accepted a | user ephemeral | rejected ephemeral invalid forgotten
+		ephemeral | accepted a | user ephemeral | passed
+		ephemeral, about nothing that is here | | user ephemeral | rejected orphan invalid forgotten misses 30617:alice:tree, named:ephemeral
+		ephemeral, about what is only held | waiting a | user ephemeral | rejected orphan invalid forgotten misses 30617:alice:tree, named:ephemeral
+		ephemeral, from sync | accepted a | synced ephemeral | rejected ephemeral restricted forgotten
+		ephemeral, imported | accepted a | imported ephemeral | rejected ephemeral restricted forgotten
+		ephemeral, by a banned author | accepted a --event-blacklist=@bob | user ephemeral | rejected blacklisted blocked
+		a login | accepted a | user login | rejected ephemeral invalid forgotten
+		a proof | accepted a | user proof | rejected ephemeral invalid forgotten
 		just not too far ahead | accepted a | user justAhead | accepted
 		at the end of time | accepted a | user farAhead | rejected future invalid forgotten
 		ahead, from sync: not remembered | accepted a | synced ahead | rejected future invalid forgotten

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/obs"
 	"tendril.dev/proto"
@@ -180,6 +182,9 @@ func (t *term) answer(b *batch) {
 		if x.pack == nil {
 			continue
 		}
+		if x.decision.Outcome == proto.PassedOn {
+			t.passOn(x.candidate)
+		}
 		x.pack.verdicts[x.n] = proto.Verdict{
 			ID: x.candidate.Event.ID, Kind: x.candidate.Event.Kind,
 			Outcome: x.decision.Outcome, Message: sentence(x.decision.Message), Seq: x.seq,
@@ -191,6 +196,17 @@ func (t *term) answer(b *batch) {
 			t.Log.Debug("acknowledging candidates", "error", err)
 		}
 		t.tell(p)
+	}
+}
+
+// passOn tells every gateway of an ephemeral event. Nothing keeps it for one that does not listen.
+func (t *term) passOn(c *policy.Candidate) {
+	m := &nats.Msg{Subject: proto.EphemeralSubject(c.Event), Data: c.Raw}
+	if c.Trace != "" {
+		m.Header = nats.Header{proto.HeaderTraceParent: {c.Trace}}
+	}
+	if err := t.Bus.Conn.PublishMsg(m); err != nil {
+		t.Log.Warn("an ephemeral event cannot be passed on", "event", c.Event.ID, "error", err)
 	}
 }
 

@@ -42,7 +42,7 @@ func (w *Writer) charges(c *policy.Candidate) (charges []limit.Charge) {
 // rejectedBytes is about what a rejection takes that is remembered, and each key that it misses.
 const rejectedBytes = 512
 
-// afford notes who pays for an event that will be stored, or refuses it. For a rejection that is
+// afford notes who pays for an event that will be stored or passed on, or refuses it. For a rejection that is
 // remembered the address or the relay pays. A refusal is not remembered: the event is welcome when
 // the budget is free again.
 func (t *term) afford(x *decided, d policy.Decision) policy.Decision {
@@ -51,13 +51,13 @@ func (t *term) afford(x *decided, d policy.Decision) policy.Decision {
 	switch {
 	case len(charges) == 0:
 		return d
-	case d.Outcome == proto.Accepted, d.Outcome == proto.HeldBack:
+	case d.Outcome == proto.Accepted, d.Outcome == proto.HeldBack, d.Outcome == proto.PassedOn:
 	case t.remembers(c, d):
 		charges, bytes = charges[1:], int64(rejectedBytes*(1+len(d.Missing)))
 	default:
 		return d
 	}
-	full := t.Marks.Full() != ""
+	full := t.Marks.Full() != "" && d.Outcome != proto.PassedOn // which takes no room
 	left, party, free := t.Usage.Left(1, charges...)
 	if (full || bytes > left) && t.policy.OfServed(t.draft, c.Event) {
 		full = false

@@ -17,6 +17,7 @@ type metrics struct {
 	fenced        prometheus.Counter
 	stored        *prometheus.CounterVec
 	rejections    *prometheus.CounterVec
+	passedOn      *prometheus.CounterVec
 	evicted       *prometheus.CounterVec
 	synced        *prometheus.CounterVec
 	hot, cold     prometheus.Gauge
@@ -42,7 +43,9 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		writer:     with.NewGauge(prometheus.GaugeOpts{Name: "ngit_ingest_writer", Help: "1 if this replica writes the log, 0 if it stands by."}),
 		fenced: counter("ngit_ingest_fenced_total",
 			"Commits that were refused because another writer had moved the head.").WithLabelValues(),
-		stored:  counter("ngit_events_stored_total", "Events accepted into the log.", "kind"),
+		stored: counter("ngit_events_stored_total", "Events accepted into the log.", "kind"),
+		passedOn: counter("ngit_events_passed_on_total",
+			"Ephemeral events that subscribers were told of, and that are not stored.", "kind"),
 		evicted: counter("ngit_ingest_evicted_total", "Held events dropped to make room for others.", "kind"),
 		synced:  counter("ngit_sync_events_total", "New events, accepted or held, by where they came from.", "source"),
 		hot: with.NewGauge(prometheus.GaugeOpts{Name: "ngit_sync_rejected_hot_cache_current",
@@ -73,6 +76,9 @@ func (m *metrics) decided(x *decided, now time.Time) {
 		}
 	case proto.Rejected:
 		m.rejections.WithLabelValues(kind, x.decision.Reason).Inc()
+		return
+	case proto.PassedOn:
+		m.passedOn.WithLabelValues(kind).Inc()
 		return
 	case proto.HeldBack:
 	default:
