@@ -71,9 +71,9 @@ func (h *fieldHost) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // field measures a fresh Tendril that archives a large public service: one relay, and one git host that
-// sets the pace. The host's queue is longer than events are held, as it is at full size.
+// sets the pace: it is asked for half of the repositories in a minute. Its queue is longer than events are
+// held, as it is at full size.
 func field(t *testing.T, s *stage) {
-	const pace = 15 // seconds that the host needs for all
 	n := *fieldRepositories
 	for i := range 4 {
 		s.work.Git("branch", "-f", fmt.Sprint("branch-", i))
@@ -96,7 +96,7 @@ func field(t *testing.T, s *stage) {
 	must(t, f.Load(lines...))
 	p := world.Start(t, settings(map[string]string{
 		"NGIT_SYNC_BOOTSTRAP_RELAY_URL": f.Relays[0], "NGIT_ARCHIVE_ALL": "true", "NGIT_PURGATORY_HOLD": "10s",
-		"NGIT_SYNC_DOMAIN_CONCURRENT": "5", "NGIT_SYNC_DOMAIN_RATE_LIMIT": fmt.Sprint(max(10, n*60/pace/10)),
+		"NGIT_SYNC_DOMAIN_CONCURRENT": "5", "NGIT_SYNC_DOMAIN_RATE_LIMIT": fmt.Sprint(max(10, n/2)),
 		"NGIT_HUNT_SYNC_DELAY": "500ms", "NGIT_HUNT_INTERVAL": "1s", "NGIT_HUNT_BACKOFF_BASE": "2s", "NGIT_HUNT_BACKOFF_MAX": "5s",
 	}))
 	expired := hearExpired(t, p.NATS, archived)
