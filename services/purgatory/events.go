@@ -48,8 +48,11 @@ func (w *worker) changed(c held.Change) {
 		w.hunter.Add(identifier, delay)
 	}
 	for _, entry := range []*held.Entry{c.Before, c.Entry} {
-		if entry != nil {
-			w.enqueueFor(entry)
+		if entry == nil {
+			continue
+		}
+		if w.enqueueFor(entry); entry.Announcement != nil {
+			w.enqueueDependent(entry.Event.PubKey, identifier)
 		}
 	}
 }
@@ -75,6 +78,7 @@ func (w *worker) heard(recs []eventdb.Record) {
 		switch r.Event.Kind {
 		case nostr.KindAnnouncement:
 			w.enqueue(placeOf(r.Event.PubKey, r.Event.Tags.GetD()), groupAndAcceptedPRs)
+			w.enqueueDependent(r.Event.PubKey, r.Event.Tags.GetD())
 		case nostr.KindPR, nostr.KindPRUpdate:
 			w.heardPull(r.Event)
 		case nostr.KindDeletion:
@@ -125,6 +129,7 @@ func (w *worker) heardDeletion(r eventdb.Record) {
 		}
 	}
 	w.enqueueAll(nostr.RepoRef{PubKey: ev.PubKey})
+	w.enqueueDependent(ev.PubKey, "")
 }
 
 // enqueueAll has the repositories looked at of an owner, or an identifier.
@@ -144,10 +149,32 @@ const banSettles = 500 * time.Millisecond
 // heardBan hears what is banned, or not any more: the repositories that it may concern are looked
 // at. Requests for them are refused at once.
 func (w *worker) heardBan(what bans.Subject) {
-	if w.awaited(what.Event); what.Event != "" {
-		return
+	w.awaited(what.Event)
+	dependent := w.watch.of(what.Event) // before the event is hidden
+	time.AfterFunc(banSettles, func() {
+		for _, at := range dependent {
+			w.enqueue(at, maintainerGroup)
+		}
+		switch {
+		case what.Event != "":
+			w.heardEndOfBan(what.Event)
+		default:
+			w.enqueueAll(nostr.RepoRef{PubKey: what.PubKey, Identifier: what.Identifier})
+			w.enqueueDependent(what.PubKey, what.Identifier)
+		}
+	})
+}
+
+// heardEndOfBan has the repositories looked at that depend on an event that is served again.
+func (w *worker) heardEndOfBan(id string) {
+	ev, err := w.Accepted(context.Background(), id)
+	if err != nil {
+		w.log.Error("an event whose ban has ended could not be read", "event", id, "error", err)
 	}
-	time.AfterFunc(banSettles, func() { w.enqueueAll(nostr.RepoRef{PubKey: what.PubKey, Identifier: what.Identifier}) })
+	if ev != nil && (ev.Kind == nostr.KindAnnouncement || ev.Kind == nostr.KindState) {
+		w.enqueue(placeOf(ev.PubKey, ev.Tags.GetD()), maintainerGroup)
+		w.enqueueDependent(ev.PubKey, ev.Tags.GetD())
+	}
 }
 
 // awaited hears that an event is known now, or not any more: references may be named for it, in

@@ -38,7 +38,9 @@ func TestPullRequestOfSeveralIdentifiers(t *testing.T) {
 		w.announced(alice, identifier)
 	}
 	w.in.accept(maintained("announcement", alice, "z", carol))
-	w.in.accept(abroad("announcement", carol, "z", 1000))
+	accepts := abroad("announcement", carol, "z", 1000)
+	accepts.Tags = append(accepts.Tags, nostr.Tag{"maintainers", alice})
+	w.in.accept(finish(accepts))
 	w.announced(carol, "y")
 	pr := pullFor("pull", bob, c1, repo(alice, "x"), repo(alice, "y"), repo(carol, "z"), repo(alice, "nothing"))
 	w.in.waits("x", pr)

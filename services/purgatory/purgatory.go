@@ -47,6 +47,7 @@ type worker struct {
 	directory *claim.Directory
 	holdings  *held.Set
 	shards    *shards
+	watch     *watch // on what repositories depend
 	hunter    *hunt.Hunter
 	queue     *queue
 	chores    *workqueue.Queue[repository.Place] // of housekeeping
@@ -86,7 +87,7 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 	w := &worker{
 		node: n, log: n.Log, events: n.Accepted, store: store, rules: repository.Rules{Rules: hosted, Store: store}, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
 		inside: netguard.New(netguard.Options{AllowPrivate: true}),
-		shards: ours, arrivals: make(chan int, proto.Shards), belongs: belongs,
+		shards: ours, watch: newWatch(), arrivals: make(chan int, proto.Shards), belongs: belongs,
 		limits: fetch.Limits{
 			Timeout: s.FetchTimeout, Silence: s.FetchSilence, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate, Misses: fetch.NewMisses(),
 			Agent: fmt.Sprintf("git/%s (tendril/%s)", store.GitVersion(), strings.ReplaceAll(obs.Version(), " ", "-")),
@@ -268,6 +269,7 @@ func (w *worker) hold(ctx context.Context, name string) error {
 	w.shards.Close(n)
 	w.hunter.Drop(ours)
 	w.queue.drop(ours)
+	w.watch.drop(ours)
 	w.chores.Drop(func(at repository.Place) bool { return ours(at.Identifier) })
 	for at := range w.statuses.Range {
 		if ours(at.(repository.Place).Identifier) {

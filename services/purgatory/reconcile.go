@@ -178,7 +178,7 @@ func scopeOf(v repostate.View, t task) (scope, rest []repository.Place) {
 			wide = append(wide, at.PubKey)
 		}
 	}
-	with := v.Group(wide)
+	with := v.Concerned(wide)
 	for _, pr := range v.PullRequests {
 		// Without a look at the identifier they are for those repositories that were put off.
 		if !t.identifierOnly || !slices.Contains(t.pulls, pr.Event.ID) {
@@ -225,9 +225,7 @@ func (w *worker) release(ctx context.Context, v repostate.View, scope []*reposit
 		w.tell(v.Identifier, proto.GitReleased, proto.GitNotice{Event: ev.ID, Kind: ev.Kind})
 		w.log.Info("released", "identifier", v.Identifier, "kind", ev.Kind, "event", ev.ID, "waited", waited.Round(time.Millisecond))
 	}
-	for _, ev := range result.Expired {
-		w.expired(v.Identifier, ev, release.Superseded)
-	}
+	w.remember(v, scope, result.Applied)
 	for _, repo := range scope {
 		w.chores.Add(repo.Place)
 	}

@@ -231,8 +231,8 @@ func TestScope(t *testing.T) {
 	t.Parallel()
 	const domain = "grasp.example.com"
 	key := func(n int) string { return fmt.Sprintf("%064x", n) }
-	announcement := func(owner string, maintainers ...string) *nostr.Event {
-		ev := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: owner, Tags: nostr.Tags{{"d", "x"}, append(nostr.Tag{"maintainers"}, maintainers...),
+	announcement := func(owner string, lead ...string) *nostr.Event {
+		ev := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: owner, Tags: nostr.Tags{{"d", "x"}, append(nostr.Tag{"M"}, lead...),
 			{"clone", "https://" + domain + "/x.git"}, {"relays", "wss://" + domain}}}
 		ev.ID = ev.GetID()
 		return ev
@@ -242,7 +242,7 @@ func TestScope(t *testing.T) {
 	for n := range 40 {
 		waiting = append(waiting, proto.Held{Event: announcement(key(100+n), popular), Identifier: "x"})
 	}
-	v := repostate.New("x", config.Rules{Home: domain}, []*nostr.Event{announcement(popular)}, waiting)
+	v := repostate.New("x", config.Rules{Home: domain}, []*nostr.Event{announcement(popular, popular)}, waiting)
 	for _, tc := range []struct {
 		owner       string
 		reach       reach

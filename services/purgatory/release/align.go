@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"tendril.dev/lib/nostr"
@@ -30,6 +31,7 @@ type pass struct {
 	has     map[string]map[string]bool    // owner → object, of those that were asked for
 	commits map[string][]string           // pullCommits, once they were asked for
 	applied map[string]repostate.State    // owner → the state that counts there
+	whole   map[string]map[string]bool    // owner → ids of held states whose objects are all there, each author's newest
 	trial   map[string]bool               // owners whose references follow a state that is not accepted yet
 	offered map[string]bool               // ids of held events whose commit is in a contributor's repository
 	named   int                           // references below refs/nostr/ that were set
@@ -50,7 +52,8 @@ func (p *pass) place(owner string) repository.Place {
 // align makes references what the states and pull requests say, and gives the events that are ready
 // to be released, in the order of their release.
 func (p *pass) align(ctx context.Context, scope []*repository.Locked) (ready []*nostr.Event) {
-	p.applied, p.offered, p.named, p.owners, p.failed = map[string]repostate.State{}, map[string]bool{}, 0, nil, nil
+	p.applied, p.whole = map[string]repostate.State{}, map[string]map[string]bool{}
+	p.offered, p.named, p.owners, p.failed = map[string]bool{}, 0, nil, nil
 	for _, repo := range scope {
 		if repo.PRs {
 			p.note(repo.Place, p.alignContribution(ctx, repo))
@@ -121,15 +124,16 @@ func (p *pass) announcements(ctx context.Context) (ready []*nostr.Event) {
 	return ready
 }
 
-// states are the held ones that count in some repository whose announcement is accepted, or leaves
-// with them. A state that names no objects is complete at once, and would otherwise be served
-// though nothing of its repository ever came.
+// states are the held ones whose objects are all in some repository whose announcement is accepted,
+// or leaves with them, and whose author is a confirmed maintainer there: each author's newest. Those
+// that are not the newest of all are served too, and count when the newer ones do not any more. A
+// state that names no objects is complete at once, and would otherwise be served though nothing of
+// its repository ever came.
 func (p *pass) states(leaving []*nostr.Event) (ready []*nostr.Event) {
 	counts := map[string]bool{}
 	for _, a := range p.v.Announcements {
-		state, is := p.applied[a.Ref.PubKey]
-		if is && (!a.Held || slices.Contains(leaving, a.Event)) {
-			counts[state.Event.ID] = true
+		if !a.Held || slices.Contains(leaving, a.Event) {
+			maps.Copy(counts, p.whole[a.Ref.PubKey])
 		}
 	}
 	for _, state := range p.v.States {
@@ -140,15 +144,23 @@ func (p *pass) states(leaving []*nostr.Event) (ready []*nostr.Event) {
 	return ready
 }
 
-// alignStates applies to an owner's repository the state that counts there: the newest by an author
-// who speaks for it whose objects are all there, after they were brought together from the other
+// alignStates applies to an owner's repository the state that counts there: the newest by a confirmed
+// maintainer whose objects are all there, after they were brought together from the other
 // repositories for which its author speaks. A state that no repository can have counts nowhere.
+// Where none counts, because nobody has authority or no state is left, the references stay as they
+// are, unless the author of the state that they follow has deleted it.
 func (p *pass) alignStates(ctx context.Context, owner string) error {
 	repo := p.locked[owner]
 	if repo == nil {
 		return nil
 	}
+	whole, authors := map[string]bool{}, map[string]bool{}
+	p.whole[owner] = whole
 	for _, state := range p.v.StatesFor(owner) {
+		_, applied := p.applied[owner]
+		if authors[state.Event.PubKey] || applied && !state.Held {
+			continue // of an author the newest counts that is complete
+		}
 		complete, err := p.gather(ctx, owner, p.sources(state.Event.PubKey), state.Objects(), true)
 		if err != nil {
 			return err
@@ -156,29 +168,49 @@ func (p *pass) alignStates(ctx context.Context, owner string) error {
 		if !complete {
 			continue
 		}
-		err = repo.SetRefs(ctx, state.Refs, state.Symbolic, state.Head)
-		switch {
-		case p.isBroken(err):
-			continue
-		case errors.Is(err, repository.ErrUnfit):
-			p.Log.Warn("a state cannot be applied", "repository", repo.RepoRef, "event", state.Event.ID, "error", err)
-			continue
-		case err != nil:
-			return fmt.Errorf("apply state %s: %w", state.Event.ID, err)
+		if !applied {
+			if applied, err = p.apply(ctx, owner, state); err != nil {
+				return err
+			}
+			if !applied {
+				continue
+			}
 		}
-		p.trial[owner] = state.Held
-		p.applied[owner] = state
+		if authors[state.Event.PubKey] = true; state.Held {
+			whole[state.Event.ID] = true
+		}
+	}
+	if _, applied := p.applied[owner]; applied {
 		return nil
 	}
-	if !p.trial[owner] {
-		return nil
+	deleted, err := p.Events.StateDeleted(ctx, p.place(owner), p.v.Group(owner).Confirmed)
+	if err != nil || !p.trial[owner] && !deleted {
+		return err
 	}
-	// The state that these references follow was refused, and no other counts.
+	// The state that these references follow was refused, or deleted, and no other counts.
 	if err := repo.SetRefs(ctx, nil, nil, ""); err != nil {
-		return fmt.Errorf("remove the references of a refused state: %w", err)
+		return fmt.Errorf("remove the references of a state that counts no more: %w", err)
 	}
 	p.trial[owner] = false
 	return nil
+}
+
+// apply makes the references of an owner's repository those of a state; false: they cannot be.
+func (p *pass) apply(ctx context.Context, owner string, state repostate.State) (applied bool, err error) {
+	repo := p.locked[owner]
+	err = repo.SetRefs(ctx, state.Refs, state.Symbolic, state.Head)
+	switch {
+	case p.isBroken(err):
+		return false, nil
+	case errors.Is(err, repository.ErrUnfit):
+		p.Log.Warn("a state cannot be applied", "repository", repo.RepoRef, "event", state.Event.ID, "error", err)
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("apply state %s: %w", state.Event.ID, err)
+	}
+	p.trial[owner] = state.Held
+	p.applied[owner] = state
+	return true, nil
 }
 
 // sources are the owners in whose repositories the objects of an author's event may be: those for
@@ -189,8 +221,8 @@ func (p *pass) sources(author string) []string {
 	return slices.Concat(first, owners[:min(len(owners), maxSources)])
 }
 
-// gather brings objects into an owner's repository from the sources, which may be of one maintainer
-// group with it, and reports whether all are there then. Nothing is brought if some of them are
+// gather brings objects into an owner's repository from the sources, which may share objects with it,
+// and reports whether all are there then. Nothing is brought if some of them are
 // nowhere. What is there but not whole counts as not there.
 func (p *pass) gather(ctx context.Context, owner string, sources, objects []string, group bool) (complete bool, err error) {
 	missing, err := p.missing(ctx, owner, objects)
@@ -217,18 +249,37 @@ func (p *pass) gather(ctx context.Context, owner string, sources, objects []stri
 		return false, nil
 	}
 	for _, source := range from {
-		err := p.locked[owner].Share(ctx, p.repos[source], bring[source], group)
+		brought, err := p.bring(ctx, owner, source, bring[source], group)
 		if p.isBroken(err) {
 			return false, nil
 		}
 		if err != nil {
 			return false, fmt.Errorf("from %s: %w", p.repos[source].Place, err)
 		}
+		if !brought {
+			return false, nil
+		}
 	}
 	for _, id := range objects {
 		p.has[owner][id] = true
 	}
 	return true, nil
+}
+
+// bring brings objects from one repository to another. Those with the same root share them. Another
+// gets copies, and its owner is charged: nobody's packs are linked because somebody wrote a name.
+func (p *pass) bring(ctx context.Context, owner, source string, objects []string, group bool) (brought bool, err error) {
+	shares := group && slices.Contains(p.v.Sharing(owner), source)
+	share := func() error {
+		brought = true
+		return p.locked[owner].Share(ctx, p.repos[source], objects, shares)
+	}
+	if group && !shares {
+		err = p.Events.Paid(ctx, p.locked[owner], owner, p.v.Serves(owner), share)
+	} else {
+		err = share()
+	}
+	return brought && err == nil, err
 }
 
 // isBroken reports whether an error is that of objects that are there but not whole.
@@ -279,13 +330,17 @@ func (p *pass) missing(ctx context.Context, key string, wanted []string) ([]stri
 // to the newest accepted one, or to one whose objects references name, and commits of pull
 // requests.
 func (p *pass) concerns(owner string, named map[string]bool) (ids []string) {
+	counted := false // a state that counts, or may
 	for _, state := range p.v.StatesFor(owner) {
-		objects := state.Objects()
-		if !slices.ContainsFunc(objects, func(id string) bool { return !named[id] }) {
-			break
+		if counted && !state.Held {
+			continue
 		}
-		if ids = append(ids, objects...); !state.Held {
-			break
+		objects := state.Objects()
+		if slices.ContainsFunc(objects, func(id string) bool { return !named[id] }) {
+			ids = append(ids, objects...)
+			counted = counted || !state.Held
+		} else {
+			counted = true
 		}
 	}
 	return append(ids, p.pullCommits()[owner]...)

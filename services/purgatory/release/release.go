@@ -23,9 +23,6 @@ import (
 	"tendril.dev/services/purgatory/repostate"
 )
 
-// Superseded is the reason by which a held state goes that a newer one has overtaken.
-const Superseded = "superseded"
-
 // rounds bounds how often the repositories are aligned again because ingest refused what was
 // aligned.
 const rounds = 5
@@ -65,6 +62,9 @@ type Events interface {
 	// Paid copies into a repository if an author may store more, for whom it counts; else it does
 	// nothing.
 	Paid(ctx context.Context, into *repository.Locked, author string, served bool, copy func() error) error
+	// StateDeleted reports whether the author of the state that a repository's references follow has
+	// deleted it. confirmed are the maintainers of the repository.
+	StateDeleted(ctx context.Context, at repository.Place, confirmed []string) (bool, error)
 	// Hosts reports whether a repository of any identifier is hosted now.
 	Hosts(ctx context.Context, ref nostr.RepoRef) (bool, error)
 }
@@ -118,9 +118,10 @@ func (r *Releaser) Counts(ctx context.Context, repo *repository.Repo, commit str
 // Result is what came of a call of Release.
 type Result struct {
 	Released []*nostr.Event // accepted now
-	Expired  []*nostr.Event // superseded by what was released
-	Owed     bool           // the commit of an accepted pull request is not named everywhere yet
-	Seq      uint64         // of the log; what was released is visible in projections that have reached it
+	// Applied are the states that the repositories of owners follow now.
+	Applied map[string]repostate.State
+	Owed    bool   // the commit of an accepted pull request is not named everywhere yet
+	Seq     uint64 // of the log; what was released is visible in projections that have reached it
 }
 
 // Release aligns repositories of an identifier and releases what is complete. Only those in scope are
@@ -132,12 +133,9 @@ func (r *Releaser) Release(ctx context.Context, v repostate.View, scope []*repos
 	for range rounds {
 		out.Owed = false
 		ready := p.align(ctx, scope)
-		var lost []*nostr.Event
-		for _, state := range p.v.Superseded(p.applied) {
-			lost = append(lost, state.Event)
-		}
-		refused, err := r.commit(ctx, ready, lost, &out)
+		refused, err := r.commit(ctx, ready, &out)
 		if err != nil || len(refused) == 0 {
+			out.Applied = p.applied
 			return out, errors.Join(p.failed, err)
 		}
 		// What ingest refused does not count, and the repositories must not look as if it did.
@@ -146,9 +144,9 @@ func (r *Releaser) Release(ctx context.Context, v repostate.View, scope []*repos
 	return out, fmt.Errorf("release %q: still refused after %d rounds", v.Identifier, rounds)
 }
 
-// commit asks ingest to accept what is ready and to drop what has lost, waits for its verdicts, and
-// gives the ids that were refused.
-func (r *Releaser) commit(ctx context.Context, ready, lost []*nostr.Event, out *Result) (refused []string, err error) {
+// commit asks ingest to accept what is ready, waits for its verdicts, and gives the ids that were
+// refused. With a state ingest drops the older ones of its author that are held.
+func (r *Releaser) commit(ctx context.Context, ready []*nostr.Event, out *Result) (refused []string, err error) {
 	verdicts, err := Ask(ctx, r.Offerer, proto.ActionRelease, "", ready...)
 	for i, v := range verdicts {
 		ev := ready[i]
@@ -163,11 +161,6 @@ func (r *Releaser) commit(ctx context.Context, ready, lost []*nostr.Event, out *
 		}
 		r.Log.Warn("ingest refused a release", "event", ev.ID, "kind", ev.Kind, "outcome", v.Outcome, "reason", v.Message)
 		refused = append(refused, ev.ID)
-	}
-	if err == nil && len(refused) == 0 {
-		if _, err = Ask(ctx, r.Offerer, proto.ActionExpire, Superseded, lost...); err == nil {
-			out.Expired = lost
-		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("release: %w", err)

@@ -52,10 +52,13 @@ type world struct {
 	refuse   string         // id
 	lose     string         // id of which the first verdict was lost, so that the second says duplicate
 	away     bool
-	poor     string // the author for whom nothing may be copied
-	paid     int64
-	asked    []string // what was asked of ingest
-	at       nostr.Timestamp
+
+	stateDeleted bool // the state that references follow, by its author
+
+	poor  string // the author for whom nothing may be copied
+	paid  int64
+	asked []string // what was asked of ingest
+	at    nostr.Timestamp
 }
 
 func newWorld(t *testing.T) *world {
@@ -189,9 +192,21 @@ func (w *world) event(name string, kind int, pubkey string, tags ...nostr.Tag) *
 	return ev
 }
 
+func (w *world) StateDeleted(context.Context, repository.Place, []string) (bool, error) {
+	return w.stateDeleted, nil
+}
+
+// announce takes keys of maintainers, or roles as "M <key>".
 func (w *world) announce(name, owner string, maintainers ...string) *nostr.Event {
-	return w.event(name, nostr.KindAnnouncement, owner, nostr.Tag{"d", "x"}, append(nostr.Tag{"maintainers"}, maintainers...),
-		nostr.Tag{"clone", "https://" + domain + "/x.git"}, nostr.Tag{"relays", "wss://" + domain})
+	tags := nostr.Tags{{"d", "x"}, {"clone", "https://" + domain + "/x.git"}, {"relays", "wss://" + domain}}
+	for _, listed := range maintainers {
+		if letter, key, role := strings.Cut(listed, " "); role {
+			tags = append(tags, nostr.Tag{letter, key})
+		} else {
+			tags = append(tags, nostr.Tag{"maintainers", listed})
+		}
+	}
+	return w.event(name, nostr.KindAnnouncement, owner, tags...)
 }
 
 func (w *world) state(name, author string, refs ...string) *nostr.Event {
@@ -344,6 +359,7 @@ func TestTheNewestCompleteStateCounts(t *testing.T) {
 	c2 := w.work.Commit("a", "2")
 	c3 := w.work.Commit("a", "3")
 	w.announce("announcement", alice, bob)
+	w.accept(w.event("bob's elsewhere", nostr.KindAnnouncement, bob, nostr.Tag{"d", "x"}, nostr.Tag{"maintainers", alice}))
 	pull := w.pull("pull", carol, c2, alice)
 	w.state("old", alice, mainBranch, c1)
 	w.state("middle", bob, devBranch, c1, mainBranch, c2)
@@ -352,7 +368,7 @@ func TestTheNewestCompleteStateCounts(t *testing.T) {
 	w.give(alice, c2)
 	gittest.Do(t, w.repo(alice), func(repo *repository.Locked) error { return repo.SetRef(t.Context(), "refs/heads/stale", c1) })
 	w.release()
-	w.wantAsked("release announcement", "release middle", "release pull", "expire old")
+	w.wantAsked("release announcement", "release middle", "release old", "release pull")
 	w.wantRefs(alice, devBranch, c1, mainBranch, c2, nostrPrefix+pull.ID, c2)
 	if head, err := w.repo(alice).Head(); err != nil || head != mainBranch {
 		t.Errorf("HEAD is %q (%v)", head, err)
@@ -372,8 +388,8 @@ func TestSiblingsFollow(t *testing.T) {
 	c1 := w.work.Commit("a", "1")
 	w.work.Git("checkout", "--quiet", "--orphan", "dev")
 	c2 := w.work.Commit("b", "2")
-	w.announce("alice", alice, bob)
-	w.announce("bob", bob)
+	w.announce("alice", alice, "M "+alice, "m "+bob)
+	w.announce("bob", bob, "M "+alice)
 	w.announce("carol", carol)
 	w.state("state", bob, mainBranch, c1, devBranch, c2)
 	w.give(bob, "main")
@@ -420,6 +436,26 @@ func TestRefusedReleaseIsTakenBack(t *testing.T) {
 	}
 	w.wantAsked("release first")
 	w.wantRefs(alice)
+}
+
+// TestWhatNoStateCountsFor: where no state counts the references stay, unless the author of the state
+// that they follow has deleted it.
+func TestWhatNoStateCountsFor(t *testing.T) {
+	w := newWorld(t)
+	c1 := w.work.Commit("a", "1")
+	w.accept(w.announce("announcement", alice))
+	w.give(alice, "main")
+	gittest.Do(t, w.repo(alice), func(repo *repository.Locked) error {
+		return repo.SetRefs(t.Context(), map[string]string{mainBranch: c1}, nil, "")
+	})
+	w.release()
+	w.wantRefs(alice, mainBranch, c1)
+	w.stateDeleted = true
+	w.release()
+	w.wantRefs(alice)
+	if absent, err := w.repo(alice).Missing(t.Context(), []string{c1}); err != nil || len(absent) > 0 {
+		t.Errorf("the objects went too: %v, %v", absent, err)
+	}
 }
 
 // TestIngestAway: references are there before the release is committed; asked again later it is, by

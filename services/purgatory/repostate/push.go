@@ -7,8 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nbd-wtf/go-nostr/nip19"
-
+	"tendril.dev/lib/authority"
 	"tendril.dev/lib/nostr"
 )
 
@@ -219,10 +218,10 @@ func parse(ev *nostr.Event, commit string) (*nostr.PullRequest, error) {
 	return pr, nil
 }
 
-// stateEqual finds the state that allows references: by the owner or a maintainer, not older than
-// the one that counts now, naming exactly them.
+// stateEqual finds the state that allows references: by a confirmed maintainer, not older than the
+// newest accepted one, naming exactly them.
 func (v View) stateEqual(owner string, after map[string]string) (*State, error) {
-	var newest *State // of those that authorised people have signed
+	var newest *State // of those by confirmed maintainers
 	for _, s := range v.StatesFor(owner) {
 		if newest == nil {
 			newest = &s
@@ -234,16 +233,52 @@ func (v View) stateEqual(owner string, after map[string]string) (*State, error) 
 			break // older ones count no more
 		}
 	}
+	if g := v.Group(owner); g.Root == "" {
+		return nil, refused("%s; %s", g.Nobody, g.Nobody.Advice())
+	}
+	if other := v.byOthers(owner, after); other != nil {
+		reason, advice := authority.Why(v, owner, other.Event.PubKey)
+		return nil, refused("no state event of a confirmed maintainer of this repository names these references; those that are known are by others: %s; %s",
+			reason, advice)
+	}
 	switch {
 	case newest != nil && isPart(after, newest.Refs):
 		return nil, refused("the newest state event (%.8s…) names %s too; push everything that it names in one push: git push <url> 'refs/heads/*' 'refs/tags/*'",
 			newest.Event.ID, Difference(newest.Refs, after))
 	case newest != nil:
-		return nil, refused("no state event names exactly these references; the newest (%.8s…) differs in %s; publish a new one (kind 30618) first", newest.Event.ID, Difference(newest.Refs, after))
-	case len(v.States) > 0:
-		return nil, refused("no state event of the owner or a maintainer of this repository; those that are known are by others")
+		return nil, refused("no state event names exactly these references; the newest (%.8s…) differs in %s; publish a new one (kind 30618) first%s",
+			newest.Event.ID, Difference(newest.Refs, after), v.invited(owner))
 	}
-	return nil, refused("no state event for this repository; publish one (kind 30618) first")
+	return nil, refused("no state event for this repository; publish one (kind 30618) first%s", v.invited(owner))
+}
+
+// byOthers finds a state by somebody who is no confirmed maintainer: the one that names exactly these
+// references, or the newest where no confirmed maintainer has any; nil: there is none.
+func (v View) byOthers(owner string, after map[string]string) *State {
+	group, some := v.Group(owner), len(v.StatesFor(owner)) > 0
+	var newest *State
+	for _, s := range v.States {
+		if group.Has(s.Event.PubKey) {
+			continue
+		}
+		if maps.Equal(s.Refs, after) {
+			return &s
+		}
+		if newest == nil && !some {
+			newest = &s
+		}
+	}
+	return newest
+}
+
+// invited says whose states do not count yet, for people.
+func (v View) invited(owner string) string {
+	keys := v.Group(owner).Invited
+	if len(keys) == 0 {
+		return ""
+	}
+	_, advice := authority.Why(v, owner, keys[0])
+	return fmt.Sprintf("; %s is invited but has not accepted yet: %s", Npub(keys[0]), advice)
 }
 
 // isPart reports whether references are all among the wanted ones.
@@ -297,10 +332,4 @@ func CheckContribution(ev *nostr.Event, at nostr.RepoRef, commit, domain string)
 }
 
 // Npub is how people read a public key.
-func Npub(pubkey string) string {
-	s, err := nip19.EncodePublicKey(pubkey)
-	if err != nil {
-		return pubkey
-	}
-	return s
-}
+func Npub(pubkey string) string { return nostr.Npub(pubkey) }

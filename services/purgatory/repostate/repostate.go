@@ -1,14 +1,16 @@
 // Package repostate computes from the accepted and held events of one identifier which repositories
-// are here, who speaks for them, which state counts, what is missing, and which push is allowed. It
-// does no I/O.
+// are here, which state counts, what is missing, and which push is allowed. Who speaks for a
+// repository it asks package authority. It does no I/O.
 package repostate
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"net/url"
 	"slices"
 
+	"tendril.dev/lib/authority"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
@@ -68,10 +70,13 @@ type View struct {
 	newest map[string]Announcement // of each owner
 	hosts  map[string]bool         // hosted owner → whether the repository is archived
 	rules  Rules
-	naming map[string][]string // maintainer → owners whose announcements name him or her
-	owners map[string][]string // author → OwnersFor, as far as asked
-	speaks map[string][]State  // owner → StatesFor, as far as asked
+	ledBy  map[string][]*nostr.Announcement // by their only lead
+	groups map[string]authority.Group       // owner → Group, as far as asked
+	owners map[string][]string              // author → OwnersFor, as far as asked
+	speaks map[string][]State               // owner → StatesFor, as far as asked
 }
+
+var _ authority.Announcements = (*View)(nil)
 
 // New makes a view from accepted announcements and states, from accepted pull requests whose
 // commit is still to be named, and from held events. What cannot be read, which ingest would not
@@ -101,7 +106,8 @@ func New(identifier string, rules Rules, accepted []*nostr.Event, held []proto.H
 // conclude works out what follows from announcements, which are sorted.
 func (v *View) conclude() {
 	v.newest, v.Hosted, v.hosts = map[string]Announcement{}, nil, map[string]bool{}
-	v.naming, v.owners, v.speaks = map[string][]string{}, map[string][]string{}, map[string][]State{}
+	v.ledBy, v.groups = map[string][]*nostr.Announcement{}, map[string]authority.Group{}
+	v.owners, v.speaks = map[string][]string{}, map[string][]State{}
 	for _, a := range v.Announcements {
 		owner := a.Ref.PubKey
 		if v.announces(owner) {
@@ -112,10 +118,30 @@ func (v *View) conclude() {
 			v.Hosted = append(v.Hosted, owner)
 			v.hosts[owner] = v.rules.Archives(a.Announcement)
 		}
-		for _, maintainer := range a.Listed {
-			v.naming[maintainer] = append(v.naming[maintainer], owner)
+		if lead, is := authority.LeadOf(a.Announcement); is && !a.Silent {
+			v.ledBy[lead] = append(v.ledBy[lead], a.Announcement)
 		}
 	}
+}
+
+// By implements [authority.Announcements], as LedBy does. A silent announcement does not count.
+func (v View) By(author string) *nostr.Announcement {
+	if a := v.newest[author]; !a.Silent {
+		return a.Announcement
+	}
+	return nil
+}
+
+func (v View) LedBy(lead string) iter.Seq[*nostr.Announcement] { return slices.Values(v.ledBy[lead]) }
+
+// Group is who speaks for an owner's repository.
+func (v View) Group(owner string) authority.Group {
+	g, asked := v.groups[owner]
+	if !asked {
+		g = authority.Of(v, owner)
+		v.groups[owner] = g
+	}
+	return g
 }
 
 func (v View) announces(owner string) bool { return v.newest[owner].Announcement != nil }
@@ -163,8 +189,8 @@ func (v View) Hosts(owner string) bool {
 // Holds reports whether the announcement of an owner's repository waits.
 func (v View) Holds(owner string) bool { return v.newest[owner].Held }
 
-// Serves reports whether a repository is served that someone owns, or is a maintainer of: its
-// announcement is accepted.
+// Serves reports whether a repository is served that someone owns, or is a confirmed maintainer of:
+// its announcement is accepted.
 func (v View) Serves(key string) bool {
 	owners := v.OwnersFor(key)
 	return slices.ContainsFunc(v.Announcements, func(a Announcement) bool {
@@ -177,44 +203,42 @@ func (v View) Serves(key string) bool {
 // (GRASP-05).
 func (v View) IsArchived(owner string) bool { return v.hosts[owner] }
 
-// OwnersFor are the owners of hosted repositories for which the author of a state speaks: those
-// whose recursive maintainer set contains the author. They are in order of their keys.
-func (v View) OwnersFor(author string) []string {
-	if owners, asked := v.owners[author]; asked {
+// OwnersFor are the owners of hosted repositories of which a key is a confirmed maintainer, in order
+// of their keys.
+func (v View) OwnersFor(key string) []string {
+	owners, asked := v.owners[key]
+	if asked {
 		return owners
 	}
-	start := v.naming[author]
-	if v.announces(author) {
-		start = append(slices.Clone(start), author)
+	for c := range authority.Coordinates(v, key) {
+		if v.Hosts(c.Owner) {
+			owners = append(owners, c.Owner)
+		}
 	}
-	owners := slices.DeleteFunc(reach(start, func(owner string) []string { return v.naming[owner] }), func(owner string) bool { return !v.Hosts(owner) })
-	v.owners[author] = owners
+	slices.Sort(owners)
+	v.owners[key] = owners
 	return owners
 }
 
-// reach is whom a relation leads to from some people, in order of their keys. They are among them.
-func reach(start []string, next func(string) []string) []string {
-	reached := map[string]bool{}
-	for queue := slices.Clone(start); len(queue) > 0; queue = queue[1:] {
-		if !reached[queue[0]] {
-			reached[queue[0]] = true
-			queue = append(queue, next(queue[0])...)
-		}
-	}
-	return slices.Sorted(maps.Keys(reached))
+// Sharing are the owners of hosted repositories that share objects with that of an owner.
+func (v View) Sharing(owner string) []string {
+	return slices.DeleteFunc(authority.Sharing(v, owner), func(other string) bool { return !v.Hosts(other) })
 }
 
-// StatesFor are the states by authors who speak for an owner's hosted repository, newest first.
+// StatesFor are the states by confirmed maintainers of an owner's hosted repository, newest first.
 // Those that no repository can ever match (nostr.State.Satisfiable) are not among them: they wait
 // and expire.
 func (v View) StatesFor(owner string) []State {
 	states, asked := v.speaks[owner]
-	if asked {
+	if asked || !v.Hosts(owner) {
 		return states
 	}
-	people := v.People([]string{owner})
+	confirmed := map[string]bool{}
+	for _, key := range v.Group(owner).Confirmed {
+		confirmed[key] = true
+	}
 	for _, s := range v.States {
-		if _, speaks := slices.BinarySearch(people, s.Event.PubKey); speaks && s.Satisfiable() {
+		if confirmed[s.Event.PubKey] && s.Satisfiable() {
 			states = append(states, s)
 		}
 	}
@@ -306,8 +330,8 @@ func (v View) Named(pr PullRequest) (owners []string) {
 }
 
 // Tagged are the owners of hosted repositories of this identifier that a pull request is for: those
-// that it tags, and those whose recursive maintainer set contains an author whom it tags for this
-// identifier. An update that names none is for all.
+// that it tags, and those of which an author whom it tags for this identifier is a confirmed
+// maintainer. An update that names none is for all.
 func (v View) Tagged(pr PullRequest) []string {
 	if len(pr.Repos) == 0 {
 		return v.Hosted
@@ -327,10 +351,11 @@ func (v View) Tagged(pr PullRequest) []string {
 	})
 }
 
-// Group are the owners of the hosted repositories that may change when something of the given
-// people has: those for which they speak, those that share the states of these, and those that
-// share a held pull request with one of these. They are in order of their keys.
-func (v View) Group(people []string) []string {
+// Concerned are the owners of the hosted repositories that may change when something of the given
+// people has: those of which they are confirmed maintainers, those whose lead they are, those that
+// share the states of these, and those that share a held pull request with one of these. They are in
+// order of their keys.
+func (v View) Concerned(people []string) []string {
 	group := map[string]bool{}
 	for _, key := range people {
 		authors := []string{key}
@@ -342,6 +367,9 @@ func (v View) Group(people []string) []string {
 				group[owner] = true
 			}
 		}
+	}
+	for _, owner := range v.led(people) {
+		group[owner] = true
 	}
 	shared := map[string]bool{}
 	for _, pr := range v.PullRequests {
@@ -356,18 +384,38 @@ func (v View) Group(people []string) []string {
 	return slices.Sorted(maps.Keys(group))
 }
 
-// People are those who speak for the hosted repositories of some owners: a pull request that tags
-// one of them is for that repository. They are in order of their keys.
-func (v View) People(owners []string) []string {
-	return reach(slices.DeleteFunc(slices.Clone(owners), func(owner string) bool { return !v.Hosts(owner) }), v.maintainers)
+// led are the hosted ones of some owners and of those whose path of leads meets one of these, whether
+// it leads to a root or not.
+func (v View) led(owners []string) (hosted []string) {
+	seen := map[string]bool{}
+	for queue := slices.Clone(owners); len(queue) > 0 && len(seen) < authority.MaxLooks; queue = queue[1:] {
+		if seen[queue[0]] {
+			continue
+		}
+		if seen[queue[0]] = true; v.Hosts(queue[0]) {
+			hosted = append(hosted, queue[0])
+		}
+		for _, a := range v.ledBy[queue[0]] {
+			queue = append(queue, a.Ref.PubKey)
+		}
+	}
+	return hosted
 }
 
-// maintainers are those whom the announcement of an owner names.
-func (v View) maintainers(owner string) []string {
-	if !v.announces(owner) {
-		return nil
+// People are some owners and the confirmed maintainers of their hosted repositories: a pull request
+// that tags one of them is for that repository. They are in order of their keys.
+func (v View) People(owners []string) []string {
+	people := map[string]bool{}
+	for _, owner := range owners {
+		if !v.Hosts(owner) {
+			continue
+		}
+		people[owner] = true
+		for _, key := range v.Group(owner).Confirmed {
+			people[key] = true
+		}
 	}
-	return v.newest[owner].Listed
+	return slices.Sorted(maps.Keys(people))
 }
 
 // Sources are where git data may be found: the clone URLs of all announcements and of the pull
@@ -426,36 +474,13 @@ func named(urls []string, author, client string) (list []Source) {
 // maxNear bounds how many people's URLs count as near.
 const maxNear = 32
 
-// near are the clone URLs of an owner's announcement and of those by the maintainers whom it names.
+// near are the clone URLs of an owner's announcement and of those by its confirmed maintainers.
 func (v View) near(owner string) (list []Source) {
-	people := append([]string{owner}, v.maintainers(owner)...)
+	people := append([]string{owner}, v.Group(owner).Confirmed...)
 	for _, key := range people[:min(len(people), maxNear)] {
 		if v.announces(key) {
 			list = append(list, v.sources(v.newest[key])...)
 		}
 	}
 	return list
-}
-
-// Superseded are the held states that have lost: in every repository that their author speaks for,
-// a newer one is applied, or was accepted before.
-func (v View) Superseded(applied map[string]State) (lost []State) {
-	for _, s := range v.States {
-		owners := v.OwnersFor(s.Event.PubKey)
-		if !s.Held || len(owners) == 0 {
-			continue
-		}
-		counts := slices.ContainsFunc(owners, func(owner string) bool {
-			if by, is := applied[owner]; is {
-				return newer(by.Event, s.Event) >= 0
-			}
-			return !slices.ContainsFunc(v.StatesFor(owner), func(other State) bool {
-				return !other.Held && newer(other.Event, s.Event) < 0
-			})
-		})
-		if !counts {
-			lost = append(lost, s)
-		}
-	}
-	return lost
 }
