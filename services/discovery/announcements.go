@@ -21,13 +21,13 @@ const (
 
 // announcement is what of an announcement matters here.
 type announcement struct {
-	ref         nostr.RepoRef
-	id          string
-	created     nostr.Timestamp
-	expires     nostr.Timestamp // NIP-40; 0: never
-	relays      []nostr.RelayURL
-	cut         int // further relays that it lists
-	maintainers []string
+	ref     nostr.RepoRef
+	id      string
+	created nostr.Timestamp
+	expires nostr.Timestamp // NIP-40; 0: never
+	relays  []nostr.RelayURL
+	cut     int                 // further relays that it lists
+	roles   *nostr.Announcement // its reference and roles alone
 	// hosted: it lists our service or is archived. One that is neither may be a maintainer's, which
 	// counts, or tell where a repository went, which does not.
 	hosted bool
@@ -189,8 +189,12 @@ func (all *announcements) read(parsed *nostr.Announcement, most int) *announceme
 			a.cut++
 		}
 	}
-	for _, m := range parsed.Listed {
-		a.maintainers = append(a.maintainers, strings.Clone(m))
+	a.roles = &nostr.Announcement{Ref: a.ref, Roles: nostr.Roles{Active: parsed.Active}}
+	for _, key := range parsed.Listed {
+		a.roles.Listed = append(a.roles.Listed, strings.Clone(key))
+	}
+	for _, key := range parsed.Leads {
+		a.roles.Leads = append(a.roles.Leads, strings.Clone(key))
 	}
 	return a
 }

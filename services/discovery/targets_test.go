@@ -76,13 +76,14 @@ func TestTargets(t *testing.T) {
 		"ours": announce(alice, "x", 5, "ws://GIT.example.com:80/", "wss://git.example.com:443"), "twice": announce(alice, "x", 5, "ws://r.example:443", "wss://R.example/"),
 		"gone": elsewhere(alice, "x", 6, r), "gone-names-bob": elsewhere(alice, "x", 6, r, bob),
 		"back": announce(alice, "x", 7, r), "bobs-nowhere": elsewhere(bob, "x", 5, ""), "bobs-back": announce(bob, "x", 6, s),
-		"bobs": elsewhere(bob, "x", 5, s), "bobs-names-carol": elsewhere(bob, "x", 5, s, carol), "bobs-here": announce(bob, "x", 5, s),
+		"bobs": elsewhere(bob, "x", 5, s), "bobs-accepts": elsewhere(bob, "x", 5, s, alice, carol), "bobs-here": announce(bob, "x", 5, s),
 		"bobs-here-carol": announce(bob, "x", 5, s, carol), "names-bob-newer": announce(alice, "x", 6, s, bob),
 		"deleted": deletion(alice, 5, "a", ref(alice, "x")), "by-bob": deletion(bob, 9, "a", ref(alice, "x")), "by-id": deletion(bob, 9, "e", x.ID),
 	}
 	for _, row := range fixture.Rows(`
 		nothing | | |
-		held | | names-bob | r.example a1:x state a1 b0
+		held | | names-bob | r.example a1:x state a1
+		held, and accepted by a maintainer | bobs-accepts | names-bob | r.example a1:x state a1 b0
 		our own relay | ours | |
 		moved away | x gone | |
 		moved away and back | gone | back | r.example a1:x state a1
@@ -92,10 +93,10 @@ func TestTargets(t *testing.T) {
 		deleted by a stranger | x by-bob by-id | | r.example a1:x full
 		deleted and back | x deleted newer | | s.example a1:x full
 		a maintainer's | names-bob bobs | | r.example a1:x full, s.example b0:x full
-		a maintainer's maintainer | names-bob bobs-names-carol | | r.example a1:x full, r.example c0:x full, s.example b0:x full
+		a maintainer's maintainer | names-bob bobs-accepts | | r.example a1:x full, r.example c0:x full, s.example b0:x full
 		a maintainer who waits | names-bob | bobs-here | r.example a1:x full, r.example b0:x full, s.example b0:x state b0
-		whom a maintainer who waits names | names-bob | bobs-here-carol | r.example a1:x full, r.example b0:x full, s.example b0:x state b0 c0
-		nor does what waits | x | names-bob-newer | r.example a1:x full, s.example a1:x state a1 b0
+		whom one who is invited names | names-bob | bobs-here-carol | r.example a1:x full, r.example b0:x full, s.example b0:x state b0
+		what waits names who is invited | x | names-bob-newer | r.example a1:x full, r.example b0:x full, s.example a1:x state a1
 		a maintainer who comes | names-bob bobs-nowhere | bobs-back | r.example a1:x full, s.example b0:x state b0
 		moved away, with maintainers | names-bob gone-names-bob | |
 		one relay under two names | twice | | r.example a1:x full
@@ -158,7 +159,7 @@ func TestStrangersAreBounded(t *testing.T) {
 	all.accept(announce(alice, "x", 1, many...))
 	all.hold("1", entry(t, announce(bob, "y", 1, many...), "c", 1))
 	got, _ = targets(all.wants(time.Now()), nil, defaultLimits)
-	if r := got["r.example"]; len(r.Repos) != maxMaintainers+1 || len(r.Repos[ref(bob, "y")].Authors) != maxMaintainers {
+	if r := got["r.example"]; len(r.Repos) != maxMaintainers+1 || len(r.Repos[ref(bob, "y")].Authors) != 1 {
 		t.Errorf("%d repositories, %d maintainers", len(r.Repos), len(r.Repos[ref(bob, "y")].Authors))
 	}
 }

@@ -1,21 +1,18 @@
 package discovery
 
 import (
-	"math"
+	"iter"
 	"slices"
 	"time"
 
+	"tendril.dev/lib/authority"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
-const (
-	// maxMaintainers is how many maintainers of an announcement count here, nearest first: its
-	// author says how many there are.
-	maxMaintainers = 50
-	// maxLooks bounds the walk to them.
-	maxLooks = 1000
-)
+// maxMaintainers is how many confirmed and invited maintainers of a repository count here, nearest
+// first: its owner says how many there are.
+const maxMaintainers = 50
 
 // want is what is wanted of one repository, and of which relays.
 type want struct {
@@ -85,38 +82,54 @@ func (g *group) addHeld(held []*announcement) {
 	}
 }
 
+// By implements [authority.Announcements]: the newest of each author counts, accepted or held.
+func (g *group) By(author string) *nostr.Announcement {
+	if a := g.known[author]; a != nil {
+		return a.roles
+	}
+	return nil
+}
+
+// LedBy is not asked for: here every owner's repository is looked at by itself.
+func (g *group) LedBy(string) iter.Seq[*nostr.Announcement] {
+	return func(func(*nostr.Announcement) bool) {}
+}
+
 func (g *group) wants() (wants []*want) {
-	var hosts []string
-	for owner, a := range g.served {
-		if a.hosted {
-			hosts = append(hosts, owner)
-		}
-	}
-	trusted := map[string]bool{}
-	for _, m := range maintainers(g.served, hosts, math.MaxInt, math.MaxInt) {
-		trusted[m] = true
-	}
 	full := func(ref nostr.RepoRef, by *announcement) {
 		wants = append(wants, &want{ref: ref.String(), relays: by.relays, party: by.ref.PubKey, repo: proto.Wanted{Level: proto.LevelFull}})
 	}
+	maintainers := map[string]bool{} // with an accepted announcement, of hosted repositories
 	for owner, a := range g.served {
-		if a.hosted || trusted[owner] {
-			full(a.ref, a)
-		}
 		if !a.hosted {
 			continue
 		}
-		// Events may name a maintainer who has no announcement here. They belong to this
-		// repository, so its relays are asked for them. As at ingest only served announcements say
-		// who is one.
-		for _, m := range maintainers(g.served, []string{owner}, maxMaintainers, maxLooks) {
-			if g.served[m] == nil {
-				full(nostr.RepoRef{PubKey: m, Identifier: a.ref.Identifier}, a)
+		full(a.ref, a)
+		// Events may name a maintainer who has no accepted announcement here. They belong to this
+		// repository, so its relays are asked for them: also for the acceptance of who is invited.
+		of := authority.Of(g, owner)
+		keys := slices.Concat(of.Confirmed, of.Invited)
+		for _, key := range keys[:min(len(keys), maxMaintainers)] {
+			switch {
+			case key == owner:
+			case g.served[key] != nil:
+				maintainers[key] = true
+			default:
+				full(nostr.RepoRef{PubKey: key, Identifier: a.ref.Identifier}, a)
 			}
 		}
 	}
+	for key := range maintainers {
+		if a := g.served[key]; !a.hosted {
+			full(a.ref, a)
+		}
+	}
 	for owner, a := range g.waiting {
-		authors := maintainers(g.known, []string{owner}, maxMaintainers, maxLooks)
+		authors := authority.Of(g, owner).Confirmed
+		authors = slices.Clone(authors[:min(len(authors), maxMaintainers)])
+		if !slices.Contains(authors, owner) {
+			authors = append(authors, owner)
+		}
 		slices.Sort(authors)
 		wants = append(wants, &want{
 			ref: a.ref.String(), relays: a.relays, party: a.origin, heldAt: a.heldAt,
@@ -124,33 +137,4 @@ func (g *group) wants() (wants []*want) {
 		})
 	}
 	return wants
-}
-
-// maintainers walks from the sources, which count, to the keys that their announcements name, and
-// on, nearest first; by has the announcements. It ends after so many keys, and after so many looks
-// at one: strangers may make that a long way.
-func maintainers(by map[string]*announcement, sources []string, most, looks int) (list []string) {
-	seen := map[string]bool{}
-	add := func(key string) {
-		if !seen[key] && len(list) < most {
-			seen[key] = true
-			list = append(list, key)
-		}
-	}
-	for _, s := range sources {
-		add(s)
-	}
-	for next := 0; next < len(list); next++ {
-		a := by[list[next]]
-		if a == nil {
-			continue
-		}
-		for _, m := range a.maintainers {
-			if looks--; looks < 0 || len(list) >= most {
-				return list
-			}
-			add(m)
-		}
-	}
-	return list
 }
