@@ -7,14 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"tendril.dev/lib/authority"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/subject"
 	"tendril.dev/proto"
@@ -216,7 +219,79 @@ func (t *teller) repository(ref nostr.RepoRef) {
 	if len(t.Lines) == 0 && t.ban == nil {
 		t.say(time.Time{}, "all", "its owner must publish an announcement (kind 30617) that lists this server in clone and relays", "no announcement of it has come here")
 	}
+	t.authority(ref)
 	t.stands(ref)
+}
+
+// mostTold bounds the keys of which it is told why they do not speak for a repository.
+const mostTold = 10
+
+// authority tells who speaks for a repository, and why others whom it names do not.
+func (t *teller) authority(ref nostr.RepoRef) {
+	const from = "authority"
+	all := t.announcements(ref.Identifier)
+	if all.By(ref.PubKey) == nil {
+		return
+	}
+	g := authority.Of(all, ref.PubKey)
+	if g.Root == "" {
+		t.say(time.Time{}, from, g.Nobody.Advice(), "%s", g.Nobody)
+		return
+	}
+	var names []string
+	for _, key := range g.Confirmed[:min(len(g.Confirmed), mostTold)] {
+		names = append(names, nostr.Npub(key))
+	}
+	if more := len(g.Confirmed) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	t.say(time.Time{}, from, "", "confirmed maintainers: %s", strings.Join(names, ", "))
+	for _, key := range g.Looked {
+		if len(names) == 2*mostTold || g.Has(key) {
+			continue
+		}
+		names = append(names, "")
+		reason, advice := authority.Why(all, ref.PubKey, key)
+		t.say(time.Time{}, from, "", "%s; %s", reason, advice)
+	}
+}
+
+// announcements finds the announcements of an identifier, accepted and held. Each is asked for once.
+func (t *teller) announcements(identifier string) authority.Announcements {
+	all := &announcements{t: t, identifier: identifier, held: held.NewDirectory(), read: map[string]*nostr.Announcement{}}
+	for _, h := range t.heldOf(identifier) {
+		if e, err := held.NewEntry(h); err == nil {
+			all.held.Add(e)
+		}
+	}
+	return all
+}
+
+type announcements struct {
+	t          *teller
+	identifier string
+	held       *held.Directory
+	read       map[string]*nostr.Announcement
+}
+
+func (all *announcements) By(author string) *nostr.Announcement {
+	if a, read := all.read[author]; read {
+		return a
+	}
+	a := held.Announcements{Identifier: all.identifier, In: []*held.Directory{all.held}}.By(author)
+	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Authors: []string{author}, Tags: nostr.TagMap{"d": {all.identifier}}}
+	for _, ev := range all.t.events(filter) {
+		if accepted, err := nostr.ParseAnnouncement(ev); err == nil && (a == nil || nostr.Replaces(ev, a.Event)) {
+			a = accepted
+		}
+	}
+	all.read[author] = a
+	return a
+}
+
+// LedBy is not asked for: the story is of one owner's repository.
+func (all *announcements) LedBy(string) iter.Seq[*nostr.Announcement] {
+	return func(func(*nostr.Announcement) bool) {}
 }
 
 // logged tells when an accepted event came into the log, and from where. What is not served is
@@ -286,7 +361,7 @@ func (t *teller) refused(question proto.Why) {
 var remedies = []struct{ words, remedy string }{
 	{"must list this service", "the announcement lists another domain: put this server into its clone and relays tags, and publish it again"},
 	{"no announcement exists", "publish the announcement of the repository (kind 30617) first, then this event again"},
-	{"not authorized", "the owner's announcement must list the author among its maintainers; then publish the event again"},
+	{"not authorized", "its author must be a confirmed maintainer: one must list the author, who must publish an announcement of this identifier that lists one; tendril why <repository> says who is"},
 	{"neither names nor is named", "it belongs to nothing that is hosted here: publish what it names (e, a or q tag) first"},
 	{"previously expired", "its git data did not come in time: publish the event again and push within its time"},
 	{"superseded", "nothing: a newer state of the same author counts"},

@@ -121,19 +121,22 @@ func TestMaintainersOnPages(t *testing.T) {
 	t.Parallel()
 	sys := start(t)
 	secret := func(n int) string { return fmt.Sprintf("%064x", n) }
-	announced := func(n, maintainer int) *nostr.Event {
-		key, err := gonostr.GetPublicKey(secret(maintainer))
+	key := func(n int) string {
+		key, err := gonostr.GetPublicKey(secret(n))
 		must(t, err)
-		ev := fake(n, nostr.KindAnnouncement, nostr.Tag{"d", "x"}, nostr.Tag{"maintainers", key})
+		return key
+	}
+	announced := func(n int, maintainers ...string) *nostr.Event {
+		ev := fake(n, nostr.KindAnnouncement, nostr.Tag{"d", "x"}, append(nostr.Tag{"maintainers"}, maintainers...))
 		must(t, ev.Sign(secret(n)))
 		return ev
 	}
-	chain := []*nostr.Event{announced(1, 2), announced(2, 3), announced(3, 1)}
-	announcement, _, npub := repository(t, "x", nostr.Tag{"maintainers", chain[0].PubKey})
+	announcement, _, npub := repository(t, "x", nostr.Tag{"maintainers", key(1), key(4)})
+	chain := []*nostr.Event{announced(1, announcement.PubKey, key(2)), announced(2, key(1), key(3)), announced(3, key(2))}
 	sys.store(t, append(chain, announcement)...)
 	var others []*nostr.Event
 	for n := range 500 {
-		others = append(others, announced(n+10, 9))
+		others = append(others, announced(n+10, announcement.PubKey))
 	}
 	sys.store(t, others...)
 	_, page := sys.ask(t, "GET", "/"+npub+"/x.git", "text/html")
@@ -143,6 +146,10 @@ func TestMaintainersOnPages(t *testing.T) {
 		if strings.Contains(page, named) != (n < len(chain)) {
 			t.Errorf("the maintainers of the page are wrong about %d", n)
 		}
+	}
+	_, invited, is := strings.Cut(page, "Invited, not accepted yet")
+	if !is || !strings.Contains(invited, nostr.Npub(key(4))) || strings.Contains(invited, nostr.Npub(key(1))) {
+		t.Error("the page does not tell who is invited")
 	}
 }
 

@@ -4,25 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net/url"
 	"slices"
 	"strings"
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
+	"tendril.dev/lib/authority"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
 )
 
 // Bounds of what a page shows or looks at. Strangers write all of it.
 const (
-	maxListed      = 100
-	maxLookedAt    = 1000
-	maxRefs        = 200
-	maxMaintainers = 500
-	maxLinks       = 10
-	maxName        = 120
-	maxText        = 2000
+	maxListed   = 100
+	maxLookedAt = 1000
+	maxRefs     = 200
+	maxLinks    = 10
+	maxName     = 120
+	maxText     = 2000
 )
 
 // Why there is nothing to show of a repository.
@@ -44,7 +45,8 @@ type repository struct {
 	Path                          string // of the page and the git data
 	Naddr                         string
 	NostrURL                      string   // for ngit's git-remote-nostr
-	Maintainers                   []string // npubs, the owner's not among them
+	Maintainers, Invited          []string // npubs, the owner's not among them; invited keys have no rights
+	Nobody                        string   // why nobody has authority
 	Web                           []string
 	Head                          string
 	Archive                       bool // it does not list us
@@ -124,16 +126,54 @@ func (p *Pages) repository(ctx context.Context, v *eventdb.View, pubkey, identif
 			r.Web = append(r.Web, link)
 		}
 	}
-	maintainers, err := maintainersOf(ctx, v, a)
-	if err != nil {
-		return nil, err
+	all := announcements{view: v, identifier: identifier, read: map[string]*nostr.Announcement{pubkey: a}}
+	group := authority.Of(&all, pubkey)
+	if all.failed != nil {
+		return nil, fmt.Errorf("look up maintainers: %w", all.failed)
 	}
-	for _, m := range maintainers {
-		if npub, err := nip19.EncodePublicKey(m); err == nil && m != pubkey && len(r.Maintainers) < maxListed {
-			r.Maintainers = append(r.Maintainers, npub)
+	r.Maintainers, r.Invited = npubs(group.Confirmed, pubkey), npubs(group.Invited, pubkey)
+	r.Nobody = group.Nobody.String()
+	return r, r.addState(ctx, v, group.Confirmed)
+}
+
+// npubs are public keys as people read them, the owner's not among them.
+func npubs(keys []string, owner string) (list []string) {
+	for _, key := range keys {
+		if key != owner && len(list) < maxListed {
+			list = append(list, nostr.Npub(key))
 		}
 	}
-	return r, r.addState(ctx, v, maintainers)
+	return list
+}
+
+// announcements are the accepted ones of an identifier. Each is read once.
+type announcements struct {
+	view       *eventdb.View
+	identifier string
+	read       map[string]*nostr.Announcement
+	failed     error // what could not be read
+}
+
+// By implements [authority.Announcements].
+func (all *announcements) By(author string) *nostr.Announcement {
+	if a, read := all.read[author]; read {
+		return a
+	}
+	ev, err := all.view.Replaceable(nostr.KindAnnouncement, author, all.identifier)
+	if err != nil && !errors.Is(err, eventdb.ErrNotFound) {
+		all.failed = err
+	}
+	var a *nostr.Announcement
+	if err == nil {
+		a, _ = nostr.ParseAnnouncement(ev) // ingest accepts none that cannot be read
+	}
+	all.read[author] = a
+	return a
+}
+
+// LedBy is not asked for: a page is about one owner's repository.
+func (all *announcements) LedBy(string) iter.Seq[*nostr.Announcement] {
+	return func(func(*nostr.Announcement) bool) {}
 }
 
 // nostrURL is the address of a repository for git-remote-nostr:
@@ -142,35 +182,11 @@ func nostrURL(npub, relay, identifier string) string {
 	return "nostr://" + npub + "/" + url.QueryEscape(strings.TrimPrefix(relay, "wss://")) + "/" + nostr.EncodeIdentifier(identifier)
 }
 
-// maintainersOf is everyone who speaks for a repository: the owner, whom the owner's announcement
-// names as maintainers, whom their accepted announcements name, and so on.
-func maintainersOf(ctx context.Context, v *eventdb.View, a *nostr.Announcement) ([]string, error) {
-	set, known := []string{a.Ref.PubKey}, map[string]bool{a.Ref.PubKey: true}
-	for named := a.Listed; ; {
-		from := len(set)
-		for _, m := range named {
-			if !known[m] && len(set) < maxMaintainers {
-				set, known[m] = append(set, m), true
-			}
-		}
-		if from == len(set) {
-			return set, nil
-		}
-		named = nil
-		filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Authors: set[from:], Tags: nostr.TagMap{"d": {a.Ref.Identifier}}}
-		for ev, err := range v.Query(ctx, filter) {
-			if err != nil {
-				return nil, fmt.Errorf("look up maintainers: %w", err)
-			}
-			if other, err := nostr.ParseAnnouncement(ev); err == nil {
-				named = append(named, other.Listed...)
-			}
-		}
-	}
-}
-
-// addState adds the references of the newest accepted state of any maintainer.
+// addState adds the references of the newest accepted state of any confirmed maintainer.
 func (r *repository) addState(ctx context.Context, v *eventdb.View, maintainers []string) error {
+	if len(maintainers) == 0 {
+		return nil
+	}
 	filter := nostr.Filter{Kinds: []int{nostr.KindState}, Authors: maintainers, Tags: nostr.TagMap{"d": {r.Identifier}}, Limit: 1}
 	for ev, err := range v.Query(ctx, filter) {
 		if err != nil {
