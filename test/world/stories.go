@@ -33,7 +33,8 @@ var Stories = []struct {
 	Name string
 	Tell func(p *Place)
 }{
-	{"push", push}, {"refused pushes", refusedPushes}, {"a maintainer pushes", maintainerPushes}, {"held, then hunted", hunt},
+	{"push", push}, {"refused pushes", refusedPushes}, {"a maintainer pushes", maintainerPushes},
+	{"an invitation", invitation}, {"held, then hunted", hunt},
 	{"a pull request to a maintainer", pullRequest}, {"an owner gives up", giveUp}, {"ban", Ban},
 }
 
@@ -118,6 +119,35 @@ func maintainerPushes(p *Place) {
 	p.Serves(events...)
 }
 
+// invitation: who is invited has no rights in the owner's repository, neither without an
+// announcement nor with a fork. Acceptance lets the state that is there count, and leaving moves the
+// references back, without a push.
+func invitation(p *Place) {
+	ann, bob, work := p.Person(), p.Person(), NewWorkTree(p)
+	first := work.Refs()
+	p.Holds(ann.Announce("invited", bob.PubKey), ann.State("invited", first))
+	annsRepo, bobsRepo := p.Repo(ann, "invited"), p.Repo(bob, "invited")
+	work.Git("push", "-q", annsRepo, "main")
+	evil := work.Commit("not reviewed")
+	p.Refuses("restricted: author not authorized for this repository", bob.State("invited", work.Refs()))
+	work.Fails("is invited but has not accepted yet", "push", annsRepo, "+main")
+	p.Holds(bob.Announce("invited"), bob.At(nostr.Now()+1).State("invited", work.Refs()))
+	work.Git("push", "-q", bobsRepo, "main")
+	is := func(remote, commit string) bool {
+		return strings.HasPrefix(work.Git("ls-remote", remote, "refs/heads/main"), commit)
+	}
+	if !is(annsRepo, first["refs/heads/main"]) || !is(bobsRepo, evil) {
+		p.Error("a push to a fork did not move the fork alone")
+	}
+	work.Fails("is invited but has not accepted yet", "push", annsRepo, "+main")
+	p.Accepts(bob.At(nostr.Now()+2).Announce("invited", ann.PubKey))
+	await(p, "the acceptance counts", func() bool { return is(annsRepo, evil) })
+	left := bob.At(nostr.Now()+3).Announce("invited", ann.PubKey)
+	left.Tags = append(left.Tags, nostr.Tag{"m", bob.PubKey, "1", "2"}, nostr.Tag{"m", ann.PubKey})
+	p.Accepts(bob.At(nostr.Now()+3).Sign(nostr.KindAnnouncement, "", left.Tags...))
+	await(p, "the maintainer has left", func() bool { return is(annsRepo, first["refs/heads/main"]) })
+}
+
 // hunt: one relay found, one event accepted, its git data hunted, released and cloned; and the
 // conversation about it, past and present, from a second relay.
 func hunt(p *Place) {
@@ -195,8 +225,8 @@ func (s *Scene) checkTranscript(p *Place) {
 	}
 }
 
-// pullRequest: pull requests that tag only a maintainer who has announced nothing here come in from
-// a foreign relay. One that a user has brought too early is brought back by the owner's
+// pullRequest: pull requests that tag only a maintainer whose repository is elsewhere come in from a
+// foreign relay. One that a user has brought too early is brought back by the owner's
 // announcement.
 func pullRequest(p *Place) {
 	ann, bob, guest, work := p.Person(), p.Person(), p.Person(), NewWorkTree(p)
@@ -206,7 +236,8 @@ func pullRequest(p *Place) {
 	early, later := guest.Pull("early", tip, bob.Repo("theirs"), fork), guest.Pull("later", tip, bob.Repo("theirs"), fork)
 	p.First.Publish(early)
 	p.Refuses("", early)
-	p.First.Publish(ann.Announce("theirs", data, p.First.URL, bob.PubKey), ann.State("theirs", refs))
+	accepts := bob.Sign(nostr.KindAnnouncement, "", nostr.Tag{"d", "theirs"}, nostr.Tag{"maintainers", ann.PubKey})
+	p.First.Publish(ann.Announce("theirs", data, p.First.URL, bob.PubKey), accepts, ann.State("theirs", refs))
 	p.Serves(early)
 	p.First.Publish(later)
 	p.Serves(later)
