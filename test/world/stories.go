@@ -236,7 +236,7 @@ func pullRequest(p *Place) {
 	early, later := guest.Pull("early", tip, bob.Repo("theirs"), fork), guest.Pull("later", tip, bob.Repo("theirs"), fork)
 	p.First.Publish(early)
 	p.Refuses("", early)
-	accepts := bob.Sign(nostr.KindAnnouncement, "", nostr.Tag{"d", "theirs"}, nostr.Tag{"maintainers", ann.PubKey})
+	accepts := bob.Sign(nostr.KindAnnouncement, "", nostr.Tag{"d", "theirs"}, nostr.Tag{"relays", p.First.URL}, nostr.Tag{"maintainers", ann.PubKey})
 	p.First.Publish(ann.Announce("theirs", data, p.First.URL, bob.PubKey), accepts, ann.State("theirs", refs))
 	p.Serves(early)
 	p.First.Publish(later)

@@ -38,7 +38,7 @@ var (
 func testSettings() (s config.Settings) {
 	s.Domain = domain
 	s.HoldDuration, s.SilentDuration = 30*time.Minute, 24*time.Hour
-	s.MaxFutureSeconds, s.BatchSize = 900, 500
+	s.MaxFutureSeconds, s.BatchSize, s.LargestEvent = 900, 500, 192<<10
 	s.RejectedHotSeconds, s.RejectedColdSeconds = 120, 7*24*60*60
 	s.DatabaseBackend = "memory"
 	return s
