@@ -30,8 +30,9 @@ type Tenure struct {
 	Leave func()
 }
 
-// Leased is a repository in which this process may write for as long as a lease. By its methods
-// objects are added: they may run beside readers and beside whoever has the lock.
+// Leased is a repository in which this process may write for as long as a lease. Its methods may run
+// beside readers and beside whoever has the lock: Take adds objects, Gc packs them and, still without
+// the lock, removes what was reached by nothing when it looked.
 type Leased struct {
 	*Repo
 	lease context.Context
@@ -39,7 +40,7 @@ type Leased struct {
 }
 
 // Locked is a repository of which the caller is the only writer. References, notes and the
-// repository itself change only by its methods, and objects go only by them. It is of no use any
+// repository itself change only by its methods. It is of no use any
 // more after Done, or when the lease ends under which it was taken, also if the same process gets
 // another.
 type Locked struct {
