@@ -57,8 +57,8 @@ func TestKnown(t *testing.T) {
 		protected, and held | waiting heldProtected | release heldProtected | accepted drops heldProtected
 		expired | accepted a | user expired | rejected expired invalid
 		ephemeral | accepted a | user ephemeral | passed
-		ephemeral, about nothing that is here | | user ephemeral | rejected orphan invalid forgotten misses 30617:alice:tree, named:ephemeral
-		ephemeral, about what is only held | waiting a | user ephemeral | rejected orphan invalid forgotten misses 30617:alice:tree, named:ephemeral
+		ephemeral, about nothing that is here | | user ephemeral | rejected orphan restricted forgotten misses 30617:alice:tree, named:ephemeral
+		ephemeral, about what is only held | waiting a | user ephemeral | rejected orphan restricted forgotten misses 30617:alice:tree, named:ephemeral
 		ephemeral, from sync | accepted a | synced ephemeral | rejected ephemeral restricted forgotten
 		ephemeral, imported | accepted a | imported ephemeral | rejected ephemeral restricted forgotten
 		ephemeral, by a banned author | accepted a --event-blacklist=@bob | user ephemeral | rejected blacklisted blocked
