@@ -16,6 +16,8 @@ const (
 	// housekeepingEvery is how often it is looked whether a repository must be cleaned up, though
 	// nothing was written to it.
 	housekeepingEvery = time.Hour
+	// housekeepingWhenBusy is when it is tried again in a repository that somebody wrote in.
+	housekeepingWhenBusy = time.Minute
 )
 
 // survey looks through the disk for what the shards have that came, and once a day for all. All of
@@ -92,22 +94,27 @@ func (w *worker) cleanUp(ctx context.Context, at repository.Place) error {
 		return nil
 	}
 	due, err := repo.NeedsGc(time.Now())
+	next := housekeepingEvery
 	if err == nil && due {
-		err = tidy(during, repo)
+		var busy bool
+		if busy, err = tidy(during, repo); busy {
+			next = housekeepingWhenBusy
+		}
 	}
 	if err != nil && during.Err() == nil {
 		w.log.Error("housekeeping failed; it is tried again later", "repository", at, "error", err)
 	}
-	w.chores.AddAt(at, time.Now().Add(housekeepingEvery))
+	w.chores.AddAt(at, time.Now().Add(next))
 	return nil
 }
 
-// tidy lets git clean up one repository.
-func tidy(ctx context.Context, repo *repository.Repo) error {
-	leased, err := repo.Lease()
-	if err != nil {
-		return err
+// tidy lets git clean up one repository, unless somebody writes in it: nobody waits for housekeeping
+// to begin.
+func tidy(ctx context.Context, repo *repository.Repo) (busy bool, err error) {
+	locked, free := repo.TryLock()
+	if !free {
+		return true, nil
 	}
-	defer leased.Done()
-	return leased.Gc(ctx)
+	defer locked.Done()
+	return false, locked.Gc(ctx)
 }

@@ -65,12 +65,17 @@ func newest(roots ...string) (at time.Time, err error) {
 }
 
 // Gc does a repository's housekeeping with git's own means: packs are brought together, and objects
-// that nothing has reached for a day go. It may run beside pushes and fetches. ctx ends with the
-// claim on the repository.
-func (l *Leased) Gc(ctx context.Context) error {
+// that nothing has reached for a day go. It needs the lock. Git reads the references once and removes
+// what they do not reach; the age of a pack tells nothing about that, because old objects are in use
+// again as soon as a push builds on them, a state names them, or a pack with them is linked. A writer
+// beside it would set a reference to what is just being removed.
+func (l *Locked) Gc(ctx context.Context) error {
 	began := time.Now()
 	hidden := false
-	err := l.gc(ctx, bigPack)
+	err := l.sweepGc()
+	if err == nil {
+		err = l.gc(ctx, bigPack)
+	}
 	if err == nil {
 		hidden, err = l.hidesGarbage(ctx)
 	}
@@ -93,8 +98,27 @@ func (l *Leased) Gc(ctx context.Context) error {
 	return nil
 }
 
+// sweepGc removes the lock files of a housekeeping that was killed: git's next one fails while they
+// are there. No other git of ours has them, because the caller has the lock.
+func (l *Locked) sweepGc() error {
+	if err := l.MayWrite(context.Background()); err != nil {
+		return err
+	}
+	var failed error
+	for _, folder := range []string{"objects/info", "objects/info/commit-graphs", "objects/pack"} {
+		entries, err := readDir(l.in(folder))
+		failed = errors.Join(failed, err)
+		for _, entry := range entries {
+			if strings.HasSuffix(entry.Name(), ".lock") {
+				failed = errors.Join(failed, ignoreGone(os.Remove(l.in(folder, entry.Name()))))
+			}
+		}
+	}
+	return failed
+}
+
 // gc lets git pack all objects into new packs but those of packs from a size on; 0: all.
-func (l *Leased) gc(ctx context.Context, keep int64) error {
+func (l *Locked) gc(ctx context.Context, keep int64) error {
 	// --force passes over the lock of a gc that was killed: the holder of the claim runs one only.
 	c := l.writing("gc", "--cruft", "--prune=24.hours.ago", "--quiet", "--force")
 	c.config = []string{

@@ -31,8 +31,7 @@ type Tenure struct {
 }
 
 // Leased is a repository in which this process may write for as long as a lease. Its methods may run
-// beside readers and beside whoever has the lock: Take adds objects, Gc packs them and, still without
-// the lock, removes what was reached by nothing when it looked.
+// beside readers and beside whoever has the lock, because they only add objects.
 type Leased struct {
 	*Repo
 	lease context.Context

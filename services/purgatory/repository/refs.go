@@ -150,7 +150,10 @@ func (l *Locked) SetRefs(ctx context.Context, want, symbolic map[string]string, 
 			return err
 		}
 	}
-	return nil
+	if len(follow) == 0 {
+		return nil
+	}
+	return l.SyncFolders()
 }
 
 // refChange is one reference in a transaction.
