@@ -29,6 +29,9 @@ const (
 	// is where that version stood, a [Floor] as JSON, once for each address: older versions do not come
 	// back. The log may not have the deleted version any more, and never had one that was held.
 	HeaderFloor = "Grasp-Floor"
+	// HeaderReleased is on the message that takes the place of a claim whose holder has let it go. A
+	// claim that is gone without it was removed by another hand, and its holder may still work.
+	HeaderReleased = "Grasp-Released"
 	// HeaderTraceParent is W3C trace context: on a pack, one for each line, with commas between and
 	// nothing for an event without.
 	HeaderTraceParent = "traceparent"

@@ -110,14 +110,14 @@ func (s *server) rests(keys []string, names ...string) {
 
 // start lets a worker join and work; the returned function stops it gracefully. do is what it does,
 // if that is not only work.
-func (s *server) start(b *bus.Bus, name string, keys []string, do ...func(ctx context.Context, key string) error) (stop func()) {
+func (s *server) start(b *bus.Bus, name string, keys []string, do ...func(ctx context.Context, held Held) error) (stop func()) {
 	s.t.Helper()
 	m, err := Join(s.t.Context(), b, Options{Group: "test", Worker: name, Address: name + ":1", Log: quiet})
 	must(s.t, err)
 	ctx, cancel := context.WithCancel(s.t.Context())
 	wanted := make(chan []string, 1)
 	wanted <- keys
-	do = append(do, func(ctx context.Context, key string) error { return s.work(ctx, name, key) })
+	do = append(do, func(ctx context.Context, held Held) error { return s.work(ctx, name, held.Key) })
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -237,7 +237,7 @@ func TestWorkEndsWithTheBucketOfClaims(t *testing.T) {
 	wanted, ended := make(chan []string, 1), make(chan error, 1)
 	wanted <- some("relay", 20)
 	go func() {
-		ended <- m.Work(t.Context(), wanted, func(ctx context.Context, key string) error { return s.work(ctx, "one", key) })
+		ended <- m.Work(t.Context(), wanted, func(ctx context.Context, held Held) error { return s.work(ctx, "one", held.Key) })
 		m.Leave()
 	}()
 	fixture.Await(t, "the claims are heard of", func() bool { return len(m.directory.held()) == 20 })
@@ -259,13 +259,13 @@ func TestWorkEndsWithTheBucketOfClaims(t *testing.T) {
 func TestLeavingWorkerHoldsNothingUp(t *testing.T) {
 	t.Parallel()
 	s, all, release := serve(t, long), some("relay", 40), make(chan struct{})
-	stopA := s.start(s.connect(), "a", all, func(ctx context.Context, key string) error {
+	stopA := s.start(s.connect(), "a", all, func(ctx context.Context, held Held) error {
 		defer func() {
-			if key == all[7] {
+			if held.Key == all[7] {
 				<-release
 			}
 		}()
-		return s.work(ctx, "a", key)
+		return s.work(ctx, "a", held.Key)
 	})
 	s.has("a", 40)
 	var stopping sync.WaitGroup
@@ -283,10 +283,10 @@ func TestStoppingWorkerStaysAlive(t *testing.T) {
 	t.Parallel()
 	s, release := serve(t, 5*time.Second), make(chan struct{})
 	b := s.connect()
-	stop := s.start(b, "a", some("relay", 1), func(ctx context.Context, key string) error {
+	stop := s.start(b, "a", some("relay", 1), func(ctx context.Context, held Held) error {
 		slow, end := context.WithCancel(context.WithoutCancel(ctx))
 		go func() { <-release; end() }()
-		return s.work(slow, "a", key)
+		return s.work(slow, "a", held.Key)
 	})
 	s.has("a", 1)
 	s.start(s.connect(), "b", some("relay", 1))
@@ -314,9 +314,9 @@ func TestWorkOutlastsARestart(t *testing.T) {
 	s, all := serve(t, long), some("relay", 200) // more than are claimed at once
 	var begun atomic.Int64
 	for _, name := range []string{"a", "b"} {
-		s.start(s.connect(), name, all, func(ctx context.Context, key string) error {
+		s.start(s.connect(), name, all, func(ctx context.Context, held Held) error {
 			begun.Add(1)
-			return s.work(ctx, name, key)
+			return s.work(ctx, name, held.Key)
 		})
 	}
 	s.rests(all, "a", "b")

@@ -17,6 +17,7 @@ type situation struct {
 	claims  map[string]claimed      // as the bucket has them, dead workers' too
 	wanted  map[string]bool         // keys that should be worked on
 	mine    map[string]bool         // keys that this worker works on
+	over    map[string]bool         // keys whose claim is gone for so long that its holder has stopped
 }
 
 // decision is what to do now. clear are claims that keep other workers from a key, or that would
@@ -54,7 +55,7 @@ func decide(s situation) (d decision) {
 // lost.
 func (s situation) heldByOther(key string) bool {
 	c, claimed := s.claims[key]
-	return claimed && c.Worker != s.self && c.by(s.workers[c.Worker])
+	return claimed && c.Worker != s.self && c.by(s.workers[c.Worker]) && !s.over[key]
 }
 
 // assign says which worker should have each wanted key: the one that the key prefers, unless that

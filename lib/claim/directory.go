@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
 )
@@ -17,6 +19,9 @@ import (
 type claimed struct {
 	proto.Claim
 	revision uint64
+	// vanished is when it was heard that the claim is gone though its holder has not let it go;
+	// zero: it is there. The holder hears that too, and needs a moment to stop.
+	vanished time.Time
 }
 
 // heard is a worker and when its last heartbeat was heard.
@@ -27,6 +32,9 @@ type heard struct {
 
 // by reports whether a worker made the claim. The zero worker made none.
 func (c claimed) by(w proto.Worker) bool { return c.Worker != "" && w.Name == c.Worker }
+
+// expired is why a bucket says that a record has gone by itself: no sign of its worker.
+const expired = "MaxAge"
 
 // Directory knows who is there in a group and who holds which key.
 type Directory struct {
@@ -40,17 +48,28 @@ type Directory struct {
 	// silence is how long a worker is believed to live since its last heartbeat was heard here. The
 	// bucket tells of a death sooner, but not to a follower that was away at that time.
 	silence time.Duration
+	ttl     time.Duration
+	began   time.Time
+	self    string                // the own worker; empty: this process only looks
+	ownGone func(revision uint64) // called when the own record is gone; nil: never
 
 	mu      sync.Mutex
 	workers map[string]heard
-	claims  map[string]claimed // by key without the group
+	signs   map[string]time.Time // when a worker's last sign of life was heard, for a TTL
+	claims  map[string]claimed   // by key without the group
 }
 
 // Watch reads who holds what, and follows it until Close: the end of ctx ends the reading only.
 func Watch(ctx context.Context, b *bus.Bus, group string, log *slog.Logger) (*Directory, error) {
+	return watch(ctx, b, Options{Group: group, Log: log}, nil)
+}
+
+func watch(ctx context.Context, b *bus.Bus, o Options, ownGone func(revision uint64)) (*Directory, error) {
+	ttl := b.Sizing().WorkerTTL
 	d := &Directory{
-		group: group, log: log, changed: make(chan struct{}, 1), Ended: make(chan error, 2), silence: 2 * b.Sizing().WorkerTTL,
-		workers: map[string]heard{}, claims: map[string]claimed{},
+		group: o.Group, log: o.Log, changed: make(chan struct{}, 1), Ended: make(chan error, 2),
+		silence: 2 * ttl, ttl: ttl, began: time.Now(), self: o.Worker, ownGone: ownGone,
+		workers: map[string]heard{}, signs: map[string]time.Time{}, claims: map[string]claimed{},
 	}
 	var lasting context.Context
 	lasting, d.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -94,7 +113,13 @@ func (d *Directory) follow(ctx, lasting context.Context, b *bus.Bus, bucket stri
 func (d *Directory) hearWorker(name string, m bus.Message) error {
 	var w proto.Worker
 	delete(d.workers, name)
+	if m.Header.Get(jetstream.MarkerReasonHeader) != expired {
+		d.sign(name)
+	}
 	if m.Deletes() {
+		if name == d.self && d.ownGone != nil {
+			d.ownGone(m.Seq)
+		}
 		return nil
 	}
 	if err := json.Unmarshal(m.Data, &w); err != nil {
@@ -104,11 +129,36 @@ func (d *Directory) hearWorker(name string, m bus.Message) error {
 	return nil
 }
 
+// sign notes that a worker was there until now. d.mu is held.
+func (d *Directory) sign(name string) {
+	maps.DeleteFunc(d.signs, func(_ string, at time.Time) bool { return time.Since(at) > d.ttl })
+	d.signs[name] = time.Now()
+}
+
+// quietIn is after how long nothing was heard of a worker for a TTL, counted at the earliest from
+// when this process began to listen. Then the lease of that worker has ended, however its record
+// went: the lease ends within a TTL after the last heartbeat was begun.
+func (d *Directory) quietIn(name string) time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	last, heard := d.signs[name]
+	if !heard {
+		last = d.began
+	}
+	return time.Until(last.Add(d.ttl))
+}
+
 // hearClaim keeps the revision of a claim that cannot be read too: it is free.
 func (d *Directory) hearClaim(key string, m bus.Message) error {
-	c := claimed{revision: m.Seq}
+	c, before := claimed{revision: m.Seq}, d.claims[key]
 	delete(d.claims, key)
-	if m.Deletes() {
+	switch {
+	case m.Deletes() && m.Header.Get(proto.HeaderReleased) == "" && before.Worker != "":
+		before.revision, before.vanished = m.Seq, time.Now()
+		d.claims[key] = before
+		time.AfterFunc(d.silence, d.tell)
+		return nil
+	case m.Deletes():
 		return nil
 	}
 	err := json.Unmarshal(m.Data, &c.Claim)
@@ -141,7 +191,7 @@ func (d *Directory) Holder(key string) (proto.Worker, bool) {
 	defer d.mu.Unlock()
 	c := d.claims[key]
 	w := d.live(c.Worker)
-	return w, c.by(w)
+	return w, c.by(w) && c.vanished.IsZero()
 }
 
 // Lives reports whether a worker is live.

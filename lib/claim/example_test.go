@@ -29,8 +29,8 @@ func Example() {
 	}
 	wanted := make(chan []string, 1)
 	wanted <- []string{"page"}
-	member.Work(ctx, wanted, func(ctx context.Context, key string) error {
-		fmt.Println("one reads the", key)
+	member.Work(ctx, wanted, func(ctx context.Context, held claim.Held) error {
+		fmt.Println("one reads the", held.Key)
 		stop()
 		<-ctx.Done()
 		return nil

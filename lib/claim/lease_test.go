@@ -1,45 +1,140 @@
 package claim
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
+// napping is a timer of a machine that can be suspended: its clock goes on meanwhile, and it rings
+// as soon as the machine goes on.
+type napping struct {
+	timer
+	slept time.Duration
+	at    time.Duration
+}
+
+func (n *napping) now() time.Duration   { return n.timer.now() + n.slept }
+func (n *napping) set(at time.Duration) { n.at = at; n.timer.set(at - n.slept) }
+func (n *napping) nap(d time.Duration)  { n.slept += d; n.set(n.at) }
+
+func testLeases(t *testing.T) (*leases, *napping) {
+	l, err := newLeases(9*time.Second, Options{Group: "test", Log: quiet}, func(ring func()) (alarm, error) {
+		a, err := newTimer(ring)
+		return &napping{timer: a.(timer)}, err
+	})
+	must(t, err)
+	return l, l.alarm.(*napping)
+}
+
 // TestALeaseEndsBeforeTheRecordExpires: heartbeats make a lease longer; without them it ends before
-// a TTL has passed since the last one began, and the next heartbeat begins another. So does a
-// record that was gone in between.
+// a TTL has passed since the last one began, and the next heartbeat begins another.
 func TestALeaseEndsBeforeTheRecordExpires(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := &Member{
-			o:         Options{Group: "test", Log: quiet},
-			ttl:       9 * time.Second,
-			directory: &Directory{changed: make(chan struct{}, 1)},
+		l, clock := testLeases(t)
+		if l.now().Err() == nil {
+			t.Error("there is a lease before the first heartbeat")
 		}
-		m.renew(time.Now(), true)
-		first := m.currentLease()
-		for range 5 {
+		l.renew(clock.now(), 1)
+		first := l.now()
+		for n := range 5 {
 			time.Sleep(3 * time.Second)
-			m.renew(time.Now(), true)
+			l.renew(clock.now(), uint64(n+2))
 		}
-		job, cancel := context.WithCancel(first)
-		cancel()
-		if m.currentLease() != first || Lease(job).Err() != nil {
+		if l.now() != first || first.Err() != nil {
 			t.Errorf("with heartbeats: the lease ended: %v", first.Err())
 		}
 		time.Sleep(8200 * time.Millisecond)
 		synctest.Wait()
-		if Lease(job).Err() == nil || m.Alive() == nil {
+		if first.Err() == nil {
 			t.Error("the lease goes on without heartbeats")
 		}
-		m.renew(time.Now(), true)
-		second := m.currentLease()
-		m.renew(time.Now(), false)
-		if second == first || second.Err() == nil || m.Alive() != nil {
-			t.Errorf("after a record that was gone: the lease before %v, the one now %v", second.Err(), m.currentLease().Err())
+		l.renew(clock.now(), 10)
+		if l.now() == first || l.now().Err() != nil {
+			t.Error("the next heartbeat began no lease")
 		}
-		m.endLease()
+		l.close()
 	})
+}
+
+// TestASuspendedMachineCountsTheTime: others see the record expire while the machine is suspended.
+func TestASuspendedMachineCountsTheTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, clock := testLeases(t)
+		l.renew(clock.now(), 1)
+		lease := l.now()
+		clock.nap(5 * time.Second)
+		synctest.Wait()
+		if lease.Err() != nil {
+			t.Error("a short nap ended the lease")
+		}
+		clock.nap(4 * time.Second)
+		synctest.Wait()
+		if lease.Err() == nil {
+			t.Error("the lease outlasted a long nap")
+		}
+		l.close()
+	})
+}
+
+// TestAHeartbeatBegunBeforeANapBeginsNoLongLease: the record that it wrote is as old as the nap.
+func TestAHeartbeatBegunBeforeANapBeginsNoLongLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, clock := testLeases(t)
+		began := clock.now()
+		clock.slept += time.Hour
+		l.renew(began, 1)
+		synctest.Wait()
+		if l.now().Err() == nil {
+			t.Error("a heartbeat of an hour ago began a lease")
+		}
+		l.close()
+	})
+}
+
+// TestNewsOfAGoneRecord: the lease ends with the record, whichever comes first, the news of it or
+// the answer to the write before. News of a record that was written again since say nothing.
+func TestNewsOfAGoneRecord(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, clock := testLeases(t)
+		l.renew(clock.now(), 5)
+		first := l.now()
+		l.recordGone(4)
+		if first.Err() != nil {
+			t.Error("old news ended the lease")
+		}
+		l.recordGone(7)
+		l.renew(clock.now(), 6) // it was written before it was removed
+		if first.Err() == nil || l.now().Err() == nil {
+			t.Error("the lease outlasted its record")
+		}
+		l.renew(clock.now(), 8)
+		if l.now().Err() != nil || first.Err() == nil {
+			t.Error("the next heartbeat began no lease of its own")
+		}
+		l.close()
+	})
+}
+
+// TestTheAlarmOfThisSystem rings, and not before its time.
+func TestTheAlarmOfThisSystem(t *testing.T) {
+	t.Parallel()
+	rang := make(chan struct{}, 10)
+	a, err := newAlarm(func() { rang <- struct{}{} })
+	must(t, err)
+	at := a.now() + 30*time.Millisecond
+	a.set(a.now() + time.Hour)
+	a.set(at)
+	<-rang
+	if now := a.now(); now < at {
+		t.Errorf("it rang %s early", at-now)
+	}
+	a.set(at) // a time that is over
+	<-rang
+	a.close()
+	a.set(at)
 }

@@ -3,9 +3,13 @@
 // who does: each is taken with a compare-and-set, and its revision fences the holder
 // (docs/architecture.md, Claims).
 //
-// No worker trusts its clock against another's: a dead worker's record expires in the bucket, and
-// its claims are free then. A worker that cannot renew its own record in time stops its work before
-// that happens.
+// Workers never compare clocks. A dead worker's record expires in the bucket, and its claims are
+// free when another worker has heard nothing of it for a TTL by its own clock. A worker stops its
+// work earlier: at nine tenths of a TTL after its last heartbeat began, or as soon as it sees that
+// its record is gone.
+//
+// The package does not own what is done by a claim: whoever works must let the end of the lease end
+// what it writes.
 package claim
 
 import (
@@ -19,6 +23,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"tendril.dev/lib/backoff"
 	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
 )
@@ -48,60 +53,56 @@ type Member struct {
 	stop      context.CancelFunc
 	beating   sync.WaitGroup
 
+	leases  *leases
+	beatNow chan struct{} // of capacity 1: the next heartbeat is due at once
+
 	recording sync.Mutex // held while the own record is written
 	working   bool       // as the record says or is about to say
 	revision  uint64     // of the record; 0: none
-
-	mu    sync.Mutex
-	lease *lease
 }
 
-// lease is a time in which this worker may work by its claims. It ends when the own record may be
-// about to expire, and with it the work, which runs under its context. A heartbeat that gets
-// through makes it longer; after its end the next one begins a new lease.
-type lease struct {
-	ctx   context.Context
-	end   context.CancelFunc
-	lapse *time.Timer
-}
-
-type leaseKey struct{}
-
-// Lease returns the lease's own context from that which Work gives to do. It ends when the lease
-// ends: from then on nothing may be written. The context that do gets ends with it, and also when
-// the claim is to pass to another worker: then what was begun may be finished.
-func Lease(ctx context.Context) context.Context {
-	if l, ok := ctx.Value(leaseKey{}).(context.Context); ok {
-		return l
-	}
-	return ctx
+// Held is a key that this worker has claimed, and the lease by which it works on the key.
+type Held struct {
+	Key string
+	// Lease ends when this worker may not work by its claims any more: from then on nothing may be
+	// written.
+	Lease context.Context
 }
 
 // Join writes the worker's record, and keeps it alive until Leave: the end of ctx ends the joining
 // only, because work on claims may outlast it. While the bus is away it waits. The worker gets no
 // keys before Work has been told which are wanted.
 func Join(ctx context.Context, b *bus.Bus, o Options) (*Member, error) {
-	m := &Member{o: o, ttl: b.Sizing().WorkerTTL, bus: b}
-	var err error
-	if m.workers, err = b.Bucket(ctx, proto.BucketWorkers); err != nil {
+	workers, err := b.Bucket(ctx, proto.BucketWorkers)
+	if err != nil {
 		return nil, err
 	}
-	if m.claims, err = b.Bucket(ctx, proto.BucketClaims); err != nil {
+	claims, err := b.Bucket(ctx, proto.BucketClaims)
+	if err != nil {
 		return nil, err
 	}
-	if m.directory, err = Watch(ctx, b, o.Group, o.Log); err != nil {
-		return nil, fmt.Errorf("join the workers: %w", err)
+	m := &Member{o: o, ttl: b.Sizing().WorkerTTL, bus: b, workers: workers, claims: claims, beatNow: make(chan struct{}, 1)}
+	return m, m.join(ctx)
+}
+
+// join does what Join says, with the buckets open.
+func (m *Member) join(ctx context.Context) (err error) {
+	o, b := m.o, m.bus
+	if m.leases, err = newLeases(m.ttl, o, newAlarm); err != nil {
+		return fmt.Errorf("join the workers: %w", err)
+	}
+	if m.directory, err = watch(ctx, b, o, m.hearOwnGone); err != nil {
+		m.leases.close()
+		return fmt.Errorf("join the workers: %w", err)
 	}
 	for err = m.beat(); err != nil && ctx.Err() == nil && (bus.IsTransient(err) || bus.IsConflict(err)); err = m.beat() {
 		o.Log.Warn("the worker's record cannot be written yet", "group", o.Group, "error", err)
-		select {
-		case <-time.After(m.ttl / 10):
-		case <-ctx.Done():
-		}
+		_ = backoff.Sleep(ctx, m.ttl/10) // the loop looks at ctx
 	}
 	if err != nil {
 		m.directory.Close()
-		return nil, fmt.Errorf("join the workers: %w", err)
+		m.leases.close()
+		return fmt.Errorf("join the workers: %w", err)
 	}
 	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
 	m.stop = stop
@@ -113,11 +114,12 @@ func Join(ctx context.Context, b *bus.Bus, o Options) (*Member, error) {
 			case <-beating.Done():
 				return
 			case <-tick.C:
-				m.tryBeat()
+			case <-m.beatNow:
 			}
+			m.tryBeat()
 		}
 	})
-	return m, nil
+	return nil
 }
 
 // Directory tells who holds which key of the worker's group, until Leave.
@@ -129,9 +131,7 @@ func (m *Member) Leave() {
 	m.stop()
 	m.beating.Wait()
 	m.directory.Close()
-	m.mu.Lock()
-	m.endLease()
-	m.mu.Unlock()
+	m.leases.close()
 	ctx, cancel := context.WithTimeout(context.Background(), casTimeout)
 	defer cancel()
 	err := m.workers.Delete(ctx, m.key(), jetstream.LastRevision(m.revision))
@@ -157,15 +157,17 @@ func (m *Member) tryBeat() {
 	}
 }
 
-// beat writes the own record again. The lease counts from before the write: the bucket's clock for
-// the record cannot have begun earlier.
+// beat writes the own record again, and makes the lease longer.
+//
+// The lease ends as soon as the record is seen to be gone, before it is written again: if the answer
+// to that write is lost, the next heartbeat finds a record and cannot know of the gap.
 func (m *Member) beat() error {
 	ctx, cancel := context.WithTimeout(context.Background(), m.ttl/3)
 	defer cancel()
 	m.recording.Lock()
 	defer m.recording.Unlock()
 	record := proto.Worker{Name: m.o.Worker, Group: m.o.Group, Address: m.o.Address, Working: m.working}
-	began, unbroken := time.Now(), true
+	began := m.leases.alarm.now()
 	revision, err := put(ctx, m.workers, m.key(), record, m.revision)
 	if bus.IsConflict(err) { // the record has expired, or the answer to a write was lost
 		entry, missing := m.workers.Get(ctx, m.key())
@@ -173,7 +175,8 @@ func (m *Member) beat() error {
 		case missing == nil:
 			m.revision = entry.Revision()
 		case errors.Is(missing, jetstream.ErrKeyNotFound):
-			m.revision, unbroken = 0, false
+			m.leases.recordGone(m.revision + 1)
+			m.revision = 0
 		default:
 			return missing
 		}
@@ -183,7 +186,8 @@ func (m *Member) beat() error {
 		return err
 	}
 	m.revision = revision
-	m.renew(began, unbroken)
+	m.leases.renew(began, revision)
+	m.directory.tell()
 	return nil
 }
 
@@ -199,45 +203,19 @@ func put(ctx context.Context, bucket jetstream.KeyValue, key string, value any, 
 	return bucket.Update(ctx, key, data, revision)
 }
 
-// renew notes a heartbeat that got through and was begun at that time. unbroken: the record was
-// there all the time since the heartbeat before. A tenth of the time is kept for stopping what runs
-// on the claims.
-func (m *Member) renew(began time.Time, unbroken bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.lease == nil || !unbroken || !m.lease.lapse.Stop() {
-		m.endLease()
-		l := &lease{}
-		l.ctx, l.end = context.WithCancel(context.Background())
-		l.ctx = context.WithValue(l.ctx, leaseKey{}, l.ctx)
-		l.lapse = time.AfterFunc(m.ttl, func() {
-			m.o.Log.Warn("the heartbeat did not get through in time; work on claims stops", "group", m.o.Group)
-			l.end()
-		})
-		m.lease = l
-	}
-	m.lease.lapse.Reset(time.Until(began.Add(m.ttl - m.ttl/10)))
-	m.directory.tell()
-}
-
-// endLease ends the lease if there is one. m.mu is held.
-func (m *Member) endLease() {
-	if m.lease != nil {
-		m.lease.lapse.Stop()
-		m.lease.end()
+// hearOwnGone hears from the bucket that the own record is gone. Others hear that at the same time.
+func (m *Member) hearOwnGone(revision uint64) {
+	m.leases.recordGone(revision)
+	select {
+	case m.beatNow <- struct{}{}:
+	default:
 	}
 }
 
 // Alive is an error while the heartbeat does not get through: then no work on claims goes on.
 func (m *Member) Alive() error {
-	if m.currentLease().Err() != nil {
+	if m.leases.now().Err() != nil {
 		return errors.New("the worker's heartbeat does not get through; it works on no claims")
 	}
 	return nil
-}
-
-func (m *Member) currentLease() context.Context {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.lease.ctx
 }

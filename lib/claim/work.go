@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
+	"tendril.dev/lib/backoff"
 	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
 )
@@ -33,17 +34,21 @@ const (
 
 // Work claims its share of the keys that wanted names (each value is the whole list) and runs do
 // for every claim until the claim is given up, which ends do's context; the claim goes to another
-// only after do has returned. It returns when ctx has ended, or the group cannot be followed, and
-// everything is let go.
+// only after do has returned. Until then what was begun may be finished, unless the lease ends. Work
+// returns when ctx has ended, or the group cannot be followed, and everything is let go.
 //
 // Two workers never work on one key. A claim is taken by compare-and-set, from none or from a
-// worker whose record has expired. The work by it runs under the lease, which ends at most nine
-// tenths of a TTL after a heartbeat began, and so before the record that this heartbeat wrote can
-// expire.
+// worker that has no record and of which nothing was heard for a TTL. The work by a claim runs under
+// the lease, which ends at most nine tenths of a TTL after the last heartbeat began. A record that
+// is gone earlier, because a clock was set or by a hand, therefore hands no key out, and it ends the
+// lease as soon as its own worker hears of it.
+//
+// The order is: end the work, then let the claim go. The other way round, another worker would begin
+// while this one still writes.
 //
 // What fails is tried again after the next heartbeat.
-func (m *Member) Work(ctx context.Context, wanted <-chan []string, do func(ctx context.Context, key string) error) error {
-	w := &work{Member: m, do: do, jobs: map[string]context.CancelFunc{}, ended: make(chan string), writing: make(chan struct{}, atOnce)}
+func (m *Member) Work(ctx context.Context, wanted <-chan []string, do func(ctx context.Context, held Held) error) error {
+	w := &work{Member: m, do: do, jobs: map[string]job{}, ended: make(chan string), writing: make(chan struct{}, atOnce)}
 	defer w.finish()
 	for {
 		select {
@@ -66,7 +71,7 @@ func (m *Member) Work(ctx context.Context, wanted <-chan []string, do func(ctx c
 		case key := <-w.ended:
 			delete(w.jobs, key)
 		case <-m.directory.changed:
-			time.Sleep(gather)
+			_ = backoff.Sleep(ctx, gather) // the loop looks at ctx
 		}
 		if w.wanted != nil {
 			w.share(ctx)
@@ -77,29 +82,41 @@ func (m *Member) Work(ctx context.Context, wanted <-chan []string, do func(ctx c
 // work is the state of Work, touched by its goroutine only.
 type work struct {
 	*Member
-	do      func(ctx context.Context, key string) error
-	wanted  map[string]bool               // nil: not told yet
-	jobs    map[string]context.CancelFunc // claims at work, by key
+	do      func(ctx context.Context, held Held) error
+	wanted  map[string]bool // nil: not told yet
+	jobs    map[string]job  // claims at work, by key
 	ended   chan string
 	writing chan struct{} // as many as are in it, claims are being let go
 }
 
+// job is the work on one claim.
+type job struct {
+	stop     context.CancelFunc
+	revision uint64 // of the claim
+}
+
 // share takes and leaves keys so that each worker has its share of them.
 func (w *work) share(ctx context.Context) {
-	lease := w.currentLease()
+	lease := w.leases.now()
 	if lease.Err() != nil {
 		return
 	}
 	workers, claims := w.directory.Workers(), w.directory.held()
 	// The own record counts from the moment it is written, not from when the watch tells of it.
 	workers[w.o.Worker] = proto.Worker{Name: w.o.Worker, Working: true}
-	mine := map[string]bool{}
-	for key := range w.jobs {
+	mine, over := map[string]bool{}, map[string]bool{}
+	for key, job := range w.jobs {
 		mine[key] = true
+		if claims[key].revision > job.revision {
+			job.stop() // another hand has removed the claim or changed it
+		}
 	}
-	d := decide(situation{self: w.o.Worker, workers: workers, claims: claims, wanted: w.wanted, mine: mine})
+	for key, c := range claims {
+		over[key] = !c.vanished.IsZero() && time.Since(c.vanished) >= w.directory.silence
+	}
+	d := decide(situation{self: w.o.Worker, workers: workers, claims: claims, wanted: w.wanted, mine: mine, over: over})
 	for _, key := range d.leave {
-		w.jobs[key]()
+		w.jobs[key].stop()
 	}
 	free, err := w.free(ctx, slices.Concat(d.take, d.clear), claims)
 	if err != nil {
@@ -134,9 +151,10 @@ func (w *work) share(ctx context.Context) {
 }
 
 // free returns those of the keys that have no live holder, as the leader of the bucket of workers
-// knows it: what this worker has heard of claims may be newer than what it has heard of workers.
+// knows it: what this worker has heard of claims may be newer than what it has heard of workers. A
+// holder without a record of which something was heard within a TTL may still work.
 func (w *work) free(ctx context.Context, keys []string, claims map[string]claimed) (free []string, err error) {
-	records := map[string]proto.Worker{}
+	records, again := map[string]proto.Worker{}, w.ttl
 	for _, key := range keys {
 		c := claims[key]
 		record, known := records[c.Worker]
@@ -151,9 +169,19 @@ func (w *work) free(ctx context.Context, keys []string, claims map[string]claime
 			}
 			records[c.Worker] = record
 		}
-		if !c.by(record) {
+		switch wait := w.directory.quietIn(c.Worker); {
+		case c.by(record):
+			if !c.vanished.IsZero() {
+				free = append(free, key) // and long enough ago, see over
+			}
+		case c.Worker != "" && c.Worker != w.o.Worker && wait > 0:
+			again = min(again, wait)
+		default:
 			free = append(free, key)
 		}
+	}
+	if again < w.ttl {
+		time.AfterFunc(again, w.directory.tell)
 	}
 	return free, nil
 }
@@ -161,22 +189,22 @@ func (w *work) free(ctx context.Context, keys []string, claims map[string]claime
 // begin runs the work until the claim is left or the lease ends, and lets the claim go then.
 func (w *work) begin(lease context.Context, key string, revision uint64) {
 	ctx, cancel := context.WithCancel(lease)
-	w.jobs[key] = cancel
+	w.jobs[key] = job{cancel, revision}
 	w.o.Log.Debug("claimed", "group", w.o.Group, "key", key)
 	go func() {
 		defer cancel()
 		for ctx.Err() == nil {
-			err := w.do(ctx, key)
+			err := w.do(ctx, Held{key, lease})
 			if ctx.Err() != nil {
 				break
 			}
 			w.o.Log.Error("work on a claim ended by itself and begins again", "key", key, "error", err)
-			select {
-			case <-ctx.Done():
-			case <-time.After(retryAfter):
-			}
+			_ = backoff.Sleep(ctx, retryAfter) // the loop looks at ctx
 		}
 		w.writing <- struct{}{}
+		if c := w.directory.held()[key]; c.Worker == w.o.Worker && !c.vanished.IsZero() {
+			revision = c.revision // another hand has removed the claim: the others wait for this
+		}
 		w.letGo(key, revision)
 		<-w.writing
 		w.ended <- key
@@ -188,6 +216,7 @@ func (w *work) letGo(key string, revision uint64) {
 	ctx, cancel := context.WithTimeout(context.Background(), casTimeout)
 	defer cancel()
 	m := &nats.Msg{Subject: proto.KVSubject(proto.BucketClaims, proto.ClaimKey(w.o.Group, key)), Header: bus.Deletion(markerKept)}
+	m.Header.Set(proto.HeaderReleased, w.o.Worker)
 	_, err := w.bus.JS.PublishMsg(ctx, m, jetstream.WithExpectLastSequencePerSubject(revision))
 	if err != nil && !bus.IsConflict(err) {
 		w.o.Log.Warn("a claim could not be let go; it is taken up again, or expires with its worker", "key", key, "error", err)
@@ -198,8 +227,8 @@ func (w *work) letGo(key string, revision uint64) {
 // once. Each claim is free as soon as the work on it has ended.
 func (w *work) finish() {
 	w.announce(false)
-	for _, leave := range w.jobs {
-		leave()
+	for _, job := range w.jobs {
+		job.stop()
 	}
 	for len(w.jobs) > 0 {
 		delete(w.jobs, <-w.ended)

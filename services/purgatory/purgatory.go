@@ -239,8 +239,8 @@ func (w *worker) work(ctx context.Context, member *claim.Member) error {
 }
 
 // hold keeps one shard until ctx ends, and lets go of it when nothing writes in it any more.
-func (w *worker) hold(ctx context.Context, name string) error {
-	n, err := strconv.Atoi(name)
+func (w *worker) hold(ctx context.Context, held claim.Held) error {
+	n, err := strconv.Atoi(held.Key)
 	if err != nil {
 		return err
 	}
@@ -259,7 +259,7 @@ func (w *worker) hold(ctx context.Context, name string) error {
 		if opened {
 			break
 		}
-		w.shards.Open(n, claim.Lease(ctx))
+		w.shards.Open(n, held.Lease)
 	}
 	select {
 	case w.arrivals <- n:

@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -55,14 +54,14 @@ func newRelayWorker(log *slog.Logger) (*relayWorker, *prometheus.Registry) {
 		Sync:   config.Sync{ReconnectWindow: 15 * time.Minute, DailyMin: 23 * time.Hour, DailyMax: 25 * time.Hour, CheckSeconds: 2},
 	}
 	targets := NewTargets(nil, &world{}, 0, nil, quiet)
-	l := &relayWorker{Env: &Env{Rules: rules, Lease: claim.Lease, Metrics: NewMetrics(reg), Log: log}, name: "r.example.com", log: log, target: targets.Of("r.example.com"), state: &stateKeeper{}}
+	l := &relayWorker{Env: &Env{Rules: rules, Metrics: NewMetrics(reg), Log: log}, name: "r.example.com", lease: context.Background(), log: log, target: targets.Of("r.example.com"), state: &stateKeeper{}}
 	l.resume(noon)
 	return l, reg
 }
 
 // successor takes the claim over, and has confirmed what that has.
 func successor(l *relayWorker) *relayWorker {
-	next := &relayWorker{Env: l.Env, name: l.name, state: l.state, target: l.target, log: quiet, warned: map[string]bool{}, confirmed: session.Set{First: true}}
+	next := &relayWorker{Env: l.Env, name: l.name, lease: l.lease, state: l.state, target: l.target, log: quiet, warned: map[string]bool{}, confirmed: session.Set{First: true}}
 	next.resume(time.Now())
 	return next
 }

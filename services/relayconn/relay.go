@@ -13,6 +13,7 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip42"
 	"golang.org/x/sync/errgroup"
 
+	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nostr"
@@ -54,10 +55,8 @@ type Env struct {
 	Dial func(ctx context.Context, url string) (Connection, error)
 	// Document fetches what a relay says of itself (NIP-11).
 	Document func(ctx context.Context, url string) (wire.Stated, error)
-	// Lease gives the context in which the end of the work may still be written: claim.Lease.
-	Lease   func(context.Context) context.Context
-	Intake  *intake.Intake
-	Targets *Targets
+	Intake   *intake.Intake
+	Targets  *Targets
 	// Sign signs with the operator's key; fs.ErrNotExist: there is none here.
 	Sign func(ev *nostr.Event) error
 	// Negentropy is what relays are asked by NIP-77 with; nil: they are not.
@@ -72,7 +71,8 @@ type Env struct {
 // during a session to that of saveStatePeriodically. It is the session's observer.
 type relayWorker struct {
 	*Env
-	name    string // as in subjects and keys
+	name    string          // as in subjects and keys
+	lease   context.Context // until its end the state may be written
 	claimed time.Time
 	url     string
 	log     *slog.Logger
@@ -92,9 +92,10 @@ type relayWorker struct {
 	gaps      sync.Map        // sources of which a gap was told on this connection
 }
 
-// Run keeps the connection to the relay of that name until ctx ends.
-func (e *Env) Run(ctx context.Context, name string) error {
-	w := &relayWorker{Env: e, name: name, claimed: time.Now(), warned: map[string]bool{}, log: e.Log.With("relay", name)}
+// Run keeps the connection to the relay of that claim until ctx ends.
+func (e *Env) Run(ctx context.Context, held claim.Held) error {
+	name := held.Key
+	w := &relayWorker{Env: e, name: name, lease: held.Lease, claimed: time.Now(), warned: map[string]bool{}, log: e.Log.With("relay", name)}
 	w.state = &stateKeeper{js: e.JS, kv: e.States, key: name, log: w.log}
 	if err := w.state.read(ctx); err != nil {
 		return err
@@ -370,7 +371,7 @@ func (w *relayWorker) failed(ctx context.Context, now time.Time, err error) {
 	w.health = w.health.Failed(now, err)
 	w.Metrics.count(w.name, w.Metrics.attempts, "failure")
 	w.logDisconnect("connection failed", now, err)
-	w.saveEnd(ctx)
+	w.saveEnd()
 }
 
 func (w *relayWorker) ended(ctx context.Context, now time.Time, err error) {
@@ -385,13 +386,13 @@ func (w *relayWorker) ended(ctx context.Context, now time.Time, err error) {
 		w.health = w.health.Dropped(now, err)
 		w.logDisconnect("disconnected", now, err)
 	}
-	w.saveEnd(ctx)
+	w.saveEnd()
 }
 
 // saveEnd writes down that there is no connection, also when the claim is to pass on.
-func (w *relayWorker) saveEnd(ctx context.Context) {
+func (w *relayWorker) saveEnd() {
 	w.status = session.Status{Confirmed: w.status.Confirmed}
-	w.save(w.Lease(ctx))
+	w.save(w.lease)
 }
 
 // markConnected notes that the connection stands. Only once it has caught up with what it missed,

@@ -103,6 +103,8 @@ type generation struct {
 	ctx     context.Context
 	end     context.CancelFunc
 	dead    bool // it cannot write any more
+	lease   context.Context
+	lapse   context.CancelFunc
 	targets *Targets
 	done    chan struct{}
 }
@@ -133,6 +135,7 @@ func (m *simulation) sort() {
 func (m *simulation) begin() {
 	ctx, end := context.WithCancel(m.t.Context())
 	g := &generation{ctx: ctx, end: end, done: make(chan struct{})}
+	g.lease, g.lapse = context.WithCancel(m.t.Context())
 	source := &simulatedLog{simulation: m}
 	g.targets = NewTargets(nil, source, 5*time.Second, make(chan []string, 1), quiet)
 	g.targets.hearing = query.Hearing{Seq: source.Seq}
@@ -142,14 +145,8 @@ func (m *simulation) begin() {
 	env := &Env{
 		Rules: m.rules, Worker: "w", Hash: "hash", Started: m.started, Metrics: NewMetrics(prometheus.NewRegistry()), Log: logOf(m),
 		Intake: in, Targets: g.targets,
-		Dial:     func(context.Context, string) (Connection, error) { return m.dial(), nil },
-		Document: func(context.Context, string) (wire.Stated, error) { return wire.Stated{}, errors.New("none") },
-		Lease: func(context.Context) context.Context {
-			if g.dead {
-				return ctx
-			}
-			return m.t.Context()
-		},
+		Dial:       func(context.Context, string) (Connection, error) { return m.dial(), nil },
+		Document:   func(context.Context, string) (wire.Stated, error) { return wire.Stated{}, errors.New("none") },
 		Negentropy: &session.Negentropy{Service: &simulatedKnowledge{m}, Room: semaphore.NewWeighted(session.RoomBytes), Seq: source.Seq, Walks: &session.Walks{}},
 		Sign:       func(*nostr.Event) error { return errors.New("no key") },
 	}
@@ -159,7 +156,7 @@ func (m *simulation) begin() {
 	var running sync.WaitGroup
 	running.Go(func() { in.Run(ctx) })
 	running.Go(func() { g.targets.ask(ctx) })
-	w := &relayWorker{Env: env, name: relayName, claimed: time.Now(), warned: map[string]bool{}, log: env.Log}
+	w := &relayWorker{Env: env, name: relayName, lease: g.lease, claimed: time.Now(), warned: map[string]bool{}, log: env.Log}
 	w.state = &stateKeeper{js: memoryStream{g: g, bucket: &m.bucket}, kv: memoryKV{g: g, bucket: &m.bucket}, key: relayName, log: quiet}
 	if err := w.state.read(ctx); err != nil {
 		m.t.Error(err)
@@ -210,7 +207,9 @@ func (m *simulation) counts(c *pipe) bool {
 	m.hangUp()
 	g := m.worker
 	if what != cut {
-		g.dead = what == kill
+		if g.dead = what == kill; g.dead {
+			g.lapse()
+		}
 		g.end()
 		go func() {
 			<-g.done

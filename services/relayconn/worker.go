@@ -47,7 +47,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		Document: func(ctx context.Context, url string) (wire.Stated, error) {
 			return wire.FetchDocument(ctx, guard.HTTPClient(), url)
 		},
-		Lease: claim.Lease, Intake: in, Targets: all, Metrics: metrics, Log: n.Log,
+		Intake: in, Targets: all, Metrics: metrics, Log: n.Log,
 		Sign: func(ev *nostr.Event) error {
 			key, err := n.Settings.FindKey(".") // as it is now: the gateway may just have made it
 			if err != nil {

@@ -104,7 +104,7 @@ func (w *Writer) Run(ctx context.Context) error {
 	wanted := make(chan []string, 1)
 	wanted <- []string{proto.KeyLog}
 	defer member.Leave()
-	return member.Work(ctx, wanted, func(ctx context.Context, _ string) error { return w.write(ctx) })
+	return member.Work(ctx, wanted, func(ctx context.Context, _ claim.Held) error { return w.write(ctx) })
 }
 
 // term is one time of being the writer. It ends when ctx ends or when a commit fails: then nothing
