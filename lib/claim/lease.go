@@ -120,7 +120,7 @@ type timer struct {
 }
 
 func newTimer(ring func()) (alarm, error) {
-	t := timer{time.Now(), time.AfterFunc(0, ring)}
+	t := timer{time.Now(), time.AfterFunc(time.Hour, ring)}
 	t.Stop()
 	return t, nil
 }

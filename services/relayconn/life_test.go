@@ -223,9 +223,11 @@ func TestDayIsNotForgotten(t *testing.T) {
 	l.state = open(t, openBus(t))
 	over, end := context.WithCancel(t.Context())
 	end()
+	l.lease = over
 	if l.ended(over, time.Now(), errGone); l.state.revision != 0 {
 		t.Error("the state is written after the lease")
 	}
+	l.lease = t.Context()
 	due := time.Now().Add(-time.Minute).UTC().Round(0)
 	l.daily = due
 	l.ended(t.Context(), time.Now(), errGone)
