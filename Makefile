@@ -19,6 +19,7 @@ FUZZTIME ?= 10000x
 BENCH    ?= .
 CHAOS    ?= 1m
 RUNS     ?= 1
+SEED     ?=
 CHAOSTESTS ?= TestChaos|TestTwoDisturbances|TestNoStaleAnswer|TestFollowersReachTheHeadAfterFailovers
 ROWS     ?=
 EVENTS   ?= 100000
@@ -71,8 +72,13 @@ unit: ## the tests of every module, under the race detector
 	$(TEST) -race $(PACKAGES)
 	$(OUTSIDE) go test -race ./...
 
-chaos: ## processes that are killed at random, for CHAOS (1m), RUNS (1) times, and what must not come of it; CHAOSTESTS selects tests
+ifneq ($(SEED),)
+chaos: ## processes that are killed at random, for CHAOS (1m), RUNS (1) times, and what must not come of it; CHAOSTESTS selects tests; SEED=7 or SEED=1-50: the story of random histories instead
+	TENDRIL_SEED=$(SEED) $(TEST) -count 1 -timeout 6h -v -run '^TestRandomHistories$$' ./test/history
+else
+chaos:
 	TENDRIL_CHAOS=$(CHAOS) $(TEST) -count $(RUNS) -timeout 6h -p 1 -v -run '^($(CHAOSTESTS))$$' ./lib/query ./services/relayconn ./test/e2e
+endif
 
 e2e: ## tests of the whole system against real NATS, relays and git
 	$(TEST) ./test/...

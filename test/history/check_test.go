@@ -22,6 +22,8 @@ func (s *story) check() {
 		if wrong = s.wrong(); len(wrong) == 0 || time.Now().After(deadline) {
 			break
 		}
+		// What was refused may be taken now: what it missed has come.
+		s.republish(func(p *published) bool { return !p.accepted })
 	}
 	for _, w := range wrong {
 		s.t.Error(w)

@@ -288,10 +288,7 @@ func (v View) Wants() (list []Want) {
 		if !s.Held || !s.Satisfiable() || len(owners) == 0 {
 			continue
 		}
-		owner := v.first(owners)
-		if slices.Contains(owners, s.Event.PubKey) {
-			owner = s.Event.PubKey
-		}
+		owner := v.home(s.Event.PubKey, owners)
 		add(owner, owner, true, s.Objects(), nil)
 	}
 	for _, pr := range v.PullRequests {
@@ -311,6 +308,20 @@ func (v View) Wants() (list []Want) {
 		return cmp.Or(cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Payer, b.Payer))
 	})
 	return list
+}
+
+// home is the owner to whose repository the data of an author's state comes first, and who pays for it:
+// the author, or somebody who is confirmed with the author. Who only points to their lead, without
+// being listed by anybody, gets copies afterwards.
+func (v View) home(author string, owners []string) string {
+	if slices.Contains(owners, author) {
+		return author
+	}
+	together := slices.DeleteFunc(slices.Clone(owners), func(owner string) bool { return !v.Group(owner).Has(owner) })
+	if len(together) > 0 {
+		owners = together
+	}
+	return v.first(owners)
 }
 
 // first is the first of some owners who is served, or the first of all: strangers may announce others'

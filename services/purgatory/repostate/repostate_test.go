@@ -129,6 +129,28 @@ func TestWants(t *testing.T) {
 	}
 }
 
+// TestAStrangerPaysForNobodysState: who announces the identifier and points to its lead, with the lowest
+// of all keys, is not chosen to fetch a maintainer's state.
+func TestAStrangerPaysForNobodysState(t *testing.T) {
+	t.Parallel()
+	stranger := strings.Repeat("0", 63) + "1"
+	pointing := announcement(t, stranger, 1)
+	pointing.Tags = append(pointing.Tags, nostr.Tag{"M", owner})
+	pointing.ID = pointing.GetID()
+	elsewhere := event(nostr.KindAnnouncement, friend, 1, nostr.Tag{"d", "x"}, nostr.Tag{"clone", "https://git.example.org/2.git"},
+		nostr.Tag{"relays", "wss://other.example.org"}, nostr.Tag{"maintainers", owner})
+	lead := announcement(t, owner, 1)
+	lead.Tags = append(lead.Tags, nostr.Tag{"M", owner}, nostr.Tag{"m", friend})
+	lead.ID = lead.GetID()
+	v := view(list{pointing, lead, elsewhere}, held(state(friend, 4, "refs/heads/main", c1)))
+	if owners := v.OwnersFor(friend); !slices.Equal(owners, []string{stranger, owner}) {
+		t.Fatalf("the state is for %v", owners)
+	}
+	if wants := v.Wants(); len(wants) != 1 || wants[0].Owner != owner || wants[0].Payer != owner {
+		t.Errorf("wants %+v", wants)
+	}
+}
+
 // TestAnImpossibleStateCountsNowhere: clients test with made-up values.
 func TestAnImpossibleStateCountsNowhere(t *testing.T) {
 	t.Parallel()
