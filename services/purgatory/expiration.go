@@ -31,12 +31,12 @@ func (w *worker) awaitExpirations(v repostate.View, scope []*repository.Locked) 
 	now := time.Now()
 	for _, a := range v.Announcements {
 		if at, will := expiresAt(a.Event, now); will && isAmong(scope, placeOf(a.Ref.PubKey, v.Identifier)) {
-			w.queue.addRepository(placeOf(a.Ref.PubKey, v.Identifier), at, maintainerGroup)
+			w.queue.addExpiration(placeOf(a.Ref.PubKey, v.Identifier), at)
 		}
 	}
 	for _, s := range v.States {
 		if at, will := expiresAt(s.Event, now); will {
-			w.queue.addRepository(placeOf(s.Event.PubKey, v.Identifier), at, maintainerGroup)
+			w.queue.addExpiration(placeOf(s.Event.PubKey, v.Identifier), at)
 		}
 	}
 	for _, pr := range v.PullRequests {
@@ -52,6 +52,6 @@ func (w *worker) awaitExpiration(v repostate.View, pr repostate.PullRequest) {
 		return
 	}
 	for _, owner := range v.Tagged(pr) {
-		w.queue.addRepository(placeOf(owner, v.Identifier), at, repoOnly)
+		w.queue.addExpiration(placeOf(owner, v.Identifier), at)
 	}
 }

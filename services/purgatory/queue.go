@@ -24,7 +24,20 @@ type queue struct {
 type causes struct {
 	identifier   *cause // its held events, its hunt and its pull requests; nil: none of these
 	repositories map[repository.Place]*cause
+	// expirations are when events end from which repositories follow. They are not causes like others,
+	// of which the earlier counts: who looks earlier may not know of an event that ends later.
+	expirations map[expiration]bool
 }
+
+// expiration is a look at a repository, and at those that may change with it, because an event ends.
+type expiration struct {
+	at    time.Time
+	place repository.Place
+}
+
+// maxExpirations bounds the expirations that are awaited for one identifier. What is beyond it ends
+// with the next look at all repositories, within a day.
+const maxExpirations = 4096
 
 // cause is when something must be looked at, and what else with it. Who looks adds it again for
 // what is due later.
@@ -86,6 +99,17 @@ func (q *queue) addRepository(place repository.Place, at time.Time, reach reach,
 	q.keys.AddAt(place.Identifier, at)
 }
 
+// addExpiration asks for a look at a repository when an event ends, beside every other look.
+func (q *queue) addExpiration(place repository.Place, at time.Time) {
+	q.mu.Lock()
+	of := q.of(place.Identifier)
+	if len(of.expirations) < maxExpirations {
+		of.expirations[expiration{at, place}] = true
+	}
+	q.mu.Unlock()
+	q.keys.AddAt(place.Identifier, at)
+}
+
 // addIdentifier asks for a look at what concerns no repository alone.
 func (q *queue) addIdentifier(identifier string, at time.Time, pulls ...string) {
 	q.mu.Lock()
@@ -98,7 +122,7 @@ func (q *queue) addIdentifier(identifier string, at time.Time, pulls ...string) 
 // of are the causes of an identifier. The caller holds q.mu.
 func (q *queue) of(identifier string) *causes {
 	if q.causes[identifier] == nil {
-		q.causes[identifier] = &causes{repositories: map[repository.Place]*cause{}}
+		q.causes[identifier] = &causes{repositories: map[repository.Place]*cause{}, expirations: map[expiration]bool{}}
 	}
 	return q.causes[identifier]
 }
@@ -131,11 +155,14 @@ func (q *queue) take(identifier string) (t task, due bool) {
 	t = task{identifier: identifier, places: map[repository.Place]reach{}}
 	now := time.Now()
 	var next time.Time
+	isOver := func(at time.Time) bool {
+		if at.After(now) && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+		return !at.After(now)
+	}
 	isDue := func(c *cause) bool {
-		if c.at.After(now) {
-			if next.IsZero() || c.at.Before(next) {
-				next = c.at
-			}
+		if !isOver(c.at) {
 			return false
 		}
 		t.pulls = union(t.pulls, c.pulls)
@@ -150,7 +177,13 @@ func (q *queue) take(identifier string) (t task, due bool) {
 			delete(of.repositories, place)
 		}
 	}
-	if of.identifier == nil && len(of.repositories) == 0 {
+	for e := range of.expirations {
+		if isOver(e.at) {
+			t.places[e.place] = max(t.places[e.place], maintainerGroup)
+			delete(of.expirations, e)
+		}
+	}
+	if of.identifier == nil && len(of.repositories)+len(of.expirations) == 0 {
 		delete(q.causes, identifier)
 	}
 	if !next.IsZero() {

@@ -127,7 +127,7 @@ func (w *worker) remember(v repostate.View, scope []*repository.Locked, applied 
 		depends := func(ev *nostr.Event) {
 			names = append(names, ev.ID)
 			if expires := eventdb.Expiration(ev); expires != 0 && expires >= nostr.Now() {
-				w.queue.addRepository(at, expires.Time().Add(settles), maintainerGroup)
+				w.queue.addExpiration(at, expires.Time().Add(settles))
 			}
 		}
 		for _, key := range group.Looked {
