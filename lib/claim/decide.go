@@ -55,7 +55,13 @@ func decide(s situation) (d decision) {
 // lost.
 func (s situation) heldByOther(key string) bool {
 	c, claimed := s.claims[key]
-	return claimed && c.Worker != s.self && c.by(s.workers[c.Worker]) && !s.over[key]
+	switch {
+	case !claimed || c.Worker == s.self:
+		return false
+	case !c.vanished.IsZero():
+		return !s.over[key]
+	}
+	return c.by(s.workers[c.Worker])
 }
 
 // assign says which worker should have each wanted key: the one that the key prefers, unless that

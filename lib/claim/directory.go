@@ -20,7 +20,8 @@ type claimed struct {
 	proto.Claim
 	revision uint64
 	// vanished is when it was heard that the claim is gone though its holder has not let it go;
-	// zero: it is there. The holder hears that too, and needs a moment to stop.
+	// zero: it is there. The holder hears that too, and needs a moment to stop. Who the holder is
+	// may not be known: the claim may be gone before it was read here.
 	vanished time.Time
 }
 
@@ -153,7 +154,7 @@ func (d *Directory) hearClaim(key string, m bus.Message) error {
 	c, before := claimed{revision: m.Seq}, d.claims[key]
 	delete(d.claims, key)
 	switch {
-	case m.Deletes() && m.Header.Get(proto.HeaderReleased) == "" && before.Worker != "":
+	case m.Deletes() && m.Header.Get(proto.HeaderReleased) == "":
 		before.revision, before.vanished = m.Seq, time.Now()
 		d.claims[key] = before
 		time.AfterFunc(d.silence, d.tell)

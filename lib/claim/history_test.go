@@ -236,3 +236,26 @@ func neverTwoHolders(t *testing.T, rnd *rand.Rand, steps int) {
 		return sum == len(all)
 	})
 }
+
+// TestAClaimRemovedBeforeItWasReadIsNotFree: a hand removes a claim so soon that others read of the
+// removal only. Its holder may work, so the key is not taken before the holder has let it go.
+func TestAClaimRemovedBeforeItWasReadIsNotFree(t *testing.T) {
+	t.Parallel()
+	d := &Directory{silence: long, claims: map[string]claimed{}, changed: make(chan struct{}, 1)}
+	removed := bus.Message{Seq: 7, Header: bus.Deletion(markerKept)}
+	must(t, d.hearClaim("key", removed))
+	s := situation{self: "a", workers: alive("a"), claims: d.held(), wanted: map[string]bool{"key": true}}
+	if taken := decide(s).take; len(taken) > 0 {
+		t.Errorf("taken while its holder may work: %v", taken)
+	}
+	s.over = map[string]bool{"key": true}
+	if taken := decide(s).take; len(taken) != 1 {
+		t.Error("never taken, though nobody can hold it any more")
+	}
+	removed.Header.Set(proto.HeaderReleased, "b")
+	must(t, d.hearClaim("key", removed))
+	s.claims, s.over = d.held(), nil
+	if taken := decide(s).take; len(taken) != 1 {
+		t.Error("not taken after its holder has let it go")
+	}
+}

@@ -202,7 +202,7 @@ func (w *work) begin(lease context.Context, key string, revision uint64) {
 			_ = backoff.Sleep(ctx, retryAfter) // the loop looks at ctx
 		}
 		w.writing <- struct{}{}
-		if c := w.directory.held()[key]; c.Worker == w.o.Worker && !c.vanished.IsZero() {
+		if c := w.directory.held()[key]; c.revision > revision && !c.vanished.IsZero() {
 			revision = c.revision // another hand has removed the claim: the others wait for this
 		}
 		w.letGo(key, revision)
