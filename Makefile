@@ -20,7 +20,7 @@ BENCH    ?= .
 CHAOS    ?= 1m
 RUNS     ?= 1
 SEED     ?=
-CHAOSTESTS ?= TestChaos|TestTwoDisturbances|TestNoStaleAnswer|TestFollowersReachTheHeadAfterFailovers
+CHAOSTESTS ?= TestChaos|TestNeverTwoHolders|TestTwoDisturbances|TestNoStaleAnswer|TestFollowersReachTheHeadAfterFailovers
 ROWS     ?=
 EVENTS   ?= 100000
 
@@ -77,7 +77,7 @@ chaos: ## processes that are killed at random, for CHAOS (1m), RUNS (1) times, a
 	TENDRIL_SEED=$(SEED) $(TEST) -count 1 -timeout 6h -v -run '^TestRandomHistories$$' ./test/history
 else
 chaos:
-	TENDRIL_CHAOS=$(CHAOS) $(TEST) -count $(RUNS) -timeout 6h -p 1 -v -run '^($(CHAOSTESTS))$$' ./lib/query ./services/relayconn ./test/e2e
+	TENDRIL_CHAOS=$(CHAOS) $(TEST) -count $(RUNS) -timeout 6h -p 1 -v -run '^($(CHAOSTESTS))$$' ./lib/claim ./lib/query ./services/relayconn ./test/e2e
 endif
 
 e2e: ## tests of the whole system against real NATS, relays and git

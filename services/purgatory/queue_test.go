@@ -112,6 +112,24 @@ func TestALookDueInAWeekCostsNothingBefore(t *testing.T) {
 	})
 }
 
+// TestExpirationsAreAwaitedBesideOtherLooks: an earlier look at the same repository does not take the
+// place of one at which an event ends, and the same expiration is awaited once.
+func TestExpirationsAreAwaitedBesideOtherLooks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q, run := playQueue(t)
+		stop := run()
+		for range 2 {
+			q.addExpiration(placeOf("a", "x"), q.began.Add(time.Hour))
+			q.addExpiration(placeOf("a", "x"), q.began.Add(2*time.Hour))
+		}
+		q.addRepository(placeOf("a", "x"), q.began.Add(time.Minute), repoOnly)
+		time.Sleep(3 * time.Hour)
+		stop()
+		q.is(t, "x a0[] 1m0s", "x a1[] 1h0m0s", "x a1[] 2h0m0s")
+	})
+}
+
 // TestAFailingIdentifierBacksOff: it comes again later each time, with what was added for it, and
 // what is new for it does not wait. Others do not wait either.
 func TestAFailingIdentifierBacksOff(t *testing.T) {

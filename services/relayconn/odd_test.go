@@ -83,11 +83,13 @@ func TestPublishedLate(t *testing.T) {
 			simulate(t, odd{noNIP77: noNIP77}, stored, func(m *simulation) {
 				m.begin()
 				time.Sleep(10 * time.Minute)
-				m.mu.Lock()
-				m.hangUp()
-				m.mu.Unlock()
 				ref := fmt.Sprintf("30617:%s:crowd", stored[0].PubKey)
-				m.publish(person.At(nostr.Now()-ago).Sign(nostr.KindIssue, "late", nostr.Tag{"a", ref}))
+				late := person.At(nostr.Now()-ago).Sign(nostr.KindIssue, "late", nostr.Tag{"a", ref})
+				m.mu.Lock() // both at once, or the worker is back before it is published, and gets it live
+				m.hangUp()
+				m.stored = append(m.stored, late)
+				m.sort()
+				m.mu.Unlock()
 				time.Sleep(5 * time.Minute)
 				if missing := m.missing(); len(missing) > 0 {
 					t.Errorf("missing: %q", missing)
