@@ -28,6 +28,12 @@ func (s *story) check() {
 	for _, w := range wrong {
 		s.t.Error(w)
 	}
+	for _, ev := range s.m.events {
+		if strings.Contains(strings.Join(wrong, "\n"), ev.ID[:6]) {
+			out, _ := world.RunToEnd(s.t, s.volume, map[string]string{"NGIT_NATS_URL": s.nats.URL}, "why", ev.ID)
+			s.say("tendril why %.6s: %s", ev.ID, out)
+		}
+	}
 	acknowledged := 0
 	for _, p := range s.m.pushed {
 		if p.acknowledged {
