@@ -94,10 +94,12 @@ func (s *story) mustBeServed(ev *published) bool {
 		return a == ev && f == alive && s.m.expected(ev.PubKey, identifier).certain
 	case 30618:
 		e := s.m.expected(ev.PubKey, identifier)
-		if !e.certain || e.states[0] != ev || e.hosted != alive {
+		if !e.certain || e.hosted != alive {
 			return false
 		}
-		return true
+		// The last one is certain, unless a newer one of its author has taken its place.
+		first := slices.IndexFunc(e.states, func(s *published) bool { return s.PubKey == ev.PubKey })
+		return first == len(e.states)-1 && e.states[first] == ev
 	case 1618:
 		return len(s.namedFor(ev)) > 0
 	}
