@@ -64,7 +64,7 @@ func push(p *Place) {
 	}
 	remote := p.Repo(ann, "mine")
 
-	work.Fails("names refs/tags/v0.1 too; push everything that it names in one push: git push <remote> 'refs/heads/*' 'refs/tags/*'", "push", remote, "main")
+	work.Fails("names refs/tags/v0.1 too; push everything that it names in one push: git push <url> 'refs/heads/*' 'refs/tags/*'", "push", remote, "main")
 	work.Git("push", "-q", remote, "refs/heads/*", "refs/tags/*") // as the terminal says
 	// No waiting here: the push's answer is the promise that both are served.
 	if got := p.Fetch(by(ann)); len(got) != 2 {
