@@ -3,7 +3,6 @@ package relayconn
 import (
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -75,7 +74,6 @@ type simulation struct {
 	odd     odd
 	rules   Rules
 	faults  map[int]fault // by the number of the message, from 1
-	pages   int
 	started time.Time
 
 	mu       sync.Mutex
@@ -84,7 +82,6 @@ type simulation struct {
 	conn     *pipe          // that stands; nil: none does
 	worker   *generation
 	asked    []nostr.Filter // of REQs
-	warned   []string
 
 	seq      uint64 // of the log
 	accepted map[string]*nostr.Event
@@ -226,23 +223,6 @@ func (m *simulation) hangUp() {
 		close(m.conn.gone)
 		m.conn = nil
 	}
-}
-
-// publish gives the relay an event, which it tells whoever listens.
-func (m *simulation) publish(events ...*nostr.Event) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, ev := range events {
-		m.stored = append(m.stored, ev)
-		if c := m.conn; c != nil {
-			for sub, filters := range c.subs {
-				if slices.ContainsFunc(filters, func(f nostr.Filter) bool { return f.Matches(ev) }) {
-					c.say(wire.Message{Kind: wire.Event, Sub: sub, Event: ev})
-				}
-			}
-		}
-	}
-	m.sort()
 }
 
 // missing are the events of the relay that have not been accepted.
@@ -620,14 +600,6 @@ func (b *memoryBucket) write(g *generation, data []byte, on uint64) (uint64, err
 	b.revision++
 	b.value = data
 	return b.revision, nil
-}
-
-// entry is what is written there.
-func (b *memoryBucket) entry() (s proto.RelayState) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	json.Unmarshal(b.value, &s)
-	return s
 }
 
 type memoryKV struct {

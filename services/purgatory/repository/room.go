@@ -57,7 +57,7 @@ type Memory struct {
 	taken  []func()
 }
 
-// Memory begins with nothing.
+// RequestMemory begins what one request of a client takes of the room for requests, with nothing.
 func (s *Store) RequestMemory(client string) *Memory {
 	return &Memory{room: s.requests, client: client}
 }
