@@ -39,7 +39,7 @@ func newMetrics(reg prometheus.Registerer, w *worker) *metrics {
 	for _, kind := range []int{nostr.KindAnnouncement, nostr.KindState, nostr.KindPR, nostr.KindPRUpdate} {
 		gauge("purgatory_held", "Events that wait for git data.", prometheus.Labels{"kind": strconv.Itoa(kind)}, func() int { return w.holdings.Count(kind) })
 	}
-	m := &metrics{
+	return &metrics{
 		domains:  map[string]bool{},
 		attempts: counter("purgatory_sync_attempts_total", "Fetches from git servers.", "result"),
 		requests: counter("purgatory_domain_requests_total", "Fetches by git server.", "domain", "result"),
@@ -50,10 +50,6 @@ func newMetrics(reg prometheus.Registerer, w *worker) *metrics {
 			Buckets: []float64{0.1, 0.5, 1, 2, 5, 10, 30, 60, 180, 600, 1800, 86400}}),
 		inFlight: made.NewGaugeVec(prometheus.GaugeOpts{Name: "purgatory_domain_in_flight", Help: "Requests to a git server under way."}, []string{"domain"}),
 	}
-	for _, kind := range []int{nostr.KindAnnouncement, nostr.KindState, nostr.KindPR, nostr.KindPRUpdate} {
-		m.expired.WithLabelValues(strconv.Itoa(kind)) // from the start, so that a rate of them has a beginning
-	}
-	return m
 }
 
 // fetched counts a fetch.

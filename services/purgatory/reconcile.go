@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/hunt"
@@ -210,8 +211,8 @@ func scopeOf(v repostate.View, t task) (scope, rest []repository.Place) {
 // release releases what is complete in the repositories of a scope, waits until that is served, and
 // tells about it.
 func (w *worker) release(ctx context.Context, v repostate.View, scope []*repository.Locked) (release.Result, error) {
-	since := map[string]time.Time{}
-	for _, e := range w.holdings.OfIdentifier(v.Identifier) {
+	since, waiting := map[string]time.Time{}, w.holdings.OfIdentifier(v.Identifier)
+	for _, e := range waiting {
 		since[e.Event.ID] = e.HeldAt
 	}
 	result, failed := w.releaser.Release(ctx, v, scope)
@@ -225,11 +226,28 @@ func (w *worker) release(ctx context.Context, v repostate.View, scope []*reposit
 		w.tell(v.Identifier, proto.GitReleased, proto.GitNotice{Event: ev.ID, Kind: ev.Kind})
 		w.log.Info("released", "identifier", v.Identifier, "kind", ev.Kind, "event", ev.ID, "waited", waited.Round(time.Millisecond))
 	}
+	for _, ev := range supersededBy(result.Released, waiting) {
+		w.expired(v.Identifier, ev, "superseded by a newer state of its author")
+	}
 	w.remember(v, scope, result.Applied)
 	for _, repo := range scope {
 		w.chores.Add(repo.Place)
 	}
 	return result, failed
+}
+
+// supersededBy are the held states of which a newer one of the same author was released: ingest has
+// dropped them with it.
+func supersededBy(released []*nostr.Event, waiting []*held.Entry) (lost []*nostr.Event) {
+	for _, e := range waiting {
+		isReplacedBy := func(ev *nostr.Event) bool {
+			return ev.Kind == nostr.KindState && ev.PubKey == e.Event.PubKey && nostr.Replaces(ev, e.Event)
+		}
+		if e.Event.Kind == nostr.KindState && slices.ContainsFunc(released, isReplacedBy) {
+			lost = append(lost, e.Event)
+		}
+	}
+	return lost
 }
 
 // updateHunt tells the hunter what repositories of an identifier miss and where that may be: those of
