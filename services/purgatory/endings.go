@@ -51,9 +51,10 @@ func (w *worker) clearEnded(repo *repository.Locked) error {
 	return nil
 }
 
-// end is for a repository that is not hosted. One that never got data, or of which no announcement was
-// ever accepted, goes at once: its announcement may have ended while the first push ran. Another is kept
-// for a while if its owner has ended the hosting, and when that time is over it is removed.
+// end is for a repository that is not hosted. One that never got data, or of which no announcement
+// was ever accepted, goes at once: its announcement may have ended while the first push ran.
+// Another is kept for a while if its owner has ended the hosting, and when that time is over it is
+// removed.
 func (w *worker) end(ctx context.Context, repo *repository.Locked) error {
 	refs, err := repo.Refs()
 	if err != nil {
@@ -66,7 +67,11 @@ func (w *worker) end(ctx context.Context, repo *repository.Locked) error {
 	for _, placeholder := range waiting {
 		delete(refs.ByName, repostate.PrefixNostr+placeholder.Event)
 	}
-	if len(refs.ByName) == 0 || repo.IsUnproven() {
+	neverAccepted, err := w.neverAccepted(ctx, repo.Repo)
+	if err != nil {
+		return err
+	}
+	if len(refs.ByName) == 0 || neverAccepted {
 		return w.removeRepository(ctx, repo)
 	}
 	how, err := w.howItEnds(ctx, repo.Repo)
@@ -88,6 +93,23 @@ func (w *worker) end(ctx context.Context, repo *repository.Locked) error {
 	}
 	w.later(repo.Place, how.until)
 	return nil
+}
+
+// neverAccepted reports whether no announcement of a repository was ever accepted. The mark in its
+// folder is not enough: it goes with the next look after the first announcement was accepted, and an
+// owner who deletes that announcement sooner has the grace period too. The log is not enough either:
+// it may have been lost.
+func (w *worker) neverAccepted(ctx context.Context, repo *repository.Repo) (bool, error) {
+	if !repo.IsUnproven() {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	last, _, err := w.lastAnnouncement(ctx, repo.RepoRef)
+	if err != nil {
+		return false, fmt.Errorf("look for an accepted announcement of %s: %w", repo.RepoRef, err)
+	}
+	return last == nil, nil
 }
 
 // ending is how a repository stands that is not hosted.
@@ -169,7 +191,8 @@ func (w *worker) count(ctx context.Context, filters ...nostr.Filter) (n int, err
 	return n, nil
 }
 
-// errStillHosted: the repository is hosted, or what the log says has changed while its events were removed.
+// errStillHosted: the repository is hosted, or what the log says has changed while its events were
+// removed.
 var errStillHosted = errors.New("the repository is hosted")
 
 // remove removes a repository that is not hosted, and what was accepted for it alone. At once: an
@@ -195,8 +218,9 @@ func (w *worker) remove(ctx context.Context, repo *repository.Locked, atOnce boo
 	return nil
 }
 
-// confirmRemoval decides on all that is known at this moment whether a repository must be removed; errStillHosted:
-// it must not. Where that cannot be known within lookTime it is another error, and nothing is removed.
+// confirmRemoval decides on all that is known at this moment whether a repository must be removed;
+// errStillHosted: it must not. Where that cannot be known within lookTime it is another error, and
+// nothing is removed.
 func (w *worker) confirmRemoval(ctx context.Context, repo *repository.Locked, atOnce bool) error {
 	if err := repo.MayWrite(ctx); err != nil {
 		return err // another worker decides from now on

@@ -2,9 +2,12 @@ package purgatory_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/test/fixture"
 )
 
 // expiring is an event whose time is over in so many seconds from now.
@@ -25,6 +28,19 @@ func TestAnAnnouncementEndsDuringItsFirstPush(t *testing.T) {
 		t.Errorf("a push whose events have ended is acknowledged:\n%s", out)
 	}
 	eventually(t, "the repository is removed", func() bool { return !w.repo(alice, "x").Exists() })
+}
+
+// TestAnAnnouncementEndsRightAfterItsFirstPush: the folder is still marked as one of which no
+// announcement was accepted, but the log has one. The data is kept for the grace period.
+func TestAnAnnouncementEndsRightAfterItsFirstPush(t *testing.T) {
+	w := newWorld(t)
+	w.pushFirst()
+	fixture.Must(t, os.WriteFile(filepath.Join(w.repo(alice, "x").Path, "unproven"), []byte("true\n"), 0o644))
+	w.in.accept(deletion(alice, "a", fmt.Sprintf("30617:%s:x", alice)))
+	w.told.await("x ended 0 deleted")
+	if !w.ended(alice, "x") || !w.repo(alice, "x").Exists() {
+		t.Error("what was pushed is gone at once")
+	}
 }
 
 // TestWhatExpiresEnds: when the time of an announcement or of a pull request is over, nothing of it
