@@ -11,11 +11,11 @@ import (
 // firstProcess is the number of a container's first process.
 const firstProcess = 1
 
-// reap runs a program as a child, passes signals on to it, and returns its exit status. It is for the
-// first process of a container: that becomes the parent of every process whose own has ended, like those
-// that a git starts which is cut off, and each stays a zombie until its parent waits for it. The child
-// cannot do this itself: waiting for any process would take the exit status away from whoever started
-// one.
+// reap runs a program as a child, passes signals on to it, and returns its exit status. It is for
+// the first process of a container: that becomes the parent of every process whose own has ended,
+// like those that a git starts which is cut off, and each stays a zombie until its parent waits for
+// it. The child cannot do this itself: waiting for any process would take the exit status away from
+// whoever started one.
 func reap(program string, args []string) (status int, err error) {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)

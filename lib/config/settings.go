@@ -7,8 +7,8 @@
 // A setting is a field with kong's tags env (its name), default and help. The flag of NGIT_X_Y is
 // --x-y. Our own tags are: min and max (its range), oneof (its values), address (it is host:port,
 // like this), filled (it is not empty), main (--help shows it with this text; --help-all shows
-// all), secret (never printed), noflag (no flag, and why) and also (names that other GRASP servers have for it). Sizes have
-// type:"bytes" and are written 64MiB.
+// all), secret (never printed), noflag (no flag, and why) and also (names that other GRASP servers
+// have for it). Sizes have type:"bytes" and are written 64MiB.
 //
 // A field with the tag constant is no setting: its value is fixed. Only tests change constants, in
 // code or like settings (see testProgram).

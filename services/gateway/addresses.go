@@ -30,8 +30,8 @@ func answerAddress(w http.ResponseWriter, r *http.Request, base string) bool {
 		if !is || strings.HasSuffix(strings.TrimRight(short, "/"), ".git") || !isRepository(short+".git") {
 			continue
 		}
-		// From where the request is, so that it does not matter below which path we are served. Git goes on at
-		// the address to which its first request leads.
+		// From where the request is, so that it does not matter below which path we are served. Git
+		// goes on at the address to which its first request leads.
 		name := short[strings.LastIndex(short, "/")+1:]
 		to := strings.Repeat("../", strings.Count(request, "/")) + name + ".git" + request
 		if r.URL.RawQuery != "" {

@@ -43,10 +43,10 @@ type standing struct {
 	again time.Time
 }
 
-// standing says how a held event stands. Only time counts in which its data could have come: not that in
-// which its identifier waits for its turn at a host, or a fetch runs. What was overdue when the worker took
-// the shard, because no worker ran, is hunted once before. A state that lasts is the newest one of a
-// served repository.
+// standing says how a held event stands. Only time counts in which its data could have come: not
+// that in which its identifier waits for its turn at a host, or a fetch runs. What was overdue when
+// the worker took the shard, because no worker ran, is hunted once before. A state that lasts is
+// the newest one of a served repository.
 func (c clock) standing(e *held.Entry, lasts bool) standing {
 	if e.Phase != proto.PhaseWaiting {
 		return standing{over: !c.now.Before(e.ExpiresAt), again: e.ExpiresAt}

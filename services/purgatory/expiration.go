@@ -9,8 +9,9 @@ import (
 	"tendril.dev/services/purgatory/repostate"
 )
 
-// expirationSettles is how long after an event's last second every index has it no more.
-const expirationSettles = 1500 * time.Millisecond
+// expirationSettles is how long after the second in which it expires an event is gone from every
+// index.
+const expirationSettles = 2 * time.Second
 
 // isOver reports whether the time of an event is over (NIP-40).
 func isOver(ev *nostr.Event, now time.Time) bool {
@@ -25,8 +26,9 @@ func expiresAt(ev *nostr.Event, now time.Time) (at time.Time, will bool) {
 	return at, expiration != 0 && at.After(now)
 }
 
-// awaitExpirations has repositories looked at when the time of an event is over from which they follow:
-// it ends then as if its author had deleted it, and nobody tells.
+// awaitExpirations has repositories looked at when the time of an event is over that may have changed
+// them: the event ends then as if its author had deleted it, and nobody tells. What else a hosted
+// repository depends on, remember awaits.
 func (w *worker) awaitExpirations(v repostate.View, scope []*repository.Locked) {
 	now := time.Now()
 	for _, a := range v.Announcements {
@@ -44,8 +46,8 @@ func (w *worker) awaitExpirations(v repostate.View, scope []*repository.Locked) 
 	}
 }
 
-// awaitExpiration is awaitExpirations for a pull request, whose commit is named in every repository that
-// it is for.
+// awaitExpiration is awaitExpirations for a pull request, whose commit is named in every repository
+// that it is for.
 func (w *worker) awaitExpiration(v repostate.View, pr repostate.PullRequest) {
 	at, will := expiresAt(pr.Event, time.Now())
 	if !will {

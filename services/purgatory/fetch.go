@@ -122,8 +122,8 @@ func (w *worker) fetchInto(ctx context.Context, guard *netguard.Guard, into *rep
 	return result, err
 }
 
-// forkAt is the address of a repository that is served here, at the worker that has it. What is held, was
-// given up or is banned is not there: nothing is copied from it.
+// forkAt is the address of a repository that is served here, at the worker that has it. What is
+// held, was given up or is banned is not there: nothing is copied from it.
 func (w *worker) forkAt(ctx context.Context, ref nostr.RepoRef) (url string, err error) {
 	ev, err := query.First(ctx, w.events, nostr.Filter{
 		Kinds: []int{nostr.KindAnnouncement}, Authors: []string{ref.PubKey}, Tags: nostr.TagMap{"d": {ref.Identifier}},

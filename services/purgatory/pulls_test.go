@@ -85,8 +85,8 @@ func TestAPullRequestsCommitIsPushedToAnotherIdentifier(t *testing.T) {
 	w.names(alice, "x", pr, c1)
 }
 
-// TestACommitIsPushedWhereItsPullRequestNamesAnother repository: that is refused with what it names, and
-// where the event comes after the push, the reference goes.
+// TestACommitIsPushedWhereItsPullRequestNamesAnother repository: that is refused with what it
+// names, and where the event comes after the push, the reference goes.
 func TestACommitIsPushedWhereItsPullRequestNamesAnother(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.work.Commit("a", "1")

@@ -304,8 +304,8 @@ func (a authority) receive(ctx context.Context, repo *repository.Locked, push gi
 	// The client may go in the middle of it: what was moved is brought in line in any case.
 	defer func() { a.queue.addRepository(repo.Place, time.Now(), maintainerGroup) }()
 	ofGit, err := receive(ctx, repo, d.Allowed)
-	// What counts is by how much the repository grew: a pack may be completed by objects that are here, and
-	// of a push that is refused nothing stays.
+	// What counts is by how much the repository grew: a pack may be completed by objects that are
+	// here, and of a push that is refused nothing stays.
 	stored := int64(0)
 	if err == nil && len(ofGit) < len(d.Allowed) {
 		after, _ := d.repo.Bytes()

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/services/purgatory/repository"
@@ -107,9 +106,6 @@ func (w *worker) enqueueDependent(name, identifier string) {
 	}
 }
 
-// settles is how long after the second in which it expires an event is gone from every index.
-const settles = 2 * time.Second
-
 // remember notes what the repositories of a scope depend on now, and looks at them again when some
 // of that expires.
 func (w *worker) remember(v repostate.View, scope []*repository.Locked, applied map[string]repostate.State) {
@@ -126,8 +122,8 @@ func (w *worker) remember(v repostate.View, scope []*repository.Locked, applied 
 		names := slices.Clone(group.Looked)
 		depends := func(ev *nostr.Event) {
 			names = append(names, ev.ID)
-			if expires := eventdb.Expiration(ev); expires != 0 && expires >= nostr.Now() {
-				w.queue.addExpiration(at, expires.Time().Add(settles))
+			if ends, will := expiresAt(ev, time.Now()); will {
+				w.queue.addExpiration(at, ends)
 			}
 		}
 		for _, key := range group.Looked {

@@ -70,9 +70,9 @@ func (h *fieldHost) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.bytes[path] += sent
 }
 
-// field measures a fresh Tendril that archives a large public service: one relay, and one git host that
-// sets the pace: it is asked for half of the repositories in a minute. Its queue is longer than events are
-// held, as it is at full size.
+// field measures a fresh Tendril that archives a large public service: one relay, and one git host
+// that sets the pace: it is asked for half of the repositories in a minute. Its queue is longer
+// than events are held, as it is at full size.
 func field(t *testing.T, s *stage) {
 	n := *fieldRepositories
 	for i := range 4 {

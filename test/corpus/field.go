@@ -10,8 +10,9 @@ import (
 	"tendril.dev/test/fixture"
 )
 
-// Field is a set with the shape of a large public service: identifiers that several keys share, maintainers,
-// states with many references, threads with replies to replies, and announcements whose data is nowhere.
+// Field is a set with the shape of a large public service: identifiers that several keys share,
+// maintainers, states with many references, threads with replies to replies, and announcements
+// whose data is nowhere.
 type Field struct {
 	Repositories int
 	Keys         int

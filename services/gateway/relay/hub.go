@@ -16,9 +16,9 @@ const (
 	maxQueuedBytes  = 64 << 20
 )
 
-// hub brings newly accepted and ephemeral events to the subscriptions that ask for them. Subscriptions are found
-// by what their filters name, so that an event is compared with few of them, and the index that
-// tells of events never waits for a reader. It is safe for concurrent use.
+// hub brings newly accepted and ephemeral events to the subscriptions that ask for them.
+// Subscriptions are found by what their filters name, so that an event is compared with few of
+// them, and the index that tells of events never waits for a reader. It is safe for concurrent use.
 type hub struct {
 	overrun func() // called when events came faster than they could be delivered, and some are lost
 

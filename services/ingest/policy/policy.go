@@ -224,9 +224,9 @@ func (p *Policy) byKind(k Knowledge, c *Candidate) Decision {
 }
 
 // maxBytes are the bounds of kinds that have their own, in bytes of an event's JSON. The setting
-// NGIT_RELAY_MAX_EVENT_SIZE_BYTES bounds the others. A state may have what fits the front door's largest
-// message, some 5,000 references with names as clients write them; a pull request the longest
-// description that other forges allow, 64 Ki characters, in any script.
+// NGIT_RELAY_MAX_EVENT_SIZE_BYTES bounds the others. A state may have what fits the front door's
+// largest message, some 5,000 references with names as clients write them; a pull request the
+// longest description that other forges allow, 64 Ki characters, in any script.
 var maxBytes = map[int]int{
 	nostr.KindAnnouncement: 64 << 10, nostr.KindState: 512 << 10, nostr.KindPR: 256 << 10, nostr.KindPRUpdate: 256 << 10,
 	nostr.KindPatch: 512 << 10, nostr.KindUserGraspList: 16 << 10,

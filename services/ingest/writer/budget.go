@@ -42,9 +42,9 @@ func (w *Writer) charges(c *policy.Candidate) (charges []limit.Charge) {
 // rejectedBytes is about what a rejection takes that is remembered, and each key that it misses.
 const rejectedBytes = 512
 
-// afford notes who pays for an event that will be stored or passed on, or refuses it. For a rejection that is
-// remembered the address or the relay pays. A refusal is not remembered: the event is welcome when
-// the budget is free again.
+// afford notes who pays for an event that will be stored or passed on, or refuses it. For a
+// rejection that is remembered the address or the relay pays. A refusal is not remembered: the
+// event is welcome when the budget is free again.
 func (t *term) afford(x *decided, d policy.Decision) policy.Decision {
 	c := x.candidate
 	charges, bytes := t.charges(c), int64(len(c.Raw))

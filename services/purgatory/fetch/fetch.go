@@ -186,9 +186,9 @@ func (f *fetching) listed(ctx context.Context, url string, server, listing *serv
 	return err
 }
 
-// bring asks for objects. Whatever the words in which a server refuses, an object that it lacks hides no
-// other: where it names that object, the others are asked for without it, and else each half for itself. It
-// fails only if nothing came.
+// bring asks for objects. Whatever the words in which a server refuses, an object that it lacks
+// hides no other: where it names that object, the others are asked for without it, and else each
+// half for itself. It fails only if nothing came.
 func (f *fetching) bring(ctx context.Context, s *server, ask []string) error {
 	err := failed(CauseNoSuchObject, "the server gives none of the wanted objects")
 	for len(ask) > 0 && f.result.Requests < maxRequests {

@@ -116,8 +116,8 @@ func (f *fetching) exchange(ctx context.Context, url, protocol string, body []by
 	return read(response, netguard.LimitBody(p, max))
 }
 
-// pace is the body of an answer, whose request ends if the server is silent for too long, thinks for too
-// long, or sends too slowly.
+// pace is the body of an answer, whose request ends if the server is silent for too long, thinks
+// for too long, or sends too slowly.
 type pace struct {
 	from    io.Reader
 	limits  Limits

@@ -27,8 +27,8 @@ import (
 type Authority interface {
 	// Repository finds the repository of a request. ErrNotFound is answered by 404,
 	// repository.ErrElsewhere by 421, any other error by 503: a client must not believe that a
-	// repository is gone which only cannot be read at the moment. One below /prs need not be on disk: it is served as an empty
-	// one, and made by Push.
+	// repository is gone which only cannot be read at the moment. One below /prs need not be on
+	// disk: it is served as an empty one, and made by Push.
 	Repository(ctx context.Context, ref nostr.RepoRef) (*repository.Repo, error)
 
 	// Authorize reports whether any of a push would be allowed now. It is asked before its pack is read,

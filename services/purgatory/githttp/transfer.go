@@ -47,8 +47,8 @@ func (x *exchange) requestBody(max int64) (io.Reader, error) {
 	}
 }
 
-// inflated is an unpacked body. Packs are compressed already, and lists of object ids hardly can be: what
-// unpacks to much more than was sent is not kept.
+// inflated is an unpacked body. Packs are compressed already, and lists of object ids hardly can
+// be: what unpacks to much more than was sent is not kept.
 type inflated struct {
 	x    *exchange
 	from io.Reader
@@ -121,8 +121,8 @@ func (x *exchange) tooSlow() error {
 	return &failure{resultSlow, fmt.Sprintf("the request came too slowly: less than %d bytes in %v", chunk, x.Stall), http.StatusRequestTimeout, nil}
 }
 
-// drain reads what the client still sends, and unpacks nothing of it, so that the client comes to read our
-// answer. Where that does not come to an end, the connection is closed after the answer.
+// drain reads what the client still sends, and unpacks nothing of it, so that the client comes to
+// read our answer. Where that does not come to an end, the connection is closed after the answer.
 func (x *exchange) drain() { _, _ = io.Copy(io.Discard, x.raw) }
 
 // packHeader begins a pack.

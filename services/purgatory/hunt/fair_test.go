@@ -27,8 +27,8 @@ func (w *world) within(from time.Time, d time.Duration, prefix string) (n int) {
 }
 
 // TestServedOwnersDoNotStarveStrangers: a host that 120 identifiers of served owners keep busy for
-// ever, since it has nothing of what they want, is asked for a stranger's too; three times in four it is
-// asked for the owners.
+// ever, since it has nothing of what they want, is asked for a stranger's too; three times in four
+// it is asked for the owners.
 func TestServedOwnersDoNotStarveStrangers(t *testing.T) {
 	inTime(t, func(t *testing.T, w *world) {
 		w.limit = hunt.Limit{Concurrent: 5, Rate: 10}
@@ -145,7 +145,8 @@ func TestTimeInQueuesAndFetchesDoesNotCount(t *testing.T) {
 	})
 }
 
-// TestNothingStalls: whatever comes and goes in between, at the end every URL of every identifier is asked.
+// TestNothingStalls: whatever comes and goes in between, at the end every URL of every identifier
+// is asked.
 func TestNothingStalls(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(12) {

@@ -4,10 +4,11 @@
 // attempts, in the host's queue.
 //
 // It is polite: so many fetches at once and in any minute from one host, and none for a while after
-// the host says that these are too many. It is fair: no domain, and no author on whose behalf servers are
-// asked, has more than a quarter of all fetches at once. Owners who are served come before strangers,
-// three to one. What waits longest is next. It is driven by triggers (something is missing, a fetch
-// ends, the minute moves on) and never polls, and one choice costs the same whatever waits.
+// the host says that these are too many. It is fair: no domain, and no author on whose behalf
+// servers are asked, has more than a quarter of all fetches at once. Owners who are served come
+// before strangers, three to one. What waits longest is next. It is driven by triggers (something
+// is missing, a fetch ends, the minute moves on) and never polls, and one choice costs the same
+// whatever waits.
 package hunt
 
 import (

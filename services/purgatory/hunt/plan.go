@@ -15,9 +15,10 @@ type planned struct {
 	requests []request
 }
 
-// planOf chooses the URLs of an attempt: those that the owner's people name first, then all others. Where
-// there are too many, those that were chosen the longest time ago come first, so that each gets its turn.
-// turns says when that was, next is the same with this attempt; nil: none is left out.
+// planOf chooses the URLs of an attempt: those that the owner's people name first, then all others.
+// Where there are too many, those that were chosen the longest time ago come first, so that each
+// gets its turn. turns says when that was, next is the same with this attempt; nil: none is left
+// out.
 func planOf(identifier string, f Found, turns map[string]uint64, turn uint64) (plan []planned, next map[string]uint64) {
 	most := min(maxURLs, max(1, maxRequests/max(1, len(f.Wants))))
 	all := inTurn(f.Sources, turns)

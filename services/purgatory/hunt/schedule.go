@@ -27,8 +27,8 @@ const (
 // the oldest. Hosts that may not be asked yet sleep, in order of their time. So the work of one choice
 // does not grow with what waits.
 //
-// An author, or a domain, that has its quarter of the slots is a full gate: a pair that meets a full gate
-// is parked there, and one parked pair comes back for each slot that becomes free.
+// An author, or a domain, that has its quarter of the slots is a full gate: a pair that meets a
+// full gate is parked there, and one parked pair comes back for each slot that becomes free.
 //
 // It knows no clock and is not safe for concurrent use.
 type schedule struct {
@@ -328,8 +328,8 @@ func (s *schedule) next(now time.Time) (next *ticket, r request, more bool) {
 	return t, r, true
 }
 
-// inOrder is the first ticket of a search that is next at its host too: what a search names first is asked
-// first, where nobody waits longer for it.
+// inOrder is the first ticket of a search that is next at its host too: what a search names first
+// is asked first, where nobody waits longer for it.
 func (s *schedule) inOrder(t *ticket) *ticket {
 	for _, other := range t.search.tickets {
 		p := other.pair

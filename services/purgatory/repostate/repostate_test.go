@@ -129,8 +129,8 @@ func TestWants(t *testing.T) {
 	}
 }
 
-// TestAStrangerPaysForNobodysState: who announces the identifier and points to its lead, with the lowest
-// of all keys, is not chosen to fetch a maintainer's state.
+// TestAStrangerPaysForNobodysState: who announces the identifier and points to its lead, with the
+// lowest of all keys, is not chosen to fetch a maintainer's state.
 func TestAStrangerPaysForNobodysState(t *testing.T) {
 	t.Parallel()
 	stranger := strings.Repeat("0", 63) + "1"

@@ -66,8 +66,8 @@ var seed = maphash.MakeSeed()
 // keyOf stands for an event. An id that is none is found out when it is verified.
 func keyOf(id string) uint64 { return maphash.String(seed, id) }
 
-// NewWalk begins a walk for at most [wire.MostFilters] filters of the same time, with pages of at most limit events
-// of each.
+// NewWalk begins a walk for at most [wire.MostFilters] filters of the same time, with pages of at
+// most limit events of each.
 func NewWalk(filters []nostr.Filter, limit int) *Walk {
 	w := &Walk{filters: filters, limit: limit, known: map[uint64]nostr.Timestamp{}}
 	if until := filters[0].Until; until != nil {
