@@ -102,6 +102,7 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 		"event":             EventSubjectOf(ev).String(),
 		"eventsMark":        SubjectEventsMark,
 		"ephemeral":         EphemeralSubject(ev),
+		"fetch":             SubjectFetch,
 		"rejected":          RejectedSubject{1621, ShortID(someID)}.String(),
 		"target":            target,
 		"wanted":            wanted,
@@ -140,7 +141,7 @@ func TestAsyncAPISchemasAreOurTypes(t *testing.T) {
 	doc := readDocument(t)
 	types := map[string]reflect.Type{}
 	for _, v := range []any{
-		nostr.Event{}, Verdict{}, Verdicts{}, Held{}, RejectedEvent{}, Target{}, Wanted{}, RelayState{}, Worker{}, Claim{}, GitNotice{},
+		nostr.Event{}, Verdict{}, Verdicts{}, Held{}, RejectedEvent{}, Fetch{}, Target{}, Wanted{}, RelayState{}, Worker{}, Claim{}, GitNotice{},
 		Usage{}, Ban{}, ManageRequest{}, ManageAnswer{}, WriterMark{}, ReconcileQuery{}, ReconcileAnswer{}, Progress{}, Disk{}, Reading{},
 		EventsQuery{}, EventsAnswer{}, Place{}, RepoQuery{}, RepoAnswer{}, RepoStatus{}, Waits{}, Asked{}, Why{}, WhyAnswer{}, Refusal{},
 	} {

@@ -143,12 +143,33 @@ type RejectedEvent struct {
 	Reason    string          `json:"reason"`
 	Missing   []string        `json:"missing,omitempty"` // what would heal it: event ids, addresses, "d:<identifier>" for an announcement
 	Relay     string          `json:"relay,omitempty"`
+	// FetchFrom are the relays to ask for the event by its id, because something that it missed has
+	// come. Such an event does not count as rejected any more, and misses nothing. The message goes
+	// when the event is decided again.
+	FetchFrom []string `json:"fetch_from,omitempty"`
 	// Expired is how often the event waited for its git data in vain: with each time it is remembered
 	// for longer.
 	Expired int `json:"expired,omitempty"`
 	// Rules are the settings by which the event was rejected, in short: by other
 	// settings it may be welcome. Empty: there were none.
 	Rules string `json:"rules,omitempty"`
+}
+
+// MaxFetched is how many ids the messages of one second name on [SubjectFetch], and MaxFetchRelays
+// how many relays one of them names.
+const (
+	MaxFetched     = 32
+	MaxFetchRelays = 8
+)
+
+// Fetch is a message on [SubjectFetch]: events that were rejected, and of which something that they
+// missed has come since. A worker that holds one of the relays asks it for the ids within 30 s; a
+// relay that no worker holds is connected to for a minute. What is known is not asked for. Nothing
+// keeps the message: ingest says the same again, a minute and ten minutes later, while an event has
+// not been decided again.
+type Fetch struct {
+	IDs    []string `json:"ids"`    // event ids
+	Relays []string `json:"relays"` // normalised URLs, those that had the events first
 }
 
 // Level is how much of a repository is wanted.

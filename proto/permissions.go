@@ -133,7 +133,8 @@ func discovery() Permissions {
 
 func relayconn() Permissions {
 	return service(UserRelayconn, follow(StreamTargets, ">"), offer(StreamLive, LaneSyncLive), offer(StreamSync, LaneSyncHistoric, LaneSyncDaily),
-		joinGroup(GroupRelays), getKey(BucketRelays, ">"), publish(KVSubject(BucketRelays, ">"), SubjectQueryEvents, SubjectQueryIDs))
+		joinGroup(GroupRelays), getKey(BucketRelays, ">"), publish(KVSubject(BucketRelays, ">"), SubjectQueryEvents, SubjectQueryIDs),
+		Permissions{Subscribe: []string{SubjectFetch}})
 }
 
 // importer may offer events on a lane of its own, and hear how they ended.
@@ -144,7 +145,7 @@ func importer() Permissions { return permissions(UserImport, offer(StreamSync, L
 func ingest() Permissions {
 	p := Permissions{
 		Publish: []string{
-			AnyEvent, AnyEphemeral, SubjectEventsMark, KVSubject(BucketHeld, ">"), prefixRejected + ">", VerdictSubject("*"), KVSubject(BucketUsage, ">"),
+			AnyEvent, AnyEphemeral, SubjectEventsMark, SubjectFetch, KVSubject(BucketHeld, ">"), prefixRejected + ">", VerdictSubject("*"), KVSubject(BucketUsage, ">"),
 			KVSubject(BucketBans, ">"), jsAPI + "INFO",
 			// For candidates. The whole space, because the server otherwise keeps in mind the reply
 			// subject of every message that it sends, as one that may be answered.

@@ -84,6 +84,9 @@ const (
 	SubjectManage = "grasp.manage"
 	// ServiceEvents is the name of the micro service that answers SubjectQueryEvents.
 	ServiceEvents = "grasp-events"
+	// SubjectFetch is where ingest says which events relay workers should ask for by their ids, see
+	// [Fetch].
+	SubjectFetch = "grasp.fetch"
 	// SubjectWhy is where operators ask every ingest replica what it has refused lately, see [Why].
 	SubjectWhy = "grasp.why"
 

@@ -78,7 +78,7 @@ func TestWhoMayPublish(t *testing.T) {
 		"relayconn": "grasp.candidate.sync.live grasp.candidate.sync.historic grasp.candidate.sync.daily $KV.grasp-relays.r.example.com " +
 			"$KV.grasp-claims.relayconn.r.example.com $KV.grasp-workers.relayconn.a",
 		"import": "grasp.candidate.import",
-		"ingest": "grasp.event.1.a.b grasp.ephemeral.20001.a grasp.mark.events grasp.rejected.1.a grasp.verdict.someone $KV.grasp-held.00.a.1.b " +
+		"ingest": "grasp.event.1.a.b grasp.ephemeral.20001.a grasp.fetch grasp.mark.events grasp.rejected.1.a grasp.verdict.someone $KV.grasp-held.00.a.1.b " +
 			"$KV.grasp-held.mark $KV.grasp-usage.events.author.YQ $JS.API.STREAM.CREATE.GRASP_EVENTS $JS.API.STREAM.UPDATE.GRASP_EVENTS " +
 			"$JS.API.STREAM.RESTORE.GRASP_EVENTS $JS.API.CONSUMER.CREATE.GRASP_CANDIDATES_USER.ingest-user " +
 			"$JS.API.CONSUMER.CREATE.GRASP_CANDIDATES_LIVE.ingest-live " +
@@ -144,7 +144,7 @@ func TestWhoMayListen(t *testing.T) {
 		"purgatory operator": "grasp.repo.show _INBOX.purgatory.>",
 		"gateway operator":   "_INBOX.gateway.> grasp.ephemeral.>",
 		"discovery operator": "_INBOX.discovery.>",
-		"relayconn operator": "_INBOX.relayconn.>",
+		"relayconn operator": "_INBOX.relayconn.> grasp.fetch",
 		"operator import":    "_INBOX.import.>",
 	} {
 		for _, subject := range strings.Fields(subjects) {

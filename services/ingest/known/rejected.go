@@ -54,6 +54,7 @@ type Rejected struct {
 	waiting map[uint64][]key // by hash of what is missing, in order of coming
 	queue   []*entry         // in order of time; those that are gone are still among them
 	missed  int              // keys that all entries miss
+	fetches map[key]*fetch   // of entries to be asked for by id
 }
 
 type key [16]byte // the first half of an id
@@ -66,7 +67,9 @@ type entry struct {
 	kind      uint16
 	expired   uint8 // how often it waited in vain
 	reason    unique.Handle[string]
+	relay     unique.Handle[string] // that it came from; empty: none
 	missing   []uint64
+	healed    bool // something that it missed has come: it may be decided again
 }
 
 // NewRejected makes an empty index whose entries are forgotten after maxAge. rules are the settings
@@ -74,7 +77,7 @@ type entry struct {
 func NewRejected(js jetstream.JetStream, log *slog.Logger, maxAge time.Duration, rules string) *Rejected {
 	x := &Rejected{
 		log: log, maxAge: maxAge, rules: rules, seed: maphash.MakeSeed(),
-		entries: map[key]*entry{}, waiting: map[uint64][]key{},
+		entries: map[key]*entry{}, waiting: map[uint64][]key{}, fetches: map[key]*fetch{},
 	}
 	x.Follower = bus.NewFollower(js, bus.Reading{Stream: proto.StreamRejected}, log, bus.Each(x.take))
 	return x
@@ -130,7 +133,10 @@ func (x *Rejected) read(m bus.Message) error {
 	if r.Rules != x.rules {
 		return nil
 	}
-	e := &entry{createdAt: r.CreatedAt, at: m.Time, kind: uint16(r.Kind), expired: uint8(min(r.Expired, 255)), reason: unique.Make(r.Reason[:min(len(r.Reason), maxReason)])}
+	e := &entry{
+		createdAt: r.CreatedAt, at: m.Time, kind: uint16(r.Kind), expired: uint8(min(r.Expired, 255)), healed: len(r.FetchFrom) > 0,
+		reason: unique.Make(r.Reason[:min(len(r.Reason), maxReason)]), relay: unique.Make(r.Relay),
+	}
 	if !nostr.ReadHex(e.id[:], r.ID) || !nostr.ReadHex(e.pubkey[:], r.PubKey) || e.key() != k {
 		return errors.New("read rejection " + m.Subject + ": no such id or public key")
 	}
@@ -140,6 +146,9 @@ func (x *Rejected) read(m bus.Message) error {
 		}
 	}
 	x.entries[k], x.queue, x.missed = e, append(x.queue, e), x.missed+len(e.missing)
+	if e.healed && len(x.fetches) < mostFetches {
+		x.fetches[k] = newFetch(e, r.FetchFrom)
+	}
 	return nil
 }
 
@@ -152,6 +161,7 @@ func (x *Rejected) remove(k key) {
 		return
 	}
 	delete(x.entries, k)
+	delete(x.fetches, k)
 	x.missed -= len(e.missing)
 	for _, h := range e.missing {
 		list := x.waiting[h]
@@ -178,8 +188,23 @@ func (x *Rejected) Find(id string, now time.Time) (r proto.RejectedEvent, before
 	return proto.RejectedEvent{ID: e.hexID(), Kind: int(e.kind), Reason: e.reason.Value()}, true
 }
 
-// isOver reports whether an event may be decided again: it is only known how often it has expired.
+// Healed returns the kind of an event that was rejected and of which something that it missed has
+// come since; false if that is not remembered.
+func (x *Rejected) Healed(id string) (kind int, healed bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if e := x.entries[shortKey(proto.ShortID(id))]; e != nil {
+		return int(e.kind), e.healed
+	}
+	return 0, false
+}
+
+// isOver reports whether an event may be decided again: what it missed has come, or it is only known
+// how often it has expired.
 func (x *Rejected) isOver(e *entry, now time.Time) bool {
+	if e.healed {
+		return true
+	}
 	lasts := x.maxAge
 	if e.expired > 0 {
 		lasts = min(lasts, day<<min(e.expired-1, 3), 7*day)
@@ -207,14 +232,18 @@ func (x *Rejected) Expired(id string) int {
 
 func (e *entry) hexID() string { return hex.EncodeToString(e.id[:]) }
 
-// Waiting returns the ids of what was rejected because it missed this key.
-func (x *Rejected) Waiting(missing string) (ids []string) {
+// Waiting returns what was rejected because it missed this key, and from which relay it came.
+func (x *Rejected) Waiting(missing string) (events []proto.RejectedEvent) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	for _, k := range x.waiting[maphash.String(x.seed, missing)] {
-		ids = append(ids, x.entries[k].hexID())
+		e := x.entries[k]
+		events = append(events, proto.RejectedEvent{
+			ID: e.hexID(), Kind: int(e.kind), PubKey: hex.EncodeToString(e.pubkey[:]), CreatedAt: e.createdAt,
+			Reason: e.reason.Value(), Relay: e.relay.Value(),
+		})
 	}
-	return ids
+	return events
 }
 
 // Matching returns the rejected events that match the filter as far as is known of them: by id,

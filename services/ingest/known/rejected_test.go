@@ -102,7 +102,11 @@ func TestWhatIsMissing(t *testing.T) {
 	l := &log{t: t, x: empty("")}
 	wants := func(key string, want ...string) {
 		t.Helper()
-		if got := slices.Sorted(slices.Values(l.x.Waiting(key))); !slices.Equal(got, want) {
+		var got []string
+		for _, r := range l.x.Waiting(key) {
+			got = append(got, r.ID)
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
 			t.Errorf("%s is missed by %v, want %v", key, got, want)
 		}
 	}

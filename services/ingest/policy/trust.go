@@ -43,15 +43,50 @@ const maxOfServed = 10
 // repository, for that repository: its announcement or state, or an event that names the
 // repository, or an accepted event of it.
 func (p *Policy) OfServed(k Knowledge, ev *nostr.Event) bool {
+	return slices.ContainsFunc(linkedRepos(k, ev), func(ref nostr.RepoRef) bool {
+		return p.isServed(k, nostr.RepoRef{PubKey: ev.PubKey, Identifier: ref.Identifier})
+	})
+}
+
+// linkedRepos are the repositories of an event, and of the accepted events that it names, the first
+// of them.
+func linkedRepos(k Knowledge, ev *nostr.Event) []nostr.RepoRef {
 	refs, ids := reposOf(ev), nostr.ReferencesOf(ev).IDs
 	for _, id := range ids[:min(len(ids), maxOfServed)] {
 		if named := k.Accepted(id); named != nil {
 			refs = append(refs, reposOf(named)...)
 		}
 	}
-	return slices.ContainsFunc(refs[:min(len(refs), maxOfServed)], func(ref nostr.RepoRef) bool {
-		return p.isServed(k, nostr.RepoRef{PubKey: ev.PubKey, Identifier: ref.Identifier})
-	})
+	return refs[:min(len(refs), maxOfServed)]
+}
+
+// maxRelaysOfOne bounds the relays that one announcement has among those of a chain.
+const maxRelaysOfOne = 4
+
+// RelaysOf are the relays where what this event heals may be found: those of the announcements of
+// the repositories that it is linked to, and of the announcements by which it is decided who speaks
+// for these. The nearest come first.
+func (p *Policy) RelaysOf(k Knowledge, ev *nostr.Event) (relays []string) {
+	seen, has := map[string]bool{}, map[string]bool{}
+	for _, ref := range linkedRepos(k, ev) {
+		all := announced(k, ref.Identifier)
+		all.WithSilent = true
+		for _, author := range authority.Deciding(all, ref.PubKey, maxOfServed) {
+			name := nostr.RepoRef{PubKey: author, Identifier: ref.Identifier}.String()
+			a := all.By(author)
+			if a == nil || seen[name] {
+				continue
+			}
+			seen[name] = true
+			urls := slices.DeleteFunc(a.RelayURLs(), func(u nostr.RelayURL) bool { return u.OnDomain(p.hosting.Domain()) })
+			for _, u := range urls[:min(len(urls), maxRelaysOfOne)] {
+				if !has[u.Key()] && len(relays) < proto.MaxFetchRelays {
+					has[u.Key()], relays = true, append(relays, string(u))
+				}
+			}
+		}
+	}
+	return relays
 }
 
 // reposOf are the repositories that an event names, or that it is the announcement or state of.

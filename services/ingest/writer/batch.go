@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -142,7 +143,9 @@ func (t *term) decide(b *batch, x decided) error {
 	if _, accepted := t.draft.AcceptedKind(c.Event.ID); accepted {
 		outcome = proto.Accepted // a duplicate too: a crash may have kept what it heals from being told
 	}
-	t.rechecks.add(b.class, t.park.take(t.draft.Arrived(policy.Arrivals(c.Event, outcome)))...)
+	t.draft.settle(c.Event.ID)
+	relays := sync.OnceValue(func() []string { return t.policy.RelaysOf(t.draft, c.Event) })
+	t.rechecks.add(b.class, t.park.take(t.draft.Arrived(policy.Arrivals(c.Event, outcome), relays))...)
 	return t.draft.failure()
 }
 

@@ -190,6 +190,11 @@ func (t *term) commitRejections(ctx context.Context) error {
 		m := new(nats.Msg)
 		if r != nil {
 			m.Data = t.Rejected.Encode(*r)
+			if len(r.FetchFrom) > 0 {
+				t.metrics.invalidated.Inc()
+			}
+		} else if kind, healed := t.Rejected.Healed(id); healed {
+			r = &proto.RejectedEvent{Kind: kind}
 		} else if before, is := t.Rejected.Find(id, now); is {
 			r = &before
 			t.metrics.invalidated.Inc()

@@ -308,7 +308,7 @@ func (d *draft) Wrote(pubkey string) bool {
 func (d *draft) RejectedBefore(id string) (string, bool) {
 	r, said := d.rejections[id]
 	if r != nil {
-		return r.Reason, true
+		return r.Reason, len(r.FetchFrom) == 0
 	}
 	before, is := d.w.Rejected.Find(id, d.now)
 	return before.Reason, is && !said
@@ -327,26 +327,60 @@ func (d *draft) Reject(ev *nostr.Event, relay, reason string, missing []string) 
 	}
 }
 
-// Forget forgets that an event was rejected, if it was.
-func (d *draft) Forget(id string) {
-	if _, before := d.RejectedBefore(id); before {
+// settle forgets what is remembered of an event that was decided again, unless it was rejected again
+// in a way that is remembered.
+func (d *draft) settle(id string) {
+	r, said := d.rejections[id]
+	if said && (r == nil || len(r.FetchFrom) == 0) {
+		return
+	}
+	if _, healed := d.w.Rejected.Healed(id); healed || said {
 		d.rejections[id] = nil
 	}
 }
 
-// Arrived forgets the rejections of everything that missed one of these keys, and returns their
-// ids.
-func (d *draft) Arrived(keys []string) (ids []string) {
+// Forget forgets that an event was rejected, if it was.
+func (d *draft) Forget(id string) {
+	_, before := d.RejectedBefore(id)
+	if _, healed := d.w.Rejected.Healed(id); before || healed {
+		d.rejections[id] = nil
+	}
+}
+
+// Arrived takes back the rejections of everything that missed one of these keys, and returns their
+// ids. They stay remembered as events to be asked for by id, from the relay that each came from and
+// from those given, until they are decided again. Relays are worked out only where something has
+// missed a key.
+func (d *draft) Arrived(keys []string, relays func() []string) (ids []string) {
 	for _, key := range keys {
-		for _, id := range slices.Concat(d.w.Rejected.Waiting(key), d.missing[key]) {
-			// What was rejected again may miss something else.
-			if r, said := d.rejections[id]; !said || r != nil && slices.Contains(r.Missing, key) {
+		for _, r := range d.w.Rejected.Waiting(key) {
+			if _, said := d.rejections[r.ID]; !said { // what was rejected again may miss something else
+				ids = append(ids, r.ID)
+				d.rejections[r.ID] = toBeFetched(r, relays())
+			}
+		}
+		for _, id := range d.missing[key] {
+			if r := d.rejections[id]; r != nil && slices.Contains(r.Missing, key) {
 				ids = append(ids, id)
-				d.Forget(id)
+				d.rejections[id] = toBeFetched(*r, relays())
 			}
 		}
 	}
 	return ids
+}
+
+// toBeFetched is what stays of a rejection when something has come that the event missed; nil: no
+// relay is known that may have the event.
+func toBeFetched(r proto.RejectedEvent, relays []string) *proto.RejectedEvent {
+	from := relays
+	if r.Relay != "" {
+		from = append([]string{r.Relay}, slices.DeleteFunc(slices.Clone(relays), func(relay string) bool { return relay == r.Relay })...)
+	}
+	if len(from) == 0 {
+		return nil
+	}
+	r.Missing, r.FetchFrom = nil, from[:min(len(from), proto.MaxFetchRelays)]
+	return &r
 }
 
 // delete notes what a deletion request names: until when events of its author are deleted, by id or

@@ -5,8 +5,10 @@ package writer
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,6 +29,8 @@ type Policy interface {
 	// OfServed reports whether an event is one of an owner or maintainer of a served repository,
 	// for that repository.
 	OfServed(policy.Knowledge, *nostr.Event) bool
+	// RelaysOf are the relays where what an accepted or held event heals may be found.
+	RelaysOf(policy.Knowledge, *nostr.Event) []string
 }
 
 // Writer is one replica of the writer: it writes while it holds the claim on the log, and stands by
@@ -136,7 +140,11 @@ func (w *Writer) write(ctx context.Context) error {
 	if err == nil {
 		w.metrics.writer.Set(1)
 		w.Log.Info("writing the log", "head", t.head, "held", w.Held.Len())
+		var others sync.WaitGroup
+		others.Go(func() { w.askForHealed(ctx) })
 		err = t.run(ctx)
+		broken(err)
+		others.Wait()
 	}
 	if bus.IsConflict(err) || errors.Is(err, errOvertaken) {
 		w.metrics.fenced.Inc()
@@ -243,6 +251,31 @@ func (t *term) run(ctx context.Context) error {
 		}
 		t.trouble.Store(nil)
 		t.answer(b)
+	}
+}
+
+// fetchEvery is how often it is told which events should be asked for by id.
+const fetchEvery = time.Second
+
+// askForHealed tells relay workers, until ctx ends, which rejected events they should ask for by id,
+// because something that these missed has come. Nothing is lost with a message: what is not decided
+// again is told again.
+func (w *Writer) askForHealed(ctx context.Context) {
+	tick := time.NewTicker(fetchEvery)
+	defer tick.Stop()
+	for {
+		for _, fetch := range w.Rejected.Fetches(time.Now()) {
+			data, _ := json.Marshal(fetch) // texts
+			if err := w.Bus.Conn.Publish(proto.SubjectFetch, data); err != nil {
+				w.Log.Warn("events cannot be asked for by id", "count", len(fetch.IDs), "error", err)
+			}
+			w.Log.Debug("events are asked for by id: what they missed has come", "events", fetch.IDs, "relays", fetch.Relays)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
 	}
 }
 
