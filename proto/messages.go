@@ -259,6 +259,9 @@ type Worker struct {
 	// Working is false before the worker takes keys, and while it stops: then it keeps the claims
 	// that it has until its work on them has ended.
 	Working bool `json:"working"`
+	// Heard is a sequence of the bucket grasp-claims: the worker knows what was removed up to there,
+	// and works by no claim that was.
+	Heard uint64 `json:"heard,omitempty"`
 }
 
 // Claim is a value of the bucket grasp-claims; its revision fences the holder.

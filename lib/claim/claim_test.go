@@ -37,12 +37,18 @@ type server struct {
 	t   *testing.T
 	ttl time.Duration // of those who work by it
 	mu  sync.Mutex
-	on  map[string]string // workers by key
+	on  map[string]worker // by key
+}
+
+// worker is one that works on a key by a lease.
+type worker struct {
+	name  string
+	lease context.Context
 }
 
 func serve(t *testing.T, ttl time.Duration) *server {
 	t.Helper()
-	s := &server{NATS: nettest.NewNATS(t, ""), t: t, ttl: ttl, on: map[string]string{}}
+	s := &server{NATS: nettest.NewNATS(t, ""), t: t, ttl: ttl, on: map[string]worker{}}
 	s.connect()
 	return s
 }
@@ -57,17 +63,22 @@ func (s *server) connect() *bus.Bus {
 	return b
 }
 
-// work works on a key until ctx ends.
-func (s *server) work(ctx context.Context, worker, key string) error {
+// work works on a key until ctx ends. Who does not notice in time that the lease has ended works on,
+// but does nothing: both leases are asked at the moment of the act.
+func (s *server) work(ctx context.Context, name string, held Held) error {
 	s.mu.Lock()
-	if other := s.on[key]; other != "" {
-		s.t.Errorf("%s works on %s while %s does", worker, key, other)
+	other := s.on[held.Key]
+	if other.name != "" && held.Lease.Err() == nil && other.lease.Err() == nil {
+		s.t.Errorf("%s works on %s while %s does", name, held.Key, other.name)
 	}
-	s.on[key] = worker
+	own := worker{name, held.Lease}
+	s.on[held.Key] = own
 	s.mu.Unlock()
 	<-ctx.Done()
 	s.mu.Lock()
-	delete(s.on, key)
+	if s.on[held.Key] == own {
+		delete(s.on, held.Key)
+	}
 	s.mu.Unlock()
 	return nil
 }
@@ -76,7 +87,11 @@ func (s *server) work(ctx context.Context, worker, key string) error {
 func (s *server) owners() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return maps.Clone(s.on)
+	owners := map[string]string{}
+	for key, w := range s.on {
+		owners[key] = w.name
+	}
+	return owners
 }
 
 // await waits until something holds of how many keys each worker has.
@@ -117,7 +132,7 @@ func (s *server) start(b *bus.Bus, name string, keys []string, do ...func(ctx co
 	ctx, cancel := context.WithCancel(s.t.Context())
 	wanted := make(chan []string, 1)
 	wanted <- keys
-	do = append(do, func(ctx context.Context, held Held) error { return s.work(ctx, name, held.Key) })
+	do = append(do, func(ctx context.Context, held Held) error { return s.work(ctx, name, held) })
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -237,7 +252,7 @@ func TestWorkEndsWithTheBucketOfClaims(t *testing.T) {
 	wanted, ended := make(chan []string, 1), make(chan error, 1)
 	wanted <- some("relay", 20)
 	go func() {
-		ended <- m.Work(t.Context(), wanted, func(ctx context.Context, held Held) error { return s.work(ctx, "one", held.Key) })
+		ended <- m.Work(t.Context(), wanted, func(ctx context.Context, held Held) error { return s.work(ctx, "one", held) })
 		m.Leave()
 	}()
 	fixture.Await(t, "the claims are heard of", func() bool { return len(m.directory.held()) == 20 })
@@ -265,7 +280,7 @@ func TestLeavingWorkerHoldsNothingUp(t *testing.T) {
 				<-release
 			}
 		}()
-		return s.work(ctx, "a", held.Key)
+		return s.work(ctx, "a", held)
 	})
 	s.has("a", 40)
 	var stopping sync.WaitGroup
@@ -286,7 +301,7 @@ func TestStoppingWorkerStaysAlive(t *testing.T) {
 	stop := s.start(b, "a", some("relay", 1), func(ctx context.Context, held Held) error {
 		slow, end := context.WithCancel(context.WithoutCancel(ctx))
 		go func() { <-release; end() }()
-		return s.work(slow, "a", held.Key)
+		return s.work(slow, "a", held)
 	})
 	s.has("a", 1)
 	s.start(s.connect(), "b", some("relay", 1))
@@ -316,7 +331,7 @@ func TestWorkOutlastsARestart(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		s.start(s.connect(), name, all, func(ctx context.Context, held Held) error {
 			begun.Add(1)
-			return s.work(ctx, name, held.Key)
+			return s.work(ctx, name, held)
 		})
 	}
 	s.rests(all, "a", "b")

@@ -17,7 +17,7 @@ type situation struct {
 	claims  map[string]claimed      // as the bucket has them, dead workers' too
 	wanted  map[string]bool         // keys that should be worked on
 	mine    map[string]bool         // keys that this worker works on
-	over    map[string]bool         // keys whose claim is gone for so long that its holder has stopped
+	ended   map[string]bool         // keys of vanished claims whose work has certainly ended
 }
 
 // decision is what to do now. clear are claims that keep other workers from a key, or that would
@@ -58,8 +58,8 @@ func (s situation) heldByOther(key string) bool {
 	switch {
 	case !claimed || c.Worker == s.self:
 		return false
-	case !c.vanished.IsZero():
-		return !s.over[key]
+	case c.vanished:
+		return !s.ended[key]
 	}
 	return c.by(s.workers[c.Worker])
 }

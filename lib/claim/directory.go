@@ -19,10 +19,10 @@ import (
 type claimed struct {
 	proto.Claim
 	revision uint64
-	// vanished is when it was heard that the claim is gone though its holder has not let it go;
-	// zero: it is there. The holder hears that too, and needs a moment to stop. Who the holder is
-	// may not be known: the claim may be gone before it was read here.
-	vanished time.Time
+	// vanished: another hand has removed or damaged the claim, and its holder has not let it go. The
+	// holder may hear of that late, and works on until then. Who the holder is may not be known: the
+	// claim may be gone before it was read here.
+	vanished bool
 }
 
 // heard is a worker and when its last heartbeat was heard.
@@ -52,12 +52,14 @@ type Directory struct {
 	ttl     time.Duration
 	began   time.Time
 	self    string                // the own worker; empty: this process only looks
-	ownGone func(revision uint64) // called when the own record is gone; nil: never
+	ownGone func(revision uint64) // called when the own record is gone; optional
+	records *bus.Follower         // of the workers
 
-	mu      sync.Mutex
-	workers map[string]heard
-	signs   map[string]time.Time // when a worker's last sign of life was heard, for a TTL
-	claims  map[string]claimed   // by key without the group
+	mu        sync.Mutex
+	workers   map[string]heard
+	signs     map[string]time.Time // when a worker's last sign of life was heard, for a TTL
+	claims    map[string]claimed   // by key without the group
+	claimsSeq uint64               // of the bucket of claims: what is known of claims is as of this message
 }
 
 // Watch reads who holds what, and follows it until Close: the end of ctx ends the reading only.
@@ -77,16 +79,22 @@ func watch(ctx context.Context, b *bus.Bus, o Options, ownGone func(revision uin
 	for bucket, hear := range map[string]func(string, bus.Message) error{
 		proto.BucketWorkers: d.hearWorker, proto.BucketClaims: d.hearClaim,
 	} {
-		if err := d.follow(ctx, lasting, b, bucket, hear); err != nil {
+		f, err := d.follow(ctx, lasting, b, bucket, hear)
+		if err != nil {
 			d.stop()
 			return nil, err
+		}
+		if bucket == proto.BucketWorkers {
+			d.records = f
 		}
 	}
 	return d, nil
 }
 
 // follow reads a bucket as it stands, unless ctx ends before, and follows it until lasting ends.
-func (d *Directory) follow(ctx, lasting context.Context, b *bus.Bus, bucket string, hear func(string, bus.Message) error) error {
+func (d *Directory) follow(
+	ctx, lasting context.Context, b *bus.Bus, bucket string, hear func(string, bus.Message) error,
+) (*bus.Follower, error) {
 	prefix := proto.KVSubject(bucket, "")
 	what := bus.Reading{Stream: proto.KVStream(bucket), Filter: prefix + proto.ClaimKey(d.group, ">")}
 	f := bus.NewFollower(b.JS, what, d.log, func(messages []bus.Message) error {
@@ -105,10 +113,10 @@ func (d *Directory) follow(ctx, lasting context.Context, b *bus.Bus, bucket stri
 		return nil
 	})
 	if err := f.ReadAll(ctx); err != nil {
-		return fmt.Errorf("read bucket %s: %w", bucket, err)
+		return nil, fmt.Errorf("read bucket %s: %w", bucket, err)
 	}
 	go func() { d.Ended <- f.Run(lasting) }()
-	return nil
+	return f, nil
 }
 
 func (d *Directory) hearWorker(name string, m bus.Message) error {
@@ -137,11 +145,8 @@ func (d *Directory) sign(name string) {
 }
 
 // quietIn is after how long nothing was heard of a worker for a TTL, counted at the earliest from
-// when this process began to listen. Then the lease of that worker has ended, however its record
-// went: the lease ends within a TTL after the last heartbeat was begun.
+// when this process began to listen. d.mu is held.
 func (d *Directory) quietIn(name string) time.Duration {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	last, heard := d.signs[name]
 	if !heard {
 		last = d.began
@@ -149,22 +154,103 @@ func (d *Directory) quietIn(name string) time.Duration {
 	return time.Until(last.Add(d.ttl))
 }
 
-// hearClaim keeps the revision of a claim that cannot be read too: it is free.
-func (d *Directory) hearClaim(key string, m bus.Message) error {
-	c, before := claimed{revision: m.Seq}, d.claims[key]
+// unended reports whether some worker may still work by a claim that names it, or that it had made
+// before the claim vanished. Nobody works by it any more when
+//   - the holder has said, in its record, that it knows that the claim has vanished and that it does
+//     not work by it; or
+//   - the holder has no record, and nothing was heard of it for a TTL: its lease has ended, however
+//     the record went, because a lease ends within a TTL after the last heartbeat was begun.
+//
+// Where the holder is not known, that must be true of every other worker. again is after how long
+// silence may have ended the work; 0: a message will tell. This counts only for what d has heard:
+// see [Directory.catchUp].
+func (d *Directory) unended(c claimed) (unended bool, again time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	holders := map[string]bool{c.Worker: true} // the empty name is of those that died before this process listened
+	if c.Worker == "" && c.vanished {
+		for name := range d.workers {
+			holders[name] = true
+		}
+		for name := range d.signs {
+			holders[name] = true
+		}
+	}
+	if delete(holders, d.self); c.Worker == "" && !c.vanished {
+		return false, 0
+	}
+	for name := range holders {
+		w, wait := d.live(name), d.quietIn(name)
+		switch {
+		case w.Name != "" && !(c.vanished && w.Heard >= c.revision):
+			return true, 0
+		case w.Name == "" && wait > 0:
+			unended, again = true, max(again, wait)
+		}
+	}
+	return unended, again
+}
+
+// catchUp waits until d knows every heartbeat that the bucket has now. Without it, a worker could be
+// taken for silent only because its heartbeats are read late.
+func (d *Directory) catchUp(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, casTimeout)
+	defer cancel()
+	if err := d.records.CatchUp(ctx); err != nil {
+		return fmt.Errorf("read which workers live: %w", err)
+	}
+	return nil
+}
+
+// hearClaim takes a claim that cannot be read for one that has vanished.
+func (d *Directory) hearClaim(key string, m bus.Message) (err error) {
+	d.claimsSeq = max(d.claimsSeq, m.Seq)
+	before := d.claims[key]
+	if m.Seq < before.revision {
+		return nil // this worker has made its claim since, see made
+	}
 	delete(d.claims, key)
+	c := claimed{revision: m.Seq}
 	switch {
-	case m.Deletes() && m.Header.Get(proto.HeaderReleased) == "":
-		before.revision, before.vanished = m.Seq, time.Now()
-		d.claims[key] = before
-		time.AfterFunc(d.silence, d.tell)
+	case m.Deletes() && m.Header.Get(proto.HeaderReleased) != "":
 		return nil
 	case m.Deletes():
-		return nil
+	default:
+		if err = json.Unmarshal(m.Data, &c.Claim); err == nil {
+			d.claims[key] = c
+			return nil
+		}
 	}
-	err := json.Unmarshal(m.Data, &c.Claim)
-	d.claims[key] = c
+	d.claims[key] = claimed{before.Claim, m.Seq, true}
 	return err
+}
+
+// made notes a claim of this worker as soon as it is made. If it vanishes before it is read, its
+// holder is known.
+func (d *Directory) made(key string, claim proto.Claim, revision uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if before := d.claims[key]; before.revision < revision {
+		d.claims[key] = claimed{claim, revision, false}
+	} else if before.Worker == "" {
+		before.Claim = claim
+		d.claims[key] = before
+	}
+}
+
+// heardClaims is the sequence of the bucket of claims up to which this worker knows what has vanished,
+// and works by nothing of that. working has the keys that it works on or is about to claim, with a
+// revision that its claim is not older than.
+func (d *Directory) heardClaims(working map[string]uint64) uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	seq := d.claimsSeq
+	for key, revision := range working {
+		if c := d.claims[key]; c.vanished && c.revision > revision {
+			seq = min(seq, c.revision-1)
+		}
+	}
+	return seq
 }
 
 // tell says that something may be different.
@@ -192,7 +278,7 @@ func (d *Directory) Holder(key string) (proto.Worker, bool) {
 	defer d.mu.Unlock()
 	c := d.claims[key]
 	w := d.live(c.Worker)
-	return w, c.by(w) && c.vanished.IsZero()
+	return w, c.by(w) && !c.vanished
 }
 
 // Lives reports whether a worker is live.

@@ -97,12 +97,23 @@ func (l *leases) endIfOver() {
 	}
 }
 
-// now is the current lease, ended if its time is over though the alarm has not rung yet.
+// now is the current lease.
 func (l *leases) now() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.endIfOver()
-	return l.current.ctx
+	return leaseContext{l.current.ctx, l}
+}
+
+// leaseContext is the context of a lease. It asks the clock too: the goroutine that ends the context
+// may come late on a machine with too little time.
+type leaseContext struct {
+	context.Context
+	leases *leases
+}
+
+func (c leaseContext) Err() error {
+	c.leases.lapse()
+	return c.Context.Err()
 }
 
 // close ends the lease and gives no other.

@@ -59,13 +59,17 @@ type Member struct {
 	recording sync.Mutex // held while the own record is written
 	working   bool       // as the record says or is about to say
 	revision  uint64     // of the record; 0: none
+
+	workingMu sync.Mutex
+	workingOn map[string]uint64 // keys that it works on, see workOn
 }
 
 // Held is a key that this worker has claimed, and the lease by which it works on the key.
 type Held struct {
 	Key string
 	// Lease ends when this worker may not work by its claims any more: from then on nothing may be
-	// written.
+	// written. Its Err looks at the clock, so it is true although the alarm that closes Done comes
+	// late. What must not happen without the lease asks Err before it acts.
 	Lease context.Context
 }
 
@@ -81,8 +85,15 @@ func Join(ctx context.Context, b *bus.Bus, o Options) (*Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Member{o: o, ttl: b.Sizing().WorkerTTL, bus: b, workers: workers, claims: claims, beatNow: make(chan struct{}, 1)}
+	m := newMember(b, o, workers, claims)
 	return m, m.join(ctx)
+}
+
+func newMember(b *bus.Bus, o Options, workers, claims jetstream.KeyValue) *Member {
+	return &Member{
+		o: o, ttl: b.Sizing().WorkerTTL, bus: b, workers: workers, claims: claims,
+		beatNow: make(chan struct{}, 1), workingOn: map[string]uint64{},
+	}
 }
 
 // join does what Join says, with the buckets open.
@@ -166,7 +177,9 @@ func (m *Member) beat() error {
 	defer cancel()
 	m.recording.Lock()
 	defer m.recording.Unlock()
-	record := proto.Worker{Name: m.o.Worker, Group: m.o.Group, Address: m.o.Address, Working: m.working}
+	record := proto.Worker{
+		Name: m.o.Worker, Group: m.o.Group, Address: m.o.Address, Working: m.working, Heard: m.heardClaims(),
+	}
 	began := m.leases.alarm.now()
 	revision, err := put(ctx, m.workers, m.key(), record, m.revision)
 	if bus.IsConflict(err) { // the record has expired, or the answer to a write was lost
@@ -189,6 +202,28 @@ func (m *Member) beat() error {
 	m.leases.renew(began, revision)
 	m.directory.tell()
 	return nil
+}
+
+// workOn notes that this worker works on a key by a claim that is not older than a revision. It is
+// noted before the claim is written: otherwise a heartbeat between the two could say that this worker
+// works by nothing that has vanished, when it is about to.
+func (m *Member) workOn(key string, revision uint64) {
+	m.workingMu.Lock()
+	defer m.workingMu.Unlock()
+	m.workingOn[key] = revision
+}
+
+// workEnded notes that this worker does not work on a key any more.
+func (m *Member) workEnded(key string) {
+	m.workingMu.Lock()
+	defer m.workingMu.Unlock()
+	delete(m.workingOn, key)
+}
+
+func (m *Member) heardClaims() uint64 {
+	m.workingMu.Lock()
+	defer m.workingMu.Unlock()
+	return m.directory.heardClaims(m.workingOn)
 }
 
 // put writes a value at the revision that its key has; 0: there must be none.

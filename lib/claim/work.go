@@ -2,8 +2,6 @@ package claim
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -37,11 +35,14 @@ const (
 // only after do has returned. Until then what was begun may be finished, unless the lease ends. Work
 // returns when ctx has ended, or the group cannot be followed, and everything is let go.
 //
-// Two workers never work on one key. A claim is taken by compare-and-set, from none or from a
-// worker that has no record and of which nothing was heard for a TTL. The work by a claim runs under
-// the lease, which ends at most nine tenths of a TTL after the last heartbeat began. A record that
-// is gone earlier, because a clock was set or by a hand, therefore hands no key out, and it ends the
-// lease as soon as its own worker hears of it.
+// Two workers never work on one key, as long as their clocks run equally fast within a tenth; how
+// late a worker hears of something does not matter. A claim is taken by compare-and-set, from none or
+// from a worker that has no record and of which nothing was heard for a TTL, with every heartbeat
+// read that the bucket has. The work by a claim runs under the lease, which ends at most nine tenths
+// of a TTL after the last heartbeat began. A record that is gone earlier, because a clock was set or
+// by a hand, therefore hands no key out, and it ends the lease as soon as its own worker hears of
+// it. A claim that a hand has removed hands no key out either, until its holder has let it go or has
+// said in its record that it does not work by it, or was silent for a TTL.
 //
 // The order is: end the work, then let the claim go. The other way round, another worker would begin
 // while this one still writes.
@@ -104,7 +105,7 @@ func (w *work) share(ctx context.Context) {
 	workers, claims := w.directory.Workers(), w.directory.held()
 	// The own record counts from the moment it is written, not from when the watch tells of it.
 	workers[w.o.Worker] = proto.Worker{Name: w.o.Worker, Working: true}
-	mine, over := map[string]bool{}, map[string]bool{}
+	mine, ended, again := map[string]bool{}, map[string]bool{}, time.Duration(0)
 	for key, job := range w.jobs {
 		mine[key] = true
 		if claims[key].revision > job.revision {
@@ -112,15 +113,21 @@ func (w *work) share(ctx context.Context) {
 		}
 	}
 	for key, c := range claims {
-		over[key] = !c.vanished.IsZero() && time.Since(c.vanished) >= w.directory.silence
+		if c.vanished {
+			unended, wait := w.directory.unended(c)
+			ended[key], again = !unended, sooner(again, wait)
+		}
 	}
-	d := decide(situation{self: w.o.Worker, workers: workers, claims: claims, wanted: w.wanted, mine: mine, over: over})
+	d := decide(situation{self: w.o.Worker, workers: workers, claims: claims, wanted: w.wanted, mine: mine, ended: ended})
 	for _, key := range d.leave {
 		w.jobs[key].stop()
 	}
-	free, err := w.free(ctx, slices.Concat(d.take, d.clear), claims)
+	free, wait, err := w.free(ctx, slices.Concat(d.take, d.clear), claims)
+	if again = sooner(again, wait); again > 0 {
+		time.AfterFunc(again, w.directory.tell)
+	}
 	if err != nil {
-		w.o.Log.Debug("the workers cannot be looked at", "group", w.o.Group, "error", err)
+		w.o.Log.Debug("no key is taken", "group", w.o.Group, "error", err)
 		return
 	}
 	var mu sync.Mutex
@@ -135,13 +142,18 @@ func (w *work) share(ctx context.Context) {
 			brief, cancel := context.WithTimeout(ctx, casTimeout)
 			defer cancel()
 			claim := proto.Claim{Worker: w.o.Worker, Since: time.Now().UTC()}
+			w.workOn(key, claims[key].revision)
 			revision, err := put(brief, w.claims, proto.ClaimKey(w.o.Group, key), claim, claims[key].revision)
-			switch {
-			case err == nil:
+			if err == nil {
+				w.workOn(key, revision)
+				w.directory.made(key, claim, revision)
 				mu.Lock()
 				defer mu.Unlock()
 				w.begin(lease, key, revision)
-			case !bus.IsConflict(err) && ctx.Err() == nil: // a conflict: another was first
+				return nil
+			}
+			w.workEnded(key)
+			if !bus.IsConflict(err) && ctx.Err() == nil { // a conflict: another was first
 				w.o.Log.Warn("claim failed", "key", key, "error", err)
 			}
 			return nil
@@ -150,40 +162,32 @@ func (w *work) share(ctx context.Context) {
 	group.Wait()
 }
 
-// free returns those of the keys that have no live holder, as the leader of the bucket of workers
-// knows it: what this worker has heard of claims may be newer than what it has heard of workers. A
-// holder without a record of which something was heard within a TTL may still work.
-func (w *work) free(ctx context.Context, keys []string, claims map[string]claimed) (free []string, err error) {
-	records, again := map[string]proto.Worker{}, w.ttl
+// free returns those of the keys by whose claims nobody works any more, and after how long silence
+// may have made more of them free; 0: a message will tell. It first reads every heartbeat that the
+// bucket has: what this worker has heard of claims may be newer than what it has heard of workers.
+func (w *work) free(ctx context.Context, keys []string, claims map[string]claimed) (free []string, again time.Duration, err error) {
+	if len(keys) == 0 {
+		return nil, 0, nil
+	}
+	if err := w.directory.catchUp(ctx); err != nil {
+		return nil, 0, err
+	}
 	for _, key := range keys {
-		c := claims[key]
-		record, known := records[c.Worker]
-		if !known && c.Worker != "" && c.Worker != w.o.Worker {
-			subject := proto.KVSubject(proto.BucketWorkers, proto.ClaimKey(w.o.Group, c.Worker))
-			m, found, err := bus.Last(ctx, w.bus.JS, proto.KVStream(proto.BucketWorkers), subject)
-			if err != nil {
-				return nil, fmt.Errorf("look whether worker %s lives: %w", c.Worker, err)
-			}
-			if found && !m.Deletes() {
-				_ = json.Unmarshal(m.Data, &record) // one that cannot be read keeps no claims
-			}
-			records[c.Worker] = record
-		}
-		switch wait := w.directory.quietIn(c.Worker); {
-		case c.by(record):
-			if !c.vanished.IsZero() {
-				free = append(free, key) // and long enough ago, see over
-			}
-		case c.Worker != "" && c.Worker != w.o.Worker && wait > 0:
-			again = min(again, wait)
-		default:
+		unended, wait := w.directory.unended(claims[key])
+		if !unended {
 			free = append(free, key)
 		}
+		again = sooner(again, wait)
 	}
-	if again < w.ttl {
-		time.AfterFunc(again, w.directory.tell)
+	return free, again, nil
+}
+
+// sooner is the shorter of two times, of which 0 is none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
 	}
-	return free, nil
+	return min(a, b)
 }
 
 // begin runs the work until the claim is left or the lease ends, and lets the claim go then.
@@ -201,8 +205,9 @@ func (w *work) begin(lease context.Context, key string, revision uint64) {
 			w.o.Log.Error("work on a claim ended by itself and begins again", "key", key, "error", err)
 			_ = backoff.Sleep(ctx, retryAfter) // the loop looks at ctx
 		}
+		w.workEnded(key)
 		w.writing <- struct{}{}
-		if c := w.directory.held()[key]; c.revision > revision && !c.vanished.IsZero() {
+		if c := w.directory.held()[key]; c.revision > revision && c.vanished {
 			revision = c.revision // another hand has removed the claim: the others wait for this
 		}
 		w.letGo(key, revision)
