@@ -70,7 +70,9 @@ func (s *Settings) fields() iter.Seq[field] {
 // check holds a value to what its tags declare.
 func (f field) check() error {
 	value := fmt.Sprint(f.value)
-	if like := f.Tag.Get("address"); like != "" && !(value == "none" && strings.HasSuffix(like, "none")) {
+	like := f.Tag.Get("address")
+	mayBeNone := value == "none" && strings.HasSuffix(like, "none") || value == "" && f.Tag.Get("default") == ""
+	if like != "" && !mayBeNone {
 		_, port, err := net.SplitHostPort(value)
 		if _, noPort := strconv.ParseUint(port, 10, 16); err != nil || noPort != nil {
 			return &Error{f.name(), value, "want host:port, like " + like}

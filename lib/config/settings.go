@@ -211,9 +211,6 @@ type Observe struct {
 	MetricsEnabled bool          `env:"NGIT_METRICS_ENABLED" default:"true" negatable:"" help:"Serve /metrics."`
 	AbuseThreshold int           `env:"NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD" default:"10" min:"0" max:"1000000" help:"An address with more WebSocket connections than this counts as an abuser in the metrics."`
 	TopRepos       int           `env:"NGIT_METRICS_TOP_N_REPOS" default:"10" min:"0" max:"1000" help:"How many repositories the metric ngit_git_top_repos_bytes names, those with the most git traffic. 0: none."`
-	ObserveAddress string        `env:"NGIT_OBSERVE_ADDRESS" address:"127.0.0.1:7335" default:"127.0.0.1:7335" help:"Where a service that runs alone serves /metrics, /healthz and /readyz."`
+	ObserveAddress string        `env:"NGIT_OBSERVE_ADDRESS" address:"127.0.0.1:7335" help:"Where /metrics, /healthz, /readyz, /debug/pprof and /loglevel are served. Empty: tendril up has the first three on the front port, tendril run has all at 127.0.0.1:7335."`
 	ShutdownWait   time.Duration `env:"NGIT_SHUTDOWN_WAIT" default:"20s" min:"0s" max:"1h" help:"How long a graceful stop may take. Requests that are under way get nine tenths of it, or half if the process runs several services."`
-
-	// Constants.
-	ProfileAddress string `env:"NGIT_PROFILE_ADDRESS" constant:""`
 }

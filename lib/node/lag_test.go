@@ -30,6 +30,25 @@ func TestLag(t *testing.T) {
 	must(t, testutil.CollectAndCompare(n.lag.behind, strings.NewReader(want)))
 }
 
+// TestObservationOfUp: one process with everything has its metrics at the front door, or on the
+// port that the operator names, and there only.
+func TestObservationOfUp(t *testing.T) {
+	t.Parallel()
+	for address, atFront := range map[string]bool{"": true, "127.0.0.1:0": false} {
+		s := settings(t, "--database-backend=memory", "--nats-listen=none", "--observe-address="+address)
+		n, err := Open(t.Context(), "up", s, slog.New(slog.DiscardHandler), false, Service{Provisions: true})
+		must(t, err)
+		defer n.Close()
+		_, pattern := n.AtFront.Handler(&http.Request{Method: "GET", URL: &url.URL{Path: "/metrics"}})
+		if own := n.Announced("observation"); (pattern != "") != atFront || (own == "") != atFront {
+			t.Errorf("observed at %q: at the front door %q, on its own port %q", address, pattern, own)
+		}
+		if _, pattern := n.AtFront.Handler(&http.Request{Method: "GET", URL: &url.URL{Path: "/debug/pprof/"}}); pattern != "" {
+			t.Error("the front door has profiles")
+		}
+	}
+}
+
 func TestObservation(t *testing.T) {
 	t.Parallel()
 	nats := nettest.NewNATS(t, "")
@@ -50,6 +69,8 @@ func TestObservation(t *testing.T) {
 	get("/readyz", http.StatusOK, `"ready":true`)
 	get("/healthz", http.StatusOK, "ok")
 	get("/metrics", http.StatusOK, "ngit_build_info{")
+	get("/debug/pprof/", http.StatusOK, "goroutine")
+	get("/loglevel", http.StatusOK, "info")
 	if _, pattern := n.AtFront.Handler(&http.Request{Method: "GET", URL: &url.URL{Path: "/metrics"}}); pattern != "" {
 		t.Error("the front door has metrics too")
 	}

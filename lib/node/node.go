@@ -4,6 +4,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -115,7 +116,13 @@ func (n *Node) Announced(name string) string {
 // ("ingest", "up"). apart: its system has other processes. Then it needs a NATS server that they
 // share, waits for NATS and the streams as long as it takes, and serves /metrics, /healthz and
 // /readyz on a port of its own, from the beginning.
-func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger, apart bool, services ...Service) (n *Node, err error) {
+func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger, apart bool, services ...Service) (*Node, error) {
+	return openWithLevel(ctx, name, s, log, &slog.LevelVar{}, apart, services...)
+}
+
+// openWithLevel is Open for a process whose log has this level.
+func openWithLevel(ctx context.Context, name string, s config.Settings, log *slog.Logger, level *slog.LevelVar, apart bool,
+	services ...Service) (n *Node, err error) {
 	n = &Node{
 		Settings: s, Log: log, Metrics: prometheus.NewRegistry(), Ready: &obs.Readiness{}, AtFront: http.NewServeMux(),
 		Worker: s.WorkerName, shared: &shared{process: name},
@@ -139,7 +146,7 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger,
 		return n, &config.Error{Setting: "NGIT_NATS_URL", Reason: "is not set: a service that runs alone needs a NATS server that the others share (`tendril up` embeds one)"}
 	}
 	n.traces = obs.OpenTraces(log)
-	waiting, err := n.observe(apart)
+	waiting, err := n.observe(apart, level)
 	if err != nil {
 		return n, err
 	}
@@ -164,9 +171,13 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger,
 	return n, n.bindIndex(ctx)
 }
 
+// observeApart is where a process of a system with others is observed, unless NGIT_OBSERVE_ADDRESS
+// says where.
+const observeApart = "127.0.0.1:7335"
+
 // observe begins to serve what tells how the process stands. waiting is told what the start waits
 // for; nil: it does not wait.
-func (n *Node) observe(apart bool) (waiting func(what string), err error) {
+func (n *Node) observe(apart bool, level *slog.LevelVar) (waiting func(what string), err error) {
 	s := n.Settings
 	n.Metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), obs.BuildInfo(), obs.Uptime(time.Now()))
 	n.Ready.Add("bus", func() error { return errors.New("waiting for the bus: connecting") })
@@ -174,22 +185,22 @@ func (n *Node) observe(apart bool) (waiting func(what string), err error) {
 	if s.MetricsEnabled {
 		metrics = n.Metrics
 	}
-	if s.ProfileAddress != "" {
-		if err := n.listen("profiles", "NGIT_PROFILE_ADDRESS", s.ProfileAddress, http.DefaultServeMux); err != nil {
-			return nil, err
+	address := s.ObserveAddress
+	if apart {
+		address = cmp.Or(address, observeApart)
+		waiting = func(what string) {
+			n.Ready.Add("bus", func() error { return fmt.Errorf("waiting for the bus: %s", what) })
 		}
 	}
-	if !apart {
+	if address == "" {
 		obs.Mount(n.AtFront, n.Ready, metrics)
-		return nil, nil
+		return waiting, nil
 	}
 	obs.Mount(n.AtFront, n.Ready, nil)
 	own := http.NewServeMux()
 	obs.Mount(own, n.Ready, metrics)
-	waiting = func(what string) {
-		n.Ready.Add("bus", func() error { return fmt.Errorf("waiting for the bus: %s", what) })
-	}
-	return waiting, n.listen("observation", "NGIT_OBSERVE_ADDRESS", s.ObserveAddress, own)
+	obs.MountPrivate(own, level, n.Log)
+	return waiting, n.listen("observation", "NGIT_OBSERVE_ADDRESS", address, own)
 }
 
 // openBus opens the bus; see [bus.Options] for waiting and newLog.

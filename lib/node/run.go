@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	_ "net/http/pprof" // at NGIT_PROFILE_ADDRESS, which test programs set
 	"os"
 	"os/signal"
 	"slices"
@@ -27,12 +26,12 @@ import (
 // Serve opens a node and runs the services in it until SIGINT or SIGTERM, which stop them
 // gracefully; a second signal ends the process at once. See [Open] for name and apart.
 func Serve(name string, s config.Settings, apart bool, services ...Service) error {
-	log, err := obs.NewLogger(os.Stderr, s.LogLevel, s.LogFormat)
+	log, level, err := obs.NewLogger(os.Stderr, s.LogLevel, s.LogFormat)
 	if err != nil {
 		return err
 	}
 	ctx := untilSignal(s, log)
-	n, err := Open(ctx, name, s, log, apart, services...)
+	n, err := openWithLevel(ctx, name, s, log, level, apart, services...)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // stopped before it began

@@ -41,21 +41,24 @@ func ParseLevel(filter string) (slog.Level, error) {
 	return 0, errors.New("want trace, debug, info, warn, error or off, or a filter that begins so, like debug,hyper=info")
 }
 
-// NewLogger makes the process's logger. level is what [ParseLevel] reads; format is text or json.
-func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
+// NewLogger makes the process's logger, and the level that it has from then on. level is what
+// [ParseLevel] reads; format is text or json.
+func NewLogger(w io.Writer, level, format string) (*slog.Logger, *slog.LevelVar, error) {
 	l, err := ParseLevel(level)
 	if err != nil {
-		return nil, fmt.Errorf("NGIT_LOG_LEVEL is %q: %w", level, err)
+		return nil, nil, fmt.Errorf("NGIT_LOG_LEVEL is %q: %w", level, err)
 	}
-	opts := &slog.HandlerOptions{Level: l}
+	current := &slog.LevelVar{}
+	current.Set(l)
+	opts := &slog.HandlerOptions{Level: current}
 	switch strings.ToLower(format) {
 	case "text":
-		return slog.New(slog.NewTextHandler(w, opts)), nil
+		return slog.New(slog.NewTextHandler(w, opts)), current, nil
 	case "json":
 		opts.ReplaceAttr = spellOutDuration
-		return slog.New(slog.NewJSONHandler(w, opts)), nil
+		return slog.New(slog.NewJSONHandler(w, opts)), current, nil
 	}
-	return nil, fmt.Errorf("NGIT_LOG_FORMAT is %q: want text or json", format)
+	return nil, nil, fmt.Errorf("NGIT_LOG_FORMAT is %q: want text or json", format)
 }
 
 // spellOutDuration writes a duration as text logs have it ("2m40s"): bare nanoseconds, as JSON has

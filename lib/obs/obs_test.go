@@ -40,7 +40,7 @@ func TestLogger(t *testing.T) {
 	for level, want := range map[string]int{"debug": 4, "INFO": 3, "warn": 2, "error": 1, "trace": 4, "warn,ngit_grasp=debug": 2} {
 		for format, last := range map[string]string{"TEXT": "level=ERROR msg=said v=2m40s\n", "json": `"level":"ERROR","msg":"said","v":"2m40s"}` + "\n"} {
 			var out strings.Builder
-			log, err := NewLogger(&out, level, format)
+			log, _, err := NewLogger(&out, level, format)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -56,9 +56,47 @@ func TestLogger(t *testing.T) {
 		`NGIT_LOG_LEVEL is "loud": ` + wantLevel:      {"loud", "text"},
 		`NGIT_LOG_FORMAT is "xml": want text or json`: {"info", "xml"},
 	} {
-		if _, err := NewLogger(nil, given[0], given[1]); err == nil || err.Error() != want {
+		if _, _, err := NewLogger(nil, given[0], given[1]); err == nil || err.Error() != want {
 			t.Errorf("%v: %v", given, err)
 		}
+	}
+}
+
+// TestLogLevelAtRunTime changes the level of a log that is in use, and refuses what is no level.
+func TestLogLevelAtRunTime(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	log, level, err := NewLogger(&out, "info", "text")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	MountPrivate(mux, level, log)
+	ask := func(method, body string, code int, want string) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequest(method, "/loglevel", strings.NewReader(body)))
+		if w.Code != code || strings.TrimSpace(w.Body.String()) != want {
+			t.Errorf("%s %q: %d %s; want %d %s", method, body, w.Code, w.Body, code, want)
+		}
+	}
+	log.Debug("early")
+	ask("GET", "", 200, "info")
+	ask("PUT", "debug\n", 200, "debug")
+	log.Debug("late")
+	ask("PUT", "loud", 400, wantLevel)
+	ask("PUT", strings.Repeat("debug,", 50), 400, "this is too long for a level")
+	ask("GET", "", 200, "debug")
+	ask("PUT", "off", 200, "off")
+	log.Error("last")
+	if got := out.String(); strings.Contains(got, "early") || !strings.Contains(got, "late") || strings.Contains(got, "last") ||
+		!strings.Contains(got, "from=info to=debug") {
+		t.Errorf("the log: %s", got)
+	}
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest("GET", "/debug/pprof/cmdline", nil))
+	if w.Code != 200 {
+		t.Errorf("/debug/pprof/cmdline: %d", w.Code)
 	}
 }
 

@@ -63,7 +63,7 @@ func (s *stage) spread(t *testing.T) *spread {
 // here one machine has all git data.
 func (sp *spread) settings() map[string]string {
 	return map[string]string{
-		"NGIT_LOG_LEVEL": "info", "NGIT_PROFILE_ADDRESS": "127.0.0.1:0", "NGIT_SYNC_BOOTSTRAP_RELAY_URL": sp.feed.Relays[0],
+		"NGIT_LOG_LEVEL": "info", "NGIT_OBSERVE_ADDRESS": "127.0.0.1:0", "NGIT_SYNC_BOOTSTRAP_RELAY_URL": sp.feed.Relays[0],
 		"NGIT_SYNC_BATCH_WINDOW_MS": "5000", "NGIT_SYNC_STARTUP_JITTER_MS": "10000", "NGIT_SYNC_BASE_BACKOFF_SECS": "5",
 		"NGIT_HUNT_SYNC_DELAY": "500ms", "NGIT_HUNT_INTERVAL": "1s", "NGIT_HUNT_BACKOFF_BASE": "20s", "NGIT_HUNT_BACKOFF_MAX": "2m",
 		"NGIT_SYNC_DOMAIN_CONCURRENT": "32", "NGIT_SYNC_DOMAIN_RATE_LIMIT": "1000000", "NGIT_HUNTS_AT_ONCE": "128",

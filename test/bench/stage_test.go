@@ -99,7 +99,7 @@ func (s *stage) source(t testing.TB, spec corpus.Spec, relays int, args ...strin
 // settings are as in production, with the GOGC of make run, but for delays that would only be
 // waited out and limits that one machine, which is every stranger at once, would meet.
 func settings(more map[string]string) map[string]string {
-	env := map[string]string{"GOGC": cmp.Or(os.Getenv("GOGC"), "50"), "NGIT_LOG_LEVEL": "info", "NGIT_SYNC_BATCH_WINDOW_MS": "1000", "NGIT_PROFILE_ADDRESS": "127.0.0.1:0",
+	env := map[string]string{"GOGC": cmp.Or(os.Getenv("GOGC"), "50"), "NGIT_LOG_LEVEL": "info", "NGIT_SYNC_BATCH_WINDOW_MS": "1000", "NGIT_OBSERVE_ADDRESS": "127.0.0.1:0",
 		"NGIT_EVENTS_PER_MINUTE": "1000000", "NGIT_EVENTS_PER_MINUTE_PER_IP": "1000000"}
 	for k, v := range more {
 		env[k] = v
@@ -195,7 +195,7 @@ func (s *stage) start(t testing.TB, f *feed.Feed, spec corpus.Spec, more map[str
 }
 
 // profilesAt is where the process says that it serves profiles.
-var profilesAt = regexp.MustCompile(`msg=listening service=profiles address=(\S+)`)
+var profilesAt = regexp.MustCompile(`msg=listening service=observation address=(\S+)`)
 
 // profilesOf is where a process serves its profiles, as its output says.
 func profilesOf(t testing.TB, output string) string {
