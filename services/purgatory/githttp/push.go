@@ -202,7 +202,7 @@ func (p *receiving) receive(ctx context.Context, repo *repository.Locked, comman
 			delete(refused, name)
 		}
 	}
-	return refused, repo.SyncFolders()
+	return refused, nil
 }
 
 // notUnpacked is why git refuses the pack: a limit if one was reached, else what git says.

@@ -69,7 +69,7 @@ func (r *Repo) ensure(ctx context.Context, mayWrite func(context.Context) error)
 	if err != nil && r.Exists() {
 		return nil // another was first
 	}
-	return cmp.Or(err, syncFolders(owner, filepath.Dir(owner), r.Store.Root))
+	return cmp.Or(err, syncPaths(owner, filepath.Dir(owner), r.Store.Root))
 }
 
 // Remove takes the repository away: out of sight at once, then off the disk. One that is not there
@@ -173,23 +173,27 @@ func writeDurably(path, content string) error {
 		return err
 	}
 	_, err = f.WriteString(content)
-	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	err = errors.Join(err, f.Chmod(0o644), fsync(f), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
-	return syncFolders(filepath.Dir(path))
+	return syncPaths(filepath.Dir(path))
 }
 
-func syncFolders(paths ...string) error {
+// fsync puts a file, or the names in a folder, to the disk. The tests of this package watch it.
+var fsync = (*os.File).Sync
+
+// syncPaths puts files, or the names in folders, to the disk.
+func syncPaths(paths ...string) error {
 	for _, path := range paths {
 		f, err := os.Open(path)
 		if err != nil {
 			return err
 		}
-		err = f.Sync()
+		err = fsync(f)
 		if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTSUP) {
 			err = nil // a file system that cannot do it for folders
 		}

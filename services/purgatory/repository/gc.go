@@ -127,7 +127,7 @@ func (l *Locked) gc(ctx context.Context, keep int64) error {
 		"repack.updateServerInfo=false",
 		"pack.threads=1",
 	}
-	c.low = true
+	c.low, c.syncs = true, true
 	return c.Run(ctx)
 }
 

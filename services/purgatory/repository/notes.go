@@ -34,7 +34,7 @@ func note(path string, value any, keep bool) error {
 		if err := os.Remove(path); err != nil {
 			return ignoreGone(err)
 		}
-		return syncFolders(filepath.Dir(path))
+		return syncPaths(filepath.Dir(path))
 	}
 	content, err := json.Marshal(value)
 	if err == nil {

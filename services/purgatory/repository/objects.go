@@ -164,7 +164,7 @@ func (l *Leased) Take(ctx context.Context, pack *Spool, wanted []string) error {
 			return fmt.Errorf("take a pack out of quarantine: %w", err)
 		}
 	}
-	return syncFolders(to, l.in("objects"))
+	return syncPaths(to, l.in("objects"))
 }
 
 // Share brings objects, with all that they reach, from another repository. Where the caller knows
@@ -188,7 +188,7 @@ func (l *Locked) Share(ctx context.Context, from *Repo, ids []string, group bool
 	if err == nil && len(missing) > 0 {
 		err = l.copyFrom(ctx, from, missing)
 	}
-	if err = cmp.Or(err, syncFolders(folder, l.in("objects"))); err != nil {
+	if err = cmp.Or(err, syncPaths(folder, l.in("objects"))); err != nil {
 		return fmt.Errorf("share objects: %w", err)
 	}
 	return nil

@@ -80,6 +80,7 @@ type Command struct {
 	config    []string
 	lease     context.Context // of a command that changes the repository: it is ended with that; else nil
 	serves    bool            // it serves a client; else it is the worker's own work
+	syncs     bool            // the folders in which it writes are put to the disk after it
 	low       bool            // no client waits for it: it runs with a low priority
 	memory    int64           // that it may have, in bytes
 	processor time.Duration   // time that it may have on a processor; zero: any
@@ -139,6 +140,9 @@ func (e *Error) Unwrap() error { return e.Err }
 func (c *Command) Run(ctx context.Context) error {
 	if err := c.run(ctx); err != nil {
 		return &Error{Command: c.args[0], Messages: c.Messages(), Err: err}
+	}
+	if c.syncs {
+		return c.repo.syncFolders()
 	}
 	return nil
 }

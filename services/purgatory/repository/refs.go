@@ -1,7 +1,6 @@
 package repository
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -126,12 +125,10 @@ func (l *Locked) SetRefs(ctx context.Context, want, symbolic map[string]string, 
 	}
 	switch {
 	case want[head] != "" || want[symbolic[head]] != "":
-		follow["HEAD"] = head
 	case !slices.ContainsFunc(slices.Collect(maps.Keys(want)), isBranch):
-		follow["HEAD"] = l.Store.branch
-	}
-	if follow["HEAD"] == now.Head {
-		delete(follow, "HEAD")
+		head = l.Store.branch
+	default:
+		head = now.Head
 	}
 	if err := l.connected(ctx, updates); err != nil {
 		return err
@@ -146,14 +143,28 @@ func (l *Locked) SetRefs(ctx context.Context, want, symbolic map[string]string, 
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(follow)) {
-		if err := l.writing("symbolic-ref", name, follow[name]).Run(ctx); err != nil {
+		symbolic := l.writing("symbolic-ref", name, follow[name])
+		symbolic.syncs = true
+		if err := symbolic.Run(ctx); err != nil {
+			return err
+		}
+		if err := syncPaths(l.in(name)); err != nil { // git does not do it
 			return err
 		}
 	}
-	if len(follow) == 0 {
+	if head == now.Head {
 		return nil
 	}
-	return l.SyncFolders()
+	return l.setHead(ctx, head)
+}
+
+// setHead lets HEAD follow a branch. Git would not sync the file: with an empty HEAD, which a power
+// cut could leave, a folder is no repository any more.
+func (l *Locked) setHead(ctx context.Context, branch string) error {
+	if err := l.MayWrite(ctx); err != nil {
+		return err
+	}
+	return writeDurably(l.in("HEAD"), symbolicPrefix+branch+"\n")
 }
 
 // refChange is one reference in a transaction.
@@ -258,23 +269,25 @@ func (l *Locked) transaction(ctx context.Context, changes []refChange) error {
 		b.WriteString("option no-deref\x00" + change + "\x00\x00")
 	}
 	b.WriteString("prepare\x00commit\x00")
-	_, err := l.writing("update-ref", "--stdin", "-z").ask(ctx, b.String())
+	update := l.writing("update-ref", "--stdin", "-z")
+	update.syncs = true
+	_, err := update.ask(ctx, b.String())
 	if says(err, "trying to write non-commit object") {
 		return fmt.Errorf("%w: a branch would name what is no commit", ErrUnfit)
 	}
-	return cmp.Or(err, l.SyncFolders())
+	return err
 }
 
-// SyncFolders puts to the disk which packs and references there are: git syncs files, and not the
+// syncFolders puts to the disk which packs and references there are: git syncs files, and not the
 // folders in which they get their names.
-func (l *Locked) SyncFolders() error {
-	return filepath.WalkDir(l.Path, func(path string, entry fs.DirEntry, err error) error {
+func (r *Repo) syncFolders() error {
+	return filepath.WalkDir(r.Path, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil || !entry.IsDir():
-		case filepath.Dir(path) == l.in("objects") && entry.Name() != packFolder:
+		case filepath.Dir(path) == r.in("objects") && entry.Name() != packFolder:
 			return filepath.SkipDir
 		default:
-			err = syncFolders(path)
+			err = syncPaths(path)
 		}
 		return ignoreGone(err)
 	})

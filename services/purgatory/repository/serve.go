@@ -34,7 +34,7 @@ func (r *Repo) AdvertisePush(maxBytes int64) *Command {
 // network.
 func (l *Locked) ReceivePack(maxBytes int64) *Command {
 	c := l.serve("receive-pack", false)
-	c.lease, c.Time, c.config = l.lease, l.Store.PackTime, receiving(maxBytes)
+	c.lease, c.syncs, c.Time, c.config = l.lease, true, l.Store.PackTime, receiving(maxBytes)
 	return c
 }
 
