@@ -68,9 +68,9 @@ alone: ## every module builds and vets without its workspace, tests and all
 		(cd $$m && export GOWORK=off && go build $(TAGS) -o /dev/null ./... && go vet $(TAGS) ./...) || exit 1; \
 	done
 
-unit: ## the tests of every module, under the race detector
+unit: ## the tests of every module, under the race detector where anything runs beside anything
 	$(TEST) -race $(PACKAGES)
-	$(OUTSIDE) go test -race ./...
+	$(OUTSIDE) go test ./...
 
 ifneq ($(SEED),)
 chaos: ## processes that are killed at random, for CHAOS (1m), RUNS (1) times, and what must not come of it; CHAOSTESTS selects tests; SEED=7 or SEED=1-50: the story of random histories instead

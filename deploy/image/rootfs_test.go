@@ -13,6 +13,10 @@ import (
 	"time"
 )
 
+// program is what is built into the images here. It needs nothing but Go's own packages, which are
+// compiled anew for an image.
+const program = "deploy/image/testdata/program.go"
+
 // inside runs git in a root file system as the only one that it sees, in the repository /tmp/r.git.
 func inside(t *testing.T, root, stdin string, args ...string) string {
 	t.Helper()
@@ -54,7 +58,7 @@ func devices(t *testing.T, root string) {
 	}
 }
 
-func rootfs(t *testing.T, args ...string) (root, program string) {
+func rootfs(t *testing.T, args ...string) (root, at string) {
 	t.Helper()
 	root = filepath.Join(t.TempDir(), "root")
 	cmd := exec.CommandContext(t.Context(), "./rootfs", append([]string{root}, args...)...)
@@ -71,9 +75,9 @@ func rootfs(t *testing.T, args ...string) (root, program string) {
 // TestGitInside runs the git commands that Tendril needs where nothing is but the image's files.
 func TestGitInside(t *testing.T) {
 	t.Parallel()
-	root, program := rootfs(t, "./test/announce", "git")
-	if program != "/usr/bin/announce" {
-		t.Errorf("the program is %s", program)
+	root, at := rootfs(t, program, "git")
+	if at != "/usr/bin/program" {
+		t.Errorf("the program is %s", at)
 	}
 	devices(t, root)
 	git := func(stdin string, args ...string) string { t.Helper(); return inside(t, root, stdin, args...) }
@@ -116,7 +120,7 @@ func pktLine(s string) string {
 // TestRootHoldsNothingElse: no shell, nothing that may be written but two folders, no time.
 func TestRootHoldsNothingElse(t *testing.T) {
 	t.Parallel()
-	root, _ := rootfs(t, "./test/announce")
+	root, _ := rootfs(t, program)
 	writable := map[string]bool{"tmp": true, "var/lib/tendril": true}
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -136,7 +140,7 @@ func TestRootHoldsNothingElse(t *testing.T) {
 		if !info.ModTime().Equal(time.Unix(0, 0)) {
 			t.Errorf("%s is of %v", name, info.ModTime())
 		}
-		if strings.HasPrefix(name, "usr/bin/") && name != "usr/bin/announce" {
+		if strings.HasPrefix(name, "usr/bin/") && name != "usr/bin/program" {
 			t.Errorf("%s is there", name)
 		}
 		return nil
@@ -144,7 +148,7 @@ func TestRootHoldsNothingElse(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	if err := exec.CommandContext(t.Context(), "./rootfs", root, "./test/announce").Run(); err == nil {
+	if err := exec.CommandContext(t.Context(), "./rootfs", root, program).Run(); err == nil {
 		t.Error("it writes into a folder that is there already")
 	}
 }
