@@ -8,9 +8,10 @@
 // is wanted with what was asked for (the three-way diff, session.Diff), subscribes to what comes
 // from now on, and then asks for the past: by NIP-77 where something is known, else by REQ, page by
 // page (session.Walk). One connection of a worker at a time walks the past of a repository
-// (session.Walks). Every refusal, in any words, is read by wire.ReadRefusal and handled in
-// session's request.go. A batch is confirmed when all of its requests have ended and every event
-// that they brought has a verdict. What was to come live and did not is asked for as the past.
+// (session.HistoryCoordinator). Every refusal, in any words, is read by wire.ReadRefusal; what
+// follows from it is decided in session's refusal.go. A batch is confirmed when all of its requests
+// have ended and every event that they brought has a verdict. What was to come live and did not is
+// asked for as the past.
 //
 // The path of one event from a foreign relay to the log:
 //

@@ -144,7 +144,7 @@ func (m *simulation) begin() {
 		Intake: in, Targets: g.targets,
 		Dial:       func(context.Context, string) (Connection, error) { return m.dial(), nil },
 		Document:   func(context.Context, string) (wire.Stated, error) { return wire.Stated{}, errors.New("none") },
-		Negentropy: &session.Negentropy{Service: &simulatedKnowledge{m}, Room: semaphore.NewWeighted(session.RoomBytes), Seq: source.Seq, Walks: &session.Walks{}},
+		Negentropy: &session.Negentropy{Service: &simulatedKnowledge{m}, Room: semaphore.NewWeighted(session.RoomBytes), Seq: source.Seq, Coordinator: &session.HistoryCoordinator{}},
 		Sign:       func(*nostr.Event) error { return errors.New("no key") },
 	}
 	m.mu.Lock()

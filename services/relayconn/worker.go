@@ -58,7 +58,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	}
 	if !n.Settings.Sync.DisableNegentropy {
 		env.Negentropy = &session.Negentropy{
-			Service: query.Reconciler{Conn: n.Bus.Conn}, Room: semaphore.NewWeighted(session.RoomBytes), Seq: n.Accepted.Seq, Walks: &session.Walks{},
+			Service: query.Reconciler{Conn: n.Bus.Conn}, Room: semaphore.NewWeighted(session.RoomBytes), Seq: n.Accepted.Seq, Coordinator: &session.HistoryCoordinator{},
 		}
 	}
 	member, err := claim.Join(ctx, n.Bus, claim.Options{Group: proto.GroupRelays, Worker: n.Worker, Log: n.Log})

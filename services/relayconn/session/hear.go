@@ -4,19 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"golang.org/x/time/rate"
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/limit"
-	"tendril.dev/lib/netguard"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/wire"
@@ -29,87 +25,116 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 	case wire.Event:
 		return s.hearEvent(ctx, m, now)
 	case wire.Dropped:
-		s.notTaken(m.Reason, "a message that cannot be used")
-		return s.chargeUseless(ctx)
+		s.governor.notTaken(m.Reason, "a message that cannot be used")
+		return s.governor.chargeUseless(ctx)
 	}
-	if s.open[m.Sub] != nil && (m.Kind == wire.Closed || m.Kind == wire.NegErr) {
+	item := s.governor.open[m.Sub]
+	if item != nil && (m.Kind == wire.Closed || m.Kind == wire.NegErr) {
 		why := wire.ReadRefusal(m.Reason)
 		if why.Quiet {
-			s.quieten(now, m.Reason)
+			s.governor.pause(now, m.Reason)
 		}
-		s.authNeeded = s.authNeeded || why.Proof
+		s.governor.authNeeded = s.governor.authNeeded || why.Proof
 	}
-	switch a := s.open[m.Sub].(type) {
+	switch a := item.(type) {
 	case *search:
 		switch m.Kind {
 		case wire.NegMsg:
-			s.rec.answer(ctx, a, m, now)
+			s.history.reconciler.answer(ctx, a, m, now)
 		case wire.NegErr, wire.Closed:
-			s.rec.refused(a, m.Reason, now)
+			s.history.reconciler.refused(a, m.Reason, now)
 		}
-	case asking:
+	case openREQ:
 		switch m.Kind {
 		case wire.Closed:
-			delete(s.open, m.Sub)
-			s.refused(a, wire.ReadRefusal(m.Reason), m.Reason, now)
+			delete(s.governor.open, m.Sub)
+			s.follow(a, s.governor.refused(a, wire.ReadRefusal(m.Reason), m.Reason, now), now)
 		case wire.EOSE:
-			s.answered = true
-			s.heard(a, now)
+			s.governor.answered = true
+			s.governor.heard(a, now)
 			a.req().ended = true
-			t, past := a.(*task)
-			switch {
-			case past && s.grace > 0:
-				t.endAt = now.Add(s.grace)
-				return nil
-			case past:
-				s.ended(t, now)
+			if t, past := a.(*task); past {
+				s.history.heardEOSE(t, now)
 				return nil
 			}
 		}
 	default: // it is about no request that is open
 		switch m.Kind {
 		case wire.Notice:
-			if !s.rec.notice(m.Reason, now) {
-				s.notice(m.Reason, now)
-			}
+			s.hearNotice(m.Reason, now)
 		case wire.Auth:
-			s.challenge = m.Reason
+			s.governor.challenge = m.Reason
 		}
 	}
-	return s.chargeUseless(ctx)
+	return s.governor.chargeUseless(ctx)
 }
 
-// heard notes an answer to a request, which is open therefore.
-func (s *Session) heard(a asked, now time.Time) {
-	r := a.req()
-	r.heard, r.doubted = now, time.Time{}
-	if r.answered {
+// hearNotice takes in a NOTICE, which may refuse a session of NIP-77 or a REQ.
+func (s *Session) hearNotice(text string, now time.Time) {
+	if s.history.reconciler.notice(text, now) {
 		return
 	}
-	r.answered = true
-	standing := 0
-	for _, o := range s.open {
-		if _, is := o.(asking); is && o.req().answered {
-			standing++
+	blamed, why, doubtful := s.governor.blame(text, now)
+	if doubtful != nil {
+		s.history.takeBack(doubtful)
+	}
+	if blamed != nil {
+		s.governor.stop(blamed)
+		s.follow(blamed, s.governor.refused(blamed, why, text, now), now)
+	}
+}
+
+// follow acts on what the governor has decided about a REQ, which is not open any more. A request
+// that was refused for want of room is asked again when one that is open has ended. If the past has
+// none, some of what is live ends.
+func (s *Session) follow(a openREQ, d decision, now time.Time) {
+	switch a := a.(type) {
+	case *subscription:
+		s.live.refused(a, d, now)
+	case *task:
+		_, past := s.governor.count()
+		if d.action == askWithRoom && (past > 0 || s.live.makeRoom(now)) {
+			d.at = now
+		}
+		s.history.refused(a, d, past > 0)
+	}
+	if d.needRoom {
+		s.live.makeRoom(now)
+	}
+}
+
+// expire gives up what the relay does not answer, or not to its end.
+func (s *Session) expire(now time.Time) {
+	for _, item := range s.governor.overdue(now) {
+		if !s.governor.isOpen(item) { // the end of another has ended it
+			continue
+		}
+		switch a := item.(type) {
+		case *search:
+			s.history.reconciler.silent(a, now)
+		case openREQ:
+			s.follow(a, s.governor.unanswered(a, now), now)
 		}
 	}
-	s.limits.Stood(standing)
 }
 
 // hearEvent takes in an event, if it was asked for and is not known.
 func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) error {
-	a, ok := s.open[m.Sub].(asking)
+	a, ok := s.governor.open[m.Sub].(openREQ)
 	if !ok {
-		return s.hearLate(ctx, m, now)
+		if e, takes := s.history.takesLate(m, now); takes {
+			return s.history.takeLate(ctx, e, m, now, s.judged)
+		}
+		return s.governor.chargeUseless(ctx)
 	}
-	s.heard(a, now)
+	s.governor.heard(a, now)
 	if !a.Matches(m.Event) {
-		return s.chargeUnasked(fmt.Sprintf("event %.64q does not match subscription %s", m.Event.ID, m.Sub))
+		return s.governor.chargeUnasked(fmt.Sprintf("event %.64q does not match subscription %s", m.Event.ID, m.Sub))
 	}
 	lane := proto.LaneSyncHistoric // also of what a relay sends that does not heed limit 0
-	e := ending{why: cause{source: proto.SourceLive}, came: now, waiting: &s.unjudged}
+	e := ending{why: cause{source: proto.SourceLive}, came: now, waiting: &s.live.unjudged}
 	switch a := a.(type) {
-	case *live:
+	case *subscription:
 		if e.live = a; a.ended {
 			lane = proto.LaneSyncLive
 		}
@@ -123,101 +148,29 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 			a.batch.took(m.Event)
 		}
 		if enough {
-			s.ended(a, now)
+			s.history.endPage(a, now)
 		}
 		// It came with the page before, or was found where the relay was asked for everything.
 		if !fresh || a.fetches && !asksFor(a.batch.groups, m.Event) {
-			return s.chargeUseless(ctx)
+			return s.governor.chargeUseless(ctx)
 		}
 	}
 	switch known := s.Intake.Known(m.Event.ID); {
 	case known && e.live != nil:
-		return s.chargeUseless(ctx)
+		return s.governor.chargeUseless(ctx)
 	case known: // of the past that we expect, and it is asked for only so far
 		return nil
 	case e.waiting.Add(1) == 1 && e.live != nil:
-		s.unjudgedAt = now
+		s.live.unjudgedAt = now
 	}
 	waited, err := s.Intake.Take(ctx, intake.Arrival{
 		Event: m.Event, Lane: lane, Source: e.why.source, Came: now,
 		Done: func(r intake.Result) { e.Result = r; s.judged(e) },
 	})
 	if waited {
-		s.resumed = time.Now()
+		s.governor.resumed = time.Now()
 	}
 	return err
-}
-
-// chargeUseless notes a message that brought nothing. A relay that floods us with them is read more
-// slowly, at its own cost: what it owes us does not get more time.
-func (s *Session) chargeUseless(ctx context.Context) error { return slowDown(ctx, s.useless) }
-
-func slowDown(ctx context.Context, limiter *rate.Limiter) error {
-	wait := limiter.Reserve().Delay()
-	if wait == 0 {
-		return nil
-	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(wait):
-	}
-	return nil
-}
-
-// notTaken counts what the relay sent and ingest does not get.
-func (s *Session) notTaken(reason, what string) {
-	s.warn("not taken: "+reason, "something that the relay sent is left out", "reason", reason, "what", what)
-	s.Observer.NotTaken(reason)
-}
-
-// chargeUnasked counts what the relay sent by itself.
-func (s *Session) chargeUnasked(what string) error {
-	s.notTaken("not asked for", what)
-	if s.unasked++; s.unasked > maxUnasked {
-		return &netguard.ProtocolError{Err: fmt.Errorf("%d events that were not asked for, the last: %s", s.unasked, what)}
-	}
-	return nil
-}
-
-// chargeForged notes an event with a wrong id or signature. Its relay is read more slowly, and is
-// not excluded for it: one stranger could hide a whole relay that does not verify.
-func (s *Session) chargeForged(ctx context.Context, what string) error {
-	s.notTaken("not genuine", what)
-	err := slowDown(ctx, s.forged)
-	s.resumed = time.Now() // it was we who did not read
-	return err
-}
-
-// quieten asks nothing more for a while: twice as long each time in a row, up to an hour. What the
-// relay says during a pause is about what was asked before it.
-func (s *Session) quieten(now time.Time, why string) {
-	s.quiet = s.Pauses.Begin(now, s.Rules.Cooldown)
-	s.warn("quiet", "the relay wants quiet", "reason", why, "until", s.quiet)
-}
-
-// Pauses are the times for which a relay wanted quiet, over all sessions with it.
-type Pauses struct {
-	until time.Time
-	last  time.Duration
-}
-
-// longestPause is the longest pause; calmAfter a pause without another one, the next is the first
-// again.
-const longestPause, calmAfter = time.Hour, 5 * time.Minute
-
-// Begin begins a pause, of which the first lasts as long as given, and returns its end.
-func (p *Pauses) Begin(now time.Time, first time.Duration) time.Time {
-	switch {
-	case now.Before(p.until):
-		return p.until
-	case now.Sub(p.until) >= calmAfter:
-		p.last = first
-	default:
-		p.last = min(2*p.last, longestPause)
-	}
-	p.until = now.Add(p.last)
-	return p.until
 }
 
 // ending is how an event ended that came for a batch or live.
@@ -225,7 +178,7 @@ type ending struct {
 	intake.Result
 	why     cause
 	batch   *batch
-	live    *live
+	live    *subscription
 	came    time.Time
 	waiting *atomic.Int64 // events of the batch, or live ones, without a verdict
 }
@@ -258,61 +211,47 @@ func (s *Session) judged(e ending) {
 	}
 }
 
-// hearEnds takes in how events ended: the forged ones count against the relay, what was lost is
-// asked for again, and after one that is over the relay's budget the past waits.
+// hearEnds takes in how events ended.
 func (s *Session) hearEnds(ctx context.Context, now time.Time) error {
 	s.ends.mu.Lock()
 	list := s.ends.list
 	s.ends.list = nil
 	s.ends.mu.Unlock()
 	for _, e := range list {
-		var err error
-		lost, full := false, (*candidates.Later)(nil)
-		switch {
-		case e.Err == nil:
-			err = s.chargeUseless(ctx)
-		case errors.Is(e.Err, intake.ErrForged):
-			err = s.chargeForged(ctx, fmt.Sprintf("event %.64q: %v", e.Event.ID, e.Err))
-		case errors.Is(e.Err, nats.ErrMaxPayload): // it will never fit, so there is nothing to wait for
-			s.notTaken(wire.TooLarge, "event "+e.Event.ID)
-		case errors.As(e.Err, &full) && strings.HasPrefix(e.Verdict.Message, "rate-limited: this "+limit.Author+" "):
-			// The past does not wait for it, or one author could stop every relay. The daily sync
-			// brings the event.
-		default:
-			lost = true
-		}
-		if err != nil {
+		if err := s.hearEnd(ctx, e, now); err != nil {
 			return err
-		}
-		if lost && full != nil && full.Until.After(now) {
-			s.warn("budget", "what the relay brings is not taken today, or the service is full; the past is asked for later", "from", full.Until)
-			s.hold = later(s.hold, earlier(full.Until, now.Add(24*time.Hour)))
-		}
-		if l := e.live; lost && l != nil { // missing like those that did not come
-			s.warn("unjudged", "events that came live had no verdict; they are asked for again", "since", e.came)
-			if l.missing = earlier(l.missing, e.came); !slices.Contains(s.lives, l) {
-				s.makeUp(l)
-			}
-		}
-		if b := e.batch; lost && b != nil {
-			s.warn("lost", "historic sync is incomplete; it is tried again", "reason", "events without a verdict")
-			b.again = true
 		}
 		e.waiting.Add(-1)
 	}
 	return nil
 }
 
-// authenticate answers the relay's challenge (NIP-42) once a connection, if the relay has refused
-// something without.
-func (s *Session) authenticate() error {
-	challenge := s.challenge
-	if !s.authNeeded || s.authSent || challenge == "" || s.Authenticate == nil {
+// hearEnd takes in that an event has no verdict, or was known: a forged one counts against the relay,
+// a lost one is asked for again, and after one that is over the relay's budget the past waits.
+func (s *Session) hearEnd(ctx context.Context, e ending, now time.Time) error {
+	full := (*candidates.Later)(nil)
+	switch {
+	case e.Err == nil:
+		return s.governor.chargeUseless(ctx)
+	case errors.Is(e.Err, intake.ErrForged):
+		return s.governor.chargeForged(ctx, fmt.Sprintf("event %.64q: %v", e.Event.ID, e.Err))
+	case errors.Is(e.Err, nats.ErrMaxPayload): // it will never fit, so there is nothing to wait for
+		s.governor.notTaken(wire.TooLarge, "event "+e.Event.ID)
+		return nil
+	case errors.As(e.Err, &full) && strings.HasPrefix(e.Verdict.Message, "rate-limited: this "+limit.Author+" "):
+		// The past does not wait for it, or one author could stop every relay. The daily sync
+		// brings the event.
 		return nil
 	}
-	s.authSent = true
-	if err := s.Authenticate(challenge); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("authenticate to the relay: %w", err)
+	if full != nil && full.Until.After(now) {
+		s.history.warn("budget", "what the relay brings is not taken today, or the service is full; the past is asked for later", "from", full.Until)
+		s.history.hold(earlier(full.Until, now.Add(24*time.Hour)))
+	}
+	if e.live != nil {
+		s.live.lost(e.live, e.came)
+	}
+	if e.batch != nil {
+		s.history.lost(e.batch)
 	}
 	return nil
 }

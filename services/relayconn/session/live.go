@@ -2,6 +2,7 @@ package session
 
 import (
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"tendril.dev/lib/nostr"
@@ -17,11 +18,28 @@ const (
 	// trimAfter is how long live filters may ask for what was withdrawn. Strangers' announcements
 	// come and go, and to rebuild the filters costs a look at the past of all.
 	trimAfter = time.Hour
+	// lateVerdict is how long a live event waits for its verdict before it counts as missing: a
+	// worker that dies meanwhile leaves it to its successor.
+	lateVerdict = 10 * time.Second
 )
 
-// live is one live subscription. It is open, or asked for and not answered, if its request is among
-// the session's.
+// live is what comes from now on: the subscriptions that stay open, and since when events are
+// missing on each of them (a gap), which are then asked for as the past.
 type live struct {
+	*Options
+	governor *governor
+	history  *history
+
+	subscriptions []*subscription
+	trimAt        time.Time // when filters are rebuilt without what was withdrawn; zero: nothing was
+
+	unjudged   atomic.Int64 // events without a verdict
+	unjudgedAt time.Time    // since when there has always been one
+}
+
+// subscription is one live subscription. It is open, or asked for and not answered, if its request
+// is among the governor's.
+type subscription struct {
 	request
 	groups   []Group
 	first    bool      // of layer 1, which consolidation leaves alone
@@ -32,7 +50,7 @@ type live struct {
 }
 
 // Filters ask for what comes from now on, and depend on no clock.
-func (l *live) Filters() (filters []nostr.Filter) {
+func (l *subscription) Filters() (filters []nostr.Filter) {
 	for _, f := range slices.Concat(l.groups...) {
 		f.LimitZero = true
 		filters = append(filters, f)
@@ -41,33 +59,41 @@ func (l *live) Filters() (filters []nostr.Filter) {
 }
 
 // Matches reports whether an event is what the subscription asks for.
-func (l *live) Matches(ev *nostr.Event) bool { return asksFor(l.groups, ev) }
+func (l *subscription) Matches(ev *nostr.Event) bool { return asksFor(l.groups, ev) }
 
 func asksFor(groups []Group, ev *nostr.Event) bool {
 	return slices.ContainsFunc(groups, func(g Group) bool { return g.Matches(ev) })
 }
 
-// again plans to open a subscription again that is not open.
-func (l *live) again(s *Session, at, now time.Time, why string) {
-	s.warn("closed", "a live subscription is not open at the relay", "reason", why)
+// refused acts on what was decided about a subscription that is not open any more.
+func (v *live) refused(l *subscription, d decision, now time.Time) {
+	switch {
+	case d.action == askInParts && l.replaced:
+		v.missingOnAll(now)
+		return
+	case d.action == askInParts:
+		v.split(l)
+		return
+	case d.action == askWithRoom && v.closeReplaced(now):
+		d.at = now
+	case d.action == giveUp:
+		d.at = now.Add(v.Rules.Cooldown)
+	}
+	v.warn("closed", "a live subscription is not open at the relay", "reason", d.why)
 	if l.replaced {
-		s.missing(now)
+		v.missingOnAll(now)
 		return
 	}
 	if l.missing = earlier(l.missing, now); !l.answered {
 		l.missing = earlier(l.missing, l.asked)
 	}
-	l.reopenAt = at
+	l.reopenAt = d.at
 }
 
-func (l *live) failed(s *Session, now time.Time, why string) {
-	l.again(s, now.Add(s.Rules.Cooldown), now, why)
-}
-
-// missing notes on all that stands that events are missing since a time: what was replaced has ended,
-// and nobody looks at it any more.
-func (s *Session) missing(since time.Time) {
-	for _, l := range s.lives {
+// missingOnAll notes on all that stands that events are missing since a time: what was replaced has
+// ended, and nobody looks at it any more.
+func (v *live) missingOnAll(since time.Time) {
+	for _, l := range v.subscriptions {
 		if !l.first && !l.answered {
 			l.missing = earlier(l.missing, since)
 		}
@@ -75,71 +101,44 @@ func (s *Session) missing(since time.Time) {
 }
 
 // split asks in smaller pieces for what is too much in one subscription for the relay.
-func (l *live) split(s *Session) {
-	if l.replaced {
-		s.missing(time.Now())
-		return
-	}
-	s.forget(l)
-	for _, groups := range s.pieces(l.groups) {
-		part := s.newLive(groups, l.first)
+func (v *live) split(l *subscription) {
+	v.subscriptions = slices.DeleteFunc(v.subscriptions, func(o *subscription) bool { return o == l })
+	for _, groups := range v.governor.pieces(l.groups) {
+		part := v.add(groups, l.first)
 		part.missing = earlier(l.missing, l.asked)
 	}
 }
 
-func (s *Session) newLive(groups []Group, first bool) *live {
-	l := &live{request: request{id: s.name("l")}, groups: groups, first: first}
-	s.lives = append(s.lives, l)
+func (v *live) add(groups []Group, first bool) *subscription {
+	l := &subscription{request: request{id: v.governor.name("l")}, groups: groups, first: first}
+	v.subscriptions = append(v.subscriptions, l)
 	return l
 }
 
-func (s *Session) forget(l *live) {
-	s.lives = slices.DeleteFunc(s.lives, func(o *live) bool { return o == l })
-}
-
-// pieces cuts groups into what goes in one subscription each.
-func (s *Session) pieces(groups []Group) (pieces [][]Group) {
-	most, bytes := s.limits.Filters(), s.limits.Bytes()
-	n, size := 0, 0
-	for _, g := range groups {
-		for part := range s.together(g) {
-			if b := part.Bytes(); len(pieces) == 0 || n+len(part) > most || size+b > bytes {
-				pieces, n, size = append(pieces, nil), 0, 0
-			}
-			last := len(pieces) - 1
-			pieces[last] = append(pieces[last], part)
-			n, size = n+len(part), size+part.Bytes()
-		}
-	}
-	return pieces
-}
-
-// openLive subscribes to what comes from now on, of which events are missing since a time. first is
+// open subscribes to what comes from now on, of which events are missing since a time. first is
 // true for layer 1, which is opened though the relay may have no room. Requests for the past make
 // room for it, and so does what was replaced.
-func (s *Session) openLive(groups []Group, first bool, missing, now time.Time) {
-	pieces := s.pieces(groups)
-	if live, _ := s.count(); !s.limits.Live(live+len(pieces)-1) && s.closeReplaced(now) {
+func (v *live) open(groups []Group, first bool, missing, now time.Time) {
+	pieces := v.governor.pieces(groups)
+	if lives, _ := v.governor.count(); !v.governor.limits.Live(lives+len(pieces)-1) && v.closeReplaced(now) {
 		missing = earlier(missing, now)
 	}
-	for live, past := s.count(); past > s.limits.Past(live+len(pieces), max(1, past)); past-- {
-		s.requeue(s.latest(isPast).(*task))
-	}
+	v.history.makeRoom(len(pieces))
 	for _, piece := range pieces {
-		l := s.newLive(piece, first)
-		if l.missing = missing; !s.room(l) {
-			s.wait(l, now)
+		l := v.add(piece, first)
+		if l.missing = missing; !v.hasRoom(l) {
+			v.wait(l, now)
 		} else {
-			s.ask(l, now)
+			v.governor.ask(l, now)
 		}
 	}
 }
 
-// replaceLive forgets the live subscriptions, with layer 1 or without. They stay open at the relay
-// until closeReplaced, so that events come until those in their place are open. It returns since
-// when events are missing on any of them; zero: none are.
-func (s *Session) replaceLive(layer1 bool) (missing time.Time) {
-	s.lives = slices.DeleteFunc(s.lives, func(l *live) bool {
+// replace forgets the subscriptions, with layer 1 or without. They stay open at the relay until
+// closeReplaced, so that events come until those in their place are open. It returns since when
+// events are missing on any of them; zero: none are.
+func (v *live) replace(layer1 bool) (missing time.Time) {
+	v.subscriptions = slices.DeleteFunc(v.subscriptions, func(l *subscription) bool {
 		if l.first && !layer1 {
 			return false
 		}
@@ -151,49 +150,40 @@ func (s *Session) replaceLive(layer1 bool) (missing time.Time) {
 
 // closeReplaced ends what was replaced, and reports whether there was any. From now on events are
 // missing on what is not open yet.
-func (s *Session) closeReplaced(now time.Time) (closed bool) {
-	for _, a := range s.open {
-		if l, is := a.(*live); is && l.replaced {
+func (v *live) closeReplaced(now time.Time) (closed bool) {
+	for _, a := range v.governor.open {
+		if l, is := a.(*subscription); is && l.replaced {
 			closed = true
-			s.stop(l)
+			v.governor.stop(l)
 		}
 	}
-	for _, l := range s.lives {
-		if closed && s.isOpen(l) && !l.answered {
+	for _, l := range v.subscriptions {
+		if closed && v.governor.isOpen(l) && !l.answered {
 			l.missing = earlier(l.missing, now)
 		}
 	}
 	return closed
 }
 
-func (s *Session) isOpen(l *live) bool {
-	_, open := s.open[l.id]
-	return open
-}
-
-// room reports whether the relay takes one more subscription.
-func (s *Session) room(l *live) bool {
-	lives, _ := s.count()
-	return l.first || s.limits.Live(lives)
-}
+func (v *live) hasRoom(l *subscription) bool { return l.first || v.governor.roomForLive() }
 
 // wait keeps a subscription for which the relay has no room. It may have some later, and the past
 // is asked for meanwhile.
-func (s *Session) wait(l *live, now time.Time) {
-	s.warn("no room", "the relay takes too few subscriptions for all that should come live; the rest is asked for from time to time", "every", lookEvery)
-	l.missing, l.reopenAt = earlier(l.missing, now), now.Add(s.Rules.Cooldown)
+func (v *live) wait(l *subscription, now time.Time) {
+	v.warn("no room", "the relay takes too few subscriptions for all that should come live; the rest is asked for from time to time", "every", lookEvery)
+	l.missing, l.reopenAt = earlier(l.missing, now), now.Add(v.Rules.Cooldown)
 }
 
 // makeRoom closes what was opened last, but for layer 1, until there is room for the past, and
 // reports whether it has closed anything.
-func (s *Session) makeRoom(now time.Time) (made bool) {
-	for n, _ := s.count(); n > 1 && !s.limits.Live(n-1); n-- {
-		last, _ := s.latest(func(a asking) bool { return isLive(a) && !a.(*live).first }).(*live)
+func (v *live) makeRoom(now time.Time) (made bool) {
+	for n, _ := v.governor.count(); n > 1 && !v.governor.limits.Live(n-1); n-- {
+		last, _ := v.governor.latest(func(a openREQ) bool { return isLive(a) && !a.(*subscription).first }).(*subscription)
 		if last == nil {
 			break
 		}
-		s.stop(last)
-		s.wait(last, now)
+		v.governor.stop(last)
+		v.wait(last, now)
 		made = true
 	}
 	return made
@@ -201,75 +191,130 @@ func (s *Session) makeRoom(now time.Time) (made bool) {
 
 // allOpen reports whether nothing is being opened. While something is, nothing else may be asked
 // for: what comes from now on must be open before the past is asked for, or something falls in
-// between, in any order in which a relay does what it is asked. Nothing waits for one on which
-// events are missing: what falls in between is made up for once it is open.
-func (s *Session) allOpen() bool {
-	return !slices.ContainsFunc(s.lives, func(l *live) bool { return s.isOpen(l) && !l.answered && l.missing.IsZero() })
+// between, in any order in which a relay does what it is asked. Nothing waits for a subscription on
+// which events are missing: what falls in between is made up for once it is open.
+func (v *live) allOpen() bool {
+	return !slices.ContainsFunc(v.subscriptions, func(l *subscription) bool {
+		return v.governor.isOpen(l) && !l.answered && l.missing.IsZero()
+	})
 }
 
-// tendLive asks for what is missing, and opens again what is closed, if there is room. From time to
-// time the past is asked for in place of what stays closed; then the relay may have one more
-// subscription than it was thought to take.
-func (s *Session) tendLive(now time.Time) {
-	if now.Before(s.quiet) {
+// tend asks for what is missing, and opens again what is closed, if there is room. From time to time
+// the past is asked for in place of what stays closed; then the relay may have one more subscription
+// than it was thought to take.
+func (v *live) tend(now time.Time) {
+	if v.governor.paused(now) {
 		return
 	}
 	looked, full := false, false
-	for _, l := range s.lives {
+	for _, l := range v.subscriptions {
 		switch {
-		case s.isOpen(l):
+		case v.governor.isOpen(l):
 			if l.answered {
-				s.makeUp(l)
+				v.makeUp(l)
 			}
 			continue
-		case !now.Before(l.missing.Add(lookEvery)) && s.makeUp(l):
+		case !now.Before(l.missing.Add(lookEvery)) && v.makeUp(l):
 			l.missing, looked = now, true
 		}
 		switch {
 		case now.Before(l.reopenAt):
-		case !s.room(l):
-			l.reopenAt, full = now.Add(s.Rules.Cooldown), true
+		case !v.hasRoom(l):
+			l.reopenAt, full = now.Add(v.Rules.Cooldown), true
 		default:
-			s.ask(l, now)
+			v.governor.ask(l, now)
 		}
 	}
 	if looked {
-		s.limits.Probe()
+		v.governor.limits.Probe()
 	}
-	trim := !s.trimAt.IsZero() && !now.Before(s.trimAt)
+	trim := !v.trimAt.IsZero() && !now.Before(v.trimAt)
 	if full || trim {
-		if groups := s.liveGroups(); trim || len(s.pieces(groups)) < len(s.lives)-1 {
-			s.consolidate(groups, now)
+		if groups := v.groups(); trim || len(v.governor.pieces(groups)) < len(v.subscriptions)-1 {
+			v.consolidate(groups, now)
 		}
 	}
-	if s.allOpen() {
-		s.closeReplaced(now)
+	if v.allOpen() {
+		v.closeReplaced(now)
 	}
+}
+
+// next is when something becomes due by itself; zero moments count for nothing.
+func (v *live) next() []time.Time {
+	due := []time.Time{v.trimAt, v.unjudgedAt.Add(lateVerdict)}
+	for _, l := range v.subscriptions {
+		due = append(due, l.reopenAt)
+	}
+	return due
 }
 
 // makeUp plans to ask for what did not come live, if anything, unless that is under way for the
 // subscription.
-func (s *Session) makeUp(l *live) bool {
-	if l.missing.IsZero() || l.owed != nil && slices.Contains(s.batches, l.owed) {
+func (v *live) makeUp(l *subscription) bool {
+	if l.missing.IsZero() || l.owed != nil && v.history.has(l.owed) {
 		return false
 	}
 	since := nostr.Timestamp(l.missing.Add(-missedMargin).Unix())
 	why := cause{source: proto.SourceReconnect, missing: l.missing, liveUntil: l.missing}
-	l.owed = s.add(work{groups: l.groups, cause: why, since: &since})
+	l.owed = v.history.add(work{groups: l.groups, cause: why, since: &since})
 	l.missing = time.Time{}
 	return true
 }
 
-// liveGroups are the filters of layers 2 and 3 that should be live.
-func (s *Session) liveGroups() []Group {
-	all := Union(append(s.asked(), s.confirmed)...)
+// lost notes that an event that came live has no verdict: it is missing like those that did not
+// come.
+func (v *live) lost(l *subscription, came time.Time) {
+	v.warn("unjudged", "events that came live had no verdict; they are asked for again", "since", came)
+	if l.missing = earlier(l.missing, came); !slices.Contains(v.subscriptions, l) {
+		v.makeUp(l)
+	}
+}
+
+// missingSince is since when what comes live is not all there; zero: it is.
+func (v *live) missingSince() (since time.Time) {
+	if v.unjudged.Load() > 0 && time.Since(v.unjudgedAt) >= lateVerdict {
+		since = v.unjudgedAt
+	}
+	for _, l := range v.subscriptions {
+		since = earlier(since, l.missing)
+	}
+	return since
+}
+
+// withdrawn notes that something is not wanted any more.
+func (v *live) withdrawn(now time.Time) {
+	if v.trimAt.IsZero() {
+		v.trimAt = now.Add(trimAfter)
+	}
+}
+
+// groups are the filters of layers 2 and 3 that should be live.
+func (v *live) groups() []Group {
+	all := v.history.known()
 	all.First = false
 	return Groups(all)
 }
 
-// consolidate makes the many live filters of layers 2 and 3 few full ones. Batches go on, from
-// where each walk stands.
-func (s *Session) consolidate(groups []Group, now time.Time) {
-	s.trimAt = time.Time{}
-	s.openLive(groups, false, s.replaceLive(false), now)
+// crowded reports whether the filters of layers 2 and 3 should be made fewer before so many more are
+// added. Where even the fewest are too many, that is done only when it saves a good part, not with
+// every addition.
+func (v *live) crowded(more int) bool {
+	have := 0
+	for _, l := range v.subscriptions {
+		if !l.first {
+			have += countFilters(l.groups)
+		}
+	}
+	if have == 0 || have+more <= v.Rules.MaxFilters {
+		return false
+	}
+	fewest := countFilters(v.groups())
+	return fewest+more <= v.Rules.MaxFilters || have-fewest >= (v.Rules.MaxFilters+3)/4
+}
+
+// consolidate makes the many filters of layers 2 and 3 few full ones. Batches go on, from where each
+// walk stands.
+func (v *live) consolidate(groups []Group, now time.Time) {
+	v.trimAt = time.Time{}
+	v.open(groups, false, v.replace(false), now)
 }

@@ -53,7 +53,7 @@ func (p *play) reconciles(here int, stored ...*nostr.Event) *reconciling {
 		r.accepted[ev.ID] = true
 	}
 	r.session.Asker = r
-	r.session.Negentropy = &session.Negentropy{Service: r, Room: semaphore.NewWeighted(session.RoomBytes), Seq: func() uint64 { return 0 }, Walks: &session.Walks{}}
+	r.session.Negentropy = &session.Negentropy{Service: r, Room: semaphore.NewWeighted(session.RoomBytes), Seq: func() uint64 { return 0 }, Coordinator: &session.HistoryCoordinator{}}
 	return r
 }
 
@@ -295,7 +295,7 @@ func TestManyFilters(t *testing.T) {
 		r := p.reconciles(59, append(stored, event(5, 9))...) // which no layer asks for
 		r.partial = c.partial
 		if c.busy {
-			r.session.Negentropy.Walks.Take(repos("30617:aa:other"), time.Now())
+			r.session.Negentropy.Coordinator.Take(repos("30617:aa:other"), time.Now())
 		}
 		r.begin()
 		r.wants(3000)
@@ -417,7 +417,7 @@ func TestShared(t *testing.T) {
 	}, func(t *testing.T, p *play, tc row) {
 		events := tagged(20)
 		first, second := newPlay(t).reconciles(0, events...), p.reconciles(0, events...)
-		second.session.Negentropy.Walks = first.session.Negentropy.Walks
+		second.session.Negentropy.Coordinator = first.session.Negentropy.Coordinator
 		tc.prepare(first, second)
 		first.begin()
 		first.wants(1)
@@ -440,7 +440,7 @@ func TestShared(t *testing.T) {
 // TestWalksAreForgotten some time after they have ended.
 func TestWalksAreForgotten(t *testing.T) {
 	t.Parallel()
-	var walks session.Walks
+	var walks session.HistoryCoordinator
 	now, items := time.Now(), repos("30617:aa:000")
 	for _, step := range []struct {
 		hours int
@@ -463,7 +463,7 @@ func TestLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events := tagged(20)
 		first, second := newPlay(t).reconciles(20, events...), newPlay(t).reconciles(20, events...)
-		second.session.Negentropy.Walks, first.mute = first.session.Negentropy.Walks, true
+		second.session.Negentropy.Coordinator, first.mute = first.session.Negentropy.Coordinator, true
 		first.begin()
 		second.begin()
 		for n := 1; n <= 3; n++ {

@@ -1,23 +1,16 @@
 package session
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
-// want takes in what the target says now. Of the rest nothing is confirmed, and what of it is not
-// under way is not tried again.
+// want takes in what the target says now.
 func (s *Session) want(w Wanted) {
 	w.Items.First = true
 	gone := !Diff(s.wanted.Items, w.Items, Set{}).Empty()
-	if gone && s.trimAt.IsZero() {
-		s.trimAt = time.Now().Add(trimAfter)
+	if gone {
+		s.live.withdrawn(time.Now())
 	}
-	if gone || s.wanted.Mark == (Mark{}) { // what was confirmed at the beginning may not be wanted
-		s.confirmed = Only(s.confirmed, w.Items)
-	}
-	s.compare = true
-	s.batches = slices.DeleteFunc(s.batches, func(b *batch) bool { return b.found() && b.idle() && Only(b.items, w.Items).Empty() })
+	// What was confirmed at the beginning may not be wanted.
+	s.history.want(w.Items, gone || s.wanted.Mark == (Mark{}))
 	s.wanted = w
 	s.plan(startup)
 }
@@ -25,7 +18,7 @@ func (s *Session) want(w Wanted) {
 // plan works out what is wanted and was not asked for yet: the three-way diff, with which
 // everything beyond layer 1 begins.
 func (s *Session) plan(why cause) {
-	fresh := Diff(s.wanted.Items, Union(s.asked()...), s.confirmed)
+	fresh := s.history.missing()
 	s.due = work{items: fresh, groups: Groups(fresh), cause: why}
 }
 
@@ -35,18 +28,18 @@ func (s *Session) addNew(now time.Time) {
 		s.consolidateBy = time.Time{}
 		return
 	}
-	pending := s.standings().pending
+	pending := s.history.standing().pending
 	// This is asked with every message, and whether consolidation is needed takes longer to find
 	// out than that it waits.
-	if !s.mayAsk(now) || pending && now.Before(s.consolidateBy) {
+	if !s.live.allOpen() || s.governor.paused(now) || pending && now.Before(s.consolidateBy) {
 		return
 	}
-	if s.crowded() {
+	if s.live.crowded(countFilters(s.due.groups)) {
 		if pending && s.consolidateBy.IsZero() {
 			s.consolidateBy = now.Add(s.Rules.ConsolidateWait)
 			return
 		}
-		s.consolidate(s.liveGroups(), now)
+		s.live.consolidate(s.live.groups(), now)
 	}
 	s.request(now)
 }
@@ -57,28 +50,8 @@ func (s *Session) request(now time.Time) {
 	s.due, s.consolidateBy = work{}, time.Time{}
 	// Of what is found later, one by one, hardly anything is known.
 	w.reconcile, s.fresh = s.fresh, false
-	s.openLive(w.groups, false, time.Time{}, now)
+	s.live.open(w.groups, false, time.Time{}, now)
 	if !w.items.Empty() {
-		s.add(w)
+		s.history.add(w)
 	}
 }
-
-// crowded reports whether the live filters of layers 2 and 3 should be made fewer before those that
-// are due are added. Where even the fewest are too many, that is done only when it saves a good
-// part, not with every addition.
-func (s *Session) crowded() bool {
-	have, more := 0, countFilters(s.due.groups)
-	for _, l := range s.lives {
-		if !l.first {
-			have += countFilters(l.groups)
-		}
-	}
-	if have == 0 || have+more <= s.Rules.MaxFilters {
-		return false
-	}
-	fewest := countFilters(s.liveGroups())
-	return fewest+more <= s.Rules.MaxFilters || have-fewest >= (s.Rules.MaxFilters+3)/4
-}
-
-// mayAsk reports whether something new may be asked for.
-func (s *Session) mayAsk(now time.Time) bool { return s.allOpen() && !now.Before(s.quiet) }

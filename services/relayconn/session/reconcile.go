@@ -60,9 +60,9 @@ type Negentropy struct {
 	Service Service
 	// Room bounds what all connections of a process ask ingest at once, and what they keep of
 	// relays' messages meanwhile, in bytes.
-	Room  *semaphore.Weighted
-	Seq   func() uint64 // of the log: what is known to be accepted
-	Walks *Walks        // of all connections of the worker
+	Room        *semaphore.Weighted
+	Seq         func() uint64       // of the log: what is known to be accepted
+	Coordinator *HistoryCoordinator // of all connections of the worker
 }
 
 const (
@@ -80,17 +80,16 @@ const (
 // says by itself what is still in question; so a session that the relay has forgotten is opened
 // again with the message that was said last, and nothing is lost.
 type reconciler struct {
-	*Negentropy
-	s       *Session
-	units   []*unit   // that have not begun
-	active  []*search // that have begun
-	results chan result
-	atOnce  int       // sessions that the relay takes, as far as is known
-	hold    time.Time // nothing is said before
-	heard   time.Time // when the relay answered last in any session
-	spoken  bool      // it has
-	narrow  bool      // it refuses a session about everything
-	off     bool      // it does not reconcile
+	*Options
+	governor *governor
+	units    []*unit   // that have not begun
+	active   []*search // that have begun
+	results  chan result
+	atOnce   int       // sessions that the relay takes, as far as is known
+	hold     time.Time // nothing is said before
+	spoken   bool      // it has
+	narrow   bool      // it refuses a session about everything
+	off      bool      // it does not reconcile
 }
 
 // unit is a group of filters that are reconciled, each in one session for each piece of time.
@@ -140,19 +139,19 @@ type result struct {
 	first  bool
 }
 
-func newReconciler(s *Session) *reconciler {
-	return &reconciler{Negentropy: s.Negentropy, s: s, results: make(chan result), atOnce: sessionsAtOnce, off: s.Negentropy == nil}
+func newReconciler(o *Options, g *governor) *reconciler {
+	return &reconciler{Options: o, governor: g, results: make(chan result), atOnce: sessionsAtOnce, off: o.Negentropy == nil}
 }
 
 // add has a batch reconciled: by one session about everything, if that may be, its filters are many
 // and no other walk is under way, else by wide filters.
 func (r *reconciler) add(b *batch, everything bool) {
-	everything = everything && size(b.groups) >= worthEverything && !r.narrow && r.Walks.Quiet(b.lead, time.Now())
+	everything = everything && size(b.groups) >= worthEverything && !r.narrow && r.Negentropy.Coordinator.Quiet(b.lease, time.Now())
 	groups := b.groups
 	if everything {
 		groups = []Group{{{}}}
 	} else if b.found() {
-		groups = Wide(b.items, r.s.limits.Bytes()-besides)
+		groups = Wide(b.items, r.governor.limits.Bytes()-besides)
 	}
 	for _, g := range groups {
 		b.running++
@@ -165,7 +164,7 @@ func (r *reconciler) begin() {
 	u := r.units[0]
 	r.units = slices.Delete(r.units, 0, 1)
 	for n, f := range u.group {
-		r.active = append(r.active, &search{unit: u, n: n, about: proto.ReconcileQuery{Filter: f, Seq: r.Seq()}})
+		r.active = append(r.active, &search{unit: u, n: n, about: proto.ReconcileQuery{Filter: f, Seq: r.Negentropy.Seq()}})
 	}
 }
 
@@ -177,20 +176,20 @@ func (r *reconciler) restart() {
 	r.units, r.active = nil, nil
 }
 
-// ask begins with units and says what can be said.
-func (r *reconciler) ask(ctx context.Context, now time.Time) {
+// ask begins with units and says what can be said. While enough waits to be fetched no more is looked
+// for.
+func (r *reconciler) ask(ctx context.Context, now time.Time, enough bool) {
 	if now.Before(r.hold) {
 		return
 	}
-	full := r.s.toFetch >= fullAt
-	for len(r.units) > 0 && len(r.active) < 2*r.atOnce && !full {
+	for len(r.units) > 0 && len(r.active) < 2*r.atOnce && !enough {
 		r.begin()
 	}
 	for n, x := range r.active[:min(len(r.active), 2*r.atOnce)] {
 		switch {
 		case x.state == ready && x.message == nil:
 			r.ingest(ctx, x, nil)
-		case x.state != ready || full || x.id == "" && r.count() >= r.atOnce:
+		case x.state != ready || enough || x.id == "" && r.count() >= r.atOnce:
 		case !r.spoken && n > 0: // many relays do not reconcile, so one session is tried first
 		default:
 			r.say(x, now)
@@ -204,12 +203,12 @@ func (r *reconciler) say(x *search, now time.Time) {
 	x.said++
 	x.bytes += 2 * len(x.message) // it goes over the wire as hex digits
 	if x.id != "" {
-		r.s.Asker.NegMsg(x.id, x.message)
+		r.Asker.NegMsg(x.id, x.message)
 		return
 	}
-	x.id, x.answered = r.s.name("n"), false
-	r.s.open[x.id] = x
-	r.s.Asker.NegOpen(x.id, x.about.Filter, x.message)
+	x.id, x.answered = r.governor.name("n"), false
+	r.governor.open[x.id] = x
+	r.Asker.NegOpen(x.id, x.about.Filter, x.message)
 }
 
 // close closes the session of a search at the relay.
@@ -218,8 +217,8 @@ func (r *reconciler) close(x *search) {
 	if x.id = ""; id == "" {
 		return
 	}
-	delete(r.s.open, id)
-	r.s.Asker.NegClose(id)
+	delete(r.governor.open, id)
+	r.Asker.NegClose(id)
 }
 
 // ingest asks ingest what to say to a message of the relay, or at first to none, while others go
@@ -230,7 +229,7 @@ func (r *reconciler) ingest(ctx context.Context, x *search, message []byte) bool
 		size += len(part)
 	}
 	size = min(size, RoomBytes)
-	if !r.Room.TryAcquire(int64(size)) {
+	if !r.Negentropy.Room.TryAcquire(int64(size)) {
 		r.hold = later(r.hold, time.Now().Add(roomWait))
 		return false
 	}
@@ -239,12 +238,12 @@ func (r *reconciler) ingest(ctx context.Context, x *search, message []byte) bool
 	go func() {
 		limited, cancel := context.WithTimeout(ctx, serviceTime)
 		if a.first {
-			a.step.Message, a.known, a.err = r.Service.Begin(limited, about)
+			a.step.Message, a.known, a.err = r.Negentropy.Service.Begin(limited, about)
 		} else {
-			a.step, a.err = r.Service.Continue(limited, about, message)
+			a.step, a.err = r.Negentropy.Service.Continue(limited, about, message)
 		}
 		cancel()
-		r.Room.Release(int64(size))
+		r.Negentropy.Room.Release(int64(size))
 		select {
 		case r.results <- a:
 		case <-ctx.Done():
@@ -267,7 +266,7 @@ func (r *reconciler) told(ctx context.Context, a result, now time.Time) {
 	case errors.Is(a.err, query.ErrRefused):
 		r.unable("its message breaks the rules of the protocol: " + a.err.Error())
 	default: // which is not the relay's fault
-		r.s.warn("reconcile", "ingest does not say what is known here; it is asked again", "error", a.err)
+		r.warn("reconcile", "ingest does not say what is known here; it is asked again", "error", a.err)
 		r.hold = later(r.hold, now.Add(serviceTime))
 		r.sayAgain(x)
 	}
@@ -292,7 +291,7 @@ func (r *reconciler) learned(ctx context.Context, x *search, a result) {
 	if x.everything {
 		x.ids = append(x.ids, a.step.Missing...)
 	} else {
-		x.named += r.s.nameIDs(x.batch, a.step.Missing)
+		x.named += x.batch.name(a.step.Missing)
 	}
 	x.known, x.lacking = max(x.known, a.known), x.lacking+a.step.Alone
 	if len(a.step.Message) > 0 {
@@ -322,7 +321,7 @@ func (r *reconciler) learned(ctx context.Context, x *search, a result) {
 // what follows from it: ids to fetch, and filters to be asked for by REQ.
 func (r *reconciler) end(x *search, byREQ bool) {
 	u := x.unit
-	u.byREQ[x.n], r.s.recheck = u.byREQ[x.n] || byREQ, true
+	u.byREQ[x.n] = u.byREQ[x.n] || byREQ
 	r.active = slices.DeleteFunc(r.active, func(o *search) bool { return o == x })
 	r.close(x)
 	if u.left--; u.left > 0 {
@@ -332,9 +331,9 @@ func (r *reconciler) end(x *search, byREQ bool) {
 	case u.everything && byREQ:
 		r.add(u.batch, false)
 	case u.everything:
-		r.s.nameIDs(u.batch, u.ids)
+		u.batch.name(u.ids)
 	default:
-		r.s.walk(u.batch, u.group.Narrow(u.byREQ))
+		u.batch.toWalk = append(u.batch.toWalk, u.group.Narrow(u.byREQ)...)
 	}
 	u.batch.running--
 }
@@ -368,7 +367,7 @@ func (r *reconciler) smaller(x *search, now time.Time) {
 	case !r.spoken:
 		r.unable("it takes no filter, however short the time")
 	default:
-		r.s.warn("too many to reconcile", "the relay reconciles too few events at once; what is left is asked for by REQ")
+		r.warn("too many to reconcile", "the relay reconciles too few events at once; what is left is asked for by REQ")
 		r.end(x, true)
 	}
 }
@@ -387,7 +386,7 @@ func (r *reconciler) cannot(x *search, why string) {
 // unable notes that the relay does not reconcile. All is asked for by REQ from now on.
 func (r *reconciler) unable(why string) {
 	r.off = true
-	r.s.warn("unable", "the relay does not reconcile (NIP-77); REQ is used", "reason", why[:min(len(why), 300)])
+	r.warn("unable", "the relay does not reconcile (NIP-77); REQ is used", "reason", why[:min(len(why), 300)])
 	for len(r.units)+len(r.active) > 0 {
 		if len(r.active) == 0 {
 			r.begin()
@@ -401,8 +400,11 @@ func (r *reconciler) answer(ctx context.Context, x *search, m wire.Message, now 
 	if x.state != said {
 		return // it was not asked
 	}
-	r.heard, r.spoken, x.refused = now, true, 0
-	r.s.heard(x, now)
+	r.spoken, x.refused = true, 0
+	r.governor.heard(x, now)
+	for _, o := range r.active { // a relay answers one after the other
+		o.heard = now
+	}
 	x.bytes += 2 * len(m.Frame)
 	switch {
 	case len(m.Frame) == 0:
@@ -430,7 +432,7 @@ var (
 
 // refused takes in that the relay has ended a session.
 func (r *reconciler) refused(x *search, reason string, now time.Time) {
-	delete(r.s.open, x.id)
+	delete(r.governor.open, x.id)
 	if x.id = ""; x.state == working {
 		return // what comes of what it said before opens another session
 	}
@@ -475,7 +477,7 @@ func (r *reconciler) fewer(x *search, reason string, now time.Time) {
 		r.unable(reason)
 		return
 	}
-	r.hold = later(r.hold, now.Add(r.s.Rules.Cooldown))
+	r.hold = later(r.hold, now.Add(r.Rules.Cooldown))
 }
 
 // notice takes in a NOTICE of the relay, and reports whether it is about a session. It does not say
@@ -508,7 +510,7 @@ func (r *reconciler) notice(text string, now time.Time) (ours bool) {
 // silent gives up a session that the relay does not answer.
 func (r *reconciler) silent(x *search, now time.Time) {
 	why := "it does not answer"
-	if r.s.quiet.After(x.asked) {
+	if r.governor.pausedUntil.After(x.asked) {
 		why = "rate-limited, and it does not answer"
 	}
 	r.close(x)

@@ -1,7 +1,14 @@
-// Package session is what is said on one connection to a relay (docs/architecture.md, How things
+// Package session runs NIP-01 and NIP-77 on one relay connection (docs/architecture.md, How things
 // flow). It works out what must be asked for, asks for it live and of the past, and hands on what
 // comes to be verified and offered (package intake). One goroutine owns a session; it is told of
 // messages, of what is wanted and of verdicts, and never waits for anything but room for what came.
+//
+// Its parts, each of which knows those below it only:
+//
+//	Session   routes messages and verdicts, and plans what is new (the three-way diff)
+//	live      subscriptions, and since when events are missing on each
+//	history   batches of the past, each in an explicit state; it has a reconciler for NIP-77
+//	governor  what the relay allows: limits, pauses, refusals, authentication
 //
 // A batch of the past is reconciled by NIP-77 where something of it is known and the relay is able
 // to; everything else is asked for by REQ, page by page. What another connection of the worker is
@@ -11,11 +18,7 @@ package session
 import (
 	"context"
 	"log/slog"
-	"strconv"
-	"sync/atomic"
 	"time"
-
-	"golang.org/x/time/rate"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -94,27 +97,12 @@ type Start struct {
 	Delay     time.Duration // holds back historic sync
 }
 
-// Session is the state of one connection.
+// Session routes what the relay says to its parts, and plans what is asked for. Run makes the parts.
 type Session struct {
 	Options
-	limits  wire.Limits
-	quiet   time.Time        // nothing is asked before, because the relay wants quiet
-	open    map[string]asked // at the relay, by the names of subscriptions
-	asks    int
-	lowered int // asks when the relay's silence lowered the limits last
-	nextID  int
-
-	lives     []*live
-	trimAt    time.Time // when live filters are rebuilt without what was withdrawn; zero: nothing was
-	batches   []*batch
-	queue     []*task   // not asked yet
-	hold      time.Time // nothing of the past is asked before
-	confirmed Set       // the union of what batches have confirmed; see setConfirmed
-	all       bool      // all that is wanted is confirmed, unless compare says that this is not known
-	compare   bool
-	rec       *reconciler
-	toFetch   int  // events that wait to be fetched by id
-	recheck   bool // batches must be looked at, though nothing has come: one may have ended
+	governor *governor
+	live     *live
+	history  *history
 
 	wanted Wanted
 	due    work // what the diff found and could not be asked for yet
@@ -126,58 +114,28 @@ type Session struct {
 	quietSince    time.Time // no batch has been pending since; zero: one is
 	status        Status
 
-	challenge  string // of the relay, which wants to know who reads (NIP-42)
-	authNeeded bool   // it has refused something to those who have not authenticated
-	authSent   bool   // we have answered its challenge
-
-	unjudged   atomic.Int64 // live events without a verdict
-	unjudgedAt time.Time    // since when there has always been one
-
-	pageEnds map[string]pageEnd // pages that have ended lately, by the names of their requests
-	grace    time.Duration      // how long after its EOSE a page ends
-
-	answered bool      // the relay has sent an EOSE
-	resumed  time.Time // when an event had waited for room last; the relay was not read meanwhile
-	unasked  int
-	useless  *rate.Limiter
-	forged   *rate.Limiter
-	ends     ends
+	ends ends
 }
 
-const (
-	// maxUnasked is how many events that were not asked for a relay may send on one connection.
-	maxUnasked = 100
-	// forgedRate and forgedBurst bound how many events a second with a wrong id or signature are
-	// looked at: with more, the relay is read more slowly.
-	forgedRate, forgedBurst = 100, 200
-	// uselessRate and uselessBurst bound how many messages a second are taken that bring nothing:
-	// with more, the relay is read more slowly.
-	uselessRate, uselessBurst = 5000, 20_000
-	// seldom is how often it is looked what has become due while events come.
-	seldom = time.Millisecond
-	// lateVerdict is how long a live event waits for its verdict before it counts as missing: a
-	// worker that dies meanwhile leaves it to its successor.
-	lateVerdict = 10 * time.Second
-)
+// seldom is how often it is looked what has become due while events come.
+const seldom = time.Millisecond
 
 // New makes a session; Run begins it.
 func New(o Options) *Session {
-	return &Session{
-		Options: o, open: map[string]asked{}, pageEnds: map[string]pageEnd{}, useless: rate.NewLimiter(uselessRate, uselessBurst), forged: rate.NewLimiter(forgedRate, forgedBurst),
-		ends:   ends{changed: make(chan struct{}, 1)},
-		wanted: Wanted{Items: Set{First: true}},
-	}
+	return &Session{Options: o, ends: ends{changed: make(chan struct{}, 1)}, wanted: Wanted{Items: Set{First: true}}}
 }
 
 // Confirmed is what was asked for and came. Call it after Run has returned.
-func (s *Session) Confirmed() Set { return s.confirmed }
+func (s *Session) Confirmed() Set { return s.history.confirmed }
 
 // Run talks until ctx or the messages end. What is wanted is looked up whenever changed says so. A
 // value on daily begins a fresh start without a disconnect.
 func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Message, changed <-chan struct{}, daily <-chan time.Time) error {
-	defer s.release()
-	s.hold = time.Now().Add(start.Delay)
-	s.rec = newReconciler(s)
+	s.governor = newGovernor(&s.Options)
+	s.history = newHistory(&s.Options, s.governor)
+	s.live = &live{Options: &s.Options, governor: s.governor, history: s.history}
+	defer s.history.release()
+	s.history.hold(time.Now().Add(start.Delay))
 	s.begin(start)
 	wake := time.NewTimer(0)
 	defer wake.Stop()
@@ -207,9 +165,9 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 		case <-daily:
 			s.dayDue = true
 		case d := <-s.Document:
-			s.limits.Said(d)
-		case r := <-s.rec.results:
-			s.rec.told(ctx, r, time.Now())
+			s.governor.limits.Said(d)
+		case r := <-s.history.reconciler.results:
+			s.history.reconciler.told(ctx, r, time.Now())
 		case <-s.ends.changed:
 			err = s.hearEnds(ctx, time.Now())
 		case <-wake.C:
@@ -221,12 +179,6 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 	return err
 }
 
-// name makes a name for a subscription.
-func (s *Session) name(prefix string) string {
-	s.nextID++
-	return prefix + strconv.Itoa(s.nextID)
-}
-
 // startup is the cause of a fresh start, and of what is asked for the first time.
 var startup = cause{source: proto.SourceStartup}
 
@@ -234,40 +186,26 @@ var startup = cause{source: proto.SourceStartup}
 func (s *Session) begin(start Start) {
 	now := time.Now()
 	if s.fresh = start.Since == nil; !s.fresh {
-		s.setConfirmed(start.Confirmed)
+		s.history.confirm(start.Confirmed)
 		s.status.Confirmed = start.Mark
 	}
 	s.openFirst(startup, now)
-	if groups := Groups(s.confirmed); len(groups) > 0 {
-		s.openLive(s.liveGroups(), false, time.Time{}, now)
+	if groups := Groups(s.history.confirmed); len(groups) > 0 {
+		s.live.open(s.live.groups(), false, time.Time{}, now)
 		why := cause{source: proto.SourceReconnect, liveUntil: start.Live}
-		s.add(work{groups: groups, cause: why, since: start.Since})
-		s.lookForLate(groups, why, *start.Since, now)
+		s.history.add(work{groups: groups, cause: why, since: start.Since})
+		s.history.lookForLate(groups, why, *start.Since, now)
 	}
 	s.report(Syncing)
-}
-
-const (
-	// lateBy is how much earlier than usual a relay that does not reconcile is asked for what was
-	// published late: other servers hold events until their git data has come. lateAfter is when that
-	// begins; there is no hurry.
-	lateBy    = 2 * time.Hour
-	lateAfter = 10 * time.Second
-)
-
-// lookForLate plans to look for events that were published while we were away and made long before.
-func (s *Session) lookForLate(groups []Group, why cause, since nostr.Timestamp, now time.Time) {
-	since -= nostr.Timestamp(lateBy.Seconds())
-	s.batches = append(s.batches, &batch{work: work{groups: groups, cause: why, since: &since, late: true, reconcile: true}, at: now.Add(lateAfter)})
 }
 
 // openFirst opens layer 1, and asks for its past if that is not confirmed.
 func (s *Session) openFirst(why cause, now time.Time) {
 	layer1 := Set{First: true}
 	groups := Groups(layer1)
-	s.openLive(groups, true, time.Time{}, now)
-	if !s.confirmed.First {
-		s.add(work{items: layer1, groups: groups, cause: why, reconcile: s.fresh})
+	s.live.open(groups, true, time.Time{}, now)
+	if !s.history.confirmed.First {
+		s.history.add(work{items: layer1, groups: groups, cause: why, reconcile: s.fresh})
 	}
 }
 
@@ -275,8 +213,8 @@ func (s *Session) openFirst(why cause, now time.Time) {
 func (s *Session) restart(now time.Time) {
 	s.dayDue, s.fresh = false, true
 	s.days++
-	s.forgetPast()
-	s.replaceLive(true)
+	s.history.forget()
+	s.live.replace(true)
 	s.consolidateBy, s.status.Confirmed = time.Time{}, Mark{}
 	daily := cause{source: proto.SourceDaily, liveUntil: now}
 	s.openFirst(daily, now)
@@ -287,19 +225,18 @@ func (s *Session) restart(now time.Time) {
 // pump does what has become due, and reports the state. It is called after every message, so it
 // looks at what is open and not at everything that is wanted.
 func (s *Session) pump(ctx context.Context, now time.Time) error {
-	if s.dayDue && !now.Before(s.quiet) {
+	if s.dayDue && !s.governor.paused(now) {
 		s.restart(now)
 	}
-	if err := s.authenticate(); err != nil {
+	if err := s.governor.authenticate(); err != nil {
 		return err
 	}
 	// First what makes room at the relay. The past before what is new: where there is always
 	// something new, the past would never come. At last the past of what is new, because nothing
 	// may come that would bring us here again.
 	s.expire(now)
-	s.endPages(now)
-	s.tendLive(now)
-	s.tendPast(now)
+	s.live.tend(now)
+	s.history.tend(now)
 	s.askPast(ctx, now)
 	s.addNew(now)
 	s.askPast(ctx, now)
@@ -307,23 +244,25 @@ func (s *Session) pump(ctx context.Context, now time.Time) error {
 	return nil
 }
 
+// askPast asks for the past, unless something is being opened that must be live before.
+func (s *Session) askPast(ctx context.Context, now time.Time) {
+	if s.live.allOpen() {
+		s.history.askMore(ctx, now)
+	}
+}
+
 // next is when something becomes due by itself.
 func (s *Session) next(now time.Time) time.Time {
-	if s.recheck {
+	if s.history.mustTend() {
 		return now
 	}
-	due := []time.Time{s.quiet, s.hold, s.rec.hold, s.consolidateBy, s.quietUntil(), s.unjudgedAt.Add(lateVerdict), s.trimAt}
-	for _, a := range s.open {
-		due = append(due, s.patience(a))
+	due := append(s.history.next(), s.live.next()...)
+	due = append(due, s.governor.pausedUntil, s.consolidateBy, s.quietUntil())
+	for _, a := range s.governor.open {
+		due = append(due, s.governor.deadline(a))
 		if t, is := a.(*task); is {
 			due = append(due, t.endAt)
 		}
-	}
-	for _, l := range s.lives {
-		due = append(due, l.reopenAt)
-	}
-	for _, b := range s.batches {
-		due = append(due, b.at)
 	}
 	next := now.Add(time.Hour)
 	for _, t := range due {
@@ -335,11 +274,11 @@ func (s *Session) next(now time.Time) time.Time {
 }
 
 // warn tells the operator of what this relay does once for each cause, not for each time.
-func (s *Session) warn(cause, message string, args ...any) {
+func (o *Options) warn(cause, message string, args ...any) {
 	level := slog.LevelWarn
-	if s.Warned[cause] {
+	if o.Warned[cause] {
 		level = slog.LevelDebug
 	}
-	s.Warned[cause] = true
-	s.Log.Log(context.Background(), level, message, args...)
+	o.Warned[cause] = true
+	o.Log.Log(context.Background(), level, message, args...)
 }

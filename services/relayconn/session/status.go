@@ -57,33 +57,9 @@ type Observer interface {
 	NotTaken(reason string)
 }
 
-// standing is how the batches stand.
-type standing struct {
-	working  bool      // a batch is under way for the first time
-	pending  bool      // one that the diff has found is, and is not left to another connection
-	failed   bool      // a batch has failed and has not ended since
-	caughtUp bool      // what a start asks for has come
-	missing  time.Time // since when the past is asked for in place of what did not come live; zero: it is not
-}
-
-func (s *Session) standings() standing {
-	st := standing{caughtUp: true}
-	for _, b := range s.batches {
-		first := b.failures == 0
-		st.working, st.failed = st.working || first && !b.late, st.failed || !first
-		if b.found() {
-			st.pending = st.pending || first && b.waitBy.IsZero()
-		} else {
-			st.caughtUp = false
-		}
-		st.missing = earlier(st.missing, b.cause.missing)
-	}
-	return st
-}
-
 // connection is where the connection stands now.
 func (s *Session) connection(now time.Time) Connection {
-	past := s.standings()
+	past := s.history.standing()
 	if past.working || !s.due.items.Empty() {
 		s.quietSince = time.Time{}
 		return Syncing
@@ -108,38 +84,18 @@ func (s *Session) quietUntil() time.Time {
 	return s.quietSince.Add(s.Rules.Calm)
 }
 
-// allConfirmed reports whether batches have confirmed all that is wanted. It is called with every
-// message, so it compares only what has changed since the last call.
-func (s *Session) allConfirmed() bool {
-	if s.compare {
-		s.compare = false
-		if s.all = Diff(s.wanted.Items, Set{}, s.confirmed).Empty(); s.all {
-			s.confirmed = s.wanted.Items // which is the same, and is in memory once
-		}
-	}
-	return s.all
-}
-
-// setConfirmed says what batches have confirmed, of what is wanted.
-func (s *Session) setConfirmed(confirmed Set) { s.confirmed, s.compare = confirmed, true }
-
 // report tells the observer of a status that is not the one told before.
 func (s *Session) report(c Connection) {
-	mark, past := s.status.Confirmed, s.standings()
-	if s.wanted.Mark != (Mark{}) && s.allConfirmed() {
+	mark, past, confirmed := s.status.Confirmed, s.history.standing(), s.history.confirmed
+	if s.wanted.Mark != (Mark{}) && s.history.allConfirmed() {
 		mark = s.wanted.Mark
 	}
-	missing := past.missing
-	if s.unjudged.Load() > 0 && time.Since(s.unjudgedAt) >= lateVerdict {
-		missing = earlier(missing, s.unjudgedAt)
-	}
-	for _, l := range s.lives {
-		missing = earlier(missing, l.missing)
-	}
-	lives, open := s.count()
+	missing := earlier(past.missing, s.live.missingSince())
+	lives, open := s.governor.count()
 	st := Status{
-		Connection: c, Repos: s.confirmed.Repos(), Roots: len(s.confirmed.Roots), Subscriptions: lives + open,
-		Confirmed: mark, CaughtUp: past.caughtUp && missing.IsZero(), Missing: missing, Answered: s.answered, Days: s.days, Limited: s.quiet,
+		Connection: c, Repos: confirmed.Repos(), Roots: len(confirmed.Roots), Subscriptions: lives + open,
+		Confirmed: mark, CaughtUp: past.caughtUp && missing.IsZero(), Missing: missing,
+		Answered: s.governor.answered, Days: s.days, Limited: s.governor.pausedUntil,
 	}
 	if st != s.status {
 		s.status = st

@@ -1,0 +1,449 @@
+package session
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
+)
+
+const (
+	// A batch that failed is tried again after retryFirst, twice as long each time, up to retryMost.
+	retryFirst, retryMost = time.Minute, 30 * time.Minute
+	// longestWait is how long a batch is left to another connection at most, and lookAgain how often
+	// it is looked whether that has ended.
+	longestWait, lookAgain = time.Minute, 250 * time.Millisecond
+	// mostNamed bounds the ids of a batch that are kept in mind, so that none of them is fetched
+	// again that another filter finds as well.
+	mostNamed = 20_000
+	// lateBy is how much earlier than usual a relay that does not reconcile is asked for what was
+	// published late: other servers hold events until their git data has come. lateAfter is when that
+	// begins; there is no hurry.
+	lateBy    = 2 * time.Hour
+	lateAfter = 10 * time.Second
+)
+
+// cause is why something is asked for.
+type cause struct {
+	source proto.Source
+	// liveUntil: events made before should have come live; zero: none should.
+	liveUntil time.Time
+	// missing is since when events have not come live, if that is why; else zero.
+	missing time.Time
+}
+
+// work is what must be asked for of the past, all for one cause.
+type work struct {
+	// items are confirmed together when the groups have brought everything. None: it is asked for
+	// also if no target says so.
+	items  Set
+	groups []Group
+	since  *nostr.Timestamp // nil: from the beginning
+	cause  cause
+	// reconcile has the relay asked by NIP-77 where it can be and something is known, though there
+	// is not much to ask for.
+	reconcile bool
+	// late: it looks for what was published long after it was made. NIP-77 finds all of it, also what is
+	// older than since.
+	late bool
+}
+
+// batchState is where a batch stands:
+//
+//	add ──▶ underWay ──── all has ended, and every event has its verdict ────▶ confirmed (gone)
+//	 │       ▲    ▲ │
+//	 │       │    │ └──── a walk failed, or an event will never have a verdict ──▶ failed
+//	 │       │    │                                                                  │
+//	 │       │    └──────────── 1, 2, 4 … 30 min later; see nextStep ◀───────────────┘
+//	 ├──▶ scheduled          at its time
+//	 └──▶ leftToOthers       when the walks of other connections have ended, or after a minute
+type batchState int
+
+const (
+	underWay batchState = iota
+	scheduled
+	leftToOthers
+	failed
+)
+
+// nextStep is how a batch goes on when all that is under way has ended. The greatest that was asked
+// for counts.
+type nextStep int
+
+const (
+	// goOn: the walks that failed go on, each from where it stood. Without any the batch is confirmed.
+	goOn nextStep = iota
+	// afresh: it begins again from the start, because an event will never have a verdict.
+	afresh
+	// byNIP77 is afresh and at once, because REQ did not show all events of a second.
+	byNIP77
+	// byREQ is afresh and not by NIP-77, because the relay did not deliver what it named.
+	byREQ
+)
+
+// batch is work that has begun. It ends when all of its tasks have ended and everything that came
+// has a verdict. One that failed is tried again, until it has ended or all is forgotten.
+type batch struct {
+	work
+	state    batchState
+	at       time.Time // when one that is not under way begins, or is looked at again
+	next     nextStep
+	failures int // how often it has failed
+
+	lease   *HistoryLease   // other connections leave the items to this batch; nil: they do not
+	waitFor []*HistoryLease // of other connections, to which one that is leftToOthers leaves the items
+	waitBy  time.Time       // until when it does so at most
+
+	running int          // tasks and units that have not ended
+	broken  []*task      // that failed
+	toWalk  []Group      // NIP-77 has found that they must be asked for by REQ
+	toFetch [][32]byte   // NIP-77 has named them
+	waiting atomic.Int64 // events without a verdict
+
+	named   map[[32]byte]struct{}
+	fetched int             // events that NIP-77 named and that came
+	oldest  nostr.Timestamp // of these
+
+	// What is done once for a batch: what is older than oldest was asked for by REQ; it was begun
+	// again for a crowded second; so it was for what came after an EOSE.
+	below, crowded, isLate bool
+}
+
+// found reports whether the batch was found by the diff, which would find it again.
+func (b *batch) found() bool { return !b.items.Empty() }
+
+// over reports whether nothing of a batch that is under way is left to wait for.
+func (b *batch) over() bool {
+	return b.state == underWay && b.running == 0 && len(b.toWalk)+len(b.toFetch) == 0 && b.waiting.Load() == 0
+}
+
+// needs notes how the batch must go on.
+func (b *batch) needs(step nextStep) { b.next = max(b.next, step) }
+
+// release lets other connections ask for the items.
+func (b *batch) release(whole bool) {
+	b.lease.End(whole)
+	b.lease = nil
+}
+
+// took notes an event that was fetched because NIP-77 had named it.
+func (b *batch) took(ev *nostr.Event) {
+	if b.fetched++; b.fetched == 1 || ev.CreatedAt < b.oldest {
+		b.oldest = ev.CreatedAt
+	}
+}
+
+// name takes ids to be fetched, and returns how many of them were new.
+func (b *batch) name(ids [][32]byte) (fresh int) {
+	for _, id := range ids {
+		if _, again := b.named[id]; again {
+			continue
+		}
+		if b.named == nil || len(b.named) >= mostNamed {
+			b.named = map[[32]byte]struct{}{}
+		}
+		b.named[id] = struct{}{}
+		b.toFetch = append(b.toFetch, id)
+		fresh++
+	}
+	return fresh
+}
+
+// history is the past of what is wanted: the batches that ask for it, and what they have confirmed.
+// It knows nothing of what comes live; the session says when the past may be asked for.
+type history struct {
+	*Options
+	governor   *governor
+	reconciler *reconciler
+
+	batches            []*batch
+	queue              []*task   // not asked yet
+	historyPausedUntil time.Time // nothing of the past is asked before
+
+	wanted    Set
+	confirmed Set  // the union of what batches have confirmed; see confirm
+	all       bool // all that is wanted is confirmed, unless compare says that this is not known
+	compare   bool
+
+	pageEnds map[string]pageEnd // pages that have ended lately, by the names of their requests
+	grace    time.Duration      // how long after its EOSE a page ends
+}
+
+func newHistory(o *Options, g *governor) *history {
+	return &history{Options: o, governor: g, reconciler: newReconciler(o, g), wanted: Set{First: true}, pageEnds: map[string]pageEnd{}}
+}
+
+// add begins with some work, as soon as there is room. What another connection of the worker is
+// walking through waits for that.
+func (h *history) add(w work) *batch {
+	b, now := &batch{work: w}, time.Now()
+	var rest Set
+	if !h.reconciler.off && b.found() {
+		var others []*HistoryLease
+		if b.lease, others, b.items, rest = h.Negentropy.Coordinator.Take(w.items, now); !rest.Empty() {
+			b.groups = Groups(b.items)
+			h.leave(rest, others, w.cause, now)
+		}
+	}
+	if b.found() || rest.Empty() {
+		h.batches = append(h.batches, b)
+		h.start(b)
+	}
+	return b
+}
+
+// leave leaves items to others for a while. What is left to any of them is reconciled together.
+func (h *history) leave(items Set, others []*HistoryLease, why cause, now time.Time) {
+	n := slices.IndexFunc(h.batches, func(b *batch) bool { return b.state == leftToOthers && b.cause == why })
+	if n < 0 {
+		n = len(h.batches)
+		h.batches = append(h.batches, &batch{
+			work: work{cause: why, reconcile: true}, state: leftToOthers, waitBy: now.Add(longestWait), at: now.Add(lookAgain),
+		})
+	}
+	b := h.batches[n]
+	b.items, b.waitFor = Union(b.items, items), append(b.waitFor, others...)
+}
+
+// lookForLate plans to look for events that were published while we were away and made long before.
+func (h *history) lookForLate(groups []Group, why cause, since nostr.Timestamp, now time.Time) {
+	since -= nostr.Timestamp(lateBy.Seconds())
+	h.batches = append(h.batches, &batch{
+		work: work{groups: groups, cause: why, since: &since, late: true, reconcile: true}, state: scheduled, at: now.Add(lateAfter),
+	})
+}
+
+// has reports whether a batch has not ended.
+func (h *history) has(b *batch) bool { return slices.Contains(h.batches, b) }
+
+// start begins with a batch, from the start, and chooses its way.
+func (h *history) start(b *batch) {
+	again := b.next == afresh || b.next == byNIP77
+	worth := b.reconcile || again || size(b.groups) >= worthEverything
+	if reconcile := !h.reconciler.off && (b.since == nil || b.late) && b.next != byREQ && worth; reconcile {
+		h.reconciler.add(b, true)
+	} else {
+		h.walk(b, b.groups)
+	}
+	b.state, b.next, b.at, b.broken = underWay, goOn, time.Time{}, nil
+}
+
+// size is about how many bytes groups take.
+func size(groups []Group) (bytes int) {
+	for _, g := range groups {
+		bytes += g.Bytes()
+	}
+	return bytes
+}
+
+// tend ends batches that have come to their end, and begins with those that have waited long enough.
+func (h *history) tend(now time.Time) {
+	for _, b := range h.batches {
+		groups := b.toWalk
+		b.toWalk = nil
+		h.walk(b, groups)
+	}
+	h.endPages(now)
+	h.batches = slices.DeleteFunc(h.batches, func(b *batch) bool { return b.over() && h.ended(b, now) })
+	for _, b := range h.batches {
+		switch {
+		case b.state == underWay || now.Before(b.at):
+		case b.state == leftToOthers && now.Before(b.waitBy) && h.Negentropy.Coordinator.Busy(b.waitFor, now):
+			b.at = now.Add(lookAgain)
+		default:
+			h.begin(b)
+		}
+	}
+}
+
+// ended decides about a batch that is over, and reports whether it is confirmed.
+func (h *history) ended(b *batch, now time.Time) (confirmed bool) {
+	switch {
+	case b.next == byNIP77:
+		b.since = nil
+		h.start(b)
+	case b.next != goOn || len(b.broken) > 0:
+		b.state, b.at = failed, now.Add(min(retryFirst<<min(b.failures, 5), retryMost))
+		b.failures++
+		b.release(false)
+	case b.fetched >= h.Rules.PageLimit && !b.below:
+		// A relay may reconcile the newest events of a large set only. What is older shows a page by REQ.
+		b.below = true
+		h.walk(b, before(b.groups, b.oldest))
+	default:
+		b.release(true)
+		h.confirm(Union(h.confirmed, Only(b.items, h.wanted)))
+		return true
+	}
+	return false
+}
+
+// before are groups that ask for what was made at a moment or earlier.
+func before(groups []Group, until nostr.Timestamp) (cut []Group) {
+	for _, g := range groups {
+		g = slices.Clone(g)
+		for i := range g {
+			g[i].Until = &until
+		}
+		cut = append(cut, g)
+	}
+	return cut
+}
+
+// begin has a batch under way that is not.
+func (h *history) begin(b *batch) {
+	if b.state == leftToOthers {
+		b.groups, b.waitFor = Groups(b.items), nil
+	}
+	if b.state != failed || b.next != goOn {
+		b.named = nil
+		h.start(b)
+		return
+	}
+	for _, t := range b.broken {
+		t.tries, t.proved = 0, false
+		t.Again()
+		h.queue = append(h.queue, t)
+		b.running++
+	}
+	b.state, b.at, b.broken = underWay, time.Time{}, nil
+}
+
+// next is when something becomes due by itself; zero moments count for nothing.
+func (h *history) next() []time.Time {
+	due := []time.Time{h.historyPausedUntil, h.reconciler.hold}
+	for _, b := range h.batches {
+		due = append(due, b.at)
+	}
+	return due
+}
+
+// mustTend reports whether something is to be done at once, though nothing has come.
+func (h *history) mustTend() bool {
+	return slices.ContainsFunc(h.batches, func(b *batch) bool { return b.over() || len(b.toWalk) > 0 })
+}
+
+// lost notes that an event of a batch will never have a verdict.
+func (h *history) lost(b *batch) {
+	h.warn("lost", "historic sync is incomplete; it is tried again", "reason", "events without a verdict")
+	b.needs(afresh)
+}
+
+// hold has nothing of the past asked for a while.
+func (h *history) hold(until time.Time) { h.historyPausedUntil = later(h.historyPausedUntil, until) }
+
+// forget forgets all work and what has come of it.
+func (h *history) forget() {
+	for _, a := range h.governor.open {
+		if t, ok := a.(*task); ok {
+			h.governor.stop(t)
+		}
+	}
+	h.release()
+	h.batches, h.queue = nil, nil
+	h.confirm(Set{})
+	h.reconciler.restart()
+}
+
+// release lets other connections ask for what is being asked for on this one, which has ended.
+func (h *history) release() {
+	for _, b := range h.batches {
+		b.release(false)
+	}
+}
+
+// want takes in what is wanted now. Of the rest nothing is confirmed, and what of it is not under
+// way is not tried again. gone says that there is a rest.
+func (h *history) want(items Set, gone bool) {
+	if gone {
+		h.confirmed = Only(h.confirmed, items)
+	}
+	h.compare = true
+	h.batches = slices.DeleteFunc(h.batches, func(b *batch) bool {
+		return b.found() && b.state != underWay && Only(b.items, items).Empty()
+	})
+	h.wanted = items
+}
+
+// asked is what was asked for and is not confirmed: it is pending or has failed.
+func (h *history) asked() (sets []Set) {
+	for _, b := range h.batches {
+		sets = append(sets, b.items)
+	}
+	return sets
+}
+
+// missing is the three-way diff of what is wanted.
+func (h *history) missing() Set { return Diff(h.wanted, Union(h.asked()...), h.confirmed) }
+
+// known is what was asked for, whether it has come or not.
+func (h *history) known() Set { return Union(append(h.asked(), h.confirmed)...) }
+
+// confirm says what batches have confirmed, of what is wanted.
+func (h *history) confirm(confirmed Set) { h.confirmed, h.compare = confirmed, true }
+
+// allConfirmed reports whether batches have confirmed all that is wanted. It is called with every
+// message, so it compares only what has changed since the last call.
+func (h *history) allConfirmed() bool {
+	if h.compare {
+		h.compare = false
+		if h.all = Diff(h.wanted, Set{}, h.confirmed).Empty(); h.all {
+			h.confirmed = h.wanted // which is the same, and is in memory once
+		}
+	}
+	return h.all
+}
+
+// standing is how the batches stand.
+type standing struct {
+	working  bool      // a batch is under way for the first time
+	pending  bool      // one that the diff has found is, and is not left to another connection
+	failed   bool      // a batch has failed and has not ended since
+	caughtUp bool      // what a start asks for has come
+	missing  time.Time // since when the past is asked for in place of what did not come live; zero: it is not
+}
+
+func (h *history) standing() standing {
+	st := standing{caughtUp: true}
+	for _, b := range h.batches {
+		first := b.failures == 0
+		st.working, st.failed = st.working || first && !b.late, st.failed || !first
+		if b.found() {
+			st.pending = st.pending || first && b.state != leftToOthers
+		} else {
+			st.caughtUp = false
+		}
+		st.missing = earlier(st.missing, b.cause.missing)
+	}
+	return st
+}
+
+// askMore puts as many of the tasks that wait to the relay as may be open at once. What was named is
+// fetched before more is found.
+func (h *history) askMore(ctx context.Context, now time.Time) {
+	if now.Before(h.historyPausedUntil) || h.governor.paused(now) {
+		return
+	}
+	toFetch := 0
+	for _, b := range h.batches {
+		toFetch += len(b.toFetch)
+	}
+	h.reconciler.ask(ctx, now, toFetch >= fullAt)
+	live, open := h.governor.count()
+	for ; open < h.governor.limits.Past(live, h.Rules.AtOnce); open++ {
+		if len(h.queue) == 0 || !h.queue[0].fetches {
+			h.fetchNext()
+		}
+		if len(h.queue) == 0 {
+			return
+		}
+		t := h.queue[0]
+		h.queue = slices.Delete(h.queue, 0, 1) // which lets go of the task
+		t.tries++
+		t.id = h.governor.name("h")
+		h.governor.ask(t, now)
+	}
+}

@@ -1,0 +1,159 @@
+package session
+
+import (
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"time"
+)
+
+const (
+	// maxTries is how often a page is asked for when the relay wants quiet or fewer subscriptions.
+	maxTries = 3
+	// perFetch is how many ids one REQ names.
+	perFetch = 100
+)
+
+// task is one way into the past for a batch, page by page.
+type task struct {
+	request
+	*Walk
+	batch *batch
+	tries int       // of the current page
+	endAt time.Time // when a page ends that has had its EOSE; see grace
+}
+
+func (b *batch) task(w *Walk) *task {
+	b.running++
+	return &task{batch: b, Walk: w}
+}
+
+// walk has groups asked for by REQ, each in one REQ if the relay takes that, as soon as there is
+// room.
+func (h *history) walk(b *batch, groups []Group) {
+	for _, g := range groups {
+		for filters := range h.governor.together(g) {
+			filters = slices.Clone(filters)
+			for i := range filters {
+				filters[i].Since = b.since
+			}
+			h.queue = append(h.queue, b.task(NewWalk(filters, h.governor.limits.Page(h.Rules.PageLimit))))
+		}
+	}
+}
+
+// first puts a task before all others.
+func (h *history) first(t *task) { h.queue = slices.Insert(h.queue, 0, t) }
+
+// takeBack takes a request back that is asked again when there is room.
+func (h *history) takeBack(t *task) {
+	t.tries-- // this was no try
+	t.Again()
+	h.first(t)
+	h.governor.stop(t)
+}
+
+// makeRoom takes requests back until there is room for so many more that are live.
+func (h *history) makeRoom(lives int) {
+	for live, past := h.governor.count(); past > h.governor.limits.Past(live+lives, max(1, past)); past-- {
+		h.takeBack(h.governor.latest(isPast).(*task))
+	}
+}
+
+// heardEOSE notes the end of an answer. Where the relay has sent events after an EOSE, the page ends
+// a while later.
+func (h *history) heardEOSE(t *task, now time.Time) {
+	if h.grace > 0 {
+		t.endAt = now.Add(h.grace)
+		return
+	}
+	h.endPage(t, now)
+}
+
+// endPage notes the end of a page: the next one must be asked for, or the task has ended.
+func (h *history) endPage(t *task, now time.Time) {
+	h.governor.stop(t)
+	h.remember(t, now)
+	t.tries, t.endAt = 0, time.Time{}
+	t.batch.lease.Heard(t.heard)
+	if t.Ended() {
+		h.first(t)
+		return
+	}
+	b := t.batch
+	if n := t.Missing(); n > 0 {
+		b.needs(byREQ)
+		h.fail(t, fmt.Sprintf("the relay names events by NIP-77 and does not deliver them (%d)", n))
+		return
+	}
+	for _, gap := range t.Gaps {
+		from, to := gap.From.Time().UTC(), gap.To.Time().UTC()
+		switch {
+		case from != to:
+			h.warn("ignored", "the relay does not heed since, until or limit; what it has not sent by itself is missing", "from", from, "to", to)
+		case !b.crowded && !h.reconciler.off:
+			b.crowded = true
+			b.needs(byNIP77)
+		default:
+			h.warn("crowded second", "the relay has more events in one second than it shows", "second", from)
+		}
+	}
+	b.running--
+}
+
+// refused acts on what was decided about a task that is not open any more. others says that the
+// relay has room for the past, though not for this.
+func (h *history) refused(t *task, d decision, others bool) {
+	switch d.action {
+	case giveUp:
+		h.fail(t, d.why)
+		return
+	case askInParts: // of what is left, each from where the walk stood
+		h.walk(t.batch, []Group{t.Filters()})
+		t.batch.running--
+		return
+	case askWithRoom:
+		if others {
+			t.tries-- // it will be one when there is room
+		}
+	}
+	if t.tries >= maxTries {
+		h.fail(t, d.why)
+		return
+	}
+	h.hold(d.at)
+	t.Again()
+	h.first(t)
+}
+
+// fail ends a task that did not bring everything; the rest of its batch goes on, because what it
+// brings is worth having. What was to be fetched is found out again.
+func (h *history) fail(t *task, why string) {
+	h.warn("incomplete", "historic sync is incomplete; it is tried again", "reason", why)
+	b := t.batch
+	if b.running--; t.fetches { // which is of no more use; a relay may name a million ids
+		b.needs(afresh)
+	} else {
+		b.broken = append(b.broken, t)
+	}
+}
+
+// fetchNext makes a task of some of what waits to be fetched, before all others.
+func (h *history) fetchNext() {
+	for _, b := range h.batches {
+		for len(b.toFetch) > 0 {
+			some := b.toFetch[:min(len(b.toFetch), h.governor.limits.Page(perFetch))]
+			b.toFetch = b.toFetch[len(some):]
+			var ids []string
+			for _, id := range some {
+				if name := hex.EncodeToString(id[:]); !h.Intake.Known(name) { // else another relay was faster
+					ids = append(ids, name)
+				}
+			}
+			if len(ids) > 0 {
+				h.first(b.task(NewFetch(ids)))
+				return
+			}
+		}
+	}
+}
