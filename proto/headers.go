@@ -32,6 +32,12 @@ const (
 	// HeaderReleased is on the message that takes the place of a claim whose holder has let it go. A
 	// claim that is gone without it was removed by another hand, and its holder may still work.
 	HeaderReleased = "Grasp-Released"
+	// HeaderTimeout is on a question of a micro service: how long the asker waits for the answer, like
+	// "12.5s", counted from when the question is received. The clocks of two machines are not compared.
+	HeaderTimeout = "Grasp-Timeout"
+	// HeaderWorking is on an empty message to the asker of a question: a replica works on the answer, or
+	// will when it is its turn. It comes every second.
+	HeaderWorking = "Grasp-Working"
 	// HeaderTraceParent is W3C trace context: on a pack, one for each line, with commas between and
 	// nothing for an event without.
 	HeaderTraceParent = "traceparent"

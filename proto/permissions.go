@@ -93,7 +93,11 @@ func PermissionsOf(user string) Permissions {
 }
 
 // AnswersOften reports whether a request on a subject may have more than one answer.
-func AnswersOften(subject string) bool { return strings.HasPrefix(subject, api("DIRECT.GET")) }
+// A question has, until it is answered, a sign every second that a replica works on it.
+func AnswersOften(subject string) bool {
+	return strings.HasPrefix(subject, api("DIRECT.GET")) ||
+		slices.Contains([]string{SubjectQueryEvents, SubjectQueryIDs, SubjectManage}, subject)
+}
 
 // InboxPrefix begins the subjects on which a user gets the answers to its requests. Each has its
 // own, so that no service reads what another is answered.

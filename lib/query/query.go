@@ -6,17 +6,13 @@ package query
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"iter"
 	"log/slog"
 	"slices"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nats.go/micro"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
@@ -107,31 +103,4 @@ func First(ctx context.Context, s Source, f nostr.Filter) (*nostr.Event, error) 
 		return ev, err
 	}
 	return nil, ErrNotFound
-}
-
-// request asks a micro service once.
-func request(ctx context.Context, conn *nats.Conn, subject string, question, answer any) error {
-	data, err := json.Marshal(question)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrRefused, err)
-	}
-	msg, err := conn.RequestWithContext(ctx, subject, data)
-	if errors.Is(err, nats.ErrMaxPayload) {
-		return fmt.Errorf("%w: the question has %d bytes, and the bus takes %d", ErrRefused, len(data), conn.MaxPayload())
-	}
-	if err != nil {
-		return err
-	}
-	why := errors.New(msg.Header.Get(micro.ErrorHeader))
-	switch msg.Header.Get(micro.ErrorCodeHeader) {
-	case "":
-		return json.Unmarshal(msg.Data, answer)
-	case proto.QueryBad:
-		return fmt.Errorf("%w: %w", ErrRefused, why)
-	case proto.QueryBehind:
-		return fmt.Errorf("%w: %w", errBehind, why)
-	case proto.QueryTooMany:
-		return fmt.Errorf("%w: %w", ErrTooMany, why)
-	}
-	return why
 }

@@ -20,9 +20,6 @@ import (
 )
 
 const (
-	// tryTime is how long one replica has for an answer. Of one that was killed the question is
-	// asked again then.
-	tryTime = 3 * time.Second
 	// firstPause is the wait before a question is asked again, and longestPause the longest: each
 	// is twice as long as the one before.
 	firstPause   = 20 * time.Millisecond
@@ -44,7 +41,7 @@ type Remote struct {
 
 	mu       sync.Mutex
 	seq      uint64
-	answered time.Time // when ingest has answered last
+	answered time.Time // when ingest has answered last, or told that it works on a question
 	why      error     // why it did not; nil: it did
 }
 
@@ -84,11 +81,19 @@ func (r *Remote) probe(ctx context.Context) {
 	brief, cancel := context.WithTimeout(ctx, silentFor)
 	defer cancel()
 	_, err := r.ask(brief, proto.EventsQuery{Filter: nostr.Filter{LimitZero: true}})
+	if err == nil {
+		r.sign()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.why = err; err == nil {
-		r.answered = time.Now()
-	}
+	r.why = err
+}
+
+// sign notes that a replica lives.
+func (r *Remote) sign() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.answered = time.Now()
 }
 
 // Answered returns an error while ingest does not answer: since the beginning, or for silentFor.
@@ -204,7 +209,7 @@ func (r *Remote) pages(ctx context.Context, q proto.EventsQuery) iter.Seq2[proto
 func (r *Remote) ask(ctx context.Context, q proto.EventsQuery) (a proto.EventsAnswer, err error) {
 	err = retry(ctx, func(ctx context.Context) error {
 		a, q.Seq = proto.EventsAnswer{}, r.Seq()
-		if err := request(ctx, r.conn, proto.SubjectQueryEvents, q, &a); err != nil {
+		if err := request(ctx, r.conn, proto.SubjectQueryEvents, q, &a, r.sign); err != nil {
 			return err
 		}
 		if a.Seq < q.Seq || a.After != nil && len(a.Events)+len(a.IDs) == 0 {
@@ -221,9 +226,7 @@ func (r *Remote) ask(ctx context.Context, q proto.EventsQuery) (a proto.EventsAn
 // retry tries until there is no error, the question is refused, or ctx ends.
 func retry(ctx context.Context, try func(context.Context) error) error {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		brief, cancel := context.WithTimeout(ctx, tryTime)
-		err := try(brief)
-		cancel()
+		err := try(ctx)
 		if err != nil && ctx.Err() != nil {
 			return errors.Join(context.Cause(ctx), err)
 		}
