@@ -278,7 +278,7 @@ func (all *announcements) By(author string) *nostr.Announcement {
 	if a, read := all.read[author]; read {
 		return a
 	}
-	a := held.Announcements{Identifier: all.identifier, In: []*held.Directory{all.held}}.By(author)
+	a := held.Announcements{In: []held.Source{all.held.Announced(all.identifier)}}.By(author)
 	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Authors: []string{author}, Tags: nostr.TagMap{"d": {all.identifier}}}
 	for _, ev := range all.t.events(filter) {
 		if accepted, err := nostr.ParseAnnouncement(ev); err == nil && (a == nil || nostr.Replaces(ev, a.Event)) {

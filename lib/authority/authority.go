@@ -23,6 +23,9 @@ const (
 	// MaxLooks bounds the announcements that one question looks at. Beyond it a key is not
 	// confirmed.
 	MaxLooks = 4096
+	// MaxFollowing bounds the announcements of owners who name a lead that [Speaks] looks at: these
+	// are mostly strangers, and all of them are coordinates of the same root.
+	MaxFollowing = 64
 )
 
 // Announcements finds the announcements of one identifier that count: the newest of each author,
@@ -30,7 +33,8 @@ const (
 type Announcements interface {
 	// By returns the announcement of an author, or nil.
 	By(author string) *nostr.Announcement
-	// LedBy yields the announcements of others whose only lead is this key.
+	// LedBy yields the announcements of others whose only lead is this key. There may be others among
+	// them. It yields nil for one that it has looked at in vain, so that this counts too.
 	LedBy(lead string) iter.Seq[*nostr.Announcement]
 }
 
@@ -66,7 +70,7 @@ type Coordinate struct{ Owner, Root string }
 // Speaks reports whether a key is a confirmed maintainer of some coordinate that counts; nil: all
 // count.
 func Speaks(all Announcements, key string, counts func(Coordinate) bool) bool {
-	for c := range Coordinates(all, key) {
+	for c := range CoordinatesWithin(all, key, MaxFollowing) {
 		if counts == nil || counts(c) {
 			return true
 		}
@@ -94,8 +98,14 @@ func Deciding(all Announcements, key string, most int) (authors []string) {
 // A confirmed maintainer lists one who was confirmed before, and so on to the root. So what the key
 // and those whom it lists name leads to every root, and strangers who list the key are not met.
 func Coordinates(all Announcements, key string) iter.Seq[Coordinate] {
+	return CoordinatesWithin(all, key, MaxLooks)
+}
+
+// CoordinatesWithin is Coordinates with a bound on the announcements that are looked at of owners who
+// name a lead.
+func CoordinatesWithin(all Announcements, key string, most int) iter.Seq[Coordinate] {
 	return func(yield func(Coordinate) bool) {
-		w := walk{all: all}
+		w := walk{all: all, following: most}
 		w.coordinates(key, yield)
 	}
 }
@@ -107,8 +117,10 @@ func (w *walk) coordinates(key string, yield func(Coordinate) bool) {
 		if a == nil {
 			continue
 		}
-		if isRoot(a) && w.group(queue[0]).Has(key) && !w.following(a, yield) {
-			return
+		if isRoot(a) {
+			if g := w.group(queue[0]); g.Has(key) && !w.follow(a, g.Confirmed, yield) {
+				return
+			}
 		}
 		for _, next := range a.Listed {
 			if !seen[next] {
@@ -118,9 +130,10 @@ func (w *walk) coordinates(key string, yield func(Coordinate) bool) {
 	}
 }
 
-// following yields a root's coordinate and those of the owners whose lead it is, on any path. Who
-// does not lead itself is nobody's lead.
-func (w *walk) following(by *nostr.Announcement, yield func(Coordinate) bool) (more bool) {
+// follow yields a root's coordinate and those of the owners whose lead it is, on any path: the
+// confirmed ones first, because any number of strangers may name the lead. Who does not lead itself is
+// nobody's lead.
+func (w *walk) follow(by *nostr.Announcement, confirmed []string, yield func(Coordinate) bool) (more bool) {
 	root := by.Ref.PubKey
 	if !yield(Coordinate{Owner: root, Root: root}) {
 		return false
@@ -128,14 +141,25 @@ func (w *walk) following(by *nostr.Announcement, yield func(Coordinate) bool) (m
 	if len(by.Leads) == 0 {
 		return true
 	}
-	seen := map[string]bool{root: true}
-	for queue := []string{root}; len(queue) > 0; queue = queue[1:] {
+	seen, queue := map[string]bool{root: true}, []string{root}
+	for _, owner := range confirmed {
+		if to, _ := w.root(owner); to != root || seen[owner] {
+			continue
+		}
+		if seen[owner], queue = true, append(queue, owner); !yield(Coordinate{Owner: owner, Root: root}) {
+			return false
+		}
+	}
+	for ; len(queue) > 0; queue = queue[1:] {
 		for a := range w.all.LedBy(queue[0]) {
-			if w.looks++; w.looks > MaxLooks {
+			if w.following--; w.following < 0 {
 				return false
 			}
+			if a == nil {
+				continue
+			}
 			owner := a.Ref.PubKey
-			if seen[owner] {
+			if lead, is := LeadOf(a); !is || lead != queue[0] || seen[owner] {
 				continue
 			}
 			if seen[owner], queue = true, append(queue, owner); !yield(Coordinate{Owner: owner, Root: root}) {
@@ -183,7 +207,7 @@ func (o overlay) LedBy(lead string) iter.Seq[*nostr.Announcement] {
 			return
 		}
 		for a := range o.Announcements.LedBy(lead) {
-			if a.Ref.PubKey != o.added.Ref.PubKey && !yield(a) {
+			if (a == nil || a.Ref.PubKey != o.added.Ref.PubKey) && !yield(a) {
 				return
 			}
 		}
@@ -208,9 +232,10 @@ func isRoot(a *nostr.Announcement) bool {
 
 // walk is one question.
 type walk struct {
-	all    Announcements
-	looks  int      // announcements that were looked at
-	looked []string // their authors
+	all       Announcements
+	looks     int      // announcements that were looked at
+	looked    []string // their authors
+	following int      // announcements that may be looked at of owners who name a lead
 }
 
 // by looks at an announcement; nil: there is none, or too many were looked at.

@@ -37,7 +37,7 @@ func (p *Policy) announcement(k Knowledge, c *Candidate) (d Decision) {
 		}
 	}
 	replacedID, hosted := "", false // the accepted one that it replaces, and whether that lists us
-	for _, e := range k.Announced(identifier).At(address) {
+	for _, e := range k.Announced(identifier).By(a.Ref.PubKey) {
 		replacedID, hosted = e.Event.ID, p.hosting.Lists(e.Announcement)
 	}
 	lists, archived := p.hosting.Lists(a), p.hosting.Archives(a)
@@ -50,11 +50,11 @@ func (p *Policy) announcement(k Knowledge, c *Candidate) (d Decision) {
 		}
 	case lists && !unlisted:
 		return p.hold(k, c, identifier, proto.PhaseWaiting, replaced...)
-	case isListed(k, a.Ref):
+	case isListed(k, a):
 		d = accepted()
 	case archived:
 		return p.hold(k, c, identifier, proto.PhaseWaiting, replaced...)
-	case isVouchedFor(k, a.Ref):
+	case isVouchedFor(k, a):
 		d = p.hold(k, c, identifier, proto.PhaseVouched, replaced...)
 	case unlisted:
 		d = healable("not_whitelisted", "blocked: this repository is not on the list of those that are hosted here",
@@ -93,9 +93,8 @@ func (p *Policy) mayBeHosted(k Knowledge, a *nostr.Announcement) bool {
 	identifier := a.Ref.Identifier
 	all := authority.With(announced(k, identifier), a)
 	return authority.Speaks(all, a.Ref.PubKey, func(c authority.Coordinate) bool {
-		at := nostr.RepoRef{PubKey: c.Owner, Identifier: identifier}.Address()
-		return c.Owner != a.Ref.PubKey &&
-			(slices.ContainsFunc(k.Announced(identifier).At(at), isHere) || slices.ContainsFunc(k.Held().At(at), isHere))
+		return c.Owner != a.Ref.PubKey && (slices.ContainsFunc(k.Announced(identifier).By(c.Owner), isHere) ||
+			slices.ContainsFunc(k.Held().Announced(identifier).By(c.Owner), isHere))
 	})
 }
 
@@ -185,7 +184,7 @@ func (d *Decision) leftAlone(k Knowledge, identifier string, gone map[string]boo
 		doubt(doubtful[authors[next]].Announcement.Listed)
 	}
 	stands := func(key string) bool {
-		return brings != nil && brings.Lists(key) || isListed(k, refOf(key)) ||
+		return brings != nil && brings.Lists(key) || isListed(k, doubtful[key].Announcement) ||
 			slices.ContainsFunc(slices.Concat(k.Held().Naming(identifier, key), d.Hold), func(e *held.Entry) bool {
 				return e.Announcement != nil && e.Identifier == identifier && e.Announcement.Lists(key) &&
 					!gone[e.Event.ID] && doubtful[e.Event.PubKey] != e

@@ -34,7 +34,7 @@ func (p *Policy) state(k Knowledge, c *Candidate) Decision {
 	d := p.hold(k, c, s.Identifier, proto.PhaseWaiting)
 	switch d.Outcome {
 	case proto.HeldBack:
-		for _, e := range spokenFor(k, all, c.Event.PubKey) {
+		for _, e := range spokenFor(k, s.Identifier, c.Event.PubKey) {
 			d.Hold = append(d.Hold, p.restarted(e))
 		}
 	case proto.Accepted:

@@ -37,9 +37,9 @@ type Knowledge interface {
 	// older event would take the newer one's message in the log, and only who reads the log later
 	// would have it.
 	Superseded(*nostr.Event) bool
-	// Announced is at least the accepted announcements of an identifier, as entries without a
-	// phase. It must not be changed.
-	Announced(identifier string) *held.Directory
+	// Announced finds the accepted announcements of an identifier, as entries without a phase. They
+	// must not be changed.
+	Announced(identifier string) held.Source
 	// Deleted reports whether an accepted deletion request of its author names the event.
 	Deleted(*nostr.Event) bool
 	// Vouched reports whether an accepted event names this one, by id, or by address where it has

@@ -262,14 +262,14 @@ func (w *world) Superseded(ev *nostr.Event) bool {
 	})
 }
 
-func (w *world) Announced(identifier string) *held.Directory {
+func (w *world) Announced(identifier string) held.Source {
 	all := new(world)
 	for _, ev := range w.accepted {
 		if ev.Kind == 30617 {
 			all.hold("", time.Time{}, ev)
 		}
 	}
-	return all.Held()
+	return all.Held().Announced(identifier)
 }
 
 func (w *world) Deleted(ev *nostr.Event) bool {

@@ -17,13 +17,13 @@ const inLog proto.Phase = ""
 
 // announced are the announcements of an identifier that count, accepted and held.
 func announced(k Knowledge, identifier string) held.Announcements {
-	return held.Announcements{Identifier: identifier, In: []*held.Directory{k.Announced(identifier), k.Held()}}
+	return held.Announcements{In: []held.Source{k.Announced(identifier), k.Held().Announced(identifier)}}
 }
 
 // isHosted reports whether the accepted announcement of an owner is of a repository that is hosted
 // or archived here.
 func (p *Policy) isHosted(k Knowledge, ref nostr.RepoRef) bool {
-	return slices.ContainsFunc(k.Announced(ref.Identifier).At(ref.Address()), func(e *held.Entry) bool {
+	return slices.ContainsFunc(k.Announced(ref.Identifier).By(ref.PubKey), func(e *held.Entry) bool {
 		return p.hosting.Keeps(e.Announcement)
 	})
 }
@@ -105,19 +105,22 @@ func reposOf(ev *nostr.Event) (refs []nostr.RepoRef) {
 // isAnnounced reports whether there is an announcement of the identifier, accepted or held, whose
 // id is not in without.
 func isAnnounced(k Knowledge, identifier string, without map[string]bool) bool {
-	stays := func(e *held.Entry) bool { return !without[e.Event.ID] }
-	return slices.ContainsFunc(k.Held().Announcements(identifier), stays) ||
-		slices.ContainsFunc(k.Announced(identifier).Announcements(identifier), stays)
+	return k.Held().Announced(identifier).Any(without) || k.Announced(identifier).Any(without)
 }
 
 // maxRevived bounds how many held announcements one state event can restart.
 const maxRevived = 64
 
-// spokenFor returns the held announcements of repositories that wait or are silent and for which a
-// key is a confirmed maintainer.
-func spokenFor(k Knowledge, all held.Announcements, key string) (entries []*held.Entry) {
-	for c := range authority.Coordinates(all, key) {
-		for _, e := range k.Held().At(nostr.RepoRef{PubKey: c.Owner, Identifier: all.Identifier}.Address()) {
+// spokenFor returns the held announcements of repositories of an identifier that wait or are silent
+// and for which a key is a confirmed maintainer.
+func spokenFor(k Knowledge, identifier, key string) (entries []*held.Entry) {
+	waiting := k.Held().Announced(identifier)
+	if !waiting.Any(nil) {
+		return nil
+	}
+	all := held.Announcements{In: []held.Source{waiting, k.Announced(identifier)}, WithSilent: true} // in this order
+	for c := range authority.CoordinatesWithin(all, key, authority.MaxFollowing) {
+		for _, e := range waiting.By(c.Owner) {
 			if e.Announcement != nil && e.Phase != proto.PhaseVouched {
 				entries = append(entries, e)
 			}
@@ -141,18 +144,14 @@ func (p *Policy) speaksHere(k Knowledge, ref nostr.RepoRef) bool {
 	return isHere(authority.Coordinate{Owner: ref.PubKey}) || authority.Speaks(announced(k, ref.Identifier), ref.PubKey, isHere)
 }
 
-// isListed reports whether an accepted announcement of the identifier by another author lists a
-// key: one step, which is how an invitation is accepted.
-func isListed(k Knowledge, ref nostr.RepoRef) bool {
-	return slices.ContainsFunc(k.Announced(ref.Identifier).Naming(ref.Identifier, ref.PubKey), func(e *held.Entry) bool {
-		return e.Event.PubKey != ref.PubKey
-	})
+// isListed reports whether an accepted announcement of the identifier by another author lists the
+// author of this: one step, which is how an invitation is accepted.
+func isListed(k Knowledge, a *nostr.Announcement) bool {
+	return k.Announced(a.Ref.Identifier).Lists(a.Ref.PubKey, a.Listed)
 }
 
-// isVouchedFor reports whether a held announcement of another author lists a key: one step. What is
-// held for others' sake vouches too; it goes with the last that does not, see dropWith.
-func isVouchedFor(k Knowledge, ref nostr.RepoRef) bool {
-	return slices.ContainsFunc(k.Held().Naming(ref.Identifier, ref.PubKey), func(e *held.Entry) bool {
-		return e.Event.PubKey != ref.PubKey
-	})
+// isVouchedFor reports whether a held announcement of another author lists the author of this: one
+// step. What is held for others' sake vouches too; it goes with the last that does not, see dropWith.
+func isVouchedFor(k Knowledge, a *nostr.Announcement) bool {
+	return k.Held().Announced(a.Ref.Identifier).Lists(a.Ref.PubKey, a.Listed)
 }

@@ -29,14 +29,13 @@ type draft struct {
 	view *eventdb.View   // of the log before the batch
 	held *held.Directory
 	room *policy.Room
-	announcements
+	listings
 	changes
 }
 
-// announcements are the accepted ones of some identifiers, as of the last decision. They are read
-// once and then kept up to date: anybody may announce an identifier, so that there can be thousands,
-// and no decision may read them all.
-type announcements struct {
+// listings are all accepted announcements of some identifiers, as of the last decision. They answer
+// one question, whether anybody lists a key. All that else is asked is read as it is asked for.
+type listings struct {
 	announced *held.Directory
 	read      map[string]bool // identifiers
 	until     nostr.Timestamp // when the first of them expires
@@ -55,6 +54,7 @@ type changes struct {
 	deletes map[string]nostr.Timestamp     // of a deleted author and id, or address: up to this time
 
 	entries map[string]*held.Entry // by key; nil: gone
+	parsed  map[string]*held.Entry // accepted announcements that were looked at, by id; nil: it is none
 
 	rejections map[string]*proto.RejectedEvent // nil: the rejection is taken back
 	missing    map[string][]string             // ids of rejected by what they miss
@@ -76,12 +76,12 @@ func (d *draft) begin(ctx context.Context) {
 	d.ctx, d.now, d.view = ctx, time.Now(), d.w.Index.View()
 	d.changes = changes{
 		events: map[string]*nostr.Event{}, at: map[nostr.Address]*nostr.Event{}, named: map[string][]string{},
-		deletes: map[string]nostr.Timestamp{}, floors: map[nostr.Address]*nostr.Event{}, entries: map[string]*held.Entry{},
+		deletes: map[string]nostr.Timestamp{}, floors: map[nostr.Address]*nostr.Event{}, entries: map[string]*held.Entry{}, parsed: map[string]*held.Entry{},
 		rejections: map[string]*proto.RejectedEvent{}, missing: map[string][]string{},
 	}
 	expired := !d.now.Before(d.until.Time())
 	if len(d.read) > keptIdentifiers || expired || !d.view.HidesAs(before) { // what is banned has changed
-		d.announcements = announcements{held.NewDirectory(), map[string]bool{}, math.MaxUint32}
+		d.listings = listings{held.NewDirectory(), map[string]bool{}, math.MaxUint32}
 	}
 }
 
@@ -161,39 +161,6 @@ func (d *draft) Superseded(ev *nostr.Event) bool {
 	return !left && !d.asks(&have) && !nostr.Replaces(ev, &have)
 }
 
-func (d *draft) Announced(identifier string) *held.Directory {
-	if d.read[identifier] {
-		return d.announced
-	}
-	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Tags: nostr.TagMap{"d": {identifier}}}
-	for ev, err := range d.view.Query(d.ctx, filter) {
-		if !d.found(err) {
-			d.until = 0 // what is kept is not all
-			return d.announced
-		}
-		if ev.Tags.GetD() == identifier && !d.asks(ev) {
-			d.announce(ev)
-		}
-	}
-	d.read[identifier] = true
-	return d.announced
-}
-
-// announce keeps an accepted announcement in place of that before it.
-func (d *draft) announce(ev *nostr.Event) {
-	e, err := held.NewEntry(proto.Held{Event: ev, Identifier: ev.Tags.GetD()})
-	if err != nil {
-		return // it was accepted by other rules than today's
-	}
-	for _, before := range d.announced.At(e.Announcement.Ref.Address()) {
-		d.announced.Remove(before.Key)
-	}
-	d.announced.Add(e)
-	if at := eventdb.Expiration(ev); at != 0 {
-		d.until = min(d.until, at)
-	}
-}
-
 func (d *draft) Deleted(ev *nostr.Event) bool {
 	deleted, err := d.view.Deleted(ev)
 	return d.found(err) && deleted || d.asks(ev) || d.belowFloor(ev)
@@ -235,8 +202,7 @@ func (d *draft) vouchedBy(name string, tags ...string) bool {
 
 // Accept takes an event into the log.
 func (d *draft) Accept(ev *nostr.Event) {
-	if ev.Kind == nostr.KindAnnouncement {
-		d.Announced(ev.Tags.GetD())
+	if ev.Kind == nostr.KindAnnouncement && d.read[ev.Tags.GetD()] {
 		d.announce(ev)
 	}
 	if address, ok := nostr.AddressOf(ev); ok {

@@ -145,7 +145,10 @@ func TestWhoNamesAKey(t *testing.T) {
 		{dave.event(5, 6000, "", dave.repo("x")), []person{alice, bob}},
 	} {
 		d.Accept(step.accept)
-		list, err := d.Announced("x").Naming("x", string(maintainer)), d.failure()
+		if !d.Announced("x").Lists(string(maintainer), nil) {
+			t.Errorf("after %s nobody lists the key", step.accept)
+		}
+		list, err := d.announced.Naming("x", string(maintainer)), d.failure()
 		var got []person
 		for _, e := range list {
 			got = append(got, person(e.Event.PubKey))
