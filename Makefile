@@ -14,6 +14,14 @@ OUTSIDE := cd deploy/image && GOWORK=off
 IMAGE      ?= docker.io/local/tendril:dev
 NATS_IMAGE ?= docker.io/local/nats:dev
 
+# A build at a tag says its version; every other says its commit.
+VERSION ?= $(shell git describe --tags --exact-match --match 'v[0-9]*' --dirty 2>/dev/null)
+STAMP   := $(if $(VERSION),-ldflags "-X tendril.dev/lib/obs.version=$(VERSION)")
+PREFIX  ?= /usr/local
+
+# Completions name the program that was asked for them.
+INSTALLED = sed 's|$(CURDIR)/bin/tendril|$(PREFIX)/bin/tendril|g'
+
 # How often each fuzz target is run. A time would do too, but at its end `go test` now and then calls its own deadline a failure.
 FUZZTIME ?= 10000x
 BENCH    ?= .
@@ -25,7 +33,7 @@ ROWS     ?=
 EVENTS   ?= 100000
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint vet staticcheck format purego alone unit chaos e2e bench bench-table fuzz docs tidy nats clean image nats-image k8s-test k8s-sizes manifests
+.PHONY: help run build install test lint vet staticcheck format purego alone unit chaos e2e bench bench-table fuzz docs tidy nats clean image nats-image k8s-test k8s-sizes manifests
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -42,7 +50,15 @@ build: bin/tendril ## build bin/tendril
 .PHONY: bin/tendril
 bin/tendril:
 	@mkdir -p bin
-	go build $(TAGS) -o bin/ ./cmd/tendril
+	go build $(TAGS) $(STAMP) -o bin/ ./cmd/tendril
+
+install: bin/tendril ## copy tendril, and its completions for bash, zsh and fish, below PREFIX (/usr/local)
+	install -D -m 755 bin/tendril $(DESTDIR)$(PREFIX)/bin/tendril
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
+		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	bin/tendril completion bash | $(INSTALLED) >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/tendril
+	bin/tendril completion zsh | $(INSTALLED) >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_tendril
+	bin/tendril completion fish | $(INSTALLED) >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/tendril.fish
 
 test: lint purego alone unit manifests e2e ## everything that CI runs
 

@@ -104,6 +104,12 @@ func TestDockerfileSaysTheSame(t *testing.T) {
 	for _, env := range want.Env {
 		lines = append(lines, "ENV "+env)
 	}
+	for port := range want.ExposedPorts {
+		lines = append(lines, "EXPOSE "+port)
+	}
+	for folder := range want.Volumes {
+		lines = append(lines, "VOLUME "+folder)
+	}
 	lines = append(lines, "USER "+want.User, "WORKDIR "+want.WorkingDir, "ENTRYPOINT "+string(entrypoint))
 	if got := strings.Split(strings.TrimSpace(string(stage[1])), "\n"); !slices.Equal(got, lines) {
 		t.Errorf("%q, want %q", got, lines)

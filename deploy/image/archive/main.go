@@ -17,6 +17,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
 	"time"
@@ -44,12 +45,19 @@ func main() {
 // configuration is how a container of the image is run, unless the operator says otherwise. The
 // Dockerfile says the same.
 func configuration(program string) v1.Config {
-	return v1.Config{
+	c := v1.Config{
 		Env:        []string{"PATH=/usr/local/bin:/usr/bin"},
 		User:       "65532:65532",
 		WorkingDir: "/var/lib/tendril",
 		Entrypoint: []string{program},
 	}
+	if path.Base(program) == "tendril" {
+		// No client reaches a container on its loopback address. Who publishes no port opens nothing.
+		c.Env = append(c.Env, "NGIT_BIND_ADDRESS=0.0.0.0:7334")
+		c.ExposedPorts = map[string]struct{}{"7334/tcp": {}}
+		c.Volumes = map[string]struct{}{c.WorkingDir: {}}
+	}
+	return c
 }
 
 // write writes the image of a root file system as an archive, whole or not at all.
