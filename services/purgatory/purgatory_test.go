@@ -569,6 +569,9 @@ func TestAPushOfWhatIsDoneAlready(t *testing.T) {
 		if answer := push(capabilities, c1+" "+zero+" "+tag, zero+" "+c1+" "+mainBranch); !strings.Contains(answer, "ok "+tag) || !strings.Contains(answer, "ok "+mainBranch) {
 			t.Errorf("a tag that has gone already: %q", answer)
 		}
+		if answer := push(capabilities, zero+" "+zero+" "+tag); !strings.Contains(answer, "ok "+tag) {
+			t.Errorf("a tag that has gone already, and that the client does not see: %q", answer)
+		}
 	}
 	// One that moved elsewhere meanwhile is refused, and no other.
 	c2 := w.work.Commit("a", "2")

@@ -110,7 +110,8 @@ func readPush(r io.Reader) (*pushRequest, error) {
 	return nil, err
 }
 
-// parseCommand reads "<old> <new> <name>".
+// parseCommand reads "<old> <new> <name>". Both ids are zero where a client (libgit2) deletes what it
+// does not see: that has gone already.
 func parseCommand(line string) (c repostate.Change, err error) {
 	words := strings.SplitN(line, " ", 3)
 	if len(words) < 3 || !isHex40(words[0]) || !isHex40(words[1]) {
@@ -118,8 +119,6 @@ func parseCommand(line string) (c repostate.Change, err error) {
 	}
 	c = repostate.Change{Name: words[2], Old: strings.TrimPrefix(words[0], ZeroID), New: strings.TrimPrefix(words[1], ZeroID)}
 	switch err := nostr.CheckRefName(c.Name); {
-	case c.Old == "" && c.New == "":
-		return c, malformed("a command changes nothing")
 	case !strings.HasPrefix(c.Name, "refs/"):
 		return c, malformed("the reference %q is not below refs/", c.Name)
 	case err != nil:

@@ -38,7 +38,7 @@ func TestReadPush(t *testing.T) {
 		"no flush":          {in: strings.TrimSuffix(gittest.Pkt(a+" "+b+" refs/heads/x\x00"), "0000"), want: "end too soon"},
 		"no length":         {in: "wxyz", want: "not pkt-lines"},
 		"an error":          {in: gittest.Pkt("ERR no"), want: "not pkt-lines"},
-		"nothing to do":     {in: gittest.Pkt(ZeroID + " " + ZeroID + " refs/heads/x\x00"), want: "changes nothing"},
+		"unseen and gone":   {in: gittest.Pkt(ZeroID + " " + ZeroID + " refs/heads/x\x00"), commands: 1},
 		"HEAD":              {in: gittest.Pkt(a + " " + b + " HEAD\x00"), want: "not below refs/"},
 		"later NUL":         {in: gittest.Pkt(a+" "+b+" refs/heads/x\x00", a+" "+b+" refs/heads/y\x00atomic"), want: "control character"},
 		"twice":             {in: gittest.Pkt(a+" "+b+" refs/heads/x\x00", b+" "+a+" refs/heads/x"), want: "named twice"},

@@ -59,8 +59,13 @@ func TestPushIsTakenWhenItIsAuthorised(t *testing.T) {
 	if got := h.refs(r); len(got) != 1 {
 		t.Errorf("references %v", got)
 	}
-	if h.counted("ngit_git_push_authorization_total", "allowed") != 4 || h.operations("receive_pack", "ok") != 4 {
-		t.Error("4 pushes were not counted")
+	// A client that does not see a reference deletes it so.
+	none := githttp.ZeroID + " " + githttp.ZeroID + " refs/heads/dev\x00report-status"
+	if _, answer := h.push("x", nil, none); !strings.Contains(answer, "ok refs/heads/dev") || len(h.refs(r)) != 0 {
+		t.Errorf("%q, references %v", answer, h.refs(r))
+	}
+	if h.counted("ngit_git_push_authorization_total", "allowed") != 5 || h.operations("receive_pack", "ok") != 5 {
+		t.Error("5 pushes were not counted")
 	}
 }
 
