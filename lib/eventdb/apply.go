@@ -49,6 +49,9 @@ func (db *DB) apply(recs []Record, upTo uint64) error {
 		}
 	}
 	err := c.put(metaSeq, binary.BigEndian.AppendUint64(nil, upTo))
+	if n := len(recs); err == nil && n > 0 && recs[n-1].Seq > db.Seq() {
+		err = c.put(metaLast, positionOf(recs[n-1]).encode())
+	}
 	if err == nil && db.bans != nil {
 		err = c.hideBanned()
 	}

@@ -2,6 +2,7 @@ package eventdb
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
@@ -21,19 +23,72 @@ const waitMost = 30 * time.Second
 
 // layout names how the index is laid out and what it means. Change it with either, and every index
 // is rebuilt from the log.
-const layout = "8"
+const layout = "9"
 
 // rules are what two indexes of one log must have in common to be the same.
 func (db *DB) rules() string {
 	return fmt.Sprintf("layout %s, deletions disrespected %t", layout, db.opts.KeepDeleted)
 }
 
-// Bind makes sure that the index belongs to the log that js has now: an index of another log, of a
-// later state of this one, or made under other rules is dropped and starts from nothing. Call it
-// before the index is used: subscribers are not told. Where the other log has no event at all,
-// nothing is dropped and the error is that of [DB.LogGone].
+// position is the last record that an index has applied: where it stands in the log, and which it is.
+// An index belongs to a log only if that has the same message there.
+type position struct {
+	seq uint64
+	id  string // of the event, or of the one that has left the log there
+}
+
+func positionOf(r Record) position {
+	if r.Removed != "" {
+		return position{r.Seq, r.Removed}
+	}
+	return position{r.Seq, r.Event.ID}
+}
+
+func (p position) encode() []byte { return append(binary.BigEndian.AppendUint64(nil, p.seq), p.id...) }
+
+// position reads which record was applied last; the zero value: none was.
+func (db *DB) position() (p position, err error) {
+	view := db.View()
+	defer view.Close()
+	value, found, err := view.reads.get(metaLast)
+	if err != nil || !found {
+		return position{}, err
+	}
+	if len(value) < 8 {
+		return position{}, fmt.Errorf("the index's position has %d bytes", len(value))
+	}
+	return position{binary.BigEndian.Uint64(value), string(value[8:])}, nil
+}
+
+// isIn reports whether the log has that record at that place. An event that was replaced or deleted
+// since is not there: then it cannot be told whether the log is the same.
+func (p position) isIn(ctx context.Context, js jetstream.JetStream) (bool, error) {
+	if p.seq == 0 {
+		return true, nil
+	}
+	m, found, err := bus.Next(ctx, js, proto.StreamEvents, ">", p.seq)
+	if err != nil || !found || m.Seq != p.seq {
+		return false, err
+	}
+	if removed := m.Header.Get(proto.HeaderRemoved); removed != "" {
+		return removed == p.id, nil
+	}
+	ev, err := decode(m.Data)
+	return err == nil && ev.ID == p.id, nil
+}
+
+// Bind makes sure that the index belongs to the log that js has now. An index is dropped and starts
+// from nothing if it is of another log, of a later state of this one, or of a state from which this
+// one has gone on differently since it was restored, or if it was made under other rules. Whether
+// the log has the index's last record where the index has it decides that. Call Bind before the
+// index is used: subscribers are not told. Where the other log has no event at all, nothing is
+// dropped and the error is that of [DB.LogGone].
 func Bind(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger) error {
 	known, rules, err := db.madeFrom()
+	if err != nil {
+		return err
+	}
+	last, err := db.position()
 	if err != nil {
 		return err
 	}
@@ -52,16 +107,37 @@ func Bind(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger)
 			return err
 		}
 	}
+	same, err := last.isIn(ctx, js)
 	switch {
+	case err != nil:
+		return fmt.Errorf("compare the index with the log: %w", err)
 	case known == "":
 	case other || seq > head:
 		log.Warn("the event index is of another log and is rebuilt", "index_seq", seq, "log_seq", head)
+	case !same:
+		log.Warn("the log does not have the last event of the index where the index has it, so the index is rebuilt: "+
+			"NATS was restored, or that event was replaced while this process was away", "index_seq", last.seq, "log_seq", head)
 	case rules == db.rules():
-		return nil
+		// What is behind the last record is read again: only writers' marks are proved by nothing.
+		return db.goBack(last.seq)
 	default:
 		log.Info("the event index was made by another version of Tendril or under other settings, and is rebuilt from the log", "log_seq", head)
 	}
 	return db.reset(db.rules(), made)
+}
+
+// goBack has the log read again from behind a sequence.
+func (db *DB) goBack(seq uint64) error {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if db.closed.Load() {
+		return ErrClosed
+	}
+	if err := db.pebble.Set(metaSeq, binary.BigEndian.AppendUint64(nil, seq), pebble.NoSync); err != nil {
+		return fmt.Errorf("note where the index stands: %w", err)
+	}
+	db.setSeq(seq)
+	return nil
 }
 
 // LogGone is asked when there is no log, or one without events. It gives an error when the index

@@ -57,6 +57,11 @@ func TestBindDropsAnIndexOfAnotherLog(t *testing.T) {
 		"the index is ahead": {func(t *testing.T, _ *bus.Bus, db *DB) {
 			must(t, db.Apply([]Record{{Seq: 1000, Event: made(999, 1, 1)}}))
 		}, Options{}, "is of another log", 0},
+		"the log was restored and went on differently": {func(t *testing.T, _ *bus.Bus, db *DB) {
+			for seq := uint64(21); seq <= 25; seq++ { // the log has others there
+				must(t, db.Apply([]Record{{Seq: seq, Event: made(900+int(seq), 1, 1)}}))
+			}
+		}, Options{}, "does not have the last event of the index", 0},
 		"it was made under other rules": {func(*testing.T, *bus.Bus, *DB) {}, Options{KeepDeleted: true}, "by another version of Tendril or under other settings", 0},
 	} {
 		t.Run(name, func(t *testing.T) {

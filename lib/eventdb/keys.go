@@ -62,6 +62,7 @@ const (
 
 var (
 	metaSeq   = []byte{tableMeta, 's'} // the sequence of the log that was applied
+	metaLast  = []byte{tableMeta, 'e'} // the last record that was applied, see position
 	metaLog   = []byte{tableMeta, 'l'} // when the log was made
 	metaRules = []byte{tableMeta, 'r'} // how the index is laid out, and what it keeps
 )
