@@ -119,8 +119,7 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 		"progress":          SubjectProgress,
 		"queryEvents":       SubjectQueryEvents,
 		"why":               SubjectWhy,
-		"repo":              RepoSubject(RepoShow),
-		"repoAnswer":        RepoAnswerSubject("in"),
+		"repo":              RepoSubject("07", RepoShow),
 	}
 	if a, b := slices.Sorted(maps.Keys(subjects)), slices.Sorted(maps.Keys(doc.Channels)); !slices.Equal(a, b) {
 		t.Fatalf("channels: the code has %q, asyncapi.yaml %q", a, b)
@@ -143,7 +142,8 @@ func TestAsyncAPISchemasAreOurTypes(t *testing.T) {
 	for _, v := range []any{
 		nostr.Event{}, Verdict{}, Verdicts{}, Held{}, RejectedEvent{}, Fetch{}, Target{}, Wanted{}, RelayState{}, Worker{}, Claim{}, GitNotice{},
 		Usage{}, Ban{}, ManageRequest{}, ManageAnswer{}, WriterMark{}, ReconcileQuery{}, ReconcileAnswer{}, Progress{}, Disk{}, Reading{},
-		EventsQuery{}, EventsAnswer{}, Place{}, RepoQuery{}, RepoAnswer{}, RepoStatus{}, Waits{}, Asked{}, Why{}, WhyAnswer{}, Refusal{},
+		EventsQuery{}, EventsAnswer{}, Place{}, RepoQuestion{}, RepoListQuestion{}, RepoListAnswer{}, RepoReferencesQuestion{}, RepoReferencesAnswer{},
+		RepoReference{}, RepoWaitsAnswer{}, RepoStatus{}, Waits{}, Asked{}, Why{}, WhyAnswer{}, Refusal{},
 	} {
 		types[reflect.TypeOf(v).Name()] = reflect.TypeOf(v)
 	}
@@ -167,7 +167,7 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 			headers[h] = true
 		}
 	}
-	want := []string{HeaderSource, HeaderRelay, HeaderClient, HeaderReply, HeaderRef, HeaderAction, HeaderReason, HeaderRemoved, HeaderTraceParent}
+	want := []string{HeaderSource, HeaderRelay, HeaderClient, HeaderReply, HeaderWithin, HeaderRef, HeaderAction, HeaderReason, HeaderRemoved, HeaderTraceParent}
 	if got := slices.Sorted(maps.Keys(headers)); !slices.Equal(slices.Sorted(slices.Values(want)), got) {
 		t.Errorf("headers: the code has %q, asyncapi.yaml %q", want, got)
 	}
@@ -179,7 +179,7 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 		"level":     {texts(LevelFull, LevelStateOnly), doc.Components.Schemas["Wanted"].Properties["level"].Enum},
 		"source":    {texts(SourceUser, SourceLive, SourceStartup, SourceReconnect, SourceDaily, SourceRelease, SourceImport), enumOf(candidate[HeaderSource])},
 		"action":    {texts(ActionRelease, ActionExpire, ActionExtend, ActionRemove), enumOf(candidate[HeaderAction])},
-		"repo verb": {texts(RepoList, RepoShow, RepoRestore, RepoRemove), doc.Channels["repo"].Parameters["verb"].Enum},
+		"repo verb": {texts(RepoList, RepoShow, RepoReferences, RepoWaits, RepoRestore, RepoRemove), doc.Channels["repo"].Parameters["verb"].Enum},
 	} {
 		if !slices.Equal(e.want, e.got) {
 			t.Errorf("%s: the code has %q, asyncapi.yaml %q", name, e.want, e.got)

@@ -16,6 +16,9 @@ const (
 	// uses the reply subject of a published message for its acknowledgement, so ours rides in a
 	// header.
 	HeaderReply = "Grasp-Reply"
+	// HeaderWithin is on a question about a repository: for how many milliseconds the asker waits for
+	// the answer. It is a duration, because the clocks of two machines are never compared.
+	HeaderWithin = "Grasp-Within"
 	// HeaderRef is a token of the sender's own for a pack, repeated with its verdicts.
 	HeaderRef = "Grasp-Ref"
 	// HeaderAction says what purgatory asks for on the release lane; see [Action].

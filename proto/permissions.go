@@ -70,6 +70,10 @@ type Permissions struct {
 	User      string
 	Publish   []string
 	Subscribe []string // its inboxes are not among them
+	// Serve are subjects of requests that it hears and answers. Where its account is another one than
+	// the core, the core imports them as services of that account: a request that has come to the core
+	// from a third account is not passed on as a message of a stream.
+	Serve []string
 	// Answers: the user may also publish to the reply subject of any message that it was sent, for
 	// [AnswerTime].
 	Answers bool
@@ -108,6 +112,7 @@ func permissions(user string, parts ...Permissions) Permissions {
 	p := Permissions{User: user}
 	for _, part := range parts {
 		p.Publish, p.Subscribe = append(p.Publish, part.Publish...), append(p.Subscribe, part.Subscribe...)
+		p.Serve = append(p.Serve, part.Serve...)
 		p.Answers = p.Answers || part.Answers
 	}
 	p.Publish, p.Subscribe = slices.Compact(slices.Sorted(slices.Values(p.Publish))), slices.Compact(slices.Sorted(slices.Values(p.Subscribe)))
@@ -122,13 +127,13 @@ func service(user string, parts ...Permissions) Permissions {
 }
 
 func gateway() Permissions {
-	return service(UserGateway, offer(StreamUser, LaneUser), watchGroup(GroupShards), publish(SubjectManage),
+	return service(UserGateway, offer(StreamUser, LaneUser), watchGroup(GroupShards), publish(SubjectManage), askWorkers(RepoWaits),
 		Permissions{Subscribe: []string{AnyEphemeral}})
 }
 
 func purgatory() Permissions {
 	return service(UserPurgatory, follow(KVStream(BucketHeld), ">"), offer(StreamRelease, LaneRelease), joinGroup(GroupShards), getKey(BucketUsage, "git.>"),
-		publish(SubjectQueryEvents, KVSubject(BucketUsage, "git.>"), AnyGit, RepoAnswerSubject("*")), Permissions{Subscribe: askRepos()})
+		publish(SubjectQueryEvents, KVSubject(BucketUsage, "git.>"), AnyGit), Permissions{Serve: []string{RepoSubject("*", "*")}, Answers: true})
 }
 
 func discovery() Permissions {
@@ -185,10 +190,11 @@ func describe(service string) (subjects []string) {
 // reads takes away.
 func operator() Permissions {
 	p := Permissions{
-		Publish: append(askRepos(),
-			jsAPI+"INFO", jsAPI+"STREAM.NAMES", jsAPI+"STREAM.LIST", api("STREAM.INFO", "*"), api("STREAM.MSG.GET", "*"),
+		Publish: []string{
+			jsAPI + "INFO", jsAPI + "STREAM.NAMES", jsAPI + "STREAM.LIST", api("STREAM.INFO", "*"), api("STREAM.MSG.GET", "*"),
 			api("DIRECT.GET", "*"), api("DIRECT.GET", "*", ">"), api("CONSUMER.NAMES", "*"), api("CONSUMER.LIST", "*"), api("CONSUMER.INFO", "*", "*"),
-			SubjectQueryIDs, SubjectQueryEvents, SubjectWhy, microAPI+">", KVSubject(BucketBans, ">")),
+			SubjectQueryIDs, SubjectQueryEvents, SubjectWhy, microAPI + ">", KVSubject(BucketBans, ">"),
+		},
 		Subscribe: []string{">"},
 	}
 	for _, cfg := range Streams(DefaultSizing()) {
@@ -199,7 +205,7 @@ func operator() Permissions {
 				api("STREAM.SNAPSHOT", cfg.Name), "$JS.SNAPSHOT.ACK."+cfg.Name+".>", jsFlow+cfg.Name+".>", jsFlow+"*.*."+cfg.Name+".>")
 		}
 	}
-	return permissions(UserOperator, p)
+	return permissions(UserOperator, p, askWorkers(RepoVerbs()...))
 }
 
 // Prefixes of NATS itself.
@@ -253,10 +259,10 @@ func offer(stream string, lanes ...Lane) Permissions {
 	return p
 }
 
-// askRepos are the questions of operators to purgatory about repositories.
-func askRepos() (subjects []string) {
-	for _, verb := range RepoVerbs() {
-		subjects = append(subjects, RepoSubject(verb))
+// askWorkers allows to ask purgatory's workers about repositories.
+func askWorkers(verbs ...RepoVerb) (p Permissions) {
+	for _, verb := range verbs {
+		p.Publish = append(p.Publish, RepoSubject("*", verb))
 	}
-	return subjects
+	return p
 }

@@ -1,49 +1,100 @@
 package proto
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
-// RepoVerb is what an operator asks purgatory about repositories.
+// RepoVerb is what a purgatory worker is asked about the repositories of a shard. lib/gitquery asks
+// and answers.
 type RepoVerb string
 
-// The verbs of grasp.repo.<verb>. Every worker hears a question; who holds the shard answers.
+// The questions, with their types. What has a reference to one repository is sent to the shard of that.
 const (
-	RepoList    RepoVerb = "list"    // all repositories: each worker sends pages of those of its shards
-	RepoShow    RepoVerb = "show"    // one repository
-	RepoRestore RepoVerb = "restore" // cancel the removal of one
-	RepoRemove  RepoVerb = "remove"  // remove one now
+	RepoList       RepoVerb = "list"       // RepoListQuestion, RepoListAnswer: all of the shard, a page at a time
+	RepoShow       RepoVerb = "show"       // RepoQuestion, RepoStatus: one repository
+	RepoReferences RepoVerb = "references" // RepoReferencesQuestion, RepoReferencesAnswer: its branches and tags, a page at a time
+	RepoWaits      RepoVerb = "waits"      // RepoQuestion, RepoWaitsAnswer: whether it is here, and what it waits for
+	RepoRestore    RepoVerb = "restore"    // RepoQuestion, RepoStatus: cancel the removal of one
+	RepoRemove     RepoVerb = "remove"     // RepoQuestion, RepoStatus: remove one now
 )
 
-const (
-	prefixRepo       = "grasp.repo."
-	prefixRepoAnswer = prefixRepo + "answer."
-)
+const prefixRepo = "grasp.repo."
 
 // RepoVerbs are all verbs.
-func RepoVerbs() []RepoVerb { return []RepoVerb{RepoList, RepoShow, RepoRestore, RepoRemove} }
-
-// RepoSubject is where workers are asked, `grasp.repo.<verb>`.
-func RepoSubject(verb RepoVerb) string { return prefixRepo + string(verb) }
-
-// RepoAnswerSubject is where an answer goes, `grasp.repo.answer.<inbox>`. The one who asks names it
-// as the reply subject of the request. inbox must be a token of letters and digits.
-func RepoAnswerSubject(inbox string) string { return prefixRepoAnswer + inbox }
-
-// ParseRepoAnswerSubject returns the inbox back. Purgatory answers to nothing else.
-func ParseRepoAnswerSubject(subject string) (string, error) {
-	return inbox("answer", prefixRepoAnswer, subject)
+func RepoVerbs() []RepoVerb {
+	return []RepoVerb{RepoList, RepoShow, RepoReferences, RepoWaits, RepoRestore, RepoRemove}
 }
 
-// RepoQuery is a request of an operator. That for a list is empty.
-type RepoQuery struct {
+// RepoSubject is where the worker that holds a shard is asked, `grasp.repo.<shard>.<verb>`. Shard and
+// verb may be "*". So NATS finds the worker, and says where there is none.
+//
+// The question may have [HeaderWithin]. The answer is the JSON of its type, or an error with the headers
+// of the micro service protocol, whose codes are [QueryBad], [RepoBusy], [RepoMoved] and [QueryFailed].
+func RepoSubject(shard string, verb RepoVerb) string { return prefixRepo + shard + "." + string(verb) }
+
+// ParseRepoSubject returns the verb of a question.
+func ParseRepoSubject(subject string) (RepoVerb, error) {
+	parts, err := tokens("repository question", prefixRepo, subject, 2)
+	if err != nil {
+		return "", err
+	}
+	if verb := RepoVerb(parts[1]); slices.Contains(RepoVerbs(), verb) {
+		return verb, nil
+	}
+	return "", notOf("repository question", subject)
+}
+
+// Codes of errors. With these two nothing was done, and the question may be asked again.
+const (
+	RepoMoved = "421" // the worker does not hold the shard any more
+	RepoBusy  = "429" // too many questions wait
+)
+
+// MaxRepoAnswer is how many bytes of JSON a page of an answer has, or a single larger item.
+const MaxRepoAnswer = 256 << 10
+
+// RepoQuestion names a repository.
+type RepoQuestion struct {
 	// Ref is the repository, as nostr.RepoRef.String writes it.
-	Ref string `json:"ref,omitempty"`
+	Ref string `json:"ref"`
 }
 
-// RepoAnswer is what purgatory answers.
-type RepoAnswer struct {
-	Repos  []RepoStatus `json:"repos,omitempty"`
-	Shards int          `json:"shards,omitempty"` // of the last page of a list: how many shards were listed
-	Error  string       `json:"error,omitempty"`  // why nothing was done, one sentence
+// RepoListQuestion asks for a page of the repositories of a shard, in the order of their refs.
+type RepoListQuestion struct {
+	After string `json:"after,omitempty"` // ref of the last one of the page before
+}
+
+// RepoListAnswer is a page of the list.
+type RepoListAnswer struct {
+	Repos []RepoStatus `json:"repos,omitempty"`
+	More  bool         `json:"more,omitempty"`
+}
+
+// RepoReferencesQuestion asks for a page of the branches and tags of a repository, in the order of
+// their names.
+type RepoReferencesQuestion struct {
+	Ref   string `json:"ref"`
+	After string `json:"after,omitempty"` // full name of the last one of the page before
+}
+
+// RepoReferencesAnswer is a page of branches and tags.
+type RepoReferencesAnswer struct {
+	Head       string          `json:"head,omitempty"` // full name of the branch
+	References []RepoReference `json:"references,omitempty"`
+	More       bool            `json:"more,omitempty"`
+}
+
+// RepoReference is a branch or a tag.
+type RepoReference struct {
+	Name   string `json:"name"`   // refs/heads/… or refs/tags/…
+	Object string `json:"object"` // id
+}
+
+// RepoWaitsAnswer says what a visitor is told of a repository that no accepted event announces.
+type RepoWaitsAnswer struct {
+	Here  bool   `json:"here"`            // it is served or held
+	Waits *Waits `json:"waits,omitempty"` // absent: no event waits for its git data
 }
 
 // RepoState is where a repository stands.

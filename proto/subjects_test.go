@@ -57,12 +57,12 @@ func TestParsersRefuse(t *testing.T) {
 	for bad, refused := range map[string]func(string) bool{
 		"|grasp.mark.events|grasp.event.1.AUTHOR|grasp.event.01.AUTHOR._|grasp.event.+1.AUTHOR._|grasp.event.70000.AUTHOR._|grasp.event.1.LARGE._|" +
 			"grasp.event.1.AUTHOR.xyz|grasp.event.1.AUTHOR._._": refuses(ParseEventSubject),
-		"|grasp.candidate.|grasp.candidate.sync|grasp.candidate.sync.weekly|x.user":                               refuses(ParseLane),
-		"|grasp.rejected.1|grasp.rejected.1.x|grasp.rejected.x.SHORT":                                             refuses(ParseRejectedSubject),
-		"|grasp.target.|grasp.target.a b":                                                                         refuses(ParseTargetSubject),
-		"|grasp.verdict.|grasp.verdict.a.b|grasp.verdict.>|grasp.event.1|grasp.verdict.LONG":                      refuses(ParseVerdictSubject),
-		"|grasp.repo.answer.|grasp.repo.answer.a.b|grasp.repo.answer.*|grasp.repo.show.07|grasp.repo.answer.LONG": refuses(ParseRepoAnswerSubject),
-		"|mark|00.x.1.SHORT.y|OTHER.x.1.SHORT|SHARD.x.1.AUTHOR":                                                   refuses(ParseHeldKey),
+		"|grasp.candidate.|grasp.candidate.sync|grasp.candidate.sync.weekly|x.user":          refuses(ParseLane),
+		"|grasp.rejected.1|grasp.rejected.1.x|grasp.rejected.x.SHORT":                        refuses(ParseRejectedSubject),
+		"|grasp.target.|grasp.target.a b":                                                    refuses(ParseTargetSubject),
+		"|grasp.verdict.|grasp.verdict.a.b|grasp.verdict.>|grasp.event.1|grasp.verdict.LONG": refuses(ParseVerdictSubject),
+		"|grasp.repo.07|grasp.repo.07.explode|grasp.repo.show.07|grasp.repo.07.show.x":       refuses(ParseRepoSubject),
+		"|mark|00.x.1.SHORT.y|OTHER.x.1.SHORT|SHARD.x.1.AUTHOR":                              refuses(ParseHeldKey),
 		"|grasp.wanted.|grasp.wanted.a.b|grasp.wanted.a.=.b|grasp.wanted.a.=.b.c.d|grasp.wanted..=.a.b|grasp.wanted.a.=..b|grasp.wanted.a.=.a.|" +
 			"grasp.wanted.a.=.a.b c|grasp.wanted.a.=.a=3Ab.c|grasp.target.a.=.a.b": refuses2(ParseWantedSubject),
 		"|x|.x|x.": refuses2(ParseClaimKey),

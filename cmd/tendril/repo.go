@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,10 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nuid"
 	"golang.org/x/term"
 
+	"tendril.dev/lib/gitquery"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/subject"
 	"tendril.dev/proto"
@@ -79,66 +77,20 @@ func nameRepo(ref string) string {
 }
 
 const (
-	// listPause is how long a list waits for its next page. A worker sends what it knows by heart.
-	listPause = 3 * time.Second
+	// shardWait is how long a question waits for a worker that holds the shard: one is free while it is
+	// handed over.
+	shardWait = 3 * time.Second
 	// removeTime is how long a removal may take: it also removes the events of the repository.
 	removeTime = 6 * time.Minute
 )
 
-// repos asks purgatory about a repository, or about all of all shards. What some workers have sent
-// is there beside the error too.
-func (r *reader) repos(verb proto.RepoVerb, ref string) ([]proto.RepoStatus, error) {
-	question, _ := json.Marshal(proto.RepoQuery{Ref: ref})
-	inbox := proto.RepoAnswerSubject(nuid.Next())
-	answers, err := r.Conn.SubscribeSync(inbox)
-	if err != nil {
-		return nil, err
-	}
-	defer answers.Unsubscribe()
-	if err := r.Conn.PublishRequest(proto.RepoSubject(verb), inbox, question); err != nil {
-		return nil, err
-	}
-	all, missing, pause := []proto.RepoStatus{}, proto.Shards, listPause // none is [] in JSON, not null
-	if verb != proto.RepoList {
-		pause = removeTime
-	}
-	for missing > 0 {
-		ctx, cancel := context.WithTimeout(r.ctx, pause)
-		m, err := answers.NextMsgWithContext(ctx)
-		cancel()
-		var a proto.RepoAnswer
-		switch {
-		case errors.Is(err, nats.ErrNoResponders):
-			return all, errors.New("no purgatory worker answers")
-		case verb == proto.RepoList && errors.Is(err, context.DeadlineExceeded):
-			return all, fmt.Errorf("%d of %d shards: no purgatory worker answers; what lies there is not listed", missing, proto.Shards)
-		case err == nil:
-			err = json.Unmarshal(m.Data, &a)
-		}
-		if a.Error != "" {
-			err = errors.New(a.Error)
-		}
-		if all = append(all, a.Repos...); err != nil || verb != proto.RepoList {
-			return all, err
-		}
-		missing -= a.Shards
-	}
-	return all, nil
-}
-
-// repo asks for one repository.
-func (r *reader) repo(verb proto.RepoVerb, ref nostr.RepoRef) (s proto.RepoStatus, err error) {
-	all, err := r.repos(verb, ref.String())
-	if err == nil {
-		s = all[0]
-	}
-	return s, err
-}
+// workers are asked about repositories.
+func (r *reader) workers() gitquery.Client { return gitquery.Client{Conn: r.Conn, Patience: shardWait} }
 
 // Run implements the command.
 func (c *repoList) Run() error {
 	return c.do(c.Wait, func(r *reader) error {
-		list, err := r.repos(proto.RepoList, "")
+		list, err := r.workers().List(r.ctx)
 		list = c.choose(list)
 		return errors.Join(c.print(list, func(w io.Writer) { writeRepos(w, list, time.Now()) }), err)
 	})
@@ -165,14 +117,49 @@ func (c *repoList) choose(list []proto.RepoStatus) []proto.RepoStatus {
 	return list
 }
 
+// shownRepo is a repository with its branches and tags, as many as are shown.
+type shownRepo struct {
+	proto.RepoStatus
+	Head            string                `json:"head,omitempty"`
+	BranchesAndTags []proto.RepoReference `json:"branches_and_tags,omitempty"`
+	More            bool                  `json:"more,omitempty"` // branches and tags
+}
+
+// mostShown bounds the branches and tags that are shown.
+const mostShown = 100
+
 // Run implements the command.
 func (c *repoShow) Run() error {
-	return c.one(proto.RepoShow, c.Repo, func(w io.Writer, s proto.RepoStatus) { writeRepo(w, s, time.Now()) })
+	return c.do(c.Wait, func(r *reader) error {
+		s, err := r.show(c.Repo.RepoRef)
+		if err != nil {
+			return err
+		}
+		return c.print(s, func(w io.Writer) { writeRepo(w, s, time.Now()) })
+	})
+}
+
+func (r *reader) show(ref nostr.RepoRef) (s shownRepo, err error) {
+	if s.RepoStatus, err = r.workers().Show(r.ctx, ref); err != nil || s.Damage != "" {
+		return s, err
+	}
+	for page, err := range r.workers().References(r.ctx, ref) {
+		if err != nil {
+			return s, err
+		}
+		s.Head, s.More = page.Head, page.More
+		s.BranchesAndTags = append(s.BranchesAndTags, page.References...)
+		if len(s.BranchesAndTags) > mostShown {
+			s.BranchesAndTags, s.More = s.BranchesAndTags[:mostShown], true
+			break
+		}
+	}
+	return s, nil
 }
 
 // Run implements the command.
 func (c *repoRestore) Run() error {
-	return c.one(proto.RepoRestore, c.Repo, func(w io.Writer, s proto.RepoStatus) {
+	return c.one(gitquery.Client.Restore, c.Wait, c.Repo, func(w io.Writer, s proto.RepoStatus) {
 		format := "%s is kept until its owner announces it again, or `tendril repo remove` removes it\n"
 		if s.State == proto.RepoHosted {
 			format = "%s is hosted: there is nothing to restore\n"
@@ -190,7 +177,7 @@ func (c *repoRemove) Run() (failed error) {
 			failed = errors.Join(failed, fmt.Errorf("%s is not removed", nameRepo(repo.String())))
 			continue
 		}
-		failed = errors.Join(failed, c.one(proto.RepoRemove, repo, func(w io.Writer, s proto.RepoStatus) {
+		failed = errors.Join(failed, c.one(gitquery.Client.Remove, removeTime, repo, func(w io.Writer, s proto.RepoStatus) {
 			fmt.Fprintf(w, "%s is removed (references: %d), with the events that only it needed\n", nameRepo(s.Ref), s.References)
 		}))
 	}
@@ -205,14 +192,13 @@ func confirmed(answers *bufio.Scanner, out io.Writer, name string) bool {
 	return answer == "y" || answer == "yes"
 }
 
-// one asks for one repository and prints the answer.
-func (c *busFlags) one(verb proto.RepoVerb, name repoName, text func(io.Writer, proto.RepoStatus)) error {
-	wait := c.Wait
-	if verb == proto.RepoRemove {
-		wait = removeTime
-	}
+// question asks about one repository.
+type question func(gitquery.Client, context.Context, nostr.RepoRef) (proto.RepoStatus, error)
+
+// one asks about one repository and prints the answer.
+func (c *busFlags) one(ask question, wait time.Duration, name repoName, text func(io.Writer, proto.RepoStatus)) error {
 	return c.do(wait, func(r *reader) error {
-		s, err := r.repo(verb, name.RepoRef)
+		s, err := ask(r.workers(), r.ctx, name.RepoRef)
 		if err != nil {
 			return err
 		}
@@ -238,15 +224,15 @@ func writeRepos(w io.Writer, list []proto.RepoStatus, now time.Time) {
 }
 
 // writeRepo writes all about one repository for people.
-func writeRepo(w io.Writer, s proto.RepoStatus, now time.Time) {
-	state := "not hosted: " + whyEnded(s) + "; removed: " + removal(s, now)
+func writeRepo(w io.Writer, s shownRepo, now time.Time) {
+	state := "not hosted: " + whyEnded(s.RepoStatus) + "; removed: " + removal(s.RepoStatus, now)
 	switch s.State {
 	case proto.RepoHosted:
 		state = "hosted"
 	case proto.RepoHeld:
 		state = "held: it waits for git data until " + clock(s.Until)
 	}
-	table(w, "", [][]any{
+	rows := [][]any{
 		{"repository", nameRepo(s.Ref)},
 		{"state", state},
 		{"since", s.Since},
@@ -255,7 +241,18 @@ func writeRepo(w io.Writer, s proto.RepoStatus, now time.Time) {
 		{"last push", s.Changed},
 		{"git objects", size(s.Bytes)},
 		{"events", fmt.Sprintf("%d name it; %d states of the identifier", s.Events, s.States)},
-	}, cells)
+	}
+	for _, r := range s.BranchesAndTags {
+		name, head := strings.TrimPrefix(r.Name, "refs/"), ""
+		if r.Name == s.Head {
+			head = " (HEAD)"
+		}
+		rows = append(rows, []any{name, r.Object + head})
+	}
+	if s.More {
+		rows = append(rows, []any{"more", "git ls-remote shows all branches and tags"})
+	}
+	table(w, "", rows, cells)
 }
 
 func whyEnded(s proto.RepoStatus) string {

@@ -89,9 +89,16 @@ func TestWriteRepo(t *testing.T) {
 		"state         held: it waits for git data until -\n": {Ref: ref, State: proto.RepoHeld},
 	} {
 		var b strings.Builder
-		if writeRepo(&b, s, noon); !strings.Contains(b.String(), want) {
+		if writeRepo(&b, shownRepo{RepoStatus: s}, noon); !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())
 		}
+	}
+	shown := shownRepo{RepoStatus: proto.RepoStatus{Ref: ref}, Head: "refs/heads/main", More: true}
+	shown.BranchesAndTags = []proto.RepoReference{{Name: "refs/heads/main", Object: "c1"}, {Name: "refs/tags/\x1b[2J", Object: "c2"}}
+	var b strings.Builder
+	const want = "heads/main    c1 (HEAD)\ntags/?[2J     c2\nmore          git ls-remote shows all branches and tags\n"
+	if writeRepo(&b, shown, noon); !strings.HasSuffix(b.String(), want) {
+		t.Errorf("no %q in\n%s", want, b.String())
 	}
 }
 

@@ -421,7 +421,7 @@ func (t *teller) heldOf(identifier string) map[string]proto.Held {
 func (t *teller) stands(ref nostr.RepoRef) {
 	const from = "purgatory"
 	name, now := nameRepo(ref.String()), time.Time{}
-	s, err := t.repo(proto.RepoShow, ref)
+	s, err := t.workers().Show(t.ctx, ref)
 	if errors.Is(err, context.DeadlineExceeded) {
 		t.err = err
 	}

@@ -51,10 +51,11 @@ type User struct {
 
 // Render writes the accounts of a NATS server with the users that there are. What users of other
 // accounts than the core may do they import from it: what they publish is a service of the core,
-// what they hear a stream.
+// what they hear a stream, and what they answer a service of their own.
 func Render(users []User) (string, error) {
 	accounts := map[string]*account{proto.AccountCore: {JetStream: "enabled", Users: []User{}}}
 	services, streams := map[string][]string{}, map[string][]string{}
+	var served []imp // by other accounts than the core
 	for _, p := range proto.Users() {
 		own := slices.DeleteFunc(slices.Clone(users), func(u User) bool { return Role(u.Name) != p.User })
 		if len(own) == 0 {
@@ -86,9 +87,15 @@ func Render(users []User) (string, error) {
 				streams[s] = append(streams[s], name)
 			}
 		}
+		for _, s := range p.Serve {
+			if name != proto.AccountCore {
+				a.Exports = append(a.Exports, export{Service: s, Accounts: []string{proto.AccountCore}})
+				served = append(served, imp{Service: &subject{name, s}})
+			}
+		}
 		permissions := map[string]any{
 			"publish":   map[string][]string{"allow": publish},
-			"subscribe": map[string][]string{"allow": append(slices.Clone(p.Subscribe), proto.InboxPrefix(p.User)+".>")},
+			"subscribe": map[string][]string{"allow": append(slices.Concat(p.Subscribe, p.Serve), proto.InboxPrefix(p.User)+".>")},
 		}
 		if p.Answers {
 			permissions["allow_responses"] = map[string]any{"max": -1, "expires": proto.AnswerTime.String()}
@@ -98,7 +105,7 @@ func Render(users []User) (string, error) {
 		}
 	}
 	core := accounts[proto.AccountCore]
-	core.Imports = nil
+	core.Imports = served
 	for _, s := range slices.Sorted(maps.Keys(services)) {
 		e := export{Service: s, Accounts: services[s]}
 		if proto.AnswersOften(s) {

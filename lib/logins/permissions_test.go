@@ -72,8 +72,9 @@ func TestWhoMayPublish(t *testing.T) {
 		conns[user] = s.connect(t, user)
 	}
 	for who, subjects := range map[string]string{
-		"gateway": "grasp.candidate.user grasp.manage",
-		"purgatory": "grasp.candidate.release grasp.git.repo.pushed grasp.repo.answer.x $KV.grasp-claims.purgatory.00 " +
+		"gateway":          "grasp.candidate.user grasp.manage",
+		"gateway operator": "grasp.repo.07.waits",
+		"purgatory": "grasp.candidate.release grasp.git.repo.pushed $KV.grasp-claims.purgatory.00 " +
 			"$KV.grasp-workers.purgatory.a",
 		"relayconn": "grasp.candidate.sync.live grasp.candidate.sync.historic grasp.candidate.sync.daily $KV.grasp-relays.r.example.com " +
 			"$KV.grasp-claims.relayconn.r.example.com $KV.grasp-workers.relayconn.a",
@@ -89,7 +90,7 @@ func TestWhoMayPublish(t *testing.T) {
 		"discovery":                    "grasp.target.r.example.com",
 		"discovery relayconn operator": "$JS.API.STREAM.MSG.GET.GRASP_TARGETS",
 		services:                       "grasp.progress",
-		"operator": "grasp.why grasp.repo.list grasp.repo.remove $JS.API.STREAM.SNAPSHOT.GRASP_EVENTS " +
+		"operator": "grasp.why grasp.repo.07.list grasp.repo.07.remove $JS.API.STREAM.SNAPSHOT.GRASP_EVENTS " +
 			"$JS.API.STREAM.LIST $JS.API.STREAM.NAMES $JS.API.STREAM.MSG.GET.GRASP_CANDIDATES_USER " +
 			"$JS.API.CONSUMER.CREATE.GRASP_EVENTS.any $JS.API.CONSUMER.CREATE.GRASP_TARGETS.any " +
 			"$JS.API.CONSUMER.CREATE.GRASP_REJECTED.any $JS.API.CONSUMER.CREATE.KV_grasp-held.any " +
@@ -98,7 +99,7 @@ func TestWhoMayPublish(t *testing.T) {
 			"$JS.API.CONSUMER.CREATE.KV_grasp-claims.any.$KV.grasp-claims.purgatory.> " +
 			"$JS.API.CONSUMER.LIST.GRASP_CANDIDATES_LIVE $SRV.PING",
 		"purgatory discovery relayconn operator": "grasp.query.events",
-		none: "grasp.repo.explode grasp.held.00.a.1.b grasp.claim.purgatory.00 $KV.grasp-claims.other.x " +
+		none: "grasp.repo.07.explode grasp.held.00.a.1.b grasp.claim.purgatory.00 $KV.grasp-claims.other.x " +
 			"$JS.API.STREAM.CREATE.OTHER $JS.API.STREAM.DELETE.GRASP_EVENTS $JS.API.STREAM.DELETE.GRASP_CANDIDATES " +
 			"$JS.API.STREAM.PURGE.GRASP_EVENTS $JS.API.STREAM.MSG.DELETE.GRASP_EVENTS " +
 			"$JS.API.STREAM.LEADER.STEPDOWN.GRASP_EVENTS $JS.API.STREAM.PEER.REMOVE.GRASP_EVENTS " +
@@ -138,10 +139,10 @@ func TestWhoMayListen(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	for who, subjects := range map[string]string{
-		"operator": "> grasp.> grasp.candidate.user grasp.git.> grasp.repo.answer.x $JS.API.> $JS.EVENT.ADVISORY.> _INBOX.> _INBOX.tendril.>",
+		"operator": "> grasp.> grasp.candidate.user grasp.git.> $JS.API.> $JS.EVENT.ADVISORY.> _INBOX.> _INBOX.tendril.>",
 		"gateway purgatory relayconn operator import": "grasp.verdict.x",
 		"ingest operator":    "grasp.query.ids grasp.query.events grasp.why $SRV.PING _INBOX.ingest.>",
-		"purgatory operator": "grasp.repo.show _INBOX.purgatory.>",
+		"purgatory operator": "grasp.repo.07.* _INBOX.purgatory.>",
 		"gateway operator":   "_INBOX.gateway.> grasp.ephemeral.>",
 		"discovery operator": "_INBOX.discovery.>",
 		"relayconn operator": "_INBOX.relayconn.> grasp.fetch",

@@ -1,13 +1,16 @@
 package gateway
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,8 +18,10 @@ import (
 	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
+	"tendril.dev/lib/gitquery"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
 	"tendril.dev/test/fixture"
 )
 
@@ -225,17 +230,19 @@ const allowedHeaders = "Content-Type, Accept, Accept-Encoding, Authorization, Co
 // hold lets a worker answer for repositories, named "<npub>/<identifier>", and for no others.
 func (sys *system) hold(t testing.TB, repositories ...string) {
 	t.Helper()
-	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		for _, name := range repositories {
-			if r.Header.Get("Accept") == "application/json" && r.URL.Path == "/"+name+".git/HEAD" {
-				fmt.Fprint(w, `{"until":"2026-01-02T03:04:05Z","missing":["<c0ffee>"],"asked":[{"at":"2026-01-02T03:00:00Z","url":"https://g.example/r","answer":"404 <b>"}]}`)
-				return
+	answers := gitquery.NewServer(sys.Bus.Conn, sys.Log, gitquery.Answers{
+		Waits: func(_ context.Context, ref nostr.RepoRef) (answer proto.RepoWaitsAnswer, err error) {
+			if answer.Here = slices.Contains(repositories, ref.Name()); answer.Here {
+				err = json.Unmarshal([]byte(`{"until":"2026-01-02T03:04:05Z","missing":["<c0ffee>"],
+					"asked":[{"at":"2026-01-02T03:00:00Z","url":"https://g.example/r","answer":"404 <b>"}]}`), &answer.Waits)
 			}
-		}
-		http.NotFound(w, r)
-	}))
-	t.Cleanup(worker.Close)
-	sys.shards.at(worker.Listener.Addr().String())
+			return answer, err
+		},
+	})
+	for shard := range proto.Shards {
+		_, err := answers.Serve(t.Context(), shard)
+		must(t, err)
+	}
 }
 
 func TestCORSOnEveryAnswer(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/claim"
+	"tendril.dev/lib/gitquery"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/obs"
@@ -114,7 +115,8 @@ func newDoor(n *node.Node, shards git.Shards, ingest relay.Offerer) (*door, erro
 	processors := int64(runtime.GOMAXPROCS(0))
 	work := limit.NewFair(processors, processors)
 	proxy := git.New(shards, n.Bans, s.GitHandOverWait, n.Log)
-	shown, err := pages.New(pages.Options{Settings: s, Owner: key.Public, Index: n.Index, Bans: n.Bans, Work: work, Held: proxy, Log: n.Log})
+	workers := gitquery.Client{Conn: n.Bus.Conn, Patience: s.GitHandOverWait}
+	shown, err := pages.New(pages.Options{Settings: s, Owner: key.Public, Index: n.Index, Bans: n.Bans, Work: work, Workers: workers, Log: n.Log})
 	if err != nil {
 		return nil, err
 	}

@@ -2,22 +2,19 @@ package purgatory_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/gitquery"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
@@ -116,8 +113,8 @@ func TestAnEndedRepositoryIsRemoved(t *testing.T) {
 	}
 	w.in.accept(deletion(bob, "a", bobsRef))
 	w.told.await("x ended")
-	if a := w.ask(proto.RepoRestore, bobsRef); a.Error != "" || !a.Repos[0].Kept {
-		t.Fatalf("%+v", a)
+	if s, err := w.workers().Restore(t.Context(), about(t, bobsRef)); err != nil || !s.Kept {
+		t.Fatalf("%+v, %v", s, err)
 	}
 	w.in.accept(deletion(alice, "a", alicesRef))
 	eventually(t, "both have ended", func() bool { return w.told.count("x ended") == 2 })
@@ -137,8 +134,8 @@ func TestAnEndedRepositoryIsRemoved(t *testing.T) {
 	}
 	has("alice's is removed", false, one)
 	has("alice's is removed", true, both, alices, bobs, carols)
-	if a := w.ask(proto.RepoRemove, bobsRef); a.Error != "" {
-		t.Fatal(a.Error)
+	if _, err := w.workers().Remove(t.Context(), about(t, bobsRef)); err != nil {
+		t.Fatal(err)
 	}
 	has("bob's is removed", false, both, alices, bobs)
 	gittest.Fsck(t, w.repo(carol, "x").Path)
@@ -164,7 +161,9 @@ func TestNobodyWasThere(t *testing.T) {
 	noEnd := func(ref nostr.RepoRef) {
 		t.Helper()
 		eventually(t, "it is listed as not hosted, without an end", func() bool {
-			return slices.ContainsFunc(w.ask(proto.RepoList, "").Repos, func(s proto.RepoStatus) bool {
+			list, err := w.workers().List(t.Context())
+			must(t, err)
+			return slices.ContainsFunc(list, func(s proto.RepoStatus) bool {
 				return s.Ref == ref.String() && s.State == proto.RepoEnded && s.Until.IsZero()
 			})
 		})
@@ -208,8 +207,8 @@ func TestNothingIsRemovedOnOldNews(t *testing.T) {
 	two.holds(t, proto.Shards)
 	refuses := func(when string) {
 		t.Helper()
-		if a := w.ask(proto.RepoRemove, ref); !strings.Contains(a.Error, "accepted") || len(a.Repos) > 0 {
-			t.Errorf("%s: %+v", when, a)
+		if _, err := w.workers().Remove(t.Context(), about(t, ref)); err == nil || !strings.Contains(err.Error(), "accepted") {
+			t.Errorf("%s: %v", when, err)
 		}
 		if asked := w.in.requests(); asked["remove issue"]+asked["remove state 1001"] > 0 || w.told.count("x removed") > 0 {
 			t.Errorf("%s: ingest was asked %v", when, asked)
@@ -236,8 +235,8 @@ func TestNothingIsRemovedOnOldNews(t *testing.T) {
 		}
 	})
 	w.told.await("x returned")
-	if a := w.ask(proto.RepoRemove, ref); !strings.Contains(a.Error, "only its owner") {
-		t.Errorf("when it has come back: %+v", a)
+	if _, err := w.workers().Remove(t.Context(), about(t, ref)); err == nil || !strings.Contains(err.Error(), "only its owner") {
+		t.Errorf("when it has come back: %v", err)
 	}
 }
 
@@ -260,8 +259,8 @@ func TestAnOwnerComesBackDuringTheRemoval(t *testing.T) {
 			w.told.await("x ended")
 			back := again(announcement("announcement", alice, "x"), 2000)
 			w.in.after("remove issue", removed, func() { w.in.append(back) })
-			if a := w.ask(proto.RepoRemove, ref); !strings.Contains(a.Error, "only its owner") {
-				t.Errorf("%+v", a)
+			if _, err := w.workers().Remove(t.Context(), about(t, ref)); err == nil || !strings.Contains(err.Error(), "only its owner") {
+				t.Error(err)
 			}
 			left := 0
 			for _, id := range ids {
@@ -318,26 +317,16 @@ func TestWhatAnOwnerDeletedIsNotServedAgain(t *testing.T) {
 	}
 }
 
-// ask asks as an operator does.
-func (w *world) ask(verb proto.RepoVerb, ref string) (a proto.RepoAnswer) {
-	w.Helper()
-	inbox := proto.RepoAnswerSubject(strconv.FormatInt(time.Now().UnixNano(), 36))
-	sub, err := w.Bus.Conn.SubscribeSync(inbox)
-	must(w, err)
-	defer sub.Unsubscribe()
-	eventually(w, "operators are answered", func() bool {
-		err = w.Bus.Conn.PublishRequest(proto.RepoSubject(verb), inbox, []byte(`{"ref":"`+ref+`"}`))
-		var m *nats.Msg
-		if err == nil {
-			m, err = sub.NextMsg(patience)
-		}
-		if err == nil {
-			err = json.Unmarshal(m.Data, &a)
-		}
-		return !errors.Is(err, nats.ErrNoResponders)
-	})
-	must(w, err)
-	return a
+// workers are asked as an operator asks.
+func (w *world) workers() gitquery.Client {
+	return gitquery.Client{Conn: w.Bus.Conn, Patience: patience}
+}
+
+// about is what an operator names.
+func about(t testing.TB, ref string) nostr.RepoRef {
+	parsed, err := nostr.ParseRepoRef(ref)
+	must(t, err)
+	return parsed
 }
 
 // TestAnOperatorAsks: an operator sees what is not hosted any more, and may keep it or remove it at
@@ -346,38 +335,40 @@ func TestAnOperatorAsks(t *testing.T) {
 	w := newWorld(t)
 	w.pushFirst()
 	first, ref := announcement("announcement", alice, "x"), alicesX
-	one := func(verb proto.RepoVerb) proto.RepoStatus {
+	workers, alices := w.workers(), about(t, ref)
+	one := func(s proto.RepoStatus, err error) proto.RepoStatus {
 		t.Helper()
-		a := w.ask(verb, ref)
-		if a.Error != "" || len(a.Repos) != 1 || a.Repos[0].Ref != ref {
-			t.Fatalf("%s: %+v", verb, a)
+		if err != nil || s.Ref != ref {
+			t.Fatalf("%+v, %v", s, err)
 		}
-		return a.Repos[0]
+		return s
 	}
-	if s := one(proto.RepoShow); s.State != proto.RepoHosted || s.References != 1 || s.Changed.IsZero() || s.States != 1 || !s.Until.IsZero() {
+	if s := one(workers.Show(t.Context(), alices)); s.State != proto.RepoHosted || s.References != 1 || s.Changed.IsZero() || s.States != 1 || !s.Until.IsZero() {
 		t.Errorf("a hosted repository: %+v", s)
 	}
-	if s := one(proto.RepoRestore); s.State != proto.RepoHosted {
+	for page, err := range workers.References(t.Context(), alices) {
+		must(t, err)
+		if len(page.References) != 1 || page.Head != page.References[0].Name || w.ref(alice, "x", page.Head) != page.References[0].Object || page.More {
+			t.Errorf("references: %+v", page)
+		}
+	}
+	if s := one(workers.Restore(t.Context(), alices)); s.State != proto.RepoHosted {
 		t.Errorf("a hosted repository, restored: %+v", s)
 	}
-	for name, a := range map[string]proto.RepoAnswer{
-		"only its owner":    w.ask(proto.RepoRemove, ref),
-		"nothing of":        w.ask(proto.RepoShow, repo(bob, "x").String()),
-		"an address is":     w.ask(proto.RepoShow, "x"),
-		"invalid character": w.ask(proto.RepoShow, `"`),
-	} {
-		if !strings.Contains(a.Error, name) || len(a.Repos) > 0 {
-			t.Errorf("%s: %+v", name, a)
-		}
+	if _, err := workers.Remove(t.Context(), alices); err == nil || !strings.Contains(err.Error(), "only its owner") {
+		t.Errorf("a hosted repository, removed: %v", err)
+	}
+	if _, err := workers.Show(t.Context(), repo(bob, "x")); err == nil || !strings.Contains(err.Error(), "nothing of") {
+		t.Errorf("one that is not here: %v", err)
 	}
 	listed := func(state proto.RepoState) (s proto.RepoStatus) {
 		t.Helper()
 		eventually(t, string("it is listed as "+state), func() bool {
-			a := w.ask(proto.RepoList, "")
-			if len(a.Repos) != 1 || a.Shards != proto.Shards {
-				t.Fatalf("listed: %+v", a)
+			list, err := workers.List(t.Context())
+			if err != nil || len(list) != 1 {
+				t.Fatalf("listed: %+v, %v", list, err)
 			}
-			s = a.Repos[0]
+			s = list[0]
 			return s.State == state
 		})
 		return s
@@ -390,7 +381,7 @@ func TestAnOperatorAsks(t *testing.T) {
 	if s := listed(proto.RepoEnded); s.Reason != "deleted" || s.Announcement != first.ID || s.Until.Sub(s.Since) != 7*24*time.Hour {
 		t.Errorf("listed when it has ended: %+v", s)
 	}
-	if s := one(proto.RepoRestore); !s.Kept || !s.Until.IsZero() || s.State != proto.RepoEnded {
+	if s := one(workers.Restore(t.Context(), alices)); !s.Kept || !s.Until.IsZero() || s.State != proto.RepoEnded {
 		t.Errorf("restored: %+v", s)
 	}
 	if s := listed(proto.RepoEnded); !s.Kept || !s.Until.IsZero() {
@@ -398,10 +389,10 @@ func TestAnOperatorAsks(t *testing.T) {
 	}
 	path := w.repo(alice, "x").Path
 	must(t, os.WriteFile(filepath.Join(path, "packed-refs"), []byte("garbage\x00\n"), 0o644), os.RemoveAll(filepath.Join(path, "objects")))
-	if s := one(proto.RepoShow); s.Reason != "deleted" || s.Damage == "" {
+	if s := one(workers.Show(t.Context(), alices)); s.Reason != "deleted" || s.Damage == "" {
 		t.Errorf("damaged: %+v", s)
 	}
-	if one(proto.RepoRemove); w.repo(alice, "x").Exists() {
+	if one(workers.Remove(t.Context(), alices)); w.repo(alice, "x").Exists() {
 		t.Error("it is still there")
 	}
 }

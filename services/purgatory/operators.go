@@ -2,89 +2,98 @@ package purgatory
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
+	"tendril.dev/lib/gitquery"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repostate"
 )
 
-const (
-	// listAtOnce bounds the repositories of one page of a list.
-	listAtOnce = 200
-	// askedTime bounds what is done for one question of an operator.
-	askedTime = 5 * time.Minute
-)
+// maxBeside bounds the other repositories of the identifier that are named with one.
+const maxBeside = 200
 
-// answerOperators answers what operators ask about the repositories of the worker's shards, until ctx
-// ends: of each kind of question one after the other.
-func (w *worker) answerOperators(ctx context.Context) error {
-	for _, verb := range proto.RepoVerbs() {
-		sub, err := w.node.Bus.Conn.Subscribe(proto.RepoSubject(verb), func(m *nats.Msg) { w.answer(ctx, verb, m) })
-		if err != nil {
-			return fmt.Errorf("answer operators: %w", err)
-		}
-		defer func() { _ = sub.Unsubscribe() }() // it fails only where the connection has ended
-	}
-	<-ctx.Done()
-	return nil
-}
-
-func (w *worker) answer(ctx context.Context, verb proto.RepoVerb, m *nats.Msg) {
-	if verb == proto.RepoList {
-		w.listRepos(m)
-		return
-	}
-	var q proto.RepoQuery
-	err := json.Unmarshal(m.Data, &q)
-	ref, malformed := nostr.ParseRepoRef(q.Ref)
-	if err = errors.Join(err, malformed); err == nil && !w.shards.Holds(ref.Identifier) {
-		return // another worker's
-	}
-	var answer proto.RepoAnswer
-	if err == nil {
-		ctx, cancel := context.WithTimeout(ctx, askedTime)
-		defer cancel()
-		var status proto.RepoStatus
-		status, err = w.carryOut(ctx, verb, ref)
-		answer.Repos = []proto.RepoStatus{status}
-	}
-	if err != nil {
-		answer = proto.RepoAnswer{Error: err.Error()}
-	}
-	w.reply(m, answer)
-}
-
-func (w *worker) reply(m *nats.Msg, answer proto.RepoAnswer) {
-	if _, err := proto.ParseRepoAnswerSubject(m.Reply); err != nil {
-		return // it is no operator's inbox
-	}
-	data, err := json.Marshal(answer)
-	if err == nil {
-		err = w.node.Bus.Conn.Publish(m.Reply, data)
-	}
-	if err != nil {
-		w.log.Warn("an operator could not be answered", "subject", m.Subject, "error", err)
-	}
-}
-
-// listRepos lists all repositories of the worker's shards as they were when it last looked at them.
-func (w *worker) listRepos(m *nats.Msg) {
-	var page []proto.RepoStatus
-	for _, s := range w.statuses.Range {
-		if page = append(page, s.(proto.RepoStatus)); len(page) == listAtOnce {
-			w.reply(m, proto.RepoAnswer{Repos: page})
-			page = nil
+// newAnswers are what is answered to questions about repositories of the shards that this worker holds.
+func (w *worker) newAnswers() gitquery.Answers {
+	show := func(verb proto.RepoVerb) func(context.Context, nostr.RepoRef) (proto.RepoStatus, error) {
+		return func(ctx context.Context, ref nostr.RepoRef) (proto.RepoStatus, error) {
+			return w.carryOut(ctx, verb, ref)
 		}
 	}
-	w.reply(m, proto.RepoAnswer{Repos: page, Shards: w.shards.Count()})
+	return gitquery.Answers{
+		List: w.listRepos, Show: show(proto.RepoShow), References: w.references, Waits: w.whatWaits,
+		Restore: show(proto.RepoRestore), Remove: show(proto.RepoRemove),
+	}
+}
+
+// listRepos lists the repositories of a shard as they were when the worker last looked at them.
+func (w *worker) listRepos(_ context.Context, shard int, after string) (proto.RepoListAnswer, error) {
+	if w.shards.of(shard) == notHeld {
+		return proto.RepoListAnswer{}, gitquery.ErrMoved
+	}
+	var all []proto.RepoStatus
+	for at, s := range w.statuses.Range {
+		if proto.ShardOf(at.(repository.Place).Identifier) == shard {
+			all = append(all, s.(proto.RepoStatus))
+		}
+	}
+	ref := func(s proto.RepoStatus) string { return s.Ref }
+	slices.SortFunc(all, func(a, b proto.RepoStatus) int { return strings.Compare(a.Ref, b.Ref) })
+	page, more := gitquery.Page(all, ref, after)
+	return proto.RepoListAnswer{Repos: page, More: more}, nil
+}
+
+// references are the branches and tags of a repository.
+func (w *worker) references(_ context.Context, ref nostr.RepoRef, after string) (answer proto.RepoReferencesAnswer, err error) {
+	repo, err := w.here(ref)
+	if err != nil {
+		return answer, err
+	}
+	refs, err := repo.Refs()
+	if err != nil {
+		return answer, err
+	}
+	var all []proto.RepoReference
+	for _, name := range slices.Sorted(maps.Keys(refs.ByName)) {
+		if repostate.IsBranchOrTag(name) {
+			all = append(all, proto.RepoReference{Name: name, Object: refs.ByName[name]})
+		}
+	}
+	answer.Head = refs.Head
+	answer.References, answer.More = gitquery.Page(all, func(r proto.RepoReference) string { return r.Name }, after)
+	return answer, nil
+}
+
+// whatWaits tells a visitor's page whether a repository is here, and what it waits for.
+func (w *worker) whatWaits(ctx context.Context, ref nostr.RepoRef) (answer proto.RepoWaitsAnswer, err error) {
+	switch _, err = (authority{w, false}).Repository(ctx, ref); {
+	case errors.Is(err, githttp.ErrNotFound):
+		return answer, nil
+	case errors.Is(err, repository.ErrElsewhere):
+		return answer, gitquery.ErrMoved
+	case err != nil:
+		return answer, err
+	}
+	return proto.RepoWaitsAnswer{Here: true, Waits: w.waits(ctx, ref)}, nil
+}
+
+// here is a repository that is on the disk of this worker.
+func (w *worker) here(ref nostr.RepoRef) (*repository.Repo, error) {
+	if !w.shards.Holds(ref.Identifier) {
+		return nil, gitquery.ErrMoved
+	}
+	repo, err := w.store.Repo(ref)
+	if err == nil && !repo.Exists() {
+		err = fmt.Errorf("nothing of %s is here", readable(ref))
+	}
+	return repo, err
 }
 
 // countRepos counts them, for `tendril status`.
@@ -95,10 +104,7 @@ func (w *worker) countRepos(figures map[string]int64) {
 }
 
 func (w *worker) carryOut(ctx context.Context, verb proto.RepoVerb, ref nostr.RepoRef) (s proto.RepoStatus, err error) {
-	repo, err := w.store.Repo(ref)
-	if err == nil && !repo.Exists() {
-		err = fmt.Errorf("nothing of %s is here", readable(ref))
-	}
+	repo, err := w.here(ref)
 	if err != nil {
 		return s, err
 	}
@@ -117,7 +123,7 @@ func (w *worker) carryOut(ctx context.Context, verb proto.RepoVerb, ref nostr.Re
 		err = fmt.Errorf("%s is hosted: only its owner can give it up", readable(ref))
 	}
 	if errors.Is(err, repository.ErrElsewhere) {
-		err = fmt.Errorf("%s is being handed over to another worker; ask again", readable(ref))
+		err = gitquery.ErrMoved
 	}
 	return s, err
 }
@@ -166,7 +172,7 @@ func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (s proto.R
 		if err != nil {
 			return s, err
 		}
-		if other != repo.Place && len(s.Beside) < listAtOnce {
+		if other != repo.Place && len(s.Beside) < maxBeside {
 			s.Beside = append(s.Beside, other.String())
 		}
 	}

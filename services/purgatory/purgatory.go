@@ -19,6 +19,7 @@ import (
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/claim"
+	"tendril.dev/lib/gitquery"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/node"
@@ -55,6 +56,7 @@ type worker struct {
 	belongs   repository.Belongs                 // our domains, those of earlier too
 	statuses  sync.Map                           // repository.Place → proto.RepoStatus, of when it was last looked at
 	releaser  *release.Releaser
+	questions *gitquery.Server
 	metrics   *metrics
 	limits    fetch.Limits
 	budget    budget
@@ -95,6 +97,7 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 	}
 	w.queue = newQueue(reconcilers, s.HuntBackoffBase, maxReconcileBackOff, w.tryReconcile)
 	w.chores = workqueue.New(workqueue.Options[repository.Place]{Workers: 1, Work: w.cleanUp, BackOff: housekeepingEvery, MaxBackOff: housekeepingEvery})
+	w.questions = gitquery.NewServer(n.Bus.Conn, n.Log, w.newAnswers())
 	w.hearing = query.Hear(n.Bus.JS, n.Accepted, []int{nostr.KindAnnouncement, nostr.KindPR, nostr.KindPRUpdate, nostr.KindDeletion}, w.heard)
 	w.holdings = held.NewSet(n.Bus.JS, n.Log, w.changed)
 	w.releaser = &release.Releaser{Store: store, Offerer: sender, Events: w, Hold: s.HoldDuration, Later: w.later, Log: n.Log}
@@ -217,7 +220,7 @@ func (w *worker) newHunter(directory *claim.Directory) (*hunt.Hunter, error) {
 // work runs the parts of the worker until ctx ends and every push that was under way is released.
 func (w *worker) work(ctx context.Context, member *claim.Member) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{w.hearing.Run, w.hunter.Run, w.survey, w.answerOperators, w.queue.keys.Run, w.chores.Run} {
+	for _, run := range []func(context.Context) error{w.hearing.Run, w.hunter.Run, w.survey, w.queue.keys.Run, w.chores.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
 	group.Go(func() error {
@@ -261,11 +264,16 @@ func (w *worker) hold(ctx context.Context, held claim.Held) error {
 		}
 		w.shards.Open(n, held.Lease)
 	}
+	unasked, err := w.questions.Serve(ctx, n)
+	if err != nil {
+		return err
+	}
 	select {
 	case w.arrivals <- n:
 	case <-ctx.Done():
 	}
 	<-ctx.Done()
+	unasked() // who asks is told that no worker holds the shard, and asks again
 	w.shards.Close(n)
 	w.hunter.Drop(ours)
 	w.queue.drop(ours)

@@ -42,7 +42,6 @@ func (s *server) serve(w *worker, directory *claim.Directory) {
 	}
 	s.Handler = githttp.New(authority{w, false}, githttp.Options{
 		PRs:          prs,
-		Waits:        w.waits,
 		MaxPushBytes: limits.MaxPushBytes, Stall: limits.GitStall,
 		Log: w.log, Metrics: githttp.NewMetrics(w.node.Metrics, w.node.Settings.TopRepos),
 		HandOver: w.node.Settings.GitHandOverWait,

@@ -5,18 +5,13 @@ package git
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
 	"os"
 	"strings"
 	"time"
-
-	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/bans"
 	"tendril.dev/lib/nostr"
@@ -95,44 +90,6 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, at nostr.Repositor
 // about notes which repository a request concerns.
 func about(ctx context.Context, at nostr.RepositoryPath) context.Context {
 	return context.WithValue(ctx, repoKey{}, nostr.RepoRef{PubKey: at.PubKey, Identifier: at.Identifier})
-}
-
-// askTime is the longest time for asking a worker whether a repository is here, beside the wait for
-// that worker.
-const askTime = 5 * time.Second
-
-// maxWaits bounds what a worker tells of what a repository waits for, in bytes.
-const maxWaits = 256 << 10
-
-// Hosts asks the worker that holds the shard whether a repository is here, served or held, and what
-// it waits for; nil: nothing. An error: it cannot be told now.
-func (p *Proxy) Hosts(ctx context.Context, at nostr.RepositoryPath, client string) (here bool, waits *proto.Waits, err error) {
-	npub, err := nip19.EncodePublicKey(at.PubKey)
-	if err != nil {
-		return false, nil, fmt.Errorf("encode the owner's key: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(about(ctx, at), p.courier.patience+askTime)
-	defer cancel()
-	url := "http://worker" + nostr.RepositoryURLPath(npub, at.Identifier) + "/HEAD"
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return false, nil, fmt.Errorf("ask a worker for a repository: %w", err)
-	}
-	r.Header.Set(proto.HeaderClient, client)
-	r.Header.Set("Accept", "application/json")
-	resp, err := p.courier.RoundTrip(r)
-	if err != nil {
-		return false, nil, fmt.Errorf("ask a worker for a repository: %w", err)
-	}
-	defer resp.Body.Close()
-	switch resp.StatusCode {
-	case http.StatusOK:
-		_ = json.NewDecoder(io.LimitReader(resp.Body, maxWaits)).Decode(&waits) // the page says less without
-		return true, waits, nil
-	case http.StatusNotFound:
-		return false, nil, nil
-	}
-	return false, nil, fmt.Errorf("ask a worker for a repository: it answered %s", resp.Status)
 }
 
 // rewrite changes where a request goes and nothing of what it says: path and query stay byte for

@@ -26,6 +26,7 @@ import (
 	"tendril.dev/lib/bans"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/gitquery"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -43,12 +44,9 @@ var script string
 // answerIn is the longest time for making a page.
 const answerIn = 10 * time.Second
 
-// Holder knows which repositories are here, also those that wait for their git data.
-type Holder interface {
-	// Hosts reports whether a repository is here, served or held, and what it waits for; client is
-	// who asks. An error: it cannot be told now.
-	Hosts(ctx context.Context, at nostr.RepositoryPath, client string) (here bool, waits *proto.Waits, err error)
-}
+// askTime is how long the worker of a repository may take for its answer, beside the wait for that
+// worker.
+const askTime = 5 * time.Second
 
 // Options is what the pages need. Every field must be set.
 type Options struct {
@@ -56,8 +54,8 @@ type Options struct {
 	Owner    string // the operator's public key, 64 hex digits
 	Index    *eventdb.DB
 	Bans     *bans.Set
-	Work     *limit.Fair // over the index
-	Held     Holder
+	Work     *limit.Fair     // over the index
+	Workers  gitquery.Client // know the repositories that wait for their git data
 	Log      *slog.Logger
 }
 
@@ -263,7 +261,7 @@ func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.Repo
 	}
 	var repo *repository
 	var err error
-	var waits *proto.Waits
+	var held proto.RepoWaitsAnswer
 	about := aboutContributions
 	here := at.PRs && p.Settings.ContributorPRs
 	if !at.PRs {
@@ -281,17 +279,17 @@ func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.Repo
 			return
 		case errors.Is(err, errNotHosted):
 			about = aboutHeld
-			here, waits, err = p.Held.Hosts(r.Context(), at, client)
+			held, err = p.waits(r.Context(), at)
 		case errors.Is(err, errElsewhere): // it may have been archived by earlier settings
 			about = aboutElsewhere
-			here, waits, err = p.Held.Hosts(r.Context(), at, client)
+			held, err = p.waits(r.Context(), at)
 		}
 	}
 	owner, wrong := nip19.EncodePublicKey(at.PubKey)
 	switch {
 	case err != nil:
 		p.broken(w, r, err)
-	case !here || wrong != nil:
+	case !here && !held.Here || wrong != nil:
 		p.NotFound(w)
 	default:
 		path := nostr.RepositoryURLPath(owner, at.Identifier)
@@ -302,8 +300,15 @@ func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.Repo
 			site
 			About, Identifier, Owner, Path string
 			Waits                          *proto.Waits
-		}{p.about(), about, at.Identifier, owner, path, waits})
+		}{p.about(), about, at.Identifier, owner, path, held.Waits})
 	}
+}
+
+// waits asks the worker of a repository whether it is here, and what it waits for.
+func (p *Pages) waits(ctx context.Context, at nostr.RepositoryPath) (proto.RepoWaitsAnswer, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.Workers.Patience+askTime)
+	defer cancel()
+	return p.Workers.Waits(ctx, nostr.RepoRef{PubKey: at.PubKey, Identifier: at.Identifier})
 }
 
 // NotFound answers 404 with a page that says what could be found here.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -32,11 +31,6 @@ func (x *exchange) serveHead() {
 	branch, err := x.shown.Head()
 	if err != nil {
 		x.fail(err)
-		return
-	}
-	if x.Waits != nil && !x.prs && x.r.Header.Get("Accept") == "application/json" {
-		x.w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(x.w).Encode(x.Waits(x.r.Context(), x.ref)) // it fails only where the client has gone
 		return
 	}
 	x.w.Header().Set("Content-Type", "text/plain; charset=utf-8")

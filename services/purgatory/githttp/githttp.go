@@ -89,9 +89,6 @@ type Options struct {
 	// PRs decides for paths below /prs (GRASP-06). nil: there are none.
 	PRs Authority
 
-	// Waits tells the front door's page what a repository waits for; nil: nothing is told.
-	Waits func(ctx context.Context, ref nostr.RepoRef) *proto.Waits
-
 	// MaxPushBytes bounds what a push sends (NGIT_MAX_PUSH_BYTES).
 	MaxPushBytes int64
 

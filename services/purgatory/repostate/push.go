@@ -94,7 +94,7 @@ func (v View) Authorise(p Push) (d Decision, err error) {
 			delete(after, c.Name)
 		}
 	}
-	done := func(c Change) bool { return isBranchOrTag(c.Name) }
+	done := func(c Change) bool { return IsBranchOrTag(c.Name) }
 	if len(aligning) == 0 && !slices.ContainsFunc(d.Done, done) {
 		return d, nil
 	}
@@ -126,11 +126,11 @@ func (p Push) decide(check func(ev *nostr.Event, commit string) error) (d Decisi
 	d.Refused = map[string]string{}
 	for _, c := range p.Changes {
 		switch {
-		case !isBranchOrTag(c.Name) && !strings.HasPrefix(c.Name, PrefixNostr):
+		case !IsBranchOrTag(c.Name) && !strings.HasPrefix(c.Name, PrefixNostr):
 			d.Refused[c.Name] = refused("%s cannot be pushed: only refs/heads/, refs/tags/ and refs/nostr/<event-id> can", c.Name).Error()
 		case p.Refs[c.Name] == c.New:
 			d.Done = append(d.Done, c)
-		case isBranchOrTag(c.Name):
+		case IsBranchOrTag(c.Name):
 			aligning = append(aligning, c)
 		default:
 			not, err := p.checkNostr(c, check)
@@ -147,7 +147,8 @@ func (p Push) decide(check func(ev *nostr.Event, commit string) error) (d Decisi
 	return d, aligning, nil
 }
 
-func isBranchOrTag(name string) bool {
+// IsBranchOrTag reports whether a reference is one that a state event may name.
+func IsBranchOrTag(name string) bool {
 	return strings.HasPrefix(name, "refs/heads/") || strings.HasPrefix(name, "refs/tags/")
 }
 
