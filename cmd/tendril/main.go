@@ -43,6 +43,7 @@ type grammar struct {
 	Unban   unbanCommand   `cmd:"" help:"End bans: what was not removed is served again."`
 	Bans    bansCommand    `cmd:"" help:"List what is banned. The blacklist settings are not among it."`
 	Reports reportsCommand `cmd:"" help:"List the reports (NIP-56) about authors, events and repositories, the newest first, and whether these are banned."`
+	Config  configCommand  `cmd:"" help:"Check the settings without a start: tendril config check."`
 	Logins  loginsCommand  `cmd:"" help:"Make and rotate the logins of a NATS server that several processes share."`
 	Export  exportCommand  `cmd:"" help:"Write the events of a running system as JSON lines, and copies of its repositories."`
 	Import  importCommand  `cmd:"" help:"Offer events of a file to a running system, and push the repositories that belong to them."`

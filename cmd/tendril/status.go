@@ -31,7 +31,8 @@ const (
 
 // statusCommand is `tendril status`.
 type statusCommand struct {
-	Watch    bool `help:"Stay, and print again every two seconds; with --json one object a line."`
+	Watch    bool `help:"Stay, and print again every two seconds; with --json one object a line." xor:"watch"`
+	Check    bool `help:"Print only what is degraded. Exit status 1 if something is." xor:"watch"`
 	busFlags `embed:""`
 }
 
@@ -49,6 +50,8 @@ func (s *statusCommand) Run() error {
 				return err
 			case err != nil:
 				fmt.Fprintf(os.Stderr, "tendril: %v\n", err)
+			case s.Check:
+				return s.check(report)
 			case !s.Watch:
 				return s.print(report, report.write)
 			case s.JSON:
@@ -62,6 +65,23 @@ func (s *statusCommand) Run() error {
 			time.Sleep(againAfter)
 		}
 	})
+}
+
+// check prints what is degraded in a system, and fails if something is.
+func (s *statusCommand) check(r *report) error {
+	sentences := append([]string{}, r.degraded()...)
+	err := s.print(map[string][]string{"degraded": sentences}, func(w io.Writer) {
+		for _, sentence := range sentences {
+			fmt.Fprintln(w, printable(sentence))
+		}
+		if len(sentences) == 0 {
+			fmt.Fprintln(w, "nothing is degraded")
+		}
+	})
+	if err == nil && len(sentences) > 0 {
+		return &exitStatus{1, nil}
+	}
+	return err
 }
 
 // report is the state of a system as its bus tells it.
@@ -185,7 +205,7 @@ func sumHeld(events map[string]proto.Held) heldState {
 // write writes a report for people.
 func (r *report) write(w io.Writer) {
 	table(w, "", r.summary(), cells)
-	table(w, "\nLANE|QUEUED|BYTES", []string{proto.StreamUser, proto.StreamRelease, proto.StreamLive, proto.StreamSync}, func(name string) []any {
+	table(w, "\nQUEUE|PACKS|BYTES", []string{proto.StreamUser, proto.StreamRelease, proto.StreamLive, proto.StreamSync}, func(name string) []any {
 		lane := r.Streams[name]
 		return []any{strings.TrimPrefix(name, "GRASP_CANDIDATES_"), lane.Messages, size(lane.Bytes)}
 	})
@@ -196,9 +216,9 @@ func (r *report) write(w io.Writer) {
 			reads = append(reads, []any{p.Process, read.Name, read.Stream, read.Seq, last, max(last, read.Seq) - read.Seq})
 		}
 	}
-	table(w, "\nPROCESS|KEEPS|OF|HAS READ|LAST|BEHIND", reads, cells)
+	table(w, "\nPROCESS|PROJECTION|STREAM|HAS READ|LAST|BEHIND", reads, cells)
 	table(w, "\nSHARDS HELD BY|SHARDS", slices.Sorted(maps.Keys(r.Shards)), func(worker string) []any { return []any{worker, r.Shards[worker]} })
-	table(w, "\nRELAY|STATE|HEALTH|WORKER|REPOSITORIES|ROOTS|OPEN|COMPLETE UNTIL|LAST ERROR", r.Relays, func(l relayRow) []any {
+	table(w, "\nRELAY|STATE|HEALTH|WORKER|REPOSITORIES|ROOT EVENTS|OPEN|COMPLETE UNTIL|LAST ERROR", r.Relays, func(l relayRow) []any {
 		trouble := "-"
 		if l.Failures > 0 { // the row names the relay, so its error need not
 			trouble = fmt.Sprintf("%d × %s", l.Failures, clip(strings.TrimPrefix(l.LastError, "open WebSocket to "+l.URL+": ")))
@@ -237,7 +257,7 @@ func (r *report) summary() (lines [][]any) {
 	line("log", "%d messages (%s of at most %s), last sequence %d; writer %s, since %s", log.Messages, size(log.Bytes), size(most), log.Last,
 		cmp.Or(r.Writer.Writer, none), clock(r.Writer.At))
 	line("rejected", "%d ids remembered", r.Streams[proto.StreamRejected].Messages)
-	held := fmt.Sprintf("%d events, hunts for %d identifiers", r.Held.Events, r.Held.Hunts)
+	held := fmt.Sprintf("%d events, fetching git data for %d identifiers", r.Held.Events, r.Held.Hunts)
 	for _, what := range slices.Sorted(maps.Keys(r.Held.By)) {
 		held += fmt.Sprintf(", %d %s", r.Held.By[what], what)
 	}

@@ -145,27 +145,56 @@ bans          2
 NATS          nats://127.0.0.1:4222
 log           12 messages (5.0 MiB of at most 1.0 GiB), last sequence 34; writer w?[2J, since 2026-01-02 11:59:00
 rejected      3 ids remembered
-held          3 events, hunts for 1 identifiers, 1 silent kind 9, 2 waiting announcement
+held          3 events, fetching git data for 1 identifiers, 1 silent kind 9, 2 waiting announcement
 
-LANE     QUEUED  BYTES
-USER     5       900 B
-RELEASE  0       0 B
-LIVE     0       0 B
-SYNC     0       0 B
+QUEUE    PACKS  BYTES
+USER     5      900 B
+RELEASE  0      0 B
+LIVE     0      0 B
+SYNC     0      0 B
 
-PROCESS     KEEPS  OF            HAS READ  LAST  BEHIND
-gateway g1  index  GRASP_EVENTS  30        34    4
-up u1       index  GRASP_EVENTS  34        34    0
+PROCESS     PROJECTION  STREAM        HAS READ  LAST  BEHIND
+gateway g1  index       GRASP_EVENTS  30        34    4
+up u1       index       GRASP_EVENTS  34        34    0
 
 SHARDS HELD BY  SHARDS
 none            1
 p1              2
 
-RELAY      STATE         HEALTH   WORKER  REPOSITORIES  ROOTS  OPEN  COMPLETE UNTIL       LAST ERROR
-a.example  connected     healthy  r1      7             9      2     2026-01-02 12:00:00  -
-b.example  disconnected  dead     none    0             0      0     -                    8 × no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?…
+RELAY      STATE         HEALTH   WORKER  REPOSITORIES  ROOT EVENTS  OPEN  COMPLETE UNTIL       LAST ERROR
+a.example  connected     healthy  r1      7             9            2     2026-01-02 12:00:00  -
+b.example  disconnected  dead     none    0             0            0     -                    8 × no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?…
 `
 	if b.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}
+
+// TestDegraded: each fault has its sentence, and a system without one has none.
+func TestDegraded(t *testing.T) {
+	t.Parallel()
+	const good = `{"writer":{"writer":"w"}, "shards":{"w":64}, "streams":{"GRASP_EVENTS":{"last_sequence":5000,"bytes":50}},
+		"processes":[{"process":"up u","read":[{"name":"index","stream":"GRASP_EVENTS","seq":4500}],"counts":{"log_max_bytes":100},
+			"disks":[{"folder":"./data","free":10,"bytes":100}]}],
+		"relays":[{"relay":"a.example","failures":2},{"relay":"b.example"}]}`
+	for _, row := range fixture.Rows(`
+		"up u"        | "up u"                         |
+		{"writer":"w" | {"writer":""                   | no writer: events are taken in and wait
+		{"w":64}      | {"w":60,"none":4}              | 4 of 64 shards have no worker: their repositories are not served
+		"seq":4500    | "seq":3500                     | up u: the projection index is 1500 messages behind GRASP_EVENTS
+		"bytes":50    | "bytes":95                     | the log has 95 B of at most 100 B
+		"free":10     | "free":4                       | up u: the disk of ./data has 4 B free of 100 B
+		"b.example"   | "b.example","failures":1       | none of 2 relays can be reached
+		"up u",       | "up u","troubles":{"full":"x"}, | up u: full: x`) {
+		if !strings.Contains(good, row[0]) {
+			t.Fatalf("%s is not in the report", row[0])
+		}
+		r := from[report](t, strings.Replace(good, row[0], row[1], 1))
+		if got := strings.Join(r.degraded(), "; "); got != row[2] {
+			t.Errorf("with %s: %q, want %q", row[1], got, row[2])
+		}
+	}
+	if got := (&report{}).degraded(); len(got) != 2 {
+		t.Errorf("of nothing: %q", got)
 	}
 }
