@@ -3,6 +3,7 @@ package proto
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
@@ -38,12 +39,26 @@ type Verdict struct {
 	// names is accepted, or when there is room for it again.
 	Retry bool `json:"retry,omitempty"`
 	// RetryAt, in seconds since 1970, is when the event may be offered again: the daily budget of
-	// its author, address or relay is used up until then, or the service is full.
+	// its author, address or relay is used up until then, the service is full, purgatory is crowded,
+	// or the event is dated too far ahead.
 	RetryAt int64 `json:"retry_at,omitempty"`
 }
 
 // OK reports what the OK message to a user says.
 func (v Verdict) OK() bool { return v.Outcome != Rejected }
+
+// MessageBudget is how a verdict begins that is for a budget that is used up, and MessageFull is that
+// of a service that is full.
+const (
+	MessageBudget = "rate-limited: this "
+	MessageFull   = "error: this service is full"
+)
+
+// TakesNoMore reports whether a verdict is about all that its author, address or relay brings, and not
+// about this event: a budget is used up, or the service is full.
+func (v Verdict) TakesNoMore() bool {
+	return v.RetryAt > 0 && (strings.HasPrefix(v.Message, MessageBudget) || v.Message == MessageFull)
+}
 
 // Verdicts is the payload on a verdict subject: how the events of one pack ended, in its order. It
 // is sent when all of them are decided and committed.

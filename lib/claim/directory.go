@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -286,6 +287,16 @@ func (d *Directory) Lives(worker proto.Worker) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.live(worker.Name).Name != ""
+}
+
+// Preferred is the live worker to which a key falls that nobody claims; "": no worker lives. All
+// that know the same workers say the same.
+func (d *Directory) Preferred(key string) string {
+	workers := slices.Collect(maps.Keys(d.Workers()))
+	if len(workers) == 0 {
+		return ""
+	}
+	return preferred(key, workers)
 }
 
 // Workers are the live workers of the group, by name.

@@ -57,6 +57,7 @@ type Env struct {
 	Document func(ctx context.Context, url string) (wire.Stated, error)
 	Intake   *intake.Intake
 	Targets  *Targets
+	Fetches  *Fetches
 	// Sign signs with the operator's key; fs.ErrNotExist: there is none here.
 	Sign func(ev *nostr.Event) error
 	// Negentropy is what relays are asked by NIP-77 with; nil: they are not.
@@ -88,6 +89,8 @@ type relayWorker struct {
 	status    session.Status
 	reported  atomic.Pointer[session.Status] // by the session, last
 	pauses    session.Pauses
+	reminders session.Reminders
+	byID      <-chan []string // ids that the relay is to be asked for
 	warned    map[string]bool // of what the operator has been warned since the last fresh start
 	gaps      sync.Map        // sources of which a gap was told on this connection
 }
@@ -103,8 +106,10 @@ func (e *Env) Run(ctx context.Context, held claim.Held) error {
 	w.resume(time.Now())
 	w.target = e.Targets.Of(name)
 	defer e.Metrics.forget(name)
-
 	defer w.target.Close()
+	var letGo func()
+	w.byID, letGo = e.Fetches.hold(name)
+	defer letGo()
 	err := w.target.Open(ctx)
 	if err == nil {
 		w.run(ctx)
@@ -247,21 +252,43 @@ func (w *relayWorker) runSession(ctx context.Context, conn Connection, start ses
 	s := session.New(session.Options{
 		Rules: w.Rules.Session, Asker: conn, Wanted: func() session.Wanted { now, _ := w.target.Now(); return now },
 		Intake: w.Intake.Open(w.url), Observer: w, Document: document, Log: w.log,
-		Negentropy: w.Negentropy, Warned: w.warned, Pauses: &w.pauses,
-		Authenticate: func(challenge string) error {
-			// Nothing that the relay says gets into what is signed but its challenge.
-			ev := nip42.CreateUnsignedAuthEvent(challenge, "", w.url)
-			err := w.Sign(&ev)
-			if err == nil {
-				conn.Auth(ev)
-			}
-			return err
-		},
+		Negentropy: w.Negentropy, Warned: w.warned, Pauses: &w.pauses, Reminders: &w.reminders, ByID: w.byID,
+		Authenticate: w.authenticate(conn, w.url),
 	})
 	w.confirmed = session.Set{} // the session's now
 	replace(w.target.Changed, struct{}{})
 	day := time.NewTimer(time.Until(w.daily))
 	defer day.Stop()
+	err := talk(ctx, conn, func(ctx context.Context, messages <-chan wire.Message) error {
+		return s.Run(ctx, start, messages, w.target.Changed, day.C)
+	}, func(ctx context.Context) { // beside the start, which does not wait for it
+		if d, err := w.Document(ctx, w.url); err == nil {
+			document <- d
+		}
+	}, func(ctx context.Context) { w.saveStatePeriodically(ctx, day) })
+	w.confirmed = s.Confirmed()
+	w.takeStatus()
+	return err
+}
+
+// authenticate answers a relay's challenge. Nothing that the relay says gets into what is signed but
+// its challenge.
+func (e *Env) authenticate(conn Connection, url string) func(challenge string) error {
+	return func(challenge string) error {
+		ev := nip42.CreateUnsignedAuthEvent(challenge, "", url)
+		err := e.Sign(&ev)
+		if err == nil {
+			conn.Auth(ev)
+		}
+		return err
+	}
+}
+
+// talk gives what is read from a connection to run, until either ends. What is done besides ends
+// with it.
+func talk(
+	ctx context.Context, conn Connection, run func(ctx context.Context, messages <-chan wire.Message) error, besides ...func(ctx context.Context),
+) error {
 	messages := make(chan wire.Message)
 	var lost error // why reading has ended
 	group, ctx := errgroup.WithContext(ctx)
@@ -279,36 +306,28 @@ func (w *relayWorker) runSession(ctx context.Context, conn Connection, start ses
 		return nil
 	})
 	group.Go(func() error { return conn.KeepAlive(ctx) })
-	group.Go(func() error { // beside the start, which does not wait for it
-		d, err := w.Document(ctx, w.url)
-		if err == nil {
-			document <- d
-		}
-		return nil
-	})
-	group.Go(func() error { return w.saveStatePeriodically(ctx, day) })
+	for _, do := range besides {
+		group.Go(func() error { do(ctx); return nil })
+	}
 	group.Go(func() error {
-		if err := s.Run(ctx, start, messages, w.target.Changed, day.C); err != nil || ctx.Err() != nil {
+		if err := run(ctx, messages); err != nil || ctx.Err() != nil {
 			return err
 		}
 		return lost
 	})
-	err := group.Wait()
-	w.confirmed = s.Confirmed()
-	w.takeStatus()
-	return err
+	return group.Wait()
 }
 
 // saveStatePeriodically keeps what is known of the relay in step, and says when a day is over. It
 // never waits for the session, which may be waiting for room for what came.
-func (w *relayWorker) saveStatePeriodically(ctx context.Context, day *time.Timer) error {
+func (w *relayWorker) saveStatePeriodically(ctx context.Context, day *time.Timer) {
 	tick := time.NewTicker(seconds(w.Rules.CheckSeconds))
 	defer tick.Stop()
 	saved, savedAt := session.Status{}, time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case now := <-tick.C:
 			if w.takeStatus() {
 				day.Reset(time.Until(w.daily))

@@ -3,8 +3,10 @@ package relayconn
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
@@ -65,6 +67,12 @@ func Run(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return err
 	}
+	env.Fetches = newFetches(env, member.Directory(), n.Worker)
+	said, err := n.Bus.Conn.Subscribe(proto.SubjectFetch, func(m *nats.Msg) { env.Fetches.hear(ctx, m.Data) })
+	if err != nil {
+		return fmt.Errorf("hear which events to ask for by id: %w", err)
+	}
+	defer func() { _ = said.Unsubscribe() }()
 	n.Ready.Add("relayconn", func() error { return cmp.Or(all.stream.CaughtUp(), member.Alive()) })
 	n.Projection("relayconn_targets", proto.StreamTargets, all.stream.Seq)
 	// Intake and sender outlive the sessions, so that verdicts still come while they end.
@@ -78,6 +86,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		return member.Work(ctx, names, env.Run)
 	})
 	defer member.Leave()
+	defer env.Fetches.wait()
 	return group.Wait()
 }
 

@@ -249,7 +249,7 @@ func (m *Import) decide(r *record, v proto.Verdict, err error) error {
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
 		r.state, r.why = refused, "invalid: the event is larger than NATS takes"
-	case err != nil:
+	case err != nil && (!errors.As(err, new(*candidates.Later)) || v.TakesNoMore()):
 		return err
 	case v.Outcome == proto.HeldBack, v.Message == proto.MessagePurgatory:
 		r.state = held

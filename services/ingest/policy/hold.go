@@ -11,6 +11,9 @@ import (
 	"tendril.dev/proto"
 )
 
+// crowdedAgain is when an event may be offered again for which purgatory has no room.
+const crowdedAgain = 10 * time.Minute
+
 // hold takes the event of a candidate into purgatory, under an identifier, in place of what it
 // replaces. It drops what has to make room. Where there is no room the event is refused, which is
 // not remembered, and nothing is dropped. An event that is released has waited: it is accepted now.
@@ -38,7 +41,9 @@ func (p *Policy) hold(k Knowledge, c *Candidate, identifier string, phase proto.
 		full = fullInAll
 	}
 	if full != "" {
-		return forgotten("crowded", full)
+		d = forgotten("crowded", full)
+		d.RetryAt = p.now().Add(crowdedAgain).Unix()
+		return d
 	}
 	d = Decision{Outcome: proto.HeldBack, Message: proto.MessagePurgatory, Hold: []*held.Entry{entry}}
 	d.drop("", replaced...)

@@ -197,7 +197,9 @@ func (p *Policy) refuse(c *Candidate) (d Decision) {
 	case nostr.IsEphemeralKind(c.Event.Kind) && c.Lane != proto.LaneUser:
 		return forgotten("ephemeral", "restricted: ephemeral events are taken from clients only")
 	case int64(c.Event.CreatedAt) > p.now().Unix()+int64(p.settings.MaxFutureSeconds):
-		return forgotten("future", "invalid: created_at is too far in the future")
+		d = forgotten("future", "invalid: created_at is too far in the future")
+		d.RetryAt = int64(c.Event.CreatedAt) - int64(p.settings.MaxFutureSeconds)
+		return d
 	}
 	return d
 }

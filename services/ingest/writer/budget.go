@@ -66,11 +66,11 @@ func (t *term) afford(x *decided, d policy.Decision) policy.Decision {
 	switch {
 	case bytes > left:
 		return policy.Decision{Outcome: proto.Rejected, Reason: "over_budget", RetryAt: free.Unix(),
-			Message: fmt.Sprintf("rate-limited: this %s has stored as much as it may today; it may store more from %s on",
+			Message: fmt.Sprintf(proto.MessageBudget+"%s has stored as much as it may today; it may store more from %s on",
 				party.Kind, free.Format(time.RFC3339))}
 	case full:
 		return policy.Decision{Outcome: proto.Rejected, Reason: "full", RetryAt: time.Now().Add(fullAgain).Unix(),
-			Message: "error: this service is full"}
+			Message: proto.MessageFull}
 	}
 	x.bytes, x.charges = bytes, charges
 	return d

@@ -139,19 +139,25 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 			lane = proto.LaneSyncLive
 		}
 	case *task:
-		if a.batch.cause.source == proto.SourceDaily {
+		switch {
+		case a.batch.byID: // they do not wait behind history
+			lane = proto.LaneSyncLive
+		case a.batch.cause.source == proto.SourceDaily:
 			lane = proto.LaneSyncDaily
 		}
 		e.batch, e.why, e.waiting = a.batch, a.batch.cause, &a.batch.waiting
 		fresh, enough := a.Saw(m.Event)
-		if fresh && a.fetches {
+		switch {
+		case fresh && a.batch.byID:
+			a.batch.cameByID(m.Event.ID)
+		case fresh && a.fetches:
 			a.batch.took(m.Event)
 		}
 		if enough {
 			s.history.endPage(a, now)
 		}
 		// It came with the page before, or was found where the relay was asked for everything.
-		if !fresh || a.fetches && !asksFor(a.batch.groups, m.Event) {
+		if !fresh || a.fetches && !a.batch.byID && !asksFor(a.batch.groups, m.Event) {
 			return s.governor.chargeUseless(ctx)
 		}
 	}
@@ -238,9 +244,12 @@ func (s *Session) hearEnd(ctx context.Context, e ending, now time.Time) error {
 	case errors.Is(e.Err, nats.ErrMaxPayload): // it will never fit, so there is nothing to wait for
 		s.governor.notTaken(wire.TooLarge, "event "+e.Event.ID)
 		return nil
-	case errors.As(e.Err, &full) && strings.HasPrefix(e.Verdict.Message, "rate-limited: this "+limit.Author+" "):
+	case errors.As(e.Err, &full) && strings.HasPrefix(e.Verdict.Message, proto.MessageBudget+limit.Author+" "):
 		// The past does not wait for it, or one author could stop every relay. The daily sync
 		// brings the event.
+		return nil
+	case full != nil && !e.Verdict.TakesNoMore():
+		s.Reminders.Add(e.Event.ID, full.Until, now)
 		return nil
 	}
 	if full != nil && full.Until.After(now) {
@@ -249,9 +258,10 @@ func (s *Session) hearEnd(ctx context.Context, e ending, now time.Time) error {
 	}
 	if e.live != nil {
 		s.live.lost(e.live, e.came)
+		s.Reminders.Add(e.Event.ID, now.Add(retryFirst), now) // it may have been made long before it came
 	}
 	if e.batch != nil {
-		s.history.lost(e.batch)
+		s.history.lost(e.batch, e.Event.ID)
 	}
 	return nil
 }

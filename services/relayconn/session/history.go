@@ -49,6 +49,8 @@ type work struct {
 	// late: it looks for what was published long after it was made. NIP-77 finds all of it, also what is
 	// older than since.
 	late bool
+	// byID: it asks for events by their ids, and there are no items and no groups.
+	byID bool
 }
 
 // batchState is where a batch stands:
@@ -74,9 +76,10 @@ const (
 type nextStep int
 
 const (
-	// goOn: the walks that failed go on, each from where it stood. Without any the batch is confirmed.
+	// goOn: the walks that failed go on, each from where it stood, and what lost its verdict is asked
+	// for by id. Without either the batch is confirmed.
 	goOn nextStep = iota
-	// afresh: it begins again from the start, because an event will never have a verdict.
+	// afresh: it begins again from the start, because too many events have lost their verdicts.
 	afresh
 	// byNIP77 is afresh and at once, because REQ did not show all events of a second.
 	byNIP77
@@ -103,9 +106,10 @@ type batch struct {
 	toFetch [][32]byte   // NIP-77 has named them
 	waiting atomic.Int64 // events without a verdict
 
-	named   map[[32]byte]struct{}
-	fetched int             // events that NIP-77 named and that came
-	oldest  nostr.Timestamp // of these
+	lost    [][32]byte            // events whose verdicts were lost; they are asked for when the rest has ended
+	named   map[[32]byte]struct{} // of a batch by id: what has not come
+	fetched int                   // events that NIP-77 named and that came
+	oldest  nostr.Timestamp       // of these
 
 	// What is done once for a batch: what is older than oldest was asked for by REQ; it was begun
 	// again for a crowded second; so it was for what came after an EOSE.
@@ -241,6 +245,7 @@ func size(groups []Group) (bytes int) {
 
 // tend ends batches that have come to their end, and begins with those that have waited long enough.
 func (h *history) tend(now time.Time) {
+	h.fetchByID(h.Reminders.take(now))
 	for _, b := range h.batches {
 		groups := b.toWalk
 		b.toWalk = nil
@@ -265,10 +270,10 @@ func (h *history) ended(b *batch, now time.Time) (confirmed bool) {
 	case b.next == byNIP77:
 		b.since = nil
 		h.start(b)
-	case b.next != goOn || len(b.broken) > 0:
-		b.state, b.at = failed, now.Add(min(retryFirst<<min(b.failures, 5), retryMost))
-		b.failures++
-		b.release(false)
+	case b.byID:
+		return h.endedByID(b, now)
+	case b.next != goOn || len(b.broken)+len(b.lost) > 0:
+		b.fail(now)
 	case b.fetched >= h.Rules.PageLimit && !b.below:
 		// A relay may reconcile the newest events of a large set only. What is older shows a page by REQ.
 		b.below = true
@@ -279,6 +284,13 @@ func (h *history) ended(b *batch, now time.Time) (confirmed bool) {
 		return true
 	}
 	return false
+}
+
+// fail has a batch tried again later.
+func (b *batch) fail(now time.Time) {
+	b.state, b.at = failed, now.Add(min(retryFirst<<min(b.failures, 5), retryMost))
+	b.failures++
+	b.release(false)
 }
 
 // before are groups that ask for what was made at a moment or earlier.
@@ -295,9 +307,15 @@ func before(groups []Group, until nostr.Timestamp) (cut []Group) {
 
 // begin has a batch under way that is not.
 func (h *history) begin(b *batch) {
-	if b.state == leftToOthers {
+	switch {
+	case b.byID:
+		b.beginByID()
+		return
+	case b.state == leftToOthers:
 		b.groups, b.waitFor = Groups(b.items), nil
 	}
+	lost := b.lost
+	b.lost = nil
 	if b.state != failed || b.next != goOn {
 		b.named = nil
 		h.start(b)
@@ -309,12 +327,13 @@ func (h *history) begin(b *batch) {
 		h.queue = append(h.queue, t)
 		b.running++
 	}
-	b.state, b.at, b.broken = underWay, time.Time{}, nil
+	b.state, b.at, b.broken, b.named = underWay, time.Time{}, nil, nil
+	b.name(lost)
 }
 
 // next is when something becomes due by itself; zero moments count for nothing.
 func (h *history) next() []time.Time {
-	due := []time.Time{h.historyPausedUntil, h.reconciler.hold}
+	due := []time.Time{h.historyPausedUntil, h.reconciler.hold, h.Reminders.first}
 	for _, b := range h.batches {
 		due = append(due, b.at)
 	}
@@ -324,12 +343,6 @@ func (h *history) next() []time.Time {
 // mustTend reports whether something is to be done at once, though nothing has come.
 func (h *history) mustTend() bool {
 	return slices.ContainsFunc(h.batches, func(b *batch) bool { return b.over() || len(b.toWalk) > 0 })
-}
-
-// lost notes that an event of a batch will never have a verdict.
-func (h *history) lost(b *batch) {
-	h.warn("lost", "historic sync is incomplete; it is tried again", "reason", "events without a verdict")
-	b.needs(afresh)
 }
 
 // hold has nothing of the past asked for a while.
@@ -409,6 +422,9 @@ type standing struct {
 func (h *history) standing() standing {
 	st := standing{caughtUp: true}
 	for _, b := range h.batches {
+		if b.byID { // nobody waits for what may not be there
+			continue
+		}
 		first := b.failures == 0
 		st.working, st.failed = st.working || first && !b.late, st.failed || !first
 		if b.found() {

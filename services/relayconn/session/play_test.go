@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"fmt"
@@ -40,7 +41,9 @@ type play struct {
 	hold     bool // verdicts are held back
 	held     []func()
 	fail     error
-	over     string    // whose budget is used up
+	over     string // whose budget is used up
+	later    string // or what else ingest says until retry
+	asksFor  []nostr.Filter
 	retry    time.Time // ingest takes no more of the relay before
 	statuses []session.Status
 	judged   []string       // source, and whether it was a gap
@@ -82,7 +85,7 @@ func (p *play) Req(sub string, filters []nostr.Filter) {
 	p.Lock()
 	defer p.Unlock()
 	p.asked[sub] = filters
-	p.log = append(p.log, sub)
+	p.log, p.asksFor = append(p.log, sub), append(p.asksFor, filters...)
 	if p.mute && !filters[0].LimitZero || p.deaf && filters[0].LimitZero {
 		return
 	}
@@ -129,7 +132,7 @@ func (p *play) Offer(_ context.Context, c candidates.Candidate) error {
 	err, budget := p.fail, time.Now().Before(p.retry)
 	answer := func() {
 		if budget {
-			c.Done(proto.Verdict{ID: c.Event.ID, Outcome: proto.Rejected, Retry: true, RetryAt: p.retry.Unix(), Message: "rate-limited: this " + p.over + " has stored as much as it may today"}, &candidates.Later{Until: p.retry})
+			c.Done(proto.Verdict{ID: c.Event.ID, Outcome: proto.Rejected, Retry: true, RetryAt: p.retry.Unix(), Message: cmp.Or(p.later, "rate-limited: this "+p.over+" has stored as much as it may today")}, &candidates.Later{Until: p.retry})
 			return
 		}
 		p.with(func() { p.accepted[c.Event.ID] = err == nil })

@@ -81,6 +81,10 @@ type Options struct {
 	Warned map[string]bool
 	// Pauses goes from one session to the next in the same way.
 	Pauses *Pauses
+	// Reminders goes from one session to the next in the same way; nil: it begins here.
+	Reminders *Reminders
+	// ByID gives ids of events that the relay should be asked for at once; nil: none are.
+	ByID <-chan []string
 	// Authenticate answers the relay's challenge (NIP-42); fs.ErrNotExist: there is no key to do so.
 	// Nil: it is not answered.
 	Authenticate func(challenge string) error
@@ -95,6 +99,7 @@ type Start struct {
 	Confirmed Set           // of a quick reconnect
 	Mark      Mark          // of what was wanted then, as in Status
 	Delay     time.Duration // holds back historic sync
+	OnlyByID  bool          // nothing is asked for but what ByID gives
 }
 
 // Session routes what the relay says to its parts, and plans what is asked for. Run makes the parts.
@@ -122,6 +127,9 @@ const seldom = time.Millisecond
 
 // New makes a session; Run begins it.
 func New(o Options) *Session {
+	if o.Reminders == nil {
+		o.Reminders = &Reminders{}
+	}
 	return &Session{Options: o, ends: ends{changed: make(chan struct{}, 1)}, wanted: Wanted{Items: Set{First: true}}}
 }
 
@@ -164,6 +172,8 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 			s.want(s.Wanted())
 		case <-daily:
 			s.dayDue = true
+		case ids := <-s.ByID:
+			s.history.hearByID(ids)
 		case d := <-s.Document:
 			s.governor.limits.Said(d)
 		case r := <-s.history.reconciler.results:
@@ -184,6 +194,9 @@ var startup = cause{source: proto.SourceStartup}
 
 // begin opens layer 1, and with a quick reconnect what was confirmed before.
 func (s *Session) begin(start Start) {
+	if start.OnlyByID {
+		return
+	}
 	now := time.Now()
 	if s.fresh = start.Since == nil; !s.fresh {
 		s.history.confirm(start.Confirmed)

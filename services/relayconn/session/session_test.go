@@ -172,6 +172,7 @@ func TestForgeriesSlowARelay(t *testing.T) {
 			ev := event(30617, nostr.Timestamp(n+2))
 			ev.Sig = fmt.Sprintf("%0128x", n)
 			p.sends("l1", ev)
+			synctest.Wait() // it is heard that it is forged before the next one is read
 		}
 		p.sends("l1", good)
 		if took := time.Since(begin); took < 5*time.Second {

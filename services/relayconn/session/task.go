@@ -81,7 +81,7 @@ func (h *history) endPage(t *task, now time.Time) {
 		return
 	}
 	b := t.batch
-	if n := t.Missing(); n > 0 {
+	if n := t.Missing(); n > 0 && !b.byID {
 		b.needs(byREQ)
 		h.fail(t, fmt.Sprintf("the relay names events by NIP-77 and does not deliver them (%d)", n))
 		return

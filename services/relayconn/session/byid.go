@@ -1,0 +1,127 @@
+package session
+
+import (
+	"encoding/hex"
+	"time"
+
+	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
+)
+
+const (
+	// mostByID bounds the events that are being asked for by id on a connection and of which no other
+	// batch knows: ingest says them again, and the daily start brings the rest.
+	mostByID = 5000
+	// mostReminders bounds what is kept in mind of one relay, and longestReminder for how long: by
+	// then the daily start has come.
+	mostReminders, longestReminder = 10_000, 25 * time.Hour
+	// mostLost is how many events of a batch are asked for by id whose verdicts were lost. With more
+	// the batch begins afresh.
+	mostLost = 1000
+	// mostTriesByID is how often events are asked for by id that the relay refuses to be asked for.
+	mostTriesByID = 5
+)
+
+// Reminders are the ids of events that are asked for by id at a time: ingest takes them only then.
+// They go from one session to the next. The zero value has none.
+type Reminders struct {
+	at    map[[32]byte]time.Time
+	first time.Time // none is due before; zero: there is none
+}
+
+// Add has an event asked for at a time. One for which there is no room comes with the daily start.
+func (r *Reminders) Add(id string, at, now time.Time) {
+	var bin [32]byte
+	if !nostr.ReadHex(bin[:], id) || at.Sub(now) > longestReminder || len(r.at) >= mostReminders {
+		return
+	}
+	if r.at == nil {
+		r.at = map[[32]byte]time.Time{}
+	}
+	r.at[bin] = at
+	r.first = earlier(r.first, at)
+}
+
+// take takes what is due.
+func (r *Reminders) take(now time.Time) (ids [][32]byte) {
+	if r.first.IsZero() || now.Before(r.first) {
+		return nil
+	}
+	r.first = time.Time{}
+	for id, at := range r.at {
+		if now.Before(at) {
+			r.first = earlier(r.first, at)
+			continue
+		}
+		delete(r.at, id)
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// fetchByID asks for events by their ids, before all else of the past. That the relay has none of
+// them is no failure.
+func (h *history) fetchByID(ids [][32]byte) {
+	waiting := 0
+	for _, b := range h.batches {
+		if b.byID {
+			waiting += len(b.named)
+		}
+	}
+	if len(ids) == 0 || waiting+len(ids) > mostByID {
+		return
+	}
+	b := &batch{work: work{byID: true, cause: cause{source: proto.SourceReconnect}}}
+	b.name(ids)
+	h.batches = append([]*batch{b}, h.batches...)
+}
+
+// hearByID takes in ids of which ingest says that they should be asked for now.
+func (h *history) hearByID(names []string) {
+	var ids [][32]byte
+	for _, name := range names {
+		if id := ([32]byte{}); nostr.ReadHex(id[:], name) {
+			ids = append(ids, id)
+		}
+	}
+	h.fetchByID(ids)
+}
+
+// lost notes that an event of a batch has no verdict: it is asked for by id, whenever it was made.
+func (h *history) lost(b *batch, name string) {
+	h.warn("lost", "historic sync is incomplete; it is tried again", "reason", "events without a verdict")
+	id := [32]byte{}
+	if nostr.ReadHex(id[:], name); b.byID {
+		b.name([][32]byte{id})
+		b.needs(afresh)
+		return
+	}
+	if b.lost = append(b.lost, id); len(b.lost) > mostLost {
+		b.lost = nil
+		b.needs(afresh)
+	}
+}
+
+// endedByID decides about a batch of ids that is over.
+func (h *history) endedByID(b *batch, now time.Time) (done bool) {
+	if b.next == goOn || b.failures >= mostTriesByID {
+		return true
+	}
+	b.fail(now)
+	return false
+}
+
+// beginByID asks once more for what the relay refused to be asked for, and for what has no verdict.
+func (b *batch) beginByID() {
+	b.state, b.next, b.at, b.toFetch = underWay, goOn, time.Time{}, nil
+	for id := range b.named {
+		b.toFetch = append(b.toFetch, id)
+	}
+}
+
+// cameByID notes that an event of a batch of ids has come.
+func (b *batch) cameByID(name string) {
+	if id, err := hex.DecodeString(name); err == nil && len(id) == 32 {
+		delete(b.named, [32]byte(id))
+	}
+}
