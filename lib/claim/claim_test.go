@@ -245,7 +245,7 @@ func TestClaimsOnWhatIsGoneGoToo(t *testing.T) {
 // TestWorkEndsWithTheBucketOfClaims, because who holds what is not known any more.
 func TestWorkEndsWithTheBucketOfClaims(t *testing.T) {
 	t.Parallel()
-	s := serve(t, short)
+	s := serve(t, long)
 	b := s.connect()
 	m, err := Join(t.Context(), b, Options{Group: "test", Worker: "one", Log: quiet})
 	must(t, err)

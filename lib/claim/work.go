@@ -127,8 +127,7 @@ func (w *work) share(ctx context.Context) {
 		time.AfterFunc(again, w.directory.tell)
 	}
 	if err != nil {
-		w.o.Log.Debug("no key is taken", "group", w.o.Group, "error", err)
-		return
+		w.o.Log.Debug("no key of another worker is taken", "group", w.o.Group, "error", err)
 	}
 	var mu sync.Mutex
 	var group errgroup.Group
@@ -163,16 +162,25 @@ func (w *work) share(ctx context.Context) {
 }
 
 // free returns those of the keys by whose claims nobody works any more, and after how long silence
-// may have made more of them free; 0: a message will tell. It first reads every heartbeat that the
-// bucket has: what this worker has heard of claims may be newer than what it has heard of workers.
+// may have made more of them free; 0: a message will tell. Where there was a holder it first reads
+// every heartbeat that the bucket has: what this worker has heard of claims may be newer than what it
+// has heard of workers. After an error it has the keys without a holder.
 func (w *work) free(ctx context.Context, keys []string, claims map[string]claimed) (free []string, again time.Duration, err error) {
-	if len(keys) == 0 {
-		return nil, 0, nil
+	var held []string
+	for _, key := range keys {
+		if c := claims[key]; c.vanished || c.Worker != "" && c.Worker != w.o.Worker {
+			held = append(held, key)
+		} else {
+			free = append(free, key)
+		}
+	}
+	if len(held) == 0 {
+		return free, 0, nil
 	}
 	if err := w.directory.catchUp(ctx); err != nil {
-		return nil, 0, err
+		return free, 0, err
 	}
-	for _, key := range keys {
+	for _, key := range held {
 		unended, wait := w.directory.unended(claims[key])
 		if !unended {
 			free = append(free, key)
