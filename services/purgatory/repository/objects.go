@@ -77,6 +77,16 @@ func (r *Repo) Bytes() (bytes int64, err error) {
 	return bytes, err
 }
 
+// packedObjects counts the objects of all packs; what lies in several counts in each.
+func (r *Repo) packedObjects() (objects int, err error) {
+	packs, err := r.packs()
+	for _, p := range packs {
+		count, failed := countObjects(r.in("objects", packFolder, p.name+indexSuffix))
+		objects, err = objects+count, errors.Join(err, failed)
+	}
+	return objects, err
+}
+
 // HasObjects reports whether there is any object. It starts no git.
 func (r *Repo) HasObjects() (bool, error) {
 	packs, err := r.packs()

@@ -39,11 +39,13 @@ const (
 	processorTimeOfMiB = 2 * time.Second
 
 	// What git needs of memory: for references and single objects; to read objects and look for deltas;
-	// and for what it knows of each object, by the bytes of packs that it reads or checks. An object that
-	// is larger than core.bigFileThreshold is not kept whole.
+	// and for what it knows of each object: of a repository that it reads the objects are counted, of a
+	// pack that it checks only the bytes are known. An object that is larger than core.bigFileThreshold
+	// is not kept whole, and what is read from packs is mapped, which is not counted. A clone of 239,000
+	// objects in 416 MB takes 110 MiB.
 	memoryOfSmall   = 96 << 20
 	memoryOfObjects = 256 << 20
-	memoryPerRead   = 2
+	memoryPerObject = 512
 	memoryPerCheck  = 8
 )
 
@@ -199,14 +201,18 @@ func (c *Command) run(ctx context.Context) error {
 
 // measure works out what the process may have.
 func (c *Command) measure() {
-	bytes, factor := c.Pack, int64(memoryPerCheck)
+	bytes := c.Pack
 	if bytes == 0 {
 		bytes, _ = c.repo.Bytes() // a repository that cannot be read is git's to complain about
-		factor = memoryPerRead
 	}
 	c.memory = memoryOfSmall
-	if !slices.Contains(smallCommands, c.args[0]) && !slices.Contains(c.args, "--advertise-refs") {
-		c.memory = memoryOfObjects + factor*bytes
+	switch {
+	case slices.Contains(smallCommands, c.args[0]) || slices.Contains(c.args, "--advertise-refs"):
+	case c.Pack > 0:
+		c.memory = memoryOfObjects + memoryPerCheck*c.Pack
+	default:
+		objects, _ := c.repo.packedObjects()
+		c.memory = memoryOfObjects + memoryPerObject*int64(objects)
 	}
 	c.memory = min(c.memory, c.repo.Store.Memory, c.pool().most)
 	if c.serves || c.Pack > 0 {

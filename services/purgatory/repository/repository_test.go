@@ -3,6 +3,7 @@ package repository_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -379,6 +380,17 @@ func TestGitIsBounded(t *testing.T) {
 	c.Pack = 5 << 20
 	c.Stdin, c.Stdout = strings.NewReader("go\n"), &out
 	if err := c.Run(t.Context()); err != nil || out.String() != "303104\n20\n" { // 256 MiB and 8 times the pack
+		t.Errorf("KiB and seconds %q, %v", out.String(), err)
+	}
+	w := gittest.NewWork(t)
+	for range 3 {
+		w.Commit("a", rand.Text())
+	}
+	gittest.Fill(t, r.Repo, w.Pack("main"))
+	out.Reset()
+	read := r.UploadPack(false, "")
+	read.Stdin, read.Stdout = strings.NewReader("go\n"), &out
+	if err := read.Run(t.Context()); err != nil || out.String() != "262148\n10\n" { // 256 MiB, and 512 bytes for each of 9 objects
 		t.Errorf("KiB and seconds %q, %v", out.String(), err)
 	}
 	if said := c.Messages(); len(said) > 4<<10 || !strings.HasSuffix(said, "07[31m.?") {
