@@ -464,3 +464,23 @@ func TestPushIsPassedOn(t *testing.T) {
 		t.Errorf("no worker takes it:\n%s", out)
 	}
 }
+
+// TestAPushThatMeetsABusyWorker counts as what it met there, and its user is told.
+func TestAPushThatMeetsABusyWorker(t *testing.T) {
+	t.Parallel()
+	for status, result := range map[int]string{http.StatusServiceUnavailable: "busy", http.StatusTooManyRequests: "limited"} {
+		other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "come back later", status) }))
+		t.Cleanup(other.Close)
+		first := serve(t, githttp.Options{HandOver: time.Minute, Holder: func(string) (string, bool) { return other.Listener.Addr().String(), true }})
+		first.authority.push = refuse(repository.ErrElsewhere)
+		first.repo("moves")
+		w := gittest.NewWork(t)
+		w.Commit("a", "a")
+		if out := first.failing(w, "push", first.at("moves"), "main"); !strings.Contains(out, "come back later") {
+			t.Errorf("%d: the user is told\n%s", status, out)
+		}
+		if n := first.operations("receive_pack", result); n != 1 {
+			t.Errorf("%d: %v pushes count as %s", status, n, result)
+		}
+	}
+}
