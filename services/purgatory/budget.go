@@ -14,6 +14,9 @@ import (
 // have.
 const served = 10
 
+// errFull is all that strangers are told: the log says which disk has how much room.
+const errFull = "error: this service is full"
+
 // budget is the git data that may be stored: so much a day for each author and each client's
 // address, and only for those who are served while the disk is nearly full.
 type budget struct {
@@ -58,7 +61,7 @@ func (b budget) charges(p payer) (all []limit.Charge) {
 // are too few is a *repostate.Refused.
 func (b budget) check(ctx context.Context, p payer, bytes int64) (left int64, err error) {
 	if full := b.marks.Full(); full != "" && !p.served {
-		return 0, &repostate.Refused{Reason: "error: this service is full: " + full}
+		return 0, &repostate.Refused{Reason: errFull}
 	}
 	charges := b.charges(p)
 	if err := b.usage.Refresh(ctx, charges...); err != nil {

@@ -582,6 +582,31 @@ func TestAPushOfWhatIsDoneAlready(t *testing.T) {
 	}
 }
 
+// TestAPushIsOneLine of the log, with who pushed what by which event.
+func TestAPushIsOneLine(t *testing.T) {
+	w := newWorld(t)
+	c1 := w.pushFirst()
+	c2 := w.work.Commit("a", "2")
+	next := state("next", alice, "x", 1002, c2)
+	w.in.waits("x", next)
+	commands := gittest.Pkt(c1 + " " + c2 + " " + mainBranch + "\x00report-status")
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.address(alice, "x")+"/git-receive-pack", strings.NewReader(commands+string(w.work.Pack("main"))))
+	must(t, err)
+	r.Header.Set("Content-Type", "application/x-git-receive-pack-request")
+	r.Header.Set(proto.HeaderClient, "192.0.2.7")
+	answer, err := http.DefaultClient.Do(r)
+	must(t, err)
+	answer.Body.Close()
+	log, err := os.ReadFile(w.git + ".log")
+	must(t, err)
+	for line := range strings.Lines(string(log)) {
+		if strings.Contains(line, "msg=pushed") && strings.Contains(line, "client=192.0.2.7 repository="+nostr.Npub(alice)+"/x references=refs/heads/main event="+next.ID) {
+			return
+		}
+	}
+	t.Errorf("no line of the push:\n%s", log)
+}
+
 // TestWhatCountsIsByHowMuchARepositoryGrew: a pack that is completed by objects that are here counts as
 // what is stored, and of a push that git refuses nothing counts.
 func TestWhatCountsIsByHowMuchARepositoryGrew(t *testing.T) {

@@ -278,8 +278,29 @@ func (a authority) take(ctx context.Context, repo *repository.Locked, push githt
 		}
 	}
 	a.tell(at.Identifier, proto.GitPushed, proto.GitNotice{Owner: npub(at.PubKey), Objects: some(objects)})
-	a.log.Info("pushed", "repository", at, "references", len(push.Changes), "done already", len(d.Done), "refused", len(refused))
+	a.log.Info("pushed", "client", push.Client, "repository", at, "references", named(push.Changes), "event", d.eventID(),
+		"done already", len(d.Done), "refused", len(refused))
 	return refused, nil
+}
+
+// named are the references of a push, for the log: a client may push 10,000.
+func named(changes []repostate.Change) string {
+	var names []string
+	for _, c := range changes[:min(len(changes), someObjects)] {
+		names = append(names, c.Name)
+	}
+	if more := len(changes) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(names, " ")
+}
+
+// eventID is the state event that allows a push; empty where it needs none.
+func (d decision) eventID() string {
+	if d.State == nil {
+		return ""
+	}
+	return d.State.Event.ID
 }
 
 // receive lets git carry out what is allowed, and gives what git refuses of it.
