@@ -15,9 +15,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/test/fixture"
@@ -187,4 +189,63 @@ func TestCommandsInMemoryAreCharged(t *testing.T) {
 	if memory, disk := store.Kept(); memory+disk != 0 {
 		t.Errorf("%d bytes of memory and %d of disk are never given back", memory, disk)
 	}
+}
+
+// TestAPushThatGrowsBeyondItsLimit: a pack that is small as it comes is completed by what is here.
+func TestAPushThatGrowsBeyondItsLimit(t *testing.T) {
+	h, r, w := begin(t, githttp.Options{MaxPushBytes: 1 << 20})
+	large := gittest.Noise(3 << 20)
+	w.Commit("a", large)
+	gittest.Fill(t, r, w.Pack("main"))
+	gittest.Do(t, r, func(r *repository.Locked) error {
+		return r.SetRef(t.Context(), "refs/heads/main", w.Git("rev-parse", "HEAD"))
+	})
+	before, err := r.Bytes()
+	must(t, err)
+	w.Commit("a", large+"and more")
+	if out := h.failing(w, "push", h.at("x"), "main"); !strings.Contains(out, "git cannot check the pack within the limit on its size") {
+		t.Errorf("the terminal says\n%s", out)
+	}
+	if after, err := r.Bytes(); err != nil || after != before {
+		t.Errorf("the repository grew from %d to %d bytes, %v", before, after, err)
+	}
+}
+
+// TestPushesShareProcessesByClient: who has a push under way, or several, delays no other client.
+func TestPushesShareProcessesByClient(t *testing.T) {
+	folder := t.TempDir()
+	goOn := filepath.Join(folder, "go")
+	git := gittest.Script(t, fmt.Sprintf(`case "$1" in
+receive-pack) touch %s/began.$$; while [ ! -e %s ]; do sleep 0.01; done;; esac
+exec git "$@"`, folder, goOn))
+	// A quarter of the processes is the worker's own; a client has one of the other six.
+	store, err := repository.NewStore(repository.Options{Root: filepath.Join(t.TempDir(), "git"), Git: git, Processes: 8})
+	must(t, err)
+	h := serveFrom(t, store, githttp.Options{Patience: 10 * time.Millisecond})
+	w := gittest.NewWork(t)
+	id := w.Commit("a", "a")
+	request := gittest.Pkt(creates("refs/heads/main", id, "report-status")) + string(w.Pack("main"))
+	began := func() int {
+		found, err := filepath.Glob(filepath.Join(folder, "began.*"))
+		must(t, err)
+		return len(found)
+	}
+	for _, identifier := range []string{"one", "two", "three"} {
+		h.repo(identifier)
+	}
+	var pushes sync.WaitGroup
+	defer pushes.Wait()
+	defer func() { must(t, os.WriteFile(goOn, nil, 0o600)) }()
+	push := func(identifier, client string) {
+		if _, answer := h.post(identifier, "git-receive-pack", strings.NewReader(request), proto.HeaderClient, client); !strings.Contains(answer, "ok refs/heads/main") {
+			t.Errorf("the push of %s: %q", client, answer)
+		}
+	}
+	pushes.Go(func() { push("one", "192.0.2.1") })
+	fixture.Await(t, "the first push runs", func() bool { return began() == 1 })
+	if _, answer := h.post("two", "git-receive-pack", strings.NewReader(request), proto.HeaderClient, "192.0.2.1"); !strings.Contains(answer, "too many git requests") {
+		t.Errorf("a second push of one client: %q", answer)
+	}
+	pushes.Go(func() { push("three", "192.0.2.2") })
+	fixture.Await(t, "another client's push runs", func() bool { return began() == 2 })
 }

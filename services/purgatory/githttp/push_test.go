@@ -484,3 +484,24 @@ func TestAPushThatMeetsABusyWorker(t *testing.T) {
 		}
 	}
 }
+
+// TestABegunPushIsNotSentAgain: the worker that it was passed on to may have carried it out.
+func TestABegunPushIsNotSentAgain(t *testing.T) {
+	t.Parallel()
+	var tries atomic.Int32
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		tries.Add(1)
+		_, _ = io.ReadFull(r.Body, make([]byte, 4))
+		panic(http.ErrAbortHandler) // as a worker that is killed
+	}))
+	t.Cleanup(other.Close)
+	first := serve(t, githttp.Options{HandOver: 500 * time.Millisecond, Holder: func(string) (string, bool) { return other.Listener.Addr().String(), true }})
+	first.authority.push = refuse(repository.ErrElsewhere)
+	first.repo("moves")
+	w := gittest.NewWork(t)
+	w.Commit("a", "a")
+	out := first.failing(w, "push", first.at("moves"), "main")
+	if n := tries.Load(); n != 1 {
+		t.Errorf("it was sent %d times:\n%s", n, out)
+	}
+}

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
+	"testing"
+	"testing/synctest"
 
 	"golang.org/x/sys/unix"
 )
@@ -84,4 +87,24 @@ func afterPowerCut(path string, byGit func(path string) bool) (lost []string) {
 		lost = append(lost, afterPowerCut(filepath.Join(path, name), byGit)...)
 	}
 	return lost
+}
+
+// TestNothingIsReadBeforeTheLimits of a process are set.
+func TestNothingIsReadBeforeTheLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{strings.NewReader("x"), make(chan struct{})}
+		read := make(chan int, 1)
+		go func() {
+			n, _ := g.Read(make([]byte, 1))
+			read <- n
+		}()
+		synctest.Wait()
+		if len(read) > 0 {
+			t.Error("it was read at once")
+		}
+		close(g.open)
+		if <-read != 1 {
+			t.Error("nothing was read")
+		}
+	})
 }

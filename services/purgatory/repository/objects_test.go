@@ -211,6 +211,24 @@ func TestShareBringsOnlyWhatIsReachable(t *testing.T) {
 	gittest.Fsck(t, to.Path)
 }
 
+// TestSharingLinksNothingUnreached: what the other has let go of stays there, until its housekeeping
+// removes it.
+func TestSharingLinksNothingUnreached(t *testing.T) {
+	t.Parallel()
+	s := gittest.Store(t)
+	from, to := maintained(t, s, 1), maintained(t, s, 2)
+	w := gittest.NewWork(t)
+	first := w.Commit("a", "1")
+	secret := w.Commit("a", "secret")
+	gittest.Fill(t, from.Repo, w.Pack("main"))
+	set(t, from, first)
+	must(t, from.Gc(t.Context()))
+	has(t, from, true, secret)
+	must(t, to.Share(t.Context(), from.Repo, []string{first}, true))
+	has(t, to, true, first)
+	has(t, to, false, secret)
+}
+
 // TestHalfAHistoryIsNotNamed: what is there without all that it links to is neither shared nor
 // named by a reference.
 func TestHalfAHistoryIsNotNamed(t *testing.T) {
