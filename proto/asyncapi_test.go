@@ -142,7 +142,7 @@ func TestAsyncAPISchemasAreOurTypes(t *testing.T) {
 	for _, v := range []any{
 		nostr.Event{}, Verdict{}, Verdicts{}, Held{}, RejectedEvent{}, Fetch{}, Target{}, Wanted{}, RelayState{}, Worker{}, Claim{}, GitNotice{},
 		Usage{}, Ban{}, ManageRequest{}, ManageAnswer{}, WriterMark{}, ReconcileQuery{}, ReconcileAnswer{}, Progress{}, Disk{}, Reading{},
-		EventsQuery{}, EventsAnswer{}, Place{}, RepoQuestion{}, RepoListQuestion{}, RepoListAnswer{}, RepoReferencesQuestion{}, RepoReferencesAnswer{},
+		EventsQuery{}, EventsAnswer{}, PageCursor{}, RepoQuestion{}, RepoListQuestion{}, RepoListAnswer{}, RepoReferencesQuestion{}, RepoReferencesAnswer{},
 		RepoReference{}, RepoWaitsAnswer{}, RepoStatus{}, Waits{}, Asked{}, Why{}, WhyAnswer{}, Refusal{},
 	} {
 		types[reflect.TypeOf(v).Name()] = reflect.TypeOf(v)

@@ -326,8 +326,8 @@ type ReconcileAnswer struct {
 	Missing []byte `json:"missing,omitempty"`
 	// Known is how many events of the filter are known, of an answer that begins a session.
 	Known uint64 `json:"known,omitempty"`
-	// Alone is how many of these the relay has turned out not to have, by its last message.
-	Alone uint64 `json:"alone,omitempty"`
+	// OnlyHere is how many of these the relay has turned out not to have, by its last message.
+	OnlyHere uint64 `json:"only_here,omitempty"`
 }
 
 // Codes of errors of the grasp.query services.

@@ -25,7 +25,7 @@ type EventsQuery struct {
 	IDsOnly bool `json:"ids_only,omitempty"`
 	// After is where the page before ended; nil: the first page is asked for. The filter's limit
 	// counts what comes after it.
-	After *Place `json:"after,omitempty"`
+	After *PageCursor `json:"after,omitempty"`
 }
 
 // EventsAnswer answers an [EventsQuery], or there is an error with the headers of the micro service
@@ -35,11 +35,11 @@ type EventsAnswer struct {
 	Events []json.RawMessage `json:"events,omitempty"`
 	IDs    []byte            `json:"ids,omitempty"` // 32 bytes each, if only ids were asked for
 	// After is where the page ends, if there is more.
-	After *Place `json:"after,omitempty"`
+	After *PageCursor `json:"after,omitempty"`
 }
 
-// Place is where an event stands among the answers to a filter.
-type Place struct {
+// PageCursor is where an event stands among the answers to a filter.
+type PageCursor struct {
 	CreatedAt nostr.Timestamp `json:"created_at"`
 	ID        string          `json:"id"`
 }

@@ -24,12 +24,12 @@ type Reading struct {
 	Stream string // its name; must be set
 	Filter string // subject; empty: all
 	After  uint64 // begin behind this sequence; 0: with the first message
-	// Wait is called with the sequence of the last of some messages before these are handed on. Its
-	// error has them wait. nil: they do not.
+	// Wait is called before each batch, with the sequence of its last message. On an error the batch is
+	// fetched again later. Optional.
 	Wait func(ctx context.Context, seq uint64) error
 	// Idle is called whenever everything was read that is there. Nothing else is called meanwhile.
-	// nil: nothing is.
-	Idle func()
+	// It ends with its context. Optional.
+	Idle func(ctx context.Context)
 	// Within is how long there may be something to read that does not come; then Run gives an error.
 	// 0: Run tries for ever, and ReadAll for 30 s.
 	Within time.Duration
@@ -58,10 +58,12 @@ const (
 	// but not yet on the replica that answered, or while the bus is away.
 	retryFirst = 2 * time.Millisecond
 	retryMost  = 250 * time.Millisecond
-	// feedTime is how long a follower that is fed waits before it reads itself: a commit is in the
-	// stream before the writer feeds it. After fedFor without any, it does not wait.
-	feedTime = 50 * time.Millisecond
-	fedFor   = 5 * time.Second
+	// pushTime is how long a follower to which a writer pushes waits before it reads itself: a commit
+	// is in the stream before the writer pushes it. After pushedFor without any, it does not wait.
+	pushTime  = 50 * time.Millisecond
+	pushedFor = 5 * time.Second
+	// askAgain is the pause before a stream that has lost something is asked once more.
+	askAgain = time.Second
 	// headerPending says on a message how many of those that were asked for are behind it.
 	headerPending = "Nats-Num-Pending"
 )
@@ -80,21 +82,23 @@ type Follower struct {
 	leader bool          // the leader is asked
 	wake   chan struct{} // of capacity 1: there may be something to read, or to ask
 
-	mu    sync.Mutex
-	ready bool          // everything was read that was there at the start
-	at    uint64        // everything up to here is read
-	told  uint64        // sequence of the last message that is known to be stored
-	look  bool          // the stream's end must be asked for
-	goal  uint64        // the stream's end, when it was last asked for
-	fed   time.Time     // when Advance was last called
-	moved chan struct{} // closed when the follower gets on; nil: nothing waits
+	mu          sync.Mutex
+	ready       bool          // everything was read that was there at the start
+	position    uint64        // everything up to here is read
+	notifiedSeq uint64        // of the last message that is known to be stored
+	endDue      bool          // the stream's end must be asked for
+	endSeq      uint64        // the stream's end, when it was last asked for
+	lastPush    time.Time     // when Advance was last called
+	advanced    chan struct{} // closed when the follower gets on; nil: nothing waits
+
+	created time.Time // when the stream was made, as it was first seen; Run's goroutine has it
 }
 
 // NewFollower makes a follower; it reads while Run runs. read gets the messages in batches of at
 // least one; its error ends Run.
 func NewFollower(js jetstream.JetStream, r Reading, log *slog.Logger, read func([]Message) error) *Follower {
 	r.Filter = cmp.Or(r.Filter, ">")
-	return &Follower{js: js, log: log, what: r, read: read, at: r.After, look: true, wake: make(chan struct{}, 1)}
+	return &Follower{js: js, log: log, what: r, read: read, position: r.After, endDue: true, wake: make(chan struct{}, 1)}
 }
 
 // Each adapts a function of one message to a batch.
@@ -118,7 +122,7 @@ func (f *Follower) ReadAll(ctx context.Context) error {
 	own, stop := context.WithCancel(ctx)
 	defer stop()
 	before := f.what
-	f.what.Idle, f.what.Within = stop, cmp.Or(before.Within, waitMost)
+	f.what.Idle, f.what.Within = func(context.Context) { stop() }, cmp.Or(before.Within, waitMost)
 	defer func() { f.what = before; f.wantEnd() }()
 	return cmp.Or(f.Run(own), ctx.Err())
 }
@@ -134,21 +138,21 @@ func (f *Follower) Run(ctx context.Context) error {
 		return fmt.Errorf("follow stream %s: %w", f.what.Stream, err)
 	}
 	defer sub.Unsubscribe()
-	// The end is asked for when nothing is left to read.
-	failures, since, left, few := 0, time.Now(), true, false
+	// The end is asked for when nothing more is known to be there.
+	failures, since, more, keepsUp := 0, time.Now(), true, false
 	for ctx.Err() == nil {
 		count, err := 0, error(nil)
-		if !left {
-			err = f.lookAtEnd(ctx)
+		if !more {
+			err = f.checkEnd(ctx)
 		}
-		if err == nil && !left && !f.behind() {
-			f.rest(ctx)
+		if err == nil && !more && !f.behind() {
+			f.waitForMore(ctx)
 			failures, since = 0, time.Now()
 			continue
 		}
-		if left = false; err == nil {
-			count, left, err = f.fetch(ctx, few)
-			few = err == nil && !left
+		if more = false; err == nil {
+			count, more, err = f.fetch(ctx, keepsUp)
+			keepsUp = err == nil && !more
 		}
 		failed, isRead := errors.AsType[readError](err)
 		switch {
@@ -166,25 +170,30 @@ func (f *Follower) Run(ctx context.Context) error {
 		case err != nil:
 			f.log.Debug("a stream cannot be read", "stream", f.what.Stream, "error", err)
 		}
-		if time.Since(since) > stalledAfter && !f.leader {
-			f.leader = true
-			f.log.Warn("a stream is not read on; its leader is asked", "stream", f.what.Stream, "read", f.Seq())
-		}
 		failures++
-		pause := backoff.After(failures, retryFirst, retryMost)
-		if pause == retryMost {
-			f.wantEnd() // a message that was told of may be gone
-		}
-		_ = backoff.Sleep(ctx, pause) // the loop looks at ctx
+		f.backOff(ctx, failures, since)
 	}
 	return nil
+}
+
+// backOff waits before the stream is asked again, from which nothing has come since a time.
+func (f *Follower) backOff(ctx context.Context, failures int, since time.Time) {
+	if time.Since(since) > stalledAfter && !f.leader {
+		f.leader = true
+		f.log.Warn("a stream is not read on; its leader is asked", "stream", f.what.Stream, "read", f.Seq())
+	}
+	pause := backoff.After(failures, retryFirst, retryMost)
+	if pause == retryMost {
+		f.wantEnd() // a message that was told of may be gone
+	}
+	_ = backoff.Sleep(ctx, pause) // the loop looks at ctx
 }
 
 // hear takes the notice of a message that the stream has stored.
 func (f *Follower) hear(m *nats.Msg) {
 	if seq, err := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64); err == nil {
 		f.mu.Lock()
-		f.told = max(f.told, seq)
+		f.notifiedSeq = max(f.notifiedSeq, seq)
 		f.mu.Unlock()
 		f.signal()
 	}
@@ -193,7 +202,7 @@ func (f *Follower) hear(m *nats.Msg) {
 // wantEnd has the stream's end asked for.
 func (f *Follower) wantEnd() {
 	f.mu.Lock()
-	f.look = true
+	f.endDue = true
 	f.mu.Unlock()
 	f.signal()
 }
@@ -210,16 +219,16 @@ func (f *Follower) signal() {
 func (f *Follower) behind() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.look || f.at < max(f.told, f.goal)
+	return f.endDue || f.position < max(f.notifiedSeq, f.endSeq)
 }
 
-// rest tells that everything was read, and waits until there may be more.
-func (f *Follower) rest(ctx context.Context) {
+// waitForMore tells that everything was read, and waits until there may be more.
+func (f *Follower) waitForMore(ctx context.Context) {
 	f.mu.Lock()
 	f.ready = true
 	f.mu.Unlock()
 	if f.what.Idle != nil {
-		f.what.Idle()
+		f.what.Idle(ctx)
 	}
 	timer := time.NewTimer(endEvery)
 	defer timer.Stop()
@@ -229,36 +238,37 @@ func (f *Follower) rest(ctx context.Context) {
 		f.wantEnd()
 	case <-f.wake:
 		f.mu.Lock()
-		fed, told := time.Since(f.fed) < fedFor && !f.look, f.told
+		pushed, notified := time.Since(f.lastPush) < pushedFor && !f.endDue, f.notifiedSeq
 		f.mu.Unlock()
-		if fed {
-			brief, cancel := context.WithTimeout(ctx, feedTime)
+		if pushed {
+			brief, cancel := context.WithTimeout(ctx, pushTime)
 			defer cancel()
-			_ = f.reach(brief, told, 0) // or it is read
+			_ = f.reach(brief, notified, 0) // or it is read
 		}
 	}
 }
 
-// fetch asks for the messages behind those that were read, of which there may be few, and hands on
-// what comes. left: there are more.
-func (f *Follower) fetch(ctx context.Context, few bool) (count int, left bool, err error) {
-	batch, left, err := f.ask(ctx, f.Seq()+1, few)
+// fetch asks for the messages behind those that were read and hands on what comes. A follower that
+// keeps up asks for them singly. more: more are there.
+func (f *Follower) fetch(ctx context.Context, keepsUp bool) (count int, more bool, err error) {
+	batch, more, err := f.ask(ctx, f.Seq()+1, keepsUp)
 	if err == nil && len(batch) > 0 && f.what.Wait != nil {
 		err = f.what.Wait(ctx, batch[len(batch)-1].Seq)
 	}
 	if err != nil || len(batch) == 0 {
-		return 0, left, err
+		return 0, more, err
 	}
 	if err := f.read(batch); err != nil {
 		return 0, false, readError{err}
 	}
 	f.reached(batch[len(batch)-1].Seq)
-	return len(batch), left, nil
+	return len(batch), more, nil
 }
 
-// ask asks for messages from a sequence on, of which there may be few. left: there are more of them.
-func (f *Follower) ask(ctx context.Context, from uint64, few bool) (got []Message, left bool, err error) {
-	for f.leader || few {
+// ask asks for messages from a sequence on: singly at the leader, or a batch at any replica. more: more
+// of them are there.
+func (f *Follower) ask(ctx context.Context, from uint64, singly bool) (got []Message, more bool, err error) {
+	for f.leader || singly {
 		m, found, err := Next(ctx, f.js, f.what.Stream, f.what.Filter, from)
 		if err != nil || !found {
 			return got, false, err
@@ -289,64 +299,88 @@ func (f *Follower) ask(ctx context.Context, from uint64, few bool) (got []Messag
 		// Answers are plain messages: one is lost when the connection breaks, and later ones may
 		// still come. Each names the one before it, the first none.
 		if m.Header.Get(jetstream.LastSequenceHeader) != strconv.FormatUint(before, 10) {
-			left = true
+			more = true
 			break
 		}
 		got = append(got, Message{Seq: m.Sequence, Subject: m.Subject, Header: m.Header, Data: m.Data, Time: m.Time})
-		before, left = m.Sequence, m.Header.Get(headerPending) != "0"
+		before, more = m.Sequence, m.Header.Get(headerPending) != "0"
 	}
 	if len(got) == 0 {
 		return nil, false, fmt.Errorf("read messages of %s from %d: no answer", f.what.Stream, from)
 	}
-	return got, left, nil
+	return got, more, nil
 }
 
-// lookAtEnd asks the stream's leader for the last sequence, if that is wanted, and which message up
-// to it is the next to read. The messages at a stream's end may not match the filter, or be gone.
-func (f *Follower) lookAtEnd(ctx context.Context) (err error) {
+// checkEnd asks the stream's leader for the last sequence, if that is due, and which message up to it
+// is the next to read. The messages at a stream's end may not match the filter, or be gone.
+func (f *Follower) checkEnd(ctx context.Context) (err error) {
 	f.mu.Lock()
-	at, look, goal := f.at, f.look, f.goal
-	f.look = false
+	position, due, end := f.position, f.endDue, f.endSeq
+	f.endDue = false
 	f.mu.Unlock()
 	defer func() {
 		if err != nil {
 			f.wantEnd()
 		}
 	}()
-	if look {
-		if goal, err = LastSeq(ctx, f.js, f.what.Stream); err != nil {
+	if due {
+		if end, err = f.askEnd(ctx, position); err != nil {
 			return err
 		}
-		if goal < at {
-			return readError{fmt.Errorf("stream %s ends at %d and was read up to %d: NATS has an earlier state of it now, or another stream "+
-				"(docs/running.md, When NATS has lost its disk)", f.what.Stream, goal, at)}
-		}
 	}
-	var told uint64
-	if at < goal {
-		m, found, err := Next(ctx, f.js, f.what.Stream, f.what.Filter, at+1)
+	var notified uint64
+	if position < end {
+		m, found, err := Next(ctx, f.js, f.what.Stream, f.what.Filter, position+1)
 		if err != nil {
 			return err
 		}
-		if at = goal; found {
-			at, told = m.Seq-1, m.Seq
+		if position = end; found {
+			position, notified = m.Seq-1, m.Seq
 		}
 	}
 	f.mu.Lock()
-	f.goal, f.told = goal, max(f.told, told)
+	f.endSeq, f.notifiedSeq = end, max(f.notifiedSeq, notified)
 	f.mu.Unlock()
-	f.reached(at)
+	f.reached(position)
 	return nil
+}
+
+// askEnd asks for the stream's last sequence. A stream that was made again, or that ends before the
+// position, has lost what was read. That is asked twice: a server that has just lost the lead of the
+// stream may answer with what it had then.
+func (f *Follower) askEnd(ctx context.Context, position uint64) (uint64, error) {
+	for again := false; ; again = true {
+		end, created, err := streamEnd(ctx, f.js, f.what.Stream)
+		if err != nil {
+			return 0, err
+		}
+		if f.created.IsZero() {
+			f.created = created
+		}
+		if end >= position && created.Equal(f.created) {
+			return end, nil
+		}
+		if again {
+			return 0, readError{fmt.Errorf("stream %s, made at %s, ends at %d; it was read up to %d when it was made at %s: "+
+				"NATS has an earlier state of it now, or another stream (docs/running.md, When NATS has lost its disk)",
+				f.what.Stream, created.UTC().Format(time.RFC3339), end, position, f.created.UTC().Format(time.RFC3339))}
+		}
+		f.log.Warn("a stream ends before what was read of it, or was made again; it is asked once more",
+			"stream", f.what.Stream, "end", end, "read", position)
+		if err := backoff.Sleep(ctx, askAgain); err != nil {
+			return 0, err
+		}
+	}
 }
 
 // reached notes up to where everything was read.
 func (f *Follower) reached(seq uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.at = max(f.at, seq)
-	if f.moved != nil {
-		close(f.moved)
-		f.moved = nil
+	f.position = max(f.position, seq)
+	if f.advanced != nil {
+		close(f.advanced)
+		f.advanced = nil
 	}
 }
 
@@ -354,14 +388,14 @@ func (f *Follower) reached(seq uint64) {
 func (f *Follower) Seq() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.at
+	return f.position
 }
 
 // Advance says that the reader has got everything up to a sequence by another way. While it does,
 // the follower reads only what does not come by that way within 50 ms.
 func (f *Follower) Advance(seq uint64) {
 	f.mu.Lock()
-	f.fed = time.Now()
+	f.lastPush = time.Now()
 	f.mu.Unlock()
 	f.reached(seq)
 }
@@ -396,17 +430,17 @@ func (f *Follower) reach(ctx context.Context, seq uint64, look time.Duration) er
 	defer tick.Stop()
 	for {
 		f.mu.Lock()
-		if f.at >= seq {
+		if f.position >= seq {
 			f.mu.Unlock()
 			return nil
 		}
-		if f.moved == nil {
-			f.moved = make(chan struct{})
+		if f.advanced == nil {
+			f.advanced = make(chan struct{})
 		}
-		moved := f.moved
+		advanced := f.advanced
 		f.mu.Unlock()
 		select {
-		case <-moved:
+		case <-advanced:
 		case <-tick.C:
 			f.wantEnd()
 		case <-ctx.Done():

@@ -167,13 +167,19 @@ func Deletion(kept time.Duration) nats.Header {
 
 // LastSeq is the stream's last sequence as its leader knows it now.
 func LastSeq(ctx context.Context, js jetstream.JetStream, stream string) (uint64, error) {
+	seq, _, err := streamEnd(ctx, js, stream)
+	return seq, err
+}
+
+// streamEnd is the stream's last sequence, and when the stream was made.
+func streamEnd(ctx context.Context, js jetstream.JetStream, stream string) (seq uint64, created time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	s, err := js.Stream(ctx, stream)
 	if err != nil {
-		return 0, fmt.Errorf("look at stream %s: %w", stream, err)
+		return 0, time.Time{}, fmt.Errorf("look at stream %s: %w", stream, err)
 	}
-	return s.CachedInfo().State.LastSeq, nil
+	return s.CachedInfo().State.LastSeq, s.CachedInfo().Created, nil
 }
 
 // messageQuery asks JetStream for one message.

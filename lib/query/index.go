@@ -108,7 +108,7 @@ func (x *Index) page(ctx context.Context, q proto.EventsQuery) (a proto.EventsAn
 	if q.After != nil && (f.Until == nil || *f.Until > q.After.CreatedAt) {
 		f.Until = &q.After.CreatedAt
 	}
-	var last proto.Place
+	var last proto.PageCursor
 	count, size := 0, 0
 	matches := view.QueryRaw
 	if q.IDsOnly {
@@ -118,7 +118,7 @@ func (x *Index) page(ctx context.Context, q proto.EventsQuery) (a proto.EventsAn
 		if err != nil {
 			return a, err
 		}
-		at := proto.Place{CreatedAt: m.CreatedAt, ID: hex.EncodeToString(m.ID[:])}
+		at := proto.PageCursor{CreatedAt: m.CreatedAt, ID: hex.EncodeToString(m.ID[:])}
 		if q.After != nil && at.CreatedAt == q.After.CreatedAt && at.ID <= q.After.ID {
 			continue
 		}

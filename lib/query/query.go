@@ -14,6 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"tendril.dev/lib/backoff"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
@@ -51,19 +52,19 @@ type Source interface {
 	IDs(ctx context.Context, f nostr.Filter) iter.Seq2[[32]byte, error]
 }
 
-// Hearing tells of accepted events while it runs.
-type Hearing struct {
+// Subscription tells of accepted events while it runs.
+type Subscription struct {
 	Run func(context.Context) error
 	Seq func() uint64 // of the log, up to which everything was told
 }
 
-// hearEvery is how long messages may gather when all before were read.
-const hearEvery = 500 * time.Millisecond
+// gatherFor is how long messages may gather when all before were read.
+const gatherFor = 500 * time.Millisecond
 
-// Hear tells fn of the events that are accepted from now on, of some kinds: each once, those of a
+// SubscribeAccepted tells fn of the events that are accepted from now on, of some kinds: each once, those of a
 // kind in the order of the log, after answers of the source have them. Several goroutines may call
 // fn. It must be quick, because an index that applies the log waits for it; it may ask the source.
-func Hear(js jetstream.JetStream, s Source, kinds []int, fn func([]eventdb.Record)) Hearing {
+func SubscribeAccepted(js jetstream.JetStream, s Source, kinds []int, fn func([]eventdb.Record)) Subscription {
 	if x, is := s.(*Index); is {
 		others := func(r eventdb.Record) bool { return !slices.Contains(kinds, r.Event.Kind) }
 		x.DB.Subscribe(func(recs []eventdb.Record) {
@@ -71,7 +72,7 @@ func Hear(js jetstream.JetStream, s Source, kinds []int, fn func([]eventdb.Recor
 				fn(recs)
 			}
 		})
-		return Hearing{func(ctx context.Context) error { <-ctx.Done(); return nil }, x.Seq}
+		return Subscription{func(ctx context.Context) error { <-ctx.Done(); return nil }, x.Seq}
 	}
 	read := func(messages []bus.Message) error {
 		var recs []eventdb.Record
@@ -87,13 +88,13 @@ func Hear(js jetstream.JetStream, s Source, kinds []int, fn func([]eventdb.Recor
 		}
 		return nil
 	}
-	gather := func() { time.Sleep(hearEvery) }
+	gather := func(ctx context.Context) { _ = backoff.Sleep(ctx, gatherFor) } // the follower looks at ctx
 	var all bus.Followers
 	for _, kind := range kinds {
 		reading := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(kind), After: s.Seq(), Wait: s.Reached, Idle: gather}
 		all = append(all, bus.NewFollower(js, reading, slog.New(slog.DiscardHandler), read))
 	}
-	return Hearing{all.Run, all.Seq}
+	return Subscription{all.Run, all.Seq}
 }
 
 // First returns the newest event that matches; [ErrNotFound]: there is none.

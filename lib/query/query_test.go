@@ -296,7 +296,7 @@ func TestWhatHasLeftTheLogIsNotHeard(t *testing.T) {
 	defer running.Wait()
 	defer cancel()
 	for name, s := range map[string]query.Source{"the index": x.Index, "an index that is late": &late{Source: x.Index}, "the bus": remote} {
-		hearing := query.Hear(w.JS, s, []int{1621}, func(recs []eventdb.Record) {
+		hearing := query.SubscribeAccepted(w.JS, s, []int{1621}, func(recs []eventdb.Record) {
 			for _, r := range recs {
 				heard <- name + ": " + r.Event.Content
 			}

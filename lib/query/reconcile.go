@@ -11,9 +11,9 @@ import (
 
 // Step is what to do next.
 type Step struct {
-	Message []byte     // to say to the relay; nil: the session has ended
-	Missing [][32]byte // ids to fetch from it; some may have come before
-	Alone   uint64     // how many events of the filter it has turned out not to have
+	Message  []byte     // to say to the relay; nil: the session has ended
+	Missing  [][32]byte // ids to fetch from it; some may have come before
+	OnlyHere uint64     // how many events of the filter it has turned out not to have
 }
 
 // Reconciler asks the service grasp.query.ids which of a relay's events are not known here,
@@ -37,7 +37,7 @@ func (s Reconciler) Continue(ctx context.Context, session proto.ReconcileQuery, 
 		return Step{}, fmt.Errorf("reconcile: %w: an empty message", ErrRefused)
 	}
 	a, err := s.ask(ctx, session, answer)
-	step := Step{Message: a.Message, Alone: a.Alone}
+	step := Step{Message: a.Message, OnlyHere: a.OnlyHere}
 	for ids := a.Missing; len(ids) >= 32; ids = ids[32:] {
 		step.Missing = append(step.Missing, [32]byte(ids))
 	}

@@ -39,7 +39,7 @@ type worker struct {
 	node      *node.Node
 	log       *slog.Logger
 	events    query.Source
-	hearing   query.Hearing
+	hearing   query.Subscription
 	store     *repository.Store
 	rules     repository.Rules
 	sender    *candidates.Sender
@@ -98,7 +98,7 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 	w.queue = newQueue(reconcilers, s.HuntBackoffBase, maxReconcileBackOff, w.tryReconcile)
 	w.chores = workqueue.New(workqueue.Options[repository.Place]{Workers: 1, Work: w.cleanUp, BackOff: housekeepingEvery, MaxBackOff: housekeepingEvery})
 	w.questions = gitquery.NewServer(n.Bus.Conn, n.Log, w.newAnswers())
-	w.hearing = query.Hear(n.Bus.JS, n.Accepted, []int{nostr.KindAnnouncement, nostr.KindPR, nostr.KindPRUpdate, nostr.KindDeletion}, w.heard)
+	w.hearing = query.SubscribeAccepted(n.Bus.JS, n.Accepted, []int{nostr.KindAnnouncement, nostr.KindPR, nostr.KindPRUpdate, nostr.KindDeletion}, w.heard)
 	w.holdings = held.NewSet(n.Bus.JS, n.Log, w.changed)
 	w.releaser = &release.Releaser{Store: store, Offerer: sender, Events: w, Hold: s.HoldDuration, Later: w.later, Log: n.Log}
 	n.Bans.OnChange(w.heardBan) // last: it may be called at once, and uses all of the above

@@ -135,7 +135,7 @@ func (m *simulation) begin() {
 	g.lease, g.lapse = context.WithCancel(m.t.Context())
 	source := &simulatedLog{simulation: m}
 	g.targets = NewTargets(nil, source, 5*time.Second, make(chan []string, 1), quiet)
-	g.targets.hearing = query.Hearing{Seq: source.Seq}
+	g.targets.hearing = query.Subscription{Seq: source.Seq}
 	g.targets.newerRoots = func(_ context.Context, seq uint64) (map[string]bool, error) { return source.newer(seq), nil }
 	g.targets.relays[relayName] = proto.Target{URL: relayURL, Bootstrap: true}
 	in := intake.New(intake.Options{Offerer: &simulatedIngest{m, g}, Stored: source})

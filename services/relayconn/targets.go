@@ -56,7 +56,7 @@ type Targets struct {
 	changed bool                    // relays
 	lists   map[string]*list        // root events, by reference of the repository
 	wanted  map[string]*Wanted      // of claimed relays, by name
-	hearing query.Hearing           // of root events
+	hearing query.Subscription           // of root events
 	later   bool                    // fold is called when the window is over
 	seq     uint64                  // see seen
 	shared  session.Set             // root events of the repositories that were asked for last
@@ -83,8 +83,8 @@ func NewTargets(js jetstream.JetStream, events query.Source, window time.Duratio
 		relays: map[string]proto.Target{}, lists: map[string]*list{}, wanted: map[string]*Wanted{},
 	}
 	t.newerRoots = t.readNewer
-	t.hearing = query.Hear(js, events, rootKinds, t.hear) // what is asked for later has the events before
-	t.stream = bus.NewFollower(js, bus.Reading{Stream: proto.StreamTargets, Filter: proto.AnyTarget, Idle: t.idle}, log, bus.Each(t.takeRelay))
+	t.hearing = query.SubscribeAccepted(js, events, rootKinds, t.hear) // what is asked for later has the events before
+	t.stream = bus.NewFollower(js, bus.Reading{Stream: proto.StreamTargets, Filter: proto.AnyTarget, Idle: func(context.Context) { t.idle() }}, log, bus.Each(t.takeRelay))
 	return t
 }
 

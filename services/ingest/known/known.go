@@ -99,7 +99,7 @@ func (k *Known) goOn(ctx context.Context, set reconcile.Packed, message []byte, 
 	a.Missing, err = k.missing(told)
 	// What the relay has named and is known here may be known though it does not match the filter.
 	if both := uint64(len(told) - len(a.Missing)/32); listed > both {
-		a.Alone = listed - both
+		a.OnlyHere = listed - both
 	}
 	return err
 }

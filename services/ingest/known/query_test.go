@@ -128,7 +128,7 @@ func differing(t *testing.T, b *bus.Bus, session proto.ReconcileQuery, relay []*
 		step, err := service.Continue(t.Context(), session, answer)
 		must(t, err)
 		message = step.Message
-		alone += step.Alone
+		alone += step.OnlyHere
 		for _, id := range step.Missing {
 			ids = append(ids, hex.EncodeToString(id[:]))
 		}

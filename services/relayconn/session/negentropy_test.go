@@ -143,7 +143,7 @@ func (r *reconciling) Continue(ctx context.Context, s proto.ReconcileQuery, answ
 			}
 			return nil
 		})
-		if step.Alone = listed - (told - uint64(len(step.Missing))); r.endless {
+		if step.OnlyHere = listed - (told - uint64(len(step.Missing))); r.endless {
 			step.Message = answer
 		}
 	})

@@ -293,7 +293,7 @@ func (r *reconciler) learned(ctx context.Context, x *search, a result) {
 	} else {
 		x.named += x.batch.name(a.step.Missing)
 	}
-	x.known, x.lacking = max(x.known, a.known), x.lacking+a.step.Alone
+	x.known, x.lacking = max(x.known, a.known), x.lacking+a.step.OnlyHere
 	if len(a.step.Message) > 0 {
 		x.more = append(x.more, a.step.Message)
 	}
