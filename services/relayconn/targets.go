@@ -56,7 +56,7 @@ type Targets struct {
 	changed bool                    // relays
 	lists   map[string]*list        // root events, by reference of the repository
 	wanted  map[string]*Wanted      // of claimed relays, by name
-	hearing query.Subscription           // of root events
+	hearing query.Subscription      // of root events
 	later   bool                    // fold is called when the window is over
 	seq     uint64                  // see seen
 	shared  session.Set             // root events of the repositories that were asked for last
