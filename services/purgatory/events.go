@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repostate"
 )
 
@@ -143,26 +145,32 @@ func (w *worker) enqueueAll(which nostr.RepoRef) {
 	}
 }
 
-// banSettles is when ingest, which answers for accepted events, knows of a ban too, or of its end.
-const banSettles = 500 * time.Millisecond
+// banSettles is after which times ingest, which answers for accepted events, knows of a ban too, or of
+// its end: mostly the first, but on a busy machine nothing says when.
+var banSettles = []time.Duration{500 * time.Millisecond, 2 * time.Second, 10 * time.Second}
 
 // heardBan hears what is banned, or not any more: the repositories that it may concern are looked
 // at. Requests for them are refused at once.
 func (w *worker) heardBan(what bans.Subject) {
-	w.awaited(what.Event)
 	dependent := w.watch.of(what.Event) // before the event is hidden
-	time.AfterFunc(banSettles, func() {
-		for _, at := range dependent {
-			w.enqueue(at, maintainerGroup)
-		}
-		switch {
-		case what.Event != "":
-			w.heardEndOfBan(what.Event)
-		default:
-			w.enqueueAll(nostr.RepoRef{PubKey: what.PubKey, Identifier: what.Identifier})
-			w.enqueueDependent(what.PubKey, what.Identifier)
-		}
-	})
+	for _, after := range banSettles {
+		time.AfterFunc(after, func() { w.lookForBan(what, dependent) })
+	}
+}
+
+// lookForBan has the repositories looked at that a ban may concern, or its end.
+func (w *worker) lookForBan(what bans.Subject, dependent []repository.Place) {
+	for _, at := range dependent {
+		w.enqueue(at, maintainerGroup)
+	}
+	if what.Event != "" {
+		w.awaited(what.Event)
+		w.heardEndOfBan(what.Event)
+		return
+	}
+	w.enqueueAll(nostr.RepoRef{PubKey: what.PubKey, Identifier: what.Identifier})
+	w.enqueueDependent(what.PubKey, what.Identifier)
+	w.lookForBannedPulls(what.PubKey)
 }
 
 // heardEndOfBan has the repositories looked at that depend on an event that is served again.
@@ -171,9 +179,36 @@ func (w *worker) heardEndOfBan(id string) {
 	if err != nil {
 		w.log.Error("an event whose ban has ended could not be read", "event", id, "error", err)
 	}
-	if ev != nil && (ev.Kind == nostr.KindAnnouncement || ev.Kind == nostr.KindState) {
+	switch {
+	case ev == nil:
+	case ev.Kind == nostr.KindAnnouncement || ev.Kind == nostr.KindState:
 		w.enqueue(placeOf(ev.PubKey, ev.Tags.GetD()), maintainerGroup)
 		w.enqueueDependent(ev.PubKey, ev.Tags.GetD())
+	case ev.Kind == nostr.KindPR || ev.Kind == nostr.KindPRUpdate:
+		w.heardPull(ev)
+	}
+}
+
+// lookForBannedPulls has the repositories looked at in which references are named for events that are
+// not served now, and those that the pull requests are for that an author has here: the author's ban
+// reaches every repository that they name, and so does its end.
+func (w *worker) lookForBannedPulls(author string) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
+	defer cancel()
+	unknown, err := w.Unknown(ctx, w.releaser.Tips())
+	for _, id := range unknown {
+		w.awaited(id)
+	}
+	if author != "" {
+		pulls := nostr.Filter{Kinds: []int{nostr.KindPR, nostr.KindPRUpdate}, Authors: []string{author}}
+		for ev, failed := range w.events.Query(ctx, pulls) {
+			if err = errors.Join(err, failed); failed == nil {
+				w.heardPull(ev)
+			}
+		}
+	}
+	if err != nil {
+		w.log.Error("the pull requests that a ban concerns could not be looked through", "author", author, "error", err)
 	}
 }
 
@@ -263,8 +298,8 @@ func (w *worker) Held(id string) *nostr.Event {
 	return nil
 }
 
-// Unknown returns the ids of events that are neither held nor accepted. An event that leaves
-// purgatory while we look is accepted when all is read.
+// Unknown returns the ids of events that are neither held nor accepted, or are hidden by a ban. An
+// event that leaves purgatory while we look is accepted when all is read.
 func (w *worker) Unknown(ctx context.Context, ids []string) ([]string, error) {
 	unknown := map[string]bool{}
 	for _, id := range ids {
@@ -279,20 +314,45 @@ func (w *worker) Unknown(ctx context.Context, ids []string) ([]string, error) {
 		return nil, err
 	}
 	for some := range slices.Chunk(slices.Collect(maps.Keys(unknown)), valuesAtOnce) {
-		for id, err := range w.events.IDs(ctx, nostr.Filter{IDs: some}) {
+		for id, err := range w.shownIDs(ctx, some) {
 			if err != nil {
 				return nil, fmt.Errorf("look for events: %w", err)
 			}
-			delete(unknown, hex.EncodeToString(id[:]))
+			delete(unknown, id)
 		}
 	}
 	return slices.Collect(maps.Keys(unknown)), nil
 }
 
+// shownIDs are those of some ids whose events are accepted and not hidden. Asked for ids alone, the
+// index tells of hidden events too; so where anything is banned, the events are read.
+func (w *worker) shownIDs(ctx context.Context, ids []string) iter.Seq2[string, error] {
+	filter := nostr.Filter{IDs: ids}
+	return func(yield func(string, error) bool) {
+		for range w.node.Bans.Reach() {
+			for ev, err := range w.events.Query(ctx, filter) {
+				id := ""
+				if err == nil {
+					id = ev.ID
+				}
+				if !yield(id, err) {
+					return
+				}
+			}
+			return
+		}
+		for id, err := range w.events.IDs(ctx, filter) {
+			if !yield(hex.EncodeToString(id[:]), err) {
+				return
+			}
+		}
+	}
+}
+
 // Repos are the repositories that a pull request or update is for; an update also those of its
 // pull request.
 func (w *worker) Repos(ctx context.Context, pr *nostr.PullRequest) ([]nostr.RepoRef, error) {
-	if !pr.Update {
+	if pr.Root == "" {
 		return pr.Repos, nil
 	}
 	root, err := w.Accepted(ctx, pr.Root)

@@ -8,8 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/gittest"
 )
 
@@ -100,6 +103,27 @@ func TestACommitIsPushedWhereItsPullRequestNamesAnother(t *testing.T) {
 	eventually(t, "the reference goes", func() bool { return w.ref(carol, "y", "refs/nostr/"+later.ID) == "" })
 	w.pushes(alice, "x", c1+":refs/nostr/"+pr.ID)
 	w.released(pr)
+}
+
+// TestAPullRequestIsBanned, or its author: the reference goes, whoever's repository it is in, and comes
+// back when the ban ends.
+func TestAPullRequestIsBanned(t *testing.T) {
+	w := newWorld(t)
+	commit := w.pushFirst()
+	pr := pull("pull", bob, commit, alice, "x")
+	w.in.accept(pr)
+	banned := ""
+	named := func(want string) {
+		eventually(t, fmt.Sprintf("its reference is %q while %v is banned", want, banned), func() bool { return w.ref(alice, "x", "refs/nostr/"+pr.ID) == want })
+	}
+	named(commit)
+	for _, subject := range []bans.Subject{{Event: pr.ID}, {PubKey: bob}} {
+		banned = subject.String()
+		fixture.Must(t, bans.Put(t.Context(), w.Bus.JS, subject, proto.Ban{}))
+		named("")
+		fixture.Must(t, bans.Lift(t.Context(), w.Bus.JS, subject, "an operator"))
+		named(commit)
+	}
 }
 
 // TestAPullRequestFromAForkHere: its commit is in a repository of another owner and identifier on this

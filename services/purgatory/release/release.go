@@ -80,6 +80,14 @@ func (r *Releaser) NamedFor(event string) (places []repository.Place) {
 	return places
 }
 
+// Tips are the events for which references are named in any repository that was looked at.
+func (r *Releaser) Tips() (events []string) {
+	for _, some := range r.tips.Range {
+		events = append(events, some.([]string)...)
+	}
+	return events
+}
+
 // commitAt is a commit in a repository.
 type commitAt struct {
 	repository.Place
