@@ -19,7 +19,7 @@ type PullRequest struct {
 	Clone []string
 
 	// Root is the id of the pull request that an update belongs to (`E`, else `e`), and "" for a
-	// pull request itself.
+	// pull request itself and for an update that names only repositories.
 	Root string
 
 	// Update says that this is kind 1619.
@@ -27,7 +27,7 @@ type PullRequest struct {
 }
 
 // ParsePullRequest reads kinds 1618 and 1619: both need a `c` with a commit id, a pull request an
-// `a` that names a repository, an update an `E` or `e` that names its pull request.
+// `a` that names a repository, an update such an `a`, or an `E` or `e` that names its pull request.
 func ParsePullRequest(ev *Event) (*PullRequest, error) {
 	if ev.Kind != KindPR && ev.Kind != KindPRUpdate {
 		return nil, fmt.Errorf("kind %d is neither a pull request nor an update of one", ev.Kind)
@@ -51,8 +51,9 @@ func ParsePullRequest(ev *Event) (*PullRequest, error) {
 		}
 		return pr, nil
 	}
-	if pr.Root = rootOfUpdate(ev.Tags); pr.Root == "" {
-		return nil, errors.New("a pull request update needs an E tag with the id of its pull request")
+	if pr.Root = rootOfUpdate(ev.Tags); pr.Root == "" && len(pr.Repos) == 0 {
+		return nil, errors.New("a pull request update needs an E tag with the id of its pull request, " +
+			"or an a tag that names a repository")
 	}
 	return pr, nil
 }

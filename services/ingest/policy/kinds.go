@@ -81,7 +81,7 @@ const maxTagged = 100
 // identifierOf finds where a pull request, or an update of one, belongs: under the identifier of
 // the first repository that it tags that is hosted here, or whose owner maintains one that is. What
 // tags accepted announcements only whose repositories are elsewhere belongs under the first of
-// those. An update that tags none belongs where its pull request does. What is offered below /prs/
+// those. An update belongs where its pull request does too, if that is here. What is offered below /prs/
 // (GRASP-06) belongs under the first identifier that it is offered for, because its commit is
 // pushed there, and is for any repository. An identifier of "" means nowhere; missing says what
 // would change that.
@@ -92,12 +92,12 @@ func (p *Policy) identifierOf(k Knowledge, pr *nostr.PullRequest) (identifier st
 		}
 	}
 	repos := pr.Repos
-	if pr.Update {
-		root := k.Accepted(pr.Root)
-		if root == nil || root.Kind != nostr.KindPR {
-			return "", []string{pr.Root}
+	if pr.Root != "" {
+		if root := k.Accepted(pr.Root); root != nil && root.Kind == nostr.KindPR {
+			repos = append(slices.Clone(repos), nostr.RootRefs(root)...)
+		} else {
+			missing = append(missing, pr.Root)
 		}
-		repos = append(repos, nostr.RootRefs(root)...)
 	}
 	for _, ref := range repos[:min(len(repos), maxTagged)] {
 		if p.isServed(k, ref) {

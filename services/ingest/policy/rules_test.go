@@ -248,6 +248,8 @@ func TestPullRequest(t *testing.T) {
 		update = bob 1619 200 c=COMMIT E=pr
 		lower = bob 1619 200 c=COMMIT e=pr
 		lone = bob 1619 200 c=COMMIT
+		named = bob 1619 200 c=COMMIT a=alice/tree
+		both = bob 1619 200 c=COMMIT a=alice/tree E=pr
 		issue = bob 1621 100 a=alice/tree
 		ofIssue = bob 1619 200 c=COMMIT E=issue
 		naming = alice here 100 maintainers=carol
@@ -270,6 +272,8 @@ func TestPullRequest(t *testing.T) {
 		update of a held one | accepted a waiting 0s pr | synced update | rejected orphan restricted parked misses pr
 		update of no pull request | accepted a issue | user ofIssue | rejected orphan restricted misses issue
 		update without its pull request | accepted a | user lone | rejected invalid invalid
+		update that names only the repository | accepted a | user named | held named at tree
+		update of a pull request that is not here | accepted a | user both | held both at tree
 		belongs where it is served | accepted naming pr bush carolsTree | user two | held two at tree
 		an update where its pull request does | accepted naming pr bush carolsTree | user update | held update at tree
 		a maintainer's where the owner's does | accepted naming pr bush carolsTree | user carols | held carols at tree
