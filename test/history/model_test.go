@@ -9,28 +9,36 @@ import (
 	"tendril.dev/lib/nostr"
 )
 
-// model says what must be here in the end, from the events that people have published and from the
-// pushes that were acknowledged. It shares no code with the program but the type of an event.
+// model says what must be here in the end, from the events that people have published, from the
+// pushes that were acknowledged, and from what the operator has banned. It shares no code with the
+// program but the type of an event.
 type model struct {
 	u      *universe
 	domain string
 	events []*published
 	pushed []push
+	bans   map[ban]bool
 }
+
+// ban is what the operator has banned; empty fields mean any.
+type ban struct{ author, identifier, event string }
 
 // published is an event, and what its author was told.
 type published struct {
 	*nostr.Event
 	name     string
 	accepted bool // OK true at least once
+	stored   bool // OK true without a word: it is in the log
 	// seen: it was served when its author deleted it. Then older versions must not count again.
 	seen bool
+	// counted: it was the state that counted when its author deleted it.
+	counted bool
 }
 
-// push is a push of a state.
+// push is a push of a state, or of the commit of a pull request, to the repository of an owner.
 type push struct {
 	owner, identifier string
-	state             *published
+	event             *published
 	acknowledged      bool
 }
 
@@ -74,6 +82,21 @@ func (m *model) deleted(ev *published) bool {
 	return false
 }
 
+// banned reports whether an event, its author, or the repository that it is of is banned.
+func (m *model) banned(ev *published) bool {
+	if m.bans[ban{event: ev.ID}] || m.bans[ban{author: ev.PubKey}] {
+		return true
+	}
+	return address(ev) != "" && m.bannedRepository(ev.PubKey, tag(ev.Event, "d"))
+}
+
+func (m *model) bannedRepository(owner, identifier string) bool {
+	return m.bans[ban{author: owner}] || m.bans[ban{author: owner, identifier: identifier}] || m.bans[ban{identifier: identifier}]
+}
+
+// expires reports whether an event has an end. Every history is longer than all of these.
+func expires(ev *published) bool { return tag(ev.Event, "expiration") != "" }
+
 // address is that of an addressable event, or empty.
 func address(ev *published) string {
 	switch ev.Kind {
@@ -95,35 +118,26 @@ const (
 	alive
 )
 
-// fateOf says whether an event may count: it is not deleted, and no version that was deleted by its id
-// is newer.
+// fateOf says whether an event may count: it is not deleted, banned or expired, and no version that
+// was deleted by its id is newer. An older version of what has expired or is banned by its id may
+// have been replaced before that.
 func (m *model) fateOf(ev *published) fate {
-	if m.deleted(ev) {
+	if m.deleted(ev) || m.banned(ev) || expires(ev) {
 		return dead
 	}
 	f := alive
 	for _, other := range m.events {
-		if address(other) == "" || address(other) != address(ev) || newest(other, ev) >= 0 || !m.deleted(other) {
+		if address(other) == "" || address(other) != address(ev) || newest(other, ev) >= 0 {
 			continue
 		}
-		if other.seen {
+		switch {
+		case m.deleted(other) && other.seen:
 			return dead
+		case m.deleted(other), expires(other), m.bans[ban{event: other.ID}]:
+			f = unclear
 		}
-		f = unclear
 	}
 	return f
-}
-
-// announcement is the newest announcement of an owner that may count, or nil.
-func (m *model) announcement(owner, identifier string) (ev *published, f fate) {
-	for _, a := range m.of(30617, identifier) {
-		if a.PubKey == owner {
-			if f := m.fateOf(a); f != dead {
-				return a, f
-			}
-		}
-	}
-	return nil, dead
 }
 
 // of are the events of a kind and an identifier, newest first.
@@ -135,35 +149,6 @@ func (m *model) of(kind int, identifier string) (list []*published) {
 	}
 	slices.SortFunc(list, newest)
 	return list
-}
-
-// confirmed are the confirmed maintainers of a coordinate: who is confirmed lists them, and they list
-// somebody who is confirmed. clear is false where a fate that timing decides is part of it.
-func (m *model) confirmed(owner, identifier string) (keys map[string]bool, clear bool) {
-	keys, clear = map[string]bool{}, true
-	lists := map[string][]string{}
-	for _, ev := range m.of(30617, identifier) {
-		if a, f := m.announcement(ev.PubKey, identifier); a != nil {
-			lists[ev.PubKey] = all(a.Event, "maintainers")
-			clear = clear && f == alive
-		}
-	}
-	if lists[owner] == nil {
-		return keys, clear
-	}
-	keys[owner] = true
-	for grew := true; grew; {
-		grew = false
-		for key := range maps.Clone(keys) {
-			for _, invited := range lists[key] {
-				accepts := slices.ContainsFunc(lists[invited], func(k string) bool { return keys[k] })
-				if !keys[invited] && accepts {
-					keys[invited], grew = true, true
-				}
-			}
-		}
-	}
-	return keys, clear
 }
 
 // refs are the branches and tags that a state names, and its HEAD.
@@ -181,27 +166,38 @@ func refs(state *nostr.Event) (by map[string]string, head string) {
 	return by, head
 }
 
-// data is whether the objects of a state can be in a repository.
-func (m *model) data(state *published, owner, identifier string, people map[string]bool) fate {
-	by, _ := refs(state.Event)
+// objectsOf are the objects for which an event waits.
+func objectsOf(ev *nostr.Event) []string {
+	if ev.Kind == 1618 || ev.Kind == 1619 {
+		return []string{tag(ev, "c")}
+	}
+	by, _ := refs(ev)
+	return slices.Collect(maps.Values(by))
+}
+
+// data is whether the objects of an event can be in the repository of an owner: from a git server, or
+// from a push to this repository or, as far as they share objects, to one of the same identifier. A
+// commit that was pushed for another pull request does not count for certain.
+func (m *model) data(ev *published, owner, identifier string) fate {
 	f := alive
-	for _, id := range by {
-		f = min(f, m.object(id, owner, identifier, people))
+	for _, id := range objectsOf(ev.Event) {
+		f = min(f, m.object(ev, id, owner, identifier))
 	}
 	return f
 }
 
-func (m *model) object(id, owner, identifier string, people map[string]bool) fate {
+func (m *model) object(ev *published, id, owner, identifier string) fate {
 	if m.u.served[id] {
 		return alive
 	}
 	f := dead
 	for _, p := range m.pushed {
-		by, _ := refs(p.state.Event)
-		if p.identifier != identifier || !slices.Contains(slices.Collect(maps.Values(by)), id) {
+		pushed := objectsOf(p.event.Event)
+		if p.identifier != identifier || !slices.ContainsFunc(pushed, func(tip string) bool { return m.u.reaches(tip, id) }) {
 			continue
 		}
-		if p.owner == owner && p.acknowledged {
+		here := p.owner == owner && p.acknowledged && slices.Contains(pushed, id)
+		if here && (p.event == ev || ev.Kind == 30618 && p.event.Kind == 30618) {
 			return alive
 		}
 		f = unclear
@@ -212,33 +208,110 @@ func (m *model) object(id, owner, identifier string, people map[string]bool) fat
 // expectation is what a repository may look like.
 type expectation struct {
 	hosted fate
-	// states are those of which one must be applied; empty: anything may be there.
+	banned bool
+	// states are those of which one must be applied, if any is; free: what was there may have stayed.
 	states []*published
-	// certain: there is a state whose data is here for certain.
+	free   bool
+	// certain: in any case a state is applied whose data is here.
 	certain bool
+	// hasData: there is a state that names an object which is here for certain.
+	hasData bool
+	// people are the confirmed maintainers in any case; maybe, those that may be.
+	people, maybe map[string]bool
 }
 
 // expected says what an owner's repository must be.
 func (m *model) expected(owner, identifier string) (e expectation) {
-	a, f := m.announcement(owner, identifier)
-	if a == nil {
-		return e
-	}
-	e.hosted = f
-	people, clear := m.confirmed(owner, identifier)
-	for _, s := range m.of(30618, identifier) {
-		if !people[s.PubKey] && clear {
+	possibilities, complete := m.possibilities(identifier)
+	hosted, not := false, false
+	e.maybe = map[string]bool{}
+	e.certain, e.hasData = complete, complete
+	e.banned = m.bannedRepository(owner, identifier)
+	for _, p := range possibilities {
+		if p[owner] == nil || !m.listsUs(p[owner]) {
+			not, e.certain, e.hasData = true, false, false
 			continue
 		}
-		f := min(m.fateOf(s), m.data(s, owner, identifier, people))
-		if f == dead {
-			continue
+		hosted = true
+		people := p.confirmed(owner)
+		if e.people == nil {
+			e.people = maps.Clone(people)
 		}
-		e.states = append(e.states, s)
-		if f == alive && people[s.PubKey] && clear {
-			e.certain = true
-			break
+		maps.DeleteFunc(e.people, func(key string, _ bool) bool { return !people[key] })
+		maps.Copy(e.maybe, people)
+		states, certain, data := m.statesFor(people, owner, identifier)
+		for _, s := range states {
+			if !slices.Contains(e.states, s) {
+				e.states = append(e.states, s)
+			}
 		}
+		e.certain, e.hasData = e.certain && certain, e.hasData && data
+		e.free = e.free || !certain
 	}
+	switch {
+	case hosted && not || hosted && !complete:
+		e.hosted = unclear
+	case hosted:
+		e.hosted = alive
+	}
+	e.free = e.free || !complete
 	return e
+}
+
+// listsUs reports whether an announcement lists this server.
+func (m *model) listsUs(ev *published) bool {
+	return slices.ContainsFunc(all(ev.Event, "clone"), func(url string) bool { return strings.Contains(url, "//"+m.domain+"/") })
+}
+
+// statesFor are the states of which one must be applied where these people are confirmed. certain is
+// false if it may be none of them. data: one of them names an object that is there.
+func (m *model) statesFor(people map[string]bool, owner, identifier string) (states []*published, certain, data bool) {
+	for _, s := range m.of(30618, identifier) {
+		if !people[s.PubKey] {
+			continue
+		}
+		f := min(m.fateOf(s), m.data(s, owner, identifier))
+		data = data || f == alive && len(objectsOf(s.Event)) > 0
+		if f == dead || certain {
+			continue
+		}
+		states = append(states, s)
+		certain = f == alive
+	}
+	return states, certain, data
+}
+
+// isCounting reports whether a state is the one that counts, for certain, in its author's or any other
+// repository.
+func (m *model) isCounting(state *published, owners []string) bool {
+	return slices.ContainsFunc(owners, func(owner string) bool {
+		e := m.expected(owner, tag(state.Event, "d"))
+		return e.hosted == alive && e.certain && len(e.states) == 1 && e.states[0] == state
+	})
+}
+
+// emptied reports whether a repository must have no branches and tags: every state that it can ever
+// have had is deleted, and the one deleted last was that which counted.
+func (m *model) emptied(owner, identifier string) bool {
+	e := m.expected(owner, identifier)
+	if e.hosted != alive || e.banned || len(e.states) > 0 {
+		return false
+	}
+	var last *published
+	at := -1
+	for _, s := range m.of(30618, identifier) {
+		if m.data(s, owner, identifier) == dead {
+			continue
+		}
+		n := slices.IndexFunc(m.events, func(d *published) bool {
+			return d.Kind == 5 && d.accepted && d.PubKey == s.PubKey && slices.Contains(all(d.Event, "e"), s.ID)
+		})
+		if n < 0 || !e.people[s.PubKey] {
+			return false
+		}
+		if n > at {
+			last, at = s, n
+		}
+	}
+	return last != nil && last.counted && last.seen
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
@@ -28,8 +29,10 @@ type universe struct {
 	// commits are the branch tips from which states choose: a main line, and a fork of it for force
 	// pushes. tags are annotated ones; the last is a tag of a tag.
 	commits, tags []string
-	// pulls are the commits of pull requests.
+	// pulls are the commits of pull requests. No git server has the last ones.
 	pulls []string
+	// below are the commits that each commit reaches.
+	below map[string][]string
 	// served are the objects that some git server has. Others come by pushes only, or never.
 	served map[string]bool
 	never  string // an id that no repository has
@@ -39,12 +42,13 @@ const (
 	mainLine    = 6
 	forkLine    = 3
 	onlyPushed  = 2 // commits at the end of each line that no git server has
-	pullCommits = 3
+	pullCommits = 5
+	onlyPulled  = 2 // pull requests whose commit no git server has
 )
 
 // newUniverse makes the objects. Names of the commits of the served ones are returned by server.
 func newUniverse(t testing.TB, dice *rand.Rand) *universe {
-	u := &universe{work: world.NewWorkTree(t), served: map[string]bool{}, never: strings.Repeat("beef", 10)}
+	u := &universe{work: world.NewWorkTree(t), served: map[string]bool{}, below: map[string][]string{}, never: strings.Repeat("beef", 10)}
 	name := fmt.Sprint(dice.Uint64())
 	for n := range mainLine {
 		u.commits = append(u.commits, u.work.Commit(fmt.Sprint("main ", n, name)))
@@ -56,20 +60,33 @@ func newUniverse(t testing.TB, dice *rand.Rand) *universe {
 	for n := range forkLine {
 		u.commits = append(u.commits, u.work.Commit(fmt.Sprint("fork ", n, name)))
 	}
-	u.work.Git("checkout", "-q", "--detach", u.commits[3])
 	for n := range pullCommits {
+		u.work.Git("checkout", "-q", "--detach", u.commits[3])
 		u.pulls = append(u.pulls, u.work.Commit(fmt.Sprint("pull ", n, name)))
 	}
-	for _, id := range slices.Concat(u.commits[:mainLine-onlyPushed], u.commits[mainLine:mainLine+forkLine-1], u.tags, u.pulls) {
+	for _, id := range slices.Concat(u.commits, u.pulls, u.tags) {
+		u.below[id] = strings.Fields(u.work.Git("rev-list", id))
+	}
+	for _, id := range slices.Concat(u.commits[:mainLine-onlyPushed], u.commits[mainLine:mainLine+forkLine-1], u.tags, u.pulls[:pullCommits-onlyPulled]) {
 		u.served[id] = true
 	}
 	return u
 }
 
+// reaches reports whether a repository that has the first object has the other one for it.
+func (u *universe) reaches(tip, id string) bool {
+	return tip == id || slices.Contains(u.below[tip], id)
+}
+
 // mode is how a git server behaves.
 type mode string
 
-var modes = []mode{"well", "404", "429", "500", "hangs", "cuts", "corrupts"}
+// modes are those of every server but the first, which is the only one that is asked too often: a
+// host that answers 429 is left alone for a minute, with all its ports (page of purgatory), and a
+// history has no minute. So it is a host of its own, and others have what it has.
+var modes = []mode{"well", "404", "500", "hangs", "cuts", "corrupts"}
+
+const tooOften mode = "429"
 
 // server is a git server that has a part of the objects, and behaves as it is told.
 type server struct {
@@ -81,29 +98,24 @@ type server struct {
 	change chan struct{} // is closed when the mode changes
 }
 
-// newServer serves these objects of a universe for every identifier.
-func newServer(t testing.TB, u *universe, objects []string) *server {
+// newServer serves these objects of a universe for every identifier, at a host name.
+func newServer(t testing.TB, u *universe, host string, objects []string) *server {
 	root := t.TempDir()
 	bare := filepath.Join(root, "all.git")
-	must(t, os.CopyFS(bare, os.DirFS(filepath.Join(u.work.Dir, ".git"))))
-	for line := range strings.Lines(world.Git(t, bare, "for-each-ref", "--format=delete %(refname)")) {
-		world.Git(t, bare, "update-ref", "-d", strings.TrimSpace(strings.TrimPrefix(line, "delete ")))
-	}
-	must(t, os.RemoveAll(filepath.Join(bare, "logs")))
-	world.Git(t, bare, "config", "core.bare", "true")
+	world.Git(t, root, "init", "-q", "--bare", bare)
 	world.Git(t, bare, "config", "uploadpack.allowAnySHA1InWant", "true")
+	// It gets what its references reach, and nothing else.
+	all := filepath.Join(bare, "objects", "info", "alternates")
+	must(t, os.WriteFile(all, []byte(filepath.Join(u.work.Dir, ".git", "objects")+"\n"), 0o600))
 	for n, id := range objects {
 		kind := world.Git(t, bare, "cat-file", "-t", id)
 		folder := map[string]string{"commit": "heads", "tag": "tags"}[kind]
 		world.Git(t, bare, "update-ref", fmt.Sprintf("refs/%s/r%d", folder, n), id)
 	}
+	world.Git(t, bare, "update-ref", "refs/heads/r0", world.Git(t, bare, "rev-parse", objects[0]+"^{commit}"))
 	world.Git(t, bare, "symbolic-ref", "HEAD", "refs/heads/r0")
-	world.Git(t, bare, "update-ref", "--no-deref", "refs/heads/r0", world.Git(t, bare, "rev-parse", objects[0]+"^{commit}"))
-	for _, name := range []string{"ORIG_HEAD", "FETCH_HEAD"} {
-		_ = os.Remove(filepath.Join(bare, name))
-	}
 	world.Git(t, bare, "repack", "-adq")
-	world.Git(t, bare, "prune", "--expire=now")
+	must(t, os.Remove(all))
 	git, err := exec.LookPath("git")
 	must(t, err)
 	s := &server{mode: "well", change: make(chan struct{})}
@@ -116,7 +128,9 @@ func newServer(t testing.TB, u *universe, objects []string) *server {
 		listening.CloseClientConnections()
 		listening.Close()
 	})
-	s.URL = listening.URL
+	_, port, err := net.SplitHostPort(listening.Listener.Addr().String())
+	must(t, err)
+	s.URL = "http://" + net.JoinHostPort(host, port)
 	return s
 }
 
@@ -140,7 +154,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case mode == "404":
 		http.NotFound(w, r)
-	case mode == "429":
+	case mode == tooOften:
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "too many requests", http.StatusTooManyRequests)
 	case mode == "500":

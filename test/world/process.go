@@ -140,15 +140,21 @@ func (r *Replica) listens(at *regexp.Regexp) string {
 // AwaitReady waits until the process says on /readyz that it is ready, as Kubernetes does.
 func (r *Replica) AwaitReady() {
 	r.t.Helper()
-	at := r.Observation() + "/readyz"
-	await(r.t, r.Name+" is ready", func() bool {
-		resp, err := http.Get(at)
-		if err != nil {
-			return false
-		}
-		resp.Body.Close()
-		return resp.StatusCode == http.StatusOK
-	})
+	await(r.t, r.Name+" is ready", r.Ready)
+}
+
+// Ready reports whether the process says on /readyz that it is ready; false too if it has ended.
+func (r *Replica) Ready() bool {
+	found := observationAt.FindStringSubmatch(r.out.String())
+	if found == nil || !r.Running() {
+		return false
+	}
+	resp, err := http.Get("http://" + found[1] + "/readyz")
+	if err != nil {
+		return false
+	}
+	resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
 }
 
 // Output is what the process has printed so far.
