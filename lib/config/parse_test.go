@@ -78,7 +78,7 @@ func TestValues(t *testing.T) {
 		earlier line          |                   |                       | A=b⏎NGIT_RELAY_NAME=${A}c     | RelayName           | bc
 		two lines             |                   |                       | NGIT_RELAY_NAME="two⏎lines"   | RelayName           | two⏎lines
 		a URL                 |                   |                       | NGIT_RELAY_NAME=nats://u:p=w@host:4222?x=#y | RelayName | nats://u:p=w@host:4222?x=#y
-		also named            |                   | NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS=true | NGIT_BASE_PATH=/⏎NGIT_PRIVATE_MODE=false | AllowPrivate | true
+		also named            |                   | NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS=true | NGIT_BASE_PATH=/⏎NGIT_PRIVATE_MODE=false⏎NGIT_PRIVATE_MEMBERS=⏎NGIT_PRIVATE_PUBLIC_ORIGIN=https://git.example.com⏎NGIT_PRIVATE_MDOE= | AllowPrivate | true
 		empty list            |                   |                       | NGIT_REPOSITORY_WHITELIST= # nobody yet | RepositoryWhitelist | []
 		spaces in a list      |                   | NGIT_FORGET_LOG=a.example , b.example |              | ForgetLog           | [a.example b.example]
 		twice                 |                   |                       | NGIT_RELAY_NAME=a⏎NGIT_RELAY_NAME=b | RelayName     | b
@@ -177,6 +177,9 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 		NGIT_REPOSITORY_WHITELIST=NPUB/                 | NGIT_REPOSITORY_WHITELIST is "NPUB/": the identifier (d tag) is missing or empty; want npub, npub/identifier or identifier, comma-separated
 		NGIT_PRIVATE_MODE=true                          | NGIT_PRIVATE_MODE is "true": private services (GRASP-08) are not supported: everyone can read what is here; unset it
 		NGIT_PRIVATE_MEMBERS=NPUB                       | NGIT_PRIVATE_MEMBERS is "NPUB": private services (GRASP-08) are not supported: everyone can read what is here; unset it
+		NGIT_PRIVATE_MODE=1                             | NGIT_PRIVATE_MODE is "1": private services (GRASP-08) are not supported: everyone can read what is here; unset it
+		NGIT_PRIVATE_PEERS=wss://a.example=NPUB         | NGIT_PRIVATE_PEERS is "wss://a.example=NPUB": private services (GRASP-08) are not supported: everyone can read what is here; unset it
+		NGIT_PRIVATE_MDOE=true                          | NGIT_PRIVATE_MDOE is set, but there is no such setting, and it seems to ask for protection: everyone can read what is here; unset it
 		NGIT_BASE_PATH=/grasp                           | NGIT_BASE_PATH is "/grasp": a path below the domain is not supported; want / or nothing
 		NGIT_RELAY_OWNER_NSEC=nsec1secret               | NGIT_RELAY_OWNER_NSEC is not a secret key (its value is not shown): want nsec1… or 64 hex digits, or nothing for a generated key
 		NGIT_NATS_URL=http://user:password@host.example | NGIT_NATS_URL is not the URL of a NATS server (its value is not shown): want nats://host:4222, or several, comma-separated

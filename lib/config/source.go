@@ -171,21 +171,37 @@ func nearest(name string, known []string) string {
 	return best
 }
 
+type foreignSetting struct{ name, harmless, reason string }
+
 // foreign are settings of other GRASP servers that have no counterpart here and that it would harm
 // to overlook: with these values they change who may read, or under which URL everything is.
-var foreign = []struct {
-	name, harmless, reason string
-}{
+var foreign = []foreignSetting{
 	{"NGIT_PRIVATE_MODE", "false", "private services (GRASP-08) are not supported: everyone can read what is here; unset it"},
 	{"NGIT_PRIVATE_MEMBERS", "", "private services (GRASP-08) are not supported: everyone can read what is here; unset it"},
+	{"NGIT_PRIVATE_PEERS", "", "private services (GRASP-08) are not supported: everyone can read what is here; unset it"},
 	{"NGIT_BASE_PATH", "/", "a path below the domain is not supported; want / or nothing"},
 }
 
-// refuse stops a start that would overlook a setting of another GRASP server which must not be.
+// privatePrefix begins the names of settings that ask for protection, and privateOrigin is the one of
+// them that asks for none by itself.
+const (
+	privatePrefix = "NGIT_PRIVATE_"
+	privateOrigin = "NGIT_PRIVATE_PUBLIC_ORIGIN"
+)
+
+// refuse stops a start that would overlook a setting of another GRASP server which must not be, or a
+// misspelt one that asks for protection.
 func (s *Source) refuse() error {
 	for _, f := range foreign {
 		if value := strings.TrimSpace(s.values[f.name]); value != "" && !strings.EqualFold(value, f.harmless) {
 			return &Error{f.name, value, f.reason}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.values)) {
+		isKnown := name == privateOrigin || slices.ContainsFunc(foreign, func(f foreignSetting) bool { return f.name == name })
+		if strings.HasPrefix(name, privatePrefix) && !isKnown && strings.TrimSpace(s.values[name]) != "" {
+			return &Error{fmt.Sprintf("%.64s", name), "", // it may be a secret
+				"is set, but there is no such setting, and it seems to ask for protection: everyone can read what is here; unset it"}
 		}
 	}
 	return nil

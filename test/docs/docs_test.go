@@ -86,7 +86,7 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 
 // others are settings of another GRASP server, or examples of names that are no settings.
 var others = []string{
-	"NGIT_ARCHIVE_", "NGIT_BASE_PATH", "NGIT_DOMIAN", "NGIT_ENV_FILE", "NGIT_HOLDING_", "NGIT_PRIVATE_MEMBERS",
+	"NGIT_ARCHIVE_", "NGIT_BASE_PATH", "NGIT_DOMIAN", "NGIT_ENV_FILE", "NGIT_HOLDING_", "NGIT_PRIVATE_MEMBERS", "NGIT_PRIVATE_PEERS", "NGIT_PRIVATE_",
 	"NGIT_PRIVATE_MODE", "NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS", "NGIT_SYNC_PLUS_", "NGIT_X_Y",
 }
 
