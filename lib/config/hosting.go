@@ -7,14 +7,17 @@ import (
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
+	"tendril.dev/lib/authority"
 	"tendril.dev/lib/nostr"
 )
 
-// Rules say by its announcement alone whether a repository is kept here: it lists this service
-// (GRASP-01), or the operator archives it (GRASP-05). Whether an announcement is accepted at all is
-// for ingest to decide. The zero value keeps nothing; with a domain alone nothing is archived.
+// Rules say by the announcements of its identifier whether a repository is kept here: it lists this
+// service (GRASP-01) and the whitelist allows it, or the operator archives it (GRASP-05). Whether an
+// announcement is accepted at all is for ingest to decide. The zero value keeps nothing; with a domain
+// alone everything that lists it is hosted, and nothing is archived.
 type Rules struct {
 	Home     string // domain of this service, normalised
+	hosted   List   // the whitelist; empty: everything
 	readOnly bool
 	all      bool
 	archived List
@@ -25,10 +28,11 @@ type Rules struct {
 func (s Settings) Hosting() (r Rules, err error) {
 	domain, noDomain := nostr.NormalizeDomain(s.Domain)
 	archived, err := ParseList("NGIT_ARCHIVE_WHITELIST", s.ArchiveWhitelist)
-	if err = cmp.Or(s.Service.check(), noDomain, err); err != nil {
+	hosted, badHosted := ParseList("NGIT_REPOSITORY_WHITELIST", s.RepositoryWhitelist)
+	if err = cmp.Or(s.Service.check(), noDomain, err, badHosted); err != nil {
 		return Rules{}, err
 	}
-	r = Rules{Home: domain, readOnly: s.IsArchiveReadOnly(), all: s.ArchiveAll, archived: archived}
+	r = Rules{Home: domain, hosted: hosted, readOnly: s.IsArchiveReadOnly(), all: s.ArchiveAll, archived: archived}
 	for _, given := range s.ArchiveServices {
 		service, err := nostr.NormalizeDomain(given)
 		if err != nil {
@@ -45,8 +49,8 @@ func (r Rules) Domain() string { return r.Home }
 // ReadOnly reports whether pushes to archived repositories are refused.
 func (r Rules) ReadOnly() bool { return r.readOnly }
 
-// Lists reports whether the announcement lists this service: the repository is hosted here and can
-// be pushed to.
+// Lists reports whether the announcement lists this service. Where the whitelist allows it the
+// repository is hosted here and can be pushed to.
 func (r Rules) Lists(a *nostr.Announcement) bool { return a.ListsService(r.Home) }
 
 // Archives reports whether the repository is kept though its announcement does not list this
@@ -66,8 +70,42 @@ func (r Rules) archives(a *nostr.Announcement) bool {
 	return false
 }
 
-// Keeps reports whether the repository is here, hosted or archived.
-func (r Rules) Keeps(a *nostr.Announcement) bool { return r.archives(a) || r.Lists(a) }
+// Keeps reports whether the repository is here, hosted or archived. others are the announcements of
+// its identifier that count, this one among them: they are asked only where there is a whitelist.
+func (r Rules) Keeps(a *nostr.Announcement, others authority.Announcements) bool {
+	return r.archives(a) || r.Lists(a) && r.MayHost(a.Ref, others, func(owner string) bool {
+		by := others.By(owner)
+		return by != nil && r.Lists(by)
+	})
+}
+
+// maxHosting bounds the repositories that are looked at for whether they are hosted here.
+const maxHosting = 64
+
+// MayHost reports whether the whitelist allows a repository that lists this service: there is none, or
+// the repository is on it, or its owner is a confirmed maintainer of one that is hosted here. lists
+// says whose announcements list this service. To be archived makes no maintainer welcome.
+func (r Rules) MayHost(ref nostr.RepoRef, all authority.Announcements, lists func(owner string) bool) bool {
+	if r.hosted.Empty() || r.hosted.Has(ref) {
+		return true
+	}
+	seen := map[string]bool{ref.PubKey: true}
+	for queue := []string{ref.PubKey}; len(queue) > 0; queue = queue[1:] {
+		for c := range authority.CoordinatesWithin(all, queue[0], authority.MaxFollowing) {
+			if seen[c.Owner] || len(seen) > maxHosting || !lists(c.Owner) {
+				continue
+			}
+			if r.hosted.Has(nostr.RepoRef{PubKey: c.Owner, Identifier: ref.Identifier}) {
+				return true
+			}
+			seen[c.Owner], queue = true, append(queue, c.Owner)
+		}
+	}
+	return false
+}
+
+// Whitelists reports whether there is a list of those repositories that are hosted.
+func (r Rules) Whitelists() bool { return !r.hosted.Empty() }
 
 // List is a list of repositories as operators write it: npub, npub/identifier or identifier. The
 // zero value is empty.

@@ -1,6 +1,8 @@
 package config_test
 
 import (
+	"iter"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -58,14 +60,61 @@ func TestWhatIsKept(t *testing.T) {
 				got = append(got, what)
 			}
 		}
-		if r.Keeps(a) != (len(got) == 1) || new(config.Rules).Keeps(a) {
-			t.Errorf("%q: kept %v", c, r.Keeps(a))
+		if r.Keeps(a, nil) != (len(got) == 1) || new(config.Rules).Keeps(a, nil) {
+			t.Errorf("%q: kept %v", c, r.Keeps(a, nil))
 		}
 		if r.ReadOnly() {
 			got = append(got, "read-only")
 		}
 		if strings.Join(got, " ") != c[0] {
 			t.Errorf("%q: %q", c, got)
+		}
+	}
+}
+
+// announcements finds them by author.
+type announcements map[string]*nostr.Announcement
+
+func (all announcements) By(author string) *nostr.Announcement { return all[author] }
+
+func (all announcements) LedBy(string) iter.Seq[*nostr.Announcement] {
+	return func(func(*nostr.Announcement) bool) {}
+}
+
+// TestWhitelist: what lists us is hosted if the whitelist has it, or if its owner is a confirmed
+// maintainer of one that is hosted, on any path.
+func TestWhitelist(t *testing.T) {
+	t.Parallel()
+	people, all := map[string]*fixture.Person{}, announcements{}
+	for i, name := range []string{"a", "b", "c", "d", "e"} {
+		people[name] = fixture.Unsigned(strings.Repeat(strconv.Itoa(i+1), 64))
+	}
+	for _, c := range fixture.Rows(`
+		a | US    | b   | on the list
+		b | US    | a c | a maintainer of a
+		c | US    | b   | a maintainer of b, and of a by b
+		d | US    | a   | whom nobody lists
+		e | other | a   | does not list us`) {
+		service := strings.NewReplacer("US", "git.example.com", "other", "other.example").Replace(c[1])
+		a := announced(t, people[c[0]], service)
+		for name := range strings.FieldsSeq(c[2]) {
+			a.Listed = append(a.Listed, people[name].PubKey)
+		}
+		all[a.Ref.PubKey] = a
+	}
+	for list, want := range map[string]string{"": "a b c d", people["a"].Npub: "a b c", "y": "", people["a"].Npub + "/y": "", "x": "a b c d"} {
+		s, err := (&config.Source{Environ: []string{"NGIT_DOMAIN=git.example.com", "NGIT_REPOSITORY_WHITELIST=" + list}, Dir: t.TempDir()}).Parse(nil)
+		must(t, err)
+		r, err := s.Hosting()
+		must(t, err)
+		var kept []string
+		for _, name := range []string{"a", "b", "c", "d", "e"} {
+			if r.Keeps(all[people[name].PubKey], all) {
+				kept = append(kept, name)
+			}
+		}
+		if strings.Join(kept, " ") != want {
+			t.Errorf("with %q are kept %v, want %s", list, kept, want)
 		}
 	}
 }

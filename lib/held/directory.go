@@ -118,6 +118,17 @@ func (d *Directory) Naming(identifier, pubkey string) []*Entry {
 	return slices.Clip(d.naming[nostr.RepoRef{PubKey: pubkey, Identifier: identifier}])
 }
 
+// OfKinds returns the entries of an identifier whose events are of these kinds, in order of their keys.
+func (d *Directory) OfKinds(identifier string, kinds ...int) (entries []*Entry) {
+	for _, e := range d.byIdentifier[identifier] {
+		if slices.Contains(kinds, e.Event.Kind) {
+			entries = append(entries, e)
+		}
+	}
+	slices.SortFunc(entries, func(a, b *Entry) int { return cmp.Compare(a.Key, b.Key) })
+	return entries
+}
+
 // OfIdentifier returns the held events of an identifier, in order of their keys.
 func (d *Directory) OfIdentifier(identifier string) []*Entry {
 	return sorted(d.byIdentifier[identifier])

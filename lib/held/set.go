@@ -87,6 +87,11 @@ func (s *Set) OfIdentifier(identifier string) []*Entry {
 	return look(s, func(d *Directory) []*Entry { return d.OfIdentifier(identifier) })
 }
 
+// OfKinds returns the held events of an identifier that are of these kinds, in order of their keys.
+func (s *Set) OfKinds(identifier string, kinds ...int) []*Entry {
+	return look(s, func(d *Directory) []*Entry { return d.OfKinds(identifier, kinds...) })
+}
+
 // Identifiers returns the identifiers for which anything is held, in order.
 func (s *Set) Identifiers() []string { return look(s, (*Directory).identifiers) }
 

@@ -28,9 +28,10 @@ type announcement struct {
 	relays  []nostr.RelayURL
 	cut     int                 // further relays that it lists
 	roles   *nostr.Announcement // its reference and roles alone
-	// hosted: it lists our service or is archived. One that is neither may be a maintainer's, which
-	// counts, or tell where a repository went, which does not.
-	hosted bool
+	// lists: it lists our service. Whether that is hosted is for the whitelist to say. archived: it is
+	// kept though it does not. One that is neither may be a maintainer's, which counts, or tell where a
+	// repository went, which does not.
+	lists, archived bool
 	// Of held ones: when it came, and from whom.
 	heldAt time.Time
 	origin string
@@ -173,7 +174,7 @@ func (all *announcements) read(parsed *nostr.Announcement, most int) *announceme
 		ref:     nostr.RepoRef{PubKey: strings.Clone(parsed.Ref.PubKey), Identifier: strings.Clone(parsed.Ref.Identifier)},
 		id:      strings.Clone(parsed.Event.ID),
 		created: parsed.Event.CreatedAt,
-		hosted:  all.rules.Keeps(parsed),
+		lists:   all.rules.Lists(parsed), archived: all.rules.Archives(parsed),
 	}
 	if tag := parsed.Event.Tags.Find("expiration"); len(tag) > 1 {
 		if at, err := strconv.ParseInt(tag[1], 10, 64); err == nil {

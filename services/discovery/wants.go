@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"tendril.dev/lib/authority"
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
@@ -37,7 +38,7 @@ func (all *announcements) wants(now time.Time) (wants []*want) {
 		held[a.ref.Identifier] = append(held[a.ref.Identifier], a)
 	}
 	for identifier, owners := range all.served {
-		g := group{served: map[string]*announcement{}}
+		g := group{rules: all.rules, served: map[string]*announcement{}}
 		for owner, a := range owners {
 			if !a.expired(now) && !all.banned(a.ref, a.id) {
 				g.served[owner] = a
@@ -48,7 +49,7 @@ func (all *announcements) wants(now time.Time) (wants []*want) {
 		wants = append(wants, g.wants()...)
 	}
 	for _, waiting := range held {
-		g := group{}
+		g := group{rules: all.rules}
 		g.addHeld(waiting)
 		wants = append(wants, g.wants()...)
 	}
@@ -60,6 +61,7 @@ func (all *announcements) wants(now time.Time) (wants []*want) {
 
 // group is the announcements of one identifier, by owner.
 type group struct {
+	rules  config.Rules
 	served map[string]*announcement
 	// waiting are the held announcements of owners of whom none is served that is as new, and known
 	// the newest of each owner, served or held.
@@ -95,13 +97,21 @@ func (g *group) LedBy(string) iter.Seq[*nostr.Announcement] {
 	return func(func(*nostr.Announcement) bool) {}
 }
 
+// keeps reports whether a repository is hosted or archived here.
+func (g *group) keeps(a *announcement) bool {
+	return a.archived || a.lists && g.rules.MayHost(a.ref, g, func(owner string) bool {
+		by := g.known[owner]
+		return by != nil && by.lists
+	})
+}
+
 func (g *group) wants() (wants []*want) {
 	full := func(ref nostr.RepoRef, by *announcement) {
 		wants = append(wants, &want{ref: ref.String(), relays: by.relays, party: by.ref.PubKey, repo: proto.Wanted{Level: proto.LevelFull}})
 	}
 	maintainers := map[string]bool{} // with an accepted announcement, of hosted repositories
 	for owner, a := range g.served {
-		if !a.hosted {
+		if !g.keeps(a) {
 			continue
 		}
 		full(a.ref, a)
@@ -120,7 +130,7 @@ func (g *group) wants() (wants []*want) {
 		}
 	}
 	for key := range maintainers {
-		if a := g.served[key]; !a.hosted {
+		if a := g.served[key]; !g.keeps(a) {
 			full(a.ref, a)
 		}
 	}

@@ -1,6 +1,7 @@
 package purgatory_test
 
 import (
+	"strings"
 	"testing"
 
 	"tendril.dev/lib/nostr"
@@ -59,4 +60,63 @@ func TestReferencesFollowWhoSpeaks(t *testing.T) {
 	moves("the state is deleted", c1)
 	w.in.accept(deletion(alice, "e", last.ID))
 	moves("the only state is deleted", "")
+}
+
+var strangers = crowd(200)
+
+// TestAPushReadsNoStranger: a push reads the announcements and states of the people in the chain of
+// its repository, and next to nothing of the strangers who announce the same identifier and list
+// these people.
+func TestAPushReadsNoStranger(t *testing.T) {
+	w := newWorld(t)
+	for i, stranger := range strangers {
+		ev := abroad("stranger's", stranger, "x", 900)
+		ev.Tags = append(ev.Tags, nostr.Tag{"m", alice}, nostr.Tag{"m", bob}, nostr.Tag{"M", bob})
+		if ev = finish(ev); i%2 == 0 {
+			w.in.accept(ev)
+		} else {
+			w.in.waits("x", ev)
+		}
+		w.in.accept(state("stranger's", stranger, "x", 2000, strings.Repeat("e", 40)))
+	}
+	owned := announcement("alice's", alice, "x")
+	owned.Tags = append(owned.Tags, nostr.Tag{"maintainers", bob})
+	accepted := abroad("bob's", bob, "x", 1000)
+	accepted.Tags = append(accepted.Tags, nostr.Tag{"maintainers", alice})
+	w.in.accept(finish(owned))
+	w.in.accept(finish(accepted))
+	first := w.work.Commit("a", "1")
+	w.in.accept(state("bob's state", bob, "x", 1500, first))
+	w.pushes(alice, "x", "main")
+	w.work.Commit("a", "2")
+	walks, read := int32(-1), int32(0)
+	for walks != w.asked.walks.Load() { // what follows from the push has been looked at
+		walks, read = w.asked.walks.Load(), w.asked.read.Load()
+		w.refuses("differs in refs/heads/main", alice, "x", "main")
+	}
+	if n := w.asked.read.Load() - read; n > 4*(2+1+16) {
+		t.Errorf("a push has read %d events", n)
+	}
+}
+
+// TestWhitelist: an announcement that lists us and is not on the whitelist is here only if its owner
+// is a confirmed maintainer of a repository that is hosted here, however the announcement was accepted.
+func TestWhitelist(t *testing.T) {
+	w := newWorld(t, "--repository-whitelist="+npub(alice))
+	lists := func(ev *nostr.Event, keys ...string) *nostr.Event {
+		ev.Tags = append(ev.Tags, append(nostr.Tag{"maintainers"}, keys...))
+		return finish(ev)
+	}
+	w.in.accept(lists(announcement("alice's", alice, "x"), bob, carol))
+	w.in.accept(lists(announcement("bob's", bob, "x"), alice))
+	w.in.accept(announcement("carol's, who is invited only", carol, "x"))
+	c := w.work.Commit("a", "1")
+	w.pushState(alice, "x", 2000, c)
+	eventually(t, "the maintainer's repository follows", func() bool { return w.ref(bob, "x", mainBranch) == c })
+	w.refuses("not found", carol, "x", "main")
+	if w.repo(carol, "x").Exists() {
+		t.Error("a repository was made that is not on the whitelist")
+	}
+	w.in.accept(lists(func() *nostr.Event { ev := announcement("carol's, who accepts", carol, "x"); ev.CreatedAt += 10; return ev }(), alice))
+	eventually(t, "who accepts is hosted", func() bool { return w.ref(carol, "x", mainBranch) == c })
 }

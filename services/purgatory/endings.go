@@ -152,9 +152,10 @@ func (w *worker) howItEnds(ctx context.Context, repo *repository.Repo) (how endi
 			}
 		}
 		// It is of a repository that is here as long as it lists us, under this or an earlier domain,
-		// or is archived. One of before the folder's time may list a domain that is not known any more.
+		// or is archived. A whitelist that does not have it any more ends its serving, and takes nothing
+		// away. One of before the folder's time may list a domain that is not known any more.
 		isHere := func(a *nostr.Announcement) bool {
-			return w.rules.Keeps(a) || slices.ContainsFunc(w.belongs.Domains, a.ListsService) || acceptedAt.Before(w.belongs.Since)
+			return w.rules.Lists(a) || w.rules.Archives(a) || slices.ContainsFunc(w.belongs.Domains, a.ListsService) || acceptedAt.Before(w.belongs.Since)
 		}
 		if reason := repostate.EndingOf(repo.RepoRef, isHere, last, deleted > 0, isOver(last, time.Now())); reason != "" {
 			why = &repository.Ended{Announcement: last.ID, Reason: reason}

@@ -133,8 +133,9 @@ func (w *worker) forkAt(ctx context.Context, ref nostr.RepoRef) (url string, err
 	}
 	served := false
 	if err == nil && w.node.Bans.Event(ev) == nil {
-		a, err := nostr.ParseAnnouncement(ev)
-		served = err == nil && w.rules.Keeps(a)
+		if served, err = w.Hosts(ctx, ref); err != nil {
+			return "", err
+		}
 	}
 	if !served {
 		return "", &fetch.Error{Cause: fetch.CauseNotFound, Err: errors.New("no such repository is served here")}

@@ -58,6 +58,7 @@ type worker struct {
 type asked struct {
 	walks atomic.Int32 // for whatever anybody has announced
 	looks atomic.Int32 // for one event
+	read  atomic.Int32 // events that were answers
 }
 
 // countedSource counts the questions.
@@ -73,7 +74,13 @@ func (s countedSource) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nos
 	if len(f.IDs) == 1 {
 		s.looks.Add(1)
 	}
-	return s.Source.Query(ctx, f)
+	return func(yield func(*nostr.Event, error) bool) {
+		for ev, err := range s.Source.Query(ctx, f) {
+			if s.read.Add(1); !yield(ev, err) {
+				return
+			}
+		}
+	}
 }
 
 // open opens the node of a worker on the git folder; url is the NATS server of another, or empty. Of

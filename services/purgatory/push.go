@@ -117,7 +117,12 @@ func (w *worker) hosts(ctx context.Context, ref nostr.RepoRef, now bool) (hosts 
 	if err != nil {
 		return false, fmt.Errorf("read the announcement of %s: %w", ref, err)
 	}
-	return w.view(ref.Identifier, have, waiting).Hosts(ref.PubKey), nil
+	hosts = w.view(ref.Identifier, have, waiting).Hosts(ref.PubKey)
+	if hosts || !w.rules.Whitelists() || len(have)+len(waiting) == 0 {
+		return hosts, nil
+	}
+	v, err := w.around(ctx, ref) // the owner may maintain one that is on the whitelist
+	return err == nil && v.Hosts(ref.PubKey), err
 }
 
 // heldAt are the held announcements of a repository.
@@ -141,7 +146,7 @@ type decision struct {
 func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d decision, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	if d.view, err = a.read(ctx, push.Ref.Identifier, nil); err != nil {
+	if d.view, err = a.around(ctx, push.Ref); err != nil {
 		return d, err
 	}
 	find := func(id string) (*nostr.Event, error) {

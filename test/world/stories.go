@@ -34,7 +34,7 @@ var Stories = []struct {
 	Tell func(p *Place)
 }{
 	{"push", push}, {"refused pushes", refusedPushes}, {"a maintainer pushes", maintainerPushes},
-	{"an invitation", invitation}, {"held, then hunted", hunt},
+	{"an invitation", invitation}, {"roles", roles}, {"held, then hunted", hunt},
 	{"a pull request to a maintainer", pullRequest}, {"an owner gives up", giveUp}, {"ban", Ban},
 }
 

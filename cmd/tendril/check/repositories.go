@@ -42,7 +42,9 @@ func (c *checker) checkRepositories(ctx context.Context) error {
 		return err
 	}
 	for _, ev := range announcements {
-		if a, err := nostr.ParseAnnouncement(ev); err == nil && c.Rules.Keeps(a) && all[a.Ref.Identifier] == nil {
+		// Whether it is hosted is looked at with all that is announced of the identifier.
+		a, err := nostr.ParseAnnouncement(ev)
+		if err == nil && (c.Rules.Lists(a) || c.Rules.Archives(a)) && all[a.Ref.Identifier] == nil {
 			all[a.Ref.Identifier] = []string{}
 		}
 	}

@@ -69,7 +69,15 @@ func (p *Pages) hosted(ctx context.Context, v *eventdb.View, author string) ([]l
 			return nil, fmt.Errorf("list repositories: %w", err)
 		}
 		a, err := nostr.ParseAnnouncement(ev)
-		if err != nil || !p.rules.Keeps(a) {
+		if err != nil {
+			continue
+		}
+		all := announcementsOf(v, a)
+		kept := p.rules.Keeps(a, all)
+		if all.failed != nil {
+			return nil, fmt.Errorf("list repositories: %w", all.failed)
+		}
+		if !kept {
 			continue
 		}
 		owner, err := nip19.EncodePublicKey(a.Ref.PubKey)
@@ -101,7 +109,8 @@ func (p *Pages) repository(ctx context.Context, v *eventdb.View, pubkey, identif
 	if err != nil {
 		return nil, errNotHosted
 	}
-	if !p.rules.Keeps(a) {
+	all := announcementsOf(v, a)
+	if kept := p.rules.Keeps(a, all); !kept && all.failed == nil {
 		return nil, errElsewhere
 	}
 	owner, err := nip19.EncodePublicKey(pubkey)
@@ -126,8 +135,7 @@ func (p *Pages) repository(ctx context.Context, v *eventdb.View, pubkey, identif
 			r.Web = append(r.Web, link)
 		}
 	}
-	all := announcements{view: v, identifier: identifier, read: map[string]*nostr.Announcement{pubkey: a}}
-	group := authority.Of(&all, pubkey)
+	group := authority.Of(all, pubkey)
 	if all.failed != nil {
 		return nil, fmt.Errorf("look up maintainers: %w", all.failed)
 	}
@@ -152,6 +160,11 @@ type announcements struct {
 	identifier string
 	read       map[string]*nostr.Announcement
 	failed     error // what could not be read
+}
+
+// announcementsOf finds those of the identifier of one that is read already.
+func announcementsOf(v *eventdb.View, a *nostr.Announcement) *announcements {
+	return &announcements{view: v, identifier: a.Ref.Identifier, read: map[string]*nostr.Announcement{a.Ref.PubKey: a}}
 }
 
 // By implements [authority.Announcements].

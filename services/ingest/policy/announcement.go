@@ -80,21 +80,16 @@ func isPrivate(ev *nostr.Event) bool {
 	return false
 }
 
-// mayBeHosted reports whether the whitelist allows a repository. The author, counted with this
-// announcement, may be a confirmed maintainer of one that is hosted here: that is always allowed.
-// To be archived makes no maintainer welcome.
+// mayBeHosted reports whether the whitelist allows a repository, the author counted with this
+// announcement.
 func (p *Policy) mayBeHosted(k Knowledge, a *nostr.Announcement) bool {
-	if p.hosted.Empty() || p.hosted.Has(a.Ref) {
-		return true
-	}
+	identifier := a.Ref.Identifier
 	isHere := func(e *held.Entry) bool {
 		return e.Announcement != nil && (e.Phase == inLog || e.Phase == proto.PhaseWaiting) && p.hosting.Lists(e.Announcement)
 	}
-	identifier := a.Ref.Identifier
-	all := authority.With(announced(k, identifier), a)
-	return authority.Speaks(all, a.Ref.PubKey, func(c authority.Coordinate) bool {
-		return c.Owner != a.Ref.PubKey && (slices.ContainsFunc(k.Announced(identifier).By(c.Owner), isHere) ||
-			slices.ContainsFunc(k.Held().Announced(identifier).By(c.Owner), isHere))
+	return p.hosting.MayHost(a.Ref, authority.With(announced(k, identifier), a), func(owner string) bool {
+		return slices.ContainsFunc(k.Announced(identifier).By(owner), isHere) ||
+			slices.ContainsFunc(k.Held().Announced(identifier).By(owner), isHere)
 	})
 }
 

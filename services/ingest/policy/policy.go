@@ -87,7 +87,6 @@ type Policy struct {
 	settings config.Settings
 	hosting  config.Rules
 	bans     *bans.Set
-	hosted   config.List // empty: all
 	bounds   Bounds
 	now      func() time.Time
 }
@@ -99,9 +98,7 @@ func New(s config.Settings, banned *bans.Set, bounds Bounds, now func() time.Tim
 	if err != nil {
 		return nil, err
 	}
-	p := &Policy{settings: s, hosting: rules, bans: banned, bounds: bounds, now: now}
-	p.hosted, err = config.ParseList("NGIT_REPOSITORY_WHITELIST", s.RepositoryWhitelist)
-	return p, err
+	return &Policy{settings: s, hosting: rules, bans: banned, bounds: bounds, now: now}, nil
 }
 
 // Decide decides one candidate. It is pure but for the clock, which it reads for expirations and

@@ -24,7 +24,7 @@ func announced(k Knowledge, identifier string) held.Announcements {
 // or archived here.
 func (p *Policy) isHosted(k Knowledge, ref nostr.RepoRef) bool {
 	return slices.ContainsFunc(k.Announced(ref.Identifier).By(ref.PubKey), func(e *held.Entry) bool {
-		return p.hosting.Keeps(e.Announcement)
+		return p.hosting.Keeps(e.Announcement, announced(k, ref.Identifier))
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"tendril.dev/lib/authority"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 )
@@ -108,7 +109,9 @@ type Rules struct {
 }
 
 // Keeps reports whether the repository of an announcement is here.
-func (r Rules) Keeps(a *nostr.Announcement) bool { return r.Rules.Keeps(a) || r.wasArchived(a) }
+func (r Rules) Keeps(a *nostr.Announcement, others authority.Announcements) bool {
+	return r.Rules.Keeps(a, others) || r.wasArchived(a)
+}
 
 // Archives reports whether it is here though its announcement does not list this service.
 func (r Rules) Archives(a *nostr.Announcement) bool {

@@ -19,8 +19,9 @@ import (
 type Rules interface {
 	// Domain is ours.
 	Domain() string
-	// Keeps reports whether a repository is here: its announcement lists us, or it is archived.
-	Keeps(*nostr.Announcement) bool
+	// Keeps reports whether a repository is here: its announcement lists us and the whitelist allows
+	// it, or it is archived. others are the announcements of the identifier that count.
+	Keeps(a *nostr.Announcement, others authority.Announcements) bool
 	// Archives reports whether a repository is here though its announcement does not list us.
 	Archives(*nostr.Announcement) bool
 	// ReadOnly reports whether pushes to archived repositories are refused.
@@ -114,12 +115,15 @@ func (v *View) conclude() {
 			continue
 		}
 		v.newest[owner] = a
-		if !a.Silent && v.rules.Keeps(a.Announcement) {
-			v.Hosted = append(v.Hosted, owner)
-			v.hosts[owner] = v.rules.Archives(a.Announcement)
-		}
 		if lead, is := authority.LeadOf(a.Announcement); is && !a.Silent {
 			v.ledBy[lead] = append(v.ledBy[lead], a.Announcement)
+		}
+	}
+	for _, a := range v.Announcements { // who speaks for whom takes all of them
+		owner := a.Ref.PubKey
+		if v.newest[owner].Event == a.Event && !a.Silent && v.rules.Keeps(a.Announcement, v) {
+			v.Hosted = append(v.Hosted, owner)
+			v.hosts[owner] = v.rules.Archives(a.Announcement)
 		}
 	}
 }
