@@ -30,7 +30,7 @@ func (w *worker) around(ctx context.Context, ref nostr.RepoRef) (v repostate.Vie
 	if err := r.follow(ctx, []string{ref.PubKey}); err != nil {
 		return v, err
 	}
-	repos, err := r.pulls(ctx)
+	repos, err := r.pulls(ctx, ref.PubKey)
 	if err != nil {
 		return v, err
 	}
@@ -112,9 +112,9 @@ func (r *chain) accepted(ctx context.Context, filter nostr.Filter) (events []*no
 	return events, nil
 }
 
-// pulls reads the held pull requests and updates that are for one of the people, with whom else they
-// are for. It returns what each is for, by id.
-func (r *chain) pulls(ctx context.Context) (repos map[string][]nostr.RepoRef, err error) {
+// pulls reads the held pull requests and updates that are for one of the people or by the owner, who
+// may offer them here (GRASP-06), with whom else they are for. It returns what each is for, by id.
+func (r *chain) pulls(ctx context.Context, owner string) (repos map[string][]nostr.RepoRef, err error) {
 	repos = map[string][]nostr.RepoRef{}
 	var others []string
 	for _, e := range r.holdings.OfKinds(r.identifier, nostr.KindPR, nostr.KindPRUpdate) {
@@ -127,7 +127,7 @@ func (r *chain) pulls(ctx context.Context) (repos map[string][]nostr.RepoRef, er
 			return nil, err
 		}
 		isFor := func(ref nostr.RepoRef) bool { return ref.Identifier == r.identifier && r.read[ref.PubKey] }
-		if len(refs) > 0 && !slices.ContainsFunc(refs, isFor) {
+		if len(refs) > 0 && e.Event.PubKey != owner && !slices.ContainsFunc(refs, isFor) {
 			continue
 		}
 		r.entries, repos[pr.Event.ID] = append(r.entries, e), refs

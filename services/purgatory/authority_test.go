@@ -1,6 +1,7 @@
 package purgatory_test
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -89,13 +90,14 @@ func TestAPushReadsNoStranger(t *testing.T) {
 	w.in.accept(state("bob's state", bob, "x", 1500, first))
 	w.pushes(alice, "x", "main")
 	w.work.Commit("a", "2")
-	walks, read := int32(-1), int32(0)
-	for walks != w.asked.walks.Load() { // what follows from the push has been looked at
-		walks, read = w.asked.walks.Load(), w.asked.read.Load()
+	fewest := int32(math.MaxInt32)
+	for range 20 { // beside some of them what follows from the first push is looked at
+		read := w.asked.read.Load()
 		w.refuses("differs in refs/heads/main", alice, "x", "main")
+		fewest = min(fewest, w.asked.read.Load()-read)
 	}
-	if n := w.asked.read.Load() - read; n > 4*(2+1+16) {
-		t.Errorf("a push has read %d events", n)
+	if fewest > 4*(2+1+16) {
+		t.Errorf("a push reads %d events", fewest)
 	}
 }
 
@@ -117,6 +119,10 @@ func TestWhitelist(t *testing.T) {
 	if w.repo(carol, "x").Exists() {
 		t.Error("a repository was made that is not on the whitelist")
 	}
-	w.in.accept(lists(func() *nostr.Event { ev := announcement("carol's, who accepts", carol, "x"); ev.CreatedAt += 10; return ev }(), alice))
+	w.in.accept(lists(func() *nostr.Event {
+		ev := announcement("carol's, who accepts", carol, "x")
+		ev.CreatedAt += 10
+		return ev
+	}(), alice))
 	eventually(t, "who accepts is hosted", func() bool { return w.ref(carol, "x", mainBranch) == c })
 }
