@@ -196,10 +196,5 @@ func (c *tapCommand) write(out io.Writer, s step, coloured bool) {
 
 // kindName is a kind of events in words.
 func kindName(kind int) string {
-	return cmp.Or(kindNames[kind], fmt.Sprintf("kind %d", kind))
-}
-
-var kindNames = map[int]string{
-	nostr.KindAnnouncement: "announcement", nostr.KindState: "state", nostr.KindPatch: "patch", nostr.KindPR: "pull request",
-	nostr.KindPRUpdate: "update of a pull request", nostr.KindIssue: "issue", nostr.KindComment: "comment", nostr.KindDeletion: "deletion request",
+	return cmp.Or(nostr.KindOf(kind).Name, fmt.Sprintf("kind %d", kind))
 }

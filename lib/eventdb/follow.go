@@ -255,7 +255,7 @@ func genuine(subject string, ev *nostr.Event) error {
 	switch {
 	case proto.EventSubjectOf(ev).String() != subject:
 		return errors.New("the event is on the subject of another")
-	case nostr.Decides(ev.Kind) && !(nostr.HasID(ev) && nostr.Signed(ev)):
+	case nostr.KindOf(ev.Kind).Decides && !(nostr.HasID(ev) && nostr.Signed(ev)):
 		return errors.New("the id or the signature is not that of the event")
 	}
 	return nil

@@ -124,12 +124,9 @@ func (c *change) hideBanned() (err error) {
 	return nil
 }
 
-// standsAlone are kinds of events that are accepted for what they are, and not for what they name.
-var standsAlone = []int{nostr.KindDeletion, nostr.KindReport, nostr.KindUserGraspList, nostr.KindAnnouncement, nostr.KindState}
-
 // hanging reports whether an event names something hidden, and nothing else that is here.
 func (h hidden) hanging(r reader, ev *nostr.Event) (name string, hangs bool, err error) {
-	if len(h) == 0 || slices.Contains(standsAlone, ev.Kind) {
+	if len(h) == 0 || nostr.KindOf(ev.Kind).Unlinked {
 		return "", false, nil
 	}
 	refs, here := nostr.ReferencesOf(ev), []Entry(nil)

@@ -12,6 +12,7 @@ const (
 	KindPatch, KindPR, KindPRUpdate, KindIssue     = 1617, 1618, 1619, 1621
 	KindAnnouncement, KindState, KindUserGraspList = 30617, 30618, 10317
 	KindComment, KindDeletion, KindReport          = 1111, 5, 1984
+	KindUserGraspSet                               = 10318
 )
 
 // Bounds of one event. An event that goes beyond is refused whole: a part of it would not be what
@@ -26,10 +27,101 @@ const (
 	MaxRefs = 10_000
 )
 
-// Decides reports whether events of a kind decide about other people's data, so that ingest and every
-// index check their signatures themselves.
-func Decides(kind int) bool {
-	return slices.Contains([]int{KindDeletion, KindAnnouncement, KindState, KindPR, KindPRUpdate}, kind)
+// Kind is what is known of the events of a kind without a look at them. Every part that treats kinds
+// differently reads it here, so that a new kind is a line of the table.
+type Kind struct {
+	Number int
+	Name   string // for people; "": they read the number
+	// MaxBytes is the most that an event's JSON may have. 0: what the settings say.
+	MaxBytes int
+	// Decides: its events decide about other people's data, so that ingest and every index check
+	// their signatures themselves.
+	Decides bool
+	// Vouches: an accepted event makes others acceptable, which it names or which name it.
+	Vouches bool
+	// Unlinked: its events are accepted for what they are, and not for what they name.
+	Unlinked bool
+	// FromAnyone: its events are accepted from everybody, without a rule of their own.
+	FromAnyone bool
+	// Waits: its events wait for their git data.
+	Waits bool
+	// Root: comments refer to it; its id is asked for at the relays of its repository.
+	Root bool
+	// Announced: it is asked for without tags, of anybody (layer 1).
+	Announced bool
+	// Counted: metrics have a label for it. The others are one label, so that strangers cannot
+	// multiply it.
+	Counted bool
+}
+
+// Bounds of events in bytes. A state may have what fits the front door's largest message, some 5,000
+// references with names as clients write them; a pull request the longest description that other
+// forges allow, 64 Ki characters, in any script.
+const (
+	maxAnnouncement = 64 << 10
+	maxState        = 512 << 10
+	maxPatch        = 512 << 10
+	maxPR           = 256 << 10
+	maxGraspList    = 16 << 10
+)
+
+// Kinds are those that a git relay knows by number. Deletion requests, reports and user grasp lists
+// do not vouch: they are accepted from anyone, so that anyone could bring in anything by them.
+var Kinds = []Kind{
+	{Number: 0, Vouches: true, Counted: true},
+	{Number: 1, Vouches: true, Counted: true},
+	{Number: KindDeletion, Name: "deletion request", Decides: true, Unlinked: true, Counted: true},
+	{Number: 6, Vouches: true, Counted: true},
+	{Number: 7, Vouches: true, Counted: true},
+	{Number: KindComment, Name: "comment", Vouches: true, Counted: true},
+	{Number: KindPatch, Name: "patch", MaxBytes: maxPatch, Vouches: true, Root: true, Counted: true},
+	{Number: KindPR, Name: "pull request", MaxBytes: maxPR, Decides: true, Vouches: true, Waits: true, Root: true, Counted: true},
+	{Number: KindPRUpdate, Name: "update of a pull request", MaxBytes: maxPR, Decides: true, Vouches: true, Waits: true, Counted: true},
+	{Number: KindIssue, Name: "issue", Vouches: true, Root: true, Counted: true},
+	{Number: 1630, Vouches: true, Counted: true},
+	{Number: 1631, Vouches: true, Counted: true},
+	{Number: 1632, Vouches: true, Counted: true},
+	{Number: 1633, Vouches: true, Counted: true},
+	{Number: KindReport, Name: "report", Unlinked: true},
+	{Number: 9734, Vouches: true, Counted: true},
+	{Number: 9735, Vouches: true, Counted: true},
+	{Number: KindUserGraspList, Name: "user grasp list", MaxBytes: maxGraspList, Unlinked: true, FromAnyone: true, Announced: true, Counted: true},
+	{Number: KindUserGraspSet, Name: "user grasp list", MaxBytes: maxGraspList, Unlinked: true, FromAnyone: true, Counted: true},
+	{
+		Number: KindAnnouncement, Name: "announcement", MaxBytes: maxAnnouncement,
+		Decides: true, Vouches: true, Unlinked: true, Waits: true, Announced: true, Counted: true,
+	},
+	{
+		Number: KindState, Name: "state", MaxBytes: maxState,
+		Decides: true, Vouches: true, Unlinked: true, Waits: true, Announced: true, Counted: true,
+	},
+}
+
+var kindsByNumber = func() map[int]Kind {
+	by := map[int]Kind{}
+	for _, k := range Kinds {
+		by[k.Number] = k
+	}
+	return by
+}()
+
+// KindOf is what is known of a kind. One that is not in the table has no bound of its own, comes in by
+// its references, and vouches for others.
+func KindOf(kind int) Kind {
+	if k, known := kindsByNumber[kind]; known {
+		return k
+	}
+	return Kind{Number: kind, Vouches: true}
+}
+
+// KindsThat are the numbers of the kinds of the table for which is holds.
+func KindsThat(is func(Kind) bool) (numbers []int) {
+	for _, k := range Kinds {
+		if is(k) {
+			numbers = append(numbers, k.Number)
+		}
+	}
+	return numbers
 }
 
 // IsHex64 reports whether s is 64 lower-case hex digits: an event id or a public key (NIP-01).

@@ -219,7 +219,7 @@ func fake(n, kind int, tags ...nostr.Tag) *nostr.Event {
 	if ev.Tags == nil {
 		ev.Tags = nostr.Tags{}
 	}
-	if ev.ID = ev.GetID(); nostr.Decides(kind) {
+	if ev.ID = ev.GetID(); nostr.KindOf(kind).Decides {
 		_ = ev.Sign(strings.Repeat("1", 64)) // a legal key
 	}
 	return ev

@@ -306,10 +306,10 @@ func (w *worker) removeEvents(ctx context.Context, repo *repository.Locked, atOn
 // repository that is on the disk stays as long as that: its owner may have given it up too, and
 // come back to it, which ingest does not know of.
 func (w *worker) removable(of nostr.RepoRef, ev *nostr.Event) bool {
-	switch ev.Kind {
-	case nostr.KindAnnouncement, nostr.KindDeletion, nostr.KindUserGraspList:
+	switch {
+	case ev.Kind == nostr.KindAnnouncement, ev.Kind == nostr.KindDeletion, nostr.KindOf(ev.Kind).FromAnyone:
 		return false // ingest keeps these
-	case nostr.KindState:
+	case ev.Kind == nostr.KindState:
 		return true // it is its author's, also where it names others
 	}
 	for _, address := range nostr.ReferencesOf(ev).Addresses {

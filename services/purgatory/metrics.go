@@ -36,7 +36,7 @@ func newMetrics(reg prometheus.Registerer, w *worker) *metrics {
 	}
 	gauge("purgatory_sync_queue_size", "Identifiers that are hunted for.", nil, w.hunter.Len)
 	gauge("purgatory_shards_held", "Shards that this worker holds.", nil, w.shards.Count)
-	for _, kind := range []int{nostr.KindAnnouncement, nostr.KindState, nostr.KindPR, nostr.KindPRUpdate} {
+	for _, kind := range nostr.KindsThat(func(k nostr.Kind) bool { return k.Waits }) {
 		gauge("purgatory_held", "Events that wait for git data.", prometheus.Labels{"kind": strconv.Itoa(kind)}, func() int { return w.holdings.Count(kind) })
 	}
 	return &metrics{

@@ -37,7 +37,7 @@ const (
 )
 
 // rootKinds are the kinds of root events.
-var rootKinds = []int{nostr.KindPatch, nostr.KindPR, nostr.KindIssue}
+var rootKinds = nostr.KindsThat(func(k nostr.Kind) bool { return k.Root })
 
 // Targets knows what a worker should ask relays for: which relays are targets, which repositories
 // are wanted from those that the worker has claimed (the stream GRASP_TARGETS), and which root

@@ -145,6 +145,9 @@ func TestEachDamageIsFoundAndMended(t *testing.T) {
 		its owner gave it up a moment ago             | deletion | | | mended
 		an event was changed in the log               | forged index | | log: the id is not that of the event |
 		an event has left the log                     | issue index removal | | | mended
+		its owner has left                            | left | | | mended
+		its owner has left for a lead who is missing  | lead | git update-ref refs/heads/main TIP | | mended
+		the owner's state is gone                     | stateless | | references: there are branches or tags, and no state |
 		the index lags                                | issue | | | mended
 		a file of the index is broken                 | | for f in INDEX/*.sst; do echo > $f; done | index: its files are damaged | mended
 		the index has another event of the sequence   | indexed mark | | index: | mended`) {
@@ -156,6 +159,15 @@ func TestEachDamageIsFoundAndMended(t *testing.T) {
 				"issue": func() { p.log(issue) }, "deletion": func() { p.log(owner.Sign(5, "", about)) }, "index": p.makeIndex,
 				"forged": func() {
 					p.publish(&nats.Msg{Subject: subject, Data: []byte(strings.Replace(issue.String(), `"content":""`, `"content":"other"`, 1))})
+				},
+				"left": func() {
+					p.log(owner.At(nostr.Now()+1).Sign(30617, "", append(owner.Announce("mine").Tags, nostr.Tag{"m", owner.PubKey, "1", "2"})...))
+				},
+				"lead": func() {
+					p.log(owner.At(nostr.Now()+1).Sign(30617, "", append(owner.Announce("mine").Tags, nostr.Tag{"M", strings.Repeat("a", 64)})...))
+				},
+				"stateless": func() {
+					p.log(owner.At(nostr.Now()+1).Sign(5, "", nostr.Tag{"a", "30618:" + owner.PubKey + ":mine"}))
 				},
 				"removal": func() {
 					p.publish(&nats.Msg{Subject: subject, Header: nats.Header{proto.HeaderRemoved: {issue.ID}}})

@@ -235,10 +235,19 @@ func (i *identifier) states(ctx context.Context, owner string, repo *repository.
 		})
 		return nil
 	}
-	if len(have) > 0 && !gone {
+	if len(have) > 0 && !gone && !i.mayStay(owner, refs) {
 		i.found(PartReferences, repo, "there are branches or tags, and no state event says so: "+repostate.Difference(nil, have), "", nil)
 	}
 	return nil
+}
+
+// mayStay reports whether branches and tags are right that no state of today's confirmed maintainers
+// names: where nobody has authority, and where the author of the state that they follow has lost it,
+// they stay as they are.
+func (i *identifier) mayStay(owner string, refs repository.Refs) bool {
+	return i.known.Group(owner).Root == "" || slices.ContainsFunc(i.known.States, func(s repostate.State) bool {
+		return !s.Held && agrees(s, refs)
+	})
 }
 
 // agrees reports whether the references are what a state says.

@@ -121,13 +121,13 @@ func Over(k Knowledge, entry *held.Entry) bool {
 // out (eventdb.Record). What names too many repositories to look at is needed.
 func (p *Policy) isNeeded(k Knowledge, c *Candidate) bool {
 	ev := c.Event
-	if eventdb.Expiration(ev) != 0 {
+	if eventdb.Expiration(ev) != 0 || nostr.KindOf(ev.Kind).FromAnyone {
 		return true
 	}
 	switch ev.Kind {
 	case nostr.KindState:
 		return p.speaksHere(k, nostr.RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()})
-	case nostr.KindAnnouncement, nostr.KindDeletion, nostr.KindUserGraspList:
+	case nostr.KindAnnouncement, nostr.KindDeletion:
 		return true // they stand for themselves
 	case nostr.KindPR, nostr.KindPRUpdate:
 		pr, err := nostr.ParsePullRequest(ev)

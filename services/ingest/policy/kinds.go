@@ -174,12 +174,12 @@ func raise(floors map[nostr.Address]*nostr.Event, ev *nostr.Event, tag string) {
 func (p *Policy) referenced(k Knowledge, c *Candidate) Decision {
 	refs := nostr.ReferencesOf(c.Event)
 	for _, address := range refs.Addresses {
-		if have := k.AcceptedAt(address); have != nil && Vouches(have.Kind) {
+		if have := k.AcceptedAt(address); have != nil && nostr.KindOf(have.Kind).Vouches {
 			return accepted()
 		}
 	}
 	for _, id := range refs.IDs {
-		if kind, have := k.AcceptedKind(id); have && Vouches(kind) {
+		if kind, have := k.AcceptedKind(id); have && nostr.KindOf(kind).Vouches {
 			return accepted()
 		}
 	}
@@ -216,13 +216,6 @@ func (p *Policy) report(k Knowledge, c *Candidate) Decision {
 		}
 	}
 	return p.referenced(k, c)
-}
-
-// Vouches reports whether accepted events of this kind make others acceptable. Deletion requests,
-// reports and user grasp lists do not: they are accepted from anyone, so that anyone could bring in
-// anything by them.
-func Vouches(kind int) bool {
-	return kind != nostr.KindDeletion && kind != nostr.KindUserGraspList && kind != nostr.KindReport
 }
 
 // orphan rejects an event for which nothing accepted speaks. What its author has just submitted is
@@ -287,7 +280,7 @@ func Arrivals(ev *nostr.Event, outcome proto.Outcome) []string {
 			}
 		}
 	}
-	if outcome != proto.Accepted || !Vouches(ev.Kind) {
+	if outcome != proto.Accepted || !nostr.KindOf(ev.Kind).Vouches {
 		return keys
 	}
 	keys = append(keys, ev.ID)

@@ -181,7 +181,7 @@ func (p *Policy) known(k Knowledge, c *Candidate, entry *held.Entry) (d Decision
 
 // refuse answers for events that can be refused by looking at nothing else.
 func (p *Policy) refuse(c *Candidate) (d Decision) {
-	expires, most := eventdb.Expiration(c.Event), cmp.Or(maxBytes[c.Event.Kind], int(p.settings.LargestEvent))
+	expires, most := eventdb.Expiration(c.Event), cmp.Or(nostr.KindOf(c.Event.Kind).MaxBytes, int(p.settings.LargestEvent))
 	switch {
 	case len(c.Raw) > most:
 		return invalid(fmt.Errorf("an event of this kind may have %d bytes at most, and this one has %d", most, len(c.Raw)))
@@ -211,24 +211,16 @@ func (p *Policy) byKind(k Knowledge, c *Candidate) Decision {
 		return p.pullRequest(k, c)
 	case nostr.KindDeletion:
 		return p.deletion(k, c)
-	case nostr.KindUserGraspList:
-		return accepted()
 	case nostr.KindReport:
 		return p.report(k, c)
+	}
+	if nostr.KindOf(c.Event.Kind).FromAnyone {
+		return accepted()
 	}
 	if nostr.IsEphemeralKind(c.Event.Kind) {
 		return p.ephemeral(k, c)
 	}
 	return p.referenced(k, c)
-}
-
-// maxBytes are the bounds of kinds that have their own, in bytes of an event's JSON. The setting
-// NGIT_RELAY_MAX_EVENT_SIZE_BYTES bounds the others. A state may have what fits the front door's
-// largest message, some 5,000 references with names as clients write them; a pull request the
-// longest description that other forges allow, 64 Ki characters, in any script.
-var maxBytes = map[int]int{
-	nostr.KindAnnouncement: 64 << 10, nostr.KindState: 512 << 10, nostr.KindPR: 256 << 10, nostr.KindPRUpdate: 256 << 10,
-	nostr.KindPatch: 512 << 10, nostr.KindUserGraspList: 16 << 10,
 }
 
 // isProtected reports whether a candidate is a protected event (NIP-70) that may not be taken, or a

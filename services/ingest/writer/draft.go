@@ -189,7 +189,7 @@ func (d *draft) vouchedBy(name string, tags ...string) bool {
 			if errors.Is(err, eventdb.ErrTooBroad) || !d.found(err) {
 				break
 			}
-			if !policy.Vouches(other.Kind) {
+			if !nostr.KindOf(other.Kind).Vouches {
 				continue
 			}
 			if _, accepted := d.AcceptedKind(hex.EncodeToString(other.ID[:])); accepted {
@@ -211,7 +211,7 @@ func (d *draft) Accept(ev *nostr.Event) {
 		}
 		d.at[address] = ev
 	}
-	if policy.Vouches(ev.Kind) {
+	if nostr.KindOf(ev.Kind).Vouches {
 		for _, name := range nostr.NamesOf(ev) {
 			d.named[name] = append(d.named[name], ev.ID)
 		}

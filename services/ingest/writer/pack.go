@@ -123,7 +123,7 @@ func readEvent(data []byte) (*nostr.Event, []byte, error) {
 		return nil, nil, errors.New("created_at is not a time that fits 32 bits")
 	case !nostr.HasID(ev):
 		return nil, nil, errors.New("the id is not that of the event")
-	case nostr.Decides(ev.Kind) && !nostr.Signed(ev):
+	case nostr.KindOf(ev.Kind).Decides && !nostr.Signed(ev):
 		return nil, nil, errors.New("the signature is not its author's")
 	}
 	raw := nostr.Encode(ev)

@@ -23,7 +23,7 @@ func Wide(s Set, bytes int) []Group { return groups(s, perWide, min(bytes, mostW
 
 func groups(s Set, most, bytes int) (all []Group) {
 	if s.First { // announcements, states and user grasp lists of anyone
-		all = append(all, Group{{Kinds: []int{nostr.KindAnnouncement, nostr.KindState, nostr.KindUserGraspList}}})
+		all = append(all, Group{{Kinds: nostr.KindsThat(func(k nostr.Kind) bool { return k.Announced })}})
 	}
 	all = append(all, tagged(s.Full, most, bytes, "a", "A", "q")...)
 	for _, f := range states(s.State) {
