@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"iter"
 	"maps"
-	"slices"
 
 	"tendril.dev/lib/nostr"
 )
