@@ -87,3 +87,33 @@ func TestReplaces(t *testing.T) {
 		}
 	}
 }
+
+// TestKinds: the table names each kind once, in order. What decides about others has a bound of its
+// own or is a deletion request; what anybody may bring in vouches for nothing; a root vouches.
+func TestKinds(t *testing.T) {
+	t.Parallel()
+	last := -1
+	for _, k := range Kinds {
+		if k.Number <= last {
+			t.Errorf("kind %d stands behind kind %d", k.Number, last)
+		}
+		last = k.Number
+		switch {
+		case k.Decides && k.MaxBytes == 0 && k.Number != KindDeletion:
+			t.Errorf("kind %d decides about others and may have any size", k.Number)
+		case k.FromAnyone && (k.Vouches || !k.Unlinked || k.MaxBytes == 0):
+			t.Errorf("kind %d lets anybody bring in anything", k.Number)
+		case k.Root && !k.Vouches:
+			t.Errorf("kind %d is a root that lets no comment in", k.Number)
+		}
+		if KindOf(k.Number) != k {
+			t.Errorf("kind %d is found as %+v", k.Number, KindOf(k.Number))
+		}
+	}
+	if got := KindOf(33333); !got.Vouches || got.Unlinked || got.Counted || got.Decides {
+		t.Errorf("an unknown kind is %+v", got)
+	}
+	if got := fmt.Sprint(KindsThat(func(k Kind) bool { return k.Root })); got != "[1617 1618 1621]" {
+		t.Errorf("roots are %s", got)
+	}
+}

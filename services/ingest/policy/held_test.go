@@ -157,7 +157,7 @@ func TestRemove(t *testing.T) {
 func TestSizes(t *testing.T) {
 	t.Parallel()
 	rules, w := rulesOf(t, policy.Bounds{}), accepts(event("alice here 50"), event("alice here:bush 50"))
-	for kind, most := range map[string]int{"30617": 64 << 10, "30618": 512 << 10, "1618": 256 << 10, "5": 192 << 10, "1617": 512 << 10, "1": 192 << 10, "10317": 16 << 10} {
+	for kind, most := range map[string]int{"30617": 64 << 10, "30618": 512 << 10, "1618": 256 << 10, "5": 192 << 10, "1617": 512 << 10, "1": 192 << 10, "10317": 16 << 10, "10318": 16 << 10} {
 		for _, bytes := range []int{most, most + 1} {
 			ev := event("alice " + kind + " 100 d=bush clone=https://git.example.com/@alice/bush.git relays=wss://git.example.com c=COMMIT a=alice/tree")
 			ev.Content = strings.Repeat("x", bytes-len(ev.String()))

@@ -284,7 +284,7 @@ func (w *world) Vouched(ev *nostr.Event) bool {
 		names = append(names, a.String())
 	}
 	return w.find(func(other *nostr.Event) bool {
-		return policy.Vouches(other.Kind) && slices.ContainsFunc(other.Tags, func(t nostr.Tag) bool { return len(t) > 1 && slices.Contains(names, t[1]) })
+		return nostr.KindOf(other.Kind).Vouches && slices.ContainsFunc(other.Tags, func(t nostr.Tag) bool { return len(t) > 1 && slices.Contains(names, t[1]) })
 	}) != nil
 }
 

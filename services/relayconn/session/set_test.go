@@ -39,7 +39,7 @@ func TestFilters(t *testing.T) {
 		set  session.Set
 		want []string
 	}{
-		"layer 1": {session.Set{First: true}, []string{`{"kinds":[30617,30618,10317]}`}},
+		"layer 1": {session.Set{First: true}, []string{`{"kinds":[10317,30617,30618]}`}},
 		"nothing": {session.Set{}, nil},
 		"full": {session.Set{Full: []string{"30617:a:x", "30617:a:x:y"}}, []string{
 			`{"#a":["30617:a:x","30617:a:x:y"]}`, `{"#A":["30617:a:x","30617:a:x:y"]}`, `{"#q":["30617:a:x","30617:a:x:y"]}`,
