@@ -155,6 +155,31 @@ func TestAPullRequestFromAForkHere(t *testing.T) {
 	}
 }
 
+// TestACommitIDIsNoData: a pull request that names what the owner has removed brings it back into no
+// reference. Whoever has the commit can push it.
+func TestACommitIDIsNoData(t *testing.T) {
+	w := newWorld(t)
+	c1 := w.pushFirst()
+	secret := w.work.Commit("secret", "hunter2")
+	w.pushState(alice, "x", 1002, secret)
+	back := state("back", alice, "x", 1003, c1)
+	w.in.syncs("x", back)
+	w.released(back)
+	w.isAt(alice, "x", c1)
+	guess := pull("guess", bob, secret, alice, "x")
+	w.in.syncs("x", guess)
+	for _, name := range []string{"one", "two"} { // each is released by a look at all that waits
+		next := pull(name, bob, c1, alice, "x")
+		w.in.syncs("x", next)
+		w.released(next)
+	}
+	if w.in.times(guess.ID) > 0 || w.ref(alice, "x", "refs/nostr/"+guess.ID) != "" {
+		t.Error("a commit that nothing reaches was taken for one that is here")
+	}
+	w.pushes(alice, "x", secret+":refs/nostr/"+guess.ID)
+	w.released(guess)
+}
+
 // TestAnAcceptedPullRequestIsData: its commit releases an announcement that waits, also when no event
 // of the identifier comes any more.
 func TestAnAcceptedPullRequestIsData(t *testing.T) {
