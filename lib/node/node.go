@@ -135,6 +135,7 @@ func openWithLevel(ctx context.Context, name string, s config.Settings, log *slo
 	for _, warning := range s.Warnings {
 		log.Warn(warning)
 	}
+	fitConnections(&n.Settings.Front, log)
 	if n.Worker == "" {
 		host, err := os.Hostname()
 		if err != nil {

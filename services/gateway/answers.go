@@ -36,14 +36,15 @@ func newAnswers(r prometheus.Registerer, met *limit.Met) *answers {
 	}, []string{"route", "code"})}
 }
 
-// count counts an answer, and logs that a client has met a limit.
+// count counts an answer, and logs that a client has met a limit: its own, or that of all connections.
 func (a *answers) count(route, client string, w *counted) {
 	code := w.code
 	if code == 0 { // nothing was written, or the connection became a WebSocket
 		code = http.StatusOK
 	}
 	a.requests.WithLabelValues(route, strconv.Itoa(code)).Inc()
-	if code == http.StatusTooManyRequests {
+	full := code == http.StatusServiceUnavailable && (route == routeRelay || route == routeConnection)
+	if code == http.StatusTooManyRequests || full {
 		a.met.Tell(client, route, strconv.Itoa(code)+" "+http.StatusText(code))
 	}
 }
