@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -180,10 +182,10 @@ type Belongs struct {
 func TakeFolder(root, log, domain string, given []string) (b Belongs, err error) {
 	path := filepath.Join(root, belongsFile)
 	if err := os.MkdirAll(root, 0o755); err != nil {
-		return b, fmt.Errorf("NGIT_GIT_DATA_PATH is %q: want a folder that can be written to (%w)", root, err)
+		return b, cannotWrite(root, err)
 	}
 	if err := noted(path, &b); err != nil {
-		return b, fmt.Errorf("read to which system the git folder belongs: %w", err)
+		return b, fmt.Errorf("NGIT_GIT_DATA_PATH is %q: read to which system its repositories belong: %w", root, err)
 	}
 	if b.Since.IsZero() || len(b.Domains) == 0 {
 		if _, err := os.Lstat(path); err == nil {
@@ -191,7 +193,7 @@ func TakeFolder(root, log, domain string, given []string) (b Belongs, err error)
 				"want that file from a backup", root, belongsFile)
 		}
 		b = Belongs{Log: log, Domains: []string{domain}, Since: time.Now().UTC()}
-		return b, note(path, b, true)
+		return b, noteFolder(root, b)
 	}
 	last := b.Domains[len(b.Domains)-1]
 	switch {
@@ -206,5 +208,22 @@ func TakeFolder(root, log, domain string, given []string) (b Belongs, err error)
 	}
 	b.Log = cmp.Or(log, b.Log)
 	b.Domains = append(slices.DeleteFunc(b.Domains, func(d string) bool { return d == domain }), domain)
-	return b, note(path, b, true)
+	return b, noteFolder(root, b)
+}
+
+// noteFolder notes in a folder to which system it belongs.
+func noteFolder(root string, b Belongs) error {
+	if err := note(filepath.Join(root, belongsFile), b, true); err != nil {
+		return cannotWrite(root, err)
+	}
+	return nil
+}
+
+// cannotWrite says that the git folder cannot be written to. Which file of ours could not be made says
+// nothing to an operator.
+func cannotWrite(root string, err error) error {
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
+		err = path.Err
+	}
+	return fmt.Errorf("NGIT_GIT_DATA_PATH is %q: want a folder that this user may write to (%w)", root, err)
 }

@@ -34,14 +34,14 @@ type Options struct {
 	// Root is the folder of all repositories (NGIT_GIT_DATA_PATH). It is made if it is not there.
 	Root string
 
-	// Git is the git program, a name or a path (NGIT_GIT_BINARY). Default "git".
+	// Git is the git program, a name or a path. Default "git".
 	Git string
 
 	// Processes is how many git processes may run at once; more wait (NGIT_GIT_PROCESSES). Default
 	// 32.
 	Processes int
 
-	// Memory is how many bytes of memory one git process may have at most (NGIT_GIT_PROCESS_MEMORY).
+	// Memory is how many bytes of memory one git process may have at most.
 	// Default 4 GiB. It is enforced on Linux only.
 	Memory int64
 
@@ -110,10 +110,10 @@ func NewStore(o Options) (*Store, error) {
 		s.version, s.branch, err = checkGit(s.Git)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("NGIT_GIT_BINARY is %q: want a git program that can be run (%w)", o.Git, err)
+		return nil, fmt.Errorf("the program %s cannot be used: %w; install git 2.37 or newer, and see to it that PATH has its folder", o.Git, err)
 	}
 	if err := s.open(); err != nil {
-		return nil, fmt.Errorf("NGIT_GIT_DATA_PATH is %q: want a folder that can be written to (%w)", o.Root, err)
+		return nil, cannotWrite(o.Root, err)
 	}
 	return s, nil
 }

@@ -117,11 +117,11 @@ func TestStoreSaysWhatIsWrongWithItsSettings(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	must(t, os.WriteFile(file, nil, 0o644))
 	for want, o := range map[string]repository.Options{
-		`NGIT_GIT_BINARY is "no-such-git": want a git program`: {Root: t.TempDir(), Git: "no-such-git"},
-		"it does not say which version":                        {Root: t.TempDir(), Git: gittest.Script(t, "echo hello")},
-		"it is git 2.36: want 2.37 or newer":                   {Root: t.TempDir(), Git: gittest.Script(t, "echo git version 2.36.9")},
-		"NGIT_GIT_DATA_PATH is \"" + file:                      {Root: file},
-		"NGIT_GIT_DATA_PATH is \"\"":                           {},
+		"executable file not found in $PATH; install git 2.37 or newer": {Root: t.TempDir(), Git: "no-such-git"},
+		"it does not say which version":                                 {Root: t.TempDir(), Git: gittest.Script(t, "echo hello")},
+		"it is git 2.36: want 2.37 or newer":                            {Root: t.TempDir(), Git: gittest.Script(t, "echo git version 2.36.9")},
+		"NGIT_GIT_DATA_PATH is \"" + file:                               {Root: file},
+		"NGIT_GIT_DATA_PATH is \"\"":                                    {},
 	} {
 		if _, err := repository.NewStore(o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q in it", err, want)
@@ -129,6 +129,20 @@ func TestStoreSaysWhatIsWrongWithItsSettings(t *testing.T) {
 	}
 	if _, err := repository.NewStore(repository.Options{Root: t.TempDir(), Git: gittest.Script(t, "echo git version 3.0.1")}); err != nil {
 		t.Errorf("git 3: %v", err)
+	}
+}
+
+// TestAnUnwritableGitFolderNamesItsSetting, and no file of ours.
+func TestAnUnwritableGitFolderNamesItsSetting(t *testing.T) {
+	t.Parallel()
+	const folder = "/proc/self" // which not even root may write to
+	if _, err := os.Stat(folder); err != nil {
+		t.Skip("this system has no folder that nobody may write to")
+	}
+	_, err := repository.TakeFolder(folder, "", "example.com", nil)
+	if err == nil || !strings.HasPrefix(err.Error(), `NGIT_GIT_DATA_PATH is "/proc/self": want a folder that this user may write to (`) ||
+		strings.Contains(err.Error(), ".belongs") {
+		t.Error(err)
 	}
 }
 
