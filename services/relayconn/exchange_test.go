@@ -85,15 +85,21 @@ func exchanged(t *testing.T, way string, faults map[int]fault) (messages int, mi
 func TestNoHistoryIsSkipped(t *testing.T) {
 	t.Parallel()
 	for way := range exchanges {
+		whole, missing := exchanged(t, way, nil)
+		if len(missing) > 0 {
+			t.Fatalf("undisturbed, %d events are missing: %q", len(missing), missing)
+		}
 		for _, what := range []fault{cut, handover, kill} {
 			t.Run(fmt.Sprint(way, " ", what), func(t *testing.T) {
 				t.Parallel()
-				whole, missing := exchanged(t, way, nil)
-				if len(missing) > 0 {
-					t.Fatalf("undisturbed, %d events are missing: %q", len(missing), missing)
+				lost, step, from := 0, 1, 1
+				if what == kill && os.Getenv("TENDRIL_CHAOS") == "" {
+					// Another third of the messages each day; a kill loses what a cut loses, and less is
+					// written down. Two disturbances play kills too.
+					step = 3
+					from += time.Now().YearDay() % step
 				}
-				lost := 0
-				for n := 1; n <= whole; n++ {
+				for n := from; n <= whole; n += step {
 					if _, missing := exchanged(t, way, map[int]fault{n: what}); len(missing) > 0 {
 						if lost++; lost <= 3 {
 							t.Errorf("disturbed at message %d of %d, %d events are missing: %q …", n, whole, len(missing), missing[:min(3, len(missing))])

@@ -53,7 +53,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		gaps:      counter("gap_events_total", "Events that should have come live but were found later.", "relay"),
 		notTaken:  counter("events_not_taken_total", "What relays sent and ingest did not get, or rejected, and why.", "reason"),
 		connected: gauge("connected", "0 disconnected, 1 connecting, 2 syncing, 3 connected, 4 connected with failures of historic sync."),
-		status:    gauge("status", "1 healthy, 2 disconnected, 3 degraded, 4 dead, 5 rate limited."),
+		status:    gauge("status", "1 healthy, 2 disconnected, 3 degraded, 4 dead, 5 rate limited, 6 policy limited."),
 		failures:  gauge("failures", "Failed connections in a row."),
 		synced:    with.NewCounter(prometheus.CounterOpts{Name: "ngit_sync_events_synced_total", Help: "Events from relays that are served now and were not before."}),
 		relays:    map[string]snapshot{},

@@ -2,6 +2,7 @@ package relayconn
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -37,6 +38,28 @@ func otherNames() (events []*nostr.Event) {
 	return events
 }
 
+// quoted adds an event that quotes the repository.
+func quoted(events []*nostr.Event) []*nostr.Event {
+	ref := fmt.Sprintf("30617:%s:crowd", events[0].PubKey)
+	quote := fixture.NewPerson().At(midnight-41*86400).Sign(1, "quote", nostr.Tag{"q", ref})
+	return append(events, quote)
+}
+
+func reasonIf(filters []nostr.Filter, reason string, refuses func(nostr.Filter) bool) string {
+	if slices.ContainsFunc(filters, refuses) {
+		return reason
+	}
+	return ""
+}
+
+// longest is how many values the longest list of a filter has.
+func longest(f nostr.Filter) (n int) {
+	for _, values := range f.Tags {
+		n = max(n, len(values))
+	}
+	return n
+}
+
 // TestOddRelays: of relays that do not do as they are asked all is here ten minutes after the start,
 // without waiting for the daily one.
 func TestOddRelays(t *testing.T) {
@@ -51,11 +74,40 @@ func TestOddRelays(t *testing.T) {
 		"EOSE before the events":        {odd{noNIP77: true, early: 2 * time.Second}, crowd(35, 1)},
 		"EOSE twenty seconds before":    {odd{noNIP77: true, early: 20 * time.Second}, crowd(15, 1)},
 		"it reconciles its newest only": {odd{newest: 20}, crowd(60, 1)},
+		"a filter shows nothing beside others": {odd{noNIP77: true, page: 10, hides: func(f nostr.Filter, n int) int {
+			if n > 1 && len(f.Tags["q"]) > 0 {
+				return 0
+			}
+			return f.Limit
+		}}, quoted(crowd(40, 1))},
+		"it refuses filters of more than 3 values": {odd{noNIP77: true, refuses: func(filters []nostr.Filter) string {
+			return reasonIf(filters, "invalid: too many values", func(f nostr.Filter) bool { return longest(f) > 3 })
+		}}, simulated},
+		"it refuses more than 2 ids": {odd{refuses: func(filters []nostr.Filter) string {
+			return reasonIf(filters, "error: filter item too large", func(f nostr.Filter) bool { return len(f.IDs) > 2 })
+		}}, simulated},
+		"it refuses limits over 4": {odd{noNIP77: true, refuses: func(filters []nostr.Filter) string {
+			return reasonIf(filters, "invalid: filter limit too large", func(f nostr.Filter) bool { return f.Limit > 4 })
+		}}, crowd(20, 1)},
+		"it refuses more than a year": {odd{noNIP77: true, refuses: func(filters []nostr.Filter) string {
+			return reasonIf(filters, "invalid: filter of too long a time", func(f nostr.Filter) bool {
+				return f.Limit > 0 && f.IDs == nil && (f.Since == nil || f.Until == nil && nostr.Now()-*f.Since > 366*86400 || f.Until != nil && *f.Until-*f.Since > 366*86400)
+			})
+		}}, crowd(5, 1)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			simulate(t, row.odd, row.stored, func(m *simulation) {
 				m.begin()
+				if row.odd.refuses != nil && !row.odd.noNIP77 { // so that there is something to reconcile
+					m.mu.Lock()
+					for n, ev := range row.stored {
+						if n%2 == 0 && m.belongs(ev) {
+							m.take(ev)
+						}
+					}
+					m.mu.Unlock()
+				}
 				if row.odd.newest > 0 {
 					m.mu.Lock()
 					m.take(row.stored[0])

@@ -353,7 +353,7 @@ func (w *relayWorker) takeStatus() (begun bool) {
 	if st.Answered && !w.status.Answered {
 		w.health = w.health.Answered()
 	}
-	w.status, w.health.Limited = st, st.Limited
+	w.status, w.health.Limited, w.health.Refused = st, st.Limited, st.Refused
 	return begun
 }
 

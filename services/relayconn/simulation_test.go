@@ -115,6 +115,7 @@ func newSimulation(t *testing.T, odd odd, stored []*nostr.Event) *simulation {
 			Sync:   config.Sync{ReconnectWindow: 15 * time.Minute, DailyMin: 23 * time.Hour, DailyMax: 25 * time.Hour, CheckSeconds: 2, BatchWindowMillis: 5000},
 			Session: session.Rules{
 				PageLimit: 10, AtOnce: 4, MaxFilters: 70, Calm: 6 * time.Second, Silence: time.Minute, ConsolidateWait: time.Minute, Cooldown: 65 * time.Second,
+				Apart: beginApart, SilentLook: silentLook,
 			},
 		},
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/claim"
@@ -23,6 +24,13 @@ import (
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
+
+// connectApart is how long after one another a process connects to relays, and beginApart how long
+// after one another walks through the past begin on a connection.
+const connectApart, beginApart = 250 * time.Millisecond, 250 * time.Millisecond
+
+// silentLook is how often it is looked whether a live subscription has fallen silent.
+const silentLook = time.Hour
 
 // Run runs one worker until ctx ends; its claims are handed over then.
 func Run(ctx context.Context, n *node.Node) error {
@@ -41,9 +49,13 @@ func Run(ctx context.Context, n *node.Node) error {
 	defer guard.CloseIdleConnections()
 	names := make(chan []string, 1)
 	all := NewTargets(n.Bus.JS, n.Accepted, millis(n.Settings.Sync.BatchWindowMillis), names, n.Log)
+	connects := rate.NewLimiter(rate.Every(connectApart), 1)
 	env := &Env{
 		Rules: rules, Domain: n.Settings.Domain, Hash: n.Settings.RulesHash() + session.Shape(), Worker: n.Worker, Started: time.Now(), JS: n.Bus.JS, States: states,
 		Dial: func(ctx context.Context, url string) (Connection, error) {
+			if err := connects.Wait(ctx); err != nil {
+				return nil, fmt.Errorf("wait for other connections to be made: %w", err)
+			}
 			return wire.Dial(ctx, guard, url, rules.MaxEventBytes)
 		},
 		Document: func(ctx context.Context, url string) (wire.Stated, error) {
@@ -100,7 +112,7 @@ func rulesOf(s config.Sync) Rules {
 		Sync: s,
 		Session: session.Rules{
 			PageLimit: s.PageSize, AtOnce: s.BatchesAtOnce, MaxFilters: s.MaxFilters, Calm: millis(s.BatchWindowMillis) + time.Second,
-			Silence: s.SilenceTimeout, ConsolidateWait: s.ConsolidateWait, Cooldown: s.RateLimitCooldown,
+			Silence: s.SilenceTimeout, ConsolidateWait: s.ConsolidateWait, Cooldown: s.RateLimitCooldown, Apart: beginApart, SilentLook: silentLook,
 		},
 		Health: health.Rules{
 			Base: seconds(s.BaseBackoffSeconds), Max: seconds(s.MaxBackoffSeconds), Stable: s.StableAfter, DeadAfter: s.DeadAfter,

@@ -19,11 +19,13 @@ const (
 	Degraded     State = 3
 	Dead         State = 4
 	RateLimited  State = 5
+	// PolicyLimited: it refuses us, or a request, for good. The connection and all else stay.
+	PolicyLimited State = 6
 )
 
 // String is the state's name.
 func (s State) String() string {
-	names := [...]string{"unknown", "healthy", "disconnected", "degraded", "dead", "rate_limited"}
+	names := [...]string{"unknown", "healthy", "disconnected", "degraded", "dead", "rate_limited", "policy_limited"}
 	if s < 0 || int(s) >= len(names) {
 		s = 0
 	}
@@ -50,6 +52,7 @@ type Health struct {
 	FailingSince time.Time
 	NaughtyUntil time.Time // on the naughty list until
 	Limited      time.Time // rate limited until
+	Refused      time.Time // policy limited until
 	Connected    time.Time // since; zero: not connected
 	NextAttempt  time.Time
 	LastError    string
@@ -146,6 +149,8 @@ func (h Health) State(now time.Time) State {
 	switch {
 	case now.Before(h.Limited):
 		return RateLimited
+	case now.Before(h.Refused) && !h.Connected.IsZero():
+		return PolicyLimited
 	case !h.Connected.IsZero() && (!h.Recovering || now.Sub(h.Connected) >= h.Stable):
 		return Healthy
 	case !h.Connected.IsZero() || !h.Recovering || h.FailingSince.IsZero() && h.NaughtyUntil.IsZero():

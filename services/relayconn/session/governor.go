@@ -35,11 +35,14 @@ const (
 type governor struct {
 	*Options
 	limits      wire.Limits
-	pausedUntil time.Time           // nothing is asked before, because the relay wants quiet
-	open        map[string]openItem // at the relay, by the names of subscriptions
-	asks        int
-	loweredAt   int // asks when the relay's silence lowered the limits last
-	nextID      int
+	pausedUntil time.Time // nothing is asked before, because the relay wants quiet
+	// limitedUntil is until when something rests that the relay has refused for good.
+	limitedUntil time.Time
+	alone        int                 // single items in a row that it has refused for good
+	open         map[string]openItem // at the relay, by the names of subscriptions
+	asks         int
+	loweredAt    int // asks when the relay's silence lowered the limits last
+	nextID       int
 
 	challenge  string // of the relay, which wants to know who reads (NIP-42)
 	authNeeded bool   // it has refused something to those who have not authenticated
@@ -153,7 +156,15 @@ func (g *governor) together(group Group) iter.Seq[Group] {
 	if !g.limits.Together(group.Bytes()) {
 		most = 1
 	}
-	return slices.Chunk(group, most)
+	return func(yield func(Group) bool) {
+		for _, part := range group.cut(g.limits.Values(mostWide)) {
+			for some := range slices.Chunk(part, most) {
+				if !yield(some) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // pieces cuts groups into what goes in one live subscription each.

@@ -96,7 +96,7 @@ func (s *Session) follow(a openREQ, d decision, now time.Time) {
 		if d.action == askWithRoom && (past > 0 || s.live.makeRoom(now)) {
 			d.at = now
 		}
-		s.history.refused(a, d, past > 0)
+		s.history.refused(a, d, past > 0, now)
 	}
 	if d.needRoom {
 		s.live.makeRoom(now)

@@ -51,6 +51,8 @@ type work struct {
 	late bool
 	// byID: it asks for events by their ids, and there are no items and no groups.
 	byID bool
+	// look: it looks whether something has fallen silent. Nobody waits for it.
+	look bool
 }
 
 // batchState is where a batch stands:
@@ -114,6 +116,7 @@ type batch struct {
 	// What is done once for a batch: what is older than oldest was asked for by REQ; it was begun
 	// again for a crowded second; so it was for what came after an EOSE.
 	below, crowded, isLate bool
+	rests                  bool // nothing is left of it but what the relay refuses for good
 }
 
 // found reports whether the batch was found by the diff, which would find it again.
@@ -166,6 +169,7 @@ type history struct {
 	batches            []*batch
 	queue              []*task   // not asked yet
 	historyPausedUntil time.Time // nothing of the past is asked before
+	nextBegin          time.Time // no walk begins before
 
 	wanted    Set
 	confirmed Set  // the union of what batches have confirmed; see confirm
@@ -220,6 +224,11 @@ func (h *history) lookForLate(groups []Group, why cause, since nostr.Timestamp, 
 	})
 }
 
+// looks reports whether a look at such groups is under way or has not brought all.
+func (h *history) looks(groups []Group) bool {
+	return slices.ContainsFunc(h.batches, func(b *batch) bool { return b.look && len(b.groups) > 0 && &b.groups[0] == &groups[0] })
+}
+
 // has reports whether a batch has not ended.
 func (h *history) has(b *batch) bool { return slices.Contains(h.batches, b) }
 
@@ -259,7 +268,7 @@ func (h *history) tend(now time.Time) {
 		case b.state == leftToOthers && now.Before(b.waitBy) && h.Negentropy.Coordinator.Busy(b.waitFor, now):
 			b.at = now.Add(lookAgain)
 		default:
-			h.begin(b)
+			h.begin(b, now)
 		}
 	}
 }
@@ -274,6 +283,13 @@ func (h *history) ended(b *batch, now time.Time) (confirmed bool) {
 		return h.endedByID(b, now)
 	case b.next != goOn || len(b.broken)+len(b.lost) > 0:
 		b.fail(now)
+		if until, all := b.allRest(); all && b.next == goOn && len(b.lost) == 0 {
+			b.at, b.rests = until, true
+			if b.found() {
+				h.confirm(Union(h.confirmed, Only(b.separate(), h.wanted)))
+			}
+			return !b.found() // what no target wants is not asked for again
+		}
 	case b.fetched >= h.Rules.PageLimit && !b.below:
 		// A relay may reconcile the newest events of a large set only. What is older shows a page by REQ.
 		b.below = true
@@ -306,7 +322,7 @@ func before(groups []Group, until nostr.Timestamp) (cut []Group) {
 }
 
 // begin has a batch under way that is not.
-func (h *history) begin(b *batch) {
+func (h *history) begin(b *batch, now time.Time) {
 	switch {
 	case b.byID:
 		b.beginByID()
@@ -321,19 +337,24 @@ func (h *history) begin(b *batch) {
 		h.start(b)
 		return
 	}
+	var rest []*task
 	for _, t := range b.broken {
-		t.tries, t.proved = 0, false
+		if now.Before(t.restsUntil) {
+			rest = append(rest, t)
+			continue
+		}
+		t.tries, t.proved, t.restsUntil = 0, false, time.Time{}
 		t.Again()
 		h.queue = append(h.queue, t)
 		b.running++
 	}
-	b.state, b.at, b.broken, b.named = underWay, time.Time{}, nil, nil
+	b.state, b.at, b.broken, b.named, b.rests = underWay, time.Time{}, rest, nil, false
 	b.name(lost)
 }
 
 // next is when something becomes due by itself; zero moments count for nothing.
 func (h *history) next() []time.Time {
-	due := []time.Time{h.historyPausedUntil, h.reconciler.hold, h.Reminders.first}
+	due := []time.Time{h.historyPausedUntil, h.reconciler.hold, h.Reminders.first, h.nextBegin}
 	for _, b := range h.batches {
 		due = append(due, b.at)
 	}
@@ -422,7 +443,7 @@ type standing struct {
 func (h *history) standing() standing {
 	st := standing{caughtUp: true}
 	for _, b := range h.batches {
-		if b.byID { // nobody waits for what may not be there
+		if b.byID || b.look || b.rests { // nobody waits for what may not be there
 			continue
 		}
 		first := b.failures == 0
@@ -457,6 +478,11 @@ func (h *history) askMore(ctx context.Context, now time.Time) {
 			return
 		}
 		t := h.queue[0]
+		if begins := t.begins(); begins && now.Before(h.nextBegin) {
+			return
+		} else if begins {
+			h.nextBegin = now.Add(h.Rules.Apart)
+		}
 		h.queue = slices.Delete(h.queue, 0, 1) // which lets go of the task
 		t.tries++
 		t.id = h.governor.name("h")

@@ -18,6 +18,8 @@ const (
 	// trimAfter is how long live filters may ask for what was withdrawn. Strangers' announcements
 	// come and go, and to rebuild the filters costs a look at the past of all.
 	trimAfter = time.Hour
+	// lookMargin is how late an event may come live.
+	lookMargin = time.Minute
 	// lateVerdict is how long a live event waits for its verdict before it counts as missing: a
 	// worker that dies meanwhile leaves it to its successor.
 	lateVerdict = 10 * time.Second
@@ -47,6 +49,8 @@ type subscription struct {
 	reopenAt time.Time // of one that is closed
 	owed     *batch    // the past that was asked for instead
 	replaced bool      // others are opened in its place, and it is closed when they are open
+	isPart   bool      // of what the relay has refused as too large
+	lookAt   time.Time // when it is looked whether it has fallen silent; zero: it is not open yet
 }
 
 // Filters ask for what comes from now on, and depend on no clock.
@@ -71,12 +75,11 @@ func (v *live) refused(l *subscription, d decision, now time.Time) {
 	case d.action == askInParts && l.replaced:
 		v.missingOnAll(now)
 		return
-	case d.action == askInParts:
-		v.split(l)
+	case d.action == askInParts && v.split(l):
 		return
 	case d.action == askWithRoom && v.closeReplaced(now):
 		d.at = now
-	case d.action == giveUp:
+	case d.action == giveUp || d.action == restForADay && l.first: // of layer 1 nothing rests
 		d.at = now.Add(v.Rules.Cooldown)
 	}
 	v.warn("closed", "a live subscription is not open at the relay", "reason", d.why)
@@ -100,13 +103,26 @@ func (v *live) missingOnAll(since time.Time) {
 	}
 }
 
-// split asks in smaller pieces for what is too much in one subscription for the relay.
-func (v *live) split(l *subscription) {
-	v.subscriptions = slices.DeleteFunc(v.subscriptions, func(o *subscription) bool { return o == l })
-	for _, groups := range v.governor.pieces(l.groups) {
-		part := v.add(groups, l.first)
-		part.missing = earlier(l.missing, l.asked)
+// split asks in two halves for what is too much in one subscription for the relay. It reports whether
+// there are halves.
+func (v *live) split(l *subscription) bool {
+	var parts [][]Group
+	if n := len(l.groups); n > 1 {
+		parts = [][]Group{l.groups[:n/2], l.groups[n/2:]}
+	} else {
+		for _, part := range halve(l.groups[0]) {
+			parts = append(parts, []Group{part})
+		}
 	}
+	if parts == nil {
+		return false
+	}
+	v.subscriptions = slices.DeleteFunc(v.subscriptions, func(o *subscription) bool { return o == l })
+	for _, groups := range parts {
+		part := v.add(groups, l.first)
+		part.missing, part.isPart = earlier(l.missing, l.asked), true
+	}
+	return true
 }
 
 func (v *live) add(groups []Group, first bool) *subscription {
@@ -212,6 +228,7 @@ func (v *live) tend(now time.Time) {
 		case v.governor.isOpen(l):
 			if l.answered {
 				v.makeUp(l)
+				v.look(l, now)
 			}
 			continue
 		case !now.Before(l.missing.Add(lookEvery)) && v.makeUp(l):
@@ -243,9 +260,24 @@ func (v *live) tend(now time.Time) {
 func (v *live) next() []time.Time {
 	due := []time.Time{v.trimAt, v.unjudgedAt.Add(lateVerdict)}
 	for _, l := range v.subscriptions {
-		due = append(due, l.reopenAt)
+		due = append(due, l.reopenAt, l.lookAt)
 	}
 	return due
+}
+
+// look looks once in a while whether a subscription has fallen silent unnoticed: a short time of the
+// past is asked for, and what that brings should have come live.
+func (v *live) look(l *subscription, now time.Time) {
+	switch {
+	case v.Rules.SilentLook == 0:
+	case l.lookAt.IsZero():
+		l.lookAt = now.Add(v.Rules.SilentLook)
+	case !now.Before(l.lookAt) && !v.history.looks(l.groups):
+		since := nostr.Timestamp(now.Add(-v.Rules.SilentLook - missedMargin).Unix())
+		why := cause{source: proto.SourceReconnect, liveUntil: now.Add(-lookMargin)}
+		v.history.add(work{groups: l.groups, cause: why, since: &since, look: true})
+		l.lookAt = now.Add(v.Rules.SilentLook)
+	}
 }
 
 // makeUp plans to ask for what did not come live, if anything, unless that is under way for the

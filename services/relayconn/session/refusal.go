@@ -26,6 +26,7 @@ const (
 	askWithRoom               // so it is, when the relay has room for it
 	askInParts                // it is too large
 	giveUp                    // it has failed
+	restForADay               // it is refused for good
 )
 
 // decision is what follows from a refusal, or from silence.
@@ -48,15 +49,17 @@ func (g *governor) refused(a openREQ, why wire.Refusal, reason string, now time.
 		return decision{action: askWithRoom, at: now.Add(g.Rules.Cooldown), why: reason}
 	case why.Quiet:
 		return decision{action: askAgain, at: now, why: reason}
-	case why.Smaller && !r.answered && len(a.Filters()) > 1:
-		g.limits.FewerFilters(len(a.Filters()))
-		g.warn("split", "the relay takes no REQ as large as this; they are made smaller", "reason", reason, "filters", g.limits.Filters())
-		return decision{action: askInParts, why: reason}
+	case why.Smaller && !r.answered:
+		g.warn("split", "the relay takes no REQ as large as this; they are made smaller", "reason", reason, "filters", len(a.Filters()))
+		return decision{action: askInParts, at: now.Add(refusedRest), why: reason}
 	case why.Proof:
 		g.warn("auth", "the relay requires authentication (NIP-42) and does not accept ours: events that it keeps for others do not come. "+
 			"The key is the operator's, which each worker needs (NGIT_RELAY_OWNER_NSEC)", "reason", reason)
+	case !why.Never:
+		return decision{action: giveUp, why: reason}
 	}
-	return decision{action: giveUp, why: reason}
+	g.limitedUntil = now.Add(refusedRest)
+	return decision{action: restForADay, at: now.Add(refusedRest), why: reason}
 }
 
 // oneTooMany notes that the relay takes no more subscriptions than are open now.
@@ -85,7 +88,7 @@ func (g *governor) blame(text string, now time.Time) (blamed openREQ, why wire.R
 			blamed = live
 		}
 	case why.Smaller:
-		blamed = g.latest(func(a openREQ) bool { return isUnanswered(a) && len(a.Filters()) > 1 })
+		blamed = g.latest(func(a openREQ) bool { return isUnanswered(a) && (len(a.Filters()) > 1 || values(a.Filters()) > 1) })
 	}
 	for _, a := range g.open {
 		if a == openItem(blamed) || doubtful != nil && a == openItem(doubtful) {

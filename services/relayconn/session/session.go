@@ -44,7 +44,7 @@ type Intake interface {
 	Take(ctx context.Context, a intake.Arrival) (waited bool, err error)
 }
 
-// Rules are the numbers that a session keeps to. None has a default, and none may be 0.
+// Rules are the numbers that a session keeps to. None has a default, and none but the last two may be 0.
 type Rules struct {
 	PageLimit       int           // most events of a page, for each filter of a REQ
 	AtOnce          int           // most historic subscriptions that are open at once
@@ -53,6 +53,11 @@ type Rules struct {
 	Silence         time.Duration // a subscription without an answer for so long has failed
 	ConsolidateWait time.Duration // consolidation waits at most so long for pending batches
 	Cooldown        time.Duration // nothing is asked for so long after the relay wanted quiet
+	// Apart is how long after one another walks through the past begin. The next pages of a walk that is
+	// under way are asked for as soon as there is room.
+	Apart time.Duration
+	// SilentLook is how often it is looked whether a live subscription has fallen silent; 0: never.
+	SilentLook time.Duration
 }
 
 // Mark names what was wanted at a time: the repositories up to a sequence of GRASP_TARGETS, with

@@ -44,6 +44,8 @@ type Status struct {
 	Days int
 	// Limited is until when the relay wants quiet.
 	Limited time.Time
+	// Refused is until when something rests that the relay refuses for good.
+	Refused time.Time
 }
 
 // Observer hears what a session does. Its methods are called from several goroutines and must not
@@ -95,7 +97,7 @@ func (s *Session) report(c Connection) {
 	st := Status{
 		Connection: c, Repos: confirmed.Repos(), Roots: len(confirmed.Roots), Subscriptions: lives + open,
 		Confirmed: mark, CaughtUp: past.caughtUp && missing.IsZero(), Missing: missing,
-		Answered: s.governor.answered, Days: s.days, Limited: s.governor.pausedUntil,
+		Answered: s.governor.answered, Days: s.days, Limited: s.governor.pausedUntil, Refused: s.governor.limitedUntil,
 	}
 	if st != s.status {
 		s.status = st

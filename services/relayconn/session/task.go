@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"tendril.dev/lib/nostr"
 )
 
 const (
@@ -12,6 +14,8 @@ const (
 	maxTries = 3
 	// perFetch is how many ids one REQ names.
 	perFetch = 100
+	// mostPeerLines is of how many repositories each is named of which a relay does not deliver events.
+	mostPeerLines = 10
 )
 
 // task is one way into the past for a batch, page by page.
@@ -21,7 +25,16 @@ type task struct {
 	batch *batch
 	tries int       // of the current page
 	endAt time.Time // when a page ends that has had its EOSE; see grace
+	// isPart: it is a part of what the relay has refused as too large. then is the part that is asked
+	// for when this one has ended.
+	isPart bool
+	then   *task
+	// restsUntil is when it is asked for again, because the relay refuses it for good; zero: it does not.
+	restsUntil time.Time
 }
+
+// begins reports whether the first page of a walk would be asked for now.
+func (t *task) begins() bool { return !t.fetches && t.pages == 0 && t.order == 0 }
 
 func (b *batch) task(w *Walk) *task {
 	b.running++
@@ -76,12 +89,21 @@ func (h *history) endPage(t *task, now time.Time) {
 	h.remember(t, now)
 	t.tries, t.endAt = 0, time.Time{}
 	t.batch.lease.Heard(t.heard)
-	if t.Ended() {
+	more := t.Ended()
+	for _, f := range t.TakeAlone() {
+		h.queue = append(h.queue, t.batch.task(NewWalk([]nostr.Filter{f}, t.limit)))
+	}
+	if more {
 		h.first(t)
 		return
 	}
 	b := t.batch
+	if h.governor.alone = 0; t.isPart {
+		h.governor.learn(t.Filters(), t.limit)
+	}
+	h.goOn(t)
 	if n := t.Missing(); n > 0 && !b.byID {
+		h.peerMissing(b, n)
 		b.needs(byREQ)
 		h.fail(t, fmt.Sprintf("the relay names events by NIP-77 and does not deliver them (%d)", n))
 		return
@@ -103,14 +125,20 @@ func (h *history) endPage(t *task, now time.Time) {
 
 // refused acts on what was decided about a task that is not open any more. others says that the
 // relay has room for the past, though not for this.
-func (h *history) refused(t *task, d decision, others bool) {
+func (h *history) refused(t *task, d decision, others bool, now time.Time) {
 	switch d.action {
 	case giveUp:
 		h.fail(t, d.why)
 		return
 	case askInParts: // of what is left, each from where the walk stood
-		h.walk(t.batch, []Group{t.Filters()})
-		t.batch.running--
+		if h.divide(t, now) {
+			t.batch.running--
+			return
+		}
+		h.rest(t, now, d.why)
+		return
+	case restForADay:
+		h.rest(t, now, d.why)
 		return
 	case askWithRoom:
 		if others {
@@ -126,11 +154,33 @@ func (h *history) refused(t *task, d decision, others bool) {
 	h.first(t)
 }
 
+// peerMissing tells that a relay named events by NIP-77 and does not deliver them: one line for each
+// repository, as far as it is known which those are.
+func (h *history) peerMissing(b *batch, n int) {
+	about := b.items.Full
+	if len(about) == 0 || len(about) > mostPeerLines {
+		about = []string{"several"}
+	}
+	for _, repository := range about {
+		h.warn("peer missing "+repository, "peer missing events: it names them by NIP-77 and does not deliver them",
+			"repository", repository, "missing", n, "delivered", b.fetched)
+	}
+}
+
+// goOn has the part asked for that comes after one that has ended.
+func (h *history) goOn(t *task) {
+	if t.then != nil {
+		h.first(t.then)
+		t.then = nil
+	}
+}
+
 // fail ends a task that did not bring everything; the rest of its batch goes on, because what it
 // brings is worth having. What was to be fetched is found out again.
 func (h *history) fail(t *task, why string) {
 	h.warn("incomplete", "historic sync is incomplete; it is tried again", "reason", why)
 	b := t.batch
+	h.goOn(t)
 	if b.running--; t.fetches { // which is of no more use; a relay may name a million ids
 		b.needs(afresh)
 	} else {
@@ -142,7 +192,7 @@ func (h *history) fail(t *task, why string) {
 func (h *history) fetchNext() {
 	for _, b := range h.batches {
 		for len(b.toFetch) > 0 {
-			some := b.toFetch[:min(len(b.toFetch), h.governor.limits.Page(perFetch))]
+			some := b.toFetch[:min(len(b.toFetch), h.governor.limits.Values(h.governor.limits.Page(perFetch)))]
 			b.toFetch = b.toFetch[len(some):]
 			var ids []string
 			for _, id := range some {

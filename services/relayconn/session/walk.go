@@ -45,6 +45,9 @@ type Walk struct {
 	shows   int             // events of one filter that the relay has shown at once, at least
 	suspect nostr.Timestamp // a second that may be crowded: if there is anything older, it is
 
+	checked uint64 // filters that were looked at whether they show something, as bits; see TakeAlone
+	alone   []nostr.Filter
+
 	known map[uint64]nostr.Timestamp // when those were made that came on pages before, and may come again
 	page  map[uint64]seen            // what came on this page of the time asked for
 	said  int                        // events of this page, however often they came and of any time
@@ -178,6 +181,7 @@ func (w *Walk) Ended() (more bool) {
 		}
 	}
 	to, full := w.whole()
+	w.findHidden(full)
 	switch {
 	case !full && (w.fresh == 0 || to == w.until):
 		return false
@@ -257,6 +261,31 @@ func (w *Walk) whole() (to nostr.Timestamp, full bool) {
 		return to, true
 	}
 	return page[len(page)-1].at, len(page) >= min(w.most, w.limit)
+}
+
+// findHidden finds the filters of which a full page shows nothing, once for each: a relay may show as
+// many events of the others as it shows at all.
+func (w *Walk) findHidden(full bool) {
+	if len(w.filters) == 1 || !full && len(w.page) < w.limit {
+		return
+	}
+	var shown uint64
+	for _, e := range w.page {
+		shown |= e.sides
+	}
+	for i, f := range w.filters {
+		if bit := uint64(1) << i; w.checked&bit == 0 {
+			if w.checked |= bit; shown&bit == 0 {
+				w.alone = append(w.alone, f)
+			}
+		}
+	}
+}
+
+// TakeAlone returns the filters that must be asked for alone, each once.
+func (w *Walk) TakeAlone() (filters []nostr.Filter) {
+	filters, w.alone = w.alone, nil
+	return filters
 }
 
 // next begins the next page, and keeps in mind what may come once more.

@@ -23,9 +23,16 @@ const MostFilters = 64
 // refused nothing yet.
 type Limits struct {
 	said    Stated
-	stood   int // most subscriptions that the relay is known to have had open at once
-	refused int // how many were open when it refused one more; 0: it never did
-	filters int // how many filters a REQ may have since it refused one with more; 0: it never did
+	stood   int  // most subscriptions that the relay is known to have had open at once
+	refused int  // how many were open when it refused one more; 0: it never did
+	form    Form // of a REQ that the relay took after it had refused a larger one
+}
+
+// Form is how much one REQ asks for; 0: that is not known.
+type Form struct {
+	Filters int
+	Values  int // of the longest list of a filter
+	Events  int // of each filter
 }
 
 // Said notes what the relay says that it takes.
@@ -52,8 +59,18 @@ func (a *Limits) Probe() {
 	}
 }
 
-// FewerFilters notes that the relay takes no REQ of so many filters: from now on one has half.
-func (a *Limits) FewerFilters(filters int) { a.filters = filters / 2 }
+// Took notes that the relay takes a REQ of that form, and refused a larger one.
+func (a *Limits) Took(form Form) {
+	a.form = Form{Filters: max(form.Filters, 1), Values: max(form.Values, 1), Events: max(form.Events, 1)}
+}
+
+// Values is how many values a filter may name, if not more than most should be.
+func (a *Limits) Values(most int) int {
+	if a.form.Values > 0 {
+		most = min(most, a.form.Values)
+	}
+	return most
+}
 
 // room is how many subscriptions the relay takes; 0: that is not known.
 func (a *Limits) room() int {
@@ -95,14 +112,17 @@ func (a *Limits) Page(most int) int {
 	if a.said.Events > 0 {
 		most = min(most, max(a.said.Events, fewestEvents))
 	}
+	if a.form.Events > 0 {
+		most = min(most, a.form.Events)
+	}
 	return most
 }
 
 // Filters is how many filters a subscription may carry.
 func (a *Limits) Filters() int {
 	switch {
-	case a.filters > 0:
-		return a.filters
+	case a.form.Filters > 0:
+		return a.form.Filters
 	case a.said.Filters > 0:
 		return min(max(a.said.Filters, fewestFilters), MostFilters)
 	case a.said.Bytes > bytesPerReq:
@@ -128,14 +148,16 @@ type Refusal struct {
 	Quiet   bool // we ask too much in a time
 	Fewer   bool // we have too many subscriptions open
 	Smaller bool // one subscription asks for too much
+	Never   bool // it refuses us, or this request, for good
 }
 
 // Relays have words of their own for what they do not take; NIP-01 has only a prefix for one case.
 var (
 	quiet   = regexp.MustCompile(`(?i)\brate\b|rate.?limit|throttl|too many requests|too fast|slow down`)
 	limited = regexp.MustCompile(`(?i)rate.?limit(ed|ing|er)?|too many requests`)
-	smaller = regexp.MustCompile(`(?i)filter|too large|too big`)
+	smaller = regexp.MustCompile(`(?i)filter|too (large|big)|too many (values|ids|tags|kinds|authors|elements)`)
 	open    = regexp.MustCompile(`(?i)\bopen\b`) // filters: subscriptions, in the words of some
+	never   = regexp.MustCompile(`(?i)^(restricted|blocked|invalid):`)
 	fewer   = regexp.MustCompile(`(?i)too many|maximum|concurrent|\blimit|\breached|exceed|throttl`)
 )
 
@@ -147,5 +169,6 @@ func ReadRefusal(text string) Refusal {
 		Quiet:   quiet.MatchString(text),
 		Fewer:   !small && fewer.MatchString(limited.ReplaceAllString(text, "")),
 		Smaller: small,
+		Never:   !small && never.MatchString(text),
 	}
 }

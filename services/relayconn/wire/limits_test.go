@@ -11,17 +11,21 @@ import (
 // TestWords has what relays say when we ask too much.
 func TestWords(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{ // proof, quiet, fewer, smaller
-		"rate-limited: slow down":                         "{false true false false}",
-		"ERROR: too many requests":                        "{false true false false}",
-		"rate-limited: Too many concurrent subscriptions": "{false true true false}",
-		"ERROR: too many concurrent REQs":                 "{false false true false}",
-		"error: too many subscriptions":                   "{false false true false}",
-		"invalid: too many filters":                       "{false false false true}",
-		"Maximum number of open filters reached":          "{false false true false}",
-		"error: REQ too large":                            "{false false false true}",
-		"auth-required: members only":                     "{true false false false}",
-		"":                                                "{false false false false}",
+	for text, want := range map[string]string{ // proof, quiet, fewer, smaller, never
+		"rate-limited: slow down":                         "{false true false false false}",
+		"ERROR: too many requests":                        "{false true false false false}",
+		"rate-limited: Too many concurrent subscriptions": "{false true true false false}",
+		"ERROR: too many concurrent REQs":                 "{false false true false false}",
+		"error: too many subscriptions":                   "{false false true false false}",
+		"invalid: too many filters":                       "{false false false true false}",
+		"Maximum number of open filters reached":          "{false false true false false}",
+		"error: REQ too large":                            "{false false false true false}",
+		"auth-required: members only":                     "{true false false false false}",
+		"":                                                "{false false false false false}",
+		"restricted: members only":                        "{false false false false true}",
+		"blocked: you are banned":                         "{false false false false true}",
+		"invalid: kind 10317 is not known here":           "{false false false false true}",
+		"error: filter item too large":                    "{false false false true false}",
 	} {
 		if got := fmt.Sprint(wire.ReadRefusal(text)); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)

@@ -1,0 +1,131 @@
+package session_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"tendril.dev/lib/nostr"
+	"tendril.dev/services/relayconn/session"
+	"tendril.dev/services/relayconn/wire"
+)
+
+// picky is a relay that refuses some REQs, for a reason.
+type picky struct {
+	*play
+	refuses func(filters []nostr.Filter) bool
+	reason  string
+	refused int
+}
+
+func (r *picky) Req(sub string, filters []nostr.Filter) {
+	refuses := false
+	r.with(func() {
+		if refuses = r.refuses(filters); refuses {
+			r.refused, r.log = r.refused+1, append(r.log, sub)
+		}
+	})
+	if !refuses {
+		r.play.Req(sub, filters)
+		return
+	}
+	go r.say(r.ctx, wire.Message{Kind: wire.Closed, Sub: sub, Reason: r.reason})
+}
+
+// TestOneItemThatIsRefused by itself rests for a day; all others come and are confirmed, and the
+// connection stays.
+func TestOneItemThatIsRefused(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
+		relay := &picky{play: p, reason: "invalid: filter too large", refuses: func(filters []nostr.Filter) bool {
+			return slices.ContainsFunc(filters, func(f nostr.Filter) bool {
+				return slices.Contains(f.Tags["a"], "30617:aa:007") && !f.LimitZero
+			})
+		}}
+		p.session.Asker = relay
+		for i, repo := range manyRepos(0, 20).Full {
+			p.stored = append(p.stored, issue(nostr.Timestamp(1000-i), repo))
+		}
+		p.begin()
+		p.wants(20)
+		sleep(20 * time.Minute)
+		st := p.status()
+		if len(p.accepted) != 19 || st.Repos != 19 || st.Connection != session.Connected || st.Refused.IsZero() {
+			t.Errorf("%d events, %+v", len(p.accepted), st)
+		}
+		if relay.refused > 60 {
+			t.Errorf("refused %d times", relay.refused)
+		}
+		refused := relay.refused
+		sleep(23 * time.Hour)
+		if relay.refused != refused {
+			t.Errorf("refused %d times more within the day", relay.refused-refused)
+		}
+		p.with(func() { relay.refuses = func([]nostr.Filter) bool { return false } })
+		sleep(2 * time.Hour)
+		if p.complete(20); len(p.accepted) != 20 {
+			t.Errorf("a day later %d events", len(p.accepted))
+		}
+	})
+}
+
+// TestRefusedForGood: a request that is refused by policy rests; all others, and the connection, stay.
+func TestRefusedForGood(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
+		relay := &picky{play: p, reason: "restricted: no comments here", refuses: func(filters []nostr.Filter) bool {
+			return len(filters[0].Tags["e"]) > 0
+		}}
+		p.session.Asker = relay
+		p.stored = []*nostr.Event{issue(1000, "30617:aa:000")}
+		p.begin()
+		all := manyRepos(0, 1)
+		all.Roots = []string{strings.Repeat("ab", 32)}
+		p.want(1, all)
+		sleep(23 * time.Hour)
+		if st := p.status(); relay.refused != 1 || len(p.accepted) != 1 || st.Refused.IsZero() || st.Connection != session.Connected {
+			t.Errorf("refused %d times; %+v", relay.refused, st)
+		}
+	})
+}
+
+// TestSilentSubscription: a live subscription that has fallen silent is found out within an hour or so,
+// and what it did not bring counts as a gap.
+func TestSilentSubscription(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
+		p.session.Rules.SilentLook = time.Hour
+		p.begin()
+		p.wants(1)
+		sleep(30 * time.Minute)
+		p.with(func() { p.stored = []*nostr.Event{issue(nostr.Now(), "30617:aa:000")} }) // and does not tell it
+		sleep(time.Hour)
+		p.came(1)
+		p.with(func() {
+			if !slices.Equal(p.judged, []string{"reconnect gap"}) {
+				t.Errorf("judged %v", p.judged)
+			}
+		})
+		p.complete(1)
+		asked := p.asks()
+		sleep(3 * time.Hour)
+		if n := p.asks() - asked; n == 0 || n > 12 {
+			t.Errorf("%d requests in three hours", n)
+		}
+	})
+}
+
+// TestApart: walks through the past begin apart from one another.
+func TestApart(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
+		p.session.Rules.Apart, p.session.Rules.AtOnce, p.session.Rules.MaxFilters = 250*time.Millisecond, 40, 7000
+		p.begin()
+		p.muted(true)
+		p.wants(1000)
+		synctest.Wait()
+		before := p.asks()
+		sleep(time.Second)
+		if n := p.asks() - before; n < 3 || n > 4 {
+			t.Errorf("%d walks began within a second", n)
+		}
+	})
+}
