@@ -167,7 +167,7 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 			headers[h] = true
 		}
 	}
-	want := []string{HeaderSource, HeaderRelay, HeaderClient, HeaderReply, HeaderWithin, HeaderRef, HeaderAction, HeaderReason, HeaderRemoved, HeaderTraceParent}
+	want := []string{HeaderSource, HeaderRelay, HeaderClient, HeaderReply, HeaderTimeout, HeaderRef, HeaderAction, HeaderReason, HeaderRemoved, HeaderTraceParent}
 	if got := slices.Sorted(maps.Keys(headers)); !slices.Equal(slices.Sorted(slices.Values(want)), got) {
 		t.Errorf("headers: the code has %q, asyncapi.yaml %q", want, got)
 	}

@@ -16,9 +16,6 @@ const (
 	// uses the reply subject of a published message for its acknowledgement, so ours rides in a
 	// header.
 	HeaderReply = "Grasp-Reply"
-	// HeaderWithin is on a question about a repository: for how many milliseconds the asker waits for
-	// the answer. It is a duration, because the clocks of two machines are never compared.
-	HeaderWithin = "Grasp-Within"
 	// HeaderRef is a token of the sender's own for a pack, repeated with its verdicts.
 	HeaderRef = "Grasp-Ref"
 	// HeaderAction says what purgatory asks for on the release lane; see [Action].
@@ -35,7 +32,7 @@ const (
 	// HeaderReleased is on the message that takes the place of a claim whose holder has let it go. A
 	// claim that is gone without it was removed by another hand, and its holder may still work.
 	HeaderReleased = "Grasp-Released"
-	// HeaderTimeout is on a question of a micro service: how long the asker waits for the answer, like
+	// HeaderTimeout is on a question of a micro service, or to a purgatory worker: how long the asker waits for the answer, like
 	// "12.5s", counted from when the question is received. The clocks of two machines are not compared.
 	HeaderTimeout = "Grasp-Timeout"
 	// HeaderWorking is on an empty message to the asker of a question: a replica works on the answer, or

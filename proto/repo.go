@@ -29,7 +29,7 @@ func RepoVerbs() []RepoVerb {
 // RepoSubject is where the worker that holds a shard is asked, `grasp.repo.<shard>.<verb>`. Shard and
 // verb may be "*". So NATS finds the worker, and says where there is none.
 //
-// The question may have [HeaderWithin]. The answer is the JSON of its type, or an error with the headers
+// The question may have [HeaderTimeout]. The answer is the JSON of its type, or an error with the headers
 // of the micro service protocol, whose codes are [QueryBad], [RepoBusy], [RepoMoved] and [QueryFailed].
 func RepoSubject(shard string, verb RepoVerb) string { return prefixRepo + shard + "." + string(verb) }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -20,8 +19,8 @@ const (
 	// atOnce is how many questions of one verb are answered at once, and maxWaiting how many wait for
 	// that or are answered. Further ones are refused with [ErrBusy].
 	atOnce, maxWaiting = 4, 256
-	// maxWithin bounds the deadline of an asker.
-	maxWithin = 5 * time.Minute
+	// maxTimeout bounds the deadline of an asker.
+	maxTimeout = 5 * time.Minute
 )
 
 // Answers are what a worker says to each question. An error is told to the asker: ErrMoved only if
@@ -86,7 +85,7 @@ func (s *Server) take(ctx context.Context, shard int, m *nats.Msg) {
 	}
 	go func() {
 		defer func() { <-s.waiting }()
-		ctx, cancel := context.WithTimeout(ctx, within(m.Header))
+		ctx, cancel := context.WithTimeout(ctx, timeout(m.Header))
 		defer cancel()
 		select {
 		case s.places[verb] <- struct{}{}:
@@ -105,13 +104,13 @@ func (s *Server) take(ctx context.Context, shard int, m *nats.Msg) {
 	}()
 }
 
-// within is how long the asker waits.
-func within(h nats.Header) time.Duration {
-	ms, err := strconv.ParseInt(h.Get(proto.HeaderWithin), 10, 64)
-	if err != nil || ms <= 0 || ms > maxWithin.Milliseconds() {
-		return maxWithin
+// timeout is how long the asker waits.
+func timeout(h nats.Header) time.Duration {
+	d, err := time.ParseDuration(h.Get(proto.HeaderTimeout))
+	if err != nil || d <= 0 || d > maxTimeout {
+		return maxTimeout
 	}
-	return time.Duration(ms) * time.Millisecond
+	return d
 }
 
 // answer answers a question with the value that its asker is to get.

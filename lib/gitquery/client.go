@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -153,7 +152,7 @@ func (c Client) ask(ctx context.Context, shard string, verb proto.RepoVerb, ques
 func (c Client) askOnce(ctx context.Context, subject string, question []byte, answer any) error {
 	m := &nats.Msg{Subject: subject, Data: question, Header: nats.Header{}}
 	if deadline, has := ctx.Deadline(); has {
-		m.Header.Set(proto.HeaderWithin, strconv.FormatInt(max(time.Until(deadline).Milliseconds(), 1), 10))
+		m.Header.Set(proto.HeaderTimeout, time.Until(deadline).String())
 	}
 	got, err := c.Conn.RequestMsgWithContext(ctx, m)
 	switch {

@@ -16,6 +16,7 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repostate"
 )
@@ -349,6 +350,18 @@ func (w *worker) shownIDs(ctx context.Context, ids []string) iter.Seq2[string, e
 	}
 }
 
+// PullsBy implements release.Events.
+func (w *worker) PullsBy(ctx context.Context, author string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		filter := nostr.Filter{Kinds: []int{nostr.KindPR, nostr.KindPRUpdate}, Authors: []string{author}}
+		for id, err := range w.events.IDs(ctx, filter) {
+			if !yield(hex.EncodeToString(id[:]), err) {
+				return
+			}
+		}
+	}
+}
+
 // Repos are the repositories that a pull request or update is for; an update also those of its
 // pull request.
 func (w *worker) Repos(ctx context.Context, pr *nostr.PullRequest) ([]nostr.RepoRef, error) {
@@ -376,7 +389,7 @@ func (w *worker) owedPulls(ctx context.Context, v repostate.View, of func(owner 
 	for _, pubkey := range v.People(slices.DeleteFunc(slices.Clone(v.Hosted), func(owner string) bool { return !of(owner) })) {
 		addresses = append(addresses, nostr.RepoRef{PubKey: pubkey, Identifier: v.Identifier}.String())
 	}
-	seen := map[string]bool{}
+	seen, crowd := map[string]bool{}, w.releaser.Crowd()
 	find := func(tag string, values []string, kinds ...int) error {
 		for some := range slices.Chunk(values, valuesAtOnce) {
 			for ev, err := range w.events.Query(ctx, nostr.Filter{Kinds: kinds, Tags: nostr.TagMap{tag: some}}) {
@@ -390,7 +403,7 @@ func (w *worker) owedPulls(ctx context.Context, v repostate.View, of func(owner 
 					continue
 				}
 				seen[ev.ID] = true
-				is, err := w.isOwed(ctx, v, of, ev)
+				is, err := w.isOwed(ctx, v, of, ev, crowd)
 				if err != nil {
 					return err
 				}
@@ -410,9 +423,9 @@ func (w *worker) owedPulls(ctx context.Context, v repostate.View, of func(owner 
 	return owed, err
 }
 
-// isOwed reports whether a pull request is not named in some owner's repository that it is for, or
-// lets a held announcement go.
-func (w *worker) isOwed(ctx context.Context, v repostate.View, of func(owner string) bool, ev *nostr.Event) (bool, error) {
+// isOwed reports whether a pull request is not named in some owner's repository that it is for and that
+// has room for it, or lets a held announcement go.
+func (w *worker) isOwed(ctx context.Context, v repostate.View, of func(owner string) bool, ev *nostr.Event, crowd *release.Crowd) (bool, error) {
 	pr, err := nostr.ParsePullRequest(ev)
 	if err != nil {
 		return false, nil
@@ -421,8 +434,17 @@ func (w *worker) isOwed(ctx context.Context, v repostate.View, of func(owner str
 		return false, err
 	}
 	w.awaitExpiration(v, repostate.PullRequest{PullRequest: pr})
-	return slices.ContainsFunc(v.Tagged(repostate.PullRequest{PullRequest: pr}), func(owner string) bool {
+	for _, owner := range v.Tagged(repostate.PullRequest{PullRequest: pr}) {
 		repo, err := w.store.At(placeOf(owner, v.Identifier))
-		return err == nil && of(owner) && (v.Holds(owner) || !repo.IsNamed(repostate.PrefixNostr+ev.ID, pr.Commit))
-	}), nil
+		if err != nil || !of(owner) || !v.Holds(owner) && repo.IsNamed(repostate.PrefixNostr+ev.ID, pr.Commit) {
+			continue
+		}
+		if v.Serves(ev.PubKey) {
+			return true, nil
+		}
+		if full, err := crowd.Full(ctx, repo, ev.PubKey); err != nil || !full {
+			return err == nil, err
+		}
+	}
+	return false, nil
 }

@@ -137,6 +137,7 @@ type decision struct {
 	repo    *repository.Repo
 	waiting []proto.Held // what it brings the data of
 	unknown []string     // ids of events that have not come
+	pulls   bool         // it names commits for pull requests
 	payer   payer
 	bytes   int64 // that count for the payer
 }
@@ -149,6 +150,7 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 	if d.view, err = a.around(ctx, push.Ref); err != nil {
 		return d, err
 	}
+	crowd := a.releaser.Crowd()
 	find := func(id string) (*nostr.Event, error) {
 		ev, err := release.Find(ctx, a, id)
 		if err == nil && ev == nil {
@@ -158,12 +160,23 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 		} else if entry := a.holdings.ByID(id); entry != nil {
 			d.waiting = append(d.waiting, entry.Held)
 		}
+		if err == nil && ev != nil && !a.prs && !d.view.Serves(ev.PubKey) {
+			full, failed := crowd.Full(ctx, d.repo, ev.PubKey)
+			if err = failed; full {
+				err = release.TooMany(ev.PubKey)
+			}
+		}
 		return ev, err
 	}
 	d.repo, err = a.store.At(a.place(push.Ref))
+	d.pulls = slices.ContainsFunc(push.Changes, namesPullRequest)
 	var refs repository.Refs
-	if err == nil && d.repo.Exists() {
+	switch {
+	case err != nil || !d.repo.Exists():
+	case d.pulls:
 		refs, err = d.repo.Refs()
+	default: // there may be thousands for pull requests
+		refs, err = d.repo.BranchesAndTags()
 	}
 	p := repostate.Push{Owner: push.Ref.PubKey, Refs: refs.ByName, Changes: push.Changes, Event: find}
 	p.Repos = func(pr *nostr.PullRequest) ([]nostr.RepoRef, error) { return a.Repos(ctx, pr) }
@@ -240,7 +253,7 @@ func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive g
 	}
 	// Anybody may push what moves no branch or tag. What does without a state is refused at once, when it
 	// holds the lock.
-	stranger := !slices.ContainsFunc(push.Changes, func(c repostate.Change) bool { return !strings.HasPrefix(c.Name, repostate.PrefixNostr) })
+	stranger := !slices.ContainsFunc(push.Changes, func(c repostate.Change) bool { return !namesPullRequest(c) })
 	into, err := repo.LockFor(ctx, push.Client, stranger)
 	if err != nil {
 		return nil, err
@@ -248,6 +261,10 @@ func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive g
 	defer into.Done()
 	refused, err := a.take(ctx, into, push, receive)
 	return refused, a.refusal(at, err)
+}
+
+func namesPullRequest(c repostate.Change) bool {
+	return strings.HasPrefix(c.Name, repostate.PrefixNostr)
 }
 
 // take is Push under the lock. The references are read again: what the client wants may have been done
@@ -415,7 +432,11 @@ func (a authority) releasePushed(ctx context.Context, repo *repository.Locked, d
 	at := repo.Place
 	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
-	_, failed := a.release(ctx, d.view, []*repository.Locked{repo})
+	by := a.releaser.ReleasePushed
+	if d.pulls {
+		by = a.releaser.Release
+	}
+	_, failed := a.release(ctx, d.view, []*repository.Locked{repo}, by)
 	if failed != nil {
 		a.log.Warn("not all events of a push could be released", "repository", at, "error", failed)
 	}

@@ -63,7 +63,7 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 			failed = errors.Join(failed, w.lookAfter(ctx, v.Hosts(repo.PubKey), repo))
 		}
 	}
-	result, err := w.release(ctx, v, scope)
+	result, err := w.release(ctx, v, scope, w.releaser.Release)
 	failed = errors.Join(failed, err)
 	for _, repo := range scope {
 		if repo.PRs || !repo.Exists() {
@@ -210,12 +210,14 @@ func scopeOf(v repostate.View, t task) (scope, rest []repository.Place) {
 
 // release releases what is complete in the repositories of a scope, waits until that is served, and
 // tells about it.
-func (w *worker) release(ctx context.Context, v repostate.View, scope []*repository.Locked) (release.Result, error) {
+func (w *worker) release(ctx context.Context, v repostate.View, scope []*repository.Locked,
+	by func(context.Context, repostate.View, []*repository.Locked) (release.Result, error),
+) (release.Result, error) {
 	since, waiting := map[string]time.Time{}, w.holdings.OfIdentifier(v.Identifier)
 	for _, e := range waiting {
 		since[e.Event.ID] = e.HeldAt
 	}
-	result, failed := w.releaser.Release(ctx, v, scope)
+	result, failed := by(ctx, v, scope)
 	if err := w.events.Reached(ctx, result.Seq); err != nil {
 		return result, errors.Join(failed, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -170,7 +171,8 @@ func (p *receiving) receive(ctx context.Context, repo *repository.Locked, comman
 		return nil, err
 	}
 	var out bytes.Buffer
-	c := repo.ReceivePack(p.MaxPushBytes)
+	namesPullRequest := func(c repostate.Change) bool { return strings.HasPrefix(c.Name, repostate.PrefixNostr) }
+	c := repo.ReceivePack(p.MaxPushBytes, slices.ContainsFunc(commands, namesPullRequest))
 	c.Client, c.Patience, c.Pack, c.MaxFile = p.client, p.Patience, p.arrived.Size(), p.MaxPushBytes
 	c.Stdin = io.MultiReader(strings.NewReader(encodeCommands(commands, p.request.atomic)), p.arrived.Reader(0))
 	c.Stdout = &out

@@ -25,6 +25,9 @@ type pass struct {
 	v   repostate.View
 	out *Result
 
+	withTips bool // references that are named for pull requests are looked at too
+	crowd    *Crowd
+
 	owners  []string                      // of the repositories that may be changed
 	repos   map[string]*repository.Repo   // by owner; nil: it is not there
 	locked  map[string]*repository.Locked // those of them that may be changed
@@ -67,7 +70,7 @@ func (p *pass) align(ctx context.Context, scope []*repository.Locked) (ready []*
 	}
 	prs := p.alignPullRequests(ctx)
 	for _, owner := range p.owners {
-		if repo := p.locked[owner]; repo != nil {
+		if repo := p.locked[owner]; repo != nil && p.withTips {
 			_, err := p.checkTips(ctx, repo, func(ev *nostr.Event, commit string) error {
 				return p.v.CheckTip(ev, commit, owner, func(pr *nostr.PullRequest) ([]nostr.RepoRef, error) { return p.Events.Repos(ctx, pr) })
 			})
@@ -300,7 +303,11 @@ func (p *pass) missing(ctx context.Context, key string, wanted []string) ([]stri
 	if known == nil {
 		known = map[string]bool{}
 		p.has[key] = known
-		refs, err := repo.Refs()
+		read := repo.Refs
+		if !p.withTips {
+			read = repo.BranchesAndTags
+		}
+		refs, err := read()
 		if err != nil {
 			return nil, err
 		}

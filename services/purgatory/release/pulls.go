@@ -32,6 +32,11 @@ func (p *pass) alignPullRequests(ctx context.Context) (ready []*nostr.Event) {
 			if p.v.Holds(owner) && !slices.Contains(p.owners, owner) {
 				continue
 			}
+			full, err := p.isFull(ctx, owner, pr)
+			if full || err != nil {
+				p.note(p.place(owner), err)
+				continue
+			}
 			named, err := p.nameCommit(ctx, owner, pr)
 			p.note(p.place(owner), err)
 			everywhere = everywhere && (named || p.v.Holds(owner))
@@ -96,6 +101,7 @@ func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRe
 		return false, nil
 	}
 	p.named++
+	p.crowd.add(repo.Place, pr.Event.PubKey)
 	err = into.SetRef(ctx, name, pr.Commit)
 	if err == nil {
 		p.brought.Delete(commitAt{repo.Place, pr.Commit})
@@ -214,7 +220,7 @@ func (p *pass) checkTips(ctx context.Context, repo *repository.Locked, check fun
 	if err != nil {
 		return nil, err
 	}
-	refs, err := repo.Refs()
+	refs, err := repo.RefsBelow(repostate.PrefixNostr)
 	if err != nil {
 		return nil, err
 	}
@@ -252,6 +258,12 @@ func (p *pass) checkTips(ctx context.Context, repo *repository.Locked, check fun
 			continue
 		}
 		mismatch := check(ev, tips[w.Event])
+		if mismatch == nil && !repo.PRs && !p.v.Serves(ev.PubKey) {
+			full, err := p.crowd.Full(ctx, repo.Repo, ev.PubKey)
+			if mismatch = err; full {
+				mismatch = TooMany(ev.PubKey)
+			}
+		}
 		if refused, is := errors.AsType[*repostate.Refused](mismatch); is {
 			remove[w.Event] = refused.Reason
 		} else if mismatch != nil {

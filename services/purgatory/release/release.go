@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"slices"
 	"sync"
@@ -65,6 +66,8 @@ type Events interface {
 	// StateDeleted reports whether the author of the state that a repository's references follow has
 	// deleted it. confirmed are the maintainers of the repository.
 	StateDeleted(ctx context.Context, at repository.Place, confirmed []string) (bool, error)
+	// PullsBy are the ids of the accepted pull requests and updates of an author.
+	PullsBy(ctx context.Context, author string) iter.Seq2[string, error]
 	// Hosts reports whether a repository of any identifier is hosted now.
 	Hosts(ctx context.Context, ref nostr.RepoRef) (bool, error)
 }
@@ -136,8 +139,18 @@ type Result struct {
 // changed. It may be called at any time and again; an error
 // leaves nothing behind that a later call does not put right. The result counts beside an error too,
 // which is of some repositories and does not hold up the others.
-func (r *Releaser) Release(ctx context.Context, v repostate.View, scope []*repository.Locked) (out Result, err error) {
-	p := &pass{Releaser: r, v: v, out: &out, repos: map[string]*repository.Repo{}, locked: map[string]*repository.Locked{}, has: map[string]map[string]bool{}, trial: map[string]bool{}}
+func (r *Releaser) Release(ctx context.Context, v repostate.View, scope []*repository.Locked) (Result, error) {
+	return r.release(ctx, v, scope, true)
+}
+
+// ReleasePushed is Release after a push that moved branches and tags alone. References that are named
+// for pull requests, of which there may be thousands, are not looked at.
+func (r *Releaser) ReleasePushed(ctx context.Context, v repostate.View, scope []*repository.Locked) (Result, error) {
+	return r.release(ctx, v, scope, false)
+}
+
+func (r *Releaser) release(ctx context.Context, v repostate.View, scope []*repository.Locked, tips bool) (out Result, err error) {
+	p := &pass{Releaser: r, v: v, out: &out, withTips: tips, crowd: r.Crowd(), repos: map[string]*repository.Repo{}, locked: map[string]*repository.Locked{}, has: map[string]map[string]bool{}, trial: map[string]bool{}}
 	for range rounds {
 		out.Owed = false
 		ready := p.align(ctx, scope)

@@ -2,8 +2,10 @@ package release_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"os"
@@ -55,10 +57,11 @@ type world struct {
 
 	stateDeleted bool // the state that references follow, by its author
 
-	poor  string // the author for whom nothing may be copied
-	paid  int64
-	asked []string // what was asked of ingest
-	at    nostr.Timestamp
+	pullsBy map[string][]string // author → ids of more accepted pull requests
+	poor    string              // the author for whom nothing may be copied
+	paid    int64
+	asked   []string // what was asked of ingest
+	at      nostr.Timestamp
 }
 
 func newWorld(t *testing.T) *world {
@@ -95,7 +98,10 @@ func (w *world) Repos(_ context.Context, pr *nostr.PullRequest) ([]nostr.RepoRef
 func (w *world) Held(id string) *nostr.Event { return w.find(&w.held, id) }
 
 func (w *world) Unknown(_ context.Context, ids []string) ([]string, error) {
-	return slices.DeleteFunc(ids, func(id string) bool { return w.find(&w.accepted, id) != nil || w.Held(id) != nil }), nil
+	more := slices.Concat(slices.Collect(maps.Values(w.pullsBy))...)
+	return slices.DeleteFunc(ids, func(id string) bool {
+		return w.find(&w.accepted, id) != nil || w.Held(id) != nil || slices.Contains(more, id)
+	}), nil
 }
 
 func (w *world) find(list *[]*nostr.Event, id string) *nostr.Event {
@@ -190,6 +196,16 @@ func (w *world) event(name string, kind int, pubkey string, tags ...nostr.Tag) *
 	defer w.mu.Unlock()
 	w.held = append(w.held, ev)
 	return ev
+}
+
+func (w *world) PullsBy(_ context.Context, author string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		for _, id := range w.pullsBy[author] {
+			if !yield(id, nil) {
+				return
+			}
+		}
+	}
 }
 
 func (w *world) StateDeleted(context.Context, repository.Place, []string) (bool, error) {
@@ -330,6 +346,48 @@ func TestACommitThatOnlyLiesThereIsNoData(t *testing.T) {
 	w.release()
 	w.wantAsked("release pull")
 	w.wantRefs(alice, mainBranch, c1, nostrPrefix+old.ID, c1, nostrPrefix+pull.ID, secret)
+}
+
+// TestAnAuthorWithTooManyPullRequestsNamesNoMore: others and the owner do, and the author has room again
+// when one of them is gone. An accepted one that finds no room is not owed.
+func TestAnAuthorWithTooManyPullRequestsNamesNoMore(t *testing.T) {
+	w := newWorld(t)
+	c1 := w.work.Commit("a", "1")
+	w.accept(w.announce("announcement", alice))
+	w.accept(w.state("state", alice, mainBranch, c1))
+	w.give(alice, c1)
+	w.pullsBy = map[string][]string{}
+	at := w.repo(alice)
+	must(t, os.MkdirAll(filepath.Join(at.Path, "refs/nostr"), 0o755))
+	var first string
+	for n := range 256 {
+		for _, author := range []string{alice, carol} {
+			id := fmt.Sprintf("%064x", sha256.Sum256([]byte(fmt.Sprint(author, n))))
+			first = filepath.Join(at.Path, "refs/nostr", id)
+			must(t, os.WriteFile(first, []byte(c1+"\n"), 0o644))
+			w.pullsBy[author] = append(w.pullsBy[author], id)
+		}
+	}
+	many := w.pull("too many", carol, c1, alice)
+	accepted := w.pull("accepted", carol, c1, alice)
+	w.accept(accepted)
+	w.follows = append(w.follows, accepted)
+	other, own := w.pull("other", bob, c1, alice), w.pull("own", alice, c1, alice)
+	if result := w.release(); result.Owed {
+		t.Error("one that finds no room is looked for again and again")
+	}
+	for ev, want := range map[*nostr.Event]string{many: "", accepted: "", other: c1, own: c1} {
+		if refs, err := at.Refs(); err != nil || refs.ByName[nostrPrefix+ev.ID] != want {
+			t.Errorf("%s: named %q, want %q (%v)", ev.Content, refs.ByName[nostrPrefix+ev.ID], want, err)
+		}
+	}
+	must(t, os.Remove(first))
+	w.release()
+	refs, err := at.Refs()
+	must(t, err)
+	if (refs.ByName[nostrPrefix+many.ID] == "") == (refs.ByName[nostrPrefix+accepted.ID] == "") {
+		t.Error("one more has room, and no other")
+	}
 }
 
 // TestAStrangersRepositoryDelaysNoPullRequest: who announces the identifier and lists its owner is not

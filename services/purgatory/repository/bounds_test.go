@@ -156,7 +156,7 @@ func TestGitEndsWithItsParent(t *testing.T) {
 		s, err := repository.NewStore(repository.Options{Root: root, Git: os.Getenv("TENDRIL_TEST_GIT")})
 		must(t, err)
 		gittest.Do(t, gittest.Repo(t, s, "x"), func(r *repository.Locked) error {
-			c := r.ReceivePack(1 << 20)
+			c := r.ReceivePack(1<<20, false)
 			c.Stdin = strings.NewReader("0000")
 			return c.Run(t.Context())
 		})

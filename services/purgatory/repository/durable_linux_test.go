@@ -45,7 +45,7 @@ func TestWhatIsDoneIsOnTheDisk(t *testing.T) {
 		{"a reference", func() error { return r.SetRef(ctx, "refs/nostr/"+strings.Repeat("e", 64), first) }},
 		{"a deletion", func() error { return r.DeleteRef(ctx, "refs/nostr/"+strings.Repeat("e", 64)) }},
 		{"a push", func() error {
-			c := r.ReceivePack(1 << 20)
+			c := r.ReceivePack(1<<20, false)
 			c.Stdin = strings.NewReader(push)
 			return c.Run(ctx)
 		}},

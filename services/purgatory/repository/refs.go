@@ -39,23 +39,40 @@ type Refs struct {
 
 // Refs reads the references as git does: their files first, then packed-refs, into which git moves
 // them in that order. It starts no git. What git would not take for a reference is left out.
-func (r *Repo) Refs() (Refs, error) {
+func (r *Repo) Refs() (Refs, error) { return r.refsBelow("refs/") }
+
+// BranchesAndTags is Refs without what is named for pull requests, of which there may be thousands.
+func (r *Repo) BranchesAndTags() (Refs, error) { return r.refsBelow(headsPrefix, tagsPrefix) }
+
+// RefsBelow is Refs of one folder, "refs/nostr/" for example.
+func (r *Repo) RefsBelow(folder string) (Refs, error) { return r.refsBelow(folder) }
+
+func (r *Repo) refsBelow(folders ...string) (Refs, error) {
 	refs := Refs{ByName: map[string]string{}, Symbolic: map[string]string{}}
-	err := filepath.WalkDir(r.in("refs"), func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
+	var err error
+	for _, folder := range folders {
+		err = errors.Join(err, ignoreGone(filepath.WalkDir(r.in(folder), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return ignoreGone(err)
+			}
+			content, err := os.ReadFile(path)
+			refs.add(strings.TrimPrefix(path, r.Path+"/"), strings.TrimSpace(string(content)))
 			return ignoreGone(err)
-		}
-		content, err := os.ReadFile(path)
-		refs.add(strings.TrimPrefix(path, r.Path+"/"), strings.TrimSpace(string(content)))
-		return ignoreGone(err)
-	})
+		})))
+	}
+	isAsked := func(name string) bool {
+		return slices.ContainsFunc(folders, func(folder string) bool { return strings.HasPrefix(name, folder) })
+	}
 	var packed []byte
 	if err == nil {
 		packed, err = os.ReadFile(r.in("packed-refs"))
 	}
 	for line := range strings.Lines(string(packed)) {
 		id, name, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if refs.add(name, id); !isID(id) && !strings.HasPrefix(id, "#") && !strings.HasPrefix(id, "^") {
+		if isAsked(name) {
+			refs.add(name, id)
+		}
+		if !isID(id) && !strings.HasPrefix(id, "#") && !strings.HasPrefix(id, "^") {
 			err = fmt.Errorf("packed-refs has the line %q", line[:min(len(line), 100)])
 		}
 	}

@@ -344,7 +344,7 @@ func TestNothingIsWrittenAfterTheLease(t *testing.T) {
 		"a sweep":      before.Sweep,
 		"removal":      func() error { return before.Remove(ctx) },
 		"a note":       func() error { return before.SetWaiting([]repository.WaitingPush{{Event: "e"}}) },
-		"a push":       func() error { return before.ReceivePack(1 << 20).Run(ctx) },
+		"a push":       func() error { return before.ReceivePack(1<<20, false).Run(ctx) },
 	} {
 		if err := write(); !errors.Is(err, repository.ErrLease) {
 			t.Errorf("%s: %v", name, err)

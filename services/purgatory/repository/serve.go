@@ -25,21 +25,26 @@ func (r *Repo) UploadPack(advertise bool, protocol string) *Command {
 // a push of a pack of at most maxBytes.
 func (r *Repo) AdvertisePush(maxBytes int64) *Command {
 	c := r.serve("receive-pack", true)
-	c.config = receiving(maxBytes)
+	c.config = receiving(maxBytes, false)
 	return c
 }
 
 // ReceivePack is `git receive-pack --stateless-rpc`: it takes a push, checked as strictly as Take
 // checks, of a pack of at most maxBytes. The push must be read from disk or memory, not from the
 // network.
-func (l *Locked) ReceivePack(maxBytes int64) *Command {
+// What is named for pull requests is read only if the push names such a reference.
+func (l *Locked) ReceivePack(maxBytes int64, namesPullRequests bool) *Command {
 	c := l.serve("receive-pack", false)
-	c.lease, c.syncs, c.Time, c.config = l.lease, true, l.Store.PackTime, receiving(maxBytes)
+	c.lease, c.syncs, c.Time, c.config = l.lease, true, l.Store.PackTime, receiving(maxBytes, namesPullRequests)
 	return c
 }
 
-func receiving(maxBytes int64) []string {
-	return slices.Concat(receiveConfiguration, []string{fmt.Sprintf("receive.maxInputSize=%d", maxBytes)})
+func receiving(maxBytes int64, namesPullRequests bool) []string {
+	configuration := slices.Concat(receiveConfiguration, []string{fmt.Sprintf("receive.maxInputSize=%d", maxBytes)})
+	if !namesPullRequests {
+		configuration = append(configuration, "receive.hideRefs=refs/nostr")
+	}
+	return configuration
 }
 
 func (r *Repo) serve(service string, advertise bool) *Command {
