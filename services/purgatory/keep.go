@@ -2,11 +2,16 @@ package purgatory
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
+	"slices"
 	"time"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repostate"
+	"tendril.dev/services/purgatory/workqueue"
 )
 
 const (
@@ -81,15 +86,31 @@ func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
 	return nil
 }
 
+// housekeeping lets git clean up the repositories of this worker, one after the other.
+type housekeeping struct {
+	store  *repository.Store
+	shards *shards
+	log    *slog.Logger
+	// keepsAll reports whether no object of a repository may be removed now.
+	keepsAll func(context.Context, repository.Place) (bool, error)
+	chores   *workqueue.Queue[repository.Place]
+}
+
+func newHousekeeping(store *repository.Store, shards *shards, log *slog.Logger, keepsAll func(context.Context, repository.Place) (bool, error)) *housekeeping {
+	h := &housekeeping{store: store, shards: shards, log: log, keepsAll: keepsAll}
+	h.chores = workqueue.New(workqueue.Options[repository.Place]{Workers: 1, Work: h.cleanUp, BackOff: housekeepingEvery, MaxBackOff: housekeepingEvery})
+	return h
+}
+
 // cleanUp lets git clean up a repository where that is due: something was written to it, or an hour
 // is over. What goes wrong is for the next time.
-func (w *worker) cleanUp(ctx context.Context, at repository.Place) error {
-	during, done, err := w.shards.During(ctx, at.Identifier)
+func (h *housekeeping) cleanUp(ctx context.Context, at repository.Place) error {
+	during, done, err := h.shards.During(ctx, at.Identifier)
 	if err != nil {
 		return nil // another worker's
 	}
 	defer done()
-	repo, err := w.store.At(at)
+	repo, err := h.store.At(at)
 	if err != nil || !repo.Exists() {
 		return nil
 	}
@@ -97,24 +118,69 @@ func (w *worker) cleanUp(ctx context.Context, at repository.Place) error {
 	next := housekeepingEvery
 	if err == nil && due {
 		var busy bool
-		if busy, err = tidy(during, repo); busy {
+		if busy, err = tidy(during, repo, h.keepsAll); busy {
 			next = housekeepingWhenBusy
 		}
 	}
 	if err != nil && during.Err() == nil {
-		w.log.Error("housekeeping failed; it is tried again later", "repository", at, "error", err)
+		h.log.Error("housekeeping failed; it is tried again later", "repository", at, "error", err)
 	}
-	w.chores.AddAt(at, time.Now().Add(next))
+	h.chores.AddAt(at, time.Now().Add(next))
 	return nil
 }
 
 // tidy lets git clean up one repository, unless somebody writes in it: nobody waits for housekeeping
-// to begin.
-func tidy(ctx context.Context, repo *repository.Repo) (busy bool, err error) {
+// to begin. What keepsAll says is read under the lock, so that it holds while objects are removed.
+func tidy(ctx context.Context, repo *repository.Repo, keepsAll func(context.Context, repository.Place) (bool, error)) (busy bool, err error) {
 	locked, free := repo.TryLock()
 	if !free {
 		return true, nil
 	}
 	defer locked.Done()
+	keeps, err := keepsAll(ctx, repo.Place)
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("look whether anything may be removed: %w", err)
+	case keeps:
+		return false, locked.Repack(ctx)
+	}
 	return false, locked.Gc(ctx)
+}
+
+// keepsAll reports whether no object of a repository may be removed now, though no reference reaches it.
+func (w *worker) keepsAll(ctx context.Context, at repository.Place) (bool, error) {
+	if at.PRs {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTime) // pushes wait meanwhile
+	defer cancel()
+	repo, err := w.store.At(at)
+	if err != nil {
+		return true, err
+	}
+	v, err := w.read(ctx, at.Identifier, nil)
+	if err != nil {
+		return true, err
+	}
+	refs, err := repo.BranchesAndTags()
+	if err != nil {
+		return true, err
+	}
+	moved, err := repo.Moved()
+	follows := slices.ContainsFunc(v.StatesFor(at.PubKey), func(s repostate.State) bool { return !s.Held })
+	return keepsObjects(len(v.Group(at.PubKey).Confirmed) > 0, follows, len(refs.ByName), moved.Add(w.node.Settings.DeletionGrace), time.Now()), err
+}
+
+// keepsObjects reports whether the objects of a repository stay that no reference reaches. Where nobody has
+// authority, or branches and tags stay though no state is left that applies, all stay: who has authority
+// next may want them. Without any state and any branch or tag, the author of the last state has deleted
+// it, and its objects have the time until removal.
+func keepsObjects(authority, follows bool, branchesAndTags int, until, now time.Time) bool {
+	switch {
+	case !authority:
+		return true
+	case follows:
+		return false
+	}
+	return branchesAndTags > 0 || now.Before(until)
 }

@@ -96,7 +96,7 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 		},
 	}
 	w.queue = newQueue(reconcilers, s.HuntBackoffBase, maxReconcileBackOff, w.tryReconcile)
-	w.chores = workqueue.New(workqueue.Options[repository.Place]{Workers: 1, Work: w.cleanUp, BackOff: housekeepingEvery, MaxBackOff: housekeepingEvery})
+	w.chores = newHousekeeping(store, ours, n.Log, w.keepsAll).chores
 	w.questions = gitquery.NewServer(n.Bus.Conn, n.Log, w.newAnswers())
 	w.hearing = query.SubscribeAccepted(n.Bus.JS, n.Accepted, []int{nostr.KindAnnouncement, nostr.KindPR, nostr.KindPRUpdate, nostr.KindDeletion}, w.heard)
 	w.holdings = held.NewSet(n.Bus.JS, n.Log, w.changed)

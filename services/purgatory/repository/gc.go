@@ -69,18 +69,26 @@ func newest(roots ...string) (at time.Time, err error) {
 // what they do not reach; the age of a pack tells nothing about that, because old objects are in use
 // again as soon as a push builds on them, a state names them, or a pack with them is linked. A writer
 // beside it would set a reference to what is just being removed.
-func (l *Locked) Gc(ctx context.Context) error {
+func (l *Locked) Gc(ctx context.Context) error { return l.keepHouse(ctx, true) }
+
+// Repack is Gc without removing any object.
+func (l *Locked) Repack(ctx context.Context) error { return l.keepHouse(ctx, false) }
+
+func (l *Locked) keepHouse(ctx context.Context, removes bool) error {
 	began := time.Now()
-	hidden := false
+	hidden, until := false, "never"
+	if removes {
+		until = "24.hours.ago"
+	}
 	err := l.sweepGc()
 	if err == nil {
-		err = l.gc(ctx, bigPack)
+		err = l.gc(ctx, bigPack, until)
 	}
-	if err == nil {
+	if removes && err == nil {
 		hidden, err = l.hidesGarbage(ctx)
 	}
 	if hidden && err == nil {
-		err = l.gc(ctx, 0)
+		err = l.gc(ctx, 0, until)
 	}
 	if err == nil {
 		err = l.note(gcFile, "", true)
@@ -117,10 +125,11 @@ func (l *Locked) sweepGc() error {
 	return failed
 }
 
-// gc lets git pack all objects into new packs but those of packs from a size on; 0: all.
-func (l *Locked) gc(ctx context.Context, keep int64) error {
+// gc lets git pack all objects into new packs but those of packs from a size on; 0: all. What nothing
+// reaches goes if it is from before a time.
+func (l *Locked) gc(ctx context.Context, keep int64, before string) error {
 	// --force passes over the lock of a gc that was killed: the holder of the claim runs one only.
-	c := l.writing("gc", "--cruft", "--prune=24.hours.ago", "--quiet", "--force")
+	c := l.writing("gc", "--cruft", "--prune="+before, "--quiet", "--force")
 	c.config = []string{
 		fmt.Sprintf("gc.bigPackThreshold=%d", keep),
 		"gc.packRefs=false", // when a reference came is told by the time of its file
