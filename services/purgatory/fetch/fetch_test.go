@@ -17,6 +17,7 @@ import (
 	"tendril.dev/lib/netguard"
 	"tendril.dev/services/purgatory/fetch"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/gittest"
 	"tendril.dev/test/fixture/nettest"
 )
@@ -127,6 +128,45 @@ func TestUpdatesAreSmall(t *testing.T) {
 	update, failed := fetch.Fetch(t.Context(), guard(), url, gittest.Lease(t, r), []string{second}, limits)
 	if err := errors.Join(err, known, failed); err != nil || update.Bytes > whole.Bytes/20 {
 		t.Errorf("%d bytes after %d, %v", update.Bytes, whole.Bytes, err)
+	}
+}
+
+// wallet is an account with so many bytes.
+type wallet struct{ has, paid int64 }
+
+func (w *wallet) Take(bytes int64) error {
+	if w.paid+bytes > w.has {
+		return errors.New("there is no more in the wallet")
+	}
+	w.paid += bytes
+	return nil
+}
+
+// TestWhatIsKeptIsPaidFor: bytes before they are kept, and by how much a repository grew.
+func TestWhatIsKeptIsPaidFor(t *testing.T) {
+	t.Parallel()
+	root, w := t.TempDir(), gittest.NewWork(t)
+	content := gittest.Noise(200 << 10)
+	first, second := w.Commit("a", content), w.Commit("a", content+"more\n")
+	w.Publish(root, "a.git")
+	url := gittest.Backend(t, root).URL + "/a.git"
+	r := gittest.Repo(t, gittest.Store(t), "into")
+	fetches := func(who *wallet, id string) error {
+		paying := limits
+		paying.Account = who
+		_, err := fetch.Fetch(t.Context(), guard(), url, gittest.Lease(t, r), []string{id}, paying)
+		return err
+	}
+	poor, rich := &wallet{has: 100 << 10}, &wallet{has: 1 << 30}
+	if err := fetches(poor, first); err == nil || poor.paid == 0 {
+		t.Errorf("200 KiB for %d bytes of 100 KiB: %v", poor.paid, err)
+	}
+	gittest.Untouched(t, r)
+	fixture.Must(t, fetches(rich, first))
+	gittest.Do(t, r, func(r *repository.Locked) error { return r.SetRef(t.Context(), "refs/heads/main", first) })
+	fixture.Must(t, fetches(rich, second)) // a thin pack, which is completed by what is here
+	if bytes, err := r.Bytes(); err != nil || bytes < 400<<10 || rich.paid < bytes {
+		t.Errorf("%d bytes are here, and %d were paid for, %v", bytes, rich.paid, err)
 	}
 }
 
