@@ -38,12 +38,11 @@ EVENTS   ?= 100000
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
-# GOGC=50 saves a fifth of the memory for a little CPU. The rows of bench-table have it too.
 run: bin/tendril ## run everything in one process; NGIT_DOMAIN is its address on this machine unless it is set
 	@if [ -z "$$NGIT_DOMAIN" ] && ! grep -Eqs '^ *(export +)?NGIT_DOMAIN *=' "$${NGIT_ENV_FILE:-.env}"; then \
 		case "$$NGIT_BIND_ADDRESS" in 127.*|localhost:*) export NGIT_DOMAIN="$$NGIT_BIND_ADDRESS";; *) export NGIT_DOMAIN=127.0.0.1:7334;; esac; \
 	fi; \
-	GOGC=$${GOGC:-50} exec bin/tendril up
+	exec bin/tendril up
 
 build: bin/tendril ## build bin/tendril
 

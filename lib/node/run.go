@@ -30,6 +30,7 @@ func Serve(name string, s config.Settings, apart bool, services ...Service) erro
 	if err != nil {
 		return err
 	}
+	paceGarbage(os.LookupEnv)
 	ctx := untilSignal(s, log)
 	n, err := openWithLevel(ctx, name, s, log, level, apart, services...)
 	if err != nil {

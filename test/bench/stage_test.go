@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,10 +95,10 @@ func (s *stage) source(t testing.TB, spec corpus.Spec, relays int, args ...strin
 	return f
 }
 
-// settings are as in production, with the GOGC of make run, but for delays that would only be
+// settings are as in production but for delays that would only be
 // waited out and limits that one machine, which is every stranger at once, would meet.
 func settings(more map[string]string) map[string]string {
-	env := map[string]string{"GOGC": cmp.Or(os.Getenv("GOGC"), "50"), "NGIT_LOG_LEVEL": "info", "NGIT_SYNC_BATCH_WINDOW_MS": "1000", "NGIT_OBSERVE_ADDRESS": "127.0.0.1:0",
+	env := map[string]string{"NGIT_LOG_LEVEL": "info", "NGIT_SYNC_BATCH_WINDOW_MS": "1000", "NGIT_OBSERVE_ADDRESS": "127.0.0.1:0",
 		"NGIT_EVENTS_PER_MINUTE": "1000000", "NGIT_EVENTS_PER_MINUTE_PER_IP": "1000000"}
 	for k, v := range more {
 		env[k] = v
