@@ -61,6 +61,7 @@ func TestRandomHistories(t *testing.T) {
 	for _, seed := range seeds(t) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			s := newStory(t, seed)
+			defer s.end() // before the processes are ended
 			for n := range steps {
 				s.step(n)
 				time.Sleep(time.Duration(s.dice.Int64N(int64(pause))))
@@ -97,6 +98,7 @@ type story struct {
 	until  time.Time // when the last event has expired
 	pushes sync.WaitGroup
 	slots  chan struct{}
+	end    func() // of the watch over the processes
 }
 
 // People. The wanderer's announcements never list this server: it is a maintainer without a repository
@@ -170,7 +172,8 @@ func newStory(t *testing.T, seed uint64) *story {
 			}
 		}
 	})
-	t.Cleanup(func() { close(over); watching.Wait() })
+	s.end = sync.OnceFunc(func() { close(over); watching.Wait() })
+	t.Cleanup(s.end)
 	return s
 }
 
