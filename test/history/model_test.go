@@ -33,6 +33,9 @@ type published struct {
 	seen bool
 	// counted: it was the state that counted when its author deleted it.
 	counted bool
+	// pushedFirst: its commit was pushed before its event. The reference waits for the event, for half
+	// an hour, also if that was deleted meanwhile: nobody can tell whose request is its author's.
+	pushedFirst bool
 }
 
 // push is a push of a state, or of the commit of a pull request, to the repository of an owner.
