@@ -143,7 +143,8 @@ func TestAsyncAPISchemasAreOurTypes(t *testing.T) {
 		nostr.Event{}, Verdict{}, Verdicts{}, Held{}, RejectedEvent{}, Fetch{}, Target{}, Wanted{}, RelayState{}, Worker{}, Claim{}, GitNotice{},
 		Usage{}, Ban{}, ManageRequest{}, ManageAnswer{}, WriterMark{}, ReconcileQuery{}, ReconcileAnswer{}, Progress{}, Disk{}, Reading{},
 		EventsQuery{}, EventsAnswer{}, PageCursor{}, RepoQuestion{}, RepoListQuestion{}, RepoListAnswer{}, RepoReferencesQuestion{}, RepoReferencesAnswer{},
-		RepoReference{}, RepoWaitsAnswer{}, RepoStatus{}, Waits{}, Asked{}, Why{}, WhyAnswer{}, Refusal{},
+		RepoReference{}, RepoFolderQuestion{}, RepoFolderAnswer{}, RepoCommit{}, RepoEntry{}, RepoFile{}, RepoLogQuestion{}, RepoLogAnswer{},
+		RepoWaitsAnswer{}, RepoStatus{}, Waits{}, Asked{}, Why{}, WhyAnswer{}, Refusal{},
 	} {
 		types[reflect.TypeOf(v).Name()] = reflect.TypeOf(v)
 	}
@@ -179,7 +180,7 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 		"level":     {texts(LevelFull, LevelStateOnly), doc.Components.Schemas["Wanted"].Properties["level"].Enum},
 		"source":    {texts(SourceUser, SourceLive, SourceStartup, SourceReconnect, SourceDaily, SourceRelease, SourceImport), enumOf(candidate[HeaderSource])},
 		"action":    {texts(ActionRelease, ActionExpire, ActionExtend, ActionRemove), enumOf(candidate[HeaderAction])},
-		"repo verb": {texts(RepoList, RepoShow, RepoReferences, RepoWaits, RepoRestore, RepoRemove), doc.Channels["repo"].Parameters["verb"].Enum},
+		"repo verb": {texts(RepoVerbs()...), doc.Channels["repo"].Parameters["verb"].Enum},
 	} {
 		if !slices.Equal(e.want, e.got) {
 			t.Errorf("%s: the code has %q, asyncapi.yaml %q", name, e.want, e.got)

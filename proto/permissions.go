@@ -127,7 +127,7 @@ func service(user string, parts ...Permissions) Permissions {
 }
 
 func gateway() Permissions {
-	return service(UserGateway, offer(StreamUser, LaneUser), watchGroup(GroupShards), publish(SubjectManage), askWorkers(RepoWaits),
+	return service(UserGateway, offer(StreamUser, LaneUser), watchGroup(GroupShards), publish(SubjectManage), askWorkers(RepoFolder, RepoLog, RepoWaits),
 		Permissions{Subscribe: []string{AnyEphemeral}})
 }
 

@@ -14,6 +14,8 @@ const (
 	RepoList       RepoVerb = "list"       // RepoListQuestion, RepoListAnswer: all of the shard, a page at a time
 	RepoShow       RepoVerb = "show"       // RepoQuestion, RepoStatus: one repository
 	RepoReferences RepoVerb = "references" // RepoReferencesQuestion, RepoReferencesAnswer: its branches and tags, a page at a time
+	RepoFolder     RepoVerb = "folder"     // RepoFolderQuestion, RepoFolderAnswer: a folder or a file of a branch or tag
+	RepoLog        RepoVerb = "log"        // RepoLogQuestion, RepoLogAnswer: the commits of a branch or tag
 	RepoWaits      RepoVerb = "waits"      // RepoQuestion, RepoWaitsAnswer: whether it is here, and what it waits for
 	RepoRestore    RepoVerb = "restore"    // RepoQuestion, RepoStatus: cancel the removal of one
 	RepoRemove     RepoVerb = "remove"     // RepoQuestion, RepoStatus: remove one now
@@ -23,7 +25,7 @@ const prefixRepo = "grasp.repo."
 
 // RepoVerbs are all verbs.
 func RepoVerbs() []RepoVerb {
-	return []RepoVerb{RepoList, RepoShow, RepoReferences, RepoWaits, RepoRestore, RepoRemove}
+	return []RepoVerb{RepoList, RepoShow, RepoReferences, RepoFolder, RepoLog, RepoWaits, RepoRestore, RepoRemove}
 }
 
 // RepoSubject is where the worker that holds a shard is asked, `grasp.repo.<shard>.<verb>`. Shard and
@@ -89,6 +91,81 @@ type RepoReferencesAnswer struct {
 type RepoReference struct {
 	Name   string `json:"name"`   // refs/heads/… or refs/tags/…
 	Object string `json:"object"` // id
+}
+
+const (
+	// MaxRepoFile is the size of the largest file that an answer carries, in bytes.
+	MaxRepoFile = 384 << 10
+	// MaxRepoEntries is how many entries of a folder an answer names at most.
+	MaxRepoEntries = 1000
+	// MaxRepoCommits is how many commits an answer names at most, and MaxRepoSkip how many come
+	// before them at most.
+	MaxRepoCommits, MaxRepoSkip = 50, 10_000
+)
+
+// RepoFolderQuestion asks for a folder or a file of a branch or tag. What no branch or tag names cannot
+// be asked for.
+type RepoFolderQuestion struct {
+	Ref    string `json:"ref"`
+	Name   string `json:"name"`             // refs/heads/… or refs/tags/…
+	Path   string `json:"path,omitempty"`   // its parts are separated by slashes; empty: the root
+	Client string `json:"client,omitempty"` // key of the client that waits, see [HeaderClient]
+}
+
+// RepoFolderAnswer is a folder with its file of the name README, or a file. Without a commit there is no
+// such branch, tag, folder or file.
+type RepoFolderAnswer struct {
+	Commit  *RepoCommit `json:"commit,omitempty"` // of the branch or tag
+	Entries []RepoEntry `json:"entries,omitempty"`
+	More    bool        `json:"more,omitempty"` // the folder has more entries
+	Readme  *RepoFile   `json:"readme,omitempty"`
+	File    *RepoFile   `json:"file,omitempty"` // absent: the path is that of a folder
+}
+
+// RepoCommit is a commit. All but its id is what its author wrote.
+type RepoCommit struct {
+	ID      string    `json:"id"`
+	Author  string    `json:"author,omitempty"`
+	Subject string    `json:"subject,omitempty"`
+	At      time.Time `json:"at,omitzero"` // of the committer
+}
+
+// RepoEntry is an entry of a folder.
+type RepoEntry struct {
+	Name string        `json:"name"`
+	Kind RepoEntryKind `json:"kind"`
+}
+
+// RepoEntryKind is what an entry of a folder is.
+type RepoEntryKind string
+
+// The kinds of entries.
+const (
+	EntryFolder    RepoEntryKind = "folder"
+	EntryFile      RepoEntryKind = "file"
+	EntryLink      RepoEntryKind = "link"      // symbolic
+	EntrySubmodule RepoEntryKind = "submodule" // a commit of another repository
+)
+
+// RepoFile is a file.
+type RepoFile struct {
+	Name  string `json:"name"`
+	Bytes int64  `json:"bytes"`
+	Data  []byte `json:"data,omitempty"` // absent: the file is empty, or larger than [MaxRepoFile]
+}
+
+// RepoLogQuestion asks for commits of a branch or tag, the newest first.
+type RepoLogQuestion struct {
+	Ref    string `json:"ref"`
+	Name   string `json:"name"`             // refs/heads/… or refs/tags/…
+	Skip   int    `json:"skip,omitempty"`   // how many come before those that are asked for
+	Client string `json:"client,omitempty"` // as in RepoFolderQuestion
+}
+
+// RepoLogAnswer is some commits. Without any there is no such branch or tag, or there are no more.
+type RepoLogAnswer struct {
+	Commits []RepoCommit `json:"commits,omitempty"`
+	More    bool         `json:"more,omitempty"`
 }
 
 // RepoWaitsAnswer says what a visitor is told of a repository that no accepted event announces.

@@ -29,6 +29,8 @@ type Answers struct {
 	List       func(ctx context.Context, shard int, after string) (proto.RepoListAnswer, error)
 	Show       func(context.Context, nostr.RepoRef) (proto.RepoStatus, error)
 	References func(ctx context.Context, ref nostr.RepoRef, after string) (proto.RepoReferencesAnswer, error)
+	Folder     func(context.Context, nostr.RepoRef, proto.RepoFolderQuestion) (proto.RepoFolderAnswer, error)
+	Log        func(context.Context, nostr.RepoRef, proto.RepoLogQuestion) (proto.RepoLogAnswer, error)
 	Waits      func(context.Context, nostr.RepoRef) (proto.RepoWaitsAnswer, error)
 	Restore    func(context.Context, nostr.RepoRef) (proto.RepoStatus, error)
 	Remove     func(context.Context, nostr.RepoRef) (proto.RepoStatus, error)
@@ -129,6 +131,20 @@ func (s *Server) answer(ctx context.Context, verb proto.RepoVerb, shard int, dat
 			return nil, err
 		}
 		return s.answers.References(ctx, ref, q.After)
+	case proto.RepoFolder:
+		var q proto.RepoFolderQuestion
+		ref, err := refOf(data, shard, &q, &q.Ref)
+		if err != nil {
+			return nil, err
+		}
+		return s.answers.Folder(ctx, ref, q)
+	case proto.RepoLog:
+		var q proto.RepoLogQuestion
+		ref, err := refOf(data, shard, &q, &q.Ref)
+		if err != nil {
+			return nil, err
+		}
+		return s.answers.Log(ctx, ref, q)
 	}
 	var q proto.RepoQuestion
 	ref, err := refOf(data, shard, &q, &q.Ref)

@@ -27,8 +27,10 @@ func (w *worker) newAnswers() gitquery.Answers {
 			return w.carryOut(ctx, verb, ref)
 		}
 	}
+	pages := browser{authority{w, false}}
 	return gitquery.Answers{
 		List: w.listRepos, Show: show(proto.RepoShow), References: w.references, Waits: w.whatWaits,
+		Folder: pages.folder, Log: pages.log,
 		Restore: show(proto.RepoRestore), Remove: show(proto.RepoRemove),
 	}
 }

@@ -1,0 +1,231 @@
+package repository
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"tendril.dev/proto"
+)
+
+const (
+	// browseTime and browsePatience bound what a page waits for.
+	browseTime, browsePatience = 5 * time.Second, 2 * time.Second
+	// maxFolder is the largest folder that is read, in bytes of its object.
+	maxFolder = 4 << 20
+	// maxSubject is how much of an author's name and of a subject is told, in bytes.
+	maxSubject = 300
+)
+
+// object is what git tells of an object, and its content where that was asked for.
+type object struct {
+	id, kind string
+	size     int64
+	content  []byte
+}
+
+// Folder reads a folder, with its README, or a file of the commit that an object is or that a tag names.
+// place is its path, "" for the root. Without a commit in the answer there is neither.
+func (r *Repo) Folder(ctx context.Context, client, id, place string) (a proto.RepoFolderAnswer, err error) {
+	if !isPath(place) || !isID(id) {
+		return a, nil
+	}
+	found, err := r.look(ctx, client, id+"^{commit}", id+"^{commit}:"+place)
+	if err != nil || found[0].kind != "commit" {
+		return a, err
+	}
+	commit, target := found[0], found[1]
+	switch {
+	case target.kind == "blob":
+		a.File, err = r.file(ctx, client, target, path.Base(place))
+	case target.kind == "tree" && target.size <= maxFolder:
+		err = r.entries(ctx, client, target, &a)
+	default:
+		return a, nil
+	}
+	if err == nil {
+		a.Commit, err = r.commit(ctx, client, commit.id)
+	}
+	return a, err
+}
+
+// isPath reports whether a path can be that of something in a tree. Git would read a line break as the
+// end of the question, and what begins with a dot as relative to a folder that there is not.
+func isPath(place string) bool {
+	if place == "" {
+		return true
+	}
+	return !strings.ContainsFunc(place, unicode.IsControl) && !slices.ContainsFunc(strings.Split(place, "/"), func(part string) bool {
+		return part == "" || part == "." || part == ".."
+	})
+}
+
+// entries reads a folder and its README.
+func (r *Repo) entries(ctx context.Context, client string, tree object, a *proto.RepoFolderAnswer) error {
+	read, err := r.read(ctx, client, tree.id)
+	if err != nil {
+		return err
+	}
+	readme, readmeID, size := "", "", 0
+	for entry, id := range treeEntries(read.content) {
+		if entry.Kind == proto.EntryFile && isReadme(entry.Name) && (readme == "" || betterReadme(entry.Name, readme)) {
+			readme, readmeID = entry.Name, id
+		}
+		if size += len(entry.Name) + 32; len(a.Entries) == proto.MaxRepoEntries || size > proto.MaxRepoAnswer {
+			a.More = true
+			continue
+		}
+		a.Entries = append(a.Entries, entry)
+	}
+	if readme == "" {
+		return nil
+	}
+	found, err := r.look(ctx, client, readmeID)
+	if err == nil && found[0].kind == "blob" {
+		a.Readme, err = r.file(ctx, client, found[0], readme)
+	}
+	return err
+}
+
+// treeEntries reads the object of a folder: for each entry its mode, a space, its name, a zero and the
+// 20 bytes of its id. What is no such entry ends it.
+func treeEntries(tree []byte) func(yield func(proto.RepoEntry, string) bool) {
+	return func(yield func(proto.RepoEntry, string) bool) {
+		for len(tree) > 0 {
+			head, rest, found := bytes.Cut(tree, []byte{0})
+			mode, name, named := strings.Cut(string(head), " ")
+			if !found || !named || len(rest) < 20 {
+				return
+			}
+			kind := proto.EntryFile
+			switch mode {
+			case "40000":
+				kind = proto.EntryFolder
+			case "120000":
+				kind = proto.EntryLink
+			case "160000":
+				kind = proto.EntrySubmodule
+			}
+			if !yield(proto.RepoEntry{Name: name, Kind: kind}, fmt.Sprintf("%x", rest[:20])) {
+				return
+			}
+			tree = rest[20:]
+		}
+	}
+}
+
+// readmes are the names of files that introduce a folder, in lower case, the best one first.
+var readmes = []string{"readme.md", "readme.markdown", "readme", "readme.txt"}
+
+func isReadme(name string) bool { return slices.Contains(readmes, strings.ToLower(name)) }
+
+func betterReadme(a, b string) bool {
+	return slices.Index(readmes, strings.ToLower(a)) < slices.Index(readmes, strings.ToLower(b))
+}
+
+// file reads a file that is not too large.
+func (r *Repo) file(ctx context.Context, client string, blob object, name string) (*proto.RepoFile, error) {
+	f := &proto.RepoFile{Name: name, Bytes: blob.size}
+	if blob.size == 0 || blob.size > proto.MaxRepoFile {
+		return f, nil
+	}
+	read, err := r.read(ctx, client, blob.id)
+	f.Data = read.content
+	return f, err
+}
+
+// commit reads one commit.
+func (r *Repo) commit(ctx context.Context, client, id string) (*proto.RepoCommit, error) {
+	log, err := r.log(ctx, client, id, 0, 1)
+	if err != nil || len(log) == 0 {
+		return nil, err
+	}
+	return &log[0], nil
+}
+
+// Log reads commits that an object reaches, the newest first.
+func (r *Repo) Log(ctx context.Context, client, id string, skip int) (a proto.RepoLogAnswer, err error) {
+	if !isID(id) || skip < 0 || skip > proto.MaxRepoSkip {
+		return a, nil
+	}
+	a.Commits, err = r.log(ctx, client, id, skip, proto.MaxRepoCommits+1)
+	if len(a.Commits) > proto.MaxRepoCommits {
+		a.Commits, a.More = a.Commits[:proto.MaxRepoCommits], true
+	}
+	return a, err
+}
+
+func (r *Repo) log(ctx context.Context, client, id string, skip, most int) (commits []proto.RepoCommit, err error) {
+	out, err := r.browsing(client, "log", "--no-show-signature", "--encoding=UTF-8", "--format=%H%x00%ct%x00%an%x00%s",
+		fmt.Sprintf("--skip=%d", skip), fmt.Sprintf("--max-count=%d", most), id, "--").ask(ctx, "")
+	if err != nil {
+		return nil, fmt.Errorf("read the log: %w", err)
+	}
+	for line := range strings.Lines(out) {
+		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), "\x00", 4)
+		if len(parts) != 4 {
+			continue
+		}
+		c := proto.RepoCommit{ID: parts[0], Author: bounded(parts[2]), Subject: bounded(parts[3])}
+		if seconds, err := strconv.ParseInt(parts[1], 10, 64); err == nil && seconds < 1<<40 {
+			c.At = time.Unix(seconds, 0).UTC()
+		}
+		commits = append(commits, c)
+	}
+	return commits, nil
+}
+
+// bounded cuts what an author wrote at the bytes that are told of it.
+func bounded(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), maxSubject)], "")
+}
+
+// browsing prepares a command for somebody who looks at a page.
+func (r *Repo) browsing(client string, args ...string) *Command {
+	c := r.reading(args...)
+	c.Client, c.serves, c.Time, c.Patience = client, true, browseTime, browsePatience
+	return c
+}
+
+// look asks git for the kind and the size of objects. Those that there are not have no kind.
+func (r *Repo) look(ctx context.Context, client string, names ...string) ([]object, error) {
+	out, err := r.browsing(client, "cat-file", "--batch-check=%(objectname) %(objecttype) %(objectsize)").ask(ctx, strings.Join(names, "\n")+"\n")
+	if err != nil {
+		return nil, fmt.Errorf("look at objects: %w", err)
+	}
+	found := make([]object, len(names))
+	lines := strings.Split(out, "\n")
+	for n := range min(len(names), len(lines)) {
+		// Of what is missing git repeats the name, which may hold spaces.
+		parts := strings.Split(lines[n], " ")
+		if len(parts) != 3 || !isID(parts[0]) {
+			continue
+		}
+		size, err := strconv.ParseInt(parts[2], 10, 64)
+		if err != nil {
+			continue
+		}
+		found[n] = object{id: parts[0], kind: parts[1], size: size}
+	}
+	return found, nil
+}
+
+// read reads an object whose size is known to be small.
+func (r *Repo) read(ctx context.Context, client, id string) (o object, err error) {
+	out, err := r.browsing(client, "cat-file", "--batch").ask(ctx, id+"\n")
+	if err != nil {
+		return o, fmt.Errorf("read an object: %w", err)
+	}
+	head, content, found := strings.Cut(out, "\n")
+	parts := strings.Split(head, " ")
+	if !found || len(parts) != 3 {
+		return o, fmt.Errorf("read object %s: git says %q", id, OneLine(head))
+	}
+	return object{id: parts[0], kind: parts[1], size: int64(len(content) - 1), content: []byte(strings.TrimSuffix(content, "\n"))}, nil
+}
