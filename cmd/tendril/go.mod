@@ -8,7 +8,6 @@ require (
 	github.com/dustin/go-humanize v1.0.1
 	github.com/jotaen/kong-completion v0.0.11
 	github.com/nats-io/nats.go v1.55.0
-	github.com/nats-io/nuid v1.0.1
 	github.com/nbd-wtf/go-nostr v0.52.3
 	github.com/tidwall/gjson v1.18.0
 	golang.org/x/sync v0.24.0
@@ -21,6 +20,14 @@ require (
 	tendril.dev/services/purgatory v0.0.0
 	tendril.dev/services/relayconn v0.0.0
 	tendril.dev/test/fixture v0.0.0
+)
+
+require (
+	github.com/aymerick/douceur v0.2.0 // indirect
+	github.com/gorilla/css v1.0.1 // indirect
+	github.com/microcosm-cc/bluemonday v1.0.27 // indirect
+	github.com/nats-io/nuid v1.0.1 // indirect
+	github.com/yuin/goldmark v1.8.7 // indirect
 )
 
 require (

@@ -134,6 +134,9 @@ func (d *door) serve(w http.ResponseWriter, r *http.Request, client string) (rou
 	case pages.IconPath, "/favicon.ico":
 		d.pages.Icon(w, r)
 		return routeIcon
+	case pages.RobotsPath:
+		d.pages.Robots(w)
+		return routePage
 	}
 	route = routePage
 	switch {

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 	gonostr "github.com/nbd-wtf/go-nostr"
@@ -209,6 +210,69 @@ func TestPagesOfWhatIsNotServed(t *testing.T) {
 	}
 }
 
+// TestPagesOfFiles: folders, files and commits of branches are shown as their worker tells them, and
+// nothing in them is taken for a page's own. Pages are packed, and not sent again if nothing changed.
+func TestPagesOfFiles(t *testing.T) {
+	t.Parallel()
+	sys := start(t)
+	announcement, state, npub := repository(t, "r")
+	sys.store(t, announcement, state)
+	_, page := sys.ask(t, "GET", "/"+npub+"/r.git", "")
+	if !strings.Contains(page, "cannot be shown at the moment") || !strings.Contains(page, "git clone") {
+		t.Errorf("without a worker: %s", page)
+	}
+	sys.hold(t, npub+"/r")
+	for _, r := range fixture.Rows(`
+		                              | 200 | a&lt;b.go
+		                              | 200 | <em>title</em>
+		                              | 200 | &lt;subject&gt;
+		                              | 200 | <bdi>A</bdi>
+		                              | 200 | r.git?branch=main&amp;path=docs
+		?branch=main                  | 200 | <em>title</em>
+		?branch=main&path=a%3Cb.go    | 200 | &lt;script&gt;
+		?branch=main&path=big         | 200 | too large to be shown
+		?branch=main&path=nothing     | 404 | Not here
+		?branch=main&log=0            | 200 | log=50" rel="next">Older
+		?branch=main&log=50           | 200 | log=0" rel="prev">Newer
+		?branch=main&log=-1           | 404 | Not here
+		?branch=main&log=10001        | 404 | Not here
+		?branch=other                 | 404 | Not here
+		?branch=                      | 404 | Not here
+		?tag=main                     | 404 | Not here
+		?branch=main&path=docs&raw=1  | 404 | Not here
+		?branch=main&path=big&raw=1   | 413 | clone the repository
+		?branch=main&path=a%3Cb.go&raw| 200 | <script>`) {
+		resp, page := sys.ask(t, "GET", "/"+npub+"/r.git"+r[0], "")
+		if fmt.Sprint(resp.StatusCode) != r[1] || !strings.Contains(page, r[2]) {
+			t.Errorf("%s: %s\n%s", r[0], resp.Status, page)
+		}
+		if strings.Contains(r[0], "raw") && resp.StatusCode == 200 && (resp.Header.Get("Content-Type") != "text/plain; charset=utf-8" ||
+			!strings.Contains(resp.Header.Get("Content-Security-Policy"), "sandbox")) {
+			t.Errorf("a file as it is: %v", resp.Header)
+		}
+	}
+	ask := func(header, value string) *http.Response {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+sys.addr+"/"+npub+"/r.git", nil)
+		must(t, err)
+		r.Header.Set(header, value)
+		resp, err := http.DefaultTransport.RoundTrip(r)
+		must(t, err)
+		resp.Body.Close()
+		return resp
+	}
+	first := ask("Accept-Encoding", "br, gzip;q=0.5")
+	if first.Header.Get("Content-Encoding") != "gzip" || first.Header.Get("ETag") == "" {
+		t.Errorf("the page is not packed, or has no tag: %v", first.Header)
+	}
+	if same := ask("If-None-Match", first.Header.Get("ETag")); same.StatusCode != http.StatusNotModified {
+		t.Errorf("the same page again: %s", same.Status)
+	}
+	if no := ask("Accept-Encoding", "gzip;q=0"); no.Header.Get("Content-Encoding") != "" {
+		t.Error("a page is packed for who does not take that")
+	}
+}
+
 // TestGitIsToldWhatIsWrongWithAnAddress in plain text: git shows no pages.
 func TestGitIsToldWhatIsWrongWithAnAddress(t *testing.T) {
 	t.Parallel()
@@ -237,6 +301,31 @@ func (sys *system) hold(t testing.TB, repositories ...string) {
 					"asked":[{"at":"2026-01-02T03:00:00Z","url":"https://g.example/r","answer":"404 <b>"}]}`), &answer.Waits)
 			}
 			return answer, err
+		},
+		Folder: func(_ context.Context, _ nostr.RepoRef, q proto.RepoFolderQuestion) (a proto.RepoFolderAnswer, err error) {
+			if q.Name != "refs/heads/main" {
+				return a, nil
+			}
+			a.Commit = &proto.RepoCommit{ID: strings.Repeat("c", 40), Subject: "<subject>", Author: "A\u202e", At: time.Unix(1e9, 0)}
+			switch q.Path {
+			case "":
+				a.Entries = []proto.RepoEntry{{Name: "a<b.go", Kind: proto.EntryFile}, {Name: "docs", Kind: proto.EntryFolder}}
+				a.Readme = &proto.RepoFile{Name: "README.md", Bytes: 9, Data: []byte("# A *title*")}
+				a.Readme.Bytes = int64(len(a.Readme.Data))
+			case "a<b.go":
+				a.File = &proto.RepoFile{Name: q.Path, Bytes: 9, Data: []byte("<script>\n")}
+			case "big":
+				a.File = &proto.RepoFile{Name: q.Path, Bytes: 1 << 30}
+			default:
+				return proto.RepoFolderAnswer{}, nil
+			}
+			return a, nil
+		},
+		Log: func(_ context.Context, _ nostr.RepoRef, q proto.RepoLogQuestion) (a proto.RepoLogAnswer, err error) {
+			if q.Name == "refs/heads/main" {
+				a.Commits, a.More = []proto.RepoCommit{{ID: strings.Repeat("c", 40), Subject: fmt.Sprint("behind ", q.Skip)}}, q.Skip == 0
+			}
+			return a, nil
 		},
 	})
 	for shard := range proto.Shards {

@@ -10,6 +10,7 @@ for (const button of document.querySelectorAll("button.copy")) {
       if (!document.execCommand("copy")) return;
     }
     button.textContent = "Copied";
-    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    button.ariaLabel = "Copied";
+    setTimeout(() => { button.textContent = "Copy"; button.ariaLabel = "Copy the command"; }, 2000);
   };
 }

@@ -7,6 +7,7 @@ package pages
 import (
 	"bytes"
 	"cmp"
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	_ "embed"
@@ -18,6 +19,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -164,7 +166,7 @@ func (p *Pages) Home(w http.ResponseWriter, r *http.Request, client string) {
 		p.broken(w, r, err)
 		return
 	}
-	p.show(w, http.StatusOK, "home", struct {
+	p.show(w, r, http.StatusOK, "home", struct {
 		site
 		Repositories []listed
 		Most         int
@@ -178,12 +180,12 @@ func (p *Pages) Other(w http.ResponseWriter, r *http.Request, client string) {
 	prefix, key, err := nip19.Decode(npub)
 	author, _ := key.(string)
 	if err != nil || prefix != "npub" {
-		p.NotFound(w)
+		p.NotFound(w, r)
 		return
 	}
 	if path := "/" + npub + "/" + name + ".git"; named {
 		if _, err := nostr.ParseRepositoryPath(path); err != nil {
-			p.NotFound(w)
+			p.NotFound(w, r)
 			return
 		}
 		http.Redirect(w, r, path, http.StatusFound)
@@ -198,9 +200,9 @@ func (p *Pages) Other(w http.ResponseWriter, r *http.Request, client string) {
 	case err != nil:
 		p.broken(w, r, err)
 	case len(list) == 0:
-		p.NotFound(w)
+		p.NotFound(w, r)
 	default:
-		p.show(w, http.StatusOK, "author", struct {
+		p.show(w, r, http.StatusOK, "author", struct {
 			site
 			Author       string
 			Repositories []listed
@@ -253,7 +255,7 @@ func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.Repo
 		return
 	}
 	if ban := p.Bans.Repository(nostr.RepoRef{PubKey: at.PubKey, Identifier: at.Identifier}); ban != nil {
-		p.show(w, http.StatusForbidden, "banned", struct {
+		p.show(w, r, http.StatusForbidden, "banned", struct {
 			site
 			Message string
 		}{p.about(), ban.Message()})
@@ -271,11 +273,7 @@ func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.Repo
 		})
 		switch {
 		case err == nil:
-			p.show(w, http.StatusOK, "repository", struct {
-				*repository
-				Site  site
-				Nostr template.URL
-			}{repo, p.about(), template.URL("nostr:" + repo.Naddr)})
+			p.hostedRepository(w, r, at, repo, client)
 			return
 		case errors.Is(err, errNotHosted):
 			about = aboutHeld
@@ -290,17 +288,64 @@ func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.Repo
 	case err != nil:
 		p.broken(w, r, err)
 	case !here && !held.Here || wrong != nil:
-		p.NotFound(w)
+		p.NotFound(w, r)
 	default:
 		path := nostr.RepositoryURLPath(owner, at.Identifier)
 		if at.PRs {
 			path = "/prs" + path
 		}
-		p.show(w, http.StatusOK, "bare", struct {
+		p.show(w, r, http.StatusOK, "bare", struct {
 			site
 			About, Identifier, Owner, Path string
 			Waits                          *proto.Waits
 		}{p.about(), about, at.Identifier, owner, path, held.Waits})
+	}
+}
+
+// hostedRepository answers with the page of a repository that is announced, or with what its query
+// names of the data: a folder, a file, or commits.
+func (p *Pages) hostedRepository(w http.ResponseWriter, r *http.Request, at nostr.RepositoryPath, repo *repository, client string) {
+	ref := nostr.RepoRef{PubKey: at.PubKey, Identifier: at.Identifier}
+	v, named := wanted(r.URL.Query())
+	patience := p.Workers.Patience
+	if !named && r.URL.RawQuery != "" && (r.URL.Query().Has("branch") || r.URL.Query().Has("tag")) {
+		p.NotFound(w, r)
+		return
+	}
+	if !named {
+		v, patience = view{revision: revision{"branch", repo.Head}}, 0 // all else can be shown without its worker
+	}
+	data := struct {
+		*repository
+		Site  site
+		Nostr template.URL
+		Code  *code
+		Page  string // the one address of this page
+		Away  bool   // the worker does not answer
+	}{repository: repo, Site: p.about(), Nostr: template.URL("nostr:" + repo.Naddr), Page: repo.Path}
+	var content *proto.RepoFile
+	var err error
+	if v.Name != "" {
+		data.Code, content, err = p.readCode(r.Context(), ref, repo.Path, client, v, patience)
+	}
+	if named && data.Code != nil {
+		data.Page = data.Code.URL()
+	}
+	switch {
+	case !named && err != nil:
+		p.Log.Debug("a page without its files", "repository", repo.Path, "error", err)
+		data.Away = true
+		p.show(w, r, http.StatusOK, "repository", data)
+	case err != nil:
+		p.broken(w, r, err)
+	case !named:
+		p.show(w, r, http.StatusOK, "repository", data)
+	case data.Code == nil, v.Raw && content == nil:
+		p.NotFound(w, r)
+	case v.Raw:
+		raw(w, r, content)
+	default:
+		p.show(w, r, http.StatusOK, "code", data)
 	}
 }
 
@@ -312,8 +357,8 @@ func (p *Pages) waits(ctx context.Context, at nostr.RepositoryPath) (proto.RepoW
 }
 
 // NotFound answers 404 with a page that says what could be found here.
-func (p *Pages) NotFound(w http.ResponseWriter) {
-	p.show(w, http.StatusNotFound, "missing", p.about())
+func (p *Pages) NotFound(w http.ResponseWriter, r *http.Request) {
+	p.show(w, r, http.StatusNotFound, "missing", p.about())
 }
 
 func (p *Pages) broken(w http.ResponseWriter, r *http.Request, err error) {
@@ -324,7 +369,7 @@ func (p *Pages) broken(w http.ResponseWriter, r *http.Request, err error) {
 	http.Error(w, "this page cannot be shown at the moment; try again later", http.StatusServiceUnavailable)
 }
 
-func (p *Pages) show(w http.ResponseWriter, status int, page string, data any) {
+func (p *Pages) show(w http.ResponseWriter, r *http.Request, status int, page string, data any) {
 	var b bytes.Buffer
 	if err := p.pages.ExecuteTemplate(&b, page, data); err != nil {
 		p.Log.Error("a page's template failed", "page", page, "error", err)
@@ -337,6 +382,64 @@ func (p *Pages) show(w http.ResponseWriter, status int, page string, data any) {
 	h.Set("Content-Security-Policy", policy(icon))
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
+	send(w, r, status, b.Bytes())
+}
+
+// leastPacked is the size from which an answer is worth being packed, in bytes.
+const leastPacked = 1 << 10
+
+// etag names a content.
+func etag(content []byte) string {
+	sum := sha256.Sum256(content)
+	return `"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`
+}
+
+// send sends a page, packed where the client takes that, or says that it has not changed.
+func send(w http.ResponseWriter, r *http.Request, status int, page []byte) {
+	h := w.Header()
+	h.Add("Vary", "Accept-Encoding")
+	if status == http.StatusOK {
+		tag := etag(page)
+		h.Set("ETag", tag)
+		h.Set("Cache-Control", "no-cache") // it is asked each time whether the page has changed
+		if slices.Contains(strings.Split(strings.ReplaceAll(r.Header.Get("If-None-Match"), " ", ""), ","), tag) {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+	}
+	if len(page) >= leastPacked && takesGzip(r) {
+		h.Set("Content-Encoding", "gzip")
+		w.WriteHeader(status)
+		packed := gzip.NewWriter(w)
+		packed.Write(page)
+		packed.Close()
+		return
+	}
 	w.WriteHeader(status)
-	w.Write(b.Bytes())
+	w.Write(page)
+}
+
+// takesGzip reports whether a client takes gzip.
+func takesGzip(r *http.Request) bool {
+	for part := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
+		name, quality, _ := strings.Cut(strings.TrimSpace(part), ";")
+		if strings.EqualFold(strings.TrimSpace(name), "gzip") {
+			value := strings.TrimPrefix(strings.ReplaceAll(quality, " ", ""), "q=")
+			return strings.Trim(value, "0.") != "" || value == ""
+		}
+	}
+	return false
+}
+
+// robots is what crawlers are told: the page of each repository, and none of its files and commits,
+// which a crawler would read for days.
+const robots = "User-agent: *\nDisallow: /*?\nDisallow: /*.git/\n"
+
+// RobotsPath is where crawlers look.
+const RobotsPath = "/robots.txt"
+
+// Robots answers crawlers.
+func (p *Pages) Robots(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	fmt.Fprint(w, robots)
 }

@@ -55,7 +55,7 @@ type repository struct {
 	More                          int // references that are not shown
 }
 
-type reference struct{ Name, Commit string }
+type reference struct{ Name, Commit, URL string }
 
 // hosted lists the repositories that were announced last, of an author or "" for all.
 func (p *Pages) hosted(ctx context.Context, v *eventdb.View, author string) ([]listed, error) {
@@ -221,13 +221,18 @@ func (r *repository) addState(ctx context.Context, v *eventdb.View, maintainers 
 		}
 		for _, name := range names {
 			if branch, ok := strings.CutPrefix(name, "refs/heads/"); ok {
-				r.Branches = append(r.Branches, reference{branch, state.Refs[name]})
+				r.Branches = append(r.Branches, r.reference("branch", branch, state.Refs[name]))
 			} else {
-				r.Tags = append(r.Tags, reference{strings.TrimPrefix(name, "refs/tags/"), state.Refs[name]})
+				r.Tags = append(r.Tags, r.reference("tag", strings.TrimPrefix(name, "refs/tags/"), state.Refs[name]))
 			}
 		}
 	}
 	return nil
+}
+
+// reference is a branch or tag with the page of its files.
+func (r *repository) reference(kind, name, commit string) reference {
+	return reference{name, commit, r.Path + "?" + url.Values{kind: {name}}.Encode()}
 }
 
 func nameOf(a *nostr.Announcement) string {
