@@ -203,6 +203,9 @@ type RepoStatus struct {
 	Bytes      int64     `json:"bytes,omitempty"`  // of git objects; its maintainers' repositories may share them
 	// Damage is why the references cannot be read, one sentence; empty: they can.
 	Damage string `json:"damage,omitempty"`
+	// Nobody is why nobody has authority over one that is hosted, and what would change that; empty:
+	// somebody has. Its branches and tags stay as they are.
+	Nobody string `json:"nobody,omitempty"`
 
 	// Of one that is shown, and of one that was removed.
 	Beside []string `json:"beside,omitempty"` // other repositories of the identifier on the disk

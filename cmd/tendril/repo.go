@@ -242,6 +242,9 @@ func writeRepo(w io.Writer, s shownRepo, now time.Time) {
 		{"git objects", size(s.Bytes)},
 		{"events", fmt.Sprintf("%d name it; %d states of the identifier", s.Events, s.States)},
 	}
+	if s.Nobody != "" {
+		rows = append(rows, []any{"authority", s.Nobody})
+	}
 	for _, r := range s.BranchesAndTags {
 		name, head := strings.TrimPrefix(r.Name, "refs/"), ""
 		if r.Name == s.Head {

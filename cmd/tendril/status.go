@@ -250,6 +250,9 @@ func (r *report) summary() (lines [][]any) {
 		most = max(most, p.Counts["log_max_bytes"])
 	}
 	line("repositories", "%d hosted, %d held, %d ended", counts["repositories_hosted"], counts["repositories_held"], counts["repositories_ended"])
+	if n := counts["repositories_nobody"]; n > 0 {
+		line("authority", "nobody has authority over %d of the hosted; tendril repo show says why", n)
+	}
 	line("clients", "%d connections", counts["clients"])
 	line("bans", "%d", r.Bans)
 	line("NATS", "%s", r.URL)

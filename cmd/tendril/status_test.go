@@ -125,7 +125,7 @@ func TestWriteReport(t *testing.T) {
 			{"process":"gateway g1","version":"v1","domain":"x.example","started":"2026-01-02T11:59:00Z","read":[{"name":"index","stream":"GRASP_EVENTS","seq":30}],
 				"counts":{"clients":3},"disks":[{"folder":"./data","free":1073741824,"bytes":5368709120}]},
 			{"process":"up u1","version":"v1","domain":"x.example","started":"2026-01-02T11:00:00Z","read":[{"name":"index","stream":"GRASP_EVENTS","seq":34}],
-				"counts":{"clients":4,"log_max_bytes":1073741824,"repositories_hosted":2},"troubles":{"full":"the log has 2 MiB"}}],
+				"counts":{"clients":4,"log_max_bytes":1073741824,"repositories_hosted":2,"repositories_nobody":1},"troubles":{"full":"the log has 2 MiB"}}],
 		"streams": {"GRASP_EVENTS":{"messages":12,"last_sequence":34,"bytes":5242880}, "GRASP_REJECTED":{"messages":3},
 			"GRASP_CANDIDATES_USER":{"messages":5,"bytes":900}},
 		"held": {"events":3,"by":{"waiting announcement":2,"silent kind 9":1},"hunts":1}, "shards": {"p1":2,"none":1},
@@ -140,6 +140,7 @@ disk          ./data: 1.0 GiB free of 5.0 GiB
 tendril       up u1: version v1, up for 1h0m0s
 trouble       up u1: full: the log has 2 MiB
 repositories  2 hosted, 0 held, 0 ended
+authority     nobody has authority over 1 of the hosted; tendril repo show says why
 clients       7 connections
 bans          2
 NATS          nats://127.0.0.1:4222

@@ -101,8 +101,20 @@ func (w *worker) here(ref nostr.RepoRef) (*repository.Repo, error) {
 // countRepos counts them, for `tendril status`.
 func (w *worker) countRepos(figures map[string]int64) {
 	for _, s := range w.statuses.Range {
-		figures["repositories_"+string(s.(proto.RepoStatus).State)]++
+		s := s.(proto.RepoStatus)
+		if figures["repositories_"+string(s.State)]++; s.Nobody != "" {
+			figures["repositories_nobody"]++
+		}
 	}
+}
+
+// nobodyOver is why nobody has authority over a hosted repository, and what would change that; "":
+// somebody has.
+func nobodyOver(v repostate.View, owner string) string {
+	if nobody := v.Group(owner).Nobody; v.Hosts(owner) && nobody.String() != "" {
+		return nobody.String() + "; " + nobody.Advice()
+	}
+	return ""
 }
 
 func (w *worker) carryOut(ctx context.Context, verb proto.RepoVerb, ref nostr.RepoRef) (s proto.RepoStatus, err error) {
@@ -179,6 +191,13 @@ func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (s proto.R
 		}
 	}
 	s.Waits = w.waits(ctx, repo.RepoRef)
+	if hosted {
+		v, err := w.around(ctx, repo.RepoRef)
+		if err != nil {
+			return s, err
+		}
+		s.Nobody = nobodyOver(v, repo.PubKey)
+	}
 	s.Events, err = w.count(ctx, namingOf(repo.RepoRef)...)
 	if err == nil {
 		s.States, err = w.count(ctx, statesOf(repo.Identifier))

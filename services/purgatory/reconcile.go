@@ -70,6 +70,7 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 			continue
 		}
 		s, _, err := w.status(ctx, repo.Repo, v.Hosts(repo.PubKey))
+		s.Nobody = nobodyOver(v, repo.PubKey)
 		w.statuses.Store(repo.Place, s)
 		failed = errors.Join(failed, err)
 	}

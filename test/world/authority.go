@@ -85,4 +85,16 @@ func roles(p *Place) {
 		work.Fails(step.reason, "push", remote, "+main")
 		follows("where nobody has authority the references stay", older)
 	}
+	if p.Tool == nil {
+		return
+	}
+	for want, command := range map[string][]string{
+		"authority     nobody has authority: the owner " + ann.Npub + " has left; ": {"repo", "show", ann.Npub + "/" + name},
+		"nobody has authority over 1 of the hosted":                                 {"status"},
+	} {
+		await(p, want, func() bool {
+			out, err := p.Tool(command...)
+			return err == nil && strings.Contains(out, want)
+		})
+	}
 }
