@@ -131,6 +131,7 @@ func (r *chain) pulls(ctx context.Context, owner string) (repos map[string][]nos
 			continue
 		}
 		r.entries, repos[pr.Event.ID] = append(r.entries, e), refs
+		others = append(others, e.Event.PubKey) // who pays, and may be served
 		for _, ref := range refs {
 			if ref.Identifier == r.identifier {
 				others = append(others, ref.PubKey)
