@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nkeys"
 	"golang.org/x/crypto/bcrypt"
 
+	"tendril.dev/lib/disk"
 	"tendril.dev/lib/logins"
 	"tendril.dev/proto"
 )
@@ -38,6 +39,13 @@ func (b *Bus) startEmbedded(o Options) error {
 		return err
 	}
 	opts.ServerName, opts.StoreDir, opts.MaxPayload = "tendril", o.Dir, 1<<20
+	// Not NATS's own default, a share of what is free when it starts: with little room left the
+	// streams that are there would not fit any more.
+	_, all, err := disk.Free(o.Dir)
+	if err != nil {
+		return fmt.Errorf("start the embedded NATS: %w", err)
+	}
+	opts.JetStreamMaxStore = storeLimit(all)
 	opts.JetStream, opts.SyncAlways, opts.DontListen, opts.NoSigs = true, true, true, true
 	if o.Listen != "" && o.Listen != "none" {
 		// The server itself would try for a while and then end the process; a look beforehand gives
@@ -66,6 +74,13 @@ func (b *Bus) startEmbedded(o Options) error {
 	}
 	return nil
 }
+
+// leastStore is the least that the embedded server may store, in bytes, however small its disk is:
+// the streams that have bounds reserve a quarter of it.
+const leastStore = 1 << 30
+
+// storeLimit is how much the embedded server may store on a disk of a size.
+func storeLimit(size int64) int64 { return max(size/4*3, leastStore) }
 
 // serverUsers are the options of an embedded server with its users. Without a password every
 // connection is the same user. The streams are in the same account as with one, so that an operator

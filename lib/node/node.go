@@ -73,7 +73,9 @@ type shared struct {
 	addresses sync.Map // URLs by name
 	servers   []*http.Server
 	traces    *obs.Traces
-	overdue   atomic.Bool // a service still runs although the graceful stop is over
+	overdue   atomic.Bool            // a service still runs although the graceful stop is over
+	deadline  time.Time              // of the stop, once it has begun
+	closing   atomic.Pointer[string] // what is being closed
 	lag       *lag
 	head      uint64 // of the log, when the index was opened
 }
@@ -325,11 +327,17 @@ func storageError(s config.Settings, err error) error {
 // reads from the log again.
 func (n *Node) Close() (err error) {
 	if n.Index != nil && !n.overdue.Load() {
+		n.closing.Store(new("the event index in " + n.Settings.RelayDataPath))
 		err = n.Index.Close()
 	}
 	if n.Bus != nil {
+		n.closing.Store(new("the connection to NATS"))
+		if n.Settings.NATSURL == "" {
+			n.closing.Store(new("the embedded NATS server in " + n.Settings.RelayDataPath))
+		}
 		n.Bus.Close()
 	}
+	n.closing.Store(new("the listeners"))
 	if n.scratch != "" {
 		err = errors.Join(err, os.RemoveAll(n.scratch))
 	}

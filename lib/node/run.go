@@ -40,7 +40,7 @@ func Serve(name string, s config.Settings, apart bool, services ...Service) erro
 		return err
 	}
 	err = n.Run(ctx, services...)
-	if closed := n.Close(); err == nil {
+	if closed := n.closeInTime(); err == nil {
 		err = closed
 	}
 	if err == nil && context.Cause(ctx) == errReload {
@@ -48,6 +48,38 @@ func Serve(name string, s config.Settings, apart bool, services ...Service) erro
 	}
 	return err
 }
+
+// closeInTime closes the node. What takes longer than the rest of NGIT_SHUTDOWN_WAIT is named, and
+// left to the end of the process.
+func (n *Node) closeInTime() error {
+	wait := n.Settings.ShutdownWait
+	if !n.deadline.IsZero() {
+		wait = time.Until(n.deadline)
+	}
+	n.closing.Store(new("the services"))
+	err := within(max(wait, leastToClose), n.Close)
+	if errors.Is(err, errHung) {
+		return fmt.Errorf("the stop took longer than NGIT_SHUTDOWN_WAIT (%s): %s did not close", n.Settings.ShutdownWait, *n.closing.Load())
+	}
+	return err
+}
+
+var errHung = errors.New("it did not end in time")
+
+// within calls a function, and returns its error, or errHung after a time.
+func within(wait time.Duration, f func() error) error {
+	ended := make(chan error, 1)
+	go func() { ended <- f() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(wait):
+		return errHung
+	}
+}
+
+// leastToClose is what closing the node has when the services have used up the time of the stop.
+const leastToClose = 2 * time.Second
 
 // errReload ends a process that is to begin again with the settings as they are now.
 var errReload = errors.New("SIGHUP")
@@ -145,6 +177,7 @@ func (n *Node) Run(ctx context.Context, services ...Service) (err error) {
 	case err = <-indexFailed:
 	}
 	deadline := time.Now().Add(n.Settings.ShutdownWait)
+	n.deadline = deadline
 	for _, r := range slices.Backward(started) {
 		stopErr := r.stop(deadline)
 		switch {
