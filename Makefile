@@ -28,7 +28,7 @@ BENCH    ?= .
 CHAOS    ?= 1m
 RUNS     ?= 1
 SEED     ?=
-CHAOSTESTS ?= TestChaos|TestNeverTwoHolders|TestTwoDisturbances|TestNoStaleAnswer|TestFollowersReachTheHeadAfterFailovers
+CHAOSTESTS ?= TestChaos|TestNeverTwoHolders|TestTwoDisturbances|TestOddRelaysDisturbed|TestNoStaleAnswer|TestFollowersReachTheHeadAfterFailovers
 ROWS     ?=
 EVENTS   ?= 100000
 

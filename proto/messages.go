@@ -259,6 +259,8 @@ type RelayState struct {
 	// were wanted, and ConfirmedLog the sequence of the log up to which their root events are.
 	Confirmed    uint64 `json:"confirmed,omitempty"`
 	ConfirmedLog uint64 `json:"confirmed_log,omitempty"`
+	// ConfirmedAt is when all that was wanted was confirmed last.
+	ConfirmedAt time.Time `json:"confirmed_at,omitzero"`
 	// Rules is a hash of the settings and of the form of the filters for which it is confirmed.
 	Rules         string `json:"rules,omitempty"`
 	Repos         int    `json:"repos,omitempty"`         // confirmed repositories

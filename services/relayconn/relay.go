@@ -85,7 +85,9 @@ type relayWorker struct {
 	connected time.Time    // until when the last connection held; zero: there was none
 	complete  time.Time    // up to then nothing is missing of what is confirmed; zero: that is not known
 	confirmed session.Set
-	daily     time.Time // when the next daily start is due; it stays until that has begun
+	doubtful  session.Set // of these; see session.Session.Doubtful
+	marked    time.Time   // when what is confirmed was all that was wanted, last
+	daily     time.Time   // when the next daily start is due; it stays until that has begun
 	status    session.Status
 	reported  atomic.Pointer[session.Status] // by the session, last
 	pauses    session.Pauses
@@ -125,7 +127,7 @@ func (w *relayWorker) resume(now time.Time) {
 		Rules: w.Rules.Health, Failures: s.Failures, Recovering: s.Failures > 0 || s.LastError != "", FailingSince: s.FailingSince, NaughtyUntil: s.NaughtyUntil, NextAttempt: s.NextAttempt, LastError: s.LastError,
 	}
 	w.seen = w.health.State(now)
-	w.connected, w.complete, w.daily = s.LastConnected, s.CompleteUntil, s.NextDaily
+	w.connected, w.complete, w.daily, w.marked = s.LastConnected, s.CompleteUntil, s.NextDaily, s.ConfirmedAt
 	if s.Rules == w.Hash {
 		w.status.Confirmed = session.Mark{Target: s.Confirmed, Log: s.ConfirmedLog}
 	}
@@ -144,6 +146,10 @@ func (w *relayWorker) run(ctx context.Context) {
 		if w.confirmed, err = w.target.Past(ctx, w.status.Confirmed); err != nil && ctx.Err() == nil {
 			w.log.Warn("what was confirmed before is asked for again", "error", err)
 			w.status.Confirmed = session.Mark{}
+		}
+		// A successor of a worker that was killed must know it too.
+		if w.connected.Sub(w.state.value.ConfirmedAt) < session.LateFor {
+			w.doubtful = w.confirmed
 		}
 	}
 	first, bootstrap := true, false
@@ -228,7 +234,7 @@ func (w *relayWorker) start(now time.Time) session.Start {
 	quick := now.Sub(w.connected) <= w.Rules.ReconnectWindow && !w.confirmed.Empty()
 	if quick {
 		since := nostr.Timestamp(cmp.Or(w.complete, w.connected).Add(-w.Rules.ReconnectWindow).Unix())
-		start.Since, start.Live, start.Confirmed, start.Mark = &since, w.connected, w.confirmed, w.status.Confirmed
+		start.Since, start.Live, start.Confirmed, start.Doubtful, start.Mark = &since, w.connected, w.confirmed, w.doubtful, w.status.Confirmed
 	} else {
 		w.status.Confirmed, w.complete = session.Mark{}, time.Time{}
 		clear(w.warned)
@@ -266,7 +272,7 @@ func (w *relayWorker) runSession(ctx context.Context, conn Connection, start ses
 			document <- d
 		}
 	}, func(ctx context.Context) { w.saveStatePeriodically(ctx, day) })
-	w.confirmed = s.Confirmed()
+	w.confirmed, w.doubtful = s.Confirmed(), s.Doubtful()
 	w.takeStatus()
 	return err
 }
@@ -347,6 +353,9 @@ func (w *relayWorker) saveStatePeriodically(ctx context.Context, day *time.Timer
 // begun. One that is due stays so until then, on any connection and by any worker.
 func (w *relayWorker) takeStatus() (begun bool) {
 	st := *w.reported.Load()
+	if st.Confirmed != w.status.Confirmed {
+		w.marked = time.Now()
+	}
 	if begun = st.Days != w.status.Days; begun {
 		w.complete, w.daily = time.Time{}, w.nextDay(time.Now())
 	}
@@ -440,7 +449,7 @@ func (w *relayWorker) save(ctx context.Context) bool {
 		URL: w.url, Worker: w.Worker, Connection: int(w.status.Connection), Health: int(w.seen),
 		Failures: w.health.Failures, FailingSince: w.health.FailingSince, LastError: w.health.LastError, NaughtyUntil: w.health.NaughtyUntil,
 		NextAttempt: w.health.NextAttempt, NextDaily: w.daily, LastConnected: w.connected, CompleteUntil: w.complete,
-		Confirmed: confirmed.Target, ConfirmedLog: confirmed.Log, Rules: w.Hash, Repos: w.status.Repos, Roots: w.status.Roots, Subscriptions: w.status.Subscriptions,
+		Confirmed: confirmed.Target, ConfirmedLog: confirmed.Log, ConfirmedAt: w.marked, Rules: w.Hash, Repos: w.status.Repos, Roots: w.status.Roots, Subscriptions: w.status.Subscriptions,
 	}
 	if s.NextAttempt.Before(w.health.Limited) {
 		s.NextAttempt = w.health.Limited

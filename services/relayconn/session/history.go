@@ -176,8 +176,15 @@ type history struct {
 	all       bool // all that is wanted is confirmed, unless compare says that this is not known
 	compare   bool
 
+	settling []confirmation     // of the last seconds; see doubtful
 	pageEnds map[string]pageEnd // pages that have ended lately, by the names of their requests
 	grace    time.Duration      // how long after its EOSE a page ends
+}
+
+// confirmation is what a batch has confirmed.
+type confirmation struct {
+	items Set
+	at    time.Time
 }
 
 func newHistory(o *Options, g *governor) *history {
@@ -296,7 +303,9 @@ func (h *history) ended(b *batch, now time.Time) (confirmed bool) {
 		h.walk(b, before(b.groups, b.oldest))
 	default:
 		b.release(true)
-		h.confirm(Union(h.confirmed, Only(b.items, h.wanted)))
+		came := Only(b.items, h.wanted)
+		h.confirm(Union(h.confirmed, came))
+		h.settle(came, now)
 		return true
 	}
 	return false
@@ -418,6 +427,35 @@ func (h *history) known() Set { return Union(append(h.asked(), h.confirmed)...) 
 
 // confirm says what batches have confirmed, of what is wanted.
 func (h *history) confirm(confirmed Set) { h.confirmed, h.compare = confirmed, true }
+
+// settle keeps in mind that something was confirmed just now: its last pages may have ended too early.
+func (h *history) settle(came Set, now time.Time) {
+	h.settling = slices.DeleteFunc(h.settling, func(c confirmation) bool { return now.Sub(c.at) > lateFor })
+	h.settling = append(h.settling, confirmation{came, now})
+}
+
+// doubtful is what was confirmed so lately that the relay may have sent more of it.
+func (h *history) doubtful(now time.Time) (items Set) {
+	for _, c := range h.settling {
+		if now.Sub(c.at) <= lateFor {
+			items = Union(items, c.items)
+		}
+	}
+	return Only(items, h.confirmed)
+}
+
+// lookAtDoubtful plans to ask by REQ, from the beginning, for what was doubtful when the connection before
+// ended.
+func (h *history) lookAtDoubtful(items Set, now time.Time) {
+	if items = Only(items, h.confirmed); items.Empty() {
+		return
+	}
+	h.settle(items, now.Add(lateAfter))
+	h.batches = append(h.batches, &batch{
+		work:  work{groups: Groups(items), cause: cause{source: proto.SourceReconnect}, late: true},
+		state: scheduled, at: now.Add(lateAfter), next: byREQ,
+	})
+}
 
 // allConfirmed reports whether batches have confirmed all that is wanted. It is called with every
 // message, so it compares only what has changed since the last call.

@@ -17,6 +17,8 @@ const (
 	// asked for is asked for again. From then on a page ends only some time after its EOSE, which is
 	// the history's grace.
 	lateFor = 30 * time.Second
+	// LateFor is lateFor.
+	LateFor = lateFor
 	// mostPageEnds is how many ends of pages are kept in mind. Beyond it the oldest go: a relay that
 	// answers so fast has not sent its EOSE early.
 	mostPageEnds = 1000

@@ -102,6 +102,7 @@ type Start struct {
 	Since     *nostr.Timestamp
 	Live      time.Time     // until when the connection before held: older events should have come then
 	Confirmed Set           // of a quick reconnect
+	Doubtful  Set           // of what was confirmed; it is asked for again, without hurry
 	Mark      Mark          // of what was wanted then, as in Status
 	Delay     time.Duration // holds back historic sync
 	OnlyByID  bool          // nothing is asked for but what ByID gives
@@ -140,6 +141,10 @@ func New(o Options) *Session {
 
 // Confirmed is what was asked for and came. Call it after Run has returned.
 func (s *Session) Confirmed() Set { return s.history.confirmed }
+
+// Doubtful is what of it was confirmed so shortly before the end that the relay may have sent more: an
+// EOSE is no proof. Call it when Run has returned.
+func (s *Session) Doubtful() Set { return s.history.doubtful(time.Now()) }
 
 // Run talks until ctx or the messages end. What is wanted is looked up whenever changed says so. A
 // value on daily begins a fresh start without a disconnect.
@@ -213,6 +218,7 @@ func (s *Session) begin(start Start) {
 		why := cause{source: proto.SourceReconnect, liveUntil: start.Live}
 		s.history.add(work{groups: groups, cause: why, since: start.Since})
 		s.history.lookForLate(groups, why, *start.Since, now)
+		s.history.lookAtDoubtful(start.Doubtful, now)
 	}
 	s.report(Syncing)
 }
