@@ -22,11 +22,11 @@ const othersShown = 16
 // chain reaches, the states of these people, and the pull requests for them. Of the identifier it reads
 // nothing else: anybody may announce it, and a push must not cost what all of them say. Who names a
 // lead in the chain, without being listed in it, is not found here.
-func (w *worker) around(ctx context.Context, ref nostr.RepoRef) (v repostate.View, err error) {
+func (w *knowledge) around(ctx context.Context, ref nostr.RepoRef) (v repostate.View, err error) {
 	if err := w.holdings.CatchUp(ctx); err != nil {
 		return v, fmt.Errorf("read what is held: %w", err)
 	}
-	r := chain{worker: w, identifier: ref.Identifier, read: map[string]bool{}}
+	r := chain{knowledge: w, identifier: ref.Identifier, read: map[string]bool{}}
 	if err := r.follow(ctx, []string{ref.PubKey}); err != nil {
 		return v, err
 	}
@@ -47,7 +47,7 @@ func (w *worker) around(ctx context.Context, ref nostr.RepoRef) (v repostate.Vie
 // chain is what is read around some people of an identifier. What is held is read before what is
 // accepted: an event that leaves purgatory while we look is seen in at least one of the two.
 type chain struct {
-	*worker
+	*knowledge
 	identifier string
 	read       map[string]bool // keys whose announcements were looked for
 	people     []string        // the same, the nearest first

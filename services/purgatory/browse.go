@@ -13,7 +13,7 @@ import (
 )
 
 // browser answers what pages show of the data of a repository.
-type browser struct{ served authority }
+type browser struct{ hosting *hosting }
 
 // folder answers what a page shows of a folder or a file.
 func (b browser) folder(ctx context.Context, ref nostr.RepoRef, q proto.RepoFolderQuestion) (a proto.RepoFolderAnswer, err error) {
@@ -38,7 +38,7 @@ func (b browser) log(ctx context.Context, ref nostr.RepoRef, q proto.RepoLogQues
 // named returns a repository that may be cloned, and the object that a branch or tag of it names; nil
 // if there is none. So pages show nothing that a clone does not bring.
 func (b browser) named(ctx context.Context, ref nostr.RepoRef, name string) (repo *repository.Repo, object string, err error) {
-	repo, err = b.served.Repository(ctx, ref)
+	repo, err = b.hosting.repository(ctx, repository.Place{RepoRef: ref})
 	switch {
 	case errors.Is(err, githttp.ErrNotFound) || !repostate.IsBranchOrTag(name):
 		return nil, "", nil

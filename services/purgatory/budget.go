@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"tendril.dev/lib/limit"
+	"tendril.dev/lib/node"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repostate"
 )
@@ -33,21 +34,20 @@ type payer struct {
 }
 
 // openBudget reads what was stored today, and looks after the disk until ctx ends.
-func (w *worker) openBudget(ctx context.Context) error {
-	usage, err := limit.OpenUsage(ctx, w.node.Bus, w.log, time.Now)
+func openBudget(ctx context.Context, n *node.Node) (*budget, error) {
+	usage, err := limit.OpenUsage(ctx, n.Bus, n.Log, time.Now)
 	if err != nil {
-		return fmt.Errorf("open the stored bytes of the day: %w", err)
+		return nil, fmt.Errorf("open the stored bytes of the day: %w", err)
 	}
-	s := w.node.Settings
-	marks := limit.NewMarks("git", w.log, w.node.Metrics, limit.Disk(s.GitDataPath))
+	s := n.Settings
+	marks := limit.NewMarks("git", n.Log, n.Metrics, limit.Disk(s.GitDataPath))
 	go marks.Run(ctx)
 	go usage.Run(ctx)
-	w.node.Ready.Note("git full", marks.Full)
-	w.budget = budget{usage: usage, marks: marks, author: s.DailyAuthorGitBytes, address: s.DailyAddressGitBytes}
-	return nil
+	n.Ready.Note("git full", marks.Full)
+	return &budget{usage: usage, marks: marks, author: s.DailyAuthorGitBytes, address: s.DailyAddressGitBytes}, nil
 }
 
-func (b budget) charges(p payer) (all []limit.Charge) {
+func (b *budget) charges(p payer) (all []limit.Charge) {
 	if p.author != "" {
 		all = append(all, limit.Charge{Party: limit.Party{What: limit.Git, Kind: limit.Author, Name: p.author}, Most: b.author})
 	}
@@ -59,7 +59,7 @@ func (b budget) charges(p payer) (all []limit.Charge) {
 
 // check reads what all workers have counted, and returns how many bytes may be stored; that these
 // are too few is a *repostate.Refused.
-func (b budget) check(ctx context.Context, p payer, bytes int64) (left int64, err error) {
+func (b *budget) check(ctx context.Context, p payer, bytes int64) (left int64, err error) {
 	if full := b.marks.Full(); full != "" && !p.served {
 		return 0, &repostate.Refused{Reason: errFull}
 	}
@@ -92,7 +92,7 @@ func usedUp(party limit.Party, free time.Time) error {
 
 // take counts bytes before they are kept, or gives a *repostate.Refused: parallel pushes and fetches
 // share what is left.
-func (b budget) take(p payer, bytes int64) error {
+func (b *budget) take(p payer, bytes int64) error {
 	if charges := b.charges(p); !b.usage.Take(bytes, p.factor(), charges...) {
 		_, party, free := b.usage.Left(p.factor(), charges...)
 		return usedUp(party, free)
@@ -102,7 +102,7 @@ func (b budget) take(p payer, bytes int64) error {
 
 // account is the budget of who pays for one fetch. It implements fetch.Account.
 type account struct {
-	budget
+	*budget
 	payer
 }
 
@@ -110,19 +110,19 @@ type account struct {
 func (a account) Take(bytes int64) error { return a.take(a.payer, bytes) }
 
 // Paid implements release.Events.
-func (w *worker) Paid(ctx context.Context, into *repository.Locked, author string, served bool, copy func() error) error {
+func (b *budget) Paid(ctx context.Context, into *repository.Locked, author string, served bool, copy func() error) error {
 	from := payer{author: author, served: served}
-	if _, err := w.budget.check(ctx, from, 0); err != nil {
+	if _, err := b.check(ctx, from, 0); err != nil {
 		return nil // nothing is copied: a later look may
 	}
 	before, err := into.Bytes()
 	if err == nil {
 		err = copy()
 		after, _ := into.Bytes()
-		w.budget.spend(from, max(0, after-before))
+		b.spend(from, max(0, after-before))
 	}
 	return err
 }
 
 // spend counts bytes that are stored, and gives back, where they are less than 0, what is not.
-func (b budget) spend(p payer, bytes int64) { b.usage.Add(bytes, b.charges(p)...) }
+func (b *budget) spend(p payer, bytes int64) { b.usage.Add(bytes, b.charges(p)...) }

@@ -31,7 +31,7 @@ type clock struct {
 	hunt   hunt.Status
 }
 
-func (w *worker) clock(identifier string) clock {
+func (w *schedule) clock(identifier string) clock {
 	return clock{time.Now(), w.shards.Opened(identifier), w.node.Settings.HoldDuration, w.hunter.Status(identifier)}
 }
 
@@ -95,22 +95,22 @@ func lasts(v repostate.View, e *held.Entry) bool {
 
 // expire asks ingest to end the time of held events of an identifier that are overdue: a waiting
 // announcement falls silent, the others go.
-func (w *worker) expire(ctx context.Context, v repostate.View) error {
-	c := w.clock(v.Identifier)
+func (w *expiry) expire(ctx context.Context, v repostate.View) error {
+	c := w.schedule.clock(v.Identifier)
 	var over, ended []*held.Entry
 	var events, endedEvents []*nostr.Event
-	for _, e := range w.holdings.OfIdentifier(v.Identifier) {
+	for _, e := range w.knowledge.holdings.OfIdentifier(v.Identifier) {
 		s := c.standing(e, lasts(v, e))
 		if at, will := expiresAt(e.Event, c.now); will {
-			w.queue.addIdentifier(v.Identifier, at)
+			w.schedule.queue.addIdentifier(v.Identifier, at)
 		}
 		switch {
 		case isOver(e.Event, c.now) && e.Phase == proto.PhaseWaiting && len(ended) < expireAtOnce:
 			ended, endedEvents = append(ended, e), append(endedEvents, e.Event)
 		case !s.over && !s.again.IsZero():
-			w.queue.addIdentifier(v.Identifier, s.again)
+			w.schedule.queue.addIdentifier(v.Identifier, s.again)
 		case s.over && len(over) == expireAtOnce:
-			w.queue.addIdentifier(v.Identifier, c.now.Add(w.node.Settings.HuntInterval))
+			w.schedule.queue.addIdentifier(v.Identifier, c.now.Add(w.node.Settings.HuntInterval))
 		case s.over:
 			over, events = append(over, e), append(events, e.Event)
 		}
@@ -123,19 +123,19 @@ func (w *worker) expire(ctx context.Context, v repostate.View) error {
 		_, err = release.Ask(ctx, w.sender, proto.ActionExpire, repostate.Expired, endedEvents...)
 	}
 	if err == nil {
-		err = w.holdings.CatchUp(ctx)
+		err = w.knowledge.holdings.CatchUp(ctx)
 	}
 	if err != nil {
 		return err
 	}
 	for _, e := range over {
-		if now := w.holdings.ByKey(e.Key); now != nil && now.Phase == e.Phase {
+		if now := w.knowledge.holdings.ByKey(e.Key); now != nil && now.Phase == e.Phase {
 			// Its clock was restarted meanwhile, or ingest's is behind.
-			w.queue.addIdentifier(v.Identifier, time.Now().Add(w.node.Settings.HuntBackoffBase))
+			w.schedule.queue.addIdentifier(v.Identifier, time.Now().Add(w.node.Settings.HuntBackoffBase))
 			continue
 		}
 		if e.Phase == proto.PhaseWaiting { // the end of the silence is no news
-			w.expired(e.Identifier, e.Event, "no git data came in time")
+			w.notices.expired(e.Identifier, e.Event, "no git data came in time")
 		}
 		w.log.Info("expired", "identifier", e.Identifier, "kind", e.Event.Kind, "event", e.Event.ID, "phase", e.Phase)
 	}
@@ -143,7 +143,7 @@ func (w *worker) expire(ctx context.Context, v repostate.View) error {
 }
 
 // expired tells that an event has left purgatory unserved.
-func (w *worker) expired(identifier string, ev *nostr.Event, reason string) {
+func (w *notices) expired(identifier string, ev *nostr.Event, reason string) {
 	w.metrics.expired.WithLabelValues(strconv.Itoa(ev.Kind)).Inc()
 	w.tell(identifier, proto.GitExpired, proto.GitNotice{Event: ev.ID, Kind: ev.Kind, Reason: reason})
 }

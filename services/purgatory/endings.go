@@ -22,7 +22,7 @@ const (
 )
 
 // lookAfter looks after a repository that may not be hosted any more, or may be hosted again.
-func (w *worker) lookAfter(ctx context.Context, hosted bool, repo *repository.Locked) (err error) {
+func (w *retention) lookAfter(ctx context.Context, hosted bool, repo *repository.Locked) (err error) {
 	switch {
 	case !repo.Exists():
 	case hosted:
@@ -37,7 +37,7 @@ func (w *worker) lookAfter(ctx context.Context, hosted bool, repo *repository.Lo
 }
 
 // clearEnded is for a repository that is hosted. If it was not for a while, its note goes.
-func (w *worker) clearEnded(repo *repository.Locked) error {
+func (w *retention) clearEnded(repo *repository.Locked) error {
 	note, err := repo.Ended()
 	if note == nil || err != nil {
 		return err
@@ -45,9 +45,9 @@ func (w *worker) clearEnded(repo *repository.Locked) error {
 	if err := repo.SetEnded(nil); err != nil {
 		return err
 	}
-	w.enqueue(repo.Place, groupAndAcceptedPRs) // it was not kept in line meanwhile
+	w.schedule.enqueue(repo.Place, groupAndAcceptedPRs) // it was not kept in line meanwhile
 	w.log.Info("a repository is hosted again", "repository", repo.RepoRef, "away_since", note.Since)
-	w.tell(repo.Identifier, proto.GitReturned, proto.GitNotice{Owner: npub(repo.PubKey)})
+	w.notices.tell(repo.Identifier, proto.GitReturned, proto.GitNotice{Owner: npub(repo.PubKey)})
 	return nil
 }
 
@@ -55,7 +55,7 @@ func (w *worker) clearEnded(repo *repository.Locked) error {
 // was ever accepted, goes at once: its announcement may have ended while the first push ran.
 // Another is kept for a while if its owner has ended the hosting, and when that time is over it is
 // removed.
-func (w *worker) end(ctx context.Context, repo *repository.Locked) error {
+func (w *retention) end(ctx context.Context, repo *repository.Locked) error {
 	refs, err := repo.Refs()
 	if err != nil {
 		return err
@@ -89,9 +89,9 @@ func (w *worker) end(ctx context.Context, repo *repository.Locked) error {
 		}
 		ref := repo.RepoRef
 		w.log.Info("the hosting of a repository has ended", "repository", ref, "reason", how.note.Reason, "kept_until", how.until)
-		w.tell(ref.Identifier, proto.GitEnded, proto.GitNotice{Owner: npub(ref.PubKey), Event: how.note.Announcement, Reason: how.note.Reason})
+		w.notices.tell(ref.Identifier, proto.GitEnded, proto.GitNotice{Owner: npub(ref.PubKey), Event: how.note.Announcement, Reason: how.note.Reason})
 	}
-	w.later(repo.Place, how.until)
+	w.schedule.later(repo.Place, how.until)
 	return nil
 }
 
@@ -99,13 +99,13 @@ func (w *worker) end(ctx context.Context, repo *repository.Locked) error {
 // folder is not enough: it goes with the next look after the first announcement was accepted, and an
 // owner who deletes that announcement sooner has the grace period too. The log is not enough either:
 // it may have been lost.
-func (w *worker) neverAccepted(ctx context.Context, repo *repository.Repo) (bool, error) {
+func (w *retention) neverAccepted(ctx context.Context, repo *repository.Repo) (bool, error) {
 	if !repo.IsUnproven() {
 		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	last, _, err := w.lastAnnouncement(ctx, repo.RepoRef)
+	last, _, err := w.knowledge.lastAnnouncement(ctx, repo.RepoRef)
 	if err != nil {
 		return false, fmt.Errorf("look for an accepted announcement of %s: %w", repo.RepoRef, err)
 	}
@@ -125,14 +125,14 @@ func (e ending) isOver() bool { return e.noted && !e.until.IsZero() && !time.Now
 
 // howItEnds reads from the log how the hosting of a repository has ended that is not hosted. The log
 // has the owner's last announcement also when that was deleted.
-func (w *worker) howItEnds(ctx context.Context, repo *repository.Repo) (how ending, err error) {
+func (w *retention) howItEnds(ctx context.Context, repo *repository.Repo) (how ending, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	noted, err := repo.Ended()
 	if err != nil {
 		return how, err
 	}
-	last, acceptedAt, err := w.lastAnnouncement(ctx, repo.RepoRef)
+	last, acceptedAt, err := w.knowledge.lastAnnouncement(ctx, repo.RepoRef)
 	if err != nil {
 		return how, fmt.Errorf("read the last announcement of %s: %w", repo.RepoRef, err)
 	}
@@ -147,7 +147,7 @@ func (w *worker) howItEnds(ctx context.Context, repo *repository.Repo) (how endi
 	default:
 		deleted := 0
 		if !w.node.Settings.IgnoreDeletions {
-			if deleted, err = w.count(ctx, repostate.DeletionsOf(last)...); err != nil {
+			if deleted, err = w.knowledge.count(ctx, repostate.DeletionsOf(last)...); err != nil {
 				return how, err
 			}
 		}
@@ -155,7 +155,7 @@ func (w *worker) howItEnds(ctx context.Context, repo *repository.Repo) (how endi
 		// or is archived. A whitelist that does not have it any more ends its serving, and takes nothing
 		// away. One of before the folder's time may list a domain that is not known any more.
 		isHere := func(a *nostr.Announcement) bool {
-			return w.rules.Lists(a) || w.rules.Archives(a) || slices.ContainsFunc(w.belongs.Domains, a.ListsService) || acceptedAt.Before(w.belongs.Since)
+			return w.knowledge.rules.Lists(a) || w.knowledge.rules.Archives(a) || slices.ContainsFunc(w.belongs.Domains, a.ListsService) || acceptedAt.Before(w.belongs.Since)
 		}
 		if reason := repostate.EndingOf(repo.RepoRef, isHere, last, deleted > 0, isOver(last, time.Now())); reason != "" {
 			why = &repository.Ended{Announcement: last.ID, Reason: reason}
@@ -169,7 +169,7 @@ func (w *worker) howItEnds(ctx context.Context, repo *repository.Repo) (how endi
 // lastAnnouncement returns the last announcement of a repository that was ever accepted and is still
 // in the log, or nil, and when that was. The stream's leader is asked, not any replica: that could be
 // behind.
-func (w *worker) lastAnnouncement(ctx context.Context, ref nostr.RepoRef) (last *nostr.Event, at time.Time, err error) {
+func (w *knowledge) lastAnnouncement(ctx context.Context, ref nostr.RepoRef) (last *nostr.Event, at time.Time, err error) {
 	place := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey, Tags: nostr.Tags{{"d", ref.Identifier}}}
 	message, found, err := bus.Last(ctx, w.node.Bus.JS, proto.StreamEvents, proto.EventSubjectOf(place).String())
 	last = &nostr.Event{}
@@ -180,7 +180,7 @@ func (w *worker) lastAnnouncement(ctx context.Context, ref nostr.RepoRef) (last 
 }
 
 // count counts the accepted events that match one of the filters.
-func (w *worker) count(ctx context.Context, filters ...nostr.Filter) (n int, err error) {
+func (w *knowledge) count(ctx context.Context, filters ...nostr.Filter) (n int, err error) {
 	for _, filter := range filters {
 		for _, err := range w.events.IDs(ctx, filter) {
 			if err != nil {
@@ -202,7 +202,7 @@ var errStillHosted = errors.New("the repository is hosted")
 // Events go first. Whether anything still needs them is decided by ingest, on the head of the log;
 // while they go the note stays, so that a removal that breaks off is begun again by the worker that
 // has the shard then.
-func (w *worker) remove(ctx context.Context, repo *repository.Locked, atOnce bool) error {
+func (w *retention) remove(ctx context.Context, repo *repository.Locked, atOnce bool) error {
 	ref := repo.RepoRef
 	removed, err := w.removeEvents(ctx, repo, atOnce)
 	if err == nil {
@@ -215,32 +215,32 @@ func (w *worker) remove(ctx context.Context, repo *repository.Locked, atOnce boo
 		return err
 	}
 	w.log.Info("events that were accepted for a removed repository alone are removed", "repository", ref, "events", removed)
-	w.tell(ref.Identifier, proto.GitRemoved, proto.GitNotice{Owner: npub(ref.PubKey)})
+	w.notices.tell(ref.Identifier, proto.GitRemoved, proto.GitNotice{Owner: npub(ref.PubKey)})
 	return nil
 }
 
 // confirmRemoval decides on all that is known at this moment whether a repository must be removed;
 // errStillHosted: it must not. Where that cannot be known within lookTime it is another error, and
 // nothing is removed.
-func (w *worker) confirmRemoval(ctx context.Context, repo *repository.Locked, atOnce bool) error {
+func (w *retention) confirmRemoval(ctx context.Context, repo *repository.Locked, atOnce bool) error {
 	if err := repo.MayWrite(ctx); err != nil {
 		return err // another worker decides from now on
 	}
-	stays, err := w.hosts(ctx, repo.RepoRef, true)
+	stays, err := w.hosting.hosts(ctx, repo.RepoRef, true)
 	if err == nil && !stays && !atOnce {
 		var how ending
 		how, err = w.howItEnds(ctx, repo.Repo)
 		stays = !how.isOver()
 	}
 	if err == nil && stays {
-		w.enqueue(repo.Place, maintainerGroup)
+		w.schedule.enqueue(repo.Place, maintainerGroup)
 		err = errStillHosted
 	}
 	return err
 }
 
 // removeRepository takes a repository off the disk.
-func (w *worker) removeRepository(ctx context.Context, repo *repository.Locked) error {
+func (w *retention) removeRepository(ctx context.Context, repo *repository.Locked) error {
 	if err := repo.Remove(ctx); err != nil {
 		return err
 	}
@@ -255,7 +255,7 @@ func (w *worker) removeRepository(ctx context.Context, repo *repository.Locked) 
 // who spoke for it alone. States stay as long as another repository of the identifier is kept for
 // its owner: they may be that one's. Before each part it is decided again that the repository must
 // be removed: its owner may have come back.
-func (w *worker) removeEvents(ctx context.Context, repo *repository.Locked, atOnce bool) (removed int, err error) {
+func (w *retention) removeEvents(ctx context.Context, repo *repository.Locked, atOnce bool) (removed int, err error) {
 	ref := repo.RepoRef
 	var part []*nostr.Event
 	bytes := 0
@@ -281,7 +281,7 @@ func (w *worker) removeEvents(ctx context.Context, repo *repository.Locked, atOn
 		filters = append(filters, statesOf(ref.Identifier))
 	}
 	for _, filter := range filters {
-		for ev, failed := range w.events.Query(ctx, filter) {
+		for ev, failed := range w.knowledge.events.Query(ctx, filter) {
 			if err = errors.Join(err, failed); err != nil {
 				return removed, fmt.Errorf("look for the events of %s: %w", ref, err)
 			}
@@ -305,7 +305,7 @@ func (w *worker) removeEvents(ctx context.Context, repo *repository.Locked, atOn
 // removable reports whether ingest must be asked for the removal of an event. What names another
 // repository that is on the disk stays as long as that: its owner may have given it up too, and
 // come back to it, which ingest does not know of.
-func (w *worker) removable(of nostr.RepoRef, ev *nostr.Event) bool {
+func (w *retention) removable(of nostr.RepoRef, ev *nostr.Event) bool {
 	switch {
 	case ev.Kind == nostr.KindAnnouncement, ev.Kind == nostr.KindDeletion, nostr.KindOf(ev.Kind).FromAnyone:
 		return false // ingest keeps these
@@ -338,8 +338,8 @@ func statesOf(identifier string) nostr.Filter {
 // keptBeside reports whether another repository of the identifier lies on the disk that ingest may
 // not know of: it is not hosted, or it is an archive, which may be one by settings of earlier.
 // Those of contributors have no states.
-func (w *worker) keptBeside(ctx context.Context, ref nostr.RepoRef) (bool, error) {
-	v, err := w.read(ctx, ref.Identifier, nil)
+func (w *retention) keptBeside(ctx context.Context, ref nostr.RepoRef) (bool, error) {
+	v, err := w.knowledge.read(ctx, ref.Identifier, nil)
 	for other, failed := range w.store.Places(ctx, nostr.RepoRef{Identifier: ref.Identifier}) {
 		if err = errors.Join(err, failed); err != nil {
 			return true, err

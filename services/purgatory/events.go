@@ -33,7 +33,7 @@ const (
 )
 
 // changed hears of every change among the held events. It must be quick.
-func (w *worker) changed(c held.Change) {
+func (w *follower) changed(c held.Change) {
 	identifier := c.Identifier()
 	if c.Entry != nil {
 		w.awaited(c.Entry.Event.ID)
@@ -48,20 +48,20 @@ func (w *worker) changed(c held.Change) {
 		if c.Entry.Source == proto.SourceUser {
 			delay = w.node.Settings.HuntUserDelay // for a push
 		}
-		w.hunter.Add(identifier, delay)
+		w.schedule.hunter.Add(identifier, delay)
 	}
 	for _, entry := range []*held.Entry{c.Before, c.Entry} {
 		if entry == nil {
 			continue
 		}
-		if w.enqueueFor(entry); entry.Announcement != nil {
-			w.enqueueDependent(entry.Event.PubKey, identifier)
+		if w.schedule.enqueueFor(entry); entry.Announcement != nil {
+			w.schedule.enqueueDependent(entry.Event.PubKey, identifier)
 		}
 	}
 }
 
 // enqueueFor has the repositories looked at that a held event is for.
-func (w *worker) enqueueFor(e *held.Entry) {
+func (w *schedule) enqueueFor(e *held.Entry) {
 	switch e.Event.Kind {
 	case nostr.KindAnnouncement:
 		w.enqueue(placeOf(e.Event.PubKey, e.Identifier), groupAndAcceptedPRs)
@@ -75,13 +75,13 @@ func (w *worker) enqueueFor(e *held.Entry) {
 // heard hears of newly accepted events: an announcement may let others' states and pull requests
 // count, and may end the hosting of a repository or begin it again; a pull request may be for
 // repositories of several identifiers; a deletion request may name any of these.
-func (w *worker) heard(recs []eventdb.Record) {
+func (w *follower) heard(recs []eventdb.Record) {
 	for _, r := range recs {
 		w.awaited(r.Event.ID)
 		switch r.Event.Kind {
 		case nostr.KindAnnouncement:
-			w.enqueue(placeOf(r.Event.PubKey, r.Event.Tags.GetD()), groupAndAcceptedPRs)
-			w.enqueueDependent(r.Event.PubKey, r.Event.Tags.GetD())
+			w.schedule.enqueue(placeOf(r.Event.PubKey, r.Event.Tags.GetD()), groupAndAcceptedPRs)
+			w.schedule.enqueueDependent(r.Event.PubKey, r.Event.Tags.GetD())
 		case nostr.KindPR, nostr.KindPRUpdate:
 			w.heardPull(r.Event)
 		case nostr.KindDeletion:
@@ -92,20 +92,20 @@ func (w *worker) heard(recs []eventdb.Record) {
 
 // heardPull hears of an accepted pull request or update: its commit must be named in repositories
 // of every identifier that it tags.
-func (w *worker) heardPull(ev *nostr.Event) {
+func (w *follower) heardPull(ev *nostr.Event) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
 	pr, err := nostr.ParsePullRequest(ev)
 	if err != nil {
 		return // ingest would not accept it
 	}
-	refs, err := w.Repos(ctx, pr)
+	refs, err := w.knowledge.Repos(ctx, pr)
 	if err != nil {
 		w.log.Error("an accepted pull request could not be applied", "event", ev.ID, "error", err)
 	}
 	for _, ref := range refs[:min(len(refs), maxFollowed)] {
 		if w.shards.Holds(ref.Identifier) {
-			w.queue.addIdentifier(ref.Identifier, time.Now(), ev.ID)
+			w.schedule.queue.addIdentifier(ref.Identifier, time.Now(), ev.ID)
 		}
 	}
 }
@@ -113,14 +113,14 @@ func (w *worker) heardPull(ev *nostr.Event) {
 // heardDeletion hears of an accepted deletion request. References that are named for what it
 // deletes go. What follows from announcements and states is looked at wherever their author spoke,
 // whether or not a repository of the author's is here.
-func (w *worker) heardDeletion(r eventdb.Record) {
+func (w *follower) heardDeletion(r eventdb.Record) {
 	ev := r.Event
 	for tag := range ev.Tags.FindAll("e") {
 		w.awaited(tag[1])
 	}
 	ended := func(kind int, identifier string) {
 		if kind == nostr.KindAnnouncement || kind == nostr.KindState {
-			w.enqueue(placeOf(ev.PubKey, identifier), maintainerGroup)
+			w.schedule.enqueue(placeOf(ev.PubKey, identifier), maintainerGroup)
 		}
 	}
 	for _, f := range r.Floors {
@@ -131,12 +131,12 @@ func (w *worker) heardDeletion(r eventdb.Record) {
 			ended(address.Kind, address.Identifier)
 		}
 	}
-	w.enqueueAll(nostr.RepoRef{PubKey: ev.PubKey})
-	w.enqueueDependent(ev.PubKey, "")
+	w.schedule.enqueueAll(nostr.RepoRef{PubKey: ev.PubKey})
+	w.schedule.enqueueDependent(ev.PubKey, "")
 }
 
 // enqueueAll has the repositories looked at of an owner, or an identifier.
-func (w *worker) enqueueAll(which nostr.RepoRef) {
+func (w *schedule) enqueueAll(which nostr.RepoRef) {
 	for at, err := range w.store.Places(context.Background(), which) {
 		if err != nil {
 			w.log.Error("the repositories of a deletion or a ban could not be looked through", "which", which, "error", err)
@@ -152,39 +152,39 @@ var banSettles = []time.Duration{500 * time.Millisecond, 2 * time.Second, 10 * t
 
 // heardBan hears what is banned, or not any more: the repositories that it may concern are looked
 // at. Requests for them are refused at once.
-func (w *worker) heardBan(what bans.Subject) {
-	dependent := w.watch.of(what.Event) // before the event is hidden
+func (w *follower) heardBan(what bans.Subject) {
+	dependent := w.schedule.watch.of(what.Event) // before the event is hidden
 	for _, after := range banSettles {
 		time.AfterFunc(after, func() { w.lookForBan(what, dependent) })
 	}
 }
 
 // lookForBan has the repositories looked at that a ban may concern, or its end.
-func (w *worker) lookForBan(what bans.Subject, dependent []repository.Place) {
+func (w *follower) lookForBan(what bans.Subject, dependent []repository.Place) {
 	for _, at := range dependent {
-		w.enqueue(at, maintainerGroup)
+		w.schedule.enqueue(at, maintainerGroup)
 	}
 	if what.Event != "" {
 		w.awaited(what.Event)
 		w.heardEndOfBan(what.Event)
 		return
 	}
-	w.enqueueAll(nostr.RepoRef{PubKey: what.PubKey, Identifier: what.Identifier})
-	w.enqueueDependent(what.PubKey, what.Identifier)
+	w.schedule.enqueueAll(nostr.RepoRef{PubKey: what.PubKey, Identifier: what.Identifier})
+	w.schedule.enqueueDependent(what.PubKey, what.Identifier)
 	w.lookForBannedPulls(what.PubKey)
 }
 
 // heardEndOfBan has the repositories looked at that depend on an event that is served again.
-func (w *worker) heardEndOfBan(id string) {
-	ev, err := w.Accepted(context.Background(), id)
+func (w *follower) heardEndOfBan(id string) {
+	ev, err := w.knowledge.Accepted(context.Background(), id)
 	if err != nil {
 		w.log.Error("an event whose ban has ended could not be read", "event", id, "error", err)
 	}
 	switch {
 	case ev == nil:
 	case ev.Kind == nostr.KindAnnouncement || ev.Kind == nostr.KindState:
-		w.enqueue(placeOf(ev.PubKey, ev.Tags.GetD()), maintainerGroup)
-		w.enqueueDependent(ev.PubKey, ev.Tags.GetD())
+		w.schedule.enqueue(placeOf(ev.PubKey, ev.Tags.GetD()), maintainerGroup)
+		w.schedule.enqueueDependent(ev.PubKey, ev.Tags.GetD())
 	case ev.Kind == nostr.KindPR || ev.Kind == nostr.KindPRUpdate:
 		w.heardPull(ev)
 	}
@@ -193,16 +193,16 @@ func (w *worker) heardEndOfBan(id string) {
 // lookForBannedPulls has the repositories looked at in which references are named for events that are
 // not served now, and those that the pull requests are for that an author has here: the author's ban
 // reaches every repository that they name, and so does its end.
-func (w *worker) lookForBannedPulls(author string) {
+func (w *follower) lookForBannedPulls(author string) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
-	unknown, err := w.Unknown(ctx, w.releaser.Tips())
+	unknown, err := w.knowledge.Unknown(ctx, w.releaser.Tips())
 	for _, id := range unknown {
 		w.awaited(id)
 	}
 	if author != "" {
 		pulls := nostr.Filter{Kinds: []int{nostr.KindPR, nostr.KindPRUpdate}, Authors: []string{author}}
-		for ev, failed := range w.events.Query(ctx, pulls) {
+		for ev, failed := range w.knowledge.events.Query(ctx, pulls) {
 			if err = errors.Join(err, failed); failed == nil {
 				w.heardPull(ev)
 			}
@@ -215,16 +215,16 @@ func (w *worker) lookForBannedPulls(author string) {
 
 // awaited hears that an event is known now, or not any more: references may be named for it, in
 // any repository.
-func (w *worker) awaited(id string) {
+func (w *follower) awaited(id string) {
 	for _, at := range w.releaser.NamedFor(id) {
-		w.enqueue(at, maintainerGroup)
+		w.schedule.enqueue(at, maintainerGroup)
 	}
 }
 
 // read gathers what is known of an identifier at this moment, accepted pull requests of those ids
 // too. What is held is read before what is accepted: an event that leaves purgatory while we look is
 // seen in at least one of the two.
-func (w *worker) read(ctx context.Context, identifier string, pulls []string) (v repostate.View, err error) {
+func (w *knowledge) read(ctx context.Context, identifier string, pulls []string) (v repostate.View, err error) {
 	if err = w.holdings.CatchUp(ctx); err != nil {
 		return v, fmt.Errorf("read what is held: %w", err)
 	}
@@ -236,7 +236,7 @@ func (w *worker) read(ctx context.Context, identifier string, pulls []string) (v
 }
 
 // CatchUp waits until everything is read that is accepted now.
-func (w *worker) CatchUp(ctx context.Context) error {
+func (w *knowledge) CatchUp(ctx context.Context) error {
 	if err := w.events.CatchUp(ctx); err != nil {
 		return fmt.Errorf("read what is accepted: %w", err)
 	}
@@ -244,7 +244,7 @@ func (w *worker) CatchUp(ctx context.Context) error {
 }
 
 // view is what is known of an identifier, without what is banned.
-func (w *worker) view(identifier string, have []*nostr.Event, entries []*held.Entry) repostate.View {
+func (w *knowledge) view(identifier string, have []*nostr.Event, entries []*held.Entry) repostate.View {
 	isBanned := func(ev *nostr.Event) bool { return w.node.Bans.Event(ev) != nil }
 	var waiting []proto.Held
 	for _, e := range entries {
@@ -256,7 +256,7 @@ func (w *worker) view(identifier string, have []*nostr.Event, entries []*held.En
 }
 
 // known is read from what this worker has read so far.
-func (w *worker) known(ctx context.Context, identifier string, entries []*held.Entry, pulls []string) (repostate.View, error) {
+func (w *knowledge) known(ctx context.Context, identifier string, entries []*held.Entry, pulls []string) (repostate.View, error) {
 	var have []*nostr.Event
 	filters := []nostr.Filter{{Kinds: []int{nostr.KindAnnouncement, nostr.KindState}, Tags: nostr.TagMap{"d": {identifier}}}}
 	for some := range slices.Chunk(pulls, valuesAtOnce) {
@@ -281,7 +281,7 @@ func (w *worker) known(ctx context.Context, identifier string, entries []*held.E
 }
 
 // Accepted returns an accepted event, or nil.
-func (w *worker) Accepted(ctx context.Context, id string) (*nostr.Event, error) {
+func (w *knowledge) Accepted(ctx context.Context, id string) (*nostr.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	ev, err := query.First(ctx, w.events, nostr.Filter{IDs: []string{id}})
@@ -292,7 +292,7 @@ func (w *worker) Accepted(ctx context.Context, id string) (*nostr.Event, error) 
 }
 
 // Held returns an event that is held for any identifier, or nil.
-func (w *worker) Held(id string) *nostr.Event {
+func (w *knowledge) Held(id string) *nostr.Event {
 	if entry := w.holdings.ByID(id); entry != nil {
 		return entry.Event
 	}
@@ -301,7 +301,7 @@ func (w *worker) Held(id string) *nostr.Event {
 
 // Unknown returns the ids of events that are neither held nor accepted, or are hidden by a ban. An
 // event that leaves purgatory while we look is accepted when all is read.
-func (w *worker) Unknown(ctx context.Context, ids []string) ([]string, error) {
+func (w *knowledge) Unknown(ctx context.Context, ids []string) ([]string, error) {
 	unknown := map[string]bool{}
 	for _, id := range ids {
 		if w.Held(id) == nil {
@@ -327,7 +327,7 @@ func (w *worker) Unknown(ctx context.Context, ids []string) ([]string, error) {
 
 // shownIDs are those of some ids whose events are accepted and not hidden. Asked for ids alone, the
 // index tells of hidden events too; so where anything is banned, the events are read.
-func (w *worker) shownIDs(ctx context.Context, ids []string) iter.Seq2[string, error] {
+func (w *knowledge) shownIDs(ctx context.Context, ids []string) iter.Seq2[string, error] {
 	filter := nostr.Filter{IDs: ids}
 	return func(yield func(string, error) bool) {
 		for range w.node.Bans.Reach() {
@@ -351,7 +351,7 @@ func (w *worker) shownIDs(ctx context.Context, ids []string) iter.Seq2[string, e
 }
 
 // PullsBy implements release.Events.
-func (w *worker) PullsBy(ctx context.Context, author string) iter.Seq2[string, error] {
+func (w *knowledge) PullsBy(ctx context.Context, author string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		filter := nostr.Filter{Kinds: []int{nostr.KindPR, nostr.KindPRUpdate}, Authors: []string{author}}
 		for id, err := range w.events.IDs(ctx, filter) {
@@ -364,7 +364,7 @@ func (w *worker) PullsBy(ctx context.Context, author string) iter.Seq2[string, e
 
 // Repos are the repositories that a pull request or update is for; an update also those of its
 // pull request.
-func (w *worker) Repos(ctx context.Context, pr *nostr.PullRequest) ([]nostr.RepoRef, error) {
+func (w *knowledge) Repos(ctx context.Context, pr *nostr.PullRequest) ([]nostr.RepoRef, error) {
 	if pr.Root == "" {
 		return pr.Repos, nil
 	}
@@ -384,7 +384,7 @@ func (w *worker) Repos(ctx context.Context, pr *nostr.PullRequest) ([]nostr.Repo
 // owedPulls looks through the accepted pull requests and updates that are for repositories of some
 // owners, and returns the ids of those that are not named in all of them. So it is found what
 // happened while no worker held the shard, and what is for a repository that is new.
-func (w *worker) owedPulls(ctx context.Context, v repostate.View, of func(owner string) bool) (owed []string, err error) {
+func (w *reconciler) owedPulls(ctx context.Context, v repostate.View, of func(owner string) bool) (owed []string, err error) {
 	var addresses, roots []string
 	for _, pubkey := range v.People(slices.DeleteFunc(slices.Clone(v.Hosted), func(owner string) bool { return !of(owner) })) {
 		addresses = append(addresses, nostr.RepoRef{PubKey: pubkey, Identifier: v.Identifier}.String())
@@ -392,7 +392,7 @@ func (w *worker) owedPulls(ctx context.Context, v repostate.View, of func(owner 
 	seen, crowd := map[string]bool{}, w.releaser.Crowd()
 	find := func(tag string, values []string, kinds ...int) error {
 		for some := range slices.Chunk(values, valuesAtOnce) {
-			for ev, err := range w.events.Query(ctx, nostr.Filter{Kinds: kinds, Tags: nostr.TagMap{tag: some}}) {
+			for ev, err := range w.knowledge.events.Query(ctx, nostr.Filter{Kinds: kinds, Tags: nostr.TagMap{tag: some}}) {
 				if err != nil {
 					return fmt.Errorf("look for pull requests of %q: %w", v.Identifier, err)
 				}
@@ -425,15 +425,15 @@ func (w *worker) owedPulls(ctx context.Context, v repostate.View, of func(owner 
 
 // isOwed reports whether a pull request is not named in some owner's repository that it is for and that
 // has room for it, or lets a held announcement go.
-func (w *worker) isOwed(ctx context.Context, v repostate.View, of func(owner string) bool, ev *nostr.Event, crowd *release.Crowd) (bool, error) {
+func (w *reconciler) isOwed(ctx context.Context, v repostate.View, of func(owner string) bool, ev *nostr.Event, crowd *release.Crowd) (bool, error) {
 	pr, err := nostr.ParsePullRequest(ev)
 	if err != nil {
 		return false, nil
 	}
-	if pr.Repos, err = w.Repos(ctx, pr); err != nil {
+	if pr.Repos, err = w.knowledge.Repos(ctx, pr); err != nil {
 		return false, err
 	}
-	w.awaitExpiration(v, repostate.PullRequest{PullRequest: pr})
+	w.schedule.awaitExpiration(v, repostate.PullRequest{PullRequest: pr})
 	for _, owner := range v.Tagged(repostate.PullRequest{PullRequest: pr}) {
 		repo, err := w.store.At(placeOf(owner, v.Identifier))
 		if err != nil || !of(owner) || !v.Holds(owner) && repo.IsNamed(repostate.PrefixNostr+ev.ID, pr.Commit) {

@@ -29,7 +29,7 @@ func expiresAt(ev *nostr.Event, now time.Time) (at time.Time, will bool) {
 // awaitExpirations has repositories looked at when the time of an event is over that may have changed
 // them: the event ends then as if its author had deleted it, and nobody tells. What else a hosted
 // repository depends on, remember awaits.
-func (w *worker) awaitExpirations(v repostate.View, scope []*repository.Locked) {
+func (w *schedule) awaitExpirations(v repostate.View, scope []*repository.Locked) {
 	now := time.Now()
 	for _, a := range v.Announcements {
 		if at, will := expiresAt(a.Event, now); will && isAmong(scope, placeOf(a.Ref.PubKey, v.Identifier)) {
@@ -48,7 +48,7 @@ func (w *worker) awaitExpirations(v repostate.View, scope []*repository.Locked) 
 
 // awaitExpiration is awaitExpirations for a pull request, whose commit is named in every repository
 // that it is for.
-func (w *worker) awaitExpiration(v repostate.View, pr repostate.PullRequest) {
+func (w *schedule) awaitExpiration(v repostate.View, pr repostate.PullRequest) {
 	at, will := expiresAt(pr.Event, time.Now())
 	if !will {
 		return

@@ -18,7 +18,7 @@ import (
 )
 
 // fetch asks one git server for what one repository misses, and tells how that went.
-func (w *worker) fetch(ctx context.Context, identifier string, from repostate.Source, want repostate.Want) hunt.Outcome {
+func (w *fetcher) fetch(ctx context.Context, identifier string, from repostate.Source, want repostate.Want) hunt.Outcome {
 	url := from.URL
 	ctx, done, err := w.shards.During(ctx, identifier)
 	if err != nil {
@@ -32,12 +32,12 @@ func (w *worker) fetch(ctx context.Context, identifier string, from repostate.So
 	}
 	notice := proto.GitNotice{Owner: npub(want.Owner), URL: url, Bytes: result.Bytes, Millis: time.Since(began).Milliseconds(), Objects: some(result.Got)}
 	if err == nil {
-		w.tell(identifier, proto.GitFetched, notice)
+		w.notices.tell(identifier, proto.GitFetched, notice)
 		w.log.Info("fetched", "identifier", identifier, "url", url, "objects", len(result.Got), "bytes", result.Bytes, "millis", notice.Millis)
 		return hunt.Outcome{Answer: fmt.Sprintf("brought %d bytes", result.Bytes), Requests: result.Requests}
 	}
 	notice.Reason, notice.Objects = err.Error(), some(want.Objects)
-	w.tell(identifier, proto.GitFailed, notice)
+	w.notices.tell(identifier, proto.GitFailed, notice)
 	if _, unpaid := errors.AsType[*repostate.Refused](err); unpaid {
 		return hunt.Outcome{Failed: fetch.CauseOurs} // the server was not asked
 	}
@@ -49,10 +49,10 @@ func (w *worker) fetch(ctx context.Context, identifier string, from repostate.So
 }
 
 // fetchWithin is fetch.Fetch within the budget of who pays.
-func (w *worker) fetchWithin(ctx context.Context, identifier string, source repostate.Source, want repostate.Want) (result fetch.Result, err error) {
+func (w *fetcher) fetchWithin(ctx context.Context, identifier string, source repostate.Source, want repostate.Want) (result fetch.Result, err error) {
 	repo, err := w.store.At(placeOf(want.Owner, identifier))
 	if err == nil && !repo.Exists() { // one of many that are made little by little
-		err = w.makeRepository(ctx, repo)
+		err = w.hosting.makeRepository(ctx, repo)
 	}
 	var into *repository.Leased
 	if err == nil {
@@ -75,13 +75,13 @@ func (w *worker) fetchWithin(ctx context.Context, identifier string, source repo
 		}
 		guard = w.inside
 	}
-	domain := w.metrics.domain(hunt.HostOf(source.URL))
-	w.metrics.inFlight.WithLabelValues(domain).Inc()
-	defer w.metrics.inFlight.WithLabelValues(domain).Dec()
+	domain := w.notices.metrics.domain(hunt.HostOf(source.URL))
+	w.notices.metrics.inFlight.WithLabelValues(domain).Inc()
+	defer w.notices.metrics.inFlight.WithLabelValues(domain).Dec()
 	result, err = w.fetchInto(ctx, guard, into, url, want.Objects, limits)
 	w.releaser.Brought(into.Place, result.Got)
 	if err == nil || ctx.Err() == nil {
-		w.metrics.fetched(domain, result, err)
+		w.notices.metrics.fetched(domain, result, err)
 	}
 	return result, err
 }
@@ -91,7 +91,7 @@ const maxAgain = 8
 
 // fetchInto fetches what is missing, and what lies there while no reference reaches it: commits of pull
 // requests, which count only when they come.
-func (w *worker) fetchInto(ctx context.Context, guard *netguard.Guard, into *repository.Leased, url string, objects []string, limits fetch.Limits) (result fetch.Result, err error) {
+func (w *fetcher) fetchInto(ctx context.Context, guard *netguard.Guard, into *repository.Leased, url string, objects []string, limits fetch.Limits) (result fetch.Result, err error) {
 	missing, err := into.Missing(ctx, objects)
 	if err != nil {
 		return result, err
@@ -124,8 +124,8 @@ func (w *worker) fetchInto(ctx context.Context, guard *netguard.Guard, into *rep
 
 // forkAt is the address of a repository that is served here, at the worker that has it. What is
 // held, was given up or is banned is not there: nothing is copied from it.
-func (w *worker) forkAt(ctx context.Context, ref nostr.RepoRef) (url string, err error) {
-	ev, err := query.First(ctx, w.events, nostr.Filter{
+func (w *fetcher) forkAt(ctx context.Context, ref nostr.RepoRef) (url string, err error) {
+	ev, err := query.First(ctx, w.knowledge.events, nostr.Filter{
 		Kinds: []int{nostr.KindAnnouncement}, Authors: []string{ref.PubKey}, Tags: nostr.TagMap{"d": {ref.Identifier}},
 	})
 	if err != nil && !errors.Is(err, query.ErrNotFound) {
@@ -133,7 +133,7 @@ func (w *worker) forkAt(ctx context.Context, ref nostr.RepoRef) (url string, err
 	}
 	served := false
 	if err == nil && w.node.Bans.Event(ev) == nil {
-		if served, err = w.Hosts(ctx, ref); err != nil {
+		if served, err = w.hosting.Hosts(ctx, ref); err != nil {
 			return "", err
 		}
 	}

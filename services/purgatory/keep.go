@@ -3,7 +3,6 @@ package purgatory
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -28,7 +27,7 @@ const (
 // survey looks through the disk for what the shards have that came, and once a day for all. All of
 // it is reconciled when nothing else is due, because no worker may have been there when something
 // happened.
-func (w *worker) survey(ctx context.Context) error {
+func (w *survey) Run(ctx context.Context) error {
 	daily := time.NewTicker(surveyEvery)
 	defer daily.Stop()
 	for {
@@ -61,7 +60,7 @@ func (w *worker) survey(ctx context.Context) error {
 }
 
 // lookThrough has the repositories of some shards looked at. It starts no git.
-func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
+func (w *survey) lookThrough(ctx context.Context, shards map[int]bool) error {
 	var found []repository.Place
 	for at, err := range w.store.Places(ctx, nostr.RepoRef{}) {
 		if err != nil {
@@ -77,8 +76,8 @@ func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
 	}
 	for _, at := range found {
 		select {
-		case <-w.queue.keys.Idle():
-			w.queue.addRepository(at, time.Now(), groupAndAcceptedPRs)
+		case <-w.schedule.queue.keys.Idle():
+			w.schedule.queue.addRepository(at, time.Now(), groupAndAcceptedPRs)
 		case <-ctx.Done():
 			return nil
 		}
@@ -88,16 +87,13 @@ func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
 
 // housekeeping lets git clean up the repositories of this worker, one after the other.
 type housekeeping struct {
-	store  *repository.Store
-	shards *shards
-	log    *slog.Logger
-	// keepsAll reports whether no object of a repository may be removed now.
-	keepsAll func(context.Context, repository.Place) (bool, error)
-	chores   *workqueue.Queue[repository.Place]
+	env
+	knowledge *knowledge
+	chores    *workqueue.Queue[repository.Place]
 }
 
-func newHousekeeping(store *repository.Store, shards *shards, log *slog.Logger, keepsAll func(context.Context, repository.Place) (bool, error)) *housekeeping {
-	h := &housekeeping{store: store, shards: shards, log: log, keepsAll: keepsAll}
+func newHousekeeping(of env, knowledge *knowledge) *housekeeping {
+	h := &housekeeping{env: of, knowledge: knowledge}
 	h.chores = workqueue.New(workqueue.Options[repository.Place]{Workers: 1, Work: h.cleanUp, BackOff: housekeepingEvery, MaxBackOff: housekeepingEvery})
 	return h
 }
@@ -148,7 +144,7 @@ func tidy(ctx context.Context, repo *repository.Repo, keepsAll func(context.Cont
 }
 
 // keepsAll reports whether no object of a repository may be removed now, though no reference reaches it.
-func (w *worker) keepsAll(ctx context.Context, at repository.Place) (bool, error) {
+func (w *housekeeping) keepsAll(ctx context.Context, at repository.Place) (bool, error) {
 	if at.PRs {
 		return false, nil
 	}
@@ -158,7 +154,7 @@ func (w *worker) keepsAll(ctx context.Context, at repository.Place) (bool, error
 	if err != nil {
 		return true, err
 	}
-	v, err := w.read(ctx, at.Identifier, nil)
+	v, err := w.knowledge.read(ctx, at.Identifier, nil)
 	if err != nil {
 		return true, err
 	}

@@ -34,10 +34,10 @@ func newMetrics(reg prometheus.Registerer, w *worker) *metrics {
 	gauge := func(name, help string, labels prometheus.Labels, value func() int) {
 		made.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return float64(value()) })
 	}
-	gauge("purgatory_sync_queue_size", "Identifiers that are hunted for.", nil, w.hunter.Len)
+	gauge("purgatory_sync_queue_size", "Identifiers that are hunted for.", nil, w.schedule.hunter.Len)
 	gauge("purgatory_shards_held", "Shards that this worker holds.", nil, w.shards.Count)
 	for _, kind := range nostr.KindsThat(func(k nostr.Kind) bool { return k.Waits }) {
-		gauge("purgatory_held", "Events that wait for git data.", prometheus.Labels{"kind": strconv.Itoa(kind)}, func() int { return w.holdings.Count(kind) })
+		gauge("purgatory_held", "Events that wait for git data.", prometheus.Labels{"kind": strconv.Itoa(kind)}, func() int { return w.knowledge.holdings.Count(kind) })
 	}
 	return &metrics{
 		domains:  map[string]bool{},

@@ -21,13 +21,13 @@ import (
 const maxBeside = 200
 
 // newAnswers are what is answered to questions about repositories of the shards that this worker holds.
-func (w *worker) newAnswers() gitquery.Answers {
+func (w *answers) newAnswers() gitquery.Answers {
 	show := func(verb proto.RepoVerb) func(context.Context, nostr.RepoRef) (proto.RepoStatus, error) {
 		return func(ctx context.Context, ref nostr.RepoRef) (proto.RepoStatus, error) {
 			return w.carryOut(ctx, verb, ref)
 		}
 	}
-	pages := browser{authority{w, false}}
+	pages := browser{w.hosting}
 	return gitquery.Answers{
 		List: w.listRepos, Show: show(proto.RepoShow), References: w.references, Waits: w.whatWaits,
 		Folder: pages.folder, Log: pages.log,
@@ -36,7 +36,7 @@ func (w *worker) newAnswers() gitquery.Answers {
 }
 
 // listRepos lists the repositories of a shard as they were when the worker last looked at them.
-func (w *worker) listRepos(_ context.Context, shard int, after string) (proto.RepoListAnswer, error) {
+func (w *answers) listRepos(_ context.Context, shard int, after string) (proto.RepoListAnswer, error) {
 	if w.shards.of(shard) == notHeld {
 		return proto.RepoListAnswer{}, gitquery.ErrMoved
 	}
@@ -53,7 +53,7 @@ func (w *worker) listRepos(_ context.Context, shard int, after string) (proto.Re
 }
 
 // references are the branches and tags of a repository.
-func (w *worker) references(_ context.Context, ref nostr.RepoRef, after string) (answer proto.RepoReferencesAnswer, err error) {
+func (w *answers) references(_ context.Context, ref nostr.RepoRef, after string) (answer proto.RepoReferencesAnswer, err error) {
 	repo, err := w.here(ref)
 	if err != nil {
 		return answer, err
@@ -74,8 +74,8 @@ func (w *worker) references(_ context.Context, ref nostr.RepoRef, after string) 
 }
 
 // whatWaits tells a visitor's page whether a repository is here, and what it waits for.
-func (w *worker) whatWaits(ctx context.Context, ref nostr.RepoRef) (answer proto.RepoWaitsAnswer, err error) {
-	switch _, err = (authority{w, false}).Repository(ctx, ref); {
+func (w *answers) whatWaits(ctx context.Context, ref nostr.RepoRef) (answer proto.RepoWaitsAnswer, err error) {
+	switch _, err = w.hosting.repository(ctx, repository.Place{RepoRef: ref}); {
 	case errors.Is(err, githttp.ErrNotFound):
 		return answer, nil
 	case errors.Is(err, repository.ErrElsewhere):
@@ -87,7 +87,7 @@ func (w *worker) whatWaits(ctx context.Context, ref nostr.RepoRef) (answer proto
 }
 
 // here is a repository that is on the disk of this worker.
-func (w *worker) here(ref nostr.RepoRef) (*repository.Repo, error) {
+func (w *answers) here(ref nostr.RepoRef) (*repository.Repo, error) {
 	if !w.shards.Holds(ref.Identifier) {
 		return nil, gitquery.ErrMoved
 	}
@@ -99,7 +99,7 @@ func (w *worker) here(ref nostr.RepoRef) (*repository.Repo, error) {
 }
 
 // countRepos counts them, for `tendril status`.
-func (w *worker) countRepos(figures map[string]int64) {
+func (w *answers) countRepos(figures map[string]int64) {
 	for _, s := range w.statuses.Range {
 		s := s.(proto.RepoStatus)
 		if figures["repositories_"+string(s.State)]++; s.Nobody != "" {
@@ -117,7 +117,7 @@ func nobodyOver(v repostate.View, owner string) string {
 	return ""
 }
 
-func (w *worker) carryOut(ctx context.Context, verb proto.RepoVerb, ref nostr.RepoRef) (s proto.RepoStatus, err error) {
+func (w *answers) carryOut(ctx context.Context, verb proto.RepoVerb, ref nostr.RepoRef) (s proto.RepoStatus, err error) {
 	repo, err := w.here(ref)
 	if err != nil {
 		return s, err
@@ -143,7 +143,7 @@ func (w *worker) carryOut(ctx context.Context, verb proto.RepoVerb, ref nostr.Re
 }
 
 // status reads how a repository stands.
-func (w *worker) status(ctx context.Context, repo *repository.Repo, hosted bool) (s proto.RepoStatus, how ending, err error) {
+func (w *retention) status(ctx context.Context, repo *repository.Repo, hosted bool) (s proto.RepoStatus, how ending, err error) {
 	s = proto.RepoStatus{Ref: repo.RepoRef.String(), State: proto.RepoHosted}
 	if !hosted {
 		if how, err = w.howItEnds(ctx, repo); err != nil {
@@ -157,7 +157,7 @@ func (w *worker) status(ctx context.Context, repo *repository.Repo, hosted bool)
 	if s.Reason == "" && w.node.Bans.Repository(repo.RepoRef) != nil {
 		s.Reason = repostate.Banned
 	}
-	for _, e := range w.heldAt(repo.RepoRef) {
+	for _, e := range w.hosting.heldAt(repo.RepoRef) {
 		if hosted {
 			s.State, s.Since, s.Until = proto.RepoHeld, e.HeldAt, e.ExpiresAt
 		}
@@ -174,10 +174,10 @@ func (w *worker) status(ctx context.Context, repo *repository.Repo, hosted bool)
 }
 
 // showRepo tells all about a repository.
-func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (s proto.RepoStatus, err error) {
-	hosted, err := w.hosts(ctx, repo.RepoRef, true)
+func (w *answers) showRepo(ctx context.Context, repo *repository.Repo) (s proto.RepoStatus, err error) {
+	hosted, err := w.hosting.hosts(ctx, repo.RepoRef, true)
 	if err == nil {
-		s, _, err = w.status(ctx, repo, hosted)
+		s, _, err = w.retention.status(ctx, repo, hosted)
 	}
 	if err != nil {
 		return s, err
@@ -192,27 +192,27 @@ func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (s proto.R
 	}
 	s.Waits = w.waits(ctx, repo.RepoRef)
 	if hosted {
-		v, err := w.around(ctx, repo.RepoRef)
+		v, err := w.knowledge.around(ctx, repo.RepoRef)
 		if err != nil {
 			return s, err
 		}
 		s.Nobody = nobodyOver(v, repo.PubKey)
 	}
-	s.Events, err = w.count(ctx, namingOf(repo.RepoRef)...)
+	s.Events, err = w.knowledge.count(ctx, namingOf(repo.RepoRef)...)
 	if err == nil {
-		s.States, err = w.count(ctx, statesOf(repo.Identifier))
+		s.States, err = w.knowledge.count(ctx, statesOf(repo.Identifier))
 	}
 	return s, err
 }
 
 // restoreRepo cancels the removal of a repository: it is kept until its owner comes back, or an
 // operator removes it. It is not served: that its owner gave it up is for its owner to take back.
-func (w *worker) restoreRepo(ctx context.Context, repo *repository.Locked) (s proto.RepoStatus, err error) {
-	hosted, err := w.hosts(ctx, repo.RepoRef, true)
+func (w *answers) restoreRepo(ctx context.Context, repo *repository.Locked) (s proto.RepoStatus, err error) {
+	hosted, err := w.hosting.hosts(ctx, repo.RepoRef, true)
 	if err != nil {
 		return s, err
 	}
-	s, how, err := w.status(ctx, repo.Repo, hosted)
+	s, how, err := w.retention.status(ctx, repo.Repo, hosted)
 	if err != nil || how.note == nil {
 		return s, err // it is here, or has no end
 	}
@@ -227,12 +227,12 @@ func (w *worker) restoreRepo(ctx context.Context, repo *repository.Locked) (s pr
 }
 
 // removeNow removes a repository that is not hosted, and tells what it was.
-func (w *worker) removeNow(ctx context.Context, repo *repository.Locked) (proto.RepoStatus, error) {
+func (w *answers) removeNow(ctx context.Context, repo *repository.Locked) (proto.RepoStatus, error) {
 	status, err := w.showRepo(ctx, repo.Repo)
 	if err != nil {
 		return status, err
 	}
-	if err := w.remove(ctx, repo, true); err != nil {
+	if err := w.retention.remove(ctx, repo, true); err != nil {
 		return status, err
 	}
 	w.log.Info("an operator has removed a repository", "repository", repo.RepoRef)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math"
 	"slices"
@@ -34,32 +33,22 @@ import (
 	"tendril.dev/services/purgatory/workqueue"
 )
 
-// worker is one replica.
+// worker is one replica: it puts the parts together, runs them, and holds shards.
 type worker struct {
-	node      *node.Node
-	log       *slog.Logger
-	events    query.Source
-	hearing   query.Subscription
-	store     *repository.Store
-	rules     repository.Rules
+	env
 	sender    *candidates.Sender
 	guard     *netguard.Guard
-	inside    *netguard.Guard // for the addresses of other workers only
-	directory *claim.Directory
-	holdings  *held.Set
-	shards    *shards
-	watch     *watch // on what repositories depend
-	hunter    *hunt.Hunter
-	queue     *queue
+	inside    *netguard.Guard
+	hearing   query.Subscription
+	knowledge *knowledge
+	notices   *notices
+	schedule  *schedule
+	fetcher   *fetcher
+	survey    *survey
+	answers   *answers
+	pushes    authority
 	chores    *workqueue.Queue[repository.Place] // of housekeeping
-	arrivals  chan int                           // shards that came, and whose repositories were not looked through yet
-	belongs   repository.Belongs                 // our domains, those of earlier too
-	statuses  sync.Map                           // repository.Place → proto.RepoStatus, of when it was last looked at
-	releaser  *release.Releaser
 	questions *gitquery.Server
-	metrics   *metrics
-	limits    fetch.Limits
-	budget    budget
 }
 
 // newWorker is a worker that reads nothing and is asked for nothing yet.
@@ -86,23 +75,61 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
+	budget, err := openBudget(ctx, n)
+	if err != nil {
+		return nil, err
+	}
 	w := &worker{
-		node: n, log: n.Log, events: n.Accepted, store: store, rules: repository.Rules{Rules: hosted, Store: store}, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
+		env: env{n, n.Log, store, ours}, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
 		inside: netguard.New(netguard.Options{AllowPrivate: true}),
-		shards: ours, watch: newWatch(), arrivals: make(chan int, proto.Shards), belongs: belongs,
+	}
+	w.connect(budget, belongs, repository.Rules{Rules: hosted, Store: store})
+	return w, nil
+}
+
+// connect makes the parts, in the order in which they know each other.
+func (w *worker) connect(budget *budget, belongs repository.Belongs, rules repository.Rules) {
+	n, s, e := w.node, w.node.Settings, w.env
+	statuses := &sync.Map{}
+	w.notices = &notices{env: e}
+	w.knowledge = &knowledge{env: e, events: n.Accepted, rules: rules}
+	hosting := &hosting{env: e, knowledge: w.knowledge}
+	w.schedule = &schedule{env: e, watch: newWatch()}
+	releaser := &release.Releaser{
+		Store: w.store, Offerer: w.sender, Events: forRelease{w.knowledge, hosting, budget, w.schedule},
+		Hold: s.HoldDuration, Later: w.schedule.later, Log: n.Log,
+	}
+	follower := &follower{e, w.knowledge, w.schedule, releaser}
+	retention := &retention{
+		env: e, notices: w.notices, knowledge: w.knowledge, hosting: hosting, schedule: w.schedule, releaser: releaser,
+		sender: w.sender, belongs: belongs, statuses: statuses,
+	}
+	w.chores = newHousekeeping(e, w.knowledge).chores
+	reconciler := &reconciler{
+		env: e, notices: w.notices, knowledge: w.knowledge, schedule: w.schedule, retention: retention,
+		expiry:   &expiry{e, w.notices, w.knowledge, w.schedule, w.sender},
+		releaser: releaser, chores: w.chores, statuses: statuses,
+	}
+	w.schedule.queue = newQueue(reconcilers, s.HuntBackoffBase, maxReconcileBackOff, reconciler.tryReconcile)
+	w.fetcher = &fetcher{
+		env: e, notices: w.notices, knowledge: w.knowledge, hosting: hosting, releaser: releaser, budget: budget,
+		guard: w.guard, inside: w.inside,
 		limits: fetch.Limits{
 			Timeout: s.FetchTimeout, Silence: s.FetchSilence, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate, Misses: fetch.NewMisses(),
-			Agent: fmt.Sprintf("git/%s (tendril/%s)", store.GitVersion(), strings.ReplaceAll(obs.Version(), " ", "-")),
+			Agent: fmt.Sprintf("git/%s (tendril/%s)", w.store.GitVersion(), strings.ReplaceAll(obs.Version(), " ", "-")),
 		},
 	}
-	w.queue = newQueue(reconcilers, s.HuntBackoffBase, maxReconcileBackOff, w.tryReconcile)
-	w.chores = newHousekeeping(store, ours, n.Log, w.keepsAll).chores
-	w.questions = gitquery.NewServer(n.Bus.Conn, n.Log, w.newAnswers())
-	w.hearing = query.SubscribeAccepted(n.Bus.JS, n.Accepted, []int{nostr.KindAnnouncement, nostr.KindPR, nostr.KindPRUpdate, nostr.KindDeletion}, w.heard)
-	w.holdings = held.NewSet(n.Bus.JS, n.Log, w.changed)
-	w.releaser = &release.Releaser{Store: store, Offerer: sender, Events: w, Hold: s.HoldDuration, Later: w.later, Log: n.Log}
-	n.Bans.OnChange(w.heardBan) // last: it may be called at once, and uses all of the above
-	return w, nil
+	w.survey = &survey{env: e, schedule: w.schedule, arrivals: make(chan int, proto.Shards), statuses: statuses}
+	w.answers = &answers{env: e, knowledge: w.knowledge, hosting: hosting, schedule: w.schedule, retention: retention, statuses: statuses}
+	w.questions = gitquery.NewServer(n.Bus.Conn, n.Log, w.answers.newAnswers())
+	w.pushes = authority{
+		env: e, notices: w.notices, knowledge: w.knowledge, hosting: hosting, schedule: w.schedule, reconciler: reconciler,
+		releaser: releaser, sender: w.sender, budget: budget,
+	}
+	kinds := []int{nostr.KindAnnouncement, nostr.KindPR, nostr.KindPRUpdate, nostr.KindDeletion}
+	w.hearing = query.SubscribeAccepted(n.Bus.JS, n.Accepted, kinds, follower.heard)
+	w.knowledge.holdings = held.NewSet(n.Bus.JS, n.Log, follower.changed)
+	n.Bans.OnChange(follower.heardBan) // last: it may be called at once, and uses all of the above
 }
 
 // takeFolder makes sure that the git folder belongs to this log and this domain.
@@ -126,10 +153,6 @@ func Run(ctx context.Context, n *node.Node) error {
 	}
 	defer w.guard.CloseIdleConnections()
 	defer w.inside.CloseIdleConnections()
-	if err := w.openBudget(ctx); err != nil {
-		return err
-	}
-
 	server, err := w.listen()
 	if err != nil {
 		return err
@@ -145,15 +168,15 @@ func Run(ctx context.Context, n *node.Node) error {
 	// dead.
 	defer member.Leave()
 	directory := member.Directory()
-	w.directory = directory
-	if w.hunter, err = w.newHunter(directory); err != nil {
+	w.fetcher.directory = directory
+	if w.schedule.hunter, err = w.newHunter(directory); err != nil {
 		return err
 	}
-	w.metrics = newMetrics(n.Metrics, w)
+	w.notices.metrics = newMetrics(n.Metrics, w)
 	server.serve(w, directory)
 	var shared atomic.Bool
 	n.Ready.Add("purgatory", func() error {
-		err := cmp.Or(ctx.Err(), w.holdings.CaughtUp(), member.Alive())
+		err := cmp.Or(ctx.Err(), w.knowledge.holdings.CaughtUp(), member.Alive())
 		switch {
 		case err != nil:
 		case shared.Load() || w.allServed(directory):
@@ -164,15 +187,15 @@ func Run(ctx context.Context, n *node.Node) error {
 		return err
 	})
 	n.Ready.Add("git folder", w.store.Writable)
-	n.Count(w.countRepos)
-	n.Projection("purgatory_held", proto.KVStream(proto.BucketHeld), w.holdings.Seq)
+	n.Count(w.answers.countRepos)
+	n.Projection("purgatory_held", proto.KVStream(proto.BucketHeld), w.knowledge.holdings.Seq)
 	// Verdicts of ingest and what is held outlive the rest, so that what is being pushed or released
 	// when the worker stops ends well.
 	lasting, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	support, lasting := errgroup.WithContext(lasting)
 	support.Go(func() error { return w.sender.Run(lasting) })
-	support.Go(func() error { return w.holdings.Run(lasting) })
+	support.Go(func() error { return w.knowledge.holdings.Run(lasting) })
 	working, stop := context.WithCancel(ctx)
 	defer context.AfterFunc(lasting, stop)()
 	asked := make(chan time.Time, 1)
@@ -214,17 +237,17 @@ func (w *worker) newHunter(directory *claim.Directory) (*hunt.Hunter, error) {
 		place, _ = slices.BinarySearch(names, w.node.Worker)
 		return place, len(names)
 	}
-	return hunt.New(hunt.Options{Base: s.HuntBackoffBase, Max: s.HuntBackoffMax, Limits: limits, Share: share, Fetch: w.fetch, Look: w.lookAt, Log: w.log}), err
+	return hunt.New(hunt.Options{Base: s.HuntBackoffBase, Max: s.HuntBackoffMax, Limits: limits, Share: share, Fetch: w.fetcher.fetch, Look: w.schedule.lookAt, Log: w.log}), err
 }
 
 // work runs the parts of the worker until ctx ends and every push that was under way is released.
 func (w *worker) work(ctx context.Context, member *claim.Member) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{w.hearing.Run, w.hunter.Run, w.survey, w.queue.keys.Run, w.chores.Run} {
+	for _, run := range []func(context.Context) error{w.hearing.Run, w.schedule.hunter.Run, w.survey.Run, w.schedule.queue.keys.Run, w.chores.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
 	group.Go(func() error {
-		if err := w.holdings.CatchUp(ctx); err != nil {
+		if err := w.knowledge.holdings.CatchUp(ctx); err != nil {
 			if ctx.Err() != nil {
 				err = nil
 			}
@@ -250,13 +273,13 @@ func (w *worker) hold(ctx context.Context, held claim.Held) error {
 	ours := func(identifier string) bool { return proto.ShardOf(identifier) == n }
 	// Changed hears of what comes from Open on. What came before is in the second round.
 	for opened := false; ; opened = true {
-		for _, identifier := range w.holdings.Identifiers() {
+		for _, identifier := range w.knowledge.holdings.Identifiers() {
 			if !ours(identifier) {
 				continue
 			}
-			w.hunter.Add(identifier, w.node.Settings.HuntSyncDelay) // before anything that is overdue can expire
-			for _, entry := range w.holdings.OfIdentifier(identifier) {
-				w.enqueueFor(entry)
+			w.schedule.hunter.Add(identifier, w.node.Settings.HuntSyncDelay) // before anything that is overdue can expire
+			for _, entry := range w.knowledge.holdings.OfIdentifier(identifier) {
+				w.schedule.enqueueFor(entry)
 			}
 		}
 		if opened {
@@ -269,30 +292,30 @@ func (w *worker) hold(ctx context.Context, held claim.Held) error {
 		return err
 	}
 	select {
-	case w.arrivals <- n:
+	case w.survey.arrivals <- n:
 	case <-ctx.Done():
 	}
 	<-ctx.Done()
 	unasked() // who asks is told that no worker holds the shard, and asks again
 	w.shards.Close(n)
-	w.hunter.Drop(ours)
-	w.queue.drop(ours)
-	w.watch.drop(ours)
+	w.schedule.hunter.Drop(ours)
+	w.schedule.queue.drop(ours)
+	w.schedule.watch.drop(ours)
 	w.chores.Drop(func(at repository.Place) bool { return ours(at.Identifier) })
-	for at := range w.statuses.Range {
+	for at := range w.survey.statuses.Range {
 		if ours(at.(repository.Place).Identifier) {
-			w.statuses.Delete(at)
+			w.survey.statuses.Delete(at)
 		}
 	}
 	return nil
 }
 
-func (w *worker) later(at repository.Place, when time.Time) {
+func (w *schedule) later(at repository.Place, when time.Time) {
 	w.queue.addRepository(at, when, groupAndAcceptedPRs)
 }
 
 // lookAt asks for a look at what is hunted for: an owner's repository, or all of an identifier.
-func (w *worker) lookAt(identifier, owner string, at time.Time) {
+func (w *schedule) lookAt(identifier, owner string, at time.Time) {
 	if owner == "" {
 		w.queue.addIdentifier(identifier, at)
 		return

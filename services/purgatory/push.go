@@ -23,14 +23,6 @@ import (
 // The client may have gone meanwhile, the data has not.
 const releaseTime = 30 * time.Minute
 
-// authority implements githttp.Authority: for announced repositories, or for those below /prs/
-// (GRASP-06), in which contributors offer pull requests. Any path there may be pushed to: a
-// repository is made by a push that is allowed, and goes with its last reference.
-type authority struct {
-	*worker
-	prs bool
-}
-
 func (a authority) place(ref nostr.RepoRef) repository.Place {
 	return repository.Place{RepoRef: ref, PRs: a.prs}
 }
@@ -48,26 +40,31 @@ const (
 // waits. What this worker has read so far mostly tells; a client that was told of its announcement
 // a moment ago may be ahead of it.
 func (a authority) Repository(ctx context.Context, ref nostr.RepoRef) (*repository.Repo, error) {
-	if !a.shards.Holds(ref.Identifier) {
+	return a.hosting.repository(ctx, a.place(ref))
+}
+
+// repository is a repository if it is here. githttp.ErrNotFound: it is not announced.
+func (w *hosting) repository(ctx context.Context, at repository.Place) (*repository.Repo, error) {
+	if !w.shards.Holds(at.Identifier) {
 		return nil, repository.ErrElsewhere
 	}
-	if ban := a.node.Bans.Repository(ref); ban != nil {
+	if ban := w.node.Bans.Repository(at.RepoRef); ban != nil {
 		return nil, githttp.Refuse(ban.Message())
 	}
-	repo, err := a.store.At(a.place(ref))
-	if a.prs || err != nil {
+	repo, err := w.store.At(at)
+	if at.PRs || err != nil {
 		return repo, err
 	}
-	hosted, err := a.Hosts(ctx, ref)
+	hosted, err := w.Hosts(ctx, at.RepoRef)
 	if err == nil && !(hosted && repo.Exists()) {
-		err = a.makeRepository(ctx, repo)
+		err = w.makeRepository(ctx, repo)
 	}
 	return repo, err
 }
 
 // makeRepository makes a repository that is announced but not on disk yet: a client was quicker
 // than we, or the disk is a new one. githttp.ErrNotFound: it is not announced.
-func (w *worker) makeRepository(ctx context.Context, repo *repository.Repo) error {
+func (w *hosting) makeRepository(ctx context.Context, repo *repository.Repo) error {
 	return repo.WithLock(ctx, func(repo *repository.Locked) error {
 		// Looked at again under the lock: it may just have been removed because its announcement is
 		// over.
@@ -93,41 +90,41 @@ func ensure(ctx context.Context, repo *repository.Locked) error {
 
 // Hosts reports whether a repository is here by what its owner has announced. What others announce
 // of that identifier is not read: any client may ask.
-func (w *worker) Hosts(ctx context.Context, ref nostr.RepoRef) (bool, error) {
+func (w *hosting) Hosts(ctx context.Context, ref nostr.RepoRef) (bool, error) {
 	return w.hosts(ctx, ref, false)
 }
 
 // hosts is Hosts, now: after everything is read that there is at this moment. What is held is read
 // first, as in read.
-func (w *worker) hosts(ctx context.Context, ref nostr.RepoRef, now bool) (hosts bool, err error) {
+func (w *hosting) hosts(ctx context.Context, ref nostr.RepoRef, now bool) (hosts bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	if now {
-		err = w.holdings.CatchUp(ctx)
+		err = w.knowledge.holdings.CatchUp(ctx)
 	}
 	waiting := w.heldAt(ref)
 	if now && err == nil {
-		err = w.events.CatchUp(ctx)
+		err = w.knowledge.events.CatchUp(ctx)
 	}
 	var have []*nostr.Event
 	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Authors: []string{ref.PubKey}, Tags: nostr.TagMap{"d": {ref.Identifier}}}
-	for ev, failed := range w.events.Query(ctx, filter) {
+	for ev, failed := range w.knowledge.events.Query(ctx, filter) {
 		have, err = append(have, ev), errors.Join(err, failed)
 	}
 	if err != nil {
 		return false, fmt.Errorf("read the announcement of %s: %w", ref, err)
 	}
-	hosts = w.view(ref.Identifier, have, waiting).Hosts(ref.PubKey)
-	if hosts || !w.rules.Whitelists() || len(have)+len(waiting) == 0 {
+	hosts = w.knowledge.view(ref.Identifier, have, waiting).Hosts(ref.PubKey)
+	if hosts || !w.knowledge.rules.Whitelists() || len(have)+len(waiting) == 0 {
 		return hosts, nil
 	}
-	v, err := w.around(ctx, ref) // the owner may maintain one that is on the whitelist
+	v, err := w.knowledge.around(ctx, ref) // the owner may maintain one that is on the whitelist
 	return err == nil && v.Hosts(ref.PubKey), err
 }
 
 // heldAt are the held announcements of a repository.
-func (w *worker) heldAt(ref nostr.RepoRef) []*held.Entry {
-	return w.holdings.At(nostr.Address{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey, Identifier: ref.Identifier})
+func (w *hosting) heldAt(ref nostr.RepoRef) []*held.Entry {
+	return w.knowledge.holdings.At(nostr.Address{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey, Identifier: ref.Identifier})
 }
 
 // decision is what allows a push.
@@ -147,17 +144,17 @@ type decision struct {
 func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d decision, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	if d.view, err = a.around(ctx, push.Ref); err != nil {
+	if d.view, err = a.knowledge.around(ctx, push.Ref); err != nil {
 		return d, err
 	}
 	crowd := a.releaser.Crowd()
 	find := func(id string) (*nostr.Event, error) {
-		ev, err := release.Find(ctx, a, id)
+		ev, err := release.Find(ctx, a.knowledge, id)
 		if err == nil && ev == nil {
 			d.unknown = append(d.unknown, id)
 			d.bytes = max(push.PackBytes, leastUnknown)
 			err = roomFor(nil, push.Client, len(d.unknown))
-		} else if entry := a.holdings.ByID(id); entry != nil {
+		} else if entry := a.knowledge.holdings.ByID(id); entry != nil {
 			d.waiting = append(d.waiting, entry.Held)
 		}
 		if err == nil && ev != nil && !a.prs && !d.view.Serves(ev.PubKey) {
@@ -179,7 +176,7 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 		refs, err = d.repo.BranchesAndTags()
 	}
 	p := repostate.Push{Owner: push.Ref.PubKey, Refs: refs.ByName, Changes: push.Changes, Event: find}
-	p.Repos = func(pr *nostr.PullRequest) ([]nostr.RepoRef, error) { return a.Repos(ctx, pr) }
+	p.Repos = func(pr *nostr.PullRequest) ([]nostr.RepoRef, error) { return a.knowledge.Repos(ctx, pr) }
 	switch {
 	case err != nil:
 	case a.prs:
@@ -206,7 +203,7 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 // time the pack is here either way, and Push decides again under the lock.
 func (a authority) Authorize(ctx context.Context, push githttp.PushRequest) error {
 	_, err := a.allow(ctx, push)
-	return a.refusal(a.place(push.Ref), err)
+	return a.notices.refusal(a.place(push.Ref), err)
 }
 
 // allow decides a push, sees that there is room for it, and restarts the clocks of what it uses, which
@@ -232,7 +229,7 @@ func (a authority) keep(ctx context.Context, ref nostr.RepoRef, d decision) erro
 		return nil
 	}
 	var used []*nostr.Event
-	for _, e := range a.heldAt(ref) {
+	for _, e := range a.hosting.heldAt(ref) {
 		used = append(used, e.Event)
 	}
 	if d.State != nil && d.State.Held {
@@ -260,7 +257,7 @@ func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive g
 	}
 	defer into.Done()
 	refused, err := a.take(ctx, into, push, receive)
-	return refused, a.refusal(at, err)
+	return refused, a.notices.refusal(at, err)
 }
 
 func namesPullRequest(c repostate.Change) bool {
@@ -299,7 +296,7 @@ func (a authority) take(ctx context.Context, repo *repository.Locked, push githt
 			objects = append(objects, change.New)
 		}
 	}
-	a.tell(at.Identifier, proto.GitPushed, proto.GitNotice{Owner: npub(at.PubKey), Objects: some(objects)})
+	a.notices.tell(at.Identifier, proto.GitPushed, proto.GitNotice{Owner: npub(at.PubKey), Objects: some(objects)})
 	a.log.Info("pushed", "client", push.Client, "repository", at, "references", named(push.Changes), "event", d.eventID(),
 		"done already", len(d.Done), "refused", len(refused))
 	return refused, nil
@@ -345,7 +342,7 @@ func (a authority) receive(ctx context.Context, repo *repository.Locked, push gi
 		return nil, err
 	}
 	// The client may go in the middle of it: what was moved is brought in line in any case.
-	defer func() { a.queue.addRepository(repo.Place, time.Now(), maintainerGroup) }()
+	defer func() { a.schedule.queue.addRepository(repo.Place, time.Now(), maintainerGroup) }()
 	ofGit, err := receive(ctx, repo, d.Allowed)
 	// What counts is by how much the repository grew: a pack may be completed by objects that are
 	// here, and of a push that is refused nothing stays.
@@ -395,7 +392,7 @@ func roomFor(waiting []repository.WaitingPush, client string, more int) error {
 }
 
 // refusal tells the bus that a push is not allowed, and returns what its user is told.
-func (w *worker) refusal(at repository.Place, err error) error {
+func (w *notices) refusal(at repository.Place, err error) error {
 	refused, ok := errors.AsType[*repostate.Refused](err)
 	if !ok {
 		return err
@@ -410,7 +407,7 @@ func (w *worker) refusal(at repository.Place, err error) error {
 func (a authority) releaseElsewhere(ctx context.Context, at repository.Place, e proto.Held) error {
 	pr, err := nostr.ParsePullRequest(e.Event)
 	if err == nil {
-		pr.Repos, err = a.Repos(ctx, pr)
+		pr.Repos, err = a.knowledge.Repos(ctx, pr)
 	}
 	if err != nil {
 		return fmt.Errorf("read what a pushed pull request is for: %w", err)
@@ -420,7 +417,7 @@ func (a authority) releaseElsewhere(ctx context.Context, at repository.Place, e 
 		return err
 	}
 	if a.shards.Holds(e.Identifier) {
-		a.queue.addIdentifier(e.Identifier, time.Now(), e.Event.ID)
+		a.schedule.queue.addIdentifier(e.Identifier, time.Now(), e.Event.ID)
 	}
 	return nil
 }
@@ -436,7 +433,7 @@ func (a authority) releasePushed(ctx context.Context, repo *repository.Locked, d
 	if d.pulls {
 		by = a.releaser.Release
 	}
-	_, failed := a.release(ctx, d.view, []*repository.Locked{repo}, by)
+	_, failed := a.reconciler.release(ctx, d.view, []*repository.Locked{repo}, by)
 	if failed != nil {
 		a.log.Warn("not all events of a push could be released", "repository", at, "error", failed)
 	}
@@ -446,13 +443,13 @@ func (a authority) releasePushed(ctx context.Context, repo *repository.Locked, d
 				return err
 			}
 		}
-		served, err := a.Accepted(ctx, e.Event.ID)
+		served, err := a.knowledge.Accepted(ctx, e.Event.ID)
 		switch {
 		case err != nil:
 			return err
 		case served == nil && failed != nil:
 			return failed
-		case served == nil && (e.Event.Kind == nostr.KindState || a.Held(e.Event.ID) == nil):
+		case served == nil && (e.Event.Kind == nostr.KindState || a.knowledge.Held(e.Event.ID) == nil):
 			return githttp.Refuse(fmt.Sprintf("the event %s that this push is for does not count any more: it was refused or deleted, its time was over, or a newer one has taken its place", e.Event.ID))
 		}
 	}

@@ -32,7 +32,7 @@ const (
 )
 
 // tryReconcile is reconcile while this worker holds the shard. On error the queue tries again.
-func (w *worker) tryReconcile(ctx context.Context, t task) error {
+func (w *reconciler) tryReconcile(ctx context.Context, t task) error {
 	ctx, done, err := w.shards.During(ctx, t.identifier)
 	if err != nil {
 		return nil // another worker's
@@ -50,8 +50,8 @@ func (w *worker) tryReconcile(ctx context.Context, t task) error {
 // ends what is not hosted any more, releases what is complete, hunts what is missing, and lets go
 // of what is overdue. It may be called at any time and again. Other repositories of the identifier
 // are left alone: any number of strangers may announce it.
-func (w *worker) reconcile(ctx context.Context, t task) error {
-	hunted, attempt := w.hunter.Wanted(t.identifier)
+func (w *reconciler) reconcile(ctx context.Context, t task) error {
+	hunted, attempt := w.schedule.hunter.Wanted(t.identifier)
 	v, scope, unlock, err := w.enter(ctx, &t, hunted, attempt)
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 	var failed error
 	for _, repo := range scope {
 		if _, due := t.places[repo.Place]; due && !repo.PRs {
-			failed = errors.Join(failed, w.lookAfter(ctx, v.Hosts(repo.PubKey), repo))
+			failed = errors.Join(failed, w.retention.lookAfter(ctx, v.Hosts(repo.PubKey), repo))
 		}
 	}
 	result, err := w.release(ctx, v, scope, w.releaser.Release)
@@ -69,23 +69,23 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 		if repo.PRs || !repo.Exists() {
 			continue
 		}
-		s, _, err := w.status(ctx, repo.Repo, v.Hosts(repo.PubKey))
+		s, _, err := w.retention.status(ctx, repo.Repo, v.Hosts(repo.PubKey))
 		s.Nobody = nobodyOver(v, repo.PubKey)
 		w.statuses.Store(repo.Place, s)
 		failed = errors.Join(failed, err)
 	}
-	if at := w.hunter.Status(t.identifier).Next; result.Owed && len(t.pulls) > 0 && !hunted && at.IsZero() {
-		w.hunter.Add(t.identifier, w.node.Settings.HuntSyncDelay)
+	if at := w.schedule.hunter.Status(t.identifier).Next; result.Owed && len(t.pulls) > 0 && !hunted && at.IsZero() {
+		w.schedule.hunter.Add(t.identifier, w.node.Settings.HuntSyncDelay)
 	}
 	if hunted {
 		w.updateHunt(ctx, v, func(owner string) bool { return attempt || isAmong(scope, placeOf(owner, t.identifier)) }, attempt)
 	}
 	// This look may have taken the place of the one at which the next attempt begins.
-	if next := w.hunter.Status(t.identifier).Next; !next.IsZero() {
-		w.queue.addIdentifier(t.identifier, next)
+	if next := w.schedule.hunter.Status(t.identifier).Next; !next.IsZero() {
+		w.schedule.queue.addIdentifier(t.identifier, next)
 	}
-	w.awaitExpirations(v, scope)
-	return errors.Join(failed, w.expire(ctx, v))
+	w.schedule.awaitExpirations(v, scope)
+	return errors.Join(failed, w.expiry.expire(ctx, v))
 }
 
 // enter locks the repositories that a task is about and reads what is known then. Those that a push
@@ -93,8 +93,8 @@ func (w *worker) reconcile(ctx context.Context, t task) error {
 // accepted pull requests whose commits are not named in all of its repositories: what happened while
 // no worker held the shard, and what is for a repository that is new. When an attempt to hunt begins
 // these are all repositories of the identifier.
-func (w *worker) enter(ctx context.Context, t *task, hunted, attempt bool) (v repostate.View, locked []*repository.Locked, unlock func(), err error) {
-	if v, err = w.known(ctx, t.identifier, w.holdings.OfIdentifier(t.identifier), t.pulls); err != nil {
+func (w *reconciler) enter(ctx context.Context, t *task, hunted, attempt bool) (v repostate.View, locked []*repository.Locked, unlock func(), err error) {
+	if v, err = w.knowledge.known(ctx, t.identifier, w.knowledge.holdings.OfIdentifier(t.identifier), t.pulls); err != nil {
 		return v, nil, nil, err
 	}
 	if t.former, err = w.formerlyListed(ctx, v, *t); err != nil {
@@ -108,14 +108,14 @@ func (w *worker) enter(ctx context.Context, t *task, hunted, attempt bool) (v re
 			return v, nil, nil, err
 		}
 		if t.pulls = union(t.pulls, owed); len(owed) > 0 {
-			if v, err = w.known(ctx, t.identifier, w.holdings.OfIdentifier(t.identifier), t.pulls); err != nil {
+			if v, err = w.knowledge.known(ctx, t.identifier, w.knowledge.holdings.OfIdentifier(t.identifier), t.pulls); err != nil {
 				return v, nil, nil, err
 			}
 			scope, rest = scopeOf(v, *t)
 		}
 	}
 	for _, at := range rest {
-		w.queue.addRepository(at, time.Now(), repoOnly, t.pulls...)
+		w.schedule.queue.addRepository(at, time.Now(), repoOnly, t.pulls...)
 	}
 	unlock = func() {
 		for _, repo := range locked {
@@ -130,11 +130,11 @@ func (w *worker) enter(ctx context.Context, t *task, hunted, attempt bool) (v re
 		if l, free := repo.TryLock(); free {
 			locked = append(locked, l)
 		} else {
-			w.queue.addRepository(at, time.Now().Add(w.node.Settings.HuntInterval), max(maintainerGroup, t.places[at]), t.pulls...)
+			w.schedule.queue.addRepository(at, time.Now().Add(w.node.Settings.HuntInterval), max(maintainerGroup, t.places[at]), t.pulls...)
 		}
 	}
 	if err == nil {
-		v, err = w.read(ctx, t.identifier, t.pulls)
+		v, err = w.knowledge.read(ctx, t.identifier, t.pulls)
 	}
 	if err != nil {
 		unlock()
@@ -145,14 +145,14 @@ func (w *worker) enter(ctx context.Context, t *task, hunted, attempt bool) (v re
 // formerlyListed are the keys that the last announcements of a task's owners listed who have none any
 // more. Such an owner may have been a confirmed maintainer of their repositories, whether or not the
 // owner's own is here: what the owner signed counts there no longer.
-func (w *worker) formerlyListed(ctx context.Context, v repostate.View, t task) (keys []string, err error) {
+func (w *reconciler) formerlyListed(ctx context.Context, v repostate.View, t task) (keys []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	for at, reach := range t.places {
 		if reach < maintainerGroup || at.PRs || slices.ContainsFunc(v.Announcements, func(a repostate.Announcement) bool { return a.Ref == at.RepoRef }) {
 			continue
 		}
-		last, _, err := w.lastAnnouncement(ctx, at.RepoRef)
+		last, _, err := w.knowledge.lastAnnouncement(ctx, at.RepoRef)
 		if err != nil {
 			return nil, fmt.Errorf("read the last announcement of %s: %w", at, err)
 		}
@@ -211,28 +211,28 @@ func scopeOf(v repostate.View, t task) (scope, rest []repository.Place) {
 
 // release releases what is complete in the repositories of a scope, waits until that is served, and
 // tells about it.
-func (w *worker) release(ctx context.Context, v repostate.View, scope []*repository.Locked,
+func (w *reconciler) release(ctx context.Context, v repostate.View, scope []*repository.Locked,
 	by func(context.Context, repostate.View, []*repository.Locked) (release.Result, error),
 ) (release.Result, error) {
-	since, waiting := map[string]time.Time{}, w.holdings.OfIdentifier(v.Identifier)
+	since, waiting := map[string]time.Time{}, w.knowledge.holdings.OfIdentifier(v.Identifier)
 	for _, e := range waiting {
 		since[e.Event.ID] = e.HeldAt
 	}
 	result, failed := by(ctx, v, scope)
-	if err := w.events.Reached(ctx, result.Seq); err != nil {
+	if err := w.knowledge.events.Reached(ctx, result.Seq); err != nil {
 		return result, errors.Join(failed, err)
 	}
 	for _, ev := range result.Released {
 		waited := time.Since(cmp.Or(since[ev.ID], time.Now()))
-		w.metrics.released.WithLabelValues(strconv.Itoa(ev.Kind)).Inc()
-		w.metrics.waited.Observe(waited.Seconds())
-		w.tell(v.Identifier, proto.GitReleased, proto.GitNotice{Event: ev.ID, Kind: ev.Kind})
+		w.notices.metrics.released.WithLabelValues(strconv.Itoa(ev.Kind)).Inc()
+		w.notices.metrics.waited.Observe(waited.Seconds())
+		w.notices.tell(v.Identifier, proto.GitReleased, proto.GitNotice{Event: ev.ID, Kind: ev.Kind})
 		w.log.Info("released", "identifier", v.Identifier, "kind", ev.Kind, "event", ev.ID, "waited", waited.Round(time.Millisecond))
 	}
 	for _, ev := range supersededBy(result.Released, waiting) {
-		w.expired(v.Identifier, ev, "superseded by a newer state of its author")
+		w.notices.expired(v.Identifier, ev, "superseded by a newer state of its author")
 	}
-	w.remember(v, scope, result.Applied)
+	w.schedule.remember(v, scope, result.Applied)
 	for _, repo := range scope {
 		w.chores.Add(repo.Place)
 	}
@@ -255,7 +255,7 @@ func supersededBy(released []*nostr.Event, waiting []*held.Entry) (lost []*nostr
 
 // updateHunt tells the hunter what repositories of an identifier miss and where that may be: those of
 // some owners, or all if an attempt begins.
-func (w *worker) updateHunt(ctx context.Context, v repostate.View, of func(owner string) bool, all bool) {
+func (w *reconciler) updateHunt(ctx context.Context, v repostate.View, of func(owner string) bool, all bool) {
 	var wants []repostate.Want
 	for _, want := range v.Wants() {
 		if !of(want.Owner) {
@@ -278,14 +278,14 @@ func (w *worker) updateHunt(ctx context.Context, v repostate.View, of func(owner
 			wants = append(wants, want)
 		}
 	}
-	clock := w.clock(v.Identifier)
-	w.hunter.Seek(v.Identifier, hunt.Found{
-		Wants: wants, Sources: v.Sources(), Of: of, All: all, Rare: clock.isRare(v, w.holdings.OfIdentifier(v.Identifier)),
+	clock := w.schedule.clock(v.Identifier)
+	w.schedule.hunter.Seek(v.Identifier, hunt.Found{
+		Wants: wants, Sources: v.Sources(), Of: of, All: all, Rare: clock.isRare(v, w.knowledge.holdings.OfIdentifier(v.Identifier)),
 	})
 }
 
 // missing are objects that a repository lacks, and commits of pull requests that only lie there.
-func (w *worker) missing(ctx context.Context, v repostate.View, repo *repository.Repo, objects []string) ([]string, error) {
+func (w *reconciler) missing(ctx context.Context, v repostate.View, repo *repository.Repo, objects []string) ([]string, error) {
 	missing, err := repo.Missing(ctx, objects)
 	if err != nil || !repo.Exists() {
 		return missing, err
@@ -306,7 +306,7 @@ func (w *worker) missing(ctx context.Context, v repostate.View, repo *repository
 }
 
 // enqueue has a repository looked at.
-func (w *worker) enqueue(place repository.Place, reach reach) {
+func (w *schedule) enqueue(place repository.Place, reach reach) {
 	if w.shards.Holds(place.Identifier) && (!place.PRs || w.node.Settings.ContributorPRs) {
 		w.queue.addRepository(place, time.Now(), reach)
 	}

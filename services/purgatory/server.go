@@ -38,9 +38,11 @@ func (s *server) serve(w *worker, directory *claim.Directory) {
 	limits := w.node.Settings.Git
 	var prs githttp.Authority
 	if w.node.Settings.ContributorPRs {
-		prs = authority{w, true}
+		below := w.pushes
+		below.prs = true
+		prs = below
 	}
-	s.Handler = githttp.New(authority{w, false}, githttp.Options{
+	s.Handler = githttp.New(w.pushes, githttp.Options{
 		PRs:          prs,
 		MaxPushBytes: limits.MaxPushBytes, Stall: limits.GitStall,
 		Log: w.log, Metrics: githttp.NewMetrics(w.node.Metrics, w.node.Settings.TopRepos),

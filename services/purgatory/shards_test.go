@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -296,12 +297,14 @@ func TestQuietRepositoriesAreLookedAt(t *testing.T) {
 			looks <- t
 			return nil
 		}
-		w := &worker{log: slog.New(slog.DiscardHandler), store: store, shards: newShards(), arrivals: make(chan int, 1), queue: newQueue(1, time.Second, time.Second, looked)}
+		e := env{log: slog.New(slog.DiscardHandler), store: store, shards: newShards()}
+		queue := newQueue(1, time.Second, time.Second, looked)
+		w := &survey{env: e, schedule: &schedule{env: e, queue: queue}, arrivals: make(chan int, 1), statuses: &sync.Map{}}
 		w.shards.Open(proto.ShardOf("quiet"), t.Context())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- w.survey(ctx) }()
-		go func() { done <- w.queue.keys.Run(ctx) }()
+		go func() { done <- w.Run(ctx) }()
+		go func() { done <- queue.keys.Run(ctx) }()
 		w.arrivals <- proto.ShardOf("quiet")
 		began := time.Now()
 		for days := range time.Duration(2) {

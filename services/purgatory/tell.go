@@ -12,7 +12,7 @@ import (
 const someObjects = 5
 
 // tell publishes what happened to the git data of an identifier, for those who watch.
-func (w *worker) tell(identifier string, verb proto.GitVerb, n proto.GitNotice) {
+func (w *notices) tell(identifier string, verb proto.GitVerb, n proto.GitNotice) {
 	n.Identifier = identifier
 	subject, err := proto.GitSubject(identifier, verb)
 	data, failed := json.Marshal(n)

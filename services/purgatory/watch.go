@@ -98,7 +98,7 @@ func (w *watch) drop(which func(identifier string) bool) {
 
 // enqueueDependent has the repositories looked at that depend on a key or an event. identifier "":
 // those of every identifier.
-func (w *worker) enqueueDependent(name, identifier string) {
+func (w *schedule) enqueueDependent(name, identifier string) {
 	for _, at := range w.watch.of(name) {
 		if identifier == "" || at.Identifier == identifier {
 			w.enqueue(at, maintainerGroup)
@@ -108,7 +108,7 @@ func (w *worker) enqueueDependent(name, identifier string) {
 
 // remember notes what the repositories of a scope depend on now, and looks at them again when some
 // of that expires.
-func (w *worker) remember(v repostate.View, scope []*repository.Locked, applied map[string]repostate.State) {
+func (w *schedule) remember(v repostate.View, scope []*repository.Locked, applied map[string]repostate.State) {
 	for _, repo := range scope {
 		at := repo.Place
 		if at.PRs {
@@ -145,8 +145,8 @@ func (w *worker) remember(v repostate.View, scope []*repository.Locked, applied 
 // its author, who is one of the confirmed maintainers. Which state that is a worker knows that has
 // applied it. One that has taken the shard since goes by the requests that name the address of a
 // state.
-func (w *worker) StateDeleted(ctx context.Context, at repository.Place, confirmed []string) (bool, error) {
-	if w.node.Settings.IgnoreDeletions {
+func (w forRelease) StateDeleted(ctx context.Context, at repository.Place, confirmed []string) (bool, error) {
+	if w.knowledge.node.Settings.IgnoreDeletions {
 		return false, nil
 	}
 	requests := nostr.Filter{Kinds: []int{nostr.KindDeletion}, Limit: 1}
@@ -154,7 +154,7 @@ func (w *worker) StateDeleted(ctx context.Context, at repository.Place, confirme
 		return nostr.Address{Kind: nostr.KindState, PubKey: author, Identifier: at.Identifier}.String()
 	}
 	var filters []nostr.Filter
-	if state := w.watch.followed(at); state != nil {
+	if state := w.schedule.watch.followed(at); state != nil {
 		if !slices.Contains(confirmed, state.PubKey) {
 			return false, nil
 		}
@@ -171,7 +171,7 @@ func (w *worker) StateDeleted(ctx context.Context, at repository.Place, confirme
 		}
 	}
 	for _, filter := range filters {
-		_, err := query.First(ctx, w.events, filter)
+		_, err := query.First(ctx, w.knowledge.events, filter)
 		switch {
 		case err == nil:
 			return true, nil

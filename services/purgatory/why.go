@@ -10,21 +10,21 @@ import (
 
 // waits tells what a repository waits for, and what was done about it; nil: no event waits for its
 // git data, or it cannot be told now.
-func (w *worker) waits(ctx context.Context, ref nostr.RepoRef) *proto.Waits {
-	entries := w.holdings.OfIdentifier(ref.Identifier)
+func (w *answers) waits(ctx context.Context, ref nostr.RepoRef) *proto.Waits {
+	entries := w.knowledge.holdings.OfIdentifier(ref.Identifier)
 	repo, err := w.store.Repo(ref)
 	if len(entries) == 0 || err != nil {
 		return nil
 	}
-	v, err := w.known(ctx, ref.Identifier, entries, nil)
+	v, err := w.knowledge.known(ctx, ref.Identifier, entries, nil)
 	if err != nil {
 		return nil
 	}
-	told := &proto.Waits{Asked: w.hunter.Asked(ref.Identifier)}
-	told.Next = w.hunter.Status(ref.Identifier).Next
+	told := &proto.Waits{Asked: w.schedule.hunter.Asked(ref.Identifier)}
+	told.Next = w.schedule.hunter.Status(ref.Identifier).Next
 	var objects []string
 	waits := func(ev *nostr.Event, needs ...string) {
-		if e := w.holdings.ByID(ev.ID); e != nil && (told.Until.IsZero() || e.ExpiresAt.Before(told.Until)) {
+		if e := w.knowledge.holdings.ByID(ev.ID); e != nil && (told.Until.IsZero() || e.ExpiresAt.Before(told.Until)) {
 			told.Until = e.ExpiresAt
 		}
 		objects = append(objects, needs...)

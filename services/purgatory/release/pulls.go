@@ -299,7 +299,7 @@ func placed(repo *repository.Repo, event string) (at time.Time) {
 }
 
 // Find returns an event that is known, held or accepted, or nil.
-func Find(ctx context.Context, from Events, id string) (*nostr.Event, error) {
+func Find(ctx context.Context, from Finder, id string) (*nostr.Event, error) {
 	if ev := from.Held(id); ev != nil || !nostr.IsHex64(id) {
 		return ev, nil
 	}

@@ -49,14 +49,19 @@ type Releaser struct {
 	tips    sync.Map // repository.Place → events for which references below refs/nostr/ are named, in order
 }
 
+// Finder finds an event.
+type Finder interface {
+	// Accepted returns an accepted event, Held one that is held; nil: there is none.
+	Accepted(ctx context.Context, id string) (*nostr.Event, error)
+	Held(id string) *nostr.Event
+}
+
 // Events are all accepted ones, and those that are held for any identifier.
 type Events interface {
 	// CatchUp waits until the answers have everything that is committed now.
 	CatchUp(ctx context.Context) error
-	// Accepted returns an accepted event, Held one that is held; nil: there is none.
-	Accepted(ctx context.Context, id string) (*nostr.Event, error)
-	Held(id string) *nostr.Event
-	// Unknown returns the ids of events that are neither.
+	Finder
+	// Unknown returns the ids of events that are neither accepted nor held.
 	Unknown(ctx context.Context, ids []string) ([]string, error)
 	// Repos returns what a pull request or update is for; of an update also what its pull request is for.
 	Repos(ctx context.Context, pr *nostr.PullRequest) ([]nostr.RepoRef, error)
