@@ -2,6 +2,8 @@
 // data. It needs a NATS server that the other services share, and a git volume that its other
 // replicas share.
 //
+// The parts of a worker, and which knows which, are in parts.go.
+//
 //   - A worker claims shards of identifiers (shards.go). It may write while the lease of
 //     a shard lasts, and lets one writer at a time into each repository.
 //   - It follows what is held (bucket grasp-held) and what is accepted (the log). What may change a
