@@ -150,11 +150,12 @@ func TestEachDamageIsFoundAndMended(t *testing.T) {
 		the owner's state is gone                     | stateless | | references: there are branches or tags, and no state |
 		the index lags                                | issue | | | mended
 		a file of the index is broken                 | | for f in INDEX/*.sst; do echo > $f; done | index: its files are damaged | mended
-		the index has another event of the sequence   | indexed mark | | index: | mended`) {
+		the index has another event of the sequence   | indexed mark later | | index: | mended
+		the index ends with one that the log has not  | indexed mark | | | mended`) {
 		t.Run(row[0], func(t *testing.T) {
 			t.Parallel()
 			p := newPlace(t)
-			subject := proto.EventSubjectOf(issue).String()
+			subject, later := proto.EventSubjectOf(issue).String(), owner.Sign(1621, "later", about)
 			steps := map[string]func(){
 				"issue": func() { p.log(issue) }, "deletion": func() { p.log(owner.Sign(5, "", about)) }, "index": p.makeIndex,
 				"forged": func() {
@@ -186,8 +187,13 @@ func TestEachDamageIsFoundAndMended(t *testing.T) {
 				"indexed": func() {
 					db, err := eventdb.Open(p.index, eventdb.Options{})
 					must(t, err)
-					must(t, db.Apply([]eventdb.Record{{Seq: 4, Event: issue}}), db.Close())
+					must(t, db.Apply([]eventdb.Record{{Seq: 4, Event: issue}}))
+					if strings.Contains(row[1], "later") {
+						must(t, db.Apply([]eventdb.Record{{Seq: 5, Event: later}}))
+					}
+					must(t, db.Close())
 				},
+				"later": func() { p.log(later) },
 			}
 			for step := range strings.FieldsSeq(row[1]) {
 				steps[step]()
