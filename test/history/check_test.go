@@ -297,8 +297,8 @@ func (s *story) unexplained(id, commit, owner, identifier string) string {
 	for _, ev := range s.m.events {
 		switch {
 		case ev.ID != id:
-		case ev.pushedFirst && !ev.stored && tag(ev.Event, "c") == commit && (s.m.fateOf(ev) == dead || !ev.accepted):
-			return ""
+		case !ev.accepted && tag(ev.Event, "c") == commit, ev.pushedFirst && !ev.stored && s.m.fateOf(ev) == dead:
+			return "" // nobody here knows the event: the reference waits for it, for half an hour
 		case s.m.fateOf(ev) == dead:
 			return "its event is deleted, banned or expired"
 		case strings.SplitN(tag(ev.Event, "a"), ":", 3)[2] != identifier:
