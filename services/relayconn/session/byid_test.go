@@ -18,6 +18,11 @@ func (p *play) asksByID() (ids chan []string) {
 	return ids
 }
 
+func (p *play) hasAccepted(id string) (is bool) {
+	p.with(func() { is = p.accepted[id] })
+	return is
+}
+
 // TestAskedByID: what ingest names is asked for at once, however old it is, and goes on the live lane.
 // What the relay does not have is no failure.
 func TestAskedByID(t *testing.T) {
@@ -93,7 +98,7 @@ func TestLostVerdicts(t *testing.T) {
 				synctest.Wait()
 				p.with(func() { p.fail = nil })
 				sleep(3 * time.Minute)
-				if !p.accepted[old.ID] {
+				if !p.hasAccepted(old.ID) {
 					t.Error("an old event whose verdict was lost did not come again")
 				}
 				var byID bool
@@ -124,11 +129,11 @@ func TestAgainLater(t *testing.T) {
 		sleep(rules.Calm)
 		p.complete(1)
 		sleep(9 * time.Minute)
-		if p.accepted[old.ID] {
+		if p.hasAccepted(old.ID) {
 			t.Fatal("accepted too early")
 		}
 		sleep(2 * time.Minute)
-		if !p.accepted[old.ID] {
+		if !p.hasAccepted(old.ID) {
 			t.Error("it was not asked for again")
 		}
 	})
