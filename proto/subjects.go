@@ -156,7 +156,7 @@ func (s EventSubject) String() string {
 	return string(append(append(append(b, s.PubKey...), '.'), s.Slot...))
 }
 
-// AnyEventWith are the subjects of the event with an id, whatever its kind and author; not those of
+// AnyEventWith are the subjects of the event with an id, of any kind and author; not those of
 // replaceable and addressable events.
 func AnyEventWith(id string) string { return prefixEvent + "*.*." + ShortID(id) }
 
@@ -190,7 +190,7 @@ func (s RejectedSubject) String() string {
 	return prefixRejected + strconv.Itoa(s.Kind) + "." + s.ShortID
 }
 
-// AnyRejectedWith are the subjects of the rejection of an event, whatever its kind.
+// AnyRejectedWith are the subjects of the rejection of an event of any kind.
 func AnyRejectedWith(id string) string { return prefixRejected + "*." + ShortID(id) }
 
 // ParseRejectedSubject is the inverse of [RejectedSubject.String].

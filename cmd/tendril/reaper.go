@@ -15,7 +15,7 @@ const firstProcess = 1
 // the first process of a container: that becomes the parent of every process whose own has ended,
 // like those that a git starts which is cut off, and each stays a zombie until its parent waits for
 // it. The child cannot do this itself: waiting for any process would take the exit status away from
-// whoever started one.
+// the goroutine that started it.
 func reap(program string, args []string) (status int, err error) {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)

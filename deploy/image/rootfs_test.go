@@ -14,7 +14,7 @@ import (
 )
 
 // program is what is built into the images here. It needs nothing but Go's own packages, which are
-// compiled anew for an image.
+// compiled again for an image.
 const program = "deploy/image/testdata/program.go"
 
 // inside runs git in a root file system as the only one that it sees, in the repository /tmp/r.git.

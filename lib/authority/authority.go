@@ -171,7 +171,7 @@ func (w *walk) follow(by *nostr.Announcement, confirmed []string, yield func(Coo
 }
 
 // Sharing are the owners whose repositories share objects with that of an owner: those with the same
-// root who are confirmed there. An owner who only points to a lead shares with nobody.
+// root who are confirmed there. An owner who only points to a lead shares with no other.
 func Sharing(all Announcements, owner string) (owners []string) {
 	w := walk{all: all}
 	g := w.group(owner)

@@ -289,7 +289,7 @@ func (d *Directory) Lives(worker proto.Worker) bool {
 	return d.live(worker.Name).Name != ""
 }
 
-// Preferred is the live worker to which a key falls that nobody claims; "": no worker lives. All
+// Preferred is the live worker to which a key falls that no worker claims; "": no worker lives. All
 // that know the same workers say the same.
 func (d *Directory) Preferred(key string) string {
 	workers := slices.Collect(maps.Keys(d.Workers()))

@@ -8,7 +8,7 @@ import (
 )
 
 // lease is the right of a worker to work by its claims. It is a value: work runs under its context,
-// and whatever ends the lease ends that context for good. A later heartbeat begins another lease,
+// and the end of the lease ends that context for good. A later heartbeat begins another lease,
 // so work that was begun under an ended one can never go on by it.
 //
 // Three things end a lease: its time, which heartbeats make longer; the sight that the worker's

@@ -8,7 +8,7 @@
 // work earlier: at nine tenths of a TTL after its last heartbeat began, or as soon as it sees that
 // its record is gone.
 //
-// The package does not own what is done by a claim: whoever works must let the end of the lease end
+// The package does not own what is done by a claim: the worker must let the end of the lease end
 // what it writes.
 package claim
 

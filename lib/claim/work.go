@@ -161,7 +161,7 @@ func (w *work) share(ctx context.Context) {
 	group.Wait()
 }
 
-// free returns those of the keys by whose claims nobody works any more, and after how long silence
+// free returns those of the keys by whose claims no worker works any more, and after how long silence
 // may have made more of them free; 0: a message will tell. Where there was a holder it first reads
 // every heartbeat that the bucket has: what this worker has heard of claims may be newer than what it
 // has heard of workers. After an error it has the keys without a holder.

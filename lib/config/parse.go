@@ -39,7 +39,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s is %.200q: %s", e.Setting, e.Value, e.Reason)
 }
 
-// Parse reads the settings in a command line of the program, whatever its command: flags over
+// Parse reads the settings in a command line of the program, for any command: flags over
 // environment over `.env` over defaults, checked. An error is one sentence for the operator.
 func (s *Source) Parse(args []string) (Settings, error) {
 	type word string

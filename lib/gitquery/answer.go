@@ -72,7 +72,7 @@ func (s *Server) Serve(ctx context.Context, shard int) (stop func(), err error) 
 func (s *Server) take(ctx context.Context, shard int, m *nats.Msg) {
 	reply := m.Reply
 	if reply == "" {
-		return // nobody waits for an answer
+		return // there is no address for an answer
 	}
 	verb, err := proto.ParseRepoSubject(m.Subject)
 	if err != nil {

@@ -142,7 +142,7 @@ func (c Client) listShard(ctx context.Context, shard string) (list []proto.RepoS
 
 func shardOf(ref nostr.RepoRef) string { return proto.ShardName(proto.ShardOf(ref.Identifier)) }
 
-// ask asks until a worker has answered, and nobody else than a worker that has done nothing is asked
+// ask asks until a worker has answered, and only a worker that has done nothing is asked
 // twice.
 func (c Client) ask(ctx context.Context, shard string, verb proto.RepoVerb, question, answer any) error {
 	data, err := json.Marshal(question)

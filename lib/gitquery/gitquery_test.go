@@ -100,7 +100,7 @@ func TestEachLoginIsAnswered(t *testing.T) {
 	}
 }
 
-// TestNoWorker: who asks where nobody holds the shard is told so, waits for one that comes, and is
+// TestNoWorker: who asks where no worker holds the shard is told so, waits for one that comes, and is
 // passed on by one that has just let the shard go.
 func TestNoWorker(t *testing.T) {
 	s := newServer(t)

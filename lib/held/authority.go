@@ -10,7 +10,7 @@ import (
 )
 
 // Source finds the announcements of one identifier. Anybody may announce an identifier, so that there
-// can be thousands: no question reads all of them, but for a key that nobody is found to list.
+// can be thousands: no question reads all of them, but for a key that no announcement is found to list.
 type Source interface {
 	// By returns the announcements of an author.
 	By(author string) []*Entry

@@ -188,7 +188,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestNoReplyReachesTheLog: whoever has the login of a service outside of the core account makes
+// TestNoReplyReachesTheLog: a client with the login of a service outside of the core account makes
 // the server answer to a subject of the log, and of the bucket of held events, by every request
 // that the login may make and by consumers with such a subject. None of it arrives.
 func TestNoReplyReachesTheLog(t *testing.T) {

@@ -2,7 +2,7 @@ package node
 
 import "testing"
 
-// TestConnectionsFitTheDescriptors: whatever the limit of file descriptors is, all connections leave
+// TestConnectionsFitTheDescriptors: with any limit of file descriptors, all connections leave
 // some for git, the index and NATS, and where the limit is high nothing is lowered.
 func TestConnectionsFitTheDescriptors(t *testing.T) {
 	t.Parallel()

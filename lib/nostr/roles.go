@@ -10,7 +10,7 @@ import (
 // says and no more: package authority works out who speaks for a repository.
 type Roles struct {
 	// Active: the author maintains the repository. An author whose own role has ended, or who is a
-	// moderator only, has left, whatever others say.
+	// moderator only, has left, even where others list it.
 	Active bool
 	// Listed are the maintainers and leads whom the announcement names, each once, without the
 	// author.

@@ -25,7 +25,7 @@ const (
 var errSilent = fmt.Errorf("no replica told anything about the question for %s", silence)
 
 // request asks a micro service once. The question says how long there is for the answer, so the
-// replica stops when nobody waits for it any more. sign is called whenever the replica tells that it
+// replica stops when its asker waits no longer. sign is called whenever the replica tells that it
 // works on the question. Optional.
 func request(ctx context.Context, conn *nats.Conn, subject string, question, answer any, sign func()) error {
 	m := &nats.Msg{Subject: subject, Reply: conn.NewInbox(), Header: nats.Header{}}
@@ -89,5 +89,5 @@ func readReply(reply *nats.Msg, answer any) error {
 	return why
 }
 
-// noReplica is the status by which NATS says that nobody hears a question.
+// noReplica is the status by which NATS says that no replica hears a question.
 const noReplica = "503"

@@ -343,7 +343,7 @@ func TestSplit(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(4, 4))
 	theirs := random(rnd, 40_000, 3)
 	ours := packed(theirs[:20_000], random(rnd, 100, 3))
-	w := newWriter() // a range that is listed for a fingerprint, whatever its size, and one that is split
+	w := newWriter() // a range that is listed for a fingerprint, of any size, and one that is split
 	whole := packed(theirs)
 	w.ids(Between(whole[29_999], whole[30_000]), whole[:30_000])
 	d := dialogue{set: whole, limits: DefaultLimits, out: w}

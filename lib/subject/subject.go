@@ -110,7 +110,7 @@ func parseURL(scheme, name, rest string) (Subject, error) {
 }
 
 // parseAddress reads a path of a repository: <npub>/<identifier>, with or without .git, and
-// whatever stands before the npub and behind the repository.
+// with anything before the npub and behind the repository.
 func parseAddress(path string) (Subject, error) {
 	before, repo, found := strings.Cut(path, "npub1")
 	if !found || before != "" && !strings.HasSuffix(before, "/") {

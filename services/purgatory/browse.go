@@ -47,7 +47,7 @@ func (b browser) named(ctx context.Context, ref nostr.RepoRef, name string) (rep
 	case err != nil:
 		return nil, "", err
 	}
-	refs, err := repo.Refs()
+	refs, err := repo.BranchesAndTags()
 	if object = refs.ByName[name]; err != nil || object == "" {
 		return nil, "", err
 	}

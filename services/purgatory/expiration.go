@@ -27,7 +27,7 @@ func expiresAt(ev *nostr.Event, now time.Time) (at time.Time, will bool) {
 }
 
 // awaitExpirations has repositories looked at when the time of an event is over that may have changed
-// them: the event ends then as if its author had deleted it, and nobody tells. What else a hosted
+// them: the event ends then as if its author had deleted it, without any message. What else a hosted
 // repository depends on, remember awaits.
 func (w *schedule) awaitExpirations(v repostate.View, scope []*repository.Locked) {
 	now := time.Now()

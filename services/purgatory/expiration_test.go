@@ -44,7 +44,7 @@ func TestAnAnnouncementEndsRightAfterItsFirstPush(t *testing.T) {
 }
 
 // TestWhatExpiresEnds: when the time of an announcement or of a pull request is over, nothing of it
-// stays behind that its deletion would not leave, though nobody tells.
+// stays behind that its deletion would not leave, though no message tells.
 func TestWhatExpiresEnds(t *testing.T) {
 	w := newWorld(t)
 	commit := w.pushFirst()

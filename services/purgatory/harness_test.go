@@ -56,7 +56,7 @@ type worker struct {
 
 // asked counts questions for accepted events.
 type asked struct {
-	walks atomic.Int32 // for whatever anybody has announced
+	walks atomic.Int32 // for all announcements
 	looks atomic.Int32 // for one event
 	read  atomic.Int32 // events that were answers
 }

@@ -20,7 +20,7 @@ const (
 	// housekeepingEvery is how often it is looked whether a repository must be cleaned up, though
 	// nothing was written to it.
 	housekeepingEvery = time.Hour
-	// housekeepingWhenBusy is when it is tried again in a repository that somebody wrote in.
+	// housekeepingWhenBusy is when it is tried again in a repository that was busy.
 	housekeepingWhenBusy = time.Minute
 )
 
@@ -125,7 +125,7 @@ func (h *housekeeping) cleanUp(ctx context.Context, at repository.Place) error {
 	return nil
 }
 
-// tidy lets git clean up one repository, unless somebody writes in it: nobody waits for housekeeping
+// tidy lets git clean up one repository, unless a client writes in it: no client waits for housekeeping
 // to begin. What keepsAll says is read under the lock, so that it holds while objects are removed.
 func tidy(ctx context.Context, repo *repository.Repo, keepsAll func(context.Context, repository.Place) (bool, error)) (busy bool, err error) {
 	locked, free := repo.TryLock()

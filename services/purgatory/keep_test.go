@@ -58,7 +58,7 @@ func TestWhatHousekeepingKeeps(t *testing.T) {
 	}
 }
 
-// TestHousekeepingBesideAWriter: while somebody writes, housekeeping removes nothing, however old it
+// TestHousekeepingBesideAWriter: while a client writes, housekeeping removes nothing, however old it
 // is. A push builds on a commit whose branch was deleted long ago; after its check the commit must
 // stay until the push has set its reference, and from then on because of that.
 func TestHousekeepingBesideAWriter(t *testing.T) {

@@ -58,7 +58,7 @@ func (w *answers) references(_ context.Context, ref nostr.RepoRef, after string)
 	if err != nil {
 		return answer, err
 	}
-	refs, err := repo.Refs()
+	refs, err := repo.BranchesAndTags()
 	if err != nil {
 		return answer, err
 	}

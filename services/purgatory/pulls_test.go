@@ -105,7 +105,7 @@ func TestACommitIsPushedWhereItsPullRequestNamesAnother(t *testing.T) {
 	w.released(pr)
 }
 
-// TestAPullRequestIsBanned, or its author: the reference goes, whoever's repository it is in, and comes
+// TestAPullRequestIsBanned, or its author: the reference goes from every repository that it is in, and comes
 // back when the ban ends.
 func TestAPullRequestIsBanned(t *testing.T) {
 	w := newWorld(t)
@@ -156,7 +156,7 @@ func TestAPullRequestFromAForkHere(t *testing.T) {
 }
 
 // TestACommitIDIsNoData: a pull request that names what the owner has removed brings it back into no
-// reference. Whoever has the commit can push it.
+// reference. Any client that has the commit can push it.
 func TestACommitIDIsNoData(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.pushFirst()

@@ -449,7 +449,7 @@ func TestReadyOnceEveryRepositoryHasAWorker(t *testing.T) {
 	}
 }
 
-// TestACrowdAddsNothingToAPush: whatever strangers announce and send for the owner's identifier, the
+// TestACrowdAddsNothingToAPush: with all that strangers announce and send for the owner's identifier, the
 // owner's push starts as many git processes in the owner's repository as before, and asks ingest as
 // often.
 func TestACrowdAddsNothingToAPush(t *testing.T) {

@@ -27,7 +27,7 @@ type shard struct {
 	writers sync.WaitGroup
 	lease   context.Context // ends when the claim on the shard does, or when the hand-over cuts work off
 	cut     context.CancelFunc
-	tenure  context.Context // ends when the shard is to be let go: it takes no more writers
+	tenure  context.Context // ends when the shard is being let go: it takes no more writers
 	end     context.CancelFunc
 }
 

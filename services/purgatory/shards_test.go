@@ -103,7 +103,7 @@ func TestOneWriterAndHandOver(t *testing.T) {
 }
 
 // TestLease: what is written ends with the lease, also if the same worker has the shard again then;
-// what may be begun again elsewhere ends as soon as the shard is to be let go.
+// what may be begun again elsewhere ends as soon as the shard is being let go.
 func TestLease(t *testing.T) {
 	t.Parallel()
 	h := newShards()

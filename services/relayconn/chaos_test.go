@@ -39,7 +39,7 @@ func chaosTime(t *testing.T) time.Duration {
 // TestChaos: 50 relays, among workers that are killed, stop, lose the bus for a moment and join at
 // random, while relays hang up and tell new events. The workers have no index and ask two processes
 // that have one, which are killed too. When it is over every relay has one worker and
-// one connection, nobody has more than a quarter over the mean, nothing moves any more, and every
+// one connection, no worker has more than a quarter over the mean, nothing moves any more, and every
 // event has come.
 func TestChaos(t *testing.T) {
 	if testing.Short() {
@@ -113,7 +113,7 @@ func (c *chaos) join() {
 		"--sync-base-backoff-secs=15", "--sync-max-backoff-secs=15"))
 }
 
-// disturb does one thing that nobody expects.
+// disturb does one unexpected thing.
 func (c *chaos) disturb() {
 	r, workers := c.relays[c.rnd.IntN(len(c.relays))], len(c.workers)
 	switch what := c.rnd.IntN(9); {

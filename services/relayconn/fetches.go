@@ -52,7 +52,7 @@ func newFetches(env *Env, d directory, worker string) *Fetches {
 	}
 }
 
-// hold gives what is to be asked of a relay that this worker holds, until it lets go.
+// hold gives the ids to ask of a relay that this worker holds, until it lets go.
 func (f *Fetches) hold(name string) (ids <-chan []string, letGo func()) {
 	if f == nil {
 		return nil, func() {}
@@ -88,7 +88,7 @@ func (f *Fetches) hear(ctx context.Context, data []byte) {
 	}
 }
 
-// ask hands ids to whoever talks to a relay, which may be another worker.
+// ask hands ids to the worker that talks to a relay, which may be another worker.
 func (f *Fetches) ask(ctx context.Context, name, url string, ids []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -128,7 +128,7 @@ func TestNothingIsReadForAFreshStart(t *testing.T) {
 }
 
 // TestWait: bootstrap relays connect at once when they are claimed, the others spread out from then
-// on, whenever the process was started, and nobody is tried before its time.
+// on, whenever the process was started, and no relay is tried before its time.
 func TestWait(t *testing.T) {
 	t.Parallel()
 	rules := Rules{Sync: config.Sync{StartupJitterMillis: 10_000}}

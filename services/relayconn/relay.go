@@ -92,7 +92,7 @@ type relayWorker struct {
 	reported  atomic.Pointer[session.Status] // by the session, last
 	pauses    session.Pauses
 	reminders session.Reminders
-	byID      <-chan []string // ids that the relay is to be asked for
+	byID      <-chan []string // ids to ask the relay for
 	warned    map[string]bool // of what the operator has been warned since the last fresh start
 	gaps      sync.Map        // sources of which a gap was told on this connection
 }

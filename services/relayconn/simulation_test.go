@@ -639,7 +639,7 @@ type memoryStream struct {
 
 func (s memoryStream) Publish(_ context.Context, _ string, data []byte, _ ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
 	s.bucket.mu.Lock()
-	on := s.bucket.revision // one worker has the claim, so nobody else has written
+	on := s.bucket.revision // one worker has the claim, so no other has written
 	s.bucket.mu.Unlock()
 	revision, err := s.bucket.write(s.g, data, on)
 	return &jetstream.PubAck{Sequence: revision}, err

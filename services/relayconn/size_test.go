@@ -35,7 +35,7 @@ func TestHeapAtEverydaySize(t *testing.T) {
 		var batch []*nats.Msg
 		for n := range roots {
 			ev := &nostr.Event{Kind: nostr.KindIssue, PubKey: strings.Repeat("a", 64), CreatedAt: nostr.Timestamp(1 + n), Tags: nostr.Tags{{"a", ref}}}
-			ev.ID = ev.GetID() // nobody verifies what is in the log
+			ev.ID = ev.GetID() // events in the log are not verified
 			batch = append(batch, &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: []byte(ev.String())})
 		}
 		if _, err := b.PublishBatch(t.Context(), batch, nil); err != nil {

@@ -133,7 +133,7 @@ func send(ws *websocket.Conn, m json.Marshaler) {
 	}
 }
 
-// publish tells an event to whoever has asked for it live.
+// publish tells an event to every worker that has asked for it live.
 func (f *foreign) publish(ev *nostr.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -55,7 +55,7 @@ func cmpOr(a, b string) string {
 	return b
 }
 
-// TestRandomHistories: whatever people and machines do, the repositories are in the end what the
+// TestRandomHistories: after all that people and machines do, the repositories are in the end what the
 // events say, and no acknowledged push is lost.
 func TestRandomHistories(t *testing.T) {
 	for _, seed := range seeds(t) {

@@ -283,7 +283,7 @@ func (s *story) pushState(owner *fixture.Person, identifier string, state *nostr
 		}
 	}
 	if len(args) == 3 {
-		return errors.New("nothing is to be pushed")
+		return errors.New("there is nothing to push")
 	}
 	if out, err = s.u.work.TryGit(args...); err != nil {
 		return errors.New("refused or failed: " + lastLine(out))
@@ -375,7 +375,7 @@ func (s *story) pushCommit(owner *fixture.Person, identifier string, ev *nostr.E
 	return nil
 }
 
-// remark publishes an issue, or an event that nobody may keep.
+// remark publishes an issue, or an event that no server may keep.
 func (s *story) remark() {
 	owner, identifier := s.hosted()
 	kind, what := 1621, "an issue"
@@ -407,7 +407,7 @@ func (s *story) person(key string) *fixture.Person {
 	return s.people[slices.IndexFunc(s.people, func(p *fixture.Person) bool { return p.PubKey == key })]
 }
 
-// delete deletes something that somebody has published.
+// delete deletes something that a person has published.
 func (s *story) delete() {
 	s.mu.Lock()
 	target := pick(s, s.m.events)

@@ -20,7 +20,7 @@ func TestEphemeralEventsAreLive(t *testing.T) {
 		ev.ID = ev.GetID()
 		b.relay.feedEphemeral(nostr.Encode(ev))
 	}
-	pass(1, 20001) // to nobody
+	pass(1, 20001) // to no client
 	b.say(`["REQ","s",{"kinds":[1]},{"kinds":[20001]},{"authors":["` + strings.Repeat("a", 64) + `"]}]`)
 	b.want(`["EOSE","s"]`, "")
 	pass(2, 20001)

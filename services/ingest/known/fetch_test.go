@@ -19,7 +19,7 @@ func healed(n int, relays ...string) proto.RejectedEvent {
 	return r
 }
 
-// asked is what is to be asked for, by the relays to ask.
+// asked are the ids to ask for, by the relays to ask.
 func asked(x *known.Rejected, after time.Duration) string {
 	var all []string
 	for _, f := range x.Fetches(begun.Add(after)) {

@@ -11,7 +11,7 @@ import (
 )
 
 // announcement decides kind 30617. What replaces an accepted announcement of its author is accepted
-// at once, whatever either lists: one can always leave, or change roles, and only the repository
+// at once, with any relays and clone URLs: one can always leave, or change roles, and only the repository
 // waits for data. If the repository was hosted here, the log learns where it went, and our hosting
 // ends, unless it is archived from then on. What lists us is held for its git data. What does not
 // vouches for nothing that its author held until now: that never had git data here. It counts as a

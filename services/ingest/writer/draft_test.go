@@ -146,7 +146,7 @@ func TestWhoNamesAKey(t *testing.T) {
 	} {
 		d.Accept(step.accept)
 		if !d.Announced("x").Lists(string(maintainer), nil) {
-			t.Errorf("after %s nobody lists the key", step.accept)
+			t.Errorf("after %s no announcement lists the key", step.accept)
 		}
 		list, err := d.announced.Naming("x", string(maintainer)), d.failure()
 		var got []person

@@ -8,8 +8,8 @@ import (
 )
 
 // TestWhatIsDeletedByItsIDKeepsItsPlace: after an author has deleted the version that counts, accepted
-// or held, older ones do not come back, whoever sends them: not in the same batch, not later, and not
-// with an index that was made anew. A newer one is welcome.
+// or held, older ones do not come back from any sender: not in the same batch, not later, and not
+// with an index that was made again. A newer one is welcome.
 func TestWhatIsDeletedByItsIDKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	alice := newPerson(1)

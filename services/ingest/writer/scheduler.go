@@ -9,7 +9,7 @@ import (
 	"tendril.dev/services/ingest/policy"
 )
 
-// class is how soon work is due. Somebody waits for urgent work as it happens: the events of users,
+// class is how soon work is due. People wait for urgent work as it happens: the events of users,
 // releases, and live events of relays. Older events of relays are bulk.
 type class int
 

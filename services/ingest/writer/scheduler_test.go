@@ -25,7 +25,7 @@ func (t *term) puts(tt *testing.T, lane int, name proto.Lane, events ...*nostr.E
 	t.scheduler.put(tt.Context(), lane, readPack(&message{subject: name.Subject(), header: h, data: joined(tt, events)}))
 }
 
-// TestUrgentOvertakesRechecks: with any number of rechecks left over, whatever class has caused them,
+// TestUrgentOvertakesRechecks: with any number of rechecks left over, of any class,
 // and with bulk packs behind them, an urgent event is decided after one batch at most. That batch is
 // short where the rechecks are bulk.
 func TestUrgentOvertakesRechecks(t *testing.T) {

@@ -186,7 +186,7 @@ func (f *fetching) listed(ctx context.Context, url string, server, listing *serv
 	return err
 }
 
-// bring asks for objects. Whatever the words in which a server refuses, an object that it lacks
+// bring asks for objects. However a server words its refusal, an object that it lacks
 // hides no other: where it names that object, the others are asked for without it, and else each
 // half for itself. It fails only if nothing came.
 func (f *fetching) bring(ctx context.Context, s *server, ask []string) error {

@@ -53,7 +53,7 @@ func (m *Misses) add(url string, references uint64, objects []string, now time.T
 	before, is := m.byURL[url]
 	next := missing{references: references, objects: objects, at: now}
 	if is && before.references == references && now.Sub(before.at) < missTime {
-		next.at = before.at // each is asked for again half an hour later at the latest
+		next.at = before.at // each is asked for again within half an hour
 		next.objects = slices.Concat(before.objects, without(objects, before.objects...))
 	}
 	next.objects = next.objects[:min(len(next.objects), maxMisses)]

@@ -70,7 +70,7 @@ func deep(t *testing.T) (root string, tip string, commits []string) {
 	return root, tip, commits
 }
 
-// TestOneObjectHidesNoOther: a server that lacks six of seventeen objects brings the rest, whatever the
+// TestOneObjectHidesNoOther: a server that lacks six of seventeen objects brings the rest, in any
 // words in which it refuses, though nothing but the branch is in its list.
 func TestOneObjectHidesNoOther(t *testing.T) {
 	t.Parallel()

@@ -38,7 +38,7 @@ type Authority interface {
 	Authorize(ctx context.Context, push PushRequest) error
 
 	// Push runs under the repository's lock: it authorises the commands, calls receive at most once for
-	// those that are to be carried out, then releases. Commands that are not among the refused are done.
+	// those that are left to do, then releases. Commands that are not among the refused are done.
 	// On an error none is. Its errors are told as those of Authorize. repository.ErrElsewhere: nothing
 	// was done; the push is passed on to the worker that holds the repository now, or tried here again.
 	Push(ctx context.Context, push PushRequest, receive Receive) (Refusals, error)

@@ -11,7 +11,7 @@ type member[T any] interface {
 // ordered is a heap of members; what comes first is found at once, and any member can leave.
 type ordered[T member[T]] struct{ items []T }
 
-// put takes a member in, or finds its place anew.
+// put takes a member in, or finds its new place.
 func (o *ordered[T]) put(item T) {
 	if at := *item.place(); at > 0 {
 		heap.Fix(o, at-1)

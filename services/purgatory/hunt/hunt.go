@@ -8,7 +8,7 @@
 // servers are asked, has more than a quarter of all fetches at once. Owners who are served come
 // before strangers, three to one. What waits longest is next. It is driven by triggers (something
 // is missing, a fetch ends, the minute moves on) and never polls, and one choice costs the same
-// whatever waits.
+// with any number of identifiers that wait.
 package hunt
 
 import (

@@ -4,7 +4,7 @@ import "time"
 
 const (
 	// quarter is the part of all slots that one author, or one domain, may have, and that is left to
-	// strangers whatever owners who are served want; eighth is left to these owners.
+	// strangers, however much served owners want; eighth is left to these owners.
 	quarter, eighth = 4, 8
 	// servedInARow is after how many requests of a host for owners who are served a stranger's comes.
 	servedInARow = 3
@@ -329,7 +329,7 @@ func (s *schedule) next(now time.Time) (next *ticket, r request, more bool) {
 }
 
 // inOrder is the first ticket of a search that is next at its host too: what a search names first
-// is asked first, where nobody waits longer for it.
+// is asked first, where no other waits longer for it.
 func (s *schedule) inOrder(t *ticket) *ticket {
 	for _, other := range t.search.tickets {
 		p := other.pair

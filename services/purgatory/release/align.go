@@ -270,7 +270,7 @@ func (p *pass) gather(ctx context.Context, owner string, sources, objects []stri
 }
 
 // bring brings objects from one repository to another. Those with the same root share them. Another
-// gets copies, and its owner is charged: nobody's packs are linked because somebody wrote a name.
+// gets copies, and its owner is charged: no packs are linked because a stranger wrote a name.
 func (p *pass) bring(ctx context.Context, owner, source string, objects []string, group bool) (brought bool, err error) {
 	shares := group && slices.Contains(p.v.Sharing(owner), source)
 	share := func() error {

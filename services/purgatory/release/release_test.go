@@ -325,7 +325,7 @@ func TestAStateOfNothingWaitsForItsAnnouncement(t *testing.T) {
 	}
 }
 
-// TestACommitThatOnlyLiesThereIsNoData: a commit that no reference reaches, and that nobody has brought
+// TestACommitThatOnlyLiesThereIsNoData: a commit that no reference reaches, and that no push or fetch has brought
 // for the pull request, is not named, in no repository. One that a reference reaches is.
 func TestACommitThatOnlyLiesThereIsNoData(t *testing.T) {
 	w := newWorld(t)

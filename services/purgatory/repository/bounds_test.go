@@ -88,7 +88,7 @@ func TestABombTakesLittleMemory(t *testing.T) {
 	}
 }
 
-// TestProcessesShareOneBudget: as many run at once as there is memory for, whoever starts them.
+// TestProcessesShareOneBudget: as many run at once as there is memory for, for clients and for the worker.
 func TestProcessesShareOneBudget(t *testing.T) {
 	folder := t.TempDir()
 	fake := gittest.Script(t, fmt.Sprintf(`case "$1" in

@@ -21,7 +21,7 @@ var disk = struct {
 	folders map[file]map[string]file   // the names in them
 }{files: map[file][sha256.Size]byte{}, folders: map[file]map[string]file{}}
 
-// file is a file or a folder, whatever its name. A number that is free is given to another one soon.
+// file is a file or a folder of any name. A number that is free is given to another one soon.
 type file struct {
 	inode uint64
 	made  unix.StatxTimestamp

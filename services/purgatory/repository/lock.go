@@ -31,7 +31,7 @@ type Tenure struct {
 }
 
 // Leased is a repository in which this process may write for as long as a lease. Its methods may run
-// beside readers and beside whoever has the lock, because they only add objects.
+// beside readers and beside the holder of the lock, because they only add objects.
 type Leased struct {
 	*Repo
 	lease context.Context
@@ -69,7 +69,7 @@ func (r *Repo) enter() (Tenure, error) {
 	return r.Store.Enter(r.Identifier)
 }
 
-// Done gives the lease back, and the lock if there is one: whatever is tried after that is
+// Done gives the lease back, and the lock if there is one: each attempt after that is
 // ErrLease. Calling it again does nothing.
 func (l *Leased) Done() { l.leave() }
 
@@ -114,7 +114,7 @@ func (r *Repo) Lock(ctx context.Context) (*Locked, error) {
 	return r.lock(func(l *lock) (func(), error) { return l.writer.Acquire(ctx, theWorker) })
 }
 
-// LockFor is Lock for a client. Clients come one after the other, whatever each of them sends. All
+// LockFor is Lock for a client. Clients come one after the other, however much each of them sends. All
 // strangers together count as one client, so that others wait for one of them at most.
 func (r *Repo) LockFor(ctx context.Context, client string, stranger bool) (*Locked, error) {
 	return r.lock(func(l *lock) (func(), error) {
@@ -178,7 +178,7 @@ func (r *Repo) lock(take func(*lock) (release func(), err error)) (*Locked, erro
 		tenure.Leave()
 	}
 	release, err := take(l)
-	if err == nil && tenure.Open.Err() != nil { // it waited, and the repository is to be let go
+	if err == nil && tenure.Open.Err() != nil { // it waited, and the shard is being let go
 		release()
 		err = ErrElsewhere
 	}

@@ -126,7 +126,7 @@ func (r *Repo) missing(ctx context.Context, ids []string, env ...string) ([]stri
 	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return have[id] }), nil
 }
 
-// Fsck lets git look through the repository: whatever its references reach must be there, and every
+// Fsck lets git look through the repository: all that its references reach must be there, and every
 // object must be whole. A fault is an *[Error].
 func (r *Repo) Fsck(ctx context.Context) error {
 	c := r.reading("fsck", "--full", "--no-dangling", "--no-reflogs", "--no-progress")

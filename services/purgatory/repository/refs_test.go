@@ -129,7 +129,7 @@ func TestSetRefsIsAllOrNothing(t *testing.T) {
 	}
 }
 
-// TestRefsAreThoseThatGitSees, whatever lies among their files.
+// TestRefsAreThoseThatGitSees, with other files among theirs.
 func TestRefsAreThoseThatGitSees(t *testing.T) {
 	r, w := begin(t)
 	a := w.Commit("a", "a")

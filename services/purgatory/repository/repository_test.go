@@ -137,7 +137,7 @@ func TestAnUnwritableGitFolderNamesItsSetting(t *testing.T) {
 	t.Parallel()
 	const folder = "/proc/self" // which not even root may write to
 	if _, err := os.Stat(folder); err != nil {
-		t.Skip("this system has no folder that nobody may write to")
+		t.Skip("this system has no folder without a writer")
 	}
 	_, err := repository.TakeFolder(folder, "", "example.com", nil)
 	if err == nil || !strings.HasPrefix(err.Error(), `NGIT_GIT_DATA_PATH is "/proc/self": want a folder that this user may write to (`) ||

@@ -31,7 +31,7 @@ type Spool struct {
 	taken   []func()
 }
 
-// Spool makes a spool of a client's, or of whoever else is served: all share the memory and the
+// Spool makes a spool of a client's, or of another process that is served: all share the memory and the
 // disk fairly. allowed is asked before anything goes to disk, and before more does; nil: it may.
 // Their errors end the writing.
 func (s *Store) Spool(client string, allowed func() error) *Spool {

@@ -34,7 +34,7 @@ type Push struct {
 type Decision struct {
 	Allowed []Change
 	// Done are the changes whose target is there already: the data was found before the push came. They
-	// need no state event, and succeed whatever the client believes that there was before.
+	// need no state event, and succeed whether or not the client knows what was there before.
 	Done []Change
 	// Refused maps the other references to reasons, in words for the user's terminal.
 	Refused map[string]string
@@ -253,7 +253,7 @@ func (v View) stateEqual(owner string, after map[string]string) (*State, error) 
 	return nil, refused("no state event for this repository; publish one (kind 30618) first%s", v.invited(owner))
 }
 
-// byOthers finds a state by somebody who is no confirmed maintainer: the one that names exactly these
+// byOthers finds a state of a key that is no confirmed maintainer: the one that names exactly these
 // references, or the newest where no confirmed maintainer has any; nil: there is none.
 func (v View) byOthers(owner string, after map[string]string) *State {
 	group, some := v.Group(owner), len(v.StatesFor(owner)) > 0

@@ -315,7 +315,7 @@ func (v View) Wants() (list []Want) {
 }
 
 // home is the owner to whose repository the data of an author's state comes first, and who pays for it:
-// the author, or somebody who is confirmed with the author. Who only points to their lead, without
+// the author, or a key that is confirmed with the author. Who only points to their lead, without
 // being listed by anybody, gets copies afterwards.
 func (v View) home(author string, owners []string) string {
 	if slices.Contains(owners, author) {

@@ -62,7 +62,7 @@ func TestManyKeysCostNoGoroutines(t *testing.T) {
 	})
 }
 
-// TestRandomHistories: whatever is added, now or later, by however many, no key is with two workers
+// TestRandomHistories: with all that is added, now or later, by any number, no key is with two workers
 // at once, and each is worked on after it was last added. Nothing is left in the end.
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()

@@ -389,7 +389,7 @@ func (i *Intake) end(p *pending, r Result) {
 	}
 	i.mu.Unlock()
 	r.Event = p.event
-	for n, w := range p.waiters { // which nobody appends to any more
+	for n, w := range p.waiters { // to which no goroutine appends any more
 		r.Known = r.Known || n > 0 && r.Err == nil
 		w.done(r)
 	}

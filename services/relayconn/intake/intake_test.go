@@ -330,7 +330,7 @@ func TestLiveBeforePast(t *testing.T) {
 	})
 }
 
-// TestPushBack: when ingest takes nothing, or nobody says what is stored, a connection's events
+// TestPushBack: when ingest takes nothing, or no answer says what is stored, a connection's events
 // wait up to a bound in bytes, all connections' together up to another, and what is live has room of
 // its own. Nothing is lost by that.
 func TestPushBack(t *testing.T) {

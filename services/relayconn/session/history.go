@@ -370,7 +370,7 @@ func (h *history) next() []time.Time {
 	return due
 }
 
-// mustTend reports whether something is to be done at once, though nothing has come.
+// mustTend reports whether work is due at once, though nothing has come.
 func (h *history) mustTend() bool {
 	return slices.ContainsFunc(h.batches, func(b *batch) bool { return b.over() || len(b.toWalk) > 0 })
 }
@@ -481,7 +481,7 @@ type standing struct {
 func (h *history) standing() standing {
 	st := standing{caughtUp: true}
 	for _, b := range h.batches {
-		if b.byID || b.look || b.rests { // nobody waits for what may not be there
+		if b.byID || b.look || b.rests { // no batch waits for what may not be there
 			continue
 		}
 		first := b.failures == 0

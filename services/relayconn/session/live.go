@@ -94,7 +94,7 @@ func (v *live) refused(l *subscription, d decision, now time.Time) {
 }
 
 // missingOnAll notes on all that stands that events are missing since a time: what was replaced has
-// ended, and nobody looks at it any more.
+// ended, and no goroutine looks at it any more.
 func (v *live) missingOnAll(since time.Time) {
 	for _, l := range v.subscriptions {
 		if !l.first && !l.answered {

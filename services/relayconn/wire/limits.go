@@ -16,7 +16,7 @@ const (
 	bytesPerReq, fewestBytes, mostBytes       = 64 << 10, 16 << 10, 256 << 10
 )
 
-// MostFilters is how many filters one REQ carries at most, whatever the relay says.
+// MostFilters is how many filters one REQ carries at most, also where the relay allows more.
 const MostFilters = 64
 
 // Limits is how much a relay lets us ask on one connection. The zero value is of one that has
