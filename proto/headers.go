@@ -26,17 +26,18 @@ const (
 	// in its place: nothing that is hosted here needed it any more ([ActionRemove]).
 	HeaderRemoved = "Grasp-Removed"
 	// HeaderFloor is on a deletion request that names a version of an addressable event by its id. It
-	// is where that version stood, a [Floor] as JSON, once for each address: older versions do not come
-	// back. The log may not have the deleted version any more, and never had one that was held.
+	// is where that version stood, a [Floor] as JSON, once for each address: older versions do not
+	// come back. The log may not have the deleted version any more, and never had one that was held.
 	HeaderFloor = "Grasp-Floor"
 	// HeaderReleased is on the message that takes the place of a claim whose holder has let it go. A
 	// claim that is gone without it was removed by another hand, and its holder may still work.
 	HeaderReleased = "Grasp-Released"
-	// HeaderTimeout is on a question of a micro service, or to a purgatory worker: how long the asker waits for the answer, like
-	// "12.5s", counted from when the question is received. The clocks of two machines are not compared.
+	// HeaderTimeout is on a question of a micro service, or to a purgatory worker: how long the asker
+	// waits for the answer, like "12.5s", counted from when the question is received. The clocks of
+	// two machines are not compared.
 	HeaderTimeout = "Grasp-Timeout"
-	// HeaderWorking is on an empty message to the asker of a question: a replica works on the answer, or
-	// will when it is its turn. It comes every second.
+	// HeaderWorking is on an empty message to the asker of a question: a replica works on the answer,
+	// or will when it is its turn. It comes every second.
 	HeaderWorking = "Grasp-Working"
 	// HeaderTraceParent is W3C trace context: on a pack, one for each line, with commas between and
 	// nothing for an event without.

@@ -47,15 +47,15 @@ type Verdict struct {
 // OK reports what the OK message to a user says.
 func (v Verdict) OK() bool { return v.Outcome != Rejected }
 
-// MessageBudget is how a verdict begins that is for a budget that is used up, and MessageFull is that
-// of a service that is full.
+// MessageBudget is how a verdict begins that is for a budget that is used up, and MessageFull is
+// that of a service that is full.
 const (
 	MessageBudget = "rate-limited: this "
 	MessageFull   = "error: this service is full"
 )
 
-// TakesNoMore reports whether a verdict is about all that its author, address or relay brings, and not
-// about this event: a budget is used up, or the service is full.
+// TakesNoMore reports whether a verdict is about all that its author, address or relay brings, and
+// not about this event: a budget is used up, or the service is full.
 func (v Verdict) TakesNoMore() bool {
 	return v.RetryAt > 0 && (strings.HasPrefix(v.Message, MessageBudget) || v.Message == MessageFull)
 }

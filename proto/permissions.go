@@ -186,8 +186,8 @@ func describe(service string) (subjects []string) {
 
 // operator may listen to everything, so that `nats sub '>'` and the programs of the nats command
 // line work without more, and ask purgatory about repositories, which may have those removed that
-// their owners gave up. It writes bans. On streams of candidates it may make no consumer: there, who
-// reads takes away.
+// their owners gave up. It writes bans. On streams of candidates it may make no consumer: there,
+// who reads takes away.
 func operator() Permissions {
 	p := Permissions{
 		Publish: []string{

@@ -9,7 +9,8 @@ import (
 // and answers.
 type RepoVerb string
 
-// The questions, with their types. What has a reference to one repository is sent to the shard of that.
+// The questions, with their types. What has a reference to one repository is sent to the shard of
+// that.
 const (
 	RepoList       RepoVerb = "list"       // RepoListQuestion, RepoListAnswer: all of the shard, a page at a time
 	RepoShow       RepoVerb = "show"       // RepoQuestion, RepoStatus: one repository
@@ -28,11 +29,12 @@ func RepoVerbs() []RepoVerb {
 	return []RepoVerb{RepoList, RepoShow, RepoReferences, RepoFolder, RepoLog, RepoWaits, RepoRestore, RepoRemove}
 }
 
-// RepoSubject is where the worker that holds a shard is asked, `grasp.repo.<shard>.<verb>`. Shard and
-// verb may be "*". So NATS finds the worker, and says where there is none.
+// RepoSubject is where the worker that holds a shard is asked, `grasp.repo.<shard>.<verb>`. Shard
+// and verb may be "*". So NATS finds the worker, and says where there is none.
 //
-// The question may have [HeaderTimeout]. The answer is the JSON of its type, or an error with the headers
-// of the micro service protocol, whose codes are [QueryBad], [RepoBusy], [RepoMoved] and [QueryFailed].
+// The question may have [HeaderTimeout]. The answer is the JSON of its type, or an error with the
+// headers of the micro service protocol, whose codes are [QueryBad], [RepoBusy], [RepoMoved] and
+// [QueryFailed].
 func RepoSubject(shard string, verb RepoVerb) string { return prefixRepo + shard + "." + string(verb) }
 
 // ParseRepoSubject returns the verb of a question.
@@ -103,8 +105,8 @@ const (
 	MaxRepoCommits, MaxRepoSkip = 50, 10_000
 )
 
-// RepoFolderQuestion asks for a folder or a file of a branch or tag. What no branch or tag names cannot
-// be asked for.
+// RepoFolderQuestion asks for a folder or a file of a branch or tag. What no branch or tag names
+// cannot be asked for.
 type RepoFolderQuestion struct {
 	Ref    string `json:"ref"`
 	Name   string `json:"name"`             // refs/heads/… or refs/tags/…
@@ -112,8 +114,8 @@ type RepoFolderQuestion struct {
 	Client string `json:"client,omitempty"` // key of the client that waits, see [HeaderClient]
 }
 
-// RepoFolderAnswer is a folder with its file of the name README, or a file. Without a commit there is no
-// such branch, tag, folder or file.
+// RepoFolderAnswer is a folder with its file of the name README, or a file. Without a commit there
+// is no such branch, tag, folder or file.
 type RepoFolderAnswer struct {
 	Commit  *RepoCommit `json:"commit,omitempty"` // of the branch or tag
 	Entries []RepoEntry `json:"entries,omitempty"`
@@ -190,8 +192,8 @@ type RepoStatus struct {
 	State RepoState `json:"state,omitempty"`
 
 	// Of one that is held since when it waits and until when it does; of one that has ended since when
-	// and when it is removed (absent: never). Without a reason the log does not say that the owner gave
-	// it up.
+	// and when it is removed (absent: never). Without a reason the log does not say that the owner
+	// gave it up.
 	Since        time.Time `json:"since,omitzero"`
 	Until        time.Time `json:"until,omitzero"`
 	Reason       string    `json:"reason,omitempty"`       // "deleted", "moved" or "banned"
@@ -238,7 +240,8 @@ type Why struct {
 }
 
 // WhyAnswer is what one replica remembers, the last refusal first, and the ban that hides what is
-// asked about, if one does. Its reason is what clients are told. Without a time it is by the settings.
+// asked about, if one does. Its reason is what clients are told. Without a time it is by the
+// settings.
 type WhyAnswer struct {
 	Refusals []Refusal `json:"refusals,omitempty"`
 	Ban      *Ban      `json:"ban,omitempty"`

@@ -143,9 +143,9 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 	return configs
 }
 
-// IsCandidateStream reports whether a stream holds candidates, which concern only processes that run
-// now. Such streams are always in memory. Where a NATS server has lost them, they are made again,
-// and nothing that was acknowledged is lost.
+// IsCandidateStream reports whether a stream holds candidates, which concern only processes that
+// run now. Such streams are always in memory. Where a NATS server has lost them, they are made
+// again, and nothing that was acknowledged is lost.
 func IsCandidateStream(stream string) bool {
 	_, passing := Consumers(Sizing{})[stream]
 	return passing

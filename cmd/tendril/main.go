@@ -132,7 +132,8 @@ func services() []node.Service {
 // serviceName is one argument. (A []string would be one argument with commas, as settings have it.)
 type serviceName string
 
-// runCommand is `tendril run`: one service or several in a process, which meet others on a shared NATS.
+// runCommand is `tendril run`: one service or several in a process, which meet others on a shared
+// NATS.
 type runCommand struct {
 	Services []serviceName `arg:"" name:"service" enum:"ingest,purgatory,discovery,relayconn,gateway" help:"Services to run: ingest, purgatory, discovery, relayconn, gateway."`
 

@@ -16,8 +16,8 @@ import (
 	"tendril.dev/test/fixture"
 )
 
-// TestTheFirstProcessReaps what others left, passes signals on, and ends as its child does. This test
-// is all three processes: the one that looks, the first one of a container, and its child.
+// TestTheFirstProcessReaps what others left, passes signals on, and ends as its child does. This
+// test is all three processes: the one that looks, the first one of a container, and its child.
 func TestTheFirstProcessReaps(t *testing.T) {
 	const role = "TENDRIL_TEST_ROLE"
 	again := []string{os.Args[0], "-test.run=^TestTheFirstProcessReaps$"}

@@ -77,8 +77,8 @@ func nameRepo(ref string) string {
 }
 
 const (
-	// shardWait is how long a question waits for a worker that holds the shard: one is free while it is
-	// handed over.
+	// shardWait is how long a question waits for a worker that holds the shard: one is free while it
+	// is handed over.
 	shardWait = 3 * time.Second
 	// removeTime is how long a removal may take: it also removes the events of the repository.
 	removeTime = 6 * time.Minute

@@ -256,7 +256,8 @@ func (t *teller) authority(ref nostr.RepoRef) {
 	}
 }
 
-// announcements finds the announcements of an identifier, accepted and held. Each is asked for once.
+// announcements finds the announcements of an identifier, accepted and held. Each is asked for
+// once.
 func (t *teller) announcements(identifier string) authority.Announcements {
 	all := &announcements{t: t, identifier: identifier, held: held.NewDirectory(), read: map[string]*nostr.Announcement{}}
 	for _, h := range t.heldOf(identifier) {

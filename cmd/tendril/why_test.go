@@ -14,8 +14,8 @@ import (
 	"tendril.dev/proto"
 )
 
-// TestStory: lines are in order of time, with what is so now between the past and the future, and the
-// remedy is that of the newest thing that has one.
+// TestStory: lines are in order of time, with what is so now between the past and the future, and
+// the remedy is that of the newest thing that has one.
 func TestStory(t *testing.T) {
 	t.Parallel()
 	before, after := noon.Add(-time.Hour), noon.Add(time.Hour)

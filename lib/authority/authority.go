@@ -101,8 +101,8 @@ func Coordinates(all Announcements, key string) iter.Seq[Coordinate] {
 	return CoordinatesWithin(all, key, MaxLooks)
 }
 
-// CoordinatesWithin is Coordinates with a bound on the announcements that are looked at of owners who
-// name a lead.
+// CoordinatesWithin is Coordinates with a bound on the announcements that are looked at of owners
+// who name a lead.
 func CoordinatesWithin(all Announcements, key string, most int) iter.Seq[Coordinate] {
 	return func(yield func(Coordinate) bool) {
 		w := walk{all: all, following: most}
@@ -131,8 +131,8 @@ func (w *walk) coordinates(key string, yield func(Coordinate) bool) {
 }
 
 // follow yields a root's coordinate and those of the owners whose lead it is, on any path: the
-// confirmed ones first, because any number of strangers may name the lead. Who does not lead itself is
-// nobody's lead.
+// confirmed ones first, because any number of strangers may name the lead. Who does not lead itself
+// is nobody's lead.
 func (w *walk) follow(by *nostr.Announcement, confirmed []string, yield func(Coordinate) bool) (more bool) {
 	root := by.Ref.PubKey
 	if !yield(Coordinate{Owner: root, Root: root}) {
@@ -170,8 +170,8 @@ func (w *walk) follow(by *nostr.Announcement, confirmed []string, yield func(Coo
 	return true
 }
 
-// Sharing are the owners whose repositories share objects with that of an owner: those with the same
-// root who are confirmed there. An owner who only points to a lead shares with no other.
+// Sharing are the owners whose repositories share objects with that of an owner: those with the
+// same root who are confirmed there. An owner who only points to a lead shares with no other.
 func Sharing(all Announcements, owner string) (owners []string) {
 	w := walk{all: all}
 	g := w.group(owner)

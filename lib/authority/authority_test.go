@@ -46,8 +46,8 @@ func nothing() *known {
 	return &known{by: map[string]*nostr.Announcement{}, ledBy: map[string][]*nostr.Announcement{}}
 }
 
-// read reads announcements: "owner lists bob, carol; bob leads dave, lists owner; carol left". A lead
-// is listed too.
+// read reads announcements: "owner lists bob, carol; bob leads dave, lists owner; carol left". A
+// lead is listed too.
 func read(text string) *known {
 	all := nothing()
 	for line := range strings.SplitSeq(text, ";") {
@@ -308,8 +308,8 @@ func TestAsTheFixpoint(t *testing.T) {
 	}
 }
 
-// TestWhatWasLookedAtDecides: while none of the announcements that were looked at changes, the group
-// stays as it is.
+// TestWhatWasLookedAtDecides: while none of the announcements that were looked at changes, the
+// group stays as it is.
 func TestWhatWasLookedAtDecides(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2000) {

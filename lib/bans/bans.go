@@ -175,8 +175,8 @@ func (s *Set) OnChange(fn func(Subject)) {
 	s.changed = append(slices.Clip(s.changed), fn)
 }
 
-// OnAudit has fn called with each ban that is set or lifted while the set follows the bucket, and with
-// who did that. fn must be quick.
+// OnAudit has fn called with each ban that is set or lifted while the set follows the bucket, and
+// with who did that. fn must be quick.
 func (s *Set) OnAudit(fn func(subject Subject, by proto.Ban, lifted bool)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,9 +224,9 @@ func first(bans ...*Ban) *Ban {
 	return slices.MinFunc(bans, order)
 }
 
-// Event returns the ban by which an event is banned; nil: it is not. Its id or its author is banned,
-// or it is the announcement or a state of a banned repository. What only names something banned is
-// for the index to find.
+// Event returns the ban by which an event is banned; nil: it is not. Its id or its author is
+// banned, or it is the announcement or a state of a banned repository. What only names something
+// banned is for the index to find.
 func (s *Set) Event(ev *nostr.Event) *Ban {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

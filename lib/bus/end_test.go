@@ -34,8 +34,8 @@ func through(t *testing.T, b *bus.Bus, change func(subject string, answer []byte
 	return js
 }
 
-// TestAnEndThatIsTooEarlyIsAskedTwice: a server answers once with an earlier end of the stream than was
-// read. The follower goes on.
+// TestAnEndThatIsTooEarlyIsAskedTwice: a server answers once with an earlier end of the stream than
+// was read. The follower goes on.
 func TestAnEndThatIsTooEarlyIsAskedTwice(t *testing.T) {
 	t.Parallel()
 	b := open(t, bus.Options{})
@@ -63,8 +63,8 @@ func TestAnEndThatIsTooEarlyIsAskedTwice(t *testing.T) {
 	}
 }
 
-// TestAStreamThatWasMadeAgainEndsTheFollower, although the new one is longer than what was read of the
-// old one.
+// TestAStreamThatWasMadeAgainEndsTheFollower, although the new one is longer than what was read of
+// the old one.
 func TestAStreamThatWasMadeAgainEndsTheFollower(t *testing.T) {
 	t.Parallel()
 	b := open(t, bus.Options{})

@@ -24,8 +24,8 @@ type Reading struct {
 	Stream string // its name; must be set
 	Filter string // subject; empty: all
 	After  uint64 // begin behind this sequence; 0: with the first message
-	// Wait is called before each batch, with the sequence of its last message. On an error the batch is
-	// fetched again later. Optional.
+	// Wait is called before each batch, with the sequence of its last message. On an error the batch
+	// is fetched again later. Optional.
 	Wait func(ctx context.Context, seq uint64) error
 	// Idle is called whenever everything was read that is there. Nothing else is called meanwhile.
 	// It ends with its context. Optional.
@@ -116,8 +116,8 @@ func Read(ctx context.Context, js jetstream.JetStream, r Reading, read func(Mess
 	return NewFollower(js, r, slog.New(slog.DiscardHandler), Each(read)).ReadAll(ctx)
 }
 
-// ReadAll reads what the stream has now, and returns. It fails when nothing comes for 30 s. Run goes
-// on from there.
+// ReadAll reads what the stream has now, and returns. It fails when nothing comes for 30 s. Run
+// goes on from there.
 func (f *Follower) ReadAll(ctx context.Context) error {
 	own, stop := context.WithCancel(ctx)
 	defer stop()
@@ -265,8 +265,8 @@ func (f *Follower) fetch(ctx context.Context, keepsUp bool) (count int, more boo
 	return len(batch), more, nil
 }
 
-// ask asks for messages from a sequence on: singly at the leader, or a batch at any replica. more: more
-// of them are there.
+// ask asks for messages from a sequence on: singly at the leader, or a batch at any replica. more:
+// more of them are there.
 func (f *Follower) ask(ctx context.Context, from uint64, singly bool) (got []Message, more bool, err error) {
 	for f.leader || singly {
 		m, found, err := Next(ctx, f.js, f.what.Stream, f.what.Filter, from)
@@ -311,8 +311,8 @@ func (f *Follower) ask(ctx context.Context, from uint64, singly bool) (got []Mes
 	return got, more, nil
 }
 
-// checkEnd asks the stream's leader for the last sequence, if that is due, and which message up to it
-// is the next to read. The messages at a stream's end may not match the filter, or be gone.
+// checkEnd asks the stream's leader for the last sequence, if that is due, and which message up to
+// it is the next to read. The messages at a stream's end may not match the filter, or be gone.
 func (f *Follower) checkEnd(ctx context.Context) (err error) {
 	f.mu.Lock()
 	position, due, end := f.position, f.endDue, f.endSeq
@@ -346,8 +346,8 @@ func (f *Follower) checkEnd(ctx context.Context) (err error) {
 }
 
 // askEnd asks for the stream's last sequence. A stream that was made again, or that ends before the
-// position, has lost what was read. That is asked twice: a server that has just lost the lead of the
-// stream may answer with what it had then.
+// position, has lost what was read. That is asked twice: a server that has just lost the lead of
+// the stream may answer with what it had then.
 func (f *Follower) askEnd(ctx context.Context, position uint64) (uint64, error) {
 	for again := false; ; again = true {
 		end, created, err := streamEnd(ctx, f.js, f.what.Stream)

@@ -32,10 +32,10 @@ const (
 
 // PublishBatch stores all messages in their stream, or none, in one commit (and, with sync always,
 // one fsync). If expect is not nil, the commit goes through only if the stream's last sequence is
-// *expect; otherwise the error is one of [IsConflict], and nothing is stored. It returns the sequence
-// of the last message; those before it have the sequences before. The messages' headers are changed;
-// several messages may share one. All must belong to one stream that allows atomic publishing; at
-// least one and at most [MaxBatch].
+// *expect; otherwise the error is one of [IsConflict], and nothing is stored. It returns the
+// sequence of the last message; those before it have the sequences before. The messages' headers
+// are changed; several messages may share one. All must belong to one stream that allows atomic
+// publishing; at least one and at most [MaxBatch].
 //
 // After any other error (a timeout, a lost connection) the batch may or may not have been stored:
 // read the stream before going on.

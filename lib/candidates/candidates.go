@@ -48,8 +48,8 @@ const (
 // and again. It may still be decided later; to offer it again does no harm.
 var ErrNoVerdict = errors.New("no verdict")
 
-// ErrEnded ends all candidates without a verdict when the sender's Run ends, and refuses later ones.
-// What was sent before may have been decided or not; what is refused was never sent.
+// ErrEnded ends all candidates without a verdict when the sender's Run ends, and refuses later
+// ones. What was sent before may have been decided or not; what is refused was never sent.
 var ErrEnded = errors.New("the sender of candidates has ended")
 
 // Later is the error of a synced event that was refused because its relay has stored as much as it

@@ -259,8 +259,8 @@ func TestTheRoomIsBoundedInBytes(t *testing.T) {
 	}
 }
 
-// TestEndsWithoutAVerdict: what is too large ends at once, what nothing decides is given up, and the
-// rest ends with the sender.
+// TestEndsWithoutAVerdict: what is too large ends at once, what nothing decides is given up, and
+// the rest ends with the sender.
 func TestEndsWithoutAVerdict(t *testing.T) {
 	b, s, stop := start(t, 64<<20, func(s *Sender) { s.giveUpAfter, s.resendAfter = 300*time.Millisecond, 20*time.Millisecond })
 	taken := ingest(t, b, func(jetstream.Msg) bool { return false })

@@ -63,8 +63,8 @@ func (s *server) connect() *bus.Bus {
 	return b
 }
 
-// work works on a key until ctx ends. Who does not notice in time that the lease has ended works on,
-// but does nothing: both leases are asked at the moment of the act.
+// work works on a key until ctx ends. Who does not notice in time that the lease has ended works
+// on, but does nothing: both leases are asked at the moment of the act.
 func (s *server) work(ctx context.Context, name string, held Held) error {
 	s.mu.Lock()
 	other := s.on[held.Key]

@@ -192,8 +192,8 @@ func (d *Directory) unended(c claimed) (unended bool, again time.Duration) {
 	return unended, again
 }
 
-// catchUp waits until d knows every heartbeat that the bucket has now. Without it, a worker could be
-// taken for silent only because its heartbeats are read late.
+// catchUp waits until d knows every heartbeat that the bucket has now. Without it, a worker could
+// be taken for silent only because its heartbeats are read late.
 func (d *Directory) catchUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, casTimeout)
 	defer cancel()
@@ -239,9 +239,9 @@ func (d *Directory) made(key string, claim proto.Claim, revision uint64) {
 	}
 }
 
-// heardClaims is the sequence of the bucket of claims up to which this worker knows what has vanished,
-// and works by nothing of that. working has the keys that it works on or is about to claim, with a
-// revision that its claim is not older than.
+// heardClaims is the sequence of the bucket of claims up to which this worker knows what has
+// vanished, and works by nothing of that. working has the keys that it works on or is about to
+// claim, with a revision that its claim is not older than.
 func (d *Directory) heardClaims(working map[string]uint64) uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()

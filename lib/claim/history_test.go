@@ -75,9 +75,9 @@ func joinFaulty(t *testing.T, b *bus.Bus, name string, losing func() bool) (*Mem
 	return m, bucket
 }
 
-// TestALostRecordEndsTheLeaseAtOnce: a hand removes the record of a worker whose next heartbeat is a
-// long time off. Its leases end, no other worker begins before its work has ended, and then each has
-// its share again.
+// TestALostRecordEndsTheLeaseAtOnce: a hand removes the record of a worker whose next heartbeat is
+// a long time off. Its leases end, no other worker begins before its work has ended, and then each
+// has its share again.
 func TestALostRecordEndsTheLeaseAtOnce(t *testing.T) {
 	t.Parallel()
 	s, all, ended, release := serve(t, long), some("relay", 8), make(chan string, 100), make(chan struct{})
@@ -137,9 +137,9 @@ func TestAGapIsNotForgotten(t *testing.T) {
 }
 
 // TestNeverTwoHolders: workers come, leave, are cut off for good and frozen for a while, records of
-// workers and of claims are removed by a hand, connections break and answers are lost, at random. No
-// key is ever worked on by two workers, and at the end every key is worked on again. "make chaos"
-// plays more and longer histories.
+// workers and of claims are removed by a hand, connections break and answers are lost, at random.
+// No key is ever worked on by two workers, and at the end every key is worked on again. "make
+// chaos" plays more and longer histories.
 func TestNeverTwoHolders(t *testing.T) {
 	t.Parallel()
 	histories, steps := uint64(2), 15
@@ -315,8 +315,9 @@ func TestAWorkerSaysWhatItHasHeardOfClaims(t *testing.T) {
 	}
 }
 
-// TestAWorkerThatHearsLateTakesNothing: the watch of a worker stands still, so it has heard nothing of
-// another for long, while that one lives. A hand removes the other's record. Its key is not taken.
+// TestAWorkerThatHearsLateTakesNothing: the watch of a worker stands still, so it has heard nothing
+// of another for long, while that one lives. A hand removes the other's record. Its key is not
+// taken.
 func TestAWorkerThatHearsLateTakesNothing(t *testing.T) {
 	t.Parallel()
 	s := serve(t, long)

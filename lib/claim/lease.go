@@ -104,8 +104,8 @@ func (l *leases) now() context.Context {
 	return leaseContext{l.current.ctx, l}
 }
 
-// leaseContext is the context of a lease. It asks the clock too: the goroutine that ends the context
-// may come late on a machine with too little time.
+// leaseContext is the context of a lease. It asks the clock too: the goroutine that ends the
+// context may come late on a machine with too little time.
 type leaseContext struct {
 	context.Context
 	leases *leases

@@ -170,8 +170,8 @@ func (m *Member) tryBeat() {
 
 // beat writes the own record again, and makes the lease longer.
 //
-// The lease ends as soon as the record is seen to be gone, before it is written again: if the answer
-// to that write is lost, the next heartbeat finds a record and cannot know of the gap.
+// The lease ends as soon as the record is seen to be gone, before it is written again: if the
+// answer to that write is lost, the next heartbeat finds a record and cannot know of the gap.
 func (m *Member) beat() error {
 	ctx, cancel := context.WithTimeout(context.Background(), m.ttl/3)
 	defer cancel()
@@ -205,8 +205,8 @@ func (m *Member) beat() error {
 }
 
 // workOn notes that this worker works on a key by a claim that is not older than a revision. It is
-// noted before the claim is written: otherwise a heartbeat between the two could say that this worker
-// works by nothing that has vanished, when it is about to.
+// noted before the claim is written: otherwise a heartbeat between the two could say that this
+// worker works by nothing that has vanished, when it is about to.
 func (m *Member) workOn(key string, revision uint64) {
 	m.workingMu.Lock()
 	defer m.workingMu.Unlock()

@@ -32,20 +32,20 @@ const (
 
 // Work claims its share of the keys that wanted names (each value is the whole list) and runs do
 // for every claim until the claim is given up, which ends do's context; the claim goes to another
-// only after do has returned. Until then what was begun may be finished, unless the lease ends. Work
-// returns when ctx has ended, or the group cannot be followed, and everything is let go.
+// only after do has returned. Until then what was begun may be finished, unless the lease ends.
+// Work returns when ctx has ended, or the group cannot be followed, and everything is let go.
 //
 // Two workers never work on one key, as long as their clocks run equally fast within a tenth; how
-// late a worker hears of something does not matter. A claim is taken by compare-and-set, from none or
-// from a worker that has no record and of which nothing was heard for a TTL, with every heartbeat
-// read that the bucket has. The work by a claim runs under the lease, which ends at most nine tenths
-// of a TTL after the last heartbeat began. A record that is gone earlier, because a clock was set or
-// by a hand, therefore hands no key out, and it ends the lease as soon as its own worker hears of
-// it. A claim that a hand has removed hands no key out either, until its holder has let it go or has
-// said in its record that it does not work by it, or was silent for a TTL.
+// late a worker hears of something does not matter. A claim is taken by compare-and-set, from none
+// or from a worker that has no record and of which nothing was heard for a TTL, with every
+// heartbeat read that the bucket has. The work by a claim runs under the lease, which ends at most
+// nine tenths of a TTL after the last heartbeat began. A record that is gone earlier, because a
+// clock was set or by a hand, therefore hands no key out, and it ends the lease as soon as its own
+// worker hears of it. A claim that a hand has removed hands no key out either, until its holder has
+// let it go or has said in its record that it does not work by it, or was silent for a TTL.
 //
-// The order is: end the work, then let the claim go. The other way round, another worker would begin
-// while this one still writes.
+// The order is: end the work, then let the claim go. The other way round, another worker would
+// begin while this one still writes.
 //
 // What fails is tried again after the next heartbeat.
 func (m *Member) Work(ctx context.Context, wanted <-chan []string, do func(ctx context.Context, held Held) error) error {
@@ -161,10 +161,10 @@ func (w *work) share(ctx context.Context) {
 	group.Wait()
 }
 
-// free returns those of the keys by whose claims no worker works any more, and after how long silence
-// may have made more of them free; 0: a message will tell. Where there was a holder it first reads
-// every heartbeat that the bucket has: what this worker has heard of claims may be newer than what it
-// has heard of workers. After an error it has the keys without a holder.
+// free returns those of the keys by whose claims no worker works any more, and after how long
+// silence may have made more of them free; 0: a message will tell. Where there was a holder it
+// first reads every heartbeat that the bucket has: what this worker has heard of claims may be
+// newer than what it has heard of workers. After an error it has the keys without a holder.
 func (w *work) free(ctx context.Context, keys []string, claims map[string]claimed) (free []string, again time.Duration, err error) {
 	var held []string
 	for _, key := range keys {

@@ -12,9 +12,9 @@ import (
 )
 
 // Rules say by the announcements of its identifier whether a repository is kept here: it lists this
-// service (GRASP-01) and the whitelist allows it, or the operator archives it (GRASP-05). Whether an
-// announcement is accepted at all is for ingest to decide. The zero value keeps nothing; with a domain
-// alone everything that lists it is hosted, and nothing is archived.
+// service (GRASP-01) and the whitelist allows it, or the operator archives it (GRASP-05). Whether
+// an announcement is accepted at all is for ingest to decide. The zero value keeps nothing; with a
+// domain alone everything that lists it is hosted, and nothing is archived.
 type Rules struct {
 	Home     string // domain of this service, normalised
 	hosted   List   // the whitelist; empty: everything
@@ -82,9 +82,9 @@ func (r Rules) Keeps(a *nostr.Announcement, others authority.Announcements) bool
 // maxHosting bounds the repositories that are looked at for whether they are hosted here.
 const maxHosting = 64
 
-// MayHost reports whether the whitelist allows a repository that lists this service: there is none, or
-// the repository is on it, or its owner is a confirmed maintainer of one that is hosted here. lists
-// says whose announcements list this service. To be archived makes no maintainer welcome.
+// MayHost reports whether the whitelist allows a repository that lists this service: there is none,
+// or the repository is on it, or its owner is a confirmed maintainer of one that is hosted here.
+// lists says whose announcements list this service. To be archived makes no maintainer welcome.
 func (r Rules) MayHost(ref nostr.RepoRef, all authority.Announcements, lists func(owner string) bool) bool {
 	if r.hosted.Empty() || r.hosted.Has(ref) {
 		return true

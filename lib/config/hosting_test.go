@@ -25,8 +25,8 @@ func announced(t *testing.T, owner *fixture.Person, services ...string) *nostr.A
 	return a
 }
 
-// TestWhatIsKept: what is done with an announcement, by what NGIT_ARCHIVE_… are, and by the services
-// that it lists.
+// TestWhatIsKept: what is done with an announcement, by what NGIT_ARCHIVE_… are, and by the
+// services that it lists.
 func TestWhatIsKept(t *testing.T) {
 	t.Parallel()
 	owner := fixture.Unsigned(strings.Repeat("1", 64))

@@ -41,11 +41,10 @@ func (k Key) Sign(ev *nostr.Event) error { return ev.Sign(k.secret) }
 // passing is the key of a process that keeps nothing on disk.
 var passing = sync.OnceValues(func() (Key, error) { return readKey(gonostr.GeneratePrivateKey()) })
 
-// LoadKey returns the operator's key. It is, in this order: the systemd credential relay_owner_nsec;
-// NGIT_RELAY_OWNER_NSEC; the file
-// .relay-owner.nsec in dir, the working directory, where another GRASP server has left it; a key
-// that is generated once and kept in the relay data folder. Where nothing is kept on disk,
-// that last one is in memory only.
+// LoadKey returns the operator's key. It is, in this order: the systemd credential
+// relay_owner_nsec; NGIT_RELAY_OWNER_NSEC; the file .relay-owner.nsec in dir, the working
+// directory, where another GRASP server has left it; a key that is generated once and kept in the
+// relay data folder. Where nothing is kept on disk, that last one is in memory only.
 func (s Settings) LoadKey(dir string) (Key, error) {
 	key, err := s.FindKey(dir)
 	if !errors.Is(err, fs.ErrNotExist) {

@@ -31,8 +31,8 @@ func parse(t *testing.T, args, environ []string, dotenv string) (Settings, error
 	return src.Parse(args)
 }
 
-// TestValues: flags over environment over file over defaults, and every form in which a value may be
-// written, by shells and other GRASP servers too.
+// TestValues: flags over environment over file over defaults, and every form in which a value may
+// be written, by shells and other GRASP servers too.
 func TestValues(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "settings")

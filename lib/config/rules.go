@@ -8,8 +8,8 @@ import (
 )
 
 // RulesHash stands for the settings that decide what is accepted. What was rejected by other ones
-// must be decided again, and so what was confirmed of a relay by other ones must be asked for again.
-// The order within a list makes no difference.
+// must be decided again, and so what was confirmed of a relay by other ones must be asked for
+// again. The order within a list makes no difference.
 func (s Settings) RulesHash() string {
 	lists := [][]string{
 		s.RepositoryWhitelist, s.RepositoryBlacklist, s.EventBlacklist, s.ArchiveWhitelist, s.ArchiveServices,

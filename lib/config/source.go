@@ -182,15 +182,15 @@ var foreign = []foreignSetting{
 	{"NGIT_BASE_PATH", "/", "a path below the domain is not supported; want / or nothing"},
 }
 
-// privatePrefix begins the names of settings that ask for protection, and privateOrigin is the one of
-// them that asks for none by itself.
+// privatePrefix begins the names of settings that ask for protection, and privateOrigin is the one
+// of them that asks for none by itself.
 const (
 	privatePrefix = "NGIT_PRIVATE_"
 	privateOrigin = "NGIT_PRIVATE_PUBLIC_ORIGIN"
 )
 
-// refuse stops a start that would overlook a setting of another GRASP server which must not be, or a
-// misspelt one that asks for protection.
+// refuse stops a start that would overlook a setting of another GRASP server which must not be, or
+// a misspelt one that asks for protection.
 func (s *Source) refuse() error {
 	for _, f := range foreign {
 		if value := strings.TrimSpace(s.values[f.name]); value != "" && !strings.EqualFold(value, f.harmless) {

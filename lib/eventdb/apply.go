@@ -167,8 +167,8 @@ func (r reader) belowFloor(at coordinate, e Entry) (bool, error) {
 }
 
 // takeCoordinate decides between the holder of a coordinate and a newcomer: the newer wins, at
-// equal time the lower id (NIP-01). An event whose time is over holds its coordinate like any other:
-// what the index accepts follows from the log alone, and not from the clock.
+// equal time the lower id (NIP-01). An event whose time is over holds its coordinate like any
+// other: what the index accepts follows from the log alone, and not from the clock.
 func (c *change) takeCoordinate(at coordinate, e Entry) (won bool, err error) {
 	held, found, err := c.holder(at)
 	if err != nil {
@@ -263,8 +263,9 @@ func (c *change) deleteByAddress(address string, author id, until nostr.Timestam
 	return c.remove(held)
 }
 
-// coordinateAt reads an address if it is one of author's. What is an address is for package nostr to
-// say: ingest asks it too when it decides what may follow a deletion request, and the two must agree.
+// coordinateAt reads an address if it is one of author's. What is an address is for package nostr
+// to say: ingest asks it too when it decides what may follow a deletion request, and the two must
+// agree.
 func coordinateAt(s string, author id) coordinate {
 	address, err := nostr.ParseAddress(s)
 	if err != nil {
@@ -276,8 +277,8 @@ func coordinateAt(s string, author id) coordinate {
 	return coordinateOf(address.Kind, author, address.Identifier)
 }
 
-// isDeleted reports whether a stored deletion request covers the event, or a newer version by its id:
-// what its author has deleted keeps its place against older versions.
+// isDeleted reports whether a stored deletion request covers the event, or a newer version by its
+// id: what its author has deleted keeps its place against older versions.
 func (r reader) isDeleted(ev *nostr.Event, e Entry, author id) (bool, error) {
 	if ev.Kind == nostr.KindDeletion {
 		return false, nil

@@ -7,9 +7,9 @@ import (
 	"fmt"
 )
 
-// Compare counts the entries in which the index differs from another, which was made of the same log
-// under the same rules and has applied the same sequence. The error is one of reading: files may be
-// damaged.
+// Compare counts the entries in which the index differs from another, which was made of the same
+// log under the same rules and has applied the same sequence. The error is one of reading: files
+// may be damaged.
 func (db *DB) Compare(ctx context.Context, other *DB) (differing int, err error) {
 	ours, err := db.pebble.NewIterWithContext(ctx, nil)
 	if err != nil {

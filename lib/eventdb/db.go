@@ -302,7 +302,8 @@ func (db *DB) setSeq(seq uint64) {
 
 // Subscribe calls fn with the events that each Apply stores from now on, in log order, after they
 // are visible to a new View. Events that were passed over (known, replaced by newer ones, deleted,
-// ephemeral) are not among them. fn is called by the applying goroutine: it must not block or apply.
+// ephemeral) are not among them. fn is called by the applying goroutine: it must not block or
+// apply.
 func (db *DB) Subscribe(fn func(recs []Record)) {
 	db.mu.Lock()
 	defer db.mu.Unlock()

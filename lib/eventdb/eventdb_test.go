@@ -358,8 +358,8 @@ func TestLongQueries(t *testing.T) {
 	}
 }
 
-// FuzzOddTags: with any tags an event is found by exactly its tags, by none of their neighbours, and
-// leaves nothing behind.
+// FuzzOddTags: with any tags an event is found by exactly its tags, by none of their neighbours,
+// and leaves nothing behind.
 func FuzzOddTags(f *testing.F) {
 	f.Add("t", "", "x", "d")
 	f.Add("e", "\xff", "\xff\xff", "\xff")

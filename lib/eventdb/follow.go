@@ -30,8 +30,8 @@ func (db *DB) rules() string {
 	return fmt.Sprintf("layout %s, deletions disrespected %t", layout, db.opts.KeepDeleted)
 }
 
-// position is the last record that an index has applied: where it stands in the log, and which it is.
-// An index belongs to a log only if that has the same message there.
+// position is the last record that an index has applied: where it stands in the log, and which it
+// is. An index belongs to a log only if that has the same message there.
 type position struct {
 	seq uint64
 	id  string // of the event, or of the one that has left the log there
@@ -160,8 +160,8 @@ func (db *DB) LogGone() error {
 	return nil
 }
 
-// madeFrom is when the log was made that the index was made from, and under which rules; empty: none
-// yet.
+// madeFrom is when the log was made that the index was made from, and under which rules; empty:
+// none yet.
 func (db *DB) madeFrom() (made, rules string, err error) {
 	view := db.View()
 	log, _, badLog := view.reads.get(metaLog)
@@ -236,7 +236,8 @@ func (db *DB) applyLog(messages []bus.Message, log *slog.Logger) error {
 	return db.apply(recs, messages[len(messages)-1].Seq)
 }
 
-// ReadFloors reads the floors of a deletion request, from the values of its header (proto.HeaderFloor).
+// ReadFloors reads the floors of a deletion request, from the values of its header
+// (proto.HeaderFloor).
 func ReadFloors(values []string) (floors []proto.Floor, err error) {
 	for _, value := range values {
 		var f proto.Floor

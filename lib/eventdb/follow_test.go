@@ -12,8 +12,8 @@ import (
 	"tendril.dev/proto"
 )
 
-// TestFollow: an index applies what is there and what comes, and goes on where it was. Marks and gaps
-// move its sequence too.
+// TestFollow: an index applies what is there and what comes, and goes on where it was. Marks and
+// gaps move its sequence too.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	b, dir := openBus(t), t.TempDir()

@@ -20,14 +20,14 @@ type Bans interface {
 	Banned(ev *nostr.Event) (name string, banned bool)
 }
 
-// hidden are the events that are not served, each with the name of the ban that hides it. Once others
-// can see it, it does not change.
+// hidden are the events that are not served, each with the name of the ban that hides it. Once
+// others can see it, it does not change.
 type hidden map[id]string
 
 // Hide hides what is banned, and what hangs on it: an event that names something hidden, and names
-// nothing else that is here, has no place without it. It replaces what was hidden before. Events that
-// come later are hidden in the same way, by what is here when they come, and what is here stays as it
-// is. So Hide must be called when the index has caught up with the log.
+// nothing else that is here, has no place without it. It replaces what was hidden before. Events
+// that come later are hidden in the same way, by what is here when they come, and what is here
+// stays as it is. So Hide must be called when the index has caught up with the log.
 //
 // Every way to read passes over hidden events, and subscribers are not told of them. [View.All] has
 // them. [View.Holder], [View.Deleted] and [DB.HasEach] are about what the log has, and do not

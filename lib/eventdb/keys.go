@@ -29,10 +29,10 @@ import (
 // newest first, and the lower id first among equals. The events themselves are in that order too:
 // what a filter matches lies close together there, and is read by one iterator that moves forward.
 //
-// A posting is the kind and the expiration, or 0: enough to pass over an event of the wrong kind, or
-// one that is over, without loading it. So there is no table by author and kind, or by tag and kind:
-// each table is one more entry for every event, and entries are what applying an event costs. An
-// event whose time is over stays where it is, as in the log.
+// A posting is the kind and the expiration, or 0: enough to pass over an event of the wrong kind,
+// or one that is over, without loading it. So there is no table by author and kind, or by tag and
+// kind: each table is one more entry for every event, and entries are what applying an event costs.
+// An event whose time is over stays where it is, as in the log.
 const (
 	tableEvent     = 't'
 	tableID        = 'i'
@@ -91,7 +91,8 @@ func (e Entry) Compare(o Entry) int {
 
 func (e Entry) expired(now nostr.Timestamp) bool { return e.Expires != 0 && e.Expires < now }
 
-// appendPlace appends the time so that bytewise order is newest first, over all of int64, and the id.
+// appendPlace appends the time so that bytewise order is newest first, over all of int64, and the
+// id.
 func (e Entry) appendPlace(b []byte) []byte {
 	return append(binary.BigEndian.AppendUint64(b, ^(uint64(e.CreatedAt)^1<<63)), e.ID[:]...)
 }

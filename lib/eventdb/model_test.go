@@ -249,8 +249,8 @@ func compare(t *testing.T, v *View, m *model, f Filter) {
 
 // TestAgainstNaiveMatcher is the heart of the package's tests: thousands of random events, in
 // batches, with replays, restarts and a moving clock, and after each a handful of random filters
-// whose every answer must be the naive matcher's. Subscribers hear of what each batch has brought. In
-// the end an index that is made of what the log has kept has the same entries.
+// whose every answer must be the naive matcher's. Subscribers hear of what each batch has brought.
+// In the end an index that is made of what the log has kept has the same entries.
 func TestAgainstNaiveMatcher(t *testing.T) {
 	t.Parallel()
 	for _, seed := range []uint64{1, 2, rand.Uint64()} {

@@ -82,8 +82,8 @@ func (p *plan) choose(all [][][]byte) {
 	}
 }
 
-// rangesOf makes the prefix of each value's range, in order and none twice. Values that no event has
-// are left out: their prefix is nil.
+// rangesOf makes the prefix of each value's range, in order and none twice. Values that no event
+// has are left out: their prefix is nil.
 func rangesOf[T any](values []T, prefix func(T) []byte) [][]byte {
 	out := [][]byte{}
 	for _, value := range values {

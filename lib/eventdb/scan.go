@@ -318,7 +318,8 @@ func (s *scanner) seek(u *union, place []byte) error {
 	return nil
 }
 
-// move puts the first span, whose iterator has moved, where it belongs now, or closes it at its end.
+// move puts the first span, whose iterator has moved, where it belongs now, or closes it at its
+// end.
 func (s *scanner) move(u *union, valid bool) error {
 	spans := *u
 	if !valid {

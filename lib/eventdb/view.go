@@ -205,8 +205,8 @@ func answers[T any](v *View, ctx context.Context, f nostr.Filter, read func(*sca
 	}
 }
 
-// ErrTooMany is the error of [View.Packed] when more events match than the caller takes. Nothing was
-// kept; a filter of a shorter time matches fewer.
+// ErrTooMany is the error of [View.Packed] when more events match than the caller takes. Nothing
+// was kept; a filter of a shorter time matches fewer.
 var ErrTooMany = errors.New("too many events match the filter")
 
 // Packed gathers what matches a filter, for reconciliation. [ErrTooMany]: more than most do.
@@ -227,8 +227,8 @@ func (v *View) Packed(ctx context.Context, f nostr.Filter, most int) (reconcile.
 	return slices.Clip(reconcile.Pack(items)), nil
 }
 
-// HasEach reports of each id whether such an event is stored and has not expired, as the index stands
-// now. It needs no snapshot.
+// HasEach reports of each id whether such an event is stored and has not expired, as the index
+// stands now. It needs no snapshot.
 func (db *DB) HasEach(ids [][32]byte) (has []bool, err error) {
 	if !db.enter() {
 		return nil, ErrClosed

@@ -57,8 +57,8 @@ func NewServer(conn *nats.Conn, log *slog.Logger, answers Answers) *Server {
 	return s
 }
 
-// Serve answers questions about a shard until stop is called. What is answered then goes on until ctx
-// ends.
+// Serve answers questions about a shard until stop is called. What is answered then goes on until
+// ctx ends.
 func (s *Server) Serve(ctx context.Context, shard int) (stop func(), err error) {
 	sub, err := s.conn.Subscribe(proto.RepoSubject(proto.ShardName(shard), "*"), func(m *nats.Msg) { s.take(ctx, shard, m) })
 	if err != nil {
@@ -67,8 +67,8 @@ func (s *Server) Serve(ctx context.Context, shard int) (stop func(), err error) 
 	return func() { _ = sub.Unsubscribe() }, nil // it fails only where the connection has ended
 }
 
-// take lets a question wait for its turn, and answers it. The subscription is free for the next one at
-// once.
+// take lets a question wait for its turn, and answers it. The subscription is free for the next one
+// at once.
 func (s *Server) take(ctx context.Context, shard int, m *nats.Msg) {
 	reply := m.Reply
 	if reply == "" {

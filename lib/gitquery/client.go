@@ -1,10 +1,10 @@
-// Package gitquery asks the purgatory worker that holds a repository about it, and answers for such a
-// worker. The questions and answers are those of [proto.RepoVerb].
+// Package gitquery asks the purgatory worker that holds a repository about it, and answers for such
+// a worker. The questions and answers are those of [proto.RepoVerb].
 //
-// NATS finds the worker: each worker listens to the subjects of the shards that it holds. So a question
-// reaches one worker, and where no worker holds the shard the asker is told at once. The deadline of the
-// asker travels with the question. This package does not know git, and does not own who may ask what:
-// that is proto.Users.
+// NATS finds the worker: each worker listens to the subjects of the shards that it holds. So a
+// question reaches one worker, and where no worker holds the shard the asker is told at once. The
+// deadline of the asker travels with the question. This package does not know git, and does not own
+// who may ask what: that is proto.Users.
 package gitquery
 
 import (
@@ -64,8 +64,8 @@ func (c Client) Waits(ctx context.Context, ref nostr.RepoRef) (proto.RepoWaitsAn
 	return one[proto.RepoWaitsAnswer](ctx, c, proto.RepoWaits, ref)
 }
 
-// Folder reads a folder or a file of a branch or tag, for a client of a front door. Without a commit in
-// the answer there is none.
+// Folder reads a folder or a file of a branch or tag, for a client of a front door. Without a
+// commit in the answer there is none.
 func (c Client) Folder(ctx context.Context, ref nostr.RepoRef, q proto.RepoFolderQuestion) (a proto.RepoFolderAnswer, err error) {
 	q.Ref = ref.String()
 	err = c.ask(ctx, shardOf(ref), proto.RepoFolder, q, &a)
@@ -84,8 +84,9 @@ func one[A any](ctx context.Context, c Client, verb proto.RepoVerb, ref nostr.Re
 	return answer, err
 }
 
-// References are the branches and tags of a repository in the order of their names. Each page is as the
-// repository is when it is answered. head is the branch that HEAD follows. An error is the last.
+// References are the branches and tags of a repository in the order of their names. Each page is as
+// the repository is when it is answered. head is the branch that HEAD follows. An error is the
+// last.
 func (c Client) References(ctx context.Context, ref nostr.RepoRef) iter.Seq2[proto.RepoReferencesAnswer, error] {
 	return func(yield func(proto.RepoReferencesAnswer, error) bool) {
 		question := proto.RepoReferencesQuestion{Ref: ref.String()}
@@ -100,7 +101,8 @@ func (c Client) References(ctx context.Context, ref nostr.RepoRef) iter.Seq2[pro
 	}
 }
 
-// List lists the repositories of all shards. Beside an error there is what some workers have answered.
+// List lists the repositories of all shards. Beside an error there is what some workers have
+// answered.
 func (c Client) List(ctx context.Context) ([]proto.RepoStatus, error) {
 	type answered struct {
 		repos []proto.RepoStatus

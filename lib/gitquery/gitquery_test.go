@@ -69,8 +69,8 @@ func serveAll(t *testing.T, conn *nats.Conn, answers gitquery.Answers) (stops []
 	return stops
 }
 
-// TestEachLoginIsAnswered: worker, operator and gateway are in accounts of their own, or in that of the
-// core with other services. The gateway may ask for nothing but what a page shows.
+// TestEachLoginIsAnswered: worker, operator and gateway are in accounts of their own, or in that of
+// the core with other services. The gateway may ask for nothing but what a page shows.
 func TestEachLoginIsAnswered(t *testing.T) {
 	for _, worker := range []string{proto.UserPurgatory, proto.UserTendril} {
 		t.Run(worker, func(t *testing.T) {
@@ -100,8 +100,8 @@ func TestEachLoginIsAnswered(t *testing.T) {
 	}
 }
 
-// TestNoWorker: who asks where no worker holds the shard is told so, waits for one that comes, and is
-// passed on by one that has just let the shard go.
+// TestNoWorker: who asks where no worker holds the shard is told so, waits for one that comes, and
+// is passed on by one that has just let the shard go.
 func TestNoWorker(t *testing.T) {
 	s := newServer(t)
 	conn := s.connect(t, proto.UserPurgatory)
@@ -183,8 +183,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestBounds: the deadline of the asker ends the work, what is no question is refused with a sentence,
-// and of very many questions some are refused and none is answered twice.
+// TestBounds: the deadline of the asker ends the work, what is no question is refused with a
+// sentence, and of very many questions some are refused and none is answered twice.
 func TestBounds(t *testing.T) {
 	s := newServer(t)
 	began, ended, free := make(chan bool, 1000), make(chan error, 1000), make(chan bool)

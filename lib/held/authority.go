@@ -9,8 +9,9 @@ import (
 	"tendril.dev/proto"
 )
 
-// Source finds the announcements of one identifier. Anybody may announce an identifier, so that there
-// can be thousands: no question reads all of them, but for a key that no announcement is found to list.
+// Source finds the announcements of one identifier. Anybody may announce an identifier, so that
+// there can be thousands: no question reads all of them, but for a key that no announcement is
+// found to list.
 type Source interface {
 	// By returns the announcements of an author.
 	By(author string) []*Entry

@@ -118,7 +118,8 @@ func (d *Directory) Naming(identifier, pubkey string) []*Entry {
 	return slices.Clip(d.naming[nostr.RepoRef{PubKey: pubkey, Identifier: identifier}])
 }
 
-// OfKinds returns the entries of an identifier whose events are of these kinds, in order of their keys.
+// OfKinds returns the entries of an identifier whose events are of these kinds, in order of their
+// keys.
 func (d *Directory) OfKinds(identifier string, kinds ...int) (entries []*Entry) {
 	for _, e := range d.byIdentifier[identifier] {
 		if slices.Contains(kinds, e.Event.Kind) {

@@ -96,8 +96,8 @@ func TestUnreadableEntriesAreNotHeld(t *testing.T) {
 	}
 }
 
-// TestEntrySurvivesItsEncoding, and is hardly larger than its event: what is taken must fit into the
-// bucket.
+// TestEntrySurvivesItsEncoding, and is hardly larger than its event: what is taken must fit into
+// the bucket.
 func TestEntrySurvivesItsEncoding(t *testing.T) {
 	t.Parallel()
 	e := entry(t, "tree", 30618, strings.Repeat("<script>&\"\b\u2028", 10<<10))

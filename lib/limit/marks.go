@@ -112,8 +112,8 @@ func Disk(folder string) Look {
 	}
 }
 
-// LogMark is how large the log may be, in bytes: most, or 80% of what JetStream may store if that is
-// not set.
+// LogMark is how large the log may be, in bytes: most, or 80% of what JetStream may store if that
+// is not set.
 func LogMark(ctx context.Context, b *bus.Bus, most int64) (int64, error) {
 	if most > 0 {
 		return most, nil

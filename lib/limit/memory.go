@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Memory is how many bytes of memory this process may have: what the machine has, or less where it is
-// in a container (cgroup, version 1 or 2). 4 GiB where neither can be read.
+// Memory is how many bytes of memory this process may have: what the machine has, or less where it
+// is in a container (cgroup, version 1 or 2). 4 GiB where neither can be read.
 func Memory() int64 { return memoryBelow("/") }
 
 func memoryBelow(root string) int64 {

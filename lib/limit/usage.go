@@ -121,10 +121,10 @@ func (u *Usage) amountOf(p Party) *amount {
 	return a
 }
 
-// Left is how many bytes all of those who pay may still store, which of them has least left, and when
-// its budget is free again. factor multiplies all budgets: what owners and maintainers of served
-// repositories store for these has ten times the budget. [Usage.Refresh] first, where others store
-// too.
+// Left is how many bytes all of those who pay may still store, which of them has least left, and
+// when its budget is free again. factor multiplies all budgets: what owners and maintainers of
+// served repositories store for these has ten times the budget. [Usage.Refresh] first, where others
+// store too.
 func (u *Usage) Left(factor int64, charges ...Charge) (left int64, of Party, free time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

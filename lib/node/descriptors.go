@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	// ownDescriptors is how many file descriptors the process keeps at least for itself: the index, the
-	// embedded NATS server, connections to relays and git servers, git processes. Of a higher limit it
-	// keeps a quarter.
+	// ownDescriptors is how many file descriptors the process keeps at least for itself: the index,
+	// the embedded NATS server, connections to relays and git servers, git processes. Of a higher
+	// limit it keeps a quarter.
 	ownDescriptors = 400
-	// requestDescriptors is how many a request of git or a page may take besides a WebSocket's one: its
-	// connection, and both ends of the one on which it is passed on to the worker of its shard.
+	// requestDescriptors is how many a request of git or a page may take besides a WebSocket's one:
+	// its connection, and both ends of the one on which it is passed on to the worker of its shard.
 	requestDescriptors = 3
 	// leastOthers is how many connections for git and pages there are at least.
 	leastOthers = 16

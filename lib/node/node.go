@@ -348,9 +348,9 @@ func (n *Node) Close() (err error) {
 	return err
 }
 
-// makeScratch gives a process that keeps nothing on disk a git folder of its own, unless the operator
-// has named one. Processes that share a NATS server share a git folder too: for them nothing is
-// made.
+// makeScratch gives a process that keeps nothing on disk a git folder of its own, unless the
+// operator has named one. Processes that share a NATS server share a git folder too: for them
+// nothing is made.
 func (n *Node) makeScratch() (err error) {
 	s := &n.Settings
 	if s.DatabaseBackend != "memory" || s.NATSURL != "" || s.GitDataPath != config.DefaultGitDataPath {

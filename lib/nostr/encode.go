@@ -12,9 +12,9 @@ import (
 // errEncoding is about bytes that are not UTF-8, which JSON must be.
 var errEncoding = errors.New("not valid UTF-8")
 
-// Parse reads an event. Whether the values make sense, the id above all, is for the caller to check.
-// What is stored and served of an event is [Encode] of it, never the bytes that a stranger sent: so
-// every reader of JSON finds the same event in it. The event shares no memory with data.
+// Parse reads an event. Whether the values make sense, the id above all, is for the caller to
+// check. What is stored and served of an event is [Encode] of it, never the bytes that a stranger
+// sent: so every reader of JSON finds the same event in it. The event shares no memory with data.
 func Parse(data []byte) (*Event, error) {
 	err := errEncoding
 	if utf8.Valid(data) {
@@ -89,8 +89,8 @@ func readTags(l *jlexer.Lexer) Tags {
 // and of their values.
 const eventOverhead, tagOverhead, valueOverhead = 1024, 24, 16
 
-// Memory is about how many bytes of memory an event takes together with its JSON, which will be made
-// of it: the text counts twice.
+// Memory is about how many bytes of memory an event takes together with its JSON, which will be
+// made of it: the text counts twice.
 func Memory(ev *Event) int64 {
 	text, headers := len(ev.Content), tagOverhead*cap(ev.Tags)
 	for _, tag := range ev.Tags {
@@ -102,8 +102,8 @@ func Memory(ev *Event) int64 {
 	return eventOverhead + int64(headers+2*text)
 }
 
-// Encode writes the JSON of an event on one line. go-nostr's own may be three times as long as what a
-// client wrote, because it escapes more than must be, and then not fit where that did. Bytes that
+// Encode writes the JSON of an event on one line. go-nostr's own may be three times as long as what
+// a client wrote, because it escapes more than must be, and then not fit where that did. Bytes that
 // are no UTF-8 become U+FFFD.
 func Encode(ev *Event) []byte {
 	w := jwriter.Writer{NoEscapeHTML: true}

@@ -27,8 +27,8 @@ const (
 	MaxRefs = 10_000
 )
 
-// Kind is what is known of the events of a kind without a look at them. Every part that treats kinds
-// differently reads it here, so that a new kind is a line of the table.
+// Kind is what is known of the events of a kind without a look at them. Every part that treats
+// kinds differently reads it here, so that a new kind is a line of the table.
 type Kind struct {
 	Number int
 	Name   string // for people; "": they read the number
@@ -54,9 +54,9 @@ type Kind struct {
 	Counted bool
 }
 
-// Bounds of events in bytes. A state may have what fits the front door's largest message, some 5,000
-// references with names as clients write them; a pull request the longest description that other
-// forges allow, 64 Ki characters, in any script.
+// Bounds of events in bytes. A state may have what fits the front door's largest message, some
+// 5,000 references with names as clients write them; a pull request the longest description that
+// other forges allow, 64 Ki characters, in any script.
 const (
 	maxAnnouncement = 64 << 10
 	maxState        = 512 << 10
@@ -105,8 +105,8 @@ var kindsByNumber = func() map[int]Kind {
 	return by
 }()
 
-// KindOf is what is known of a kind. One that is not in the table has no bound of its own, comes in by
-// its references, and vouches for others.
+// KindOf is what is known of a kind. One that is not in the table has no bound of its own, comes in
+// by its references, and vouches for others.
 func KindOf(kind int) Kind {
 	if k, known := kindsByNumber[kind]; known {
 		return k

@@ -10,8 +10,8 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip19"
 )
 
-// parseDomain reads the domain of a GRASP service as settings and announcements name it: a host, and
-// a port if it is served at another than the scheme's own.
+// parseDomain reads the domain of a GRASP service as settings and announcements name it: a host,
+// and a port if it is served at another than the scheme's own.
 func parseDomain(domain string) (hostedURL, error) {
 	u, err := parseURL("//"+domain, maxRelayURL)
 	if err == nil && u.URL.String() != "//"+u.Host {
@@ -41,9 +41,9 @@ func OnDomain(rawURL, domain string) bool {
 	return err == nil && u.on(domain)
 }
 
-// ListsService reports whether the announcement lists the service at that domain, in `relays` and in
-// `clone`. The path of a clone URL must not be the address of another repository. The usual path is
-// `/<npub of the owner>/<identifier>.git`; a path of another form counts too. The scheme (http,
+// ListsService reports whether the announcement lists the service at that domain, in `relays` and
+// in `clone`. The path of a clone URL must not be the address of another repository. The usual path
+// is `/<npub of the owner>/<identifier>.git`; a path of another form counts too. The scheme (http,
 // https, ws, wss), slashes at the end and how the identifier is percent-encoded make no difference.
 func (a *Announcement) ListsService(domain string) bool {
 	return slices.ContainsFunc(a.Relays, func(given string) bool {
@@ -122,9 +122,9 @@ func meanings(path string) []string {
 	return []string{path, decoded}
 }
 
-// servicePath is the path of a clone URL if it leads to the service, without slashes at its end. The
-// path is taken as it stands: clients that do not encode identifiers write spaces and percent signs
-// into it.
+// servicePath is the path of a clone URL if it leads to the service, without slashes at its end.
+// The path is taken as it stands: clients that do not encode identifiers write spaces and percent
+// signs into it.
 func servicePath(given, domain string) (path string, ok bool) {
 	given = strings.Trim(given, " ")
 	if len(given) > maxCloneURL {

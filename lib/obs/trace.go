@@ -63,8 +63,8 @@ func (t *Traces) Close() {
 type Tracer struct{ tracer trace.Tracer }
 
 // Span makes a span of an event, from then until now, with an attribute. An empty parent begins a
-// trace. Then the context of the span is returned, for [proto.HeaderTraceParent]: all other spans of
-// the event are its children. It is empty if the event is not traced.
+// trace. Then the context of the span is returned, for [proto.HeaderTraceParent]: all other spans
+// of the event are its children. It is empty if the event is not traced.
 func (t *Tracer) Span(parent, name string, ev *nostr.Event, since time.Time, key, value string) string {
 	if t == nil {
 		return ""

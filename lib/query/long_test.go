@@ -52,7 +52,8 @@ func TestALongQuestionIsAskedOnce(t *testing.T) {
 	}
 }
 
-// TestADeadlineTravelsWithTheQuestion: a replica has no more time for an answer than the asker waits.
+// TestADeadlineTravelsWithTheQuestion: a replica has no more time for an answer than the asker
+// waits.
 func TestADeadlineTravelsWithTheQuestion(t *testing.T) {
 	w := newWorld(t)
 	const waits = 5 * time.Second

@@ -61,9 +61,10 @@ type Subscription struct {
 // gatherFor is how long messages may gather when all before were read.
 const gatherFor = 500 * time.Millisecond
 
-// SubscribeAccepted tells fn of the events that are accepted from now on, of some kinds: each once, those of a
-// kind in the order of the log, after answers of the source have them. Several goroutines may call
-// fn. It must be quick, because an index that applies the log waits for it; it may ask the source.
+// SubscribeAccepted tells fn of the events that are accepted from now on, of some kinds: each once,
+// those of a kind in the order of the log, after answers of the source have them. Several
+// goroutines may call fn. It must be quick, because an index that applies the log waits for it; it
+// may ask the source.
 func SubscribeAccepted(js jetstream.JetStream, s Source, kinds []int, fn func([]eventdb.Record)) Subscription {
 	if x, is := s.(*Index); is {
 		others := func(r eventdb.Record) bool { return !slices.Contains(kinds, r.Event.Kind) }

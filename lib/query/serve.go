@@ -20,8 +20,9 @@ import (
 )
 
 const (
-	// atOnce is how many questions of a subject are answered at once. Further ones wait for their turn,
-	// up to mostWaiting of them in mostWaitingBytes; what is more is refused, and the asker asks again.
+	// atOnce is how many questions of a subject are answered at once. Further ones wait for their
+	// turn, up to mostWaiting of them in mostWaitingBytes; what is more is refused, and the asker asks
+	// again.
 	atOnce, mostWaiting, mostWaitingBytes = 8, 256, 64 << 20
 	// answerTime is for one answer to an asker that does not say how long it waits, and the most that
 	// any may say. The waits for a turn and for a sequence of the log are included.

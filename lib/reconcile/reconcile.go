@@ -216,8 +216,8 @@ func (d *dialogue) list(ctx context.Context, in *reader, r Range) (stop bool, er
 }
 
 // split writes a range as several smaller ones of the same size, or lists its ids if they are few.
-// The side that asks lists none: the answer to a list is a list of all that the other side has in the
-// range, which may be any number. To a fingerprint it lists few, or splits.
+// The side that asks lists none: the answer to a list is a list of all that the other side has in
+// the range, which may be any number. To a fingerprint it lists few, or splits.
 func (d *dialogue) split(ctx context.Context, r Range) error {
 	items, err := d.set.Items(ctx, r)
 	if err != nil {

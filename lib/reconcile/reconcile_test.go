@@ -301,8 +301,8 @@ func FuzzRespond(f *testing.F) {
 	})
 }
 
-// TestAnswersFit: a relay that bounds nothing has forty thousand events of which some are known here.
-// Its answers fit the limit all the same, because of what it is asked.
+// TestAnswersFit: a relay that bounds nothing has forty thousand events of which some are known
+// here. Its answers fit the limit all the same, because of what it is asked.
 func TestAnswersFit(t *testing.T) {
 	t.Parallel()
 	const most = 600 << 10

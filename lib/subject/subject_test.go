@@ -72,8 +72,8 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestWhatIsNone: what has none of the forms is not taken for an identifier, and the error lists the
-// forms.
+// TestWhatIsNone: what has none of the forms is not taken for an identifier, and the error lists
+// the forms.
 func TestWhatIsNone(t *testing.T) {
 	t.Parallel()
 	for _, form := range []string{

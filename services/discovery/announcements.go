@@ -29,8 +29,8 @@ type announcement struct {
 	cut     int                 // further relays that it lists
 	roles   *nostr.Announcement // its reference and roles alone
 	// lists: it lists our service. Whether that is hosted is for the whitelist to say. archived: it is
-	// kept though it does not. One that is neither may be a maintainer's, which counts, or tell where a
-	// repository went, which does not.
+	// kept though it does not. One that is neither may be a maintainer's, which counts, or tell where
+	// a repository went, which does not.
 	lists, archived bool
 	// Of held ones: when it came, and from whom.
 	heldAt time.Time

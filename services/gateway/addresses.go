@@ -53,8 +53,8 @@ func isRepository(path string) bool {
 	return err == nil && at.Service == "" && !at.PRs
 }
 
-// answerGo tells the go command which repository has the module of a path: the one that its first two
-// segments name, with or without ".git".
+// answerGo tells the go command which repository has the module of a path: the one that its first
+// two segments name, with or without ".git".
 func answerGo(w http.ResponseWriter, path, base string) bool {
 	segments := strings.SplitN(strings.Trim(path, "/"), "/", 3)
 	if len(segments) < 2 {

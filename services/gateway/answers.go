@@ -36,7 +36,8 @@ func newAnswers(r prometheus.Registerer, met *limit.Met) *answers {
 	}, []string{"route", "code"})}
 }
 
-// count counts an answer, and logs that a client has met a limit: its own, or that of all connections.
+// count counts an answer, and logs that a client has met a limit: its own, or that of all
+// connections.
 func (a *answers) count(route, client string, w *counted) {
 	code := w.code
 	if code == 0 { // nothing was written, or the connection became a WebSocket

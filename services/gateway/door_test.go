@@ -210,8 +210,9 @@ func TestPagesOfWhatIsNotServed(t *testing.T) {
 	}
 }
 
-// TestPagesOfFiles: folders, files and commits of branches are shown as their worker tells them, and
-// nothing in them is taken for a page's own. Pages are packed, and not sent again if nothing changed.
+// TestPagesOfFiles: folders, files and commits of branches are shown as their worker tells them,
+// and nothing in them is taken for a page's own. Pages are packed, and not sent again if nothing
+// changed.
 func TestPagesOfFiles(t *testing.T) {
 	t.Parallel()
 	sys := start(t)

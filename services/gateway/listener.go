@@ -141,8 +141,8 @@ func (b *bounded) makeRoom(client string, refused error) bool {
 	return b.closeOne("", true) || more > 1 && b.closeOne(heaviest, false)
 }
 
-// closeOne closes the connection of a client, or "" for all, that has been idle longest, or else any
-// with a request. It reports false if there is none.
+// closeOne closes the connection of a client, or "" for all, that has been idle longest, or else
+// any with a request. It reports false if there is none.
 func (b *bounded) closeOne(client string, idle bool) bool {
 	b.mu.Lock()
 	var first *connection

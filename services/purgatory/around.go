@@ -19,9 +19,9 @@ const maxAround = 4096
 const othersShown = 16
 
 // around gathers what is known at this moment of an owner's repository: the announcements that its
-// chain reaches, the states of these people, and the pull requests for them. Of the identifier it reads
-// nothing else: anybody may announce it, and a push must not cost what all of them say. Who names a
-// lead in the chain, without being listed in it, is not found here.
+// chain reaches, the states of these people, and the pull requests for them. Of the identifier it
+// reads nothing else: anybody may announce it, and a push must not cost what all of them say. Who
+// names a lead in the chain, without being listed in it, is not found here.
 func (w *knowledge) around(ctx context.Context, ref nostr.RepoRef) (v repostate.View, err error) {
 	if err := w.holdings.CatchUp(ctx); err != nil {
 		return v, fmt.Errorf("read what is held: %w", err)
@@ -112,8 +112,9 @@ func (r *chain) accepted(ctx context.Context, filter nostr.Filter) (events []*no
 	return events, nil
 }
 
-// pulls reads the held pull requests and updates that are for one of the people or by the owner, who
-// may offer them here (GRASP-06), with whom else they are for. It returns what each is for, by id.
+// pulls reads the held pull requests and updates that are for one of the people or by the owner,
+// who may offer them here (GRASP-06), with whom else they are for. It returns what each is for, by
+// id.
 func (r *chain) pulls(ctx context.Context, owner string) (repos map[string][]nostr.RepoRef, err error) {
 	repos = map[string][]nostr.RepoRef{}
 	var others []string

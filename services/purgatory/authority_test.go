@@ -101,8 +101,9 @@ func TestAPushReadsNoStranger(t *testing.T) {
 	}
 }
 
-// TestWhitelist: an announcement that lists us and is not on the whitelist is here only if its owner
-// is a confirmed maintainer of a repository that is hosted here, however the announcement was accepted.
+// TestWhitelist: an announcement that lists us and is not on the whitelist is here only if its
+// owner is a confirmed maintainer of a repository that is hosted here, however the announcement was
+// accepted.
 func TestWhitelist(t *testing.T) {
 	w := newWorld(t, "--repository-whitelist="+npub(alice))
 	lists := func(ev *nostr.Event, keys ...string) *nostr.Event {

@@ -35,8 +35,8 @@ func (b browser) log(ctx context.Context, ref nostr.RepoRef, q proto.RepoLogQues
 	return a, busy(err)
 }
 
-// named returns a repository that may be cloned, and the object that a branch or tag of it names; nil
-// if there is none. So pages show nothing that a clone does not bring.
+// named returns a repository that may be cloned, and the object that a branch or tag of it names;
+// nil if there is none. So pages show nothing that a clone does not bring.
 func (b browser) named(ctx context.Context, ref nostr.RepoRef, name string) (repo *repository.Repo, object string, err error) {
 	repo, err = b.hosting.repository(ctx, repository.Place{RepoRef: ref})
 	switch {

@@ -90,8 +90,8 @@ func usedUp(party limit.Party, free time.Time) error {
 	return &repostate.Refused{Reason: fmt.Sprintf("rate-limited: as much git data of %s is stored, or on its way, as may be in a day; there is room again at %s", whose, free.Format(time.RFC3339))}
 }
 
-// take counts bytes before they are kept, or gives a *repostate.Refused: parallel pushes and fetches
-// share what is left.
+// take counts bytes before they are kept, or gives a *repostate.Refused: parallel pushes and
+// fetches share what is left.
 func (b *budget) take(p payer, bytes int64) error {
 	if charges := b.charges(p); !b.usage.Take(bytes, p.factor(), charges...) {
 		_, party, free := b.usage.Left(p.factor(), charges...)

@@ -17,7 +17,8 @@ import (
 const (
 	// expireAtOnce bounds how many expiries are asked for in one go.
 	expireAtOnce = 200
-	// takeoverGrace is how long what is overdue when a worker takes a shard is hunted before it expires.
+	// takeoverGrace is how long what is overdue when a worker takes a shard is hunted before it
+	// expires.
 	takeoverGrace = 5 * time.Minute
 	// lastingTime is how long the newest state of a served repository is held at most.
 	lastingTime = 30 * 24 * time.Hour
@@ -70,7 +71,8 @@ func (c clock) standing(e *held.Entry, lasts bool) standing {
 	return standing{again: until}
 }
 
-// isRare reports whether an identifier has nothing to hunt for but what stays though its time is over.
+// isRare reports whether an identifier has nothing to hunt for but what stays though its time is
+// over.
 func (c clock) isRare(v repostate.View, entries []*held.Entry) bool {
 	rare := false
 	for _, e := range entries {

@@ -49,7 +49,8 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-// TestTimeInAQueueDoesNotCount: an event that waited for its host's turn for an hour has its time left.
+// TestTimeInAQueueDoesNotCount: an event that waited for its host's turn for an hour has its time
+// left.
 func TestTimeInAQueueDoesNotCount(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

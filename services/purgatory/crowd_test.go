@@ -14,8 +14,9 @@ import (
 	"tendril.dev/lib/nostr"
 )
 
-// TestOneAuthorHasRoomForSoManyPullRequests: of one author no more are named in a repository, whether
-// the commit is there or pushed; others have room, and the author has it again after a deletion.
+// TestOneAuthorHasRoomForSoManyPullRequests: of one author no more are named in a repository,
+// whether the commit is there or pushed; others have room, and the author has it again after a
+// deletion.
 func TestOneAuthorHasRoomForSoManyPullRequests(t *testing.T) {
 	w := newWorld(t)
 	commit := w.pushFirst()
@@ -50,9 +51,9 @@ func (w *world) crowded(commit string, most int) (pulls []*nostr.Event) {
 	return pulls
 }
 
-// TestAPushReadsNoPullRequests: beside 1,500 that are named in the repository, a push of a branch takes
-// about as long as beside none. The times are told and not judged, because machines are busy. What is
-// judged is that git does not show them to who pushes.
+// TestAPushReadsNoPullRequests: beside 1,500 that are named in the repository, a push of a branch
+// takes about as long as beside none. The times are told and not judged, because machines are busy.
+// What is judged is that git does not show them to who pushes.
 func TestAPushReadsNoPullRequests(t *testing.T) {
 	w := newWorld(t)
 	w.pushFirst()

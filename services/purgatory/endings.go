@@ -96,9 +96,9 @@ func (w *retention) end(ctx context.Context, repo *repository.Locked) error {
 }
 
 // neverAccepted reports whether no announcement of a repository was ever accepted. The mark in its
-// folder is not enough: it goes with the next look after the first announcement was accepted, and an
-// owner who deletes that announcement sooner has the grace period too. The log is not enough either:
-// it may have been lost.
+// folder is not enough: it goes with the next look after the first announcement was accepted, and
+// an owner who deletes that announcement sooner has the grace period too. The log is not enough
+// either: it may have been lost.
 func (w *retention) neverAccepted(ctx context.Context, repo *repository.Repo) (bool, error) {
 	if !repo.IsUnproven() {
 		return false, nil
@@ -123,8 +123,8 @@ type ending struct {
 // told first.
 func (e ending) isOver() bool { return e.noted && !e.until.IsZero() && !time.Now().Before(e.until) }
 
-// howItEnds reads from the log how the hosting of a repository has ended that is not hosted. The log
-// has the owner's last announcement also when that was deleted.
+// howItEnds reads from the log how the hosting of a repository has ended that is not hosted. The
+// log has the owner's last announcement also when that was deleted.
 func (w *retention) howItEnds(ctx context.Context, repo *repository.Repo) (how ending, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
@@ -166,9 +166,9 @@ func (w *retention) howItEnds(ctx context.Context, repo *repository.Repo) (how e
 	return how, nil
 }
 
-// lastAnnouncement returns the last announcement of a repository that was ever accepted and is still
-// in the log, or nil, and when that was. The stream's leader is asked, not any replica: that could be
-// behind.
+// lastAnnouncement returns the last announcement of a repository that was ever accepted and is
+// still in the log, or nil, and when that was. The stream's leader is asked, not any replica: that
+// could be behind.
 func (w *knowledge) lastAnnouncement(ctx context.Context, ref nostr.RepoRef) (last *nostr.Event, at time.Time, err error) {
 	place := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey, Tags: nostr.Tags{{"d", ref.Identifier}}}
 	message, found, err := bus.Last(ctx, w.node.Bus.JS, proto.StreamEvents, proto.EventSubjectOf(place).String())

@@ -89,8 +89,8 @@ func TestAnOwnerComesBack(t *testing.T) {
 
 // TestAnEndedRepositoryIsRemoved: after the grace period a repository goes, with the events and
 // objects that only it needed; that of another owner of the identifier stays whole. Workers may be
-// replaced at any time meanwhile. What names two repositories that were given up goes with the second
-// one, and so do the states of the identifier.
+// replaced at any time meanwhile. What names two repositories that were given up goes with the
+// second one, and so do the states of the identifier.
 func TestAnEndedRepositoryIsRemoved(t *testing.T) {
 	w := newWorld(t, "--deletion-grace=24h")
 	alicesRef, bobsRef := alicesX, repo(bob, "x").String()
@@ -146,8 +146,8 @@ func TestAnEndedRepositoryIsRemoved(t *testing.T) {
 
 // TestNobodyWasThere: a deletion and a return that no worker heard of are found on the disk. What
 // no owner has given up is kept, also when the log lacks its announcement. Where the list of our
-// domains was lost, an announcement from before may list one of them: only a deletion request ends the
-// hosting then.
+// domains was lost, an announcement from before may list one of them: only a deletion request ends
+// the hosting then.
 func TestNobodyWasThere(t *testing.T) {
 	w := newWorld(t)
 	commit := w.pushFirst()
@@ -190,9 +190,9 @@ func TestNobodyWasThere(t *testing.T) {
 	}
 }
 
-// TestNothingIsRemovedOnOldNews: a worker without an index removes nothing while no index says which
-// events are accepted, nor while who says it has not read the log to its end: its owner has come
-// back meanwhile. Not even an operator can make it.
+// TestNothingIsRemovedOnOldNews: a worker without an index removes nothing while no index says
+// which events are accepted, nor while who says it has not read the log to its end: its owner has
+// come back meanwhile. Not even an operator can make it.
 func TestNothingIsRemovedOnOldNews(t *testing.T) {
 	w := newWorld(t)
 	commit := w.pushFirst()
@@ -240,8 +240,8 @@ func TestNothingIsRemovedOnOldNews(t *testing.T) {
 	}
 }
 
-// TestAnOwnerComesBackDuringTheRemoval: from then on nothing more is removed, neither events nor, when
-// all of these are gone, the repository.
+// TestAnOwnerComesBackDuringTheRemoval: from then on nothing more is removed, neither events nor,
+// when all of these are gone, the repository.
 func TestAnOwnerComesBackDuringTheRemoval(t *testing.T) {
 	t.Parallel()
 	for _, removed := range []int{2, 3} {

@@ -146,8 +146,8 @@ func (w *schedule) enqueueAll(which nostr.RepoRef) {
 	}
 }
 
-// banSettles is after which times ingest, which answers for accepted events, knows of a ban too, or of
-// its end: mostly the first, but on a busy machine nothing says when.
+// banSettles is after which times ingest, which answers for accepted events, knows of a ban too, or
+// of its end: mostly the first, but on a busy machine nothing says when.
 var banSettles = []time.Duration{500 * time.Millisecond, 2 * time.Second, 10 * time.Second}
 
 // heardBan hears what is banned, or not any more: the repositories that it may concern are looked
@@ -190,9 +190,9 @@ func (w *follower) heardEndOfBan(id string) {
 	}
 }
 
-// lookForBannedPulls has the repositories looked at in which references are named for events that are
-// not served now, and those that the pull requests are for that an author has here: the author's ban
-// reaches every repository that they name, and so does its end.
+// lookForBannedPulls has the repositories looked at in which references are named for events that
+// are not served now, and those that the pull requests are for that an author has here: the
+// author's ban reaches every repository that they name, and so does its end.
 func (w *follower) lookForBannedPulls(author string) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
@@ -222,8 +222,8 @@ func (w *follower) awaited(id string) {
 }
 
 // read gathers what is known of an identifier at this moment, accepted pull requests of those ids
-// too. What is held is read before what is accepted: an event that leaves purgatory while we look is
-// seen in at least one of the two.
+// too. What is held is read before what is accepted: an event that leaves purgatory while we look
+// is seen in at least one of the two.
 func (w *knowledge) read(ctx context.Context, identifier string, pulls []string) (v repostate.View, err error) {
 	if err = w.holdings.CatchUp(ctx); err != nil {
 		return v, fmt.Errorf("read what is held: %w", err)
@@ -423,8 +423,8 @@ func (w *reconciler) owedPulls(ctx context.Context, v repostate.View, of func(ow
 	return owed, err
 }
 
-// isOwed reports whether a pull request is not named in some owner's repository that it is for and that
-// has room for it, or lets a held announcement go.
+// isOwed reports whether a pull request is not named in some owner's repository that it is for and
+// that has room for it, or lets a held announcement go.
 func (w *reconciler) isOwed(ctx context.Context, v repostate.View, of func(owner string) bool, ev *nostr.Event, crowd *release.Crowd) (bool, error) {
 	pr, err := nostr.ParsePullRequest(ev)
 	if err != nil {

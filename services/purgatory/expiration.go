@@ -26,9 +26,9 @@ func expiresAt(ev *nostr.Event, now time.Time) (at time.Time, will bool) {
 	return at, expiration != 0 && at.After(now)
 }
 
-// awaitExpirations has repositories looked at when the time of an event is over that may have changed
-// them: the event ends then as if its author had deleted it, without any message. What else a hosted
-// repository depends on, remember awaits.
+// awaitExpirations has repositories looked at when the time of an event is over that may have
+// changed them: the event ends then as if its author had deleted it, without any message. What else
+// a hosted repository depends on, remember awaits.
 func (w *schedule) awaitExpirations(v repostate.View, scope []*repository.Locked) {
 	now := time.Now()
 	for _, a := range v.Announcements {

@@ -16,8 +16,8 @@ func expiring(ev *nostr.Event, seconds nostr.Timestamp) *nostr.Event {
 	return finish(ev)
 }
 
-// TestAnAnnouncementEndsDuringItsFirstPush: the data of a repository of which no announcement was ever
-// accepted does not stay.
+// TestAnAnnouncementEndsDuringItsFirstPush: the data of a repository of which no announcement was
+// ever accepted does not stay.
 func TestAnAnnouncementEndsDuringItsFirstPush(t *testing.T) {
 	w := newWorld(t)
 	commit := w.work.Commit("a", "1")

@@ -89,8 +89,8 @@ func (w *fetcher) fetchWithin(ctx context.Context, identifier string, source rep
 // maxAgain bounds the commits that are fetched again in one go though they lie here.
 const maxAgain = 8
 
-// fetchInto fetches what is missing, and what lies there while no reference reaches it: commits of pull
-// requests, which count only when they come.
+// fetchInto fetches what is missing, and what lies there while no reference reaches it: commits of
+// pull requests, which count only when they come.
 func (w *fetcher) fetchInto(ctx context.Context, guard *netguard.Guard, into *repository.Leased, url string, objects []string, limits fetch.Limits) (result fetch.Result, err error) {
 	missing, err := into.Missing(ctx, objects)
 	if err != nil {

@@ -83,8 +83,8 @@ func (s countedSource) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nos
 	}
 }
 
-// open opens the node of a worker on the git folder; url is the NATS server of another, or empty. Of
-// a process with services it is known which it has.
+// open opens the node of a worker on the git folder; url is the NATS server of another, or empty.
+// Of a process with services it is known which it has.
 func open(t testing.TB, name, gitFolder, url string, services []node.Service, flags ...string) *node.Node {
 	t.Helper()
 	flags = append([]string{

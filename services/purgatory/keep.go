@@ -125,8 +125,9 @@ func (h *housekeeping) cleanUp(ctx context.Context, at repository.Place) error {
 	return nil
 }
 
-// tidy lets git clean up one repository, unless a client writes in it: no client waits for housekeeping
-// to begin. What keepsAll says is read under the lock, so that it holds while objects are removed.
+// tidy lets git clean up one repository, unless a client writes in it: no client waits for
+// housekeeping to begin. What keepsAll says is read under the lock, so that it holds while objects
+// are removed.
 func tidy(ctx context.Context, repo *repository.Repo, keepsAll func(context.Context, repository.Place) (bool, error)) (busy bool, err error) {
 	locked, free := repo.TryLock()
 	if !free {
@@ -143,7 +144,8 @@ func tidy(ctx context.Context, repo *repository.Repo, keepsAll func(context.Cont
 	return false, locked.Gc(ctx)
 }
 
-// keepsAll reports whether no object of a repository may be removed now, though no reference reaches it.
+// keepsAll reports whether no object of a repository may be removed now, though no reference
+// reaches it.
 func (w *housekeeping) keepsAll(ctx context.Context, at repository.Place) (bool, error) {
 	if at.PRs {
 		return false, nil
@@ -167,10 +169,10 @@ func (w *housekeeping) keepsAll(ctx context.Context, at repository.Place) (bool,
 	return keepsObjects(len(v.Group(at.PubKey).Confirmed) > 0, follows, len(refs.ByName), moved.Add(w.node.Settings.DeletionGrace), time.Now()), err
 }
 
-// keepsObjects reports whether the objects of a repository stay that no reference reaches. Where nobody has
-// authority, or branches and tags stay though no state is left that applies, all stay: who has authority
-// next may want them. Without any state and any branch or tag, the author of the last state has deleted
-// it, and its objects have the time until removal.
+// keepsObjects reports whether the objects of a repository stay that no reference reaches. Where
+// nobody has authority, or branches and tags stay though no state is left that applies, all stay:
+// who has authority next may want them. Without any state and any branch or tag, the author of the
+// last state has deleted it, and its objects have the time until removal.
 func keepsObjects(authority, follows bool, branchesAndTags int, until, now time.Time) bool {
 	switch {
 	case !authority:

@@ -58,9 +58,9 @@ func TestWhatHousekeepingKeeps(t *testing.T) {
 	}
 }
 
-// TestHousekeepingBesideAWriter: while a client writes, housekeeping removes nothing, however old it
-// is. A push builds on a commit whose branch was deleted long ago; after its check the commit must
-// stay until the push has set its reference, and from then on because of that.
+// TestHousekeepingBesideAWriter: while a client writes, housekeeping removes nothing, however old
+// it is. A push builds on a commit whose branch was deleted long ago; after its check the commit
+// must stay until the push has set its reference, and from then on because of that.
 func TestHousekeepingBesideAWriter(t *testing.T) {
 	t.Parallel()
 	repo, w := gittest.Repo(t, gittest.Store(t), "old"), gittest.NewWork(t)

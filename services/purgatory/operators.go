@@ -20,7 +20,8 @@ import (
 // maxBeside bounds the other repositories of the identifier that are named with one.
 const maxBeside = 200
 
-// newAnswers are what is answered to questions about repositories of the shards that this worker holds.
+// newAnswers are what is answered to questions about repositories of the shards that this worker
+// holds.
 func (w *answers) newAnswers() gitquery.Answers {
 	show := func(verb proto.RepoVerb) func(context.Context, nostr.RepoRef) (proto.RepoStatus, error) {
 		return func(ctx context.Context, ref nostr.RepoRef) (proto.RepoStatus, error) {

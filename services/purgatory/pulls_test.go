@@ -72,8 +72,8 @@ func TestPullRequestOfSeveralIdentifiers(t *testing.T) {
 	}
 }
 
-// TestAPullRequestsCommitIsPushedToAnotherIdentifier than the one for which it waits: it is released
-// without a hunt.
+// TestAPullRequestsCommitIsPushedToAnotherIdentifier than the one for which it waits: it is
+// released without a hunt.
 func TestAPullRequestsCommitIsPushedToAnotherIdentifier(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.work.Commit("a", "1")
@@ -105,8 +105,8 @@ func TestACommitIsPushedWhereItsPullRequestNamesAnother(t *testing.T) {
 	w.released(pr)
 }
 
-// TestAPullRequestIsBanned, or its author: the reference goes from every repository that it is in, and comes
-// back when the ban ends.
+// TestAPullRequestIsBanned, or its author: the reference goes from every repository that it is in,
+// and comes back when the ban ends.
 func TestAPullRequestIsBanned(t *testing.T) {
 	w := newWorld(t)
 	commit := w.pushFirst()
@@ -126,8 +126,8 @@ func TestAPullRequestIsBanned(t *testing.T) {
 	}
 }
 
-// TestAPullRequestFromAForkHere: its commit is in a repository of another owner and identifier on this
-// same server, which is served. Nothing is copied from a repository that was given up.
+// TestAPullRequestFromAForkHere: its commit is in a repository of another owner and identifier on
+// this same server, which is served. Nothing is copied from a repository that was given up.
 func TestAPullRequestFromAForkHere(t *testing.T) {
 	w := newWorld(t)
 	w.pushFirst()
@@ -155,8 +155,8 @@ func TestAPullRequestFromAForkHere(t *testing.T) {
 	}
 }
 
-// TestACommitIDIsNoData: a pull request that names what the owner has removed brings it back into no
-// reference. Any client that has the commit can push it.
+// TestACommitIDIsNoData: a pull request that names what the owner has removed brings it back into
+// no reference. Any client that has the commit can push it.
 func TestACommitIDIsNoData(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.pushFirst()
@@ -180,8 +180,8 @@ func TestACommitIDIsNoData(t *testing.T) {
 	w.released(guess)
 }
 
-// TestAnAcceptedPullRequestIsData: its commit releases an announcement that waits, also when no event
-// of the identifier comes any more.
+// TestAnAcceptedPullRequestIsData: its commit releases an announcement that waits, also when no
+// event of the identifier comes any more.
 func TestAnAcceptedPullRequestIsData(t *testing.T) {
 	w := newWorld(t)
 	pr := pull("pull", bob, w.work.Commit("a", "1"), alice, "x")

@@ -449,9 +449,9 @@ func TestReadyOnceEveryRepositoryHasAWorker(t *testing.T) {
 	}
 }
 
-// TestACrowdAddsNothingToAPush: with all that strangers announce and send for the owner's identifier, the
-// owner's push starts as many git processes in the owner's repository as before, and asks ingest as
-// often.
+// TestACrowdAddsNothingToAPush: with all that strangers announce and send for the owner's
+// identifier, the owner's push starts as many git processes in the owner's repository as before,
+// and asks ingest as often.
 func TestACrowdAddsNothingToAPush(t *testing.T) {
 	program, processes := counted(t, alice)
 	w := newWorldAlone(t, "--git-binary="+program, "--hunt-backoff-base=1h", "--hunt-backoff-max=1h")
@@ -528,8 +528,8 @@ func counted(t *testing.T, owner string) (program string, processes func() int) 
 	}
 }
 
-// TestAPushOfWhatIsDoneAlready: a client publishes its state first. What that names is here, so it is
-// released and applied before the push comes, which then expects references as they were.
+// TestAPushOfWhatIsDoneAlready: a client publishes its state first. What that names is here, so it
+// is released and applied before the push comes, which then expects references as they were.
 func TestAPushOfWhatIsDoneAlready(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.pushFirst()
@@ -607,8 +607,8 @@ func TestAPushIsOneLine(t *testing.T) {
 	t.Errorf("no line of the push:\n%s", log)
 }
 
-// TestWhatCountsIsByHowMuchARepositoryGrew: a pack that is completed by objects that are here counts as
-// what is stored, and of a push that git refuses nothing counts.
+// TestWhatCountsIsByHowMuchARepositoryGrew: a pack that is completed by objects that are here
+// counts as what is stored, and of a push that git refuses nothing counts.
 func TestWhatCountsIsByHowMuchARepositoryGrew(t *testing.T) {
 	w := newWorld(t, "--daily-author-git-bytes=1MiB")
 	w.pushFirst()

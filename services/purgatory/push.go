@@ -199,15 +199,15 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 	return d, err
 }
 
-// Authorize implements githttp.Authority. It takes no lock, for the answer may be out of date by the
-// time the pack is here either way, and Push decides again under the lock.
+// Authorize implements githttp.Authority. It takes no lock, for the answer may be out of date by
+// the time the pack is here either way, and Push decides again under the lock.
 func (a authority) Authorize(ctx context.Context, push githttp.PushRequest) error {
 	_, err := a.allow(ctx, push)
 	return a.notices.refusal(a.place(push.Ref), err)
 }
 
-// allow decides a push, sees that there is room for it, and restarts the clocks of what it uses, which
-// may take long to come.
+// allow decides a push, sees that there is room for it, and restarts the clocks of what it uses,
+// which may take long to come.
 func (a authority) allow(ctx context.Context, push githttp.PushRequest) (d decision, err error) {
 	if ban := a.node.Bans.Repository(push.Ref); ban != nil {
 		return d, &repostate.Refused{Reason: ban.Message()}
@@ -248,8 +248,8 @@ func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive g
 	if err != nil {
 		return nil, err
 	}
-	// Anybody may push what moves no branch or tag. What does without a state is refused at once, when it
-	// holds the lock.
+	// Anybody may push what moves no branch or tag. What does without a state is refused at once, when
+	// it holds the lock.
 	stranger := !slices.ContainsFunc(push.Changes, func(c repostate.Change) bool { return !namesPullRequest(c) })
 	into, err := repo.LockFor(ctx, push.Client, stranger)
 	if err != nil {
@@ -264,8 +264,8 @@ func namesPullRequest(c repostate.Change) bool {
 	return strings.HasPrefix(c.Name, repostate.PrefixNostr)
 }
 
-// take is Push under the lock. The references are read again: what the client wants may have been done
-// since it saw them.
+// take is Push under the lock. The references are read again: what the client wants may have been
+// done since it saw them.
 func (a authority) take(ctx context.Context, repo *repository.Locked, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error) {
 	at := repo.Place
 	d, err := a.allow(ctx, push)
@@ -402,8 +402,8 @@ func (w *notices) refusal(at repository.Place, err error) error {
 }
 
 // releaseElsewhere releases a pull request that is held under another identifier, maybe another
-// worker's: its commit stands in a repository that it names, and that is all that it waits for. Where
-// it does not name the repository itself, that identifier may take the commit from here.
+// worker's: its commit stands in a repository that it names, and that is all that it waits for.
+// Where it does not name the repository itself, that identifier may take the commit from here.
 func (a authority) releaseElsewhere(ctx context.Context, at repository.Place, e proto.Held) error {
 	pr, err := nostr.ParsePullRequest(e.Event)
 	if err == nil {

@@ -11,8 +11,8 @@ import (
 	"tendril.dev/services/purgatory/workqueue"
 )
 
-// queue is the identifiers that must be reconciled, one worker for each at a time. Why an identifier
-// is in it lies beside the key: which repositories must be looked at, and when.
+// queue is the identifiers that must be reconciled, one worker for each at a time. Why an
+// identifier is in it lies beside the key: which repositories must be looked at, and when.
 type queue struct {
 	keys *workqueue.Queue[string]
 
@@ -29,7 +29,8 @@ type causes struct {
 	expirations map[expiration]bool
 }
 
-// expiration is a look at a repository, and at those that may change with it, because an event ends.
+// expiration is a look at a repository, and at those that may change with it, because an event
+// ends.
 type expiration struct {
 	at    time.Time
 	place repository.Place

@@ -112,8 +112,8 @@ func TestALookDueInAWeekCostsNothingBefore(t *testing.T) {
 	})
 }
 
-// TestExpirationsAreAwaitedBesideOtherLooks: an earlier look at the same repository does not take the
-// place of one at which an event ends, and the same expiration is awaited once.
+// TestExpirationsAreAwaitedBesideOtherLooks: an earlier look at the same repository does not take
+// the place of one at which an event ends, and the same expiration is awaited once.
 func TestExpirationsAreAwaitedBesideOtherLooks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

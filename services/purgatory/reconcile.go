@@ -26,8 +26,8 @@ const (
 	// maxTouched bounds the repositories that are changed in one go: many announcements may
 	// name the same maintainer, but others need not wait for them.
 	maxTouched = 16
-	// maxReconcileBackOff is the longest wait of an identifier that cannot be reconciled, if nothing new
-	// comes for it.
+	// maxReconcileBackOff is the longest wait of an identifier that cannot be reconciled, if nothing
+	// new comes for it.
 	maxReconcileBackOff = 10 * time.Minute
 )
 
@@ -90,9 +90,9 @@ func (w *reconciler) reconcile(ctx context.Context, t task) error {
 
 // enter locks the repositories that a task is about and reads what is known then. Those that a push
 // or an operator has at the moment are left out, and looked at later. To the task it adds the
-// accepted pull requests whose commits are not named in all of its repositories: what happened while
-// no worker held the shard, and what is for a repository that is new. When an attempt to hunt begins
-// these are all repositories of the identifier.
+// accepted pull requests whose commits are not named in all of its repositories: what happened
+// while no worker held the shard, and what is for a repository that is new. When an attempt to hunt
+// begins these are all repositories of the identifier.
 func (w *reconciler) enter(ctx context.Context, t *task, hunted, attempt bool) (v repostate.View, locked []*repository.Locked, unlock func(), err error) {
 	if v, err = w.knowledge.known(ctx, t.identifier, w.knowledge.holdings.OfIdentifier(t.identifier), t.pulls); err != nil {
 		return v, nil, nil, err
@@ -142,9 +142,9 @@ func (w *reconciler) enter(ctx context.Context, t *task, hunted, attempt bool) (
 	return v, locked, unlock, err
 }
 
-// formerlyListed are the keys that the last announcements of a task's owners listed who have none any
-// more. Such an owner may have been a confirmed maintainer of their repositories, whether or not the
-// owner's own is here: what the owner signed counts there no longer.
+// formerlyListed are the keys that the last announcements of a task's owners listed who have none
+// any more. Such an owner may have been a confirmed maintainer of their repositories, whether or
+// not the owner's own is here: what the owner signed counts there no longer.
 func (w *reconciler) formerlyListed(ctx context.Context, v repostate.View, t task) (keys []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
@@ -170,8 +170,8 @@ func isAmong(repos []*repository.Locked, at repository.Place) bool {
 	return slices.ContainsFunc(repos, func(repo *repository.Locked) bool { return repo.Place == at })
 }
 
-// scopeOf are the repositories that a task is about, and those that are too many for now. Those that
-// are served come first, then those that the task names itself.
+// scopeOf are the repositories that a task is about, and those that are too many for now. Those
+// that are served come first, then those that the task names itself.
 func scopeOf(v repostate.View, t task) (scope, rest []repository.Place) {
 	rank := map[repository.Place]int{} // 1 for those that the task names, 2 for those that may change with these
 	wide := slices.Clone(t.former)
@@ -253,8 +253,8 @@ func supersededBy(released []*nostr.Event, waiting []*held.Entry) (lost []*nostr
 	return lost
 }
 
-// updateHunt tells the hunter what repositories of an identifier miss and where that may be: those of
-// some owners, or all if an attempt begins.
+// updateHunt tells the hunter what repositories of an identifier miss and where that may be: those
+// of some owners, or all if an attempt begins.
 func (w *reconciler) updateHunt(ctx context.Context, v repostate.View, of func(owner string) bool, all bool) {
 	var wants []repostate.Want
 	for _, want := range v.Wants() {

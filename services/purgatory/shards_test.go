@@ -35,8 +35,8 @@ func reposOf(t *testing.T, h *shards) func(owner string) *repository.Repo {
 }
 
 // TestOneWriterAndHandOver: writers of one repository come one after the other, those of others do
-// not wait, and a shard is let go only when nothing is written any more. A writer that waits then is
-// for the next worker.
+// not wait, and a shard is let go only when nothing is written any more. A writer that waits then
+// is for the next worker.
 func TestOneWriterAndHandOver(t *testing.T) {
 	t.Parallel()
 	h := newShards()
@@ -189,8 +189,8 @@ func TestPushesAreFair(t *testing.T) {
 	})
 }
 
-// TestAHandOverCutsSlowWorkOff: a writer that does not end is cut off after a while, and then the shard
-// moves. One that ends in time is not.
+// TestAHandOverCutsSlowWorkOff: a writer that does not end is cut off after a while, and then the
+// shard moves. One that ends in time is not.
 func TestAHandOverCutsSlowWorkOff(t *testing.T) {
 	t.Parallel()
 	h := newShards()

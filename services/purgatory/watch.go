@@ -64,7 +64,8 @@ func (w *watch) follow(at repository.Place, state *nostr.Event) {
 	w.follows[at] = state
 }
 
-// followed is the state that the references of a repository follow, as far as that is known, or nil.
+// followed is the state that the references of a repository follow, as far as that is known, or
+// nil.
 func (w *watch) followed(at repository.Place) *nostr.Event {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -58,7 +58,8 @@ func (f Field) Repository(n int) (events []*nostr.Event) {
 	return events
 }
 
-// Lines are the events of all repositories as JSON, and the ids of those that a complete archive has.
+// Lines are the events of all repositories as JSON, and the ids of those that a complete archive
+// has.
 func (f Field) Lines() (lines [][]byte, archived map[string]bool) {
 	made, workers := make([][]*nostr.Event, f.Repositories), runtime.GOMAXPROCS(0)
 	var all sync.WaitGroup

@@ -9,9 +9,9 @@ import (
 	"tendril.dev/test/world"
 )
 
-// TestAcceptanceBringsWhatWasRejected: a state that came from a relay before its author had accepted
-// the invitation is rejected, and kept whole no more. When the acceptance comes, the relay of the
-// owner's announcement is asked for the state by its id.
+// TestAcceptanceBringsWhatWasRejected: a state that came from a relay before its author had
+// accepted the invitation is rejected, and kept whole no more. When the acceptance comes, the relay
+// of the owner's announcement is asked for the state by its id.
 func TestAcceptanceBringsWhatWasRejected(t *testing.T) {
 	t.Parallel()
 	relay := world.NewRelay(t)

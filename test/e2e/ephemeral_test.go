@@ -10,8 +10,8 @@ import (
 	"tendril.dev/test/world"
 )
 
-// TestEphemeral: what a client of one gateway publishes reaches subscribers of both, over the logins
-// of a cluster, in the order in which it was published, and no client that asks later.
+// TestEphemeral: what a client of one gateway publishes reaches subscribers of both, over the
+// logins of a cluster, in the order in which it was published, and no client that asks later.
 func TestEphemeral(t *testing.T) {
 	t.Parallel()
 	bus := world.GuardedNATS(t)

@@ -1,4 +1,5 @@
-// Package outside is relays that a Tendril meets. Nothing in it knows of tests: programs use it too.
+// Package outside is relays that a Tendril meets. Nothing in it knows of tests: programs use it
+// too.
 package outside
 
 import (

@@ -120,8 +120,8 @@ func maintainerPushes(p *Place) {
 }
 
 // invitation: who is invited has no rights in the owner's repository, neither without an
-// announcement nor with a fork. Acceptance lets the state that is there count, and leaving moves the
-// references back, without a push.
+// announcement nor with a fork. Acceptance lets the state that is there count, and leaving moves
+// the references back, without a push.
 func invitation(p *Place) {
 	ann, bob, work := p.Person(), p.Person(), NewWorkTree(p)
 	first := work.Refs()
@@ -225,8 +225,8 @@ func (s *Scene) checkTranscript(p *Place) {
 	}
 }
 
-// pullRequest: pull requests that tag only a maintainer whose repository is elsewhere come in from a
-// foreign relay. One that a user has brought too early is brought back by the owner's
+// pullRequest: pull requests that tag only a maintainer whose repository is elsewhere come in from
+// a foreign relay. One that a user has brought too early is brought back by the owner's
 // announcement.
 func pullRequest(p *Place) {
 	ann, bob, guest, work := p.Person(), p.Person(), p.Person(), NewWorkTree(p)

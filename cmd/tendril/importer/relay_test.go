@@ -81,8 +81,9 @@ func past(n, together int) (all []*nostr.Event) {
 	return all
 }
 
-// TestRelay: all events of a relay come, each once, also where it hangs up, asks for patience or says
-// odd things now and then. One that does not let itself be read, or not all of it, is an error.
+// TestRelay: all events of a relay come, each once, also where it hangs up, asks for patience or
+// says odd things now and then. One that does not let itself be read, or not all of it, is an
+// error.
 func TestRelay(t *testing.T) {
 	t.Parallel()
 	hangsUp := func(request int, _ string, _ *websocket.Conn) bool { return request%3 == 1 }

@@ -57,8 +57,8 @@ func start(t *testing.T, worker http.Handler) *httptest.Server {
 	return backend
 }
 
-// front serves a proxy to the worker, and gives its address. Requests wait for one that is there for
-// so long.
+// front serves a proxy to the worker, and gives its address. Requests wait for one that is there
+// for so long.
 func front(t *testing.T, wait time.Duration, worker http.HandlerFunc) (string, *shards) {
 	t.Helper()
 	s := &shards{asked: make(chan string, 100)}

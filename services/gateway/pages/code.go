@@ -119,8 +119,8 @@ func (c *code) URL() string {
 // RootURL is the page of the root folder.
 func (c *code) RootURL() string { return c.at("") }
 
-// readCode asks the worker of a repository for what a page shows, and waits for that long for a worker
-// where there is none. nil: there is no such thing.
+// readCode asks the worker of a repository for what a page shows, and waits for that long for a
+// worker where there is none. nil: there is no such thing.
 func (p *Pages) readCode(ctx context.Context, ref nostr.RepoRef, home, client string, v view, patience time.Duration) (*code, *proto.RepoFile, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience+askTime)
 	defer cancel()
@@ -222,8 +222,8 @@ func shown(c proto.RepoCommit) commit {
 	}
 }
 
-// isBidi reports whether a character changes the direction in which others are written. With these a
-// stranger makes a text look like another one.
+// isBidi reports whether a character changes the direction in which others are written. With these
+// a stranger makes a text look like another one.
 func isBidi(r rune) bool {
 	return r >= 0x202A && r <= 0x202E || r >= 0x2066 && r <= 0x2069 || r == 0x200E || r == 0x200F || r == 0x061C
 }

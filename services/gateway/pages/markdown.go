@@ -37,8 +37,8 @@ type links struct {
 	raw    func(place string) string // of a file, as it is
 }
 
-// render renders a Markdown text of a stranger. What is left is harmless: no script, no style, and no
-// image but those of the repository itself. (Another's image would tell that other who reads.)
+// render renders a Markdown text of a stranger. What is left is harmless: no script, no style, and
+// no image but those of the repository itself. (Another's image would tell that other who reads.)
 func render(source []byte, l links) (template.HTML, error) {
 	markdown := goldmark.New(goldmark.WithExtensions(extension.GFM),
 		goldmark.WithParserOptions(parser.WithAutoHeadingID()),

@@ -7,8 +7,8 @@ import (
 	"tendril.dev/test/fixture"
 )
 
-// TestRender: a stranger's text can do no harm, shows no image from elsewhere, and its links lead to
-// places in the repository.
+// TestRender: a stranger's text can do no harm, shows no image from elsewhere, and its links lead
+// to places in the repository.
 func TestRender(t *testing.T) {
 	t.Parallel()
 	l := links{folder: "docs", page: func(place string) string { return "/PAGE?path=" + place }, raw: func(place string) string { return "/RAW?path=" + place }}

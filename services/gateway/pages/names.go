@@ -30,8 +30,8 @@ type repositoryFilter struct {
 	Relays []string `json:"relays"`
 }
 
-// hasName reports whether others can look up names at our domain: it has a name of its own, which is
-// neither an IP address nor local.
+// hasName reports whether others can look up names at our domain: it has a name of its own, which
+// is neither an IP address nor local.
 func hasName(s config.Settings) bool {
 	host, _, err := net.SplitHostPort(s.Domain)
 	if err != nil {

@@ -102,7 +102,8 @@ func New(o Options) (*Pages, error) {
 	}, nil
 }
 
-// now are the settings with what an operator's client has changed (NIP-86), and the URL of the icon.
+// now are the settings with what an operator's client has changed (NIP-86), and the URL of the
+// icon.
 func (p *Pages) now() (s config.Settings, icon string) {
 	s = p.Settings
 	info := p.Bans.Info()

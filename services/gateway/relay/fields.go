@@ -17,8 +17,8 @@ const MaxEventTags = 10_000
 
 const maxKind = 65535
 
-// parseEvent reads an event, and its id even if something else is wrong. Fields that NIP-01 does not
-// know are left out, because they are not part of what was signed.
+// parseEvent reads an event, and its id even if something else is wrong. Fields that NIP-01 does
+// not know are left out, because they are not part of what was signed.
 func parseEvent(raw gjson.Result) (id string, ev *nostr.Event, err error) {
 	if !raw.IsObject() {
 		return "", nil, invalid("an event must be a JSON object")

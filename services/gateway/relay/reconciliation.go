@@ -72,8 +72,8 @@ func (q *question) reconcile(frame []byte) {
 // errBans ends a session whose events are kept when other events are banned.
 var errBans = errors.New("what is banned has changed")
 
-// respond works an answer out when it is the client's turn. The events of the filter are kept to the
-// end of the session, or gathered for each message where there is no memory for them: reconcile
+// respond works an answer out when it is the client's turn. The events of the filter are kept to
+// the end of the session, or gathered for each message where there is no memory for them: reconcile
 // says why that is right.
 func (q *question) respond(frame []byte) ([]byte, error) {
 	c, r := q.conn, q.conn.relay

@@ -36,9 +36,9 @@ func newFetch(e *entry, relays []string) *fetch {
 	return &fetch{entry: e, relays: unique.Make(strings.Join(relays[:min(len(relays), proto.MaxFetchRelays)], " "))}
 }
 
-// Fetches returns which events should be asked for by id now, at most [proto.MaxFetched]. Those with
-// the same relays are one message. Where there are more, each list of relays has its turn: many
-// events that one arrival heals do not keep another back.
+// Fetches returns which events should be asked for by id now, at most [proto.MaxFetched]. Those
+// with the same relays are one message. Where there are more, each list of relays has its turn:
+// many events that one arrival heals do not keep another back.
 func (x *Rejected) Fetches(now time.Time) (messages []proto.Fetch) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -1,6 +1,6 @@
 // Package known says which events of a relay need not be fetched: those that are accepted or held,
-// and those that were rejected within the last days. The micro service grasp.query.ids finds out step
-// by step which of a relay's are not among them (NIP-77).
+// and those that were rejected within the last days. The micro service grasp.query.ids finds out
+// step by step which of a relay's are not among them (NIP-77).
 package known
 
 import (
@@ -155,8 +155,8 @@ func (k *Known) gather(ctx context.Context, f nostr.Filter) (g gathered, err err
 	return g, err
 }
 
-// missing returns the ids that must be fetched, one after the other: none that is known now, whether
-// it matches the filter or not.
+// missing returns the ids that must be fetched, one after the other: none that is known now,
+// whether it matches the filter or not.
 func (k *Known) missing(told [][32]byte) (missing []byte, err error) {
 	var unknown [][32]byte
 	for _, id := range told {

@@ -110,7 +110,8 @@ func TestWhatIsKnown(t *testing.T) {
 }
 
 // differing runs a session over the bus with a relay that has these events, as a relay worker does,
-// and returns what is missing here, how many events the relay does not have, and how many are known.
+// and returns what is missing here, how many events the relay does not have, and how many are
+// known.
 func differing(t *testing.T, b *bus.Bus, session proto.ReconcileQuery, relay []*nostr.Event) (ids []string, alone, count uint64, steps int) {
 	t.Helper()
 	v := vector.New()

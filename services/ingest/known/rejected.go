@@ -23,15 +23,15 @@ import (
 const (
 	// maxReason bounds the answer that is kept for every id, in bytes.
 	maxReason = 200
-	// day is how long an event is remembered that waited for its git data in vain for the first time: a
-	// host may be down for an hour. The next time it is two days, then four, then seven.
+	// day is how long an event is remembered that waited for its git data in vain for the first time:
+	// a host may be down for an hour. The next time it is two days, then four, then seven.
 	day = 24 * time.Hour
-	// counted is how long it is known afterwards how often that was; peers are asked for everything once
-	// a day.
+	// counted is how long it is known afterwards how often that was; peers are asked for everything
+	// once a day.
 	counted = 2 * day
-	// mostKept is how many entries, and keys that they miss, are remembered: 140 MB of memory, and what
-	// one commit can take back where all miss the same. The oldest go: they are fetched again, and
-	// lose nothing.
+	// mostKept is how many entries, and keys that they miss, are remembered: 140 MB of memory, and
+	// what one commit can take back where all miss the same. The oldest go: they are fetched again,
+	// and lose nothing.
 	mostKept = 500_000
 )
 
@@ -176,8 +176,8 @@ func (x *Rejected) remove(k key) {
 	}
 }
 
-// Find returns id, kind and reason of an event; false if it was not rejected, or so long ago that it
-// is forgotten.
+// Find returns id, kind and reason of an event; false if it was not rejected, or so long ago that
+// it is forgotten.
 func (x *Rejected) Find(id string, now time.Time) (r proto.RejectedEvent, before bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -199,8 +199,8 @@ func (x *Rejected) Healed(id string) (kind int, healed bool) {
 	return 0, false
 }
 
-// isOver reports whether an event may be decided again: what it missed has come, or it is only known
-// how often it has expired.
+// isOver reports whether an event may be decided again: what it missed has come, or it is only
+// known how often it has expired.
 func (x *Rejected) isOver(e *entry, now time.Time) bool {
 	if e.healed {
 		return true

@@ -11,12 +11,13 @@ import (
 )
 
 // announcement decides kind 30617. What replaces an accepted announcement of its author is accepted
-// at once, with any relays and clone URLs: one can always leave, or change roles, and only the repository
-// waits for data. If the repository was hosted here, the log learns where it went, and our hosting
-// ends, unless it is archived from then on. What lists us is held for its git data. What does not
-// vouches for nothing that its author held until now: that never had git data here. It counts as a
-// maintainer's where an accepted announcement of another author lists its author. One that is
-// archived is held for its git data. Any other waits with a held one that lists its author.
+// at once, with any relays and clone URLs: one can always leave, or change roles, and only the
+// repository waits for data. If the repository was hosted here, the log learns where it went, and
+// our hosting ends, unless it is archived from then on. What lists us is held for its git data.
+// What does not vouches for nothing that its author held until now: that never had git data here.
+// It counts as a maintainer's where an accepted announcement of another author lists its author.
+// One that is archived is held for its git data. Any other waits with a held one that lists its
+// author.
 func (p *Policy) announcement(k Knowledge, c *Candidate) (d Decision) {
 	a, err := nostr.ParseAnnouncement(c.Event)
 	if err != nil {
@@ -131,8 +132,8 @@ func (p *Policy) conclude(k Knowledge, c *Candidate, d *Decision) {
 }
 
 // dropWith drops what is held of an identifier only because of announcements that are gone: those
-// that are held for others' sake and that nothing else lists, and the states where nothing announces
-// the identifier any more.
+// that are held for others' sake and that nothing else lists, and the states where nothing
+// announces the identifier any more.
 func (d *Decision) dropWith(k Knowledge, identifier, remember string, gone map[string]bool, brings *nostr.Announcement) {
 	if brings != nil && brings.Ref.Identifier != identifier {
 		brings = nil

@@ -22,7 +22,8 @@ type Decision struct {
 	Hold []*held.Entry // to be written
 	Drop []Dropped     // to be deleted
 
-	// Floors are where versions stood that a deletion request names by their ids, see proto.HeaderFloor.
+	// Floors are where versions stood that a deletion request names by their ids, see
+	// proto.HeaderFloor.
 	Floors []proto.Floor
 
 	// Removes: the event was accepted, and leaves the log.
@@ -60,7 +61,8 @@ func (d Decision) MayChange() bool {
 	return d.Outcome == proto.Rejected && (len(d.Missing) > 0 || d.Reason == "crowded" || d.RetryAt > 0)
 }
 
-// drop adds entries to what is deleted; nil is none. remember is the reason to remember them by, or "".
+// drop adds entries to what is deleted; nil is none. remember is the reason to remember them by, or
+// "".
 func (d *Decision) drop(remember string, entries ...*held.Entry) {
 	if d.dropped == nil {
 		d.dropped = map[string]bool{}

@@ -115,10 +115,10 @@ func Over(k Knowledge, entry *held.Entry) bool {
 // isNeeded reports whether an accepted event has a place here although a repository that it was for
 // has been removed: a state, if its author speaks for a repository that is here or waits; a pull
 // request that is offered below /prs/ (GRASP-06), always, for its commit lies in its author's own
-// repository; everything else, if it would be accepted now, or names a repository whose owner speaks
-// for one that is here or waits: a pull request for a maintainer is one for the repository, and an
-// owner who comes back finds what others wrote. What expires goes by itself: indexes cannot take it
-// out (eventdb.Record). What names too many repositories to look at is needed.
+// repository; everything else, if it would be accepted now, or names a repository whose owner
+// speaks for one that is here or waits: a pull request for a maintainer is one for the repository,
+// and an owner who comes back finds what others wrote. What expires goes by itself: indexes cannot
+// take it out (eventdb.Record). What names too many repositories to look at is needed.
 func (p *Policy) isNeeded(k Knowledge, c *Candidate) bool {
 	ev := c.Event
 	if eventdb.Expiration(ev) != 0 || nostr.KindOf(ev.Kind).FromAnyone {

@@ -81,8 +81,8 @@ const maxTagged = 100
 // identifierOf finds where a pull request, or an update of one, belongs: under the identifier of
 // the first repository that it tags that is hosted here, or whose owner maintains one that is. What
 // tags accepted announcements only whose repositories are elsewhere belongs under the first of
-// those. An update belongs where its pull request does too, if that is here. What is offered below /prs/
-// (GRASP-06) belongs under the first identifier that it is offered for, because its commit is
+// those. An update belongs where its pull request does too, if that is here. What is offered below
+// /prs/ (GRASP-06) belongs under the first identifier that it is offered for, because its commit is
 // pushed there, and is for any repository. An identifier of "" means nowhere; missing says what
 // would change that.
 func (p *Policy) identifierOf(k Knowledge, pr *nostr.PullRequest) (identifier string, missing []string) {
@@ -160,8 +160,8 @@ func (p *Policy) deletion(k Knowledge, c *Candidate) Decision {
 	return d
 }
 
-// raise keeps the newest version at each address that a deletion request names by its id. One that it
-// names by the address is below the request's time, and needs no floor.
+// raise keeps the newest version at each address that a deletion request names by its id. One that
+// it names by the address is below the request's time, and needs no floor.
 func raise(floors map[nostr.Address]*nostr.Event, ev *nostr.Event, tag string) {
 	address, has := nostr.AddressOf(ev)
 	if before := floors[address]; tag == "e" && has && (before == nil || nostr.Replaces(ev, before)) {

@@ -54,10 +54,11 @@ var kinds = map[string]string{
 // script is the events of a test by their names.
 type script map[string]*nostr.Event
 
-// event makes an event of its author, kind, time and tags, as "carol 1 100 e=note p=alice,bob -". Kind
-// "here" is an announcement that lists us, "elsewhere" one that does not, and "state" a state, each of
-// the repository tree, or of that after a colon. In a tag alice is her key, @alice her npub, alice/tree
-// the address of her announcement, and the name of an event its id; "content" is an event's JSON.
+// event makes an event of its author, kind, time and tags, as "carol 1 100 e=note p=alice,bob -".
+// Kind "here" is an announcement that lists us, "elsewhere" one that does not, and "state" a state,
+// each of the repository tree, or of that after a colon. In a tag alice is her key, @alice her
+// npub, alice/tree the address of her announcement, and the name of an event its id; "content" is
+// an event's JSON.
 func (s script) event(line string) *nostr.Event {
 	f := strings.Fields(line)
 	kind, identifier, _ := strings.Cut(f[1], ":")
@@ -90,8 +91,8 @@ func (s script) event(line string) *nostr.Event {
 
 func event(line string) *nostr.Event { return script(nil).event(line) }
 
-// run checks decisions. A script names events, "a = alice here 100", and has rows: the name; what is
-// known; the candidate; the decision; and how its message begins, where that matters.
+// run checks decisions. A script names events, "a = alice here 100", and has rows: the name; what
+// is known; the candidate; the decision; and how its message begins, where that matters.
 func run(t *testing.T, text string) {
 	t.Helper()
 	t.Parallel()
@@ -112,8 +113,8 @@ func run(t *testing.T, text string) {
 	}
 }
 
-// known reads events, which come after a word that says how they are known, and flags. A duration is
-// how long the held ones after it still wait.
+// known reads events, which come after a word that says how they are known, and flags. A duration
+// is how long the held ones after it still wait.
 func (s script) known(text string) (w *world, flags []string) {
 	w = &world{}
 	how, wait := "", time.Duration(0)
@@ -154,9 +155,9 @@ func (s script) candidate(text string) *policy.Candidate {
 	}
 }
 
-// said is a decision in words: the outcome, its reason, the prefix of the message, what is held, until
-// when unless that is as usual, what is dropped, and what that is remembered by. Only what is rejected
-// is remembered, unless the words say otherwise.
+// said is a decision in words: the outcome, its reason, the prefix of the message, what is held,
+// until when unless that is as usual, what is dropped, and what that is remembered by. Only what is
+// rejected is remembered, unless the words say otherwise.
 func (s script) said(d policy.Decision) string {
 	prefix, _, _ := strings.Cut(d.Message, ":")
 	says := fmt.Sprint(d.Outcome, " ", d.Reason, " ", prefix)

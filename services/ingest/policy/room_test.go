@@ -32,8 +32,8 @@ func one(author string, kib int, ends int, change ...func(*held.Entry)) *held.En
 	return e
 }
 
-// entries reads a list of "author KiB end" with more words on each; "4* 1000" is one of that size by
-// each of four authors.
+// entries reads a list of "author KiB end" with more words on each; "4* 1000" is one of that size
+// by each of four authors.
 func entries(text string) (list []*held.Entry) {
 	for item := range strings.SplitSeq(text, ",") {
 		var author string
@@ -62,8 +62,8 @@ func entries(text string) (list []*held.Entry) {
 	return list
 }
 
-// TestAdmit: what is held; what comes; whose place that takes; which of the held ones have to go, or
-// the refusal.
+// TestAdmit: what is held; what comes; whose place that takes; which of the held ones have to go,
+// or the refusal.
 func TestAdmit(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20

@@ -28,8 +28,8 @@ func (p *Policy) isHosted(k Knowledge, ref nostr.RepoRef) bool {
 	})
 }
 
-// isServed reports whether a key owns a repository of this identifier that is served here, hosted or
-// archived, or is a confirmed maintainer of one.
+// isServed reports whether a key owns a repository of this identifier that is served here, hosted
+// or archived, or is a confirmed maintainer of one.
 func (p *Policy) isServed(k Knowledge, ref nostr.RepoRef) bool {
 	return p.isHosted(k, ref) || authority.Speaks(announced(k, ref.Identifier), ref.PubKey, func(c authority.Coordinate) bool {
 		return p.isHosted(k, nostr.RepoRef{PubKey: c.Owner, Identifier: ref.Identifier})
@@ -151,7 +151,8 @@ func isListed(k Knowledge, a *nostr.Announcement) bool {
 }
 
 // isVouchedFor reports whether a held announcement of another author lists the author of this: one
-// step. What is held for others' sake vouches too; it goes with the last that does not, see dropWith.
+// step. What is held for others' sake vouches too; it goes with the last that does not, see
+// dropWith.
 func isVouchedFor(k Knowledge, a *nostr.Announcement) bool {
 	return k.Held().Announced(a.Ref.Identifier).Lists(a.Ref.PubKey, a.Listed)
 }

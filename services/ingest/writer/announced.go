@@ -34,7 +34,8 @@ func (a announced) By(author string) []*held.Entry {
 	return nil
 }
 
-// entryOf reads an announcement, once for a batch. nil: it was accepted by other rules than today's.
+// entryOf reads an announcement, once for a batch. nil: it was accepted by other rules than
+// today's.
 func (d *draft) entryOf(ev *nostr.Event) *held.Entry {
 	e, read := d.parsed[ev.ID]
 	if !read {
@@ -82,8 +83,8 @@ func (a announced) filter(most int) nostr.Filter {
 	return nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Tags: nostr.TagMap{"d": {a.identifier}}, Limit: most}
 }
 
-// maxOthers bounds how many events are looked at that have the identifier as another `d` tag. Beyond
-// them it counts as announced.
+// maxOthers bounds how many events are looked at that have the identifier as another `d` tag.
+// Beyond them it counts as announced.
 const maxOthers = 256
 
 func (a announced) Any(without map[string]bool) bool {
@@ -123,7 +124,8 @@ func (a announced) Lists(key string, likely []string) bool {
 	return a.announced.Announced(a.identifier).Lists(key, nil)
 }
 
-// readListings reads all accepted announcements of an identifier, and reports whether they are there.
+// readListings reads all accepted announcements of an identifier, and reports whether they are
+// there.
 func (d *draft) readListings(identifier string) bool {
 	if d.read[identifier] {
 		return true

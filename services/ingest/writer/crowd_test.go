@@ -71,8 +71,8 @@ func stateOf(who person, at int64) *policy.Candidate {
 }
 
 // TestStrangersAreNotRead: a decision about a state reads the announcements that its author's chain
-// reaches, and of those who name the lead a bounded number, however many strangers announce the same
-// identifier and list its people. So does the acceptance of an invitation.
+// reaches, and of those who name the lead a bounded number, however many strangers announce the
+// same identifier and list its people. So does the acceptance of an invitation.
 func TestStrangersAreNotRead(t *testing.T) {
 	t.Parallel()
 	const strangers = 10_000

@@ -293,8 +293,8 @@ func (d *draft) Reject(ev *nostr.Event, relay, reason string, missing []string) 
 	}
 }
 
-// settle forgets what is remembered of an event that was decided again, unless it was rejected again
-// in a way that is remembered.
+// settle forgets what is remembered of an event that was decided again, unless it was rejected
+// again in a way that is remembered.
 func (d *draft) settle(id string) {
 	r, said := d.rejections[id]
 	if said && (r == nil || len(r.FetchFrom) == 0) {

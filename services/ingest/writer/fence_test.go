@@ -145,9 +145,9 @@ func TestCrashBetweenCommitsHeals(t *testing.T) {
 	}
 }
 
-// TestAFencedBatchIsDecidedAgain: a commit that another writer's mark refuses, before the log's part
-// or between that and the held events', is decided again with all that it has healed, and answered
-// once.
+// TestAFencedBatchIsDecidedAgain: a commit that another writer's mark refuses, before the log's
+// part or between that and the held events', is decided again with all that it has healed, and
+// answered once.
 func TestAFencedBatchIsDecidedAgain(t *testing.T) {
 	t.Parallel()
 	for subject, want := range map[string]proto.Outcome{

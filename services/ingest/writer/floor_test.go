@@ -7,9 +7,9 @@ import (
 	"tendril.dev/proto"
 )
 
-// TestWhatIsDeletedByItsIDKeepsItsPlace: after an author has deleted the version that counts, accepted
-// or held, older ones do not come back from any sender: not in the same batch, not later, and not
-// with an index that was made again. A newer one is welcome.
+// TestWhatIsDeletedByItsIDKeepsItsPlace: after an author has deleted the version that counts,
+// accepted or held, older ones do not come back from any sender: not in the same batch, not later,
+// and not with an index that was made again. A newer one is welcome.
 func TestWhatIsDeletedByItsIDKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	alice := newPerson(1)

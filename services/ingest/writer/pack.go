@@ -104,9 +104,9 @@ func readFacts(subject string, header nats.Header) (c policy.Candidate, err erro
 }
 
 // readEvent reads an event. The gateway and the relay workers have checked ids and signatures;
-// ingest does not trust them: it checks every id, and the signature of each event that
-// decides about other people's data. The log holds what the id speaks of, encoded again, and nothing
-// else that the JSON carried.
+// ingest does not trust them: it checks every id, and the signature of each event that decides
+// about other people's data. The log holds what the id speaks of, encoded again, and nothing else
+// that the JSON carried.
 func readEvent(data []byte) (*nostr.Event, []byte, error) {
 	ev, err := nostr.Parse(data)
 	if err != nil {

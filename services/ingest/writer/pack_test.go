@@ -58,8 +58,8 @@ func TestABadEventIsRefusedAlone(t *testing.T) {
 	eventually(t, "the packs are acknowledged", func() bool { return queued(t, b) == 0 })
 }
 
-// TestUrgentOvertakesABacklog: what a user or a relay brings now does not wait behind packs of older
-// events that were there before it, nor a user behind a flood from relays.
+// TestUrgentOvertakesABacklog: what a user or a relay brings now does not wait behind packs of
+// older events that were there before it, nor a user behind a flood from relays.
 func TestUrgentOvertakesABacklog(t *testing.T) {
 	t.Parallel()
 	for lane, backlog := range map[proto.Lane]proto.Lane{

@@ -25,9 +25,9 @@ func (t *term) puts(tt *testing.T, lane int, name proto.Lane, events ...*nostr.E
 	t.scheduler.put(tt.Context(), lane, readPack(&message{subject: name.Subject(), header: h, data: joined(tt, events)}))
 }
 
-// TestUrgentOvertakesRechecks: with any number of rechecks left over, of any class,
-// and with bulk packs behind them, an urgent event is decided after one batch at most. That batch is
-// short where the rechecks are bulk.
+// TestUrgentOvertakesRechecks: with any number of rechecks left over, of any class, and with bulk
+// packs behind them, an urgent event is decided after one batch at most. That batch is short where
+// the rechecks are bulk.
 func TestUrgentOvertakesRechecks(t *testing.T) {
 	t.Parallel()
 	for _, cause := range []class{bulk, urgent} {
@@ -71,7 +71,8 @@ func TestUrgentOvertakesRechecks(t *testing.T) {
 }
 
 // TestClassesAlternate: where work of both classes waits, batches of them take turns, and those of
-// bulk work are short. A bulk pack of which a part is decided goes on in the next batch of its class.
+// bulk work are short. A bulk pack of which a part is decided goes on in the next batch of its
+// class.
 func TestClassesAlternate(t *testing.T) {
 	t.Parallel()
 	w := begun(t)

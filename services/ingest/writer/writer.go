@@ -257,9 +257,9 @@ func (t *term) run(ctx context.Context) error {
 // fetchEvery is how often it is told which events should be asked for by id.
 const fetchEvery = time.Second
 
-// askForHealed tells relay workers, until ctx ends, which rejected events they should ask for by id,
-// because something that these missed has come. Nothing is lost with a message: what is not decided
-// again is told again.
+// askForHealed tells relay workers, until ctx ends, which rejected events they should ask for by
+// id, because something that these missed has come. Nothing is lost with a message: what is not
+// decided again is told again.
 func (w *Writer) askForHealed(ctx context.Context) {
 	tick := time.NewTicker(fetchEvery)
 	defer tick.Stop()

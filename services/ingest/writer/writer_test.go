@@ -14,8 +14,9 @@ import (
 	"tendril.dev/services/ingest/policy"
 )
 
-// TestStoryOfARepository: it waits for git data, is released, and is given up. Its state and an issue
-// leave the log when purgatory says that it is removed, and what comes later finds no trace of them.
+// TestStoryOfARepository: it waits for git data, is released, and is given up. Its state and an
+// issue leave the log when purgatory says that it is removed, and what comes later finds no trace
+// of them.
 func TestStoryOfARepository(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)

@@ -22,7 +22,8 @@ type Limits struct {
 	Silence  time.Duration // without a byte (NGIT_FETCH_SILENCE); 0: as long as Timeout
 	MaxBytes int64         // of the packs (NGIT_MAX_FETCH_BYTES)
 	// MinRate is the lowest rate in bytes a second at which a server may send, over a minute
-	// (NGIT_FETCH_MIN_RATE). A server may think before it sends a pack, but not longer than maxThinking.
+	// (NGIT_FETCH_MIN_RATE). A server may think before it sends a pack, but not longer than
+	// maxThinking.
 	MinRate int64
 	// Agent names us to servers. Optional.
 	Agent string
@@ -103,9 +104,9 @@ type fetching struct {
 	result  Result
 }
 
-// run asks for all of the missing objects, by id, in the version of the protocol in which git gives any
-// object that it has. A server that refuses some of them is asked for its list of references: what it
-// lists is fetched together, and the rest little by little.
+// run asks for all of the missing objects, by id, in the version of the protocol in which git gives
+// any object that it has. A server that refuses some of them is asked for its list of references:
+// what it lists is fetched together, and the rest little by little.
 func (f *fetching) run(ctx context.Context, url string) error {
 	refs, err := f.into.Refs()
 	if err != nil {
@@ -156,8 +157,8 @@ func (f *fetching) unknown(ask []string, listing *server, known missing) []strin
 	return slices.DeleteFunc(slices.Clone(ask), func(id string) bool { return lacks[id] })
 }
 
-// listed asks for what a server lists, together, and then for the rest if it gives objects by id. It
-// notes what the server lacks.
+// listed asks for what a server lists, together, and then for the rest if it gives objects by id.
+// It notes what the server lacks.
 func (f *fetching) listed(ctx context.Context, url string, server, listing *server, ask []string, refusal error) error {
 	offered := slices.DeleteFunc(slices.Clone(ask), func(id string) bool { return !listing.advertised[id] })
 	rest := without(ask, offered...)

@@ -14,8 +14,8 @@ const (
 	maxMisses, maxURLs = 5000, 10_000
 )
 
-// Misses remembers what servers were found to lack. It is safe for concurrent use. What it forgets is
-// asked for once more, and nothing else is lost.
+// Misses remembers what servers were found to lack. It is safe for concurrent use. What it forgets
+// is asked for once more, and nothing else is lost.
 type Misses struct {
 	mu    sync.Mutex
 	byURL map[string]missing

@@ -58,8 +58,8 @@ func (pause trickle) Read(b []byte) (int, error) {
 	return min(1000, len(b)), nil
 }
 
-// TestPace: a server may think for long if it says something now and then; once it sends, every minute
-// brings its bytes, or the request ends.
+// TestPace: a server may think for long if it says something now and then; once it sends, every
+// minute brings its bytes, or the request ends.
 func TestPace(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

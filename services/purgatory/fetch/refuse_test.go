@@ -53,8 +53,8 @@ func (o *odd) asked() []string {
 	return asked
 }
 
-// deep makes a repository of ten commits without references but main, at the first one; the others are
-// given by id only.
+// deep makes a repository of ten commits without references but main, at the first one; the others
+// are given by id only.
 func deep(t *testing.T) (root string, tip string, commits []string) {
 	t.Helper()
 	root = t.TempDir()

@@ -90,7 +90,8 @@ func TestAnswersOverUnreadRequests(t *testing.T) {
 	}
 }
 
-// packThatClaims writes a pack that says it has that many objects, of one of a kind (2 tree, 3 blob).
+// packThatClaims writes a pack that says it has that many objects, of one of a kind (2 tree, 3
+// blob).
 func packThatClaims(n int, kind byte, content []byte) []byte {
 	pack := binary.BigEndian.AppendUint32([]byte("PACK\x00\x00\x00\x02"), uint32(n))
 	size := uint64(len(content))

@@ -63,8 +63,8 @@ type pushRequest struct {
 // the reader at the pack. A lone flush, by which git asks whether it may push, is a push without
 // commands.
 //
-// What receive-pack does not advertise, like certificates and push options, breaks the protocol. The
-// shallow lines of a client that has only a part of the history are read and forgotten: what it
+// What receive-pack does not advertise, like certificates and push options, breaks the protocol.
+// The shallow lines of a client that has only a part of the history are read and forgotten: what it
 // sends must link to what is here, shallow or not, and git must check it so.
 func readPush(r io.Reader) (*pushRequest, error) {
 	lines := pktline.NewScanner(netguard.LimitBody(r, maxCommandBytes))
@@ -110,8 +110,8 @@ func readPush(r io.Reader) (*pushRequest, error) {
 	return nil, err
 }
 
-// parseCommand reads "<old> <new> <name>". Both ids are zero where a client (libgit2) deletes what it
-// does not see: that has gone already.
+// parseCommand reads "<old> <new> <name>". Both ids are zero where a client (libgit2) deletes what
+// it does not see: that has gone already.
 func parseCommand(line string) (c repostate.Change, err error) {
 	words := strings.SplitN(line, " ", 3)
 	if len(words) < 3 || !isHex40(words[0]) || !isHex40(words[1]) {
@@ -129,7 +129,8 @@ func parseCommand(line string) (c repostate.Change, err error) {
 
 func isHex40(s string) bool { return s == ZeroID || len(s) == 40 && nostr.IsObjectID(s) }
 
-// encodeCommands writes commands for receive-pack, with a plain report, from which we make the answer.
+// encodeCommands writes commands for receive-pack, with a plain report, from which we make the
+// answer.
 func encodeCommands(commands []repostate.Change, atomic bool) string {
 	var b strings.Builder
 	capabilities := "\x00 report-status quiet"
@@ -189,8 +190,8 @@ func (p *pushRequest) reportOf(refused Refusals) string {
 	return b.String() + "0000"
 }
 
-// sideBand writes content on a channel of side-band-64k. A packet has at most 65,520 bytes, its length
-// and the channel included.
+// sideBand writes content on a channel of side-band-64k. A packet has at most 65,520 bytes, its
+// length and the channel included.
 func sideBand(b *strings.Builder, channel byte, content string) {
 	const most = 65520 - 4 - 1
 	for len(content) > 0 {

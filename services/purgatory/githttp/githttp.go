@@ -31,21 +31,22 @@ type Authority interface {
 	// disk: it is served as an empty one, and made by Push.
 	Repository(ctx context.Context, ref nostr.RepoRef) (*repository.Repo, error)
 
-	// Authorize reports whether any of a push would be allowed now. It is asked before its pack is read,
-	// and from time to time while that comes, so that what allows the push does not expire meanwhile.
-	// What Refuse and Unavailable say is told to the user's terminal; of any other error the user only
-	// learns that there was one.
+	// Authorize reports whether any of a push would be allowed now. It is asked before its pack is
+	// read, and from time to time while that comes, so that what allows the push does not expire
+	// meanwhile. What Refuse and Unavailable say is told to the user's terminal; of any other error
+	// the user only learns that there was one.
 	Authorize(ctx context.Context, push PushRequest) error
 
-	// Push runs under the repository's lock: it authorises the commands, calls receive at most once for
-	// those that are left to do, then releases. Commands that are not among the refused are done.
+	// Push runs under the repository's lock: it authorises the commands, calls receive at most once
+	// for those that are left to do, then releases. Commands that are not among the refused are done.
 	// On an error none is. Its errors are told as those of Authorize. repository.ErrElsewhere: nothing
-	// was done; the push is passed on to the worker that holds the repository now, or tried here again.
+	// was done; the push is passed on to the worker that holds the repository now, or tried here
+	// again.
 	Push(ctx context.Context, push PushRequest, receive Receive) (Refusals, error)
 }
 
-// Receive runs receive-pack for some of the commands of a push. It gives those that git refuses; on an
-// error nothing was applied.
+// Receive runs receive-pack for some of the commands of a push. It gives those that git refuses; on
+// an error nothing was applied.
 type Receive func(ctx context.Context, into *repository.Locked, commands []repostate.Change) (Refusals, error)
 
 // Refusals map references of a push that were not moved to the reasons.

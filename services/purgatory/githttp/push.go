@@ -76,8 +76,8 @@ func (x *exchange) push() {
 	x.count(p.carryOut(body), "receive_pack", "push")
 }
 
-// carryOut reads the pack, lets the Authority decide, and answers. The answer is held back until the
-// Authority is done, so that "done" on the user's terminal means committed.
+// carryOut reads the pack, lets the Authority decide, and answers. The answer is held back until
+// the Authority is done, so that "done" on the user's terminal means committed.
 func (p *receiving) carryOut(body io.Reader) (result string) {
 	ctx := p.r.Context()
 	asked := PushRequest{Ref: p.ref, Changes: p.request.commands, Atomic: p.request.atomic, Client: p.client}

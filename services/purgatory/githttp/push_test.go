@@ -110,8 +110,8 @@ func TestOtherFailuresOfTheAuthorityTellNothing(t *testing.T) {
 	}
 }
 
-// TestFullDiskIsToldToTheUserAndNothingStaysOnIt, whether git meets it or what is read in before. Not
-// parallel: gittest.CrampedStore.
+// TestFullDiskIsToldToTheUserAndNothingStaysOnIt, whether git meets it or what is read in before.
+// Not parallel: gittest.CrampedStore.
 func TestFullDiskIsToldToTheUserAndNothingStaysOnIt(t *testing.T) {
 	var log bytes.Buffer
 	h := serveFrom(t, gittest.CrampedStore(t, 256), githttp.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -131,7 +131,8 @@ func TestFullDiskIsToldToTheUserAndNothingStaysOnIt(t *testing.T) {
 	}
 }
 
-// TestWhatGitRefuses: each reference has git's own result, unless the push asked for all or nothing.
+// TestWhatGitRefuses: each reference has git's own result, unless the push asked for all or
+// nothing.
 func TestWhatGitRefuses(t *testing.T) {
 	h, r, w := begin(t, githttp.Options{})
 	first := w.Commit("a", "a")

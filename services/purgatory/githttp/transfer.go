@@ -128,8 +128,8 @@ func (x *exchange) drain() { _, _ = io.Copy(io.Discard, x.raw) }
 // packHeader begins a pack.
 var packHeader = []byte("PACK\x00\x00\x00\x02")
 
-// Write sends a part of the answer and flushes it. The header goes with the first byte, so that a git
-// that fails at once is still answered by a status. A client that stops taking is cut off.
+// Write sends a part of the answer and flushes it. The header goes with the first byte, so that a
+// git that fails at once is still answered by a status. A client that stops taking is cut off.
 func (x *exchange) Write(p []byte) (written int, err error) {
 	x.pack = x.pack || bytes.Contains(p, packHeader)
 	for len(p) > 0 && err == nil {
@@ -165,8 +165,8 @@ func (x *exchange) begin() error {
 	return err
 }
 
-// buffer is between git, which writes an answer, and a client that reads it more slowly, so that git
-// ends and its process is free. Where its spool has no room, git waits.
+// buffer is between git, which writes an answer, and a client that reads it more slowly, so that
+// git ends and its process is free. Where its spool has no room, git waits.
 type buffer struct {
 	changed *sync.Cond // its lock is for what follows
 	spool   *repository.Spool

@@ -5,8 +5,8 @@ import "time"
 // maxSpans bounds the times that are remembered for an identifier.
 const maxSpans = 64
 
-// Waited is the times in which an identifier waited for its turn at a host, or a fetch for it ran. They
-// do not count where something is given a time to come.
+// Waited is the times in which an identifier waited for its turn at a host, or a fetch for it ran.
+// They do not count where something is given a time to come.
 type Waited struct {
 	spans []span
 	since time.Time // such a time goes on since then; zero: none does

@@ -58,8 +58,8 @@ func TestServedOwnersDoNotStarveStrangers(t *testing.T) {
 	})
 }
 
-// TestAHostThatIsAskedTooOftenIsLeftAlone for a minute, or as long as it says; what it refused then is
-// asked again.
+// TestAHostThatIsAskedTooOftenIsLeftAlone for a minute, or as long as it says; what it refused then
+// is asked again.
 func TestAHostThatIsAskedTooOftenIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	for says, pause := range map[time.Duration]time.Duration{0: time.Minute, 10 * time.Minute: 10 * time.Minute, 48 * time.Hour: time.Hour} {
@@ -115,8 +115,8 @@ func TestAllURLsGetTheirTurn(t *testing.T) {
 	})
 }
 
-// TestTimeInQueuesAndFetchesDoesNotCount: the time that an identifier waits for a busy host, and that a
-// fetch takes, is told apart from the time between attempts.
+// TestTimeInQueuesAndFetchesDoesNotCount: the time that an identifier waits for a busy host, and
+// that a fetch takes, is told apart from the time between attempts.
 func TestTimeInQueuesAndFetchesDoesNotCount(t *testing.T) {
 	inTime(t, func(t *testing.T, w *world) {
 		w.limit = hunt.Limit{Concurrent: 1, Rate: 1}
@@ -206,8 +206,8 @@ func TestNothingStalls(t *testing.T) {
 	}
 }
 
-// BenchmarkCrowd measures how long other callers wait while so many identifiers with 30 URLs each are
-// hunted for, on hosts that answer at once and have nothing.
+// BenchmarkCrowd measures how long other callers wait while so many identifiers with 30 URLs each
+// are hunted for, on hosts that answer at once and have nothing.
 func BenchmarkCrowd(b *testing.B) {
 	for _, identifiers := range []int{2000, 5000} {
 		b.Run(fmt.Sprint(identifiers), func(b *testing.B) {

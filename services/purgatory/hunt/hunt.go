@@ -172,8 +172,8 @@ func (h *Hunter) triggered() {
 	}
 }
 
-// step makes some of the requests that can be made now, or ends attempts that can ask nothing more. The
-// lock is held for a few choices only. wakes is when a host may be asked again.
+// step makes some of the requests that can be made now, or ends attempts that can ask nothing more.
+// The lock is held for a few choices only. wakes is when a host may be asked again.
 func (h *Hunter) step(part share) (more bool, wakes time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -527,7 +527,8 @@ func (h *Hunter) tell(one *hunt, r request, out Outcome, warn bool) {
 		"attempt", one.attempts+1, "again_in", h.backoff(one))
 }
 
-// mayPause has it looked at whether an attempt has nothing left to ask, when all has begun that can.
+// mayPause has it looked at whether an attempt has nothing left to ask, when all has begun that
+// can.
 func (h *Hunter) mayPause(one *hunt) {
 	if !one.checked {
 		one.checked = true

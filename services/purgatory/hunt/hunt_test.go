@@ -155,8 +155,8 @@ func inTime(t *testing.T, test func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) { test(t, newWorld()) })
 }
 
-// TestSeveralServersEachBringAPart: first those that the owner's people name, then the others in their
-// order, and no more are asked than needed.
+// TestSeveralServersEachBringAPart: first those that the owner's people name, then the others in
+// their order, and no more are asked than needed.
 func TestSeveralServersEachBringAPart(t *testing.T) {
 	inTime(t, func(t *testing.T, w *world) {
 		w.set("x", "alice", []string{"1", "2", "3"}, "http://a/x", "http://b/x", "http://c/x", "http://d/x")
@@ -335,8 +335,8 @@ func TestTriedURLsSurviveTheAttempts(t *testing.T) {
 	})
 }
 
-// TestABrokenHostIsLeftAlone for 12 hours, by all identifiers: the whole host where its name is broken,
-// and no other port of it where TLS is.
+// TestABrokenHostIsLeftAlone for 12 hours, by all identifiers: the whole host where its name is
+// broken, and no other port of it where TLS is.
 func TestABrokenHostIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -21,11 +21,11 @@ const (
 	classes
 )
 
-// schedule chooses the next request. Each host has a line of (host, author) pairs for each class, and
-// each pair has tickets. Of the hosts that may be asked, the host that was asked the longest time ago
-// is next; of its authors, the author who waits for the longest time; and of the author's tickets
-// the oldest. Hosts that may not be asked yet sleep, in order of their time. So the work of one choice
-// does not grow with what waits.
+// schedule chooses the next request. Each host has a line of (host, author) pairs for each class,
+// and each pair has tickets. Of the hosts that may be asked, the host that was asked the longest
+// time ago is next; of its authors, the author who waits for the longest time; and of the author's
+// tickets the oldest. Hosts that may not be asked yet sleep, in order of their time. So the work of
+// one choice does not grow with what waits.
 //
 // An author, or a domain, that has its quarter of the slots is a full gate: a pair that meets a
 // full gate is parked there, and one parked pair comes back for each slot that becomes free.
@@ -266,8 +266,8 @@ func (s *schedule) settle(h *host, now time.Time) {
 	}
 }
 
-// leave takes a ticket out that is not asked now. If its pair had come back from a gate, another pair
-// comes instead.
+// leave takes a ticket out that is not asked now. If its pair had come back from a gate, another
+// pair comes instead.
 func (s *schedule) leave(t *ticket, now time.Time) {
 	s.take(t, now)
 	for _, g := range []*gate{t.pair.author, t.pair.line.host.domain} {
@@ -344,8 +344,8 @@ func (s *schedule) inOrder(t *ticket) *ticket {
 	return t
 }
 
-// nextLine is the line of the host that is next: one for owners who are served, if there is any, but
-// after servedInARow of these one for strangers, at each host and over all.
+// nextLine is the line of the host that is next: one for owners who are served, if there is any,
+// but after servedInARow of these one for strangers, at each host and over all.
 func (s *schedule) nextLine() *line {
 	first := func(c class) *line {
 		l, any := s.ready[c].first()

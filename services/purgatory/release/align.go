@@ -128,10 +128,10 @@ func (p *pass) announcements(ctx context.Context) (ready []*nostr.Event) {
 }
 
 // states are the held ones whose objects are all in some repository whose announcement is accepted,
-// or leaves with them, and whose author is a confirmed maintainer there: each author's newest. Those
-// that are not the newest of all are served too, and count when the newer ones do not any more. A
-// state that names no objects is complete at once, and would otherwise be served though nothing of
-// its repository ever came.
+// or leaves with them, and whose author is a confirmed maintainer there: each author's newest.
+// Those that are not the newest of all are served too, and count when the newer ones do not any
+// more. A state that names no objects is complete at once, and would otherwise be served though
+// nothing of its repository ever came.
 func (p *pass) states(leaving []*nostr.Event) (ready []*nostr.Event) {
 	counts := map[string]bool{}
 	for _, a := range p.v.Announcements {
@@ -147,8 +147,8 @@ func (p *pass) states(leaving []*nostr.Event) (ready []*nostr.Event) {
 	return ready
 }
 
-// alignStates applies to an owner's repository the state that counts there: the newest by a confirmed
-// maintainer whose objects are all there, after they were brought together from the other
+// alignStates applies to an owner's repository the state that counts there: the newest by a
+// confirmed maintainer whose objects are all there, after they were brought together from the other
 // repositories for which its author speaks. A state that no repository can have counts nowhere.
 // Where none counts, because nobody has authority or no state is left, the references stay as they
 // are, unless the author of the state that they follow has deleted it.
@@ -224,9 +224,9 @@ func (p *pass) sources(author string) []string {
 	return slices.Concat(first, owners[:min(len(owners), maxSources)])
 }
 
-// gather brings objects into an owner's repository from the sources, which may share objects with it,
-// and reports whether all are there then. Nothing is brought if some of them are
-// nowhere. What is there but not whole counts as not there.
+// gather brings objects into an owner's repository from the sources, which may share objects with
+// it, and reports whether all are there then. Nothing is brought if some of them are nowhere. What
+// is there but not whole counts as not there.
 func (p *pass) gather(ctx context.Context, owner string, sources, objects []string, group bool) (complete bool, err error) {
 	missing, err := p.missing(ctx, owner, objects)
 	if err != nil {

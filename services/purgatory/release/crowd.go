@@ -9,9 +9,9 @@ import (
 	"tendril.dev/services/purgatory/repostate"
 )
 
-// maxPulls bounds the references below refs/nostr/ in a repository that are named for accepted events of
-// one author, who need not have sent any data for them. Owners and confirmed maintainers have no such
-// bound.
+// maxPulls bounds the references below refs/nostr/ in a repository that are named for accepted
+// events of one author, who need not have sent any data for them. Owners and confirmed maintainers
+// have no such bound.
 const maxPulls = 256
 
 // Crowd counts these references for one look at some repositories.
@@ -28,8 +28,9 @@ type authorAt struct {
 // Crowd begins to count.
 func (r *Releaser) Crowd() *Crowd { return &Crowd{r.Events, map[authorAt]int{}} }
 
-// Full reports whether as many references are named for an author in a repository as may be. The caller
-// sees to those who have no bound. Where there are few references of all authors, nothing is asked.
+// Full reports whether as many references are named for an author in a repository as may be. The
+// caller sees to those who have no bound. Where there are few references of all authors, nothing is
+// asked.
 func (c *Crowd) Full(ctx context.Context, repo *repository.Repo, author string) (bool, error) {
 	if !repo.Exists() {
 		return false, nil
@@ -65,8 +66,8 @@ func TooMany(author string) error {
 		maxPulls, repostate.Npub(author))}
 }
 
-// isFull reports whether there is no room in an owner's repository for one more reference of the author
-// of a pull request. It waits then, and is no cause to look again.
+// isFull reports whether there is no room in an owner's repository for one more reference of the
+// author of a pull request. It waits then, and is no cause to look again.
 func (p *pass) isFull(ctx context.Context, owner string, pr repostate.PullRequest) (bool, error) {
 	repo := p.repo(owner)
 	if repo == nil || !slices.Contains(p.owners, owner) || repo.IsNamed(repostate.PrefixNostr+pr.Event.ID, pr.Commit) ||

@@ -60,8 +60,8 @@ func inOrder(owners, first []string) []string {
 }
 
 // nameCommit names the commit of a pull request in an owner's repository, if that may be changed,
-// and reports whether it is named there then. Beyond maxNamed that is for the next time. A commit that
-// is copied, with any history, counts for the author of the pull request where that names the
+// and reports whether it is named there then. Beyond maxNamed that is for the next time. A commit
+// that is copied, with any history, counts for the author of the pull request where that names the
 // repository, else for its owner: it was the owner's wish that others' pull requests come here.
 func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRequest) (named bool, err error) {
 	name, repo := repostate.PrefixNostr+pr.Event.ID, p.repo(owner)
@@ -142,8 +142,8 @@ func (p *pass) pullSources(ctx context.Context, owner string, pr repostate.PullR
 	return sources, nil
 }
 
-// countsElsewhere reports whether the commit of a pull request, which lies in an owner's repository,
-// counts in another one from which it would be copied.
+// countsElsewhere reports whether the commit of a pull request, which lies in an owner's
+// repository, counts in another one from which it would be copied.
 func (p *pass) countsElsewhere(ctx context.Context, owner string, pr repostate.PullRequest) (bool, error) {
 	sources, err := p.pullSources(ctx, owner, pr)
 	if err != nil || len(sources) > 0 {

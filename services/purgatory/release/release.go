@@ -63,7 +63,8 @@ type Events interface {
 	Finder
 	// Unknown returns the ids of events that are neither accepted nor held.
 	Unknown(ctx context.Context, ids []string) ([]string, error)
-	// Repos returns what a pull request or update is for; of an update also what its pull request is for.
+	// Repos returns what a pull request or update is for; of an update also what its pull request is
+	// for.
 	Repos(ctx context.Context, pr *nostr.PullRequest) ([]nostr.RepoRef, error)
 	// Paid copies into a repository if an author may store more, for whom it counts; else it does
 	// nothing.
@@ -121,8 +122,8 @@ func (r *Releaser) Forget(at repository.Place) {
 	}
 }
 
-// Counts reports whether a commit is in a repository as data of a pull request: a reference reaches it,
-// or a fetch brought it for one. What only lies there may be what its owner has removed.
+// Counts reports whether a commit is in a repository as data of a pull request: a reference reaches
+// it, or a fetch brought it for one. What only lies there may be what its owner has removed.
 func (r *Releaser) Counts(ctx context.Context, repo *repository.Repo, commit string) (bool, error) {
 	if _, brought := r.brought.Load(commitAt{repo.Place, commit}); brought {
 		return true, nil
@@ -140,16 +141,16 @@ type Result struct {
 	Seq     uint64 // of the log; what was released is visible in projections that have reached it
 }
 
-// Release aligns repositories of an identifier and releases what is complete. Only those in scope are
-// changed. It may be called at any time and again; an error
-// leaves nothing behind that a later call does not put right. The result counts beside an error too,
-// which is of some repositories and does not hold up the others.
+// Release aligns repositories of an identifier and releases what is complete. Only those in scope
+// are changed. It may be called at any time and again; an error leaves nothing behind that a later
+// call does not put right. The result counts beside an error too, which is of some repositories and
+// does not hold up the others.
 func (r *Releaser) Release(ctx context.Context, v repostate.View, scope []*repository.Locked) (Result, error) {
 	return r.release(ctx, v, scope, true)
 }
 
-// ReleasePushed is Release after a push that moved branches and tags alone. References that are named
-// for pull requests, of which there may be thousands, are not looked at.
+// ReleasePushed is Release after a push that moved branches and tags alone. References that are
+// named for pull requests, of which there may be thousands, are not looked at.
 func (r *Releaser) ReleasePushed(ctx context.Context, v repostate.View, scope []*repository.Locked) (Result, error) {
 	return r.release(ctx, v, scope, false)
 }

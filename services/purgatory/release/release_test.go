@@ -325,8 +325,9 @@ func TestAStateOfNothingWaitsForItsAnnouncement(t *testing.T) {
 	}
 }
 
-// TestACommitThatOnlyLiesThereIsNoData: a commit that no reference reaches, and that no push or fetch has brought
-// for the pull request, is not named, in no repository. One that a reference reaches is.
+// TestACommitThatOnlyLiesThereIsNoData: a commit that no reference reaches, and that no push or
+// fetch has brought for the pull request, is not named, in no repository. One that a reference
+// reaches is.
 func TestACommitThatOnlyLiesThereIsNoData(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.work.Commit("a", "1")
@@ -348,8 +349,8 @@ func TestACommitThatOnlyLiesThereIsNoData(t *testing.T) {
 	w.wantRefs(alice, mainBranch, c1, nostrPrefix+old.ID, c1, nostrPrefix+pull.ID, secret)
 }
 
-// TestAnAuthorWithTooManyPullRequestsNamesNoMore: others and the owner do, and the author has room again
-// when one of them is gone. An accepted one that finds no room is not owed.
+// TestAnAuthorWithTooManyPullRequestsNamesNoMore: others and the owner do, and the author has room
+// again when one of them is gone. An accepted one that finds no room is not owed.
 func TestAnAuthorWithTooManyPullRequestsNamesNoMore(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.work.Commit("a", "1")
@@ -390,8 +391,8 @@ func TestAnAuthorWithTooManyPullRequestsNamesNoMore(t *testing.T) {
 	}
 }
 
-// TestAStrangersRepositoryDelaysNoPullRequest: who announces the identifier and lists its owner is not
-// waited for, and what is copied there does not count for the author.
+// TestAStrangersRepositoryDelaysNoPullRequest: who announces the identifier and lists its owner is
+// not waited for, and what is copied there does not count for the author.
 func TestAStrangersRepositoryDelaysNoPullRequest(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.work.Commit("a", "1")
@@ -439,8 +440,8 @@ func TestTheNewestCompleteStateCounts(t *testing.T) {
 
 // TestSiblingsFollow: the state of an author who speaks for several repositories is applied in all
 // of them, its parts that came to one are copied to the others, and the held announcements of those
-// are released; a repository of other people is left alone, and gets of them no more than the commit
-// of a pull request for both.
+// are released; a repository of other people is left alone, and gets of them no more than the
+// commit of a pull request for both.
 func TestSiblingsFollow(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.work.Commit("a", "1")
@@ -496,8 +497,8 @@ func TestRefusedReleaseIsTakenBack(t *testing.T) {
 	w.wantRefs(alice)
 }
 
-// TestWhatNoStateCountsFor: where no state counts the references stay, unless the author of the state
-// that they follow has deleted it.
+// TestWhatNoStateCountsFor: where no state counts the references stay, unless the author of the
+// state that they follow has deleted it.
 func TestWhatNoStateCountsFor(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.work.Commit("a", "1")

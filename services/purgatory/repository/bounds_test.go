@@ -21,8 +21,8 @@ import (
 	"tendril.dev/test/fixture/gittest"
 )
 
-// deltaBomb is a pack of some kilobytes with an object of so many bytes: a blob of zeros, and a delta
-// that copies it again and again.
+// deltaBomb is a pack of some kilobytes with an object of so many bytes: a blob of zeros, and a
+// delta that copies it again and again.
 func deltaBomb(size int) (pack []byte, id string) {
 	const base = 8 << 20
 	var b bytes.Buffer
@@ -88,7 +88,8 @@ func TestABombTakesLittleMemory(t *testing.T) {
 	}
 }
 
-// TestProcessesShareOneBudget: as many run at once as there is memory for, for clients and for the worker.
+// TestProcessesShareOneBudget: as many run at once as there is memory for, for clients and for the
+// worker.
 func TestProcessesShareOneBudget(t *testing.T) {
 	folder := t.TempDir()
 	fake := gittest.Script(t, fmt.Sprintf(`case "$1" in
@@ -149,8 +150,8 @@ func TestSpoolsShareOneBudget(t *testing.T) {
 	}
 }
 
-// TestGitEndsWithItsParent, though that is killed: it creates no reference afterwards. The parent is
-// this test again, in a process of its own.
+// TestGitEndsWithItsParent, though that is killed: it creates no reference afterwards. The parent
+// is this test again, in a process of its own.
 func TestGitEndsWithItsParent(t *testing.T) {
 	if root := os.Getenv("TENDRIL_TEST_ROOT"); root != "" {
 		s, err := repository.NewStore(repository.Options{Root: root, Git: os.Getenv("TENDRIL_TEST_GIT")})

@@ -30,8 +30,8 @@ type object struct {
 	content  []byte
 }
 
-// Folder reads a folder, with its README, or a file of the commit that an object is or that a tag names.
-// place is its path, "" for the root. Without a commit in the answer there is neither.
+// Folder reads a folder, with its README, or a file of the commit that an object is or that a tag
+// names. place is its path, "" for the root. Without a commit in the answer there is neither.
 func (r *Repo) Folder(ctx context.Context, client, id, place string) (a proto.RepoFolderAnswer, err error) {
 	if !isPath(place) || !isID(id) {
 		return a, nil
@@ -55,8 +55,8 @@ func (r *Repo) Folder(ctx context.Context, client, id, place string) (a proto.Re
 	return a, err
 }
 
-// isPath reports whether a path can be that of something in a tree. Git would read a line break as the
-// end of the question, and what begins with a dot as relative to a folder that there is not.
+// isPath reports whether a path can be that of something in a tree. Git would read a line break as
+// the end of the question, and what begins with a dot as relative to a folder that there is not.
 func isPath(place string) bool {
 	if place == "" {
 		return true
@@ -93,8 +93,8 @@ func (r *Repo) entries(ctx context.Context, client string, tree object, a *proto
 	return err
 }
 
-// treeEntries reads the object of a folder: for each entry its mode, a space, its name, a zero and the
-// 20 bytes of its id. What is no such entry ends it.
+// treeEntries reads the object of a folder: for each entry its mode, a space, its name, a zero and
+// the 20 bytes of its id. What is no such entry ends it.
 func treeEntries(tree []byte) func(yield func(proto.RepoEntry, string) bool) {
 	return func(yield func(proto.RepoEntry, string) bool) {
 		for len(tree) > 0 {

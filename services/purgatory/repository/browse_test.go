@@ -11,8 +11,8 @@ import (
 	"tendril.dev/test/fixture/gittest"
 )
 
-// TestBrowse reads folders, files and commits as pages show them, and nothing that is asked for in a way
-// that git would read as something else.
+// TestBrowse reads folders, files and commits as pages show them, and nothing that is asked for in
+// a way that git would read as something else.
 func TestBrowse(t *testing.T) {
 	repo, work := begin(t)
 	write := func(name, content string) {

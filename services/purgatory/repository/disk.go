@@ -90,8 +90,8 @@ func (l *Locked) Remove(ctx context.Context) error {
 }
 
 // Sweep removes what killed processes left in the repository: packs in quarantine or unfinished,
-// which no reader sees, and lock files, which would keep references from changing for ever. A push in
-// quarantine is left over at any age: the caller is the only writer. What a living process could
+// which no reader sees, and lock files, which would keep references from changing for ever. A push
+// in quarantine is left over at any age: the caller is the only writer. What a living process could
 // have made otherwise is left alone.
 func (l *Locked) Sweep() error {
 	err := l.MayWrite(context.Background())

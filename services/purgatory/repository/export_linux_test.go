@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// disk is what a power cut would leave of files that this package writes: what was synced. Tests see
-// it by AfterPowerCut.
+// disk is what a power cut would leave of files that this package writes: what was synced. Tests
+// see it by AfterPowerCut.
 var disk = struct {
 	sync.Mutex
 	files   map[file][sha256.Size]byte // their content when they were synced
@@ -57,8 +57,8 @@ func entries(folder string) (map[string]file, error) {
 	return names, err
 }
 
-// AfterPowerCut says how a folder, with all that lies in it, would differ after a power cut now. The
-// contents of files that git writes and syncs itself are taken as they are.
+// AfterPowerCut says how a folder, with all that lies in it, would differ after a power cut now.
+// The contents of files that git writes and syncs itself are taken as they are.
 func AfterPowerCut(path string, byGit func(path string) bool) (lost []string) {
 	disk.Lock()
 	defer disk.Unlock()

@@ -65,10 +65,10 @@ func newest(roots ...string) (at time.Time, err error) {
 }
 
 // Gc does a repository's housekeeping with git's own means: packs are brought together, and objects
-// that nothing has reached for a day go. It needs the lock. Git reads the references once and removes
-// what they do not reach; the age of a pack tells nothing about that, because old objects are in use
-// again as soon as a push builds on them, a state names them, or a pack with them is linked. A writer
-// beside it would set a reference to what is just being removed.
+// that nothing has reached for a day go. It needs the lock. Git reads the references once and
+// removes what they do not reach; the age of a pack tells nothing about that, because old objects
+// are in use again as soon as a push builds on them, a state names them, or a pack with them is
+// linked. A writer beside it would set a reference to what is just being removed.
 func (l *Locked) Gc(ctx context.Context) error { return l.keepHouse(ctx, true) }
 
 // Repack is Gc without removing any object.
@@ -125,8 +125,8 @@ func (l *Locked) sweepGc() error {
 	return failed
 }
 
-// gc lets git pack all objects into new packs but those of packs from a size on; 0: all. What nothing
-// reaches goes if it is from before a time.
+// gc lets git pack all objects into new packs but those of packs from a size on; 0: all. What
+// nothing reaches goes if it is from before a time.
 func (l *Locked) gc(ctx context.Context, keep int64, before string) error {
 	// --force passes over the lock of a gc that was killed: the holder of the claim runs one only.
 	c := l.writing("gc", "--cruft", "--prune="+before, "--quiet", "--force")

@@ -30,8 +30,8 @@ type Tenure struct {
 	Leave func()
 }
 
-// Leased is a repository in which this process may write for as long as a lease. Its methods may run
-// beside readers and beside the holder of the lock, because they only add objects.
+// Leased is a repository in which this process may write for as long as a lease. Its methods may
+// run beside readers and beside the holder of the lock, because they only add objects.
 type Leased struct {
 	*Repo
 	lease context.Context
@@ -114,8 +114,8 @@ func (r *Repo) Lock(ctx context.Context) (*Locked, error) {
 	return r.lock(func(l *lock) (func(), error) { return l.writer.Acquire(ctx, theWorker) })
 }
 
-// LockFor is Lock for a client. Clients come one after the other, however much each of them sends. All
-// strangers together count as one client, so that others wait for one of them at most.
+// LockFor is Lock for a client. Clients come one after the other, however much each of them sends.
+// All strangers together count as one client, so that others wait for one of them at most.
 func (r *Repo) LockFor(ctx context.Context, client string, stranger bool) (*Locked, error) {
 	return r.lock(func(l *lock) (func(), error) {
 		if !stranger {

@@ -77,16 +77,16 @@ func (l *Locked) SetArchive(is bool) error {
 	return l.note(archiveFile, true, is)
 }
 
-// IsUnproven reports whether no announcement of the repository was accepted since it was made: nobody
-// was told that it is kept.
+// IsUnproven reports whether no announcement of the repository was accepted since it was made:
+// nobody was told that it is kept.
 func (r *Repo) IsUnproven() bool {
 	_, err := os.Lstat(r.in(unprovenFile))
 	return err == nil
 }
 
-// SetHeld notes durably, before data comes, that only a held announcement is known of the repository,
-// or, when one is accepted, that the repository is proven. A repository that has references or has
-// ended was proven before.
+// SetHeld notes durably, before data comes, that only a held announcement is known of the
+// repository, or, when one is accepted, that the repository is proven. A repository that has
+// references or has ended was proven before.
 func (l *Locked) SetHeld(held bool) error {
 	unproven := l.IsUnproven()
 	if held && !unproven {
@@ -219,8 +219,8 @@ func noteFolder(root string, b Belongs) error {
 	return nil
 }
 
-// cannotWrite says that the git folder cannot be written to. Which file of ours could not be made says
-// nothing to an operator.
+// cannotWrite says that the git folder cannot be written to. Which file of ours could not be made
+// says nothing to an operator.
 func cannotWrite(root string, err error) error {
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		err = path.Err

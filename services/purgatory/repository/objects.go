@@ -178,9 +178,9 @@ func (l *Leased) Take(ctx context.Context, pack *Spool, wanted []string) error {
 }
 
 // Share brings objects, with all that they reach, from another repository. Where the caller knows
-// that both are of one maintainer group, and this one is empty, the packs of the other are linked, so
-// that they are on the disk once; else git copies what is missing: no other object of a repository is
-// ever shown through one of another group. ErrBroken: the other lacks a part.
+// that both are of one maintainer group, and this one is empty, the packs of the other are linked,
+// so that they are on the disk once; else git copies what is missing: no other object of a
+// repository is ever shown through one of another group. ErrBroken: the other lacks a part.
 func (l *Locked) Share(ctx context.Context, from *Repo, ids []string, group bool) error {
 	if err := l.MayWrite(ctx); err != nil {
 		return err

@@ -211,8 +211,8 @@ func TestShareBringsOnlyWhatIsReachable(t *testing.T) {
 	gittest.Fsck(t, to.Path)
 }
 
-// TestSharingLinksNothingUnreached: what the other has let go of stays there, until its housekeeping
-// removes it.
+// TestSharingLinksNothingUnreached: what the other has let go of stays there, until its
+// housekeeping removes it.
 func TestSharingLinksNothingUnreached(t *testing.T) {
 	t.Parallel()
 	s := gittest.Store(t)

@@ -33,16 +33,16 @@ const (
 	// claim any size for its objects.
 	allocLimit = "2g"
 
-	// Git checks, and packs, 6 MiB of an honest pack a second on one processor of today. What takes longer
-	// than these unpacks to far more than was sent.
+	// Git checks, and packs, 6 MiB of an honest pack a second on one processor of today. What takes
+	// longer than these unpacks to far more than was sent.
 	processorTimeOfAny = 10 * time.Second
 	processorTimeOfMiB = 2 * time.Second
 
-	// What git needs of memory: for references and single objects; to read objects and look for deltas;
-	// and for what it knows of each object: of a repository that it reads the objects are counted, of a
-	// pack that it checks only the bytes are known. An object that is larger than core.bigFileThreshold
-	// is not kept whole, and what is read from packs is mapped, which is not counted. A clone of 239,000
-	// objects in 416 MB takes 110 MiB.
+	// What git needs of memory: for references and single objects; to read objects and look for
+	// deltas; and for what it knows of each object: of a repository that it reads the objects are
+	// counted, of a pack that it checks only the bytes are known. An object that is larger than
+	// core.bigFileThreshold is not kept whole, and what is read from packs is mapped, which is not
+	// counted. A clone of 239,000 objects in 416 MB takes 110 MiB.
 	memoryOfSmall   = 96 << 20
 	memoryOfObjects = 256 << 20
 	memoryPerObject = 512
@@ -136,9 +136,9 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Run waits for a free process, runs the command and waits for its end. When ctx or the command's time
-// ends, the process and all that it started are asked to end, and killed soon after; when the lease of
-// what writes ends, they are killed at once. A failure is an *Error.
+// Run waits for a free process, runs the command and waits for its end. When ctx or the command's
+// time ends, the process and all that it started are asked to end, and killed soon after; when the
+// lease of what writes ends, they are killed at once. A failure is an *Error.
 func (c *Command) Run(ctx context.Context) error {
 	if err := c.run(ctx); err != nil {
 		return &Error{Command: c.args[0], Messages: c.Messages(), Err: err}
@@ -252,8 +252,8 @@ func (c *Command) acquire(ctx context.Context) (release func(), err error) {
 	return release, err
 }
 
-// starting starts all processes on one thread, which lasts as long as ours: Linux ends a child with the
-// thread that started it (PR_SET_PDEATHSIG), and Go may end others of its threads.
+// starting starts all processes on one thread, which lasts as long as ours: Linux ends a child with
+// the thread that started it (PR_SET_PDEATHSIG), and Go may end others of its threads.
 var starting = sync.OnceValue(func() chan<- func() {
 	starts := make(chan func())
 	go func() {
@@ -341,7 +341,8 @@ func says(err error, words string) bool {
 	return ok && strings.Contains(failure.Messages, words)
 }
 
-// limits are what git says, itself or of a process that it started, where one of its limits is reached.
+// limits are what git says, itself or of a process that it started, where one of its limits is
+// reached.
 var limits = []struct{ words, limit string }{
 	{"out of memory", "memory"}, {"Out of memory", "memory"}, {"malloc failed", "memory"}, {"over limit", "memory"}, {"Cannot allocate memory", "memory"},
 	{"died of signal 24", "time"}, {"died of signal 9", "time"}, // SIGXCPU; SIGKILL: of the hard limit

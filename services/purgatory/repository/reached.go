@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Unreached returns those of some commits that no reference reaches, in the order given. An object that
-// only lies in a repository is no data of anybody's: its owner may have removed it, and housekeeping
-// may not have been there yet. It starts no git for what a reference names.
+// Unreached returns those of some commits that no reference reaches, in the order given. An object
+// that only lies in a repository is no data of anybody's: its owner may have removed it, and
+// housekeeping may not have been there yet. It starts no git for what a reference names.
 func (r *Repo) Unreached(ctx context.Context, ids []string) (unreached []string, err error) {
 	refs, err := r.Refs()
 	if err != nil {

@@ -6,7 +6,8 @@
 //     before a reference that we set names them;
 //   - no name that a stranger chose leaves the root folder or reaches a command line as an option.
 //
-// Repositories of one maintainer group share what they have in common ([Locked.Share]); no others do.
+// Repositories of one maintainer group share what they have in common ([Locked.Share]); no others
+// do.
 //
 // Repositories are of git's SHA-1 object format; an object id of 64 digits is never there.
 package repository
@@ -49,9 +50,9 @@ type Options struct {
 	// half of what this process may have.
 	MemoryBudget int64
 
-	// SpoolBytes is how much requests on their way in, answers on their way out and packs that are fetched
-	// may take on disk (NGIT_GIT_SPOOL_BYTES). Default 16 GiB. One client may have SpoolShare of it,
-	// default a quarter.
+	// SpoolBytes is how much requests on their way in, answers on their way out and packs that are
+	// fetched may take on disk (NGIT_GIT_SPOOL_BYTES). Default 16 GiB. One client may have SpoolShare
+	// of it, default a quarter.
 	SpoolBytes, SpoolShare int64
 
 	// PackTime is how long git may take to check and store one pack (NGIT_GIT_PACK_TIME). Default

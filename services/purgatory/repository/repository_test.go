@@ -358,7 +358,8 @@ func TestNothingIsWrittenAfterTheLease(t *testing.T) {
 	gittest.Fsck(t, next.Path)
 }
 
-// TestTheEndOfALeaseStopsGit in the middle of its work, and at once, though it does not want to end.
+// TestTheEndOfALeaseStopsGit in the middle of its work, and at once, though it does not want to
+// end.
 func TestTheEndOfALeaseStopsGit(t *testing.T) {
 	began := filepath.Join(t.TempDir(), "began")
 	slow := gittest.Script(t, fmt.Sprintf("case \"$1\" in index-pack) trap '' TERM; touch %s; sleep 3600;; esac\nexec git \"$@\"", began))

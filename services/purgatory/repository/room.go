@@ -35,10 +35,10 @@ func (p *pool) acquire(ctx context.Context, client string, memory int64) (releas
 	return func() { room(); process() }, nil
 }
 
-// divide divides the processes and the memory of all git work. A quarter is for the worker's own, so
-// that clients, of whom there may be any number, never stop it; an eighth of the memory is for what
-// clients' requests keep in it. Clients share the rest: each has a quarter of the processes and half of
-// the memory at most, and who has least comes next.
+// divide divides the processes and the memory of all git work. A quarter is for the worker's own,
+// so that clients, of whom there may be any number, never stop it; an eighth of the memory is for
+// what clients' requests keep in it. Clients share the rest: each has a quarter of the processes
+// and half of the memory at most, and who has least comes next.
 func (s *Store) divide() {
 	own := max(1, int64(s.Processes)/4)
 	clients := max(1, int64(s.Processes)-own)

@@ -21,8 +21,8 @@ func (r *Repo) UploadPack(advertise bool, protocol string) *Command {
 	return c
 }
 
-// AdvertisePush is `git receive-pack --stateless-rpc --advertise-refs`: it says what there is before
-// a push of a pack of at most maxBytes.
+// AdvertisePush is `git receive-pack --stateless-rpc --advertise-refs`: it says what there is
+// before a push of a pack of at most maxBytes.
 func (r *Repo) AdvertisePush(maxBytes int64) *Command {
 	c := r.serve("receive-pack", true)
 	c.config = receiving(maxBytes, false)

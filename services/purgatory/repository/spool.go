@@ -31,9 +31,9 @@ type Spool struct {
 	taken   []func()
 }
 
-// Spool makes a spool of a client's, or of another process that is served: all share the memory and the
-// disk fairly. allowed is asked before anything goes to disk, and before more does; nil: it may.
-// Their errors end the writing.
+// Spool makes a spool of a client's, or of another process that is served: all share the memory and
+// the disk fairly. allowed is asked before anything goes to disk, and before more does; nil: it
+// may. Their errors end the writing.
 func (s *Store) Spool(client string, allowed func() error) *Spool {
 	return &Spool{store: s, client: client, allowed: allowed, charged: s.RequestMemory(client)}
 }

@@ -16,12 +16,12 @@ const (
 )
 
 // EndingOf reads why a repository is not hosted any more from the last announcement of it that was
-// ever accepted (nil: none), from whether its author has asked for its deletion, and from whether its
-// time is over; "": the log does
-// not say that its hosting has ended. Then nothing is ever removed: a log may be lost, or lie before
-// the repositories' time, and what it says may come back. isHere says whether an announcement is of a
-// repository that is here as long as it stands. One that lists a domain of earlier is: the service was
-// moved, not the repository. So is one that is archived, wherever it moves.
+// ever accepted (nil: none), from whether its author has asked for its deletion, and from whether
+// its time is over; "": the log does not say that its hosting has ended. Then nothing is ever
+// removed: a log may be lost, or lie before the repositories' time, and what it says may come back.
+// isHere says whether an announcement is of a repository that is here as long as it stands. One
+// that lists a domain of earlier is: the service was moved, not the repository. So is one that is
+// archived, wherever it moves.
 func EndingOf(ref nostr.RepoRef, isHere func(*nostr.Announcement) bool, last *nostr.Event, deleted, expired bool) (reason string) {
 	if last == nil {
 		return ""
@@ -52,11 +52,11 @@ func DeletionsOf(announcement *nostr.Event) []nostr.Filter {
 	return []nostr.Filter{byID, byAddress}
 }
 
-// KeptUntil returns what must be noted of the hosting of a repository with git data, which has ended
-// as why says (nil: not that the log knows of), and until when it is kept (zero: without an end).
-// noted is what is noted in its folder, or nil. A note of another ending is none: the owner has come
-// back and gone again while no worker ran. What an operator keeps is kept, also if its owner
-// announces it elsewhere.
+// KeptUntil returns what must be noted of the hosting of a repository with git data, which has
+// ended as why says (nil: not that the log knows of), and until when it is kept (zero: without an
+// end). noted is what is noted in its folder, or nil. A note of another ending is none: the owner
+// has come back and gone again while no worker ran. What an operator keeps is kept, also if its
+// owner announces it elsewhere.
 func KeptUntil(why, noted *repository.Ended, grace time.Duration, now time.Time) (note *repository.Ended, until time.Time) {
 	switch {
 	case why == nil:

@@ -33,8 +33,8 @@ type Push struct {
 // Decision is what may become of each change of a push.
 type Decision struct {
 	Allowed []Change
-	// Done are the changes whose target is there already: the data was found before the push came. They
-	// need no state event, and succeed whether or not the client knows what was there before.
+	// Done are the changes whose target is there already: the data was found before the push came.
+	// They need no state event, and succeed whether or not the client knows what was there before.
 	Done []Change
 	// Refused maps the other references to reasons, in words for the user's terminal.
 	Refused map[string]string
@@ -43,8 +43,8 @@ type Decision struct {
 	State *State
 }
 
-// Err is the error of a push of which nothing is done, or that asked for all or nothing; nil: some of
-// it is.
+// Err is the error of a push of which nothing is done, or that asked for all or nothing; nil: some
+// of it is.
 func (d Decision) Err(atomic bool) error {
 	if len(d.Refused) == 0 || !atomic && len(d.Allowed)+len(d.Done) > 0 {
 		return nil
@@ -172,9 +172,9 @@ func (p Push) checkNostr(c Change, check func(ev *nostr.Event, commit string) er
 	return not, nil
 }
 
-// CheckTip says why a commit cannot be named for an event in an owner's repository, as a *Refused: the
-// event must be a pull request or an update that names this commit, and be for this repository. There
-// it would never be released. repos is Push.Repos.
+// CheckTip says why a commit cannot be named for an event in an owner's repository, as a *Refused:
+// the event must be a pull request or an update that names this commit, and be for this repository.
+// There it would never be released. repos is Push.Repos.
 func (v View) CheckTip(ev *nostr.Event, commit, owner string, repos func(*nostr.PullRequest) ([]nostr.RepoRef, error)) error {
 	parsed, err := parse(ev, commit)
 	if err != nil {

@@ -207,8 +207,8 @@ func (v View) Serves(key string) bool {
 // (GRASP-05).
 func (v View) IsArchived(owner string) bool { return v.hosts[owner] }
 
-// OwnersFor are the owners of hosted repositories of which a key is a confirmed maintainer, in order
-// of their keys.
+// OwnersFor are the owners of hosted repositories of which a key is a confirmed maintainer, in
+// order of their keys.
 func (v View) OwnersFor(key string) []string {
 	owners, asked := v.owners[key]
 	if asked {
@@ -314,9 +314,9 @@ func (v View) Wants() (list []Want) {
 	return list
 }
 
-// home is the owner to whose repository the data of an author's state comes first, and who pays for it:
-// the author, or a key that is confirmed with the author. Who only points to their lead, without
-// being listed by anybody, gets copies afterwards.
+// home is the owner to whose repository the data of an author's state comes first, and who pays for
+// it: the author, or a key that is confirmed with the author. Who only points to their lead,
+// without being listed by anybody, gets copies afterwards.
 func (v View) home(author string, owners []string) string {
 	if slices.Contains(owners, author) {
 		return author
@@ -328,8 +328,8 @@ func (v View) home(author string, owners []string) string {
 	return v.first(owners)
 }
 
-// first is the first of some owners who is served, or the first of all: strangers may announce others'
-// people as theirs.
+// first is the first of some owners who is served, or the first of all: strangers may announce
+// others' people as theirs.
 func (v View) first(owners []string) string {
 	return owners[max(0, slices.IndexFunc(owners, func(owner string) bool { return !v.Holds(owner) }))]
 }
@@ -368,8 +368,8 @@ func (v View) Tagged(pr PullRequest) []string {
 
 // Concerned are the owners of the hosted repositories that may change when something of the given
 // people has: those of which they are confirmed maintainers, those whose lead they are, those that
-// share the states of these, and those that share a held pull request with one of these. They are in
-// order of their keys.
+// share the states of these, and those that share a held pull request with one of these. They are
+// in order of their keys.
 func (v View) Concerned(people []string) []string {
 	group := map[string]bool{}
 	for _, key := range people {
@@ -399,8 +399,8 @@ func (v View) Concerned(people []string) []string {
 	return slices.Sorted(maps.Keys(group))
 }
 
-// led are the hosted ones of some owners and of those whose path of leads meets one of these, whether
-// it leads to a root or not.
+// led are the hosted ones of some owners and of those whose path of leads meets one of these,
+// whether it leads to a root or not.
 func (v View) led(owners []string) (hosted []string) {
 	seen := map[string]bool{}
 	for queue := slices.Clone(owners); len(queue) > 0 && len(seen) < authority.MaxLooks; queue = queue[1:] {
@@ -446,8 +446,8 @@ func (v View) Sources() []Source {
 	return v.distinct(all)
 }
 
-// distinct are those sources where something may be, each URL once. An URL of ours counts if it names a
-// repository.
+// distinct are those sources where something may be, each URL once. An URL of ours counts if it
+// names a repository.
 func (v View) distinct(sources []Source) (list []Source) {
 	in := map[string]bool{}
 	for _, s := range sources {

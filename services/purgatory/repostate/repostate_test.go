@@ -109,8 +109,8 @@ func TestHosted(t *testing.T) {
 	}
 }
 
-// TestWants: the state's object in its author's repository, the pull request's in the one it is for.
-// Others who announce the identifier have no say in where an owner's data is looked for first.
+// TestWants: the state's object in its author's repository, the pull request's in the one it is
+// for. Others who announce the identifier have no say in where an owner's data is looked for first.
 func TestWants(t *testing.T) {
 	t.Parallel()
 	pr := event(nostr.KindPR, other, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c2}, nostr.Tag{"clone", "https://fork.example.org/x.git"})
@@ -242,16 +242,16 @@ func TestAuthorise(t *testing.T) {
 	}
 }
 
-// TestAuthoriseEachReference: branches and tags are decided together, others each for itself, and what
-// is there already needs no state.
+// TestAuthoriseEachReference: branches and tags are decided together, others each for itself, and
+// what is there already needs no state.
 func TestAuthoriseEachReference(t *testing.T) {
 	t.Parallel()
 	pr := event(nostr.KindPR, friend, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c1})
 	full := view(list{announcement(t, owner, 1), state(owner, 3, "refs/heads/main", c1)}, held(state(owner, 5, "refs/heads/main", c2, "refs/tags/v1", c1)))
 	bare := view(list{announcement(t, owner, 1)}, nil)
 	ids := strings.NewReplacer("C1", c1, "C2", c2, "PR", pr.ID)
-	// What is there; what is pushed; which commands are allowed (+), done (=) and refused (-), in their
-	// order.
+	// What is there; what is pushed; which commands are allowed (+), done (=) and refused (-), in
+	// their order.
 	for _, row := range fixture.Rows(`
 		full | refs/heads/main=C1                   | refs/heads/main=C2 refs/tags/v1=C1 refs/nostr/x=C1  | ++-
 		full | refs/heads/main=C1                   | refs/heads/main=C2 refs/nostr/PR=C1                 | -+

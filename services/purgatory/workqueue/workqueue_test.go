@@ -62,8 +62,8 @@ func TestManyKeysCostNoGoroutines(t *testing.T) {
 	})
 }
 
-// TestRandomHistories: with all that is added, now or later, by any number, no key is with two workers
-// at once, and each is worked on after it was last added. Nothing is left in the end.
+// TestRandomHistories: with all that is added, now or later, by any number, no key is with two
+// workers at once, and each is worked on after it was last added. Nothing is left in the end.
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(50) {
