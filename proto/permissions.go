@@ -123,26 +123,33 @@ func publish(subjects ...string) Permissions { return Permissions{Publish: subje
 
 // service may also read the log and the bans, and tell how far it has read.
 func service(user string, parts ...Permissions) Permissions {
-	return permissions(user, append(parts, publish(SubjectProgress), follow(StreamEvents, ">"), follow(KVStream(BucketBans), ">"))...)
+	return permissions(user, append(parts, publish(SubjectProgress), follow(StreamEvents, ">"),
+		follow(KVStream(BucketBans), ">"))...)
 }
 
 func gateway() Permissions {
-	return service(UserGateway, offer(StreamUser, LaneUser), watchGroup(GroupShards), publish(SubjectManage), askWorkers(RepoFolder, RepoLog, RepoWaits),
+	return service(UserGateway, offer(StreamUser, LaneUser), watchGroup(GroupShards), publish(SubjectManage),
+		askWorkers(RepoFolder, RepoLog, RepoWaits),
 		Permissions{Subscribe: []string{AnyEphemeral}})
 }
 
 func purgatory() Permissions {
-	return service(UserPurgatory, follow(KVStream(BucketHeld), ">"), offer(StreamRelease, LaneRelease), joinGroup(GroupShards), getKey(BucketUsage, "git.>"),
-		publish(SubjectQueryEvents, KVSubject(BucketUsage, "git.>"), AnyGit), Permissions{Serve: []string{RepoSubject("*", "*")}, Answers: true})
+	return service(UserPurgatory, follow(KVStream(BucketHeld), ">"), offer(StreamRelease, LaneRelease),
+		joinGroup(GroupShards), getKey(BucketUsage, "git.>"),
+		publish(SubjectQueryEvents, KVSubject(BucketUsage, "git.>"),
+			AnyGit), Permissions{Serve: []string{RepoSubject("*", "*")}, Answers: true})
 }
 
 func discovery() Permissions {
-	return service(UserDiscovery, follow(KVStream(BucketHeld), ">"), follow(StreamTargets, ">"), publish(SubjectQueryEvents, AnyTarget, AnyWanted))
+	return service(UserDiscovery, follow(KVStream(BucketHeld), ">"), follow(StreamTargets, ">"),
+		publish(SubjectQueryEvents, AnyTarget, AnyWanted))
 }
 
 func relayconn() Permissions {
-	return service(UserRelayconn, follow(StreamTargets, ">"), offer(StreamLive, LaneSyncLive), offer(StreamSync, LaneSyncHistoric, LaneSyncDaily),
-		joinGroup(GroupRelays), getKey(BucketRelays, ">"), publish(KVSubject(BucketRelays, ">"), SubjectQueryEvents, SubjectQueryIDs),
+	return service(UserRelayconn, follow(StreamTargets, ">"), offer(StreamLive, LaneSyncLive),
+		offer(StreamSync, LaneSyncHistoric, LaneSyncDaily),
+		joinGroup(GroupRelays), getKey(BucketRelays, ">"), publish(KVSubject(BucketRelays, ">"), SubjectQueryEvents,
+			SubjectQueryIDs),
 		Permissions{Subscribe: []string{SubjectFetch}})
 }
 
@@ -154,7 +161,8 @@ func importer() Permissions { return permissions(UserImport, offer(StreamSync, L
 func ingest() Permissions {
 	p := Permissions{
 		Publish: []string{
-			AnyEvent, AnyEphemeral, SubjectEventsMark, SubjectFetch, KVSubject(BucketHeld, ">"), prefixRejected + ">", VerdictSubject("*"), KVSubject(BucketUsage, ">"),
+			AnyEvent, AnyEphemeral, SubjectEventsMark, SubjectFetch, KVSubject(BucketHeld, ">"), prefixRejected +
+				">", VerdictSubject("*"), KVSubject(BucketUsage, ">"),
 			KVSubject(BucketBans, ">"), jsAPI + "INFO",
 			// For candidates. The whole space, because the server otherwise keeps in mind the reply
 			// subject of every message that it sends, as one that may be answered.
@@ -165,7 +173,8 @@ func ingest() Permissions {
 		Answers: true,
 	}
 	for _, cfg := range Streams(DefaultSizing()) {
-		p.Publish = append(p.Publish, api("STREAM.INFO", cfg.Name), api("STREAM.CREATE", cfg.Name), api("STREAM.UPDATE", cfg.Name),
+		p.Publish = append(p.Publish, api("STREAM.INFO", cfg.Name), api("STREAM.CREATE", cfg.Name),
+			api("STREAM.UPDATE", cfg.Name),
 			api("STREAM.RESTORE", cfg.Name), "$JS.SNAPSHOT.RESTORE."+cfg.Name+".*")
 	}
 	for stream, cfg := range Consumers(DefaultSizing()) {
@@ -173,7 +182,8 @@ func ingest() Permissions {
 			p.Publish = append(p.Publish, api("CONSUMER."+verb, stream, cfg.Durable))
 		}
 	}
-	return service(UserIngest, p, follow(KVStream(BucketHeld), ">"), follow(StreamRejected, ">"), follow(KVStream(BucketUsage), ">"), joinGroup(GroupWriter))
+	return service(UserIngest, p, follow(KVStream(BucketHeld), ">"), follow(StreamRejected, ">"),
+		follow(KVStream(BucketUsage), ">"), joinGroup(GroupWriter))
 }
 
 // describe allows a micro service to say what it is.
@@ -192,7 +202,8 @@ func operator() Permissions {
 	p := Permissions{
 		Publish: []string{
 			jsAPI + "INFO", jsAPI + "STREAM.NAMES", jsAPI + "STREAM.LIST", api("STREAM.INFO", "*"), api("STREAM.MSG.GET", "*"),
-			api("DIRECT.GET", "*"), api("DIRECT.GET", "*", ">"), api("CONSUMER.NAMES", "*"), api("CONSUMER.LIST", "*"), api("CONSUMER.INFO", "*", "*"),
+			api("DIRECT.GET", "*"), api("DIRECT.GET", "*", ">"), api("CONSUMER.NAMES", "*"), api("CONSUMER.LIST",
+				"*"), api("CONSUMER.INFO", "*", "*"),
 			SubjectQueryIDs, SubjectQueryEvents, SubjectWhy, microAPI + ">", KVSubject(BucketBans, ">"),
 		},
 		Subscribe: []string{">"},
@@ -202,7 +213,8 @@ func operator() Permissions {
 			// The last two answer consumers that push, as `nats kv watch` makes them, in both forms
 			// that servers have.
 			p.Publish = append(p.Publish, api("CONSUMER.CREATE", cfg.Name, ">"), api("CONSUMER.MSG.NEXT", cfg.Name, "*"),
-				api("STREAM.SNAPSHOT", cfg.Name), "$JS.SNAPSHOT.ACK."+cfg.Name+".>", jsFlow+cfg.Name+".>", jsFlow+"*.*."+cfg.Name+".>")
+				api("STREAM.SNAPSHOT",
+					cfg.Name), "$JS.SNAPSHOT.ACK."+cfg.Name+".>", jsFlow+cfg.Name+".>", jsFlow+"*.*."+cfg.Name+".>")
 		}
 	}
 	return permissions(UserOperator, p, askWorkers(RepoVerbs()...))
@@ -225,7 +237,8 @@ func api(verb string, tokens ...string) string {
 // the last message of a subject, and to be told of what it stores on the subjects of a filter.
 func follow(stream, filter string) Permissions {
 	return Permissions{
-		Publish:   []string{api("STREAM.INFO", stream), api("DIRECT.GET", stream), api("DIRECT.GET", stream, filter), api("STREAM.MSG.GET", stream)},
+		Publish: []string{api("STREAM.INFO", stream), api("DIRECT.GET", stream), api("DIRECT.GET", stream, filter),
+			api("STREAM.MSG.GET", stream)},
 		Subscribe: []string{StoredSubject(stream, filter)},
 	}
 }
@@ -239,7 +252,8 @@ func getKey(bucket, keys string) Permissions {
 // watchGroup allows to see who of a group is there and who works on what.
 func watchGroup(group string) Permissions {
 	keys := ClaimKey(group, ">")
-	return permissions("", follow(KVStream(BucketWorkers), KVSubject(BucketWorkers, keys)), follow(KVStream(BucketClaims), KVSubject(BucketClaims, keys)))
+	return permissions("", follow(KVStream(BucketWorkers), KVSubject(BucketWorkers, keys)),
+		follow(KVStream(BucketClaims), KVSubject(BucketClaims, keys)))
 }
 
 // joinGroup allows to be a worker of a group and to claim its keys.

@@ -81,7 +81,8 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 	configs := []jetstream.StreamConfig{
 		lane(StreamUser, "events of users that wait for ingest's decision", s.CandidateBytes, LaneUser),
 		lane(StreamRelease, "what purgatory asks of ingest", s.CandidateBytes, LaneRelease),
-		lane(StreamSync, "older events of other relays that wait for ingest's decision", s.CandidateBytes, LaneSyncHistoric, LaneSyncDaily, LaneImport),
+		lane(StreamSync, "older events of other relays that wait for ingest's decision", s.CandidateBytes, LaneSyncHistoric,
+			LaneSyncDaily, LaneImport),
 		lane(StreamLive, "new events of other relays that wait for ingest's decision", s.CandidateBytes, LaneSyncLive),
 		{
 			Name:               StreamEvents,
@@ -177,7 +178,8 @@ func Needs(service string) []string {
 // Consumers returns the durable consumer of the ingest writer of each stream of candidates.
 func Consumers(s Sizing) map[string]jetstream.ConsumerConfig {
 	all := map[string]jetstream.ConsumerConfig{}
-	for stream, name := range map[string]string{StreamUser: ConsumerUser, StreamRelease: ConsumerRelease, StreamLive: ConsumerLive, StreamSync: ConsumerSync} {
+	for stream, name := range map[string]string{StreamUser: ConsumerUser, StreamRelease: ConsumerRelease,
+		StreamLive: ConsumerLive, StreamSync: ConsumerSync} {
 		all[stream] = jetstream.ConsumerConfig{
 			Durable: name, Description: "the ingest replica that writes the log takes candidates here", AckPolicy: jetstream.AckExplicitPolicy,
 			AckWait: s.ClaimWait, MaxAckPending: 4096, Replicas: s.Replicas, MemoryStorage: true,

@@ -33,7 +33,8 @@ func tokens(form, prefix, subject string, count int) ([]string, error) {
 // inbox is the last token of a subject to which a stranger may have us answer.
 func inbox(form, prefix, subject string) (string, error) {
 	name, ok := strings.CutPrefix(subject, prefix)
-	if !ok || name == "" || len(name) > 64 || strings.ContainsFunc(name, func(r rune) bool { return r > 'z' || !isPlain(byte(r)) }) {
+	if !ok || name == "" || len(name) > 64 || strings.ContainsFunc(name,
+		func(r rune) bool { return r > 'z' || !isPlain(byte(r)) }) {
 		return "", notOf(form, subject)
 	}
 	return name, nil

@@ -117,7 +117,8 @@ func (e *exportCommand) events(r *reader, shown *progress) error {
 // announced are the announced repositories at the server. It may not host all of them.
 func (e *exportCommand) announced(r *reader) (repos []gittree.Repo) {
 	for _, ev := range r.events(nostr.Filter{Kinds: []int{nostr.KindAnnouncement}}) {
-		repos = append(repos, gittree.Repo{Name: strings.TrimPrefix(nostr.RepositoryURLPath(repostate.Npub(ev.PubKey), ev.Tags.GetD()), "/")}.On(e.From))
+		repos = append(repos, gittree.Repo{Name: strings.TrimPrefix(nostr.RepositoryURLPath(repostate.Npub(ev.PubKey),
+			ev.Tags.GetD()), "/")}.On(e.From))
 	}
 	return repos
 }

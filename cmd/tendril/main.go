@@ -230,7 +230,8 @@ func (c *loginsInit) Run() error {
 
 // Run implements the command.
 func (c *loginsRotate) Run() error {
-	return c.do(logins.Rotate, "has new users beside the old ones: let the NATS servers reload it, give the services their new logins, then retire the old ones")
+	return c.do(logins.Rotate,
+		"has new users beside the old ones: let the NATS servers reload it, give the services their new logins, then retire the old ones")
 }
 
 // Run implements the command.

@@ -55,7 +55,8 @@ func (p printing) print(value any, text func(io.Writer)) error {
 // operator. A failure is a sentence for the operator.
 func (r running) reach(user string) (*bus.Bus, error) {
 	options := bus.Options{
-		Name: strings.Join(os.Args[:min(len(os.Args), 2)], " "), URL: r.NATSURL, LoginFile: r.NATSLoginFile, Creds: r.NATSCreds, CA: r.NATSCA, Cert: r.NATSCert, Key: r.NATSKey,
+		Name: strings.Join(os.Args[:min(len(os.Args), 2)],
+			" "), URL: r.NATSURL, LoginFile: r.NATSLoginFile, Creds: r.NATSCreds, CA: r.NATSCA, Cert: r.NATSCert, Key: r.NATSKey,
 	}
 	embedded := r.NATSURL == ""
 	if embedded && r.NATSListen == "none" {

@@ -178,7 +178,8 @@ func (c *repoRemove) Run() (failed error) {
 			continue
 		}
 		failed = errors.Join(failed, c.one(gitquery.Client.Remove, removeTime, repo, func(w io.Writer, s proto.RepoStatus) {
-			fmt.Fprintf(w, "%s is removed (references: %d), with the events that only it needed\n", nameRepo(s.Ref), s.References)
+			fmt.Fprintf(w, "%s is removed (references: %d), with the events that only it needed\n", nameRepo(s.Ref),
+				s.References)
 		}))
 	}
 	return failed

@@ -168,7 +168,10 @@ func look(r *reader) (*report, error) {
 			told[p.Process] = p
 		}
 	}
-	all.Processes = slices.SortedFunc(maps.Values(told), func(a, b proto.Progress) int { return strings.Compare(a.Process, b.Process) })
+	all.Processes = slices.SortedFunc(maps.Values(told), func(a,
+		b proto.Progress) int {
+		return strings.Compare(a.Process, b.Process)
+	})
 	return all, r.err
 }
 
@@ -179,7 +182,8 @@ func (r *reader) relays(holders map[string]string, keys string) []relayRow {
 	for key, s := range bucket[proto.RelayState](r, proto.BucketRelays, keys) {
 		name, _ := proto.DecodeRelay(key)
 		worker := holders[proto.ClaimKey(proto.GroupRelays, key)]
-		all = append(all, relayRow{name, session.Connection(s.Connection).String(), health.State(s.Health).String(), worker, s})
+		all = append(all, relayRow{name, session.Connection(s.Connection).String(), health.State(s.Health).String(), worker,
+			s})
 	}
 	slices.SortFunc(all, func(a, b relayRow) int { return strings.Compare(a.Name, b.Name) })
 	return all
@@ -205,10 +209,11 @@ func sumHeld(events map[string]proto.Held) heldState {
 // write writes a report for people.
 func (r *report) write(w io.Writer) {
 	table(w, "", r.summary(), cells)
-	table(w, "\nQUEUE|PACKS|BYTES", []string{proto.StreamUser, proto.StreamRelease, proto.StreamLive, proto.StreamSync}, func(name string) []any {
-		lane := r.Streams[name]
-		return []any{strings.TrimPrefix(name, "GRASP_CANDIDATES_"), lane.Messages, size(lane.Bytes)}
-	})
+	table(w, "\nQUEUE|PACKS|BYTES", []string{proto.StreamUser, proto.StreamRelease, proto.StreamLive, proto.StreamSync},
+		func(name string) []any {
+			lane := r.Streams[name]
+			return []any{strings.TrimPrefix(name, "GRASP_CANDIDATES_"), lane.Messages, size(lane.Bytes)}
+		})
 	var reads [][]any
 	for _, p := range r.Processes {
 		for _, read := range p.Read {
@@ -217,14 +222,17 @@ func (r *report) write(w io.Writer) {
 		}
 	}
 	table(w, "\nPROCESS|PROJECTION|STREAM|HAS READ|LAST|BEHIND", reads, cells)
-	table(w, "\nSHARDS HELD BY|SHARDS", slices.Sorted(maps.Keys(r.Shards)), func(worker string) []any { return []any{worker, r.Shards[worker]} })
-	table(w, "\nRELAY|STATE|HEALTH|WORKER|REPOSITORIES|ROOT EVENTS|OPEN|COMPLETE UNTIL|LAST ERROR", r.Relays, func(l relayRow) []any {
-		trouble := "-"
-		if l.Failures > 0 { // the row names the relay, so its error need not
-			trouble = fmt.Sprintf("%d × %s", l.Failures, clip(strings.TrimPrefix(l.LastError, "open WebSocket to "+l.URL+": ")))
-		}
-		return []any{l.Name, l.State, l.Health, cmp.Or(l.Worker, none), l.Repos, l.Roots, l.Subscriptions, l.CompleteUntil, trouble}
-	})
+	table(w, "\nSHARDS HELD BY|SHARDS", slices.Sorted(maps.Keys(r.Shards)),
+		func(worker string) []any { return []any{worker, r.Shards[worker]} })
+	table(w, "\nRELAY|STATE|HEALTH|WORKER|REPOSITORIES|ROOT EVENTS|OPEN|COMPLETE UNTIL|LAST ERROR", r.Relays,
+		func(l relayRow) []any {
+			trouble := "-"
+			if l.Failures > 0 { // the row names the relay, so its error need not
+				trouble = fmt.Sprintf("%d × %s", l.Failures, clip(strings.TrimPrefix(l.LastError, "open WebSocket to "+l.URL+": ")))
+			}
+			return []any{l.Name, l.State, l.Health, cmp.Or(l.Worker, none), l.Repos, l.Roots, l.Subscriptions, l.CompleteUntil,
+				trouble}
+		})
 }
 
 // summary is what is told of the whole, a name and a text a line.
@@ -249,7 +257,8 @@ func (r *report) summary() (lines [][]any) {
 		}
 		most = max(most, p.Counts["log_max_bytes"])
 	}
-	line("repositories", "%d hosted, %d held, %d ended", counts["repositories_hosted"], counts["repositories_held"], counts["repositories_ended"])
+	line("repositories", "%d hosted, %d held, %d ended", counts["repositories_hosted"], counts["repositories_held"],
+		counts["repositories_ended"])
 	if n := counts["repositories_nobody"]; n > 0 {
 		line("authority", "nobody has authority over %d of the hosted; tendril repo show says why", n)
 	}
@@ -257,7 +266,8 @@ func (r *report) summary() (lines [][]any) {
 	line("bans", "%d", r.Bans)
 	line("NATS", "%s", r.URL)
 	log := r.Streams[proto.StreamEvents]
-	line("log", "%d messages (%s of at most %s), last sequence %d; writer %s, since %s", log.Messages, size(log.Bytes), size(most), log.Last,
+	line("log", "%d messages (%s of at most %s), last sequence %d; writer %s, since %s", log.Messages, size(log.Bytes),
+		size(most), log.Last,
 		cmp.Or(r.Writer.Writer, none), clock(r.Writer.At))
 	line("rejected", "%d ids remembered", r.Streams[proto.StreamRejected].Messages)
 	held := fmt.Sprintf("%d events, fetching git data for %d identifiers", r.Held.Events, r.Held.Hunts)

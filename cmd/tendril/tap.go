@@ -85,7 +85,8 @@ func (t *tap) hear(m *nats.Msg, now time.Time) []step {
 		var n proto.GitNotice
 		if json.Unmarshal(m.Data, &n) == nil {
 			text := strings.TrimSpace(n.Reason + " " + strings.Join(n.Objects, " "))
-			return []step{{now, cmp.Or(n.URL, "purgatory"), n.Owner + "/" + n.Identifier, "", n.Event, n.Kind, string(verb), text, n.Millis}}
+			return []step{{now, cmp.Or(n.URL, "purgatory"), n.Owner + "/" + n.Identifier, "", n.Event, n.Kind, string(verb),
+				text, n.Millis}}
 		}
 	} else if _, err := proto.ParseVerdictSubject(m.Subject); err == nil {
 		return t.decided(m.Data, now)
@@ -158,7 +159,8 @@ func repoOf(ev *nostr.Event) string {
 // wants reports whether a step is asked for.
 func (c *tapCommand) wants(s step) bool {
 	author := s.Author == c.Author || strings.HasPrefix(s.Repo, c.Author)
-	return author && strings.Contains(s.Repo, c.Repo) && strings.Contains(s.From, c.Relay) && (len(c.Kind) == 0 || slices.Contains(c.Kind, s.Kind))
+	return author && strings.Contains(s.Repo, c.Repo) && strings.Contains(s.From, c.Relay) &&
+		(len(c.Kind) == 0 || slices.Contains(c.Kind, s.Kind))
 }
 
 // bad are the steps that look bad.

@@ -165,7 +165,8 @@ func (t *teller) event(id string) {
 			t.logged(at, false)
 		}
 		if m.Header.Get(proto.HeaderRemoved) == id {
-			t.say(m.Time, "log", "send it again when a repository that it belongs to is hosted here", "removed: nothing that is hosted here needed it any more, or it was purged")
+			t.say(m.Time, "log", "send it again when a repository that it belongs to is hosted here",
+				"removed: nothing that is hosted here needed it any more, or it was purged")
 		}
 	})
 	t.read(proto.StreamRejected, proto.AnyRejectedWith(id), t.rejection)
@@ -173,7 +174,8 @@ func (t *teller) event(id string) {
 		t.held(h)
 		author = h.Event.PubKey
 		var owners []string
-		for _, ev := range t.events(nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Tags: nostr.TagMap{"d": {h.Identifier}}}) {
+		for _, ev := range t.events(nostr.Filter{Kinds: []int{nostr.KindAnnouncement},
+			Tags: nostr.TagMap{"d": {h.Identifier}}}) {
 			owners = append(owners, ev.PubKey)
 		}
 		for _, other := range t.heldOf(h.Identifier) {
@@ -190,11 +192,13 @@ func (t *teller) event(id string) {
 	for _, ev := range t.events(nostr.Filter{Kinds: []int{nostr.KindDeletion}, Tags: nostr.TagMap{"e": {id}}}) {
 		// The author of an addressable event may be unknown: "".
 		if len(served) == 0 && strings.HasPrefix(ev.PubKey, author) {
-			t.say(ev.CreatedAt.Time(), "log", "nothing: an event that its author has deleted does not come back", "%s asks for its deletion (event %s)", repostate.Npub(ev.PubKey), ev.ID)
+			t.say(ev.CreatedAt.Time(), "log", "nothing: an event that its author has deleted does not come back",
+				"%s asks for its deletion (event %s)", repostate.Npub(ev.PubKey), ev.ID)
 		}
 	}
 	if len(t.Lines) == 0 && t.ban == nil {
-		t.say(time.Time{}, "all", "publish it to this relay; the answer OK says why it is not taken. What the front door refuses (signature, rate) stands only in its log: event rejected "+id,
+		t.say(time.Time{}, "all",
+			"publish it to this relay; the answer OK says why it is not taken. What the front door refuses (signature, rate) stands only in its log: event rejected "+id,
 			"never seen: it is not in the log (a newer version may have taken its place there), not held, and was not refused lately")
 	}
 }
@@ -203,7 +207,8 @@ func (t *teller) event(id string) {
 func (t *teller) repository(ref nostr.RepoRef) {
 	d := nostr.TagMap{"d": {ref.Identifier}}
 	served := t.events(nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Authors: []string{ref.PubKey}, Tags: d})
-	at := proto.EventSubjectOf(&nostr.Event{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey, Tags: nostr.Tags{{"d", ref.Identifier}}})
+	at := proto.EventSubjectOf(&nostr.Event{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey,
+		Tags: nostr.Tags{{"d", ref.Identifier}}})
 	t.logged(at, len(served) > 0)
 	for _, h := range t.heldOf(ref.Identifier) {
 		if h.Event.Kind != nostr.KindAnnouncement || h.Event.PubKey == ref.PubKey {
@@ -212,12 +217,14 @@ func (t *teller) repository(ref nostr.RepoRef) {
 	}
 	t.read(proto.StreamTargets, proto.AnyWanted, func(m bus.Message) {
 		var w proto.Wanted
-		if key, of, err := proto.ParseWantedSubject(m.Subject); err == nil && of == ref.String() && json.Unmarshal(m.Data, &w) == nil {
+		if key, of, err := proto.ParseWantedSubject(m.Subject); err == nil && of == ref.String() &&
+			json.Unmarshal(m.Data, &w) == nil {
 			t.say(time.Time{}, "discovery", "", "%s is asked for it (%s)", key, w.Level)
 		}
 	})
 	if len(t.Lines) == 0 && t.ban == nil {
-		t.say(time.Time{}, "all", "its owner must publish an announcement (kind 30617) that lists this server in clone and relays", "no announcement of it has come here")
+		t.say(time.Time{}, "all",
+			"its owner must publish an announcement (kind 30617) that lists this server in clone and relays", "no announcement of it has come here")
 	}
 	t.authority(ref)
 	t.stands(ref)
@@ -280,7 +287,8 @@ func (all *announcements) By(author string) *nostr.Announcement {
 		return a
 	}
 	a := held.Announcements{In: []held.Source{all.held.Announced(all.identifier)}}.By(author)
-	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Authors: []string{author}, Tags: nostr.TagMap{"d": {all.identifier}}}
+	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Authors: []string{author},
+		Tags: nostr.TagMap{"d": {all.identifier}}}
 	for _, ev := range all.t.events(filter) {
 		if accepted, err := nostr.ParseAnnouncement(ev); err == nil && (a == nil || nostr.Replaces(ev, a.Event)) {
 			a = accepted
@@ -307,7 +315,8 @@ func (t *teller) logged(at proto.EventSubject, served bool) {
 		remedy, t.Remedy = "", "nothing: its time is over" // unless a line says why it is not served
 	}
 	from := source(m.Header.Get(proto.HeaderSource), m.Header.Get(proto.HeaderRelay), "")
-	t.say(m.Time, "log", remedy, "accepted: kind %d by %s, from %s, sequence %d", at.Kind, repostate.Npub(at.PubKey), from, m.Seq)
+	t.say(m.Time, "log", remedy, "accepted: kind %d by %s, from %s, sequence %d", at.Kind, repostate.Npub(at.PubKey),
+		from, m.Seq)
 }
 
 // source says where an event came from.
@@ -331,7 +340,8 @@ func (t *teller) rejection(m bus.Message) {
 }
 
 func (t *teller) refusal(r proto.Refusal) {
-	t.say(r.At, "ingest", remedyFor(r.Reason), "refused: event %s, kind %d, from %s: %s", r.Event, r.Kind, source("", r.Relay, r.Client), r.Reason)
+	t.say(r.At, "ingest", remedyFor(r.Reason), "refused: event %s, kind %d, from %s: %s", r.Event, r.Kind,
+		source("", r.Relay, r.Client), r.Reason)
 }
 
 // refused asks every replica of ingest what it refused lately; they answer from memory.
@@ -360,10 +370,12 @@ func (t *teller) refused(question proto.Why) {
 
 // remedies are what can be done about a reason that has these words.
 var remedies = []struct{ words, remedy string }{
-	{"must list this service", "the announcement lists another domain: put this server into its clone and relays tags, and publish it again"},
+	{"must list this service",
+		"the announcement lists another domain: put this server into its clone and relays tags, and publish it again"},
 	{"no announcement exists", "publish the announcement of the repository (kind 30617) first, then this event again"},
 	{"not authorized", "its author must be a confirmed maintainer: one must list the author, who must publish an announcement of this identifier that lists one; tendril why <repository> says who is"},
-	{"neither names nor is named", "it belongs to nothing that is hosted here: publish what it names (e, a or q tag) first"},
+	{"neither names nor is named",
+		"it belongs to nothing that is hosted here: publish what it names (e, a or q tag) first"},
 	{"previously expired", "its git data did not come in time: publish the event again and push within its time"},
 	{"superseded", "nothing: a newer state of the same author counts"},
 	{"deletion", "nothing: its author has deleted it; a new event is needed"},
@@ -377,7 +389,10 @@ var remedies = []struct{ words, remedy string }{
 
 // remedyFor is what can be done about a reason.
 func remedyFor(reason string) string {
-	i := slices.IndexFunc(remedies, func(r struct{ words, remedy string }) bool { return strings.Contains(reason, r.words) })
+	i := slices.IndexFunc(remedies, func(r struct{ words, remedy string }) bool {
+		return strings.Contains(reason,
+			r.words)
+	})
 	return remedies[i].remedy
 }
 
@@ -430,13 +445,15 @@ func (t *teller) stands(ref nostr.RepoRef) {
 		t.say(now, from, "", "%s: %v", name, err)
 		return
 	}
-	t.say(now, from, "", "%s is %s: %d references, %d bytes, %d events name it", name, cmp.Or(string(s.State), "not looked at yet"), s.References, s.Bytes, s.Events)
+	t.say(now, from, "", "%s is %s: %d references, %d bytes, %d events name it", name,
+		cmp.Or(string(s.State), "not looked at yet"), s.References, s.Bytes, s.Events)
 	if !s.Changed.IsZero() {
 		t.say(s.Changed, from, "", "a push or a fetch moved the references of %s last", name)
 	}
 	if s.State == proto.RepoEnded {
 		t.say(s.Since, from, "", "%s", whyEnded(s))
-		t.say(now, from, "its owner must announce it here again; tendril repo restore keeps its data until then", "it is removed: %s", removal(s, t.now))
+		t.say(now, from, "its owner must announce it here again; tendril repo restore keeps its data until then",
+			"it is removed: %s", removal(s, t.now))
 	}
 	if s.Waits == nil {
 		return
@@ -479,7 +496,8 @@ func (t *teller) relay(u nostr.RelayURL) error {
 // connection tells how the connection to a relay stands.
 func (t *teller) connection(r relayRow) {
 	const from = "relayconn"
-	t.say(time.Time{}, from, "", "%s, %s; worker %s; %d repositories and %d root events confirmed, %d subscriptions", r.State, r.Health, cmp.Or(r.Worker, none), r.Repos, r.Roots, r.Subscriptions)
+	t.say(time.Time{}, from, "", "%s, %s; worker %s; %d repositories and %d root events confirmed, %d subscriptions",
+		r.State, r.Health, cmp.Or(r.Worker, none), r.Repos, r.Roots, r.Subscriptions)
 	for _, l := range []struct {
 		at   time.Time
 		text string

@@ -113,7 +113,8 @@ func parseKey(key string) (s Subject, err error) {
 		s.Identifier, err = proto.DecodeIdentifier(token)
 	}
 	again, failed := s.Key()
-	if err = errors.Join(err, failed); err == nil && (again != key || s.Event+s.PubKey != "" && !nostr.IsHex64(s.Event+s.PubKey)) {
+	if err = errors.Join(err, failed); err == nil && (again != key || s.Event+s.PubKey != "" &&
+		!nostr.IsHex64(s.Event+s.PubKey)) {
 		err = fmt.Errorf("%.200q is no key of a ban", key)
 	}
 	return s, err

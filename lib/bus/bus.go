@@ -179,10 +179,11 @@ func (b *Bus) lose(err error) {
 // Bucket opens a bucket of proto. While the bus is away, or has no such bucket, it waits until ctx
 // ends.
 func (b *Bus) Bucket(ctx context.Context, name string) (kv jetstream.KeyValue, err error) {
-	err = newWaiting(Options{Waiting: func(string) {}, Log: slog.New(slog.DiscardHandler)}).until(ctx, func(ctx context.Context) error {
-		kv, err = b.JS.KeyValue(ctx, name)
-		return err
-	}, func(err error) bool { return IsTransient(err) || errors.Is(err, jetstream.ErrBucketNotFound) })
+	err = newWaiting(Options{Waiting: func(string) {}, Log: slog.New(slog.DiscardHandler)}).until(ctx,
+		func(ctx context.Context) error {
+			kv, err = b.JS.KeyValue(ctx, name)
+			return err
+		}, func(err error) bool { return IsTransient(err) || errors.Is(err, jetstream.ErrBucketNotFound) })
 	if err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", name, err)
 	}

@@ -71,7 +71,8 @@ func (b *Bus) connectOptions(o Options) []nats.Option {
 		nats.Name(o.Name), nats.MaxReconnects(-1),
 		// A login that is refused may be one that a rotation has brought here before it reached the
 		// server: it is tried again for ever, like a server that is away.
-		nats.IgnoreAuthErrorAbort(), nats.ReconnectWait(reconnectPause), nats.ReconnectJitter(reconnectPause, reconnectPause), nats.PingInterval(pingEvery),
+		nats.IgnoreAuthErrorAbort(), nats.ReconnectWait(reconnectPause), nats.ReconnectJitter(reconnectPause,
+			reconnectPause), nats.PingInterval(pingEvery),
 		nats.MaxPingsOutstanding(pingsOut), nats.FlusherTimeout(writeTimeout),
 		// Each request for a batch makes a queue: the default of 65,536 places takes half a megabyte.
 		nats.SyncQueueLen(4 * batchMessages),
@@ -183,14 +184,16 @@ func connectError(o Options, user string, err error) error {
 	case isRefused(err):
 		return fmt.Errorf("NGIT_NATS_LOGIN_FILE is not set: NATS %s wants another login: %w", server, err)
 	case unknown:
-		return fmt.Errorf("NGIT_NATS_CA is %q: the certificate of NATS %s is not signed by any certificate in this file: %w", o.CA, server, err)
+		return fmt.Errorf("NGIT_NATS_CA is %q: the certificate of NATS %s is not signed by any certificate in this file: %w",
+			o.CA, server, err)
 	}
 	return fmt.Errorf("connect to NATS %s: %w", server, err)
 }
 
 // isRefused reports whether an error of connecting says that the server does not take the login.
 func isRefused(err error) bool {
-	return errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked)
+	return errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) ||
+		errors.Is(err, nats.ErrAuthRevoked)
 }
 
 // isSlow reports whether the first connect failed because the server, or this process, took longer

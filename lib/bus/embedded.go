@@ -106,7 +106,8 @@ func (b *Bus) serverUsers(password string) (*server.Options, error) {
 	}
 	b.inside = rand.Text()
 	var users []logins.User
-	for name, password := range map[string]string{insideUser: b.inside, proto.UserOperator: password, proto.UserImport: password} {
+	for name, password := range map[string]string{insideUser: b.inside, proto.UserOperator: password,
+		proto.UserImport: password} {
 		hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
 		if err != nil {
 			return nil, fmt.Errorf("hash the password of NATS user %s: %w", name, err)
@@ -150,6 +151,7 @@ func (l serverLog) Errorf(format string, v ...any) {
 	text := fmt.Sprintf(format, v...)
 	l.log.Error("nats: " + text)
 	if strings.HasPrefix(text, failedWrite) {
-		l.lose(fmt.Errorf("the event log in %s cannot be written (is the disk full?): %s; make room and start again", l.dir, text))
+		l.lose(fmt.Errorf("the event log in %s cannot be written (is the disk full?): %s; make room and start again", l.dir,
+			text))
 	}
 }

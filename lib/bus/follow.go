@@ -166,7 +166,8 @@ func (f *Follower) Run(ctx context.Context) error {
 		case err == nil && !f.behind():
 			continue
 		case f.what.Within > 0 && time.Since(since) > f.what.Within:
-			return fmt.Errorf("read stream %s: nothing came after sequence %d for %s (%v)", f.what.Stream, f.Seq(), f.what.Within, err)
+			return fmt.Errorf("read stream %s: nothing came after sequence %d for %s (%v)", f.what.Stream, f.Seq(),
+				f.what.Within, err)
 		case err != nil:
 			f.log.Debug("a stream cannot be read", "stream", f.what.Stream, "error", err)
 		}

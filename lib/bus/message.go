@@ -196,11 +196,13 @@ func Last(ctx context.Context, js jetstream.JetStream, stream, subject string) (
 }
 
 // Next returns the first message of a subject of a stream from a sequence on, as [Last] does.
-func Next(ctx context.Context, js jetstream.JetStream, stream, subject string, from uint64) (m Message, found bool, err error) {
+func Next(ctx context.Context, js jetstream.JetStream, stream, subject string, from uint64) (m Message, found bool,
+	err error) {
 	return get(ctx, js, stream, messageQuery{Seq: from, Next: subject})
 }
 
-func get(ctx context.Context, js jetstream.JetStream, stream string, q messageQuery) (m Message, found bool, err error) {
+func get(ctx context.Context, js jetstream.JetStream, stream string, q messageQuery) (m Message, found bool,
+	err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("get a message of %s: %w", stream, err)

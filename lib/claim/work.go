@@ -48,7 +48,8 @@ const (
 // begin while this one still writes.
 //
 // What fails is tried again after the next heartbeat.
-func (m *Member) Work(ctx context.Context, wanted <-chan []string, do func(ctx context.Context, held Held) error) error {
+func (m *Member) Work(ctx context.Context, wanted <-chan []string,
+	do func(ctx context.Context, held Held) error) error {
 	w := &work{Member: m, do: do, jobs: map[string]job{}, ended: make(chan string), writing: make(chan struct{}, atOnce)}
 	defer w.finish()
 	for {
@@ -165,7 +166,8 @@ func (w *work) share(ctx context.Context) {
 // silence may have made more of them free; 0: a message will tell. Where there was a holder it
 // first reads every heartbeat that the bucket has: what this worker has heard of claims may be
 // newer than what it has heard of workers. After an error it has the keys without a holder.
-func (w *work) free(ctx context.Context, keys []string, claims map[string]claimed) (free []string, again time.Duration, err error) {
+func (w *work) free(ctx context.Context, keys []string, claims map[string]claimed) (free []string, again time.Duration,
+	err error) {
 	var held []string
 	for _, key := range keys {
 		if c := claims[key]; c.vanished || c.Worker != "" && c.Worker != w.o.Worker {
@@ -228,11 +230,13 @@ func (w *work) begin(lease context.Context, key string, revision uint64) {
 func (w *work) letGo(key string, revision uint64) {
 	ctx, cancel := context.WithTimeout(context.Background(), casTimeout)
 	defer cancel()
-	m := &nats.Msg{Subject: proto.KVSubject(proto.BucketClaims, proto.ClaimKey(w.o.Group, key)), Header: bus.Deletion(markerKept)}
+	m := &nats.Msg{Subject: proto.KVSubject(proto.BucketClaims, proto.ClaimKey(w.o.Group, key)),
+		Header: bus.Deletion(markerKept)}
 	m.Header.Set(proto.HeaderReleased, w.o.Worker)
 	_, err := w.bus.JS.PublishMsg(ctx, m, jetstream.WithExpectLastSequencePerSubject(revision))
 	if err != nil && !bus.IsConflict(err) {
-		w.o.Log.Warn("a claim could not be let go; it is taken up again, or expires with its worker", "key", key, "error", err)
+		w.o.Log.Warn("a claim could not be let go; it is taken up again, or expires with its worker", "key", key, "error",
+			err)
 	}
 }
 

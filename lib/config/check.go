@@ -81,7 +81,8 @@ func (f field) check() error {
 	if filled := f.Tag.Get("filled"); filled != "" && value == "" {
 		return &Error{f.name(), "", "is empty: want " + filled}
 	}
-	if values := f.Tag.Get("oneof"); values != "" && !slices.Contains(strings.Fields(strings.NewReplacer(",", " ", " or ", " ").Replace(values)), value) {
+	if values := f.Tag.Get("oneof"); values != "" && !slices.Contains(strings.Fields(strings.NewReplacer(",", " ", " or ",
+		" ").Replace(values)), value) {
 		return &Error{f.name(), value, "want " + values}
 	}
 	if f.Tag.Get("min") == "" {
@@ -103,11 +104,13 @@ func (s Service) check() error {
 		return &Error{"NGIT_DOMAIN", "", "is not set: want the public host name of this server, like git.example.com"}
 	}
 	if _, err := nostr.NormalizeDomain(s.Domain); err != nil {
-		return &Error{"NGIT_DOMAIN", s.Domain, "want the public host name of this server without a scheme, like git.example.com, with a port if it is not 80 or 443"}
+		return &Error{"NGIT_DOMAIN", s.Domain,
+			"want the public host name of this server without a scheme, like git.example.com, with a port if it is not 80 or 443"}
 	}
 	if s.RelayOwnerNsec != "" {
 		if _, err := readKey(s.RelayOwnerNsec); err != nil {
-			return &Error{"NGIT_RELAY_OWNER_NSEC", "", "is not a secret key (its value is not shown): want nsec1… or 64 hex digits, or nothing for a generated key"}
+			return &Error{"NGIT_RELAY_OWNER_NSEC", "",
+				"is not a secret key (its value is not shown): want nsec1… or 64 hex digits, or nothing for a generated key"}
 		}
 	}
 	return nil
@@ -131,9 +134,11 @@ func (b Bus) check() error {
 	case b.NATSKey != "" && b.NATSCert == "":
 		return &Error{"NGIT_NATS_KEY", b.NATSKey, "want its certificate in NGIT_NATS_CERT as well"}
 	case len(b.NATSPassword) > maxPassword:
-		return &Error{"NGIT_NATS_PASSWORD", "", fmt.Sprintf("is too long (its value is not shown): want at most %d bytes", maxPassword)}
+		return &Error{"NGIT_NATS_PASSWORD", "", fmt.Sprintf("is too long (its value is not shown): want at most %d bytes",
+			maxPassword)}
 	case b.NATSURL == "" && b.NATSReplicas != 1:
-		return &Error{"NGIT_NATS_REPLICAS", strconv.Itoa(b.NATSReplicas), "want 1 without NGIT_NATS_URL, for the embedded NATS is a single server"}
+		return &Error{"NGIT_NATS_REPLICAS", strconv.Itoa(b.NATSReplicas),
+			"want 1 without NGIT_NATS_URL, for the embedded NATS is a single server"}
 	case b.NATSURL == "":
 		return nil
 	}
@@ -146,7 +151,8 @@ func (b Bus) check() error {
 		if err != nil || u.Hostname() == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
 			// The value may carry a password, and one that cannot be parsed cannot be stripped of
 			// it.
-			return &Error{"NGIT_NATS_URL", "", "is not the URL of a NATS server (its value is not shown): want nats://host:4222, or several, comma-separated"}
+			return &Error{"NGIT_NATS_URL", "",
+				"is not the URL of a NATS server (its value is not shown): want nats://host:4222, or several, comma-separated"}
 		}
 	}
 	return nil
@@ -155,23 +161,27 @@ func (b Bus) check() error {
 // warnings are about settings that change nothing, or more than one may think.
 func (s Settings) warnings() (warnings []string) {
 	if s.ArchiveAll && len(s.ArchiveWhitelist) > 0 {
-		warnings = append(warnings, "NGIT_ARCHIVE_WHITELIST changes nothing, because NGIT_ARCHIVE_ALL archives every repository")
+		warnings = append(warnings,
+			"NGIT_ARCHIVE_WHITELIST changes nothing, because NGIT_ARCHIVE_ALL archives every repository")
 	}
 	if s.NATSURL != "" {
 		return warnings
 	}
 	for _, server := range []struct{ name, value string }{
-		{"NGIT_NATS_LOGIN_FILE", s.NATSLoginFile}, {"NGIT_NATS_CREDS", s.NATSCreds}, {"NGIT_NATS_CA", s.NATSCA}, {"NGIT_NATS_CERT", s.NATSCert},
+		{"NGIT_NATS_LOGIN_FILE", s.NATSLoginFile}, {"NGIT_NATS_CREDS", s.NATSCreds}, {"NGIT_NATS_CA",
+			s.NATSCA}, {"NGIT_NATS_CERT", s.NATSCert},
 	} {
 		if server.value != "" {
-			warnings = append(warnings, server.name+" has no effect without NGIT_NATS_URL: it is for a NATS server of its own, and this process embeds one")
+			warnings = append(warnings,
+				server.name+" has no effect without NGIT_NATS_URL: it is for a NATS server of its own, and this process embeds one")
 		}
 	}
 	host, _, _ := net.SplitHostPort(s.NATSListen)
 	address, err := netip.ParseAddr(host)
 	if s.NATSPassword == "" && s.NATSListen != "none" && host != "localhost" && (err != nil || !address.IsLoopback()) {
-		warnings = append(warnings, fmt.Sprintf("NGIT_NATS_LISTEN is %q and NGIT_NATS_PASSWORD is not set: everyone who reaches this address can read and write everything; "+
-			"set a password, or listen on 127.0.0.1 only", s.NATSListen))
+		warnings = append(warnings,
+			fmt.Sprintf("NGIT_NATS_LISTEN is %q and NGIT_NATS_PASSWORD is not set: everyone who reaches this address can read and write everything; "+
+				"set a password, or listen on 127.0.0.1 only", s.NATSListen))
 	}
 	return warnings
 }
@@ -190,7 +200,8 @@ func (p *Policy) dropMalformed() (warnings []string) {
 			return err != nil
 		})
 	}
-	p.RepositoryBlacklist = drop("NGIT_REPOSITORY_BLACKLIST", p.RepositoryBlacklist, func(entry string) error { return new(List).add(entry) })
+	p.RepositoryBlacklist = drop("NGIT_REPOSITORY_BLACKLIST", p.RepositoryBlacklist,
+		func(entry string) error { return new(List).add(entry) })
 	p.EventBlacklist = drop("NGIT_EVENT_BLACKLIST", p.EventBlacklist, func(entry string) error {
 		_, err := ParseNpub(entry)
 		return err
@@ -209,7 +220,8 @@ func (s Sync) Bootstrap() (urls []nostr.RelayURL, err error) {
 	for _, given := range s.BootstrapRelays {
 		url, err := nostr.NormalizeRelayURL(given)
 		if err != nil {
-			return nil, &Error{"NGIT_SYNC_BOOTSTRAP_RELAY_URL", given, err.Error() + "; want relays like wss://relay.example.com, comma-separated"}
+			return nil, &Error{"NGIT_SYNC_BOOTSTRAP_RELAY_URL", given, err.Error() +
+				"; want relays like wss://relay.example.com, comma-separated"}
 		}
 		urls = append(urls, url)
 	}
@@ -246,7 +258,8 @@ func (g Git) ServerLimits() (limits []ServerLimit, err error) {
 		l := ServerLimit{}
 		l.Domain, err = nostr.NormalizeDomain(found[1])
 		if err != nil {
-			return nil, &Error{"NGIT_SYNC_DOMAIN_LIMITS", given, "want domain:concurrent:rate, like github.com:10:60, comma-separated"}
+			return nil, &Error{"NGIT_SYNC_DOMAIN_LIMITS", given,
+				"want domain:concurrent:rate, like github.com:10:60, comma-separated"}
 		}
 		l.Concurrent, _ = strconv.Atoi(found[2]) // digits
 		l.Rate, _ = strconv.Atoi(found[3])
@@ -283,7 +296,8 @@ func (f Front) Proxies() ([]netip.Prefix, error) {
 			network, err = addr.Prefix(addr.BitLen())
 		}
 		if err != nil || network.Addr().Is4In6() {
-			return nil, &Error{"NGIT_TRUSTED_PROXIES", given, "want addresses and networks, like 127.0.0.1 or 10.0.0.0/8, comma-separated"}
+			return nil, &Error{"NGIT_TRUSTED_PROXIES", given,
+				"want addresses and networks, like 127.0.0.1 or 10.0.0.0/8, comma-separated"}
 		}
 		proxies = append(proxies, network)
 	}
@@ -325,14 +339,16 @@ func (p Policy) IsArchiveReadOnly() bool { return p.ArchiveReadOnly == nil || *p
 // two is not what the operator means.
 func (s Settings) archive() error {
 	if s.ArchiveReadOnly != nil && *s.ArchiveReadOnly && !s.Archives() {
-		return &Error{"NGIT_ARCHIVE_READ_ONLY", "true", "nothing is archived: want NGIT_ARCHIVE_ALL, NGIT_ARCHIVE_WHITELIST or NGIT_ARCHIVE_GRASP_SERVICES too, or unset it"}
+		return &Error{"NGIT_ARCHIVE_READ_ONLY", "true",
+			"nothing is archived: want NGIT_ARCHIVE_ALL, NGIT_ARCHIVE_WHITELIST or NGIT_ARCHIVE_GRASP_SERVICES too, or unset it"}
 	}
 	never, _ := ParseList("", s.RepositoryBlacklist) // the malformed are left out
 	for _, entry := range s.ArchiveWhitelist {
 		archived, _ := ParseList("", []string{entry}) // checked
 		for ref := range archived.entries {
 			if never.Has(ref) {
-				return &Error{"NGIT_ARCHIVE_WHITELIST", entry, "NGIT_REPOSITORY_BLACKLIST names it too, and that is never kept; take it out of one of the two"}
+				return &Error{"NGIT_ARCHIVE_WHITELIST", entry,
+					"NGIT_REPOSITORY_BLACKLIST names it too, and that is never kept; take it out of one of the two"}
 			}
 		}
 	}
@@ -341,16 +357,20 @@ func (s Settings) archive() error {
 	case all == "":
 		return nil
 	case s.ArchiveAll:
-		return &Error{"NGIT_ARCHIVE_GRASP_SERVICES", all, "NGIT_ARCHIVE_ALL archives everything, not only what these host; unset one of the two"}
+		return &Error{"NGIT_ARCHIVE_GRASP_SERVICES", all,
+			"NGIT_ARCHIVE_ALL archives everything, not only what these host; unset one of the two"}
 	case len(s.ArchiveWhitelist) > 0:
-		return &Error{"NGIT_ARCHIVE_GRASP_SERVICES", all, "NGIT_ARCHIVE_WHITELIST says what is archived, too; unset one of the two"}
+		return &Error{"NGIT_ARCHIVE_GRASP_SERVICES", all,
+			"NGIT_ARCHIVE_WHITELIST says what is archived, too; unset one of the two"}
 	}
 	for _, given := range s.ArchiveServices {
 		if _, err := nostr.NormalizeDomain(given); err != nil {
-			return &Error{"NGIT_ARCHIVE_GRASP_SERVICES", given, "want the domains of GRASP services without a scheme, like git.example.com, comma-separated"}
+			return &Error{"NGIT_ARCHIVE_GRASP_SERVICES", given,
+				"want the domains of GRASP services without a scheme, like git.example.com, comma-separated"}
 		}
 		if nostr.OnDomain("https://"+given, s.Domain) {
-			return &Error{"NGIT_ARCHIVE_GRASP_SERVICES", given, "that is NGIT_DOMAIN: what lists this service is hosted, not archived; take it out"}
+			return &Error{"NGIT_ARCHIVE_GRASP_SERVICES", given,
+				"that is NGIT_DOMAIN: what lists this service is hosted, not archived; take it out"}
 		}
 	}
 	return nil

@@ -200,7 +200,8 @@ func decode(text, kind string, target reflect.Value) error {
 }
 
 // switches are the values of a switch.
-var switches = map[string]bool{"true": true, "1": true, "yes": true, "on": true, "false": false, "0": false, "no": false, "off": false}
+var switches = map[string]bool{"true": true, "1": true, "yes": true, "on": true, "false": false, "0": false,
+	"no": false, "off": false}
 
 // mapper reads values for kong. A wrong one gives an *Error.
 type mapper struct{}

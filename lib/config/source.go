@@ -176,8 +176,10 @@ type foreignSetting struct{ name, harmless, reason string }
 // foreign are settings of other GRASP servers that have no counterpart here and that it would harm
 // to overlook: with these values they change who may read, or under which URL everything is.
 var foreign = []foreignSetting{
-	{"NGIT_PRIVATE_MODE", "false", "private services (GRASP-08) are not supported: everyone can read what is here; unset it"},
-	{"NGIT_PRIVATE_MEMBERS", "", "private services (GRASP-08) are not supported: everyone can read what is here; unset it"},
+	{"NGIT_PRIVATE_MODE", "false",
+		"private services (GRASP-08) are not supported: everyone can read what is here; unset it"},
+	{"NGIT_PRIVATE_MEMBERS", "",
+		"private services (GRASP-08) are not supported: everyone can read what is here; unset it"},
 	{"NGIT_PRIVATE_PEERS", "", "private services (GRASP-08) are not supported: everyone can read what is here; unset it"},
 	{"NGIT_BASE_PATH", "/", "a path below the domain is not supported; want / or nothing"},
 }
@@ -198,7 +200,8 @@ func (s *Source) refuse() error {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.values)) {
-		isKnown := name == privateOrigin || slices.ContainsFunc(foreign, func(f foreignSetting) bool { return f.name == name })
+		isKnown := name == privateOrigin || slices.ContainsFunc(foreign,
+			func(f foreignSetting) bool { return f.name == name })
 		if strings.HasPrefix(name, privatePrefix) && !isKnown && strings.TrimSpace(s.values[name]) != "" {
 			return &Error{fmt.Sprintf("%.64s", name), "", // it may be a secret
 				"is set, but there is no such setting, and it seems to ask for protection: everyone can read what is here; unset it"}

@@ -219,7 +219,8 @@ func (db *DB) fail(err error, damaged bool) {
 		if db.dir != "" {
 			_ = os.WriteFile(filepath.Join(db.dir, damagedMark), nil, 0o600) // else the same damage is found again
 		}
-		err = fmt.Errorf("files of the event index in %s are damaged; start again, and it is rebuilt from the log: %w", db.dir, err)
+		err = fmt.Errorf("files of the event index in %s are damaged; start again, and it is rebuilt from the log: %w",
+			db.dir, err)
 	} else {
 		err = fmt.Errorf("%s: %w", db.unwritable(), err)
 	}
@@ -231,7 +232,8 @@ func (db *DB) fail(err error, damaged bool) {
 
 // unwritable says what to do when files cannot be written.
 func (db *DB) unwritable() string {
-	return fmt.Sprintf("files of the event index in %s cannot be written (is the disk full?); make room and start again", db.dir)
+	return fmt.Sprintf("files of the event index in %s cannot be written (is the disk full?); make room and start again",
+		db.dir)
 }
 
 // Failed returns an error when files of the index are damaged or cannot be written. The process
@@ -319,7 +321,8 @@ func (db *DB) reset(rules, made string) error {
 	}
 	b := db.pebble.NewBatch()
 	defer b.Close()
-	err := errors.Join(b.DeleteRange([]byte{0}, []byte{0xff}, nil), b.Set(metaRules, []byte(rules), nil), b.Set(metaLog, []byte(made), nil),
+	err := errors.Join(b.DeleteRange([]byte{0}, []byte{0xff}, nil), b.Set(metaRules, []byte(rules), nil),
+		b.Set(metaLog, []byte(made), nil),
 		b.Commit(pebble.NoSync))
 	if err != nil {
 		return fmt.Errorf("reset index: %w", err)

@@ -215,7 +215,8 @@ func (db *DB) applyLog(messages []bus.Message, log *slog.Logger) error {
 		if _, err := proto.ParseEventSubject(m.Subject); err != nil || m.Seq <= db.Seq() {
 			continue
 		}
-		r := Record{Seq: m.Seq, Removed: m.Header.Get(proto.HeaderRemoved), Trace: m.Header.Get(proto.HeaderTraceParent), At: m.Time}
+		r := Record{Seq: m.Seq, Removed: m.Header.Get(proto.HeaderRemoved), Trace: m.Header.Get(proto.HeaderTraceParent),
+			At: m.Time}
 		var err error
 		if r.Removed != "" {
 			_, err = parseID(r.Removed)

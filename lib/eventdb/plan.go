@@ -25,7 +25,8 @@ type plan struct {
 // others do not have; kinds are walked only if there is nothing else, because every posting tells
 // its kind. A condition that is present and that no event can meet makes the plan empty.
 func planOf(f nostr.Filter) plan {
-	p := plan{empty: f.LimitZero || f.Search != "" || f.Limit < 0 || f.Since != nil && f.Until != nil && *f.Since > *f.Until}
+	p := plan{empty: f.LimitZero || f.Search != "" || f.Limit < 0 || f.Since != nil && f.Until != nil &&
+		*f.Since > *f.Until}
 	if f.Kinds != nil {
 		p.kinds = append([]int{}, f.Kinds...)
 		slices.Sort(p.kinds)
@@ -133,7 +134,10 @@ func (m *matcher) matches(ev *nostr.Event) bool {
 		return false
 	}
 	for name, values := range m.tags {
-		if !slices.ContainsFunc(ev.Tags, func(tag nostr.Tag) bool { return len(tag) >= 2 && tag[0] == name && values[tag[1]] }) {
+		if !slices.ContainsFunc(ev.Tags, func(tag nostr.Tag) bool {
+			return len(tag) >= 2 && tag[0] == name &&
+				values[tag[1]]
+		}) {
 			return false
 		}
 	}

@@ -126,7 +126,8 @@ func (s *scanner) read(m *match) (err error) {
 		return err
 	}
 	if s.events == nil {
-		s.events, err = s.view.reads.NewIter(&pebble.IterOptions{LowerBound: []byte{tableEvent}, UpperBound: []byte{tableEvent + 1}})
+		s.events, err = s.view.reads.NewIter(&pebble.IterOptions{LowerBound: []byte{tableEvent},
+			UpperBound: []byte{tableEvent + 1}})
 		if err != nil {
 			return err
 		}
@@ -373,7 +374,8 @@ func (s *scanner) lookUp(keep func(*match) error) error {
 		if err != nil {
 			return err
 		}
-		if !known || s.filter.Since != nil && e.CreatedAt < *s.filter.Since || s.filter.Until != nil && e.CreatedAt > *s.filter.Until {
+		if !known || s.filter.Since != nil && e.CreatedAt < *s.filter.Since || s.filter.Until != nil &&
+			e.CreatedAt > *s.filter.Until {
 			continue
 		}
 		if err := keep(&match{Entry: e}); err != nil {

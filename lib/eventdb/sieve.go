@@ -57,7 +57,8 @@ func (s *sieve) add(key []byte) {
 
 // mayHold is false only for a key of the sieve's tables that was never added.
 func (s *sieve) mayHold(key []byte) bool {
-	return !slices.Contains(sieveTables, key[0]) || s.probe(key, func(word *atomic.Uint64, bit uint64) bool { return word.Load()&bit != 0 })
+	return !slices.Contains(sieveTables, key[0]) || s.probe(key,
+		func(word *atomic.Uint64, bit uint64) bool { return word.Load()&bit != 0 })
 }
 
 func (s *sieve) probe(key []byte, look func(word *atomic.Uint64, bit uint64) bool) bool {

@@ -187,7 +187,8 @@ func (v *View) IDs(ctx context.Context, f nostr.Filter) iter.Seq2[Entry, error] 
 }
 
 // answers makes an iterator of a scan. An error is the last answer.
-func answers[T any](v *View, ctx context.Context, f nostr.Filter, read func(*scanner, *match) (T, error)) iter.Seq2[T, error] {
+func answers[T any](v *View, ctx context.Context, f nostr.Filter, read func(*scanner, *match) (T, error)) iter.Seq2[T,
+	error] {
 	return func(yield func(T, error) bool) {
 		s, stopped := v.scanner(ctx, f), false
 		err := s.scan(func(m *match) (more bool, err error) {

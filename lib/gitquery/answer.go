@@ -60,7 +60,8 @@ func NewServer(conn *nats.Conn, log *slog.Logger, answers Answers) *Server {
 // Serve answers questions about a shard until stop is called. What is answered then goes on until
 // ctx ends.
 func (s *Server) Serve(ctx context.Context, shard int) (stop func(), err error) {
-	sub, err := s.conn.Subscribe(proto.RepoSubject(proto.ShardName(shard), "*"), func(m *nats.Msg) { s.take(ctx, shard, m) })
+	sub, err := s.conn.Subscribe(proto.RepoSubject(proto.ShardName(shard), "*"),
+		func(m *nats.Msg) { s.take(ctx, shard, m) })
 	if err != nil {
 		return nil, fmt.Errorf("listen to questions about shard %d: %w", shard, err)
 	}

@@ -66,14 +66,16 @@ func (c Client) Waits(ctx context.Context, ref nostr.RepoRef) (proto.RepoWaitsAn
 
 // Folder reads a folder or a file of a branch or tag, for a client of a front door. Without a
 // commit in the answer there is none.
-func (c Client) Folder(ctx context.Context, ref nostr.RepoRef, q proto.RepoFolderQuestion) (a proto.RepoFolderAnswer, err error) {
+func (c Client) Folder(ctx context.Context, ref nostr.RepoRef, q proto.RepoFolderQuestion) (a proto.RepoFolderAnswer,
+	err error) {
 	q.Ref = ref.String()
 	err = c.ask(ctx, shardOf(ref), proto.RepoFolder, q, &a)
 	return a, err
 }
 
 // Log reads commits of a branch or tag, the newest first, for a client of a front door.
-func (c Client) Log(ctx context.Context, ref nostr.RepoRef, q proto.RepoLogQuestion) (a proto.RepoLogAnswer, err error) {
+func (c Client) Log(ctx context.Context, ref nostr.RepoRef, q proto.RepoLogQuestion) (a proto.RepoLogAnswer,
+	err error) {
 	q.Ref = ref.String()
 	err = c.ask(ctx, shardOf(ref), proto.RepoLog, q, &a)
 	return a, err

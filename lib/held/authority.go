@@ -53,9 +53,10 @@ func (a announced) Any(without map[string]bool) bool {
 }
 
 func (a announced) Lists(key string, _ []string) bool {
-	return slices.ContainsFunc(a.directory.naming[nostr.RepoRef{PubKey: key, Identifier: a.identifier}], func(e *Entry) bool {
-		return e.Event.PubKey != key
-	})
+	return slices.ContainsFunc(a.directory.naming[nostr.RepoRef{PubKey: key, Identifier: a.identifier}],
+		func(e *Entry) bool {
+			return e.Event.PubKey != key
+		})
 }
 
 // Announcements are the announcements of one identifier that count for who speaks for a repository:

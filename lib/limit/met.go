@@ -19,6 +19,7 @@ func NewMet(log *slog.Logger) *Met { return &Met{NewRates(1, time.Minute), log} 
 // client is told.
 func (m *Met) Tell(client, where, sentence string) {
 	if ok, _ := m.lines.Allow(client + " " + where); ok {
-		m.log.Info("a client has met a limit; more of it is told in a minute", "client", client, "at", where, "answer", sentence)
+		m.log.Info("a client has met a limit; more of it is told in a minute", "client", client, "at", where, "answer",
+			sentence)
 	}
 }

@@ -151,7 +151,8 @@ func (u *Usage) Take(n, factor int64, charges ...Charge) (taken bool) {
 	defer u.mu.Unlock()
 	u.turnDay()
 	for _, c := range charges {
-		if a := u.used[c.Party]; c.Most > 0 && a != nil && a.saved+a.more+n > c.Most*factor || c.Most > 0 && n > c.Most*factor {
+		if a := u.used[c.Party]; c.Most > 0 && a != nil && a.saved+a.more+n > c.Most*factor || c.Most > 0 &&
+			n > c.Most*factor {
 			return false
 		}
 	}

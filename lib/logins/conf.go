@@ -94,8 +94,9 @@ func Render(users []User) (string, error) {
 			}
 		}
 		permissions := map[string]any{
-			"publish":   map[string][]string{"allow": publish},
-			"subscribe": map[string][]string{"allow": append(slices.Concat(p.Subscribe, p.Serve), proto.InboxPrefix(p.User)+".>")},
+			"publish": map[string][]string{"allow": publish},
+			"subscribe": map[string][]string{"allow": append(slices.Concat(p.Subscribe, p.Serve),
+				proto.InboxPrefix(p.User)+".>")},
 		}
 		if p.Answers {
 			permissions["allow_responses"] = map[string]any{"max": -1, "expires": proto.AnswerTime.String()}

@@ -181,7 +181,8 @@ func change(dir string, users []string, do func(f *folder, user string) error) e
 	}
 	for _, user := range users {
 		if proto.PermissionsOf(user).User == "" {
-			return fmt.Errorf("there is no user %q: want one of %s, %s, %s", user, strings.Join(Default(), ", "), proto.UserImport, proto.UserTendril)
+			return fmt.Errorf("there is no user %q: want one of %s, %s, %s", user, strings.Join(Default(), ", "),
+				proto.UserImport, proto.UserTendril)
 		}
 		if err := do(f, user); err != nil {
 			return err

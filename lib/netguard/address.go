@@ -37,7 +37,8 @@ func refusal(addr netip.Addr) string {
 		wide := addr.As16()
 		addr = netip.AddrFrom4([4]byte(wide[12:]))
 	}
-	if slices.ContainsFunc(reserved, func(p netip.Prefix) bool { return p.Contains(addr) }) || addr.Is6() && !globalUnicast.Contains(addr) {
+	if slices.ContainsFunc(reserved, func(p netip.Prefix) bool { return p.Contains(addr) }) || addr.Is6() &&
+		!globalUnicast.Contains(addr) {
 		return "not a public address"
 	}
 	return ""

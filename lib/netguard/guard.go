@@ -105,7 +105,8 @@ func (g *Guard) connectTLS(ctx context.Context, network, address string) (net.Co
 	host, _, _ := net.SplitHostPort(address) // it was connected to
 	ctx, cancel := context.WithTimeout(ctx, tlsTimeout)
 	defer cancel()
-	secure := tls.Client(conn, &tls.Config{ServerName: host, RootCAs: g.roots, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
+	secure := tls.Client(conn, &tls.Config{ServerName: host, RootCAs: g.roots, MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"http/1.1"}})
 	if err := secure.HandshakeContext(ctx); err != nil {
 		conn.Close()
 		return nil, &handshakeError{host, err}
@@ -196,7 +197,8 @@ func (l limited) Read(p []byte) (int, error) {
 // only if its status is no error of HTTP: a web page, say, where a WebSocket should be.
 //
 // For its limits on messages see websocket.Conn.SetReadLimit: the caller knows what it expects.
-func (g *Guard) DialWebSocket(ctx context.Context, address string, options *websocket.DialOptions) (*websocket.Conn, error) {
+func (g *Guard) DialWebSocket(ctx context.Context, address string, options *websocket.DialOptions) (*websocket.Conn,
+	error) {
 	var o websocket.DialOptions
 	if options != nil {
 		o = *options

@@ -88,7 +88,8 @@ func (l *lag) tell(ctx context.Context, n *Node) error {
 			count(p.Counts)
 		}
 		for _, name := range slices.Sorted(maps.Keys(l.projections)) {
-			p.Read = append(p.Read, proto.Reading{Name: name, Stream: l.projections[name].stream, Seq: l.projections[name].seq()})
+			p.Read = append(p.Read, proto.Reading{Name: name, Stream: l.projections[name].stream,
+				Seq: l.projections[name].seq()})
 		}
 		l.mu.Unlock()
 		data, err := json.Marshal(p)

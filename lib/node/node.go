@@ -118,12 +118,14 @@ func (n *Node) Announced(name string) string {
 // ("ingest", "up"). apart: its system has other processes. Then it needs a NATS server that they
 // share, waits for NATS and the streams as long as it takes, and serves /metrics, /healthz and
 // /readyz on a port of its own, from the beginning.
-func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger, apart bool, services ...Service) (*Node, error) {
+func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger, apart bool,
+	services ...Service) (*Node, error) {
 	return openWithLevel(ctx, name, s, log, &slog.LevelVar{}, apart, services...)
 }
 
 // openWithLevel is Open for a process whose log has this level.
-func openWithLevel(ctx context.Context, name string, s config.Settings, log *slog.Logger, level *slog.LevelVar, apart bool,
+func openWithLevel(ctx context.Context, name string, s config.Settings, log *slog.Logger, level *slog.LevelVar,
+	apart bool,
 	services ...Service) (n *Node, err error) {
 	n = &Node{
 		Settings: s, Log: log, Metrics: prometheus.NewRegistry(), Ready: &obs.Readiness{}, AtFront: http.NewServeMux(),
@@ -182,7 +184,8 @@ const observeApart = "127.0.0.1:7335"
 // for; nil: it does not wait.
 func (n *Node) observe(apart bool, level *slog.LevelVar) (waiting func(what string), err error) {
 	s := n.Settings
-	n.Metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), obs.BuildInfo(), obs.Uptime(time.Now()))
+	n.Metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		obs.BuildInfo(), obs.Uptime(time.Now()))
 	n.Ready.Add("bus", func() error { return errors.New("waiting for the bus: connecting") })
 	var metrics prometheus.Gatherer
 	if s.MetricsEnabled {
@@ -207,7 +210,8 @@ func (n *Node) observe(apart bool, level *slog.LevelVar) (waiting func(what stri
 }
 
 // openBus opens the bus; see [bus.Options] for waiting and newLog.
-func (n *Node) openBus(ctx context.Context, waiting func(what string), newLog func() error, services []Service) (err error) {
+func (n *Node) openBus(ctx context.Context, waiting func(what string), newLog func() error,
+	services []Service) (err error) {
 	s := n.Settings
 	needs := proto.Needs("") // the log, which every process reads or asks about
 	for _, s := range services {
@@ -229,7 +233,8 @@ func (n *Node) openBus(ctx context.Context, waiting func(what string), newLog fu
 	}
 	n.lag = newLag(n.Bus.JS, n.Metrics)
 	n.Metrics.MustRegister(prometheus.NewCounterFunc(
-		prometheus.CounterOpts{Name: "tendril_nats_refused_total", Help: "What this process wanted to publish or subscribe to and NATS did not permit."},
+		prometheus.CounterOpts{Name: "tendril_nats_refused_total",
+			Help: "What this process wanted to publish or subscribe to and NATS did not permit."},
 		func() float64 { return float64(n.Bus.Refused()) }))
 	n.Ready.Add("bus", func() error {
 		if !n.Bus.Conn.IsConnected() {
@@ -302,7 +307,8 @@ func (n *Node) openIndex() (err error) {
 		return storageError(s, err)
 	}
 	n.Metrics.MustRegister(prometheus.NewGaugeFunc(
-		prometheus.GaugeOpts{Name: "tendril_index_sequence", Help: "Sequence of the log that this process's event index has applied."},
+		prometheus.GaugeOpts{Name: "tendril_index_sequence",
+			Help: "Sequence of the log that this process's event index has applied."},
 		func() float64 { return float64(n.Index.Seq()) }))
 	return nil
 }
@@ -371,8 +377,9 @@ const minCandidateBytes = 2 << 20
 func Sizing(s config.Settings) proto.Sizing {
 	return proto.Sizing{
 		Replicas: s.NATSReplicas, CandidateBytes: max(s.CandidateBytes, minCandidateBytes),
-		RejectedMaxAge: time.Duration(s.RejectedColdSeconds)*time.Second + 48*time.Hour, // how often an event has expired is known for longer
-		WorkerTTL:      s.WorkerTTL, ClaimWait: s.CandidateWait,
+		RejectedMaxAge: time.Duration(s.RejectedColdSeconds)*time.Second +
+			48*time.Hour, // how often an event has expired is known for longer
+		WorkerTTL: s.WorkerTTL, ClaimWait: s.CandidateWait,
 		MemoryOnly: s.DatabaseBackend == "memory",
 	}
 }

@@ -59,7 +59,8 @@ func (n *Node) closeInTime() error {
 	n.closing.Store(new("the services"))
 	err := within(max(wait, leastToClose), n.Close)
 	if errors.Is(err, errHung) {
-		return fmt.Errorf("the stop took longer than NGIT_SHUTDOWN_WAIT (%s): %s did not close", n.Settings.ShutdownWait, *n.closing.Load())
+		return fmt.Errorf("the stop took longer than NGIT_SHUTDOWN_WAIT (%s): %s did not close", n.Settings.ShutdownWait,
+			*n.closing.Load())
 	}
 	return err
 }
@@ -198,9 +199,13 @@ func (n *Node) Run(ctx context.Context, services ...Service) (err error) {
 // into the index, or asks ingest now and then whether it answers. Only a process with ingest
 // answers others, because pushes are decided by these answers; NATS permits it to no other login.
 func (n *Node) events(services []Service) []Service {
-	own := []Service{{Name: "bans", Run: followBans}, {Name: "progress", Run: func(ctx context.Context, n *Node) error { return n.lag.tell(ctx, n) }}}
+	own := []Service{{Name: "bans", Run: followBans}, {Name: "progress",
+		Run: func(ctx context.Context, n *Node) error { return n.lag.tell(ctx, n) }}}
 	if remote, asks := n.Accepted.(*query.Remote); asks {
-		return append(own, Service{Name: "accepted events", Run: func(ctx context.Context, _ *Node) error { return remote.Run(ctx) }})
+		return append(own, Service{Name: "accepted events", Run: func(ctx context.Context,
+			_ *Node) error {
+			return remote.Run(ctx)
+		}})
 	}
 	own = append(own, Service{Name: "index", Run: func(ctx context.Context, n *Node) error {
 		return eventdb.Follow(ctx, n.Bus.JS, n.Index, n.Log)

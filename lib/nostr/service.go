@@ -175,7 +175,8 @@ func ParseRepositoryPath(escapedPath string) (RepositoryPath, error) {
 		return RepositoryPath{}, errors.New("the path does not start with an npub")
 	}
 	for _, service := range gitServices {
-		if repository, ok := strings.CutSuffix(rest, "/"+service); ok && strings.HasSuffix(strings.TrimRight(repository, "/"), ".git") {
+		if repository, ok := strings.CutSuffix(rest, "/"+service); ok &&
+			strings.HasSuffix(strings.TrimRight(repository, "/"), ".git") {
 			rest, p.Service = strings.TrimRight(repository, "/"), service
 			break
 		}

@@ -46,7 +46,8 @@ func (t *Traces) Of(service, worker string) *Tracer {
 	if t == nil {
 		return nil
 	}
-	named := resource.NewSchemaless(attribute.String("service.name", "tendril-"+service), attribute.String("service.version", Version()), attribute.String("service.instance.id", worker))
+	named := resource.NewSchemaless(attribute.String("service.name", "tendril-"+service),
+		attribute.String("service.version", Version()), attribute.String("service.instance.id", worker))
 	return &Tracer{sdk.NewTracerProvider(sdk.WithSpanProcessor(t.spans), sdk.WithResource(named)).Tracer("tendril.dev")}
 }
 
@@ -71,7 +72,8 @@ func (t *Tracer) Span(parent, name string, ev *nostr.Event, since time.Time, key
 	}
 	w3c, carrier := propagation.TraceContext{}, propagation.MapCarrier{proto.HeaderTraceParent: parent}
 	ctx, span := t.tracer.Start(w3c.Extract(context.Background(), carrier), name, trace.WithTimestamp(since),
-		trace.WithAttributes(attribute.String("nostr.event.id", ev.ID), attribute.Int("nostr.event.kind", ev.Kind), attribute.String(key, value)))
+		trace.WithAttributes(attribute.String("nostr.event.id", ev.ID), attribute.Int("nostr.event.kind", ev.Kind),
+			attribute.String(key, value)))
 	span.End()
 	if span.SpanContext().IsSampled() {
 		w3c.Inject(ctx, carrier)

@@ -78,7 +78,8 @@ func Serve(ctx context.Context, x *Index, conn *nats.Conn, log *slog.Logger) err
 			return nil
 		}
 	}
-	return Answer(ctx, conn, log, proto.ServiceEvents, "accepted events", map[string]Answerer{proto.SubjectQueryEvents: Asked(x.answer)})
+	return Answer(ctx, conn, log, proto.ServiceEvents, "accepted events",
+		map[string]Answerer{proto.SubjectQueryEvents: Asked(x.answer)})
 }
 
 // answer answers a question once the index is where it wants it.

@@ -92,7 +92,8 @@ func SubscribeAccepted(js jetstream.JetStream, s Source, kinds []int, fn func([]
 	gather := func(ctx context.Context) { _ = backoff.Sleep(ctx, gatherFor) } // the follower looks at ctx
 	var all bus.Followers
 	for _, kind := range kinds {
-		reading := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(kind), After: s.Seq(), Wait: s.Reached, Idle: gather}
+		reading := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(kind), After: s.Seq(), Wait: s.Reached,
+			Idle: gather}
 		all = append(all, bus.NewFollower(js, reading, slog.New(slog.DiscardHandler), read))
 	}
 	return Subscription{all.Run, all.Seq}

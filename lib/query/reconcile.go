@@ -44,7 +44,8 @@ func (s Reconciler) Continue(ctx context.Context, session proto.ReconcileQuery, 
 	return step, err
 }
 
-func (s Reconciler) ask(ctx context.Context, session proto.ReconcileQuery, message []byte) (a proto.ReconcileAnswer, err error) {
+func (s Reconciler) ask(ctx context.Context, session proto.ReconcileQuery, message []byte) (a proto.ReconcileAnswer,
+	err error) {
 	session.Message = message
 	if err := request(ctx, s.Conn, proto.SubjectQueryIDs, session, &a, nil); err != nil {
 		return proto.ReconcileAnswer{}, fmt.Errorf("reconcile: %w", err)

@@ -213,7 +213,8 @@ func (r *Remote) ask(ctx context.Context, q proto.EventsQuery) (a proto.EventsAn
 			return err
 		}
 		if a.Seq < q.Seq || a.After != nil && len(a.Events)+len(a.IDs) == 0 {
-			return fmt.Errorf("an answer at %d to a question at %d, with %d events and %d bytes of ids", a.Seq, q.Seq, len(a.Events), len(a.IDs))
+			return fmt.Errorf("an answer at %d to a question at %d, with %d events and %d bytes of ids", a.Seq, q.Seq,
+				len(a.Events), len(a.IDs))
 		}
 		return nil
 	})

@@ -50,7 +50,8 @@ func Asked[Q any](answer func(ctx context.Context, question Q, send func(any) er
 
 // Answer answers questions on the bus until ctx ends. NATS gives each to one of all processes that
 // do.
-func Answer(ctx context.Context, conn *nats.Conn, log *slog.Logger, name, description string, subjects map[string]Answerer) error {
+func Answer(ctx context.Context, conn *nats.Conn, log *slog.Logger, name, description string,
+	subjects map[string]Answerer) error {
 	service, err := micro.AddService(conn, micro.Config{Name: name, Version: "1.0.0", Description: description})
 	if err != nil {
 		return fmt.Errorf("serve %s: %w", name, err)

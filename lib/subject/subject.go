@@ -143,7 +143,8 @@ func parsePerson(text string) (Subject, error) {
 		return Subject{Kind: Author, PubKey: key}, nil
 	}
 	if !isNIP19(text) {
-		return Subject{}, fmt.Errorf("it has none of the forms; for repositories of that name by any owner write %s%.200s", prefixIdentifier, text)
+		return Subject{}, fmt.Errorf("it has none of the forms; for repositories of that name by any owner write %s%.200s",
+			prefixIdentifier, text)
 	}
 	kind, value, err := nip19.Decode(text)
 	if err != nil {

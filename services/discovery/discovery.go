@@ -85,9 +85,11 @@ type discovery struct {
 }
 
 // newDiscovery makes a replica. keepAll: deletion requests do not touch what is accepted.
-func newDiscovery(b *bus.Bus, rules config.Rules, bootstrap []nostr.RelayURL, keepAll bool, reg prometheus.Registerer, log *slog.Logger) *discovery {
+func newDiscovery(b *bus.Bus, rules config.Rules, bootstrap []nostr.RelayURL, keepAll bool, reg prometheus.Registerer,
+	log *slog.Logger) *discovery {
 	d := &discovery{
-		bus: b, log: log, limits: defaultLimits, timeout: publishTimeout, publisher: newPublisher(b, log), metrics: newMetrics(reg),
+		bus: b, log: log, limits: defaultLimits, timeout: publishTimeout, publisher: newPublisher(b,
+			log), metrics: newMetrics(reg),
 		changed: make(chan struct{}, 1), all: newAnnouncements(rules),
 	}
 	for _, url := range bootstrap {
@@ -98,7 +100,8 @@ func newDiscovery(b *bus.Bus, rules config.Rules, bootstrap []nostr.RelayURL, ke
 	announcements := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(nostr.KindAnnouncement)}
 	d.accepted = bus.Followers{bus.NewFollower(b.JS, announcements, log, bus.Each(d.takeAccepted))}
 	if !keepAll {
-		deletions := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(nostr.KindDeletion), Wait: d.accepted[0].Wait}
+		deletions := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(nostr.KindDeletion),
+			Wait: d.accepted[0].Wait}
 		d.accepted = append(d.accepted, bus.NewFollower(b.JS, deletions, log, bus.Each(d.takeAccepted)))
 	}
 	d.held = bus.NewFollower(b.JS, bus.Reading{Stream: proto.KVStream(proto.BucketHeld)}, log, bus.Each(d.takeHeld))
@@ -233,7 +236,8 @@ func (d *discovery) publish(ctx context.Context) (all int, err error) {
 		d.tellRefused(refused + counts.cut)
 		sent, err := d.publisher.publish(ctx, wanted, asOf)
 		if all += sent; sent > 0 {
-			d.log.Info("targets published", "relays", len(wanted), "changes", sent, "repositories", counts.served, "held", counts.held)
+			d.log.Info("targets published", "relays", len(wanted), "changes", sent, "repositories", counts.served, "held",
+				counts.held)
 		}
 		if !errors.Is(err, errOvertaken) {
 			d.metrics.repositories.Set(float64(counts.served))
@@ -291,8 +295,11 @@ type metrics struct{ repositories, targets, refused prometheus.Gauge }
 func newMetrics(reg prometheus.Registerer) *metrics {
 	with := promauto.With(reg)
 	return &metrics{
-		repositories: with.NewGauge(prometheus.GaugeOpts{Name: "ngit_repositories_total", Help: "Repositories whose announcement is served."}),
-		targets:      with.NewGauge(prometheus.GaugeOpts{Name: "tendril_discovery_targets", Help: "Relays that should be asked for something."}),
-		refused:      with.NewGauge(prometheus.GaugeOpts{Name: "tendril_discovery_refused_relays", Help: "Relays that are listed and not asked because the limits of targets are reached."}),
+		repositories: with.NewGauge(prometheus.GaugeOpts{Name: "ngit_repositories_total",
+			Help: "Repositories whose announcement is served."}),
+		targets: with.NewGauge(prometheus.GaugeOpts{Name: "tendril_discovery_targets",
+			Help: "Relays that should be asked for something."}),
+		refused: with.NewGauge(prometheus.GaugeOpts{Name: "tendril_discovery_refused_relays",
+			Help: "Relays that are listed and not asked because the limits of targets are reached."}),
 	}
 }

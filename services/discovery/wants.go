@@ -107,7 +107,8 @@ func (g *group) keeps(a *announcement) bool {
 
 func (g *group) wants() (wants []*want) {
 	full := func(ref nostr.RepoRef, by *announcement) {
-		wants = append(wants, &want{ref: ref.String(), relays: by.relays, party: by.ref.PubKey, repo: proto.Wanted{Level: proto.LevelFull}})
+		wants = append(wants, &want{ref: ref.String(), relays: by.relays, party: by.ref.PubKey,
+			repo: proto.Wanted{Level: proto.LevelFull}})
 	}
 	maintainers := map[string]bool{} // with an accepted announcement, of hosted repositories
 	for owner, a := range g.served {

@@ -67,6 +67,7 @@ func answerGo(w http.ResponseWriter, path, base string) bool {
 	}
 	_, host, _ := strings.Cut(base, "://")
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	fmt.Fprintf(w, "<!doctype html><title>go get</title><meta name=\"go-import\" content=\"%s git %s\">\n", html.EscapeString(host+module), html.EscapeString(base+address))
+	fmt.Fprintf(w, "<!doctype html><title>go get</title><meta name=\"go-import\" content=\"%s git %s\">\n",
+		html.EscapeString(host+module), html.EscapeString(base+address))
 	return true
 }

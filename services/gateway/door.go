@@ -118,7 +118,8 @@ func (d *door) serve(w http.ResponseWriter, r *http.Request, client string) (rou
 		d.passToGit(w, r, at, client)
 		return routeGit
 	}
-	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); atRoot && r.Method == http.MethodPost && strings.TrimSpace(kind) == managementType {
+	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); atRoot && r.Method == http.MethodPost &&
+		strings.TrimSpace(kind) == managementType {
 		d.manage(w, r, client)
 		return routeManagement
 	}
@@ -155,7 +156,8 @@ func (d *door) serve(w http.ResponseWriter, r *http.Request, client string) (rou
 		d.pages.Repository(w, r, at, client)
 	case strings.HasSuffix(r.URL.Path, "/info/refs") && strings.HasPrefix(r.URL.Query().Get("service"), "git-"):
 		// A git client shows what it is told only if that is plain text.
-		http.Error(w, "repository not found: "+err.Error()+"; repositories are at /<npub of the owner>/<identifier>.git", http.StatusNotFound)
+		http.Error(w, "repository not found: "+err.Error()+"; repositories are at /<npub of the owner>/<identifier>.git",
+			http.StatusNotFound)
 		return routeGit
 	default:
 		d.pages.Other(w, r, client)
@@ -232,7 +234,8 @@ func (a allowance) admits(w http.ResponseWriter, client string) bool {
 func tooMany(w http.ResponseWriter, sentence string, wait time.Duration) {
 	seconds := int(math.Ceil(max(wait, time.Second).Seconds()))
 	w.Header().Set("Retry-After", strconv.Itoa(seconds))
-	http.Error(w, fmt.Sprintf("rate-limited: %s; try again in %s", sentence, time.Duration(seconds)*time.Second), http.StatusTooManyRequests)
+	http.Error(w, fmt.Sprintf("rate-limited: %s; try again in %s", sentence, time.Duration(seconds)*time.Second),
+		http.StatusTooManyRequests)
 }
 
 // errAnswered is what a body gives that is read after the answer to its request has ended.

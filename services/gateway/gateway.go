@@ -54,7 +54,8 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards, lost <-chan err
 	if err != nil {
 		return node.ListenError("NGIT_BIND_ADDRESS", n.Settings.BindAddress, err)
 	}
-	places := limit.NewFair(int64(front.MaxConnections+front.OtherConnections), int64(front.MaxConnectionsPerIP+front.OtherConnectionsPerIP))
+	places := limit.NewFair(int64(front.MaxConnections+front.OtherConnections),
+		int64(front.MaxConnectionsPerIP+front.OtherConnectionsPerIP))
 	connections := newBounded(listener, places, door.clients.trusts, front.AnswerStall)
 	// What connections need outlives ctx: they are served until the last of them is closed.
 	lasting, release := context.WithCancel(context.WithoutCancel(ctx))
@@ -116,7 +117,8 @@ func newDoor(n *node.Node, shards git.Shards, ingest relay.Offerer) (*door, erro
 	work := limit.NewFair(processors, processors)
 	proxy := git.New(shards, n.Bans, s.GitHandOverWait, n.Log)
 	workers := gitquery.Client{Conn: n.Bus.Conn, Patience: s.GitHandOverWait}
-	shown, err := pages.New(pages.Options{Settings: s, Owner: key.Public, Index: n.Index, Bans: n.Bans, Work: work, Workers: workers, Log: n.Log})
+	shown, err := pages.New(pages.Options{Settings: s, Owner: key.Public, Index: n.Index, Bans: n.Bans, Work: work,
+		Workers: workers, Log: n.Log})
 	if err != nil {
 		return nil, err
 	}

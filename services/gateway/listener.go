@@ -147,7 +147,8 @@ func (b *bounded) closeOne(client string, idle bool) bool {
 	b.mu.Lock()
 	var first *connection
 	for c, since := range b.open {
-		if (client == "" || c.client == client) && c.refused == nil && since.IsZero() != idle && (first == nil || since.Before(b.open[first])) {
+		if (client == "" || c.client == client) && c.refused == nil && since.IsZero() != idle &&
+			(first == nil || since.Before(b.open[first])) {
 			first = c
 		}
 	}

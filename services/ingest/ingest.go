@@ -41,7 +41,8 @@ func Run(ctx context.Context, n *node.Node) error {
 			n.Log.Info("a ban is lifted", "kind", subject.Kind(), "what", subject.String(), "by", by.By)
 			return
 		}
-		n.Log.Info("banned", "kind", subject.Kind(), "what", subject.String(), "by", by.By, "reason", by.Reason, "purge", by.Purge)
+		n.Log.Info("banned", "kind", subject.Kind(), "what", subject.String(), "by", by.By, "reason", by.Reason, "purge",
+			by.Purge)
 	})
 	group, ctx := errgroup.WithContext(ctx)
 	for _, stream := range []*bus.Follower{w.Held.Follower, w.Rejected.Follower} {
@@ -52,7 +53,8 @@ func Run(ctx context.Context, n *node.Node) error {
 	questions := (&known.Known{Index: n.Index, Held: w.Held, Rejected: w.Rejected}).Questions()
 	questions[proto.SubjectManage] = query.Asked((&management{n}).manage)
 	group.Go(func() error {
-		return query.Answer(ctx, n.Bus.Conn, n.Log, proto.ServiceQuery, "events that need not be fetched, and requests of the operator's client", questions)
+		return query.Answer(ctx, n.Bus.Conn, n.Log, proto.ServiceQuery,
+			"events that need not be fetched, and requests of the operator's client", questions)
 	})
 	group.Go(func() error { return refused.answer(ctx, n) })
 	group.Go(func() error { w.Marks.Run(ctx); return nil })

@@ -107,7 +107,8 @@ func (m *management) isOurs(address string) bool {
 	return err == nil && strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && nostr.OnDomain(address, m.Settings.Domain)
 }
 
-var methods = []string{"supportedmethods", "banpubkey", "unbanpubkey", "allowpubkey", "listbannedpubkeys", "listallowedpubkeys", "banevent", "unbanevent", "allowevent",
+var methods = []string{"supportedmethods", "banpubkey", "unbanpubkey", "allowpubkey", "listbannedpubkeys",
+	"listallowedpubkeys", "banevent", "unbanevent", "allowevent",
 	"listbannedevents", "listallowedevents", "changerelayname", "changerelaydescription", "changerelayicon"}
 
 // do carries a request out. To allow an author or an event lifts its ban: who is not banned is

@@ -85,7 +85,8 @@ func (r *chain) follow(ctx context.Context, keys []string) error {
 }
 
 // by reads the events of a kind of the identifier by some authors.
-func (r *chain) by(ctx context.Context, kind int, authors []string) (events []*nostr.Event, entries []*held.Entry, err error) {
+func (r *chain) by(ctx context.Context, kind int, authors []string) (events []*nostr.Event, entries []*held.Entry,
+	err error) {
 	for _, author := range authors {
 		entries = append(entries, r.holdings.At(nostr.Address{Kind: kind, PubKey: author, Identifier: r.identifier})...)
 	}
@@ -93,7 +94,8 @@ func (r *chain) by(ctx context.Context, kind int, authors []string) (events []*n
 		return nil, nil, err
 	}
 	for some := range slices.Chunk(authors, valuesAtOnce) {
-		found, err := r.accepted(ctx, nostr.Filter{Kinds: []int{kind}, Authors: some, Tags: nostr.TagMap{"d": {r.identifier}}})
+		found, err := r.accepted(ctx, nostr.Filter{Kinds: []int{kind}, Authors: some,
+			Tags: nostr.TagMap{"d": {r.identifier}}})
 		if err != nil {
 			return nil, nil, err
 		}

@@ -16,7 +16,8 @@ import (
 type browser struct{ hosting *hosting }
 
 // folder answers what a page shows of a folder or a file.
-func (b browser) folder(ctx context.Context, ref nostr.RepoRef, q proto.RepoFolderQuestion) (a proto.RepoFolderAnswer, err error) {
+func (b browser) folder(ctx context.Context, ref nostr.RepoRef, q proto.RepoFolderQuestion) (a proto.RepoFolderAnswer,
+	err error) {
 	repo, object, err := b.named(ctx, ref, q.Name)
 	if err != nil || repo == nil {
 		return a, err
@@ -26,7 +27,8 @@ func (b browser) folder(ctx context.Context, ref nostr.RepoRef, q proto.RepoFold
 }
 
 // log answers what a page shows of the commits of a branch or tag.
-func (b browser) log(ctx context.Context, ref nostr.RepoRef, q proto.RepoLogQuestion) (a proto.RepoLogAnswer, err error) {
+func (b browser) log(ctx context.Context, ref nostr.RepoRef, q proto.RepoLogQuestion) (a proto.RepoLogAnswer,
+	err error) {
 	repo, object, err := b.named(ctx, ref, q.Name)
 	if err != nil || repo == nil {
 		return a, err
@@ -37,7 +39,8 @@ func (b browser) log(ctx context.Context, ref nostr.RepoRef, q proto.RepoLogQues
 
 // named returns a repository that may be cloned, and the object that a branch or tag of it names;
 // nil if there is none. So pages show nothing that a clone does not bring.
-func (b browser) named(ctx context.Context, ref nostr.RepoRef, name string) (repo *repository.Repo, object string, err error) {
+func (b browser) named(ctx context.Context, ref nostr.RepoRef, name string) (repo *repository.Repo, object string,
+	err error) {
 	repo, err = b.hosting.repository(ctx, repository.Place{RepoRef: ref})
 	switch {
 	case errors.Is(err, githttp.ErrNotFound) || !repostate.IsBranchOrTag(name):

@@ -49,10 +49,12 @@ func openBudget(ctx context.Context, n *node.Node) (*budget, error) {
 
 func (b *budget) charges(p payer) (all []limit.Charge) {
 	if p.author != "" {
-		all = append(all, limit.Charge{Party: limit.Party{What: limit.Git, Kind: limit.Author, Name: p.author}, Most: b.author})
+		all = append(all, limit.Charge{Party: limit.Party{What: limit.Git, Kind: limit.Author, Name: p.author},
+			Most: b.author})
 	}
 	if p.client != "" {
-		all = append(all, limit.Charge{Party: limit.Party{What: limit.Git, Kind: limit.ClientAddress, Name: p.client}, Most: b.address})
+		all = append(all, limit.Charge{Party: limit.Party{What: limit.Git, Kind: limit.ClientAddress, Name: p.client},
+			Most: b.address})
 	}
 	return all
 }
@@ -110,7 +112,8 @@ type account struct {
 func (a account) Take(bytes int64) error { return a.take(a.payer, bytes) }
 
 // Paid implements release.Events.
-func (b *budget) Paid(ctx context.Context, into *repository.Locked, author string, served bool, copy func() error) error {
+func (b *budget) Paid(ctx context.Context, into *repository.Locked, author string, served bool,
+	copy func() error) error {
 	from := payer{author: author, served: served}
 	if _, err := b.check(ctx, from, 0); err != nil {
 		return nil // nothing is copied: a later look may

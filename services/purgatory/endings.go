@@ -88,8 +88,10 @@ func (w *retention) end(ctx context.Context, repo *repository.Locked) error {
 			return err
 		}
 		ref := repo.RepoRef
-		w.log.Info("the hosting of a repository has ended", "repository", ref, "reason", how.note.Reason, "kept_until", how.until)
-		w.notices.tell(ref.Identifier, proto.GitEnded, proto.GitNotice{Owner: npub(ref.PubKey), Event: how.note.Announcement, Reason: how.note.Reason})
+		w.log.Info("the hosting of a repository has ended", "repository", ref, "reason", how.note.Reason, "kept_until",
+			how.until)
+		w.notices.tell(ref.Identifier, proto.GitEnded, proto.GitNotice{Owner: npub(ref.PubKey), Event: how.note.Announcement,
+			Reason: how.note.Reason})
 	}
 	w.schedule.later(repo.Place, how.until)
 	return nil
@@ -155,7 +157,8 @@ func (w *retention) howItEnds(ctx context.Context, repo *repository.Repo) (how e
 		// or is archived. A whitelist that does not have it any more ends its serving, and takes nothing
 		// away. One of before the folder's time may list a domain that is not known any more.
 		isHere := func(a *nostr.Announcement) bool {
-			return w.knowledge.rules.Lists(a) || w.knowledge.rules.Archives(a) || slices.ContainsFunc(w.belongs.Domains, a.ListsService) || acceptedAt.Before(w.belongs.Since)
+			return w.knowledge.rules.Lists(a) || w.knowledge.rules.Archives(a) ||
+				slices.ContainsFunc(w.belongs.Domains, a.ListsService) || acceptedAt.Before(w.belongs.Since)
 		}
 		if reason := repostate.EndingOf(repo.RepoRef, isHere, last, deleted > 0, isOver(last, time.Now())); reason != "" {
 			why = &repository.Ended{Announcement: last.ID, Reason: reason}
@@ -169,7 +172,8 @@ func (w *retention) howItEnds(ctx context.Context, repo *repository.Repo) (how e
 // lastAnnouncement returns the last announcement of a repository that was ever accepted and is
 // still in the log, or nil, and when that was. The stream's leader is asked, not any replica: that
 // could be behind.
-func (w *knowledge) lastAnnouncement(ctx context.Context, ref nostr.RepoRef) (last *nostr.Event, at time.Time, err error) {
+func (w *knowledge) lastAnnouncement(ctx context.Context, ref nostr.RepoRef) (last *nostr.Event, at time.Time,
+	err error) {
 	place := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey, Tags: nostr.Tags{{"d", ref.Identifier}}}
 	message, found, err := bus.Last(ctx, w.node.Bus.JS, proto.StreamEvents, proto.EventSubjectOf(place).String())
 	last = &nostr.Event{}
@@ -214,7 +218,8 @@ func (w *retention) remove(ctx context.Context, repo *repository.Locked, atOnce 
 	if err != nil {
 		return err
 	}
-	w.log.Info("events that were accepted for a removed repository alone are removed", "repository", ref, "events", removed)
+	w.log.Info("events that were accepted for a removed repository alone are removed", "repository", ref, "events",
+		removed)
 	w.notices.tell(ref.Identifier, proto.GitRemoved, proto.GitNotice{Owner: npub(ref.PubKey)})
 	return nil
 }

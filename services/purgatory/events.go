@@ -256,9 +256,11 @@ func (w *knowledge) view(identifier string, have []*nostr.Event, entries []*held
 }
 
 // known is read from what this worker has read so far.
-func (w *knowledge) known(ctx context.Context, identifier string, entries []*held.Entry, pulls []string) (repostate.View, error) {
+func (w *knowledge) known(ctx context.Context, identifier string, entries []*held.Entry,
+	pulls []string) (repostate.View, error) {
 	var have []*nostr.Event
-	filters := []nostr.Filter{{Kinds: []int{nostr.KindAnnouncement, nostr.KindState}, Tags: nostr.TagMap{"d": {identifier}}}}
+	filters := []nostr.Filter{{Kinds: []int{nostr.KindAnnouncement, nostr.KindState},
+		Tags: nostr.TagMap{"d": {identifier}}}}
 	for some := range slices.Chunk(pulls, valuesAtOnce) {
 		filters = append(filters, nostr.Filter{IDs: some})
 	}
@@ -384,9 +386,11 @@ func (w *knowledge) Repos(ctx context.Context, pr *nostr.PullRequest) ([]nostr.R
 // owedPulls looks through the accepted pull requests and updates that are for repositories of some
 // owners, and returns the ids of those that are not named in all of them. So it is found what
 // happened while no worker held the shard, and what is for a repository that is new.
-func (w *reconciler) owedPulls(ctx context.Context, v repostate.View, of func(owner string) bool) (owed []string, err error) {
+func (w *reconciler) owedPulls(ctx context.Context, v repostate.View, of func(owner string) bool) (owed []string,
+	err error) {
 	var addresses, roots []string
-	for _, pubkey := range v.People(slices.DeleteFunc(slices.Clone(v.Hosted), func(owner string) bool { return !of(owner) })) {
+	for _, pubkey := range v.People(slices.DeleteFunc(slices.Clone(v.Hosted),
+		func(owner string) bool { return !of(owner) })) {
 		addresses = append(addresses, nostr.RepoRef{PubKey: pubkey, Identifier: v.Identifier}.String())
 	}
 	seen, crowd := map[string]bool{}, w.releaser.Crowd()
@@ -425,7 +429,8 @@ func (w *reconciler) owedPulls(ctx context.Context, v repostate.View, of func(ow
 
 // isOwed reports whether a pull request is not named in some owner's repository that it is for and
 // that has room for it, or lets a held announcement go.
-func (w *reconciler) isOwed(ctx context.Context, v repostate.View, of func(owner string) bool, ev *nostr.Event, crowd *release.Crowd) (bool, error) {
+func (w *reconciler) isOwed(ctx context.Context, v repostate.View, of func(owner string) bool, ev *nostr.Event,
+	crowd *release.Crowd) (bool, error) {
 	pr, err := nostr.ParsePullRequest(ev)
 	if err != nil {
 		return false, nil

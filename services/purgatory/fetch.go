@@ -18,7 +18,8 @@ import (
 )
 
 // fetch asks one git server for what one repository misses, and tells how that went.
-func (w *fetcher) fetch(ctx context.Context, identifier string, from repostate.Source, want repostate.Want) hunt.Outcome {
+func (w *fetcher) fetch(ctx context.Context, identifier string, from repostate.Source,
+	want repostate.Want) hunt.Outcome {
 	url := from.URL
 	ctx, done, err := w.shards.During(ctx, identifier)
 	if err != nil {
@@ -30,10 +31,12 @@ func (w *fetcher) fetch(ctx context.Context, identifier string, from repostate.S
 	if err != nil && ctx.Err() != nil {
 		return hunt.Outcome{Failed: fetch.CauseCanceled} // cut off by our own stop: no failure of the server
 	}
-	notice := proto.GitNotice{Owner: npub(want.Owner), URL: url, Bytes: result.Bytes, Millis: time.Since(began).Milliseconds(), Objects: some(result.Got)}
+	notice := proto.GitNotice{Owner: npub(want.Owner), URL: url, Bytes: result.Bytes,
+		Millis: time.Since(began).Milliseconds(), Objects: some(result.Got)}
 	if err == nil {
 		w.notices.tell(identifier, proto.GitFetched, notice)
-		w.log.Info("fetched", "identifier", identifier, "url", url, "objects", len(result.Got), "bytes", result.Bytes, "millis", notice.Millis)
+		w.log.Info("fetched", "identifier", identifier, "url", url, "objects", len(result.Got), "bytes", result.Bytes,
+			"millis", notice.Millis)
 		return hunt.Outcome{Answer: fmt.Sprintf("brought %d bytes", result.Bytes), Requests: result.Requests}
 	}
 	notice.Reason, notice.Objects = err.Error(), some(want.Objects)
@@ -49,7 +52,8 @@ func (w *fetcher) fetch(ctx context.Context, identifier string, from repostate.S
 }
 
 // fetchWithin is fetch.Fetch within the budget of who pays.
-func (w *fetcher) fetchWithin(ctx context.Context, identifier string, source repostate.Source, want repostate.Want) (result fetch.Result, err error) {
+func (w *fetcher) fetchWithin(ctx context.Context, identifier string, source repostate.Source,
+	want repostate.Want) (result fetch.Result, err error) {
 	repo, err := w.store.At(placeOf(want.Owner, identifier))
 	if err == nil && !repo.Exists() { // one of many that are made little by little
 		err = w.hosting.makeRepository(ctx, repo)
@@ -91,7 +95,8 @@ const maxAgain = 8
 
 // fetchInto fetches what is missing, and what lies there while no reference reaches it: commits of
 // pull requests, which count only when they come.
-func (w *fetcher) fetchInto(ctx context.Context, guard *netguard.Guard, into *repository.Leased, url string, objects []string, limits fetch.Limits) (result fetch.Result, err error) {
+func (w *fetcher) fetchInto(ctx context.Context, guard *netguard.Guard, into *repository.Leased, url string,
+	objects []string, limits fetch.Limits) (result fetch.Result, err error) {
 	missing, err := into.Missing(ctx, objects)
 	if err != nil {
 		return result, err

@@ -66,7 +66,8 @@ func (w *survey) lookThrough(ctx context.Context, shards map[int]bool) error {
 		if err != nil {
 			return err
 		}
-		if !shards[proto.ShardOf(at.Identifier)] || !w.shards.Holds(at.Identifier) || at.PRs && !w.node.Settings.ContributorPRs {
+		if !shards[proto.ShardOf(at.Identifier)] || !w.shards.Holds(at.Identifier) || at.PRs &&
+			!w.node.Settings.ContributorPRs {
 			continue
 		}
 		if !at.PRs {
@@ -94,7 +95,8 @@ type housekeeping struct {
 
 func newHousekeeping(of env, knowledge *knowledge) *housekeeping {
 	h := &housekeeping{env: of, knowledge: knowledge}
-	h.chores = workqueue.New(workqueue.Options[repository.Place]{Workers: 1, Work: h.cleanUp, BackOff: housekeepingEvery, MaxBackOff: housekeepingEvery})
+	h.chores = workqueue.New(workqueue.Options[repository.Place]{Workers: 1, Work: h.cleanUp, BackOff: housekeepingEvery,
+		MaxBackOff: housekeepingEvery})
 	return h
 }
 
@@ -128,7 +130,8 @@ func (h *housekeeping) cleanUp(ctx context.Context, at repository.Place) error {
 // tidy lets git clean up one repository, unless a client writes in it: no client waits for
 // housekeeping to begin. What keepsAll says is read under the lock, so that it holds while objects
 // are removed.
-func tidy(ctx context.Context, repo *repository.Repo, keepsAll func(context.Context, repository.Place) (bool, error)) (busy bool, err error) {
+func tidy(ctx context.Context, repo *repository.Repo, keepsAll func(context.Context, repository.Place) (bool,
+	error)) (busy bool, err error) {
 	locked, free := repo.TryLock()
 	if !free {
 		return true, nil
@@ -166,7 +169,8 @@ func (w *housekeeping) keepsAll(ctx context.Context, at repository.Place) (bool,
 	}
 	moved, err := repo.Moved()
 	follows := slices.ContainsFunc(v.StatesFor(at.PubKey), func(s repostate.State) bool { return !s.Held })
-	return keepsObjects(len(v.Group(at.PubKey).Confirmed) > 0, follows, len(refs.ByName), moved.Add(w.node.Settings.DeletionGrace), time.Now()), err
+	return keepsObjects(len(v.Group(at.PubKey).Confirmed) > 0, follows, len(refs.ByName),
+		moved.Add(w.node.Settings.DeletionGrace), time.Now()), err
 }
 
 // keepsObjects reports whether the objects of a repository stay that no reference reaches. Where

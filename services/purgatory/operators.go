@@ -54,7 +54,8 @@ func (w *answers) listRepos(_ context.Context, shard int, after string) (proto.R
 }
 
 // references are the branches and tags of a repository.
-func (w *answers) references(_ context.Context, ref nostr.RepoRef, after string) (answer proto.RepoReferencesAnswer, err error) {
+func (w *answers) references(_ context.Context, ref nostr.RepoRef, after string) (answer proto.RepoReferencesAnswer,
+	err error) {
 	repo, err := w.here(ref)
 	if err != nil {
 		return answer, err
@@ -118,7 +119,8 @@ func nobodyOver(v repostate.View, owner string) string {
 	return ""
 }
 
-func (w *answers) carryOut(ctx context.Context, verb proto.RepoVerb, ref nostr.RepoRef) (s proto.RepoStatus, err error) {
+func (w *answers) carryOut(ctx context.Context, verb proto.RepoVerb, ref nostr.RepoRef) (s proto.RepoStatus,
+	err error) {
 	repo, err := w.here(ref)
 	if err != nil {
 		return s, err
@@ -144,7 +146,8 @@ func (w *answers) carryOut(ctx context.Context, verb proto.RepoVerb, ref nostr.R
 }
 
 // status reads how a repository stands.
-func (w *retention) status(ctx context.Context, repo *repository.Repo, hosted bool) (s proto.RepoStatus, how ending, err error) {
+func (w *retention) status(ctx context.Context, repo *repository.Repo, hosted bool) (s proto.RepoStatus, how ending,
+	err error) {
 	s = proto.RepoStatus{Ref: repo.RepoRef.String(), State: proto.RepoHosted}
 	if !hosted {
 		if how, err = w.howItEnds(ctx, repo); err != nil {

@@ -120,7 +120,8 @@ func (w *worker) connect(budget *budget, belongs repository.Belongs, rules repos
 		},
 	}
 	w.survey = &survey{env: e, schedule: w.schedule, arrivals: make(chan int, proto.Shards), statuses: statuses}
-	w.answers = &answers{env: e, knowledge: w.knowledge, hosting: hosting, schedule: w.schedule, retention: retention, statuses: statuses}
+	w.answers = &answers{env: e, knowledge: w.knowledge, hosting: hosting, schedule: w.schedule, retention: retention,
+		statuses: statuses}
 	w.questions = gitquery.NewServer(n.Bus.Conn, n.Log, w.answers.newAnswers())
 	w.pushes = authority{
 		env: e, notices: w.notices, knowledge: w.knowledge, hosting: hosting, schedule: w.schedule, reconciler: reconciler,
@@ -226,8 +227,10 @@ func (w *worker) allServed(directory *claim.Directory) bool {
 
 func (w *worker) newHunter(directory *claim.Directory) (*hunt.Hunter, error) {
 	s := w.node.Settings
-	limits := hunt.Limits{AtOnce: s.HuntsAtOnce, Default: hunt.Limit{Concurrent: s.DomainConcurrent, Rate: s.DomainRateLimit}, Hosts: map[string]hunt.Limit{}}
-	limits.Hosts[hunt.HostOf("https://"+s.Domain)] = hunt.Limit{Concurrent: s.DomainConcurrent, Rate: math.MaxInt} // our own forks
+	limits := hunt.Limits{AtOnce: s.HuntsAtOnce, Default: hunt.Limit{Concurrent: s.DomainConcurrent,
+		Rate: s.DomainRateLimit}, Hosts: map[string]hunt.Limit{}}
+	limits.Hosts[hunt.HostOf("https://"+s.Domain)] = hunt.Limit{Concurrent: s.DomainConcurrent,
+		Rate: math.MaxInt} // our own forks
 	overrides, err := s.ServerLimits()
 	for _, o := range overrides {
 		limits.Hosts[hunt.HostOf("https://"+o.Domain)] = hunt.Limit{Concurrent: o.Concurrent, Rate: o.Rate}
@@ -237,13 +240,15 @@ func (w *worker) newHunter(directory *claim.Directory) (*hunt.Hunter, error) {
 		place, _ = slices.BinarySearch(names, w.node.Worker)
 		return place, len(names)
 	}
-	return hunt.New(hunt.Options{Base: s.HuntBackoffBase, Max: s.HuntBackoffMax, Limits: limits, Share: share, Fetch: w.fetcher.fetch, Look: w.schedule.lookAt, Log: w.log}), err
+	return hunt.New(hunt.Options{Base: s.HuntBackoffBase, Max: s.HuntBackoffMax, Limits: limits, Share: share,
+		Fetch: w.fetcher.fetch, Look: w.schedule.lookAt, Log: w.log}), err
 }
 
 // work runs the parts of the worker until ctx ends and every push that was under way is released.
 func (w *worker) work(ctx context.Context, member *claim.Member) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{w.hearing.Run, w.schedule.hunter.Run, w.survey.Run, w.schedule.queue.keys.Run, w.chores.Run} {
+	for _, run := range []func(context.Context) error{w.hearing.Run, w.schedule.hunter.Run, w.survey.Run,
+		w.schedule.queue.keys.Run, w.chores.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
 	group.Go(func() error {

@@ -107,7 +107,8 @@ func (w *hosting) hosts(ctx context.Context, ref nostr.RepoRef, now bool) (hosts
 		err = w.knowledge.events.CatchUp(ctx)
 	}
 	var have []*nostr.Event
-	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Authors: []string{ref.PubKey}, Tags: nostr.TagMap{"d": {ref.Identifier}}}
+	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Authors: []string{ref.PubKey},
+		Tags: nostr.TagMap{"d": {ref.Identifier}}}
 	for ev, failed := range w.knowledge.events.Query(ctx, filter) {
 		have, err = append(have, ev), errors.Join(err, failed)
 	}
@@ -124,7 +125,8 @@ func (w *hosting) hosts(ctx context.Context, ref nostr.RepoRef, now bool) (hosts
 
 // heldAt are the held announcements of a repository.
 func (w *hosting) heldAt(ref nostr.RepoRef) []*held.Entry {
-	return w.knowledge.holdings.At(nostr.Address{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey, Identifier: ref.Identifier})
+	return w.knowledge.holdings.At(nostr.Address{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey,
+		Identifier: ref.Identifier})
 }
 
 // decision is what allows a push.
@@ -242,7 +244,8 @@ func (a authority) keep(ctx context.Context, ref nostr.RepoRef, d decision) erro
 // Push implements githttp.Authority: it authorises, restarts the clocks of what the push uses,
 // receives, and releases what is complete in that repository then. It returns when that is served.
 // Other repositories of the maintainers follow.
-func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error) {
+func (a authority) Push(ctx context.Context, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals,
+	error) {
 	at := a.place(push.Ref)
 	repo, err := a.store.At(at)
 	if err != nil {
@@ -266,7 +269,8 @@ func namesPullRequest(c repostate.Change) bool {
 
 // take is Push under the lock. The references are read again: what the client wants may have been
 // done since it saw them.
-func (a authority) take(ctx context.Context, repo *repository.Locked, push githttp.PushRequest, receive githttp.Receive) (githttp.Refusals, error) {
+func (a authority) take(ctx context.Context, repo *repository.Locked, push githttp.PushRequest,
+	receive githttp.Receive) (githttp.Refusals, error) {
 	at := repo.Place
 	d, err := a.allow(ctx, push)
 	if err != nil {
@@ -323,7 +327,8 @@ func (d decision) eventID() string {
 }
 
 // receive lets git carry out what is allowed, and gives what git refuses of it.
-func (a authority) receive(ctx context.Context, repo *repository.Locked, push githttp.PushRequest, d decision, receive githttp.Receive) (githttp.Refusals, error) {
+func (a authority) receive(ctx context.Context, repo *repository.Locked, push githttp.PushRequest, d decision,
+	receive githttp.Receive) (githttp.Refusals, error) {
 	err := ensure(ctx, repo) // it may have been removed and announced again since the request came in
 	if err == nil && !a.prs {
 		err = repo.SetHeld(d.view.Holds(repo.PubKey))

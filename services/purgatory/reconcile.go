@@ -42,7 +42,8 @@ func (w *reconciler) tryReconcile(ctx context.Context, t task) error {
 	if err == nil || ctx.Err() != nil {
 		return nil
 	}
-	w.log.Warn("a repository could not be brought in line with its events; trying again", "identifier", t.identifier, "error", err)
+	w.log.Warn("a repository could not be brought in line with its events; trying again", "identifier", t.identifier,
+		"error", err)
 	return err
 }
 
@@ -78,7 +79,8 @@ func (w *reconciler) reconcile(ctx context.Context, t task) error {
 		w.schedule.hunter.Add(t.identifier, w.node.Settings.HuntSyncDelay)
 	}
 	if hunted {
-		w.updateHunt(ctx, v, func(owner string) bool { return attempt || isAmong(scope, placeOf(owner, t.identifier)) }, attempt)
+		w.updateHunt(ctx, v, func(owner string) bool { return attempt || isAmong(scope, placeOf(owner, t.identifier)) },
+			attempt)
 	}
 	// This look may have taken the place of the one at which the next attempt begins.
 	if next := w.schedule.hunter.Status(t.identifier).Next; !next.IsZero() {
@@ -93,8 +95,10 @@ func (w *reconciler) reconcile(ctx context.Context, t task) error {
 // accepted pull requests whose commits are not named in all of its repositories: what happened
 // while no worker held the shard, and what is for a repository that is new. When an attempt to hunt
 // begins these are all repositories of the identifier.
-func (w *reconciler) enter(ctx context.Context, t *task, hunted, attempt bool) (v repostate.View, locked []*repository.Locked, unlock func(), err error) {
-	if v, err = w.knowledge.known(ctx, t.identifier, w.knowledge.holdings.OfIdentifier(t.identifier), t.pulls); err != nil {
+func (w *reconciler) enter(ctx context.Context, t *task, hunted, attempt bool) (v repostate.View,
+	locked []*repository.Locked, unlock func(), err error) {
+	if v, err = w.knowledge.known(ctx, t.identifier, w.knowledge.holdings.OfIdentifier(t.identifier),
+		t.pulls); err != nil {
 		return v, nil, nil, err
 	}
 	if t.former, err = w.formerlyListed(ctx, v, *t); err != nil {
@@ -108,7 +112,8 @@ func (w *reconciler) enter(ctx context.Context, t *task, hunted, attempt bool) (
 			return v, nil, nil, err
 		}
 		if t.pulls = union(t.pulls, owed); len(owed) > 0 {
-			if v, err = w.knowledge.known(ctx, t.identifier, w.knowledge.holdings.OfIdentifier(t.identifier), t.pulls); err != nil {
+			if v, err = w.knowledge.known(ctx, t.identifier, w.knowledge.holdings.OfIdentifier(t.identifier),
+				t.pulls); err != nil {
 				return v, nil, nil, err
 			}
 			scope, rest = scopeOf(v, *t)
@@ -130,7 +135,8 @@ func (w *reconciler) enter(ctx context.Context, t *task, hunted, attempt bool) (
 		if l, free := repo.TryLock(); free {
 			locked = append(locked, l)
 		} else {
-			w.schedule.queue.addRepository(at, time.Now().Add(w.node.Settings.HuntInterval), max(maintainerGroup, t.places[at]), t.pulls...)
+			w.schedule.queue.addRepository(at, time.Now().Add(w.node.Settings.HuntInterval), max(maintainerGroup, t.places[at]),
+				t.pulls...)
 		}
 	}
 	if err == nil {
@@ -149,7 +155,8 @@ func (w *reconciler) formerlyListed(ctx context.Context, v repostate.View, t tas
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	for at, reach := range t.places {
-		if reach < maintainerGroup || at.PRs || slices.ContainsFunc(v.Announcements, func(a repostate.Announcement) bool { return a.Ref == at.RepoRef }) {
+		if reach < maintainerGroup || at.PRs || slices.ContainsFunc(v.Announcements,
+			func(a repostate.Announcement) bool { return a.Ref == at.RepoRef }) {
 			continue
 		}
 		last, _, err := w.knowledge.lastAnnouncement(ctx, at.RepoRef)
@@ -227,7 +234,8 @@ func (w *reconciler) release(ctx context.Context, v repostate.View, scope []*rep
 		w.notices.metrics.released.WithLabelValues(strconv.Itoa(ev.Kind)).Inc()
 		w.notices.metrics.waited.Observe(waited.Seconds())
 		w.notices.tell(v.Identifier, proto.GitReleased, proto.GitNotice{Event: ev.ID, Kind: ev.Kind})
-		w.log.Info("released", "identifier", v.Identifier, "kind", ev.Kind, "event", ev.ID, "waited", waited.Round(time.Millisecond))
+		w.log.Info("released", "identifier", v.Identifier, "kind", ev.Kind, "event", ev.ID, "waited",
+			waited.Round(time.Millisecond))
 	}
 	for _, ev := range supersededBy(result.Released, waiting) {
 		w.notices.expired(v.Identifier, ev, "superseded by a newer state of its author")
@@ -280,12 +288,14 @@ func (w *reconciler) updateHunt(ctx context.Context, v repostate.View, of func(o
 	}
 	clock := w.schedule.clock(v.Identifier)
 	w.schedule.hunter.Seek(v.Identifier, hunt.Found{
-		Wants: wants, Sources: v.Sources(), Of: of, All: all, Rare: clock.isRare(v, w.knowledge.holdings.OfIdentifier(v.Identifier)),
+		Wants: wants, Sources: v.Sources(), Of: of, All: all, Rare: clock.isRare(v,
+			w.knowledge.holdings.OfIdentifier(v.Identifier)),
 	})
 }
 
 // missing are objects that a repository lacks, and commits of pull requests that only lie there.
-func (w *reconciler) missing(ctx context.Context, v repostate.View, repo *repository.Repo, objects []string) ([]string, error) {
+func (w *reconciler) missing(ctx context.Context, v repostate.View, repo *repository.Repo, objects []string) ([]string,
+	error) {
 	missing, err := repo.Missing(ctx, objects)
 	if err != nil || !repo.Exists() {
 		return missing, err

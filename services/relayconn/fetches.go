@@ -73,7 +73,8 @@ func (f *Fetches) hold(name string) (ids <-chan []string, letGo func()) {
 // hear takes in a message. It must not block.
 func (f *Fetches) hear(ctx context.Context, data []byte) {
 	var said proto.Fetch
-	if err := json.Unmarshal(data, &said); err != nil || len(said.IDs) > proto.MaxFetched || len(said.Relays) > proto.MaxFetchRelays {
+	if err := json.Unmarshal(data, &said); err != nil || len(said.IDs) > proto.MaxFetched ||
+		len(said.Relays) > proto.MaxFetchRelays {
 		f.env.Log.Error("which events to ask for by id cannot be read", "bytes", len(data), "error", err)
 		return
 	}

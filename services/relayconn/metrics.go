@@ -49,14 +49,17 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return with.NewGaugeVec(prometheus.GaugeOpts{Name: "ngit_sync_relay_" + name, Help: help}, []string{"relay"})
 	}
 	m := &Metrics{
-		attempts:  counter("connection_attempts_total", "Attempts to connect to relays.", "relay", "result"),
-		gaps:      counter("gap_events_total", "Events that should have come live but were found later.", "relay"),
-		notTaken:  counter("events_not_taken_total", "What relays sent and ingest did not get, or rejected, and why.", "reason"),
-		connected: gauge("connected", "0 disconnected, 1 connecting, 2 syncing, 3 connected, 4 connected with failures of historic sync."),
-		status:    gauge("status", "1 healthy, 2 disconnected, 3 degraded, 4 dead, 5 rate limited, 6 policy limited."),
-		failures:  gauge("failures", "Failed connections in a row."),
-		synced:    with.NewCounter(prometheus.CounterOpts{Name: "ngit_sync_events_synced_total", Help: "Events from relays that are served now and were not before."}),
-		relays:    map[string]snapshot{},
+		attempts: counter("connection_attempts_total", "Attempts to connect to relays.", "relay", "result"),
+		gaps:     counter("gap_events_total", "Events that should have come live but were found later.", "relay"),
+		notTaken: counter("events_not_taken_total", "What relays sent and ingest did not get, or rejected, and why.",
+			"reason"),
+		connected: gauge("connected",
+			"0 disconnected, 1 connecting, 2 syncing, 3 connected, 4 connected with failures of historic sync."),
+		status:   gauge("status", "1 healthy, 2 disconnected, 3 degraded, 4 dead, 5 rate limited, 6 policy limited."),
+		failures: gauge("failures", "Failed connections in a row."),
+		synced: with.NewCounter(prometheus.CounterOpts{Name: "ngit_sync_events_synced_total",
+			Help: "Events from relays that are served now and were not before."}),
+		relays: map[string]snapshot{},
 	}
 	sum := func(name, help string, counts func(snapshot) bool) {
 		with.NewGaugeFunc(prometheus.GaugeOpts{Name: "ngit_sync_" + name, Help: help}, func() (n float64) {
@@ -71,9 +74,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		})
 	}
 	sum("relays_tracked_total", "Relays that this worker keeps.", func(snapshot) bool { return true })
-	sum("relays_connected_total", "Relays that are connected.", func(s snapshot) bool { return s.connection >= session.Syncing })
-	sum("relays_dead_total", "Relays that have been failing for a day.", func(s snapshot) bool { return s.health == health.Dead })
-	sum("naughty_relays_total", "Relays with name, TLS or protocol errors of their own.", func(s snapshot) bool { return s.naughty })
+	sum("relays_connected_total", "Relays that are connected.",
+		func(s snapshot) bool { return s.connection >= session.Syncing })
+	sum("relays_dead_total", "Relays that have been failing for a day.",
+		func(s snapshot) bool { return s.health == health.Dead })
+	sum("naughty_relays_total", "Relays with name, TLS or protocol errors of their own.",
+		func(s snapshot) bool { return s.naughty })
 	return m
 }
 
@@ -111,7 +117,8 @@ func (m *Metrics) forget(name string) {
 	if delete(m.relays, name); label["relay"] == otherRelays {
 		return
 	}
-	for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{m.attempts, m.gaps, m.connected, m.status, m.failures} {
+	for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{m.attempts, m.gaps, m.connected, m.status,
+		m.failures} {
 		v.DeletePartialMatch(label)
 	}
 }

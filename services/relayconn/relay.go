@@ -100,7 +100,8 @@ type relayWorker struct {
 // Run keeps the connection to the relay of that claim until ctx ends.
 func (e *Env) Run(ctx context.Context, held claim.Held) error {
 	name := held.Key
-	w := &relayWorker{Env: e, name: name, lease: held.Lease, claimed: time.Now(), warned: map[string]bool{}, log: e.Log.With("relay", name)}
+	w := &relayWorker{Env: e, name: name, lease: held.Lease, claimed: time.Now(), warned: map[string]bool{},
+		log: e.Log.With("relay", name)}
 	w.state = &stateKeeper{js: e.JS, kv: e.States, key: name, log: w.log}
 	if err := w.state.read(ctx); err != nil {
 		return err
@@ -124,7 +125,8 @@ func (w *relayWorker) resume(now time.Time) {
 	s := w.state.value
 	w.state.kept = max(stateKept, w.Rules.Health.NaughtyFor, w.Rules.Health.Max)
 	w.health = health.Health{
-		Rules: w.Rules.Health, Failures: s.Failures, Recovering: s.Failures > 0 || s.LastError != "", FailingSince: s.FailingSince, NaughtyUntil: s.NaughtyUntil, NextAttempt: s.NextAttempt, LastError: s.LastError,
+		Rules: w.Rules.Health, Failures: s.Failures, Recovering: s.Failures > 0 ||
+			s.LastError != "", FailingSince: s.FailingSince, NaughtyUntil: s.NaughtyUntil, NextAttempt: s.NextAttempt, LastError: s.LastError,
 	}
 	w.seen = w.health.State(now)
 	w.connected, w.complete, w.daily, w.marked = s.LastConnected, s.CompleteUntil, s.NextDaily, s.ConfirmedAt
@@ -293,7 +295,8 @@ func (e *Env) authenticate(conn Connection, url string) func(challenge string) e
 // talk gives what is read from a connection to run, until either ends. What is done besides ends
 // with it.
 func talk(
-	ctx context.Context, conn Connection, run func(ctx context.Context, messages <-chan wire.Message) error, besides ...func(ctx context.Context),
+	ctx context.Context, conn Connection, run func(ctx context.Context,
+		messages <-chan wire.Message) error, besides ...func(ctx context.Context),
 ) error {
 	messages := make(chan wire.Message)
 	var lost error // why reading has ended
@@ -389,7 +392,8 @@ func (w *relayWorker) Judged(ev *nostr.Event, source proto.Source, gap bool, v p
 	if source == proto.SourceDaily {
 		level = slog.LevelError
 	}
-	w.log.Log(context.Background(), level, "an event that should have come live was found later", "source", source, "id", ev.ID, "kind", ev.Kind)
+	w.log.Log(context.Background(), level, "an event that should have come live was found later", "source", source, "id",
+		ev.ID, "kind", ev.Kind)
 }
 
 // NotTaken counts what the relay sent and ingest did not get, or rejected.
@@ -436,7 +440,8 @@ func (w *relayWorker) markConnected(now time.Time) {
 
 // logDisconnect says why there is no connection, and for how long the relay is left alone now.
 func (w *relayWorker) logDisconnect(what string, now time.Time, err error) {
-	w.log.Warn(what, "url", w.url, "attempt", w.health.Failures, "again_in", max(0, w.health.NextAttempt.Sub(now)).Round(time.Second),
+	w.log.Warn(what, "url", w.url, "attempt", w.health.Failures, "again_in",
+		max(0, w.health.NextAttempt.Sub(now)).Round(time.Second),
 		"naughty", !w.health.NaughtyUntil.IsZero(), "cause", netguard.Classify(err), "error", err)
 }
 

@@ -77,14 +77,16 @@ type list struct {
 // of all relays that are targets are sent to names, the whole list whenever it has changed. A list
 // that was not received yet is replaced by the next; names must have room for one. Root events that
 // come one after the other are told together, when the window is over that the first has opened.
-func NewTargets(js jetstream.JetStream, events query.Source, window time.Duration, names chan []string, log *slog.Logger) *Targets {
+func NewTargets(js jetstream.JetStream, events query.Source, window time.Duration, names chan []string,
+	log *slog.Logger) *Targets {
 	t := &Targets{
 		js: js, events: events, window: window, log: log, names: names, wake: make(chan struct{}, 1),
 		relays: map[string]proto.Target{}, lists: map[string]*list{}, wanted: map[string]*Wanted{},
 	}
 	t.newerRoots = t.readNewer
 	t.hearing = query.SubscribeAccepted(js, events, rootKinds, t.hear) // what is asked for later has the events before
-	t.stream = bus.NewFollower(js, bus.Reading{Stream: proto.StreamTargets, Filter: proto.AnyTarget, Idle: func(context.Context) { t.idle() }}, log, bus.Each(t.takeRelay))
+	t.stream = bus.NewFollower(js, bus.Reading{Stream: proto.StreamTargets, Filter: proto.AnyTarget,
+		Idle: func(context.Context) { t.idle() }}, log, bus.Each(t.takeRelay))
 	return t
 }
 
@@ -386,7 +388,8 @@ func (t *Targets) takeWanted(m bus.Message) {
 		return
 	}
 	if r.Level != "" && r.Level != proto.LevelFull && r.Level != proto.LevelStateOnly {
-		t.log.Error("what discovery wants has a level that is not known; nothing is asked for", "subject", m.Subject, "level", r.Level)
+		t.log.Error("what discovery wants has a level that is not known; nothing is asked for", "subject", m.Subject,
+			"level", r.Level)
 		return
 	}
 	t.mu.Lock()

@@ -51,7 +51,8 @@ func Run(ctx context.Context, n *node.Node) error {
 	all := NewTargets(n.Bus.JS, n.Accepted, millis(n.Settings.Sync.BatchWindowMillis), names, n.Log)
 	connects := rate.NewLimiter(rate.Every(connectApart), 1)
 	env := &Env{
-		Rules: rules, Domain: n.Settings.Domain, Hash: n.Settings.RulesHash() + session.Shape(), Worker: n.Worker, Started: time.Now(), JS: n.Bus.JS, States: states,
+		Rules: rules, Domain: n.Settings.Domain, Hash: n.Settings.RulesHash() +
+			session.Shape(), Worker: n.Worker, Started: time.Now(), JS: n.Bus.JS, States: states,
 		Dial: func(ctx context.Context, url string) (Connection, error) {
 			if err := connects.Wait(ctx); err != nil {
 				return nil, fmt.Errorf("wait for other connections to be made: %w", err)
@@ -111,7 +112,8 @@ func rulesOf(s config.Sync) Rules {
 	return Rules{
 		Sync: s,
 		Session: session.Rules{
-			PageLimit: s.PageSize, AtOnce: s.BatchesAtOnce, MaxFilters: s.MaxFilters, Calm: millis(s.BatchWindowMillis) + time.Second,
+			PageLimit: s.PageSize, AtOnce: s.BatchesAtOnce, MaxFilters: s.MaxFilters, Calm: millis(s.BatchWindowMillis) +
+				time.Second,
 			Silence: s.SilenceTimeout, ConsolidateWait: s.ConsolidateWait, Cooldown: s.RateLimitCooldown, Apart: beginApart, SilentLook: silentLook,
 		},
 		Health: health.Rules{

@@ -66,7 +66,8 @@ func Run(ctx context.Context, report *Report, s System) error {
 		return err
 	}
 	defer os.RemoveAll(temp)
-	if c.truth, err = eventdb.Open(filepath.Join(temp, "log"), eventdb.Options{KeepDeleted: s.IgnoreDeletions}); err != nil {
+	if c.truth, err = eventdb.Open(filepath.Join(temp, "log"),
+		eventdb.Options{KeepDeleted: s.IgnoreDeletions}); err != nil {
 		return err
 	}
 	defer c.truth.Close()
@@ -196,7 +197,8 @@ func (c *checker) compare(ctx context.Context, name, dir string) (problem string
 		return "", err
 	}
 	if db.Seq() == 0 { // Bind has dropped it, or it was empty
-		c.Notes = append(c.Notes, name+" is empty, or of another log, version or setting: the next start makes it from the log")
+		c.Notes = append(c.Notes,
+			name+" is empty, or of another log, version or setting: the next start makes it from the log")
 		return "", nil
 	}
 	for try := 0; db.Seq() != c.truth.Seq(); try++ {

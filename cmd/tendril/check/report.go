@@ -92,7 +92,8 @@ func Paint(coloured bool, colour int, text string) string {
 
 // Write tells it to people, in colours where they see them.
 func (r *Report) Write(out io.Writer, coloured bool) {
-	fmt.Fprintf(out, "%s in the log, %s, %s were looked at\n", Count(r.Events, "event", "events"), Count(r.Indexes, "index", "indexes"),
+	fmt.Fprintf(out, "%s in the log, %s, %s were looked at\n", Count(r.Events, "event", "events"),
+		Count(r.Indexes, "index", "indexes"),
 		Count(r.Repositories, "repository", "repositories"))
 	for _, note := range r.Notes {
 		fmt.Fprintf(out, "%s: %s\n", Paint(coloured, Yellow, "note"), note)

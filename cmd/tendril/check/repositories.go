@@ -120,7 +120,8 @@ func (i *identifier) look(ctx context.Context, owners []string) error {
 	for _, e := range i.holdings.OfIdentifier(i.name) {
 		holding = append(holding, e.Held)
 	}
-	accepted, err := i.accepted(ctx, nostr.Filter{Kinds: []int{nostr.KindAnnouncement, nostr.KindState}, Tags: nostr.TagMap{"d": {i.name}}})
+	accepted, err := i.accepted(ctx, nostr.Filter{Kinds: []int{nostr.KindAnnouncement, nostr.KindState},
+		Tags: nostr.TagMap{"d": {i.name}}})
 	if err != nil {
 		return err
 	}
@@ -140,7 +141,8 @@ func (i *identifier) look(ctx context.Context, owners []string) error {
 }
 
 // found notes a problem of a repository. mend says in words what do does under the lock.
-func (i *identifier) found(part string, repo *repository.Repo, problem, mend string, do func(*repository.Locked) error) {
+func (i *identifier) found(part string, repo *repository.Repo, problem, mend string,
+	do func(*repository.Locked) error) {
 	f := Finding{Part: part, What: repo.RepoRef.String(), Problem: problem, Mend: mend}
 	if do != nil {
 		f.mend = func() error { return repo.WithLock(context.Background(), do) }
@@ -155,7 +157,8 @@ func (i *identifier) orphan(ctx context.Context, repo *repository.Repo) error {
 		return err
 	}
 	if !has {
-		i.found(PartDisk, repo, "no announcement names this repository, and it is empty", "it is removed", func(repo *repository.Locked) error { return repo.Remove(ctx) })
+		i.found(PartDisk, repo, "no announcement names this repository, and it is empty", "it is removed",
+			func(repo *repository.Locked) error { return repo.Remove(ctx) })
 		return nil
 	}
 	// Purgatory keeps it for a while or without an end (`tendril repo list`) if its owner once
@@ -167,7 +170,8 @@ func (i *identifier) orphan(ctx context.Context, repo *repository.Repo) error {
 	announcement := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: repo.PubKey, Tags: nostr.Tags{{"d", i.name}}}
 	_, kept, err := bus.Last(ctx, i.Bus.JS, proto.StreamEvents, proto.EventSubjectOf(announcement).String())
 	if err == nil && !kept {
-		i.found(PartDisk, repo, "no announcement names this repository", "it is moved into "+repository.OrphansFolder, putAside)
+		i.found(PartDisk, repo, "no announcement names this repository", "it is moved into "+repository.OrphansFolder,
+			putAside)
 	}
 	return err
 }
@@ -181,10 +185,12 @@ func putAside(repo *repository.Locked) error {
 
 // hosted checks a repository that is announced here: its references and its objects.
 func (i *identifier) hosted(ctx context.Context, owner string, repo *repository.Repo) error {
-	served := slices.ContainsFunc(i.known.Announcements, func(a repostate.Announcement) bool { return a.Ref.PubKey == owner && !a.Held })
+	served := slices.ContainsFunc(i.known.Announcements,
+		func(a repostate.Announcement) bool { return a.Ref.PubKey == owner && !a.Held })
 	if !repo.Exists() && served {
 		create := func(repo *repository.Locked) error { return repo.Ensure(ctx) }
-		i.found(PartDisk, repo, "it is announced and not on the disk", "it is made; its data must come from a back-up or a clone URL", create)
+		i.found(PartDisk, repo, "it is announced and not on the disk",
+			"it is made; its data must come from a back-up or a clone URL", create)
 		if i.repair {
 			if err := repo.WithLock(ctx, create); err != nil { // its references are next
 				return err
@@ -205,7 +211,8 @@ func (i *identifier) hosted(ctx context.Context, owner string, repo *repository.
 	}
 	if failed, ok := errors.AsType[*repository.Error](err); ok && failed.Messages != "" {
 		lines := strings.Split(failed.Messages, "\n")
-		i.found(PartObjects, repo, fmt.Sprintf("git fsck: %s (%d lines)", strings.Join(lines[:min(len(lines), 3)], "; "), len(lines)), "", nil)
+		i.found(PartObjects, repo, fmt.Sprintf("git fsck: %s (%d lines)", strings.Join(lines[:min(len(lines), 3)], "; "),
+			len(lines)), "", nil)
 		return nil
 	}
 	return err
@@ -226,17 +233,20 @@ func (i *identifier) states(ctx context.Context, owner string, repo *repository.
 			continue
 		case len(missing) > 0:
 			gone = true
-			i.found(PartObjects, repo, fmt.Sprintf("%d objects are gone that the state %s names, %s first", len(missing), s.Event.ID, missing[0]), "", nil)
+			i.found(PartObjects, repo, fmt.Sprintf("%d objects are gone that the state %s names, %s first", len(missing),
+				s.Event.ID, missing[0]), "", nil)
 			continue
 		}
 		differs := cmp.Or(repostate.Difference(s.Refs, have), "HEAD or a symbolic reference")
-		i.found(PartReferences, repo, "they are not what the state "+s.Event.ID+" says: "+differs, "they are set", func(repo *repository.Locked) error {
-			return repo.SetRefs(ctx, s.Refs, s.Symbolic, s.Head)
-		})
+		i.found(PartReferences, repo, "they are not what the state "+s.Event.ID+" says: "+differs, "they are set",
+			func(repo *repository.Locked) error {
+				return repo.SetRefs(ctx, s.Refs, s.Symbolic, s.Head)
+			})
 		return nil
 	}
 	if len(have) > 0 && !gone && !i.mayStay(owner, refs) {
-		i.found(PartReferences, repo, "there are branches or tags, and no state event says so: "+repostate.Difference(nil, have), "", nil)
+		i.found(PartReferences, repo, "there are branches or tags, and no state event says so: "+repostate.Difference(nil,
+			have), "", nil)
 	}
 	return nil
 }
@@ -267,7 +277,8 @@ func agrees(s repostate.State, refs repository.Refs) bool {
 // pullRequests compares the references below refs/nostr/ with the events that they are named for.
 func (i *identifier) pullRequests(ctx context.Context, repo *repository.Repo, refs repository.Refs) error {
 	const prefix = "refs/nostr/"
-	tagging, err := i.accepted(ctx, nostr.Filter{Kinds: []int{nostr.KindPR, nostr.KindPRUpdate}, Tags: nostr.TagMap{"a": {repo.RepoRef.String()}}})
+	tagging, err := i.accepted(ctx, nostr.Filter{Kinds: []int{nostr.KindPR, nostr.KindPRUpdate},
+		Tags: nostr.TagMap{"a": {repo.RepoRef.String()}}})
 	if err != nil {
 		return err
 	}
@@ -287,7 +298,8 @@ func (i *identifier) pullRequests(ctx context.Context, repo *repository.Repo, re
 		case err != nil:
 			return err
 		case len(missing) == 0:
-			i.found(PartReferences, repo, name+" does not name the commit of its pull request", "it is set", func(repo *repository.Locked) error { return repo.SetRef(ctx, name, pr.Commit) })
+			i.found(PartReferences, repo, name+" does not name the commit of its pull request", "it is set",
+				func(repo *repository.Locked) error { return repo.SetRef(ctx, name, pr.Commit) })
 		case isOnlyFor(pr, repo.RepoRef):
 			i.found(PartObjects, repo, fmt.Sprintf("the commit %s of the pull request %s is gone", pr.Commit, ev.ID), "", nil)
 		}
@@ -307,7 +319,8 @@ func (i *identifier) pullRequests(ctx context.Context, repo *repository.Repo, re
 			return err
 		}
 		if pr, err := nostr.ParsePullRequest(ev); err != nil || pr.Commit != id {
-			i.found(PartReferences, repo, name+" names a commit that its event does not", "it is removed", func(repo *repository.Locked) error { return repo.DeleteRef(ctx, name) })
+			i.found(PartReferences, repo, name+" names a commit that its event does not", "it is removed",
+				func(repo *repository.Locked) error { return repo.DeleteRef(ctx, name) })
 		}
 	}
 	return nil

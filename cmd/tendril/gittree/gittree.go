@@ -160,7 +160,8 @@ func Mirror(ctx context.Context, from, path string) (err error) {
 	}
 	// For a path git starts another git, which gets none of this configuration.
 	const pack = "--upload-pack=git -c 'safe.directory=*' upload-pack"
-	if _, err := run(ctx, path, "fetch", "--quiet", "--force", "--prune", "--no-tags", "--no-write-fetch-head", "--update-head-ok",
+	if _, err := run(ctx, path, "fetch", "--quiet", "--force", "--prune", "--no-tags", "--no-write-fetch-head",
+		"--update-head-ok",
 		pack, "--", from, "+refs/*:refs/*"); err != nil {
 		return err
 	}
@@ -187,13 +188,15 @@ func Push(ctx context.Context, from, url string, pulls map[string]bool) (count i
 	if pulls != nil {
 		prefixes = []string{nostrRefs}
 	}
-	listed, err := run(ctx, from, append([]string{"for-each-ref", "--format=%(objectname) %(refname) %(symref)"}, prefixes...)...)
+	listed, err := run(ctx, from, append([]string{"for-each-ref", "--format=%(objectname) %(refname) %(symref)"},
+		prefixes...)...)
 	if err != nil {
 		return 0, err
 	}
 	var refs strings.Builder
 	for line := range strings.Lines(listed) {
-		if fields := strings.Fields(line); len(fields) == 2 && (pulls == nil || pulls[strings.TrimPrefix(fields[1], nostrRefs)]) {
+		if fields := strings.Fields(line); len(fields) == 2 && (pulls == nil ||
+			pulls[strings.TrimPrefix(fields[1], nostrRefs)]) {
 			refs.WriteString(strings.Join(fields, " ") + "\n")
 			count++
 		}
@@ -209,7 +212,8 @@ func Push(ctx context.Context, from, url string, pulls map[string]bool) (count i
 	defer os.RemoveAll(temp)
 	err = errors.Join(initBare(ctx, temp),
 		os.WriteFile(filepath.Join(temp, "packed-refs"), []byte(refs.String()), 0o600),
-		os.WriteFile(filepath.Join(temp, "objects", "info", "alternates"), []byte(filepath.Join(from, "objects")+"\n"), 0o600))
+		os.WriteFile(filepath.Join(temp, "objects", "info", "alternates"), []byte(filepath.Join(from, "objects")+"\n"),
+			0o600))
 	if err != nil {
 		return 0, err
 	}

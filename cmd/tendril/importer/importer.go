@@ -325,7 +325,8 @@ func Lines(from io.Reader, each func(Line)) error {
 			return fmt.Errorf("read the events: %w", err)
 		}
 		line := Line{Number: number}
-		if text = bytes.TrimSpace(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))); len(text) > maxLine { // some editors begin with it
+		if text = bytes.TrimSpace(bytes.TrimPrefix(text,
+			[]byte("\xef\xbb\xbf"))); len(text) > maxLine { // some editors begin with it
 			line.Wrong = errTooLong
 		} else if len(text) > 0 {
 			line.Event, line.Wrong = eventIn(text)

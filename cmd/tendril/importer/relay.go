@@ -77,7 +77,8 @@ func (r *Relay) Missing() error {
 	for _, g := range gaps[:min(len(gaps), 10)] {
 		times = append(times, g.From.Time().UTC().Format(time.RFC3339)+" to "+g.To.Time().UTC().Format(time.RFC3339))
 	}
-	return fmt.Errorf("the relay %s may have more events than it shows: those created from %s (%d such times)", r.url, strings.Join(times, ", "), len(gaps))
+	return fmt.Errorf("the relay %s may have more events than it shows: those created from %s (%d such times)", r.url,
+		strings.Join(times, ", "), len(gaps))
 }
 
 // errEnded ends a page.

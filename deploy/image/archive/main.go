@@ -74,7 +74,8 @@ func write(root, program, named, out string) (digest v1.Hash, err error) {
 		return digest, fmt.Errorf("pack %s: %w", root, err)
 	}
 	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(files.Bytes())), nil }
-	layer, err := tarball.LayerFromOpener(open, tarball.WithCompressionLevel(gzip.BestCompression), tarball.WithCompressedCaching)
+	layer, err := tarball.LayerFromOpener(open, tarball.WithCompressionLevel(gzip.BestCompression),
+		tarball.WithCompressedCaching)
 	if err != nil {
 		return digest, fmt.Errorf("make the layer: %w", err)
 	}
@@ -124,7 +125,8 @@ func pack(w io.Writer, folder string) error {
 		if err != nil {
 			return err
 		}
-		header := tar.Header{Typeflag: made.Typeflag, Linkname: made.Linkname, Size: made.Size, Mode: made.Mode, ModTime: time.Unix(0, 0)}
+		header := tar.Header{Typeflag: made.Typeflag, Linkname: made.Linkname, Size: made.Size, Mode: made.Mode,
+			ModTime: time.Unix(0, 0)}
 		if header.Name, err = filepath.Rel(folder, path); err != nil {
 			return err
 		}

@@ -123,7 +123,8 @@ func (c *courier) banned(ref nostr.RepoRef) error {
 // watchWorker ends a request when its worker is no longer live, or its repository is banned, until
 // ctx ends. A worker whose node has lost its power closes no connection. One that gave its shards
 // away is live until all it had under way is finished.
-func (c *courier) watchWorker(ctx context.Context, worker proto.Worker, ref nostr.RepoRef, end context.CancelCauseFunc) {
+func (c *courier) watchWorker(ctx context.Context, worker proto.Worker, ref nostr.RepoRef,
+	end context.CancelCauseFunc) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {

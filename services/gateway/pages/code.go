@@ -121,7 +121,8 @@ func (c *code) RootURL() string { return c.at("") }
 
 // readCode asks the worker of a repository for what a page shows, and waits for that long for a
 // worker where there is none. nil: there is no such thing.
-func (p *Pages) readCode(ctx context.Context, ref nostr.RepoRef, home, client string, v view, patience time.Duration) (*code, *proto.RepoFile, error) {
+func (p *Pages) readCode(ctx context.Context, ref nostr.RepoRef, home, client string, v view,
+	patience time.Duration) (*code, *proto.RepoFile, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience+askTime)
 	defer cancel()
 	workers := p.Workers
@@ -195,7 +196,8 @@ func (c *code) addFolder(a proto.RepoFolderAnswer) {
 
 // show prepares a file of a folder.
 func (c *code) show(f *proto.RepoFile, folder string) *file {
-	to := &file{Name: harmless(f.Name), Size: humanize.IBytes(uint64(f.Bytes)), Raw: c.at(path.Join(folder, f.Name), "raw")}
+	to := &file{Name: harmless(f.Name), Size: humanize.IBytes(uint64(f.Bytes)),
+		Raw: c.at(path.Join(folder, f.Name), "raw")}
 	switch {
 	case f.Bytes > int64(len(f.Data)):
 		to.Large = true
@@ -260,7 +262,8 @@ const rawPolicy = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
 // raw answers with a file as it is: images as such, all else as text, so that no browser runs it.
 func raw(w http.ResponseWriter, r *http.Request, f *proto.RepoFile) {
 	if f.Bytes > int64(len(f.Data)) {
-		http.Error(w, fmt.Sprintf("this file has %s: clone the repository to read it", humanize.IBytes(uint64(f.Bytes))), http.StatusRequestEntityTooLarge)
+		http.Error(w, fmt.Sprintf("this file has %s: clone the repository to read it", humanize.IBytes(uint64(f.Bytes))),
+			http.StatusRequestEntityTooLarge)
 		return
 	}
 	kind := "application/octet-stream"

@@ -305,7 +305,8 @@ func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.Repo
 
 // hostedRepository answers with the page of a repository that is announced, or with what its query
 // names of the data: a folder, a file, or commits.
-func (p *Pages) hostedRepository(w http.ResponseWriter, r *http.Request, at nostr.RepositoryPath, repo *repository, client string) {
+func (p *Pages) hostedRepository(w http.ResponseWriter, r *http.Request, at nostr.RepositoryPath, repo *repository,
+	client string) {
 	ref := nostr.RepoRef{PubKey: at.PubKey, Identifier: at.Identifier}
 	v, named := wanted(r.URL.Query())
 	patience := p.Workers.Patience

@@ -131,7 +131,8 @@ func (p *Pages) repository(ctx context.Context, v *eventdb.View, pubkey, identif
 		return nil, fmt.Errorf("encode address: %w", err)
 	}
 	for _, link := range a.Web {
-		if (strings.HasPrefix(link, "https://") || strings.HasPrefix(link, "http://")) && len(link) <= maxText && len(r.Web) < maxLinks {
+		if (strings.HasPrefix(link, "https://") || strings.HasPrefix(link, "http://")) && len(link) <= maxText &&
+			len(r.Web) < maxLinks {
 			r.Web = append(r.Web, link)
 		}
 	}
@@ -192,7 +193,8 @@ func (all *announcements) LedBy(string) iter.Seq[*nostr.Announcement] {
 // nostrURL is the address of a repository for git-remote-nostr:
 // nostr://<npub>/<relay>/<identifier>. A relay without a scheme is reached by wss.
 func nostrURL(npub, relay, identifier string) string {
-	return "nostr://" + npub + "/" + url.QueryEscape(strings.TrimPrefix(relay, "wss://")) + "/" + nostr.EncodeIdentifier(identifier)
+	return "nostr://" + npub + "/" + url.QueryEscape(strings.TrimPrefix(relay, "wss://")) + "/" +
+		nostr.EncodeIdentifier(identifier)
 }
 
 // addState adds the references of the newest accepted state of any confirmed maintainer.
@@ -200,7 +202,8 @@ func (r *repository) addState(ctx context.Context, v *eventdb.View, maintainers 
 	if len(maintainers) == 0 {
 		return nil
 	}
-	filter := nostr.Filter{Kinds: []int{nostr.KindState}, Authors: maintainers, Tags: nostr.TagMap{"d": {r.Identifier}}, Limit: 1}
+	filter := nostr.Filter{Kinds: []int{nostr.KindState}, Authors: maintainers, Tags: nostr.TagMap{"d": {r.Identifier}},
+		Limit: 1}
 	for ev, err := range v.Query(ctx, filter) {
 		if err != nil {
 			return fmt.Errorf("look up state: %w", err)

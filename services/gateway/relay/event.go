@@ -39,7 +39,8 @@ func (c *connection) offer(m message) {
 	ctx, cancel := context.WithTimeout(c.ctx, r.Limits.EventTimeout)
 	decided := make(chan decision, 1)
 	err := r.Ingest.Offer(ctx, candidates.Candidate{
-		Event: ev, Lane: proto.LaneUser, Source: proto.SourceUser, Client: c.client, Trace: r.Trace.Span("", "receive", ev, now, "relay", ""),
+		Event: ev, Lane: proto.LaneUser, Source: proto.SourceUser, Client: c.client, Trace: r.Trace.Span("", "receive", ev,
+			now, "relay", ""),
 		Done: func(v proto.Verdict, err error) { decided <- decision{v, err} },
 	})
 	if err != nil {
@@ -66,7 +67,8 @@ func (c *connection) offer(m message) {
 func (c *connection) reject(ev *nostr.Event, reason, why string) {
 	c.relay.Metrics.rejected.WithLabelValues(obs.KindLabel(ev.Kind), reason).Inc()
 	tell := func() {
-		c.relay.Log.Info("event rejected", "event", ev.ID, "kind", ev.Kind, "author", ev.PubKey, "client", c.client, "reason", why)
+		c.relay.Log.Info("event rejected", "event", ev.ID, "kind", ev.Kind, "author", ev.PubKey, "client", c.client,
+			"reason", why)
 	}
 	if reason == tooMany {
 		c.slow.Do(tell) // or one client could fill the log
@@ -86,7 +88,8 @@ func (c *connection) tooFast() (refusal string) {
 	if ok {
 		return ""
 	}
-	return fmt.Sprintf("rate-limited: at most %d events a minute from one %s; try again in %s", most, of, wait.Round(time.Second)+time.Second)
+	return fmt.Sprintf("rate-limited: at most %d events a minute from one %s; try again in %s", most, of,
+		wait.Round(time.Second)+time.Second)
 }
 
 // decision is what became of an event: its verdict, or why there is none.
@@ -122,7 +125,8 @@ func check(ev *nostr.Event, by map[string]bool) (reason, refusal string) {
 	case protected && len(by) > 0:
 		return "protected", "restricted: a protected event (NIP-70) is published by its author"
 	case protected:
-		return "protected", authRequired + "a protected event (NIP-70) is taken from its author, who must authenticate (NIP-42)"
+		return "protected", authRequired +
+			"a protected event (NIP-70) is taken from its author, who must authenticate (NIP-42)"
 	case !nostr.HasID(ev):
 		return "malformed", "invalid: the id does not fit the event"
 	case !nostr.Signed(ev):

@@ -33,10 +33,13 @@ func NewMetrics(r prometheus.Registerer, connections *limit.Fair, abuse int, rej
 		})
 	}
 	gauge("ngit_websocket_connections_active", "WebSocket connections now.", func(total, _, _ int) int { return total })
-	gauge("ngit_websocket_unique_ips", "Addresses with a WebSocket connection now.", func(_, addresses, _ int) int { return addresses })
-	gauge("ngit_websocket_flagged_abusers", "Addresses with suspiciously many WebSocket connections now.", func(_, _, abusers int) int { return abusers })
+	gauge("ngit_websocket_unique_ips", "Addresses with a WebSocket connection now.",
+		func(_, addresses, _ int) int { return addresses })
+	gauge("ngit_websocket_flagged_abusers", "Addresses with suspiciously many WebSocket connections now.",
+		func(_, _, abusers int) int { return abusers })
 	return &Metrics{
-		total: f.NewCounter(prometheus.CounterOpts{Name: "ngit_websocket_connections_total", Help: "WebSocket connections since the start."}),
+		total: f.NewCounter(prometheus.CounterOpts{Name: "ngit_websocket_connections_total",
+			Help: "WebSocket connections since the start."}),
 		slow: f.NewCounter(prometheus.CounterOpts{Name: "ngit_websocket_slow_readers_total",
 			Help: "Connections closed because too much waited for a slow reader."}),
 		duration: f.NewHistogram(prometheus.HistogramOpts{Name: "ngit_websocket_connection_duration_seconds",
@@ -50,7 +53,8 @@ func NewMetrics(r prometheus.Registerer, connections *limit.Fair, abuse int, rej
 
 // types are the types of messages that are labels, of clients and of ours. What else a client
 // writes there is "other".
-var types = []string{"EVENT", "REQ", "CLOSE", "COUNT", "AUTH", "OK", "EOSE", "CLOSED", "NOTICE", "NEG-OPEN", "NEG-MSG", "NEG-CLOSE", "NEG-ERR"}
+var types = []string{"EVENT", "REQ", "CLOSE", "COUNT", "AUTH", "OK", "EOSE", "CLOSED", "NOTICE", "NEG-OPEN", "NEG-MSG",
+	"NEG-CLOSE", "NEG-ERR"}
 
 // typeOf is the type of a message as a label. It looks at the first bytes only, which need not be
 // legal.

@@ -144,7 +144,8 @@ func (r *Relay) Run(ctx context.Context) { r.hub.run(ctx) }
 
 // overrun disconnects the clients that have missed events, because too many came at once.
 func (r *Relay) overrun() {
-	r.Log.Warn("events came faster than they could be delivered; clients are disconnected", "subscriptions", r.hub.count.Load())
+	r.Log.Warn("events came faster than they could be delivered; clients are disconnected", "subscriptions",
+		r.hub.count.Load())
 	for _, c := range r.all() {
 		c.end(websocket.StatusTryAgainLater, "events came faster than they could be sent; connect again")
 	}
@@ -188,7 +189,8 @@ func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, client string) {
 // admit takes n places of what clients share. Where all are taken, the client that has most loses
 // its connection with most weight, if it has more than this client then has. So a few strangers do
 // not keep all others out.
-func (r *Relay) admit(to *limit.Fair, client string, n int64, weight func(*connection) int64) (leave func(), err error) {
+func (r *Relay) admit(to *limit.Fair, client string, n int64, weight func(*connection) int64) (leave func(),
+	err error) {
 	leave, err = to.Try(client, n)
 	if !errors.Is(err, limit.ErrFull) {
 		return leave, err
@@ -216,7 +218,8 @@ func TurnAway(w http.ResponseWriter, why error) {
 		http.Error(w, "rate-limited: too many connections from your address; close some first", http.StatusTooManyRequests)
 		return
 	}
-	http.Error(w, "rate-limited: this relay has as many connections as it can serve; try again later", http.StatusServiceUnavailable)
+	http.Error(w, "rate-limited: this relay has as many connections as it can serve; try again later",
+		http.StatusServiceUnavailable)
 }
 
 // enter notes a connection that Stop will wait for; false once Stop was called.

@@ -70,7 +70,8 @@ func (h *head) advance() (err error) {
 // filters' limits are passed over, because they bound what is sent (NIP-01), and a count sends
 // nothing. It keeps no more than most ids in memory, and no more matches than that of the one
 // filter that it is at.
-func countStored(ctx context.Context, v *eventdb.View, filters []nostr.Filter, most int) (n int, approximate bool, err error) {
+func countStored(ctx context.Context, v *eventdb.View, filters []nostr.Filter, most int) (n int, approximate bool,
+	err error) {
 	counted := map[[32]byte]struct{}{} // an event that matches several filters is one event
 	for i, f := range filters {
 		// One more than most is all that has to be known of a filter.

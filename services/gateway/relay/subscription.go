@@ -58,7 +58,8 @@ func (c *connection) ask(m message) *question {
 func (c *connection) afford(m message) (back func(), err error) {
 	one, err := c.relay.questions.Try(c.client, 1)
 	if err != nil {
-		return nil, fmt.Errorf("rate-limited: at most %d subscriptions from one address; close some", c.relay.Limits.MaxSubscriptionsPerIP)
+		return nil, fmt.Errorf("rate-limited: at most %d subscriptions from one address; close some",
+			c.relay.Limits.MaxSubscriptionsPerIP)
 	}
 	size := m.size + openQuestion
 	for _, f := range m.filters {

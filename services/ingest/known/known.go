@@ -33,7 +33,8 @@ const (
 
 // asking bounds what one step says to a relay, so that its answer is not longer than maxMessage,
 // unless it lists more for a fingerprint than others do.
-var asking = reconcile.Limits{Frame: reconcile.DefaultFrame, Ranges: 1 << 15, Marks: reconcile.LimitsFor(2 * maxMessage).Marks}
+var asking = reconcile.Limits{Frame: reconcile.DefaultFrame, Ranges: 1 << 15,
+	Marks: reconcile.LimitsFor(2 * maxMessage).Marks}
 
 // Known is where ids come from.
 type Known struct {

@@ -134,7 +134,8 @@ func (x *Rejected) read(m bus.Message) error {
 		return nil
 	}
 	e := &entry{
-		createdAt: r.CreatedAt, at: m.Time, kind: uint16(r.Kind), expired: uint8(min(r.Expired, 255)), healed: len(r.FetchFrom) > 0,
+		createdAt: r.CreatedAt, at: m.Time, kind: uint16(r.Kind), expired: uint8(min(r.Expired,
+			255)), healed: len(r.FetchFrom) > 0,
 		reason: unique.Make(r.Reason[:min(len(r.Reason), maxReason)]), relay: unique.Make(r.Relay),
 	}
 	if !nostr.ReadHex(e.id[:], r.ID) || !nostr.ReadHex(e.pubkey[:], r.PubKey) || e.key() != k {
@@ -256,7 +257,8 @@ func (x *Rejected) Matching(f nostr.Filter, now time.Time) (items []reconcile.It
 		if f.Kinds != nil && !slices.Contains(f.Kinds, int(e.kind)) || x.isOver(e, now) {
 			continue // most, without an event being made of them
 		}
-		if f.Matches(&nostr.Event{ID: e.hexID(), PubKey: hex.EncodeToString(e.pubkey[:]), CreatedAt: e.createdAt, Kind: int(e.kind)}) {
+		if f.Matches(&nostr.Event{ID: e.hexID(), PubKey: hex.EncodeToString(e.pubkey[:]), CreatedAt: e.createdAt,
+			Kind: int(e.kind)}) {
 			items = append(items, reconcile.Item{CreatedAt: e.createdAt, ID: e.id})
 		}
 	}

@@ -134,7 +134,8 @@ func (p *Policy) conclude(k Knowledge, c *Candidate, d *Decision) {
 // dropWith drops what is held of an identifier only because of announcements that are gone: those
 // that are held for others' sake and that nothing else lists, and the states where nothing
 // announces the identifier any more.
-func (d *Decision) dropWith(k Knowledge, identifier, remember string, gone map[string]bool, brings *nostr.Announcement) {
+func (d *Decision) dropWith(k Knowledge, identifier, remember string, gone map[string]bool,
+	brings *nostr.Announcement) {
 	if brings != nil && brings.Ref.Identifier != identifier {
 		brings = nil
 	}
@@ -158,7 +159,8 @@ func (d *Decision) dropWith(k Knowledge, identifier, remember string, gone map[s
 // leftAlone are the announcements that are held for others' sake and stood only with those that are
 // gone. It looks at what these list, and at what that lists in turn; two of them do not keep each
 // other.
-func (d *Decision) leftAlone(k Knowledge, identifier string, gone map[string]bool, brings *nostr.Announcement) (alone []*held.Entry) {
+func (d *Decision) leftAlone(k Knowledge, identifier string, gone map[string]bool,
+	brings *nostr.Announcement) (alone []*held.Entry) {
 	refOf := func(key string) nostr.RepoRef { return nostr.RepoRef{PubKey: key, Identifier: identifier} }
 	doubtful := map[string]*held.Entry{} // by author
 	var authors []string

@@ -18,7 +18,8 @@ const crowdedAgain = 10 * time.Minute
 // replaces. It drops what has to make room. Where there is no room the event is refused, which is
 // not remembered, and nothing is dropped. An event that is released has waited: it is accepted now.
 // Only an announcement that was held for others' sake has no git data of its own yet.
-func (p *Policy) hold(k Knowledge, c *Candidate, identifier string, phase proto.Phase, replaced ...*held.Entry) (d Decision) {
+func (p *Policy) hold(k Knowledge, c *Candidate, identifier string, phase proto.Phase,
+	replaced ...*held.Entry) (d Decision) {
 	if entry := k.Held().ByID(c.Event.ID); entry != nil {
 		if entry.Phase == proto.PhaseVouched || phase == proto.PhaseVouched {
 			return Decision{Outcome: proto.Done, Hold: []*held.Entry{p.begin(phase, *entry)}}

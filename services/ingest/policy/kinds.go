@@ -52,7 +52,8 @@ func (p *Policy) state(k Knowledge, c *Candidate) Decision {
 // decided again when an announcement comes on which that depends, as the author's acceptance is.
 func (p *Policy) withoutAuthority(k Knowledge, s *nostr.State) Decision {
 	if !isAnnounced(k, s.Identifier, nil) {
-		return healable("no_announcement", "invalid: no announcement exists for this repository", MissingAnnouncement(s.Identifier))
+		return healable("no_announcement", "invalid: no announcement exists for this repository",
+			MissingAnnouncement(s.Identifier))
 	}
 	var missing []string
 	for _, key := range authority.Deciding(announced(k, s.Identifier), s.Event.PubKey, maxMissing) {
@@ -132,7 +133,8 @@ func (p *Policy) deletion(k Knowledge, c *Candidate) Decision {
 			entries, have, until = append(entries, k.Held().ByID(tag[1])), k.Accepted(tag[1]), math.MaxInt64
 		case "a":
 			address, err := nostr.ParseAddress(tag[1])
-			if err == nil && (address.Kind == nostr.KindAnnouncement || address.Kind == nostr.KindState) { // no other is ever held
+			if err == nil && (address.Kind == nostr.KindAnnouncement ||
+				address.Kind == nostr.KindState) { // no other is ever held
 				entries, have = k.Held().At(address), k.AcceptedAt(address)
 			}
 		}
@@ -152,9 +154,11 @@ func (p *Policy) deletion(k Knowledge, c *Candidate) Decision {
 	}
 	if !p.settings.IgnoreDeletions { // otherwise accepted announcements stay
 		d.leaves = leaves
-		for _, address := range slices.SortedFunc(maps.Keys(floors), func(a, b nostr.Address) int { return cmp.Compare(a.String(), b.String()) }) {
+		for _, address := range slices.SortedFunc(maps.Keys(floors),
+			func(a, b nostr.Address) int { return cmp.Compare(a.String(), b.String()) }) {
 			ev := floors[address]
-			d.Floors = append(d.Floors, proto.Floor{Kind: address.Kind, Identifier: address.Identifier, CreatedAt: int64(ev.CreatedAt), ID: ev.ID})
+			d.Floors = append(d.Floors, proto.Floor{Kind: address.Kind, Identifier: address.Identifier,
+				CreatedAt: int64(ev.CreatedAt), ID: ev.ID})
 		}
 	}
 	return d
@@ -231,7 +235,8 @@ func (p *Policy) orphan(k Knowledge, c *Candidate, missing []string) Decision {
 			return blocked(ban)
 		}
 	}
-	d := healable("orphan", "restricted: the event neither names nor is named by anything that is accepted here", missing...)
+	d := healable("orphan", "restricted: the event neither names nor is named by anything that is accepted here",
+		missing...)
 	d.Park = c.Source.Synced()
 	return d
 }
@@ -249,7 +254,8 @@ func missingOf(ev *nostr.Event) []string {
 	if address, ok := nostr.AddressOf(ev); ok {
 		missing = append(missing, namedKey+address.String())
 	}
-	missing = slices.DeleteFunc(append(missing, nostr.NamesOf(ev)...), func(key string) bool { return len(key) > maxMissingBytes })
+	missing = slices.DeleteFunc(append(missing, nostr.NamesOf(ev)...),
+		func(key string) bool { return len(key) > maxMissingBytes })
 	return missing[:min(len(missing), maxMissing)]
 }
 
@@ -273,7 +279,8 @@ func Arrivals(ev *nostr.Event, outcome proto.Outcome) []string {
 	var keys []string
 	if ev.Kind == nostr.KindAnnouncement && (outcome == proto.Accepted || outcome == proto.HeldBack) {
 		identifier := ev.Tags.GetD()
-		keys = append(keys, MissingAnnouncement(identifier), announcedByKey+nostr.RepoRef{PubKey: ev.PubKey, Identifier: identifier}.String())
+		keys = append(keys, MissingAnnouncement(identifier), announcedByKey+nostr.RepoRef{PubKey: ev.PubKey,
+			Identifier: identifier}.String())
 		if a, err := nostr.ParseAnnouncement(ev); err == nil {
 			for _, listed := range a.Listed {
 				keys = append(keys, missingInvitation(nostr.RepoRef{PubKey: listed, Identifier: identifier}))

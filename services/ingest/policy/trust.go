@@ -31,9 +31,10 @@ func (p *Policy) isHosted(k Knowledge, ref nostr.RepoRef) bool {
 // isServed reports whether a key owns a repository of this identifier that is served here, hosted
 // or archived, or is a confirmed maintainer of one.
 func (p *Policy) isServed(k Knowledge, ref nostr.RepoRef) bool {
-	return p.isHosted(k, ref) || authority.Speaks(announced(k, ref.Identifier), ref.PubKey, func(c authority.Coordinate) bool {
-		return p.isHosted(k, nostr.RepoRef{PubKey: c.Owner, Identifier: ref.Identifier})
-	})
+	return p.isHosted(k, ref) || authority.Speaks(announced(k, ref.Identifier), ref.PubKey,
+		func(c authority.Coordinate) bool {
+			return p.isHosted(k, nostr.RepoRef{PubKey: c.Owner, Identifier: ref.Identifier})
+		})
 }
 
 // maxOfServed bounds how many repositories, and other events, of an event are looked at.
@@ -141,7 +142,8 @@ func (p *Policy) speaksHere(k Knowledge, ref nostr.RepoRef) bool {
 			return e.Announcement != nil && e.Phase != proto.PhaseVouched
 		})
 	}
-	return isHere(authority.Coordinate{Owner: ref.PubKey}) || authority.Speaks(announced(k, ref.Identifier), ref.PubKey, isHere)
+	return isHere(authority.Coordinate{Owner: ref.PubKey}) || authority.Speaks(announced(k, ref.Identifier), ref.PubKey,
+		isHere)
 }
 
 // isListed reports whether an accepted announcement of the identifier by another author lists the

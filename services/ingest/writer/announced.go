@@ -67,7 +67,8 @@ func (a announced) LedBy(lead string) iter.Seq[*held.Entry] {
 				return
 			}
 			var e *held.Entry
-			if have := a.AcceptedAt(nostr.RepoRef{PubKey: ev.PubKey, Identifier: a.identifier}.Address()); have != nil && have.ID == ev.ID {
+			if have := a.AcceptedAt(nostr.RepoRef{PubKey: ev.PubKey, Identifier: a.identifier}.Address()); have != nil &&
+				have.ID == ev.ID {
 				e = a.entryOf(have)
 			}
 			if !yield(e) {
@@ -89,7 +90,8 @@ const maxOthers = 256
 
 func (a announced) Any(without map[string]bool) bool {
 	for id, ev := range a.events {
-		if ev != nil && ev.Kind == nostr.KindAnnouncement && ev.Tags.GetD() == a.identifier && !without[id] && a.Accepted(id) != nil {
+		if ev != nil && ev.Kind == nostr.KindAnnouncement && ev.Tags.GetD() == a.identifier && !without[id] &&
+			a.Accepted(id) != nil {
 			return true
 		}
 	}

@@ -340,7 +340,8 @@ func (d *draft) Arrived(keys []string, relays func() []string) (ids []string) {
 func toBeFetched(r proto.RejectedEvent, relays []string) *proto.RejectedEvent {
 	from := relays
 	if r.Relay != "" {
-		from = append([]string{r.Relay}, slices.DeleteFunc(slices.Clone(relays), func(relay string) bool { return relay == r.Relay })...)
+		from = append([]string{r.Relay}, slices.DeleteFunc(slices.Clone(relays),
+			func(relay string) bool { return relay == r.Relay })...)
 	}
 	if len(from) == 0 {
 		return nil

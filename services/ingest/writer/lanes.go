@@ -26,7 +26,8 @@ var sources = [...]struct {
 	name, stream, consumer string
 	class                  class
 }{
-	{"user", proto.StreamUser, proto.ConsumerUser, urgent}, {"release", proto.StreamRelease, proto.ConsumerRelease, urgent},
+	{"user", proto.StreamUser, proto.ConsumerUser, urgent}, {"release", proto.StreamRelease, proto.ConsumerRelease,
+		urgent},
 	{"live", proto.StreamLive, proto.ConsumerLive, urgent}, {"sync", proto.StreamSync, proto.ConsumerSync, bulk},
 }
 
@@ -66,7 +67,8 @@ func openLanes(ctx context.Context, b *bus.Bus, counts *metrics, broken func(err
 			l.put(ctx, lane, p)
 		}
 		onError := func(_ jetstream.ConsumeContext, err error) {
-			gone := []error{nats.ErrNoResponders, jetstream.ErrConsumerDeleted, jetstream.ErrConsumerNotFound, jetstream.ErrConsumerDoesNotExist}
+			gone := []error{nats.ErrNoResponders, jetstream.ErrConsumerDeleted, jetstream.ErrConsumerNotFound,
+				jetstream.ErrConsumerDoesNotExist}
 			if slices.ContainsFunc(gone, func(g error) bool { return errors.Is(err, g) }) {
 				broken(failed(err))
 			}
@@ -74,7 +76,8 @@ func openLanes(ctx context.Context, b *bus.Bus, counts *metrics, broken func(err
 		consumer, err := b.JS.Consumer(ctx, source.stream, source.consumer)
 		var consuming jetstream.ConsumeContext
 		if err == nil {
-			consuming, err = consumer.Consume(take, jetstream.PullMaxMessagesWithBytesLimit(commitSize, fetchBytes), jetstream.ConsumeErrHandler(onError))
+			consuming, err = consumer.Consume(take, jetstream.PullMaxMessagesWithBytesLimit(commitSize, fetchBytes),
+				jetstream.ConsumeErrHandler(onError))
 		}
 		if err != nil {
 			l.close()

@@ -40,7 +40,8 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	}
 	return &metrics{
 		rejections: rejections,
-		writer:     with.NewGauge(prometheus.GaugeOpts{Name: "ngit_ingest_writer", Help: "1 if this replica writes the log, 0 if it stands by."}),
+		writer: with.NewGauge(prometheus.GaugeOpts{Name: "ngit_ingest_writer",
+			Help: "1 if this replica writes the log, 0 if it stands by."}),
 		fenced: counter("ngit_ingest_fenced_total",
 			"Commits that were refused because another writer had moved the head.").WithLabelValues(),
 		stored: counter("ngit_events_stored_total", "Events accepted into the log.", "kind"),

@@ -41,7 +41,8 @@ func (t *term) purge(now time.Time) error {
 		found, count := map[bool][]*policy.Candidate{}, 0 // true: those that go last
 		for _, id := range ids {
 			var ev *nostr.Event
-			if ev, err = view.All().Event(id); errors.Is(err, eventdb.ErrNotFound) || err == nil && ev.Kind == nostr.KindDeletion {
+			if ev, err = view.All().Event(id); errors.Is(err, eventdb.ErrNotFound) || err == nil &&
+				ev.Kind == nostr.KindDeletion {
 				err = nil
 				continue
 			}

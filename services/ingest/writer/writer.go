@@ -178,7 +178,8 @@ func (t *term) begin(ctx context.Context) (err error) {
 	if err := t.markHeld(ctx); err != nil {
 		return fmt.Errorf("mark the held events: %w", err)
 	}
-	if err := errors.Join(t.Index.WaitFor(ctx, t.head), t.Held.Wait(ctx, t.heldHead), t.Rejected.CatchUp(ctx)); err != nil {
+	if err := errors.Join(t.Index.WaitFor(ctx, t.head), t.Held.Wait(ctx, t.heldHead),
+		t.Rejected.CatchUp(ctx)); err != nil {
 		return fmt.Errorf("catch up: %w", err)
 	}
 	if err := t.Usage.Load(ctx); err != nil {

@@ -65,7 +65,8 @@ const (
 // the error is nil if anything that was wanted came, or nothing was missing. Else it is an *Error
 // that says why nothing came, and nothing that the server sent is kept: no stranger fills the disk,
 // or makes a repository look as if its data had come, with objects that were not asked for.
-func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *repository.Leased, want []string, l Limits) (Result, error) {
+func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *repository.Leased, want []string,
+	l Limits) (Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.Timeout)
 	defer cancel()
 	l.window, l.Silence = cmp.Or(l.window, time.Minute), cmp.Or(l.Silence, l.Timeout)

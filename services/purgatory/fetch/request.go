@@ -53,25 +53,27 @@ type server struct {
 // of the missing objects it is remembered whether they are advertised.
 func (f *fetching) discover(ctx context.Context, url, protocol string) (*server, error) {
 	var s *server
-	err := f.exchange(ctx, url+"/info/refs?service=git-upload-pack", protocol, nil, maxAdvertisement, func(response *http.Response, body io.Reader) (err error) {
-		// A redirect that leads to anything else is none that git follows.
-		final := *response.Request.URL
-		service := final.Query().Get("service")
-		final.RawQuery, final.Fragment = "", ""
-		base, ok := strings.CutSuffix(final.String(), "/info/refs")
-		if !ok || service != "git-upload-pack" {
-			return notGit("it redirects to %s", repository.OneLine(response.Request.URL.String()))
-		}
-		s, err = readAdvertisement(body, f.missing)
-		s.base = base
-		return err
-	})
+	err := f.exchange(ctx, url+"/info/refs?service=git-upload-pack", protocol, nil, maxAdvertisement,
+		func(response *http.Response, body io.Reader) (err error) {
+			// A redirect that leads to anything else is none that git follows.
+			final := *response.Request.URL
+			service := final.Query().Get("service")
+			final.RawQuery, final.Fragment = "", ""
+			base, ok := strings.CutSuffix(final.String(), "/info/refs")
+			if !ok || service != "git-upload-pack" {
+				return notGit("it redirects to %s", repository.OneLine(response.Request.URL.String()))
+			}
+			s, err = readAdvertisement(body, f.missing)
+			s.base = base
+			return err
+		})
 	return s, err
 }
 
 // exchange makes one request and lets read read its answer, which must be one of git. body is what
 // is sent; nil: nothing is.
-func (f *fetching) exchange(ctx context.Context, url, protocol string, body []byte, max int64, read func(*http.Response, io.Reader) error) (err error) {
+func (f *fetching) exchange(ctx context.Context, url, protocol string, body []byte, max int64,
+	read func(*http.Response, io.Reader) error) (err error) {
 	ctx, cut := context.WithCancelCause(ctx)
 	defer cut(nil)
 	p := f.limits.pace(func() { cut(errSlow) })
@@ -128,7 +130,8 @@ type pace struct {
 }
 
 func (l Limits) pace(cut func()) *pace {
-	return &pace{limits: l, silence: time.AfterFunc(l.Silence, cut), window: time.AfterFunc(max(maxThinking, l.window), cut)}
+	return &pace{limits: l, silence: time.AfterFunc(l.Silence, cut),
+		window: time.AfterFunc(max(maxThinking, l.window), cut)}
 }
 
 func (p *pace) stop() {
@@ -227,7 +230,8 @@ func readAdvertisement(r io.Reader, missing []string) (*server, error) {
 			return s, notGit("a line of its advertisement is no reference")
 		case first:
 			s.capabilities = strings.Fields(words)
-			s.byID = slices.Contains(s.capabilities, "allow-reachable-sha1-in-want") || slices.Contains(s.capabilities, "allow-tip-sha1-in-want")
+			s.byID = slices.Contains(s.capabilities, "allow-reachable-sha1-in-want") ||
+				slices.Contains(s.capabilities, "allow-tip-sha1-in-want")
 			if !slices.Contains(s.capabilities, "side-band-64k") {
 				return s, notGit("it does not speak side-band-64k")
 			}
@@ -303,13 +307,14 @@ func (s *server) encode(want, have []string) []byte {
 func (f *fetching) request(ctx context.Context, s *server, ask []string) error {
 	pack := f.into.Store.Spool(f.limits.Party, nil)
 	defer pack.Close()
-	err := f.exchange(ctx, s.base+"/git-upload-pack", s.protocol, s.encode(ask, f.haves), f.left, func(_ *http.Response, body io.Reader) error {
-		content, err := openPack(bufio.NewReaderSize(body, 64<<10), f.pace.sends)
-		if err == nil {
-			_, err = io.Copy(&paid{pack, f.limits.Account}, content)
-		}
-		return err
-	})
+	err := f.exchange(ctx, s.base+"/git-upload-pack", s.protocol, s.encode(ask, f.haves), f.left,
+		func(_ *http.Response, body io.Reader) error {
+			content, err := openPack(bufio.NewReaderSize(body, 64<<10), f.pace.sends)
+			if err == nil {
+				_, err = io.Copy(&paid{pack, f.limits.Account}, content)
+			}
+			return err
+		})
 	f.left -= pack.Size()
 	f.result.Bytes += pack.Size()
 	if err != nil {
@@ -361,7 +366,8 @@ func openPack(r *bufio.Reader, sends func()) (io.Reader, error) {
 			return nil, refusal(lines.Err())
 		}
 		// The lines before a pack are those of version 0, and the name of the section in version 2.
-		if line := string(lines.Bytes()); !strings.HasPrefix(line, "NAK") && !strings.HasPrefix(line, "ACK") && line != "packfile\n" {
+		if line := string(lines.Bytes()); !strings.HasPrefix(line, "NAK") && !strings.HasPrefix(line, "ACK") &&
+			line != "packfile\n" {
 			return nil, notGit("its answer to what is wanted is no ACK or NAK")
 		}
 	}

@@ -117,7 +117,8 @@ func parseCommand(line string) (c repostate.Change, err error) {
 	if len(words) < 3 || !isHex40(words[0]) || !isHex40(words[1]) {
 		return c, malformed("a command is not \"<old id> <new id> <reference>\"")
 	}
-	c = repostate.Change{Name: words[2], Old: strings.TrimPrefix(words[0], ZeroID), New: strings.TrimPrefix(words[1], ZeroID)}
+	c = repostate.Change{Name: words[2], Old: strings.TrimPrefix(words[0], ZeroID),
+		New: strings.TrimPrefix(words[1], ZeroID)}
 	switch err := nostr.CheckRefName(c.Name); {
 	case !strings.HasPrefix(c.Name, "refs/"):
 		return c, malformed("the reference %q is not below refs/", c.Name)

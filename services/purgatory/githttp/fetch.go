@@ -40,7 +40,8 @@ func (x *exchange) serveHead() {
 // noRefs is how newer versions of git advertise what they can do where there is no reference yet.
 // Before 2.41, upload-pack only sends a flush, from which a client cannot learn that it may ask for
 // objects by id.
-const noRefs = ZeroID + " capabilities^{}\x00multi_ack thin-pack side-band side-band-64k ofs-delta shallow deepen-since deepen-not " +
+const noRefs = ZeroID +
+	" capabilities^{}\x00multi_ack thin-pack side-band side-band-64k ofs-delta shallow deepen-since deepen-not " +
 	"deepen-relative no-progress include-tag multi_ack_detailed allow-tip-sha1-in-want allow-reachable-sha1-in-want no-done filter " +
 	"object-format=sha1 agent=git/tendril\n"
 
@@ -70,7 +71,8 @@ func (x *exchange) advertise(service string) {
 			return
 		}
 	default:
-		http.Error(x.w, "only git-upload-pack and git-receive-pack are served, not the dumb HTTP protocol or an archive", http.StatusForbidden)
+		http.Error(x.w, "only git-upload-pack and git-receive-pack are served, not the dumb HTTP protocol or an archive",
+			http.StatusForbidden)
 		return
 	}
 	x.end(x.pass(c), "info_refs")

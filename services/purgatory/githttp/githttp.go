@@ -74,7 +74,8 @@ func Unavailable(reason string, err error) error {
 var (
 	// ErrNotFound is a repository that no announcement speaks for.
 	ErrNotFound error = errNotFound
-	errNotFound       = &failure{resultError, "repository not found: no announcement of it is served or held here", http.StatusNotFound, nil}
+	errNotFound       = &failure{resultError, "repository not found: no announcement of it is served or held here",
+		http.StatusNotFound, nil}
 
 	// errElsewhere is a repository that another worker holds. The request is answered by 421
 	// (Misdirected Request, RFC 9110), which is never for a client: the front door sends it to that
@@ -193,7 +194,8 @@ func (x *exchange) find() (err error) {
 	if x.repo, err = x.authority.Repository(x.r.Context(), x.ref); err != nil {
 		_, told := errors.AsType[*failure](err)
 		if told = told || errors.Is(err, repository.ErrElsewhere); !told && x.r.Context().Err() == nil {
-			err = Unavailable("this repository cannot be looked up now, try again later", fmt.Errorf("look up the repository: %w", err))
+			err = Unavailable("this repository cannot be looked up now, try again later",
+				fmt.Errorf("look up the repository: %w", err))
 		}
 		return err
 	}
@@ -272,7 +274,8 @@ func (x *exchange) understand(err error) *failure {
 	case errors.Is(err, repository.ErrElsewhere):
 		return errElsewhere
 	case errors.Is(err, limit.ErrShare):
-		return &failure{resultLimited, "too many git requests from your address at once, try again later", http.StatusTooManyRequests, nil}
+		return &failure{resultLimited, "too many git requests from your address at once, try again later",
+			http.StatusTooManyRequests, nil}
 	case errors.Is(err, limit.ErrFull):
 		return &failure{resultBusy, "too many git requests at once, try again later", http.StatusServiceUnavailable, nil}
 	case errors.Is(err, netguard.ErrTooLarge):
@@ -286,7 +289,8 @@ func (x *exchange) understand(err error) *failure {
 	case failed && strings.Contains(ofGit.Messages, "not our ref"): // git has told the client which
 		return &failure{resultRefused, "bad request: an object that is wanted is not here", http.StatusNotFound, nil}
 	case limited:
-		return &failure{resultRefused, "git cannot answer this within the limit on its " + limitOf + "; ask for less at once", http.StatusRequestEntityTooLarge, nil}
+		return &failure{resultRefused, "git cannot answer this within the limit on its " + limitOf +
+			"; ask for less at once", http.StatusRequestEntityTooLarge, nil}
 	case repository.Unwritable(err):
 		return &failure{resultError, Unwritable, http.StatusServiceUnavailable, err}
 	case !x.shown.Exists(): // it was removed meanwhile

@@ -117,7 +117,8 @@ func (p *receiving) carryOut(body io.Reader) (result string) {
 // decide lets the Authority decide a push that has been read in, and keeps its client alive
 // meanwhile. If the repository has moved, the push is passed on to the worker that holds it now:
 // the client, which has sent everything, need not know.
-func (p *receiving) decide(ctx context.Context, asked PushRequest) (refused Refusals, others *http.Response, err error) {
+func (p *receiving) decide(ctx context.Context, asked PushRequest) (refused Refusals, others *http.Response,
+	err error) {
 	defer p.keepAlive()()
 	inTime := time.After(p.HandOver)
 	for {
@@ -165,7 +166,8 @@ func (p *receiving) keepAlive() (stop func()) {
 }
 
 // receive runs receive-pack for commands of the push (Receive).
-func (p *receiving) receive(ctx context.Context, repo *repository.Locked, commands []repostate.Change) (Refusals, error) {
+func (p *receiving) receive(ctx context.Context, repo *repository.Locked, commands []repostate.Change) (Refusals,
+	error) {
 	p.received = true
 	if err := repo.Sweep(); err != nil {
 		return nil, err
@@ -278,7 +280,8 @@ func (p *receiving) passOn(ctx context.Context, address string) (*http.Response,
 	var begun atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got100Continue: func() { begun.Store(true) }})
 	to := &url.URL{Scheme: "http", Host: address, Path: p.r.URL.Path, RawPath: p.r.URL.EscapedPath()}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to.String(), io.MultiReader(bytes.NewReader(p.spoken), p.arrived.Reader(0)))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to.String(),
+		io.MultiReader(bytes.NewReader(p.spoken), p.arrived.Reader(0)))
 	if err != nil {
 		return nil, err
 	}

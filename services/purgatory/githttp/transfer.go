@@ -118,7 +118,8 @@ func (c clientBody) Read(p []byte) (int, error) {
 
 // tooSlow is a client that sends or takes too slowly.
 func (x *exchange) tooSlow() error {
-	return &failure{resultSlow, fmt.Sprintf("the request came too slowly: less than %d bytes in %v", chunk, x.Stall), http.StatusRequestTimeout, nil}
+	return &failure{resultSlow, fmt.Sprintf("the request came too slowly: less than %d bytes in %v", chunk, x.Stall),
+		http.StatusRequestTimeout, nil}
 }
 
 // drain reads what the client still sends, and unpacks nothing of it, so that the client comes to

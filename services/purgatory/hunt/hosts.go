@@ -176,5 +176,6 @@ func (h *host) breaks(endpoint string, now time.Time) {
 // forgettable reports whether nothing is lost with a host but the memory of its faults.
 func (h *host) forgettable(now time.Time) bool {
 	recently := slices.ContainsFunc(h.recent, func(at time.Time) bool { return now.Sub(at) < window })
-	return h.running == 0 && !recently && cmp.Or(len(h.lines[0].pairs), len(h.lines[1].pairs)) == 0 && !now.Before(h.paused)
+	return h.running == 0 && !recently && cmp.Or(len(h.lines[0].pairs), len(h.lines[1].pairs)) == 0 &&
+		!now.Before(h.paused)
 }

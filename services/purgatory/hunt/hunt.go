@@ -503,7 +503,8 @@ func (h *Hunter) ended(s *search, t *ticket, r request, out Outcome, warn bool, 
 	}
 	if h.hunts[one.identifier] == one {
 		h.resume(s, now)
-		one.asked = append(one.asked[max(0, len(one.asked)-maxAsked+1):], proto.Asked{At: now, URL: r.source.URL, Answer: out.Answer})
+		one.asked = append(one.asked[max(0, len(one.asked)-maxAsked+1):],
+			proto.Asked{At: now, URL: r.source.URL, Answer: out.Answer})
 		h.mayPause(one)
 	}
 }
@@ -517,7 +518,8 @@ func (h *Hunter) tell(one *hunt, r request, out Outcome, warn bool) {
 	case out.Failed == netguard.CauseDNS || out.Failed == netguard.CauseTLS:
 		h.Log.Warn("a git server is left alone: its name or its TLS is broken", "url", url, "for", brokenTime)
 	case out.Pause:
-		h.Log.Info("a git server is left alone for a while: it is asked too often", "url", url, "for", min(max(out.RetryAfter, pauseTime), maxPause))
+		h.Log.Info("a git server is left alone for a while: it is asked too often", "url", url, "for",
+			min(max(out.RetryAfter, pauseTime), maxPause))
 	}
 	level := slog.LevelDebug
 	if warn {

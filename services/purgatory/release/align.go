@@ -72,7 +72,10 @@ func (p *pass) align(ctx context.Context, scope []*repository.Locked) (ready []*
 	for _, owner := range p.owners {
 		if repo := p.locked[owner]; repo != nil && p.withTips {
 			_, err := p.checkTips(ctx, repo, func(ev *nostr.Event, commit string) error {
-				return p.v.CheckTip(ev, commit, owner, func(pr *nostr.PullRequest) ([]nostr.RepoRef, error) { return p.Events.Repos(ctx, pr) })
+				return p.v.CheckTip(ev, commit, owner, func(pr *nostr.PullRequest) ([]nostr.RepoRef,
+					error) {
+					return p.Events.Repos(ctx, pr)
+				})
 			})
 			p.note(repo.Place, err)
 		}
@@ -84,7 +87,8 @@ func (p *pass) align(ctx context.Context, scope []*repository.Locked) (ready []*
 
 // open makes an owner's repository if it is not there, and removes what killed pushes left.
 func (p *pass) open(ctx context.Context, repo *repository.Locked) error {
-	err := errors.Join(repo.Ensure(ctx), repo.Sweep(), repo.SetArchive(p.v.IsArchived(repo.PubKey)), repo.SetHeld(p.v.Holds(repo.PubKey)))
+	err := errors.Join(repo.Ensure(ctx), repo.Sweep(), repo.SetArchive(p.v.IsArchived(repo.PubKey)),
+		repo.SetHeld(p.v.Holds(repo.PubKey)))
 	if err == nil {
 		p.repos[repo.PubKey], p.locked[repo.PubKey] = repo.Repo, repo
 	}
@@ -220,14 +224,18 @@ func (p *pass) apply(ctx context.Context, owner string, state repostate.State) (
 // whom the author speaks, the author and those who may be changed now first.
 func (p *pass) sources(author string) []string {
 	owners := p.v.OwnersFor(author)
-	first := slices.DeleteFunc(slices.Clone(owners), func(owner string) bool { return owner != author && !slices.Contains(p.owners, owner) })
+	first := slices.DeleteFunc(slices.Clone(owners), func(owner string) bool {
+		return owner != author &&
+			!slices.Contains(p.owners, owner)
+	})
 	return slices.Concat(first, owners[:min(len(owners), maxSources)])
 }
 
 // gather brings objects into an owner's repository from the sources, which may share objects with
 // it, and reports whether all are there then. Nothing is brought if some of them are nowhere. What
 // is there but not whole counts as not there.
-func (p *pass) gather(ctx context.Context, owner string, sources, objects []string, group bool) (complete bool, err error) {
+func (p *pass) gather(ctx context.Context, owner string, sources, objects []string, group bool) (complete bool,
+	err error) {
 	missing, err := p.missing(ctx, owner, objects)
 	if err != nil {
 		return false, err
@@ -271,7 +279,8 @@ func (p *pass) gather(ctx context.Context, owner string, sources, objects []stri
 
 // bring brings objects from one repository to another. Those with the same root share them. Another
 // gets copies, and its owner is charged: no packs are linked because a stranger wrote a name.
-func (p *pass) bring(ctx context.Context, owner, source string, objects []string, group bool) (brought bool, err error) {
+func (p *pass) bring(ctx context.Context, owner, source string, objects []string, group bool) (brought bool,
+	err error) {
 	shares := group && slices.Contains(p.v.Sharing(owner), source)
 	share := func() error {
 		brought = true

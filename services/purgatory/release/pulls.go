@@ -24,7 +24,10 @@ func (p *pass) alignPullRequests(ctx context.Context) (ready []*nostr.Event) {
 	for _, pr := range p.v.PullRequests {
 		tagged, direct := p.v.Tagged(pr), p.v.Named(pr)
 		offered := p.offered[pr.Event.ID]
-		if pr.Held && !offered && !slices.ContainsFunc(tagged, func(owner string) bool { return slices.Contains(p.owners, owner) }) {
+		if pr.Held && !offered && !slices.ContainsFunc(tagged, func(owner string) bool {
+			return slices.Contains(p.owners,
+				owner)
+		}) {
 			continue
 		}
 		everywhere, released := true, offered // what is offered by its author waits for no announced repository
@@ -161,7 +164,8 @@ func (p *pass) fromElsewhere(ctx context.Context, owner string, pr repostate.Pul
 		places = append(places, repository.Place{RepoRef: ref})
 	}
 	for _, identifier := range pr.Offered {
-		places = append(places, repository.Place{RepoRef: nostr.RepoRef{PubKey: pr.Event.PubKey, Identifier: identifier}, PRs: true})
+		places = append(places, repository.Place{RepoRef: nostr.RepoRef{PubKey: pr.Event.PubKey, Identifier: identifier},
+			PRs: true})
 	}
 	for _, at := range places {
 		from, err := p.Store.At(at)
@@ -215,7 +219,8 @@ func (p *pass) alignContribution(ctx context.Context, repo *repository.Locked) e
 // which those are named that stay. One that was pushed before its event has a note: it waits for
 // that, and check compares the two when it is known. Any other was compared before it was made, and
 // goes when its event is deleted.
-func (p *pass) checkTips(ctx context.Context, repo *repository.Locked, check func(ev *nostr.Event, commit string) error) (left []string, err error) {
+func (p *pass) checkTips(ctx context.Context, repo *repository.Locked,
+	check func(ev *nostr.Event, commit string) error) (left []string, err error) {
 	waiting, err := repo.Waiting()
 	if err != nil {
 		return nil, err

@@ -155,8 +155,10 @@ func (r *Releaser) ReleasePushed(ctx context.Context, v repostate.View, scope []
 	return r.release(ctx, v, scope, false)
 }
 
-func (r *Releaser) release(ctx context.Context, v repostate.View, scope []*repository.Locked, tips bool) (out Result, err error) {
-	p := &pass{Releaser: r, v: v, out: &out, withTips: tips, crowd: r.Crowd(), repos: map[string]*repository.Repo{}, locked: map[string]*repository.Locked{}, has: map[string]map[string]bool{}, trial: map[string]bool{}}
+func (r *Releaser) release(ctx context.Context, v repostate.View, scope []*repository.Locked, tips bool) (out Result,
+	err error) {
+	p := &pass{Releaser: r, v: v, out: &out, withTips: tips, crowd: r.Crowd(), repos: map[string]*repository.Repo{},
+		locked: map[string]*repository.Locked{}, has: map[string]map[string]bool{}, trial: map[string]bool{}}
 	for range rounds {
 		out.Owed = false
 		ready := p.align(ctx, scope)
@@ -211,11 +213,13 @@ func (r *Releaser) served(ctx context.Context, ev *nostr.Event, v proto.Verdict)
 
 // Ask asks ingest for an action on events, and waits for the verdicts on all of them, in their
 // order.
-func Ask(ctx context.Context, to Offerer, action proto.Action, reason string, events ...*nostr.Event) ([]proto.Verdict, error) {
+func Ask(ctx context.Context, to Offerer, action proto.Action, reason string, events ...*nostr.Event) ([]proto.Verdict,
+	error) {
 	verdicts := make([]proto.Verdict, len(events))
 	answers := make(chan error, len(events))
 	for i, ev := range events {
-		c := candidates.Candidate{Event: ev, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: action, Reason: reason}
+		c := candidates.Candidate{Event: ev, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: action,
+			Reason: reason}
 		c.Done = func(v proto.Verdict, err error) {
 			verdicts[i] = v
 			answers <- err

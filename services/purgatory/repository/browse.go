@@ -61,9 +61,10 @@ func isPath(place string) bool {
 	if place == "" {
 		return true
 	}
-	return !strings.ContainsFunc(place, unicode.IsControl) && !slices.ContainsFunc(strings.Split(place, "/"), func(part string) bool {
-		return part == "" || part == "." || part == ".."
-	})
+	return !strings.ContainsFunc(place, unicode.IsControl) && !slices.ContainsFunc(strings.Split(place, "/"),
+		func(part string) bool {
+			return part == "" || part == "." || part == ".."
+		})
 }
 
 // entries reads a folder and its README.
@@ -195,7 +196,8 @@ func (r *Repo) browsing(client string, args ...string) *Command {
 
 // look asks git for the kind and the size of objects. Those that there are not have no kind.
 func (r *Repo) look(ctx context.Context, client string, names ...string) ([]object, error) {
-	out, err := r.browsing(client, "cat-file", "--batch-check=%(objectname) %(objecttype) %(objectsize)").ask(ctx, strings.Join(names, "\n")+"\n")
+	out, err := r.browsing(client, "cat-file", "--batch-check=%(objectname) %(objecttype) %(objectsize)").ask(ctx,
+		strings.Join(names, "\n")+"\n")
 	if err != nil {
 		return nil, fmt.Errorf("look at objects: %w", err)
 	}
@@ -227,5 +229,6 @@ func (r *Repo) read(ctx context.Context, client, id string) (o object, err error
 	if !found || len(parts) != 3 {
 		return o, fmt.Errorf("read object %s: git says %q", id, OneLine(head))
 	}
-	return object{id: parts[0], kind: parts[1], size: int64(len(content) - 1), content: []byte(strings.TrimSuffix(content, "\n"))}, nil
+	return object{id: parts[0], kind: parts[1], size: int64(len(content) - 1),
+		content: []byte(strings.TrimSuffix(content, "\n"))}, nil
 }

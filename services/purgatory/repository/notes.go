@@ -143,7 +143,8 @@ func (l *Locked) SetEnded(e *Ended) error { return l.note(endedFile, e, e != nil
 // none: it is made again, and the repository is kept longer.
 func (r *Repo) Ended() (*Ended, error) {
 	var e Ended
-	if err := noted(r.in(endedFile), &e); err != nil || e.Announcement != "" && !nostr.IsHex64(e.Announcement) || e.Since.IsZero() {
+	if err := noted(r.in(endedFile), &e); err != nil || e.Announcement != "" && !nostr.IsHex64(e.Announcement) ||
+		e.Since.IsZero() {
 		return nil, err
 	}
 	return &e, nil

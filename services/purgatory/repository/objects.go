@@ -149,7 +149,8 @@ func (l *Leased) Take(ctx context.Context, pack *Spool, wanted []string) error {
 	if err := errors.Join(os.Mkdir(from, 0o755), os.MkdirAll(to, 0o755)); err != nil {
 		return err
 	}
-	index := l.writing("index-pack", "--stdin", "--fix-thin", "--strict="+strings.Join(forgive(""), ","), "--threads=2", filepath.Join(from, "new.pack"))
+	index := l.writing("index-pack", "--stdin", "--fix-thin", "--strict="+strings.Join(forgive(""), ","), "--threads=2",
+		filepath.Join(from, "new.pack"))
 	index.Stdin, index.Pack, index.Time = pack.Reader(0), pack.Size(), l.Store.PackTime
 	var hash strings.Builder
 	index.Stdout = &hash

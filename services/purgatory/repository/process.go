@@ -117,7 +117,8 @@ func (c *Command) Messages() string {
 func OneLine(words string) string {
 	const most = 300
 	line := strings.ToValidUTF8(words[:min(len(words), most)], "?")
-	return strings.Join(strings.FieldsFunc(line, func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsPrint(c) }), " ")
+	return strings.Join(strings.FieldsFunc(line, func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsPrint(c) }),
+		" ")
 }
 
 // Error is a git command that failed.
@@ -344,7 +345,8 @@ func says(err error, words string) bool {
 // limits are what git says, itself or of a process that it started, where one of its limits is
 // reached.
 var limits = []struct{ words, limit string }{
-	{"out of memory", "memory"}, {"Out of memory", "memory"}, {"malloc failed", "memory"}, {"over limit", "memory"}, {"Cannot allocate memory", "memory"},
+	{"out of memory", "memory"}, {"Out of memory", "memory"}, {"malloc failed", "memory"}, {"over limit",
+		"memory"}, {"Cannot allocate memory", "memory"},
 	{"died of signal 24", "time"}, {"died of signal 9", "time"}, // SIGXCPU; SIGKILL: of the hard limit
 	{"died of signal 25", "size"}, // SIGXFSZ
 }

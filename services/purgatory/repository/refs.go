@@ -51,14 +51,15 @@ func (r *Repo) refsBelow(folders ...string) (Refs, error) {
 	refs := Refs{ByName: map[string]string{}, Symbolic: map[string]string{}}
 	var err error
 	for _, folder := range folders {
-		err = errors.Join(err, ignoreGone(filepath.WalkDir(r.in(folder), func(path string, entry fs.DirEntry, err error) error {
-			if err != nil || entry.IsDir() {
+		err = errors.Join(err, ignoreGone(filepath.WalkDir(r.in(folder),
+			func(path string, entry fs.DirEntry, err error) error {
+				if err != nil || entry.IsDir() {
+					return ignoreGone(err)
+				}
+				content, err := os.ReadFile(path)
+				refs.add(strings.TrimPrefix(path, r.Path+"/"), strings.TrimSpace(string(content)))
 				return ignoreGone(err)
-			}
-			content, err := os.ReadFile(path)
-			refs.add(strings.TrimPrefix(path, r.Path+"/"), strings.TrimSpace(string(content)))
-			return ignoreGone(err)
-		})))
+			})))
 	}
 	isAsked := func(name string) bool {
 		return slices.ContainsFunc(folders, func(folder string) bool { return strings.HasPrefix(name, folder) })

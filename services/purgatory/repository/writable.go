@@ -24,7 +24,8 @@ const (
 )
 
 // refusing are errors by which a system says that nothing can be written.
-var refusing = []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EACCES, syscall.EPERM, syscall.EIO, syscall.EFBIG}
+var refusing = []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EACCES, syscall.EPERM, syscall.EIO,
+	syscall.EFBIG}
 
 // unwritable are the words of git for the same (LC_ALL=C). Receive-pack keeps the reason to itself
 // where it cannot even begin.

@@ -22,7 +22,8 @@ const (
 // isHere says whether an announcement is of a repository that is here as long as it stands. One
 // that lists a domain of earlier is: the service was moved, not the repository. So is one that is
 // archived, wherever it moves.
-func EndingOf(ref nostr.RepoRef, isHere func(*nostr.Announcement) bool, last *nostr.Event, deleted, expired bool) (reason string) {
+func EndingOf(ref nostr.RepoRef, isHere func(*nostr.Announcement) bool, last *nostr.Event, deleted,
+	expired bool) (reason string) {
 	if last == nil {
 		return ""
 	}
@@ -57,7 +58,8 @@ func DeletionsOf(announcement *nostr.Event) []nostr.Filter {
 // end). noted is what is noted in its folder, or nil. A note of another ending is none: the owner
 // has come back and gone again while no worker ran. What an operator keeps is kept, also if its
 // owner announces it elsewhere.
-func KeptUntil(why, noted *repository.Ended, grace time.Duration, now time.Time) (note *repository.Ended, until time.Time) {
+func KeptUntil(why, noted *repository.Ended, grace time.Duration, now time.Time) (note *repository.Ended,
+	until time.Time) {
 	switch {
 	case why == nil:
 		return nil, time.Time{}

@@ -83,7 +83,10 @@ func (v View) Authorise(p Push) (d Decision, err error) {
 	if v.IsArchived(p.Owner) && v.rules.ReadOnly() {
 		return d, refused("this repository is a read-only archive: its announcement does not list this server; push to a server that it lists")
 	}
-	d, aligning, err := p.decide(func(ev *nostr.Event, commit string) error { return v.CheckTip(ev, commit, p.Owner, p.Repos) })
+	d, aligning, err := p.decide(func(ev *nostr.Event, commit string) error {
+		return v.CheckTip(ev, commit, p.Owner,
+			p.Repos)
+	})
 	if err != nil {
 		return d, err
 	}
@@ -114,9 +117,13 @@ func (v View) Authorise(p Push) (d Decision, err error) {
 // the contributor's own pull requests can be named there.
 func (v View) AuthoriseContributions(p Push) (Decision, error) {
 	at := nostr.RepoRef{PubKey: p.Owner, Identifier: v.Identifier}
-	d, aligning, err := p.decide(func(ev *nostr.Event, commit string) error { return CheckContribution(ev, at, commit, v.Domain) })
+	d, aligning, err := p.decide(func(ev *nostr.Event, commit string) error {
+		return CheckContribution(ev, at, commit,
+			v.Domain)
+	})
 	for _, c := range aligning {
-		d.Refused[c.Name] = refused("%s cannot be pushed here: only refs/nostr/<event-id> can, the commit of a pull request", c.Name).Error()
+		d.Refused[c.Name] = refused("%s cannot be pushed here: only refs/nostr/<event-id> can, the commit of a pull request",
+			c.Name).Error()
 	}
 	return d, err
 }
@@ -127,7 +134,8 @@ func (p Push) decide(check func(ev *nostr.Event, commit string) error) (d Decisi
 	for _, c := range p.Changes {
 		switch {
 		case !IsBranchOrTag(c.Name) && !strings.HasPrefix(c.Name, PrefixNostr):
-			d.Refused[c.Name] = refused("%s cannot be pushed: only refs/heads/, refs/tags/ and refs/nostr/<event-id> can", c.Name).Error()
+			d.Refused[c.Name] = refused("%s cannot be pushed: only refs/heads/, refs/tags/ and refs/nostr/<event-id> can",
+				c.Name).Error()
 		case p.Refs[c.Name] == c.New:
 			d.Done = append(d.Done, c)
 		case IsBranchOrTag(c.Name):
@@ -175,7 +183,8 @@ func (p Push) checkNostr(c Change, check func(ev *nostr.Event, commit string) er
 // CheckTip says why a commit cannot be named for an event in an owner's repository, as a *Refused:
 // the event must be a pull request or an update that names this commit, and be for this repository.
 // There it would never be released. repos is Push.Repos.
-func (v View) CheckTip(ev *nostr.Event, commit, owner string, repos func(*nostr.PullRequest) ([]nostr.RepoRef, error)) error {
+func (v View) CheckTip(ev *nostr.Event, commit, owner string,
+	repos func(*nostr.PullRequest) ([]nostr.RepoRef, error)) error {
 	parsed, err := parse(ev, commit)
 	if err != nil {
 		return err
@@ -327,7 +336,8 @@ func CheckContribution(ev *nostr.Event, at nostr.RepoRef, commit, domain string)
 	case !slices.ContainsFunc(pr.Repos, func(ref nostr.RepoRef) bool { return ref.Identifier == at.Identifier }):
 		return refused("event %s names no repository with the identifier %q in an a tag", ev.ID, at.Identifier)
 	case !slices.Contains(pr.PRServiceIdentifiers(domain), at.Identifier):
-		return refused("event %s does not name %s%s in its clone tag", ev.ID, domain, nostr.PRsURLPath(Npub(at.PubKey), at.Identifier))
+		return refused("event %s does not name %s%s in its clone tag", ev.ID, domain,
+			nostr.PRsURLPath(Npub(at.PubKey), at.Identifier))
 	}
 	return nil
 }

@@ -472,7 +472,8 @@ func (v View) distinct(sources []Source) (list []Source) {
 
 // sources are the places that an announcement names. Its own repository here is none.
 func (v View) sources(a Announcement) []Source {
-	return slices.DeleteFunc(v.distinct(named(a.CloneURLs(), a.Ref.PubKey, a.Client)), func(s Source) bool { return s.Here == a.Ref })
+	return slices.DeleteFunc(v.distinct(named(a.CloneURLs(), a.Ref.PubKey, a.Client)),
+		func(s Source) bool { return s.Here == a.Ref })
 }
 
 func (pr PullRequest) sources() []Source {

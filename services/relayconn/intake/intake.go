@@ -185,9 +185,12 @@ func New(o Options) *Intake {
 	stored, _ := lru.New[[32]byte, time.Time](recentIDs) // it fails for a size below 1 only
 	return &Intake{
 		stored: stored, o: o, live: newQueue(liveRoom), past: newQueue(pastRoom), pending: map[key]*pending{},
-		verified: metrics.NewCounterVec(opts("events_verified_total", "Events from relays that were verified, and how: genuine, or with a wrong id or signature."), []string{"result"}),
-		copies:   metrics.NewCounter(opts("event_copies_total", "Events from relays that were on their way from another relay already, and were not verified and offered again.")),
-		known:    metrics.NewCounter(opts("events_known_total", "Events from relays that were found to be accepted already; they were not verified and offered again.")),
+		verified: metrics.NewCounterVec(opts("events_verified_total",
+			"Events from relays that were verified, and how: genuine, or with a wrong id or signature."), []string{"result"}),
+		copies: metrics.NewCounter(opts("event_copies_total",
+			"Events from relays that were on their way from another relay already, and were not verified and offered again.")),
+		known: metrics.NewCounter(opts("events_known_total",
+			"Events from relays that were found to be accepted already; they were not verified and offered again.")),
 	}
 }
 
@@ -368,7 +371,8 @@ func (i *Intake) decide(ctx context.Context, e entry, stored bool) {
 	p.offered = true
 	i.mu.Unlock()
 	err := i.o.Offerer.Offer(ctx, candidates.Candidate{
-		Event: p.event, Lane: e.lane, Source: e.source, Relay: e.relay, Trace: i.o.Trace.Span("", "receive", p.event, e.came, "relay", e.relay),
+		Event: p.event, Lane: e.lane, Source: e.source, Relay: e.relay, Trace: i.o.Trace.Span("", "receive", p.event, e.came,
+			"relay", e.relay),
 		Done: func(v proto.Verdict, err error) { i.end(p, Result{Verdict: v, Err: err}) },
 	})
 	if err != nil {

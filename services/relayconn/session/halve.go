@@ -157,7 +157,8 @@ func (b *batch) part(w *Walk) *task {
 func (h *history) rest(t *task, now time.Time, why string) {
 	h.governor.alone++
 	h.governor.limitedUntil = now.Add(refusedRest)
-	h.warn("rests", "the relay refuses a request for good; it is asked again in a day", "reason", why, "filters", len(t.Filters()))
+	h.warn("rests", "the relay refuses a request for good; it is asked again in a day", "reason", why, "filters",
+		len(t.Filters()))
 	for t != nil { // what is older would only be refused too
 		t.restsUntil = now.Add(refusedRest)
 		t.batch.running--

@@ -253,7 +253,8 @@ func (s *Session) hearEnd(ctx context.Context, e ending, now time.Time) error {
 		return nil
 	}
 	if full != nil && full.Until.After(now) {
-		s.history.warn("budget", "what the relay brings is not taken today, or the service is full; the past is asked for later", "from", full.Until)
+		s.history.warn("budget",
+			"what the relay brings is not taken today, or the service is full; the past is asked for later", "from", full.Until)
 		s.history.hold(earlier(full.Until, now.Add(24*time.Hour)))
 	}
 	if e.live != nil {

@@ -188,7 +188,8 @@ type confirmation struct {
 }
 
 func newHistory(o *Options, g *governor) *history {
-	return &history{Options: o, governor: g, reconciler: newReconciler(o, g), wanted: Set{First: true}, pageEnds: map[string]pageEnd{}}
+	return &history{Options: o, governor: g, reconciler: newReconciler(o, g), wanted: Set{First: true},
+		pageEnds: map[string]pageEnd{}}
 }
 
 // add begins with some work, as soon as there is room. What another connection of the worker is
@@ -227,13 +228,17 @@ func (h *history) leave(items Set, others []*HistoryLease, why cause, now time.T
 func (h *history) lookForLate(groups []Group, why cause, since nostr.Timestamp, now time.Time) {
 	since -= nostr.Timestamp(lateBy.Seconds())
 	h.batches = append(h.batches, &batch{
-		work: work{groups: groups, cause: why, since: &since, late: true, reconcile: true}, state: scheduled, at: now.Add(lateAfter),
+		work: work{groups: groups, cause: why, since: &since, late: true,
+			reconcile: true}, state: scheduled, at: now.Add(lateAfter),
 	})
 }
 
 // looks reports whether a look at such groups is under way or has not brought all.
 func (h *history) looks(groups []Group) bool {
-	return slices.ContainsFunc(h.batches, func(b *batch) bool { return b.look && len(b.groups) > 0 && &b.groups[0] == &groups[0] })
+	return slices.ContainsFunc(h.batches, func(b *batch) bool {
+		return b.look && len(b.groups) > 0 &&
+			&b.groups[0] == &groups[0]
+	})
 }
 
 // has reports whether a batch has not ended.

@@ -51,7 +51,8 @@ func (h *history) takesLate(m wire.Message, now time.Time) (e pageEnd, takes boo
 
 // takeLate takes in such an event. Nobody waits for its verdict: the batch begins again.
 func (h *history) takeLate(ctx context.Context, e pageEnd, m wire.Message, now time.Time, judged func(ending)) error {
-	h.warn("late", "the relay sends events after it has said that all are there; they are waited for", "after", now.Sub(e.at))
+	h.warn("late", "the relay sends events after it has said that all are there; they are waited for", "after",
+		now.Sub(e.at))
 	h.grace = max(h.grace, min(2*now.Sub(e.at)+time.Second, lateFor))
 	h.askAgain(e.batch)
 	waiting := new(atomic.Int64)

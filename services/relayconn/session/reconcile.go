@@ -140,13 +140,15 @@ type result struct {
 }
 
 func newReconciler(o *Options, g *governor) *reconciler {
-	return &reconciler{Options: o, governor: g, results: make(chan result), atOnce: sessionsAtOnce, off: o.Negentropy == nil}
+	return &reconciler{Options: o, governor: g, results: make(chan result), atOnce: sessionsAtOnce,
+		off: o.Negentropy == nil}
 }
 
 // add has a batch reconciled: by one session about everything, if that may be, its filters are many
 // and no other walk is under way, else by wide filters.
 func (r *reconciler) add(b *batch, everything bool) {
-	everything = everything && size(b.groups) >= worthEverything && !r.narrow && r.Negentropy.Coordinator.Quiet(b.lease, time.Now())
+	everything = everything && size(b.groups) >= worthEverything && !r.narrow &&
+		r.Negentropy.Coordinator.Quiet(b.lease, time.Now())
 	groups := b.groups
 	if everything {
 		groups = []Group{{{}}}
@@ -155,7 +157,8 @@ func (r *reconciler) add(b *batch, everything bool) {
 	}
 	for _, g := range groups {
 		b.running++
-		r.units = append(r.units, &unit{batch: b, group: g, everything: everything, left: len(g), byREQ: make([]bool, len(g))})
+		r.units = append(r.units, &unit{batch: b, group: g, everything: everything, left: len(g),
+			byREQ: make([]bool, len(g))})
 	}
 }
 
@@ -520,7 +523,8 @@ func (r *reconciler) silent(x *search, now time.Time) {
 // tooMuch reports whether a session about everything is not worth it. A relay that lacks much of
 // what is known here may not show all that it has.
 func (x *search) tooMuch() bool {
-	return x.everything && (x.bytes > size(x.batch.groups)/everythingSaves || len(x.ids) > fullAt || x.lacking > x.known/everythingSaves)
+	return x.everything && (x.bytes > size(x.batch.groups)/everythingSaves || len(x.ids) > fullAt ||
+		x.lacking > x.known/everythingSaves)
 }
 
 // endless reports whether the relay draws a search out.

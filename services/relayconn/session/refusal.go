@@ -50,7 +50,8 @@ func (g *governor) refused(a openREQ, why wire.Refusal, reason string, now time.
 	case why.Quiet:
 		return decision{action: askAgain, at: now, why: reason}
 	case why.Smaller && !r.answered:
-		g.warn("split", "the relay takes no REQ as large as this; they are made smaller", "reason", reason, "filters", len(a.Filters()))
+		g.warn("split", "the relay takes no REQ as large as this; they are made smaller", "reason", reason, "filters",
+			len(a.Filters()))
 		return decision{action: askInParts, at: now.Add(refusedRest), why: reason}
 	case why.Proof:
 		g.warn("auth", "the relay requires authentication (NIP-42) and does not accept ours: events that it keeps for others do not come. "+
@@ -88,7 +89,10 @@ func (g *governor) blame(text string, now time.Time) (blamed openREQ, why wire.R
 			blamed = live
 		}
 	case why.Smaller:
-		blamed = g.latest(func(a openREQ) bool { return isUnanswered(a) && (len(a.Filters()) > 1 || values(a.Filters()) > 1) })
+		blamed = g.latest(func(a openREQ) bool {
+			return isUnanswered(a) &&
+				(len(a.Filters()) > 1 || values(a.Filters()) > 1)
+		})
 	}
 	for _, a := range g.open {
 		if a == openItem(blamed) || doubtful != nil && a == openItem(doubtful) {

@@ -148,7 +148,8 @@ func (s *Session) Doubtful() Set { return s.history.doubtful(time.Now()) }
 
 // Run talks until ctx or the messages end. What is wanted is looked up whenever changed says so. A
 // value on daily begins a fresh start without a disconnect.
-func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Message, changed <-chan struct{}, daily <-chan time.Time) error {
+func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Message, changed <-chan struct{},
+	daily <-chan time.Time) error {
 	s.governor = newGovernor(&s.Options)
 	s.history = newHistory(&s.Options, s.governor)
 	s.live = &live{Options: &s.Options, governor: s.governor, history: s.history}

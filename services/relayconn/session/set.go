@@ -48,7 +48,8 @@ func Union(sets ...Set) Set {
 	}
 	half := len(sets) / 2 // one after the other would copy the first ones for each set
 	a, b := Union(sets[:half]...), Union(sets[half:]...)
-	return Set{First: a.First || b.First, Full: plus(a.Full, b.Full), State: plus(a.State, b.State), Roots: plus(a.Roots, b.Roots)}
+	return Set{First: a.First || b.First, Full: plus(a.Full, b.Full), State: plus(a.State, b.State),
+		Roots: plus(a.Roots, b.Roots)}
 }
 
 // Only keeps what is still wanted.

@@ -112,7 +112,8 @@ func (h *history) endPage(t *task, now time.Time) {
 		from, to := gap.From.Time().UTC(), gap.To.Time().UTC()
 		switch {
 		case from != to:
-			h.warn("ignored", "the relay does not heed since, until or limit; what it has not sent by itself is missing", "from", from, "to", to)
+			h.warn("ignored", "the relay does not heed since, until or limit; what it has not sent by itself is missing",
+				"from", from, "to", to)
 		case !b.crowded && !h.reconciler.off:
 			b.crowded = true
 			b.needs(byNIP77)

@@ -90,7 +90,11 @@ func NewFetch(ids []string) *Walk {
 // Filters are what to ask for next, in one REQ.
 func (w *Walk) Filters() []nostr.Filter {
 	if w.fetches {
-		ids := slices.DeleteFunc(slices.Clone(w.filters[0].IDs), func(id string) bool { _, came := w.known[keyOf(id)]; return came })
+		ids := slices.DeleteFunc(slices.Clone(w.filters[0].IDs), func(id string) bool {
+			_,
+				came := w.known[keyOf(id)]
+			return came
+		})
 		return []nostr.Filter{{IDs: ids, Limit: len(ids)}}
 	}
 	filters := slices.Clone(w.filters)
