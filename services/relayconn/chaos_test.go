@@ -38,8 +38,8 @@ func chaosTime(t *testing.T) time.Duration {
 
 // TestChaos: 50 relays, among workers that are killed, stop, lose the bus for a moment and join at
 // random, while relays hang up and tell new events. The workers have no index and ask two processes
-// that have one, which are killed too. When it is over every relay has one worker and
-// one connection, no worker has more than a quarter over the mean, nothing moves any more, and every
+// that have one, which are killed too. When it is over every relay has one worker and one
+// connection, no worker has more than a quarter over the mean, nothing moves any more, and every
 // event has come.
 func TestChaos(t *testing.T) {
 	if testing.Short() {

@@ -1,8 +1,8 @@
 // Package relayconn is the service that keeps connections to other relays. It needs a NATS server
 // that the other services share.
 //
-// Discovery publishes which relays are targets and which repositories each of them should have.
-// A worker follows that (Targets), claims its share of the relays and runs one relayWorker for each:
+// Discovery publishes which relays are targets and which repositories each of them should have. A
+// worker follows that (Targets), claims its share of the relays and runs one relayWorker for each:
 // it connects, waits out failures by package health, and writes down in grasp-relays how the relay
 // stands, so that a successor goes on there. On each connection a session talks. It compares what
 // is wanted with what was asked for (the three-way diff, session.Diff), subscribes to what comes

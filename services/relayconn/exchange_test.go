@@ -48,8 +48,8 @@ func makeSimulated() (events []*nostr.Event) {
 	return events
 }
 
-// exchanges are the ways of a first exchange: nothing is known, so all goes by REQ; or half is known,
-// so that it goes by NIP-77 where the relay does that.
+// exchanges are the ways of a first exchange: nothing is known, so all goes by REQ; or half is
+// known, so that it goes by NIP-77 where the relay does that.
 var exchanges = map[string]struct {
 	odd  odd
 	here func(n int) bool
@@ -112,8 +112,8 @@ func TestNoHistoryIsSkipped(t *testing.T) {
 	}
 }
 
-// TestTwoDisturbances is the same with two disturbances of any kinds, at random places: a few, or as
-// many as there is time for in `make chaos`.
+// TestTwoDisturbances is the same with two disturbances of any kinds, at random places: a few, or
+// as many as there is time for in `make chaos`.
 func TestTwoDisturbances(t *testing.T) {
 	t.Parallel()
 	begin, kinds, rnd := time.Now(), []fault{cut, handover, kill}, rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 2))

@@ -24,9 +24,9 @@ const (
 	fetchesWaiting = 64
 )
 
-// Fetches hears which events ingest wants to be asked for by their ids (proto.Fetch), and hands them
-// to the sessions with the relays. A relay that no worker holds is visited by one of the workers.
-// What is lost here ingest says again.
+// Fetches hears which events ingest wants to be asked for by their ids (proto.Fetch), and hands
+// them to the sessions with the relays. A relay that no worker holds is visited by one of the
+// workers. What is lost here ingest says again.
 type Fetches struct {
 	env       *Env
 	directory directory

@@ -9,8 +9,8 @@ import (
 	"tendril.dev/proto"
 )
 
-// TestAskedByID: what ingest names is asked for at a relay that a worker holds, by its session, and at
-// one that no worker holds, by one worker on a connection of its own.
+// TestAskedByID: what ingest names is asked for at a relay that a worker holds, by its session, and
+// at one that no worker holds, by one worker on a connection of its own.
 func TestAskedByID(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)

@@ -60,8 +60,8 @@ func longest(f nostr.Filter) (n int) {
 	return n
 }
 
-// TestOddRelays: of relays that do not do as they are asked all is here ten minutes after the start,
-// without waiting for the daily one.
+// TestOddRelays: of relays that do not do as they are asked all is here ten minutes after the
+// start, without waiting for the daily one.
 func TestOddRelays(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -123,8 +123,8 @@ func TestOddRelays(t *testing.T) {
 	}
 }
 
-// TestPublishedLate: what is published while the connection is cut for two seconds comes, however long
-// before it was made: any time with NIP-77, two hours without.
+// TestPublishedLate: what is published while the connection is cut for two seconds comes, however
+// long before it was made: any time with NIP-77, two hours without.
 func TestPublishedLate(t *testing.T) {
 	t.Parallel()
 	stored := crowd(40, 1)

@@ -48,9 +48,9 @@ var oddities = []struct {
 	}},
 }
 
-// TestOddRelaysDisturbed: relays that are odd in one or two ways are disturbed at random messages, and
-// publish something late. Twenty minutes later all that the relay has is here. A few are played, or as
-// many as there is time for in `make chaos`.
+// TestOddRelaysDisturbed: relays that are odd in one or two ways are disturbed at random messages,
+// and publish something late. Twenty minutes later all that the relay has is here. A few are
+// played, or as many as there is time for in `make chaos`.
 func TestOddRelaysDisturbed(t *testing.T) {
 	t.Parallel()
 	long, runs := time.Duration(0), 0

@@ -279,8 +279,8 @@ func (w *relayWorker) runSession(ctx context.Context, conn Connection, start ses
 	return err
 }
 
-// authenticate answers a relay's challenge. Nothing that the relay says gets into what is signed but
-// its challenge.
+// authenticate answers a relay's challenge. Nothing that the relay says gets into what is signed
+// but its challenge.
 func (e *Env) authenticate(conn Connection, url string) func(challenge string) error {
 	return func(challenge string) error {
 		ev := nip42.CreateUnsignedAuthEvent(challenge, "", url)

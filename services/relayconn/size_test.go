@@ -16,7 +16,8 @@ import (
 
 // TestHeapAtEverydaySize: half of the everyday size, 500 repositories with 25,000 root events, each
 // on 5 of 50 relays, all connected and confirmed, in less than 32 MiB of live heap. The worker asks
-// an index that is there before. What is measured holds the 50 servers' ends of the connections too.
+// an index that is there before. What is measured holds the 50 servers' ends of the connections
+// too.
 func TestHeapAtEverydaySize(t *testing.T) {
 	if testing.Short() {
 		t.Skip("50 relays")

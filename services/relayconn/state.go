@@ -30,8 +30,8 @@ type stateKeeper struct {
 
 const putTimeout = 5 * time.Second
 
-// stateKept is how long the state of a relay is kept after it was written last, or longer if that is
-// when it is tried again: a dead relay is tried once a day, and what is known of relays that are
+// stateKept is how long the state of a relay is kept after it was written last, or longer if that
+// is when it is tried again: a dead relay is tried once a day, and what is known of relays that are
 // gone shrinks within a day.
 const stateKept = 24 * time.Hour
 

@@ -40,8 +40,8 @@ type Rules struct {
 	NaughtyFor time.Duration // after a failure that is the relay's own
 }
 
-// Health is how one relay has been behaving. With nothing but its rules it is a relay that was never
-// tried.
+// Health is how one relay has been behaving. With nothing but its rules it is a relay that was
+// never tried.
 type Health struct {
 	Rules
 	Failures int // that may pass, in a row, without an answer between them

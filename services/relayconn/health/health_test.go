@@ -27,8 +27,8 @@ func TestBackoff(t *testing.T) {
 }
 
 // TestStory walks a relay through what may happen to it. Each line says after which time what
-// happens, the state and the failures that it leads to, and when the next attempt is; "-": that does
-// not matter.
+// happens, the state and the failures that it leads to, and when the next attempt is; "-": that
+// does not matter.
 func TestStory(t *testing.T) {
 	t.Parallel()
 	for name, story := range map[string]string{

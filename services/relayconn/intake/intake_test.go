@@ -331,8 +331,8 @@ func TestLiveBeforePast(t *testing.T) {
 }
 
 // TestPushBack: when ingest takes nothing, or no answer says what is stored, a connection's events
-// wait up to a bound in bytes, all connections' together up to another, and what is live has room of
-// its own. Nothing is lost by that.
+// wait up to a bound in bytes, all connections' together up to another, and what is live has room
+// of its own. Nothing is lost by that.
 func TestPushBack(t *testing.T) {
 	t.Parallel()
 	const relays, each = 9, 12

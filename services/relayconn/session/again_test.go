@@ -140,8 +140,8 @@ func TestNoRoomForThePast(t *testing.T) {
 	})
 }
 
-// TestRelayThatIgnores until or limit: events that are beyond until are nothing new, a page that does
-// not end is ended, and neither is a reason to end the connection or to call a batch failed.
+// TestRelayThatIgnores until or limit: events that are beyond until are nothing new, a page that
+// does not end is ended, and neither is a reason to end the connection or to call a batch failed.
 func TestRelayThatIgnores(t *testing.T) {
 	type row struct {
 		pages, events int // 60 are too many for pages of three

@@ -23,8 +23,8 @@ func (p *play) hasAccepted(id string) (is bool) {
 	return is
 }
 
-// TestAskedByID: what ingest names is asked for at once, however old it is, and goes on the live lane.
-// What the relay does not have is no failure.
+// TestAskedByID: what ingest names is asked for at once, however old it is, and goes on the live
+// lane. What the relay does not have is no failure.
 func TestAskedByID(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
 		ids, old := p.asksByID(), issue(5, "30617:aa:000")

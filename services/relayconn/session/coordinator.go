@@ -37,8 +37,8 @@ type HistoryLease struct {
 	complete    bool      // it has ended and brought all that the relay has
 }
 
-// Take returns a lease for those items that no other connection walks or has walked through. The rest
-// is that of the others.
+// Take returns a lease for those items that no other connection walks or has walked through. The
+// rest is that of the others.
 func (c *HistoryCoordinator) Take(s Set, now time.Time) (lease *HistoryLease, others []*HistoryLease, mine, rest Set) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

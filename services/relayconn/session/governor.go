@@ -79,8 +79,8 @@ func (r *request) req() *request { return r }
 // openItem is what is open at the relay: *subscription, *task, or *search.
 type openItem interface{ req() *request }
 
-// openREQ is an item that is asked for by REQ: *subscription or *task. The relay refuses both in the
-// same words.
+// openREQ is an item that is asked for by REQ: *subscription or *task. The relay refuses both in
+// the same words.
 type openREQ interface {
 	openItem
 	Filters() []nostr.Filter

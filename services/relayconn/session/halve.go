@@ -16,8 +16,8 @@ const (
 	mostAlone = 4
 )
 
-// halve cuts what goes in one REQ into two halves: of the filters, or of the longest list that the only
-// filter has. It returns nil if there is nothing to cut.
+// halve cuts what goes in one REQ into two halves: of the filters, or of the longest list that the
+// only filter has. It returns nil if there is nothing to cut.
 func halve(filters []nostr.Filter) (parts [][]nostr.Filter) {
 	if n := len(filters); n != 1 {
 		if n == 0 {
@@ -71,8 +71,8 @@ func values(filters []nostr.Filter) (n int) {
 	return n
 }
 
-// cut cuts a group into several, whose filters name at most so many values of a tag. A group that asks
-// for several tags of a filter at once stays whole.
+// cut cuts a group into several, whose filters name at most so many values of a tag. A group that
+// asks for several tags of a filter at once stays whole.
 func (g Group) cut(most int) (all []Group) {
 	if values(g) <= most {
 		return []Group{g}
@@ -95,9 +95,9 @@ func (g Group) cut(most int) (all []Group) {
 	return all
 }
 
-// divide has a task that the relay refuses as too large asked for in smaller form: fewer filters, fewer
-// values, fewer events a page, a shorter time. It reports whether there is a smaller form. Of two
-// times the newer is asked for first: the older one would only be refused too.
+// divide has a task that the relay refuses as too large asked for in smaller form: fewer filters,
+// fewer values, fewer events a page, a shorter time. It reports whether there is a smaller form. Of
+// two times the newer is asked for first: the older one would only be refused too.
 func (h *history) divide(t *task, now time.Time) bool {
 	filters, b := t.Filters(), t.batch
 	if parts := halve(filters); parts != nil {
@@ -200,8 +200,8 @@ func (b *batch) separate() (came Set) {
 	return came
 }
 
-// learn takes over, for what is asked for next, the form in which the relay has answered what it had
-// refused in a larger one.
+// learn takes over, for what is asked for next, the form in which the relay has answered what it
+// had refused in a larger one.
 func (g *governor) learn(filters []nostr.Filter, limit int) {
 	g.limits.Took(wire.Form{Filters: len(filters), Values: values(filters), Events: limit})
 }

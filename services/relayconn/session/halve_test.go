@@ -70,7 +70,8 @@ func TestOneItemThatIsRefused(t *testing.T) {
 	})
 }
 
-// TestRefusedForGood: a request that is refused by policy rests; all others, and the connection, stay.
+// TestRefusedForGood: a request that is refused by policy rests; all others, and the connection,
+// stay.
 func TestRefusedForGood(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
 		relay := &picky{play: p, reason: "restricted: no comments here", refuses: func(filters []nostr.Filter) bool {
@@ -89,8 +90,8 @@ func TestRefusedForGood(t *testing.T) {
 	})
 }
 
-// TestSilentSubscription: a live subscription that has fallen silent is found out within an hour or so,
-// and what it did not bring counts as a gap.
+// TestSilentSubscription: a live subscription that has fallen silent is found out within an hour or
+// so, and what it did not bring counts as a gap.
 func TestSilentSubscription(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
 		p.session.Rules.SilentLook = time.Hour

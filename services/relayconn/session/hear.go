@@ -232,8 +232,9 @@ func (s *Session) hearEnds(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// hearEnd takes in that an event has no verdict, or was known: a forged one counts against the relay,
-// a lost one is asked for again, and after one that is over the relay's budget the past waits.
+// hearEnd takes in that an event has no verdict, or was known: a forged one counts against the
+// relay, a lost one is asked for again, and after one that is over the relay's budget the past
+// waits.
 func (s *Session) hearEnd(ctx context.Context, e ending, now time.Time) error {
 	full := (*candidates.Later)(nil)
 	switch {

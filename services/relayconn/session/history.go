@@ -46,8 +46,8 @@ type work struct {
 	// reconcile has the relay asked by NIP-77 where it can be and something is known, though there
 	// is not much to ask for.
 	reconcile bool
-	// late: it looks for what was published long after it was made. NIP-77 finds all of it, also what is
-	// older than since.
+	// late: it looks for what was published long after it was made. NIP-77 finds all of it, also what
+	// is older than since.
 	late bool
 	// byID: it asks for events by their ids, and there are no items and no groups.
 	byID bool
@@ -264,7 +264,8 @@ func size(groups []Group) (bytes int) {
 	return bytes
 }
 
-// tend ends batches that have come to their end, and begins with those that have waited long enough.
+// tend ends batches that have come to their end, and begins with those that have waited long
+// enough.
 func (h *history) tend(now time.Time) {
 	h.fetchByID(h.Reminders.take(now))
 	for _, b := range h.batches {
@@ -433,7 +434,8 @@ func (h *history) known() Set { return Union(append(h.asked(), h.confirmed)...) 
 // confirm says what batches have confirmed, of what is wanted.
 func (h *history) confirm(confirmed Set) { h.confirmed, h.compare = confirmed, true }
 
-// settle keeps in mind that something was confirmed just now: its last pages may have ended too early.
+// settle keeps in mind that something was confirmed just now: its last pages may have ended too
+// early.
 func (h *history) settle(came Set, now time.Time) {
 	h.settling = slices.DeleteFunc(h.settling, func(c confirmation) bool { return now.Sub(c.at) > lateFor })
 	h.settling = append(h.settling, confirmation{came, now})
@@ -449,8 +451,8 @@ func (h *history) doubtful(now time.Time) (items Set) {
 	return Only(items, h.confirmed)
 }
 
-// lookAtDoubtful plans to ask by REQ, from the beginning, for what was doubtful when the connection before
-// ended.
+// lookAtDoubtful plans to ask by REQ, from the beginning, for what was doubtful when the connection
+// before ended.
 func (h *history) lookAtDoubtful(items Set, now time.Time) {
 	if items = Only(items, h.confirmed); items.Empty() {
 		return
@@ -501,8 +503,8 @@ func (h *history) standing() standing {
 	return st
 }
 
-// askMore puts as many of the tasks that wait to the relay as may be open at once. What was named is
-// fetched before more is found.
+// askMore puts as many of the tasks that wait to the relay as may be open at once. What was named
+// is fetched before more is found.
 func (h *history) askMore(ctx context.Context, now time.Time) {
 	if now.Before(h.historyPausedUntil) || h.governor.paused(now) {
 		return

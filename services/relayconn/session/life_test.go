@@ -84,8 +84,8 @@ func TestConfirmedRevision(t *testing.T) {
 	})
 }
 
-// TestSlowLoris: a relay that sends just enough to not be silent, and no EOSE, does not hold up a batch
-// for ever. What it sends is taken.
+// TestSlowLoris: a relay that sends just enough to not be silent, and no EOSE, does not hold up a
+// batch for ever. What it sends is taken.
 func TestSlowLoris(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
 		p.mute = true

@@ -103,8 +103,8 @@ func (v *live) missingOnAll(since time.Time) {
 	}
 }
 
-// split asks in two halves for what is too much in one subscription for the relay. It reports whether
-// there are halves.
+// split asks in two halves for what is too much in one subscription for the relay. It reports
+// whether there are halves.
 func (v *live) split(l *subscription) bool {
 	var parts [][]Group
 	if n := len(l.groups); n > 1 {
@@ -215,9 +215,9 @@ func (v *live) allOpen() bool {
 	})
 }
 
-// tend asks for what is missing, and opens again what is closed, if there is room. From time to time
-// the past is asked for in place of what stays closed; then the relay may have one more subscription
-// than it was thought to take.
+// tend asks for what is missing, and opens again what is closed, if there is room. From time to
+// time the past is asked for in place of what stays closed; then the relay may have one more
+// subscription than it was thought to take.
 func (v *live) tend(now time.Time) {
 	if v.governor.paused(now) {
 		return
@@ -265,8 +265,8 @@ func (v *live) next() []time.Time {
 	return due
 }
 
-// look looks once in a while whether a subscription has fallen silent unnoticed: a short time of the
-// past is asked for, and what that brings should have come live.
+// look looks once in a while whether a subscription has fallen silent unnoticed: a short time of
+// the past is asked for, and what that brings should have come live.
 func (v *live) look(l *subscription, now time.Time) {
 	switch {
 	case v.Rules.SilentLook == 0:
@@ -327,9 +327,9 @@ func (v *live) groups() []Group {
 	return Groups(all)
 }
 
-// crowded reports whether the filters of layers 2 and 3 should be made fewer before so many more are
-// added. Where even the fewest are too many, that is done only when it saves a good part, not with
-// every addition.
+// crowded reports whether the filters of layers 2 and 3 should be made fewer before so many more
+// are added. Where even the fewest are too many, that is done only when it saves a good part, not
+// with every addition.
 func (v *live) crowded(more int) bool {
 	have := 0
 	for _, l := range v.subscriptions {
@@ -344,8 +344,8 @@ func (v *live) crowded(more int) bool {
 	return fewest+more <= v.Rules.MaxFilters || have-fewest >= (v.Rules.MaxFilters+3)/4
 }
 
-// consolidate makes the many filters of layers 2 and 3 few full ones. Batches go on, from where each
-// walk stands.
+// consolidate makes the many filters of layers 2 and 3 few full ones. Batches go on, from where
+// each walk stands.
 func (v *live) consolidate(groups []Group, now time.Time) {
 	v.trimAt = time.Time{}
 	v.open(groups, false, v.replace(false), now)

@@ -34,8 +34,8 @@ func TestDayClosesWhatItReplaces(t *testing.T) {
 	})
 }
 
-// TestWhatIsMissedWhileClosedComes: all of it, in as many pages as it takes. Until then a next start
-// must go back further than this connection.
+// TestWhatIsMissedWhileClosedComes: all of it, in as many pages as it takes. Until then a next
+// start must go back further than this connection.
 func TestWhatIsMissedWhileClosedComes(t *testing.T) {
 	const missed = 16
 	closed := func(p *play) { p.closed("l3", "error: too long") }

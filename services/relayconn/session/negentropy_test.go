@@ -457,7 +457,8 @@ func TestWalksAreForgotten(t *testing.T) {
 	}
 }
 
-// TestLeft: what is left to another connection at different times is reconciled together afterwards.
+// TestLeft: what is left to another connection at different times is reconciled together
+// afterwards.
 func TestLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

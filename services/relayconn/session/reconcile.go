@@ -179,8 +179,8 @@ func (r *reconciler) restart() {
 	r.units, r.active = nil, nil
 }
 
-// ask begins with units and says what can be said. While enough waits to be fetched no more is looked
-// for.
+// ask begins with units and says what can be said. While enough waits to be fetched no more is
+// looked for.
 func (r *reconciler) ask(ctx context.Context, now time.Time, enough bool) {
 	if now.Before(r.hold) {
 		return

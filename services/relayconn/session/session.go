@@ -44,7 +44,8 @@ type Intake interface {
 	Take(ctx context.Context, a intake.Arrival) (waited bool, err error)
 }
 
-// Rules are the numbers that a session keeps to. None has a default, and none but the last two may be 0.
+// Rules are the numbers that a session keeps to. None has a default, and none but the last two may
+// be 0.
 type Rules struct {
 	PageLimit       int           // most events of a page, for each filter of a REQ
 	AtOnce          int           // most historic subscriptions that are open at once
@@ -53,8 +54,8 @@ type Rules struct {
 	Silence         time.Duration // a subscription without an answer for so long has failed
 	ConsolidateWait time.Duration // consolidation waits at most so long for pending batches
 	Cooldown        time.Duration // nothing is asked for so long after the relay wanted quiet
-	// Apart is how long after one another walks through the past begin. The next pages of a walk that is
-	// under way are asked for as soon as there is room.
+	// Apart is how long after one another walks through the past begin. The next pages of a walk that
+	// is under way are asked for as soon as there is room.
 	Apart time.Duration
 	// SilentLook is how often it is looked whether a live subscription has fallen silent; 0: never.
 	SilentLook time.Duration
@@ -108,7 +109,8 @@ type Start struct {
 	OnlyByID  bool          // nothing is asked for but what ByID gives
 }
 
-// Session routes what the relay says to its parts, and plans what is asked for. Run makes the parts.
+// Session routes what the relay says to its parts, and plans what is asked for. Run makes the
+// parts.
 type Session struct {
 	Options
 	governor *governor
@@ -142,8 +144,8 @@ func New(o Options) *Session {
 // Confirmed is what was asked for and came. Call it after Run has returned.
 func (s *Session) Confirmed() Set { return s.history.confirmed }
 
-// Doubtful is what of it was confirmed so shortly before the end that the relay may have sent more: an
-// EOSE is no proof. Call it when Run has returned.
+// Doubtful is what of it was confirmed so shortly before the end that the relay may have sent more:
+// an EOSE is no proof. Call it when Run has returned.
 func (s *Session) Doubtful() Set { return s.history.doubtful(time.Now()) }
 
 // Run talks until ctx or the messages end. What is wanted is looked up whenever changed says so. A

@@ -162,8 +162,8 @@ func TestWhatWasNotAskedForEndsTheConnection(t *testing.T) {
 	})
 }
 
-// TestForgeriesSlowARelay and do not exclude it: one stranger could hide a whole relay that does not
-// verify what it is given.
+// TestForgeriesSlowARelay and do not exclude it: one stranger could hide a whole relay that does
+// not verify what it is given.
 func TestForgeriesSlowARelay(t *testing.T) {
 	bubble(t, func(t *testing.T, p *play) {
 		p.begin()

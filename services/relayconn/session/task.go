@@ -14,7 +14,8 @@ const (
 	maxTries = 3
 	// perFetch is how many ids one REQ names.
 	perFetch = 100
-	// mostPeerLines is of how many repositories each is named of which a relay does not deliver events.
+	// mostPeerLines is of how many repositories each is named of which a relay does not deliver
+	// events.
 	mostPeerLines = 10
 )
 
@@ -29,7 +30,8 @@ type task struct {
 	// for when this one has ended.
 	isPart bool
 	then   *task
-	// restsUntil is when it is asked for again, because the relay refuses it for good; zero: it does not.
+	// restsUntil is when it is asked for again, because the relay refuses it for good; zero: it does
+	// not.
 	restsUntil time.Time
 }
 
@@ -73,8 +75,8 @@ func (h *history) makeRoom(lives int) {
 	}
 }
 
-// heardEOSE notes the end of an answer. Where the relay has sent events after an EOSE, the page ends
-// a while later.
+// heardEOSE notes the end of an answer. Where the relay has sent events after an EOSE, the page
+// ends a while later.
 func (h *history) heardEOSE(t *task, now time.Time) {
 	if h.grace > 0 {
 		t.endAt = now.Add(h.grace)
@@ -155,8 +157,8 @@ func (h *history) refused(t *task, d decision, others bool, now time.Time) {
 	h.first(t)
 }
 
-// peerMissing tells that a relay named events by NIP-77 and does not deliver them: one line for each
-// repository, as far as it is known which those are.
+// peerMissing tells that a relay named events by NIP-77 and does not deliver them: one line for
+// each repository, as far as it is known which those are.
 func (h *history) peerMissing(b *batch, n int) {
 	about := b.items.Full
 	if len(about) == 0 || len(about) > mostPeerLines {

@@ -267,8 +267,8 @@ func (w *Walk) whole() (to nostr.Timestamp, full bool) {
 	return page[len(page)-1].at, len(page) >= min(w.most, w.limit)
 }
 
-// findHidden finds the filters of which a full page shows nothing, once for each: a relay may show as
-// many events of the others as it shows at all.
+// findHidden finds the filters of which a full page shows nothing, once for each: a relay may show
+// as many events of the others as it shows at all.
 func (w *Walk) findHidden(full bool) {
 	if len(w.filters) == 1 || !full && len(w.page) < w.limit {
 		return

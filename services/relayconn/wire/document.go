@@ -17,8 +17,8 @@ const (
 )
 
 // Stated is how much a relay says, in the document about itself (NIP-11), that it lets a client
-// ask; 0: it does not say. A stranger writes it, so it is bounded, what is odd in it is passed over,
-// and nothing relies on it.
+// ask; 0: it does not say. A stranger writes it, so it is bounded, what is odd in it is passed
+// over, and nothing relies on it.
 type Stated struct {
 	Subscriptions int `json:"max_subscriptions"` // open at once on a connection
 	Events        int `json:"max_limit"`         // of one filter
