@@ -96,7 +96,7 @@ chaos:
 endif
 
 e2e: ## tests of the whole system against real NATS, relays and git
-	$(TEST) ./test/...
+	$(TEST) -timeout 20m ./test/...
 
 # A module outside the workspace: what it needs is no concern of the services.
 manifests: ## the Kubernetes manifests: privileges, probes, network policies, settings

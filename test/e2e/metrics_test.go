@@ -171,6 +171,12 @@ func TestEveryMetricOfThePage(t *testing.T) {
 	live := s.NewIssue("live")
 	s.Second.Publish(live)
 	p.Serves(live)
+	// What is missed counts as a gap only where the past has been asked for already.
+	await(t, "the relay has been asked for everything", func() bool {
+		return slices.ContainsFunc(scrape(t, p.URL)["ngit_sync_relay_connected"], func(r series) bool {
+			return r.labels["relay"] == s.Second.URL && r.value == 3
+		})
+	})
 	s.Second.Shut(true)
 	s.Second.HangUp()
 	missed := s.Guest.At(nostr.Timestamp(time.Now().Add(-5*time.Minute).Unix())).Sign(1621, "missed", s.Owner.Repo(world.Project))

@@ -90,7 +90,7 @@ func roles(p *Place) {
 	}
 	for want, command := range map[string][]string{
 		"authority     nobody has authority: the owner " + ann.Npub + " has left; ": {"repo", "show", ann.Npub + "/" + name},
-		"nobody has authority over 1 of the hosted":                                 {"status"},
+		"nobody has authority over ": {"status"},
 	} {
 		await(p, want, func() bool {
 			out, err := p.Tool(command...)
