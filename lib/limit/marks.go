@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/disk"
 	"tendril.dev/proto"
 )
 
@@ -88,20 +88,10 @@ func (m *Marks) Full() string {
 // minFree is what must be free on a disk: a tenth of it, but not less than this.
 const minFree = 1 << 30
 
-// Free is the free space of the disk that holds a folder, and its size, in bytes.
-func Free(folder string) (free, all int64, err error) {
-	var s syscall.Statfs_t
-	if err := syscall.Statfs(folder, &s); err != nil {
-		return 0, 0, fmt.Errorf("look at the disk of %s: %w", folder, err)
-	}
-	block := int64(s.Bsize)
-	return int64(s.Bavail) * block, int64(s.Blocks) * block, nil
-}
-
 // Disk looks at the free space of the disk that holds a folder.
 func Disk(folder string) Look {
 	return func(context.Context) (string, error) {
-		free, all, err := Free(folder)
+		free, all, err := disk.Free(folder)
 		if err != nil {
 			return "", err
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/limit"
+	"tendril.dev/lib/disk"
 	"tendril.dev/lib/obs"
 	"tendril.dev/proto"
 )
@@ -79,7 +79,7 @@ func (l *lag) tell(ctx context.Context, n *Node) error {
 			Read: []proto.Reading{}, Counts: map[string]int64{}, Troubles: n.Ready.Troubles(),
 		}
 		for _, folder := range []string{n.Settings.RelayDataPath, n.Settings.GitDataPath} {
-			if free, all, err := limit.Free(folder); err == nil && (len(p.Disks) == 0 || p.Disks[0].Bytes != all) {
+			if free, all, err := disk.Free(folder); err == nil && (len(p.Disks) == 0 || p.Disks[0].Bytes != all) {
 				p.Disks = append(p.Disks, proto.Disk{Folder: folder, Free: free, Bytes: all})
 			}
 		}

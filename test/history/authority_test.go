@@ -140,8 +140,8 @@ func (p possible) root(owner string) string {
 	}
 }
 
-// confirmed are the confirmed maintainers of an owner's repository: the root, and every key that a confirmed
-// key lists, is active in an announcement of their own, and lists a confirmed key there.
+// confirmed are the confirmed maintainers of an owner's repository: the root, and every key that a
+// confirmed key lists, is active in an announcement of its own, and lists a confirmed key there.
 func (p possible) confirmed(owner string) map[string]bool {
 	keys := map[string]bool{}
 	root := p.root(owner)
