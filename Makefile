@@ -1,11 +1,12 @@
 # Tendril. Needs Go, a C compiler, git and make; everything else comes by go.mod. "make help" lists the targets.
 
-MODULES  := proto lib $(sort $(wildcard services/*)) cmd/tendril
-PACKAGES := $(MODULES:%=./%/...)
+PRODUCT  := proto lib services cmd
+PACKAGES := $(PRODUCT:%=./%/...)
 
 # Event signatures are checked four times as fast by libsecp256k1, by cgo. Without the tag everything builds in pure Go.
 TAGS := -tags libsecp256k1
-TEST := go test $(TAGS)
+# "make vet" has looked at everything already when tests run, and no test needs DWARF.
+TEST := go test $(TAGS) -vet=off -ldflags=-w
 
 # What makes images is a module outside the workspace, as the tools are.
 OUTSIDE := cd deploy/image && GOWORK=off
@@ -30,10 +31,12 @@ RUNS     ?= 1
 SEED     ?=
 CHAOSTESTS ?= TestChaos|TestNeverTwoHolders|TestTwoDisturbances|TestOddRelaysDisturbed|TestNoStaleAnswer|TestFollowersReachTheHeadAfterFailovers
 ROWS     ?=
+PROMTOOL ?= promtool
+RELEASE  ?= bin/release
 EVENTS   ?= 100000
 
 .DEFAULT_GOAL := help
-.PHONY: help run build install test lint vet staticcheck format purego alone unit chaos e2e bench bench-table fuzz docs tidy nats clean image nats-image k8s-test k8s-sizes manifests
+.PHONY: help run build install test lint vet staticcheck format purego unit chaos e2e bench bench-table fuzz docs tidy dashboards nats clean image nats-image release k8s-test k8s-sizes manifests
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -59,7 +62,7 @@ install: bin/tendril ## copy tendril, and its completions for bash, zsh and fish
 	bin/tendril completion zsh | $(INSTALLED) >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_tendril
 	bin/tendril completion fish | $(INSTALLED) >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/tendril.fish
 
-test: lint purego alone unit manifests e2e ## everything that CI runs
+test: lint purego unit manifests e2e ## everything that CI runs
 
 lint: format vet staticcheck ## gofmt, go vet, staticcheck
 
@@ -78,12 +81,7 @@ staticcheck: bin/staticcheck
 purego: ## the program, which has every service, builds without cgo
 	CGO_ENABLED=0 go build -o /dev/null ./cmd/tendril
 
-alone: ## every module builds and vets without its workspace, tests and all
-	@for m in $(MODULES) test test/fixture; do echo "cd $$m && GOWORK=off go vet ./..."; \
-		(cd $$m && export GOWORK=off && go build $(TAGS) -o /dev/null ./... && go vet $(TAGS) ./...) || exit 1; \
-	done
-
-unit: ## the tests of every module, under the race detector where anything runs beside anything
+unit: ## the tests of every package of the product, under the race detector
 	$(TEST) -race $(PACKAGES)
 	$(OUTSIDE) go test ./...
 
@@ -102,6 +100,11 @@ e2e: ## tests of the whole system against real NATS, relays and git
 manifests: ## the Kubernetes manifests: privileges, probes, network policies, settings
 	cd deploy/k8s && GOWORK=off go vet ./... && GOWORK=off go test ./...
 
+dashboards: ## test alerts, and all queries of alerts and dashboards against a run, with PROMTOOL (promtool; Debian's package prometheus has it)
+	$(PROMTOOL) check rules deploy/prometheus/rules.yaml
+	cd deploy/prometheus && $(PROMTOOL) test rules rules_test.yaml
+	TENDRIL_PROMTOOL=$$(command -v $(PROMTOOL)) $(TEST) -count 1 -v -run '^TestEveryMetricOfThePage$$' ./test/e2e
+
 bench: ## benchmarks; BENCH selects them
 	$(TEST) -run '^$$' -bench '$(BENCH)' -benchmem $(PACKAGES) ./test/...
 
@@ -109,7 +112,7 @@ bench-table: ## the whole program at its limit, beside the machine's own; ROWS s
 	$(TEST) -run '^TestTable$$' -timeout 60m -v ./test/bench -args -table -rows '$(ROWS)' -events $(EVENTS)
 
 fuzz: ## every fuzz target FUZZTIME (10000x) times
-	@grep -rl --include='*_test.go' '^func Fuzz' $(MODULES) | sort | while read -r file; do \
+	@grep -rl --include='*_test.go' '^func Fuzz' $(PRODUCT) | sort | while read -r file; do \
 		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' "$$file"); do \
 			$(TEST) -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "./$$(dirname "$$file")" || exit 1; \
 		done; \
@@ -119,7 +122,7 @@ docs: ## write docs/configuration.md and .env.example from the declaration of th
 	cd lib/config && go generate .
 
 tidy: ## go mod tidy in every module
-	@for m in $(MODULES) test test/fixture tools deploy/image deploy/k8s; do echo "cd $$m && go mod tidy"; (cd $$m && GOWORK=off go mod tidy) || exit 1; done
+	@for m in . tools deploy/image deploy/k8s deploy/release; do echo "cd $$m && go mod tidy"; (cd $$m && GOWORK=off go mod tidy) || exit 1; done
 
 nats: bin/nats ## the nats program: make nats ARGS="sub 'grasp.>'"
 	@bin/nats $(ARGS)
@@ -129,6 +132,10 @@ image: ## make bin/image/tendril.tar, the image of all services, without Docker;
 
 nats-image: ## make bin/image/nats.tar, a NATS server for clusters without a registry; NATS_IMAGE is its name
 	@CGO_ENABLED=0 deploy/image/build $(NATS_IMAGE) bin/image/nats.tar github.com/nats-io/nats-server/v2
+
+release: ## make RELEASE (bin/release): programs, packages, image, manifests, SBOM, checksums; VERSION is the tag (docs/releases.md)
+	@rm -rf $(RELEASE)
+	@deploy/release/build $(RELEASE)
 
 k8s-test: ## try everything on the Kubernetes that kubectl knows; test/k8s/k8s_test.go has its settings
 	@K8S_OVERLAYS=$${K8S_OVERLAYS:-local,local-r3} $(TEST) -count 1 -timeout 6h -v -run TestKubernetes ./test/k8s

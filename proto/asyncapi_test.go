@@ -91,7 +91,7 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 	target, _ := TargetSubject("r.example.com")
 	wanted, _ := WantedSubject("r.example.com", "30617:"+author+":repo")
 	git, _ := GitSubject("repo", GitFetched)
-	held, _ := HeldKeyOf("repo", ev).Key()
+	held, _ := HeldKey("repo", ev)
 	subjects := map[string]string{
 		"candidateUser":     LaneUser.Subject(),
 		"candidateRelease":  LaneRelease.Subject(),
@@ -144,7 +144,7 @@ func TestAsyncAPISchemasAreOurTypes(t *testing.T) {
 		Usage{}, Ban{}, ManageRequest{}, ManageAnswer{}, WriterMark{}, ReconcileQuery{}, ReconcileAnswer{}, Progress{}, Disk{}, Reading{},
 		EventsQuery{}, EventsAnswer{}, PageCursor{}, RepoQuestion{}, RepoListQuestion{}, RepoListAnswer{}, RepoReferencesQuestion{}, RepoReferencesAnswer{},
 		RepoReference{}, RepoFolderQuestion{}, RepoFolderAnswer{}, RepoCommit{}, RepoEntry{}, RepoFile{}, RepoLogQuestion{}, RepoLogAnswer{},
-		RepoWaitsAnswer{}, RepoStatus{}, Waits{}, Asked{}, Why{}, WhyAnswer{}, Refusal{},
+		RepoAgesQuestion{}, RepoAgesAnswer{}, RepoWaitsAnswer{}, RepoStatus{}, Waits{}, Asked{}, Why{}, WhyAnswer{}, Refusal{},
 	} {
 		types[reflect.TypeOf(v).Name()] = reflect.TypeOf(v)
 	}
@@ -177,7 +177,7 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 		"verb":      {texts(GitFetched, GitFailed, GitPushed, GitRefused, GitReleased, GitExpired, GitEnded, GitReturned, GitRemoved), doc.Channels["git"].Parameters["verb"].Enum},
 		"outcome":   {texts(Accepted, HeldBack, Duplicate, Rejected, Done, PassedOn), doc.Components.Schemas["Verdict"].Properties["outcome"].Enum},
 		"phase":     {texts(PhaseWaiting, PhaseSilent, PhaseVouched), doc.Components.Schemas["Held"].Properties["phase"].Enum},
-		"level":     {texts(LevelFull, LevelStateOnly), doc.Components.Schemas["Wanted"].Properties["level"].Enum},
+		"level":     {texts(LevelFull, LevelStateOnly, LevelPast, LevelPerson), doc.Components.Schemas["Wanted"].Properties["level"].Enum},
 		"source":    {texts(SourceUser, SourceLive, SourceStartup, SourceReconnect, SourceDaily, SourceRelease, SourceImport), enumOf(candidate[HeaderSource])},
 		"action":    {texts(ActionRelease, ActionExpire, ActionExtend, ActionRemove), enumOf(candidate[HeaderAction])},
 		"repo verb": {texts(RepoVerbs()...), doc.Channels["repo"].Parameters["verb"].Enum},

@@ -1,5 +1,7 @@
 package proto
 
+import "time"
+
 // Headers carry facts about a message, on a candidate about all events of its pack; its payload
 // stays what a person wants to read.
 const (
@@ -23,12 +25,15 @@ const (
 	// HeaderReason is the sentence that goes with an action or a rejection.
 	HeaderReason = "Grasp-Reason"
 	// HeaderRemoved is the id of an event that has left the log, on the empty message that stands
-	// in its place: nothing that is hosted here needed it any more ([ActionRemove]).
+	// in its place for [RemovedKept]: nothing that is hosted here needed it any more
+	// ([ActionRemove]), or its time is over.
 	HeaderRemoved = "Grasp-Removed"
 	// HeaderFloor is on a deletion request that names a version of an addressable event by its id. It
 	// is where that version stood, a [Floor] as JSON, once for each address: older versions do not
 	// come back. The log may not have the deleted version any more, and never had one that was held.
 	HeaderFloor = "Grasp-Floor"
+	// HeaderRequest is on a deletion request and on a request to vanish: a [Request] as JSON.
+	HeaderRequest = "Grasp-Request"
 	// HeaderReleased is on the message that takes the place of a claim whose holder has let it go. A
 	// claim that is gone without it was removed by another hand, and its holder may still work.
 	HeaderReleased = "Grasp-Released"
@@ -52,6 +57,23 @@ type Floor struct {
 	CreatedAt  int64  `json:"created_at"`
 	ID         string `json:"id"`
 }
+
+// Request is what ingest decided of an author's request: a deletion request (NIP-09) or a request to
+// vanish (NIP-62). Indexes carry it out as it stands there, also under other settings later.
+type Request struct {
+	// At is when it was accepted, in seconds since 1970. What it takes away is kept for the grace
+	// period from then on.
+	At int64 `json:"at"`
+	// Vanishes: all events of the author up to the request's time are gone.
+	Vanishes bool `json:"vanishes,omitempty"`
+	// Until is when it leaves the log, in seconds since 1970, because it has changed nothing and kept
+	// nothing out. 0: it stays.
+	Until int64 `json:"until,omitempty"`
+}
+
+// RemovedKept is how long the log keeps the empty message in place of an event that has left it. An
+// index that was away for longer is made again from the log.
+const RemovedKept = 30 * 24 * time.Hour
 
 // Source says how an event reached us.
 type Source string

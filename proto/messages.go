@@ -22,6 +22,9 @@ const (
 	PassedOn  Outcome = "passed" // ephemeral: told to subscribers, and not stored
 )
 
+// MaxFuture is how far the created_at of an event may be ahead of us, in seconds.
+const MaxFuture = 15 * 60
+
 // Messages of OK, which clients may rely on.
 const (
 	// MessagePurgatory answers an event that waits for git data.
@@ -112,6 +115,15 @@ type Ban struct {
 	Purge  bool      `json:"purge,omitempty"` // what is stored is removed when the grace period is over
 }
 
+// Member is a value of the bucket grasp-bans, under the key of a member of a private service: an
+// operator has added or removed it.
+type Member struct {
+	Npub    string    `json:"npub"`
+	By      string    `json:"by,omitempty"` // user@host of a command
+	At      time.Time `json:"at"`
+	Removed bool      `json:"removed,omitempty"`
+}
+
 // ManageRequest is a request of NIP-86 as the front door got it. Ingest answers with a
 // [ManageAnswer].
 type ManageRequest struct {
@@ -190,23 +202,57 @@ type Fetch struct {
 // Level is how much of a repository is wanted.
 type Level string
 
-// The levels of a repository.
+// The levels of a repository, and of a person.
 const (
 	LevelFull      Level = "full"  // an accepted announcement: all that tags it
 	LevelStateOnly Level = "state" // a held announcement: only its state events
+	// LevelPast: the past of what tags an accepted announcement, once a day, at a relay that its owner
+	// or a confirmed maintainer lists (GRASP-03).
+	LevelPast Level = "past"
+	// LevelPerson: what a participant wrote, or is answered, at a relay that they list. The subject
+	// names them as the repository of no identifier; see [PersonRef].
+	LevelPerson Level = "person"
 )
+
+// PersonRef is in place of a reference what names a person in [WantedSubject].
+func PersonRef(pubkey string) string { return prefixRef + pubkey + ":" }
+
+// PersonOf is the person that a reference of [PersonRef] names.
+func PersonOf(ref string) (pubkey string, is bool) {
+	rest, isRef := strings.CutPrefix(ref, prefixRef)
+	pubkey, is = strings.CutSuffix(rest, ":")
+	return pubkey, is && isRef && !strings.Contains(pubkey, ":")
+}
 
 // Target is a message of GRASP_TARGETS on a subject of [TargetSubject]: the relay is a target. An
 // empty message says that it is none any more.
 type Target struct {
 	URL       string `json:"url"` // normalised, to connect to
 	Bootstrap bool   `json:"bootstrap,omitempty"`
+	// Further: no repository lists the relay, only people do (GRASP-03), so that layer 1 is not asked
+	// for. Live: a connection stands for what comes live. Past: it is visited once a day.
+	Further bool `json:"further,omitempty"`
+	Live    bool `json:"live,omitempty"`
+	Past    bool `json:"past,omitempty"`
 	// Repos is what is wanted of repositories, by reference; each is a message of its own.
 	Repos map[string]Wanted `json:"-"`
 }
 
 // Exists reports whether the target is one at all.
 func (t Target) Exists() bool { return t.URL != "" }
+
+// Stands reports whether a connection to the relay is to stand.
+func (t Target) Stands() bool { return t.Exists() && (!t.Further || t.Live) }
+
+// VisitKey is the key of the claim on visits of a relay, by its name: another than that of the
+// claim on the connection that stands. VisitOf is its inverse.
+func VisitKey(name string) string { return name + visitEnd }
+
+// VisitOf returns the relay's name of the key of a claim on visits.
+func VisitOf(key string) (name string, is bool) { return strings.CutSuffix(key, visitEnd) }
+
+// visitEnd is no end of a relay's name.
+const visitEnd = "." + emptyToken
 
 // Messages are what GRASP_TARGETS has to say of a target, by subject. key is the relay's identity.
 // What has no subject, because its name is too long, is left out.
@@ -234,14 +280,21 @@ func (t Target) Messages(key string) (map[string][]byte, error) {
 // Wanted is a message of GRASP_TARGETS on a subject of [WantedSubject]: what is wanted of one
 // repository from one relay. An empty message says that nothing is wanted any more.
 type Wanted struct {
-	Level   Level    `json:"level"`
-	Authors []string `json:"authors,omitempty"` // StateOnly: the maintainers known, sorted
+	Level Level `json:"level"`
+	// Of a person: Roots are the ids of the root events that they wrote, live; Threads the past of the
+	// threads that they take part in; Lists their relay list and profile.
+	Roots   bool `json:"roots,omitempty"`
+	Threads bool `json:"threads,omitempty"`
+	Lists   bool `json:"lists,omitempty"`
+	// Why says whose list led to the relay, of a repository.
+	Why string `json:"why,omitempty"`
 }
 
 // RelayState is a value of the bucket grasp-relays: how the connection to a relay stands, so that a
 // successor goes on there.
 type RelayState struct {
 	URL            string    `json:"url"`
+	Further        bool      `json:"further,omitempty"` // as in [Target], or of visits
 	Worker         string    `json:"worker"`
 	Connection     int       `json:"connection"` // 0 disconnected … 4 connected_historic_sync_failures
 	Health         int       `json:"health"`     // 1 healthy … 5 rate_limited
@@ -252,13 +305,16 @@ type RelayState struct {
 	NextAttempt    time.Time `json:"next_attempt,omitzero"`
 	FailingSince   time.Time `json:"failing_since,omitzero"`
 	NaughtyUntil   time.Time `json:"naughty_until,omitzero"`
-	NextDaily      time.Time `json:"next_daily,omitzero"` // the next daily fresh start
+	NaughtyCause   string    `json:"naughty_cause,omitempty"` // dns, tls or protocol
+	NextDaily      time.Time `json:"next_daily,omitzero"`     // the next daily fresh start
 	// CompleteUntil is up to when nothing is missing of what is confirmed.
 	CompleteUntil time.Time `json:"complete_until,omitzero"`
 	// Confirmed is the sequence in GRASP_TARGETS up to which all repositories are confirmed that
-	// were wanted, and ConfirmedLog the sequence of the log up to which their root events are.
-	Confirmed    uint64 `json:"confirmed,omitempty"`
-	ConfirmedLog uint64 `json:"confirmed_log,omitempty"`
+	// were wanted, ConfirmedLog the sequence of the log up to which their root events are, and
+	// ConfirmedReplies so for the events below these.
+	Confirmed        uint64 `json:"confirmed,omitempty"`
+	ConfirmedLog     uint64 `json:"confirmed_log,omitempty"`
+	ConfirmedReplies uint64 `json:"confirmed_replies,omitempty"`
 	// ConfirmedAt is when all that was wanted was confirmed last.
 	ConfirmedAt time.Time `json:"confirmed_at,omitzero"`
 	// Rules is a hash of the settings and of the form of the filters for which it is confirmed.
@@ -313,6 +369,8 @@ type ReconcileQuery struct {
 	Filter nostr.Filter `json:"filter"` // its limit is not looked at
 	// Message is what the relay has answered; none: the session begins.
 	Message []byte `json:"message,omitempty"`
+	// Opening: that is the whole answer to the first message of the session.
+	Opening bool `json:"opening,omitempty"`
 	// Seq is the sequence of the log that the replica must have applied before it answers: the one
 	// of what the asker knows to be accepted. 0: any.
 	Seq uint64 `json:"seq,omitempty"`
@@ -330,6 +388,9 @@ type ReconcileAnswer struct {
 	Known uint64 `json:"known,omitempty"`
 	// OnlyHere is how many of these the relay has turned out not to have, by its last message.
 	OnlyHere uint64 `json:"only_here,omitempty"`
+	// Oldest is when the oldest event was made that is known, of an answer that begins a session, or
+	// that the relay has turned out to have; 0: there is none.
+	Oldest nostr.Timestamp `json:"oldest,omitempty"`
 }
 
 // Codes of errors of the grasp.query services.

@@ -115,7 +115,8 @@ func permissions(user string, parts ...Permissions) Permissions {
 		p.Serve = append(p.Serve, part.Serve...)
 		p.Answers = p.Answers || part.Answers
 	}
-	p.Publish, p.Subscribe = slices.Compact(slices.Sorted(slices.Values(p.Publish))), slices.Compact(slices.Sorted(slices.Values(p.Subscribe)))
+	p.Publish, p.Subscribe = slices.Compact(slices.Sorted(slices.Values(p.Publish))),
+		slices.Compact(slices.Sorted(slices.Values(p.Subscribe)))
 	return p
 }
 
@@ -129,7 +130,7 @@ func service(user string, parts ...Permissions) Permissions {
 
 func gateway() Permissions {
 	return service(UserGateway, offer(StreamUser, LaneUser), watchGroup(GroupShards), publish(SubjectManage),
-		askWorkers(RepoFolder, RepoLog, RepoWaits),
+		askWorkers(PageVerbs()...),
 		Permissions{Subscribe: []string{AnyEphemeral}})
 }
 

@@ -17,6 +17,7 @@ const (
 	RepoReferences RepoVerb = "references" // RepoReferencesQuestion, RepoReferencesAnswer: its branches and tags, a page at a time
 	RepoFolder     RepoVerb = "folder"     // RepoFolderQuestion, RepoFolderAnswer: a folder or a file of a branch or tag
 	RepoLog        RepoVerb = "log"        // RepoLogQuestion, RepoLogAnswer: the commits of a branch or tag
+	RepoAges       RepoVerb = "ages"       // RepoAgesQuestion, RepoAgesAnswer: how old its branches and tags are
 	RepoWaits      RepoVerb = "waits"      // RepoQuestion, RepoWaitsAnswer: whether it is here, and what it waits for
 	RepoRestore    RepoVerb = "restore"    // RepoQuestion, RepoStatus: cancel the removal of one
 	RepoRemove     RepoVerb = "remove"     // RepoQuestion, RepoStatus: remove one now
@@ -24,9 +25,27 @@ const (
 
 const prefixRepo = "grasp.repo."
 
-// RepoVerbs are all verbs.
-func RepoVerbs() []RepoVerb {
-	return []RepoVerb{RepoList, RepoShow, RepoReferences, RepoFolder, RepoLog, RepoWaits, RepoRestore, RepoRemove}
+// repoVerbs are all verbs. Operators may ask all of them; forPages are those that the gateway asks for
+// its pages. The permissions on the NATS server and the gateway's client follow this table.
+var repoVerbs = []struct {
+	verb     RepoVerb
+	forPages bool
+}{
+	{RepoList, false}, {RepoShow, false}, {RepoReferences, false}, {RepoFolder, true}, {RepoLog, true}, {RepoAges, true},
+	{RepoWaits, true}, {RepoRestore, false}, {RepoRemove, false},
+}
+
+// RepoVerbs are all verbs, and PageVerbs those that the gateway may ask.
+func RepoVerbs() []RepoVerb { return verbsThat(false) }
+func PageVerbs() []RepoVerb { return verbsThat(true) }
+
+func verbsThat(forPages bool) (verbs []RepoVerb) {
+	for _, row := range repoVerbs {
+		if row.forPages || !forPages {
+			verbs = append(verbs, row.verb)
+		}
+	}
+	return verbs
 }
 
 // RepoSubject is where the worker that holds a shard is asked, `grasp.repo.<shard>.<verb>`. Shard
@@ -136,6 +155,9 @@ type RepoCommit struct {
 type RepoEntry struct {
 	Name string        `json:"name"`
 	Kind RepoEntryKind `json:"kind"`
+	// Changed is the last commit that changed the entry; absent: none of those that were looked at,
+	// the newest ones.
+	Changed *RepoCommit `json:"changed,omitempty"`
 }
 
 // RepoEntryKind is what an entry of a folder is.
@@ -168,6 +190,21 @@ type RepoLogQuestion struct {
 type RepoLogAnswer struct {
 	Commits []RepoCommit `json:"commits,omitempty"`
 	More    bool         `json:"more,omitempty"`
+}
+
+// RepoAgesQuestion asks how old the branches and tags of a repository are.
+type RepoAgesQuestion struct {
+	Ref    string `json:"ref"`
+	Client string `json:"client,omitempty"` // as in RepoFolderQuestion
+}
+
+// MaxRepoAges is how many branches and tags an answer names at most, the newest ones.
+const MaxRepoAges = 1000
+
+// RepoAgesAnswer says when the commits of branches and tags were made; of a tag with a text, when
+// that was written. The keys are full names.
+type RepoAgesAnswer struct {
+	Times map[string]time.Time `json:"times,omitempty"`
 }
 
 // RepoWaitsAnswer says what a visitor is told of a repository that no accepted event announces.
@@ -205,9 +242,9 @@ type RepoStatus struct {
 	Bytes      int64     `json:"bytes,omitempty"`  // of git objects; its maintainers' repositories may share them
 	// Damage is why the references cannot be read, one sentence; empty: they can.
 	Damage string `json:"damage,omitempty"`
-	// Nobody is why nobody has authority over one that is hosted, and what would change that; empty:
-	// somebody has. Its branches and tags stay as they are.
-	Nobody string `json:"nobody,omitempty"`
+	// NoAuthority is why no one has authority over one that is hosted, and what would change that;
+	// empty: there is authority. Its branches and tags stay as they are.
+	NoAuthority string `json:"no_authority,omitempty"`
 
 	// Of one that is shown, and of one that was removed.
 	Beside []string `json:"beside,omitempty"` // other repositories of the identifier on the disk

@@ -54,6 +54,9 @@ type Sizing struct {
 	WorkerTTL      time.Duration // a worker that does not beat for so long is dead
 	ClaimWait      time.Duration // how long a candidate may be in the writer's hands before it is handed out again
 	MemoryOnly     bool          // keeps nothing on disk (NGIT_DATABASE_BACKEND=memory)
+	// ClaimsInMemory: claims, and the records of workers, are not on disk. Where one process has the
+	// NATS server, they need not outlive it, and its workers go on while its disk is full.
+	ClaimsInMemory bool
 }
 
 // DefaultSizing is what a laptop needs.
@@ -78,6 +81,10 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 	if s.MemoryOnly {
 		file = jetstream.MemoryStorage
 	}
+	claims := file
+	if s.ClaimsInMemory {
+		claims = jetstream.MemoryStorage
+	}
 	configs := []jetstream.StreamConfig{
 		lane(StreamUser, "events of users that wait for ingest's decision", s.CandidateBytes, LaneUser),
 		lane(StreamRelease, "what purgatory asks of ingest", s.CandidateBytes, LaneRelease),
@@ -96,6 +103,7 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 			DenyPurge:          true,
 			AllowAtomicPublish: true,
 			AllowDirect:        true,
+			AllowMsgTTL:        true, // what says that an event has left the log goes by itself
 		},
 		{
 			Name:               StreamRejected,
@@ -124,8 +132,8 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 		bucket(BucketRelays, "how every relay's connection stands", file, "grasp.relay"),
 		bucket(BucketUsage, "bytes stored today, by author, address and relay", file, "grasp.usage"),
 		bucket(BucketBans, "what an operator has banned", file, "grasp.ban"),
-		bucket(BucketClaims, "who works on what", file, "grasp.claim"),
-		bucket(BucketWorkers, "who is there to work", file, "grasp.worker"),
+		bucket(BucketClaims, "who works on what", claims, "grasp.claim"),
+		bucket(BucketWorkers, "who is there to work", claims, "grasp.worker"),
 	}
 	for i := range configs {
 		configs[i].Replicas = s.Replicas
@@ -181,8 +189,8 @@ func Consumers(s Sizing) map[string]jetstream.ConsumerConfig {
 	for stream, name := range map[string]string{StreamUser: ConsumerUser, StreamRelease: ConsumerRelease,
 		StreamLive: ConsumerLive, StreamSync: ConsumerSync} {
 		all[stream] = jetstream.ConsumerConfig{
-			Durable: name, Description: "the ingest replica that writes the log takes candidates here", AckPolicy: jetstream.AckExplicitPolicy,
-			AckWait: s.ClaimWait, MaxAckPending: 4096, Replicas: s.Replicas, MemoryStorage: true,
+			Durable: name, Description: "the ingest replica that writes the log takes candidates here",
+			AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.ClaimWait, MaxAckPending: 4096, Replicas: s.Replicas, MemoryStorage: true,
 		}
 	}
 	return all

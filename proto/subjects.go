@@ -346,41 +346,25 @@ func ParseUsageSubject(subject string) (what, kind, name string, err error) {
 	return parts[0], parts[1], string(decoded), nil
 }
 
-// HeldKey is a key of the bucket grasp-held: `<shard>.<identifier>.<kind>.<short id>`. A PR update
-// that names no repository has the identifier of its PR.
-type HeldKey struct {
-	Identifier string
-	Kind       int
-	ShortID    string
+// HeldKey is the key in the bucket grasp-held of an event that waits for the git data of an
+// identifier: `<shard>.<identifier>.<kind>.<public key>.<short id>`. A PR update that names no
+// repository has the identifier of its PR.
+func HeldKey(identifier string, ev *nostr.Event) (string, error) {
+	of, err := AnyHeld(identifier, ev.Kind, ev.PubKey)
+	return strings.TrimSuffix(of, "*") + ShortID(ev.ID), err
 }
 
-// HeldKeyOf is the key of an event that waits for the git data of identifier.
-func HeldKeyOf(identifier string, ev *nostr.Event) HeldKey {
-	return HeldKey{Identifier: identifier, Kind: ev.Kind, ShortID: ShortID(ev.ID)}
-}
-
-// Key is the bucket key itself.
-func (k HeldKey) Key() (string, error) {
-	token, err := EncodeIdentifier(k.Identifier)
+// AnyHeld are the keys of what is held of an identifier, a kind and an author ("*": of any).
+func AnyHeld(identifier string, kind int, author string) (string, error) {
+	token, err := EncodeIdentifier(identifier)
 	if err != nil {
 		return "", err
 	}
-	return ShardName(ShardOf(k.Identifier)) + "." + token + "." + strconv.Itoa(k.Kind) + "." + k.ShortID, nil
+	return ShardName(ShardOf(identifier)) + "." + token + "." + strconv.Itoa(kind) + "." + author + ".*", nil
 }
 
-// ParseHeldKey is the inverse of [HeldKey.Key].
-func ParseHeldKey(key string) (k HeldKey, err error) {
-	parts, err := tokens("held event", "", key, 4)
-	if err != nil {
-		return k, err
-	}
-	identifier, err := DecodeIdentifier(parts[1])
-	kind, ok := parseKind(parts[2])
-	if err != nil || !ok || parts[0] != ShardName(ShardOf(identifier)) || !isHex(parts[3], ShortIDLength) {
-		return k, notOf("held event", key)
-	}
-	return HeldKey{Identifier: identifier, Kind: kind, ShortID: parts[3]}, nil
-}
+// AnyHeldWith are the keys of an event that is held for any identifier.
+func AnyHeldWith(id string) string { return "*.*.*.*." + ShortID(id) }
 
 // ClaimKey is a key of grasp-claims, `<group>.<name>`: group is a service, name an encoded relay or
 // a shard.

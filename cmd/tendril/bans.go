@@ -13,7 +13,6 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/repostate"
 )
 
 // banSubject is the subject of a ban on the command line.
@@ -27,7 +26,7 @@ func (s *banSubject) UnmarshalText(text []byte) (err error) {
 
 type (
 	banCommand struct {
-		What     []banSubject `arg:"" help:"An author (npub1…), a repository (npub1…/identifier, its address, naddr1…), an event (64 hex digits, note1…, nevent1…), or identifier:NAME, the repositories of that name of every owner."`
+		What     []banSubject `arg:"" help:"An author (npub1…), a repository (npub1…/identifier, its address, naddr1…), an event (64 hex digits, note1…, nevent1…), identifier:NAME, the repositories of that name of every owner, a relay (wss://…, not synced from), host:NAME of a git server (nothing is fetched there), address:IP of clients, or kind:NUMBER of events."`
 		Reason   string       `help:"What clients and git users are told."`
 		Purge    bool         `help:"Remove what is stored when the grace period (NGIT_DELETION_GRACE) is over."`
 		busFlags `embed:""`
@@ -44,6 +43,9 @@ type (
 func (c *banCommand) Run() error {
 	return c.do(c.Wait, func(r *reader) error {
 		for _, what := range c.What {
+			if c.Purge && !what.Hides() {
+				return fmt.Errorf("nothing is stored of %s that --purge could remove", printable(what.String()))
+			}
 			ban := proto.Ban{What: what.String(), Reason: c.Reason, By: commandUser(), At: time.Now().UTC(), Purge: c.Purge}
 			err := bans.Put(r.ctx, r.JS, what.Subject, ban)
 			if err == nil {
@@ -174,7 +176,7 @@ func reportsOf(ev *nostr.Event, set *bans.Set) (list []reported) {
 				about.PubKey = cmp.Or(about.PubKey, p[1])
 			}
 			list = append(list, reported{
-				ev.ID, s.String(), append(tag, "")[2], repostate.Npub(ev.PubKey), ev.CreatedAt.Time().UTC(), ev.Content,
+				ev.ID, s.String(), append(tag, "")[2], nostr.Npub(ev.PubKey), ev.CreatedAt.Time().UTC(), ev.Content,
 				set.Find(s) != nil || set.Repository(about) != nil,
 			})
 		}

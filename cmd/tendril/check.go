@@ -77,7 +77,7 @@ func (c *checkCommand) check(src *config.Source, report *check.Report) error {
 		}
 	}
 	store, err := repository.NewStore(repository.Options{
-		Root: settings.GitDataPath, Git: settings.GitBinary, Processes: settings.GitProcesses, Memory: settings.GitProcessMemory, LookOnly: !c.Repair,
+		Root: settings.GitDataPath, Processes: settings.GitProcesses, LookOnly: !c.Repair,
 	})
 	if err != nil {
 		return err

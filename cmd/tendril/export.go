@@ -15,7 +15,6 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/repostate"
 )
 
 // exportCommand is `tendril export`.
@@ -41,13 +40,15 @@ func (e *exportCommand) Run() (err error) {
 	var repos []gittree.Repo
 	switch {
 	case e.JSON && e.Output == "-":
-		err = errors.New("--json prints the summary on standard output, where the events go; want --output FILE for the events")
+		err = errors.New("--json prints the summary on standard output, where the events go; " +
+			"want --output FILE for the events")
 	case e.From != "" && e.Git == "":
 		err = errors.New("--from says where repositories are copied from; want --git too, the folder to copy them to")
 	case e.Git != "" && e.From == "":
 		// What is wrong with the folder is told before the log is read.
 		if repos, err = gittree.Find(e.GitDataPath); err != nil {
-			err = fmt.Errorf("NGIT_GIT_DATA_PATH is %q: %w; want the folder of the repositories, or --from with the server's URL", e.GitDataPath, err)
+			err = fmt.Errorf("NGIT_GIT_DATA_PATH is %q: %w; want the folder of the repositories, or --from with the server's URL",
+				e.GitDataPath, err)
 		}
 	}
 	if err != nil {
@@ -117,7 +118,7 @@ func (e *exportCommand) events(r *reader, shown *progress) error {
 // announced are the announced repositories at the server. It may not host all of them.
 func (e *exportCommand) announced(r *reader) (repos []gittree.Repo) {
 	for _, ev := range r.events(nostr.Filter{Kinds: []int{nostr.KindAnnouncement}}) {
-		repos = append(repos, gittree.Repo{Name: strings.TrimPrefix(nostr.RepositoryURLPath(repostate.Npub(ev.PubKey),
+		repos = append(repos, gittree.Repo{Name: strings.TrimPrefix(nostr.RepositoryURLPath(nostr.Npub(ev.PubKey),
 			ev.Tags.GetD()), "/")}.On(e.From))
 	}
 	return repos

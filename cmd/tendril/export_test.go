@@ -38,7 +38,7 @@ func TestExportedEvents(t *testing.T) {
 	want, gone := "", event(1621, "gone")
 	for _, kind := range []int{30617, 30618} {
 		ev := event(kind, "a\nb")
-		key, err := proto.HeldKeyOf("x", ev).Key()
+		key, err := proto.HeldKey("x", ev)
 		must(t, err)
 		held := &nats.Msg{Subject: proto.KVSubject(proto.BucketHeld, key), Header: nats.Header{}, Data: marshal(t, proto.Held{Event: ev, Identifier: "x"})}
 		if publish(held); kind == 30618 {

@@ -11,38 +11,30 @@ import (
 	"strings"
 	"time"
 
-	"tendril.dev/cmd/tendril/check"
-	"tendril.dev/cmd/tendril/gittree"
 	"tendril.dev/cmd/tendril/importer"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/candidates"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
 // importCommand is `tendril import`.
 type importCommand struct {
 	File    string `arg:"" placeholder:"FILE" help:"Events, the JSON of one on each line; - for standard input; the ws(s):// URL of a relay for all that it serves."`
-	Git     string `placeholder:"DIR" help:"Also push the bare repositories of this folder, <npub>/<identifier>.git, as their owners would."`
+	Git     string `placeholder:"DIR" help:"Also push the bare repositories of this folder, <npub>/<identifier>.git, as their owners would. The folder of another GRASP server is read as it is, and not changed."`
+	Folder  bool   `name:"only-folder" help:"Of the relay only what belongs to the repositories of --git: announcements, states and pull requests. All else is synced from the relays that the announcements list."`
+	DryRun  bool   `name:"dry-run" help:"Read everything, say what would be brought and what is missing, and change nothing. No running system is needed."`
 	Server  string `placeholder:"URL" help:"Where to push them: the http(s) URL of the front door. Default: NGIT_BIND_ADDRESS."`
 	Refused string `placeholder:"FILE" help:"Write what is not accepted to this file, a line of JSON each: line, id, kind, reason."`
-	JSON    bool   `name:"json" help:"Print the result as JSON."`
 	Quiet   bool   `short:"q" help:"Print no progress."`
 
+	Domain      string `env:"NGIT_DOMAIN" name:"domain" help:"Domain of the service, for --dry-run."`
 	BindAddress string `env:"NGIT_BIND_ADDRESS" name:"bind-address" default:"127.0.0.1:7334" help:"Where the front door listens."`
-	running     `embed:""`
+	busFlags    `embed:""`
 
-	relay  *importer.Relay
-	shown  *progress
-	repos  []gittree.Repo
-	pushed *pushed
-}
-
-// pushed is what came of pushing repositories.
-type pushed struct {
-	Repositories int      `json:"repositories"`     // whose branches and tags are at the server
-	Empty        int      `json:"empty"`            // without branches and tags
-	Pulls        int      `json:"pulls"`            // commits of pull requests that are at the server
-	Failed       []string `json:"failed,omitempty"` // "<path>: why"
+	relay *importer.Relay
+	shown *progress
+	git   *gitImport // nil: without --git
 }
 
 // afterInterrupt is how long the import waits for verdicts on what it has offered already.
@@ -51,40 +43,36 @@ const afterInterrupt = 10 * time.Second
 var errInterrupted = errors.New("interrupted: run it again to go on; what is here already is counted as known then")
 
 // Run implements the command.
-func (i *importCommand) Run() error {
+func (i *importCommand) Run() (err error) {
 	i.shown = newProgress(i.Quiet)
 	defer i.shown.end()
+	i.Server = cmp.Or(i.Server, strings.Replace("http://"+i.BindAddress, "//:", "//127.0.0.1:", 1))
+	if i.Git != "" {
+		if i.git, err = newGitImport(i.Git, i.Server, i.shown); err != nil {
+			return err
+		}
+		defer i.git.folder.Close()
+	}
 	lines, err := i.open()
 	if err != nil {
 		return err
 	}
 	m := &importer.Import{Progress: i.shown.at}
-	if i.Git != "" {
-		if i.repos, err = gittree.Find(i.Git); err != nil {
-			return err
-		}
-		i.pushed, m.Push = new(pushed), i.push
+	ctx, stop := untilSignal()
+	defer stop()
+	if i.DryRun {
+		return i.report(ctx, m, lines)
+	}
+	if i.git != nil {
+		m.Push = i.git.push
 	}
 	b, err := i.reach(proto.UserImport)
 	if err != nil {
 		return err
 	}
 	defer b.Close()
-	ctx, stop := untilSignal()
-	defer stop()
-	// Until everything is read nothing is offered: a signal ends the command at once.
-	read := make(chan error, 1)
-	go func() {
-		err := hasStream(ctx, b, proto.StreamSync)
-		if err == nil {
-			err = m.Read(lines)
-		}
-		read <- err
-	}()
-	select {
-	case err = <-read:
-	case <-ctx.Done():
-		err = errInterrupted
+	if err = hasStream(ctx, b, proto.StreamSync); err == nil {
+		err = i.read(ctx, m, lines)
 	}
 	if err != nil {
 		return err
@@ -100,15 +88,49 @@ func (i *importCommand) Run() error {
 	}
 	counts, err := i.offer(ctx, b, m)
 	i.shown.end()
-	return errors.Join(i.conclude(counts), err, m.WriteRefused(refused), refused.Flush())
+	return errors.Join(i.conclude(counts, m), err, m.WriteRefused(refused), refused.Flush())
+}
+
+// read reads the input. Until everything is read nothing is offered: a signal ends it at once.
+func (i *importCommand) read(ctx context.Context, m *importer.Import, lines func(func(importer.Line)) error) error {
+	read := make(chan error, 1)
+	go func() { read <- m.Read(lines) }()
+	select {
+	case err := <-read:
+		return err
+	case <-ctx.Done():
+		return errInterrupted
+	}
+}
+
+// report says what an import would bring.
+func (i *importCommand) report(ctx context.Context, m *importer.Import, lines func(func(importer.Line)) error) error {
+	if err := i.read(ctx, m, lines); err != nil {
+		return err
+	}
+	found, err := i.git.survey(ctx, m, i.Domain)
+	i.shown.end()
+	if err != nil {
+		return err
+	}
+	return i.print(found, func(w io.Writer) { found.write(tally{w}, i.Domain) })
 }
 
 // open opens what is read: a relay, standard input or a file, which the end of the process closes.
 func (i *importCommand) open() (lines func(func(importer.Line)) error, err error) {
-	i.Server = cmp.Or(i.Server, strings.Replace("http://"+i.BindAddress, "//:", "//127.0.0.1:", 1))
+	isRelay := strings.HasPrefix(i.File, "ws://") || strings.HasPrefix(i.File, "wss://")
 	switch {
-	case strings.HasPrefix(i.File, "ws://"), strings.HasPrefix(i.File, "wss://"):
-		i.relay = importer.NewRelay(i.File)
+	case i.Folder && (!isRelay || i.git == nil):
+		return nil, errors.New("--only-folder chooses what a relay is asked for by the repositories of a folder: " +
+			"want --git DIR and the URL of a relay")
+	case isRelay:
+		filters := []nostr.Filter{{}}
+		if i.Folder {
+			if filters, err = i.git.filters(); err != nil {
+				return nil, err
+			}
+		}
+		i.relay = importer.NewRelay(i.File, filters)
 		return i.relay.Lines, nil
 	case i.File == "-":
 		return func(each func(importer.Line)) error { return importer.Lines(os.Stdin, each) }, nil
@@ -151,58 +173,44 @@ func (i *importCommand) offer(ctx context.Context, b *bus.Bus, m *importer.Impor
 	return counts, err
 }
 
-// push pushes repositories as their owners would push them: every check of a push holds.
-func (i *importCommand) push(ctx context.Context, pulls map[string]bool) error {
-	for n, r := range i.repos {
-		i.shown.at("repositories", n, len(i.repos))
-		count, err := gittree.Push(ctx, r.At, r.On(i.Server).At, pulls)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil:
-			i.pushed.Failed = append(i.pushed.Failed, fmt.Sprintf("%s: %v", r.At, err))
-		case pulls != nil:
-			i.pushed.Pulls += count
-		case count == 0:
-			i.pushed.Empty++
-		default:
-			i.pushed.Repositories++
-		}
+// conclude prints what came of an import. Its error is why the command failed.
+func (i *importCommand) conclude(c importer.Counts, m *importer.Import) error {
+	waiting, err := m.Waiting()
+	if err != nil {
+		return err
 	}
-	return nil
+	all := concluded{Counts: c, Waiting: waiting}
+	if i.git != nil {
+		all.Pushed = i.git.result()
+		err = all.Pushed.failure()
+	}
+	return cmp.Or(i.print(all, func(w io.Writer) { all.write(tally{w}) }), err)
 }
 
-// conclude prints what came of an import. Its error is why the command failed.
-func (i *importCommand) conclude(c importer.Counts) (err error) {
-	p := i.pushed
-	if p != nil && len(p.Failed) > 0 {
-		err = fmt.Errorf("%s could not be pushed", check.Count(len(p.Failed), "repository", "repositories"))
+// concluded is what came of an import.
+type concluded struct {
+	importer.Counts
+	Waiting []string `json:"waiting,omitempty"` // repositories whose git data is hunted
+	Pushed  *pushed  `json:"git,omitempty"`     // nil: without --git
+}
+
+// write writes it for people.
+func (c concluded) write(t tally) {
+	t.count(c.Lines, "lines read")
+	t.count(c.Accepted, "accepted")
+	t.count(c.Held, "held: they wait for their git data")
+	t.count(c.Known, "known already, or a newer one is in their place")
+	t.count(c.Refused, "refused")
+	t.countAny(c.Invalid, "of these: invalid id or signature")
+	t.countAny(c.Left, "not decided")
+	if p := c.Pushed; p != nil {
+		t.count(p.Repositories, "repositories pushed, or as they should be")
+		t.count(p.Empty, "repositories without branches and tags")
+		t.count(p.Pulls, "commits of pull requests pushed")
+		t.countAny(p.Contributors, "repositories of contributors pushed")
+		t.list("not hosted here, because no announcement was accepted", p.NotHosted)
+		t.list("not whole in the folder", p.Incomplete)
+		t.list("not pushed", p.Failed)
 	}
-	if i.JSON {
-		return cmp.Or(printJSON(os.Stdout, struct {
-			importer.Counts
-			Pushed *pushed `json:"git,omitempty"`
-		}{c, p}), err)
-	}
-	line := func(n int, what string) { fmt.Printf("%9d  %s\n", n, what) }
-	line(c.Lines, "lines read")
-	line(c.Accepted, "accepted")
-	line(c.Held, "held: they wait for their git data")
-	line(c.Known, "known already, or a newer one is in their place")
-	line(c.Refused, "refused")
-	if c.Invalid > 0 {
-		line(c.Invalid, "of these: invalid id or signature")
-	}
-	if c.Left > 0 {
-		line(c.Left, "not decided")
-	}
-	if p != nil {
-		line(p.Repositories, "repositories pushed, or as they should be")
-		line(p.Empty, "repositories without branches and tags")
-		line(p.Pulls, "commits of pull requests pushed")
-		for _, why := range p.Failed {
-			fmt.Printf("           not pushed: %s\n", why)
-		}
-	}
-	return err
+	t.list("wait for git data, which is hunted at their clone URLs", c.Waiting)
 }

@@ -33,25 +33,31 @@ import (
 )
 
 type grammar struct {
-	Up      up             `cmd:"" help:"Run all services in one process, with an embedded NATS unless NGIT_NATS_URL names another."`
-	Run     runCommand     `cmd:"" help:"Run some of the services, for a system of several processes around one NATS server (NGIT_NATS_URL)."`
-	Status  statusCommand  `cmd:"" help:"Show the state of a running system: relays, shards, held events, queues, and how far its processes are behind."`
-	Why     whyCommand     `cmd:"" help:"Tell the story of an event, a repository or a relay: accepted, held, asked for, refused, and what can be done."`
-	Tap     tapCommand     `cmd:"" help:"Show what happens, one line a step: relay, author, event, verdict, git data."`
-	Repo    repoCommand    `cmd:"" help:"List and show the repositories of a running system; restore or remove those that are not hosted any more."`
-	Ban     banCommand     `cmd:"" help:"Ban authors, repositories, identifiers or events in a running system, at once: what is stored is not served any more, and nothing new is taken."`
-	Unban   unbanCommand   `cmd:"" help:"End bans: what was not removed is served again."`
-	Bans    bansCommand    `cmd:"" help:"List what is banned. The blacklist settings are not among it."`
-	Reports reportsCommand `cmd:"" help:"List the reports (NIP-56) about authors, events and repositories, the newest first, and whether these are banned."`
-	Config  configCommand  `cmd:"" help:"Check the settings without a start: tendril config check."`
-	Logins  loginsCommand  `cmd:"" help:"Make and rotate the logins of a NATS server that several processes share."`
-	Export  exportCommand  `cmd:"" help:"Write the events of a running system as JSON lines, and copies of its repositories."`
-	Import  importCommand  `cmd:"" help:"Offer events of a file to a running system, and push the repositories that belong to them."`
-	Check   checkCommand   `cmd:"" help:"Check that the log, the indexes and the repositories fit together. Exit status 0: clean, 1: findings, 2: could not check."`
-	Version version        `cmd:"" help:"Print the version, the commit and the Go version."`
-	Help    struct{}       `cmd:"" help:"Print the help of a command: tendril help COMMAND."`
+	Up         up                `cmd:"" help:"Run all services in one process, with an embedded NATS unless NGIT_NATS_URL names another."`
+	Run        runCommand        `cmd:"" help:"Run some of the services, for a system of several processes around one NATS server (NGIT_NATS_URL)."`
+	Status     statusCommand     `cmd:"" help:"Show the state of a running system: relays, shards, held events, queues, and how far its processes are behind."`
+	Why        whyCommand        `cmd:"" help:"Tell the story of an event, a repository or a relay: accepted, held, asked for, refused, and what can be done."`
+	Tap        tapCommand        `cmd:"" help:"Show what happens, one line a step: relay, author, event, verdict, git data."`
+	Repo       repoCommand       `cmd:"" help:"List and show the repositories of a running system; restore or remove those that are not hosted any more."`
+	Ban        banCommand        `cmd:"" help:"Ban authors, repositories, identifiers or events in a running system, at once: what is stored is not served any more, and nothing new is taken."`
+	Unban      unbanCommand      `cmd:"" help:"End bans: what was not removed is served again."`
+	Bans       bansCommand       `cmd:"" help:"List what is banned. The blacklist settings are not among it."`
+	Reports    reportsCommand    `cmd:"" help:"List the reports (NIP-56) about authors, events and repositories, the newest first, and whether these are banned."`
+	Member     memberCommand     `cmd:"" help:"Add and remove members of a private service, or list them."`
+	MakePublic makePublicCommand `cmd:"" help:"Accept that everything of a private service becomes public with the next start without NGIT_PRIVATE_MODE."`
+	Credential credentialCommand `cmd:"" help:"Prove to a private service that you are a member: a credential helper of git, or the value of a header."`
+	Name       nameCommand       `cmd:"" help:"Give repositories names, by which they are found as https://DOMAIN/NAME and nostr://DOMAIN/NAME.git."`
+	Config     configCommand     `cmd:"" help:"Check the settings without a start: tendril config check."`
+	Logins     loginsCommand     `cmd:"" help:"Make and rotate the logins of a NATS server that several processes share."`
+	Export     exportCommand     `cmd:"" help:"Write the events of a running system as JSON lines, and copies of its repositories."`
+	Import     importCommand     `cmd:"" help:"Offer events of a file to a running system, and push the repositories that belong to them."`
+	Check      checkCommand      `cmd:"" help:"Check that the log, the indexes and the repositories fit together. Exit status 0: clean, 1: findings, 2: could not check."`
+	Version    version           `cmd:"" help:"Print the version, the commit and the Go version."`
+	Help       struct{}          `cmd:"" help:"Print the help of a command: tendril help COMMAND."`
 
 	Completion completion `cmd:"" help:"Print the code that sets up completion: source <(tendril completion bash)."`
+
+	Man manCommand `cmd:"" hidden:"" help:"Print the man page."`
 
 	HelpAll     config.HelpAll   `help:"Print help with all settings and exit."`
 	VersionFlag kong.VersionFlag `name:"version" help:"Print the version and exit."`
@@ -200,7 +206,8 @@ func welcome(n *node.Node) string {
   NATS     %s
   data     %s, git in %s
   version  %s
-`, door, strings.TrimPrefix(door, "http"), s.Domain, door, cmp.Or(nats, "embedded, listening nowhere (NGIT_NATS_LISTEN)"), data, s.GitDataPath, obs.Version())
+`, door, strings.TrimPrefix(door, "http"), s.Address(), door,
+		cmp.Or(nats, "embedded, listening nowhere (NGIT_NATS_LISTEN)"), data, s.GitDataPath, obs.Version())
 }
 
 // loginsCommand makes and rotates the logins of a NATS server that several processes share.
@@ -231,7 +238,8 @@ func (c *loginsInit) Run() error {
 // Run implements the command.
 func (c *loginsRotate) Run() error {
 	return c.do(logins.Rotate,
-		"has new users beside the old ones: let the NATS servers reload it, give the services their new logins, then retire the old ones")
+		"has new users beside the old ones: let the NATS servers reload it, give the services their new logins, then retire "+
+			"the old ones")
 }
 
 // Run implements the command.

@@ -55,12 +55,13 @@ func (p printing) print(value any, text func(io.Writer)) error {
 // operator. A failure is a sentence for the operator.
 func (r running) reach(user string) (*bus.Bus, error) {
 	options := bus.Options{
-		Name: strings.Join(os.Args[:min(len(os.Args), 2)],
-			" "), URL: r.NATSURL, LoginFile: r.NATSLoginFile, Creds: r.NATSCreds, CA: r.NATSCA, Cert: r.NATSCert, Key: r.NATSKey,
+		Name: strings.Join(os.Args[:min(len(os.Args), 2)], " "), URL: r.NATSURL,
+		LoginFile: r.NATSLoginFile, Creds: r.NATSCreds, CA: r.NATSCA, Cert: r.NATSCert, Key: r.NATSKey,
 	}
 	embedded := r.NATSURL == ""
 	if embedded && r.NATSListen == "none" {
-		return nil, errors.New("NGIT_NATS_LISTEN is \"none\": the NATS of `tendril up` listens nowhere; want NGIT_NATS_URL, or the address that it listens on")
+		return nil, errors.New("NGIT_NATS_LISTEN is \"none\": the NATS of `tendril up` listens nowhere; " +
+			"want NGIT_NATS_URL, or the address that it listens on")
 	}
 	if embedded {
 		options.URL, options.Password, options.Role = "nats://"+r.NATSListen, r.NATSPassword, user
@@ -68,9 +69,11 @@ func (r running) reach(user string) (*bus.Bus, error) {
 	b, err := bus.Look(options, r.Wait)
 	switch {
 	case embedded && errors.Is(err, nats.ErrAuthorization):
-		return nil, fmt.Errorf("NGIT_NATS_PASSWORD is wrong: the NATS of `tendril up` at %s wants the password that it was started with", options.URL)
+		return nil, fmt.Errorf("NGIT_NATS_PASSWORD is wrong: the NATS of `tendril up` at %s wants the password "+
+			"that it was started with", options.URL)
 	case errors.Is(err, nats.ErrNoServers):
-		return nil, fmt.Errorf("no NATS server answers at %s: nothing runs there, or it is elsewhere (NGIT_NATS_URL; NGIT_NATS_LISTEN of `tendril up`)", bus.Redacted(options.URL))
+		return nil, fmt.Errorf("no NATS server answers at %s: nothing runs there, or it is elsewhere "+
+			"(NGIT_NATS_URL; NGIT_NATS_LISTEN of `tendril up`)", bus.Redacted(options.URL))
 	}
 	return b, err
 }

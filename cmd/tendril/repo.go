@@ -18,7 +18,6 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/subject"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/repostate"
 )
 
 // repoCommand is what operators do about repositories.
@@ -61,7 +60,8 @@ func (r *repoName) UnmarshalText(text []byte) error {
 	named, err := subject.Parse(string(text))
 	ref, isRepository := named.Ref()
 	if err != nil || !isRepository {
-		return fmt.Errorf("%.200q is no repository: want npub1…/identifier, its address, naddr1… or 30617:<pubkey>:<identifier>", text)
+		return fmt.Errorf("%.200q is no repository: want npub1…/identifier, its address, naddr1… or "+
+			"30617:<pubkey>:<identifier>", text)
 	}
 	r.RepoRef = ref
 	return nil
@@ -99,7 +99,7 @@ func (c *repoList) Run() error {
 // choose leaves out what is not asked for, and sorts the rest.
 func (c *repoList) choose(list []proto.RepoStatus) []proto.RepoStatus {
 	if nostr.IsHex64(c.Owner) {
-		c.Owner = repostate.Npub(c.Owner)
+		c.Owner = nostr.Npub(c.Owner)
 	}
 	list = slices.DeleteFunc(list, func(s proto.RepoStatus) bool {
 		name := nameRepo(s.Ref)
@@ -243,8 +243,8 @@ func writeRepo(w io.Writer, s shownRepo, now time.Time) {
 		{"git objects", size(s.Bytes)},
 		{"events", fmt.Sprintf("%d name it; %d states of the identifier", s.Events, s.States)},
 	}
-	if s.Nobody != "" {
-		rows = append(rows, []any{"authority", s.Nobody})
+	if s.NoAuthority != "" {
+		rows = append(rows, []any{"authority", s.NoAuthority})
 	}
 	for _, r := range s.BranchesAndTags {
 		name, head := strings.TrimPrefix(r.Name, "refs/"), ""
@@ -263,6 +263,8 @@ func whyEnded(s proto.RepoStatus) string {
 	switch s.Reason {
 	case "deleted":
 		return "deleted by its owner"
+	case "vanished":
+		return "its owner has vanished (NIP-62)"
 	case "banned":
 		return "banned by an operator"
 	case "moved":

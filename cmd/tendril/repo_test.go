@@ -85,7 +85,7 @@ func TestWriteRepo(t *testing.T) {
 		"state         not hosted: deleted by its owner; removed: 2026-01-02 13:00:00, in 1h0m0s\n": ended,
 		"git objects   1.5 KiB\nevents        2 name it; 1 states of the identifier\n":              ended,
 		"references    read HEAD: ?[2J\n":                     {Ref: ref, Damage: "read HEAD: \x1b[2J"},
-		"authority     nobody has authority: it is so\n":      {Ref: ref, State: proto.RepoHosted, Nobody: "nobody has authority: it is so"},
+		"authority     no one has authority: it is so\n":      {Ref: ref, State: proto.RepoHosted, NoAuthority: "no one has authority: it is so"},
 		"state         hosted\n":                              {Ref: ref, State: proto.RepoHosted},
 		"state         held: it waits for git data until -\n": {Ref: ref, State: proto.RepoHeld},
 	} {

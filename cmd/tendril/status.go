@@ -117,6 +117,7 @@ type relayRow struct {
 	State  string `json:"state"`            // of the connection
 	Health string `json:"health"`           // healthy, degraded and so on
 	Worker string `json:"worker,omitempty"` // who holds it; empty: none
+	Visits bool   `json:"visits,omitempty"` // it is about the daily visits of the relay (GRASP-03)
 	proto.RelayState
 }
 
@@ -168,8 +169,7 @@ func look(r *reader) (*report, error) {
 			told[p.Process] = p
 		}
 	}
-	all.Processes = slices.SortedFunc(maps.Values(told), func(a,
-		b proto.Progress) int {
+	all.Processes = slices.SortedFunc(maps.Values(told), func(a, b proto.Progress) int {
 		return strings.Compare(a.Process, b.Process)
 	})
 	return all, r.err
@@ -180,10 +180,14 @@ func look(r *reader) (*report, error) {
 func (r *reader) relays(holders map[string]string, keys string) []relayRow {
 	all := []relayRow{}
 	for key, s := range bucket[proto.RelayState](r, proto.BucketRelays, keys) {
-		name, _ := proto.DecodeRelay(key)
+		token, visits := proto.VisitOf(key)
+		name, _ := proto.DecodeRelay(token)
 		worker := holders[proto.ClaimKey(proto.GroupRelays, key)]
-		all = append(all, relayRow{name, session.Connection(s.Connection).String(), health.State(s.Health).String(), worker,
-			s})
+		row := relayRow{name, session.Connection(s.Connection).String(), health.State(s.Health).String(), worker, visits, s}
+		if visits {
+			row.State, row.Health = "visited daily", none
+		}
+		all = append(all, row)
 	}
 	slices.SortFunc(all, func(a, b relayRow) int { return strings.Compare(a.Name, b.Name) })
 	return all
@@ -224,14 +228,33 @@ func (r *report) write(w io.Writer) {
 	table(w, "\nPROCESS|PROJECTION|STREAM|HAS READ|LAST|BEHIND", reads, cells)
 	table(w, "\nSHARDS HELD BY|SHARDS", slices.Sorted(maps.Keys(r.Shards)),
 		func(worker string) []any { return []any{worker, r.Shards[worker]} })
-	table(w, "\nRELAY|STATE|HEALTH|WORKER|REPOSITORIES|ROOT EVENTS|OPEN|COMPLETE UNTIL|LAST ERROR", r.Relays,
+	trouble := func(l relayRow) string {
+		if l.Failures == 0 {
+			return "-"
+		}
+		// The row names the relay, so its error need not.
+		return fmt.Sprintf("%d × %s", l.Failures, clip(strings.TrimPrefix(l.LastError, "open WebSocket to "+l.URL+": ")))
+	}
+	var listed, further []relayRow
+	for _, l := range r.Relays {
+		if l.Further {
+			further = append(further, l)
+		} else {
+			listed = append(listed, l)
+		}
+	}
+	table(w, "\nRELAY|STATE|HEALTH|WORKER|REPOSITORIES|ROOT EVENTS|OPEN|COMPLETE UNTIL|LAST ERROR", listed,
 		func(l relayRow) []any {
-			trouble := "-"
-			if l.Failures > 0 { // the row names the relay, so its error need not
-				trouble = fmt.Sprintf("%d × %s", l.Failures, clip(strings.TrimPrefix(l.LastError, "open WebSocket to "+l.URL+": ")))
-			}
 			return []any{l.Name, l.State, l.Health, cmp.Or(l.Worker, none), l.Repos, l.Roots, l.Subscriptions, l.CompleteUntil,
-				trouble}
+				trouble(l)}
+		})
+	if len(further) == 0 {
+		return
+	}
+	table(w, "\nRELAY OF PARTICIPANTS|STATE|HEALTH|WORKER|REPOSITORIES|ROOT EVENTS|LAST CONNECTED|NEXT VISIT|LAST ERROR", further,
+		func(l relayRow) []any {
+			return []any{l.Name, l.State, l.Health, cmp.Or(l.Worker, none), l.Repos, l.Roots, l.LastConnected, l.NextDaily,
+				trouble(l)}
 		})
 }
 
@@ -260,7 +283,7 @@ func (r *report) summary() (lines [][]any) {
 	line("repositories", "%d hosted, %d held, %d ended", counts["repositories_hosted"], counts["repositories_held"],
 		counts["repositories_ended"])
 	if n := counts["repositories_nobody"]; n > 0 {
-		line("authority", "nobody has authority over %d of the hosted; tendril repo show says why", n)
+		line("authority", "no one has authority over %d of the hosted; tendril repo show says why", n)
 	}
 	line("clients", "%d connections", counts["clients"])
 	line("bans", "%d", r.Bans)

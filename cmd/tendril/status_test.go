@@ -11,6 +11,7 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/logins"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/nettest"
@@ -53,7 +54,7 @@ func TestLook(t *testing.T) {
 	must(t, err)
 	defer b.Close()
 	held := func(identifier string, kind int) string {
-		key, err := proto.HeldKey{Identifier: identifier, Kind: kind, ShortID: strings.Repeat("a", proto.ShortIDLength)}.Key()
+		key, err := proto.HeldKey(identifier, &nostr.Event{ID: owner, Kind: kind, PubKey: owner})
 		must(t, err)
 		return key
 	}
@@ -140,7 +141,7 @@ disk          ./data: 1.0 GiB free of 5.0 GiB
 tendril       up u1: version v1, up for 1h0m0s
 trouble       up u1: full: the log has 2 MiB
 repositories  2 hosted, 0 held, 0 ended
-authority     nobody has authority over 1 of the hosted; tendril repo show says why
+authority     no one has authority over 1 of the hosted; tendril repo show says why
 clients       7 connections
 bans          2
 NATS          nats://127.0.0.1:4222

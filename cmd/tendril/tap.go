@@ -16,7 +16,6 @@ import (
 	"tendril.dev/cmd/tendril/check"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/repostate"
 	"tendril.dev/services/relayconn/session"
 )
 
@@ -107,7 +106,7 @@ func (t *tap) offer(lane proto.Lane, m *nats.Msg, now time.Time) {
 		if len(t.offered) == maxOffered {
 			clear(t.offered)
 		}
-		t.offered[ev.ID] = step{At: now, From: from, Repo: repoOf(&ev), Author: repostate.Npub(ev.PubKey)}
+		t.offered[ev.ID] = step{At: now, From: from, Repo: repoOf(&ev), Author: nostr.Npub(ev.PubKey)}
 	}
 }
 
@@ -146,7 +145,7 @@ func (t *tap) connection(data []byte, now time.Time) []step {
 // repoOf is the repository that an event is about, as far as it says so itself.
 func repoOf(ev *nostr.Event) string {
 	if ev.Kind == nostr.KindAnnouncement || ev.Kind == nostr.KindState {
-		return repostate.Npub(ev.PubKey) + "/" + ev.Tags.GetD()
+		return nostr.Npub(ev.PubKey) + "/" + ev.Tags.GetD()
 	}
 	for _, tag := range ev.Tags {
 		if len(tag) > 1 && slices.Contains([]string{"a", "A", "q"}, tag[0]) && strings.HasPrefix(tag[1], "30617:") {

@@ -15,13 +15,12 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"tendril.dev/lib/authority"
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
-	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/subject"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/repostate"
 )
 
 // whyCommand is `tendril why`.
@@ -112,8 +111,8 @@ func (t *teller) tell(text string) error {
 		ref, _ = named.Ref()
 		asked.Ref = ref.String()
 	case subject.Author, subject.Identifier:
-		return fmt.Errorf("%s is an %s: why tells of one event, repository or relay; `tendril repo list %s` lists repositories", named, named.Kind,
-			cmp.Or(named.Identifier, named.String()))
+		return fmt.Errorf("%s is an %s: why tells of one event, repository or relay; `tendril repo list %s` lists repositories",
+			named, named.Kind, cmp.Or(named.Identifier, named.String()))
 	}
 	progress, err := t.Conn.SubscribeSync(proto.SubjectProgress)
 	if err != nil {
@@ -166,26 +165,14 @@ func (t *teller) event(id string) {
 		}
 		if m.Header.Get(proto.HeaderRemoved) == id {
 			t.say(m.Time, "log", "send it again when a repository that it belongs to is hosted here",
-				"removed: nothing that is hosted here needed it any more, or it was purged")
+				"removed: nothing that is hosted here needed it any more, its time was over, or it was purged")
 		}
 	})
 	t.read(proto.StreamRejected, proto.AnyRejectedWith(id), t.rejection)
-	for _, h := range bucket[proto.Held](t.reader, proto.BucketHeld, "*.*.*."+proto.ShortID(id)) {
+	for _, h := range bucket[proto.Held](t.reader, proto.BucketHeld, proto.AnyHeldWith(id)) {
 		t.held(h)
 		author = h.Event.PubKey
-		var owners []string
-		for _, ev := range t.events(nostr.Filter{Kinds: []int{nostr.KindAnnouncement},
-			Tags: nostr.TagMap{"d": {h.Identifier}}}) {
-			owners = append(owners, ev.PubKey)
-		}
-		for _, other := range t.heldOf(h.Identifier) {
-			if other.Event.Kind == nostr.KindAnnouncement {
-				owners = append(owners, other.Event.PubKey)
-			}
-		}
-		slices.Sort(owners)
-		owners = slices.Compact(owners)
-		for _, owner := range owners[:min(len(owners), 16)] {
+		for _, owner := range t.ownersOf(h) {
 			t.stands(nostr.RepoRef{PubKey: owner, Identifier: h.Identifier})
 		}
 	}
@@ -193,14 +180,82 @@ func (t *teller) event(id string) {
 		// The author of an addressable event may be unknown: "".
 		if len(served) == 0 && strings.HasPrefix(ev.PubKey, author) {
 			t.say(ev.CreatedAt.Time(), "log", "nothing: an event that its author has deleted does not come back",
-				"%s asks for its deletion (event %s)", repostate.Npub(ev.PubKey), ev.ID)
+				"%s asks for its deletion (event %s)", nostr.Npub(ev.PubKey), ev.ID)
 		}
+	}
+	if len(served) == 0 {
+		t.vanished(author)
+	} else if served[0].Kind == nostr.KindVanish || served[0].Kind == nostr.KindDeletion {
+		t.request(served[0])
 	}
 	if len(t.Lines) == 0 && t.ban == nil {
 		t.say(time.Time{}, "all",
-			"publish it to this relay; the answer OK says why it is not taken. What the front door refuses (signature, rate) stands only in its log: event rejected "+id,
-			"never seen: it is not in the log (a newer version may have taken its place there), not held, and was not refused lately")
+			"publish it to this relay; the answer OK says why it is not taken. What the front door refuses (signature, rate) "+
+				"stands only in its log: event rejected "+id,
+			"never seen: it is not in the log (a newer version may have taken its place there), not held, and was not refused "+
+				"lately")
 	}
+}
+
+// ownersOf are the owners of the repositories that a held event is for, as far as its author's own
+// announcement and those of the people whom that lists lead there, a few of them.
+func (t *teller) ownersOf(h proto.Held) (owners []string) {
+	if pr, err := nostr.ParsePullRequest(h.Event); err == nil {
+		for _, ref := range pr.Repos[:min(len(pr.Repos), mostTold)] {
+			if ref.Identifier == h.Identifier {
+				owners = append(owners, ref.PubKey)
+			}
+		}
+		return owners
+	}
+	if h.Event.Kind == nostr.KindState {
+		for c := range authority.Coordinates(t.announcements(h.Identifier), h.Event.PubKey) {
+			if owners = append(owners, c.Owner); len(owners) == mostTold {
+				break
+			}
+		}
+		return owners
+	}
+	return []string{h.Event.PubKey}
+}
+
+// vanished tells that an author has asked to vanish from here, where nothing of the author is served
+// that is older than that.
+func (t *teller) vanished(author string) {
+	if author == "" {
+		return
+	}
+	for _, ev := range t.events(nostr.Filter{Kinds: []int{nostr.KindVanish}, Authors: []string{author}}) {
+		if t.decided(ev).Vanishes {
+			t.say(ev.CreatedAt.Time(), "log", "nothing: what its author wrote before the request to vanish does not come back; "+
+				"later events are welcome",
+				"%s asks to vanish (NIP-62, event %s): what the author wrote until then is not served", nostr.Npub(author),
+				ev.ID)
+		}
+	}
+}
+
+// request tells what came of a deletion request or a request to vanish.
+func (t *teller) request(ev *nostr.Event) {
+	decided := t.decided(ev)
+	if ev.Kind == nostr.KindVanish {
+		means := "it does nothing here: no relay tag names this service or ALL_RELAYS, or requests are not followed here"
+		if decided.Vanishes {
+			means = "nothing of its author up to its time is served here, and nothing of that time is taken"
+		}
+		t.say(time.Time{}, "log", "", "%s", means)
+	}
+	if decided.Until != 0 {
+		t.say(time.Unix(decided.Until, 0), "log", "", "it is forgotten: it has changed nothing here, and kept nothing out")
+	}
+}
+
+// decided is what ingest noted of a request.
+func (t *teller) decided(ev *nostr.Event) (r proto.Request) {
+	if m, found := t.last(proto.StreamEvents, proto.EventSubjectOf(ev).String()); found {
+		_ = json.Unmarshal([]byte(m.Header.Get(proto.HeaderRequest)), &r) // nothing was noted
+	}
+	return r
 }
 
 // repository tells the story of a repository.
@@ -210,8 +265,15 @@ func (t *teller) repository(ref nostr.RepoRef) {
 	at := proto.EventSubjectOf(&nostr.Event{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey,
 		Tags: nostr.Tags{{"d", ref.Identifier}}})
 	t.logged(at, len(served) > 0)
-	for _, h := range t.heldOf(ref.Identifier) {
-		if h.Event.Kind != nostr.KindAnnouncement || h.Event.PubKey == ref.PubKey {
+	if len(served) == 0 {
+		t.vanished(ref.PubKey)
+	}
+	for _, kind := range nostr.KindsThat(func(k nostr.Kind) bool { return k.Waits }) {
+		author := "*"
+		if kind == nostr.KindAnnouncement {
+			author = ref.PubKey
+		}
+		for _, h := range t.heldOf(ref.Identifier, kind, author) {
 			t.held(h)
 		}
 	}
@@ -224,13 +286,15 @@ func (t *teller) repository(ref nostr.RepoRef) {
 	})
 	if len(t.Lines) == 0 && t.ban == nil {
 		t.say(time.Time{}, "all",
-			"its owner must publish an announcement (kind 30617) that lists this server in clone and relays", "no announcement of it has come here")
+			"its owner must publish an announcement (kind 30617) that lists this server in clone and relays",
+			"no announcement of it has come here")
 	}
 	t.authority(ref)
 	t.stands(ref)
 }
 
-// mostTold bounds the keys of which it is told why they do not speak for a repository.
+// mostTold bounds the keys of which it is told why they do not speak for a repository, and the
+// repositories of an event.
 const mostTold = 10
 
 // authority tells who speaks for a repository, and why others whom it names do not.
@@ -242,7 +306,7 @@ func (t *teller) authority(ref nostr.RepoRef) {
 	}
 	g := authority.Of(all, ref.PubKey)
 	if g.Root == "" {
-		t.say(time.Time{}, from, g.Nobody.Advice(), "%s", g.Nobody)
+		t.say(time.Time{}, from, g.NoAuthority.Advice(), "%s", g.NoAuthority)
 		return
 	}
 	var names []string
@@ -266,19 +330,12 @@ func (t *teller) authority(ref nostr.RepoRef) {
 // announcements finds the announcements of an identifier, accepted and held. Each is asked for
 // once.
 func (t *teller) announcements(identifier string) authority.Announcements {
-	all := &announcements{t: t, identifier: identifier, held: held.NewDirectory(), read: map[string]*nostr.Announcement{}}
-	for _, h := range t.heldOf(identifier) {
-		if e, err := held.NewEntry(h); err == nil {
-			all.held.Add(e)
-		}
-	}
-	return all
+	return &announcements{t: t, identifier: identifier, read: map[string]*nostr.Announcement{}}
 }
 
 type announcements struct {
 	t          *teller
 	identifier string
-	held       *held.Directory
 	read       map[string]*nostr.Announcement
 }
 
@@ -286,16 +343,21 @@ func (all *announcements) By(author string) *nostr.Announcement {
 	if a, read := all.read[author]; read {
 		return a
 	}
-	a := held.Announcements{In: []held.Source{all.held.Announced(all.identifier)}}.By(author)
-	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Authors: []string{author},
-		Tags: nostr.TagMap{"d": {all.identifier}}}
-	for _, ev := range all.t.events(filter) {
-		if accepted, err := nostr.ParseAnnouncement(ev); err == nil && (a == nil || nostr.Replaces(ev, a.Event)) {
-			a = accepted
+	events := all.t.events(nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Authors: []string{author},
+		Tags: nostr.TagMap{"d": {all.identifier}}})
+	for _, h := range all.t.heldOf(all.identifier, nostr.KindAnnouncement, author) {
+		if h.Phase != proto.PhaseSilent {
+			events = append(events, h.Event)
 		}
 	}
-	all.read[author] = a
-	return a
+	var newest *nostr.Announcement
+	for _, ev := range events {
+		if a, err := nostr.ParseAnnouncement(ev); err == nil && (newest == nil || nostr.Replaces(ev, newest.Event)) {
+			newest = a
+		}
+	}
+	all.read[author] = newest
+	return newest
 }
 
 // LedBy is not asked for: the story is of one owner's repository.
@@ -315,7 +377,7 @@ func (t *teller) logged(at proto.EventSubject, served bool) {
 		remedy, t.Remedy = "", "nothing: its time is over" // unless a line says why it is not served
 	}
 	from := source(m.Header.Get(proto.HeaderSource), m.Header.Get(proto.HeaderRelay), "")
-	t.say(m.Time, "log", remedy, "accepted: kind %d by %s, from %s, sequence %d", at.Kind, repostate.Npub(at.PubKey),
+	t.say(m.Time, "log", remedy, "accepted: kind %d by %s, from %s, sequence %d", at.Kind, nostr.Npub(at.PubKey),
 		from, m.Seq)
 }
 
@@ -373,17 +435,20 @@ var remedies = []struct{ words, remedy string }{
 	{"must list this service",
 		"the announcement lists another domain: put this server into its clone and relays tags, and publish it again"},
 	{"no announcement exists", "publish the announcement of the repository (kind 30617) first, then this event again"},
-	{"not authorized", "its author must be a confirmed maintainer: one must list the author, who must publish an announcement of this identifier that lists one; tendril why <repository> says who is"},
+	{"not authorized", "its author must be a confirmed maintainer: one must list the author, who must publish an " +
+		"announcement of this identifier that lists one; tendril why <repository> says who is"},
 	{"neither names nor is named",
 		"it belongs to nothing that is hosted here: publish what it names (e, a or q tag) first"},
 	{"previously expired", "its git data did not come in time: publish the event again and push within its time"},
 	{"superseded", "nothing: a newer state of the same author counts"},
+	{"to vanish", "nothing: its author has asked to vanish; events of a later time are welcome"},
 	{"deletion", "nothing: its author has deleted it; a new event is needed"},
 	{"the event has expired", "nothing: its own expiration is over"},
 	{"in the future", "set the clock of the machine that signed it, and sign it again"},
 	{"rate-limited:", "try again later, or raise the limit that is named"},
-	{"service is full", "free disk, or raise NGIT_LOG_MAX_BYTES"},
-	{"blocked:", "an operator refuses it: see tendril bans, and the settings NGIT_REPOSITORY_WHITELIST, …_BLACKLIST and NGIT_EVENT_BLACKLIST"},
+	{"service is full", "free disk, or raise NGIT_LOG_MAX_BYTES: /readyz says which of the two is short"},
+	{"blocked:", "an operator refuses it: see tendril bans, and the settings NGIT_REPOSITORY_WHITELIST, …_BLACKLIST " +
+		"and NGIT_EVENT_BLACKLIST"},
 	{"", "mend what the reason says, and publish the event again"},
 }
 
@@ -400,7 +465,7 @@ func remedyFor(reason string) string {
 func (t *teller) held(h proto.Held) {
 	ev := h.Event
 	t.say(h.HeldAt, "purgatory", t.awaits(h), "held (%s): event %s, kind %d by %s, from %s",
-		h.Phase, ev.ID, ev.Kind, repostate.Npub(ev.PubKey), source(string(h.Source), h.Relay, h.Client))
+		h.Phase, ev.ID, ev.Kind, nostr.Npub(ev.PubKey), source(string(h.Source), h.Relay, h.Client))
 	t.say(h.ExpiresAt, "purgatory", "", "the time of event %s is over", ev.ID)
 }
 
@@ -409,7 +474,7 @@ const pushAll = "git push %s 'refs/heads/*' 'refs/tags/*'"
 
 // awaits is what a person can do about a held event.
 func (t *teller) awaits(h proto.Held) string {
-	address := t.home + nostr.RepositoryURLPath(repostate.Npub(h.Event.PubKey), h.Identifier)
+	address := t.home + nostr.RepositoryURLPath(nostr.Npub(h.Event.PubKey), h.Identifier)
 	switch h.Event.Kind {
 	case nostr.KindState:
 		return "push the branches and tags that it names: " + fmt.Sprintf(pushAll, address)
@@ -418,19 +483,19 @@ func (t *teller) awaits(h proto.Held) string {
 		if err != nil || len(pr.Repos) == 0 {
 			return "push its commit to refs/nostr/" + h.Event.ID + " of a repository that it names"
 		}
-		address = t.home + nostr.RepositoryURLPath(repostate.Npub(pr.Repos[0].PubKey), pr.Repos[0].Identifier)
+		address = t.home + nostr.RepositoryURLPath(nostr.Npub(pr.Repos[0].PubKey), pr.Repos[0].Identifier)
 		return fmt.Sprintf("push its commit: git push %s %s:refs/nostr/%s", address, pr.Commit, h.Event.ID)
 	}
 	return "publish a state event (kind 30618), and push what it names: " + fmt.Sprintf(pushAll, address)
 }
 
-// heldOf is what is held of an identifier.
-func (t *teller) heldOf(identifier string) map[string]proto.Held {
-	token, err := proto.EncodeIdentifier(identifier)
+// heldOf is what is held of an identifier, a kind and an author ("*": of any).
+func (t *teller) heldOf(identifier string, kind int, author string) map[string]proto.Held {
+	keys, err := proto.AnyHeld(identifier, kind, author)
 	if err != nil {
 		return nil
 	}
-	return bucket[proto.Held](t.reader, proto.BucketHeld, proto.ShardName(proto.ShardOf(identifier))+"."+token+".*.*")
+	return bucket[proto.Held](t.reader, proto.BucketHeld, keys)
 }
 
 // stands asks purgatory how a repository stands, and what it waits for.
@@ -462,7 +527,7 @@ func (t *teller) stands(ref nostr.RepoRef) {
 	case s.Waits.Named == 0:
 		t.say(now, from, "", "%s waits: no state event (kind 30618) says yet which commits are missing", name)
 	case len(missing) > 0:
-		address := t.home + nostr.RepositoryURLPath(repostate.Npub(ref.PubKey), ref.Identifier)
+		address := t.home + nostr.RepositoryURLPath(nostr.Npub(ref.PubKey), ref.Identifier)
 		push := fmt.Sprintf("push commit %s: "+pushAll, missing[0], address)
 		t.say(now, from, push, "%s misses %s", name, strings.Join(missing, ", "))
 	}
@@ -487,10 +552,68 @@ func (t *teller) relay(u nostr.RelayURL) error {
 	} else {
 		t.say(m.Time, "discovery", "nothing: it is synced from", "it is synced from")
 	}
-	for _, row := range t.relays(t.holders(), token) {
-		t.connection(row)
+	if banned, err := bans.OfRelay(string(u)); err == nil {
+		t.relayBan(banned)
+	}
+	t.lists(token)
+	for _, key := range []string{token, proto.VisitKey(token)} {
+		for _, row := range t.relays(t.holders(), key) {
+			t.connection(row)
+		}
 	}
 	return t.err
+}
+
+// relayBan tells that a relay is banned, if it is.
+func (t *teller) relayBan(relay bans.Subject) {
+	var ban proto.Ban
+	m, found := t.last(proto.KVStream(proto.BucketBans), proto.KVSubject(proto.BucketBans, relay.Name()))
+	if !found || m.Deletes() || json.Unmarshal(m.Data, &ban) != nil {
+		return
+	}
+	t.say(ban.At, "discovery", "tendril unban "+relay.String(), "it is banned by %s and not connected to: %s",
+		cmp.Or(ban.By, "a command"), cmp.Or(ban.Reason, "without a reason"))
+}
+
+// mostLists is of how many people it is told that their lists lead to a relay.
+const mostLists = 20
+
+// lists tells whose relay lists lead to a relay (GRASP-03).
+func (t *teller) lists(token string) {
+	said := map[string]bool{}
+	t.read(proto.StreamTargets, proto.AnyWantedOf(token), func(m bus.Message) {
+		var wanted proto.Wanted
+		_, ref, err := proto.ParseWantedSubject(m.Subject)
+		if err != nil || json.Unmarshal(m.Data, &wanted) != nil || wanted.Level == "" {
+			return
+		}
+		who, what := wanted.Why, "owner or maintainer of a repository: the past of it is read there once a day"
+		if person, is := proto.PersonOf(ref); is {
+			who, what = person, "participant: "+strings.Join(partsOf(wanted), ", ")
+		}
+		if line := who + what; who != "" && !said[line] && len(said) < mostLists {
+			said[line] = true
+			npub := nostr.Npub(who)
+			t.say(m.Time, "discovery", "nothing: the relay list of a participant leads there",
+				"the relay list of %s leads there, or the lists of who has none (%s)", npub, what)
+		}
+	})
+}
+
+// partsOf says what is wanted of a person.
+func partsOf(w proto.Wanted) (parts []string) {
+	for _, part := range []struct {
+		is   bool
+		text string
+	}{
+		{w.Roots, "answers to what they opened, live"}, {w.Threads, "the past of their threads"},
+		{w.Lists, "their relay list and profile"},
+	} {
+		if part.is {
+			parts = append(parts, part.text)
+		}
+	}
+	return parts
 }
 
 // connection tells how the connection to a relay stands.

@@ -46,7 +46,7 @@ func TestStory(t *testing.T) {
 			t.rejection(bus.Message{Time: before})
 		}, "→"},
 		"a relay that refuses": {func(t *teller) {
-			t.connection(relayRow{"r.example", "disconnected", "degraded", "w1", proto.RelayState{
+			t.connection(relayRow{"r.example", "disconnected", "degraded", "w1", false, proto.RelayState{
 				Failures: 2, LastError: "no TLS", LastConnected: before, FailingSince: before.Add(1), NextAttempt: after, NaughtyUntil: after,
 			}})
 		}, "2026-01-02 11:00:00 relayconn connected 2026-01-02 11:00:00 relayconn fails since" +

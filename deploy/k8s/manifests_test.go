@@ -261,7 +261,7 @@ func TestSettingsExist(t *testing.T) {
 				t.Errorf("settings: %v", shared)
 			}
 			// A lone NATS server loses the claims when it restarts, which takes some 6 s; git
-			// requests wait NGIT_GIT_HANDOVER_WAIT (30s) for what a dead worker held.
+			// requests wait gitquery.HandOverWait (30s) for what a dead worker held.
 			ttl, _ := time.ParseDuration(cmp.Or(shared["NGIT_WORKER_TTL"], "10s"))
 			if ttl < 10*time.Second || ttl >= 30*time.Second || replicas == "1" && ttl < 20*time.Second {
 				t.Errorf("NGIT_WORKER_TTL is %v with %s NATS servers", ttl, replicas)
@@ -295,7 +295,7 @@ func TestNATSSyncsEveryWrite(t *testing.T) {
 // An image without a fixed version is another one after a node was replaced.
 func TestImagesArePinned(t *testing.T) {
 	t.Parallel()
-	module, err := os.ReadFile("../../lib/go.mod")
+	module, err := os.ReadFile("../../go.mod")
 	must(t, err)
 	version := regexp.MustCompile(`github.com/nats-io/nats-server/v2 v(\S+)`).FindStringSubmatch(string(module))
 	each(t, func(t *testing.T, o overlay, w workload) {

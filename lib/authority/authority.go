@@ -42,9 +42,11 @@ type Announcements interface {
 type Group struct {
 	Owner string
 	// Root is where the confirmed maintainers begin: the owner, or the lead at the end of the path
-	// that begins at the owner. Without a root nobody has authority, and Nobody says why.
-	Root   string
-	Nobody Nobody
+	// that begins at the owner. Without a root no one has authority, and NoAuthority says why.
+	Root        string
+	NoAuthority NoAuthority
+	// Path are the keys that lead from the owner to another root, the owner first.
+	Path []string
 	// Confirmed are the maintainers, the root first.
 	Confirmed []string
 	// Invited are the keys that a confirmed maintainer lists, that are not confirmed and have not
@@ -57,6 +59,14 @@ type Group struct {
 
 // Has reports whether a key is a confirmed maintainer.
 func (g Group) Has(key string) bool { return slices.Contains(g.Confirmed, key) }
+
+// MayChange reports whether the group may become another one with a new announcement of an author,
+// which lists these keys. Who is listed by strangers, and lists none of them, changes nothing there.
+func (g Group) MayChange(author string, listed []string) bool {
+	_, looked := slices.BinarySearch(g.Looked, author)
+	return looked && (g.Root == "" || g.Has(author) || slices.Contains(g.Path, author) ||
+		slices.ContainsFunc(listed, g.Has))
+}
 
 // Of works out who speaks for the coordinate of an owner.
 func Of(all Announcements, owner string) Group {
@@ -132,7 +142,7 @@ func (w *walk) coordinates(key string, yield func(Coordinate) bool) {
 
 // follow yields a root's coordinate and those of the owners whose lead it is, on any path: the
 // confirmed ones first, because any number of strangers may name the lead. Who does not lead itself
-// is nobody's lead.
+// leads no one's repository.
 func (w *walk) follow(by *nostr.Announcement, confirmed []string, yield func(Coordinate) bool) (more bool) {
 	root := by.Ref.PubKey
 	if !yield(Coordinate{Owner: root, Root: root}) {
@@ -143,7 +153,7 @@ func (w *walk) follow(by *nostr.Announcement, confirmed []string, yield func(Coo
 	}
 	seen, queue := map[string]bool{root: true}, []string{root}
 	for _, owner := range confirmed {
-		if to, _ := w.root(owner); to != root || seen[owner] {
+		if to, _, _ := w.root(owner); to != root || seen[owner] {
 			continue
 		}
 		if seen[owner], queue = true, append(queue, owner); !yield(Coordinate{Owner: owner, Root: root}) {
@@ -179,7 +189,7 @@ func Sharing(all Announcements, owner string) (owners []string) {
 		return nil
 	}
 	for _, key := range g.Confirmed {
-		if root, _ := w.root(key); root == g.Root {
+		if root, _, _ := w.root(key); root == g.Root {
 			owners = append(owners, key)
 		}
 	}
@@ -247,30 +257,30 @@ func (w *walk) by(author string) *nostr.Announcement {
 	return w.all.By(author)
 }
 
-// root follows the leads from an owner.
-func (w *walk) root(owner string) (root string, nobody Nobody) {
+// root follows the leads from an owner, over the keys of a path.
+func (w *walk) root(owner string) (root string, path []string, noAuthority NoAuthority) {
 	seen := map[string]bool{}
 	for at, before := owner, ""; ; {
 		a := w.by(at)
 		switch {
 		case w.looks > MaxLooks:
-			return "", Nobody{tooLong, at, ""}
+			return "", path, NoAuthority{tooLong, at, ""}
 		case a == nil && before == "":
-			return "", Nobody{notAnnounced, at, ""}
+			return "", path, NoAuthority{notAnnounced, at, ""}
 		case a == nil:
-			return "", Nobody{leadMissing, at, before}
+			return "", path, NoAuthority{leadMissing, at, before}
 		case isRoot(a) && (before == "" || len(a.Leads) == 1):
-			return at, Nobody{}
+			return at, path, NoAuthority{}
 		case len(a.Leads) > 1:
-			return "", Nobody{twoLeads, at, before}
+			return "", path, NoAuthority{twoLeads, at, before}
 		case len(a.Leads) == 0 && before == "":
-			return "", Nobody{ownerLeft, at, ""}
+			return "", path, NoAuthority{ownerLeft, at, ""}
 		case len(a.Leads) == 0:
-			return "", Nobody{noLead, at, before}
+			return "", path, NoAuthority{noLead, at, before}
 		}
-		seen[at] = true
+		seen[at], path = true, append(path, at)
 		if before, at = at, a.Leads[0]; seen[at] {
-			return "", Nobody{circle, at, before}
+			return "", path, NoAuthority{circle, at, before}
 		}
 	}
 }
@@ -283,7 +293,7 @@ func (w *walk) group(owner string) (g Group) {
 		g.Looked = slices.Compact(g.Looked)
 	}()
 	g.Owner = owner
-	if g.Root, g.Nobody = w.root(owner); g.Root == "" {
+	if g.Root, g.Path, g.NoAuthority = w.root(owner); g.Root == "" {
 		return g
 	}
 	var listed []string // in the order in which they were met

@@ -78,13 +78,13 @@ func read(text string) *known {
 
 func TestGroups(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ name, announcements, owner, confirmed, invited, nobody string }{
+	for _, c := range []struct{ name, announcements, owner, confirmed, invited, noAuthority string }{
 		{"alone", "a", "a", "a", "", ""},
 		{"not announced", "b", "a", "", "", "no announcement"},
 		{"invited, without an announcement", "a lists b", "a", "a", "b", ""},
 		{"accepted", "a lists b; b lists a", "a", "a b", "", ""},
 		{"the own fork of an invited key", "a lists b; b", "a", "a", "b", ""},
-		{"listed by nobody", "a; b lists a", "a", "a", "", ""},
+		{"not listed", "a; b lists a", "a", "a", "", ""},
 		{"accepted by naming another confirmed one", "a lists b; b lists a c; c lists b", "a", "a b c", "", ""},
 		{"accepted towards one who is confirmed later", "a lists c b; b lists a; c lists b", "a", "a b c", "", ""},
 		{"accepted towards one who is invited only", "a lists b c; c lists b", "a", "a", "b c", ""},
@@ -107,13 +107,13 @@ func TestGroups(t *testing.T) {
 		{"an owner who has left and leads another", "a left leads b; b leads b", "a", "b", "", ""},
 	} {
 		g := Of(read(c.announcements), c.owner)
-		nobody := g.Nobody.String()
+		noAuthority := g.NoAuthority.String()
 		if strings.Join(g.Confirmed, " ") != c.confirmed || strings.Join(g.Invited, " ") != c.invited ||
-			!strings.Contains(nobody, c.nobody) || (nobody == "") != (c.nobody == "") {
-			t.Errorf("%s: confirmed %q, invited %q, nobody %q", c.name, g.Confirmed, g.Invited, nobody)
+			!strings.Contains(noAuthority, c.noAuthority) || (noAuthority == "") != (c.noAuthority == "") {
+			t.Errorf("%s: confirmed %q, invited %q, noAuthority %q", c.name, g.Confirmed, g.Invited, noAuthority)
 		}
-		if (nobody == "") != (g.Nobody.Advice() == "") || (nobody == "") != (g.Root != "") {
-			t.Errorf("%s: root %q, nobody %q, advice %q", c.name, g.Root, nobody, g.Nobody.Advice())
+		if (noAuthority == "") != (g.NoAuthority.Advice() == "") || (noAuthority == "") != (g.Root != "") {
+			t.Errorf("%s: root %q, noAuthority %q, advice %q", c.name, g.Root, noAuthority, g.NoAuthority.Advice())
 		}
 	}
 }
@@ -132,7 +132,7 @@ func TestCoordinates(t *testing.T) {
 		{"owners who point to the lead", "a leads b; b leads b; c leads a", "b", "b a c"},
 		{"an owner who points to the lead has no say", "a leads b; b leads b", "a", ""},
 		{"who points to an owner that names no lead", "a; c leads a", "a", "a"},
-		{"two leads are nobody's, and the role elsewhere stays", "a leads a b; b lists a", "a", "b"},
+		{"two leads count as none, and the role elsewhere stays", "a leads a b; b lists a", "a", "b"},
 	} {
 		var owners []string
 		for at := range Coordinates(read(c.announcements), c.key) {
@@ -170,8 +170,8 @@ func TestWhy(t *testing.T) {
 		{"a lists b", "b", "b is invited but has not accepted yet", "b must publish an announcement of this identifier that lists a"},
 		{"a lists b; b", "b", "b is invited but has not accepted yet", "b must publish an announcement of this identifier that lists a"},
 		{"a lists b; b left lists a", "b", "b has left", "b must publish an announcement of this identifier in which the own role is active"},
-		{"a leads b", "a", "nobody has authority: the announcement of the lead b is missing", "b must publish an announcement of this identifier"},
-		{"a leads a b", "a", "nobody has authority: the announcement of a names two leads", "a must publish an announcement of this identifier that names one lead"},
+		{"a leads b", "a", "no one has authority: the announcement of the lead b is missing", "b must publish an announcement of this identifier"},
+		{"a leads a b", "a", "no one has authority: the announcement of a names two leads", "a must publish an announcement of this identifier that names one lead"},
 	} {
 		reason, advice := Why(read(c.announcements), "a", c.key)
 		if reason != c.reason || advice != c.advice {
@@ -309,7 +309,7 @@ func TestAsTheFixpoint(t *testing.T) {
 }
 
 // TestWhatWasLookedAtDecides: while none of the announcements that were looked at changes, the
-// group stays as it is.
+// group stays as it is. MayChange says so before it is worked out anew.
 func TestWhatWasLookedAtDecides(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2000) {
@@ -330,8 +330,12 @@ func TestWhatWasLookedAtDecides(t *testing.T) {
 		for owner := range keys {
 			was, is := Of(before, fmt.Sprint(owner)), Of(after, fmt.Sprint(owner))
 			same := slices.Equal(slices.Sorted(slices.Values(was.Confirmed)), slices.Sorted(slices.Values(is.Confirmed)))
-			if !same && !slices.Contains(was.Looked, changed) {
-				t.Fatalf("seed %d: %s was not looked at for %d: %v, %v", seed, changed, owner, was, is)
+			var listed []string
+			if a := after.by[changed]; a != nil {
+				listed = a.Listed
+			}
+			if !(same && was.Root == is.Root) && !was.MayChange(changed, listed) {
+				t.Fatalf("seed %d: %s was not looked at for %d, or may not change it: %v, %v", seed, changed, owner, was, is)
 			}
 		}
 	}
@@ -351,7 +355,8 @@ func crowd(strangers int) *known {
 	return all
 }
 
-// TestStrangersAreNotLookedAt: a question costs what its own chain has, and has an end.
+// TestStrangersAreNotLookedAt: a question costs what its own chain has, and has an end. Whom a
+// stranger's repository concerns only because the stranger lists them cannot change it.
 func TestStrangersAreNotLookedAt(t *testing.T) {
 	t.Parallel()
 	alone, among := crowd(0), crowd(10_000)
@@ -364,6 +369,10 @@ func TestStrangersAreNotLookedAt(t *testing.T) {
 	// The strangers who name "a" as lead are coordinates of "a" only when these are asked for.
 	if among.looks > alone.looks {
 		t.Errorf("%d announcements were looked at among strangers, %d without them", among.looks, alone.looks)
+	}
+	if Of(among, "stranger1").MayChange("c", []string{"b", "a"}) || !Of(among, "a").MayChange("c", nil) ||
+		!Of(among, "stranger2").MayChange("c", nil) {
+		t.Error("a maintainer's announcement concerns the wrong repositories")
 	}
 	among.looks = 0
 	n := 0

@@ -6,17 +6,17 @@ import (
 	"tendril.dev/lib/nostr"
 )
 
-// Nobody is why nobody has authority over a coordinate. The zero value: somebody has.
-type Nobody struct {
-	kind   nobody
+// NoAuthority is why no one has authority over a coordinate. The zero value: some key has.
+type NoAuthority struct {
+	cause  cause
 	at     string // whose announcement is the reason
 	before string // who names that key as lead
 }
 
-type nobody int
+type cause int
 
 const (
-	somebody nobody = iota
+	authority cause = iota
 	notAnnounced
 	ownerLeft
 	twoLeads
@@ -26,32 +26,32 @@ const (
 	tooLong
 )
 
-// String is the reason as one sentence; "": somebody has authority.
-func (n Nobody) String() string {
+// String is the reason as one sentence; "": there is authority.
+func (n NoAuthority) String() string {
 	at := nostr.Npub(n.at)
-	switch n.kind {
+	switch n.cause {
 	case notAnnounced:
-		return "nobody has authority: there is no announcement by " + at
+		return "no one has authority: there is no announcement by " + at
 	case ownerLeft:
-		return "nobody has authority: the owner " + at + " has left"
+		return "no one has authority: the owner " + at + " has left"
 	case twoLeads:
-		return "nobody has authority: the announcement of " + at + " names two leads"
+		return "no one has authority: the announcement of " + at + " names two leads"
 	case leadMissing:
-		return "nobody has authority: the announcement of the lead " + at + " is missing"
+		return "no one has authority: the announcement of the lead " + at + " is missing"
 	case noLead:
-		return "nobody has authority: " + nostr.Npub(n.before) + " names " + at + " as lead, who names no lead"
+		return "no one has authority: " + nostr.Npub(n.before) + " names " + at + " as lead, who names no lead"
 	case circle:
-		return "nobody has authority: the leads form a circle that " + nostr.Npub(n.before) + " closes"
+		return "no one has authority: the leads form a circle that " + nostr.Npub(n.before) + " closes"
 	case tooLong:
-		return "nobody has authority: the path of leads is too long"
+		return "no one has authority: the path of leads is too long"
 	}
 	return ""
 }
 
-// Advice is what would give somebody authority; "": somebody has it.
-func (n Nobody) Advice() string {
+// Advice is what would give authority; "": there is some.
+func (n NoAuthority) Advice() string {
 	at := nostr.Npub(n.at)
-	switch n.kind {
+	switch n.cause {
 	case notAnnounced, leadMissing:
 		return at + " must publish an announcement of this identifier"
 	case ownerLeft:
@@ -72,7 +72,7 @@ func Why(all Announcements, owner, key string) (reason, advice string) {
 	w := walk{all: all}
 	g := w.group(owner)
 	if g.Root == "" {
-		return g.Nobody.String(), g.Nobody.Advice()
+		return g.NoAuthority.String(), g.NoAuthority.Advice()
 	}
 	if g.Has(key) {
 		return "", ""

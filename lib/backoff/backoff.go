@@ -35,3 +35,17 @@ func Sleep(ctx context.Context, d time.Duration) error {
 		return context.Cause(ctx)
 	}
 }
+
+// Retry calls try until it succeeds or ctx ends, and waits after each failure. failed hears why.
+func Retry(ctx context.Context, first, longest time.Duration, try func() error, failed func(error)) {
+	for failures := 1; ; failures++ {
+		err := try()
+		if err == nil {
+			return
+		}
+		failed(err)
+		if Sleep(ctx, After(failures, first, longest)) != nil {
+			return
+		}
+	}
+}

@@ -1,7 +1,8 @@
-// Package bans knows what an operator has banned: authors, repositories, identifiers and events.
+// Package bans knows what an operator has banned: authors, repositories, identifiers, events and
+// kinds of events, and the relays, git hosts and client addresses that are left alone.
 // The bans of the bucket grasp-bans are followed while a process runs, and those of the blacklist
-// settings stand as long as it runs. Every process asks it the same two questions, about an event
-// and about a repository.
+// settings stand as long as it runs. Every process asks it the same questions, about an event,
+// a repository, and who is outside.
 package bans
 
 import (
@@ -13,6 +14,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -46,6 +48,10 @@ func (b *Ban) Message() string {
 		reason = "this author is not welcome here"
 	case b.Kind() == "event":
 		reason = "this event is not welcome here"
+	case b.Outside.EventKind != "":
+		reason = "this kind of event is not welcome here"
+	case b.Outside != Outside{}:
+		reason = "not welcome here"
 	default:
 		reason = "this repository is not welcome here"
 	}
@@ -71,10 +77,12 @@ func order(a, b *Ban) int {
 // Info is what an operator's client can change of the relay information document.
 type Info struct{ Name, Description, Icon string }
 
-// keyInfo begins the keys of Info, and keyUsed those of authorisations that were used once.
+// keyInfo begins the keys of Info, keyUsed those of authorisations that were used once, and
+// keyAllowed those of what an operator has said is welcome.
 const (
-	keyInfo = "info."
-	keyUsed = "used."
+	keyInfo    = "info."
+	keyUsed    = "used."
+	keyAllowed = "allowed."
 )
 
 // maxReason bounds the reason of a ban, in bytes.
@@ -89,14 +97,21 @@ type Set struct {
 
 	mu      sync.RWMutex
 	bans    map[Subject]*Ban // by the bucket
+	kinds   int              // of these, those of a kind of events
+	allowed map[Subject]*Ban
 	info    map[string]string
+	names   map[string]Name
+	named   []func(name string, by proto.Ban, ended bool)
+	next    chan struct{}           // is closed when a ban changes
+	members map[string]proto.Member // that the operator has added and removed, by key
 	changed []func(Subject)
 	audited []func(Subject, proto.Ban, bool)
 }
 
 // New makes a set that has the bans of the settings alone.
 func New(p config.Policy, log *slog.Logger) (*Set, error) {
-	s := &Set{log: log, fixed: map[Subject]*Ban{}, bans: map[Subject]*Ban{}, info: map[string]string{}}
+	s := &Set{log: log, fixed: map[Subject]*Ban{}, bans: map[Subject]*Ban{}, allowed: map[Subject]*Ban{},
+		info: map[string]string{}, names: map[string]Name{}, members: map[string]proto.Member{}, next: make(chan struct{})}
 	for i, list := range [][]string{p.EventBlacklist, p.RepositoryBlacklist} {
 		for _, entry := range list {
 			subject := Subject{Identifier: entry}
@@ -134,6 +149,10 @@ func (s *Set) read(m bus.Message) {
 	if strings.HasPrefix(key, keyUsed) {
 		return
 	}
+	if member, is := strings.CutPrefix(key, keyMember); is {
+		s.readMember(member, m.Data, m.Deletes())
+		return
+	}
 	var b proto.Ban
 	err := json.Unmarshal(m.Data, &b)
 	by := b // of an end, who has lifted the ban
@@ -146,6 +165,11 @@ func (s *Set) read(m bus.Message) {
 		s.mu.Unlock()
 		return
 	}
+	if token, is := strings.CutPrefix(key, keyName); is && err == nil {
+		s.readName(token, by, m.Deletes())
+		return
+	}
+	key, allows := strings.CutPrefix(key, keyAllowed)
 	subject, wrong := parseKey(key)
 	if err = cmp.Or(wrong, err); err != nil {
 		s.log.Error("a ban cannot be read", "key", key, "error", err)
@@ -154,9 +178,24 @@ func (s *Set) read(m bus.Message) {
 		return
 	}
 	s.mu.Lock()
+	if allows {
+		if delete(s.allowed, subject); !m.Deletes() {
+			s.allowed[subject] = &Ban{Subject: subject, Ban: b}
+		}
+		s.mu.Unlock()
+		return
+	}
+	if s.bans[subject] != nil && subject.Outside.EventKind != "" {
+		s.kinds--
+	}
 	if delete(s.bans, subject); !m.Deletes() {
 		s.bans[subject] = &Ban{Subject: subject, Ban: b}
+		if subject.Outside.EventKind != "" {
+			s.kinds++
+		}
 	}
+	close(s.next)
+	s.next = make(chan struct{})
 	changed, audited := s.changed, s.audited
 	s.mu.Unlock()
 	for _, tell := range audited {
@@ -234,6 +273,9 @@ func (s *Set) Event(ev *nostr.Event) *Ban {
 		return nil
 	}
 	own := first(s.find(Subject{Event: ev.ID}), s.find(Subject{PubKey: ev.PubKey}))
+	if s.kinds > 0 {
+		own = first(own, s.find(Subject{Outside: Outside{EventKind: strconv.Itoa(ev.Kind)}}))
+	}
 	if ev.Kind == nostr.KindAnnouncement || ev.Kind == nostr.KindState {
 		return first(own, s.repository(nostr.RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()}))
 	}
@@ -257,7 +299,7 @@ func (s *Set) Reach() iter.Seq2[string, nostr.Filter] {
 	slices.SortFunc(all, order)
 	return func(yield func(string, nostr.Filter) bool) {
 		for _, b := range all {
-			if !yield(b.Name(), b.filter()) {
+			if b.Hides() && !yield(b.Name(), b.filter()) {
 				return
 			}
 		}
@@ -268,9 +310,75 @@ func (s *Set) Reach() iter.Seq2[string, nostr.Filter] {
 func (s *Set) All() iter.Seq[*Ban] {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return slices.Values(slices.SortedFunc(maps.Values(s.bans), func(a, b *Ban) int {
+	return inOrder(s.bans)
+}
+
+func inOrder(bans map[Subject]*Ban) iter.Seq[*Ban] {
+	return slices.Values(slices.SortedFunc(maps.Values(bans), func(a, b *Ban) int {
 		return cmp.Or(cmp.Compare(a.Kind(), b.Kind()), cmp.Compare(a.String(), b.String()))
 	}))
+}
+
+// Allowed yields what an operator has said is welcome, in order. It is a note alone: what is not
+// banned is allowed.
+func (s *Set) Allowed() iter.Seq[*Ban] {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return inOrder(s.allowed)
+}
+
+// IsAllowed reports whether an operator has said that a subject is welcome.
+func (s *Set) IsAllowed(subject Subject) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.allowed[subject] != nil
+}
+
+// BannedError is why the context of [Set.Unless] has ended.
+type BannedError struct{ Ban *Ban }
+
+func (e *BannedError) Error() string { return e.Ban.String() + " is banned: " + e.Ban.Message() }
+
+// Unless returns a context that ends with a [BannedError] when one of the subjects is banned; it
+// has ended if one is.
+func (s *Set) Unless(ctx context.Context, subjects ...Subject) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithCancelCause(ctx)
+	look := func() (next <-chan struct{}) {
+		s.mu.RLock()
+		defer s.mu.RUnlock()
+		for _, subject := range subjects {
+			if b := s.find(subject); b != nil {
+				end(&BannedError{b})
+			}
+		}
+		return s.next
+	}
+	go func(next <-chan struct{}) {
+		for ctx.Err() == nil {
+			select {
+			case <-next:
+				next = look()
+			case <-ctx.Done():
+			}
+		}
+	}(look())
+	return ctx, func() { end(nil) }
+}
+
+// Lifted waits until a subject is not banned, or until the context ends.
+func (s *Set) Lifted(ctx context.Context, subject Subject) {
+	for ctx.Err() == nil {
+		s.mu.RLock()
+		ban, next := s.find(subject), s.next
+		s.mu.RUnlock()
+		if ban == nil {
+			return
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+		}
+	}
 }
 
 // Info is what the relay says of itself by an operator's client; what is empty was not changed.
@@ -288,6 +396,26 @@ func Put(ctx context.Context, js jetstream.JetStream, subject Subject, b proto.B
 	}
 	b.What, b.Reason = subject.String(), oneLine(b.Reason)
 	return write(ctx, js, key, b, nil)
+}
+
+// Allow notes that a subject is welcome, with the reason.
+func Allow(ctx context.Context, js jetstream.JetStream, subject Subject, b proto.Ban) error {
+	key, err := subject.Key()
+	if err != nil {
+		return err
+	}
+	b.What, b.Reason = subject.String(), oneLine(b.Reason)
+	return write(ctx, js, keyAllowed+key, b, nil)
+}
+
+// Disallow ends what Allow has noted.
+func Disallow(ctx context.Context, js jetstream.JetStream, subject Subject, by string) error {
+	key, err := subject.Key()
+	if err != nil {
+		return err
+	}
+	return write(ctx, js, keyAllowed+key, proto.Ban{What: subject.String(), By: by, At: time.Now().UTC()},
+		nats.Header{proto.KVOperation: {proto.KVDelete}})
 }
 
 // Lift ends the ban of a subject. by is who does so, for the log.
@@ -312,10 +440,11 @@ func Use(ctx context.Context, js jetstream.JetStream, id string, lasts time.Dura
 	return write(ctx, js, keyUsed+id, proto.Ban{What: id, At: time.Now().UTC()}, header)
 }
 
-func write(ctx context.Context, js jetstream.JetStream, key string, b proto.Ban, header nats.Header) error {
-	data, err := json.Marshal(b)
+// write writes the value of a key of the bucket.
+func write(ctx context.Context, js jetstream.JetStream, key string, value any, header nats.Header) error {
+	data, err := json.Marshal(value)
 	if err != nil {
-		return fmt.Errorf("write a ban: %w", err)
+		return fmt.Errorf("write %s of bucket %s: %w", key, proto.BucketBans, err)
 	}
 	m := &nats.Msg{Subject: proto.KVSubject(proto.BucketBans, key), Header: header, Data: data}
 	if _, err := js.PublishMsg(ctx, m); err != nil {

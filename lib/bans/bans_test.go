@@ -53,7 +53,21 @@ func TestSubjects(t *testing.T) {
 		identifier:a/b      | identifier.a=2Fb
 		tree                |
 		a/b                 |
-		wss://x.example     |
+		wss://x.example     | relay.x=2Eexample
+		ws://X.example/a/   | relay.x=2Eexample=3A80=2Fa
+		kind:1984           | kind.1984
+		kind:30617          |
+		kind:65536          |
+		kind:-1             |
+		kind:x              |
+		host:Git.Example.com | host.git=2Eexample=2Ecom
+		host:https://git.example.com:8443/x | host.git=2Eexample=2Ecom
+		host:               |
+		address:192.0.2.1   | address.192=2E0=2E2=2E1
+		address:2001:db8::1 | address.2001=3Adb8=3A=3A=2F64
+		address:2001:db8::/64 | address.2001=3Adb8=3A=3A=2F64
+		address:2001:db8::/32 |
+		address:x           |
 		ID                  | event.ID
 		NOTE                | event.ID
 		NEVENT              | event.ID

@@ -1,6 +1,7 @@
 // Package bus is the way to NATS JetStream: embedded or remote by configuration, with the streams
 // and buckets of proto made or updated, the compare-and-set writes of the services, and the
-// follower of a stream (docs/architecture.md, Six ideas).
+// follower of a stream (docs/architecture.md, Six ideas). It does not know what a message means,
+// nor when a write that failed should be tried again.
 package bus
 
 import (
@@ -53,6 +54,9 @@ type Options struct {
 	// everything.
 	Password string
 
+	// Disk is looked at for room while a server is embedded, unless proto.Sizing.MemoryOnly.
+	Disk Disk
+
 	// Provisions: this process makes or updates every stream, bucket and consumer, and makes those
 	// again that are in memory when NATS has lost them. One that embeds its server does so anyway.
 	// false: it makes nothing.
@@ -82,14 +86,15 @@ type Bus struct {
 	open    context.Context // until Close
 	close   context.CancelFunc
 	lost    chan error
-	keeping sync.WaitGroup // what looks after the streams
+	keeping sync.WaitGroup // what looks after the streams and the disk
+	room
 }
 
 func newBus(o *Options) *Bus {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	b := &Bus{lost: make(chan error, 1), sizing: o.Sizing}
+	b := &Bus{lost: make(chan error, 1), sizing: o.Sizing, room: newRoom(o.Disk)}
 	b.open, b.close = context.WithCancel(context.Background())
 	return b
 }
@@ -98,6 +103,7 @@ func newBus(o *Options) *Bus {
 // stream, bucket and consumer of proto, or waits until those are there that the process needs. It
 // is idempotent; any number of processes may do it at once.
 func Open(ctx context.Context, o Options) (_ *Bus, err error) {
+	o.Sizing.ClaimsInMemory = o.URL == ""
 	b := newBus(&o)
 	defer func() {
 		if err != nil {

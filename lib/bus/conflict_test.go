@@ -41,16 +41,14 @@ func threeServers(t *testing.T) *bus.Bus {
 			first = s
 		}
 	}
-	conn, err := nats.Connect(first.ClientURL(), nats.Timeout(time.Minute))
+	b, err := bus.Look(bus.Options{URL: first.ClientURL()}, time.Minute)
 	must(t, err)
-	t.Cleanup(conn.Close)
-	js, err := jetstream.New(conn)
-	must(t, err)
+	t.Cleanup(b.Close)
 	untilDone(t, func() error {
-		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}, Replicas: 3, AllowAtomicPublish: true})
+		_, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}, Replicas: 3, AllowAtomicPublish: true})
 		return err
 	})
-	return &bus.Bus{Conn: conn, JS: js}
+	return b
 }
 
 // untilDone tries again until the cluster has found together and do succeeds. The test's own

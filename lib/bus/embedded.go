@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -64,13 +65,16 @@ func (b *Bus) startEmbedded(o Options) error {
 	if b.server, err = server.NewServer(opts); err != nil {
 		return fmt.Errorf("configure the embedded NATS: %w", err)
 	}
-	b.server.SetLoggerV2(serverLog{o.Log, o.Dir, b.lose}, false, false, false)
+	b.server.SetLoggerV2(serverLog{o.Log, o.Dir, b.lose, func() { b.setFull(ErrFull) }}, false, false, false)
 	go b.server.Start()
 	if !b.server.ReadyForConnections(30 * time.Second) {
 		return errors.New("start the embedded NATS: not ready after 30 seconds")
 	}
 	if !b.server.JetStreamEnabled() {
 		return fmt.Errorf("start the embedded NATS: JetStream could not use the folder %s", o.Dir)
+	}
+	if !o.Sizing.MemoryOnly {
+		b.keeping.Go(func() { b.watch(b.open, o.Dir, o.Log) })
 	}
 	return nil
 }
@@ -136,6 +140,7 @@ type serverLog struct {
 	log  *slog.Logger
 	dir  string
 	lose func(error)
+	full func()
 }
 
 // failedWrite begins what the server logs when it could not write a message to its disk.
@@ -150,8 +155,10 @@ func (l serverLog) Debugf(format string, v ...any)  { l.log.Debug("nats: " + fmt
 func (l serverLog) Errorf(format string, v ...any) {
 	text := fmt.Sprintf(format, v...)
 	l.log.Error("nats: " + text)
-	if strings.HasPrefix(text, failedWrite) {
-		l.lose(fmt.Errorf("the event log in %s cannot be written (is the disk full?): %s; make room and start again", l.dir,
-			text))
+	switch {
+	case strings.Contains(text, syscall.ENOSPC.Error()):
+		l.full()
+	case strings.HasPrefix(text, failedWrite):
+		l.lose(fmt.Errorf("the event log in %s cannot be written: %s", l.dir, text))
 	}
 }

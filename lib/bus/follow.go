@@ -58,10 +58,9 @@ const (
 	// but not yet on the replica that answered, or while the bus is away.
 	retryFirst = 2 * time.Millisecond
 	retryMost  = 250 * time.Millisecond
-	// pushTime is how long a follower to which a writer pushes waits before it reads itself: a commit
-	// is in the stream before the writer pushes it. After pushedFor without any, it does not wait.
-	pushTime  = 50 * time.Millisecond
-	pushedFor = 5 * time.Second
+	// pushedFor is for how long after a push a follower takes it that the writer of this process pushes
+	// all that is stored.
+	pushedFor = time.Second
 	// askAgain is the pause before a stream that has lost something is asked once more.
 	askAgain = time.Second
 	// headerPending says on a message how many of those that were asked for are behind it.
@@ -91,7 +90,9 @@ type Follower struct {
 	lastPush    time.Time     // when Advance was last called
 	advanced    chan struct{} // closed when the follower gets on; nil: nothing waits
 
-	created time.Time // when the stream was made, as it was first seen; Run's goroutine has it
+	// Run's goroutine has these.
+	created time.Time          // when the stream was made, as it was first seen
+	notices *nats.Subscription // nil: it is not told of each message, because they are pushed
 }
 
 // NewFollower makes a follower; it reads while Run runs. read gets the messages in batches of at
@@ -133,11 +134,10 @@ type readError struct{ error }
 // Run follows until ctx ends or read returns an error. While the bus is away, or has no such
 // stream, it tries again.
 func (f *Follower) Run(ctx context.Context) error {
-	sub, err := f.js.Conn().Subscribe(proto.StoredSubject(f.what.Stream, f.what.Filter), f.hear)
-	if err != nil {
-		return fmt.Errorf("follow stream %s: %w", f.what.Stream, err)
+	if err := f.listen(true); err != nil {
+		return err
 	}
-	defer sub.Unsubscribe()
+	defer f.listen(false)
 	// The end is asked for when nothing more is known to be there.
 	failures, since, more, keepsUp := 0, time.Now(), true, false
 	for ctx.Err() == nil {
@@ -146,7 +146,9 @@ func (f *Follower) Run(ctx context.Context) error {
 			err = f.checkEnd(ctx)
 		}
 		if err == nil && !more && !f.behind() {
-			f.waitForMore(ctx)
+			if err := f.waitForMore(ctx); err != nil {
+				return err
+			}
 			failures, since = 0, time.Now()
 			continue
 		}
@@ -223,30 +225,49 @@ func (f *Follower) behind() bool {
 	return f.endDue || f.position < max(f.notifiedSeq, f.endSeq)
 }
 
+// listen has the stream tell of each message from now on, or no more.
+func (f *Follower) listen(on bool) (err error) {
+	switch {
+	case on && f.notices == nil:
+		f.notices, err = f.js.Conn().Subscribe(proto.StoredSubject(f.what.Stream, f.what.Filter), f.hear)
+		f.wantEnd() // of what was stored before it is not told
+	case !on && f.notices != nil:
+		_ = f.notices.Unsubscribe() // it fails where the connection is closed, which ends it too
+		f.notices = nil
+	}
+	if err != nil {
+		return fmt.Errorf("follow stream %s: %w", f.what.Stream, err)
+	}
+	return nil
+}
+
 // waitForMore tells that everything was read, and waits until there may be more.
-func (f *Follower) waitForMore(ctx context.Context) {
+func (f *Follower) waitForMore(ctx context.Context) error {
 	f.mu.Lock()
 	f.ready = true
+	pushed, wait := time.Since(f.lastPush) < pushedFor, endEvery
 	f.mu.Unlock()
 	if f.what.Idle != nil {
 		f.what.Idle(ctx)
 	}
-	timer := time.NewTimer(endEvery)
+	// For a notice of what a writer has stored and is about to push, it would be read once more.
+	if err := f.listen(!pushed); err != nil {
+		return err
+	}
+	if pushed {
+		wait = pushedFor
+	}
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-timer.C:
-		f.wantEnd()
 	case <-f.wake:
-		f.mu.Lock()
-		pushed, notified := time.Since(f.lastPush) < pushedFor && !f.endDue, f.notifiedSeq
-		f.mu.Unlock()
-		if pushed {
-			brief, cancel := context.WithTimeout(ctx, pushTime)
-			defer cancel()
-			_ = f.reach(brief, notified, 0) // or it is read
+	case <-timer.C:
+		if !pushed {
+			f.wantEnd()
 		}
 	}
+	return nil
 }
 
 // fetch asks for the messages behind those that were read and hands on what comes. A follower that
@@ -282,7 +303,8 @@ func (f *Follower) ask(ctx context.Context, from uint64, singly bool) (got []Mes
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
 	messages, err := jetstreamext.GetBatch(ctx, f.js, f.what.Stream, batchMessages,
-		jetstreamext.GetBatchSeq(from), jetstreamext.GetBatchSubject(f.what.Filter), jetstreamext.GetBatchMaxBytes(batchBytes))
+		jetstreamext.GetBatchSeq(from), jetstreamext.GetBatchSubject(f.what.Filter),
+		jetstreamext.GetBatchMaxBytes(batchBytes))
 	if err != nil {
 		return nil, false, fmt.Errorf("ask for messages of %s: %w", f.what.Stream, err)
 	}
@@ -392,8 +414,8 @@ func (f *Follower) Seq() uint64 {
 	return f.position
 }
 
-// Advance says that the reader has got everything up to a sequence by another way. While it does,
-// the follower reads only what does not come by that way within 50 ms.
+// Advance says that the reader has got everything up to a sequence by another way. Until a second
+// after the last time, the follower is not told of what is stored, and reads only what is waited for.
 func (f *Follower) Advance(seq uint64) {
 	f.mu.Lock()
 	f.lastPush = time.Now()
@@ -417,17 +439,17 @@ func (f *Follower) Wait(ctx context.Context, seq uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, waitMost)
 	defer cancel()
 	began := time.Now()
-	if err := f.reach(ctx, seq, waitLook); err != nil {
+	if err := f.reach(ctx, seq); err != nil {
 		return fmt.Errorf("waited %s for sequence %d of stream %s: read up to %d: %w",
 			time.Since(began).Round(time.Millisecond), seq, f.what.Stream, f.Seq(), err)
 	}
 	return nil
 }
 
-// reach waits until everything up to a sequence was read, or ctx ends. Every so often, unless that
-// is 0, it has the stream's end asked for.
-func (f *Follower) reach(ctx context.Context, seq uint64, look time.Duration) error {
-	tick := time.NewTicker(cmp.Or(look, waitMost))
+// reach waits until everything up to a sequence was read, or ctx ends. Every so often it has the
+// stream's end asked for.
+func (f *Follower) reach(ctx context.Context, seq uint64) error {
+	tick := time.NewTicker(waitLook)
 	defer tick.Stop()
 	for {
 		f.mu.Lock()

@@ -119,6 +119,40 @@ func seqs(from, to uint64) (all []uint64) {
 	return all
 }
 
+// TestAPauseEndsWithTheFollower: what a reader does while nothing is there to be read ends when the
+// follower is stopped.
+func TestAPauseEndsWithTheFollower(t *testing.T) {
+	t.Parallel()
+	what, paused := targets, make(chan struct{}, 1)
+	what.Idle = func(ctx context.Context) {
+		select {
+		case paused <- struct{}{}:
+		default:
+		}
+		<-ctx.Done()
+	}
+	r := follow(t, open(t, bus.Options{Dir: t.TempDir()}), what, nil)
+	fixture.Receive(t, "the reader pauses", paused)
+	r.stop()
+}
+
+// TestWhatIsPushedIsNotTold: a follower to which a writer pushes listens to no notices, and reads what
+// another has stored when no more is pushed.
+func TestWhatIsPushedIsNotTold(t *testing.T) {
+	t.Parallel()
+	b := open(t, bus.Options{Dir: t.TempDir()})
+	f := follow(t, b, targets, nil)
+	publish(t, b, "grasp.target.a.example", 1, 10)
+	must(t, f.Wait(t.Context(), 1))
+	told := b.Conn.NumSubscriptions()
+	fixture.Await(t, "it does not listen", func() bool {
+		f.Advance(0)
+		return b.Conn.NumSubscriptions() < told
+	})
+	publish(t, b, "grasp.target.a.example", 1, 10)
+	fixture.Await(t, "it has read what was not pushed", func() bool { return f.Seq() == 2 })
+}
+
 // TestFollowDoesNotWaitForWhatIsGone: messages that leave the stream before they are read, those
 // at its end too, keep no one waiting.
 func TestFollowDoesNotWaitForWhatIsGone(t *testing.T) {

@@ -48,6 +48,11 @@ func (b *Bus) PublishBatch(ctx context.Context, msgs []*nats.Msg, expect *uint64
 	if len(msgs) == 1 {
 		return b.PublishChain(ctx, msgs, expect)
 	}
+	if err := b.Full(); err != nil {
+		return 0, fmt.Errorf("commit batch of %d: %w", len(msgs), err)
+	}
+	ctx, cancel := b.WhileWritable(ctx)
+	defer cancel()
 	for _, m := range msgs {
 		if m.Header == nil {
 			m.Header = nats.Header{}
@@ -60,7 +65,7 @@ func (b *Bus) PublishBatch(ctx context.Context, msgs []*nats.Msg, expect *uint64
 	}
 	ack, err := jetstreamext.PublishMsgBatch(ctx, b.JS, msgs, jetstreamext.BatchFlowControl{})
 	if err != nil {
-		return 0, fmt.Errorf("commit batch of %d: %w", len(msgs), err)
+		return 0, fmt.Errorf("commit batch of %d: %w", len(msgs), cmp.Or(b.Full(), err))
 	}
 	return ack.Sequence, nil
 }
@@ -77,6 +82,11 @@ func (b *Bus) PublishChain(ctx context.Context, msgs []*nats.Msg, expect *uint64
 			err = fmt.Errorf("store %d messages: %w", len(msgs), err)
 		}
 	}()
+	if err := b.Full(); err != nil {
+		return 0, err
+	}
+	ctx, cancel := b.WhileWritable(ctx)
+	defer cancel()
 	chain, before := nuid.Next(), ""
 	acks := make([]jetstream.PubAckFuture, len(msgs))
 	for i, m := range msgs {
@@ -102,7 +112,7 @@ func (b *Bus) PublishChain(ctx context.Context, msgs []*nats.Msg, expect *uint64
 		case err = <-ack.Err():
 			return 0, err
 		case <-ctx.Done():
-			return 0, ctx.Err()
+			return 0, cmp.Or(b.Full(), ctx.Err())
 		}
 	}
 	return last, nil

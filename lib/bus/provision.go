@@ -79,17 +79,6 @@ func (b *Bus) prepare(ctx context.Context, o Options, wait *waiting) error {
 			return err
 		}
 	}
-	if b.server != nil {
-		// No worker outlived the server that has just started: without this, the records of a
-		// killed process would keep its claims for a TTL.
-		workers, err := b.JS.Stream(ctx, proto.KVStream(proto.BucketWorkers))
-		if err == nil {
-			err = workers.Purge(ctx)
-		}
-		if err != nil {
-			return fmt.Errorf("remove the records of workers: %w", err)
-		}
-	}
 	made := map[string]time.Time{}
 	for _, name := range o.Needs {
 		err := wait.until(ctx, func(ctx context.Context) error {

@@ -1,7 +1,7 @@
 // Package candidates hands verified events to ingest and waits for its verdicts. Events travel in
 // packs, many in one message. Candidates live in a memory queue, so a pack whose verdicts do not
 // come is sent again; that is harmless, because an event's identity is its subject in the log
-// (docs/architecture.md, The writer).
+// (docs/architecture.md, The writer). It neither verifies events nor decides about them.
 package candidates
 
 import (

@@ -29,14 +29,15 @@ func (s Settings) Check() error {
 	}
 	_, limits := s.ServerLimits()
 	_, proxies := s.Proxies()
-	err := cmp.Or(s.Service.check(), s.Bus.check(), s.Policy.check(), s.Sync.check(), s.archive(), limits, proxies)
+	err := cmp.Or(s.Service.check(), s.Bus.check(), s.Policy.check(), s.Sync.check(), s.archive(), s.private(), limits,
+		proxies)
 	if _, noLevel := obs.ParseLevel(s.LogLevel); err == nil && noLevel != nil {
 		return &Error{"NGIT_LOG_LEVEL", s.LogLevel, noLevel.Error()}
 	}
 	return err
 }
 
-// field is one declared setting or constant.
+// field is one declared setting.
 type field struct {
 	reflect.StructField
 	value reflect.Value
@@ -45,13 +46,7 @@ type field struct {
 // name is the setting's NGIT_X.
 func (f field) name() string { return f.Tag.Get("env") }
 
-// fixed reports whether it is a constant.
-func (f field) fixed() bool {
-	_, constant := f.Tag.Lookup("constant")
-	return constant
-}
-
-// fields returns every declared setting and constant with its value, in the order of declaration.
+// fields returns every declared setting with its value, in the order of declaration.
 func (s *Settings) fields() iter.Seq[field] {
 	return func(yield func(field) bool) {
 		for topic, group := range reflect.ValueOf(s).Elem().Fields() {
@@ -105,10 +100,16 @@ func (s Service) check() error {
 	}
 	if _, err := nostr.NormalizeDomain(s.Domain); err != nil {
 		return &Error{"NGIT_DOMAIN", s.Domain,
-			"want the public host name of this server without a scheme, like git.example.com, with a port if it is not 80 or 443"}
+			"want the public host name of this server without a scheme, like git.example.com, with a port if it is not 80 or " +
+				"443"}
+	}
+	if _, err := nostr.NormalizeBasePath(s.BasePath); err != nil {
+		return &Error{"NGIT_BASE_PATH", s.BasePath,
+			"want a path like /grasp, of letters, digits, '-', '.', '_' and '~', whose first part is no npub; or / for the " +
+				"whole domain"}
 	}
 	if s.RelayOwnerNsec != "" {
-		if _, err := readKey(s.RelayOwnerNsec); err != nil {
+		if _, err := ReadKey(s.RelayOwnerNsec); err != nil {
 			return &Error{"NGIT_RELAY_OWNER_NSEC", "",
 				"is not a secret key (its value is not shown): want nsec1… or 64 hex digits, or nothing for a generated key"}
 		}
@@ -122,7 +123,7 @@ const maxPassword = 72
 func (b Bus) check() error {
 	for _, given := range b.ForgetLog {
 		_, noTime := time.Parse(time.RFC3339Nano, given)
-		if _, err := nostr.NormalizeDomain(given); err != nil && noTime != nil {
+		if _, err := nostr.NormalizeService(given); err != nil && noTime != nil {
 			return &Error{"NGIT_FORGET_LOG", given, "want the time or the domain that is in the error that stopped the start"}
 		}
 	}
@@ -217,10 +218,35 @@ func (p Policy) check() error {
 
 // Bootstrap reads the relays to sync from at the start.
 func (s Sync) Bootstrap() (urls []nostr.RelayURL, err error) {
-	for _, given := range s.BootstrapRelays {
+	return relayURLs("NGIT_SYNC_BOOTSTRAP_RELAY_URL", s.BootstrapRelays)
+}
+
+// Plus says how conversations elsewhere are read (GRASP-03).
+type Plus struct {
+	Off             bool
+	Index, Fallback []nostr.RelayURL
+	MaxRelays       int
+	AllowPrivate    bool // addresses that are not public
+}
+
+// Plus reads how conversations elsewhere are read.
+func (s Settings) Plus() (p Plus, err error) {
+	p = Plus{Off: !s.PlusEnabled || s.PrivateMode, MaxRelays: s.PlusMaxRelays, AllowPrivate: s.AllowPrivate}
+	var errs [2]error
+	p.Index, errs[0] = relayURLs("NGIT_USER_INDEX_RELAYS", s.IndexRelays)
+	p.Fallback, errs[1] = relayURLs("NGIT_SYNC_PLUS_FALLBACK_RELAYS", s.FallbackRelays)
+	return p, cmp.Or(errs[0], errs[1])
+}
+
+// relayURLs reads a list of relays; none is an empty one.
+func relayURLs(name string, list []string) (urls []nostr.RelayURL, err error) {
+	for _, given := range list {
+		if given == "none" && len(list) == 1 {
+			return nil, nil
+		}
 		url, err := nostr.NormalizeRelayURL(given)
 		if err != nil {
-			return nil, &Error{"NGIT_SYNC_BOOTSTRAP_RELAY_URL", given, err.Error() +
+			return nil, &Error{name, given, err.Error() +
 				"; want relays like wss://relay.example.com, comma-separated"}
 		}
 		urls = append(urls, url)
@@ -268,7 +294,7 @@ func (g Git) ServerLimits() (limits []ServerLimit, err error) {
 	return limits, nil
 }
 
-// AnswerChunk is how much of an answer a client must take within NGIT_ANSWER_STALL, in bytes.
+// AnswerChunk is how much of an answer a client must take within two minutes, in bytes.
 const AnswerChunk = 32 << 10
 
 // AuthToRead reports whether clients must authenticate before they may read from the relay
@@ -277,14 +303,6 @@ func (f Front) AuthToRead() bool { return f.AuthRequired == "read" || f.AuthRequ
 
 // AuthToWrite reports whether they must before they may publish.
 func (f Front) AuthToWrite() bool { return f.AuthRequired == "write" || f.AuthRequired == "both" }
-
-// FilterLimits are the limit of a filter that names none, and the largest limit of a filter.
-func (f Front) FilterLimits() (byDefault, largest int) {
-	if f.FilterLimit > 0 {
-		return f.FilterLimit, f.FilterLimit
-	}
-	return f.DefaultLimit, f.MaxLimit
-}
 
 // Proxies reads NGIT_TRUSTED_PROXIES: addresses and networks, without zones.
 func (f Front) Proxies() ([]netip.Prefix, error) {
@@ -312,18 +330,40 @@ func (s Service) DisplayName() string {
 	return s.Domain + " grasp relay"
 }
 
-// URL is the URL of the service, without a path. scheme is "http" or "ws"; it becomes "https" or
-// "wss" unless the domain is this machine's own, which is served without TLS.
+// Address is where the service is among others: its domain, and the path below which all of it lies.
+// It is what announcements and proofs are compared with.
+func (s Service) Address() string { return s.Domain + s.BasePath }
+
+// At is the address of a page in links on other pages, by its path below the base path.
+func (s Service) At(path string) string { return s.BasePath + path }
+
+// URL is the URL of the service, without a slash at its end. scheme is "http" or "ws"; it becomes
+// "https" or "wss" unless the domain is this machine's own, which is served without TLS.
 func (s Service) URL(scheme string) string {
-	host := s.Domain
-	if h, _, err := net.SplitHostPort(s.Domain); err == nil {
-		host = h
-	}
-	ip, _ := netip.ParseAddr(strings.Trim(host, "[]"))
-	if host != "localhost" && !strings.HasSuffix(host, ".localhost") && !ip.IsLoopback() {
+	if !isThisMachine(s.Domain) {
 		scheme += "s"
 	}
-	return scheme + "://" + s.Domain
+	return scheme + "://" + s.Address()
+}
+
+// HasPublicName reports whether the domain is a name that others can look up: neither an IP address
+// nor a local name.
+func (s Service) HasPublicName() bool {
+	host, _, err := net.SplitHostPort(s.Domain)
+	if err != nil {
+		host = s.Domain
+	}
+	return !nostr.IsLocal(strings.Trim(host, "[]")) && net.ParseIP(strings.Trim(host, "[]")) == nil
+}
+
+// isThisMachine reports whether a domain, with or without a port, leads to the machine itself.
+func isThisMachine(domain string) bool {
+	host, _, err := net.SplitHostPort(domain)
+	if err != nil {
+		host = domain
+	}
+	ip, _ := netip.ParseAddr(strings.Trim(host, "[]"))
+	return host == "localhost" || strings.HasSuffix(host, ".localhost") || ip.IsLoopback()
 }
 
 // Archives reports whether repositories are archived that do not list this service (GRASP-05).
@@ -368,7 +408,7 @@ func (s Settings) archive() error {
 			return &Error{"NGIT_ARCHIVE_GRASP_SERVICES", given,
 				"want the domains of GRASP services without a scheme, like git.example.com, comma-separated"}
 		}
-		if nostr.OnDomain("https://"+given, s.Domain) {
+		if service, _ := nostr.NormalizeService(s.Domain + "/" + s.BasePath); nostr.OnDomain("https://"+given, service) {
 			return &Error{"NGIT_ARCHIVE_GRASP_SERVICES", given,
 				"that is NGIT_DOMAIN: what lists this service is hosted, not archived; take it out"}
 		}

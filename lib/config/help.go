@@ -15,6 +15,7 @@ var groups = []kong.Group{
 	{Key: "Sync", Title: "Sync", Description: "How other relays are followed."},
 	{Key: "Git data", Title: "Git data", Description: "How git data is kept, hunted and served."},
 	{Key: "Front door", Title: "Front door", Description: "How clients are treated."},
+	{Key: "Private service", Title: "Private service", Description: "For members alone (docs/private.md)."},
 	{Key: "Observation", Title: "Observation", Description: "Logs, metrics, health, shutdown."},
 }
 
@@ -26,21 +27,20 @@ type HelpAll bool
 
 // BeforeReset prints the help and ends the program.
 func (HelpAll) BeforeReset(ctx *kong.Context) error {
-	eachFlag(ctx.Model.Node, func(flag *kong.Flag) bool {
-		flag.Hidden = false
-		return true
-	})
+	eachFlag(ctx.Model.Node, func(flag *kong.Flag) { flag.Hidden = false })
 	defer ctx.Exit(0)
 	return kong.DefaultHelpPrinter(helpOptions, ctx)
 }
 
 // shortHelp prints the help with the main settings, one line each.
 func shortHelp(options kong.HelpOptions, ctx *kong.Context) error {
-	eachFlag(ctx.Model.Node, func(flag *kong.Flag) bool {
+	eachFlag(ctx.Model.Node, func(flag *kong.Flag) {
 		if flag.Tag.Has("main") {
 			flag.Help, flag.Group = flag.Tag.Get("main"), nil
 		}
-		return ctx.Selected() == nil || flag.Name != "version" // of a command, only what is its own
+		if flag.Name == "version" && ctx.Selected() != nil {
+			flag.Hidden = true // of a command, only what is its own
+		}
 	})
 	return kong.DefaultHelpPrinter(options, ctx)
 }

@@ -16,23 +16,29 @@ import (
 // an announcement is accepted at all is for ingest to decide. The zero value keeps nothing; with a
 // domain alone everything that lists it is hosted, and nothing is archived.
 type Rules struct {
-	Home     string // domain of this service, normalised
+	Home     string // address of this service, normalised
 	hosted   List   // the whitelist; empty: everything
 	readOnly bool
 	all      bool
 	archived List
 	services []string // domains
+	private  bool     // it asks its peers alone for what concerns repositories
+	peers    Peers
 }
 
 // Hosting reads the rules from settings. An error is one sentence for the operator.
 func (s Settings) Hosting() (r Rules, err error) {
-	domain, noDomain := nostr.NormalizeDomain(s.Domain)
+	service, noDomain := nostr.NormalizeService(s.Domain + "/" + s.BasePath)
 	archived, err := ParseList("NGIT_ARCHIVE_WHITELIST", s.ArchiveWhitelist)
 	hosted, badHosted := ParseList("NGIT_REPOSITORY_WHITELIST", s.RepositoryWhitelist)
 	if err = cmp.Or(s.Service.check(), noDomain, err, badHosted); err != nil {
 		return Rules{}, err
 	}
-	r = Rules{Home: domain, hosted: hosted, readOnly: s.IsArchiveReadOnly(), all: s.ArchiveAll, archived: archived}
+	r = Rules{Home: service, hosted: hosted, readOnly: s.IsArchiveReadOnly(), all: s.ArchiveAll, archived: archived}
+	r.private = s.PrivateMode
+	if r.peers, err = s.Peers(); err != nil {
+		return Rules{}, err
+	}
 	for _, given := range s.ArchiveServices {
 		service, err := nostr.NormalizeDomain(given)
 		if err != nil {
@@ -43,8 +49,23 @@ func (s Settings) Hosting() (r Rules, err error) {
 	return r, nil
 }
 
-// Domain is that of this service, normalised.
+// Domain is the address of this service, normalised.
 func (r Rules) Domain() string { return r.Home }
+
+// MayAsk reports whether a relay or git server may be asked for what concerns a repository, and so
+// learn of it: a private service asks its peers alone.
+func (r Rules) MayAsk(address string) bool { return !r.private || r.peers.Have(address) }
+
+// IsPeer reports whether an address leads to a peer of a private service, which wants a proof.
+func (r Rules) IsPeer(address string) bool { return r.private && r.peers.Have(address) }
+
+// Peers are the relays of the peers of a private service.
+func (r Rules) Peers() (urls []nostr.RelayURL) {
+	for _, peer := range r.peers {
+		urls = append(urls, peer.Relay)
+	}
+	return urls
+}
 
 // ReadOnly reports whether pushes to archived repositories are refused.
 func (r Rules) ReadOnly() bool { return r.readOnly }
@@ -52,6 +73,9 @@ func (r Rules) ReadOnly() bool { return r.readOnly }
 // Lists reports whether the announcement lists this service. Where the whitelist allows it the
 // repository is hosted here and can be pushed to.
 func (r Rules) Lists(a *nostr.Announcement) bool { return a.ListsService(r.Home) }
+
+// Vanishes reports whether a request to vanish (NIP-62) is meant for this service.
+func (r Rules) Vanishes(request *nostr.Event) bool { return nostr.VanishesFrom(request, r.Home) }
 
 // Archives reports whether the repository is kept though its announcement does not list this
 // service: everything is archived, or the repository is on the list, or its announcement has a

@@ -93,7 +93,7 @@ func TestWhitelist(t *testing.T) {
 		a | US    | b   | on the list
 		b | US    | a c | a maintainer of a
 		c | US    | b   | a maintainer of b, and of a by b
-		d | US    | a   | whom nobody lists
+		d | US    | a   | who is not listed
 		e | other | a   | does not list us`) {
 		service := strings.NewReplacer("US", "git.example.com", "other", "other.example").Replace(c[1])
 		a := announced(t, people[c[0]], service)

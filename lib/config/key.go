@@ -39,7 +39,7 @@ type Key struct {
 func (k Key) Sign(ev *nostr.Event) error { return ev.Sign(k.secret) }
 
 // passing is the key of a process that keeps nothing on disk.
-var passing = sync.OnceValues(func() (Key, error) { return readKey(gonostr.GeneratePrivateKey()) })
+var passing = sync.OnceValues(func() (Key, error) { return ReadKey(gonostr.GeneratePrivateKey()) })
 
 // LoadKey returns the operator's key. It is, in this order: the systemd credential
 // relay_owner_nsec; NGIT_RELAY_OWNER_NSEC; the file .relay-owner.nsec in dir, the working
@@ -54,36 +54,36 @@ func (s Settings) LoadKey(dir string) (Key, error) {
 	if err := writeKey(path); err != nil && !errors.Is(err, fs.ErrExist) {
 		return Key{}, fmt.Errorf("keep the operator's key: %w", err)
 	}
-	return readKeyFile(path)
+	return ReadKeyFile(path)
 }
 
 // FindKey returns the operator's key as LoadKey does, and generates none: without one its error is
 // [fs.ErrNotExist].
 func (s Settings) FindKey(dir string) (Key, error) {
 	if folder := os.Getenv(credentialsFolder); folder != "" {
-		if key, err := readKeyFile(filepath.Join(folder, keyCredential)); !errors.Is(err, fs.ErrNotExist) {
+		if key, err := ReadKeyFile(filepath.Join(folder, keyCredential)); !errors.Is(err, fs.ErrNotExist) {
 			return key, err
 		}
 	}
 	if s.RelayOwnerNsec != "" {
-		key, err := readKey(s.RelayOwnerNsec)
+		key, err := ReadKey(s.RelayOwnerNsec)
 		if err != nil {
 			return key, fmt.Errorf("NGIT_RELAY_OWNER_NSEC %w", err)
 		}
 		return key, nil
 	}
-	if key, err := readKeyFile(filepath.Join(dir, BroughtKeyFile)); !errors.Is(err, fs.ErrNotExist) {
+	if key, err := ReadKeyFile(filepath.Join(dir, BroughtKeyFile)); !errors.Is(err, fs.ErrNotExist) {
 		return key, err
 	}
 	if s.DatabaseBackend == "memory" {
 		return passing()
 	}
-	return readKeyFile(filepath.Join(s.RelayDataPath, KeyFile))
+	return ReadKeyFile(filepath.Join(s.RelayDataPath, KeyFile))
 }
 
-// readKey reads a secret key as NGIT_RELAY_OWNER_NSEC and key files hold it: nsec1… (NIP-19) or 64
+// ReadKey reads a secret key as NGIT_RELAY_OWNER_NSEC and key files hold it: nsec1… (NIP-19) or 64
 // hex digits, with spaces around. Its error never repeats the secret.
-func readKey(text string) (k Key, err error) {
+func ReadKey(text string) (k Key, err error) {
 	k.secret = strings.ToLower(strings.TrimSpace(text))
 	if b, err := hex.DecodeString(k.secret); err != nil || len(b) != 32 {
 		kind, decoded, err := nip19.Decode(strings.TrimSpace(text))
@@ -99,12 +99,13 @@ func readKey(text string) (k Key, err error) {
 	return k, nil
 }
 
-func readKeyFile(path string) (Key, error) {
+// ReadKeyFile reads the secret key in a file.
+func ReadKeyFile(path string) (Key, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return Key{}, fmt.Errorf("read the operator's key: %w", err)
 	}
-	key, err := readKey(string(data))
+	key, err := ReadKey(string(data))
 	if err != nil {
 		return Key{}, fmt.Errorf("the file %s %w; put one there, or remove the file to have one generated", path, err)
 	}

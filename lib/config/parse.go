@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -16,13 +15,6 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/obs"
 )
-
-// testProgram is set by the linker in the programs that test/world builds: in them, as in tests
-// themselves, constants can be set like settings.
-var testProgram string
-
-// setsConstants reports whether constants can be set.
-func (s *Source) setsConstants() bool { return !s.product && (testProgram != "" || testing.Testing()) }
 
 // Error is a wrong value of a setting, as one sentence for the operator. The settings that come
 // beside it must not be used.
@@ -63,12 +55,14 @@ func (s *Source) Parse(args []string) (Settings, error) {
 func NewParser(grammar any, src *Source, options ...kong.Option) (*kong.Kong, error) {
 	all := []kong.Option{
 		kong.Vars{"version": "tendril " + obs.Version()},
-		kong.PostBuild(func(k *kong.Kong) error { ourFlags(k, src.setsConstants()); return nil }),
-		kong.Resolvers(kong.ResolverFunc(src.resolve)), kong.ExplicitGroups(groups), kong.ConfigureHelp(helpOptions), kong.Help(shortHelp),
+		kong.PostBuild(func(k *kong.Kong) error { ourFlags(k); return nil }),
+		kong.Resolvers(kong.ResolverFunc(src.resolve)), kong.ExplicitGroups(groups), kong.ConfigureHelp(helpOptions),
+		kong.Help(shortHelp),
 		kong.NamedMapper("bytes", mapper{}), kong.TypeMapper(reflect.TypeFor[bool](), boolMapper{}),
 	}
 	for _, t := range []reflect.Type{
-		reflect.TypeFor[string](), reflect.TypeFor[[]string](), reflect.TypeFor[int](), reflect.TypeFor[int64](), reflect.TypeFor[time.Duration](),
+		reflect.TypeFor[string](), reflect.TypeFor[[]string](), reflect.TypeFor[int](), reflect.TypeFor[int64](),
+		reflect.TypeFor[time.Duration](),
 	} {
 		all = append(all, kong.TypeMapper(t, mapper{}))
 	}
@@ -80,33 +74,26 @@ func NewParser(grammar any, src *Source, options ...kong.Option) (*kong.Kong, er
 }
 
 // ourFlags names every flag for its setting: NGIT_MAX_CONNECTIONS is --max-connections. It takes
-// constants out, and all but the main settings out of --help. It also keeps kong from reading the
-// environment by itself: that would take an empty value for a value, and it knows no `.env`.
-func ourFlags(k *kong.Kong, constants bool) {
+// all but the main settings out of --help. It also keeps kong from reading the environment by
+// itself: that would take an empty value for a value, and it knows no `.env`.
+func ourFlags(k *kong.Kong) {
 	k.Model.HelpFlag.Help = "Print this help and exit."
-	eachFlag(k.Model.Node, func(flag *kong.Flag) bool {
+	eachFlag(k.Model.Node, func(flag *kong.Flag) {
 		flag.Envs, flag.Tag.Envs = nil, nil
-		env := flag.Tag.Get("env")
-		if env == "" {
-			return true
+		if env := flag.Tag.Get("env"); env != "" {
+			flag.Name = flagName(env)
+			flag.Hidden = !flag.Tag.Has("main") || flag.Tag.Has("noflag")
 		}
-		flag.Name = flagName(env)
-		flag.Hidden = !flag.Tag.Has("main") || flag.Tag.Has("noflag")
-		if flag.Tag.Has("constant") {
-			flag.Default = flag.Tag.Get("constant")
-			flag.HasDefault = flag.Default != ""
-			return constants
-		}
-		return true
 	})
 }
 
-// eachFlag calls keep for every flag of a command and its commands, and removes those of which it
-// reports false.
-func eachFlag(node *kong.Node, keep func(*kong.Flag) bool) {
-	node.Flags = slices.DeleteFunc(node.Flags, func(f *kong.Flag) bool { return !keep(f) })
+// eachFlag calls visit for every flag of a command and its commands.
+func eachFlag(node *kong.Node, visit func(*kong.Flag)) {
+	for _, flag := range node.Flags {
+		visit(flag)
+	}
 	for _, child := range node.Children {
-		eachFlag(child, keep)
+		eachFlag(child, visit)
 	}
 }
 
@@ -115,26 +102,20 @@ func flagName(env string) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(env, prefix)), "_", "-")
 }
 
-// Complete checks settings that were just parsed, sets the constants, brings the domain to its one
-// spelling, drops malformed entries of lists of who is not welcome, and warns of them and of names
-// in src that are no settings.
+// Complete checks settings that were just parsed, brings the domain to its one spelling, drops
+// malformed entries of lists of who is not welcome, and warns of them and of names in src that are
+// no settings.
 func (s Settings) Complete(src *Source) (Settings, error) {
 	if err := src.refuse(); err != nil {
 		return s, err
-	}
-	for f := range s.fields() {
-		if constant := f.Tag.Get("constant"); constant != "" && !src.setsConstants() {
-			if err := decode(constant, f.Tag.Get("type"), f.value); err != nil {
-				return s, fmt.Errorf("%s: its declared value: %w", f.name(), err)
-			}
-		}
 	}
 	s.Domain = strings.TrimRight(s.Domain, "/")
 	dropped := s.Policy.dropMalformed()
 	if err := s.Check(); err != nil {
 		return s, err
 	}
-	s.Domain, _ = nostr.NormalizeDomain(s.Domain) // checked
+	s.Domain, _ = nostr.NormalizeDomain(s.Domain) // checked, as what follows
+	s.BasePath, _ = nostr.NormalizeBasePath(s.BasePath)
 	s.Warnings = slices.Concat(src.strangers(), dropped, s.warnings())
 	return s, nil
 }

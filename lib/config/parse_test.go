@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -26,7 +25,7 @@ const (
 // parse reads settings from a given environment and `.env`, not from the process's.
 func parse(t *testing.T, args, environ []string, dotenv string) (Settings, error) {
 	t.Helper()
-	src := &Source{Environ: environ, Dir: t.TempDir(), product: true}
+	src := &Source{Environ: environ, Dir: t.TempDir()}
 	must(t, os.WriteFile(filepath.Join(src.Dir, ".env"), []byte(dotenv), 0o600))
 	return src.Parse(args)
 }
@@ -51,7 +50,6 @@ func TestValues(t *testing.T) {
 		a domain              | --domain=Git.Example.com/ |               |                               | Domain              | git.example.com
 		a secret              |                   | NGIT_RELAY_OWNER_NSEC=«nsec» |                        | RelayOwnerNsec      | «nsec»
 		default time          |                   |                       |                               | WorkerTTL           | 10s
-		constant              |                   |                       |                               | BatchSize           | 500
 		flag and value        | --metrics-enabled false --sync-max-backoff-secs 60 | |                    | MaxBackoffSeconds   | 60
 		switch and value      | --sync-disable-negentropy --metrics-enabled false | |                     | MetricsEnabled      | false
 		switch alone          | --metrics-enabled |                       |                               | MetricsEnabled      | true
@@ -79,7 +77,9 @@ func TestValues(t *testing.T) {
 		two lines             |                   |                       | NGIT_RELAY_NAME="two⏎lines"   | RelayName           | two⏎lines
 		a URL                 |                   |                       | NGIT_RELAY_NAME=nats://u:p=w@host:4222?x=#y | RelayName | nats://u:p=w@host:4222?x=#y
 		also named            |                   | NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS=true | NGIT_BASE_PATH=/⏎NGIT_PRIVATE_MODE=false⏎NGIT_PRIVATE_MEMBERS=⏎NGIT_PRIVATE_PUBLIC_ORIGIN=https://git.example.com⏎NGIT_PRIVATE_MDOE= | AllowPrivate | true
-		empty list            |                   |                       | NGIT_REPOSITORY_WHITELIST= # nobody yet | RepositoryWhitelist | []
+		also named, seconds   |                   | NGIT_HOLDING_RETENTION_SECS=7776000 |  | DeletionGrace | 2160h0m0s
+		its own name first    |                   | NGIT_HOLDING_RETENTION_SECS=60 | NGIT_DELETION_GRACE=1h | DeletionGrace | 1h0m0s
+		empty list            |                   |                       | NGIT_REPOSITORY_WHITELIST= # none yet   | RepositoryWhitelist | []
 		spaces in a list      |                   | NGIT_FORGET_LOG=a.example , b.example |              | ForgetLog           | [a.example b.example]
 		twice                 |                   |                       | NGIT_RELAY_NAME=a⏎NGIT_RELAY_NAME=b | RelayName     | b
 		level                 |                   | NGIT_LOG_LEVEL=debug,hyper=info |                     | LogLevel            | debug,hyper=info
@@ -106,22 +106,77 @@ func TestBrokenEnvFile(t *testing.T) {
 	}
 }
 
-// TestNamesOfAnotherGRASPServer are ours too, so that an existing environment works unchanged.
-func TestNamesOfAnotherGRASPServer(t *testing.T) {
+// TestEnvironmentOfAnotherGRASPServer works unchanged: every name that its versions have, set to
+// nothing, to its default there or to what a server in use has, as generated environments have it.
+// None of them is unknown here, and what has the same default changes nothing.
+func TestEnvironmentOfAnotherGRASPServer(t *testing.T) {
 	t.Parallel()
-	theirs := strings.Fields(`NGIT_DOMAIN NGIT_BIND_ADDRESS NGIT_RELAY_NAME NGIT_RELAY_DESCRIPTION NGIT_RELAY_OWNER_NSEC NGIT_GIT_DATA_PATH
-		NGIT_RELAY_DATA_PATH NGIT_DATABASE_BACKEND NGIT_LOG_LEVEL NGIT_MAX_CONNECTIONS NGIT_REPOSITORY_WHITELIST NGIT_REPOSITORY_BLACKLIST
-		NGIT_EVENT_BLACKLIST NGIT_ARCHIVE_ALL NGIT_ARCHIVE_WHITELIST NGIT_ARCHIVE_GRASP_SERVICES NGIT_ARCHIVE_READ_ONLY NGIT_GRASP06_ENABLE
-		NGIT_SYNC_BOOTSTRAP_RELAY_URL NGIT_SYNC_BASE_BACKOFF_SECS NGIT_SYNC_MAX_BACKOFF_SECS NGIT_SYNC_DISABLE_NEGENTROPY NGIT_SYNC_BATCH_WINDOW_MS
-		NGIT_SYNC_DISCONNECT_CHECK_INTERVAL_SECS NGIT_NAUGHTY_LIST_EXPIRATION_HOURS NGIT_REJECTED_HOT_CACHE_DURATION_SECS
-		NGIT_REJECTED_COLD_INDEX_EXPIRY_SECS NGIT_METRICS_ENABLED NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD NGIT_METRICS_TOP_N_REPOS`)
-	for f := range new(Settings).fields() {
-		if !f.fixed() {
-			theirs = slices.DeleteFunc(theirs, func(name string) bool { return name == f.name() })
+	const theirs = `NGIT_BIND_ADDRESS=127.0.0.1:7334
+NGIT_BASE_PATH=/
+NGIT_RELAY_OWNER_NSEC=` + nsec + `
+NGIT_RELAY_NAME="a.example grasp relay"
+NGIT_RELAY_DESCRIPTION=
+NGIT_GIT_DATA_PATH=./data/git
+NGIT_RELAY_DATA_PATH=./data/relay
+NGIT_DATABASE_BACKEND=lmdb
+NGIT_METRICS_ENABLED=true
+NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD=10
+NGIT_METRICS_TOP_N_REPOS=10
+RUST_LOG=info
+NGIT_LOG_LEVEL=info,hyper=warn
+NGIT_SYNC_BOOTSTRAP_RELAY_URL=
+NGIT_SYNC_MAX_BACKOFF_SECS=3600
+NGIT_SYNC_DISCONNECT_CHECK_INTERVAL_SECS=60
+NGIT_SYNC_BASE_BACKOFF_SECS=5
+NGIT_SYNC_BATCH_WINDOW_MS=5000
+NGIT_SYNC_DISABLE_NEGENTROPY=false
+NGIT_SYNC_PLUS_ENABLED=false
+NGIT_SYNC_PLUS_FALLBACK_RELAYS=
+NGIT_USER_INDEX_RELAYS=
+NGIT_SYNC_RECURSIVE_DESCENDANT_LIMIT=
+NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS=false
+NGIT_REJECTED_HOT_CACHE_DURATION_SECS=120
+NGIT_REJECTED_COLD_INDEX_EXPIRY_SECS=604800
+NGIT_NAUGHTY_LIST_EXPIRATION_HOURS=12
+NGIT_HOLDING_RETENTION_SECS=7776000
+NGIT_ARCHIVE_ALL=false
+NGIT_ARCHIVE_WHITELIST=
+NGIT_ARCHIVE_GRASP_SERVICES=
+NGIT_ARCHIVE_READ_ONLY=
+NGIT_GRASP06_ENABLE=false
+NGIT_REPOSITORY_WHITELIST=
+NGIT_REPOSITORY_BLACKLIST=
+NGIT_EVENT_BLACKLIST=
+NGIT_MAX_CONNECTIONS=4096
+NGIT_RELAY_MAX_SUBSCRIPTIONS=50
+NGIT_RELAY_FILTER_LIMIT=200
+NGIT_RELAY_MAX_EVENT_SIZE_BYTES=
+NGIT_TRUSTED_PROXY_CIDRS=
+NGIT_PRIVATE_MODE=false
+NGIT_PRIVATE_MEMBERS=
+NGIT_PRIVATE_PUBLIC_ORIGIN=
+`
+	known := append(new(Source).known(), "RUST_LOG", doesNothing)
+	for line := range strings.Lines(theirs) {
+		if name, _, _ := strings.Cut(line, "="); !slices.Contains(known, name) {
+			t.Errorf("%s is no setting", name)
 		}
 	}
-	if len(theirs) > 0 {
-		t.Errorf("%q are no settings", theirs)
+	domain := []string{"NGIT_DOMAIN=a.example"}
+	ours, err := parse(t, nil, domain, "")
+	must(t, err)
+	asFile, err := parse(t, nil, domain, theirs)
+	must(t, err)
+	environ := strings.Split(strings.ReplaceAll(theirs, `"`, ""), "\n")
+	asEnvironment, err := parse(t, nil, append(environ, domain...), "")
+	must(t, err)
+	ours.RelayOwnerNsec, ours.RelayName, ours.LogLevel = nsec, "a.example grasp relay", "info,hyper=warn"
+	ours.PlusEnabled, ours.IndexRelays, ours.FallbackRelays = false, []string{"none"}, []string{"none"}
+	ours.MaxSubscriptions, ours.FilterLimit, ours.DatabaseBackend = 50, 200, "lmdb"
+	for how, got := range map[string]Settings{"a file": asFile, "an environment": asEnvironment} {
+		if !reflect.DeepEqual(got, ours) {
+			t.Errorf("%s gives\n%+v\nwant\n%+v", how, got, ours)
+		}
 	}
 }
 
@@ -175,12 +230,12 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 		NGIT_SYNC_BOOTSTRAP_RELAY_URL=ftp://a.example   | NGIT_SYNC_BOOTSTRAP_RELAY_URL is "ftp://a.example": relay URL: the scheme is not ws or wss; want relays like wss://relay.example.com, comma-separated
 		NGIT_REPOSITORY_WHITELIST=npub1x                | NGIT_REPOSITORY_WHITELIST is "npub1x": not a legal npub; want npub, npub/identifier or identifier, comma-separated
 		NGIT_REPOSITORY_WHITELIST=NPUB/                 | NGIT_REPOSITORY_WHITELIST is "NPUB/": the identifier (d tag) is missing or empty; want npub, npub/identifier or identifier, comma-separated
-		NGIT_PRIVATE_MODE=true                          | NGIT_PRIVATE_MODE is "true": private services (GRASP-08) are not supported: everyone can read what is here; unset it
-		NGIT_PRIVATE_MEMBERS=NPUB                       | NGIT_PRIVATE_MEMBERS is "NPUB": private services (GRASP-08) are not supported: everyone can read what is here; unset it
-		NGIT_PRIVATE_MODE=1                             | NGIT_PRIVATE_MODE is "1": private services (GRASP-08) are not supported: everyone can read what is here; unset it
-		NGIT_PRIVATE_PEERS=wss://a.example=NPUB         | NGIT_PRIVATE_PEERS is "wss://a.example=NPUB": private services (GRASP-08) are not supported: everyone can read what is here; unset it
-		NGIT_PRIVATE_MDOE=true                          | NGIT_PRIVATE_MDOE is set, but there is no such setting, and it seems to ask for protection: everyone can read what is here; unset it
-		NGIT_BASE_PATH=/grasp                           | NGIT_BASE_PATH is "/grasp": a path below the domain is not supported; want / or nothing
+		NGIT_PRIVATE_MDOE=true                          | NGIT_PRIVATE_MDOE is set, but there is no such setting, and it seems to ask for protection: everyone could read what is here; unset it
+		NGIT_PRIVATE_MEMBERS=NPUB                       | NGIT_PRIVATE_MEMBERS is "NPUB": NGIT_PRIVATE_MODE is not true, and everyone could read what is here; set it, or unset this
+		NGIT_PRIVATE_PEERS=wss://a.example=NPUB         | NGIT_PRIVATE_PEERS is "wss://a.example=NPUB": NGIT_PRIVATE_MODE is not true, and everyone could read what is here; set it, or unset this
+		NGIT_PRIVATE_MODE=true                          | NGIT_PRIVATE_MEMBERS is empty: a private service wants at least one member, npub1…
+		NGIT_BASE_PATH=/gr asp                          | NGIT_BASE_PATH is "/gr asp": want a path like /grasp, of letters, digits, '-', '.', '_' and '~', whose first part is no npub; or / for the whole domain
+		NGIT_BASE_PATH=/a/../b                          | NGIT_BASE_PATH is "/a/../b": want a path like /grasp, of letters, digits, '-', '.', '_' and '~', whose first part is no npub; or / for the whole domain
 		NGIT_RELAY_OWNER_NSEC=nsec1secret               | NGIT_RELAY_OWNER_NSEC is not a secret key (its value is not shown): want nsec1… or 64 hex digits, or nothing for a generated key
 		NGIT_NATS_URL=http://user:password@host.example | NGIT_NATS_URL is not the URL of a NATS server (its value is not shown): want nats://host:4222, or several, comma-separated
 		NGIT_ARCHIVE_READ_ONLY=true                     | NGIT_ARCHIVE_READ_ONLY is "true": nothing is archived: want NGIT_ARCHIVE_ALL, NGIT_ARCHIVE_WHITELIST or NGIT_ARCHIVE_GRASP_SERVICES too, or unset it
@@ -215,7 +270,7 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 
 // TestDeclaration holds every setting to what the rest of this package takes for granted: a name of
 // its own with a flag like it, help that is a sentence, a range, and a place in the reference. The
-// short help fits one screen, the long one has every setting. Constants are in none of them.
+// short help fits one screen, the long one has every setting.
 func TestDeclaration(t *testing.T) {
 	t.Parallel()
 	var flags map[string]string // settings by the names of flags
@@ -225,7 +280,7 @@ func TestDeclaration(t *testing.T) {
 			Settings `embed:""`
 			HelpAll  HelpAll `help:"Print all."`
 		}
-		parser, err := NewParser(&grammar, &Source{product: true}, kong.Name("test"), kong.Writers(&out, &out), kong.Exit(func(int) {}))
+		parser, err := NewParser(&grammar, &Source{}, kong.Name("test"), kong.Writers(&out, &out), kong.Exit(func(int) {}))
 		must(t, err)
 		flags = map[string]string{}
 		for _, flag := range parser.Model.Flags {
@@ -240,47 +295,26 @@ func TestDeclaration(t *testing.T) {
 	}
 	seen, count := map[string]bool{}, 0
 	for f := range new(Settings).fields() {
-		name, isSetting := f.name(), !f.fixed()
+		name := f.name()
 		like := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, prefix)), "_", "-")
-		if !strings.HasPrefix(name, prefix) || seen[name] || isSetting != strings.HasSuffix(f.Tag.Get("help"), ".") {
-			t.Errorf("%s: wants an NGIT_ name of its own, and help that is a sentence or a constant value", name)
+		if !strings.HasPrefix(name, prefix) || seen[name] || !strings.HasSuffix(f.Tag.Get("help"), ".") {
+			t.Errorf("%s: wants an NGIT_ name of its own, and help that is a sentence", name)
 		}
 		seen[name] = true
 		for where, has := range map[string]bool{
 			"the flags": flags[like] == name, "--help-all": strings.Contains(long, "["+name+"]"), "the reference": strings.Contains(reference, "\n| `"+name+"` |"),
 		} {
-			if has != isSetting {
-				t.Errorf("%s is in %s: %v", name, where, has)
+			if !has {
+				t.Errorf("%s is not in %s", name, where)
 			}
 		}
-		if k := f.Type.Kind(); isSetting && (k == reflect.Int || k == reflect.Int64) && (f.Tag.Get("min") == "" || f.Tag.Get("max") == "") && name != "NGIT_NATS_REPLICAS" {
+		if k := f.Type.Kind(); (k == reflect.Int || k == reflect.Int64) && (f.Tag.Get("min") == "" || f.Tag.Get("max") == "") && name != "NGIT_NATS_REPLICAS" {
 			t.Errorf("%s: has no range", name)
 		}
-		if isSetting {
-			count++
-		}
+		count++
 	}
 	if count > 85 {
 		t.Errorf("%d settings: want at most 85", count)
-	}
-}
-
-// TestConstants have their values in the product, where neither a flag nor a variable changes them.
-func TestConstants(t *testing.T) {
-	t.Parallel()
-	if _, err := parse(t, []string{"--domain=a.example", "--hunt-interval=1m"}, nil, ""); err == nil {
-		t.Error("a constant has a flag")
-	}
-	s, err := parse(t, []string{"--domain=a.example"}, []string{"NGIT_HUNT_INTERVAL=1m"}, "")
-	if err != nil || s.HuntInterval != time.Second || s.GitSpoolBytes != 16<<30 || s.PageSize != 500 {
-		t.Errorf("%v, %v, %v, %v", s.HuntInterval, s.GitSpoolBytes, s.PageSize, err)
-	}
-	if want := "NGIT_HUNT_INTERVAL is set, but there is no such setting"; !slices.Equal(s.Warnings, []string{want}) {
-		t.Errorf("%q", s.Warnings)
-	}
-	s, err = new(Source).Parse([]string{"--domain=a.example", "--hunt-interval=1m"})
-	if err != nil || s.HuntInterval != time.Minute || s.GitSpoolBytes != 16<<30 {
-		t.Errorf("in a test: %v, %v, %v", s.HuntInterval, s.GitSpoolBytes, err)
 	}
 }
 
@@ -338,6 +372,95 @@ func TestArchiveSettingsThatContradictEachOtherStopTheStart(t *testing.T) {
 		}
 		if got != c[1] {
 			t.Errorf("%s:\n got %s\nwant %s", c[0], got, c[1])
+		}
+	}
+}
+
+// TestPlus: conversations elsewhere are read unless that is off, or the service is a private one, and
+// an empty list of relays is none (GRASP-03).
+func TestPlus(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		environ []string
+		off     bool
+		index   int
+	}{
+		"as it comes":     {nil, false, 3},
+		"no index":        {[]string{"NGIT_USER_INDEX_RELAYS="}, false, 0},
+		"switched off":    {[]string{"NGIT_SYNC_PLUS_ENABLED=false"}, true, 3},
+		"private":         {[]string{"NGIT_PRIVATE_MODE=true", "NGIT_PRIVATE_MEMBERS=" + npub, "NGIT_SYNC_PLUS_ENABLED=true"}, true, 3},
+		"another's index": {[]string{"NGIT_USER_INDEX_RELAYS=wss://index.example"}, false, 1},
+	} {
+		environ := append(tc.environ, "NGIT_DOMAIN=git.example.com")
+		s, err := (&Source{Environ: environ, Dir: t.TempDir()}).Parse(nil)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		plus, err := s.Plus()
+		if err != nil || plus.Off != tc.off || len(plus.Index) != tc.index {
+			t.Errorf("%s: %+v, %v", name, plus, err)
+		}
+	}
+}
+
+// TestPrivateSettings: of a private service with one member, what stops the start, by the setting that
+// is named.
+func TestPrivateSettings(t *testing.T) {
+	t.Parallel()
+	words := strings.NewReplacer("NPUB", npub)
+	for _, c := range fixture.Rows(words.Replace(`
+		NGIT_PRIVATE_PEERS=wss://a.example=NPUB                                              |
+		NGIT_PRIVATE_PEERS=ws://localhost:7000/base=NPUB                                     |
+		NGIT_PRIVATE_PEERS=wss://a.example=NPUB NGIT_ARCHIVE_GRASP_SERVICES=a.example        |
+		NGIT_PRIVATE_PUBLIC_ORIGIN=https://a.example:8443                                    |
+		NGIT_PRIVATE_MEMBERS=NPUB,npub1x                                                     | NGIT_PRIVATE_MEMBERS
+		NGIT_PRIVATE_PEERS=wss://a.example                                                   | NGIT_PRIVATE_PEERS
+		NGIT_PRIVATE_PEERS=ws://a.example=NPUB                                               | NGIT_PRIVATE_PEERS
+		NGIT_PRIVATE_PEERS=wss://a.example=npub1x                                            | NGIT_PRIVATE_PEERS
+		NGIT_PRIVATE_PUBLIC_ORIGIN=a.example                                                 | NGIT_PRIVATE_PUBLIC_ORIGIN
+		NGIT_PRIVATE_PUBLIC_ORIGIN=https://a.example/x                                       | NGIT_PRIVATE_PUBLIC_ORIGIN
+		NGIT_GRASP06_ENABLE=true                                                             | NGIT_GRASP06_ENABLE
+		NGIT_ARCHIVE_ALL=true                                                                | NGIT_ARCHIVE_ALL
+		NGIT_PRIVATE_PEERS=wss://a.example=NPUB NGIT_ARCHIVE_GRASP_SERVICES=b.example        | NGIT_ARCHIVE_GRASP_SERVICES
+	`)) {
+		environ := append([]string{"NGIT_DOMAIN=git.example.com", "NGIT_PRIVATE_MODE=true", "NGIT_PRIVATE_MEMBERS=" + npub},
+			strings.Fields(c[0])...)
+		_, err := (&Source{Environ: environ, Dir: t.TempDir()}).Parse(nil)
+		wrong, is := errors.AsType[*Error](err)
+		if (err == nil) != (c[1] == "") || is && wrong.Setting != c[1] {
+			t.Errorf("%s: %v", c[0], err)
+		}
+	}
+}
+
+// TestWhomAPrivateServiceAsks: its peers alone, over TLS unless they are on this machine; a public
+// service asks anyone.
+func TestWhomAPrivateServiceAsks(t *testing.T) {
+	t.Parallel()
+	private := []string{"NGIT_DOMAIN=git.example.com", "NGIT_PRIVATE_MODE=true", "NGIT_PRIVATE_MEMBERS=" + npub,
+		"NGIT_PRIVATE_PEERS=wss://a.example/base=" + npub + ",ws://127.0.0.1:7000=" + npub}
+	for environ, may := range map[string]map[string]bool{
+		"private": {"wss://a.example/base": true, "https://a.example/base/npub1x/x.git": true, "wss://a.example": false,
+			"https://a.example/npub1x/x.git": false, "http://a.example/base/x.git": false, "https://b.example/base": false,
+			"http://127.0.0.1:7000/x.git": true, "http://127.0.0.1:7001/x.git": false, "https://a.example.evil/base": false},
+		"public": {"wss://b.example": true},
+	} {
+		given := private
+		if environ == "public" {
+			given = private[:1]
+		}
+		s, err := (&Source{Environ: given, Dir: t.TempDir()}).Parse(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules, err := s.Hosting()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for address, want := range may {
+			if rules.MayAsk(address) != want {
+				t.Errorf("%s: %s may be asked: %v", environ, address, !want)
+			}
 		}
 	}
 }

@@ -36,7 +36,7 @@ func settings(group string) iter.Seq[field] {
 				continue
 			}
 			for f, value := range values.Fields() {
-				if declared := (field{f, value}); !declared.fixed() && !yield(declared) {
+				if !yield(field{f, value}) {
 					return
 				}
 			}

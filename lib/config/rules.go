@@ -17,7 +17,7 @@ func (s Settings) RulesHash() string {
 	for i, list := range lists {
 		lists[i] = slices.Sorted(slices.Values(list))
 	}
-	hash := sha256.Sum256(fmt.Appendf(nil, "%q %q %v", lists, s.Domain,
+	hash := sha256.Sum256(fmt.Appendf(nil, "%q %q %v", lists, s.Address(),
 		[]bool{s.ArchiveAll, s.ContributorPRs, s.IgnoreDeletions}))
 	return hex.EncodeToString(hash[:8])
 }

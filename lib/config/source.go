@@ -8,9 +8,11 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/agnivade/levenshtein"
 	"github.com/alecthomas/kong"
@@ -22,13 +24,20 @@ const (
 	envFileName = "NGIT_ENV_FILE"
 )
 
+// emptyIsNone are the lists of which an empty value means that there are none. Elsewhere it means
+// the default.
+var emptyIsNone = map[string]bool{"NGIT_USER_INDEX_RELAYS": true, "NGIT_SYNC_PLUS_FALLBACK_RELAYS": true}
+
+// doesNothing is a setting of other GRASP servers that is none here. It is understood, so that
+// no operator is warned of it.
+const doesNothing = "NGIT_SYNC_DISCONNECT_CHECK_INTERVAL_SECS"
+
 // Source is where settings come from that no flag names. It serves one parse.
 type Source struct {
 	Environ []string // "NAME=value" each; an empty value is no value
 	Dir     string   // where `.env` may lie
 
-	product bool              // a test wants what the product does
-	values  map[string]string // what is set, after the first look-up
+	values map[string]string // what is set, after the first look-up
 }
 
 // Process is where the settings of this process come from: its environment, and `.env`.
@@ -45,7 +54,11 @@ func (s *Source) resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag) (any,
 		}
 	}
 	for _, name := range names(flag.Tag.Get) {
-		if value, ok := s.values[name]; ok {
+		value, ok := s.values[name]
+		if ok && strings.HasSuffix(name, "_SECS") && flag.Target.Type() == reflect.TypeFor[time.Duration]() {
+			value = strings.TrimSpace(value) + "s" // the other name of a setting that has a unit here
+		}
+		if ok {
 			return value, nil
 		}
 	}
@@ -73,7 +86,7 @@ func envFileFlag(ctx *kong.Context) string {
 func (s *Source) read(file string) error {
 	environ := map[string]string{}
 	for _, line := range s.Environ {
-		if name, value, ok := strings.Cut(line, "="); ok && value != "" {
+		if name, value, ok := strings.Cut(line, "="); ok && (value != "" || emptyIsNone[name]) {
 			environ[name] = value
 		}
 	}
@@ -82,6 +95,11 @@ func (s *Source) read(file string) error {
 		return err
 	}
 	maps.Copy(s.values, environ)
+	for name := range emptyIsNone {
+		if value, set := s.values[name]; set && value == "" {
+			s.values[name] = "none"
+		}
+	}
 	maps.DeleteFunc(s.values, func(name, value string) bool { return value == "" || !strings.HasPrefix(name, prefix) })
 	return nil
 }
@@ -131,20 +149,20 @@ func parseFile(text string, environ map[string]string) (map[string]string, error
 	return values, nil
 }
 
+// known are the names that this process has settings for.
+func (s *Source) known() (known []string) {
+	for f := range new(Settings).fields() {
+		known = append(known, names(f.Tag.Get)...)
+	}
+	return known
+}
+
 // strangers warns of names that look like settings and are none.
 func (s *Source) strangers() []string {
-	var known []string
-	for f := range new(Settings).fields() {
-		if !f.fixed() || s.setsConstants() {
-			known = append(known, names(f.Tag.Get)...)
-		}
-	}
-	for _, f := range foreign {
-		known = append(known, f.name)
-	}
+	known := s.known()
 	var warnings []string
 	for name := range s.values {
-		if slices.Contains(known, name) {
+		if slices.Contains(known, name) || name == doesNothing {
 			continue
 		}
 		warning := fmt.Sprintf("%.64s is set, but there is no such setting", name)
@@ -171,40 +189,16 @@ func nearest(name string, known []string) string {
 	return best
 }
 
-type foreignSetting struct{ name, harmless, reason string }
+// privatePrefix begins the names of settings that ask for protection.
+const privatePrefix = "NGIT_PRIVATE_"
 
-// foreign are settings of other GRASP servers that have no counterpart here and that it would harm
-// to overlook: with these values they change who may read, or under which URL everything is.
-var foreign = []foreignSetting{
-	{"NGIT_PRIVATE_MODE", "false",
-		"private services (GRASP-08) are not supported: everyone can read what is here; unset it"},
-	{"NGIT_PRIVATE_MEMBERS", "",
-		"private services (GRASP-08) are not supported: everyone can read what is here; unset it"},
-	{"NGIT_PRIVATE_PEERS", "", "private services (GRASP-08) are not supported: everyone can read what is here; unset it"},
-	{"NGIT_BASE_PATH", "/", "a path below the domain is not supported; want / or nothing"},
-}
-
-// privatePrefix begins the names of settings that ask for protection, and privateOrigin is the one
-// of them that asks for none by itself.
-const (
-	privatePrefix = "NGIT_PRIVATE_"
-	privateOrigin = "NGIT_PRIVATE_PUBLIC_ORIGIN"
-)
-
-// refuse stops a start that would overlook a setting of another GRASP server which must not be, or
-// a misspelt one that asks for protection.
+// refuse stops a start that would overlook a misspelt setting which asks for protection.
 func (s *Source) refuse() error {
-	for _, f := range foreign {
-		if value := strings.TrimSpace(s.values[f.name]); value != "" && !strings.EqualFold(value, f.harmless) {
-			return &Error{f.name, value, f.reason}
-		}
-	}
+	known := s.known()
 	for _, name := range slices.Sorted(maps.Keys(s.values)) {
-		isKnown := name == privateOrigin || slices.ContainsFunc(foreign,
-			func(f foreignSetting) bool { return f.name == name })
-		if strings.HasPrefix(name, privatePrefix) && !isKnown && strings.TrimSpace(s.values[name]) != "" {
+		if strings.HasPrefix(name, privatePrefix) && !slices.Contains(known, name) && strings.TrimSpace(s.values[name]) != "" {
 			return &Error{fmt.Sprintf("%.64s", name), "", // it may be a secret
-				"is set, but there is no such setting, and it seems to ask for protection: everyone can read what is here; unset it"}
+				"is set, but there is no such setting, and it seems to ask for protection: everyone could read what is here; unset it"}
 		}
 	}
 	return nil

@@ -34,7 +34,7 @@ func (db *DB) apply(recs []Record, upTo uint64) error {
 		return nil
 	}
 	c := &change{db: db, batch: db.pebble.NewIndexedBatch()}
-	c.reader = reader{c.batch, db.sieve}
+	c.reader = reader{c.batch, db.keyFilter}
 	defer c.batch.Close()
 	for _, r := range recs {
 		switch {
@@ -52,8 +52,8 @@ func (db *DB) apply(recs []Record, upTo uint64) error {
 	if n := len(recs); err == nil && n > 0 && recs[n-1].Seq > db.Seq() {
 		err = c.put(metaLast, positionOf(recs[n-1]).encode())
 	}
-	if err == nil && db.bans != nil {
-		err = c.hideBanned()
+	if err == nil {
+		err = c.hideNew()
 	}
 	if err == nil {
 		err = c.batch.Commit(pebble.NoSync)
@@ -76,6 +76,8 @@ type change struct {
 	db     *DB
 	batch  *pebble.Batch
 	stored []Record // events that the change brings, in the order of the log
+	left   []gone   // announcements that their authors have taken away
+	back   []string // addresses of announcements that have come back
 	key    []byte   // the room of the last key
 }
 
@@ -84,7 +86,7 @@ func (c *change) put(key, value []byte) error {
 	if value == nil {
 		return c.batch.Delete(key, nil)
 	}
-	c.db.sieve.add(key)
+	c.db.keyFilter.add(key)
 	return c.batch.Set(key, value, nil)
 }
 
@@ -92,7 +94,7 @@ func (c *change) put(key, value []byte) error {
 // over.
 func (c *change) add(r Record) error {
 	if r.Removed != "" {
-		return c.takeOut(r.Removed)
+		return c.takeOut(r.Removed, r.Subject)
 	}
 	if r.Event == nil {
 		return errors.New("record without event")
@@ -114,8 +116,17 @@ func (c *change) add(r Record) error {
 	if err != nil {
 		return err
 	}
-	if _, known, err := c.lookUp(e.ID); err != nil || known {
+	if before, known, err := c.lookUp(e.ID); err != nil || known {
+		if err == nil && isRequest(ev.Kind) && before.Expires != 0 && r.Request.Until == 0 {
+			return c.renew(r, before, author)
+		}
 		return err
+	}
+	if until := nostr.Timestamp(r.Request.Until); until != 0 && isRequest(ev.Kind) {
+		e.Expires = until // it has changed nothing
+		if at := Expiration(ev); at != 0 {
+			e.Expires = min(until, at)
+		}
 	}
 	if deleted, err := c.isDeleted(ev, e, author); err != nil || deleted {
 		return err
@@ -125,45 +136,11 @@ func (c *change) add(r Record) error {
 			return err
 		}
 	}
+	c.stored = append(c.stored, r)
 	if err := c.store(r, e, author); err != nil {
 		return err
 	}
-	if ev.Kind == nostr.KindDeletion && !c.db.opts.KeepDeleted {
-		return errors.Join(c.carryOut(ev, author), c.setFloors(r.Floors, author))
-	}
-	return nil
-}
-
-// setFloors notes where versions stood that their author has deleted by their ids.
-func (c *change) setFloors(floors []proto.Floor, author id) error {
-	for _, f := range floors {
-		at := coordinateOf(f.Kind, author, f.Identifier)
-		eid, err := parseID(f.ID)
-		if at == nil || err != nil {
-			continue // a header that names nothing
-		}
-		e := Entry{CreatedAt: nostr.Timestamp(f.CreatedAt), ID: eid}
-		below, err := c.belowFloor(at, e)
-		if err == nil && !below {
-			err = c.put(at.key(tableFloor), e.appendPlace(nil))
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// belowFloor reports whether an event is a version that was deleted by its id, or is older.
-func (r reader) belowFloor(at coordinate, e Entry) (bool, error) {
-	value, found, err := r.get(at.key(tableFloor))
-	if err != nil || !found {
-		return false, err
-	}
-	if len(value) != placeLen {
-		return false, fmt.Errorf("floor of %d bytes", len(value))
-	}
-	return e.Compare(placeOf(value)) >= 0, nil
+	return c.carryOut(r, e, author)
 }
 
 // takeCoordinate decides between the holder of a coordinate and a newcomer: the newer wins, at
@@ -182,13 +159,16 @@ func (c *change) takeCoordinate(at coordinate, e Entry) (won bool, err error) {
 			return false, err
 		}
 	}
-	return true, c.put(at.key(tableHolder), e.appendPlace(nil))
+	return true, errors.Join(c.put(at.key(tableHolder), e.appendPlace(nil)), c.comeBack(at, e.Kind))
 }
 
-// takeOut removes an event that has left the log. Nothing of it stays: a new index that reads the
-// log never sees it. One that is not here was replaced or deleted before.
-func (c *change) takeOut(eventID string) error {
+// takeOut removes an event that has left the log, from its subject. Nothing of it stays: a new index
+// that reads the log never sees it. One that is not here was replaced or deleted before.
+func (c *change) takeOut(eventID, subject string) error {
 	eid, err := parseID(eventID)
+	if err == nil {
+		err = c.forgetTaken(subject)
+	}
 	if err != nil {
 		return err
 	}
@@ -197,110 +177,6 @@ func (c *change) takeOut(eventID string) error {
 		return err
 	}
 	return c.remove(e)
-}
-
-// carryOut does what a deletion request asks, now and for events that come later (NIP-09): only
-// events of its own author, and no deletion requests.
-func (c *change) carryOut(request *nostr.Event, author id) error {
-	for _, tag := range request.Tags {
-		if len(tag) < 2 {
-			continue
-		}
-		var err error
-		switch tag[0] {
-		case "e":
-			err = c.deleteByID(tag[1], author)
-		case "a":
-			err = c.deleteByAddress(tag[1], author, request.CreatedAt)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (c *change) deleteByID(target string, author id) error {
-	eid, err := parseID(target)
-	if err != nil {
-		return nil // a tag that names nothing
-	}
-	if err := c.put(keyDeletedID(author, eid), []byte{}); err != nil {
-		return err
-	}
-	e, found, err := c.lookUp(eid)
-	if err != nil || !found || e.Kind == nostr.KindDeletion {
-		return err
-	}
-	ev, err := c.load(e)
-	if err != nil {
-		return err
-	}
-	if owner, err := parseID(ev.PubKey); err != nil || owner != author {
-		return err
-	}
-	return c.remove(e)
-}
-
-func (c *change) deleteByAddress(address string, author id, until nostr.Timestamp) error {
-	at := coordinateAt(address, author)
-	if at == nil {
-		return nil // a tag that names nothing, or what is another's
-	}
-	earlier, known, err := c.deletedTo(at)
-	if err != nil {
-		return err
-	}
-	if !known || until > earlier {
-		if err := c.put(at.key(tableDeletedTo), binary.BigEndian.AppendUint64(nil, uint64(until))); err != nil {
-			return err
-		}
-	}
-	held, found, err := c.holder(at)
-	if err != nil || !found || held.CreatedAt > until {
-		return err
-	}
-	return c.remove(held)
-}
-
-// coordinateAt reads an address if it is one of author's. What is an address is for package nostr
-// to say: ingest asks it too when it decides what may follow a deletion request, and the two must
-// agree.
-func coordinateAt(s string, author id) coordinate {
-	address, err := nostr.ParseAddress(s)
-	if err != nil {
-		return nil
-	}
-	if owner, err := parseID(address.PubKey); err != nil || owner != author {
-		return nil
-	}
-	return coordinateOf(address.Kind, author, address.Identifier)
-}
-
-// isDeleted reports whether a stored deletion request covers the event, or a newer version by its
-// id: what its author has deleted keeps its place against older versions.
-func (r reader) isDeleted(ev *nostr.Event, e Entry, author id) (bool, error) {
-	if ev.Kind == nostr.KindDeletion {
-		return false, nil
-	}
-	if _, deleted, err := r.get(keyDeletedID(author, e.ID)); err != nil || deleted {
-		return deleted, err
-	}
-	at := coordinateOf(ev.Kind, author, ev.Tags.GetD())
-	if at == nil {
-		return false, nil
-	}
-	until, known, err := r.deletedTo(at)
-	if err != nil || known && ev.CreatedAt <= until {
-		return err == nil, err
-	}
-	return r.belowFloor(at, e)
-}
-
-// deletedTo is the latest time up to which a deletion request covers a coordinate, if one does.
-func (r reader) deletedTo(at coordinate) (until nostr.Timestamp, known bool, err error) {
-	created, known, err := readUint(r, at.key(tableDeletedTo))
-	return nostr.Timestamp(created), known, err
 }
 
 // holder returns where the event stands that holds a coordinate.
@@ -368,7 +244,7 @@ func decode(raw []byte) (*nostr.Event, error) {
 	return ev, err
 }
 
-// store takes an event in.
+// store takes an event in. It is the one that lies at its subject in the log from now on.
 func (c *change) store(r Record, e Entry, author id) error {
 	posting := e.appendPosting(make([]byte, 0, postingLen+len(r.Raw)))
 	err := errors.Join(c.put(keyID(e.ID), binary.BigEndian.AppendUint64(slices.Clip(posting), uint64(e.CreatedAt))),
@@ -376,8 +252,10 @@ func (c *change) store(r Record, e Entry, author id) error {
 	if err != nil {
 		return err
 	}
-	c.stored = append(c.stored, r)
-	return c.eachPosting(r.Event, e, author, posting)
+	if e.Expires != 0 {
+		err = c.put(keyExpiring(e), []byte{})
+	}
+	return errors.Join(err, c.forgetTaken(proto.EventSubjectOf(r.Event).String()), c.eachPosting(r.Event, e, author, posting))
 }
 
 // remove takes an event and all its index entries away, and empties its coordinate.
@@ -392,14 +270,24 @@ func (c *change) remove(e Entry) error {
 	}
 	// Subscribers never hear of what the same change brings and removes.
 	c.stored = slices.DeleteFunc(c.stored, func(r Record) bool { return r.Event.ID == ev.ID })
+	if e, _, err = c.lookUp(e.ID); err != nil {
+		return err
+	}
 	err = errors.Join(c.put(keyID(e.ID), nil), c.put(e.key(), nil))
+	if e.Expires != 0 {
+		err = errors.Join(err, c.put(keyExpiring(e), nil))
+	}
+	if isRequest(ev.Kind) {
+		err = errors.Join(err, c.unset(e))
+	}
 	if at := coordinateOf(ev.Kind, author, ev.Tags.GetD()); at != nil {
 		err = errors.Join(err, c.put(at.key(tableHolder), nil))
 	}
 	return errors.Join(err, c.eachPosting(ev, e, author, nil))
 }
 
-// eachPosting puts the posting, or nothing, where an event is found: by its author, kind and tags.
+// eachPosting puts the posting, or nothing, where an event is found: by its author, kind and tags, and
+// an announcement by whom it lists.
 func (c *change) eachPosting(ev *nostr.Event, e Entry, author id, posting []byte) error {
 	put := func(prefix []byte) error {
 		c.key = e.appendPlace(prefix)
@@ -409,6 +297,15 @@ func (c *change) eachPosting(ev *nostr.Event, e Entry, author id, posting []byte
 	for _, tag := range ev.Tags {
 		if len(tag) >= 2 && isIndexedTag(tag[0]) {
 			err = errors.Join(err, put(appendTag(c.key[:0], tag[0][0], tag[1])))
+		}
+	}
+	if ev.Kind != nostr.KindAnnouncement {
+		return err
+	}
+	if a, illegal := nostr.ParseAnnouncement(ev); illegal == nil {
+		for _, key := range a.Listed {
+			listed, _ := parseID(key)
+			err = errors.Join(err, put(appendListed(c.key[:0], listed, a.Ref.Identifier)))
 		}
 	}
 	return err

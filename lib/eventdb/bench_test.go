@@ -44,3 +44,30 @@ func BenchmarkQuery(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkDeletion takes away an announcement on which so many issues hang, each with a comment.
+func BenchmarkDeletion(b *testing.B) {
+	for _, issues := range []int{1, 5000} {
+		b.Run(fmt.Sprint(issues), func(b *testing.B) {
+			db := open(b, b.TempDir())
+			announce := func(at nostr.Timestamp) *nostr.Event {
+				return made(1_000_000+int(at), nostr.KindAnnouncement, at, nostr.Tag{"d", "x"})
+			}
+			address, _ := nostr.AddressOf(announce(1))
+			all := []*nostr.Event{announce(1)}
+			for n := range issues {
+				issue := made(10+2*n, 1621, 100, nostr.Tag{"a", address.String()})
+				all = append(all, issue, made(11+2*n, 1111, 101, nostr.Tag{"E", issue.ID}, nostr.Tag{"A", address.String()}))
+			}
+			for some := range slices.Chunk(all, 500) {
+				apply(b, db, some...)
+			}
+			for at := nostr.Timestamp(1000); b.Loop(); at += 2 {
+				apply(b, db, made(2_000_000+int(at), nostr.KindDeletion, at, nostr.Tag{"a", address.String()}))
+				b.StopTimer()
+				apply(b, db, announce(at+1))
+				b.StartTimer()
+			}
+		})
+	}
+}

@@ -119,30 +119,55 @@ func TestDamageFoundInUse(t *testing.T) {
 	must(t, db.Close())
 }
 
-// TestAFullDiskEndsTheProcess: it is told in a sentence, and nothing waits for room.
-func TestAFullDiskEndsTheProcess(t *testing.T) {
+// TestAFullDiskIsWaitedFor: while nothing can be written readers go on, and when there is room all
+// is written. An index whose disk stays full is closed all the same.
+func TestAFullDiskIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	full := &atomic.Bool{}
-	files := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if full.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
-			return syscall.ENOSPC
-		}
-		return nil
-	}))
-	db := open(t, "index", Options{files: files, memTable: 256 << 10})
-	full.Store(true)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for n := 1; n < 2000; n++ {
-			_ = db.Apply([]Record{{Seq: uint64(n), Event: sized(made(n, 1, 1), 4000)}}) // it may block: the process ends meanwhile
-		}
-	}()
-	err := fixture.Receive(t, "a full disk is told", db.Failed())
-	if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "in index cannot be written (is the disk full?); make room") {
-		t.Error(err)
+	for _, room := range []bool{true, false} {
+		t.Run(fmt.Sprintf("room again: %t", room), func(t *testing.T) {
+			t.Parallel()
+			full, refused := &atomic.Bool{}, make(chan struct{}, 1)
+			files := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+				if !full.Load() || op.Kind.ReadOrWrite() != errorfs.OpIsWrite {
+					return nil
+				}
+				select {
+				case refused <- struct{}{}:
+				default:
+				}
+				return syscall.ENOSPC
+			}))
+			db := open(t, "index", Options{files: files, memTable: 256 << 10, hasRoom: func(string) bool { return !full.Load() }})
+			must(t, db.Apply([]Record{{Seq: 1, Event: sized(made(1, 1, 1), 4000)}}))
+			full.Store(true)
+			applied := make(chan error, 1)
+			go func() {
+				var err error
+				for n := 2; n < 500 && err == nil; n++ { // it waits for room before the last
+					err = db.Apply([]Record{{Seq: uint64(n), Event: sized(made(n, 1, 1), 4000)}})
+				}
+				applied <- err
+			}()
+			fixture.Receive(t, "a write is refused", refused)
+			v := db.View()
+			if _, err := v.Event(made(1, 1, 1).ID); err != nil && !errors.Is(err, ErrNotFound) {
+				t.Errorf("read while the disk is full: %v", err)
+			}
+			must(t, v.Close())
+			select {
+			case err := <-db.Failed():
+				t.Fatalf("a full disk ends the index: %v", err)
+			default:
+			}
+			if !room {
+				must(t, db.Close())
+				full.Store(false) // for the goroutines
+			}
+			full.Store(false)
+			must(t, fixture.Receive(t, "all is applied", applied))
+			if room {
+				must(t, db.Close())
+			}
+		})
 	}
-	full.Store(false)
-	<-done
-	_ = db.Close()
 }

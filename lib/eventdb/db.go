@@ -6,8 +6,9 @@
 // has reached in the same atomic batch as what it applied. After a crash it holds the state of some
 // earlier sequence, whole, and follows the log on from there.
 //
-// The index repairs nothing. Damaged files, or a disk that is full, are told by [DB.Failed]; the
-// process ends. Damaged files are removed when the index is opened again, and it is rebuilt.
+// The index repairs nothing. Damaged files, or a disk that fails, are told by [DB.Failed]; the
+// process ends. Damaged files are removed when the index is opened again, and it is rebuilt. A disk
+// that is full is waited for: reads go on.
 package eventdb
 
 import (
@@ -27,6 +28,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/disk"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
@@ -46,25 +48,30 @@ type Record struct {
 	Seq   uint64 // its sequence in the log
 	Event *nostr.Event
 	Raw   []byte // its JSON as logged; nil: made from Event
-	// Removed is the id of an event that has left the log (proto.HeaderRemoved). Event is nil then.
-	Removed string
+	// Removed is the id of an event that has left the log (proto.HeaderRemoved). Event is nil then,
+	// and Subject is the place in the log that it had.
+	Removed, Subject string
 	// Floors are the places of deleted versions, of a deletion request (proto.HeaderFloor).
 	Floors []proto.Floor
-	Trace  string    // W3C trace context; empty: none
-	At     time.Time // of its commit
+	// Request is what was decided of a deletion request or a request to vanish
+	// (proto.HeaderRequest).
+	Request proto.Request
+	Trace   string    // W3C trace context; empty: none
+	At      time.Time // of its commit
 }
 
 // DB is the index. It is safe for concurrent use.
 type DB struct {
-	pebble  *pebble.DB
-	cache   *pebble.Cache
-	lock    *pebble.Lock // of the folder
-	sieve   *sieve
-	dir     string // empty: in memory
-	opts    Options
-	failed  chan error
-	rebuilt error
-	broken  atomic.Bool // see Failed
+	pebble    *pebble.DB
+	cache     *pebble.Cache
+	lock      *pebble.Lock // of the folder
+	keyFilter *keyFilter
+	dir       string // empty: in memory
+	opts      Options
+	failed    chan error
+	rebuilt   error
+	broken    atomic.Bool // see Failed
+	lacks     atomic.Bool // an announcement that others' events may hang on was taken away
 
 	follower atomic.Pointer[bus.Follower]
 
@@ -77,6 +84,8 @@ type DB struct {
 	seq   uint64        // applied and told to the subscribers
 	moved chan struct{} // closed and replaced whenever seq changes
 
+	opened atomic.Bool  // a full disk is waited for from now on
+	full   atomic.Bool  // the disk is, and is waited for
 	users  atomic.Int64 // open views, and 1 until Close
 	closed atomic.Bool
 	gone   atomic.Bool // the files are closed
@@ -86,8 +95,9 @@ type DB struct {
 type Options struct {
 	// Cache is the size of Pebble's block cache in bytes; 0: 64 MiB.
 	Cache int64
-	// KeepDeleted keeps the events that deletion requests (kind 5) name. The requests are stored as
-	// any event. false: what they name leaves the index and does not come back.
+	// KeepDeleted keeps the events that deletion requests (kind 5) and requests to vanish (kind 62)
+	// ask for. The requests are stored as any event. false: what they ask for leaves the index and
+	// does not come back.
 	KeepDeleted bool
 	// ForgottenLog names logs that the operator gives up, by the times at which they were made (RFC
 	// 3339): see [DB.LogGone].
@@ -100,6 +110,7 @@ type Options struct {
 
 	memTable uint64 // bytes that are gathered in memory before they are written out
 	files    vfs.FS
+	hasRoom  func(dir string) bool // whether a disk that was full has room again
 }
 
 // withDefaults fills in what is not set.
@@ -112,6 +123,9 @@ func (o Options) withDefaults(dir string) Options {
 	}
 	if o.Now == nil {
 		o.Now = nostr.Now
+	}
+	if o.hasRoom == nil {
+		o.hasRoom = disk.HasRoom
 	}
 	if o.memTable == 0 {
 		o.memTable = 16 << 20
@@ -132,6 +146,7 @@ func Open(dir string, o Options) (*DB, error) {
 	// Pebble takes the memory of what is gathered off the cache, which would leave none of it to a
 	// busy index, so that is added.
 	db.cache = pebble.NewCache(db.opts.Cache + 2*int64(db.opts.memTable))
+	db.opts.files = vfs.OnDiskFull(db.opts.files, db.awaitRoom)
 	db.users.Store(1)
 	db.hidden.Store(&hidden{})
 	if err := db.open(); err != nil {
@@ -191,12 +206,14 @@ func (db *DB) openFiles() error {
 		return err
 	}
 	seq, _, badSeq := readUint(reader{Reader: p}, metaSeq)
-	sieve, badSieve := readSieve(p)
-	if err := errors.Join(badSeq, badSieve); err != nil {
+	filter, badFilter := readKeyFilter(p)
+	badGone := reader{Reader: p}.each([]byte{tableGone}, func([]byte, []byte) { db.lacks.Store(true) })
+	if err := errors.Join(badSeq, badFilter, badGone); err != nil {
 		_ = p.Close() // what it complains of is no news
 		return err
 	}
-	db.pebble, db.sieve, db.seq = p, sieve, seq
+	db.pebble, db.keyFilter, db.seq = p, filter, seq
+	db.opened.Store(true)
 	return nil
 }
 
@@ -210,6 +227,25 @@ var errDamaged = errors.New("damage was found while it was in use")
 func isDamage(err error) bool {
 	var system syscall.Errno
 	return err != nil && (pebble.IsCorruptionError(err) || !errors.As(err, &system) || system == syscall.ENOENT)
+}
+
+// lookForRoom is how often it is looked whether a disk that was full has room again.
+const lookForRoom = 200 * time.Millisecond
+
+// awaitRoom is called by Pebble's own goroutines when a file cannot be written because the disk is
+// full, and returns when it may be tried again. What is applied meanwhile stays in memory, and
+// readers go on. The start waits for nothing: it fails with a sentence.
+func (db *DB) awaitRoom() {
+	if !db.opened.Load() {
+		return
+	}
+	db.full.Store(true)
+	defer db.full.Store(false)
+	db.opts.Log.Error("the disk of the event index is full; reads go on, and it is written again when there is room",
+		"folder", db.dir)
+	for !db.opts.hasRoom(db.dir) {
+		time.Sleep(lookForRoom)
+	}
 }
 
 // fail tells the process that the index cannot go on. Pebble's own goroutines call it.
@@ -232,7 +268,7 @@ func (db *DB) fail(err error, damaged bool) {
 
 // unwritable says what to do when files cannot be written.
 func (db *DB) unwritable() string {
-	return fmt.Sprintf("files of the event index in %s cannot be written (is the disk full?); make room and start again",
+	return fmt.Sprintf("files of the event index in %s cannot be written; see to its disk and start again",
 		db.dir)
 }
 
@@ -245,9 +281,10 @@ func (db *DB) Rebuilt() error { return db.rebuilt }
 
 // Close writes out what is in memory and closes the index. From then on it takes no records and new
 // views answer [ErrClosed]. Views that are still open go on, and the last of them closes the files.
-// An index that has failed is left to the end of the process.
+// An index that has failed, or whose disk is full, is left to the end of the process: what it could
+// not write is read from the log again.
 func (db *DB) Close() error {
-	if db.broken.Load() {
+	if db.broken.Load() || db.full.Load() {
 		return nil // Apply may be blocked, and so might this be
 	}
 	db.mu.Lock()
@@ -255,7 +292,18 @@ func (db *DB) Close() error {
 	if db.closed.Swap(true) {
 		return ErrClosed
 	}
-	if err := errors.Join(db.pebble.Flush(), db.leave()); err != nil {
+	flushed, err := db.pebble.AsyncFlush()
+	for err == nil && flushed != nil {
+		select {
+		case <-flushed:
+			flushed = nil
+		case <-time.After(lookForRoom):
+			if db.full.Load() {
+				return nil
+			}
+		}
+	}
+	if err := errors.Join(err, db.leave()); err != nil {
 		return fmt.Errorf("close index: %w", err)
 	}
 	return nil
@@ -369,7 +417,7 @@ func (db *DB) tuned() *pebble.Options {
 			},
 			BackgroundError: func(err error) {
 				// A flush that had nothing to write fails so; Pebble has no name for it.
-				if err.Error() != "pebble: empty table" {
+				if err.Error() != "pebble: empty table" && !errors.Is(err, syscall.ENOSPC) { // which is tried again
 					db.fail(err, pebble.IsCorruptionError(err))
 				}
 			},

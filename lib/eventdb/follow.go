@@ -23,7 +23,7 @@ const waitMost = 30 * time.Second
 
 // layout names how the index is laid out and what it means. Change it with either, and every index
 // is rebuilt from the log.
-const layout = "9"
+const layout = "11"
 
 // rules are what two indexes of one log must have in common to be the same.
 func (db *DB) rules() string {
@@ -60,22 +60,26 @@ func (db *DB) position() (p position, err error) {
 	return position{binary.BigEndian.Uint64(value), string(value[8:])}, nil
 }
 
-// isIn reports whether the log has that record at that place. An event that was replaced or deleted
-// since is not there: then it cannot be told whether the log is the same.
-func (p position) isIn(ctx context.Context, js jetstream.JetStream) (bool, error) {
+// isIn reports whether the log has that record at that place, and since when. An event that was
+// replaced or deleted since is not there: then it cannot be told whether the log is the same.
+func (p position) isIn(ctx context.Context, js jetstream.JetStream) (is bool, at time.Time, err error) {
 	if p.seq == 0 {
-		return true, nil
+		return true, time.Now(), nil
 	}
 	m, found, err := bus.Next(ctx, js, proto.StreamEvents, ">", p.seq)
 	if err != nil || !found || m.Seq != p.seq {
-		return false, err
+		return false, at, err
 	}
 	if removed := m.Header.Get(proto.HeaderRemoved); removed != "" {
-		return removed == p.id, nil
+		return removed == p.id, m.Time, nil
 	}
 	ev, err := decode(m.Data)
-	return err == nil && ev.ID == p.id, nil
+	return err == nil && ev.ID == p.id, m.Time, nil
 }
+
+// longAway is after which time an index is made again: what says that events have left the log goes
+// itself after [proto.RemovedKept]. The difference is for clocks that are wrong.
+const longAway = proto.RemovedKept / 2
 
 // Bind makes sure that the index belongs to the log that js has now. An index is dropped and starts
 // from nothing if it is of another log, of a later state of this one, or of a state from which this
@@ -107,7 +111,7 @@ func Bind(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger)
 			return err
 		}
 	}
-	same, err := last.isIn(ctx, js)
+	same, at, err := last.isIn(ctx, js)
 	switch {
 	case err != nil:
 		return fmt.Errorf("compare the index with the log: %w", err)
@@ -117,11 +121,14 @@ func Bind(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger)
 	case !same:
 		log.Warn("the log does not have the last event of the index where the index has it, so the index is rebuilt: "+
 			"NATS was restored, or that event was replaced while this process was away", "index_seq", last.seq, "log_seq", head)
+	case head > last.seq && time.Since(at) > longAway:
+		log.Info("the event index was away for long, and is rebuilt from the log", "index_time", at, "log_seq", head)
 	case rules == db.rules():
 		// What is behind the last record is read again: only writers' marks are proved by nothing.
 		return db.goBack(last.seq)
 	default:
-		log.Info("the event index was made by another version of Tendril or under other settings, and is rebuilt from the log", "log_seq", head)
+		log.Info("the event index was made by another version of Tendril or under other settings, and is rebuilt from the "+
+			"log", "log_seq", head)
 	}
 	return db.reset(db.rules(), made)
 }
@@ -155,7 +162,8 @@ func (db *DB) LogGone() error {
 			return err
 		}
 		return fmt.Errorf("the log of %s is gone: the index of this process knows events of it, and NATS has none; "+
-			"see to it that NATS runs on its right volume, or restore the log, or, to begin again without these events, set NGIT_FORGET_LOG=%s", made, made)
+			"see to it that NATS runs on its right volume, or restore the log, or, to begin again without these events, set "+
+			"NGIT_FORGET_LOG=%s", made, made)
 	}
 	return nil
 }
@@ -215,16 +223,18 @@ func (db *DB) applyLog(messages []bus.Message, log *slog.Logger) error {
 		if _, err := proto.ParseEventSubject(m.Subject); err != nil || m.Seq <= db.Seq() {
 			continue
 		}
-		r := Record{Seq: m.Seq, Removed: m.Header.Get(proto.HeaderRemoved), Trace: m.Header.Get(proto.HeaderTraceParent),
-			At: m.Time}
+		r := Record{Seq: m.Seq, Removed: m.Header.Get(proto.HeaderRemoved), Subject: m.Subject,
+			Trace: m.Header.Get(proto.HeaderTraceParent), At: m.Time}
 		var err error
 		if r.Removed != "" {
 			_, err = parseID(r.Removed)
 		} else {
 			r.Raw = m.Data
 			if r.Event, err = decode(m.Data); err == nil {
+				var badRequest error
 				r.Floors, err = ReadFloors(m.Header[proto.HeaderFloor])
-				err = errors.Join(err, genuine(m.Subject, r.Event))
+				r.Request, badRequest = readRequest(m.Header.Get(proto.HeaderRequest))
+				err = errors.Join(err, badRequest, checkLogEvent(m.Subject, r.Event))
 			}
 		}
 		if err != nil {
@@ -250,10 +260,20 @@ func ReadFloors(values []string) (floors []proto.Floor, err error) {
 	return floors, nil
 }
 
-// genuine checks that an event has the place in the log that is its own, and its signature if it
-// decides about other people's data: a login of the core account can have JetStream answer onto a
-// subject of the log (docs/security.md).
-func genuine(subject string, ev *nostr.Event) error {
+func readRequest(value string) (r proto.Request, err error) {
+	if value == "" {
+		return r, nil
+	}
+	if err := json.Unmarshal([]byte(value), &r); err != nil {
+		return r, fmt.Errorf("read what was decided of a request: %w", err)
+	}
+	return r, nil
+}
+
+// checkLogEvent checks that an event has the place in the log that is its own, and its signature if
+// it decides about other people's data: a login of the core account can have JetStream answer onto
+// a subject of the log (docs/security.md).
+func checkLogEvent(subject string, ev *nostr.Event) error {
 	switch {
 	case proto.EventSubjectOf(ev).String() != subject:
 		return errors.New("the event is on the subject of another")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"slices"
 
 	"tendril.dev/lib/nostr"
 )
@@ -20,14 +21,15 @@ type Bans interface {
 	Banned(ev *nostr.Event) (name string, banned bool)
 }
 
-// hidden are the events that are not served, each with the name of the ban that hides it. Once
-// others can see it, it does not change.
+// hidden are the events that are not served, each with the name of the ban that hides it, or of the
+// announcement that is gone on which the event hangs. Once others can see it, it does not change.
 type hidden map[id]string
 
-// Hide hides what is banned, and what hangs on it: an event that names something hidden, and names
-// nothing else that is here, has no place without it. It replaces what was hidden before. Events
-// that come later are hidden in the same way, by what is here when they come, and what is here
-// stays as it is. So Hide must be called when the index has caught up with the log.
+// Hide hides what is banned, and what hangs on it: an event is hidden too if the only known events
+// that it names are hidden. What hangs on announcements that their authors have taken away stays
+// hidden too. It replaces what was hidden before. Events that come later are hidden in the same
+// way, by what is here when they come, and what is here stays as it is. So Hide must be called when
+// the index has caught up with the log.
 //
 // Every way to read passes over hidden events, and subscribers are not told of them. [View.All] has
 // them. [View.Holder], [View.Deleted] and [DB.HasEach] are about what the log has, and do not
@@ -74,6 +76,9 @@ func (db *DB) Hide(bans Bans) error {
 			}
 		}
 	}
+	if err := h.hideAllGone(db, view.reads); err != nil {
+		return err
+	}
 	db.bans = bans
 	db.hidden.Store(&h)
 	return nil
@@ -96,34 +101,69 @@ func (v *View) namesOfEach(some []Entry) (names []string, err error) {
 	return names, nil
 }
 
-// hideBanned hides those of the events of a change that are banned, before they can be seen.
-func (c *change) hideBanned() (err error) {
-	now, changed, shown := *c.db.hidden.Load(), false, c.stored[:0]
-	for _, r := range c.stored {
-		name, banned := c.db.bans.Banned(r.Event)
-		if !banned {
-			if name, banned, err = now.hanging(c.reader, r.Event); err != nil {
-				return err
-			}
-		}
-		if !banned {
-			shown = append(shown, r)
-			continue
-		}
-		if !changed {
-			now, changed = maps.Clone(now), true
-		}
-		e, _ := EntryOf(r.Event)
-		now[e.ID] = name
+// hideNew hides those of the events of a change that are banned, or hang on what is hidden or gone,
+// before they can be seen.
+func (c *change) hideNew() (err error) {
+	before := c.db.hidden.Load()
+	if c.db.bans == nil && len(*before) == 0 && !c.db.lacks.Load() {
+		return nil
 	}
-	c.stored = shown
-	if changed {
-		c.db.hidden.Store(&now)
+	h := maps.Clone(*before)
+	if err := c.hideGone(h); err != nil {
+		return err
+	}
+	for _, r := range c.stored {
+		if err := c.hide(h, r.Event); err != nil {
+			return err
+		}
+	}
+	c.stored = slices.DeleteFunc(c.stored, func(r Record) bool {
+		e, _ := EntryOf(r.Event)
+		_, is := h[e.ID]
+		return is
+	})
+	if !maps.Equal(h, *before) {
+		c.db.hidden.Store(&h)
 	}
 	return nil
 }
 
-// hanging reports whether an event names something hidden, and nothing else that is here.
+// hide hides a new event, or shows what the event needs.
+func (c *change) hide(h hidden, ev *nostr.Event) (err error) {
+	e, _ := EntryOf(ev)
+	if c.db.bans != nil {
+		name, banned := c.db.bans.Banned(ev)
+		if !banned {
+			name, banned, err = h.hanging(c.reader, ev)
+		}
+		if banned {
+			h[e.ID] = name
+		}
+		if banned || err != nil {
+			return err
+		}
+	}
+	if !c.db.lacks.Load() || nostr.KindOf(ev.Kind).Unlinked {
+		return nil
+	}
+	named, links, err := h.linksGone(c.reader, ev)
+	if err != nil || !links {
+		return err
+	}
+	l := c.db.linksOf(c.reader, h)
+	err = h.hideLinked(l, e)
+	if _, hides := h[e.ID]; hides || err != nil {
+		return err
+	}
+	for _, other := range named {
+		if err := h.show(l, other); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hanging reports whether an event names something that a ban hides, and nothing else that is here.
 func (h hidden) hanging(r reader, ev *nostr.Event) (name string, hangs bool, err error) {
 	if len(h) == 0 || nostr.KindOf(ev.Kind).Unlinked {
 		return "", false, nil
@@ -143,8 +183,8 @@ func (h hidden) hanging(r reader, ev *nostr.Event) (name string, hangs bool, err
 		see(r.holder(coordinateOf(address.Kind, author, address.Identifier)))
 	}
 	for _, e := range here {
-		if name, hangs = h[e.ID]; !hangs {
-			break
+		if name, hangs = h[e.ID]; !hangs || IsGone(name) {
+			return "", false, err
 		}
 	}
 	return name, hangs, err

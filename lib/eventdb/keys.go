@@ -19,10 +19,17 @@ import (
 //	a <pubkey> <place>                   → posting          by author
 //	k <kind> <place>                     → posting          by kind
 //	g <letter> <hash of value> <place>   → posting          by single-letter tag
+//	l <key> <hash of d> <place>          → posting          announcement by a key that it lists
 //	r <kind> <pubkey> <hash of d>        → place            who holds the coordinate
 //	d <pubkey> <id>                      → nothing          deletion request by id
 //	c <kind> <pubkey> <hash of d>        → created_at       deletion request by coordinate, up to this time
 //	f <kind> <pubkey> <hash of d>        → place            newest version that was deleted by its id
+//	v <pubkey>                           → created_at       request to vanish, up to this time
+//	n <key of d, c, f or v> <place>      → what it holds    the same by the request at this place
+//	o <id>                               → keys of d c f v  what a request has set
+//	x <expires> <id>                     → nothing          what leaves the log at that time
+//	z <subject>                          → time, id         what was taken away, and lies in the log
+//	y <pubkey> <hash of d>               → time, d          announcement that was taken away
 //	m <name>                             → what the index knows of itself
 //
 // A place is the inverted created_at and the id, 40 bytes, so that bytewise order is NIP-01's:
@@ -39,10 +46,17 @@ const (
 	tableAuthor    = 'a'
 	tableKind      = 'k'
 	tableTag       = 'g'
+	tableListed    = 'l'
 	tableHolder    = 'r'
 	tableDeletedID = 'd'
 	tableDeletedTo = 'c'
 	tableFloor     = 'f'
+	tableVanished  = 'v'
+	tableSetBy     = 'n'
+	tableSet       = 'o'
+	tableExpiring  = 'x'
+	tableTaken     = 'z'
+	tableGone      = 'y'
 	tableMeta      = 'm'
 )
 
@@ -77,10 +91,15 @@ type Entry struct {
 	Expires   nostr.Timestamp // 0: never (NIP-40)
 }
 
-// EntryOf is the entry that an event has. An error: its id is none.
+// EntryOf is the entry that an event has. Of a request it has no end: what a request has taken away
+// would come back with that. An error: its id is none.
 func EntryOf(ev *nostr.Event) (Entry, error) {
 	eid, err := parseID(ev.ID)
-	return Entry{ev.CreatedAt, eid, ev.Kind, Expiration(ev)}, err
+	e := Entry{ev.CreatedAt, eid, ev.Kind, Expiration(ev)}
+	if isRequest(ev.Kind) {
+		e.Expires = 0
+	}
+	return e, err
 }
 
 // Compare sorts newest first, and by id among equals: the order of answers, and of which event of
@@ -143,6 +162,16 @@ func appendKind(b []byte, kind uint16) []byte {
 func appendTag(b []byte, letter byte, value string) []byte {
 	h := hashOf(value)
 	return append(append(b, tableTag, letter), h[:]...)
+}
+
+// appendListed is for the announcements of an identifier; "": of all.
+func appendListed(b []byte, key id, identifier string) []byte {
+	b = append(append(b, tableListed), key[:]...)
+	if identifier == "" {
+		return b
+	}
+	h := hashOf(identifier)
+	return append(b, h[:]...)
 }
 
 func hashOf(value string) [hashLen]byte {

@@ -19,7 +19,8 @@ import (
 // literally.
 type model struct {
 	events []*Event
-	gone   []*Event // every deletion request ever applied
+	gone   []*Event // the requests that are there
+	used   []string // ids of requests that have taken something away
 	now    Timestamp
 }
 
@@ -40,24 +41,33 @@ func (m *model) apply(ev *Event) (stored bool) {
 		}
 	}
 	m.events = append(m.events, ev)
-	if ev.Kind == nostr.KindDeletion {
+	if isRequest(ev.Kind) {
 		m.gone = append(m.gone, ev)
-		m.events = slices.DeleteFunc(m.events, m.deleted)
+		before := len(m.events)
+		if m.events = slices.DeleteFunc(m.events, m.deleted); len(m.events) < before {
+			m.used = append(m.used, ev.ID)
+		}
+		// A request that another takes away has no effect any more.
+		m.gone = slices.DeleteFunc(m.gone, func(ev *Event) bool { return !slices.Contains(m.events, ev) })
 	}
 	return true
 }
 
 // remove is an event that has left the log.
 func (m *model) remove(id string) {
-	m.events = slices.DeleteFunc(m.events, func(ev *Event) bool { return ev.ID == id })
+	is := func(ev *Event) bool { return ev.ID == id }
+	m.events, m.gone = slices.DeleteFunc(m.events, is), slices.DeleteFunc(m.gone, is)
 }
 
 func (m *model) deleted(ev *Event) bool {
-	if ev.Kind == nostr.KindDeletion {
-		return false
-	}
 	for _, request := range m.gone {
-		if request.PubKey != ev.PubKey {
+		if request.PubKey != ev.PubKey || ev.Kind == nostr.KindVanish {
+			continue
+		}
+		if request.Kind == nostr.KindVanish && ev.CreatedAt <= request.CreatedAt {
+			return true
+		}
+		if isRequest(ev.Kind) || request.Kind == nostr.KindVanish {
 			continue
 		}
 		for _, tag := range request.Tags {
@@ -91,7 +101,7 @@ func (m *model) query(f Filter) (out []*Event) {
 }
 
 func expired(ev *Event, now Timestamp) bool {
-	if tag := ev.Tags.Find("expiration"); tag != nil {
+	if tag := ev.Tags.Find("expiration"); tag != nil && !isRequest(ev.Kind) { // what these have taken away would come back
 		at, err := strconv.ParseInt(tag[1], 10, 64)
 		return err == nil && at > 0 && Timestamp(at) < now
 	}
@@ -163,6 +173,9 @@ func (w *world) event() *Event {
 	}
 	if w.rnd.IntN(10) == 0 {
 		ev.Tags = append(ev.Tags, Tag{"expiration", strconv.Itoa(int(w.time()))})
+	}
+	if w.rnd.IntN(80) == 0 {
+		ev.Kind = nostr.KindVanish
 	}
 	if w.rnd.IntN(50) == 0 && ev.Kind != nostr.KindDeletion {
 		ev.Tags = append(ev.Tags, Tag{"expiration", "never"}, Tag{"e"}, Tag{})
@@ -285,12 +298,17 @@ func TestAgainstNaiveMatcher(t *testing.T) {
 				for range 1 + w.rnd.IntN(25) {
 					seq += 1 + uint64(w.rnd.IntN(3)) // the log has gaps where it was compacted
 					r := Record{Seq: seq}
-					if gone := pick(w, append(m.events, w.event())); w.rnd.IntN(15) == 0 && gone.Kind != nostr.KindDeletion {
-						r.Removed = gone.ID
-						m.remove(gone.ID)
-						maps.DeleteFunc(log, func(_ string, r Record) bool { return r.Event.ID == gone.ID })
+					if gone := pick(w, append(m.events, w.event())); w.rnd.IntN(15) == 0 && !slices.Contains(m.used, gone.ID) {
+						r.Removed, r.Subject = gone.ID, proto.EventSubjectOf(gone).String()
+						if log[r.Subject].Event == nil || log[r.Subject].Event.ID == gone.ID { // or it would take away what is there
+							m.remove(gone.ID)
+							delete(log, r.Subject)
+						} else {
+							r.Subject = ""
+						}
 					} else {
 						r.Event = w.event()
+						r.Request = proto.Request{At: int64(1000 + round), Vanishes: r.Event.Kind == nostr.KindVanish}
 						if m.apply(r.Event) {
 							log[proto.EventSubjectOf(r.Event).String()] = r
 							stored = append(slices.DeleteFunc(stored, func(id string) bool { return id == r.Event.ID }), r.Event.ID)
@@ -299,9 +317,12 @@ func TestAgainstNaiveMatcher(t *testing.T) {
 					batch, recent = append(batch, r), append(recent, r)
 				}
 				must(t, db.Apply(batch))
+				shown := db.View()
 				stored = slices.DeleteFunc(stored, func(id string) bool {
-					return !slices.ContainsFunc(m.events, func(ev *Event) bool { return ev.ID == id })
+					_, hidden := shown.Hidden(id)
+					return hidden || !slices.ContainsFunc(m.events, func(ev *Event) bool { return ev.ID == id })
 				})
+				must(t, shown.Close())
 				if !slices.Equal(heard, stored) {
 					t.Fatalf("round %d: heard %q, want %q", round, heard, stored)
 				}
@@ -309,7 +330,7 @@ func TestAgainstNaiveMatcher(t *testing.T) {
 					must(t, db.Close())
 					reopen()
 				}
-				v := db.View()
+				v := db.View().All() // what is hidden has a test of its own
 				if v.Seq() != seq || db.Seq() != seq {
 					t.Fatalf("round %d: view at %d, index at %d, want %d", round, v.Seq(), db.Seq(), seq)
 				}

@@ -54,12 +54,15 @@ type scanner struct {
 	check  int              // look at the context at this step
 }
 
-func (v *View) scanner(ctx context.Context, f nostr.Filter) *scanner {
-	s := &scanner{view: v, ctx: ctx, filter: f, plan: planOf(f)}
-	if s.plan.load {
-		s.rest = newMatcher(f)
+// scanner begins to answer a filter.
+func (v *View) scanner(ctx context.Context, f nostr.Filter) func() *scanner {
+	return func() *scanner {
+		s := &scanner{view: v, ctx: ctx, filter: f, plan: planOf(f)}
+		if s.plan.load {
+			s.rest = newMatcher(f)
+		}
+		return s
 	}
-	return s
 }
 
 func (s *scanner) close() error {

@@ -28,7 +28,7 @@ type View struct {
 func (db *DB) View() *View {
 	v := &View{db: db, now: db.opts.Now(), hides: db.hidden.Load}
 	if db.enter() {
-		v.reads = reader{db.pebble.NewSnapshot(), db.sieve}
+		v.reads = reader{db.pebble.NewSnapshot(), db.keyFilter}
 	}
 	v.hidden = db.hidden.Load() // after the snapshot: what is in it and banned is among them
 	return v
@@ -78,6 +78,19 @@ func (v *View) Seq() uint64 {
 	seq, _, _ := readUint(v.reads, metaSeq)
 	return seq
 }
+
+// Moment names what an index shows: how far it has applied the log, and what bans hide. Where two
+// are equal the same is shown, but for what has expired meanwhile.
+type Moment struct {
+	seq    uint64
+	hidden *hidden
+}
+
+// Moment is what the index shows now.
+func (db *DB) Moment() Moment { return Moment{db.Seq(), db.hidden.Load()} }
+
+// Moment is what the view shows.
+func (v *View) Moment() Moment { return Moment{v.Seq(), v.hidden} }
 
 // Event returns the event with this id (64 hex digits). [ErrNotFound]: there is none, or it has
 // expired, or no event can have such an id.
@@ -161,10 +174,22 @@ func (v *View) Deleted(ev *nostr.Event) (bool, error) {
 // if that is not 0 (none if f.LimitZero). They are loaded one by one as they are asked for.
 // f.Search matches nothing: there is no text index.
 func (v *View) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error] {
-	return answers(v, ctx, f, func(s *scanner, m *match) (*nostr.Event, error) {
-		err := s.decode(m)
-		return m.event, err
-	})
+	return answers(v.scanner(ctx, f), decoded)
+}
+
+func decoded(s *scanner, m *match) (*nostr.Event, error) {
+	err := s.decode(m)
+	return m.event, err
+}
+
+// Listing returns the announcements of an identifier that list a key as maintainer, the newest first;
+// with "" those of all identifiers, one identifier after the other.
+func (v *View) Listing(ctx context.Context, key, identifier string) iter.Seq2[*nostr.Event, error] {
+	p := plan{empty: true}
+	if listed, err := parseID(key); err == nil {
+		p = plan{conditions: [][][]byte{{appendListed(nil, listed, identifier)}}}
+	}
+	return answers(func() *scanner { return &scanner{view: v, ctx: ctx, plan: p} }, decoded)
 }
 
 // Raw is an event as logged. Its bytes are valid until the next one is asked for.
@@ -175,7 +200,7 @@ type Raw struct {
 
 // QueryRaw is Query for those who pass the events on: nothing is decoded.
 func (v *View) QueryRaw(ctx context.Context, f nostr.Filter) iter.Seq2[Raw, error] {
-	return answers(v, ctx, f, func(s *scanner, m *match) (Raw, error) {
+	return answers(v.scanner(ctx, f), func(s *scanner, m *match) (Raw, error) {
 		err := s.read(m)
 		return Raw{m.Entry, m.raw}, err
 	})
@@ -183,14 +208,13 @@ func (v *View) QueryRaw(ctx context.Context, f nostr.Filter) iter.Seq2[Raw, erro
 
 // IDs is Query without the events: where an index alone answers the filter, it loads none.
 func (v *View) IDs(ctx context.Context, f nostr.Filter) iter.Seq2[Entry, error] {
-	return answers(v, ctx, f, func(_ *scanner, m *match) (Entry, error) { return m.Entry, nil })
+	return answers(v.scanner(ctx, f), func(_ *scanner, m *match) (Entry, error) { return m.Entry, nil })
 }
 
-// answers makes an iterator of a scan. An error is the last answer.
-func answers[T any](v *View, ctx context.Context, f nostr.Filter, read func(*scanner, *match) (T, error)) iter.Seq2[T,
-	error] {
+// answers makes an iterator of scans that are begun in this way. An error is the last answer.
+func answers[T any](begin func() *scanner, read func(*scanner, *match) (T, error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		s, stopped := v.scanner(ctx, f), false
+		s, stopped := begin(), false
 		err := s.scan(func(m *match) (more bool, err error) {
 			answer, err := read(s, m)
 			if err != nil {
@@ -236,7 +260,7 @@ func (db *DB) HasEach(ids [][32]byte) (has []bool, err error) {
 	}
 	defer func() { err = errors.Join(err, db.leave()) }()
 	has = make([]bool, len(ids))
-	r, now := reader{db.pebble, db.sieve}, db.opts.Now()
+	r, now := reader{db.pebble, db.keyFilter}, db.opts.Now()
 	for n, eid := range ids {
 		e, found, err := r.lookUp(eid)
 		if err != nil {

@@ -28,9 +28,10 @@ const (
 type Answers struct {
 	List       func(ctx context.Context, shard int, after string) (proto.RepoListAnswer, error)
 	Show       func(context.Context, nostr.RepoRef) (proto.RepoStatus, error)
-	References func(ctx context.Context, ref nostr.RepoRef, after string) (proto.RepoReferencesAnswer, error)
+	References func(context.Context, nostr.RepoRef, proto.RepoReferencesQuestion) (proto.RepoReferencesAnswer, error)
 	Folder     func(context.Context, nostr.RepoRef, proto.RepoFolderQuestion) (proto.RepoFolderAnswer, error)
 	Log        func(context.Context, nostr.RepoRef, proto.RepoLogQuestion) (proto.RepoLogAnswer, error)
+	Ages       func(context.Context, nostr.RepoRef, proto.RepoAgesQuestion) (proto.RepoAgesAnswer, error)
 	Waits      func(context.Context, nostr.RepoRef) (proto.RepoWaitsAnswer, error)
 	Restore    func(context.Context, nostr.RepoRef) (proto.RepoStatus, error)
 	Remove     func(context.Context, nostr.RepoRef) (proto.RepoStatus, error)
@@ -118,41 +119,33 @@ func timeout(h nats.Header) time.Duration {
 
 // answer answers a question with the value that its asker is to get.
 func (s *Server) answer(ctx context.Context, verb proto.RepoVerb, shard int, data []byte) (any, error) {
-	switch verb {
-	case proto.RepoList:
-		var q proto.RepoListQuestion
-		if err := json.Unmarshal(data, &q); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrQuestion, err)
+	if verb == proto.RepoList {
+		q, err := read[proto.RepoListQuestion](data)
+		if err != nil {
+			return nil, err
 		}
 		return s.answers.List(ctx, shard, q.After)
-	case proto.RepoReferences:
-		var q proto.RepoReferencesQuestion
-		ref, err := refOf(data, shard, &q, &q.Ref)
-		if err != nil {
-			return nil, err
-		}
-		return s.answers.References(ctx, ref, q.After)
-	case proto.RepoFolder:
-		var q proto.RepoFolderQuestion
-		ref, err := refOf(data, shard, &q, &q.Ref)
-		if err != nil {
-			return nil, err
-		}
-		return s.answers.Folder(ctx, ref, q)
-	case proto.RepoLog:
-		var q proto.RepoLogQuestion
-		ref, err := refOf(data, shard, &q, &q.Ref)
-		if err != nil {
-			return nil, err
-		}
-		return s.answers.Log(ctx, ref, q)
 	}
-	var q proto.RepoQuestion
-	ref, err := refOf(data, shard, &q, &q.Ref)
+	q, err := read[proto.RepoQuestion](data) // the others have this and more
 	if err != nil {
 		return nil, err
 	}
+	ref, err := nostr.ParseRepoRef(q.Ref)
+	if err == nil && proto.ShardOf(ref.Identifier) != shard {
+		err = errors.New("the repository is of another shard")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrQuestion, err)
+	}
 	switch verb {
+	case proto.RepoReferences:
+		return about(ctx, ref, data, s.answers.References)
+	case proto.RepoFolder:
+		return about(ctx, ref, data, s.answers.Folder)
+	case proto.RepoLog:
+		return about(ctx, ref, data, s.answers.Log)
+	case proto.RepoAges:
+		return about(ctx, ref, data, s.answers.Ages)
 	case proto.RepoShow:
 		return s.answers.Show(ctx, ref)
 	case proto.RepoWaits:
@@ -165,20 +158,21 @@ func (s *Server) answer(ctx context.Context, verb proto.RepoVerb, shard int, dat
 	return nil, ErrQuestion
 }
 
-// refOf reads a question about one repository of a shard.
-func refOf(data []byte, shard int, question any, text *string) (nostr.RepoRef, error) {
-	err := json.Unmarshal(data, question)
-	var ref nostr.RepoRef
-	if err == nil {
-		ref, err = nostr.ParseRepoRef(*text)
+func read[Q any](data []byte) (question Q, err error) {
+	if err := json.Unmarshal(data, &question); err != nil {
+		return question, fmt.Errorf("%w: %w", ErrQuestion, err)
 	}
-	if err == nil && proto.ShardOf(ref.Identifier) != shard {
-		err = errors.New("the repository is of another shard")
-	}
+	return question, nil
+}
+
+// about answers a question that says more than which repository it is about.
+func about[Q, A any](ctx context.Context, ref nostr.RepoRef, data []byte,
+	answer func(context.Context, nostr.RepoRef, Q) (A, error)) (any, error) {
+	question, err := read[Q](data)
 	if err != nil {
-		return ref, fmt.Errorf("%w: %w", ErrQuestion, err)
+		return nil, err
 	}
-	return ref, nil
+	return answer(ctx, ref, question)
 }
 
 func (s *Server) send(reply string, answer any) error {

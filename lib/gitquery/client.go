@@ -13,12 +13,14 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/testonly"
 	"tendril.dev/proto"
 )
 
@@ -36,12 +38,18 @@ var (
 // askAgain is the pause before a question is asked again for which there was no worker.
 const askAgain = 100 * time.Millisecond
 
+// HandOverWait is how long what a client asks of a repository waits while no worker holds it.
+var HandOverWait = testonly.Duration("GIT_HANDOVER_WAIT", 30*time.Second)
+
 // Client asks. It may be copied, and used by several goroutines.
 type Client struct {
 	Conn *nats.Conn // Required.
 	// Patience is how long a question waits for a worker that holds the shard. For the answer it waits
 	// until the deadline of its context.
 	Patience time.Duration
+	// ForPages refuses the questions that the gateway may not ask on a shared NATS server, so that one
+	// process refuses them too.
+	ForPages bool
 }
 
 // Show tells all about a repository.
@@ -78,6 +86,13 @@ func (c Client) Log(ctx context.Context, ref nostr.RepoRef, q proto.RepoLogQuest
 	err error) {
 	q.Ref = ref.String()
 	err = c.ask(ctx, shardOf(ref), proto.RepoLog, q, &a)
+	return a, err
+}
+
+// Ages tells how old branches and tags are, for a client of a front door.
+func (c Client) Ages(ctx context.Context, ref nostr.RepoRef, client string) (a proto.RepoAgesAnswer, err error) {
+	q := proto.RepoAgesQuestion{Ref: ref.String(), Client: client}
+	err = c.ask(ctx, shardOf(ref), proto.RepoAges, q, &a)
 	return a, err
 }
 
@@ -149,6 +164,9 @@ func shardOf(ref nostr.RepoRef) string { return proto.ShardName(proto.ShardOf(re
 // ask asks until a worker has answered, and only a worker that has done nothing is asked
 // twice.
 func (c Client) ask(ctx context.Context, shard string, verb proto.RepoVerb, question, answer any) error {
+	if c.ForPages && !slices.Contains(proto.PageVerbs(), verb) {
+		return fmt.Errorf("%w: %s is not asked for pages", ErrQuestion, verb)
+	}
 	data, err := json.Marshal(question)
 	if err != nil {
 		return fmt.Errorf("write the question %s: %w", verb, err)

@@ -158,8 +158,8 @@ func TestPages(t *testing.T) {
 			}
 			return a, nil
 		},
-		References: func(_ context.Context, _ nostr.RepoRef, after string) (a proto.RepoReferencesAnswer, err error) {
-			a.References, a.More = gitquery.Page(names, func(r proto.RepoReference) string { return r.Name }, after)
+		References: func(_ context.Context, _ nostr.RepoRef, q proto.RepoReferencesQuestion) (a proto.RepoReferencesAnswer, err error) {
+			a.References, a.More = gitquery.Page(names, func(r proto.RepoReference) string { return r.Name }, q.After)
 			return a, nil
 		},
 	})

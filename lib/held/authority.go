@@ -10,8 +10,7 @@ import (
 )
 
 // Source finds the announcements of one identifier. Anybody may announce an identifier, so that
-// there can be thousands: no question reads all of them, but for a key that no announcement is
-// found to list.
+// there can be thousands: no question reads all of them.
 type Source interface {
 	// By returns the announcements of an author.
 	By(author string) []*Entry
@@ -20,9 +19,8 @@ type Source interface {
 	LedBy(lead string) iter.Seq[*Entry]
 	// Any reports whether there is one whose id is not among these.
 	Any(without map[string]bool) bool
-	// Lists reports whether one of another author lists a key. Those of the likely keys are looked at
-	// first.
-	Lists(key string, likely []string) bool
+	// Lists reports whether one of another author lists a key.
+	Lists(key string) bool
 }
 
 // Announced are the announcements of one identifier that a directory holds.
@@ -49,10 +47,10 @@ func (a announced) LedBy(lead string) iter.Seq[*Entry] {
 }
 
 func (a announced) Any(without map[string]bool) bool {
-	return slices.ContainsFunc(a.directory.announced[a.identifier], func(e *Entry) bool { return !without[e.Event.ID] })
+	return slices.ContainsFunc(a.directory.Announcements(a.identifier), func(e *Entry) bool { return !without[e.Event.ID] })
 }
 
-func (a announced) Lists(key string, _ []string) bool {
+func (a announced) Lists(key string) bool {
 	return slices.ContainsFunc(a.directory.naming[nostr.RepoRef{PubKey: key, Identifier: a.identifier}],
 		func(e *Entry) bool {
 			return e.Event.PubKey != key

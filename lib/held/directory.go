@@ -16,18 +16,24 @@ type Directory struct {
 	byKey        map[string]*Entry
 	byID         map[string]*Entry
 	byIdentifier map[string]map[string]*Entry // identifier -> key
+	byKind       map[kindOf][]*Entry
 	byAddress    map[nostr.Address][]*Entry
-	announced    map[string][]*Entry        // announcements by identifier
+	byAuthor     map[string][]*Entry
 	naming       map[nostr.RepoRef][]*Entry // announcements by a key that they list
 	led          map[nostr.RepoRef][]*Entry // announcements by their only lead, where that is not their author
+}
 
+// kindOf names the events of a kind that are held of an identifier.
+type kindOf struct {
+	identifier string
+	kind       int
 }
 
 // NewDirectory makes an empty one.
 func NewDirectory() *Directory {
 	return &Directory{
 		byKey: map[string]*Entry{}, byID: map[string]*Entry{}, byIdentifier: map[string]map[string]*Entry{},
-		byAddress: map[nostr.Address][]*Entry{}, announced: map[string][]*Entry{},
+		byKind: map[kindOf][]*Entry{}, byAddress: map[nostr.Address][]*Entry{}, byAuthor: map[string][]*Entry{},
 		naming: map[nostr.RepoRef][]*Entry{}, led: map[nostr.RepoRef][]*Entry{},
 	}
 }
@@ -41,13 +47,15 @@ func (d *Directory) Add(e *Entry) {
 		d.byIdentifier[e.Identifier] = of
 	}
 	of[e.Key] = e
+	kind := kindOf{e.Identifier, e.Event.Kind}
+	d.byKind[kind] = append(d.byKind[kind], e)
+	d.byAuthor[e.Event.PubKey] = append(d.byAuthor[e.Event.PubKey], e)
 	if address, ok := e.Address(); ok {
 		d.byAddress[address] = append(d.byAddress[address], e)
 	}
 	if e.Announcement == nil {
 		return
 	}
-	d.announced[e.Identifier] = append(d.announced[e.Identifier], e)
 	for _, key := range e.Announcement.Listed {
 		name := nostr.RepoRef{PubKey: key, Identifier: e.Identifier}
 		d.naming[name] = append(d.naming[name], e)
@@ -73,13 +81,14 @@ func (d *Directory) Remove(key string) *Entry {
 	if len(of) == 0 {
 		delete(d.byIdentifier, e.Identifier)
 	}
+	removeFrom(d.byKind, kindOf{e.Identifier, e.Event.Kind}, e)
+	removeFrom(d.byAuthor, e.Event.PubKey, e)
 	if address, ok := e.Address(); ok {
 		removeFrom(d.byAddress, address, e)
 	}
 	if e.Announcement == nil {
 		return e
 	}
-	removeFrom(d.announced, e.Identifier, e)
 	for _, key := range e.Announcement.Listed {
 		removeFrom(d.naming, nostr.RepoRef{PubKey: key, Identifier: e.Identifier}, e)
 	}
@@ -108,9 +117,12 @@ func (d *Directory) ByID(id string) *Entry { return d.byID[id] }
 // At returns the held events at an address.
 func (d *Directory) At(address nostr.Address) []*Entry { return slices.Clip(d.byAddress[address]) }
 
+// By returns the held events of an author.
+func (d *Directory) By(author string) []*Entry { return slices.Clip(d.byAuthor[author]) }
+
 // Announcements returns the held announcements of an identifier.
 func (d *Directory) Announcements(identifier string) []*Entry {
-	return slices.Clip(d.announced[identifier])
+	return slices.Clip(d.byKind[kindOf{identifier, nostr.KindAnnouncement}])
 }
 
 // Naming returns the held announcements of an identifier that list this key as a maintainer.
@@ -121,10 +133,8 @@ func (d *Directory) Naming(identifier, pubkey string) []*Entry {
 // OfKinds returns the entries of an identifier whose events are of these kinds, in order of their
 // keys.
 func (d *Directory) OfKinds(identifier string, kinds ...int) (entries []*Entry) {
-	for _, e := range d.byIdentifier[identifier] {
-		if slices.Contains(kinds, e.Event.Kind) {
-			entries = append(entries, e)
-		}
+	for _, kind := range kinds {
+		entries = append(entries, d.byKind[kindOf{identifier, kind}]...)
 	}
 	slices.SortFunc(entries, func(a, b *Entry) int { return cmp.Compare(a.Key, b.Key) })
 	return entries

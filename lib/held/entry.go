@@ -48,17 +48,23 @@ func NewEntry(h proto.Held) (*Entry, error) {
 	if h.Event == nil {
 		return nil, errors.New("held entry: no event")
 	}
-	key, err := proto.HeldKeyOf(h.Identifier, h.Event).Key()
-	if err != nil {
-		return nil, fmt.Errorf("held entry: %w", err)
-	}
-	e := &Entry{Held: h, Key: key}
+	var parsed *nostr.Announcement
 	if h.Event.Kind == nostr.KindAnnouncement {
-		if e.Announcement, err = nostr.ParseAnnouncement(h.Event); err != nil {
+		var err error
+		if parsed, err = nostr.ParseAnnouncement(h.Event); err != nil {
 			return nil, fmt.Errorf("held entry: %w", err)
 		}
 	}
-	return e, nil
+	return Named(h, parsed)
+}
+
+// Named names the key of a held event, which was parsed if it is an announcement.
+func Named(h proto.Held, parsed *nostr.Announcement) (*Entry, error) {
+	key, err := proto.HeldKey(h.Identifier, h.Event)
+	if err != nil {
+		return nil, fmt.Errorf("held entry: %w", err)
+	}
+	return &Entry{Held: h, Key: key, Announcement: parsed}, nil
 }
 
 // Decode reads the value of a key of the bucket.

@@ -2,7 +2,8 @@
 // relay.
 //
 // Its first part is admission. [Fair] divides an amount that is held for a while, like processes,
-// connections or bytes of memory. [Rates] bounds how often something is done.
+// connections or bytes of memory. [Rates] bounds how often something is done. It does not know what
+// it divides, and refuses no request by itself: its callers do.
 package limit
 
 import (

@@ -13,6 +13,7 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/disk"
+	"tendril.dev/lib/testonly"
 	"tendril.dev/proto"
 )
 
@@ -34,7 +35,8 @@ const lookEvery = 5 * time.Second
 // NewMarks makes the marks of what a service stores. [Marks.Run] looks at them.
 func NewMarks(what string, log *slog.Logger, metrics prometheus.Registerer, looks ...Look) *Marks {
 	m := &Marks{log: log, looks: looks, gauge: promauto.With(metrics).NewGauge(prometheus.GaugeOpts{
-		Name: "ngit_full", ConstLabels: prometheus.Labels{"store": what}, Help: "1 above a high-water mark: only owners and maintainers of served repositories may add data.",
+		Name: "ngit_full", ConstLabels: prometheus.Labels{"store": what},
+		Help: "1 above a high-water mark: only owners and maintainers of served repositories may add data.",
 	})}
 	m.full.Store(new(string))
 	return m
@@ -85,8 +87,10 @@ func (m *Marks) Full() string {
 	return *m.full.Load()
 }
 
-// minFree is what must be free on a disk: a tenth of it, but not less than this.
-const minFree = 1 << 30
+// leastFree is what must be free on a disk of a size, in bytes: a tenth of it, but at least 1 GiB.
+func leastFree(all int64) int64 {
+	return int64(testonly.Int("DISK_LEAST_FREE", int(max(1<<30, all/10))))
+}
 
 // Disk looks at the free space of the disk that holds a folder.
 func Disk(folder string) Look {
@@ -95,15 +99,25 @@ func Disk(folder string) Look {
 		if err != nil {
 			return "", err
 		}
-		if least := max(minFree, all/10); free < least {
+		if least := leastFree(all); free < least {
 			return fmt.Sprintf("%d MiB are free on the disk of %s; new data needs %d MiB", free>>20, folder, least>>20), nil
 		}
 		return "", nil
 	}
 }
 
-// LogMark is how large the log may be, in bytes: most, or 80% of what JetStream may store if that
-// is not set.
+// Writable looks at whether the bus can store anything.
+func Writable(b *bus.Bus) Look {
+	return func(context.Context) (string, error) {
+		if err := b.Full(); err != nil {
+			return err.Error(), nil
+		}
+		return "", nil
+	}
+}
+
+// LogMark is how large the log may be, in bytes: most, or 80% of what JetStream may store if that is
+// not set.
 func LogMark(ctx context.Context, b *bus.Bus, most int64) (int64, error) {
 	if most > 0 {
 		return most, nil

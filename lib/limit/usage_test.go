@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/testonly"
 	"tendril.dev/proto"
 	"tendril.dev/test/fixture"
 )
@@ -107,8 +110,23 @@ func TestLogMark(t *testing.T) {
 	if full, err := Log(b, 1000)(t.Context()); err != nil || !strings.Contains(full, "NGIT_LOG_MAX_BYTES") {
 		t.Errorf("of the setting: %q, %v", full, err)
 	}
-	if full, err := Disk(t.TempDir())(t.Context()); err != nil {
-		t.Errorf("%q, %v", full, err)
+}
+
+// TestDiskMark: a tenth of a disk stays free, and at least 1 GiB of a small one.
+func TestDiskMark(t *testing.T) {
+	t.Setenv(testonly.Prefix+"DISK_LEAST_FREE", "1")
+	if full, err := Disk(t.TempDir())(t.Context()); err != nil || full != "" {
+		t.Errorf("a disk with room: %q, %v", full, err)
+	}
+	t.Setenv(testonly.Prefix+"DISK_LEAST_FREE", strconv.Itoa(1<<60))
+	if full, err := Disk(t.TempDir())(t.Context()); err != nil || !strings.Contains(full, "new data needs") {
+		t.Errorf("a disk with less than must be free: %q, %v", full, err)
+	}
+	fixture.Must(t, os.Unsetenv(testonly.Prefix+"DISK_LEAST_FREE"))
+	for all, want := range map[int64]int64{100 << 30: 10 << 30, 5 << 30: 1 << 30} {
+		if least := leastFree(all); least != want {
+			t.Errorf("%d bytes must be free of %d; want %d", least, all, want)
+		}
 	}
 }
 

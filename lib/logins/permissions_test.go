@@ -73,7 +73,7 @@ func TestWhoMayPublish(t *testing.T) {
 	}
 	for who, subjects := range map[string]string{
 		"gateway":          "grasp.candidate.user grasp.manage",
-		"gateway operator": "grasp.repo.07.waits",
+		"gateway operator": "grasp.repo.07.waits grasp.repo.07.ages",
 		"purgatory": "grasp.candidate.release grasp.git.repo.pushed $KV.grasp-claims.purgatory.00 " +
 			"$KV.grasp-workers.purgatory.a",
 		"relayconn": "grasp.candidate.sync.live grasp.candidate.sync.historic grasp.candidate.sync.daily $KV.grasp-relays.r.example.com " +

@@ -1,7 +1,8 @@
 // Package netguard is the one way out. Announcements are written by strangers and name relays and
 // git servers to connect to; every outgoing connection, WebSocket or HTTP, passes the guard, which
 // looks at the address in the moment of connecting and lets public ones through only (docs:
-// "Announcements are untrusted input").
+// "Announcements are untrusted input"). It does not bound what a connection carries: its callers
+// do.
 package netguard
 
 import (

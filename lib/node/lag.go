@@ -43,7 +43,8 @@ type projection struct {
 
 func newLag(js jetstream.JetStream, metrics prometheus.Registerer) *lag {
 	l := &lag{js: js, projections: map[string]projection{}, behind: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "tendril_projection_lag", Help: "How far a projection of this process is behind the end of its stream, in sequences.",
+		Name: "tendril_projection_lag", Help: "How far a projection of this process is behind the end of its stream, in " +
+			"sequences.",
 	}, []string{"projection"})}
 	metrics.MustRegister(l.behind)
 	return l
@@ -75,7 +76,7 @@ func (l *lag) tell(ctx context.Context, n *Node) error {
 			l.look(ctx)
 		}
 		p := proto.Progress{
-			Process: n.process + " " + n.Worker, Version: obs.Version(), Domain: n.Settings.Domain, Started: started,
+			Process: n.process + " " + n.Worker, Version: obs.Version(), Domain: n.Settings.Address(), Started: started,
 			Read: []proto.Reading{}, Counts: map[string]int64{}, Troubles: n.Ready.Troubles(),
 		}
 		for _, folder := range []string{n.Settings.RelayDataPath, n.Settings.GitDataPath} {

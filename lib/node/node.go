@@ -1,6 +1,6 @@
 // Package node is a process that services run in: what each is handed (settings, bus, index, log,
 // metrics, readiness) and the life cycle around them. One process may run one service or all of
-// them; a service cannot tell which (docs/architecture.md).
+// them; a service cannot tell which (docs/architecture.md). It owns no state of a service.
 package node
 
 import (
@@ -28,9 +28,11 @@ import (
 	"tendril.dev/lib/bans"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
+	"tendril.dev/lib/disk"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/obs"
 	"tendril.dev/lib/query"
+	"tendril.dev/lib/testonly"
 	"tendril.dev/proto"
 )
 
@@ -129,7 +131,7 @@ func openWithLevel(ctx context.Context, name string, s config.Settings, log *slo
 	services ...Service) (n *Node, err error) {
 	n = &Node{
 		Settings: s, Log: log, Metrics: prometheus.NewRegistry(), Ready: &obs.Readiness{}, AtFront: http.NewServeMux(),
-		Worker: s.WorkerName, shared: &shared{process: name},
+		Worker: testonly.String("WORKER_NAME", ""), shared: &shared{process: name},
 	}
 	defer func() {
 		if err != nil {
@@ -139,7 +141,6 @@ func openWithLevel(ctx context.Context, name string, s config.Settings, log *slo
 	for _, warning := range s.Warnings {
 		log.Warn(warning)
 	}
-	fitConnections(&n.Settings.Front, log)
 	if n.Worker == "" {
 		host, err := os.Hostname()
 		if err != nil {
@@ -185,7 +186,7 @@ const observeApart = "127.0.0.1:7335"
 func (n *Node) observe(apart bool, level *slog.LevelVar) (waiting func(what string), err error) {
 	s := n.Settings
 	n.Metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		obs.BuildInfo(), obs.Uptime(time.Now()))
+		obs.BuildInfo(), obs.Uptime(time.Now()), newDisks(s))
 	n.Ready.Add("bus", func() error { return errors.New("waiting for the bus: connecting") })
 	var metrics prometheus.Gatherer
 	if s.MetricsEnabled {
@@ -199,6 +200,9 @@ func (n *Node) observe(apart bool, level *slog.LevelVar) (waiting func(what stri
 		}
 	}
 	if address == "" {
+		if s.PrivateMode { // the metrics name repositories, and the front port is open to the world
+			metrics = nil
+		}
 		obs.Mount(n.AtFront, n.Ready, metrics)
 		return waiting, nil
 	}
@@ -220,8 +224,8 @@ func (n *Node) openBus(ctx context.Context, waiting func(what string), newLog fu
 	slices.Sort(needs)
 	n.Bus, err = bus.Open(ctx, bus.Options{
 		Name: "tendril " + n.process + " " + n.Worker, Sizing: Sizing(s), Log: n.Log,
-		URL: s.NATSURL, LoginFile: s.NATSLoginFile, Creds: s.NATSCreds, CA: s.NATSCA, Cert: s.NATSCert, Key: s.NATSKey, Role: n.process,
-		Dir: n.folder("nats"), Listen: s.NATSListen, Password: s.NATSPassword,
+		URL: s.NATSURL, LoginFile: s.NATSLoginFile, Creds: s.NATSCreds, CA: s.NATSCA, Cert: s.NATSCert, Key: s.NATSKey,
+		Role: n.process, Dir: n.folder("nats"), Listen: s.NATSListen, Password: s.NATSPassword,
 		Provisions: slices.ContainsFunc(services, func(s Service) bool { return s.Provisions }), Needs: slices.Compact(needs),
 		Waiting: waiting, NewLog: newLog,
 	})
@@ -230,6 +234,9 @@ func (n *Node) openBus(ctx context.Context, waiting func(what string), newLog fu
 	}
 	if n.Bans, err = bans.Open(ctx, n.Bus.JS, s.Policy, n.Log); err != nil {
 		return err
+	}
+	if n.Bans.WasPrivate() && !s.PrivateMode {
+		return config.WasPrivate("in the log")
 	}
 	n.lag = newLag(n.Bus.JS, n.Metrics)
 	n.Metrics.MustRegister(prometheus.NewCounterFunc(
@@ -296,12 +303,16 @@ func (n *Node) bindIndex(ctx context.Context) error {
 func (n *Node) openIndex() (err error) {
 	s, dir := n.Settings, n.folder("index-"+n.process)
 	if dir != "" {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		err := os.MkdirAll(dir, 0o700)
+		if err == nil {
+			err = disk.Reserve(dir, n.folder("reserve-"+n.process))
+		}
+		if err != nil {
 			return storageError(s, err)
 		}
 	}
 	n.Index, err = eventdb.Open(dir, eventdb.Options{
-		Cache: s.IndexCacheBytes, KeepDeleted: s.IgnoreDeletions, ForgottenLog: s.ForgetLog, Log: n.Log,
+		KeepDeleted: s.IgnoreDeletions, ForgottenLog: s.ForgetLog, Log: n.Log,
 	})
 	if err != nil {
 		return storageError(s, err)
@@ -369,17 +380,21 @@ func (n *Node) makeScratch() (err error) {
 	return nil
 }
 
-// minCandidateBytes is a queue of candidates that the largest message fits into: one that never
-// fits would be sent for ever.
-const minCandidateBytes = 2 << 20
+var (
+	// candidateBytes bounds each queue of candidates. The largest message must fit into it: one that
+	// never fits would be sent for ever.
+	candidateBytes = testonly.Int("CANDIDATE_QUEUE_BYTES", 64<<20)
+	// candidateWait is how long a candidate may be in the writer's hands before it is handed out again.
+	candidateWait = testonly.Duration("CANDIDATE_ACK_WAIT", 10*time.Second)
+)
 
 // Sizing turns settings into what the streams are made with.
 func Sizing(s config.Settings) proto.Sizing {
 	return proto.Sizing{
-		Replicas: s.NATSReplicas, CandidateBytes: max(s.CandidateBytes, minCandidateBytes),
+		Replicas: s.NATSReplicas, CandidateBytes: int64(candidateBytes),
 		RejectedMaxAge: time.Duration(s.RejectedColdSeconds)*time.Second +
 			48*time.Hour, // how often an event has expired is known for longer
-		WorkerTTL: s.WorkerTTL, ClaimWait: s.CandidateWait,
+		WorkerTTL: s.WorkerTTL, ClaimWait: candidateWait,
 		MemoryOnly: s.DatabaseBackend == "memory",
 	}
 }

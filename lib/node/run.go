@@ -40,7 +40,12 @@ func Serve(name string, s config.Settings, apart bool, services ...Service) erro
 		return err
 	}
 	err = n.Run(ctx, services...)
-	if closed := n.closeInTime(); err == nil {
+	closed := n.closeInTime()
+	if errors.Is(err, errRoom) {
+		log.Info("the disk has room again: restarting", "closing", closed)
+		return again()
+	}
+	if err == nil {
 		err = closed
 	}
 	if err == nil && context.Cause(ctx) == errReload {
@@ -48,6 +53,10 @@ func Serve(name string, s config.Settings, apart bool, services ...Service) erro
 	}
 	return err
 }
+
+// errRoom ends the services of a process whose disk was full and has room again. It begins again,
+// because the embedded NATS server writes nothing more to streams that it once could not write.
+var errRoom = errors.New("the disk has room again")
 
 // closeInTime closes the node. What takes longer than the rest of NGIT_SHUTDOWN_WAIT is named, and
 // left to the end of the process.
@@ -123,7 +132,7 @@ func again() error {
 	if err == nil {
 		err = syscall.Exec(program, os.Args, os.Environ())
 	}
-	return fmt.Errorf("begin again after SIGHUP: %w", err)
+	return fmt.Errorf("begin again: %w", err)
 }
 
 // listen serves something beside the services until Close.
@@ -175,6 +184,8 @@ func (n *Node) Run(ctx context.Context, services ...Service) (err error) {
 	case <-ctx.Done():
 	case err = <-failed:
 	case err = <-n.Bus.Lost():
+	case <-n.Bus.RoomAgain():
+		err = errRoom
 	case err = <-indexFailed:
 	}
 	deadline := time.Now().Add(n.Settings.ShutdownWait)

@@ -7,12 +7,18 @@ import (
 )
 
 // Kinds of NIP-34, and the ones next to them that a git relay knows by number (NIP-22 comment,
-// NIP-09 deletion, NIP-56 report).
+// NIP-09 deletion, NIP-56 report, NIP-62 request to vanish).
 const (
 	KindPatch, KindPR, KindPRUpdate, KindIssue     = 1617, 1618, 1619, 1621
 	KindAnnouncement, KindState, KindUserGraspList = 30617, 30618, 10317
 	KindComment, KindDeletion, KindReport          = 1111, 5, 1984
 	KindUserGraspSet                               = 10318
+	KindVanish                                     = 62
+	// KindProfile is what its author writes of themselves (NIP-01), and KindRelayList the relays that
+	// its author reads and writes at (NIP-65).
+	KindProfile, KindRelayList = 0, 10002
+	// Status events say where an issue, a pull request or a patch stands.
+	KindStatusOpen, KindStatusApplied, KindStatusClosed, KindStatusDraft = 1630, 1631, 1632, 1633
 )
 
 // Bounds of one event. An event that goes beyond is refused whole: a part of it would not be what
@@ -43,6 +49,8 @@ type Kind struct {
 	Unlinked bool
 	// FromAnyone: its events are accepted from everybody, without a rule of their own.
 	FromAnyone bool
+	// OwnOnly: its events are taken from the service's own key only (NIP-C1).
+	OwnOnly bool
 	// Waits: its events wait for their git data.
 	Waits bool
 	// Root: comments refer to it; its id is asked for at the relays of its repository.
@@ -63,16 +71,18 @@ const (
 	maxPatch        = 512 << 10
 	maxPR           = 256 << 10
 	maxGraspList    = 16 << 10
+	maxAboutAuthor  = 32 << 10
 )
 
-// Kinds are those that a git relay knows by number. Deletion requests, reports and user grasp lists
-// do not vouch: they are accepted from anyone, so that anyone could bring in anything by them.
+// Kinds are those that a git relay knows by number. Requests, reports and user grasp lists do not
+// vouch: they are accepted from anyone, so that anyone could bring in anything by them.
 var Kinds = []Kind{
-	{Number: 0, Vouches: true, Counted: true},
+	{Number: KindProfile, Name: "profile", MaxBytes: maxAboutAuthor, Counted: true},
 	{Number: 1, Vouches: true, Counted: true},
 	{Number: KindDeletion, Name: "deletion request", Decides: true, Unlinked: true, Counted: true},
 	{Number: 6, Vouches: true, Counted: true},
 	{Number: 7, Vouches: true, Counted: true},
+	{Number: KindVanish, Name: "request to vanish", Decides: true, Unlinked: true, Counted: true},
 	{Number: KindComment, Name: "comment", Vouches: true, Counted: true},
 	{Number: KindPatch, Name: "patch", MaxBytes: maxPatch, Vouches: true, Root: true, Counted: true},
 	{Number: KindPR, Name: "pull request", MaxBytes: maxPR, Decides: true, Vouches: true, Waits: true, Root: true,
@@ -80,24 +90,26 @@ var Kinds = []Kind{
 	{Number: KindPRUpdate, Name: "update of a pull request", MaxBytes: maxPR, Decides: true, Vouches: true, Waits: true,
 		Counted: true},
 	{Number: KindIssue, Name: "issue", Vouches: true, Root: true, Counted: true},
-	{Number: 1630, Vouches: true, Counted: true},
-	{Number: 1631, Vouches: true, Counted: true},
-	{Number: 1632, Vouches: true, Counted: true},
-	{Number: 1633, Vouches: true, Counted: true},
+	{Number: KindStatusOpen, Vouches: true, Counted: true},
+	{Number: KindStatusApplied, Vouches: true, Counted: true},
+	{Number: KindStatusClosed, Vouches: true, Counted: true},
+	{Number: KindStatusDraft, Vouches: true, Counted: true},
 	{Number: KindReport, Name: "report", Unlinked: true},
 	{Number: 9734, Vouches: true, Counted: true},
 	{Number: 9735, Vouches: true, Counted: true},
+	{Number: KindRelayList, Name: "relay list", MaxBytes: maxAboutAuthor, Counted: true},
 	{Number: KindUserGraspList, Name: "user grasp list", MaxBytes: maxGraspList, Unlinked: true, FromAnyone: true,
 		Announced: true, Counted: true},
 	{Number: KindUserGraspSet, Name: "user grasp list", MaxBytes: maxGraspList, Unlinked: true, FromAnyone: true,
 		Counted: true},
+	{Number: 19843, Vouches: true, OwnOnly: true},
 	{
 		Number: KindAnnouncement, Name: "announcement", MaxBytes: maxAnnouncement,
 		Decides: true, Vouches: true, Unlinked: true, Waits: true, Announced: true, Counted: true,
 	},
 	{
 		Number: KindState, Name: "state", MaxBytes: maxState,
-		Decides: true, Vouches: true, Unlinked: true, Waits: true, Announced: true, Counted: true,
+		Decides: true, Vouches: true, Unlinked: true, Waits: true, Counted: true,
 	},
 }
 

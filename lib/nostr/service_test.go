@@ -53,6 +53,12 @@ func TestListsService(t *testing.T) {
 		grasp.example      | x      | /NPUB/x.git                     | wss://u@grasp.example     |
 		[::1]:7000         | x      | http://[0:0::1]:7000/x          | ws://[::1]:7000           | yes
 		grasp.example:7000 | x      | /NPUB/x.git                     | wss://grasp.example       |
+		grasp.example/a/b  | x      | /a/b/NPUB/x.git                 | wss://grasp.example/a/b/  | yes
+		grasp.example/a/b  | x      | /a/b/NPUB/x.git                 | wss://grasp.example       |
+		grasp.example/a/b  | x      | /NPUB/x.git                     | wss://grasp.example/a/b   |
+		grasp.example/a/b  | x      | /a/bc/NPUB/x.git                | wss://grasp.example/a/bc  |
+		grasp.example/a/b  | x      | /a/b/OTHER/x.git                | wss://grasp.example/a/b   |
+		grasp.example/a/b  | x      | /a/b/prs/NPUB/x.git             | wss://grasp.example/a/b   |
 		grasp.example:port | x      | /NPUB/x.git                     | wss://grasp.example       |`) {
 		check(c[0], c[1], strings.ReplaceAll(c[2], "SPACE", " "), strings.ReplaceAll(c[3], "SPACE", " "), c[4] != "")
 	}
@@ -130,14 +136,22 @@ func TestParseRepositoryPath(t *testing.T) {
 		/NPUB/a%2Fb.git                          | a/b   | false |
 		/NPUB/a/b.git                            | a/b   | false |
 		/NPUB/x.git.git/info/refs                | x.git | false | info/refs
+		/NPUB/x.git/archive/v1.0.tar.gz          | x     | false | archive | v1.0
+		/NPUB/a.git/archive/b.git/archive/rc%2F1.tar.gz | a.git/archive/b | false | archive | rc/1
+		/NPUB/a.git/archive/v1.tar.gz.git        | a.git/archive/v1.tar.gz | false |
 		/NPUB/%2E%2E.git                         | ..    | false |`) {
 		got, err := ParseRepositoryPath(words.Replace(c[0]))
-		if want := (RepositoryPath{alice, c[1], c[2] == "true", c[3]}); err != nil || got != want {
+		tag := ""
+		if len(c) > 4 {
+			tag = c[4]
+		}
+		if want := (RepositoryPath{alice, c[1], c[2] == "true", c[3], tag}); err != nil || got != want {
 			t.Errorf("ParseRepositoryPath(%q) = %+v, %v", c[0], got, err)
 		}
 	}
 	for path := range strings.SplitSeq(words.Replace("|/|/x.git|/NPUB|/NPUB/|/NPUB/.git|/NPUB/x|/NPUB/x.git/objects/info|/NPUB/a%00b.git|/NPUB/a%zz.git|"+
-		"/npub1w3/x.git|/prs/x.git|/NPUB1/x.git|//NPUB/x.git|/other/NPUB/x.git|/NPUBq/x.git"), "|") {
+		"/npub1w3/x.git|/prs/x.git|/NPUB1/x.git|//NPUB/x.git|/other/NPUB/x.git|/NPUBq/x.git|"+
+		"/NPUB/x.git/archive/v%zz.tar.gz|/prs/NPUB/x.git/archive/v1.tar.gz|/NPUB/x/archive/v1.tar.gz|/NPUB/x.git/archive/v1.zip"), "|") {
 		if got, err := ParseRepositoryPath(path); err == nil {
 			t.Errorf("ParseRepositoryPath(%q) = %+v, want an error", path, got)
 		}

@@ -77,9 +77,8 @@ func (u RelayURL) Key() string {
 	return host + ":80" + path
 }
 
-// OnDomain reports whether the relay is at the host (and port) of that service, with any path:
-// see OnDomain.
-func (u RelayURL) OnDomain(domain string) bool { return OnDomain(string(u), domain) }
+// OnDomain reports whether the relay is at the address of that service: see OnDomain.
+func (u RelayURL) OnDomain(service string) bool { return OnDomain(string(u), service) }
 
 // NormalizeCloneURL reads a URL that git data may be fetched from, and refuses everything but http
 // and https, as well as passwords, queries, fragments, illegal hosts and ports, control
@@ -178,11 +177,15 @@ func (u hostedURL) normalized(longest int) (string, error) {
 	return s, nil
 }
 
-// on reports whether the URL's host and port are those of a service. The default ports of http and
-// https, written or not, are one: the scheme of a URL makes no difference.
-func (u hostedURL) on(domain string) bool {
-	d, err := parseDomain(domain)
-	return err == nil && u.host == d.host && withoutDefault(u.port) == withoutDefault(d.port)
+// on reports whether the URL's host and port are those of a service, and its path lies below the
+// service's. The default ports of http and https, written or not, are one: the scheme of a URL makes
+// no difference.
+func (u hostedURL) on(service string) bool {
+	d, base, err := parseService(service)
+	if err != nil || u.host != d.host || withoutDefault(u.port) != withoutDefault(d.port) {
+		return false
+	}
+	return base == "" || u.EscapedPath() == base || strings.HasPrefix(u.EscapedPath(), base+"/")
 }
 
 // withoutDefault is "" for the default port of every scheme that services are reached by.

@@ -1,4 +1,5 @@
 // Package obs is how a process is watched: its log, its metrics, and whether it lives and is ready.
+// What is measured each package declares by itself.
 package obs
 
 import (
@@ -149,6 +150,20 @@ func Rejections(r prometheus.Registerer) (*prometheus.CounterVec, error) {
 func KindLabel(kind int) string {
 	if nostr.KindOf(kind).Counted {
 		return strconv.Itoa(kind)
+	}
+	return "other"
+}
+
+// EventTypes are the types of events that dashboards of rejected events know.
+var EventTypes = []string{"announcement", "state", "other"}
+
+// EventTypeLabel is which of [EventTypes] a kind is.
+func EventTypeLabel(kind int) string {
+	switch kind {
+	case nostr.KindAnnouncement:
+		return "announcement"
+	case nostr.KindState:
+		return "state"
 	}
 	return "other"
 }

@@ -4,10 +4,11 @@ import (
 	"cmp"
 	"runtime"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/mod/module"
+	"golang.org/x/mod/semver"
 )
 
 // version and commit are set by who builds without a repository at hand, as an image is built:
@@ -16,14 +17,17 @@ var version, commit string
 
 // Version says what was built: "v1.2.3", or "devel" with the commit.
 func Version() string {
-	info, _ := debug.ReadBuildInfo()
-	switch {
-	case version != "":
-		return version
-	case commit == "" && info != nil && strings.HasPrefix(info.Main.Version, "v"):
-		return info.Main.Version
+	if version == "" && commit == "" {
+		if info, ok := debug.ReadBuildInfo(); ok && isRelease(info.Main.Version) {
+			return info.Main.Version
+		}
 	}
-	return "devel " + Commit()
+	return cmp.Or(version, "devel "+Commit())
+}
+
+// isRelease reports whether Go took the version from a tag, and did not make it from a commit.
+func isRelease(moduleVersion string) bool {
+	return semver.IsValid(moduleVersion) && !module.IsPseudoVersion(moduleVersion)
 }
 
 // Commit is the first 12 digits of the revision that was built, "+" for uncommitted changes;

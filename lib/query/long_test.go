@@ -66,7 +66,7 @@ func TestADeadlineTravelsWithTheQuestion(t *testing.T) {
 	ask := func(ctx context.Context) {
 		t.Helper()
 		for {
-			_, _, err := query.Reconciler{Conn: w.Conn}.Begin(ctx, proto.ReconcileQuery{})
+			_, err := query.Reconciler{Conn: w.Conn}.Begin(ctx, proto.ReconcileQuery{})
 			if !errors.Is(err, nats.ErrNoResponders) { // the service begins
 				must(t, err)
 				return
@@ -116,7 +116,7 @@ func TestTooManyQuestionsAreRefused(t *testing.T) {
 	for range cap(ends) {
 		go func() {
 			for {
-				_, _, err := query.Reconciler{Conn: w.Conn}.Begin(ctx, proto.ReconcileQuery{})
+				_, err := query.Reconciler{Conn: w.Conn}.Begin(ctx, proto.ReconcileQuery{})
 				if !errors.Is(err, nats.ErrNoResponders) { // the service begins
 					ends <- err
 					return

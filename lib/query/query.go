@@ -1,7 +1,8 @@
 // Package query answers which of some ids are accepted, and which accepted events match a filter. A
 // process with an index of the log asks that ([Index]). Any other asks ingest on the bus ([Remote],
 // answered by [Serve]), and so keeps nothing of the log (docs/architecture.md, Asking without an
-// index). With [Reconciler] it also asks ingest which of a relay's events are not known.
+// index). With [Reconciler] it also asks ingest which of a relay's events are not known. It does
+// not own the index, nor which events a ban hides: that is eventdb.
 package query
 
 import (

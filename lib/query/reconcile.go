@@ -6,6 +6,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -13,7 +14,11 @@ import (
 type Step struct {
 	Message  []byte     // to say to the relay; nil: the session has ended
 	Missing  [][32]byte // ids to fetch from it; some may have come before
-	OnlyHere uint64     // how many events of the filter it has turned out not to have
+	Known    uint64     // of the first step: how many events of the filter are known
+	OnlyHere uint64     // how many of these it has turned out not to have
+	// Oldest is of the first step when the oldest of these was made, and then when the oldest was that
+	// the relay has turned out to have; 0: there is none, or that is not known.
+	Oldest nostr.Timestamp
 }
 
 // Reconciler asks the service grasp.query.ids which of a relay's events are not known here,
@@ -24,10 +29,9 @@ type Step struct {
 // any other error but [ErrTooMany] the step may be asked again.
 type Reconciler struct{ Conn *nats.Conn }
 
-// Begin makes the first message for a relay, and tells how many events of the filter are known.
-func (s Reconciler) Begin(ctx context.Context, session proto.ReconcileQuery) (first []byte, known uint64, err error) {
-	a, err := s.ask(ctx, session, nil)
-	return a.Message, a.Known, err
+// Begin makes the first message for a relay.
+func (s Reconciler) Begin(ctx context.Context, session proto.ReconcileQuery) (Step, error) {
+	return s.ask(ctx, session, nil)
 }
 
 // Continue reads what a relay has answered. It is for the caller to bound how often: a relay can
@@ -36,19 +40,18 @@ func (s Reconciler) Continue(ctx context.Context, session proto.ReconcileQuery, 
 	if len(answer) == 0 {
 		return Step{}, fmt.Errorf("reconcile: %w: an empty message", ErrRefused)
 	}
-	a, err := s.ask(ctx, session, answer)
-	step := Step{Message: a.Message, OnlyHere: a.OnlyHere}
+	return s.ask(ctx, session, answer)
+}
+
+func (s Reconciler) ask(ctx context.Context, session proto.ReconcileQuery, message []byte) (Step, error) {
+	session.Message = message
+	var a proto.ReconcileAnswer
+	if err := request(ctx, s.Conn, proto.SubjectQueryIDs, session, &a, nil); err != nil {
+		return Step{}, fmt.Errorf("reconcile: %w", err)
+	}
+	step := Step{Message: a.Message, Known: a.Known, OnlyHere: a.OnlyHere, Oldest: a.Oldest}
 	for ids := a.Missing; len(ids) >= 32; ids = ids[32:] {
 		step.Missing = append(step.Missing, [32]byte(ids))
 	}
-	return step, err
-}
-
-func (s Reconciler) ask(ctx context.Context, session proto.ReconcileQuery, message []byte) (a proto.ReconcileAnswer,
-	err error) {
-	session.Message = message
-	if err := request(ctx, s.Conn, proto.SubjectQueryIDs, session, &a, nil); err != nil {
-		return proto.ReconcileAnswer{}, fmt.Errorf("reconcile: %w", err)
-	}
-	return a, nil
+	return step, nil
 }

@@ -3,6 +3,9 @@ package reconcile
 import (
 	"context"
 	"fmt"
+	"slices"
+
+	"tendril.dev/lib/nostr"
 )
 
 const (
@@ -73,23 +76,38 @@ func Start(ctx context.Context, set Set, limits Limits) ([]byte, error) {
 
 // Continue reads an answer, which is a stranger's, tells by theirs what the other side has in the
 // ranges that it completes, and makes the next message; nil: all is known. It may tell ids
-// that the set has, and the same id again in another message. listed is how many items the set has
-// in the ranges that the other side has listed. An error is [ErrMessage], one of the set, or one of
-// theirs.
+// that the set has, and the same id again in another message. opening says that it is the answer to
+// the message of [Start], in which all was in question. An error is [ErrMessage], one of the set, or
+// one of theirs.
 //
 // The caller bounds how often: a relay can keep a session going for ever.
 func Continue(
-	ctx context.Context, set Set, message []byte, limits Limits, theirs func(id [32]byte) error,
-) (next []byte, listed uint64, err error) {
+	ctx context.Context, set Set, message []byte, opening bool, limits Limits, theirs func(id [32]byte) error,
+) (next []byte, shown Shown, err error) {
 	if len(message) == 0 || message[0] != version {
-		return nil, 0, broken("it is not of version 1")
+		return nil, Shown{}, broken("it is not of version 1")
 	}
-	d := dialogue{set: set, limits: limits, out: newWriter(), asks: true, theirs: theirs}
+	d := dialogue{set: set, limits: limits, out: newWriter(), asks: true, opening: opening, theirs: theirs}
 	next, err = d.reconcile(ctx, message[1:])
 	if err != nil || len(next) == 1 {
-		return nil, d.listed, err
+		return nil, d.shown, err
 	}
-	return next, d.listed, nil
+	return next, d.shown, nil
+}
+
+// Shown is what an answer shows of the other side.
+type Shown struct {
+	Listed uint64 // items of the set in the ranges that the other side has listed
+	// Oldest is when the oldest item of the set was made that the other side has by a list, by a
+	// fingerprint of its own, or by what it skips of all; 0: it has shown none. What it skips later may
+	// be what it was not asked about, so it may have older ones.
+	Oldest nostr.Timestamp
+}
+
+func (s *Shown) has(i Item) {
+	if s.Oldest == 0 || i.CreatedAt < s.Oldest {
+		s.Oldest = i.CreatedAt
+	}
 }
 
 // dialogue answers one message.
@@ -97,10 +115,12 @@ type dialogue struct {
 	set    Set
 	limits Limits
 	out    *writer
-	marks  int                     // written
-	asks   bool                    // this is the side that asks
-	theirs func(id [32]byte) error // is told what the other side has; of the side that asks
-	listed uint64                  // items of the set in ranges that the other side has listed
+	marks  int  // written
+	asks   bool // this is the side that asks
+	// opening: all was in question, so what the other side skips is the same there.
+	opening bool
+	theirs  func(id [32]byte) error // is told what the other side has; of the side that asks
+	shown   Shown
 }
 
 // reconcile goes through the ranges of a message.
@@ -118,6 +138,11 @@ func (d *dialogue) reconcile(ctx context.Context, message []byte) ([]byte, error
 		}
 		if mode == modeSkip {
 			d.out.skip(r.To)
+			if d.opening {
+				if err := d.same(ctx, r); err != nil {
+					return nil, err
+				}
+			}
 			continue
 		}
 		if looked++; looked > d.limits.Ranges || d.full() {
@@ -135,6 +160,9 @@ func (d *dialogue) reconcile(ctx context.Context, message []byte) ([]byte, error
 		if err != nil || stop {
 			return d.out.out, err
 		}
+	}
+	if d.opening { // what the message says nothing of is skipped
+		return d.out.out, d.same(ctx, Range{in.at, End})
 	}
 	return d.out.out, nil
 }
@@ -166,9 +194,24 @@ func (d *dialogue) compare(ctx context.Context, in *reader, r Range) error {
 	}
 	if own.Fingerprint() == [fingerprintLen]byte(mark) {
 		d.out.skip(r.To)
-		return nil
+		return d.same(ctx, r)
 	}
 	return d.split(ctx, r)
+}
+
+// same notes that the other side has the same in a range.
+func (d *dialogue) same(ctx context.Context, r Range) error {
+	if !d.asks {
+		return nil
+	}
+	items, err := d.set.Items(ctx, r)
+	if err != nil {
+		return fmt.Errorf("look at the set: %w", err)
+	}
+	if len(items) > 0 {
+		d.shown.has(items[0])
+	}
+	return nil
 }
 
 // list reads a list of ids. The side that asks is done with the range then; the one that answers
@@ -178,6 +221,7 @@ func (d *dialogue) list(ctx context.Context, in *reader, r Range) (stop bool, er
 	if err != nil {
 		return false, err
 	}
+	listed := map[[32]byte]bool{}
 	for range count {
 		id, err := in.bytes(uint64(len(Item{}.ID)))
 		if err != nil {
@@ -186,6 +230,7 @@ func (d *dialogue) list(ctx context.Context, in *reader, r Range) (stop bool, er
 		if !d.asks {
 			continue
 		}
+		listed[[32]byte(id)] = true
 		if err := d.theirs([32]byte(id)); err != nil {
 			return false, err
 		}
@@ -196,7 +241,10 @@ func (d *dialogue) list(ctx context.Context, in *reader, r Range) (stop bool, er
 		if err != nil {
 			return false, fmt.Errorf("look at the set: %w", err)
 		}
-		d.listed += uint64(len(own))
+		d.shown.Listed += uint64(len(own))
+		if n := slices.IndexFunc(own, func(i Item) bool { return listed[i.ID] }); n >= 0 {
+			d.shown.has(own[n])
+		}
 		return false, nil
 	}
 	// The fingerprint of all that follows has its room in rangeBytes.

@@ -125,7 +125,7 @@ func TestRespond(t *testing.T) {
 func TestContinue(t *testing.T) {
 	each(t, func(t *testing.T, c divided, limits Limits) {
 		ours, answering := packed(c.both, c.ours), goNostr(60_000, packed(c.both, c.theirs))
-		got, listed, err := ask(t.Context(), ours, limits, func(message []byte) ([]byte, error) {
+		got, shown, err := ask(t.Context(), ours, limits, func(message []byte) ([]byte, error) {
 			answer, err := answering.Reconcile(hex.EncodeToString(message))
 			must(t, err)
 			return hex.DecodeString(answer)
@@ -133,8 +133,11 @@ func TestContinue(t *testing.T) {
 		must(t, err)
 		lacks := lacking(got, ours)
 		same(t, "lacks", lacks, ids(c.theirs))
-		if alone := int(listed) - (len(got) - len(lacks)); alone != len(c.ours) {
+		if alone := int(shown.Listed) - (len(got) - len(lacks)); alone != len(c.ours) {
 			t.Errorf("%d events are said to be here alone, want %d", alone, len(c.ours))
+		}
+		if oldest := packed(c.both); shown.Oldest != 0 && shown.Oldest < oldest[0].CreatedAt {
+			t.Errorf("the other side is said to have an event of %d, its oldest is of %d", shown.Oldest, oldest[0].CreatedAt)
 		}
 	})
 }
@@ -143,21 +146,23 @@ func TestContinue(t *testing.T) {
 // of its own were in the ranges that were listed.
 func ask(
 	ctx context.Context, set Set, limits Limits, other func([]byte) ([]byte, error),
-) (told [][32]byte, listed uint64, err error) {
+) (told [][32]byte, shown Shown, err error) {
 	message, err := Start(ctx, set, limits)
 	for rounds := 0; err == nil && message != nil; rounds++ {
 		if rounds == mostRounds || len(message) > limits.Frame {
-			return nil, 0, fmt.Errorf("no end, or a message of %d bytes", len(message))
+			return nil, Shown{}, fmt.Errorf("no end, or a message of %d bytes", len(message))
 		}
 		var answer []byte
 		if answer, err = other(message); err != nil {
-			return nil, 0, err
+			return nil, Shown{}, err
 		}
-		var n uint64
-		message, n, err = Continue(ctx, set, answer, limits, func(id [32]byte) error { told = append(told, id); return nil })
-		listed += n
+		var now Shown
+		message, now, err = Continue(ctx, set, answer, rounds == 0, limits, func(id [32]byte) error { told = append(told, id); return nil })
+		if shown.Listed += now.Listed; now.Oldest != 0 {
+			shown.has(Item{CreatedAt: now.Oldest})
+		}
 	}
-	return told, listed, err
+	return told, shown, err
 }
 
 func lacking(told [][32]byte, ours Packed) (lacks []string) {
@@ -288,13 +293,13 @@ func FuzzRespond(f *testing.F) {
 			if len(answer) > limits.Frame {
 				t.Errorf("an answer of %d bytes", len(answer))
 			}
-			if _, _, err := Continue(t.Context(), set, answer, limits, func([32]byte) error { return nil }); err != nil {
+			if _, _, err := Continue(t.Context(), set, answer, false, limits, func([32]byte) error { return nil }); err != nil {
 				t.Errorf("the answer cannot be read: %v", err)
 			}
 		} else if !errors.Is(err, ErrMessage) {
 			t.Error(err)
 		}
-		next, _, err := Continue(t.Context(), set, message, limits, func([32]byte) error { return nil })
+		next, _, err := Continue(t.Context(), set, message, false, limits, func([32]byte) error { return nil })
 		if err == nil && len(next) > limits.Frame {
 			t.Errorf("a message of %d bytes", len(next))
 		}
@@ -319,7 +324,7 @@ func TestAnswersFit(t *testing.T) {
 			answer, err := Respond(t.Context(), whole, message, Limits{Frame: 16 << 20, Ranges: 1 << 20, Marks: 1 << 20})
 			must(t, err)
 			largest = max(largest, len(answer))
-			message, _, err = Continue(t.Context(), ours, answer, limits, func(id [32]byte) error { found[id] = true; return nil })
+			message, _, err = Continue(t.Context(), ours, answer, false, limits, func(id [32]byte) error { found[id] = true; return nil })
 			must(t, err)
 			if rounds > 256 {
 				t.Fatal("no end")
@@ -349,7 +354,7 @@ func TestSplit(t *testing.T) {
 	d := dialogue{set: whole, limits: DefaultLimits, out: w}
 	must(t, d.split(t.Context(), Range{Between(whole[29_999], whole[30_000]), End}))
 	hear := func(message []byte) (ids []string, next []byte) {
-		next, _, err := Continue(t.Context(), ours, message, DefaultLimits, func(id [32]byte) error {
+		next, _, err := Continue(t.Context(), ours, message, false, DefaultLimits, func(id [32]byte) error {
 			ids = append(ids, hex.EncodeToString(id[:]))
 			return nil
 		})

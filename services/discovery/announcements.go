@@ -65,13 +65,16 @@ func newAnnouncements(rules config.Rules) *announcements {
 }
 
 // accept folds an accepted event in, and reports whether it may change a target. Only announcements
-// and deletion requests do. A request comes after the announcements that are before it in the log.
+// and requests for their deletion or to vanish do. A request comes after the announcements that are
+// before it in the log.
 func (all *announcements) accept(ev *nostr.Event) (changed bool) {
 	switch ev.Kind {
 	case nostr.KindAnnouncement:
 		return all.announce(ev)
 	case nostr.KindDeletion:
 		return all.delete(ev)
+	case nostr.KindVanish:
+		return all.vanish(ev)
 	}
 	return false
 }
@@ -117,6 +120,20 @@ func (all *announcements) delete(request *nostr.Event) (changed bool) {
 			a = all.byID[tag[1]]
 		}
 		if a != nil && a.ref.PubKey == request.PubKey {
+			all.forget(a)
+			changed = true
+		}
+	}
+	return changed
+}
+
+// vanish carries a request to vanish out (NIP-62).
+func (all *announcements) vanish(request *nostr.Event) (changed bool) {
+	if !all.rules.Vanishes(request) {
+		return false
+	}
+	for _, owners := range all.served {
+		if a := owners[request.PubKey]; a != nil && a.created <= request.CreatedAt {
 			all.forget(a)
 			changed = true
 		}
@@ -183,7 +200,7 @@ func (all *announcements) read(parsed *nostr.Announcement, most int) *announceme
 	}
 	for _, url := range parsed.RelayURLs() {
 		switch {
-		case url.OnDomain(all.rules.Domain()):
+		case url.OnDomain(all.rules.Domain()), !all.rules.MayAsk(string(url)):
 		case len(a.relays) < most:
 			a.relays = append(a.relays, url)
 		default:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,9 +18,11 @@ import (
 	"tendril.dev/lib/bans"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
+	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 )
 
@@ -50,7 +53,21 @@ func Run(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return err
 	}
+	plus, err := n.Settings.Plus()
+	if err != nil {
+		return err
+	}
 	d := newDiscovery(n.Bus, rules, bootstrap, n.Settings.IgnoreDeletions, n.Metrics, n.Log)
+	d.plus, d.people = plus, newPeople(plus)
+	if !plus.Off {
+		kinds := append(slices.Clone(threadKinds), nostr.KindRelayList)
+		heard := query.SubscribeAccepted(n.Bus.JS, n.Accepted, kinds, func(records []eventdb.Record) {
+			if d.people.heard(records) {
+				d.signal()
+			}
+		})
+		d.followPeople = func(ctx context.Context) error { return d.people.follow(ctx, n.Accepted, heard, d.signal) }
+	}
 	d.all.banned = func(ref nostr.RepoRef, id string) bool {
 		return n.Bans.Repository(ref) != nil || n.Bans.Find(bans.Subject{Event: id}) != nil
 	}
@@ -66,12 +83,17 @@ type discovery struct {
 	bus       *bus.Bus
 	log       *slog.Logger
 	bootstrap []nostr.RelayURL
+	domain    string
+	plus      config.Plus
+	people    *people
 	limits    limits
-	window    time.Duration
-	timeout   time.Duration
-	publisher *publisher
-	metrics   *metrics
-	changed   chan struct{} // of capacity 1: a target may have changed
+	// followPeople keeps people in step; nil: their lists do not count.
+	followPeople func(context.Context) error
+	window       time.Duration
+	timeout      time.Duration
+	publisher    *publisher
+	metrics      *metrics
+	changed      chan struct{} // of capacity 1: a target may have changed
 
 	up     atomic.Bool  // what there was at the start is published
 	misses atomic.Int32 // publications that have failed since the last one that did not
@@ -84,15 +106,16 @@ type discovery struct {
 	all *announcements
 }
 
-// newDiscovery makes a replica. keepAll: deletion requests do not touch what is accepted.
+// newDiscovery makes a replica. keepAll: requests do not touch what is accepted.
 func newDiscovery(b *bus.Bus, rules config.Rules, bootstrap []nostr.RelayURL, keepAll bool, reg prometheus.Registerer,
 	log *slog.Logger) *discovery {
 	d := &discovery{
-		bus: b, log: log, limits: defaultLimits, timeout: publishTimeout, publisher: newPublisher(b,
+		bus: b, log: log, domain: rules.Domain(), plus: config.Plus{Off: true}, people: newPeople(config.Plus{}),
+		limits: defaultLimits, timeout: publishTimeout, publisher: newPublisher(b,
 			log), metrics: newMetrics(reg),
 		changed: make(chan struct{}, 1), all: newAnnouncements(rules),
 	}
-	for _, url := range bootstrap {
+	for _, url := range slices.Concat(bootstrap, rules.Peers()) {
 		if !url.OnDomain(rules.Domain()) {
 			d.bootstrap = append(d.bootstrap, url)
 		}
@@ -100,9 +123,10 @@ func newDiscovery(b *bus.Bus, rules config.Rules, bootstrap []nostr.RelayURL, ke
 	announcements := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(nostr.KindAnnouncement)}
 	d.accepted = bus.Followers{bus.NewFollower(b.JS, announcements, log, bus.Each(d.takeAccepted))}
 	if !keepAll {
-		deletions := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(nostr.KindDeletion),
-			Wait: d.accepted[0].Wait}
-		d.accepted = append(d.accepted, bus.NewFollower(b.JS, deletions, log, bus.Each(d.takeAccepted)))
+		for _, kind := range []int{nostr.KindDeletion, nostr.KindVanish} {
+			requests := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(kind), Wait: d.accepted[0].Wait}
+			d.accepted = append(d.accepted, bus.NewFollower(b.JS, requests, log, bus.Each(d.takeAccepted)))
+		}
 	}
 	d.held = bus.NewFollower(b.JS, bus.Reading{Stream: proto.KVStream(proto.BucketHeld)}, log, bus.Each(d.takeHeld))
 	return d
@@ -121,6 +145,9 @@ func (d *discovery) follow(ctx context.Context) error {
 	group.Go(func() error { return d.publisher.stream.Run(ctx) })
 	group.Go(func() error { return d.held.Run(ctx) })
 	group.Go(func() error { return d.accepted.Run(ctx) })
+	if d.followPeople != nil {
+		group.Go(func() error { return d.followPeople(ctx) })
+	}
 	return group.Wait()
 }
 
@@ -156,6 +183,10 @@ func (d *discovery) takeAccepted(m bus.Message) {
 	if err := ev.UnmarshalJSON(m.Data); err != nil {
 		d.log.Error("an event of the log cannot be read", "subject", m.Subject, "error", err)
 		return
+	}
+	if d.up.Load() && ev.Kind == nostr.KindVanish { // else what is counted has it
+		d.people.forget(ev.PubKey)
+		d.signal()
 	}
 	if d.all.accept(ev) {
 		d.signal()
@@ -233,6 +264,13 @@ func (d *discovery) publish(ctx context.Context) (all int, err error) {
 			return all, err
 		}
 		wanted, refused := targets(wants, d.bootstrap, d.limits)
+		if !d.plus.Off {
+			d.mu.Lock()
+			roles := d.all.roles(time.Now())
+			d.mu.Unlock()
+			ours := func(url nostr.RelayURL) bool { return url.OnDomain(d.domain) }
+			refused += further(wanted, d.people.snapshot(), roles, d.plus, d.bootstrap, ours)
+		}
 		d.tellRefused(refused + counts.cut)
 		sent, err := d.publisher.publish(ctx, wanted, asOf)
 		if all += sent; sent > 0 {
@@ -285,7 +323,8 @@ func (d *discovery) tellRefused(refused int) {
 	d.metrics.refused.Set(float64(refused))
 	if refused > 0 && !d.over {
 		d.log.Warn("announcements list more relays than are asked",
-			"most_of_served", d.limits.served, "most_of_held_alone", d.limits.held, "most_of_one", maxServedRelays, "most_of_one_held", maxHeldRelays, "not_asked", refused)
+			"most_of_served", d.limits.served, "most_of_held_alone", d.limits.held, "most_of_one", maxServedRelays,
+			"most_of_one_held", maxHeldRelays, "not_asked", refused)
 	}
 	d.over = refused > 0
 }

@@ -144,7 +144,7 @@ func TestStory(t *testing.T) {
 	becomes(t, b, "boot.example")
 	first := announce(alice, "x", 1, "wss://r.example", "wss://"+domain)
 	release := hold(t, b, first)
-	becomes(t, b, "boot.example", "r.example a1:x state a1")
+	becomes(t, b, "boot.example", "r.example a1:x state")
 	accept(t, b, first)
 	release()
 	becomes(t, b, "boot.example", "r.example a1:x full")
@@ -178,7 +178,7 @@ func TestARestartPublishesNothing(t *testing.T) {
 	_, end := start(t, b)
 	hold(t, b, announce(alice, "held", 1, "wss://r.example"))
 	accept(t, b, announce(alice, "x", 1, "wss://r.example", "ws://s.example:8080"))
-	want := []string{"r.example a1:held state a1", "r.example a1:x full", "s.example:8080 a1:x full"}
+	want := []string{"r.example a1:held state", "r.example a1:x full", "s.example:8080 a1:x full"}
 	becomes(t, b, want...)
 	end()
 	_, before := published(t, b)
@@ -265,5 +265,5 @@ func TestABusThatNeverDelivers(t *testing.T) {
 		end = run(t, d.follow)
 		eventually(t, "that is over", func() bool { return d.ready() == nil })
 	}
-	becomes(t, b, "r.example a1:x state a1", "r.example a1:y full")
+	becomes(t, b, "r.example a1:x state", "r.example a1:y full")
 }

@@ -6,6 +6,8 @@
 //   - What is wanted of a repository follows from them alone: everything of what is served and of
 //     its maintainers, by the relays that its announcement lists; of what is held only the states of
 //     its maintainers, which may bring the git data. Bootstrap relays are wanted always.
+//   - People who take part in threads, and owners and maintainers, have relay lists, which lead to
+//     further relays (GRASP-03, further.go).
 //   - Wanted repositories are turned into targets, one for each relay. Relays are bounded, because
 //     each is a connection: where more are listed, those who listed them have equal shares.
 //   - After a change, at the end of a short window, the targets are compared with the stream

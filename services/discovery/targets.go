@@ -10,14 +10,15 @@ import (
 )
 
 // limits bound the relays that are targets, because every target is a connection of ours. Bootstrap
-// relays do not count. Where more are listed, the parties take turns.
+// relays do not count. Where more are listed, the parties take turns. How many held repositories a
+// relay is asked for the states of, only the room of purgatory bounds: what no state is asked for
+// expires.
 type limits struct {
-	served  int // relays that served announcements list
-	held    int // further relays that only held announcements list
-	perHeld int // held repositories that one relay is asked for the states of
+	served int // relays that served announcements list
+	held   int // further relays that only held announcements list
 }
 
-var defaultLimits = limits{served: 20_000, held: 1000, perHeld: 200}
+var defaultLimits = limits{served: 20_000, held: 1000}
 
 // targets inverts repository → relays into relay → repositories, by the relay's identity
 // (nostr.RelayURL.Key). refused is how many relays are listed and not asked because of the limits.
@@ -39,8 +40,8 @@ func targets(wants []*want, bootstrap []nostr.RelayURL, most limits) (all map[st
 	admit(asked, served, most.served)
 	admit(asked, held, most.held)
 
-	waiting, left := map[string][]*want{}, map[string]bool{}
-	for _, w := range wants {
+	left := map[string]bool{}
+	for _, w := range slices.Concat(held, served) { // a repository may be both
 		for _, url := range w.relays {
 			key := url.Key()
 			if !asked[key] {
@@ -56,18 +57,7 @@ func targets(wants []*want, bootstrap []nostr.RelayURL, most limits) (all map[st
 				t.URL = string(url)
 				all[key] = t
 			}
-			if w.served() {
-				t.Repos[w.ref] = w.repo
-			} else {
-				waiting[key] = append(waiting[key], w)
-			}
-		}
-	}
-	for key, some := range waiting {
-		for _, w := range fairly(some, most.perHeld) {
-			if _, full := all[key].Repos[w.ref]; !full {
-				all[key].Repos[w.ref] = w.repo
-			}
+			t.Repos[w.ref] = w.repo
 		}
 	}
 	return all, len(left)
@@ -108,18 +98,6 @@ func admit(asked map[string]bool, wants []*want, limit int) {
 		asked[key] = true
 		return more
 	})
-}
-
-// fairly takes so many of the repositories; the parties that brought them take turns.
-func fairly(wants []*want, most int) (taken []*want) {
-	if len(wants) <= most {
-		return wants
-	}
-	inTurn(byParty(wants), most, func(w *want) bool {
-		taken = append(taken, w)
-		return true
-	})
-	return taken
 }
 
 // inTurn takes so many of what is in the lines, one of each line after the other. What take does

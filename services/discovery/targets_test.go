@@ -37,6 +37,10 @@ func deletion(author string, created nostr.Timestamp, tag ...string) *nostr.Even
 	return fixture.Unsigned(author).At(created).Sign(nostr.KindDeletion, "", tag)
 }
 
+func vanish(author string, created nostr.Timestamp, relay string) *nostr.Event {
+	return fixture.Unsigned(author).At(created).Sign(nostr.KindVanish, "", nostr.Tag{"relay", relay})
+}
+
 func ref(author, d string) string { return "30617:" + author + ":" + d }
 
 // entry is a held announcement that a client brought at some time.
@@ -52,9 +56,6 @@ func lines(all map[string]proto.Target) (lines []string) {
 	for key, t := range all {
 		for ref, r := range t.Repos {
 			line := fmt.Sprintf("%s %s:%s %s", key, ref[6:8], ref[len("30617:")+65:], r.Level)
-			for _, author := range r.Authors {
-				line += " " + author[:2]
-			}
 			lines = append(lines, line)
 		}
 		if len(t.Repos) == 0 {
@@ -78,26 +79,31 @@ func TestTargets(t *testing.T) {
 		"back": announce(alice, "x", 7, r), "bobs-nowhere": elsewhere(bob, "x", 5, ""), "bobs-back": announce(bob, "x", 6, s),
 		"bobs": elsewhere(bob, "x", 5, s), "bobs-accepts": elsewhere(bob, "x", 5, s, alice, carol), "bobs-here": announce(bob, "x", 5, s),
 		"bobs-here-carol": announce(bob, "x", 5, s, carol), "names-bob-newer": announce(alice, "x", 6, s, bob),
+		"vanishes": vanish(alice, 5, "ALL_RELAYS"), "vanished-before": vanish(alice, 4, "ALL_RELAYS"), "vanishes-there": vanish(alice, 9, "wss://r.example"),
 		"deleted": deletion(alice, 5, "a", ref(alice, "x")), "by-bob": deletion(bob, 9, "a", ref(alice, "x")), "by-id": deletion(bob, 9, "e", x.ID),
 	}
 	for _, row := range fixture.Rows(`
 		nothing | | |
-		held | | names-bob | r.example a1:x state a1
-		held, and accepted by a maintainer | bobs-accepts | names-bob | r.example a1:x state a1 b0
+		held | | names-bob | r.example a1:x state
+		held, and accepted by a maintainer | bobs-accepts | names-bob | r.example a1:x state
 		our own relay | ours | |
 		moved away | x gone | |
-		moved away and back | gone | back | r.example a1:x state a1
+		moved away and back | gone | back | r.example a1:x state
 		moved away since | gone | x |
 		expired | expired | |
 		deleted by address | x deleted | |
 		deleted by a stranger | x by-bob by-id | | r.example a1:x full
 		deleted and back | x deleted newer | | s.example a1:x full
+		its owner vanishes | x bobs-here vanishes | | s.example b0:x full
+		its owner vanishes and is back | x vanishes newer | | s.example a1:x full
+		its owner vanished before | x vanished-before | | r.example a1:x full
+		its owner vanishes from another relay | x vanishes-there | | r.example a1:x full
 		a maintainer's | names-bob bobs | | r.example a1:x full, s.example b0:x full
 		a maintainer's maintainer | names-bob bobs-accepts | | r.example a1:x full, r.example c0:x full, s.example b0:x full
-		a maintainer who waits | names-bob | bobs-here | r.example a1:x full, r.example b0:x full, s.example b0:x state b0
-		whom one who is invited names | names-bob | bobs-here-carol | r.example a1:x full, r.example b0:x full, s.example b0:x state b0
-		what waits names who is invited | x | names-bob-newer | r.example a1:x full, r.example b0:x full, s.example a1:x state a1
-		a maintainer who comes | names-bob bobs-nowhere | bobs-back | r.example a1:x full, s.example b0:x state b0
+		a maintainer who waits | names-bob | bobs-here | r.example a1:x full, r.example b0:x full, s.example b0:x state
+		whom one who is invited names | names-bob | bobs-here-carol | r.example a1:x full, r.example b0:x full, s.example b0:x state
+		what waits names who is invited | x | names-bob-newer | r.example a1:x full, r.example b0:x full, s.example a1:x state
+		a maintainer who comes | names-bob bobs-nowhere | bobs-back | r.example a1:x full, s.example b0:x state
 		moved away, with maintainers | names-bob gone-names-bob | |
 		one relay under two names | twice | | r.example a1:x full
 	`) {
@@ -118,7 +124,9 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestStrangersAreBounded: what one announcement, and what one party, may ask for.
+// TestStrangersAreBounded: what one announcement, and what one party, may ask for. A relay that is a
+// target is asked for the states of all that is held: of a large service that an archive joins,
+// everything is at first.
 func TestStrangersAreBounded(t *testing.T) {
 	t.Parallel()
 	relays := func(prefix string, n int) (urls []string) {
@@ -136,7 +144,7 @@ func TestStrangersAreBounded(t *testing.T) {
 	}
 
 	// Of the relays that are allowed each party gets its share, and the first of each comes first.
-	got, refused = targets(all.wants(time.Now()), []nostr.RelayURL{"wss://boot.example"}, limits{served: 10, held: 3, perHeld: 2})
+	got, refused = targets(all.wants(time.Now()), []nostr.RelayURL{"wss://boot.example"}, limits{served: 10, held: 3})
 	if len(got) != 14 || refused != 57 || !got["a000.example"].Exists() || !got["b002.example"].Exists() || !got["boot.example"].Bootstrap {
 		t.Errorf("%d targets, %d refused", len(got), refused)
 	}
@@ -145,9 +153,10 @@ func TestStrangersAreBounded(t *testing.T) {
 		all.hold(fmt.Sprint("2", n), entry(t, announce(bob, fmt.Sprint("n", n), 1, "wss://a000.example", fmt.Sprintf("wss://n%d.example", n)), "other", 2+n))
 	}
 	all.hold("3", entry(t, announce(carol, "late", 1, "wss://late.example", "wss://a000.example"), "late", 9))
-	got, _ = targets(all.wants(time.Now()), nil, limits{served: 2, held: 3, perHeld: 2})
-	if want := []string{"a000.example a1:x full", "a000.example b0:n0 state b0", "a000.example c0:late state c0", "b000.example b0:y state b0",
-		"late.example c0:late state c0", "n0.example b0:n0 state b0", "z.example c0:z full"}; !slices.Equal(lines(got), want) {
+	got, _ = targets(all.wants(time.Now()), nil, limits{served: 2, held: 3})
+	if want := []string{"a000.example a1:x full", "a000.example b0:n0 state", "a000.example b0:n1 state", "a000.example b0:n2 state",
+		"a000.example b0:n3 state", "a000.example b0:n4 state", "a000.example c0:late state", "b000.example b0:y state",
+		"late.example c0:late state", "n0.example b0:n0 state", "z.example c0:z full"}; !slices.Equal(lines(got), want) {
 		t.Errorf("targets are\n\t%q, want\n\t%q", lines(got), want)
 	}
 
@@ -159,7 +168,7 @@ func TestStrangersAreBounded(t *testing.T) {
 	all.accept(announce(alice, "x", 1, many...))
 	all.hold("1", entry(t, announce(bob, "y", 1, many...), "c", 1))
 	got, _ = targets(all.wants(time.Now()), nil, defaultLimits)
-	if r := got["r.example"]; len(r.Repos) != maxMaintainers+1 || len(r.Repos[ref(bob, "y")].Authors) != 1 {
-		t.Errorf("%d repositories, %d maintainers", len(r.Repos), len(r.Repos[ref(bob, "y")].Authors))
+	if r := got["r.example"]; len(r.Repos) != maxMaintainers+1 {
+		t.Errorf("%d repositories", len(r.Repos))
 	}
 }

@@ -135,16 +135,10 @@ func (g *group) wants() (wants []*want) {
 			full(a.ref, a)
 		}
 	}
-	for owner, a := range g.waiting {
-		authors := authority.Of(g, owner).Confirmed
-		authors = slices.Clone(authors[:min(len(authors), maxMaintainers)])
-		if !slices.Contains(authors, owner) {
-			authors = append(authors, owner)
-		}
-		slices.Sort(authors)
+	for _, a := range g.waiting {
 		wants = append(wants, &want{
 			ref: a.ref.String(), relays: a.relays, party: a.origin, heldAt: a.heldAt,
-			repo: proto.Wanted{Level: proto.LevelStateOnly, Authors: authors},
+			repo: proto.Wanted{Level: proto.LevelStateOnly},
 		})
 	}
 	return wants

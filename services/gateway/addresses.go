@@ -19,7 +19,8 @@ func answerAddress(w http.ResponseWriter, r *http.Request, base string) bool {
 	if strings.Contains(path+"/", ".git/info/lfs/") {
 		w.Header().Set("Content-Type", "application/vnd.git-lfs+json")
 		w.WriteHeader(http.StatusNotFound)
-		fmt.Fprintln(w, `{"message": "this server has no Git LFS: name another LFS server in .lfsconfig, or push the files themselves"}`)
+		fmt.Fprintln(w, `{"message": "this server has no Git LFS: `+
+			`name another LFS server in .lfsconfig, or push the files themselves"}`)
 		return true
 	}
 	if r.Method == http.MethodGet && r.URL.Query().Get("go-get") == "1" {

@@ -21,6 +21,7 @@ const (
 	routeMetrics    = "metrics"
 	routeIcon       = "icon"
 	routeOther      = "other"
+	routeRefused    = "refused"    // a private service was shown no proof
 	routeConnection = "connection" // a connection too many, before its request is looked at
 )
 
@@ -54,12 +55,15 @@ func (a *answers) count(route, client string, w *counted) {
 type counted struct {
 	http.ResponseWriter
 	code int
+	// secret: no cache between us and the client may keep the answer.
+	secret bool
 }
 
 // WriteHeader implements http.ResponseWriter. An informational answer is not the last one.
 func (a *counted) WriteHeader(code int) {
 	if a.code == 0 && (code >= http.StatusOK || code == http.StatusSwitchingProtocols) {
 		a.code = code
+		a.keepSecret()
 	}
 	a.ResponseWriter.WriteHeader(code)
 }
@@ -68,8 +72,17 @@ func (a *counted) WriteHeader(code int) {
 func (a *counted) Write(p []byte) (int, error) {
 	if a.code == 0 {
 		a.code = http.StatusOK
+		a.keepSecret()
 	}
 	return a.ResponseWriter.Write(p)
+}
+
+// keepSecret tells caches so, in place of what the handler has told them.
+func (a *counted) keepSecret() {
+	if a.secret {
+		a.Header().Set("Cache-Control", "no-store")
+		a.Header().Add("Vary", "Authorization")
+	}
 }
 
 // Unwrap lets http.ResponseController, and who takes the connection over, reach the server's own.

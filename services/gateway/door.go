@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,26 +18,32 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/git"
+	"tendril.dev/services/gateway/guard"
 	"tendril.dev/services/gateway/pages"
 	"tendril.dev/services/gateway/relay"
 )
 
 // door sends every request to what answers it.
 type door struct {
-	relay       *relay.Relay
-	pages       *pages.Pages
-	git         *git.Proxy
-	observation http.Handler
+	guard       *guard.Guard
+	relay       *relay.Relay // asks its clients itself who they are
+	open        openPages
+	content     guard.Locked[content]
+	health      http.Handler
+	git         interface{ Close() } // what of it is no content
 	clients     proxies
 	behindProxy sync.Once     // warns of a proxy that is not trusted
-	base        string        // http URL of the service
+	base        string        // path below which everything lies; "" is the root of the domain
+	url         string        // http URL of the service
 	stall       time.Duration // for clients that send nothing
 	manageTime  time.Duration // for a whole request of NIP-86
 	bus         *nats.Conn
+	bans        *bans.Set
 	log         *slog.Logger
 	stopping    atomic.Bool // connections end with the request that is under way or comes next
 
@@ -44,6 +51,22 @@ type door struct {
 	fetches allowance   // requests for git data
 	shown   allowance   // pages and metrics: a crawler does not use up what clones need
 	atOnce  *limit.Fair // of git
+}
+
+// openPages are what anyone may see, also of a private service. They say nothing of what is here.
+type openPages interface {
+	Document(w http.ResponseWriter)
+	Front(w http.ResponseWriter, r *http.Request)
+	OwnName(w http.ResponseWriter, r *http.Request)
+	Icon(w http.ResponseWriter, r *http.Request)
+	Robots(w http.ResponseWriter)
+}
+
+// content is what is here: of a private service members alone see it.
+type content struct {
+	pages       *pages.Pages
+	git         *git.Proxy
+	observation http.Handler
 }
 
 // allowance is how many requests of one kind a client may make in a minute.
@@ -74,7 +97,8 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer takeBody(w, r, d.stall).end(w)
 	d.warnOfProxy(r)
-	client, answer, route := limit.Address(d.clients.client(r)), &counted{ResponseWriter: w}, routeConnection
+	client, route := limit.Address(d.clients.client(r)), routeConnection
+	answer := &counted{ResponseWriter: w, secret: d.guard.Circle.IsPrivate()}
 	defer func() { d.answers.count(route, client, answer) }()
 	if refused != nil {
 		relay.TurnAway(answer, refused)
@@ -101,72 +125,163 @@ func (d *door) warnOfProxy(r *http.Request) {
 	})
 }
 
+// below is a request as it would be if everything lay at the root of the domain. It reports false for
+// one that lies outside of the base path.
+func (d *door) below(r *http.Request) (*http.Request, bool) {
+	if d.base == "" {
+		return r, true
+	}
+	path, isBelow := strings.CutPrefix(r.URL.Path, d.base)
+	raw, isRawBelow := strings.CutPrefix(r.URL.RawPath, d.base)
+	if !isBelow || path != "" && path[0] != '/' || r.URL.RawPath != "" && !isRawBelow {
+		return nil, false
+	}
+	short := r.WithContext(r.Context())
+	short.URL = new(url.URL)
+	*short.URL = *r.URL
+	short.URL.Path, short.URL.RawPath = path, raw
+	return short, true
+}
+
 // serve answers a request, and returns which part of the front door did. It looks at the path as it
 // was sent: a ServeMux would tidy it up first, and an identifier may hold what looks untidy.
 func (d *door) serve(w http.ResponseWriter, r *http.Request, client string) (route string) {
+	r, ours := d.below(r)
+	if !ours {
+		http.Error(w, "not found: this service lies at "+d.url, http.StatusNotFound)
+		return routeOther
+	}
 	path := r.URL.EscapedPath()
 	atRoot := path == "" || path == "/"
+	if atRoot && isPostOf(r, managementType) { // which has a proof of its own
+		d.manage(w, r, client)
+		return routeManagement
+	}
+	if err := d.banned(client); err != nil { // but for the operator, who may be behind the same address
+		http.Error(w, err.Error(), http.StatusForbidden)
+		return routeConnection
+	}
 	if atRoot && strings.EqualFold(strings.TrimSpace(r.Header.Get("Upgrade")), "websocket") {
 		d.relay.Serve(w, r, client)
 		return routeRelay
 	}
-	if answerAddress(w, r, d.base) {
+	if route, answered := d.serveOpen(w, r, path, atRoot, client); answered {
+		return route
+	}
+	proof, ok := d.guard.Check(r)
+	if !ok {
+		d.guard.Refuse(w, r)
+		return routeRefused
+	}
+	return d.serveContent(w, r, d.content.Open(proof), path, client)
+}
+
+func isPostOf(r *http.Request, contentType string) bool {
+	kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
+	return r.Method == http.MethodPost && strings.TrimSpace(kind) == contentType
+}
+
+func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
+
+// serveOpen answers what anyone may ask, also of a private service.
+func (d *door) serveOpen(w http.ResponseWriter, r *http.Request, path string, atRoot bool,
+	client string) (route string, answered bool) {
+	if !isRead(r) {
+		return "", false
+	}
+	switch path {
+	case "/healthz", "/readyz":
+		d.health.ServeHTTP(w, r)
+		return routeHealth, true
+	case pages.IconPath, "/favicon.ico":
+		d.open.Icon(w, r)
+		return routeIcon, true
+	case pages.RobotsPath:
+		d.open.Robots(w)
+		return routePage, true
+	}
+	if atRoot && pages.WantsDocument(r) {
+		d.open.Document(w)
+		return routeDocument, true
+	}
+	if !atRoot && path != pages.NamesPath {
+		return "", false
+	}
+	if !d.shown.admits(w, client) {
+		return routePage, true
+	}
+	if atRoot {
+		// A member sees what is here.
+		if proof, ok := d.guard.Check(r); ok {
+			d.content.Open(proof).pages.Home(w, r, client)
+		} else {
+			d.open.Front(w, r)
+		}
+		return routePage, true
+	}
+	// The names of repositories are for everyone or for no one: a request for them has no proof.
+	if proof, public := d.guard.Public(); public {
+		d.content.Open(proof).pages.Names(w, r, client)
+	} else {
+		d.open.OwnName(w, r)
+	}
+	return routePage, true
+}
+
+// serveContent answers who may see what is here.
+func (d *door) serveContent(w http.ResponseWriter, r *http.Request, here content, path, client string) (route string) {
+	if answerAddress(w, r, d.url) {
 		return routeOther
+	}
+	// On a private service no name answers: a proof is for an address.
+	if _, public := d.guard.Public(); public && isRead(r) {
+		if to := here.pages.Named(r.URL.Path); to != "" {
+			http.Redirect(w, r, to+strings.TrimSuffix("?"+r.URL.RawQuery, "?"), http.StatusFound)
+			return routePage
+		}
 	}
 	at, err := nostr.ParseRepositoryPath(path)
 	if err == nil && at.Service != "" {
-		d.passToGit(w, r, at, client)
+		d.passToGit(w, r, here.git, at, client)
 		return routeGit
 	}
-	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); atRoot && r.Method == http.MethodPost &&
-		strings.TrimSpace(kind) == managementType {
-		d.manage(w, r, client)
-		return routeManagement
-	}
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+	if !isRead(r) {
 		w.Header().Set("Allow", "GET, HEAD, OPTIONS")
 		http.Error(w, "method not allowed: this address can only be read", http.StatusMethodNotAllowed)
 		return routeOther
 	}
-	switch path {
-	case "/healthz", "/readyz":
-		d.observation.ServeHTTP(w, r)
-		return routeHealth
-	case pages.IconPath, "/favicon.ico":
-		d.pages.Icon(w, r)
-		return routeIcon
-	case pages.RobotsPath:
-		d.pages.Robots(w)
-		return routePage
-	}
-	route = routePage
 	switch {
-	case atRoot && pages.WantsDocument(r):
-		d.pages.Document(w)
-		return routeDocument
 	case !d.shown.admits(w, client):
-	case atRoot:
-		d.pages.Home(w, r, client)
-	case path == pages.NamesPath:
-		d.pages.Names(w, r, client)
+	case path == pages.FeedPath:
+		here.pages.Feed(w, r, client)
 	case path == "/metrics":
-		d.observation.ServeHTTP(w, r)
+		here.observation.ServeHTTP(w, r)
 		return routeMetrics
 	case err == nil:
-		d.pages.Repository(w, r, at, client)
+		here.pages.Repository(w, r, at, client)
 	case strings.HasSuffix(r.URL.Path, "/info/refs") && strings.HasPrefix(r.URL.Query().Get("service"), "git-"):
 		// A git client shows what it is told only if that is plain text.
 		http.Error(w, "repository not found: "+err.Error()+"; repositories are at /<npub of the owner>/<identifier>.git",
 			http.StatusNotFound)
 		return routeGit
 	default:
-		d.pages.Other(w, r, client)
+		here.pages.Other(w, r, client)
 	}
-	return route
+	return routePage
+}
+
+// banned returns why an operator wants no requests from a client; nil: they are answered.
+func (d *door) banned(client string) error {
+	ban := d.bans.Find(bans.Subject{Outside: bans.Outside{Address: client}})
+	if ban == nil {
+		return nil
+	}
+	return errors.New(ban.Message())
 }
 
 // passToGit passes a request on to the worker that holds the repository.
-func (d *door) passToGit(w http.ResponseWriter, r *http.Request, at nostr.RepositoryPath, client string) {
+func (d *door) passToGit(w http.ResponseWriter, r *http.Request, proxy *git.Proxy, at nostr.RepositoryPath,
+	client string) {
 	if !d.fetches.admits(w, client) {
 		return
 	}
@@ -179,7 +294,7 @@ func (d *door) passToGit(w http.ResponseWriter, r *http.Request, at nostr.Reposi
 	if !d.stopping.Load() && at.Service != "git-receive-pack" { // a push may be refused half-way
 		w.Header().Del("Connection")
 	}
-	d.git.Serve(w, r, at, client)
+	proxy.Serve(w, r, at, client)
 }
 
 const (
@@ -213,6 +328,10 @@ func (d *door) manage(w http.ResponseWriter, r *http.Request, client string) {
 	if err != nil {
 		d.log.Warn("a request to manage the relay was not answered", "error", err)
 		http.Error(w, "no answer in time; try again later", http.StatusServiceUnavailable)
+		return
+	}
+	if answer.Status == http.StatusUnauthorized && d.guard.Circle.IsPrivate() {
+		d.guard.Refuse(w, r)
 		return
 	}
 	w.Header().Set("Content-Type", managementType)

@@ -19,6 +19,7 @@ import (
 	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/gitquery"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
@@ -322,6 +323,9 @@ func (sys *system) hold(t testing.TB, repositories ...string) {
 			}
 			return a, nil
 		},
+		Ages: func(context.Context, nostr.RepoRef, proto.RepoAgesQuestion) (proto.RepoAgesAnswer, error) {
+			return proto.RepoAgesAnswer{Times: map[string]time.Time{"refs/tags/v1": time.Unix(1e9, 0)}}, nil
+		},
 		Log: func(_ context.Context, _ nostr.RepoRef, q proto.RepoLogQuestion) (a proto.RepoLogAnswer, err error) {
 			if q.Name == "refs/heads/main" {
 				a.Commits, a.More = []proto.RepoCommit{{ID: strings.Repeat("c", 40), Subject: fmt.Sprint("behind ", q.Skip)}}, q.Skip == 0
@@ -476,6 +480,60 @@ func TestNames(t *testing.T) {
 		if resp.StatusCode != http.StatusOK || resp.Header.Get("Access-Control-Allow-Origin") != "*" ||
 			resp.Header.Get("Content-Type") != "application/json" || strings.TrimSpace(body) != words.Replace(want) {
 			t.Errorf("%s: %s %s\nwant %s", query, resp.Status, body, words.Replace(want))
+		}
+	}
+}
+
+// TestOperatorNames: a name that the operator gave leads browsers and git to the repository, and
+// nostr.json knows it, until it is taken back. What is not served has none.
+func TestOperatorNames(t *testing.T) {
+	t.Parallel()
+	served, _, npub := repository(t, "a b")
+	sys := start(t)
+	sys.store(t, served)
+	ref := nostr.RepoRef{PubKey: served.PubKey, Identifier: "a b"}
+	for name, at := range map[string]nostr.RepoRef{"project": ref, "gone": {PubKey: served.PubKey, Identifier: "not here"}} {
+		must(t, bans.Give(t.Context(), sys.Bus.JS, name, at, "an operator"))
+		fixture.Await(t, "the name is known", func() bool { _, named := sys.Bans.NamedRepository(name); return named })
+	}
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	leads := func(path string) string {
+		resp, err := client.Get("http://" + sys.addr + path)
+		must(t, err)
+		resp.Body.Close()
+		return strings.TrimSpace(fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Location")))
+	}
+	page := "302 /" + npub + "/a%20b.git"
+	for path, want := range map[string]string{
+		"/project": page, "/project/": page, "/project.git": page, "/project.git?branch=main": page + "?branch=main",
+		"/project.git/info/refs?service=git-upload-pack": page + "/info/refs?service=git-upload-pack",
+		"/project/info/refs?service=git-receive-pack":    page + "/info/refs?service=git-receive-pack",
+		"/project/x": "404", "/nothing": "404", "/Project": "404",
+	} {
+		if got := leads(path); got != want {
+			t.Errorf("%s leads to %s, want %s", path, got, want)
+		}
+	}
+	found := `{"filter":{"authors":["` + served.PubKey + `"],"kinds":[30617],"#d":["a b"]},"relays":["wss://git.example.com"]}`
+	knows := func(query, key string) bool {
+		_, body := sys.ask(t, "GET", "/.well-known/nostr.json"+query, "")
+		var all map[string]json.RawMessage
+		must(t, json.Unmarshal([]byte(body), &all))
+		return string(all[key]) == found
+	}
+	for _, path := range []string{"/project", "/project.git", "project"} {
+		if !knows("?path="+path, path) || path[0] == '/' && !knows("", path) {
+			t.Errorf("nostr.json does not know %s", path)
+		}
+	}
+	if _, body := sys.ask(t, "GET", "/.well-known/nostr.json?path=/gone.git", ""); strings.Contains(body, "filter") {
+		t.Errorf("what is not served has a name: %s", body)
+	}
+	must(t, bans.TakeBack(t.Context(), sys.Bus.JS, "project", "an operator"))
+	fixture.Await(t, "the name is gone", func() bool { return leads("/project") == "404" && !knows("", "/project") })
+	for _, name := range []string{"", "A", "a/b", ".well-known", "x.git", npub, "healthz", "prs", "a b", "..", strings.Repeat("a", 101)} {
+		if bans.Give(t.Context(), sys.Bus.JS, name, ref, "an operator") == nil {
+			t.Errorf("%q can be a name", name)
 		}
 	}
 }

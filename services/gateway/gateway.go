@@ -9,8 +9,10 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"sync"
 	"time"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/gitquery"
@@ -19,6 +21,7 @@ import (
 	"tendril.dev/lib/obs"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/git"
+	"tendril.dev/services/gateway/guard"
 	"tendril.dev/services/gateway/pages"
 	"tendril.dev/services/gateway/relay"
 )
@@ -36,17 +39,23 @@ func Run(ctx context.Context, n *node.Node) error {
 		return err
 	}
 	defer shards.Close() // when the last connection has ended
-	return serve(ctx, n, shards, shards.Ended)
-}
-
-// serve ends too when lost has an error: who has which repository is not known then.
-func serve(ctx context.Context, n *node.Node, shards git.Shards, lost <-chan error) error {
-	front := n.Settings.Front
 	ingest, err := candidates.New(n.Bus.Conn, n.Log)
 	if err != nil {
 		return err
 	}
-	door, err := newDoor(n, shards, ingest)
+	var introducing sync.WaitGroup
+	defer introducing.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	introducing.Go(func() { introduce(ctx, n, ingest) })
+	return serve(ctx, n, relay.DefaultBounds, shards, ingest, shards.Ended)
+}
+
+// serve ends too when lost has an error: who has which repository is not known then.
+func serve(ctx context.Context, n *node.Node, bounds relay.Bounds, shards git.Shards, ingest *candidates.Sender,
+	lost <-chan error) error {
+	limits := fitConnections(relay.Limits{Front: n.Settings.Front, Bounds: bounds}, n.Log)
+	door, err := newDoor(n, limits, shards, ingest)
 	if err != nil {
 		return err
 	}
@@ -54,9 +63,9 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards, lost <-chan err
 	if err != nil {
 		return node.ListenError("NGIT_BIND_ADDRESS", n.Settings.BindAddress, err)
 	}
-	places := limit.NewFair(int64(front.MaxConnections+front.OtherConnections),
-		int64(front.MaxConnectionsPerIP+front.OtherConnectionsPerIP))
-	connections := newBounded(listener, places, door.clients.trusts, front.AnswerStall)
+	places := limit.NewFair(int64(limits.MaxConnections+limits.OtherConnections),
+		int64(limits.MaxConnectionsPerIP+limits.OtherConnectionsPerIP))
+	connections := newBounded(listener, places, door.clients.trusts, limits.AnswerStall)
 	// What connections need outlives ctx: they are served until the last of them is closed.
 	lasting, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
@@ -102,7 +111,7 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards, lost <-chan err
 }
 
 // newDoor puts together what needs no connections.
-func newDoor(n *node.Node, shards git.Shards, ingest relay.Offerer) (*door, error) {
+func newDoor(n *node.Node, limits relay.Limits, shards git.Shards, ingest relay.Offerer) (*door, error) {
 	s := n.Settings
 	clients, err := s.Front.Proxies()
 	if err != nil {
@@ -115,10 +124,10 @@ func newDoor(n *node.Node, shards git.Shards, ingest relay.Offerer) (*door, erro
 	// As many questions are worked on at once as there are processors.
 	processors := int64(runtime.GOMAXPROCS(0))
 	work := limit.NewFair(processors, processors)
-	proxy := git.New(shards, n.Bans, s.GitHandOverWait, n.Log)
-	workers := gitquery.Client{Conn: n.Bus.Conn, Patience: s.GitHandOverWait}
-	shown, err := pages.New(pages.Options{Settings: s, Owner: key.Public, Index: n.Index, Bans: n.Bans, Work: work,
-		Workers: workers, Log: n.Log})
+	proxy := git.New(shards, n.Bans, limits.GitWait, n.Log)
+	workers := gitquery.Client{Conn: n.Bus.Conn, Patience: limits.GitWait, ForPages: true}
+	shown, err := pages.New(pages.Options{Settings: s, Limits: limits, Owner: key.Public, Index: n.Index, Bans: n.Bans,
+		Work: work, Workers: workers, Log: n.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -126,21 +135,31 @@ func newDoor(n *node.Node, shards git.Shards, ingest relay.Offerer) (*door, erro
 	if err != nil {
 		return nil, err
 	}
-	sockets := limit.NewFair(int64(s.MaxConnections), int64(s.MaxConnectionsPerIP))
+	sockets := limit.NewFair(int64(limits.MaxConnections), int64(limits.MaxConnectionsPerIP))
 	met := limit.NewMet(n.Log)
 	n.Count(func(figures map[string]int64) { figures["clients"], _, _ = sockets.Counts(0) })
-	return &door{
+	circle := n.Bans.Circle(s.Private)
+	d := &door{
+		guard: &guard.Guard{Circle: circle, Domain: s.Domain, Origin: s.Origin(), Base: s.BasePath},
 		relay: relay.New(relay.Options{
-			Limits: s.Front, Domain: s.Domain,
+			Limits: limits, Domain: s.Address(), Circle: circle,
 			Index: n.Index, Ingest: ingest, Connections: sockets, Work: work,
 			Metrics: relay.NewMetrics(n.Metrics, sockets, s.AbuseThreshold, rejected), Met: met, Log: n.Log, Trace: n.Trace,
 		}),
-		pages: shown, git: proxy, observation: n.AtFront, clients: clients, base: s.URL("http"), stall: s.AnswerStall, manageTime: s.EventTimeout,
-		bus: n.Bus.Conn, log: n.Log, answers: newAnswers(n.Metrics, met),
-		fetches: newAllowance(s.GitRequestsPerMinute, "git data"),
-		shown:   newAllowance(s.PagesPerMinute, "pages"),
-		atOnce:  limit.NewFair(math.MaxInt64, int64(s.GitRequestsPerIP)),
-	}, nil
+		open: shown, content: guard.Lock(content{shown, proxy, n.AtFront}), git: proxy, health: n.AtFront,
+		clients: clients, base: s.BasePath, url: s.URL("http"), stall: limits.AnswerStall, manageTime: limits.EventTimeout,
+		bus: n.Bus.Conn, bans: n.Bans, log: n.Log, answers: newAnswers(n.Metrics, met),
+		fetches: newAllowance(limits.GitRequestsPerMinute, "git data"),
+		shown:   newAllowance(limits.PagesPerMinute, "pages"),
+		atOnce:  limit.NewFair(math.MaxInt64, int64(limits.GitRequestsPerIP)),
+	}
+	d.relay.Banned = d.banned
+	n.Bans.OnChange(func(what bans.Subject) {
+		if what.Outside.Address != "" {
+			d.relay.EndBanned()
+		}
+	})
+	return d, nil
 }
 
 // lookForHolders is how often a gateway that has just started looks whether all shards have

@@ -19,10 +19,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	gonostr "github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/gateway/relay"
 	"tendril.dev/test/fixture"
 )
 
@@ -99,16 +101,26 @@ type decide func(ev *nostr.Event) *proto.Verdict
 func accept(*nostr.Event) *proto.Verdict { return &proto.Verdict{Outcome: proto.Accepted} }
 
 // start runs a gateway with some settings. What it is offered is accepted.
-func start(t testing.TB, args ...string) *system { return judged(t, accept, args...) }
+func start(t testing.TB, args ...string) *system { return judged(t, accept, nil, args...) }
 
-func judged(t testing.TB, judge decide, args ...string) *system {
+// patient waits long for decisions.
+func patient(b *relay.Bounds) { b.EventTimeout = 10 * time.Minute }
+
+// startWithin is start with other bounds.
+func startWithin(t testing.TB, set func(*relay.Bounds), args ...string) *system {
+	return judged(t, accept, set, args...)
+}
+
+func judged(t testing.TB, judge decide, set func(*relay.Bounds), args ...string) *system {
 	t.Helper()
 	s, err := config.Process().Parse(append([]string{"--domain=git.example.com", "--bind-address=127.0.0.1:0", "--nats-listen=none",
-		"--database-backend=memory", "--events-per-minute-per-ip=1000000",
-		"--git-handover-wait=0s"}, args...))
+		"--database-backend=memory", "--events-per-minute-per-ip=1000000"}, args...))
 	must(t, err)
 	// However little time the gateway has to stop, the node around it has enough.
-	front := s
+	front, bounds := s, relay.DefaultBounds
+	if bounds.GitWait = 0; set != nil {
+		set(&bounds)
+	}
 	s.ShutdownWait = patience
 	h := listenToLog()
 	n, err := node.Open(context.Background(), "gateway", s, slog.New(h), false)
@@ -123,7 +135,11 @@ func judged(t testing.TB, judge decide, args ...string) *system {
 		done <- n.Run(ctx, node.Service{Name: "gateway", Run: func(ctx context.Context, n *node.Node) error {
 			context.AfterFunc(ctx, stop)
 			n.Settings = front
-			sys.ended <- serve(gatewayCtx, n, sys.shards, nil)
+			ingest, err := candidates.New(n.Bus.Conn, n.Log)
+			if err == nil {
+				err = serve(gatewayCtx, n, bounds, sys.shards, ingest, nil)
+			}
+			sys.ended <- err
 			<-ctx.Done()
 			return nil
 		}})

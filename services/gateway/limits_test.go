@@ -18,6 +18,7 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/gateway/relay"
 	"tendril.dev/test/fixture"
 )
 
@@ -37,7 +38,7 @@ func TestIngestLearnsWhoSubmitted(t *testing.T) {
 
 func TestSubscriptionsOfAClient(t *testing.T) {
 	t.Parallel()
-	sys := start(t, "--max-subscriptions-per-ip=3", "--trusted-proxies=127.0.0.1")
+	sys := startWithin(t, func(b *relay.Bounds) { b.MaxSubscriptionsPerIP = 3 }, "--trusted-proxies=127.0.0.1")
 	first, second, other := sys.from(t, "192.0.2.1"), sys.from(t, "192.0.2.1"), sys.from(t, "192.0.2.2")
 	for i, c := range []*client{first, first, second} {
 		c.hears(`["EOSE","`, `["REQ","%d",{"limit":0}]`, i)
@@ -55,7 +56,8 @@ func TestSubscriptionsOfAClient(t *testing.T) {
 
 func TestFiltersOfAClient(t *testing.T) {
 	t.Parallel()
-	sys := start(t, "--client-bytes=1048576", "--client-bytes-per-ip=1048576", "--max-message-bytes=300000", "--trusted-proxies=127.0.0.1")
+	sys := startWithin(t, func(b *relay.Bounds) { b.ClientBytes, b.ClientBytesPerIP, b.MaxMessageBytes = 1<<20, 1<<20, 300_000 },
+		"--trusted-proxies=127.0.0.1")
 	open := func(c *client, id int, want string) {
 		t.Helper()
 		c.hears(fmt.Sprintf(want, id), `["REQ","%d",{"limit":0,"#t":["%s"]}]`, id, strings.Repeat("x", 250_000))
@@ -81,7 +83,7 @@ func TestFiltersOfAClient(t *testing.T) {
 // TestSlowReaderIsDisconnected by the bytes of the events that wait for it.
 func TestSlowReaderIsDisconnected(t *testing.T) {
 	t.Parallel()
-	sys := start(t, "--client-bytes-per-ip=1048576", "--trusted-proxies=127.0.0.1")
+	sys := startWithin(t, func(b *relay.Bounds) { b.ClientBytesPerIP = 1 << 20 }, "--trusted-proxies=127.0.0.1")
 	slow, quick := sys.from(t, "192.0.2.1"), sys.from(t, "192.0.2.2")
 	for _, c := range []*client{slow, quick} {
 		c.hears(`["EOSE","s"]`, `["REQ","s",{"kinds":[1621],"limit":0}]`)
@@ -105,7 +107,7 @@ func TestSlowReaderIsDisconnected(t *testing.T) {
 // TestMessageThatDoesNotEnd: a client that stops in the middle of a message holds nothing for ever.
 func TestMessageThatDoesNotEnd(t *testing.T) {
 	t.Parallel()
-	sys := start(t, "--message-time=3s") // longer than it takes to send what follows
+	sys := startWithin(t, func(b *relay.Bounds) { b.MessageTime = 3 * time.Second }) // longer than it takes to send what follows
 	c := sys.dial(t)
 	w, err := c.ws.Writer(t.Context(), websocket.MessageText)
 	must(t, err)
@@ -120,7 +122,7 @@ func TestMessageThatDoesNotEnd(t *testing.T) {
 // TestLargeMessagesOfAClient: those that one client never ends leave room for the others'.
 func TestLargeMessagesOfAClient(t *testing.T) {
 	t.Parallel()
-	sys := start(t, "--message-time=10m", "--trusted-proxies=127.0.0.1")
+	sys := startWithin(t, func(b *relay.Bounds) { b.MessageTime = 10 * time.Minute }, "--trusted-proxies=127.0.0.1")
 	for range 40 { // each wants 512 KiB, and one client may have 16 MiB
 		w, err := sys.from(t, "192.0.2.1").ws.Writer(t.Context(), websocket.MessageText)
 		must(t, err)
@@ -136,7 +138,7 @@ func TestLargeMessagesOfAClient(t *testing.T) {
 func TestConnectionsOfAnyKind(t *testing.T) {
 	t.Parallel()
 	const most = 20
-	sys := start(t, fmt.Sprintf("--max-connections-per-ip=%d", most), "--other-connections-per-ip=0")
+	sys := startWithin(t, func(b *relay.Bounds) { b.OtherConnectionsPerIP = 0 }, fmt.Sprintf("--max-connections-per-ip=%d", most))
 	// WebSockets stay, and one more than there may be is turned away with a reason.
 	for range most {
 		eventually(t, "a WebSocket is open", func() bool { // the connection before has not quite ended
@@ -162,10 +164,16 @@ func TestConnectionsOfAnyKind(t *testing.T) {
 // been idle longest is closed.
 func TestIdleConnectionsMakeRoom(t *testing.T) {
 	t.Parallel()
-	for _, of := range []string{"", "-per-ip"} {
-		t.Run("connections"+of, func(t *testing.T) {
+	for _, of := range []struct {
+		setting string
+		set     func(*relay.Bounds)
+	}{
+		{"max-connections", func(b *relay.Bounds) { b.OtherConnections = 2 }},
+		{"max-connections-per-ip", func(b *relay.Bounds) { b.OtherConnectionsPerIP = 2 }},
+	} {
+		t.Run(of.setting, func(t *testing.T) {
 			t.Parallel()
-			idleMakeRoom(t, start(t, "--max-connections"+of+"=3", "--other-connections"+of+"=2"))
+			idleMakeRoom(t, startWithin(t, of.set, "--"+of.setting+"=3"))
 		})
 	}
 }
@@ -195,7 +203,8 @@ func TestSlowRequestsMakeRoom(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(worker.Close)
-	sys := start(t, "--max-connections=3", "--other-connections=2", "--event-timeout=1s", "--shutdown-wait=1s")
+	sys := startWithin(t, func(b *relay.Bounds) { b.OtherConnections, b.EventTimeout = 2, time.Second },
+		"--max-connections=3", "--shutdown-wait=1s")
 	sys.shards.at(worker.Listener.Addr().String())
 	_, _, npub := repository(t, "r")
 	for range most {
@@ -218,7 +227,7 @@ func TestSlowRequestsMakeRoom(t *testing.T) {
 // client.
 func TestProxiesAreNoClients(t *testing.T) {
 	t.Parallel()
-	sys := start(t, "--max-connections-per-ip=2", "--other-connections-per-ip=0", "--trusted-proxies=127.0.0.1")
+	sys := startWithin(t, func(b *relay.Bounds) { b.OtherConnectionsPerIP = 0 }, "--max-connections-per-ip=2", "--trusted-proxies=127.0.0.1")
 	for n := range 5 {
 		c := sys.from(t, fmt.Sprintf("192.0.2.%d", n+1))
 		c.hears(`["EOSE","s"]`, `["REQ","s",{"limit":0}]`)
@@ -228,7 +237,7 @@ func TestProxiesAreNoClients(t *testing.T) {
 // TestAnswersThatNobodyReads: a client that asks again and again and reads no answer is cut off.
 func TestAnswersThatNobodyReads(t *testing.T) {
 	t.Parallel()
-	sys := start(t, "--answer-stall=1s", "--max-connections-per-ip=1")
+	sys := startWithin(t, func(b *relay.Bounds) { b.AnswerStall = time.Second }, "--max-connections-per-ip=1")
 	sys.dial(t).say(`["CLOSE","x"]`) // so that there may be no further WebSocket
 	for _, request := range []string{
 		"OPTIONS / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -250,7 +259,7 @@ func TestAnswersThatNobodyReads(t *testing.T) {
 // what the operator's tools ask, and what is made already, is not counted.
 func TestPagesAreBoundedByClient(t *testing.T) {
 	t.Parallel()
-	sys := start(t, "--pages-per-minute-per-ip=3")
+	sys := startWithin(t, func(b *relay.Bounds) { b.PagesPerMinute = 3 })
 	refused := map[string]int{}
 	for range 8 {
 		for _, path := range []string{"/", "/metrics", "/nothing"} {
@@ -277,7 +286,7 @@ func TestGitShowsWhyItIsRefused(t *testing.T) {
 		http.NotFound(w, r)
 	}))
 	defer worker.Close()
-	sys := start(t, "--git-requests-per-minute-per-ip=1", "--trusted-proxies=127.0.0.1")
+	sys := startWithin(t, func(b *relay.Bounds) { b.GitRequestsPerMinute = 1 }, "--trusted-proxies=127.0.0.1")
 	sys.shards.at(worker.Listener.Addr().String())
 	_, _, npub := repository(t, "r")
 	url := "http://" + sys.addr + "/" + npub + "/r.git"

@@ -15,6 +15,7 @@ import (
 	"tendril.dev/lib/bans"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/gateway/relay"
 	"tendril.dev/test/fixture"
 )
 
@@ -159,8 +160,9 @@ func without(events, others []*nostr.Event) (ids []string) {
 // TestReconcileRefusals are told in NIP-77's words, and end the session that they are about.
 func TestReconcileRefusals(t *testing.T) {
 	t.Parallel()
-	sys := start(t, "--max-reconciled-events=1000", "--max-subscriptions-per-ip=4",
-		"--max-filter-steps=50000")
+	sys := startWithin(t, func(b *relay.Bounds) {
+		b.MaxReconciledEvents, b.MaxSubscriptionsPerIP, b.MaxFilterSteps = 1000, 4, 50_000
+	})
 	var events []*nostr.Event
 	for n := range 1_001 {
 		events = append(events, fake(n, 1621, nostr.Tag{"a", "x"}))
@@ -203,7 +205,7 @@ func TestReconcileRefusals(t *testing.T) {
 // have their REQs answered, and what the idlers keep has a bound.
 func TestReconcileBesideIdlers(t *testing.T) {
 	t.Parallel()
-	sys := start(t, "--trusted-proxies=127.0.0.1", "--client-bytes=1048576", "--client-bytes-per-ip=262144")
+	sys := startWithin(t, func(b *relay.Bounds) { b.ClientBytes, b.ClientBytesPerIP = 1<<20, 256<<10 }, "--trusted-proxies=127.0.0.1")
 	var events []*nostr.Event
 	for n := range 1_000 {
 		events = append(events, fake(n, 1621, nostr.Tag{"a", "x"}))

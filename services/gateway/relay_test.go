@@ -14,11 +14,12 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/gateway/relay"
 )
 
 func TestStoredEvents(t *testing.T) {
 	t.Parallel()
-	sys := start(t, "--default-limit=3", "--max-limit=5", "--max-filters=3")
+	sys := startWithin(t, func(b *relay.Bounds) { b.DefaultLimit, b.MaxLimit, b.MaxFilters = 3, 5, 3 })
 	for i := range 10 {
 		sys.store(t, fake(i, 1621+i%2, nostr.Tag{"t", fmt.Sprint(i % 3)}))
 	}
@@ -55,7 +56,7 @@ func TestStoredEvents(t *testing.T) {
 func TestNothingIsLostOrDoubled(t *testing.T) {
 	t.Parallel()
 	const events, clients, subscriptions = 1500, 4, 5
-	sys := start(t, "--max-limit=100000", "--default-limit=100000")
+	sys := start(t, "--relay-filter-limit=100000")
 	var all []*nostr.Event
 	for i := range events {
 		all = append(all, fake(i%97, 1621, nostr.Tag{"n", fmt.Sprint(i)}))
@@ -126,7 +127,7 @@ func TestAnswersToEvents(t *testing.T) {
 			return v
 		}
 		return accept(ev)
-	}, "--event-timeout=10m")
+	}, patient)
 	c := sys.dial(t)
 	forged := signed(t, nostr.Event{Kind: 1})
 	forged.Sig = signed(t, nostr.Event{Kind: 1, Content: "another"}).Sig
@@ -159,7 +160,7 @@ func TestAnswersToEvents(t *testing.T) {
 
 func TestNoDecisionInTime(t *testing.T) {
 	t.Parallel()
-	sys := judged(t, func(*nostr.Event) *proto.Verdict { return nil }, "--event-timeout=50ms")
+	sys := judged(t, func(*nostr.Event) *proto.Verdict { return nil }, func(b *relay.Bounds) { b.EventTimeout = 50 * time.Millisecond })
 	c := sys.dial(t)
 	ev := signed(t, nostr.Event{Kind: 1})
 	c.hears(`["OK","`+ev.ID+`",false,"error: no decision`, `["EVENT",%s]`, ev)
@@ -177,7 +178,7 @@ func TestOrderOfEventsIsKept(t *testing.T) {
 		defer mu.Unlock()
 		order = append(order, ev.Content)
 		return accept(nil)
-	}, "--events-per-minute=100")
+	}, nil, "--events-per-minute=100")
 	c := sys.dial(t)
 	var want []string
 	for i := range 100 {
@@ -196,7 +197,8 @@ func TestOrderOfEventsIsKept(t *testing.T) {
 
 func TestLimitsOfAConnection(t *testing.T) {
 	t.Parallel()
-	sys := start(t, "--relay-max-subscriptions=2", "--events-per-minute=2", "--events-per-minute-per-ip=3", "--max-message-bytes=2000")
+	sys := startWithin(t, func(b *relay.Bounds) { b.MaxMessageBytes = 2000 },
+		"--relay-max-subscriptions=2", "--events-per-minute=2", "--events-per-minute-per-ip=3")
 	c := sys.dial(t)
 	for _, id := range []string{"a", "b"} {
 		c.hears(`["EOSE","`+id+`"]`, `["REQ","%s",{"limit":0}]`, id)
@@ -287,7 +289,7 @@ func TestStop(t *testing.T) {
 		asked <- struct{}{}
 		<-release
 		return accept(nil)
-	}, "--shutdown-wait=10m", "--event-timeout=10m")
+	}, patient, "--shutdown-wait=10m")
 	idle, busy := sys.dial(t), sys.dial(t)
 	idle.hears(`["EOSE","s"]`, `["REQ","s",{}]`)
 	ev := signed(t, nostr.Event{Kind: 1})

@@ -18,6 +18,11 @@ import (
 
 // Run runs one replica until ctx ends. The node follows the log into its index.
 func Run(ctx context.Context, n *node.Node) error {
+	if n.Settings.PrivateMode { // before anything private is stored
+		if err := bans.MarkPrivate(ctx, n.Bus.JS, true, "ingest "+n.Worker); err != nil {
+			return err
+		}
+	}
 	var refused refusals
 	w, err := writer.New(ctx, n, refused.add)
 	if err != nil {
@@ -43,6 +48,13 @@ func Run(ctx context.Context, n *node.Node) error {
 		}
 		n.Log.Info("banned", "kind", subject.Kind(), "what", subject.String(), "by", by.By, "reason", by.Reason, "purge",
 			by.Purge)
+	})
+	n.Bans.OnName(func(name string, by proto.Ban, ended bool) {
+		if ended {
+			n.Log.Info("a name of a repository is taken back", "name", name, "by", by.By)
+			return
+		}
+		n.Log.Info("a repository has a name", "name", name, "repository", by.What, "by", by.By)
 	})
 	group, ctx := errgroup.WithContext(ctx)
 	for _, stream := range []*bus.Follower{w.Held.Follower, w.Rejected.Follower} {

@@ -31,6 +31,8 @@ const (
 	// relay.
 	maxAuth    = 8 << 10
 	maxChanged = 2 << 10
+	// mostReports bounds how many reports are looked at, the newest first.
+	mostReports = 1000
 )
 
 // management does what the operator's client asks for (NIP-86). The gateway passes the requests on,
@@ -46,9 +48,10 @@ func (m *management) manage(ctx context.Context, q proto.ManageRequest, send fun
 	} else {
 		var r nip86.Request
 		if err = json.Unmarshal(q.Body, &r); err == nil {
-			response.Result, err = m.do(ctx, r, by, now)
+			response.Result, err = m.do(ctx, order{m.Node, r.Params, by, now}, r.Method)
 		}
-		m.Log.Info("the operator's client has managed the relay", "method", r.Method, "params", r.Params, "error", err)
+		m.Log.Info("the operator's client has managed the relay", "method", r.Method, "params", r.Params, "by", by,
+			"error", err)
 	}
 	if err != nil {
 		response.Error = err.Error()
@@ -83,7 +86,7 @@ func (m *management) authorise(ctx context.Context, q proto.ManageRequest, now t
 	case ev.CreatedAt.Time().Sub(now).Abs() > authWindow:
 		return "", fmt.Errorf("created_at is more than %s from now", authWindow)
 	case !m.isOurs(tag("u")):
-		return "", fmt.Errorf("the tag u does not name this relay, https://%s", m.Settings.Domain)
+		return "", fmt.Errorf("the tag u does not name this relay, https://%s", m.Settings.Address())
 	case !strings.EqualFold(tag("method"), http.MethodPost):
 		return "", errors.New("the tag method is not POST")
 	case tag("payload") != hex.EncodeToString(payload[:]):
@@ -104,57 +107,6 @@ func (m *management) authorise(ctx context.Context, q proto.ManageRequest, now t
 // isOurs reports whether an address is the relay's: its scheme makes no difference.
 func (m *management) isOurs(address string) bool {
 	u, err := url.Parse(address)
-	return err == nil && strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && nostr.OnDomain(address, m.Settings.Domain)
-}
-
-var methods = []string{"supportedmethods", "banpubkey", "unbanpubkey", "allowpubkey", "listbannedpubkeys",
-	"listallowedpubkeys", "banevent", "unbanevent", "allowevent",
-	"listbannedevents", "listallowedevents", "changerelayname", "changerelaydescription", "changerelayicon"}
-
-// do carries a request out. To allow an author or an event lifts its ban: who is not banned is
-// allowed, and the lists of the allowed are empty.
-func (m *management) do(ctx context.Context, r nip86.Request, by string, now time.Time) (result any, err error) {
-	param := func(n int) string {
-		if n >= len(r.Params) {
-			return ""
-		}
-		text, _ := r.Params[n].(string)
-		return text
-	}
-	subject := bans.Subject{PubKey: param(0)}
-	if strings.HasSuffix(r.Method, "event") {
-		subject = bans.Subject{Event: param(0)}
-	}
-	switch r.Method {
-	case "supportedmethods":
-		return methods, nil
-	case "listbannedpubkeys", "listbannedevents", "listallowedpubkeys", "listallowedevents":
-		listed := []any{}
-		for b := range m.Bans.All() {
-			switch r.Method + " " + b.Kind() {
-			case "listbannedpubkeys author":
-				listed = append(listed, nip86.PubKeyReason{PubKey: b.PubKey, Reason: b.Reason})
-			case "listbannedevents event":
-				listed = append(listed, nip86.IDReason{ID: b.Event, Reason: b.Reason})
-			}
-		}
-		return listed, nil
-	case "banpubkey", "banevent", "unbanpubkey", "unbanevent", "allowpubkey", "allowevent":
-		if !nostr.IsHex64(param(0)) {
-			return nil, errors.New("the first parameter is not 64 lower-case hex digits")
-		}
-		if strings.HasPrefix(r.Method, "ban") {
-			return true, bans.Put(ctx, m.Bus.JS, subject, proto.Ban{Reason: param(1), By: by, At: now.UTC()})
-		}
-		return true, bans.Lift(ctx, m.Bus.JS, subject, by)
-	case "changerelayname", "changerelaydescription", "changerelayicon":
-		what := strings.TrimPrefix(r.Method, "changerelay")
-		u, err := url.Parse(param(0))
-		isURL := err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http")
-		if len(param(0)) > maxChanged || what == "icon" && !isURL && param(0) != "" {
-			return nil, errors.New("the first parameter is too long, or not a URL")
-		}
-		return true, bans.PutInfo(ctx, m.Bus.JS, what, param(0), by)
-	}
-	return nil, fmt.Errorf("method %q is not supported; supportedmethods lists those that are", r.Method)
+	return err == nil && strings.Trim(u.Path, "/") == strings.Trim(m.Settings.BasePath, "/") && u.RawQuery == "" &&
+		nostr.OnDomain(address, m.Settings.Domain)
 }

@@ -10,34 +10,45 @@ import (
 	"tendril.dev/services/purgatory/repostate"
 )
 
-// maxAround bounds the keys whose announcements are looked for, as authority.MaxLooks does for one
-// question.
-const maxAround = 4096
+const (
+	// maxAround bounds the keys whose announcements are looked for on behalf of one owner or one pull
+	// request, as authority.MaxLooks does for one question.
+	maxAround = 4096
+	// othersShown is how many of the newest states by others are read, so that a push can be told
+	// whose they are.
+	othersShown = 16
+	// keysAtOnce bounds the authors of one question. With more the index would not go by authors, and
+	// would walk through all of the identifier (eventdb.MaxMerged).
+	keysAtOnce = 32
+)
 
-// othersShown is how many of the newest states by others are read, so that a push can be told whose
-// they are.
-const othersShown = 16
-
-// around gathers what is known at this moment of an owner's repository: the announcements that its
-// chain reaches, the states of these people, and the pull requests for them. Of the identifier it
-// reads nothing else: anybody may announce it, and a push must not cost what all of them say. Who
-// names a lead in the chain, without being listed in it, is not found here.
-func (w *knowledge) around(ctx context.Context, ref nostr.RepoRef) (v repostate.View, err error) {
+// around gathers what is known at this moment of the repositories of some owners: the announcements
+// that their chains reach, the states of these people, and the pull requests for them, and others by
+// their ids. Of the identifier it reads nothing else: anybody may announce it, and what is done for
+// one repository must not cost what all of them say. Who names a lead in a chain, without being
+// listed in it, is not found here.
+func (w *knowledge) around(ctx context.Context, identifier string, owners, pulls []string) (v repostate.View,
+	err error) {
 	if err := w.holdings.CatchUp(ctx); err != nil {
 		return v, fmt.Errorf("read what is held: %w", err)
 	}
-	r := chain{knowledge: w, identifier: ref.Identifier, read: map[string]bool{}}
-	if err := r.follow(ctx, []string{ref.PubKey}); err != nil {
-		return v, err
+	r := chain{knowledge: w, identifier: identifier, lists: map[string][]string{}}
+	var starts [][]string
+	for _, owner := range owners {
+		starts = append(starts, []string{owner})
 	}
-	repos, err := r.pulls(ctx, ref.PubKey)
+	err = r.follow(ctx, starts)
+	var repos map[string][]nostr.RepoRef
+	if err == nil {
+		repos, err = r.pulls(ctx, owners, pulls)
+	}
+	if err == nil {
+		err = r.states(ctx)
+	}
 	if err != nil {
 		return v, err
 	}
-	if err := r.states(ctx); err != nil {
-		return v, err
-	}
-	v = w.view(ref.Identifier, r.have, r.entries)
+	v = w.view(identifier, r.have, r.entries)
 	for _, pr := range v.PullRequests {
 		pr.Repos = repos[pr.Event.ID]
 	}
@@ -49,39 +60,67 @@ func (w *knowledge) around(ctx context.Context, ref nostr.RepoRef) (v repostate.
 type chain struct {
 	*knowledge
 	identifier string
-	read       map[string]bool // keys whose announcements were looked for
-	people     []string        // the same, the nearest first
+	lists      map[string][]string // by a key whose announcement was looked for: whom that names
+	people     []string            // these keys, the nearest first
 	have       []*nostr.Event
 	entries    []*held.Entry
 }
 
-// follow reads the announcements of some keys, of whom these list, and so on.
-func (r *chain) follow(ctx context.Context, keys []string) error {
-	for {
-		var next []string
-		for _, key := range keys {
-			if !r.read[key] && len(r.read) < maxAround {
-				r.read[key], next = true, append(next, key)
+// follow reads the announcements of some keys, of whom these list, and so on. Each of the starts has
+// room of its own, so that no owner's people take the place of another's.
+func (r *chain) follow(ctx context.Context, starts [][]string) error {
+	seen := make([]map[string]bool, len(starts))
+	for i := range seen {
+		seen[i] = map[string]bool{}
+	}
+	for more := true; more; {
+		var unread []string
+		for i, keys := range starts {
+			starts[i] = nil
+			for _, key := range keys {
+				if seen[i][key] || len(seen[i]) == maxAround {
+					continue
+				}
+				seen[i][key], starts[i] = true, append(starts[i], key)
+				if _, read := r.lists[key]; !read {
+					r.lists[key], unread = nil, append(unread, key)
+				}
 			}
 		}
-		if len(next) == 0 {
-			return nil
-		}
-		r.people = append(r.people, next...)
-		events, entries, err := r.by(ctx, nostr.KindAnnouncement, next)
-		if err != nil {
+		if err := r.announcements(ctx, unread); err != nil {
 			return err
 		}
-		r.have, r.entries, keys = append(r.have, events...), append(r.entries, entries...), nil
-		for _, e := range entries {
-			events = append(events, e.Event)
-		}
-		for _, ev := range events {
-			if a, err := nostr.ParseAnnouncement(ev); err == nil {
-				keys = append(append(keys, a.Listed...), a.Leads...)
+		more = false
+		for i, keys := range starts {
+			starts[i] = nil
+			for _, key := range keys {
+				starts[i] = append(starts[i], r.lists[key]...)
 			}
+			more = more || len(starts[i]) > 0
 		}
 	}
+	return nil
+}
+
+// announcements reads the announcements of some keys.
+func (r *chain) announcements(ctx context.Context, authors []string) error {
+	if len(authors) == 0 {
+		return nil
+	}
+	events, entries, err := r.by(ctx, nostr.KindAnnouncement, authors)
+	if err != nil {
+		return err
+	}
+	r.people, r.have, r.entries = append(r.people, authors...), append(r.have, events...), append(r.entries, entries...)
+	for _, e := range entries {
+		events = append(events, e.Event)
+	}
+	for _, ev := range events {
+		if a, err := nostr.ParseAnnouncement(ev); err == nil {
+			r.lists[ev.PubKey] = slices.Concat(r.lists[ev.PubKey], a.Listed, a.Leads)
+		}
+	}
+	return nil
 }
 
 // by reads the events of a kind of the identifier by some authors.
@@ -93,7 +132,7 @@ func (r *chain) by(ctx context.Context, kind int, authors []string) (events []*n
 	if err := r.CatchUp(ctx); err != nil {
 		return nil, nil, err
 	}
-	for some := range slices.Chunk(authors, valuesAtOnce) {
+	for some := range slices.Chunk(authors, keysAtOnce) {
 		found, err := r.accepted(ctx, nostr.Filter{Kinds: []int{kind}, Authors: some,
 			Tags: nostr.TagMap{"d": {r.identifier}}})
 		if err != nil {
@@ -114,34 +153,72 @@ func (r *chain) accepted(ctx context.Context, filter nostr.Filter) (events []*no
 	return events, nil
 }
 
-// pulls reads the held pull requests and updates that are for one of the people or by the owner,
-// who may offer them here (GRASP-06), with whom else they are for. It returns what each is for, by
-// id.
-func (r *chain) pulls(ctx context.Context, owner string) (repos map[string][]nostr.RepoRef, err error) {
+// pulls reads the pull requests and updates of some ids, and the held ones that are for one of the
+// people or by an owner, who may offer them here (GRASP-06), with whom else they are for. It returns
+// what each is for, by id.
+func (r *chain) pulls(ctx context.Context, owners, ids []string) (repos map[string][]nostr.RepoRef, err error) {
 	repos = map[string][]nostr.RepoRef{}
-	var others []string
-	for _, e := range r.holdings.OfKinds(r.identifier, nostr.KindPR, nostr.KindPRUpdate) {
-		pr, err := nostr.ParsePullRequest(e.Event)
-		if err != nil {
-			continue
+	var starts [][]string
+	add := func(ev *nostr.Event, wanted bool) (is bool, err error) {
+		pr, err := nostr.ParsePullRequest(ev)
+		if _, again := repos[ev.ID]; again || err != nil {
+			return false, nil
 		}
 		refs, err := r.Repos(ctx, pr)
 		if err != nil {
+			return false, err
+		}
+		wanted = wanted || len(refs) == 0 || slices.Contains(owners, ev.PubKey)
+		people := []string{ev.PubKey} // who pays, and may be served
+		for _, ref := range slices.Concat(refs, repostate.Cloned(pr, r.rules.Domain())) {
+			if ref.Identifier == r.identifier {
+				_, reached := r.lists[ref.PubKey]
+				wanted, people = wanted || reached, append(people, ref.PubKey)
+			}
+		}
+		if wanted {
+			repos[ev.ID], starts = refs, append(starts, people)
+		}
+		return wanted, nil
+	}
+	hold := func(e *held.Entry, wanted bool) error {
+		is, err := add(e.Event, wanted)
+		if is {
+			r.entries = append(r.entries, e)
+		}
+		return err
+	}
+	for _, e := range r.holdings.OfKinds(r.identifier, nostr.KindPR, nostr.KindPRUpdate) {
+		if err := hold(e, slices.Contains(ids, e.Event.ID)); err != nil {
 			return nil, err
 		}
-		isFor := func(ref nostr.RepoRef) bool { return ref.Identifier == r.identifier && r.read[ref.PubKey] }
-		if len(refs) > 0 && e.Event.PubKey != owner && !slices.ContainsFunc(refs, isFor) {
-			continue
-		}
-		r.entries, repos[pr.Event.ID] = append(r.entries, e), refs
-		others = append(others, e.Event.PubKey) // who pays, and may be served
-		for _, ref := range refs {
-			if ref.Identifier == r.identifier {
-				others = append(others, ref.PubKey)
+	}
+	for _, id := range ids {
+		if e := r.holdings.ByID(id); e != nil {
+			if err := hold(e, true); err != nil {
+				return nil, err
 			}
 		}
 	}
-	return repos, r.follow(ctx, others)
+	if len(ids) > 0 {
+		err = r.CatchUp(ctx)
+	}
+	for some := range slices.Chunk(ids, valuesAtOnce) {
+		var events []*nostr.Event
+		if err == nil {
+			events, err = r.accepted(ctx, nostr.Filter{IDs: some})
+		}
+		for _, ev := range events {
+			if err == nil {
+				_, err = add(ev, true)
+				r.have = append(r.have, ev)
+			}
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return repos, r.follow(ctx, starts)
 }
 
 // states reads the states of the people, and the newest of others.

@@ -1,22 +1,25 @@
 package purgatory_test
 
 import (
-	"math"
-	"strings"
+	"fmt"
 	"testing"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
 )
 
-// TestReferencesFollowWhoSpeaks: acceptance, leaving, removal and deletion move the references at
-// once, without a new state or push, also where the maintainer has no repository here.
+// TestReferencesFollowWhoSpeaks: the references of alice's repository follow bob's newer state while
+// bob is a confirmed maintainer, and alice's older one while bob is none, whatever makes or ends
+// that, at once and without a new state or push, though bob has no repository here. Where nobody has
+// authority they stay.
 func TestReferencesFollowWhoSpeaks(t *testing.T) {
 	w := newWorld(t)
 	at := nostr.Timestamp(3000)
-	// says publishes an announcement: alice's lists us, bob's does not.
+	// says publishes an announcement: alice's lists us, the others' do not.
 	says := func(author string, tags ...nostr.Tag) {
 		at++
-		ev := abroad("bob's", author, "x", at)
+		ev := abroad("another's", author, "x", at)
 		if author == alice {
 			ev = announcement("alice's", author, "x")
 			ev.CreatedAt = at
@@ -24,81 +27,75 @@ func TestReferencesFollowWhoSpeaks(t *testing.T) {
 		ev.Tags = append(ev.Tags, tags...)
 		w.in.accept(finish(ev))
 	}
+	role := func(letter, key string, boundaries ...string) nostr.Tag {
+		return append(nostr.Tag{letter, key}, boundaries...)
+	}
 	lists := func(key string) nostr.Tag { return nostr.Tag{"maintainers", key} }
-	moves := func(why, commit string) {
+	deletes := func(author string, tag ...string) {
+		at++
+		w.in.accept(event("deletion", nostr.KindDeletion, author, at, tag))
+	}
+	newer := ""
+	states := func() *nostr.Event {
+		at++
+		return state("bob's state", bob, "x", at, newer)
+	}
+	follows := func(why, commit string) {
 		t.Helper()
 		eventually(t, why, func() bool { return w.ref(alice, "x", mainBranch) == commit })
 	}
-	says(alice, lists(bob))
-	c1 := w.work.Commit("a", "1")
-	w.pushState(alice, "x", 1001, c1)
-	c2 := w.work.Commit("a", "2")
-	w.pushState(alice, "x", 1002, c2)
-	w.work.Git("reset", "--hard", c1)
-	last := state("state 1003", alice, "x", 1003, c1)
+	says(alice)
+	older := w.work.Commit("a", "1")
+	w.pushState(alice, "x", 1001, older)
+	newer = w.work.Commit("a", "2")
+	w.pushState(alice, "x", 1002, newer)
+	w.work.Git("reset", "--hard", older)
+	last := state("state 1003", alice, "x", 1003, older)
 	w.in.waits("x", last)
 	w.pushes(alice, "x", "+main")
 	says(bob)
-	bobs := state("bob's state", bob, "x", 2000, c2)
+	bobs := states()
 	w.in.accept(bobs) // for his own repository, which is elsewhere
-	says(bob, lists(alice))
-	moves("acceptance lets an older state count", c2)
-	says(bob, nostr.Tag{"m", bob, "1", "2"}, nostr.Tag{"m", alice})
-	moves("a maintainer leaves", c1)
-	says(bob, lists(alice))
-	moves("and comes back", c2)
+	says(alice, lists(bob))
+	subject := bans.Subject{PubKey: bob}
+	for _, row := range []struct {
+		why, until string
+		ends, back func()
+	}{
+		{"who is invited has not accepted", "accepts", func() {}, func() { says(bob, lists(alice)) }},
+		{"the owner lists the maintainer no more", "and does again", func() { says(alice) }, func() { says(alice, lists(bob)) }},
+		{"the owner ends the role", "and begins it again", func() { says(alice, role("m", bob, "1", "2")) }, func() { says(alice, role("m", bob, "1", "2", "3")) }},
+		{"the maintainer ends the own role", "and begins it again", func() { says(bob, role("m", bob, "1", "2"), role("m", alice)) },
+			func() { says(bob, role("m", bob, "1", "2", "3"), role("m", alice)) }},
+		{"the maintainer becomes a moderator", "and a maintainer", func() { says(bob, role("o", bob), role("m", alice)) }, func() { says(bob, role("m", bob), role("m", alice)) }},
+		{"the maintainer names nobody", "and the owner again", func() { says(bob) }, func() { says(bob, lists(alice)) }},
+		{"a lead who does not list the maintainer", "the owner leads again", func() {
+			says(carol, role("M", carol), role("m", alice))
+			says(alice, role("M", carol), role("m", bob))
+			says(bob, lists(bob))
+		}, func() { says(alice, role("M", alice), role("m", bob)); says(bob, lists(alice)) }},
+		{"the maintainer deletes the announcement", "and announces anew", func() { deletes(bob, "a", repo(bob, "x").String()) }, func() { says(bob, lists(alice)) }},
+		{"the maintainer's announcement expires", "and is renewed", func() { says(bob, lists(alice), nostr.Tag{"expiration", fmt.Sprint(nostr.Now() + 1)}) },
+			func() { says(bob, lists(alice)) }},
+		{"the maintainer deletes the state by its id", "and publishes another", func() { deletes(bob, "e", bobs.ID) }, func() { w.in.waits("x", states()) }},
+		{"the maintainer deletes the state by its address", "and publishes another",
+			func() { deletes(bob, "a", nostr.Address{Kind: nostr.KindState, PubKey: bob, Identifier: "x"}.String()) }, func() { w.in.waits("x", states()) }},
+		{"the maintainer is banned", "and no more", func() { must(t, bans.Put(t.Context(), w.Bus.JS, subject, proto.Ban{})) },
+			func() { must(t, bans.Lift(t.Context(), w.Bus.JS, subject, "an operator")) }},
+	} {
+		row.ends()
+		follows(row.why, older)
+		row.back()
+		follows(row.why+": "+row.until, newer)
+	}
+	says(alice, role("M", alice), role("M", bob))
+	says(bob, role("m", alice))
+	w.refuses("names two leads", alice, "x", "+"+older+":"+mainBranch)
+	w.isAt(alice, "x", newer)
 	says(alice)
-	moves("the owner removes a maintainer", c1)
-	says(alice, lists(bob))
-	moves("and invites again", c2)
-	says(alice, nostr.Tag{"M", alice}, nostr.Tag{"M", bob})
-	says(bob, nostr.Tag{"m", alice})
-	w.refuses("names two leads", alice, "x", "+"+c1+":"+mainBranch)
-	w.isAt(alice, "x", c2)
-	says(alice, lists(bob))
-	w.in.accept(deletion(bob, "a", nostr.Address{Kind: nostr.KindState, PubKey: bob, Identifier: "x"}.String())) // older than the state
-	w.in.accept(deletion(bob, "e", bobs.ID))
-	moves("the state is deleted", c1)
+	follows("the owner alone", older)
 	w.in.accept(deletion(alice, "e", last.ID))
-	moves("the only state is deleted", "")
-}
-
-var strangers = crowd(200)
-
-// TestAPushReadsNoStranger: a push reads the announcements and states of the people in the chain of
-// its repository, and next to nothing of the strangers who announce the same identifier and list
-// these people.
-func TestAPushReadsNoStranger(t *testing.T) {
-	w := newWorld(t)
-	for i, stranger := range strangers {
-		ev := abroad("stranger's", stranger, "x", 900)
-		ev.Tags = append(ev.Tags, nostr.Tag{"m", alice}, nostr.Tag{"m", bob}, nostr.Tag{"M", bob})
-		if ev = finish(ev); i%2 == 0 {
-			w.in.accept(ev)
-		} else {
-			w.in.waits("x", ev)
-		}
-		w.in.accept(state("stranger's", stranger, "x", 2000, strings.Repeat("e", 40)))
-	}
-	owned := announcement("alice's", alice, "x")
-	owned.Tags = append(owned.Tags, nostr.Tag{"maintainers", bob})
-	accepted := abroad("bob's", bob, "x", 1000)
-	accepted.Tags = append(accepted.Tags, nostr.Tag{"maintainers", alice})
-	w.in.accept(finish(owned))
-	w.in.accept(finish(accepted))
-	first := w.work.Commit("a", "1")
-	w.in.accept(state("bob's state", bob, "x", 1500, first))
-	w.pushes(alice, "x", "main")
-	w.work.Commit("a", "2")
-	fewest := int32(math.MaxInt32)
-	for range 20 { // beside some of them what follows from the first push is looked at
-		read := w.asked.read.Load()
-		w.refuses("differs in refs/heads/main", alice, "x", "main")
-		fewest = min(fewest, w.asked.read.Load()-read)
-	}
-	if fewest > 4*(2+1+16) {
-		t.Errorf("a push reads %d events", fewest)
-	}
+	follows("the only state is deleted", "")
 }
 
 // TestWhitelist: an announcement that lists us and is not on the whitelist is here only if its

@@ -37,17 +37,35 @@ func (b browser) log(ctx context.Context, ref nostr.RepoRef, q proto.RepoLogQues
 	return a, busy(err)
 }
 
+// ages answers how old the branches and tags of a repository are.
+func (b browser) ages(ctx context.Context, ref nostr.RepoRef, q proto.RepoAgesQuestion) (a proto.RepoAgesAnswer,
+	err error) {
+	repo, err := b.cloned(ctx, ref)
+	if err != nil || repo == nil {
+		return a, err
+	}
+	a.Times, err = repo.Ages(ctx, q.Client)
+	return a, busy(err)
+}
+
+// cloned returns a repository that may be cloned; nil if there is none.
+func (b browser) cloned(ctx context.Context, ref nostr.RepoRef) (*repository.Repo, error) {
+	repo, err := b.hosting.repository(ctx, repository.Place{RepoRef: ref})
+	switch {
+	case errors.Is(err, githttp.ErrNotFound):
+		return nil, nil
+	case errors.Is(err, repository.ErrElsewhere):
+		return nil, gitquery.ErrMoved
+	}
+	return repo, err
+}
+
 // named returns a repository that may be cloned, and the object that a branch or tag of it names;
 // nil if there is none. So pages show nothing that a clone does not bring.
 func (b browser) named(ctx context.Context, ref nostr.RepoRef, name string) (repo *repository.Repo, object string,
 	err error) {
-	repo, err = b.hosting.repository(ctx, repository.Place{RepoRef: ref})
-	switch {
-	case errors.Is(err, githttp.ErrNotFound) || !repostate.IsBranchOrTag(name):
-		return nil, "", nil
-	case errors.Is(err, repository.ErrElsewhere):
-		return nil, "", gitquery.ErrMoved
-	case err != nil:
+	repo, err = b.cloned(ctx, ref)
+	if err != nil || repo == nil || !repostate.IsBranchOrTag(name) {
 		return nil, "", err
 	}
 	refs, err := repo.BranchesAndTags()

@@ -7,6 +7,7 @@ import (
 
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/node"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repostate"
 )
@@ -87,7 +88,7 @@ func (p payer) factor() int64 {
 func usedUp(party limit.Party, free time.Time) error {
 	whose := "your address"
 	if party.Kind == limit.Author {
-		whose = npub(party.Name)
+		whose = nostr.Npub(party.Name)
 	}
 	return &repostate.Refused{Reason: fmt.Sprintf("rate-limited: as much git data of %s is stored, or on its way, as may be in a day; there is room again at %s", whose, free.Format(time.RFC3339))}
 }

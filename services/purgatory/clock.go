@@ -79,12 +79,21 @@ func (c clock) isRare(v repostate.View, entries []*held.Entry) bool {
 		if e.Phase != proto.PhaseWaiting {
 			continue
 		}
-		if !c.standing(e, lasts(v, e)).rare {
+		if !c.standingIn(v, e).rare {
 			return false
 		}
 		rare = true
 	}
 	return rare
+}
+
+// standingIn is standing by what is known around the author of a state.
+func (c clock) standingIn(v repostate.View, e *held.Entry) standing {
+	s := c.standing(e, false)
+	if s.over && lasts(v, e) {
+		s = c.standing(e, true)
+	}
+	return s
 }
 
 // lasts reports whether a held event is the newest state of a repository that is served.
@@ -96,23 +105,35 @@ func lasts(v repostate.View, e *held.Entry) bool {
 }
 
 // expire asks ingest to end the time of held events of an identifier that are overdue: a waiting
-// announcement falls silent, the others go.
-func (w *expiry) expire(ctx context.Context, v repostate.View) error {
-	c := w.schedule.clock(v.Identifier)
+// announcement falls silent, the others go. It looks at the clocks of all that is held, and reads
+// nothing but what is known around the authors of states that are overdue.
+func (w *expiry) expire(ctx context.Context, identifier string) error {
+	c := w.schedule.clock(identifier)
 	var over, ended []*held.Entry
 	var events, endedEvents []*nostr.Event
-	for _, e := range w.knowledge.holdings.OfIdentifier(v.Identifier) {
-		s := c.standing(e, lasts(v, e))
+	entries := w.knowledge.holdings.OfIdentifier(identifier)
+	v, err := w.aroundOverdue(ctx, c, identifier, entries)
+	if err != nil {
+		return err
+	}
+	next := func(at time.Time) { // not one look for each event, where very many wait
+		if soonest := c.now.Add(w.constants.Again); at.Before(soonest) {
+			at = soonest
+		}
+		w.schedule.queue.addIdentifier(identifier, at)
+	}
+	for _, e := range entries {
+		s := c.standingIn(v, e)
 		if at, will := expiresAt(e.Event, c.now); will {
-			w.schedule.queue.addIdentifier(v.Identifier, at)
+			next(at)
 		}
 		switch {
 		case isOver(e.Event, c.now) && e.Phase == proto.PhaseWaiting && len(ended) < expireAtOnce:
 			ended, endedEvents = append(ended, e), append(endedEvents, e.Event)
 		case !s.over && !s.again.IsZero():
-			w.schedule.queue.addIdentifier(v.Identifier, s.again)
+			next(s.again)
 		case s.over && len(over) == expireAtOnce:
-			w.schedule.queue.addIdentifier(v.Identifier, c.now.Add(w.node.Settings.HuntInterval))
+			next(c.now)
 		case s.over:
 			over, events = append(over, e), append(events, e.Event)
 		}
@@ -120,7 +141,7 @@ func (w *expiry) expire(ctx context.Context, v repostate.View) error {
 	if over = append(over, ended...); len(over) == 0 {
 		return nil
 	}
-	_, err := release.Ask(ctx, w.sender, proto.ActionExpire, "", events...)
+	_, err = release.Ask(ctx, w.sender, proto.ActionExpire, "", events...)
 	if err == nil {
 		_, err = release.Ask(ctx, w.sender, proto.ActionExpire, repostate.Expired, endedEvents...)
 	}
@@ -133,7 +154,7 @@ func (w *expiry) expire(ctx context.Context, v repostate.View) error {
 	for _, e := range over {
 		if now := w.knowledge.holdings.ByKey(e.Key); now != nil && now.Phase == e.Phase {
 			// Its clock was restarted meanwhile, or ingest's is behind.
-			w.schedule.queue.addIdentifier(v.Identifier, time.Now().Add(w.node.Settings.HuntBackoffBase))
+			w.schedule.queue.addIdentifier(identifier, time.Now().Add(w.constants.BackOff))
 			continue
 		}
 		if e.Phase == proto.PhaseWaiting { // the end of the silence is no news
@@ -142,6 +163,22 @@ func (w *expiry) expire(ctx context.Context, v repostate.View) error {
 		w.log.Info("expired", "identifier", e.Identifier, "kind", e.Event.Kind, "event", e.Event.ID, "phase", e.Phase)
 	}
 	return nil
+}
+
+// aroundOverdue is what is known around the authors of states whose time is over: the newest of a
+// served repository stays.
+func (w *expiry) aroundOverdue(ctx context.Context, c clock, identifier string, entries []*held.Entry) (v repostate.View,
+	err error) {
+	var authors []string
+	for _, e := range entries {
+		if e.Event.Kind == nostr.KindState && c.standing(e, false).over {
+			authors = append(authors, e.Event.PubKey)
+		}
+	}
+	if len(authors) == 0 {
+		return v, nil
+	}
+	return w.knowledge.around(ctx, identifier, w.schedule.withOwners(identifier, authors), nil)
 }
 
 // expired tells that an event has left purgatory unserved.

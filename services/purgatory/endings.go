@@ -47,7 +47,7 @@ func (w *retention) clearEnded(repo *repository.Locked) error {
 	}
 	w.schedule.enqueue(repo.Place, groupAndAcceptedPRs) // it was not kept in line meanwhile
 	w.log.Info("a repository is hosted again", "repository", repo.RepoRef, "away_since", note.Since)
-	w.notices.tell(repo.Identifier, proto.GitReturned, proto.GitNotice{Owner: npub(repo.PubKey)})
+	w.notices.tell(repo.Identifier, proto.GitReturned, proto.GitNotice{Owner: nostr.Npub(repo.PubKey)})
 	return nil
 }
 
@@ -90,7 +90,7 @@ func (w *retention) end(ctx context.Context, repo *repository.Locked) error {
 		ref := repo.RepoRef
 		w.log.Info("the hosting of a repository has ended", "repository", ref, "reason", how.note.Reason, "kept_until",
 			how.until)
-		w.notices.tell(ref.Identifier, proto.GitEnded, proto.GitNotice{Owner: npub(ref.PubKey), Event: how.note.Announcement,
+		w.notices.tell(ref.Identifier, proto.GitEnded, proto.GitNotice{Owner: nostr.Npub(ref.PubKey), Event: how.note.Announcement,
 			Reason: how.note.Reason})
 	}
 	w.schedule.later(repo.Place, how.until)
@@ -107,11 +107,11 @@ func (w *retention) neverAccepted(ctx context.Context, repo *repository.Repo) (b
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	last, _, err := w.knowledge.lastAnnouncement(ctx, repo.RepoRef)
+	last, err := w.knowledge.lastAt(ctx, repo.RepoRef.Address())
 	if err != nil {
 		return false, fmt.Errorf("look for an accepted announcement of %s: %w", repo.RepoRef, err)
 	}
-	return last == nil, nil
+	return last.event == nil && last.removed == "", nil
 }
 
 // ending is how a repository stands that is not hosted.
@@ -134,22 +134,26 @@ func (w *retention) howItEnds(ctx context.Context, repo *repository.Repo) (how e
 	if err != nil {
 		return how, err
 	}
-	last, acceptedAt, err := w.knowledge.lastAnnouncement(ctx, repo.RepoRef)
+	logged, err := w.knowledge.lastAt(ctx, repo.RepoRef.Address())
 	if err != nil {
 		return how, fmt.Errorf("read the last announcement of %s: %w", repo.RepoRef, err)
 	}
+	last := logged.event
 	var why *repository.Ended
 	if ban := w.node.Bans.Repository(repo.RepoRef); ban != nil && ban.Purge {
 		why = &repository.Ended{Reason: repostate.Banned}
 	}
 	switch {
-	case last == nil && noted != nil && noted.Reason == repostate.Expired:
-		why = noted // an expired event leaves the log
+	case last == nil && noted != nil && slices.Contains([]string{repostate.Expired, repostate.Deleted,
+		repostate.Vanished}, noted.Reason):
+		why = noted // what has expired, or was taken away long ago, leaves the log
+	case logged.removed != "": // no worker was there before
+		why = &repository.Ended{Announcement: logged.removed, Reason: repostate.Expired}
 	case last == nil:
 	default:
-		deleted := 0
+		taken := ""
 		if !w.node.Settings.IgnoreDeletions {
-			if deleted, err = w.knowledge.count(ctx, repostate.DeletionsOf(last)...); err != nil {
+			if taken, err = w.knowledge.takenBy(ctx, last); err != nil {
 				return how, err
 			}
 		}
@@ -158,9 +162,9 @@ func (w *retention) howItEnds(ctx context.Context, repo *repository.Repo) (how e
 		// away. One of before the folder's time may list a domain that is not known any more.
 		isHere := func(a *nostr.Announcement) bool {
 			return w.knowledge.rules.Lists(a) || w.knowledge.rules.Archives(a) ||
-				slices.ContainsFunc(w.belongs.Domains, a.ListsService) || acceptedAt.Before(w.belongs.Since)
+				slices.ContainsFunc(w.belongs.Domains, a.ListsService) || logged.at.Before(w.belongs.Since)
 		}
-		if reason := repostate.EndingOf(repo.RepoRef, isHere, last, deleted > 0, isOver(last, time.Now())); reason != "" {
+		if reason := repostate.EndingOf(repo.RepoRef, isHere, last, taken, isOver(last, time.Now())); reason != "" {
 			why = &repository.Ended{Announcement: last.ID, Reason: reason}
 		}
 	}
@@ -169,18 +173,26 @@ func (w *retention) howItEnds(ctx context.Context, repo *repository.Repo) (how e
 	return how, nil
 }
 
-// lastAnnouncement returns the last announcement of a repository that was ever accepted and is
-// still in the log, or nil, and when that was. The stream's leader is asked, not any replica: that
-// could be behind.
-func (w *knowledge) lastAnnouncement(ctx context.Context, ref nostr.RepoRef) (last *nostr.Event, at time.Time,
-	err error) {
-	place := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey, Tags: nostr.Tags{{"d", ref.Identifier}}}
+// logged is the last event that was ever accepted at an address, also if it counts no more.
+type logged struct {
+	event   *nostr.Event // nil: there was none, or it has left the log
+	at      time.Time    // when it was accepted
+	removed string       // the id of one that has left the log lately, because its time is over
+}
+
+// lastAt returns what was accepted last at an address. The stream's leader is asked, not any replica:
+// that could be behind.
+func (w *knowledge) lastAt(ctx context.Context, address nostr.Address) (last logged, err error) {
+	place := &nostr.Event{Kind: address.Kind, PubKey: address.PubKey, Tags: nostr.Tags{{"d", address.Identifier}}}
 	message, found, err := bus.Last(ctx, w.node.Bus.JS, proto.StreamEvents, proto.EventSubjectOf(place).String())
-	last = &nostr.Event{}
-	if err != nil || !found || last.UnmarshalJSON(message.Data) != nil {
-		return nil, at, err
+	if err != nil || !found {
+		return last, err
 	}
-	return last, message.Time, nil
+	last.at, last.removed = message.Time, message.Header.Get(proto.HeaderRemoved)
+	if ev := (&nostr.Event{}); ev.UnmarshalJSON(message.Data) == nil {
+		last.event = ev
+	}
+	return last, nil
 }
 
 // count counts the accepted events that match one of the filters.
@@ -194,6 +206,24 @@ func (w *knowledge) count(ctx context.Context, filters ...nostr.Filter) (n int, 
 		}
 	}
 	return n, nil
+}
+
+// takenBy says how the author of an announcement or a state has taken it away: repostate.Deleted or
+// Vanished; "": the author has not.
+func (w *knowledge) takenBy(ctx context.Context, ev *nostr.Event) (how string, err error) {
+	if n, err := w.count(ctx, repostate.DeletionsOf(ev)...); err != nil || n > 0 {
+		return repostate.Deleted, err
+	}
+	vanished := nostr.Filter{Kinds: []int{nostr.KindVanish}, Authors: []string{ev.PubKey}, Since: &ev.CreatedAt}
+	for request, err := range w.events.Query(ctx, vanished) {
+		if err != nil {
+			return "", fmt.Errorf("look for requests to vanish: %w", err)
+		}
+		if w.rules.Vanishes(request) {
+			return repostate.Vanished, nil
+		}
+	}
+	return "", nil
 }
 
 // errStillHosted: the repository is hosted, or what the log says has changed while its events were
@@ -220,7 +250,7 @@ func (w *retention) remove(ctx context.Context, repo *repository.Locked, atOnce 
 	}
 	w.log.Info("events that were accepted for a removed repository alone are removed", "repository", ref, "events",
 		removed)
-	w.notices.tell(ref.Identifier, proto.GitRemoved, proto.GitNotice{Owner: npub(ref.PubKey)})
+	w.notices.tell(ref.Identifier, proto.GitRemoved, proto.GitNotice{Owner: nostr.Npub(ref.PubKey)})
 	return nil
 }
 
@@ -249,7 +279,7 @@ func (w *retention) removeRepository(ctx context.Context, repo *repository.Locke
 	if err := repo.Remove(ctx); err != nil {
 		return err
 	}
-	w.releaser.Forget(repo.Place)
+	w.releaser.Forget(func(at repository.Place) bool { return at == repo.Place })
 	w.statuses.Delete(repo.Place)
 	w.log.Info("a repository is removed", "repository", repo.RepoRef)
 	return nil
@@ -312,7 +342,8 @@ func (w *retention) removeEvents(ctx context.Context, repo *repository.Locked, a
 // come back to it, which ingest does not know of.
 func (w *retention) removable(of nostr.RepoRef, ev *nostr.Event) bool {
 	switch {
-	case ev.Kind == nostr.KindAnnouncement, ev.Kind == nostr.KindDeletion, nostr.KindOf(ev.Kind).FromAnyone:
+	case ev.Kind == nostr.KindAnnouncement, ev.Kind == nostr.KindDeletion, ev.Kind == nostr.KindVanish,
+		nostr.KindOf(ev.Kind).FromAnyone:
 		return false // ingest keeps these
 	case ev.Kind == nostr.KindState:
 		return true // it is its author's, also where it names others
@@ -344,14 +375,17 @@ func statesOf(identifier string) nostr.Filter {
 // not know of: it is not hosted, or it is an archive, which may be one by settings of earlier.
 // Those of contributors have no states.
 func (w *retention) keptBeside(ctx context.Context, ref nostr.RepoRef) (bool, error) {
-	v, err := w.knowledge.read(ctx, ref.Identifier, nil)
-	for other, failed := range w.store.Places(ctx, nostr.RepoRef{Identifier: ref.Identifier}) {
-		if err = errors.Join(err, failed); err != nil {
+	for other, err := range w.store.Places(ctx, nostr.RepoRef{Identifier: ref.Identifier}) {
+		if err != nil {
 			return true, err
 		}
-		if !other.PRs && other.RepoRef != ref && (!v.Hosts(other.PubKey) || v.IsArchived(other.PubKey)) {
-			return true, nil
+		if other.PRs || other.RepoRef == ref {
+			continue
+		}
+		v, err := w.knowledge.around(ctx, ref.Identifier, []string{other.PubKey}, nil)
+		if err != nil || !v.Hosts(other.PubKey) || v.IsArchived(other.PubKey) {
+			return true, err
 		}
 	}
-	return false, err
+	return false, nil
 }

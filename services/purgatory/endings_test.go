@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -88,7 +89,8 @@ func TestAnOwnerComesBack(t *testing.T) {
 }
 
 // TestAnEndedRepositoryIsRemoved: after the grace period a repository goes, with the events and
-// objects that only it needed; that of another owner of the identifier stays whole. Workers may be
+// objects that only it needed; that of another owner of the identifier stays whole. What hangs on a
+// deleted announcement is hidden, and ingest removes it. Workers may be
 // replaced at any time meanwhile. What names two repositories that were given up goes with the
 // second one, and so do the states of the identifier.
 func TestAnEndedRepositoryIsRemoved(t *testing.T) {
@@ -111,12 +113,12 @@ func TestAnEndedRepositoryIsRemoved(t *testing.T) {
 			}
 		}
 	}
-	w.in.accept(deletion(bob, "a", bobsRef))
+	w.in.accept(abroad("bob has moved", bob, "x", 1500))
 	w.told.await("x ended")
 	if s, err := w.workers().Restore(t.Context(), about(t, bobsRef)); err != nil || !s.Kept {
 		t.Fatalf("%+v, %v", s, err)
 	}
-	w.in.accept(deletion(alice, "a", alicesRef))
+	w.in.accept(abroad("alice has moved", alice, "x", 1500))
 	eventually(t, "both have ended", func() bool { return w.told.count("x ended") == 2 })
 	w.restart("--deletion-grace=0s")
 	// Nothing goes before it can go whole.
@@ -152,7 +154,7 @@ func TestNobodyWasThere(t *testing.T) {
 	w := newWorld(t)
 	commit := w.pushFirst()
 	lost := w.repo(alice, "unknown")
-	gittest.Do(t, lost, func(repo *repository.Locked) error { return repo.Ensure(t.Context()) })
+	gittest.Do(t, lost, func(repo *repository.Locked) error { return errors.Join(repo.Ensure(t.Context()), repo.SetProven()) })
 	gittest.Git(t, w.work.Dir, "push", lost.Path, "main")
 	w.stop() // for the next one to find
 	w.in.accept(deletion(alice, "e", announcement("announcement", alice, "x").ID))
@@ -181,7 +183,7 @@ func TestNobodyWasThere(t *testing.T) {
 	w.restart("--deletion-grace=0s")
 	noEnd(repo(alice, "x"))
 	if w.told.count("x removed")+w.told.count("unknown") > 0 || w.ended(alice, "x") {
-		t.Fatal("something was removed, or is to be")
+		t.Fatal("something was removed, or will be")
 	}
 	w.in.accept(event("deletion", nostr.KindDeletion, alice, 3000, nostr.Tag{"a", alicesX}))
 	w.told.await("x removed")
@@ -255,7 +257,7 @@ func TestAnOwnerComesBackDuringTheRemoval(t *testing.T) {
 				w.in.accept(ev)
 				ids = append(ids, ev.ID)
 			}
-			w.in.accept(deletion(alice, "a", ref))
+			w.in.accept(abroad("moved", alice, "x", 1500))
 			w.told.await("x ended")
 			back := again(announcement("announcement", alice, "x"), 2000)
 			w.in.after("remove issue", removed, func() { w.in.append(back) })
@@ -378,7 +380,7 @@ func TestAnOperatorAsks(t *testing.T) {
 	}
 	w.in.accept(deletion(alice, "a", ref))
 	w.told.await("x ended")
-	if s := listed(proto.RepoEnded); s.Reason != "deleted" || s.Announcement != first.ID || s.Until.Sub(s.Since) != 7*24*time.Hour {
+	if s := listed(proto.RepoEnded); s.Reason != "deleted" || s.Announcement != first.ID || s.Until.Sub(s.Since) != 90*24*time.Hour {
 		t.Errorf("listed when it has ended: %+v", s)
 	}
 	if s := one(workers.Restore(t.Context(), alices)); !s.Kept || !s.Until.IsZero() || s.State != proto.RepoEnded {
@@ -394,5 +396,60 @@ func TestAnOperatorAsks(t *testing.T) {
 	}
 	if one(workers.Remove(t.Context(), alices)); w.repo(alice, "x").Exists() {
 		t.Error("it is still there")
+	}
+}
+
+// TestTwoLeadsKeepWhatNoReferenceReaches: the whole way from an announcement to housekeeping. While
+// no one has authority nothing is removed; when a key has, it is.
+func TestTwoLeadsKeepWhatNoReferenceReaches(t *testing.T) {
+	w := newWorld(t)
+	lost := w.pushFirst()
+	w.work.Git("checkout", "-q", "--orphan", "other")
+	kept := w.work.Commit("b", "other")
+	w.work.Git("branch", "-M", "main")
+	w.in.waits("x", state("the second", alice, "x", 1100, kept))
+	w.pushes(alice, "x", "+main")
+	path := w.repo(alice, "x").Path
+	tidied := func() bool {
+		info, err := os.Stat(filepath.Join(path, "last-gc"))
+		return err == nil && time.Since(info.ModTime()) < 24*time.Hour
+	}
+	isThere := func(commit string) bool {
+		_, err := gittest.Try(t, path, "cat-file", "-e", commit)
+		return err == nil
+	}
+	announce := func(at nostr.Timestamp, leads []string) {
+		ev := announcement("with leads", alice, "x")
+		ev.CreatedAt = at
+		for _, lead := range leads {
+			ev.Tags = append(ev.Tags, nostr.Tag{"M", lead})
+		}
+		w.in.accept(finish(ev))
+	}
+	lead := func(at nostr.Timestamp, noAuthority bool, leads ...string) {
+		t.Helper()
+		announce(at, leads)
+		eventually(t, "it is known who has authority", func() bool {
+			list, err := w.workers().List(t.Context())
+			return err == nil && len(list) == 1 && (list[0].NoAuthority != "") == noAuthority
+		})
+		err := filepath.WalkDir(path, func(file string, _ fs.DirEntry, err error) error {
+			age := 3 * 24 * time.Hour
+			if name := filepath.Base(file); name == "config" || name == "last-gc" { // the last housekeeping was before all that
+				age *= 2
+			}
+			return errors.Join(err, os.Chtimes(file, time.Now().Add(-age), time.Now().Add(-age)))
+		})
+		must(t, err)
+		announce(at+1, leads) // it is looked at again
+		eventually(t, "it is tidied up", tidied)
+	}
+	lead(1200, true, bob, carol)
+	if !isThere(lost) || !isThere(kept) {
+		t.Error("no one has authority, and something was removed")
+	}
+	lead(1300, false, alice)
+	if isThere(lost) || !isThere(kept) {
+		t.Error("what no reference reaches is there still, or too much is gone")
 	}
 }

@@ -1,6 +1,7 @@
 package purgatory
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -35,8 +36,10 @@ const (
 // changed hears of every change among the held events. It must be quick.
 func (w *follower) changed(c held.Change) {
 	identifier := c.Identifier()
-	if c.Entry != nil {
-		w.awaited(c.Entry.Event.ID)
+	for _, entry := range []*held.Entry{c.Before, c.Entry} {
+		if entry != nil {
+			w.awaited(entry.Event.ID)
+		}
 	}
 	if !w.shards.Holds(identifier) {
 		return
@@ -44,9 +47,9 @@ func (w *follower) changed(c held.Change) {
 	waited := c.Before != nil && c.Before.Phase == proto.PhaseWaiting
 	// An entry that is written again, with another clock, is no new event.
 	if c.Entry != nil && c.Entry.Phase == proto.PhaseWaiting && (!waited || c.Before.Event.ID != c.Entry.Event.ID) {
-		delay := w.node.Settings.HuntSyncDelay // for more of what a relay sends
+		delay := w.constants.SyncDelay // for more of what a relay sends
 		if c.Entry.Source == proto.SourceUser {
-			delay = w.node.Settings.HuntUserDelay // for a push
+			delay = w.constants.UserDelay // for a push
 		}
 		w.schedule.hunter.Add(identifier, delay)
 	}
@@ -54,8 +57,31 @@ func (w *follower) changed(c held.Change) {
 		if entry == nil {
 			continue
 		}
-		if w.schedule.enqueueFor(entry); entry.Announcement != nil {
-			w.schedule.enqueueDependent(entry.Event.PubKey, identifier)
+		w.schedule.enqueueFor(entry)
+	}
+	if e := cmp.Or(c.Entry, c.Before); e != nil && e.Announcement != nil {
+		listed := e.Announcement.Listed
+		if c.Entry == nil || c.Entry.Phase == proto.PhaseSilent {
+			listed = nil
+		}
+		w.schedule.enqueueConcerned(e.Event.PubKey, identifier, listed)
+	}
+	w.schedule.awaitEnd(c)
+}
+
+// awaitEnd has it looked at when the time of a held event may be over. Where a state comes or goes,
+// another one may have been the newest that stays.
+func (w *schedule) awaitEnd(c held.Change) {
+	if c.Entry != nil {
+		at, will := expiresAt(c.Entry.Event, time.Now())
+		if !will || c.Entry.ExpiresAt.Before(at) {
+			at = c.Entry.ExpiresAt
+		}
+		w.queue.addIdentifier(c.Identifier(), at)
+	}
+	for _, e := range []*held.Entry{c.Before, c.Entry} {
+		if e != nil && e.Event.Kind == nostr.KindState {
+			w.queue.addIdentifier(c.Identifier(), time.Now())
 		}
 	}
 }
@@ -81,11 +107,15 @@ func (w *follower) heard(recs []eventdb.Record) {
 		switch r.Event.Kind {
 		case nostr.KindAnnouncement:
 			w.schedule.enqueue(placeOf(r.Event.PubKey, r.Event.Tags.GetD()), groupAndAcceptedPRs)
-			w.schedule.enqueueDependent(r.Event.PubKey, r.Event.Tags.GetD())
+			if a, err := nostr.ParseAnnouncement(r.Event); err == nil {
+				w.schedule.enqueueConcerned(a.Ref.PubKey, a.Ref.Identifier, a.Listed)
+			}
 		case nostr.KindPR, nostr.KindPRUpdate:
 			w.heardPull(r.Event)
 		case nostr.KindDeletion:
 			w.heardDeletion(r)
+		case nostr.KindVanish:
+			w.heardVanish(r.Event)
 		}
 	}
 }
@@ -103,6 +133,7 @@ func (w *follower) heardPull(ev *nostr.Event) {
 	if err != nil {
 		w.log.Error("an accepted pull request could not be applied", "event", ev.ID, "error", err)
 	}
+	refs = append(slices.Clone(refs), repostate.Cloned(pr, w.knowledge.rules.Domain())...)
 	for _, ref := range refs[:min(len(refs), maxFollowed)] {
 		if w.shards.Holds(ref.Identifier) {
 			w.schedule.queue.addIdentifier(ref.Identifier, time.Now(), ev.ID)
@@ -132,7 +163,18 @@ func (w *follower) heardDeletion(r eventdb.Record) {
 		}
 	}
 	w.schedule.enqueueAll(nostr.RepoRef{PubKey: ev.PubKey})
-	w.schedule.enqueueDependent(ev.PubKey, "")
+	w.schedule.enqueueConcerned(ev.PubKey, "", nil)
+}
+
+// heardVanish hears of an accepted request to vanish: it may take all away that its author wrote, in
+// whichever repository that counts, and references that are named for it.
+func (w *follower) heardVanish(request *nostr.Event) {
+	if w.node.Settings.IgnoreDeletions || !w.knowledge.rules.Vanishes(request) {
+		return
+	}
+	w.schedule.enqueueAll(nostr.RepoRef{PubKey: request.PubKey})
+	w.schedule.enqueueConcerned(request.PubKey, "", nil)
+	go w.lookForHiddenPulls(request.PubKey) // it asks for accepted events, which may take long
 }
 
 // enqueueAll has the repositories looked at of an owner, or an identifier.
@@ -153,16 +195,29 @@ var banSettles = []time.Duration{500 * time.Millisecond, 2 * time.Second, 10 * t
 // heardBan hears what is banned, or not any more: the repositories that it may concern are looked
 // at. Requests for them are refused at once.
 func (w *follower) heardBan(what bans.Subject) {
-	dependent := w.schedule.watch.of(what.Event) // before the event is hidden
+	if !what.Hides() {
+		return
+	}
+	dependent := w.schedule.depends.Of(what.Event) // before the event is hidden
 	for _, after := range banSettles {
 		time.AfterFunc(after, func() { w.lookForBan(what, dependent) })
 	}
 }
 
-// lookForBan has the repositories looked at that a ban may concern, or its end.
+// lookForBan has the repositories looked at that a ban may concern, or its end. What is held comes
+// first: nothing else remembers what waits while it is hidden.
 func (w *follower) lookForBan(what bans.Subject, dependent []repository.Place) {
+	for _, entry := range w.heldUnder(what) {
+		if w.shards.Holds(entry.Identifier) {
+			w.schedule.enqueueFor(entry)
+		}
+	}
 	for _, at := range dependent {
 		w.schedule.enqueue(at, maintainerGroup)
+	}
+	if what.Outside != (bans.Outside{}) { // a kind of events, which any repository may have
+		w.schedule.enqueueAll(nostr.RepoRef{})
+		return
 	}
 	if what.Event != "" {
 		w.awaited(what.Event)
@@ -171,7 +226,26 @@ func (w *follower) lookForBan(what bans.Subject, dependent []repository.Place) {
 	}
 	w.schedule.enqueueAll(nostr.RepoRef{PubKey: what.PubKey, Identifier: what.Identifier})
 	w.schedule.enqueueDependent(what.PubKey, what.Identifier)
-	w.lookForBannedPulls(what.PubKey)
+	w.lookForHiddenPulls(what.PubKey)
+}
+
+// heldUnder are the held events of the identifiers of which a ban hides some.
+func (w *follower) heldUnder(what bans.Subject) (entries []*held.Entry) {
+	identifiers := map[string]bool{what.Identifier: true}
+	if entry := w.knowledge.holdings.ByID(what.Event); entry != nil {
+		identifiers[entry.Identifier] = true
+	}
+	if what.PubKey != "" && what.Identifier == "" {
+		for _, entry := range w.knowledge.holdings.All() {
+			if entry.Event.PubKey == what.PubKey {
+				identifiers[entry.Identifier] = true
+			}
+		}
+	}
+	for identifier := range identifiers {
+		entries = append(entries, w.knowledge.holdings.OfIdentifier(identifier)...)
+	}
+	return entries
 }
 
 // heardEndOfBan has the repositories looked at that depend on an event that is served again.
@@ -190,13 +264,14 @@ func (w *follower) heardEndOfBan(id string) {
 	}
 }
 
-// lookForBannedPulls has the repositories looked at in which references are named for events that
+// lookForHiddenPulls has the repositories looked at in which references are named for events that
 // are not served now, and those that the pull requests are for that an author has here: the
-// author's ban reaches every repository that they name, and so does its end.
-func (w *follower) lookForBannedPulls(author string) {
+// author's ban reaches every repository that they name, and so does its end. What an author who
+// vanishes wrote is gone from there too.
+func (w *follower) lookForHiddenPulls(author string) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
-	unknown, err := w.knowledge.Unknown(ctx, w.releaser.Tips())
+	unknown, err := w.knowledge.Unknown(ctx, w.releaser.Tips.Names())
 	for _, id := range unknown {
 		w.awaited(id)
 	}
@@ -209,30 +284,17 @@ func (w *follower) lookForBannedPulls(author string) {
 		}
 	}
 	if err != nil {
-		w.log.Error("the pull requests that a ban concerns could not be looked through", "author", author, "error", err)
+		w.log.Error("the pull requests that a ban or a request to vanish concerns could not be looked through", "author",
+			author, "error", err)
 	}
 }
 
 // awaited hears that an event is known now, or not any more: references may be named for it, in
 // any repository.
 func (w *follower) awaited(id string) {
-	for _, at := range w.releaser.NamedFor(id) {
-		w.schedule.enqueue(at, maintainerGroup)
+	for _, at := range w.releaser.Tips.Of(id) {
+		w.schedule.enqueue(at, maintainerGroup, id)
 	}
-}
-
-// read gathers what is known of an identifier at this moment, accepted pull requests of those ids
-// too. What is held is read before what is accepted: an event that leaves purgatory while we look
-// is seen in at least one of the two.
-func (w *knowledge) read(ctx context.Context, identifier string, pulls []string) (v repostate.View, err error) {
-	if err = w.holdings.CatchUp(ctx); err != nil {
-		return v, fmt.Errorf("read what is held: %w", err)
-	}
-	entries := w.holdings.OfIdentifier(identifier)
-	if err = w.CatchUp(ctx); err == nil {
-		v, err = w.known(ctx, identifier, entries, pulls)
-	}
-	return v, err
 }
 
 // CatchUp waits until everything is read that is accepted now.
@@ -255,31 +317,18 @@ func (w *knowledge) view(identifier string, have []*nostr.Event, entries []*held
 	return repostate.New(identifier, w.rules, slices.DeleteFunc(have, isBanned), waiting)
 }
 
-// known is read from what this worker has read so far.
-func (w *knowledge) known(ctx context.Context, identifier string, entries []*held.Entry,
-	pulls []string) (repostate.View, error) {
+// sources are where git data of an identifier may be found by the announcements of it, all of them,
+// and by what is held.
+func (w *knowledge) sources(ctx context.Context, identifier string) ([]repostate.Source, error) {
+	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Tags: nostr.TagMap{"d": {identifier}}}
 	var have []*nostr.Event
-	filters := []nostr.Filter{{Kinds: []int{nostr.KindAnnouncement, nostr.KindState},
-		Tags: nostr.TagMap{"d": {identifier}}}}
-	for some := range slices.Chunk(pulls, valuesAtOnce) {
-		filters = append(filters, nostr.Filter{IDs: some})
-	}
-	for _, filter := range filters {
-		for ev, err := range w.events.Query(ctx, filter) {
-			if err != nil {
-				return repostate.View{}, fmt.Errorf("read what is accepted of %q: %w", identifier, err)
-			}
-			have = append(have, ev)
+	for ev, err := range w.events.Query(ctx, filter) {
+		if err != nil {
+			return nil, fmt.Errorf("read who announces %q: %w", identifier, err)
 		}
+		have = append(have, ev)
 	}
-	v := w.view(identifier, have, entries)
-	var err error
-	for _, pr := range v.PullRequests {
-		if pr.Repos, err = w.Repos(ctx, pr.PullRequest); err != nil {
-			return v, err
-		}
-	}
-	return v, nil
+	return w.view(identifier, have, w.holdings.OfIdentifier(identifier)).Sources(), nil
 }
 
 // Accepted returns an accepted event, or nil.
@@ -370,7 +419,7 @@ func (w *knowledge) Repos(ctx context.Context, pr *nostr.PullRequest) ([]nostr.R
 	if pr.Root == "" {
 		return pr.Repos, nil
 	}
-	root, err := w.Accepted(ctx, pr.Root)
+	root, err := release.Find(ctx, w, pr.Root)
 	if root == nil || err != nil {
 		return pr.Repos, err
 	}
@@ -389,14 +438,14 @@ func (w *knowledge) Repos(ctx context.Context, pr *nostr.PullRequest) ([]nostr.R
 func (w *reconciler) owedPulls(ctx context.Context, v repostate.View, of func(owner string) bool) (owed []string,
 	err error) {
 	var addresses, roots []string
-	for _, pubkey := range v.People(slices.DeleteFunc(slices.Clone(v.Hosted),
-		func(owner string) bool { return !of(owner) })) {
+	owners := slices.DeleteFunc(slices.Clone(v.Hosted), func(owner string) bool { return !of(owner) })
+	for _, pubkey := range v.People(owners) {
 		addresses = append(addresses, nostr.RepoRef{PubKey: pubkey, Identifier: v.Identifier}.String())
 	}
 	seen, crowd := map[string]bool{}, w.releaser.Crowd()
-	find := func(tag string, values []string, kinds ...int) error {
+	find := func(values []string, filter func(some []string) nostr.Filter) error {
 		for some := range slices.Chunk(values, valuesAtOnce) {
-			for ev, err := range w.knowledge.events.Query(ctx, nostr.Filter{Kinds: kinds, Tags: nostr.TagMap{tag: some}}) {
+			for ev, err := range w.knowledge.events.Query(ctx, filter(some)) {
 				if err != nil {
 					return fmt.Errorf("look for pull requests of %q: %w", v.Identifier, err)
 				}
@@ -418,11 +467,19 @@ func (w *reconciler) owedPulls(ctx context.Context, v repostate.View, of func(ow
 		}
 		return nil
 	}
-	err = find("a", addresses, nostr.KindPR, nostr.KindPRUpdate)
+	tagged := func(tag string, kinds ...int) func([]string) nostr.Filter {
+		return func(some []string) nostr.Filter { return nostr.Filter{Kinds: kinds, Tags: nostr.TagMap{tag: some}} }
+	}
+	err = find(addresses, tagged("a", nostr.KindPR, nostr.KindPRUpdate))
 	for _, tag := range []string{"E", "e"} {
 		if err == nil {
-			err = find(tag, roots, nostr.KindPRUpdate)
+			err = find(roots, tagged(tag, nostr.KindPRUpdate))
 		}
+	}
+	if err == nil { // who offers a pull request from a fork mostly owns that: no index has clone URLs
+		err = find(owners, func(some []string) nostr.Filter {
+			return nostr.Filter{Kinds: []int{nostr.KindPR}, Authors: some}
+		})
 	}
 	return owed, err
 }

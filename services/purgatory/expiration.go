@@ -5,7 +5,6 @@ import (
 
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repostate"
 )
 
@@ -26,34 +25,15 @@ func expiresAt(ev *nostr.Event, now time.Time) (at time.Time, will bool) {
 	return at, expiration != 0 && at.After(now)
 }
 
-// awaitExpirations has repositories looked at when the time of an event is over that may have
-// changed them: the event ends then as if its author had deleted it, without any message. What else
-// a hosted repository depends on, remember awaits.
-func (w *schedule) awaitExpirations(v repostate.View, scope []*repository.Locked) {
-	now := time.Now()
-	for _, a := range v.Announcements {
-		if at, will := expiresAt(a.Event, now); will && isAmong(scope, placeOf(a.Ref.PubKey, v.Identifier)) {
-			w.queue.addExpiration(placeOf(a.Ref.PubKey, v.Identifier), at)
-		}
-	}
-	for _, s := range v.States {
-		if at, will := expiresAt(s.Event, now); will {
-			w.queue.addExpiration(placeOf(s.Event.PubKey, v.Identifier), at)
-		}
-	}
-	for _, pr := range v.PullRequests {
-		w.awaitExpiration(v, pr)
-	}
-}
-
-// awaitExpiration is awaitExpirations for a pull request, whose commit is named in every repository
-// that it is for.
+// awaitExpiration has repositories looked at when the time of a pull request is over whose commit is
+// named there: it ends then as if its author had deleted it, without any message. What else a hosted
+// repository depends on, remember awaits, and what is held, expire.
 func (w *schedule) awaitExpiration(v repostate.View, pr repostate.PullRequest) {
 	at, will := expiresAt(pr.Event, time.Now())
 	if !will {
 		return
 	}
 	for _, owner := range v.Tagged(pr) {
-		w.queue.addExpiration(placeOf(owner, v.Identifier), at)
+		w.queue.addExpiration(placeOf(owner, v.Identifier), at, pr.Event.ID)
 	}
 }

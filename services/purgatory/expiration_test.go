@@ -51,34 +51,31 @@ func TestWhatExpiresEnds(t *testing.T) {
 	for _, identifier := range []string{"y", "z"} {
 		w.announced(alice, identifier)
 	}
-	w.in.accept(expiring(pull("pull", bob, commit, alice, "x"), 4))
+	// From then on no look is at all of its pull requests.
+	eventually(t, "its acceptance was looked at", func() bool { return !w.repo(alice, "x").IsUnproven() })
 	pr := expiring(pull("pushed", bob, commit, alice, "x"), 8)
 	w.in.waits("x", pr)
 	w.pushes(alice, "x", "main:refs/nostr/"+pr.ID)
 	w.in.accept(expiring(again(announcement("announcement", alice, "y"), 2000), 2))
-	w.in.accept(expiring(again(announcement("announcement", alice, "x"), 2000), 12))
 	eventually(t, "its reference goes with a pull request", func() bool { return w.ref(alice, "x", "refs/nostr/"+pr.ID) == "" })
 	eventually(t, "a repository without data goes", func() bool { return !w.repo(alice, "y").Exists() })
+	w.in.accept(expiring(again(announcement("announcement", alice, "x"), 2000), 2))
 	w.told.await("x ended 0 expired")
 	if !w.ended(alice, "x") || !w.repo(alice, "z").Exists() {
 		t.Error("it is not noted that the hosting has ended, or another's has")
 	}
 }
 
-// TestWhatAMaintainerDeletesIsFollowed, though no repository of the maintainer is here.
-func TestWhatAMaintainerDeletesIsFollowed(t *testing.T) {
+// TestAnAnnouncementLeavesTheLogWhileNoWorkerIsThere, because its time is over: the next worker finds
+// its empty message, and the hosting ends with grace.
+func TestAnAnnouncementLeavesTheLogWhileNoWorkerIsThere(t *testing.T) {
 	w := newWorld(t)
-	first := w.work.Commit("a", "1")
-	w.in.accept(maintained("announcement", alice, "x", bob))
-	theirs := abroad("announcement", bob, "x", 1000)
-	theirs.Tags = append(theirs.Tags, nostr.Tag{"maintainers", alice})
-	w.in.accept(finish(theirs))
-	w.pushState(alice, "x", 1001, first)
-	second := w.work.Commit("a", "2")
-	st := state("state", bob, "x", 1002, second)
-	w.in.waits("x", st)
-	w.pushes(alice, "x", "main")
-	w.isAt(alice, "x", second)
-	w.in.accept(deletion(bob, "a", fmt.Sprintf("30618:%s:x", bob)))
-	eventually(t, "the branch follows the owner's state", func() bool { return w.ref(alice, "x", mainBranch) == first })
+	commit := w.pushFirst()
+	w.stop()
+	w.in.set(func() { w.in.remove(announcement("announcement", alice, "x")) })
+	w.restart()
+	w.told.await("x ended 0 expired")
+	if w.isAt(alice, "x", commit); !w.ended(alice, "x") {
+		t.Error("it is not noted that the hosting has ended")
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
@@ -27,11 +28,16 @@ func (w *fetcher) fetch(ctx context.Context, identifier string, from repostate.S
 	}
 	defer done()
 	began := time.Now()
+	ctx, end := w.node.Bans.Unless(ctx, bans.Subject{Outside: bans.Outside{GitHost: hunt.HostOf(url)}})
+	defer end()
 	result, err := w.fetchWithin(ctx, identifier, from, want)
+	if banned, is := errors.AsType[*bans.BannedError](context.Cause(ctx)); is && err != nil {
+		return hunt.Outcome{Failed: fetch.CauseOurs, Answer: banned.Error(), Requests: result.Requests}
+	}
 	if err != nil && ctx.Err() != nil {
 		return hunt.Outcome{Failed: fetch.CauseCanceled} // cut off by our own stop: no failure of the server
 	}
-	notice := proto.GitNotice{Owner: npub(want.Owner), URL: url, Bytes: result.Bytes,
+	notice := proto.GitNotice{Owner: nostr.Npub(want.Owner), URL: url, Bytes: result.Bytes,
 		Millis: time.Since(began).Milliseconds(), Objects: some(result.Got)}
 	if err == nil {
 		w.notices.tell(identifier, proto.GitFetched, notice)
@@ -73,6 +79,9 @@ func (w *fetcher) fetchWithin(ctx context.Context, identifier string, source rep
 	// What a server sends counts although nothing of it may be of use: else it could send without end.
 	limits.Party, limits.Account = "author "+want.Payer, account{w.budget, from}
 	url, guard := source.URL, w.guard
+	if w.knowledge.rules.IsPeer(url) {
+		limits.Prover = w
+	}
 	if source.Here.Identifier != "" {
 		if url, err = w.forkAt(ctx, source.Here); err != nil {
 			return result, err
@@ -88,6 +97,15 @@ func (w *fetcher) fetchWithin(ctx context.Context, identifier string, source rep
 		w.notices.metrics.fetched(domain, result, err)
 	}
 	return result, err
+}
+
+// Prove implements [fetch.Prover], for the peers of a private service.
+func (w *fetcher) Prove(url string) (string, error) {
+	key, err := w.node.Settings.FindKey(".")
+	if err != nil {
+		return "", fmt.Errorf("prove to a peer who we are: %w", err)
+	}
+	return nostr.NewProof(url, key.Sign)
 }
 
 // maxAgain bounds the commits that are fetched again in one go though they lie here.
@@ -149,5 +167,5 @@ func (w *fetcher) forkAt(ctx context.Context, ref nostr.RepoRef) (url string, er
 	if !held {
 		return "", &fetch.Error{Cause: netguard.CauseConnect, Err: errors.New("no worker has it at the moment")}
 	}
-	return "http://" + holder.Address + nostr.RepositoryURLPath(npub(ref.PubKey), ref.Identifier), nil
+	return "http://" + holder.Address + nostr.RepositoryURLPath(nostr.Npub(ref.PubKey), ref.Identifier), nil
 }

@@ -31,6 +31,7 @@ import (
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
+	"tendril.dev/lib/testonly"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory"
 	"tendril.dev/services/purgatory/repository"
@@ -59,6 +60,7 @@ type asked struct {
 	walks atomic.Int32 // for all announcements
 	looks atomic.Int32 // for one event
 	read  atomic.Int32 // events that were answers
+	ids   atomic.Int32 // ids of which it was asked whether they are known
 }
 
 // countedSource counts the questions.
@@ -83,14 +85,24 @@ func (s countedSource) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nos
 	}
 }
 
+func (s countedSource) IDs(ctx context.Context, f nostr.Filter) iter.Seq2[[32]byte, error] {
+	s.ids.Add(int32(len(f.IDs)))
+	return s.Source.IDs(ctx, f)
+}
+
+// TestMain lets strangers push however full the machine's disk is.
+func TestMain(m *testing.M) {
+	os.Setenv(testonly.Prefix+"DISK_LEAST_FREE", "0")
+	os.Exit(m.Run())
+}
+
 // open opens the node of a worker on the git folder; url is the NATS server of another, or empty.
 // Of a process with services it is known which it has.
 func open(t testing.TB, name, gitFolder, url string, services []node.Service, flags ...string) *node.Node {
 	t.Helper()
 	flags = append([]string{
-		"--domain=" + domain, "--relay-data-path=" + t.TempDir(), "--database-backend=memory", "--git-data-path=" + gitFolder, "--worker-name=" + name,
-		"--nats-url=" + url, "--git-listen=127.0.0.1:0", "--allow-private-networks", "--hunt-sync-delay=10ms", "--hunt-user-delay=10m",
-		"--hunt-interval=10ms", "--hunt-backoff-base=200ms", "--hunt-backoff-max=1s",
+		"--domain=" + domain, "--relay-data-path=" + t.TempDir(), "--database-backend=memory", "--git-data-path=" + gitFolder,
+		"--nats-url=" + url, "--git-listen=127.0.0.1:0", "--allow-private-networks",
 		// However slow the machine is, no worker is taken for dead or stops too late, and no server
 		// is spared for having been asked often meanwhile.
 		"--worker-ttl=" + workerTTL.String(), "--shutdown-wait=" + patience.String(), "--sync-domain-rate-limit=1000000",
@@ -104,6 +116,7 @@ func open(t testing.TB, name, gitFolder, url string, services []node.Service, fl
 	must(t, err)
 	n, err := node.Open(t.Context(), "purgatory", s, slog.New(slog.NewTextHandler(logs, nil)), false, services...)
 	must(t, err)
+	n.Worker = name
 	return n
 }
 
@@ -114,15 +127,23 @@ func start(t testing.TB, name, gitFolder, url string, flags ...string) worker {
 }
 
 // run runs a worker in a node that open has opened.
-func run(t testing.TB, name string, n *node.Node) worker {
+func run(t testing.TB, name string, n *node.Node, set ...func(*purgatory.Constants)) worker {
 	t.Helper()
+	constants := purgatory.Constants{
+		Git: "git", SyncDelay: 10 * time.Millisecond, UserDelay: 10 * time.Minute, Again: 10 * time.Millisecond,
+		BackOff: 200 * time.Millisecond, MostBackOff: time.Second, HuntsAtOnce: 32,
+		Answer: patience,
+	}
+	for _, set := range set {
+		set(&constants)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	asked := &asked{}
 	serve := func(ctx context.Context, n *node.Node) error {
 		counted := *n
 		counted.Accepted = countedSource{n.Accepted, asked}
-		return purgatory.Run(ctx, &counted)
+		return purgatory.RunBy(ctx, &counted, constants)
 	}
 	go func() { done <- n.Run(ctx, node.Service{Name: "purgatory", Run: serve}) }()
 	w := worker{Node: n, asked: asked, stop: sync.OnceFunc(func() {
@@ -179,14 +200,14 @@ type world struct {
 func newWorld(t *testing.T, flags ...string) *world {
 	t.Helper()
 	t.Parallel()
-	return newWorldAlone(t, flags...)
+	return newWorldBy(t, func(*purgatory.Constants) {}, flags...)
 }
 
-// newWorldAlone is newWorld for a test that does not run beside others.
-func newWorldAlone(t *testing.T, flags ...string) *world {
+// newWorldBy is newWorld with other constants, for a test that does not run beside others.
+func newWorldBy(t *testing.T, set func(*purgatory.Constants), flags ...string) *world {
 	t.Helper()
 	git := filepath.Join(t.TempDir(), "git")
-	w := &world{TB: t, git: git, work: gittest.NewWork(t), worker: start(t, "one", git, "", flags...)}
+	w := &world{TB: t, git: git, work: gittest.NewWork(t), worker: run(t, "one", open(t, "one", git, "", nil, flags...), set)}
 	store, err := repository.NewStore(repository.Options{Root: git})
 	must(t, err)
 	w.url, w.store, w.in, w.told = w.Bus.ClientURL(), store, playIngest(t, w.Bus), listen(t, w.Bus)
@@ -475,10 +496,7 @@ func (in *ingest) verdict(ev *nostr.Event, action proto.Action, reason string) p
 	case action == proto.ActionRemove && in.refuse[ev.ID]:
 		return proto.Verdict{Outcome: proto.Rejected, Message: "invalid: refused"}
 	case action == proto.ActionRemove:
-		in.accepted[ev.ID] = 0
-		m := &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Header: nats.Header{}}
-		m.Header.Set(proto.HeaderRemoved, ev.ID)
-		return proto.Verdict{Outcome: proto.Done, Seq: in.commit(m)}
+		return proto.Verdict{Outcome: proto.Done, Seq: in.remove(ev)}
 	case action == proto.ActionRelease && in.accepted[ev.ID] > 0:
 		return proto.Verdict{Outcome: proto.Duplicate}
 	case action == proto.ActionRelease && (!holds || in.refuse[ev.ID]):
@@ -521,7 +539,19 @@ func (in *ingest) append(ev *nostr.Event) uint64 {
 	raw, err := ev.MarshalJSON()
 	in.ok(err)
 	in.accepted[ev.ID]++
-	return in.commit(&nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: raw})
+	m := &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: raw, Header: nats.Header{}}
+	if ev.Kind == nostr.KindVanish {
+		m.Header.Set(proto.HeaderRequest, fmt.Sprintf(`{"at":%d,"vanishes":%t}`, time.Now().Unix(), nostr.VanishesFrom(ev, domain)))
+	}
+	return in.commit(m)
+}
+
+// remove takes an event out of the log.
+func (in *ingest) remove(ev *nostr.Event) uint64 {
+	in.accepted[ev.ID] = 0
+	m := &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Header: nats.Header{}}
+	m.Header.Set(proto.HeaderRemoved, ev.ID)
+	return in.commit(m)
 }
 
 func (in *ingest) put(key string, h proto.Held) {
@@ -559,7 +589,7 @@ func (in *ingest) syncs(identifier string, events ...*nostr.Event) {
 // holds writes an event into purgatory, for how long the test says.
 func (in *ingest) holds(identifier string, ev *nostr.Event, source proto.Source, wait time.Duration) {
 	in.Helper()
-	key, err := proto.HeldKeyOf(identifier, ev).Key()
+	key, err := proto.HeldKey(identifier, ev)
 	must(in, err)
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -20,8 +20,6 @@ const (
 	// housekeepingEvery is how often it is looked whether a repository must be cleaned up, though
 	// nothing was written to it.
 	housekeepingEvery = time.Hour
-	// housekeepingWhenBusy is when it is tried again in a repository that was busy.
-	housekeepingWhenBusy = time.Minute
 )
 
 // survey looks through the disk for what the shards have that came, and once a day for all. All of
@@ -47,7 +45,7 @@ func (w *survey) Run(ctx context.Context) error {
 		}
 		if err := w.lookThrough(ctx, shards); err != nil && ctx.Err() == nil {
 			w.log.Error("the repositories could not be looked through; trying again", "error", err)
-			time.AfterFunc(w.node.Settings.HuntBackoffBase, func() {
+			time.AfterFunc(w.constants.BackOff, func() {
 				for n := range shards {
 					select {
 					case w.arrivals <- n:
@@ -81,6 +79,38 @@ func (w *survey) lookThrough(ctx context.Context, shards map[int]bool) error {
 			w.schedule.queue.addRepository(at, time.Now(), groupAndAcceptedPRs)
 		case <-ctx.Done():
 			return nil
+		}
+	}
+	return w.lookForClones(ctx, shards)
+}
+
+// lookForClones has those repositories of some shards looked at whose addresses accepted pull requests
+// give as clone URLs. Anybody's may, and no index has these, so all pull requests are read.
+func (w *survey) lookForClones(ctx context.Context, shards map[int]bool) error {
+	crowd := w.releaser.Crowd()
+	filter := nostr.Filter{Kinds: []int{nostr.KindPR, nostr.KindPRUpdate}}
+	for ev, err := range w.knowledge.events.Query(ctx, filter) {
+		if err != nil {
+			return fmt.Errorf("read all pull requests: %w", err)
+		}
+		pr, err := nostr.ParsePullRequest(ev)
+		if err != nil {
+			continue
+		}
+		for _, ref := range repostate.Cloned(pr, w.knowledge.rules.Domain()) {
+			repo, err := w.store.Repo(ref)
+			if err != nil || !shards[proto.ShardOf(ref.Identifier)] || !w.shards.Holds(ref.Identifier) || !repo.Exists() ||
+				repo.IsNamed(repostate.PrefixNostr+ev.ID, pr.Commit) {
+				continue
+			}
+			full, err := crowd.Full(ctx, repo, ev.PubKey)
+			if err != nil {
+				return err
+			}
+			if !full {
+				crowd.Add(repo.Place, ev.PubKey)
+				w.schedule.queue.addIdentifier(ref.Identifier, time.Now(), ev.ID)
+			}
 		}
 	}
 	return nil
@@ -117,7 +147,7 @@ func (h *housekeeping) cleanUp(ctx context.Context, at repository.Place) error {
 	if err == nil && due {
 		var busy bool
 		if busy, err = tidy(during, repo, h.keepsAll); busy {
-			next = housekeepingWhenBusy
+			next = h.constants.Again
 		}
 	}
 	if err != nil && during.Err() == nil {
@@ -159,7 +189,7 @@ func (w *housekeeping) keepsAll(ctx context.Context, at repository.Place) (bool,
 	if err != nil {
 		return true, err
 	}
-	v, err := w.knowledge.read(ctx, at.Identifier, nil)
+	v, err := w.knowledge.around(ctx, at.Identifier, []string{at.PubKey}, nil)
 	if err != nil {
 		return true, err
 	}
@@ -174,7 +204,7 @@ func (w *housekeeping) keepsAll(ctx context.Context, at repository.Place) (bool,
 }
 
 // keepsObjects reports whether the objects of a repository stay that no reference reaches. Where
-// nobody has authority, or branches and tags stay though no state is left that applies, all stay:
+// no one has authority, or branches and tags stay though no state is left that applies, all stay:
 // who has authority next may want them. Without any state and any branch or tag, the author of the
 // last state has deleted it, and its objects have the time until removal.
 func keepsObjects(authority, follows bool, branchesAndTags int, until, now time.Time) bool {

@@ -24,8 +24,8 @@ func TestWhatHousekeepingKeeps(t *testing.T) {
 		until              time.Time
 		want               bool
 	}{
-		"nobody has authority":                  {false, true, 3, now.Add(-time.Hour), true},
-		"nobody has authority, nothing is left": {false, false, 0, now.Add(-time.Hour), true},
+		"no one has authority":                  {false, true, 3, now.Add(-time.Hour), true},
+		"no one has authority, nothing is left": {false, false, 0, now.Add(-time.Hour), true},
 		"a state counts":                        {true, true, 3, now.Add(time.Hour), false},
 		"no state is left that applies":         {true, false, 3, now.Add(-time.Hour), true},
 		"its author has deleted the state":      {true, false, 0, now.Add(time.Hour), true},

@@ -1,6 +1,7 @@
 package purgatory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ func (w *answers) newAnswers() gitquery.Answers {
 	pages := browser{w.hosting}
 	return gitquery.Answers{
 		List: w.listRepos, Show: show(proto.RepoShow), References: w.references, Waits: w.whatWaits,
-		Folder: pages.folder, Log: pages.log,
+		Folder: pages.folder, Log: pages.log, Ages: pages.ages,
 		Restore: show(proto.RepoRestore), Remove: show(proto.RepoRemove),
 	}
 }
@@ -54,8 +55,8 @@ func (w *answers) listRepos(_ context.Context, shard int, after string) (proto.R
 }
 
 // references are the branches and tags of a repository.
-func (w *answers) references(_ context.Context, ref nostr.RepoRef, after string) (answer proto.RepoReferencesAnswer,
-	err error) {
+func (w *answers) references(_ context.Context, ref nostr.RepoRef,
+	q proto.RepoReferencesQuestion) (answer proto.RepoReferencesAnswer, err error) {
 	repo, err := w.here(ref)
 	if err != nil {
 		return answer, err
@@ -71,7 +72,7 @@ func (w *answers) references(_ context.Context, ref nostr.RepoRef, after string)
 		}
 	}
 	answer.Head = refs.Head
-	answer.References, answer.More = gitquery.Page(all, func(r proto.RepoReference) string { return r.Name }, after)
+	answer.References, answer.More = gitquery.Page(all, func(r proto.RepoReference) string { return r.Name }, q.After)
 	return answer, nil
 }
 
@@ -104,17 +105,17 @@ func (w *answers) here(ref nostr.RepoRef) (*repository.Repo, error) {
 func (w *answers) countRepos(figures map[string]int64) {
 	for _, s := range w.statuses.Range {
 		s := s.(proto.RepoStatus)
-		if figures["repositories_"+string(s.State)]++; s.Nobody != "" {
+		if figures["repositories_"+string(s.State)]++; s.NoAuthority != "" {
 			figures["repositories_nobody"]++
 		}
 	}
 }
 
-// nobodyOver is why nobody has authority over a hosted repository, and what would change that; "":
-// somebody has.
-func nobodyOver(v repostate.View, owner string) string {
-	if nobody := v.Group(owner).Nobody; v.Hosts(owner) && nobody.String() != "" {
-		return nobody.String() + "; " + nobody.Advice()
+// noAuthorityOver is why no one has authority over a hosted repository, and what would change that;
+// "": there is authority.
+func noAuthorityOver(v repostate.View, owner string) string {
+	if noAuthority := v.Group(owner).NoAuthority; v.Hosts(owner) && noAuthority.String() != "" {
+		return noAuthority.String() + "; " + noAuthority.Advice()
 	}
 	return ""
 }
@@ -166,8 +167,10 @@ func (w *retention) status(ctx context.Context, repo *repository.Repo, hosted bo
 			s.State, s.Since, s.Until = proto.RepoHeld, e.HeldAt, e.ExpiresAt
 		}
 	}
-	refs, err := repo.Refs()
-	if s.References = len(refs.ByName); s.References > 0 {
+	refs, err := repo.BranchesAndTags()
+	pulls, failed := repo.NamesBelow(repostate.PrefixNostr)
+	err = cmp.Or(err, failed)
+	if s.References = len(refs.ByName) + len(pulls); s.References > 0 {
 		s.Changed, err = repo.Moved()
 	}
 	if err != nil {
@@ -196,11 +199,11 @@ func (w *answers) showRepo(ctx context.Context, repo *repository.Repo) (s proto.
 	}
 	s.Waits = w.waits(ctx, repo.RepoRef)
 	if hosted {
-		v, err := w.knowledge.around(ctx, repo.RepoRef)
+		v, err := w.knowledge.around(ctx, repo.Identifier, []string{repo.PubKey}, nil)
 		if err != nil {
 			return s, err
 		}
-		s.Nobody = nobodyOver(v, repo.PubKey)
+		s.NoAuthority = noAuthorityOver(v, repo.PubKey)
 	}
 	s.Events, err = w.knowledge.count(ctx, namingOf(repo.RepoRef)...)
 	if err == nil {
@@ -245,5 +248,5 @@ func (w *answers) removeNow(ctx context.Context, repo *repository.Locked) (proto
 
 // readable is how people write a repository.
 func readable(ref nostr.RepoRef) string {
-	return npub(ref.PubKey) + "/" + strings.ToValidUTF8(ref.Identifier, "?")
+	return nostr.Npub(ref.PubKey) + "/" + strings.ToValidUTF8(ref.Identifier, "?")
 }

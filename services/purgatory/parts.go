@@ -3,6 +3,7 @@ package purgatory
 import (
 	"log/slog"
 	"sync"
+	"time"
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/claim"
@@ -10,6 +11,7 @@ import (
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/query"
+	"tendril.dev/lib/testonly"
 	"tendril.dev/services/purgatory/fetch"
 	"tendril.dev/services/purgatory/hunt"
 	"tendril.dev/services/purgatory/release"
@@ -37,10 +39,34 @@ import (
 
 // env is what each part uses.
 type env struct {
-	node   *node.Node
-	log    *slog.Logger
-	store  *repository.Store
-	shards *shards
+	node      *node.Node
+	log       *slog.Logger
+	store     *repository.Store
+	shards    *shards
+	constants constants
+}
+
+// constants are what no operator sets and tests change.
+type constants struct {
+	Git         string        // program
+	UserDelay   time.Duration // until what a client's event promises is hunted: mostly it is pushed
+	SyncDelay   time.Duration // until what a relay's event promises is hunted: more events may come
+	Again       time.Duration // until the next look at what was busy, or too much for one look
+	BackOff     time.Duration // of the hunt, at first, and until a failed look is tried again
+	MostBackOff time.Duration // of the hunt
+	HuntsAtOnce int           // of all git servers together
+	Answer      time.Duration // until a push is refused because ingest does not restart its clocks
+}
+
+var defaultConstants = constants{
+	Git:         "git",
+	UserDelay:   testonly.Duration("HUNT_USER_DELAY", 3*time.Minute),
+	SyncDelay:   testonly.Duration("HUNT_SYNC_DELAY", 500*time.Millisecond),
+	Again:       testonly.Duration("HUNT_INTERVAL", time.Second),
+	BackOff:     testonly.Duration("HUNT_BACKOFF_BASE", 20*time.Second),
+	MostBackOff: testonly.Duration("HUNT_BACKOFF_MAX", 2*time.Minute),
+	HuntsAtOnce: testonly.Int("HUNTS_AT_ONCE", 32),
+	Answer:      lookTime,
 }
 
 type notices struct {
@@ -63,8 +89,17 @@ type hosting struct {
 type schedule struct {
 	env
 	queue  *queue
-	watch  *watch       // on what repositories depend
 	hunter *hunt.Hunter // set before any shard is held
+
+	// depends is on which keys and events the repositories of this worker depend: a change of what one
+	// key says finds by it the repositories concerned, and no others, also those that depended on what
+	// is gone now, and those of other owners where the key has no folder. A worker that takes a shard
+	// looks at all of its repositories.
+	depends repository.Mentions
+	speaks  repository.Mentions // of their confirmed maintainers
+	groups  sync.Map            // repository.Place → authority.Group, of those that are hosted
+	follows sync.Map            // repository.Place → repository.Followed, the state that its references follow
+	owed    sync.Map            // identifier → ids of accepted pull requests that are not named everywhere
 }
 
 type follower struct {
@@ -121,9 +156,11 @@ type reconciler struct {
 
 type survey struct {
 	env
-	schedule *schedule
-	arrivals chan int // shards that came, and whose repositories were not looked through yet
-	statuses *sync.Map
+	knowledge *knowledge
+	schedule  *schedule
+	releaser  *release.Releaser
+	arrivals  chan int // shards that came, and whose repositories were not looked through yet
+	statuses  *sync.Map
 }
 
 type answers struct {

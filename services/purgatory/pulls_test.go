@@ -3,6 +3,8 @@ package purgatory_test
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"tendril.dev/lib/bans"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/gittest"
@@ -72,22 +75,6 @@ func TestPullRequestOfSeveralIdentifiers(t *testing.T) {
 	}
 }
 
-// TestAPullRequestsCommitIsPushedToAnotherIdentifier than the one for which it waits: it is
-// released without a hunt.
-func TestAPullRequestsCommitIsPushedToAnotherIdentifier(t *testing.T) {
-	w := newWorld(t)
-	c1 := w.work.Commit("a", "1")
-	for _, identifier := range []string{"x", "y"} {
-		w.announced(alice, identifier)
-	}
-	pr := pullFor("pull", bob, c1, repo(alice, "x"), repo(alice, "y"))
-	w.in.waits("x", pr)
-	w.refuses("names commit "+c1, alice, "y", w.work.Commit("a", "2")+":refs/nostr/"+pr.ID)
-	w.pushes(alice, "y", c1+":refs/nostr/"+pr.ID)
-	w.released(pr)
-	w.names(alice, "x", pr, c1)
-}
-
 // TestACommitIsPushedWhereItsPullRequestNamesAnother repository: that is refused with what it
 // names, and where the event comes after the push, the reference goes.
 func TestACommitIsPushedWhereItsPullRequestNamesAnother(t *testing.T) {
@@ -127,7 +114,8 @@ func TestAPullRequestIsBanned(t *testing.T) {
 }
 
 // TestAPullRequestFromAForkHere: its commit is in a repository of another owner and identifier on
-// this same server, which is served. Nothing is copied from a repository that was given up.
+// this same server, which is served, and named there too. Nothing is copied from a repository that was
+// given up.
 func TestAPullRequestFromAForkHere(t *testing.T) {
 	w := newWorld(t)
 	w.pushFirst()
@@ -139,6 +127,7 @@ func TestAPullRequestFromAForkHere(t *testing.T) {
 	w.in.syncs("x", pr)
 	w.released(pr)
 	w.names(alice, "x", pr, c2)
+	w.names(bob, "fork", pr, c2) // whose address is its clone URL
 
 	c3 := w.work.Commit("b", "3")
 	w.pushState(bob, "fork", 1002, c3)
@@ -156,7 +145,8 @@ func TestAPullRequestFromAForkHere(t *testing.T) {
 }
 
 // TestACommitIDIsNoData: a pull request that names what the owner has removed brings it back into
-// no reference. Any client that has the commit can push it.
+// no reference, nor does a push that does not bring it, or builds on it. Any client that has the commit
+// can push it.
 func TestACommitIDIsNoData(t *testing.T) {
 	w := newWorld(t)
 	c1 := w.pushFirst()
@@ -176,8 +166,24 @@ func TestACommitIDIsNoData(t *testing.T) {
 	if w.in.times(guess.ID) > 0 || w.ref(alice, "x", "refs/nostr/"+guess.ID) != "" {
 		t.Error("a commit that nothing reaches was taken for one that is here")
 	}
-	w.pushes(alice, "x", secret+":refs/nostr/"+guess.ID)
-	w.released(guess)
+	child := w.work.Commit("b", "of the secret")
+	builds := pull("builds", bob, child, alice, "x")
+	w.in.syncs("x", builds)
+	for ev, pack := range map[*nostr.Event][]byte{guess: w.work.Pack("main", "^main"), builds: w.work.Pack("main", "^"+secret)} {
+		command := githttp.ZeroID + " " + ev.Tags[0][1] + " refs/nostr/" + ev.ID + "\x00report-status"
+		answer, err := http.Post(w.address(alice, "x")+"/git-receive-pack", "application/x-git-receive-pack-request",
+			strings.NewReader(gittest.Pkt(command)+string(pack)))
+		must(t, err)
+		said, err := io.ReadAll(answer.Body)
+		must(t, err, answer.Body.Close())
+		if w.ref(alice, "x", "refs/nostr/"+ev.ID) != "" || !strings.Contains(string(said), "git fetch, then push again") {
+			t.Errorf("%s: what nothing reaches is named by who does not have it: %q", ev.Content, said)
+		}
+	}
+	for _, ev := range []*nostr.Event{guess, builds} {
+		w.pushes(alice, "x", ev.Tags[0][1]+":refs/nostr/"+ev.ID)
+		w.released(ev)
+	}
 }
 
 // TestAnAcceptedPullRequestIsData: its commit releases an announcement that waits, also when no
@@ -203,8 +209,11 @@ func TestPullRequestsThatNobodySaw(t *testing.T) {
 	for _, identifier := range []string{"x", "y"} {
 		w.announced(alice, identifier)
 	}
+	w.announced(carol, "fork")
 	w.pushState(alice, "x", 1001, c1)
-	eventually(t, "there is a repository y", func() bool { return w.repo(alice, "y").Exists() })
+	eventually(t, "there are repositories", func() bool {
+		return w.repo(alice, "y").Exists() && w.repo(carol, "fork").Exists()
+	})
 	w.stop()
 	c2 := w.work.Commit("a", "2")
 	w.work.Publish(root, "fork.git")
@@ -215,12 +224,18 @@ func TestPullRequestsThatNobodySaw(t *testing.T) {
 	w.in.accept(hunted)
 	late := pullFor("late", bob, c1, repo(alice, "x"), repo(carol, "x"))
 	w.in.accept(late)
+	cloned := pull("cloned", bob, c1, alice, "x", "https://"+domain+nostr.RepositoryURLPath(npub(carol), "fork"))
+	gittest.Do(t, w.repo(alice, "x"), func(repo *repository.Locked) error { // by the worker of that shard
+		return repo.SetRef(t.Context(), "refs/nostr/"+cloned.ID, c1)
+	})
+	w.in.accept(cloned)
 	w.restart()
 	for _, identifier := range []string{"x", "y"} {
 		w.names(alice, identifier, both, c1)
 	}
 	w.names(alice, "y", hunted, c2)
 	w.names(alice, "x", late, c1)
+	w.names(carol, "fork", cloned, c1) // whose address is its clone URL
 	w.announced(carol, "x")
 	w.names(carol, "x", late, c1)
 	c3 := w.work.Commit("a", "3") // of one that comes by a relay, while nothing else happens
@@ -241,6 +256,8 @@ func TestPullRequestsThatNobodySaw(t *testing.T) {
 	for _, one := range many {
 		crowd.Tags = append(crowd.Tags, nostr.Tag{"a", repo(one, "x").String()})
 		w.announced(one, "x")
+	}
+	for _, one := range many {
 		eventually(t, "there is a repository", func() bool { return w.repo(one, "x").Exists() })
 	}
 	w.in.accept(finish(crowd))

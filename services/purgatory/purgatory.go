@@ -51,8 +51,20 @@ type worker struct {
 	questions *gitquery.Server
 }
 
+// Bounds of what git work takes.
+const (
+	// spoolBytes is the disk for requests and packs on their way, unless two of the largest pushes
+	// take more.
+	spoolBytes   = 16 << 30
+	fetchTimeout = time.Hour       // for all requests of a fetch
+	fetchSilence = 2 * time.Minute // without a byte of a server
+	fetchMinRate = 1 << 10         // bytes a second
+	// clientStall is how long a client may take for 32 KiB of its request or of its answer.
+	clientStall = 30 * time.Second
+)
+
 // newWorker is a worker that reads nothing and is asked for nothing yet.
-func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
+func newWorker(ctx context.Context, n *node.Node, c constants) (*worker, error) {
 	s := n.Settings
 	hosted, err := s.Hosting()
 	if err != nil {
@@ -64,8 +76,8 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 	}
 	ours := newShards()
 	store, err := repository.NewStore(repository.Options{
-		Root: s.GitDataPath, Git: s.GitBinary, Processes: s.GitProcesses, Memory: s.GitProcessMemory, PackTime: s.GitPackTime,
-		SpoolBytes: max(s.GitSpoolBytes, 2*s.MaxPushBytes), SpoolShare: max(s.GitSpoolBytes/4, s.MaxPushBytes),
+		Root: s.GitDataPath, Git: c.Git, Processes: s.GitProcesses,
+		SpoolBytes: max(spoolBytes, 2*s.MaxPushBytes), SpoolShare: max(spoolBytes/4, s.MaxPushBytes),
 		Enter: ours.Enter, Log: n.Log,
 	})
 	if err != nil {
@@ -80,7 +92,7 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 		return nil, err
 	}
 	w := &worker{
-		env: env{n, n.Log, store, ours}, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
+		env: env{n, n.Log, store, ours, c}, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
 		inside: netguard.New(netguard.Options{AllowPrivate: true}),
 	}
 	w.connect(budget, belongs, repository.Rules{Rules: hosted, Store: store})
@@ -94,7 +106,7 @@ func (w *worker) connect(budget *budget, belongs repository.Belongs, rules repos
 	w.notices = &notices{env: e}
 	w.knowledge = &knowledge{env: e, events: n.Accepted, rules: rules}
 	hosting := &hosting{env: e, knowledge: w.knowledge}
-	w.schedule = &schedule{env: e, watch: newWatch()}
+	w.schedule = &schedule{env: e}
 	releaser := &release.Releaser{
 		Store: w.store, Offerer: w.sender, Events: forRelease{w.knowledge, hosting, budget, w.schedule},
 		Hold: s.HoldDuration, Later: w.schedule.later, Log: n.Log,
@@ -110,16 +122,18 @@ func (w *worker) connect(budget *budget, belongs repository.Belongs, rules repos
 		expiry:   &expiry{e, w.notices, w.knowledge, w.schedule, w.sender},
 		releaser: releaser, chores: w.chores, statuses: statuses,
 	}
-	w.schedule.queue = newQueue(reconcilers, s.HuntBackoffBase, maxReconcileBackOff, reconciler.tryReconcile)
+	w.schedule.queue = newQueue(reconcilers, e.constants.BackOff, maxReconcileBackOff, reconciler.tryReconcile)
 	w.fetcher = &fetcher{
 		env: e, notices: w.notices, knowledge: w.knowledge, hosting: hosting, releaser: releaser, budget: budget,
 		guard: w.guard, inside: w.inside,
 		limits: fetch.Limits{
-			Timeout: s.FetchTimeout, Silence: s.FetchSilence, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate, Misses: fetch.NewMisses(),
-			Agent: fmt.Sprintf("git/%s (tendril/%s)", w.store.GitVersion(), strings.ReplaceAll(obs.Version(), " ", "-")),
+			Timeout: fetchTimeout, Silence: fetchSilence, MaxBytes: s.MaxFetchBytes, MinRate: fetchMinRate,
+			Misses: fetch.NewMisses(),
+			Agent:  fmt.Sprintf("git/%s (tendril/%s)", w.store.GitVersion(), strings.ReplaceAll(obs.Version(), " ", "-")),
 		},
 	}
-	w.survey = &survey{env: e, schedule: w.schedule, arrivals: make(chan int, proto.Shards), statuses: statuses}
+	w.survey = &survey{env: e, knowledge: w.knowledge, schedule: w.schedule, releaser: releaser,
+		arrivals: make(chan int, proto.Shards), statuses: statuses}
 	w.answers = &answers{env: e, knowledge: w.knowledge, hosting: hosting, schedule: w.schedule, retention: retention,
 		statuses: statuses}
 	w.questions = gitquery.NewServer(n.Bus.Conn, n.Log, w.answers.newAnswers())
@@ -127,7 +141,8 @@ func (w *worker) connect(budget *budget, belongs repository.Belongs, rules repos
 		env: e, notices: w.notices, knowledge: w.knowledge, hosting: hosting, schedule: w.schedule, reconciler: reconciler,
 		releaser: releaser, sender: w.sender, budget: budget,
 	}
-	kinds := []int{nostr.KindAnnouncement, nostr.KindPR, nostr.KindPRUpdate, nostr.KindDeletion}
+	kinds := []int{nostr.KindAnnouncement, nostr.KindPR, nostr.KindPRUpdate, nostr.KindDeletion,
+		nostr.KindVanish}
 	w.hearing = query.SubscribeAccepted(n.Bus.JS, n.Accepted, kinds, follower.heard)
 	w.knowledge.holdings = held.NewSet(n.Bus.JS, n.Log, follower.changed)
 	n.Bans.OnChange(follower.heardBan) // last: it may be called at once, and uses all of the above
@@ -143,12 +158,18 @@ func takeFolder(ctx context.Context, n *node.Node, domain string) (repository.Be
 		}
 		log = stream.CachedInfo().Created.UTC().Format(time.RFC3339Nano)
 	}
-	return repository.TakeFolder(n.Settings.GitDataPath, log, domain, n.Settings.ForgetLog)
+	belongs, err := repository.TakeFolder(n.Settings.GitDataPath, log, domain, n.Settings.ForgetLog)
+	if err == nil {
+		belongs, err = repository.TakePrivacy(n.Settings.GitDataPath, belongs, n.Settings.PrivateMode, n.Bans.MadePublic())
+	}
+	return belongs, err
 }
 
 // Run runs one worker until ctx ends; its shards are handed over then.
-func Run(ctx context.Context, n *node.Node) error {
-	w, err := newWorker(ctx, n)
+func Run(ctx context.Context, n *node.Node) error { return runBy(ctx, n, defaultConstants) }
+
+func runBy(ctx context.Context, n *node.Node, c constants) error {
+	w, err := newWorker(ctx, n, c)
 	if err != nil {
 		return err
 	}
@@ -174,6 +195,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		return err
 	}
 	w.notices.metrics = newMetrics(n.Metrics, w)
+	n.Metrics.MustRegister(w.store.Usage())
 	server.serve(w, directory)
 	var shared atomic.Bool
 	n.Ready.Add("purgatory", func() error {
@@ -187,7 +209,12 @@ func Run(ctx context.Context, n *node.Node) error {
 		}
 		return err
 	})
-	n.Ready.Add("git folder", w.store.Writable)
+	n.Ready.Note("git folder", func() string { // clones go on
+		if err := w.store.Writable(); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
 	n.Count(w.answers.countRepos)
 	n.Projection("purgatory_held", proto.KVStream(proto.BucketHeld), w.knowledge.holdings.Seq)
 	// Verdicts of ingest and what is held outlive the rest, so that what is being pushed or released
@@ -227,7 +254,7 @@ func (w *worker) allServed(directory *claim.Directory) bool {
 
 func (w *worker) newHunter(directory *claim.Directory) (*hunt.Hunter, error) {
 	s := w.node.Settings
-	limits := hunt.Limits{AtOnce: s.HuntsAtOnce, Default: hunt.Limit{Concurrent: s.DomainConcurrent,
+	limits := hunt.Limits{AtOnce: w.constants.HuntsAtOnce, Default: hunt.Limit{Concurrent: s.DomainConcurrent,
 		Rate: s.DomainRateLimit}, Hosts: map[string]hunt.Limit{}}
 	limits.Hosts[hunt.HostOf("https://"+s.Domain)] = hunt.Limit{Concurrent: s.DomainConcurrent,
 		Rate: math.MaxInt} // our own forks
@@ -240,7 +267,7 @@ func (w *worker) newHunter(directory *claim.Directory) (*hunt.Hunter, error) {
 		place, _ = slices.BinarySearch(names, w.node.Worker)
 		return place, len(names)
 	}
-	return hunt.New(hunt.Options{Base: s.HuntBackoffBase, Max: s.HuntBackoffMax, Limits: limits, Share: share,
+	return hunt.New(hunt.Options{Base: w.constants.BackOff, Max: w.constants.MostBackOff, Limits: limits, Share: share,
 		Fetch: w.fetcher.fetch, Look: w.schedule.lookAt, Log: w.log}), err
 }
 
@@ -282,7 +309,8 @@ func (w *worker) hold(ctx context.Context, held claim.Held) error {
 			if !ours(identifier) {
 				continue
 			}
-			w.schedule.hunter.Add(identifier, w.node.Settings.HuntSyncDelay) // before anything that is overdue can expire
+			w.schedule.hunter.Add(identifier, w.constants.SyncDelay) // before anything that is overdue can expire
+			w.schedule.queue.addIdentifier(identifier, time.Now())
 			for _, entry := range w.knowledge.holdings.OfIdentifier(identifier) {
 				w.schedule.enqueueFor(entry)
 			}
@@ -302,13 +330,17 @@ func (w *worker) hold(ctx context.Context, held claim.Held) error {
 	}
 	<-ctx.Done()
 	unasked() // who asks is told that no worker holds the shard, and asks again
-	w.shards.Close(n)
+	if !w.shards.Close(n) {
+		w.log.Error("work in a shard does not end, though its lease has ended; the shard moves without it", "shard", held.Key)
+	}
 	w.schedule.hunter.Drop(ours)
 	w.schedule.queue.drop(ours)
-	w.schedule.watch.drop(ours)
-	w.chores.Drop(func(at repository.Place) bool { return ours(at.Identifier) })
+	here := func(at repository.Place) bool { return ours(at.Identifier) }
+	w.schedule.forget(here)
+	w.pushes.releaser.Forget(here)
+	w.chores.Drop(here)
 	for at := range w.survey.statuses.Range {
-		if ours(at.(repository.Place).Identifier) {
+		if here(at.(repository.Place)) {
 			w.survey.statuses.Delete(at)
 		}
 	}

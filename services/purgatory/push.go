@@ -82,7 +82,7 @@ func (w *hosting) makeRepository(ctx context.Context, repo *repository.Repo) err
 // ensure makes a repository that is not there.
 func ensure(ctx context.Context, repo *repository.Locked) error {
 	err := repo.Ensure(ctx)
-	if err == nil || ctx.Err() != nil || errors.Is(err, repository.ErrBusy) {
+	if err == nil || ctx.Err() != nil || errors.Is(err, repository.ErrBusy) || errors.Is(err, repository.ErrElsewhere) {
 		return err
 	}
 	return githttp.Unavailable(githttp.Unwritable, err)
@@ -119,7 +119,7 @@ func (w *hosting) hosts(ctx context.Context, ref nostr.RepoRef, now bool) (hosts
 	if hosts || !w.knowledge.rules.Whitelists() || len(have)+len(waiting) == 0 {
 		return hosts, nil
 	}
-	v, err := w.knowledge.around(ctx, ref) // the owner may maintain one that is on the whitelist
+	v, err := w.knowledge.around(ctx, ref.Identifier, []string{ref.PubKey}, nil) // the owner may maintain one that is on the whitelist
 	return err == nil && v.Hosts(ref.PubKey), err
 }
 
@@ -136,7 +136,7 @@ type decision struct {
 	repo    *repository.Repo
 	waiting []proto.Held // what it brings the data of
 	unknown []string     // ids of events that have not come
-	pulls   bool         // it names commits for pull requests
+	named   []string     // ids of the events for which it names commits
 	payer   payer
 	bytes   int64 // that count for the payer
 }
@@ -146,7 +146,7 @@ type decision struct {
 func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d decision, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	if d.view, err = a.knowledge.around(ctx, push.Ref); err != nil {
+	if d.view, err = a.knowledge.around(ctx, push.Ref.Identifier, []string{push.Ref.PubKey}, nil); err != nil {
 		return d, err
 	}
 	crowd := a.releaser.Crowd()
@@ -168,14 +168,15 @@ func (a authority) decide(ctx context.Context, push githttp.PushRequest) (d deci
 		return ev, err
 	}
 	d.repo, err = a.store.At(a.place(push.Ref))
-	d.pulls = slices.ContainsFunc(push.Changes, namesPullRequest)
+	var pulls []string
+	for _, c := range push.Changes {
+		if id, is := strings.CutPrefix(c.Name, repostate.PrefixNostr); is && nostr.IsHex64(id) {
+			pulls, d.named = append(pulls, c.Name), append(d.named, id)
+		}
+	}
 	var refs repository.Refs
-	switch {
-	case err != nil || !d.repo.Exists():
-	case d.pulls:
-		refs, err = d.repo.Refs()
-	default: // there may be thousands for pull requests
-		refs, err = d.repo.BranchesAndTags()
+	if err == nil && d.repo.Exists() {
+		refs, err = d.repo.BranchesAndTags(pulls...)
 	}
 	p := repostate.Push{Owner: push.Ref.PubKey, Refs: refs.ByName, Changes: push.Changes, Event: find}
 	p.Repos = func(pr *nostr.PullRequest) ([]nostr.RepoRef, error) { return a.knowledge.Repos(ctx, pr) }
@@ -211,6 +212,11 @@ func (a authority) Authorize(ctx context.Context, push githttp.PushRequest) erro
 // allow decides a push, sees that there is room for it, and restarts the clocks of what it uses,
 // which may take long to come.
 func (a authority) allow(ctx context.Context, push githttp.PushRequest) (d decision, err error) {
+	if err := cmp.Or(a.node.Bus.Full(), a.store.Writable()); err != nil {
+		return d, githttp.Unavailable(githttp.Unwritable, err)
+	}
+	ctx, stop := a.node.Bus.WhileWritable(ctx) // with a full disk no clock is restarted
+	defer stop()
 	if ban := a.node.Bans.Repository(push.Ref); ban != nil {
 		return d, &repostate.Refused{Reason: ban.Message()}
 	}
@@ -225,7 +231,8 @@ func (a authority) allow(ctx context.Context, push githttp.PushRequest) (d decis
 }
 
 // keep restarts the clocks of what a push uses: the state, and the owner's announcement, unless
-// nothing is known of the events that the push is for.
+// nothing is known of the events that the push is for. Where ingest can store nothing it does not
+// answer, as with a NATS server whose disk is full; then nothing is pushed.
 func (a authority) keep(ctx context.Context, ref nostr.RepoRef, d decision) error {
 	if a.prs || d.State == nil && len(d.waiting) == 0 {
 		return nil
@@ -237,7 +244,12 @@ func (a authority) keep(ctx context.Context, ref nostr.RepoRef, d decision) erro
 	if d.State != nil && d.State.Held {
 		used = append(used, d.State.Event)
 	}
-	_, err := release.Ask(ctx, a.sender, proto.ActionExtend, "", used...)
+	bounded, cancel := context.WithTimeout(ctx, a.constants.Answer)
+	defer cancel()
+	_, err := release.Ask(bounded, a.sender, proto.ActionExtend, "", used...)
+	if err != nil && ctx.Err() == nil {
+		return githttp.Unavailable(githttp.Unwritable, fmt.Errorf("have ingest restart the clocks of what is pushed: %w", err))
+	}
 	return err
 }
 
@@ -290,7 +302,15 @@ func (a authority) take(ctx context.Context, repo *repository.Locked, push githt
 	if len(d.Allowed)+len(d.waiting) > 0 {
 		during, end := repo.During(context.WithoutCancel(ctx))
 		defer end()
-		if err := a.releasePushed(during, repo, d); err != nil {
+		// With a full disk nothing is decided, and the process begins again: what was pushed is looked
+		// at then.
+		during, stop := a.node.Bus.WhileWritable(during)
+		defer stop()
+		err := a.releasePushed(during, repo, d)
+		if full := a.node.Bus.Full(); err != nil && full != nil {
+			return nil, githttp.Unavailable(githttp.Unwritable, full)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -300,7 +320,7 @@ func (a authority) take(ctx context.Context, repo *repository.Locked, push githt
 			objects = append(objects, change.New)
 		}
 	}
-	a.notices.tell(at.Identifier, proto.GitPushed, proto.GitNotice{Owner: npub(at.PubKey), Objects: some(objects)})
+	a.notices.tell(at.Identifier, proto.GitPushed, proto.GitNotice{Owner: nostr.Npub(at.PubKey), Objects: some(objects)})
 	a.log.Info("pushed", "client", push.Client, "repository", at, "references", named(push.Changes), "event", d.eventID(),
 		"done already", len(d.Done), "refused", len(refused))
 	return refused, nil
@@ -330,9 +350,6 @@ func (d decision) eventID() string {
 func (a authority) receive(ctx context.Context, repo *repository.Locked, push githttp.PushRequest, d decision,
 	receive githttp.Receive) (githttp.Refusals, error) {
 	err := ensure(ctx, repo) // it may have been removed and announced again since the request came in
-	if err == nil && !a.prs {
-		err = repo.SetHeld(d.view.Holds(repo.PubKey))
-	}
 	if err == nil {
 		err = noteWaiting(repo, push.Client, d.unknown)
 	}
@@ -402,13 +419,14 @@ func (w *notices) refusal(at repository.Place, err error) error {
 	if !ok {
 		return err
 	}
-	w.tell(at.Identifier, proto.GitRefused, proto.GitNotice{Owner: npub(at.PubKey), Reason: refused.Reason})
+	w.tell(at.Identifier, proto.GitRefused, proto.GitNotice{Owner: nostr.Npub(at.PubKey), Reason: refused.Reason})
 	return githttp.Refuse(refused.Reason)
 }
 
 // releaseElsewhere releases a pull request that is held under another identifier, maybe another
-// worker's: its commit stands in a repository that it names, and that is all that it waits for.
-// Where it does not name the repository itself, that identifier may take the commit from here.
+// worker's: its commit stands in a repository that it names, or in which its author offers it, and
+// that is all that it waits for. Where it names the repository of another owner, that of the same
+// identifier takes the commit from here.
 func (a authority) releaseElsewhere(ctx context.Context, at repository.Place, e proto.Held) error {
 	pr, err := nostr.ParsePullRequest(e.Event)
 	if err == nil {
@@ -417,14 +435,15 @@ func (a authority) releaseElsewhere(ctx context.Context, at repository.Place, e 
 	if err != nil {
 		return fmt.Errorf("read what a pushed pull request is for: %w", err)
 	}
-	if !at.PRs && slices.Contains(pr.Repos, at.RepoRef) {
-		_, err = release.Ask(ctx, a.sender, proto.ActionRelease, "", e.Event)
+	if !at.PRs && !slices.Contains(pr.Repos, at.RepoRef) {
+		a.schedule.queue.addIdentifier(at.Identifier, time.Now(), e.Event.ID)
+		return nil
+	}
+	verdicts, err := release.Ask(ctx, a.sender, proto.ActionRelease, "", e.Event)
+	if err != nil {
 		return err
 	}
-	if a.shards.Holds(e.Identifier) {
-		a.schedule.queue.addIdentifier(e.Identifier, time.Now(), e.Event.ID)
-	}
-	return nil
+	return a.knowledge.events.Reached(ctx, verdicts[0].Seq)
 }
 
 // releasePushed releases what a push satisfied, and says whether the events that it brings the data
@@ -434,11 +453,7 @@ func (a authority) releasePushed(ctx context.Context, repo *repository.Locked, d
 	at := repo.Place
 	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
-	by := a.releaser.ReleasePushed
-	if d.pulls {
-		by = a.releaser.Release
-	}
-	_, failed := a.reconciler.release(ctx, d.view, []*repository.Locked{repo}, by)
+	_, failed := a.reconciler.release(ctx, d.view, []*repository.Locked{repo}, release.Look{Events: d.named})
 	if failed != nil {
 		a.log.Warn("not all events of a push could be released", "repository", at, "error", failed)
 	}
@@ -455,7 +470,8 @@ func (a authority) releasePushed(ctx context.Context, repo *repository.Locked, d
 		case served == nil && failed != nil:
 			return failed
 		case served == nil && (e.Event.Kind == nostr.KindState || a.knowledge.Held(e.Event.ID) == nil):
-			return githttp.Refuse(fmt.Sprintf("the event %s that this push is for does not count any more: it was refused or deleted, its time was over, or a newer one has taken its place", e.Event.ID))
+			return githttp.Refuse(fmt.Sprintf("the event %s that this push is for is no longer pending: rejected, deleted, "+
+				"expired or superseded", e.Event.ID))
 		}
 	}
 	if len(d.waiting) > 0 {

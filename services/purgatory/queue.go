@@ -34,6 +34,7 @@ type causes struct {
 type expiration struct {
 	at    time.Time
 	place repository.Place
+	pull  string // the id of a pull request that ends; empty for other events
 }
 
 // maxExpirations bounds the expirations that are awaited for one identifier. What is beyond it ends
@@ -45,7 +46,7 @@ const maxExpirations = 4096
 type cause struct {
 	at    time.Time
 	reach reach
-	pulls []string // ids of pull requests that came
+	pulls []string // ids of pull requests that came or ended
 }
 
 // reach is what a look at a repository is about.
@@ -62,8 +63,7 @@ type task struct {
 	identifier     string
 	identifierOnly bool // what concerns no repository alone: held events, the hunt, pull requests that came
 	places         map[repository.Place]reach
-	pulls          []string // ids of pull requests that came, in order
-	former         []string // keys that announcements listed which have ended
+	pulls          []string // ids of pull requests that came or ended, in order
 }
 
 // newQueue makes a queue whose tasks are done by work. A task that fails comes again, with what was
@@ -101,11 +101,11 @@ func (q *queue) addRepository(place repository.Place, at time.Time, reach reach,
 }
 
 // addExpiration asks for a look at a repository when an event ends, beside every other look.
-func (q *queue) addExpiration(place repository.Place, at time.Time) {
+func (q *queue) addExpiration(place repository.Place, at time.Time, pull string) {
 	q.mu.Lock()
 	of := q.of(place.Identifier)
 	if len(of.expirations) < maxExpirations {
-		of.expirations[expiration{at, place}] = true
+		of.expirations[expiration{at, place, pull}] = true
 	}
 	q.mu.Unlock()
 	q.keys.AddAt(place.Identifier, at)
@@ -180,7 +180,9 @@ func (q *queue) take(identifier string) (t task, due bool) {
 	}
 	for e := range of.expirations {
 		if isOver(e.at) {
-			t.places[e.place] = max(t.places[e.place], maintainerGroup)
+			if t.places[e.place] = max(t.places[e.place], maintainerGroup); e.pull != "" {
+				t.pulls = union(t.pulls, []string{e.pull})
+			}
 			delete(of.expirations, e)
 		}
 	}

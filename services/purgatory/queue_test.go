@@ -120,8 +120,8 @@ func TestExpirationsAreAwaitedBesideOtherLooks(t *testing.T) {
 		q, run := playQueue(t)
 		stop := run()
 		for range 2 {
-			q.addExpiration(placeOf("a", "x"), q.began.Add(time.Hour))
-			q.addExpiration(placeOf("a", "x"), q.began.Add(2*time.Hour))
+			q.addExpiration(placeOf("a", "x"), q.began.Add(time.Hour), "")
+			q.addExpiration(placeOf("a", "x"), q.began.Add(2*time.Hour), "")
 		}
 		q.addRepository(placeOf("a", "x"), q.began.Add(time.Minute), repoOnly)
 		time.Sleep(3 * time.Hour)

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"time"
 
-	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/hunt"
@@ -53,7 +52,26 @@ func (w *reconciler) tryReconcile(ctx context.Context, t task) error {
 // are left alone: any number of strangers may announce it.
 func (w *reconciler) reconcile(ctx context.Context, t task) error {
 	hunted, attempt := w.schedule.hunter.Wanted(t.identifier)
-	v, scope, unlock, err := w.enter(ctx, &t, hunted, attempt)
+	var failed error
+	if len(t.places)+len(t.pulls) > 0 {
+		failed = w.look(ctx, t, hunted)
+	}
+	if attempt {
+		failed = errors.Join(failed, w.beginAttempt(ctx, t.identifier))
+	}
+	// This look may have taken the place of the one at which the next attempt begins.
+	if next := w.schedule.hunter.Status(t.identifier).Next; !next.IsZero() {
+		w.schedule.queue.addIdentifier(t.identifier, next)
+	}
+	if t.identifierOnly {
+		failed = errors.Join(failed, w.expiry.expire(ctx, t.identifier))
+	}
+	return failed
+}
+
+// look brings the repositories that a task is about in line, under their locks.
+func (w *reconciler) look(ctx context.Context, t task, hunted bool) error {
+	v, scope, unlock, err := w.enter(ctx, &t, hunted)
 	if err != nil {
 		return err
 	}
@@ -64,63 +82,166 @@ func (w *reconciler) reconcile(ctx context.Context, t task) error {
 			failed = errors.Join(failed, w.retention.lookAfter(ctx, v.Hosts(repo.PubKey), repo))
 		}
 	}
-	result, err := w.release(ctx, v, scope, w.releaser.Release)
+	result, err := w.release(ctx, v, scope, release.Look{
+		Events: t.pulls,
+		Whole:  func(at repository.Place) bool { return t.places[at] == groupAndAcceptedPRs || !w.releaser.Tips.Has(at) },
+	})
 	failed = errors.Join(failed, err)
+	w.schedule.owe(t.identifier, t.pulls, result.Owed)
 	for _, repo := range scope {
 		if repo.PRs || !repo.Exists() {
 			continue
 		}
+		if state, is := result.Applied[repo.PubKey]; is { // here, because a push does not wait for it
+			failed = errors.Join(failed, repo.SetFollowed(followedOf(state)))
+		}
 		s, _, err := w.retention.status(ctx, repo.Repo, v.Hosts(repo.PubKey))
-		s.Nobody = nobodyOver(v, repo.PubKey)
+		s.NoAuthority = noAuthorityOver(v, repo.PubKey)
 		w.statuses.Store(repo.Place, s)
 		failed = errors.Join(failed, err)
 	}
-	if at := w.schedule.hunter.Status(t.identifier).Next; result.Owed && len(t.pulls) > 0 && !hunted && at.IsZero() {
-		w.schedule.hunter.Add(t.identifier, w.node.Settings.HuntSyncDelay)
-	}
+	wanted, err := w.withRoom(ctx, v)
+	failed = errors.Join(failed, err)
+	isOurs := func(owner string) bool { return isAmong(scope, placeOf(owner, t.identifier)) }
 	if hunted {
-		w.updateHunt(ctx, v, func(owner string) bool { return attempt || isAmong(scope, placeOf(owner, t.identifier)) },
-			attempt)
+		w.updateHunt(ctx, wanted, hunt.Found{Of: isOurs})
+	} else if next := w.schedule.hunter.Status(t.identifier).Next; next.IsZero() &&
+		(len(result.Owed) > 0 || waits(wanted, isOurs, result.Released)) {
+		w.schedule.hunter.Add(t.identifier, w.constants.SyncDelay)
 	}
-	// This look may have taken the place of the one at which the next attempt begins.
-	if next := w.schedule.hunter.Status(t.identifier).Next; !next.IsZero() {
-		w.schedule.queue.addIdentifier(t.identifier, next)
+	for _, pr := range v.PullRequests {
+		w.schedule.awaitExpiration(v, pr)
 	}
-	w.schedule.awaitExpirations(v, scope)
-	return errors.Join(failed, w.expiry.expire(ctx, v))
+	return failed
 }
+
+// beginAttempt tells the hunter, when an attempt to hunt begins, what all repositories of the
+// identifier miss, and where that may be: the clone URLs of everybody who announces it. No
+// repository is locked meanwhile.
+func (w *reconciler) beginAttempt(ctx context.Context, identifier string) error {
+	pulls, authors := w.schedule.owedOf(identifier), []string{}
+	for _, e := range w.knowledge.holdings.OfKinds(identifier, nostr.KindPR, nostr.KindPRUpdate) {
+		pulls = append(pulls, e.Event.ID)
+	}
+	for _, e := range w.knowledge.holdings.OfKinds(identifier, nostr.KindState) {
+		authors = append(authors, e.Event.PubKey)
+	}
+	v, err := w.knowledge.around(ctx, identifier, w.schedule.withOwners(identifier, authors), pulls)
+	if err == nil {
+		v, err = w.withRoom(ctx, v)
+	}
+	if err != nil {
+		return err
+	}
+	found := hunt.Found{All: true, Of: func(string) bool { return true }}
+	if len(v.Wants()) > 0 {
+		if found.Sources, err = w.knowledge.sources(ctx, identifier); err != nil {
+			return err
+		}
+		found.Sources = append(v.Sources(), found.Sources...)
+	}
+	found.Rare = w.schedule.clock(identifier).isRare(v, w.knowledge.holdings.OfIdentifier(identifier))
+	w.updateHunt(ctx, v, found)
+	return nil
+}
+
+// withOwners are the authors of some states, and the owners of repositories here of which they are
+// confirmed maintainers, a few for each: one of these may be no neighbour of the author, but only
+// point to the author as lead.
+func (w *schedule) withOwners(identifier string, authors []string) (owners []string) {
+	for _, author := range authors {
+		owners = append(owners, author)
+		spoken := w.spoken(identifier, author)
+		for _, at := range spoken[:min(len(spoken), maxTouched)] {
+			owners = append(owners, at.PubKey)
+		}
+	}
+	return union(owners, nil)
+}
+
+// withRoom is a view without the pull requests whose authors have no room for one more in any of the
+// repositories that they are for: no git server is asked for what would not be named.
+func (w *reconciler) withRoom(ctx context.Context, v repostate.View) (repostate.View, error) {
+	crowd, full := w.releaser.Crowd(), []string{}
+	for _, pr := range v.PullRequests {
+		has, err := w.hasRoom(ctx, v, pr, crowd)
+		if err != nil {
+			return v, fmt.Errorf("look whether there is room for pull request %s: %w", pr.Event.ID, err)
+		}
+		if !has {
+			full = append(full, pr.Event.ID)
+		}
+	}
+	if len(full) == 0 {
+		return v, nil
+	}
+	return v.Without(full...), nil
+}
+
+// hasRoom reports whether a pull request may be named in a repository that it is for, and counts it
+// there.
+func (w *reconciler) hasRoom(ctx context.Context, v repostate.View, pr repostate.PullRequest, crowd *release.Crowd) (bool,
+	error) {
+	owners := v.Tagged(pr)
+	if len(owners) == 0 || v.Serves(pr.Event.PubKey) {
+		return true, nil
+	}
+	for _, owner := range owners[:min(len(owners), maxTouched)] {
+		repo, err := w.store.At(placeOf(owner, v.Identifier))
+		if err != nil {
+			return false, err
+		}
+		if repo.IsNamed(repostate.PrefixNostr+pr.Event.ID, pr.Commit) {
+			return true, nil
+		}
+		full, err := crowd.Full(ctx, repo, pr.Event.PubKey)
+		if err != nil {
+			return false, err
+		}
+		if !full {
+			crowd.Add(repo.Place, pr.Event.PubKey)
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// waits reports whether something is held still that needs git data in some owners' repositories. A
+// hunt ends when nothing counts that waits, and what waits may count again later: when a ban ends, or
+// when its author has authority again.
+func waits(v repostate.View, of func(owner string) bool, released []*nostr.Event) bool {
+	if !slices.ContainsFunc(v.States, func(s repostate.State) bool { return s.Held }) &&
+		!slices.ContainsFunc(v.PullRequests, func(pr repostate.PullRequest) bool { return pr.Held }) {
+		return false
+	}
+	var ids []string
+	for _, ev := range released {
+		ids = append(ids, ev.ID)
+	}
+	return slices.ContainsFunc(v.Without(ids...).Wants(), func(want repostate.Want) bool {
+		return want.Waits && of(want.Owner)
+	})
+}
+
+// readAgain bounds how often a look is read again because more was found on which it depends. It is
+// put into the queue once more then.
+const readAgain = 3
 
 // enter locks the repositories that a task is about and reads what is known then. Those that a push
 // or an operator has at the moment are left out, and looked at later. To the task it adds the
-// accepted pull requests whose commits are not named in all of its repositories: what happened
-// while no worker held the shard, and what is for a repository that is new. When an attempt to hunt
-// begins these are all repositories of the identifier.
-func (w *reconciler) enter(ctx context.Context, t *task, hunted, attempt bool) (v repostate.View,
-	locked []*repository.Locked, unlock func(), err error) {
-	if v, err = w.knowledge.known(ctx, t.identifier, w.knowledge.holdings.OfIdentifier(t.identifier),
-		t.pulls); err != nil {
+// accepted pull requests whose commits are not named in all of its repositories: those that are
+// hunted for, what happened while no worker held the shard, and what is for a repository that is new.
+func (w *reconciler) enter(ctx context.Context, t *task, hunted bool) (v repostate.View, locked []*repository.Locked,
+	unlock func(), err error) {
+	scope, rest, err := w.scopeOf(ctx, *t)
+	if err != nil {
 		return v, nil, nil, err
 	}
-	if t.former, err = w.formerlyListed(ctx, v, *t); err != nil {
-		return v, nil, nil, err
-	}
-	scope, rest := scopeOf(v, *t)
-	if hunted || slices.Contains(slices.Collect(maps.Values(t.places)), groupAndAcceptedPRs) {
-		of := func(owner string) bool { return attempt || slices.Contains(scope, placeOf(owner, t.identifier)) }
-		owed, err := w.owedPulls(ctx, v, of)
-		if err != nil {
-			return v, nil, nil, err
-		}
-		if t.pulls = union(t.pulls, owed); len(owed) > 0 {
-			if v, err = w.knowledge.known(ctx, t.identifier, w.knowledge.holdings.OfIdentifier(t.identifier),
-				t.pulls); err != nil {
-				return v, nil, nil, err
-			}
-			scope, rest = scopeOf(v, *t)
-		}
+	if hunted {
+		t.pulls = union(t.pulls, w.schedule.owedOf(t.identifier))
 	}
 	for _, at := range rest {
-		w.schedule.queue.addRepository(at, time.Now(), repoOnly, t.pulls...)
+		w.schedule.queue.addRepository(at, time.Now(), t.places[at], t.pulls...)
 	}
 	unlock = func() {
 		for _, repo := range locked {
@@ -135,12 +256,12 @@ func (w *reconciler) enter(ctx context.Context, t *task, hunted, attempt bool) (
 		if l, free := repo.TryLock(); free {
 			locked = append(locked, l)
 		} else {
-			w.schedule.queue.addRepository(at, time.Now().Add(w.node.Settings.HuntInterval), max(maintainerGroup, t.places[at]),
+			w.schedule.queue.addRepository(at, time.Now().Add(w.constants.Again), max(maintainerGroup, t.places[at]),
 				t.pulls...)
 		}
 	}
 	if err == nil {
-		v, err = w.knowledge.read(ctx, t.identifier, t.pulls)
+		v, err = w.readFor(ctx, t, scope)
 	}
 	if err != nil {
 		unlock()
@@ -148,96 +269,175 @@ func (w *reconciler) enter(ctx context.Context, t *task, hunted, attempt bool) (
 	return v, locked, unlock, err
 }
 
-// formerlyListed are the keys that the last announcements of a task's owners listed who have none
-// any more. Such an owner may have been a confirmed maintainer of their repositories, whether or
-// not the owner's own is here: what the owner signed counts there no longer.
-func (w *reconciler) formerlyListed(ctx context.Context, v repostate.View, t task) (keys []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
-	defer cancel()
-	for at, reach := range t.places {
-		if reach < maintainerGroup || at.PRs || slices.ContainsFunc(v.Announcements,
-			func(a repostate.Announcement) bool { return a.Ref == at.RepoRef }) {
-			continue
+// readFor reads what is known around the repositories of a scope, and notes on what these depend.
+func (w *reconciler) readFor(ctx context.Context, t *task, scope []repository.Place) (v repostate.View, err error) {
+	var owners []string
+	whole := false
+	for _, at := range scope {
+		owners = append(owners, at.PubKey)
+		whole = whole || t.places[at] == groupAndAcceptedPRs
+	}
+	for n := 0; ; n++ {
+		if v, err = w.knowledge.around(ctx, t.identifier, owners, t.pulls); err != nil {
+			return v, err
 		}
-		last, _, err := w.knowledge.lastAnnouncement(ctx, at.RepoRef)
-		if err != nil {
-			return nil, fmt.Errorf("read the last announcement of %s: %w", at, err)
+		again := w.schedule.note(v, scope)
+		if whole {
+			whole = false
+			owed, err := w.owedPulls(ctx, v, func(owner string) bool { return slices.Contains(owners, owner) })
+			if err != nil {
+				return v, err
+			}
+			before := len(t.pulls)
+			t.pulls = union(t.pulls, owed)
+			again = again || len(t.pulls) > before
 		}
-		if last == nil {
-			continue
-		}
-		if a, err := nostr.ParseAnnouncement(last); err == nil {
-			keys = append(keys, a.Listed...)
+		switch {
+		case !again:
+			return v, nil
+		case n == readAgain:
+			for _, at := range scope {
+				w.schedule.enqueue(at, repoOnly)
+			}
+			return v, nil
 		}
 	}
-	return keys, nil
 }
 
 func isAmong(repos []*repository.Locked, at repository.Place) bool {
 	return slices.ContainsFunc(repos, func(repo *repository.Locked) bool { return repo.Place == at })
 }
 
-// scopeOf are the repositories that a task is about, and those that are too many for now. Those
-// that are served come first, then those that the task names itself.
-func scopeOf(v repostate.View, t task) (scope, rest []repository.Place) {
-	rank := map[repository.Place]int{} // 1 for those that the task names, 2 for those that may change with these
-	wide := slices.Clone(t.former)
-	for at, reach := range t.places {
-		if rank[at] = 1; reach >= maintainerGroup && !at.PRs {
+// scopeOf are the repositories that a task is about, and those that are too many for now. Those whose
+// owners only point to a lead come last, then those that are not served yet: any number of strangers
+// may announce what they like.
+func (w *reconciler) scopeOf(ctx context.Context, t task) (scope, rest []repository.Place, err error) {
+	rank := map[repository.Place]int{}
+	add := func(beside int, places ...repository.Place) {
+		for _, at := range places {
+			if _, is := rank[at]; is {
+				continue
+			}
+			rank[at] = beside
+			if w.schedule.isFollower(at) {
+				rank[at] += 4
+			}
+			if len(w.retention.hosting.heldAt(at.RepoRef)) > 0 {
+				rank[at] += 2
+			}
+		}
+	}
+	sorted := func() []repository.Place {
+		return slices.SortedFunc(maps.Keys(rank), func(a, b repository.Place) int {
+			return cmp.Or(rank[a]-rank[b], int(t.places[b]-t.places[a]), cmp.Compare(a.PubKey, b.PubKey))
+		})
+	}
+	for at := range t.places {
+		add(0, at)
+	}
+	var wide []string // keys whose events may change more than their own repositories
+	if t.identifierOnly {
+		announced, offered, err := w.placesOf(ctx, t)
+		if err != nil {
+			return nil, nil, err
+		}
+		add(0, offered...)
+		for _, at := range announced {
+			wide = append(wide, at.PubKey)
+			if repo, err := w.store.At(at); err == nil && repo.Exists() {
+				add(1, at)
+			}
+		}
+	}
+	named := sorted()
+	for _, at := range named[:min(len(named), maxTouched)] {
+		if t.places[at] >= maintainerGroup && !at.PRs {
 			wide = append(wide, at.PubKey)
 		}
 	}
-	with := v.Concerned(wide)
-	for _, pr := range v.PullRequests {
-		// Without a look at the identifier they are for those repositories that were put off.
-		if !t.identifierOnly || !slices.Contains(t.pulls, pr.Event.ID) {
+	beside, err := w.beside(ctx, t.identifier, wide)
+	if err != nil {
+		return nil, nil, err
+	}
+	add(1, beside...)
+	scope = sorted()
+	most := min(len(scope), maxTouched)
+	return scope[:most], scope[most:], nil
+}
+
+// beside are the repositories of the confirmed maintainers of some keys' repositories, and of these
+// keys. Those whose owners only point to a lead nobody's chain reaches; they were found to depend on
+// the lead when they were looked at.
+func (w *reconciler) beside(ctx context.Context, identifier string, keys []string) (places []repository.Place,
+	err error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	v, err := w.knowledge.around(ctx, identifier, keys, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range union(keys, nil) {
+		for _, speaker := range union(v.Group(key).Confirmed, []string{key}) {
+			for _, owner := range v.OwnersFor(speaker) {
+				places = append(places, placeOf(owner, identifier))
+			}
+			places = append(places, w.schedule.spoken(identifier, speaker)...)
+		}
+	}
+	return places, nil
+}
+
+// placesOf are the repositories that the pull requests of a task are for, and those in which their
+// authors offer them.
+func (w *reconciler) placesOf(ctx context.Context, t task) (announced, offered []repository.Place, err error) {
+	for _, id := range t.pulls {
+		ev, err := release.Find(ctx, w.knowledge, id)
+		if err != nil {
+			return nil, nil, fmt.Errorf("read pull request %s: %w", id, err)
+		}
+		if ev == nil {
 			continue
 		}
-		with = append(with, v.Tagged(pr)...)
-		if slices.Contains(pr.Offered, t.identifier) {
-			at := placeOf(pr.Event.PubKey, t.identifier)
+		pr, err := nostr.ParsePullRequest(ev)
+		if err != nil {
+			continue
+		}
+		refs, err := w.knowledge.Repos(ctx, pr)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, ref := range slices.Concat(refs, repostate.Cloned(pr, w.knowledge.rules.Domain())) {
+			if ref.Identifier == t.identifier {
+				announced = append(announced, repository.Place{RepoRef: ref})
+			}
+		}
+		if slices.Contains(pr.PRServiceIdentifiers(w.knowledge.rules.Domain()), t.identifier) {
+			at := placeOf(ev.PubKey, t.identifier)
 			at.PRs = true
-			rank[at] = 1
+			offered = append(offered, at)
 		}
 	}
-	for _, owner := range with {
-		at := placeOf(owner, t.identifier)
-		rank[at] = cmp.Or(rank[at], 2)
-	}
-	for _, a := range v.Announcements {
-		if at := placeOf(a.Ref.PubKey, t.identifier); !a.Held && rank[at] > 0 {
-			rank[at] -= 2
-		}
-	}
-	scope = slices.SortedFunc(maps.Keys(rank), func(a, b repository.Place) int {
-		return cmp.Or(rank[a]-rank[b], cmp.Compare(a.PubKey, b.PubKey))
-	})
-	most := min(len(scope), maxTouched)
-	return scope[:most], scope[most:]
+	return announced, offered, nil
 }
 
 // release releases what is complete in the repositories of a scope, waits until that is served, and
 // tells about it.
 func (w *reconciler) release(ctx context.Context, v repostate.View, scope []*repository.Locked,
-	by func(context.Context, repostate.View, []*repository.Locked) (release.Result, error),
-) (release.Result, error) {
-	since, waiting := map[string]time.Time{}, w.knowledge.holdings.OfIdentifier(v.Identifier)
-	for _, e := range waiting {
-		since[e.Event.ID] = e.HeldAt
-	}
-	result, failed := by(ctx, v, scope)
+	look release.Look) (release.Result, error) {
+	result, failed := w.releaser.Release(ctx, v, scope, look)
 	if err := w.knowledge.events.Reached(ctx, result.Seq); err != nil {
 		return result, errors.Join(failed, err)
 	}
 	for _, ev := range result.Released {
-		waited := time.Since(cmp.Or(since[ev.ID], time.Now()))
+		waited := time.Since(cmp.Or(v.HeldAt[ev.ID], time.Now()))
 		w.notices.metrics.released.WithLabelValues(strconv.Itoa(ev.Kind)).Inc()
 		w.notices.metrics.waited.Observe(waited.Seconds())
 		w.notices.tell(v.Identifier, proto.GitReleased, proto.GitNotice{Event: ev.ID, Kind: ev.Kind})
 		w.log.Info("released", "identifier", v.Identifier, "kind", ev.Kind, "event", ev.ID, "waited",
 			waited.Round(time.Millisecond))
 	}
-	for _, ev := range supersededBy(result.Released, waiting) {
+	for _, ev := range supersededBy(result.Released, v.States) {
 		w.notices.expired(v.Identifier, ev, "superseded by a newer state of its author")
 	}
 	w.schedule.remember(v, scope, result.Applied)
@@ -249,24 +449,22 @@ func (w *reconciler) release(ctx context.Context, v repostate.View, scope []*rep
 
 // supersededBy are the held states of which a newer one of the same author was released: ingest has
 // dropped them with it.
-func supersededBy(released []*nostr.Event, waiting []*held.Entry) (lost []*nostr.Event) {
-	for _, e := range waiting {
+func supersededBy(released []*nostr.Event, states []repostate.State) (lost []*nostr.Event) {
+	for _, s := range states {
 		isReplacedBy := func(ev *nostr.Event) bool {
-			return ev.Kind == nostr.KindState && ev.PubKey == e.Event.PubKey && nostr.Replaces(ev, e.Event)
+			return ev.Kind == nostr.KindState && ev.PubKey == s.Event.PubKey && nostr.Replaces(ev, s.Event)
 		}
-		if e.Event.Kind == nostr.KindState && slices.ContainsFunc(released, isReplacedBy) {
-			lost = append(lost, e.Event)
+		if s.Held && slices.ContainsFunc(released, isReplacedBy) {
+			lost = append(lost, s.Event)
 		}
 	}
 	return lost
 }
 
-// updateHunt tells the hunter what repositories of an identifier miss and where that may be: those
-// of some owners, or all if an attempt begins.
-func (w *reconciler) updateHunt(ctx context.Context, v repostate.View, of func(owner string) bool, all bool) {
-	var wants []repostate.Want
+// updateHunt tells the hunter what the repositories miss that found is about.
+func (w *reconciler) updateHunt(ctx context.Context, v repostate.View, found hunt.Found) {
 	for _, want := range v.Wants() {
-		if !of(want.Owner) {
+		if !found.Of(want.Owner) {
 			continue
 		}
 		repo, err := w.store.At(placeOf(want.Owner, v.Identifier))
@@ -283,14 +481,10 @@ func (w *reconciler) updateHunt(ctx context.Context, v repostate.View, of func(o
 			want.Objects = missing
 		}
 		if len(want.Objects) > 0 {
-			wants = append(wants, want)
+			found.Wants = append(found.Wants, want)
 		}
 	}
-	clock := w.schedule.clock(v.Identifier)
-	w.schedule.hunter.Seek(v.Identifier, hunt.Found{
-		Wants: wants, Sources: v.Sources(), Of: of, All: all, Rare: clock.isRare(v,
-			w.knowledge.holdings.OfIdentifier(v.Identifier)),
-	})
+	w.schedule.hunter.Seek(v.Identifier, found)
 }
 
 // missing are objects that a repository lacks, and commits of pull requests that only lie there.
@@ -315,9 +509,9 @@ func (w *reconciler) missing(ctx context.Context, v repostate.View, repo *reposi
 	return missing, nil
 }
 
-// enqueue has a repository looked at.
-func (w *schedule) enqueue(place repository.Place, reach reach) {
+// enqueue has a repository looked at, with what is named for some pull requests there.
+func (w *schedule) enqueue(place repository.Place, reach reach, pulls ...string) {
 	if w.shards.Holds(place.Identifier) && (!place.PRs || w.node.Settings.ContributorPRs) {
-		w.queue.addRepository(place, time.Now(), reach)
+		w.queue.addRepository(place, time.Now(), reach, pulls...)
 	}
 }

@@ -1,7 +1,6 @@
 package purgatory
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"tendril.dev/lib/claim"
+	"tendril.dev/lib/gitquery"
 	"tendril.dev/lib/node"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/githttp"
@@ -30,12 +30,11 @@ func (w *worker) listen() (*server, error) {
 	if err != nil {
 		return nil, node.ListenError("NGIT_GIT_LISTEN", s.GitListen, err)
 	}
-	return &server{listener: listener, address: cmp.Or(s.GitAdvertise, listener.Addr().String()), log: w.log}, nil
+	return &server{listener: listener, address: listener.Addr().String(), log: w.log}, nil
 }
 
 // serve begins to answer. directory tells who holds what this worker does not hold any more.
 func (s *server) serve(w *worker, directory *claim.Directory) {
-	limits := w.node.Settings.Git
 	var prs githttp.Authority
 	if w.node.Settings.ContributorPRs {
 		below := w.pushes
@@ -44,9 +43,9 @@ func (s *server) serve(w *worker, directory *claim.Directory) {
 	}
 	s.Handler = githttp.New(w.pushes, githttp.Options{
 		PRs:          prs,
-		MaxPushBytes: limits.MaxPushBytes, Stall: limits.GitStall,
+		MaxPushBytes: w.node.Settings.MaxPushBytes, Stall: clientStall,
 		Log: w.log, Metrics: githttp.NewMetrics(w.node.Metrics, w.node.Settings.TopRepos),
-		HandOver: w.node.Settings.GitHandOverWait,
+		HandOver: gitquery.HandOverWait,
 		Holder: func(identifier string) (string, bool) {
 			holder, held := directory.Holder(proto.ShardName(proto.ShardOf(identifier)))
 			return holder.Address, held && holder.Name != w.node.Worker

@@ -51,22 +51,34 @@ func (h *shards) Open(n int, lease context.Context) {
 }
 
 // Close lets go of a shard, and returns when its writers have finished, or were cut off after
-// handOverPatience. It takes no new ones, but is held until then: readers do not wait for them.
-func (h *shards) Close(n int) {
+// handOverPatience. It takes no new ones, but is held until then: readers do not wait for them. A
+// writer that does not even end then is a fault of ours: ended is false after as long again. It
+// keeps the repositories that it has locked, where it can write nothing any more, but not the shard.
+func (h *shards) Close(n int) (ended bool) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	s := h.held[n]
 	s.end()
 	h.mu.Unlock()
 	defer s.cut()
 	late := time.AfterFunc(handOverPatience, s.cut)
-	s.writers.Wait()
-	late.Stop()
+	defer late.Stop()
+	finished := make(chan struct{})
+	go func() {
+		s.writers.Wait()
+		close(finished)
+	}()
+	select {
+	case <-finished:
+		ended = true
+	case <-time.After(2 * handOverPatience):
+	}
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	delete(h.held, n)
+	return ended
 }
 
-// During returns a context for work on an identifier that is given up when the shard is to be let
+// During returns a context for work on an identifier that is given up when the shard has to be let
 // go. done must be called when the work has ended: the shard is held until then.
 func (h *shards) During(ctx context.Context, identifier string) (during context.Context, done func(), err error) {
 	h.mu.Lock()

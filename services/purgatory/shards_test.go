@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"slices"
 	"strings"
@@ -13,11 +14,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/query"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
-	"tendril.dev/services/purgatory/repostate"
 	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/gittest"
 )
@@ -189,20 +190,27 @@ func TestPushesAreFair(t *testing.T) {
 	})
 }
 
-// TestAHandOverCutsSlowWorkOff: a writer that does not end is cut off after a while, and then the
-// shard moves. One that ends in time is not.
-func TestAHandOverCutsSlowWorkOff(t *testing.T) {
-	t.Parallel()
+// inShard runs a test in a bubble in which the shard of x is held. lock locks an owner's repository.
+func inShard(t *testing.T, test func(t *testing.T, h *shards, n int, lock func(owner string) *repository.Locked)) {
 	h := newShards()
 	at := reposOf(t, h)
 	synctest.Test(t, func(t *testing.T) {
 		n := proto.ShardOf("x")
 		h.Open(n, t.Context())
-		slow, err := at("a").Lock(t.Context())
-		fixture.Must(t, err)
-		quick, err := at("b").Lock(t.Context())
-		fixture.Must(t, err)
-		began := time.Now()
+		test(t, h, n, func(owner string) *repository.Locked {
+			locked, err := at(owner).Lock(t.Context())
+			fixture.Must(t, err)
+			return locked
+		})
+	})
+}
+
+// TestAHandOverCutsSlowWorkOff: a writer that does not end is cut off after a while, and then the
+// shard moves. One that ends in time is not.
+func TestAHandOverCutsSlowWorkOff(t *testing.T) {
+	t.Parallel()
+	inShard(t, func(t *testing.T, h *shards, n int, lock func(owner string) *repository.Locked) {
+		slow, quick, began := lock("a"), lock("b"), time.Now()
 		go func() { // a push whose client has gone
 			during, end := slow.During(context.Background())
 			defer end()
@@ -219,43 +227,27 @@ func TestAHandOverCutsSlowWorkOff(t *testing.T) {
 			}
 			quick.Done()
 		}()
-		h.Close(n)
-		if waited := time.Since(began); waited != handOverPatience {
-			t.Errorf("the shard was let go after %v", waited)
+		ended := h.Close(n)
+		if waited := time.Since(began); waited != handOverPatience || !ended {
+			t.Errorf("the shard was let go after %v; its work has ended: %t", waited, ended)
 		}
 	})
 }
 
-// TestScope: of a crowd that may change with a repository a few come at once, those that are served
-// first, and the rest later. Others are left alone.
-func TestScope(t *testing.T) {
+// TestWorkThatNeverEndsKeepsNoShard: a writer that hears of no end keeps its repository alone, and
+// may not write there.
+func TestWorkThatNeverEndsKeepsNoShard(t *testing.T) {
 	t.Parallel()
-	const domain = "grasp.example.com"
-	key := func(n int) string { return fmt.Sprintf("%064x", n) }
-	announcement := func(owner string, lead ...string) *nostr.Event {
-		ev := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: owner, Tags: nostr.Tags{{"d", "x"}, append(nostr.Tag{"M"}, lead...),
-			{"clone", "https://" + domain + "/x.git"}, {"relays", "wss://" + domain}}}
-		ev.ID = ev.GetID()
-		return ev
-	}
-	popular, stranger := key(4000), key(5)
-	waiting := []proto.Held{{Event: announcement(stranger), Identifier: "x"}}
-	for n := range 40 {
-		waiting = append(waiting, proto.Held{Event: announcement(key(100+n), popular), Identifier: "x"})
-	}
-	v := repostate.New("x", config.Rules{Home: domain}, []*nostr.Event{announcement(popular, popular)}, waiting)
-	for _, tc := range []struct {
-		owner       string
-		reach       reach
-		scope, rest int
-	}{
-		{stranger, maintainerGroup, 1, 0}, {popular, repoOnly, 1, 0}, {popular, maintainerGroup, maxTouched, 41 - maxTouched}, {key(9), maintainerGroup, 1, 0},
-	} {
-		scope, rest := scopeOf(v, task{identifier: "x", places: map[repository.Place]reach{placeOf(tc.owner, "x"): tc.reach}})
-		if len(scope) != tc.scope || len(rest) != tc.rest || tc.scope > 0 && scope[0].PubKey != tc.owner {
-			t.Errorf("%.4s: %v, and %d more", tc.owner, scope, len(rest))
+	inShard(t, func(t *testing.T, h *shards, n int, lock func(owner string) *repository.Locked) {
+		stuck, began := lock("a"), time.Now()
+		if ended := h.Close(n); ended || time.Since(began) != 2*handOverPatience || h.Holds("x") {
+			t.Errorf("after %v its work has ended: %t; the shard is held: %t", time.Since(began), ended, h.Holds("x"))
 		}
-	}
+		if err := stuck.MayWrite(t.Context()); !errors.Is(err, repository.ErrLease) {
+			t.Errorf("it may write: %v", err)
+		}
+		stuck.Done()
+	})
 }
 
 // TestRoomForPushesWithoutEvents: one client leaves room for others in a repository.
@@ -285,6 +277,13 @@ func TestRoomForPushesWithoutEvents(t *testing.T) {
 	}
 }
 
+// noEvents is a source without any event.
+type noEvents struct{ query.Source }
+
+func (noEvents) Query(context.Context, nostr.Filter) iter.Seq2[*nostr.Event, error] {
+	return func(func(*nostr.Event, error) bool) {}
+}
+
 // TestQuietRepositoriesAreLookedAt at the start and once a day, though nothing happens there: what
 // a killed process left is swept up when it is old.
 func TestQuietRepositoriesAreLookedAt(t *testing.T) {
@@ -299,7 +298,8 @@ func TestQuietRepositoriesAreLookedAt(t *testing.T) {
 		}
 		e := env{log: slog.New(slog.DiscardHandler), store: store, shards: newShards()}
 		queue := newQueue(1, time.Second, time.Second, looked)
-		w := &survey{env: e, schedule: &schedule{env: e, queue: queue}, arrivals: make(chan int, 1), statuses: &sync.Map{}}
+		w := &survey{env: e, knowledge: &knowledge{events: noEvents{}}, schedule: &schedule{env: e, queue: queue},
+			releaser: &release.Releaser{}, arrivals: make(chan int, 1), statuses: &sync.Map{}}
 		w.shards.Open(proto.ShardOf("quiet"), t.Context())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)

@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/repostate"
 )
 
 // someObjects is how many object ids a notice names: it is for people.
@@ -23,7 +22,5 @@ func (w *notices) tell(identifier string, verb proto.GitVerb, n proto.GitNotice)
 		w.log.Debug("notice not published", "subject", subject, "error", err)
 	}
 }
-
-func npub(pubkey string) string { return repostate.Npub(pubkey) }
 
 func some(ids []string) []string { return ids[:min(len(ids), someObjects)] }

@@ -11,12 +11,11 @@ import (
 // waits tells what a repository waits for, and what was done about it; nil: no event waits for its
 // git data, or it cannot be told now.
 func (w *answers) waits(ctx context.Context, ref nostr.RepoRef) *proto.Waits {
-	entries := w.knowledge.holdings.OfIdentifier(ref.Identifier)
 	repo, err := w.store.Repo(ref)
-	if len(entries) == 0 || err != nil {
+	if err != nil {
 		return nil
 	}
-	v, err := w.knowledge.known(ctx, ref.Identifier, entries, nil)
+	v, err := w.knowledge.around(ctx, ref.Identifier, []string{ref.PubKey}, nil)
 	if err != nil {
 		return nil
 	}

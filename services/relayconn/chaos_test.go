@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/node"
 )
 
 const (
@@ -106,8 +105,7 @@ func (c *chaos) tell(r *foreign, ago time.Duration) {
 
 func (c *chaos) join() {
 	c.joined++
-	asks := node.Service{Name: "relayconn", Run: Run, Asks: true}
-	c.workers = append(c.workers, startWorker(c.t, c.bus, fmt.Sprint("worker-", c.joined), asks, "--worker-ttl="+chaosTTL.String(),
+	c.workers = append(c.workers, startWorker(c.t, c.bus, fmt.Sprint("worker-", c.joined), byRules(true), "--worker-ttl="+chaosTTL.String(),
 		// A relay that hangs up twice is left alone for a while, which is not to be longer than the
 		// test waits.
 		"--sync-base-backoff-secs=15", "--sync-max-backoff-secs=15"))

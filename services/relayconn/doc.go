@@ -13,6 +13,9 @@
 // have ended and every event that they brought has a verdict. What was to come live and did not is
 // asked for as the past.
 //
+// Relays that people list (GRASP-03) are visited once a day for the past (dailyVisits), under a claim
+// of their own.
+//
 // The path of one event from a foreign relay to the log:
 //
 //	wire.Conn.Read           one message of the WebSocket, bounded

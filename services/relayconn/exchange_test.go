@@ -20,7 +20,7 @@ func logOf(m *simulation) *slog.Logger {
 }
 
 // simulated is what a relay has: three repositories with states, issues, comments on these, and
-// events that quote them. Dates are those of a bubble.
+// replies to these, and events that quote them. Dates are those of a bubble.
 var simulated = makeSimulated()
 
 func makeSimulated() (events []*nostr.Event) {
@@ -40,7 +40,10 @@ func makeSimulated() (events []*nostr.Event) {
 		for i := range 12 {
 			issue := sign(nostr.KindIssue, fmt.Sprintf("issue %d of %s", i, id), nostr.Tag{"a", ref})
 			if i%3 == 0 {
-				sign(1111, fmt.Sprintf("comment on issue %d of %s", i, id), nostr.Tag{"E", issue.ID})
+				reply := sign(1111, fmt.Sprintf("comment on issue %d of %s", i, id), nostr.Tag{"E", issue.ID})
+				for n := range i / 3 { // each names only the one before
+					reply = sign(1111, fmt.Sprintf("reply %d below issue %d of %s", n, i, id), nostr.Tag{"e", reply.ID})
+				}
 				sign(1, fmt.Sprintf("quote of issue %d of %s", i, id), nostr.Tag{"q", issue.ID})
 			}
 		}
@@ -93,10 +96,10 @@ func TestNoHistoryIsSkipped(t *testing.T) {
 			t.Run(fmt.Sprint(way, " ", what), func(t *testing.T) {
 				t.Parallel()
 				lost, step, from := 0, 1, 1
-				if what == kill && os.Getenv("TENDRIL_CHAOS") == "" {
-					// Another third of the messages each day; a kill loses what a cut loses, and less is
-					// written down. Two disturbances play kills too.
-					step = 3
+				if os.Getenv("TENDRIL_CHAOS") == "" {
+					// Other messages each day: half of them, of kills a sixth; a kill loses what a cut loses,
+					// and less is written down. Two disturbances play all kinds too.
+					step = map[fault]int{cut: 2, handover: 2, kill: 6}[what]
 					from += time.Now().YearDay() % step
 				}
 				for n := from; n <= whole; n += step {

@@ -80,7 +80,7 @@ func (f *Fetches) hear(ctx context.Context, data []byte) {
 	}
 	for _, given := range said.Relays {
 		u, err := nostr.NormalizeRelayURL(given)
-		if err != nil || u.OnDomain(f.env.Domain) {
+		if err != nil || u.OnDomain(f.env.Domain) || !f.env.Hosting.MayAsk(string(u)) {
 			continue
 		}
 		if name, err := proto.EncodeRelay(u.Key()); err == nil {
@@ -138,11 +138,14 @@ func (f *Fetches) wait() { f.visiting.Wait() }
 
 // visit connects to a relay for a minute and asks for ids. The error says that it could not.
 func (e *Env) visit(ctx context.Context, url string, ids <-chan []string) error {
+	ctx, end := e.unlessBanned(ctx, url)
+	defer end()
 	ctx, cancel := context.WithTimeout(ctx, visitTime)
 	defer cancel()
-	dial, cancelDial := context.WithTimeout(ctx, e.Rules.Health.Base)
-	conn, err := e.Dial(dial, url)
-	cancelDial()
+	if _, err := e.mayConnect(ctx, url); err != nil {
+		return err
+	}
+	conn, err := e.dial(ctx, url)
 	if err != nil {
 		e.Log.Debug("a relay could not be visited", "url", url, "error", err)
 		return err
@@ -173,5 +176,7 @@ func (v visitor) Judged(_ *nostr.Event, _ proto.Source, _ bool, verdict proto.Ve
 		v.synced.Inc()
 	}
 }
+
+func (v visitor) Refused(category string) { v.refusals.WithLabelValues(category).Inc() }
 
 func (v visitor) NotTaken(reason string) { v.notTaken.WithLabelValues(reason).Inc() }

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/time/rate"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
@@ -51,9 +52,9 @@ func newRelayWorker(log *slog.Logger) (*relayWorker, *prometheus.Registry) {
 	reg := prometheus.NewRegistry()
 	rules := Rules{
 		Health: health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, DeadAfter: 24 * time.Hour, NaughtyFor: 12 * time.Hour},
-		Sync:   config.Sync{ReconnectWindow: 15 * time.Minute, DailyMin: 23 * time.Hour, DailyMax: 25 * time.Hour, CheckSeconds: 2},
+		Check:  2 * time.Second, ReconnectWindow: 15 * time.Minute, DailyMin: 23 * time.Hour, DailyMax: 25 * time.Hour,
 	}
-	targets := NewTargets(nil, &world{}, 0, nil, quiet)
+	targets := NewTargets(nil, &world{}, 0, 0, nil, quiet)
 	l := &relayWorker{Env: &Env{Rules: rules, Metrics: NewMetrics(reg), Log: log}, name: "r.example.com", lease: context.Background(), log: log, target: targets.Of("r.example.com"), state: &stateKeeper{}}
 	l.resume(noon)
 	return l, reg
@@ -165,6 +166,31 @@ func TestWait(t *testing.T) {
 			t.Errorf("%s: %v to %v, want %d s", name, least, most, tc.want)
 		}
 	}
+}
+
+// TestTurnsAreWaitedFor: of many relays that are due at once none fails because others are connected
+// to first.
+func TestTurnsAreWaitedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		begin, e := time.Now(), &Env{
+			Rules: Rules{Health: health.Rules{Base: 5 * time.Second}}, Connects: rate.NewLimiter(rate.Every(connectApart), 1),
+			Dial: func(ctx context.Context, _ string) (Connection, error) { return nil, ctx.Err() },
+		}
+		for n := range 100 {
+			go func() {
+				if _, err := e.dial(t.Context(), relayURL); err != nil {
+					t.Errorf("relay %d of 100: %v", n, err)
+				}
+			}()
+		}
+		synctest.Wait()
+		time.Sleep(25 * time.Second)
+		synctest.Wait()
+		if e.Connects.Tokens() < 0 || time.Since(begin) > 26*time.Second {
+			t.Error("some are still waiting")
+		}
+	})
 }
 
 // TestDeathIsTold once, as an error, when a day of failures is over and not at the next attempt

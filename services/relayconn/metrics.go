@@ -6,8 +6,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"tendril.dev/lib/netguard"
 	"tendril.dev/services/relayconn/health"
 	"tendril.dev/services/relayconn/session"
+	"tendril.dev/services/relayconn/wire"
 )
 
 const (
@@ -24,7 +26,7 @@ type Metrics struct {
 	attempts, gaps              *prometheus.CounterVec
 	connected, status, failures *prometheus.GaugeVec
 	synced                      prometheus.Counter
-	notTaken                    *prometheus.CounterVec
+	notTaken, refusals          *prometheus.CounterVec
 
 	mu     sync.Mutex
 	relays map[string]snapshot // by name
@@ -36,7 +38,7 @@ type snapshot struct {
 	connection session.Connection
 	health     health.State
 	failures   int
-	naughty    bool
+	naughty    netguard.Cause // why it is on the naughty list; none: it is not
 }
 
 // NewMetrics makes and registers the metrics.
@@ -53,6 +55,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		gaps:     counter("gap_events_total", "Events that should have come live but were found later.", "relay"),
 		notTaken: counter("events_not_taken_total", "What relays sent and ingest did not get, or rejected, and why.",
 			"reason"),
+		refusals: counter("policy_refusals_total", "Requests that relays refused for good.", "category"),
 		connected: gauge("connected",
 			"0 disconnected, 1 connecting, 2 syncing, 3 connected, 4 connected with failures of historic sync."),
 		status:   gauge("status", "1 healthy, 2 disconnected, 3 degraded, 4 dead, 5 rate limited, 6 policy limited."),
@@ -61,8 +64,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Events from relays that are served now and were not before."}),
 		relays: map[string]snapshot{},
 	}
-	sum := func(name, help string, counts func(snapshot) bool) {
-		with.NewGaugeFunc(prometheus.GaugeOpts{Name: "ngit_sync_" + name, Help: help}, func() (n float64) {
+	for _, category := range wire.PolicyCategories {
+		m.refusals.WithLabelValues(category)
+	}
+	sum := func(name, help string, labels prometheus.Labels, counts func(snapshot) bool) {
+		opts := prometheus.GaugeOpts{Name: "ngit_sync_" + name, Help: help, ConstLabels: labels}
+		with.NewGaugeFunc(opts, func() (n float64) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			for _, s := range m.relays {
@@ -73,13 +80,15 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			return n
 		})
 	}
-	sum("relays_tracked_total", "Relays that this worker keeps.", func(snapshot) bool { return true })
-	sum("relays_connected_total", "Relays that are connected.",
+	sum("relays_tracked_total", "Relays that this worker keeps.", nil, func(snapshot) bool { return true })
+	sum("relays_connected_total", "Relays that are connected.", nil,
 		func(s snapshot) bool { return s.connection >= session.Syncing })
-	sum("relays_dead_total", "Relays that have been failing for a day.",
+	sum("relays_dead_total", "Relays that have been failing for a day.", nil,
 		func(s snapshot) bool { return s.health == health.Dead })
-	sum("naughty_relays_total", "Relays with name, TLS or protocol errors of their own.",
-		func(s snapshot) bool { return s.naughty })
+	for _, cause := range []netguard.Cause{netguard.CauseDNS, netguard.CauseTLS, netguard.CauseProtocol} {
+		sum("naughty_relays_total", "Relays with name, TLS or protocol errors of their own.",
+			prometheus.Labels{"category": string(cause)}, func(s snapshot) bool { return s.naughty == cause })
+	}
 	return m
 }
 

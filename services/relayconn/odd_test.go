@@ -64,16 +64,22 @@ func longest(f nostr.Filter) (n int) {
 // start, without waiting for the daily one.
 func TestOddRelays(t *testing.T) {
 	t.Parallel()
+	here := map[string]func(n int) bool{ // what is known at the start
+		"it reconciles its newest only":                 func(n int) bool { return n == 0 || n == 60 },
+		"it reconciles its newest only, which are here": func(n int) bool { return n == 0 || n > 40 },
+		"it refuses more than 2 ids":                    func(n int) bool { return n%2 == 0 },
+	}
 	for name, row := range map[string]struct {
 		odd    odd
 		stored []*nostr.Event
 	}{
-		"until excludes its second":     {odd{noNIP77: true, page: 5, exclusive: true}, crowd(40, 4)},
-		"a second that fills a page":    {odd{}, crowd(60, 30)},
-		"roots by A and q":              {odd{noNIP77: true}, otherNames()},
-		"EOSE before the events":        {odd{noNIP77: true, early: 2 * time.Second}, crowd(35, 1)},
-		"EOSE twenty seconds before":    {odd{noNIP77: true, early: 20 * time.Second}, crowd(15, 1)},
-		"it reconciles its newest only": {odd{newest: 20}, crowd(60, 1)},
+		"until excludes its second":                     {odd{noNIP77: true, page: 5, exclusive: true}, crowd(40, 4)},
+		"a second that fills a page":                    {odd{}, crowd(60, 30)},
+		"roots by A and q":                              {odd{noNIP77: true}, otherNames()},
+		"EOSE before the events":                        {odd{noNIP77: true, early: 2 * time.Second}, crowd(35, 1)},
+		"EOSE twenty seconds before":                    {odd{noNIP77: true, early: 20 * time.Second}, crowd(15, 1)},
+		"it reconciles its newest only":                 {odd{newest: 20}, crowd(60, 1)},
+		"it reconciles its newest only, which are here": {odd{newest: 20}, crowd(60, 1)},
 		"a filter shows nothing beside others": {odd{noNIP77: true, page: 10, hides: func(f nostr.Filter, n int) int {
 			if n > 1 && len(f.Tags["q"]) > 0 {
 				return 0
@@ -99,24 +105,43 @@ func TestOddRelays(t *testing.T) {
 			t.Parallel()
 			simulate(t, row.odd, row.stored, func(m *simulation) {
 				m.begin()
-				if row.odd.refuses != nil && !row.odd.noNIP77 { // so that there is something to reconcile
+				if is := here[name]; is != nil { // so that there is something to reconcile
 					m.mu.Lock()
 					for n, ev := range row.stored {
-						if n%2 == 0 && m.belongs(ev) {
+						if is(n) && m.belongs(ev) {
 							m.take(ev)
 						}
 					}
 					m.mu.Unlock()
 				}
-				if row.odd.newest > 0 {
-					m.mu.Lock()
-					m.take(row.stored[0])
-					m.take(row.stored[60])
-					m.mu.Unlock()
-				}
 				time.Sleep(10 * time.Minute)
 				if missing := m.missing(); len(missing) > 0 {
 					t.Errorf("%d events are missing: %q …", len(missing), missing[:min(3, len(missing))])
+				}
+			})
+		})
+	}
+}
+
+// TestPutOffAcrossAHandOver: what ingest puts off for ten minutes is here soon after, though another
+// worker has taken over meanwhile and the relay does not reconcile.
+func TestPutOffAcrossAHandOver(t *testing.T) {
+	t.Parallel()
+	stored := crowd(5, 1)
+	for _, what := range []fault{cut, handover, kill} {
+		t.Run(string(what), func(t *testing.T) {
+			t.Parallel()
+			simulate(t, odd{noNIP77: true}, stored, func(m *simulation) {
+				m.putOff = map[string]time.Time{stored[3].ID: time.Now().Add(10 * time.Minute)}
+				m.begin()
+				time.Sleep(5 * time.Minute)
+				m.mu.Lock()
+				m.faults[m.messages+1] = what
+				m.counts(m.conn)
+				m.mu.Unlock()
+				time.Sleep(8 * time.Minute)
+				if missing := m.missing(); len(missing) > 0 {
+					t.Errorf("missing: %q", missing)
 				}
 			})
 		})

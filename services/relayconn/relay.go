@@ -3,6 +3,9 @@ package relayconn
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -12,7 +15,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nbd-wtf/go-nostr/nip42"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
 
+	"tendril.dev/lib/bans"
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/netguard"
@@ -27,6 +33,10 @@ import (
 // Rules are the numbers that concern a connection's life: settings, and what follows from them.
 type Rules struct {
 	config.Sync
+	ReconnectWindow    time.Duration // a connection that ended so long ago is taken up again quickly
+	DailyMin, DailyMax time.Duration // between two daily syncs
+	Check              time.Duration // between two looks whether something is due
+
 	Session session.Rules
 	Health  health.Rules
 }
@@ -37,6 +47,7 @@ type Connection interface {
 	Read(ctx context.Context, fn func(wire.Message) error) error
 	KeepAlive(ctx context.Context) error
 	Auth(ev nostr.Event)
+	Publish(ev *nostr.Event)
 	Close()
 }
 
@@ -44,6 +55,10 @@ type Connection interface {
 type Env struct {
 	Rules  Rules
 	Domain string // our own: never connected to
+	// Hosting says whom we may ask and prove to who we are.
+	Hosting config.Rules
+	// Private: we are a private service (GRASP-08). Others do not connect to one.
+	Private bool
 	// Hash stands for the settings that decide what is accepted, and for the form of filters. What
 	// was confirmed with another one is asked for again.
 	Hash    string
@@ -52,9 +67,11 @@ type Env struct {
 	JS      jetstream.JetStream
 	States  jetstream.KeyValue // grasp-relays
 	// Dial connects to a relay. ctx bounds the opening only.
-	Dial func(ctx context.Context, url string) (Connection, error)
+	Dial     func(ctx context.Context, url string) (Connection, error)
+	Connects *rate.Limiter // how fast connections begin. Optional.
 	// Document fetches what a relay says of itself (NIP-11).
 	Document func(ctx context.Context, url string) (wire.Stated, error)
+	Bans     *bans.Set // whose relays are left alone. Optional.
 	Intake   *intake.Intake
 	Targets  *Targets
 	Fetches  *Fetches
@@ -64,6 +81,7 @@ type Env struct {
 	Negentropy *session.Negentropy
 	Metrics    *Metrics
 	Log        *slog.Logger
+	visits     *semaphore.Weighted // walks of the past of further relays
 }
 
 // relayWorker keeps the connection to one relay for as long as this worker has the claim on it: it
@@ -76,6 +94,7 @@ type relayWorker struct {
 	lease   context.Context // until its end the state may be written
 	claimed time.Time
 	url     string
+	further bool // no repository lists it
 	log     *slog.Logger
 	target  *Wanted
 	state   *stateKeeper
@@ -100,6 +119,9 @@ type relayWorker struct {
 // Run keeps the connection to the relay of that claim until ctx ends.
 func (e *Env) Run(ctx context.Context, held claim.Held) error {
 	name := held.Key
+	if _, visits := proto.VisitOf(name); visits {
+		return e.visitDaily(ctx, held)
+	}
 	w := &relayWorker{Env: e, name: name, lease: held.Lease, claimed: time.Now(), warned: map[string]bool{},
 		log: e.Log.With("relay", name)}
 	w.state = &stateKeeper{js: e.JS, kv: e.States, key: name, log: w.log}
@@ -127,11 +149,12 @@ func (w *relayWorker) resume(now time.Time) {
 	w.health = health.Health{
 		Rules: w.Rules.Health, Failures: s.Failures, Recovering: s.Failures > 0 ||
 			s.LastError != "", FailingSince: s.FailingSince, NaughtyUntil: s.NaughtyUntil, NextAttempt: s.NextAttempt, LastError: s.LastError,
+		NaughtyCause: netguard.Cause(s.NaughtyCause),
 	}
 	w.seen = w.health.State(now)
 	w.connected, w.complete, w.daily, w.marked = s.LastConnected, s.CompleteUntil, s.NextDaily, s.ConfirmedAt
 	if s.Rules == w.Hash {
-		w.status.Confirmed = session.Mark{Target: s.Confirmed, Log: s.ConfirmedLog}
+		w.status.Confirmed = session.Mark{Target: s.Confirmed, Log: s.ConfirmedLog, Replies: s.ConfirmedReplies}
 	}
 }
 
@@ -156,7 +179,8 @@ func (w *relayWorker) run(ctx context.Context) {
 	}
 	first, bootstrap := true, false
 	for ctx.Err() == nil {
-		w.url, bootstrap = w.target.Relay()
+		relay := w.target.Relay()
+		w.url, w.further, bootstrap = relay.URL, relay.Further, relay.Bootstrap
 		if w.url == "" || nostr.RelayURL(w.url).OnDomain(w.Domain) {
 			// Not a target any more, or ourselves: the claim will be taken back.
 			select {
@@ -167,7 +191,7 @@ func (w *relayWorker) run(ctx context.Context) {
 		}
 		w.pause(ctx, w.wait(time.Now(), first, bootstrap))
 		first = false
-		w.attempt(ctx)
+		w.unlessBannedDo(ctx, w.url, w.log, w.attempt)
 	}
 }
 
@@ -188,7 +212,7 @@ func (w *relayWorker) wait(now time.Time, first, bootstrap bool) time.Duration {
 func (w *relayWorker) pause(ctx context.Context, wait time.Duration) {
 	due := time.NewTimer(wait)
 	defer due.Stop()
-	tick := time.NewTicker(seconds(w.Rules.CheckSeconds))
+	tick := time.NewTicker(w.Rules.Check)
 	defer tick.Stop()
 	for {
 		now := time.Now()
@@ -206,13 +230,38 @@ func (w *relayWorker) pause(ctx context.Context, wait time.Duration) {
 	}
 }
 
+// unlessBannedDo does work with a relay, whose context ends when an operator bans the relay. While
+// the relay is banned it waits.
+func (e *Env) unlessBannedDo(ctx context.Context, url string, log *slog.Logger, work func(context.Context)) {
+	unless, end := e.unlessBanned(ctx, url)
+	defer end()
+	if unless.Err() == nil {
+		work(unless)
+	}
+	if banned, is := errors.AsType[*bans.BannedError](context.Cause(unless)); is && ctx.Err() == nil {
+		log.Info("the relay is left alone", "url", url, "reason", banned.Ban.Message())
+		e.Bans.Lifted(ctx, banned.Ban.Subject)
+	}
+}
+
+// unlessBanned returns a context for work with a relay, which ends when the relay is banned.
+func (e *Env) unlessBanned(ctx context.Context, url string) (context.Context, context.CancelFunc) {
+	subject, err := bans.OfRelay(url)
+	if e.Bans == nil || err != nil { // no connection is made to what is no relay
+		return context.WithCancel(ctx)
+	}
+	return e.Bans.Unless(ctx, subject)
+}
+
 // attempt connects and talks until the connection ends.
 func (w *relayWorker) attempt(ctx context.Context) {
-	w.status = session.Status{Connection: session.Connecting, Confirmed: w.status.Confirmed}
+	w.status = session.Status{Connection: session.Connecting, Confirmed: w.status.Confirmed, Reminded: w.status.Reminded}
 	w.observe(time.Now())
-	dial, cancel := context.WithTimeout(ctx, w.Rules.Health.Base)
-	conn, err := w.Dial(dial, w.url)
-	cancel()
+	stated, err := w.mayConnect(ctx, w.url)
+	var conn Connection
+	if err == nil {
+		conn, err = w.dial(ctx, w.url)
+	}
 	now := time.Now()
 	if err != nil {
 		if ctx.Err() == nil {
@@ -225,14 +274,14 @@ func (w *relayWorker) attempt(ctx context.Context) {
 	w.health = w.health.Opened(now)
 	start := w.start(now)
 	w.log.Info("connected", "url", w.url, "quick", start.Since != nil)
-	err = w.runSession(ctx, conn, start)
+	err = w.runSession(ctx, conn, start, stated)
 	w.ended(ctx, time.Now(), err)
 }
 
 // start prepares the session on a connection that was opened. A relay that was away for no longer
 // than the window gets a quick reconnect, if anything is confirmed.
 func (w *relayWorker) start(now time.Time) session.Start {
-	start := session.Start{Delay: max(0, seconds(w.Rules.StartupDelaySeconds)-now.Sub(w.Started))}
+	start := session.Start{NoLayer1: w.further, Delay: max(0, seconds(w.Rules.StartupDelaySeconds)-now.Sub(w.Started))}
 	quick := now.Sub(w.connected) <= w.Rules.ReconnectWindow && !w.confirmed.Empty()
 	if quick {
 		since := nostr.Timestamp(cmp.Or(w.complete, w.connected).Add(-w.Rules.ReconnectWindow).Unix())
@@ -253,14 +302,16 @@ func (w *relayWorker) nextDay(now time.Time) time.Time {
 }
 
 // runSession runs a session on a connection until either ends.
-func (w *relayWorker) runSession(ctx context.Context, conn Connection, start session.Start) error {
+func (w *relayWorker) runSession(ctx context.Context, conn Connection, start session.Start,
+	stated wire.Stated) error {
 	w.Status(w.status)
 	w.gaps.Clear()
 	document := make(chan wire.Stated, 1)
+	document <- stated
 	s := session.New(session.Options{
 		Rules: w.Rules.Session, Asker: conn, Wanted: func() session.Wanted { now, _ := w.target.Now(); return now },
 		Intake: w.Intake.Open(w.url), Observer: w, Document: document, Log: w.log,
-		Negentropy: w.Negentropy, Warned: w.warned, Pauses: &w.pauses, Reminders: &w.reminders, ByID: w.byID,
+		Negentropy: w.negentropy(), Warned: w.warned, Pauses: &w.pauses, Reminders: &w.reminders, ByID: w.byID,
 		Authenticate: w.authenticate(conn, w.url),
 	})
 	w.confirmed = session.Set{} // the session's now
@@ -269,20 +320,56 @@ func (w *relayWorker) runSession(ctx context.Context, conn Connection, start ses
 	defer day.Stop()
 	err := talk(ctx, conn, func(ctx context.Context, messages <-chan wire.Message) error {
 		return s.Run(ctx, start, messages, w.target.Changed, day.C)
-	}, func(ctx context.Context) { // beside the start, which does not wait for it
-		if d, err := w.Document(ctx, w.url); err == nil {
-			document <- d
-		}
 	}, func(ctx context.Context) { w.saveStatePeriodically(ctx, day) })
 	w.confirmed, w.doubtful = s.Confirmed(), s.Doubtful()
 	w.takeStatus()
 	return err
 }
 
+// negentropy is what the relay is asked by NIP-77 with. It tells ids of ours, so a private service asks
+// its peers alone so.
+func (w *relayWorker) negentropy() *session.Negentropy {
+	if !w.Hosting.MayAsk(w.url) {
+		return nil
+	}
+	return w.Negentropy
+}
+
+// dial connects when it is the relay's turn. Waiting for that is no failure of the relay: it does not
+// count as time that the opening takes.
+func (e *Env) dial(ctx context.Context, url string) (Connection, error) {
+	if e.Connects != nil {
+		if err := e.Connects.Wait(ctx); err != nil {
+			return nil, fmt.Errorf("wait for other connections to be made: %w", err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.Rules.Health.Base)
+	defer cancel()
+	return e.Dial(ctx, url)
+}
+
+// errPrivate is why a public service stays away from a relay.
+var errPrivate = errors.New("it is a private service (GRASP-08), by its relay information document")
+
+// mayConnect asks a relay for what it says of itself before a public service connects. A relay that
+// does not answer is connected to.
+func (e *Env) mayConnect(ctx context.Context, url string) (wire.Stated, error) {
+	ctx, cancel := context.WithTimeout(ctx, e.Rules.Health.Base)
+	defer cancel()
+	stated, err := e.Document(ctx, url)
+	if err == nil && stated.Private && !e.Private {
+		return stated, errPrivate
+	}
+	return stated, nil
+}
+
 // authenticate answers a relay's challenge. Nothing that the relay says gets into what is signed
 // but its challenge.
 func (e *Env) authenticate(conn Connection, url string) func(challenge string) error {
 	return func(challenge string) error {
+		if !e.Hosting.MayAsk(url) {
+			return fs.ErrNotExist // no key for this relay
+		}
 		ev := nip42.CreateUnsignedAuthEvent(challenge, "", url)
 		err := e.Sign(&ev)
 		if err == nil {
@@ -330,7 +417,7 @@ func talk(
 // saveStatePeriodically keeps what is known of the relay in step, and says when a day is over. It
 // never waits for the session, which may be waiting for room for what came.
 func (w *relayWorker) saveStatePeriodically(ctx context.Context, day *time.Timer) {
-	tick := time.NewTicker(seconds(w.Rules.CheckSeconds))
+	tick := time.NewTicker(w.Rules.Check)
 	defer tick.Stop()
 	saved, savedAt := session.Status{}, time.Time{}
 	for {
@@ -399,6 +486,9 @@ func (w *relayWorker) Judged(ev *nostr.Event, source proto.Source, gap bool, v p
 // NotTaken counts what the relay sent and ingest did not get, or rejected.
 func (w *relayWorker) NotTaken(reason string) { w.Metrics.notTaken.WithLabelValues(reason).Inc() }
 
+// Refused counts a request that the relay refused for good.
+func (w *relayWorker) Refused(category string) { w.Metrics.refusals.WithLabelValues(category).Inc() }
+
 func (w *relayWorker) failed(ctx context.Context, now time.Time, err error) {
 	w.health = w.health.Failed(now, err)
 	w.Metrics.count(w.name, w.Metrics.attempts, "failure")
@@ -423,7 +513,7 @@ func (w *relayWorker) ended(ctx context.Context, now time.Time, err error) {
 
 // saveEnd writes down that there is no connection, also when the claim is to pass on.
 func (w *relayWorker) saveEnd() {
-	w.status = session.Status{Confirmed: w.status.Confirmed}
+	w.status = session.Status{Confirmed: w.status.Confirmed, Reminded: w.status.Reminded}
 	w.save(w.lease)
 }
 
@@ -450,11 +540,15 @@ func (w *relayWorker) save(ctx context.Context) bool {
 	now := time.Now()
 	w.observe(now)
 	confirmed := w.target.Confirmed(w.status.Confirmed)
+	if w.status.Reminded { // of what, is not written down: a successor asks for everything
+		confirmed = session.Mark{}
+	}
 	s := proto.RelayState{
-		URL: w.url, Worker: w.Worker, Connection: int(w.status.Connection), Health: int(w.seen),
+		URL: w.url, Further: w.further, Worker: w.Worker, Connection: int(w.status.Connection), Health: int(w.seen),
 		Failures: w.health.Failures, FailingSince: w.health.FailingSince, LastError: w.health.LastError, NaughtyUntil: w.health.NaughtyUntil,
-		NextAttempt: w.health.NextAttempt, NextDaily: w.daily, LastConnected: w.connected, CompleteUntil: w.complete,
-		Confirmed: confirmed.Target, ConfirmedLog: confirmed.Log, ConfirmedAt: w.marked, Rules: w.Hash, Repos: w.status.Repos, Roots: w.status.Roots, Subscriptions: w.status.Subscriptions,
+		NaughtyCause: string(w.health.NaughtyCause), NextAttempt: w.health.NextAttempt, NextDaily: w.daily, LastConnected: w.connected, CompleteUntil: w.complete,
+		Confirmed: confirmed.Target, ConfirmedLog: confirmed.Log, ConfirmedReplies: confirmed.Replies, ConfirmedAt: w.marked, Rules: w.Hash,
+		Repos: w.status.Repos, Roots: w.status.Roots, Subscriptions: w.status.Subscriptions,
 	}
 	if s.NextAttempt.Before(w.health.Limited) {
 		s.NextAttempt = w.health.Limited
@@ -479,9 +573,9 @@ func (w *relayWorker) observe(now time.Time) {
 	w.seen = state
 	if !w.health.NaughtyUntil.IsZero() && !now.Before(w.health.NaughtyUntil) {
 		w.log.Info("the relay's time on the naughty list is over")
-		w.health.NaughtyUntil = time.Time{}
+		w.health = w.health.Forgiven()
 	}
 	w.Metrics.set(w.name, snapshot{
-		label: w.url, connection: w.status.Connection, health: state, failures: w.health.Failures, naughty: !w.health.NaughtyUntil.IsZero(),
+		label: w.url, connection: w.status.Connection, health: state, failures: w.health.Failures, naughty: w.health.NaughtyCause,
 	})
 }

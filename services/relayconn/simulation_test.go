@@ -88,7 +88,8 @@ type simulation struct {
 	log      map[string]uint64 // sequence of each
 	parked   map[string]*nostr.Event
 	rejected map[string]bool
-	counted  map[string]int // offers of each event
+	counted  map[string]int       // offers of each event
+	putOff   map[string]time.Time // ids of events that are not taken before
 
 	targetSeq uint64
 	targets   []bus.Message // that discovery has published
@@ -112,7 +113,7 @@ func newSimulation(t *testing.T, odd odd, stored []*nostr.Event) *simulation {
 		parked: map[string]*nostr.Event{}, rejected: map[string]bool{}, counted: map[string]int{},
 		rules: Rules{
 			Health: health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, DeadAfter: 24 * time.Hour, NaughtyFor: 12 * time.Hour},
-			Sync:   config.Sync{ReconnectWindow: 15 * time.Minute, DailyMin: 23 * time.Hour, DailyMax: 25 * time.Hour, CheckSeconds: 2, BatchWindowMillis: 5000},
+			Sync:   config.Sync{BatchWindowMillis: 5000}, Check: 2 * time.Second, ReconnectWindow: 15 * time.Minute, DailyMin: 23 * time.Hour, DailyMax: 25 * time.Hour,
 			Session: session.Rules{
 				PageLimit: 10, AtOnce: 4, MaxFilters: 70, Calm: 6 * time.Second, Silence: time.Minute, ConsolidateWait: time.Minute, Cooldown: 65 * time.Second,
 				Apart: beginApart, SilentLook: silentLook,
@@ -135,9 +136,9 @@ func (m *simulation) begin() {
 	g := &generation{ctx: ctx, end: end, done: make(chan struct{})}
 	g.lease, g.lapse = context.WithCancel(m.t.Context())
 	source := &simulatedLog{simulation: m}
-	g.targets = NewTargets(nil, source, 5*time.Second, make(chan []string, 1), quiet)
+	g.targets = NewTargets(nil, source, 5*time.Second, 500, make(chan []string, 1), quiet)
 	g.targets.hearing = query.Subscription{Seq: source.Seq}
-	g.targets.newerRoots = func(_ context.Context, seq uint64) (map[string]bool, error) { return source.newer(seq), nil }
+	g.targets.newer = func(_ context.Context, _ []int, seq uint64) (map[string]bool, error) { return source.newer(seq), nil }
 	g.targets.relays[relayName] = proto.Target{URL: relayURL, Bootstrap: true}
 	in := intake.New(intake.Options{Offerer: &simulatedIngest{m, g}, Stored: source})
 	env := &Env{
@@ -295,6 +296,7 @@ func (c *pipe) Read(ctx context.Context, fn func(wire.Message) error) error {
 
 func (c *pipe) KeepAlive(ctx context.Context) error { <-ctx.Done(); return nil }
 func (c *pipe) Auth(nostr.Event)                    {}
+func (c *pipe) Publish(*nostr.Event)                {}
 
 func (c *pipe) Close() {
 	c.mu.Lock()
@@ -415,6 +417,11 @@ func (i *simulatedIngest) Offer(_ context.Context, c candidates.Candidate) error
 		v := proto.Verdict{ID: c.Event.ID, Kind: c.Event.Kind, Outcome: proto.Duplicate}
 		if i.accepted[c.Event.ID] == nil {
 			v.Outcome = proto.Rejected
+			if until := i.putOff[c.Event.ID]; time.Now().Before(until) {
+				i.mu.Unlock()
+				c.Done(v, &candidates.Later{Until: until})
+				return
+			}
 			if v.Retry = !i.take(c.Event); !v.Retry {
 				v.Outcome = proto.Accepted
 			}
@@ -442,7 +449,7 @@ func (m *simulation) take(ev *nostr.Event) (accepted bool) {
 	m.seq++
 	m.accepted[ev.ID], m.log[ev.ID] = ev, m.seq
 	record := eventdb.Record{Seq: m.seq, Event: ev}
-	if g := m.worker; slices.Contains(rootKinds, ev.Kind) {
+	if g := m.worker; slices.Contains(g.targets.followed(), ev.Kind) {
 		go g.targets.hear([]eventdb.Record{record})
 	}
 	if ev.Kind == nostr.KindAnnouncement {
@@ -516,21 +523,27 @@ func (k *simulatedKnowledge) set(f nostr.Filter) (set reconcile.Packed) {
 }
 
 // Begin implements session.Service, and so does Continue.
-func (k *simulatedKnowledge) Begin(ctx context.Context, q proto.ReconcileQuery) ([]byte, uint64, error) {
+func (k *simulatedKnowledge) Begin(ctx context.Context, q proto.ReconcileQuery) (step query.Step, err error) {
 	set := k.set(q.Filter)
-	first, err := reconcile.Start(ctx, set, reconcile.DefaultLimits)
-	return first, uint64(len(set)), err
+	if step.Known = uint64(len(set)); step.Known > 0 {
+		step.Oldest = set[0].CreatedAt
+	}
+	step.Message, err = reconcile.Start(ctx, set, reconcile.DefaultLimits)
+	return step, err
 }
 
 func (k *simulatedKnowledge) Continue(ctx context.Context, q proto.ReconcileQuery, answer []byte) (step query.Step, err error) {
-	step.Message, _, err = reconcile.Continue(ctx, k.set(q.Filter), answer, reconcile.DefaultLimits, func(id [32]byte) error {
+	told, shown := 0, reconcile.Shown{}
+	step.Message, shown, err = reconcile.Continue(ctx, k.set(q.Filter), answer, q.Opening, reconcile.DefaultLimits, func(id [32]byte) error {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		if name := hex.EncodeToString(id[:]); k.accepted[name] == nil && !k.rejected[name] {
 			step.Missing = append(step.Missing, id)
 		}
+		told++
 		return nil
 	})
+	step.Oldest, step.OnlyHere = shown.Oldest, shown.Listed-uint64(told-len(step.Missing))
 	return step, err
 }
 
@@ -563,6 +576,24 @@ func (l *simulatedLog) IDs(_ context.Context, f nostr.Filter) iter.Seq2[[32]byte
 		defer l.mu.Unlock()
 		for _, ev := range l.accepted {
 			if f.Matches(ev) && !yield(itemOf(ev).ID, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (l *simulatedLog) Query(_ context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error] {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var matches []*nostr.Event
+	for _, ev := range l.accepted {
+		if f.Matches(ev) {
+			matches = append(matches, ev)
+		}
+	}
+	return func(yield func(*nostr.Event, error) bool) {
+		for _, ev := range matches {
+			if !yield(ev, nil) {
 				return
 			}
 		}

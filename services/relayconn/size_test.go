@@ -8,21 +8,20 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/session"
 )
 
-// TestHeapAtEverydaySize: half of the everyday size, 500 repositories with 25,000 root events, each
-// on 5 of 50 relays, all connected and confirmed, in less than 32 MiB of live heap. The worker asks
-// an index that is there before. What is measured holds the 50 servers' ends of the connections
+// TestHeapAtEverydaySize: a tenth of the everyday size, 100 repositories with 5,000 root events, each
+// on 5 of 20 relays, all connected and confirmed, in less than 7 MiB of live heap. The worker asks
+// an index that is there before. What is measured holds the 20 servers' ends of the connections
 // too.
 func TestHeapAtEverydaySize(t *testing.T) {
 	if testing.Short() {
-		t.Skip("50 relays")
+		t.Skip("20 relays")
 	}
-	const relays, repos, roots, copies = 50, 500, 50, 5
+	const relays, repos, roots, copies = 20, 100, 50, 5
 	b := openBus(t)
 	newIngest(t, b)
 	var all []*foreign
@@ -53,7 +52,7 @@ func TestHeapAtEverydaySize(t *testing.T) {
 	index := newIndex(t, b)
 	eventually(t, "the index has all root events", func() bool { return index.Accepted.Seq() >= repos*roots })
 	before := liveHeap()
-	w := startWorker(t, b, "a", node.Service{Name: "relayconn", Run: Run, Asks: true}, "--sync-page-limit=10")
+	w := startWorker(t, b, "a", byRules(true, func(r *Rules) { r.Session.PageLimit = 10 }))
 	for _, r := range all {
 		eventually(t, "it is confirmed", func() bool {
 			s := state(t, b, r.Name)
@@ -69,7 +68,7 @@ func TestHeapAtEverydaySize(t *testing.T) {
 	}
 	heap := liveHeap() - before
 	t.Logf("%.1f MiB of live heap", float64(heap)/(1<<20))
-	if heap > 32<<20 {
+	if heap > 7<<20 {
 		t.Errorf("%d bytes of live heap", heap)
 	}
 	runtime.KeepAlive(w)

@@ -111,15 +111,16 @@ func TestQuickReconnect(t *testing.T) {
 // TestDaily: a day later everything is asked for again, on the same connection.
 func TestDaily(t *testing.T) {
 	t.Parallel()
-	missing(t, 48*time.Hour, func(*foreign) {}, "daily sync.daily missed", 1, "--sync-daily-min=4s", "--sync-daily-max=4s")
+	missing(t, 48*time.Hour, func(*foreign) {}, "daily sync.daily missed", 1,
+		func(r *Rules) { r.DailyMin, r.DailyMax = 4*time.Second, 4*time.Second })
 }
 
 // missing has a relay tell an event later than it should have, and looks what becomes of it.
-func missing(t *testing.T, ago time.Duration, then func(*foreign), taken string, dials int, flags ...string) {
+func missing(t *testing.T, ago time.Duration, then func(*foreign), taken string, dials int, set ...func(*Rules)) {
 	t.Helper()
 	b := openBus(t)
 	judge, r := newIngest(t, b), newForeign(t)
-	w := newWorker(t, b, "a", flags...)
+	w := startWorker(t, b, "a", byRules(false, set...))
 	aim(t, b, r.URL, wanting(r.URL, "30617:aa:x"))
 	connected(t, b, r)
 	r.look(func() {
@@ -171,7 +172,7 @@ func TestRelaysThatCannotBeHad(t *testing.T) {
 			return time.Until(s.NaughtyUntil) > 11*time.Hour && time.Until(s.NextAttempt) > 11*time.Hour && s.Failures == 0 && s.Health == 3
 		})
 	}
-	eventually(t, "the naughty ones are counted", func() bool { return w.metric(t, "ngit_sync_naughty_relays_total") == 2 })
+	eventually(t, "the naughty ones are counted", func() bool { return w.metric(t, "ngit_sync_naughty_relays_total", "protocol") == 2 })
 	if n := w.metric(t, "ngit_sync_connection_attempts_total", closed, "failure"); n != 1 {
 		t.Errorf("%v failures are counted", n)
 	}

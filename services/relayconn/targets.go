@@ -31,10 +31,17 @@ const (
 	// retryPause is the pause before a question that failed is asked again, and askTimeout bounds
 	// one question.
 	retryPause, askTimeout = time.Second, time.Minute
-	// mostNewer is how many root events may be newer than what was confirmed. With more, a relay
-	// is asked for all of them.
+	// What was heard waits for more while more than manyHeard events come in half a window, and for
+	// mostHalves of them at most: filters are as full as can be then, and what is wanted is not worked
+	// out again and again.
+	manyHeard, mostHalves = 100, 24
+	// mostNewer is how many root events, and how many replies, may be newer than what was confirmed.
+	// With more, a relay is asked for all of them.
 	mostNewer = 10_000
 )
+
+// maxSeq is behind all messages.
+const maxSeq = math.MaxUint64
 
 // rootKinds are the kinds of root events.
 var rootKinds = nostr.KindsThat(func(k nostr.Kind) bool { return k.Root })
@@ -58,17 +65,26 @@ type Targets struct {
 	wanted  map[string]*Wanted      // of claimed relays, by name
 	hearing query.Subscription      // of root events
 	later   bool                    // fold is called when the window is over
+	news    int                     // events that were heard since it was looked how many come
+	halves  int                     // of a window, for which what was heard has waited for more
 	seq     uint64                  // see seen
-	shared  session.Set             // root events of the repositories that were asked for last
+	shared  session.Set             // root events and replies of the repositories that were asked for last
+	threads threads
+	// plusOff: what relay lists of participants lead to is not asked for (GRASP-03). Discovery may have
+	// wanted that before the settings changed, when the service was no private one for example.
+	plusOff bool
 
-	newerRoots func(ctx context.Context, seq uint64) (map[string]bool, error) // readNewer
+	newer func(ctx context.Context, kinds []int, seq uint64) (map[string]bool, error) // readNewer
 }
 
 // list is the root events of one repository. They are asked for once, and followed in the log.
 type list struct {
+	ref   string
 	users map[*Wanted]bool
 	ids   []string // sorted; never changed, so that sets share them
-	read  bool     // they were asked for
+	below []string // so are the ids of the events below them
+	grown bool     // below does not have all of them
+	read  bool     // ids, and what is below them, were asked for
 	due   bool     // they must be asked for, or are being asked for
 	heard []string // ids that were accepted since and may not be in ids
 }
@@ -76,15 +92,17 @@ type list struct {
 // NewTargets makes Targets that have read nothing yet. The names (as proto.EncodeRelay writes them)
 // of all relays that are targets are sent to names, the whole list whenever it has changed. A list
 // that was not received yet is replaced by the next; names must have room for one. Root events that
-// come one after the other are told together, when the window is over that the first has opened.
-func NewTargets(js jetstream.JetStream, events query.Source, window time.Duration, names chan []string,
-	log *slog.Logger) *Targets {
+// come one after the other are told together, when the window is over that the first has opened. Of
+// a thread at most so many events are asked about, 0: of layer 4 nothing is.
+func NewTargets(js jetstream.JetStream, events query.Source, window time.Duration, perThread int,
+	names chan []string, log *slog.Logger) *Targets {
 	t := &Targets{
 		js: js, events: events, window: window, log: log, names: names, wake: make(chan struct{}, 1),
 		relays: map[string]proto.Target{}, lists: map[string]*list{}, wanted: map[string]*Wanted{},
+		threads: threads{limit: perThread, places: map[string]place{}, early: map[string][]string{}},
 	}
-	t.newerRoots = t.readNewer
-	t.hearing = query.SubscribeAccepted(js, events, rootKinds, t.hear) // what is asked for later has the events before
+	t.newer = t.readNewer
+	t.hearing = query.SubscribeAccepted(js, events, t.followed(), t.hear) // what is asked for later has the events before
 	t.stream = bus.NewFollower(js, bus.Reading{Stream: proto.StreamTargets, Filter: proto.AnyTarget,
 		Idle: func(context.Context) { t.idle() }}, log, bus.Each(t.takeRelay))
 	return t
@@ -117,11 +135,16 @@ func (t *Targets) takeRelay(m bus.Message) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.changed = true
-	if t.relays[name] = relay; relay.URL == "" {
+	if t.plusOff {
+		relay.Past = false
+	}
+	if t.relays[name] = relay; relay.URL == "" || t.plusOff && relay.Further {
 		delete(t.relays, name)
 	}
-	if w := t.wanted[name]; w != nil {
-		w.tell()
+	for _, key := range []string{name, proto.VisitKey(name)} {
+		if w := t.wanted[key]; w != nil {
+			w.tell()
+		}
 	}
 }
 
@@ -144,7 +167,17 @@ func (t *Targets) idle() {
 	defer t.mu.Unlock()
 	if t.changed {
 		t.changed = false
-		replace(t.names, slices.Sorted(maps.Keys(t.relays)))
+		var names []string
+		for name, relay := range t.relays {
+			if relay.Stands() {
+				names = append(names, name)
+			}
+			if relay.Past {
+				names = append(names, proto.VisitKey(name))
+			}
+		}
+		slices.Sort(names)
+		replace(t.names, names)
 	}
 }
 
@@ -163,38 +196,89 @@ func replace[T any](to chan T, value T) {
 	}
 }
 
-// hear takes in root events that were accepted.
+// followed are the kinds that are followed in the log.
+func (t *Targets) followed() []int {
+	if t.threads.limit == 0 {
+		return rootKinds
+	}
+	return unique(append(slices.Clone(rootKinds), replyKinds...))
+}
+
+func unique(list []int) []int { return slices.Compact(slices.Sorted(slices.Values(list))) }
+
+// hear takes in root events and replies that were accepted.
 func (t *Targets) hear(accepted []eventdb.Record) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, r := range accepted {
-		for _, ref := range nostr.ReferencesOf(r.Event).Addresses {
-			if l := t.lists[ref.String()]; l != nil {
-				l.heard = append(l.heard, r.Event.ID)
-				if !t.later {
-					t.later = true
-					time.AfterFunc(t.window, t.fold)
-				}
-			}
+		if nostr.KindOf(r.Event.Kind).Root {
+			t.hearRoot(r.Event)
+		}
+	}
+	for _, r := range accepted {
+		if t.threads.limit > 0 && t.addReply(r.Event) {
+			t.foldLater()
 		}
 	}
 }
 
-// fold takes what was heard into the lists.
+func (t *Targets) hearRoot(ev *nostr.Event) {
+	names := []string{proto.PersonRef(ev.PubKey)}
+	for _, ref := range nostr.ReferencesOf(ev).Addresses {
+		names = append(names, ref.String())
+	}
+	for _, name := range names {
+		if l := t.lists[name]; l != nil {
+			l.heard = append(l.heard, ev.ID)
+			t.threads.root(ev.ID, l)
+			t.foldLater()
+		}
+	}
+}
+
+// foldLater has something that was heard taken into the lists when the window is over; the lock is
+// held.
+func (t *Targets) foldLater() {
+	t.news++
+	if !t.later {
+		t.later = true
+		time.AfterFunc(t.window, t.fold)
+	}
+}
+
+// fold takes what was heard into the lists, unless there is still much to come.
 func (t *Targets) fold() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.later = false
+	many := t.news > manyHeard
+	if t.news = 0; many && t.halves < mostHalves {
+		t.halves++
+		time.AfterFunc(t.window/2, t.fold)
+		return
+	}
+	t.later, t.halves = false, 0
 	for _, l := range t.lists {
-		ids := slices.Compact(slices.Sorted(slices.Values(l.heard)))
-		joined := strings.Join(ids, "") // what is compared one after the other lies side by side
-		for i, id := range ids {
-			ids[i], joined = joined[:len(id)], joined[len(id):]
+		if len(l.heard) == 0 {
+			continue
 		}
+		ids := slices.Compact(slices.Sorted(slices.Values(l.heard)))
 		if !l.due { // else the answer may not have it
 			l.heard = nil
 		}
 		t.set(l, session.Union(session.Set{Roots: l.ids}, session.Set{Roots: ids}).Roots)
+	}
+	t.changeGrown()
+	if len(t.threads.unread) > 0 {
+		replace(t.wake, struct{}{})
+	}
+}
+
+// changeGrown has the relays told of lists below which something was found; the lock is held.
+func (t *Targets) changeGrown() {
+	for _, l := range t.lists {
+		if l.grown {
+			t.change(l)
+		}
 	}
 }
 
@@ -203,7 +287,16 @@ func (t *Targets) set(l *list, ids []string) {
 	if l.read && slices.Equal(ids, l.ids) {
 		return
 	}
-	l.ids, t.shared = ids, session.Set{}
+	l.ids = ids
+	for _, id := range ids {
+		t.threads.root(id, l)
+	}
+	t.change(l)
+}
+
+// change has the relays told that are asked for a repository; the lock is held.
+func (t *Targets) change(l *list) {
+	l.below, l.grown, t.shared = t.threads.below(l.ids), false, session.Set{}
 	for w := range l.users {
 		w.tell()
 	}
@@ -211,7 +304,7 @@ func (t *Targets) set(l *list, ids []string) {
 
 // seen is the sequence of the log up to which the lists have all; the lock is held.
 func (t *Targets) seen() uint64 {
-	if !t.later {
+	if !t.later && len(t.threads.unread) == 0 {
 		t.seq = t.hearing.Seq()
 	}
 	return t.seq
@@ -219,6 +312,11 @@ func (t *Targets) seen() uint64 {
 
 // ask asks for root events whenever there is something to ask, until ctx ends.
 func (t *Targets) ask(ctx context.Context) error {
+	if _, err := query.First(ctx, t.events, nostr.Filter{Kinds: replyKinds}); errors.Is(err, query.ErrNotFound) {
+		t.mu.Lock()
+		t.threads.whole = true
+		t.mu.Unlock()
+	}
 	again := time.NewTicker(rereadEvery)
 	defer again.Stop()
 	for failing := false; ; {
@@ -248,10 +346,12 @@ func (t *Targets) askAgain() {
 	for _, l := range t.lists {
 		l.due = true
 	}
+	t.threads.forget(t.lists)
 	replace(t.wake, struct{}{})
 }
 
-// askDue asks for the root events that must be asked for.
+// askDue asks for the root events that must be asked for, and for what is below those that are new.
+// Only then something else is wanted: what is below is asked for together with all else.
 func (t *Targets) askDue(ctx context.Context) error {
 	if err := t.events.CatchUp(ctx); err != nil {
 		return err
@@ -265,6 +365,16 @@ func (t *Targets) askDue(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := t.readThreads(ctx); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.lists {
+		l.grown = l.grown || !l.read && !l.due
+		l.read = l.read || !l.due
+	}
+	t.changeGrown()
 	return nil
 }
 
@@ -274,30 +384,50 @@ func (t *Targets) askOne(ctx context.Context, ref string, l *list) error {
 	t.mu.Lock()
 	l.heard = nil // the answer has it, if it is still accepted
 	t.mu.Unlock()
-	var ids []string
-	for _, tag := range []string{"a", "A", "q"} {
-		for id, err := range t.events.IDs(ctx, nostr.Filter{Kinds: rootKinds, Tags: nostr.TagMap{tag: {ref}}}) {
-			if err != nil {
-				return err
-			}
-			ids = append(ids, hex.EncodeToString(id[:]))
-		}
+	ids, err := t.rootsOf(ctx, ref)
+	if err != nil {
+		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	ids = append(ids, l.heard...)
 	slices.Sort(ids)
 	t.set(l, slices.Compact(ids))
-	l.read, l.due, l.heard = true, false, nil
+	l.due, l.heard = false, nil
 	return nil
 }
 
-// readNewer reads which root events the log has after a sequence.
-func (t *Targets) readNewer(ctx context.Context, seq uint64) (map[string]bool, error) {
+// rootsOf asks for the root events of a list.
+func (t *Targets) rootsOf(ctx context.Context, name string) (ids []string, err error) {
+	if ref, is := strings.CutPrefix(name, threadsOf); is {
+		person, _ := proto.PersonOf(ref)
+		return t.threadsOf(ctx, person)
+	}
+	var filters []nostr.Filter
+	if person, is := proto.PersonOf(name); is {
+		filters = append(filters, nostr.Filter{Kinds: rootKinds, Authors: []string{person}})
+	} else {
+		for _, tag := range []string{"a", "A", "q"} {
+			filters = append(filters, nostr.Filter{Kinds: rootKinds, Tags: nostr.TagMap{tag: {name}}})
+		}
+	}
+	for _, f := range filters {
+		for id, err := range t.events.IDs(ctx, f) {
+			if err != nil {
+				return nil, err
+			}
+			ids = append(ids, hex.EncodeToString(id[:]))
+		}
+	}
+	return ids, nil
+}
+
+// readNewer reads which events of some kinds the log has after a sequence.
+func (t *Targets) readNewer(ctx context.Context, kinds []int, seq uint64) (map[string]bool, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	newer := map[string]bool{}
-	for _, kind := range rootKinds {
+	for _, kind := range kinds {
 		reading := bus.Reading{Stream: proto.StreamEvents, Filter: proto.AnyEventOf(kind), After: seq}
 		err := bus.Read(ctx, t.js, reading, func(m bus.Message) {
 			if ev, err := nostr.Parse(m.Data); err == nil {
@@ -311,7 +441,7 @@ func (t *Targets) readNewer(ctx context.Context, seq uint64) (map[string]bool, e
 			err = errors.New("too many to tell them apart")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read root events after %d: %w", seq, err)
+			return nil, fmt.Errorf("read which events are newer than %d: %w", seq, err)
 		}
 	}
 	return newer, nil
@@ -324,6 +454,7 @@ type Wanted struct {
 
 	targets *Targets
 	name    string
+	visits  bool // it is for visits of the relay, not for the connection that stands
 
 	// The lock of the targets guards the following.
 	repos map[string]repo // by reference; until all were read, also those of which nothing is wanted
@@ -339,9 +470,19 @@ type repo struct {
 	seq uint64
 }
 
-// Of returns what is wanted of the relay of that name. Nothing is known before Open.
-func (t *Targets) Of(name string) *Wanted {
-	return &Wanted{Changed: make(chan struct{}, 1), targets: t, name: name, repos: map[string]repo{}}
+// Of returns what is wanted of the relay of that name, or on visits of it (proto.VisitKey). Nothing
+// is known before Open.
+func (t *Targets) Of(key string) *Wanted {
+	name, visits := proto.VisitOf(key)
+	return &Wanted{Changed: make(chan struct{}, 1), targets: t, name: name, visits: visits, repos: map[string]repo{}}
+}
+
+// key is that of the claim.
+func (w *Wanted) key() string {
+	if w.visits {
+		return proto.VisitKey(w.name)
+	}
+	return w.name
 }
 
 // Open reads what is wanted of the relay now. It is followed from then on, until Close. The error
@@ -349,7 +490,7 @@ func (t *Targets) Of(name string) *Wanted {
 func (w *Wanted) Open(ctx context.Context) error {
 	t := w.targets
 	t.mu.Lock()
-	t.wanted[w.name] = w
+	t.wanted[w.key()] = w
 	t.mu.Unlock()
 	reading := bus.Reading{Stream: proto.StreamTargets, Filter: proto.AnyWantedOf(w.name)}
 	if err := bus.Read(ctx, t.js, reading, t.takeWanted); err != nil {
@@ -368,11 +509,13 @@ func (w *Wanted) Close() {
 	t := w.targets
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.wanted[w.name] == w {
-		delete(t.wanted, w.name)
+	if t.wanted[w.key()] == w {
+		delete(t.wanted, w.key())
 	}
-	for ref := range w.repos {
-		t.unuse(w, ref)
+	for ref, r := range w.repos {
+		if list := w.listOf(ref, r); list != "" {
+			t.unuse(w, list)
+		}
 	}
 	clear(w.repos)
 	w.read = false
@@ -387,34 +530,65 @@ func (t *Targets) takeWanted(m bus.Message) {
 	if !t.parse(m, err, &r.Wanted) {
 		return
 	}
-	if r.Level != "" && r.Level != proto.LevelFull && r.Level != proto.LevelStateOnly {
+	if !slices.Contains([]proto.Level{"", proto.LevelFull, proto.LevelStateOnly, proto.LevelPast, proto.LevelPerson}, r.Level) {
 		t.log.Error("what discovery wants has a level that is not known; nothing is asked for", "subject", m.Subject,
 			"level", r.Level)
 		return
 	}
+	if t.plusOff && (r.Level == proto.LevelPast || r.Level == proto.LevelPerson) {
+		r.Wanted = proto.Wanted{}
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	w := t.wanted[name]
-	if w == nil || m.Seq <= w.repos[ref].seq { // it is not claimed, or was read when it was
+	for _, key := range []string{name, proto.VisitKey(name)} {
+		if w := t.wanted[key]; w != nil { // else it is not claimed
+			w.take(ref, r)
+		}
+	}
+}
+
+// take takes in what is wanted of a repository or person; the lock is held.
+func (w *Wanted) take(ref string, r repo) {
+	t, before := w.targets, w.repos[ref]
+	if r.seq <= before.seq { // it was read when the relay was claimed
 		return
 	}
-	w.seq = max(w.seq, m.Seq)
+	w.seq = max(w.seq, r.seq)
 	if w.repos[ref] = r; w.read && r.Level == "" {
 		delete(w.repos, ref)
 	}
-	if r.Level == proto.LevelFull {
-		t.use(w, ref)
-	} else {
-		t.unuse(w, ref)
+	was, is := w.listOf(ref, before), w.listOf(ref, r)
+	if was != "" && was != is {
+		t.unuse(w, was)
+	}
+	if is != "" {
+		t.use(w, is)
 	}
 	w.tell()
+}
+
+// threadsOf begins the name of the list of the threads that a person takes part in.
+const threadsOf = "threads of "
+
+// listOf is the name of the list of root events that is needed for a repository or a person; "":
+// none is.
+func (w *Wanted) listOf(ref string, r repo) string {
+	switch {
+	case !w.visits && (r.Level == proto.LevelFull || r.Level == proto.LevelPerson && r.Roots):
+		return ref
+	case w.visits && r.Level == proto.LevelPast:
+		return ref
+	case w.visits && r.Level == proto.LevelPerson && r.Threads:
+		return threadsOf + ref
+	}
+	return ""
 }
 
 // use notes that a relay is asked for a repository; the lock is held.
 func (t *Targets) use(w *Wanted, ref string) {
 	l := t.lists[ref]
 	if l == nil {
-		l = &list{users: map[*Wanted]bool{}, due: true}
+		l = &list{ref: ref, users: map[*Wanted]bool{}, due: true}
 		t.lists[ref] = l
 		replace(t.wake, struct{}{})
 	}
@@ -435,13 +609,11 @@ func (w *Wanted) tell() {
 	replace(w.Changed, struct{}{})
 }
 
-// Relay is the relay's URL and whether it is one of the bootstrap relays; an empty URL says that it
-// is no target.
-func (w *Wanted) Relay() (url string, bootstrap bool) {
+// Relay is what is said of the relay; one that does not exist is no target.
+func (w *Wanted) Relay() proto.Target {
 	w.targets.mu.Lock()
 	defer w.targets.mu.Unlock()
-	relay := w.targets.relays[w.name]
-	return relay.URL, relay.Bootstrap
+	return w.targets.relays[w.name]
 }
 
 // Now is what the relay should be asked for beyond layer 1. It stays as it was until the root
@@ -451,8 +623,8 @@ func (w *Wanted) Now() (now session.Wanted, known bool) {
 	w.targets.mu.Lock()
 	defer w.targets.mu.Unlock()
 	if w.dirty && w.read && w.rootsKnown() {
-		items := w.some(math.MaxUint64)
-		w.now, w.dirty = &session.Wanted{Items: items, Mark: session.Mark{Target: w.seq, Log: w.targets.seen()}}, false
+		items := w.some(maxSeq)
+		w.now, w.dirty = &session.Wanted{Items: items, Mark: session.MarkAt(w.seq, w.targets.seen())}, false
 	}
 	if w.now == nil {
 		return session.Wanted{}, false
@@ -463,7 +635,7 @@ func (w *Wanted) Now() (now session.Wanted, known bool) {
 // rootsKnown reports whether the root events of all repositories are known; the lock is held.
 func (w *Wanted) rootsKnown() bool {
 	for ref, r := range w.repos {
-		if r.Level == proto.LevelFull && !w.targets.lists[ref].read {
+		if list := w.listOf(ref, r); list != "" && !w.targets.lists[list].read {
 			return false
 		}
 	}
@@ -474,8 +646,18 @@ func (w *Wanted) rootsKnown() bool {
 func (w *Wanted) Confirmed(mark session.Mark) session.Mark {
 	w.targets.mu.Lock()
 	defer w.targets.mu.Unlock()
-	if w.now != nil && mark == w.now.Mark && !w.dirty && mark != (session.Mark{}) {
-		mark.Log = max(mark.Log, w.targets.seen()) // what came since is not wanted of this relay
+	if w.now == nil || w.dirty || mark == (session.Mark{}) {
+		return mark
+	}
+	seen, whole := w.targets.seen(), w.now.Mark // what came since is not wanted of this relay
+	if mark.Target != whole.Target {
+		return mark
+	}
+	if mark.Log == whole.Log {
+		mark.Log = max(mark.Log, seen)
+	}
+	if mark.Replies == whole.Replies {
+		mark.Replies = max(mark.Replies, seen)
 	}
 	return mark
 }
@@ -485,15 +667,22 @@ func (w *Wanted) Past(ctx context.Context, mark session.Mark) (session.Set, erro
 	if mark == (session.Mark{}) {
 		return session.Set{}, nil
 	}
-	newer, err := w.targets.newerRoots(ctx, mark.Log)
+	newer, err := w.targets.newer(ctx, rootKinds, mark.Log)
 	if err != nil {
 		return session.Set{}, err
+	}
+	var newerReplies map[string]bool
+	if mark.Replies > 0 {
+		if newerReplies, err = w.targets.newer(ctx, replyKinds, mark.Replies); err != nil && ctx.Err() != nil {
+			return session.Set{}, err
+		}
 	}
 	w.targets.mu.Lock()
 	defer w.targets.mu.Unlock()
 	past := w.some(mark.Target)
 	past.First = true
 	past.Roots = slices.DeleteFunc(slices.Clone(past.Roots), func(id string) bool { return newer[id] })
+	past.Replies = slices.DeleteFunc(slices.Clone(past.Replies), func(id string) bool { return newerReplies == nil || newerReplies[id] })
 	return past, nil
 }
 
@@ -501,21 +690,47 @@ func (w *Wanted) Past(ctx context.Context, mark session.Mark) (session.Set, erro
 func (w *Wanted) some(seq uint64) (s session.Set) {
 	var lists []session.Set
 	for ref, r := range w.repos {
-		switch {
-		case r.seq > seq:
-		case r.Level == proto.LevelStateOnly:
-			s.State = append(s.State, session.State(ref, r.Authors))
-		case r.Level == proto.LevelFull:
+		if r.seq > seq || r.Level == "" {
+			continue
+		}
+		if person, is := proto.PersonOf(ref); is && r.Lists && w.visits {
+			s.People = append(s.People, person)
+		}
+		if name := w.listOf(ref, r); name != "" {
+			l := w.targets.lists[name]
+			roots := session.Set{Roots: l.ids}
+			if r.Level != proto.LevelPerson || w.visits {
+				roots.Replies = l.below
+			}
+			lists = append(lists, roots)
+		}
+		if r.Level == proto.LevelPerson || r.Level == proto.LevelPast && !w.visits || r.Level != proto.LevelPast && w.visits {
+			continue
+		}
+		if r.Level == proto.LevelPast {
 			s.Full = append(s.Full, ref)
-			lists = append(lists, session.Set{Roots: w.targets.lists[ref].ids})
+			continue
+		}
+		_, identifier, _ := strings.Cut(strings.TrimPrefix(ref, "30617:"), ":")
+		s.States = append(s.States, identifier)
+		if r.Level == proto.LevelFull {
+			s.Full = append(s.Full, ref)
 		}
 	}
+	slices.Sort(s.People)
 	slices.Sort(s.Full)
-	slices.Sort(s.State)
+	slices.Sort(s.States)
+	s.States = slices.Compact(s.States)
 	t := w.targets // relays mostly have the same repositories
-	if !slices.Equal(t.shared.Full, s.Full) {
-		t.shared = session.Set{Full: s.Full, Roots: session.Union(lists...).Roots}
+	if len(lists) == len(s.Full) && slices.Equal(t.shared.Full, s.Full) {
+		s.Roots, s.Replies = t.shared.Roots, t.shared.Replies
+		return s
 	}
-	s.Roots = t.shared.Roots
+	all := session.Union(lists...)
+	s.Roots = all.Roots
+	s.Replies = session.Diff(session.Set{Roots: all.Replies}, session.Set{Roots: all.Roots}, session.Set{}).Roots
+	if len(lists) == len(s.Full) {
+		t.shared = session.Set{Full: s.Full, Roots: s.Roots, Replies: s.Replies}
+	}
 	return s
 }

@@ -69,7 +69,7 @@ func TestRelays(t *testing.T) {
 		t.Fatal(err)
 	}
 	names := make(chan []string, 1)
-	all := NewTargets(b.JS, &world{Bus: b}, 0, names, quiet)
+	all := NewTargets(b.JS, &world{Bus: b}, 0, 0, names, quiet)
 	while(t, all.Run)
 	becomes := func(want ...string) {
 		t.Helper()
@@ -88,6 +88,48 @@ func TestRelays(t *testing.T) {
 	becomes("bare.example_7777/path", "full.example", "gone.example")
 	withdraw(t, b, "full.example")
 	becomes("bare.example_7777/path", "gone.example")
+}
+
+// TestNothingFurtherWhereItIsOff: what discovery wanted of relays of participants before the service
+// became a private one is not asked for.
+func TestNothingFurtherWhereItIsOff(t *testing.T) {
+	t.Parallel()
+	person := proto.PersonRef(author)
+	for name, off := range map[string]bool{"on": false, "off": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := openBus(t)
+			participants := further("wss://further.example", map[string]proto.Wanted{
+				person: {Level: proto.LevelPerson, Roots: true, Lists: true},
+			})
+			aim(t, b, participants.URL, participants)
+			peer := further("wss://peer.example", map[string]proto.Wanted{
+				y: {Level: proto.LevelStateOnly}, x: {Level: proto.LevelPast}, person: {Level: proto.LevelPerson, Lists: true},
+			})
+			peer.Further = false
+			aim(t, b, peer.URL, peer)
+			names := make(chan []string, 1)
+			all := NewTargets(b.JS, &world{Bus: b}, 0, 0, names, quiet)
+			all.plusOff = off
+			while(t, all.Run)
+			want := []string{"further.example", "further.example.=", "peer.example", "peer.example.="}
+			if off {
+				want = []string{"peer.example"}
+			}
+			if got := <-names; !slices.Equal(got, want) {
+				t.Errorf("the list is %q", got)
+			}
+			visits := all.Of(proto.VisitKey("peer.example"))
+			defer visits.Close()
+			if err := visits.Open(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "what is wanted is known", func() bool { _, known := visits.Now(); return known })
+			if now, _ := visits.Now(); now.Items.Empty() != off {
+				t.Errorf("on visits %+v is asked for", now.Items)
+			}
+		})
+	}
 }
 
 // world is a bus with a log, and what is asked about accepted events.
@@ -112,7 +154,7 @@ func newWorld(t *testing.T) *world {
 
 // worker is what one worker knows; it does not run yet.
 func (w *world) worker(window time.Duration) *Targets {
-	return NewTargets(w.JS, w, window, make(chan []string, 1), quiet)
+	return NewTargets(w.JS, w, window, 0, make(chan []string, 1), quiet)
 }
 
 // Seq implements query.Source, and so do the following.
@@ -150,6 +192,10 @@ func (w *world) IDs(_ context.Context, f nostr.Filter) iter.Seq2[[32]byte, error
 			w.answered()
 		}
 	}
+}
+
+func (w *world) Query(context.Context, nostr.Filter) iter.Seq2[*nostr.Event, error] {
+	return func(func(*nostr.Event, error) bool) {}
 }
 
 // issue has an issue accepted that names repositories.
@@ -215,8 +261,8 @@ func TestWhatIsWanted(t *testing.T) {
 	if !wants(r, "x", old) || !wants(s, "x", old) {
 		t.Fatalf("at first %+v, %+v", now(r).Items, now(s).Items)
 	}
-	eventually(t, "the relay is a target", func() bool { url, _ := r.Relay(); return url == "wss://r.example" })
-	if len(now(r).Items.State) != 1 || len(now(s).Items.State) != 0 {
+	eventually(t, "the relay is a target", func() bool { return r.Relay().URL == "wss://r.example" })
+	if !slices.Equal(now(r).Items.States, []string{"x", "y"}) || !slices.Equal(now(s).Items.States, []string{"x"}) {
 		t.Fatalf("%+v, %+v", now(r).Items, now(s).Items)
 	}
 	both, _ := w.issue(t, x, y)
@@ -226,7 +272,7 @@ func TestWhatIsWanted(t *testing.T) {
 	other, _ := w.issue(t, y)
 	raise(t, w.Bus, "r.example", "x", "y")
 	eventually(t, "the root events of one that is raised are wanted, each once", func() bool {
-		return wants(r, "xy", old, both, other) && len(now(r).Items.State) == 0
+		return wants(r, "xy", old, both, other)
 	})
 	raise(t, w.Bus, "r.example", "x-", "y")
 	eventually(t, "nor what is withdrawn", func() bool { return wants(r, "y", both, other) })
@@ -238,7 +284,7 @@ func TestWhatIsWanted(t *testing.T) {
 		return wants(r, "y", both)
 	})
 	withdraw(t, w.Bus, "r.example")
-	eventually(t, "the relay is no target any more", func() bool { url, _ := r.Relay(); return url == "" })
+	eventually(t, "the relay is no target any more", func() bool { return !r.Relay().Exists() })
 }
 
 // TestUnknownRootEventsAreWaitedFor: a repository is wanted once its root events are known, and
@@ -272,10 +318,10 @@ func TestWhatIsHeardWhileItIsAskedFor(t *testing.T) {
 	known, gone, meanwhile := strings.Repeat("a", 64), strings.Repeat("b", 64), strings.Repeat("c", 64)
 	ref := nostr.RepoRef{PubKey: author, Identifier: "r"}.String()
 	w := &world{accepted: map[string][]string{known: {ref}}}
-	all, l := NewTargets(nil, w, 0, nil, quiet), &list{users: map[*Wanted]bool{}}
+	all, l := NewTargets(nil, w, time.Hour, 0, nil, quiet), &list{users: map[*Wanted]bool{}}
 	all.lists[ref] = l
 	hear := func(id string) {
-		all.hear([]eventdb.Record{{Event: &nostr.Event{ID: id, Tags: nostr.Tags{{"a", ref}}}}})
+		all.hear([]eventdb.Record{{Event: &nostr.Event{ID: id, Kind: nostr.KindIssue, Tags: nostr.Tags{{"a", ref}}}}})
 	}
 	hear(gone) // and it has left the log since
 	w.answered = func() { hear(meanwhile) }

@@ -188,15 +188,27 @@ type process struct {
 
 func newWorker(t testing.TB, b *bus.Bus, name string, flags ...string) process {
 	t.Helper()
-	return startWorker(t, b, name, node.Service{Name: "relayconn", Run: Run}, flags...)
+	return startWorker(t, b, name, byRules(false), flags...)
+}
+
+// byRules is the service with other rules.
+func byRules(asks bool, set ...func(*Rules)) node.Service {
+	return node.Service{Name: "relayconn", Asks: asks, Run: func(ctx context.Context, n *node.Node) error {
+		rules := rulesOf(n.Settings.Sync)
+		rules.Check = time.Second
+		for _, set := range set {
+			set(&rules)
+		}
+		return runBy(ctx, n, rules)
+	}}
 }
 
 // startWorker runs a service in a node of its own. Where that only asks, the node has no index.
 func startWorker(t testing.TB, b *bus.Bus, name string, service node.Service, flags ...string) process {
 	t.Helper()
 	flags = append([]string{
-		"--domain=git.example.com", "--database-backend=memory", "--nats-url=" + b.ClientURL(), "--worker-name=" + name, "--worker-ttl=" + workerTTL.String(),
-		"--allow-private-networks", "--sync-disable-negentropy", "--sync-startup-jitter-ms=0", "--sync-batch-window-ms=10", "--sync-disconnect-check-interval-secs=1",
+		"--domain=git.example.com", "--database-backend=memory", "--nats-url=" + b.ClientURL(), "--worker-ttl=" + workerTTL.String(),
+		"--allow-private-networks", "--sync-disable-negentropy", "--sync-startup-jitter-ms=0", "--sync-batch-window-ms=10",
 		// This is the connect timeout too: no relay is to fail because the machine is slow, and no
 		// worker is to stop too late for that.
 		fmt.Sprint("--sync-base-backoff-secs=", patience.Seconds()), "--shutdown-wait=" + patience.String(),
@@ -205,6 +217,7 @@ func startWorker(t testing.TB, b *bus.Bus, name string, service node.Service, fl
 	must(t, err)
 	n, err := node.Open(t.Context(), "relayconn", s, slog.New(slog.DiscardHandler), false, service)
 	must(t, err)
+	n.Worker = name
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx, service) }()

@@ -3,7 +3,7 @@ package abuse
 import (
 	"bufio"
 	"bytes"
-	"compress/zlib"
+	"compress/flate"
 	"crypto/rand"
 	"crypto/sha1"
 	"encoding/binary"
@@ -87,28 +87,34 @@ func TestSlowReaders(t *testing.T) {
 	}
 }
 
-// packOf makes a pack of one object: its type, the size that its header tells, and what it inflates
-// to.
-func packOf(kind byte, size uint64, content io.Reader) []byte {
-	var pack bytes.Buffer
-	pack.WriteString("PACK")
-	binary.Write(&pack, binary.BigEndian, []uint32{2, 1})
-	first, rest := kind<<4|byte(size&15), size>>4
+// bomb makes a pack of one tree of so many MiB of zeros. Each MiB after the first is deflated to the
+// same bytes, so that making the pack takes no time.
+func bomb(mebibytes int) []byte {
+	const mebibyte = 1 << 20
+	var deflated bytes.Buffer
+	deflater, _ := flate.NewWriter(&deflated, flate.DefaultCompression) // a legal level
+	next := func() []byte {
+		deflated.Reset()
+		deflater.Write(make([]byte, mebibyte))
+		deflater.Flush()
+		return bytes.Clone(deflated.Bytes())
+	}
+	const tree = 2
+	size := uint64(mebibytes) * mebibyte
+	pack := []byte("PACK\x00\x00\x00\x02\x00\x00\x00\x01")
+	first, rest := tree<<4|byte(size&15), size>>4
 	for ; rest > 0; rest >>= 7 {
-		pack.WriteByte(first | 0x80)
+		pack = append(pack, first|0x80)
 		first = byte(rest & 0x7f)
 	}
-	pack.WriteByte(first)
-	z := zlib.NewWriter(&pack)
-	io.Copy(z, content)
-	z.Close()
-	sum := sha1.Sum(pack.Bytes())
-	return append(pack.Bytes(), sum[:]...)
+	pack = append(pack, first, 0x78, 0x9c) // the header of zlib
+	pack = append(pack, next()...)
+	pack = append(pack, bytes.Repeat(next(), mebibytes-1)...)
+	pack = append(pack, 0x03, 0x00)                                      // the last block, which is empty
+	pack = binary.BigEndian.AppendUint32(pack, uint32(size%65521)<<16|1) // Adler-32 of zeros
+	sum := sha1.Sum(pack)
+	return append(pack, sum[:]...)
 }
-
-type zeros struct{}
-
-func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
 // push sends a pack as a push of one new reference, by HTTP alone, and gives what is answered.
 func push(p *world.Tendril, from, path, ref, id string, pack []byte) (status int, answer string, err error) {
@@ -136,9 +142,8 @@ func TestBombs(t *testing.T) {
 	p := start(t, nil)
 	n := moveIn(t, p)
 	path := "/" + n.who.Npub + "/" + home + ".git"
-	const huge = 3 << 30
-	pack := packOf(2, huge, io.LimitReader(zeros{}, huge)) // a tree
-	t.Logf("a bomb of %d bytes for %d", len(pack), huge)
+	pack := bomb(3 << 10)
+	t.Logf("a bomb of %d bytes for 3 GiB", len(pack))
 	var refused atomic.Int64
 	done := make(chan struct{})
 	for i := range 20 {

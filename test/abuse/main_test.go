@@ -21,11 +21,11 @@ const eventsOfAddress = 240
 func start(t *testing.T, more map[string]string) *world.Tendril {
 	t.Helper()
 	settings := map[string]string{
-		"NGIT_TRUSTED_PROXIES":                "127.0.0.0/8,::1",
-		"NGIT_EVENTS_PER_MINUTE":              "60",
-		"NGIT_EVENTS_PER_MINUTE_PER_IP":       strconv.Itoa(eventsOfAddress),
-		"NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP": "600",
-		"NGIT_SYNC_DOMAIN_RATE_LIMIT":         "30",
+		"NGIT_TRUSTED_PROXIES":                        "127.0.0.0/8,::1",
+		"NGIT_EVENTS_PER_MINUTE":                      "60",
+		"NGIT_EVENTS_PER_MINUTE_PER_IP":               strconv.Itoa(eventsOfAddress),
+		"TENDRIL_TEST_GIT_REQUESTS_PER_MINUTE_PER_IP": "600",
+		"NGIT_SYNC_DOMAIN_RATE_LIMIT":                 "30",
 	}
 	maps.Copy(settings, more)
 	return world.Start(t, settings)

@@ -34,7 +34,7 @@ func TestPurgatoryFloods(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			p := start(t, map[string]string{"NGIT_PURGATORY_MAX_BYTES": c.mostBytes})
+			p := start(t, map[string]string{"TENDRIL_TEST_PURGATORY_MAX_BYTES": c.mostBytes})
 			n := moveIn(t, p)
 			keys := make([]*fixture.Person, c.keys)
 			for i := range keys {

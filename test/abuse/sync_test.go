@@ -61,13 +61,14 @@ func TestHuntFlood(t *testing.T) {
 		ports, asked = append(ports, port), append(asked, count)
 	}
 	var flood []*nostr.Event
+	bad := world.NewRelay(t) // the announcements list it: only such a relay is asked for states
 	for i := range 110 {
 		who, identifier := fixture.NewPerson(), fmt.Sprintf("trickle-%d", i)
 		url := fmt.Sprintf("http://127.0.0.1:%d/%s.git", ports[i%4], identifier)
-		flood = append(flood, who.Announce(identifier, url),
+		flood = append(flood, who.Announce(identifier, url, bad.URL),
 			who.State(identifier, map[string]string{"refs/heads/main": randomHex(20)}))
 	}
-	bad := world.NewRelay(t, flood...)
+	bad.Publish(flood...)
 	p := start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": bad.URL})
 	bus := world.Listen(t, p.NATS)
 	fixture.Await(t, "all of the flood is held", func() bool {
@@ -78,7 +79,7 @@ func TestHuntFlood(t *testing.T) {
 	// Another person's repository has to be fetched from a server with another name.
 	ann, work, git := fixture.NewPerson(), world.NewWorkTree(t), world.NewGitServer(t)
 	url := strings.Replace(git.Host("ann", work), "127.0.0.1", "localhost", 1)
-	announcement, state := ann.Announce("hers", url), ann.State("hers", work.Refs())
+	announcement, state := ann.Announce("hers", url, bad.URL), ann.State("hers", work.Refs())
 	began := time.Now()
 	bad.Publish(announcement, state)
 	p.Serves(state)
@@ -131,7 +132,7 @@ func TestOneAnnouncementStopsDiscovery(t *testing.T) {
 // if it fills all the room that there is for it.
 func TestSyncFillsTheQueue(t *testing.T) {
 	t.Parallel()
-	p := start(t, map[string]string{"NGIT_CANDIDATE_QUEUE_BYTES": "1048576"})
+	p := start(t, map[string]string{"TENDRIL_TEST_CANDIDATE_QUEUE_BYTES": "2097152"})
 	n := moveIn(t, p)
 	mallory := fixture.NewPerson()
 	filling := strings.Repeat("x", 30_000)

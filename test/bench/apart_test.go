@@ -19,7 +19,7 @@ type apart struct {
 }
 
 func newApart(t *testing.T, relay string) *apart {
-	env := settings(map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": relay, "NGIT_SYNC_RECONNECT_WINDOW": "0s"})
+	env := settings(map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": relay, "TENDRIL_TEST_SYNC_RECONNECT_WINDOW": "0s"})
 	return &apart{nats: world.StartNATS(t), volume: world.Folder(t), env: env}
 }
 

@@ -22,7 +22,7 @@ func coldSync(t *testing.T, s *stage) {
 // cold starts a source and a Tendril and waits for the sync. Both last as long as the table.
 func (s *stage) cold(t *testing.T, events int, name string) (*play, result) {
 	spec := s.spec(events)
-	p := s.start(s.t, s.source(s.t, spec, 1), spec, map[string]string{"NGIT_SYNC_RECONNECT_WINDOW": "0s"})
+	p := s.start(s.t, s.source(s.t, spec, 1), spec, map[string]string{"TENDRIL_TEST_SYNC_RECONNECT_WINDOW": "0s"})
 	return p, p.sync(t, s, name)
 }
 

@@ -17,7 +17,7 @@ const gitRounds = 15
 // gitBeside measures what git does for a user, beside git's own server on the same machine: each
 // thing by turns here and there.
 func gitBeside(t *testing.T, s *stage) {
-	p := world.Start(t, map[string]string{"NGIT_EVENTS_PER_MINUTE_PER_IP": "100000", "NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP": "100000"})
+	p := world.Start(t, map[string]string{"NGIT_EVENTS_PER_MINUTE_PER_IP": "100000", "TENDRIL_TEST_GIT_REQUESTS_PER_MINUTE_PER_IP": "100000"})
 	r := p.Host("measured", world.Hosting{})
 	for i := range 50 {
 		r.Work.AddNoise(100 << 10)

@@ -70,7 +70,7 @@ func requests(t *testing.T, s *stage) {
 			fmt.Sprintf("%.1f ms; %.0f events/s; %.1f µs of CPU an event", ms(got.median), got.rate, float64(cpu.Nanoseconds())/1e3/float64(got.events)),
 			c.target, fmt.Sprintf("a relay with answers in memory: %.1f ms; %.0f events/s", ms(most.median), most.rate))
 	}
-	live := &pair{first: p.Tendril, second: p, who: corpus.Owner(0), repo: corpus.Identifier(0)}
+	live := &pair{first: p.Tendril, second: p, who: corpus.Owner(0), repo: corpus.Identifier(0), kind: nostr.KindIssue}
 	const rate = 50
 	issues := live.issues(rate * int(longest.Seconds()))
 	reading, over := context.WithCancel(t.Context())

@@ -3,6 +3,8 @@ package bench
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -30,15 +32,15 @@ type spread struct {
 	feed  *feed.Feed
 	repos map[string]int // by relay's URL: repositories that it has
 	roots map[string]int // root events of these
+	total int            // events that can be had, with announcements and states
 }
 
 // spread starts the relays, and before them one that has announcements and states only.
-func (s *stage) spread(t *testing.T) *spread {
+func (s *stage) spread(t *testing.T, spec corpus.Spec, args ...string) *spread {
 	t.Helper()
-	spec := corpus.Spec{Repositories: scaleRepositories, Roots: scaleRoots}
 	relays := scaleRelays + 1
-	f := s.feed(t, spec, relays, "-copies", fmt.Sprint(scaleCopies))
-	sp := &spread{spec: spec, feed: f, repos: map[string]int{}, roots: map[string]int{}}
+	f := s.feed(t, spec, relays, append(args, "-copies", fmt.Sprint(scaleCopies))...)
+	sp := &spread{spec: spec, feed: f, repos: map[string]int{}, roots: map[string]int{}, total: spec.Size() + 2*spec.Repositories}
 	git, refs := newOneForAll(t, s.work), s.work.Refs()
 	// A relay shows no more of one second than it does of one page, so each event has its own.
 	at := nostr.Now() - nostr.Timestamp(2*spec.Repositories)
@@ -65,14 +67,14 @@ func (sp *spread) settings() map[string]string {
 	return map[string]string{
 		"NGIT_LOG_LEVEL": "info", "NGIT_OBSERVE_ADDRESS": "127.0.0.1:0", "NGIT_SYNC_BOOTSTRAP_RELAY_URL": sp.feed.Relays[0],
 		"NGIT_SYNC_BATCH_WINDOW_MS": "5000", "NGIT_SYNC_STARTUP_JITTER_MS": "10000", "NGIT_SYNC_BASE_BACKOFF_SECS": "5",
-		"NGIT_HUNT_SYNC_DELAY": "500ms", "NGIT_HUNT_INTERVAL": "1s", "NGIT_HUNT_BACKOFF_BASE": "20s", "NGIT_HUNT_BACKOFF_MAX": "2m",
-		"NGIT_SYNC_DOMAIN_CONCURRENT": "32", "NGIT_SYNC_DOMAIN_RATE_LIMIT": "1000000", "NGIT_HUNTS_AT_ONCE": "128",
+		"TENDRIL_TEST_HUNT_SYNC_DELAY": "500ms", "TENDRIL_TEST_HUNT_INTERVAL": "1s", "TENDRIL_TEST_HUNT_BACKOFF_BASE": "20s", "TENDRIL_TEST_HUNT_BACKOFF_MAX": "2m",
+		"NGIT_SYNC_DOMAIN_CONCURRENT": "32", "NGIT_SYNC_DOMAIN_RATE_LIMIT": "1000000", "TENDRIL_TEST_HUNTS_AT_ONCE": "128",
 	}
 }
 
 // scale measures how long a fresh start takes at the everyday size.
 func scale(t *testing.T, s *stage) {
-	sp := s.spread(t)
+	sp := s.spread(t, corpus.Spec{Repositories: scaleRepositories, Roots: scaleRoots})
 	p := world.Start(t, sp.settings())
 	ended := saveProfile(t, "scale", p.Output())
 	r := sp.sync(t, s, "scale", p.NATS, p.Door)
@@ -105,16 +107,24 @@ func (sp *spread) sync(t *testing.T, s *stage, name, bus string, door world.Door
 	t.Helper()
 	js, done := world.JetStream(t, bus)
 	defer done()
-	synced := sp.watch(t, js)
-	total := sp.spec.Roots + 2*sp.spec.Repositories // with announcements and states
+	state := sp.watch(t, js)
+	synced := func() (n int) {
+		for url, repos := range sp.repos {
+			is := state(url)
+			if is.Connection == allSynced && is.Repos == repos && is.Roots == sp.roots[url] {
+				n++
+			}
+		}
+		return n
+	}
 	deadline := time.Now().Add(longest)
 	before, began, told := report(t, sp.feed).CPU, sp.began(t, deadline), time.Now()
 	for ; r.all == 0; time.Sleep(100 * time.Millisecond) {
 		logged, relays, since := int(length(t, js)), synced(), time.Since(began)
-		if r.logged == 0 && logged >= total {
+		if r.logged == 0 && logged >= sp.total {
 			r.logged = since
 		}
-		if r.logged > 0 && r.served == 0 && door.Count(nostr.Filter{Kinds: []int{1617, 1621}}) == sp.spec.Roots {
+		if r.logged > 0 && r.served == 0 && door.Count(nostr.Filter{Kinds: kinds}) == sp.total-2*sp.spec.Repositories {
 			r.served = time.Since(began)
 		}
 		if r.served > 0 && relays == len(sp.repos) {
@@ -122,7 +132,7 @@ func (sp *spread) sync(t *testing.T, s *stage, name, bus string, door world.Door
 		}
 		if time.Since(told) > 2*time.Second {
 			told = time.Now()
-			s.say("%s, %.0f s: %d of %d in the log, %d of %d relays in sync", name, since.Seconds(), logged, total, relays, len(sp.repos))
+			s.say("%s, %.0f s: %d of %d in the log, %d of %d relays in sync", name, since.Seconds(), logged, sp.total, relays, len(sp.repos))
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("after %v: %d in the log, %d relays in sync", since, logged, relays)
@@ -145,9 +155,9 @@ func (sp *spread) began(t *testing.T, deadline time.Time) time.Time {
 	return time.Time{}
 }
 
-// watch follows what the workers write down about relays. The function that it returns counts those
-// that are in sync with all that they have.
-func (sp *spread) watch(t *testing.T, js jetstream.JetStream) (synced func() int) {
+// watch follows what the workers write down about relays. The function that it returns tells how one
+// stands.
+func (sp *spread) watch(t *testing.T, js jetstream.JetStream) (state func(url string) proto.RelayState) {
 	t.Helper()
 	relays, err := js.KeyValue(t.Context(), proto.BucketRelays)
 	must(t, err)
@@ -155,7 +165,7 @@ func (sp *spread) watch(t *testing.T, js jetstream.JetStream) (synced func() int
 	must(t, err)
 	t.Cleanup(func() { watcher.Stop() }) // an error says that the server is gone
 	var mu sync.Mutex
-	done := map[string]bool{} // by URL
+	states := map[string]proto.RelayState{} // by URL
 	go func() {
 		for entry := range watcher.Updates() {
 			var state proto.RelayState
@@ -163,20 +173,48 @@ func (sp *spread) watch(t *testing.T, js jetstream.JetStream) (synced func() int
 				continue // all that was there has come, or it is gone
 			}
 			mu.Lock()
-			if n, ours := sp.repos[state.URL]; ours {
-				done[state.URL] = state.Connection == allSynced && state.Repos == n && state.Roots == sp.roots[state.URL]
-			}
+			states[state.URL] = state
 			mu.Unlock()
 		}
 	}()
-	return func() (n int) {
+	return func(url string) proto.RelayState {
 		mu.Lock()
 		defer mu.Unlock()
-		for _, yes := range done {
-			if yes {
-				n++
-			}
-		}
-		return n
+		return states[url]
 	}
+}
+
+// oddAmongMany measures a fresh start with a hundred relays of which ten are slow, limited, refuse,
+// or lie. All that can be had from any relay is served in the end, and those that do as they are
+// asked are in sync.
+func oddAmongMany(t *testing.T, s *stage) {
+	sp := s.spread(t, corpus.Spec{Repositories: scaleRepositories / 5, Roots: scaleRoots / 5, Comments: 1}, "-odd")
+	for i := range feed.OddRelays {
+		delete(sp.repos, sp.feed.Relays[i])
+	}
+	for i := range sp.spec.Repositories {
+		homes := feed.Homes(corpus.Identifier(i), scaleRelays+1, scaleCopies)
+		if !slices.ContainsFunc(homes, feed.Delivers) {
+			sp.total -= sp.spec.Size() / sp.spec.Repositories
+		}
+	}
+	p := world.Start(t, sp.settings())
+	r := sp.sync(t, s, "spread", p.NATS, p.Door)
+	u, traffic := used(t, p.PID()), report(t, sp.feed).Relays
+	s.add(fmt.Sprintf("%d repositories, %d events, %d relays of which %d are odd, cold, to all in sync", sp.spec.Repositories, sp.total,
+		scaleRelays, len(feed.OddRelays)), r.String(), "all that can be had", s.limits.String())
+	s.add("… in one process", fmt.Sprintf("%.1f s of CPU; %s resident at most", u.cpu.Seconds(), mib(u.peak)), "", "")
+	js, done := world.JetStream(t, p.NATS)
+	defer done()
+	state := sp.watch(t, js)
+	for _, i := range slices.Sorted(maps.Keys(feed.OddRelays)) {
+		url := sp.feed.Relays[i]
+		for deadline := time.Now().Add(5 * time.Second); state(url).URL == "" && time.Now().Before(deadline); {
+			time.Sleep(10 * time.Millisecond)
+		}
+		is, went := state(url), traffic[i]
+		s.add("… one that is "+feed.OddRelays[i], fmt.Sprintf("connection %d, health %d, %d of %d roots confirmed; %d connections, %d REQ, %d NEG-OPEN, %s from it", is.Connection,
+			is.Health, is.Roots, sp.roots[url], went.Connections, went.Requests, went.Reconciled, mib(int64(went.Out))), "", is.LastError)
+	}
+	must(t, p.Stop())
 }

@@ -28,7 +28,7 @@ type row struct {
 // rows run in this order: a row that leaves a synced Tendril behind comes before those that use it.
 var rows = []row{
 	{"cold", coldSync}, {"request", requests}, {"restart", restart}, {"daily", dailySync}, {"many", manyRelays},
-	{"live", liveLatency}, {"scale", scale}, {"field", field}, {"apart", servicesApart}, {"git", gitBeside},
+	{"live", liveLatency}, {"scale", scale}, {"spread", oddAmongMany}, {"field", field}, {"field3", fieldOfThree}, {"apart", servicesApart}, {"git", gitBeside},
 }
 
 // line is one line of the table.

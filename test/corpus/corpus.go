@@ -26,6 +26,9 @@ type Spec struct {
 	// Pulls makes every third root a pull request for Commit, which the repositories have.
 	Pulls  bool
 	Commit string
+	// Bare comments name their root alone. A relay answers newest first, so each comes before the
+	// event that makes it acceptable.
+	Bare bool
 }
 
 // Size is how many events follow from a spec, without announcements and states.
@@ -87,7 +90,11 @@ func (m *maker) thread(n int) (lines [][]byte) {
 	root := m.authors[n%authors].At(at).Sign(kind, strings.Repeat(fmt.Sprintf("Body %d/%d. ", repository, n), 12), tags...)
 	lines = append(lines, []byte(root.String()))
 	for k := range m.spec.Comments {
-		comment := m.authors[(n+k+1)%authors].At(at+nostr.Timestamp(k)+1).Sign(1111, "A reply to it.", nostr.Tag{"E", root.ID}, nostr.Tag{"K", fmt.Sprint(kind)}, nostr.Tag{"P", root.PubKey}, nostr.Tag{"e", root.ID}, nostr.Tag{"k", fmt.Sprint(kind)}, nostr.Tag{"p", root.PubKey}, nostr.Tag{"A", address})
+		about := []nostr.Tag{{"E", root.ID}, {"K", fmt.Sprint(kind)}, {"P", root.PubKey}, {"e", root.ID}, {"k", fmt.Sprint(kind)}, {"p", root.PubKey}}
+		if !m.spec.Bare {
+			about = append(about, nostr.Tag{"A", address})
+		}
+		comment := m.authors[(n+k+1)%authors].At(at+nostr.Timestamp(k)+1).Sign(1111, "A reply to it.", about...)
 		lines = append(lines, []byte(comment.String()))
 	}
 	return lines

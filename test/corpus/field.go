@@ -11,8 +11,8 @@ import (
 )
 
 // Field is a set with the shape of a large public service: identifiers that several keys share,
-// maintainers, states with many references, threads with replies to replies, and announcements
-// whose data is nowhere.
+// maintainers, states with many references, threads with replies to replies, CI results (NIP-C1) by
+// few keys, and announcements whose data is nowhere.
 type Field struct {
 	Repositories int
 	Keys         int
@@ -21,6 +21,9 @@ type Field struct {
 	Relay        string               // that the announcements name
 	Clone        func(n int) []string // clone URLs of a repository
 }
+
+// runners is how many keys write CI results.
+const runners = 16
 
 // IsNowhere reports whether the data of a repository is nowhere: that of each tenth.
 func (Field) IsNowhere(n int) bool { return n%10 == 9 }
@@ -54,6 +57,10 @@ func (f Field) Repository(n int) (events []*nostr.Event) {
 		pull := f.Owner(n+5).At(at+5).Pull("It works now.", f.Commit, repository, nostr.Tag{"p", owner.PubKey}, append(nostr.Tag{"clone"}, f.Clone(n)...))
 		events = append(events, pull, owner.At(at+6).Comment("Thank you.", pull, pull),
 			owner.At(at+7).Sign(1631, "", nostr.Tag{"e", pull.ID, "", "root"}, repository))
+		for run := range 2 {
+			runner := person("runner ", n%runners).At(at + 8 + nostr.Timestamp(run))
+			events = append(events, runner.Sign(9841, fmt.Sprint("run ", run), nostr.Tag{"e", pull.ID}, repository))
+		}
 	}
 	return events
 }

@@ -86,8 +86,8 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 
 // others are settings of another GRASP server, or examples of names that are no settings.
 var others = []string{
-	"NGIT_ARCHIVE_", "NGIT_BASE_PATH", "NGIT_DOMIAN", "NGIT_ENV_FILE", "NGIT_HOLDING_", "NGIT_PRIVATE_MEMBERS", "NGIT_PRIVATE_PEERS", "NGIT_PRIVATE_",
-	"NGIT_PRIVATE_MODE", "NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS", "NGIT_SYNC_PLUS_", "NGIT_X_Y",
+	"NGIT_ARCHIVE_", "NGIT_DOMIAN", "NGIT_ENV_FILE", "NGIT_HOLDING_", "NGIT_PRIVATE_",
+	"NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS", "NGIT_SYNC_PLUS_", "NGIT_X_Y",
 }
 
 // TestEverySettingExists: a page names settings that there are. .env.example has all of them.
@@ -126,6 +126,25 @@ func TestEveryTestExists(t *testing.T) {
 			if !strings.Contains(all.String(), "func "+name+"(") {
 				t.Errorf("%s names %s, which is no test", path, name)
 			}
+		}
+	}
+}
+
+// TestEveryAlertHasARunbook: the annotation of each alert leads to a section that has its name.
+func TestEveryAlertHasARunbook(t *testing.T) {
+	t.Parallel()
+	rules, err := os.ReadFile(filepath.Join(root, "deploy/prometheus/rules.yaml"))
+	fixture.Must(t, err)
+	pages := read(t)
+	alerts := regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(string(rules), -1)
+	links := regexp.MustCompile(`runbook_url: (\S+)#(\w+)`).FindAllStringSubmatch(string(rules), -1)
+	if len(alerts) < 10 || len(alerts) != len(links) {
+		t.Fatalf("%d alerts, %d links", len(alerts), len(links))
+	}
+	for i, alert := range alerts {
+		page, anchor := links[i][1], links[i][2]
+		if anchor != strings.ToLower(alert[1]) || !slices.Contains(anchors(pages[filepath.Join(root, page)]), anchor) {
+			t.Errorf("%s: %s has no section %s", alert[1], page, anchor)
 		}
 	}
 }

@@ -27,7 +27,7 @@ func TestBadSettings(t *testing.T) {
 		{"a git folder that is a file", "NGIT_GIT_DATA_PATH", file, "NGIT_GIT_DATA_PATH"},
 		{"a relay folder that is a file", "NGIT_RELAY_DATA_PATH", file, "NGIT_RELAY_DATA_PATH"},
 		{"a folder that cannot be written", "NGIT_GIT_DATA_PATH", "/proc/tendril", "NGIT_GIT_DATA_PATH"},
-		{"a git that is none", "NGIT_GIT_BINARY", file, "install git"},
+		{"no git", "PATH", dir, "install git"},
 		{"a number that is none", "NGIT_SYNC_BATCH_WINDOW_MS", "soon", "NGIT_SYNC_BATCH_WINDOW_MS"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -37,8 +37,8 @@ func ingestKilled(t *testing.T, standby bool) {
 	relay.Publish(owner.Announce("mine", git.Host("mine", work), relay.URL), owner.State("mine", work.Refs()))
 	bus, volume := world.StartNATS(t), world.Folder(t)
 	settings := map[string]string{
-		"NGIT_SYNC_BOOTSTRAP_RELAY_URL": relay.URL, "NGIT_WORKER_TTL": "10s", "NGIT_CANDIDATE_ACK_WAIT": "2s", "NGIT_LOG_LEVEL": "info",
-		"NGIT_COMMIT_BATCH": "50", // so that it is killed while more is waiting
+		"NGIT_SYNC_BOOTSTRAP_RELAY_URL": relay.URL, "NGIT_WORKER_TTL": "10s", "TENDRIL_TEST_CANDIDATE_ACK_WAIT": "2s", "NGIT_LOG_LEVEL": "info",
+		"TENDRIL_TEST_COMMIT_BATCH": "50", // so that it is killed while more is waiting
 	}
 	start := func(name string) *world.Replica { return world.StartReplica(t, name, bus.URL, volume, settings) }
 	first := start("ingest")

@@ -16,7 +16,7 @@ import (
 func TestPasswordsAreRotated(t *testing.T) {
 	t.Parallel()
 	bus, volume := world.GuardedNATS(t), world.Folder(t)
-	replicas := bus.StartAs(volume, map[string]string{"NGIT_EVENT_TIMEOUT": "3m"}, world.Services...)
+	replicas := bus.StartAs(volume, map[string]string{"TENDRIL_TEST_EVENT_TIMEOUT": "3m"}, world.Services...)
 	door := replicas[len(replicas)-1].Door()
 	old := map[string]logins.Login{}
 	for _, name := range world.Services {

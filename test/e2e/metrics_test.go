@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,10 +60,15 @@ const metricsOfThePage = `
 	ngit_sync_relays_tracked_total             |                          |       |
 	ngit_sync_relays_connected_total           |                          |       |
 	ngit_sync_relays_dead_total                |                          | still |
-	ngit_sync_naughty_relays_total             |                          | still |
-	ngit_sync_rejected_hot_cache_current       |                          |       |
-	ngit_sync_rejected_cold_index_current      |                          |       |
-	ngit_sync_rejected_invalidated_total       |                          |       |
+	ngit_sync_naughty_relays_total             | category                 | still | category=dns; category=tls; category=protocol
+	ngit_sync_policy_refusals_total            | category                 | still | category=auth-required; category=restricted; category=blocked; category=invalid; category=other
+	ngit_sync_rejected_hot_cache_current       | event_type               |       | event_type=state
+	ngit_sync_rejected_hot_cache_hits_total    | event_type               |       | event_type=state
+	ngit_sync_rejected_hot_cache_misses_total  | event_type               | still | event_type=announcement; event_type=state; event_type=other
+	ngit_sync_rejected_hot_cache_expired_total | event_type               | still | event_type=announcement; event_type=state; event_type=other
+	ngit_sync_rejected_cold_index_current      | event_type               |       |
+	ngit_sync_rejected_cold_index_expired_total | event_type              | still | event_type=announcement; event_type=state; event_type=other
+	ngit_sync_rejected_invalidated_total       | event_type               |       | event_type=state
 	ngit_events_received_total                 | kind                     |       | kind=30617; kind=30618; kind=other
 	ngit_events_stored_total                   | kind                     |       | kind=30617; kind=1621
 	ngit_events_rejected_total                 | kind reason              |       | kind=1621
@@ -70,6 +76,13 @@ const metricsOfThePage = `
 	ngit_git_operation_duration_seconds        | operation                |       | operation=clone; operation=receive_pack
 	ngit_git_bytes_total                       | direction                |       | direction=in; direction=out
 	ngit_git_push_authorization_total          | result                   |       | result=allowed; result=denied
+	ngit_git_processes                         | operation                | still | operation=upload-pack; operation=index-pack
+	ngit_git_queue                             |                          | still |
+	ngit_git_cpu_seconds_total                 | operation                |       | operation=upload-pack
+	ngit_git_memory_bytes                      |                          | still |
+	ngit_disk_free_bytes                       | folder                   |       | folder=relay; folder=git
+	ngit_disk_size_bytes                       | folder                   |       | folder=relay; folder=git
+	ngit_http_requests_total                   | code route               |       | route=git code=200; route=metrics code=200
 	ngit_git_top_repos_bytes                   | repo                     |       | repo=REPO
 	ngit_repositories_total                    |                          |       |
 	ngit_websocket_connections_active          |                          |       |
@@ -126,12 +139,14 @@ func missing(want []string, all map[string][]series) string {
 }
 
 // TestEveryMetricOfThePage: after some of everything that a server goes through, each metric of
-// docs/metrics.md is there with its labels and has moved. None can vanish unseen.
+// docs/metrics.md is there with its labels and has moved. None can vanish unseen, and every query
+// of the dashboards and alerts finds what it names. `make dashboards` has promtool evaluate them.
 func TestEveryMetricOfThePage(t *testing.T) {
 	t.Parallel()
 	s := world.NewScene(t)
 	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.First.URL + ",ws://127.0.0.1:1",
-		"NGIT_REJECTED_HOT_CACHE_DURATION_SECS": "3600"})
+		"NGIT_REJECTED_HOT_CACHE_DURATION_SECS": "3600", "NGIT_TRUSTED_PROXIES": "127.0.0.1"})
+	_, atFirst := world.Get(t, p.URL+"/metrics")
 	ann, work := fixture.NewPerson(), world.NewWorkTree(t)
 	remote := p.Repo(ann, "mine")
 
@@ -184,6 +199,17 @@ func TestEveryMetricOfThePage(t *testing.T) {
 	s.Second.Shut(false)
 	p.Serves(missed)
 
+	// A client that meets a limit.
+	for code := 0; code != http.StatusTooManyRequests; {
+		asks, err := http.NewRequest("GET", p.URL+"/no/such/page", nil)
+		must(t, err)
+		asks.Header.Set("X-Forwarded-For", "192.0.2.1")
+		answer, err := http.DefaultClient.Do(asks)
+		must(t, err)
+		answer.Body.Close()
+		code = answer.StatusCode
+	}
+
 	page, err := os.ReadFile("../../docs/metrics.md")
 	fixture.Must(t, err)
 	for name, all := range scrape(t, p.URL) {
@@ -215,4 +241,12 @@ func TestEveryMetricOfThePage(t *testing.T) {
 		}
 		return len(wrong) == 0
 	})
+	for _, m := range unanswered(queries(t), scrape(t, p.URL)) {
+		t.Error(m)
+	}
+	if promtool := os.Getenv("TENDRIL_PROMTOOL"); promtool != "" {
+		_, before := world.Get(t, p.URL+"/metrics")
+		_, after := world.Get(t, p.URL+"/metrics")
+		askPromtool(t, promtool, queries(t), []string{atFirst, before, after})
+	}
 }

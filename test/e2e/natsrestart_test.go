@@ -32,7 +32,7 @@ func TestNATSRestarts(t *testing.T) {
 func natsRestarts(t *testing.T, by syscall.Signal) {
 	s := world.NewScene(t)
 	bus, volume := world.StartNATS(t), world.Folder(t)
-	settings := map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.First.URL, "NGIT_WORKER_TTL": "15s", "NGIT_CANDIDATE_ACK_WAIT": "2s"}
+	settings := map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.First.URL, "NGIT_WORKER_TTL": "15s", "TENDRIL_TEST_CANDIDATE_ACK_WAIT": "2s"}
 	var replicas []*world.Replica
 	for _, name := range []string{"gateway", "discovery", "relayconn", "purgatory", "ingest"} { // the others wait for ingest
 		replicas = append(replicas, world.StartReplica(t, name, bus.URL, volume, settings))

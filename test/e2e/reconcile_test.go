@@ -106,7 +106,7 @@ func (s *source) follow(t *testing.T, at world.Door, moved func() int64, few int
 	}
 	before := settled(moved)
 	f := world.Start(t, map[string]string{
-		"NGIT_SYNC_BOOTSTRAP_RELAY_URL": at.Relay(), "NGIT_SYNC_RECONNECT_WINDOW": "0s", "NGIT_SYNC_DISABLE_NEGENTROPY": "true",
+		"NGIT_SYNC_BOOTSTRAP_RELAY_URL": at.Relay(), "TENDRIL_TEST_SYNC_RECONNECT_WINDOW": "0s", "NGIT_SYNC_DISABLE_NEGENTROPY": "true",
 	})
 	served(f)
 	byREQ := settled(moved) - before

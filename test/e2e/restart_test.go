@@ -74,7 +74,7 @@ func TestKillNineLosesNothing(t *testing.T) {
 	var served, held []*nostr.Event // acknowledged
 	var pushed []string             // repositories
 	var mu sync.Mutex
-	const rounds = 4
+	const rounds = 3
 	for round := range rounds {
 		var killed atomic.Bool
 		var writers sync.WaitGroup

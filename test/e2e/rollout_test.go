@@ -84,14 +84,14 @@ func (c *cluster) start(name string) {
 	c.t.Helper()
 	settings := maps.Clone(c.settings)
 	c.started++
-	settings["NGIT_WORKER_NAME"] = fmt.Sprint(name, c.started)
+	settings["TENDRIL_TEST_WORKER_NAME"] = fmt.Sprint(name, c.started)
 	r := world.StartReplica(c.t, name, c.nats, c.volume, settings)
 	r.AwaitReady()
 	if name == "gateway" {
 		c.balancer.Add(r.Door().URL)
 	}
 	c.replicas[name] = append(c.replicas[name], r)
-	c.workers[r] = settings["NGIT_WORKER_NAME"]
+	c.workers[r] = settings["TENDRIL_TEST_WORKER_NAME"]
 }
 
 // replace is what a rolling update does: one more is started, and when it is ready another is asked
@@ -164,7 +164,7 @@ func (c *cluster) slowly(p *world.Repo) (wait func()) {
 // expire.
 func TestRollout(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, map[string]string{"NGIT_WORKER_TTL": "10m", "NGIT_GIT_HANDOVER_WAIT": "2m"})
+	c := newCluster(t, map[string]string{"NGIT_WORKER_TTL": "10m", "TENDRIL_TEST_GIT_HANDOVER_WAIT": "2m"})
 	large := c.balancer.Host("large", world.Hosting{Noise: 600_000})
 	users := work(t, c.balancer.Door)
 	for _, name := range []string{"ingest", "purgatory", "discovery", "relayconn", "gateway"} {
@@ -197,7 +197,7 @@ func TestKilledProcesses(t *testing.T) {
 	t.Parallel()
 	// So long that no live process is taken for dead on a slow machine: what such a worker had
 	// under way would fail too.
-	c := newCluster(t, map[string]string{"NGIT_WORKER_TTL": "8s", "NGIT_CANDIDATE_ACK_WAIT": "5s", "NGIT_GIT_HANDOVER_WAIT": "2m"})
+	c := newCluster(t, map[string]string{"NGIT_WORKER_TTL": "8s", "TENDRIL_TEST_CANDIDATE_ACK_WAIT": "5s", "TENDRIL_TEST_GIT_HANDOVER_WAIT": "2m"})
 	users := work(t, c.balancer.Door)
 	for _, name := range []string{"purgatory", "ingest"} { // the oldest ingest is the writer
 		victim := c.oldest(name)

@@ -15,7 +15,7 @@ import (
 func apart(t *testing.T, place *world.Place, more map[string]string) (first, second []*world.Replica) {
 	t.Helper()
 	nats, volume := world.GuardedNATS(t), world.Folder(t)
-	settings := map[string]string{"NGIT_WORKER_TTL": "20s", "NGIT_CANDIDATE_ACK_WAIT": "5s"}
+	settings := map[string]string{"NGIT_WORKER_TTL": "20s", "TENDRIL_TEST_CANDIDATE_ACK_WAIT": "5s"}
 	maps.Copy(settings, more)
 	first, second = nats.StartAs(volume, settings, world.Services...), nats.StartAs(volume, settings, world.Services...)
 	await(t, "the shards are shared out, so that none moves during a push", func() bool {
@@ -40,9 +40,10 @@ func apart(t *testing.T, place *world.Place, more map[string]string) (first, sec
 func TestStories(t *testing.T) {
 	t.Parallel()
 	meet := func(t *testing.T) (*world.Place, map[string]string) {
-		place := &world.Place{Git: world.NewGitServer(t), First: world.NewRelayThat(t, outside.Behaviour{}), Second: world.NewRelay(t)}
+		place := &world.Place{Git: world.NewGitServer(t), First: world.NewRelayThat(t, outside.Behaviour{}), Second: world.NewRelay(t), Index: world.NewRelay(t)}
 		place.Operator = fixture.NewPerson()
-		return place, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": place.First.URL, "NGIT_RELAY_OWNER_NSEC": place.Operator.Secret}
+		return place, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": place.First.URL, "NGIT_RELAY_OWNER_NSEC": place.Operator.Secret,
+			"NGIT_USER_INDEX_RELAYS": place.Index.URL}
 	}
 	tell := func(t *testing.T, place *world.Place) {
 		for _, story := range world.Stories {

@@ -118,7 +118,7 @@ func (m *model) possibilities(identifier string) (list []possible, complete bool
 	return list, true
 }
 
-// root is who leads the repository of an owner; empty: nobody has authority.
+// root is who leads the repository of an owner; empty: no one has authority.
 func (p possible) root(owner string) string {
 	followed := map[string]bool{}
 	for at := owner; ; {

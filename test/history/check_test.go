@@ -45,8 +45,18 @@ func (s *story) check() {
 	}
 }
 
-// explain tells what the program says of the events that faults name.
+// explain tells what the program says of the events that faults name, and what each worker does at
+// this moment: a fault may be work that never ends.
 func (s *story) explain(faults []string) {
+	if len(faults) == 0 {
+		return
+	}
+	for _, worker := range s.workers {
+		file := filepath.Join(os.TempDir(), fmt.Sprintf("tendril-history-%d-%s.goroutines", os.Getpid(), worker.name))
+		if err := os.WriteFile(file, fmt.Append(nil, worker.Goroutines()), 0o600); err == nil {
+			s.say("what %s does is in %s", worker.name, file)
+		}
+	}
 	for _, ev := range s.m.events {
 		if strings.Contains(strings.Join(faults, "\n"), ev.ID[:6]) {
 			out, _ := world.RunToEnd(s.t, s.volume, map[string]string{"NGIT_NATS_URL": s.nats.URL, "NGIT_DOMAIN": fixture.Domain}, "why", ev.ID)
@@ -267,7 +277,7 @@ func (s *story) wrongRepository(door world.Door, owner *fixture.Person, identifi
 		}
 		may = append(may, fmt.Sprintf("%s by %s (%.6s)", state.name, s.names[state.PubKey], state.ID))
 	}
-	if !e.free || len(got) > 0 {
+	if (!e.free || len(got) > 0) && !(e.free && s.m.cutOff(owner.PubKey, identifier, got)) {
 		say("its references are %v with HEAD %s; they must be those of %s", short(got), head, strings.Join(may, ", or "))
 	}
 	return wrong
@@ -297,8 +307,10 @@ func (s *story) unexplained(id, commit, owner, identifier string) string {
 	for _, ev := range s.m.events {
 		switch {
 		case ev.ID != id:
-		case !ev.accepted && tag(ev.Event, "c") == commit, ev.pushedFirst && !ev.stored && s.m.fateOf(ev) == dead:
-			return "" // nobody here knows the event: the reference waits for it, for half an hour
+		case !ev.accepted && tag(ev.Event, "c") == commit:
+			return "" // no process here knows the event: the reference waits for it, for half an hour
+		case s.m.fateOf(ev) == dead && !ev.seen && s.waits(id, owner, identifier):
+			return "" // it was pushed before its event came, or after the event had gone: to the server that is the same
 		case s.m.fateOf(ev) == dead:
 			return "its event is deleted, banned or expired"
 		case strings.SplitN(tag(ev.Event, "a"), ":", 3)[2] != identifier:
@@ -310,6 +322,13 @@ func (s *story) unexplained(id, commit, owner, identifier string) string {
 		}
 	}
 	return "there is no such event"
+}
+
+// waits reports whether it is noted that a reference was pushed without its event, which ends the
+// reference within half an hour.
+func (s *story) waits(id, owner, identifier string) bool {
+	noted, err := os.ReadFile(filepath.Join(s.volume, s.person(owner).Npub, identifier+".git", "waiting"))
+	return err == nil && strings.Contains(string(noted), id)
 }
 
 // whole checks that every repository passes fsck, and that those which are served can be cloned.

@@ -141,8 +141,8 @@ func newStory(t *testing.T, seed uint64) *story {
 		s.gits = append(s.gits, newServer(t, s.u, host, part))
 	}
 	env := map[string]string{
-		"NGIT_WORKER_TTL": workerTTL, "NGIT_CANDIDATE_ACK_WAIT": workerTTL, "NGIT_HUNT_USER_DELAY": "500ms", "NGIT_LOG_LEVEL": "info",
-		"NGIT_DELETION_GRACE": "1h", "NGIT_SHUTDOWN_WAIT": "5s", "NGIT_EVENT_TIMEOUT": "10s",
+		"NGIT_WORKER_TTL": workerTTL, "TENDRIL_TEST_CANDIDATE_ACK_WAIT": workerTTL, "TENDRIL_TEST_HUNT_USER_DELAY": "500ms", "NGIT_LOG_LEVEL": "info",
+		"NGIT_DELETION_GRACE": "1h", "NGIT_SHUTDOWN_WAIT": "5s", "TENDRIL_TEST_EVENT_TIMEOUT": "10s",
 	}
 	for _, p := range []struct{ name, service string }{{"ingest", "ingest"}, {"one", "purgatory"}, {"two", "purgatory"}, {"gateway", "gateway"}} {
 		one := &process{name: p.name, service: p.service, env: maps.Clone(env)}

@@ -33,9 +33,6 @@ type published struct {
 	seen bool
 	// counted: it was the state that counted when its author deleted it.
 	counted bool
-	// pushedFirst: its commit was pushed before its event. The reference waits for the event, for half
-	// an hour, also if that was deleted meanwhile: nobody can tell whose request is its author's.
-	pushedFirst bool
 }
 
 // push is a push of a state, or of the commit of a pull request, to the repository of an owner.
@@ -267,14 +264,23 @@ func (m *model) listsUs(ev *published) bool {
 }
 
 // statesFor are the states of which one must be applied where these people are confirmed. certain is
-// false if it may be none of them. data: one of them names an object that is there.
+// false if it may be none of them. data: one of them names an object that is there, and no newer one
+// of its author, without objects, can have taken its place before these came. An owner who only
+// points to a lead gets copies of what references reach: there the newer one may be anybody's.
 func (m *model) statesFor(people map[string]bool, owner, identifier string) (states []*published, certain, data bool) {
+	replaced := map[string]bool{} // places of newer states without objects
 	for _, s := range m.of(30618, identifier) {
 		if !people[s.PubKey] {
 			continue
 		}
 		f := min(m.fateOf(s), m.data(s, owner, identifier))
-		data = data || f == alive && len(objectsOf(s.Event)) > 0
+		empty := len(objectsOf(s.Event)) == 0
+		place := s.PubKey
+		if !people[owner] {
+			place = "" // all share it
+		}
+		data = data || f == alive && !empty && !replaced[place]
+		replaced[place] = replaced[place] || empty && f != dead
 		if f == dead || certain {
 			continue
 		}
@@ -282,6 +288,23 @@ func (m *model) statesFor(people map[string]bool, owner, identifier string) (sta
 		certain = f == alive
 	}
 	return states, certain, data
+}
+
+// cutOff reports whether a push that was not acknowledged may have left these references: git sets them
+// one by one where a push does not ask for all or nothing, and its process may be killed in between.
+// The next worker makes them those of a state again, unless no one has authority any more.
+func (m *model) cutOff(owner, identifier string, got map[string]string) bool {
+	return slices.ContainsFunc(m.pushed, func(p push) bool {
+		if p.acknowledged || p.owner != owner || p.identifier != identifier || p.event.Kind != 30618 {
+			return false
+		}
+		left := maps.Clone(got)
+		for _, state := range m.of(30618, identifier) {
+			by, _ := refs(state.Event)
+			maps.DeleteFunc(left, func(name, id string) bool { return by[name] == id })
+		}
+		return len(left) == 0
+	})
 }
 
 // isCounting reports whether a state is the one that counts, for certain, in its author's or any other

@@ -352,7 +352,7 @@ func (s *story) pushPull() {
 	if first {
 		pr = s.submit(name, ev)
 	} else {
-		pr = &published{Event: ev, name: name, pushedFirst: true}
+		pr = &published{Event: ev, name: name}
 		s.mu.Lock()
 		s.m.events = append(s.m.events, pr)
 		s.mu.Unlock()

@@ -116,6 +116,7 @@ func (c *connection) run() {
 		if err != nil {
 			return
 		}
+		time.Sleep(c.relay.is.Delay)
 		c.hear(data)
 	}
 }

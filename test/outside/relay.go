@@ -22,13 +22,14 @@ import (
 // Behaviour says how a relay treats its clients. The limits are those of strfry's configuration; 0
 // stands for strfry's default.
 type Behaviour struct {
-	Page          int   // events a filter is answered with; 500
-	Subscriptions int   // of a connection, and as many requests at once; 20
-	Filters       int   // of a REQ; 200
-	MessageBytes  int   // from a client; 131072
-	Reconciled    int   // events that a filter of NIP-77 may match; 1000000
-	NoNegentropy  bool  // NIP-77 is off
-	Trick         Trick // what a hostile relay does in place of an answer; nil: it is not hostile
+	Page          int           // events a filter is answered with; 500
+	Subscriptions int           // of a connection, and as many requests at once; 20
+	Filters       int           // of a REQ; 200
+	MessageBytes  int           // from a client; 131072
+	Reconciled    int           // events that a filter of NIP-77 may match; 1000000
+	NoNegentropy  bool          // NIP-77 is off
+	Delay         time.Duration // before each message of a client is answered
+	Trick         Trick         // what a hostile relay does in place of an answer; nil: it is not hostile
 }
 
 // Relay treats clients as strfry does, the relay that most of the field's events are on: its

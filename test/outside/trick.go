@@ -36,6 +36,12 @@ var Tricks = map[string]Trick{
 		return err
 	},
 	"silent": func(*stage, message) error { return nil },
+	"refusing": func(s *stage, m message) error {
+		if m.verb != "REQ" {
+			return nil
+		}
+		return s.say(`["CLOSED",%q,"restricted: members only"]`, m.sub)
+	},
 	// A frame of 1 GiB, sent as fast as it is taken.
 	"gigantic": func(s *stage, _ message) error {
 		err := s.begin(gigantic, "")

@@ -8,7 +8,7 @@ import (
 )
 
 // roles: who speaks for a repository changes with what its people announce, and with a ban. The
-// references follow at once, in both directions, without a new state or push; where nobody has
+// references follow at once, in both directions, without a new state or push; where no one has
 // authority they stay, and a push is told why. The maintainers' own repositories are elsewhere.
 func roles(p *Place) {
 	ann, bob, carol, work := p.Person(), p.Person(), p.Person(), NewWorkTree(p)
@@ -57,7 +57,7 @@ func roles(p *Place) {
 		}
 	}
 
-	says(ann, tag("M", ann), tag("m", bob, "1", "never")) // a void record names nobody
+	says(ann, tag("M", ann), tag("m", bob, "1", "never")) // a void record names no key
 	follows("the maintainer's record is void", older)
 	says(ann, tag("M", ann), tag("m", bob, "1"))
 	follows("the record is right", newer)
@@ -65,7 +65,7 @@ func roles(p *Place) {
 	says(ann, tag("M", bob))
 	says(bob, tag("M", carol), tag("m", bob))
 	work.Git("reset", "-q", "--hard", older)
-	work.Commit("by nobody")
+	work.Commit("by no maintainer")
 	work.Fails("the announcement of the lead "+carol.Npub+" is missing", "push", remote, "+main")
 	says(carol, tag("M", carol), tag("m", bob))
 	follows("a path of three leads to a root that confirms the second", newer)
@@ -83,14 +83,14 @@ func roles(p *Place) {
 	} {
 		says(step.who, step.roles...)
 		work.Fails(step.reason, "push", remote, "+main")
-		follows("where nobody has authority the references stay", older)
+		follows("where no one has authority the references stay", older)
 	}
 	if p.Tool == nil {
 		return
 	}
 	for want, command := range map[string][]string{
-		"authority     nobody has authority: the owner " + ann.Npub + " has left; ": {"repo", "show", ann.Npub + "/" + name},
-		"nobody has authority over ": {"status"},
+		"authority     no one has authority: the owner " + ann.Npub + " has left; ": {"repo", "show", ann.Npub + "/" + name},
+		"no one has authority over ": {"status"},
 	} {
 		await(p, want, func() bool {
 			out, err := p.Tool(command...)

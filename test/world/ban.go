@@ -4,10 +4,12 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,6 +23,7 @@ type moderation struct {
 	repo, good *Repo // the owner of the first is banned
 	issue      *nostr.Event
 	guest      *fixture.Person
+	signed     int // requests
 }
 
 // newModeration makes two repositories, an issue about the first, and one about both.
@@ -63,6 +66,9 @@ func Ban(p *Place) {
 	p.Refuses("blocked: this event is not welcome here", m.guest.Comment("comment", m.issue, m.issue))
 	m.command("unban", m.issue.ID)
 	m.isBack("event")
+	if p.Second != nil {
+		m.relayIsBanned()
+	}
 	if p.Operator != nil {
 		m.byClient()
 	}
@@ -166,6 +172,20 @@ func (m *moderation) isBanned(what string) {
 	}
 }
 
+// relayIsBanned: a banned relay is not synced from, and is again when it is not banned.
+func (m *moderation) relayIsBanned() {
+	m.Helper()
+	m.command("ban", m.Second.URL)
+	m.until("the connection to the banned relay ends", func() bool {
+		story := m.command("why", m.Second.URL)
+		return strings.Contains(story, "it is banned by") && strings.Contains(story, "disconnected, ")
+	})
+	late := m.newIssue(m.good, "from a banned relay")
+	m.Second.Publish(late)
+	m.command("unban", m.Second.URL)
+	m.until("the relay is synced from again", func() bool { return m.Has(late) })
+}
+
 // isBack: all is as it was, and live subscriptions hear of new events.
 func (m *moderation) isBack(what string) {
 	m.Helper()
@@ -187,8 +207,70 @@ func (m *moderation) isBack(what string) {
 	}
 }
 
-// asks sends a request of NIP-86, and checks the answer.
-func (m *moderation) asks(status int, want string, auth *nostr.Event, body string) {
+// eachMethodAnswers: supportedmethods lists what answers.
+func (m *moderation) eachMethodAnswers() {
+	m.Helper()
+	var listed struct{ Result []string }
+	must(m, json.Unmarshal([]byte(m.orders("supportedmethods")), &listed))
+	if len(listed.Result) < 29 || !slices.Contains(listed.Result, "listeventsneedingmoderation") {
+		m.Errorf("supported are %q", listed.Result)
+	}
+	for _, method := range listed.Result {
+		if strings.Contains(method, "change") { // which would take what is empty
+			continue
+		}
+		if answer := m.orders(method); strings.Contains(answer, "is not supported") ||
+			strings.HasPrefix(method, "list") != strings.Contains(answer, `"result":[`) && method != "supportedmethods" {
+			m.Errorf("%s is answered %s", method, answer)
+		}
+	}
+}
+
+// orders sends an order of the operator, and gives the answer.
+func (m *moderation) orders(method string, params ...any) string {
+	m.Helper()
+	body, err := json.Marshal(map[string]any{"method": method, "params": append([]any{}, params...)})
+	must(m, err)
+	_, answer := m.post(m.authorise(m.Operator, "/", "POST", string(body)), string(body))
+	return answer
+}
+
+// kindsByClient: events of a kind that is not allowed are refused, and those that are stored are
+// not served.
+func (m *moderation) kindsByClient() {
+	m.Helper()
+	const kind = 1622
+	before := m.guest.Sign(kind, "before", m.good.Owner.Repo("bush"))
+	m.Accepts(before)
+	m.orders("disallowkind", kind)
+	m.everywhere("a kind is not allowed", func(door Door) bool { return !door.Has(before) && door.Has(m.good.Announcement) })
+	m.Refuses("blocked: this kind of event is not welcome here", m.guest.Sign(kind, "after", m.good.Owner.Repo("bush")))
+	m.orders("allowkind", kind)
+	m.everywhere("the kind is allowed", func(door Door) bool { return door.Has(before) })
+}
+
+// reportedByClient: what was reported needs moderation until the operator has banned or allowed it.
+func (m *moderation) reportedByClient() {
+	m.Helper()
+	needs := func() bool {
+		return strings.Contains(m.orders("listeventsneedingmoderation"), `{"id":"`+m.issue.ID+`","reason":"spam: look at it"}`)
+	}
+	lists := func(method string) bool { return strings.Contains(m.orders(method), m.issue.ID) }
+	m.until("the ban of the author has ended", func() bool { return m.Has(m.issue) })
+	m.Accepts(m.guest.Sign(1984, "look\nat it", nostr.Tag{"e", m.issue.ID, "spam"}, nostr.Tag{"p", m.guest.PubKey}))
+	m.until("it needs moderation", needs)
+	m.orders("banevent", m.issue.ID, "spam")
+	m.until("banned, it does not", func() bool { return !lists("listeventsneedingmoderation") && lists("listbannedevents") })
+	m.orders("unbanevent", m.issue.ID)
+	m.until("it needs moderation again", needs)
+	m.orders("allowevent", m.issue.ID)
+	m.until("allowed, it does not", func() bool { return !lists("listeventsneedingmoderation") && lists("listallowedevents") })
+	m.orders("unallowevent", m.issue.ID)
+	m.until("not on the list of the allowed any more", func() bool { return needs() && !lists("listallowedevents") && m.Has(m.issue) })
+}
+
+// post sends a request of NIP-86.
+func (m *moderation) post(auth *nostr.Event, body string) (status int, answer string) {
 	m.Helper()
 	req, err := http.NewRequest(http.MethodPost, m.URL, strings.NewReader(body))
 	must(m, err)
@@ -197,16 +279,25 @@ func (m *moderation) asks(status int, want string, auth *nostr.Event, body strin
 	res, err := http.DefaultClient.Do(req)
 	must(m, err)
 	defer res.Body.Close()
-	answer, err := io.ReadAll(res.Body)
-	if err != nil || res.StatusCode != status || !strings.Contains(string(answer), want) {
-		m.Errorf("%s by %s is answered %d %s, want %d %s", body, auth, res.StatusCode, answer, status, want)
+	text, err := io.ReadAll(res.Body)
+	must(m, err)
+	return res.StatusCode, string(text)
+}
+
+// asks sends a request of NIP-86, and checks the answer.
+func (m *moderation) asks(status int, want string, auth *nostr.Event, body string) {
+	m.Helper()
+	if got, answer := m.post(auth, body); got != status || !strings.Contains(answer, want) {
+		m.Errorf("%s by %s is answered %d %s, want %d %s", body, auth, got, answer, status, want)
 	}
 }
 
 // authorise signs a request to a path of ours.
 func (m *moderation) authorise(by *fixture.Person, path, method, body string) *nostr.Event {
 	payload := sha256.Sum256([]byte(body))
-	return by.Sign(27235, "", nostr.Tag{"u", "http://" + m.Domain + path}, nostr.Tag{"method", method}, nostr.Tag{"payload", hex.EncodeToString(payload[:])})
+	m.signed++ // an authorisation is good for one request
+	return by.Sign(27235, "", nostr.Tag{"u", "http://" + m.Domain + path}, nostr.Tag{"method", method},
+		nostr.Tag{"payload", hex.EncodeToString(payload[:])}, nostr.Tag{"nonce", strconv.Itoa(m.signed)})
 }
 
 // byClient: the operator's client bans (NIP-86), and no other does.
@@ -232,13 +323,43 @@ func (m *moderation) byClient() {
 		{"method":"listallowedpubkeys"}                          | {"result":[]}
 		{"method":"changerelayname","params":["A new name"]}     | {"result":true}
 		{"method":"changerelayicon","params":["javascript:1"]}   | the first parameter is too long, or not a URL
-		{"method":"blockip","params":["1.2.3.4"]}                | is not supported
+		{"method":"blockip","params":["192.0.2.7","a scraper"]}  | {"result":true}
+		{"method":"blockip","params":["2001:db8::1"]}            | {"result":true}
+		{"method":"blockip","params":["x"]}                      | is no IP address
+		{"method":"listblockedips"}                              | {"result":[{"ip":"192.0.2.7","reason":"a scraper"},{"ip":"2001:db8::/64","reason":""}]}
+		{"method":"unblockip","params":["192.0.2.7"]}            | {"result":true}
+		{"method":"unblockip","params":["2001:db8::/64"]}        | {"result":true}
+		{"method":"listblockedips"}                              | {"result":[]}
+		{"method":"disallowkind","params":[9999]}                | {"result":true}
+		{"method":"disallowkind","params":[30617]}               | kind 30617 cannot be banned
+		{"method":"disallowkind","params":["9999"]}              | is no kind of events
+		{"method":"listdisallowedkinds"}                         | {"result":[9999]}
+		{"method":"allowkind","params":[9999]}                   | {"result":true}
+		{"method":"listdisallowedkinds"}                         | {"result":[]}
+		{"method":"listallowedkinds"}                            | {"result":[9999]}
+		{"method":"banrelay","params":["wss://Relay.example/"]}  | {"result":true}
+		{"method":"listbannedrelays"}                            | {"result":[{"reason":"","url":"wss://relay.example"}]}
+		{"method":"unbanrelay","params":["wss://relay.example"]} | {"result":true}
+		{"method":"bangithost","params":["git.example","malware"]} | {"result":true}
+		{"method":"listbannedgithosts"}                          | {"result":[{"host":"git.example","reason":"malware"}]}
+		{"method":"unbangithost","params":["git.example"]}       | {"result":true}
+		{"method":"banrole","params":["x"]}                      | is not supported
 		{"method":"banevent","params":["x"]}                     | not 64 lower-case hex digits
 		{"method":"supportedmethods","params":[]}                | "listallowedpubkeys"
 		{"method":"unbanpubkey","params":["OWNER"]}              | {"result":true}
 		{"method":"unbanpubkey", "params":["OWNER"]}             | {"result":true}`, "OWNER", m.repo.Owner.PubKey)) {
+		if strings.Contains(c[0], `"method":"list`) { // the replica that answers may hear of an order a moment later
+			m.until(c[0]+" is answered by "+c[1], func() bool {
+				got, answer := m.post(m.authorise(m.Operator, "/", "POST", c[0]), c[0])
+				return got == http.StatusOK && strings.Contains(answer, c[1])
+			})
+			continue
+		}
 		m.asks(http.StatusOK, c[1], m.authorise(m.Operator, "/", "POST", c[0]), c[0])
 	}
+	m.eachMethodAnswers()
+	m.kindsByClient()
+	m.reportedByClient()
 	m.everywhere("a new name", func(door Door) bool {
 		_, about := Get(m, door.URL, "Accept", "application/nostr+json")
 		return strings.Contains(about, `"name": "A new name"`)

@@ -37,9 +37,9 @@ func build(t testing.TB, dir, pkg, name string) string {
 		built.dir, built.programs = dir, map[string]string{}
 	}
 	program := filepath.Join(built.dir, name)
-	// In these programs constants can be set like settings. Without tables for a debugger, linking
+	// In these programs tests change constants (lib/testonly). Without tables for a debugger, linking
 	// takes half the time.
-	cmd := exec.Command("go", "build", "-tags", "libsecp256k1", "-ldflags", "-s -w -X tendril.dev/lib/config.testProgram=yes", "-o", program, pkg)
+	cmd := exec.Command("go", "build", "-tags", "libsecp256k1", "-ldflags", "-s -w -X tendril.dev/lib/testonly.program=yes", "-o", program, pkg)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", pkg, err, out)

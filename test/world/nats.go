@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"tendril.dev/lib/child"
 	"tendril.dev/test/fixture/nettest"
 )
 
@@ -93,7 +94,7 @@ func (n *NATS) Start() {
 		"\njetstream { store_dir: " + strconv.Quote(filepath.Join(n.dir, "store")) + ", sync_interval: always }\n" + n.cluster
 	must(n.t, os.WriteFile(config, []byte(text), 0o600))
 	cmd := exec.Command(natsServer(n.t), "-c", config)
-	must(n.t, cmd.Start())
+	must(n.t, child.Start(cmd))
 	address, route := "", ""
 	await(n.t, "NATS says where it listens", func() bool {
 		files, err := filepath.Glob(filepath.Join(ports, "*.ports"))

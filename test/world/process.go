@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"tendril.dev/lib/child"
+	"tendril.dev/lib/testonly"
 	"tendril.dev/test/fixture"
 )
 
@@ -30,10 +32,10 @@ var Services = []string{"ingest", "purgatory", "discovery", "relayconn", "gatewa
 func Settings() map[string]string {
 	return map[string]string{
 		"NGIT_DOMAIN": fixture.Domain, "NGIT_BIND_ADDRESS": "127.0.0.1:0", "NGIT_NATS_LISTEN": "127.0.0.1:0", "NGIT_ALLOW_PRIVATE_NETWORKS": "true",
-		"NGIT_SYNC_BATCH_WINDOW_MS": "100", "NGIT_SYNC_STARTUP_JITTER_MS": "0", "NGIT_SYNC_BASE_BACKOFF_SECS": "1", "NGIT_SYNC_DISCONNECT_CHECK_INTERVAL_SECS": "1",
-		"NGIT_HUNT_SYNC_DELAY": "50ms", "NGIT_HUNT_USER_DELAY": "3m", "NGIT_HUNT_INTERVAL": "50ms", "NGIT_HUNT_BACKOFF_BASE": "200ms", "NGIT_HUNT_BACKOFF_MAX": "1s",
-		"NGIT_SYNC_DOMAIN_RATE_LIMIT": "10000", "NGIT_LOG_LEVEL": "debug", "NGIT_EVENTS_PER_MINUTE": "10000", "NGIT_EVENTS_PER_MINUTE_PER_IP": "10000", "NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP": "100000",
-		"NGIT_EVENT_TIMEOUT": "2m", "NGIT_SHUTDOWN_WAIT": "2m", "NGIT_WORKER_TTL": "1m", "NGIT_CANDIDATE_ACK_WAIT": "1m",
+		"NGIT_SYNC_BATCH_WINDOW_MS": "100", "NGIT_SYNC_STARTUP_JITTER_MS": "0", "NGIT_SYNC_BASE_BACKOFF_SECS": "1", "TENDRIL_TEST_SYNC_CHECK": "1s", "NGIT_SYNC_PLUS_ENABLED": "false", "NGIT_USER_INDEX_RELAYS": "none",
+		"TENDRIL_TEST_HUNT_SYNC_DELAY": "50ms", "TENDRIL_TEST_HUNT_USER_DELAY": "3m", "TENDRIL_TEST_HUNT_INTERVAL": "50ms", "TENDRIL_TEST_HUNT_BACKOFF_BASE": "200ms", "TENDRIL_TEST_HUNT_BACKOFF_MAX": "1s",
+		"NGIT_SYNC_DOMAIN_RATE_LIMIT": "10000", "NGIT_LOG_LEVEL": "debug", "NGIT_EVENTS_PER_MINUTE": "10000", "NGIT_EVENTS_PER_MINUTE_PER_IP": "10000", "TENDRIL_TEST_GIT_REQUESTS_PER_MINUTE_PER_IP": "100000",
+		"TENDRIL_TEST_EVENT_TIMEOUT": "2m", "NGIT_SHUTDOWN_WAIT": "2m", "TENDRIL_TEST_DISK_LEAST_FREE": "67108864", "NGIT_WORKER_TTL": "1m", "TENDRIL_TEST_CANDIDATE_ACK_WAIT": "1m",
 	}
 }
 
@@ -53,7 +55,7 @@ func begin(t testing.TB, name, dir string, env map[string]string, args ...string
 	r := &Replica{Name: name, Dir: dir, cmd: exec.Command(Binary(t), args...), out: &output{}, done: make(chan error, 1), t: t}
 	r.cmd.Dir, r.cmd.Env = dir, environment(env)
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.out
-	must(t, r.cmd.Start())
+	must(t, child.Start(r.cmd))
 	go func() { r.done <- r.cmd.Wait() }()
 	t.Cleanup(func() {
 		r.Kill()
@@ -65,10 +67,12 @@ func begin(t testing.TB, name, dir string, env map[string]string, args ...string
 	return r
 }
 
-// environment is ours with these NGIT_* and no others.
-func environment(ngit map[string]string) []string {
-	list := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "NGIT_") })
-	for k, v := range ngit {
+// environment is ours with these settings and shortened constants, and no others.
+func environment(values map[string]string) []string {
+	list := slices.DeleteFunc(os.Environ(), func(e string) bool {
+		return strings.HasPrefix(e, "NGIT_") || strings.HasPrefix(e, testonly.Prefix)
+	})
+	for k, v := range values {
 		list = append(list, k+"="+v)
 	}
 	return list
@@ -155,6 +159,21 @@ func (r *Replica) Ready() bool {
 	}
 	resp.Body.Close()
 	return resp.StatusCode == http.StatusOK
+}
+
+// Goroutines are the stacks of all goroutines of the process; empty: it does not answer.
+func (r *Replica) Goroutines() string {
+	found := observationAt.FindStringSubmatch(r.out.String())
+	if found == nil {
+		return ""
+	}
+	resp, err := http.Get("http://" + found[1] + "/debug/pprof/goroutine?debug=2")
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	stacks, _ := io.ReadAll(resp.Body) // what has come is better than nothing
+	return string(stacks)
 }
 
 // Output is what the process has printed so far.

@@ -10,8 +10,8 @@ import (
 	"tendril.dev/test/fixture"
 )
 
-// Scene is a repository that was announced elsewhere: the announcement and its state lie on one
-// relay, the conversation on another, the data on a git server.
+// Scene is a repository that was announced elsewhere: the announcement lies on one relay, its state
+// and the conversation on another one that it lists, the data on a git server.
 type Scene struct {
 	Owner, Guest          *fixture.Person
 	Work, fork            *WorkTree
@@ -48,7 +48,7 @@ func SceneAt(d Door, git *GitServer, first, second *Relay) *Scene {
 	refs := s.Work.Refs()
 	refs["HEAD"] = "ref: refs/heads/trunk"
 	s.State = s.Owner.State(Project, refs)
-	s.First.Publish(s.Announcement, s.State)
+	s.First.Publish(s.Announcement)
 
 	about := s.Owner.Repo(Project)
 	s.Issue = s.Guest.Sign(1621, "it does not work", about, nostr.Tag{"p", s.Owner.PubKey}, nostr.Tag{"subject", "broken"})
@@ -66,7 +66,7 @@ func SceneAt(d Door, git *GitServer, first, second *Relay) *Scene {
 	s.fork.Git("commit", "-q", "--allow-empty", "-m", "a fix")
 	s.pullTip = s.fork.Git("rev-parse", "HEAD")
 	s.Pull = s.Guest.Pull("please", s.pullTip, about, nostr.Tag{"clone", s.Git.Host("fork", s.fork)})
-	s.Second.Publish(s.Issue, s.Patch, s.Comment, s.OnComment, s.Unrelated, s.Pull)
+	s.Second.Publish(s.State, s.Issue, s.Patch, s.Comment, s.OnComment, s.Unrelated, s.Pull)
 	return s
 }
 

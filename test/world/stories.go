@@ -23,6 +23,7 @@ type Place struct {
 	// Tool runs the program as the operator does; nil: the story leaves the operator out.
 	Tool     func(args ...string) (string, error)
 	Operator *fixture.Person // who has the Tendril's own key; nil: left out too
+	Index    *Relay          // where the Tendril tells people of itself; nil: nowhere
 	Volume   string          // of git data; empty: elsewhere
 	Bus      *Listener       // nil: nothing is listened to
 }
@@ -35,7 +36,7 @@ var Stories = []struct {
 }{
 	{"push", push}, {"refused pushes", refusedPushes}, {"a maintainer pushes", maintainerPushes},
 	{"an invitation", invitation}, {"roles", roles}, {"held, then hunted", hunt},
-	{"a pull request to a maintainer", pullRequest}, {"an owner gives up", giveUp}, {"ban", Ban},
+	{"a pull request to a maintainer", pullRequest}, {"an owner gives up", giveUp}, {"its own identity", identity}, {"ban", Ban},
 }
 
 // In is the place for a part of a test.
@@ -50,6 +51,30 @@ func by(authors ...*fixture.Person) (f nostr.Filter) {
 		f.Authors = append(f.Authors, who.PubKey)
 	}
 	return f
+}
+
+// identity: the service stores a profile and a relay list, signed by its own key, and publishes both
+// where people look for those of others.
+func identity(p *Place) {
+	if p.Index == nil {
+		return
+	}
+	own, index := by(p.Operator), At(p, "http"+strings.TrimPrefix(p.Index.URL, "ws"))
+	own.Kinds = []int{nostr.KindProfile, nostr.KindRelayList}
+	var published []*nostr.Event
+	await(p, "the profile and the relay list are published", func() bool {
+		published = index.Fetch(own)
+		return len(published) == 2
+	})
+	p.Other.Serves(published...)
+	if got := p.Fetch(own); len(got) != 2 {
+		p.Errorf("%d events are served of the service's own", len(got))
+	}
+	for _, ev := range published {
+		if text := ev.String(); !nostr.Signed(ev) || !strings.Contains(text, p.Domain) {
+			p.Errorf("published is %s", text)
+		}
+	}
 }
 
 // push: what a user announces waits until all that the state names is pushed with plain git, and is
@@ -288,7 +313,7 @@ func giveUp(p *Place) {
 	}
 	deleted(announcement.CreatedAt + 1)
 	if p.Tool != nil {
-		tell(", in 16", "list") // hours, of a week's
+		tell(", in 21", "list") // hours, of 90 days
 		tell("deleted by its owner", "show", "30617:"+owner.PubKey+":gone")
 		tell("is kept until", "restore", name)
 		tell("never: cancelled by an operator", "show", name)

@@ -252,7 +252,7 @@ func (i *identifier) states(ctx context.Context, owner string, repo *repository.
 }
 
 // mayStay reports whether branches and tags are right that no state of today's confirmed
-// maintainers names: where nobody has authority, and where the author of the state that they follow
+// maintainers names: where no one has authority, and where the author of the state that they follow
 // has lost it, they stay as they are.
 func (i *identifier) mayStay(owner string, refs repository.Refs) bool {
 	return i.known.Group(owner).Root == "" || slices.ContainsFunc(i.known.States, func(s repostate.State) bool {

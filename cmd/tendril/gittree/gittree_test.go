@@ -3,6 +3,7 @@ package gittree
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -158,9 +159,30 @@ func TestPush(t *testing.T) {
 	gittest.Git(t, from, "config", "gpg.program", "/nonexistent")
 	gittest.Git(t, from, "symbolic-ref", "refs/heads/alias", "refs/heads/main")
 	server := gittest.Backend(t, dir).URL
-	push := func(url string, pulls map[string]bool) (int, error) {
-		return Push(t.Context(), from, server+url, pulls)
+	root := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(root, npub), 0o755))
+	moved := filepath.Join(root, npub, "from.git")
+	must(t, os.Rename(from, moved))
+	from = moved
+	pushIn := func(ctx context.Context, url string, pulls map[string]bool) (int, error) {
+		f, err := OpenFolder(root)
+		must(t, err)
+		defer f.Close()
+		all, passed, err := f.List()
+		if err != nil || len(all) != 1 || len(passed) > 0 {
+			t.Fatalf("%+v, %+v, %v", all, passed, err)
+		}
+		v, err := f.View(all[0])
+		must(t, err)
+		defer v.Close()
+		if pulls == nil {
+			return v.Push(ctx, server+url)
+		}
+		own := v.Pulls()
+		maps.DeleteFunc(own, func(id, _ string) bool { return !pulls[id] })
+		return v.PushPulls(ctx, server+url, own)
 	}
+	push := func(url string, pulls map[string]bool) (int, error) { return pushIn(t.Context(), url, pulls) }
 	for _, c := range []struct {
 		change []string
 		pulls  map[string]bool
@@ -193,7 +215,7 @@ func TestPush(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Push(ended, from, server+"/to.git", nil); !errors.Is(err, context.Canceled) {
+	if _, err := pushIn(ended, "/to.git", nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("after an interrupt: %v", err)
 	}
 }

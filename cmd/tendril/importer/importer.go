@@ -1,7 +1,7 @@
 // Package importer offers the events of a file or a relay to a running system, by the way on which
 // those of other relays come, so that ingest decides them by the same rules. It offers again what
 // was refused because something is missing, when more has been accepted. Where the git data lies
-// beside the events it is pushed in between.
+// beside the events it is pushed in between. It decides nothing about an event.
 package importer
 
 import (
@@ -45,15 +45,27 @@ type Import struct {
 	// Offer takes candidates, as a *candidates.Sender does.
 	Offer func(context.Context, candidates.Candidate) error
 	// Push pushes branches and tags; with pulls it pushes the commits of these pull requests
-	// instead, by the ids of their events. nil: there is no git data.
-	Push func(ctx context.Context, pulls map[string]bool) error
+	// instead, by the ids of their events. It reports whether a push was taken that was not taken
+	// before, so that others may be now. nil: there is no git data.
+	Push func(ctx context.Context, pulls map[string]Pull) (more bool, err error)
 	// Progress is told how far each step is: of is 0 where that is not known. It must be set.
 	Progress func(step string, done, of int)
 
+	// Announced are the announcements of the input, the newest of each repository.
+	Announced map[nostr.RepoRef]*nostr.Announcement
+	// Pulls are the pull requests of the input and their updates, by the ids of their events.
+	Pulls map[string]Pull
+
 	file    *os.File // the events, one after the other
 	records []*record
-	pulls   map[string]bool
 	moved   atomic.Int64 // grows with everything that may let others be accepted
+}
+
+// Pull is a pull request, or an update of one.
+type Pull struct {
+	Author, Commit string
+	Repos          []nostr.RepoRef // that it is for
+	Root           string          // of an update, the id of its pull request
 }
 
 // record is an event of the input. It is small, because all of them are in memory.
@@ -91,21 +103,21 @@ func (m *Import) Read(lines func(each func(Line)) error) (err error) {
 		return err
 	}
 	out := bufio.NewWriterSize(m.file, 1<<20)
-	m.pulls = map[string]bool{}
+	m.Pulls, m.Announced = map[string]Pull{}, map[nostr.RepoRef]*nostr.Announcement{}
 	var mu sync.Mutex
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	at, n := int64(0), 0
 	err = lines(func(line Line) {
 		group.Go(func() error {
-			r, raw, id := verify(line)
+			r, raw, ev := verify(line)
 			mu.Lock()
 			defer mu.Unlock()
 			r.at, r.size = at, int32(len(raw))
 			at += int64(len(raw))
 			m.records = append(m.records, r)
-			if r.state != invalid && (r.kind == nostr.KindPR || r.kind == nostr.KindPRUpdate) {
-				m.pulls[id] = true
+			if ev != nil {
+				m.note(ev)
 			}
 			_, err := out.Write(raw)
 			return err
@@ -114,12 +126,62 @@ func (m *Import) Read(lines func(each func(Line)) error) (err error) {
 		m.Progress("events read", n, 0)
 	})
 	if err = errors.Join(err, group.Wait(), out.Flush()); err == nil && n > 0 && at == 0 {
-		err = errors.New("no line of the input is an event; want one event as JSON on each line, not compressed, and no JSON array around them")
+		err = errors.New("no line of the input is an event; want one event as JSON on each line, not compressed, and no " +
+			"JSON array around them")
 	}
 	slices.SortFunc(m.records, func(a, b *record) int {
 		return cmp.Or(cmp.Compare(a.order, b.order), cmp.Compare(a.made, b.made), cmp.Compare(a.line, b.line))
 	})
 	return err
+}
+
+// note keeps what git data needs to know of an event.
+func (m *Import) note(ev *nostr.Event) {
+	switch ev.Kind {
+	case nostr.KindAnnouncement:
+		a, err := nostr.ParseAnnouncement(ev)
+		ref := nostr.RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()}
+		if older := m.Announced[ref]; err == nil && (older == nil || older.Event.CreatedAt < ev.CreatedAt) {
+			m.Announced[ref] = a
+		}
+	case nostr.KindPR, nostr.KindPRUpdate:
+		if pr, err := nostr.ParsePullRequest(ev); err == nil {
+			m.Pulls[ev.ID] = Pull{Author: ev.PubKey, Commit: pr.Commit, Repos: pr.Repos, Root: pr.Root}
+		}
+	}
+}
+
+// Count counts the events that were read.
+func (m *Import) Count() (c Counts, byKind map[int]int) {
+	byKind = map[int]int{}
+	for _, r := range m.records {
+		if c.Lines++; r.state == invalid {
+			c.Invalid++
+		} else {
+			byKind[int(r.kind)]++
+		}
+	}
+	return c, byKind
+}
+
+// Waiting are the repositories of the input whose announcement or state waits for its git data.
+func (m *Import) Waiting() (names []string, err error) {
+	for _, r := range m.records {
+		if r.state != held || r.order > 1 {
+			continue
+		}
+		raw, err := m.raw(r)
+		if err != nil {
+			return nil, err
+		}
+		ev, err := nostr.Parse(raw)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, nostr.RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()}.Name())
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
 }
 
 // Verify reads an event, and checks its id and signature.
@@ -139,14 +201,15 @@ func Verify(raw []byte) (*nostr.Event, error) {
 	return ev, nil
 }
 
-// verify makes a record of a line. raw is JSON that can be sent, or what came.
-func verify(line Line) (r *record, raw []byte, id string) {
+// verify makes a record of a line. raw is JSON that can be sent, or what came; ev is nil of what is
+// no event.
+func verify(line Line) (r *record, raw []byte, ev *nostr.Event) {
 	r = &record{line: int32(line.Number), order: 2}
 	ev, err := Verify(line.Event)
 	if err = cmp.Or(line.Wrong, err); err != nil {
 		r.kind = int32(gjson.GetBytes(line.Event, "kind").Int()) & 0xffff
 		r.state, r.why = invalid, "invalid: "+err.Error()
-		return r, line.Event, ""
+		return r, line.Event, nil
 	}
 	r.kind, r.made = int32(ev.Kind), ev.CreatedAt
 	switch ev.Kind {
@@ -155,7 +218,7 @@ func verify(line Line) (r *record, raw []byte, id string) {
 	case nostr.KindState:
 		r.order = 1
 	}
-	return r, nostr.Encode(ev), ev.ID
+	return r, nostr.Encode(ev), ev
 }
 
 // Run offers everything that was read: announcements and states, and when what they allow is pushed
@@ -179,19 +242,32 @@ func (m *Import) run(ctx context.Context) error {
 	if m.Push == nil {
 		return m.offer(ctx, 2)
 	}
-	if err := m.offer(ctx, 1); err != nil {
+	if err := m.push(ctx, 1, nil); err != nil {
 		return err
 	}
-	if err := m.Push(ctx, nil); err != nil {
-		return err
+	if len(m.Pulls) == 0 {
+		return m.offer(ctx, 2)
 	}
-	if err := m.offer(ctx, 2); err != nil || len(m.pulls) == 0 {
-		return err
-	}
-	if err := m.Push(ctx, m.pulls); err != nil {
+	if err := m.push(ctx, 2, m.Pulls); err != nil {
 		return err
 	}
 	return m.offer(ctx, 2)
+}
+
+// push offers the events up to an order and pushes what they allow, until no push is taken any
+// more: pushing many repositories takes longer than an announcement waits for its data, and one
+// that has waited in vain must be offered again.
+func (m *Import) push(ctx context.Context, order int8, pulls map[string]Pull) error {
+	for more := true; more; {
+		err := m.offer(ctx, order)
+		if err == nil {
+			more, err = m.Push(ctx, pulls)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // offer makes passes over the events up to an order until one of them moves nothing.

@@ -107,7 +107,7 @@ func thread(comments int) []*nostr.Event {
 }
 
 // run imports a text, and gives what it counts and writes of what is refused.
-func run(t *testing.T, ctx context.Context, offer func(context.Context, candidates.Candidate) error, push func(context.Context, map[string]bool) error, in io.Reader) (Counts, string, error) {
+func run(t *testing.T, ctx context.Context, offer func(context.Context, candidates.Candidate) error, push func(context.Context, map[string]Pull) (bool, error), in io.Reader) (Counts, string, error) {
 	t.Helper()
 	m := &Import{Offer: offer, Push: push, Progress: func(string, int, int) {}}
 	if err := m.Read(func(each func(Line)) error { return Lines(in, each) }); err != nil {
@@ -192,19 +192,19 @@ func TestWhatIsNoEvent(t *testing.T) {
 // TestGitDataIsPushedInBetween: what depends on a held announcement is accepted in the same run.
 func TestGitDataIsPushedInBetween(t *testing.T) {
 	t.Parallel()
-	pull := event(1618, "a pull request")
+	pull := author.At(1000).Sign(1618, "a pull request", nostr.Tag{"c", strings.Repeat("1", 40)}, author.Repo("mine"))
 	events := file(append(thread(3), event(30618, ""), pull)...)
 	if counts, _, err := run(t, t.Context(), newIngest().Offer, nil, strings.NewReader(events)); err != nil || counts != (Counts{Lines: 7, Accepted: 1, Held: 2, Refused: 4}) {
 		t.Errorf("without git data: %+v, %v", counts, err)
 	}
 	g := newIngest()
-	var pushed []map[string]bool
-	counts, _, err := run(t, t.Context(), g.Offer, func(_ context.Context, pulls map[string]bool) error {
+	var pushed []map[string]Pull
+	counts, _, err := run(t, t.Context(), g.Offer, func(_ context.Context, pulls map[string]Pull) (bool, error) {
 		pushed = append(pushed, pulls)
 		g.release()
-		return nil
+		return false, nil
 	}, strings.NewReader(events))
-	if err != nil || counts != (Counts{Lines: 7, Accepted: 7}) || len(pushed) != 2 || pushed[0] != nil || !pushed[1][pull.ID] {
+	if err != nil || counts != (Counts{Lines: 7, Accepted: 7}) || len(pushed) != 2 || pushed[0] != nil || pushed[1][pull.ID].Commit == "" {
 		t.Errorf("%+v, %v, pushed %v", counts, err, pushed)
 	}
 }

@@ -24,7 +24,7 @@ const (
 	firstPause = 2 * time.Second
 )
 
-// Relay reads all that a relay serves, once: page by page, newest first, until nothing older comes.
+// Relay reads what a relay serves, once: page by page, newest first, until nothing older comes.
 type Relay struct {
 	url   string
 	pause time.Duration
@@ -34,10 +34,10 @@ type Relay struct {
 	came  int
 }
 
-// NewRelay makes a reader of the relay at a ws:// or wss:// URL.
-func NewRelay(url string) *Relay {
+// NewRelay makes a reader of what filters ask the relay at a ws:// or wss:// URL for.
+func NewRelay(url string, filters []nostr.Filter) *Relay {
 	guard := netguard.New(netguard.Options{AllowPrivate: true}) // the operator has named this relay
-	return &Relay{url: url, pause: firstPause, guard: guard, walk: session.NewWalk([]nostr.Filter{{}}, pageLimit)}
+	return &Relay{url: url, pause: firstPause, guard: guard, walk: session.NewWalk(filters, pageLimit)}
 }
 
 // final is an error that a further try would meet again.

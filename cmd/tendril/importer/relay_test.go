@@ -132,7 +132,7 @@ func TestRelay(t *testing.T) {
 			there.events = past(n, together)
 			s := httptest.NewServer(there)
 			defer s.Close()
-			r := NewRelay("ws" + strings.TrimPrefix(s.URL, "http"))
+			r := NewRelay("ws"+strings.TrimPrefix(s.URL, "http"), []nostr.Filter{{}})
 			r.pause = time.Millisecond
 			came, want := 0, c[3]
 			err = r.Lines(func(line Line) {

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -109,6 +110,12 @@ func TestDockerfileSaysTheSame(t *testing.T) {
 	}
 	for folder := range want.Volumes {
 		lines = append(lines, "VOLUME "+folder)
+	}
+	if h := want.Healthcheck; h != nil {
+		command, err := json.Marshal(h.Test[1:])
+		must(t, err)
+		lines = append(lines, fmt.Sprintf("HEALTHCHECK --interval=%.0fs --timeout=%.0fs --start-period=%.0fm --retries=%d %s %s",
+			h.Interval.Seconds(), h.Timeout.Seconds(), h.StartPeriod.Minutes(), h.Retries, h.Test[0], command))
 	}
 	lines = append(lines, "USER "+want.User, "WORKDIR "+want.WorkingDir, "ENTRYPOINT "+string(entrypoint))
 	if got := strings.Split(strings.TrimSpace(string(stage[1])), "\n"); !slices.Equal(got, lines) {

@@ -56,6 +56,9 @@ func configuration(program string) v1.Config {
 		c.Env = append(c.Env, "NGIT_BIND_ADDRESS=0.0.0.0:7334")
 		c.ExposedPorts = map[string]struct{}{"7334/tcp": {}}
 		c.Volumes = map[string]struct{}{c.WorkingDir: {}}
+		// There is no shell and no curl; the program asks its own NATS.
+		c.Healthcheck = &v1.HealthConfig{Test: []string{"CMD", program, "status", "--wait=5s"},
+			Interval: 30 * time.Second, Timeout: 10 * time.Second, StartPeriod: time.Minute, Retries: 3}
 	}
 	return c
 }

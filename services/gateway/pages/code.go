@@ -36,7 +36,7 @@ func (v revision) refName() string {
 	return "refs/heads/" + v.Name
 }
 
-// view is what somebody wants to see of a repository's data.
+// view is what a visitor wants to see of a repository's data.
 type view struct {
 	revision
 	Place string // path of a folder or file; "" is the root
@@ -60,7 +60,8 @@ func wanted(q url.Values) (v view, named bool) {
 // code is what pages show of a repository's data.
 type code struct {
 	view
-	Home    string // path of the repository's page
+	Home    string                   // path of the repository's page, below the base path
+	link    func(path string) string // leads there from any page
 	Parents []crumb
 	Commit  *commit
 	Entries []entry
@@ -75,12 +76,14 @@ type code struct {
 // crumb is a folder above what is shown.
 type crumb struct{ Name, URL string }
 
-type entry struct{ Name, URL, Mark string }
+type entry struct {
+	Name, URL, Mark string
+	Changed         *commit // nil: not known
+}
 
 type commit struct {
 	ID, Short, Author, Subject string
 	At                         time.Time
-	Ago                        string
 }
 
 // file is one file. Text is what is shown of it, unless it is rendered.
@@ -127,7 +130,7 @@ func (p *Pages) readCode(ctx context.Context, ref nostr.RepoRef, home, client st
 	defer cancel()
 	workers := p.Workers
 	workers.Patience = patience
-	c := &code{view: v, Home: home}
+	c := &code{view: v, Home: home, link: p.Settings.At}
 	if v.Log {
 		a, err := workers.Log(ctx, ref, proto.RepoLogQuestion{Name: v.refName(), Skip: v.Skip, Client: client})
 		if err != nil || len(a.Commits) == 0 {
@@ -169,6 +172,10 @@ func (c *code) addFolder(a proto.RepoFolderAnswer) {
 				continue
 			}
 			one := entry{Name: harmless(e.Name)}
+			if e.Changed != nil {
+				changed := shown(*e.Changed)
+				one.Changed = &changed
+			}
 			switch kind {
 			case proto.EntryFolder:
 				one.Mark = "/"
@@ -209,8 +216,8 @@ func (c *code) show(f *proto.RepoFile, folder string) *file {
 			// Where it cannot be rendered the text is shown.
 			to.Rendered, _ = render([]byte(harmless(string(f.Data))), links{
 				folder: folder,
-				page:   func(place string) string { return c.at(place) },
-				raw:    func(place string) string { return c.at(place, "raw") },
+				page:   func(place string) string { return c.link(c.at(place)) },
+				raw:    func(place string) string { return c.link(c.at(place, "raw")) },
 			})
 		}
 	}
@@ -220,7 +227,7 @@ func (c *code) show(f *proto.RepoFile, folder string) *file {
 func shown(c proto.RepoCommit) commit {
 	return commit{
 		ID: c.ID, Short: c.ID[:min(len(c.ID), 10)], Author: harmless(c.Author), Subject: harmless(c.Subject),
-		At: c.At, Ago: humanize.Time(c.At),
+		At: c.At,
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/obs"
+	"tendril.dev/proto"
 	"tendril.dev/services/gateway/relay"
 )
 
@@ -23,8 +24,8 @@ const documentType = "application/nostr+json"
 
 // document makes the relay information document (NIP-11, with GRASP-01's additions). owner is the
 // operator's public key, 64 hex digits; icon is a URL.
-func document(s config.Settings, owner, icon string) map[string]any {
-	defaultLimit, maxLimit := s.FilterLimits()
+func document(s config.Settings, limits relay.Limits, owner, icon string) map[string]any {
+	defaultLimit, maxLimit := limits.FilterLimits()
 	d := map[string]any{
 		"name": s.DisplayName(), "description": s.RelayDescription, "icon": icon,
 		// Clients compare either with the key of a CI coordinator.
@@ -35,33 +36,33 @@ func document(s config.Settings, owner, icon string) map[string]any {
 		"software":                 "https://tendril.dev",
 		"version":                  obs.Version(),
 		"limitation": map[string]any{
-			"max_message_length":     s.MaxMessageBytes,
-			"max_subscriptions":      s.MaxSubscriptions,
+			"max_message_length":     limits.MaxMessageBytes,
+			"max_subscriptions":      limits.MaxSubscriptions,
 			"max_limit":              maxLimit,
 			"default_limit":          defaultLimit,
 			"max_subid_length":       relay.MaxSubscriptionID,
 			"max_event_tags":         relay.MaxEventTags,
-			"created_at_upper_limit": s.MaxFutureSeconds,
+			"created_at_upper_limit": proto.MaxFuture,
 			// NIP-11 means clients that may do nothing at all before.
-			"auth_required":    s.AuthToRead() && s.AuthToWrite(),
+			"auth_required":    s.PrivateMode || s.AuthToRead() && s.AuthToWrite(),
 			"payment_required": false,
 			// Events must concern a repository that is hosted here.
 			"restricted_writes": true,
 
 			// NIP-11 has no names for these. An IP is an IPv4 address or the /64 of an IPv6 address.
-			"max_filters":                        s.Front.MaxFilters,
-			"max_filter_values":                  s.MaxFilterValues,
-			"max_filter_steps":                   s.MaxFilterSteps, // looked at in the index
-			"max_connections":                    s.MaxConnections,
-			"max_connections_per_ip":             s.MaxConnectionsPerIP,
-			"max_http_connections_per_ip":        s.MaxConnectionsPerIP + s.OtherConnectionsPerIP, // of any kind
-			"max_reconciled_events":              s.MaxReconciledEvents,
-			"max_events_per_minute":              s.EventsPerMinute, // from one connection
-			"max_events_per_minute_per_ip":       s.EventsPerMinutePerIP,
-			"max_subscriptions_per_ip":           s.MaxSubscriptionsPerIP, // and sessions of NIP-77
-			"max_kept_bytes_per_ip":              s.ClientBytesPerIP,      // of these, and events that wait
-			"max_git_requests_per_ip":            s.GitRequestsPerIP,      // at once
-			"max_git_requests_per_minute_per_ip": s.GitRequestsPerMinute,
+			"max_filters":                        limits.MaxFilters,
+			"max_filter_values":                  limits.MaxFilterValues,
+			"max_filter_steps":                   limits.MaxFilterSteps, // looked at in the index
+			"max_connections":                    limits.MaxConnections,
+			"max_connections_per_ip":             limits.MaxConnectionsPerIP,
+			"max_http_connections_per_ip":        limits.MaxConnectionsPerIP + limits.OtherConnectionsPerIP, // of any kind
+			"max_reconciled_events":              limits.MaxReconciledEvents,
+			"max_events_per_minute":              limits.EventsPerMinute, // from one connection
+			"max_events_per_minute_per_ip":       limits.EventsPerMinutePerIP,
+			"max_subscriptions_per_ip":           limits.MaxSubscriptionsPerIP, // and sessions of NIP-77
+			"max_kept_bytes_per_ip":              limits.ClientBytesPerIP,      // of these, and events that wait
+			"max_git_requests_per_ip":            limits.GitRequestsPerIP,      // at once
+			"max_git_requests_per_minute_per_ip": limits.GitRequestsPerMinute,
 			"max_push_bytes":                     s.MaxPushBytes, // of one push
 			"max_event_bytes":                    s.LargestEvent, // of a kind without a bound of its own
 		},
@@ -78,19 +79,25 @@ func document(s config.Settings, owner, icon string) map[string]any {
 
 // nips are the NIPs that the settings leave on, in order.
 func nips(s config.Settings) []int {
-	return slices.DeleteFunc([]int{1, 5, 9, 11, 34, 40, 42, 45, 56, 70, 77, 86, 98}, func(nip int) bool {
-		return nip == 5 && !hasName(s) || nip == 9 && s.IgnoreDeletions
+	return slices.DeleteFunc([]int{1, 5, 9, 11, 34, 40, 42, 45, 56, 62, 70, 77, 86, 98}, func(nip int) bool {
+		return nip == 5 && !hasName(s) || (nip == 9 || nip == 62) && s.IgnoreDeletions
 	})
 }
 
 // grasps are the parts of GRASP that the settings turn on.
 func grasps(s config.Settings) []string {
 	all := []string{"GRASP-01", "GRASP-02"}
+	if plus, err := s.Plus(); err == nil && !plus.Off {
+		all = append(all, "GRASP-03")
+	}
 	if s.Archives() {
 		all = append(all, "GRASP-05")
 	}
 	if s.ContributorPRs {
 		all = append(all, "GRASP-06")
+	}
+	if s.PrivateMode {
+		all = append(all, "GRASP-08")
 	}
 	return all
 }
@@ -103,12 +110,15 @@ func criteria(s config.Settings) string {
 	if len(s.RepositoryWhitelist) > 0 {
 		who = "Repositories on the operator's whitelist are hosted here"
 	}
+	if s.PrivateMode {
+		who = "Members alone host and read repositories here: the operator keeps a whitelist of their keys"
+	}
 	within := s.HoldDuration.String()
 	if s.HoldDuration%time.Minute == 0 {
 		within = fmt.Sprintf("%d minutes", s.HoldDuration/time.Minute)
 	}
 	return fmt.Sprintf("%s: the announcement names %s in its clone and relays tags, and git data arrives within %s. "+
-		"The operator may exclude repositories and authors.", who, s.Domain, within)
+		"The operator may exclude repositories and authors.", who, s.Address(), within)
 }
 
 // curation says how the operator's lists narrow or widen what is kept; empty without such lists.

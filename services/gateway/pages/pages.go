@@ -1,7 +1,8 @@
 // Package pages shows what the service is and what it hosts: the relay information document to
 // nostr clients (NIP-11), and pages to people in a browser (GRASP-01: a page at a repository's
 // address, 404 for what is not hosted). Pages are plain HTML with nothing from elsewhere; a script
-// of a few lines copies what must be copied.
+// of a few lines copies what must be copied. It changes nothing, and shows nothing that a REQ or a
+// clone does not bring.
 package pages
 
 import (
@@ -23,6 +24,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/bans"
@@ -32,6 +34,7 @@ import (
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/gateway/relay"
 )
 
 //go:embed pages.html
@@ -53,6 +56,7 @@ const askTime = 5 * time.Second
 // Options is what the pages need. Every field must be set.
 type Options struct {
 	Settings config.Settings
+	Limits   relay.Limits
 	Owner    string // the operator's public key, 64 hex digits
 	Index    *eventdb.DB
 	Bans     *bans.Set
@@ -64,17 +68,19 @@ type Options struct {
 // Pages makes the pages and the document.
 type Pages struct {
 	Options
-	site    site
-	rules   config.Rules
-	pages   *template.Template
-	iconURL string
-	icon    []byte // nil: it is elsewhere
+	site      site
+	rules     config.Rules
+	directory *derived[everything, []listed]
+	threads   *derived[threadsOf, threads]
+	pages     *template.Template
+	iconURL   string
+	icon      []byte // nil: it is elsewhere
 }
 
 // site is what all pages know.
 type site struct {
 	Name, Description, Criteria string
-	Relay, Base, Host           string // ws and http URL of the service, and host and port
+	Relay, Base, Host           string // ws and http URL of the service, and its address without a scheme
 	Style                       template.CSS
 	Script                      template.JS
 }
@@ -94,12 +100,21 @@ func New(o Options) (*Pages, error) {
 		Options: o,
 		site: site{
 			Criteria: criteria(s),
-			Relay:    s.URL("ws"), Base: s.URL("http"), Host: s.Domain,
+			Relay:    s.URL("ws"), Base: s.URL("http"), Host: s.Address(),
 			Style: template.CSS(style), Script: template.JS(script),
 		},
-		rules: rules, pages: template.Must(template.New("pages").Parse(source)),
+		rules: rules, directory: newDerived[everything, []listed](1), threads: newDerived[threadsOf, threads](keptThreads),
+		pages:   template.Must(template.New("pages").Funcs(template.FuncMap{"at": s.At, "ago": ago}).Parse(source)),
 		iconURL: iconURL, icon: body,
 	}, nil
+}
+
+// ago shows how long ago something was, and the time itself where a reader points at it. A folder of a
+// thousand files has as many of these: by a template they took a quarter of the page's time.
+func ago(at time.Time) template.HTML {
+	at = at.UTC()
+	return template.HTML(`<time datetime="` + at.Format(time.RFC3339) + `" title="` + at.Format(time.DateTime) + ` UTC">` +
+		humanize.Time(at) + `</time>`)
 }
 
 // now are the settings with what an operator's client has changed (NIP-86), and the URL of the
@@ -126,7 +141,7 @@ func policy(icon string) string {
 		images += " " + u.Scheme + "://" + u.Host
 	}
 	return "default-src 'none'; style-src " + hashOf(style) + "; script-src " + hashOf(script) + "; img-src " + images +
-		"; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+		"; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 }
 
 func hashOf(text string) string {
@@ -152,26 +167,7 @@ func (p *Pages) Document(w http.ResponseWriter) {
 	s, icon := p.now()
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
-	_ = enc.Encode(document(s, p.Owner, icon)) // only the client may fail
-}
-
-// Home answers with the front page.
-func (p *Pages) Home(w http.ResponseWriter, r *http.Request, client string) {
-	w.Header().Set("Vary", "Accept")
-	var list []listed
-	err := p.look(r.Context(), client, func(ctx context.Context, v *eventdb.View) (err error) {
-		list, err = p.hosted(ctx, v, "")
-		return err
-	})
-	if err != nil {
-		p.broken(w, r, err)
-		return
-	}
-	p.show(w, r, http.StatusOK, "home", struct {
-		site
-		Repositories []listed
-		Most         int
-	}{p.about(), list, maxListed})
+	_ = enc.Encode(document(s, p.Limits, p.Owner, icon)) // only the client may fail
 }
 
 // Other answers at an address that is not of a repository: with the list of an author's
@@ -189,26 +185,10 @@ func (p *Pages) Other(w http.ResponseWriter, r *http.Request, client string) {
 			p.NotFound(w, r)
 			return
 		}
-		http.Redirect(w, r, path, http.StatusFound)
+		http.Redirect(w, r, p.Settings.At(path), http.StatusFound)
 		return
 	}
-	var list []listed
-	err = p.look(r.Context(), client, func(ctx context.Context, v *eventdb.View) (err error) {
-		list, err = p.hosted(ctx, v, author)
-		return err
-	})
-	switch {
-	case err != nil:
-		p.broken(w, r, err)
-	case len(list) == 0:
-		p.NotFound(w, r)
-	default:
-		p.show(w, r, http.StatusOK, "author", struct {
-			site
-			Author       string
-			Repositories []listed
-		}{p.about(), npub, list})
-	}
+	p.author(w, r, author, client)
 }
 
 // Icon answers with the icon, or with where it is.
@@ -240,10 +220,10 @@ func (p *Pages) look(ctx context.Context, client string, at func(context.Context
 // What is said on the pages of repositories of which nothing is shown but what the address itself
 // says.
 const (
-	aboutHeld = "This repository has been announced, and its git data is awaited. It will be shown here once the data has been " +
-		"pushed, or found at another address of the repository."
-	aboutElsewhere = "The announcement of this repository that is served here does not list this service. What is here of its git " +
-		"data can be cloned."
+	aboutHeld = "This repository has been announced, and its git data is awaited. It will be shown here once the data " +
+		"has been pushed, or found at another address of the repository."
+	aboutElsewhere = "The announcement of this repository that is served here does not list this service. What is here " +
+		"of its git data can be cloned."
 	aboutContributions = "This is where a contributor pushes the commits of pull requests to a repository, as " +
 		"refs/nostr/<event id>. What is here can be cloned."
 )
@@ -252,7 +232,7 @@ const (
 // for contributors' pull requests (GRASP-06) can be cloned, also where nothing has been pushed yet.
 func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.RepositoryPath, client string) {
 	if path, slash := strings.CutSuffix(r.URL.EscapedPath(), "/"); slash {
-		http.Redirect(w, r, path, http.StatusFound)
+		http.Redirect(w, r, p.Settings.At(path), http.StatusFound)
 		return
 	}
 	if ban := p.Bans.Repository(nostr.RepoRef{PubKey: at.PubKey, Identifier: at.Identifier}); ban != nil {
@@ -269,12 +249,12 @@ func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.Repo
 	here := at.PRs && p.Settings.ContributorPRs
 	if !at.PRs {
 		err = p.look(r.Context(), client, func(ctx context.Context, v *eventdb.View) (err error) {
-			repo, err = p.repository(ctx, v, at.PubKey, at.Identifier)
+			repo, err = p.repository(v, at.PubKey, at.Identifier)
 			return err
 		})
 		switch {
 		case err == nil:
-			p.hostedRepository(w, r, at, repo, client)
+			p.hostedRepository(w, r, repo, client)
 			return
 		case errors.Is(err, errNotHosted):
 			about = aboutHeld
@@ -304,44 +284,84 @@ func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.Repo
 }
 
 // hostedRepository answers with the page of a repository that is announced, or with what its query
-// names of the data: a folder, a file, or commits.
-func (p *Pages) hostedRepository(w http.ResponseWriter, r *http.Request, at nostr.RepositoryPath, repo *repository,
-	client string) {
-	ref := nostr.RepoRef{PubKey: at.PubKey, Identifier: at.Identifier}
-	v, named := wanted(r.URL.Query())
-	patience := p.Workers.Patience
-	if !named && r.URL.RawQuery != "" && (r.URL.Query().Has("branch") || r.URL.Query().Has("tag")) {
+// names: a folder, a file, commits, issues, pull requests, or the feed of its tags.
+func (p *Pages) hostedRepository(w http.ResponseWriter, r *http.Request, repo *repository, client string) {
+	query := r.URL.Query()
+	kind, asksThreads := wantedThreads(query)
+	v, named := wanted(query)
+	switch {
+	case asksThreads:
+		p.repositoryThreads(w, r, repo, kind, client)
+	case query.Has("atom"):
+		p.tagFeed(w, r, repo, client)
+	case named:
+		p.repositoryCode(w, r, repo, v, client)
+	case query.Has("branch") || query.Has("tag"):
 		p.NotFound(w, r)
+	default:
+		p.repositoryHome(w, r, repo, client)
+	}
+}
+
+// repositoryPage is what the page of a repository, and the pages of its files and commits, show.
+type repositoryPage struct {
+	*repository
+	Site  site
+	Nostr template.URL
+	Code  *code
+	Page  string // the one address of this page
+	Away  bool   // the worker does not answer
+}
+
+func (p *Pages) repositoryPage(repo *repository) repositoryPage {
+	return repositoryPage{
+		repository: repo, Site: p.about(), Nostr: template.URL("nostr:" + repo.Naddr), Page: repo.Path,
+	}
+}
+
+// repositoryHome answers with the page of a repository. All but its files and the ages of its
+// branches can be shown without its worker.
+func (p *Pages) repositoryHome(w http.ResponseWriter, r *http.Request, repo *repository, client string) {
+	err := p.addTallies(r.Context(), repo, client)
+	if err != nil {
+		p.broken(w, r, err)
 		return
 	}
-	if !named {
-		v, patience = view{revision: revision{"branch", repo.Head}}, 0 // all else can be shown without its worker
+	data := p.repositoryPage(repo)
+	var ages proto.RepoAgesAnswer
+	if repo.Head != "" {
+		ctx, cancel := context.WithTimeout(r.Context(), askTime)
+		defer cancel()
+		workers := p.Workers
+		workers.Patience = 0
+		asked := make(chan error, 1)
+		go func() {
+			var err error
+			ages, err = workers.Ages(ctx, repo.ref, client)
+			asked <- err
+		}()
+		data.Code, _, err = p.readCode(ctx, repo.ref, repo.Path, client, view{revision: revision{"branch", repo.Head}}, 0)
+		err = cmp.Or(err, <-asked)
 	}
-	data := struct {
-		*repository
-		Site  site
-		Nostr template.URL
-		Code  *code
-		Page  string // the one address of this page
-		Away  bool   // the worker does not answer
-	}{repository: repo, Site: p.about(), Nostr: template.URL("nostr:" + repo.Naddr), Page: repo.Path}
+	if data.Away = err != nil; data.Away {
+		p.Log.Debug("a page without its files", "repository", repo.Path, "error", err)
+	}
+	repo.arrange(ages.Times)
+	p.show(w, r, http.StatusOK, "repository", data)
+}
+
+// repositoryCode answers with a folder, a file or commits of a branch or tag.
+func (p *Pages) repositoryCode(w http.ResponseWriter, r *http.Request, repo *repository, v view, client string) {
+	data := p.repositoryPage(repo)
 	var content *proto.RepoFile
 	var err error
-	if v.Name != "" {
-		data.Code, content, err = p.readCode(r.Context(), ref, repo.Path, client, v, patience)
-	}
-	if named && data.Code != nil {
+	data.Code, content, err = p.readCode(r.Context(), repo.ref, repo.Path, client, v, p.Workers.Patience)
+	if data.Code != nil {
 		data.Page = data.Code.URL()
 	}
 	switch {
-	case !named && err != nil:
-		p.Log.Debug("a page without its files", "repository", repo.Path, "error", err)
-		data.Away = true
-		p.show(w, r, http.StatusOK, "repository", data)
 	case err != nil:
 		p.broken(w, r, err)
-	case !named:
-		p.show(w, r, http.StatusOK, "repository", data)
 	case data.Code == nil, v.Raw && content == nil:
 		p.NotFound(w, r)
 	case v.Raw:

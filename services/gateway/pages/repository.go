@@ -1,13 +1,14 @@
 package pages
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
@@ -18,12 +19,11 @@ import (
 
 // Bounds of what a page shows or looks at. Strangers write all of it.
 const (
-	maxListed   = 100
-	maxLookedAt = 1000
-	maxRefs     = 200
-	maxLinks    = 10
-	maxName     = 120
-	maxText     = 2000
+	maxListed = 100
+	maxRefs   = 200 // of each kind
+	maxLinks  = 10
+	maxName   = 120
+	maxText   = 2000
 )
 
 // Why there is nothing to show of a repository.
@@ -32,21 +32,19 @@ var (
 	errElsewhere = errors.New("announced, neither hosted nor archived") // by what is accepted
 )
 
-// listed is a repository on the front page.
-type listed struct {
-	Name, Description, Path, Owner string
-	Archive                        bool
-}
-
 // repository is what a repository's page shows.
 type repository struct {
+	ref                           nostr.RepoRef
+	group                         authority.Group
 	Name, Description, Identifier string
-	Owner                         string // npub
+	Owner                         person
 	Path                          string // of the page and the git data
 	Naddr                         string
 	NostrURL                      string   // for ngit's git-remote-nostr
-	Maintainers, Invited          []string // npubs, the owner's not among them; invited keys have no rights
-	Nobody                        string   // why nobody has authority
+	Maintainers, Invited          []person // the owner is not among them; invited keys have no rights
+	NoAuthority                   string   // why no one has authority
+	Announced                     time.Time
+	Issues, Pulls                 tally
 	Web                           []string
 	Head                          string
 	Archive                       bool // it does not list us
@@ -55,49 +53,16 @@ type repository struct {
 	More                          int // references that are not shown
 }
 
-type reference struct{ Name, Commit, URL string }
-
-// hosted lists the repositories that were announced last, of an author or "" for all.
-func (p *Pages) hosted(ctx context.Context, v *eventdb.View, author string) ([]listed, error) {
-	var list []listed
-	f := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Limit: maxLookedAt}
-	if author != "" {
-		f.Authors = []string{author}
-	}
-	for ev, err := range v.Query(ctx, f) {
-		if err != nil {
-			return nil, fmt.Errorf("list repositories: %w", err)
-		}
-		a, err := nostr.ParseAnnouncement(ev)
-		if err != nil {
-			continue
-		}
-		all := announcementsOf(v, a)
-		kept := p.rules.Keeps(a, all)
-		if all.failed != nil {
-			return nil, fmt.Errorf("list repositories: %w", all.failed)
-		}
-		if !kept {
-			continue
-		}
-		owner, err := nip19.EncodePublicKey(a.Ref.PubKey)
-		if err != nil {
-			continue
-		}
-		list = append(list, listed{
-			Name: nameOf(a), Description: clip(a.Description, maxName), Owner: owner,
-			Path: nostr.RepositoryURLPath(owner, a.Ref.Identifier), Archive: p.rules.Archives(a),
-		})
-		if len(list) == maxListed {
-			break
-		}
-	}
-	return list, nil
+// reference is a branch or a tag.
+type reference struct {
+	Name, Commit, URL string
+	Archive           string    // of a tag: URL of its files in one file
+	At                time.Time // of its commit, or of a tag that was written; zero: not known
 }
 
 // repository gathers what is accepted about a repository. The error is errNotHosted if nothing is,
 // and errElsewhere if it is kept elsewhere only.
-func (p *Pages) repository(ctx context.Context, v *eventdb.View, pubkey, identifier string) (*repository, error) {
+func (p *Pages) repository(v *eventdb.View, pubkey, identifier string) (*repository, error) {
 	ev, err := v.Replaceable(nostr.KindAnnouncement, pubkey, identifier)
 	if errors.Is(err, eventdb.ErrNotFound) {
 		return nil, errNotHosted
@@ -117,9 +82,11 @@ func (p *Pages) repository(ctx context.Context, v *eventdb.View, pubkey, identif
 	if err != nil {
 		return nil, errNotHosted
 	}
+	names := people{view: v}
 	r := &repository{
+		ref: a.Ref, Announced: timeOf(ev, time.Now()),
 		Name: nameOf(a), Description: clip(a.Description, maxText), Identifier: identifier,
-		Owner: owner, Path: nostr.RepositoryURLPath(owner, identifier),
+		Owner: names.of(pubkey), Path: nostr.RepositoryURLPath(owner, identifier),
 		NostrURL: nostrURL(owner, p.site.Relay, identifier),
 		Archive:  p.rules.Archives(a), ReadOnly: p.rules.Archives(a) && p.rules.ReadOnly(),
 	}
@@ -136,23 +103,18 @@ func (p *Pages) repository(ctx context.Context, v *eventdb.View, pubkey, identif
 			r.Web = append(r.Web, link)
 		}
 	}
-	group := authority.Of(all, pubkey)
+	r.group = authority.Of(all, pubkey)
 	if all.failed != nil {
 		return nil, fmt.Errorf("look up maintainers: %w", all.failed)
 	}
-	r.Maintainers, r.Invited = npubs(group.Confirmed, pubkey), npubs(group.Invited, pubkey)
-	r.Nobody = group.Nobody.String()
-	return r, r.addState(ctx, v, group.Confirmed)
-}
-
-// npubs are public keys as people read them, the owner's not among them.
-func npubs(keys []string, owner string) (list []string) {
-	for _, key := range keys {
-		if key != owner && len(list) < maxListed {
-			list = append(list, nostr.Npub(key))
-		}
+	r.Maintainers, r.Invited = names.each(r.group.Confirmed, pubkey), names.each(r.group.Invited, pubkey)
+	r.NoAuthority = r.group.NoAuthority.String()
+	state, err := newestState(v, r.group, identifier)
+	if err != nil {
+		return nil, err
 	}
-	return list
+	r.addState(state)
+	return r, names.failed
 }
 
 // announcements are the accepted ones of an identifier. Each is read once.
@@ -197,45 +159,64 @@ func nostrURL(npub, relay, identifier string) string {
 		nostr.EncodeIdentifier(identifier)
 }
 
-// addState adds the references of the newest accepted state of any confirmed maintainer.
-func (r *repository) addState(ctx context.Context, v *eventdb.View, maintainers []string) error {
-	if len(maintainers) == 0 {
-		return nil
-	}
-	filter := nostr.Filter{Kinds: []int{nostr.KindState}, Authors: maintainers, Tags: nostr.TagMap{"d": {r.Identifier}},
-		Limit: 1}
-	for ev, err := range v.Query(ctx, filter) {
-		if err != nil {
-			return fmt.Errorf("look up state: %w", err)
-		}
-		state, err := nostr.ParseState(ev)
-		if err != nil {
-			return nil // ingest accepts none that cannot be read
-		}
-		r.Head = strings.TrimPrefix(state.Head, "refs/heads/")
-		names := make([]string, 0, len(state.Refs))
-		for name := range state.Refs {
-			names = append(names, name)
-		}
-		slices.Sort(names)
-		if len(names) > maxRefs {
-			r.More = len(names) - maxRefs
-			names = names[:maxRefs]
-		}
-		for _, name := range names {
-			if branch, ok := strings.CutPrefix(name, "refs/heads/"); ok {
-				r.Branches = append(r.Branches, r.reference("branch", branch, state.Refs[name]))
-			} else {
-				r.Tags = append(r.Tags, r.reference("tag", strings.TrimPrefix(name, "refs/tags/"), state.Refs[name]))
-			}
+// newestState is the newest accepted state of a repository by any confirmed maintainer; nil where
+// there is none. Each is looked up by itself: anybody may publish states of the identifier.
+func newestState(v *eventdb.View, group authority.Group, identifier string) (newest *nostr.Event, err error) {
+	for _, key := range group.Confirmed {
+		state, err := v.Replaceable(nostr.KindState, key, identifier)
+		switch {
+		case errors.Is(err, eventdb.ErrNotFound):
+		case err != nil:
+			return nil, fmt.Errorf("look up state: %w", err)
+		case nostr.Replaces(state, newest):
+			newest = state
 		}
 	}
-	return nil
+	return newest, nil
+}
+
+// addState adds the references of a state.
+func (r *repository) addState(ev *nostr.Event) {
+	if ev == nil {
+		return
+	}
+	state, err := nostr.ParseState(ev)
+	if err != nil {
+		return // ingest accepts none that cannot be read
+	}
+	r.Head = strings.TrimPrefix(state.Head, "refs/heads/")
+	for name, commit := range state.Refs {
+		if branch, ok := strings.CutPrefix(name, "refs/heads/"); ok {
+			r.Branches = append(r.Branches, r.reference("branch", branch, commit))
+		} else {
+			r.Tags = append(r.Tags, r.reference("tag", strings.TrimPrefix(name, "refs/tags/"), commit))
+		}
+	}
+}
+
+// arrange puts the branches and the tags in order, the newest ones first, and leaves out those that
+// are too many. times are by full name; a reference without a time comes behind the others.
+func (r *repository) arrange(times map[string]time.Time) {
+	order := func(list []reference, prefix string) []reference {
+		for n := range list {
+			list[n].At = times[prefix+list[n].Name]
+		}
+		slices.SortFunc(list, func(a, b reference) int {
+			return cmp.Or(b.At.Compare(a.At), strings.Compare(a.Name, b.Name))
+		})
+		r.More += max(0, len(list)-maxRefs)
+		return list[:min(len(list), maxRefs)]
+	}
+	r.Branches, r.Tags = order(r.Branches, "refs/heads/"), order(r.Tags, "refs/tags/")
 }
 
 // reference is a branch or tag with the page of its files.
 func (r *repository) reference(kind, name, commit string) reference {
-	return reference{name, commit, r.Path + "?" + url.Values{kind: {name}}.Encode()}
+	one := reference{Name: name, Commit: commit, URL: r.Path + "?" + url.Values{kind: {name}}.Encode()}
+	if kind == "tag" {
+		one.Archive = r.Path + nostr.ArchivePath(name)
+	}
+	return one
 }
 
 func nameOf(a *nostr.Announcement) string {

@@ -1,13 +1,22 @@
 package relay
 
 import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/coder/websocket"
 	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip42"
+	"github.com/prometheus/client_golang/prometheus"
 
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/test/fixture"
 )
@@ -46,7 +55,7 @@ func TestProve(t *testing.T) {
 		another's id | wss://git.example.com | | "id":"ZERO64" | invalid: the id
 		another's signature | wss://git.example.com | | "sig":"ZERO64ZERO64" | invalid: the signature
 		signed by another author | wss://git.example.com | | "pubkey":"F64" | invalid: the signature`) {
-		s, now, want := newProofs("git.example.com"), time.Unix(1_700_000_000, 0), row[4]
+		s, now, want := newProofs("git.example.com", proofWindow), time.Unix(1_700_000_000, 0), row[4]
 		ev := nip42.CreateUnsignedAuthEvent(s.challenge, "", row[1])
 		ev.CreatedAt = nostr.Timestamp(now.Unix())
 		change(t, &ev, row[2])
@@ -64,7 +73,7 @@ func TestProve(t *testing.T) {
 
 func TestKeysAreBounded(t *testing.T) {
 	t.Parallel()
-	s := newProofs("git.example.com")
+	s := newProofs("git.example.com", proofWindow)
 	prove := func(secret string) (key, refusal string) {
 		ev := nip42.CreateUnsignedAuthEvent(s.challenge, "", "wss://git.example.com")
 		must(t, ev.Sign(secret))
@@ -86,4 +95,69 @@ func TestKeysAreBounded(t *testing.T) {
 	if _, refusal := prove(first); refusal != "" {
 		t.Errorf("the first one again: %q", refusal)
 	}
+}
+
+// members is the circle of a private service to which nobody belongs.
+type members struct{}
+
+func (members) IsPrivate() bool { return true }
+func (members) Has(string) bool { return false }
+func (members) OnChange(func()) {}
+
+// pipeListener accepts one connection.
+type pipeListener struct {
+	conns chan net.Conn
+	net.Conn
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	if conn, open := <-l.conns; open {
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+func (l *pipeListener) Close() error   { return nil }
+func (l *pipeListener) Addr() net.Addr { return l.LocalAddr() }
+
+// TestNoProofInTime: a private service closes a connection on which no proof came in 30 s, whatever
+// else the client says, and not before.
+func TestNoProofInTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log, connections := slog.New(slog.DiscardHandler), limit.NewFair(10, 10)
+		rejected := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "rejected"}, []string{"kind", "reason"})
+		r := New(Options{Circle: members{}, Domain: "git.example.com", Connections: connections, Log: log, Met: limit.NewMet(log),
+			Metrics: NewMetrics(prometheus.NewRegistry(), connections, 10, rejected),
+			Limits:  Limits{config.Front{EventsPerMinute: 10, EventsPerMinutePerIP: 10}, Bounds{MessageTime: time.Hour, MaxMessageBytes: 10_000}}})
+		near, far := net.Pipe()
+		l := &pipeListener{make(chan net.Conn, 1), far}
+		l.conns <- far
+		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { r.Serve(w, req, "192.0.2.1") })}
+		served := make(chan error, 1)
+		go func() { served <- server.Serve(l) }()
+		dial := func(context.Context, string, string) (net.Conn, error) { return near, nil }
+		ws, _, err := websocket.Dial(t.Context(), "ws://git.example.com", &websocket.DialOptions{
+			HTTPClient: &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}})
+		must(t, err)
+		began := time.Now()
+		if _, hello, err := ws.Read(t.Context()); err != nil || !strings.HasPrefix(string(hello), `["AUTH","`) {
+			t.Fatalf("the first word is %s, %v", hello, err)
+		}
+		time.AfterFunc(29*time.Second, func() { ws.Write(t.Context(), websocket.MessageText, []byte(`["REQ","a",{}]`)) })
+		var last string
+		for err == nil {
+			var said []byte
+			if _, said, err = ws.Read(t.Context()); err == nil {
+				last = string(said)
+			}
+		}
+		if after := time.Since(began); after != 30*time.Second || websocket.CloseStatus(err) != websocket.StatusPolicyViolation ||
+			!strings.HasPrefix(last, `["CLOSED","a","auth-required: `) {
+			t.Errorf("the connection ends after %s with %v, and the last word is %s", after, err, last)
+		}
+		ws.CloseNow()
+		close(l.conns)
+		must(t, server.Close())
+		<-served
+	})
 }

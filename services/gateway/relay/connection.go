@@ -45,10 +45,14 @@ type connection struct {
 
 	writing sync.Mutex // held while messages are written
 
+	proved atomic.Pointer[[]string] // keys that the client has proved to hold; nil: none yet
+	late   *time.Timer              // ends the connection if a private service is not shown one
+
 	// Of serve's goroutine alone:
-	proofs *proofs
-	asked  bool           // the client has heard the challenge
-	slow   rate.Sometimes // logs that it sends too much
+	proofs    *proofs
+	badProofs int            // answers to the challenge that proved nothing, one after the other
+	asked     bool           // the client has heard the challenge
+	slow      rate.Sometimes // logs that it sends too much
 
 	mu       sync.Mutex // guards what follows
 	stopping bool
@@ -73,9 +77,12 @@ func newConnection(r *Relay, client string, leave func()) *connection {
 		queued: make(chan struct{}, 1),
 		closed: make(chan struct{}),
 		open:   map[string]*question{},
-		proofs: newProofs(r.Domain),
+		proofs: newProofs(r.Domain, proofWindow),
 		events: limit.NewRates(r.Limits.EventsPerMinute, time.Minute),
 		slow:   rate.Sometimes{Interval: time.Minute},
+	}
+	if r.Circle.IsPrivate() {
+		c.proofs.window = memberWindow
 	}
 	c.heard.Store(time.Now().UnixNano())
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -131,8 +138,14 @@ func (c *connection) serve() {
 	c.ws.SetReadLimit(-1) // read does it, and says so in nostr's words
 	c.work.Go(c.sendQueued)
 	c.work.Go(c.keepAlive)
-	if c.relay.Limits.AuthToRead() || c.relay.Limits.AuthToWrite() {
+	if c.relay.Circle.IsPrivate() || c.relay.Limits.AuthToRead() || c.relay.Limits.AuthToWrite() {
 		c.challenge()
+	}
+	if c.relay.Circle.IsPrivate() {
+		c.late = time.AfterFunc(proofTime, func() {
+			c.end(websocket.StatusPolicyViolation, "auth-required: no proof came in time")
+		})
+		defer c.late.Stop()
 	}
 	for {
 		// Not c.ctx: its end would cut the socket before the reason is sent. What ends the connection
@@ -243,6 +256,19 @@ func (c *connection) read(r io.Reader) (data []byte, room func(), err error) {
 // handle does what a message asks for, or begins with it.
 func (c *connection) handle(data []byte) {
 	m, err := c.parse(data)
+	by, may := c.admit(m)
+	switch {
+	case m.verb == "AUTH" && err == nil:
+		c.authenticate(m)
+		return
+	case m.verb == "AUTH":
+		c.refuse(m, "malformed", err.Error())
+		c.countProof(false, false)
+		return
+	case !may && (err == nil || c.relay.Circle.IsPrivate()):
+		c.turnAway(m)
+		return
+	}
 	if name := m.question(); name != "" && m.verb != "NEG-MSG" && m.verb != "COUNT" || err != nil {
 		// CLOSE and NEG-CLOSE end a question, REQ and NEG-OPEN replace it, and a CLOSED or NEG-ERR
 		// says that there is none of that id.
@@ -251,21 +277,16 @@ func (c *connection) handle(data []byte) {
 	switch {
 	case err != nil:
 		c.refuse(m, "malformed", err.Error())
-	case c.unauthenticated(m):
-		c.challenge()
-		c.refuse(m, "auth_required", authRequired+"authenticate (NIP-42) first")
 	case m.verb == "EVENT":
-		c.offer(m)
+		by.offer(m)
 	case m.verb == "REQ":
-		c.subscribe(m)
+		by.subscribe(m)
 	case m.verb == "COUNT":
-		c.count(m)
+		by.count(m)
 	case m.verb == "NEG-OPEN":
-		c.negOpen(m)
+		by.negOpen(m)
 	case m.verb == "NEG-MSG":
-		c.negMsg(m)
-	case m.verb == "AUTH":
-		c.authenticate(m)
+		by.negMsg(m)
 	}
 }
 
@@ -464,8 +485,9 @@ func (c *connection) keepAlive() {
 		case <-c.ctx.Done():
 			return
 		}
-		// The goroutine that reads the pong may wait for ingest to take an event.
-		ctx, cancel := context.WithTimeout(c.ctx, pingEvery+c.relay.Limits.EventTimeout)
+		// The goroutine that reads the pong may wait for ingest to take an event. Not c.ctx: its end
+		// would cut the socket before the client has heard why.
+		ctx, cancel := context.WithTimeout(context.Background(), pingEvery+c.relay.Limits.EventTimeout)
 		err := c.ws.Ping(ctx)
 		cancel()
 		if err != nil {

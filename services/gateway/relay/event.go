@@ -21,7 +21,7 @@ const tooMany = "rate_limited"
 
 // offer takes an event to ingest. Events of a connection are handed on in the order in which they
 // came, because a state may follow its announcement. The answer comes when ingest has decided.
-func (c *connection) offer(m message) {
+func (c admitted) offer(m message) {
 	r, ev, now := c.relay, m.event, time.Now()
 	r.Metrics.events.WithLabelValues(obs.KindLabel(ev.Kind)).Inc()
 	reason, refusal := tooMany, c.tooFast()
@@ -53,7 +53,8 @@ func (c *connection) offer(m message) {
 			return // the client has gone
 		}
 		if err != nil {
-			v.Outcome, reason, v.Message = proto.Rejected, "undecided", "error: no decision in time; the event may still be accepted, and may be sent again"
+			v.Outcome, reason, v.Message = proto.Rejected, "undecided",
+				"error: no decision in time; the event may still be accepted, and may be sent again"
 			if errors.Is(err, limit.ErrFull) {
 				reason, v.Message = tooMany, r.why(err)
 			}

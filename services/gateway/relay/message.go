@@ -100,7 +100,8 @@ func (b bounds) parse(data []byte) (m message, err error) {
 		}
 		return m, b.parseRest(&m, parts[1:])
 	}
-	return m, invalid("unknown type of message %s; known are EVENT, REQ, CLOSE, COUNT, AUTH, NEG-OPEN, NEG-MSG and NEG-CLOSE", clip(m.verb))
+	return m, invalid("unknown type of message %s; known are EVENT, REQ, CLOSE, COUNT, AUTH, NEG-OPEN, NEG-MSG and "+
+		"NEG-CLOSE", clip(m.verb))
 }
 
 func subscriptionID(verb string, parts []gjson.Result) (string, error) {

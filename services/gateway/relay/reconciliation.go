@@ -12,7 +12,7 @@ import (
 )
 
 // negOpen begins a session (NIP-77).
-func (c *connection) negOpen(m message) {
+func (c admitted) negOpen(m message) {
 	if q := c.ask(m); q != nil {
 		q.busy.Store(true)
 		c.task(func() { q.reconcile(m.frame) })
@@ -20,7 +20,7 @@ func (c *connection) negOpen(m message) {
 }
 
 // negMsg goes on with a session.
-func (c *connection) negMsg(m message) {
+func (c admitted) negMsg(m message) {
 	c.mu.Lock()
 	q := c.open[m.question()]
 	c.mu.Unlock()

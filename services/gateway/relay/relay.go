@@ -1,7 +1,7 @@
 // Package relay speaks NIP-01 with clients, each over one WebSocket: it takes events to ingest and
 // brings the verdicts back, and answers subscriptions from the index and from what is accepted
 // meanwhile. What clients say was written by strangers: it is parsed strictly, within limits, and
-// refused in one sentence that says why.
+// refused in one sentence that says why. It does not decide which events are accepted: ingest does.
 package relay
 
 import (
@@ -19,7 +19,6 @@ import (
 	"github.com/coder/websocket"
 
 	"tendril.dev/lib/candidates"
-	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/obs"
@@ -38,11 +37,21 @@ type Offerer interface {
 	Offer(ctx context.Context, c candidates.Candidate) error
 }
 
+// Circle is who may read: everyone, or the members of a private service (GRASP-08).
+type Circle interface {
+	IsPrivate() bool
+	// Has reports whether a key is a member's at this moment.
+	Has(key string) bool
+	// OnChange has fn called when there may be other members than before.
+	OnChange(fn func())
+}
+
 // Options is what a relay needs. Limits are used as they are: what is 0 there allows nothing. All
 // else must be set.
 type Options struct {
-	Limits      config.Front
-	Domain      string // of the service: host, and port if it is not a default one
+	Limits      Limits
+	Domain      string // address of the service: host, port if it is not a default one, and base path
+	Circle      Circle // who may read
 	Index       Index
 	Ingest      Offerer
 	Connections *limit.Fair // of WebSockets
@@ -51,6 +60,8 @@ type Options struct {
 	Met         *limit.Met // hears of clients that meet a limit
 	Log         *slog.Logger
 	Trace       *obs.Tracer // nil: no spans
+	// Banned says why a client may have no connection; nil: it may. Optional.
+	Banned func(client string) error
 }
 
 // Bounds that have no setting.
@@ -126,6 +137,7 @@ func New(o Options) *Relay {
 		connections: map[*connection]struct{}{},
 	}
 	r.hub = newHub(r.overrun)
+	r.Circle.OnChange(r.disconnectStrangers)
 	return r
 }
 
@@ -181,6 +193,7 @@ func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, client string) {
 		return
 	}
 	defer r.remove(c)
+	c.endIfBanned() // since it was looked before the connection was opened
 	r.Metrics.total.Inc()
 	defer func(began time.Time) { r.Metrics.duration.Observe(time.Since(began).Seconds()) }(time.Now())
 	c.serve()
@@ -239,6 +252,23 @@ func (r *Relay) remove(c *connection) {
 	defer r.mu.Unlock()
 	delete(r.connections, c)
 	r.open.Done()
+}
+
+// EndBanned ends the connections of clients that are banned.
+func (r *Relay) EndBanned() {
+	for _, c := range r.all() {
+		c.endIfBanned()
+	}
+}
+
+// endIfBanned ends the connection of a client that is banned.
+func (c *connection) endIfBanned() {
+	if c.relay.Banned == nil {
+		return
+	}
+	if err := c.relay.Banned(c.client); err != nil {
+		c.end(websocket.StatusPolicyViolation, err.Error()[:min(len(err.Error()), 120)])
+	}
 }
 
 // Stop takes no more messages, lets the events that are in flight have their verdicts, closes every

@@ -43,10 +43,12 @@ func connect(t *testing.T, set ...func(*Relay)) *bench {
 	rejected := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "rejected"}, []string{"kind", "reason"})
 	metrics := NewMetrics(prometheus.NewRegistry(), connections, 10, rejected)
 	r := New(Options{
-		Limits: config.Front{MaxSubscriptions: 10, MaxFilters: 10, MaxFilterValues: 10, MaxMessageBytes: 10_000, MaxLimit: 100,
-			DefaultLimit: 100, MaxFilterSteps: 100, EventTimeout: 10 * time.Second,
-			EventsPerMinute: 10, EventsPerMinutePerIP: 10, MaxSubscriptionsPerIP: 10, ClientBytes: 1 << 20, ClientBytesPerIP: 1 << 20, MessageTime: time.Minute},
-		Index: b.index, Connections: connections, Work: limit.NewFair(1, 1),
+		Limits: Limits{config.Front{MaxSubscriptions: 10, EventsPerMinute: 10, EventsPerMinutePerIP: 10}, Bounds{
+			MaxFilters: 10, MaxFilterValues: 10, MaxMessageBytes: 10_000, MaxLimit: 100, DefaultLimit: 100,
+			MaxFilterSteps: 100, EventTimeout: 10 * time.Second, MaxSubscriptionsPerIP: 10, ClientBytes: 1 << 20,
+			ClientBytesPerIP: 1 << 20, MessageTime: time.Minute,
+		}},
+		Circle: everyone{}, Index: b.index, Connections: connections, Work: limit.NewFair(1, 1),
 		Metrics: metrics, Met: limit.NewMet(log), Log: log,
 	})
 	for _, set := range set {
@@ -96,7 +98,9 @@ func (b *bench) store(seq uint64) {
 func TestWaitForRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := New(Options{Limits: config.Front{MessageTime: time.Minute, MaxMessageBytes: allInbound / 4, EventsPerMinute: 1, EventsPerMinutePerIP: 1}})
+		r := New(Options{Circle: everyone{}, Limits: Limits{
+			config.Front{EventsPerMinute: 1, EventsPerMinutePerIP: 1}, Bounds{MessageTime: time.Minute, MaxMessageBytes: allInbound / 4},
+		}})
 		c := newConnection(r, "192.0.2.1", func() { t.Error("the connection ends") })
 		defer c.cancel()
 		leave, err := r.inbound.Try(c.client, 1)
@@ -248,3 +252,10 @@ func TestWorkIsSharedByClients(t *testing.T) {
 		t.Errorf("heard %v", got)
 	}
 }
+
+// everyone is the circle of a public service.
+type everyone struct{}
+
+func (everyone) IsPrivate() bool { return false }
+func (everyone) Has(string) bool { return false }
+func (everyone) OnChange(func()) {}

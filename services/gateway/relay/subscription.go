@@ -141,7 +141,7 @@ type waiting struct {
 }
 
 // subscribe starts a subscription.
-func (c *connection) subscribe(m message) {
+func (c admitted) subscribe(m message) {
 	q := c.ask(m)
 	if q == nil {
 		return
@@ -258,7 +258,7 @@ func (s *subscription) forget() {
 }
 
 // count answers a COUNT (NIP-45).
-func (c *connection) count(m message) {
+func (c admitted) count(m message) {
 	back, err := c.afford(m)
 	if err != nil {
 		c.tellRefusal(m, err.Error())
@@ -307,7 +307,8 @@ func (r *Relay) why(err error) string {
 	case errors.Is(err, context.DeadlineExceeded):
 		return "error: the answer could not be given in time"
 	case errors.Is(err, limit.ErrShare):
-		return fmt.Sprintf("rate-limited: what this relay keeps for your address takes more than %d bytes; close some subscriptions", r.Limits.ClientBytesPerIP)
+		return fmt.Sprintf("rate-limited: what this relay keeps for your address takes more than %d bytes; close some "+
+			"subscriptions", r.Limits.ClientBytesPerIP)
 	case errors.Is(err, limit.ErrFull):
 		return "rate-limited: this relay does and keeps as much as it can for all clients; try again later"
 	}

@@ -1,6 +1,6 @@
 // Package known says which events of a relay need not be fetched: those that are accepted or held,
 // and those that were rejected within the last days. The micro service grasp.query.ids finds out
-// step by step which of a relay's are not among them (NIP-77).
+// step by step which of a relay's are not among them (NIP-77). It decides nothing.
 package known
 
 import (
@@ -75,10 +75,12 @@ func (k *Known) step(ctx context.Context, q proto.ReconcileQuery, send func(any)
 	}
 	var a proto.ReconcileAnswer
 	if len(q.Message) == 0 {
-		a.Known = uint64(len(set))
+		if a.Known = uint64(len(set)); a.Known > 0 {
+			a.Oldest = set[0].CreatedAt
+		}
 		a.Message, err = reconcile.Start(ctx, set, asking)
 	} else {
-		err = k.goOn(ctx, set, q.Message, &a)
+		err = k.goOn(ctx, set, q.Message, q.Opening, &a)
 	}
 	if err != nil {
 		return err
@@ -87,10 +89,10 @@ func (k *Known) step(ctx context.Context, q proto.ReconcileQuery, send func(any)
 }
 
 // goOn works out what to say next.
-func (k *Known) goOn(ctx context.Context, set reconcile.Packed, message []byte, a *proto.ReconcileAnswer) (err error) {
+func (k *Known) goOn(ctx context.Context, set reconcile.Packed, message []byte, opening bool, a *proto.ReconcileAnswer) (err error) {
 	var told [][32]byte
-	var listed uint64
-	a.Message, listed, err = reconcile.Continue(ctx, set, message, asking, func(id [32]byte) error {
+	var shown reconcile.Shown
+	a.Message, shown, err = reconcile.Continue(ctx, set, message, opening, asking, func(id [32]byte) error {
 		told = append(told, id)
 		return nil
 	})
@@ -99,9 +101,10 @@ func (k *Known) goOn(ctx context.Context, set reconcile.Packed, message []byte, 
 	}
 	a.Missing, err = k.missing(told)
 	// What the relay has named and is known here may be known though it does not match the filter.
-	if both := uint64(len(told) - len(a.Missing)/32); listed > both {
-		a.OnlyHere = listed - both
+	if both := uint64(len(told) - len(a.Missing)/32); shown.Listed > both {
+		a.OnlyHere = shown.Listed - both
 	}
+	a.Oldest = shown.Oldest
 	return err
 }
 

@@ -120,7 +120,8 @@ func differing(t *testing.T, b *bus.Bus, session proto.ReconcileQuery, relay []*
 	}
 	v.Seal()
 	other, service := negentropy.New(v, 60_000), query.Reconciler{Conn: b.Conn}
-	message, count, err := service.Begin(t.Context(), session)
+	begin, err := service.Begin(t.Context(), session)
+	message := begin.Message
 	for ; err == nil && message != nil; steps++ {
 		text, err := other.Reconcile(hex.EncodeToString(message))
 		must(t, err)
@@ -136,7 +137,7 @@ func differing(t *testing.T, b *bus.Bus, session proto.ReconcileQuery, relay []*
 	}
 	must(t, err)
 	slices.Sort(ids)
-	return slices.Compact(ids), alone, count, steps
+	return slices.Compact(ids), alone, begin.Known, steps
 }
 
 func TestReconcile(t *testing.T) {
@@ -211,7 +212,7 @@ func TestReconcileAsEventsAreAccepted(t *testing.T) {
 	session.Seq = 6001
 	go func() {
 		// Another question is answered meanwhile, so the next one is with the service too.
-		_, _, err := query.Reconciler{Conn: b.Conn}.Begin(t.Context(), proto.ReconcileQuery{Filter: session.Filter})
+		_, err := query.Reconciler{Conn: b.Conn}.Begin(t.Context(), proto.ReconcileQuery{Filter: session.Filter})
 		if err = errors.Join(err, index.Apply(records(6001, event(1621, 30_002)))); err != nil {
 			t.Error(err)
 		}

@@ -13,9 +13,12 @@ import (
 	"unique"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/obs"
 	"tendril.dev/lib/reconcile"
 	"tendril.dev/proto"
 )
@@ -54,6 +57,8 @@ type Rejected struct {
 	waiting map[uint64][]key // by hash of what is missing, in order of coming
 	queue   []*entry         // in order of time; those that are gone are still among them
 	missed  int              // keys that all entries miss
+	types   map[string]int   // how many of the entries are of which type of event
+	over    map[string]int   // how many of which type were forgotten because of age or number
 	fetches map[key]*fetch   // of entries to be asked for by id
 }
 
@@ -78,6 +83,7 @@ func NewRejected(js jetstream.JetStream, log *slog.Logger, maxAge time.Duration,
 	x := &Rejected{
 		log: log, maxAge: maxAge, rules: rules, seed: maphash.MakeSeed(),
 		entries: map[key]*entry{}, waiting: map[uint64][]key{}, fetches: map[key]*fetch{},
+		types: map[string]int{}, over: map[string]int{},
 	}
 	x.Follower = bus.NewFollower(js, bus.Reading{Stream: proto.StreamRejected}, log, bus.Each(x.take))
 	return x
@@ -113,6 +119,7 @@ func (x *Rejected) read(m bus.Message) error {
 	x.seq = m.Seq
 	for len(x.queue) > 0 && (m.Time.Sub(x.queue[0].at) >= x.kept(x.queue[0]) || len(x.queue)+x.missed >= mostKept) {
 		if k := x.queue[0].key(); x.entries[k] == x.queue[0] {
+			x.over[x.queue[0].eventType()]++
 			x.remove(k)
 		}
 		x.queue = x.queue[1:]
@@ -146,6 +153,7 @@ func (x *Rejected) read(m bus.Message) error {
 			e.missing, x.waiting[h] = append(e.missing, h), append(x.waiting[h], k)
 		}
 	}
+	x.types[e.eventType()]++
 	x.entries[k], x.queue, x.missed = e, append(x.queue, e), x.missed+len(e.missing)
 	if e.healed && len(x.fetches) < mostFetches {
 		x.fetches[k] = newFetch(e, r.FetchFrom)
@@ -155,6 +163,27 @@ func (x *Rejected) read(m bus.Message) error {
 
 func (e *entry) key() key { return key(e.id[:len(key{})]) }
 
+func (e *entry) eventType() string { return obs.EventTypeLabel(int(e.kind)) }
+
+// Measure registers how many ids are remembered, and how many were forgotten, by type of event.
+func (x *Rejected) Measure(r prometheus.Registerer) {
+	with := promauto.With(r)
+	for _, kind := range obs.EventTypes {
+		label := prometheus.Labels{"event_type": kind}
+		of := func(counts map[string]int) func() float64 {
+			return func() float64 {
+				x.mu.RLock()
+				defer x.mu.RUnlock()
+				return float64(counts[kind])
+			}
+		}
+		with.NewGaugeFunc(prometheus.GaugeOpts{Name: "ngit_sync_rejected_cold_index_current", ConstLabels: label,
+			Help: "Ids of rejected events that are remembered."}, of(x.types))
+		with.NewCounterFunc(prometheus.CounterOpts{Name: "ngit_sync_rejected_cold_index_expired_total", ConstLabels: label,
+			Help: "Ids of rejected events that were forgotten because of their age or their number."}, of(x.over))
+	}
+}
+
 // remove forgets an entry. What waits for the same leaves mostly in the order in which it came.
 func (x *Rejected) remove(k key) {
 	e := x.entries[k]
@@ -162,6 +191,7 @@ func (x *Rejected) remove(k key) {
 		return
 	}
 	delete(x.entries, k)
+	x.types[e.eventType()]--
 	delete(x.fetches, k)
 	x.missed -= len(e.missing)
 	for _, h := range e.missing {

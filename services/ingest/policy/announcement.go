@@ -19,11 +19,16 @@ import (
 // One that is archived is held for its git data. Any other waits with a held one that lists its
 // author.
 func (p *Policy) announcement(k Knowledge, c *Candidate) (d Decision) {
-	a, err := nostr.ParseAnnouncement(c.Event)
+	a, err := c.Announcement()
 	if err != nil {
 		return invalid(err)
 	}
-	if isPrivate(c.Event) {
+	switch {
+	case p.circle.IsPrivate() && !p.circle.Has(c.Event.PubKey):
+		d = rejected("no_member", "restricted: only members of this private service may announce repositories")
+		d.Remember = false // who is no member may become one
+		return d
+	case !p.circle.IsPrivate() && isPrivate(c.Event):
 		return rejected("private", messagePrivate)
 	}
 	identifier, address := a.Ref.Identifier, a.Ref.Address()
@@ -101,7 +106,7 @@ func (p *Policy) mayBeHosted(k Knowledge, a *nostr.Announcement) bool {
 func (p *Policy) conclude(k Knowledge, c *Candidate, d *Decision) {
 	var brings *nostr.Announcement // that is accepted
 	if d.Outcome == proto.Accepted && c.Event.Kind == nostr.KindAnnouncement {
-		brings, _ = nostr.ParseAnnouncement(c.Event)
+		brings, _ = c.Announcement()
 	}
 	gone, left := map[string]bool{}, map[string]string{} // ids; identifiers, and how their states are remembered
 	for id, identifier := range d.leaves {

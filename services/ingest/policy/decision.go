@@ -26,8 +26,12 @@ type Decision struct {
 	// proto.HeaderFloor.
 	Floors []proto.Floor
 
-	// Removes: the event was accepted, and leaves the log.
-	Removes bool
+	// Request is what was decided of an accepted request of an author.
+	Request proto.Request
+
+	// Removes: the event was accepted, and leaves the log. Renews: it is a request that stays in the
+	// log now, and takes another place in it.
+	Removes, Renews bool
 
 	// Next are candidates to be decided right after this one, because of it.
 	Next []*Candidate
@@ -60,6 +64,9 @@ const messageNewer = "duplicate: a newer event is in its place, or one as old of
 func (d Decision) MayChange() bool {
 	return d.Outcome == proto.Rejected && (len(d.Missing) > 0 || d.Reason == "crowded" || d.RetryAt > 0)
 }
+
+// Ends reports whether an accepted announcement goes with it, or moves away.
+func (d Decision) Ends() bool { return len(d.leaves) > 0 }
 
 // drop adds entries to what is deleted; nil is none. remember is the reason to remember them by, or
 // "".

@@ -29,7 +29,7 @@ func TestRelease(t *testing.T) {
 		superseded state | accepted a s waiting older | release older | duplicate drops older superseded
 		state without authority by now | accepted carols waiting s | release s | rejected unauthorized restricted misses by:30617:alice:tree drops s | restricted: author not authorized
 		pull request without repository by now | waiting 0s pr | release pr | rejected orphan restricted misses 30617:alice:tree, d:tree drops pr
-		deleted by now | accepted deletion waiting a | release a | rejected deleted blocked drops a
+		deleted by now | accepted deletion waiting a | release a | rejected deleted blocked drops a next deletion renewed
 		author blacklisted by now | waiting a --event-blacklist=@alice | release a | rejected blacklisted blocked drops a
 		not whitelisted by now | waiting a --repository-whitelist=bush | release a | rejected not_whitelisted blocked misses listed:30617:alice:tree drops a
 		our domain is another by now | waiting a --domain=new.example.com | release a | rejected service_not_listed invalid misses listed:30617:alice:tree drops a
@@ -70,7 +70,7 @@ func TestArrivals(t *testing.T) {
 		a        | rejected  |
 		a        | duplicate |
 	`) {
-		if got := strings.Join(s.named(policy.Arrivals(s[row[0]], proto.Outcome(row[1]))), " "); got != row[2] {
+		if got := strings.Join(s.named(policy.Arrivals(&policy.Candidate{Event: s[row[0]]}, proto.Outcome(row[1]))), " "); got != row[2] {
 			t.Errorf("%v: %q", row, got)
 		}
 	}

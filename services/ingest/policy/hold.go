@@ -29,10 +29,10 @@ func (p *Policy) hold(k Knowledge, c *Candidate, identifier string, phase proto.
 		return d
 	}
 	reserved := p.bounds.Reserved > 0 && p.isServed(k, nostr.RepoRef{PubKey: c.Event.PubKey, Identifier: identifier})
-	entry, err := held.NewEntry(proto.Held{
+	entry, err := held.Named(proto.Held{
 		Event: c.Event, Identifier: identifier, Source: c.Source, Relay: c.Relay, Client: c.Client, Trace: c.Trace,
 		Reserved: reserved, HeldAt: p.now().UTC(),
-	})
+	}, c.Parsed)
 	if err != nil {
 		return invalid(err)
 	}
@@ -65,15 +65,18 @@ func standsWithout(k Knowledge, e *held.Entry, evicted []*held.Entry) bool {
 	return e.Event.Kind != nostr.KindState || len(gone) == 0 || isAnnounced(k, e.Identifier, gone)
 }
 
+// silentDuration is how long an announcement is kept without its repository (proto.PhaseSilent).
+const silentDuration = 24 * time.Hour
+
 // begin returns an entry that begins a phase now, and when it must be looked at again.
 func (p *Policy) begin(phase proto.Phase, e held.Entry) *held.Entry {
 	lasts := p.settings.HoldDuration
 	switch phase {
 	case proto.PhaseSilent:
-		lasts = p.settings.SilentDuration
+		lasts = silentDuration
 	case proto.PhaseVouched:
 		// As long as those that vouch for it can last without anything happening.
-		lasts = p.settings.HoldDuration + p.settings.SilentDuration
+		lasts = p.settings.HoldDuration + silentDuration
 	}
 	e.Phase, e.ExpiresAt = phase, p.now().UTC().Add(lasts)
 	return &e
@@ -128,7 +131,7 @@ func (p *Policy) isNeeded(k Knowledge, c *Candidate) bool {
 	switch ev.Kind {
 	case nostr.KindState:
 		return p.speaksHere(k, nostr.RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()})
-	case nostr.KindAnnouncement, nostr.KindDeletion:
+	case nostr.KindAnnouncement, nostr.KindDeletion, nostr.KindVanish:
 		return true // they stand for themselves
 	case nostr.KindPR, nostr.KindPRUpdate:
 		pr, err := nostr.ParsePullRequest(ev)

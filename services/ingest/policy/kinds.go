@@ -1,14 +1,10 @@
 package policy
 
 import (
-	"cmp"
 	"errors"
-	"maps"
-	"math"
 	"slices"
 
 	"tendril.dev/lib/authority"
-	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
@@ -113,68 +109,9 @@ func (p *Policy) identifierOf(k Knowledge, pr *nostr.PullRequest) (identifier st
 	return identifier, missing
 }
 
-// deletion decides kind 5: stored, from anyone. It removes the held events of its author that it
-// names by `e`, or by `a` up to its time; the accepted ones are removed by every projection of the
-// log (NIP-09).
-func (p *Policy) deletion(k Knowledge, c *Candidate) Decision {
-	d, request := accepted(), c.Event
-	floors := map[nostr.Address]*nostr.Event{}
-	leaves, seen := map[string]string{}, map[string]bool{} // each tag once: anybody may write one ten thousand times
-	for _, tag := range request.Tags {
-		if len(tag) < 2 || seen[tag[0]+" "+tag[1]] {
-			continue
-		}
-		seen[tag[0]+" "+tag[1]] = true
-		var entries []*held.Entry
-		var have *nostr.Event
-		until := request.CreatedAt
-		switch tag[0] {
-		case "e":
-			entries, have, until = append(entries, k.Held().ByID(tag[1])), k.Accepted(tag[1]), math.MaxInt64
-		case "a":
-			address, err := nostr.ParseAddress(tag[1])
-			if err == nil && (address.Kind == nostr.KindAnnouncement ||
-				address.Kind == nostr.KindState) { // no other is ever held
-				entries, have = k.Held().At(address), k.AcceptedAt(address)
-			}
-		}
-		asked := func(ev *nostr.Event) bool { return ev.PubKey == request.PubKey && ev.CreatedAt <= until }
-		for _, e := range entries {
-			if e != nil && asked(e.Event) {
-				d.drop(rememberDeleted, e)
-				raise(floors, e.Event, tag[0])
-			}
-		}
-		if have != nil && asked(have) {
-			raise(floors, have, tag[0])
-		}
-		if have != nil && have.Kind == nostr.KindAnnouncement && asked(have) {
-			leaves[have.ID] = have.Tags.GetD()
-		}
-	}
-	if !p.settings.IgnoreDeletions { // otherwise accepted announcements stay
-		d.leaves = leaves
-		for _, address := range slices.SortedFunc(maps.Keys(floors),
-			func(a, b nostr.Address) int { return cmp.Compare(a.String(), b.String()) }) {
-			ev := floors[address]
-			d.Floors = append(d.Floors, proto.Floor{Kind: address.Kind, Identifier: address.Identifier,
-				CreatedAt: int64(ev.CreatedAt), ID: ev.ID})
-		}
-	}
-	return d
-}
-
-// raise keeps the newest version at each address that a deletion request names by its id. One that
-// it names by the address is below the request's time, and needs no floor.
-func raise(floors map[nostr.Address]*nostr.Event, ev *nostr.Event, tag string) {
-	address, has := nostr.AddressOf(ev)
-	if before := floors[address]; tag == "e" && has && (before == nil || nostr.Replaces(ev, before)) {
-		floors[address] = ev
-	}
-}
-
 // referenced decides everything that has no rule of its own: it must name, or be named by, what is
-// accepted. Held announcements do not count.
+// accepted. Held announcements do not count. What the service's own key has signed needs neither: an
+// operator's CI coordinator uses that key.
 func (p *Policy) referenced(k Knowledge, c *Candidate) Decision {
 	refs := nostr.ReferencesOf(c.Event)
 	for _, address := range refs.Addresses {
@@ -187,7 +124,7 @@ func (p *Policy) referenced(k Knowledge, c *Candidate) Decision {
 			return accepted()
 		}
 	}
-	if k.Vouched(c.Event) {
+	if p.isOwn(c.Event) || k.Vouched(c.Event) {
 		return accepted()
 	}
 	return p.orphan(k, c, missingOf(c.Event))
@@ -222,7 +159,7 @@ func (p *Policy) report(k Knowledge, c *Candidate) Decision {
 	return p.referenced(k, c)
 }
 
-// orphan rejects an event for which nothing accepted speaks. What its author has just submitted is
+// orphan rejects an event that no accepted event is linked to. What its author has just submitted is
 // answered once and for all; what came by sync may have come before what it belongs to. What names
 // something banned is told so.
 func (p *Policy) orphan(k Knowledge, c *Candidate, missing []string) Decision {
@@ -273,15 +210,16 @@ func MissingAnnouncement(identifier string) string { return announcementKey + id
 // missingInvitation is the missing key of an announcement by another that lists the author of this.
 func missingInvitation(ref nostr.RepoRef) string { return listedKey + ref.String() }
 
-// Arrivals returns the keys that arrive with an event that was accepted or held: what was rejected
-// because it missed one of them deserves another decision.
-func Arrivals(ev *nostr.Event, outcome proto.Outcome) []string {
+// Arrivals returns the keys that arrive with a candidate that was accepted or held: what was
+// rejected because it missed one of them deserves another decision.
+func Arrivals(c *Candidate, outcome proto.Outcome) []string {
 	var keys []string
+	ev := c.Event
 	if ev.Kind == nostr.KindAnnouncement && (outcome == proto.Accepted || outcome == proto.HeldBack) {
 		identifier := ev.Tags.GetD()
 		keys = append(keys, MissingAnnouncement(identifier), announcedByKey+nostr.RepoRef{PubKey: ev.PubKey,
 			Identifier: identifier}.String())
-		if a, err := nostr.ParseAnnouncement(ev); err == nil {
+		if a, err := c.Announcement(); err == nil {
 			for _, listed := range a.Listed {
 				keys = append(keys, missingInvitation(nostr.RepoRef{PubKey: listed, Identifier: identifier}))
 			}

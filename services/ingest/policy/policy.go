@@ -40,8 +40,22 @@ type Knowledge interface {
 	// Announced finds the accepted announcements of an identifier, as entries without a phase. They
 	// must not be changed.
 	Announced(identifier string) held.Source
-	// Deleted reports whether an accepted deletion request of its author names the event.
+	// Deleted reports whether an accepted request of its author has taken the event away: a deletion
+	// request, or a request to vanish that counts here.
 	Deleted(*nostr.Event) bool
+	// Vanished reports whether it was a request to vanish.
+	Vanished(*nostr.Event) bool
+	// IdleRequest returns the accepted request by which an event is taken away, if nothing but this
+	// request takes it away, and the request has an end because it has changed nothing; otherwise nil.
+	IdleRequest(*nostr.Event) *nostr.Event
+	// Reaches reports whether the log has an event, served or not, that a request of its author takes
+	// away where it counts.
+	Reaches(request *nostr.Event) bool
+	// AnnouncedBy are the accepted announcements of an author up to a time.
+	AnnouncedBy(author string, until nostr.Timestamp) []*nostr.Event
+	// Outlived reports whether the log has an event whose time there is over: it has expired, or is a
+	// request whose end has come, or its author has taken it away.
+	Outlived(*nostr.Event) bool
 	// Vouched reports whether an accepted event names this one, by id, or by address where it has
 	// one.
 	Vouched(*nostr.Event) bool
@@ -54,6 +68,9 @@ type Knowledge interface {
 	HiddenBy(id string) string
 	// Wrote reports whether there is an accepted event of an author.
 	Wrote(pubkey string) bool
+	// TakesPart reports whether there is one of [PartKinds], or an accepted announcement that lists
+	// the author.
+	TakesPart(pubkey string) bool
 	// RejectedBefore returns the answer that the event got within the last days; false if it was
 	// not rejected.
 	RejectedBefore(id string) (message string, before bool)
@@ -70,8 +87,21 @@ type Candidate struct {
 	Action proto.Action // on the release lane
 	Reason string       // that goes with the action
 	Trace  string       // W3C trace context
-	Purge  bool         // it is removed because it is banned, even if others need it
+	Purge  bool         // it is removed because it is hidden, even if others need it
+	Leaves bool         // it is removed because its time in the log is over
+	Renews bool         // it is a request that has an end in the log, and stays
 	Again  bool         // it was parked: that it was rejected before is no answer now
+
+	// Parsed is what Announcement has read.
+	Parsed *nostr.Announcement
+}
+
+// Announcement reads the event as an announcement, once.
+func (c *Candidate) Announcement() (a *nostr.Announcement, err error) {
+	if c.Parsed == nil {
+		c.Parsed, err = nostr.ParseAnnouncement(c.Event)
+	}
+	return c.Parsed, err
 }
 
 // Release is a candidate of ingest's own, with which no message came: it asks for a decision on a
@@ -84,9 +114,13 @@ func Release(ev *nostr.Event) *Candidate {
 
 // Policy is the configured part of the rules.
 type Policy struct {
+	// Own returns the service's own public key; "": it is not known yet. Optional.
+	Own func() string
+
 	settings config.Settings
 	hosting  config.Rules
 	bans     *bans.Set
+	circle   bans.Circle
 	bounds   Bounds
 	now      func() time.Time
 }
@@ -98,13 +132,20 @@ func New(s config.Settings, banned *bans.Set, bounds Bounds, now func() time.Tim
 	if err != nil {
 		return nil, err
 	}
-	return &Policy{settings: s, hosting: rules, bans: banned, bounds: bounds, now: now}, nil
+	return &Policy{settings: s, hosting: rules, bans: banned, circle: banned.Circle(s.Private), bounds: bounds, now: now}, nil
 }
 
 // Decide decides one candidate. It is pure but for the clock, which it reads for expirations and
 // for the times in held entries.
 func (p *Policy) Decide(k Knowledge, c *Candidate) (d Decision) {
 	entry := k.Held().ByID(c.Event.ID)
+	switch {
+	case c.Leaves:
+		return Decision{Outcome: proto.Done, Removes: k.Outlived(c.Event)}
+	case c.Renews:
+		_, is := k.AcceptedKind(c.Event.ID)
+		return Decision{Outcome: proto.Done, Renews: is, Request: p.request(c.Event, false)}
+	}
 	switch c.Action {
 	case proto.ActionExpire:
 		d = p.expire(k, c, entry)
@@ -115,7 +156,8 @@ func (p *Policy) Decide(k Knowledge, c *Candidate) (d Decision) {
 		}
 	case proto.ActionRemove:
 		_, accepted := k.AcceptedKind(c.Event.ID)
-		purged := c.Purge && k.HiddenBy(c.Event.ID) != "" // it is there, and still banned
+		hiddenBy := k.HiddenBy(c.Event.ID)
+		purged := hiddenBy != "" && (c.Purge || eventdb.IsGone(hiddenBy)) // it is there, and still hidden
 		d.Outcome, d.Removes = proto.Done, purged || accepted && !p.isNeeded(k, c)
 	default:
 		d = p.judge(k, c, entry)
@@ -160,7 +202,7 @@ func (p *Policy) known(k Knowledge, c *Candidate, entry *held.Entry) (d Decision
 		}
 		return d
 	case k.Deleted(c.Event):
-		return rejected("deleted", "blocked: its author has asked for its deletion")
+		return takenAway(k, c)
 	}
 	if c.Source.Synced() && !c.Again {
 		if message, before := k.RejectedBefore(c.Event.ID); before {
@@ -193,9 +235,9 @@ func (p *Policy) refuse(c *Candidate) (d Decision) {
 		return forgotten("ephemeral", "invalid: a login or proof (kind 22242, 27235) is for one server, and is not passed on")
 	case nostr.IsEphemeralKind(c.Event.Kind) && c.Lane != proto.LaneUser:
 		return forgotten("ephemeral", "restricted: ephemeral events are taken from clients only")
-	case int64(c.Event.CreatedAt) > p.now().Unix()+int64(p.settings.MaxFutureSeconds):
+	case int64(c.Event.CreatedAt) > p.now().Unix()+proto.MaxFuture:
 		d = forgotten("future", "invalid: created_at is too far in the future")
-		d.RetryAt = int64(c.Event.CreatedAt) - int64(p.settings.MaxFutureSeconds)
+		d.RetryAt = int64(c.Event.CreatedAt) - proto.MaxFuture
 		return d
 	}
 	return d
@@ -211,17 +253,27 @@ func (p *Policy) byKind(k Knowledge, c *Candidate) Decision {
 		return p.pullRequest(k, c)
 	case nostr.KindDeletion:
 		return p.deletion(k, c)
+	case nostr.KindVanish:
+		return p.vanish(k, c)
 	case nostr.KindReport:
 		return p.report(k, c)
+	case nostr.KindProfile, nostr.KindRelayList:
+		return p.aboutAuthor(k, c)
 	}
-	if nostr.KindOf(c.Event.Kind).FromAnyone {
+	switch kind := nostr.KindOf(c.Event.Kind); {
+	case kind.FromAnyone:
 		return accepted()
+	case kind.OwnOnly && !p.isOwn(c.Event):
+		return forgotten("not_own", "restricted: events of this kind are taken from this service's own key only")
 	}
 	if nostr.IsEphemeralKind(c.Event.Kind) {
 		return p.ephemeral(k, c)
 	}
 	return p.referenced(k, c)
 }
+
+// isOwn reports whether an event is signed by the service's own key.
+func (p *Policy) isOwn(ev *nostr.Event) bool { return p.Own != nil && ev.PubKey == p.Own() }
 
 // isProtected reports whether a candidate is a protected event (NIP-70) that may not be taken, or a
 // repost of one. A protected event is taken from its author only, on an authenticated connection:

@@ -166,6 +166,12 @@ func (s script) said(d policy.Decision) string {
 			says += word
 		}
 	}
+	if d.Request.Until == now.Add(30*24*time.Hour).Unix() {
+		says += " until 30d"
+	}
+	if d.Request.Vanishes {
+		says += " vanishes"
+	}
 	var hold, drop, next []string
 	for _, e := range d.Hold {
 		hold = append(hold, fmt.Sprint(e.Event.ID, " ", e.Phase, " ", e.ExpiresAt.Sub(now), " "))
@@ -179,6 +185,9 @@ func (s script) said(d policy.Decision) string {
 	for _, c := range d.Next {
 		if c.Action == proto.ActionRelease && len(c.Raw) > 0 {
 			next = append(next, c.Event.ID)
+		}
+		if c.Renews && len(c.Raw) > 0 {
+			next = append(next, c.Event.ID+" renewed")
 		}
 	}
 	for i, list := range [][]string{hold, d.Missing, drop, next} {
@@ -273,11 +282,46 @@ func (w *world) Announced(identifier string) held.Source {
 	return all.Held().Announced(identifier)
 }
 
-func (w *world) Deleted(ev *nostr.Event) bool {
-	return w.find(func(request *nostr.Event) bool {
-		return request.Kind == 5 && request.PubKey == ev.PubKey && request.Tags.ContainsAny("e", []string{ev.ID})
-	}) != nil
+// reaches reports whether a request takes an event away.
+func reaches(request, ev *nostr.Event) bool {
+	switch {
+	case request.PubKey != ev.PubKey || ev.Kind == 62:
+		return false
+	case request.Kind == 62:
+		return ev.CreatedAt <= request.CreatedAt && nostr.VanishesFrom(request, "git.example.com")
+	}
+	address, has := nostr.AddressOf(ev)
+	return request.Kind == 5 && ev.Kind != 5 && (request.Tags.ContainsAny("e", []string{ev.ID}) ||
+		has && ev.CreatedAt <= request.CreatedAt && request.Tags.ContainsAny("a", []string{address.String()}))
 }
+
+func (w *world) Deleted(ev *nostr.Event) bool {
+	return w.find(func(request *nostr.Event) bool { return reaches(request, ev) }) != nil
+}
+
+func (w *world) Vanished(ev *nostr.Event) bool {
+	return w.find(func(request *nostr.Event) bool { return request.Kind == 62 && reaches(request, ev) }) != nil
+}
+
+// IdleRequest finds one that reaches nothing that was accepted.
+func (w *world) IdleRequest(ev *nostr.Event) *nostr.Event {
+	return w.find(func(request *nostr.Event) bool { return reaches(request, ev) && !w.Reaches(request) })
+}
+
+func (w *world) Reaches(request *nostr.Event) bool {
+	return w.find(func(ev *nostr.Event) bool { return reaches(request, ev) }) != nil
+}
+
+func (w *world) AnnouncedBy(author string, until nostr.Timestamp) (events []*nostr.Event) {
+	for _, ev := range w.accepted {
+		if ev.Kind == 30617 && ev.PubKey == author && ev.CreatedAt <= until {
+			events = append(events, ev)
+		}
+	}
+	return events
+}
+
+func (w *world) Outlived(*nostr.Event) bool { return false }
 
 func (w *world) Vouched(ev *nostr.Event) bool {
 	names := []string{ev.ID}
@@ -303,6 +347,10 @@ func (w *world) HiddenBy(id string) string { return w.hidden[id] }
 
 func (w *world) Wrote(pubkey string) bool {
 	return w.find(func(ev *nostr.Event) bool { return ev.PubKey == pubkey }) != nil
+}
+
+func (w *world) TakesPart(pubkey string) bool {
+	return w.find(func(ev *nostr.Event) bool { return ev.PubKey == pubkey && slices.Contains(policy.PartKinds, ev.Kind) }) != nil
 }
 
 func (w *world) RejectedBefore(id string) (string, bool) { m, ok := w.rejected[id]; return m, ok }

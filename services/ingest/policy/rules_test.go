@@ -1,13 +1,16 @@
 package policy_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/held"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/policy"
+	"tendril.dev/test/fixture"
 )
 
 // The tables follow the order in which the policy checks.
@@ -47,7 +50,7 @@ func TestKnown(t *testing.T) {
 		silent, from sync | silent a | synced a | duplicate purgatory
 		silent, submitted again: a new chance | silent a | user a | duplicate purgatory a
 		silent, imported again too | silent a | imported a | duplicate purgatory a
-		deleted by its author | accepted a request | user note | rejected deleted blocked
+		deleted by its author | accepted a request | user note | rejected deleted blocked next request renewed
 		rejected before, from sync | refused list | synced list | rejected rejected_before previously expired forgotten
 		rejected before, by a user: decided again | refused list | user list | accepted
 		protected, by its author | accepted a | user protected | accepted
@@ -105,7 +108,7 @@ func TestAnnouncement(t *testing.T) {
 		not listing us, and of no maintainer | | user bobs | rejected service_not_listed invalid parked misses listed:30617:bob:tree
 		a maintainer's, named by an accepted one | accepted naming | user bobs | accepted
 		replaces one that lists us nowhere: only the repository waits | accepted goneFirst | user a | accepted
-		leaves, whatever the whitelist says, and hosting ends | accepted a waiting s --repository-whitelist=@bob | user newer | accepted drops s
+		leaves under any whitelist, and hosting ends | accepted a waiting s --repository-whitelist=@bob | user newer | accepted drops s
 		private | | user private | rejected private restricted | restricted: this service is public; a private repository needs a GRASP-08 service
 		drops us after it was accepted: hosting ends | accepted a waiting s | user gone | accepted drops s
 		drops us while held: what never had data vouches for nothing | waiting a s | user gone | rejected service_not_listed invalid parked misses listed:30617:alice:tree drops a, s
@@ -292,18 +295,98 @@ func TestDeletion(t *testing.T) {
 		bobs = bob 5 200 e=a a=alice/tree
 		ofPR = bob 5 200 e=pr
 		ofState = alice 5 200 a=30618:alice:tree
+		issue = alice 1621 100 a=alice/tree
+		ofIssue = alice 5 200 e=issue
+		vanishes = alice 62 100 relay=wss://other.example.org
+		ofRequests = alice 5 200 e=byAddress e=vanishes
 
-		of nothing known: stored | | user byID | accepted
+		of nothing known: kept for 30 days | | user byID | accepted until 30d
 		held, by id | waiting a | user byID | accepted drops a deleted by its author
 		held, by address | waiting a | user byAddress | accepted drops a deleted by its author
-		held, by address of an earlier time | waiting a | user early | accepted
-		held, by another author | waiting a | user bobs | accepted
+		held, by address of an earlier time | waiting a | user early | accepted until 30d
+		held, by another author | waiting a | user bobs | accepted until 30d
 		a held pull request | waiting 0s pr | user ofPR | accepted drops pr deleted by its author
 		with it go the states | waiting a s | user byID | accepted drops a deleted by its author, s
 		states of a deleted accepted announcement go | accepted a waiting s | user byAddress | accepted drops s
-		unless deletions are disrespected | accepted a waiting s --deletion-request-disrespector | user byAddress | accepted
-		which held ones are not protected by | waiting a --deletion-request-disrespector | user byID | accepted drops a deleted by its author
+		an accepted issue | accepted a issue | user ofIssue | accepted
+		an accepted issue, from sync | accepted a issue | synced ofIssue | accepted
+		of a request: it does nothing to these | accepted byAddress vanishes | user ofRequests | accepted until 30d
 		a held state by address | accepted a waiting s | user ofState | accepted drops s deleted by its author
+		disrespected: stored, and nothing is removed | accepted a waiting s --deletion-request-disrespector | user byAddress | accepted until 30d
+		nothing held either | waiting a --deletion-request-disrespector | user byID | accepted until 30d
+		a request that keeps something out stays | accepted a ofIssue | user issue | rejected deleted blocked next ofIssue renewed | blocked: its author has asked for its deletion
+	`)
+}
+
+// TestTargets: a deletion request may name so many events and addresses, with any other tags.
+func TestTargets(t *testing.T) {
+	t.Parallel()
+	ev := event("alice 5 200 k=1")
+	for i := range 2048 {
+		ev.Tags = append(ev.Tags, nostr.Tag{[]string{"e", "a"}[i%2], fmt.Sprintf("%064x", i)}, nostr.Tag{"e", fmt.Sprintf("%064x", 0)})
+	}
+	p := rulesOf(t, policy.Bounds{})
+	if d := p.Decide(accepts(), user(ev)); d.Outcome != proto.Accepted {
+		t.Errorf("2,048 targets: %+v", d)
+	}
+	ev.Tags = append(ev.Tags, nostr.Tag{"a", "1"})
+	if d := p.Decide(accepts(), user(ev)); d.Outcome != proto.Rejected || d.Message != "invalid: a deletion request may name 2048 events and addresses at most" {
+		t.Errorf("2,049 targets: %+v", d)
+	}
+}
+
+// TestVanish: a request to vanish that is meant for this service takes away all that its author has
+// written until then, and nothing else.
+func TestVanish(t *testing.T) {
+	run(t, `
+		a = alice here 100
+		waits = alice here:bush 100
+		later = alice here:late 201
+		s = alice state 150
+		bobs = bob here 100
+		pr = alice 1618 100 c=COMMIT a=bob/tree
+		issue = alice 1621 200 a=bob/tree
+		laterIssue = alice 1621 201 a=bob/tree
+		deletion = alice 5 150 e=issue
+		laterDeletion = alice 5 201 e=bobs
+		carols = carol elsewhere 100
+		names = alice here 100 maintainers=carol
+		all = alice 62 200 relay=ALL_RELAYS
+		ours = alice 62 200 relay=wss://other.example.org relay=wss://git.example.com/
+		http = alice 62 200 relay=https://GIT.example.com:443
+		theirs = alice 62 200 relay=wss://other.example.org
+		small = alice 62 200 relay=all_relays
+		none = alice 62 200
+		earlier = alice 62 100 relay=ALL_RELAYS
+		ofVanish = alice 5 300 e=all
+
+		changes nothing: kept for 30 days | accepted bobs | user all | accepted until 30d vanishes
+		from sync too | accepted bobs | synced all | accepted until 30d vanishes
+		all relays | accepted a | user all | accepted vanishes
+		all relays, from sync | accepted a | synced all | accepted vanishes
+		ours among others | accepted a | user ours | accepted vanishes
+		ours in another spelling | accepted a | user http | accepted vanishes
+		another's: stored, does nothing | accepted a waiting waits | user theirs | accepted until 30d
+		the word in small letters is none | accepted a | user small | accepted until 30d
+		without a relay | accepted a | user none | accepted until 30d
+		held events are dropped | accepted bobs waiting waits pr | user all | accepted vanishes drops pr deleted by its author, waits deleted by its author
+		not later ones | waiting later | user all | accepted until 30d vanishes
+		repositories end: what stood only with them goes | accepted names waiting s | user all | accepted vanishes drops s deleted by its author
+		and what an announcement held for others' sake | waiting names vouched carols | user all | accepted vanishes drops carols, names deleted by its author
+		disrespected: stored only | accepted a waiting waits --deletion-request-disrespector | user all | accepted until 30d
+		events up to the time are rejected | accepted bobs a all | user issue | rejected deleted blocked | blocked: its author has asked to vanish (NIP-62)
+		states too | accepted bobs a all | user s | rejected deleted blocked | blocked: its author has asked to vanish (NIP-62)
+		from sync too, and remembered | accepted bobs a all | synced issue | rejected deleted blocked
+		deletion requests too | accepted a all | user deletion | rejected deleted blocked
+		a request that keeps something out stays | accepted bobs all | user issue | rejected deleted blocked next all renewed
+		later events are welcome | accepted bobs a all | user laterIssue | accepted
+		later announcements are welcome | accepted a all | user later | held later
+		later deletion requests are welcome | accepted a all | user laterDeletion | accepted until 30d
+		where it does nothing nothing is rejected | accepted bobs a theirs | user issue | accepted
+		an earlier request to vanish is stored | accepted bobs all | user earlier | accepted until 30d vanishes
+		no deletion request takes it away | accepted a all | user ofVanish | accepted until 30d
+		nor does one make it new | accepted a all ofVanish | user all | duplicate
+		banned | --event-blacklist=@alice | user all | rejected blacklisted blocked
 	`)
 }
 
@@ -333,6 +416,10 @@ func TestEverythingElse(t *testing.T) {
 		byQID = carol 1 100 q=patch
 		carolsPatch = carol 1617 100 a=alice/tree
 		status = carol 1630 100 a=alice/tree
+		relayList = carol 10002 100
+		ownersList = alice 10002 100
+		strangersList = dave 10002 100
+		ofRelayList = dave 1 100 a=10002:carol:
 
 		names nothing | accepted a patch | user note | rejected orphan restricted misses named:note
 		names nothing, from sync | accepted a patch | synced note | rejected orphan restricted parked misses named:note
@@ -347,6 +434,11 @@ func TestEverythingElse(t *testing.T) {
 		nor does a grasp list | accepted a patch grasps | user note | rejected orphan restricted misses named:note
 		nor does naming one | accepted a patch request grasps | user ofRequest | rejected orphan restricted misses 10317:dave:, named:ofRequest, request
 		replaceable, older | accepted a patch newProfile ofProfile | user profile | duplicate
+		profile of an author | accepted a patch carolsPatch | user profile | accepted
+		relay list of an author, from sync | accepted a patch byLowerE | synced relayList | accepted
+		relay list of an owner | accepted a | user ownersList | accepted
+		profile of a stranger | accepted a patch plainGrasps | user strangersList | rejected orphan restricted misses named:10002:dave:, named:strangersList
+		a relay list vouches for no one | accepted a patch carolsPatch relayList | user ofRelayList | rejected orphan restricted misses 10002:carol:, named:ofRelayList
 		user grasp list, from anyone | | user plainGrasps | accepted
 		names an accepted address by a | accepted a patch | user byLowerA | accepted
 		names an accepted address by A | accepted a patch | user byUpperA | accepted
@@ -438,6 +530,27 @@ func TestOfferedPullRequests(t *testing.T) {
 	`)
 }
 
+// TestTheServicesOwnKey: what it signs needs no reference, and kind 19843 is taken from it alone. Bans
+// hold for it, and rules of a kind.
+func TestTheServicesOwnKey(t *testing.T) {
+	t.Parallel()
+	p := rulesOf(t, policy.DefaultBounds)
+	own, other := fixture.NewPerson().At(100), fixture.NewPerson().At(100)
+	p.Own = func() string { return own.PubKey }
+	for _, c := range []struct {
+		who  *fixture.Person
+		kind int
+		want proto.Outcome
+	}{
+		{own, 9842, proto.Accepted}, {other, 9842, proto.Rejected}, {own, 19843, proto.Accepted}, {other, 19843, proto.Rejected},
+		{own, 29846, proto.PassedOn}, {own, 30618, proto.Rejected},
+	} {
+		if got := p.Decide(&world{}, user(c.who.Sign(c.kind, ""))); got.Outcome != c.want {
+			t.Errorf("kind %d of the own key (%t): %+v", c.kind, c.who == own, got)
+		}
+	}
+}
+
 // counting counts how often held events are looked for.
 type counting struct {
 	policy.Knowledge
@@ -460,5 +573,32 @@ func TestRepeatedTagsCostNothing(t *testing.T) {
 	k := &counting{Knowledge: &world{}}
 	if d := rulesOf(t, policy.Bounds{}).Decide(k, user(event(line))); d.Outcome != proto.Accepted || k.looks > 2 {
 		t.Errorf("%+v after %d looks through what is held", d, k.looks)
+	}
+}
+
+// TestMembersAnnounce: on a private service members alone announce; on a public one nobody announces a
+// repository that is to be private.
+func TestMembersAnnounce(t *testing.T) {
+	t.Parallel()
+	member, stranger := fixture.NewPerson(), fixture.NewPerson()
+	closed := rulesOf(t, policy.DefaultBounds, "--private-mode", "--private-members="+member.Npub)
+	private := nostr.Tag{"private", "true"}
+	for _, c := range []struct {
+		rules *policy.Policy
+		who   *fixture.Person
+		tag   nostr.Tag
+		want  proto.Outcome
+		says  string
+	}{
+		{closed, member, private, proto.HeldBack, "purgatory: "}, {closed, stranger, private, proto.Rejected, "restricted: "},
+		{rulesOf(t, policy.DefaultBounds), member, private, proto.Rejected, "restricted: this service is public; a private repository needs a GRASP-08 service"},
+	} {
+		announcement := c.who.On("git.example.com").At(nostr.Timestamp(now.Unix()) - 10).Announce("tree")
+		announcement.Tags = append(announcement.Tags, c.tag)
+		must(t, announcement.Sign(c.who.Secret))
+		d := c.rules.Decide(&world{}, user(announcement))
+		if d.Outcome != c.want || !strings.HasPrefix(d.Message, c.says) || d.Remember && c.rules == closed {
+			t.Errorf("the decision is %+v", d)
+		}
 	}
 }

@@ -149,12 +149,12 @@ func (p *Policy) speaksHere(k Knowledge, ref nostr.RepoRef) bool {
 // isListed reports whether an accepted announcement of the identifier by another author lists the
 // author of this: one step, which is how an invitation is accepted.
 func isListed(k Knowledge, a *nostr.Announcement) bool {
-	return k.Announced(a.Ref.Identifier).Lists(a.Ref.PubKey, a.Listed)
+	return k.Announced(a.Ref.Identifier).Lists(a.Ref.PubKey)
 }
 
 // isVouchedFor reports whether a held announcement of another author lists the author of this: one
 // step. What is held for others' sake vouches too; it goes with the last that does not, see
 // dropWith.
 func isVouchedFor(k Knowledge, a *nostr.Announcement) bool {
-	return k.Held().Announced(a.Ref.Identifier).Lists(a.Ref.PubKey, a.Listed)
+	return k.Held().Announced(a.Ref.Identifier).Lists(a.Ref.PubKey)
 }

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"tendril.dev/lib/authority"
-	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -110,58 +109,24 @@ func (a announced) Any(without map[string]bool) bool {
 	return false
 }
 
-// Lists asks the likely ones first: who accepts an invitation lists whom it came from. No index has
-// who lists a key, so that the rest of the answer takes all announcements of the identifier, once.
-func (a announced) Lists(key string, likely []string) bool {
-	for _, other := range likely {
-		for _, e := range a.By(other) {
-			if other != key && e.Announcement.Lists(key) {
-				return true
-			}
+// Lists looks at all identifiers if that of the announcements is "", which no repository has.
+func (a announced) Lists(key string) bool {
+	lists := func(ev *nostr.Event) bool {
+		e := a.entryOf(ev)
+		return e != nil && ev.PubKey != key && e.Announcement.Lists(key) && a.Accepted(ev.ID) != nil
+	}
+	for _, ev := range a.events { // that the batch has brought
+		if ev != nil && ev.Kind == nostr.KindAnnouncement && (a.identifier == "" || ev.Tags.GetD() == a.identifier) && lists(ev) {
+			return true
 		}
 	}
-	if !a.readListings(a.identifier) {
-		return false
-	}
-	return a.announced.Announced(a.identifier).Lists(key, nil)
-}
-
-// readListings reads all accepted announcements of an identifier, and reports whether they are
-// there.
-func (d *draft) readListings(identifier string) bool {
-	if d.read[identifier] {
-		return true
-	}
-	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Tags: nostr.TagMap{"d": {identifier}}}
-	for ev, err := range d.view.Query(d.ctx, filter) {
-		if !d.found(err) {
-			d.until = 0 // what is kept is not all
+	for ev, err := range a.view.Listing(a.ctx, key, a.identifier) {
+		if !a.found(err) {
 			return false
 		}
-		if ev.Tags.GetD() == identifier && d.Accepted(ev.ID) != nil {
-			d.announce(ev)
+		if lists(ev) {
+			return true
 		}
 	}
-	for _, ev := range d.events { // that the batch has brought
-		if ev != nil && ev.Kind == nostr.KindAnnouncement && ev.Tags.GetD() == identifier && d.Accepted(ev.ID) != nil {
-			d.announce(ev)
-		}
-	}
-	d.read[identifier] = true
-	return true
-}
-
-// announce keeps an accepted announcement in place of that before it.
-func (d *draft) announce(ev *nostr.Event) {
-	e := d.entryOf(ev)
-	if e == nil {
-		return
-	}
-	for _, before := range d.announced.At(e.Announcement.Ref.Address()) {
-		d.announced.Remove(before.Key)
-	}
-	d.announced.Add(e)
-	if at := eventdb.Expiration(ev); at != 0 {
-		d.until = min(d.until, at)
-	}
+	return false
 }

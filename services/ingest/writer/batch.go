@@ -60,7 +60,7 @@ func (t *term) gather(ctx context.Context) (*batch, error) {
 		if err := t.decideWork(b, x); err != nil {
 			return b, err
 		}
-		if len(b.decided) >= t.scheduler.most(c, t.Settings.BatchSize) || b.bytes >= commitBytes {
+		if len(b.decided) >= t.scheduler.most(c, t.batchSize) || b.bytes >= commitBytes || t.draft.hides {
 			break
 		}
 		x, more = t.scheduler.more(c)
@@ -122,7 +122,8 @@ func (t *term) decide(b *batch, x decided) error {
 	}
 	switch d.Outcome {
 	case proto.Accepted:
-		t.draft.Accept(c.Event)
+		t.draft.Accept(c.Event, d.Request)
+		t.draft.hides = t.draft.hides || d.Ends() || t.draft.linksGone(c.Event)
 		t.draft.raise(c.Event.PubKey, d.Floors)
 		t.draft.Forget(c.Event.ID)
 	case proto.HeldBack:
@@ -133,7 +134,10 @@ func (t *term) decide(b *batch, x decided) error {
 	if d.Removes {
 		t.draft.Remove(c.Event)
 	}
-	if d.Removes || d.Outcome == proto.Accepted {
+	if d.Renews {
+		t.draft.renewed[c.Event.ID] = true
+	}
+	if d.Removes || d.Renews || d.Outcome == proto.Accepted {
 		b.logged = append(b.logged, len(b.decided))
 	}
 	b.bytes += len(c.Raw)
@@ -145,7 +149,8 @@ func (t *term) decide(b *batch, x decided) error {
 	}
 	t.draft.settle(c.Event.ID)
 	relays := sync.OnceValue(func() []string { return t.policy.RelaysOf(t.draft, c.Event) })
-	t.rechecks.add(b.class, t.park.take(t.draft.Arrived(policy.Arrivals(c.Event, outcome), relays))...)
+	arrived := t.draft.Arrived(policy.Arrivals(c, outcome), relays)
+	t.rechecks.add(b.class, t.park.take(arrived, t.draft.rejectedKind)...)
 	return t.draft.failure()
 }
 
@@ -195,11 +200,16 @@ func (t *term) answer(b *batch) {
 		}
 	}
 	for _, p := range b.packs {
-		if err := p.msg.Ack(); err != nil {
-			t.Log.Debug("acknowledging candidates", "error", err)
-		}
-		t.tell(p)
+		t.done(p)
 	}
+}
+
+// done acknowledges a pack, and tells its sender.
+func (w *Writer) done(p *pack) {
+	if err := p.msg.Ack(); err != nil {
+		w.Log.Debug("acknowledging candidates", "error", err)
+	}
+	w.tell(p)
 }
 
 // passOn tells every gateway of an ephemeral event. Nothing keeps it for one that does not listen.
@@ -220,12 +230,12 @@ const maxSentence = 512
 func sentence(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxSentence)], "") }
 
 // tell sends the verdicts on a pack to its sender. Nothing is kept for one that has gone.
-func (t *term) tell(p *pack) {
+func (w *Writer) tell(p *pack) {
 	if p.reply == "" {
 		return
 	}
 	data, _ := json.Marshal(proto.Verdicts{Ref: p.ref, Verdicts: p.verdicts}) // texts and numbers
-	if err := t.Bus.Conn.Publish(p.reply, data); err != nil {
-		t.Log.Warn("verdicts cannot be sent", "count", len(p.verdicts), "error", err)
+	if err := w.Bus.Conn.Publish(p.reply, data); err != nil {
+		w.Log.Warn("verdicts cannot be sent", "count", len(p.verdicts), "error", err)
 	}
 }

@@ -42,7 +42,7 @@ type paced struct {
 }
 
 func (p *paced) Decide(k policy.Knowledge, c *policy.Candidate) policy.Decision {
-	p.w.Settings.BatchSize = p.next()
+	p.w.batchSize = p.next()
 	return p.Policy.Decide(k, c)
 }
 

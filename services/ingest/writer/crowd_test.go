@@ -72,7 +72,8 @@ func stateOf(who person, at int64) *policy.Candidate {
 
 // TestStrangersAreNotRead: a decision about a state reads the announcements that its author's chain
 // reaches, and of those who name the lead a bounded number, however many strangers announce the
-// same identifier and list its people. So does the acceptance of an invitation.
+// same identifier and list its people. So does a decision about an announcement, also of one that
+// lists nobody.
 func TestStrangersAreNotRead(t *testing.T) {
 	t.Parallel()
 	const strangers = 10_000
@@ -91,18 +92,30 @@ func TestStrangersAreNotRead(t *testing.T) {
 		if got := p.Decide(d, stateOf(c.who, at)); got.Outcome != c.outcome || d.failure() != nil {
 			t.Fatalf("%+v", got)
 		}
-		if len(d.parsed) > c.most || d.read["x"] {
-			t.Errorf("%d accepted announcements were read; all of them: %t", len(d.parsed), d.read["x"])
+		if len(d.parsed) > c.most {
+			t.Errorf("%d accepted announcements were read", len(d.parsed))
 		}
 	}
 	d.begin(t.Context())
 	list := alice.event(30617, at, "", append(alice.announcement("x", at).Tags, nostr.Tag{"M", string(bob)}, nostr.Tag{"m", string(alice)},
 		nostr.Tag{"m", string(carol)}, nostr.Tag{"m", string(invited)})...)
-	d.Accept(list)
+	d.Accept(list, proto.Request{})
 	accepts := invited.elsewhere("x", at+1, alice)
-	c := &policy.Candidate{Event: accepts, Raw: nostr.Encode(accepts), Lane: proto.LaneUser, Source: proto.SourceUser}
-	if got := p.Decide(d, c); got.Outcome != proto.Accepted || len(d.parsed) > 4 || d.read["x"] {
-		t.Errorf("%+v; %d were read; all of them: %t", got, len(d.parsed), d.read["x"])
+	for _, c := range []struct {
+		why     string
+		ev      *nostr.Event
+		outcome proto.Outcome
+	}{
+		{"who is invited accepts", accepts, proto.Accepted},
+		{"who is invited leaves, and lists nobody", invited.elsewhere("x", at+2), proto.Accepted},
+		{"who is listed by nobody", newPerson(6).elsewhere("x", at), proto.Rejected},
+		{"a new one that lists us", newPerson(7).announcement("x", at), proto.HeldBack},
+	} {
+		d.parsed = map[string]*held.Entry{}
+		candidate := &policy.Candidate{Event: c.ev, Raw: nostr.Encode(c.ev), Lane: proto.LaneUser, Source: proto.SourceUser}
+		if got := p.Decide(d, candidate); got.Outcome != c.outcome || len(d.parsed) > 4 {
+			t.Errorf("%s: %+v; %d were read", c.why, got, len(d.parsed))
+		}
 	}
 }
 

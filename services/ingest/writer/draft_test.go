@@ -2,7 +2,6 @@ package writer
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
 	"tendril.dev/services/ingest/known"
 )
 
@@ -69,7 +69,7 @@ func TestHolderIsTheIndexs(t *testing.T) {
 					now = clock
 					d.begin(t.Context())
 					for _, ev := range tc.events[from:] {
-						d.Accept(ev)
+						d.Accept(ev, proto.Request{})
 					}
 					for _, at := range []nostr.Timestamp{999, 1000, 1001, 2999, 3000, 3001} {
 						probe := made(10317, at)
@@ -118,7 +118,7 @@ func TestVouched(t *testing.T) {
 			now := nostr.Timestamp(10)
 			d := draftOver(t, &now, tc.stored...)
 			for _, ev := range tc.batch {
-				d.Accept(ev)
+				d.Accept(ev, proto.Request{})
 			}
 			if got, err := d.Vouched(profile), d.failure(); err != nil || got != tc.want {
 				t.Errorf("%v, %v; want %v", got, err, tc.want)
@@ -127,36 +127,39 @@ func TestVouched(t *testing.T) {
 	}
 }
 
-// TestWhoNamesAKey: those who list a key as a maintainer are found, also when the batch at hand
-// brings them or takes them away.
-func TestWhoNamesAKey(t *testing.T) {
+// TestWhoListsAKey: that somebody lists a key as a maintainer is found, also when the batch at hand
+// brings who does, or takes the last of these away.
+func TestWhoListsAKey(t *testing.T) {
 	t.Parallel()
-	alice, bob, carol, dave, maintainer := newPerson(1), newPerson(2), newPerson(3), newPerson(4), newPerson(99)
+	alice, bob, dave, maintainer := newPerson(1), newPerson(2), newPerson(4), newPerson(99)
 	now := nostr.Timestamp(10)
-	d := draftOver(t, &now, alice.announcement("x", 1000, maintainer))
+	listing := alice.announcement("x", 1000, maintainer)
+	d := draftOver(t, &now, listing, alice.announcement("y", 1000), maintainer.announcement("x", 1000, alice))
 	for _, step := range []struct {
+		why    string
 		accept *nostr.Event
-		names  []person
+		is     bool
 	}{
-		{bob.elsewhere("x", 2000, maintainer), []person{alice, bob}},
-		{carol.elsewhere("x", 3000), []person{alice, bob}},
-		{alice.elsewhere("x", 4000, maintainer), []person{alice, bob}}, // moves away
-		{dave.announcement("x", 5000, maintainer), []person{alice, bob, dave}},
-		{dave.event(5, 6000, "", dave.repo("x")), []person{alice, bob}},
+		{"alice lists the key", nil, true},
+		{"alice lists nobody any more", alice.elsewhere("x", 2000), false},
+		{"bob lists the key", bob.elsewhere("x", 2000, maintainer), true},
+		{"bob deletes that", bob.event(5, 6000, "", bob.repo("x")), false},
+		{"dave lists the key for another repository", dave.announcement("z", 5000, maintainer), false},
+		{"who lists oneself", maintainer.elsewhere("x", 2000, maintainer), false},
 	} {
-		d.Accept(step.accept)
-		if !d.Announced("x").Lists(string(maintainer), nil) {
-			t.Errorf("after %s no announcement lists the key", step.accept)
+		if step.accept != nil {
+			d.Accept(step.accept, proto.Request{})
 		}
-		list, err := d.announced.Naming("x", string(maintainer)), d.failure()
-		var got []person
-		for _, e := range list {
-			got = append(got, person(e.Event.PubKey))
+		if got, err := d.Announced("x").Lists(string(maintainer)), d.failure(); err != nil || got != step.is {
+			t.Errorf("%s: %v, %v", step.why, got, err)
 		}
-		slices.Sort(got)
-		slices.Sort(step.names)
-		if err != nil || !slices.Equal(got, step.names) {
-			t.Fatalf("after %s: %v, %v; want %v", step.accept, got, err, step.names)
-		}
+	}
+	if !d.Announced("z").Lists(string(maintainer)) || d.Announced("x").Lists(string(alice)) {
+		t.Errorf("of others the wrong ones are found: %v", d.failure())
+	}
+	if invited := newPerson(98); d.TakesPart(string(invited)) {
+		t.Error("nobody lists the key")
+	} else if d.Accept(dave.announcement("z", 7000, invited), proto.Request{}); !d.TakesPart(string(invited)) {
+		t.Error("who is invited takes no part")
 	}
 }

@@ -37,8 +37,8 @@ var (
 
 func testSettings() (s config.Settings) {
 	s.Domain = domain
-	s.HoldDuration, s.SilentDuration = 30*time.Minute, 24*time.Hour
-	s.MaxFutureSeconds, s.BatchSize, s.LargestEvent = 900, 500, 192<<10
+	s.HoldDuration = 30 * time.Minute
+	s.LargestEvent = 192 << 10
 	s.RejectedHotSeconds, s.RejectedColdSeconds = 120, 7*24*60*60
 	s.DatabaseBackend = "memory"
 	return s
@@ -146,7 +146,7 @@ func (p person) event(kind int, at int64, content string, tags ...nostr.Tag) *no
 		PubKey: string(p), Kind: kind, CreatedAt: nostr.Timestamp(at), Tags: append(nostr.Tags{}, tags...), Content: content, Sig: strings.Repeat("0", 128),
 	}
 	switch kind {
-	case 5, 30617, 30618, 1618, 1619: // ingest checks their signatures
+	case 5, 62, 30617, 30618, 1618, 1619: // ingest checks their signatures
 		secret, _ := secrets.Load(p)
 		if err := ev.Sign(secret.(string)); err != nil {
 			panic(err)

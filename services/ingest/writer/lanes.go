@@ -54,38 +54,46 @@ func newLanes() *lanes {
 	return l
 }
 
-// openLanes begins to fetch. broken is called when NATS has lost a lane's consumer: the client
-// library would ask again after half a minute, if at all.
+// openLanes begins to fetch. broken is called when NATS has lost a lane's consumer.
 func openLanes(ctx context.Context, b *bus.Bus, counts *metrics, broken func(error)) (*lanes, error) {
 	l := newLanes()
 	ctx, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	for lane, source := range sources {
-		failed := func(err error) error { return fmt.Errorf("fetch candidates of %s: %w", source.consumer, err) }
-		take := func(m jetstream.Msg) {
-			p := readPack(m)
+		consuming, err := consume(ctx, b, source.stream, source.consumer, func(p *pack) {
 			counts.queue.WithLabelValues(source.name).Set(float64(p.behind))
 			l.put(ctx, lane, p)
-		}
-		onError := func(_ jetstream.ConsumeContext, err error) {
-			gone := []error{nats.ErrNoResponders, jetstream.ErrConsumerDeleted, jetstream.ErrConsumerNotFound,
-				jetstream.ErrConsumerDoesNotExist}
-			if slices.ContainsFunc(gone, func(g error) bool { return errors.Is(err, g) }) {
-				broken(failed(err))
-			}
-		}
-		consumer, err := b.JS.Consumer(ctx, source.stream, source.consumer)
-		var consuming jetstream.ConsumeContext
-		if err == nil {
-			consuming, err = consumer.Consume(take, jetstream.PullMaxMessagesWithBytesLimit(commitSize, fetchBytes),
-				jetstream.ConsumeErrHandler(onError))
-		}
+		}, broken)
 		if err != nil {
 			l.close()
-			return nil, failed(err)
+			return nil, err
 		}
 		l.consuming = append(l.consuming, consuming)
 	}
 	return l, nil
+}
+
+// consume begins to fetch from a stream. broken is called when NATS has lost the consumer: the
+// client library would ask again after half a minute, if at all.
+func consume(ctx context.Context, b *bus.Bus, stream, name string, take func(*pack),
+	broken func(error)) (jetstream.ConsumeContext, error) {
+	failed := func(err error) error { return fmt.Errorf("fetch candidates of %s: %w", name, err) }
+	onError := func(_ jetstream.ConsumeContext, err error) {
+		gone := []error{nats.ErrNoResponders, jetstream.ErrConsumerDeleted, jetstream.ErrConsumerNotFound,
+			jetstream.ErrConsumerDoesNotExist}
+		if slices.ContainsFunc(gone, func(g error) bool { return errors.Is(err, g) }) {
+			broken(failed(err))
+		}
+	}
+	consumer, err := b.JS.Consumer(ctx, stream, name)
+	if err != nil {
+		return nil, failed(err)
+	}
+	consuming, err := consumer.Consume(func(m jetstream.Msg) { take(readPack(m)) },
+		jetstream.PullMaxMessagesWithBytesLimit(commitSize, fetchBytes), jetstream.ConsumeErrHandler(onError))
+	if err != nil {
+		return nil, failed(err)
+	}
+	return consuming, nil
 }
 
 // put waits until a lane has room for a pack.

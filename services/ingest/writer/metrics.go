@@ -20,8 +20,8 @@ type metrics struct {
 	passedOn      *prometheus.CounterVec
 	evicted       *prometheus.CounterVec
 	synced        *prometheus.CounterVec
-	hot, cold     prometheus.Gauge
-	invalidated   prometheus.Counter
+	parked        parkMetrics
+	invalidated   *prometheus.CounterVec
 	batchSize     prometheus.Histogram
 	batchDuration prometheus.Histogram
 	queue         *prometheus.GaugeVec
@@ -49,12 +49,9 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			"Ephemeral events that subscribers were told of, and that are not stored.", "kind"),
 		evicted: counter("ngit_ingest_evicted_total", "Held events dropped to make room for others.", "kind"),
 		synced:  counter("ngit_sync_events_total", "New events, accepted or held, by where they came from.", "source"),
-		hot: with.NewGauge(prometheus.GaugeOpts{Name: "ngit_sync_rejected_hot_cache_current",
-			Help: "Rejected events that are kept whole for a moment, in case what they miss arrives."}),
-		cold: with.NewGauge(prometheus.GaugeOpts{Name: "ngit_sync_rejected_cold_index_current",
-			Help: "Ids of rejected events that are remembered."}),
+		parked:  newParkMetrics(r),
 		invalidated: counter("ngit_sync_rejected_invalidated_total",
-			"Remembered rejections taken back because what they missed has arrived.").WithLabelValues(),
+			"Remembered rejections taken back because what they missed has arrived.", "event_type"),
 		batchSize: with.NewHistogram(prometheus.HistogramOpts{Name: "ngit_ingest_commit_events",
 			Help: "Candidates decided in one commit.", Buckets: []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000}}),
 		batchDuration: with.NewHistogram(prometheus.HistogramOpts{Name: "ngit_ingest_commit_duration_seconds",

@@ -76,7 +76,7 @@ func TestUrgentOvertakesABacklog(t *testing.T) {
 			}
 			s.raw(lane, encode(t, manyGrasps(1, 1)[0]), proto.HeaderAction, string(proto.ActionExtend))
 			start(t, b, "a", func(w *Writer) {
-				w.Settings.BatchSize, w.beforeCommit = 100, func() { commits.Add(1) }
+				w.batchSize, w.beforeCommit = 100, func() { commits.Add(1) }
 			})
 			s.wait(1)
 			// What was fetched before the urgent lane was open may come first: a few batches.

@@ -80,7 +80,7 @@ func TestClassesAlternate(t *testing.T) {
 		w.rechecks.add(bulk, policy.Release(ev))
 	}
 	w.puts(t, laneSync, proto.LaneSyncDaily, manyGrasps(10, 20)...)
-	w.Settings.BatchSize = 20
+	w.batchSize = 20
 	var got []string
 	for n := range 8 {
 		w.puts(t, laneUser, proto.LaneUser, manyGrasps(n, 1)[0])
@@ -91,6 +91,20 @@ func TestClassesAlternate(t *testing.T) {
 	want := []string{"user1", "release5", "user2", "release5", "user2", "sync.daily5", "user2", "sync.daily5"}
 	if !slices.Equal(got, want) {
 		t.Errorf("batches of %v, want %v", got, want)
+	}
+}
+
+// TestAFailedBatchGivesRechecksBack: what it had taken comes first again, but for releases, for
+// which the next writer looks itself.
+func TestAFailedBatchGivesRechecksBack(t *testing.T) {
+	t.Parallel()
+	release := policy.Release(manyGrasps(1, 1)[0])
+	taken, left := &policy.Candidate{Lane: proto.LaneSyncDaily}, &policy.Candidate{Lane: proto.LaneSyncLive}
+	var r rechecks
+	r.add(bulk, left, release)
+	r.restore(bulk, []*policy.Candidate{release, taken})
+	if !slices.Equal(r.waiting[bulk], []*policy.Candidate{taken, left}) {
+		t.Errorf("%d rechecks wait, want the taken one and the one behind it", r.len())
 	}
 }
 

@@ -1,6 +1,6 @@
 // Package writer is the one writer of the log: it takes candidates, decides them in order, commits
 // what was decided in atomic batches that name the heads they were decided on, and tells the
-// senders (docs/architecture.md).
+// senders (docs/architecture.md). What is accepted it does not know: it asks package policy.
 package writer
 
 import (
@@ -14,10 +14,12 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/claim"
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/testonly"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/known"
 	"tendril.dev/services/ingest/policy"
@@ -43,13 +45,15 @@ type Writer struct {
 	Usage    *limit.Usage
 	Marks    *limit.Marks
 
-	park      *park
-	policy    Policy
-	metrics   *metrics
-	bootstrap []nostr.RelayURL
-	refused   func(*nostr.Event, proto.Refusal) // hears of every event that is rejected
-	trouble   atomic.Pointer[trouble]
-	rechecks  rechecks
+	park       *park
+	policy     Policy
+	metrics    *metrics
+	bootstrap  []nostr.RelayURL
+	refused    func(*nostr.Event, proto.Refusal) // hears of every event that is rejected
+	trouble    atomic.Pointer[trouble]
+	rechecks   rechecks
+	batchSize  int           // commitSize, but in tests
+	takenEvery time.Duration // as the constant, but in tests
 
 	beforeCommit func() // for tests: a pause here is a writer that stands still between decision and commit
 	afterEvents  func() // for tests: between the commits of the log and of the held events
@@ -62,26 +66,31 @@ func New(ctx context.Context, n *node.Node, refused func(*nostr.Event, proto.Ref
 	s := n.Settings
 	w = &Writer{
 		Node: n, Held: held.NewSet(n.Bus.JS, n.Log, nil), refused: refused,
-		Rejected: known.NewRejected(n.Bus.JS, n.Log, time.Duration(s.RejectedColdSeconds)*time.Second, s.RulesHash()),
-		park:     newPark(time.Duration(s.RejectedHotSeconds) * time.Second),
+		Rejected:  known.NewRejected(n.Bus.JS, n.Log, time.Duration(s.RejectedColdSeconds)*time.Second, s.RulesHash()),
+		batchSize: testonly.Int("COMMIT_BATCH", commitSize), takenEvery: takenEvery,
 
 		beforeCommit: func() {}, afterEvents: func() {}, afterHeld: func() {}, betweenMarks: func() {},
 	}
 	bounds := policy.DefaultBounds
-	bounds.Bytes = s.HeldBytes
-	if w.policy, err = policy.New(s, n.Bans, bounds, time.Now); err != nil {
+	bounds.Bytes = testonly.Int("PURGATORY_MAX_BYTES", bounds.Bytes)
+	rules, err := policy.New(s, n.Bans, bounds, time.Now)
+	if err != nil {
 		return nil, err
 	}
+	rules.Own = ownKey(s)
+	w.policy = rules
 	if w.metrics, err = newMetrics(n.Metrics); err != nil {
 		return nil, err
 	}
+	w.park = newPark(time.Duration(s.RejectedHotSeconds)*time.Second, w.metrics.parked)
+	w.Rejected.Measure(n.Metrics)
 	if w.bootstrap, err = s.Bootstrap(); err != nil {
 		return nil, err
 	}
 	if w.Usage, err = limit.OpenUsage(ctx, n.Bus, n.Log, time.Now); err != nil {
 		return nil, err
 	}
-	looks := []limit.Look{limit.Log(n.Bus, s.LogMaxBytes)}
+	looks := []limit.Look{limit.Writable(n.Bus), limit.Log(n.Bus, s.LogMaxBytes)}
 	if s.DatabaseBackend != "memory" {
 		looks = append(looks, limit.Disk(s.RelayDataPath))
 	}
@@ -118,14 +127,52 @@ type term struct {
 	scheduler      *scheduler
 	draft          *draft
 	head, heldHead uint64    // of the log and of the held events' stream, behind the last commit
-	purgedAt       time.Time // when banned events whose time is over were last looked for
+	purgedAt       time.Time // when it was last looked for what has no place in the log any more
+	takenAt        time.Time // when it was last looked for what was taken away, and lies in the log
 }
 
 // sweepEvery is how often a writer looks after what it keeps in memory while nothing comes.
 const sweepEvery = 5 * time.Second
 
-// write is one term as the writer.
+// write writes until ctx ends or a term fails. While nothing can be stored users are told so, and a
+// new term is tried now and then.
 func (w *Writer) write(ctx context.Context) error {
+	for {
+		err := w.writeTerm(ctx)
+		if bus.IsFull(err) {
+			err = w.refuseUsers(ctx, err)
+			if err == nil && ctx.Err() == nil {
+				continue
+			}
+		}
+		if errors.Is(err, context.Canceled) {
+			return nil // the claim is given up
+		}
+		return err
+	}
+}
+
+// keyLook is how often the service's key is looked for that is not there yet.
+const keyLook = 5 * time.Second
+
+// ownKey finds the service's public key. The front door makes the key at its first start, which may
+// come after ours.
+func ownKey(s config.Settings) func() string {
+	var public string
+	var next time.Time
+	return func() string {
+		if now := time.Now(); public == "" && now.After(next) {
+			next = now.Add(keyLook)
+			if key, err := s.FindKey("."); err == nil {
+				public = key.Public
+			}
+		}
+		return public
+	}
+}
+
+// writeTerm is one term as the writer.
+func (w *Writer) writeTerm(ctx context.Context) error {
 	ctx, broken := context.WithCancelCause(ctx)
 	defer broken(nil)
 	t := &term{Writer: w}
@@ -149,10 +196,7 @@ func (w *Writer) write(ctx context.Context) error {
 	if bus.IsConflict(err) || errors.Is(err, errOvertaken) {
 		w.metrics.fenced.Inc()
 	}
-	if errors.Is(err, context.Canceled) {
-		return nil // the claim is given up
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, context.Canceled) && !bus.IsFull(err) {
 		now := &trouble{err: err, at: time.Now(), times: 1}
 		if before := w.trouble.Load(); before != nil {
 			now.times += before.times
@@ -231,11 +275,9 @@ func (t *term) end() {
 func (t *term) run(ctx context.Context) error {
 	for {
 		t.park.expire(time.Now())
-		if err := t.purge(time.Now()); err != nil {
+		if err := t.clean(time.Now()); err != nil {
 			return err
 		}
-		t.metrics.hot.Set(float64(len(t.park.byID)))
-		t.metrics.cold.Set(float64(t.Rejected.Len()))
 		b, err := t.gather(ctx)
 		if b == nil {
 			if err != nil {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
@@ -207,11 +209,12 @@ func TestForgedEventsDecideNothing(t *testing.T) {
 // oldest goes; and what one arrival sets off is bounded.
 func TestPark(t *testing.T) {
 	t.Parallel()
-	p, began := newPark(2*time.Minute), time.Unix(1_800_000_000, 0)
+	registry := prometheus.NewRegistry()
+	p, began := newPark(2*time.Minute, newParkMetrics(registry)), time.Unix(1_800_000_000, 0)
 	large := strings.Repeat("x", 10<<10)
 	add := func(at time.Time, ids ...int) {
 		for _, id := range ids {
-			p.add(&policy.Candidate{Event: &nostr.Event{ID: fmt.Sprint(id), Content: large}}, at)
+			p.add(&policy.Candidate{Event: &nostr.Event{ID: fmt.Sprint(id), Kind: nostr.KindAnnouncement, Content: large}}, at)
 		}
 	}
 	var all []int
@@ -221,7 +224,7 @@ func TestPark(t *testing.T) {
 	}
 	want := func(count int, first ...string) {
 		t.Helper()
-		taken := p.take(ids)
+		taken := p.take(ids, func(string) int { return nostr.KindState })
 		for i, id := range first {
 			if len(taken) != count || taken[i].Event.ID != id {
 				t.Errorf("taken: %d, want %d, %q first", len(taken), count, first)
@@ -238,4 +241,16 @@ func TestPark(t *testing.T) {
 	want(0)
 	add(began, all...)
 	want(1024, "1880", "1881")
+	for name, count := range map[string]float64{"hits": 2 + 1024, "misses": 5000 - 1880 - 1024, "expired": 1 + 1880} {
+		vec := map[string]*prometheus.CounterVec{"hits": p.metrics.hits, "misses": p.metrics.misses, "expired": p.metrics.expired}[name]
+		if got := testutil.ToFloat64(vec.WithLabelValues("announcement")); got != count {
+			t.Errorf("%v %s, want %v", got, name, count)
+		}
+	}
+	if n := testutil.ToFloat64(p.metrics.current.WithLabelValues("announcement")); n != 0 {
+		t.Errorf("%v are still parked", n)
+	}
+	if n := testutil.ToFloat64(p.metrics.misses.WithLabelValues("state")); n != 4998+5000+5000+1880 {
+		t.Errorf("%v misses of what is not parked", n)
+	}
 }

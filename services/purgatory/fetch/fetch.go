@@ -1,6 +1,6 @@
 // Package fetch brings git objects from servers of strangers, by id, over smart HTTP. It speaks the
 // protocol itself, through the network guard: no git of ours ever connects to a URL that a stranger
-// wrote.
+// wrote. Which server is asked for what it does not decide: package hunt does.
 package fetch
 
 import (
@@ -18,15 +18,16 @@ import (
 
 // Limits bound one fetch.
 type Limits struct {
-	Timeout  time.Duration // of all requests together (NGIT_FETCH_TIMEOUT)
-	Silence  time.Duration // without a byte (NGIT_FETCH_SILENCE); 0: as long as Timeout
+	Timeout  time.Duration // of all requests together
+	Silence  time.Duration // without a byte; 0: as long as Timeout
 	MaxBytes int64         // of the packs (NGIT_MAX_FETCH_BYTES)
-	// MinRate is the lowest rate in bytes a second at which a server may send, over a minute
-	// (NGIT_FETCH_MIN_RATE). A server may think before it sends a pack, but not longer than
-	// maxThinking.
+	// MinRate is the lowest rate in bytes a second at which a server may send, over a minute. A
+	// server may think before it sends a pack, but not longer than maxThinking.
 	MinRate int64
 	// Agent names us to servers. Optional.
 	Agent string
+	// Prover proves who we are. Then redirects are not followed: the proof is for this server. Optional.
+	Prover Prover
 	// Again asks for objects that lie here too: they count only if they come.
 	Again bool
 	// Misses is what servers lacked before. Optional.
@@ -43,6 +44,12 @@ type Limits struct {
 type Account interface {
 	// Take is asked before so many bytes more are kept. Its error ends the fetch.
 	Take(bytes int64) error
+}
+
+// Prover proves who we are, with each request.
+type Prover interface {
+	// Prove signs a proof for a URL.
+	Prove(url string) (string, error)
 }
 
 // Result is what a fetch brought.
@@ -71,6 +78,9 @@ func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *reposit
 	defer cancel()
 	l.window, l.Silence = cmp.Or(l.window, time.Minute), cmp.Or(l.Silence, l.Timeout)
 	f := &fetching{client: guard.HTTPClient(), limits: l, left: l.MaxBytes, into: into}
+	if l.Prover != nil {
+		f.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	}
 	missing, err := want, error(nil)
 	if !l.Again {
 		missing, err = into.Missing(ctx, want)
@@ -78,8 +88,10 @@ func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *reposit
 	if f.missing = missing; err == nil && len(missing) > 0 {
 		err = f.run(ctx, url)
 	}
-	if err == nil {
-		missing, err = into.Missing(context.WithoutCancel(ctx), want)
+	if err == nil { // what has come counts though the time is over, but a lease that ends ends this too
+		during, end := into.During(context.WithoutCancel(ctx))
+		missing, err = into.Missing(during, want)
+		end()
 	}
 	if err != nil {
 		return f.result, &Error{Cause: Classify(err), Err: err, RetryAfter: FailureOf(err).RetryAfter}

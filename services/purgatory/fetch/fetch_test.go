@@ -267,7 +267,7 @@ func TestHostileServers(t *testing.T) {
 	small := limits
 	small.MaxBytes = 100_000
 	short := limits
-	short.Timeout = 300 * time.Millisecond
+	short.Timeout, short.Silence = 300*time.Millisecond, time.Hour // without that both end at once
 	slow := limits
 	slow.MinRate = 1 << 20
 	slow.SetWindow(100 * time.Millisecond)

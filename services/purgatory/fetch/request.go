@@ -95,6 +95,13 @@ func (f *fetching) exchange(ctx context.Context, url, protocol string, body []by
 	if f.limits.Agent != "" {
 		request.Header.Set("User-Agent", f.limits.Agent)
 	}
+	if f.limits.Prover != nil {
+		proof, err := f.limits.Prover.Prove(url)
+		if err != nil {
+			return err
+		}
+		request.Header.Set("Authorization", "Nostr "+proof)
+	}
 	request.Header.Set("Accept", contentType)
 	if protocol != "" {
 		request.Header.Set("Git-Protocol", protocol)

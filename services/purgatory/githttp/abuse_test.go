@@ -44,7 +44,7 @@ func (h *house) open(path, kind, header string, length int, body string) net.Con
 // TestClientThatReadsNothingIsCutOff, so that what it holds is free.
 func TestClientThatReadsNothingIsCutOff(t *testing.T) {
 	h, r, w := begin(t, githttp.Options{Stall: 10 * time.Millisecond})
-	id := w.Commit("a", gittest.Noise(20<<20)) // more than sockets take
+	id := w.Commit("a", gittest.Noise(10<<20)) // more than sockets take
 	gittest.Fill(t, r, w.Pack("main"))
 	gittest.Do(t, r, func(r *repository.Locked) error { return r.SetRef(t.Context(), "refs/heads/main", id) })
 	body := gittest.Pkt("want "+id+" ofs-delta\n") + "0009done\n"

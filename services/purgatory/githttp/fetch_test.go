@@ -39,8 +39,8 @@ func TestWhatUsersDoIsCounted(t *testing.T) {
 		clone.Git("-c", protocol, "ls-remote", "-q")
 		w.Commit("a", "more")
 		w.Git("-c", protocol, "push", h.at("counted"), "main")
-		for i := range 20 { // enough that a fetch takes several rounds
-			clone.Commit("b", strconv.Itoa(i))
+		for range 17 { // enough that a fetch takes several rounds
+			clone.Git("commit", "--quiet", "--allow-empty", "--message", "mine")
 		}
 		clone.Git("-c", protocol, "fetch", "-q")
 		clone.Git("-c", protocol, "fetch", "-q") // nothing new
@@ -75,6 +75,9 @@ func TestClonesInEveryProtocolVersionAndShape(t *testing.T) {
 		}
 		git("", "clone", "--quiet", h.at(identifier), "full")
 		commits("full", "3")
+		if identifier == ".." || identifier == "100%" {
+			continue // their names are what is odd of them
+		}
 		git("", "clone", "--quiet", "--depth=1", h.at(identifier), "shallow")
 		commits("shallow", "1")
 		git("shallow", "fetch", "--quiet", "--unshallow")

@@ -94,8 +94,7 @@ type Options struct {
 	// MaxPushBytes bounds what a push sends (NGIT_MAX_PUSH_BYTES).
 	MaxPushBytes int64
 
-	// Stall is how long a client may take for 32 KiB of its request or of its answer
-	// (NGIT_GIT_STALL).
+	// Stall is how long a client may take for 32 KiB of its request or of its answer.
 	Stall time.Duration
 
 	// Patience is how long a request waits for a free git process before it is answered by 503.
@@ -183,7 +182,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.fail(err)
 		return
 	}
-	x.serve(path.Service)
+	x.serve(path)
 }
 
 // find asks for the repository.
@@ -210,7 +209,8 @@ func (x *exchange) find() (err error) {
 	return err
 }
 
-func (x *exchange) serve(service string) {
+func (x *exchange) serve(path nostr.RepositoryPath) {
+	service := path.Service
 	isPost, allowed := service == uploadPack || service == receivePack, "GET, HEAD"
 	if isPost {
 		allowed = "POST"
@@ -221,6 +221,8 @@ func (x *exchange) serve(service string) {
 		http.Error(x.w, "method not allowed", http.StatusMethodNotAllowed)
 	case isPost && x.r.Header.Get("Content-Type") != want:
 		http.Error(x.w, "the Content-Type is not "+want, http.StatusUnsupportedMediaType)
+	case service == nostr.ServiceArchive:
+		x.archive(path.Tag)
 	case service == "HEAD":
 		x.serveHead()
 	case service == "info/refs":

@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/purgatory/repostate"
 )
 
 // Results as labels. Requests are counted as what they ask git for (info_refs, upload_pack,
@@ -123,7 +122,7 @@ func (t *traffic) Collect(ch chan<- prometheus.Metric) {
 	defer t.mu.Unlock()
 	refs := t.most()
 	for _, ref := range refs[:min(t.top, len(refs))] {
-		label := strings.ToValidUTF8(repostate.Npub(ref.PubKey)+"/"+ref.Identifier, "\uFFFD")
+		label := strings.ToValidUTF8(nostr.Npub(ref.PubKey)+"/"+ref.Identifier, "\uFFFD")
 		ch <- prometheus.MustNewConstMetric(trafficDesc, prometheus.GaugeValue, float64(t.bytes[ref]), label)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -173,8 +172,20 @@ func (p *receiving) receive(ctx context.Context, repo *repository.Locked, comman
 		return nil, err
 	}
 	var out bytes.Buffer
-	namesPullRequest := func(c repostate.Change) bool { return strings.HasPrefix(c.Name, repostate.PrefixNostr) }
-	c := repo.ReceivePack(p.MaxPushBytes, slices.ContainsFunc(commands, namesPullRequest))
+	namesPulls, pulls := false, []string(nil)
+	for _, c := range commands {
+		if strings.HasPrefix(c.Name, repostate.PrefixNostr) {
+			if namesPulls = true; c.New != "" {
+				pulls = append(pulls, c.New)
+			}
+		}
+	}
+	if len(pulls) > 0 {
+		if err := p.checkPulls(ctx, repo, pulls); err != nil {
+			return nil, err
+		}
+	}
+	c := repo.ReceivePack(p.MaxPushBytes, namesPulls)
 	c.Client, c.Patience, c.Pack, c.MaxFile = p.client, p.Patience, p.arrived.Size(), p.MaxPushBytes
 	c.Stdin = io.MultiReader(strings.NewReader(encodeCommands(commands, p.request.atomic)), p.arrived.Reader(0))
 	c.Stdout = &out
@@ -184,7 +195,7 @@ func (p *receiving) receive(ctx context.Context, repo *repository.Locked, comman
 		err = errors.Join(err, repo.Sweep()) // it may have been killed
 	}
 	if errors.Is(err, repository.ErrTooLong) {
-		return nil, Refuse("the push takes too long to check; push less at once")
+		return nil, errPushTooLong
 	}
 	if err != nil {
 		return nil, err
@@ -207,6 +218,26 @@ func (p *receiving) receive(ctx context.Context, repo *repository.Locked, comman
 		}
 	}
 	return refused, nil
+}
+
+// errPushTooLong is told of a push that git does not check in time.
+var errPushTooLong = Refuse("the push takes too long to check; push less at once")
+
+// checkPulls refuses a push whose pack does not bring what the commits of pull requests reach. A pack
+// that git refuses here is refused: receive-pack, which looks again, might take it.
+func (p *receiving) checkPulls(ctx context.Context, repo *repository.Locked, commits []string) error {
+	err := repo.Brings(ctx, p.arrived, p.client, p.MaxPushBytes, commits)
+	failed, ofGit := errors.AsType[*repository.Error](err)
+	switch {
+	case errors.Is(err, repository.ErrTooLong):
+		return errPushTooLong
+	case !errors.Is(err, repository.ErrBadPack):
+		return err
+	case ofGit:
+		p.said = failed.Messages
+		return p.notUnpacked("index-pack abnormal exit")
+	}
+	return Refuse("no branch or tag has all that this push builds on any more: git fetch, then push again")
 }
 
 // notUnpacked is why git refuses the pack: a limit if one was reached, else what git says.

@@ -184,7 +184,7 @@ func (b *buffer) Write(p []byte) (written int, err error) {
 	defer b.changed.L.Unlock()
 	for len(p) > 0 && b.ended == nil {
 		if b.read == b.spool.Size() {
-			b.spool.Close()
+			b.spool.Rewind()
 			b.read = 0
 		}
 		n, err := b.spool.Write(p[:min(len(p), chunk)])

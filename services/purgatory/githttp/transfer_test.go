@@ -16,7 +16,6 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/repository"
-	"tendril.dev/services/purgatory/repostate"
 )
 
 func TestBufferGivesBackWhatItWasGiven(t *testing.T) {
@@ -72,7 +71,7 @@ func TestTrafficNamesTheTop(t *testing.T) {
 # TYPE ngit_git_top_repos_bytes gauge
 ngit_git_top_repos_bytes{repo="%[1]s/r1"} 110
 ngit_git_top_repos_bytes{repo="%[1]s/r4"} 40
-`, repostate.Npub(owner))
+`, nostr.Npub(owner))
 	if err := testutil.CollectAndCompare(top, strings.NewReader(want)); err != nil {
 		t.Error(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -145,7 +146,29 @@ func TestTimeInQueuesAndFetchesDoesNotCount(t *testing.T) {
 	})
 }
 
-// TestNothingStalls: whatever comes and goes in between, at the end every URL of every identifier
+// TestTimeUntilTheWorkerComesDoesNotCount: where very many identifiers wait, an attempt is due long
+// before the worker comes to it.
+func TestTimeUntilTheWorkerComesDoesNotCount(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		w.lateBy = time.Hour
+		defer w.run(t)()
+		w.set("x", "alice", []string{"1"}, "http://h/x")
+		began := time.Now()
+		w.Add("x", 10*time.Second)
+		time.Sleep(40 * time.Minute)
+		s := w.Status("x")
+		if got := s.Waited.Within(began, time.Now()); !s.Waited.Now() || got != 40*time.Minute-10*time.Second {
+			t.Errorf("while it is due: %v", got)
+		}
+		time.Sleep(20*time.Minute + 15*time.Second) // its fetch has ended, and it waits for the next attempt
+		s = w.Status("x")
+		if got := s.Waited.Within(began, time.Now()); s.Waited.Now() || got != time.Hour+100*time.Millisecond {
+			t.Errorf("after its fetch: %v", got)
+		}
+	})
+}
+
+// TestNothingStalls: URLs come and go in between, and at the end every URL of every identifier
 // is asked.
 func TestNothingStalls(t *testing.T) {
 	t.Parallel()
@@ -207,7 +230,8 @@ func TestNothingStalls(t *testing.T) {
 }
 
 // BenchmarkCrowd measures how long other callers wait while so many identifiers with 30 URLs each
-// are hunted for, on hosts that answer at once and have nothing.
+// are hunted for, on hosts that answer at once and have nothing, and what an identifier that waits
+// takes of the heap.
 func BenchmarkCrowd(b *testing.B) {
 	for _, identifiers := range []int{2000, 5000} {
 		b.Run(fmt.Sprint(identifiers), func(b *testing.B) {
@@ -222,6 +246,7 @@ func BenchmarkCrowd(b *testing.B) {
 			ctx, cancel := context.WithCancel(b.Context())
 			done := make(chan error, 1)
 			go func() { done <- h.Run(ctx) }()
+			before := heap()
 			for n := range identifiers {
 				id := fmt.Sprint(n)
 				h.Add(id, 0)
@@ -231,6 +256,7 @@ func BenchmarkCrowd(b *testing.B) {
 				}
 				h.Seek(id, f)
 			}
+			taken := heap() - before
 			b.ResetTimer()
 			var longest time.Duration
 			for n := range b.N {
@@ -240,8 +266,17 @@ func BenchmarkCrowd(b *testing.B) {
 			}
 			b.StopTimer()
 			b.ReportMetric(float64(longest.Microseconds()), "longest-µs")
+			b.ReportMetric(taken/float64(identifiers), "B/identifier")
 			cancel()
 			<-done
 		})
 	}
+}
+
+// heap is how many bytes of the heap are in use.
+func heap() float64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.HeapAlloc)
 }

@@ -113,8 +113,8 @@ type host struct {
 	idle     bool      // it is among those that may be forgotten
 }
 
-func (h *host) before(other *host) bool { return h.wakes.Before(other.wakes) }
-func (h *host) place() *int             { return &h.sleeping }
+func (h *host) Before(other *host) bool { return h.wakes.Before(other.wakes) }
+func (h *host) Place() *int             { return &h.sleeping }
 
 // isBroken reports whether a request would meet a broken name or broken TLS.
 func (h *host) isBroken(r request, now time.Time) bool {

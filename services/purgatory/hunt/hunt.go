@@ -1,7 +1,7 @@
 // Package hunt decides which git server is asked next for what. Everything is hunted per
 // identifier: an attempt asks one server after the other for what each repository misses, and the
 // next attempt follows after a back-off. What waits for a busy host goes on waiting beside the
-// attempts, in the host's queue.
+// attempts, in the host's queue. It does not fetch, and does not know what is missing: it is told.
 //
 // It is polite: so many fetches at once and in any minute from one host, and none for a while after
 // the host says that these are too many. It is fair: no domain, and no author on whose behalf
@@ -95,7 +95,7 @@ type hunt struct {
 	renewed    bool      // an event came, and Wanted has not been called since
 	rare       bool      // nothing waits for it but what is kept though its time is over
 	checked    bool      // it is in Hunter.paused
-	searches   map[lane]*search
+	searches   map[fetchKey]*search
 	pending    int // requests under way, and tickets that wait
 	waited     Waited
 	asked      []proto.Asked     // the last answers
@@ -103,11 +103,11 @@ type hunt struct {
 	turn       uint64
 }
 
-// lane is what is asked for one request after the other: what one repository misses, for one who
+// fetchKey is what is asked for one request after the other: what one repository misses, for one who
 // pays for it.
-type lane struct{ owner, payer string }
+type fetchKey struct{ owner, payer string }
 
-func laneOf(w repostate.Want) lane { return lane{w.Owner, w.Payer} }
+func fetchKeyOf(w repostate.Want) fetchKey { return fetchKey{w.Owner, w.Payer} }
 
 // search is the hunt for what one repository misses.
 type search struct {
@@ -190,7 +190,7 @@ func (h *Hunter) step(part share) (more bool, wakes time.Time) {
 				h.paused, one.checked = h.paused[1:], false
 				h.pause(one, now)
 			}
-			if first, any := h.schedule.asleep.first(); any {
+			if first, any := h.schedule.asleep.First(); any {
 				wakes = first.wakes
 			}
 			return len(h.paused) > 0, wakes
@@ -207,7 +207,7 @@ func (h *Hunter) Add(identifier string, delay time.Duration) {
 	at := time.Now().Add(delay)
 	one := h.hunts[identifier]
 	if one == nil {
-		one = &hunt{identifier: identifier, next: at, searches: map[lane]*search{}}
+		one = &hunt{identifier: identifier, next: at, searches: map[fetchKey]*search{}}
 		h.hunts[identifier] = one
 	}
 	if one.open { // the next attempt would follow after the back-off at the earliest
@@ -247,7 +247,7 @@ func (h *Hunter) drop(one *hunt) {
 	delete(h.hunts, one.identifier)
 }
 
-func (h *Hunter) dropSearch(one *hunt, at lane) {
+func (h *Hunter) dropSearch(one *hunt, at fetchKey) {
 	s, now := one.searches[at], time.Now()
 	for _, t := range s.tickets {
 		h.schedule.leave(t, now)
@@ -267,6 +267,16 @@ func (one *hunt) count(more int, now time.Time) {
 	case before > 0 && one.pending == 0:
 		one.waited.end(now)
 	}
+}
+
+// waitedAt is the times that do not count, with the time in which an attempt was due and the worker
+// has not come to it: where very many identifiers wait, that takes longer than events are held.
+func (one *hunt) waitedAt(now time.Time) Waited {
+	waited := one.waited
+	if one.isDue(now) && !waited.Now() {
+		waited.begin(one.next)
+	}
+	return waited
 }
 
 // Wanted reports whether Seek must be called for an identifier, and whether for all of it because
@@ -306,7 +316,7 @@ func (h *Hunter) Status(identifier string) Status {
 	if one == nil {
 		return Status{Tried: true}
 	}
-	s := Status{Tried: one.tried && !one.open, Waited: one.waited}
+	s := Status{Tried: one.tried && !one.open, Waited: one.waitedAt(time.Now())}
 	if !one.open {
 		s.Next = one.next
 	}
@@ -376,6 +386,9 @@ func (h *Hunter) begins(identifier string, f Found) (one *hunt, begins bool) {
 			h.drop(one)
 		}
 	case f.All && one.isDue(now):
+		if one.waited = one.waitedAt(now); one.pending == 0 {
+			one.waited.end(now)
+		}
 		one.open, one.asks, one.rare = true, false, f.Rare
 		h.Log.Debug("hunt: attempt begins", "identifier", identifier, "attempt", one.attempts+1)
 		begins = true
@@ -392,9 +405,9 @@ func (h *Hunter) begins(identifier string, f Found) (one *hunt, begins bool) {
 
 // keep drops the searches for what is not missing any more, and lets the others go on.
 func (h *Hunter) keep(one *hunt, wants []repostate.Want, of func(owner string) bool, now time.Time) {
-	still := map[lane]repostate.Want{}
+	still := map[fetchKey]repostate.Want{}
 	for _, w := range wants {
-		still[laneOf(w)] = w
+		still[fetchKeyOf(w)] = w
 	}
 	for at, s := range one.searches {
 		w, is := still[at]
@@ -427,10 +440,10 @@ func (h *Hunter) resume(s *search, now time.Time) {
 // add gives a search its requests, but for those that it has left from the attempts before.
 func (h *Hunter) add(one *hunt, p planned) {
 	now := time.Now()
-	s := one.searches[laneOf(p.want)]
+	s := one.searches[fetchKeyOf(p.want)]
 	if s == nil {
 		s = &search{of: one, want: p.want}
-		one.searches[laneOf(p.want)] = s
+		one.searches[fetchKeyOf(p.want)] = s
 	}
 	known := map[string]bool{s.asking: true}
 	for _, t := range s.tickets {

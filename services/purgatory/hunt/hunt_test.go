@@ -32,6 +32,7 @@ type world struct {
 	busy    map[string]hunt.Outcome   // host → what it says to everything
 	asked   []string                  // "identifier owner URL"
 	askedAt []time.Time
+	lateBy  time.Duration // how late the worker comes to what it should look at
 }
 
 func newWorld() *world {
@@ -47,7 +48,7 @@ func (w *world) run(t *testing.T) (stop func()) {
 		Base: 20 * time.Second, Max: 2 * time.Minute, Limits: hunt.Limits{Default: w.limit, AtOnce: w.atOnce},
 		Share: w.share, Fetch: w.fetch, Log: slog.New(slog.DiscardHandler),
 		Look: func(identifier, owner string, at time.Time) {
-			time.AfterFunc(time.Until(at), func() { w.look(identifier, owner) })
+			time.AfterFunc(time.Until(at)+w.lateBy, func() { w.look(identifier, owner) })
 		},
 	})
 	ctx, cancel := context.WithCancel(t.Context())

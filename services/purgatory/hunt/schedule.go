@@ -1,6 +1,10 @@
 package hunt
 
-import "time"
+import (
+	"time"
+
+	"tendril.dev/services/purgatory/ordered"
+)
 
 const (
 	// quarter is the part of all slots that one author, or one domain, may have, and that is left to
@@ -38,8 +42,8 @@ type schedule struct {
 	authors map[string]*gate
 	domains map[string]*gate
 
-	ready   [classes]ordered[*line] // of hosts that may be asked
-	asleep  ordered[*host]
+	ready   [classes]ordered.Heap[*line] // of hosts that may be asked
+	asleep  ordered.Heap[*host]
 	waking  []*gate // that have room again
 	idle    []*host // that may be forgotten, in order
 	running [classes]int
@@ -52,36 +56,36 @@ type line struct {
 	host    *host
 	class   class
 	pairs   map[string]*pair // by author, also those that are parked
-	waiting ordered[*pair]
+	waiting ordered.Heap[*pair]
 	index   int
 }
 
-func (l *line) before(other *line) bool {
+func (l *line) Before(other *line) bool {
 	if l.host.turn != other.host.turn {
 		return l.host.turn < other.host.turn
 	}
-	mine, _ := l.waiting.first()
-	others, _ := other.waiting.first()
+	mine, _ := l.waiting.First()
+	others, _ := other.waiting.First()
 	return mine != nil && others != nil && mine.since < others.since
 }
-func (l *line) place() *int { return &l.index }
+func (l *line) Place() *int { return &l.index }
 
 // pair is what one author wants of one host.
 type pair struct {
 	line    *line
 	author  *gate
-	tickets ordered[*ticket]
+	tickets ordered.Heap[*ticket]
 	parked  *gate
 	since   uint64 // its key in the line: see waits
 	index   int
 }
 
-func (p *pair) before(other *pair) bool { return p.since < other.since }
-func (p *pair) place() *int             { return &p.index }
+func (p *pair) Before(other *pair) bool { return p.since < other.since }
+func (p *pair) Place() *int             { return &p.index }
 
 // waits is since when the pair waits: since its oldest ticket came, or its author's last request.
 func (p *pair) waits() uint64 {
-	if first, ok := p.tickets.first(); ok {
+	if first, ok := p.tickets.First(); ok {
 		return max(p.author.turn, first.since)
 	}
 	return p.author.turn
@@ -108,8 +112,8 @@ type ticket struct {
 	retries  int
 }
 
-func (t *ticket) before(other *ticket) bool { return t.since < other.since }
-func (t *ticket) place() *int               { return &t.index }
+func (t *ticket) Before(other *ticket) bool { return t.since < other.since }
+func (t *ticket) Place() *int               { return &t.index }
 
 func newSchedule(limits Limits) *schedule {
 	return &schedule{limits: limits, hosts: map[string]*host{}, authors: map[string]*gate{}, domains: map[string]*gate{}}
@@ -213,18 +217,18 @@ func (s *schedule) enqueue(t *ticket, now time.Time) {
 		return
 	}
 	t.pair = s.pair(s.host(t.pair.line.host.name, now), t.search.class(), t.pair.author.name)
-	t.pair.tickets.put(t)
+	t.pair.tickets.Put(t)
 	s.line(t.pair, now)
 }
 
 // line puts a pair where it belongs.
 func (s *schedule) line(p *pair, now time.Time) {
-	if _, any := p.tickets.first(); p.parked == nil {
+	if _, any := p.tickets.First(); p.parked == nil {
 		if any {
 			p.since = p.waits()
-			p.line.waiting.put(p)
+			p.line.waiting.Put(p)
 		} else {
-			p.line.waiting.remove(p)
+			p.line.waiting.Remove(p)
 			s.forget(p)
 		}
 	}
@@ -251,18 +255,18 @@ func (s *schedule) settle(h *host, now time.Time) {
 	waits := false
 	for c := range h.lines {
 		l := &h.lines[c]
-		_, any := l.waiting.first()
+		_, any := l.waiting.First()
 		waits = waits || any
 		if ok && any {
-			s.ready[c].put(l)
+			s.ready[c].Put(l)
 		} else {
-			s.ready[c].remove(l)
+			s.ready[c].Remove(l)
 		}
 	}
 	if h.wakes = at; waits && !at.IsZero() {
-		s.asleep.put(h)
+		s.asleep.Put(h)
 	} else {
-		s.asleep.remove(h)
+		s.asleep.Remove(h)
 	}
 }
 
@@ -276,7 +280,7 @@ func (s *schedule) leave(t *ticket, now time.Time) {
 }
 
 func (s *schedule) take(t *ticket, now time.Time) {
-	t.pair.tickets.remove(t)
+	t.pair.tickets.Remove(t)
 	s.line(t.pair, now)
 }
 
@@ -294,7 +298,7 @@ func (s *schedule) open(g *gate, pairs int) {
 // next makes one step: it returns the ticket that is next with its request, or it moves something
 // that stands in the way. more is false if nothing can be asked now.
 func (s *schedule) next(now time.Time) (next *ticket, r request, more bool) {
-	if h, any := s.asleep.first(); any && !h.wakes.After(now) {
+	if h, any := s.asleep.First(); any && !h.wakes.After(now) {
 		s.settle(h, now)
 		return nil, r, true
 	}
@@ -306,18 +310,18 @@ func (s *schedule) next(now time.Time) (next *ticket, r request, more bool) {
 	if l == nil {
 		return nil, r, false
 	}
-	p, _ := l.waiting.first()
+	p, _ := l.waiting.First()
 	switch full := s.fullGate(p); {
 	case p.since != p.waits(): // its author had a request elsewhere
 		s.line(p, now)
 		return nil, r, true
 	case full != nil:
-		l.waiting.remove(p)
+		l.waiting.Remove(p)
 		p.parked, full.parked = full, append(full.parked, p)
 		s.settle(l.host, now)
 		return nil, r, true
 	}
-	t, _ := p.tickets.first()
+	t, _ := p.tickets.First()
 	if t.search.isBusy() { // it comes back when that has ended
 		s.leave(t, now)
 		return nil, r, true
@@ -336,8 +340,8 @@ func (s *schedule) inOrder(t *ticket) *ticket {
 		if other == t || p.line.index == 0 {
 			continue
 		}
-		next, _ := p.line.waiting.first()
-		if first, _ := p.tickets.first(); next == p && first == other && other.since < t.since && s.fullGate(p) == nil {
+		next, _ := p.line.waiting.First()
+		if first, _ := p.tickets.First(); next == p && first == other && other.since < t.since && s.fullGate(p) == nil {
 			return other
 		}
 	}
@@ -348,7 +352,7 @@ func (s *schedule) inOrder(t *ticket) *ticket {
 // but after servedInARow of these one for strangers, at each host and over all.
 func (s *schedule) nextLine() *line {
 	first := func(c class) *line {
-		l, any := s.ready[c].first()
+		l, any := s.ready[c].First()
 		if !any || !s.hasRoom(c) {
 			return nil
 		}

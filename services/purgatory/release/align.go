@@ -25,8 +25,8 @@ type pass struct {
 	v   repostate.View
 	out *Result
 
-	withTips bool // references that are named for pull requests are looked at too
-	crowd    *Crowd
+	look  Look
+	crowd *Crowd
 
 	owners  []string                      // of the repositories that may be changed
 	repos   map[string]*repository.Repo   // by owner; nil: it is not there
@@ -38,7 +38,9 @@ type pass struct {
 	trial   map[string]bool               // owners whose references follow a state that is not accepted yet
 	offered map[string]bool               // ids of held events whose commit is in a contributor's repository
 	named   int                           // references below refs/nostr/ that were set
-	failed  error                         // of single repositories
+	// namedNow are their events. One may have ended since p.v was read.
+	namedNow map[repository.Place][]string
+	failed   error // of single repositories
 }
 
 // note notes what goes wrong in a repository, if anything does. The others go on.
@@ -57,6 +59,7 @@ func (p *pass) place(owner string) repository.Place {
 func (p *pass) align(ctx context.Context, scope []*repository.Locked) (ready []*nostr.Event) {
 	p.applied, p.whole = map[string]repostate.State{}, map[string]map[string]bool{}
 	p.offered, p.named, p.owners, p.failed = map[string]bool{}, 0, nil, nil
+	p.namedNow = map[repository.Place][]string{}
 	for _, repo := range scope {
 		if repo.PRs {
 			p.note(repo.Place, p.alignContribution(ctx, repo))
@@ -70,7 +73,7 @@ func (p *pass) align(ctx context.Context, scope []*repository.Locked) (ready []*
 	}
 	prs := p.alignPullRequests(ctx)
 	for _, owner := range p.owners {
-		if repo := p.locked[owner]; repo != nil && p.withTips {
+		if repo := p.locked[owner]; repo != nil {
 			_, err := p.checkTips(ctx, repo, func(ev *nostr.Event, commit string) error {
 				return p.v.CheckTip(ev, commit, owner, func(pr *nostr.PullRequest) ([]nostr.RepoRef,
 					error) {
@@ -87,8 +90,10 @@ func (p *pass) align(ctx context.Context, scope []*repository.Locked) (ready []*
 
 // open makes an owner's repository if it is not there, and removes what killed pushes left.
 func (p *pass) open(ctx context.Context, repo *repository.Locked) error {
-	err := errors.Join(repo.Ensure(ctx), repo.Sweep(), repo.SetArchive(p.v.IsArchived(repo.PubKey)),
-		repo.SetHeld(p.v.Holds(repo.PubKey)))
+	err := errors.Join(repo.Ensure(ctx), repo.Sweep(), repo.SetArchive(p.v.IsArchived(repo.PubKey)))
+	if err == nil && !p.v.Holds(repo.PubKey) {
+		err = repo.SetProven()
+	}
 	if err == nil {
 		p.repos[repo.PubKey], p.locked[repo.PubKey] = repo.Repo, repo
 	}
@@ -154,8 +159,9 @@ func (p *pass) states(leaving []*nostr.Event) (ready []*nostr.Event) {
 // alignStates applies to an owner's repository the state that counts there: the newest by a
 // confirmed maintainer whose objects are all there, after they were brought together from the other
 // repositories for which its author speaks. A state that no repository can have counts nowhere.
-// Where none counts, because nobody has authority or no state is left, the references stay as they
-// are, unless the author of the state that they follow has deleted it.
+// Where none counts, because no one has authority or no state is left, the references stay as they
+// are, unless the author of the state that they follow has deleted it. A held announcement waits
+// for data, so objects of accepted states that do not count come too, until there are some.
 func (p *pass) alignStates(ctx context.Context, owner string) error {
 	repo := p.locked[owner]
 	if repo == nil {
@@ -163,9 +169,10 @@ func (p *pass) alignStates(ctx context.Context, owner string) error {
 	}
 	whole, authors := map[string]bool{}, map[string]bool{}
 	p.whole[owner] = whole
+	seeks := p.seeks(owner)
 	for _, state := range p.v.StatesFor(owner) {
 		_, applied := p.applied[owner]
-		if authors[state.Event.PubKey] || applied && !state.Held {
+		if authors[state.Event.PubKey] || applied && !state.Held && !seeks {
 			continue // of an author the newest counts that is complete
 		}
 		complete, err := p.gather(ctx, owner, p.sources(state.Event.PubKey), state.Objects(), true)
@@ -186,6 +193,7 @@ func (p *pass) alignStates(ctx context.Context, owner string) error {
 		if authors[state.Event.PubKey] = true; state.Held {
 			whole[state.Event.ID] = true
 		}
+		seeks = seeks && len(state.Objects()) == 0
 	}
 	if _, applied := p.applied[owner]; applied {
 		return nil
@@ -201,6 +209,12 @@ func (p *pass) alignStates(ctx context.Context, owner string) error {
 	p.trial[owner] = false
 	return nil
 }
+
+// seeks reports whether a repository waits for any data that its maintainers' states name, also that
+// of accepted ones that do not count there: else a newer state without objects, which is complete at
+// once, would keep the announcement waiting or not, depending on which event came first. An owner
+// who only points to a lead gets copies of what references reach, and no more.
+func (p *pass) seeks(owner string) bool { return p.v.Holds(owner) && p.v.Group(owner).Has(owner) }
 
 // apply makes the references of an owner's repository those of a state; false: they cannot be.
 func (p *pass) apply(ctx context.Context, owner string, state repostate.State) (applied bool, err error) {
@@ -312,11 +326,7 @@ func (p *pass) missing(ctx context.Context, key string, wanted []string) ([]stri
 	if known == nil {
 		known = map[string]bool{}
 		p.has[key] = known
-		read := repo.Refs
-		if !p.withTips {
-			read = repo.BranchesAndTags
-		}
-		refs, err := read()
+		refs, err := repo.BranchesAndTags(refNames(p.look.Events)...)
 		if err != nil {
 			return nil, err
 		}
@@ -342,13 +352,13 @@ func (p *pass) missing(ctx context.Context, key string, wanted []string) ([]stri
 	return slices.DeleteFunc(slices.Clone(wanted), func(id string) bool { return known[id] }), nil
 }
 
-// concerns are the objects that an owner's repository may soon be asked for: those of its states up
-// to the newest accepted one, or to one whose objects references name, and commits of pull
-// requests.
+// concerns are the objects that an owner's repository may soon be asked for: those of its states, of
+// a served one up to the newest accepted state, or to one whose objects references name, and
+// commits of pull requests.
 func (p *pass) concerns(owner string, named map[string]bool) (ids []string) {
 	counted := false // a state that counts, or may
 	for _, state := range p.v.StatesFor(owner) {
-		if counted && !state.Held {
+		if counted && !state.Held && !p.v.Holds(owner) {
 			continue
 		}
 		objects := state.Objects()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repostate"
 )
@@ -17,6 +18,7 @@ const maxPulls = 256
 // Crowd counts these references for one look at some repositories.
 type Crowd struct {
 	events Events
+	names  map[repository.Place]map[string]bool // references below refs/nostr/
 	counts map[authorAt]int
 }
 
@@ -26,7 +28,9 @@ type authorAt struct {
 }
 
 // Crowd begins to count.
-func (r *Releaser) Crowd() *Crowd { return &Crowd{r.Events, map[authorAt]int{}} }
+func (r *Releaser) Crowd() *Crowd {
+	return &Crowd{r.Events, map[repository.Place]map[string]bool{}, map[authorAt]int{}}
+}
 
 // Full reports whether as many references are named for an author in a repository as may be. The
 // caller sees to those who have no bound. Where there are few references of all authors, nothing is
@@ -37,18 +41,18 @@ func (c *Crowd) Full(ctx context.Context, repo *repository.Repo, author string) 
 	}
 	key := authorAt{repo.Place, author}
 	if _, counted := c.counts[key]; !counted {
-		refs, err := repo.RefsBelow(repostate.PrefixNostr)
+		names, err := c.namesIn(repo)
 		if err != nil {
 			return false, err
 		}
 		c.counts[key] = 0
-		if len(refs.ByName) >= maxPulls {
+		if len(names) >= maxPulls {
 			for id, err := range c.events.PullsBy(ctx, author) {
 				if err != nil {
 					delete(c.counts, key)
 					return false, fmt.Errorf("count the pull requests of %s: %w", author, err)
 				}
-				if refs.ByName[repostate.PrefixNostr+id] != "" {
+				if names[repostate.PrefixNostr+id] {
 					c.counts[key]++
 				}
 			}
@@ -57,13 +61,22 @@ func (c *Crowd) Full(ctx context.Context, repo *repository.Repo, author string) 
 	return c.counts[key] >= maxPulls, nil
 }
 
-// add counts one that was named just now.
-func (c *Crowd) add(at repository.Place, author string) { c.counts[authorAt{at, author}]++ }
+func (c *Crowd) namesIn(repo *repository.Repo) (names map[string]bool, err error) {
+	names, read := c.names[repo.Place]
+	if !read {
+		names, err = repo.NamesBelow(repostate.PrefixNostr)
+		c.names[repo.Place] = names
+	}
+	return names, err
+}
+
+// Add counts one that was named just now, or will be when its commit is here.
+func (c *Crowd) Add(at repository.Place, author string) { c.counts[authorAt{at, author}]++ }
 
 // TooMany is why an author's commit is not named, as a *repostate.Refused.
 func TooMany(author string) error {
 	return &repostate.Refused{Reason: fmt.Sprintf("too many pull requests: this repository has %d of %s; delete some of them first",
-		maxPulls, repostate.Npub(author))}
+		maxPulls, nostr.Npub(author))}
 }
 
 // isFull reports whether there is no room in an owner's repository for one more reference of the

@@ -2,13 +2,8 @@ package release
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"tendril.dev/lib/nostr"
@@ -43,12 +38,11 @@ func (p *pass) alignPullRequests(ctx context.Context) (ready []*nostr.Event) {
 			named, err := p.nameCommit(ctx, owner, pr)
 			p.note(p.place(owner), err)
 			everywhere = everywhere && (named || p.v.Holds(owner))
-			// Who only lists an owner whom it names can neither delay it nor let it go.
-			released = released || named && (len(direct) == 0 || slices.Contains(direct, owner))
+			released = released || named && p.v.Releases(pr, owner)
 		}
 		switch {
 		case !pr.Held && !everywhere:
-			p.out.Owed = true
+			p.out.Owed = append(p.out.Owed, pr.Event.ID)
 		case pr.Held && released:
 			ready = append(ready, pr.Event)
 		}
@@ -104,7 +98,8 @@ func (p *pass) nameCommit(ctx context.Context, owner string, pr repostate.PullRe
 		return false, nil
 	}
 	p.named++
-	p.crowd.add(repo.Place, pr.Event.PubKey)
+	p.crowd.Add(repo.Place, pr.Event.PubKey)
+	p.namedNow[repo.Place] = append(p.namedNow[repo.Place], pr.Event.ID)
 	err = into.SetRef(ctx, name, pr.Commit)
 	if err == nil {
 		p.brought.Delete(commitAt{repo.Place, pr.Commit})
@@ -213,94 +208,6 @@ func (p *pass) alignContribution(ctx context.Context, repo *repository.Locked) e
 	}
 	p.Log.Info("a contributor's repository without a pull request is removed", "repository", repo.Place)
 	return nil
-}
-
-// checkTips looks at every reference under refs/nostr/ of a repository, and returns the events for
-// which those are named that stay. One that was pushed before its event has a note: it waits for
-// that, and check compares the two when it is known. Any other was compared before it was made, and
-// goes when its event is deleted.
-func (p *pass) checkTips(ctx context.Context, repo *repository.Locked,
-	check func(ev *nostr.Event, commit string) error) (left []string, err error) {
-	waiting, err := repo.Waiting()
-	if err != nil {
-		return nil, err
-	}
-	refs, err := repo.RefsBelow(repostate.PrefixNostr)
-	if err != nil {
-		return nil, err
-	}
-	tips := map[string]string{}
-	for name, id := range refs.ByName {
-		if event, is := strings.CutPrefix(name, repostate.PrefixNostr); is {
-			tips[event] = id
-		}
-	}
-	unknown, err := p.Events.Unknown(ctx, slices.Collect(maps.Keys(tips)))
-	if err != nil {
-		return nil, err
-	}
-	remove := map[string]string{} // event → why
-	for _, event := range unknown {
-		remove[event] = "its event has not come, or is gone"
-	}
-	var still []repository.WaitingPush
-	for _, w := range waiting {
-		_, absent := remove[w.Event]
-		if until := placed(repo.Repo, w.Event).Add(p.Hold); absent && time.Now().Before(until) {
-			p.Later(repo.Place, until)
-			still = append(still, w)
-			delete(remove, w.Event)
-		}
-		if absent || tips[w.Event] == "" {
-			continue
-		}
-		ev, err := Find(ctx, p.Events, w.Event)
-		if err != nil {
-			return nil, err
-		}
-		if ev == nil {
-			still = append(still, w) // it has gone at this moment
-			continue
-		}
-		mismatch := check(ev, tips[w.Event])
-		if mismatch == nil && !repo.PRs && !p.v.Serves(ev.PubKey) {
-			full, err := p.crowd.Full(ctx, repo.Repo, ev.PubKey)
-			if mismatch = err; full {
-				mismatch = TooMany(ev.PubKey)
-			}
-		}
-		if refused, is := errors.AsType[*repostate.Refused](mismatch); is {
-			remove[w.Event] = refused.Reason
-		} else if mismatch != nil {
-			return nil, mismatch
-		}
-	}
-	for event, why := range remove {
-		if err := repo.DeleteRef(ctx, repostate.PrefixNostr+event); err != nil {
-			return nil, fmt.Errorf("remove %s%s: %w", repostate.PrefixNostr, event, err)
-		}
-		p.Log.Info("a pushed commit is removed", "repository", repo.Place, "event", event, "reason", why)
-		delete(tips, event)
-	}
-	if len(still) < len(waiting) {
-		if err := repo.SetWaiting(still); err != nil {
-			return nil, err
-		}
-	}
-	left = slices.Sorted(maps.Keys(tips))
-	if p.tips.Store(repo.Place, left); len(left) == 0 {
-		p.tips.Delete(repo.Place)
-	}
-	return left, nil
-}
-
-// placed is when a reference under refs/nostr/ was pushed; what has no file of its own is as old as
-// can be.
-func placed(repo *repository.Repo, event string) (at time.Time) {
-	if info, err := os.Lstat(filepath.Join(repo.Path, filepath.FromSlash(repostate.PrefixNostr), event)); err == nil {
-		at = info.ModTime()
-	}
-	return at
 }
 
 // Find returns an event that is known, held or accepted, or nil.

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -46,7 +45,10 @@ type Releaser struct {
 
 	// brought are commits that a fetch brought for a pull request, and that no reference names yet.
 	brought sync.Map // commitAt → nil
-	tips    sync.Map // repository.Place → events for which references below refs/nostr/ are named, in order
+
+	// Tips are the events for which references below refs/nostr/ are named in the repositories of which
+	// all of these were looked at.
+	Tips repository.Mentions
 }
 
 // Finder finds an event.
@@ -78,25 +80,6 @@ type Events interface {
 	Hosts(ctx context.Context, ref nostr.RepoRef) (bool, error)
 }
 
-// NamedFor returns the repositories in which references are named for an event, as far as they were
-// looked at.
-func (r *Releaser) NamedFor(event string) (places []repository.Place) {
-	for at, events := range r.tips.Range {
-		if _, named := slices.BinarySearch(events.([]string), event); named {
-			places = append(places, at.(repository.Place))
-		}
-	}
-	return places
-}
-
-// Tips are the events for which references are named in any repository that was looked at.
-func (r *Releaser) Tips() (events []string) {
-	for _, some := range r.tips.Range {
-		events = append(events, some.([]string)...)
-	}
-	return events
-}
-
 // commitAt is a commit in a repository.
 type commitAt struct {
 	repository.Place
@@ -112,11 +95,11 @@ func (r *Releaser) Brought(at repository.Place, objects []string) {
 	}
 }
 
-// Forget forgets a repository that is removed, or another worker's.
-func (r *Releaser) Forget(at repository.Place) {
-	r.tips.Delete(at)
+// Forget forgets the repositories that which picks: they are removed, or another worker's.
+func (r *Releaser) Forget(which func(repository.Place) bool) {
+	r.Tips.Drop(which)
 	for of := range r.brought.Range {
-		if of.(commitAt).Place == at {
+		if which(of.(commitAt).Place) {
 			r.brought.Delete(of)
 		}
 	}
@@ -137,30 +120,23 @@ type Result struct {
 	Released []*nostr.Event // accepted now
 	// Applied are the states that the repositories of owners follow now.
 	Applied map[string]repostate.State
-	Owed    bool   // the commit of an accepted pull request is not named everywhere yet
-	Seq     uint64 // of the log; what was released is visible in projections that have reached it
+	Owed    []string // ids of accepted pull requests whose commits are not named everywhere yet
+	Seq     uint64   // of the log; what was released is visible in projections that have reached it
 }
 
 // Release aligns repositories of an identifier and releases what is complete. Only those in scope
 // are changed. It may be called at any time and again; an error leaves nothing behind that a later
 // call does not put right. The result counts beside an error too, which is of some repositories and
 // does not hold up the others.
-func (r *Releaser) Release(ctx context.Context, v repostate.View, scope []*repository.Locked) (Result, error) {
-	return r.release(ctx, v, scope, true)
-}
-
-// ReleasePushed is Release after a push that moved branches and tags alone. References that are
-// named for pull requests, of which there may be thousands, are not looked at.
-func (r *Releaser) ReleasePushed(ctx context.Context, v repostate.View, scope []*repository.Locked) (Result, error) {
-	return r.release(ctx, v, scope, false)
-}
-
-func (r *Releaser) release(ctx context.Context, v repostate.View, scope []*repository.Locked, tips bool) (out Result,
+//
+// References are made, and are on disk, before ingest is asked to accept their events: in the other
+// order a crash could leave an event served without its git data.
+func (r *Releaser) Release(ctx context.Context, v repostate.View, scope []*repository.Locked, look Look) (out Result,
 	err error) {
-	p := &pass{Releaser: r, v: v, out: &out, withTips: tips, crowd: r.Crowd(), repos: map[string]*repository.Repo{},
+	p := &pass{Releaser: r, v: v, out: &out, look: look, crowd: r.Crowd(), repos: map[string]*repository.Repo{},
 		locked: map[string]*repository.Locked{}, has: map[string]map[string]bool{}, trial: map[string]bool{}}
 	for range rounds {
-		out.Owed = false
+		out.Owed = nil
 		ready := p.align(ctx, scope)
 		refused, err := r.commit(ctx, ready, &out)
 		if err != nil || len(refused) == 0 {

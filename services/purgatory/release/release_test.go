@@ -184,7 +184,7 @@ func (w *world) tryRelease(owners ...string) (release.Result, error) {
 		defer repo.Done()
 		scope = append(scope, repo)
 	}
-	return w.r.Release(w.Context(), view, scope)
+	return w.r.Release(w.Context(), view, scope, release.Look{Whole: func(repository.Place) bool { return true }})
 }
 
 // event makes a held event; its name is its content.
@@ -336,8 +336,7 @@ func TestACommitThatOnlyLiesThereIsNoData(t *testing.T) {
 		w.accept(w.announce("announcement", owner))
 		w.give(owner, secret)
 	}
-	w.r.Forget(w.repo(alice).Place) // as after the worker's start
-	w.r.Forget(w.repo(bob).Place)
+	w.r.Forget(func(repository.Place) bool { return true }) // as after the worker's start
 	w.accept(w.state("state", alice, mainBranch, c1))
 	pull, old := w.pull("pull", carol, secret, alice, bob), w.pull("old", carol, c1, alice)
 	w.release()
@@ -374,7 +373,7 @@ func TestAnAuthorWithTooManyPullRequestsNamesNoMore(t *testing.T) {
 	w.accept(accepted)
 	w.follows = append(w.follows, accepted)
 	other, own := w.pull("other", bob, c1, alice), w.pull("own", alice, c1, alice)
-	if result := w.release(); result.Owed {
+	if result := w.release(); len(result.Owed) > 0 {
 		t.Error("one that finds no room is looked for again and again")
 	}
 	for ev, want := range map[*nostr.Event]string{many: "", accepted: "", other: c1, own: c1} {
@@ -475,6 +474,64 @@ func TestSiblingsFollow(t *testing.T) {
 	}
 	if absent, err := w.repo(carol).Missing(t.Context(), []string{c1, c2}); err != nil || !slices.Equal(absent, []string{c2}) {
 		t.Errorf("a stranger's repository lacks %v of %s and %s (%v)", absent, c1, c2, err)
+	}
+}
+
+// TestAnAnnouncementFindsTheDataOfAcceptedStates: a held announcement is released with the data that
+// a state of its maintainers names, also where this state was accepted before and a newer one of
+// another maintainer, without objects, counts. An owner who only points to a lead gets nothing but
+// what counts.
+func TestAnAnnouncementFindsTheDataOfAcceptedStates(t *testing.T) {
+	for name, acceptedFirst := range map[string]bool{"accepted before": true, "all at once": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			c1 := w.work.Commit("a", "1")
+			w.announce("alice", alice, "M "+alice, "m "+carol)
+			w.state("data", alice, mainBranch, c1)
+			w.give(alice, "main")
+			want := []string{"release alice", "release carol", "release data", "release empty"}
+			if acceptedFirst {
+				w.release()
+				w.wantAsked("release alice", "release data")
+				want = []string{"release carol", "release empty"}
+			}
+			w.announce("carol", carol, alice)
+			w.state("empty", carol)
+			w.release()
+			if got := w.asks(); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
+				t.Errorf("asked ingest for %q, want %q in any order", got, want)
+			}
+			w.wantRefs(alice)
+			w.wantRefs(carol)
+			if absent, err := w.repo(carol).Missing(t.Context(), []string{c1}); err != nil || len(absent) > 0 {
+				t.Errorf("carol's repository lacks %v (%v)", absent, err)
+			}
+
+			w.announce("bob", bob, "M "+alice)
+			w.release()
+			w.wantAsked()
+			if has, err := w.repo(bob).HasObjects(); has || err != nil {
+				t.Errorf("an owner who only points to a lead got what no reference reaches (%v)", err)
+			}
+		})
+	}
+}
+
+// TestWhoOnlyPointsToALeadGetsCopies of what references reach, and pays for them: no stranger's
+// packs are linked because a stranger wrote a name.
+func TestWhoOnlyPointsToALeadGetsCopies(t *testing.T) {
+	w := newWorld(t)
+	c1, secret := w.work.Commit("a", "1"), w.work.Commit("a", "secret")
+	w.announce("alice", alice, "M "+alice)
+	w.state("state", alice, mainBranch, c1)
+	w.give(alice, "main") // one pack
+	w.announce("carol", carol, "M "+alice)
+	w.release()
+	w.wantRefs(carol, mainBranch, c1)
+	absent, err := w.repo(carol).Missing(t.Context(), []string{c1, secret})
+	size, failed := w.repo(carol).Bytes()
+	if errors.Join(err, failed) != nil || !slices.Equal(absent, []string{secret}) || w.paid != size {
+		t.Errorf("carol's repository lacks %v, and %d of %d bytes are paid for (%v, %v)", absent, w.paid, size, err, failed)
 	}
 }
 

@@ -3,6 +3,7 @@ package repository
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"path"
 	"slices"
@@ -45,7 +46,10 @@ func (r *Repo) Folder(ctx context.Context, client, id, place string) (a proto.Re
 	case target.kind == "blob":
 		a.File, err = r.file(ctx, client, target, path.Base(place))
 	case target.kind == "tree" && target.size <= maxFolder:
-		err = r.entries(ctx, client, target, &a)
+		if err = r.entries(ctx, client, target, &a); err == nil {
+			err = r.addChanges(ctx, client, commit.id, place, a.Entries)
+			a.Entries, a.More = thatFit(a.Entries, a.More)
+		}
 	default:
 		return a, nil
 	}
@@ -73,12 +77,12 @@ func (r *Repo) entries(ctx context.Context, client string, tree object, a *proto
 	if err != nil {
 		return err
 	}
-	readme, readmeID, size := "", "", 0
+	readme, readmeID := "", ""
 	for entry, id := range treeEntries(read.content) {
 		if entry.Kind == proto.EntryFile && isReadme(entry.Name) && (readme == "" || betterReadme(entry.Name, readme)) {
 			readme, readmeID = entry.Name, id
 		}
-		if size += len(entry.Name) + 32; len(a.Entries) == proto.MaxRepoEntries || size > proto.MaxRepoAnswer {
+		if len(a.Entries) == proto.MaxRepoEntries {
 			a.More = true
 			continue
 		}
@@ -92,6 +96,18 @@ func (r *Repo) entries(ctx context.Context, client string, tree object, a *proto
 		a.Readme, err = r.file(ctx, client, found[0], readme)
 	}
 	return err
+}
+
+// thatFit leaves out the last entries where an answer has no room for them. Authors choose names and
+// subjects that JSON writes with six bytes a character.
+func thatFit(entries []proto.RepoEntry, more bool) ([]proto.RepoEntry, bool) {
+	for {
+		data, _ := json.Marshal(entries) // plain structures
+		if len(data) <= proto.MaxRepoAnswer || len(entries) == 0 {
+			return entries, more
+		}
+		entries, more = entries[:len(entries)*3/4], true
+	}
 }
 
 // treeEntries reads the object of a folder: for each entry its mode, a space, its name, a zero and
@@ -169,17 +185,31 @@ func (r *Repo) log(ctx context.Context, client, id string, skip, most int) (comm
 		return nil, fmt.Errorf("read the log: %w", err)
 	}
 	for line := range strings.Lines(out) {
-		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), "\x00", 4)
-		if len(parts) != 4 {
-			continue
+		if c, is := commitOf(strings.TrimSuffix(line, "\n")); is {
+			commits = append(commits, c)
 		}
-		c := proto.RepoCommit{ID: parts[0], Author: bounded(parts[2]), Subject: bounded(parts[3])}
-		if seconds, err := strconv.ParseInt(parts[1], 10, 64); err == nil && seconds < 1<<40 {
-			c.At = time.Unix(seconds, 0).UTC()
-		}
-		commits = append(commits, c)
 	}
 	return commits, nil
+}
+
+// commitOf reads what git was asked to print of a commit.
+func commitOf(line string) (c proto.RepoCommit, is bool) {
+	parts := strings.SplitN(line, "\x00", 4)
+	if len(parts) != 4 {
+		return c, false
+	}
+	return proto.RepoCommit{
+		ID: parts[0], At: unixTime(parts[1]), Author: bounded(parts[2]), Subject: bounded(parts[3]),
+	}, true
+}
+
+// unixTime reads a number of seconds; zero where it is none, or absurd.
+func unixTime(text string) time.Time {
+	seconds, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || seconds < 0 || seconds >= 1<<36 {
+		return time.Time{}
+	}
+	return time.Unix(seconds, 0).UTC()
 }
 
 // bounded cuts what an author wrote at the bytes that are told of it.
@@ -187,7 +217,7 @@ func bounded(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxSubject)], "")
 }
 
-// browsing prepares a command for somebody who looks at a page.
+// browsing prepares a command for a visitor of a page.
 func (r *Repo) browsing(client string, args ...string) *Command {
 	c := r.reading(args...)
 	c.Client, c.serves, c.Time, c.Patience = client, true, browseTime, browsePatience

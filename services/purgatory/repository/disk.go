@@ -16,8 +16,8 @@ const (
 	// staleFolder is the age of a temporary folder or pack that no living process can own: no push or
 	// fetch lasts that long.
 	staleFolder = 24 * time.Hour
-	// staleFile is the same for a lock and for a small file: a transaction of references takes
-	// seconds. Until then a push fails that meets the lock of a git that was killed.
+	// staleFile is the same for a small file, and for a lock of git where the file system cannot tell
+	// whether that lives: a transaction of references takes seconds.
 	staleFile = time.Minute
 
 	// newConfig is the configuration of a new repository. What rules git comes by its environment.
@@ -34,9 +34,14 @@ func (r *Repo) Exists() bool {
 }
 
 // Ensure makes the bare repository if it is not there: HEAD, config and the two folders by which
-// git knows it. It appears whole or not at all, many may ask at once, and asking again changes
-// nothing.
-func (l *Locked) Ensure(ctx context.Context) error { return l.ensure(ctx, l.MayWrite) }
+// git knows it, and the mark of one that is not proven. It appears whole or not at all, many may ask
+// at once, and asking again changes nothing.
+func (l *Locked) Ensure(ctx context.Context) error {
+	if err := l.ensure(ctx, l.MayWrite); err != nil {
+		return err
+	}
+	return l.own()
+}
 
 func (r *Repo) ensure(ctx context.Context, mayWrite func(context.Context) error) error {
 	if r.Exists() {
@@ -53,6 +58,7 @@ func (r *Repo) ensure(ctx context.Context, mayWrite func(context.Context) error)
 	err = errors.Join(err, os.Chmod(temporary, 0o755),
 		writeDurably(filepath.Join(temporary, "config"), newConfig),
 		writeDurably(filepath.Join(temporary, "HEAD"), symbolicPrefix+r.Store.branch+"\n"),
+		writeDurably(filepath.Join(temporary, unprovenFile), "true\n"),
 		mayWrite(ctx))
 	if err != nil {
 		return err
@@ -85,14 +91,15 @@ func (l *Locked) Remove(ctx context.Context) error {
 	if err := os.Rename(l.Path, filepath.Join(trash, "folder")); err != nil {
 		return errors.Join(ignoreGone(err), os.Remove(trash))
 	}
+	l.close()
 	os.Remove(filepath.Dir(l.Path)) // the owner's folder, if it was the last one in it
 	return os.RemoveAll(trash)
 }
 
 // Sweep removes what killed processes left in the repository: packs in quarantine or unfinished,
 // which no reader sees, and lock files, which would keep references from changing for ever. A push
-// in quarantine is left over at any age: the caller is the only writer. What a living process could
-// have made otherwise is left alone.
+// in quarantine and a lock are left over at any age: the caller is the only writer. What a fetch
+// could have made that runs beside it is left alone.
 func (l *Locked) Sweep() error {
 	err := l.MayWrite(context.Background())
 	for _, folder := range []string{".", "objects", "objects/pack"} {
@@ -104,22 +111,32 @@ func (l *Locked) Sweep() error {
 		return err
 	}
 	return filepath.WalkDir(l.in("refs"), func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(path, ".lock") && olderThan(entry, staleFile) {
+		if err == nil && strings.HasSuffix(path, ".lock") && olderThan(entry, l.lockAge()) {
 			err = os.Remove(path)
 		}
 		return ignoreGone(err)
 	})
 }
 
-// sweepFolder does that for one folder. What git did not finish must be of that age.
-func (l *Leased) sweepFolder(folder string, unfinished time.Duration) error {
+// lockAge is the age from which a lock of references was left by a git that was killed.
+func (l *Locked) lockAge() time.Duration {
+	if l.alone {
+		return 0
+	}
+	return staleFile
+}
+
+// sweepFolder does that for one folder. What git did not finish must be of this age.
+func (l *Locked) sweepFolder(folder string, unfinished time.Duration) error {
 	entries, err := readDir(l.in(folder))
 	for _, entry := range entries {
 		name, age := entry.Name(), staleFile
 		switch {
 		case strings.HasPrefix(name, pushPrefix):
 			age = 0
-		case strings.HasPrefix(name, smallPrefix), strings.HasSuffix(name, ".lock"):
+		case strings.HasPrefix(name, smallPrefix):
+		case strings.HasSuffix(name, ".lock"):
+			age = l.lockAge()
 		case strings.HasPrefix(name, "tmp_"), strings.HasPrefix(name, ".tmp-"):
 			age = unfinished
 		default:

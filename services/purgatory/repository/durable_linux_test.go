@@ -7,10 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/test/fixture"
 	"tendril.dev/test/fixture/gittest"
 )
 
@@ -61,7 +63,8 @@ func TestWhatIsDoneIsOnTheDisk(t *testing.T) {
 		must(t, step.do())
 		for _, folder := range []string{r.Path, other.Path} {
 			byGit := func(path string) bool {
-				return strings.HasPrefix(path, folder+"/objects/") || strings.HasPrefix(path, folder+"/refs/")
+				return strings.HasPrefix(path, folder+"/objects/") ||
+					strings.HasPrefix(path, folder+"/refs/") && !strings.HasSuffix(path, "/latest") // symbolic ones it does not sync
 			}
 			for _, lost := range repository.AfterPowerCut(folder, byGit) {
 				if !strings.Contains(lost, "tmp_objdir-") && !strings.Contains(lost, "commit-graph") { // swept; made again
@@ -118,4 +121,37 @@ func TestALeaseThatEndsWhileAPackIsLookedAt(t *testing.T) {
 		t.Errorf("the pack: %v", err)
 	}
 	gittest.Untouched(t, r.Repo)
+}
+
+// TestALockThatIsGivenBackIsFree at once, also while a git that another goroutine starts still has a
+// copy of every descriptor, as it has until it is executed. It is not free while something lives that
+// a git of this writer has left behind.
+func TestALockThatIsGivenBackIsFree(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	fake := gittest.Script(t, fmt.Sprintf(`case "$1" in
+update-ref) (while [ -d %[1]s ] && [ ! -e %[1]s/end ]; do sleep 0.01; done) </dev/null >/dev/null 2>&1 & ;; esac
+exec git "$@"`, folder))
+	s, err := repository.NewStore(repository.Options{Root: t.TempDir(), Git: fake})
+	must(t, err)
+	r := gittest.Repo(t, s, "x")
+	writer := gittest.Lock(t, r)
+	copied, err := syscall.Dup(int(writer.Flocked().Fd()))
+	must(t, err)
+	defer syscall.Close(copied)
+	writer.Done()
+
+	gittest.Do(t, r, func(r *repository.Locked) error { return r.DeleteRef(t.Context(), "refs/heads/none") })
+	if next, free := r.TryLock(); free {
+		next.Done()
+		t.Error("the next writer begins while something lives that git started")
+	}
+	must(t, os.WriteFile(filepath.Join(folder, "end"), nil, 0o600))
+	fixture.Await(t, "the next writer begins", func() bool {
+		locked, free := r.TryLock()
+		if free {
+			locked.Done()
+		}
+		return free
+	})
 }

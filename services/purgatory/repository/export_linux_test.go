@@ -57,6 +57,9 @@ func entries(folder string) (map[string]file, error) {
 	return names, err
 }
 
+// Flocked is the folder with the flock of a repository.
+func (l *Locked) Flocked() *os.File { return l.folder }
+
 // AfterPowerCut says how a folder, with all that lies in it, would differ after a power cut now.
 // The contents of files that git writes and syncs itself are taken as they are.
 func AfterPowerCut(path string, byGit func(path string) bool) (lost []string) {

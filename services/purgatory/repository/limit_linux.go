@@ -2,13 +2,12 @@ package repository
 
 import (
 	"errors"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// limitProcess bounds what a process may have, and whatever it starts later: the memory of its heap
+// limitProcess bounds what a process may have, and all that it starts later: the memory of its heap
 // and anonymous mappings, not of the packs that it maps; the size of a file that it writes; and its
 // time on a processor. Zero: there is no bound.
 func limitProcess(pid int, memory, file int64, processor time.Duration) (err error) {
@@ -23,10 +22,4 @@ func limitProcess(pid int, memory, file int64, processor time.Duration) (err err
 		return nil
 	}
 	return err
-}
-
-// endsWithParent has the kernel kill a process when ours ends, however that ends.
-func endsWithParent(attr *syscall.SysProcAttr) *syscall.SysProcAttr {
-	attr.Pdeathsig = syscall.SIGKILL
-	return attr
 }

@@ -2,11 +2,6 @@
 
 package repository
 
-import (
-	"syscall"
-	"time"
-)
+import "time"
 
 func limitProcess(int, int64, int64, time.Duration) error { return nil }
-
-func endsWithParent(attr *syscall.SysProcAttr) *syscall.SysProcAttr { return attr }

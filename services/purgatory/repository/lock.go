@@ -3,7 +3,11 @@ package repository
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"sync"
+	"syscall"
 
 	"tendril.dev/lib/limit"
 )
@@ -38,12 +42,17 @@ type Leased struct {
 	leave func()
 }
 
-// Locked is a repository of which the caller is the only writer. References, notes and the
-// repository itself change only by its methods. It is of no use any
-// more after Done, or when the lease ends under which it was taken, also if the same process gets
-// another.
+// Locked is a repository of which the caller is the only writer, of all processes. References, notes
+// and the repository itself change only by its methods. It is of no use any more after Done, or when
+// the lease ends under which it was taken, also if the same process gets another.
 type Locked struct {
 	*Leased
+	// folder is the repository's folder with an flock; nil: it is not there. Every git of this writer
+	// inherits it. So the lock lasts as long as the process that has it or one of these lives, also
+	// if that process is frozen when its lease ends, and does not hear of that.
+	folder   *os.File
+	alone    bool // the file system knows such locks
+	outlived bool // a git has ended, and something that it started may still run
 }
 
 // Lease gives leave to add to the repository. Done must be called when that has ended.
@@ -186,5 +195,56 @@ func (r *Repo) lock(take func(*lock) (release func(), err error)) (*Locked, erro
 		leave()
 		return nil, err
 	}
-	return &Locked{r.leased(tenure.Lease, func() { release(); leave() })}, nil
+	locked := &Locked{}
+	locked.Leased = r.leased(tenure.Lease, func() { locked.close(); release(); leave() })
+	if err := locked.own(); err != nil {
+		locked.Done()
+		return nil, err
+	}
+	return locked, nil
+}
+
+// own takes the flock of the folder, if that is there. ErrElsewhere: another process has it, or a git
+// that such a process started. Where the file system knows no such locks, writers are kept apart by
+// their leases only.
+func (l *Locked) own() error {
+	for l.folder == nil {
+		folder, err := os.Open(l.Path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("lock the repository: %w", err)
+		}
+		err = syscall.Flock(int(folder.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			folder.Close()
+			return ErrElsewhere
+		}
+		l.folder, l.alone = folder, err == nil
+		ours, _ := folder.Stat()
+		if there, err := os.Stat(l.Path); err != nil || !os.SameFile(ours, there) {
+			l.close() // it was removed before it was locked, and may have been made again
+		}
+	}
+	return nil
+}
+
+// close gives the flock back. Unless something runs still that may write, no copy of the descriptor
+// keeps it: a git that another goroutine starts has one until it is executed.
+func (l *Locked) close() {
+	if l.folder != nil {
+		if !l.outlived {
+			_ = syscall.Flock(int(l.folder.Fd()), syscall.LOCK_UN) // closing gives back what this does not
+		}
+		l.folder.Close()
+		l.folder = nil
+	}
+}
+
+// writing prepares a git command that inherits the flock of the folder.
+func (l *Locked) writing(args ...string) *Command {
+	c := l.Leased.writing(args...)
+	c.locked = l
+	return c
 }

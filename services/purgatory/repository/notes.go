@@ -21,12 +21,14 @@ import (
 const (
 	// archiveFile marks a repository that is kept though its announcement does not list us (GRASP-05).
 	archiveFile = "archive"
-	// unprovenFile marks a repository of which no announcement was ever accepted.
+	// unprovenFile marks a repository of which no announcement was accepted since it was made.
 	unprovenFile = "unproven"
 	// endedFile says since when and why a repository is not hosted any more.
 	endedFile = "ended"
 	// waitingFile names the references below refs/nostr/ that were pushed before their events.
 	waitingFile = "waiting"
+	// followsFile names the state that branches and tags follow.
+	followsFile = "follows"
 	// belongsFile of the root says to which log and domain the repositories belong.
 	belongsFile = ".belongs"
 )
@@ -78,28 +80,19 @@ func (l *Locked) SetArchive(is bool) error {
 }
 
 // IsUnproven reports whether no announcement of the repository was accepted since it was made:
-// nobody was told that it is kept.
+// no client was told that it is kept.
 func (r *Repo) IsUnproven() bool {
 	_, err := os.Lstat(r.in(unprovenFile))
 	return err == nil
 }
 
-// SetHeld notes durably, before data comes, that only a held announcement is known of the
-// repository, or, when one is accepted, that the repository is proven. A repository that has
-// references or has ended was proven before.
-func (l *Locked) SetHeld(held bool) error {
-	unproven := l.IsUnproven()
-	if held && !unproven {
-		refs, err := l.Refs()
-		ended, failed := l.Ended()
-		if err = cmp.Or(err, failed); err != nil || len(refs.ByName) > 0 || ended != nil {
-			return err
-		}
-	}
-	if held == unproven {
+// SetProven notes durably that an announcement of the repository is accepted. Each repository is made
+// unproven, so that no push can bring data before that is noted.
+func (l *Locked) SetProven() error {
+	if !l.IsUnproven() {
 		return nil
 	}
-	return l.note(unprovenFile, true, held)
+	return l.note(unprovenFile, nil, false)
 }
 
 // Rules say which repositories are here: those of the settings, and those that were archived by
@@ -165,6 +158,32 @@ func (l *Locked) SetWaiting(all []WaitingPush) error {
 	return l.note(waitingFile, all, len(all) > 0)
 }
 
+// Followed is the state event that branches and tags of a repository follow.
+type Followed struct {
+	Event  string          `json:"event"` // id
+	Author string          `json:"author"`
+	At     nostr.Timestamp `json:"at"`
+}
+
+// SetFollowed notes durably which state is followed. When its author deletes it, and no worker is
+// there, nothing else tells the next worker that these references must go.
+func (l *Locked) SetFollowed(state Followed) error {
+	noted, err := l.Followed()
+	if err != nil || noted == state {
+		return err
+	}
+	return l.note(followsFile, state, true)
+}
+
+// Followed returns what SetFollowed has noted; the zero value: nothing.
+func (r *Repo) Followed() (state Followed, err error) {
+	err = noted(r.in(followsFile), &state)
+	if !nostr.IsHex64(state.Event) || !nostr.IsHex64(state.Author) {
+		return Followed{}, err
+	}
+	return state, err
+}
+
 // Belongs is what is noted in a folder of repositories.
 type Belongs struct {
 	// Log is the time at which the log was made; empty: it does not outlive the process.
@@ -174,6 +193,8 @@ type Belongs struct {
 	// Of the time before nothing is known.
 	Domains []string  `json:"domains"`
 	Since   time.Time `json:"since"`
+	// Private: a private service served them (GRASP-08).
+	Private bool `json:"private,omitempty"`
 }
 
 // TakeFolder returns what is noted in a folder, which is made if need be. One that belongs to
@@ -209,6 +230,19 @@ func TakeFolder(root, log, domain string, given []string) (b Belongs, err error)
 	}
 	b.Log = cmp.Or(log, b.Log)
 	b.Domains = append(slices.DeleteFunc(b.Domains, func(d string) bool { return d == domain }), domain)
+	return b, noteFolder(root, b)
+}
+
+// TakePrivacy notes in a folder that its repositories are private, if they are now. One that was
+// private is an error for a public service, unless the operator has made public what was private.
+func TakePrivacy(root string, b Belongs, private, madePublic bool) (Belongs, error) {
+	switch {
+	case b.Private == private:
+		return b, nil
+	case !private && !madePublic:
+		return b, config.WasPrivate("in NGIT_GIT_DATA_PATH (" + root + ")")
+	}
+	b.Private = private
 	return b, noteFolder(root, b)
 }
 

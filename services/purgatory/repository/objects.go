@@ -1,6 +1,7 @@
 package repository
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -24,6 +25,8 @@ const (
 
 	packFolder  = "pack" // below objects/
 	indexSuffix = ".idx"
+	// maxLacked bounds the objects that a pack lacks and that are looked for in all of the history.
+	maxLacked = 10_000
 	// cruftSuffix ends the name of the file that makes a pack one of objects that nothing reaches.
 	cruftSuffix = ".mtimes"
 )
@@ -136,28 +139,13 @@ func (r *Repo) Fsck(ctx context.Context) error {
 
 // Take takes a pack, which may be thin, of a stranger's server into the repository. It is indexed
 // and checked in quarantine, where no reader sees it: every object must be sound, every link of
-// every object must lead to an object that is in the pack or in the repository (else ErrBadPack),
-// and one of the wanted objects must have come with it (else ErrUnwanted). Then it appears at once,
-// durably and whole, for the history of what is wanted is in it.
+// every object must lead to an object that is in the pack or in the repository, the pack must bring
+// what is wanted of it (brings; else ErrBadPack), and one of the wanted objects must have come with it
+// (else ErrUnwanted). Then it appears at once, durably and whole, for the history of what is wanted is
+// in it.
 func (l *Leased) Take(ctx context.Context, pack *Spool, wanted []string) error {
-	quarantine, err := os.MkdirTemp(l.in("objects"), quarantinePrefix+"pack-")
-	if err != nil {
-		return err
-	}
+	quarantine, hash, err := l.quarantine(ctx, pack, "", 0)
 	defer os.RemoveAll(quarantine)
-	from, to := filepath.Join(quarantine, packFolder), l.in("objects", packFolder)
-	if err := errors.Join(os.Mkdir(from, 0o755), os.MkdirAll(to, 0o755)); err != nil {
-		return err
-	}
-	index := l.writing("index-pack", "--stdin", "--fix-thin", "--strict="+strings.Join(forgive(""), ","), "--threads=2",
-		filepath.Join(from, "new.pack"))
-	index.Stdin, index.Pack, index.Time = pack.Reader(0), pack.Size(), l.Store.PackTime
-	var hash strings.Builder
-	index.Stdout = &hash
-	err = index.Run(ctx)
-	if refused(err) || errors.Is(err, ErrTooLong) {
-		return fmt.Errorf("%w: %w", ErrBadPack, err)
-	}
 	if err != nil {
 		return err
 	}
@@ -165,10 +153,18 @@ func (l *Leased) Take(ctx context.Context, pack *Spool, wanted []string) error {
 	if err == nil && len(missing) == len(wanted) {
 		err = ErrUnwanted
 	}
+	if err == nil {
+		came := slices.DeleteFunc(slices.Clone(wanted), func(id string) bool { return slices.Contains(missing, id) })
+		err = l.brings(ctx, quarantine, pack.Size(), came)
+	}
+	from, to := filepath.Join(quarantine, packFolder), l.in("objects", packFolder)
+	if err == nil {
+		err = os.MkdirAll(to, 0o755)
+	}
 	if err = cmp.Or(err, l.MayWrite(ctx)); err != nil {
 		return err
 	}
-	name := "pack-" + strings.TrimSpace(strings.TrimPrefix(hash.String(), "pack"))
+	name := "pack-" + hash
 	for _, suffix := range packSuffixes {
 		err := os.Rename(filepath.Join(from, "new"+suffix), filepath.Join(to, name+suffix))
 		if err != nil && !(suffix == ".rev" && errors.Is(err, fs.ErrNotExist)) { // older gits write none
@@ -176,6 +172,101 @@ func (l *Leased) Take(ctx context.Context, pack *Spool, wanted []string) error {
 		}
 	}
 	return syncPaths(to, l.in("objects"))
+}
+
+// Brings is nil where a client's pack brings what these objects reach, as brings. ErrBadPack, with an
+// *[Error] where git refuses the pack: it does not.
+func (l *Locked) Brings(ctx context.Context, pack *Spool, client string, maxBytes int64, ids []string) error {
+	quarantine, _, err := l.quarantine(ctx, pack, client, maxBytes)
+	defer os.RemoveAll(quarantine)
+	if err != nil {
+		return err
+	}
+	return l.brings(ctx, quarantine, pack.Size(), ids)
+}
+
+// quarantine has git index and check a pack in a folder below objects/, which the caller removes, and
+// gives the pack's hash. ErrBadPack: git refuses it. client is whose it is; empty: a server's. With
+// maxBytes it may not become larger.
+func (l *Leased) quarantine(ctx context.Context, pack *Spool, client string, maxBytes int64) (folder, hash string,
+	err error) {
+	folder, err = os.MkdirTemp(l.in("objects"), quarantinePrefix+"pack-")
+	if err == nil {
+		err = os.Mkdir(filepath.Join(folder, packFolder), 0o755)
+	}
+	if err != nil {
+		return folder, "", err
+	}
+	index := l.writing("index-pack", "--stdin", "--fix-thin", "--strict="+strings.Join(forgive(""), ","), "--threads=2",
+		filepath.Join(folder, packFolder, "new.pack"))
+	index.Stdin, index.Pack, index.Time = pack.Reader(0), pack.Size(), l.Store.PackTime
+	index.Client, index.serves, index.MaxFile = client, client != "", maxBytes
+	var said strings.Builder
+	index.Stdout = &said
+	err = index.Run(ctx)
+	if refused(err) || errors.Is(err, ErrTooLong) {
+		err = fmt.Errorf("%w: %w", ErrBadPack, err)
+	}
+	return folder, strings.TrimSpace(strings.TrimPrefix(said.String(), "pack")), err
+}
+
+// brings reports whether a pack in quarantine, of which so many bytes were sent, has all that some
+// objects reach and no reference does; else ErrBadPack. What only lies in the repository may be what
+// its owner has removed: who knows no more of it than an id must not get it by building on it.
+func (l *Leased) brings(ctx context.Context, quarantine string, sent int64, ids []string) error {
+	if has, err := l.HasObjects(); err != nil || !has {
+		return err // nothing lies there
+	}
+	index, err := os.Open(filepath.Join(quarantine, packFolder, "new"+indexSuffix))
+	if err != nil {
+		return fmt.Errorf("look what a pack brings: %w", err)
+	}
+	defer index.Close()
+	lacks, failed := map[string]bool{}, error(nil)
+	walk := l.reading("rev-list", "--objects", "--no-object-names", "--stdin", "--not", "--all")
+	walk.env = []string{"GIT_OBJECT_DIRECTORY=" + quarantine, alternate(l.Repo)}
+	walk.Stdin = strings.NewReader(strings.Join(ids, "\n") + "\n")
+	walk.Stdout = &lines{each: func(id string) {
+		has, err := hasObject(index, id, sent-20)
+		if failed = cmp.Or(failed, err); !has && len(lacks) <= maxLacked {
+			lacks[id] = true
+		}
+	}}
+	err = walk.Run(ctx)
+	if refused(err) {
+		return fmt.Errorf("%w: %w", ErrBadPack, err)
+	}
+	if err = cmp.Or(err, failed); err != nil || len(lacks) == 0 {
+		return err
+	}
+	if len(lacks) <= maxLacked { // git passes over what it would take long to find: history has some of that
+		all := l.reading("rev-list", "--objects", "--no-object-names", "--all")
+		all.Stdout = &lines{each: func(id string) { delete(lacks, id) }}
+		if err := all.Run(ctx); err != nil || len(lacks) == 0 {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: no reference reaches all that it builds on", ErrBadPack)
+}
+
+// lines calls a function for each line that git prints.
+type lines struct {
+	each func(line string)
+	rest []byte
+}
+
+// Write never fails.
+func (l *lines) Write(p []byte) (int, error) {
+	l.rest = append(l.rest, p...)
+	for {
+		line, rest, whole := bytes.Cut(l.rest, []byte("\n"))
+		if !whole {
+			l.rest = bytes.Clone(rest)
+			return len(p), nil
+		}
+		l.each(string(line))
+		l.rest = rest
+	}
 }
 
 // Share brings objects, with all that they reach, from another repository. Where the caller knows
@@ -232,11 +323,16 @@ func (l *Locked) copyFrom(ctx context.Context, from *Repo, ids []string) error {
 	}
 	named := slices.Collect(maps.Values(refs.ByName))
 	c := l.writing("pack-objects", "--revs", "--delta-base-offset", "-q", l.in("objects", packFolder, "pack"))
-	// Git reads a path that begins with a quote as a C string.
-	path := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(from.in("objects"))
-	c.env = []string{"GIT_ALTERNATE_OBJECT_DIRECTORIES=\"" + path + "\""}
+	c.env = []string{alternate(from)}
 	_, err = c.ask(ctx, strings.Join(slices.Concat(ids, []string{"--not"}, named), "\n")+"\n")
 	return broken(err)
+}
+
+// alternate lets a command see the objects of a repository too.
+func alternate(of *Repo) string {
+	// Git reads a path that begins with a quote as a C string.
+	path := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(of.in("objects"))
+	return "GIT_ALTERNATE_OBJECT_DIRECTORIES=\"" + path + "\""
 }
 
 // broken is the error of a command that found something missing.

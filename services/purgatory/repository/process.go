@@ -9,14 +9,13 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 	"unicode"
 
+	"tendril.dev/lib/child"
 	"tendril.dev/lib/limit"
 )
 
@@ -80,12 +79,13 @@ type Command struct {
 	args      []string
 	env       []string
 	config    []string
-	lease     context.Context // of a command that changes the repository: it is ended with that; else nil
-	serves    bool            // it serves a client; else it is the worker's own work
-	syncs     bool            // the folders in which it writes are put to the disk after it
-	low       bool            // no client waits for it: it runs with a low priority
-	memory    int64           // that it may have, in bytes
-	processor time.Duration   // time that it may have on a processor; zero: any
+	leased    *Leased       // of a command that changes the repository: it is ended with the lease; else nil
+	locked    *Locked       // of a command that runs under the lock: it inherits that; else nil
+	serves    bool          // it serves a client; else it is the worker's own work
+	syncs     bool          // the folders in which it writes are put to the disk after it
+	low       bool          // no client waits for it: it runs with a low priority
+	memory    int64         // that it may have, in bytes
+	processor time.Duration // time that it may have on a processor; zero: any
 	messages  tail
 }
 
@@ -95,7 +95,7 @@ func (r *Repo) reading(args ...string) *Command { return &Command{repo: r, args:
 
 // writing prepares one that changes the repository.
 func (l *Leased) writing(args ...string) *Command {
-	return &Command{repo: l.Repo, args: args, lease: l.lease}
+	return &Command{repo: l.Repo, args: args, leased: l}
 }
 
 // Messages are the last lines that git wrote to its standard error, without the repository's path,
@@ -159,14 +159,13 @@ func (c *Command) run(ctx context.Context) error {
 	defer release()
 	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(c.Time, maxTime), ErrTooLong)
 	defer cancel()
-	if c.lease != nil {
-		leased, end := context.WithCancelCause(ctx)
-		defer end(nil)
-		defer context.AfterFunc(c.lease, func() { end(ErrLease) })()
-		if c.lease.Err() != nil {
-			return ErrLease
+	if c.leased != nil {
+		if err := c.leased.MayWrite(ctx); err != nil {
+			return err
 		}
-		ctx = leased
+		during, end := c.leased.During(ctx)
+		defer end()
+		ctx = during
 	}
 	cmd := exec.CommandContext(ctx, c.repo.Store.Git, c.args...)
 	cmd.Dir = c.repo.Path
@@ -178,7 +177,10 @@ func (c *Command) run(ctx context.Context) error {
 	if c.Stdin != nil {
 		cmd.Stdin = &gate{c.Stdin, bounded}
 	}
-	cmd.SysProcAttr = endsWithParent(&syscall.SysProcAttr{Setpgid: true})
+	if c.locked != nil && c.locked.folder != nil {
+		cmd.ExtraFiles = []*os.File{c.locked.folder}
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = afterTerm
 	cmd.Cancel = func() error {
 		if errors.Is(context.Cause(ctx), ErrLease) { // another worker may write at any moment
@@ -186,10 +188,15 @@ func (c *Command) run(ctx context.Context) error {
 		}
 		return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
 	}
-	if err = start(cmd); err == nil {
+	if err = child.Start(cmd); err == nil {
+		ended := c.repo.Store.usage.started(cmd.Process, c.args[0])
 		c.bound(cmd.Process.Pid)
 		close(bounded)
 		err = cmd.Wait()
+		ended(cmd.ProcessState)
+		if c.locked != nil && !errors.Is(syscall.Kill(-cmd.Process.Pid, 0), syscall.ESRCH) {
+			c.locked.outlived = true
+		}
 	}
 	if err != nil && ctx.Err() != nil {
 		if cmd.Process != nil {
@@ -246,30 +253,13 @@ func (c *Command) pool() *pool {
 func (c *Command) acquire(ctx context.Context) (release func(), err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(c.Patience, maxTime), ErrBusy)
 	defer cancel()
+	c.repo.Store.usage.waiting.Add(1)
+	defer c.repo.Store.usage.waiting.Add(-1)
 	release, err = c.pool().acquire(ctx, c.Client, c.memory)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
 	return release, err
-}
-
-// starting starts all processes on one thread, which lasts as long as ours: Linux ends a child with
-// the thread that started it (PR_SET_PDEATHSIG), and Go may end others of its threads.
-var starting = sync.OnceValue(func() chan<- func() {
-	starts := make(chan func())
-	go func() {
-		runtime.LockOSThread()
-		for start := range starts {
-			start()
-		}
-	}()
-	return starts
-})
-
-func start(cmd *exec.Cmd) error {
-	err := make(chan error, 1)
-	starting() <- func() { err <- cmd.Start() }
-	return <-err
 }
 
 // ask runs a command with small input and output, and gives what git printed.

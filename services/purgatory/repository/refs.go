@@ -41,11 +41,34 @@ type Refs struct {
 // them in that order. It starts no git. What git would not take for a reference is left out.
 func (r *Repo) Refs() (Refs, error) { return r.refsBelow("refs/") }
 
-// BranchesAndTags is Refs without what is named for pull requests, of which there may be thousands.
-func (r *Repo) BranchesAndTags() (Refs, error) { return r.refsBelow(headsPrefix, tagsPrefix) }
+// BranchesAndTags is Refs without what is named for pull requests, of which there may be thousands,
+// but for some of these.
+func (r *Repo) BranchesAndTags(and ...string) (Refs, error) {
+	return r.refsBelow(append([]string{headsPrefix, tagsPrefix}, and...)...)
+}
 
-// RefsBelow is Refs of one folder, "refs/nostr/" for example.
-func (r *Repo) RefsBelow(folder string) (Refs, error) { return r.refsBelow(folder) }
+// RefsBelow is Refs of some folders, "refs/nostr/" for example, and single references.
+func (r *Repo) RefsBelow(folders ...string) (Refs, error) { return r.refsBelow(folders...) }
+
+// NamesBelow are the names of references in a folder. What they name is not read.
+func (r *Repo) NamesBelow(folder string) (names map[string]bool, err error) {
+	names = map[string]bool{}
+	err = ignoreGone(filepath.WalkDir(r.in(folder), func(path string, entry fs.DirEntry, err error) error {
+		name := strings.TrimPrefix(path, r.Path+"/")
+		if err == nil && !entry.IsDir() && nostr.CheckRefName(name) == nil {
+			names[name] = true
+		}
+		return ignoreGone(err)
+	}))
+	if err == nil {
+		err = r.packedRefs(func(name, _ string) { names[name] = names[name] || strings.HasPrefix(name, folder) })
+	}
+	maps.DeleteFunc(names, func(_ string, is bool) bool { return !is })
+	if err != nil {
+		return nil, fmt.Errorf("read the names of references: %w", err)
+	}
+	return names, nil
+}
 
 func (r *Repo) refsBelow(folders ...string) (Refs, error) {
 	refs := Refs{ByName: map[string]string{}, Symbolic: map[string]string{}}
@@ -64,27 +87,36 @@ func (r *Repo) refsBelow(folders ...string) (Refs, error) {
 	isAsked := func(name string) bool {
 		return slices.ContainsFunc(folders, func(folder string) bool { return strings.HasPrefix(name, folder) })
 	}
-	var packed []byte
 	if err == nil {
-		packed, err = os.ReadFile(r.in("packed-refs"))
-	}
-	for line := range strings.Lines(string(packed)) {
-		id, name, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if isAsked(name) {
-			refs.add(name, id)
-		}
-		if !isID(id) && !strings.HasPrefix(id, "#") && !strings.HasPrefix(id, "^") {
-			err = fmt.Errorf("packed-refs has the line %q", line[:min(len(line), 100)])
-		}
+		err = r.packedRefs(func(name, id string) {
+			if isAsked(name) {
+				refs.add(name, id)
+			}
+		})
 	}
 	maps.DeleteFunc(refs.Symbolic, func(_, branch string) bool { return refs.ByName[branch] == "" })
-	if err = ignoreGone(err); err == nil {
+	if err == nil {
 		refs.Head, err = r.Head()
 	}
 	if err != nil {
 		return Refs{}, fmt.Errorf("read references: %w", err)
 	}
 	return refs, nil
+}
+
+// packedRefs gives the references in packed-refs.
+func (r *Repo) packedRefs(each func(name, id string)) error {
+	packed, err := os.ReadFile(r.in("packed-refs"))
+	for line := range strings.Lines(string(packed)) {
+		id, name, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if name != "" {
+			each(name, id)
+		}
+		if !isID(id) && !strings.HasPrefix(id, "#") && !strings.HasPrefix(id, "^") {
+			err = fmt.Errorf("packed-refs has the line %q", line[:min(len(line), 100)])
+		}
+	}
+	return ignoreGone(err)
 }
 
 func (r Refs) add(name, value string) {
@@ -133,7 +165,7 @@ func (l *Locked) SetRefs(ctx context.Context, want, symbolic map[string]string, 
 			return fmt.Errorf("%w: %q is no branch or tag", ErrUnfit, name)
 		}
 	}
-	now, err := l.Refs()
+	now, err := l.BranchesAndTags()
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,8 @@
 // Repositories of one maintainer group share what they have in common ([Locked.Share]); no others
 // do.
 //
+// It knows no events: what references must be, and who may push, is for its callers to say.
+//
 // Repositories are of git's SHA-1 object format; an object id of 64 digits is never there.
 package repository
 
@@ -21,13 +23,17 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/nbd-wtf/go-nostr/nip19"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
 )
 
 // Options say where repositories lie and which git works on them.
@@ -51,12 +57,11 @@ type Options struct {
 	MemoryBudget int64
 
 	// SpoolBytes is how much requests on their way in, answers on their way out and packs that are
-	// fetched may take on disk (NGIT_GIT_SPOOL_BYTES). Default 16 GiB. One client may have SpoolShare
+	// fetched may take on disk. Default 16 GiB. One client may have SpoolShare
 	// of it, default a quarter.
 	SpoolBytes, SpoolShare int64
 
-	// PackTime is how long git may take to check and store one pack (NGIT_GIT_PACK_TIME). Default
-	// 30 min.
+	// PackTime is how long git may take to check and store one pack. Default 30 min.
 	PackTime time.Duration
 
 	// Enter is asked before an identifier's repositories are written to. Its error, ErrElsewhere, says
@@ -80,13 +85,22 @@ type Store struct {
 	probed   time.Time
 	writable error
 
+	usage        *usage
 	own, clients pool
 	requests     *limit.Fair // bytes in memory of clients' requests
 	spools       *limit.Fair // bytes on disk of spools
 
+	// What visitors of pages ask for again and again.
+	changes   *lru.Cache[folderOf, map[string]*proto.RepoCommit]
+	archives  *lru.Cache[archiveOf, *Archive]
+	archiving singleflight.Group
+
 	locking sync.Mutex
 	locks   map[Place]*lock // of repositories that are locked or waited for
 }
+
+// Usage tells of the git processes: how many run and wait, and what they take.
+func (s *Store) Usage() prometheus.Collector { return s.usage }
 
 // GitVersion is the version of the git program, as in 2.43.0.
 func (s *Store) GitVersion() string { return s.version }
@@ -101,7 +115,16 @@ func NewStore(o Options) (*Store, error) {
 	o.MemoryBudget = cmp.Or(o.MemoryBudget, limit.Memory()/2)
 	o.SpoolBytes = cmp.Or(o.SpoolBytes, 16<<30)
 	o.SpoolShare = cmp.Or(o.SpoolShare, o.SpoolBytes/4)
-	s := &Store{Options: o}
+	o.PackTime = cmp.Or(o.PackTime, 30*time.Minute)
+	changes, err := lru.New[folderOf, map[string]*proto.RepoCommit](keptChanges)
+	if err != nil {
+		return nil, fmt.Errorf("make room for what pages show: %w", err)
+	}
+	archives, err := lru.NewWithEvict(keptArchives, func(_ archiveOf, a *Archive) { go a.drop() })
+	if err != nil {
+		return nil, fmt.Errorf("make room for archives: %w", err)
+	}
+	s := &Store{Options: o, changes: changes, archives: archives, usage: newUsage()}
 	s.divide()
 	git, err := exec.LookPath(o.Git)
 	if err == nil {
@@ -137,7 +160,12 @@ func (s *Store) open() (err error) {
 		}
 	}
 	s.sweep()
-	return s.writeProbe()
+	err = s.writeProbe()
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		s.Log.Error("the disk of the git folder is full; what lies there is served", "folder", s.Root)
+		return nil
+	}
+	return err
 }
 
 // Repo is one repository, which may or may not be on disk yet.

@@ -154,14 +154,17 @@ func TestEnsureIsSafeForManyAndRemoveTakesAllAway(t *testing.T) {
 	r := gittest.Lock(t, repo)
 	for range 3 {
 		errs := make(chan error)
-		for range 8 {
-			go func() { errs <- r.Ensure(t.Context()) }()
+		for range 8 { // any number of readers
+			go func() { _, err := s.Empty(t.Context()); errs <- err }()
 		}
 		for range 8 {
 			must(t, <-errs)
 		}
+		empty, err := s.Empty(t.Context())
+		must(t, errors.Join(err, os.RemoveAll(empty.Path)))
+		must(t, errors.Join(r.Ensure(t.Context()), r.Ensure(t.Context()))) // again changes nothing
 		// A stranger's announcement costs as little as can be.
-		if got, want := files(t, r.Path), []string{"HEAD", "config", "objects", "refs"}; !slices.Equal(got, want) {
+		if got, want := files(t, r.Path), []string{"HEAD", "config", "objects", "refs", "unproven"}; !slices.Equal(got, want) {
 			t.Errorf("there is %q, want %q", got, want)
 		}
 		gittest.Git(t, t.TempDir(), "clone", "--quiet", r.Path, "clone")
@@ -193,7 +196,7 @@ func TestSweepRemovesWhatKilledProcessesLeft(t *testing.T) {
 	for name, age := range map[string]time.Duration{
 		"HEAD.lock": time.Hour, "packed-refs.lock": time.Hour, "refs/heads/main.lock": time.Hour, ".tmp-small-1": time.Hour, "objects/tmp_objdir-incoming-1": 0,
 		"objects/tmp_objdir-pack-1": 2 * day, "objects/pack/.tmp-7-pack-1": 2 * day, "objects/pack/tmp_pack_1": 2 * day,
-		"stays refs/heads/new.lock": 0, "stays objects/tmp_objdir-pack-2": time.Hour, "stays objects/pack/tmp_pack_2": time.Hour, "stays refs/heads/tmp_branch": 2 * day,
+		"refs/heads/new.lock": 0, "stays objects/tmp_objdir-pack-2": time.Hour, "stays objects/pack/tmp_pack_2": time.Hour, "stays refs/heads/tmp_branch": 2 * day,
 		"stays objects/pack/pack-blind.pack": 2 * day, // its index may be what was lost
 	} {
 		name, is := strings.CutPrefix(name, "stays ")
@@ -241,10 +244,13 @@ func TestNotes(t *testing.T) {
 	end := &repository.Ended{Announcement: strings.Repeat("ab", 32), Reason: "deleted", Since: time.Unix(1000, 5).UTC(), Kept: true}
 	waits := []repository.WaitingPush{{Event: strings.Repeat("a", 64), Client: "2001:db8::/64"}, {Event: strings.Repeat("c", 64)}}
 	is("new", false, nil)
+	if !r.IsUnproven() {
+		t.Error("a new repository is proven")
+	}
 	must(t, errors.Join(r.SetArchive(true), r.SetEnded(end), r.SetWaiting(waits)))
 	is("noted", true, end, waits...)
 	for range 2 {
-		must(t, errors.Join(r.SetArchive(false), r.SetEnded(nil), r.SetWaiting(nil)))
+		must(t, errors.Join(r.SetArchive(false), r.SetEnded(nil), r.SetWaiting(nil), r.SetProven()))
 		is("forgotten", false, nil)
 	}
 	if left := files(t, r.Path); len(left) != 4 {
@@ -326,11 +332,12 @@ func TestNothingIsWrittenAfterTheLease(t *testing.T) {
 	set(t, before, first)
 	end()
 
-	next := leased(t, root, "", t.Context())
+	next, err := repository.NewStore(repository.Options{Root: root})
+	must(t, err)
 	second := w.Commit("a", "2")
-	must(t, gittest.Take(t, next.Repo, w.Pack("main", "^"+first), second))
-	set(t, next, second)
-	other := maintained(t, next.Store, 1)
+	gittest.Fill(t, before.Repo, w.Pack("main", "^"+first))
+	gittest.Git(t, before.Path, "update-ref", "refs/heads/main", second)
+	other := maintained(t, next, 1)
 	third := w.Commit("a", "3")
 	gittest.Fill(t, other.Repo, w.Pack("main"))
 	ctx := t.Context()
@@ -355,7 +362,7 @@ func TestNothingIsWrittenAfterTheLease(t *testing.T) {
 	if got, err := before.Refs(); err != nil || got.ByName["refs/heads/main"] != second {
 		t.Errorf("main is %v, %v", got, err)
 	}
-	gittest.Fsck(t, next.Path)
+	gittest.Fsck(t, before.Path)
 }
 
 // TestTheEndOfALeaseStopsGit in the middle of its work, and at once, though it does not want to

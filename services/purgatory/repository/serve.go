@@ -35,7 +35,8 @@ func (r *Repo) AdvertisePush(maxBytes int64) *Command {
 // What is named for pull requests is read only if the push names such a reference.
 func (l *Locked) ReceivePack(maxBytes int64, namesPullRequests bool) *Command {
 	c := l.serve("receive-pack", false)
-	c.lease, c.syncs, c.Time, c.config = l.lease, true, l.Store.PackTime, receiving(maxBytes, namesPullRequests)
+	c.leased, c.locked, c.syncs = l.Leased, l, true
+	c.Time, c.config = l.Store.PackTime, receiving(maxBytes, namesPullRequests)
 	return c
 }
 

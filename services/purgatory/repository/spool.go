@@ -104,6 +104,16 @@ func (s *Spool) ReadAt(p []byte, at int64) (int, error) {
 // Reader reads what was written so far, from a place on.
 func (s *Spool) Reader(from int64) io.Reader { return io.NewSectionReader(s, from, s.size-from) }
 
+// Rewind empties the spool for what is written next. It keeps what it has of memory and, unless that
+// was more than a step, of the disk: who reads as fast as is written needs no new file each time.
+func (s *Spool) Rewind() {
+	if len(s.taken) > 1 {
+		s.Close()
+		return
+	}
+	s.memory, s.size, s.free = s.memory[:0], 0, int64(len(s.taken))*SpoolStep
+}
+
 // Close empties the spool and gives everything back. It may be used again.
 func (s *Spool) Close() {
 	if s.file != nil {

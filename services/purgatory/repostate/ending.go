@@ -9,20 +9,21 @@ import (
 
 // Reasons for which the hosting of a repository has ended.
 const (
-	Deleted = "deleted" // the owner has asked for the deletion of the announcement
-	Banned  = "banned"  // an operator has banned it, and wants its data removed
-	Moved   = "moved"   // the owner's newest announcement does not list us
-	Expired = "expired" // the time of the announcement is over (NIP-40)
+	Deleted  = "deleted"  // the owner has asked for the deletion of the announcement
+	Vanished = "vanished" // the owner has asked to vanish (NIP-62)
+	Banned   = "banned"   // an operator has banned it, and wants its data removed
+	Moved    = "moved"    // the owner's newest announcement does not list us
+	Expired  = "expired"  // the time of the announcement is over (NIP-40)
 )
 
 // EndingOf reads why a repository is not hosted any more from the last announcement of it that was
-// ever accepted (nil: none), from whether its author has asked for its deletion, and from whether
-// its time is over; "": the log does not say that its hosting has ended. Then nothing is ever
-// removed: a log may be lost, or lie before the repositories' time, and what it says may come back.
-// isHere says whether an announcement is of a repository that is here as long as it stands. One
-// that lists a domain of earlier is: the service was moved, not the repository. So is one that is
-// archived, wherever it moves.
-func EndingOf(ref nostr.RepoRef, isHere func(*nostr.Announcement) bool, last *nostr.Event, deleted,
+// ever accepted (nil: none), from how its author has taken it away ([Deleted], [Vanished]; "": not
+// so), and from whether its time is over; "": the log does not say that its hosting has ended. Then
+// nothing is ever removed: a log may be lost, or lie before the repositories' time, and what it
+// says may come back. isHere says whether an announcement is of a repository that is here as long
+// as it stands. One that lists a domain of earlier is: the service was moved, not the repository.
+// So is one that is archived, wherever it moves.
+func EndingOf(ref nostr.RepoRef, isHere func(*nostr.Announcement) bool, last *nostr.Event, taken string,
 	expired bool) (reason string) {
 	if last == nil {
 		return ""
@@ -31,8 +32,8 @@ func EndingOf(ref nostr.RepoRef, isHere func(*nostr.Announcement) bool, last *no
 	switch {
 	case err != nil || a.Ref != ref:
 		return ""
-	case deleted:
-		return Deleted
+	case taken != "":
+		return taken
 	case !isHere(a):
 		return Moved
 	case expired:
@@ -41,15 +42,15 @@ func EndingOf(ref nostr.RepoRef, isHere func(*nostr.Announcement) bool, last *no
 	return "" // the reason is not known
 }
 
-// DeletionsOf finds the accepted requests by its author that delete an announcement: they name its
-// id, or its address and are as new (NIP-09).
-func DeletionsOf(announcement *nostr.Event) []nostr.Filter {
-	by := nostr.Filter{Kinds: []int{nostr.KindDeletion}, Authors: []string{announcement.PubKey}, Limit: 1}
+// DeletionsOf finds the accepted requests by its author that delete an announcement or a state: they
+// name its id, or its address and are as new (NIP-09).
+func DeletionsOf(ev *nostr.Event) []nostr.Filter {
+	by := nostr.Filter{Kinds: []int{nostr.KindDeletion}, Authors: []string{ev.PubKey}, Limit: 1}
 	byID, byAddress := by, by
-	byID.Tags = nostr.TagMap{"e": {announcement.ID}}
-	ref := nostr.RepoRef{PubKey: announcement.PubKey, Identifier: announcement.Tags.GetD()}
-	byAddress.Tags = nostr.TagMap{"a": {ref.String()}}
-	byAddress.Since = &announcement.CreatedAt
+	byID.Tags = nostr.TagMap{"e": {ev.ID}}
+	address, _ := nostr.AddressOf(ev)
+	byAddress.Tags = nostr.TagMap{"a": {address.String()}}
+	byAddress.Since = &ev.CreatedAt
 	return []nostr.Filter{byID, byAddress}
 }
 

@@ -37,16 +37,17 @@ func TestEndingOf(t *testing.T) {
 		return a.ListsService("old.example.com") || a.ListsService(endDomain)
 	}
 	for name, tc := range map[string]struct {
-		last    *nostr.Event
-		deleted bool
-		want    string
+		last  *nostr.Event
+		taken string
+		want  string
 	}{
-		"deleted":                {here, true, repostate.Deleted},
-		"moved away":             {elsewhere, false, repostate.Moved},
-		"the service has moved":  {before, false, ""},
-		"no announcement at all": {&nostr.Event{Kind: 1, PubKey: alice}, true, ""},
+		"deleted":                {here, repostate.Deleted, repostate.Deleted},
+		"its owner has vanished": {here, repostate.Vanished, repostate.Vanished},
+		"moved away":             {elsewhere, "", repostate.Moved},
+		"the service has moved":  {before, "", ""},
+		"no announcement at all": {&nostr.Event{Kind: 1, PubKey: alice}, repostate.Deleted, ""},
 	} {
-		if got := repostate.EndingOf(ref, isHere, tc.last, tc.deleted, false); got != tc.want {
+		if got := repostate.EndingOf(ref, isHere, tc.last, tc.taken, false); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}

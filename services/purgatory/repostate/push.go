@@ -202,19 +202,12 @@ func (v View) CheckTip(ev *nostr.Event, commit, owner string,
 	const most = 3
 	var names []string
 	for _, ref := range pr.Repos[:min(len(pr.Repos), most)] {
-		names = append(names, Npub(ref.PubKey)+"/"+strings.ToValidUTF8(ref.Identifier, "?"))
+		names = append(names, nostr.Npub(ref.PubKey)+"/"+strings.ToValidUTF8(ref.Identifier, "?"))
 	}
 	if more := len(pr.Repos) - most; more > 0 {
 		names = append(names, fmt.Sprintf("%d more", more))
 	}
 	return refused("event %s is not for this repository; its a tags name %s", ev.ID, strings.Join(names, ", "))
-}
-
-// CheckCommit says why a commit cannot be named for an event, as a *Refused: only a pull request or
-// an update names one.
-func CheckCommit(ev *nostr.Event, commit string) error {
-	_, err := parse(ev, commit)
-	return err
 }
 
 func parse(ev *nostr.Event, commit string) (*nostr.PullRequest, error) {
@@ -244,7 +237,7 @@ func (v View) stateEqual(owner string, after map[string]string) (*State, error) 
 		}
 	}
 	if g := v.Group(owner); g.Root == "" {
-		return nil, refused("%s; %s", g.Nobody, g.Nobody.Advice())
+		return nil, refused("%s; %s", g.NoAuthority, g.NoAuthority.Advice())
 	}
 	if other := v.byOthers(owner, after); other != nil {
 		reason, advice := authority.Why(v, owner, other.Event.PubKey)
@@ -288,7 +281,7 @@ func (v View) invited(owner string) string {
 		return ""
 	}
 	_, advice := authority.Why(v, owner, keys[0])
-	return fmt.Sprintf("; %s is invited but has not accepted yet: %s", Npub(keys[0]), advice)
+	return fmt.Sprintf("; %s is invited but has not accepted yet: %s", nostr.Npub(keys[0]), advice)
 }
 
 // isPart reports whether references are all among the wanted ones.
@@ -332,15 +325,12 @@ func CheckContribution(ev *nostr.Event, at nostr.RepoRef, commit, domain string)
 	case err != nil:
 		return err
 	case pr.Event.PubKey != at.PubKey:
-		return refused("event %s is not signed by %s", ev.ID, Npub(at.PubKey))
+		return refused("event %s is not signed by %s", ev.ID, nostr.Npub(at.PubKey))
 	case !slices.ContainsFunc(pr.Repos, func(ref nostr.RepoRef) bool { return ref.Identifier == at.Identifier }):
 		return refused("event %s names no repository with the identifier %q in an a tag", ev.ID, at.Identifier)
 	case !slices.Contains(pr.PRServiceIdentifiers(domain), at.Identifier):
 		return refused("event %s does not name %s%s in its clone tag", ev.ID, domain,
-			nostr.PRsURLPath(Npub(at.PubKey), at.Identifier))
+			nostr.PRsURLPath(nostr.Npub(at.PubKey), at.Identifier))
 	}
 	return nil
 }
-
-// Npub is how people read a public key.
-func Npub(pubkey string) string { return nostr.Npub(pubkey) }

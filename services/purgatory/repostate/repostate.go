@@ -7,8 +7,8 @@ import (
 	"cmp"
 	"iter"
 	"maps"
-	"net/url"
 	"slices"
+	"time"
 
 	"tendril.dev/lib/authority"
 	"tendril.dev/lib/nostr"
@@ -26,6 +26,8 @@ type Rules interface {
 	Archives(*nostr.Announcement) bool
 	// ReadOnly reports whether pushes to archived repositories are refused.
 	ReadOnly() bool
+	// MayAsk reports whether a git server may learn of a repository.
+	MayAsk(url string) bool
 }
 
 // Announcement is an announcement of the identifier.
@@ -62,6 +64,8 @@ type View struct {
 	Announcements []Announcement
 	States        []State // newest first
 	PullRequests  []PullRequest
+	// HeldAt is since when an event is held, by id.
+	HeldAt map[string]time.Time
 	// Hosted are the owners whose repository is here, in order of their keys: the announcement that
 	// counts lists us or is archived, and is accepted or waits.
 	Hosted []string
@@ -83,7 +87,7 @@ var _ authority.Announcements = (*View)(nil)
 // commit is still to be named, and from held events. What cannot be read, which ingest would not
 // have let in, is left out.
 func New(identifier string, rules Rules, accepted []*nostr.Event, held []proto.Held) View {
-	v := View{Identifier: identifier, Domain: rules.Domain(), rules: rules}
+	v := View{Identifier: identifier, Domain: rules.Domain(), HeldAt: map[string]time.Time{}, rules: rules}
 	seen := map[string]bool{}
 	for _, ev := range accepted {
 		// Held and accepted at once is what a release looks like between its two commits: then it
@@ -93,6 +97,7 @@ func New(identifier string, rules Rules, accepted []*nostr.Event, held []proto.H
 	}
 	for _, h := range held {
 		if !seen[h.Event.ID] {
+			v.HeldAt[h.Event.ID] = h.HeldAt
 			v.add(h, true)
 		}
 	}
@@ -296,7 +301,7 @@ func (v View) Wants() (list []Want) {
 		add(owner, owner, true, s.Objects(), nil)
 	}
 	for _, pr := range v.PullRequests {
-		if owners := v.Tagged(pr); len(owners) > 0 {
+		if owners := v.tagged(pr); len(owners) > 0 {
 			if named := v.Named(pr); len(named) > 0 {
 				owners = named
 			}
@@ -345,9 +350,21 @@ func (v View) Named(pr PullRequest) (owners []string) {
 }
 
 // Tagged are the owners of hosted repositories of this identifier that a pull request is for: those
-// that it tags, and those of which an author whom it tags for this identifier is a confirmed
-// maintainer. An update that names none is for all.
+// that it tags, those of which an author whom it tags for this identifier is a confirmed maintainer,
+// and those whose exact address is a clone URL of it. An update that names none is for all.
 func (v View) Tagged(pr PullRequest) []string {
+	var cloned []string
+	for _, ref := range Cloned(pr.PullRequest, v.Domain) {
+		if ref.Identifier == v.Identifier && v.Hosts(ref.PubKey) {
+			cloned = append(cloned, ref.PubKey)
+		}
+	}
+	tagged := v.tagged(pr)
+	return slices.Concat(tagged, slices.DeleteFunc(cloned, func(owner string) bool { return slices.Contains(tagged, owner) }))
+}
+
+// tagged is Tagged without what only a clone URL names.
+func (v View) tagged(pr PullRequest) []string {
 	if len(pr.Repos) == 0 {
 		return v.Hosted
 	}
@@ -366,55 +383,34 @@ func (v View) Tagged(pr PullRequest) []string {
 	})
 }
 
-// Concerned are the owners of the hosted repositories that may change when something of the given
-// people has: those of which they are confirmed maintainers, those whose lead they are, those that
-// share the states of these, and those that share a held pull request with one of these. They are
-// in order of their keys.
-func (v View) Concerned(people []string) []string {
-	group := map[string]bool{}
-	for _, key := range people {
-		authors := []string{key}
-		for _, s := range v.StatesFor(key) {
-			authors = append(authors, s.Event.PubKey)
-		}
-		for _, author := range authors {
-			for _, owner := range v.OwnersFor(author) {
-				group[owner] = true
-			}
-		}
+// Releases reports whether a pull request may be released when its commit is named in an owner's
+// repository: one that it tags itself, or, where none of these is hosted, one of their maintainers'.
+// Others follow: who only lists an owner whom it tags can neither delay it nor let it go.
+func (v View) Releases(pr PullRequest, owner string) bool {
+	among := v.Named(pr)
+	if len(among) == 0 {
+		among = v.tagged(pr)
 	}
-	for _, owner := range v.led(people) {
-		group[owner] = true
-	}
-	shared := map[string]bool{}
-	for _, pr := range v.PullRequests {
-		tagged := v.Tagged(pr)
-		if pr.Held && slices.ContainsFunc(tagged, func(owner string) bool { return group[owner] }) {
-			for _, owner := range tagged {
-				shared[owner] = true
-			}
-		}
-	}
-	maps.Copy(group, shared)
-	return slices.Sorted(maps.Keys(group))
+	return slices.Contains(among, owner)
 }
 
-// led are the hosted ones of some owners and of those whose path of leads meets one of these,
-// whether it leads to a root or not.
-func (v View) led(owners []string) (hosted []string) {
-	seen := map[string]bool{}
-	for queue := slices.Clone(owners); len(queue) > 0 && len(seen) < authority.MaxLooks; queue = queue[1:] {
-		if seen[queue[0]] {
-			continue
-		}
-		if seen[queue[0]] = true; v.Hosts(queue[0]) {
-			hosted = append(hosted, queue[0])
-		}
-		for _, a := range v.ledBy[queue[0]] {
-			queue = append(queue, a.Ref.PubKey)
+// Cloned are the repositories of ours whose addresses are clone URLs of a pull request.
+func Cloned(pr *nostr.PullRequest, domain string) (refs []nostr.RepoRef) {
+	for _, url := range pr.CloneURLs() {
+		if ref := hereOf(url, domain); ref.Identifier != "" && !slices.Contains(refs, ref) {
+			refs = append(refs, ref)
 		}
 	}
-	return hosted
+	return refs
+}
+
+// hereOf is the repository of ours that a URL names; zero: none.
+func hereOf(url, domain string) (ref nostr.RepoRef) {
+	below, is := nostr.PathBelow(url, domain)
+	if path, err := nostr.ParseRepositoryPath(below); is && err == nil && !path.PRs {
+		ref = nostr.RepoRef{PubKey: path.PubKey, Identifier: path.Identifier}
+	}
+	return ref
 }
 
 // People are some owners and the confirmed maintainers of their hosted repositories: a pull request
@@ -452,15 +448,12 @@ func (v View) distinct(sources []Source) (list []Source) {
 	in := map[string]bool{}
 	for _, s := range sources {
 		if nostr.OnDomain(s.URL, v.Domain) {
-			u, err := url.Parse(s.URL)
-			if err != nil {
+			if s.Here = hereOf(s.URL, v.Domain); s.Here.Identifier == "" {
 				continue
 			}
-			path, err := nostr.ParseRepositoryPath(u.EscapedPath())
-			if err != nil || path.PRs {
-				continue
-			}
-			s.Here = nostr.RepoRef{PubKey: path.PubKey, Identifier: path.Identifier}
+		}
+		if s.Here.Identifier == "" && !v.rules.MayAsk(s.URL) {
+			continue
 		}
 		if !in[s.URL] {
 			in[s.URL] = true

@@ -211,8 +211,8 @@ func TestAuthorise(t *testing.T) {
 		strangers | refs/heads/evil=C2                                  | by others: OTHER is not listed by a confirmed maintainer; OWNER must publish an announcement of this identifier that lists OTHER
 		invited   | refs/heads/main=C2 refs/tags/v1=C1                  | by others: FRIEND is invited but has not accepted yet; FRIEND must publish an announcement of this identifier that lists OWNER
 		unknown   | refs/heads/main=C2                                  | FRIEND is invited but has not accepted yet
-		two leads | refs/heads/main=C1                                  | nobody has authority: the announcement of OWNER names two leads
-		no lead   | refs/heads/main=C1                                  | nobody has authority: the announcement of the lead FRIEND is missing; FRIEND must publish
+		two leads | refs/heads/main=C1                                  | no one has authority: the announcement of OWNER names two leads
+		no lead   | refs/heads/main=C1                                  | no one has authority: the announcement of the lead FRIEND is missing; FRIEND must publish
 		full      | refs/notes/x=C1                                     | only refs/heads/
 		bare      | refs/nostr/PR=C2                                    | names commit C1
 		bare      | refs/nostr/NOTE=C1                                  | event NOTE is no pull request and names no commit
@@ -305,15 +305,13 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// TestConcerned: what a change of one person's announcement or state may move.
-func TestConcerned(t *testing.T) {
+// TestSharing: who only points to a lead, and who only lists one who does not list them, share no
+// objects.
+func TestSharing(t *testing.T) {
 	t.Parallel()
 	follows := event(nostr.KindAnnouncement, other, 1, append(announcement(t, other, 1).Tags, nostr.Tag{"M", owner})...)
 	leads := event(nostr.KindAnnouncement, owner, 1, append(announcement(t, owner, 1).Tags, nostr.Tag{"M", owner}, nostr.Tag{"m", friend})...)
 	v := view(list{leads, follows, announcement(t, friend, 1, owner), announcement(t, strings.Repeat("4", 64), 1, owner)}, nil)
-	if got := v.Concerned([]string{owner}); !slices.Equal(got, []string{owner, friend, other}) {
-		t.Errorf("concerned %v", got)
-	}
 	if got := v.Sharing(owner); !slices.Equal(got, []string{owner}) {
 		t.Errorf("sharing %v", got)
 	}

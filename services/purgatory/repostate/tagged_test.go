@@ -2,13 +2,15 @@ package repostate_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"tendril.dev/lib/nostr"
 )
 
-// TestTagged: a pull request is for the hosted repositories that it tags, and for those whose
-// confirmed maintainers have an author among them whom it tags for this identifier.
+// TestTagged: a pull request is for the hosted repositories that it tags, for those whose confirmed
+// maintainers have an author among them whom it tags for this identifier, and for the one whose address
+// it names as a clone URL. That one neither lets it go nor is hunted for.
 func TestTagged(t *testing.T) {
 	t.Parallel()
 	const (
@@ -21,9 +23,10 @@ func TestTagged(t *testing.T) {
 	accepted := []*nostr.Event{
 		announcement(t, owner, 1, friend, away), announcement(t, friend, 1, owner, deputy, invited), announcement(t, other, 1), elsewhere, deputys,
 	}
+	address := func(key string) string { return "https://" + domain + nostr.RepositoryURLPath(nostr.Npub(key), "x") }
 	for _, tc := range []struct {
 		name string
-		tags []string
+		tags []string // in `a`, or as a clone URL
 		want []string
 	}{
 		{"a maintainer with a repository", []string{"30617:" + friend + ":x"}, []string{friend, owner}},
@@ -32,18 +35,28 @@ func TestTagged(t *testing.T) {
 		{"a maintainer whose repository is elsewhere", []string{"30617:" + away + ":x"}, []string{owner, friend}},
 		{"another identifier", []string{"30617:" + owner + ":y"}, nil},
 		{"this one and another", []string{"30617:" + owner + ":y", "30617:" + other + ":x"}, []string{other}},
+		{"a clone URL", []string{"30617:" + owner + ":y", address(other)}, []string{other}},
+		{"one that is tagged too", []string{"30617:" + owner + ":x", address(friend), address(away), address(other) + "/more"}, []string{owner, friend}},
 	} {
-		tags := nostr.Tags{{"c", c1}}
+		tags, clone := nostr.Tags{{"c", c1}}, nostr.Tag{"clone"}
 		for _, tag := range tc.tags {
-			tags = append(tags, nostr.Tag{"a", tag})
+			if strings.HasPrefix(tag, "https://") {
+				clone = append(clone, tag)
+			} else {
+				tags = append(tags, nostr.Tag{"a", tag})
+			}
 		}
-		pr := event(nostr.KindPR, other, 9, tags...)
+		pr := event(nostr.KindPR, other, 9, append(tags, clone)...)
 		v := view(accepted, held(pr))
 		if got := v.Tagged(v.PullRequests[0]); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: for %v, want %v", tc.name, got, tc.want)
 		}
-		if wants := v.Wants(); len(tc.want) > 0 && (len(wants) != 1 || wants[0].Owner != tc.want[0]) {
+		onlyCloned := tc.name == "a clone URL"
+		if wants := v.Wants(); len(tc.want) > 0 && !onlyCloned && (len(wants) != 1 || wants[0].Owner != tc.want[0]) || onlyCloned && len(wants) > 0 {
 			t.Errorf("%s: wants %+v", tc.name, wants)
+		}
+		if len(tc.want) > 0 && v.Releases(v.PullRequests[0], tc.want[0]) == onlyCloned {
+			t.Errorf("%s: it is released: %t", tc.name, !onlyCloned)
 		}
 	}
 	v := view(accepted, nil)

@@ -10,12 +10,12 @@
 package workqueue
 
 import (
-	"container/heap"
 	"context"
 	"sync"
 	"time"
 
 	"tendril.dev/lib/backoff"
+	"tendril.dev/services/purgatory/ordered"
 )
 
 // Options say how a queue works.
@@ -39,7 +39,7 @@ type Queue[K comparable] struct {
 	dirty      map[K]bool
 	processing map[K]bool
 	failures   map[K]int
-	delays     delays[K]
+	delays     ordered.Heap[*delay[K]]
 	delayed    map[K]*delay[K]
 	timer      *time.Timer // of the first delay
 }
@@ -109,7 +109,7 @@ func (q *Queue[K]) Drop(which func(K) bool) {
 	}
 	for key, d := range q.delayed {
 		if which(key) {
-			heap.Remove(&q.delays, d.place)
+			q.delays.Remove(d)
 			delete(q.delayed, key)
 		}
 	}
@@ -164,30 +164,30 @@ func (q *Queue[K]) addAt(key K, at time.Time) {
 	case d == nil:
 		d = &delay[K]{key: key, at: at}
 		q.delayed[key] = d
-		heap.Push(&q.delays, d)
 	case at.Before(d.at):
 		d.at = at
-		heap.Fix(&q.delays, d.place)
 	}
+	q.delays.Put(d)
 	q.setTimer()
 }
 
 func (q *Queue[K]) setTimer() {
-	if len(q.delays) == 0 {
+	if first, any := q.delays.First(); any {
+		q.timer.Reset(time.Until(first.at))
+	} else {
 		q.timer.Stop()
-		return
 	}
-	q.timer.Reset(time.Until(q.delays[0].at))
 }
 
 // fire makes dirty what is due.
 func (q *Queue[K]) fire() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for now := time.Now(); len(q.delays) > 0 && !q.delays[0].at.After(now); {
-		d := heap.Pop(&q.delays).(*delay[K])
-		delete(q.delayed, d.key)
-		q.add(d.key)
+	now := time.Now()
+	for first, any := q.delays.First(); any && !first.at.After(now); first, any = q.delays.First() {
+		q.delays.Remove(first)
+		delete(q.delayed, first.key)
+		q.add(first.key)
 	}
 	q.setTimer()
 }
@@ -227,28 +227,5 @@ type delay[K comparable] struct {
 	place int // in the heap
 }
 
-// delays is a heap.Interface, the earliest first.
-type delays[K comparable] []*delay[K]
-
-func (d delays[K]) Len() int           { return len(d) }
-func (d delays[K]) Less(i, j int) bool { return d[i].at.Before(d[j].at) }
-func (d delays[K]) Swap(i, j int) {
-	d[i], d[j] = d[j], d[i]
-	d[i].place, d[j].place = i, j
-}
-
-// Push is heap.Interface.
-func (d *delays[K]) Push(x any) {
-	one := x.(*delay[K])
-	one.place = len(*d)
-	*d = append(*d, one)
-}
-
-// Pop is heap.Interface.
-func (d *delays[K]) Pop() any {
-	last := len(*d) - 1
-	one := (*d)[last]
-	(*d)[last] = nil
-	*d = (*d)[:last]
-	return one
-}
+func (d *delay[K]) Before(other *delay[K]) bool { return d.at.Before(other.at) }
+func (d *delay[K]) Place() *int                 { return &d.place }

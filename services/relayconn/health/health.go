@@ -1,5 +1,6 @@
 // Package health knows how a relay has been behaving and when it may be tried again
-// (docs/architecture.md, How things flow). It is a value; time is passed in.
+// (docs/architecture.md, How things flow). It is a value; time is passed in. It connects to
+// nothing.
 package health
 
 import (
@@ -50,10 +51,11 @@ type Health struct {
 	// FailingSince is since when it has been failing by what may pass, without a connection or a
 	// failure of its own in between; zero: it is not.
 	FailingSince time.Time
-	NaughtyUntil time.Time // on the naughty list until
-	Limited      time.Time // rate limited until
-	Refused      time.Time // policy limited until
-	Connected    time.Time // since; zero: not connected
+	NaughtyUntil time.Time      // on the naughty list until
+	NaughtyCause netguard.Cause // why it is on that list; none: it is not
+	Limited      time.Time      // rate limited until
+	Refused      time.Time      // policy limited until
+	Connected    time.Time      // since; zero: not connected
 	NextAttempt  time.Time
 	LastError    string
 }
@@ -93,8 +95,8 @@ func (h Health) blame(now time.Time, err error) Health {
 	if err != nil {
 		h.LastError = err.Error()
 	}
-	if netguard.Classify(err).Lasting() {
-		h.NaughtyUntil = now.Add(h.Rules.NaughtyFor)
+	if cause := netguard.Classify(err); cause.Lasting() {
+		h.NaughtyUntil, h.NaughtyCause = now.Add(h.Rules.NaughtyFor), cause
 		h.NextAttempt = h.NaughtyUntil // which is longer than any back-off
 	}
 	return h
@@ -103,7 +105,13 @@ func (h Health) blame(now time.Time, err error) Health {
 // Opened notes a connection. It ends a row of failures as far as death is concerned; the back-off
 // remembers them until the relay has answered.
 func (h Health) Opened(now time.Time) Health {
-	h.Connected, h.FailingSince, h.NaughtyUntil = now, time.Time{}, time.Time{}
+	h.Connected, h.FailingSince = now, time.Time{}
+	return h.Forgiven()
+}
+
+// Forgiven takes the relay off the naughty list.
+func (h Health) Forgiven() Health {
+	h.NaughtyUntil, h.NaughtyCause = time.Time{}, netguard.CauseNone
 	return h
 }
 

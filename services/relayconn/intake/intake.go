@@ -1,6 +1,7 @@
 // Package intake takes in the events that relays bring, for all connections of a process: each
 // event is verified once and offered to ingest once, however many relays bring it, and all who have
-// brought it hear its verdict. What is stored already is neither.
+// brought it hear its verdict. What is stored already is neither. It does not know what was asked
+// for: that is package session.
 //
 // Live events have a queue and a goroutine of their own, so that they do not wait for the past. All
 // that waits is bounded in bytes: where there is no room, a connection that brings more waits, and

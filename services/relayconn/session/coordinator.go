@@ -60,11 +60,15 @@ func (c *HistoryCoordinator) Take(s Set, now time.Time) (lease *HistoryLease, ot
 		}
 		return mine, rest
 	}
-	mine = Set{First: s.First, State: s.State} // of which there is one, or few, for each relay
+	mine = Set{First: s.First, People: s.People}
 	mine.Full, rest.Full = take(s.Full)
-	mine.Roots, rest.Roots = take(s.Roots)
-	if len(rest.Roots) < fewestShared {
-		mine.Roots, rest.Roots = s.Roots, nil
+	mine.States, rest.States = take(s.States)
+	for _, ids := range []struct{ all, mine, rest *[]string }{
+		{&s.Roots, &mine.Roots, &rest.Roots}, {&s.Replies, &mine.Replies, &rest.Replies},
+	} {
+		if *ids.mine, *ids.rest = take(*ids.all); len(*ids.rest) < fewestShared {
+			*ids.mine, *ids.rest = *ids.all, nil
+		}
 	}
 	return lease, others, mine, rest
 }
@@ -76,16 +80,16 @@ func (c *HistoryCoordinator) Busy(leases []*HistoryLease, now time.Time) bool {
 	return slices.ContainsFunc(leases, func(l *HistoryLease) bool { return now.Before(l.until) })
 }
 
-// Quiet reports whether there is no walk but own.
-func (c *HistoryCoordinator) Quiet(own *HistoryLease, now time.Time) bool {
+// Others are the walks that are under way, but for own.
+func (c *HistoryCoordinator) Others(own *HistoryLease, now time.Time) (others []*HistoryLease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, l := range c.leases {
-		if l != own && now.Before(l.until) {
-			return false
+		if l != own && now.Before(l.until) && !slices.Contains(others, l) {
+			others = append(others, l)
 		}
 	}
-	return true
+	return others
 }
 
 // Heard notes that the walk gets on.

@@ -2,7 +2,6 @@ package session
 
 import (
 	"slices"
-	"strings"
 
 	"tendril.dev/lib/nostr"
 )
@@ -22,14 +21,50 @@ func Groups(s Set) []Group { return groups(s, perFilter, mostWide) }
 func Wide(s Set, bytes int) []Group { return groups(s, perWide, min(bytes, mostWide)) }
 
 func groups(s Set, most, bytes int) (all []Group) {
-	if s.First { // announcements, states and user grasp lists of anyone
+	if s.First { // announcements and user grasp lists of anyone
 		all = append(all, Group{{Kinds: nostr.KindsThat(func(k nostr.Kind) bool { return k.Announced })}})
 	}
 	all = append(all, tagged(s.Full, most, bytes, "a", "A", "q")...)
-	for _, f := range states(s.State) {
-		all = append(all, Group{f})
+	for _, g := range tagged(s.States, most, bytes, "d") {
+		g[0].Kinds = []int{nostr.KindState}
+		all = append(all, g)
 	}
-	return append(all, tagged(s.Roots, most, bytes, "e", "E", "q")...)
+	for some := range slices.Chunk(s.People, perFilter) {
+		all = append(all, Group{{Kinds: []int{nostr.KindProfile, nostr.KindRelayList}, Authors: some}})
+	}
+	all = append(all, tagged(s.Roots, most, bytes, "e", "E", "q")...)
+	return append(all, tagged(s.Replies, most, bytes, "e", "E", "q")...)
+}
+
+// Live are the filters of layers 2 and 3 of a set in the order in which a relay with little room is
+// asked for them.
+func Live(s Set) (all []Group) {
+	groups := Groups(Set{Full: s.Full, States: s.States, Roots: s.Roots})
+	for rank := range layer4 {
+		for _, g := range groups {
+			for _, f := range g {
+				if rankOf(f) == rank {
+					all = append(all, Group{f})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// The ranks of live filters, the most wanted first: what names a repository or a root event
+// directly, states, what names the root event of its thread, the rest, and layer 4.
+const layer4 = 4
+
+func rankOf(f nostr.Filter) int {
+	for rank, names := range [layer4 - 1]string{"ae", "d", "E"} {
+		for _, name := range names {
+			if len(f.Tags[string(name)]) > 0 {
+				return rank
+			}
+		}
+	}
+	return layer4 - 1
 }
 
 // tagged returns groups of one filter for each tag name.
@@ -66,35 +101,17 @@ func (g Group) Narrow(chosen []bool) (all []Group) {
 }
 
 func narrow(f nostr.Filter) (parts Group) {
-	if len(f.Kinds) > 0 {
+	if len(f.Tags) == 0 {
 		return Group{f}
 	}
 	for name, values := range f.Tags {
 		for chunk := range slices.Chunk(values, perFilter) {
-			parts = append(parts, nostr.Filter{Tags: nostr.TagMap{name: chunk}})
+			part := f
+			part.Tags = nostr.TagMap{name: chunk}
+			parts = append(parts, part)
 		}
 	}
 	return parts
-}
-
-// states returns filters for each hundred state-only repositories: their identifiers, by anyone who
-// maintains one of them, a hundred of these in each. What this lets in too much is ingest's to
-// refuse.
-func states(wanted []string) (filters []nostr.Filter) {
-	for chunk := range slices.Chunk(wanted, perFilter) {
-		var identifiers, authors []string
-		for _, item := range chunk {
-			maintainers, reference, _ := strings.Cut(item, "\n")
-			owner, identifier, _ := strings.Cut(strings.TrimPrefix(reference, "30617:"), ":")
-			identifiers, authors = append(identifiers, identifier), append(authors, owner)
-			authors = append(authors, strings.Fields(maintainers)...)
-		}
-		tags := nostr.TagMap{"d": unique(identifiers)}
-		for some := range slices.Chunk(unique(authors), perFilter) {
-			filters = append(filters, nostr.Filter{Kinds: []int{nostr.KindState}, Authors: some, Tags: tags})
-		}
-	}
-	return filters
 }
 
 func unique(list []string) []string { return slices.Compact(slices.Sorted(slices.Values(list))) }

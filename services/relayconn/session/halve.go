@@ -183,7 +183,7 @@ func (b *batch) separate() (came Set) {
 	var named []string
 	for _, t := range b.broken {
 		for _, f := range t.Filters() {
-			if len(f.Tags["d"]) > 0 || len(f.Tags) == 0 {
+			if len(f.Tags) == 0 {
 				return Set{} // it is not known which items these are
 			}
 			for _, list := range f.Tags {
@@ -192,7 +192,9 @@ func (b *batch) separate() (came Set) {
 		}
 	}
 	named = unique(named)
-	rests := Set{Full: both(b.items.Full, named), Roots: both(b.items.Roots, named)}
+	all := b.items
+	rests := Set{Full: both(all.Full, named), States: both(all.States, named), Roots: both(all.Roots, named),
+		Replies: both(all.Replies, named)}
 	came = Diff(b.items, rests, Set{})
 	if b.items = rests; b.items.Empty() {
 		b.items = Set{}

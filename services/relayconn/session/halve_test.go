@@ -87,6 +87,9 @@ func TestRefusedForGood(t *testing.T) {
 		if st := p.status(); relay.refused != 1 || len(p.accepted) != 1 || st.Refused.IsZero() || st.Connection != session.Connected {
 			t.Errorf("refused %d times; %+v", relay.refused, st)
 		}
+		if p.refusals["restricted"] != 1 || len(p.refusals) != 1 {
+			t.Errorf("counted by category: %v", p.refusals)
+		}
 	})
 }
 

@@ -151,13 +151,14 @@ func (s *Session) hearEvent(ctx context.Context, m wire.Message, now time.Time) 
 		case fresh && a.batch.byID:
 			a.batch.cameByID(m.Event.ID)
 		case fresh && a.fetches:
-			a.batch.took(m.Event)
+			a.batch.fetched++
 		}
+		e.probed = a.probes
 		if enough {
 			s.history.endPage(a, now)
 		}
 		// It came with the page before, or was found where the relay was asked for everything.
-		if !fresh || a.fetches && !a.batch.byID && !asksFor(a.batch.groups, m.Event) {
+		if !fresh || (a.fetches && !a.batch.byID || a.probes) && !asksFor(a.batch.groups, m.Event) {
 			return s.governor.chargeUseless(ctx)
 		}
 	}
@@ -187,6 +188,7 @@ type ending struct {
 	live    *subscription
 	came    time.Time
 	waiting *atomic.Int64 // events of the batch, or live ones, without a verdict
+	probed  bool          // it was found where it was looked whether NIP-77 has hidden something
 }
 
 // ends are the endings that the session has not looked at; others bring them.
@@ -202,6 +204,9 @@ func (s *Session) judged(e ending) {
 		s.Observer.NotTaken("rejected")
 	}
 	if e.Err == nil && !e.Known && (e.Verdict.Outcome == proto.Accepted || e.Verdict.Outcome == proto.HeldBack) {
+		if e.probed {
+			e.batch.hidden.Store(true)
+		}
 		s.Observer.Judged(e.Event, e.why.source, e.Event.CreatedAt.Time().Before(e.why.liveUntil), e.Verdict)
 	}
 	if e.Err != nil || e.Known && e.live != nil {

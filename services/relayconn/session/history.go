@@ -49,9 +49,11 @@ type work struct {
 	// late: it looks for what was published long after it was made. NIP-77 finds all of it, also what
 	// is older than since.
 	late bool
+	// instead: it is asked for again and again in place of what the relay does not take live.
+	instead bool
 	// byID: it asks for events by their ids, and there are no items and no groups.
 	byID bool
-	// look: it looks whether something has fallen silent. Nobody waits for it.
+	// look: it looks whether something has fallen silent. No batch waits for it.
 	look bool
 }
 
@@ -111,12 +113,13 @@ type batch struct {
 	lost    [][32]byte            // events whose verdicts were lost; they are asked for when the rest has ended
 	named   map[[32]byte]struct{} // of a batch by id: what has not come
 	fetched int                   // events that NIP-77 named and that came
-	oldest  nostr.Timestamp       // of these
+	below   []below               // what may be hidden, and is asked for by REQ when the rest has ended
+	hidden  atomic.Bool           // a session about everything has not shown all
 
-	// What is done once for a batch: what is older than oldest was asked for by REQ; it was begun
-	// again for a crowded second; so it was for what came after an EOSE.
-	below, crowded, isLate bool
-	rests                  bool // nothing is left of it but what the relay refuses for good
+	// What is done once for a batch: it was begun again for a crowded second; so it was for what came
+	// after an EOSE; it has waited until no other walk was under way.
+	crowded, isLate, waited bool
+	rests                   bool // nothing is left of it but what the relay refuses for good
 }
 
 // found reports whether the batch was found by the diff, which would find it again.
@@ -136,11 +139,11 @@ func (b *batch) release(whole bool) {
 	b.lease = nil
 }
 
-// took notes an event that was fetched because NIP-77 had named it.
-func (b *batch) took(ev *nostr.Event) {
-	if b.fetched++; b.fetched == 1 || ev.CreatedAt < b.oldest {
-		b.oldest = ev.CreatedAt
-	}
+// below is what may lie behind all that a relay has shown by NIP-77 of a filter.
+type below struct {
+	filter nostr.Filter
+	until  nostr.Timestamp
+	probe  bool // the filter is for everything
 }
 
 // name takes ids to be fetched, and returns how many of them were new.
@@ -172,9 +175,10 @@ type history struct {
 	nextBegin          time.Time // no walk begins before
 
 	wanted    Set
-	confirmed Set  // the union of what batches have confirmed; see confirm
-	all       bool // all that is wanted is confirmed, unless compare says that this is not known
-	compare   bool
+	confirmed Set // the union of what batches have confirmed; see confirm
+	// All that is wanted is confirmed, but for layer 4 or with it, unless compare says that this is not
+	// known.
+	above, all, compare bool
 
 	settling []confirmation     // of the last seconds; see doubtful
 	pageEnds map[string]pageEnd // pages that have ended lately, by the names of their requests
@@ -224,9 +228,14 @@ func (h *history) leave(items Set, others []*HistoryLease, why cause, now time.T
 	b.items, b.waitFor = Union(b.items, items), append(b.waitFor, others...)
 }
 
-// lookForLate plans to look for events that were published while we were away and made long before.
-func (h *history) lookForLate(groups []Group, why cause, since nostr.Timestamp, now time.Time) {
+// lookForLate plans to look for events that were published while we were away and made long before,
+// and for those of layer 4.
+func (h *history) lookForLate(items Set, why cause, since nostr.Timestamp, now time.Time) {
 	since -= nostr.Timestamp(lateBy.Seconds())
+	groups := Groups(items)
+	if !h.reconciler.off {
+		groups = h.reconciler.wide(items)
+	}
 	h.batches = append(h.batches, &batch{
 		work: work{groups: groups, cause: why, since: &since, late: true,
 			reconcile: true}, state: scheduled, at: now.Add(lateAfter),
@@ -241,19 +250,43 @@ func (h *history) looks(groups []Group) bool {
 	})
 }
 
+// finds reports whether something that the diff has found is asked for, for the first time.
+func (h *history) finds() bool {
+	return slices.ContainsFunc(h.batches, func(b *batch) bool { return b.found() && b.failures == 0 && !b.rests })
+}
+
 // has reports whether a batch has not ended.
 func (h *history) has(b *batch) bool { return slices.Contains(h.batches, b) }
 
 // start begins with a batch, from the start, and chooses its way.
 func (h *history) start(b *batch) {
+	b.below = nil
 	again := b.next == afresh || b.next == byNIP77
 	worth := b.reconcile || again || size(b.groups) >= worthEverything
-	if reconcile := !h.reconciler.off && (b.since == nil || b.late) && b.next != byREQ && worth; reconcile {
+	switch reconcile := !h.reconciler.off && (b.since == nil || b.late) && b.next != byREQ && worth; {
+	case reconcile && h.waitsForQuiet(b):
+		return
+	case reconcile:
 		h.reconciler.add(b, true)
-	} else {
-		h.walk(b, b.groups)
+	default:
+		for _, g := range b.groups {
+			h.walk(b, g.Narrow(slices.Repeat([]bool{true}, len(g))), b.since)
+		}
 	}
 	b.state, b.next, b.at, b.broken = underWay, goOn, time.Time{}, nil
+}
+
+// waitsForQuiet has a large batch of layer 4 wait, for a while, until no other walk is under way: then
+// one session about everything takes the place of the names of all its items.
+func (h *history) waitsForQuiet(b *batch) (waits bool) {
+	now := time.Now()
+	others := h.Negentropy.Coordinator.Others(b.lease, now)
+	if b.waited || len(others) == 0 || h.reconciler.narrow || !b.found() || !b.items.Above().Empty() ||
+		size(b.groups) < worthEverything {
+		return false
+	}
+	b.waited, b.state, b.waitFor, b.waitBy, b.at = true, leftToOthers, others, now.Add(longestWait), now.Add(lookAgain)
+	return true
 }
 
 // size is about how many bytes groups take.
@@ -271,7 +304,7 @@ func (h *history) tend(now time.Time) {
 	for _, b := range h.batches {
 		groups := b.toWalk
 		b.toWalk = nil
-		h.walk(b, groups)
+		h.walk(b, groups, b.since)
 	}
 	h.endPages(now)
 	h.batches = slices.DeleteFunc(h.batches, func(b *batch) bool { return b.over() && h.ended(b, now) })
@@ -303,10 +336,11 @@ func (h *history) ended(b *batch, now time.Time) (confirmed bool) {
 			}
 			return !b.found() // what no target wants is not asked for again
 		}
-	case b.fetched >= h.Rules.PageLimit && !b.below:
-		// A relay may reconcile the newest events of a large set only. What is older shows a page by REQ.
-		b.below = true
-		h.walk(b, before(b.groups, b.oldest))
+	case len(b.below) > 0:
+		h.lookBelow(b)
+	case b.hidden.Swap(false):
+		h.reconciler.narrow = true
+		h.reconciler.add(b, false)
 	default:
 		b.release(true)
 		came := Only(b.items, h.wanted)
@@ -324,16 +358,18 @@ func (b *batch) fail(now time.Time) {
 	b.release(false)
 }
 
-// before are groups that ask for what was made at a moment or earlier.
-func before(groups []Group, until nostr.Timestamp) (cut []Group) {
-	for _, g := range groups {
-		g = slices.Clone(g)
-		for i := range g {
-			g[i].Until = &until
+// lookBelow asks by REQ for what a relay may have hidden.
+func (h *history) lookBelow(b *batch) {
+	for _, hidden := range b.below {
+		filter := hidden.filter
+		filter.Since, filter.Until = nil, &hidden.until
+		for _, g := range (Group{filter}).Narrow([]bool{true}) {
+			for _, t := range h.walk(b, []Group{g}, nil) {
+				t.probes = hidden.probe
+			}
 		}
-		cut = append(cut, g)
 	}
-	return cut
+	b.below = nil
 }
 
 // begin has a batch under way that is not.
@@ -367,13 +403,12 @@ func (h *history) begin(b *batch, now time.Time) {
 	b.name(lost)
 }
 
-// next is when something becomes due by itself; zero moments count for nothing.
-func (h *history) next() []time.Time {
-	due := []time.Time{h.historyPausedUntil, h.reconciler.hold, h.Reminders.first, h.nextBegin}
+// next tells when something becomes due by itself; zero moments count for nothing.
+func (h *history) next(due func(...time.Time)) {
+	due(h.historyPausedUntil, h.reconciler.hold, h.Reminders.first, h.nextBegin)
 	for _, b := range h.batches {
-		due = append(due, b.at)
+		due(b.at)
 	}
-	return due
 }
 
 // mustTend reports whether work is due at once, though nothing has come.
@@ -464,21 +499,23 @@ func (h *history) lookAtDoubtful(items Set, now time.Time) {
 	})
 }
 
-// allConfirmed reports whether batches have confirmed all that is wanted. It is called with every
-// message, so it compares only what has changed since the last call.
-func (h *history) allConfirmed() bool {
+// allConfirmed reports whether batches have confirmed all that is wanted, but for layer 4 (above) and
+// with it. It is called with every message, so it compares only what has changed since the last call.
+func (h *history) allConfirmed() (above, all bool) {
 	if h.compare {
 		h.compare = false
-		if h.all = Diff(h.wanted, Set{}, h.confirmed).Empty(); h.all {
+		rest := Diff(h.wanted, Set{}, h.confirmed)
+		if h.all = rest.Empty(); h.all {
 			h.confirmed = h.wanted // which is the same, and is in memory once
 		}
+		h.above = rest.Above().Empty()
 	}
-	return h.all
+	return h.above, h.all
 }
 
 // standing is how the batches stand.
 type standing struct {
-	working  bool      // a batch is under way for the first time
+	working  bool      // a batch is under way for the first time that is not asked for again and again
 	pending  bool      // one that the diff has found is, and is not left to another connection
 	failed   bool      // a batch has failed and has not ended since
 	caughtUp bool      // what a start asks for has come
@@ -492,7 +529,7 @@ func (h *history) standing() standing {
 			continue
 		}
 		first := b.failures == 0
-		st.working, st.failed = st.working || first && !b.late, st.failed || !first
+		st.working, st.failed = st.working || first && !b.late && !b.instead, st.failed || !first
 		if b.found() {
 			st.pending = st.pending || first && b.state != leftToOthers
 		} else {

@@ -49,7 +49,7 @@ func (h *history) takesLate(m wire.Message, now time.Time) (e pageEnd, takes boo
 	return e, is && now.Sub(e.at) <= lateFor && e.Matches(m.Event) && !h.Intake.Known(m.Event.ID)
 }
 
-// takeLate takes in such an event. Nobody waits for its verdict: the batch begins again.
+// takeLate takes in such an event. No batch waits for its verdict: the batch begins again.
 func (h *history) takeLate(ctx context.Context, e pageEnd, m wire.Message, now time.Time, judged func(ending)) error {
 	h.warn("late", "the relay sends events after it has said that all are there; they are waited for", "after",
 		now.Sub(e.at))

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -10,14 +11,18 @@ import (
 )
 
 const (
-	// lookEvery is how often the past is asked for instead of what the relay does not take live.
-	lookEvery = 10 * time.Minute
+	// lookEvery is how often the past is asked for instead of what the relay does not take live, and
+	// probeEvery how often the relay is then asked for more than it is thought to take.
+	lookEvery, probeEvery = time.Minute, 10 * time.Minute
 	// missedMargin is how much earlier than it went missing the past is asked for: clocks differ,
 	// and events come late.
 	missedMargin = 15 * time.Minute
 	// trimAfter is how long live filters may ask for what was withdrawn. Strangers' announcements
 	// come and go, and to rebuild the filters costs a look at the past of all.
 	trimAfter = time.Hour
+	// mostReplies is how many events are named live of those of layer 4 that become known together. The
+	// names of all that a relay has would be more than what comes on them; they are asked for daily.
+	mostReplies = 3 * perFilter
 	// lookMargin is how late an event may come live.
 	lookMargin = time.Minute
 	// lateVerdict is how long a live event waits for its verdict before it counts as missing: a
@@ -34,6 +39,7 @@ type live struct {
 
 	subscriptions []*subscription
 	trimAt        time.Time // when filters are rebuilt without what was withdrawn; zero: nothing was
+	probeAt       time.Time // when the relay may be asked for more than it is thought to take
 
 	unjudged   atomic.Int64 // events without a verdict
 	unjudgedAt time.Time    // since when there has always been one
@@ -45,6 +51,7 @@ type subscription struct {
 	request
 	groups   []Group
 	first    bool      // of layer 1, which consolidation leaves alone
+	rank     int       // see rankOf: where there is little room, the lowest ranks are kept
 	missing  time.Time // since when events have not come on it, or had no verdict; zero: they come
 	reopenAt time.Time // of one that is closed
 	owed     *batch    // the past that was asked for instead
@@ -87,10 +94,18 @@ func (v *live) refused(l *subscription, d decision, now time.Time) {
 		v.missingOnAll(now)
 		return
 	}
-	if l.missing = earlier(l.missing, now); !l.answered {
-		l.missing = earlier(l.missing, l.asked)
+	if l.misses(now); !l.answered {
+		l.misses(l.asked)
 	}
 	l.reopenAt = d.at
+}
+
+// misses notes that events are missing since a moment. Of layer 4 the past is asked for daily and
+// when a connection begins, and not in place of what does not come live.
+func (l *subscription) misses(since time.Time) {
+	if l.rank != layer4 {
+		l.missing = earlier(l.missing, since)
+	}
 }
 
 // missingOnAll notes on all that stands that events are missing since a time: what was replaced has
@@ -98,7 +113,7 @@ func (v *live) refused(l *subscription, d decision, now time.Time) {
 func (v *live) missingOnAll(since time.Time) {
 	for _, l := range v.subscriptions {
 		if !l.first && !l.answered {
-			l.missing = earlier(l.missing, since)
+			l.misses(since)
 		}
 	}
 }
@@ -119,35 +134,57 @@ func (v *live) split(l *subscription) bool {
 	}
 	v.subscriptions = slices.DeleteFunc(v.subscriptions, func(o *subscription) bool { return o == l })
 	for _, groups := range parts {
-		part := v.add(groups, l.first)
-		part.missing, part.isPart = earlier(l.missing, l.asked), true
+		part := v.add(groups, l.first, l.rank)
+		part.isPart = true
+		part.misses(earlier(l.missing, l.asked))
 	}
 	return true
 }
 
-func (v *live) add(groups []Group, first bool) *subscription {
-	l := &subscription{request: request{id: v.governor.name("l")}, groups: groups, first: first}
+func (v *live) add(groups []Group, first bool, rank int) *subscription {
+	l := &subscription{request: request{id: v.governor.name("l")}, groups: groups, first: first, rank: rank}
 	v.subscriptions = append(v.subscriptions, l)
 	return l
 }
 
-// open subscribes to what comes from now on, of which events are missing since a time. first is
-// true for layer 1, which is opened though the relay may have no room. Requests for the past make
-// room for it, and so does what was replaced.
-func (v *live) open(groups []Group, first bool, missing, now time.Time) {
-	pieces := v.governor.pieces(groups)
-	if lives, _ := v.governor.count(); !v.governor.limits.Live(lives+len(pieces)-1) && v.closeReplaced(now) {
+// open subscribes to what comes from now on, of which events are missing since a time. Layer 1 is
+// opened though the relay may have no room, and layer 4 only with the filters that are left of
+// those that consolidation keeps to. Requests for the past make room for it, and so does what was
+// replaced.
+func (v *live) open(s Set, missing, now time.Time) {
+	var added []*subscription
+	for _, piece := range v.governor.pieces(Groups(Set{First: s.First})) {
+		added = append(added, v.add(piece, true, 0))
+	}
+	for _, piece := range v.governor.pieces(Live(s)) {
+		added = append(added, v.add(piece, false, rankOf(piece[0][0])))
+	}
+	replies := Groups(Set{Replies: s.Replies[:min(len(s.Replies), mostReplies)]})
+	room := max(0, v.Rules.MaxFilters-v.filters()) / 3
+	for _, piece := range v.governor.pieces(replies[:min(len(replies), room)]) {
+		added = append(added, v.add(piece, false, layer4))
+	}
+	if lives, _ := v.governor.count(); !v.governor.limits.Live(lives+len(added)-1) && v.closeReplaced(now) {
 		missing = earlier(missing, now)
 	}
-	v.history.makeRoom(len(pieces))
-	for _, piece := range pieces {
-		l := v.add(piece, first)
-		if l.missing = missing; !v.hasRoom(l) {
+	v.history.makeRoom(len(added))
+	for _, l := range added {
+		if l.misses(missing); !v.hasRoom(l, now) {
 			v.wait(l, now)
 		} else {
 			v.governor.ask(l, now)
 		}
 	}
+}
+
+// filters counts the live filters of layers 2 to 4.
+func (v *live) filters() (n int) {
+	for _, l := range v.subscriptions {
+		if !l.first {
+			n += countFilters(l.groups)
+		}
+	}
+	return n
 }
 
 // replace forgets the subscriptions, with layer 1 or without. They stay open at the relay until
@@ -175,31 +212,55 @@ func (v *live) closeReplaced(now time.Time) (closed bool) {
 	}
 	for _, l := range v.subscriptions {
 		if closed && v.governor.isOpen(l) && !l.answered {
-			l.missing = earlier(l.missing, now)
+			l.misses(now)
 		}
 	}
 	return closed
 }
 
-func (v *live) hasRoom(l *subscription) bool { return l.first || v.governor.roomForLive() }
+// hasRoom reports whether a subscription can be opened. One that is wanted less is closed for it.
+func (v *live) hasRoom(l *subscription, now time.Time) bool {
+	if l.first || v.governor.roomForLive() {
+		return true
+	}
+	least := v.leastWanted()
+	if least == nil || least.rank <= l.rank {
+		return false
+	}
+	v.governor.stop(least)
+	v.wait(least, now)
+	return true
+}
+
+// leastWanted is the open subscription that is wanted least, but for layer 1; nil: there is none.
+func (v *live) leastWanted() (least *subscription) {
+	for _, a := range v.governor.open {
+		l, is := a.(*subscription)
+		if is && !l.first && (least == nil || cmp.Or(cmp.Compare(l.rank, least.rank), cmp.Compare(l.order, least.order)) > 0) {
+			least = l
+		}
+	}
+	return least
+}
 
 // wait keeps a subscription for which the relay has no room. It may have some later, and the past
 // is asked for meanwhile.
 func (v *live) wait(l *subscription, now time.Time) {
 	v.warn("no room", "the relay takes too few subscriptions for all that should come live; the rest is asked for from time to time", "every", lookEvery)
-	l.missing, l.reopenAt = earlier(l.missing, now), now.Add(v.Rules.Cooldown)
+	l.misses(now)
+	l.reopenAt = now.Add(v.Rules.Cooldown)
 }
 
-// makeRoom closes what was opened last, but for layer 1, until there is room for the past, and
+// makeRoom closes what is wanted least, but for layer 1, until there is room for the past, and
 // reports whether it has closed anything.
 func (v *live) makeRoom(now time.Time) (made bool) {
 	for n, _ := v.governor.count(); n > 1 && !v.governor.limits.Live(n-1); n-- {
-		last, _ := v.governor.latest(func(a openREQ) bool { return isLive(a) && !a.(*subscription).first }).(*subscription)
-		if last == nil {
+		least := v.leastWanted()
+		if least == nil {
 			break
 		}
-		v.governor.stop(last)
-		v.wait(last, now)
+		v.governor.stop(least)
+		v.wait(least, now)
 		made = true
 	}
 	return made
@@ -231,24 +292,26 @@ func (v *live) tend(now time.Time) {
 				v.look(l, now)
 			}
 			continue
-		case !now.Before(l.missing.Add(lookEvery)) && v.makeUp(l):
-			l.missing, looked = now, true
-		}
-		switch {
 		case now.Before(l.reopenAt):
-		case !v.hasRoom(l):
+		case !v.hasRoom(l, now):
 			l.reopenAt, full = now.Add(v.Rules.Cooldown), true
 		default:
 			v.governor.ask(l, now)
+			continue
+		}
+		if !now.Before(l.missing.Add(lookEvery)) && v.makeUp(l) {
+			l.owed.instead = true
+			l.missing, looked = now, true
 		}
 	}
-	if looked {
+	if looked && !now.Before(v.probeAt) {
+		v.probeAt = now.Add(probeEvery)
 		v.governor.limits.Probe()
 	}
 	trim := !v.trimAt.IsZero() && !now.Before(v.trimAt)
 	if full || trim {
-		if groups := v.groups(); trim || len(v.governor.pieces(groups)) < len(v.subscriptions)-1 {
-			v.consolidate(groups, now)
+		if all := v.wanted(); trim || len(v.governor.pieces(Live(all))) < v.count(layer4)-1 {
+			v.consolidate(all, now)
 		}
 	}
 	if v.allOpen() {
@@ -256,13 +319,12 @@ func (v *live) tend(now time.Time) {
 	}
 }
 
-// next is when something becomes due by itself; zero moments count for nothing.
-func (v *live) next() []time.Time {
-	due := []time.Time{v.trimAt, v.unjudgedAt.Add(lateVerdict)}
+// next tells when something becomes due by itself; zero moments count for nothing.
+func (v *live) next(due func(...time.Time)) {
+	due(v.trimAt, v.unjudgedAt.Add(lateVerdict))
 	for _, l := range v.subscriptions {
-		due = append(due, l.reopenAt, l.lookAt)
+		due(l.reopenAt, l.lookAt, l.missing.Add(lookEvery))
 	}
-	return due
 }
 
 // look looks once in a while whether a subscription has fallen silent unnoticed: a short time of
@@ -297,7 +359,7 @@ func (v *live) makeUp(l *subscription) bool {
 // come.
 func (v *live) lost(l *subscription, came time.Time) {
 	v.warn("unjudged", "events that came live had no verdict; they are asked for again", "since", came)
-	if l.missing = earlier(l.missing, came); !slices.Contains(v.subscriptions, l) {
+	if l.misses(came); !slices.Contains(v.subscriptions, l) {
 		v.makeUp(l)
 	}
 }
@@ -320,33 +382,38 @@ func (v *live) withdrawn(now time.Time) {
 	}
 }
 
-// groups are the filters of layers 2 and 3 that should be live.
-func (v *live) groups() []Group {
+// wanted is what should be live beside layer 1.
+func (v *live) wanted() Set {
 	all := v.history.known()
 	all.First = false
-	return Groups(all)
+	return all
+}
+
+// count counts the subscriptions of ranks below one.
+func (v *live) count(rank int) (n int) {
+	for _, l := range v.subscriptions {
+		if l.rank < rank {
+			n++
+		}
+	}
+	return n
 }
 
 // crowded reports whether the filters of layers 2 and 3 should be made fewer before so many more
 // are added. Where even the fewest are too many, that is done only when it saves a good part, not
 // with every addition.
 func (v *live) crowded(more int) bool {
-	have := 0
-	for _, l := range v.subscriptions {
-		if !l.first {
-			have += countFilters(l.groups)
-		}
-	}
+	have := v.filters()
 	if have == 0 || have+more <= v.Rules.MaxFilters {
 		return false
 	}
-	fewest := countFilters(v.groups())
+	fewest := countFilters(Live(v.wanted()))
 	return fewest+more <= v.Rules.MaxFilters || have-fewest >= (v.Rules.MaxFilters+3)/4
 }
 
 // consolidate makes the many filters of layers 2 and 3 few full ones. Batches go on, from where
 // each walk stands.
-func (v *live) consolidate(groups []Group, now time.Time) {
+func (v *live) consolidate(all Set, now time.Time) {
 	v.trimAt = time.Time{}
-	v.open(groups, false, v.replace(false), now)
+	v.open(all, v.replace(false), now)
 }

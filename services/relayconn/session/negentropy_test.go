@@ -120,15 +120,17 @@ func (r *reconciling) NegMsg(sub string, frame []byte) {
 	go r.say(r.ctx, m)
 }
 
-func (r *reconciling) Begin(ctx context.Context, s proto.ReconcileQuery) (first []byte, known uint64, err error) {
+func (r *reconciling) Begin(ctx context.Context, s proto.ReconcileQuery) (step query.Step, err error) {
 	r.with(func() {
 		set := r.set(s.Filter, true)
-		first, err = reconcile.Start(ctx, set, reconcile.DefaultLimits)
-		if known = uint64(len(set)); r.away() {
+		if step.Known = uint64(len(set)); step.Known > 0 {
+			step.Oldest = set[0].CreatedAt
+		}
+		if step.Message, err = reconcile.Start(ctx, set, reconcile.DefaultLimits); r.away() {
 			err = errors.New("away")
 		}
 	})
-	return first, known, err
+	return step, err
 }
 
 // Continue takes a moment, so that every session that begins at the same time has been told what is
@@ -136,14 +138,15 @@ func (r *reconciling) Begin(ctx context.Context, s proto.ReconcileQuery) (first 
 func (r *reconciling) Continue(ctx context.Context, s proto.ReconcileQuery, answer []byte) (step query.Step, err error) {
 	time.Sleep(time.Millisecond)
 	r.with(func() {
-		var listed, told uint64
-		step.Message, listed, err = reconcile.Continue(ctx, r.set(s.Filter, true), answer, reconcile.DefaultLimits, func(id [32]byte) error {
+		told, shown := 0, reconcile.Shown{}
+		step.Message, shown, err = reconcile.Continue(ctx, r.set(s.Filter, true), answer, s.Opening, reconcile.DefaultLimits, func(id [32]byte) error {
 			if told++; !r.accepted[hex.EncodeToString(id[:])] {
 				step.Missing = append(step.Missing, id)
 			}
 			return nil
 		})
-		if step.OnlyHere = listed - (told - uint64(len(step.Missing))); r.endless {
+		step.Oldest, step.OnlyHere = shown.Oldest, shown.Listed-uint64(told-len(step.Missing))
+		if r.endless {
 			step.Message = answer
 		}
 	})
@@ -213,8 +216,9 @@ func TestDailyByNegentropy(t *testing.T) {
 		r.daily <- time.Now()
 		r.inSync(1, time.Minute)
 		sessions, reqs, fetched := r.askedFor()
-		if sessions != 3 || len(reqs) != len(before)+2 { // #a and #A; layer 1 and #q by REQ
-			t.Errorf("%d sessions, %v", sessions, reqs[len(before):])
+		reqs = slices.DeleteFunc(reqs[len(before):], func(filters []nostr.Filter) bool { return filters[0].Until != nil })
+		if sessions != 3 || len(reqs) != 2 { // #a and #A; layer 1 and #q by REQ, and what may be hidden
+			t.Errorf("%d sessions, %v", sessions, reqs)
 		}
 		for id, times := range fetched {
 			if times != 1 {
@@ -305,8 +309,81 @@ func TestManyFilters(t *testing.T) {
 		if sessions != c.sessions || len(fetched) != c.fetched {
 			t.Errorf("%d sessions for 30 filters, want %d; %d events fetched", sessions, c.sessions, len(fetched))
 		}
-		if c.sessions == 1 && len(reqs) != 1 { // layer 1
-			t.Errorf("asked for %v", reqs)
+		reqs = slices.DeleteFunc(reqs, func(filters []nostr.Filter) bool { return filters[0].Until != nil })
+		if c.sessions == 1 && len(reqs) != 1 { // layer 1; and it is looked whether something is hidden
+			t.Errorf("asked for %d filters by REQ", len(reqs))
+		}
+	})
+}
+
+// TestLayer4TakesFewNames: what is below root events is asked for when all else has come, in one
+// session about everything, and of many few are named live. Until it has come, all else is told to
+// be confirmed, so that a next connection does not begin afresh.
+func TestLayer4TakesFewNames(t *testing.T) {
+	each(t, map[string]bool{"while all else comes": false, "when all else has come": true}, func(t *testing.T, p *play, later bool) {
+		p.session.Rules.MaxFilters = 70
+		r, replies, away := p.reconciles(20, tagged(20)...), named("f%063x", 1000), false
+		r.away = func() bool { return away } // ingest
+		r.begin()
+		all := session.Set{Full: []string{repository}, Roots: roots(10)}
+		r.want(1, all)
+		if later {
+			sleep(2 * time.Second)
+			r.with(func() { away = true })
+		}
+		all.Replies = replies
+		r.with(func() { r.current = session.Wanted{Items: all, Mark: session.MarkAt(2, 5)} })
+		r.changed <- struct{}{}
+		if later {
+			sleep(time.Second)
+			if st := r.status(); st.Confirmed != (session.Mark{Target: 2, Log: 5}) {
+				t.Errorf("confirmed without layer 4: %+v", st.Confirmed)
+			}
+			r.with(func() { away = false })
+		}
+		sleep(time.Minute)
+		if r.complete(2); r.status().Confirmed != session.MarkAt(2, 5) {
+			t.Errorf("in the end confirmed: %+v", r.status().Confirmed)
+		}
+		names := func(filters []nostr.Filter) (n int) {
+			for _, f := range filters {
+				for _, list := range f.Tags {
+					n += len(slices.DeleteFunc(slices.Clone(list), func(id string) bool { return !slices.Contains(replies, id) }))
+				}
+			}
+			return n
+		}
+		if n := names(slices.Collect(maps.Values(r.filters))) + names(slices.Concat(r.reqs...)); n > 0 {
+			t.Errorf("%d names of the past", n)
+		}
+		if n := names(r.open(true)); n != 3*300 {
+			t.Errorf("%d names live", n)
+		}
+	})
+}
+
+// TestLayer4IsAskedForTogether: replies that become known while a walk goes on are named in one
+// request, when all has come that it brought.
+func TestLayer4IsAskedForTogether(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
+		p.with(func() { p.hold, p.stored = true, issues("30617:aa:000", 1) })
+		p.begin()
+		for n := range 4 {
+			all := manyRepos(0, 1)
+			all.Replies = roots(n)
+			p.want(1, all)
+			sleep(time.Minute)
+		}
+		p.release(nil)
+		sleep(time.Minute)
+		replies := 0
+		for _, f := range p.asksFor {
+			if !f.LimitZero && len(f.Tags["e"]) > 0 && f.Until == nil {
+				replies++
+			}
+		}
+		if replies != 1 {
+			t.Errorf("%d requests name replies", replies)
 		}
 	})
 }

@@ -4,7 +4,7 @@ import "time"
 
 // want takes in what the target says now.
 func (s *Session) want(w Wanted) {
-	w.Items.First = true
+	w.Items.First = s.first
 	gone := !Diff(s.wanted.Items, w.Items, Set{}).Empty()
 	if gone {
 		s.live.withdrawn(time.Now())
@@ -18,8 +18,10 @@ func (s *Session) want(w Wanted) {
 // plan works out what is wanted and was not asked for yet: the three-way diff, with which
 // everything beyond layer 1 begins.
 func (s *Session) plan(why cause) {
-	fresh := s.history.missing()
-	s.due = work{items: fresh, groups: Groups(fresh), cause: why}
+	if !s.due.items.Empty() {
+		why = s.due.cause
+	}
+	s.due = work{items: s.history.missing(), cause: why}
 }
 
 // addNew asks for what was planned, as soon as the relay and consolidation allow it.
@@ -34,24 +36,35 @@ func (s *Session) addNew(now time.Time) {
 	if !s.live.allOpen() || s.governor.paused(now) || pending && now.Before(s.consolidateBy) {
 		return
 	}
-	if s.live.crowded(countFilters(s.due.groups)) {
+	// What lies below is found in what comes, so it is asked for when that has come, all together.
+	if s.due.items.Above().Empty() && s.history.finds() {
+		return
+	}
+	if s.live.crowded(countFilters(Live(s.due.items))) {
 		if pending && s.consolidateBy.IsZero() {
 			s.consolidateBy = now.Add(s.Rules.ConsolidateWait)
 			return
 		}
-		s.live.consolidate(s.live.groups(), now)
+		s.live.consolidate(s.live.wanted(), now)
 	}
 	s.request(now)
 }
 
-// request asks for what was planned, live and of the past.
+// request asks for what was planned, live and of the past: for layer 4 when nothing else is due.
 func (s *Session) request(now time.Time) {
 	w := s.due
 	s.due, s.consolidateBy = work{}, time.Time{}
-	// Of what is found later, one by one, hardly anything is known.
-	w.reconcile, s.fresh = s.fresh, false
-	s.live.open(w.groups, false, time.Time{}, now)
+	if above := w.items.Above(); !above.Empty() {
+		s.due = work{items: Set{Replies: w.items.Replies}, cause: w.cause}
+		w.items = above
+	}
+	// Of what is found later, one by one, hardly anything is known; but below many replies it is.
+	w.reconcile, s.fresh = s.fresh || len(w.items.Replies) >= fewestShared, false
+	if !s.past {
+		s.live.open(w.items, time.Time{}, now)
+	}
 	if !w.items.Empty() {
+		w.groups = Groups(w.items)
 		s.history.add(w)
 	}
 }

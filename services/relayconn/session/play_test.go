@@ -53,6 +53,7 @@ type play struct {
 	adds     []wire.Message // what the relay says behind an answer
 	accepted map[string]bool
 	notTaken map[string]int
+	refusals map[string]int
 	current  session.Wanted
 }
 
@@ -174,6 +175,8 @@ func (p *play) Judged(_ *nostr.Event, source proto.Source, gap bool, _ proto.Ver
 
 func (p *play) NotTaken(reason string) { p.with(func() { p.notTaken[reason]++ }) }
 
+func (p *play) Refused(category string) { p.with(func() { p.refusals[category]++ }) }
+
 func (p *play) status() session.Status {
 	p.Lock()
 	defer p.Unlock()
@@ -219,7 +222,7 @@ func (p *play) open(live bool) []nostr.Filter {
 var rules = session.Rules{PageLimit: 3, AtOnce: 4, MaxFilters: 12, Calm: 6 * time.Second, Silence: time.Minute, ConsolidateWait: time.Minute, Cooldown: 65 * time.Second}
 
 func newPlay(t *testing.T) *play {
-	p := &play{t: t, messages: make(chan wire.Message), changed: make(chan struct{}), daily: make(chan time.Time), asked: map[string][]nostr.Filter{}, accepted: map[string]bool{}, notTaken: map[string]int{}, done: make(chan error, 1)}
+	p := &play{t: t, messages: make(chan wire.Message), changed: make(chan struct{}), daily: make(chan time.Time), asked: map[string][]nostr.Filter{}, accepted: map[string]bool{}, notTaken: map[string]int{}, refusals: map[string]int{}, done: make(chan error, 1)}
 	in := intake.New(intake.Options{Offerer: p, Stored: p})
 	go in.Run(t.Context())
 	p.session = session.New(session.Options{
@@ -290,11 +293,12 @@ func (p *play) published(repo string) int {
 	return len(subs)
 }
 
-// withoutRoom is the last one of the first n repositories that is not live; "": all are.
+// withoutRoom is the last one of the first n repositories of which what quotes it is not live; "":
+// all is.
 func (p *play) withoutRoom(n int) string {
 	for i := n - 1; i >= 0; i-- {
 		repo := fmt.Sprintf("30617:aa:%03d", i)
-		if len(p.listens(&nostr.Event{Kind: 1621, CreatedAt: nostr.Now(), Tags: nostr.Tags{{"a", repo}}})) == 0 {
+		if len(p.listens(&nostr.Event{Kind: 1621, CreatedAt: nostr.Now(), Tags: nostr.Tags{{"q", repo}}})) == 0 {
 			return repo
 		}
 	}

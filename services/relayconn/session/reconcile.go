@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"regexp"
@@ -51,7 +52,7 @@ const (
 
 // Service works out what to say to the relay; query.Reconciler is one.
 type Service interface {
-	Begin(ctx context.Context, session proto.ReconcileQuery) (first []byte, known uint64, err error)
+	Begin(ctx context.Context, session proto.ReconcileQuery) (query.Step, error)
 	Continue(ctx context.Context, session proto.ReconcileQuery, answer []byte) (query.Step, error)
 }
 
@@ -128,12 +129,16 @@ type search struct {
 	bytes   int      // of all messages, both ways
 	known   uint64   // events known here
 	lacking uint64   // of these, those that the relay has turned out not to have
+	named   int      // events that the relay has named and that are not known here
+	// allFrom is when the oldest of the known events was made, and hasFrom of those that the relay has
+	// turned out to have.
+	allFrom, hasFrom nostr.Timestamp
+	opening          bool // what was said last is the first message
 }
 
 // result is an answer of ingest.
 type result struct {
 	search *search
-	known  uint64
 	step   query.Step
 	err    error
 	first  bool
@@ -148,12 +153,12 @@ func newReconciler(o *Options, g *governor) *reconciler {
 // and no other walk is under way, else by wide filters.
 func (r *reconciler) add(b *batch, everything bool) {
 	everything = everything && size(b.groups) >= worthEverything && !r.narrow &&
-		r.Negentropy.Coordinator.Quiet(b.lease, time.Now())
+		len(r.Negentropy.Coordinator.Others(b.lease, time.Now())) == 0
 	groups := b.groups
 	if everything {
 		groups = []Group{{{}}}
 	} else if b.found() {
-		groups = Wide(b.items, r.governor.limits.Bytes()-besides)
+		groups = r.wide(b.items)
 	}
 	for _, g := range groups {
 		b.running++
@@ -161,6 +166,9 @@ func (r *reconciler) add(b *batch, everything bool) {
 			byREQ: make([]bool, len(g))})
 	}
 }
+
+// wide are the filters that sessions are about.
+func (r *reconciler) wide(items Set) []Group { return Wide(items, r.governor.limits.Bytes()-besides) }
 
 // begin begins with the first unit: a search for each of its filters.
 func (r *reconciler) begin() {
@@ -241,7 +249,7 @@ func (r *reconciler) ingest(ctx context.Context, x *search, message []byte) bool
 	go func() {
 		limited, cancel := context.WithTimeout(ctx, serviceTime)
 		if a.first {
-			a.step.Message, a.known, a.err = r.Negentropy.Service.Begin(limited, about)
+			a.step, a.err = r.Negentropy.Service.Begin(limited, about)
 		} else {
 			a.step, a.err = r.Negentropy.Service.Continue(limited, about, message)
 		}
@@ -284,6 +292,7 @@ func (r *reconciler) sayAgain(x *search) {
 // askNext asks ingest about the next part of what the relay has answered.
 func (r *reconciler) askNext(ctx context.Context, x *search) {
 	part := x.parts[0]
+	x.about.Opening = x.opening && len(x.parts) == 1
 	if x.parts = x.parts[1:]; !r.ingest(ctx, x, part) {
 		r.sayAgain(x)
 	}
@@ -294,9 +303,15 @@ func (r *reconciler) learned(ctx context.Context, x *search, a result) {
 	if x.everything {
 		x.ids = append(x.ids, a.step.Missing...)
 	} else {
-		x.named += x.batch.name(a.step.Missing)
+		x.unit.named += x.batch.name(a.step.Missing)
 	}
-	x.known, x.lacking = max(x.known, a.known), x.lacking+a.step.OnlyHere
+	x.named, x.lacking = x.named+len(a.step.Missing), x.lacking+a.step.OnlyHere
+	if a.first {
+		x.known, x.allFrom = a.step.Known, a.step.Oldest
+	} else if from := a.step.Oldest; from != 0 && (x.hasFrom == 0 || from < x.hasFrom) {
+		x.hasFrom = from
+	}
+	x.opening = a.first
 	if len(a.step.Message) > 0 {
 		x.more = append(x.more, a.step.Message)
 	}
@@ -311,9 +326,10 @@ func (r *reconciler) learned(ctx context.Context, x *search, a result) {
 	}
 	x.state = ready
 	switch {
-	case a.first && a.known == 0 && x.splits == 0 || x.tooMuch():
+	case a.first && x.known == 0 && x.splits == 0 || x.tooMuch():
 		r.end(x, true) // REQ is the shorter way
 	case len(x.message) == 0:
+		x.lookBelow(r.Rules.PageLimit)
 		r.end(x, false)
 	case x.endless():
 		r.cannot(x, "a session with it does not come to an end")
@@ -365,6 +381,7 @@ func (r *reconciler) smaller(x *search, now time.Time) {
 		x.left++
 		x.about.Filter.Since, older.about.Filter.Until = &cut, &cut
 		x.state, x.message, x.more, x.parts, x.said = ready, nil, nil, nil, 0
+		x.named, x.lacking, x.hasFrom = 0, 0, 0
 		r.active = slices.Insert(r.active, slices.Index(r.active, x)+1, older)
 		r.close(x)
 	case !r.spoken:
@@ -529,5 +546,19 @@ func (x *search) tooMuch() bool {
 
 // endless reports whether the relay draws a search out.
 func (x *search) endless() bool {
-	return x.said > mostSaid+x.named/namedBySaid || x.named > mostNamedOfOne
+	return x.said > mostSaid+x.unit.named/namedBySaid || x.unit.named > mostNamedOfOne
+}
+
+// lookBelow has the batch look by REQ for what is older than all that the relay has shown of a
+// filter, if that was a page or more: a relay may reconcile the newest events of a large set only,
+// and say nothing.
+func (x *search) lookBelow(page int) {
+	if x.known+uint64(x.named) < x.lacking+uint64(page) {
+		return
+	}
+	from := x.hasFrom
+	if x.lacking == 0 {
+		from = x.allFrom
+	}
+	x.batch.below = append(x.batch.below, below{filter: x.about.Filter, until: cmp.Or(from, nostr.Now()), probe: x.everything})
 }

@@ -60,6 +60,7 @@ func (g *governor) refused(a openREQ, why wire.Refusal, reason string, now time.
 		return decision{action: giveUp, why: reason}
 	}
 	g.limitedUntil = now.Add(refusedRest)
+	g.Observer.Refused(wire.PolicyCategory(reason))
 	return decision{action: restForADay, at: now.Add(refusedRest), why: reason}
 }
 

@@ -62,8 +62,22 @@ type Rules struct {
 }
 
 // Mark names what was wanted at a time: the repositories up to a sequence of GRASP_TARGETS, with
-// the root events up to a sequence of the log. The zero value is nothing.
-type Mark struct{ Target, Log uint64 }
+// the root events up to a sequence of the log, and the events below these (layer 4) up to another.
+// The zero value is nothing.
+type Mark struct{ Target, Log, Replies uint64 }
+
+// MarkAt names what is wanted up to a sequence of GRASP_TARGETS and one of the log.
+func MarkAt(target, log uint64) Mark { return Mark{Target: target, Log: log, Replies: log} }
+
+// above is the mark for all but layer 4, of which no more is confirmed than it was at the mark before,
+// and nothing if there are other repositories: what lies below theirs may be as old.
+func (m Mark) above(before Mark) Mark {
+	m.Replies = before.Replies
+	if m.Target != before.Target {
+		m.Replies = 0
+	}
+	return m
+}
 
 // Wanted is what should be asked beyond layer 1, and its name.
 type Wanted struct {
@@ -107,6 +121,9 @@ type Start struct {
 	Mark      Mark          // of what was wanted then, as in Status
 	Delay     time.Duration // holds back historic sync
 	OnlyByID  bool          // nothing is asked for but what ByID gives
+	// NoLayer1: of layer 1 nothing is asked for. OnlyPast: nor does anything come live; what is wanted
+	// at the start is asked for once.
+	NoLayer1, OnlyPast bool
 }
 
 // Session routes what the relay says to its parts, and plans what is asked for. Run makes the
@@ -121,6 +138,8 @@ type Session struct {
 	due    work // what the diff found and could not be asked for yet
 	dayDue bool // so could a daily start
 	fresh  bool // what the diff finds next is all of a fresh start
+	first  bool // layer 1 is asked for
+	past   bool // only the past is
 	days   int  // daily starts that were made
 
 	consolidateBy time.Time // consolidation waits for batches until then; zero: none waits
@@ -211,17 +230,22 @@ func (s *Session) begin(start Start) {
 		return
 	}
 	now := time.Now()
+	s.first, s.past = !start.NoLayer1 && !start.OnlyPast, start.OnlyPast
+	s.wanted.Items.First, s.history.wanted.First = s.first, s.first
 	if s.fresh = start.Since == nil; !s.fresh {
 		s.history.confirm(start.Confirmed)
 		s.status.Confirmed = start.Mark
 	}
 	s.openFirst(startup, now)
-	if groups := Groups(s.history.confirmed); len(groups) > 0 {
-		s.live.open(s.live.groups(), false, time.Time{}, now)
+	if came := s.history.confirmed; !came.Empty() {
+		s.live.open(s.live.wanted(), time.Time{}, now)
 		why := cause{source: proto.SourceReconnect, liveUntil: start.Live}
-		s.history.add(work{groups: groups, cause: why, since: start.Since})
-		s.history.lookForLate(groups, why, *start.Since, now)
+		s.history.add(work{groups: Groups(came.Above()), cause: why, since: start.Since}) // of layer 4 there is no hurry
+		s.history.lookForLate(came, why, *start.Since, now)
 		s.history.lookAtDoubtful(start.Doubtful, now)
+	}
+	if start.OnlyPast {
+		s.want(s.Wanted())
 	}
 	s.report(Syncing)
 }
@@ -229,8 +253,11 @@ func (s *Session) begin(start Start) {
 // openFirst opens layer 1, and asks for its past if that is not confirmed.
 func (s *Session) openFirst(why cause, now time.Time) {
 	layer1 := Set{First: true}
+	if !s.first {
+		return
+	}
 	groups := Groups(layer1)
-	s.live.open(groups, true, time.Time{}, now)
+	s.live.open(layer1, time.Time{}, now)
 	if !s.history.confirmed.First {
 		s.history.add(work{items: layer1, groups: groups, cause: why, reconcile: s.fresh})
 	}
@@ -283,18 +310,21 @@ func (s *Session) next(now time.Time) time.Time {
 	if s.history.mustTend() {
 		return now
 	}
-	due := append(s.history.next(), s.live.next()...)
-	due = append(due, s.governor.pausedUntil, s.consolidateBy, s.quietUntil())
-	for _, a := range s.governor.open {
-		due = append(due, s.governor.deadline(a))
-		if t, is := a.(*task); is {
-			due = append(due, t.endAt)
+	next := now.Add(time.Hour)
+	due := func(times ...time.Time) {
+		for _, t := range times {
+			if t.After(now) && t.Before(next) {
+				next = t
+			}
 		}
 	}
-	next := now.Add(time.Hour)
-	for _, t := range due {
-		if t.After(now) && t.Before(next) {
-			next = t
+	s.history.next(due)
+	s.live.next(due)
+	due(s.governor.pausedUntil, s.consolidateBy, s.quietUntil())
+	for _, a := range s.governor.open {
+		due(s.governor.deadline(a))
+		if t, is := a.(*task); is {
+			due(t.endAt)
 		}
 	}
 	return next

@@ -1,9 +1,6 @@
 package session
 
-import (
-	"slices"
-	"strings"
-)
+import "slices"
 
 // Set is what is or was asked of a relay. The zero value is empty. Its lists are
 // sorted, hold everything once and are never changed, so that sets share them: what a relay is
@@ -11,30 +8,35 @@ import (
 type Set struct {
 	First bool     // layer 1
 	Full  []string // references of repositories wanted whole
-	State []string // repositories of which only states are wanted, each with its maintainers; see State
-	Roots []string // ids of root events
-}
-
-// State is a repository of which only the states of some maintainers are wanted, as an item of a
-// set. With other maintainers it is another item.
-func State(reference string, maintainers []string) string {
-	return strings.Join(maintainers, " ") + "\n" + reference
+	// States are identifiers of repositories. By any author of a state, the relay is asked for
+	// it: who may is ingest's to say.
+	States  []string
+	Roots   []string // ids of root events
+	Replies []string // ids of events below a root (layer 4)
+	People  []string // public keys of those whose relay lists and profiles are wanted
 }
 
 // Empty reports whether nothing is in the set.
-func (s Set) Empty() bool { return !s.First && s.Repos() == 0 && len(s.Roots) == 0 }
+func (s Set) Empty() bool {
+	return !s.First && len(s.Full)+len(s.States)+len(s.Roots)+len(s.Replies)+len(s.People) == 0
+}
 
-// Repos counts the repositories.
-func (s Set) Repos() int { return len(s.Full) + len(s.State) }
+// Above is the set without layer 4.
+func (s Set) Above() Set {
+	s.Replies = nil
+	return s
+}
 
 // Diff is the three-way diff: what is wanted and neither pending nor confirmed. It is the only
 // place where it is decided what is asked for.
 func Diff(wanted, pending, confirmed Set) Set {
 	return Set{
-		First: wanted.First && !confirmed.First && !pending.First,
-		Full:  minus(minus(wanted.Full, confirmed.Full), pending.Full),
-		State: minus(minus(wanted.State, confirmed.State), pending.State),
-		Roots: minus(minus(wanted.Roots, confirmed.Roots), pending.Roots),
+		First:   wanted.First && !confirmed.First && !pending.First,
+		Full:    minus(minus(wanted.Full, confirmed.Full), pending.Full),
+		States:  minus(minus(wanted.States, confirmed.States), pending.States),
+		Roots:   minus(minus(wanted.Roots, confirmed.Roots), pending.Roots),
+		Replies: minus(minus(wanted.Replies, confirmed.Replies), pending.Replies),
+		People:  minus(minus(wanted.People, confirmed.People), pending.People),
 	}
 }
 
@@ -48,15 +50,17 @@ func Union(sets ...Set) Set {
 	}
 	half := len(sets) / 2 // one after the other would copy the first ones for each set
 	a, b := Union(sets[:half]...), Union(sets[half:]...)
-	return Set{First: a.First || b.First, Full: plus(a.Full, b.Full), State: plus(a.State, b.State),
-		Roots: plus(a.Roots, b.Roots)}
+	return Set{First: a.First || b.First, Full: plus(a.Full, b.Full), States: plus(a.States, b.States),
+		Roots: plus(a.Roots, b.Roots), Replies: plus(a.Replies, b.Replies),
+		People: plus(a.People, b.People)}
 }
 
 // Only keeps what is still wanted.
 func Only(s, wanted Set) Set {
 	return Set{
 		First: s.First && wanted.First,
-		Full:  both(s.Full, wanted.Full), State: both(s.State, wanted.State), Roots: both(s.Roots, wanted.Roots),
+		Full:  both(s.Full, wanted.Full), States: both(s.States, wanted.States), Roots: both(s.Roots, wanted.Roots),
+		Replies: both(s.Replies, wanted.Replies), People: both(s.People, wanted.People),
 	}
 }
 

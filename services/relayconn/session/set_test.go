@@ -25,12 +25,7 @@ func refs(n int) []string { return named("30617:"+strings.Repeat("7", 64)+":r%04
 
 func roots(n int) []string { return named("%064x", n) }
 
-func states(n int) (list []string) {
-	for _, ref := range refs(n) {
-		list = append(list, session.State(ref, nil))
-	}
-	return list
-}
+func states(n int) []string { return named("r%04d", n) }
 
 func TestFilters(t *testing.T) {
 	t.Parallel()
@@ -39,16 +34,15 @@ func TestFilters(t *testing.T) {
 		set  session.Set
 		want []string
 	}{
-		"layer 1": {session.Set{First: true}, []string{`{"kinds":[10317,30617,30618]}`}},
+		"layer 1": {session.Set{First: true}, []string{`{"kinds":[10317,30617]}`}},
 		"nothing": {session.Set{}, nil},
 		"full": {session.Set{Full: []string{"30617:a:x", "30617:a:x:y"}}, []string{
 			`{"#a":["30617:a:x","30617:a:x:y"]}`, `{"#A":["30617:a:x","30617:a:x:y"]}`, `{"#q":["30617:a:x","30617:a:x:y"]}`,
 		}},
-		"roots": {session.Set{Roots: []string{owner}}, []string{`{"#e":["` + owner + `"]}`, `{"#E":["` + owner + `"]}`, `{"#q":["` + owner + `"]}`}},
-		"states, of the owner too, and an identifier with colons": {
-			session.Set{State: []string{session.State("30617:"+owner+":x:y", []string{other})}},
-			[]string{`{"kinds":[30618],"authors":["` + owner + `","` + other + `"],"#d":["x:y"]}`},
-		},
+		"roots":   {session.Set{Roots: []string{owner}}, []string{`{"#e":["` + owner + `"]}`, `{"#E":["` + owner + `"]}`, `{"#q":["` + owner + `"]}`}},
+		"states":  {session.Set{States: []string{"x:y", "z"}}, []string{`{"kinds":[30618],"#d":["x:y","z"]}`}},
+		"people":  {session.Set{People: []string{owner}}, []string{`{"kinds":[0,10002],"authors":["` + owner + `"]}`}},
+		"replies": {session.Set{Replies: []string{other}}, []string{`{"#e":["` + other + `"]}`, `{"#E":["` + other + `"]}`, `{"#q":["` + other + `"]}`}},
 	} {
 		var got []string
 		for _, f := range slices.Concat(session.Groups(tc.set)...) {
@@ -68,7 +62,7 @@ func TestFilters(t *testing.T) {
 func TestHundreds(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{0, 1, 99, 100, 101, 250} {
-		s := session.Set{Full: refs(n), Roots: roots(n), State: states(n)}
+		s := session.Set{Full: refs(n), Roots: roots(n), States: states(n)}
 		filters := slices.Concat(session.Groups(s)...)
 		if len(filters) != 7*((n+99)/100) {
 			t.Errorf("%d items of each: %d filters", n, len(filters))
@@ -92,27 +86,11 @@ func TestHundreds(t *testing.T) {
 	}
 }
 
-// TestManyMaintainers: how many there are is written by strangers, and must not make a filter that
-// no relay takes.
-func TestManyMaintainers(t *testing.T) {
-	t.Parallel()
-	authors := roots(1000)
-	count := 0
-	for _, f := range slices.Concat(session.Groups(session.Set{State: []string{session.State("30617:"+authors[0]+":x", authors)}})...) {
-		if count += len(f.Authors); len(f.Authors) > 100 || len(f.Authors) == 0 || !slices.Equal(f.Tags["d"], []string{"x"}) {
-			t.Errorf("a filter of %d authors and #d %v", len(f.Authors), f.Tags["d"])
-		}
-	}
-	if count != len(authors) {
-		t.Errorf("%d of %d authors are named", count, len(authors))
-	}
-}
-
 // TestWideGroups name what several groups do, are bounded in values and bytes, and are cut into
 // those groups again.
 func TestWideGroups(t *testing.T) {
 	t.Parallel()
-	set := session.Set{Full: refs(150), State: states(1), Roots: roots(1050)}
+	set := session.Set{Full: refs(150), States: states(1), Roots: roots(1050)}
 	for bytes, want := range map[int]int{1 << 20: 1 + 1 + 2, 6400: 2 + 1 + 11} {
 		if got := session.Wide(set, bytes); len(got) != want {
 			t.Errorf("%d groups of %d bytes at most, want %d", len(got), bytes, want)
@@ -141,7 +119,9 @@ func TestWideGroups(t *testing.T) {
 }
 
 // lists are those of a set.
-func lists(s session.Set) [][]string { return [][]string{s.Full, s.State, s.Roots} }
+func lists(s session.Set) [][]string {
+	return [][]string{s.Full, s.States, s.Roots, s.Replies, s.People}
+}
 
 // TestLikeSets compares with what sets should do, over many random ones.
 func TestLikeSets(t *testing.T) {
@@ -152,14 +132,13 @@ func TestLikeSets(t *testing.T) {
 	}
 	some := func(list []string) []string { return keep(list, func(string) bool { return rnd.IntN(3) == 0 }) }
 	all := session.Set{
-		Full: refs(15), Roots: roots(30),
-		State: []string{session.State("s", nil), session.State("r", []string{"a"}), session.State("r", []string{"a", "b"})},
+		Full: refs(15), Roots: roots(30), States: states(10), Replies: roots(9), People: roots(7),
 	}
 	for range 1000 {
 		var sets, clones [3]session.Set
 		for n := range sets {
-			sets[n] = session.Set{Full: some(all.Full), State: some(all.State), Roots: some(all.Roots)}
-			clones[n] = session.Set{Full: slices.Clone(sets[n].Full), State: slices.Clone(sets[n].State), Roots: slices.Clone(sets[n].Roots)}
+			sets[n] = session.Set{Full: some(all.Full), States: some(all.States), Roots: some(all.Roots), Replies: some(all.Replies), People: some(all.People)}
+			clones[n] = session.Set{Full: slices.Clone(sets[n].Full), States: slices.Clone(sets[n].States), Roots: slices.Clone(sets[n].Roots), Replies: slices.Clone(sets[n].Replies), People: slices.Clone(sets[n].People)}
 		}
 		for name, tc := range map[string]struct {
 			got session.Set

@@ -28,7 +28,7 @@ func (c Connection) String() string {
 // Status is how the session stands.
 type Status struct {
 	Connection    Connection
-	Repos, Roots  int // confirmed
+	Repos, Roots  int // confirmed whole
 	Subscriptions int // open
 	// Confirmed says what was wanted of which everything was asked for and came; zero: nothing yet.
 	Confirmed Mark
@@ -38,6 +38,8 @@ type Status struct {
 	// Missing is since when what comes live is not all there, because the relay closed a live
 	// subscription, or because there is no verdict; zero: it is all there.
 	Missing time.Time
+	// Reminded: events are asked for again later, by their ids.
+	Reminded bool
 	// Answered: the relay has sent an EOSE on this connection.
 	Answered bool
 	// Days counts the daily fresh starts.
@@ -57,6 +59,8 @@ type Observer interface {
 	Judged(ev *nostr.Event, source proto.Source, gap bool, v proto.Verdict)
 	// NotTaken is called for every message or event of the relay that ingest did not get, or rejected.
 	NotTaken(reason string)
+	// Refused is called for every request that the relay refused for good; see [wire.PolicyCategory].
+	Refused(category string)
 }
 
 // connection is where the connection stands now.
@@ -89,15 +93,20 @@ func (s *Session) quietUntil() time.Time {
 // report tells the observer of a status that is not the one told before.
 func (s *Session) report(c Connection) {
 	mark, past, confirmed := s.status.Confirmed, s.history.standing(), s.history.confirmed
-	if s.wanted.Mark != (Mark{}) && s.history.allConfirmed() {
-		mark = s.wanted.Mark
+	if s.wanted.Mark != (Mark{}) { // else it is not known yet what is wanted
+		switch above, all := s.history.allConfirmed(); {
+		case all:
+			mark = s.wanted.Mark
+		case above:
+			mark = s.wanted.Mark.above(mark)
+		}
 	}
 	missing := earlier(past.missing, s.live.missingSince())
 	lives, open := s.governor.count()
 	st := Status{
-		Connection: c, Repos: confirmed.Repos(), Roots: len(confirmed.Roots), Subscriptions: lives + open,
+		Connection: c, Repos: len(confirmed.Full), Roots: len(confirmed.Roots), Subscriptions: lives + open,
 		Confirmed: mark, CaughtUp: past.caughtUp && missing.IsZero(), Missing: missing,
-		Answered: s.governor.answered, Days: s.days, Limited: s.governor.pausedUntil, Refused: s.governor.limitedUntil,
+		Reminded: !s.Reminders.first.IsZero(), Answered: s.governor.answered, Days: s.days, Limited: s.governor.pausedUntil, Refused: s.governor.limitedUntil,
 	}
 	if st != s.status {
 		s.status = st

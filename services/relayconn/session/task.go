@@ -12,6 +12,8 @@ import (
 const (
 	// maxTries is how often a page is asked for when the relay wants quiet or fewer subscriptions.
 	maxTries = 3
+	// mostProbed is how many pages show whether something is hidden; with more, it is taken for granted.
+	mostProbed = 20
 	// perFetch is how many ids one REQ names.
 	perFetch = 100
 	// mostPeerLines is of how many repositories each is named of which a relay does not deliver
@@ -33,6 +35,9 @@ type task struct {
 	// restsUntil is when it is asked for again, because the relay refuses it for good; zero: it does
 	// not.
 	restsUntil time.Time
+	// probes: it asks for everything that the relay has, to see whether NIP-77 has hidden something.
+	// If so, the batch is asked for by its own filters.
+	probes bool
 }
 
 // begins reports whether the first page of a walk would be asked for now.
@@ -43,18 +48,20 @@ func (b *batch) task(w *Walk) *task {
 	return &task{batch: b, Walk: w}
 }
 
-// walk has groups asked for by REQ, each in one REQ if the relay takes that, as soon as there is
-// room.
-func (h *history) walk(b *batch, groups []Group) {
+// walk has groups asked for by REQ, from a time on, each in one REQ if the relay takes that, as soon
+// as there is room.
+func (h *history) walk(b *batch, groups []Group, since *nostr.Timestamp) (tasks []*task) {
 	for _, g := range groups {
 		for filters := range h.governor.together(g) {
 			filters = slices.Clone(filters)
 			for i := range filters {
-				filters[i].Since = b.since
+				filters[i].Since = since
 			}
-			h.queue = append(h.queue, b.task(NewWalk(filters, h.governor.limits.Page(h.Rules.PageLimit))))
+			tasks = append(tasks, b.task(NewWalk(filters, h.governor.limits.Page(h.Rules.PageLimit))))
 		}
 	}
+	h.queue = append(h.queue, tasks...)
+	return tasks
 }
 
 // first puts a task before all others.
@@ -92,6 +99,10 @@ func (h *history) endPage(t *task, now time.Time) {
 	t.tries, t.endAt = 0, time.Time{}
 	t.batch.lease.Heard(t.heard)
 	more := t.Ended()
+	if t.probes && t.pages >= mostProbed && more {
+		more = false
+		t.batch.hidden.Store(true)
+	}
 	for _, f := range t.TakeAlone() {
 		h.queue = append(h.queue, t.batch.task(NewWalk([]nostr.Filter{f}, t.limit)))
 	}

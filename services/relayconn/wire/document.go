@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,6 +25,8 @@ type Stated struct {
 	Events        int `json:"max_limit"`         // of one filter
 	Filters       int `json:"max_filters"`       // of one subscription
 	Bytes         int `json:"max_message_length"`
+
+	Private bool `json:"-"` // it is a private service: its supported_grasps name GRASP-08
 }
 
 // FetchDocument asks the relay of a ws or wss URL. The client is one of the guard, because a
@@ -45,9 +48,12 @@ func FetchDocument(ctx context.Context, client *http.Client, url string) (limits
 	if res.StatusCode != http.StatusOK {
 		return limits, errors.New(res.Status)
 	}
+	var grasps []string
 	err = json.NewDecoder(netguard.LimitBody(res.Body, documentBytes)).Decode(&struct {
-		Limits *Stated `json:"limitation"`
-	}{&limits})
+		Limits *Stated   `json:"limitation"`
+		Grasps *[]string `json:"supported_grasps"`
+	}{&limits, &grasps})
+	limits.Private = slices.Contains(grasps, "GRASP-08")
 	if _, odd := errors.AsType[*json.UnmarshalTypeError](err); odd {
 		err = nil // the rest is read
 	}

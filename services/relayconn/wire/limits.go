@@ -2,6 +2,7 @@ package wire
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -171,4 +172,17 @@ func ReadRefusal(text string) Refusal {
 		Smaller: small,
 		Never:   !small && never.MatchString(text),
 	}
+}
+
+// PolicyCategories are the prefixes (NIP-01, NIP-42) by which relays refuse something for good, and
+// "other".
+var PolicyCategories = []string{"auth-required", "restricted", "blocked", "invalid", "other"}
+
+// PolicyCategory is which of them a text has.
+func PolicyCategory(text string) string {
+	prefix, _, _ := strings.Cut(strings.ToLower(text), ":")
+	if slices.Contains(PolicyCategories, prefix) {
+		return prefix
+	}
+	return "other"
 }

@@ -1,6 +1,6 @@
 // Package wire speaks NIP-01 to another relay over one guarded WebSocket. Everything that comes in
 // is hostile: messages are bounded, and what is not understood is passed over or ends the
-// connection, never worse.
+// connection, never worse. It does not know what was asked for.
 package wire
 
 import (
@@ -214,6 +214,9 @@ func (c *Conn) Req(sub string, filters []nostr.Filter) {
 func (c *Conn) Unsubscribe(sub string) {
 	c.send(gonostr.CloseEnvelope(sub))
 }
+
+// Publish gives the relay an event.
+func (c *Conn) Publish(ev *nostr.Event) { c.send(gonostr.EventEnvelope{Event: *ev}) }
 
 // Auth answers the relay's challenge (NIP-42).
 func (c *Conn) Auth(ev nostr.Event) {

@@ -32,12 +32,16 @@ func run() error {
 	count := flag.Int("relays", 1, "relays, all with the same events")
 	copies := flag.Int("copies", 0, "each relay has events of its own: those of so many relays' repositories; 0: all have all")
 	limits := outside.Behaviour{}
+	odd := flag.Bool("odd", false, "some relays are slow, limited, refuse, or lie: feed.OddRelays")
 	flag.IntVar(&limits.Page, "page", 0, "events a filter is answered with; 0: strfry's 500")
 	flag.Parse()
 
 	relays := []*outside.Relay{outside.NewRelay(limits)}
 	for len(relays) < *count {
-		if *copies > 0 {
+		if name := feed.OddRelays[len(relays)]; *odd && name != "" {
+			relays = append(relays, outside.NewRelay(feed.Behaviour(name)))
+			relays[len(relays)-1].Shut(name == "shut")
+		} else if *copies > 0 {
 			relays = append(relays, outside.NewRelay(limits))
 		} else {
 			relays = append(relays, relays[0].Twin())

@@ -1,0 +1,6 @@
+package purgatory
+
+// For the tests of the service from outside.
+type Constants = constants
+
+var RunBy = runBy
