@@ -241,6 +241,39 @@ func neverTwoHolders(t *testing.T, rnd *rand.Rand, steps int) {
 	})
 }
 
+// TestNobodyClaimsOverTheMarkOfAHand: a worker claims a key, and a hand removes the claim. Another
+// worker that has heard of neither takes the key for free, and does not get it before the holder
+// has let it go.
+func TestNobodyClaimsOverTheMarkOfAHand(t *testing.T) {
+	t.Parallel()
+	s := serve(t, long)
+	join := func(name string) *Member {
+		m, err := Join(t.Context(), s.connect(), Options{Group: "test", Worker: name, Log: quiet})
+		must(t, err)
+		t.Cleanup(m.Leave)
+		return m
+	}
+	holder, other := join("a"), join("b")
+	claim := func(m *Member) (uint64, error) {
+		return m.claim(t.Context(), "key", proto.Claim{Worker: m.o.Worker}, 0)
+	}
+	_, err := claim(holder)
+	must(t, err)
+	if _, err = claim(other); !errors.Is(err, errTaken) {
+		t.Errorf("a claim over another: %v", err)
+	}
+	must(t, holder.claims.Delete(t.Context(), proto.ClaimKey("test", "key")))
+	if _, err = claim(other); !errors.Is(err, errTaken) {
+		t.Errorf("a claim over the mark of a hand: %v", err)
+	}
+	last, err := holder.claimMessages.GetLastMsgForSubject(t.Context(),
+		proto.KVSubject(proto.BucketClaims, proto.ClaimKey("test", "key")))
+	must(t, err)
+	(&work{Member: holder}).letGo("key", last.Sequence)
+	_, err = claim(other)
+	must(t, err)
+}
+
 // TestAVanishedClaimIsItsHoldersUntilItSaysOtherwise: a hand removes a claim. However long ago that
 // was, the key is not taken while a worker that may be its holder lives and has not said that it
 // knows of the removal.

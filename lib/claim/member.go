@@ -50,8 +50,10 @@ type Member struct {
 	workers   jetstream.KeyValue
 	claims    jetstream.KeyValue
 	directory *Directory
-	stop      context.CancelFunc
-	beating   sync.WaitGroup
+	// claimMessages is the stream below claims: it has the headers of removals.
+	claimMessages jetstream.Stream
+	stop          context.CancelFunc
+	beating       sync.WaitGroup
 
 	leases  *leases
 	beatNow chan struct{} // of capacity 1: the next heartbeat is due at once
@@ -99,6 +101,9 @@ func newMember(b *bus.Bus, o Options, workers, claims jetstream.KeyValue) *Membe
 // join does what Join says, with the buckets open.
 func (m *Member) join(ctx context.Context) (err error) {
 	o, b := m.o, m.bus
+	if m.claimMessages, err = b.JS.Stream(ctx, proto.KVStream(proto.BucketClaims)); err != nil {
+		return fmt.Errorf("join the workers: %w", err)
+	}
 	if m.leases, err = newLeases(m.ttl, o, newAlarm); err != nil {
 		return fmt.Errorf("join the workers: %w", err)
 	}

@@ -2,6 +2,9 @@ package claim
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -139,11 +142,9 @@ func (w *work) share(ctx context.Context) {
 				w.letGo(key, claims[key].revision)
 				return nil
 			}
-			brief, cancel := context.WithTimeout(ctx, casTimeout)
-			defer cancel()
 			claim := proto.Claim{Worker: w.o.Worker, Since: time.Now().UTC()}
 			w.workOn(key, claims[key].revision)
-			revision, err := put(brief, w.claims, proto.ClaimKey(w.o.Group, key), claim, claims[key].revision)
+			revision, err := w.claim(ctx, key, claim, claims[key].revision)
 			if err == nil {
 				w.workOn(key, revision)
 				w.directory.made(key, claim, revision)
@@ -153,13 +154,43 @@ func (w *work) share(ctx context.Context) {
 				return nil
 			}
 			w.workEnded(key)
-			if !bus.IsConflict(err) && ctx.Err() == nil { // a conflict: another was first
+			if !errors.Is(err, errTaken) && !bus.IsConflict(err) && ctx.Err() == nil { // a conflict: another was first
 				w.o.Log.Warn("claim failed", "key", key, "error", err)
 			}
 			return nil
 		})
 	}
 	group.Wait()
+}
+
+// errTaken is that a key has a claim of which this worker has not heard yet.
+var errTaken = errors.New("the key was claimed meanwhile")
+
+// claim writes a claim over the one that this worker knows, by its revision; 0: it knows of none.
+// Then it writes over nothing but the mark with which a holder has let the key go. The mark of a
+// hand that has removed a claim is no such mark: the holder may work on until it hears of that.
+// [jetstream.KeyValue.Create] would write over both.
+func (m *Member) claim(ctx context.Context, key string, claim proto.Claim, revision uint64) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, casTimeout)
+	defer cancel()
+	name := proto.ClaimKey(m.o.Group, key)
+	if revision == 0 {
+		last, err := m.claimMessages.GetLastMsgForSubject(ctx, proto.KVSubject(proto.BucketClaims, name))
+		switch {
+		case errors.Is(err, jetstream.ErrMsgNotFound):
+		case err != nil:
+			return 0, fmt.Errorf("read whose %s is: %w", key, err)
+		case last.Header.Get(proto.HeaderReleased) == "":
+			return 0, errTaken
+		default:
+			revision = last.Sequence
+		}
+	}
+	data, err := json.Marshal(claim)
+	if err != nil {
+		return 0, fmt.Errorf("encode the claim on %s: %w", key, err)
+	}
+	return m.claims.Update(ctx, name, data, revision)
 }
 
 // free returns those of the keys by whose claims no worker works any more, and after how long
