@@ -31,15 +31,23 @@ func roles(p *Place) {
 		await(p, why, func() bool { return strings.HasPrefix(work.Git("ls-remote", remote, "refs/heads/main"), commit) })
 	}
 
+	// A reference moves before the state is accepted. Who loses authority in between has no state.
+	served := func(commit string, state *nostr.Event) {
+		p.Helper()
+		follows("the state counts", commit)
+		p.Serves(state)
+	}
+
 	older := work.Refs()["refs/heads/main"]
 	p.Holds(ann.At(at).Announce(name), ann.At(at).State(name, work.Refs()))
 	work.Git("push", "-q", remote, "main")
 	says(ann, nostr.Tag{"maintainers", bob.PubKey})
 	says(bob, nostr.Tag{"maintainers", ann.PubKey})
 	newer := work.Commit("by bob")
-	p.Holds(bob.At(at+1).State(name, work.Refs()))
+	state := bob.At(at+1).State(name, work.Refs())
+	p.Holds(state)
 	work.Git("push", "-q", remote, "main")
-	follows("a maintainer pushes", newer)
+	served(newer, state)
 	says(ann)
 	follows("the owner removes the maintainer", older)
 	says(ann, nostr.Tag{"maintainers", bob.PubKey})
@@ -69,8 +77,9 @@ func roles(p *Place) {
 	work.Fails("the announcement of the lead "+carol.Npub+" is missing", "push", remote, "+main")
 	says(carol, tag("M", carol), tag("m", bob))
 	follows("a path of three leads to a root that confirms the second", newer)
-	p.Accepts(carol.At(at+1).State(name, map[string]string{"refs/heads/main": older}))
-	follows("the root's state counts", older)
+	state = carol.At(at+1).State(name, map[string]string{"refs/heads/main": older})
+	p.Accepts(state)
+	served(older, state)
 	for _, step := range []struct {
 		who    *fixture.Person
 		roles  []nostr.Tag
