@@ -20,6 +20,9 @@ const (
 	browseTime, browsePatience = 5 * time.Second, 2 * time.Second
 	// maxFolder is the largest folder that is read, in bytes of its object.
 	maxFolder = 4 << 20
+	// keptFolders is for how many folders of how many commits what pages show is kept, and keptLogs
+	// the same of the commits that an object reaches. Neither ever changes.
+	keptFolders, keptLogs = 128, 256
 	// maxSubject is how much of an author's name and of a subject is told, in bytes.
 	maxSubject = 300
 )
@@ -46,9 +49,12 @@ func (r *Repo) Folder(ctx context.Context, client, id, place string) (a proto.Re
 	case target.kind == "blob":
 		a.File, err = r.file(ctx, client, target, path.Base(place))
 	case target.kind == "tree" && target.size <= maxFolder:
-		if err = r.entries(ctx, client, target, &a); err == nil {
-			err = r.addChanges(ctx, client, commit.id, place, a.Entries)
-			a.Entries, a.More = thatFit(a.Entries, a.More)
+		var f *folder
+		if f, err = r.folder(ctx, client, folderOf{commit.id, place}, target.id); err == nil {
+			a.Entries, a.More = f.entries, f.more
+			if f.readme.kind == "blob" {
+				a.Readme, err = r.file(ctx, client, f.readme, f.readmeName)
+			}
 		}
 	default:
 		return a, nil
@@ -71,31 +77,51 @@ func isPath(place string) bool {
 		})
 }
 
-// entries reads a folder and its README.
-func (r *Repo) entries(ctx context.Context, client string, tree object, a *proto.RepoFolderAnswer) error {
-	read, err := r.read(ctx, client, tree.id)
-	if err != nil {
-		return err
+// folder is what is kept of a folder in a commit: all but the text of its README.
+type folder struct {
+	entries    []proto.RepoEntry
+	more       bool // there are entries that are left out
+	readmeName string
+	readme     object // without its content
+}
+
+// folderOf is a folder in a commit.
+type folderOf struct{ commit, place string }
+
+// folder reads a folder, with the last change of each entry. tree is its object.
+func (r *Repo) folder(ctx context.Context, client string, of folderOf, tree string) (*folder, error) {
+	if f, kept := r.Store.folders.Get(of); kept {
+		return f, nil
 	}
-	readme, readmeID := "", ""
+	read, err := r.read(ctx, client, tree)
+	if err != nil {
+		return nil, err
+	}
+	f, readmeID := new(folder), ""
 	for entry, id := range treeEntries(read.content) {
-		if entry.Kind == proto.EntryFile && isReadme(entry.Name) && (readme == "" || betterReadme(entry.Name, readme)) {
-			readme, readmeID = entry.Name, id
+		if entry.Kind == proto.EntryFile && isReadme(entry.Name) &&
+			(f.readmeName == "" || betterReadme(entry.Name, f.readmeName)) {
+			f.readmeName, readmeID = entry.Name, id
 		}
-		if len(a.Entries) == proto.MaxRepoEntries {
-			a.More = true
+		if len(f.entries) == proto.MaxRepoEntries {
+			f.more = true
 			continue
 		}
-		a.Entries = append(a.Entries, entry)
+		f.entries = append(f.entries, entry)
 	}
-	if readme == "" {
-		return nil
+	if f.readmeName != "" {
+		found, err := r.look(ctx, client, readmeID)
+		if err != nil {
+			return nil, err
+		}
+		f.readme = found[0]
 	}
-	found, err := r.look(ctx, client, readmeID)
-	if err == nil && found[0].kind == "blob" {
-		a.Readme, err = r.file(ctx, client, found[0], readme)
+	if err := r.addChanges(ctx, client, of, f.entries); err != nil {
+		return nil, err
 	}
-	return err
+	f.entries, f.more = thatFit(f.entries, f.more)
+	r.Store.folders.Add(of, f)
+	return f, nil
 }
 
 // thatFit leaves out the last entries where an answer has no room for them. Authors choose names and
@@ -178,7 +204,16 @@ func (r *Repo) Log(ctx context.Context, client, id string, skip int) (a proto.Re
 	return a, err
 }
 
+// logOf is a part of the commits that an object reaches.
+type logOf struct {
+	id         string
+	skip, most int
+}
+
 func (r *Repo) log(ctx context.Context, client, id string, skip, most int) (commits []proto.RepoCommit, err error) {
+	if kept, is := r.Store.logs.Get(logOf{id, skip, most}); is {
+		return kept, nil
+	}
 	out, err := r.browsing(client, "log", "--no-show-signature", "--encoding=UTF-8", "--format=%H%x00%ct%x00%an%x00%s",
 		fmt.Sprintf("--skip=%d", skip), fmt.Sprintf("--max-count=%d", most), id, "--").ask(ctx, "")
 	if err != nil {
@@ -189,6 +224,7 @@ func (r *Repo) log(ctx context.Context, client, id string, skip, most int) (comm
 			commits = append(commits, c)
 		}
 	}
+	r.Store.logs.Add(logOf{id, skip, most}, commits)
 	return commits, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -86,6 +87,40 @@ func TestBrowse(t *testing.T) {
 	for _, skip := range []int{-1, proto.MaxRepoSkip + 1} {
 		if a, err := repo.Log(t.Context(), "client", tip, skip); err != nil || len(a.Commits) > 0 {
 			t.Errorf("the log behind %d: %+v, %v", skip, a, err)
+		}
+	}
+}
+
+// TestBrowseAgain: what a commit has never changes, so a folder that is shown again costs two git
+// processes (one finds it, one reads its README), a file two, and commits none.
+func TestBrowseAgain(t *testing.T) {
+	repo, work := begin(t)
+	work.Commit("README.md", "# Title\n")
+	tip := work.Git("rev-parse", "HEAD")
+	gittest.Fill(t, repo.Repo, work.Pack("main"))
+	must(t, repo.SetRefs(t.Context(), refs{"refs/heads/main": tip}, nil, "refs/heads/main"))
+	ran := filepath.Join(t.TempDir(), "ran")
+	repo.Store.Git = gittest.Script(t, "echo x >>"+ran+"\nexec git \"$@\"")
+	processes := func(ask func() (any, error)) (answer any, n int) {
+		t.Helper()
+		must(t, os.WriteFile(ran, nil, 0o600))
+		answer, err := ask()
+		must(t, err)
+		lines, err := os.ReadFile(ran)
+		must(t, err)
+		return answer, len(lines) / 2
+	}
+	for name, row := range map[string]struct {
+		most int
+		ask  func() (any, error)
+	}{
+		"a folder": {2, func() (any, error) { return repo.Folder(t.Context(), "client", tip, "") }},
+		"a file":   {2, func() (any, error) { return repo.Folder(t.Context(), "client", tip, "README.md") }},
+		"commits":  {0, func() (any, error) { return repo.Log(t.Context(), "client", tip, 0) }},
+	} {
+		first, _ := processes(row.ask)
+		if again, n := processes(row.ask); n > row.most || !reflect.DeepEqual(first, again) {
+			t.Errorf("%s again: %d processes, want at most %d; %+v after %+v", name, n, row.most, again, first)
 		}
 	}
 }

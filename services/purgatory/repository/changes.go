@@ -15,29 +15,18 @@ const (
 	// maxChanges is how many commits are looked at for the last change of each entry of a folder, the
 	// newest ones, and changesTime how long that may take. Older changes are not told.
 	maxChanges, changesTime = 2000, time.Second
-	// keptChanges is for how many folders of how many commits the last changes are kept. Those of a
-	// commit never change.
-	keptChanges = 128
 	// maxChangeLine is the longest line that git may print about a change, in bytes.
 	maxChangeLine = 64 << 10
 )
-
-// folderOf is a folder in a commit.
-type folderOf struct{ commit, place string }
 
 // errAllFound ends a search for the last changes when there is nothing more to find.
 var errAllFound = errors.New("every entry has its last change")
 
 // addChanges tells of each entry of a folder which commit changed it last.
-func (r *Repo) addChanges(ctx context.Context, client, commit, place string, entries []proto.RepoEntry) error {
-	key := folderOf{commit, place}
-	last, kept := r.Store.changes.Get(key)
-	if !kept {
-		var err error
-		if last, err = r.lastChanges(ctx, client, key, entries); err != nil {
-			return err
-		}
-		r.Store.changes.Add(key, last)
+func (r *Repo) addChanges(ctx context.Context, client string, of folderOf, entries []proto.RepoEntry) error {
+	last, err := r.lastChanges(ctx, client, of, entries)
+	if err != nil {
+		return err
 	}
 	for n := range entries {
 		entries[n].Changed = last[entries[n].Name]

@@ -91,7 +91,8 @@ type Store struct {
 	spools       *limit.Fair // bytes on disk of spools
 
 	// What visitors of pages ask for again and again.
-	changes   *lru.Cache[folderOf, map[string]*proto.RepoCommit]
+	folders   *lru.Cache[folderOf, *folder]
+	logs      *lru.Cache[logOf, []proto.RepoCommit]
 	archives  *lru.Cache[archiveOf, *Archive]
 	archiving singleflight.Group
 
@@ -116,15 +117,16 @@ func NewStore(o Options) (*Store, error) {
 	o.SpoolBytes = cmp.Or(o.SpoolBytes, 16<<30)
 	o.SpoolShare = cmp.Or(o.SpoolShare, o.SpoolBytes/4)
 	o.PackTime = cmp.Or(o.PackTime, 30*time.Minute)
-	changes, err := lru.New[folderOf, map[string]*proto.RepoCommit](keptChanges)
-	if err != nil {
+	folders, err := lru.New[folderOf, *folder](keptFolders)
+	logs, failed := lru.New[logOf, []proto.RepoCommit](keptLogs)
+	if err = errors.Join(err, failed); err != nil {
 		return nil, fmt.Errorf("make room for what pages show: %w", err)
 	}
 	archives, err := lru.NewWithEvict(keptArchives, func(_ archiveOf, a *Archive) { go a.drop() })
 	if err != nil {
 		return nil, fmt.Errorf("make room for archives: %w", err)
 	}
-	s := &Store{Options: o, changes: changes, archives: archives, usage: newUsage()}
+	s := &Store{Options: o, folders: folders, logs: logs, archives: archives, usage: newUsage()}
 	s.divide()
 	git, err := exec.LookPath(o.Git)
 	if err == nil {
