@@ -41,11 +41,13 @@ type (
 
 // Run implements the command.
 func (c *banCommand) Run() error {
+	for _, what := range c.What {
+		if c.Purge && !what.Hides() {
+			return fmt.Errorf("nothing is stored of %s that --purge could remove", printable(what.String()))
+		}
+	}
 	return c.do(c.Wait, func(r *reader) error {
 		for _, what := range c.What {
-			if c.Purge && !what.Hides() {
-				return fmt.Errorf("nothing is stored of %s that --purge could remove", printable(what.String()))
-			}
 			ban := proto.Ban{What: what.String(), Reason: c.Reason, By: commandUser(), At: time.Now().UTC(), Purge: c.Purge}
 			err := bans.Put(r.ctx, r.JS, what.Subject, ban)
 			if err == nil {

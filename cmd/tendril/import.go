@@ -24,12 +24,13 @@ type importCommand struct {
 	Git     string `placeholder:"DIR" help:"Also push the bare repositories of this folder, <npub>/<identifier>.git, as their owners would. The folder of another GRASP server is read as it is, and not changed."`
 	Folder  bool   `name:"only-folder" help:"Of the relay only what belongs to the repositories of --git: announcements, states and pull requests. All else is synced from the relays that the announcements list."`
 	DryRun  bool   `name:"dry-run" help:"Read everything, say what would be brought and what is missing, and change nothing. No running system is needed."`
-	Server  string `placeholder:"URL" help:"Where to push them: the http(s) URL of the front door. Default: NGIT_BIND_ADDRESS."`
+	Server  string `placeholder:"URL" help:"Where to push them: the http(s) URL of the front door. Default: NGIT_BIND_ADDRESS and NGIT_BASE_PATH."`
 	Refused string `placeholder:"FILE" help:"Write what is not accepted to this file, a line of JSON each: line, id, kind, reason."`
 	Quiet   bool   `short:"q" help:"Print no progress."`
 
 	Domain      string `env:"NGIT_DOMAIN" name:"domain" help:"Domain of the service, for --dry-run."`
 	BindAddress string `env:"NGIT_BIND_ADDRESS" name:"bind-address" default:"127.0.0.1:7334" help:"Where the front door listens."`
+	BasePath    string `env:"NGIT_BASE_PATH" name:"base-path" default:"/" help:"Path of the domain below which the service lies."`
 	busFlags    `embed:""`
 
 	relay *importer.Relay
@@ -46,7 +47,9 @@ var errInterrupted = errors.New("interrupted: run it again to go on; what is her
 func (i *importCommand) Run() (err error) {
 	i.shown = newProgress(i.Quiet)
 	defer i.shown.end()
-	i.Server = cmp.Or(i.Server, strings.Replace("http://"+i.BindAddress, "//:", "//127.0.0.1:", 1))
+	if err := i.lieBelow(); err != nil {
+		return err
+	}
 	if i.Git != "" {
 		if i.git, err = newGitImport(i.Git, i.Server, i.shown); err != nil {
 			return err
@@ -89,6 +92,20 @@ func (i *importCommand) Run() (err error) {
 	counts, err := i.offer(ctx, b, m)
 	i.shown.end()
 	return errors.Join(i.conclude(counts, m), err, m.WriteRefused(refused), refused.Flush())
+}
+
+// lieBelow adds the base path to the addresses of the service: to its domain, as announcements name
+// it, and to that of the front door, unless that is given.
+func (i *importCommand) lieBelow() error {
+	base, err := nostr.NormalizeBasePath(i.BasePath)
+	if err != nil {
+		return fmt.Errorf("NGIT_BASE_PATH is %q: %w", i.BasePath, err)
+	}
+	i.Server = cmp.Or(i.Server, strings.Replace("http://"+i.BindAddress, "//:", "//127.0.0.1:", 1)+base)
+	if i.Domain != "" {
+		i.Domain += base
+	}
+	return nil
 }
 
 // read reads the input. Until everything is read nothing is offered: a signal ends it at once.

@@ -328,6 +328,34 @@ func TestChosenServices(t *testing.T) {
 	}
 }
 
+// TestCommandsOnAPrivateSystem say what they did, and refuse what would do nothing.
+func TestCommandsOnAPrivateSystem(t *testing.T) {
+	t.Parallel()
+	dir, guest := t.TempDir(), fixture.NewPerson().Npub
+	up := start(t, dir, with("NGIT_PRIVATE_MODE=true", "NGIT_PRIVATE_MEMBERS="+fixture.NewPerson().Npub), "up")
+	up.line("listening on ")
+	url, _, _ := strings.Cut(up.line("  NATS     "), " ")
+	here := []string{"NGIT_NATS_LISTEN=" + strings.TrimPrefix(url, "nats://")}
+	for _, c := range fixture.Rows(strings.ReplaceAll(`
+		name add project GUEST/tree     | 1 | a private service answers for no name
+		member add GUEST --json         | 0 | "npub": "GUEST"
+		member list                     | 0 | a member
+		ban GUEST                       | 0 | author GUEST is banned
+		member add GUEST                | 1 | GUEST is banned, so it cannot be a member: tendril unban GUEST
+		member list                     | 0 | banned
+		member list --json              | 0 | "banned": true
+		make-public --everything --json | 0 | "private": false`, "GUEST", guest)) {
+		code, said := start(t, dir, here, append(strings.Fields(c[0]), "--wait="+fixture.Patience.String())...).ends()
+		if fmt.Sprint(code) != c[1] || !strings.Contains(said, c[2]) {
+			t.Errorf("%s: %d, want %s and %q:\n%s", c[0], code, c[1], c[2], said)
+		}
+	}
+	up.signal(syscall.SIGTERM)
+	if code, said := up.ends(); code != 0 {
+		t.Errorf("after SIGTERM: %d\n%s", code, said)
+	}
+}
+
 // TestCommandsOnARunningSystem whose NATS has a password.
 func TestCommandsOnARunningSystem(t *testing.T) {
 	t.Parallel()
@@ -353,8 +381,14 @@ func TestCommandsOnARunningSystem(t *testing.T) {
 		ban https://git.example.com/tree.git       | 1 | is not understood: its path has no npub
 		ban identifier:tree                             | 0 | identifier identifier:tree is banned
 		unban identifier:tree --json                      | 0 | { & "what": "identifier:tree",
+		ban identifier:tree wss://relay.example --purge   | 1 | nothing is stored of wss://relay.example
+		bans --json                                 | 0 | []
 		export --nats-password=hunter3              | 1 | tendril: NGIT_NATS_PASSWORD is wrong:`) {
-		code, said := start(t, dir, here, strings.Fields(c[0])...).ends()
+		args := strings.Fields(c[0])
+		if args[0] != "logins" { // which asks no one
+			args = append(args, "--wait="+fixture.Patience.String())
+		}
+		code, said := start(t, dir, here, args...).ends()
 		for want := range strings.SplitSeq(strings.ReplaceAll(c[2], "URL", url), " & ") {
 			if fmt.Sprint(code) != c[1] || !strings.Contains(said, want) {
 				t.Errorf("%s: %d, want %s and %q:\n%s", c[0], code, c[1], want, said)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -30,7 +31,10 @@ type (
 // Run implements the command.
 func (c *nameAdd) Run() error {
 	ref := c.Repository.RepoRef
-	return c.do(c.Wait, func(r *reader) error {
+	return c.withBans(func(r *reader, set *bans.Set) error {
+		if set.WasPrivate() {
+			return errors.New("this service is private, and a private service answers for no name")
+		}
 		if err := bans.Give(r.ctx, r.JS, c.Name, ref, commandUser()); err != nil {
 			return err
 		}

@@ -34,9 +34,9 @@ type oneRepo struct {
 }
 
 type repoList struct {
-	Text     string          `arg:"" optional:"" help:"Only those whose npub1…/identifier has this text."`
+	Text     repoText        `arg:"" optional:"" help:"Only those whose npub1…/identifier has this text, or that this names: an owner or a repository in any form."`
 	State    proto.RepoState `enum:"hosted,held,ended," default:"" placeholder:"STATE" help:"Only those that are hosted, held or ended."`
-	Owner    string          `placeholder:"NPUB" help:"Only those of this owner: npub or 64 hex digits."`
+	Owner    personKey       `placeholder:"NPUB" help:"Only those of this owner: npub1…, nprofile1… or 64 hex digits."`
 	Sort     string          `enum:"name,size,push,since" default:"name" help:"By name, or the largest, the last push or the longest wait first: name, size, push, since."`
 	busFlags `embed:""`
 }
@@ -67,6 +67,22 @@ func (r *repoName) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// repoText chooses repositories on the command line: a part of npub1…/identifier.
+type repoText string
+
+// UnmarshalText implements encoding.TextUnmarshaler. An owner or a repository in another form is
+// taken as npub1… or npub1…/identifier.
+func (t *repoText) UnmarshalText(text []byte) error {
+	var owner personKey
+	*t = repoText(text)
+	if owner.UnmarshalText(text) == nil {
+		*t = repoText(owner.npub())
+	} else if named, err := subject.Parse(string(text)); err == nil && named.Kind == subject.Repository {
+		*t = repoText(named.String())
+	}
+	return nil
+}
+
 // nameRepo is how people write a repository.
 func nameRepo(ref string) string {
 	parsed, err := nostr.ParseRepoRef(ref)
@@ -74,6 +90,12 @@ func nameRepo(ref string) string {
 		return ref
 	}
 	return parsed.Name()
+}
+
+// named names a repository as every command prints it, for machines too.
+func named(s proto.RepoStatus) proto.RepoStatus {
+	s.Ref = nameRepo(s.Ref)
+	return s
 }
 
 const (
@@ -91,6 +113,9 @@ func (r *reader) workers() gitquery.Client { return gitquery.Client{Conn: r.Conn
 func (c *repoList) Run() error {
 	return c.do(c.Wait, func(r *reader) error {
 		list, err := r.workers().List(r.ctx)
+		for n := range list {
+			list[n] = named(list[n])
+		}
 		list = c.choose(list)
 		return errors.Join(c.print(list, func(w io.Writer) { writeRepos(w, list, time.Now()) }), err)
 	})
@@ -98,12 +123,10 @@ func (c *repoList) Run() error {
 
 // choose leaves out what is not asked for, and sorts the rest.
 func (c *repoList) choose(list []proto.RepoStatus) []proto.RepoStatus {
-	if nostr.IsHex64(c.Owner) {
-		c.Owner = nostr.Npub(c.Owner)
-	}
 	list = slices.DeleteFunc(list, func(s proto.RepoStatus) bool {
 		name := nameRepo(s.Ref)
-		return c.State != "" && s.State != c.State || !strings.Contains(name, c.Text) || !strings.HasPrefix(name, c.Owner)
+		return c.State != "" && s.State != c.State || !strings.Contains(name, string(c.Text)) ||
+			!strings.HasPrefix(name, c.Owner.npub())
 	})
 	by := map[string]func(a, b proto.RepoStatus) int{
 		"name":  func(a, b proto.RepoStatus) int { return 0 },
@@ -135,6 +158,7 @@ func (c *repoShow) Run() error {
 		if err != nil {
 			return err
 		}
+		s.RepoStatus = named(s.RepoStatus)
 		return c.print(s, func(w io.Writer) { writeRepo(w, s, time.Now()) })
 	})
 }
@@ -203,6 +227,7 @@ func (c *busFlags) one(ask question, wait time.Duration, name repoName, text fun
 		if err != nil {
 			return err
 		}
+		s = named(s)
 		return c.print(s, func(w io.Writer) { text(w, s) })
 	})
 }

@@ -39,6 +39,36 @@ func TestRepoName(t *testing.T) {
 	}
 }
 
+// TestPersons: every form of a public key is one on the command line, and nothing else is. A text
+// that repositories are chosen by may be each form of an owner or a repository.
+func TestPersons(t *testing.T) {
+	t.Parallel()
+	nprofile, _ := nip19.EncodeProfile(owner, nil)
+	naddr, _ := nip19.EncodeEntity(owner, nostr.KindAnnouncement, "tree", nil)
+	for text, want := range map[string]string{
+		npub: npub, owner: npub, strings.ToUpper(owner): npub, nprofile: npub, "nostr:" + npub: npub,
+		"https://git.example.com/" + npub + "/tree.git": npub + "/tree", "nostr://" + npub + "/tree": npub + "/tree",
+		naddr: npub + "/tree", ref: npub + "/tree", "/tr": "/tr", "npub1": "npub1", "": "",
+	} {
+		var key personKey
+		var part repoText
+		must(t, part.UnmarshalText([]byte(text)))
+		if err := key.UnmarshalText([]byte(text)); (err == nil) != (want == npub) || key.npub() != "" && key.npub() != want || string(part) != want {
+			t.Errorf("%q: %v and %q, %v, want %q", text, key, part, err, want)
+		}
+	}
+}
+
+// TestRepositoriesAreNamed as npub1…/identifier in JSON too.
+func TestRepositoriesAreNamed(t *testing.T) {
+	t.Parallel()
+	for range 2 { // naming it again changes nothing
+		if got := string(marshal(t, named(proto.RepoStatus{Ref: ref}))); !strings.Contains(got, `"ref":"`+npub+`/tree"`) {
+			t.Error(got)
+		}
+	}
+}
+
 func TestRepoList(t *testing.T) {
 	t.Parallel()
 	all := from[[]proto.RepoStatus](t, strings.NewReplacer("OWNER", owner, "OTHER", strings.Repeat("b1", 32)).Replace(`[
@@ -51,7 +81,7 @@ func TestRepoList(t *testing.T) {
 	const head = "REPOSITORY STATE SIZE REFS LAST PUSH SINCE UNTIL "
 	for want, c := range map[string]repoList{
 		"no repositories": {Text: "zzz"},
-		head + npub + "/a hosted 10 B 9 2026-01-02 11:00:00 - -":                                                                                  {Text: "/a", Owner: npub},
+		head + npub + "/a hosted 10 B 9 2026-01-02 11:00:00 - -":                                                                                  {Text: "/a", Owner: personKey(owner)},
 		head + npub + "/b held 0 B 0 - 2026-01-02 12:00:00 2026-01-02 13:00:00":                                                                   {State: proto.RepoHeld},
 		head + npub + "/c ended 2.0 KiB 1 2026-01-02 12:00:00 2026-01-02 11:00:00 2026-01-09 11:00:00, in 167h0m0s: deleted by its owner":         {Text: "/c"},
 		head + npub + "/d ended 0 B 0 - 2026-01-02 11:00:01 never: cancelled by an operator: its owner's announcement does not list this service": {Text: "/d"},
@@ -64,7 +94,7 @@ func TestRepoList(t *testing.T) {
 		}
 	}
 	for sort, want := range map[string]string{"name": "abcd", "size": "cabd", "push": "cabd", "since": "acdb"} {
-		c, got := repoList{Sort: sort, Owner: owner}, ""
+		c, got := repoList{Sort: sort, Owner: personKey(owner)}, ""
 		for _, s := range c.choose(slices.Clone(all)) {
 			got += s.Ref[len(s.Ref)-1:]
 		}

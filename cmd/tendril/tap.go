@@ -21,10 +21,10 @@ import (
 
 // tapCommand is `tendril tap`.
 type tapCommand struct {
-	Repo     string `placeholder:"TEXT" help:"Only repositories whose npub1…/identifier has this text."`
-	Relay    string `placeholder:"TEXT" help:"Only what comes from relays, clients or git servers whose address has this text."`
-	Author   string `placeholder:"NPUB" help:"Only events of this author, and repositories of this owner."`
-	Kind     []int  `placeholder:"KIND" help:"Only events of these kinds."`
+	Repo     repoText  `placeholder:"TEXT" help:"Only repositories whose npub1…/identifier has this text, or that this names: an owner or a repository in any form."`
+	Relay    string    `placeholder:"TEXT" help:"Only what comes from relays, clients or git servers whose address has this text."`
+	Author   personKey `placeholder:"NPUB" help:"Only events of this author, and repositories of this owner: npub1…, nprofile1… or 64 hex digits."`
+	Kind     []int     `placeholder:"KIND" help:"Only events of these kinds."`
 	busFlags `embed:""`
 }
 
@@ -157,8 +157,8 @@ func repoOf(ev *nostr.Event) string {
 
 // wants reports whether a step is asked for.
 func (c *tapCommand) wants(s step) bool {
-	author := s.Author == c.Author || strings.HasPrefix(s.Repo, c.Author)
-	return author && strings.Contains(s.Repo, c.Repo) && strings.Contains(s.From, c.Relay) &&
+	author := s.Author == c.Author.npub() || strings.HasPrefix(s.Repo, c.Author.npub())
+	return author && strings.Contains(s.Repo, string(c.Repo)) && strings.Contains(s.From, c.Relay) &&
 		(len(c.Kind) == 0 || slices.Contains(c.Kind, s.Kind))
 }
 

@@ -131,7 +131,7 @@ func TestTap(t *testing.T) {
 		want       string // numbers of lines
 	}{
 		"all": {tapCommand{}, "01234"}, "repository": {tapCommand{Repo: "/tree"}, "02"}, "relay": {tapCommand{Relay: "r.example"}, "034"},
-		"author": {tapCommand{Author: npub}, "02"}, "kind": {tapCommand{Kind: []int{9, 1}}, "1"},
+		"author": {tapCommand{Author: personKey(owner)}, "02"}, "kind": {tapCommand{Kind: []int{9, 1}}, "1"},
 	} {
 		heard, now := &tap{map[string]step{}, map[string]proto.RelayState{}}, time.Date(2026, 1, 2, 12, 0, 0, 0, time.Local)
 		var got strings.Builder

@@ -118,6 +118,9 @@ func (p *place) check(repair bool) (findings []string, report *Report) {
 		Indexes: []string{p.index}, Temp: p.TempDir(), Progress: func(string, int, int) {},
 	}))
 	for _, f := range report.Findings {
+		if strings.HasPrefix(f.What, "30617:") {
+			p.Errorf("a repository is not named as elsewhere: %s", f.What)
+		}
 		findings = append(findings, f.Part+": "+f.Problem)
 	}
 	return findings, report

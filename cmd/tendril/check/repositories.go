@@ -143,7 +143,7 @@ func (i *identifier) look(ctx context.Context, owners []string) error {
 // found notes a problem of a repository. mend says in words what do does under the lock.
 func (i *identifier) found(part string, repo *repository.Repo, problem, mend string,
 	do func(*repository.Locked) error) {
-	f := Finding{Part: part, What: repo.RepoRef.String(), Problem: problem, Mend: mend}
+	f := Finding{Part: part, What: repo.RepoRef.Name(), Problem: problem, Mend: mend}
 	if do != nil {
 		f.mend = func() error { return repo.WithLock(context.Background(), do) }
 	}
