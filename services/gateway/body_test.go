@@ -169,12 +169,13 @@ func TestAnswerReachesWhoIsStillSending(t *testing.T) {
 // request takes longer than the stall.
 func TestConnectionGoesOn(t *testing.T) {
 	t.Parallel()
-	addr := answering(t, 20*time.Millisecond, func(w http.ResponseWriter, r *http.Request) {
+	const stall = 500 * time.Millisecond // longer than a process waits for its turn on a busy machine
+	addr := answering(t, stall, func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		select {
 		case <-r.Context().Done():
 			t.Error("cut off while it waits for the answer")
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(2 * stall):
 		}
 		fmt.Fprint(w, "done")
 	}, nil)

@@ -95,6 +95,16 @@ func (h heard) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
+// warned is how many warnings so far have these words.
+func (sys *system) warned(words string) (n int) {
+	for len(sys.warnings) > 0 {
+		if strings.Contains(<-sys.warnings, words) {
+			n++
+		}
+	}
+	return n
+}
+
 // decide is what the writer of the tests does with a candidate.
 type decide func(ev *nostr.Event) *proto.Verdict
 

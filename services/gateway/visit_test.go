@@ -22,7 +22,7 @@ func TestFrontPage(t *testing.T) {
 	events := []*nostr.Event{
 		anna.At(now-9000).Sign(0, `{"name":"Anna \u202eB","display_name":" \n"}`),
 		anna.At(now - 8000).Announce("old-but-active"),
-		anna.At(now-100).State("old-but-active", map[string]string{"refs/heads/main": strings.Repeat("a", 40)}),
+		anna.At(now-61).State("old-but-active", map[string]string{"refs/heads/main": strings.Repeat("a", 40)}),
 		bela.At(now - 4000).Announce("new<er>"),
 		bela.At(now + 600).Announce("from-the-future"),
 	}
@@ -38,8 +38,12 @@ func TestFrontPage(t *testing.T) {
 		}
 		return page
 	}
-	inOrder(t, ask("/"), "106 here", "from-the-future", "now", "old-but-active", "Anna B", "1 minute ago",
+	front := ask("/")
+	inOrder(t, front, "106 here", "from-the-future", "old-but-active", "Anna B", "1 minute ago",
 		"new&lt;er&gt;", "1 hour ago", "many-000", "page=2", "More</a>")
+	if strings.Contains(front, "from now") {
+		t.Error("a repository is active in the future")
+	}
 	second := ask("/?page=2")
 	inOrder(t, second, "many-097", "many-102", "page=1", "Back")
 	if strings.Contains(second, "many-096") || strings.Contains(second, "More</a>") {
@@ -73,6 +77,43 @@ func TestFrontPage(t *testing.T) {
 	at, err := time.Parse(time.RFC3339, feed.Entries[1].Updated)
 	if must(t, err); at.Unix() != int64(now-4000) {
 		t.Errorf("the second entry is of %v", at)
+	}
+}
+
+// TestNoPageTurnsText: whatever strangers write, no page and no feed has a character that changes the
+// direction of a text. A name of nothing else is no name.
+func TestNoPageTurnsText(t *testing.T) {
+	t.Parallel()
+	sys := start(t)
+	owner, maintainer := fixture.NewPerson().On("git.example.com"), fixture.NewPerson().On("git.example.com")
+	now, id := nostr.Now(), strings.Repeat("a", 40)
+	announced := func(identifier, name string, more ...nostr.Tag) *nostr.Event {
+		tags := owner.Announce(identifier).Tags
+		tags[1] = nostr.Tag{"name", name}
+		return owner.At(now-9000).Sign(nostr.KindAnnouncement, "", append(tags, more...)...)
+	}
+	sys.store(t,
+		announced("r", "N\u202eame", nostr.Tag{"description", "D\u2066escribed"}, nostr.Tag{"web", "https://x.example/\u202egpj.exe"},
+			nostr.Tag{"maintainers", maintainer.PubKey}),
+		owner.At(now-8000).State("r", map[string]string{"refs/heads/main": id, "refs/heads/br\u202eanch": id, "refs/tags/t\u200fag": id}),
+		owner.At(now-7000).Announce("turned\u202eidentifier"),
+		announced("nameless", "\u202e \u2066"),
+		owner.At(now-6000).Sign(nostr.KindIssue, "i\u202essue", owner.Repo("r")),
+		owner.At(now-6000).Sign(nostr.KindProfile, `{"name":"P\u061cerson"}`))
+	sys.hold(t, owner.Npub+"/r", maintainer.Npub+"/held\u202e")
+	home := "/" + owner.Npub + "/r.git"
+	for path, want := range map[string]string{
+		"/": "Name", "/" + owner.Npub: "Person", home: "Described", home + "?issues": "issue", home + "?branch=main&log=0": "behind 0",
+		home + "?branch=main": "turned", "/atom.xml": "Name", home + "?atom": "Tags of Name", "/?q=turned": "turnedidentifier",
+		"/" + maintainer.Npub + "/held%E2%80%AE.git": "<h1><bdi>held</bdi></h1>", "/" + owner.Npub + "?x": "<bdi>nameless</bdi>",
+	} {
+		resp, page := sys.ask(t, "GET", path, "")
+		if resp.StatusCode != http.StatusOK || !strings.Contains(page, want) {
+			t.Errorf("%s: %s, without %q\n%s", path, resp.Status, want, page)
+		}
+		if at := strings.IndexAny(page, "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"); at >= 0 {
+			t.Errorf("%s has a character that turns text: %q", path, page[max(0, at-40):at+10])
+		}
 	}
 }
 

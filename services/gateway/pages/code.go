@@ -164,14 +164,14 @@ func (c *code) addFolder(a proto.RepoFolderAnswer) {
 	c.Commit, c.More = &tip, a.More
 	parts := strings.Split(c.Place, "/")
 	for n := range len(parts) - 1 {
-		c.Parents = append(c.Parents, crumb{harmless(parts[n]), c.at(strings.Join(parts[:n+1], "/"))})
+		c.Parents = append(c.Parents, crumb{parts[n], c.at(strings.Join(parts[:n+1], "/"))})
 	}
 	for _, kind := range []proto.RepoEntryKind{proto.EntryFolder, proto.EntrySubmodule, proto.EntryLink, proto.EntryFile} {
 		for _, e := range a.Entries {
 			if e.Kind != kind {
 				continue
 			}
-			one := entry{Name: harmless(e.Name)}
+			one := entry{Name: e.Name}
 			if e.Changed != nil {
 				changed := shown(*e.Changed)
 				one.Changed = &changed
@@ -203,7 +203,7 @@ func (c *code) addFolder(a proto.RepoFolderAnswer) {
 
 // show prepares a file of a folder.
 func (c *code) show(f *proto.RepoFile, folder string) *file {
-	to := &file{Name: harmless(f.Name), Size: humanize.IBytes(uint64(f.Bytes)),
+	to := &file{Name: f.Name, Size: humanize.IBytes(uint64(f.Bytes)),
 		Raw: c.at(path.Join(folder, f.Name), "raw")}
 	switch {
 	case f.Bytes > int64(len(f.Data)):
@@ -214,7 +214,7 @@ func (c *code) show(f *proto.RepoFile, folder string) *file {
 		to.Text = visible(string(f.Data))
 		if isMarkdown(f.Name) && len(f.Data) <= maxMarkdown {
 			// Where it cannot be rendered the text is shown.
-			to.Rendered, _ = render([]byte(harmless(string(f.Data))), links{
+			to.Rendered, _ = render(f.Data, links{
 				folder: folder,
 				page:   func(place string) string { return c.link(c.at(place)) },
 				raw:    func(place string) string { return c.link(c.at(place, "raw")) },
@@ -226,8 +226,7 @@ func (c *code) show(f *proto.RepoFile, folder string) *file {
 
 func shown(c proto.RepoCommit) commit {
 	return commit{
-		ID: c.ID, Short: c.ID[:min(len(c.ID), 10)], Author: harmless(c.Author), Subject: harmless(c.Subject),
-		At: c.At,
+		ID: c.ID, Short: c.ID[:min(len(c.ID), 10)], Author: c.Author, Subject: c.Subject, At: c.At,
 	}
 }
 
@@ -237,7 +236,7 @@ func isBidi(r rune) bool {
 	return r >= 0x202A && r <= 0x202E || r >= 0x2066 && r <= 0x2069 || r == 0x200E || r == 0x200F || r == 0x061C
 }
 
-// harmless leaves such characters out of a text.
+// harmless leaves such characters out of a text. Every page goes through it as a whole.
 func harmless(s string) string {
 	return strings.Map(func(r rune) rune {
 		if isBidi(r) {

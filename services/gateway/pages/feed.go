@@ -62,7 +62,7 @@ func (p *Pages) Feed(w http.ResponseWriter, r *http.Request, client string) {
 	f.Links = []feedLink{{"self", about.Base + FeedPath}, {"alternate", about.Base + "/"}}
 	for _, one := range list[:min(len(list), maxFeed)] {
 		f.Entries = append(f.Entries, feedEntry{
-			Title: one.Name, ID: "nostr:" + one.ref.String(), Updated: feedTime(one.Announced), Author: p.feedAuthor(one.Owner),
+			Title: one.Name, ID: feedID(one.ref), Updated: feedTime(one.Announced), Author: p.feedAuthor(one.Owner),
 			Links: []feedLink{{"alternate", about.Base + one.Path}}, Summary: one.Description,
 		})
 	}
@@ -89,11 +89,17 @@ func (p *Pages) tagFeed(w http.ResponseWriter, r *http.Request, repo *repository
 		}
 		f.Entries = append(f.Entries, feedEntry{
 			Title:   repo.Name + " " + tag.Name,
-			ID:      "nostr:" + repo.ref.String() + "#" + tag.Commit + "-" + nostr.EncodeIdentifier(tag.Name),
+			ID:      feedID(repo.ref) + "#" + tag.Commit + "-" + nostr.EncodeIdentifier(tag.Name),
 			Updated: feedTime(tag.At), Author: p.feedAuthor(repo.Owner), Links: []feedLink{{"alternate", base + tag.URL}},
 		})
 	}
 	p.sendFeed(w, r, f)
+}
+
+// feedID is the IRI of a repository.
+func feedID(ref nostr.RepoRef) string {
+	ref.Identifier = nostr.EncodeIdentifier(ref.Identifier)
+	return "nostr:" + ref.String()
 }
 
 func (p *Pages) feedAuthor(owner person) feedAuthor {

@@ -22,6 +22,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -404,11 +405,14 @@ func (p *Pages) show(w http.ResponseWriter, r *http.Request, status int, page st
 	h.Set("Content-Security-Policy", policy(icon))
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
-	send(w, r, status, b.Bytes())
+	send(w, r, status, []byte(harmless(b.String())))
 }
 
 // leastPacked is the size from which an answer is worth being packed, in bytes.
 const leastPacked = 1 << 10
+
+// packers are kept for use again: to make one takes a megabyte of memory.
+var packers = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
 
 // etag names a content.
 func etag(content []byte) string {
@@ -432,9 +436,12 @@ func send(w http.ResponseWriter, r *http.Request, status int, page []byte) {
 	if len(page) >= leastPacked && takesGzip(r) {
 		h.Set("Content-Encoding", "gzip")
 		w.WriteHeader(status)
-		packed := gzip.NewWriter(w)
+		packed := packers.Get().(*gzip.Writer)
+		packed.Reset(w)
 		packed.Write(page)
 		packed.Close()
+		packed.Reset(nil) // who keeps it keeps no connection
+		packers.Put(packed)
 		return
 	}
 	w.WriteHeader(status)

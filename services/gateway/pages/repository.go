@@ -220,7 +220,7 @@ func (r *repository) reference(kind, name, commit string) reference {
 }
 
 func nameOf(a *nostr.Announcement) string {
-	if name := clip(strings.TrimSpace(a.Name), maxName); name != "" {
+	if name := clip(strings.TrimSpace(harmless(a.Name)), maxName); name != "" {
 		return name
 	}
 	return a.Ref.Identifier
