@@ -6,7 +6,9 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -166,15 +168,20 @@ func TestWorkersShareAndHandOver(t *testing.T) {
 	s.has("b", 40)
 }
 
-// TestChaos: 200 keys, among workers that die, stop, lose the bus for a moment and come at random.
+// TestChaos: many keys, among workers that die, stop, lose the bus for a moment and come at random.
 // No key is ever worked on twice, and when it is over each is worked on and no worker has more than
-// a quarter over the mean.
+// a quarter over the mean. "make chaos" plays with more workers and keys.
 func TestChaos(t *testing.T) {
 	t.Parallel()
-	for _, workers := range []int{1, 2, 4, 8} {
+	crews, keys := []int{2, 5}, 60
+	if os.Getenv("TENDRIL_CHAOS") != "" {
+		crews, keys = []int{1, 2, 4, 8}, 200
+	}
+	for _, workers := range crews {
 		t.Run(fmt.Sprint(workers, " workers"), func(t *testing.T) {
 			t.Parallel()
-			s, rnd := serve(t, short), rand.New(rand.NewPCG(uint64(workers), 2))
+			// On a busy machine a heartbeat takes longer than a short TTL lets it, again and again.
+			s, rnd := serve(t, 3*short), rand.New(rand.NewPCG(uint64(workers), 2))
 			type worker struct {
 				bus  *bus.Bus
 				stop func()
@@ -184,7 +191,7 @@ func TestChaos(t *testing.T) {
 			join := func() {
 				for ; len(there) < workers; joined++ {
 					b := s.connect()
-					there = append(there, worker{b, s.start(b, fmt.Sprint("worker-", joined), some("relay", 200))})
+					there = append(there, worker{b, s.start(b, fmt.Sprint("worker-", joined), some("relay", keys))})
 				}
 			}
 			for range 15 {
@@ -210,7 +217,7 @@ func TestChaos(t *testing.T) {
 				for _, n := range share {
 					sum, highest = sum+n, max(highest, n)
 				}
-				return sum == 200 && len(share) == workers && highest*workers*4 <= 200*5
+				return sum == keys && len(share) == workers && highest*workers*4 <= keys*5
 			})
 		})
 	}
@@ -265,6 +272,33 @@ func TestWorkEndsWithTheBucketOfClaims(t *testing.T) {
 		}
 	case <-time.After(fixture.Patience):
 		t.Error("it works on")
+	}
+}
+
+// TestWorkThatDoesNotEndEndsTheWorker: a hand removes a worker's record, which ends its lease, and
+// its work goes on even so. Nobody may work on the key while the worker lives, so it ends and says
+// why.
+func TestWorkThatDoesNotEndEndsTheWorker(t *testing.T) {
+	t.Parallel()
+	begun, release := make(chan struct{}), make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	m, err := Join(t.Context(), serve(t, long).connect(), Options{Group: "test", Worker: "one", Log: quiet})
+	must(t, err)
+	t.Cleanup(m.Leave)
+	m.endsWithin = time.Millisecond
+	wanted, ended := make(chan []string, 1), make(chan error, 1)
+	wanted <- []string{"key"}
+	go func() {
+		ended <- m.Work(t.Context(), wanted, func(context.Context, Held) error {
+			close(begun)
+			<-release
+			return nil
+		})
+	}()
+	<-begun
+	must(t, m.workers.Delete(t.Context(), m.key()))
+	if err := fixture.Receive(t, "the end of the worker", ended); err == nil || !strings.Contains(err.Error(), "work on test key") {
+		t.Errorf("it ended with %v", err)
 	}
 }
 

@@ -266,10 +266,10 @@ func TestNobodyClaimsOverTheMarkOfAHand(t *testing.T) {
 	if _, err = claim(other); !errors.Is(err, errTaken) {
 		t.Errorf("a claim over the mark of a hand: %v", err)
 	}
-	last, err := holder.claimMessages.GetLastMsgForSubject(t.Context(),
+	last, _, err := bus.Last(t.Context(), holder.bus.JS, proto.KVStream(proto.BucketClaims),
 		proto.KVSubject(proto.BucketClaims, proto.ClaimKey("test", "key")))
 	must(t, err)
-	(&work{Member: holder}).letGo("key", last.Sequence)
+	(&work{Member: holder}).letGo("key", last.Seq)
 	_, err = claim(other)
 	must(t, err)
 }

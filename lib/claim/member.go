@@ -50,10 +50,8 @@ type Member struct {
 	workers   jetstream.KeyValue
 	claims    jetstream.KeyValue
 	directory *Directory
-	// claimMessages is the stream below claims: it has the headers of removals.
-	claimMessages jetstream.Stream
-	stop          context.CancelFunc
-	beating       sync.WaitGroup
+	stop      context.CancelFunc
+	beating   sync.WaitGroup
 
 	leases  *leases
 	beatNow chan struct{} // of capacity 1: the next heartbeat is due at once
@@ -61,6 +59,8 @@ type Member struct {
 	recording sync.Mutex // held while the own record is written
 	working   bool       // as the record says or is about to say
 	revision  uint64     // of the record; 0: none
+
+	endsWithin time.Duration // as the constant, but in tests
 
 	workingMu sync.Mutex
 	workingOn map[string]uint64 // keys that it works on, see workOn
@@ -94,16 +94,13 @@ func Join(ctx context.Context, b *bus.Bus, o Options) (*Member, error) {
 func newMember(b *bus.Bus, o Options, workers, claims jetstream.KeyValue) *Member {
 	return &Member{
 		o: o, ttl: b.Sizing().WorkerTTL, bus: b, workers: workers, claims: claims,
-		beatNow: make(chan struct{}, 1), workingOn: map[string]uint64{},
+		beatNow: make(chan struct{}, 1), endsWithin: endsWithin, workingOn: map[string]uint64{},
 	}
 }
 
 // join does what Join says, with the buckets open.
 func (m *Member) join(ctx context.Context) (err error) {
 	o, b := m.o, m.bus
-	if m.claimMessages, err = b.JS.Stream(ctx, proto.KVStream(proto.BucketClaims)); err != nil {
-		return fmt.Errorf("join the workers: %w", err)
-	}
 	if m.leases, err = newLeases(m.ttl, o, newAlarm); err != nil {
 		return fmt.Errorf("join the workers: %w", err)
 	}

@@ -28,6 +28,9 @@ const (
 	// gather is how long to wait after a change for what else changes: where many keys move, each
 	// of their claims is one, and each decision looks at all keys.
 	gather = 10 * time.Millisecond
+	// endsWithin is how long work on a key may take to end once it is asked to. What goes on then is a
+	// fault of ours, and nobody would work on the key as long as this process lives.
+	endsWithin = 2 * time.Minute
 	// markerKept is how long the bucket says that a claim was let go: long enough for every watch
 	// to hear of it. Relays come and go, and without an end each would leave a message for good.
 	markerKept = time.Hour
@@ -36,7 +39,9 @@ const (
 // Work claims its share of the keys that wanted names (each value is the whole list) and runs do
 // for every claim until the claim is given up, which ends do's context; the claim goes to another
 // only after do has returned. Until then what was begun may be finished, unless the lease ends.
-// Work returns when ctx has ended, or the group cannot be followed, and everything is let go.
+// Work returns when ctx has ended, or the group cannot be followed, and everything is let go. It
+// returns an error, and keeps the claim, if do has not returned two minutes after its context ended:
+// the process must end then.
 //
 // Two workers never work on one key, as long as their clocks run equally fast within a tenth; how
 // late a worker hears of something does not matter. A claim is taken by compare-and-set, from none
@@ -53,7 +58,7 @@ const (
 // What fails is tried again after the next heartbeat.
 func (m *Member) Work(ctx context.Context, wanted <-chan []string,
 	do func(ctx context.Context, held Held) error) error {
-	w := &work{Member: m, do: do, jobs: map[string]job{}, ended: make(chan string), writing: make(chan struct{}, atOnce)}
+	w := &work{Member: m, do: do, jobs: map[string]job{}, ended: make(chan end), writing: make(chan struct{}, atOnce)}
 	defer w.finish()
 	for {
 		select {
@@ -73,8 +78,11 @@ func (m *Member) Work(ctx context.Context, wanted <-chan []string,
 			for _, k := range keys {
 				w.wanted[k] = true
 			}
-		case key := <-w.ended:
-			delete(w.jobs, key)
+		case end := <-w.ended:
+			delete(w.jobs, end.key)
+			if end.err != nil {
+				return end.err
+			}
 		case <-m.directory.changed:
 			_ = backoff.Sleep(ctx, gather) // the loop looks at ctx
 		}
@@ -90,8 +98,14 @@ type work struct {
 	do      func(ctx context.Context, held Held) error
 	wanted  map[string]bool // nil: not told yet
 	jobs    map[string]job  // claims at work, by key
-	ended   chan string
+	ended   chan end
 	writing chan struct{} // as many as are in it, claims are being let go
+}
+
+// end is how the work on a key ended: with an error if it goes on although it was asked to end.
+type end struct {
+	key string
+	err error
 }
 
 // job is the work on one claim.
@@ -175,16 +189,15 @@ func (m *Member) claim(ctx context.Context, key string, claim proto.Claim, revis
 	defer cancel()
 	name := proto.ClaimKey(m.o.Group, key)
 	if revision == 0 {
-		last, err := m.claimMessages.GetLastMsgForSubject(ctx, proto.KVSubject(proto.BucketClaims, name))
+		last, found, err := bus.Last(ctx, m.bus.JS, proto.KVStream(proto.BucketClaims),
+			proto.KVSubject(proto.BucketClaims, name))
 		switch {
-		case errors.Is(err, jetstream.ErrMsgNotFound):
 		case err != nil:
 			return 0, fmt.Errorf("read whose %s is: %w", key, err)
-		case last.Header.Get(proto.HeaderReleased) == "":
+		case found && last.Header.Get(proto.HeaderReleased) == "":
 			return 0, errTaken
-		default:
-			revision = last.Sequence
 		}
+		revision = last.Seq // 0: there is none
 	}
 	data, err := json.Marshal(claim)
 	if err != nil {
@@ -236,7 +249,9 @@ func (w *work) begin(lease context.Context, key string, revision uint64) {
 	ctx, cancel := context.WithCancel(lease)
 	w.jobs[key] = job{cancel, revision}
 	w.o.Log.Debug("claimed", "group", w.o.Group, "key", key)
+	returned := make(chan struct{})
 	go func() {
+		defer close(returned)
 		defer cancel()
 		for ctx.Err() == nil {
 			err := w.do(ctx, Held{key, lease})
@@ -246,6 +261,16 @@ func (w *work) begin(lease context.Context, key string, revision uint64) {
 			w.o.Log.Error("work on a claim ended by itself and begins again", "key", key, "error", err)
 			_ = backoff.Sleep(ctx, retryAfter) // the loop looks at ctx
 		}
+	}()
+	go func() {
+		<-ctx.Done()
+		select {
+		case <-returned:
+		case <-time.After(w.endsWithin):
+			w.ended <- end{key, fmt.Errorf("work on %s %s goes on %s after it was asked to end", w.o.Group, key,
+				w.endsWithin)}
+			return
+		}
 		w.workEnded(key)
 		w.writing <- struct{}{}
 		if c := w.directory.held()[key]; c.revision > revision && c.vanished {
@@ -253,7 +278,7 @@ func (w *work) begin(lease context.Context, key string, revision uint64) {
 		}
 		w.letGo(key, revision)
 		<-w.writing
-		w.ended <- key
+		w.ended <- end{key: key}
 	}()
 }
 
@@ -279,6 +304,9 @@ func (w *work) finish() {
 		job.stop()
 	}
 	for len(w.jobs) > 0 {
-		delete(w.jobs, <-w.ended)
+		end := <-w.ended
+		if delete(w.jobs, end.key); end.err != nil {
+			w.o.Log.Error("a claim is not let go", "error", end.err)
+		}
 	}
 }
