@@ -35,7 +35,8 @@ func TestHealedEventsAreAskedFor(t *testing.T) {
 	t.Parallel()
 	l := &log{t: t, x: empty("")}
 	l.add(begun, record(1, "d:tree"), healed(1, "wss://a", "wss://b"), healed(2, "wss://a", "wss://b"), healed(3, "wss://c"), record(4, "d:tree"))
-	if _, rejected := l.x.Find(id(1), begun); rejected || len(l.x.Waiting("d:tree")) != 1 || len(l.x.Matching(nostr.Filter{}, begun)) != 1 {
+	waiting, _ := l.x.Waiting("d:tree", 10, func(string) bool { return false })
+	if _, rejected := l.x.Find(id(1), begun); rejected || len(waiting) != 1 || len(l.x.Matching(nostr.Filter{}, begun)) != 1 {
 		t.Error("a healed event counts as rejected")
 	}
 	for _, step := range []struct {

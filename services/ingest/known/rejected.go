@@ -263,18 +263,27 @@ func (x *Rejected) Expired(id string) int {
 
 func (e *entry) hexID() string { return hex.EncodeToString(e.id[:]) }
 
-// Waiting returns what was rejected because it missed this key, and from which relay it came.
-func (x *Rejected) Waiting(missing string) (events []proto.RejectedEvent) {
+// Waiting returns what was rejected because it missed this key, and from which relay it came: the
+// first that came, but for those that are passed over. more: others miss it too.
+func (x *Rejected) Waiting(missing string, most int, passOver func(id string) bool) (events []proto.RejectedEvent,
+	more bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	for _, k := range x.waiting[maphash.String(x.seed, missing)] {
 		e := x.entries[k]
+		id := e.hexID()
+		if passOver(id) {
+			continue
+		}
+		if len(events) >= most {
+			return events, true
+		}
 		events = append(events, proto.RejectedEvent{
-			ID: e.hexID(), Kind: int(e.kind), PubKey: hex.EncodeToString(e.pubkey[:]), CreatedAt: e.createdAt,
+			ID: id, Kind: int(e.kind), PubKey: hex.EncodeToString(e.pubkey[:]), CreatedAt: e.createdAt,
 			Reason: e.reason.Value(), Relay: e.relay.Value(),
 		})
 	}
-	return events
+	return events, false
 }
 
 // Matching returns the rejected events that match the filter as far as is known of them: by id,

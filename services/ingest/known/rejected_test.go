@@ -103,7 +103,8 @@ func TestWhatIsMissing(t *testing.T) {
 	wants := func(key string, want ...string) {
 		t.Helper()
 		var got []string
-		for _, r := range l.x.Waiting(key) {
+		events, _ := l.x.Waiting(key, 10, func(string) bool { return false })
+		for _, r := range events {
 			got = append(got, r.ID)
 		}
 		if slices.Sort(got); !slices.Equal(got, want) {
@@ -117,6 +118,12 @@ func TestWhatIsMissing(t *testing.T) {
 	wants(id(9))
 	l.add(begun, record(1, "d:tree"), record(1, "d:tree")) // again and again
 	wants("d:tree", id(1), id(2))
+	others := func(name string) bool { return name == id(2) }
+	for most, left := range []bool{true, false, false} {
+		if some, more := l.x.Waiting("d:tree", most, others); len(some) != min(most, 1) || more != left {
+			t.Errorf("%d of at most %d, more: %t", len(some), most, more)
+		}
+	}
 	if _, ok := l.x.Find(id(3), begun); !ok || l.x.Len() != 3 || l.x.Seq() != l.seq {
 		t.Errorf("%d at %d", l.x.Len(), l.x.Seq())
 	}

@@ -60,7 +60,8 @@ func (t *term) gather(ctx context.Context) (*batch, error) {
 		if err := t.decideWork(b, x); err != nil {
 			return b, err
 		}
-		if len(b.decided) >= t.scheduler.most(c, t.batchSize) || b.bytes >= commitBytes || t.draft.hides {
+		if len(b.decided) >= t.scheduler.most(c, t.batchSize) || b.bytes >= commitBytes || t.draft.hides ||
+			len(t.draft.rejections) >= mostRejections {
 			break
 		}
 		x, more = t.scheduler.more(c)
@@ -143,15 +144,31 @@ func (t *term) decide(b *batch, x decided) error {
 	b.bytes += len(c.Raw)
 	b.decided = append(b.decided, x)
 	t.rechecks.add(b.class, d.Next...)
-	outcome := d.Outcome
+	t.draft.settle(c.Event.ID)
+	t.tellArrival(b, x)
+	return t.draft.failure()
+}
+
+// tellArrival has what the event of a candidate heals decided again. Where that is a crowd, the
+// candidate is decided again, as bulk work, for the rest. Its pack comes again too: after a crash
+// nothing else would tell that the event is here.
+func (t *term) tellArrival(b *batch, x decided) {
+	c, outcome := x.candidate, x.decision.Outcome
 	if _, accepted := t.draft.AcceptedKind(c.Event.ID); accepted {
 		outcome = proto.Accepted // a duplicate too: a crash may have kept what it heals from being told
+	} else if x.pack == nil && t.draft.Held().ByID(c.Event.ID) != nil {
+		outcome = proto.HeldBack
 	}
-	t.draft.settle(c.Event.ID)
 	relays := sync.OnceValue(func() []string { return t.policy.RelaysOf(t.draft, c.Event) })
-	arrived := t.draft.Arrived(policy.Arrivals(c, outcome), relays)
+	arrived, more := t.draft.Arrived(policy.Arrivals(c, outcome), relays)
 	t.rechecks.add(b.class, t.park.take(arrived, t.draft.rejectedKind)...)
-	return t.draft.failure()
+	if !more {
+		return
+	}
+	t.rechecks.add(bulk, c)
+	if x.pack != nil {
+		x.pack.comesAgain = true
+	}
 }
 
 // reject remembers and parks what was rejected. What a user submitted, and what no arrival can
@@ -178,7 +195,7 @@ func (t *term) remembers(c *policy.Candidate, d policy.Decision) bool {
 }
 
 // answer acknowledges the packs of a committed batch, and tells their senders how the events ended.
-// If an acknowledgement is lost the pack comes again, and its events are duplicates.
+// A pack that is not acknowledged comes again, and its events are duplicates.
 func (t *term) answer(b *batch) {
 	now := time.Now()
 	for i := range b.decided {
@@ -204,10 +221,12 @@ func (t *term) answer(b *batch) {
 	}
 }
 
-// done acknowledges a pack, and tells its sender.
+// done acknowledges a pack, unless it must come again, and tells its sender.
 func (w *Writer) done(p *pack) {
-	if err := p.msg.Ack(); err != nil {
-		w.Log.Debug("acknowledging candidates", "error", err)
+	if !p.comesAgain {
+		if err := p.msg.Ack(); err != nil {
+			w.Log.Debug("acknowledging candidates", "error", err)
+		}
 	}
 	w.tell(p)
 }

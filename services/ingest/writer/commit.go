@@ -223,7 +223,13 @@ func (t *term) commitRejections(ctx context.Context) error {
 		return fmt.Errorf("remember %d rejections: %w", len(msgs), err)
 	}
 	for i, seq := range seqs {
-		t.Rejected.Apply(bus.Message{Seq: seq, Subject: msgs[i].Subject, Data: msgs[i].Data, Time: now})
+		switch at := t.Rejected.Seq(); {
+		case seq <= at: // it was read already
+		case seq == at+1:
+			t.Rejected.Apply(bus.Message{Seq: seq, Subject: msgs[i].Subject, Data: msgs[i].Data, Time: now})
+		default: // an earlier writer has stored its last rejections since this term began
+			return t.Rejected.Wait(ctx, seqs[len(seqs)-1])
+		}
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -134,17 +135,25 @@ func (d *draft) Forget(id string) {
 	}
 }
 
-// Arrived takes back the rejections of everything that missed one of these keys, and returns their
-// ids. They stay remembered as events to be asked for by id, from the relay that each came from and
-// from those given, until they are decided again. Relays are worked out only where something has
-// missed a key.
-func (d *draft) Arrived(keys []string, relays func() []string) (ids []string) {
+// mostRejections bounds the rejections that a batch changes, but for its own: a crowd that waits for
+// one arrival is taken back in several batches, between which users have their turn.
+const mostRejections = bus.MaxBatch
+
+// Arrived takes back the rejections of what missed one of these keys, and returns their ids. They
+// stay remembered as events to be asked for by id, from the relay that each came from and from
+// those given, until they are decided again. Relays are worked out only where something has missed
+// a key. more: the batch has no room for all of them.
+func (d *draft) Arrived(keys []string, relays func() []string) (ids []string, more bool) {
+	changed := func(id string) bool { // what was rejected again may miss something else
+		_, is := d.rejections[id]
+		return is
+	}
 	for _, key := range keys {
-		for _, r := range d.w.Rejected.Waiting(key) {
-			if _, changed := d.rejections[r.ID]; !changed { // what was rejected again may miss something else
-				ids = append(ids, r.ID)
-				d.rejections[r.ID] = toBeFetched(r, relays())
-			}
+		waiting, left := d.w.Rejected.Waiting(key, mostRejections-len(d.rejections), changed)
+		more = more || left
+		for _, r := range waiting {
+			ids = append(ids, r.ID)
+			d.rejections[r.ID] = toBeFetched(r, relays())
 		}
 		for _, id := range d.missing[key] {
 			if r := d.rejections[id]; r != nil && slices.Contains(r.Missing, key) {
@@ -153,7 +162,7 @@ func (d *draft) Arrived(keys []string, relays func() []string) (ids []string) {
 			}
 		}
 	}
-	return ids
+	return ids, more
 }
 
 // toBeFetched is what stays of a rejection when something has come that the event missed; nil: no

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -39,7 +40,7 @@ func TestPausedWriterCannotCommit(t *testing.T) {
 // staleCommit has a writer decide candidates, of which some must be accepted and one is held or
 // rejected, and commit them after another did.
 func staleCommit(t *testing.T, accepted []*nostr.Event, other *nostr.Event) {
-	b := openBus(t, true)
+	b := openBus(t, impatient)
 	pause, paused := make(chan struct{}), make(chan struct{})
 	var once atomic.Bool
 	// It writes without a claim: as one that stood still under SIGSTOP until its claim was another's.
@@ -103,7 +104,7 @@ func TestCrashBetweenCommitsHeals(t *testing.T) {
 	for _, again := range []bool{true, false} {
 		t.Run(fmt.Sprintf("release comes again: %v", again), func(t *testing.T) {
 			t.Parallel()
-			b := openBus(t, true)
+			b := openBus(t, impatient)
 			crashed, dead := make(chan struct{}), make(chan struct{})
 			var armed atomic.Bool
 			first := standby(t, b, "first", testSettings(), func(w *Writer) {
@@ -235,10 +236,39 @@ func TestHeldEventsStayPaidFor(t *testing.T) {
 	}
 }
 
+// TestLateRejectionsOfAnEarlierWriterAreRead: no head keeps a writer that was overtaken from storing
+// its last rejections. The next writer heals them too.
+func TestLateRejectionsOfAnEarlierWriterAreRead(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	alice, bob := newPerson(1), newPerson(2)
+	announcement, own, late := alice.announcement("x", 100), bob.issue(alice, "x", 1), bob.issue(alice, "x", 2)
+	var once sync.Once
+	r := start(t, b, "second", func(w *Writer) {
+		w.afterHeld = func() {
+			once.Do(func() {
+				rejected := proto.RejectedEvent{ID: late.ID, Kind: late.Kind, PubKey: late.PubKey, Missing: []string{alice.repo("x")[1]}}
+				subject := proto.RejectedSubject{Kind: late.Kind, ShortID: proto.ShortID(late.ID)}.String()
+				_, err := b.JS.Publish(t.Context(), subject, w.Rejected.Encode(rejected))
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	})
+	s := newSender(t, b)
+	s.ask(proto.Rejected, proto.LaneSyncLive, own)
+	if r.Rejected.Len() != 2 {
+		t.Errorf("%d rejections are known, want both writers'", r.Rejected.Len())
+	}
+	s.serve(announcement)
+	eventually(t, "both are healed", func() bool { return r.Rejected.Len() == 0 })
+}
+
 // TestNotReadyWithoutClaims: a replica whose heartbeat does not get through could not write.
 func TestNotReadyWithoutClaims(t *testing.T) {
 	t.Parallel()
-	b := openBus(t, true)
+	b := openBus(t, func(s *proto.Sizing) { s.WorkerTTL = 2 * time.Second })
 	r := start(t, b, "one")
 	eventually(t, "the heartbeat is there", func() bool {
 		_, found, err := bus.Last(t.Context(), b.JS, proto.KVStream(proto.BucketWorkers), proto.KVSubject(proto.BucketWorkers, ">"))

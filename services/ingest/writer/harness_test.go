@@ -50,19 +50,23 @@ func noBans(t testing.TB) *bans.Set {
 	return none
 }
 
-// openBus opens a bus that takes neither the claim nor a candidate from a writer that is slow; an
-// impatient one gives to another what a silent writer has in its hands.
-func openBus(t testing.TB, impatient ...bool) *bus.Bus {
+// openBus opens a bus that takes neither the claim nor a candidate from a writer that is slow, unless
+// a test changes that.
+func openBus(t testing.TB, change ...func(*proto.Sizing)) *bus.Bus {
 	t.Helper()
 	sizing := proto.DefaultSizing()
-	if sizing.WorkerTTL, sizing.ClaimWait = time.Hour, time.Hour; len(impatient) > 0 {
-		sizing.WorkerTTL, sizing.ClaimWait = 2*time.Second, 3*time.Second
+	sizing.WorkerTTL, sizing.ClaimWait = time.Hour, time.Hour
+	for _, change := range change {
+		change(&sizing)
 	}
 	b, err := bus.Open(context.Background(), bus.Options{Dir: t.TempDir(), Sizing: sizing, Name: t.Name()})
 	must(t, err)
 	t.Cleanup(b.Close)
 	return b
 }
+
+// impatient gives to another writer what a silent one has in its hands.
+func impatient(s *proto.Sizing) { s.ClaimWait = 5 * time.Second }
 
 // replica is one ingest in a test: writer and projections.
 type replica struct {

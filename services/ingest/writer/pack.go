@@ -35,6 +35,8 @@ type pack struct {
 	next     int                 // of events: the first one without a decision
 	events   []*policy.Candidate // at least one; nil: it is none, and has its verdict
 	verdicts []proto.Verdict     // one for each event
+
+	comesAgain bool // not all is told that its events heal
 }
 
 // readPack reads a message. A line that is no candidate does not concern the others; where the

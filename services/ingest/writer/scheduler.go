@@ -24,8 +24,9 @@ const (
 	bulkShare = 4
 	// urgentFor is for how long after an urgent event the next one is expected.
 	urgentFor = 2 * time.Second
-	// mostUrgentRechecks is how many rechecks may wait as urgent ones. More than that count as bulk:
-	// behind these, a batch has room for an event at least.
+	// mostUrgentRechecks is how many rechecks may wait as urgent ones, and how many are decided until
+	// the next urgent event. More than that count as bulk, so the next urgent batch has room for an
+	// event at least.
 	mostUrgentRechecks = commitSize - 1
 )
 
@@ -89,7 +90,7 @@ func (s *scheduler) more(c class) (x work, ok bool) {
 			return work{}, false
 		}
 		if s.started[c] = p; c == urgent {
-			s.urgentAt = time.Now()
+			s.urgentAt, s.rechecks.urgentInRow = time.Now(), 0
 		}
 	}
 	p := s.started[c]
@@ -121,20 +122,33 @@ func (s *scheduler) close() {
 
 // rechecks are events that are decided again. Those that were parked are nowhere else, so rechecks
 // outlive a term.
-type rechecks struct{ waiting [classes][]*policy.Candidate }
+type rechecks struct {
+	waiting     [classes][]*policy.Candidate
+	urgentInRow int // urgent ones that were taken since the last urgent pack was begun
+}
 
 // add adds rechecks that something of a class has caused.
 func (r *rechecks) add(c class, candidates ...*policy.Candidate) {
 	r.waiting[c] = append(r.waiting[c], candidates...)
-	if c == urgent && len(r.waiting[urgent]) > mostUrgentRechecks {
+	r.demote()
+}
+
+// demote makes bulk of the urgent rechecks if they are too many. Each may cause the next one: then
+// few wait at any moment, and yet no event would have its turn before the last of them.
+func (r *rechecks) demote() {
+	if len(r.waiting[urgent]) > mostUrgentRechecks || r.urgentInRow >= mostUrgentRechecks {
 		r.waiting[bulk], r.waiting[urgent] = append(r.waiting[bulk], r.waiting[urgent]...), nil
 	}
 }
 
 // take returns the first recheck of a class; nil: there is none.
 func (r *rechecks) take(c class) *policy.Candidate {
+	r.demote()
 	if len(r.waiting[c]) == 0 {
 		return nil
+	}
+	if c == urgent {
+		r.urgentInRow++
 	}
 	first := r.waiting[c][0]
 	r.waiting[c][0] = nil // the array would keep it

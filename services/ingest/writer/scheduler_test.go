@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nats-io/nats.go"
+
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/policy"
@@ -66,6 +68,104 @@ func TestUrgentOvertakesRechecks(t *testing.T) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// chain is a policy by which each recheck causes the next one, so many times.
+type chain struct {
+	Policy
+	left int
+}
+
+func (p *chain) Decide(k policy.Knowledge, c *policy.Candidate) policy.Decision {
+	d := p.Policy.Decide(k, c)
+	if c.Lane == proto.LaneRelease && p.left > 0 {
+		p.left--
+		d.Next = append(d.Next, policy.Release(c.Event))
+	}
+	return d
+}
+
+// TestUrgentOvertakesAChainOfRechecks: an urgent event that waits is decided after one batch at
+// most, though each recheck of a long row causes the next one, as replies to replies do. The row is
+// decided to its end.
+func TestUrgentOvertakesAChainOfRechecks(t *testing.T) {
+	t.Parallel()
+	w := begun(t)
+	row := &chain{w.policy, 5 * commitSize}
+	w.policy = row
+	w.rechecks.add(urgent, policy.Release(manyGrasps(1000, 1)[0]))
+	user, batches, decidedAt := manyGrasps(1, 1)[0], 0, -1
+	w.puts(t, laneUser, proto.LaneUser, user)
+	for ; w.rechecks.len() > 0; batches++ {
+		b, err := w.gather(t.Context())
+		must(t, err)
+		if slices.ContainsFunc(b.decided, func(x decided) bool { return x.candidate.Event.ID == user.ID }) {
+			decidedAt = batches
+		}
+	}
+	if decidedAt < 0 || decidedAt > 1 || row.left > 0 {
+		t.Errorf("of %d batches the urgent event was in number %d; %d rechecks are left", batches, decidedAt, row.left)
+	}
+}
+
+// acknowledged is a message that counts its acknowledgements.
+type acknowledged struct {
+	message
+	times int
+}
+
+func (m *acknowledged) Ack() error { m.times++; return nil }
+
+// TestACrowdIsHealedInPieces: thousands of rejected events miss one announcement, some that it is
+// held, others that it is accepted. A user's event that comes meanwhile is decided after one batch
+// at most, no batch takes back more than one commit of them, and in the end all are taken back. The
+// cause's message is not acknowledged, because a crash would leave the rest as it is.
+func TestACrowdIsHealedInPieces(t *testing.T) {
+	t.Parallel()
+	w, alice := begun(t), newPerson(1)
+	announcement := encode(t, alice.announcement("tree", 100))
+	release := header(proto.HeaderAction, string(proto.ActionRelease))
+	for step, cause := range []struct {
+		lane    int
+		message message
+		missing string
+	}{
+		{laneUser, message{subject: proto.LaneUser.Subject(), data: announcement}, policy.MissingAnnouncement("tree")},
+		{laneRelease, message{subject: proto.LaneRelease.Subject(), header: release, data: announcement}, alice.repo("tree")[1]},
+	} {
+		for part := range 2 {
+			msgs := make([]*nats.Msg, mostRejections)
+			for n := range msgs {
+				r := proto.RejectedEvent{Kind: 1621, PubKey: string(alice), Missing: []string{cause.missing}, Relay: "wss://relay.example",
+					ID: fmt.Sprintf("%032x%032x", (2*step+part)*mostRejections+n, 1)}
+				subject := proto.RejectedSubject{Kind: r.Kind, ShortID: proto.ShortID(r.ID)}
+				msgs[n] = &nats.Msg{Subject: subject.String(), Data: w.Rejected.Encode(r)}
+			}
+			_, err := w.Bus.PublishBatch(t.Context(), msgs, nil)
+			must(t, err, w.Rejected.CatchUp(t.Context()))
+		}
+		m := &acknowledged{message: cause.message}
+		w.scheduler.put(t.Context(), cause.lane, readPack(m))
+		user, decidedAt := manyGrasps(step, 1)[0], -1
+		for n := 0; n == 0 || w.rechecks.len() > 0 || w.scheduler.waits(urgent); n++ {
+			b, err := w.gather(t.Context())
+			must(t, err, w.commit(t.Context(), b))
+			w.answer(b)
+			if n == 0 {
+				w.puts(t, laneUser, proto.LaneUser, user)
+			}
+			if slices.ContainsFunc(b.decided, func(x decided) bool { return x.candidate.Event.ID == user.ID }) {
+				decidedAt = n
+			}
+			if took := len(w.draft.rejections); took > mostRejections {
+				t.Errorf("batch %d takes %d rejections back", n, took)
+			}
+		}
+		left, _ := w.Rejected.Waiting(cause.missing, 1, func(string) bool { return false })
+		if len(left) > 0 || decidedAt < 1 || decidedAt > 2 || m.times > 0 {
+			t.Errorf("%d are left; the user's event is in batch %d; %d acknowledgements", len(left), decidedAt, m.times)
 		}
 	}
 }
