@@ -93,7 +93,7 @@ func TestAStreamThatWasMadeAgainEndsTheFollower(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "an earlier state of it now, or another stream") {
 			t.Errorf("it ended with %v", err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(fixture.Patience):
 		t.Error("it follows the new stream")
 	}
 }

@@ -81,9 +81,6 @@ func (r *Remote) probe(ctx context.Context) {
 	brief, cancel := context.WithTimeout(ctx, silentFor)
 	defer cancel()
 	_, err := r.ask(brief, proto.EventsQuery{Filter: nostr.Filter{LimitZero: true}})
-	if err == nil {
-		r.sign()
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.why = err
@@ -221,6 +218,7 @@ func (r *Remote) ask(ctx context.Context, q proto.EventsQuery) (a proto.EventsAn
 	if err != nil {
 		return a, fmt.Errorf("ask for accepted events: %w", err)
 	}
+	r.sign()
 	return a, nil
 }
 
