@@ -32,24 +32,30 @@ type Reminders struct {
 // Add has an event asked for at a time. One for which there is no room comes with the daily start.
 func (r *Reminders) Add(id string, at, now time.Time) {
 	var bin [32]byte
-	if !nostr.ReadHex(bin[:], id) || at.Sub(now) > longestReminder || len(r.at) >= mostReminders {
+	if nostr.ReadHex(bin[:], id) && at.Sub(now) <= longestReminder {
+		r.add(bin, at)
+	}
+}
+
+func (r *Reminders) add(id [32]byte, at time.Time) {
+	if len(r.at) >= mostReminders {
 		return
 	}
 	if r.at == nil {
 		r.at = map[[32]byte]time.Time{}
 	}
-	r.at[bin] = at
+	r.at[id] = at
 	r.first = earlier(r.first, at)
 }
 
-// take takes what is due.
-func (r *Reminders) take(now time.Time) (ids [][32]byte) {
-	if r.first.IsZero() || now.Before(r.first) {
+// take takes what is due, as much of it as there is room for. The rest stays due.
+func (r *Reminders) take(now time.Time, room int) (ids [][32]byte) {
+	if r.first.IsZero() || now.Before(r.first) || room < mostByID/2 { // not one by one
 		return nil
 	}
 	r.first = time.Time{}
 	for id, at := range r.at {
-		if now.Before(at) {
+		if now.Before(at) || len(ids) == room {
 			r.first = earlier(r.first, at)
 			continue
 		}
@@ -59,21 +65,38 @@ func (r *Reminders) take(now time.Time) (ids [][32]byte) {
 	return ids
 }
 
+// roomByID is how many more events may be asked for by id now.
+func (h *history) roomByID() int {
+	room := mostByID
+	for _, b := range h.batches {
+		if b.byID {
+			room -= len(b.named)
+		}
+	}
+	return room
+}
+
 // fetchByID asks for events by their ids, before all else of the past. That the relay has none of
 // them is no failure.
 func (h *history) fetchByID(ids [][32]byte) {
-	waiting := 0
-	for _, b := range h.batches {
-		if b.byID {
-			waiting += len(b.named)
-		}
-	}
-	if len(ids) == 0 || waiting+len(ids) > mostByID {
+	if len(ids) == 0 || len(ids) > h.roomByID() {
 		return
 	}
 	b := &batch{work: work{byID: true, cause: cause{source: proto.SourceReconnect}}}
 	b.name(ids)
 	h.batches = append([]*batch{b}, h.batches...)
+}
+
+// keepByID keeps in mind what was to be asked for by id and was not. What the relay was asked for is
+// not kept: it may have ended the connection for that.
+func (h *history) keepByID(now time.Time) {
+	for _, b := range h.batches {
+		for _, id := range b.toFetch {
+			if b.byID {
+				h.Reminders.add(id, now)
+			}
+		}
+	}
 }
 
 // hearByID takes in ids of which ingest says that they should be asked for now.

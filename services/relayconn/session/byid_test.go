@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -136,5 +137,68 @@ func TestAgainLater(t *testing.T) {
 		if !p.hasAccepted(old.ID) {
 			t.Error("it was not asked for again")
 		}
+	})
+}
+
+// TestManyRemindersAtOnce: of what is due together no more is asked for than there is room for, and
+// the rest after that.
+func TestManyRemindersAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
+		const many = 6000 // more than are asked for by id at once
+		p.session.Reminders = &session.Reminders{}
+		for n := range many {
+			p.session.Reminders.Add(fmt.Sprintf("%064x", n+1), time.Now(), time.Now())
+		}
+		p.begin()
+		sleep(time.Minute)
+		asked := map[string]bool{}
+		p.with(func() {
+			for _, f := range p.asksFor {
+				for _, id := range f.IDs {
+					asked[id] = true
+				}
+			}
+		})
+		if len(asked) != many {
+			t.Errorf("%d of %d events are asked for by id", len(asked), many)
+		}
+	})
+}
+
+// TestByIDAfterAnEarlyEOSE: what comes after the end of the answer is taken in, as of the past.
+func TestByIDAfterAnEarlyEOSE(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
+		ids, old := p.asksByID(), issue(5, "30617:aa:000")
+		p.muted(true)
+		p.run(session.Start{OnlyByID: true})
+		ids <- []string{old.ID}
+		synctest.Wait()
+		sub := p.latest()
+		p.eose(sub)
+		sleep(2 * time.Second)
+		p.sends(sub, old)
+		sleep(time.Second)
+		p.came(1)
+	})
+}
+
+// TestByIDOnTheNextConnection: what could not be asked for by id before the connection ended is
+// asked for on the next one.
+func TestByIDOnTheNextConnection(t *testing.T) {
+	bubble(t, func(t *testing.T, p *play) {
+		ids, old := p.asksByID(), issue(5, "30617:aa:000")
+		p.session.Reminders = &session.Reminders{}
+		p.stored = []*nostr.Event{old}
+		p.begin()
+		p.notice("rate-limited: slow down")
+		ids <- []string{old.ID}
+		sleep(time.Second)
+		p.came(0)
+		p.stop()
+		p.session = session.New(p.session.Options)
+		p.session.Pauses = &session.Pauses{}
+		p.begin()
+		sleep(time.Second)
+		p.came(1)
 	})
 }

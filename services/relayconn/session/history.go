@@ -300,7 +300,7 @@ func size(groups []Group) (bytes int) {
 // tend ends batches that have come to their end, and begins with those that have waited long
 // enough.
 func (h *history) tend(now time.Time) {
-	h.fetchByID(h.Reminders.take(now))
+	h.fetchByID(h.Reminders.take(now, h.roomByID()))
 	for _, b := range h.batches {
 		groups := b.toWalk
 		b.toWalk = nil
@@ -434,6 +434,7 @@ func (h *history) forget() {
 
 // release lets other connections ask for what is being asked for on this one, which has ended.
 func (h *history) release() {
+	h.keepByID(time.Now())
 	for _, b := range h.batches {
 		b.release(false)
 	}

@@ -32,7 +32,7 @@ type pageEnd struct {
 
 // remember keeps in mind for a while that a page has ended.
 func (h *history) remember(t *task, now time.Time) {
-	if t.fetches { // what does not come is asked for again anyway
+	if t.fetches && !t.batch.byID { // what does not come is asked for again anyway
 		return
 	}
 	for least := lateFor; len(h.pageEnds) >= mostPageEnds; least /= 2 {
@@ -67,7 +67,7 @@ func (h *history) takeLate(ctx context.Context, e pageEnd, m wire.Message, now t
 
 // askAgain has a batch begin again, once, that may not have brought everything.
 func (h *history) askAgain(b *batch) {
-	if b.isLate {
+	if b.isLate || b.byID {
 		return
 	}
 	b.isLate = true

@@ -163,9 +163,10 @@ func (w *Walk) Again() { w.page, w.said, w.fresh, w.out = map[uint64]seen{}, 0, 
 // Ended notes the end of the current page, and reports whether there is another to ask for.
 func (w *Walk) Ended() (more bool) {
 	w.pages++
-	if w.fetches {
+	if w.fetches { // the relay may show less at once than is asked for
+		goesOn := w.fresh > 0 || w.pages < fetchTries
 		w.next()
-		return w.Missing() > 0 && w.pages < fetchTries
+		return w.Missing() > 0 && goesOn
 	}
 	if w.excludes() {
 		w.exclusive = true

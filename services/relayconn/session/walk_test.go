@@ -212,3 +212,25 @@ func TestWhatIsIgnored(t *testing.T) {
 		}
 	}
 }
+
+// TestFetchInParts: a relay that shows less at once than it is asked for by id is asked until all has
+// come, or nothing comes twice.
+func TestFetchInParts(t *testing.T) {
+	t.Parallel()
+	var events []*nostr.Event
+	var ids []string
+	for i := range 9 {
+		ids = append(ids, made(i, 1).ID)
+		if i < 7 { // it does not have the others
+			events = append(events, made(i, 1))
+		}
+	}
+	w, asked := session.NewFetch(ids), 0
+	got, _ := walk(t, w, func(filters []nostr.Filter) []*nostr.Event {
+		asked++
+		return relay(events, filters[0], 2)
+	})
+	if len(got) != len(events) || w.Missing() != 2 || asked != 5 {
+		t.Errorf("%d of %d events came in %d answers, %d are missing", len(got), len(events), asked, w.Missing())
+	}
+}
