@@ -100,6 +100,11 @@ func TestOddRelays(t *testing.T) {
 				return f.Limit > 0 && f.IDs == nil && (f.Since == nil || f.Until == nil && nostr.Now()-*f.Since > 366*86400 || f.Until != nil && *f.Until-*f.Since > 366*86400)
 			})
 		}}, crowd(5, 1)},
+		"it refuses more than 200 days": {odd{noNIP77: true, refuses: func(filters []nostr.Filter) string {
+			return reasonIf(filters, "restricted: time range exceeds 200 days", func(f nostr.Filter) bool {
+				return f.Limit > 0 && f.IDs == nil && (f.Since == nil || f.Until == nil && nostr.Now()-*f.Since > 200*86400 || f.Until != nil && *f.Until-*f.Since > 200*86400)
+			})
+		}}, crowd(40, 2)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

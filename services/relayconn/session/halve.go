@@ -96,10 +96,14 @@ func (g Group) cut(most int) (all []Group) {
 }
 
 // divide has a task that the relay refuses as too large asked for in smaller form: fewer filters,
-// fewer values, fewer events a page, a shorter time. It reports whether there is a smaller form. Of
-// two times the newer is asked for first: the older one would only be refused too.
-func (h *history) divide(t *task, now time.Time) bool {
+// fewer values, fewer events a page, a shorter time. It reports whether there is a smaller form. Where
+// the relay says that the time is too long, that is made shorter first: pages of one event would not
+// show all events of a second.
+func (h *history) divide(t *task, now time.Time, shorter bool) bool {
 	filters, b := t.Filters(), t.batch
+	if shorter && h.divideTime(t, now) {
+		return true
+	}
 	if parts := halve(filters); parts != nil {
 		for i, part := range slices.Backward(parts) {
 			w := NewWalk(part, t.limit)
@@ -113,15 +117,22 @@ func (h *history) divide(t *task, now time.Time) bool {
 		}
 		return true
 	}
-	if t.fetches || h.governor.alone >= mostAlone {
-		return false
-	}
-	if t.limit > 1 {
+	if t.limit > 1 && !t.fetches && h.governor.alone < mostAlone {
 		fewer := b.part(NewWalk(filters, t.limit/2))
 		fewer.then = t.then
 		h.first(fewer)
 		return true
 	}
+	return h.divideTime(t, now)
+}
+
+// divideTime has two halves of the time asked for, if it can be halved. The newer is asked for first:
+// the older one would only be refused too.
+func (h *history) divideTime(t *task, now time.Time) bool {
+	if t.fetches || h.governor.alone >= mostAlone {
+		return false
+	}
+	filters, b := t.Filters(), t.batch
 	from, to := nostr.Timestamp(0), nostr.Timestamp(now.Unix())
 	if until := filters[0].Until; until != nil {
 		to = *until

@@ -82,7 +82,7 @@ func (v *live) refused(l *subscription, d decision, now time.Time) {
 	case d.action == askInParts && l.replaced:
 		v.missingOnAll(now)
 		return
-	case d.action == askInParts && v.split(l):
+	case d.action == askInParts && !d.shorter && v.split(l):
 		return
 	case d.action == askWithRoom && v.closeReplaced(now):
 		d.at = now

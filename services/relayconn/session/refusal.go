@@ -35,6 +35,7 @@ type decision struct {
 	at       time.Time // before it is not asked again
 	why      string    // in the relay's words
 	needRoom bool      // the relay seems to have no room for the past beside what is live
+	shorter  bool      // askInParts: it is too large because of its time
 }
 
 // refused decides what follows from the refusal of a request, which is not open any more.
@@ -52,7 +53,7 @@ func (g *governor) refused(a openREQ, why wire.Refusal, reason string, now time.
 	case why.Smaller && !r.answered:
 		g.warn("split", "the relay takes no REQ as large as this; they are made smaller", "reason", reason, "filters",
 			len(a.Filters()))
-		return decision{action: askInParts, at: now.Add(refusedRest), why: reason}
+		return decision{action: askInParts, at: now.Add(refusedRest), why: reason, shorter: why.Shorter}
 	case why.Proof:
 		g.warn("auth", "the relay requires authentication (NIP-42) and does not accept ours: events that it keeps for others do not come. "+
 			"The key is the operator's, which each worker needs (NGIT_RELAY_OWNER_NSEC)", "reason", reason)

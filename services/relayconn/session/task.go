@@ -145,7 +145,7 @@ func (h *history) refused(t *task, d decision, others bool, now time.Time) {
 		h.fail(t, d.why)
 		return
 	case askInParts: // of what is left, each from where the walk stood
-		if h.divide(t, now) {
+		if h.divide(t, now, d.shorter) {
 			t.batch.running--
 			return
 		}

@@ -149,6 +149,7 @@ type Refusal struct {
 	Quiet   bool // we ask too much in a time
 	Fewer   bool // we have too many subscriptions open
 	Smaller bool // one subscription asks for too much
+	Shorter bool // so it does, because of its time
 	Never   bool // it refuses us, or this request, for good
 }
 
@@ -157,6 +158,7 @@ var (
 	quiet   = regexp.MustCompile(`(?i)\brate\b|rate.?limit|throttl|too many requests|too fast|slow down`)
 	limited = regexp.MustCompile(`(?i)rate.?limit(ed|ing|er)?|too many requests`)
 	smaller = regexp.MustCompile(`(?i)filter|too (large|big)|too many (values|ids|tags|kinds|authors|elements)`)
+	shorter = regexp.MustCompile(`(?i)\b(range|span|window|interval|period)\b|\b(time|since|until)\b.*\btoo\b|\btoo\b.*\btime\b`)
 	open    = regexp.MustCompile(`(?i)\bopen\b`) // filters: subscriptions, in the words of some
 	never   = regexp.MustCompile(`(?i)^(restricted|blocked|invalid):`)
 	fewer   = regexp.MustCompile(`(?i)too many|maximum|concurrent|\blimit|\breached|exceed|throttl`)
@@ -164,13 +166,14 @@ var (
 
 // ReadRefusal reads such a text.
 func ReadRefusal(text string) Refusal {
-	small := smaller.MatchString(text) && !open.MatchString(text)
+	short := shorter.MatchString(text)
+	small := short || smaller.MatchString(text) && !open.MatchString(text)
 	return Refusal{
 		Proof:   strings.HasPrefix(text, "auth-required:"),
 		Quiet:   quiet.MatchString(text),
 		Fewer:   !small && fewer.MatchString(limited.ReplaceAllString(text, "")),
-		Smaller: small,
-		Never:   !small && never.MatchString(text),
+		Smaller: small, Shorter: short,
+		Never: !small && never.MatchString(text),
 	}
 }
 

@@ -11,21 +11,26 @@ import (
 // TestWords has what relays say when we ask too much.
 func TestWords(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{ // proof, quiet, fewer, smaller, never
-		"rate-limited: slow down":                         "{false true false false false}",
-		"ERROR: too many requests":                        "{false true false false false}",
-		"rate-limited: Too many concurrent subscriptions": "{false true true false false}",
-		"ERROR: too many concurrent REQs":                 "{false false true false false}",
-		"error: too many subscriptions":                   "{false false true false false}",
-		"invalid: too many filters":                       "{false false false true false}",
-		"Maximum number of open filters reached":          "{false false true false false}",
-		"error: REQ too large":                            "{false false false true false}",
-		"auth-required: members only":                     "{true false false false false}",
-		"":                                                "{false false false false false}",
-		"restricted: members only":                        "{false false false false true}",
-		"blocked: you are banned":                         "{false false false false true}",
-		"invalid: kind 10317 is not known here":           "{false false false false true}",
-		"error: filter item too large":                    "{false false false true false}",
+	for text, want := range map[string]string{ // proof, quiet, fewer, smaller, shorter, never
+		"rate-limited: slow down":                             "{false true false false false false}",
+		"ERROR: too many requests":                            "{false true false false false false}",
+		"rate-limited: Too many concurrent subscriptions":     "{false true true false false false}",
+		"ERROR: too many concurrent REQs":                     "{false false true false false false}",
+		"error: too many subscriptions":                       "{false false true false false false}",
+		"invalid: too many filters":                           "{false false false true false false}",
+		"Maximum number of open filters reached":              "{false false true false false false}",
+		"error: REQ too large":                                "{false false false true false false}",
+		"auth-required: members only":                         "{true false false false false false}",
+		"":                                                    "{false false false false false false}",
+		"restricted: members only":                            "{false false false false false true}",
+		"blocked: you are banned":                             "{false false false false false true}",
+		"invalid: kind 10317 is not known here":               "{false false false false false true}",
+		"error: filter item too large":                        "{false false false true false false}",
+		"restricted: time range exceeds 30 days":              "{false false false true true false}",
+		"invalid: a query may span 7 days":                    "{false false false true true false}",
+		"error: the time between since and until is too long": "{false false false true true false}",
+		"rate-limited: too many requests in this window":      "{false true false true true false}",
+		"blocked: you are banned for 30 days":                 "{false false false false false true}",
 	} {
 		if got := fmt.Sprint(wire.ReadRefusal(text)); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
