@@ -144,7 +144,7 @@ func (v *dailyVisits) ask(ctx context.Context, what session.Wanted) error {
 	ended := make(chan session.Status, 1) // how it ended, once
 	s := session.New(session.Options{
 		Rules: v.Rules.Session, Asker: conn, Wanted: func() session.Wanted { return what },
-		Intake: v.Intake.Open(url), Observer: askedOnce{visitor{v.Metrics}, what.Mark, ended}, Log: v.log,
+		Intake: v.Intake.Open(url), Observer: askedOnce{visitor{v.Metrics}, ended}, Log: v.log,
 		Document: document, Negentropy: v.Negentropy, Warned: map[string]bool{}, Pauses: &session.Pauses{},
 		Authenticate: v.authenticate(conn, url),
 	})
@@ -170,16 +170,16 @@ func (v *dailyVisits) ask(ctx context.Context, what session.Wanted) error {
 	return fmt.Errorf("ask the relay for the past: %w", err)
 }
 
-// askedOnce observes a session of a visit, and says when it has come to an end.
+// askedOnce observes a session of a visit, and says when it has come to an end. What the relay refuses
+// for good has: the next visit is a day later.
 type askedOnce struct {
 	visitor
-	mark  session.Mark
 	ended chan session.Status
 }
 
 // Status implements session.Observer.
 func (o askedOnce) Status(st session.Status) {
-	if st.Connection == session.Connected && st.Confirmed == o.mark || st.Connection == session.Incomplete {
+	if st.Connection == session.Connected || st.Connection == session.Incomplete {
 		select {
 		case o.ended <- st:
 		default:

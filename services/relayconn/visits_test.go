@@ -3,9 +3,12 @@ package relayconn
 import (
 	"context"
 	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/semaphore"
 
 	"tendril.dev/lib/bans"
@@ -13,6 +16,7 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
+	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -174,4 +178,30 @@ func TestVisitsThatFail(t *testing.T) {
 	if env.unlessBannedDo(t.Context(), relayURL, quiet, visit); dials != 1 {
 		t.Errorf("%d connections when the ban has ended", dials)
 	}
+}
+
+// TestVisitThatIsRefused: what a relay refuses for good rests until the next visit, and this one ends:
+// others wait for their turn.
+func TestVisitThatIsRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newSimulation(t, odd{noNIP77: true, refuses: func([]nostr.Filter) string { return "auth-required: who are you?" }}, nil)
+		ctx, end := context.WithCancel(t.Context())
+		in := intake.New(intake.Options{Offerer: &simulatedIngest{m, nil}})
+		var running sync.WaitGroup
+		running.Go(func() { in.Run(ctx) })
+		env := &Env{
+			Rules: m.rules, Metrics: NewMetrics(prometheus.NewRegistry()), Log: quiet, Intake: in,
+			Document: func(context.Context, string) (wire.Stated, error) { return wire.Stated{}, errGone },
+			Dial:     func(context.Context, string) (Connection, error) { return m.dial(), nil },
+			Sign:     func(*nostr.Event) error { return errGone },
+		}
+		v, began := &dailyVisits{Env: env, state: proto.RelayState{URL: relayURL}, log: quiet}, time.Now()
+		err := v.ask(ctx, session.Wanted{Items: session.Set{Full: []string{x}}, Mark: session.MarkAt(1, 1)})
+		if took := time.Since(began); err != nil || took > 5*time.Minute {
+			t.Errorf("after %v: %v", took, err)
+		}
+		end()
+		running.Wait()
+	})
 }
