@@ -298,6 +298,7 @@ func (t *Targets) set(l *list, ids []string) {
 func (t *Targets) change(l *list) {
 	l.below, l.grown, t.shared = t.threads.below(l.ids), false, session.Set{}
 	for w := range l.users {
+		w.rootsCame = w.rootsCame || l.read
 		w.tell()
 	}
 }
@@ -461,7 +462,9 @@ type Wanted struct {
 	seq   uint64          // of the last message that was taken in
 	read  bool            // all messages were read that were there at the beginning
 	dirty bool            // something else may be wanted than now says
-	now   *session.Wanted // nil: it was not worked out yet
+	// rootsCame: so it is because root events have become known.
+	rootsCame bool
+	now       *session.Wanted // nil: it was not worked out yet
 }
 
 // repo is what is wanted of one repository, and the sequence of the message that says so.
@@ -618,13 +621,17 @@ func (w *Wanted) Relay() proto.Target {
 
 // Now is what the relay should be asked for beyond layer 1. It stays as it was until the root
 // events of repositories that are new are known; known is false before it is known for the first
-// time.
+// time. Where there are always new ones those whose root events are known do not wait for the others,
+// of which only the states are wanted until then; but a visit is for all of them.
 func (w *Wanted) Now() (now session.Wanted, known bool) {
 	w.targets.mu.Lock()
 	defer w.targets.mu.Unlock()
-	if w.dirty && w.read && w.rootsKnown() {
-		items := w.some(maxSeq)
-		w.now, w.dirty = &session.Wanted{Items: items, Mark: session.MarkAt(w.seq, w.targets.seen())}, false
+	if w.dirty && w.read {
+		if seq, all := w.rootsKnown(); all || w.now != nil && w.rootsCame && !w.visits {
+			items := w.some(maxSeq)
+			w.now = &session.Wanted{Items: items, Mark: session.MarkAt(seq, w.targets.seen())}
+			w.dirty, w.rootsCame = false, false
+		}
 	}
 	if w.now == nil {
 		return session.Wanted{}, false
@@ -632,14 +639,16 @@ func (w *Wanted) Now() (now session.Wanted, known bool) {
 	return *w.now, true
 }
 
-// rootsKnown reports whether the root events of all repositories are known; the lock is held.
-func (w *Wanted) rootsKnown() bool {
+// rootsKnown is the sequence up to which the root events of all repositories are known, and whether
+// those of all are; the lock is held.
+func (w *Wanted) rootsKnown() (seq uint64, all bool) {
+	seq, all = w.seq, true
 	for ref, r := range w.repos {
 		if list := w.listOf(ref, r); list != "" && !w.targets.lists[list].read {
-			return false
+			seq, all = min(seq, r.seq-1), false
 		}
 	}
-	return true
+	return seq, all
 }
 
 // Confirmed is how to tell a successor what is confirmed.
@@ -686,7 +695,8 @@ func (w *Wanted) Past(ctx context.Context, mark session.Mark) (session.Set, erro
 	return past, nil
 }
 
-// some is what is wanted of the repositories up to a sequence; the lock is held.
+// some is what is wanted of the repositories up to a sequence, as far as their root events are known;
+// the lock is held.
 func (w *Wanted) some(seq uint64) (s session.Set) {
 	var lists []session.Set
 	for ref, r := range w.repos {
@@ -696,8 +706,8 @@ func (w *Wanted) some(seq uint64) (s session.Set) {
 		if person, is := proto.PersonOf(ref); is && r.Lists && w.visits {
 			s.People = append(s.People, person)
 		}
-		if name := w.listOf(ref, r); name != "" {
-			l := w.targets.lists[name]
+		l := w.targets.lists[w.listOf(ref, r)]
+		if l != nil && l.read {
 			roots := session.Set{Roots: l.ids}
 			if r.Level != proto.LevelPerson || w.visits {
 				roots.Replies = l.below
@@ -713,7 +723,7 @@ func (w *Wanted) some(seq uint64) (s session.Set) {
 		}
 		_, identifier, _ := strings.Cut(strings.TrimPrefix(ref, "30617:"), ":")
 		s.States = append(s.States, identifier)
-		if r.Level == proto.LevelFull {
+		if r.Level == proto.LevelFull && (l == nil || l.read) {
 			s.Full = append(s.Full, ref)
 		}
 	}

@@ -312,6 +312,42 @@ func TestUnknownRootEventsAreWaitedFor(t *testing.T) {
 	eventually(t, "it is known", func() bool { return wants(f, "xy", old, other) })
 }
 
+// TestNewRepositoriesKeepNoneBack: where there is always a repository whose root events are not known
+// yet, the others are wanted all the same, and the mark says no more than what is known. Of that one
+// the states are wanted, as before.
+func TestNewRepositoriesKeepNoneBack(t *testing.T) {
+	t.Parallel()
+	all := NewTargets(nil, &world{}, time.Hour, 0, nil, quiet)
+	f := all.Of("r.example")
+	all.wanted["r.example"], f.read = f, true
+	take := func(seq uint64, level proto.Level, ref string) { f.take(ref, repo{proto.Wanted{Level: level}, seq}) }
+	all.mu.Lock()
+	take(1, proto.LevelStateOnly, y)
+	all.mu.Unlock()
+	if w, known := f.Now(); !known || !slices.Equal(w.Items.States, []string{"y"}) {
+		t.Fatalf("at first %+v, %v", w, known)
+	}
+	all.mu.Lock()
+	take(2, proto.LevelFull, x)
+	all.lists[x].due = false // it was asked for
+	take(3, proto.LevelFull, y)
+	all.mu.Unlock()
+	if w := now(f); w.Mark.Target != 1 {
+		t.Errorf("before anything is known %+v is wanted", w)
+	}
+	all.mu.Lock()
+	all.lists[x].read = true
+	all.change(all.lists[x])
+	all.mu.Unlock()
+	if w := now(f); !is(w.Items, "x") || !slices.Equal(w.Items.States, []string{"x", "y"}) || w.Mark.Target != 2 {
+		t.Errorf("while one is not known %+v is wanted", w)
+	}
+	must(t, all.askDue(t.Context()))
+	if w := now(f); !is(w.Items, "xy") || w.Mark.Target != 3 {
+		t.Errorf("in the end %+v is wanted", w)
+	}
+}
+
 // TestWhatIsHeardWhileItIsAskedFor: an answer that was made before does not hide it.
 func TestWhatIsHeardWhileItIsAskedFor(t *testing.T) {
 	t.Parallel()

@@ -140,10 +140,14 @@ func (t *threads) forget(lists map[string]*list) {
 			}
 		}
 	}
+	before := len(t.places)
 	for id, p := range t.places {
 		if !kept[p.thread] {
 			delete(t.places, id)
 		}
+	}
+	if len(t.places) < before { // what was heard below these is read if they come back
+		t.whole = false
 	}
 	for th := range kept {
 		th.lists = slices.DeleteFunc(th.lists, func(l *list) bool { return lists[l.ref] != l })

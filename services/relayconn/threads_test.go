@@ -74,8 +74,15 @@ func TestThreads(t *testing.T) {
 	if all.threads.root(id(200_000), repository); known < 3 || len(all.threads.unread) != known+1 {
 		t.Errorf("too many were heard early, and below %d of %d root events is read", len(all.threads.unread), known+1)
 	}
+	all.threads.whole = true // all was heard of what comes now
+	all.threads.root(id(400_000), repository)
+	hear(400_001, 400_000, "e")
 	all.lists = map[string]*list{}
 	if all.threads.forget(all.lists); len(all.threads.places) != 0 {
 		t.Errorf("%d places are kept of what is gone", len(all.threads.places))
+	}
+	all.threads.unread = nil
+	if all.threads.root(id(400_000), repository); len(all.threads.unread) != 1 {
+		t.Errorf("below %d root events is read that have come back", len(all.threads.unread))
 	}
 }
